@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * Whether arguments.py has the kernels' arguments as they are: compiled with what it reckons, never run.
+ * Checks at compile time that the ctypes structs of arguments.py have the sizes and offsets of kernel_args.cuh.
+ * arguments.py passes its values as macros (ARGS_BYTES, F_AT, ...). The kernel is never run.
  */
 #include "kernel_args.cuh"
 

@@ -1,10 +1,10 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * Problems for the cuda engine in kinds and shapes. A kind is everything that kernels are compiled for (program,
- * features, head dims, requested outputs); a shape is the rest: batch, heads, lengths, strides, values, params, scale.
- * Compiling takes seconds and a run does not, so each kind has many shapes. The number of a kind selects the source of
- * its program and its theme, a feature that it certainly has, so that consecutive numbers cover all themes; the rest is
- * random. One case is repeated by the two numbers of its kind and shape.
+ * Random problems for the cuda engine, as kinds and shapes. A kind is everything that kernels are compiled for
+ * (program, features, head dims, requested outputs); a shape is the rest: batch, heads, lengths, strides, values,
+ * params, scale. Compiling takes seconds and a run does not, so each kind has many shapes. The number of a kind selects
+ * the source of its program and its theme, a feature that the kind certainly has, so that consecutive numbers cover all
+ * themes; the rest is random. A case is replayed by the two numbers of its kind and shape.
  */
 #ifndef FXA_TESTS_CUDA_KINDS_H
 #define FXA_TESTS_CUDA_KINDS_H
@@ -18,12 +18,12 @@
 #include <string.h>
 
 enum {
-    KINDS_MORE = 5 /* of ten shapes: how many have at most KINDS_FEW pairs */,
+    KINDS_MORE = 5 /* of ten shapes, how many have at most KINDS_FEW pairs */,
     KINDS_FEW = 4000,
     KINDS_MOST = 120000
 };
 
-/* Themes: what a kind certainly has, besides features of cases. */
+/* Bits of kinds_theme.also: properties of a kind that are not features of attn_case.h. */
 enum {
     KINDS_FIXED = 1,
     KINDS_GRADS = 2,
@@ -66,8 +66,8 @@ static const struct kinds_theme {
 };
 enum { KINDS_THEMES = sizeof kinds_themes / sizeof *kinds_themes };
 
-/* Every kind of tensor access and every gradient class; %s: the storage type. Tensors of shape [q,k] get the sizes of
- * the problem. */
+/* Texts with every kind of tensor access and every gradient class; %s is the storage type. Tensors of shape [q,k] get
+ * the sizes of the problem. */
 static const char *const kinds_texts[] = {
     "tensor w : %s[4]\nscore = score + w[b, h, q, k]",
     "tensor doc : i64[2]\nmask = doc[b, q] == doc[b, k]",
@@ -89,7 +89,7 @@ static const char *const kinds_texts[] = {
 };
 enum { KINDS_TEXTS = sizeof kinds_texts / sizeof *kinds_texts };
 
-/* Sources in turn. CONF_STEEP + 1: kinds_texts. */
+/* Sources of programs, used in turn. CONF_STEEP + 1 means kinds_texts. */
 static const int kinds_sources[] = {CONF_TWIN,    CONF_STEEP + 1, CONF_GALLERY, CONF_MASK, CONF_SMOOTH,  CONF_STEEP + 1,
                                     CONF_GALLERY, CONF_SPARSE,    CONF_BOTH,    CONF_WILD, CONF_IDENTITY};
 enum { KINDS_SOURCES = sizeof kinds_sources / sizeof *kinds_sources };
@@ -98,11 +98,11 @@ typedef struct kinds_kind {
     uint64_t start;
     const struct kinds_theme *theme;
     const char *name;             /* name of the program */
-    fxa_program *program, *bprop; /* user-written backward; NULL: the derivative */
-    bool dense;                   /* its first tensor has an element per pair */
+    fxa_program *program, *bprop; /* score program and user-written backward; bprop NULL: the derivative */
+    bool dense;                   /* true: the program's first tensor has an element per pair */
     uint32_t features, also;
     int64_t width, width_v; /* compiled head dims */
-    int64_t rows;           /* decoding: maximum packed rows */
+    int64_t rows;           /* decoding: maximum number of packed rows */
     int64_t window;
 } kinds_kind;
 
@@ -124,7 +124,7 @@ static fxa_program *kinds_text(fxa_context *ctx, kinds_kind *k, int i) {
     return fxa_program_parse(ctx, text, strlen(text), &program, NULL) == FXA_OK ? program : NULL;
 }
 
-/* Returns the features: one besides the theme's is common, two are rare. */
+/* Returns the features of a kind: often one besides the theme's, rarely two. */
 static uint32_t kinds_features(const kinds_kind *k, uint64_t *rng) {
     uint32_t plain = ATTN_GQA | ATTN_DIMS | ATTN_READY | ATTN_SOME_GRADS | ATTN_DLSE;
     uint32_t others = ATTN_PADDING | ATTN_VARLEN | ATTN_SINK_ZERO | ATTN_SINK | ATTN_DROPOUT | ATTN_STRIDES |
@@ -143,15 +143,15 @@ static uint32_t kinds_also(const struct kinds_theme *theme, uint64_t *rng) {
     return also | (attn_int(rng, 0, 19) ? 0 : KINDS_MAX) | (attn_int(rng, 0, 19) ? 0 : KINDS_LSE);
 }
 
-/* compiled head dims; the first six are all of them */
+/* Compiled head dims that kinds draw from; the first six are all that exist. */
 static const int64_t kinds_widths[] = {64, 128, 32, 96, 192, 256, 64, 128};
-enum { KINDS_PAIRS = 0xf000 /* kinds from this number on: every pair of head dims, without a program */ };
+enum { KINDS_PAIRS = 0xf000 /* kinds from this number on have no program and cover every pair of head dims */ };
 
-/* Draws a kind; the caller destroys its programs. */
+/* Draws kind `number`. The caller destroys its programs. */
 static kinds_kind kinds_draw(fxa_context *ctx, uint64_t seed, int number) {
     kinds_kind k = {.start = frame_start(kinds_mix(seed, 0) << 16 | (uint64_t)(number & 0xffff))};
     uint64_t rng = k.start;
-    number = (int)(k.start & 0xffff); /* a replayed seed contains the number */
+    number = (int)(k.start & 0xffff); /* a replayed seed contains the number of the kind */
     int turn = number / KINDS_SOURCES, source = kinds_sources[number % KINDS_SOURCES];
     bool pairs = number >= KINDS_PAIRS;
     if (pairs) source = CONF_IDENTITY;
@@ -172,7 +172,7 @@ static kinds_kind kinds_draw(fxa_context *ctx, uint64_t seed, int number) {
 
 /* ---- Shapes ------------------------------------------------------------------------------------------------------ */
 
-/* Returns a head dim that is compiled as `width`: a multiple of 8 if rows are to be aligned. */
+/* Returns a head dim for which the kernels of head dim `width` are used: a multiple of 8 unless `loose`. */
 static int64_t kinds_columns(int64_t width, bool loose, uint64_t *rng) {
     static const int64_t below[] = {[0] = 0, [1] = 0, [2] = 32, [3] = 64, [4] = 96, [6] = 128, [8] = 192};
     int64_t least = below[width / 32], r = attn_int(rng, 0, 2);
@@ -188,7 +188,8 @@ static int64_t kinds_length(uint64_t *rng) {
     return r < 5 ? attn_int(rng, 1, attn_int(rng, 0, 1) ? 3 : 40) : attn_int(rng, 1, 400);
 }
 
-/* Returns true if the engine would split the keys, which needs other kernels; a kind has at most one of the two. */
+/* Returns true if the engine would split the keys (decoding), which needs other kernels. All shapes of a kind either
+ * split or do not. */
 static bool kinds_is_decode(const attn_shape *s) { return s->sq * (s->hq / s->hkv) <= 128 && s->sk >= 256; }
 
 static void kinds_decode(const kinds_kind *k, attn_shape *s, uint64_t *rng) {
@@ -225,7 +226,7 @@ static attn_shape kinds_shape(const kinds_kind *k, uint64_t *rng) {
     s.hq = s.hkv * (k->features & ATTN_GQA ? attn_int(rng, 1, 8) : 1);
     s.sq = attn_int(rng, 0, 9) ? kinds_length(rng) : attn_int(rng, 1, 4);
     s.sk = kinds_length(rng);
-    if (most > KINDS_FEW && attn_int(rng, 0, 2) == 0) /* several tiles on both axes, more than the limit would allow */
+    if (most > KINDS_FEW && attn_int(rng, 0, 2) == 0) /* a shape above the limit: several tiles on both axes */
         s.b = s.hkv = 1, s.hq = attn_int(rng, 1, k->features & ATTN_GQA ? 2 : 1), s.sq = attn_int(rng, 129, 330),
         s.sk = attn_int(rng, 257, 340), most = KINDS_MOST;
     if (decode) kinds_decode(k, &s, rng);
@@ -260,7 +261,8 @@ static void kinds_narrow(conf_case *c, const kinds_kind *k) {
     c->base.data.backward_flags &= ~(uint32_t)(FXA_ACCUMULATE_DTENSORS | FXA_ACCUMULATE_DPARAMS);
 }
 
-/* Sets the size of a tensor with an element per pair; its rows are a multiple of 16 bytes or not. */
+/* Sets the size of a tensor with an element per pair. Whether its rows are a multiple of 16 bytes depends on the
+ * kind. */
 static void kinds_resize(conf_case *c, const kinds_kind *k, const attn_shape *s, uint64_t *rng) {
     bool exact = attn_int(&(uint64_t){k->start}, 0, 2) > 0;
     int64_t pitch = exact ? (s->sk + 7) / 8 * 8 : s->sk + 3, n[4] = {s->b, s->hq, s->sq, pitch};
@@ -269,13 +271,13 @@ static void kinds_resize(conf_case *c, const kinds_kind *k, const attn_shape *s,
     c->captures[0].grad_dtype = (uint32_t)c->dtensor[0].dtype;
 }
 
-/* Kinds of values: as drawn, small, large (few keys have all the weight), a NaN row of Q; or another scale. */
+/* Kinds of values: as drawn (PLAIN), small, large (few keys have all the weight), a NaN row of Q, or another scale. */
 enum {
     KINDS_PLAIN,
     KINDS_SMALL,
     KINDS_LARGE,
     KINDS_NAN,
-    KINDS_RISING, /* increasing: the maximum of a row comes late */
+    KINDS_RISING, /* scores increase along the keys, so the maximum of a row comes late */
     KINDS_TURNED, /* a negative scale */
     KINDS_ZERO    /* a scale of 0 */
 };
@@ -310,7 +312,7 @@ static int kinds_revalue(conf_case *c, uint64_t *rng) {
     return which;
 }
 
-/* Makes shape i of a kind; the caller calls conf_free. Returns the kind of its values, -1 = impossible. */
+/* Makes shape i of a kind. The caller calls conf_free. Returns the kind of its values; -1 = the shape is impossible. */
 static int kinds_case(conf_case *c, fxa_context *ctx, const kinds_kind *k, int i, conf_tally *tally) {
     uint64_t rng = kinds_mix(k->start, 1000 + (uint64_t)i);
     attn_shape s = kinds_shape(k, &rng);

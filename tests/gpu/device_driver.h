@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * More functions of the CUDA driver than src/gpu uses, for tests on a device: streams, stream-ordered memory, graphs.
- * They are NULL on the stand-in driver.
+ * Functions of the CUDA driver that tests on a device call and src/gpu does not: streams, stream-ordered memory,
+ * graphs. On the stand-in driver these functions are NULL.
  */
 #ifndef FXA_TESTS_DEVICE_DRIVER_H
 #define FXA_TESTS_DEVICE_DRIVER_H
@@ -16,7 +16,7 @@ typedef struct device_driver {
     int (*memory)(size_t *free, size_t *total);
     int (*alloc)(uintptr_t *out, size_t size, void *stream);
     int (*give)(uintptr_t ptr, void *stream);
-    int (*record)(void *stream, int mode); /* NULL on the stand-in, like all below */
+    int (*record)(void *stream, int mode); /* starts a stream capture; NULL on the stand-in, like all members below */
     int (*record_end)(void *stream, void **graph);
     int (*graph_make)(void **made, void *graph, unsigned long long flags);
     int (*graph_launch)(void *made, void *stream);
@@ -24,7 +24,7 @@ typedef struct device_driver {
     int (*graph_destroy)(void *graph);
 } device_driver;
 
-enum { DEVICE_RECORD_THREAD = 1 }; /* capture mode: calls of other threads are allowed */
+enum { DEVICE_RECORD_THREAD = 1 }; /* capture mode in which calls of other threads are allowed */
 
 #define DEVICE_FUNCTION(name, field, optional)                                                                         \
     { name, offsetof(device_driver, field), optional }
@@ -42,7 +42,7 @@ static const fxa__dl_symbol device_symbols[] = {
     DEVICE_FUNCTION("cuGraphDestroy", graph_destroy, true),
 };
 
-/* A device with its context current, and the additional driver functions. */
+/* A device whose context is current, and the additional driver functions. */
 typedef struct device {
     fxa__gpu gpu;
     device_driver more;

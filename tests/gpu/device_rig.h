@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * Start of tests of GPU engines: checks for a device and makes a problem for it. ctest runs the cudnn tests on the
- * stand-ins (tests/standin).
+ * Start of tests of GPU engines: checks for a device and makes a problem for the engine. ctest runs the cudnn tests on
+ * the stand-in libraries (tests/standin).
  */
 #ifndef FXA_TESTS_DEVICE_RIG_H
 #define FXA_TESTS_DEVICE_RIG_H
@@ -13,22 +13,22 @@
 
 #include <unistd.h>
 
-#ifdef DEVICE_CUDA /* the same tests with the cuda engine */
+#ifdef DEVICE_CUDA /* compiles the same tests for the cuda engine */
 #define DEVICE_ENGINE fxa__engine_cuda
 #else
 #define DEVICE_ENGINE fxa__engine_cudnn
 #endif
 static const fxa__engine *own_engines[OWN_ENGINES] = {&DEVICE_ENGINE, &fxa__engine_cpu, &fxa__engine_ref};
 
-enum { DEVICE_SECONDS = 120 }; /* timeout of a run with its compilation; then the process ends */
+enum { DEVICE_SECONDS = 120 }; /* seconds for a run with its compilation, after which the process ends */
 
 static bool device_is_standin(void) {
     const char *folder = getenv("FXA_TEST_STANDIN");
     return folder && *folder;
 }
 
-/* Returns two query heads per KV head, several tiles, rows without keys, a param and a mask; a small problem on the
- * slow stand-in. */
+/* Returns a problem with two query heads per KV head, several tiles, rows without keys, a param and a mask. On the slow
+ * stand-in the problem is small. */
 static attn_spec device_spec(void) {
     bool small = device_is_standin();
     attn_spec s = {.dtype = FXA_BF16, .flags = FXA_RETURN_LSE};
@@ -38,7 +38,7 @@ static attn_spec device_spec(void) {
     return s;
 }
 
-/* Returns why nothing can run on a device here, NULL = it can. */
+/* Returns the reason why no engine can run on a device of this machine; NULL = an engine can. */
 static const char *device_missing(void) {
     static char why[sizeof((fxa_support *)0)->reason];
     fxa_context *ctx = NULL;
@@ -79,14 +79,14 @@ static bool device_data_make(attn_data *x, fxa_context *ctx, const attn_spec *s)
     return err.status == FXA_OK;
 }
 
-/* Makes the call for the engine. */
+/* Makes the call of a pass for the engine of the tests. */
 static void device_call_make(const attn_data *x, fxa_pass pass, attn_call *call) {
     attn_call_make(x, pass, call);
     call->p.engine = DEVICE_ENGINE.name, call->p.device = FXA_CUDA;
     call->args.dparams = NULL, call->args.n_dparams = 0;
 }
 
-/* Runs by fxa_attention, which copies to the device and back. */
+/* Runs a pass by fxa_attention, which copies to the device and back. */
 static fxa_status device_data_run(attn_data *x, fxa_context *ctx, fxa_pass pass, fxa_error *err) {
     attn_call call;
     device_call_make(x, pass, &call);

@@ -1,7 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * score_tanh of every f32 from a bit pattern on, for run_gpu.py to compare with f64; with terms what is near 0 by
- * score_bend_near. Then groups of four pairs by score_bend_four, in place. Launch: any grid of 256 threads.
+ * Kernels that evaluate the tanh functions of score.cuh. fxa_try_tanh evaluates score_tanh for every f32 from a bit
+ * pattern on (values near 0 by score_bend_near if `terms` is given); run_gpu.py compares the results with f64.
+ * fxa_try_bend evaluates score_bend_four for groups of four pairs in place. Launch: any grid of 256 threads.
  */
 #include "score.cuh"
 

@@ -2,10 +2,10 @@
  *
  * Numerically difficult inputs for the cuda kernels, compared with the reference: scores that rise after the first
  * tiles, fall, or are as large as floats; rows without keys; V near the limits of its type, or not finite where weights
- * are 0; soft caps near and far from their middle. Forward, decoding and backward, with every feature that changes the
- * place of rows and keys. Masks by tables are in test_cuda_tables.c. Runs on a GPU or the GPU emulator (tests/model). A
- * case is drawn from one number: FXA_TEST_CASE repeats it, FXA_TEST_CASES is the number of cases, FXA_TEST_ENGINE=cpu
- * needs no GPU.
+ * are 0; soft caps near and far from their middle. Covers forward, decoding and backward, with every feature that
+ * changes where rows and keys are stored. Masks by tables are in test_cuda_tables.c. Runs on a GPU or the GPU emulator
+ * (tests/model). A case is drawn from one number: FXA_TEST_CASE repeats it, FXA_TEST_CASES is the number of cases,
+ * FXA_TEST_ENGINE=cpu needs no GPU.
  */
 #include "base/dtype.h"
 #include "support/conf_frame.h"
@@ -49,8 +49,8 @@ enum { ADVERSE_PROGRAMS = sizeof adverse_programs / sizeof *adverse_programs };
 
 /* ---- Values ------------------------------------------------------------------------------------------------------ */
 
-/* Kinds of scores. Except for SMALL and PLAIN, Q is 0 but for one feature, which has a gain per row, and K has the
- * score there, so that scores are exact and as intended. */
+/* Kinds of scores. Except for SMALL and PLAIN, Q is 0 but for one feature, the gain of the row, and K has the intended
+ * score in this feature, so that scores are exact. */
 enum {
     SCORES_PLAIN,
     SCORES_SMALL,
@@ -63,7 +63,8 @@ enum {
     SCORES_KINDS
 };
 static const char *const adverse_scores[] = {"plain", "small", "steps", "rise", "single", "fall", "huge", "mixed"};
-/* Kinds of V: not finite at keys whose score is far below all others, or below that of a later key. */
+/* Kinds of V. POISONED: not finite at keys whose score is far below all others; OVERCOME: at keys whose score is far
+ * below that of a later key. */
 enum { V_PLAIN, V_LARGE, V_EQUAL, V_TINY, V_POISONED, V_OVERCOME, V_KINDS };
 static const char *const adverse_values[] = {"plain", "large", "equal", "tiny", "poisoned", "overcome"};
 
@@ -72,12 +73,13 @@ typedef struct adverse {
     const struct adverse_program *program;
     uint32_t features;
     int scores, values;
-    double by; /* increment of SCORES_RISE and STEPS */
+    double by; /* score increment of SCORES_RISE and SCORES_STEPS */
     bool decode, f16, fixed, scalars;
     attn_shape s;
 } adverse;
 
-/* Returns the gain of a row. A gain of 0 makes all weights of a row equal, and all roundings of backward. */
+/* Returns the gain of a row. A gain of 0 makes all weights of a row equal, so that all roundings of backward are equal
+ * too. */
 static double adverse_gain(const adverse *x, int64_t q) {
     static const double gains[] = {1, -1, 0.5, 0, 0.75, 1, 0.25};
     return q % 7 == 3 && x->values < V_POISONED ? 0.03125 : gains[q % 7];
@@ -90,7 +92,9 @@ static double adverse_score(const adverse *x, int64_t k) {
     case SCORES_SINGLE: return k % 256 == 200 ? 1000 : 0;
     case SCORES_FALL: return (double)-k * x->by;
     case SCORES_HUGE: return (k % 3 == 0 ? 1 : -1) * (k > 100 ? (x->f16 ? 4096. : 0x1p100) : 0);
-    default: return k % 160 < 128 ? (double)(k % 5) * 0.125 : (double)(k % 11 - 5) * 8; /* MIXED: near and far */
+    default:
+        return k % 160 < 128 ? (double)(k % 5) * 0.125 : (double)(k % 11 - 5) * 8; /* MIXED: near the middle,
+                                                                                           and far */
     }
 }
 
@@ -113,14 +117,15 @@ static double adverse_value(const adverse *x, fxa_slot slot, double scale, int64
     if (x->scores == SCORES_SMALL && x->values < V_POISONED) return old * 0.02;
     if (slot == FXA_SLOT_Q) return d == 0 ? adverse_gain(x, s) : 0;
     if (d > 0) return old;
-    /* keys with non-finite V have a weight of 0, or a large one */
+    /* scores that give keys with non-finite V a weight of 0 (POISONED) or a large one */
     double score = x->values == V_POISONED   ? (s % 97 == 50 ? -8000 : (double)(s % 7) * 0.125)
                    : x->values == V_OVERCOME ? (s % 256 == 200 ? 8000 : 0)
                                              : adverse_score(x, s);
     return x->f16 ? fmin(fmax(score / scale, -60000), 60000) : score / scale;
 }
 
-/* Fills all used elements of a slot, in memory and in the reference. Shared pages contain what was written last. */
+/* Fills all used elements of a slot, in memory and in the reference. A page that is shared contains the row written
+ * last. */
 static void adverse_fill(conf_case *c, const adverse *x, fxa_slot slot) {
     attn_case *base = &c->base;
     bool keys = slot != FXA_SLOT_Q;
@@ -140,7 +145,7 @@ static void adverse_fill(conf_case *c, const adverse *x, fxa_slot slot) {
                     }
 }
 
-/* Sets sinks that a row ignores, that get all the weight, or that are NaN. */
+/* Sets sinks that do not change a row, that get all the weight, or that are NaN. */
 static void adverse_sinks(conf_case *c, uint64_t *rng) {
     static const double some[] = {-INFINITY, 1e4, -1e4, 60, -60, 0, 1, 3.4e38, -3.4e38, INFINITY, NAN};
     attn_tensor *t = &c->base.data.t[FXA_SLOT_SINKS];
@@ -153,7 +158,7 @@ static void adverse_sinks(conf_case *c, uint64_t *rng) {
 
 /* ---- Cases ------------------------------------------------------------------------------------------------------- */
 
-/* Draws a case. All but the last four bits select the compiled code, so consecutive cases share it. */
+/* Draws a case. All bits of `start` but the last four select the compiled code, so consecutive cases share it. */
 static adverse adverse_draw(uint64_t start) {
     static const int64_t widths[] = {64, 128, 32, 96, 64, 128, 192, 256};
     static const uint32_t some[] = {0,
@@ -225,7 +230,8 @@ static adverse adverse_draw(uint64_t start) {
     return x;
 }
 
-/* Returns true if O and LSE are within the rounding of weights, where scores are too large for the usual bounds. */
+/* Returns true if O and LSE are within the rounding of the weights. Used where scores are too large for the usual
+ * bounds. */
 static bool adverse_is_near(conf_case *c, const adverse *x) {
     static const fxa_slot slots[] = {FXA_SLOT_O, FXA_SLOT_LSE};
     for (int i = 0; i < 2; i++) {
@@ -246,7 +252,7 @@ static bool adverse_is_near(conf_case *c, const adverse *x) {
     return true;
 }
 
-/* Runs a case; scale NaN: as drawn. */
+/* Runs a case. A scale that is NaN stands for the drawn scale. */
 static bool adverse_run(fxa_context *ctx, conf_frame *f, adverse x, double scale) {
     static conf_case c;
     char what[400];
@@ -272,7 +278,7 @@ static bool adverse_run(fxa_context *ctx, conf_frame *f, adverse x, double scale
     if (strcmp(x.program->name, "dense") == 0)
         conf_resize(&c, 0, (int64_t[]){x.s.b, x.s.hq, x.s.sq, (x.s.sk + 7) / 8 * 8}, &rng);
     if (isnan(scale)) scale = attn_int(&rng, 0, 7) ? 0.125 : attn_int(&rng, 0, 2) ? -0.25 : 0;
-    c.base.x.scale = scale == 0 ? 1 : scale; /* K is made for this scale */
+    c.base.x.scale = scale == 0 ? 1 : scale; /* the values of K were made for this scale */
     adverse_fill(&c, &x, FXA_SLOT_Q), adverse_fill(&c, &x, FXA_SLOT_K), adverse_fill(&c, &x, FXA_SLOT_V);
     c.base.x.scale = scale;
     if (c.base.features & ATTN_SINK) adverse_sinks(&c, &rng);
@@ -285,7 +291,7 @@ static bool adverse_run(fxa_context *ctx, conf_frame *f, adverse x, double scale
     f->forward_alone = x.values >= V_POISONED || x.values == V_LARGE || x.values == V_EQUAL || x.scores == SCORES_HUGE;
     ok = frame_passes(f, &c);
     if (ok && f->state[0] == FRAME_UNSURE && !(c.base.data.problem.flags & FXA_ACCUMULATE_O)) {
-        conf_fill_outputs(&c, FXA_FORWARD); /* backward gets the reference's forward results */
+        conf_fill_outputs(&c, FXA_FORWARD); /* the inputs O and LSE of backward are the reference's */
         ok = conf_reference(&c, FXA_FORWARD) && conf_run(&c, f->engine, FXA_FORWARD) && adverse_is_near(&c, &x);
     }
     printf("case 0x%" PRIx64 " %s%s, scores %s %g, V %s, %s %d/%d %s\n", start, x.decode ? "decode " : "",
@@ -339,8 +345,8 @@ TEST(values_without_weight) {
     fxa_context_destroy(ctx);
 }
 
-/* Keys with equal scores, V near 0, a constant feature of K: dS of many pairs rounds in the same direction, and dQ sums
- * it. */
+/* Keys with equal scores, V near 0 and a constant feature of K: dS of many pairs rounds in the same direction, and dQ
+ * sums these errors. */
 TEST(terms_that_round_alike) {
     fxa_context *ctx = NULL;
     conf_frame f;
@@ -353,9 +359,9 @@ TEST(terms_that_round_alike) {
     fxa_context_destroy(ctx);
 }
 
-/* ---- Rows that are given as empty -------------------------------------------------------------------------------- */
+/* ---- Rows with a given LSE of -inf ------------------------------------------------------------------------------- */
 
-/* Rows with LSE -inf have no gradient, whatever their scores. */
+/* Rows with LSE -inf have no gradient, whatever their scores are. */
 static bool adverse_emptied(fxa_context *ctx, conf_frame *f, const char *text, uint32_t features, int i) {
     static conf_case c;
     uint64_t rng = 77 + (uint64_t)i;

@@ -1,10 +1,10 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
  * Soft caps of the cuda engine compared with the reference, as params and as constants, where tiles switch between
- * their tanh variants: scores near 0, around the cap and far above it, one large score in a tile of small ones, caps
- * too large for the fast variant, caps of 0, negative, near the f32 limit and NaN, NaN keys behind a mask, partial
- * tiles; forward and backward. Runs on a GPU or the GPU emulator (tests/model). Each test is one program at one head
- * dim, run by its own process of run_cuda.py, because compiling takes half a minute.
+ * their tanh variants: scores near 0, around the cap and far above it; one large score in a tile of small ones; caps
+ * too large for the fast variant; caps of 0, negative, near the f32 limit and NaN; NaN keys behind a mask; partial
+ * tiles. Covers forward and backward. Runs on a GPU or the GPU emulator (tests/model). Each test is one program at one
+ * head dim, and run_cuda.py runs each in its own process, because compiling takes half a minute.
  */
 #include "base/dtype.h"
 #include "support/conf_frame.h"
@@ -37,7 +37,7 @@ enum { CAPS_ALL = sizeof caps_all / sizeof *caps_all };
 
 /* ---- Values ------------------------------------------------------------------------------------------------------ */
 
-/* Scores as multiples of the cap, except OUTLIER and PLAIN. SPOILT: keys behind a mask are NaN. */
+/* Kinds of scores, as multiples of the cap except OUTLIER and PLAIN. SPOILT: keys behind a mask are NaN. */
 enum { CAPS_NEAR, CAPS_AROUND, CAPS_BEYOND, CAPS_TILES, CAPS_PLAIN, CAPS_OUTLIER, CAPS_SPOILT, CAPS_SCORES };
 static const char *const caps_scores[] = {"near", "around", "beyond", "tiles", "plain", "outlier", "spoilt"};
 
@@ -64,7 +64,8 @@ static double caps_score(const caps_case *x, int64_t k) {
     }
 }
 
-/* Returns an element: Q is 0 but for one feature, which has a gain per row; K has the score there. */
+/* Returns an element of Q or K: Q is 0 but for one feature, the gain of the row; K has the intended score in this
+ * feature. */
 static double caps_value(const caps_case *x, fxa_slot slot, double scale, int64_t s, int64_t d, double old) {
     static const double gains[] = {1, -1, 0.5, 0.75, 1, -0.25, 0.03125};
     if (slot == FXA_SLOT_Q) return d == 0 ? gains[s % 7] : 0;
@@ -94,7 +95,7 @@ static fxa_program *caps_parse(fxa_context *ctx, const caps_case *x) {
     char text[300];
     fxa_program *program = NULL;
     fxa_error err;
-    /* with a param the text does not contain the cap */
+    /* the text of a program whose cap is a param does not contain the number */
     int n = snprintf(text, sizeof text, x->program->format, x->cap, x->cap);
     const char *mask = x->scores == CAPS_SPOILT ? "\nmask = k % 9 != 4" : x->program->mask;
     snprintf(text + n, sizeof text - (size_t)n, "%s", mask);
@@ -102,11 +103,11 @@ static fxa_program *caps_parse(fxa_context *ctx, const caps_case *x) {
     return program;
 }
 
-/* Returns true if LSE is nearly the row maximum, where scores are too large for the usual bounds. */
+/* Returns true if LSE nearly equals the row maximum. Used where scores are too large for the usual bounds. */
 static bool caps_is_near(conf_case *c, conf_frame *f) {
     const conf_buffer *t = &c->slot[FXA_SLOT_LSE];
     int64_t at[FXA_MAX_RANK] = {0};
-    conf_fill_outputs(c, FXA_FORWARD); /* backward gets the reference's forward results */
+    conf_fill_outputs(c, FXA_FORWARD); /* the inputs O and LSE of backward are the reference's */
     if (!conf_reference(c, FXA_FORWARD) || !conf_run(c, f->engine, FXA_FORWARD)) return false;
     do {
         int64_t place = conf_place(t, at);
@@ -170,7 +171,7 @@ static void caps_check(int kind) {
     fxa_context_destroy(ctx);
 }
 
-/* Kind n: program n % CAPS_PROGRAMS; its parity selects the head dim. */
+/* caps_check(n) tests program n % CAPS_PROGRAMS; the parity of n selects the head dim. */
 TEST(caps_that_are_params_at_64) { caps_check(0); }
 TEST(caps_that_are_params_at_128) { caps_check(5); }
 TEST(caps_that_are_numbers_behind_a_mask_at_64) { caps_check(6); }

@@ -1,9 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * Decoding with the cuda engine: a batch entry has the same bits in any batch, a workspace with any contents serves
- * different problems in turn, CTAs have as many work items as possible, some of which are recomputed because V is not
- * finite where weights are 0. Also lengths, offsets and pages with any values, in every pass. Runs on a GPU or the GPU
- * emulator (tests/model).
+ * Decoding with the cuda engine: a batch entry has the same bits in any batch; a workspace with any contents serves
+ * different problems in turn; CTAs have as many work items as possible, some of which are recomputed because V is not
+ * finite where weights are 0. Also tests lengths, offsets and pages with any values, in every pass. Runs on a GPU or
+ * the GPU emulator (tests/model).
  */
 #define DEVICE_CUDA 1 /* selects the engine in device_rig.h */
 #include "gpu/device_driver.h"
@@ -19,7 +19,7 @@ typedef struct decode_problem {
     bool lengths, backward;
 } decode_problem;
 
-/* Returns a number of keys: 0, 1, a tile and its neighbours, all. */
+/* Returns a number of keys for batch entry b: 0, 1, a tile and its neighbours, or all. */
 static int32_t decode_length(const decode_problem *p, int64_t b) {
     const int64_t some[] = {p->sk, 0, 128, 1, p->sk - 1, 129, 127, p->sk / 2};
     return (int32_t)some[b % 8];
@@ -40,7 +40,7 @@ static bool decode_make(attn_data *x, fxa_context *ctx, const decode_problem *p,
 
 static size_t decode_entry_bytes(const attn_tensor *t) { return (size_t)t->stride[0] * fxa_dtype_size(t->dtype); }
 
-/* Runs one batch entry by itself. */
+/* Runs one batch entry as a batch of its own. */
 static fxa_status decode_alone(attn_data *x, fxa_context *ctx, int64_t b, fxa_pass pass, fxa_error *err) {
     attn_call call;
     device_call_make(x, pass, &call);
@@ -80,11 +80,11 @@ TEST(entries_have_their_bits_in_any_batch) {
         {2, 4, 1, 20, 4200, 64, decode_causal, false, false},
         {3, 2, 2, 130, 200, 64, decode_causal, true, false},
         {5, 4, 4, 3, 2300, 32, decode_cap, true, false},
-        /* several splits per item in the batch; single entries use clusters of eight, four or two CTAs */
+        /* the batch has several splits per work item; single entries use clusters of eight, four or two CTAs */
         {9, 8, 8, 1, 4200, 64, "mask = k <= q + 1500", false, false},
         {2, 16, 16, 1, 4200, 64, decode_causal, true, false},
         {5, 8, 8, 1, 1100, 64, "", true, false},
-        /* complete entries first, the remaining ones split in halves or quarters */
+        /* CTAs take complete batch entries first and split the remaining ones in halves or quarters */
         {20, 8, 8, 1, 2100, 64, "", false, false},
         {20, 8, 8, 1, 4200, 64, "", false, false},
     };
@@ -95,13 +95,13 @@ TEST(entries_have_their_bits_in_any_batch) {
 
 /* ---- One workspace ----------------------------------------------------------------------------------------------- */
 
-/* Returns how many ints of a slot a run reads. */
+/* Returns the number of ints that a run reads from a slot. */
 static int64_t decode_ints(const fxa_problem *p, int slot) {
     if (slot == FXA_SLOT_PAGES) return p->b * ((p->sk + p->page_size - 1) / p->page_size);
     return p->b + (slot == FXA_SLOT_CU_Q || slot == FXA_SLOT_CU_K);
 }
 
-/* Runs with tensors on the device and the test's workspace. */
+/* Runs a pass with tensors on the device and the workspace given by the test. */
 static void decode_run_at(device *d, attn_data *x, fxa_context *ctx, fxa_pass pass, uintptr_t workspace, size_t most) {
     attn_call call;
     fxa_plan *plan = NULL;
@@ -176,7 +176,7 @@ TEST(problems_of_all_kinds_in_one_workspace) {
     fxa_context_destroy(ctx);
 }
 
-/* Lengths in device memory are clamped to the number of rows, in every pass. */
+/* Lengths in device memory are clamped to the number of rows or keys, in every pass. */
 TEST(lengths_of_any_value) {
     NEEDS_DEVICE;
     static const decode_problem problems[] = {
@@ -216,8 +216,9 @@ TEST(lengths_of_any_value) {
     fxa_context_destroy(ctx);
 }
 
-/* Runs both passes with valid ints, then with ints that the device clamps to them: same bits. Then with arbitrary ints:
- * the run must end and, as the emulator and memcheck show, access nothing else. */
+/* Runs both passes with valid ints (`tame`), then with ints that the device clamps to these: the results must have the
+ * same bits. Then runs with arbitrary ints: the run must end and, as the emulator and memcheck show, access no other
+ * memory. */
 static void decode_any_ints(attn_data *x, fxa_context *ctx, int slot, const int32_t *tame, const int32_t *wild) {
     enum { ROOM = 4 << 20, MOST = 16 };
     const int32_t some[] = {-1, 0, 1, 70, 131, 200, INT32_MAX, INT32_MIN, INT32_MAX - 7, -70};
@@ -276,8 +277,8 @@ TEST(pages_of_any_value) {
     fxa_context_destroy(ctx);
 }
 
-/* More key tiles than a row of a list holds, none partial: nothing is listed, and nothing uninitialized is read, as the
- * emulator and initcheck show. */
+/* More key tiles than a row of a tile list holds, none partial: no tile is listed, and nothing uninitialized is read,
+ * as the emulator and initcheck show. */
 TEST(a_list_that_is_one_run) {
     NEEDS_DEVICE;
     const decode_problem p = {1, 1, 1, 1, 262272, 32, "mask = k <= q + 300000", false, false};
@@ -299,7 +300,7 @@ TEST(a_list_that_is_one_run) {
     fxa_context_destroy(ctx);
 }
 
-/* Runs with ref, then here: equal within sums of 8-bit values. */
+/* Compares the results of the ref engine and of the cuda engine, which must be equal within sums of 8-bit values. */
 static void decode_as_ref(attn_data *x, fxa_context *ctx, fxa_pass pass, const char *text) {
     attn_kept want = {{NULL}};
     attn_tensor *t;
@@ -320,7 +321,8 @@ static void decode_as_ref(attn_data *x, fxa_context *ctx, fxa_pass pass, const c
 }
 
 /* Kernels other than decoding (d_qk != d_v) equal the reference where a list of tiles, along keys or along queries, has
- * masked tiles next to a run of full tiles, and where full tiles form no run, so that all are masked. */
+ * masked tiles next to a run of full tiles, and where no full tiles form a run, so that every tile is treated as
+ * masked. */
 TEST(lists_with_runs) {
     NEEDS_DEVICE;
     static const struct {
@@ -337,7 +339,7 @@ TEST(lists_with_runs) {
         attn_data x;
         s.d = 16, s.dv = 24, s.text = cases[i].text;
         T_REQUIRE(device_data_make(&x, ctx, &s));
-        if (i % 2) x.backward_flags &= ~(uint32_t)FXA_DETERMINISTIC; /* dQ by the kernel of dK and dV */
+        if (i % 2) x.backward_flags &= ~(uint32_t)FXA_DETERMINISTIC; /* the kernel of dK and dV also computes dQ */
         decode_as_ref(&x, ctx, FXA_FORWARD, s.text);
         decode_as_ref(&x, ctx, FXA_BACKWARD, s.text);
         attn_data_free(&x);
@@ -347,7 +349,7 @@ TEST(lists_with_runs) {
 
 /* ---- Many shares ------------------------------------------------------------------------------------------------- */
 
-/* Poisons V of some entries where the mask is false; the results are those of 0 there. */
+/* Writes non-finite V into some batch entries where the mask is false; the results must equal those for V = 0 there. */
 static void decode_poison(attn_data *x, const decode_problem *p, bool poison) {
     static const double odd[] = {INFINITY, -INFINITY, NAN};
     attn_tensor *t = &x->t[FXA_SLOT_V];
@@ -384,7 +386,7 @@ TEST(shares_that_are_computed_again) {
     decode_many(&(decode_problem){40, 4, 4, 1, 256, 32, text, false, false});
     decode_many(&(decode_problem){3, 8, 4, 1, 4200, 64, text, false, false});
     decode_many(&(decode_problem){2, 4, 2, 15, 2400, 64, text, false, false});
-    decode_many(&(decode_problem){9, 8, 8, 1, 4200, 64, text, false, false}); /* items with four splits */
+    decode_many(&(decode_problem){9, 8, 8, 1, 4200, 64, text, false, false}); /* work items with four splits */
     if (many) decode_many(&(decode_problem){atoi(many), 3, 3, 1, 256, 32, text, false, false});
 }
 

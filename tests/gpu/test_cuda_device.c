@@ -1,15 +1,22 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * The cuda engine on a GPU against the reference: kinds of problems in many shapes (cuda_kinds.h), both passes, by the
- * bounds of all engines (docs/numerics.md), with cpu and cudnn as further opinions. run_cuda.py runs many processes of
- * it side by side, each family of kernels (FXA_CUDA_FAMILY) in turn, and counts what they print: a line for each case,
- * at once, so that a process which is ended has not run in vain. A case that hangs is ended by a watchdog, with its
- * process. FXA_TEST_KINDS=from,count says which kinds, FXA_TEST_SHAPES how many shapes of each, FXA_TEST_CASE=0x... and
- * FXA_TEST_SHAPE=i replay what a failure names, FXA_TEST_SMALL=1 has small shapes alone, FXA_TEST_OTHERS=cpu,cudnn says
- * who else is asked, FXA_TEST_SECONDS when the watchdog comes, and FXA_TEST_ENGINE=cpu tries all of this without a GPU,
- * with FXA_TEST_TARGET=examples/targets/h200.json making plans of cuda by NVRTC besides.
+ * The cuda engine on a GPU compared with the reference: kinds of problems in many shapes (cuda_kinds.h), both passes,
+ * within the bounds of all engines (docs/numerics.md), with cpu and cudnn as further opinions. run_cuda.py runs many
+ * processes of this test in parallel, with each family of kernels (FXA_CUDA_FAMILY) in turn, and counts the lines
+ * that they print, one as soon as a case ends, so that the results of a killed process count too. A watchdog ends a
+ * case that hangs, together with its process.
  *
- * Without a GPU: the kinds are what run_cuda.py counts on, and the frame is held against the cpu engine.
+ *   FXA_TEST_KINDS=from,count    kinds to test
+ *   FXA_TEST_SHAPES              number of shapes of each kind
+ *   FXA_TEST_CASE, FXA_TEST_SHAPE  replay a failure, which prints both
+ *   FXA_TEST_SMALL=1             small shapes only
+ *   FXA_TEST_OTHERS=cpu,cudnn    engines that give a further opinion
+ *   FXA_TEST_SECONDS             seconds of the watchdog
+ *   FXA_TEST_ENGINE=cpu          tests the cpu engine, without a GPU
+ *   FXA_TEST_TARGET=FILE         also makes plans of cuda for a device description (examples/targets) by NVRTC
+ *
+ * Without a GPU, the tests check that the shapes of a kind share compiled code, and run the frame with the cpu
+ * engine.
  */
 #include "cuda_kinds.h"
 #include "engine/cuda/cuda.h"
@@ -23,9 +30,9 @@
 static const fxa__engine *own_engines[OWN_ENGINES] = {&fxa__engine_cuda, &fxa__engine_cpu, &fxa__engine_cudnn,
                                                       &fxa__engine_ref};
 
-enum { CU_WRONG = 6 /* kinds that are wrong before a test ends */, CU_SHAPES = 12, CU_SECONDS = 45 };
+enum { CU_WRONG = 6 /* wrong kinds after which a test ends */, CU_SHAPES = 12, CU_SECONDS = 45 };
 
-static bool cudev_lost; /* a kernel did what the device ends everything for: nothing more can be run here */
+static bool cudev_lost; /* true: a kernel failed in a way after which the device can run nothing more */
 
 static double cudev_now(void) {
     struct timespec t;
@@ -109,7 +116,7 @@ static void cudev_tag_tensors(const conf_case *c, const kinds_kind *k, char *out
     cudev_tag(out, room, k->dense && grads, "pair-tensor-gradient");
 }
 
-/* Of what run_cuda.py counts by. */
+/* Appends the names of the case's features, by which run_cuda.py counts cases. */
 static void cudev_tags(const conf_case *c, const kinds_kind *k, int values, char *out, size_t room) {
     const oracle *x = &c->base.x;
     const attn_shape s = {.hq = x->hq, .hkv = x->hkv, .sq = x->sq, .sk = x->sk};
@@ -149,7 +156,7 @@ static void cudev_tags(const conf_case *c, const kinds_kind *k, int values, char
 
 /* ---- Cases ------------------------------------------------------------------------------------------------------- */
 
-/* The profile in the file FXA_TEST_TARGET; NULL: there is none. */
+/* Returns the device description in the file FXA_TEST_TARGET; NULL if there is none. */
 static const char *cudev_target(void) {
     static char text[4096];
     FILE *f = !text[0] && frame_is_set("FXA_TEST_TARGET") ? fopen(getenv("FXA_TEST_TARGET"), "r") : NULL;
@@ -158,7 +165,8 @@ static const char *cudev_target(void) {
     return text[0] ? text : NULL;
 }
 
-/* Seconds that the engine's plans of both passes take: what compiling costs. For a target they are those of cuda. */
+/* Returns the seconds that plans of both passes take to create, which is mostly compilation. With a target the plans
+ * are those of the cuda engine. */
 static double cudev_made(conf_case *c, const char *engine) {
     double began = cudev_now();
     const char *target = cudev_target();
@@ -175,7 +183,8 @@ static double cudev_made(conf_case *c, const char *engine) {
     return cudev_now() - began;
 }
 
-/* Where an engine promises it: the same bits again. */
+/* Returns false if two backward runs differ in a bit although the engine reports the problem as deterministic. Sets
+ * *promised to true if the engine reports that. */
 static bool cudev_repeats(conf_case *c, const char *engine, bool *promised) {
     conf_call x;
     fxa_support report;
@@ -219,14 +228,14 @@ static bool cudev_one(fxa_context *ctx, const kinds_kind *k, int i, conf_frame *
     alarm(f->seconds);
     int values = kinds_case(&c, ctx, k, i, &f->all);
     bool ok = values >= 0, promised = false;
-    printf("making 0x%" PRIx64 ".%d\n", k->start, i); /* where it ends here, it was the compiler that had no end */
+    printf("making 0x%" PRIx64 ".%d\n", k->start, i); /* without a "running" line after it, the compiler did not end */
     (void)fflush(stdout);
     double made = ok ? cudev_made(&c, f->engine) : 0, began = cudev_now();
     printf("running 0x%" PRIx64 ".%d\n", k->start, i);
     (void)fflush(stdout);
     alarm(f->seconds);
-    if (values >= KINDS_TURNED) f->others &= 1u; /* cudnn says at the run that it does not */
-    f->forward_alone = values == KINDS_NAN;      /* a weight of 0 times NaN is NaN in kernels: docs/numerics.md */
+    if (values >= KINDS_TURNED) f->others &= 1u; /* cudnn refuses such a scale at the run */
+    f->forward_alone = values == KINDS_NAN;      /* in kernels 0 * NaN is NaN: docs/numerics.md */
     ok = ok && frame_passes(f, &c);
     alarm(f->seconds);
     if (ok && f->state[1] == FRAME_RIGHT) ok = cudev_repeats(&c, f->engine, &promised);
@@ -250,7 +259,8 @@ static bool cudev_one(fxa_context *ctx, const kinds_kind *k, int i, conf_frame *
     return ok;
 }
 
-/* False: a case was wrong; the other shapes of the kind would be, too. */
+/* Tests the shapes of a kind. Returns false after the first wrong case, because the other shapes would probably be
+ * wrong too. */
 static bool cudev_kind(fxa_context *ctx, int number, int shapes, conf_frame *f) {
     kinds_kind k = kinds_draw(ctx, t_seed(), number);
     char text[8000];
@@ -263,7 +273,7 @@ static bool cudev_kind(fxa_context *ctx, int number, int shapes, conf_frame *f) 
     (void)fflush(stdout);
     for (int i = only < 0 ? 0 : only; i < (only < 0 ? shapes : only + 1) && ok; i++) {
         f->others =
-            (i % 2 == 0 ? 1u : 0) | (i % 6 == 0 ? 2u : 0); /* cpu, and cudnn, which makes a plan for each shape */
+            (i % 2 == 0 ? 1u : 0) | (i % 6 == 0 ? 2u : 0); /* cpu often; cudnn rarely: it makes a plan for each shape */
         ok = cudev_one(ctx, &k, i, f);
     }
     fxa_program_destroy(k.program), fxa_program_destroy(k.bprop);
@@ -298,7 +308,7 @@ TEST(kinds) {
 
 /* ---- Without a GPU ----------------------------------------------------------------------------------------------- */
 
-/* The key of the code that a pass would be compiled to on sm_90, hashed; 0: it is refused. */
+/* Returns a hash of the key of the code that a pass is compiled to on sm_90; 0 if the engine refuses the pass. */
 static uint64_t cudev_code(conf_case *c, fxa_pass pass) {
     fxa__cu_self self = {.arch = 90, .processors = 132, .forced = -1};
     fxa__problem *p = NULL;
@@ -318,7 +328,8 @@ static uint64_t cudev_code(conf_case *c, fxa_pass pass) {
     return answer.report.supported ? hash : 0;
 }
 
-/* Kinds have so few codes that most shapes compile nothing, and most of them are taken. */
+/* Checks that the shapes of a kind share so few codes that most compile nothing, and that the engine supports most
+ * shapes. */
 TEST(shapes_of_a_kind_share_their_code) {
     static conf_case c;
     fxa_error err;
@@ -356,7 +367,7 @@ TEST(shapes_of_a_kind_share_their_code) {
     fxa_context_destroy(ctx);
 }
 
-/* The frame itself: cpu takes everything and is right. */
+/* Tests the frame itself: the cpu engine supports all cases and is right. */
 TEST(by_the_cpu_engine) {
     conf_frame f = {.engine = "cpu", .other = {"cpu"}};
     cudev_kinds(&f, t_scaled_down(KINDS_THEMES), 1);

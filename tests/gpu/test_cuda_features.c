@@ -1,10 +1,11 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * What few problems have, by the cuda engine on a GPU against the reference, feature by feature: operands of every type
- * and stride, results that join what is there, nothing to attend to, masks that read the score, backward programs of
- * the caller's, dropout at moved coordinates, scales of 0 and below, as many params and tensors as kernels take. Each
- * feature has a few programs with several shapes each. FXA_TEST_ENGINE=cpu runs all of it without a GPU, as the last
- * test does with some; FXA_TEST_SHAPES says how many shapes, FXA_TEST_REASONS=1 prints what was refused and why.
+ * Features that few problems have, tested with the cuda engine on a GPU against the reference, feature by feature:
+ * operands of every type and stride, results that are merged with existing ones, nothing to attend to, masks that read
+ * the score, user-written backward programs, dropout with mapped coordinates, scales of 0 and below, as many params and
+ * tensors as kernels accept. Each feature has a few programs with several shapes each. FXA_TEST_ENGINE=cpu runs the
+ * features without a GPU, as the last test does with some of them; FXA_TEST_SHAPES is the number of shapes,
+ * FXA_TEST_REASONS=1 prints refusals with their reasons.
  */
 #include "support/conf_frame.h"
 #include "support/own_engines.h"
@@ -15,11 +16,11 @@
 static const fxa__engine *own_engines[OWN_ENGINES] = {&fxa__engine_cuda, &fxa__engine_cpu, &fxa__engine_ref};
 
 enum { FEATURE_SHAPES = 6, FEATURE_SECONDS = 60, FEATURE_TEXTS = 4 };
-enum { FEATURE_ALIKE = 3 }; /* shapes in a row that share their code */
+enum { FEATURE_ALIKE = 3 }; /* consecutive shapes that share their code */
 
 typedef struct feature {
     uint32_t features;
-    const char *texts[FEATURE_TEXTS]; /* of programs; NULL: none more. An empty one: no program */
+    const char *texts[FEATURE_TEXTS]; /* texts of programs; NULL: end of the list; "": no program */
     const char *bprop;
     void (*shape)(attn_shape *s, int i);
     void (*change)(conf_case *c, int i);
@@ -30,14 +31,15 @@ static attn_shape feature_shape(int i, uint64_t *rng) {
     attn_shape s = {.b = attn_int(rng, 1, 2), .hkv = attn_int(rng, 1, 2)};
     s.hq = s.hkv * attn_int(rng, 1, 3);
     s.sq = i % 3 ? attn_int(rng, 1, 200) : attn_int(rng, 1, 3), s.sk = attn_int(rng, 1, 300);
-    s.d = s.dv = widths[i / 6 % 4]; /* what is compiled for another is compiled once more */
+    s.d = s.dv = widths[i / 6 % 4]; /* each width needs a compilation */
     s.page_size = attn_int(rng, 0, 1) ? 16 : 64;
     s.n_pages = attn_int(rng, 1, s.b * (s.sk / s.page_size + 1) + 2);
     s.window = 40;
     return s;
 }
 
-/* By the family that the device would choose. What is about its tiles the others run at fewer widths. */
+/* Returns true if the test uses the kernel family that the device selects. Other families run tests of tile edges at
+ * fewer head dims. */
 static bool feature_is_best(void) { return !frame_is_set("FXA_CUDA_FAMILY"); }
 
 static bool feature_is_at(const void *origin) { return (uintptr_t)origin % 16 == 0; }
@@ -60,8 +62,9 @@ static fxa_program *feature_program(fxa_context *ctx, fxa_program_kind kind, con
     return program;
 }
 
-/* Types, strides, maps and flags are those of the kind: shapes in a row share it, and so their code; by other families
- * than the best all of them. The row maximum, which that leaves to another one, is what features ask for. */
+/* Tests one shape of a feature. Types, strides, maps and flags are drawn for a group of consecutive shapes, which
+ * therefore share their code; for a family other than the device's own, all shapes are one group. The row maximum is
+ * returned only where the feature requests it, because not every family returns it. */
 static bool feature_one(fxa_context *ctx, const feature *x, const char *text, int i, conf_frame *f, uint64_t *rng) {
     static conf_case c;
     int alike = feature_is_best() ? FEATURE_ALIKE : FEATURE_SHAPES;
@@ -129,13 +132,13 @@ static const feature scored = {
     .texts = {"mask = score > 0.1", "mask = k <= q && score > 0.1",
               "tensor t : f32[1]\nscore = tanh(score) + t[h]\nmask = (score < 1.3 && k <= q) && q - k < 90"}};
 
-/* Gradients of what is captured that read the score, which the slope does not. */
+/* Gradients of params and captured tensors that read the score although the derivative by the score does not. */
 static const feature stopped = {.features = ATTN_GQA,
                                 .texts = {"param a : float\nscore = score + a * with_grad(score, 0.0)",
                                           "tensor t : f32[1]\nscore = score + t[h] * with_grad(score, 0.0)",
                                           "tensor t : f32[1]\nscore = score + t[k] * with_grad(tanh(score), 0.0)"}};
 
-/* Tiles without a mask in which nothing but the slope, or a backward program, reads coordinates. */
+/* Tiles without a mask in which only the derivative, or a backward program, reads coordinates. */
 static const feature sloped = {
     .features = ATTN_GQA,
     .texts = {"score = with_grad(score, score * (1.0 + 0.01 * float(q - k)))",
@@ -152,10 +155,11 @@ TEST(masks_that_read_the_score) { feature_check(&scored); }
 TEST(slopes_of_one) { feature_check(&stopped); }
 TEST(slopes_without_values) { feature_check(&sloped), feature_check(&owned_alone); }
 
-/* Rows that end within 16 bytes and are multiples of those apart: TMA stores 16 at a time, what follows is not ours. */
+/* Rows whose size is not a multiple of 16 bytes while their stride is: TMA stores 16 bytes at a time, and the bytes
+ * after a row must not change. */
 static void shape_ending(attn_shape *s, int i) {
     s->d = i % 3 == 2 ? 180 : i % 3 ? 60 : 124, s->dv = i % 2 || !feature_is_best() ? s->d : 20;
-    if (i % 6 == 5) s->sq = s->b = s->hq = s->hkv = 1; /* nothing but its columns says how long it is */
+    if (i % 6 == 5) s->sq = s->b = s->hq = s->hkv = 1; /* a single row: only its size says where it ends */
 }
 static void change_ending(conf_case *c, int i) {
     if (i % 2 && feature_is_best()) c->base.data.problem.flags |= FXA_DETERMINISTIC;
@@ -190,13 +194,13 @@ static const feature owned_moved = {.features = ATTN_MAPS | ATTN_ROWS | ATTN_VAR
                                     .bprop = "dscore = dscore * exp(-0.01 * float(abs(q - k) % 7)) * (1.0 + 0.1 * h)"};
 TEST(backward_programs) { feature_check(&owned), feature_check(&owned_moved); }
 
-/* Cases with maps have all kinds of them, also those that a run is given. */
+/* Cases with maps have all kinds of maps, dynamic offsets included. */
 static const feature dropped = {.features = ATTN_DROPOUT | ATTN_MAPS | ATTN_ROWS, .texts = {"", capped}};
 static const feature dropped_packed = {
     .features = ATTN_DROPOUT | ATTN_MAPS | ATTN_ROWS | ATTN_VARLEN | ATTN_PADDING | ATTN_GQA, .texts = {causal}};
 TEST(dropout_at_moved_coordinates) { feature_check(&dropped), feature_check(&dropped_packed); }
 
-/* Arrays that lie as rows and keys lie, with gradients, beside coordinates that maps, positions and alignments move. */
+/* Tensors indexed by q_row and k_row, with gradients, while maps, start positions and alignments change q and k. */
 static const char ids_that_lie[] = "tensor ids : i32[2]\nscore = score - 0.05 * abs(q - k)\n"
                                    "mask = ids[b, q_row] == ids[b, k_row] && k <= q + 20";
 static const char bias_that_lies[] = "tensor bias : f32[3]\nscore = score + bias[h, q_row, k_row] - 0.05 * abs(q - k)\n"
@@ -233,8 +237,9 @@ static const feature tensors = {
     .texts = {many, "tensor t : e4m3[1]\ntensor u : e5m2[2]\nscore = score + t[k] + u[h, 0]"}};
 TEST(many_tensors) { feature_check(&tensors); }
 
-/* So much work for a pair that kernels call it: the value with its slope, the mask, sums, what is scattered, a backward
- * program (PROG_APART of score.cuh); arguments of sin and cos beyond what they take in their own place. */
+/* Programs that take so much work per pair that kernels evaluate them out of line (PROG_APART of score.cuh): the value
+ * with its derivative, the mask, sums, scattered gradients, a backward program. Also arguments of sin and cos beyond
+ * the range that is evaluated inline. */
 static const char weighty[] =
     "param a : float\ntensor t : f32[1]\ntensor u : f32[1]\n"
     "let x = 0.1 * a * score + t[h]\n"
@@ -247,7 +252,8 @@ static const feature called_own = {
     .bprop = "dscore = dscore * (sin(0.1 * q) * cos(score) * sin(score * score) * (score * score + 1) ** 0.3)"};
 TEST(functions_that_are_called) { feature_check(&called), feature_check(&called_own); }
 
-/* A tensor of pairs beside what else goes through shared memory, at the widths where that is scarce. */
+/* A tensor with an element per pair, together with other users of shared memory, at head dims where shared memory is
+ * scarce. */
 static void shape_crowded(attn_shape *s, int i) {
     s->b = 1, s->d = s->dv = i % 2 ? 256 : 128, s->sq = 70 + i, s->sk = 140 + 2 * i;
     if (i % 6 == 4) s->dv = 96;
@@ -266,8 +272,8 @@ static const feature crowded = {
     .change = change_crowded};
 TEST(much_for_shared_memory) { feature_check(&crowded); }
 
-/* Query tiles of which single parts attend to nothing, or to all, of a key tile: several of 192 queries, and documents
- * that begin and end anywhere in them. */
+/* Query tiles in which single parts, of 64 queries each, attend to none or to all of a key tile. There are several
+ * query tiles of 192 queries, and documents begin and end anywhere in them. */
 static void shape_parts(attn_shape *s, int i) {
     s->b = 1 + (i & 1), s->hq = s->hkv = 1, s->d = s->dv = i % 4 == 3 && feature_is_best() ? 32 : 64;
     s->sq = s->sk = 460 - 61 * (i % 5);
@@ -281,7 +287,7 @@ static void change_parts(conf_case *c, int i) {
         for (int64_t k = 0; k < n; k++) {
             int64_t id = (k + 37 * i) / (90 + 50 * (i % 4));
             if (c->tensor[t].dtype == FXA_I64)
-                ((int64_t *)origin)[k] = i % 2 ? id << 32 : id; /* more than a word has room for, or not */
+                ((int64_t *)origin)[k] = i % 2 ? id << 32 : id; /* IDs that exceed 32 bits, or that do not */
             else
                 ((int32_t *)origin)[k] = (int32_t)id;
         }
@@ -295,7 +301,7 @@ static const feature parts_padded = {
     .features = ATTN_PADDING, .texts = {causal, windowed}, .shape = shape_parts, .change = change_parts};
 static const feature parts_packed = {
     .features = ATTN_VARLEN, .texts = {causal, windowed, capped}, .shape = shape_parts, .change = change_parts};
-/* In the backward of whole elements words have ranges, and nobody else reads them. */
+/* Backward for i64 ids, of which only tile_class() reads the ranges. */
 static const feature parts_whole = {
     .texts = {"tensor d : i64[1]\nmask = d[q] == d[k] && k <= q"}, .shape = shape_parts, .change = change_parts};
 TEST(documents_in_query_tiles) { feature_check(&parts), feature_check(&parts_whole); }
@@ -303,7 +309,7 @@ TEST(parts_of_query_tiles) { feature_check(&parts_alone); }
 TEST(parts_of_padded_query_tiles) { feature_check(&parts_padded); }
 TEST(parts_of_packed_query_tiles) { feature_check(&parts_packed); }
 
-/* Backward, block of 64 queries: key tiles of which one half is masked for all of them, or full. */
+/* Backward with blocks of 64 queries: key tiles of which one half is masked, or full, for the entire block. */
 static void shape_halves(attn_shape *s, int i) {
     shape_parts(s, i);
     s->hq = 2, s->d = s->dv = i % 2 && feature_is_best() ? 96 : 128;
@@ -320,7 +326,7 @@ TEST(halves_of_key_tiles) { feature_check(&halves); }
 TEST(halves_of_packed_key_tiles) { feature_check(&halves_packed); }
 TEST(halves_of_dropped_key_tiles) { feature_check(&halves_dropped); }
 
-/* The frame itself: cpu takes all of it and is right. */
+/* Tests the frame itself: the cpu engine supports all features and is right. */
 TEST(by_the_cpu_engine) {
     const feature *const all[] = {&types,  &mixtures,      &maxima,        &joined,      &packed,      &scored,
                                   &empty,  &empty_packed,  &owned,         &owned_moved, &dropped,     &dropped_packed,

@@ -1,10 +1,10 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * Gradients of the cuda engine that random problems (test_cuda_device) rarely cover, compared with the reference by the
- * same bounds: captured tensors and params of every gradient class, with FXA_DETERMINISTIC the same bits in many runs,
- * for each kernel family. FXA_TEST_DTYPE=f32 has only simt. Most of the time is compilation: FXA_CUDA_FAMILY selects
- * one family (any: the best), FXA_TEST_ROW one row, for parallel processes. Skipped without the engine;
- * FXA_TEST_ENGINE=cpu tests the rows themselves with another engine.
+ * Gradients of the cuda engine that random problems (test_cuda_device) rarely cover, compared with the reference within
+ * the same bounds: captured tensors and params of every gradient class, in each kernel family, and with
+ * FXA_DETERMINISTIC the same bits in many runs. FXA_TEST_DTYPE=f32 has only the family simt. Most of the time is
+ * compilation: FXA_CUDA_FAMILY selects one family (any: the best), FXA_TEST_ROW one row of the tables, for parallel
+ * processes. Skipped without the engine; FXA_TEST_ENGINE=cpu tests the rows with the cpu engine.
  */
 #include "base/dtype.h"
 #include "support/conf_case.h"
@@ -22,7 +22,7 @@ static const char *grads_engine(void) {
     return name && *name ? name : "cuda";
 }
 
-/* Returns why the engine cannot run here, NULL = it can. */
+/* Returns the reason why the engine cannot run on this machine; NULL = it can. */
 static const char *grads_missing(void) {
     static fxa_support report;
     fxa_context *ctx = NULL;
@@ -41,8 +41,8 @@ static const char *grads_missing(void) {
 
 typedef struct grads_row {
     const char *text;
-    uint32_t features, flags; /* features of attn_case.h; flags of the backward pass */
-    int64_t size[6];          /* sizes of the first tensor, then keys and head dims of all shapes; 0 = as drawn */
+    uint32_t features, flags; /* features of attn_case.h, and flags of the backward pass */
+    int64_t size[6];          /* sizes of the first tensor, then number of keys and head dims; 0 = as drawn */
 } grads_row;
 
 static attn_shape grads_shape(const grads_row *row, int i) {
@@ -53,7 +53,7 @@ static attn_shape grads_shape(const grads_row *row, int i) {
     return s;
 }
 
-/* Repeats the backward pass, which must give the same bytes. */
+/* Repeats the backward pass and returns true if it gives the same bytes again. */
 static bool grads_again(conf_case *c) {
     static unsigned char first[1 << 22];
     size_t used = 0;
@@ -78,7 +78,7 @@ static bool grads_again(conf_case *c) {
     return true;
 }
 
-/* Returns 1 if correct, 0 if refused or not comparable. */
+/* Tests one shape of a row of the table. Returns 1 if correct, 0 if refused or not comparable. */
 static int grads_one(fxa_context *ctx, const grads_row *row, int shape, uint64_t *rng) {
     static conf_case c;
     static conf_tally tally;
@@ -94,7 +94,7 @@ static int grads_one(fxa_context *ctx, const grads_row *row, int shape, uint64_t
     p->alignment = row->features & ATTN_STRIDES ? 0 : 16;
     p->flags &= ~(uint32_t)FXA_RETURN_ROW_MAX;
     c.base.data.backward_flags |= row->flags;
-    alarm(GRADS_SECONDS); /* timeout: ends the process */
+    alarm(GRADS_SECONDS); /* after this time the process ends */
     ok = ok && conf_check_forward(&c, grads_engine());
     forward = ok && !c.refused;
     ok = ok && conf_check_backward(&c, grads_engine());
@@ -108,7 +108,8 @@ static int grads_one(fxa_context *ctx, const grads_row *row, int shape, uint64_t
     return ok && right;
 }
 
-/* Tests rows with every family of the device; f32 has one. sm80 leaves ordered sums to simt, which is tested too. */
+/* Tests rows with every family that the device supports; f32 has one family. sm80 refuses ordered sums, which simt then
+ * computes and which are tested too. */
 static void grads_rows(const grads_row *rows, size_t n, size_t least) {
     static const char *const families[] = {"", "sm80", "simt"};
     const char *only = getenv("FXA_CUDA_FAMILY"), *row = getenv("FXA_TEST_ROW");
@@ -148,7 +149,7 @@ static const char grads_slope[] = "tensor t : bf16[2]\nparam cap : float\n"
                                   "score = cap * tanh(score * t[h, (q * k) % 7] / cap) + t[h, 0]";
 static const char grads_bucket[] = "tensor t : f16[2]\nscore = score + t[h, min(abs(q - k) >> 1, 31)]\nmask = k <= q";
 static const char grads_quotient[] =
-    "tensor c : f32[2]\ntensor w : f32[1]\n" /* scattered next to sums, without division of a pair */
+    "tensor c : f32[2]\ntensor w : f32[1]\n" /* a scattered gradient next to sums, without division */
     "score = score - ((0.01 * k - c[h, q]) / (w[h] * w[h] + 0.5)) ** 2";
 static const char grads_distance[] = "tensor t : f32[1]\nscore = score + t[q - k + 100]";
 
@@ -164,7 +165,7 @@ TEST(same_bits_in_every_run) {
     GRADS_ROWS(rows, 8);
 }
 
-/* Key tiles that add to dQ in order: two, or three for small head dims, because the emulator is slow. */
+/* Several key tiles that add to dQ in order: two, or three for small head dims, because the emulator is slow. */
 TEST(dq_by_turns) {
     static const char cap[] = "param cap : float\nscore = cap * tanh(score / cap)";
     static const grads_row rows[] = {
@@ -178,7 +179,7 @@ TEST(dq_by_turns) {
     GRADS_ROWS(rows, 8);
 }
 
-/* Queries without key tiles: unwritten parts of the sum of dQ count as 0. */
+/* Queries without key tiles: unwritten parts of the dQ sum count as 0. */
 TEST(queries_without_keys) {
     static const grads_row rows[] = {
         {"mask = (q >> 6) % 2 == 0", ATTN_GQA, 0, {0, 0, 0, 0, 300, 128}},
@@ -188,8 +189,8 @@ TEST(queries_without_keys) {
     GRADS_ROWS(rows, 4);
 }
 
-/* An element per pair, whose gradient is dS: all of it is written, 0 where the mask is false; also next to sums along
- * diagonals. */
+/* A tensor with an element per pair, whose gradient is dS: the entire gradient is written, with 0 where the mask is
+ * false. Also tested next to sums along diagonals. */
 TEST(pairs_of_their_own) {
     static const char plain[] = "tensor t : bf16[4]\nscore = score + t[b, h, q, k]";
     static const char masked[] = "tensor t : bf16[4]\nscore = score + t[b, h, q, k]\nmask = k <= q + 20 && k >= q - 90";
@@ -203,7 +204,8 @@ TEST(pairs_of_their_own) {
     GRADS_ROWS(rows, 8);
 }
 
-/* One element for all, per entry or head, per row or key; out-of-bounds indices. */
+/* Gradients with one element for all pairs, per batch entry or head, per row or key; also with out-of-bounds
+ * indices. */
 TEST(every_class) {
     static const grads_row rows[] = {
         {"tensor t : f32[0]\nparam a : float\nscore = score + a * t[] * float(k - q)", ATTN_GQA, 0, {0}},
@@ -220,7 +222,7 @@ TEST(every_class) {
     GRADS_ROWS(rows, 12);
 }
 
-/* More sums over all pairs than sm80 kernels keep separate; head dims in two parts, too. */
+/* More sums over all pairs than sm80 kernels keep separate, also for head dims that are computed in two parts. */
 TEST(many_sums) {
     static const char sums[] = "tensor t : f32[2]\nparam a : float\n"
                                "score = a * tanh(score * t[h, 0] / a) + "
@@ -233,7 +235,7 @@ TEST(many_sums) {
     GRADS_ROWS(rows, 4);
 }
 
-/* Pages shared by entries, of any size; packed rows, key lengths, accumulated gradients. */
+/* Pages of any size that batch entries share; packed rows, key lengths, accumulated gradients. */
 TEST(pages) {
     static const grads_row rows[] = {
         {"mask = k <= q + 60", ATTN_GQA | ATTN_PAGED, FXA_DETERMINISTIC, {0}},
@@ -248,7 +250,7 @@ TEST(pages) {
     GRADS_ROWS(rows, 7);
 }
 
-/* Packed and accumulated: rows outside all sequences do not change. */
+/* Packed gradients that are accumulated: rows outside all sequences do not change. */
 TEST(packed_and_added) {
     static const grads_row rows[] = {
         {"mask = k <= q",

@@ -1,10 +1,11 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
  * Non-finite values in Q, K, V and captured tensors, with programs of every kind, compared with the reference. Forward
- * for all families and types, with weights from 1 down to f64's smallest; docs/numerics.md lists which may count as 0.
- * Backward, where tensor cores multiply zeros: a non-finite KV head does not affect the others. Runs on a GPU or the
- * GPU emulator (tests/model), with the family of FXA_CUDA_FAMILY. A case is drawn from one number: FXA_TEST_CASE
- * repeats it, FXA_TEST_CASES is the number of cases, FXA_TEST_SHOW=1 prints the program of a failing one.
+ * for all families and types, with weights from 1 down to the smallest of f64; docs/numerics.md lists which weights may
+ * count as 0. Backward, where tensor cores multiply zeros: a non-finite KV head must not affect the other heads. Runs
+ * on a GPU or the GPU emulator (tests/model), with the family of FXA_CUDA_FAMILY. A case is drawn from one number:
+ * FXA_TEST_CASE repeats it, FXA_TEST_CASES is the number of cases, FXA_TEST_SHOW=1 prints the program of a failing
+ * case.
  */
 #include "base/dtype.h"
 #include "support/conf_frame.h"
@@ -44,13 +45,13 @@ enum { ODD_V = 1, ODD_Q = 2, ODD_K = 4, ODD_TENSORS = 8, ODD_ALL = 15 };
 
 typedef struct odd {
     uint64_t start;
-    int program; /* from ODD_PROGRAMS on: a random program */
+    int program; /* index of the program; ODD_PROGRAMS or more: a random program */
     fxa_dtype dtype;
     uint32_t features;
     unsigned where; /* bits ODD_* */
-    bool contained; /* only in the first KV head of the first entry */
-    int64_t every;  /* one of this many rows is odd; 0 = as drawn */
-    double power;   /* ODD_FAINT: weights of odd keys are about 2^-power */
+    bool contained; /* true: non-finite values only in the first KV head of the first batch entry */
+    int64_t every;  /* one of this many rows has non-finite values; 0 = as drawn */
+    double power;   /* ODD_FAINT: keys with non-finite values have weights of about 2^-power */
     double gain;    /* gain of Q */
     attn_shape s;
 } odd;
@@ -60,12 +61,12 @@ static double odd_value(uint64_t *rng, double old) {
     return attn_int(rng, 0, 4) ? some[attn_int(rng, 0, 2)] : attn_int(rng, 0, 3) ? old : some[attn_int(rng, 3, 6)];
 }
 
-/* Returns true if head h of `heads` belongs to the first KV head of the first entry. */
+/* Returns true if head h of `heads` belongs to the first KV head and b is the first batch entry. */
 static bool odd_is_first(const conf_case *c, int64_t heads, int64_t b, int64_t h) {
     return b == 0 && h < heads / c->base.x.hkv;
 }
 
-/* Excludes the first KV head's results, and sums over all heads, from the comparison. */
+/* Excludes the results of the first KV head, and sums over all heads, from the comparison. */
 static void odd_forget(conf_case *c, fxa_pass pass) {
     conf_buffer *t;
     for (int i = 0; (t = conf_output(c, pass, i)); i++) {
@@ -80,7 +81,7 @@ static void odd_forget(conf_case *c, fxa_pass pass) {
     memcpy(c->dparams, c->want_dparams, sizeof c->dparams);
 }
 
-/* Fills all used elements of a slot, in memory and in the reference, some rows with non-finite elements. */
+/* Fills all used elements of a slot, in memory and in the reference. Some rows get non-finite elements. */
 static void odd_fill(conf_case *c, const odd *x, fxa_slot slot, uint64_t *rng) {
     attn_case *base = &c->base;
     bool keys = slot != FXA_SLOT_Q;
@@ -117,7 +118,7 @@ static void odd_tensors(conf_case *c, uint64_t *rng) {
     }
 }
 
-/* Draws a case. All but the last three bits select the compiled code, so consecutive cases share it. */
+/* Draws a case. All bits of `start` but the last three select the compiled code, so consecutive cases share it. */
 static odd odd_draw(uint64_t start) {
     static const uint32_t some[] = {
         0, 0, ATTN_PADDING, ATTN_VARLEN, ATTN_PAGED | ATTN_PADDING, ATTN_DROPOUT, ATTN_SINK, ATTN_GQA};
@@ -191,7 +192,7 @@ static bool odd_run(fxa_context *ctx, conf_frame *f, odd x) {
     return ok;
 }
 
-/* Runs the cases, forward, and both passes of contained ones. */
+/* Runs the cases: forward only, or with `contained` both passes. */
 static void odd_loop(bool contained) {
     fxa_context *ctx = NULL;
     conf_frame f;
@@ -211,7 +212,8 @@ static void odd_loop(bool contained) {
 
 TEST(values_that_are_not_finite) { odd_loop(false); }
 
-/* NaN and infinities with weights of all sizes: those above the limits of docs/numerics.md count. */
+/* Tests NaN and infinities at keys with weights of all sizes: weights above the limits of docs/numerics.md must have an
+ * effect. */
 TEST(weights_down_to_the_least) {
     static const double powers[] = {1, 12, 24, 26, 38, 39.5, 42, 60, 100, 101.5, 104, 125, 150, 1000, 1100};
     fxa_context *ctx = NULL;

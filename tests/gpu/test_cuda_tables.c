@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * Masks by int tables in the cuda engine, compared with the reference: masks that skip tiles by precomputed tables, and
- * masks that cannot. Runs on a GPU or the GPU emulator (tests/model). FXA_TEST_SHAPES is the number of shapes of each,
- * FXA_TEST_ENGINE=cpu needs no GPU.
+ * Masks by int tables in the cuda engine, compared with the reference: masks for which the kernels skip tiles by
+ * precomputed tables, and masks for which they cannot. Runs on a GPU or the GPU emulator (tests/model). FXA_TEST_SHAPES
+ * is the number of shapes of each mask, FXA_TEST_ENGINE=cpu needs no GPU.
  */
 #include "support/conf_frame.h"
 #include "support/own_engines.h"
@@ -12,7 +12,8 @@ static const fxa__engine *own_engines[OWN_ENGINES] = {&fxa__engine_cuda, &fxa__e
 
 enum { TABLES_SECONDS = 120, TABLES_SHAPES = 6 };
 
-/* Masks: ints along q, along k, by blocks, out of bounds, more than there are tables for, and unsuitable ones. */
+/* Masks by tensors of ints: indexed by q, by k, by blocks, out of bounds; with more tensors than there are tables for;
+ * and masks that no table suits. */
 static const char *const tables_masks[] = {
     "tensor t : i32[1]\nmask = k < 30 * t[q]",
     "tensor t : i16[2]\nmask = k <= q + t[b, k // 32] * 8",
@@ -27,11 +28,11 @@ static const char *const tables_masks[] = {
     "tensor t : i32[1]\nmask = t[min(k, 70)] < 4 && t[max(q - 8, 0)] > 0",
     "tensor t : i32[1]\nmask = t[k // 64] != t[q // 64] || t[k] == 2",
     "tensor t : i64[2]\nmask = t[b, q] == t[b, k] && k <= q",
-    "tensor t : i32[2]\nmask = any(i, 6, t[q // 32, i] == k // 16) || k == q", /* range by an out-of-line function */
+    "tensor t : i32[2]\nmask = any(i, 6, t[q // 32, i] == k // 16) || k == q", /* its range: an out-of-line function */
 };
 enum { TABLES_MASKS = sizeof tables_masks / sizeof *tables_masks };
 
-/* Documents: tensors with an element per position, read as 32-bit words or as 64-bit elements. */
+/* Document masks: tensors with an element per position, which kernels read as 32-bit ints or as 64-bit elements. */
 static const char *const tables_documents[] = {
     "tensor t : i64[2]\nmask = t[b, q] == t[b, k]",
     "tensor t : i64[1]\nmask = t[q] == t[k] && k <= q",
@@ -48,13 +49,13 @@ static void tables_resize(conf_case *c, const attn_shape *s, uint64_t *rng) {
     }
 }
 
-/* Runs mask `number` of tables_masks, then of tables_documents. */
+/* Runs the mask with index `number` in tables_masks followed by tables_documents. */
 static bool tables_masked(fxa_context *ctx, conf_frame *f, int number, int i) {
     static conf_case c;
     static const uint32_t some[] = {0, ATTN_PADDING, ATTN_VARLEN, ATTN_GQA};
     uint64_t rng = t_seed() * 977 + (uint64_t)(number * 64 + i);
     bool documents = number >= TABLES_MASKS, best = !frame_is_set("FXA_CUDA_FAMILY");
-    uint32_t features = some[i % 4]; /* lengths compile the mask once more: every other one in other families */
+    uint32_t features = some[i % 4]; /* lengths need another compilation: half of the shapes in other families */
     if (!best && number % 2) features &= (uint32_t)ATTN_GQA;
     const char *text = documents ? tables_documents[number - TABLES_MASKS] : tables_masks[number];
     attn_shape s = {.b = attn_int(&rng, 1, 2), .hkv = attn_int(&rng, 1, 2), .d = 64, .dv = 64, .window = 40};
@@ -68,7 +69,7 @@ static bool tables_masked(fxa_context *ctx, conf_frame *f, int number, int i) {
     if (!program || !conf_draw(&c, ctx, features, &s, program, "masks", NULL, &f->all, &rng)) return false;
     if (documents) tables_resize(&c, &s, &rng);
     c.base.data.problem.alignment = 16, c.base.data.problem.flags &= ~(uint32_t)FXA_RETURN_ROW_MAX;
-    /* compiles the mask once more */
+    /* the flag needs another compilation */
     if (i % 5 == 4 && number % 3 == 2) c.base.data.backward_flags |= FXA_DETERMINISTIC;
     bool ok = frame_passes(f, &c);
     conf_describe(&c, what, sizeof what);
@@ -90,7 +91,7 @@ static void tables_check(int from, int end) {
     fxa_context_destroy(ctx);
 }
 
-/* A test compiles for half a minute, so the tests run in parallel processes. */
+/* One test compiles for half a minute, so the tests run in parallel processes. */
 TEST(masks_of_tables_0) { tables_check(0, 3); }
 TEST(masks_of_tables_3) { tables_check(3, 6); }
 TEST(masks_of_tables_6) { tables_check(6, 9); }

@@ -1,9 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * The cuDNN engine, and with DEVICE_CUDA the cuda engine, on a device: threads whose plans are evicted, runs captured
- * into a graph and replayed, memory freed right after the call, bit-equal results, and device memory after many plans.
- * Results are compared with the reference by test_cudnn_lowering.c and test_cuda_device.c. `make test-gpu` runs all of
- * it on a device, ctest the cudnn part on the stand-ins.
+ * The cuDNN engine, or with DEVICE_CUDA the cuda engine, on a device: threads whose plans are evicted, runs captured
+ * into a CUDA graph and replayed, memory freed right after the call, bit-equal results, and device memory after many
+ * plans. test_cudnn_lowering.c and test_cuda_device.c compare results with the reference. `make test-gpu` runs these
+ * tests on a device; ctest runs the cudnn part on the stand-in libraries.
  */
 #include "device_driver.h"
 #include "device_rig.h"
@@ -18,7 +18,7 @@ enum { CHURN_THREADS = 8, CHURN_PROBLEMS = 4, CHURN_ROUNDS = 3 };
 typedef struct churn {
     fxa_context *ctx;
     attn_data x[CHURN_PROBLEMS];
-    attn_kept *want; /* by problem and pass */
+    attn_kept *want; /* [problem][pass] expected results */
     int first;
     char why[400];
 } churn;
@@ -32,7 +32,8 @@ static attn_spec churn_spec(int i) {
     return s;
 }
 
-/* In every run the plan is evicted or about to be: the cache holds one, and every third round clears it. */
+/* Thread function: in every run the plan is evicted or about to be, because the cache holds one plan, and every third
+ * round clears the cache. */
 static void *churn_run(void *arg) {
     churn *c = arg;
     fxa_error err;
@@ -89,7 +90,7 @@ TEST(eight_threads_whose_plans_come_and_go) {
 
 /* ---- Tensors on the device --------------------------------------------------------------------------------------- */
 
-/* Tensors of a call in device memory, one stream-ordered allocation each. */
+/* Tensors of a call in device memory, with one stream-ordered allocation each. */
 typedef struct side {
     device *d;
     void *stream;
@@ -121,7 +122,7 @@ static bool side_make(side *s, device *d, void *stream, const attn_data *x, attn
     return status == 0;
 }
 
-/* Frees one slot, or all remaining ones. */
+/* Frees the tensor of one slot, or all remaining tensors. */
 static void side_give(side *s, int slot) {
     for (int i = 0; i < ATTN_SLOTS; i++)
         if (s->slot[i] && (slot < 0 || slot == i)) {
@@ -142,7 +143,7 @@ static void side_poison(const side *s, attn_data *x, fxa_pass pass) {
     }
 }
 
-/* Copies the device's outputs to the data. */
+/* Copies the outputs from the device to x. */
 static void side_get(const side *s, attn_data *x, fxa_pass pass) {
     const attn_tensor *t;
     for (int i = 0; (t = attn_output(x, pass, i)); i++) {
@@ -163,7 +164,7 @@ static bool side_is_poisoned(const side *s, attn_data *x, fxa_pass pass) {
 
 /* ---- Recording --------------------------------------------------------------------------------------------------- */
 
-/* Computes the result for these inputs, which may be changed during the run. */
+/* Computes the expected results for the present inputs, which may be changed during the run. */
 static bool device_want(attn_data *x, fxa_context *ctx, fxa_pass pass, attn_kept *want) {
     fxa_error err;
     T_OK(device_data_run(x, ctx, pass, &err));
@@ -171,7 +172,7 @@ static bool device_want(attn_data *x, fxa_context *ctx, fxa_pass pass, attn_kept
     return err.status == FXA_OK;
 }
 
-/* Replays three times, then once with another Q. */
+/* Replays the CUDA graph three times, then once with another Q. */
 static void device_replay(const side *s, void *made, attn_data *x, fxa_context *ctx, fxa_pass pass, attn_kept *want) {
     for (int i = 0; i < 4; i++) {
         if (i == 3) {
@@ -213,10 +214,10 @@ static void device_record(device *d, fxa_pass pass, bool first) {
     T_OK(fxa_plan_run(plan, &call.args, &err));
     T_INT(d->more.record_end(stream, &graph), 0);
     T_REQUIRE(graph && err.status == FXA_OK);
-    T_CHECK(side_is_poisoned(&s, &x, pass)); /* the capture did not run anything */
+    T_CHECK(side_is_poisoned(&s, &x, pass)); /* nothing ran during the capture */
     T_INT(d->more.graph_make(&made, graph, 0), 0);
     fxa_plan_destroy(plan);
-    fxa_cache_clear(ctx); /* the graph keeps the code alive */
+    fxa_cache_clear(ctx); /* the CUDA graph keeps the code alive */
     if (made) device_replay(&s, made, &x, other, pass, &want);
     if (made) T_INT(d->more.made_destroy(made), 0);
     T_INT(d->more.graph_destroy(graph), 0);
@@ -229,7 +230,7 @@ static void device_record(device *d, fxa_pass pass, bool first) {
     fxa_context_destroy(other);
 }
 
-/* Also with capture of the plan's very first run. */
+/* Captures runs into CUDA graphs, also a plan's first run, and replays them. */
 TEST(recorded_and_replayed) {
     NEEDS_DEVICE;
     device d;
@@ -242,10 +243,10 @@ TEST(recorded_and_replayed) {
     device_close(&d);
 }
 
-/* ---- Given back at once ------------------------------------------------------------------------------------------ */
+/* ---- Memory freed right after the call --------------------------------------------------------------------------- */
 
-/* Runs and releases arguments, params, plan, code, inputs and workspace right after the call; other data takes their
- * place in stream order. */
+/* Runs a pass and releases arguments, params, plan, code, inputs and workspace right after the call; other data takes
+ * their place in stream order. */
 static void device_run_and_drop(device *d, fxa_context *ctx, attn_data *x, fxa_pass pass, attn_kept *want) {
     attn_call call;
     side s, after = {.d = d};
@@ -265,7 +266,7 @@ static void device_run_and_drop(device *d, fxa_context *ctx, attn_data *x, fxa_p
     memset(&call, 0xff, sizeof call);
     static const fxa_slot inputs[] = {FXA_SLOT_Q, FXA_SLOT_K, FXA_SLOT_V, FXA_SLOT_DO};
     for (int i = 0; i < 4; i++) side_give(&s, (int)inputs[i]);
-    for (int i = 0; i < 4; i++) { /* reuses the freed memory if the stream allows it */
+    for (int i = 0; i < 4; i++) { /* reuses the freed memory if the order of the stream allows it */
         after.bytes[i] = s.bytes[FXA_SLOT_Q];
         T_INT(d->more.alloc(&after.slot[i], after.bytes[i], stream), 0);
         T_INT(d->gpu.driver.fill(after.slot[i], 0xffffffffu, after.bytes[i] / 4, stream), 0);
@@ -330,7 +331,7 @@ TEST(bits_of_many_runs) {
 /* ---- Many plans -------------------------------------------------------------------------------------------------- */
 
 enum { MANY_COMPILED = 100, MANY_LOADED = 100 };
-#define MANY_SLACK (4u << 20) /* bytes: the driver allocates in pieces of 2 MiB */
+#define MANY_SLACK (4u << 20) /* bytes; the driver allocates memory in pieces of 2 MiB */
 
 static void many_make(fxa_context *ctx, int n, bool load) {
     static unsigned char bytes[4 << 20];
@@ -360,13 +361,14 @@ static void many_make(fxa_context *ctx, int n, bool load) {
     }
 }
 
-/* Plans are compiled and kept all at once, then loaded one by one; destroying the context frees all memory. */
+/* Compiles many plans and keeps all of them, then loads them one by one; destroying the context must free all
+ * memory. */
 TEST(memory_is_back_after_200_plans) {
     NEEDS_DEVICE;
     device d;
     size_t before = 0, most = 0, after = 0, total;
     T_REQUIRE(device_open(&d));
-    fxa_context *ctx = device_context(); /* one-time allocations of the libraries */
+    fxa_context *ctx = device_context(); /* makes the one-time allocations of the libraries */
     many_make(ctx, 2, true);
     fxa_context_destroy(ctx);
     T_INT(d.more.memory(&before, &total), 0);

@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
  * Errors of cuDNN's functions, compared with the bounds in docs/numerics.md that all comparisons use
- * (support/conf_functions.c); and the effect of a weight of 0 on non-finite V. On a device these are measurements
- * (`make test-gpu`); on the stand-ins, which compute in f64, they test the measurement.
+ * (support/conf_functions.c), and the effect of non-finite V at keys with a weight of 0. On a device these tests
+ * measure cuDNN (`make test-gpu`); on the stand-ins, which compute in f64, they test the measurement.
  */
 #include "device_rig.h"
 #include "support/conf_case.h"
@@ -40,14 +40,14 @@ static const struct function {
     {FXA_OP_POW, "score ** 2", of_square, -20, 20},
 };
 
-/* Sets one key and a scale of 1: LSE of a row is the new score of its pair, a sum of two elements of Q. */
+/* Sets one key and a scale of 1, so that the LSE of a row is the new score of its pair, a sum of two elements of Q. */
 static void function_operands(attn_data *x, double lo, double hi, double *operand) {
     t_rng rng = {t_seed()};
     attn_tensor *q = &x->t[FXA_SLOT_Q], *k = &x->t[FXA_SLOT_K];
     for (int64_t i = 0; i < 8; i++) attn_set(k, i, i < 2);
     for (int64_t row = 0; row < FUNCTION_ROWS; row++) {
         double want = t_real(&rng, lo, hi), high = attn_round(FXA_BF16, want), step = ldexp(1, ilogb(high) - 15);
-        double low = step * rint((want - high) / step); /* seven bits, below those of high */
+        double low = step * rint((want - high) / step); /* the next seven bits after those of `high` */
         for (int64_t i = 0; i < 8; i++) attn_set(q, 8 * row + i, i == 0 ? high : i == 1 ? low : 0);
         operand[row] = high + low;
     }
@@ -94,7 +94,7 @@ TEST(functions_are_within_their_bounds) {
 
 /* ---- Weights of 0 ------------------------------------------------------------------------------------------------ */
 
-/* Counts NaN results where V is NaN at keys that no row attends to. */
+/* Returns the number of NaN results if V is NaN at keys that no row attends to. */
 static int64_t zeroes_count(fxa_context *ctx, const char *engine) {
     attn_spec s = device_spec();
     attn_data x;
@@ -111,7 +111,7 @@ static int64_t zeroes_count(fxa_context *ctx, const char *engine) {
     return count;
 }
 
-/* As documented for each engine. */
+/* Checks that 0 * NaN in P V gives what docs/numerics.md says of each engine. */
 TEST(a_weight_of_zero_and_a_value_that_is_none) {
     NEEDS_DEVICE;
     fxa_context *ctx = device_context();
@@ -128,7 +128,7 @@ TEST(a_weight_of_zero_and_a_value_that_is_none) {
     }
     int64_t found = zeroes_count(ctx, "cudnn");
     printf("  %lld elements are NaN\n", (long long)found);
-    T_CHECK(found > 0); /* otherwise docs/numerics.md claims too little */
+    T_CHECK(found > 0); /* otherwise docs/numerics.md says less than is true */
     T_INT(zeroes_count(ctx, "cpu"), 0);
     T_INT(zeroes_count(ctx, "ref"), 0);
     fxa_context_destroy(ctx);

@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
  * Parallel compilation (gpu/gpu_nvrtc.h) with a fake compiler: sources compile in parallel, the first failure in order
- * is reported, only the calling thread allocates memory. The target for devices unknown to the compiler. An empty
- * folder.
+ * is reported, only the calling thread allocates memory. Also tests the target for devices that the compiler does not
+ * know, and an empty folder.
  */
 #include "gpu/gpu_nvrtc.h"
 #include "support/fail_alloc.h"
@@ -13,9 +13,10 @@
 
 enum { JOBS = 6 };
 
-/* A source is its number as a digit, and "c" or "l" if creating or compiling it fails, "o" if it makes nothing. */
+/* A source is its number as a digit, then "c" if creating its program fails, "l" if compiling fails, "o" if the output
+ * is empty. */
 static atomic_int now, most, held;
-static atomic_bool meets; /* compilations wait briefly for a second one */
+static atomic_bool meets; /* true: compilations wait briefly for a second one */
 static pthread_t caller;
 
 static int fake_create(void **program, const char *source, const char *name, int n, const char *const *headers,
@@ -145,7 +146,8 @@ TEST(a_folder_without_it_is_said) {
     fxa__host_release(host);
 }
 
-/* The newest architecture of the family that the compiler knows, and none of another family. */
+/* The architecture that is selected is the newest that the compiler knows of the device's family, never one of another
+ * family. */
 TEST(architectures_go_by_family) {
     static const fxa__nvrtc nvrtc = {.archs = {75, 80, 86, 89, 90, 100, 103, 120}, .n_archs = 8};
     static const int cases[][2] = {{80, 80},   {86, 86},   {87, 86}, {89, 89},   {90, 90},   {92, 90}, {100, 100},

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * Device descriptions: invalid ones are refused with a message, whatever their bytes; a written description (of the
- * stand-in, or of this machine) is read back as the same device.
+ * Device descriptions: invalid ones are refused with a message, whatever bytes they contain; a description written of
+ * the stand-in, or of this machine, is read back as the same device.
  */
 #include "gpu/gpu_description.h"
 #include "standin/standin_profile.h"
@@ -35,7 +35,7 @@ TEST(profiles_that_are_none) {
         {"\"warpSize\":32", "\"warpSize\":32.0", "for warpSize"},
         {"NVIDIA", "NVIDI\xc1", "for deviceName"},
         {"NVIDIA", "NVI\nDIA", "for deviceName"},
-        {"NVIDIA", /* a long name ends the process in cuDNN */
+        {"NVIDIA", /* cuDNN would end the process on a long name */
          "NVIDIA NVIDIA NVIDIA NVIDIA NVIDIA NVIDIA NVIDIA NVIDIA NVIDIA NVIDIA NVIDIA NVIDIA NVIDIA NVIDIA NVIDIA",
          "for deviceName"},
         {"{\"", "{,\"", "where a \"key\": is to be"},
@@ -61,7 +61,7 @@ TEST(profiles_that_are_none) {
         T_STATUS(fxa__gpu_description_parse(text, &out, &err), FXA_E_PROBLEM);
         T_HAS(err.text, cases[i].says);
     }
-    for (size_t n = 0; n < sizeof profile - 1; n++) { /* truncated at any byte */
+    for (size_t n = 0; n < sizeof profile - 1; n++) { /* the description cut off at each byte */
         char text[sizeof profile];
         snprintf(text, sizeof text, "%.*s", (int)n, profile);
         T_STATUS(fxa__gpu_description_parse(text, &out, &err), FXA_E_PROBLEM);
@@ -69,7 +69,7 @@ TEST(profiles_that_are_none) {
     }
 }
 
-/* Changes one byte anywhere: accepted, or refused with a message. */
+/* Changes one byte of a description: it must be accepted, or refused with a message. */
 TEST(any_byte_is_another) {
     t_rng rng = {t_seed()};
     int taken = 0, refused = 0;
@@ -87,7 +87,7 @@ TEST(any_byte_is_another) {
     T_CHECK(taken > 0 && refused > 0);
 }
 
-/* With the driver at hand; tests/CMakeLists.txt provides the stand-in's. */
+/* Writes a description by the driver and reads it back; tests/CMakeLists.txt selects the stand-in driver. */
 TEST(what_is_written_is_read) {
     fxa__host *host = NULL;
     fxa_error err;

@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * A device through its driver (src/gpu), on the stand-in driver: everything opened is closed, data is copied there and
- * back, pointers and streams belong to their devices, and each call of the driver fails once, with a message and no
- * leak.
+ * A device through its driver (src/gpu), on the stand-in driver: everything opened is closed, data is copied to the
+ * device and back, pointers and streams belong to their devices, and each call of the driver fails once, with a message
+ * and no leak.
  */
 #include "gpu/gpu_description.h"
 #include "standin/standin_rig.h"
@@ -30,7 +30,7 @@ TEST(devices_by_their_ordinal) {
         T_INT(gpu[i].driver_version, 13000);
         T_STR(gpu[i].name, i ? "stand-in 1" : "stand-in 0");
     }
-    T_INT(standin[0]->held, 2); /* one primary context each */
+    T_INT(standin[0]->held, 2); /* each device holds one primary context */
     fxa__gpu_close(&gpu[0]);
     fxa__gpu_close(&gpu[1]);
     for (int32_t i = -1; i < 3; i += 3) {
@@ -65,7 +65,7 @@ TEST(opening_fails_at_every_call) {
 
 /* ---- Memory ------------------------------------------------------------------------------------------------------ */
 
-/* Copies there and back on both devices; ends at the first failure and frees everything. */
+/* Copies data to both devices and back; ends at the first failure and frees everything. */
 static fxa_status driver_carry(fxa__gpu gpu[2], const char *from, char *to, fxa_error *err) {
     void *at[2] = {NULL, NULL};
     fxa_status status = FXA_OK;

@@ -36,7 +36,7 @@ static void kernels_close(kernels_rig *r) {
     if (standin_ready()) standin_check_end();
 }
 
-/* Copies n elements to the device and back, converted. */
+/* Copies n elements to the device and back, converted from dtype `in` to dtype `out`. */
 static void kernels_copy(kernels_rig *r, fxa_dtype in, const void *from, fxa_dtype out, void *to, int64_t n) {
     fxa__gpu_args args;
     fxa_error err;
@@ -78,7 +78,7 @@ TEST(every_small_number_is_read) {
     kernels_close(&r);
 }
 
-/* Floats near every f16 and bf16: the value, its neighbours, and midpoints, which round to even. */
+/* Tests floats near every f16 and bf16: the value, its neighbours, and midpoints, which round to even. */
 TEST(what_is_written_is_rounded_to_nearest) {
     static const fxa_dtype dtypes[] = {FXA_F16, FXA_BF16};
     static float from[KERNELS_MOST];
