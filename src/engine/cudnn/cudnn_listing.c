@@ -140,8 +140,11 @@ static void listing_op(const listing *l, const fxa__dnn_op *op) {
                                             [FXA__DNN_REDUCTION] = "sum",
                                             [FXA__DNN_RESHAPE] = "turn",
                                             [FXA__DNN_PAGED] = "pages"};
-        bool most = op->kind == FXA__DNN_REDUCTION && op->mode == CUDNN_REDUCE_TENSOR_MAX;
-        fxa__write_format(l->w, "%s(", most ? "max" : names[op->kind]);
+        const bool reduces = op->kind == FXA__DNN_REDUCTION;
+        const char *most = reduces && op->mode == CUDNN_REDUCE_TENSOR_MAX    ? "max"
+                           : reduces && op->mode == CUDNN_REDUCE_TENSOR_AMAX ? "amax"
+                                                                             : NULL;
+        fxa__write_format(l->w, "%s(", most ? most : names[op->kind]);
         listing_tensor(l, op->x);
         if (op->b >= 0) fxa__write_format(l->w, ", ");
         if (op->b >= 0) listing_tensor(l, op->b);
