@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * Emulation of AMX in memory, as far as bf16 products use it: eight tiles of 16 rows of 64 bytes, and TDPBF16PS in
- * AVX-512. Runs and checks the kernels of the amx set on processors without tiles.
+ * Emulation of AMX in memory, as far as bf16 products use AMX: eight tiles of 16 rows of 64 bytes, and TDPBF16PS in
+ * AVX-512. The kernels of the instruction set amx thus run on processors without AMX.
  */
 #ifndef FXA_TESTS_AMX_MODEL_H
 #define FXA_TESTS_AMX_MODEL_H
@@ -28,7 +28,8 @@ BF16_MODEL __m512 amx_model_add(__m512 x, __m512 y) {
     return bf16_model_fma(_mm512_castps_si512(x), _mm512_castps_si512(_mm512_set1_ps(1)), y);
 }
 
-/* Products of the even and of the odd halves are summed separately, then both sums are added to C. */
+/* Emulates TDPBF16PS: the products of even and of odd elements are summed separately, then both sums are added to tile
+ * c. */
 BF16_MODEL void amx_model_dot(int c, int a, int b) {
     for (int i = 0; i < 16; i++) {
         __m512 even = _mm512_setzero_ps(), odd = _mm512_setzero_ps();
@@ -43,7 +44,7 @@ BF16_MODEL void amx_model_dot(int c, int a, int b) {
     }
 }
 
-/* Macros of kern_amx.inc. */
+/* Macros that kern_amx.inc requires. */
 #define AMX_ZERO(t) amx_model_zero(t)
 #define AMX_LOAD(t, p, bytes) amx_model_load(t, p, bytes)
 #define AMX_STORE(t, p, bytes) amx_model_store(t, p, bytes)

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * Arguments for any problem; see any_call.h.
+ * Makes arguments for any problem (any_call.h).
  */
 #include "any_call.h"
 
@@ -11,8 +11,8 @@
 #include <stdlib.h>
 #include <string.h>
 
-/* Allocates a tensor of exactly its extent. Returns the address of its origin; NULL if it is empty, or with *fits false
- * if the capacity is exhausted. */
+/* Allocates a tensor of exactly its extent. Returns the address of its origin; NULL if it is empty. Sets *fits to false
+ * and returns NULL if the capacity is exhausted. */
 static void *any_take(any_call *x, const fxa__region *r, uint32_t align, bool written, fxa_dtype dtype, bool *fits) {
     int64_t lo, hi;
     if (!fxa__region_extent(r, &lo, &hi) || hi - lo > (int64_t)x->room || x->n_blocks == ANY_BLOCKS) {
@@ -20,7 +20,7 @@ static void *any_take(any_call *x, const fxa__region *r, uint32_t align, bool wr
         return NULL;
     }
     if (align < 16) align = 16;
-    size_t bytes = (size_t)(hi - lo), before = (align - (size_t)(-lo) % align) % align; /* -lo is where the origin is */
+    size_t bytes = (size_t)(hi - lo), before = (align - (size_t)(-lo) % align) % align; /* the origin is at byte -lo */
     any_block *b = &x->block[x->n_blocks++];
     void *memory = NULL;
     if (posix_memalign(&memory, align, bytes + before + (bytes == 0)) != 0) {
@@ -73,7 +73,7 @@ static bool any_operands(any_call *x, uint64_t *rng) {
         fxa__operand_sizes(p, info->shape, size);
         fxa__region r = fxa__operand_region(t, size, NULL);
         x->args.slot[info->slot] = any_take(x, &r, p->alignment, role == FXA__WRITTEN, (fxa_dtype)t->dtype, &fits);
-        if (fits) any_fill(&x->block[x->n_blocks - 1], rng); /* results too, because some runs add to them */
+        if (fits) any_fill(&x->block[x->n_blocks - 1], rng); /* results get values too, because some runs add to them */
     }
     return fits;
 }
@@ -86,7 +86,7 @@ static void any_offsets(int32_t *cu, int64_t b, int64_t longest, int64_t total, 
     }
 }
 
-/* Draws lengths, at most the distance of two offsets. */
+/* Draws sequence lengths; each is at most the difference of its two offsets. */
 static void any_lengths(int32_t *len, const int32_t *cu, int64_t b, int64_t longest, uint64_t *rng) {
     for (int64_t i = 0; i < b; i++)
         len[i] = (int32_t)attn_int(rng, 0, cu ? fxa__min_i64(longest, (int64_t)cu[i + 1] - cu[i]) : longest);
@@ -124,7 +124,7 @@ static bool any_tables(any_call *x, uint64_t *rng) {
         if (data && slot > FXA_SLOT_K_LENGTHS) any_table_values(x, (fxa_slot)slot, data, n, rng);
     }
     if (!fits) return false;
-    void **slot = x->args.slot; /* lengths last, because they need the offsets */
+    void **slot = x->args.slot; /* lengths are drawn last, because they depend on the offsets */
     if (slot[FXA_SLOT_Q_LENGTHS]) any_lengths(slot[FXA_SLOT_Q_LENGTHS], slot[FXA_SLOT_CU_Q], p->b, p->sq, rng);
     int64_t keys = p->flags & FXA_PAGED && p->n_pages == 0 ? 0 : p->sk;
     if (slot[FXA_SLOT_K_LENGTHS]) any_lengths(slot[FXA_SLOT_K_LENGTHS], slot[FXA_SLOT_CU_K], p->b, keys, rng);
@@ -176,7 +176,7 @@ static bool any_programs(any_call *x, uint64_t *rng) {
 
 /* ---- The whole --------------------------------------------------------------------------------------------------- */
 
-/* Returns pairs times head dim and program nodes; -1 = more than 63 bits. */
+/* Returns an estimate of the work: pairs times head dim and program nodes; -1 if it exceeds 63 bits. */
 static int64_t any_work(const fxa__problem *problem) {
     const fxa_problem *p = &problem->in;
     const int64_t heads = fxa__max_i64(fxa__max_i64(p->hq, p->hkv), 1);

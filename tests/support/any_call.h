@@ -14,7 +14,7 @@ typedef struct any_block {
     void *memory;
     unsigned char *first; /* first byte of the extent */
     size_t bytes;
-    bool written; /* the run may write it */
+    bool written; /* true: the run may write the block */
     fxa_dtype dtype;
 } any_block;
 
@@ -22,7 +22,7 @@ typedef struct any_call {
     fxa_args args;
     const fxa__problem *problem;
     any_block block[ANY_BLOCKS];
-    size_t n_blocks, room; /* room: bytes that may still be allocated */
+    size_t n_blocks, room; /* number of blocks; bytes that may still be allocated */
     const void *tensors[FXA_MAX_TENSORS], *bprop_tensors[FXA_MAX_TENSORS];
     void *dtensors[FXA_MAX_TENSORS];
     double params[FXA_MAX_PARAMS], bprop_params[FXA_MAX_PARAMS], dparams[FXA_MAX_PARAMS];
@@ -30,7 +30,7 @@ typedef struct any_call {
 
 /* Makes the arguments of a run. Results get values too, because runs may add to them; one seed always gives the same
  * values. Returns false, with nothing to free, if more than `most` bytes are needed, or more than 64 multiplications
- * for each of them. *x must not move, and p must live as long as it. */
+ * per byte. *x must not move, and p must outlive *x. */
 bool any_call_make(any_call *x, const fxa__problem *p, size_t workspace, size_t most, uint64_t seed);
 void any_call_free(any_call *x);
 

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * Draws a random attention problem in two forms, for the library and for the oracle. See attn_case.h.
+ * Draws a random attention problem in two forms, for the library and for the oracle (attn_case.h).
  */
 #include "attn_case.h"
 
@@ -38,7 +38,7 @@ static void case_set_sizes(attn_case *c, const attn_shape *s) {
     p->b = x->b, p->hq = x->hq, p->hkv = x->hkv, p->sq = x->sq, p->sk = x->sk, p->d_qk = x->d, p->d_v = x->dv;
 }
 
-/* Draws the lengths of sequences, into `length` and into the slots that the library reads. */
+/* Draws the lengths of sequences and writes them to `length` and to the slots that the library reads. */
 static void case_draw_lengths(attn_case *c, bool keys, int64_t *length, uint64_t *rng) {
     int64_t longest = keys ? c->x.sk : c->x.sq;
     fxa_slot cu = keys ? FXA_SLOT_CU_K : FXA_SLOT_CU_Q, len = keys ? FXA_SLOT_K_LENGTHS : FXA_SLOT_Q_LENGTHS;
@@ -53,14 +53,14 @@ static void case_draw_lengths(attn_case *c, bool keys, int64_t *length, uint64_t
         if (c->data.ints[cu]) c->data.ints[cu][b + 1] = c->data.ints[cu][b] + (int32_t)(length[b] + gap);
     }
     if (!c->data.ints[cu]) return;
-    int64_t total = c->data.ints[cu][c->x.b] + attn_int(rng, 0, 2); /* rows after the last sequence belong to none */
+    int64_t total = c->data.ints[cu][c->x.b] + attn_int(rng, 0, 2); /* rows after the last sequence */
     *(keys ? &c->data.problem.total_k : &c->data.problem.total_q) = total;
 }
 
 static void case_draw_pages(attn_case *c, const attn_shape *s, uint64_t *rng) {
     fxa_problem *p = &c->data.problem;
     p->page_size = (uint32_t)(s->page_size ? s->page_size : attn_int(rng, 1, 4));
-    /* few pages, so that they are shared, also inside one sequence */
+    /* few pages, so that sequences share pages, or use one twice */
     p->n_pages = s->n_pages ? s->n_pages : attn_int(rng, 1, 8);
     int64_t n = c->x.b * ((c->x.sk + p->page_size - 1) / p->page_size);
     c->data.ints[FXA_SLOT_PAGES] = case_own(c, n, sizeof(int32_t));
@@ -125,8 +125,8 @@ static void case_draw_maps(attn_case *c, uint64_t *rng) {
     x->at_k = case_draw_map(c, &c->data.problem.map_k, 3, x->sk, rng);
 }
 
-/* Draws positions of the rows, or an alignment, unless a built-in mask uses it. Sometimes far away, so that coordinates
- * wrap. */
+/* Draws start positions of the rows, or bottom-right alignment unless a built-in mask uses it. Some positions are so
+ * far away that coordinates wrap. */
 static void case_draw_rows(attn_case *c, uint64_t *rng) {
     oracle *x = &c->x;
     bool aligned = !(c->data.problem.flags & (FXA_CAUSAL | FXA_WINDOW)) && attn_int(attn_case_kind(c, rng), 0, 1);
@@ -159,7 +159,7 @@ bool attn_case_at(const attn_case *c, fxa_slot slot, int64_t b, int64_t s, int64
     return true;
 }
 
-/* Returns the dtype that FXA_TEST_DTYPE names; `other` if it is not set. */
+/* Returns the dtype that FXA_TEST_DTYPE names; `other` if the variable is not set. */
 static fxa_dtype case_named_dtype(fxa_dtype other) {
     const char *name = getenv("FXA_TEST_DTYPE");
     if (!name || !*name) return other;
@@ -177,11 +177,14 @@ static attn_style case_draw_style(attn_case *c, bool input, uint64_t *rng) {
     static const attn_style of_kinds[] = {ATTN_BHSD, ATTN_BSHD, ATTN_SBHD, ATTN_PITCHED, ATTN_PITCHED, ATTN_PITCHED};
     int64_t drawn = attn_int(attn_case_kind(c, rng), 0, c->kinds ? 23 : input ? ATTN_EXPANDED : ATTN_WILD);
     if (c->kinds)
-        return drawn ? of_kinds[drawn % 6] : input ? ATTN_EXPANDED : ATTN_WILD; /* most engines refuse other styles */
+        return drawn   ? of_kinds[drawn % 6]
+               : input ? ATTN_EXPANDED
+                       : ATTN_WILD; /* rarely, since most engines refuse
+                                                                                   it */
     return (attn_style)drawn;
 }
 
-/* Makes tensor, operand description and dense f64 array of one slot. */
+/* Makes the tensor, the operand description and the dense f64 array of one slot. */
 static void case_make_operand(attn_case *c, fxa_slot slot, fxa_dtype dtype, bool input, uint64_t *rng) {
     const fxa_problem *p = &c->data.problem;
     fxa_problem dense = *p;
@@ -194,8 +197,8 @@ static void case_make_operand(attn_case *c, fxa_slot slot, fxa_dtype dtype, bool
     c->data.t[slot] = attn_tensor_make(n, dtype, apart ? ATTN_PITCHED : case_draw_style(c, input, rng), rng);
 }
 
-/* Fills existing positions of an input with random values, leaves NaN elsewhere, and copies the stored values to the
- * dense array. */
+/* Fills the existing positions of an input with random values, leaves NaN elsewhere, and copies the stored values to
+ * the dense array. */
 static void case_fill_operand(attn_case *c, fxa_slot slot, uint64_t *rng) {
     bool keys = slot == FXA_SLOT_K || slot == FXA_SLOT_V;
     const int64_t *length = keys ? c->x.k_len : c->x.q_len;

@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
  * Random attention problems: an attn_data whose shapes, layouts, lengths, pages, maps and programs are drawn, and the
- * same problem for the oracle. A case runs through the public API. Results are compared element by element; memory that
- * a run must not write is compared byte by byte, and memory that it must not read holds NaN.
+ * same problem for the oracle. A case runs through the public API. Results are compared element by element. Memory that
+ * a run must not write is compared byte by byte, and memory that a run must not read holds NaN.
  */
 #ifndef FXA_TESTS_ATTN_CASE_H
 #define FXA_TESTS_ATTN_CASE_H
@@ -31,12 +31,13 @@ enum { /* features that a case may draw */
        ATTN_DLSE = 1 << 13,
        ATTN_LENGTHS = 1 << 14, /* global_q_len, global_k_len */
        ATTN_PROGRAM = 1 << 15,
-       ATTN_SOME_GRADS = 1 << 16, /* a random subset of the gradients */
-       ATTN_SMOOTH = 1 << 17,     /* only twins without kinks */
-       ATTN_ROWS = 1 << 18,       /* q of each batch entry is shifted: positions, or alignment to the last key */
-       ATTN_CHUNKED = 1 << 19, /* VARLEN keeps PADDING, which makes gaps, and PAGED; without it, VARLEN excludes both */
-       ATTN_MIXED = 1 << 20,   /* with DTYPES: Q, K and V differ, unless one is f64 */
-       ATTN_APART = 1 << 21    /* all operands of rows are PITCHED; not in ATTN_ALL */
+       ATTN_SOME_GRADS = 1 << 16, /* requests a random subset of the gradients */
+       ATTN_SMOOTH = 1 << 17,     /* draws only twins without kinks */
+       ATTN_ROWS = 1 << 18,       /* shifts q of each batch entry: start positions, or alignment to the last key */
+       ATTN_CHUNKED = 1 << 19,    /* VARLEN goes with PADDING (gaps between sequences) and PAGED; otherwise it excludes
+                                  both */
+       ATTN_MIXED = 1 << 20,      /* with DTYPES: Q, K and V have different dtypes, unless one is f64 */
+       ATTN_APART = 1 << 21       /* all operands of rows have style PITCHED; not in ATTN_ALL */
 };
 #define ATTN_ALL (((1u << 21) - 1) & ~(uint32_t)ATTN_SMOOTH)
 
@@ -44,8 +45,8 @@ typedef struct attn_case {
     fxa_context *ctx;
     const char *engine;
     uint32_t features;
-    bool kinds;    /* true = properties that determine compiled code are drawn from `kind` */
-    uint64_t kind; /* random state for these properties */
+    bool kinds;    /* true = properties that determine compiled code are drawn from `kind`, not from the case's seed */
+    uint64_t kind; /* random state for properties that determine compiled code */
     const oracle_twin *twin;
     attn_data data;
     oracle x;
@@ -56,7 +57,7 @@ typedef struct attn_case {
     char why[400]; /* reason of the last failure */
 } attn_case;
 
-/* Sizes of a case, in place of small random ones. */
+/* Sizes of a case, which replace small random sizes. */
 typedef struct attn_shape {
     int64_t b, hq, hkv, sq, sk, d, dv;
     int64_t page_size, n_pages;
@@ -64,7 +65,7 @@ typedef struct attn_shape {
     uint64_t kind;  /* not 0 = random state for the properties that determine compiled code, independent of sizes */
 } attn_shape;
 
-/* Returns the random state for properties that determine compiled code. */
+/* Returns the random state from which properties that determine compiled code are drawn. */
 uint64_t *attn_case_kind(attn_case *c, uint64_t *rng);
 
 /* Draws a case for an engine. Returns false, with c->why, if the library refuses to parse its program. */
@@ -75,17 +76,17 @@ void attn_case_free(attn_case *c);
 /* Writes the drawn properties as one line. */
 void attn_case_describe(const attn_case *c, char *out, size_t capacity);
 
-/* Writes the index in memory of batch entry b, position s of an operand to `at`. Returns false if position s does not
- * exist. */
+/* Writes to `at` the index, in memory, of position s of batch entry b of an operand. Returns false if position s does
+ * not exist. */
 bool attn_case_at(const attn_case *c, fxa_slot slot, int64_t b, int64_t s, int64_t at[4]);
 
-/* Makes problem and arguments of a pass, with params, scale and seed of the oracle. */
+/* Makes the problem and the arguments of a pass, with params, scale and seed of the oracle. */
 void attn_case_call(const attn_case *c, fxa_pass pass, attn_call *call);
-/* Runs one pass of the case. Returns false, with c->why, if it fails. */
+/* Runs one pass of the case. Returns false, with the reason in c->why, on failure. */
 bool attn_case_run(attn_case *c, fxa_pass pass);
 
-/* Compare forward with the oracle, and backward, which reads the oracle's O and LSE rounded to storage. Return false,
- * with c->why, if they differ. */
+/* attn_case_check_forward and _backward run a pass and compare it with the oracle; backward reads the oracle's O and
+ * LSE, rounded to storage. Both return false, with the reason in c->why, if results differ. */
 bool attn_case_check_forward(attn_case *c);
 bool attn_case_check_backward(attn_case *c);
 

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * Runs a case through the public API and compares it with the oracle: every element of every output, and every byte
- * around them. See attn_case.h.
+ * Runs a case through the public API and compares with the oracle every element of every output, and every byte around
+ * the elements (attn_case.h).
  *
  * Tolerance: both sides compute in f64 over at most some hundred terms of magnitude about 10, so they may differ by
  * about 1e-14 of the largest result; 1e-12 of it is allowed. A result in a narrower dtype must be the rounding of a
@@ -34,8 +34,8 @@ bool attn_case_run(attn_case *c, fxa_pass pass) {
 
 /* ---- What is expected of one output ------------------------------------------------------------------------------ */
 
-/* Expected contents of a tensor, by element in dense order of its four axes: value, and whether it is written.
- * `before`: memory before the run. */
+/* Expected contents of a tensor, by element in dense order of its four axes: value, and whether the run writes the
+ * element. `before` is the memory before the run. */
 typedef struct case_want {
     const char *name;
     attn_tensor *t;
@@ -54,7 +54,8 @@ static int64_t want_number(const attn_tensor *t, const int64_t at[4]) {
     return ((at[0] * t->n[1] + at[1]) * t->n[2] + at[2]) * t->n[3] + at[3];
 }
 
-/* Fills the tensor with random old contents. Expected values start from them if a run adds, else from 0. */
+/* Fills the tensor with random old contents. The expected values start from the old contents if the run adds to them,
+ * else from 0. */
 static case_want want_make(const char *name, attn_tensor *t, bool all, bool add, uint64_t *rng) {
     int64_t n = want_count(t), at[4];
     case_want w = {name, t, calloc((size_t)n + 1, sizeof(double)), calloc((size_t)n + 1, sizeof(bool)), NULL};
@@ -126,7 +127,7 @@ static bool want_check(attn_case *c, case_want *w) {
 
 /* ---- Forward ----------------------------------------------------------------------------------------------------- */
 
-/* Computes the expected merge of (o, lse) into old rows, by its formula. */
+/* Computes the expected result of merging (o, lse) into old rows, by the formula of the merge. */
 static void case_merge_old(attn_case *c, const case_want *o, const case_want *lse) {
     const oracle *x = &c->x;
     int64_t at[4], at_row[4];
@@ -168,7 +169,8 @@ bool attn_case_check_forward(attn_case *c) {
 
 /* ---- Backward ---------------------------------------------------------------------------------------------------- */
 
-/* Stores the oracle's O and LSE, rounded, and reads them back, so that both sides start from the same values. */
+/* Stores the oracle's O and LSE, rounded to storage, and reads them back, so that library and oracle start backward
+ * from the same values. */
 static void case_store_forward(attn_case *c) {
     static const fxa_slot slots[] = {FXA_SLOT_O, FXA_SLOT_LSE};
     int64_t at[4];

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * Problems with data; see attn_data.h.
+ * Problems with data (attn_data.h).
  */
 #include "attn_data.h"
 
@@ -83,7 +83,7 @@ static void data_make_slots(attn_data *x, const attn_spec *s, uint64_t *rng) {
     x->ints[FXA_SLOT_PAGES] = (int32_t *)(void *)x->pages.origin;
 }
 
-/* Makes one captured tensor of a program, dense. */
+/* Makes one captured tensor of a program, contiguous. */
 static attn_tensor data_make_tensor(const attn_data *x, fxa_dtype dtype, const int64_t *size, int rank,
                                     fxa_capture *capture) {
     int64_t n[4] = {1, 1, 1, 1};
@@ -175,7 +175,7 @@ void attn_data_free(attn_data *x) {
 
 /* ---- Calls ------------------------------------------------------------------------------------------------------- */
 
-/* Outputs by slot, with the pass and the flag that produce them. */
+/* Table of outputs: slot, and the pass and flag that produce it. */
 static const struct {
     fxa_slot slot;
     fxa_pass pass;

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * Attention with dense matrices: S, P, R (dropout) of one (b, h) as [Sq,Sk], with products written out. See
- * attn_oracle.h.
+ * Attention with dense matrices: S, P, R (dropout) of one (b, h) as [Sq,Sk], with all products as plain loops
+ * (attn_oracle.h).
  */
 #include "attn_oracle.h"
 
@@ -90,7 +90,7 @@ static void oracle_head_free(oracle_head *w) {
     free(w->value);
 }
 
-/* Returns LSE of a row and its maximum score; the sink is one of the terms. */
+/* Returns the LSE of a row, in which the sink is one of the terms, and writes the maximum score of the row to *max. */
 static double oracle_row_lse(const oracle_head *w, int64_t q, double *max) {
     const oracle *x = w->x;
     const double *s = w->score + q * w->keys;
@@ -144,7 +144,7 @@ void oracle_forward(oracle *x) {
         }
 }
 
-/* Adds the gradients of one attended pair. dnew: gradient by its new score. */
+/* Adds the gradients of one attended pair. dnew: gradient by the new score of the pair. */
 static void oracle_pair_back(const oracle_head *w, int64_t q, int64_t k, double dnew) {
     oracle *x = w->x;
     const oracle_value *value = &w->value[q * w->keys + k];

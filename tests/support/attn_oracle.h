@@ -2,7 +2,7 @@
  *
  * Independent attention for comparison with engines: dense f64 matrices, one (b, h) at a time, without code of the
  * library. Score functions are C functions ("twins" of program texts) with derivatives written by hand; dropout has its
- * own Philox. Inputs with strides, offsets, pages and maps in the library are plain arrays here.
+ * own Philox. Inputs that have strides, offsets, pages and maps in the library are plain arrays here.
  */
 #ifndef FXA_TESTS_ATTN_ORACLE_H
 #define FXA_TESTS_ATTN_ORACLE_H
@@ -15,7 +15,7 @@ enum { ORACLE_PARAMS = 3, ORACLE_TENSORS = 2, ORACLE_LOADS = 3 };
 typedef struct oracle_tensor {
     int rank;
     int64_t size[2];
-    const double *data; /* dense; ints are stored as doubles */
+    const double *data; /* dense elements; ints are stored as doubles */
 } oracle_tensor;
 
 /* Inputs of a score function at one pair. */
@@ -36,22 +36,22 @@ typedef struct oracle_value {
         int tensor;
         int64_t at;
         double by;
-    } load[ORACLE_LOADS]; /* at: dense index of the element; -1 = outside */
+    } load[ORACLE_LOADS]; /* at: dense index of the loaded element; -1 = out of bounds */
 } oracle_value;
 
 typedef void (*oracle_fn)(const oracle_pair *in, oracle_value *out);
 
-/* Returns element t[i] or t[i, j]: a negative index counts from the end, an index still outside reads 0. Records the
- * load in *out; the twin sets its derivative `by`. */
+/* Returns element t[i] or t[i, j]: a negative index counts from the end, and an index that is still out of bounds reads
+ * 0. Records the load in *out; the twin sets the derivative `by` of the load. */
 double oracle_load(const oracle_pair *in, oracle_value *out, int tensor, int32_t i, int32_t j);
 
 typedef struct oracle_twin {
     const char *name;
-    const char *text; /* %s stands for the dtype of tensor 0, any float dtype */
+    const char *text; /* program text, in which %s stands for the dtype of tensor 0, any float dtype */
     int n_params, n_tensors;
-    bool int_param;  /* param 0 is an int */
-    bool int_tensor; /* tensor 0 is an i32 tensor */
-    bool smooth;     /* differentiable everywhere in score, params and tensors */
+    bool int_param;  /* true: param 0 is an int */
+    bool int_tensor; /* true: tensor 0 is an i32 tensor */
+    bool smooth;     /* true: differentiable everywhere in score, params and tensors */
     int rank[ORACLE_TENSORS];
     oracle_fn fn;
 } oracle_twin;
@@ -60,10 +60,10 @@ extern const int oracle_twin_count;
 
 typedef struct oracle {
     int64_t b, hq, hkv, sq, sk, d, dv;
-    const int64_t *q_len, *k_len;             /* [B] rows and keys of each batch entry */
+    const int64_t *q_len, *k_len;             /* [B] number of rows and of keys of each batch entry */
     const int32_t *seen_q, *seen_k;           /* [B] lengths that score functions see */
     int32_t seen_heads;                       /* number of heads that score functions see; 0 = hq */
-    const int32_t *at_b, *at_h, *at_q, *at_k; /* coordinates by local index; shift_q is added to those of rows */
+    const int32_t *at_b, *at_h, *at_q, *at_k; /* coordinates by local index; shift_q is added to coordinates of rows */
     const int32_t *shift_q;                   /* [B]; NULL = 0 */
     oracle_fn fn;
     double param[ORACLE_PARAMS];
@@ -76,15 +76,15 @@ typedef struct oracle {
     bool dropout;
     double dropout_p;
     uint64_t seed;
-    /* [B,Hq,Sq,D], [B,Hkv,Sk,D], [B,Hkv,Sk,Dv], [B,Hq,Sq,Dv], [B,Hq,Sq] */
+    /* Shapes: q [B,Hq,Sq,D], k [B,Hkv,Sk,D], v [B,Hkv,Sk,Dv], dout [B,Hq,Sq,Dv], dlse [B,Hq,Sq]. */
     const double *q, *k, *v, *dout, *dlse;
-    double *o, *lse, *max;             /* results of forward; inputs of backward (o, lse) */
+    double *o, *lse, *max;             /* results of forward; o and lse are inputs of backward */
     double *dq, *dk, *dv_grad, *dsink; /* results of backward */
     double dparam[ORACLE_PARAMS];
     double *dtensor[ORACLE_TENSORS];
 } oracle;
 
-/* Returns coordinate q of local row q of batch entry b. */
+/* Returns the coordinate q of local row q of batch entry b. */
 int32_t oracle_row_at(const oracle *x, int64_t b, int64_t q);
 
 void oracle_forward(oracle *x);

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * Tensors of the test cases; see attn_tensor.h.
+ * Tensors of the test cases (attn_tensor.h).
  */
 #include "attn_tensor.h"
 
@@ -70,7 +70,7 @@ attn_tensor attn_tensor_make(const int64_t n[4], fxa_dtype dtype, attn_style sty
 attn_tensor attn_tensor_place(const int64_t n[4], fxa_dtype dtype, const int64_t stride[4], attn_around around) {
     attn_tensor t = {.dtype = dtype, .style = stride ? ATTN_GIVEN : ATTN_BHSD};
     int64_t last = 0, dense = 1, size = (int64_t)fxa_dtype_size(dtype);
-    int64_t band = around != ATTN_BYTES ? 0 : size == 1 ? 16 : 8; /* devices need multiples of 16 bytes */
+    int64_t band = around != ATTN_BYTES ? 0 : size == 1 ? 16 : 8; /* a multiple of 16 bytes, for devices */
     bool empty = false;
     for (int i = 3; i >= 0; i--) {
         t.n[i] = n[i], t.stride[i] = stride ? stride[i] : dense;
@@ -92,7 +92,7 @@ attn_tensor attn_tensor_place(const int64_t n[4], fxa_dtype dtype, const int64_t
     return t;
 }
 
-/* Ends the process if a byte beside the tensor was written, as a guard page does. */
+/* Ends the process if a byte beside the tensor was written, as an access to a guard page would. */
 static void tensor_check_bands(const attn_tensor *t) {
     for (size_t i = 0; i < t->band; i++) {
         if (t->memory[i] == GUARD_FILL && t->memory[t->bytes - 1 - i] == GUARD_FILL) continue;
@@ -115,7 +115,7 @@ static int64_t tensor_offset(const attn_tensor *t, const int64_t at[4]) {
 }
 
 int64_t attn_tensor_places(const attn_tensor *t) {
-    /* the band after the tensor is as wide as the one before */
+    /* the band of bytes after the tensor is as wide as the band before it */
     const unsigned char *end = t->memory + t->bytes - (t->origin - t->memory);
     return (end - t->origin) / (int64_t)fxa_dtype_size(t->dtype);
 }
@@ -129,7 +129,7 @@ void attn_set(attn_tensor *t, int64_t place, double x) {
     if (fxa__dtype_is_float(t->dtype))
         fxa__store_f64(t->origin, t->dtype, place, x);
     else
-        ((int32_t *)(void *)t->origin)[place] = (int32_t)x; /* int tensors of the cases are i32 */
+        ((int32_t *)(void *)t->origin)[place] = (int32_t)x; /* all int tensors of the cases are i32 */
 }
 
 double *attn_f64(const attn_tensor *t) {

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * Tensor of a test in memory: any strides, protected bytes around it, elements as doubles. Also the random numbers of
- * attention tests.
+ * A tensor of a test in memory: any strides, protected bytes around the elements, access to elements as doubles. Also
+ * random numbers for attention tests.
  */
 #ifndef FXA_TESTS_ATTN_TENSOR_H
 #define FXA_TESTS_ATTN_TENSOR_H
@@ -13,7 +13,7 @@
 /* ---- Random numbers (splitmix64) --------------------------------------------------------------------------------- */
 
 uint64_t attn_next(uint64_t *rng);
-int64_t attn_int(uint64_t *rng, int64_t lo, int64_t hi); /* returns a random int, lo and hi included */
+int64_t attn_int(uint64_t *rng, int64_t lo, int64_t hi); /* returns a random int from lo to hi, both included */
 double attn_real(uint64_t *rng, double lo, double hi);
 
 /* ---- Tensors of four axes ---------------------------------------------------------------------------------------- */
@@ -39,28 +39,28 @@ typedef struct attn_tensor {
     unsigned char *memory; /* NULL = no tensor */
     size_t bytes;
     unsigned char *origin; /* address of element (0, 0, 0, 0) */
-    size_t band;           /* protected bytes on either side, verified when the tensor is freed */
-    guard page;            /* owner of the memory if it is next to a page */
+    size_t band;           /* number of protected bytes on either side, verified when the tensor is freed */
+    guard page;            /* owner of the memory if it is next to an inaccessible page */
 } attn_tensor;
 
-/* Makes a tensor filled with bytes that are NaN in every float dtype.
+/* Makes a tensor filled with bytes that are NaN in every float dtype. Styles:
  *
  *   WILD      axes in any order, gaps, negative strides
  *   EXPANDED  as WILD, and strides of zero
  *   PITCHED   contiguous head dim, other axes in any order with gaps of 8 elements. If d is not a multiple of 4, the
  *             origin is off by one element. If it is a multiple of 4 but not of 8, strides are still multiples of 8. */
 attn_tensor attn_tensor_make(const int64_t n[4], fxa_dtype dtype, attn_style style, uint64_t *rng);
-/* Makes a tensor with given strides, none negative; NULL = contiguous. */
+/* Makes a tensor with the given strides, none negative; stride NULL = contiguous. */
 attn_tensor attn_tensor_place(const int64_t n[4], fxa_dtype dtype, const int64_t stride[4], attn_around around);
 void attn_tensor_free(attn_tensor *t);
 double attn_tensor_get(const attn_tensor *t, const int64_t at[4]);   /* ints as doubles */
-void attn_tensor_set(attn_tensor *t, const int64_t at[4], double x); /* rounds to the dtype */
+void attn_tensor_set(attn_tensor *t, const int64_t at[4], double x); /* stores x, rounded to the dtype */
 fxa_operand attn_tensor_operand(const attn_tensor *t);
 double attn_round(fxa_dtype dtype, double x);
-fxa_dtype attn_draw_dtype(bool wide, uint64_t *rng); /* returns a random float dtype; wide: f64 too */
+fxa_dtype attn_draw_dtype(bool wide, uint64_t *rng); /* returns a random float dtype, with `wide` also f64 */
 
-/* Elements by their position in memory, of tensors of attn_tensor_place. In contiguous tensors these are all elements
- * in order. */
+/* Functions that access the elements of a tensor of attn_tensor_place by their position in memory. In a contiguous
+ * tensor these are all elements in order. */
 int64_t attn_tensor_places(const attn_tensor *t);
 double attn_get(const attn_tensor *t, int64_t place);
 void attn_set(attn_tensor *t, int64_t place, double x);

@@ -1,7 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * Score programs and their twins in C with derivatives by hand, which the oracle uses in place of the library's parser,
- * evaluator and derivative. Params and tensors are numbered in the order of their names, as in the library.
+ * Score programs and their twins in C with derivatives written by hand. The oracle uses the twins instead of the
+ * library's parser, evaluator and derivative. Params and tensors are numbered in the order of their names, as in the
+ * library.
  */
 #include "attn_oracle.h"
 
@@ -23,7 +24,7 @@ double oracle_load(const oracle_pair *in, oracle_value *out, int tensor, int32_t
     return at < 0 ? 0 : t->data[at];
 }
 
-/* Returns the remainder as the language defines it, with the sign of y, which is positive here; x may be negative. */
+/* Returns x modulo y as the language defines it, with the sign of y; requires y > 0. */
 static int32_t twin_mod(int32_t x, int32_t y) { return (x % y + y) % y; }
 
 static void twin_softcap_alibi(const oracle_pair *in, oracle_value *out) {
@@ -46,7 +47,7 @@ static void twin_documents(const oracle_pair *in, oracle_value *out) {
     out->mask = doc_q == doc_k;
 }
 
-/* Biases by stored row and key, together with coordinates that maps and positions shift. */
+/* Biases indexed by q_row and k_row, together with q and k that maps and start positions shift. */
 static void twin_stored(const oracle_pair *in, oracle_value *out) {
     double moved = 1 + 0.125 * twin_mod((int32_t)((uint32_t)in->q - (uint32_t)in->q_row), 3);
     out->score = in->score + oracle_load(in, out, 0, in->q_row, in->k_row) * moved;
@@ -101,8 +102,8 @@ static void twin_lengths(const oracle_pair *in, oracle_value *out) {
     out->mask = in->k <= in->q + in->k_len - in->q_len;
 }
 
-/* ALiBi slopes, 2 ** (-8 * (h + 1) / heads). Distances are bounded: positions may be far away, and scores of a billion
- * have no digits left to compare. */
+/* ALiBi slopes, 2 ** (-8 * (h + 1) / heads). Distances are bounded, because positions may be far away, and scores of a
+ * billion have no digits left to compare. */
 static void twin_heads(const oracle_pair *in, oracle_value *out) {
     double slope = pow(2, -8.0 * (in->h + 1) / in->heads);
     int32_t distance = (int32_t)((uint32_t)in->q - (uint32_t)in->k);

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * Classification by evaluation of every pair; see brute.h.
+ * Classifies boxes of pairs by evaluating every pair (brute.h).
  */
 #include "brute.h"
 

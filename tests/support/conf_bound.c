@@ -1,13 +1,14 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
  * Error bounds of an engine against the reference, element by element; docs/numerics.md, "How close is close", has the
- * derivation. For each output element these are accumulated over all pairs that it is a sum of:
+ * derivation. For each output element, three quantities are accumulated over all pairs that contribute to the element:
  *
  *   size    sum of the magnitudes of the terms: the scale of rounding in sums, exp and products
  *   error   propagated errors of scores, program and dot products, linearly
  *   noise   sum of squares of the terms, for engines with 16-bit products that round P or dS separately (conf_noise.c)
  *
- * Only the evaluator and the derivative are shared with the engines: dense arrays, one pair at a time.
+ * Of the engines' code this file uses only the evaluator and the derivative. It computes with dense arrays, one pair at
+ * a time.
  */
 #include "conf_bound.h"
 
@@ -84,7 +85,7 @@ static void bound_enter_row(conf_work *w, int64_t b, int64_t h, int64_t q) {
     at[FXA_INPUT_HEADS] = x->seen_heads ? x->seen_heads : (int32_t)x->hq;
 }
 
-/* Computes scaled and new score of one pair, and whether it is attended. */
+/* Computes the scaled and the new score of one pair, and whether the pair is attended. */
 static void bound_pair(conf_work *w, const double *row, const double *key, int64_t k) {
     const oracle *x = &w->c->base.x;
     const fxa_program *p = w->program;
@@ -155,7 +156,7 @@ double conf_bound_exp(const conf_work *w, int64_t k, double m) {
     return expm1(fmin(error, 1));
 }
 
-/* Computes LSE and maximum of a row. Returns the error that is common to all probabilities. */
+/* Computes LSE and maximum of a row. Returns the error that all probabilities of the row share. */
 static double bound_row_softmax(conf_work *w, int64_t b, int64_t h, int64_t place_lse, int64_t place_max, double *m_out,
                                 double *sum_out) {
     const oracle *x = &w->c->base.x;
@@ -181,15 +182,15 @@ static double bound_row_softmax(conf_work *w, int64_t b, int64_t h, int64_t plac
     return shared / sum;
 }
 
-/* Adds the errors of a merge with old contents: weights change by the error of LSE. */
+/* Adds the errors of a merge with old contents, whose weights change by the error of LSE. */
 static void bound_row_merge(conf_work *w, int64_t place, int64_t place_lse) {
     conf_buffer *o = &w->c->slot[FXA_SLOT_O], *lse = &w->c->slot[FXA_SLOT_LSE];
     double unit = w->arithmetic.unit, e_lse = lse->error[place_lse] + unit * (lse->size[place_lse] + 4);
     conf_bound_add(o, place, e_lse * (2 + o->size[place]), 2); /* old elements of O are in -2..2 */
-    if (lse->size[place_lse] < 4) lse->size[place_lse] = 4;    /* so are the old LSE */
+    if (lse->size[place_lse] < 4) lse->size[place_lse] = 4;    /* old values of LSE are also in -2..2 */
 }
 
-/* Returns true if a weight is so small relative to its row that an engine may use 0 for it. */
+/* Returns true if the weight of key k is so small relative to its row that an engine may use 0 for it. */
 static bool bound_is_faint(const conf_work *w, int64_t k, double m) {
     double least = fmax(w->c->least_mark, w->arithmetic.tiny), rate = w->e_fresh[k];
     return w->fresh[k] - m < log(least) + rate + w->arithmetic.unit * fabs(w->fresh[k] - m);
@@ -200,7 +201,7 @@ static void bound_row_forward(conf_work *w, int64_t b, int64_t h, int64_t q) {
     conf_buffer *o = &w->c->slot[FXA_SLOT_O];
     int64_t at[4], hkv = h / (x->hq / x->hkv);
     double m, sum, *size = calloc((size_t)(4 * x->dv), sizeof(double)), *error = size + x->dv;
-    /* of each element of O: error, and the part without keys whose weight may be 0 */
+    /* for each element of O: size, error, value, and the part of the value from keys whose weight may be 0 */
     double *value = error + x->dv, *gone = value + x->dv;
     if (!size) abort();
     attn_case_at(&w->c->base, FXA_SLOT_O, b, q, at);

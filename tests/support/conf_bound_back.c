@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * Error bounds of gradients; see conf_bound.c. O and LSE are inputs of backward, so errors of forward do not count.
+ * Error bounds of gradients (conf_bound.c explains the method). O and LSE are inputs of backward, so errors of forward
+ * do not count.
  */
 #include "conf_bound.h"
 
@@ -9,15 +10,15 @@
 #include <stdlib.h>
 #include <string.h>
 
-/* Row of a backward pass, with errors. */
+/* State of a row of a backward pass, with its errors. */
 typedef struct bound_back {
     int64_t b, h, hkv, q, row; /* row: contiguous index of (b, h, q) */
     int64_t at;                /* index of (h, q) among the rows of the KV head */
     double lse, dlse, delta, e_delta;
 } bound_back;
 
-/* Returns d/dscore of pair k and its error, and adds the errors of gradients of params and tensors, for a dscore of
- * typical size. */
+/* Returns d/dscore of pair k and its error, for a dscore of typical size, and adds the errors of the gradients of
+ * params and tensors. */
 static double bound_through_program(conf_work *w, const fxa_program *p, int64_t k, double dscore, double e_dscore,
                                     double *error) {
     conf_case *c = w->c;
@@ -98,7 +99,7 @@ static void bound_pair_backward(conf_work *w, const bound_back *r, int64_t k) {
     w->env.score = w->score[k];
     ds = bound_through_program(w, w->derivative, k, size, error, &e_ds);
     real *= ds / size;
-    if (c->bprop) { /* the user's backward need not be linear in dscore */
+    if (c->bprop) { /* a user-written backward need not be linear in dscore */
         ds = fabs(bound_through_program(w, c->bprop, k, size, error, &e_ds));
         real = bound_through_program(w, c->bprop, k, p * (dp - r->delta + r->dlse), error, &e_ds);
         ds += fabs(real);
@@ -106,11 +107,11 @@ static void bound_pair_backward(conf_work *w, const bound_back *r, int64_t k) {
     w->slopes[pair] = (conf_term){real, fabs(ds * x->scale), ds != 0 ? x->q + r->row * x->d : NULL};
     if (e_ds == INFINITY)
         c->unsure = true;
-    else if (ds != 0 || e_ds > 0) /* otherwise K and Q do not contribute */
+    else if (ds != 0 || e_ds > 0) /* otherwise dS is 0, and K and Q do not contribute */
         bound_pair_score_grads(w, r, k, fabs(ds), e_ds);
 }
 
-/* Adds the noise of dQ, whose terms are rows of K. */
+/* Adds the noise of dQ, a sum of rows of K with rounded factors. */
 static void bound_row_noise(conf_work *w, const bound_back *r) {
     const oracle *x = &w->c->base.x;
     conf_term *slopes = w->slopes + r->at * x->sk;
@@ -126,7 +127,7 @@ static void bound_row_noise(conf_work *w, const bound_back *r) {
     if (dq->noise) conf_add_noise(w->c, dq, conf_place(dq, at), x->d, w->line, count);
 }
 
-/* Adds the noise of dK and dV for all keys of a KV head, and clears the terms. */
+/* Adds the noise of dK and dV for all keys of a KV head, then clears the terms. */
 static void bound_keys_noise(conf_work *w, int64_t b, int64_t hkv) {
     const oracle *x = &w->c->base.x;
     int64_t rows = x->sq * (x->hq / x->hkv), at[4];
@@ -151,7 +152,7 @@ static void bound_row_backward(conf_work *w, int64_t b, int64_t h, int64_t q) {
     attn_case_at(&c->base, FXA_SLOT_LSE, b, q, at);
     at[1] = h, at[3] = 0;
     r.lse = attn_tensor_get(&c->base.data.t[FXA_SLOT_LSE], at);
-    if (r.lse == -INFINITY) { /* a pair that attends only in f32 has P = exp(+inf) in cuda: docs/numerics.md */
+    if (r.lse == -INFINITY) { /* if f32 attends a pair that f64 does not, cuda has P = exp(+inf): docs/numerics.md */
         c->unsure = conf_bound_row_may_overflow(w, b, h, q);
         return;
     }

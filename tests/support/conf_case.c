@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * Conformance cases: drawing params and captured tensors, and calling the library. See conf_case.h.
+ * Conformance cases: draws params and captured tensors, and calls the library (conf_case.h).
  */
 #include "conf_case.h"
 
@@ -42,8 +42,8 @@ static bool conf_is_empty(const conf_buffer *t) {
 
 /* ---- Captured tensors and params --------------------------------------------------------------------------------- */
 
-/* Makes a buffer: axes in random order with gaps, some reversed, inputs partly expanded; contiguous row-major if
- * `plain`. */
+/* Makes a buffer. Its axes are in random order with gaps, some reversed, and inputs have some strides of 0; with
+ * `plain` it is contiguous in row-major order. */
 static void conf_make_buffer(conf_buffer *t, bool plain, bool input, uint64_t *rng) {
     int order[FXA_MAX_RANK] = {0};
     int64_t step = 1, first = 0, band = 16, size = (int64_t)fxa_dtype_size(t->dtype);
@@ -80,8 +80,8 @@ static void conf_store(conf_buffer *t, int64_t place, double x) {
     }
 }
 
-/* Fills a captured tensor: ints are small or nondecreasing (documents, lengths), i64 also beyond 32 bits; bools mostly
- * true or mostly false; floats in -1..1. */
+/* Fills a captured tensor. Ints are small or nondecreasing (documents, lengths), i64 also beyond 32 bits; bools are
+ * mostly true or mostly false; floats are in -1..1. */
 static void conf_fill_capture(conf_buffer *t, uint64_t *rng) {
     int64_t at[FXA_MAX_RANK] = {0}, step = attn_int(rng, 0, 2), wide = attn_int(rng, 1, 12);
     double far =
@@ -100,7 +100,7 @@ static void conf_fill_capture(conf_buffer *t, uint64_t *rng) {
     } while (conf_next(t, at));
 }
 
-/* Writes sizes and strides of a buffer for a problem. */
+/* Writes sizes and strides of a buffer to a problem's fxa_capture. */
 static void conf_describe_capture(const conf_buffer *t, bool plain, fxa_capture *capture) {
     memcpy(capture->size, t->n, sizeof t->n);
     memset(capture->stride, 0, sizeof capture->stride);
@@ -122,7 +122,7 @@ static void conf_draw_tensor(conf_case *c, size_t i, bool plain, bool dtypes, ui
     }
     *dt = *t;
     dt->name = "dtensor", dt->dtype = dtypes ? attn_draw_dtype(true, kind) : info.dtype;
-    if (!fxa__dtype_is_float(dt->dtype)) dt->dtype = FXA_F32; /* gradient of an int tensor, never used */
+    if (!fxa__dtype_is_float(dt->dtype)) dt->dtype = FXA_F32; /* never used, but must be a float */
     bool plain_t = plain || attn_int(kind, 0, 1), plain_dt = plain || attn_int(kind, 0, 1);
     conf_make_buffer(t, plain_t, true, rng);
     conf_make_buffer(dt, plain_dt, false, rng);
@@ -147,7 +147,7 @@ void conf_resize(conf_case *c, size_t i, const int64_t *n, uint64_t *rng) {
     c->captures[i].grad_strided = 0;
 }
 
-/* Draws params and captured tensors of the user's backward program, as large as the coordinates. */
+/* Draws params and captured tensors of the user-written backward program, with sizes as large as the coordinates. */
 static void conf_draw_own(conf_case *c, uint64_t *rng) {
     int64_t longest = c->base.x.sk > c->base.x.sq ? c->base.x.sk : c->base.x.sq;
     c->n_own_params = c->bprop ? fxa_program_param_count(c->bprop) : 0;
@@ -254,7 +254,7 @@ conf_buffer *conf_output(conf_case *c, fxa_pass pass, int i) {
                  {FXA_SLOT_DSINKS, FXA_GRAD_SINKS}};
     static const fxa_slot forward[] = {FXA_SLOT_O, FXA_SLOT_LSE, FXA_SLOT_ROW_MAX};
     int outputs =
-        /* the row maximum is requested unless a test excludes it */
+        /* forward has a row maximum as third output unless a test excludes it */
         c->base.data.problem.flags & FXA_RETURN_ROW_MAX ? 3 : 2;
     if (pass == FXA_FORWARD) return i < outputs ? &c->slot[forward[i]] : NULL;
     for (int j = 0; j < 4; j++)
@@ -309,7 +309,7 @@ void conf_restore_outputs(conf_case *c, fxa_pass pass) {
 void conf_call_make(conf_case *c, const char *engine, fxa_pass pass, bool reference, conf_call *x) {
     attn_call call;
     attn_case_call(&c->base, pass, &call);
-    x->p = call.p, x->args = call.args; /* all pointers into `call` are replaced below */
+    x->p = call.p, x->args = call.args; /* every pointer copied from `call` is replaced below */
     x->p.device = attn_device(engine);
     x->p.engine = engine, x->p.program = c->program, x->p.captures = x->captures, x->p.n_captures = c->n_tensors;
     x->p.bprop = pass == FXA_BACKWARD ? c->bprop : NULL;
@@ -374,8 +374,8 @@ void conf_keep(conf_case *c) {
     }
 }
 
-/* Runs a pass and verifies that it agrees with the support query (R-39). Engines of lower preference are not queried,
- * because some compile in order to answer. */
+/* Runs a pass and checks that success or refusal agrees with the support query. Engines of lower preference are not
+ * queried, because some engines compile in order to answer. */
 bool conf_run(conf_case *c, const char *engine, fxa_pass pass) {
     conf_call x;
     fxa_error err;

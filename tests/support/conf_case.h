@@ -2,7 +2,7 @@
  *
  * Conformance: one problem with any program, run by an engine and by the reference engine, and compared element by
  * element within the error bounds of the engine's arithmetic. Geometry, layouts and softmax features are those of an
- * attn_case; program, params and captured tensors (any dtype, rank, stride) are drawn here.
+ * attn_case; conf_draw draws program, params and captured tensors (any dtype, rank, stride).
  *
  *   conf_draw -> conf_check_forward -> conf_check_backward -> conf_free
  *
@@ -16,29 +16,30 @@
 
 enum { CONF_TENSORS = 12, CONF_PARAMS = 8, CONF_SLOTS = FXA_SLOT_DSINKS + 1 };
 
-/* Tensor of up to five axes with any strides. Arrays "by place" have one element for each element of `memory`. */
+/* A tensor of up to five axes with any strides. Arrays "by place" have one element for each element of `memory`. */
 typedef struct conf_buffer {
     const char *name;
     fxa_dtype dtype;
     int rank;
     int64_t n[FXA_MAX_RANK], stride[FXA_MAX_RANK];
-    unsigned char *memory, *origin; /* origin: address of element (0, ...) */
+    unsigned char *memory, *origin; /* memory; address of the element with all indices 0 */
     size_t bytes;
     bool owned; /* true = memory belongs to this buffer */
-    /* the following members are those of outputs */
+    /* members that only outputs have */
     unsigned char *before; /* memory before a run */
     fxa_dtype want_dtype;
     unsigned char *want_memory; /* the reference's results in want_dtype, with the same strides */
     unsigned char *want_before;
-    double *error; /* by place: propagated errors of scores and programs */
-    double *size;  /* by place: sum of the magnitudes of terms */
-    double *noise; /* by place: sum of squares of the terms that are rounded to 16 bits separately */
-    /* by place, O only: expected result without keys of non-finite V whose weight may be 0; NaN = no such keys */
+    double *error; /* [place] propagated errors of scores and programs */
+    double *size;  /* [place] sum of the magnitudes of terms */
+    double *noise; /* [place] sum of squares of the terms that are rounded to 16 bits separately */
+    /* [place] O only: expected result without the keys whose V is not finite and whose weight may be 0; NaN = no such
+     * keys */
     double *spared;
-    double least; /* maximum loss of small terms in f16, for all places; 0 = not computed yet */
+    double least; /* maximum loss by small terms in f16, the same for all places; 0 = not computed yet */
 } conf_buffer;
 
-/* Largest errors seen, relative to what is allowed, by dtype of Q. */
+/* Largest errors seen, relative to the allowed errors, by dtype of Q. */
 typedef struct conf_tally {
     int64_t cases, unsure, refused, elements;
     double element[FXA_E5M2 + 1], rms[FXA_E5M2 + 1];
@@ -55,38 +56,39 @@ typedef struct conf_case {
     double error_dparams[CONF_PARAMS], size_dparams[CONF_PARAMS];
     fxa_capture captures[CONF_TENSORS];
     conf_buffer slot[CONF_SLOTS], tensor[CONF_TENSORS], dtensor[CONF_TENSORS];
-    size_t n_own_params, n_own_tensors; /* params and tensors of bprop */
+    size_t n_own_params, n_own_tensors; /* number of params and tensors of bprop */
     double own_params[CONF_PARAMS];
     fxa_capture own_captures[CONF_TENSORS];
     conf_buffer own_tensor[CONF_TENSORS];
-    double unit;         /* unit roundoff of the arithmetic */
-    double product_unit; /* unit roundoff of P and dS as operands of products; 0 = that of the arithmetic */
-    double pair_unit;    /* unit roundoff of gradients of pairs that gradients of tensors are sums of; 0 = exact */
-    double head_unit;    /* unit roundoff of dK and dV of single heads before they are summed; 0 = exact */
-    /* returns the errors of the engine's functions; NULL = those of cpu */
+    double unit;         /* unit roundoff of the engine's arithmetic */
+    double product_unit; /* unit roundoff of P and dS as operands of products; 0 = `unit` */
+    double pair_unit;    /* unit roundoff of the gradients of pairs whose sums are gradients of tensors; 0 = exact */
+    double head_unit;    /* unit roundoff of dK and dV of a single query head before heads are summed; 0 = exact */
+    /* Returns the errors of the engine's functions; NULL = the errors of cpu. */
     double (*function)(uint32_t op, double x, double y);
-    double least_weight; /* weight of a row in forward below which 0 is allowed */
+    double least_weight; /* forward: weight, relative to its row, below which 0 is allowed */
     double least_mark;   /* weight below which 0 is allowed if V is not finite */
-    bool rounds_twice;   /* dK: P times the derivative is rounded before dS is */
+    bool rounds_twice;   /* true: for dK, P times the derivative is rounded before dS is */
     double steepest;     /* maximum factor of P in dS */
-    bool rounds_sums;    /* results are rounded before they are added to old contents */
-    bool unsure;         /* a comparison is closer than the error of the arithmetic: the case is not conclusive */
-    bool refused;        /* the engine does not support the problem; the reason is in why */
+    bool rounds_sums;    /* true: results are rounded before they are added to old contents */
+    bool unsure;         /* a comparison is closer than the arithmetic's error: the case is inconclusive */
+    bool refused;        /* true: the engine refuses the problem, with the reason in `why` */
     void (*ran)(struct conf_case *c, fxa_pass pass); /* called after a run, before the comparison; NULL = none */
     conf_tally *tally;
-    char detail[160]; /* description of the plan of the last check */
+    char detail[160]; /* description of the plan that the last check used */
     char why[800];
 } conf_case;
 
-/* Draws a case and takes ownership of program and bprop. Returns false, with c->why, if the case is impossible. */
+/* Draws a case and takes ownership of program and bprop. Returns false, with the reason in c->why, if the case is
+ * impossible. */
 bool conf_draw(conf_case *c, fxa_context *ctx, uint32_t features, const attn_shape *shape, fxa_program *program,
                const char *name, fxa_program *bprop, conf_tally *tally, uint64_t *rng);
-/* Makes captured tensor i and its gradient again, contiguous, with these sizes. */
+/* Replaces captured tensor i and its gradient by contiguous tensors of sizes n. */
 void conf_resize(conf_case *c, size_t i, const int64_t *n, uint64_t *rng);
 void conf_free(conf_case *c);
 void conf_describe(const conf_case *c, char *out, size_t capacity);
 
-/* Problem and arguments of a pass. Arrays that they point to are in this struct. */
+/* Problem and arguments of a pass. Their pointers point into this struct. */
 typedef struct conf_call {
     fxa_problem p;
     fxa_args args;
@@ -96,45 +98,47 @@ typedef struct conf_call {
 } conf_call;
 void conf_call_make(conf_case *c, const char *engine, fxa_pass pass, bool reference, conf_call *x);
 
-/* Returns the output of a pass by position; NULL past the end. */
+/* Returns output number i of a pass; NULL past the last. */
 conf_buffer *conf_output(conf_case *c, fxa_pass pass, int i);
 /* Fills the outputs of a pass with old contents: random elements, NaN between them. */
 void conf_fill_outputs(conf_case *c, fxa_pass pass);
 void conf_restore_outputs(conf_case *c, fxa_pass pass);
 void conf_clear_bounds(conf_case *c, fxa_pass pass);
-/* Runs the reference into want_memory. After forward, conf_keep stores its O and LSE as inputs of backward. */
+/* Runs the reference engine into want_memory. After forward, conf_keep stores the reference's O and LSE as inputs of
+ * backward. */
 bool conf_reference(conf_case *c, fxa_pass pass);
 void conf_keep(conf_case *c);
 bool conf_run(conf_case *c, const char *engine, fxa_pass pass);
 bool conf_compare(conf_case *c, fxa_pass pass);
 
-/* Returns the error of one of cuDNN's functions (conf_functions.c); negative = unknown. */
+/* Returns the error bound of one of cuDNN's functions (conf_functions.c); negative = unknown. */
 double conf_cudnn_function(uint32_t op, double x, double y);
-/* Returns the error of tanh in the cuda engine's 16-bit Hopper kernels, for programs that are a soft cap with a
- * derivative by the tanh of at most 64. */
+/* conf_cuda_cap returns the error of tanh in the cuda engine's 16-bit Hopper kernels. These errors apply to programs
+ * for which conf_is_cuda_cap is true: soft caps whose derivative by the tanh is at most 64. */
 double conf_cuda_cap(uint32_t op, double x, double y);
 bool conf_is_cuda_cap(const fxa_program *p, const double *params);
 
-/* Compute error and size of every output, and c->unsure (conf_bound.c, conf_bound_back.c). */
+/* Compute error and size of every element of every output, and c->unsure (conf_bound.c, conf_bound_back.c). */
 bool conf_bound_forward(conf_case *c);
 bool conf_bound_backward(conf_case *c);
 
-/* Run, bound and compare a pass. Return true also if the engine refused, or the case is not conclusive. */
+/* Run a pass, compute its bounds and compare. Return true also if the engine refuses the problem or the case is
+ * inconclusive. */
 bool conf_check_forward(conf_case *c, const char *engine);
 bool conf_check_backward(conf_case *c, const char *engine);
-/* Checks another engine in a pass that was checked, without another run of the reference. */
+/* Checks another engine in a pass that has been checked, without another run of the reference. */
 bool conf_check_also(conf_case *c, const char *engine, fxa_pass pass);
 
-int64_t conf_place(const conf_buffer *t, const int64_t *at); /* returns the index of an element in memory */
+int64_t conf_place(const conf_buffer *t, const int64_t *at); /* returns the index in memory of an element */
 int64_t conf_places(const conf_buffer *t);
-/* Advances `at` to the next element. Returns false after the last one, with all of `at` 0. */
+/* Advances `at` to the next element. After the last element, returns false with all of `at` 0. */
 bool conf_next(const conf_buffer *t, int64_t *at);
 
 /* ---- Programs (conf_program.c) ----------------------------------------------------------------------------------- */
 
 typedef enum conf_source {
     CONF_IDENTITY,
-    CONF_TWIN,    /* twins of attn_oracle.h: small realistic programs */
+    CONF_TWIN,    /* a twin of attn_oracle.h: a small realistic program */
     CONF_SMOOTH,  /* random program, smooth in score, params and tensors */
     CONF_MASK,    /* random mask over coordinates */
     CONF_BOTH,    /* a smooth program and a mask */
@@ -143,9 +147,9 @@ typedef enum conf_source {
     CONF_SPARSE,  /* mask with few attended pairs, or with holes */
     CONF_STEEP    /* program so steep that the last digit of a score changes probabilities */
 } conf_source;
-/* Makes a program; NULL if it is impossible. *name is static, or the file name in a static buffer. */
+/* Makes a program; NULL if it is impossible. *name points to static memory: a literal or a file name. */
 fxa_program *conf_program(fxa_context *ctx, conf_source source, const char *folder, uint64_t *rng, const char **name);
-/* Makes a smooth backward program. */
+/* Makes a smooth user-written backward program. */
 fxa_program *conf_bprop(fxa_context *ctx, uint64_t *rng);
 
 #endif

@@ -1,8 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * Compares an engine with the reference: every element of every output within its bound, every tensor in root mean
- * square, and every byte between elements with its old contents. See conf_case.h; the bounds are those of
- * docs/numerics.md.
+ * Compares an engine with the reference (conf_case.h): every element of every output within its bound, every tensor in
+ * root mean square, and every byte between elements with its old contents. docs/numerics.md derives the bounds.
  */
 #include "conf_case.h"
 
@@ -14,7 +13,7 @@
 
 #define CONF_RMS_UNITS 33.5 /* 2e-6 in f32 */
 #define CONF_ELEMENT_UNITS 16
-#define CONF_DEVIATIONS 7 /* standard deviations of 16-bit rounding: exceeded once in 10^11 */
+#define CONF_DEVIATIONS 7 /* standard deviations of 16-bit rounding that are allowed: exceeded once in 10^11 */
 #define CONF_SAFETY 2     /* factor on propagated errors, which are of first order */
 
 static bool conf_has_equal_terms(const conf_case *c) {
@@ -23,7 +22,7 @@ static bool conf_has_equal_terms(const conf_case *c) {
     return false;
 }
 
-/* Returns the units that a sum of n terms may be off by: twice a random walk; n for equal terms. */
+/* Returns the error of a sum of n terms in units: twice a random walk; n for equal terms. */
 static double conf_sum_units(const conf_case *c) {
     const oracle *x = &c->base.x;
     double rows = (double)(x->sq * (x->hq / x->hkv) * (c->base.features & ATTN_PAGED ? x->b : 1));
@@ -31,8 +30,8 @@ static double conf_sum_units(const conf_case *c) {
     return conf_has_equal_terms(c) ? n : 2 * sqrt(n);
 }
 
-/* Returns the bound of what f16 loses: values below 2^-14 round to multiples of 2^-24 before a product, in random
- * directions for each pair, times the largest factor. */
+/* Returns the bound of the loss by small values in f16: values below 2^-14 round to multiples of 2^-24 before a
+ * product, in random directions for each pair, times the largest factor. */
 static double conf_least_error(const conf_case *c, conf_buffer *t) {
     const oracle *x = &c->base.x;
     const conf_buffer *by = t == &c->slot[FXA_SLOT_O]    ? &c->slot[FXA_SLOT_V]
@@ -52,26 +51,27 @@ static double conf_least_error(const conf_case *c, conf_buffer *t) {
     return t->least;
 }
 
-/* Returns the bound for P and dS rounded to 16 bits separately: uniform within product_unit of the term, so the
- * variance is a third of its square. At most the sum of all. */
+/* Returns the bound of the error by P and dS, each rounded to 16 bits: a rounding error is uniform within product_unit
+ * of its term, so its variance is a third of the square. The bound is at most the sum of all rounding errors. */
 static double conf_product_error(const conf_case *c, conf_buffer *t, int64_t place, double deviations) {
     double all = t->size[place], some = deviations * sqrt(t->noise[place] / 3);
-    bool equal = conf_has_equal_terms(c) || (c->base.features & ATTN_PAGED); /* with shared pages keys are equal */
+    bool equal = conf_has_equal_terms(c) || (c->base.features & ATTN_PAGED); /* with shared pages some keys are equal */
     bool twice = c->rounds_twice && t == &c->slot[FXA_SLOT_DK];
     return (twice ? 2 : 1) * c->product_unit * (equal ? all : fmin(all, some)) +
            (twice ? 1 + c->steepest : 1) * conf_least_error(c, t);
 }
 
-/* Returns the maximum number of parts of dK and dV of a key: one for each head that reads it, times the uses of its
- * page. */
+/* Returns the maximum number of parts that are added to dK and dV of a key: one for each query head that reads the key,
+ * times the uses of its page. */
 static double conf_parts(const conf_case *c) {
     const oracle *x = &c->base.x;
     int64_t page = c->base.features & ATTN_PAGED ? c->base.data.problem.page_size : 0;
     return (double)(x->hq / x->hkv) * (page ? (double)(x->b * ((x->sk + page - 1) / page)) : 1);
 }
 
-/* Returns the bound for 16-bit rounding of dK and dV of single heads, or of the gradients of pairs that a tensor's
- * gradient is a sum of. Values are at most the sum of their magnitudes; in f16 a part below 2^-14 is off by 2^-25. */
+/* Returns the bound of 16-bit rounding of the parts of a sum: dK and dV of single query heads, or the gradients of
+ * pairs in the gradient of a tensor. The parts are at most the sum of their magnitudes; in f16 a part below 2^-14 is
+ * off by 2^-25. */
 static double conf_head_error(const conf_case *c, const conf_buffer *t, int64_t place) {
     bool summed = t == &c->slot[FXA_SLOT_DK] || t == &c->slot[FXA_SLOT_DV];
     bool tensor = t >= c->dtensor && t < c->dtensor + CONF_TENSORS;
@@ -83,22 +83,22 @@ static double conf_half_ulp(fxa_dtype dtype, double x) {
     static const double unit[FXA_E5M2 + 1] = {0, 0x1p-53, 0x1p-24, 0x1p-11, 0x1p-8, [FXA_E4M3] = 0x1p-4, 0x1p-3};
     static const double least[FXA_E5M2 + 1] = {0, 0, 0x1p-126, 0x1p-25, 0x1p-126, [FXA_E4M3] = 0x1p-10, 0x1p-17};
     static const double largest[FXA_E5M2 + 1] = {[FXA_E4M3] = 448, 57344};
-    double beyond = largest[dtype] > 0 ? fabs(x) - largest[dtype] : 0; /* beyond the largest number of the f8 dtype */
+    double beyond = largest[dtype] > 0 ? fabs(x) - largest[dtype] : 0; /* excess over the dtype's largest number */
     return fmax(fmax(unit[dtype] * fabs(x), least[dtype]), beyond);
 }
 
-/* Returns the bound for rounding before an addition: a unit of the result minus the old contents. */
+/* Returns the bound of rounding a result before it is added: a unit of the result minus the old contents. */
 static double conf_added_error(const conf_case *c, const conf_buffer *t, int64_t place, double want) {
     if (!c->rounds_sums) return 0;
     double old = fxa__load_f64(t->before, t->dtype, place);
     return isfinite(old) && isfinite(want) ? conf_half_ulp(t->dtype, fabs(want) + fabs(old)) : 0;
 }
 
-/* Returns the error relative to the tolerance; at most 1 if `got` is the rounding of a value within it. */
+/* Returns the error relative to the tolerance; at most 1 if `got` is a value within the tolerance, rounded to dtype. */
 static double conf_ratio(fxa_dtype dtype, double got, double want, double tolerance) {
     if (want != want || got != got) return want != want && got != got ? 0 : INFINITY;
     if (got == want || got == attn_round(dtype, want)) return 0;
-    /* an infinite tolerance accepts no infinity */
+    /* an infinite tolerance does not allow an infinite difference of infinities */
     if (isnan(tolerance) || (isinf(want) && isinf(tolerance))) return INFINITY;
     if (got < attn_round(dtype, want - tolerance) || got > attn_round(dtype, want + tolerance)) return INFINITY;
     double beyond = fabs(got - want) - conf_half_ulp(dtype, want);
@@ -117,8 +117,8 @@ static bool conf_fail_element(conf_case *c, const conf_buffer *t, int64_t place,
     return false;
 }
 
-/* Returns the expected value: with or without keys whose V is not finite and whose weight may be 0, whichever `got` is
- * nearer to. */
+/* Returns the expected value. If keys with non-finite V may have the weight 0, there are two, with and without these
+ * keys; returns the one nearer to `got`. */
 static double conf_wanted(const conf_buffer *t, int64_t place, double got) {
     double want = fxa__load_f64(t->want_memory, t->want_dtype, place);
     if (isnan(t->spared[place])) return want;
@@ -142,7 +142,7 @@ static bool conf_compare_buffer(conf_case *c, conf_buffer *t) {
             snprintf(c->why + strlen(c->why), sizeof c->why - strlen(c->why), ": not to be written");
             return false;
         }
-        /* old contents are a term too */
+        /* old contents are a term of the sum too */
         double magnitude = t->size[i] > 0 ? t->size[i] + fabs(want) : 0;
         double tolerance = CONF_SAFETY * t->error[i] + c->unit * units * magnitude + floor;
         tolerance += conf_product_error(c, t, i, CONF_DEVIATIONS) + conf_head_error(c, t, i);
@@ -158,7 +158,7 @@ static bool conf_compare_buffer(conf_case *c, conf_buffer *t) {
     }
     if (count == 0 || squares == 0) return true;
     double ratio = sqrt(squares / allowed_squares);
-    /* rounding to a narrower dtype would hide the engine's own error */
+    /* counted only if rounding to a narrower dtype does not hide the engine's own error */
     if (fxa_dtype_size(t->dtype) >= (main == FXA_F64 ? 8 : 4)) c->tally->rms[main] = fmax(c->tally->rms[main], ratio);
     if (ratio <= 1) return true;
     snprintf(c->why, sizeof c->why, "%s: off by %.3g in the root mean square, %.3g is allowed", t->name,
@@ -187,7 +187,7 @@ bool conf_compare(conf_case *c, fxa_pass pass) {
     return pass == FXA_FORWARD || conf_compare_params(c);
 }
 
-/* Reads from a plan's description which products and sums its engine rounds to 16 bits. */
+/* Reads from the description of the plan which products and sums its engine rounds to 16 bits. */
 static void conf_find_units(conf_case *c, const char *engine, fxa_pass pass) {
     conf_call x;
     fxa_plan *plan = NULL;
@@ -212,7 +212,7 @@ static void conf_find_units(conf_case *c, const char *engine, fxa_pass pass) {
     fxa_plan_destroy(plan);
 }
 
-/* Runs the engine and compares its results within their bounds. */
+/* Runs the engine and checks that its results are within their bounds. */
 static bool conf_judge(conf_case *c, const char *engine, fxa_pass pass) {
     if (!conf_run(c, engine, pass)) return false;
     if (c->ran && !c->refused) c->ran(c, pass);

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * Cases for engines of a device; see conf_frame.h.
+ * Frame of tests of engines of a device (conf_frame.h).
  */
 #include "conf_frame.h"
 
@@ -67,7 +67,7 @@ static frame_state frame_state_of(const conf_case *c, bool ok) {
     return !ok ? FRAME_WRONG : c->refused ? FRAME_REFUSED : c->unsure ? FRAME_UNSURE : FRAME_RIGHT;
 }
 
-/* Checks another engine on the same pass, without changing the case's own counts. */
+/* Checks another engine on the same pass, without changing the tally of the case. */
 static bool frame_ask(conf_frame *f, conf_case *c, fxa_pass pass, int i) {
     conf_tally *own = c->tally;
     c->tally = &f->all_others;
@@ -96,9 +96,9 @@ bool frame_pass(conf_frame *f, conf_case *c, fxa_pass pass) {
     return ok;
 }
 
-/* Returns false for cases with a row whose statistics are not finite. Engines of devices compute NaN for all its
- * gradients, those of masked pairs too, because a matrix product multiplies 0 by NaN; the reference has 0
- * (docs/numerics.md). Such cases have no backward pass. */
+/* Returns false if the LSE or maximum of a row is not finite. Engines of devices then compute NaN for all gradients of
+ * the row, also those of masked pairs, because a matrix product multiplies 0 by NaN, while the reference computes 0
+ * (docs/numerics.md). Backward is not tested for such a case. */
 static bool frame_is_finite(const conf_case *c) {
     const conf_buffer *t = &c->slot[FXA_SLOT_LSE];
     int64_t at[FXA_MAX_RANK] = {0};

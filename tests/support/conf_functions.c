@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * Error bounds of functions on devices, as stated in docs/numerics.md. Those of cuDNN are above what was measured on a
- * device; tests/gpu/test_cudnn_functions.c measures them again. The cuda engine has the bounds of cpu, except for the
- * tanh of soft caps, which some kernels evaluate four pairs at a time.
+ * Error bounds of functions on devices, as stated in docs/numerics.md. The bounds of cuDNN exceed the errors that were
+ * measured on a device; tests/gpu/test_cudnn_functions.c measures them again. The cuda engine has the bounds of cpu,
+ * except for the tanh of soft caps, which some kernels evaluate four pairs at a time.
  */
 #include "conf_case.h"
 
@@ -12,7 +12,7 @@
 
 #define UNIT 0x1p-24
 
-/* error = relative |y| + by_x |x y| + absolute */
+/* Error of a function y of x: relative |y| + by_x |x y| + absolute. */
 static const struct cudnn_function {
     double relative, by_x, absolute;
 } cudnn_functions[FXA_OP_COUNT] = {
@@ -30,7 +30,7 @@ double conf_cudnn_function(uint32_t op, double x, double y) {
     if (f->relative == 0 && f->absolute == 0) return -1;
     double absolute = f->absolute;
     if (op == FXA_OP_TAN) absolute *= 1 + y * y;
-    /* range reduction subtracts multiples of pi */
+    /* range reduction subtracts multiples of pi, which costs digits for large x */
     if (op == FXA_OP_SIN || op == FXA_OP_COS || op == FXA_OP_TAN) absolute += fabs(x) * 0x1p-26;
     return f->relative * fabs(y) + f->by_x * fabs(x * y) + absolute;
 }
@@ -44,7 +44,7 @@ double conf_cuda_cap(uint32_t op, double x, double y) {
     return fmax(8 * UNIT * fabs(y), fabs(x) < 9.8 ? 0x1p-20 : 0); /* 4 ulps; 28 / (2 log2(e)) */
 }
 
-/* Returns the value of a node that depends only on constants and params; NaN for others. */
+/* Returns the value of a node that depends only on constants and params; NaN for other nodes. */
 static double cap_number(const fxa__node *n, const double *params, const double *number) {
     double x = n->n_args > 0 ? number[n->arg[0]] : 0, y = n->n_args > 1 ? number[n->arg[1]] : 0;
     if (n->type != FXA_FLOAT) return NAN;
@@ -60,7 +60,7 @@ static double cap_number(const fxa__node *n, const double *params, const double 
     }
 }
 
-/* Returns the maximum factor from a change of the tanh to a change of the node. */
+/* Returns the maximum factor by which a change of the tanh changes the node. */
 static double cap_gain(const fxa__node *n, const double *number, const double *gain) {
     double sum = 0, by = NAN;
     for (int k = 0; k < n->n_args; k++) sum += gain[n->arg[k]];

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * Cases between guard pages; see conf_guard.h.
+ * Cases between guard pages (conf_guard.h).
  */
 #include "conf_guard.h"
 
@@ -8,14 +8,14 @@
 #include <stdlib.h>
 #include <string.h>
 
-/* Allocates the next buffer: `size` bytes next to an inaccessible page. */
+/* Allocates the case's next guarded buffer: `size` bytes next to an inaccessible page. */
 static guard *guard_next(conf_guard *g, size_t size, size_t align) {
     if (g->count == CONF_GUARDS) abort();
     g->memory[g->count] = guard_make(size, align, g->at_end);
     return &g->memory[g->count++];
 }
 
-/* Finds the first and last element relative to the origin. Returns false if there is none. */
+/* Finds the offsets of the first and last element from the origin. Returns false if the buffer has no element. */
 static bool guard_extent(const conf_buffer *t, int64_t *lo, int64_t *hi) {
     *lo = *hi = 0;
     for (int i = 0; i < t->rank; i++) {
@@ -26,7 +26,7 @@ static bool guard_extent(const conf_buffer *t, int64_t *lo, int64_t *hi) {
     return true;
 }
 
-/* Moves a buffer next to a page. from: initial contents, in the layout of its memory. */
+/* Moves a buffer next to an inaccessible page. from: initial contents, in the layout of the buffer's memory. */
 static void guard_move(conf_guard *g, conf_buffer *t, const unsigned char *from, bool lock) {
     int64_t lo, hi, size = (int64_t)fxa_dtype_size(t->dtype);
     bool some = guard_extent(t, &lo, &hi);

@@ -19,11 +19,11 @@ typedef struct conf_guard {
     int count;
 } conf_guard;
 
-/* Makes such a case. Outputs start as conf_fill_outputs left them in `before`. */
+/* Makes a guarded copy of the case *c. Outputs start with the contents that conf_fill_outputs left in `before`. */
 void conf_guard_make(conf_guard *g, conf_case *c, const char *engine, fxa_pass pass, bool at_end, size_t workspace);
 void conf_guard_free(conf_guard *g);
-/* Returns true if every element of every output has the same bits as in the original, and no byte around a buffer was
- * written. The reason goes to original->why. */
+/* Returns true if every element of every output has the same bits as in the original case, and no byte around a buffer
+ * was written. Otherwise original->why has the reason. */
 bool conf_guard_same(conf_guard *g, conf_case *original, fxa_pass pass);
 
 #endif

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * Programs for conformance: twins, generated programs, the gallery. See conf_case.h.
+ * Programs for conformance: twins, generated programs, the gallery (conf_case.h).
  */
 #include "conf_case.h"
 #include "gen.h"
@@ -35,7 +35,8 @@ static fxa_program *source_generate(fxa_context *ctx, unsigned flags, uint64_t *
     return gen_program(ctx, tape, (size_t)attn_int(rng, 8, sizeof tape), flags);
 }
 
-/* Adds an output of `from` and all nodes it needs to a builder. Returns its value. */
+/* Adds the output of `kind` of the program `from`, and all nodes that it depends on, to a builder. Returns the value of
+ * the output. */
 static fxa_value source_import(fxa_builder *b, const fxa_program *from, fxa__out_kind kind) {
     fxa_value *map = malloc((size_t)from->n_nodes * sizeof *map), value;
     if (!map || !fxa__builder_import(b, from, map)) abort();
@@ -92,7 +93,8 @@ static fxa_program *source_one(fxa_context *ctx, const char *const *texts, size_
     return fxa_program_parse(ctx, chosen, strlen(chosen), &program, NULL) == FXA_OK ? program : NULL;
 }
 
-/* Returns a mask with few pairs, or with holes, for engines to skip: from tables of every kind, or from the score. */
+/* Returns a mask with few attended pairs, or with holes, so that engines can skip tiles: by tables of every kind, or by
+ * the score. */
 static fxa_program *source_sparse(fxa_context *ctx, uint64_t *rng) {
     static const char *const text[] = {
         "tensor blk : bool[3]\nmask = blk[h, q // 8, k // 8]",

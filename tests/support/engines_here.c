@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * Engines that can run on this machine; see engines_here.h.
+ * Engines that can run on this machine (engines_here.h).
  */
 #include "engines_here.h"
 

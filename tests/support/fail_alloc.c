@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * Failing and counting allocator; see fail_alloc.h. A block is [padding, header, user's bytes], with the user's bytes
+ * Failing and counting allocator (fail_alloc.h). A block is [padding, header, user's bytes], with the user's bytes
  * aligned.
  */
 #include "support/fail_alloc.h"

@@ -1,13 +1,13 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * Floating point states of callers, and results of calls as bytes: for tests that repeat calls in different states. The
+ * Floating-point states of callers, and results of calls as bytes, for tests that repeat calls in different states. The
  * state is read and set without arithmetic.
  */
 #ifndef FXA_TESTS_FLOAT_STATES_H
 #define FXA_TESTS_FLOAT_STATES_H
 
 #ifndef _GNU_SOURCE
-#define _GNU_SOURCE /* for feenableexcept, so this header is included first */
+#define _GNU_SOURCE /* declares feenableexcept: include this header first */
 #endif
 #include "t.h"
 
@@ -15,7 +15,7 @@
 
 /* ---- States ------------------------------------------------------------------------------------------------------ */
 
-typedef struct state { /* state as the machine stores it */
+typedef struct state { /* floating-point state in the machine's format */
 #if defined(__x86_64__)
     uint32_t mxcsr, x87[7];
 #elif defined(__aarch64__)
@@ -54,7 +54,7 @@ __attribute__((unused)) static void state_flush(void) {
 #endif
 }
 
-/* Sets 24 bits of precision, as some graphics libraries do. */
+/* Sets the x87 precision to 24 bits, as some graphics libraries do. */
 __attribute__((unused)) static void state_short_x87(void) {
 #if defined(__x86_64__)
     uint16_t control = 0x07f;
@@ -72,7 +72,7 @@ __attribute__((unused)) static void state_traps(void) {
 #endif
 }
 __attribute__((unused)) static void state_flags(void) { (void)feraiseexcept(FE_ALL_EXCEPT); }
-/* Sets exception flags before the traps: pending exceptions must not trap in the library. */
+/* Sets exception flags and then enables traps: exceptions that are pending must not trap in the library. */
 __attribute__((unused)) static void state_flags_then_traps(void) {
     state_flags();
     state_traps();
@@ -94,7 +94,7 @@ static const struct {
 };
 enum { N_STATES = sizeof states / sizeof *states };
 
-/* ---- What a call gives, as bytes --------------------------------------------------------------------------------- */
+/* ---- Results of a call, as bytes --------------------------------------------------------------------------------- */
 
 typedef struct record {
     size_t size;
@@ -110,7 +110,7 @@ __attribute__((unused)) static void record_status(record *r, fxa_status status, 
     record_bytes(r, &status, sizeof status);
     record_bytes(r, err->text, strlen(err->text));
 }
-/* Records hash, bytes and text, and drops the reference. */
+/* Records hash, bytes and text of a program, and drops the reference. */
 __attribute__((unused)) static void record_program(record *r, fxa_program *program) {
     static char text[1 << 15];
     uint8_t hash[16];

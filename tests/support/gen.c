@@ -1,8 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * Random score programs from a tape; see gen.h. Each type has a pool of the values made so far. A step reads an
- * operation from the tape and takes operands from the pools, preferring recent ones; outputs combine the last few
- * values.
+ * Random score programs from a tape (gen.h). Each type has a pool of the values made so far. A step reads an operation
+ * from the tape and takes operands from the pools, preferring recent ones; outputs combine the last few values.
  */
 #include "gen.h"
 
@@ -46,14 +45,14 @@ static fxa_value gen_back(gen_state *g, fxa_type type, unsigned back) {
     return p->value[(p->made - 1 - back % p->count) % GEN_POOL];
 }
 
-/* Returns a value of the type, mostly a recent one (byte 0 = the latest), so that values are used and expressions
+/* Returns a value of the type, usually a recent one (byte 0 = the latest), so that values are used and expressions
  * become deep. */
 static fxa_value gen_get(gen_state *g, fxa_type type) {
     unsigned r = gen_byte(g);
     return gen_back(g, type, (r * r * g->pool[type].count) >> 16);
 }
 
-/* Returns an operand of any type, which the language converts. */
+/* Returns an operand of any type; the builder converts it. */
 static fxa_value gen_any(gen_state *g, fxa_type wanted) {
     unsigned r = gen_byte(g);
     if (r >= 240) return gen_get(g, FXA_BOOL);
@@ -90,7 +89,7 @@ static fxa_value gen_coordinate(const gen_state *g, fxa_input input) {
     return fxa_builder_input(g->b, input);
 }
 
-/* Returns an index that is likely inside a small tensor: a coordinate, or any int. */
+/* Returns an index that is likely to be inside a small tensor: a coordinate, or any int. */
 static fxa_value gen_index(gen_state *g) {
     static const fxa_input coordinate[] = {FXA_INPUT_H, FXA_INPUT_Q,     FXA_INPUT_K,    FXA_INPUT_B,
                                            FXA_INPUT_H, FXA_INPUT_Q_ROW, FXA_INPUT_K_ROW};
@@ -137,7 +136,7 @@ static void gen_leaf(gen_state *g) {
         gen_put(g, FXA_FLOAT, fxa_builder_float(g->b, gen_double(g)));
 }
 
-/* Returns a float of a single coordinate, or an earlier value. */
+/* Returns a coordinate as a float, or an earlier value. */
 static fxa_value gen_place_or_float(gen_state *g) {
     static const fxa_input coordinate[] = {FXA_INPUT_K, FXA_INPUT_H, FXA_INPUT_Q, FXA_INPUT_B};
     unsigned r = gen_byte(g);
@@ -241,7 +240,7 @@ static void gen_bool_step(gen_state *g) {
     gen_put(g, FXA_BOOL, v);
 }
 
-/* Returns c0 + c1 * x + c2 * y over coordinates, sometimes // or % a nonzero constant. */
+/* Returns c0 + c1 * x + c2 * y with coordinates x and y, sometimes // or % a nonzero constant. */
 static fxa_value gen_affine(gen_state *g) {
     fxa_value sum = fxa_builder_int(g->b, (int32_t)gen_pick(g, 41) - 20);
     unsigned terms = 1 + gen_pick(g, 3);
@@ -284,7 +283,7 @@ static void gen_smooth_step(gen_state *g) {
     unsigned r = gen_pick(g, 17);
     fxa_builder *b = g->b;
     fxa_value x = gen_get(g, FXA_FLOAT), y = gen_get(g, FXA_FLOAT), v;
-    /* bounded by 1, for products and quotients of moderate size */
+    /* bounded by 1, to keep products and quotients of moderate size */
     fxa_value small = fxa_builder_op1(b, FXA_OP_TANH, y), one = fxa_builder_float(b, 1);
     fxa_value square = fxa_builder_op2(b, FXA_OP_MUL, x, x);
     fxa_value above = fxa_builder_op2(b, FXA_OP_ADD, square, one);
@@ -344,7 +343,7 @@ static void gen_step(gen_state *g) {
         gen_bool_step(g);
 }
 
-/* Returns an output that combines up to `most` of the last values. */
+/* Returns an output that combines up to `most` of the most recent values. */
 static fxa_value gen_join(gen_state *g, fxa_type type, unsigned most) {
     fxa_value v = gen_back(g, type, 0);
     for (unsigned i = gen_pick(g, most); i > 0; i--) {

@@ -14,10 +14,10 @@
 typedef struct grads {
     double score;
     double param[FXA_MAX_PARAMS];
-    double tensor[8][GRADS_MAX_ELEMENTS]; /* by tensor and row-major index */
+    double tensor[8][GRADS_MAX_ELEMENTS]; /* [tensor][row-major index] sums */
 } grads;
 
-/* Returns the row-major index of an element; -1 = outside. A negative index counts from the end. */
+/* Returns the row-major index of an element; -1 = out of bounds. A negative index counts from the end. */
 __attribute__((unused)) static int64_t grads_element(const fxa_view *view, const int32_t *index) {
     int64_t at = 0;
     for (int32_t i = 0; i < view->rank; i++) {

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * Memory between inaccessible pages; see guard.h.
+ * Memory between inaccessible pages (guard.h).
  */
 #define _DEFAULT_SOURCE /* for MAP_ANONYMOUS */
 #include "guard.h"

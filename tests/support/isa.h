@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * Instruction sets of the cpu engine, by their names in FXA_CPU. Tests run with each that the machine has and report
- * those it lacks.
+ * Instruction sets of the cpu engine, by their names in FXA_CPU. Tests run with each set that the machine has and
+ * report the sets that it lacks.
  */
 #ifndef FXA_TESTS_ISA_H
 #define FXA_TESTS_ISA_H
@@ -11,14 +11,14 @@
 static const char *const isa_names[] = {"scalar", "sse2", "avx2", "avx512", "avx512-bf16", "amx", "neon"};
 enum { ISA_COUNT = sizeof isa_names / sizeof *isa_names };
 
-/* Returns true if the cpu engine runs with FXA_CPU as it is set; else writes the reason to `why`. */
+/* Returns true if the cpu engine runs with the present value of FXA_CPU; else writes the reason to `why`. */
 __attribute__((unused)) static bool isa_is_usable(char *why, size_t capacity) {
     fxa_context *ctx = NULL;
     fxa_support reports[8];
     size_t count = 8;
     fxa_problem p = FXA_PROBLEM_INIT;
     bool usable = false;
-    p.b = p.hq = p.sq = p.sk = p.d_qk = 1, p.q.dtype = FXA_BF16; /* bf16, so that the sets for bf16 are included */
+    p.b = p.hq = p.sq = p.sk = p.d_qk = 1, p.q.dtype = FXA_BF16; /* bf16, to include the sets for bf16 */
     snprintf(why, capacity, "no cpu engine in this build");
     if (fxa_context_create(NULL, &ctx, NULL) != FXA_OK) abort();
     if (fxa_support_query(ctx, &p, reports, &count, NULL) != FXA_OK) count = 0;
@@ -31,7 +31,8 @@ __attribute__((unused)) static bool isa_is_usable(char *why, size_t capacity) {
     return usable;
 }
 
-/* Calls `run` with FXA_CPU set to each usable name in turn. If FXA_CPU is set already, only that one is used. */
+/* Calls `run` with FXA_CPU set to each usable name in turn. If FXA_CPU is set already, calls `run` only with that
+ * value. */
 __attribute__((unused)) static void isa_each(void (*run)(const char *isa)) {
     const char *outside = getenv("FXA_CPU");
     static bool told[ISA_COUNT];

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * Arguments in the memory of the mock device; see mock_call.h.
+ * Arguments in the memory of the mock device (mock_call.h).
  */
 #include "mock_call.h"
 

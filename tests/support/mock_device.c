@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * Engine of the mock device; see mock_device.h. It only queues operations; mock_queue.c performs them.
+ * Engine of the mock device (mock_device.h). The engine only queues operations; mock_queue.c performs them.
  */
 #include "mock_device.h"
 
@@ -17,7 +17,7 @@ _Thread_local bool mock_in_finalizer;
 typedef struct mock_self {
     fxa__host *host;
     int32_t ordinal;
-    bool is_target; /* the instance belongs to a target without a device */
+    bool is_target; /* true: the instance belongs to a target without a device */
     pid_t process;
 } mock_self;
 
@@ -45,7 +45,8 @@ fxa_status mock_count_call(mock_hook hook, fxa_error *err) {
                      call, names[hook]);
 }
 
-/* First call of each function of an instance: counts it and returns its failure. */
+/* Counts the call and returns the failure that the test has armed for it. Every function of an instance calls this
+ * function first. */
 static fxa_status mock_enter(mock_self *s, mock_hook hook, fxa_error *err) {
     bool needs_device = hook >= MOCK_CHECK;
     if (s->process == getpid() && !(needs_device && s->is_target)) return mock_count_call(hook, err);
@@ -249,7 +250,7 @@ static fxa_status mock_copy_from(void *self, void *to, const void *device, size_
     return mock_copy(self, to, device, size, device, stream, err);
 }
 
-/* Performs the queue of a stream. A failure drops the rest of it. */
+/* Performs the queue of a stream. If an operation fails, drops the rest of the queue. */
 static fxa_status mock_wait(void *self, void *stream, fxa_error *err) {
     const mock_self *s = self;
     fxa_status status = mock_enter(self, MOCK_WAIT, err);
@@ -288,7 +289,7 @@ const fxa__engine mock_engine = {
     .memory = &mock_memory,
 };
 
-/* ---- For tests that place tensors themselves --------------------------------------------------------------------- */
+/* ---- For tests that place tensors in device memory themselves ---------------------------------------------------- */
 
 void *mock_place(int32_t ordinal, const void *content, size_t size, size_t first) {
     mock_block *b = mock_block_make(ordinal, size, first);

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * Blocks of the mock device's memory; see mock_memory.h.
+ * Blocks of the mock device's memory (mock_memory.h).
  */
 #define _DEFAULT_SOURCE /* for MAP_ANONYMOUS */
 #include "mock_memory.h"

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * Queue of the mock device; see mock_queue.h. One list for all streams. A thread performs operations while it holds
- * `mock_order`, so that another one waits for operations it has removed from the list.
+ * Queue of the mock device (mock_queue.h), one list for all streams. A thread holds `mock_order` while it performs
+ * operations, so that another thread waits for operations that were already removed from the list.
  */
 #include "mock_queue.h"
 
@@ -38,7 +38,7 @@ void mock_touch_start(mock_touch *t, const fxa__problem *p, const fxa__bound_arg
     t->args.workspace = bound->workspace;
 }
 
-/* Array pointers are set here, because the struct may have moved. */
+/* the pointers to arrays are set here, because the struct may have moved */
 bool mock_touch_get(const mock_touch *t, const fxa__problem *p, const fxa__bound_args *bound, size_t i,
                     fxa__run_region *out) {
     fxa_args args = t->args;
@@ -88,7 +88,7 @@ mock_op *mock_op_of_run(mock_code *code, const fxa__problem *p, const fxa__bound
     return op;
 }
 
-/* Reads scalars in memory as the header specifies: ints are truncated and clamped, NaN is the default scale. */
+/* Reads scalars in memory as fxattn.h specifies: ints are truncated and clamped; NaN selects the default scale. */
 static void mock_op_read_scalars(mock_op *op) {
     const fxa_problem *in = &op->p->in;
     const double *params = op->bound.slot[FXA_SLOT_PARAMS];
@@ -109,7 +109,7 @@ static fxa_status mock_op_perform(mock_op *op, fxa_error *err) {
     if (op->code) {
         if (mock.performing) mock.performing();
         if (op->p->in.flags & FXA_SCALARS_IN_MEMORY) mock_op_read_scalars(op);
-        fxa__poison_fill(op->bound.workspace, op->bound.workspace_size); /* as for runs on the host */
+        fxa__poison_fill(op->bound.workspace, op->bound.workspace_size); /* poison, as on the host */
         status = fxa__engine_ref.run(NULL, op->code->inner, op->p, &op->bound, err);
         if (status == FXA_OK && fxa__engine_ref.zones && op->bound.workspace)
             fxa__engine_ref.zones(NULL, op->code->inner, op->p, op->bound.workspace);

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * Operations that the mock device (mock_device.h) has queued: copies and runs, in order, each on a stream. Operations
- * have copies of everything that the caller may free after the call.
+ * Operations that the mock device (mock_device.h) has queued: copies and runs, in order, each on a stream. An operation
+ * holds copies of everything that the caller may free after the call.
  */
 #ifndef FXA_TESTS_MOCK_QUEUE_H
 #define FXA_TESTS_MOCK_QUEUE_H
@@ -10,7 +10,7 @@
 #include "mock_memory.h"
 #include "problem/run_regions.h"
 
-/* Code of the mock: the code of ref, with references of its owners and of the queue. */
+/* Code of the mock: the code of ref, with a reference count for its owners and the queue. */
 typedef struct mock_code {
     atomic_size_t refs;
     fxa__host *host;
@@ -21,9 +21,9 @@ void mock_code_leave(mock_code *code);
 typedef struct mock_op {
     int32_t ordinal;
     void *stream;
-    mock_block *block[FXA__RUN_REGIONS]; /* blocks that are opened while it is performed */
+    mock_block *block[FXA__RUN_REGIONS]; /* blocks that are opened while the operation is performed */
     size_t n_blocks;
-    void *to; /* copy: its host side is accessed when it is performed */
+    void *to; /* copy: host memory, which is accessed when the operation is performed */
     const void *from;
     size_t size;
     mock_code *code; /* run */
@@ -34,20 +34,20 @@ typedef struct mock_op {
     struct mock_op *next;
 } mock_op;
 
-/* Counts a call. Returns a failure if it is the one that should fail. */
+/* Counts a call. Returns a failure if this is the call that should fail. */
 fxa_status mock_count_call(mock_hook hook, fxa_error *err);
 
-/* Adds an op, which it owns from then on; allocated by calloc. */
+/* Adds an operation, allocated by calloc, to the queue, which takes ownership. */
 void mock_queue_push(mock_op *op);
-/* Makes a run with copies of the host data that `bound` points to. */
+/* Makes the operation of a run, with copies of the host data that `bound` points to. */
 mock_op *mock_op_of_run(mock_code *code, const fxa__problem *p, const fxa__bound_args *bound);
-/* Performs the operations of a stream, or of all; on a failure drops the rest. */
+/* Performs the operations of a stream, or of all streams; after a failure drops the remaining operations. */
 fxa_status mock_queue_perform(int32_t ordinal, bool all, void *stream, fxa_error *err);
-/* Drops the operations of a stream, or of all. */
+/* Drops the operations of a stream, or of all streams. */
 void mock_queue_drop(int32_t ordinal, bool all, void *stream);
 bool mock_queue_needs(const mock_block *block);
 
-/* Iterates over the device memory of a run, by number. Returns false past the end. Entries without data are not
+/* Iterates over the device memory of a run by index. Returns false past the end. Regions without data are not
  * accessed. */
 typedef struct mock_touch {
     fxa_args args;

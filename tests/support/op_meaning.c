@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * Second implementation of the operations; see op_meaning.h. Ints are 64 bits wide and wrapped at the end, divisions
- * use the floor of an exact quotient, roundings are written out.
+ * Second implementation of the operations (op_meaning.h). Ints are 64 bits wide and wrapped at the end, divisions use
+ * the floor of an exact quotient, roundings are written out.
  */
 #include "op_meaning.h"
 
@@ -99,7 +99,8 @@ static meaning meaning_arith_float(fxa_op op, double x, double y, double z) {
     }
 }
 
-/* The exact quotient of two ints differs from an integer by more than an f64 rounds. */
+/* Returns floor(x / y); 0 for y == 0. For 32-bit ints, a quotient that is no integer differs from every integer by more
+ * than f64 rounds. */
 static int64_t meaning_floordiv(int64_t x, int64_t y) { return y == 0 ? 0 : (int64_t)floor((double)x / (double)y); }
 
 static meaning meaning_arith_int(fxa_op op, int64_t x, int64_t y, int64_t z) {

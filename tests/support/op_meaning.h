@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
  * Meaning of each operation, implemented independently of ops.def: operand types, conversions and values. Tests of
- * builder, folding and evaluator compare with it.
+ * builder, constant folding and evaluator compare with this implementation.
  */
 #ifndef FXA_TESTS_OP_MEANING_H
 #define FXA_TESTS_OP_MEANING_H
@@ -11,9 +11,9 @@
 #include <stdbool.h>
 
 typedef struct meaning {
-    fxa_type type; /* 0 = the operation does not accept these operand types */
+    fxa_type type; /* type of the result; 0 = the operation does not accept these operand types */
     double f;
-    int64_t i; /* value of an int; of a bool, 0 or 1 */
+    int64_t i; /* value of an int or a bool (0 or 1) */
 } meaning;
 
 meaning meaning_float(double x);
@@ -23,10 +23,10 @@ meaning meaning_bool(bool x);
 /* Returns the value as a float, whatever its type. */
 double meaning_number(meaning x);
 
-int meaning_arity(fxa_op op); /* 0 for leaves and unknown codes */
+int meaning_arity(fxa_op op); /* returns the number of operands; 0 for leaves and unknown codes */
 meaning meaning_op(fxa_op op, const meaning *x);
 
-/* Returns true for equal types and values. NaN equals NaN; zeroes of different sign are equal only if `zeroes`. */
+/* Returns true if types and values are equal. NaN equals NaN; zeroes of different sign are equal only if `zeroes`. */
 bool meaning_same(meaning x, meaning y, bool zeroes);
 
 #endif

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * Enumerates ops.def: every operation with every accepted combination of operand types, and a program of it with
- * operands that are params, pairs or coordinates. For test_ops_everywhere.c (the language) and test_ops_lowered.c
+ * Enumerates ops.def: every operation with every accepted combination of operand types, and a program with the
+ * operation applied to params, pairs or coordinates. For test_ops_everywhere.c (the language) and test_ops_lowered.c
  * (src/lower and the engines).
  */
 #ifndef FXA_TESTS_OP_WALK_H
@@ -12,7 +12,7 @@
 #include "program/program.h"
 #include "support/op_meaning.h"
 
-/* An operation with accepted operand types. */
+/* An operation with operand types that it accepts. */
 typedef struct walk_step {
     fxa_op op;
     const fxa__op_info *info;
@@ -20,7 +20,8 @@ typedef struct walk_step {
     char label[80];
 } walk_step;
 
-/* Operands as text, by type and position. Bools compare floats, since such a comparison is not simplified. */
+/* Texts of operands, [type][position]. The texts of bools compare floats, because such comparisons are not
+ * simplified. */
 typedef const char *walk_operands[4][3];
 __attribute__((unused)) static const walk_operands walk_params = {
     [FXA_FLOAT] = {"f0", "f1", "f2"},
@@ -70,7 +71,7 @@ __attribute__((unused)) static void walk_each(fxa_context *ctx, void (*visit)(fx
     }
 }
 
-/* Writes the operation on these operands, in the given form. */
+/* Writes the operation, applied to these operands, in the given form of the language. */
 __attribute__((unused)) static void walk_write(char *out, size_t size, const walk_step *s, fxa__form form,
                                                const char *text, const walk_operands operands) {
     const char *x = operands[s->type[0]][0], *y = operands[s->type[1]][1], *z = operands[s->type[2]][2];
@@ -83,7 +84,7 @@ __attribute__((unused)) static void walk_write(char *out, size_t size, const wal
                  s->info->arity > 2 ? ", " : "", s->info->arity > 2 ? z : "");
 }
 
-/* Returns a program whose output is the expression; only a cast to its own type is folded. */
+/* Returns a program whose output is the expression. The builder folds at most a cast to the value's own type. */
 __attribute__((unused)) static fxa_program *walk_parse(fxa_context *ctx, const walk_step *s, const char *expression) {
     char text[600];
     fxa_program *p = NULL;

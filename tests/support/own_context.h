@@ -31,7 +31,7 @@ __attribute__((unused)) static fxa_builder *own_builder(fxa_program_kind kind) {
     return b;
 }
 
-/* Finishes and destroys a builder, which must be without errors. Returns the program. */
+/* Finishes and destroys a builder, which must have no errors. Returns the program. */
 __attribute__((unused)) static fxa_program *own_finish(fxa_builder *b) {
     fxa_program *p = NULL;
     fxa_error err;
@@ -40,7 +40,7 @@ __attribute__((unused)) static fxa_program *own_finish(fxa_builder *b) {
     return p;
 }
 
-/* Returns a value of this type that varies with the inputs. */
+/* Returns a value of the given type that varies with the inputs. */
 __attribute__((unused)) static fxa_value own_any(fxa_builder *b, fxa_type type) {
     fxa_value q = fxa_builder_input(b, FXA_INPUT_Q), k = fxa_builder_input(b, FXA_INPUT_K);
     return type == FXA_FLOAT ? fxa_builder_input(b, FXA_INPUT_SCORE)
@@ -55,7 +55,8 @@ __attribute__((unused)) static bool own_equal(const fxa_program *x, const fxa_pr
            memcmp(x->outputs, y->outputs, (size_t)x->n_outputs * sizeof *x->outputs) == 0;
 }
 
-/* Asserts the canonical form: operands before users, all nodes needed, no two equal, unused parts zero, postorder. */
+/* Asserts the canonical form of a program: operands before users, all nodes needed, no two equal, unused parts zero,
+ * postorder. */
 __attribute__((unused)) static void own_check_form(const fxa_program *p) {
     bool *used = calloc((size_t)p->n_nodes, sizeof *used);
     for (int32_t i = 0; i < p->n_outputs; i++) used[p->outputs[i].value] = true;

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * A test's own registry of engines. A test program that includes this is linked without the library's registry.
+ * A test's own registry of engines. A test program that includes this file is linked without the library's registry.
  */
 #ifndef FXA_TESTS_OWN_ENGINES_H
 #define FXA_TESTS_OWN_ENGINES_H
@@ -9,8 +9,8 @@
 
 #include <string.h>
 
-#define OWN_ENGINES 72                              /* more than 64: a context has one bit for each of the first 64 */
-static const fxa__engine *own_engines[OWN_ENGINES]; /* set by the test, in order of preference; NULL-terminated */
+#define OWN_ENGINES 72                              /* a context has one bit for each of the first 64 */
+static const fxa__engine *own_engines[OWN_ENGINES]; /* set by the test, in order of preference; ends with NULL */
 
 const fxa__engine *fxa__engine_at(size_t index) { return index < OWN_ENGINES ? own_engines[index] : NULL; }
 const fxa__engine *fxa__engine_find(const char *name) {

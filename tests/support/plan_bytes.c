@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * Saved plans, and a second implementation of their format; see plan_bytes.h.
+ * Saved plans, and a second implementation of their format (plan_bytes.h).
  */
 #include "support/plan_bytes.h"
 
@@ -28,7 +28,7 @@ static fxa_status blob_identity(fxa_context *ctx, blob_bytes *out, fxa_error *er
     return blob_save(ctx, &p, out, err);
 }
 
-/* Saves the plan of a tiny problem; `made` is the status of making it. */
+/* Saves the plan of a tiny problem; `made` is the status of making the problem. */
 static fxa_status blob_save_tiny(fxa_context *ctx, tiny *t, fxa_status made, blob_bytes *out, fxa_error *err) {
     if (made != FXA_OK) return made;
     t->problem.engine = "ref";
@@ -48,7 +48,7 @@ static fxa_status blob_tiny_backward(fxa_context *ctx, blob_bytes *out, fxa_erro
 }
 
 /* Sets as many features as can be combined: bf16, GQA, packed sequences, window, dropout, a learned sink, maps, a
- * user's backward with its own param. */
+ * user-written backward with its own param. */
 static void blob_enrich(tiny *t, const fxa_program *bprop) {
     fxa_problem *p = &t->problem;
     p->pass = FXA_BACKWARD;
@@ -91,7 +91,7 @@ const blob_case blob_cases[BLOB_CASES] = {
     {"rich_backward", blob_rich_backward},
 };
 
-/* ---- The format, once more --------------------------------------------------------------------------------------- */
+/* ---- Second implementation of the format ------------------------------------------------------------------------- */
 
 static uint64_t blob_sum_of(const uint8_t *data, size_t size) {
     uint8_t hash[16];

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * Plan bytes for tests: some saved plans, and reader and writer of the format of src/plan/plan_save.c, implemented from
- * its description alone.
+ * Plan bytes for tests: some saved plans, and a reader and a writer of the format, implemented only from its
+ * description in src/plan/plan_save.c.
  */
 #ifndef FXA_TESTS_PLAN_BYTES_H
 #define FXA_TESTS_PLAN_BYTES_H
@@ -17,7 +17,7 @@ typedef struct blob_bytes {
     size_t size;
 } blob_bytes;
 
-/* Saved plans of the reference engine. `make` returns a failure of the library with its text. */
+/* A plan of the reference engine to save. `make` returns a failure of the library with its text. */
 typedef struct blob_case {
     const char *name;
     fxa_status (*make)(fxa_context *ctx, blob_bytes *out, fxa_error *err);
@@ -35,11 +35,11 @@ typedef struct blob_parts {
     blob_bytes section[4];
 } blob_parts;
 
-bool blob_parts_read(const blob_bytes *b, blob_parts *p);  /* returns false if the bytes differ from the description */
+bool blob_parts_read(const blob_bytes *b, blob_parts *p);  /* returns false if bytes and description differ */
 void blob_parts_write(const blob_parts *p, blob_bytes *b); /* computes all sizes, offsets and checksums */
-void blob_reseal(blob_bytes *b);                           /* updates the header's checksum after a change in place */
+void blob_reseal(blob_bytes *b);                           /* updates the header's checksum after a change */
 
-/* Writes p and loads it. A loaded plan is destroyed again. */
+/* Writes p as bytes and loads them. A plan that was loaded is destroyed again. */
 fxa_status blob_parts_load(fxa_context *ctx, const blob_parts *p, fxa_error *err);
 
 #endif

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * The tiny problem in a context with a counting allocator: fixture of most plan tests.
+ * The tiny problem in a context with a counting allocator: the fixture of most plan tests.
  */
 #ifndef FXA_TESTS_PLAN_RIG_H
 #define FXA_TESTS_PLAN_RIG_H
@@ -15,7 +15,7 @@ typedef struct plan_rig {
     tiny t;
 } plan_rig;
 
-/* Starts the rig, which must not move afterwards. */
+/* Starts the rig. *r must not move afterwards. */
 static bool plan_rig_start(plan_rig *r) {
     fxa_error err;
     *r = (plan_rig){.memory = FAIL_ALLOC_INIT};
@@ -26,7 +26,7 @@ static bool plan_rig_start(plan_rig *r) {
     return status == FXA_OK;
 }
 
-/* Ends the rig, and asserts that all memory was freed. */
+/* Ends the rig and asserts that all memory was freed. */
 static void plan_rig_end(plan_rig *r) {
     tiny_end(&r->t);
     fxa_context_destroy(r->ctx);

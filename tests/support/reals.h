@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * Rows of a kernel set's compute type, f32 or f64, in tests of its kernels.
+ * Rows of values in the compute type of a kernel set, f32 or f64, for tests of its kernels.
  */
 #ifndef FXA_TESTS_REALS_H
 #define FXA_TESTS_REALS_H

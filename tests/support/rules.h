@@ -1,9 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
  * Rules that hold for every engine, with every instruction set, in every float dtype, for few rows and for many
- * (engines use different code for them). RULE(name) { ... } is a test that runs for each of these. Values are doubles
- * that are stored in the dtype for the call only, so a rule is written once; random values are representable in the
- * dtype.
+ * (engines use different code for them). RULE(name) { ... } is a test that runs for each of these. A rule is written
+ * once for all dtypes: its values are doubles that are stored in the dtype for the call only, and random values are
+ * representable in the dtype.
  */
 #ifndef FXA_TESTS_RULES_H
 #define FXA_TESTS_RULES_H
@@ -17,13 +17,14 @@ static const char *rules_engine;
 static fxa_dtype rules_dtype;
 static int rows, keys;
 
-/* One head. Programs may use one tensor `t` of rank 1 with `keys` elements, and one param `x`. */
+/* Problem of a rule, with one head. Programs may use one tensor `t` of rank 1 with `keys` elements, and one param
+ * `x`. */
 typedef struct rules {
     fxa_context *ctx;
     attn_data a; /* storage and problem */
     double q[RULES_MAX * WIDTH], k[RULES_MAX * WIDTH], v[RULES_MAX * WIDTH], dout[RULES_MAX * WIDTH], dlse[RULES_MAX];
     double o[RULES_MAX * WIDTH], lse[RULES_MAX], max[RULES_MAX], sink;
-    double own_t[RULES_MAX], own_x; /* of the user's backward program */
+    double own_t[RULES_MAX], own_x; /* tensor and param of the user-written backward program */
     double dq[RULES_MAX * WIDTH], dk[RULES_MAX * WIDTH], dv[RULES_MAX * WIDTH], dsink;
     double t[RULES_MAX], dt[RULES_MAX], x, dx;
 } rules;
@@ -31,7 +32,7 @@ typedef struct rules {
 static void (*rules_rule)(void);
 static const char *rules_name;
 
-/* Runs the rule for one engine. how: further description for messages. */
+/* Runs the rule for one engine, with each size. how: further description for messages. */
 static void rules_each_size(const char *how) {
     static const int sizes[][2] = {{3, 4}, {40, 70}};
     static char label[256];
@@ -48,7 +49,7 @@ static void rules_each_size(const char *how) {
     t_now = rules_name;
 }
 
-/* Runs the rule for every engine, and for cpu with each instruction set of the machine. */
+/* Runs the rule for every engine, and for cpu with each instruction set that the machine has. */
 static void rules_each(void (*rule)(void)) {
     rules_rule = rule, rules_name = t_now;
     for (size_t e = 0; (rules_engine = engine_here(e)); e++) {
@@ -66,7 +67,7 @@ static void rules_each(void (*rule)(void)) {
 /* ---- Storage ----------------------------------------------------------------------------------------------------- */
 
 static fxa_dtype rules_row_dtype(void) { return rules_dtype == FXA_F64 ? FXA_F64 : FXA_F32; }
-/* Returns x as rounded in LSE or the row maximum. */
+/* Returns x rounded to the dtype of LSE and row maximum. */
 __attribute__((unused)) static double rules_row_value(double x) { return attn_round(rules_row_dtype(), x); }
 
 static double *rules_slot(rules *r, fxa_slot slot) {
@@ -75,7 +76,7 @@ static double *rules_slot(rules *r, fxa_slot slot) {
     return of[slot];
 }
 
-/* Returns the tolerance of sums of about `rows` terms: a unit for each, plus the rounding of the compared value. */
+/* Returns the tolerance for a sum of about `rows` terms: a unit for each, plus the rounding of the compared value. */
 __attribute__((unused)) static double rules_allowed(double want) {
     double unit = rules_dtype == FXA_F64 ? 0x1p-53 : 0x1p-24;
     double stored = rules_dtype == FXA_F16 ? 0x1p-10 : rules_dtype == FXA_BF16 ? 0x1p-7 : 0;
@@ -104,7 +105,7 @@ static void rules_end(rules *r) {
 
 /* ---- Passes ------------------------------------------------------------------------------------------------------ */
 
-/* Copies values to storage (in), or back. */
+/* Copies values to storage (`in`) or from storage. */
 static void rules_copy(attn_tensor *t, double *values, bool in) {
     for (int64_t i = 0; i < attn_tensor_places(t); i++)
         if (in)
@@ -120,7 +121,7 @@ static void rules_move(rules *r, bool in) {
     if (r->a.n_params) rules_copy(&r->a.dparam, &r->dx, in);
 }
 
-/* Runs one pass with the program. Backward computes every gradient. */
+/* Runs one pass with the program. A backward pass computes every gradient. */
 static void rules_pass(rules *r, fxa_pass pass, const char *text, const char *bprop_text) {
     attn_spec s = {.text = text, .bprop_text = bprop_text, .tensor = {{keys}}, .bprop_tensor = {{keys}}};
     uint64_t rng = t_seed();

@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
  * Tests of kernels for each instruction set: SET_TESTS(name, size, check) defines name_scalar, name_sse2 and so on,
- * which call `check` with the set's kernels for a compute type of that size. Sets that the build or the machine lacks
- * are reported as skipped.
+ * which call `check` with the set's kernels for a compute type of `size` bytes. A set that the build or the machine
+ * lacks is reported as skipped.
  */
 #ifndef FXA_TESTS_SET_TESTS_H
 #define FXA_TESTS_SET_TESTS_H

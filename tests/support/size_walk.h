@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * Enumerates problems with every pair of sizes at 0, 1 and the maximum: size_walk calls back for each, in both passes,
- * several forms (padded, packed, paged, mapped), and programs that read each input. The library refuses combinations
- * that contradict each other.
+ * Enumerates problems with every pair of sizes at 0, 1 and the maximum. size_walk calls a function for each problem, in
+ * both passes, several forms (padded, packed, paged, mapped), and with programs that read each input. The library
+ * refuses combinations that contradict each other.
  */
 #ifndef FXA_TESTS_SIZE_WALK_H
 #define FXA_TESTS_SIZE_WALK_H
@@ -32,7 +32,7 @@ enum { SIZE_TEXTS = sizeof size_texts / sizeof *size_texts };
 
 typedef struct size_axis {
     const char *name;
-    int kind; /* 0 = a field of i64; 1 = page_size; 2 = the captured tensor's; 3 = `begin` of a second segment */
+    int kind; /* 0 = field of i64; 1 = page_size; 2 = of the captured tensor; 3 = `begin` of a second segment */
     size_t at;
     int64_t most;
     uint32_t needs; /* flag without which the size is not used */
@@ -63,7 +63,7 @@ static const size_axis size_axes[] = {
 };
 enum { SIZE_AXES = sizeof size_axes / sizeof *size_axes };
 
-/* Returns the value of a size at step 0 (0), 1 (1), 2 (maximum). d_v of 0 is FXA_D_V_ZERO. */
+/* Returns the value of a size at step 0 (0), 1 (1), 2 (maximum). d_v = 0 is expressed as FXA_D_V_ZERO. */
 static int64_t size_value(const size_axis *axis, int step) {
     if (step == 0 && strcmp(axis->name, "d_v") == 0) return FXA_D_V_ZERO;
     return step == 0 ? 0 : step == 1 ? 1 : axis->most;
@@ -87,7 +87,7 @@ static const uint32_t size_forms[] = {0,
 enum { SIZE_FORMS = sizeof size_forms / sizeof *size_forms };
 
 /* Initialises a problem with b 2, hq 4, hkv 2, sq 3, sk 5, d 4, dv 3, in f64. expanded: strides of inputs are 0, so
- * that large sizes do not overflow memory sizes. */
+ * that memory sizes do not overflow if sizes are large. */
 static void size_start(size_walk_case *c, uint32_t form, int text, fxa_pass pass, bool expanded) {
     fxa_problem *p = &c->p;
     *p = (fxa_problem)FXA_PROBLEM_INIT;
@@ -127,7 +127,8 @@ static void size_pairs(size_walk_case *c, uint32_t form, int text, fxa_pass pass
         }
 }
 
-/* Enumerates the problems. ctx: for programs. share: one in `share` combinations of form and program is used. */
+/* Enumerates the problems. ctx: context of the programs. Of every `share` combinations of form and program, one is
+ * used. */
 static void size_walk(fxa_context *ctx, int share, size_visit *visit, void *user) {
     static size_walk_case c;
     fxa_error err;

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * Data for row bytecode, and its evaluation pair by pair; see tape_case.h.
+ * Data for row bytecode, and the evaluation of the same program pair by pair (tape_case.h).
  */
 #include "tape_case.h"
 
@@ -42,7 +42,7 @@ static void tape_case_store(void *data, fxa_dtype dtype, int64_t at, double x, u
     }
 }
 
-/* Draws sizes and strides: axes in random order, contiguous, with gaps, reversed, or with stride 0. */
+/* Draws sizes and strides of a tensor: axes in random order, contiguous, with gaps, reversed, or with stride 0. */
 static void tape_case_shape(fxa_view *view, int64_t *low, int64_t *high, uint64_t *rng) {
     int64_t step = 1;
     *low = *high = 0;
@@ -84,7 +84,7 @@ static void tape_case_draw_tensor(tape_case *c, int32_t i, bool wild, uint64_t *
     if (!c->sums[i].sum || !c->want[i] || !c->size[i]) abort();
 }
 
-/* Draws keys: mostly evenly spaced, also far from 0 and near the limits of int32. */
+/* Draws the coordinates of keys: mostly evenly spaced, also far from 0 and near the limits of int32. */
 static void tape_case_draw_keys(tape_case *c, uint64_t *rng) {
     int64_t kind = attn_int(rng, 0, 7), step = kind < 5 ? 1 : attn_int(rng, 2, 5);
     int64_t at = kind == 4 ? (attn_next(rng) & 1 ? INT32_MAX - 60 : INT32_MIN) : attn_int(rng, -20, 60);
@@ -147,7 +147,7 @@ int tape_case_opcode(uint32_t op, char d, const char *letters) {
     return -1;
 }
 
-/* Returns one float operation, computed by its kernel. */
+/* Returns the result of one float operation, computed by its kernel. */
 static double tape_case_kernel(const tape_case *c, uint32_t op, const char *letters, double a, double b) {
     double f64[3][FXA__TAPE_STEP];
     float f32[3][FXA__TAPE_STEP];
@@ -163,7 +163,7 @@ static double tape_case_kernel(const tape_case *c, uint32_t op, const char *lett
     return c->kernels->real_size == 8 ? f64[2][0] : (double)f32[2][0];
 }
 
-/* Returns what a node varies with, as bits of row and column. */
+/* Returns what a node varies with, as bits: row, column. */
 static unsigned tape_case_level(const fxa_program *p, int32_t node, unsigned char *level) {
     const fxa__node *n = &p->nodes[node];
     unsigned x = 0;
@@ -187,7 +187,7 @@ static double tape_case_float(const tape_case *c, const fxa__node *n, const fxa_
     return tape_case_round(c, y.f);
 }
 
-/* Returns the element of a load of i64; 0 outside. */
+/* Returns the element that a load of i64 reads; 0 if out of bounds. */
 static int64_t tape_case_element(const tape_case *c, const fxa__node *load) {
     const fxa_view *view = &c->tensors[load->imm];
     int32_t index[FXA_MAX_RANK];
@@ -196,7 +196,7 @@ static int64_t tape_case_element(const tape_case *c, const fxa__node *load) {
     return fxa__view_offset(view, index, &at) ? ((const int64_t *)view->data)[at] : 0;
 }
 
-/* Returns true for an equality of two loads of i64, which compares 64 bits. */
+/* Returns true if n is == or != of two loads of i64, which compares all 64 bits. */
 static bool tape_case_is_wide(const fxa_program *p, const fxa__node *n) {
     if (n->op != FXA_OP_EQ && n->op != FXA_OP_NE) return false;
     for (int k = 0; k < 2; k++) {

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * Compares row bytecode with the evaluator; see tape_case.h. Rows and scratch memory end at inaccessible pages.
+ * Compares row bytecode with the evaluator (tape_case.h). Rows and scratch memory end at inaccessible pages.
  */
 #include "tape_case.h"
 
@@ -26,13 +26,13 @@ static void check_put(const tape_case *c, void *row, const double *x, int64_t n)
     }
 }
 
-/* Returns true for equal bits or two NaN; unless `signs`, also for zeroes of either sign. */
+/* Returns true if both have equal bits or both are NaN. Unless `signs`, 0 equals -0. */
 static bool check_same(double got, double want, bool signs) {
     if (got != got || want != want) return got != got && want != want;
     return got == want && (!signs || !signbit(got) == !signbit(want));
 }
 
-/* Returns the expected output of the evaluated pair: the score or, in backward, its gradient. */
+/* Returns the expected output for the pair that was evaluated last: the score or, in backward, its gradient. */
 static double check_want(const tape_case *c, uint32_t flags, bool back, double dscore) {
     const fxa_program *p = c->program;
     if (back) return dscore == 0 ? 0 : c->vals[fxa__program_output(p, FXA__OUT_DSCORE)].f;
@@ -75,8 +75,8 @@ static bool check_columns(tape_case *c, uint32_t flags, bool back, int64_t row, 
     return true;
 }
 
-/* Runs columns first..first+n of a row, in memory of exactly that size, with the output separate (apart) or in
- * place. */
+/* Runs columns first..first+n of a row, in memory of exactly that size. With `apart` the output is in separate memory,
+ * else in place. */
 static bool check_piece(tape_case *c, fxa__tape_run *run, uint32_t flags, int64_t row, int64_t first, int64_t n,
                         bool apart) {
     size_t bytes = (size_t)n * c->kernels->real_size;
@@ -103,11 +103,11 @@ static bool check_piece(tape_case *c, fxa__tape_run *run, uint32_t flags, int64_
     return ok;
 }
 
-/* Compares sums, which differ by rounding of n additions in another order. */
+/* Compares sums of n terms, which differ by rounding because the additions have another order. */
 static bool check_sum(tape_case *c, const char *what, double got, double want, double size) {
     double tolerance = size * (double)(TAPE_CASE_ROWS * TAPE_CASE_COLUMNS) * 0x1p-52;
     if (check_same(got, want, false) || fabs(got - want) <= tolerance) return true;
-    if (size - size != 0) return true; /* with an infinity or a NaN among the terms the result depends on the order */
+    if (size - size != 0) return true; /* sums with an infinity or a NaN depend on the order of the terms */
     snprintf(c->why, sizeof c->why, "%s f%d: gradient of %s: %.17g, not %.17g", c->kernels->isa,
              (int)c->kernels->real_size * 8, what, got, want);
     return false;
@@ -136,7 +136,7 @@ bool tape_case_check(tape_case *c, fxa__host *host, uint32_t flags, uint64_t *rn
         snprintf(c->why, sizeof c->why, "%.250s", err.text);
         return false;
     }
-    fxa__carver count = fxa__carver_make(NULL); /* its size includes the last red zone */
+    fxa__carver count = fxa__carver_make(NULL); /* the size includes the last red zone */
     (void)fxa__tape_carve(&count, tape, c->rows, c->columns);
     bool ok = !count.failed;
     guard scratch = guard_open(count.used);

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * Further parts of tests of row bytecode: a context, the kernel sets of this machine, and one program that is drawn,
- * checked, and printed if it is wrong.
+ * Helpers of tests of row bytecode: a context, the kernel sets of this machine, and tape_try, which draws data for a
+ * program, checks the bytecode, and prints a program that fails.
  */
 #ifndef FXA_TESTS_TAPE_TRY_H
 #define FXA_TESTS_TAPE_TRY_H
@@ -17,7 +17,8 @@ static inline fxa_context *tape_ctx(void) {
     return ctx;
 }
 
-/* Returns the next kernel set, from *i on, for reals of that size that this machine can run; NULL = none. */
+/* Returns the next kernel set, from index *i on, that this machine can run and whose compute type has real_size bytes;
+ * NULL = none. */
 static inline const fxa__cpu_kernels *tape_set(size_t *i, size_t real_size) {
     bool usable = false;
     const fxa__cpu_kernels *k;
@@ -26,7 +27,7 @@ static inline const fxa__cpu_kernels *tape_set(size_t *i, size_t real_size) {
     return NULL;
 }
 
-/* Compares the bytecode of a program with the evaluator, on random data; see tape_case.h for wild and tolerance. */
+/* Compares the bytecode of a program with the evaluator, on random data (tape_case.h explains wild and tolerance). */
 static inline bool tape_try(fxa_context *ctx, const fxa__cpu_kernels *kernels, fxa_program *p, uint32_t flags,
                             bool wild, double tolerance, uint64_t *rng) {
     tape_case c;

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * The small problem of the plan tests; see tiny.h.
+ * The small problem of the plan tests (tiny.h).
  */
 #include "support/tiny.h"
 
@@ -71,7 +71,7 @@ void tiny_end_program(tiny *t) {
     t->program = t->data.program = NULL;
 }
 
-/* Computes one row: scores of keys 0 to q, their softmax, the weighted sum of V. */
+/* Computes one row of O: scores of keys 0 to q, their softmax, the weighted sum of V. */
 static void tiny_expect_row(const tiny *t, int b, int h, int q, double *o) {
     double s[TINY_S], max = -INFINITY, sum = 0;
     const double *kv_k = t->k + (size_t)b * TINY_S * TINY_D, *kv_v = t->v + (size_t)b * TINY_S * TINY_D;

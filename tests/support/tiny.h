@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
  * A small attention problem with data, for tests of plans: f64, GQA, a soft cap from a param, a bias from a captured
- * tensor, causal. It is an attn_data; plain loops compute the expected forward result.
+ * tensor, causal. The data is an attn_data; plain loops compute the expected forward result.
  */
 #ifndef FXA_TESTS_TINY_H
 #define FXA_TESTS_TINY_H
@@ -20,24 +20,25 @@ typedef struct tiny {
     fxa_program *program; /* the program of `data` */
     fxa_problem problem;  /* problem of the pass; tests may change it */
     fxa_args args;        /* without workspace */
-    fxa_capture *capture; /* the problem's capture, in `call` */
+    fxa_capture *capture; /* the capture of `problem`, stored in `call` */
     double *q, *k, *v, *o, *lse, *dout, *dq, *dk, *dv;
     double *cap, *dcap;
     float *slopes, *dslopes;
 } tiny;
 
-/* Makes forward with LSE; outputs are 0. args and problem point into the struct, which must not move afterwards. */
+/* Makes a forward pass with LSE, whose outputs start as 0. args and problem point into *t, which must not move
+ * afterwards. */
 fxa_status tiny_forward(fxa_context *ctx, tiny *t, fxa_error *err);
-/* Makes backward with all gradients; o and lse contain the results of forward. */
+/* Makes a backward pass with all gradients, whose inputs o and lse are the results of forward. */
 fxa_status tiny_backward(fxa_context *ctx, tiny *t, fxa_error *err);
 void tiny_end(tiny *t);
 void tiny_end_program(tiny *t); /* keeps the data */
 
-/* Computes the expected O. A few dozen roundings of numbers below 8 stay well below an error of 1e-13. */
+/* Computes the expected O. A few dozen roundings of numbers below 8 have errors well below 1e-13. */
 void tiny_expect(const tiny *t, double o[TINY_Q_COUNT]);
 #define TINY_TOLERANCE 1e-13
 
-/* Returns the largest difference of t->o from the expected O; infinity if there is a NaN. */
+/* Returns the largest difference between t->o and the expected O; infinity if t->o has a NaN. */
 double tiny_error(const tiny *t);
 
 /* Runs the plan with a workspace from malloc. */

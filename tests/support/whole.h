@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * Rules of entire attention passes, for every engine: WHOLE(name) { ... } is a test that runs for each. A contiguous
- * f64 problem [B,H,S,D] of attn_data, with its arrays by name.
+ * Rules of entire attention passes that hold for every engine: WHOLE(name) { ... } is a test that runs for each engine.
+ * A contiguous f64 problem [B,H,S,D] of attn_data, with its arrays by name.
  */
 #ifndef FXA_TESTS_WHOLE_H
 #define FXA_TESTS_WHOLE_H
@@ -9,7 +9,7 @@
 #include "attn_data.h"
 #include "t.h"
 
-static const char *whole_engine; /* name of the engine of this run of the test */
+static const char *whole_engine; /* name of the engine for which the test runs now */
 
 #define WHOLE(name)                                                                                                    \
     static void whole_##name(void);                                                                                    \
@@ -21,17 +21,17 @@ static const char *whole_engine; /* name of the engine of this run of the test *
 typedef struct whole {
     fxa_context *ctx;
     attn_data x;
-    fxa_problem *p; /* problem of x, without engine */
+    fxa_problem *p; /* problem of x, without an engine name */
     int64_t n_q, n_k, n_v, n_o, n_row;
     double *q, *k, *v, *dout, *dlse, *o, *lse, *dq, *dk, *dv;
-    double *tensor, *dtensor, *dparam; /* with whole_text: 16, 16 and 2 elements */
+    double *tensor, *dtensor, *dparam; /* [16], [16], [2], if the program is whole_text */
 } whole;
 
 static const char whole_text[] = "param gain : float\nparam slope : float\ntensor bias : f64[1]\n"
                                  "score = gain * score - slope * abs(q - k) * 0.1 + bias[(q - k) % 16]\n"
                                  "mask = k <= q + 3";
 
-/* Makes the problem with whole_text, or NULL = the identity. The struct must not move afterwards. */
+/* Makes the problem with a program text such as whole_text; NULL = the identity. *w must not move afterwards. */
 static void whole_start(whole *w, const char *text, int64_t b, int64_t hq, int64_t hkv, int64_t sq, int64_t sk,
                         int64_t d, int64_t dv) {
     fxa_error err;
