@@ -117,8 +117,8 @@ static fxa_program *source_sparse(fxa_context *ctx, uint64_t *rng) {
         "tensor doc : i16[2]\nmask = doc[b, q] == doc[b, k]\nscore = 3.0 * tanh(score / 3.0)",
         "tensor doc : i32[1]\nmask = doc[q_row] == doc[k_row] && k <= q",
         "tensor keep : bool[2]\nmask = keep[q_row // 4, k_row // 8] && k <= q + 3",
-        "tensor doc : i32[2]\nmask = doc[b, q_row] == doc[b, k] || k_row % 5 == q % 5\nscore = score + 0.1 * (k - "
-        "k_row)",
+        ("tensor doc : i32[2]\nmask = doc[b, q_row] == doc[b, k] || k_row % 5 == q % 5\n"
+         "score = score + 0.1 * (k - k_row)"),
         "mask = k_row <= q_row && q_row - k < 40 && abs(q - k_row) > 1",
         "tensor bias : f32[3]\nscore = score + bias[h, q_row, k_row]\nmask = q_row - k_row < 24",
         "mask = (q * k) % 7 == 3 || k_len - k < q_len - q",
