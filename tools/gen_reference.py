@@ -59,7 +59,7 @@ def item_of(line, names):
     describe."""
     if re.match(r"[-*] ", line):
         return "", line[2:].strip()
-    told = ARGUMENTS.fullmatch(line)
+    told = ARGUMENTS.fullmatch(re.sub(r"^`([\w*, ]+)`(?=: )", r"\1", line))
     if told and all(name.strip(" *") in names for name in told.group(1).split(",")):
         return ", ".join("`%s`" % name.strip(" *") for name in told.group(1).split(",")) + ": ", told.group(2)
     told = NAMED.fullmatch(line)
@@ -71,8 +71,8 @@ def item_of(line, names):
 
 def as_markdown(text, names=()):
     """Returns a docstring or comment as Markdown. It may have paragraphs, lists and indented code. A list item starts
-    with a hyphen, with NAME: or with a name in a column of its own; indented lines below continue it. Other indented
-    lines are code."""
+    with a hyphen, with NAME:, with `argument`: or with a name in a column of its own; indented lines below continue it.
+    Other indented lines are code."""
     blocks = []  # [kind, bullet, text]
     for line in text.strip("\n").split("\n"):
         line = line.rstrip()
@@ -272,7 +272,7 @@ def signature(function, name, method=False):
 
 def argument_names(function):
     spec = function.args
-    return {arg.arg for arg in spec.posonlyargs + spec.args + spec.kwonlyargs}
+    return {arg.arg for arg in [*spec.posonlyargs, *spec.args, *spec.kwonlyargs, spec.vararg, spec.kwarg] if arg}
 
 
 def has_decorator(function, *names):
