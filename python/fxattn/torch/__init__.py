@@ -1,14 +1,14 @@
 # SPDX-License-Identifier: Apache-2.0
-"""fxattn for PyTorch.
+"""fxattn for PyTorch: fused attention with a user-written score function.
 
     from fxattn.torch import flex_attention, create_block_mask
 
-flex_attention and its masks are PyTorch's by name and meaning (flex.py, block_mask.py); names of its types are here as
-well, so that one import line changes and nothing else. attention has what the library has (_attention.py),
-DotProductAttention and MultiheadAttention are Transformer Engine's (_modules.py, _multihead.py). All call the operators
-fxattn::fwd and fxattn::bwd (_operators.py), whose gradients are in _autograd.py. register_transformers makes
-attn_implementation="fxattn" work in Hugging Face transformers (transformers.py); ring_attention is for sequences that
-are spread over processes (ring.py).
+`flex_attention`, `create_block_mask` and the types that they use have PyTorch's names and meaning (flex.py,
+block_mask.py), so a program changes only its import. `attention` has every feature of the library (_attention.py).
+`DotProductAttention` and `MultiheadAttention` have the arguments of Transformer Engine's modules (_modules.py,
+_multihead.py). `ring_attention` computes attention over sequences that are sharded over processes (ring.py).
+`register_transformers` adds attn_implementation="fxattn" to Hugging Face transformers (transformers.py). All attention
+functions call the operators fxattn::fwd and fxattn::bwd (_operators.py), whose gradients are in _autograd.py.
 """
 from typing import List
 

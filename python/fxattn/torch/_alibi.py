@@ -1,10 +1,10 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Models of transformers that do not ask AttentionInterface for their attention.
+"""The attention layers of BLOOM and MPT for attn_implementation="fxattn".
 
-BLOOM and MPT add ALiBi in attention layers of their own. install() puts a forward before that of these. It acts where
-the mask of the pass is a ModelMask, which only attn_implementation="fxattn" makes, and else hands over to the model's
-own. Versions of transformers whose BLOOM and MPT make their masks without AttentionMaskInterface (4) therefore compute
-as they always did.
+BLOOM and MPT add ALiBi in attention layers of their own, which do not call transformers' AttentionInterface. install()
+wraps the forward() of these layers. The wrapper computes attention by fxattn if the mask of the pass is a ModelMask,
+which only attn_implementation="fxattn" makes; otherwise the wrapper calls the original forward(). In transformers 4,
+BLOOM and MPT do not make their masks by AttentionMaskInterface, so the wrapper always calls the original.
 """
 import functools
 import importlib
@@ -40,7 +40,7 @@ def _mpt(attend: Attend, self: Any, hidden_states: Tensor, position_bias: Any, p
     query, key, value = (x.unflatten(-1, (self.n_heads, self.head_dim)).transpose(1, 2) for x in qkv.chunk(3, dim=2))
     if past_key_values is not None:
         key, value = past_key_values.update(key, value, self.layer_idx)
-    if position_bias is not None:  # [heads,1,longest sequence], of which the last keys are used
+    if position_bias is not None:  # [heads,1,longest sequence]; the elements of the last keys are used
         position_bias = position_bias[:, :, max(0, position_bias.size(2) - key.shape[-2]):].unsqueeze(0)
     out = attend(self, query, key, value, attention_mask, scaling=self.softmax_scale, bias=position_bias,
                  dropout=self.attn_dropout_p if self.training else 0.0)
@@ -63,11 +63,11 @@ def _before(original: Any, ours: Any, mask_type: type, attend: Attend) -> Any:
 
 
 def install(mask_type: type, attend: Attend) -> None:
-    """Once, however often it is called."""
+    """Wraps the forward() of BLOOM's and MPT's attention layers. A layer that is already wrapped is left unchanged."""
     for module, name, ours in _MODELS:
         try:
             attention = getattr(importlib.import_module(module), name)
-        except (ImportError, AttributeError):  # this transformers has no such model
+        except (ImportError, AttributeError):  # this version of transformers lacks the model
             continue
         if not hasattr(attention.forward, "_fxattn"):
             attention.forward = _before(attention.forward, ours, mask_type, attend)

@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""attention(): everything that the library has, for PyTorch tensors; flex_attention is it with PyTorch's arguments.
+"""attention(): fused attention for PyTorch tensors, with every feature of the library.
 
-What a call may have is turned into settings and extra tensors of the operators (_settings.py); the functions, into a
-program (_given.py).
+Options become settings and extra tensors of the operators (_settings.py). Score and mask functions become a program
+(_given.py).
 """
 import inspect
 import itertools
@@ -27,7 +27,7 @@ from ._settings import Settings
 from ._traced import call_of, check_scale
 from .flex import ALIKE, ALIKE_GROUPED, _identity, autocast_inputs, known_at_once
 
-# To [B,H,S,D] (packed rows [1,H,T,D]) and back, by the order of dimensions.
+# _TO_BHSD converts each layout to [B,H,S,D] (packed rows: [1,H,T,D]); _FROM_BHSD converts results back.
 _TO_BHSD: Dict[str, Callable[[Tensor], Tensor]] = {
     "bhsd": lambda x: x,
     "bshd": lambda x: x.transpose(1, 2),
@@ -44,15 +44,15 @@ _FROM_BHSD: Dict[str, Callable[[Tensor], Tensor]] = {
 }
 PACKED = ("thd", "htd")
 _UNPACKED = ("bhsd", "bshd", "sbhd")
-# Flags by is_causal, bottom_right, deterministic, bounds_check.
+# _FLAGS: the values of (is_causal, bottom_right, deterministic, bounds_check) -> flags of the problem.
 _SWITCHES = (_abi.CAUSAL, _abi.BOTTOM_RIGHT, _abi.DETERMINISTIC, _abi.BOUNDS_CHECK)
 _FLAGS = {ons: sum(flag for flag, on in zip(_SWITCHES, ons) if on)
           for ons in itertools.product((False, True), repeat=4)}
 
 
 class AttentionOutput(NamedTuple):
-    """The output, with the log-sum-exp and the maximum of each row where they are asked for: [B,H,S], [H,T] for packed
-    rows."""
+    """The result of attention() with return_lse or return_row_max. LSE and row maxima are [B,H,S], or [H,T] for packed
+    rows; None if not requested."""
 
     out: Tensor
     lse: Optional[Tensor] = None
@@ -63,7 +63,7 @@ if TYPE_CHECKING:
     from typing_extensions import TypedDict, Unpack
 
     class _Keywords(TypedDict, total=False):
-        """The keywords of attention() that do not change what it returns."""
+        """The keywords of attention() that do not change the type of its result."""
 
         layout: str
         scale: Optional[float]
@@ -92,8 +92,8 @@ if TYPE_CHECKING:
         bounds_check: bool
 
 
-# For type checkers: a tensor, or an AttentionOutput with return_lse or return_row_max. tests/python/test_types.py
-# compares these keywords with those of the function.
+# The overloads are for type checkers: attention() returns a Tensor, or an AttentionOutput with return_lse or
+# return_row_max. tests/python/test_types.py checks that _Keywords has the keywords of attention().
 @overload
 def attention(q: Tensor, k: Tensor, v: Tensor, score_mod: Mod = ..., mask_mod: Mod = ..., *,
               return_lse: Literal[False] = ..., return_row_max: Literal[False] = ...,
@@ -114,33 +114,39 @@ def attention(q: Tensor, k: Tensor, v: Tensor, score_mod: Mod = None, mask_mod: 
               bprop_tensors: Optional[Mapping[str, Any]] = None, return_lse: bool = False,
               return_row_max: bool = False, lse_dtype: Optional[torch.dtype] = None, deterministic: bool = False,
               bounds_check: bool = False, **unknown: Any) -> Union[Tensor, AttentionOutput]:
-    """Returns softmax(f(scale * q k^T)) v in the layout and dtype of q, with the head dim of v. With return_lse or
-    return_row_max it returns an AttentionOutput(out, lse, row_max), lse and row_max [B,H,S] ([H,T] for packed rows).
-    Everything is differentiable but row_max.
+    """Returns softmax(f(scale * q k^T)) v in the layout and dtype of q, with the head dim of v.
 
-    q, k, v              [B,H,S,D], or as `layout` says. Heads of q are a multiple of those of k and v
-    score_mod, mask_mod  FlexAttention's functions; program text or a Program, with `params` and `tensors` by name (a
-                         param may be a tensor of one element, and gets a gradient); with style="graph" Transformer
-                         Engine's score_mod(graph, score, tensors)
-    score_mod_bprop      a backward of your own: text or a Program, with `bprop_params` and `bprop_tensors`; with
-                         style="graph" score_mod_bprop(graph, dscore, tensors), which gets `bprop_tensors`
-    layout               bhsd, bshd or sbhd, where a batch of 1 in k and v serves every batch entry; thd or htd for
-                         packed rows, with cu_q and cu_k (offsets, [B+1]; cu_k None: cu_q) and max_q and max_k, the
-                         lengths of the longest sequences (None: found from the offsets); rows of no sequence are 0
-    scale                the factor of q k^T; None: 1 / sqrt(D)
-    is_causal, window    built-in masks: k <= q; (left, right): q - left <= k <= q + right, None or -1 is open.
-                         bottom_right aligns them (or, without them, the rows) with the last key
-    q_lengths, k_lengths [B], rows and keys of each batch entry
-    pages                [B, blocks], page numbers: k and v are [pages,H,page_size,D], with layout bshd and thd
-                         [pages,page_size,H,D]; with k_lengths
-    q_start              [B], the position of the first row of each batch entry
-    sinks                "zero": a key of score 0; a tensor [H]: a learned score per query head
-    dropout_p, seed      dropout of probabilities; without a seed one is drawn from PyTorch's generator
-    return_lse, return_row_max   what is returned after the output; lse_dtype: torch.float32 or torch.float64
-    deterministic        the same bits in every run, or an error
-    bounds_check         an index outside its captured tensor raises IndexError; otherwise such a load is 0
+    With return_lse or return_row_max, returns an AttentionOutput(out, lse, row_max). LSE and row maxima are [B,H,S], or
+    [H,T] for packed rows. All results except row_max are differentiable.
 
-    Raises ValueError, TypeError or NotImplementedError, with the name of the argument and what is accepted.
+    `q, k, v`: [B,H,S,D], or in the order that `layout` names. The number of heads of q is a multiple of that of k and
+        v.
+    `score_mod, mask_mod`: functions as for FlexAttention; program text or a Program, with `params` and `tensors` by
+        name (a param may be a tensor of one element, which gets a gradient); or, with style="graph", Transformer
+        Engine's score_mod(graph, score, tensors).
+    `score_mod_bprop`: a user-written backward: program text or a Program, with `bprop_params` and `bprop_tensors` by
+        name; or, with style="graph", score_mod_bprop(graph, dscore, tensors), which gets `bprop_tensors`.
+    `layout`: "bhsd", "bshd" or "sbhd", in which k and v of batch size 1 are used for every batch entry of q; for packed
+        rows "thd" or "htd".
+    `cu_q, cu_k, max_q, max_k`: for packed rows, the offsets [B+1] of the sequences (cu_k None: cu_q) and the lengths of
+        the longest sequences (None: computed from the offsets). The output of rows that belong to no sequence is 0.
+    `scale`: the factor of q k^T. Default: 1 / sqrt(D).
+    `is_causal, window`: built-in masks. With is_causal, k <= q. With window=(left, right), q - left <= k <= q + right,
+        where None or -1 means unlimited.
+    `bottom_right`: aligns the last row with the last key in the built-in masks; without built-in masks, in the
+        program's q.
+    `q_lengths, k_lengths`: [B], the number of rows and of keys of each batch entry.
+    `pages`: page numbers [B, blocks]; requires k_lengths. The shape of k and v is then [pages,H,page_size,D], or with
+        layouts "bshd" and "thd" [pages,page_size,H,D].
+    `q_start`: [B], the position q of the first row of each batch entry.
+    `sinks`: "zero" adds a key of score 0; a tensor [H] adds a key with a learned score per query head.
+    `dropout_p, seed`: dropout of softmax probabilities. Without `seed`, a seed is drawn from PyTorch's generator.
+    `return_lse, return_row_max, lse_dtype`: add LSE or row maxima to the result. LSE has dtype torch.float32 or
+        torch.float64.
+    `deterministic`: requires the same bits in every run; raises an error if no engine can guarantee them.
+    `bounds_check`: an index outside its captured tensor raises IndexError. Without bounds_check, such an index reads 0.
+
+    Raises ValueError, TypeError or NotImplementedError. The message names the argument and what is accepted.
     """
     if unknown:
         raise unknown_keywords(unknown, _SIGNATURE.parameters)
@@ -160,7 +166,7 @@ def attention(q: Tensor, k: Tensor, v: Tensor, score_mod: Mod = None, mask_mod: 
         if not x.is_floating_point():
             raise TypeError("%s is of %s; floats are accepted" % (name, x.dtype))
     if not torch.compiler.is_dynamo_compiling():
-        refuse_tangents(0, (q, k, v))  # before offsets and lengths are read, which linearize() cannot
+        refuse_tangents(0, (q, k, v))  # first, because linearize() cannot read offsets and lengths
     if layout not in _TO_BHSD:
         raise ValueError("layout is %r; %s are accepted" % (layout, ", ".join(_TO_BHSD)))
     q, k, v = autocast_inputs(q, k, v)
@@ -201,7 +207,8 @@ def attention(q: Tensor, k: Tensor, v: Tensor, score_mod: Mod = None, mask_mod: 
 
 
 def _lse_dtype(given: Optional[torch.dtype], usual: torch.dtype) -> torch.dtype:
-    """Returns the dtype of the log-sum-exp: float32 or float64, float64 of float64."""
+    """Returns the dtype of the returned LSE: `given`, or `usual` if `given` is None. Raises ArgumentError if `given` is
+    narrower than `usual`, or no float32 or float64."""
     if given is None:
         return usual
     if given not in (usual, torch.float64):
@@ -211,11 +218,11 @@ def _lse_dtype(given: Optional[torch.dtype], usual: torch.dtype) -> torch.dtype:
 
 
 def _switch(value: Any) -> Any:
-    """Returns a switch that is True or False, or None, which no key of _FLAGS has."""
+    """Returns `value` if it is True or False, else None, for which _FLAGS has no key."""
     return value if value is True or value is False else None
 
 
-# As help() shows it, without what is there to be refused.
+# The signature that help() shows: without **unknown, which collects keywords that are refused.
 _SIGNATURE = inspect.signature(attention)
 _SIGNATURE = _SIGNATURE.replace(parameters=list(_SIGNATURE.parameters.values())[:-1])
 attention.__signature__ = _SIGNATURE  # type: ignore[attr-defined]
@@ -223,8 +230,8 @@ attention.__signature__ = _SIGNATURE  # type: ignore[attr-defined]
 
 def _at_once(q: Tensor, k: Tensor, v: Tensor, layout: str, score_mod: Mod, mask_mod: Mod, scale: Any, flags: int,
              style: str, bprop: Mod, tensors: Any, bprop_tensors: Any) -> Optional[Tensor]:
-    """The output of a call that has nothing but functions and flags, where nothing is left to check; None: go the whole
-    way. For tensors that are _direct.is_plain."""
+    """Returns the output of a call that has only functions and flags, and that needs no further checks. Returns None
+    for any other call, which attention() then handles in full. Requires _direct.is_plain(q, k, v)."""
     if layout != "bhsd":
         if q.dim() != 4 or k.dim() != 4 or v.dim() != 4:
             return None
@@ -242,9 +249,9 @@ def _at_once(q: Tensor, k: Tensor, v: Tensor, layout: str, score_mod: Mod, mask_
 @_dynamo.outside
 def _graph_at_once(q: Tensor, k: Tensor, v: Tensor, flags: int, score_mod: Callable[..., Any], bprop: Mod, tensors: Any,
                    bprop_tensors: Any) -> Optional[Tensor]:
-    """The output of a call of the graph style that has nothing else and shapes in which there is nothing to check;
-    None: go the whole way, which is also where it is told what is wrong with tensors. For tensors that are
-    _direct.is_plain."""
+    """Returns the output of a call of the graph style that has no other options and equal shapes of k and v. Returns
+    None for any other call; attention() then handles it in full and reports errors. Requires _direct.is_plain(q, k,
+    v)."""
     sizes, keys = q.shape, k.shape
     if len(sizes) != 4 or len(keys) != 4 or keys != v.shape:
         return None
@@ -258,7 +265,8 @@ def _graph_at_once(q: Tensor, k: Tensor, v: Tensor, flags: int, score_mod: Calla
 
 
 def _arranged(q: Tensor, k: Tensor, v: Tensor, layout: str, paged: bool) -> Tuple[Tensor, Tensor, Tensor]:
-    """q, k and v as [B,H,S,D], of shapes that fit. Packed rows have one batch entry, pages are those of k and v."""
+    """Returns q, k and v as [B,H,S,D]; packed rows have one batch entry, and pages are the batch of k and v. Raises
+    ValueError if the shapes do not fit together."""
     kv_layout = {"thd": "bshd", "htd": "bhsd"}.get(layout, layout) if paged else layout
     for name, x, its in (("q", q, layout), ("k", k, kv_layout), ("v", v, kv_layout)):
         if x.dim() != len(its):
@@ -299,7 +307,7 @@ def _run(s: Settings, q: Tensor, k: Tensor, v: Tensor, scale: Optional[float], d
             score_mod = None
             options["source"], operands, mask_mod = record(given)
             options["operands"] = len(operands)
-        # Not None: one that is a default argument has a place in the caller, where Dynamo would look for a function.
+        # Not None: Dynamo would look up the source of a default argument None, and expects a function there.
         mask = _theirs.noop_mask if mask_mod is None else mask_mod
         return _dynamo.flex(q, k, v, _identity if score_mod is None else score_mod, (*extras, *operands, mask),
                             math.nan if scale is None else scale, options)

@@ -1,12 +1,15 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Gradients of the operators: two autograd Functions with setup_context, which functorch needs, a short one for calls
-that are plain (_direct.py), and the kernels that PyTorch's dispatcher calls for tensors that require gradients.
+"""Gradients of the operators fxattn::fwd and fxattn::bwd.
 
-Call.run is how the rest of the package calls the operators. Everything a run needs besides q, k and v is in a Call; its
-tensors are inputs of the Functions, so that autograd sees them: gradients of captured tensors, of params given as a
-tensor and of sinks are found here, and a captured tensor that is changed in place between the passes is detected.
+The module defines two autograd Functions with setup_context, which functorch requires; a shorter Function for calls
+that bypass PyTorch's dispatcher (_direct.py); and the kernels that the dispatcher calls for tensors that require
+gradients.
 
-lse is a differentiable output; max is not. A second derivative is refused.
+Call.run is how the rest of the package calls the operators. A Call has all inputs of a run besides q, k and v. The
+tensors of a Call are inputs of the Functions, so that autograd computes gradients of captured tensors, of sinks and of
+params given as tensors, and detects captured tensors that are changed in place between the passes.
+
+LSE is a differentiable output; the row maxima are not. A second derivative raises an error.
 """
 import contextlib
 import math
@@ -30,19 +33,20 @@ _functorch = torch._C._are_functorch_transforms_active
 _tracing = torch._C._get_tracing_state
 _WANT_QKV = (ops.WANT_Q, ops.WANT_K, ops.WANT_V)
 _NOTHING = contextlib.nullcontext()
-_NEEDS_QKV = (False, False, True, True, True)  # of _Over
+_NEEDS_QKV = (False, False, True, True, True)  # needs_input_grad of _Over if q, k and v are its only tensors
 
 
 def _training_flags(q: Tensor) -> int:
-    """What a call with gradients has besides: LSE, which the backward pass reads, and on a device a fixed order of sums
-    where PyTorch was told so (torch.use_deterministic_algorithms). On the host it always is fixed."""
+    """Returns the flags that a call with gradients adds: RETURN_LSE, because the backward pass reads LSE, and on a
+    device DETERMINISTIC if torch.use_deterministic_algorithms() is on without warn_only. Runs on the host are always
+    deterministic."""
     if q.is_cpu or not torch.are_deterministic_algorithms_enabled():
         return _abi.RETURN_LSE
     return _abi.RETURN_LSE | (0 if torch.is_deterministic_algorithms_warn_only_enabled() else _abi.DETERMINISTIC)
 
 
 class Call:
-    """What a call of the operators takes besides q, k and v (torch_call.h has the meaning of each)."""
+    """The arguments of a call of the operators besides q, k and v; torch_call.h describes each."""
 
     __slots__ = ("tensors", "extras", "scalars", "ints", "floats", "config", "program")
 
@@ -54,14 +58,15 @@ class Call:
         self.ints, self.floats = ints, floats
 
     def arguments(self) -> Tuple[Any, ...]:
-        """What follows q, k and v in a call of either operator."""
+        """Returns the arguments that follow q, k and v in a call of either operator."""
         return self.tensors, self.extras, self.scalars, self.ints, self.floats, self.config, self.program
 
     def all_tensors(self) -> Tuple[Tensor, ...]:
         return (*self.tensors, *self.extras, *self.scalars)
 
     def needs_grad(self, q: Tensor, k: Tensor, v: Tensor) -> bool:
-        """Whether autograd must know of the call."""
+        """Returns True if autograd must record the call: gradients are enabled, and a tensor of the call requires
+        one."""
         if not torch.is_grad_enabled():
             return False
         if q.requires_grad or k.requires_grad or v.requires_grad:
@@ -73,7 +78,8 @@ class Call:
 
     @leave
     def run(self, q: Tensor, k: Tensor, v: Tensor, plain: Optional[bool] = None) -> Results:
-        """out, lse, max, by the shortest way; for an export, the operator as it is. plain: whether _direct.is_plain."""
+        """Returns (out, lse, max), by the fastest path that the call allows; while PyTorch compiles or exports, by the
+        operator itself. `plain`: the result of _direct.is_plain(q, k, v), if the caller has it."""
         if plain is None:
             plain = _direct.is_plain(q, k, v)
         if plain:
@@ -87,22 +93,24 @@ class Call:
         device = q.device
         if k.device != device or v.device != device or any(t.device != device for t in self.tensors):
             self._refuse_devices(q, k, v)
-        # Under vmap tensors do not say whether they require gradients; dual numbers are refused (Forward.jvp).
+        # Tensors under vmap do not report whether they require gradients. Dual numbers are refused by Forward.jvp.
         if self.needs_grad(q, k, v) or _functorch() or _forward_ad._current_level >= 0:
-            # torch.jit.trace cannot save a Function, and knows the operator.
+            # torch.jit.trace cannot save an autograd Function, but can save the operator.
             return self.recorded(q, k, v) if _tracing() is None else self.forward(q, k, v)
         with _below():
             return self.forward(q, k, v)
 
     def run_direct(self, q: Tensor, k: Tensor, v: Tensor) -> Optional[Results]:
-        """The same without the dispatcher, for what is _direct.is_plain; None: go the whole way."""
+        """Returns (out, lse, max) of a call that bypasses the dispatcher; None if the call must go through the
+        operator. Requires _direct.is_plain(q, k, v)."""
         if self.needs_grad(q, k, v):
             return self.recorded_direct(q, k, v)
         made = _direct.forward(self, q, k, v, self.config, _direct.ANYTHING)
         return _direct.all_results(made, self.config) if made else None
 
     def recorded_direct(self, q: Tensor, k: Tensor, v: Tensor) -> Optional[Results]:
-        """And with gradients: the run is over when autograd is told of it."""
+        """Does the work of run_direct for a call with gradients: runs the call, then records the finished run in
+        autograd's graph."""
         plain = self.plain(_training_flags(q))
         made = _direct.forward(self, q, k, v, plain.config, _direct.ANYTHING)
         if not made:
@@ -111,7 +119,9 @@ class Call:
         return _apply(plain, q, k, v, *self.tensors, *self.extras, *self.scalars)
 
     def output_direct(self, q: Tensor, k: Tensor, v: Tensor, expected: Sequence[int]) -> Optional[Tensor]:
-        """The output alone, of a call that asks for nothing else; None: go the whole way."""
+        """Returns the output of a call that bypasses the dispatcher and requests neither LSE nor row maxima; None if
+        the call must go through the operator. `expected`: conditions on shapes and device (direct_expected in
+        torch_direct.c)."""
         if not self.needs_grad(q, k, v):
             made = _direct.forward(self, q, k, v, self.config, expected)
             return made[0] if made else None
@@ -120,19 +130,21 @@ class Call:
         return _apply_over(made, plain, q, k, v, *self.all_tensors()) if made else None
 
     def _refuse_devices(self, q: Tensor, k: Tensor, v: Tensor) -> NoReturn:
-        """Never run: the dispatcher would take the kernels of one device for tensors of the other."""
+        """Raises ValueError with the names of the tensors that are not on the device of q. The dispatcher would run the
+        kernel of one device on tensors of another."""
         captured = [("a captured tensor of shape %s" % (tuple(t.shape),), t) for t in self.tensors]
         away = [(name, t) for name, t in [("key", k), ("value", v), *captured] if t.device != q.device]
         raise ValueError("query is on %s, %s; all must be on one device"
                          % (q.device, ", ".join("%s on %s" % (name, t.device) for name, t in away)))
 
     def recorded(self, q: Tensor, k: Tensor, v: Tensor) -> Results:
-        """With gradients. The backward pass reads lse, so it is there in any case."""
+        """Runs the call as an autograd Function. LSE is computed in every case, because the backward pass reads LSE."""
         apply = Forward.apply if _functorch() else _apply
         return apply(self.plain(_training_flags(q)), q, k, v, *self.tensors, *self.extras, *self.scalars)
 
     def forward(self, q: Tensor, k: Tensor, v: Tensor) -> Results:
-        """The operator itself. What it says of an index outside a captured tensor is an IndexError, as PyTorch's."""
+        """Calls the operator fxattn::fwd. Raises OutsideError, an IndexError as in PyTorch, for an index outside a
+        captured tensor."""
         try:
             return ops.fwd(q, k, v, *self.arguments())
         except RuntimeError as error:
@@ -141,9 +153,9 @@ class Call:
             raise OutsideError(str(error).partition("fxattn: ")[2].partition("\n")[0]) from None
 
     def compiled(self, q: Tensor, k: Tensor, v: Tensor) -> Tuple[Tensor, Tensor, Tensor]:
-        """The operator for a graph that is kept. Exported ones may become packages of AOTInductor, which hold neither
-        the NaN that stands for the scale nor empty lists (torch_call.h). The program is one line: inductor writes what
-        it fuses with the call into comments of Triton's kernels, of which a second line would be code."""
+        """Calls the operator inside a graph that is compiled or exported. Packages of AOTInductor can hold neither NaN,
+        which stands for the default scale, nor empty lists; both are replaced (torch_call.h). The program becomes one
+        line, because Inductor writes the program into comments of Triton kernels, where a second line would be code."""
         self.program = self.program.replace("\n", ";")
         d = q.shape[3]
         if isinstance(d, int) and d > 0 and len(self.floats) and isinstance(self.floats[0], float) \
@@ -157,11 +169,11 @@ class Call:
 
     def backward(self, q: Tensor, k: Tensor, v: Tensor, out: Tensor, lse: Tensor, grads: Sequence[Tensor],
                  want: Sequence[int]) -> Sequence[Tensor]:
-        """The wanted gradients, of which autograd does not know."""
+        """Returns the gradients of `want`, in a run that autograd does not record."""
         made = _direct.backward(self, q, k, v, out, lse, grads, want)
         if made:
             return made
-        if torch.compiler.is_dynamo_compiling():  # of a compiled backward pass
+        if torch.compiler.is_dynamo_compiling():  # Dynamo compiles the backward pass
             return ops.bwd(q, k, v, *self.arguments(), out, lse, grads, want)
         with _below():
             return ops.bwd(q, k, v, *self.arguments(), out, lse, grads, want)
@@ -170,13 +182,14 @@ class Call:
         return self.config[ops.FLAGS] if len(self.config) else 0
 
     def plain(self, flags: int = 0) -> "Plain":
-        """The same without tensors, and with these flags as well."""
+        """Returns this call without its tensors, with `flags` added to its flags."""
         return Plain(len(self.tensors), len(self.extras), len(self.scalars), self.ints, self.floats,
                      (self.flags() | flags, *self.config[1:]), self.program)
 
 
 class Plain:
-    """A Call without its tensors: what a Function keeps, and functorch takes for one opaque argument."""
+    """A Call without its tensors. An autograd Function stores a Plain, and functorch passes it as one opaque
+    argument."""
 
     __slots__ = ("n_tensors", "n_extras", "n_scalars", "ints", "floats", "config", "program", "results")
 
@@ -184,7 +197,7 @@ class Plain:
                  program: str) -> None:
         self.n_tensors, self.n_extras, self.n_scalars = n_tensors, n_extras, n_scalars
         self.ints, self.floats, self.config, self.program = ints, floats, config, program
-        self.results: Optional[Results] = None  # of a run that is over, for Forward to take
+        self.results: Optional[Results] = None  # results of a finished direct run, which Forward.forward returns
 
     def call(self, rest: Sequence[Tensor]) -> Call:
         a, b = self.n_tensors, self.n_tensors + self.n_extras
@@ -192,7 +205,8 @@ class Plain:
 
 
 def _wanted(needs: Sequence[bool], plain: Plain, first: int) -> Tuple[int, ...]:
-    """Values of `want` for the inputs q (which is `first`), k, v, tensors, extras, scalars that need gradients."""
+    """Returns the values of `want` for the inputs that need gradients. `needs` has one bool for each input: q, at index
+    `first`, then k, v, tensors, extras, scalars."""
     if needs[first] and needs[first + 1] and needs[first + 2]:
         want: Tuple[int, ...] = _WANT_QKV
     else:
@@ -212,7 +226,8 @@ def _wanted(needs: Sequence[bool], plain: Plain, first: int) -> Tuple[int, ...]:
 
 
 def _place(one: int, plain: Plain) -> int:
-    """Where the input that a value of `want` stands for is among q, k, v, tensors, extras, scalars."""
+    """Returns the index, in the list (q, k, v, tensors, extras, scalars), of the input whose gradient is `one`, a value
+    of `want`."""
     if one <= ops.WANT_V:
         return one
     if one == ops.WANT_SINK:
@@ -222,8 +237,8 @@ def _place(one: int, plain: Plain) -> int:
 
 def _gradients(ctx: Any, saved: Sequence[Tensor], dout: Optional[Tensor], dlse: Optional[Tensor],
                first: int) -> Tuple[Any, ...]:
-    """Gradients of what a Function took, None where there is none or none is needed; q is its argument `first`. `saved`
-    is what it saved, which may be asked for once."""
+    """Returns the gradients of the arguments of an autograd Function, None for an argument without a gradient. Argument
+    `first` is q. `saved` is ctx.saved_tensors, which may be read only once."""
     plain, needs = ctx.plain, ctx.needs_input_grad
     inputs, out, lse = saved[:-2], saved[-2], saved[-1]
     result: List[Any] = [None] * len(needs)
@@ -249,18 +264,19 @@ def _modes_on() -> Iterator[None]:
 
 
 def _outer_levels() -> ContextManager[None]:
-    """Lets the outer levels of functorch see a call that a Function makes for an inner one: a Function's forward runs
-    with derivatives of both modes off, and outer levels would take the result for a constant."""
+    """Returns a context in which the outer levels of functorch see a call that Function.forward makes for an inner
+    level. Without the context forward() runs with both modes of differentiation disabled, and outer levels would treat
+    the result as a constant."""
     return _modes_on() if _functorch() else _NOTHING
 
 
 class Forward(torch.autograd.Function):
-    """fxattn::fwd."""
+    """The autograd Function of the operator fxattn::fwd."""
 
     @staticmethod
     def forward(plain: Plain, q: Tensor, k: Tensor, v: Tensor, *rest: Tensor) -> Results:
         if plain.results is not None:
-            results, plain.results = plain.results, None  # which hold the graph, which holds `plain`
+            results, plain.results = plain.results, None  # breaks the reference cycle results -> graph -> plain
             return results
         with _below(), _outer_levels():
             return plain.call(rest).forward(q, k, v)
@@ -288,13 +304,14 @@ class Forward(torch.autograd.Function):
         return forward_batched(info.batch_size, in_dims[1:], plain, tensors)
 
 
-# Function.apply binds arguments by inspect.signature for functorch's sake, which takes longer than all else of a small
-# call. Without functorch there is nothing to bind: forward has no defaults.
+# _apply skips Function.apply, whose inspect.signature takes longer than the rest of a small call. Function.apply binds
+# default arguments for functorch; Forward.forward has no default arguments.
 _apply = super(torch.autograd.Function, Forward).apply
 
 
 class _Over(torch.autograd.Function):
-    """A direct forward that is over: results (out, lse, and perhaps more), of which the output is what is wanted."""
+    """The autograd Function of a direct run that has finished. Takes the results of the run (out, lse and possibly max)
+    and returns only out."""
 
     @staticmethod
     def forward(ctx: Any, made: Sequence[Tensor], plain: Plain, *tensors: Tensor) -> Tensor:
@@ -308,7 +325,7 @@ class _Over(torch.autograd.Function):
     def backward(ctx: Any, dout: Optional[Tensor]) -> Tuple[Any, ...]:
         plain, saved = ctx.plain, ctx.saved_tensors
         if len(saved) == 5 and dout is not None and not torch.is_grad_enabled() \
-                and ctx.needs_input_grad == _NEEDS_QKV:  # nothing but q, k and v, as most calls have it
+                and ctx.needs_input_grad == _NEEDS_QKV:  # the usual case: q, k and v are the only tensors
             q, k, v, out, lse = saved
             made = _direct.backward(Call(plain.program, (), (), (), plain.ints, plain.floats, plain.config), q, k, v,
                                     out, lse, (dout,), _WANT_QKV)
@@ -322,7 +339,8 @@ _apply_over = super(torch.autograd.Function, _Over).apply
 
 def recorded_at_once(q: Tensor, k: Tensor, v: Tensor, tensors: Sequence[Tensor], floats: Sequence[float],
                      config: Tuple[int, ...], program: str, expected: Sequence[int]) -> Optional[Tensor]:
-    """Call.output_direct with gradients, of a call that has nothing but these; without a Call."""
+    """Returns the result of Call.output_direct for a call with gradients that has only these arguments, without making
+    a Call."""
     config = (config[0] | _training_flags(q), *config[1:])
     made = _direct._run(q, k, v, tensors, (), (), (), floats, config, program, expected)
     if not made:
@@ -331,7 +349,7 @@ def recorded_at_once(q: Tensor, k: Tensor, v: Tensor, tensors: Sequence[Tensor],
 
 
 class Backward(torch.autograd.Function):
-    """fxattn::bwd, as what stands in the graph when the backward pass itself is recorded."""
+    """The autograd Function of the operator fxattn::bwd. Used when autograd records the backward pass itself."""
 
     @staticmethod
     def forward(plain: Plain, want: List[int], n_grads: int, *tensors: Tensor) -> Tuple[Tensor, ...]:
@@ -368,7 +386,7 @@ class _Parts(NamedTuple):
 
 
 def split_backward(n_grads: int, tensors: Sequence[Any]) -> _Parts:
-    """The tensors of Backward: inputs of the forward pass, out, lse, gradients."""
+    """Splits the tensors of Backward into the inputs of the forward pass, out, lse and the incoming gradients."""
     end = len(tensors) - n_grads
     return _Parts(tensors[:end - 2], tensors[end - 2], tensors[end - 1], tensors[end:])
 
@@ -376,11 +394,11 @@ def split_backward(n_grads: int, tensors: Sequence[Any]) -> _Parts:
 _apply_backward = super(torch.autograd.Function, Backward).apply
 
 
-# ---- What the dispatcher calls for tensors that may require gradients: compiled graphs, exports, direct calls --------
+# ---- The dispatcher's kernels for tensors that may require gradients: compiled graphs, exports, direct calls ---------
 
 def _one_level() -> ContextManager[None]:
-    """Lets a Function be applied where functorch has called a kernel for one of its levels: calls of operators below it
-    go to the next level, as those of PyTorch's own kernels for Autograd."""
+    """Returns a context in which an autograd Function may be applied inside a kernel that functorch calls for one of
+    its levels. Operators called in the context go to the next level, as in PyTorch's own Autograd kernels."""
     if not _functorch():
         return _NOTHING
     from torch._functorch.utils import enable_single_level_autograd_function
@@ -394,7 +412,7 @@ def _forward_kernel(q: Tensor, k: Tensor, v: Tensor, tensors: Any, extras: Any, 
     if call.needs_grad(q, k, v):
         with _one_level():
             out, lse, rows = _apply(call.plain(_training_flags(q)), q, k, v, *call.all_tensors())
-        # Who did not ask for lse is promised an empty one (_operators.py).
+        # If LSE was not requested, lse is empty, as in the fake implementation (_operators.py).
         return out, lse if call.flags() & _abi.RETURN_LSE else q.new_empty(0, dtype=torch.float64), rows
     with _below():
         return call.forward(q, k, v)
@@ -413,7 +431,8 @@ def _backward_kernel(q: Tensor, k: Tensor, v: Tensor, tensors: Any, extras: Any,
 
 def _batched_kernel(q: Tensor, k: Tensor, v: Tensor, tensors: Any, extras: Any, scalars: Any, ints: Any, floats: Any,
                     config: Any, program: str, out: Tensor, lse: Tensor, grads: Any, want: Any) -> List[Tensor]:
-    """For gradients that the vmap of is_grads_batched wrapped."""
+    """The kernel of fxattn::bwd for gradients that torch.autograd.grad(is_grads_batched=True) has wrapped by its
+    vmap."""
     from ._vmap import backward_of_batched
     call = Call(program, tensors, extras, scalars, ints, floats, config)
     return backward_of_batched(call.plain(), want, grads, (q, k, v, *call.all_tensors(), out, lse, *grads))

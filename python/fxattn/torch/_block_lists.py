@@ -1,7 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The lists of blocks of a large mask, equal to those of PyTorch's create_block_mask, which has every pair at once
-and asks for 34 GB at 65,536 rows and keys. Here the library says of whole rectangles of blocks that the mask leaves
-nothing, or everything, of them, and the mask_mod is evaluated in the blocks that remain, some at a time.
+"""Computes the lists of blocks of a large mask. The lists equal those of PyTorch's create_block_mask, which evaluates
+all pairs at once and allocates 34 GB at 65,536 rows and keys.
+
+The library classifies rectangles of blocks as empty, full or mixed. The mask_mod is evaluated only in blocks that stay
+mixed, a bounded number of pairs at a time.
 """
 import ctypes
 from typing import Any, Callable, List, Tuple
@@ -15,13 +17,14 @@ from .._library import lib
 from ..trace import trace
 from ._plain import DTYPES
 
-PAIRS_AT_ONCE = 1 << 22  # which PyTorch's evaluation takes some 80 MB for
+PAIRS_AT_ONCE = 1 << 22  # pairs evaluated at once; PyTorch's evaluation takes about 80 MB for this number
 _EMPTY, _MIXED, _FULL = _abi.TILE_EMPTY, _abi.TILE_MIXED, _abi.TILE_FULL
 _INT32_MAX = (1 << 31) - 1
 
 
 class _Classes:
-    """What the library knows of rectangles of pairs. Holds the captured tensors, whose memory it reads."""
+    """Classifies rectangles of pairs, by the library. Holds references to the captured tensors, because the library
+    reads their memory."""
 
     def __init__(self, mask_mod: Callable[..., Any], lengths: Tuple[int, int], heads: int) -> None:
         traced = trace(None, mask_mod)
@@ -48,7 +51,8 @@ class _Classes:
 
 def _fill(table: Tensor, classes: _Classes, place: Tuple[int, int], size: Tuple[int, int],
           lengths: Tuple[int, int]) -> None:
-    """The classes of the blocks of one (b, h), [rows, columns], by halves of what is not known as a whole."""
+    """Writes the classes of the blocks of one (b, h) into `table` [rows, columns]. Mixed rectangles are halved until
+    they are single blocks."""
     left = [(0, table.shape[0], 0, table.shape[1])]
     while left:
         top, bottom, first, end = left.pop()
@@ -66,14 +70,15 @@ def _fill(table: Tensor, classes: _Classes, place: Tuple[int, int], size: Tuple[
 
 def _table(mask_mod: Callable[..., Any], batch: int, heads: int, lengths: Tuple[int, int], size: Tuple[int, int]
            ) -> Tensor:
-    """uint8 [B,H,rows,columns] of blocks: their class as far as it is known without looking."""
+    """Returns the class of each block, uint8 [B,H,rows,columns], without evaluating the mask_mod. Blocks that the
+    library cannot classify are mixed."""
     shape = [-(-length // block) for length, block in zip(lengths, size)]
     table = torch.full((batch, heads, *shape), _MIXED, dtype=torch.uint8)
     if max(lengths) > _INT32_MAX:
         return table
     try:
         classes = _Classes(mask_mod, lengths, heads)
-    except Exception:  # PyTorch may evaluate what cannot be traced, and says what it cannot
+    except Exception:  # no trace: PyTorch evaluates the mask_mod, or raises its own error
         return table
     for b in range(batch if "b" in classes.depends else 1):
         for h in range(heads if "h" in classes.depends else 1):
@@ -87,7 +92,8 @@ def _table(mask_mod: Callable[..., Any], batch: int, heads: int, lengths: Tuple[
 
 def _look(mask_mod: Callable[..., Any], places: Tensor, size: Tuple[int, int], lengths: Tuple[int, int]
           ) -> Tuple[Tensor, Tensor]:
-    """Whether the mask_mod is true anywhere, and everywhere, in blocks at places [n, 4]."""
+    """Evaluates the mask_mod in the blocks at `places` [n, 4] = (b, h, row, column). Returns two bool tensors [n]: True
+    if any pair of the block is attended, and True if all pairs are."""
     b_of, h_of, row_of, column_of = places.unbind(1)
 
     def shown(n: Any, _: Any, q_idx: Any, kv_idx: Any) -> Any:
@@ -103,11 +109,11 @@ def _look(mask_mod: Callable[..., Any], places: Tensor, size: Tuple[int, int], l
 
 def block_lists(mask_mod: Callable[..., Any], batch: int, heads: int, lengths: Tuple[int, int], size: Tuple[int, int],
                 device: Any) -> BlockMask:
-    """The BlockMask of a mask_mod, with its lists."""
+    """Returns the BlockMask of a mask_mod, with its lists of blocks."""
     table = _table(mask_mod, batch, heads, lengths, size).to(device)
     some, full = table == _FULL, table == _FULL
     for side, (length, block) in enumerate(zip(lengths, size)):
-        if length % block:  # PyTorch fills up blocks that end beyond the lengths, with pairs that are masked
+        if length % block:  # a last block that ends beyond the length is not full, as in PyTorch
             full.select(2 + side, -1).fill_(False)
     places = (table == _MIXED).nonzero()
     for part in places.split(max(1, PAIRS_AT_ONCE // (size[0] * size[1]))) if len(places) else ():

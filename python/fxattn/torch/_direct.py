@@ -1,18 +1,17 @@
 # SPDX-License-Identifier: Apache-2.0
-"""fxattn::fwd and fxattn::bwd without PyTorch's dispatcher, where that is the same: a small call would spend most of
-its time there.
+"""Calls of fxattn::fwd and fxattn::bwd that bypass PyTorch's dispatcher, which takes most of the time of a small call.
 
-    Call.run -> is_plain -> forward -> python/csrc/torch_direct.c -> what the operator does
-    a gradient's backward -> backward -> the same
+    Call.run -> is_plain -> forward -> python/csrc/torch_direct.c -> the kernel's C code
+    backward of an autograd Function -> backward -> python/csrc/torch_direct.c -> the kernel's C code
 
 Invariants:
-- This way is taken only where the dispatcher would come to the operator's kernel and, autograd aside, to nothing before
-  it: with tensors of PyTorch's own classes that are what their memory says, while no mode is on in this thread:
-  autocast, torch.func, fake and functional tensors, tracing, modes of __torch_dispatch__ and __torch_function__, dual
-  numbers, a profiler (is_plain, python/csrc/torch_plain.c).
-- Nothing is kept between calls: what a tensor is, is read in every call.
-- This way raises nothing. A call that it cannot take, or that fails, is made again by the operator, whose words are
-  those that are raised.
+- A call bypasses the dispatcher only if the dispatcher would call nothing but autograd before the operator's kernel.
+  The function is_plain (python/csrc/torch_plain.c) checks that the tensors have PyTorch's own classes and no lazy
+  negation, and that no mode is on in this thread: autocast, torch.func, fake and functional tensors, tracing,
+  __torch_dispatch__ and __torch_function__ modes, dual numbers, a profiler.
+- No property of a tensor is cached between calls.
+- A direct call raises no errors. If a direct call is impossible or fails, the caller calls the operator, whose error is
+  raised.
 """
 import ctypes
 from typing import Any, Callable, List, Sequence, Tuple
@@ -25,13 +24,13 @@ from .. import _abi
 from . import _operators as ops
 
 Results = Tuple[Tensor, Tensor, Tensor]
-ANYTHING = (0, 0, 0, 0, 0, 0)  # is expected
+ANYTHING = (0, 0, 0, 0, 0, 0)  # for `expected`: no conditions
 
 
-# ---- When ------------------------------------------------------------------------------------------------------------
+# ---- Conditions of a direct call -------------------------------------------------------------------------------------
 
 def _bits(*names: str) -> int:
-    """Those of dispatch keys."""
+    """Returns the bits of the dispatch keys `names`."""
     bits = 0
     for name in names:
         bits |= torch._C.DispatchKeySet(getattr(torch._C.DispatchKey, name)).raw_repr()
@@ -39,13 +38,13 @@ def _bits(*names: str) -> int:
 
 
 def _keys_on() -> bool:
-    """Whether dispatch keys of this thread say that a mode is on, as Python is told of them."""
+    """Returns True if a mode is on in this thread, by the thread's dispatch keys as Python objects."""
     return bool(_included().raw_repr() & _MODES) or _autocast()
 
 
 def _trust_keys() -> bool:
-    """Has the dispatch keys of threads read as numbers (torch_plain.c), if they are seen to be what they are taken for:
-    they change as the objects of Python do, by inference mode and by autocast. Whether they are."""
+    """Lets torch_plain.c read the dispatch keys of threads as numbers in memory, if the numbers are verified: inference
+    mode and autocast must change them as they change PyTorch's Python objects. Returns True if they are verified."""
     def look() -> Tuple[Tuple[int, ...], Tuple[int, ...]]:
         objects = _included().raw_repr(), torch._C._dispatch_tls_local_exclude_set().raw_repr()
         read = _keys()
@@ -67,8 +66,8 @@ def _trust_keys() -> bool:
 
 
 def _begin() -> Sequence[Callable[..., Any]]:
-    """is_plain, forward, backward and keys of torch_direct.c, if this build of PyTorch, this Python and the library go
-    together."""
+    """Returns the functions is_plain, forward, backward and keys of torch_direct.c. Returns an empty tuple if this
+    build of PyTorch, this Python or the library lacks something that they need."""
     if not ops.by_shim or not hasattr(Tensor, "__dlpack_c_exchange_api__"):
         return ()
     begin = ctypes.PyDLL(ops.library._name).fxa_torch_direct_begin
@@ -79,50 +78,52 @@ def _begin() -> Sequence[Callable[..., Any]]:
 
 
 def is_plain(q: Tensor, k: Tensor, v: Tensor) -> bool:
-    """Whether nothing but autograd stands between a call with these tensors and the kernel."""
+    """Returns True if only autograd stands between a call with these tensors and the operator's kernel. The C function
+    of torch_direct.c replaces this placeholder, if that function is available."""
     return False
 
 
 try:
     _included, _autocast = torch._C._dispatch_tls_local_include_set, torch._C._is_any_autocast_enabled
-    _MODES = ~_bits("BackendSelect", "ADInplaceOrView")  # which every thread has included
+    _MODES = ~_bits("BackendSelect", "ADInplaceOrView")  # all keys except those that every thread includes
     _functions = _begin()
-except (AttributeError, ValueError):  # of these private names, in another PyTorch; of a function that Python lacks
+except (AttributeError, ValueError):  # a private name or a function is missing in this PyTorch or Python
     _functions = ()
 possible, trusted = len(_functions) > 0, False
 if possible:
     is_plain, _run, _run_back, _keys = _functions
     try:
         trusted = _trust_keys()
-    except (AttributeError, TypeError, ValueError):  # then _keys_on is asked
+    except (AttributeError, TypeError, ValueError):  # torch_plain.c then calls _keys_on instead
         pass
 
 
-# ---- How -------------------------------------------------------------------------------------------------------------
+# ---- Direct calls ----------------------------------------------------------------------------------------------------
 
 _nothing = {dtype: torch.empty(0, dtype=dtype, device="cpu") for dtype in (torch.float32, torch.float64)}
 
 
 def forward(call: Any, q: Tensor, k: Tensor, v: Tensor, config: Sequence[int], expected: Sequence[int]
             ) -> Sequence[Tensor]:
-    """out, and lse and max where they are wanted, of a call that is plain; none of them: ask the operator. `config` is
-    in place of the call's own; `expected` is what direct_expected says in torch_direct.c."""
+    """Returns out, and lse and max if requested; an empty tuple if the call must go through the operator. Requires
+    is_plain(q, k, v). `config` replaces the call's own. `expected`: conditions on shapes and device (direct_expected in
+    torch_direct.c)."""
     return _run(q, k, v, call.tensors, call.extras, call.scalars, call.ints, call.floats, config, call.program,
                 expected)
 
 
 def backward(call: Any, q: Tensor, k: Tensor, v: Tensor, out: Tensor, lse: Tensor, grads: Sequence[Tensor],
              want: Sequence[int]) -> Sequence[Tensor]:
-    """The wanted gradients, at least one, of tensors that saved ones may have become: whatever they are is looked at
-    there. None of them: ask the operator."""
-    if not possible or torch.compiler.is_dynamo_compiling():  # which traces backward passes that are compiled
+    """Returns the gradients of `want`, which has at least one element; an empty tuple if the call must go through the
+    operator. The C function checks all tensors, because hooks on saved tensors may have replaced them."""
+    if not possible or torch.compiler.is_dynamo_compiling():  # Dynamo traces a compiled backward pass
         return ()
     return _run_back(q, k, v, call.tensors, call.extras, call.scalars, call.ints, call.floats, call.config,
                      call.program, out, lse, grads, want)
 
 
 def all_results(made: Sequence[Tensor], config: Sequence[int]) -> Results:
-    """out, lse and max as the operator gives them: empty where they are not wanted."""
+    """Returns (out, lse, max) as the operator does: lse and max are empty tensors if not requested."""
     flags = config[ops.FLAGS] if config else 0
     out = made[0]
     lse = made[1] if flags & _abi.RETURN_LSE else _nothing[torch.float64]

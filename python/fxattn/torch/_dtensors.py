@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Sequences as DTensors of torch.distributed.tensor, for ring_attention: their local parts, and results as DTensors.
-Everywhere else they are refused, in words.
+"""DTensors (torch.distributed.tensor) in ring_attention: converts arguments to their local parts, and results to
+DTensors. All other functions refuse DTensors with an error.
 
-A DTensor knows its group and how it lies there: along the sequence, in contiguous pieces.
+A DTensor specifies its process group and its sharding, which must be contiguous along the sequence.
 """
 import sys
 from typing import Any, List, NamedTuple, Optional, Sequence, Tuple
@@ -11,18 +11,18 @@ from torch import Size, Tensor
 
 from .._errors import ArgumentError, ArgumentTypeError
 
-SEQUENCE = 2  # dimension of [B,H,S,D] and [B,H,S]
+SEQUENCE = 2  # index of the sequence dimension in [B,H,S,D] and [B,H,S]
 
 
 class Spread(NamedTuple):
-    """Where DTensors lie: the mesh, and sizes of the whole result."""
+    """The sharding of q, k and v: mesh and placements of the DTensors, and the sizes of the entire result."""
 
     mesh: Any
     placements: Tuple[Any, ...]
     sizes: Tuple[int, ...]
 
     def whole(self, local: Tensor) -> Any:
-        """A result of this process as a part of a DTensor."""
+        """Returns the DTensor of which `local` is this process's part."""
         from torch.distributed.tensor import DTensor
         size, stride = list(self.sizes[:local.dim()]), [1] * local.dim()
         for i in range(local.dim() - 1, 0, -1):
@@ -37,7 +37,7 @@ def is_dtensor(x: Any) -> bool:
 
 
 def refuse_dtensors(names: Sequence[str], tensors: Sequence[Any]) -> None:
-    """An operator takes tensors of one process."""
+    """Raises ArgumentTypeError if one of `tensors` is a DTensor, because operators take tensors of one process."""
     for name, x in zip(names, tensors):
         if is_dtensor(x):
             raise ArgumentTypeError(
@@ -47,13 +47,14 @@ def refuse_dtensors(names: Sequence[str], tensors: Sequence[Any]) -> None:
 
 
 def group_of(tensors: Sequence[Any], group: Any) -> Any:
-    """The group that processes talk in: that of a mesh where there is one."""
+    """Returns the process group of a call: `group`, or the group of the DTensors' mesh if `group` is None."""
     meshes = [x.device_mesh for x in tensors if is_dtensor(x) and x.device_mesh.ndim == 1]
     return meshes[0].get_group() if meshes and group is None else group
 
 
 def local_parts(tensors: Sequence[Any], order: str, group: Any) -> Tuple[List[Tensor], Optional[Spread]]:
-    """q, k and v of this process, and how they are spread; other tensors as they are."""
+    """Returns (local parts of q, k and v, their Spread) for DTensors; (q, k and v, None) for ordinary tensors. Raises
+    ArgumentError for DTensors that ring_attention does not support."""
     spread = [is_dtensor(x) for x in tensors]
     if not any(spread):
         return list(tensors), None

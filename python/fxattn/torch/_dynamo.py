@@ -1,14 +1,14 @@
 # SPDX-License-Identifier: Apache-2.0
-"""flex_attention under torch.compile: an operator of higher order that translates itself away.
+"""flex_attention and attention under torch.compile: a higher-order operator that becomes a call of fxattn::fwd.
 
-Dynamo captures it with the code that it has for PyTorch's own flex_attention: it records both mods on 0-d tensors, and
-turns captured intermediates, parameters and symbolic numbers into operands. Wherever the operator is then called
-(Dynamo's own run on fake tensors, AOT's trace, backend "eager") it runs the tracer that eager calls use on the recorded
-graphs, and calls fxattn::fwd. Compilers see that operator alone, whose gradients are _autograd.py's.
+Dynamo captures the operator with its code for PyTorch's own flex_attention. This code records score_mod and mask_mod on
+0-d tensors, and turns captured intermediates, parameters and symbolic numbers into operands. Whenever the captured
+operator is called (by Dynamo on fake tensors, by AOT's trace, by backend "eager"), it traces the recorded graphs as
+eager calls trace functions, and calls fxattn::fwd. Compilers see only fxattn::fwd, whose gradients are in _autograd.py.
 
-Private names of PyTorch: HigherOrderOperator, Dynamo's table of such operators and one class in it. They are asked for
-when Dynamo asks for ours, so that importing this imports no Dynamo; where they are missing, calls inside a compiled
-function become graph breaks (`capturable`).
+The module uses private names of PyTorch: HigherOrderOperator, Dynamo's table of higher-order operators and one class in
+this table. The table and the class are read when Dynamo looks up the operator, so that importing this module does not
+import Dynamo. If they are missing, calls in a compiled function become graph breaks (`capturable`).
 """
 import functools
 import sys
@@ -28,32 +28,34 @@ _TABLE, _VARIABLE = "_hop_name_to_variable_class", "FlexAttentionHigherOrderVari
 
 
 def _asked_for() -> Tuple[Any, Any]:
-    """Dynamo's table and class; None where they are missing."""
+    """Returns Dynamo's table of higher-order operators and its class for flex_attention; None for each that is
+    missing."""
     module = sys.modules.get("torch._dynamo.variables.higher_order_ops")
     return getattr(module, _TABLE, None), getattr(module, _VARIABLE, None)
 
 
 def capturable() -> bool:
-    """Whether this PyTorch has what Dynamo needs to capture the operator."""
+    """Returns False if Dynamo is imported but lacks the names that capturing the operator needs."""
     return "torch._dynamo.variables.higher_order_ops" not in sys.modules or None not in _asked_for()
 
 
-# What torch.compiler.assume_constant_result sets, which imports Dynamo: Dynamo calls the function instead of tracing
-# into it.
+# Makes Dynamo call the function instead of tracing it. torch.compiler.assume_constant_result sets the same attribute,
+# but imports Dynamo.
 capturable._dynamo_marked_constant = True  # type: ignore[attr-defined]
 
 
 def _enter() -> None:
-    """Says to Dynamo how the operator is captured; never traced by it, to which that would be a side effect."""
+    """Adds the operator to Dynamo's table. Dynamo must not trace this function, because the change is a side effect."""
     table, variable = _asked_for()
     if table is not None and variable is not None and _NAME not in table:
         table[_NAME] = _one_record(variable)
 
 
 def _one_record(variable: Any) -> Any:
-    """PyTorch's class, but that Dynamo has the same record of side effects afterwards. It goes back to a copy once
-    the mods are recorded, and objects that were made before then write into the old one and read from the new (PyTorch
-    2.13: the second layer of a model lost the attributes of its cache)."""
+    """Returns a subclass of PyTorch's class `variable` that keeps Dynamo's record of side effects. After recording
+    score_mod and mask_mod, PyTorch's class replaces the record by a copy. Objects made earlier would then write to the
+    old record and read from the new one: in PyTorch 2.13 the second layer of a model lost the attributes of its
+    cache."""
     def call(self: Any, tx: Any, *args: Any, **kwargs: Any) -> Any:
         record = tx.output.side_effects
         result = variable._call_function(self, tx, *args, **kwargs)
@@ -68,8 +70,8 @@ def _one_record(variable: Any) -> Any:
 
 
 def outside(function: _Function) -> _Function:
-    """The function, which Dynamo does not enter. What torch.compiler.disable gives imports Dynamo, a second or two, in
-    its first call; this does not where nothing else has."""
+    """Returns a wrapper of `function` that Dynamo does not trace. torch.compiler.disable would import Dynamo in its
+    first call, which takes a second or two; the wrapper does not."""
     disabled = torch._disable_dynamo(function)  # type: ignore[attr-defined]
 
     @functools.wraps(function)
@@ -82,8 +84,9 @@ def outside(function: _Function) -> _Function:
 
 
 class _Flex(HigherOrderOperator):
-    """(q, k, v, score_mod, (*extras, mask_mod), scale, options): what Dynamo's class takes. It adds two tuples of
-    operands. options: config of the operator and dropout_p."""
+    """The higher-order operator. Its arguments (q, k, v, score_mod, (*extras, mask_mod), scale, options) are those that
+    Dynamo's class expects. Dynamo adds two tuples of operands, for score_mod and mask_mod. `options`: the operator's
+    config, and dropout_p."""
 
     def __init__(self) -> None:
         super().__init__(_NAME, cacheable=True)
@@ -92,13 +95,13 @@ class _Flex(HigherOrderOperator):
         _enter()
         return _NAME
 
-    # Dynamo looks its table up by this name: the moment to enter it.
+    # Dynamo reads this name to search its table, so reading the name adds the operator to the table.
     __name__ = property(_looked_up, lambda self, name: None)
 
     @torch._disable_dynamo  # type: ignore[attr-defined]
     def __call__(self, q: Tensor, k: Tensor, v: Tensor, score_mod: Any, block_mask: Tuple[Any, ...], scale: float,
                  options: Dict[str, Any], score_extra: Tuple[Any, ...] = (), mask_extra: Tuple[Any, ...] = ()) -> Any:
-        # The two tuples are absent when a mod could not be captured and the call runs eagerly after all.
+        # score_extra and mask_extra are empty if Dynamo could not capture a function and the call runs eagerly.
         if "source" in options:
             from ._recorded import replay
             extras = len(block_mask) - 1 - options["operands"]
@@ -112,5 +115,6 @@ class _Flex(HigherOrderOperator):
 
 
 flex = _Flex()
-# Part of the graph, and so of the keys of compilers' caches: the recorded mods are in those keys, our tracer is not.
+# VERSION is part of the graph, and thus of the keys of compilers' caches. The keys contain the recorded functions, but
+# not the code of fxattn's tracer.
 VERSION = "fxattn " + _abi.VERSION

@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Functions that Dynamo leaves alone. After a graph break it compiles each frame that runs, those of this package too:
-the tracer's and those of backward passes, which it cannot.
+"""Marks functions that Dynamo must not compile. After a graph break Dynamo compiles each frame that runs, also frames
+of this package; compiling the tracer's frames and those of backward passes fails.
 
-Private names of PyTorch: torch._C._dynamo.eval_frame and three in it, present without an import of Dynamo; where they
-are missing, functions stay as they are.
+The module uses private names of torch._C._dynamo.eval_frame, which exist without importing Dynamo. If they are missing,
+functions are not marked.
 """
 from typing import Any, Callable, TypeVar
 
@@ -13,8 +13,9 @@ _Function = TypeVar("_Function", bound=Callable[..., Any])
 
 
 def leave(function: _Function) -> _Function:
-    """The function, marked so that Dynamo compiles neither it nor what it calls where it runs by itself, after a graph
-    break; a caller that is compiled may still inline it. Costs a call nothing."""
+    """Returns `function`, marked so that Dynamo compiles neither its frame nor the frames of functions that it calls,
+    when the frame runs by itself after a graph break. A compiled caller may still inline the function. The mark adds no
+    time to a call."""
     hook: Any = getattr(getattr(torch._C, "_dynamo", None), "eval_frame", None)
     if hasattr(hook, "set_code_exec_strategy"):
         skip = hook._FrameAction.SKIP

@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What a user gives attention() for scores and masks: FlexAttention's functions, program text with params and tensors
-by name, or callbacks of the graph style with tensors of their own; checked, and made into a Call of the operators.
+"""The score and mask arguments of attention(): FlexAttention's functions; program text with params and tensors by name;
+or callbacks of the graph style with their tensors. Given checks these arguments and makes a Call of the operators.
 
-Eager calls come here directly, compiled ones through _dynamo.py with what _recorded.py wrote down.
+Eager calls use Given directly. Compiled calls make a Given in _dynamo.py, from what _recorded.py has recorded.
 """
 import math
 from typing import Any, Callable, List, Mapping, Optional, Sequence, Tuple, Union
@@ -29,8 +29,9 @@ _AT_RUN_TIME = (Tensor, *SYMBOLIC)
 
 
 def numbers_of_host(q: Tensor, named: Named) -> Named:
-    """Tensors of one element on the host beside tensors of a device: numbers, as PyTorch's operators and cuDNN's graphs
-    have them. One that is learned stays, and is refused by where it is."""
+    """Returns `named` with one-element tensors on the host replaced by numbers if q is on a device, as PyTorch's
+    operators and cuDNN's graphs treat such tensors. A tensor that requires a gradient is kept; Call.run later refuses
+    it, because it is on another device than q."""
     if q.is_cpu or not named or torch.compiler.is_compiling():
         return named
     return {name: x.item() if isinstance(x, Tensor) and x.is_cpu and x.numel() == 1 and not x.requires_grad else x
@@ -38,8 +39,8 @@ def numbers_of_host(q: Tensor, named: Named) -> Named:
 
 
 class Given:
-    """The arguments of attention() that say what happens to scores. (Not a NamedTuple: Dynamo of torch 2.10 does not
-    read properties of one.)"""
+    """The arguments of attention() that define scores and masks. Given is no NamedTuple, because Dynamo of torch 2.10
+    cannot read properties of a NamedTuple."""
 
     def __init__(self, score_mod: Mod, mask_mod: Mod, params: Named = None, tensors: Named = None, style: str = "flex",
                  bprop: Mod = None, bprop_tensors: Named = None, bprop_params: Named = None) -> None:
@@ -49,21 +50,21 @@ class Given:
 
     @property
     def functions(self) -> bool:
-        """Whether they are FlexAttention's functions, or nothing."""
+        """True if score_mod and mask_mod are FlexAttention's functions or None."""
         return self.style == "flex" and self.bprop is None and not self.text
 
     @property
     def text(self) -> bool:
-        """Whether a program is given, which means the same in both styles."""
+        """True if score_mod or mask_mod is program text or a Program, which have the same meaning in both styles."""
         return isinstance(self.score_mod, _TEXT) or isinstance(self.mask_mod, _TEXT)
 
     @property
     def graph(self) -> bool:
-        """Whether they are callbacks of the graph style."""
+        """True if score_mod is a callback of the graph style."""
         return self.style == "graph" and not self.text
 
     def check(self) -> None:
-        """Refuses what does not go together."""
+        """Raises ValueError or TypeError for arguments that exclude each other or have a wrong type."""
         if isinstance(self.mask_mod, _theirs.BlockMask):
             raise TypeError("mask_mod is a BlockMask; give its mask_mod, or call flex_attention with it as block_mask")
         if self.style not in STYLES:
@@ -84,7 +85,7 @@ class Given:
 
     def call(self, q: Tensor, k: Tensor, scale: Any, config: Sequence[int], dropout_p: float,
              extras: Sequence[Tensor], mask_extra: Sequence[Any] = ()) -> Call:
-        """The call of the operators. `mask_extra` are operands of a mask_mod that Dynamo recorded."""
+        """Returns the Call of the operators. `mask_extra`: operands of a mask_mod that Dynamo has recorded."""
         if self.functions:
             traced = None if self.score_mod is None and self.mask_mod is None else trace(
                 self.score_mod, self.mask_mod, **told_of_scores(q))
@@ -123,7 +124,8 @@ class Given:
 
 
 def _named(kind: str, given: Mapping[str, Any], names: Sequence[str], defaults: Mapping[str, Any]) -> List[Any]:
-    """Values of a program's params or tensors, by name."""
+    """Returns the values of `names`, the params or tensors of a program. Raises ValueError if a name has neither a
+    value nor a default."""
     missing = [name for name in names if name not in given and defaults.get(name) is None]
     if missing:
         raise ValueError("the program has %s %s, of which no value is given for %s"
@@ -132,7 +134,7 @@ def _named(kind: str, given: Mapping[str, Any], names: Sequence[str], defaults: 
 
 
 def _check_names(traced: Any, params: Mapping[str, Any], tensors: Mapping[str, Any]) -> None:
-    """Nothing is given that neither program has."""
+    """Raises ValueError if `params` or `tensors` has a name that neither program uses."""
     for kind, given, declared in (("params", params, "params"), ("tensors", tensors, "captures")):
         programs = [p for p in (traced.program, traced.bprop) if p is not None]
         names = {one.name for program in programs for one in getattr(program, declared)}
@@ -143,7 +145,7 @@ def _check_names(traced: Any, params: Mapping[str, Any], tensors: Mapping[str, A
 
 
 def _described(name: str, tensor: Any) -> Tuple[str, int]:
-    """Storage type and rank of a tensor that text uses by its name."""
+    """Returns (storage type, rank) of a tensor that program text uses by name."""
     if getattr(tensor, "dtype", None) not in DTYPES:
         raise TypeError("tensors[%r] is %s; a tensor of %s is accepted" % (
             name, getattr(tensor, "dtype", "of type " + type(tensor).__name__), ", ".join(map(str, DTYPES))))
@@ -152,7 +154,8 @@ def _described(name: str, tensor: Any) -> Tuple[str, int]:
 
 def _call_of_text(traced: Any, scale: Any, config: Sequence[int], dropout_p: float, extras: Sequence[Tensor],
                   params: Mapping[str, Any], tensors: Mapping[str, Any], device: torch.device) -> Call:
-    """The call of a program whose params and tensors are given by name; params may be tensors, which get gradients."""
+    """Returns the Call of a program whose params and tensors are given by name. Params may be tensors, which get
+    gradients."""
     program = traced.program
     _check_names(traced, params, tensors)
     values = _named("params", params, [p.name for p in program.params], {p.name: p.default for p in program.params})
@@ -167,18 +170,18 @@ def _call_of_text(traced: Any, scale: Any, config: Sequence[int], dropout_p: flo
 
 
 def with_bprop(call: Call, traced: Any) -> Call:
-    """The same with a backward program of the user's."""
+    """Returns `call` with the user-written backward program of `traced`, or `call` itself if there is none."""
     if traced.bprop is None:
         return call
     ints, floats = split_params(traced.bprop, traced.bprop_params)
     ints = [x if isinstance(x, torch.SymInt) else int(x) for x in ints]
     scalars, numbers = call.scalars, [*call.floats]
-    in_memory = call.flags() & _abi.SCALARS_IN_MEMORY  # where those of a backward program are numbers nevertheless
+    in_memory = call.flags() & _abi.SCALARS_IN_MEMORY  # params of a backward program are numbers even then
     if floats and not in_memory and (len(scalars) or any(isinstance(x, _AT_RUN_TIME) for x in floats)):
         own = scalars[0] if len(scalars) else torch.tensor(numbers[2:], dtype=torch.float64, device="cpu")
         scalars, numbers, floats = [torch.cat([own, floats_as_tensor(floats).detach()])], numbers[:2], []
     config = [*call.config, *[0] * (ops.MAPS - len(call.config))]
-    own_text = call.program or "\n"  # a text of nothing would say that there is no backward program
+    own_text = call.program or "\n"  # length 0 would mean that there is no backward program
     config[ops.BPROP_TEXT], config[ops.BPROP_TENSORS] = len(own_text.encode()), len(call.tensors)
     tensors = [*call.tensors, *map(as_tensor, traced.bprop_tensors)]
     return Call(own_text + traced.bprop.text, tensors, call.extras, scalars, [*call.ints, *ints],

@@ -1,14 +1,14 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The mask of one pass through a model of transformers.
+"""The attention mask of one pass through a model of transformers.
 
-ModelMask is a mask_mod, of which nothing of size [S,S] is made. Models that read their mask as a tensor (its dtype, a
-slice, torch.where, torch.cat) get the dense tensor that transformers makes for them: of models with SDPA a bool, true
-where a key is attended to, of others the floats that eager attention adds, 0 and the lowest. It is made then, bounded
-in bytes, with a warning once for each type of model. A dense bool is a MaskTensor, which refuses what would take true
-for the number 1 in a score.
+ModelMask is a mask_mod, so no array of size [S,S] is allocated. Some models read their mask as a tensor (its dtype, a
+slice, torch.where, torch.cat). For them ModelMask makes the dense tensor that transformers would make: for models with
+SDPA a bool tensor, True where a key is attended; for others the floats that eager attention adds to scores, 0 and the
+lowest float. The dense tensor has a limited size, and is made with one warning per model type. A dense bool mask is a
+MaskTensor, which refuses to be added to scores, because True would be added as 1.
 
-Models that test whether their mask is a Tensor or a BlockMask would see a BlockMask. They get the dense tensor in the
-first place: tests_masks() finds them by the source text of their modules.
+Models that test whether their mask is a Tensor or a BlockMask would take a ModelMask for a BlockMask. Such models get
+the dense tensor from the start: tests_masks() finds them by the source text of their modules.
 """
 import ast
 import inspect
@@ -24,10 +24,10 @@ from torch.nn.attention.flex_attention import BlockMask, create_mask
 from .._errors import ArgumentError, ArgumentTypeError
 from .block_mask import DEFAULT_BLOCK, LazyBlockMask
 
-dense_bytes = 1 << 30  # largest dense mask
-_warned: Set[str] = set()  # types of models whose warning was given
-_tests: Dict[type, bool] = {}  # class of a configuration -> True if its models test the type of masks
-_eager: Set[type] = set()  # classes of configurations whose models have no SDPA and read masks as eager attention's
+dense_bytes = 1 << 30  # largest size of a dense mask, in bytes
+_warned: Set[str] = set()  # model types that have been warned about
+_tests: Dict[type, bool] = {}  # configuration class -> True if its models test the type of masks
+_eager: Set[type] = set()  # configuration classes of models without SDPA, which read masks of floats
 
 _ADDITIONS = frozenset(("add", "__add__", "__radd__", "__iadd__", "add_", "sub", "__sub__", "__rsub__", "__isub__",
                         "sub_", "rsub", "subtract", "subtract_", "baddbmm", "baddbmm_", "addcmul", "addcdiv"))
@@ -39,7 +39,7 @@ def _is_real(x: Any) -> bool:
 
 
 def _as_tensors(x: Any, mask: Any) -> Any:
-    """x with every mask in it, also those in lists and tuples, replaced by what mask(it) returns."""
+    """Returns `x` with each mask m replaced by mask(m), also in nested lists and tuples."""
     if isinstance(x, (ModelMask, MaskTensor)):
         return mask(x)
     if isinstance(x, (list, tuple)):
@@ -59,7 +59,7 @@ def _check_addition(args: Any) -> None:
 
 
 def _in(dtype: torch.dtype, keep: Tensor) -> Tensor:
-    """A dense bool as it is, or as floats to be added."""
+    """Returns the bool mask `keep` in `dtype`: unchanged for bool, else as floats to be added to scores."""
     if dtype == torch.bool:
         return keep
     zero = torch.zeros((), dtype=dtype, device=keep.device)
@@ -67,9 +67,9 @@ def _in(dtype: torch.dtype, keep: Tensor) -> Tensor:
 
 
 class MaskTensor(Tensor):
-    """A dense mask, true where a key is attended to. Its views and what bool operations make of it are masks too; it
-    is not added to floats. A conversion to float leaves the mask as it is: attention takes it, and it moves no score
-    by 1."""
+    """A dense bool mask, True where a key is attended. Views of a MaskTensor and results of bool operations are
+    MaskTensors too. Adding a MaskTensor to floats raises an error. A conversion to float returns the mask unchanged:
+    attention accepts the bool mask, and a float mask of ones and zeros would change scores by 1."""
 
     @classmethod
     def __torch_function__(cls, func: Any, types: Any, args: Tuple[Any, ...] = (), kwargs: Any = None) -> Any:
@@ -90,7 +90,8 @@ class MaskTensor(Tensor):
 
 
 def _guarded(name: str) -> Callable[..., Any]:
-    """A method that refuses floats at once: Python would take an error of Tensor's for an unsupported type."""
+    """Returns Tensor's method `name` with a check that refuses floats first. Python's operators would otherwise treat
+    an error inside Tensor's method as an unsupported type."""
     original = getattr(Tensor, name)
 
     def method(self: Any, other: Any) -> Any:
@@ -111,23 +112,24 @@ def _is_float_type(x: Any) -> bool:
 
 
 def _plain(mask: Any) -> Tensor:
-    """A dense mask as an ordinary tensor."""
+    """Returns a dense mask as an ordinary Tensor."""
     tensor: Tensor = mask.dense() if isinstance(mask, ModelMask) else mask
     return tensor.as_subclass(Tensor) if isinstance(tensor, MaskTensor) else tensor
 
 
 class ModelMask(LazyBlockMask):
-    """The mask of one pass through a model: [batch, 1, rows, keys]. `owner` is the type of the model, dtype what it
-    reads."""
+    """The mask [batch, 1, rows, keys] of one pass through a model. `owner`: the model type, for messages. `dtype`: the
+    dtype that the model reads."""
 
     owner = "this"
     ndim = 4
-    dtype = torch.bool  # or that of floats to be added
+    dtype = torch.bool  # or a float dtype, for masks that the model adds to scores
     requires_grad = False
     __hash__ = object.__hash__
 
     def dense(self) -> Tensor:
-        """The mask as a tensor of its dtype, made once."""
+        """Returns the mask as a tensor of its dtype, which is made once. Raises ArgumentError if it has more than
+        dense_bytes bytes."""
         kept = self.__dict__.get("_dense")
         if kept is not None:
             return kept
@@ -151,11 +153,12 @@ class ModelMask(LazyBlockMask):
         return made
 
     def current(self) -> Any:
-        """The dense tensor if it was written to (by masked_fill_ and the like), else the mask itself."""
+        """Returns the dense tensor if the model has written to it (by masked_fill_, for example), else the mask
+        itself."""
         kept = self.__dict__.get("_dense")
         return self if kept is None or kept._version == self.__dict__["_dense_version"] else kept
 
-    # What a tensor has and costs nothing here.
+    # Methods of Tensor that need no dense mask.
 
     def dim(self) -> int:
         return 4
@@ -179,8 +182,8 @@ class ModelMask(LazyBlockMask):
         return self.dense().expand(*sizes)
 
     def to(self, *args: Any, **kwargs: Any) -> Any:
-        """On another device; of another dtype where that is one of integers. Conversions to float leave the mask as it
-        is."""
+        """Returns the mask on another device. A conversion to an int dtype returns a dense tensor; a conversion to a
+        float dtype leaves the mask unchanged."""
         types = [x for x in (*args, *kwargs.values()) if isinstance(x, torch.dtype)]
         if types and not types[0].is_floating_point and types[0] != torch.bool:
             return self.dense().to(*args, **kwargs)
@@ -197,9 +200,9 @@ class ModelMask(LazyBlockMask):
         return made
 
     def rows_from(self, first: int, count: int) -> "ModelMask":
-        """The mask of `count` rows from `first` on."""
+        """Returns the mask of rows `first` to first + count - 1."""
         mod, (_, batch, heads, device, options) = self.mask_mod, self._fxattn
-        # A tensor, so that all lengths of a prompt run one program.
+        # `start` is a tensor, so that prompts of all lengths use one program.
         start: Any = first if torch.compiler.is_compiling() else torch.tensor(first, dtype=torch.int32, device=device)
         moved = mod if first == 0 else lambda b, h, q_idx, kv_idx: mod(b, h, q_idx + start, kv_idx)
         made = type(self)(moved, batch, heads, (count, self.seq_lengths[1]), device, self.BLOCK_SIZE, options)
@@ -207,7 +210,8 @@ class ModelMask(LazyBlockMask):
         return made
 
     def __getitem__(self, index: Any) -> Any:
-        """Rows from the first or to the last, and keys from the first, are masks; anything else is a dense tensor."""
+        """Returns a mask for a range of rows and a range of keys that starts at key 0; a dense tensor for any other
+        index."""
         short = _slices(index, self.shape) if self.current() is self else None
         if short is None:
             return self.dense()[index]
@@ -215,7 +219,7 @@ class ModelMask(LazyBlockMask):
         made = self if keys == (0, self.shape[3]) else self._again((self.shape[2], keys[1]), self.device)
         return made if rows == (0, self.shape[2]) else made.rows_from(rows[0], rows[1] - rows[0])
 
-    # Everything else is the dense tensor's.
+    # All other operations use the dense tensor.
 
     @classmethod
     def __torch_function__(cls, func: Any, types: Any, args: Tuple[Any, ...] = (), kwargs: Any = None) -> Any:
@@ -262,12 +266,12 @@ for _name in ("add", "radd", "sub", "rsub", "mul", "rmul", "and", "rand", "or", 
     setattr(ModelMask, "__%s__" % _name, _forwarded("__%s__" % _name))
 
 
-setattr(ModelMask, "bool", ModelMask.contiguous)  # a method of this name would hide the type from the class
+setattr(ModelMask, "bool", ModelMask.contiguous)  # a method named bool in the class would hide the type bool
 
 
 def _slices(index: Any, shape: Tuple[int, ...]) -> Optional[Tuple[Tuple[int, int], Tuple[int, int]]]:
-    """((first row, end), (first key, end)) of an index of slices that leaves batch and heads whole and begins at key 0;
-    None for any other."""
+    """Returns ((first row, end), (first key, end)) of an index of slices that selects all batch entries and heads, and
+    keys from 0. Returns None for any other index."""
     if not isinstance(index, tuple) or any(x is not Ellipsis and not isinstance(x, slice) for x in index):
         return None
     if Ellipsis in index:
@@ -288,11 +292,11 @@ def _slices(index: Any, shape: Tuple[int, ...]) -> Optional[Tuple[Tuple[int, int
     return parts[2], parts[3]
 
 
-# ---- Models that test types ------------------------------------------------------------------------------------------
+# ---- Models that test the type of their mask -------------------------------------------------------------------------
 
 def _reads_type_of_mask(text: str) -> bool:
-    """True if a module's source has isinstance(x, T) or torch.is_tensor(x) of an x named mask, T a Tensor or
-    BlockMask."""
+    """Returns True if the source text of a module has isinstance(mask, T), torch.is_tensor(mask) or type(mask), for a
+    variable whose name contains "mask" and T a Tensor or BlockMask."""
     if not re.search(r"isinstance\(\s*[\w.]*mask\w*\s*,|is_tensor\(\s*[\w.]*mask|type\(\s*[\w.]*mask\w*\s*\)", text):
         return False
     for node in ast.walk(ast.parse(text)):
@@ -307,8 +311,8 @@ def _reads_type_of_mask(text: str) -> bool:
 
 
 def tests_masks(config_class: type) -> bool:
-    """True if models of this configuration test the type of their mask: a module beside that of the configuration, or
-    of one of its base classes, has such a test."""
+    """Returns True if models of this configuration class test the type of their mask. Searches the modeling modules in
+    the packages of the class and of its base classes."""
     known = _tests.get(config_class)
     if known is None:
         known, found = False, False
@@ -321,15 +325,16 @@ def tests_masks(config_class: type) -> bool:
                     found = True
                     try:
                         known = known or _reads_type_of_mask(inspect.getsource(module))
-                    except (OSError, TypeError, SyntaxError):  # no source text: nothing is known about it
+                    except (OSError, TypeError, SyntaxError):  # the module has no source text to search
                         continue
-        if found:  # else the models are still to be imported
+        if found:  # else the models have not been imported yet
             _tests[config_class] = known
     return known
 
 
 def note_model(config_class: type, has_sdpa: bool) -> None:
-    """Notes, when a model is made, how it reads masks, so that a compiled forward need not find out."""
+    """Records how a model reads masks. Called when the model is made, because a compiled forward cannot search source
+    text."""
     tests_masks(config_class)
     if has_sdpa:
         _eager.discard(config_class)
@@ -339,7 +344,7 @@ def note_model(config_class: type, has_sdpa: bool) -> None:
 
 def mask_of(mod: Callable[..., Any], batch: int, seq_lengths: Tuple[int, int], device: Any, config: Any,
             dtype: Any) -> Any:
-    """The mask of a pass: dense for models that test its type."""
+    """Returns the mask of a pass: a dense tensor for models that test the type of their mask, else a ModelMask."""
     made = ModelMask(mod, batch, 1, seq_lengths, device, (DEFAULT_BLOCK, DEFAULT_BLOCK), ())
     made.owner = "a %s" % (getattr(config, "model_type", None) or "transformers")
     if type(config) in _eager and dtype is not None:

@@ -1,9 +1,10 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Which models of transformers can take attn_implementation="fxattn".
+"""Decides which models of transformers accept attn_implementation="fxattn".
 
-Models that call transformers' AttentionInterface do. Some choose a class for their layers from a table of names; where
-that has one for SDPA, it is given a class of ours, whose scaled_dot_product_attention is fxattn's. All others would
-ignore the name: they are refused when they are made, as transformers refuses "sdpa" for models without it.
+Models that call transformers' AttentionInterface accept it. Some other models select the class of their attention
+layers from a table of names. If the table has a class for SDPA, the table gets a subclass of that class, whose
+scaled_dot_product_attention is fxattn's. All other models would ignore the name "fxattn". They are refused when they
+are made, as transformers refuses "sdpa" for models without SDPA.
 """
 import copy
 import functools
@@ -18,14 +19,14 @@ from .._errors import ArgumentError
 from ._model_mask import note_model
 
 Attend = Callable[..., Tensor]
-_INTERFACE = "ALL_ATTENTION_FUNCTIONS"  # what modules that call AttentionInterface import
-_OWN = ("bloom", "mpt")  # served by _alibi.py
+_INTERFACE = "ALL_ATTENTION_FUNCTIONS"  # modules that call AttentionInterface import this name
+_OWN = ("bloom", "mpt")  # _alibi.py wraps their attention layers
 
 
-# ---- Layers chosen from a table --------------------------------------------------------------------------------------
+# ---- Layers selected from a table ------------------------------------------------------------------------------------
 
 class _OurAttention(TorchFunctionMode):
-    """Computes scaled_dot_product_attention by fxattn inside a forward."""
+    """Computes scaled_dot_product_attention by fxattn during the forward of a module."""
 
     def __init__(self, module: Any, attend: Attend) -> None:
         super().__init__()
@@ -40,17 +41,17 @@ class _OurAttention(TorchFunctionMode):
              is_causal: bool = False, scale: Optional[float] = None, enable_gqa: bool = False) -> Tensor:
         if isinstance(attn_mask, Tensor) and attn_mask.dim() < 4:
             attn_mask = attn_mask[(None,) * (4 - attn_mask.dim())]
-        if is_causal and query.shape[2] == 1:  # the first row: transformers' own calls mean the last
+        if is_causal and query.shape[2] == 1:  # SDPA aligns the row to the first key, attend() to the last
             key, value = key[:, :, :1], value[:, :, :1]
         return self.attend(self.module, query, key, value, attn_mask, dropout=dropout_p, scaling=scale,
                            is_causal=is_causal)
 
 
 def _adopted(original: Any, attend: Attend) -> Any:
-    """A class of layers like a table's for SDPA, with fxattn's attention in it."""
+    """Returns a subclass of `original`, a table's class for SDPA, that computes attention by fxattn."""
     def init(self: Any, *args: Any, **kwargs: Any) -> None:
         original.__init__(self, *args, **kwargs)
-        if hasattr(self, "config"):  # some compare the name of the implementation in their forward
+        if hasattr(self, "config"):  # some layers compare the implementation's name in forward()
             self.config = copy.copy(self.config)
             self.config._attn_implementation_internal = "sdpa"
 
@@ -75,10 +76,10 @@ def _check_tables(name: str, model: Any, attend: Attend, is_new: bool) -> None:
                 "transformers' AttentionInterface" % (name, type(model).__name__, table, ", ".join(known)))
 
 
-# ---- The check of a model that is made -------------------------------------------------------------------------------
+# ---- The check when a model is made ----------------------------------------------------------------------------------
 
 def _has_own_attention(model: Any) -> bool:
-    """True for models that neither call AttentionInterface nor have SDPA: the name would change nothing in them."""
+    """Returns True for models that neither call AttentionInterface nor have SDPA; such models would ignore the name."""
     if getattr(model, "_supports_sdpa", False) or getattr(model.config, "model_type", None) in _OWN:
         return False
     modules = (sys.modules.get(base.__module__) for base in type(model).__mro__ if base.__module__.rpartition(".")[2]
@@ -87,9 +88,10 @@ def _has_own_attention(model: Any) -> bool:
 
 
 def check_models(name: str, model_base: Any, attend: Attend) -> None:
-    """Adds to transformers' check of attn_implementation=name what it does not know: models that cannot take it."""
+    """Extends transformers' check of attn_implementation by an error for models that cannot use the implementation
+    `name`."""
     original = getattr(model_base, "_check_and_adjust_attn_implementation", None)
-    if original is None:  # another transformers: its own errors come then
+    if original is None:  # this version of transformers has no check to extend
         return
     import transformers
     is_new = not transformers.__version__.startswith("4.")

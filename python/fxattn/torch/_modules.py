@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
-"""DotProductAttention, with the names, shapes and arguments of Transformer Engine's module, for any score_mod.
+"""DotProductAttention: Transformer Engine's module, with the same names, shapes and arguments, for any score_mod.
 
-It takes the four arguments score_mod, score_mod_bprop, score_mod_tensors and score_mod_bprop_tensors in forward();
-callback objects written for Transformer Engine run unchanged, here together with masks, windows, dropout, lengths and
-grouped heads. What cannot go together is collected and refused in one error (_refuse).
+forward() takes score_mod, score_mod_bprop, score_mod_tensors and score_mod_bprop_tensors. Callback objects written for
+Transformer Engine run unchanged, also together with masks, windows, dropout, lengths and grouped heads. Arguments that
+exclude each other are collected and refused in one error (_refuse).
 """
 import inspect
 import math
@@ -16,7 +16,7 @@ from .._options import flag
 from ._attention import attention
 from .block_mask import positional_arity
 
-# The ready masks of the library that stand for each mask type of Transformer Engine.
+# The built-in masks that implement each mask type of Transformer Engine.
 MASK_TYPES: Dict[str, Dict[str, bool]] = {
     "no_mask": {},
     "padding": {"padding": True},
@@ -35,25 +35,26 @@ def _refuse(who: str, problems: List[str]) -> None:
 
 
 def is_graph_style(score_mod: Any) -> bool:
-    """Whether a callable is Transformer Engine's score_mod(graph, score, tensors) rather than FlexAttention's."""
+    """Returns True if `score_mod` has the three arguments of Transformer Engine's score_mod(graph, score, tensors);
+    FlexAttention's functions have five."""
     if not callable(score_mod):
         return False
-    if hasattr(score_mod, "__wrapped__"):  # by functools.wraps, whose code takes anything
+    if hasattr(score_mod, "__wrapped__"):  # a wrapper made by functools.wraps, whose own code has other arguments
         return [p.kind for p in inspect.signature(score_mod).parameters.values()
                 if p.default is p.empty].count(inspect.Parameter.POSITIONAL_OR_KEYWORD) == 3
     return positional_arity(score_mod) == 3
 
 
 def _pick(table: Tensor, b: Any, h: Any, q: Any, k: Any) -> Any:
-    """An element of a tensor [B or 1, H or 1, Sq or 1, Sk]."""
+    """Returns element (b, h, q, k) of `table`, [B or 1, H or 1, Sq or 1, Sk]."""
     b, h, q = (at if size > 1 else 0 for at, size in zip((b, h, q), table.shape))
     return table[b, h, q, k]
 
 
 def _own_score(softcap: Optional[float], slopes: Optional[Tensor], bias: Optional[Tensor], before: float = 1.0,
                shift: int = 0) -> Optional[Callable[..., Any]]:
-    """The score function of softcap, alibi_slopes and core_attention_bias (times `before`); None when there is none of
-    them. `shift`: where the diagonal of ALiBi ends."""
+    """Returns the score function of softcap, alibi_slopes and core_attention_bias (multiplied by `before`); None if
+    none of these is given. `shift` is added to q in ALiBi's distance q - k."""
     if softcap is None and slopes is None and bias is None:
         return None
 
@@ -68,7 +69,7 @@ def _own_score(softcap: Optional[float], slopes: Optional[Tensor], bias: Optiona
 
 
 def usual_slopes(heads: int, device: torch.device) -> Tensor:
-    """ALiBi's slopes as Transformer Engine makes them where none are given."""
+    """Returns the default ALiBi slopes of Transformer Engine."""
     n = 2 ** int(math.log2(heads))
     first, more = 2.0 ** (-8.0 / n), 2.0 ** (-4.0 / n)
     slopes = [first ** i for i in range(1, n + 1)] + [more ** i for i in range(1, 2 * (heads - n), 2)]
@@ -76,7 +77,8 @@ def usual_slopes(heads: int, device: torch.device) -> Tensor:
 
 
 def _mask_function(hidden: Tensor) -> Callable[..., Any]:
-    """The mask_mod of a tensor [B or 1, H or 1, Sq or 1, Sk] that is True where nothing is attended."""
+    """Returns the mask_mod of tensor `hidden`, [B or 1, H or 1, Sq or 1, Sk], which is True for pairs that are not
+    attended."""
 
     def mask(b: Any, h: Any, q: Any, k: Any) -> Any:
         return ~_pick(hidden, b, h, q, k)
@@ -84,8 +86,8 @@ def _mask_function(hidden: Tensor) -> Callable[..., Any]:
     return mask
 
 
-ANY = None  # in a table of arguments: every value
-# Arguments of Transformer Engine's that ask for what is not here, and the values that do not; others are refused.
+ANY = None  # in the tables of arguments below: every value is accepted
+# Arguments of Transformer Engine for features that fxattn lacks, and their accepted values, which disable the feature.
 INIT_OTHERS: Dict[str, Optional[Tuple[Any, ...]]] = {
     "sequence_parallel": (False,), "tp_size": (1,), "get_rng_state_tracker": (None,), "tp_group": (None,),
     "attention_type": ("self", "cross"), "cp_group": (None,), "cp_global_ranks": (None,), "cp_stream": (None,),
@@ -100,7 +102,8 @@ BIAS_TYPES = ("no_bias", "pre_scale_bias", "post_scale_bias", "alibi")
 
 def others_refused(who: str, given: Mapping[str, Any], table: Mapping[str, Optional[Tuple[Any, ...]]],
                    hints: Mapping[str, str]) -> List[str]:
-    """What is wrong with arguments that have no meaning here; a name that nobody has is a TypeError."""
+    """Returns a message for each argument in `given` whose value `table` does not accept. Raises TypeError for a name
+    that is not in `table`; `hints` has texts for such names."""
     problems = []
     for name, value in given.items():
         if name not in table:
@@ -115,13 +118,13 @@ def others_refused(who: str, given: Mapping[str, Any], table: Mapping[str, Optio
 
 
 def mask_kind(name: str) -> str:
-    """A mask type as MASK_TYPES has it: Transformer Engine also takes commas, in either order."""
+    """Returns the key of MASK_TYPES for a mask type. Transformer Engine also accepts commas, and "causal,padding"."""
     kind = name.replace(",", "_") if isinstance(name, str) else name
     return "padding_causal" if kind == "causal_padding" else kind
 
 
 class _Bias(NamedTuple):
-    """What is added to scores: Transformer Engine's core_attention_bias_type with its tensors."""
+    """The terms that a call adds to scores: core_attention_bias_type with its bias tensor or slopes."""
 
     kind: Optional[str]
     bias: Optional[Tensor]
@@ -145,14 +148,14 @@ _NOT_AT_END = ("DotProductAttention cannot do this: attention_mask (True: hidden
 
 
 def _lengths(mask: Any, cu_q: Optional[Tensor], cu_k: Optional[Tensor]) -> Dict[str, Any]:
-    """q_lengths and k_lengths of padding, by masks or by offsets."""
+    """Returns the options q_lengths and k_lengths for padding, from masks or from offsets."""
     masks = mask if isinstance(mask, tuple) else (None, mask)
     found: Dict[str, Any] = {}
     for name, hidden, offsets in (("q_lengths", masks[0], cu_q), ("k_lengths", masks[1], cu_k)):
         if hidden is not None:
             shown = (~hidden).reshape(hidden.shape[0], -1)
             early = shown[:, 1:] & hidden.reshape(shown.shape)[:, :-1]
-            if shown.is_cuda:  # which asks without a wait, and stops the device
+            if shown.is_cuda:  # an assertion on the device, because reading the value would wait
                 torch._assert_async(~early.any(), _NOT_AT_END)
             elif shown.is_cpu and not torch.compiler.is_compiling() and bool(early.any()):
                 raise ValueError(_NOT_AT_END)
@@ -163,20 +166,28 @@ def _lengths(mask: Any, cu_q: Optional[Tensor], cu_k: Optional[Tensor]) -> Dict[
 
 
 class DotProductAttention(nn.Module):
-    """softmax(score_mod(softmax_scale * q k^T)) v of q [s,b,h,d] (sbhd), [b,s,h,d] (bshd) or [t,h,d] (thd); heads and
-    features of the result are one dimension, as in Transformer Engine.
+    """Computes softmax(score_mod(softmax_scale * q k^T)) v for q [s,b,h,d] (sbhd), [b,s,h,d] (bshd) or [t,h,d] (thd).
+    The result has heads and head dim in one dimension, as in Transformer Engine.
 
-    num_attention_heads: heads of q. kv_channels: head dim of q, k and v, or the pair (head dim of q and k, head dim of
-    v). num_gqa_groups: heads of k
-    and v. qkv_format: the order of dimensions, as above. attention_dropout is at work while training.
-    attn_mask_type: no_mask, padding, causal, padding_causal, the last two with _bottom_right, or arbitrary.
-    window_size: (left, right), -1 is open. bottom_right_diagonal: whether window and ALiBi end at the last row and key
-    (True) or begin at the first (False); None: False with causal and padding_causal, else True.
-    softmax_scale: of q k^T; None for 1 / sqrt(features). softcap: softcap * tanh(score / softcap). softmax_type:
-    vanilla, off-by-one (a key of score 0) or learnable (a score per head, the parameter softmax_offset). layer_number
-    is kept for callers. bounds_check, of this package: an index outside of a tensor of score_mod raises IndexError.
-    others: Transformer Engine's remaining arguments (tensor and context parallelism, return_max_logit), which are
-    taken at values that ask for nothing and else refused by name; sequences spread over processes are ring_attention's.
+    `num_attention_heads`: the number of heads of q.
+    `kv_channels`: the head dim of q, k and v, or the pair (head dim of q and k, head dim of v).
+    `num_gqa_groups`: the number of heads of k and v. Default: num_attention_heads.
+    `attention_dropout`: the dropout probability in training mode.
+    `qkv_format`: the order of dimensions: sbhd, bshd, or thd for packed rows.
+    `attn_mask_type`: no_mask, padding, causal, padding_causal, causal_bottom_right, padding_causal_bottom_right or
+        arbitrary.
+    `window_size`: (left, right), where -1 means unlimited.
+    `bottom_right_diagonal`: True aligns causal masks, window and ALiBi to the last row and key, False to the first.
+        None: False with causal and padding_causal, else True.
+    `layer_number`: stored for callers, otherwise unused.
+    `softmax_scale`: the factor of q k^T. None: 1 / sqrt(head dim).
+    `softmax_type`: vanilla, off-by-one (a key of score 0) or learnable (a key with a learned score per head, the
+        parameter softmax_offset).
+    `softcap`: replaces each score by softcap * tanh(score / softcap).
+    `bounds_check`: an index outside a tensor of score_mod raises IndexError. Transformer Engine has no such argument.
+    `others`: the other arguments of Transformer Engine's module, such as those of tensor and context parallelism.
+        Values that disable the feature are accepted; others raise an error that names the argument. For sequences that
+        are sharded over processes use ring_attention.
     """
 
     def __init__(self, num_attention_heads: int, kv_channels: Any, num_gqa_groups: Optional[int] = None,
@@ -216,21 +227,29 @@ class DotProductAttention(nn.Module):
                 score_mod: Any = None, score_mod_bprop: Any = None,
                 score_mod_tensors: Optional[Mapping[str, Any]] = None,
                 score_mod_bprop_tensors: Optional[Mapping[str, Any]] = None, **others: Any) -> Tensor:
-        """query_layer, key_layer, value_layer: of the shapes that qkv_format (by default the module's) says;
-        attn_mask_type, window_size and bottom_right_diagonal stand for the module's too.
-        attention_mask: True where nothing is attended. For padding (of which the length is taken: padding is at the
-        end) [B,1,1,S] of keys, or a pair of rows and keys; for arbitrary anything that broadcasts to [B,H,Sq,Sk].
-        cu_seqlens_q, cu_seqlens_kv: offsets of the sequences of thd, [B+1], with other formats their lengths for
-        padding; max_seqlen_q, max_seqlen_kv: the longest of these, found from the offsets where they are not given.
-        core_attention_bias: broadcasts to [B,H,Sq,Sk] and is added to the scaled score, or with
-        core_attention_bias_type="pre_scale_bias" before it is scaled; alibi_slopes [H] or [B,H] times -|q - k|, or
-        core_attention_bias_type="alibi" for the usual ones.
+        """Returns the attention output, with heads and head dim in one dimension.
 
-        score_mod: FlexAttention's function of five arguments, or Transformer Engine's score_mod(graph, score, tensors)
-        with score_mod_bprop(graph, dscore, tensors), which may be left out: the derivative is known. score_mod_tensors
-        and score_mod_bprop_tensors are what those get as `tensors`; they are in the order of the program, so equal
-        callbacks share plans and different ones never do.
-        others: as the constructor's; hints for kernels are taken and not used, caches and fp8 refused by name."""
+        `query_layer, key_layer, value_layer`: q, k and v in the order that `qkv_format` names.
+        `qkv_format, attn_mask_type, window_size, bottom_right_diagonal`: replace the module's settings if given.
+        `attention_mask`: True for pairs that are not attended. With padding: [B,1,1,S] for keys, or a pair (mask of
+            rows, mask of keys); masked positions must be at the end. With attn_mask_type="arbitrary": any shape that
+            broadcasts to [B,H,Sq,Sk].
+        `cu_seqlens_q, cu_seqlens_kv`: with thd, the offsets [B+1] of the sequences; with other formats and padding,
+            their differences are the lengths.
+        `max_seqlen_q, max_seqlen_kv`: the lengths of the longest packed sequences. Default: computed from the offsets.
+        `core_attention_bias`: added to scores after scaling, or before with core_attention_bias_type="pre_scale_bias";
+            broadcasts to [B,H,Sq,Sk].
+        `core_attention_bias_type`: no_bias, pre_scale_bias, post_scale_bias or alibi. "alibi" uses `alibi_slopes`, or
+            the default slopes.
+        `alibi_slopes`: [H] or [B,H]; -slope * |q - k| is added to scores.
+        `score_mod`: FlexAttention's function of five arguments, or Transformer Engine's score_mod(graph, score,
+            tensors).
+        `score_mod_bprop`: score_mod_bprop(graph, dscore, tensors) for a score_mod of Transformer Engine. Optional:
+            without it fxattn derives the backward program.
+        `score_mod_tensors, score_mod_bprop_tensors`: the dictionaries that the callbacks get as `tensors`.
+        `others`: the other arguments of Transformer Engine's forward. Hints for kernels are accepted and ignored;
+            caches and fp8 raise an error.
+        """
         layout = self.qkv_format if qkv_format is None else qkv_format
         kind = mask_kind(self.attn_mask_type if attn_mask_type is None else attn_mask_type)
         window = self.window_size if window_size is None else window_size
@@ -262,7 +281,7 @@ class DotProductAttention(nn.Module):
         return out.flatten(-2)
 
     def _own(self, own: "_Bias", layout: str, q: Tensor, k: Tensor, at_end: bool) -> Optional[Callable[..., Any]]:
-        """The score function of softcap, biases and ALiBi."""
+        """Returns the score function of softcap, bias and ALiBi; None without any of these."""
         slopes = own.slopes
         if own.kind == "alibi" and slopes is None:
             slopes = usual_slopes(self.num_attention_heads, q.device)
@@ -274,7 +293,8 @@ class DotProductAttention(nn.Module):
 
     def _is_usual(self, layout: str, kind: str, q: Tensor, k: Tensor, v: Tensor, own: "_Bias", graph: bool,
                   score_mod: Any, bprop: Any, tensors: Any, bprop_tensors: Any) -> bool:
-        """Whether _check has nothing to say of a call without masks, offsets and other arguments, at a glance."""
+        """Returns True if _check would find no error, by a few comparisons. The call must have no masks, offsets or
+        other arguments. False only means that _check must run."""
         if any(x is not None for x in own) or layout not in ("sbhd", "bshd"):
             return False
         if kind not in MASK_TYPES or kind == "arbitrary" or "padding" in MASK_TYPES[kind]:

@@ -2,8 +2,9 @@
 """MultiheadAttention: projections around DotProductAttention (_modules.py), with the names, arguments and parameters of
 Transformer Engine's module.
 
-Parameters have its names and order of rows (qkv interleaved by group; query and key_value for cross attention; proj),
-so that its state_dict loads as it is; that of torch.nn.MultiheadAttention is arranged when it is loaded.
+The parameters have the names and the row order of Transformer Engine's module: qkv interleaved by KV group, query and
+key_value for cross attention, and proj. A state_dict of Transformer Engine thus loads unchanged. A state_dict of
+torch.nn.MultiheadAttention is rearranged when it is loaded.
 """
 from typing import Any, Callable, Dict, List, Optional, Tuple, Union
 
@@ -12,7 +13,7 @@ from torch import Tensor, nn
 
 from ._modules import ANY, DotProductAttention, _refuse, others_refused
 
-# Arguments of Transformer Engine's that ask for what is not here, and the values that do not.
+# Arguments of Transformer Engine for features that fxattn lacks, and their accepted values, which disable the feature.
 _INIT_OTHERS: Dict[str, Optional[Tuple[Any, ...]]] = {
     "layernorm_epsilon": ANY, "tp_group": (None,), "tp_size": (1,), "fuse_wgrad_accumulation": (False,),
     "get_rng_state_tracker": (None,), "sequence_parallel": (False,), "return_bias": (False,),
@@ -23,7 +24,7 @@ _INIT_OTHERS: Dict[str, Optional[Tuple[Any, ...]]] = {
     "name": ANY, "qk_norm_type": (None,), "qk_norm_eps": ANY, "qk_norm_before_rope": ANY, "seq_length": ANY,
     "micro_batch_size": ANY}
 _FORWARD_OTHERS: Dict[str, Optional[Tuple[Any, ...]]] = {"is_first_microbatch": ANY, "rotary_pos_emb": (None,)}
-# Names of torch.nn.MultiheadAttention.
+# Hints for users of torch.nn.MultiheadAttention: names of its arguments, and what to write instead.
 _HINTS = {"embed_dim": "; it is hidden_size here", "num_heads": "; it is num_attention_heads here",
           "dropout": "; it is attention_dropout here", "dtype": "; it is params_dtype here",
           "batch_first": "; qkv_format=\"bshd\" is batch first, \"sbhd\" is not", "add_zero_attn":
@@ -35,20 +36,28 @@ _HINTS = {"embed_dim": "; it is hidden_size here", "num_heads": "; it is num_att
 
 
 class MultiheadAttention(nn.Module):
-    """Projections around DotProductAttention: hidden_states [s,b,hidden] (sbhd) or [b,s,hidden] (bshd) to the same
-    shape.
+    """DotProductAttention with linear projections before and after it. Maps hidden_states, [s,b,hidden] (sbhd) or
+    [b,s,hidden] (bshd), to a tensor of the same shape.
 
-    hidden_size: features of the input and the output; num_attention_heads heads of kv_channels features each
-    (hidden_size / num_attention_heads by default), num_gqa_groups of them for keys and values; bias: of all
-    projections; qkv_format: sbhd or bshd. attention_type "cross" takes keys and values from encoder_output.
-    init_method, output_layer_init_method: functions that fill the weights of the projections, and of the last one.
-    params_dtype, device: of the parameters. qkv_weight_interleaved: rows of qkv are in the order group, (query heads,
-    key, value), as Transformer Engine's; False: queries, keys, values.
+    `hidden_size`: the size of the last dimension of input and output.
+    `num_attention_heads, kv_channels`: the number of query heads, and the head dim. Default of kv_channels: hidden_size
+        / num_attention_heads.
+    `num_gqa_groups`: the number of heads of keys and values. Default: num_attention_heads.
+    `attention_type`: "self", or "cross", which computes keys and values from encoder_output.
+    `bias`: True gives all projections a bias.
+    `qkv_format`: sbhd or bshd.
+    `init_method, output_layer_init_method`: functions that fill the weights of the input projections, and of the output
+        projection.
+    `params_dtype, device`: dtype and device of the parameters.
+    `qkv_weight_interleaved`: True orders the rows of qkv by KV group, each with its query heads, key and value, as
+        Transformer Engine does. False orders them as queries, keys, values.
+    `attention_dropout`: the dropout probability. Default 0.0, where Transformer Engine has 0.1.
+    `layer_number, attn_mask_type, window_size, bottom_right_diagonal, softmax_scale, softmax_type, softcap,
+        bounds_check`: passed to DotProductAttention.
+    `others`: the other arguments of Transformer Engine's module. Values that disable the feature are accepted; others
+        raise an error that names the argument.
 
-    attention_dropout (0.0; Transformer Engine's default is 0.1), layer_number, attn_mask_type, window_size,
-    bottom_right_diagonal, softmax_scale, softmax_type, softcap and bounds_check are DotProductAttention's.
-    others: Transformer Engine's remaining arguments, which are accepted at values without effect and otherwise refused
-    by name. The four score_mod arguments are forward()'s.
+    score_mod, score_mod_bprop and their tensors are arguments of forward().
     """
 
     def __init__(self, hidden_size: int, num_attention_heads: int, kv_channels: Optional[int] = None,
@@ -100,11 +109,14 @@ class MultiheadAttention(nn.Module):
                 max_seqlen_q: Optional[int] = None, max_seqlen_kv: Optional[int] = None, **others: Any) -> Tensor:
         """Returns a tensor of the shape of hidden_states.
 
-        hidden_states: rows, and for self attention keys and values; encoder_output: those of cross attention.
-        attention_mask, score_mod, score_mod_bprop, score_mod_tensors, score_mod_bprop_tensors, attn_mask_type,
-        window_size, bottom_right_diagonal, core_attention_bias_type, core_attention_bias, alibi_slopes, cu_seqlens_q,
-        cu_seqlens_kv, max_seqlen_q and max_seqlen_kv are those of DotProductAttention.forward, and so are others.
-        rotary_pos_emb is refused: rotate queries and keys in a module of your own."""
+        `hidden_states`: the input of the query projection, and for self attention of the key and value projections.
+        `encoder_output`: the input of the key and value projections for cross attention.
+        `attention_mask, score_mod, score_mod_bprop, score_mod_tensors, score_mod_bprop_tensors, attn_mask_type,
+            window_size, bottom_right_diagonal, core_attention_bias_type, core_attention_bias, alibi_slopes,
+            cu_seqlens_q, cu_seqlens_kv, max_seqlen_q, max_seqlen_kv`: passed to DotProductAttention.forward.
+        `others`: further arguments of DotProductAttention.forward. rotary_pos_emb raises an error: rotate queries and
+            keys in a module of your own.
+        """
         problems = others_refused("MultiheadAttention.forward", {
             name: others.pop(name) for name in list(others) if name in _FORWARD_OTHERS or name in _HINTS},
             _FORWARD_OTHERS, _HINTS)
@@ -122,7 +134,7 @@ class MultiheadAttention(nn.Module):
             max_seqlen_q=max_seqlen_q, max_seqlen_kv=max_seqlen_kv, **others))
 
     def _projected(self, hidden_states: Tensor, encoder_output: Optional[Tensor]) -> Tuple[Tensor, Tensor, Tensor]:
-        """Queries, keys and values, [...,heads,channels]."""
+        """Returns queries, keys and values, each [...,heads,channels]."""
         if encoder_output is None:
             return self._parted(self.qkv(hidden_states).unflatten(-1, (-1, self.channels)), -2)
         query = self.query(hidden_states).unflatten(-1, (self.heads, self.channels))
@@ -134,7 +146,8 @@ class MultiheadAttention(nn.Module):
         return query, key, value
 
     def _parted(self, rows: Tensor, dim: int) -> Tuple[Tensor, Tensor, Tensor]:
-        """Heads along a dimension (counted from the end) of queries, keys and values together, as the three."""
+        """Returns queries, keys and values from `rows`, which has the heads of all three along dimension `dim`
+        (negative)."""
         if not self.interleaved:
             query, key, value = rows.split([self.heads, self.groups, self.groups], dim)
             return query, key, value
@@ -144,7 +157,7 @@ class MultiheadAttention(nn.Module):
         return query, grouped.select(dim, each), grouped.select(dim, each + 1)
 
     def _joined(self, parts: List[Tensor], names: Tuple[str, ...]) -> Dict[str, Tensor]:
-        """Queries, keys and values [rows,...] as this module's parameters, by the names of their layers."""
+        """Returns {layer name: parameter} of this module, from `parts`: queries, keys and values [rows,...]."""
         query, key, value = (x.unflatten(0, (-1, self.channels)) for x in parts)
         if not self.interleaved:
             both, whole = torch.cat([key, value]), torch.cat([query, key, value])
@@ -157,10 +170,10 @@ class MultiheadAttention(nn.Module):
 
     def _load_from_state_dict(self, state_dict: Dict[str, Any], prefix: str, *rest: Any) -> None:
         for key in [key for key in state_dict if key.startswith(prefix) and key.endswith("_extra_state")]:
-            del state_dict[key]  # Transformer Engine's scales of fp8
+            del state_dict[key]  # Transformer Engine stores scales of fp8 here
         names = ("qkv",) if self.attention_type == "self" else ("query", "key_value")
         for kind in ("weight", "bias"):
-            if prefix + "in_proj_" + kind in state_dict:  # torch.nn.MultiheadAttention's
+            if prefix + "in_proj_" + kind in state_dict:  # a state_dict of torch.nn.MultiheadAttention
                 parts = list(state_dict.pop(prefix + "in_proj_" + kind).chunk(3))
                 for name, value in self._joined(parts, names).items():
                     state_dict["%s%s.%s" % (prefix, name, kind)] = value

@@ -1,12 +1,11 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The operators fxattn::fwd and fxattn::bwd as PyTorch knows them: schemas, kernels, fake implementations.
+"""The operators fxattn::fwd and fxattn::bwd in PyTorch: schemas, kernels and fake implementations.
 
-Kernels are those of libfxattn_torch (python/csrc), which registers itself through libtorch's stable C interface, so
-that a call costs no Python, and compiled and exported programs run without any. Where that library or interface is
-missing (PyTorch before 2.10), the kernels of _plain.py take their place: the same operators, by ctypes, with their
-cost.
+The kernels are in libfxattn_torch (python/csrc), which registers itself through libtorch's stable C interface. A call
+of an operator thus runs no Python code, and compiled and exported programs can run without Python. If this library or
+the C interface is missing (PyTorch before 2.10), _plain.py provides the same operators by ctypes, with slower calls.
 
-What an operator takes is said in python/csrc/torch_call.h. Gradients are _autograd.py's.
+torch_call.h (python/csrc) describes the arguments of the operators. The gradients are in _autograd.py.
 """
 import ctypes
 import os
@@ -24,18 +23,19 @@ _COMMON = ("(Tensor q, Tensor k, Tensor v, Tensor[] tensors, Tensor[] extras, Te
 FORWARD = "fwd" + _COMMON + ") -> (Tensor, Tensor, Tensor)"
 BACKWARD = "bwd" + _COMMON + ", Tensor out, Tensor lse, Tensor[] grads, int[] want) -> Tensor[]"
 
-# Fields of `config`, of which those at the end may be missing, and values of `want`: as in torch_call.h.
+# Indices of the fields of `config`, and the values of `want`, as in torch_call.h. Trailing fields may be missing.
 (FLAGS, SLOTS, SQ, SK, WINDOW_LEFT, WINDOW_RIGHT, PAGE_SIZE, Q_LEN, K_LEN, HEADS, BPROP_TEXT, BPROP_TENSORS,
  WIDE, MAPS) = range(14)
 WANT_Q, WANT_K, WANT_V, WANT_SINK, WANT_SCALARS, WANT_TENSORS = range(6)
 
 _NARROW = (torch.float16, torch.bfloat16)
 SHIM_NAMES = ("libfxattn_torch.so", "libfxattn_torch.dylib")
-library: Any = None  # torch.library.Library, or the loaded shim; kept for the life of the process
+library: Any = None  # torch.library.Library, or the loaded libfxattn_torch; never released
 
 
 def _load_shim() -> Any:
-    """The library of kernels, with the operators registered; None, with a warning, where it cannot be had."""
+    """Loads libfxattn_torch, which registers the operators. Returns the library; None if it is missing, or, with a
+    warning, if it cannot register the operators."""
     folder = os.path.dirname(os.path.abspath(library_path()))
     path = next((p for p in (os.path.join(folder, name) for name in SHIM_NAMES) if os.path.exists(p)), None)
     if path is None:
@@ -66,11 +66,12 @@ def _define() -> Any:
     return library
 
 
-# ---- Shapes of results: what compilers are told, and what kernels do -------------------------------------------------
+# ---- Shapes of results, for fake implementations and for kernels -----------------------------------------------------
 
 def strides_like(strides: Sequence[int], size: Sequence[int]) -> List[int]:
-    """Strides of a dense tensor of `size` whose dimensions are nested as those of a tensor with `strides`; the last is
-    the innermost. Of equal strides the later dimension is the inner one, as PyTorch's flex_attention has it."""
+    """Returns strides of a dense tensor of `size` that has the dimension order of a tensor with `strides`, except that
+    the last dimension is always innermost. Of two equal strides the later dimension is the inner one, as in PyTorch's
+    flex_attention."""
     last = len(size) - 1
     order = [last]
     for dim in range(last - 1, -1, -1):
@@ -94,14 +95,14 @@ def _result_dtype(like: Tensor, config: Sequence[int]) -> torch.dtype:
 
 
 def _clear_packed(results: Sequence[Tensor], config: Sequence[int]) -> None:
-    """Rows of no sequence are never written."""
+    """Sets results of packed rows to 0, because kernels never write rows that belong to no sequence."""
     if _field(config, FLAGS) & _abi.VARLEN:
         for result in results:
             result.zero_()
 
 
 def results_of_forward(q: Tensor, v: Tensor, config: Sequence[int]) -> Tuple[Tensor, Tensor, Tensor]:
-    """Room for out, lse and max; lse and max have no elements where they are not wanted."""
+    """Returns new tensors for out, lse and max. lse and max have no elements if they are not requested."""
     size, flags = [q.shape[0], q.shape[1], q.shape[2], v.shape[3]], _field(config, FLAGS)
     out = q.new_empty_strided(size, strides_like(q.stride(), size), dtype=_result_dtype(q, config))
     lse = q.new_empty(size[:3] if flags & _abi.RETURN_LSE else [0], dtype=torch.float64)
@@ -113,7 +114,7 @@ def results_of_forward(q: Tensor, v: Tensor, config: Sequence[int]) -> Tuple[Ten
 
 def results_of_backward(q: Tensor, k: Tensor, v: Tensor, tensors: Sequence[Tensor], extras: Sequence[Tensor],
                         scalars: Sequence[Tensor], config: Sequence[int], want: Sequence[int]) -> List[Tensor]:
-    """Room for the wanted gradients."""
+    """Returns new tensors for the gradients of `want`."""
     results = []
     for one in want:
         if one <= WANT_V:
@@ -131,18 +132,18 @@ def results_of_backward(q: Tensor, k: Tensor, v: Tensor, tensors: Sequence[Tenso
 
 
 def extra_place(slots: int, slot: int) -> int:
-    """Where the tensor of a slot is among the extra tensors."""
+    """Returns the index of the tensor of `slot` among the extra tensors. `slots`: a bit for each slot in use."""
     return bin(slots & ((1 << slot) - 1)).count("1")
 
 
 def sink_place(slots: int) -> int:
-    """Where the sink is among the extra tensors."""
+    """Returns the index of the sink tensor among the extra tensors."""
     return extra_place(slots, _abi.SLOT_SINKS)
 
 
 def _check_there(q: Tensor, *others: Any) -> None:
-    """Beside one tensor on meta the dispatcher takes these for the kernels, and room that nobody fills would be the
-    result."""
+    """Raises RuntimeError if q has values but another tensor of the call is on the device meta. The dispatcher runs the
+    fake implementation for such a call, whose result would be uninitialized memory."""
     if q.device.type != "meta" and any(t.device.type == "meta" for part in others for t in part):
         raise RuntimeError("q is on %s, and another tensor of the call on meta, which has no values" % q.device)
 
@@ -168,7 +169,7 @@ torch.library.register_fake("fxattn::bwd", _backward_fake)
 
 
 def cache_stats() -> Dict[str, int]:
-    """Counters of the plan cache that the operators use: builds, hits, runs and the like."""
+    """Returns the counters of the plan cache of PyTorch's operators by name: builds, hits, runs and others."""
     if not by_shim:
         from .._library import cache_stats as plain_stats
         return plain_stats()
@@ -178,7 +179,7 @@ def cache_stats() -> Dict[str, int]:
 
 
 def cache_clear() -> None:
-    """Empties that cache; plans in use live on."""
+    """Removes all plans from the plan cache of PyTorch's operators. Plans in use stay valid."""
     if by_shim:
         library.fxa_torch_cache_clear()
     else:

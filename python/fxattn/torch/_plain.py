@@ -1,7 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The kernels of fxattn::fwd and fxattn::bwd by ctypes, where libfxattn_torch cannot be used (_operators.py): what
-python/csrc/torch_call.c and torch_problem.c do in C. For tensors on the host.
-"""
+"""The kernels of fxattn::fwd and fxattn::bwd by ctypes, for use without libfxattn_torch (_operators.py). They do in
+Python what python/csrc/torch_call.c and torch_problem.c do in C, for CPU tensors only."""
 import ctypes
 import functools
 from typing import Any, Callable, Dict, Iterator, List, Optional, Sequence, Tuple, TypeVar
@@ -27,7 +26,8 @@ _programs: Dict[Tuple[str, str], Program] = {}
 
 
 def _program(text: str, kind: str) -> Program:
-    """The program of a text; the oldest half is forgotten when there are too many."""
+    """Returns the Program of `text`, from a cache. When the cache is full, the older half of its programs is
+    removed."""
     found = _programs.get((kind, text))
     if found is None:
         if len(_programs) >= _MAX_PROGRAMS:
@@ -38,7 +38,7 @@ def _program(text: str, kind: str) -> Program:
 
 
 def _refusing(kernel: Callable[..., Result]) -> Callable[..., Result]:
-    """The kernel, whose refusals are those of the operators in C."""
+    """Returns `kernel`, wrapped so that it raises the same RuntimeError as the operators in C."""
     @functools.wraps(kernel)
     def call(*args: Any) -> Result:
         try:
@@ -55,7 +55,7 @@ def view(tensor: Tensor) -> View:
 
 
 def _listed(tensors: Sequence[Tensor]) -> Sequence[Tensor]:
-    """A list as it is; what stands for an empty one (torch_call.h) as that."""
+    """Returns `tensors`; an empty list if `tensors` is the placeholder of an empty list (torch_call.h)."""
     return () if len(tensors) == 1 and tensors[0].dim() > _abi.MAX_RANK else tensors
 
 
@@ -73,7 +73,7 @@ def _check_captures(program: Program, tensors: Sequence[Tensor]) -> None:
 
 
 def _params(program: Program, ints: Iterator[int], floats: Iterator[float]) -> List[float]:
-    """Values of the params of one program; the iterators move on."""
+    """Returns the values of the params of `program`. Takes the values from the iterators `ints` and `floats`."""
     values = []
     for param in program.params:
         value = next(ints, None) if param.type == "int" else next(floats, None)
@@ -84,7 +84,8 @@ def _params(program: Program, ints: Iterator[int], floats: Iterator[float]) -> L
 
 
 class _Call:
-    """One call: problem and arguments of the library, and the tensors that they point to."""
+    """One call of an operator: problem and arguments of the library, and references to the tensors that they point
+    to."""
 
     def __init__(self, backward: bool, q: Tensor, k: Tensor, v: Tensor, tensors: Sequence[Tensor],
                  extras: Sequence[Tensor], scalars: Sequence[Tensor], ints: Sequence[int], floats: Sequence[float],
@@ -127,7 +128,7 @@ class _Call:
         alone = not packed and not paged
         if k.shape[3] != q.shape[3] or v.shape[:3] != k.shape[:3] or (alone and k.shape[0] != q.shape[0]):
             raise ArgumentError("q %s, k %s and v %s do not fit" % (tuple(q.shape), tuple(k.shape), tuple(v.shape)))
-        if k.shape[1] == 0 and q.shape[1]:  # which would be "as of q" to the library
+        if k.shape[1] == 0 and q.shape[1]:  # the library takes hkv = 0 for the number of heads of q
             raise ArgumentError("k has 0 heads and q has %d; 0 is accepted where q has none" % q.shape[1])
         if packed:
             sizes.update(total_q=q.shape[2], total_k=0 if paged else k.shape[2])
@@ -143,7 +144,7 @@ class _Call:
         slots, rest = self.config[ops.SLOTS], iter(extras)
         at = ops.extra_place(slots, _abi.SLOT_CU_Q)
         if slots >> _abi.SLOT_CU_Q & 1 and at < len(extras) and extras[at].dim() == 1:
-            self.problem.struct.b = extras[at].numel() - 1  # of packed rows this says how many batch entries there are
+            self.problem.struct.b = extras[at].numel() - 1  # offsets: one more than sequences
         for slot in (s for s in sorted(SLOT_NAMES) if slots >> s & 1):
             tensor = next(rest, None)
             if tensor is None:
@@ -159,7 +160,8 @@ class _Call:
             raise ArgumentError("there are more extra tensors than slots for them")
 
     def _check_extra(self, slot: int, tensor: Tensor) -> None:
-        """What the library cannot see: it gets a bare pointer."""
+        """Raises ArgumentError if an extra tensor has a wrong size, dtype or strides, which the library cannot check,
+        because it gets a bare pointer."""
         p, name = self.problem.struct, SLOT_NAMES[slot]
         in_range = p.page_size and p.b < 1 << 31 and 0 <= p.sk < 1 << 31
         counts = {"sinks": p.hq, "map_h": p.hq, "map_b": p.b, "q_lengths": p.b, "k_lengths": p.b, "q_start": p.b,
@@ -189,7 +191,7 @@ class _Call:
             rest = rest[6 + 3 * count:]
 
     def _bind(self, tensors: Sequence[Tensor], ints: Any, floats: Any, bprop_tensors: Sequence[Tensor]) -> None:
-        """Captured tensors and params of both programs."""
+        """Passes captured tensors and params of both programs to the library's problem and arguments."""
         _check_captures(self.program, tensors)
         self.problem.captures([view(t) for t in tensors])
         self.args.tensors([t.data_ptr() for t in tensors])
@@ -204,7 +206,7 @@ class _Call:
             self.args.params(_params(self.bprop, ints, floats), bprop=True)
 
     def _point_params(self) -> None:
-        """Params that only the run reads."""
+        """Passes params as a pointer, for values that only the run reads (FXA_SCALARS_IN_MEMORY)."""
         count, given = len(self.program.params), self.scalars[0] if len(self.scalars) else None
         size = 0 if given is None or given.dim() != 1 else given.numel()
         if size != count or given is not None and not (given.dtype == torch.float64 and given.is_contiguous()):
@@ -217,7 +219,7 @@ class _Call:
 
 @_refusing
 def forward(q: Tensor, k: Tensor, v: Tensor, *rest: Any) -> Tuple[Tensor, Tensor, Tensor]:
-    """fxattn::fwd."""
+    """The kernel of fxattn::fwd."""
     call = _Call(False, q, k, v, *rest)
     flags = call.config[ops.FLAGS]
     out, lse, rows = ops.results_of_forward(q, v, call.config)
@@ -232,7 +234,7 @@ def forward(q: Tensor, k: Tensor, v: Tensor, *rest: Any) -> Tuple[Tensor, Tensor
 
 @_refusing
 def backward(q: Tensor, k: Tensor, v: Tensor, *rest: Any) -> List[Tensor]:
-    """fxattn::bwd."""
+    """The kernel of fxattn::bwd."""
     *shared, out, lse, grads, want = rest
     call = _Call(True, q, k, v, *shared)
     results = ops.results_of_backward(q, k, v, call.tensors, call.extras, call.scalars, call.config, want)
@@ -253,7 +255,7 @@ def backward(q: Tensor, k: Tensor, v: Tensor, *rest: Any) -> List[Tensor]:
             call.operand("dsinks", "dsinks", made.view(1, -1))
         elif one == ops.WANT_SCALARS:
             problem.param_grads = sum(1 << i for i, p in enumerate(call.program.params) if p.type == "float")
-            where = made.zero_().data_ptr() if call.in_memory else ctypes.addressof(params)  # ints have none
+            where = made.zero_().data_ptr() if call.in_memory else ctypes.addressof(params)  # 0 for ints
             call.args.dparams(where, len(call.program.params))
         else:
             captured[one - ops.WANT_TENSORS] = made

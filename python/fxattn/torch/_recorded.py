@@ -1,11 +1,12 @@
 # SPDX-License-Identifier: Apache-2.0
 """Program text and callbacks of the graph style under torch.compile.
 
-Dynamo runs record() in the place of the tracer: text it knows as a constant; callbacks it enters, with a graph that
-writes down what they ask for. What they read on the way (attributes of their object, closures, globals) it guards by
-itself, so that a changed value compiles again instead of being stale. The result is plain data, a part of the compiled
-graph, and operands, tensors and numbers that may change from call to call. replay() makes a Given of both when the
-operator is called (_dynamo.py): callbacks that ask for the same again, which the tracer then traces as any other.
+Under torch.compile, Dynamo runs record() instead of the tracer. Program text becomes a constant of the compiled graph.
+Callbacks are called with a RecordedGraph, which records the operations that they call. Dynamo guards everything that a
+callback reads (attributes of its object, closures, globals), so that a changed value causes a recompilation. The
+recording is plain data, which is part of the compiled graph; tensors and numbers, which may change from call to call,
+are operands. When the operator runs (_dynamo.py), replay() makes a Given from data and operands. Its callbacks repeat
+the recorded operations, and the tracer traces them like any other callbacks.
 """
 import functools
 from typing import Any, Callable, Dict, List, Mapping, Optional, Sequence, Tuple
@@ -25,12 +26,12 @@ def _program_text(program: Program) -> str:
     return program.text
 
 
-# Dynamo calls it when it compiles; a Program never changes.
+# Makes Dynamo call the function while it compiles: the result is constant, because a Program never changes.
 _program_text._dynamo_marked_constant = True  # type: ignore[attr-defined]
 
 
 class _Script:
-    """What was asked for, in order, and the operands that it was asked of."""
+    """The recorded operations in their order, and the operands that they use."""
 
     def __init__(self) -> None:
         self.steps: List[Tuple[Any, ...]] = []
@@ -41,14 +42,15 @@ class _Script:
         return len(self.operands) - 1
 
     def word(self, value: Any) -> Tuple[str, Any]:
-        """A value as data: a node by its place, a tensor or number as an operand, a name or enum as it is."""
+        """Returns `value` as data: a node by its index, a tensor or number as an operand, a string or the name of an
+        enum as itself."""
         if isinstance(value, RecordedNode):
             return "node", value.place
         if isinstance(value, _WORDS):
             return "word", value
         if isinstance(value, _NUMBERS) or hasattr(value, "dtype") or not hasattr(value, "name"):
             return "operand", self.operand(value)
-        return "word", value.name  # an enum of cuDNN's
+        return "word", value.name  # a cuDNN enum
 
     def step(self, method: str, args: Sequence[Any], keywords: Mapping[str, Any]) -> "RecordedNode":
         named = tuple([(name, self.word(value)) for name, value in keywords.items()])
@@ -57,7 +59,7 @@ class _Script:
 
 
 class RecordedNode:
-    """A tensor of the graph while it is written down; its setters chain."""
+    """A tensor of the recorded graph. Its set_... methods return the node, so that calls can be chained."""
 
     def __init__(self, script: _Script, place: Any, known: Dict[str, Any]) -> None:
         self.script, self.place, self.known = script, place, known
@@ -83,7 +85,7 @@ class RecordedNode:
 
 
 class RecordedGraph:
-    """What a callback builds with; it has a method for each of those that the real one has."""
+    """The graph that a callback gets while it is recorded. It has the same methods as the tracer's graph."""
 
     def __init__(self, script: _Script) -> None:
         self._script = script
@@ -101,12 +103,12 @@ for _name in METHODS:
 
 
 def _nodes(script: _Script, tensors: Optional[Mapping[str, Any]]) -> Dict[str, RecordedNode]:
-    """The tensors of a callback; each is an operand, whose place is its name in the script."""
+    """Returns a node for each tensor of a callback. The tensors become operands of the script."""
     found = {}
     for name, value in (tensors or {}).items():
         known = {}
         if not isinstance(value, _NUMBERS) and hasattr(value, "shape"):
-            value = value if isinstance(value, torch.Tensor) else torch.as_tensor(value, device="cpu")  # NumPy
+            value = value if isinstance(value, torch.Tensor) else torch.as_tensor(value, device="cpu")  # a NumPy array
             known = {"dim": list(value.shape), "data_type": value.dtype}
         found[name] = RecordedNode(script, ("tensor", name, script.operand(value)), known)
     return found
@@ -140,16 +142,16 @@ def _recorded_text(given: Given) -> Tuple[Tuple[Any, ...], Tuple[Any, ...]]:
 
 
 def record(given: Given) -> Tuple[Tuple[Any, ...], Tuple[Any, ...], Any]:
-    """Data, operands, and the mask_mod that Dynamo has to capture besides, or None."""
+    """Returns (data, operands, mask_mod). mask_mod is None, or a function that Dynamo must capture in addition."""
     if given.graph:
         return (*_recorded_graph(given), given.mask_mod)
     return (*_recorded_text(given), None)
 
 
-# ---- When the operator is called -------------------------------------------------------------------------------------
+# ---- Replay, when the operator runs ----------------------------------------------------------------------------------
 
 def replay(source: Tuple[Any, ...], operands: Sequence[Any], mask_mod: Any) -> Given:
-    """What was given, made of the data and this call's operands."""
+    """Returns the Given that was recorded as `source`, with the operands of this call."""
     if source[0] == "text":
         score_mod, mask, bprop, *names = source[1:]
         rest = iter(operands)
@@ -165,7 +167,8 @@ def replay(source: Tuple[Any, ...], operands: Sequence[Any], mask_mod: Any) -> G
 
 
 class _Replay:
-    """One of the two callbacks. Both have one table of nodes: the backward may use those of the forward."""
+    """Replays one of the two callbacks. Both callbacks share one table of nodes, because the backward may use nodes of
+    the forward."""
 
     def __init__(self, steps: Sequence[Tuple[Any, ...]], begin: int, end: Optional[Tuple[Any, ...]],
                  operands: Sequence[Any], table: Dict[Any, Any]) -> None:
@@ -198,5 +201,5 @@ class _Replay:
         def replayed(graph: Any, start: Any, tensors: Any) -> Any:
             return self.run(graph, start, name, tensors)
 
-        replayed.recorded = self  # type: ignore[attr-defined]  # a trace of it is not kept for another of its code
+        replayed.recorded = self  # type: ignore[attr-defined]  # prevents reuse of its trace for another callback
         return replayed

@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What attention() is given besides q, k, v and the functions, as settings and extra tensors of the operators.
+"""Converts the options of attention() to settings and extra tensors of the operators.
 
-Types, ranks and what does not fit into 32 bits are refused here, by the names of the arguments; whether values go
-together is for the library to say, whose message is passed on.
+Wrong types and ranks raise errors here, which name the argument. The library checks whether the values fit together;
+its message is passed on.
 """
 import operator
 from typing import Any, Dict, List, Mapping, Optional, Sequence, Tuple, Union
@@ -20,7 +20,8 @@ _RANKS = {"cu_q": 1, "cu_k": 1, "pages": 2}
 
 
 def whole_number(name: str, value: Any, shown: Any = None) -> int:
-    """An int that fits into 64 bits, as the operators take it."""
+    """Returns `value` as an int of 64 bits, or unchanged if it is symbolic. Raises TypeError or ValueError for other
+    values, with `shown` in the message if it is given."""
     if not isinstance(value, (int, torch.SymInt)):
         try:
             value = operator.index(value)
@@ -36,7 +37,7 @@ def _symbolic_or_index(value: Any) -> Any:
 
 
 def real_number(name: str, value: Any) -> Any:
-    """A float, or what stands for one."""
+    """Returns `value` as a number: an int, a float or a symbolic number. Raises TypeError for other values."""
     if isinstance(value, (int, float, *_SYMBOLIC)):
         return value
     try:
@@ -48,7 +49,8 @@ def real_number(name: str, value: Any) -> Any:
 
 
 def param_number(name: str, kind: str, value: Any) -> Any:
-    """The value of a param: a number; of a float param a tensor of one element, as it is, too."""
+    """Returns the value of a param as a number. For a float param, a tensor of one element or a symbolic number is
+    returned unchanged."""
     if isinstance(value, Tensor) and value.numel() != 1:
         raise ValueError("params[%r] has %d elements; a number, or a tensor of one element, is accepted"
                          % (name, value.numel()))
@@ -66,7 +68,7 @@ def param_number(name: str, kind: str, value: Any) -> Any:
 
 
 class Settings:
-    """`config` and `extras` of the operators as they are gathered."""
+    """Collects the `config` and the extra tensors of a call of the operators."""
 
     def __init__(self, device: torch.device) -> None:
         self.device = device
@@ -79,21 +81,22 @@ class Settings:
             self.flags |= flag
 
     def integers(self, name: str, slot: int, values: Any, flag: int = 0, count: Optional[int] = None) -> None:
-        """Lengths, offsets, pages: int32 where the other tensors are, `count` of them where that is known. What does
-        not fit becomes the largest int, which the library refuses: values on a device are not looked at here."""
+        """Adds lengths, offsets or page numbers as an int32 tensor on the device of q. `count`: the required number of
+        elements, if known. Values beyond 32 bits are clamped, and the library refuses the clamped values; checking them
+        here would have to read device memory."""
         if values is None:
             return
-        # Arrays of others are copied: nobody would see them change before the backward pass.
+        # Arrays of other libraries are copied, because a change before the backward pass would not be detected.
         tensor = values if isinstance(values, Tensor) else torch.tensor(values, device="cpu")
         if tensor.is_floating_point() or tensor.is_complex() or tensor.dtype == torch.bool:
-            if tensor.numel() or isinstance(values, Tensor):  # an empty list is of floats to torch
+            if tensor.numel() or isinstance(values, Tensor):  # torch gives an empty list a float dtype
                 raise TypeError("%s is of %s; ints are accepted" % (name, tensor.dtype))
         if tensor.dim() != _RANKS.get(name, tensor.dim()):
             raise ValueError("%s has shape %s; %d dimension%s accepted" % (
                 name, tuple(tensor.shape), _RANKS[name], " is" if _RANKS[name] == 1 else "s are"))
         if count is not None and not torch.compiler.is_compiling() and tensor.numel() != count:
             raise ValueError("%s has shape %s; (%d,) is accepted" % (name, tuple(tensor.shape), count))
-        if tensor.dtype == torch.int64 and slot != _abi.SLOT_Q_START:  # coordinates wrap
+        if tensor.dtype == torch.int64 and slot != _abi.SLOT_Q_START:  # positions are not clamped, because they wrap
             tensor = tensor.clamp(_LOWEST, _HIGHEST)
         self.slots[slot] = tensor.to(device=self.device, dtype=torch.int32).contiguous()
         self.flags |= flag
@@ -132,7 +135,7 @@ class Settings:
             self.flag(_abi.SINK_ZERO)
 
     def dropout(self, dropout_p: Any, seed: Union[None, int, Tensor]) -> Any:
-        """The probability, as a number."""
+        """Returns the dropout probability as a number, and adds flag and seed if it is not 0."""
         dropout_p = real_number("dropout_p", dropout_p)
         if type(dropout_p) in (int, float) and not 0 <= dropout_p < 1:
             raise ValueError("dropout_p is %s; 0 <= dropout_p < 1 is accepted" % dropout_p)
@@ -161,12 +164,13 @@ def _longest(name: str, offsets: Tensor) -> int:
 
 
 def drawn_seed() -> Tensor:
-    """A seed from PyTorch's generator. On the host, where kernels look for it, whatever the default device is."""
+    """Returns a seed drawn from PyTorch's generator, as a CPU tensor for every default device, because kernels read
+    seeds on the host."""
     return torch.randint(0, (1 << 62) - 1, (1,), device="cpu")
 
 
 def seed_tensor(seed: Any) -> Tensor:
-    """A seed of 64 bits, with a sign or without one."""
+    """Returns `seed`, a signed or unsigned 64-bit int, as an int64 tensor [1]."""
     if isinstance(seed, Tensor):
         if seed.is_floating_point() or seed.is_complex():
             raise TypeError("seed is of %s; an int is accepted" % seed.dtype)
@@ -179,8 +183,8 @@ def seed_tensor(seed: Any) -> Tensor:
 
 
 def shape_of_scores(config: Sequence[int], extras: Sequence[Tensor], q: Tensor, k: Tensor) -> Tuple[int, ...]:
-    """[batch, heads, rows, keys]; of packed rows sequences and the longest of them, of pages what a sequence may
-    have."""
+    """Returns (batch, heads, rows, keys). For packed rows, batch is the number of sequences, and rows and keys are the
+    maximal lengths. For pages, keys is the maximal length."""
     flags = config[ops.FLAGS]
     packed, paged = flags & _abi.VARLEN, flags & _abi.PAGED
     batch = extras[ops.extra_place(config[ops.SLOTS], _abi.SLOT_CU_Q)].numel() - 1 if packed else q.shape[0]

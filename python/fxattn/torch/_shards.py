@@ -1,11 +1,12 @@
 # SPDX-License-Identifier: Apache-2.0
-"""How a sequence lies on the processes of a group (ring.py): which position a local row has, and what a mask leaves
-between the rows of one process and the keys of another.
+"""The shards of a sequence on the P processes of a group (ring.py): the positions of local rows and keys, and which
+pairs of processes a mask leaves work for.
 
-    contiguous   process r has the r-th piece. Pieces may have any lengths
-    zigzag       2 * P chunks; process r has the r-th from the front and the r-th from the back, so that causal masks
-                 leave all of them the same work. All have the same, even length
-    striped      process r has positions r, r + P, r + 2 * P, ... Lengths differ by one at most, the longer ones first
+- contiguous: process r has the r-th part. Parts may have different lengths.
+- zigzag: the sequence has 2 * P chunks; process r has the r-th chunk and the r-th from the end, so that causal masks
+  give all processes the same work. All parts have the same, even length.
+- striped: process r has positions r, r + P, r + 2 * P, ... Lengths differ by at most one; earlier processes have the
+  longer parts.
 """
 import ctypes
 from typing import Any, List, NamedTuple, Optional, Sequence, Tuple
@@ -20,12 +21,12 @@ from .._options import with_hints
 from .._program import Program
 
 ORDERS = ("contiguous", "zigzag", "striped")
-QUERIES, KEYS = 2, 3  # which map, in a config of the operators
+QUERIES, KEYS = 2, 3  # coordinates of maps in `config` (torch_call.h)
 _TILE_EMPTY = _abi.TILE_EMPTY
 
 
 class Segment(NamedTuple):
-    """Local indices from begin on: base, base + step, ... `size` of them."""
+    """Local indices begin to begin + size - 1, at positions base, base + step, base + 2 * step, ..."""
 
     begin: int
     base: int
@@ -34,7 +35,7 @@ class Segment(NamedTuple):
 
 
 class Shards:
-    """One axis of the whole, rows or keys: the lengths of all processes."""
+    """The shards of one axis (rows or keys) of the entire sequence: their order, and the lengths on all processes."""
 
     def __init__(self, what: str, order: str, lengths: Sequence[int]) -> None:
         self.order, self.lengths, self.total = order, lengths, sum(lengths)
@@ -47,7 +48,7 @@ class Shards:
                                 "they are %s" % (what, list(lengths)))
 
     def segments(self, rank: int) -> Tuple[Segment, ...]:
-        """Where the indices of a process lie."""
+        """Returns the positions of the local indices of process `rank`, as segments."""
         count, size = self.lengths[rank], len(self.lengths)
         if self.order == "contiguous" or count == 0:
             return (Segment(0, sum(self.lengths[:rank]), 1, count),)
@@ -57,7 +58,8 @@ class Shards:
         return (Segment(0, rank * half, 1, half), Segment(half, (2 * size - 1 - rank) * half, 1, half))
 
     def map_of(self, which: int, rank: int) -> List[int]:
-        """The same as a coordinate map of the operators (torch_call.h)."""
+        """Returns the positions of process `rank` as a coordinate map for `config` (torch_call.h). `which`: QUERIES or
+        KEYS."""
         segments = self.segments(rank)
         if len(segments) == 1:
             return [which, _abi.MAP_AFFINE, 0, segments[0].base, segments[0].step, 0]
@@ -66,7 +68,8 @@ class Shards:
 
 
 class Mask:
-    """What a program's mask leaves. Made once per call; values of params count, those of captured tensors do not."""
+    """The mask of a program, which can tell whether any pair of two processes' shards is attended. A Mask is made for
+    one call, because it depends on values of params; elements of captured tensors may have any value."""
 
     def __init__(self, text: str, params: Optional[Sequence[float]], batch: int, heads: int, rows: Shards,
                  keys: Shards) -> None:
@@ -84,7 +87,8 @@ class Mask:
         self.box.lo[place], self.box.hi[place] = low, high
 
     def leaves(self, rank: int, other: int) -> bool:
-        """Whether a row of `rank` may attend to a key of `other`."""
+        """Returns False if no row of process `rank` attends to a key of process `other`; else True, or if this is
+        unknown."""
         if self.program is None:
             return self.rows.lengths[rank] > 0 and self.keys.lengths[other] > 0
         for a in self.rows.segments(rank):
@@ -100,8 +104,8 @@ class Mask:
 
 @with_hints
 def split_sequence(tensor: Tensor, rank: int, size: int, order: str = "contiguous", dim: int = 2) -> Tensor:
-    """The part of a whole tensor that process `rank` of `size` has in an order (contiguous, zigzag, striped), along
-    dimension `dim`; where lengths are uneven, the earlier ones have more."""
+    """Returns the part of `tensor` that process `rank` of `size` processes has along dimension `dim`. `order` is
+    contiguous, zigzag or striped. If the parts have different lengths, earlier processes have the longer parts."""
     if not -tensor.dim() <= dim < tensor.dim():
         raise ArgumentError("the tensor has shape %s and no dimension %d, along which it is split; dim says another"
                             % (tuple(tensor.shape), dim))

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""From a traced score function to a Call of the operators: program text, captured tensors, params."""
+"""Converts a traced score function to a Call of the operators: program text, captured tensors, params."""
 import math
 from typing import Any, Dict, List, Sequence, Tuple
 
@@ -15,13 +15,13 @@ DEFAULT_FLOATS = (math.nan, 0.0)
 
 
 def told_of_scores(q: Tensor) -> Dict[str, Any]:
-    """What functions are told of scores: the device, or nothing, which is the host; f64, or nothing, which is f32, as
-    in PyTorch."""
+    """Returns the keywords `device` and `dtype` of trace(), which functions see as those of scores. None stands for the
+    host and for f32. As in PyTorch, scores are f64 for f64 inputs, else f32."""
     return {"device": None if q.is_cpu else q.device, "dtype": q.dtype if q.dtype is torch.float64 else None}
 
 
 def split_params(program: Any, params: Sequence[Any]) -> Tuple[List[Any], List[Any]]:
-    """ints, floats of the params of a program, each in its order."""
+    """Returns (ints, floats): the values of a program's params by type, each in the program's order."""
     ints: List[Any] = []
     floats: List[Any] = []
     for declared, value in zip(program.params, params):
@@ -30,20 +30,21 @@ def split_params(program: Any, params: Sequence[Any]) -> Tuple[List[Any], List[A
 
 
 def floats_as_tensor(values: Sequence[Any]) -> Tensor:
-    """Params as one f64 tensor on the host. Compilers keep a product with a symbolic number as it is, where most other
-    ways to make a tensor of one compile again for each value."""
+    """Returns params as one f64 tensor on the host. Symbolic numbers are multiplied by a tensor 1, because most other
+    conversions make compilers recompile for each value."""
     ones = [value.reshape(()).to(device="cpu", dtype=torch.float64) if isinstance(value, Tensor)
             else torch.ones((), dtype=torch.float64, device="cpu") * value for value in values]
     return torch.stack(ones)
 
 
 def is_there(value: Any) -> bool:
-    """Whether a number is known to a device alone: to ask it would be to wait for it."""
+    """Returns True if `value` is a tensor on a device. Reading such a number would wait for the device."""
     return isinstance(value, Tensor) and not value.is_cpu
 
 
 def has_scalars_there(scale: Any, values: Sequence[Any], config: Sequence[int], extras: Sequence[Tensor]) -> bool:
-    """Whether scale, a param or the seed is on a device, so that the run must read all of them there."""
+    """Returns True if scale, a param or the seed is on a device, so that the run must read all of them from its
+    memory."""
     slots = config[ops.SLOTS] if len(config) > ops.SLOTS else 0
     seeded = slots >> _abi.SLOT_SEED & 1 and is_there(extras[ops.extra_place(slots, _abi.SLOT_SEED)])
     return bool(seeded) or is_there(scale) or any(map(is_there, values))
@@ -51,8 +52,8 @@ def has_scalars_there(scale: Any, values: Sequence[Any], config: Sequence[int], 
 
 def call_there(program: str, tensors: Sequence[Tensor], scale: Any, values: Sequence[Any], config: Sequence[int],
                dropout_p: float, extras: Sequence[Tensor], device: torch.device) -> Call:
-    """The call whose scale, params (in the order of the program) and seed lie where q does, which nothing waits for: a
-    graph that records the call reads what is there when it is replayed."""
+    """Returns the Call whose scale, params (in the program's order) and seed are on `device`. Nothing waits for the
+    device: a CUDA graph that captures the call reads the current values in each replay."""
     def there(value: Any) -> Tensor:
         if isinstance(value, Tensor):
             return value.reshape(()).to(device=device, dtype=torch.float64)
@@ -70,7 +71,8 @@ def call_there(program: str, tensors: Sequence[Tensor], scale: Any, values: Sequ
 
 
 def check_scale(scale: Any) -> None:
-    """It is a number of the problem: one that is learned would silently get no gradient."""
+    """Raises an error if `scale` is not a number. A tensor that requires a gradient is refused, because a scale gets no
+    gradient."""
     if isinstance(scale, Tensor) and scale.requires_grad:
         raise ValueError("scale is a tensor that requires a gradient, which a scale does not get; give scale=1.0 and "
                          "multiply in the score_mod: score * scale")
@@ -78,12 +80,12 @@ def check_scale(scale: Any) -> None:
         return
     if isinstance(scale, (str, bytes, complex)) or not hasattr(scale, "__float__"):
         raise TypeError("scale is %r; a number is accepted" % (scale,))
-    if scale != scale:  # which is the default to the library
+    if scale != scale:  # NaN means the default scale to the library
         raise ValueError("scale is nan; a finite number is accepted, None for 1 / sqrt(d)")
 
 
 def as_tensor(array: Any) -> Tensor:
-    """A captured array of NumPy or JAX: its memory where torch can take it, else a copy."""
+    """Returns a captured NumPy or JAX array as a tensor, which shares memory with the array if torch allows it."""
     if isinstance(array, Tensor):
         return array
     if hasattr(array, "__dlpack__") and not hasattr(array, "strides"):
@@ -94,7 +96,7 @@ def as_tensor(array: Any) -> Tensor:
 
 
 def are_floats(params: Sequence[Any]) -> bool:
-    """Whether all are, exactly."""
+    """Returns True if all params have exactly the type float."""
     for value in params:
         if type(value) is not float:
             return False
@@ -110,7 +112,7 @@ def _tensors_of(traced: Any) -> Sequence[Tensor]:
 
 def call_of(traced: Any, scale: Any, config: Sequence[int], dropout_p: float = 0.0,
             extras: Sequence[Tensor] = ()) -> Call:
-    """The call of a traced function; of None, that of the identity."""
+    """Returns the Call of a traced function. `traced` None: the identity function."""
     if (dropout_p or isinstance(scale, Tensor)) and has_scalars_there(scale, (), config, extras):
         device = scale.device if is_there(scale) else extras[ops.extra_place(config[ops.SLOTS], _abi.SLOT_SEED)].device
         tensors, params = ((), ()) if traced is None else (_tensors_of(traced), traced.params)

@@ -1,10 +1,11 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The operators under torch.func.vmap: the new dimension becomes part of the batch, and a table of coordinates tells
-the program the batch index that each entry had. Where that cannot be (a captured tensor has the new dimension too, or a
-gradient of one is wanted for each entry apart) the entries run one after the other.
+"""Batching rules of the operators for torch.func.vmap. The mapped dimension, of size V, becomes a part of the batch,
+and a coordinate table gives the program the original batch index of each batch entry. If this is impossible (a captured
+tensor is mapped too, or each of the V entries needs its own gradient of a captured tensor), the V entries run one after
+the other.
 
-The same for the batched gradients of torch.autograd.grad(is_grads_batched=True) and jacobian(vectorize=True), whose
-vmap is another, older one that asks no Function what to do.
+The same rules serve the batched gradients of torch.autograd.grad(is_grads_batched=True) and jacobian(vectorize=True).
+PyTorch implements these by an older vmap, which does not use the batching rules of autograd Functions.
 """
 import itertools
 from typing import Any, Callable, List, Sequence, Tuple
@@ -18,7 +19,8 @@ from ._autograd import Backward, Forward, Plain, split_backward
 
 
 def _fits(plain: Plain, in_dims: Sequence[Any]) -> bool:
-    """Whether only q, k and v have the new dimension, and batch entries are plain rows of the tensors."""
+    """Returns True if the mapped dimension can become a part of the batch: only q, k and v are mapped, and the call has
+    no extra tensors, coordinate maps, packed rows, pages or dropout."""
     flags = plain.config[ops.FLAGS] if len(plain.config) else 0
     rest = in_dims[3:3 + plain.n_tensors + plain.n_extras + plain.n_scalars]
     return (all(dim is None for dim in rest) and plain.n_extras == 0 and len(plain.config) <= ops.MAPS
@@ -26,7 +28,7 @@ def _fits(plain: Plain, in_dims: Sequence[Any]) -> bool:
 
 
 def _fold(size: int, dim: Any, x: Tensor) -> Tensor:
-    """[V,B,...] as [V*B,...], wherever V was, or was not."""
+    """Returns `x` as [V*B,...], with V = `size`. `dim` is the mapped dimension of x; None: x is expanded."""
     x = x.movedim(dim, 0) if dim is not None else x.expand(size, *x.shape)
     return x.reshape(size * x.shape[1], *x.shape[2:])
 
@@ -36,7 +38,8 @@ def _unfold(size: int, x: Tensor) -> Tensor:
 
 
 def _folded(size: int, batch: int, plain: Plain, device: Any) -> Tuple[Plain, Tensor]:
-    """The call with a table that gives each entry its own batch index."""
+    """Returns the call with a coordinate table for b, and the table, which gives each batch entry its original batch
+    index."""
     config = [*plain.config, *[0] * (ops.MAPS - len(plain.config)), 0, _abi.MAP_TABLE, 0, 0, 0, 0]
     config[ops.SLOTS] |= 1 << _abi.SLOT_MAP_B
     table = torch.arange(batch, dtype=torch.int32, device=device).repeat(size)
@@ -52,7 +55,7 @@ def _with_table(rest: Sequence[Tensor], n_tensors: int, table: Tensor) -> List[T
 
 
 def _empty_entry(dim: Any, x: Tensor) -> Tensor:
-    """What an entry looks like where there is none."""
+    """Returns a tensor with the shape of one entry of `x`, for a mapped dimension of size 0."""
     return x if dim is None else x.new_zeros(x.movedim(dim, 0).shape[1:])
 
 
@@ -62,7 +65,8 @@ def _none_of(results: Sequence[Tensor]) -> Tuple[Tensor, ...]:
 
 def forward_batched(size: int, in_dims: Sequence[Any], plain: Plain, tensors: Sequence[Tensor],
                     run: Callable[..., Any] = Forward.apply) -> Tuple[Any, Any]:
-    """Results with the new dimension, and where it is. `run` takes `plain` and the tensors of one call."""
+    """Returns (results with the mapped dimension, its index in each result). `run` takes `plain` and the tensors of one
+    call."""
     if size == 0:
         return _none_of(run(plain, *map(_empty_entry, in_dims, tensors))), (0, 0, 0)
     if not _fits(plain, in_dims):
@@ -94,14 +98,15 @@ def backward_batched(size: int, in_dims: Sequence[Any], plain: Plain, want: List
 
 
 def _has_level(level: int, x: Tensor) -> bool:
-    """Whether the older vmap gave x a dimension of a level: what has none is expanded to the size that is said."""
+    """Returns True if the older vmap has wrapped `x` at `level`. Removing the level from a tensor without it expands
+    the tensor to a given size, so the results for sizes 0 and 1 differ."""
     return torch._remove_batch_dim(x, level, 0, 0).shape[0] == torch._remove_batch_dim(x, level, 1, 0).shape[0]
 
 
 def backward_of_batched(plain: Plain, want: Sequence[int], grads: Sequence[Tensor],
                         tensors: Sequence[Tensor]) -> List[Tensor]:
-    """The backward pass of gradients that the older vmap has wrapped: a dimension of its is made a plain one, and
-    wrapped again in the results. The thread of a backward pass need not be the one that knows the level."""
+    """Returns the gradients for tensors that the older vmap has wrapped: unwraps the mapped dimension, runs the rule,
+    and wraps the results. The level is searched, because a backward pass may run in another thread than the vmap."""
     level = next(i for i in itertools.count(1) if any(_has_level(i, x) for x in grads))
     in_dims = [0 if _has_level(level, x) else None for x in tensors]
     given = [x if dim is None else torch._remove_batch_dim(x, level, 0, 0) for x, dim in zip(tensors, in_dims)]
@@ -110,7 +115,7 @@ def backward_of_batched(plain: Plain, want: Sequence[int], grads: Sequence[Tenso
     return [torch._add_batch_dim(x, 0, level) for x in results]
 
 
-# ---- What the dispatcher calls under torch.func.vmap: the operators inside of compiled and exported functions --------
+# ---- Rules that the dispatcher calls under torch.func.vmap, for operators in compiled and exported functions ---------
 
 def _given(tensors: Any, extras: Any, scalars: Any, *rest: Any) -> Tuple[Plain, List[Any]]:
     ints, floats, config, program = rest

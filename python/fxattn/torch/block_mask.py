@@ -1,10 +1,10 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Masks by PyTorch's names: create_block_mask, BlockMask, create_mask, and_masks, or_masks, noop_mask.
+"""Masks with PyTorch's names: create_block_mask, BlockMask, create_mask, and_masks, or_masks, noop_mask.
 
-BlockMask is PyTorch's own class: a mask_mod and lists of blocks, those where the mask_mod decides and those that are
-attended to whole. create_block_mask computes nothing: what it returns (LazyBlockMask) is the mask_mod, since the
-library finds out from the traced program which tiles it leaves, and makes the lists when somebody reads one. Any other
-BlockMask is what PyTorch's kernels make of it, lists and mask_mod together (`mask_mod_of`).
+BlockMask is PyTorch's class: a mask_mod, a list of blocks in which the mask_mod decides, and a list of full blocks.
+create_block_mask returns a LazyBlockMask, which evaluates nothing: the library finds the tiles to compute by analysing
+the traced mask_mod, and the lists are made when a list is read. Any other BlockMask has the meaning that PyTorch's
+kernels give its lists and mask_mod together (`mask_mod_of`).
 """
 import inspect
 import warnings
@@ -22,8 +22,8 @@ __all__ = ["BlockMask", "create_block_mask", "create_mask", "and_masks", "or_mas
 
 MaskMod = Callable[[Any, Any, Any, Any], Any]
 DEFAULT_BLOCK = 128
-MANY_PAIRS = 1 << 22  # above which PyTorch's evaluation of every pair at once takes too much memory
-UNBOUNDED_BLOCK = 1 << 30  # PyTorch's size of a block of a mask that is none
+MANY_PAIRS = 1 << 22  # with more pairs, PyTorch's evaluation of all pairs takes too much memory
+UNBOUNDED_BLOCK = 1 << 30  # block size of PyTorch's BlockMask that masks nothing
 
 _LISTS = ("kv_num_blocks", "kv_indices", "full_kv_num_blocks", "full_kv_indices", "q_num_blocks", "q_indices",
           "full_q_num_blocks", "full_q_indices", "dq_write_order", "dq_write_order_full", "dq_kv_order",
@@ -37,17 +37,17 @@ def default_device() -> Union[str, torch.device]:
 
 
 class LazyBlockMask(BlockMask):
-    """A BlockMask whose lists are made when they are read."""
+    """A BlockMask whose lists of blocks are made when one of them is read."""
 
     def __init__(self, mask_mod: MaskMod, batch: int, heads: int, seq_lengths: Tuple[int, int],
                  device: Union[str, torch.device], block_size: Tuple[int, int],
                  options: Tuple[Tuple[str, Any], ...]) -> None:
-        # PyTorch's own constructor takes the lists.
+        # The constructor of BlockMask is not called, because it requires the lists.
         self._mask_mod, self._is_replaced = mask_mod, False
         self.seq_lengths = seq_lengths
         self.BLOCK_SIZE = block_size
         self._fxattn = (mask_mod, batch, heads, device, options)
-        self._read: Optional[Tuple[Any, ...]] = None  # the lists and their versions, once they are made
+        self._read: Optional[Tuple[Any, ...]] = None  # the lists and their versions; None before they are made
 
     @property
     def mask_mod(self) -> MaskMod:
@@ -55,7 +55,7 @@ class LazyBlockMask(BlockMask):
 
     @mask_mod.setter
     def mask_mod(self, mask_mod: MaskMod) -> None:
-        # Noted instead of compared later, which Dynamo does not do for every callable.
+        # Records the change here, because Dynamo cannot compare every kind of callable later.
         self._mask_mod, self._is_replaced = mask_mod, True
 
     @property
@@ -72,7 +72,7 @@ class LazyBlockMask(BlockMask):
         mask_mod, batch, heads, device, options = self._fxattn
         rows, keys = self.seq_lengths
 
-        def counted(b: Any, h: Any, q_idx: Any, kv_idx: Any) -> Any:  # PyTorch counts a method's self and defaults
+        def counted(b: Any, h: Any, q_idx: Any, kv_idx: Any) -> Any:  # PyTorch also counts self and defaults
             return mask_mod(b, h, q_idx, kv_idx)
 
         with torch.no_grad(), _ordinary_tensors():
@@ -84,7 +84,7 @@ class LazyBlockMask(BlockMask):
                 from ._block_lists import block_lists
                 return block_lists(mask_mod, batch, heads, (rows, keys), self.BLOCK_SIZE, device)
             except Exception:
-                trace(None, mask_mod)  # which says better what is wrong with it
+                trace(None, mask_mod)  # raises an error that explains more
                 raise
 
     def _all_pairs(self, mask_mod: MaskMod) -> BlockMask:
@@ -93,7 +93,7 @@ class LazyBlockMask(BlockMask):
                                          BLOCK_SIZE=self.BLOCK_SIZE, **dict(options))
 
     def __getattr__(self, name: str) -> Any:
-        # Called for what is not there: all lists are made together, at the first of them.
+        # Python calls this method for missing attributes. The first list that is read makes all lists.
         if name not in _LISTS:
             raise AttributeError("%s has no attribute %r" % (type(self).__name__, name))
         made = self._lists()
@@ -103,12 +103,12 @@ class LazyBlockMask(BlockMask):
         return self.__dict__[name]
 
     def is_its_mask_mod(self) -> bool:
-        """Whether nobody has put another mask_mod in its place, or changed a list."""
+        """Returns True if the mask_mod has not been replaced and no list has been changed."""
         return not self._is_replaced and (self._read is None or _same(self._read, _lists_of(self)))
 
     @classmethod
     def from_kv_blocks(cls, *args: Any, **kwargs: Any) -> BlockMask:  # type: ignore[override]
-        """Lists given by the caller: a mask that has them from the beginning."""
+        """Returns a BlockMask with the given lists, as PyTorch's method does."""
         return BlockMask.from_kv_blocks(*args, **kwargs)
 
     def _again(self, seq_lengths: Tuple[int, int], device: Union[str, torch.device]) -> "LazyBlockMask":
@@ -121,7 +121,7 @@ class LazyBlockMask(BlockMask):
         return self._again((new_q_len, new_kv_len), self._fxattn[3])
 
     def to(self, device: Union[str, torch.device]) -> BlockMask:
-        """The same for tensors on a device."""
+        """Returns the mask for tensors on `device`."""
         return self._again(self.seq_lengths, device) if self.is_its_mask_mod() else super().to(device)
 
     @classmethod
@@ -130,7 +130,7 @@ class LazyBlockMask(BlockMask):
 
 
 def positional_arity(mod: Callable[..., Any]) -> int:
-    """How many positional arguments without defaults a mod takes."""
+    """Returns the number of positional arguments of `mod` that have no default."""
     code = getattr(mod, "__code__", None)
     if code is not None:
         count = code.co_argcount - len(getattr(mod, "__defaults__", None) or ())
@@ -145,10 +145,15 @@ def create_block_mask(mask_mod: MaskMod, B: Optional[int], H: Optional[int], Q_L
                       BLOCK_SIZE: Union[int, Tuple[int, int]] = DEFAULT_BLOCK, _compile: bool = False,
                       separate_full_blocks: bool = True, compute_dq_write_order: bool = False,
                       dq_kv_order: bool = True) -> LazyBlockMask:
-    """The mask of a mask_mod(b, h, q_idx, kv_idx). Nothing is evaluated: the mask is kept as the function it is. B and
-    H None: the same for all; Q_LEN and KV_LEN are the lengths that attention will see, device is where its tensors are.
-    BLOCK_SIZE, separate_full_blocks, compute_dq_write_order and dq_kv_order say how the lists look that PyTorch's
-    attributes show; _compile does nothing."""
+    """Returns the BlockMask of mask_mod(b, h, q_idx, kv_idx). Nothing is evaluated: the BlockMask stores the function.
+
+    `B, H`: batch size and number of heads; None if the mask is the same for all.
+    `Q_LEN, KV_LEN`: the numbers of rows and keys of the attention.
+    `device`: the device of the attention's tensors. Default: the current accelerator, else the CPU.
+    `BLOCK_SIZE, separate_full_blocks, compute_dq_write_order, dq_kv_order`: determine the lists in PyTorch's attributes
+        of the BlockMask, which fxattn does not use.
+    `_compile`: has no effect.
+    """
     if not torch.compiler.is_dynamo_compiling():
         arity = positional_arity(mask_mod)
         if arity not in (4, 5):
@@ -174,10 +179,10 @@ def create_block_mask(mask_mod: MaskMod, B: Optional[int], H: Optional[int], Q_L
                          default_device() if device is None else device, sizes, options)
 
 
-# ---- What attention makes of a mask ----------------------------------------------------------------------------------
+# ---- Conversion of a BlockMask to a mask_mod -------------------------------------------------------------------------
 
 class _Kept:
-    """What was made of a mask's lists, kept with the mask. Copies in files and deep copies are without it: None."""
+    """The mask_mod made from a mask's lists, cached in the mask. Pickled and deep copies have None in its place."""
 
     def __init__(self, lists: Tuple[Any, ...], mod: Any, sizes: Tuple[Any, ...], made: Optional[MaskMod]) -> None:
         self.lists, self.mod, self.sizes, self.made = lists, mod, sizes, made
@@ -187,12 +192,14 @@ class _Kept:
 
 
 def _ordinary_tensors() -> Any:
-    """Tensors made here outlive the call: torch.inference_mode's own could not be saved for gradients later."""
+    """Returns a context without torch.inference_mode, because tensors of inference mode cannot be saved for
+    gradients."""
     return nullcontext() if torch.compiler.is_compiling() else torch.inference_mode(False)
 
 
 def _lists_of(mask: BlockMask) -> Tuple[Any, ...]:
-    """The lists by which a mask is computed, each with its version; tensors of inference mode have none."""
+    """Returns the lists that define a mask, followed by their versions (None for tensors of inference mode, which have
+    none). While PyTorch compiles, returns only the lists."""
     lists = (mask.kv_num_blocks, mask.kv_indices, mask.full_kv_num_blocks, mask.full_kv_indices)
     if torch.compiler.is_compiling():
         return lists
@@ -200,13 +207,14 @@ def _lists_of(mask: BlockMask) -> Tuple[Any, ...]:
 
 
 def _same(one: Tuple[Any, ...], other: Tuple[Any, ...]) -> bool:
-    """Whether a mask had the same lists both times, unchanged as far as that can be known."""
+    """Returns True if both results of _lists_of are the same, unchanged tensors. Returns False if a version is
+    unknown."""
     known = all(x is None or version is not None for x, version in zip(one[:4], one[4:]))
     return known and all(x is y for x, y in zip(one[:4], other)) and one[4:] == other[4:]
 
 
 def _dense_blocks(mask: BlockMask, count: Optional[Tensor], indices: Optional[Tensor]) -> Optional[Tensor]:
-    """bool [B or 1, H or 1, rows, columns] of the blocks in a list of columns per row."""
+    """Returns a bool table [B or 1, H or 1, rows, columns] that is True for the listed blocks; None without a list."""
     if count is None or indices is None:
         return None
     size = mask.BLOCK_SIZE[1]
@@ -221,7 +229,7 @@ def _dense_blocks(mask: BlockMask, count: Optional[Tensor], indices: Optional[Te
 
 
 def _table_mod(blocks: Tensor, size: Tuple[int, int]) -> MaskMod:
-    """The mask_mod of a table of blocks."""
+    """Returns the mask_mod of a bool table of blocks."""
     (q_block, kv_block), per_batch, per_head = size, blocks.shape[0] > 1, blocks.shape[1] > 1
     table = blocks if per_batch else blocks[0]
     table = table if per_head else table.select(1 if per_batch else 0, 0)
@@ -236,7 +244,8 @@ def _table_mod(blocks: Tensor, size: Tuple[int, int]) -> MaskMod:
 
 
 def _combined(mod: Optional[MaskMod], some: Optional[MaskMod], full: Optional[MaskMod]) -> MaskMod:
-    """True in the blocks of `full`, and where the mask_mod is in those of `some`, which None has all of."""
+    """Returns a mask_mod that is True in the blocks of `full`, and in the blocks of `some` where `mod` is True. `some`
+    None: all blocks."""
     def both(b: Any, h: Any, q_idx: Any, kv_idx: Any) -> Any:
         keep = mod(b, h, q_idx, kv_idx) if mod is not None else None
         if some is not None:
@@ -248,13 +257,13 @@ def _combined(mod: Optional[MaskMod], some: Optional[MaskMod], full: Optional[Ma
 
 
 def _are_of(mod: MaskMod, mask: BlockMask, some: Tensor, full: Optional[Tensor]) -> bool:
-    """Whether the mask_mod is the mask by itself: the blocks are all that it leaves something of, and those that are
-    attended to whole it leaves whole. It takes as long as making the lists did; engines of devices have no tables of
-    blocks, and much to gain."""
+    """Returns True if `mod` alone is equal to the mask: the lists contain each block in which `mod` attends a pair, and
+    `mod` attends all pairs of each full block. The check takes as long as making the lists, and pays on GPUs, where a
+    mask_mod without tables of blocks runs faster."""
     batch, heads = (1, 1, *mask.kv_indices.shape[:-2])[-2:]
     try:
         depends = trace(None, mod).program.properties()["mask_depends"]
-        if batch == 1 and "b" in depends or heads == 1 and "h" in depends:  # one list for all is another mask then
+        if batch == 1 and "b" in depends or heads == 1 and "h" in depends:  # one list for all differs from `mod`
             return False
         sizes = (int(mask.BLOCK_SIZE[0]), int(mask.BLOCK_SIZE[1]))
         made = LazyBlockMask(mod, batch, heads, mask.seq_lengths, mask.kv_indices.device, sizes, ())._lists()
@@ -264,7 +273,7 @@ def _are_of(mod: MaskMod, mask: BlockMask, some: Tensor, full: Optional[Tensor])
         if own is None or whole is None or own.shape != some.shape or full.shape != some.shape:
             return False
         return bool((some | full | ~(own | whole)).all() & (whole | ~full).all())
-    except Exception:  # of the mask_mod, which the trace tells of
+    except Exception:  # errors of the mask_mod, which a later trace reports
         return False
 
 
@@ -277,7 +286,7 @@ def _mod_of_lists(mask: BlockMask) -> Optional[MaskMod]:
         return mod
     if mod is None and full is not None and some.shape == full.shape:
         some, full = some | full, None
-    if not torch.compiler.is_compiling():  # what is in the lists is known then
+    if not torch.compiler.is_compiling():  # the values of the lists are known
         if full is not None and bool(full.all()):
             return None
         full = full if full is not None and bool(full.any()) else None
@@ -289,7 +298,7 @@ def _mod_of_lists(mask: BlockMask) -> Optional[MaskMod]:
 
 
 def mask_mod_of(mask: Optional[BlockMask]) -> Optional[MaskMod]:
-    """The mask_mod that a BlockMask stands for; None where it masks nothing."""
+    """Returns a mask_mod with the meaning of a BlockMask; None if the BlockMask masks nothing."""
     if mask is None:
         return None
     lazy = isinstance(mask, LazyBlockMask) and mask.is_its_mask_mod()

@@ -1,11 +1,15 @@
 # SPDX-License-Identifier: Apache-2.0
-"""flex_attention with the signature, the argument checks and the results of PyTorch's: change one import.
+"""flex_attention with the signature, argument checks and results of PyTorch's function. A program changes only its
+import:
 
     from fxattn.torch import flex_attention, create_block_mask
 
-What differs: it runs fused without torch.compile as well as with it; it trains on the CPU; lse and the maximum are
-there on every device; captured tensors get gradients however often and however they are indexed; kernel_options are for
-PyTorch's kernels, and only checked here.
+Differences from PyTorch's function:
+- Calls are fused without torch.compile too.
+- The backward pass runs on the CPU too.
+- LSE and row maxima are available on every device.
+- Captured tensors get gradients for all kinds of indexing.
+- kernel_options are checked and then ignored, because they are options of PyTorch's kernels.
 """
 import math
 import warnings
@@ -29,14 +33,14 @@ from .block_mask import UNBOUNDED_BLOCK, LazyBlockMask, mask_mod_of, noop_mask
 
 ScoreMod = Callable[[Any, Any, Any, Any, Any], Any]
 _BACKENDS = ("AUTO", "TRITON", "FLASH", "TRITON_DECODE")
-# Where masks are, as direct_expected in torch_direct.c has it; filled as devices are seen.
+# Codes of the devices of masks, for PLACE of direct_expected in torch_direct.c. _place_of adds CUDA devices.
 _PLACES = {"cpu": -1, torch.device("cpu"): -1, "cuda": -2, torch.device("cuda"): -2}
-# What is expected of a call without a mask (direct_expected in torch_direct.c), and what most functions are told.
+# ALIKE...: conditions on a call without a mask (direct_expected in torch_direct.c). ON_HOST: a trace key, host and f32.
 ALIKE, ALIKE_GROUPED = (1, 1, 1, -1, -1, -1), (2, 1, 1, -1, -1, -1)
 ON_HOST, _FLOAT64 = ("torch", None, None), torch.float64
-_NO_FLAGS, _STRICT = (0,), (_abi.BOUNDS_CHECK,)  # of a problem
+_NO_FLAGS, _STRICT = (0,), (_abi.BOUNDS_CHECK,)  # configs of the operators
 leave(trace)
-_said: Set[str] = set()  # warnings that are given once in a process
+_said: Set[str] = set()  # warnings that have been given, each once in a process
 
 
 def _identity(score: Any, b: Any, h: Any, q_idx: Any, kv_idx: Any) -> Any:
@@ -44,10 +48,10 @@ def _identity(score: Any, b: Any, h: Any, q_idx: Any, kv_idx: Any) -> Any:
 
 
 def _say_once(what: str, message: str, category: Any = UserWarning) -> None:
-    # Not even looked at while compiling: what a set holds would be a guard of the compiled function.
+    # `_said` is not read while PyTorch compiles, because its content would become a guard of the compiled function.
     if not torch.compiler.is_compiling() and what not in _said:
         _said.add(what)
-        warnings.warn(message, category, stacklevel=4)  # at the caller of flex_attention
+        warnings.warn(message, category, stacklevel=4)  # the line that calls flex_attention
 
 
 # ---- Checks, in the order of PyTorch's -------------------------------------------------------------------------------
@@ -76,7 +80,8 @@ def _check_tensors(query: Tensor, key: Tensor, value: Tensor) -> None:
 
 
 def _plainly_right(query: Tensor, key: Tensor, value: Tensor, q: Any, k: Any, v: Any) -> bool:
-    """What most calls are, at a glance: no check has anything to say then."""
+    """Returns True if _check_tensors and _check_heads would find no error, by a few comparisons. False only means that
+    these checks must run."""
     return (len(q) == 4 and len(k) == 4 and len(v) == 4 and q[3] == k[3] and q[1] == k[1] and k[:3] == v[:3]
             and not query.is_meta and query.device == key.device == value.device)
 
@@ -121,8 +126,9 @@ def _refuse_lengths(query: Tensor, key: Tensor, block_mask: Any) -> NoReturn:
 
 
 def _check_entries(query: Tensor, batch: int, heads: int) -> None:
-    """A mask of more entries or heads than there are is read as far as there are. PyTorch's kernels disagree about one
-    of fewer: those for GPUs begin again, those for the CPU divide."""
+    """Raises ValueError if the mask has fewer batch entries or heads than the query, but more than 1, because PyTorch's
+    kernels disagree about the meaning: GPU kernels use the mask's entries cyclically, CPU kernels divide the index. A
+    mask with more entries than the query is accepted, and its surplus is ignored."""
     if 1 < batch < query.size(0) or 1 < heads < query.size(1) or not batch or not heads:
         raise ValueError(f"Expect block_mask and query to have the same batch size and the same number of heads, or "
                          f"block_mask to have 1, but got Bq={query.size(0)}, Hq={query.size(1)}, "
@@ -178,7 +184,7 @@ def _check_aux(return_lse: bool, return_aux: Optional[AuxRequest]) -> None:
 # ---- The call --------------------------------------------------------------------------------------------------------
 
 def autocast_inputs(query: Tensor, key: Tensor, value: Tensor) -> Tuple[Tensor, Tensor, Tensor]:
-    """q, k and v as autocast has them; what a mod captures stays as it is."""
+    """Returns query, key and value in autocast's dtype if autocast is on. Captured tensors are not converted."""
     kind = query.device.type
     if kind == "meta" or not torch.is_autocast_enabled(kind):
         return query, key, value
@@ -200,9 +206,9 @@ def _refuse_gradient(gradient: Any) -> NoReturn:
 
 
 def mixed_inputs(query: Tensor, key: Tensor, value: Tensor) -> Tuple[Tensor, Tensor, Tensor]:
-    """q, k and v of different dtypes, or of 8 bits, as PyTorch's formulas take them: arithmetic is in f64 where q is,
-    and in f32 elsewhere. Every float8 is an exact float16 and bfloat16. It gets no gradient, which 8 bits would not
-    hold."""
+    """Returns query, key and value of different dtypes, or of float8, converted for one call. As in PyTorch's formulas,
+    arithmetic is in f64 if query is f64, else in f32. Float8 is converted without rounding, and its gradient raises an
+    error."""
     working = torch.float64 if query.dtype == torch.float64 else torch.float32
     narrow = working if query.dtype in _FLOAT8 else query.dtype
 
@@ -220,7 +226,8 @@ def mixed_inputs(query: Tensor, key: Tensor, value: Tensor) -> Tuple[Tensor, Ten
 
 
 def _place_of(device: Any) -> Optional[int]:
-    """The number of a CUDA device, from now on known; None for others."""
+    """Returns the code of a device in _PLACES, after adding a CUDA device with an index. Returns None for other
+    devices."""
     where = torch.device(device)
     if where.type == "cuda" and where.index is not None:
         _PLACES[device] = where.index
@@ -229,9 +236,9 @@ def _place_of(device: Any) -> Optional[int]:
 
 def _at_once(query: Tensor, key: Tensor, value: Tensor, score_mod: Any, block_mask: Any, scale: Any, enable_gqa: bool
              ) -> Optional[Tensor]:
-    """The output of a call like those before: functions that are as they were, in which no check finds anything (what
-    shapes have to be, the library looks at). None: go the whole way. For tensors that are _direct.is_plain; raises
-    nothing."""
+    """Returns the output of a call whose functions were traced in an earlier call, if no check would find an error (the
+    C function checks shapes). Returns None otherwise; flex_attention then handles the call in full. Requires
+    _direct.is_plain(query, key, value). Raises nothing."""
     mask_mod, expected = None, ALIKE_GROUPED if enable_gqa else ALIKE
     if block_mask is not None:
         if type(block_mask) is not LazyBlockMask or block_mask._read is not None:
@@ -251,8 +258,8 @@ def _at_once(query: Tensor, key: Tensor, value: Tensor, score_mod: Any, block_ma
 @leave
 def known_at_once(q: Tensor, k: Tensor, v: Tensor, score_mod: Any, mask_mod: Any, scale: Any, config: Tuple[int, ...],
                   expected: Sequence[int]) -> Optional[Tensor]:
-    """The same of functions alone, with settings of the problem; `expected` is what direct_expected says in
-    torch_direct.c."""
+    """Returns the output if the functions were traced in an earlier call and are unchanged; else None. `config`: the
+    settings of the problem. `expected`: conditions on shapes and device (direct_expected in torch_direct.c)."""
     if scale is not None and (type(scale) is not float or scale != scale):
         return None
     traced, tensors, program = None, (), ""
@@ -260,7 +267,7 @@ def known_at_once(q: Tensor, k: Tensor, v: Tensor, score_mod: Any, mask_mod: Any
     enabled, usual = is_grad_enabled(), True
     recorded = enabled and (q.requires_grad or k.requires_grad or v.requires_grad)
     if score_mod is not None or mask_mod is not None:
-        wide = _FLOAT64 if q.dtype is _FLOAT64 else None  # as told_of_scores has it
+        wide = _FLOAT64 if q.dtype is _FLOAT64 else None  # the rule of told_of_scores()
         if q.is_cpu:
             traced = known(score_mod, mask_mod, ON_HOST if wide is None else ("torch", None, wide))
         else:
@@ -275,7 +282,7 @@ def known_at_once(q: Tensor, k: Tensor, v: Tensor, score_mod: Any, mask_mod: Any
         for tensor in tensors:
             usual = usual and isinstance(tensor, Tensor)
             recorded = recorded or enabled and usual and tensor.requires_grad
-    if not usual or not floats:  # arrays of others, or params that a Call has to look at
+    if not usual or not floats:  # arrays of other libraries, or params that are not all floats
         return call_of(traced, scale, config).output_direct(q, k, v, expected)
     if scale is not None:
         floats = scale, *floats[1:]
@@ -285,13 +292,12 @@ def known_at_once(q: Tensor, k: Tensor, v: Tensor, score_mod: Any, mask_mod: Any
     return made[0] if made else None
 
 
-# Of programs by their address: the program, its params, its text and the floats of a call, of params that are no floats
-# none.
+# id(program) -> (program, params, text, floats of a call). The floats are an empty tuple if a param is not a float.
 _ready: Dict[int, Tuple[Program, Tuple[Any, ...], str, Tuple[float, ...]]] = {}
 
 
 def _is_kept() -> bool:
-    """Whether the call becomes a part of a program that runs elsewhere: indices are checked in eager calls alone."""
+    """Returns True while PyTorch compiles, exports or traces. Indices are checked in eager calls only."""
     return torch.compiler.is_compiling() or torch._C._get_tracing_state() is not None
 
 
@@ -325,14 +331,20 @@ def flex_attention(query: Tensor, key: Tensor, value: Tensor, score_mod: Optiona
                    enable_gqa: bool = False, return_lse: bool = False,
                    kernel_options: Optional[Dict[str, Any]] = None, *, return_aux: Optional[AuxRequest] = None
                    ) -> Union[Tensor, Tuple[Tensor, Tensor], Tuple[Tensor, AuxOutput]]:
-    """softmax(score_mod(scale * query key^T, b, h, q, kv)) value, where the mask_mod of block_mask is true.
+    """Returns softmax(score_mod(scale * query key^T, b, h, q, kv)) value, over the pairs that block_mask leaves.
 
-    query [B,Hq,L,E], key [B,Hkv,S,E], value [B,Hkv,S,Ev], any strides; the result [B,Hq,L,Ev] has the order of query's
-    strides. scale None: 1 / sqrt(E). enable_gqa: Hq may be a multiple of Hkv. key and value of batch size 1 are those
-    of all entries, with a block_mask of query's batch size. return_aux=AuxRequest(lse, max_scores) gives (out,
-    AuxOutput), the older return_lse (out, lse); lse is differentiable. Rows that attend to nothing are 0, with lse
-    -inf. The result has query's dtype; key and value may have others, float8 too. kernel_options are checked and not
-    used.
+    `query, key, value`: [B,Hq,L,E], [B,Hkv,S,E] and [B,Hkv,S,Ev], with any strides. The result [B,Hq,L,Ev] has the
+        dtype of query and its order of strides. Key and value may have other dtypes than query, also float8. If key and
+        value have batch size 1, a block_mask of query's batch size is required, and all batch entries use them.
+    `score_mod`: score_mod(score, b, h, q_idx, kv_idx) returns the new score. None: the score is unchanged.
+    `block_mask`: the mask, made by create_block_mask. None: all pairs are attended.
+    `scale`: the factor of query key^T. Default: 1 / sqrt(E).
+    `enable_gqa`: True allows Hq to be a multiple of Hkv.
+    `return_aux`: with AuxRequest(lse, max_scores), returns (out, AuxOutput). LSE is differentiable.
+    `return_lse`: returns (out, lse). Deprecated in PyTorch.
+    `kernel_options`: checked and not used.
+
+    Rows that attend to no key are 0, with lse -inf.
     """
     plain = not torch.compiler.is_dynamo_compiling() and _direct.is_plain(query, key, value)
     if plain and return_aux is None and not return_lse and not kernel_options:
@@ -344,7 +356,7 @@ def flex_attention(query: Tensor, key: Tensor, value: Tensor, score_mod: Optiona
             if not isinstance(given, Tensor):
                 raise TypeError("%s is of type %s; a tensor is accepted (fxattn.numpy takes arrays)"
                                 % (name, type(given).__name__))
-    nested = query.is_nested or key.is_nested or value.is_nested  # which have no shape
+    nested = query.is_nested or key.is_nested or value.is_nested  # nested tensors have no shape
     if nested or not _plainly_right(query, key, value, query.shape, key.shape, value.shape):
         _check_tensors(query, key, value)
         _check_heads(query, key, enable_gqa)

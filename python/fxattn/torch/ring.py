@@ -1,13 +1,15 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Attention over a sequence that is spread over processes: ring_attention, on torch.distributed.
+"""ring_attention: attention over a sequence that is sharded over the processes of a torch.distributed group.
 
-Every process has some rows of Q and some of K and V (_shards.py says which). Keys and values go around the ring; each
-process joins what its rows find in each part (fxa_merge), so that out and lse are those of the whole. The next part
-travels while the present one is computed. Backward sends them around again, with the gradients of keys and values,
-which come home in the end; it uses lse of the whole, so that each part gives its share of every gradient.
+Each process has some rows of Q and some of K and V (_shards.py defines which). The parts of K and V are passed around
+the ring of processes. Each process attends its rows to each part and merges the result into out and lse (fxa_merge), so
+that out and lse are those of the entire sequence. The next part is received while the current part is computed. The
+backward pass sends the parts around the ring again, together with their gradients, which return to the part's own
+process at the end. It uses the LSE of the entire sequence, so that each part yields its share of every gradient.
 
-The program sees positions in the whole (coordinate maps of the library): any score_mod, any mask_mod, dropout too.
-Parts that the mask leaves nothing of are not computed. Partial results are f32 (f64 of f64), and rounded once.
+The program gets positions in the entire sequence, by coordinate maps of the library. Any score_mod, any mask_mod and
+dropout therefore work. Parts in which the mask leaves no pair are not computed. Partial results are f32 (f64 for f64
+inputs) and are rounded once.
 """
 import contextlib
 import ctypes
@@ -38,17 +40,18 @@ from .flex import autocast_inputs
 
 __all__ = ["ring_attention", "split_sequence"]
 Window = Optional[Tuple[Optional[int], Optional[int]]]
-# What processes tell each other before a call: whether they failed, and what must be the same, of which the first five
-# are numbers that tell people something. Then the lengths of q and k, and the seed that was drawn.
+# Before a call, processes exchange a list of ints: whether the process failed; the values named in _SAME, which must be
+# the same on all processes; the lengths of q and k; the drawn seed. Errors print the first _READABLE values of _SAME;
+# the other values are hashes or indices.
 _SAME = ("batch size", "query heads", "key heads", "head dim of q and k", "head dim of v", "dtypes", "order",
          "score function or a setting", "set of inputs that need gradients")
 _FAILED, _FIRST, _READABLE = 0, 1, 5
-_FAR = (1 << 31) - 1  # a window of so many positions is open
+_FAR = (1 << 31) - 1  # a window side of this size is unlimited
 _ROWS, _KEYS, _SEED, _TOLD = range(_FIRST + len(_SAME), _FIRST + len(_SAME) + 4)
 
 
 class _Ring:
-    """The group, and how the sequence lies on it."""
+    """The process group of a call, and the shards of rows and keys on it."""
 
     def __init__(self, group: Any) -> None:
         if not dist.is_initialized():
@@ -63,11 +66,12 @@ class _Ring:
         self.live: Sequence[bool] = ()
 
     def source(self, step: int) -> int:
-        """Whose keys are here in a step."""
+        """Returns the process whose keys this process has in `step`."""
         return (self.rank - step) % self.size
 
     def agree(self, own: Sequence[int], device: Any) -> List[List[int]]:
-        """What each process tells; an error, on all of them, where they differ or one has failed."""
+        """Returns the lists of ints of all processes; `own` is that of this process. Raises ArgumentError on all
+        processes if a process has failed or if values that must be the same differ."""
         mine = torch.tensor(own, dtype=torch.int64, device=device)
         told = [torch.empty_like(mine) for _ in range(self.size)]
         dist.all_gather(told, mine, group=self.group)
@@ -96,12 +100,13 @@ class _Ring:
             raise error
 
     def pass_on(self, tensors: Sequence[Tensor], step: int, tag: int) -> "_Journey":
-        """Sends tensors to the next process, and begins to receive those that it has in the step after."""
+        """Starts to send `tensors` to the next process, and to receive the tensors that this process uses in the next
+        step."""
         length = self.keys.lengths[self.source(step + 1)]
         return _Journey(self, tensors, [t.new_empty((*t.shape[:2], length, t.shape[3])) for t in tensors], tag)
 
     def config(self, plain: Plain, step: int) -> Plain:
-        """The call of a step: positions of rows and keys, and the sink in the first alone."""
+        """Returns the call of `step`: with the positions of its rows and keys, and with the sink in step 0 only."""
         config = [*plain.config, *[0] * (ops.WIDE - len(plain.config)), 1]
         config[ops.Q_LEN], config[ops.K_LEN] = self.rows.total, self.keys.total
         if step > 0:
@@ -113,7 +118,7 @@ class _Ring:
 
 
 class _Journey:
-    """Tensors on their way between neighbours."""
+    """A transfer: tensors that are sent to the next process, and tensors that are received from the previous one."""
 
     def __init__(self, ring: _Ring, sent: Sequence[Tensor], received: List[Tensor], tag: int) -> None:
         self.sent, self.received = [t.resolve_neg().contiguous() for t in sent], received
@@ -138,7 +143,7 @@ class _Journey:
 
 @contextlib.contextmanager
 def _arriving(*journeys: Optional[_Journey]) -> Iterator[None]:
-    """Where a step fails, what is on its way arrives first: the next call would take it for its own."""
+    """Context: if a step fails, waits for its transfers, because a later call would otherwise receive their data."""
     try:
         yield
     except BaseException:
@@ -152,7 +157,7 @@ _TAG_KEYS, _TAG_GRADS = 0, 2
 
 
 def merge_(out: Tensor, lse: Tensor, part: Tensor, part_lse: Tensor) -> None:
-    """Joins the result of further keys into out [B,H,S,D] and lse [B,H,S]."""
+    """Merges the attention of the same rows over further keys, (part, part_lse), into out [B,H,S,D] and lse [B,H,S]."""
     args = _abi.MergeArgs(struct_size=ctypes.sizeof(_abi.MergeArgs))
     args.b, args.h, args.s, args.d = out.shape
     for name, tensor in (("o_a", out), ("lse_a", lse), ("o_b", part), ("lse_b", part_lse)):
@@ -167,11 +172,11 @@ def merge_(out: Tensor, lse: Tensor, part: Tensor, part_lse: Tensor) -> None:
 
 
 class _RingFunction(torch.autograd.Function):
-    """(ring, plain, q, k, v, *tensors of the call) -> out, lse in f64."""
+    """The autograd Function (ring, plain, q, k, v, *tensors of the call) -> (out, lse in f64)."""
 
     @staticmethod
     def forward(ctx: Any, ring: _Ring, plain: Plain, q: Tensor, k: Tensor, v: Tensor, *rest: Tensor) -> Any:
-        part, out, lse = [k, v], q, q  # the first step is always there, and makes these
+        part, out, lse = [k, v], q, q  # step 0 always runs and replaces out and lse
         outside: Optional[OutsideError] = None
         for step in range(ring.size):
             journey = ring.pass_on(part, step, _TAG_KEYS) if step + 1 < ring.size else None
@@ -184,7 +189,7 @@ class _RingFunction(torch.autograd.Function):
                             out, lse = found[0], found[1]
                         else:
                             merge_(out, lse, found[0], found[1])
-                    except OutsideError as error:  # reported after the last step: the others wait for this process
+                    except OutsideError as error:  # raised after the last step, for which other processes wait
                         outside = error
             part = journey.wait() if journey is not None else part
         if plain.config[ops.FLAGS] & _abi.BOUNDS_CHECK:
@@ -216,7 +221,8 @@ class _RingFunction(torch.autograd.Function):
 
 
 def _step_call(ring: _Ring, plain: Plain, step: int, rest: Sequence[Tensor]) -> Call:
-    """The call of a step with its tensors: the sink, first of the extras, belongs to the first step alone."""
+    """Returns the Call of `step` with its tensors. After step 0 the sink, which is the first extra tensor, is left
+    out."""
     sink = plain.config[ops.SLOTS] >> _abi.SLOT_SINKS & 1 if len(plain.config) > ops.SLOTS else 0
     if step > 0 and sink:
         rest = [*rest[:plain.n_tensors], *rest[plain.n_tensors + 1:]]
@@ -225,7 +231,8 @@ def _step_call(ring: _Ring, plain: Plain, step: int, rest: Sequence[Tensor]) -> 
 
 def _gradients(ring: _Ring, plain: Plain, inputs: Sequence[Tensor], out: Tensor, lse: Tensor, grads: Sequence[Tensor],
                want: Sequence[int]) -> Dict[int, Tensor]:
-    """The gradients of this process's q, k, v, and those of what all share, summed over the processes."""
+    """Returns {value of `want`: gradient}: for q, k and v the gradients of this process's parts; for all other tensors
+    the sum over the processes."""
     (q, k, v, *rest), part = inputs, list(inputs[1:3])
     moving = [one for one in want if one in (ops.WANT_K, ops.WANT_V)]
     total: Dict[int, Tensor] = {}
@@ -242,7 +249,7 @@ def _gradients(ring: _Ring, plain: Plain, inputs: Sequence[Tensor], out: Tensor,
             if one not in moving:
                 total[one] = total[one].add_(grad) if one in total else grad
         if moving:
-            # What the keys that are here got from the processes that they have passed, and from this one.
+            # Gradients of the current keys, summed over the processes that the keys have visited so far.
             sums = [found[one] for one in moving] if home is None else home.wait()
             if home is not None and found:
                 sums = [sum_.add_(found[one]) for sum_, one in zip(sums, moving)]
@@ -259,12 +266,12 @@ def _gradients(ring: _Ring, plain: Plain, inputs: Sequence[Tensor], out: Tensor,
 # ---- The call --------------------------------------------------------------------------------------------------------
 
 def _number_of(content: Any) -> int:
-    """A number for what repr() shows."""
+    """Returns a 56-bit hash of repr(content)."""
     return int.from_bytes(hashlib.blake2b(repr(content).encode(), digest_size=7).digest(), "little")
 
 
 def _told(q: Tensor, k: Tensor, v: Tensor, order: str, call: Call, seed: Optional[int]) -> List[int]:
-    """What this process tells the others."""
+    """Returns the list of ints that this process sends to all others before the call."""
     shapes = [(t.dtype, tuple(t.shape)) for t in (*call.tensors, *call.extras)]
     settings = call.program, list(call.ints), list(call.floats), list(call.config), shapes, seed
     inputs = (q, k, v, *call.all_tensors()) if torch.is_grad_enabled() else ()
@@ -275,7 +282,8 @@ def _told(q: Tensor, k: Tensor, v: Tensor, order: str, call: Call, seed: Optiona
 
 
 def _params(call: Call) -> Optional[List[float]]:
-    """Values of the params in the order of the program; None where there are none, or a tensor on a device has them."""
+    """Returns the values of the params in the program's order; None without a program, or if the values are on a
+    device."""
     if not call.program or (call.scalars and call.scalars[0].is_cuda):
         return None
     program = Program.from_text(call.program)
@@ -285,7 +293,7 @@ def _params(call: Call) -> Optional[List[float]]:
 
 
 def _ready_masks(device: Any, is_causal: bool, window: Window, bottom_right: bool) -> List[str]:
-    """Statements of the built-in masks, whose q and k are positions in the whole."""
+    """Returns the program statements of the built-in masks, in which q and k are positions in the entire sequence."""
     settings = Settings(device)
     settings.window(window)
     if not is_causal and window is None:
@@ -295,7 +303,7 @@ def _ready_masks(device: Any, is_causal: bool, window: Window, bottom_right: boo
         return []
     row = "(q + (k_len - q_len))" if bottom_right else "q"
     left, right = (settings.fields.get(side, -1) for side in (ops.WINDOW_LEFT, ops.WINDOW_RIGHT))
-    # Bounds are on differences, which wrap for no sequence; a bound that no difference reaches is left out.
+    # Differences of positions cannot overflow. A bound that no difference reaches is left out.
     return ["mask = mask && %s" % bound for bound, given in (
         ("k <= " + row, is_causal), ("%s - k <= %d" % (row, left), 0 <= left < _FAR),
         ("k - %s <= %d" % (row, right), 0 <= right < _FAR)) if given]
@@ -303,7 +311,7 @@ def _ready_masks(device: Any, is_causal: bool, window: Window, bottom_right: boo
 
 def _extras(q: Tensor, sinks: Optional[Tensor], dropout_p: float, seed: Optional[int], bounds_check: bool
             ) -> Tuple[List[int], List[Tensor]]:
-    """Returns config and extra tensors of sinks and dropout; the seed is the last."""
+    """Returns config and extra tensors for sinks and dropout; the seed is the last extra tensor."""
     flags, slots, extras = _abi.RETURN_LSE | (_abi.BOUNDS_CHECK if bounds_check else 0), 0, []
     if sinks is not None:
         if not isinstance(sinks, Tensor):
@@ -335,11 +343,11 @@ def _check(q: Tensor, k: Tensor, v: Tensor, order: str) -> None:
 
 
 def _tell_failure(ring: _Ring, q: Any) -> None:
-    """Lets nobody wait for this process."""
+    """Reports to the other processes that this one has failed, so that they do not wait for it."""
     try:
         ring.agree([1] + [0] * (_TOLD - 1), q.device if isinstance(q, Tensor) else "cpu")
     except ArgumentError:
-        pass  # the others'; this process has its own
+        pass  # the others raise this error; this process raises its own
 
 
 @overload
@@ -364,25 +372,30 @@ def ring_attention(q: Tensor, k: Tensor, v: Tensor, score_mod: Mod = None, mask_
                    sinks: Optional[Tensor] = None, dropout_p: float = 0.0, seed: Optional[int] = None,
                    params: Named = None, tensors: Named = None, return_lse: bool = False, bounds_check: bool = False
                    ) -> Union[Tensor, Tuple[Tensor, Tensor]]:
-    """Attention over sequences of which every process of `group` has a part. Returns this process's rows of
-    softmax(score_mod(scale * Q K^T)) V, [B,H,S,Dv]; with return_lse also lse [B,H,S], which is differentiable.
+    """Computes attention over sequences that are sharded over the processes of `group`. Returns this process's rows of
+    softmax(score_mod(scale * Q K^T)) V, [B,H,S,Dv]. With return_lse, returns (out, lse), where lse [B,H,S] is
+    differentiable.
 
-    q [B,H,S,D], k [B,Hkv,Sk,D], v [B,Hkv,Sk,Dv]: this process's parts, in the `order` contiguous, zigzag or striped
-        (see split_sequence). The lengths of Q and K may differ. Or DTensors that are sharded along the sequence: their
-        mesh is the group, and the results are sharded the same way.
-    score_mod, mask_mod: FlexAttention's functions, or program text or a Program with `params` and `tensors` by name; q
-        and k are positions in the entire sequence. All processes give the same.
-    scale: the factor of Q K^T; None: 1 / sqrt(D).
-    is_causal, window: built-in masks: k <= q; q - left <= k <= q + right, where None or -1 is open. bottom_right aligns
-        both with the last row and key of the entire sequence.
-    sinks: [H], a learned score per query head. dropout_p, seed: the pairs that the entire sequence drops with this
-        seed; without one, a seed is drawn and shared.
-    bounds_check: an index outside its captured tensor raises an error; otherwise such a load is 0.
+    `q, k, v`: this process's parts, [B,H,S,D], [B,Hkv,Sk,D] and [B,Hkv,Sk,Dv]. The lengths of Q and K may differ.
+        DTensors that are sharded along the sequence are accepted too: their mesh is the group, and the results are
+        sharded in the same way.
+    `order`: which positions each process has: contiguous, zigzag or striped (see split_sequence).
+    `group`: the group of processes. Default: all processes.
+    `score_mod, mask_mod`: FlexAttention's functions, or program text or a Program with `params` and `tensors` by name;
+        the same on all processes. In them, q and k are positions in the entire sequence.
+    `scale`: the factor of Q K^T. Default: 1 / sqrt(D).
+    `is_causal, window`: built-in masks. With is_causal, k <= q. With window=(left, right), q - left <= k <= q + right,
+        where None or -1 means unlimited.
+    `bottom_right`: aligns the built-in masks to the last row and key of the entire sequence.
+    `sinks`: [H], a learned score per query head.
+    `dropout_p, seed`: dropout drops the pairs that a single process would drop with this seed. Without `seed`, a seed
+        is drawn and shared by all processes.
+    `bounds_check`: an index outside its captured tensor raises an error. Without bounds_check, such an index reads 0.
 
-    Every process has a copy of what score_mod and mask_mod capture and of sinks. Their gradients are summed over the
-    group, so that each copy gets that of the entire sequence; gradients of q, k and v are those of this process's
-    parts. Every process of the group makes the call and its backward pass. Arguments that differ between processes
-    raise ArgumentError on all of them.
+    Each process has a copy of sinks and of the captured tensors. The gradients of these copies are summed over the
+    group, so that each copy gets the gradient of the entire sequence. Gradients of q, k and v are those of this
+    process's parts. All processes of the group must make the call and run its backward pass. Arguments that differ
+    between processes raise ArgumentError on all processes.
     """
     ring = _Ring(group_of((q, k, v), group))
     try:
@@ -412,7 +425,7 @@ def ring_attention(q: Tensor, k: Tensor, v: Tensor, score_mod: Mod = None, mask_
     ring.rows = Shards("q", order, [one[_ROWS] for one in told])
     ring.keys = Shards("k", order, [one[_KEYS] for one in told])
     mask = Mask(call.program, _params(call), q.shape[0], q.shape[1], ring.rows, ring.keys)
-    # The first step is never left out: it makes the rows, and has the sink.
+    # Step 0 is never left out, because it makes the rows and includes the sink.
     ring.live = [step == 0 or mask.leaves(ring.rank, ring.source(step)) for step in range(ring.size)]
     out, lse = _RingFunction.apply(ring, call.plain(), q, k, v, *call.all_tensors())
     lse = lse.to(torch.float64 if q.dtype == torch.float64 else torch.float32)

@@ -4,10 +4,11 @@
     fxattn.torch.register_transformers()
     model = AutoModelForCausalLM.from_pretrained(..., attn_implementation="fxattn")
 
-transformers calls two functions by the name of the implementation: one makes the mask of a pass (here a ModelMask,
-which is its mask_mod: nothing of size [S,S] is made of padding, causality and windows, _model_mask.py), one computes
-attention in a layer (here one fused call, whatever is combined: window, soft cap, sinks, biases, sparse indices,
-dropout, grouped heads). Models that do not call them: _models.py, and _alibi.py for those that add ALiBi by themselves.
+transformers calls two functions that are registered under the name of the implementation. attention_mask() makes the
+mask of a pass: a ModelMask, which is a mask_mod, so that no array of size [S,S] is allocated for padding, causal masks
+and windows (_model_mask.py). attention_forward() computes the attention of a layer as one fused call, for all
+combinations of window, soft cap, sinks, biases, sparse indices, dropout and grouped heads. _models.py supports models
+that do not call these two functions; _alibi.py supports those that add ALiBi in their own attention layers.
 """
 import warnings
 from typing import Any, Callable, Optional, Set, Tuple
@@ -23,18 +24,18 @@ from ._model_mask import MaskTensor, ModelMask, mask_of
 from .block_mask import mask_mod_of
 
 NAME = "fxattn"
-# What some models pass that changes the result, and that this implementation does not have.
+# Keywords of some models that would change the result and that fxattn does not support.
 _REFUSED = {"cache": "a paged cache (continuous batching)", "head_mask": "head_mask"}
-# What is for other implementations.
+# Keywords for other implementations, which are ignored without a warning.
 _IGNORED = frozenset(("position_ids", "cache_position", "cu_seq_lens_q", "cu_seq_lens_k", "max_length_q",
                       "max_length_k", "seq_idx", "num_items_in_batch", "deterministic", "output_attentions"))
-_said: Set[str] = set()  # warnings that are given once in a process
+_said: Set[str] = set()  # warnings that have been given, each once in a process
 
 
 def register_transformers(name: str = NAME, dense_mask_bytes: Optional[int] = None) -> None:
-    """Makes attn_implementation=name known to transformers (4.53 and newer), and lets its BLOOM and MPT take it too.
-    Models that read their mask as a tensor get a dense one of at most dense_mask_bytes (None: 1 GiB, or what was given
-    before)."""
+    """Registers attn_implementation=`name` in transformers (4.53 or newer), also for its BLOOM and MPT. Models that
+    read their mask as a tensor get a dense mask of at most `dense_mask_bytes` bytes (None: the limit stays as it is; at
+    first it is 1 GiB)."""
     if dense_mask_bytes is not None:
         if not isinstance(dense_mask_bytes, int) or dense_mask_bytes < 0:
             raise ArgumentError("dense_mask_bytes is %r; a number of bytes, 0 or more, is accepted"
@@ -58,15 +59,16 @@ def _causal(b: Any, h: Any, q_idx: Any, kv_idx: Any) -> Any:
 
 
 def _both(first: Optional[Callable[..., Any]], second: Optional[Callable[..., Any]]) -> Optional[Callable[..., Any]]:
-    """The mask_mod of what both leave; None leaves everything."""
+    """Returns the mask_mod `first` and `second`; None if both are None, which masks nothing."""
     if first is None or second is None:
         return second if first is None else first
     return lambda b, h, q_idx, kv_idx: first(b, h, q_idx, kv_idx) & second(b, h, q_idx, kv_idx)
 
 
 def _padding_mod(real: Tensor) -> Optional[Callable[..., Any]]:
-    """The mask_mod of a bool [B,keys], true where a key is a token. First and last token of each row let whole tiles be
-    left out; the table itself is read only where there are holes, or where values cannot be looked at."""
+    """Returns the mask_mod of `real`, bool [B,keys], True for tokens; None if all keys are tokens. Comparisons with the
+    first and last token of each batch entry let engines skip entire tiles. The table itself is read only if there is
+    padding between tokens, or while PyTorch compiles, because the values are unknown then."""
     look = not torch.compiler.is_compiling()
     if look and bool(real.all()):
         return None
@@ -79,8 +81,8 @@ def _padding_mod(real: Tensor) -> Optional[Callable[..., Any]]:
 
 
 def _offset(value: Any, device: Any) -> Any:
-    """An offset as a tensor, so that all steps of a decoding run one program; none at all where it is 0. That of a
-    static cache is counted up in place before the mask is read, and so copied."""
+    """Returns an offset as a tensor, so that all steps of decoding use one program; an int 0 stays an int. A tensor is
+    copied, because a static cache increments its offset in place before the mask is read."""
     if isinstance(value, Tensor):
         return value.to(torch.int32, copy=True)
     if isinstance(value, int) and value != 0 and not torch.compiler.is_compiling():
@@ -89,14 +91,15 @@ def _offset(value: Any, device: Any) -> Any:
 
 
 def _shifted(mod: Callable[..., Any], q_offset: Any, kv_offset: Any) -> Callable[..., Any]:
-    """The mod, told where in the sequence local rows and keys are."""
+    """Returns `mod` with the offsets added to the indices of rows and keys."""
     if isinstance(q_offset, int) and q_offset == 0 and isinstance(kv_offset, int) and kv_offset == 0:
         return mod
     return lambda b, h, q_idx, kv_idx: mod(b, h, q_idx + q_offset, kv_idx + kv_offset)
 
 
 def _shifted_causal(q_offset: Any, kv_offset: Any) -> Callable[..., Any]:
-    """k <= q there, as a bound of the distance: to engines of devices a band of the diagonal, wherever that is."""
+    """Returns the causal mask with offsets, as a bound of kv_idx - q_idx. GPU engines treat such a bound as a band
+    along the diagonal for every value of the offsets."""
     if isinstance(q_offset, int) and isinstance(kv_offset, int) and q_offset == kv_offset:
         return _causal
     most = q_offset - kv_offset
@@ -113,9 +116,9 @@ def attention_mask(batch_size: int, kv_length: int, q_length: Optional[int] = No
                    kv_offset: Any = 0, mask_function: Callable[..., Any] = _causal,
                    attention_mask: Optional[Tensor] = None, device: Any = None,
                    cache_position: Optional[Tensor] = None, config: Any = None, dtype: Any = None, **_: Any) -> Any:
-    """Makes the mask of a pass for transformers: a ModelMask, or a dense bool tensor for models that test which of both
-    they have. attention_mask is its bool [B,keys] of padding; version 4 gives cache_position, where the rows are. What
-    else it gives, hints to leave the mask out, is not needed."""
+    """Makes the mask of a pass for transformers: a ModelMask, or a dense tensor for models that test the type of their
+    mask. `attention_mask`: the padding mask [B,keys], True for tokens. `cache_position`: the positions of the rows,
+    which transformers 4 passes in place of q_length and q_offset. Other keywords are hints, and are ignored."""
     if q_length is None:
         if cache_position is None:
             raise ArgumentError("the mask of attn_implementation=\"fxattn\" was asked for without q_length or "
@@ -129,14 +132,15 @@ def attention_mask(batch_size: int, kv_length: int, q_length: Optional[int] = No
         missing = kv_length + kv_offset - attention_mask.shape[-1]
         real = attention_mask.to(device=device, dtype=torch.bool)
         padding = _padding_mod(torch.nn.functional.pad(real, (0, missing)) if missing > 0 else real)
-        mod = _both(mod, None if padding is None else _shifted(padding, 0, places[1]))  # of keys alone
+        mod = _both(mod, None if padding is None else _shifted(padding, 0, places[1]))  # padding masks keys only
     return mask_of(mod, batch_size, (q_length, kv_length), device, config, dtype)
 
 
 # ---- Attention -------------------------------------------------------------------------------------------------------
 
 def _reader(table: Tensor, what: str, sizes: Tuple[int, ...]) -> Callable[..., Any]:
-    """(b, h, q, k) -> element of a table of four dimensions that broadcasts to these sizes; more keys are cut off."""
+    """Returns a function (b, h, q, k) -> element of `table`, which has four dimensions and broadcasts to `sizes`. Keys
+    beyond sizes[3] are cut off."""
     table = table[..., :sizes[3]]
     if table.dim() != 4 or any(n != 1 and n != size for n, size in zip(table.shape, sizes)):
         raise ArgumentError("%s has shape %s; one that broadcasts to %s is accepted (batch, heads, rows, keys)"
@@ -147,8 +151,8 @@ def _reader(table: Tensor, what: str, sizes: Tuple[int, ...]) -> Callable[..., A
 
 
 def _without_mask(module: Any, sizes: Tuple[int, ...], is_causal: Optional[bool], window: Optional[int]) -> Any:
-    """The mask_mod of attention_mask=None, as transformers' SDPA has it: causal where the module is, from the first row
-    and key on; one row is the last. A causal window is kept."""
+    """Returns the mask_mod for attention_mask=None, with the meaning that SDPA has in transformers: causal if the
+    module is causal, aligned to the first row and key; a single row is the last row. A causal window is applied too."""
     rows, keys = sizes[2], sizes[3]
     causal = getattr(module, "is_causal", True) if is_causal is None else is_causal
     if not causal or (rows == 1 and window is None):
@@ -160,8 +164,7 @@ def _without_mask(module: Any, sizes: Tuple[int, ...], is_causal: Optional[bool]
 
 
 def _of_model_mask(mask: ModelMask, query: Tensor, key: Tensor) -> Optional[Callable[..., Any]]:
-    """The mask_mod of a mask whose rows and keys are those of the call, or one for all, which eager attention
-    broadcasts."""
+    """Returns the mask_mod of a ModelMask. A mask of one row or one key is broadcast, as eager attention does."""
     (rows, keys), mod = mask.seq_lengths, mask_mod_of(mask)
     sizes = (rows if query.shape[2] == rows else 1, keys if key.shape[2] == keys else 1)
     if mod is None or sizes != (rows, keys) or (rows, keys) == (query.shape[2], key.shape[2]):
@@ -174,7 +177,7 @@ def _of_model_mask(mask: ModelMask, query: Tensor, key: Tensor) -> Optional[Call
 
 
 def _listed(indices: Tensor, count: int) -> Tensor:
-    """bool [..., count], true at the indices of each list; negative ones are free places."""
+    """Returns a bool table [..., count] that is True at the listed indices. Negative indices are ignored."""
     place = torch.where(indices < 0, count, indices).long()
     table = torch.zeros((*indices.shape[:-1], count + 1), dtype=torch.bool, device=indices.device)
     return table.scatter(-1, place, True)
@@ -182,8 +185,9 @@ def _listed(indices: Tensor, count: int) -> Tensor:
 
 def _selected(module: Any, indices: Optional[Tensor], block_indices: Optional[Tensor], query: Tensor, key: Tensor
               ) -> Optional[Callable[..., Any]]:
-    """The mask_mod of keys that an indexer selected: indices [B,Sq,n] of keys, or block_indices [B,heads,Sq,n] of
-    blocks of module.indexer.block_size keys, heads a divisor of those of query."""
+    """Returns the mask_mod of the keys that an indexer selected; None without a selection. `indices` [B,Sq,n]: keys.
+    `block_indices` [B,heads,Sq,n]: blocks of module.indexer.block_size keys, where heads divides the number of query
+    heads."""
     batch, heads, rows, keys = query.shape[0], query.shape[1], query.shape[2], key.shape[2]
     if indices is not None:
         if indices.dim() != 3 or tuple(indices.shape[:2]) != (batch, rows):
@@ -206,7 +210,7 @@ def _selected(module: Any, indices: Optional[Tensor], block_indices: Optional[Te
 
 def _masks(module: Any, mask: Any, query: Tensor, key: Tensor, is_causal: Optional[bool], window: Optional[int]
            ) -> Tuple[Optional[Callable[..., Any]], Optional[Callable[..., Any]]]:
-    """(mask_mod, bias) of an attention_mask in any of its forms; bias (b, h, q, k) is added to scores."""
+    """Returns (mask_mod, bias) of an attention_mask in any accepted form; bias(b, h, q, k) is added to scores."""
     sizes = (query.shape[0], query.shape[1], query.shape[2], key.shape[2])
     if mask is None:
         return _without_mask(module, sizes, is_causal, window), None
@@ -238,12 +242,14 @@ def _masks(module: Any, mask: Any, query: Tensor, key: Tensor, is_causal: Option
     low = torch.finfo(mask.dtype).min / 2
     if not torch.compiler.is_compiling() and not bool((mask.detach() <= low).any()):
         return None, reader
-    # Such a number, added, would leave no bits of the others of its row in LSE, by which gradients are computed.
+    # Pairs with a bias near the lowest float are masked. If only added, the bias would leave no bits of the scores in
+    # the LSE of a row whose pairs all have it, and the backward pass computes gradients from LSE.
     return (lambda b, h, q_idx, kv_idx: reader(b, h, q_idx, kv_idx) > low), reader
 
 
 def _score_mod(softcap: Optional[float], *biases: Optional[Callable[..., Any]]) -> Optional[Callable[..., Any]]:
-    """Soft cap, then everything that is added; None where there is nothing to do."""
+    """Returns the score function that applies the soft cap and then adds the biases; None without soft cap and
+    biases."""
     added = [bias for bias in biases if bias is not None]
     if softcap is None and not added:
         return None
@@ -263,8 +269,8 @@ def attend(module: Any, query: Tensor, key: Tensor, value: Tensor, mask: Any = N
            softcap: Optional[float] = None, bias: Optional[Tensor] = None, sinks: Optional[Tensor] = None,
            indices: Optional[Tensor] = None, block_indices: Optional[Tensor] = None, row_sinks: Optional[Tensor] = None
            ) -> Tensor:
-    """Attention of a layer, [B,H,S,D]. Dropout draws its seed from PyTorch's generator, so that checkpointing repeats
-    it."""
+    """Returns the attention of a layer, [B,H,S,D]. The seed of dropout is drawn from PyTorch's generator, so gradient
+    checkpointing drops the same pairs again."""
     if (query.shape[1] % key.shape[1] if key.shape[1] else query.shape[1]) != 0:
         raise ArgumentError("query has %d heads, which is no multiple of the %d of key"
                             % (query.shape[1], key.shape[1]))
@@ -283,7 +289,8 @@ def attend(module: Any, query: Tensor, key: Tensor, value: Tensor, mask: Any = N
 
 
 def _with_row_sinks(row_sinks: Tensor, sizes: Tuple[int, ...], sinks: Optional[Tensor], made: Any) -> Tensor:
-    """Attention with one more logit for each row, which takes probability and has no value: [B,H,Sq,1]."""
+    """Returns the attention with one additional score per row, `row_sinks` [B,H,Sq,1], in the softmax. `made`: (out,
+    lse) without the additional score."""
     if sinks is not None or row_sinks.dim() != 4 or row_sinks.shape[3] != 1 or any(
             n not in (1, size) for n, size in zip(row_sinks.shape, sizes[:3])):
         raise ArgumentError("sinks have shape %s; one that broadcasts to %s, without s_aux, is accepted"
@@ -298,9 +305,9 @@ def attention_forward(module: Any, query: Tensor, key: Tensor, value: Tensor, at
                       position_bias: Optional[Tensor] = None, s_aux: Optional[Tensor] = None,
                       indices: Optional[Tensor] = None, block_indices: Optional[Tensor] = None,
                       sinks: Optional[Tensor] = None, **kwargs: Any) -> Tuple[Tensor, None]:
-    """What transformers calls in a layer: (out [B,S,H,D], None). is_causal and sliding_window count where
-    attention_mask is None, else the mask has them. Of other keywords those that would change the result are refused;
-    the rest (position_ids, cu_seq_lens_q and their like) is for other implementations, and ignored."""
+    """Computes the attention of a layer for transformers. Returns (out [B,S,H,D], None). is_causal and sliding_window
+    are used only if attention_mask is None; otherwise the mask includes them. Keywords that would change the result and
+    are not supported raise ArgumentError. Keywords for other implementations, such as position_ids, are ignored."""
     for name, what in _REFUSED.items():
         if kwargs.get(name) is not None:
             raise ArgumentError("attn_implementation=\"fxattn\" does not have %s (keyword %s)" % (what, name))
