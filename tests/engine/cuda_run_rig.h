@@ -10,12 +10,16 @@
 #include "engine/cuda/cuda_run.h"
 #include "base/num.h"
 #include "plan/plan.h"
+#include "problem/geometry.h"
 #include "problem/problem_private.h"
 #include "support/own_context.h"
 #include "t.h"
 
+#include "cuda_args_rig.h"
+
 enum { WATCH_LAUNCHES = 32, WATCH_MODULE = 8 };
 #define WATCH_WORKSPACE ((uintptr_t)1 << 44)
+#define WATCH_PARAMS ((uintptr_t)61 << 36) /* gradients of params: bed_place(60) */
 
 /* struct GradTensor of captured.cu */
 typedef struct watched_gradient {
@@ -30,8 +34,9 @@ typedef struct watched {
     int function;
     int64_t grid[3];
     unsigned threads;
-    bool early;               /* may start before the preceding kernel has ended */
-    struct FxaArgs a;         /* arguments of kernels that have FxaArgs */
+    bool early;    /* may start before the preceding kernel has ended */
+    bool has_args; /* the kernel has FxaArgs: */
+    struct FxaArgs a;
     fxa__cu_cut cut;          /* argument of fxa_tile_lists */
     struct FxaStage stage[2]; /* arguments of stage.cu */
     watched_gradient to;      /* argument of fxa_captured_store */
@@ -45,6 +50,7 @@ static struct {
     bool kernel; /* the last operation was a launch */
     uintptr_t filled;
     size_t filled_words;
+    int filled_param[FXA_MAX_PARAMS], summed_param[FXA_MAX_PARAMS]; /* writes of gradients of params, by kind */
     uint64_t map_size[16][4], map_stride[16][3], map_data[16];
     uint32_t map_rows[16];
 } watch;
@@ -58,6 +64,8 @@ static int watch_fill(uintptr_t to, unsigned value, size_t words, void *stream) 
     T_INT(value, 0);
     watch.kernel = false;
     if (watch.fills++ == 0) watch.filled = to, watch.filled_words = words;
+    size_t param = (to - WATCH_PARAMS) / sizeof(double);
+    if (to >= WATCH_PARAMS && param < FXA_MAX_PARAMS && words == 2) watch.filled_param[param]++;
     return watch_call();
 }
 
@@ -96,12 +104,16 @@ static int watch_launch(void *function, unsigned x, unsigned y, unsigned z, unsi
     w->grid[0] = x, w->grid[1] = y, w->grid[2] = z, w->threads = threads;
     T_CHECK(function && x && y && z && y <= 65535 && z <= 65535 && threads && b_y == 1 && b_z == 1);
     const struct FxaArgs *a = watch_args(w, watch_code->unit[w->unit].shape.store_rows, params);
+    w->has_args = a != NULL;
     if (a) w->a = *a;
     if (w->unit == FXA__CU_LISTS && w->function == FXA__CU_TILES) memcpy(&w->cut, params[1], sizeof w->cut);
     if (w->unit == FXA__CU_LISTS && w->function == FXA__CU_TILES) memcpy(&w->words, params[5], sizeof w->words);
     if (w->unit == FXA__CU_LISTS && w->function == FXA__CU_VECTOR)
         memcpy(&w->words, params[0], sizeof w->words.side[0]);
     if (w->unit == FXA__CU_CAPTURED && w->function == FXA__CU_STORE) memcpy(&w->to, params[1], sizeof w->to);
+    if (w->unit == FXA__CU_CAPTURED && w->function == FXA__CU_TO_PARAMS) /* whose third argument begins with params */
+        for (int i = 0; i < watch_code->program.n_sums; i++)
+            if (((const int32_t *)params[2])[i] >= 0) watch.summed_param[((const int32_t *)params[2])[i]]++;
     if (w->unit == FXA__CU_PAGES && (w->function == FXA__CU_PAGES_FETCH || w->function == FXA__CU_PAGES_STORE))
         memcpy(&w->stage[0], params[1], sizeof w->stage[0]);
     if (w->unit == FXA__CU_STAGE) memcpy(&w->stage[0], params[1], sizeof w->stage[0]);
@@ -145,6 +157,8 @@ static void bed_bind(bed *x) {
     for (int i = 0; i < 5; i++) x->bound.slot[forward[i]] = bed_place((int)forward[i]);
     for (int i = 0; i < 4; i++) x->bound.slot[backward[i]] = bed_place((int)backward[i]);
     if (p->flags & FXA_RETURN_ROW_MAX) x->bound.slot[FXA_SLOT_ROW_MAX] = bed_place(FXA_SLOT_ROW_MAX);
+    if (p->flags & FXA_READ_DLSE) x->bound.slot[FXA_SLOT_DLSE] = bed_place(FXA_SLOT_DLSE);
+    if (p->flags & FXA_PADDING) x->bound.slot[FXA_SLOT_Q_LENGTHS] = bed_place(FXA_SLOT_Q_LENGTHS);
     if (p->flags & FXA_PADDING) x->bound.slot[FXA_SLOT_K_LENGTHS] = bed_place(FXA_SLOT_K_LENGTHS);
     if (p->flags & FXA_VARLEN) x->bound.slot[FXA_SLOT_CU_Q] = bed_place(FXA_SLOT_CU_Q);
     if (p->flags & FXA_VARLEN) x->bound.slot[FXA_SLOT_CU_K] = bed_place(FXA_SLOT_CU_K);
@@ -161,7 +175,7 @@ static void bed_bind(bed *x) {
     for (int i = 0; i < FXA_CUDA_SCALARS; i++) x->params[i] = 2 + i;
     x->bound.bprop_tensors = x->own, x->bound.bprop_params = x->params;
     x->bound.scale = 0.125, x->bound.params = x->params, x->bound.seed = UINT64_C(0x0123456789abcdef);
-    x->bound.tensors = x->tensors, x->bound.dtensors = x->dtensors, x->bound.dparams = bed_place(60);
+    x->bound.tensors = x->tensors, x->bound.dtensors = x->dtensors, x->bound.dparams = (double *)WATCH_PARAMS;
 }
 
 /* Returns false if the engine refuses the problem. */
@@ -200,11 +214,29 @@ static void bed_close(bed *x) {
     fxa__problem_release(x->p);
 }
 
+/* Checks that the gradient of each wanted param is written once: from its sum, or as 0 where that is no addition. */
+static void watch_check_params(const fxa_problem *p) {
+    for (int i = 0; i < FXA_MAX_PARAMS && p->pass == FXA_BACKWARD; i++) {
+        bool wanted = p->param_grads >> i & 1, adds = p->flags & FXA_ACCUMULATE_DPARAMS;
+        if (watch.summed_param[i] > wanted) T_FAIL("param %d: %d sums\n", i, watch.summed_param[i]);
+        T_INT(watch.filled_param[i], wanted && !adds && !watch.summed_param[i]);
+    }
+}
+
+/* Runs it, and compares the arguments of every launch with what they have to be. */
 static fxa_status bed_run(bed *x, fxa_error *err) {
     memset(&watch, 0, sizeof watch);
     watch_code = &x->code;
     fxa_status status = fxa__cu_run(&x->self, &x->code, x->p, &x->bound, err);
     T_INT(watch.pushed, 0);
+    for (int i = 0; i < watch.launches && i < WATCH_LAUNCHES; i++) {
+        const watched *w = &watch.launch[i];
+        const fxa_problem *p = &x->p->in;
+        args_case c = {
+            &x->code, p, &x->bound, &w->a, w->unit, w->function, p->flags & FXA_VARLEN, p->pass == FXA_BACKWARD};
+        if (w->has_args) args_check(&c);
+    }
+    if (status == FXA_OK) watch_check_params(&x->p->in);
     return status;
 }
 
