@@ -18,7 +18,8 @@
 static const fxa__engine *own_engines[OWN_ENGINES] = {&fxa__engine_cuda};
 
 static standin_state *box_driver, *box_nvrtc;
-static fxa_context *box_ctx; /* for programs, and for the stand-in's kernel shapes */
+static const char *box_options; /* of the last compilation */
+static fxa_context *box_ctx;    /* for programs, and for the stand-in's kernel shapes */
 
 /* ---- Stand-ins --------------------------------------------------------------------------------------------------- */
 
@@ -50,6 +51,7 @@ static bool box_ready(void) {
     void *driver = box_open("libcuda.so.1"), *nvrtc = box_open("nvrtc/libnvrtc.so.13");
     if (!driver || !nvrtc) return false;
     box_driver = dlsym(driver, "standin_cuda"), box_nvrtc = dlsym(nvrtc, "standin_nvrtc");
+    box_options = dlsym(nvrtc, "standin_nvrtc_options");
     standin_nvrtc_shape *shape = dlsym(nvrtc, "standin_nvrtc_shape_of");
     *shape = box_shape;
     return fxa_context_create(NULL, &box_ctx, NULL) == FXA_OK;

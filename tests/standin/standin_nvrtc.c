@@ -14,6 +14,8 @@ enum { NV_MEMORY = 1, NV_INPUT = 3, NV_COMPILATION = 6, NV_INTERNAL = 11, NV_SYM
 
 __attribute__((visibility("default"))) standin_state standin_nvrtc;
 __attribute__((visibility("default"))) standin_nvrtc_shape standin_nvrtc_shape_of;
+__attribute__((visibility("default"))) char standin_nvrtc_options[STANDIN_NVRTC_OPTIONS];
+static atomic_flag nv_options_lock = ATOMIC_FLAG_INIT; /* a plan's compilations are on several threads */
 
 /* An ELF file: header, data (shapes), names, symbols, section headers. */
 typedef struct nv_cubin {
@@ -147,6 +149,14 @@ static void nv_make(nv_program *p) {
     p->made = true;
 }
 
+static void nv_note_options(int n, const char *const *options) {
+    size_t at = 0;
+    while (atomic_flag_test_and_set(&nv_options_lock)) {}
+    for (int i = 0; i < n && at < STANDIN_NVRTC_OPTIONS; i++)
+        at += (size_t)snprintf(standin_nvrtc_options + at, STANDIN_NVRTC_OPTIONS - at, "%s ", options[i]);
+    atomic_flag_clear(&nv_options_lock);
+}
+
 STANDIN_NV(nvrtcCompileProgram)(void *program, int n, const char *const *options);
 STANDIN_NV(nvrtcCompileProgram)(void *program, int n, const char *const *options) {
     nv_program *p = program;
@@ -155,6 +165,7 @@ STANDIN_NV(nvrtcCompileProgram)(void *program, int n, const char *const *options
         arch = arch || !strncmp(options[i], "--gpu-architecture=sm_", 22);
         columns = columns || !strncmp(options[i], "-DFXA_D=", 8);
     }
+    nv_note_options(n, options);
     int status = nv_fails();
     if (status) return status;
     if (!arch || !columns) return NV_INPUT;

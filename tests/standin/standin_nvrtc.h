@@ -7,6 +7,9 @@
 
 #include "standin.h"
 
+/* Options of the last compilation, each with a space behind it: char standin_nvrtc_options[]. */
+enum { STANDIN_NVRTC_OPTIONS = 1024 };
+
 /* Writes the eight ints of FxaShape for kernels of a source file. */
 typedef void (*standin_nvrtc_shape)(const char *source, int32_t shape[8]);
 
