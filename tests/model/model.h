@@ -1,24 +1,25 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * A model of the device that kernels of src/engine/cuda run on, for machines without one. The kernels' own text is
- * compiled for the host (model_nvrtc.c): what CUDA adds to C++ is model_cuda.h, and in place of ptx*.cuh, which has all
- * assembly, there are model_ptx*.h. What they need of a device is here: threads that meet, shared memory, copies that
- * arrive later. model_machine.c does it, below the stand-in for the driver.
+ * The GPU emulator: runs the kernels of src/engine/cuda on a machine without a GPU. model_nvrtc.c compiles the kernels'
+ * own source for the host. model_cuda.h provides what CUDA adds to C++, and model_ptx*.h replace ptx*.cuh, which
+ * contain all inline assembly. This file declares what kernels need of a device: threads, barriers, shared memory,
+ * asynchronous copies and products. model_machine.c implements it, and the stand-in for the driver (tests/standin)
+ * calls it.
  *
- * Threads of a CTA are fibers of one thread of the host, so nothing is a race to the host, and a fiber goes on until it
- * waits for others. In which order they go, when copies and products arrive, and in which order CTAs come is drawn at
- * random (FXA_MODEL_SEED): what counts on an order that the device does not promise fails now and then.
+ * The threads of a CTA are fibers of one host thread, so the host sees no data race. A fiber runs until it waits for
+ * other fibers. The order of fibers, the completion of copies and products, and the order of CTAs are drawn at random
+ * (FXA_MODEL_SEED), so code that relies on an order that a device does not guarantee fails in some runs.
  *
- * Mistakes that a device would hang or fault over, or be silent about, end a launch with words: threads that wait for
- * each other, lanes that meet at different instructions, barriers of other counts, mbarriers that nobody has begun,
- * shared memory that was not asked for, misaligned copies, plain stores that TMA or wgmma read without a fence, copies
- * and products that nobody waited for, warps of a group with other products, registers that nobody gave up.
- * The tests here have a kernel for each of these promises.
+ * The emulator ends a launch with a message for errors at which a device would hang or fault, or which it would not
+ * report: threads that wait for each other, lanes of a warp at different instructions, barriers used with different
+ * counts, uninitialized mbarriers, accesses outside of shared memory, misaligned copies, plain stores that TMA or wgmma
+ * reads without a fence, copies and products that no thread waited for, warps of a warpgroup with different products,
+ * registers that no warp released. The tests in this folder have a kernel for each of these errors.
  *
- * Not modelled: speed, caches, how many registers code needs; CTAs at once (they run one after the other, those of a
- * cluster from one of its barriers to the next, and what one has stored all that come later see); when a store that has
- * read shared memory reaches the tensor; the last bits of exp2, log2, tanh and of products, whose sums are f32 in order
- * of k.
+ * Not emulated: speed; caches; the number of registers that code needs; concurrent CTAs (CTAs run one after the other,
+ * those of a cluster from one cluster barrier to the next, and later CTAs see all stores of earlier ones); the time at
+ * which a TMA store that has read shared memory reaches the tensor; the last bits of exp2, log2, tanh and products,
+ * whose sums are f32 in the order of k.
  */
 #ifndef FXA_TESTS_MODEL_H
 #define FXA_TESTS_MODEL_H
@@ -37,78 +38,80 @@ enum {
     MODEL_BARRIERS = 16,
     MODEL_CLUSTER = 8,
     MODEL_SHARED = 227 * 1024,
-    MODEL_SHARED_BASE = 1024, /* the 32-bit address of the first byte of dynamic shared memory */
-    MODEL_CHUNK = 16,         /* bytes of shared memory of which it is known who wrote them last */
-    MODEL_REGION = 30,        /* bits of an address within a region, */
+    MODEL_SHARED_BASE = 1024, /* 32-bit address of the first byte of dynamic shared memory */
+    MODEL_CHUNK = 16,         /* bytes of shared memory for which the emulator records the last store */
+    MODEL_REGION = 30,        /* bits of an address within a region of device memory */
     MODEL_REGIONS = 1 << 18,
-    MODEL_PAGE = 12 /* and within a page: see model_known.c */
+    MODEL_PAGE = 12 /* bits of an address within a page (model_known.c) */
 };
 
 typedef struct model_dim {
     unsigned x, y, z;
 } model_dim;
 
-/* What a thread, of products a warp, has begun and waits for: loads that a barrier in shared memory hears of, stores
- * and copies in groups, products. */
+/* Kinds of asynchronous work that a thread (for products: a warp) has started: loads whose completion an mbarrier in
+ * shared memory counts, stores and copies that are committed in groups, and products. */
 enum { MODEL_LOAD, MODEL_STORE, MODEL_COPY, MODEL_PRODUCT, MODEL_KINDS };
 
-/* A copy or product on its way: `run` does it, at any time until somebody waits for it. */
+/* A copy or product that has started: the emulator calls `run` at any time until a thread waits for it. */
 typedef struct model_job {
     void (*run)(const struct model_job *job);
     int kind;
-    int owner, group;              /* the machine's: whose it is, and how many commits came before */
+    int owner, group;              /* set by the emulator: starting thread's index; number of earlier commits */
     uint32_t shared, barrier;      /* addresses */
-    int bytes, at[4];              /* of a copy: at, coordinates in the tensor */
-    const void *map, *memory;      /* of a copy: a tensor's map, or plain memory */
+    int bytes, at[4];              /* copy: size; coordinates in the tensor */
+    const void *map, *memory;      /* copy: tensor map, or address in device memory */
     uint64_t left, right;          /* of a product: descriptors */
-    int columns, transposed, keep; /* keep: adds to what is there */
-    float *sum[MODEL_WARP];        /* registers of the lanes, read and written when it is done */
+    int columns, transposed, keep; /* product: keep = 1: adds to the accumulators */
+    float *sum[MODEL_WARP];        /* product: registers of the lanes, read and written when `run` executes */
     const uint32_t *word[MODEL_WARP];
 } model_job;
 
-/* What the machine does for kernels. Every function but `random` and those of statics and registers' names may let
- * other threads go on. */
+/* The emulator's functions and state for kernels. Every function except `random`, `begin` and `registers` may run other
+ * threads before it returns. */
 typedef struct model_machine {
-    model_dim thread, block, block_dim, grid; /* of the thread that runs */
-    int number;                               /* of that thread in its CTA */
+    model_dim thread, block, block_dim, grid; /* indices and sizes of the running thread */
+    int number;                               /* index of the running thread in its CTA */
     uint8_t *shared;                          /* dynamic shared memory */
     uint32_t shared_bytes;
 
-    /* Of each chunk who wrote it last by a plain store, and when (model_wrote); when each thread had its last fence. */
+    /* [chunk] thread and time of the last plain store (model_wrote); [thread] time of its last fence. */
     uint64_t *written;
     uint32_t now, fenced[MODEL_THREADS];
 
     uint8_t **
-        *known; /* by region and page, of each byte of device memory whether it was written; NULL: nothing there */
+        *known; /* [region][page] one byte for each byte of device memory: written or not; NULL: no device memory */
 
-    /* All lanes of `mask` that still run meet; the last one to come calls all(slot, mask), where slot[lane] is what
-     * each of them brought. Those that meet bring the same `all`, which names the instruction. */
+    /* Waits until all lanes of `mask` that have not ended have called meet. The last lane calls all(slot, mask), where
+     * slot[lane] is the lane's `mine`. All lanes must pass the same `all`, which identifies the instruction. */
     void (*meet)(uint32_t mask, void *mine, void (*all)(void **slot, uint32_t mask));
-    /* Barrier `id` of so many threads, 0: of all that still run. whole: lanes of a warp come together. */
+    /* Barrier `id` of `threads` threads; 0: all threads that have not ended. whole: the lanes of a warp arrive
+     * together. */
     void (*barrier)(int id, int threads, int whole, int wait);
-    /* Until *word has other bits than `same` in `mask`. */
+    /* Waits until *word differs from `same` in a bit of `mask`. */
     void (*look)(const uint32_t *word, uint32_t mask, uint32_t same);
-    /* All threads of that many neighbours among CTAs; the shared memory of one of them since they have met. */
+    /* cluster: barrier of all threads of a cluster of `ctas` CTAs. near: shared memory of CTA `rank` of the cluster. */
     void (*cluster)(int ctas);
     const uint8_t *(*near)(int rank);
     void (*later)(const model_job *job);
     void (*commit)(int kind);
-    void (*await)(int kind, int pending);    /* until at most so many groups of this thread are on their way */
-    void (*registers)(int count, int up);    /* of each thread of this warp from now on */
-    void (*launched)(int waits);             /* lets the next launch begin, or waits for the one before */
-    void (*begin)(void *data, size_t bytes); /* static shared memory: filled by the first thread of a CTA that comes */
+    void (*await)(int kind, int pending);    /* waits until at most `pending` groups of this thread are incomplete */
+    void (*registers)(int count, int up);    /* sets the registers of each thread of this warp */
+    void (*launched)(int waits);             /* allows the next launch to start, or waits for the previous launch */
+    void (*begin)(void *data, size_t bytes); /* fills static shared memory, when called by the first thread of a CTA */
     uint32_t (*random)(void);
     void (*fail)(const char *format, ...) __attribute__((format(printf, 1, 2), noreturn));
 } model_machine;
 
-/* Code that is not looked at for what it reads: see model_known.h. */
+/* Marks functions whose reads are not checked (model_known.h). */
 #ifdef MODEL_CHECKED
 #define MODEL_UNSEEN __attribute__((no_sanitize("thread")))
 #else
 #define MODEL_UNSEEN
 #endif
 
-/* What is known of a byte at an address; NULL: it is no memory of the device, or nobody looks at that. */
+/* Returns the address of the byte that records if the byte at `at` was written; NULL if `at` is not in device memory or
+ * accesses are not checked. */
 MODEL_UNSEEN static inline uint8_t *model_known(const model_machine *m, uintptr_t at) {
     const uintptr_t region = at >> MODEL_REGION, page = at >> MODEL_PAGE & ((1 << (MODEL_REGION - MODEL_PAGE)) - 1);
     uint8_t **pages = m && m->known && region < MODEL_REGIONS ? m->known[region] : NULL;
@@ -123,27 +126,28 @@ MODEL_UNSEEN static inline uint8_t *model_known(const model_machine *m, uintptr_
 
 #include <stdbool.h>
 
-/* Code that model_nvrtc.c made. Loading: NULL with words on stderr where it cannot be. */
+/* Code that model_nvrtc.c compiled. model_load returns NULL, with a message on stderr, if the code cannot be loaded. */
 typedef struct model_module model_module;
 bool model_is_module(const void *image);
 model_module *model_load(const void *image);
 void model_unload(model_module *module);
 void *model_find(model_module *module, const char *kernel);
-/* How many threads of a CTA a kernel is compiled for at most, by its launch bounds; 0: as many as any. */
+/* Returns the maximum number of threads of a CTA in the kernel's launch bounds; 0 = no launch bounds. */
 int model_bound(model_module *module, const char *kernel);
-/* Whether its code looks at what nobody has written, and writes down what it writes. */
+/* Returns true if the module's code checks reads of unwritten device memory and records its writes. */
 bool model_checks(const model_module *module);
 
-/* Memory of the device, in whole pages, that nobody has written (with FXA_MODEL_CHECK, else it is not looked at); what
- * somebody has; what is memory no more. */
+/* Track device memory, if FXA_MODEL_CHECK is set: model_know_memory adds entire pages that are not written yet,
+ * model_know_written marks bytes as written, model_know_nothing removes memory that was freed. */
 void model_know_memory(const void *from, size_t bytes);
 void model_know_written(const void *from, size_t bytes);
 void model_know_nothing(const void *from, size_t bytes);
 
-/* Runs a kernel to its end. False: it went wrong, and model_error says how; model_fault is the address that it touched
- * where no memory is, NULL: it was something else. hide: of a launch that may begin before the one before it has ended:
- * each of its threads has to wait for that one, and before launch_next() or launch_wait() none touches memory, which
- * this hides until one of the first CTA has come there. NULL: of any other launch. */
+/* Runs a kernel to its end. On an error returns false; model_error then returns the message, and model_fault the
+ * address outside of device memory that the kernel accessed, or NULL. hide: for a launch that may start before the
+ * preceding launch has ended. Each thread must then wait for the preceding launch, and no thread may access memory
+ * before launch_next() or launch_wait(): hide(true) makes the memory inaccessible until a thread of the first CTA has
+ * called one of both. NULL: any other launch. */
 bool model_launch(void *kernel, model_dim grid, model_dim block, uint32_t shared_bytes, void (*hide)(bool hidden),
                   void **params);
 const char *model_error(void);

@@ -1,8 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * Clusters of the machine of model.h. CTAs run one after the other still: one whose threads all wait for its cluster is
- * put aside, with its shared memory, and the others of the cluster run to the same place; then each goes on in turn.
- * The others read what is put aside. How large a cluster is its barrier says.
+ * Clusters of the GPU emulator (model.h). CTAs still run one after the other. When all threads of a CTA wait at the
+ * cluster barrier, the CTA is suspended and its shared memory saved, and the other CTAs of the cluster run to the same
+ * barrier; then each CTA continues in turn. CTAs read each other's shared memory from the saved copies. The size of the
+ * cluster is an argument of its barrier.
  */
 #include "model_machine.h"
 
@@ -50,7 +51,7 @@ static void cluster_swap(cluster_cta *c) {
     }
 }
 
-/* The CTA that runs, or the one that is to go on. */
+/* Exchanges the state of the running CTA with that of a suspended CTA: saves it if `aside`, else restores it. */
 static void cluster_move(cluster_cta *c, bool aside) {
     model_machine *f = &machine.face;
     const size_t chunks = (f->shared_bytes + MODEL_CHUNK - 1) / MODEL_CHUNK;
@@ -69,7 +70,7 @@ static void cluster_move(cluster_cta *c, bool aside) {
     c->aside = aside;
 }
 
-/* A CTA has come to the barrier or to its end. */
+/* Called when the running CTA has come to the cluster barrier or has ended. */
 static void cluster_stop(cluster_cta *c) {
     c->ended = !machine_is_aside();
     if (c->ended) {

@@ -1,15 +1,16 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * What CUDA adds to C++, as far as the kernels use it, on the machine of model.h. Included before every unit.
+ * What CUDA adds to C++, as far as the kernels use it, on the GPU emulator (model.h). model_nvrtc.c includes this file
+ * before every source.
  */
 #ifndef FXA_TESTS_MODEL_CUDA_H
 #define FXA_TESTS_MODEL_CUDA_H
 
 #include "model.h"
 
-extern model_machine *model; /* of this unit: set when its module is loaded */
+extern model_machine *model; /* the emulator of this library; set when its module is loaded */
 
-/* What kernels call of the C library. Its headers take C++ a fifth of the time that a unit takes. */
+/* Functions of the C library that kernels call. Including its headers instead would add a fifth to the compile time. */
 /* clang-format off */
 extern "C" {
 void *memcpy(void *, const void *, size_t) noexcept;
@@ -46,7 +47,7 @@ int abs(int) noexcept;
 #define __launch_bounds__(...) /* model_nvrtc.c reads it */
 #define __cluster_dims__(...)
 #define __align__(n) __attribute__((aligned(n)))
-#define __shared__ static /* model_nvrtc.c tells the machine of it; dynamic shared memory is a pointer there */
+#define __shared__ static /* registered with the emulator by model_nvrtc.c; dynamic shared memory becomes a pointer */
 #define threadIdx (model->thread)
 #define blockIdx (model->block)
 #define blockDim (model->block_dim)
@@ -111,7 +112,7 @@ static inline uint32_t __cvta_generic_to_shared(const void *p) {
     return MODEL_SHARED_BASE + (uint32_t)(at - model->shared);
 }
 
-/* Where so many bytes at a 32-bit address are. */
+/* Returns the host address of `bytes` bytes at a 32-bit shared address. Fails if they are misaligned or outside. */
 static inline uint8_t *model_shared(uint32_t at, uint32_t bytes, uint32_t alignment) {
     const uint32_t from = at - MODEL_SHARED_BASE;
     if (from > model->shared_bytes || bytes > model->shared_bytes - from)
@@ -122,8 +123,9 @@ static inline uint8_t *model_shared(uint32_t at, uint32_t bytes, uint32_t alignm
 
 template <class T> static inline T &model_at(uint32_t at) { return *(T *)model_shared(at, sizeof(T), sizeof(T)); }
 
-/* Plain stores to shared memory and what TMA and wgmma do there are in order after a fence of who wrote, or of who
- * begins the copy or product. Known are those by a 32-bit address, and of a chunk the last one. */
+/* Plain stores to shared memory are ordered before accesses by TMA and wgmma if the storing thread, or the thread that
+ * starts the copy or product, has executed a fence. Only stores by 32-bit address are recorded, and for each chunk only
+ * the last one. */
 static inline void model_wrote(uint32_t at) {
     model->written[(at - MODEL_SHARED_BASE) / MODEL_CHUNK] = (uint64_t)model->now << 10 | (unsigned)model->number;
 }
@@ -148,7 +150,7 @@ static inline int model_lane() { return model->number & 31; }
 static inline void __syncwarp(unsigned mask = ~0u) { model->meet(mask, 0, 0); }
 static inline void __syncthreads() { model->barrier(0, 0, 1, 1); }
 
-/* What every lane brings to an exchange, and takes from it. */
+/* Operands of a lane in an exchange between lanes, and its result. */
 template <class T> struct ModelLane {
     T x, y;
     int from;
@@ -227,7 +229,7 @@ static inline int __syncthreads_or(int x) {
 
 /* ---- Kernels ----------------------------------------------------------------------------------------------------- */
 
-/* A kernel with its arguments where the driver gets them. */
+/* Strips const from the type of a kernel's argument, which is copied from the driver's array of arguments. */
 template <class T> struct ModelArgument { typedef T type; };
 template <class T> struct ModelArgument<const T> { typedef T type; };
 
@@ -250,7 +252,8 @@ template <class... A> static inline void model_call(void (*kernel)(A...), void *
     model_apply(kernel, params, typename ModelCount<sizeof...(A)>::type());
 }
 
-/* What code that is looked at (FXA_MODEL_CHECK) calls where an access is not aligned, an index past its array. */
+/* Handlers that the compiler calls in checked code (FXA_MODEL_CHECK) for a misaligned access or an index out of
+ * bounds. */
 extern "C" inline __attribute__((used)) void __ubsan_handle_type_mismatch_v1(void *, uintptr_t at) {
     model->fail("memory at %p, which is not aligned", (void *)at);
 }
@@ -259,7 +262,7 @@ extern "C" inline __attribute__((used)) void __ubsan_handle_out_of_bounds(void *
     model->fail("element %lld of an array that has less", (long long)index);
 }
 
-/* Behind a kernel, and at the end of a unit. */
+/* Text that model_nvrtc.c appends to each kernel, and to the end of a source. */
 #define MODEL_EXPORT extern "C" __attribute__((visibility("default")))
 #define MODEL_KERNEL(name)                                                                                             \
     MODEL_EXPORT void model_run_##name(void **params) { model_call(name, params); }

@@ -1,9 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * Kernels of test_model.c and test_model_copies.c, each of which needs one thing of a device, or makes one mistake: of
- * threads and of copies; those of numbers and matrices are in model_products.cu. They are CUDA as any of
- * src/engine/cuda: what they do right they do on a device too, and the tests run them there where they are told to.
- * All take a tensor map, results, operands, which `way` to go, and a number.
+ * Kernels of test_model.c and test_model_copies.c. Each kernel needs one feature of a device, or makes one mistake with
+ * threads or copies; kernels for numbers and matrices are in model_products.cu. These are CUDA kernels like those of
+ * src/engine/cuda: correct ones are correct on a GPU too, where the tests can run them. Each takes a tensor map,
+ * results, operands, a variant `way`, and a number.
  */
 #include "ptx_sm80.cuh"
 #include "ptx_sm90.cuh"
@@ -22,7 +22,7 @@ FXA_INLINE u32 swapped(u32 at)
 
 /* ---- Threads ----------------------------------------------------------------------------------------------------- */
 
-/* Each thread of each CTA counts itself, if its coordinates are inside. */
+/* Each thread of each CTA adds 1 to its own counter, if its coordinates are valid. */
 extern "C" __global__ void fxa_grid(ARGUMENTS)
 {
     const int block = blockIdx.x + gridDim.x * (blockIdx.y + gridDim.y * blockIdx.z);
@@ -30,7 +30,8 @@ extern "C" __global__ void fxa_grid(ARGUMENTS)
     if (inside) atomicAdd(out + block * (blockDim.x * blockDim.y * blockDim.z) + thread_number(), 1);
 }
 
-/* A CTA reads what its neighbour in the cluster has stored. Ways 1 and 2: it may have ended; nobody has met. */
+/* Each CTA reads what its neighbour in the cluster has stored. way 1: the neighbour may have ended; 2: no cluster
+ * barrier precedes the read. */
 extern "C" __global__ void __cluster_dims__(4, 1, 1) fxa_near(ARGUMENTS)
 {
     extern __shared__ __align__(1024) u8 memory[];
@@ -43,7 +44,7 @@ extern "C" __global__ void __cluster_dims__(4, 1, 1) fxa_near(ARGUMENTS)
     if (way != 1) cluster_wait<4>();
 }
 
-/* Four kinds of shuffles, votes, minimum and maximum, of a warp; half a warp by itself; the CTA's or. */
+/* Four kinds of shuffles, votes, minimum and maximum of a warp; shuffles of half a warp; the OR over the CTA. */
 extern "C" __global__ void fxa_exchange(ARGUMENTS)
 {
     const int t = threadIdx.x, lane = t & 31, x = in[t];
@@ -67,14 +68,15 @@ extern "C" __global__ void fxa_exchange(ARGUMENTS)
     to[11] = __popc((unsigned)x) + (__ffs(x) << 8) + (__clz(x) << 16);
 }
 
-/* A number through dynamic and one through static shared memory, to another thread. way 1: without a barrier. */
+/* Passes one number through dynamic and one through static shared memory to another thread. way 1: without a
+ * barrier. */
 extern "C" __global__ void fxa_mirror(ARGUMENTS)
 {
     extern __shared__ __align__(1024) u8 memory[];
     __shared__ int fixed[256];
     int *moving = (int *)memory;
     const int t = threadIdx.x, other = blockDim.x - 1 - t;
-    if (n) out[2 * blockDim.x + t] = moving[t] + fixed[t]; /* what nobody has written */
+    if (n) out[2 * blockDim.x + t] = moving[t] + fixed[t]; /* reads memory that no thread has written */
     if (n) __syncthreads();
     moving[t] = in[t];
     fixed[t] = in[t] + 1000;
@@ -83,7 +85,8 @@ extern "C" __global__ void fxa_mirror(ARGUMENTS)
     out[blockDim.x + t] = fixed[other];
 }
 
-/* Counts on an order: of lanes, warps, CTAs, copies, upwards (way even) or downwards. */
+/* Relies on an order of lanes (way 0, 1), warps (2, 3), CTAs (4, 5) or copies (6, 7), ascending (way even) or
+ * descending. */
 extern "C" __global__ void fxa_orders(ARGUMENTS)
 {
     extern __shared__ __align__(1024) u8 memory[];
@@ -98,7 +101,7 @@ extern "C" __global__ void fxa_orders(ARGUMENTS)
         out[blockIdx.x] = in[blockIdx.x];
         out[gridDim.x + blockIdx.x] = other >= 0 && other < gridDim.x ? out[other] : 0;
     } else if (t == 0) {
-        const int last = way % 2 ? 0 : 1; /* this one is waited for before the other one is read */
+        const int last = way % 2 ? 0 : 1; /* waits for copy `last` before reading the other one */
         for (int i = 0; i < 2; i++) barrier_init(at + 8 * i, 1), barrier_expect(at + 8 * i, 16);
         for (int i = 0; i < 2; i++) bulk_load(at + 64 + 16 * i, in + 4 * i, 16, at + 8 * i);
         barrier_wait(at + 8 * last, 0);
@@ -107,8 +110,8 @@ extern "C" __global__ void fxa_orders(ARGUMENTS)
     }
 }
 
-/* Warp 0 hands numbers to warp 1 by two named barriers, n times. way 1: without waiting for its answer; 2: the reader
- * does not wait for the number. */
+/* Warp 0 passes n numbers to warp 1 with two named barriers. way 1: warp 0 does not wait until the buffer is free; 2:
+ * the reader does not wait for the number. */
 extern "C" __global__ void fxa_named(ARGUMENTS)
 {
     extern __shared__ __align__(1024) u8 memory[];
@@ -129,7 +132,7 @@ extern "C" __global__ void fxa_named(ARGUMENTS)
     }
 }
 
-/* Tickets, sums and bits that all threads add to. */
+/* Atomic counters, sums and bits that all threads add to. */
 extern "C" __global__ void fxa_atomics(ARGUMENTS)
 {
     extern __shared__ __align__(1024) u8 memory[];
@@ -147,7 +150,7 @@ extern "C" __global__ void fxa_atomics(ARGUMENTS)
     if (t == 0) out[8] = load_shared(at);
 }
 
-/* Registers of one group of warps for the other two; way 1: more than it gives up. */
+/* One warpgroup releases registers to two others. way 1: the others request more than it releases. */
 extern "C" __global__ void __launch_bounds__(384, 1) fxa_registers(ARGUMENTS)
 {
     if (threadIdx.x < 128) {
@@ -163,8 +166,8 @@ extern "C" __global__ void __launch_bounds__(384, 1) fxa_registers(ARGUMENTS)
 
 /* ---- Copies ------------------------------------------------------------------------------------------------------ */
 
-/* Two groups of copies of 16 bytes, of which `n` are there. way 0: waits for both; 1: reads the second after a wait for
- * the first; 2: does not wait; 3: writes there meanwhile. */
+/* Starts two groups of copies of 16 bytes; the second copy reads only n bytes. way 0: waits for both; 1: reads the
+ * second after waiting for the first only; 2: does not wait; 3: overwrites the destination meanwhile. */
 extern "C" __global__ void fxa_copies(ARGUMENTS)
 {
     extern __shared__ __align__(1024) u8 memory[];
@@ -181,7 +184,8 @@ extern "C" __global__ void fxa_copies(ARGUMENTS)
     for (int i = 0; i < 8; i++) out[threadIdx.x * 8 + i] = load_shared(at + 4 * i);
 }
 
-/* A box of the map into shared memory, which is shown as it lies there, and n bytes behind it. way 1: does not wait. */
+/* Loads a box of the tensor map into shared memory, and n bytes after the box, and writes both to `out` in the layout
+ * of shared memory. way 1: does not wait for the copies. */
 extern "C" __global__ void fxa_load(ARGUMENTS)
 {
     extern __shared__ __align__(1024) u8 memory[];
@@ -196,7 +200,7 @@ extern "C" __global__ void fxa_load(ARGUMENTS)
         barrier_expect(barrier, bytes + n);
         tma_load(tile, &map, barrier, in[1], in[2], in[3], in[4], 0);
         bulk_load(tile + bytes, in + 8, n, barrier);
-        if (way == 1) { /* somebody has to, in the end */
+        if (way == 1) { /* the kernel must wait before its end */
             for (int i = 0; i < (bytes + n) / 4; i++) out[i] = load_shared(tile + 4 * i);
             barrier_wait(barrier, 0);
         }
@@ -206,8 +210,8 @@ extern "C" __global__ void fxa_load(ARGUMENTS)
     for (int i = threadIdx.x; i < (bytes + n) / 4; i += blockDim.x) out[i] = load_shared(tile + 4 * i);
 }
 
-/* A box out of shared memory, n bytes added to `out`, and a second box once the first is read. way 1: without waiting
- * for that. */
+/* Stores a box from shared memory and adds n bytes to `out`; then stores a second box once the first was read. way 1:
+ * does not wait for that read. */
 extern "C" __global__ void fxa_store(ARGUMENTS)
 {
     extern __shared__ __align__(1024) u8 memory[];
@@ -229,8 +233,8 @@ extern "C" __global__ void fxa_store(ARGUMENTS)
     if (threadIdx.x == 0) bulk_wait();
 }
 
-/* Blocks of 64 bytes through a ring of two: one thread loads, a warp reads. way 1: the loader does not wait until a
- * place is empty; 2: readers look at the other phase. */
+/* Passes blocks of 64 bytes through a ring buffer of two: one thread loads, a warp reads. way 1: the loader does not
+ * wait for an empty slot; 2: readers wait for the wrong phase. */
 extern "C" __global__ void fxa_ring(ARGUMENTS)
 {
     extern __shared__ __align__(1024) u8 memory[];
@@ -245,7 +249,7 @@ extern "C" __global__ void fxa_ring(ARGUMENTS)
             barrier_expect(full + 8 * place, 64);
             bulk_load(data + 64 * place, in + 16 * i, 64, full + 8 * place);
         }
-        if (way) /* all of them, in the end */
+        if (way) /* the kernel must wait for all loads before its end */
             for (int i = max(0, n - 2); i < n; i++) barrier_wait(full + 8 * (i % 2), i / 2 & 1);
     } else if (threadIdx.x < 16) {
         for (int i = 0; i < n; i++) {

@@ -1,7 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * Which bytes of device memory somebody has written (model.h): a byte for each, found by the address in two steps, so
- * that kernels ask at every access. Where there is no memory for it nothing is known, and nothing is asked.
+ * Records which bytes of device memory were written (model.h): one byte of state per byte, found by the address in two
+ * table lookups, because kernels query it at every access. If the tables cannot be allocated, accesses are not
+ * checked.
  */
 #include "model_machine.h"
 
@@ -10,7 +11,7 @@
 
 static const size_t known_page = (size_t)1 << MODEL_PAGE;
 
-/* Where the bytes of a page are noted down; NULL: of no page. */
+/* Returns the table entry for the page of an address; NULL if the address has no table. */
 static uint8_t **known_slot(uintptr_t at) {
     model_machine *f = &machine.face;
     const uintptr_t region = at >> MODEL_REGION, pages = (uintptr_t)1 << (MODEL_REGION - MODEL_PAGE);

@@ -1,19 +1,19 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * Reads of device memory that nobody has written, as compute-sanitizer's initcheck has them. In units that are looked
- * at (FXA_MODEL_CHECK) the compiler calls what is here at every load and store that may leave the stack:
- * -fsanitize=thread asks it to, and nothing else of that sanitizer is there. Stores are noted in the tables of model.h,
- * and a load of other bytes ends the launch. What tensor maps read is not looked at: their boxes take rows that nobody
- * owns, which kernels set to 0 in shared memory.
+ * Detects reads of device memory that was never written, like compute-sanitizer's initcheck. In checked code
+ * (FXA_MODEL_CHECK) the compiler calls the functions below at every load and store that may leave the stack:
+ * -fsanitize=thread inserts these calls, and nothing else of that sanitizer is linked. Stores are recorded in the
+ * tables of model.h, and a load of an unwritten byte ends the launch. Reads through tensor maps are not checked,
+ * because boxes include rows outside of every sequence, which kernels set to 0 in shared memory.
  *
- * The words have the kernel and the place in its code, for addr2line: unit.so in a folder that FXA_MODEL_KEEP=1 leaves,
- * compiled with -g by a FXA_MODEL_CXX of one's own.
+ * The message names the kernel and the address in its code, for addr2line: unit.so in the folder that FXA_MODEL_KEEP=1
+ * keeps. Line numbers need a compiler in FXA_MODEL_CXX that adds -g.
  */
 #ifndef FXA_TESTS_MODEL_KNOWN_H
 #define FXA_TESTS_MODEL_KNOWN_H
 
 #ifdef MODEL_CHECKED
-/* Where a unit's library begins in memory, by the linker. */
+/* Address at which the library of this source is loaded; defined by the linker. */
 extern "C" const char __ehdr_start __attribute__((visibility("hidden")));
 
 #define MODEL_CALLED(result, name, ...)                                                                                \
@@ -55,7 +55,7 @@ MODEL_CALLED(void, init, void) {}
 MODEL_CALLED(void, func_entry, void *) {}
 MODEL_CALLED(void, func_exit, void) {}
 
-/* Of clang, in place of the C library's. */
+/* clang calls these functions, __tsan_memcpy and others, in place of the C library's. */
 MODEL_CALLED(void *, memcpy, void *to, const void *from, size_t bytes) {
     model_read(from, bytes, MODEL_CALLER);
     model_write(to, bytes);
@@ -73,7 +73,7 @@ MODEL_CALLED(void *, memset, void *to, int byte, size_t bytes) {
     return memset(to, byte, bytes);
 }
 
-/* Copies that somebody else does later. */
+/* Checks the source of a copy that the emulator executes later. */
 #define MODEL_READ(from, bytes) __tsan_read_range(from, bytes)
 #else
 #define MODEL_READ(from, bytes) ((void)0)

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * Copies and products of the machine of model.h that are on their way: each thread, of products each warp, has a queue
- * of every kind, and each may arrive at any time until somebody waits for it.
+ * Asynchronous copies and products of the GPU emulator (model.h). Each thread, for products each warp, has a queue for
+ * every kind of job, and a job may complete at any time until a thread waits for it.
  */
 #include "model_machine.h"
 
@@ -20,7 +20,7 @@ static void job_do(fiber_job *j) {
     j->job.run(&j->job);
 }
 
-/* Takes it out of its queue; `before` is the one before it, NULL: it is the first. */
+/* Removes j from its queue; `before` is the job before j, NULL if j is the first. */
 void job_drop(fiber_queue *q, fiber_job *before, fiber_job *j) {
     *(before ? &before->next : &q->first) = j->next;
     if (q->last == j) q->last = before;
@@ -53,7 +53,7 @@ void machine_later(const model_job *job) {
 
 void machine_commit(int kind) { job_owner(kind)->group[kind]++; }
 
-/* In the order in which they were begun. */
+/* Completes jobs in the order in which they were started. */
 void machine_await(int kind, int pending) {
     fiber *f = job_owner(kind);
     fiber_queue *q = &f->queue[kind];
@@ -63,7 +63,8 @@ void machine_await(int kind, int pending) {
     }
 }
 
-/* One of a queue, among the first few; of products the first that is not done. False: there is none. */
+/* Completes one of the first few jobs of a queue, for products the first incomplete one. Returns false if there is
+ * none. */
 static bool queue_arrive(fiber_queue *q, int kind) {
     fiber_job *before = NULL, *j = q->first;
     int far = kind == MODEL_PRODUCT ? 0 : machine_draw(8);

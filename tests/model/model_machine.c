@@ -1,10 +1,10 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * The machine of model.h: CTAs and launches.
+ * The GPU emulator of model.h: CTAs and launches.
  *
- * The scheduler, a fiber itself, takes a warp at random, lets its lanes go on one after the other, for a few rounds,
- * and goes on to another one. When nobody is ready, something that is on its way arrives; when nothing is, the launch
- * has failed. All fibers are begun again by the next CTA.
+ * The scheduler, a fiber itself, picks a warp at random, runs its lanes one after the other for a few rounds, and then
+ * picks another warp. If no thread is ready, it completes an asynchronous job; if there is none either, the launch has
+ * failed (deadlock). The next CTA reuses all fibers.
  */
 #define _GNU_SOURCE
 #include "model_machine.h"
@@ -20,7 +20,7 @@ static pthread_mutex_t machine_lock = PTHREAD_MUTEX_INITIALIZER;
 
 /* ---- A CTA ------------------------------------------------------------------------------------------------------- */
 
-/* Who looks at something that has changed is ready. */
+/* Makes threads ready whose awaited word has changed. Returns true if there is any. */
 static bool machine_see(void) {
     bool any = false;
     for (int w = 0; w < machine.n_warps; w++)
@@ -34,7 +34,7 @@ static bool machine_see(void) {
     return any;
 }
 
-/* A warp with a lane that is ready, -1: there is none. */
+/* Returns a random warp with a ready lane; -1 if there is none. */
 static int machine_pick(void) {
     int first = machine_draw(machine.n_warps);
     for (int n = 0; n < machine.n_warps; n++) {
@@ -44,7 +44,7 @@ static int machine_pick(void) {
     return -1;
 }
 
-/* All lanes that are ready, each until it waits. */
+/* Runs all ready lanes of a warp, each until it waits. */
 static void machine_turn(int warp) {
     fiber_warp *w = &machine.warps[warp];
     uint32_t draw = machine_random(), left = w->ready;
@@ -91,7 +91,8 @@ void machine_block(void) {
     }
 }
 
-/* What is left at the end of a CTA. */
+/* Checks what a CTA leaves at its end: incomplete jobs, different products in a warpgroup, writes outside of shared
+ * memory. */
 void machine_look_after(void) {
     machine_end_all();
     for (int w = 0; w < machine.n_warps; w++) {
@@ -107,7 +108,7 @@ void machine_look_after(void) {
     }
 }
 
-/* Dynamic shared memory ends at the end of what there is, up to its alignment. */
+/* Resets the state for a new CTA. Dynamic shared memory is placed at the end of its pages, up to alignment. */
 static void machine_clear(void) {
     model_machine *f = &machine.face;
     f->shared = machine.memory_end - (f->shared_bytes + MACHINE_ALIGN - 1) / MACHINE_ALIGN * MACHINE_ALIGN;
@@ -129,7 +130,7 @@ static bool fiber_begin(int i) {
     f->wait = FIBER_READY;
     f->launched = !machine.hide;
     memset(f->group, 0, sizeof f->group);
-    for (int k = 0; k < MODEL_KINDS; k++) /* of a launch that failed */
+    for (int k = 0; k < MODEL_KINDS; k++) /* jobs of a launch that failed */
         while (f->queue[k].first) job_drop(&f->queue[k], NULL, f->queue[k].first);
     fiber_make(&f->context, f->stack, fiber_main);
     return true;
@@ -160,7 +161,8 @@ void machine_cta(uint64_t at) {
 
 static uint64_t machine_divisor(uint64_t x, uint64_t y) { return y ? machine_divisor(y, x % y) : x; }
 
-/* CTAs one after the other, in an order that counts through them by a number that has no divisor with them. */
+/* Runs the CTAs one after the other, in the order at, at + by, at + 2 by, ... modulo their number, which has no common
+ * divisor with `by`. */
 static void machine_grid(void) {
     const model_dim g = machine.face.grid;
     const uint64_t all = (uint64_t)g.x * g.y * g.z;
@@ -177,10 +179,10 @@ static void machine_grid(void) {
     }
     machine.ok = true;
     model_switch(&machine.scheduler, &machine.host);
-    abort(); /* nobody goes on with it */
+    abort(); /* never reached: no fiber switches back */
 }
 
-/* The first thread that comes to the variable finds what nobody has written. */
+/* Fills a static shared variable with the pattern of unwritten memory when the first thread of a CTA reaches it. */
 static void machine_begin(void *data, size_t bytes) {
     size_t all = bytes;
     for (int i = 0; i < machine.n_statics; i++) {
@@ -223,7 +225,7 @@ static bool machine_prepare(void) {
     return true;
 }
 
-/* When the stand-in is unloaded: the sanitizer's builds look for what nobody has given back. */
+/* Frees memory when the stand-in is unloaded, for builds with a leak sanitizer. */
 static void __attribute__((destructor)) machine_end(void) {
     free(machine.face.written);
     machine.face.written = NULL;
@@ -247,7 +249,7 @@ static void machine_run(model_dim grid, model_dim block, uint32_t shared_bytes) 
     free(machine.seen);
 }
 
-/* A kernel that touches memory which is not there: as any other mistake. Of others it is not ours. */
+/* Turns a fault of the kernel's thread into an error message; faults of other threads go to the previous handler. */
 static void machine_on_fault(int signal, siginfo_t *info, void *context) {
     (void)context;
     if (!pthread_equal(pthread_self(), machine.thread)) {
@@ -258,7 +260,7 @@ static void machine_on_fault(int signal, siginfo_t *info, void *context) {
     machine_fail("memory at %p, where there is none", info->si_addr);
 }
 
-/* With faults in our hands. SA_NODEFER: nobody returns from the handler. */
+/* Runs a launch with the handler for faults installed. SA_NODEFER, because the handler does not return. */
 static void machine_run_guarded(model_dim grid, model_dim block, uint32_t shared_bytes) {
     struct sigaction ours = {.sa_sigaction = machine_on_fault, .sa_flags = SA_SIGINFO | SA_NODEFER};
     (void)sigemptyset(&ours.sa_mask);

@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * Between the files of the model's machine: fibers with what they wait for (model_threads.c), what arrives later
- * (model_later.c), CTAs and launches (model_machine.c), modules (model_module.c). All state is `machine`; one launch
- * runs at a time in a process.
+ * Declarations shared by the files of the GPU emulator: fibers and what they wait for (model_threads.c), asynchronous
+ * jobs (model_later.c), CTAs and launches (model_machine.c), modules (model_module.c). All state is in `machine`; a
+ * process runs one launch at a time.
  */
 #ifndef FXA_TESTS_MODEL_MACHINE_H
 #define FXA_TESTS_MODEL_MACHINE_H
@@ -14,16 +14,16 @@
 
 enum {
     FIBER_STACK = 256 * 1024,
-    MACHINE_STATICS = 16,          /* variables in static shared memory of a kernel, */
+    MACHINE_STATICS = 16,          /* maximum number of static shared variables of a kernel */
     MACHINE_STATIC = 48 * 1024,    /* and their bytes */
-    MACHINE_ALIGN = 1024,          /* of dynamic shared memory; as many bytes in front of it are looked at */
+    MACHINE_ALIGN = 1024,          /* alignment of dynamic shared memory; as many bytes before it are checked */
     MACHINE_REGISTERS = 64 * 1024, /* of a multiprocessor */
     MACHINE_GROUP = 4,             /* warps of a group */
-    MACHINE_FILL = 0xff            /* of memory that nobody has written: NaN in every float type */
+    MACHINE_FILL = 0xff            /* byte of unwritten memory: NaN in every float type */
 };
 
 #if defined(__x86_64__)
-typedef void *fiber_context; /* the top of its stack */
+typedef void *fiber_context; /* top of the fiber's stack */
 #else
 #include <ucontext.h>
 typedef ucontext_t fiber_context;
@@ -41,7 +41,7 @@ typedef enum fiber_wait {
 
 typedef struct fiber_job {
     model_job job;
-    bool done; /* it stays in its queue until somebody waits for it */
+    bool done; /* true: completed, but in its queue until a thread waits for it */
     struct fiber_job *next;
 } fiber_job;
 
@@ -53,11 +53,11 @@ typedef struct fiber {
     fiber_context context;
     char *stack;
     fiber_wait wait;
-    int barrier;          /* that it waits at */
-    const uint32_t *word; /* that it looks at */
+    int barrier;          /* barrier at which the fiber waits */
+    const uint32_t *word; /* word whose change the fiber awaits */
     uint32_t mask, same;
     model_dim thread;
-    bool launched;          /* it has waited for the launch before */
+    bool launched;          /* true: the fiber has waited for the preceding launch */
     int group[MODEL_KINDS]; /* commits so far */
     fiber_queue queue[MODEL_KINDS];
 } fiber;
@@ -73,16 +73,16 @@ typedef struct fiber_barrier {
 } fiber_barrier;
 
 typedef struct fiber_warp {
-    uint32_t ready, looks, gone; /* lanes; gone: have ended, or never were */
-    uint32_t active;             /* meetings, of several masks at a time */
+    uint32_t ready, looks, gone; /* sets of lanes; gone: ended, or beyond the CTA */
+    uint32_t active;             /* bits of `meeting` in use; meetings with different masks coexist */
     fiber_meeting meeting[MODEL_WARP];
     void *slot[MODEL_WARP];
-    uint64_t products; /* what it had to do with the other warps of its group, as a hash */
+    uint64_t products; /* hash of the products, which must be equal in all warps of a warpgroup */
     int registers;     /* of a thread */
-    uint32_t asks;     /* for so many, 0: for none */
+    uint32_t asks;     /* registers requested for each thread; 0 = no request */
 } fiber_warp;
 
-/* When what is begun arrives: at once, as late as can be, at any time between. */
+/* When jobs complete: at once, as late as possible, or at any time. */
 typedef enum machine_mode { MACHINE_PROMPT, MACHINE_LATE, MACHINE_ANY } machine_mode;
 
 typedef struct machine_state {
@@ -92,10 +92,10 @@ typedef struct machine_state {
     fiber_barrier barriers[MODEL_BARRIERS];
     int n_threads, n_warps, n_done;
     int n_jobs;         /* on their way */
-    int cluster;        /* CTAs of the one that has met, 0: none has */
-    int n_aside;        /* threads that wait for it */
-    bool *seen;         /* CTAs of the grid that ran with their cluster */
-    int free_registers; /* of a thread, times warps */
+    int cluster;        /* CTAs of the cluster that has met; 0 = none */
+    int n_aside;        /* threads that wait for the cluster */
+    bool *seen;         /* [CTA] true: ran as a part of an earlier CTA's cluster */
+    int free_registers; /* free registers per thread, times warps */
     fiber_job *unused;
     struct {
         void *data;
@@ -104,7 +104,7 @@ typedef struct machine_state {
     int n_statics;
     fiber_context host, scheduler;
     char *scheduler_stack;
-    uint8_t *memory, *memory_end; /* in which dynamic shared memory lies, against a page that is not there */
+    uint8_t *memory, *memory_end; /* memory for dynamic shared memory; an inaccessible page follows */
     machine_mode mode;
     uint64_t state;
     bool ok, hidden;
@@ -124,7 +124,7 @@ static inline fiber_warp *warp_now(void) { return &machine.warps[machine.face.nu
 
 /* ---- model_threads.c --------------------------------------------------------------------------------------------- */
 
-/* What model_machine says of meet, barrier, look, registers, fail, random. */
+/* Implement meet, barrier, look, registers, launched, fail and random of model_machine. */
 void machine_meet(uint32_t mask, void *mine, void (*all)(void **slot, uint32_t mask));
 void machine_barrier(int id, int threads, int whole, int wait);
 void machine_look(const uint32_t *word, uint32_t mask, uint32_t same);
@@ -145,37 +145,40 @@ void fiber_leave(fiber_wait wait);
 
 /* ---- model_later.c ----------------------------------------------------------------------------------------------- */
 
-/* What model_machine says of later, commit, await. */
+/* Implement later, commit and await of model_machine. */
 void machine_later(const model_job *job);
 void machine_commit(int kind);
 void machine_await(int kind, int pending);
 
-/* Something arrives, in no order but that of a warp's products. `needed`: products do not count, whom nobody sees. */
+/* Completes a job, in random order except that a warp's products keep their order. needed: not a product, because no
+ * thread can be waiting for one. Returns false if there is no such job. */
 bool machine_arrive(bool needed);
-/* Takes it out of its queue; `before` is the one before it, NULL: it is the first. */
+/* Removes j from its queue; `before` is the job before j, NULL if j is the first. */
 void job_drop(fiber_queue *q, fiber_job *before, fiber_job *j);
 
-/* At the end of a CTA copies by cp.async arrive by themselves; that others are left is a mistake. */
+/* Completes copies by cp.async at the end of a CTA; fails if other jobs are left. */
 void machine_end_all(void);
 
 /* ---- model_cluster.c --------------------------------------------------------------------------------------------- */
 
-/* What model_machine says of cluster and near. */
+/* Implement cluster and near of model_machine. */
 void machine_cluster(int ctas);
 const uint8_t *machine_near(int rank);
 
-/* CTA `at` waits for its cluster: all of that to their ends. seen: of all CTAs of the grid. */
+/* Runs the cluster of CTA `at`, which waits for it, until all of its CTAs have ended. seen: [CTA of the grid] receives
+ * true. */
 void machine_cluster_run(bool *seen, uint64_t all, uint64_t at);
 
 /* ---- model_machine.c --------------------------------------------------------------------------------------------- */
 
-/* CTA `at` of the grid, until its threads have ended or all wait for their cluster; what it leaves behind. */
+/* machine_cta runs CTA `at` of the grid until its threads have ended or all wait for their cluster. machine_look_after
+ * checks what the CTA leaves behind. */
 void machine_cta(uint64_t at);
 void machine_place(uint64_t at);
 void machine_block(void);
 bool machine_is_aside(void);
 void machine_look_after(void);
 
-model_machine *model_face(void); /* what kernels are given when their module is loaded */
+model_machine *model_face(void); /* returns the functions and state that modules receive when loaded */
 
 #endif

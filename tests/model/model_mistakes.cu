@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * Mistakes for which test_model_mistakes.c expects words: see model_kernels.cu. n is the bytes of shared memory.
+ * Kernels with mistakes, for each of which test_model_mistakes.c expects a message (model_kernels.cu explains the
+ * arguments). n: bytes of shared memory.
  */
 #include "ptx_sm80.cuh"
 #include "ptx_sm90.cuh"
@@ -8,11 +9,11 @@
 
 #define ARGUMENTS const __grid_constant__ FxaMap map, int *out, const int *in, int way, int n
 
-/* Of a warp and another one. */
+/* Mistakes between two warps. */
 extern "C" __global__ void fxa_mistake_threads(ARGUMENTS)
 {
     const int t = threadIdx.x, lane = t & 31;
-    if (way == 0) named_sync(1 + t / 32, 64); /* each waits for the other, elsewhere */
+    if (way == 0) named_sync(1 + t / 32, 64); /* deadlock: the warps wait at different barriers */
     if (way == 1) out[t] = lane < 16 ? __shfl_sync(~0u, t, 0) : (int)__ballot_sync(~0u, t);
     if (way == 2) named_sync(1, t < 32 ? 64 : 96);
     if (way == 3) named_sync(1, 40);
@@ -30,7 +31,7 @@ extern "C" __global__ void fxa_mistake_threads(ARGUMENTS)
     if (way == 13) out[t] = -1, flag_claim(out + t, -1);
 }
 
-/* Of launches that begin early. */
+/* Mistakes of a launch that starts before the preceding one has ended. */
 extern "C" __global__ void fxa_mistake_launches(ARGUMENTS)
 {
     const int t = threadIdx.x;
@@ -41,7 +42,7 @@ extern "C" __global__ void fxa_mistake_launches(ARGUMENTS)
     if (way == 3) out[t] = in[t];
 }
 
-/* Of threads that it is not compiled for. */
+/* A kernel whose launch bounds are smaller than the test's launch. */
 constexpr int BOUND_WARPS = 3;
 extern "C" __global__ void __launch_bounds__(32 * (BOUND_WARPS + 0 * min(1, 2)), FXA_F16 ? 2 : 1)
 fxa_mistake_bound(ARGUMENTS)
@@ -50,7 +51,7 @@ fxa_mistake_bound(ARGUMENTS)
     out[threadIdx.x] = 1;
 }
 
-/* Of where something is. */
+/* Accesses to misaligned or invalid addresses. */
 extern "C" __global__ void fxa_mistake_places(ARGUMENTS)
 {
     extern __shared__ __align__(1024) u8 memory[];
@@ -65,17 +66,17 @@ extern "C" __global__ void fxa_mistake_places(ARGUMENTS)
     if (way == 6) load_matrix(at + 8, r);
     if (way == 7) out[0] = load_shared(0);
     if (way == 8) out[0] = (int)shared_address(out);
-    if (way == 9) out[1 << 10] = 1;  /* `out` has 4096 bytes, which end at a page, */
+    if (way == 9) out[1 << 10] = 1;  /* `out` has 4096 bytes and ends at an inaccessible page */
     if (way == 10) out[0] = in[1 << 10];
     if (way == 11) out[-1] = 1;
-    if (way == 12) out[n] = 1; /* and then a few less */
+    if (way == 12) out[n] = 1; /* in this variant `out` is a few bytes smaller */
     if (way == 13) memory[n + 2048] = 1;
-    if (way == 14) out[0] = ((const volatile int *)0)[n]; /* volatile: else clang removes it */
+    if (way == 14) out[0] = ((const volatile int *)0)[n]; /* volatile keeps clang from removing the read */
     if (way == 15) ((Float2 *)(out + 1))->x = 1.f;
     if (way == 16) out[0] = (int)r[n - 996];
 }
 
-/* Of copies and barriers in shared memory. */
+/* Mistakes with copies and mbarriers. */
 extern "C" __global__ void fxa_mistake_copies(ARGUMENTS)
 {
     extern __shared__ __align__(1024) u8 memory[];
@@ -106,7 +107,7 @@ extern "C" __global__ void fxa_mistake_copies(ARGUMENTS)
     if (way == 21) tma_load(at, &map, barrier, 4, 0, 0, 0, 0);
 }
 
-/* Of products of a group, and of the warp that goes alone. */
+/* Mistakes with products of a warpgroup, and with a warp that calls wgmma alone. */
 extern "C" __global__ void fxa_mistake_products(ARGUMENTS)
 {
     extern __shared__ __align__(1024) u8 memory[];
@@ -123,8 +124,7 @@ extern "C" __global__ void fxa_mistake_products(ARGUMENTS)
     out[threadIdx.x] = 1;
 }
 
-/* Of device memory that nobody has written: of `out` and of the tensor. Ways 6, 8, 9 and 10
- * are right. */
+/* Reads of device memory that was never written, in `out` and in the tensor. Ways 6, 8, 9 and 10 are correct. */
 extern "C" __global__ void fxa_mistake_unwritten(ARGUMENTS)
 {
     extern __shared__ __align__(1024) u8 memory[];
@@ -138,7 +138,7 @@ extern "C" __global__ void fxa_mistake_unwritten(ARGUMENTS)
     if (way == 4) barrier_expect(barrier, 64), bulk_load(at, out, 64, barrier), barrier_wait(barrier, 0);
     if (way == 5) bulk_add((float *)out, at, 16), bulk_commit(), bulk_wait();
     if (way == 6) out[0] = in[(n >> 2) - 1], out[1] = out[0], atomicAdd(out, 1), copy_async(at, out + 4, 0);
-    if (way == 7) out[0] = **(const int *const *)&map; /* the map begins with where its tensor is, */
+    if (way == 7) out[0] = **(const int *const *)&map; /* the map begins with the address of its tensor */
     if (way == 8) tma_store(&map, at, 0, 0, 0, 0), bulk_commit(), bulk_wait(), out[0] = **(const int *const *)&map;
     if (way == 9) barrier_expect(barrier, n), tma_load(at, &map, barrier, 0, 0, 0, 0, 0), barrier_wait(barrier, 0);
     if (way == 10) bulk_store((float *)out, at, 16), bulk_commit(), bulk_wait(), out[4] = out[3];

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * Modules of the model (model.h): what model_nvrtc.c made is an object file of the host, in which names are looked up
- * as in a cubin, and behind it the shared library of the same code, which is loaded here.
+ * Modules of the GPU emulator (model.h). model_nvrtc.c makes an object file of the host, in which kernel names are
+ * found as in a cubin, followed by a shared library of the same code, which this file loads.
  */
 #define _GNU_SOURCE
 #include "model_machine.h"
@@ -24,13 +24,14 @@ static uint64_t module_number(const uint8_t *at, int bytes) {
     return x;
 }
 
-/* Both end with their section headers, of 64 bytes each; 0: it is of another type. */
+/* Returns the size of an ELF file that ends with its section headers, of 64 bytes each; 0 if the file has another
+ * type. */
 static size_t module_size(const uint8_t *image, uint64_t type) {
     if (memcmp(image, "\177ELF", 4) != 0 || module_number(image + 0x10, 2) != type) return 0;
     return (size_t)(module_number(image + 0x28, 8) + module_number(image + 0x3c, 2) * 64);
 }
 
-/* The file is gone once it is loaded. */
+/* Loads a library from a temporary file, which is removed after loading. */
 static void *module_open(const void *data, size_t size) {
     char path[MODULE_PATH];
     const char *folder = getenv("TMPDIR");
@@ -67,7 +68,7 @@ model_module *model_load(const void *image) {
     memcpy(&meet, &symbol, sizeof meet);
     m->library = library;
     if (meet(model_face()) == sizeof(model_machine)) return m;
-    model_unload(m); /* of a model before this one, from a folder of compiled code: the engine compiles it again */
+    model_unload(m); /* compiled by another version of the emulator and cached on disk: the engine compiles it again */
     return NULL;
 }
 

@@ -1,17 +1,16 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * NVRTC of the model (model.h): a unit is compiled by the C++ compiler of this machine (c++, or what FXA_MODEL_CXX
- * names), and its cubin is the object file, in which kernels and their shapes are found by name as in a real one, with
- * the shared library of the same code behind it. Headers are written into a folder as they are given, but for ptx*.cuh,
- * in whose place those of this folder (MODEL_FOLDER) are included. The folder, below TMPDIR, goes with the program;
- * FXA_MODEL_KEEP=1 leaves it and says where it is. With FXA_MODEL_CHECK=1 every access is looked at for its alignment,
- * every index of an array for its bounds, and reads of device memory for whether somebody has written it
- * (model_known.h): twice the time.
+ * NVRTC of the GPU emulator (model.h). The host's C++ compiler (c++, or the one that FXA_MODEL_CXX names) compiles a
+ * source. The "cubin" is the object file, in which kernels and their shapes are found by name as in a real cubin,
+ * followed by the shared library of the same code. Headers are written into a folder, except ptx*.cuh, which this
+ * folder's versions replace (MODEL_FOLDER). The folder is below TMPDIR and removed with the program; FXA_MODEL_KEEP=1
+ * keeps it and prints its path. FXA_MODEL_CHECK=1 compiles checks of the alignment of every access, of every array
+ * index, and of reads of unwritten device memory (model_known.h), which double the run time.
  *
- * Of the text three things are changed, line by line, so that lines keep their numbers: dynamic shared memory is a
- * pointer to the machine's, static shared memory is told to the machine, and behind each kernel stands what the machine
- * calls, with how many threads it is compiled for. They begin their lines, and a kernel ends with a brace at the first
- * column.
+ * Three changes are made to the source, line by line, so that line numbers stay: dynamic shared memory becomes a
+ * pointer to the emulator's, static shared memory is registered with the emulator, and each kernel is followed by a
+ * function that the emulator calls, with its launch bounds. The changes rely on the format of the source: these
+ * declarations begin a line, and a kernel ends with a brace in the first column.
  */
 #define _GNU_SOURCE
 #include <ctype.h>
@@ -99,7 +98,7 @@ static void mn_read_log(mn_program *p) {
 static bool mn_begins(const char *line, const char *with) { return strncmp(line, with, strlen(with)) == 0; }
 static bool mn_is_name(char c) { return isalnum((unsigned char)c) || c == '_'; }
 
-/* The name of what a line declares, up to a bracket or its end; false: it declares nothing. */
+/* Writes the name that a line declares, up to a bracket or semicolon. Returns false if the line declares nothing. */
 static bool mn_declared(const char *line, int length, char name[MN_NAME]) {
     int end = 0;
     while (end < length && line[end] != '[' && line[end] != ';') end++;
@@ -110,7 +109,7 @@ static bool mn_declared(const char *line, int length, char name[MN_NAME]) {
     return true;
 }
 
-/* Where the bracket that opens at `open` closes; the end of the text: nowhere. */
+/* Returns the parenthesis that closes the one at `open`; the end of the text if there is none. */
 static const char *mn_close(const char *open) {
     int depth = 0;
     for (; *open; open++) {
@@ -120,8 +119,8 @@ static const char *mn_close(const char *open) {
     return open;
 }
 
-/* A kernel's name, which is the first one with a bracket behind it that is no attribute's; and what its launch bounds
- * say, "0" where it has none. */
+/* Writes a kernel's name, which is the first name followed by a parenthesis that is no attribute, and the text of its
+ * launch bounds, "0" if there are none. */
 static void mn_kernel(const char *at, char name[MN_NAME], char bounds[MN_NAME]) {
     name[0] = 0;
     (void)snprintf(bounds, MN_NAME, "0");
@@ -171,7 +170,7 @@ static bool mn_put(const mn_program *p, const char *name, const char *text, cons
     return fclose(f) == 0 && ok;
 }
 
-/* ptx_sm80.cuh is model_ptx_sm80.h of this folder. */
+/* Writes a header into the folder; a header such as ptx_sm80.cuh becomes an include of model_ptx_sm80.h. */
 static bool mn_put_header(const mn_program *p, const char *name, const char *text) {
     char other[2 * MN_NAME];
     if (!mn_begins(name, "ptx")) return mn_put(p, name, text, "\n");
@@ -181,7 +180,7 @@ static bool mn_put_header(const mn_program *p, const char *name, const char *tex
 
 /* ---- The compiler ------------------------------------------------------------------------------------------------ */
 
-/* Runs it with all that it says in a log; its status, -1: it does not run. */
+/* Runs a command with its output in a log. Returns the exit status; -1 if the command cannot be run. */
 static int mn_run(const mn_program *p, const char *const *words) {
     char log[MN_PATH + MN_NAME];
     posix_spawn_file_actions_t actions;
@@ -197,7 +196,7 @@ static int mn_run(const mn_program *p, const char *const *words) {
     return ok ? status : -1;
 }
 
-/* Whether there is one, asked once. */
+/* Returns true if there is a C++ compiler; the result is cached. */
 static bool mn_has_compiler(void) {
     static const mn_program nowhere;
     const char *const words[] = {mn_compiler(), "--version", NULL};
@@ -210,7 +209,7 @@ static bool mn_compile(mn_program *p, int n, const char *const *options) {
     char define[MN_NAME] = "-DMODEL";
     const char *words[MN_OPTIONS] = {mn_compiler(),
                                      "-std=c++17",
-                                     "-Og", /* twice the time of -O1 to run, and 2/3 to compile, which is most of it */
+                                     "-Og", /* twice -O1's run time, but 2/3 of its compile time */
                                      "-ffp-contract=off",
                                      "-fno-strict-aliasing",
                                      "-fno-exceptions",

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * Kernels of test_model_products.c, as those of model_kernels.cu: numbers of 16 bits, which are halves or bfloats by
- * FXA_F16, matrices in shared memory, and products of a warp and of a group of warps.
+ * Kernels of test_model_products.c, in the style of model_kernels.cu: 16-bit numbers, which are f16 or bf16 by FXA_F16;
+ * matrices in shared memory; products of a warp and of a warpgroup.
  */
 #include "ptx_sm80.cuh"
 #include "ptx_sm90.cuh"
@@ -9,13 +9,14 @@
 
 #define ARGUMENTS const __grid_constant__ FxaMap map, int *out, const int *in, int way, int n
 
-/* An element of a tile of so many rows, in blocks of 64 columns, each row's chunks of 16 bytes permuted by the row. */
+/* Returns the shared address of element (r, c) of a tile of `rows` rows, in blocks of 64 columns, with the chunks of 16
+ * bytes of each row swizzled by the row. */
 FXA_INLINE u32 element(u32 tile, int rows, int r, int c)
 {
     return tile + c / 64 * rows * 128 + r * 128 + ((c % 64 / 8 ^ r % 8) * 16) + c % 8 * 2;
 }
 
-/* Numbers: all halves, all bfloats by pairs, what floats round to. */
+/* Conversions of 16-bit numbers: every f16, every bf16 in pairs, and rounding from f32. */
 extern "C" __global__ void fxa_numbers(ARGUMENTS)
 {
     const float *x = (const float *)in;
@@ -30,7 +31,8 @@ extern "C" __global__ void fxa_numbers(ARGUMENTS)
 
 /* ---- Matrices ---------------------------------------------------------------------------------------------------- */
 
-/* 32 rows of 8 words: loaded plain and transposed, stored plain and transposed, transposed in registers. */
+/* A matrix of 32 rows of 8 32-bit words: loaded plain and transposed, stored plain and transposed, transposed in
+ * registers. */
 extern "C" __global__ void fxa_matrices(ARGUMENTS)
 {
     extern __shared__ __align__(1024) u8 memory[];
@@ -53,7 +55,8 @@ extern "C" __global__ void fxa_matrices(ARGUMENTS)
     out[512 + lane] = (int)transpose8x8((u32)in[lane]);
 }
 
-/* d[16 x 8] = 1 + a[16 x 16] b[16 x 8]: rows of a, then columns of b, two elements to a word. */
+/* d[16 x 8] = 1 + a[16 x 16] b[16 x 8]. Operands are stored as rows of a, then columns of b, two elements per 32-bit
+ * word. */
 extern "C" __global__ void fxa_mma(ARGUMENTS)
 {
     const int row = threadIdx.x / 4, pair = threadIdx.x % 4;
@@ -78,9 +81,9 @@ template <int columns> FXA_INLINE void show_product(const float (&d)[columns / 2
         to[(row + i / 2 % 2 * 8) * columns + i / 4 * 8 + t % 4 * 2 + i % 2] = d[i];
 }
 
-/* d[64 x n] = a[64 x 64] b[n x 64]^T of a group of warps; a, then b, 16 bits to an element. A in shared memory or
- * held in registers, B with k or n beside each other. Mistakes: results are read before the wait, or in part; B is
- * overwritten, or the registers of A are, while the product is on its way. */
+/* d[64 x n] = a[64 x 64] b[n x 64]^T of a warpgroup. Operands are stored as a, then b, with 16 bits per element. A is
+ * in shared memory or in registers; B has k or n contiguous. Mistakes: results are read before the wait, or only in
+ * part; B, or the registers of A, are overwritten before the product is complete. */
 template <int columns, bool held, int transposed> FXA_INLINE void group_product(u32 tile, float *out, const u16 *in, int way)
 {
     const int t = threadIdx.x, lane = t % 32;
@@ -116,7 +119,7 @@ template <int columns, bool held, int transposed> FXA_INLINE void group_product(
         show_product<columns>(d, out);
     }
     if (way & WG_CHANGED) words[0] = words[7] = 0;
-    if (way & WG_OVERWRITTEN) __syncthreads(); /* all have begun it */
+    if (way & WG_OVERWRITTEN) __syncthreads(); /* all warps have started the product */
     if (way & WG_OVERWRITTEN) store_shared_half(element(right, 64, t % 8, 0), 0);
     if (way & WG_PART) wgmma_wait<2>();
     if (way & WG_PART) show_product<columns>(d, out);

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * In place of src/engine/cuda/ptx.cuh: the same functions on the machine of model.h. Numbers are exact where the device
- * approximates, but for logarithms, which are off by as much as the device may be.
+ * Replaces src/engine/cuda/ptx.cuh: the same functions on the GPU emulator (model.h). Functions that a device
+ * approximates are exact, except logarithms, which have an error as large as the device's may be.
  */
 #ifndef FXA_CUDA_PTX_CUH
 #define FXA_CUDA_PTX_CUH
@@ -18,14 +18,14 @@ FXA_INLINE float reciprocal_fast(float x) { return model_flushed(1.f / model_flu
 FXA_INLINE float reciprocal_free(float x) { return reciprocal_fast(x); }
 FXA_INLINE float max_or_nan(float x, float y) { return x != x ? x : y != y ? y : fmaxf(x, y); }
 
-/* lg2.approx: within 2^-22 between 1/2 and 2, elsewhere within 2^-22 of the result. */
+/* lg2.approx: error up to 2^-22 for x between 1/2 and 2, else up to 2^-22 of the result. */
 FXA_INLINE float log2_fast(float x) {
     const float y = log2f(model_flushed(x)), most = 0x1p-22f * fmaxf(1.f, fabsf(y));
     return x == 1.f || !(fabsf(y) < POS_INF) ? y : __float_as_int(x) >> 3 & 1 ? y + most : y - most;
 }
 
 FXA_INLINE float add_down(float x, float y) {
-    const double sum = (double)x + (double)y, part = sum - (double)x; /* what the sum has of y */
+    const double sum = (double)x + (double)y, part = sum - (double)x; /* the part of y that `sum` contains */
     const double left = ((double)x - (sum - part)) + ((double)y - part);
     const float z = (float)sum;
     return (double)z > sum || ((double)z == sum && left < 0) ? nextafterf(z, NEG_INF) : z;
@@ -66,7 +66,7 @@ FXA_INLINE u32 fma_pair(u32 x, u32 y, u32 z) {
                   fmaf(unpack_high(x), unpack_high(y), unpack_high(z)));
 }
 
-/* Eight columns of a product. Sums are f32, in order of k: what the device adds them by it does not say. */
+/* Eight columns of a product. Sums are f32, in the order of k; NVIDIA does not document the order on a device. */
 typedef float ModelRow __attribute__((vector_size(32)));
 
 /* ---- Shared memory by 32-bit address ----------------------------------------------------------------------------- */
@@ -87,7 +87,8 @@ FXA_INLINE void or_shared(u32 at, u32 bits) { model_put(at, model_at<u32>(at) | 
 
 /* ---- Warps and memory -------------------------------------------------------------------------------------------- */
 
-/* Four 8x8 matrices, whose rows lie at the addresses that lanes bring; lane l has elements of row l / 4. */
+/* Operands of a lane for four 8x8 matrices, whose rows are at the addresses that lanes provide; lane l holds elements
+ * of row l / 4. */
 struct ModelMatrix {
     u32 at, r[4];
 
@@ -140,7 +141,7 @@ FXA_INLINE u32 count_around(unsigned *at, u32 last) {
     *at = x >= last ? 0 : x + 1;
     return x;
 }
-/* CTAs run one after the other, and launches. */
+/* CTAs and launches run one after the other, so a count that is not reached now never will be. */
 FXA_INLINE void count_pause() { model->fail("what is waited for has not been counted"); }
 FXA_INLINE void fence_in_order() {}
 FXA_INLINE void launch_next() { model->launched(0); }

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * In place of src/engine/cuda/ptx_sm80.cuh: see model_ptx.h.
+ * Replaces src/engine/cuda/ptx_sm80.cuh (model_ptx.h).
  */
 #ifndef FXA_CUDA_PTX_SM80_CUH
 #define FXA_CUDA_PTX_SM80_CUH
@@ -25,7 +25,7 @@ FXA_INLINE void copy_async(u32 to, const void *from, int bytes) {
 FXA_INLINE void copy_commit() { model->commit(MODEL_COPY); }
 template <int pending> FXA_INLINE void copy_wait() { model->await(MODEL_COPY, pending); }
 
-/* A product of a warp: accumulators and words of both operands of every lane. */
+/* A product of a warp: accumulators and operand registers of every lane. */
 struct ModelProduct {
     float *d;
     const u32 *a;

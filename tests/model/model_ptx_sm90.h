@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * In place of src/engine/cuda/ptx_sm90.cuh: see model_ptx.h. Tensor maps are what the stand-in for the driver writes.
+ * Replaces src/engine/cuda/ptx_sm90.cuh (model_ptx.h). The stand-in for the driver writes the tensor maps.
  */
 #ifndef FXA_CUDA_PTX_SM90_CUH
 #define FXA_CUDA_PTX_SM90_CUH
@@ -14,11 +14,11 @@ FXA_INLINE bool elected() {
 
 /* ---- mbarriers --------------------------------------------------------------------------------------------------- */
 
-/* In the eight bytes of a barrier; memory that nobody has written is none. A phase ends when all have arrived and all
- * bytes have. */
+/* State of an mbarrier, in its eight bytes; unwritten memory is not a valid barrier. A phase ends when all arrivals and
+ * all bytes have come. */
 struct ModelBarrier {
     short arrivals, missing;
-    u32 word; /* bytes, of 31 bits, and the phase */
+    u32 word; /* bit 31: phase; bits 0 to 30: pending bytes */
 
     u32 phase() const { return word >> 31; }
     int bytes() const { return (int)(word << 1) >> 1; }
@@ -76,7 +76,7 @@ template <int ctas> FXA_INLINE void cluster_sync() { model->cluster(ctas); }
 template <int ctas> FXA_INLINE void cluster_arrive() {}
 template <int ctas> FXA_INLINE void cluster_wait() { model->cluster(ctas); }
 
-/* The rank is above what an address within shared memory has. */
+/* The rank is stored above the bits of a shared address. */
 FXA_INLINE u32 cluster_address(u32 at, u32 rank) { return at | rank << 24; }
 
 FXA_INLINE Float4 load_cluster_float4(u32 at) {
@@ -86,11 +86,11 @@ FXA_INLINE Float4 load_cluster_float4(u32 at) {
 
 /* ---- Copies ------------------------------------------------------------------------------------------------------ */
 
-/* A tensor map of the stand-in: address, type, promotion, sizes, strides in bytes of all but the first, box. */
+/* A tensor map of the stand-in: address, type, promotion, sizes, strides in bytes of all axes but the first, box. */
 struct ModelMap {
     uint64_t data, type, promotion, size[4], stride[3], box[4];
 
-    /* The element at these coordinates, 0: there is none. */
+    /* Returns the address of the element at these coordinates; 0 if they are outside of the tensor. */
     u16 *element(const int *at, int c, int s, int h, int b) const {
         const long long x[4] = {at[0] + c, at[1] + s, at[2] + h, at[3] + b};
         uint64_t from = data + (uint64_t)x[0] * 2;
@@ -103,10 +103,12 @@ struct ModelMap {
     int bytes() const { return (int)(box[0] * box[1] * box[2] * box[3] * 2); }
 };
 
-/* Chunks of 16 bytes are permuted inside 128 by the row of 128 that they are in. */
+/* Swizzles an address: in rows of 128 bytes, the index of a 16-byte chunk is XORed with the index of the row modulo
+ * 8. */
 static inline u32 model_swizzled(u32 at) { return at ^ (at >> 7 & 7) << 4; }
 
-/* visit(where eight neighbours are, each 0 where there is none, and their place in shared memory) for all of a box. */
+/* Calls visit(addresses of eight adjacent elements, 0 for those outside; their address in shared memory) for the entire
+ * box. */
 template <class F> static inline void model_box(const model_job *job, F visit) {
     const ModelMap &m = *(const ModelMap *)job->map;
     u32 to = job->shared;
@@ -120,7 +122,8 @@ template <class F> static inline void model_box(const model_job *job, F visit) {
                 }
 }
 
-/* Of rows that nobody owns too: see model_known.h. */
+/* Reads an element without the check for unwritten memory, because boxes include rows outside of sequences
+ * (model_known.h). */
 MODEL_UNSEEN static inline u16 model_fetch(const u16 *from) { return *from; }
 
 static inline void model_tma_load(const model_job *job) {
@@ -131,7 +134,7 @@ static inline void model_tma_load(const model_job *job) {
     model_arrived(job);
 }
 
-/* By 16 bytes: of those in which the columns end, all are written. So it was seen on a device. */
+/* Stores by chunks of 16 bytes: a chunk that starts inside the tensor is written entirely, as observed on a device. */
 static inline void model_tma_store(const model_job *job) {
     model_box(job, [](u16 *const *to, u32 at) {
         const u16 *from = (const u16 *)model_shared(at, 16, 16);
@@ -139,7 +142,7 @@ static inline void model_tma_store(const model_job *job) {
     });
 }
 
-/* Plain stores there are fenced, where TMA reads and where it writes. */
+/* Checks that plain stores to shared memory that TMA reads or writes are fenced. */
 static inline void model_proxy(u32 at, u32 bytes) {
     for (u32 i = 0; i < bytes; i += MODEL_CHUNK) model_fenced(at + i);
 }
@@ -156,7 +159,7 @@ static inline model_job model_tma(void (*run)(const model_job *), int kind, cons
     return job;
 }
 
-/* An H200 calls another first coordinate an illegal instruction. */
+/* On an H200 another first coordinate is an illegal instruction. */
 FXA_INLINE void tma_load(u32 to, const FxaMap *map, u32 barrier, int c, int s, int h, int b, u64) {
     if (c % 8) model->fail("a box loaded from column %d: not a multiple of 16 bytes", c);
     model_job job = model_tma(model_tma_load, MODEL_LOAD, map, to, c, s, h, b);
@@ -174,7 +177,7 @@ FXA_INLINE void tma_store(const FxaMap *map, u32 from, int c, int s, int h, int 
     model->later(&job);
 }
 
-/* What is asked for ahead may be nothing that is ever read, but the map is one. */
+/* A prefetch may name coordinates that are never read, but its tensor map must be valid. */
 FXA_INLINE void tma_fetch(const FxaMap *map, int, int, int, int) {
     const ModelMap &m = *(const ModelMap *)map;
     if (m.box[0] * 2 != 128 || m.data % 16) model->fail("a tensor map that is none, or not of boxes of 128 bytes");
@@ -199,7 +202,7 @@ static inline void model_bulk_load(const model_job *job) {
 
 static inline void model_bulk_add(const model_job *job) {
     const float *from = (const float *)model_shared(job->shared, (u32)job->bytes, 16);
-    MODEL_READ(job->memory, job->bytes); /* clang reports no read that a write of the same bytes follows */
+    MODEL_READ(job->memory, job->bytes); /* clang inserts no call for a read before a write of the same bytes */
     for (int i = 0; i < job->bytes / 4; i++) ((float *)job->memory)[i] += from[i];
 }
 
@@ -227,15 +230,15 @@ FXA_INLINE void bulk_store(float *to, u32 from, u32 bytes) {
 }
 
 FXA_INLINE int flag_now(const int *at) { return *at; }
-/* CTAs run one after the other: what none of those before has set would be waited for on a device that has not begun
- * the one that sets it, and for ever where that one in turn waits for room. */
+/* CTAs run one after the other. A word that no earlier CTA has set would, on a device, be awaited from a CTA that has
+ * not started, and for ever if that CTA in turn waits for a free multiprocessor. */
 FXA_INLINE void flag_await(const int *at, int value) {
     if (*at != value) model->fail("a word is %d and waited for to be %d: who sets it has not begun", *at, value);
 }
 FXA_INLINE void flag_set(int *at, int value) { *at = value; }
 FXA_INLINE void count_up(unsigned *at) { ++*at; }
 
-/* CTAs run one after the other, and none leaves a claim: who sees one would wait for ever. */
+/* CTAs run one after the other and release their claims, so a CTA that finds a claim would wait for ever. */
 FXA_INLINE int flag_claim(int *at, int value) {
     const int x = *at;
     if (x == value) model->fail("a word is claimed that was left claimed");

@@ -1,16 +1,17 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * In place of src/engine/cuda/ptx_wgmma.cuh: see model_ptx.h. A warp's rows of a product need nothing of the other
- * warps of its group, so each does its own, and the machine holds them against each other in the end. Registers and
- * shared memory are read when the product is done, which may be as late as the wait for it.
+ * Replaces src/engine/cuda/ptx_wgmma.cuh (model_ptx.h). A warp's rows of a product do not depend on the other warps of
+ * its warpgroup, so each warp computes its own rows, and the emulator compares the warps' instructions at the end.
+ * Registers and shared memory are read when the product completes, which may be as late as the wait for it.
  */
 #ifndef FXA_CUDA_PTX_WGMMA_CUH
 #define FXA_CUDA_PTX_WGMMA_CUH
 
 #include "ptx.cuh"
 
-/* Where eight neighbours of an operand in shared memory are: from column `column` of `row` on. A row of 128 bytes has
- * 64 elements; groups of 8 rows lie `stride` apart, blocks of 64 columns of a transposed operand `lead`. */
+/* Returns the shared address of eight adjacent elements of an operand: row `row`, from column `column` on. A row of 128
+ * bytes has 64 elements; groups of 8 rows are `stride` bytes apart, blocks of 64 columns of a transposed operand `lead`
+ * bytes. */
 static inline u32 model_operand(u64 descriptor, int row, int column) {
     const u32 start = (u32)(descriptor & 0x3fff) << 4, lead = (u32)(descriptor >> 16 & 0x3fff) << 4;
     const u32 stride = (u32)(descriptor >> 32 & 0x3fff) << 4;
@@ -25,7 +26,8 @@ static inline ModelRow model_eight(u32 at) {
     return row;
 }
 
-/* visit(address of eight elements, their row and column) for all that a warp reads of A, and of B. */
+/* Call visit(address of eight elements, their row, their column) for all that a warp reads of A (model_left) or B
+ * (model_right). */
 template <class F> static inline void model_left(const model_job *job, F visit) {
     const int first = job->owner / 32 % 4 * 16;
     for (int r = 0; r < 16; r++)
@@ -76,7 +78,7 @@ static inline void model_wgmma(const model_job *job) {
         }
 }
 
-/* What a lane has of a product; the last one begins it for the warp. */
+/* A lane's operands of a product. The last lane of the warp starts the product. */
 struct ModelPart {
     float *sum;
     const u32 *words;

@@ -1,11 +1,12 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * Kernels that were written for the model of a device (model.h), compiled by its NVRTC and launched on the stand-in for
- * the driver: for the tests of this folder. What is right is right in every order that the model draws;
- * what counts on an order is wrong in some; what a device would hang or fault over ends with words.
+ * Fixture of the tests in this folder: kernels written for the GPU emulator (model.h), compiled by its NVRTC and
+ * launched on the stand-in for the driver. A correct kernel is correct in every order that the emulator draws; a kernel
+ * that relies on an order is wrong in some; an error at which a device would hang or fault ends with a message.
  *
- * FXA_TEST_STANDIN is the folder of the driver and FXA_NVRTC_PATH that of NVRTC. On a machine with a GPU and their real
- * ones (FXA_TEST_MODEL=device) the kernels that are right run there, so that the model is held against the device.
+ * FXA_TEST_STANDIN is the folder of the stand-in driver and FXA_NVRTC_PATH that of the emulator's NVRTC. On a machine
+ * with a GPU, FXA_TEST_MODEL=device runs the correct kernels with the real libraries, to compare the emulator with the
+ * GPU.
  */
 #ifndef FXA_TESTS_MODEL_RIG_H
 #define FXA_TESTS_MODEL_RIG_H
@@ -79,7 +80,7 @@ static void *rig_open(const char *folder, const char *file) {
     return dlopen(path, RTLD_NOW | RTLD_LOCAL);
 }
 
-/* Functions in the order of a table. */
+/* Stores the functions `names` of a library in a table, in this order. Returns false if one is missing. */
 static bool rig_bind(void *library, const char *const *names, int n, void *table) {
     for (int i = 0; i < n; i++) {
         void *f = dlsym(library, names[i]);
@@ -149,7 +150,7 @@ static bool rig_compile(const char *file, const char *half, void **module) {
     return ok;
 }
 
-/* A unit is compiled for who launches it first. */
+/* Returns the module of a source, which is compiled at its first use; NULL if that fails. */
 static void *rig_unit(int unit) {
     static bool tried[RIG_UNITS];
     static const char *const files[RIG_UNITS] = {"model_kernels.cu", "model_mistakes.cu", "model_products.cu",
@@ -164,7 +165,7 @@ static void *rig_unit(int unit) {
     return rig_module[unit];
 }
 
-/* Once; where something is not there, rig_missing says what. */
+/* Loads libraries and device once. Returns false if one is missing; rig_missing then has the reason. */
 static bool rig_ready(void) {
     static bool tried, ready;
     int device = 0, major, minor;
@@ -191,7 +192,7 @@ static bool rig_ready(void) {
         if (!rig_state) T_SKIP("a device has no words for it");                                                        \
     } while (0)
 
-/* A launch: what it is given, and what came back in `out`. */
+/* A launch: its arguments, and the contents of `out` after it. */
 typedef struct rig_run {
     int unit;
     unsigned grid[3], block[3], shared;
@@ -199,7 +200,7 @@ typedef struct rig_run {
     bool early;
     const void *in;
     size_t in_bytes, out_bytes;
-    const void *before; /* what is in `out` at first, NULL: nobody has written it */
+    const void *before; /* initial contents of `out`; NULL: unwritten */
     const rig_map *map;
     int32_t *out;
 } rig_run;
@@ -235,7 +236,7 @@ static int rig_launch(const char *kernel, rig_run *r) {
     return status;
 }
 
-/* A kernel that is right: as often as orders are drawn. check: whether `out` is. */
+/* Tests a correct kernel with many orders: every run must succeed and pass check. */
 __attribute__((unused)) static void rig_right(const char *kernel, rig_run *r, bool (*check)(const rig_run *r)) {
     for (int i = 0; i < (rig_state ? RIG_TIMES : 2); i++) {
         int status = rig_launch(kernel, r);
@@ -245,7 +246,7 @@ __attribute__((unused)) static void rig_right(const char *kernel, rig_run *r, bo
     }
 }
 
-/* One that counts on an order: wrong in some, or with words. */
+/* Tests a kernel that relies on an order: some runs must fail or not pass check. */
 __attribute__((unused)) static void rig_wrong(const char *kernel, rig_run *r, bool (*check)(const rig_run *r)) {
     int wrong = 0;
     if (!rig_state) return;
@@ -253,7 +254,7 @@ __attribute__((unused)) static void rig_wrong(const char *kernel, rig_run *r, bo
     if (!wrong) T_FAIL("%s, way %d: right in every order\n", kernel, r->way);
 }
 
-/* One that is told by words in every order. */
+/* Tests a kernel with an error: every run must end with a message that contains `words`. */
 __attribute__((unused)) static void rig_words(const char *kernel, rig_run *r, const char *words) {
     for (int i = 0; i < 8; i++) {
         int status = rig_launch(kernel, r);
@@ -263,7 +264,7 @@ __attribute__((unused)) static void rig_words(const char *kernel, rig_run *r, co
     }
 }
 
-/* Numbers that differ: 1, 2, 3 and so on. */
+/* Returns the numbers 1, 2, 3, ..., which all differ. */
 __attribute__((unused)) static const int32_t *rig_count(void) {
     static int32_t count[1 << 16];
     for (int i = 0; i < 1 << 16; i++) count[i] = i + 1;
@@ -276,7 +277,7 @@ __attribute__((unused)) static float rig_float(int32_t bits) {
     return x;
 }
 
-/* A tensor [4][3][20][72] of 16 bits, of which 70 columns are told, with a box of 64 columns. */
+/* A tensor [4][3][20][72] of 16-bit elements, declared with 70 columns, and boxes of 64 columns. */
 enum { TMA_D = 70, TMA_PITCH = 72, TMA_S = 20, TMA_H = 3, TMA_B = 4, TMA_ALL = TMA_B * TMA_H * TMA_S * TMA_PITCH };
 enum { TMA_BOX = 64, TMA_ROWS = 9, TMA_HEADS = 2, TMA_BYTES = TMA_BOX * TMA_ROWS * TMA_HEADS * 2 };
 

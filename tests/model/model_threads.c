@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * Threads of the machine of model.h: fibers, what they wait for, registers that warps move between each other. A fiber
- * that waits gives the processor to the scheduler (model_machine.c), and whoever ends its wait writes it down as ready.
- * Who fails leaves for the host's own stack.
+ * Threads of the GPU emulator (model.h): fibers, what they wait for, exchanges between lanes, register counts. A fiber
+ * that waits switches to the scheduler (model_machine.c); the fiber that ends the wait marks it as ready. A fiber that
+ * fails switches to the host's stack.
  */
 #define _GNU_SOURCE
 #include "model_machine.h"
@@ -18,7 +18,7 @@
 /* ---- Fibers ------------------------------------------------------------------------------------------------------ */
 
 #if defined(__x86_64__)
-/* Registers that a call preserves, and the stack. */
+/* Saves the registers that a call preserves, and switches the stack. */
 __asm__(".text\n.globl model_switch\n.hidden model_switch\n.type model_switch,@function\nmodel_switch:\n"
         "push %rbp\npush %rbx\npush %r12\npush %r13\npush %r14\npush %r15\n"
         "mov %rsp, (%rdi)\nmov (%rsi), %rsp\n"
@@ -26,7 +26,7 @@ __asm__(".text\n.globl model_switch\n.hidden model_switch\n.type model_switch,@f
         ".size model_switch,.-model_switch\n");
 
 void fiber_make(fiber_context *context, char *stack, void (*entry)(void)) {
-    void **top = (void **)(stack + FIBER_STACK) - 8; /* what a switch pops; aligned as behind a call */
+    void **top = (void **)(stack + FIBER_STACK) - 8; /* what model_switch pops; aligned as after a call */
     memset(top, 0, 8 * sizeof *top);
     memcpy(&top[6], &entry, sizeof entry);
     *context = top;
@@ -51,7 +51,7 @@ uint32_t machine_random(void) {
 
 int machine_draw(int n) { return (int)(machine_random() % (uint32_t)n); }
 
-/* Of what is running, as model_module.c has found it. */
+/* Returns the name of the running kernel, by the symbol that model_module.c found. */
 static const char *machine_kernel(void) {
     static const char before[] = "model_run_";
     Dl_info info;
@@ -71,7 +71,7 @@ void machine_fail(const char *format, ...) {
     va_end(args);
     fiber_context left;
     model_switch(&left, &machine.host);
-    abort(); /* nobody goes on with it */
+    abort(); /* never reached: no fiber switches back */
 }
 
 void fiber_leave(fiber_wait wait) {
@@ -91,7 +91,7 @@ void fiber_enter(int i) {
 char *fiber_stack(void) {
     void *stack = mmap(NULL, FIBER_STACK, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
     if (stack == MAP_FAILED) return NULL;
-    (void)mprotect(stack, (size_t)sysconf(_SC_PAGESIZE), PROT_NONE); /* one that is too small faults */
+    (void)mprotect(stack, (size_t)sysconf(_SC_PAGESIZE), PROT_NONE); /* an overflow of the stack faults */
     return stack;
 }
 
@@ -107,7 +107,7 @@ static bool meeting_end(fiber_meeting *m, fiber_warp *w) {
     return true;
 }
 
-/* Of these lanes, or one that is not used: there is one, since each has a lane that is in no other. */
+/* Returns the meeting of these lanes, or an unused one. There is always one, since meetings have disjoint lanes. */
 static fiber_meeting *meeting_find(fiber_warp *w, uint32_t mask) {
     for (uint32_t left = w->active; left; left &= left - 1)
         if (w->meeting[__builtin_ctz(left)].mask == mask) return &w->meeting[__builtin_ctz(left)];
@@ -174,7 +174,7 @@ void machine_launched(int waits) {
     if (waits) fiber_now()->launched = true;
 }
 
-/* A thread has come to its end: who has waited for it alone goes on. */
+/* Body of a fiber: runs the kernel, then ends the thread; threads that waited only for this one become ready. */
 void fiber_main(void) {
     machine.run(machine.params);
     if (!fiber_now()->launched) machine_fail("a thread that has not waited for the launch before");
@@ -185,7 +185,7 @@ void fiber_main(void) {
     for (int i = 0; i < MODEL_BARRIERS; i++)
         if (!machine.barriers[i].threads) (void)barrier_end(&machine.barriers[i]);
     fiber_leave(FIBER_DONE);
-    abort(); /* nobody goes on with it */
+    abort(); /* never reached: no fiber switches back */
 }
 
 /* ---- Registers --------------------------------------------------------------------------------------------------- */

@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * What the model of a device does as a device does: threads, warps, CTAs, clusters, barriers and atomics. Copies are
- * in test_model_copies.c, numbers and matrices in test_model_products.c, mistakes in test_model_mistakes.c. Settings
- * of all: model_rig.h.
+ * The GPU emulator behaves like a device: threads, warps, CTAs, clusters, barriers and atomics. Copies are tested in
+ * test_model_copies.c, numbers and matrices in test_model_products.c, mistakes in test_model_mistakes.c. model_rig.h
+ * explains the environment variables.
  */
 #include "model_rig.h"
 
@@ -48,7 +48,7 @@ static bool check_exchange(const rig_run *r) {
                                   x[lane < 16 ? lane ^ 1 : lane ^ 2],
                                   1,
                                   bits + (first << 8) + (zeros << 16)};
-        /* Any one lane may be elected. */
+        /* any one lane may be elected */
         for (int i = 0; i < 12; i++)
             ok = ok && (i == 10 ? __builtin_popcount((unsigned)got[i]) == 1 : i == 8 ? got[i] != 0 : got[i] == want[i]);
     }
@@ -59,7 +59,7 @@ TEST(lanes_of_a_warp_exchange) {
     NEEDS_RIG;
     t_rng rng = {t_seed()};
     for (int i = 0; i < 64; i++) check_exchanged[i] = (int32_t)t_int(&rng, i < 32 ? -1000 : 0, 1 << 20);
-    check_exchanged[40] = 77, check_exchanged[7] = 0, check_exchanged[3] = -1; /* not all of the first warp are above */
+    check_exchanged[40] = 77, check_exchanged[7] = 0, check_exchanged[3] = -1; /* one x of the first warp is below 0 */
     rig_run r = rig_of(64, 0, 0, 0);
     r.in = check_exchanged, r.in_bytes = sizeof check_exchanged, r.out_bytes = 64 * 12 * 4;
     rig_right("fxa_exchange", &r, check_exchange);
@@ -70,7 +70,7 @@ static bool check_mirror(const rig_run *r) {
     bool ok = true;
     for (int t = 0; t < n; t++) {
         ok = ok && r->out[t] == n - t && r->out[n + t] == n - t + 1000;
-        if (r->n) ok = ok && r->out[2 * n + t] == -2; /* all bits of both are set */
+        if (r->n) ok = ok && r->out[2 * n + t] == -2; /* all bits of both words are set */
     }
     return ok;
 }
@@ -82,11 +82,11 @@ TEST(shared_memory_between_threads_wants_a_barrier) {
     rig_right("fxa_mirror", &r, check_mirror);
     r.way = 1;
     rig_wrong("fxa_mirror", &r, check_mirror);
-    r.way = 0, r.n = 1; /* nobody has written it, in the second CTA neither */
+    r.way = 0, r.n = 1; /* unwritten memory, in the second CTA too */
     if (rig_state) rig_right("fxa_mirror", &r, check_mirror);
 }
 
-/* As it would be in the order that the kernel counts on. */
+/* Returns true if the results are those of the order on which the kernel relies. */
 static bool check_order(const rig_run *r) {
     const int sign = r->way % 2 ? 1 : -1, step = r->way == 2 || r->way == 3 ? 32 : 1;
     const int n = (int)(r->way < 4 ? r->block[0] : r->grid[0]);

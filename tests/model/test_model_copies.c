@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * Copies on the model of a device, as a device makes them: by groups, boxes of tensors both ways, rings of buffers.
- * Its settings: model_rig.h.
+ * Copies on the GPU emulator behave as on a device: groups of copies, boxes of tensors in both directions, ring
+ * buffers. model_rig.h explains the environment variables.
  */
 #include "model_rig.h"
 
@@ -31,9 +31,9 @@ TEST(copies_by_groups_are_there_after_the_wait) {
     }
 }
 
-static int32_t tma_in[64]; /* bytes of the box and where it begins, from the ninth word on what a bulk copy brings */
+static int32_t tma_in[64]; /* bytes of the box, its coordinates; from the ninth word on: data of a bulk copy */
 
-/* The element of the tensor that element i of the box is, -1: none. Where it lies in shared memory: *place. */
+/* Returns the index in the tensor of element i of the box; -1 = outside. *place: its byte offset in shared memory. */
 static int tma_place(int i, int later, int *place) {
     const int c = i % TMA_BOX + tma_in[1], s = i / TMA_BOX % TMA_ROWS + tma_in[2];
     const int h = i / TMA_BOX / TMA_ROWS + tma_in[3], b = tma_in[4] + later;
@@ -81,7 +81,7 @@ TEST(boxes_of_a_tensor_are_loaded_swizzled_and_with_zeros_past_it) {
     T_INT(rig_cu.free(data), 0);
 }
 
-/* What the stores have made of the tensor, which was all 9. */
+/* Returns true if the tensor, which was all 9, has the expected contents after the stores. */
 static bool check_stored(const uint16_t *got, const rig_run *r) {
     static uint16_t want[TMA_ALL];
     bool ok = true;
@@ -89,7 +89,7 @@ static bool check_stored(const uint16_t *got, const rig_run *r) {
     for (int turn = 0; turn < 2; turn++)
         for (int i = 0; i < TMA_BYTES / 2; i++) {
             int place, to = tma_place(i, turn, &place), chunk = tma_place(i / 8 * 8, turn, &place);
-            if (to < 0 && chunk >= 0) to = chunk + i % 8; /* all 16 bytes in which the columns end */
+            if (to < 0 && chunk >= 0) to = chunk + i % 8; /* a chunk of 16 bytes is written entirely */
             if (to >= 0) want[to] = (uint16_t)(1 + i + turn * 20000);
         }
     for (int i = 0; i < r->n / 4; i++) ok = ok && rig_float(r->out[i]) == (float)(3 + 2 * i);
@@ -113,7 +113,7 @@ TEST(boxes_are_stored_inside_the_tensor_and_read_before_the_wait) {
     for (int i = 0; i < TMA_CORNERS; i++) {
         rig_run r = rig_of(96, TMA_BYTES + 128, 0, 128);
         int wrong = 0;
-        if (tma_corners[i][0] < 0) continue; /* stores begin inside, or behind the end */
+        if (tma_corners[i][0] < 0) continue; /* stores may not begin before the tensor */
         tma_from(tma_corners[i][0], tma_corners[i][1], tma_corners[i][2], tma_corners[i][3]);
         r.in = tma_in, r.in_bytes = sizeof tma_in, r.out_bytes = 128, r.before = zero, r.map = &map;
         for (int k = 0; k < (rig_state ? RIG_TIMES : 2); k++) wrong += !stored_once(&r, data);

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * Mistakes of kernels and launches that the model of a device tells by words, each beside what is right. Its settings:
- * model_rig.h.
+ * Mistakes of kernels and launches that the GPU emulator reports by a message, each next to a correct variant.
+ * model_rig.h explains the environment variables.
  */
 #include "model_rig.h"
 
@@ -43,8 +43,8 @@ TEST(threads_that_wait_for_each_other_and_lanes_that_do_not_meet) {
     }
 }
 
-/* A launch that begins early waits for the one before it, each thread, and touches nothing before it says that it is
- * there; any other launch may. */
+/* In a launch that starts early each thread must wait for the preceding launch, and no thread may access memory before
+ * it has announced itself; other launches have no such rule. */
 TEST(launches_that_begin_early) {
     static const char *const words[] = {"of device memory of 256 bytes", "a thread that has not waited",
                                         "a thread that has not waited"};
@@ -122,7 +122,7 @@ TEST(copies_without_barriers_waits_or_fences) {
         if (way == 6) continue;
         rig_words("fxa_mistake_copies", &r, words[way]);
     }
-    /* A load that was there at once is as if somebody had waited. */
+    /* A load that completed at once counts as awaited. */
     rig_run r = rig_of(32, 8192, 6, 0);
     r.unit = RIG_MISTAKES, r.in = rig_count(), r.in_bytes = 4096, r.out_bytes = 4096, r.map = &map;
     int told = 0;
@@ -194,7 +194,7 @@ TEST(launches_that_no_driver_takes) {
     T_CHECK(rig_cu.find(&function, rig_module[RIG_KERNELS], "fxa_nothing") != 0);
 }
 
-/* More threads than a kernel is compiled for; on a device, too, and no memory is touched. */
+/* Launches with more threads than the kernel's launch bounds fail, as on a device, and write no memory. */
 TEST(launches_of_more_threads_than_their_bound) {
     static const struct {
         const char *kernel, *words;
@@ -226,7 +226,7 @@ TEST(launches_of_more_threads_than_their_bound) {
     }
 }
 
-/* As what is left around memory is looked at when it is given back. */
+/* The bytes around memory are checked when the memory is freed. */
 TEST(memory_is_given_back_as_it_was_around) {
     NEEDS_MODEL;
     uintptr_t data = 0;

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * Numbers of 16 bits and matrices on the model of a device, layouts held against plain sums on the host. Its settings:
- * model_rig.h.
+ * 16-bit numbers and matrices on the GPU emulator; layouts are compared with plain sums on the host. model_rig.h
+ * explains the environment variables.
  */
 #include "model_rig.h"
 
@@ -13,7 +13,7 @@ static uint16_t narrow_of(double x, bool half) { return half ? fxa__f64_to_f16(x
 
 static bool is_nan16(uint16_t x, bool half) { return half ? (x & 0x7fff) > 0x7c00 : (x & 0x7fff) > 0x7f80; }
 
-/* Whether z is below x + y, or the same, exactly: a double has not all bits of the sum, and `left` has the others. */
+/* Returns true if z <= x + y exactly: a double has not all bits of the sum, and `left` has the rest. */
 static bool is_at_most_sum(float z, float x, float y) {
     const double sum = (double)x + (double)y, part = sum - (double)x;
     const double left = ((double)x - (sum - part)) + ((double)y - part);
@@ -165,7 +165,7 @@ TEST(products_are_there_after_the_wait_and_read_until_then) {
     for (int i = 0; i < 4; i++) {
         rig_run r = product_run(64, mistakes[i] | WG_TRANSPOSED, false, in);
         rig_wrong("fxa_wgmma", &r, check_wgmma);
-        bool any = false; /* where all is done early it is right: late is not all that the model does */
+        bool any = false; /* correct if all jobs complete early: some runs are right, not all */
         for (int k = 0; k < RIG_TIMES && !any; k++) any = rig_launch("fxa_wgmma", &r) == 0 && check_wgmma(&r);
         if (!any) T_FAIL("mistake %d is wrong in every order\n", mistakes[i]);
     }
