@@ -1,13 +1,13 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * Compile times of plans of the CUDA engine with the real NVRTC: cold, and from the disk cache in a new context. Needs
- * no device:
+ * Compile times of plans of the CUDA engine with the real NVRTC: without a cache, and from the disk cache in a new
+ * context. Needs no device:
  *
  *     bench_cuda_plans examples/targets/h200.json examples/programs/softcap.fxa ...   (--device: the present device)
  *
  * The problems are bf16 with head dims 64 and 128: forward, causal forward and backward of every program. Prints a line
- * for each (wall and CPU seconds, wall milliseconds from the disk cache), then median, 90th percentile and maximum.
- * NVRTC is loaded before the first measurement.
+ * for each problem (wall and CPU seconds, wall milliseconds from the disk cache), then median, 90th percentile and
+ * maximum. NVRTC is loaded before the first measurement.
  */
 #ifndef _GNU_SOURCE
 #define _GNU_SOURCE /* mkdtemp */
@@ -25,9 +25,9 @@
 enum { PLANS_TEXT = 1 << 14, PLANS_MAX = 1024, PLANS_SIZE = 4096 };
 
 typedef struct plans_bench {
-    fxa_context *ctx[2]; /* context 0 compiles and writes, context 1 loads */
+    fxa_context *ctx[2]; /* context 0 compiles and writes the disk cache, context 1 loads from it */
     char folder[64];
-    const char *target; /* NULL = the present device */
+    const char *target; /* device description; NULL = the present device */
     char description[PLANS_TEXT];
     double wall[PLANS_MAX], cpu[PLANS_MAX], read[PLANS_MAX];
     int count;
@@ -142,7 +142,7 @@ int main(int argc, char **argv) {
     static char text[PLANS_TEXT];
     if (argc < 3) {
         fprintf(stderr, "bench_cuda_plans (TARGET.json | --device) PROGRAM.fxa ...: not run\n");
-        return 0; /* tools/bench.sh passes no arguments */
+        return 0; /* not an error: tools/bench.sh passes no arguments */
     }
     (void)snprintf(b.folder, sizeof b.folder, "/tmp/bench_cuda_plans_XXXXXX");
     if (!mkdtemp(b.folder)) return 1;

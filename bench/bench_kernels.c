@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * Kernels of the cpu engine in isolation, for every instruction set of this machine: matrix products as a share of peak
- * (a register-only loop of FMAs measured in the same run), row functions in cycles per element. Prints the best of
- * several short runs. bench_kernels [set] runs one instruction set.
+ * Speed of the cpu engine's kernels in isolation, for every instruction set of this machine: matrix products as a share
+ * of peak (a loop of FMAs in registers, measured in the same run), row functions in cycles per element. Prints the best
+ * of several short runs. bench_kernels [set] runs one instruction set.
  */
 #include "../src/engine/cpu/cpu.h"
 
@@ -23,7 +23,7 @@ static double bench_clock(void) {
     return (double)t.tv_sec + 1e-9 * (double)t.tv_nsec;
 }
 
-/* Seconds of one call: the best of several batches of about a millisecond. */
+/* Sets `seconds` to the seconds of one call: the best of several batches of about a millisecond. */
 #define BENCH_BEST(seconds, call)                                                                                      \
     do {                                                                                                               \
         int bench_n = 1;                                                                                               \
@@ -109,7 +109,7 @@ __attribute__((noinline)) static void bench_peak_neon(float *out) {
 }
 #endif
 
-/* Returns the GFLOP/s of multiply-adds with the vector width and input type of an instruction set, 0 = unknown. */
+/* Returns the GFLOP/s of multiply-adds with the vector width and input type of an instruction set; 0 = unknown set. */
 static double bench_peak(const char *isa) {
     float out[16] = {1, 1e-9f};
     double seconds = 0, lanes = 0;
@@ -231,7 +231,7 @@ static void bench_line(const char *label, double seconds, double elements, doubl
     printf("  %-22s  %7.3f cycles per element\n", label, seconds * hertz / elements);
 }
 
-/* Measures dropout of a row: keep decisions for consecutive and for other keys, and their application. */
+/* Measures dropout of a row: the keep decisions for consecutive and for other keys, and their application to scores. */
 static void bench_drop(const fxa__cpu_kernels *k, bench_data *data, double hertz) {
     enum { N = 256 };
     int32_t keys[N], keep[N + FXA__CPU_KEEP_ROOM];

@@ -1,9 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * Times of plan creation (R-93), for every host engine: a new program, backward with all gradients, from its text, and
- * from saved bytes in a new context. Then times of repeated requests, forward and backward: create, query, load, create
- * from problem bytes; and the overhead of fxa_attention over fxa_plan_run for one row and key. Prints the best of
- * several runs.
+ * Times of plan creation, for every host engine: a new program, backward with all gradients, from its text, and from
+ * saved bytes in a new context. Then times of repeated requests, forward and backward: create, query, load, create from
+ * problem bytes; and the overhead of fxa_attention over fxa_plan_run for one row and key. Prints the best of several
+ * runs.
  */
 #include "fxattn/fxattn.h"
 
@@ -44,7 +44,7 @@ static fxa_program *bench_plan_problem(fxa_context *ctx, int i, fxa_capture *cap
     return program;
 }
 
-/* Measures seconds of the i-th plan: [0] from text, [1] loaded from bytes. */
+/* Measures the seconds to make plan i: [0] from its text, [1] by loading its bytes. */
 static void bench_plan_time(fxa_context *ctx, const char *engine, int i, double seconds[2]) {
     static unsigned char bytes[BENCH_BYTES];
     fxa_error err;

@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
  * Host time of a run on a CUDA device: microseconds until fxa_plan_run returns, for each engine, with checked and with
- * unchecked pointers, in both passes of a few programs. Before it, the time of single driver calls. Prints the best of
- * many bursts. `bench_runs cuda 20` measures one engine with 20 bursts.
+ * unchecked pointers, in both passes of a few programs. Before these, the times of single driver calls. Prints the best
+ * of many bursts. `bench_runs cuda 20` measures one engine with 20 bursts.
  *
  * Without a device the stand-ins for the driver and cuDNN can be loaded (LD_LIBRARY_PATH; NVRTC is the real one). Then
  * count instructions: valgrind --tool=callgrind --toggle-collect=fxa_plan_run bench_runs cuda 1.
@@ -27,7 +27,7 @@ static double runs_now(void) {
 typedef struct runs_rig {
     fxa_context *ctx;
     fxa__gpu gpu;
-    char *memory; /* RUNS_BYTES for each slot, then the workspace */
+    char *memory; /* device memory: RUNS_BYTES for each slot, then the workspace */
     size_t workspace;
     void *stream;
     int bursts;
@@ -54,7 +54,7 @@ static fxa_problem runs_problem(size_t i, fxa_pass pass, const fxa_program *prog
     return p;
 }
 
-/* Returns the microseconds of a run, negative if it fails. */
+/* Returns the microseconds of a run; a negative number if the run fails. */
 static double runs_time(const runs_rig *rig, const fxa_plan *plan, const fxa_args *args) {
     double best = INFINITY;
     for (int i = 0; i < rig->bursts; i++) {
@@ -96,8 +96,8 @@ static void runs_case(const runs_rig *rig, const char *engine, size_t i, fxa_pas
 
 /* ---- Calls of the driver ----------------------------------------------------------------------------------------- */
 
-/* Empty kernels by the size of their arguments in bytes. Kernels of the cuda engine have 2,480, with tensor maps 3,760.
- * */
+/* Empty kernels, whose arguments differ in size. Arguments of kernels of the cuda engine have 2,480 bytes, 3,760 with
+ * tensor maps. */
 static const struct {
     const char *name;
     unsigned shared;

@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
  * Cost of score programs as row bytecode: nanoseconds per score, in place on rows in the L1 cache, for every
- * instruction set of this machine, and the share of an attention row of head dim 64 (256 operations per score) at the
- * FMA rate measured in the same run. Prints one line per case, or JSON with --json.
+ * instruction set of this machine; and the cost as a share of an attention row with head dim 64 (256 operations per
+ * score) at the FMA rate measured in the same run. Prints one line per case, or JSON with --json.
  */
 #include "../src/engine/cpu/tape.h"
 
@@ -66,7 +66,7 @@ static void bench_tape_fill(bench_tape_data *d) {
         }
 }
 
-/* Returns nanoseconds per score, best of many, negative on failure. */
+/* Returns nanoseconds per score, the best of many runs; a negative number on failure. */
 static double bench_tape_run(const bench_tape_case *c, fxa_context *ctx, const fxa__cpu_kernels *kernels,
                              bench_tape_data *d) {
     fxa_program *program = NULL, *derived = NULL;
@@ -111,7 +111,7 @@ done:
     return best;
 }
 
-/* Returns the GFLOP/s of the set's own matrix kernel on panels in L1. */
+/* Returns the GFLOP/s of the instruction set's own matrix kernel on panels in the L1 cache. */
 static double bench_tape_rate(const fxa__cpu_kernels *kernels, bench_tape_data *d) {
     const int64_t depth = 64, m = kernels->mr, n = kernels->nr;
     double best = 0;

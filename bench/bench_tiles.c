@@ -14,7 +14,7 @@ static double bench_now(void) {
     return (double)t.tv_sec + 1e-9 * (double)t.tv_nsec;
 }
 
-/* Returns seconds, best of five runs, negative on failure. */
+/* Returns the seconds to count tiles, the best of five runs; a negative number on failure. */
 static double bench_count(fxa_context *ctx, const fxa_problem *problem, int64_t tile, fxa_tile_counts *counts,
                           fxa_error *err) {
     double best = -1;
@@ -27,7 +27,7 @@ static double bench_count(fxa_context *ctx, const fxa_problem *problem, int64_t 
     return best;
 }
 
-/* Returns seconds for one mask over `tokens` tokens, negative on failure. */
+/* Returns the seconds to count the tiles of one mask over `tokens` tokens; a negative number on failure. */
 static double bench_mask(fxa_context *ctx, const char *text, int64_t tokens, int64_t tile, fxa_tile_counts *counts,
                          fxa_error *err) {
     fxa_program *program = NULL;

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * A stand-in for cuBLASLt: cuDNN loads it, and for attention calls only the function below.
+ * A stand-in for cuBLASLt, which cuDNN loads; for attention cuDNN calls only the function below.
  */
 #include <stddef.h>
 

@@ -2,9 +2,10 @@
  *
  * A stand-in for the CUDA driver: a library with the functions that src/gpu and tests call, two devices whose memory is
  * host memory, and streams that execute immediately. Calls that can fail are counted, and call number
- * standin_cuda.fail_at fails. Tests find it first in LD_LIBRARY_PATH. Device memory is filled with NaN and ends, up to
- * the alignment of 256 bytes, at an inaccessible page; another page precedes it. The padding is checked after every
- * launch on the emulator (tests/model) and when memory is freed. Modules and launches are in standin_launch.c.
+ * standin_cuda.fail_at fails. Tests find this library first in LD_LIBRARY_PATH. Device memory is filled with NaN and
+ * ends, up to the alignment of 256 bytes, at an inaccessible page; another inaccessible page precedes it. The padding
+ * is checked after every launch on the GPU emulator (tests/model) and when memory is freed. Modules and launches are in
+ * standin_launch.c.
  */
 #include "standin_driver.h"
 #include "gpu/gpu.h"
@@ -18,21 +19,21 @@
 #include <string.h>
 
 enum { STANDIN_DEVICES = 2, STANDIN_BLOCKS = 4096, STANDIN_SPARE = 16, STANDIN_ALIGN = 256 };
-enum { STANDIN_KEPT = 16 << 20 };            /* bytes of a spare block */
+enum { STANDIN_KEPT = 16 << 20 };            /* maximum bytes of a spare block */
 #define STANDIN_TOTAL ((size_t)150109880320) /* bytes of a device */
 
 standin_state standin_cuda;
 
 typedef struct standin_block {
-    guard memory; /* data NULL = no memory */
+    guard memory; /* memory of the block; data NULL = unused block */
     int device;
 } standin_block;
 
 static pthread_mutex_t standin_lock = PTHREAD_MUTEX_INITIALIZER;
-/* locked by threads that access memory, or hide it */
+/* Held by threads that access device memory or hide it. */
 static pthread_rwlock_t standin_shown = PTHREAD_RWLOCK_INITIALIZER;
 static standin_block standin_blocks[STANDIN_BLOCKS];
-static guard standin_spare[STANDIN_SPARE]; /* freed blocks: accesses fault until they are reused */
+static guard standin_spare[STANDIN_SPARE]; /* freed blocks, inaccessible until they are reused */
 static int standin_next_spare;
 static _Thread_local int standin_stack[16], standin_depth;
 
@@ -59,7 +60,7 @@ static bool standin_holds(uintptr_t at, size_t size) {
     return ok;
 }
 
-/* Records a message for tests and stderr; called under the lock. */
+/* Stores a message for tests and prints it on stderr. The caller holds the lock. */
 static void standin_say(const char *format, ...) __attribute__((format(printf, 1, 2)));
 static void standin_say(const char *format, ...) {
     char *words = standin_cuda.words;
@@ -71,7 +72,7 @@ static void standin_say(const char *format, ...) {
     if (!standin_cuda.quiet) fprintf(stderr, "stand-in: %s\n", words + n);
 }
 
-/* Returns true if the padding of a block is unchanged; reports a change once. */
+/* Returns true if the padding of a block is unchanged. Reports each change once. */
 static bool standin_is_whole(standin_block *b) {
     ptrdiff_t at;
     if (!b->memory.data || !guard_stray(&b->memory, &at)) return true;
@@ -80,7 +81,7 @@ static bool standin_is_whole(standin_block *b) {
     return false;
 }
 
-/* Reports the faulting address of a kernel, with the nearest memory. */
+/* Reports the address at which a kernel faulted, and the nearest block of memory. */
 static void standin_say_fault(uintptr_t at) {
     for (int i = 0; i < STANDIN_BLOCKS; i++) {
         const guard *g = &standin_blocks[i].memory;
@@ -121,7 +122,7 @@ STANDIN(cuDeviceGetAttribute)(int *value, int attribute, int device) {
         if (h200[i][0] == attribute) *value = h200[i][1];
     if (attribute == 75 && standin_cuda.arch) *value = standin_cuda.arch / 10;
     if (attribute == 76 && standin_cuda.arch) *value = standin_cuda.arch % 10;
-    /* few processors, so that a CTA gets several tiles of a small problem */
+    /* a small number of processors gives a CTA several tiles of a small problem */
     const char *few = getenv("FXA_MODEL_PROCESSORS");
     if (attribute == 16 && few && atoi(few) > 0) *value = atoi(few);
     return device < 100 ? STANDIN_INVALID : standin_fails();
@@ -158,7 +159,7 @@ STANDIN(cuDevicePrimaryCtxRelease_v2)(int device) {
 STANDIN(cuCtxPushCurrent_v2)(void *context);
 STANDIN(cuCtxPushCurrent_v2)(void *context) {
     int status = standin_fails();
-    if (status) standin_cuda.context_lost = true; /* only a failing thread writes it, since others may be running */
+    if (status) standin_cuda.context_lost = true; /* written on failure only, since other threads may be running */
     if (!status) standin_stack[standin_depth++ & 15] = (int)(uintptr_t)context;
     if (!status) atomic_fetch_add(&standin_cuda.entered, 1);
     return status;
@@ -175,7 +176,8 @@ STANDIN(cuCtxPopCurrent_v2)(void **context) {
     return 0;
 }
 
-/* Starts every call that needs a context. */
+/* Called first by every function that needs a context. Returns a failure if there is none, or if this call should
+ * fail. */
 int standin_enter(void) {
     if (standin_depth > 0) return standin_fails();
     atomic_fetch_add(&standin_cuda.mistakes, 1);
@@ -188,7 +190,7 @@ STANDIN(cuCtxSynchronize)(void) {
     return standin_enter();
 }
 
-/* Both are called under the lock. */
+/* standin_take and standin_give require that the caller holds the lock. */
 static guard standin_take(size_t size) {
     if (size > STANDIN_TOTAL) return (guard){0};
     for (int i = 0; i < STANDIN_SPARE; i++) {
@@ -248,7 +250,7 @@ STANDIN(cuMemFree_v2)(uintptr_t ptr) {
     return ours ? 0 : STANDIN_INVALID;
 }
 
-/* Stream-ordered; the stream has no pending work. */
+/* Stream-ordered allocation; the stream has no pending work, so it allocates at once. */
 STANDIN(cuMemAllocAsync)(uintptr_t *out, size_t size, void *stream);
 STANDIN(cuMemAllocAsync)(uintptr_t *out, size_t size, void *stream) {
     (void)stream;
@@ -323,7 +325,7 @@ STANDIN(cuStreamIsCapturing)(void *stream, int *recorded) {
     return standin_enter();
 }
 
-/* Capture mode of the thread. The driver's default is global, 0; mode 2 allows allocation during captures. */
+/* Capture mode of this thread. The driver's default is 0 (global); mode 2 allows allocation during captures. */
 static _Thread_local int standin_mode;
 
 STANDIN(cuThreadExchangeStreamCaptureMode)(int *mode);
@@ -336,7 +338,7 @@ STANDIN(cuThreadExchangeStreamCaptureMode)(int *mode) {
 STANDIN(standin_cuda_mode)(void);
 STANDIN(standin_cuda_mode)(void) { return standin_mode; }
 
-/* As in the driver: for other memory the call succeeds with no type. */
+/* As in the driver, the call succeeds for memory that is not CUDA's, with type 0. */
 STANDIN(cuPointerGetAttributes)(unsigned n, int *attributes, void **values, uintptr_t ptr);
 STANDIN(cuPointerGetAttributes)(unsigned n, int *attributes, void **values, uintptr_t ptr) {
     int status = standin_enter();
@@ -364,7 +366,7 @@ STANDIN(cuGetErrorString)(int status, const char **text) {
     return 0;
 }
 
-/* ---- What launches do to memory: standin_driver.h ---------------------------------------------------------------- */
+/* ---- Effects of launches on memory (standin_driver.h) ------------------------------------------------------------ */
 
 void standin_know_all(void) {
     pthread_mutex_lock(&standin_lock);

@@ -1,9 +1,10 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
  * A stand-in for cuDNN that evaluates graphs: descriptors are stored as set, a plan owns a copy of its graph, and
- * execution computes one operation after the other in f64 (standin_eval.c). It allows comparing the lowering with the
- * reference without a GPU. What the real cuDNN accepts and computes is tested by tests/engine/test_cudnn_builds.py and
- * tests/gpu. Calls that can fail are counted as in standin_cuda.c. Tests find it as libcudnn.so.9 in FXA_CUDNN_PATH.
+ * execution computes one operation after the other in f64 (standin_eval.c). The stand-in allows tests without a GPU to
+ * compare the lowering with the reference. What the real cuDNN accepts and computes is tested by
+ * tests/engine/test_cudnn_builds.py and tests/gpu. Calls that can fail are counted as in standin_cuda.c. Tests find
+ * this library as libcudnn.so.9 in FXA_CUDNN_PATH.
  */
 #include "standin_graph.h"
 
@@ -27,7 +28,7 @@ typedef struct standin_descriptor {
     bool final;
     int n_items;
     standin_item item[STANDIN_ITEMS];
-    standin_graph *graph; /* of graphs, configurations and plans */
+    standin_graph *graph; /* for descriptors of graphs, configurations and plans: the graph */
 } standin_descriptor;
 
 static _Thread_local char standin_text[200];
@@ -82,7 +83,7 @@ static standin_descriptor *standin_child(const standin_descriptor *d, int name) 
 
 /* ---- Graphs ------------------------------------------------------------------------------------------------------ */
 
-/* Returns the tensor of a descriptor in the graph, added if new; -1 = none. */
+/* Returns the index in the graph of a descriptor's tensor, which is added if it is new; -1 = none. */
 static int32_t standin_tensor(standin_graph *g, const standin_descriptor *d) {
     if (!d) return -1;
     int64_t id = standin_int(d, CUDNN_ATTR_TENSOR_UNIQUE_ID, 0);
@@ -168,7 +169,7 @@ static standin_graph *standin_graph_copy(const standin_graph *g) {
 
 STANDIN(size_t, cudnnGetVersion)(void);
 STANDIN(size_t, cudnnGetVersion)(void) {
-    const char *said = getenv("FXA_STANDIN_CUDNN"); /* pretended version: engines depend on it */
+    const char *said = getenv("FXA_STANDIN_CUDNN"); /* version that the stand-in reports; engine choices depend on it */
     return said ? (size_t)strtoul(said, NULL, 10) : 91901;
 }
 
@@ -186,7 +187,9 @@ STANDIN(int, cudnnCreate)(void **handle) {
     if (status) return status;
     void *driver = dlopen("libcuda.so.1", RTLD_NOW);
     int (*mode)(void) = driver ? (int (*)(void))dlsym(driver, "standin_cuda_mode") : NULL;
-    if (!mode || mode() != 2) atomic_fetch_add(&standin_cudnn.mistakes, 1); /* allocates, which would end a capture */
+    if (!mode || mode() != 2)
+        atomic_fetch_add(&standin_cudnn.mistakes, 1); /* allocates, which would invalidate a
+                                                                               capture */
     if (driver) dlclose(driver);
     *handle = malloc(1);
     atomic_fetch_add(&standin_cudnn.held, 1);

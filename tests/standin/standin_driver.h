@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * Shared by the files of the driver stand-in: standin_cuda.c (devices, memory, streams) and standin_launch.c (modules
- * and launches).
+ * Declarations shared by the files of the driver stand-in: standin_cuda.c (devices, memory, streams) and
+ * standin_launch.c (modules and launches).
  */
 #ifndef FXA_TESTS_STANDIN_DRIVER_H
 #define FXA_TESTS_STANDIN_DRIVER_H
@@ -13,16 +13,17 @@ enum { STANDIN_INVALID = 1, STANDIN_MEMORY = 2, STANDIN_LOST = 719, STANDIN_UNKN
 
 extern __attribute__((visibility("default"))) standin_state standin_cuda;
 
-/* Counts a call that can fail; nonzero if this one does. standin_enter also requires a context. */
+/* standin_fails counts a call that can fail and returns a nonzero status if this call should fail. standin_enter does
+ * the same and also requires a context. */
 int standin_fails(void);
 int standin_enter(void);
 
-/* After a kernel that does not report its writes: all memory counts as written. */
+/* Marks all device memory as written, after a kernel that does not report its writes. */
 void standin_know_all(void);
-/* Makes all device memory inaccessible, for a kernel that starts too early. */
+/* Makes all device memory inaccessible (hidden) for a kernel that starts early, or accessible again. */
 void standin_hide(bool hidden);
-/* Checks after a launch: its error (NULL = none), a fault outside of memory, writes to padding. Returns false with a
- * message if there was any. */
+/* Checks a launch after its end: its error message `wrong` (NULL = none), the address of a fault outside of device
+ * memory, writes to padding. If there was any, returns false with a message. */
 bool standin_look(const char *wrong, const void *fault);
 
 #endif

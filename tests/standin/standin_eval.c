@@ -1,9 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * Evaluates a graph in f64: each tensor becomes a dense array of [dim], and operations run in order. It follows cuDNN's
- * fused engines where they differ from the single operations: a row with scores -inf has weights 0 and statistics -inf;
- * rows beyond the lengths of products are neither read nor written if entries have offsets; with lengths, the two
- * constants of a bottom-right mask are those of each entry.
+ * Evaluates a graph in f64: each tensor becomes a dense array of [dim], and operations run in order. Where cuDNN's
+ * fused engines differ from the single operations, the evaluation follows the fused engines: a row whose scores are all
+ * -inf has weights 0 and statistics -inf; rows beyond the lengths of products are neither read nor written if batch
+ * entries have offsets; with lengths, the two constants of a bottom-right mask are those of each batch entry.
  */
 #include "standin_graph.h"
 
@@ -19,9 +19,9 @@ typedef struct standin_eval {
     const standin_graph *g;
     double *value[STANDIN_TENSORS];
     void *pointer[STANDIN_TENSORS];
-    bool reduced[STANDIN_TENSORS];   /* a row's maximum, sum or statistics */
-    int32_t length[STANDIN_TENSORS]; /* tensor of the lengths of its rows, -1 = none */
-    int32_t rows, keys;              /* tensors of the scores' lengths, -1 = none */
+    bool reduced[STANDIN_TENSORS];   /* [tensor] true: maximum, sum or statistics of a row */
+    int32_t length[STANDIN_TENSORS]; /* [tensor] tensor with the lengths of its rows; -1 = none */
+    int32_t rows, keys;              /* tensors with the numbers of rows and keys of the scores; -1 = none */
 } standin_eval;
 
 static int64_t eval_count(const standin_tensor_info *t) { return t->dim[0] * t->dim[1] * t->dim[2] * t->dim[3]; }
@@ -41,7 +41,8 @@ static void eval_place(const int64_t dim[4], int64_t i, int64_t at[4]) {
     for (int a = 3; a >= 0; a--) at[a] = i % dim[a], i /= dim[a];
 }
 
-/* Returns the element for coordinates `at`: axes of size 1 are broadcast, heads are shared by groups. */
+/* Returns the index of the element at coordinates `at`: axes of size 1 are broadcast, and groups of heads share a
+ * head. */
 static int64_t eval_element(const standin_tensor_info *t, const int64_t at[4], const int64_t dim[4]) {
     int64_t place = 0;
     for (int a = 0; a < 4; a++) {
@@ -59,14 +60,15 @@ static double *eval_new(standin_eval *e, int32_t t) {
 
 /* ---- Lengths ----------------------------------------------------------------------------------------------------- */
 
-/* Returns the axis of rows: the last one for K, which is transposed. */
+/* Returns the axis whose index is the row: the last axis for K, which is transposed. */
 static int eval_row_axis(const standin_tensor_info *t) { return t->stride[3] != 1 ? 3 : 2; }
 
 static void eval_share_length(standin_eval *e, int32_t t, int32_t length) {
     if (t >= 0 && length >= 0 && e->length[t] < 0) e->length[t] = length;
 }
 
-/* Finds lengths: products have those of their operands, and tensors with the same rows share them. */
+/* Finds the length tensors: products have the lengths of their operands, and tensors with the same rows share
+ * lengths. */
 static void eval_find_lengths(standin_eval *e) {
     for (int32_t i = 0; i < e->g->n_tensors; i++) e->length[i] = -1;
     e->rows = e->keys = -1;
@@ -100,7 +102,7 @@ static int64_t eval_int(const standin_eval *e, int32_t t, int64_t i) {
     return memcpy(&narrow, (char *)e->pointer[t] + 4 * i, 4), narrow;
 }
 
-/* Returns true if the element is in the tensor's memory, and sets its offset. */
+/* Returns true if the element at `at` is in the tensor's memory, and sets *place to its offset. */
 static bool eval_find_place(const standin_eval *e, int32_t i, const int64_t at[4], int64_t *place) {
     const standin_tensor_info *t = &e->g->tensor[i];
     *place = t->ragged >= 0 ? eval_int(e, t->ragged, at[0]) : at[0] * t->stride[0];
@@ -134,7 +136,7 @@ static void eval_store(const standin_eval *e, int32_t i) {
     }
 }
 
-/* Reads keys by pages; beyond the length they are 0. */
+/* Reads keys through the page table; keys beyond the length are 0. */
 static void eval_pages(standin_eval *e, const standin_op *op) {
     const standin_tensor_info *x = &e->g->tensor[op->x], *y = &e->g->tensor[op->y], *table = &e->g->tensor[op->b];
     int row = eval_row_axis(y);
@@ -158,7 +160,7 @@ static double eval_arithmetic(int mode, double x, double b) {
     case CUDNN_POINTWISE_MUL: return x * b;
     case CUDNN_POINTWISE_DIV: return x / b;
     case CUDNN_POINTWISE_MOD: return fmod(x, b);
-    case CUDNN_POINTWISE_MIN: return fmin(x, b); /* drops a NaN, as cuDNN does */
+    case CUDNN_POINTWISE_MIN: return fmin(x, b); /* ignores a NaN operand, as cuDNN does */
     case CUDNN_POINTWISE_MAX: return fmax(x, b);
     case CUDNN_POINTWISE_POW: return x > 0 ? pow(x, b) : NAN;
     case CUDNN_POINTWISE_ATAN2: return atan2(x, b);
@@ -197,7 +199,7 @@ static double eval_function(int mode, double x) {
     }
 }
 
-/* Combines with a row's maximum, sum or statistics: an empty row stays empty. */
+/* Combines x with the maximum, sum or statistics b of its row; an empty row stays empty. */
 static double eval_against_row(int mode, double x, double b) {
     if (mode == CUDNN_POINTWISE_SUB && isinf(b) && b < 0) return isnan(x) ? x : -INFINITY;
     if (mode == CUDNN_POINTWISE_DIV && b == 0) return 0;
@@ -210,7 +212,8 @@ static bool eval_is_row_index(const standin_eval *e, int32_t t) {
     return false;
 }
 
-/* Returns the length that replaces an operation's constant: keys for an ADD to the row, rows for a SUB from that. */
+/* Returns the length tensor that replaces an operation's constant in a bottom-right mask: the number of keys for an ADD
+ * to the row index, the number of rows for a SUB from that sum. */
 static int32_t eval_stands_for(const standin_eval *e, const standin_op *op) {
     const standin_op *all = e->g->op;
     if (e->rows < 0 || op->b < 0 || !e->g->tensor[op->b].is_by_value || op->precision != CUDNN_DATA_INT32) return -1;
@@ -293,7 +296,7 @@ static void eval_reshape(standin_eval *e, const standin_op *op) {
     }
 }
 
-/* Returns true if y is the view of x with the last two axes exchanged: sizes and strides. */
+/* Returns true if y is x with the last two axes exchanged, in sizes and strides. */
 static bool eval_is_transposed(const standin_tensor_info *x, const standin_tensor_info *y) {
     static const int from[4] = {0, 1, 3, 2};
     for (int a = 0; a < 4; a++)
@@ -301,7 +304,8 @@ static bool eval_is_transposed(const standin_tensor_info *x, const standin_tenso
     return true;
 }
 
-/* Returns true if the elements fill their memory, in any order of the axes. Strides of axes of 1 do not count. */
+/* Returns true if the elements fill their memory without gaps, in any order of the axes. Strides of axes of size 1 do
+ * not count. */
 static bool eval_is_dense(const standin_tensor_info *t) {
     int64_t stride = 1;
     bool done[4] = {false};
@@ -314,7 +318,7 @@ static bool eval_is_dense(const standin_tensor_info *t) {
     return done[0] && done[1] && done[2] && done[3];
 }
 
-/* Returns true if the tensor, -1 for none, has an int for each entry of the batch, as lengths of products are. */
+/* Returns true if t is -1 (none) or a tensor with one int per batch entry, as lengths of products must be. */
 static bool eval_is_length(const standin_graph *g, int32_t t, int64_t batch) {
     if (t < 0) return true;
     const standin_tensor_info *x = &g->tensor[t];
@@ -340,7 +344,8 @@ int standin_graph_check(const standin_graph *g, char *text, size_t size) {
     return 0;
 }
 
-/* Sets pointers. Each tensor in memory needs one, and each pointer must belong to a tensor that an operation uses. */
+/* Sets the tensors' pointers. Each tensor in memory needs a pointer, and each pointer must belong to a tensor that an
+ * operation uses. */
 static int eval_bind(standin_eval *e, int64_t n, const int64_t *ids, void *const *pointers) {
     int64_t bound = 0;
     for (int32_t i = 0; i < e->g->n_tensors; i++) {
@@ -353,7 +358,7 @@ static int eval_bind(standin_eval *e, int64_t n, const int64_t *ids, void *const
     return bound == n ? 0 : 2002;
 }
 
-/* Rounds 16-bit and 8-bit tensors, also those without memory: P, dS, dK and dV of single heads. */
+/* Rounds the elements of a 16-bit or 8-bit tensor, also of one without memory: P, dS, dK and dV of single heads. */
 static void eval_round(standin_eval *e, int32_t i) {
     const standin_tensor_info *t = &e->g->tensor[i];
     uint16_t bits = 0;

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * A stand-in for cuDNN's libcudnn.so.9 without its sub-libraries: it exports the functions that the engine looks up,
- * and ends the process in the first call, as the real one does if libcudnn_graph.so.9 is missing.
+ * A stand-in for cuDNN's libcudnn.so.9 whose sub-libraries are missing: it exports the functions that the engine looks
+ * up and ends the process in the first call, as the real library does without libcudnn_graph.so.9.
  */
 #include <stdlib.h>
 

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * See standin_kernels.h. The kernels have the device's source; one thread executes everything.
+ * Compiles the source of the device kernels for the host (standin_kernels.h); one thread executes everything.
  */
 #include "standin_kernels.h"
 

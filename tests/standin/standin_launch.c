@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * The driver stand-in (standin_cuda.c): modules, kernels, tensor maps, and launches with the driver's checks.
+ * Modules, kernels, tensor maps, and launches of the driver stand-in (standin_cuda.c), with the driver's checks.
  */
 #include "standin_driver.h"
 #include "gpu/gpu.h"
@@ -12,7 +12,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-enum { LAUNCH_PLAIN_SHARED = 48 * 1024 }; /* bytes of shared memory available without an attribute */
+enum { LAUNCH_PLAIN_SHARED = 48 * 1024 }; /* bytes of shared memory of a kernel without the attribute for more */
 
 static pthread_mutex_t launch_lock = PTHREAD_MUTEX_INITIALIZER; /* guards the list of functions */
 
@@ -38,7 +38,8 @@ STANDIN(cuTensorMapEncodeTiled)
     return ok ? standin_fails() : STANDIN_INVALID;
 }
 
-/* Kernels of src/gpu and of tests/model are compiled for the host; kernels of other cubins do nothing. */
+/* Kinds of modules. Kernels of src/gpu and of tests/model are compiled for the host; kernels of other cubins do
+ * nothing. */
 typedef enum standin_source { STANDIN_PTX, STANDIN_CUBIN, STANDIN_MODEL } standin_source;
 
 typedef struct standin_module {
@@ -46,19 +47,19 @@ typedef struct standin_module {
     model_module *model;
 } standin_module;
 
-/* A kernel of a module: from src/gpu, from the emulator, or empty. */
+/* A kernel of a module: from src/gpu, from the emulator, or without effect. */
 typedef struct standin_function {
-    struct standin_function *next; /* list of all functions */
+    struct standin_function *next; /* next in the list of all functions */
     const standin_module *module;
     void *kernel;
-    int shared_bytes; /* maximum dynamic shared memory */
-    int most;         /* maximum threads of a CTA by its launch bounds, 0 = any */
+    int shared_bytes; /* maximum bytes of dynamic shared memory */
+    int most;         /* maximum threads of a CTA by the kernel's launch bounds; 0 = no bounds */
     char name[64];
 } standin_function;
 
 static standin_function *launch_functions;
 
-/* standin_enter for calls that load code. */
+/* Like standin_enter, for calls that load code: records their numbers in standin_cuda.loads. */
 static int launch_enter(void) {
     size_t *loads = standin_cuda.loads;
     int status = standin_enter();
@@ -87,7 +88,7 @@ STANDIN(cuModuleLoadData)(void **module, const void *image) {
     return 0;
 }
 
-/* Frees its functions too. */
+/* Unloads a module and frees its functions. */
 STANDIN(cuModuleUnload)(void *module);
 STANDIN(cuModuleUnload)(void *module) {
     standin_module *m = module;
@@ -107,7 +108,7 @@ STANDIN(cuModuleUnload)(void *module) {
     return 0;
 }
 
-/* Returns the function of a kernel; the same kernel of a module is the same function. */
+/* Returns the function object of a kernel; equal calls return the same object. */
 static standin_function *launch_function(const standin_module *module, void *kernel, const char *name) {
     pthread_mutex_lock(&launch_lock);
     standin_function *f = launch_functions;
@@ -133,21 +134,21 @@ STANDIN(cuModuleGetFunction)(void **function, void *module, const char *name) {
 
 STANDIN(cuFuncSetAttribute)(void *function, int attribute, int value);
 STANDIN(cuFuncSetAttribute)(void *function, int attribute, int value) {
-    /* attribute 8: maximum dynamic shared memory */
+    /* the only attribute, 8, is the maximum size of dynamic shared memory */
     bool ok = function && attribute == 8 && value >= 0 && value <= MODEL_SHARED;
     int status = ok ? launch_enter() : STANDIN_INVALID;
     if (!status) ((standin_function *)function)->shared_bytes = value;
     return status;
 }
 
-/* Runs a kernel on the emulator, with a message if it fails. */
+/* Runs a kernel on the GPU emulator and prints a message if it fails. */
 static int launch_on_model(const standin_function *f, model_dim grid, model_dim block, unsigned shared_bytes,
                            bool early, void **params) {
     bool ok = model_launch(f->kernel, grid, block, shared_bytes, early ? standin_hide : NULL, params);
     return standin_look(ok ? NULL : model_error(), ok ? NULL : model_fault()) ? 0 : STANDIN_LOST;
 }
 
-/* Refuses more threads than the kernel's launch bounds, with a message. */
+/* Returns false, with a message, if a CTA has more threads than the kernel's launch bounds. */
 static bool launch_is_bound(const standin_function *f, model_dim block) {
     const uint64_t threads = (uint64_t)block.x * block.y * block.z;
     if (!f->most || threads <= (uint64_t)f->most) return true;
@@ -183,7 +184,7 @@ STANDIN(cuLaunchKernel)
                          shared_bytes, false, params);
 }
 
-/* Supports one attribute: an early start before the preceding kernel has ended. */
+/* Supports one attribute, which lets a kernel start before the preceding kernel has ended. */
 STANDIN(cuLaunchKernelEx)(const fxa__cuda_launch *config, void *function, void **params, void **extra);
 STANDIN(cuLaunchKernelEx)(const fxa__cuda_launch *config, void *function, void **params, void **extra) {
     const unsigned *g = config->grid, *b = config->block;

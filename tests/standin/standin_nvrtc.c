@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * A stand-in for NVRTC: it accepts sources and options like the real one, checks that included headers are given, and
+ * A stand-in for NVRTC: it accepts sources and options like the real NVRTC, checks that included headers are given, and
  * makes cubins with the kernels' names and shapes but no code. Tests set the shapes. Calls that can fail are counted,
  * and call number standin_nvrtc.fail_at fails.
  */
@@ -29,7 +29,7 @@ typedef struct nv_cubin {
 typedef struct nv_program {
     char source[32], kernels[4][32];
     int n_kernels;
-    bool complete; /* all included headers are given */
+    bool complete; /* true: all included headers are given */
     bool made;
     nv_cubin cubin;
 } nv_program;
@@ -66,7 +66,7 @@ STANDIN_NV(nvrtcGetSupportedArchs)(int *archs) {
     return nv_fails();
 }
 
-/* Returns true if all files that a text includes by name are among the headers. */
+/* Returns true if every file that a text includes by #include "name" is among the headers. */
 static bool nv_is_complete(const char *text, int n, const char *const *names) {
     for (const char *at = text; (at = strstr(at, "\n#include \"")); at++) {
         const char *from = at + strlen("\n#include \""), *end = strchr(from, '"');
@@ -78,7 +78,7 @@ static bool nv_is_complete(const char *text, int n, const char *const *names) {
     return true;
 }
 
-/* Collects kernel names: the word before the parenthesis of extern "C" __global__ void. */
+/* Collects the kernel names of a text: the word before the parenthesis of a line extern "C" __global__ void. */
 static void nv_kernels(nv_program *p, const char *text) {
     for (const char *at = text; (at = strstr(at, "__global__ void")) && p->n_kernels < 4; at++) {
         const char *name = strstr(at, "fxa_"), *end = name ? strchr(name, '(') : NULL;

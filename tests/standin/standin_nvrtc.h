@@ -10,7 +10,7 @@
 /* Options of the last compilation, each with a space behind it: char standin_nvrtc_options[]. */
 enum { STANDIN_NVRTC_OPTIONS = 1024 };
 
-/* Writes the eight ints of FxaShape for kernels of a source file. */
+/* Writes the eight ints of FxaShape for the kernels of a source file. */
 typedef void (*standin_nvrtc_shape)(const char *source, int32_t shape[8]);
 
 #endif

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * The description of a device, for tests that target one.
+ * A device description, for tests with a target.
  */
 #ifndef FXA_TESTS_STANDIN_PROFILE_H
 #define FXA_TESTS_STANDIN_PROFILE_H

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * The stand-ins in a test: loaded from FXA_TEST_STANDIN. src/gpu and engine/cudnn load the same ones by name, because
- * tests/CMakeLists.txt puts that folder first in the search path.
+ * Loads the stand-ins in a test, from FXA_TEST_STANDIN. src/gpu and engine/cudnn load the same libraries by name,
+ * because tests/CMakeLists.txt puts that folder first in the search path.
  */
 #ifndef FXA_TESTS_STANDIN_RIG_H
 #define FXA_TESTS_STANDIN_RIG_H
@@ -31,7 +31,7 @@ static bool standin_ready(void) {
         if (!standin_ready()) T_SKIP("FXA_TEST_STANDIN does not say where the stand-ins are");                         \
     } while (0)
 
-/* Fails call number fail_at, counted from 1 from now on, of the driver (0) or cuDNN (1); 0 = none. */
+/* Makes call number fail_at, counted from now on from 1, of the driver (which = 0) or of cuDNN (1) fail; 0 = none. */
 __attribute__((unused)) static void standin_arm(int which, size_t fail_at) {
     standin[which]->calls = standin[which]->failures = 0;
     standin[which]->fail_at = fail_at;

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * Plans of the cuDNN stand-in as text: its version and the graph in hexadecimal digits. Like the real one it accepts
- * only its own version.
+ * Plans of the cuDNN stand-in as text: its version and the graph in hexadecimal digits. Like the real cuDNN, the
+ * stand-in accepts only plans of its own version.
  */
 #include "standin_graph.h"
 
@@ -17,7 +17,7 @@ typedef struct saved_part {
     size_t size;
 } saved_part;
 
-/* Sets the used parts of a graph. */
+/* Lists the parts of a graph that are in use. */
 static void saved_parts(standin_graph *g, saved_part part[3]) {
     part[0] = (saved_part){&g->n_tensors, 2 * sizeof g->n_tensors};
     part[1] = (saved_part){g->tensor, (size_t)g->n_tensors * sizeof *g->tensor};
