@@ -4,7 +4,7 @@
 BLOOM and MPT add ALiBi in attention layers of their own, which do not call transformers' AttentionInterface. install()
 wraps the forward() of these layers. The wrapper computes attention by fxattn if the mask of the pass is a ModelMask,
 which only attn_implementation="fxattn" makes; otherwise the wrapper calls the original forward(). In transformers 4,
-BLOOM and MPT do not make their masks by AttentionMaskInterface, so the wrapper always calls the original.
+BLOOM and MPT do not make their masks by AttentionMaskInterface, so the wrapper always calls the original forward().
 """
 import functools
 import importlib

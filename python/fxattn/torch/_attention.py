@@ -130,23 +130,23 @@ def attention(q: Tensor, k: Tensor, v: Tensor, score_mod: Mod = None, mask_mod: 
         rows "thd" or "htd".
     `cu_q, cu_k, max_q, max_k`: for packed rows, the offsets [B+1] of the sequences (cu_k None: cu_q) and the lengths of
         the longest sequences (None: computed from the offsets). The output of rows that belong to no sequence is 0.
-    `scale`: the factor of q k^T. Default: 1 / sqrt(D).
-    `is_causal, window`: built-in masks. With is_causal, k <= q. With window=(left, right), q - left <= k <= q + right,
-        where None or -1 means unlimited.
-    `bottom_right`: aligns the last row with the last key in the built-in masks; without built-in masks, in the
-        program's q.
+    `scale`: the factor of q k^T, by default 1 / sqrt(D).
+    `is_causal, window`: built-in masks. Pairs with k <= q are attended with is_causal, and those with q - left <= k <=
+        q + right with window=(left, right), where None or -1 means unlimited.
+    `bottom_right`: aligns the last row with the last key, in the built-in masks; without built-in masks, in the
+        positions q that functions get.
     `q_lengths, k_lengths`: [B], the number of rows and of keys of each batch entry.
     `pages`: page numbers [B, blocks]; requires k_lengths. The shape of k and v is then [pages,H,page_size,D], or with
         layouts "bshd" and "thd" [pages,page_size,H,D].
     `q_start`: [B], the position q of the first row of each batch entry.
     `sinks`: "zero" adds a key of score 0; a tensor [H] adds a key with a learned score per query head.
     `dropout_p, seed`: dropout of softmax probabilities. Without `seed`, a seed is drawn from PyTorch's generator.
-    `return_lse, return_row_max, lse_dtype`: add LSE or row maxima to the result. LSE has dtype torch.float32 or
-        torch.float64.
+    `return_lse, return_row_max`: add LSE or row maxima to the result.
+    `lse_dtype`: the dtype of LSE, torch.float32 or torch.float64.
     `deterministic`: requires the same bits in every run; raises an error if no engine can guarantee them.
     `bounds_check`: an index outside its captured tensor raises IndexError. Without bounds_check, such an index reads 0.
 
-    Raises ValueError, TypeError or NotImplementedError. The message names the argument and what is accepted.
+    Raises ValueError, TypeError or NotImplementedError. Error messages name the argument and what is accepted.
     """
     if unknown:
         raise unknown_keywords(unknown, _SIGNATURE.parameters)
@@ -250,8 +250,8 @@ def _at_once(q: Tensor, k: Tensor, v: Tensor, layout: str, score_mod: Mod, mask_
 def _graph_at_once(q: Tensor, k: Tensor, v: Tensor, flags: int, score_mod: Callable[..., Any], bprop: Mod, tensors: Any,
                    bprop_tensors: Any) -> Optional[Tensor]:
     """Returns the output of a call of the graph style that has no other options and equal shapes of k and v. Returns
-    None for any other call; attention() then handles it in full and reports errors. Requires _direct.is_plain(q, k,
-    v)."""
+    None for any other call; attention() then handles such a call in full and reports errors. Requires
+    _direct.is_plain(q, k, v)."""
     sizes, keys = q.shape, k.shape
     if len(sizes) != 4 or len(keys) != 4 or keys != v.shape:
         return None

@@ -130,8 +130,8 @@ class Call:
         return _apply_over(made, plain, q, k, v, *self.all_tensors()) if made else None
 
     def _refuse_devices(self, q: Tensor, k: Tensor, v: Tensor) -> NoReturn:
-        """Raises ValueError with the names of the tensors that are not on the device of q. The dispatcher would run the
-        kernel of one device on tensors of another."""
+        """Raises ValueError with the names of the tensors that are not on the device of q. Without the error the
+        dispatcher would run the kernel of one device on tensors of another."""
         captured = [("a captured tensor of shape %s" % (tuple(t.shape),), t) for t in self.tensors]
         away = [(name, t) for name, t in [("key", k), ("value", v), *captured] if t.device != q.device]
         raise ValueError("query is on %s, %s; all must be on one device"
@@ -188,8 +188,8 @@ class Call:
 
 
 class Plain:
-    """A Call without its tensors. An autograd Function stores a Plain, and functorch passes it as one opaque
-    argument."""
+    """A Plain is a Call without its tensors. An autograd Function stores a Plain, and functorch passes a Plain as one
+    opaque argument."""
 
     __slots__ = ("n_tensors", "n_extras", "n_scalars", "ints", "floats", "config", "program", "results")
 
@@ -310,7 +310,7 @@ _apply = super(torch.autograd.Function, Forward).apply
 
 
 class _Over(torch.autograd.Function):
-    """The autograd Function of a direct run that has finished. Takes the results of the run (out, lse and possibly max)
+    """The autograd Function of a direct run that has finished. The Function takes out, lse and possibly max of the run,
     and returns only out."""
 
     @staticmethod
@@ -349,7 +349,8 @@ def recorded_at_once(q: Tensor, k: Tensor, v: Tensor, tensors: Sequence[Tensor],
 
 
 class Backward(torch.autograd.Function):
-    """The autograd Function of the operator fxattn::bwd. Used when autograd records the backward pass itself."""
+    """The autograd Function of the operator fxattn::bwd. The Function is used only if autograd records the backward
+    pass itself (create_graph=True)."""
 
     @staticmethod
     def forward(plain: Plain, want: List[int], n_grads: int, *tensors: Tensor) -> Tuple[Tensor, ...]:

@@ -4,14 +4,15 @@
     Call.run -> is_plain -> forward -> python/csrc/torch_direct.c -> the kernel's C code
     backward of an autograd Function -> backward -> python/csrc/torch_direct.c -> the kernel's C code
 
-Invariants:
-- A call bypasses the dispatcher only if the dispatcher would call nothing but autograd before the operator's kernel.
-  The function is_plain (python/csrc/torch_plain.c) checks that the tensors have PyTorch's own classes and no lazy
-  negation, and that no mode is on in this thread: autocast, torch.func, fake and functional tensors, tracing,
-  __torch_dispatch__ and __torch_function__ modes, dual numbers, a profiler.
-- No property of a tensor is cached between calls.
-- A direct call raises no errors. If a direct call is impossible or fails, the caller calls the operator, whose error is
-  raised.
+A call bypasses the dispatcher only if the dispatcher would call nothing but autograd before the operator's kernel. The
+function is_plain (python/csrc/torch_plain.c) checks that the tensors have PyTorch's own classes and no lazy negation,
+and that no mode is on in this thread: autocast, torch.func, fake and functional tensors, tracing, __torch_dispatch__
+and __torch_function__ modes, dual numbers, a profiler.
+
+No property of a tensor is cached between calls.
+
+A direct call raises no errors. If a direct call is impossible or fails, the caller calls the operator, whose error is
+raised.
 """
 import ctypes
 from typing import Any, Callable, List, Sequence, Tuple
@@ -43,8 +44,9 @@ def _keys_on() -> bool:
 
 
 def _trust_keys() -> bool:
-    """Lets torch_plain.c read the dispatch keys of threads as numbers in memory, if the numbers are verified: inference
-    mode and autocast must change them as they change PyTorch's Python objects. Returns True if they are verified."""
+    """Lets torch_plain.c read a thread's dispatch keys as numbers in memory, after verifying the numbers: switching
+    inference mode and autocast must change the numbers exactly as it changes PyTorch's Python objects. Returns True if
+    the numbers are verified."""
     def look() -> Tuple[Tuple[int, ...], Tuple[int, ...]]:
         objects = _included().raw_repr(), torch._C._dispatch_tls_local_exclude_set().raw_repr()
         read = _keys()
@@ -67,7 +69,7 @@ def _trust_keys() -> bool:
 
 def _begin() -> Sequence[Callable[..., Any]]:
     """Returns the functions is_plain, forward, backward and keys of torch_direct.c. Returns an empty tuple if this
-    build of PyTorch, this Python or the library lacks something that they need."""
+    build of PyTorch, this Python or the library lacks something that these functions need."""
     if not ops.by_shim or not hasattr(Tensor, "__dlpack_c_exchange_api__"):
         return ()
     begin = ctypes.PyDLL(ops.library._name).fxa_torch_direct_begin
@@ -78,8 +80,8 @@ def _begin() -> Sequence[Callable[..., Any]]:
 
 
 def is_plain(q: Tensor, k: Tensor, v: Tensor) -> bool:
-    """Returns True if only autograd stands between a call with these tensors and the operator's kernel. The C function
-    of torch_direct.c replaces this placeholder, if that function is available."""
+    """Returns True if only autograd stands between a call with these tensors and the operator's kernel. This
+    placeholder always returns False; the C function is_plain replaces it if torch_direct.c can be used."""
     return False
 
 
@@ -106,7 +108,7 @@ _nothing = {dtype: torch.empty(0, dtype=dtype, device="cpu") for dtype in (torch
 def forward(call: Any, q: Tensor, k: Tensor, v: Tensor, config: Sequence[int], expected: Sequence[int]
             ) -> Sequence[Tensor]:
     """Returns out, and lse and max if requested; an empty tuple if the call must go through the operator. Requires
-    is_plain(q, k, v). `config` replaces the call's own. `expected`: conditions on shapes and device (direct_expected in
+    is_plain(q, k, v). `config` replaces call.config. `expected`: conditions on shapes and device (direct_expected in
     torch_direct.c)."""
     return _run(q, k, v, call.tensors, call.extras, call.scalars, call.ints, call.floats, config, call.program,
                 expected)

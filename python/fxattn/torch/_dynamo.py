@@ -1,14 +1,15 @@
 # SPDX-License-Identifier: Apache-2.0
 """flex_attention and attention under torch.compile: a higher-order operator that becomes a call of fxattn::fwd.
 
-Dynamo captures the operator with its code for PyTorch's own flex_attention. This code records score_mod and mask_mod on
-0-d tensors, and turns captured intermediates, parameters and symbolic numbers into operands. Whenever the captured
-operator is called (by Dynamo on fake tensors, by AOT's trace, by backend "eager"), it traces the recorded graphs as
-eager calls trace functions, and calls fxattn::fwd. Compilers see only fxattn::fwd, whose gradients are in _autograd.py.
+Dynamo captures the higher-order operator by the code that Dynamo has for PyTorch's own flex_attention. Dynamo's code
+records score_mod and mask_mod on 0-d tensors, and turns captured intermediates, parameters and symbolic numbers into
+operands. The higher-order operator, when it is called (by Dynamo on fake tensors, by AOT's trace, by backend "eager"),
+traces the recorded graphs as eager calls trace functions, and calls fxattn::fwd. Compilers see only fxattn::fwd, whose
+gradients are in _autograd.py.
 
 The module uses private names of PyTorch: HigherOrderOperator, Dynamo's table of higher-order operators and one class in
 this table. The table and the class are read when Dynamo looks up the operator, so that importing this module does not
-import Dynamo. If they are missing, calls in a compiled function become graph breaks (`capturable`).
+import Dynamo. If the table or the class is missing, calls in a compiled function become graph breaks (`capturable`).
 """
 import functools
 import sys
@@ -45,7 +46,8 @@ capturable._dynamo_marked_constant = True  # type: ignore[attr-defined]
 
 
 def _enter() -> None:
-    """Adds the operator to Dynamo's table. Dynamo must not trace this function, because the change is a side effect."""
+    """Adds the operator to Dynamo's table. Dynamo must not trace this function, because changing the table is a side
+    effect."""
     table, variable = _asked_for()
     if table is not None and variable is not None and _NAME not in table:
         table[_NAME] = _one_record(variable)
@@ -71,7 +73,7 @@ def _one_record(variable: Any) -> Any:
 
 def outside(function: _Function) -> _Function:
     """Returns a wrapper of `function` that Dynamo does not trace. torch.compiler.disable would import Dynamo in its
-    first call, which takes a second or two; the wrapper does not."""
+    first call, which takes a second or two; the wrapper imports nothing."""
     disabled = torch._disable_dynamo(function)  # type: ignore[attr-defined]
 
     @functools.wraps(function)
@@ -84,9 +86,9 @@ def outside(function: _Function) -> _Function:
 
 
 class _Flex(HigherOrderOperator):
-    """The higher-order operator. Its arguments (q, k, v, score_mod, (*extras, mask_mod), scale, options) are those that
-    Dynamo's class expects. Dynamo adds two tuples of operands, for score_mod and mask_mod. `options`: the operator's
-    config, and dropout_p."""
+    """The higher-order operator, with the arguments that Dynamo's class for flex_attention expects: (q, k, v,
+    score_mod, (*extras, mask_mod), scale, options). Dynamo adds two tuples of operands, for score_mod and mask_mod.
+    `options`: a dictionary with the operator's config, dropout_p and VERSION."""
 
     def __init__(self) -> None:
         super().__init__(_NAME, cacheable=True)

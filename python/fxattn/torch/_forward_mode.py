@@ -4,10 +4,11 @@
 The library has no forward mode. A tangent of an operator's input raises an error on every path. Without the error the
 operator would drop the tangent, and PyTorch would take the dropped tangent for 0.
 
-- Eager calls: PyTorch calls Forward.jvp and Backward.jvp (_autograd.py) with the tangents.
-- Calls through the dispatcher, also in exported programs: the operators' Autograd kernels call refuse_tangents().
-- Compiled calls: the kernels call refuse_tangents() when Dynamo runs the operator on fake tensors. The error becomes a
-  graph break, after which the eager call raises it; with fullgraph=True, Dynamo's error contains its text.
+* Eager calls: PyTorch calls Forward.jvp and Backward.jvp (_autograd.py) with the tangents.
+* Calls through the dispatcher, also in exported programs: the operators' Autograd kernels call refuse_tangents().
+* Compiled calls: the kernels call refuse_tangents() when Dynamo runs the operator on fake tensors. The error of
+  refuse_tangents() becomes a graph break, after which the eager call raises the error; with fullgraph=True, Dynamo's
+  error contains the text.
 """
 from typing import Any, NoReturn, Sequence
 
@@ -39,16 +40,17 @@ def refuse_these(n_tensors: int, tangents: Sequence[Any]) -> NoReturn:
 
 
 def _is_possible(q: Tensor) -> bool:
-    """Returns False if no tensor of a call with this q can have a tangent. While Dynamo traces, PyTorch's current dual
-    level does not show dual numbers; q is then a fake tensor, for which the result is True."""
+    """Returns False if no tensor of a call can have a tangent; `q` is the first tensor of the call. While Dynamo
+    traces, PyTorch's current dual level does not show dual numbers; q is then a fake tensor, for which the result is
+    True."""
     return (_forward_ad._current_level >= 0 or _functorch() or type(q) not in _OWN) \
         and torch._C._is_fwd_grad_enabled()
 
 
 def _tangent(tensor: Any) -> Any:
-    """Returns the tangent of `tensor` at PyTorch's only dual level or functorch's innermost one; None if it has none. A
-    tensor wrapped by vmap has no tangent itself: the operators' kernels get the wrapped tensor later, below the level
-    of vmap."""
+    """Returns the tangent of `tensor` at PyTorch's only dual level or functorch's innermost one; None if there is no
+    tangent. A tensor wrapped by vmap has no tangent itself: the operators' kernels get the wrapped tensor later, below
+    the level of vmap."""
     if not isinstance(tensor, Tensor) or _is_batched(tensor):
         return None
     return _forward_ad.unpack_dual(tensor, level=0).tangent

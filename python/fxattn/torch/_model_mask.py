@@ -1,14 +1,15 @@
 # SPDX-License-Identifier: Apache-2.0
 """The attention mask of one pass through a model of transformers.
 
-ModelMask is a mask_mod, so no array of size [S,S] is allocated. Some models read their mask as a tensor (its dtype, a
-slice, torch.where, torch.cat). For them ModelMask makes the dense tensor that transformers would make: for models with
-SDPA a bool tensor, True where a key is attended; for others the floats that eager attention adds to scores, 0 and the
-lowest float. The dense tensor has a limited size, and is made with one warning per model type. A dense bool mask is a
-MaskTensor, which refuses to be added to scores, because True would be added as 1.
+ModelMask is a mask_mod, so no array of size [S,S] is allocated. For a model that reads its mask as a tensor (the dtype,
+a slice, torch.where, torch.cat), ModelMask makes the dense tensor that transformers would make. For models with SDPA
+the dense tensor is a bool tensor, True where a key is attended; for other models it has the floats 0 and the lowest
+float, which eager attention adds to scores. The dense tensor has a limited size, and is made with one warning per model
+type. A dense bool mask is a MaskTensor, which refuses to be added to scores, because True would be added as 1.
 
-Models that test whether their mask is a Tensor or a BlockMask would take a ModelMask for a BlockMask. Such models get
-the dense tensor from the start: tests_masks() finds them by the source text of their modules.
+Models that test whether their mask is a Tensor or a BlockMask would take a ModelMask for a BlockMask, so such models
+get the dense tensor from the start. tests_masks() finds the models that test the type, by the source text of their
+modules.
 """
 import ast
 import inspect
@@ -90,8 +91,8 @@ class MaskTensor(Tensor):
 
 
 def _guarded(name: str) -> Callable[..., Any]:
-    """Returns Tensor's method `name` with a check that refuses floats first. Python's operators would otherwise treat
-    an error inside Tensor's method as an unsupported type."""
+    """Returns Tensor's method `name` with a check that refuses floats first. Without the check, Python's operators
+    would treat an error inside Tensor's method as an unsupported type."""
     original = getattr(Tensor, name)
 
     def method(self: Any, other: Any) -> Any:
@@ -128,8 +129,8 @@ class ModelMask(LazyBlockMask):
     __hash__ = object.__hash__
 
     def dense(self) -> Tensor:
-        """Returns the mask as a tensor of its dtype, which is made once. Raises ArgumentError if it has more than
-        dense_bytes bytes."""
+        """Returns the mask as a dense tensor of the mask's dtype, which is made once. Raises ArgumentError if the dense
+        tensor would have more than dense_bytes bytes."""
         kept = self.__dict__.get("_dense")
         if kept is not None:
             return kept
@@ -333,7 +334,7 @@ def tests_masks(config_class: type) -> bool:
 
 
 def note_model(config_class: type, has_sdpa: bool) -> None:
-    """Records how a model reads masks. Called when the model is made, because a compiled forward cannot search source
+    """Records how a model reads masks. Runs when the model is made, because a compiled forward cannot search source
     text."""
     tests_masks(config_class)
     if has_sdpa:

@@ -1,10 +1,10 @@
 # SPDX-License-Identifier: Apache-2.0
 """Decides which models of transformers accept attn_implementation="fxattn".
 
-Models that call transformers' AttentionInterface accept it. Some other models select the class of their attention
-layers from a table of names. If the table has a class for SDPA, the table gets a subclass of that class, whose
-scaled_dot_product_attention is fxattn's. All other models would ignore the name "fxattn". They are refused when they
-are made, as transformers refuses "sdpa" for models without SDPA.
+Models that call transformers' AttentionInterface accept the name "fxattn". Some other models select the class of their
+attention layers from a table of names. If such a table has a class for SDPA, a subclass is added to the table under the
+name "fxattn", whose scaled_dot_product_attention is fxattn's. All other models would ignore the name "fxattn". Making
+one of them with this name raises an error, as transformers raises one for "sdpa" and models without SDPA.
 """
 import copy
 import functools

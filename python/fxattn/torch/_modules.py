@@ -171,23 +171,23 @@ class DotProductAttention(nn.Module):
 
     `num_attention_heads`: the number of heads of q.
     `kv_channels`: the head dim of q, k and v, or the pair (head dim of q and k, head dim of v).
-    `num_gqa_groups`: the number of heads of k and v. Default: num_attention_heads.
+    `num_gqa_groups`: the number of heads of k and v, by default num_attention_heads.
     `attention_dropout`: the dropout probability in training mode.
     `qkv_format`: the order of dimensions: sbhd, bshd, or thd for packed rows.
     `attn_mask_type`: no_mask, padding, causal, padding_causal, causal_bottom_right, padding_causal_bottom_right or
         arbitrary.
     `window_size`: (left, right), where -1 means unlimited.
-    `bottom_right_diagonal`: True aligns causal masks, window and ALiBi to the last row and key, False to the first.
-        None: False with causal and padding_causal, else True.
+    `bottom_right_diagonal`: True aligns causal masks, window and ALiBi to the last row and key, False to the first;
+        None means False with causal and padding_causal, else True.
     `layer_number`: stored for callers, otherwise unused.
-    `softmax_scale`: the factor of q k^T. None: 1 / sqrt(head dim).
+    `softmax_scale`: the factor of q k^T; None means 1 / sqrt(head dim).
     `softmax_type`: vanilla, off-by-one (a key of score 0) or learnable (a key with a learned score per head, the
         parameter softmax_offset).
     `softcap`: replaces each score by softcap * tanh(score / softcap).
-    `bounds_check`: an index outside a tensor of score_mod raises IndexError. Transformer Engine has no such argument.
-    `others`: the other arguments of Transformer Engine's module, such as those of tensor and context parallelism.
-        Values that disable the feature are accepted; others raise an error that names the argument. For sequences that
-        are sharded over processes use ring_attention.
+    `bounds_check`: an index outside a tensor of score_mod raises IndexError (not an argument of Transformer Engine).
+    `others`: the other arguments of Transformer Engine's module, such as those of tensor and context parallelism. A
+        value that disables the feature of its argument is accepted; any other value raises an error that names the
+        argument. For sequences that are sharded over processes use ring_attention.
     """
 
     def __init__(self, num_attention_heads: int, kv_channels: Any, num_gqa_groups: Optional[int] = None,
@@ -231,21 +231,22 @@ class DotProductAttention(nn.Module):
 
         `query_layer, key_layer, value_layer`: q, k and v in the order that `qkv_format` names.
         `qkv_format, attn_mask_type, window_size, bottom_right_diagonal`: replace the module's settings if given.
-        `attention_mask`: True for pairs that are not attended. With padding: [B,1,1,S] for keys, or a pair (mask of
-            rows, mask of keys); masked positions must be at the end. With attn_mask_type="arbitrary": any shape that
+        `attention_mask`: True for pairs that are not attended. A padding mask is [B,1,1,S] for keys, or a pair (mask of
+            rows, mask of keys); its masked positions must be at the end. A mask for attn_mask_type="arbitrary"
             broadcasts to [B,H,Sq,Sk].
         `cu_seqlens_q, cu_seqlens_kv`: with thd, the offsets [B+1] of the sequences; with other formats and padding,
             their differences are the lengths.
-        `max_seqlen_q, max_seqlen_kv`: the lengths of the longest packed sequences. Default: computed from the offsets.
+        `max_seqlen_q, max_seqlen_kv`: the lengths of the longest packed sequences, by default computed from the
+            offsets.
         `core_attention_bias`: added to scores after scaling, or before with core_attention_bias_type="pre_scale_bias";
             broadcasts to [B,H,Sq,Sk].
-        `core_attention_bias_type`: no_bias, pre_scale_bias, post_scale_bias or alibi. "alibi" uses `alibi_slopes`, or
-            the default slopes.
+        `core_attention_bias_type`: no_bias, pre_scale_bias, post_scale_bias or alibi. The type "alibi" uses
+            `alibi_slopes`, or by default the slopes of Transformer Engine.
         `alibi_slopes`: [H] or [B,H]; -slope * |q - k| is added to scores.
         `score_mod`: FlexAttention's function of five arguments, or Transformer Engine's score_mod(graph, score,
             tensors).
-        `score_mod_bprop`: score_mod_bprop(graph, dscore, tensors) for a score_mod of Transformer Engine. Optional:
-            without it fxattn derives the backward program.
+        `score_mod_bprop`: score_mod_bprop(graph, dscore, tensors) for a score_mod of Transformer Engine. Without
+            score_mod_bprop, fxattn derives the backward program.
         `score_mod_tensors, score_mod_bprop_tensors`: the dictionaries that the callbacks get as `tensors`.
         `others`: the other arguments of Transformer Engine's forward. Hints for kernels are accepted and ignored;
             caches and fp8 raise an error.
@@ -293,8 +294,8 @@ class DotProductAttention(nn.Module):
 
     def _is_usual(self, layout: str, kind: str, q: Tensor, k: Tensor, v: Tensor, own: "_Bias", graph: bool,
                   score_mod: Any, bprop: Any, tensors: Any, bprop_tensors: Any) -> bool:
-        """Returns True if _check would find no error, by a few comparisons. The call must have no masks, offsets or
-        other arguments. False only means that _check must run."""
+        """Returns True if a few comparisons show that _check would find no error. The call must have no masks, offsets
+        or other arguments. If the result is False, _check must run."""
         if any(x is not None for x in own) or layout not in ("sbhd", "bshd"):
             return False
         if kind not in MASK_TYPES or kind == "arbitrary" or "padding" in MASK_TYPES[kind]:

@@ -40,9 +40,9 @@ class MultiheadAttention(nn.Module):
     [b,s,hidden] (bshd), to a tensor of the same shape.
 
     `hidden_size`: the size of the last dimension of input and output.
-    `num_attention_heads, kv_channels`: the number of query heads, and the head dim. Default of kv_channels: hidden_size
-        / num_attention_heads.
-    `num_gqa_groups`: the number of heads of keys and values. Default: num_attention_heads.
+    `num_attention_heads, kv_channels`: the number of query heads, and the head dim, by default hidden_size /
+        num_attention_heads.
+    `num_gqa_groups`: the number of heads of keys and values, by default num_attention_heads.
     `attention_type`: "self", or "cross", which computes keys and values from encoder_output.
     `bias`: True gives all projections a bias.
     `qkv_format`: sbhd or bshd.
@@ -50,12 +50,12 @@ class MultiheadAttention(nn.Module):
         projection.
     `params_dtype, device`: dtype and device of the parameters.
     `qkv_weight_interleaved`: True orders the rows of qkv by KV group, each with its query heads, key and value, as
-        Transformer Engine does. False orders them as queries, keys, values.
-    `attention_dropout`: the dropout probability. Default 0.0, where Transformer Engine has 0.1.
-    `layer_number, attn_mask_type, window_size, bottom_right_diagonal, softmax_scale, softmax_type, softcap,
-        bounds_check`: passed to DotProductAttention.
-    `others`: the other arguments of Transformer Engine's module. Values that disable the feature are accepted; others
-        raise an error that names the argument.
+        Transformer Engine does; False orders the rows as queries, keys, values.
+    `attention_dropout`: the dropout probability, by default 0.0 (Transformer Engine: 0.1).
+    `layer_number, attn_mask_type, window_size, bottom_right_diagonal`: passed to DotProductAttention.
+    `softmax_scale, softmax_type, softcap, bounds_check`: passed to DotProductAttention.
+    `others`: the other arguments of Transformer Engine's module. A value that disables the feature of its argument is
+        accepted; any other value raises an error that names the argument.
 
     score_mod, score_mod_bprop and their tensors are arguments of forward().
     """
@@ -111,11 +111,12 @@ class MultiheadAttention(nn.Module):
 
         `hidden_states`: the input of the query projection, and for self attention of the key and value projections.
         `encoder_output`: the input of the key and value projections for cross attention.
-        `attention_mask, score_mod, score_mod_bprop, score_mod_tensors, score_mod_bprop_tensors, attn_mask_type,
-            window_size, bottom_right_diagonal, core_attention_bias_type, core_attention_bias, alibi_slopes,
-            cu_seqlens_q, cu_seqlens_kv, max_seqlen_q, max_seqlen_kv`: passed to DotProductAttention.forward.
-        `others`: further arguments of DotProductAttention.forward. rotary_pos_emb raises an error: rotate queries and
-            keys in a module of your own.
+        `attention_mask, attn_mask_type, window_size, bottom_right_diagonal`: passed to DotProductAttention.forward.
+        `score_mod, score_mod_bprop, score_mod_tensors, score_mod_bprop_tensors`: passed to DotProductAttention.forward.
+        `core_attention_bias_type, core_attention_bias, alibi_slopes`: passed to DotProductAttention.forward.
+        `cu_seqlens_q, cu_seqlens_kv, max_seqlen_q, max_seqlen_kv`: passed to DotProductAttention.forward.
+        `others`: further arguments of DotProductAttention.forward. The argument rotary_pos_emb raises an error: rotate
+            queries and keys in a module of your own.
         """
         problems = others_refused("MultiheadAttention.forward", {
             name: others.pop(name) for name in list(others) if name in _FORWARD_OTHERS or name in _HINTS},

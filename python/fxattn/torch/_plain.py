@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The kernels of fxattn::fwd and fxattn::bwd by ctypes, for use without libfxattn_torch (_operators.py). They do in
-Python what python/csrc/torch_call.c and torch_problem.c do in C, for CPU tensors only."""
+"""The kernels of fxattn::fwd and fxattn::bwd by ctypes, for use without libfxattn_torch (_operators.py). The kernels do
+in Python what python/csrc/torch_call.c and torch_problem.c do in C, for CPU tensors only."""
 import ctypes
 import functools
 from typing import Any, Callable, Dict, Iterator, List, Optional, Sequence, Tuple, TypeVar

@@ -5,8 +5,8 @@ Under torch.compile, Dynamo runs record() instead of the tracer. Program text be
 Callbacks are called with a RecordedGraph, which records the operations that they call. Dynamo guards everything that a
 callback reads (attributes of its object, closures, globals), so that a changed value causes a recompilation. The
 recording is plain data, which is part of the compiled graph; tensors and numbers, which may change from call to call,
-are operands. When the operator runs (_dynamo.py), replay() makes a Given from data and operands. Its callbacks repeat
-the recorded operations, and the tracer traces them like any other callbacks.
+are operands. When the operator runs (_dynamo.py), replay() makes a Given from data and operands. The Given has
+callbacks that repeat the recorded operations; the tracer traces them like any other callbacks.
 """
 import functools
 from typing import Any, Callable, Dict, List, Mapping, Optional, Sequence, Tuple
@@ -59,7 +59,7 @@ class _Script:
 
 
 class RecordedNode:
-    """A tensor of the recorded graph. Its set_... methods return the node, so that calls can be chained."""
+    """A tensor of the recorded graph. The set_... methods return the node, so that calls can be chained."""
 
     def __init__(self, script: _Script, place: Any, known: Dict[str, Any]) -> None:
         self.script, self.place, self.known = script, place, known
@@ -85,7 +85,7 @@ class RecordedNode:
 
 
 class RecordedGraph:
-    """The graph that a callback gets while it is recorded. It has the same methods as the tracer's graph."""
+    """The graph that a callback gets while it is recorded. RecordedGraph has the same methods as the tracer's graph."""
 
     def __init__(self, script: _Script) -> None:
         self._script = script

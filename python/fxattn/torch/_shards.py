@@ -2,11 +2,11 @@
 """The shards of a sequence on the P processes of a group (ring.py): the positions of local rows and keys, and which
 pairs of processes a mask leaves work for.
 
-- contiguous: process r has the r-th part. Parts may have different lengths.
-- zigzag: the sequence has 2 * P chunks; process r has the r-th chunk and the r-th from the end, so that causal masks
-  give all processes the same work. All parts have the same, even length.
-- striped: process r has positions r, r + P, r + 2 * P, ... Lengths differ by at most one; earlier processes have the
-  longer parts.
+* contiguous: process r has the r-th part. The parts may have different lengths.
+* zigzag: the sequence has 2 * P chunks; process r has the r-th chunk and the r-th from the end, so that causal masks
+  give all processes the same work. With zigzag all parts have the same, even length.
+* striped: process r has positions r, r + P, r + 2 * P, ... With striped, lengths differ by at most one; earlier
+  processes have the longer parts.
 """
 import ctypes
 from typing import Any, List, NamedTuple, Optional, Sequence, Tuple
@@ -26,7 +26,7 @@ _TILE_EMPTY = _abi.TILE_EMPTY
 
 
 class Segment(NamedTuple):
-    """Local indices begin to begin + size - 1, at positions base, base + step, base + 2 * step, ..."""
+    """A range of `size` local indices from `begin` on, whose positions are base, base + step, base + 2 * step, ..."""
 
     begin: int
     base: int
@@ -87,8 +87,8 @@ class Mask:
         self.box.lo[place], self.box.hi[place] = low, high
 
     def leaves(self, rank: int, other: int) -> bool:
-        """Returns False if no row of process `rank` attends to a key of process `other`; else True, or if this is
-        unknown."""
+        """Returns False if it is certain that no row of process `rank` attends to a key of process `other`; else
+        True."""
         if self.program is None:
             return self.rows.lengths[rank] > 0 and self.keys.lengths[other] > 0
         for a in self.rows.segments(rank):

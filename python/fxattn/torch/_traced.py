@@ -15,8 +15,8 @@ DEFAULT_FLOATS = (math.nan, 0.0)
 
 
 def told_of_scores(q: Tensor) -> Dict[str, Any]:
-    """Returns the keywords `device` and `dtype` of trace(), which functions see as those of scores. None stands for the
-    host and for f32. As in PyTorch, scores are f64 for f64 inputs, else f32."""
+    """Returns the keywords `device` and `dtype` of trace(), which functions see as device and dtype of scores. A device
+    None is the host, a dtype None is f32. As in PyTorch, scores are f64 for f64 inputs, else f32."""
     return {"device": None if q.is_cpu else q.device, "dtype": q.dtype if q.dtype is torch.float64 else None}
 
 
@@ -43,8 +43,8 @@ def is_there(value: Any) -> bool:
 
 
 def has_scalars_there(scale: Any, values: Sequence[Any], config: Sequence[int], extras: Sequence[Tensor]) -> bool:
-    """Returns True if scale, a param or the seed is on a device, so that the run must read all of them from its
-    memory."""
+    """Returns True if scale, a param or the seed is on a device, so that the run must read all of these numbers from
+    device memory."""
     slots = config[ops.SLOTS] if len(config) > ops.SLOTS else 0
     seeded = slots >> _abi.SLOT_SEED & 1 and is_there(extras[ops.extra_place(slots, _abi.SLOT_SEED)])
     return bool(seeded) or is_there(scale) or any(map(is_there, values))
@@ -112,7 +112,7 @@ def _tensors_of(traced: Any) -> Sequence[Tensor]:
 
 def call_of(traced: Any, scale: Any, config: Sequence[int], dropout_p: float = 0.0,
             extras: Sequence[Tensor] = ()) -> Call:
-    """Returns the Call of a traced function. `traced` None: the identity function."""
+    """Returns the Call of a traced function, or of the identity function if `traced` is None."""
     if (dropout_p or isinstance(scale, Tensor)) and has_scalars_there(scale, (), config, extras):
         device = scale.device if is_there(scale) else extras[ops.extra_place(config[ops.SLOTS], _abi.SLOT_SEED)].device
         tensors, params = ((), ()) if traced is None else (_tensors_of(traced), traced.params)

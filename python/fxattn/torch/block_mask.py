@@ -149,7 +149,7 @@ def create_block_mask(mask_mod: MaskMod, B: Optional[int], H: Optional[int], Q_L
 
     `B, H`: batch size and number of heads; None if the mask is the same for all.
     `Q_LEN, KV_LEN`: the numbers of rows and keys of the attention.
-    `device`: the device of the attention's tensors. Default: the current accelerator, else the CPU.
+    `device`: the device of the attention's tensors, by default the current accelerator or else the CPU.
     `BLOCK_SIZE, separate_full_blocks, compute_dq_write_order, dq_kv_order`: determine the lists in PyTorch's attributes
         of the BlockMask, which fxattn does not use.
     `_compile`: has no effect.
@@ -182,7 +182,8 @@ def create_block_mask(mask_mod: MaskMod, B: Optional[int], H: Optional[int], Q_L
 # ---- Conversion of a BlockMask to a mask_mod -------------------------------------------------------------------------
 
 class _Kept:
-    """The mask_mod made from a mask's lists, cached in the mask. Pickled and deep copies have None in its place."""
+    """The mask_mod made from a mask's lists, cached in the mask. Pickled and deep copies of a mask have None in place
+    of the cached mask_mod."""
 
     def __init__(self, lists: Tuple[Any, ...], mod: Any, sizes: Tuple[Any, ...], made: Optional[MaskMod]) -> None:
         self.lists, self.mod, self.sizes, self.made = lists, mod, sizes, made
@@ -244,8 +245,8 @@ def _table_mod(blocks: Tensor, size: Tuple[int, int]) -> MaskMod:
 
 
 def _combined(mod: Optional[MaskMod], some: Optional[MaskMod], full: Optional[MaskMod]) -> MaskMod:
-    """Returns a mask_mod that is True in the blocks of `full`, and in the blocks of `some` where `mod` is True. `some`
-    None: all blocks."""
+    """Returns a mask_mod that is True in the blocks of `full`, and where `mod` is True in the blocks of `some` (in all
+    blocks if `some` is None)."""
     def both(b: Any, h: Any, q_idx: Any, kv_idx: Any) -> Any:
         keep = mod(b, h, q_idx, kv_idx) if mod is not None else None
         if some is not None:

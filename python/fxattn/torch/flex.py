@@ -5,11 +5,11 @@ import:
     from fxattn.torch import flex_attention, create_block_mask
 
 Differences from PyTorch's function:
-- Calls are fused without torch.compile too.
-- The backward pass runs on the CPU too.
-- LSE and row maxima are available on every device.
-- Captured tensors get gradients for all kinds of indexing.
-- kernel_options are checked and then ignored, because they are options of PyTorch's kernels.
+* Calls are fused without torch.compile too.
+* The backward pass runs on the CPU too.
+* LSE and row maxima are available on every device.
+* Captured tensors get gradients for all kinds of indexing.
+* `kernel_options` are checked and then ignored, because they are options of PyTorch's kernels.
 """
 import math
 import warnings
@@ -80,8 +80,8 @@ def _check_tensors(query: Tensor, key: Tensor, value: Tensor) -> None:
 
 
 def _plainly_right(query: Tensor, key: Tensor, value: Tensor, q: Any, k: Any, v: Any) -> bool:
-    """Returns True if _check_tensors and _check_heads would find no error, by a few comparisons. False only means that
-    these checks must run."""
+    """Returns True if a few comparisons show that _check_tensors and _check_heads would find no error. If the result is
+    False, the two checks must run."""
     return (len(q) == 4 and len(k) == 4 and len(v) == 4 and q[3] == k[3] and q[1] == k[1] and k[:3] == v[:3]
             and not query.is_meta and query.device == key.device == value.device)
 
@@ -207,8 +207,8 @@ def _refuse_gradient(gradient: Any) -> NoReturn:
 
 def mixed_inputs(query: Tensor, key: Tensor, value: Tensor) -> Tuple[Tensor, Tensor, Tensor]:
     """Returns query, key and value of different dtypes, or of float8, converted for one call. As in PyTorch's formulas,
-    arithmetic is in f64 if query is f64, else in f32. Float8 is converted without rounding, and its gradient raises an
-    error."""
+    arithmetic is in f64 if query is f64, else in f32. Float8 tensors are converted without rounding, and computing
+    their gradients raises an error."""
     working = torch.float64 if query.dtype == torch.float64 else torch.float32
     narrow = working if query.dtype in _FLOAT8 else query.dtype
 
@@ -336,12 +336,12 @@ def flex_attention(query: Tensor, key: Tensor, value: Tensor, score_mod: Optiona
     `query, key, value`: [B,Hq,L,E], [B,Hkv,S,E] and [B,Hkv,S,Ev], with any strides. The result [B,Hq,L,Ev] has the
         dtype of query and its order of strides. Key and value may have other dtypes than query, also float8. If key and
         value have batch size 1, a block_mask of query's batch size is required, and all batch entries use them.
-    `score_mod`: score_mod(score, b, h, q_idx, kv_idx) returns the new score. None: the score is unchanged.
-    `block_mask`: the mask, made by create_block_mask. None: all pairs are attended.
-    `scale`: the factor of query key^T. Default: 1 / sqrt(E).
+    `score_mod`: score_mod(score, b, h, q_idx, kv_idx) returns the new score; None leaves the score unchanged.
+    `block_mask`: the mask, made by create_block_mask; None means that all pairs are attended.
+    `scale`: the factor of query key^T, by default 1 / sqrt(E).
     `enable_gqa`: True allows Hq to be a multiple of Hkv.
     `return_aux`: with AuxRequest(lse, max_scores), returns (out, AuxOutput). LSE is differentiable.
-    `return_lse`: returns (out, lse). Deprecated in PyTorch.
+    `return_lse`: returns (out, lse); deprecated in PyTorch.
     `kernel_options`: checked and not used.
 
     Rows that attend to no key are 0, with lse -inf.

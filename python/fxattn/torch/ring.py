@@ -5,10 +5,11 @@ Each process has some rows of Q and some of K and V (_shards.py defines which). 
 the ring of processes. Each process attends its rows to each part and merges the result into out and lse (fxa_merge), so
 that out and lse are those of the entire sequence. The next part is received while the current part is computed. The
 backward pass sends the parts around the ring again, together with their gradients, which return to the part's own
-process at the end. It uses the LSE of the entire sequence, so that each part yields its share of every gradient.
+process at the end. The backward pass uses the LSE of the entire sequence, so that each part yields its share of every
+gradient.
 
-The program gets positions in the entire sequence, by coordinate maps of the library. Any score_mod, any mask_mod and
-dropout therefore work. Parts in which the mask leaves no pair are not computed. Partial results are f32 (f64 for f64
+By coordinate maps of the library the program gets positions in the entire sequence, so any score_mod and mask_mod
+works, and dropout too. Parts in which the mask leaves no pair are not computed. Partial results are f32 (f64 for f64
 inputs) and are rounded once.
 """
 import contextlib
@@ -51,7 +52,7 @@ _ROWS, _KEYS, _SEED, _TOLD = range(_FIRST + len(_SAME), _FIRST + len(_SAME) + 4)
 
 
 class _Ring:
-    """The process group of a call, and the shards of rows and keys on it."""
+    """The process group of a call, and how rows and keys are sharded over its processes."""
 
     def __init__(self, group: Any) -> None:
         if not dist.is_initialized():
@@ -380,12 +381,12 @@ def ring_attention(q: Tensor, k: Tensor, v: Tensor, score_mod: Mod = None, mask_
         DTensors that are sharded along the sequence are accepted too: their mesh is the group, and the results are
         sharded in the same way.
     `order`: which positions each process has: contiguous, zigzag or striped (see split_sequence).
-    `group`: the group of processes. Default: all processes.
+    `group`: the group of processes, by default all processes.
     `score_mod, mask_mod`: FlexAttention's functions, or program text or a Program with `params` and `tensors` by name;
-        the same on all processes. In them, q and k are positions in the entire sequence.
-    `scale`: the factor of Q K^T. Default: 1 / sqrt(D).
-    `is_causal, window`: built-in masks. With is_causal, k <= q. With window=(left, right), q - left <= k <= q + right,
-        where None or -1 means unlimited.
+        the same on all processes. Functions and programs get the positions q and k in the entire sequence.
+    `scale`: the factor of Q K^T, by default 1 / sqrt(D).
+    `is_causal, window`: built-in masks. Pairs with k <= q are attended with is_causal, and those with q - left <= k <=
+        q + right with window=(left, right), where None or -1 means unlimited.
     `bottom_right`: aligns the built-in masks to the last row and key of the entire sequence.
     `sinks`: [H], a learned score per query head.
     `dropout_p, seed`: dropout drops the pairs that a single process would drop with this seed. Without `seed`, a seed

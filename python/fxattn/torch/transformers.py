@@ -59,7 +59,7 @@ def _causal(b: Any, h: Any, q_idx: Any, kv_idx: Any) -> Any:
 
 
 def _both(first: Optional[Callable[..., Any]], second: Optional[Callable[..., Any]]) -> Optional[Callable[..., Any]]:
-    """Returns the mask_mod `first` and `second`; None if both are None, which masks nothing."""
+    """Returns the mask_mod that is True where `first` and `second` are; None if both are None, which masks nothing."""
     if first is None or second is None:
         return second if first is None else first
     return lambda b, h, q_idx, kv_idx: first(b, h, q_idx, kv_idx) & second(b, h, q_idx, kv_idx)
@@ -152,7 +152,8 @@ def _reader(table: Tensor, what: str, sizes: Tuple[int, ...]) -> Callable[..., A
 
 def _without_mask(module: Any, sizes: Tuple[int, ...], is_causal: Optional[bool], window: Optional[int]) -> Any:
     """Returns the mask_mod for attention_mask=None, with the meaning that SDPA has in transformers: causal if the
-    module is causal, aligned to the first row and key; a single row is the last row. A causal window is applied too."""
+    module is causal, aligned to the first row and key; a single row is the last row. With causal masks a sliding window
+    is applied too."""
     rows, keys = sizes[2], sizes[3]
     causal = getattr(module, "is_causal", True) if is_causal is None else is_causal
     if not causal or (rows == 1 and window is None):
@@ -305,9 +306,10 @@ def attention_forward(module: Any, query: Tensor, key: Tensor, value: Tensor, at
                       position_bias: Optional[Tensor] = None, s_aux: Optional[Tensor] = None,
                       indices: Optional[Tensor] = None, block_indices: Optional[Tensor] = None,
                       sinks: Optional[Tensor] = None, **kwargs: Any) -> Tuple[Tensor, None]:
-    """Computes the attention of a layer for transformers. Returns (out [B,S,H,D], None). is_causal and sliding_window
-    are used only if attention_mask is None; otherwise the mask includes them. Keywords that would change the result and
-    are not supported raise ArgumentError. Keywords for other implementations, such as position_ids, are ignored."""
+    """Computes the attention of a layer for transformers. Returns (out [B,S,H,D], None). The options is_causal and
+    sliding_window are used only if attention_mask is None; otherwise the mask includes them. Keywords that would change
+    the result and are not supported raise ArgumentError. Keywords for other implementations, such as position_ids, are
+    ignored."""
     for name, what in _REFUSED.items():
         if kwargs.get(name) is not None:
             raise ArgumentError("attn_implementation=\"fxattn\" does not have %s (keyword %s)" % (what, name))
