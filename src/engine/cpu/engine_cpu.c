@@ -230,7 +230,8 @@ static const char *cpu_description(const void *code, const fxa__problem *p) {
     return ((const fxa__cpu_code *)code)->detail;
 }
 
-/* Every tape, in the order of the run. */
+/* Prints the tapes in the order in which a run executes them, after a line that says what the letters of registers
+ * mean. */
 static void cpu_dump(const void *code, const fxa__problem *p, fxa__writer *w) {
     const fxa__cpu_code *c = code;
     bool backward = p->in.pass == FXA_BACKWARD, own = p->in.bprop != NULL;
@@ -238,12 +239,16 @@ static void cpu_dump(const void *code, const fxa__problem *p, fxa__writer *w) {
         const char *name;
         const fxa__tape *tape;
         const fxa_program *program;
-        bool wanted; /* no tape then means that there is nothing to do */
+        bool wanted; /* false: the pass has no such tape; true with tape == NULL: the tape would be empty */
     } tapes[] = {{"mask", c->mask, c->program, c->mask != NULL},
                  {c->joined ? "score and derivative" : "score", c->score, c->program, true},
                  {"score and mask", c->masked, c->program, c->masked != NULL},
                  {"derivative", c->derivative, c->by_score, backward && !c->joined && (!own || c->derivative)},
                  {"backward of your own", c->bprop, p->bprop, backward && own}};
+    bool any = false;
+    for (size_t i = 0; i < sizeof tapes / sizeof *tapes; i++) any = any || (tapes[i].wanted && tapes[i].tape);
+    if (any)
+        fxa__write_format(w, "registers: u per batch entry, r per row, c per key, s per head and key, x per pair\n");
     for (size_t i = 0; i < sizeof tapes / sizeof *tapes; i++) {
         if (!tapes[i].wanted) continue;
         fxa__write_format(w, "%s%s\n", tapes[i].name, tapes[i].tape ? "" : ": nothing to compute");

@@ -1,18 +1,16 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * A tape as lines for people: the instructions of each level, from what is computed once per batch entry to what is
- * computed for each pair. Registers are named by their level (u0, r0, c0, s0, x0), those of inputs, params and
- * constants by what they hold.
+ * Prints row bytecode as text for reports: the instructions of each level, from those executed once per batch entry to
+ * those executed for each pair. A register is printed as a letter for its level and its number ("r2"), a register that
+ * holds an input, a param or a constant as the name or value that it holds.
  */
 #include "tape_code.h"
 
-#include <ctype.h>
-
 typedef struct tape_text {
     const fxa__tape *tape;
-    const fxa_program *program; /* that it was made of: names of params and tensors */
+    const fxa_program *program; /* the program that the tape was made from; has the names of params and tensors */
     fxa__writer *w;
-    int level; /* whose places are meant */
+    int level; /* the level whose instructions are printed */
 } tape_text;
 
 /* ---- Operands ---------------------------------------------------------------------------------------------------- */
@@ -47,7 +45,7 @@ static void text_place(const tape_text *t, int32_t number) {
         fxa__write_format(t->w, "%c%d", letters[place->space], (int)place->reg);
 }
 
-/* sign * k + what the place holds. */
+/* Prints sign * k + the value of a place: "-k + r1". */
 static void text_line(const tape_text *t, int sign, int32_t place) {
     const fxa__tape_leaf *leaf = text_leaf_at(t->tape, &t->tape->level[t->level].places[place]);
     fxa__write_format(t->w, sign < 0 ? "-k" : "k");
@@ -56,7 +54,7 @@ static void text_line(const tape_text *t, int sign, int32_t place) {
     text_place(t, place);
 }
 
-/* The element of a tensor that a load or a sum means. */
+/* Prints the element of a tensor that a load reads or a gradient is added to: "t[h, k]". */
 static void text_access(const tape_text *t, const fxa__tape_access *a) {
     fxa__write_format(t->w, "%s[", t->program->tensors[a->tensor].name);
     for (int i = 0; i < a->rank; i++) {
@@ -75,7 +73,7 @@ static void text_access(const tape_text *t, const fxa__tape_access *a) {
         fxa__write_format(t->w, ") + ");
         text_place(t, a->shift);
     }
-    fxa__write_format(t->w, a->word ? "] (word %d)" : "]", a->word);
+    fxa__write_format(t->w, a->word == 0 ? "]" : a->word == 1 ? "] (bytes 0-3)" : "] (bytes 4-7)");
 }
 
 static void text_range(const tape_text *t, const fxa__tape_range *range) {
@@ -94,31 +92,65 @@ static void text_range(const tape_text *t, const fxa__tape_range *range) {
 
 /* ---- Instructions ------------------------------------------------------------------------------------------------ */
 
-/* An id of tape_ops.def without the letters of its operands and its type: MUL_F_Ff is mul. */
-static void text_name(const tape_text *t, const fxa__tape_info *info) {
-    char name[32], letters[5] = {'_', info->a, info->b, info->c, 0};
-    size_t n = 0;
-    letters[1 + strcspn(letters + 1, "_")] = 0;
-    while (info->id[n] && n + 1 < sizeof name) name[n] = (char)tolower((unsigned char)info->id[n]), n++;
-    size_t tail = strlen(letters);
-    if (n > tail && strcmp(info->id + n - tail, letters) == 0) n -= tail;
-    if (n > 2 && name[n - 2] == '_') n -= 2;
-    fxa__write_bytes(t->w, name, n);
+/* Formulas of operations that the program language lacks or writes in another way. A, B and C are the operands. */
+static const struct text_formula {
+    int op;
+    const char *formula;
+} text_formulas[] = {{FXA_OP_SELECT, "A ? B : C"},
+                     {FXA__TAPE_NOT_BOOL, "!A"},
+                     {FXA__TAPE_FILL, "A"},
+                     {FXA__TAPE_COPY, "A"},
+                     {FXA__TAPE_FMA, "A * B + C"},
+                     {FXA__TAPE_FMS, "A * B - C"},
+                     {FXA__TAPE_FNMA, "C - A * B"},
+                     {FXA__TAPE_TANH_MUL, "tanh(A * B) * C"},
+                     {FXA__TAPE_TANH_DIV, "tanh(A / B) * C"},
+                     {FXA__TAPE_SLOPE, "mulz(A, C - B * B)"},
+                     {FXA__TAPE_FLOAT_ADD, "float(A + B)"},
+                     {FXA__TAPE_FLOAT_SUB, "float(A - B)"},
+                     {FXA__TAPE_LINE_UP, "B * float(C + A)"},
+                     {FXA__TAPE_LINE_DOWN, "B * float(C - A)"},
+                     {FXA__TAPE_MASK_EQ, "A == B ? C : -inf"},
+                     {FXA__TAPE_MASK_NE, "A != B ? C : -inf"},
+                     {FXA__TAPE_MASK_LT, "A < B ? C : -inf"},
+                     {FXA__TAPE_MASK_LE, "A <= B ? C : -inf"},
+                     {FXA__TAPE_GUARD, "A == 0 ? 0 : B"}};
+
+/* Prints an operation of the program language in its syntax: "r1 + r2", "-x0", "tanh(x0)". */
+static void text_language_operation(const tape_text *t, int op, const int32_t *operands, int n) {
+    const fxa__op_info *info = fxa__op_info_get((uint32_t)op);
+    if (info->form == FXA__INFIX && n == 2) {
+        text_place(t, operands[0]);
+        fxa__write_format(t->w, " %s ", info->text);
+        text_place(t, operands[1]);
+        return;
+    }
+    fxa__write_format(t->w, info->form == FXA__PREFIX ? "%s" : "%s(", info->text);
+    for (int i = 0; i < n; i++) {
+        if (i) fxa__write_format(t->w, ", ");
+        text_place(t, operands[i]);
+    }
+    fxa__write_format(t->w, info->form == FXA__PREFIX ? "" : ")");
 }
 
 static void text_operation(const tape_text *t, const fxa__tape_ins *ins) {
     const fxa__tape_info *info = &fxa__tape_infos[ins->op];
-    const char letters[] = {info->a, info->b, info->c};
-    const int32_t places[] = {ins->a, ins->b, ins->c};
+    const int32_t operands[] = {ins->a, ins->b, ins->c};
+    const char *formula = NULL;
     bool adds = info->op == FXA__TAPE_LINE_UP || info->op == FXA__TAPE_LINE_DOWN;
+    for (size_t i = 0; i < sizeof text_formulas / sizeof *text_formulas; i++)
+        if (text_formulas[i].op == info->op) formula = text_formulas[i].formula;
     text_place(t, ins->dst);
     fxa__write_format(t->w, adds ? " += " : " = ");
-    text_name(t, info);
-    for (int i = 0; i < 3 && letters[i] != '_'; i++) {
-        fxa__write_format(t->w, i ? ", " : "(");
-        text_place(t, places[i]);
+    if (!formula)
+        text_language_operation(t, info->op, operands, (info->a != '_') + (info->b != '_') + (info->c != '_'));
+    for (; formula && *formula; formula++) {
+        if (*formula >= 'A' && *formula <= 'C')
+            text_place(t, operands[*formula - 'A']);
+        else
+            fxa__write_bytes(t->w, formula, 1);
     }
-    fxa__write_format(t->w, ")\n");
+    fxa__write_format(t->w, "\n");
 }
 
 static void text_instruction(const tape_text *t, const fxa__tape_ins *ins) {
@@ -151,7 +183,7 @@ static void text_instruction(const tape_text *t, const fxa__tape_ins *ins) {
 
 /* ---- A mask alone ------------------------------------------------------------------------------------------------ */
 
-/* Where the term that ends at `last` begins, its operands included. */
+/* Returns the index of the first term of the subexpression that ends at term `last`. Terms are in postfix order. */
 static size_t text_begin(const fxa__tape *tape, size_t last) {
     int operands = tape->terms[last].kind == TAPE_BITS_NOT      ? 1
                    : tape->terms[last].kind == TAPE_BITS_SELECT ? 3
@@ -161,7 +193,7 @@ static size_t text_begin(const fxa__tape *tape, size_t last) {
     return last;
 }
 
-/* The term that ends at `last`. Operands are found from the last one back. */
+/* Prints the subexpression that ends at term `last`. */
 static void text_term(const tape_text *t, size_t last) {
     static const char *const between[] = {
         [TAPE_BITS_AND] = " && ", [TAPE_BITS_OR] = " || ", [TAPE_BITS_XOR] = " xor ", [TAPE_BITS_SELECT] = " : "};
@@ -169,7 +201,7 @@ static void text_term(const tape_text *t, size_t last) {
     switch (term->kind) {
     case TAPE_BITS_RANGE: text_range(t, &t->tape->ranges[term->leaf]); return;
     case TAPE_BITS_TEST: text_place(t, t->tape->tests[term->leaf]); return;
-    case TAPE_BITS_PART: fxa__write_format(t->w, "part %d", (int)term->leaf); return;
+    case TAPE_BITS_PART: fxa__write_format(t->w, "m%d", (int)term->leaf); return;
     case TAPE_BITS_NOT:
         fxa__write_format(t->w, "!(");
         text_term(t, last - 1);
@@ -177,7 +209,7 @@ static void text_term(const tape_text *t, size_t last) {
         return;
     default: break;
     }
-    size_t second = text_begin(t->tape, last - 1) - 1; /* where the operand before the last one ends */
+    size_t second = text_begin(t->tape, last - 1) - 1; /* last term of the operand before the last one */
     fxa__write_format(t->w, "(");
     if (term->kind == TAPE_BITS_SELECT) {
         text_term(t, text_begin(t->tape, second) - 1);
@@ -192,16 +224,16 @@ static void text_term(const tape_text *t, size_t last) {
 static void text_formula(const tape_text *t) {
     const fxa__tape *tape = t->tape;
     for (size_t i = 0; i < tape->n_parts; i++) {
-        fxa__write_format(t->w, "  part %d, for each pair\n", (int)i);
+        fxa__write_format(t->w, "  for each pair, for m%d (true where out is 0)\n", (int)i);
         for (size_t k = 0; k < tape->parts[i].n_ins; k++)
             text_instruction(t, &tape->level[TAPE_FULL].ins[tape->parts[i].ins + k]);
     }
-    fxa__write_format(t->w, "  rows of bits\n    mask = ");
+    fxa__write_format(t->w, "  for each row, 64 pairs at a time\n    mask = ");
     text_term(t, tape->n_terms - 1);
     fxa__write_format(t->w, "\n");
 }
 
-/* ---- All of it --------------------------------------------------------------------------------------------------- */
+/* ---- The entire tape --------------------------------------------------------------------------------------------- */
 
 void fxa__tape_print(const fxa__tape *tape, const fxa_program *program, fxa__writer *w) {
     static const char *const often[TAPE_LEVELS] = {"for each batch entry", "for each row", "for each key",
@@ -213,14 +245,14 @@ void fxa__tape_print(const fxa__tape *tape, const fxa_program *program, fxa__wri
         if (level->n_ins) fxa__write_format(w, "  %s\n", often[t.level]);
         for (size_t i = 0; i < level->n_ins; i++) {
             if (t.level == TAPE_FULL && tape->n_value && i == tape->n_value)
-                fxa__write_format(w, "  and on the way back\n");
+                fxa__write_format(w, "  for each pair, derivative\n");
             text_instruction(&t, &level->ins[i]);
         }
     }
     t.level = TAPE_FULL;
     if (tape->alone) text_formula(&t);
     for (size_t i = 0; !tape->alone && i < tape->n_tests; i++) {
-        fxa__write_format(w, "    the whole row = -inf unless ");
+        fxa__write_format(w, "    out = -inf in the entire row unless ");
         text_place(&t, tape->tests[i]);
         fxa__write_format(w, "\n");
     }
