@@ -12,6 +12,21 @@
 
 enum { REPORT_WIDTH = 72, REPORT_LINES = 64 }; /* maximum bytes of an expression and maximum lines of a list */
 
+static const char *const report_rate_texts[FXA__RATES] = {
+    [FXA__RATE_RUN] = "per run",   [FXA__RATE_BATCH] = "per batch entry", [FXA__RATE_HEAD] = "per head",
+    [FXA__RATE_ROW] = "per row",   [FXA__RATE_KEY] = "per key",           [FXA__RATE_HEAD_KEY] = "per head and key",
+    [FXA__RATE_PAIR] = "per pair", [FXA__RATE_DIAGONAL] = "per diagonal",
+};
+static const char *const report_sum_texts[FXA__GRAD_KINDS] = {
+    [FXA__GRAD_ONE] = "sum over all pairs",
+    [FXA__GRAD_HEAD] = "sum over the pairs of a head or batch entry",
+    [FXA__GRAD_ROW] = "sum over the pairs of a row",
+    [FXA__GRAD_KEY] = "sum over the pairs of a key",
+    [FXA__GRAD_DENSE] = "one element for each row and key",
+    [FXA__GRAD_DIAGONAL] = "sum over the pairs of a diagonal",
+    [FXA__GRAD_SCATTER] = "scattered sum, at indices that depend on data",
+};
+
 typedef struct report {
     fxa__writer w;
     const fxa_program *p, *d; /* the program and its derivative */
@@ -43,7 +58,7 @@ static void report_rates(report *r, const fxa__depend *sets, const uint8_t *kept
                 more++;
                 continue;
             }
-            fxa__write_format(&r->w, "%-9s ", fxa__lower_rate_name((fxa__rate)rate));
+            fxa__write_format(&r->w, "%-16s  ", report_rate_texts[rate]);
             fxa__program_print_value(r->p, i, REPORT_WIDTH, &r->w);
             fxa__write_format(&r->w, "\n");
         }
@@ -65,8 +80,7 @@ static void report_grads(report *r, const fxa__depend *sets) {
             if (j) fxa__write_format(&r->w, ", ");
             fxa__program_print_value(r->d, out->index[j], REPORT_WIDTH, &r->w);
         }
-        fxa__write_format(&r->w, "%s: %s\n", tensor ? "]" : "",
-                          fxa__lower_grad_name(fxa__lower_grad(r->d, i, sets).kind));
+        fxa__write_format(&r->w, "%s: %s\n", tensor ? "]" : "", report_sum_texts[fxa__lower_grad(r->d, i, sets).kind]);
     }
 }
 
@@ -145,7 +159,12 @@ static void report_part(report *r, const fxa__part *part) {
         fxa__write_format(&r->w, part->negated ? "not " : "");
         fxa__program_print_value(r->p, part->node, REPORT_WIDTH, &r->w);
     }
-    fxa__write_format(&r->w, part->needs_small_bound ? "   (where that does not pass 2^30)\n" : "\n");
+    if (part->needs_small_bound) {
+        fxa__write_format(&r->w, "   (if -2^30 <= ");
+        fxa__program_print_value(r->p, part->bound, REPORT_WIDTH, &r->w);
+        fxa__write_format(&r->w, " <= 2^30)");
+    }
+    fxa__write_format(&r->w, "\n");
 }
 
 static void report_conjuncts(report *r) {

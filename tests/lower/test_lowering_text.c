@@ -15,14 +15,13 @@ static const struct {
     {"", FXA_DUMP_CONJUNCTS, ""},
     {"", FXA_DUMP_FUSED, ""},
     {"tensor u : f32[2]\ntensor v : f32[2]\nscore = score + u[h, q] * v[h, k]", FXA_DUMP_CLASSES,
-     "row       u[h, q]\nhead key  v[h, k]\npair      u[h, q] * v[h, k]\ngrad u[h, q]: row\ngrad v[h, k]: key\n"},
-    {"param w : int\nmask = k <= q + w", FXA_DUMP_CONJUNCTS,
-     "causal    k <= q + w   (where that does not pass 2^30)\n"},
+     "per row           u[h, q]\nper head and key  v[h, k]\nper pair          u[h, q] * v[h, k]\n"
+     "grad u[h, q]: sum over the pairs of a row\ngrad v[h, k]: sum over the pairs of a key\n"},
+    {"param w : int\nmask = k <= q + w", FXA_DUMP_CONJUNCTS, "causal    k <= q + w   (if -2^30 <= w <= 2^30)\n"},
     {"param w : int\nmask = q - k < w", FXA_DUMP_CONJUNCTS, "window    q - k <= w - 1\n"},
-    {"param w : int\nmask = k <= q - w", FXA_DUMP_CONJUNCTS,
-     "causal    k <= q - w   (where that does not pass 2^30)\n"},
+    {"param w : int\nmask = k <= q - w", FXA_DUMP_CONJUNCTS, "causal    k <= q - w   (if -2^30 <= w <= 2^30)\n"},
     {"param w : int\nmask = q - k + w <= 7", FXA_DUMP_CONJUNCTS,
-     "window    q - k <= -w + 7   (where that does not pass 2^30)\n"},
+     "window    q - k <= -w + 7   (if -2^30 <= w <= 2^30)\n"},
     {"tensor n : i32[1]\nmask = k <= q || k < n[b]", FXA_DUMP_CONJUNCTS, "prefix    k <= q || k <= n[b] - 1\n"},
     {"mask = k < k_len && k - k_len <= q - q_len", FXA_DUMP_CONJUNCTS,
      "causal    k <= q + k_len - q_len\nlength    k <= k_len - 1\n"},
@@ -79,7 +78,7 @@ TEST(long_reports_are_cut_off) {
     T_INT(report_count(text, "key       a[k"), 64);
     T_HAS(text, "... and 6 more\n");
     T_OK(fxa_program_dump(p, FXA_DUMP_CLASSES, text, sizeof text, NULL, &err)); /* without `needed` */
-    T_INT(report_count(text, "key       ") + report_count(text, "row       "), 64);
+    T_INT(report_count(text, "per key  ") + report_count(text, "per row  "), 64);
     T_HAS(text, " more\n");
     T_HAS(text, " more gradients\n");
     fxa_program_destroy(p);
