@@ -12,40 +12,41 @@ typedef struct language_line {
 } language_line;
 
 static const language_line language_statements[] = {
-    {"param NAME : float", "a scalar that each run gives; or : int; with = 20 at its end that is the default"},
+    {"param NAME : float",
+     "a float whose value is given to each run (: int for an int); = 20 at the end of the line sets a default"},
     {"tensor NAME : DTYPE[RANK]",
-     "a captured tensor, of f64 f32 f16 bf16 e4m3 e5m2 i64 i32 i16 i8 u8 bool and rank 0 to 5; f64 "
-     "is rounded to f32 unless Q is f64, i64 saturates to 32 bits"},
-    {"let NAME = EXPR", "a name for a value"},
-    {"fn NAME(X, Y) = EXPR", "a function: calls are replaced by EXPR with X and Y as given"},
-    {"score = EXPR", "the new score, a float; starts as scale * q.k"},
-    {"mask = EXPR", "whether the pair is attended, a bool; starts as true"},
-    {"dscore = EXPR", "in backward programs (--bprop): the gradient by the score as it came in"},
+     "a captured tensor of rank 0 to 5; DTYPE is f64, f32, f16, bf16, e4m3, e5m2, i64, i32, i16, i8, u8 or bool; f64 "
+     "is rounded to f32 unless Q is f64; i64 saturates to 32 bits"},
+    {"let NAME = EXPR", "a name for the value of EXPR"},
+    {"fn NAME(X, Y) = EXPR", "a function; a call is replaced by EXPR, with the arguments in place of X and Y"},
+    {"score = EXPR", "sets the new score, a float; without such a line it is scale * q.k"},
+    {"mask = EXPR", "sets the mask, a bool that is true for attended pairs; without such a line it is true"},
+    {"dscore = EXPR", "in backward programs (--bprop): sets the gradient with respect to the raw score"},
 };
 static const language_line language_loops[] = {
-    {"sum(i, n, EXPR)", "EXPR for i = 0 to n - 1, added up; n is a constant"},
-    {"any(i, n, EXPR)", "the same with ||"},
-    {"all(i, n, EXPR)", "the same with &&"},
+    {"sum(i, n, EXPR)", "the sum of EXPR for i = 0 to n - 1; n is a constant"},
+    {"any(i, n, EXPR)", "true if EXPR is true for at least one i from 0 to n - 1"},
+    {"all(i, n, EXPR)", "true if EXPR is true for every i from 0 to n - 1"},
 };
 static const language_line language_values[] = {
-    {"12  0x1F", "int, of 32 bits; sums and products wrap"},
-    {"1.5  1e-3  inf  nan  pi", "float"},
-    {"true  false", "bool; converted to 1 and 0 where a number is needed"},
-    {"NAME[i, j]", "an element of a tensor; a negative index counts from the end, one still outside reads 0"},
-    {"", "of i64: limited to 32 bits, but == and != of two such elements compare all 64"},
+    {"12  0x1F", "an int of 32 bits; sums and products wrap around"},
+    {"1.5  1e-3  inf  nan  pi", "a float"},
+    {"true  false", "a bool; converted to 1 or 0 where a number is needed"},
+    {"NAME[i, j]", "an element of a tensor; a negative index counts from the end, an index out of bounds reads 0"},
+    {"", "an i64 element saturates to 32 bits, but == and != of two i64 elements compare all 64 bits"},
 };
 static const char *const language_inputs[FXA_INPUT_COUNT] = {
-    [FXA_INPUT_SCORE] = "float: the score, already scaled",
-    [FXA_INPUT_B] = "int: batch entry",
-    [FXA_INPUT_H] = "int: query head",
+    [FXA_INPUT_SCORE] = "float: the score of the pair, multiplied by the scale",
+    [FXA_INPUT_B] = "int: index of the batch entry",
+    [FXA_INPUT_H] = "int: index of the query head",
     [FXA_INPUT_Q] = "int: position of the query",
     [FXA_INPUT_K] = "int: position of the key",
     [FXA_INPUT_Q_LEN] = "int: number of query rows of this batch entry",
     [FXA_INPUT_K_LEN] = "int: number of keys of this batch entry",
-    [FXA_INPUT_DSCORE] = "float: the gradient by the new score; backward programs only",
+    [FXA_INPUT_DSCORE] = "float: the gradient with respect to the new score; in backward programs only",
     [FXA_INPUT_HEADS] = "int: number of query heads",
-    [FXA_INPUT_Q_ROW] = "int: stored index of the query's row, from 0; --bottom-right does not shift it",
-    [FXA_INPUT_K_ROW] = "int: stored index of the key, from 0",
+    [FXA_INPUT_Q_ROW] = "int: index of the row in Q, from 0; --bottom-right shifts q, but not q_row",
+    [FXA_INPUT_K_ROW] = "int: index of the key in K, from 0",
 };
 
 #define LANGUAGE_COLUMN 30
@@ -76,7 +77,7 @@ static const char *language_first(const fxa_op_syntax_info *s) {
 static const char *language_about(cli *c, const fxa_op_syntax_info *s) {
     const char *first = language_first(s);
     if (!first) return s->about;
-    return cli_format(c, "as %s%s", first, s->form == FXA_SYNTAX_CALL ? "" : ", of bools");
+    return cli_format(c, "the same as %s%s", first, s->form == FXA_SYNTAX_CALL ? "" : ", for bools");
 }
 
 static void language_line_add(cli_buf *out, const char *form, const char *about) {
@@ -100,8 +101,8 @@ static int32_t language_max_level(void) {
 
 static void language_operators(cli *c) {
     int32_t top = language_max_level();
-    buf_text(&c->out, "\nOperators, from loose to tight\n");
-    language_line_add(&c->out, "c ? x : y", "as where; groups to the right");
+    buf_text(&c->out, "\nOperators, from lowest to highest precedence\n");
+    language_line_add(&c->out, "c ? x : y", "the same as where(c, x, y); groups to the right");
     for (int32_t level = 1; level <= top; level++) {
         bool first = true;
         fxa_op_syntax_info s;
@@ -109,8 +110,9 @@ static void language_operators(cli *c) {
             if (s.level != level) continue;
             bool chains = strcmp(s.groups, "left") == 0 || strcmp(s.groups, "right") == 0;
             const char *groups = !first ? "" : chains ? cli_format(c, "; groups to the %s", s.groups) : s.groups;
-            language_line_add(&c->out, language_form(c, &s),
-                              cli_format(c, "%s%s%s", language_about(c, &s), *groups && !chains ? "; " : "", groups));
+            language_line_add(
+                &c->out, language_form(c, &s),
+                cli_format(c, "%s%s%s", language_about(c, &s), *groups && !chains ? "; comparisons " : "", groups));
             first = false;
         }
     }
@@ -136,7 +138,7 @@ void help_language(cli *c) {
         if (s.form == FXA_SYNTAX_CALL) language_line_add(out, language_form(c, &s), language_about(c, &s));
     buf_text(out, "\n");
     language_section(out, "Loops", language_loops, LANGUAGE_COUNT(language_loops));
-    buf_text(out, "\n'fxattn gallery' has programs to start from; docs/program.md is the whole reference.\n");
+    buf_text(out, "\n'fxattn gallery' has programs to start from; docs/program.md is the complete reference.\n");
 }
 
 static void language_json_lines(json *j, const char *key, const language_line *lines, size_t n) {
