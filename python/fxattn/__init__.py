@@ -1,11 +1,10 @@
 # SPDX-License-Identifier: Apache-2.0
-"""fxattn: fused attention with your own score function inside.
+"""fxattn computes fused attention with your own score function inside.
 
     O = softmax( f( scale * Q K^T ; b, h, q, k, your tensors, your scalars ) ) V
 
-The front ends are fxattn.numpy, fxattn.torch and fxattn.jax; this module has the names that they share. Each name is
-imported at its first use, so `import fxattn` is cheap and imports none of numpy, torch and jax.
-"""
+The front ends are fxattn.numpy, fxattn.torch and fxattn.jax; the module fxattn has the names that all front ends share.
+Each name is imported at its first use, so `import fxattn` is cheap and imports none of numpy, torch and jax."""
 import importlib as _importlib
 import typing as _typing
 from importlib.util import find_spec as _find_spec
@@ -64,7 +63,7 @@ def _is_installed(library: str) -> bool:
 
 
 def __dir__() -> _typing.List[str]:
-    """Returns the public names. A front end is listed only if its library is installed, because help() imports every
-    listed name."""
+    """Returns the public names of fxattn. A front end is listed only if its array library is installed, because help()
+    imports every listed name."""
     front_ends = filter(_is_installed, _FRONT_ENDS)
     return sorted({*__all__, "trace", *front_ends, *(name for name in globals() if name.startswith("__"))})

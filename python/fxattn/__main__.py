@@ -1,6 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
-"""`python -m fxattn` and the script `fxattn`: runs the command-line tool, an executable that the package contains. The
-tool replaces the interpreter's process (exec), so signals, pipes and exit codes are the tool's own."""
+"""Runs the command-line tool for `python -m fxattn` and the script `fxattn`. The tool is an executable that the package
+contains. The tool replaces the process of the Python interpreter (exec), so signals, pipes and exit codes are those of
+the tool."""
 import os
 import sys
 from typing import List, NoReturn, Optional
@@ -10,7 +11,7 @@ from ._library import FOLDER
 
 
 def command_path() -> str:
-    """Returns the path of the command-line tool inside the package. Raises LibraryError if it is missing."""
+    """Returns the path of the command-line tool inside the package. Raises LibraryError if the tool is missing."""
     path = os.path.join(FOLDER, "fxattn.exe" if os.name == "nt" else "fxattn")
     if not os.path.exists(path):
         raise LibraryError("the fxattn command is not in %s: install the package" % FOLDER)

@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 """Converts arrays of any library to NumPy arrays, describes them to the C library by address, storage type and strides,
-and names their axes by a layout ("bhsd"). Raises errors for dtypes that the C library does not support."""
+and names their axes by a layout ("bhsd"). Arrays of dtypes that the C library does not support raise errors."""
 from typing import Any, Dict, NamedTuple, Optional, Sequence, Tuple
 
 import numpy as np
@@ -20,8 +20,8 @@ ALL = (*FLOATS, *INTS, _abi.B8)
 
 def as_array(value: Any, what: str, accepted: Sequence[int] = ALL) -> np.ndarray:
     """Returns `value` as an aligned NumPy array in native byte order. A NumPy array that is aligned and native is
-    returned itself; a tensor of another library in host memory is not copied. `what` names the value in errors. Raises
-    ArgumentTypeError for a storage type that is not in `accepted`."""
+    returned itself; a tensor of another library in host memory is not copied. `what` is the name of the value in error
+    messages. Raises ArgumentTypeError if the storage type is not in `accepted`."""
     if value is None:
         raise ArgumentTypeError("%s is None; an array is accepted" % what)
     if not isinstance(value, np.ndarray):
@@ -61,7 +61,7 @@ def _from_torch(tensor: Any) -> np.ndarray:
 
 
 def code_of(array: Any, what: str, accepted: Sequence[int] = ALL) -> int:
-    """Returns the C library's code (_abi.F32, ...) of the dtype of `array`, any object with a dtype. Raises
+    """Returns the C library's code (_abi.F32, ...) for the dtype of `array`, which is any object with a dtype. Raises
     ArgumentTypeError if the code is not in `accepted`."""
     code = _codes.get(array.dtype)
     if code is None:
@@ -86,8 +86,8 @@ def describe(name: str, value: Any) -> Tuple[str, int]:
 
 
 def index_array(value: Any, what: str, shape: Optional[Tuple[Optional[int], ...]] = None) -> np.ndarray:
-    """Returns an array of ints as a dense int32 array. Raises ArgumentError if it does not have `shape` (a size of None
-    accepts any), or has values beyond 32 bits."""
+    """Returns an array of ints as a dense int32 array. Raises ArgumentError if the array does not have the shape
+    `shape` (a size of None accepts any size), or has values beyond 32 bits."""
     array = as_array(value, what, INTS if np.size(value) else ALL)  # NumPy gives an empty list a float dtype
     if shape is not None and (array.ndim != len(shape) or any(n not in (None, m) for n, m in zip(shape, array.shape))):
         raise ArgumentError("%s has shape %s; %s is accepted"
@@ -98,8 +98,8 @@ def index_array(value: Any, what: str, shape: Optional[Tuple[Optional[int], ...]
 
 
 class Layout(NamedTuple):
-    """The order of the axes of an array. `axes` has the indices of batch, head, position and feature, None for an axis
-    that the array lacks. With `packed`, the position axis has the rows of all sequences."""
+    """The order of the axes of an array. `axes` has the indices of the axes batch, head, position and feature; None for
+    an axis that the array lacks. If `packed` is true, the position axis holds the rows of all sequences."""
 
     name: str
     axes: Tuple[Optional[int], Optional[int], int, Optional[int]]
@@ -130,7 +130,7 @@ class Layout(NamedTuple):
 
 def parse_layout(name: Any, what: str) -> Layout:
     """Returns the Layout of a name: "bhsd", "bshd", "sbhd" and every other order; "hsd", "shd" and "sd" without a batch
-    or heads; "thd" and "htd" for packed rows. Raises ArgumentError for any other name."""
+    or heads; "thd" and "htd" for packed rows. Raises ArgumentError if no layout has the name."""
     letters = name.lower() if isinstance(name, str) else ""
     position = "t" if "t" in letters else "s"
     known = set("hd" + position) if position == "t" else set("bhsd")

@@ -1,16 +1,16 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Exceptions: one class for each kind of status of the C library. Each class derives from Error and from the matching
-built-in exception (ValueError, TypeError, ...).
+"""Exceptions of fxattn: one class for each kind of status of the C library. Each class of exception derives from Error
+and from the matching built-in exception (ValueError, TypeError, ...).
 
-An exception has the library's status and message; an error in program text also has a position. Front ends raise the
-same classes for mistakes that they find before they call the library."""
+An exception has the status and message of the C library; an error in program text also has a position. Front ends raise
+the same classes for mistakes that they find before they call the C library."""
 from typing import Dict, Optional, Type
 
 
 class Error(Exception):
-    """Base class of all exceptions of fxattn. `status` is the name of the status ("E_PROGRAM"). For an error in program
-    text, `line`, `column` and `length` (from 1, in characters) are its position in text number `part` (from 0); they
-    are 0 for other errors."""
+    """Base class of all exceptions of fxattn. `status` is the name of the C library's status, such as "E_PROGRAM". For
+    an error in program text, `line`, `column` and `length` (from 1, in characters) are the position of the error in
+    text number `part` (from 0). For other errors `line`, `column` and `length` are 0."""
 
     status: str = ""
     part: int = 0
@@ -56,7 +56,8 @@ class BindingError(Error, ValueError):
 
 
 class OutsideError(BindingError, IndexError):
-    """bounds_check found an index out of bounds. The message has the tensor, axis, index, size and (q, k) pair."""
+    """The option bounds_check found an index out of bounds. The message of the error has the tensor, axis, index, size
+    and (q, k) pair."""
 
 
 class UnsupportedError(Error, NotImplementedError):
@@ -132,12 +133,13 @@ BY_STATUS: Dict[int, Type[Error]] = {
 
 
 def is_outside(text: str) -> bool:
-    """Returns True if a message reports an index that leaves its captured tensor, found by bounds_check."""
+    """Returns True if a message reports an index outside its captured tensor, which bounds_check found."""
     return "is outside axis" in text and ("FXA_BOUNDS_CHECK" in text or "bounds_check" in text)
 
 
 def make_error(status: int, text: str, status_name: Optional[str] = None) -> Error:
-    """Returns the exception of `status` with message `text`: a plain Error for a status that is not in BY_STATUS."""
+    """Returns the exception for `status` with the message `text`. A status that is not in BY_STATUS gives a plain
+    Error."""
     error = OutsideError(text) if status == 130 and is_outside(text) else BY_STATUS.get(status, Error)(text)
     if status_name:
         error.status = status_name
@@ -145,8 +147,8 @@ def make_error(status: int, text: str, status_name: Optional[str] = None) -> Err
 
 
 def missing_library(error: ImportError, library: str, version: str) -> ImportError:
-    """Returns `error` with a message that names the needed `version` and the pip command if `library` failed to import;
-    returns `error` itself if another module did."""
+    """Returns an error for a failed import of `library`, with the needed `version` and the pip command in the message.
+    Returns `error` itself if another module failed to import."""
     if error.name is None or error.name.partition(".")[0] != library:
         return error
     words = "fxattn.{0} needs {0} {1} or newer: pip install \"fxattn[{0}]\" ({2})".format(library, version, error)

@@ -2,8 +2,8 @@
 """explain() reports what fxattn derives from a score function: the program, its derivative and properties, the support
 of each engine, the tiles that a mask leaves unmasked, and a picture.
 
-The package's command-line tool (`fxattn explain`, `fxattn plot`) makes the report and the picture. The program and the
-arrays are passed to the tool in files of a temporary folder, params in its arguments."""
+The command-line tool of the package (`fxattn explain`, `fxattn plot`) makes the report and the picture. The program and
+the arrays are passed to the tool as files in a temporary folder, and params as arguments of the tool."""
 import html
 import json
 import os
@@ -24,7 +24,7 @@ _DTYPE_WORDS = {**DTYPE_WORDS, "double": "f64", "float": "f32", "half": "f16"}
 
 
 class Engine(NamedTuple):
-    """Support of one pass by one engine. `reason` says why the pass is not supported."""
+    """States whether one engine supports one pass. `reason` says why the pass is not supported."""
 
     engine: str
     pass_: str
@@ -52,7 +52,7 @@ class Explanation:
 
     @property
     def engines(self) -> List[Engine]:
-        """Returns an Engine for each engine and pass, in order of preference."""
+        """Returns a list of Engine, one for each engine and pass, in order of preference."""
         return [Engine(e["engine"], e["pass"], e["supported"], e["deterministic"], e["workspace"], e["reason"],
                        e["seconds"]) for e in self.json["engines"]]
 
@@ -142,8 +142,8 @@ def _without(options: List[str], *names: str) -> List[str]:
 
 
 def _run(arguments: List[str], folder: str) -> str:
-    """Runs the command-line tool and returns its standard output. If it fails, raises the exception of the status that
-    it reports."""
+    """Runs the command-line tool and returns its standard output. If the tool fails, raises the exception for the
+    status that the tool reports."""
     ran = subprocess.run([command_path(), *arguments], cwd=folder, stdout=subprocess.PIPE, stderr=subprocess.PIPE)
     if ran.returncode == 0:
         return ran.stdout.decode("utf-8")
@@ -172,8 +172,8 @@ def _write_program(source: Source, folder: str) -> List[str]:
 
 
 def _write_tensor(name: str, tensor: Any, file: str, folder: str) -> List[str]:
-    """Writes a tensor to `file` if NumPy is installed. Returns the command-line option that names the file; without
-    NumPy, an option with the shape only."""
+    """Writes a tensor to the file `file` if NumPy is installed. Returns the command-line option that names the file;
+    without NumPy, returns an option with only the shape."""
     try:
         import numpy as np
 
@@ -204,7 +204,8 @@ def _shape_text(shape: Any) -> str:
 
 
 def _sizes(shape: Any) -> Tuple[Optional[int], ...]:
-    """Returns the numbers of batch entries, heads, rows and keys in `shape`; None for each that it does not name."""
+    """Returns the numbers of batch entries, heads, rows and keys in `shape`; None for each number that `shape`
+    lacks."""
     words = (part.partition("=") for part in _shape_text(shape).split(","))
     known = {name.strip(): int(size) for name, _, size in words if size.strip().isdigit()}
     both = known.get("s")

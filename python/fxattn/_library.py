@@ -1,16 +1,18 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Loads the C library, calls its functions, turns its errors into exceptions, and owns the contexts of this process.
+"""Loads the C library, calls the functions of the library, converts errors to exceptions, and owns the contexts of this
+process.
 
 All modules of the package call C through `lib`: lib.plan_run is fxa_plan_run, with argument types from the generated
-module _abi. The library is loaded at the first call.
+module _abi. The C library is loaded at the first call.
 
 Invariants:
-- The package passes no Python callback to the library, so no thread waits for the GIL inside the library.
-- Contexts belong to a process. After fork() the child creates its own contexts. It neither uses nor releases those of
-  its parent, because another thread may have been inside them. Programs are immutable and stay usable in the child. The
-  child does not destroy handles that were made before the fork (see Handle).
-- Contexts are never destroyed, because daemon threads may still be inside the library when the interpreter ends.
-"""
+- The package passes no Python callback to the C library, so no thread waits for the GIL inside the library.
+- Contexts belong to a process. After fork() the child creates its own contexts. The child neither uses nor releases the
+  contexts of its parent, because another thread may have been using a context during the fork. Programs are immutable
+  and stay usable in a child process. A child process does not destroy handles that were made before the fork (see
+  Handle).
+- Contexts are never destroyed, because daemon threads may still run functions of the C library when the interpreter
+  ends."""
 import ctypes
 import os
 import re
@@ -33,8 +35,8 @@ _SLOW = ("builder_finish", "builder_import")
 
 
 def library_path() -> str:
-    """Returns the path of the C library: the value of FXATTN_LIBRARY if it is set, else the file inside the package.
-    Raises LibraryError if the package has no such file."""
+    """Returns the path of the C library: the value of FXATTN_LIBRARY if it is set, else the path of the file in the
+    package. Raises LibraryError if the package has no library file."""
     given = os.environ.get(ENVIRONMENT)
     if given:
         return given
@@ -46,7 +48,7 @@ def library_path() -> str:
 
 
 class _Library:
-    """The functions of the library as attributes, created at first use: lib.plan_run is fxa_plan_run."""
+    """The functions of the C library as attributes, which are created at first use: lib.plan_run is fxa_plan_run."""
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
@@ -76,7 +78,8 @@ class _Library:
 
 
 def _check_version(library: ctypes.CDLL, path: str) -> None:
-    """Raises LibraryError if `library` has another major or minor version, because struct layouts depend on these."""
+    """Raises LibraryError if the major or minor version of `library` differs from that of the package, because struct
+    layouts depend on these versions."""
     try:
         function = library.fxa_version
     except AttributeError:
@@ -93,9 +96,9 @@ lib: Any = _Library()
 # ---- Errors ----------------------------------------------------------------------------------------------------------
 
 def call(function: Callable[..., int], *arguments: Any, source: Optional[bytes] = None, name: str = "program") -> None:
-    """Calls a C function that returns a status and takes an fxa_error as its last argument. Raises the exception of the
-    status if it fails. `source` is the program text that the function parses, called `name` in the message; the message
-    shows the wrong line with a caret."""
+    """Calls a C function that returns a status and takes an fxa_error as its last argument. Raises the exception for
+    the status if the C function fails. `source` is the program text that the C function parses, and `name` is the name
+    of the text in the message. The message shows the wrong line with a caret."""
     error = _abi.Error()
     if function(*arguments, ctypes.byref(error)):
         raise error_of(error, source, name)
@@ -112,12 +115,12 @@ _WORD = re.compile(r"\b(?:%s)\b" % "|".join(_KEYWORDS))
 
 
 def in_keywords(text: str) -> str:
-    """Returns a message of the C library with names of slots and flags replaced by names of Python options."""
+    """Returns a message of the C library in which names of slots and flags are replaced by names of Python options."""
     return _WORD.sub(lambda m: _KEYWORDS[m[0]], text)
 
 
 def error_of(error: "_abi.Error", source: Optional[bytes] = None, name: str = "program") -> Error:
-    """Returns the exception that corresponds to an fxa_error. `source`, `name`: see call()."""
+    """Returns the exception that corresponds to an fxa_error. `source` and `name` are described at call()."""
     text = error.text.decode("utf-8", "replace")
     if source is not None and error.line > 0:
         text = _render(error, source, name)
@@ -137,8 +140,8 @@ def _render(error: "_abi.Error", source: bytes, name: str) -> str:
 
 
 def two_calls(function: Callable[..., int], *arguments: Any) -> bytes:
-    """Returns the bytes that a C function with the arguments (..., out, capacity, needed, error) writes. Calls it
-    twice: the first call returns the size."""
+    """Returns the bytes that a C function with the arguments (..., out, capacity, needed, error) writes. Calls the C
+    function twice: the first call returns the size."""
     needed = ctypes.c_size_t()
     call(function, *arguments, None, 0, ctypes.byref(needed))
     out = ctypes.create_string_buffer(needed.value + 1)
@@ -155,8 +158,8 @@ def address_of(data: bytes) -> Optional[int]:
 # ---- Contexts and handles --------------------------------------------------------------------------------------------
 
 class _Process:
-    """State of this process. `contexts` has the contexts (addresses) by number of threads. `generation` counts the
-    forks between the process that loaded the package and this one."""
+    """State of this process. `contexts` maps a number of threads to the address of the context. `generation` counts the
+    forks between the process that loaded the package and this process."""
 
     def __init__(self) -> None:
         self.generation = 0
@@ -178,8 +181,8 @@ if hasattr(os, "register_at_fork"):
 
 
 def context(threads: Optional[int] = None) -> int:
-    """Returns the address of this process's context for runs with `threads` threads (0: the library's default; None:
-    the number of set_num_threads). Each number of threads has its own context and plan cache."""
+    """Returns the address of this process's context for runs with `threads` threads (0: the default of the C library;
+    None: the number that set_num_threads() set). Each number of threads has its own context and plan cache."""
     number = _process.threads if threads is None else threads
     found = _process.contexts.get(number)
     return found if found is not None else _make_context(number)
@@ -198,7 +201,8 @@ def _make_context(threads: int) -> int:
 
 
 def check_threads(threads: Any) -> int:
-    """Returns `threads`. Raises ArgumentTypeError if it is not an int, ArgumentError if it is out of range."""
+    """Returns `threads`. Raises ArgumentTypeError if the value is not an int, and ArgumentError if the value is out of
+    range."""
     if isinstance(threads, bool) or not isinstance(threads, int):
         raise ArgumentTypeError("the number of threads is %s, of type %s; an int is accepted"
                                 % (threads, type(threads).__name__))
@@ -209,19 +213,20 @@ def check_threads(threads: Any) -> int:
 
 def set_num_threads(threads: int) -> None:
     """Sets the maximum number of threads of a run in this process, including the calling thread. `threads` = 0 selects
-    the value of FXA_THREADS, or the number of CPUs. Results do not depend on the number of threads. Each number has its
-    own plan cache."""
+    the value of FXA_THREADS, or the number of CPUs. Results do not depend on the number of threads. Each number of
+    threads has its own plan cache."""
     _process.threads = check_threads(threads)
 
 
 def get_num_threads() -> int:
-    """Returns the maximum number of threads of a run. If it was set to 0, returns the number that the library chose."""
+    """Returns the maximum number of threads of a run. If the number was set to 0, returns the number that the C library
+    chose."""
     return int(lib.context_threads(context()))
 
 
 class Handle:
     """Owns one reference to an object of the C library and releases it in __del__. `_destroy` of a subclass is the name
-    of the function in `lib` that releases it."""
+    of the function in `lib` that releases the object."""
 
     __slots__ = ("_handle", "_generation", "__weakref__")
     _destroy = ""

@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Call: one attention call on NumPy arrays. It checks the options against the shapes, and makes the fxa_problem and
+"""Call: one attention call on NumPy arrays. A Call checks the options against the shapes, and makes the fxa_problem and
 fxa_args of the forward and backward pass. The public functions are in fxattn.numpy.
 
-A Call is built once and run any number of times. It holds its input arrays for the backward pass."""
+A Call is built once and run any number of times. A Call keeps references to its input arrays for the backward pass."""
 import math
 import operator
 from typing import Any, Dict, List, Mapping, NamedTuple, Optional, Sequence, Set, Tuple
@@ -55,7 +55,7 @@ def _float(value: Any, what: str) -> float:
 
 def _captured(program: Optional[Program], tensors: Sequence[Any], what: str) -> List[np.ndarray]:
     """Returns the captured arrays `tensors` of a program as NumPy arrays. Raises ArgumentError if a dtype or rank
-    differs from the program's declaration, which the C library could not detect from an address."""
+    differs from the program's declaration; the C library gets only addresses and could not detect the difference."""
     arrays = []
     for capture, tensor in zip(program.captures if program is not None else (), tensors):
         name = "%s[%r]" % (what, capture.name)
@@ -68,8 +68,8 @@ def _captured(program: Optional[Program], tensors: Sequence[Any], what: str) -> 
 
 
 class Forward(NamedTuple):
-    """A forward pass that is ready to run, with the arrays that it writes: out, LSE and row maxima. threads: None for
-    the number of set_num_threads."""
+    """A forward pass that is ready to run, with the arrays that the pass writes: out, LSE and row maxima. threads: the
+    number of threads; None for the number that set_num_threads() set."""
 
     problem: Problem
     args: Args
@@ -79,13 +79,13 @@ class Forward(NamedTuple):
     maxima: Optional[np.ndarray]
 
     def run(self, plan: Optional[Plan] = None) -> None:
-        """Runs with `plan`; None takes the plan from the cache or compiles it."""
+        """Runs the pass with `plan`. If `plan` is None, the plan comes from the cache or is compiled."""
         _run(self, plan)
 
 
 class Backward(NamedTuple):
-    """A backward pass that is ready to run, with the arrays that it writes: `grads` by name of the input, and `params`,
-    the gradients of the params of which `wanted_params` is true."""
+    """A backward pass that is ready to run, with the arrays that the pass writes. `grads` has the gradient arrays by
+    name of the input; `params` has the gradients of those params for which `wanted_params` is true."""
 
     problem: Problem
     args: Args
@@ -167,8 +167,8 @@ class Call:
         return Sizes(b, hq, hkv, sq, sk, d, dv)
 
     def _cu(self, name: str, default: Optional[np.ndarray] = None) -> Tuple[np.ndarray, int]:
-        """Returns the offsets `name` ("cu_q", "cu_k") of packed sequences, or `default` if the caller gave none, and
-        the length of the longest sequence."""
+        """Returns the offsets `name` ("cu_q", "cu_k") of packed sequences, and the length of the longest sequence. If
+        the caller gave no offsets, the offsets are `default`."""
         value = self.options[name]
         if value is None and default is None:
             raise ArgumentError("%s is missing: packed sequences begin and end by it" % name)
@@ -288,8 +288,8 @@ class Call:
                 self.fields[name] = _int(self.options[name], name)
 
     def _arrays_beside(self, moved: Set[str]) -> None:
-        """Raises ArgumentError if an axis in `moved` ("b", "h") has coordinates and an array of the graph style has
-        more than one entry along it: the program indexes these arrays by b and h of the entire problem."""
+        """Raises ArgumentError if an axis in `moved` ("b", "h") has coordinates, and an array of the graph style has
+        more than one entry along that axis. The program indexes such arrays by b and h of the entire problem."""
         for option in ("tensors", "bprop_tensors"):
             named = self.options[option]
             for name, array in named.items() if isinstance(named, Mapping) else ():
@@ -351,7 +351,7 @@ class Call:
 
     @staticmethod
     def result(given: Optional[np.ndarray], what: str, shape: Tuple[int, ...], dtype: Any) -> np.ndarray:
-        """Returns the array that a result is written to: the caller's array `given`, or a new array if it is None.
+        """Returns the array that a result is written to: the caller's array `given`, or a new array if `given` is None.
         Raises ArgumentError if `given` has another shape or cannot be written in place."""
         if given is None:
             return np.empty(shape, dtype)
@@ -387,8 +387,8 @@ class Call:
     def run_forward(self, out: Optional[np.ndarray] = None, want_lse: Any = False, want_max: bool = False,
                     plan: Optional[Plan] = None
                     ) -> Tuple[np.ndarray, Optional[np.ndarray], Optional[np.ndarray]]:
-        """Runs the forward pass with `plan` (None: from the cache). Returns output, LSE and row maxima, None if not
-        wanted."""
+        """Runs the forward pass with `plan`, or with a plan from the cache if `plan` is None. Returns output, LSE and
+        row maxima; LSE and row maxima are None if they are not wanted."""
         ready = self.forward(out, want_lse, want_max)
         ready.run(plan)
         if out is None:
@@ -425,8 +425,9 @@ class Call:
 
     def run_backward(self, dout: np.ndarray, dlse: Optional[np.ndarray], out: np.ndarray, lse: np.ndarray,
                      wrt: Sequence[str], plan: Optional[Plan] = None) -> Dict[str, Any]:
-        """Runs the backward pass with `plan` (None: from the cache). Returns the gradients by name: arrays for q, k, v
-        and sinks; lists for tensors and params, with None for an element whose gradient is not computed."""
+        """Runs the backward pass with `plan`, or with a plan from the cache if `plan` is None. Returns a dictionary of
+        gradients: arrays for q, k, v and sinks; lists for tensors and params, with None where a gradient is not
+        computed."""
         ready = self.backward(dout, dlse, out, lse, wrt)
         _run(ready, plan)
         grads = ready.grads
@@ -438,8 +439,8 @@ class Call:
         return grads
 
     def _gradient(self, name: str, layout: Layout) -> Tuple[np.ndarray, Layout]:
-        """Returns an array for the gradient of input `name`, and its layout. If K and V have batch 1 and serve all
-        batch entries of q, the array has an entry for each of these, which the caller sums."""
+        """Returns an array for the gradient of input `name`, and the layout of the array. If K and V have batch 1 and
+        serve all batch entries of q, the array has the batch size of q, and the caller sums over the batch entries."""
         array = getattr(self, name)
         if not self.spread or name == "q":
             return (np.zeros if layout.packed else np.empty)(array.shape, array.dtype), layout
@@ -450,8 +451,9 @@ class Call:
         return np.empty(layout.shape((self.shape.b, *sizes)), dtype), layout
 
     def _captured_gradients(self, problem: Problem, args: Args, wanted: bool) -> List[Optional[np.ndarray]]:
-        """Returns a list with an array for the gradient of each captured float tensor, and None for other tensors; with
-        `wanted` False, None for all. Binds the arrays to `problem` and `args`."""
+        """Returns a list with an array for the gradient of each captured float tensor, and None for other tensors; if
+        `wanted` is False, the list has only None. Stores the shapes of the gradient arrays in `problem` and their
+        addresses in `args`."""
         grads = [np.empty(t.shape, t.dtype) if wanted and code_of(t, "captured tensor") in FLOATS else None
                  for t in self.tensors]
         views = [None if grad is None else view_of(grad, "gradient") for grad in grads]

@@ -1,11 +1,11 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Cache of prepared calls of fxattn.numpy.attention. An entry has the filled fxa_problem and fxa_args of a call. Its
-key has the shapes, strides and dtypes of the arrays, the program and the options. A repeated call sets only addresses
-and values of params; the C library still finds the plan in its own cache and checks the call.
+"""Cache of prepared calls of fxattn.numpy.attention. An entry of the cache has the filled fxa_problem and fxa_args of a
+call. The key of an entry has the shapes, strides and dtypes of the arrays, the program and the options. A repeated call
+sets only addresses and values of params; the C library still finds the plan in its own cache and checks the call.
 
-A call is cached if its only arrays are q, k, v and the captured tensors, if these are used without a copy, and if its
-options are numbers, strings or bools. A call with a score function is cached if trace.known() can prove the function
-unchanged; it cannot for a function that captures NumPy arrays."""
+A call is cached if its only arrays are q, k, v and captured tensors, if no array is copied, and if its options are
+numbers, strings or bools. A call with a score function is cached if trace.known() can prove the function unchanged;
+trace.known() proves nothing about functions that capture NumPy arrays."""
 import ctypes
 from typing import Any, Dict, List, NamedTuple, Optional, Sequence, Tuple
 
@@ -31,8 +31,8 @@ _calls: Dict[Any, "_Known"] = {}
 
 
 class _Known(NamedTuple):
-    """A cached call without addresses and values of params. `problem` keeps its program alive, so the id() of the
-    program, which may be part of a key, stays unique."""
+    """A cached call without addresses and values of params. The struct `problem` keeps the program alive, so that the
+    id() of the program stays unique; a key may contain that id()."""
 
     problem: Problem
     args: bytes
@@ -44,8 +44,9 @@ class _Known(NamedTuple):
 
 
 class Found(NamedTuple):
-    """The cache key of a call, with the values of its params (`numbers`) and its captured tensors (`arrays`). Both are
-    dictionaries by name if the program was given as text, and lists in the program's order if it was traced."""
+    """The cache key of a call, with the values of its params (`numbers`) and its captured tensors (`arrays`). `numbers`
+    and `arrays` are dictionaries by name if the program was given as text, and lists in the program's order if the
+    program was traced."""
 
     key: Any
     numbers: Any
@@ -57,8 +58,8 @@ def _geometry(array: Any) -> Optional[Tuple[Any, ...]]:
 
 
 def _settings(options: Tuple[Any, ...]) -> Optional[Tuple[Any, ...]]:
-    """Returns the part of a key for `options`, the values of KEPT: (index, value, type) of each that differs from its
-    default. Returns None if an option is mutable, for example an array."""
+    """Returns the part of a key for `options`, which has the values of the options in KEPT: (index, value, type) of
+    each option that differs from its default. Returns None if an option is mutable, for example an array."""
     settings = []
     for place, value, default in zip(_PLACES, options, defaults):
         if value is default:
@@ -75,8 +76,8 @@ def _settings(options: Tuple[Any, ...]) -> Optional[Tuple[Any, ...]]:
 def find(q: Any, k: Any, v: Any, score_mod: Any, mask_mod: Any, params: Any, tensors: Any,
          options: Optional[Tuple[Any, ...]]) -> Optional[Found]:
     """Returns the Found of a call, or None if the call cannot be cached. Two calls with equal keys differ only in the
-    contents of their arrays and the values of their params. `options` has the values of KEPT; None if all are
-    defaults."""
+    contents of their arrays and the values of their params. `options` has the values of the options in KEPT; None if
+    all options have their defaults."""
     if type(q) is not np.ndarray or type(k) is not np.ndarray or type(v) is not np.ndarray:
         return None
     numbers, arrays = params, tensors
@@ -112,7 +113,8 @@ def find(q: Any, k: Any, v: Any, score_mod: Any, mask_mod: Any, params: Any, ten
 
 
 def run(found: Found, q: np.ndarray, k: np.ndarray, v: np.ndarray, threads: Optional[int]) -> Optional[np.ndarray]:
-    """Runs the call if it is cached and its arrays are aligned. Returns its output; None if the call was not run."""
+    """Runs a call that is cached if the arrays of the call are aligned. Returns the output of the call; None if the
+    call was not run."""
     one = _calls.get(found.key)
     if one is None:
         return None
@@ -141,8 +143,8 @@ def run(found: Found, q: np.ndarray, k: np.ndarray, v: np.ndarray, threads: Opti
 
 
 def keep(found: Found, call: Call, forward: Forward, given: Sequence[Any]) -> None:
-    """Caches `call`, whose `forward` pass has run, if it meets the conditions in the module docstring. `given`: q, k
-    and v as the caller passed them."""
+    """Caches `call`, whose `forward` pass has run, if the call meets the conditions in the docstring of this module.
+    `given` has q, k and v as the caller passed them."""
     program = call.source.program
     taken: List[Any] = [call.q, call.k, call.v]
     names: Tuple[Tuple[str, ...], Tuple[str, ...]] = ((), ())

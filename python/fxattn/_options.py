@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Checks of options that the front ends for numpy, torch and jax share, and a table of the names that other libraries
-use for these options (docs/names.md)."""
+"""Checks options that the front ends for numpy, torch and jax share. A table maps the names that other libraries use
+for these options (docs/names.md) to the names of fxattn."""
 import functools
 import inspect
 import operator
@@ -41,15 +41,17 @@ _INSTEAD = {"layout": ("order",)}
 
 
 def called_here(name: str, accepted: Iterable[str]) -> List[str]:
-    """Returns the options in `accepted` that mean the same as `name` of another library; an empty list if none does."""
+    """Returns the options in `accepted` that have the meaning of the option `name` of another library; an empty list if
+    there is no such option."""
     accepted = set(accepted)
     wanted = (*CALLED.get(name, ()), *_INSTEAD.get(name, ()))
     return [one for one in wanted if one in accepted] if wanted else []
 
 
 def unknown_keywords(unknown: Iterable[str], accepted: Iterable[str]) -> ArgumentTypeError:
-    """Returns the error for `unknown` keywords of a function whose parameters are `accepted`. The message suggests the
-    option of fxattn for a keyword of another library, and lists all accepted names for any other keyword."""
+    """Returns the error for `unknown` keywords of a function whose parameters are `accepted`. For a keyword of another
+    library, the message suggests the option of fxattn with the same meaning; for any other keyword, the message lists
+    all accepted names."""
     accepted = list(accepted)
     known: List[str] = []
     others: List[str] = []
@@ -81,8 +83,8 @@ def with_hints(function: _Function) -> _Function:
 
 
 def one_of_two(name: str, value: Any, alias: str, given: Any, default: Any = None) -> Tuple[str, Any]:
-    """Returns (name, value) of an option `name` with the alias `alias`, whose value is `given`, under the name that the
-    caller used. Raises ArgumentTypeError if the caller used both."""
+    """Returns (name, value) of an option, under the name that the caller used: `name` with value `value`, or its alias
+    `alias` with value `given`. Raises ArgumentTypeError if the caller used both names."""
     if given is None:
         return name, value
     if value is not default:
@@ -91,7 +93,7 @@ def one_of_two(name: str, value: Any, alias: str, given: Any, default: Any = Non
 
 
 def flag(name: str, value: Any) -> bool:
-    """Returns option `name` as a bool. Accepts True, False, 1, 0, and bool scalars of any array library. Raises
+    """Returns option `name` as a bool. Accepts True, False, 1, 0, and bool scalars of any array library; raises
     ArgumentTypeError for any other value."""
     if value is True or value is False:
         return bool(value)

@@ -2,8 +2,8 @@
 """Wrappers of the C structs of problems, plans and runs, for front ends that call the C library through ctypes.
 
 Problem (fxa_problem) describes shapes, layouts and options; Args (fxa_args) has the pointers and scalars of one run.
-Both own the memory that their structs point to, except arrays. They check little: the C library checks a problem and
-reports what is wrong. A View describes an array of any front end."""
+Problem and Args own the memory that their structs point to, except arrays. The C library checks a problem and reports
+what is wrong; Problem and Args check little. A View describes an array of any front end."""
 import ctypes
 from typing import Any, Dict, Iterable, List, NamedTuple, Optional, Sequence, Tuple
 
@@ -30,7 +30,7 @@ class View(NamedTuple):
 
 
 class Verdict(NamedTuple):
-    """Support of a problem by one engine. `reason` says why the problem is not supported."""
+    """States whether one engine supports a problem. `reason` says why the problem is not supported."""
 
     engine: str
     supported: bool
@@ -41,7 +41,8 @@ class Verdict(NamedTuple):
 
 
 class Sizes(NamedTuple):
-    """Sizes of a problem, named like the fields of fxa_problem. total_q and total_k: rows of packed arrays."""
+    """Sizes of a problem, named like the fields of fxa_problem. total_q and total_k are the numbers of rows of packed
+    arrays."""
 
     b: int
     hq: int
@@ -57,8 +58,8 @@ class Sizes(NamedTuple):
 
 
 class Problem:
-    """An fxa_problem in `struct`. Scalar fields are keyword arguments of the constructor (sq=128); methods set the
-    fields that are structs."""
+    """An fxa_problem, which is the attribute `struct`. Scalar fields are keyword arguments of the constructor (sq=128);
+    methods set the fields that are structs."""
 
     __slots__ = ("struct", "_keep")
 
@@ -80,10 +81,10 @@ class Problem:
             setattr(self.struct, field, _abi.D_V_ZERO if field == "d_v" and value == 0 else value)
 
     def operand(self, name: str, dtype: int, stride: Sequence[int] = ()) -> None:
-        """Sets storage type and strides of operand `name`: q, k, v, o, dout, dq, dk, dv, lse, row_max, dlse, sinks or
-        dsinks. `stride` has strides in elements, in the order batch, head, position, feature; empty for a dense
-        [B,H,S,D] array. Axes that the operand lacks at the end are omitted: three strides for lse, (0, stride) for
-        sinks."""
+        """Sets storage type and strides of the operand `name`, which is q, k, v, o, dout, dq, dk, dv, lse, row_max,
+        dlse, sinks or dsinks. `stride` has strides in elements, in the order batch, head, position, feature; empty for
+        a dense [B,H,S,D] array. Axes that the operand lacks at the end are omitted: three strides for lse, (0, stride)
+        for sinks."""
         operand = getattr(self.struct, name)
         operand.dtype = dtype
         if stride:
@@ -92,13 +93,13 @@ class Problem:
 
     def captures(self, views: Sequence[View], grads: Optional[Sequence[Optional[View]]] = None) -> None:
         """Sets the captured tensors of the program to `views`, in the program's order. For a backward pass, `grads` has
-        a View of the gradient of each tensor, None for a gradient that is not computed."""
+        a View for the gradient of each tensor, or None if the gradient is not computed."""
         self._keep["captures"] = entries = _capture_array(views, grads)
         self.struct.captures = ctypes.cast(entries, ctypes.c_void_p)
         self.struct.n_captures = len(views)
 
     def bprop_captures(self, views: Sequence[View]) -> None:
-        """Sets the captured tensors of the backward program to `views`, in that program's order."""
+        """Sets the captured tensors of the backward program to `views`, in the order of the backward program."""
         self._keep["bprop_captures"] = entries = _capture_array(views, None)
         self.struct.bprop_captures = ctypes.cast(entries, ctypes.c_void_p)
         self.struct.n_bprop_captures = len(views)
@@ -107,7 +108,7 @@ class Problem:
                   table: bool = False, offset: bool = False) -> None:
         """Sets how index i along `axis` ("b", "h", "q" or "k") of this problem, which is a shard, maps to an index in
         the entire problem: base + step * i; `segments` of (begin, base, step); or, with `table`, an array given at run
-        time. With `offset`, an int32 that is read at run time is added."""
+        time. If `offset` is true, an int32 that is read at run time is added to the result."""
         entry, segments = getattr(self.struct, "map_" + axis), tuple(segments)
         if len(segments) > _abi.MAX_SEGMENTS:
             raise ArgumentError("map_%s has %d segments; at most %d are accepted"
@@ -118,8 +119,8 @@ class Problem:
             target.begin, target.base, target.step = segment
 
     def program(self) -> Program:
-        """Returns the program that runs: the given program with the built-in masks that flags select (causal,
-        window)."""
+        """Returns the program that engines run: the given program, combined with the built-in masks that flags select
+        (causal, window)."""
         out = ctypes.c_void_p()
         call(lib.problem_program, context(), _BYREF(self.struct), _BYREF(out))
         return Program._own(out.value)
@@ -132,8 +133,8 @@ class Problem:
                         r.reason.decode("utf-8", "replace"), r.seconds) for r in reports[:count.value]]
 
     def plan(self, threads: Optional[int] = None) -> "Plan":
-        """Returns the plan of this problem for `threads` threads (None: set_num_threads), from the cache or
-        compiled."""
+        """Returns the plan of this problem for `threads` threads (None: the number that set_num_threads() set). The
+        plan comes from the cache or is compiled."""
         out = ctypes.c_void_p()
         call(lib.plan_create, context(threads), _BYREF(self.struct), _BYREF(out))
         return Plan(out.value)
@@ -158,7 +159,7 @@ def _save_of_any_engine(struct: Any) -> bytes:
 
 
 class Plan(Handle):
-    """A compiled problem. It is immutable, and threads may share it. save() and load() transfer it to another
+    """A compiled problem. A Plan is immutable, and threads may share it. save() and load() transfer a plan to another
     process."""
 
     __slots__ = ()
@@ -173,7 +174,7 @@ class Plan(Handle):
 
     @property
     def detail(self) -> str:
-        """Returns a text by the engine that describes how it runs the plan."""
+        """Returns a text of the engine that describes how the engine runs the plan."""
         return lib.plan_description(self._handle).decode()
 
     @property
@@ -196,21 +197,21 @@ class Plan(Handle):
 
     @classmethod
     def load(cls, data: bytes, *, rebuild: bool = False, threads: Optional[int] = None) -> "Plan":
-        """Returns the plan saved in `data` by save(), for runs with `threads` threads (None: set_num_threads). Raises
-        BytesError if `data` is damaged. If the plan was saved by another version or for another device, compiles it
-        again with `rebuild`, and raises VersionError without."""
+        """Returns the plan saved in `data` by save(), for runs with `threads` threads (None: the number that
+        set_num_threads() set). Raises BytesError if `data` is damaged. A plan of another version or device is compiled
+        again if `rebuild` is true; otherwise VersionError is raised."""
         data, out = bytes(data), ctypes.c_void_p()
         flags = _abi.LOAD_REBUILD if rebuild else 0
         call(lib.plan_load_flags, context(threads), data, len(data), flags, _BYREF(out))
         return cls(out.value)
 
     def run(self, args: "Args") -> None:
-        """Runs with `args`, which must have a workspace."""
+        """Runs the plan with `args`, which must have a workspace."""
         call(lib.plan_run, self._handle, _BYREF(args.struct))
 
     def run_on_host(self, problem: Problem, args: "Args") -> None:
-        """Runs with `args` in host memory and allocates the workspace. Raises ArgumentError if `problem` is not the
-        problem that the plan was compiled for."""
+        """Runs the plan with `args`, which are in host memory, and allocates the workspace. Raises ArgumentError if
+        `problem` is not the problem that the plan was compiled for."""
         own = _abi.Problem(struct_size=ctypes.sizeof(_abi.Problem))
         lib.plan_problem(self._handle, _BYREF(own))
         if _save_of_any_engine(own) != _save_of_any_engine(problem.struct):
@@ -232,7 +233,8 @@ def _flag_words(flags: int) -> str:
 
 
 def _difference(own: Any, given: Any) -> str:
-    """Returns text about the first difference between `own`, the fxa_problem of a plan, and `given`, that of a call."""
+    """Returns a text that describes the first difference between `own`, the fxa_problem of a plan, and `given`, the
+    fxa_problem of a call."""
     for name in ("pass_", "b", "hq", "hkv", "sq", "sk", "d_qk", "d_v", "total_q", "total_k", "n_pages", "page_size",
                  "flags", "window_left", "window_right", "dropout_p", "global_q_len", "global_k_len", "global_heads",
                  "param_grads", "n_captures"):
@@ -248,13 +250,13 @@ def _difference(own: Any, given: Any) -> str:
 
 
 class Args:
-    """An fxa_args in `struct`: addresses of the inputs and outputs of one run. The caller keeps the arrays alive until
-    the run is over; it may append them to `keep`."""
+    """An fxa_args, which is the attribute `struct`: addresses of the inputs and outputs of one run. The caller must
+    keep the arrays alive until the run is over, for example in the list `keep`."""
 
     __slots__ = ("struct", "keep")
 
     def __init__(self, *, scale: Optional[float] = None, seed: int = 0, **slots: Optional[int]) -> None:
-        """`slots` are addresses by name (q=address, lse=address)."""
+        """`slots` has the addresses of arrays by name (q=address, lse=address)."""
         self.struct = _abi.Args(struct_size=ctypes.sizeof(_abi.Args), scale=NAN if scale is None else scale, seed=seed)
         self.keep: List[Any] = []
         for name, address in slots.items():
@@ -264,17 +266,18 @@ class Args:
         self.struct.slot[SLOTS[name]] = address
 
     def params(self, values: Sequence[float], bprop: bool = False) -> None:
-        """Sets the values of the params of the program (with `bprop`, of the backward program), in the program's
-        order."""
+        """Sets the values of the params of the program, or with `bprop` of the backward program, in the order of that
+        program."""
         self._array("bprop_params" if bprop else "params", ctypes.c_double, values)
 
     def tensors(self, addresses: Sequence[Optional[int]], bprop: bool = False) -> None:
-        """Sets the addresses of the captured tensors of the program (`bprop`: backward program), in the program's
-        order."""
+        """Sets the addresses of the captured tensors of the program, or with `bprop` of the backward program, in the
+        order of that program."""
         self._array("bprop_tensors" if bprop else "tensors", ctypes.c_void_p, addresses)
 
     def dtensors(self, addresses: Sequence[Optional[int]]) -> None:
-        """Sets the addresses of the gradients of captured tensors; None for a gradient that is not computed."""
+        """Sets the addresses of the gradients of captured tensors; an address is None if the gradient is not
+        computed."""
         self._array("dtensors", ctypes.c_void_p, addresses)
 
     def dparams(self, address: int, count: int) -> None:

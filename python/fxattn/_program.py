@@ -1,7 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 """Score programs as Python objects. A Program is immutable and compared by content. A Builder makes a Program one
-operation at a time; tracers use it. The C library parses program text and loads saved programs.
-"""
+operation at a time; tracers use a Builder. The C library parses program text and loads saved programs."""
 import ctypes
 from typing import Any, Dict, List, Mapping, NamedTuple, Optional, Sequence, Tuple, Union
 
@@ -36,8 +35,8 @@ INPUTS = _with_prefix("INPUT_")
 
 
 class Param(NamedTuple):
-    """A scalar argument of a program, whose value is given at run time. `type` is "float" or "int"; `default` is None
-    if a value must be given."""
+    """A scalar argument of a program, whose value is given to each run. `type` is "float" or "int"; `default` is None
+    if a run must give a value."""
 
     name: str
     type: str
@@ -45,7 +44,7 @@ class Param(NamedTuple):
 
 
 class Capture(NamedTuple):
-    """A captured tensor of a program, whose data is given at run time. `dtype` is a storage type, such as "f32"."""
+    """A captured tensor of a program, whose data is given to each run. `dtype` is a storage type, such as "f32"."""
 
     name: str
     dtype: str
@@ -53,8 +52,8 @@ class Capture(NamedTuple):
 
 
 def find(table: Mapping[str, int], what: str, name: Union[str, int]) -> int:
-    """Returns the code of `name` in `table`; an int is a code already and is returned. `what` names the argument in
-    errors. Raises ArgumentError for an unknown name."""
+    """Returns the code of `name` in `table`; a `name` that is an int is a code already and is returned. `what` is the
+    name of the argument in error messages. Raises ArgumentError if the table does not have the name."""
     if isinstance(name, str):
         code = table.get(name)
         if code is None:
@@ -67,8 +66,8 @@ def find(table: Mapping[str, int], what: str, name: Union[str, int]) -> int:
 
 class Program(Handle):
     """A score program: computes the new score of each (q, k) pair, and a mask of the pairs that are attended. It is
-    immutable. Programs with the same canonical text are equal and have the same hash. `text` is program text; the
-    program of the empty text leaves scores unchanged."""
+    immutable. Programs with the same canonical text are equal and have the same hash. `text` is program text; the empty
+    text leaves scores unchanged."""
 
     __slots__ = ("_text", "_hash", "_params", "_captures", "_floats")
     _destroy = "program_destroy"
@@ -79,7 +78,7 @@ class Program(Handle):
 
     @classmethod
     def _own(cls, handle: Optional[int]) -> "Program":
-        """Returns a Program that takes ownership of one reference to the fxa_program at address `handle`."""
+        """Returns a Program that owns the caller's reference to the fxa_program at address `handle`."""
         self = cls.__new__(cls)
         self._hold(handle)
         return self
@@ -97,9 +96,9 @@ class Program(Handle):
                   captures: Mapping[str, Tuple[str, int]] = {}) -> "Program":
         """Returns the program of a text, or of a list of texts that run one after the other. A text of the list may be
         a pair: ("score", expression) sets the score, ("dscore", expression) sets dscore, and ("mask", expression) joins
-        the mask with an expression by &&. The texts may use `params` ({"cap": "float"}) and `captures` ({"bias":
-        ("f32", 4)}: dtype and rank) without declaring them. `kind` is "score", or "bprop" for a user-written backward
-        program. Raises ProgramError for wrong text."""
+        the mask with an expression by &&. The texts need not declare the params in `params` ({"cap": "float"}) and the
+        captured tensors in `captures` ({"bias": ("f32", 4)}: dtype and rank). `kind` is "score", or "bprop" for a
+        user-written backward program. Raises ProgramError for wrong text."""
         return cls._own(_parse(text, kind, params, captures))
 
     @classmethod
@@ -172,16 +171,17 @@ class Program(Handle):
         return Capture(ctypes.string_at(info.name).decode(), DTYPE_NAMES[info.dtype], info.rank)
 
     def derivative(self) -> "Program":
-        """Returns the derivative program that the backward pass runs. It computes the derivatives of the new score with
-        respect to the score, each float param and each float tensor."""
+        """Returns the derivative program that the backward pass runs. The derivative program computes the derivatives
+        of the new score with respect to the score, each float param and each float tensor."""
         out = ctypes.c_void_p()
         call(lib.program_derivative, self._handle, ctypes.byref(out))
         return Program._own(out.value)
 
     def properties(self) -> Dict[str, Any]:
-        """Returns properties that the library derives from the program: "names" ("causal", "pure mask");
-        "score_depends" and "mask_depends", the inputs that score and mask depend on; "softcap", None if it has none;
-        and "window", the (left, right) window of the mask, with None for an open side."""
+        """Returns a dictionary of the properties that the C library derives from the program. "names" has the names of
+        properties, such as "causal" and "pure mask". "score_depends" and "mask_depends" are the inputs that score and
+        mask depend on. "softcap" is the cap, or None if the program has no soft cap. "window" is the (left, right)
+        window of the mask, with None for an open side."""
         if self.kind != "score":
             raise ArgumentError("properties are those of a score program; this is of kind %s" % self.kind)
         out = _abi.Properties()
@@ -197,8 +197,9 @@ class Program(Handle):
         }
 
     def dump(self, what: str = "classes") -> str:
-        """Returns a listing for debugging of data that engines derive from the program. `what` is "classes",
-        "conjuncts" or "fused"."""
+        """Returns a text about the program for debugging. `what` selects the text, as a section of `fxattn explain`:
+        "classes" (how often values change), "conjuncts" (the conditions of the mask) or "fused" (score and derivative
+        as one program)."""
         return two_calls(lib.program_dump, self._handle, find(_with_prefix("DUMP_"), "what", what)).decode()
 
     def __eq__(self, other: object) -> bool:
@@ -226,7 +227,7 @@ class Program(Handle):
 
 def _parse(text: Union[str, Sequence[Part]], kind: str, params: Mapping[str, str],
            captures: Mapping[str, Tuple[str, int]]) -> Optional[int]:
-    """Returns a new reference to the program of from_text() with these arguments."""
+    """Returns a new reference to the program that from_text() makes of the same arguments."""
     parts: List[Any] = [text] if isinstance(text, str) else list(text) if isinstance(text, (list, tuple)) else [None]
     pairs = [part if isinstance(part, tuple) and len(part) == 2 else ("", part) for part in parts]
     if not all(isinstance(part, str) for _, part in pairs):
@@ -258,10 +259,10 @@ def _parse(text: Union[str, Sequence[Part]], kind: str, params: Mapping[str, str
 
 
 class Builder(Handle):
-    """Makes a program one operation at a time. Methods return values, ints that are valid as operands in this builder
-    only. Operations convert operand types like the program language does, and raise an error at once for wrong
-    operands. Only one thread at a time may use a builder. It cannot be used after finish(). `kind` is the kind of the
-    program: "score", or "bprop" for a backward program."""
+    """Makes a program one operation at a time. Methods return values: ints that are valid as operands of the same
+    builder only. Operations convert operand types as the program language does, and raise an error at once for wrong
+    operands. Only one thread at a time may use a builder. A builder cannot be used after finish(). `kind` is "score"
+    for a score program, or "bprop" for a backward program."""
 
     __slots__ = ()
     _destroy = "builder_destroy"
@@ -283,7 +284,8 @@ class Builder(Handle):
             raise error_of(error)
 
     def const(self, value: Union[bool, int, float]) -> int:
-        """Returns a constant. The Python type of `value` decides its type: bool, 32-bit int or float."""
+        """Returns a constant. The Python type of `value` decides the type of the constant: bool,
+        32-bit int or float."""
         if isinstance(value, bool):
             return self._checked(lib.builder_bool(self._handle, value))
         if isinstance(value, float):
@@ -301,7 +303,7 @@ class Builder(Handle):
 
     def param(self, name: str, kind: Union[str, int] = "float", default: Optional[float] = None) -> int:
         """Declares a param (a scalar argument) with `name`, type `kind` ("float" or "int") and an optional `default`.
-        Returns its value; a second call with the same name returns the same value."""
+        Returns the value of the param; a second call with the same name returns the same value."""
         value = self._checked(lib.builder_param(self._handle, name.encode(), find(TYPES, "the type of a param", kind)))
         if default is not None:
             lib.builder_set_default(self._handle, name.encode(), default)
@@ -314,13 +316,13 @@ class Builder(Handle):
         return self._checked(lib.builder_tensor(self._handle, name.encode(), code, rank))
 
     def load(self, tensor: int, *index: int) -> int:
-        """Returns an element of captured tensor `tensor`. `index` has an int value for each dimension. Negative indices
-        count from the end; out-of-bounds indices load 0."""
+        """Returns an element of captured tensor `tensor`. `index` has one int value for each dimension of the tensor.
+        Negative indices count from the end; out-of-bounds indices load 0."""
         return self._checked(lib.builder_load(self._handle, tensor, (ctypes.c_int32 * len(index))(*index), len(index)))
 
     def op(self, op: Union[str, int], *values: int) -> int:
         """Returns the result of operation `op` on `values`. `op` is a name ("add", "tanh", "select") or a code
-        (_abi.OP_ADD)."""
+        (_abi.OP_ADD) of an operation."""
         code = find(OPS, "the operation", op)
         if len(values) == 2:
             return self._checked(lib.builder_op2(self._handle, code, *values))
@@ -329,7 +331,7 @@ class Builder(Handle):
         return self._checked(lib.builder_op(self._handle, code, (ctypes.c_int32 * len(values))(*values), len(values)))
 
     def type_of(self, value: int) -> str:
-        """Returns the type of `value`: "float", "int" or "bool". Raises ArgumentError if it is no value of this
+        """Returns the type of `value`: "float", "int" or "bool". Raises ArgumentError if `value` is no value of this
         builder."""
         code = lib.builder_type(self._handle, value)
         if code not in TYPE_NAMES:
@@ -337,8 +339,8 @@ class Builder(Handle):
         return TYPE_NAMES[code]
 
     def include(self, program: Program, score: int) -> Tuple[int, int]:
-        """Adds all operations of the score program `program`, with value `score` as its input score. Returns the values
-        of its new score and its mask."""
+        """Adds all operations of the score program `program`, with the value `score` as the input score of that
+        program. Returns the values of the new score and of the mask of that program."""
         out = (ctypes.c_int32 * 2)()
         at = ctypes.addressof(out)
         lib.builder_import(self._handle, program._handle, score, at, at + 4)
@@ -346,17 +348,17 @@ class Builder(Handle):
         return out[0], out[1]
 
     def set_score(self, value: int) -> None:
-        """Sets the new score, which the program computes, to `value`."""
+        """Makes `value` the new score that the program computes."""
         lib.builder_set_score(self._handle, value)
         self.check()
 
     def set_mask(self, value: int) -> None:
-        """Sets the mask to `value`, a bool that is true for pairs that are attended."""
+        """Makes `value` the mask of the program: a bool that is true for pairs that are attended."""
         lib.builder_set_mask(self._handle, value)
         self.check()
 
     def set_dscore(self, value: int) -> None:
-        """Sets the gradient of the score, which a backward program computes, to `value`."""
+        """Makes `value` the gradient of the score that a backward program computes."""
         lib.builder_set_dscore(self._handle, value)
         self.check()
 
@@ -371,7 +373,7 @@ ProgramLike = Union[Program, str, None]
 
 
 def as_program(program: ProgramLike, kind: str = "score") -> Optional[Program]:
-    """Returns the Program of `program`, a Program or program text of kind `kind`; None for None."""
+    """Returns the Program of `program`, which is a Program or program text of kind `kind`; returns None for None."""
     if program is None or isinstance(program, Program):
         return program
     if isinstance(program, str):

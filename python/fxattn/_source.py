@@ -23,7 +23,8 @@ _programs: Dict[Any, Program] = {}
 
 
 class Source(NamedTuple):
-    """A program with its captured tensors and values of params, and the same of a user-written backward program."""
+    """A program with its captured tensors and values of params, and a user-written backward program, if there is one,
+    with its captured tensors and values of params."""
 
     program: Optional[Program]
     tensors: Tuple[Any, ...] = ()
@@ -34,8 +35,8 @@ class Source(NamedTuple):
 
 
 def as_part(text: str, target: str) -> Part:
-    """Returns `text` itself if it has statements, and (target, text) if it is an expression. The options --score and
-    --mask of the command-line tool follow the same rule."""
+    """Returns `text` itself if the text has statements, and (target, text) if the text is an expression. The options
+    --score and --mask of the command-line tool distinguish statements from expressions in the same way."""
     bare = _COMMENT.sub("", text)
     return text if not bare.strip() or _STATEMENT.search(bare) else (target, text)
 
@@ -45,11 +46,12 @@ def resolve(score_mod: ScoreLike, mask_mod: ScoreLike, describe: Describe, *, te
             bprop_params: Named = None, style: str = "flex", lib: str = "numpy",
             shape: Optional[Sequence[int]] = None, dtype: Any = None,
             sizes: Optional[Tuple[Optional[int], ...]] = None) -> Source:
-    """Returns the Source of score_mod and mask_mod. Arrays and numbers that a function uses are captured by tracing it;
-    the arrays and numbers of a Program or text are given by name in `tensors` and `params`. `describe` returns storage
-    type and rank of an array. `shape` (batch, heads, rows, keys) and `dtype` are those of the scores, None if unknown.
-    `sizes` are upper bounds of b, h, q and k, with which indices in functions that use JAX are proven in bounds. Raises
-    ArgumentError or ArgumentTypeError if arguments contradict each other."""
+    """Returns the Source of score_mod and mask_mod. Arrays and numbers that a function uses are captured when the
+    function is traced; the arrays and numbers of a Program or text are given by name in `tensors` and `params`.
+    `describe` returns storage type and rank of an array. `shape` (batch, heads, rows, keys) and `dtype` are the shape
+    and dtype of the scores, None if unknown. `sizes` are upper bounds of b, h, q and k; with these bounds, indices in
+    functions that use JAX are proven to be in bounds. Raises ArgumentError or ArgumentTypeError if arguments contradict
+    each other."""
     check_kinds(score_mod=score_mod, mask_mod=mask_mod, score_mod_bprop=score_mod_bprop)
     if lib not in LIBRARIES:
         raise ArgumentError("lib is %r; \"torch\", \"numpy\" and \"jax\" are accepted" % (lib,))
@@ -70,8 +72,8 @@ def resolve(score_mod: ScoreLike, mask_mod: ScoreLike, describe: Describe, *, te
 
 
 def _check_backward(has_forward: bool, bprop: ScoreLike, tensors: Named, params: Named) -> None:
-    """Raises ArgumentError for a backward program without a forward program, and for `tensors` or `params` of a
-    backward program (None: empty) that is not given."""
+    """Raises ArgumentError for a backward program without a forward program, and for `tensors` or `params` without a
+    backward program (None counts as empty)."""
     if bprop is not None if not has_forward else bprop is None and (tensors or params):
         given = [name for name, value in (("score_mod_bprop", bprop), ("bprop_tensors", tensors),
                                           ("bprop_params", params)) if value]
@@ -90,7 +92,7 @@ def mask_function(mask: Any) -> Any:
 def program(score_mod: ScoreLike = None, mask_mod: ScoreLike = None, *, tensors: Named = None, params: Named = None,
             style: str = "flex", lib: str = "torch") -> Program:
     """Returns the Program that attention() compiles from score_mod and mask_mod, which are functions, texts or
-    expressions. The Program can be printed, saved, or passed to attention() in place of score_mod and mask_mod.
+    expressions. The Program can be printed, saved, and passed to attention() in place of score_mod and mask_mod.
 
     mask_mod: may be a BlockMask of create_block_mask. tensors, params: {name: array} and {name: number} for texts; with
         style="graph", `tensors` is passed to the callback. lib: "torch", "numpy" or "jax": operators in a function
@@ -146,8 +148,9 @@ def _traced(score: Any, mask: Any, bprop: Any, tensors: Named, params: Named, bp
 
 def text_program(parts: List[Tuple[Any, str]], kind: str, describe: Describe, tensors: Named,
                   params: Named) -> Optional[Program]:
-    """Returns one program of kind `kind` that is made of `parts`, pairs of a source (a Program, text or None) and the
-    target of an expression ("score", "mask", "dscore"). Returns None if all sources are None. Programs are cached."""
+    """Returns one program of kind `kind` that combines all `parts`. A part is a pair of a source (a Program, text or
+    None) and the target that a source sets if it is an expression ("score", "mask", "dscore"). Returns None if all
+    sources are None. Programs are cached."""
     given = [(source, target) for source, target in parts if source is not None]
     if not given:
         return None
@@ -171,8 +174,9 @@ def text_program(parts: List[Tuple[Any, str]], kind: str, describe: Describe, te
 
 
 def _is_int(value: Any) -> bool:
-    """Returns True for ints of Python and other libraries, False for bools and floats, even integral ones. Returns True
-    for a symbolic int of PyTorch without reading its value, which would specialize the compiled code."""
+    """Returns True for ints of Python and other libraries, and False for bools and floats, including floats with
+    integral values. Returns True for a symbolic int of PyTorch without reading the value of the int, because reading
+    the value would specialize the code that PyTorch compiles."""
     if type(value).__name__ == "SymInt":
         return True
     try:
@@ -183,8 +187,9 @@ def _is_int(value: Any) -> bool:
 
 def _bound(program: Optional[Program], tensors: Named, params: Named,
            prefix: str) -> Tuple[Tuple[Any, ...], Tuple[float, ...]]:
-    """Returns the captured tensors and the values of the params of `program`, in its order, from dictionaries by name.
-    Raises ArgumentError for missing and unknown names, with `prefix` before "tensors" or "params"."""
+    """Returns the captured tensors and the values of the params of `program`, in the program's order, from dictionaries
+    by name. Raises ArgumentError for missing and unknown names; the message has `prefix` before "tensors" or
+    "params"."""
     tensors, params = dict(tensors or {}), dict(params or {})
     names = [c.name for c in program.captures] if program else []
     scalars = program.params if program else ()

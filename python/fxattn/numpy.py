@@ -42,7 +42,7 @@ if TYPE_CHECKING:
     from typing_extensions import TypedDict, Unpack
 
     class _Keywords(TypedDict, total=False):
-        """The keywords of attention() that do not change the type of its result."""
+        """The keywords of attention() that do not change the type of the result."""
 
         layout: str
         kv_layout: Optional[str]
@@ -104,46 +104,52 @@ def attention(q: Any, k: Any, v: Any, score_mod: ScoreLike = None, mask_mod: Sco
               threads: Optional[int] = None, **unknown: Any) -> Result:
     """Returns softmax(f(scale * Q K^T)) V as an array with the shape and dtype of q, but the head dim of v.
 
-    With return_lse or return_row_max the result is a tuple: the output; with return_lse, the logarithm of the sum of
-    the exponentials of each row's scores (LSE, natural logarithm, -inf for a row that attends to nothing); with
-    return_row_max, the maximum of each row's scores. LSE and maximum have the shape of q without its feature axis.
+    With return_lse or return_row_max the result is a tuple: the output; with return_lse, LSE, the natural logarithm of
+    the sum of the exponentials of each row's scores (-inf for a row that attends to nothing); with return_row_max, the
+    maximum of each row's scores. LSE and the maxima have the shape of q without the feature axis.
 
-    q, k, v: arrays [B,H,S,D], or in the order that `layout` names. The number of heads of q is a multiple of that of k
-        and v. If k and v have a batch of 1, all batch entries of q use it. v may have another number of features.
+    q, k, v: arrays [B,H,S,D], or in the order that `layout` names. The number of heads of q is a multiple of the
+        number of heads of k and v. If k and v have a batch of 1, all batch entries of q use the same k and v. The
+        number of features of v may differ from that of q and k.
     score_mod: the function f, which computes the new score of each pair: a function score_mod(score, b, h, q, k) as in
         FlexAttention, which is traced; a Program; program text; or an expression ("score - 0.1 * abs(q - k)").
-    mask_mod: the mask, true for each pair that is attended, in the same forms: mask_mod(b, h, q, k), or "q >= k". A
-        program in score_mod may have a mask as well.
+    mask_mod: the mask, true for each pair that is attended: a function mask_mod(b, h, q, k), a Program, program text,
+        or an expression ("q >= k"). A program in score_mod may have a mask as well.
     layout, kv_layout: the order of the axes of q, and of k and v: "bhsd" (default), "bshd", "sbhd" or any other order;
-        "hsd", "shd" or "sd" without batch or heads; "thd" or "htd" for packed sequences. kv_layout None: as layout.
+        "hsd", "shd" or "sd" without batch or heads; "thd" or "htd" for packed sequences. kv_layout None: the
+        value of layout.
     cu_q, cu_k: [B+1] ints, the offsets of packed sequences: sequence i has rows cu[i] to cu[i + 1] - 1. cu_k None: the
-        same as cu_q.
+        value of cu_q.
     max_q, max_k: the lengths of the longest sequences; None: computed from the offsets.
     scale: the factor of Q K^T; None for 1 / sqrt(D).
     is_causal, window, bottom_right: built-in masks. is_causal: k <= q. window = (left, right): q - left <= k <=
-        q + right; None or -1 is an open side. bottom_right aligns the last row with the last key in these masks;
-        without these masks, in the program's q.
+        q + right; None or -1 is an open side. bottom_right aligns the last row with the last key in the
+        built-in masks; without a built-in mask, it shifts the program's q in this way.
     q_lengths, k_lengths: [B], the number of rows and keys of each batch entry. q_start: [B], the position of the first
         row of each batch entry.
-    pages: [B,n], the page numbers of each batch entry; K and V are then [pages,H,page size,D]. Requires k_lengths.
+    pages: [B,n], the page numbers of each batch entry. With pages, K and V are [pages,H,page size,D], and k_lengths is
+        required.
     sinks: "zero" (one more key of score 0, softmax off by one), or an array [H] of a learned score per query head.
-    dropout_p, seed: probability of dropout on the softmax probabilities, and the seed of its counter-based generator.
+    dropout_p, seed: probability of dropout on the softmax probabilities, and the seed of the counter-based random
+        generator.
     tensors, params: {name: array} and {name: number}, the arrays and numbers that a Program or text uses by name.
         Functions capture the arrays and numbers that they use.
     style: "flex", or "graph" for callbacks score_mod(graph, score, tensors), which get `tensors`.
     score_mod_bprop, bprop_tensors, bprop_params: a user-written derivative of score_mod, see vjp().
-    coordinates: for a shard of a larger problem, {"q": 512} maps its indices along b, h, q or k to indices in the
-        entire problem. A value is an offset, an array with an entry per index, or segments [(begin, base, step), ...].
+    coordinates: for a shard of a larger problem, a map from an axis ("b", "h", "q" or "k") to the position of the shard
+        in the entire problem: {"q": 512}. A value is an offset, an array with an entry per index of the shard, or
+        segments [(begin, base, step), ...].
         global_q_len, global_k_len, global_heads: the values of q_len, k_len and heads in the program.
-    deterministic: uses only engines whose results are the same in every run; raises an error if there is none.
-    bounds_check: raises an error for an out-of-bounds index into a captured array; without it such a load is 0.
-    engine: the name of an engine ("cpu", "ref"); None selects the best one. threads: the maximum number of threads of
-        the run; None: the number of set_num_threads.
+    deterministic: uses only engines whose results are the same in every run; raises an error without such an engine.
+    bounds_check: raises an error for an out-of-bounds index into a captured array; without bounds_check the load is 0.
+    engine: the name of an engine ("cpu", "ref"); None selects the best engine.
+    threads: the maximum number of threads of the run; None: the number that set_num_threads() set.
     return_lse, return_row_max: return LSE and row maxima after the output. lse_dtype: float32 or float64.
-    out: the array that the result is written to, of any float dtype and strides; None makes a new one.
-    plan: a Plan made by plan() for the same call, or loaded; None takes it from the cache or compiles it.
+    out: the array that the result is written to, of any float dtype and strides; None makes a new array.
+    plan: a Plan that plan() made for the same call, or that Plan.load() loaded; None: the plan comes from the cache or
+        is compiled.
 
-    Raises subclasses of fxattn.Error, each of which is a ValueError, TypeError or NotImplementedError as well.
+    Raises subclasses of fxattn.Error; each subclass is a ValueError, TypeError or NotImplementedError as well.
     """
     # Fast path: most calls have default values of all these options, and `is` is cheaper than making a key.
     options = None if (
@@ -195,15 +201,16 @@ def vjp(q: Any, k: Any, v: Any, score_mod: ScoreLike = None, mask_mod: ScoreLike
         (out, lse), pullback = vjp(..., return_lse=True);  dq, dk, dv = pullback(dout, dlse)
 
     The pullback returns a Gradients, whose attributes have the gradients of captured arrays, params and learned sinks.
-    The pullback holds the input arrays without copying them; changing one before the pullback runs changes its result.
+    The pullback holds the input arrays without copying them; changing an input array before the pullback runs changes
+    the gradients.
 
-    score_mod is differentiated automatically. score_mod_bprop replaces its derivative. It is text or a Program that
-    computes a new dscore, with bprop_tensors and bprop_params by name. With style="graph" it is a callback
-    score_mod_bprop(graph, dscore, tensors) as in Transformer Engine and cuDNN's frontend. The callback gets
-    bprop_tensors, and score_mod(graph, score, tensors) gets tensors.
+    score_mod is differentiated automatically. score_mod_bprop replaces the derivative of score_mod. score_mod_bprop is
+    text or a Program that computes a new dscore, with bprop_tensors and bprop_params by name. With style="graph",
+    score_mod_bprop is a callback score_mod_bprop(graph, dscore, tensors) as in Transformer Engine and cuDNN's frontend.
+    The callback score_mod_bprop gets bprop_tensors, and the callback score_mod(graph, score, tensors) gets tensors.
 
     wrt: the inputs whose gradients are computed, of "q", "k", "v", "sinks", "tensors" and "params".
-    plans: the result of plan_vjp() for the same call; its backward plan is for pullbacks without dlse.
+    plans: the result of plan_vjp() for the same call. The backward plan of plan_vjp() serves pullbacks without dlse.
     q, k, v, return_lse, lse_dtype and the other keywords: as in attention().
     """
     call = _call(locals())
@@ -227,9 +234,9 @@ def plan(q: Any, k: Any, v: Any, score_mod: ScoreLike = None, mask_mod: ScoreLik
          return_row_max: bool = False, lse_dtype: Any = None, out: Optional[np.ndarray] = None,
          deterministic: bool = False, bounds_check: bool = False, engine: Optional[str] = None,
          threads: Optional[int] = None) -> Plan:
-    """Compiles the plan of attention() with the same arguments and returns it without running it. Pass it to
-    attention(..., plan=...) with arrays of the same shapes, dtypes and strides. plan.save() returns it as bytes, and
-    Plan.load(bytes) loads it in another process.
+    """Compiles the plan of attention() with the same arguments and returns the plan, without running it. Pass the plan
+    to attention(..., plan=...) with arrays of the same shapes, dtypes and strides. plan.save() returns the plan as
+    bytes, and Plan.load(bytes) loads a saved plan in another process.
 
     q, k, v, out, return_lse, return_row_max, lse_dtype and the other keywords: as in attention().
     """
@@ -249,7 +256,8 @@ def plan_vjp(q: Any, k: Any, v: Any, score_mod: ScoreLike = None, mask_mod: Scor
              global_q_len: Optional[int] = None, global_k_len: Optional[int] = None, global_heads: Optional[int] = None,
              wrt: Sequence[str] = WRT, deterministic: bool = False, bounds_check: bool = False,
              engine: Optional[str] = None, threads: Optional[int] = None) -> Tuple[Plan, Plan]:
-    """Returns the pair of plans that vjp() with the same arguments and its pullback run, for vjp(..., plans=...).
+    """Returns a pair of plans for vjp(..., plans=...): the forward plan that vjp() runs with the same arguments, and
+    the backward plan that its pullback runs.
 
     q, k, v, wrt and the other keywords: as in vjp().
     """
@@ -280,10 +288,10 @@ def backward(dout: Any, out: Any, lse: Any, q: Any, k: Any, v: Any, score_mod: S
              global_k_len: Optional[int] = None, global_heads: Optional[int] = None, wrt: Sequence[str] = WRT,
              deterministic: bool = False, bounds_check: bool = False, engine: Optional[str] = None,
              threads: Optional[int] = None) -> "Gradients":
-    """Runs the backward pass from the results of an earlier forward pass. Returns its Gradients.
+    """Runs the backward pass from the results of an earlier forward pass, and returns the Gradients.
 
-    out, lse: the results of attention(); if k and v are a shard of the keys, the results over all keys. dout, dlse: the
-        gradients of out and lse.
+    out, lse: the results of attention(); if k and v are a shard of the keys, the results over all keys.
+    dout, dlse: the gradients of out and lse.
     q, k, v and the other keywords: as in attention(). wrt: as in vjp().
     """
     call = _call(locals())
@@ -296,9 +304,10 @@ def backward(dout: Any, out: Any, lse: Any, q: Any, k: Any, v: Any, score_mod: S
 
 
 class Gradients(Tuple[Any, Any, Any]):
-    """The tuple (dq, dk, dv), with further gradients as attributes. `tensors` and `params` are {name: gradient} for the
-    captured tensors and params of the program; a gradient is None for ints and for inputs that `wrt` leaves out.
-    `sinks` is the gradient [H] of learned sinks. `captured` is {name: array}, the arrays that the function captured."""
+    """The gradients (dq, dk, dv) as a tuple, with further gradients as attributes. `tensors` and `params` are {name:
+    gradient} for the captured tensors and params of the program; a gradient is None for ints and for inputs that `wrt`
+    leaves out. `sinks` is the gradient [H] of learned sinks. `captured` is {name: array}, the arrays that the score
+    function captured."""
 
     tensors: Dict[str, Optional[np.ndarray]]
     params: Dict[str, Optional[float]]
@@ -318,7 +327,8 @@ class Gradients(Tuple[Any, Any, Any]):
 
     def of(self, array: Any) -> np.ndarray:
         """Returns the gradient of a dense `array` that the function captured. If the function captured views of the
-        array, adds up their gradients. Raises ArgumentError if it captured neither."""
+        array, adds up the gradients of the views. Raises ArgumentError if the function captured neither the array nor a
+        view of it."""
         array = as_array(array, "the array")
         total = np.zeros(array.size)
         found = False
@@ -337,8 +347,8 @@ class Gradients(Tuple[Any, Any, Any]):
 
 
 def _inside(array: np.ndarray, captured: np.ndarray) -> Optional[int]:
-    """Returns the index of the element of dense `array` at which its view `captured` starts; None if `captured` is not
-    a view of it."""
+    """Returns the index of the element of the dense array `array` at which the view `captured` starts; None if
+    `captured` is not a view of `array`."""
     at = captured.ctypes.data - array.ctypes.data
     if not array.flags.c_contiguous or captured.dtype != array.dtype or at % array.itemsize or any(
             s % array.itemsize for s in captured.strides):
@@ -350,7 +360,7 @@ def _inside(array: np.ndarray, captured: np.ndarray) -> Optional[int]:
 
 def _add_view(total: np.ndarray, at: int, captured: np.ndarray, grad: np.ndarray) -> None:
     """Adds `grad`, the gradient of view `captured`, to the elements of `total` that the view refers to. The view starts
-    at element `at`. It may refer to an element more than once (sliding windows, broadcasts)."""
+    at element `at`; a view may refer to an element more than once (sliding windows, broadcasts)."""
     places = np.arange(total.size)
     steps = [s // captured.itemsize * places.itemsize for s in captured.strides]
     shown = np.ndarray(captured.shape, places.dtype, places, at * places.itemsize, steps)
@@ -408,7 +418,7 @@ def merge(out_a: np.ndarray, lse_a: np.ndarray, out_b: Any, lse_b: Any) -> Tuple
 # ---- Options ---------------------------------------------------------------------------------------------------------
 
 def _call(given: Mapping[str, Any]) -> Call:
-    """Returns the Call of a public function, whose local variables (its arguments) are `given`."""
+    """Returns the Call for a public function; `given` has the arguments of that function by name."""
     return Call(given["q"], given["k"], given["v"], given["score_mod"], given["mask_mod"],
                 {name: given[name] for name in OPTIONS})
 

@@ -1,13 +1,12 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Tracing: a Python function of scores becomes a program of the library, which runs without Python.
+"""Traces a Python function of scores into a score program of the C library, which runs without Python.
 
     traced = trace(score_mod, mask_mod)        FlexAttention's functions, with torch, NumPy or jax.numpy
     traced = trace(score_mod, style="graph", score_mod_bprop=score_mod_bprop, tensors={...})     Transformer Engine's
     traced = trace("score = score * 2")        program text
 
-The function runs once, on symbols (symbol.py), and each operation on a symbol is recorded (record.py). Tracing imports
-neither torch nor NumPy nor JAX.
-"""
+The traced function runs once, on symbols (symbol.py), and each operation on a symbol is recorded (record.py). Tracing
+imports neither torch nor NumPy nor JAX."""
 from typing import List
 
 from .entry import Traced, trace

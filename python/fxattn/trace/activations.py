@@ -1,5 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Activation functions with the meaning of torch.nn.functional; tables.py and pointwise.py map names to them."""
+"""Activation functions with the meaning of torch.nn.functional; tables.py and pointwise.py map names to these
+functions."""
 import math
 from typing import Any
 

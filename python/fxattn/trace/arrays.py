@@ -1,12 +1,12 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Small arrays of traced values: View, a captured tensor that is indexed lazily, and Vec, computed elements.
+"""Small arrays of traced values: a View is a captured tensor that is indexed lazily, and a Vec is an array of computed
+elements.
 
-`bias[b][h, q]` and `table[q, :, 0:3]` index a captured tensor step by step. A View is a real view of the tensor (its
-own library applies slices, ints and new axes, which keeps strides and autograd) with traced indices at some dimensions.
-A View with an index at every dimension becomes a load. A View that is an operand of arithmetic becomes one load for
-each element, and the operation is unrolled over at most MAX_ELEMENTS elements. A Vec has at most MAX_HELD elements.
-indexing.py implements `x[...]` of both.
-"""
+`bias[b][h, q]` and `table[q, :, 0:3]` index a captured tensor step by step. A View is a view of the tensor with traced
+indices at some dimensions. Slices, ints and new axes are applied by the library of the tensor, which keeps strides and
+autograd. A View with an index at every dimension becomes a load. A View that is an operand of arithmetic becomes one
+load for each element, and the operation is unrolled over at most MAX_ELEMENTS elements. A Vec has at most MAX_HELD
+elements. indexing.py implements `x[...]` of View and Vec."""
 import itertools
 from operator import index as as_int
 from typing import Any, Callable, Iterable, List, Optional, Sequence, Tuple, Union
@@ -91,8 +91,8 @@ class _Array:
 
 
 class View(_Array):
-    """A captured tensor with traced indices at some dimensions: `fixed` has a Sym or None for each dimension of its
-    base."""
+    """A captured tensor with traced indices at some dimensions: `fixed` has a Sym or None for each dimension of the
+    tensor."""
 
     __slots__ = ("rec", "base", "fixed")
 
@@ -135,7 +135,7 @@ Operand = Union[Sym, Vec, View, Any]
 # ---- conversions to Vec and back
 
 def vec(rec: Recording, x: Any) -> Vec:
-    """Returns any operand as a Vec; a scalar becomes a Vec of rank 0."""
+    """Returns an operand as a Vec; a scalar becomes a Vec of rank 0."""
     kind = type(x)
     if kind is Vec:
         return x
@@ -153,7 +153,7 @@ def vec(rec: Recording, x: Any) -> Vec:
 
 
 def value(x: Vec) -> Any:
-    """Returns the scalar of a Vec of rank 0, any other Vec unchanged."""
+    """Returns the scalar of a Vec of rank 0; any other Vec is returned unchanged."""
     return x if x.shape else x.elements[0]
 
 
@@ -180,7 +180,7 @@ def load(rec: Recording, base: Any, nodes: Sequence[int]) -> Sym:
 
 
 def is_wide(x: Any) -> bool:
-    """Returns True if an operand is an array of rank 1 or more, or a View or a Vec."""
+    """Returns True if an operand is a View, a Vec, or an array of rank 1 or more."""
     kind = type(x)
     if kind is Vec or kind is View:
         return True
@@ -228,8 +228,8 @@ def elementwise(fn: Callable[..., Sym], rec: Recording, operands: Sequence[Any],
 # ---- shapes
 
 def axes_of(dim: Any, rank: int) -> List[int]:
-    """Returns the list of dimensions that an argument `dim` names: None names all, else it is one dimension or several.
-    A tensor of rank 0 stands for its value."""
+    """Returns the list of dimensions that an argument `dim` names: all for None, else the given dimension or
+    dimensions. A tensor of rank 0 stands for the int that it holds."""
     if not rank:
         return []
     given = range(rank) if dim is None else dim if isinstance(dim, (tuple, list)) else [dim]

@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Lower and upper bounds of an int of a trace, computed from the sizes of the call. They prove that an index is in
-bounds or that a 64-bit int fits into 32 bits. Bounds may be too wide, never too narrow."""
+"""Computes lower and upper bounds of the ints of a trace from the sizes of the call. The bounds prove that an index is
+in bounds or that a 64-bit int fits into 32 bits. The interval of an int may be too wide, never too narrow."""
 from typing import Callable, Dict, Tuple
 
 from .. import _abi
@@ -52,12 +52,13 @@ _RULES: Dict[int, Callable[..., Span]] = {
 
 
 def span(rec: Recording, at: int) -> Span:
-    """Returns the bounds of the int node `at` of the trace; ALL if nothing is known."""
+    """Returns the bounds of the int node `at` of the trace; ALL if the int has no known bounds."""
     return _span(rec, at, {}, 0)
 
 
 def _span(rec: Recording, at: int, found: Dict[int, Span], deep: int) -> Span:
-    """Returns the bounds of the node `at`. `found` caches the bounds of nodes, so each is computed once."""
+    """Returns the bounds of the node `at`. `found` caches the bounds of nodes, so that the bounds of each node are
+    computed once."""
     if at not in found:
         found[at] = _looked_at(rec, at, found, deep)
     return found[at]

@@ -1,11 +1,10 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Wraps the NumPy arrays of a function, so that indexing them with a traced value is traced.
+"""Wraps the NumPy arrays that a function uses, so that indexing an array with a traced value is traced.
 
-ndarray.__getitem__ converts the index itself, without a dispatch to the tracer. If a function turns out to index NumPy
-arrays, a copy of the function is called instead. In the copy's closure, globals, defaults and, for a method, attributes
-each array is replaced by a Captured: a view of the same memory, of a subclass of ndarray whose indexing is traced. The
-user's own objects are not modified.
-"""
+The method ndarray.__getitem__ converts the index itself, without a dispatch to the tracer. If a function turns out to
+index NumPy arrays, a copy of the function is called instead. In the closure, globals and defaults of the copy (and the
+attributes, for a method), each array is replaced by a Captured: a view of the same memory, of a subclass of ndarray
+whose indexing is traced. The user's own objects are not modified."""
 import copy
 import functools
 import sys
@@ -23,7 +22,8 @@ _DEEPEST = 6
 
 def _make_class(numpy: Any) -> type:
     class Captured(numpy.ndarray):  # type: ignore[misc]
-        """A view of a NumPy array whose indexing is traced. `original` is the user's array; None for a slice of it."""
+        """A view of a NumPy array whose indexing is traced. `original` is the user's array; None if this object is a
+        slice of the user's array."""
 
         original = None
 
@@ -52,13 +52,15 @@ def _wrapped_array(array: Any) -> Any:
 
 
 def wrapped_arrays(mod: Any) -> Any:
-    """Returns a copy of the function with its NumPy arrays wrapped, the function itself if it has none."""
+    """Returns a copy of a function with the NumPy arrays of the function wrapped; returns the function itself if the
+    function uses no NumPy array."""
     return _wrap(mod, {}, 0)
 
 
 def _wrap(value: Any, done: Dict[int, Any], depth: int) -> Any:
-    """Returns a copy of a value with the arrays in it wrapped, or the value itself if it contains none. `done` maps the
-    id of each visited object, which the function keeps alive, to its result."""
+    """Returns a copy of a value in which arrays are wrapped; returns the value itself if the value contains no array.
+    `done` maps the id of each visited object to the result for the object; the traced function keeps visited objects
+    alive."""
     numpy = sys.modules["numpy"]
     if isinstance(value, numpy.ndarray):
         return _wrapped_array(value)

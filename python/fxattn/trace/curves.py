@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
 """Smooth functions of one and two floats that the program language lacks, composed from functions that it has.
 
-Each should be accurate to a few ulp in f64 and f32 wherever the user's library is, including at the limits of the range
-and at signed zeros. Its derivative should be as accurate, because fxattn differentiates the formula used here.
-"""
+A function should be accurate to a few ulp in f64 and f32 wherever the function of the user's library is accurate,
+including at the limits of the range and at signed zeros. The derivative of a function should be as accurate as the
+function, because fxattn differentiates the formula used here."""
 import math
 from typing import Any, List
 
@@ -15,7 +15,7 @@ from .symbol import Sym
 
 
 def expm1(rec: Recording, x: Any) -> Sym:
-    """Returns exp(x) - 1, computed as tanh(x / 2) * (exp(x) + 1), which is accurate near 0 too."""
+    """Returns exp(x) - 1, computed as tanh(x / 2) * (exp(x) + 1), a formula that is accurate near 0 too."""
     x = real(rec, x)
     return mul(rec, tanh(rec, mul(rec, x, k(rec, 0.5))), add(rec, exp(rec, x), k(rec, 1.0)))
 
@@ -47,8 +47,9 @@ def acos(rec: Recording, x: Any) -> Sym:
 
 
 def asinh(rec: Recording, x: Any) -> Sym:
-    """Returns asinh(x). From 1e9 on it is log(2x), because x^2 soon overflows f32. Near 0 it is
-    atanh(x / sqrt(1 + x^2)), because a formula with the sign of x has no derivative at 0."""
+    """Returns asinh(x). For |x| from 1e9 on, the formula is log(2x), because x^2 overflows f32 for
+    larger x. Near 0, the formula is atanh(x / sqrt(1 + x^2)), because a formula with the sign of x has no derivative at
+    0."""
     x = real(rec, x)
     size, high, one = absolute(rec, x), k(rec, 1e9), k(rec, 1.0)
     near = minimum(rec, size, high)
@@ -74,8 +75,8 @@ def atanh(rec: Recording, x: Any) -> Sym:
 
 
 def atan2(rec: Recording, y: Any, x: Any) -> Sym:
-    """Returns atan2(y, x), computed from the smaller of |y / x| and |x / y|, which is accurate near both axes. Zeros
-    and infinities are handled by their signs."""
+    """Returns atan2(y, x), computed from the smaller of |y / x| and |x / y|, so that the result is accurate near both
+    axes. For zeros and infinities the result follows from the signs of x and y."""
     y, x = real(rec, y), real(rec, x)
     wide, high = absolute(rec, x), absolute(rec, y)
     steep = LT(rec, wide, high)
@@ -90,7 +91,8 @@ def atan2(rec: Recording, y: Any, x: Any) -> Sym:
 
 
 def hypot(rec: Recording, x: Any, y: Any) -> Sym:
-    """Returns sqrt(x^2 + y^2) as m * sqrt(1 + r^2), m the larger operand, r the quotient of both: x^2 may overflow."""
+    """Returns sqrt(x^2 + y^2), computed as m * sqrt(1 + r^2), where m is the larger operand and r the smaller one
+    divided by m. x^2 could overflow."""
     x, y = absolute(rec, real(rec, x)), absolute(rec, real(rec, y))
     most, least = maximum(rec, x, y), minimum(rec, x, y)
     ratio = div(rec, least, most)
@@ -114,7 +116,7 @@ def logaddexp2(rec: Recording, x: Any, y: Any) -> Sym:
 
 
 def _times_log(rec: Recording, x: Any, y: Sym, log_of: Sym) -> Sym:
-    """Returns x * log_of, where log_of is a logarithm of y. The result is 0 where x is 0, and NaN where y is NaN."""
+    """Returns x * log_of, where log_of is a logarithm of y. The product is 0 where x is 0, and NaN where y is NaN."""
     wild = ops.logical_not(rec, functions.isfinite(rec, log_of))
     at_zero = ops.logical_and(rec, EQ(rec, x, k(rec, 0.0)), wild)
     result = choose(rec, at_zero, k(rec, 0.0), mul(rec, x, log_of))
@@ -147,7 +149,7 @@ def logit(rec: Recording, x: Any, eps: Any = None) -> Sym:
 
 
 def sinc(rec: Recording, x: Any) -> Sym:
-    """Returns sin(pi x) / (pi x); 1 where x is 0."""
+    """Returns sin(pi x) / (pi x), which is 1 where x is 0."""
     turned = mul(rec, real(rec, x), k(rec, math.pi))
     return choose(rec, EQ(rec, x, 0), k(rec, 1.0), div(rec, functions.sin(rec, turned), turned))
 
@@ -177,7 +179,8 @@ _ERFCX = (-1.3026537197817094, 0.6419697923564902, 0.01947647320418582, -0.00956
 
 
 def _log_of_tail(rec: Recording, size: Sym) -> List[Sym]:
-    """Returns [t, log(erfcx(size) / t)] with t = 2 / (2 + size), by Clenshaw's recurrence."""
+    """Returns [t, log(erfcx(size) / t)] with t = 2 / (2 + size), computed by Clenshaw's recurrence. erfcx(x) is
+    exp(x^2) * erfc(x)."""
     t = div(rec, k(rec, 2.0), add(rec, k(rec, 2.0), size))
     twice = sub(rec, mul(rec, k(rec, 4.0), t), k(rec, 2.0))
     last, before = k(rec, _ERFCX[-1]), k(rec, 0.0)
@@ -188,7 +191,8 @@ def _log_of_tail(rec: Recording, size: Sym) -> List[Sym]:
 
 
 def erfc(rec: Recording, x: Any) -> Sym:
-    """Returns erfc(x): 1 - erf(x) for |x| < 0.5, else by _log_of_tail, since 1 - erf(x) cancels for large x."""
+    """Returns erfc(x). For |x| < 0.5 the formula is 1 - erf(x); for larger x that difference cancels, and _log_of_tail
+    is used."""
     x = real(rec, x)
     size = absolute(rec, x)
     t, power = _log_of_tail(rec, size)

@@ -28,7 +28,8 @@ attach_all()
 
 class Traced(NamedTuple):
     """The result of a trace: a program, its captured arrays (`tensors`) and its numbers (`params`), in the program's
-    order. `bprop` and the fields after it are the same for a user-written backward."""
+    order. `bprop`, `bprop_tensors` and `bprop_params` are the program, arrays and numbers of a user-written
+    backward."""
 
     program: Program
     tensors: Tuple[Any, ...] = ()
@@ -40,7 +41,8 @@ class Traced(NamedTuple):
 
 def known(score_mod: Any, mask_mod: Any, lib: str = "torch", device: Any = None, dtype: Any = None,
           sizes: Any = None) -> Optional[Traced]:
-    """Returns the cached trace of functions of the flex style if a quick check proves them unchanged, else None."""
+    """Returns the cached trace of functions of the style "flex" if a quick check proves the functions unchanged; else
+    None."""
     return watch.find(score_mod, mask_mod, (lib, device, dtype) if sizes is None else (lib, device, dtype, sizes))
 
 
@@ -50,7 +52,8 @@ def trace(score_mod: Source = None, mask_mod: Source = None, *, style: str = "fl
           score_extra: Sequence[Any] = (), mask_extra: Sequence[Any] = (), lib: str = "torch", device: Any = None,
           dtype: Any = None, shape: Optional[Sequence[int]] = None,
           sizes: Optional[Tuple[Optional[int], ...]] = None, part: Optional[str] = None) -> Traced:
-    """Returns the program of a score function and a mask function, with the arrays and numbers that they captured.
+    """Returns the program of a score function and a mask function, with the arrays and numbers that the functions
+    captured.
 
     style "flex": score_mod(score, b, h, q, kv) and mask_mod(b, h, q, kv), as in FlexAttention; score_extra and
         mask_extra are further arguments, whose numbers become params. style "graph": score_mod(graph, score, tensors)
@@ -98,8 +101,8 @@ def _from_text(score_mod: Source, mask_mod: Source, bprop: Source) -> Traced:
 
 
 class _Flex:
-    """One trace of FlexAttention's functions. A function is traced by one of several routes: directly, with its arrays
-    wrapped, by JAX. The route is found by trial and cached by the function's code."""
+    """One trace of FlexAttention's functions. A function is traced by one of several routes: by a direct call, by a
+    call with wrapped arrays, or by JAX. The route is found by trial and cached under the code of the function."""
 
     routes: Dict[Any, str] = {}
 
@@ -139,7 +142,8 @@ class _Flex:
         return made
 
     def mask(self, rec: Recording) -> int:
-        """Traces mask_mod into a recording that has a score of the graph style. Returns the mask's node."""
+        """Traces mask_mod into a recording that already has a score of the style "graph". Returns the node of the
+        mask."""
         rec.mods, rec.literals, rec.lib, rec.device = (self.mask_mod,), None, self.lib, self.device
         rec.sizes = self.sizes
         assert self.mask_mod is not None
@@ -149,7 +153,8 @@ class _Flex:
 
     def run(self, rec: Recording, mod: Callable[..., Any], inputs: Sequence[Tuple[int, int]],
             extra: Sequence[Any]) -> Any:
-        """Calls a function on symbols by the route that it needs, trying others on an error. Returns its result."""
+        """Calls a function on symbols by the route of the function, and tries other routes after an error. Returns the
+        result of the call."""
         kind = _kind_of(mod)
         kind = kind and (*kind, self.sizes is None)  # with sizes (a call from JAX) another route may be needed
         route = self.routes.get(kind) or ("jax" if self.sizes is not None and mentions_jax(mod) else "plain")
@@ -178,7 +183,8 @@ class _Flex:
 
     @staticmethod
     def next_route(route: str, error: BaseException, mod: Callable[..., Any]) -> str:
-        """Returns another route for a function that raised this error. Raises the error if there is none."""
+        """Returns another route for a function that raised the error `error`. Raises `error` if there is no other
+        route."""
         if isinstance(error, NeedsCapture):
             return _Flex.other(route, "captured", error)
         if isinstance(error, NeedsJax):
@@ -200,8 +206,9 @@ class _Flex:
 
 
 def _kind_of(mod: Callable[..., Any]) -> Any:
-    """Returns the code of a function and the kinds of the objects that it names, the key of a route: the same code with
-    tables of another library needs another route. Returns None for a value that is no function."""
+    """Returns the key under which the route of a function is cached: the code of the function and the types of the
+    objects that the code names. The same code with arrays of another library needs another route. Returns None for a
+    value that is no function."""
     if type(mod) is not types.FunctionType:
         return None
     names, sorts = mod.__globals__, []
@@ -218,7 +225,7 @@ def _sort_of(value: Any) -> Any:
 
 
 def _route_of(route: str, error: BaseException, mod: Callable[..., Any]) -> Optional[str]:
-    """Returns another route to trace a function by, if the error requires one, else None."""
+    """Returns another route to trace a function by if the error requires another route; else None."""
     if route != "jax" and ("__jax_array__" in str(error) or mentions_jax(mod)):
         return "jax"
     if route == "plain" and isinstance(error, TypeError) and "save_for_backward" in str(error):
@@ -228,7 +235,7 @@ def _route_of(route: str, error: BaseException, mod: Callable[..., Any]) -> Opti
 
 def _check_call(mod: Any, arguments: Sequence[Any], masks: bool) -> None:
     """Raises a TraceTypeError if `mod` cannot be called with the arguments of a score_mod, or with `masks` of a
-    mask_mod. The error states the arguments."""
+    mask_mod. The message of the error has the arguments."""
     what, wanted = ("mask_mod", "(b, h, q_idx, kv_idx)") if masks else ("score_mod", "(score, b, h, q_idx, kv_idx)")
     if not callable(mod):
         own = "; give its mask_mod" if hasattr(mod, "mask_mod") else ""
@@ -276,7 +283,8 @@ _ROUTES = {"plain": _plain, "captured": _captured, "by_forward": _by_forward, "j
 
 
 def lifted(x: Any) -> Any:
-    """Returns an extra argument; an int is returned as a RunInt, so that it becomes a param, as floats do anyway."""
+    """Returns an extra argument of a function. An int is returned as a RunInt, so that the int becomes a param; floats
+    become params without a wrapper."""
     return RunInt(x) if type(x) is int else x
 
 

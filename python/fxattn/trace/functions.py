@@ -1,9 +1,10 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Functions of traced scalars that are not operators: the program language's functions, quotients and remainders,
-signs, and tests for NaN and infinity. curves.py and activations.py compose further functions from these.
+"""Functions of traced scalars that are not operators: functions of the program language, quotients and remainders,
+signs, and tests for NaN and infinity. curves.py and activations.py compose further functions from the functions of this
+file.
 
-As in ops.py, functions take a Recording and operands. Floats of this file are constants, never params.
-"""
+As in ops.py, functions take a Recording and operands. Float literals in this file become constants of the program,
+never params."""
 import math
 import sys
 from typing import Any, Callable, Optional
@@ -34,7 +35,8 @@ def is_double(rec: Recording) -> bool:
 
 
 def of_float(op: int) -> Callable[[Recording, Any], Sym]:
-    """Returns a Python function that records `op`, an operation of the program language from float to float."""
+    """Returns a Python function that records the operation `op` of the program language, which maps a float to a
+    float."""
     return lambda rec, x: Sym(rec, rec.emit(op, node(rec, x, FLOAT)), FLOAT)
 
 
@@ -44,7 +46,8 @@ sqrt, rsqrt, exp, exp2, log, log2, log1p, tanh, sigmoid, erf, sin, cos, tan, ata
 
 
 def rounding(op: int) -> Callable[[Recording, Any], Sym]:
-    """Returns a Python function that records the rounding `op`; ints and bools are returned unchanged."""
+    """Returns a Python function that records the rounding operation `op`; the function returns ints and bools
+    unchanged."""
     def go(rec: Recording, x: Any) -> Sym:
         x = as_sym(rec, x)
         return x if x.ty != FLOAT else Sym(rec, rec.emit(op, x.node), FLOAT)
@@ -73,7 +76,7 @@ def emit_sign(rec: Recording, x: Any) -> Sym:
 
 
 def sign(rec: Recording, x: Any) -> Sym:
-    """Returns the sign of x, -1, 0 or 1. For NaN returns 0 if the library is torch, else NaN."""
+    """Returns the sign of x, -1, 0 or 1. If x is NaN, the result is 0 for torch, and NaN for other libraries."""
     if rec.lib != "torch" or kind_of_operand(x) != FLOAT:
         return emit_sign(rec, x)
     below = choose(rec, LT(rec, x, 0), k(rec, -1.0), k(rec, 0.0))
@@ -118,12 +121,13 @@ def fmod(rec: Recording, x: Any, y: Any) -> Sym:
 
 
 def _is_turned(rec: Recording, x: Any, y: Any, rest: Sym) -> Sym:
-    """Returns True where x / y is negative and not an integer: rounding it down moved it away from 0."""
+    """Returns True where x / y is negative and not an integer: there, rounding x / y down moved the quotient away from
+    0."""
     return choose(rec, NE(rec, rest, 0), NE(rec, LT(rec, x, 0), LT(rec, y, 0)), NE(rec, rest, rest))
 
 
 def floordiv(rec: Recording, x: Any, y: Any) -> Sym:
-    """Returns the exact floor of x / y, as the libraries do: 1.0 // 0.1 is 9, though 1.0 / 0.1 rounds to 10."""
+    """Returns the exact floor of x / y, as torch and NumPy do: 1.0 // 0.1 is 9, although 1.0 / 0.1 rounds to 10."""
     if joint(x, y) != FLOAT:
         return ops.floordiv(rec, x, y)
     x, y = real(rec, x), real(rec, y)
@@ -197,15 +201,15 @@ def copysign(rec: Recording, x: Any, y: Any) -> Sym:
 
 
 def heaviside(rec: Recording, x: Any, at_zero: Any) -> Sym:
-    """Returns the Heaviside function of x. For NaN returns 0 if the library is torch, else NaN."""
+    """Returns the Heaviside function of x. If x is NaN, the result is 0 for torch, and NaN for other libraries."""
     step = choose(rec, LT(rec, 0, x), k(rec, 1.0), k(rec, 0.0))
     step = step if rec.lib == "torch" else choose(rec, isnan(rec, x), real(rec, x), step)
     return choose(rec, EQ(rec, x, 0), at_zero, step)
 
 
 def lerp(rec: Recording, x: Any, y: Any, weight: Any) -> Sym:
-    """Returns x + weight * (y - x), computed from the nearer end as in torch, so that a weight of 1 returns y exactly.
-    """
+    """Returns x + weight * (y - x). As in torch, the formula starts from the nearer of x and y, so that a weight of 1
+    returns y exactly."""
     apart, weight = ops.sub(rec, y, x), real(rec, weight)
     near = ops.add(rec, x, ops.mul(rec, weight, apart))
     far = ops.sub(rec, y, ops.mul(rec, apart, ops.sub(rec, k(rec, 1.0), weight)))
@@ -213,7 +217,8 @@ def lerp(rec: Recording, x: Any, y: Any, weight: Any) -> Sym:
 
 
 def fmax(rec: Recording, x: Any, y: Any) -> Sym:
-    """Returns the larger operand. If one is NaN, returns the other; if both are equal, returns the first."""
+    """Returns the larger operand. If one operand is NaN, returns the other operand; if both are equal, returns the
+    first."""
     return choose(rec, isnan(rec, x), y, choose(rec, LT(rec, x, y), y, x))
 
 
@@ -255,7 +260,7 @@ def added(rec: Recording, x: Any, y: Any, alpha: Any = 1) -> Sym:
 
 
 def added_term(rec: Recording, term: Callable[..., Sym], x: Any, y: Any, z: Any, value: Any) -> Sym:
-    """Returns x + value * term(y, z), for addcmul and addcdiv, in the common type of the three."""
+    """Returns x + value * term(y, z), for addcmul and addcdiv, in the common type of x, y and z."""
     kind = PROMOTE[joint(x, y)][kind_of_operand(z)]
     if kind not in (FLOAT, BOOL):
         value = cast(rec, value, kind)  # torch truncates it if the others are ints
@@ -301,7 +306,8 @@ def angle(rec: Recording, x: Any) -> Sym:
 
 
 def ldexp(rec: Recording, x: Any, y: Any) -> Sym:
-    """Returns x * 2^y. Multiplies by 2^(y/2) twice, as NumPy does, so an overflow of 2^y alone has no effect."""
+    """Returns x * 2^y. Multiplies by 2^(y/2) twice, as NumPy does, so that an overflow of 2^y alone
+    has no effect."""
     x, y = real(rec, x), real(rec, y)
     if rec.lib == "torch":
         return ops.mul(rec, x, exp2(rec, y))

@@ -1,11 +1,11 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The graph style: score_mod(graph, score, tensors) and score_mod_bprop(graph, dscore, tensors), as Transformer Engine
-and cuDNN's frontend have them. `graph` has the frontend's pointwise methods with the frontend's argument names. They
-return Nodes, whose setters chain.
+"""Traces callbacks of the style "graph": score_mod(graph, score, tensors) and score_mod_bprop(graph, dscore, tensors),
+as in Transformer Engine and cuDNN's frontend. The argument `graph` has the pointwise methods of the frontend, with the
+argument names of the frontend. The methods return Nodes, and setters of a Node return the Node.
 
-The backward is traced after the forward, in a Recording whose parent is the forward's. So the backward callback may use
-nodes that the forward callback stored (such as a soft cap's value before tanh): they are recomputed from the score.
-"""
+The backward callback is traced after the forward callback, in a Recording whose parent is the Recording of the forward
+callback. So the backward callback may use nodes that the forward callback stored, such as the value before the tanh of
+a soft cap: stored nodes are recomputed from the score."""
 from typing import Any, Callable, Dict, List, Mapping, Optional, Sequence, Tuple
 
 from .. import _abi
@@ -27,7 +27,7 @@ COMMON_OPTIONS = ("compute_data_type", "name")
 
 
 class Node:
-    """A tensor of the graph, which has one value for each (query, key) pair. Setters return the node itself."""
+    """A tensor of the graph, which has one value for each (query, key) pair. Setters return the Node itself."""
 
     __slots__ = ("_sym", "_make", "rec", "_known")
 
@@ -37,7 +37,8 @@ class Node:
 
     @property
     def sym(self) -> Sym:
-        """Returns the node's value. A user's tensor is loaded at its first use, so unused tensors are not captured."""
+        """Returns the value of the node as a Sym. A tensor of the user is loaded at the first use of the node, so that
+        unused tensors are not captured."""
         if self._sym is None:
             assert self._make is not None
             self._sym = self._make()
@@ -48,7 +49,8 @@ class Node:
         self._make = _read_too_late
 
     def set_data_type(self, data_type: Any) -> "Node":
-        """Sets the type, from cuDNN's enum or a name; a value of another type is converted."""
+        """Sets the type of the node to `data_type`, a value of cuDNN's enum or a name; the value of the node is
+        converted to the type."""
         self._known["data_type"] = data_type
         kind = kind_of_type(data_type)
         if kind is not None and kind != self.sym.ty:
@@ -141,7 +143,8 @@ def _read_too_late() -> Sym:
 
 
 def kind_of_type(data_type: Any) -> Optional[int]:
-    """Returns the type (types.py) that a data_type stands for, cuDNN's enum or a name; None if it sets no type."""
+    """Returns the type (types.py) for a data_type, which is a value of cuDNN's enum or a name; None if the data_type
+    sets no type."""
     if data_type is None:
         return None
     name = str(getattr(data_type, "name", data_type)).rpartition(".")[2].upper()
@@ -151,7 +154,7 @@ def kind_of_type(data_type: Any) -> Optional[int]:
 
 
 class Graph:
-    """The `graph` argument of a callback. Its methods record pointwise operations and return Nodes."""
+    """The `graph` argument of a callback. The methods of a Graph record pointwise operations and return Nodes."""
 
     def __init__(self, rec: Recording) -> None:
         self._rec = rec
@@ -163,7 +166,7 @@ class Graph:
         return Node(self._rec, Sym(self._rec, AXES[axis % 4], INT), name=name)
 
     def tensor_scalar(self, value: Any, scalar_type: Any = None, **rest: Any) -> Node:
-        """Returns a number as a Node: a param, or a constant if scalar_type marks it as compile-time."""
+        """Returns a number as a Node: a param, or a constant if scalar_type marks the number as compile-time."""
         if "COMPILE" in str(scalar_type).upper():
             number = plain_number(value)
             rec = self._rec
@@ -224,8 +227,9 @@ def given(rec: Recording, name: str, value: Any, shape: Optional[Sequence[int]])
 
 
 def _broadcast(rec: Recording, name: str, array: Any, shape: Optional[Sequence[int]]) -> Sym:
-    """Returns an array's element for the present pair. The array broadcasts to [batch, heads, rows, keys]: dimensions
-    are aligned at the right, size 1 repeats. Row and key are storage indices, independent of q_start and alignment."""
+    """Returns the element of an array for the (query, key) pair of the score. The array broadcasts to [batch, heads,
+    rows, keys]: dimensions are aligned at the right, size 1 repeats. The indices of row and key are storage indices,
+    independent of q_start and alignment."""
     if array.ndim > 4:
         refuse("%s has shape %s; at most 4 dimensions, [batch, heads, rows, keys], are accepted"
                          % (name, tuple(array.shape)))
@@ -240,8 +244,9 @@ def _broadcast(rec: Recording, name: str, array: Any, shape: Optional[Sequence[i
 
 
 def _place(rec: Recording, axis: int) -> int:
-    """Returns the node of the index by which arrays are read along an axis of the scores. In a part of a ring it is the
-    global index: k for keys; for rows q, minus k_len - q_len if the alignment has added that."""
+    """Returns the node of the index with which arrays are read along an axis of the scores. In a part of a ring the
+    index is global: k for keys, and q for rows. If bottom-right alignment has added k_len - q_len to q, the row index
+    is q - (k_len - q_len)."""
     if rec.part is None or axis < 2:
         return STORED[axis]
     if axis == 3:
@@ -252,7 +257,7 @@ def _place(rec: Recording, axis: int) -> int:
 
 
 def _result(rec: Recording, result: Any, callback: Any, what: str) -> Optional[int]:
-    """Returns the value number of a callback's result; None if the callback returned None (no change)."""
+    """Returns the number of the value that a callback returned; None if the callback returned None (no change)."""
     if result is None:
         return None
     if not isinstance(result, Node):
@@ -291,10 +296,11 @@ def check_arguments(score_mod: Any, bprop: Any, tensors: Any, bprop_tensors: Any
 def trace_graph(score_mod: Any, mask: Optional[Callable[[Recording], int]], bprop: Any,
                 tensors: Optional[Mapping[str, Any]], bprop_tensors: Optional[Mapping[str, Any]],
                 shape: Optional[Sequence[int]], part: Optional[str] = None) -> Tuple[Any, ...]:
-    """Returns (program, tensors, params) of the score callback, followed by the same three of bprop if there is one.
-    `mask` records a FlexAttention mask_mod; with a mask the trace is not cached. `part`: the call computes a part of
-    the scores that arrays are indexed by. "moved": q and k are coordinates of the full scores. "aligned": also, the
-    alignment BOTTOM_RIGHT adds k_len - q_len to q."""
+    """Returns (program, tensors, params) of the score callback; with bprop, followed by (program, tensors, params) of
+    bprop. `mask` records a FlexAttention mask_mod; with a mask the trace is not cached. `part` is set if the call
+    computes a part of the scores, while arrays have the indices of the full scores. The value "moved" means that q and
+    k are coordinates of the full scores; "aligned" means in addition that the alignment BOTTOM_RIGHT adds k_len - q_len
+    to q."""
     check_arguments(score_mod, bprop, tensors, bprop_tensors)
     asked = None if mask else reuse.graph_question(score_mod, bprop, tensors, bprop_tensors, shape, part)
     found = None if asked is None else asked.answer()

@@ -1,9 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Indexing: of captured tensors by traced values, and of small arrays of traced values.
+"""Implements the indexing of captured tensors by traced values, and of small arrays of traced values.
 
-The tensor's own library applies ints, slices and new axes to a captured tensor, which keeps strides and autograd. Each
-remaining dimension has a traced index, an array of traced indices, or none.
-"""
+Ints, slices and new axes are applied to a captured tensor by the library of the tensor, which keeps strides and
+autograd. Each remaining dimension has a traced index, an array of traced indices, or no index."""
 from typing import Any, Callable, List, Optional, Sequence, Tuple
 
 from .arrays import Vec, View, broadcast, expanded, is_wide, load, permute, product, value, vec
@@ -19,7 +18,8 @@ _ALL = slice(None)
 
 
 def index(rec: Recording, base: Any, fixed: Optional[Sequence[Optional[Sym]]], key: Any) -> Any:
-    """Returns base[key], where some of the indices are traced; `fixed` are the traced indices of earlier steps."""
+    """Returns base[key], where some of the indices are traced; `fixed` has the traced indices of earlier indexing
+    steps."""
     if fixed is None:  # the common case: one traced int for each dimension
         given = key if type(key) is tuple else (key,)
         nodes = [x.node for x in given if type(x) is Sym and BOOL < x.ty < FLOAT and x.rec is rec]
@@ -41,9 +41,9 @@ def _read(rec: Recording, base: Any, left: Sequence[Optional[Sym]]) -> Any:
 
 
 def _split(rec: Recording, items: Sequence[Any], fixed: Sequence[Optional[Sym]]) -> Tuple[List[Any], List[Any]]:
-    """Splits an index into two lists (static, left). `static` is a key for the tensor's own library, with `:` in place
-    of traced indices. `left` has one item for each dimension of tensor[static]: its traced index (Sym or Vec), or
-    None."""
+    """Splits an index into two lists (static, left). `static` is a key for the library of the tensor, with `:` in place
+    of traced indices. `left` has one item for each dimension of tensor[static]: the traced index of the dimension (Sym
+    or Vec), or None."""
     static: List[Any] = []
     left: List[Any] = []
     rest = iter(items)
@@ -106,9 +106,9 @@ def _index_value(rec: Recording, item: Any) -> Sym:
 
 
 def _gather(rec: Recording, left: Sequence[Any], read: Callable[[Sequence[Any]], Any]) -> Any:
-    """Returns the results of `read` for each element of the array indices in `left`. As in the libraries, the
-    dimensions of the array indices replace the indexed ones if these are adjacent, else they come first. NumPy counts a
-    scalar index as an array index, torch does not."""
+    """Returns the results of `read` for each element of the array indices in `left`. As in torch and NumPy, the
+    dimensions of the array indices replace the indexed dimensions if the indexed dimensions are adjacent; otherwise the
+    dimensions of the array indices come first. NumPy counts a scalar index as an array index, and torch does not."""
     wide = [d for d, x in enumerate(left) if type(x) is Vec]
     shape = broadcast([left[d].shape for d in wide])
     columns = {d: [_index_value(rec, x) for x in expanded(left[d], shape)] for d in wide}

@@ -1,11 +1,10 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Functions written with jax.numpy: JAX traces them into a jaxpr, which is evaluated here on symbols.
+"""Traces functions that use jax.numpy: JAX traces such a function into a jaxpr, which this file evaluates on symbols.
 
 JAX's functions accept only JAX's own arrays, so a function that uses JAX runs under jax.make_jaxpr. The jaxpr contains
-JAX's promotion, weak types and rounding. Operations on arrays alone are executed by JAX, so gradients and outer
-transformations keep working (a captured array may be a tracer of an enclosing jit). primitives.py has the table of
-primitives on traced values.
-"""
+JAX's promotion, weak types and rounding. Operations without a traced operand are executed by JAX, so that gradients and
+outer transformations keep working (a captured array may be a tracer of an enclosing jit). primitives.py has the table
+of primitives on traced values."""
 import os
 import sys
 import types
@@ -28,11 +27,11 @@ MAX_UNROLLED = 64
 
 
 class NotJaxs(TraceError):
-    """Raised for a function that JAX cannot trace; it may be written for another library."""
+    """Raised for a function that JAX cannot trace, because the function may be written for another library."""
 
 
 def mentions_jax(mod: Any, depth: int = 0) -> bool:
-    """Returns True if a function, or an object that it closes over, uses JAX."""
+    """Returns True if a function, or an object in the closure of the function, uses JAX."""
     if "jax" not in sys.modules or depth > 3:
         return False
     if _is_of_jax(mod):  # for example the result of jax.jit
@@ -62,7 +61,7 @@ def _is_of_jax(x: Any) -> bool:
 
 
 def run_by_jax(mod: Callable[..., Any], rec: Recording, arguments: Sequence[Any]) -> Any:
-    """Returns the result of the function on symbols, computed from its jaxpr."""
+    """Returns the result of a function on symbols, computed from the jaxpr of the function."""
     jax = sys.modules["jax"]
     rec.lib = "jax"
     score = "float64" if rec.dtype is not None and dtype_name(rec.dtype) == "float64" else "float32"
@@ -92,8 +91,8 @@ def run_by_jax(mod: Callable[..., Any], rec: Recording, arguments: Sequence[Any]
 
 
 def _on_jax_arrays(mod: Any) -> Any:
-    """Returns a copy of the function with JAX arrays in place of its NumPy arrays, which cannot take traced indices;
-    None if it has no NumPy arrays."""
+    """Returns a copy of a function with JAX arrays in place of NumPy arrays, because NumPy arrays cannot take traced
+    indices. Returns None if the function uses no NumPy array."""
     if type(mod) is not types.FunctionType:
         return None
     asarray, ndarray = sys.modules["jax"].numpy.asarray, sys.modules["numpy"].ndarray
@@ -113,7 +112,7 @@ def _on_jax_arrays(mod: Any) -> Any:
 
 
 def _check_draws(jaxpr: Any) -> None:
-    """Raises if the jaxpr draws random numbers: one draw would be used for all scores."""
+    """Raises an error if the jaxpr draws random numbers: one draw would be used for all scores."""
     for equation in jaxpr.eqns:
         name = equation.primitive.name
         if name.startswith(("random_", "rng_", "threefry")):
@@ -173,7 +172,7 @@ class _Player:
         return with_rule(self, equation, operands, self.values(equation, operands))
 
     def along(self, closed: Any, arguments: Sequence[Any]) -> List[Any]:
-        """Evaluates the tangent jaxpr of an equation (rules.py). Its constants get no gradient."""
+        """Evaluates the tangent jaxpr of an equation (rules.py). The constants of the jaxpr get no gradient."""
         self.along_rule = True
         try:
             return self.play(closed.jaxpr, [stopped(self.rec, x) for x in closed.consts], arguments)
@@ -223,8 +222,8 @@ class _Player:
         return self.play(getattr(closed, "jaxpr", closed), getattr(closed, "consts", ()), operands)
 
     def loop(self, equation: Any, operands: List[Any]) -> List[Any]:
-        """Evaluates lax.scan and fori_loop of a fixed count, unrolled. A scanned value has one dimension more outside
-        the body than inside; a constant or a carry has the same rank. This holds in every version of JAX."""
+        """Evaluates lax.scan and fori_loop of a fixed count, unrolled. In every version of JAX, a scanned value has one
+        dimension more outside the body than inside, and a constant or a carry has the same rank outside and inside."""
         params, body = equation.params, equation.params["jaxpr"]
         own, length = getattr(body, "jaxpr", body), params["length"]
         kept, still = ([one.aval.shape == inner.aval.shape for one, inner in zip(*pair)].count(True)
@@ -297,7 +296,7 @@ class _Player:
 
 
 def _is_jax_numpys(equation: Any) -> bool:
-    """Returns True if a jitted function is jax.numpy's function of that name, not a user's function."""
+    """Returns True if a jitted function is the function of jax.numpy with that name, not a user's function."""
     name = equation.params.get("name")
     if name not in INLINED or any(atom.aval.dtype == "uint32" for atom in equation.invars):
         return False
@@ -312,8 +311,8 @@ def _is_jax_numpys(equation: Any) -> bool:
 
 
 def _primitives(closed: Any) -> List[str]:
-    """Returns the primitives of a jaxpr and of its nested jaxprs, in order. Conversions are left out, because they
-    depend on weak types."""
+    """Returns the primitives of a jaxpr and of its nested jaxprs, in order. Conversions are omitted, because
+    conversions depend on weak types."""
     found: List[str] = []
     for equation in getattr(closed, "jaxpr", closed).eqns:
         inner = equation.params.get("jaxpr") or equation.params.get("call_jaxpr")
@@ -322,8 +321,8 @@ def _primitives(closed: Any) -> List[str]:
 
 
 def _literal(atom: Any) -> Any:
-    """Returns the value of a literal in the jaxpr. Raises for a user's int beyond 32 bits; ints that JAX computes wrap.
-    """
+    """Returns the value of a literal in the jaxpr. Raises an error for a user's int beyond 32 bits; ints that JAX
+    computes wrap around."""
     found = sys.modules["numpy"].asarray(atom.val, dtype=atom.aval.dtype)[()]
     whole = kind_of_dtype(found.dtype) == INT and not found.ndim and found.dtype != "uint32"
     if whole and not LOWEST[INT] <= int(found) <= HIGHEST[INT]:
@@ -346,14 +345,16 @@ def _at_equation(error: TraceError, equation: Any) -> TraceError:
 
 
 def _library_folders() -> Tuple[str, ...]:
-    """Returns the folders of JAX and of this tracer. Full paths, since a user's folder may be called jax too."""
+    """Returns the folders of JAX and of this tracer. The paths are complete, because a user's folder may have the name
+    jax too."""
     files = [__file__, *(sys.modules[name].__file__ or "" for name in ("jax", "jaxlib") if name in sys.modules)]
     return tuple(os.path.join(os.path.dirname(file), "") for file in files if file)
 
 
 def _by_jax_itself(equation: Any, operands: List[Any]) -> Sequence[Any]:
-    """Evaluates an equation without traced values. If all operands are literals, the result is computed now. axis_index
-    has no operands, but its result depends on the device, so it is not computed now."""
+    """Evaluates an equation without traced values. If all operands are literals, the result is computed while the
+    function is traced. The equation axis_index has no operands, but the result depends on the device and is computed at
+    run time."""
     numpy, jax = sys.modules["numpy"], sys.modules["jax"]
     known = equation.primitive.name != "axis_index" and not any(library_of(x) == "jax" for x in operands)
     operands = operands if known else _alike(jax, operands)
@@ -363,15 +364,15 @@ def _by_jax_itself(equation: Any, operands: List[Any]) -> Sequence[Any]:
 
 
 def varying_axes(x: Any) -> FrozenSet[Any]:
-    """Returns the axes of the enclosing shard_map over which an array varies; empty without a shard_map."""
+    """Returns the axes of the enclosing shard_map over which an array varies; without a shard_map there are none."""
     kind = sys.modules["jax"].typeof(x)
     axes = getattr(getattr(kind, "manual_axis_type", None), "varying", None)
     return frozenset(getattr(kind, "vma", ()) if axes is None else axes)
 
 
 def _alike(jax: Any, operands: List[Any]) -> List[Any]:
-    """Returns the operands, cast so that all vary over the same axes of a shard_map, as JAX requires. The jaxpr's own
-    pvary is not evaluated, because it would turn literals into arrays."""
+    """Returns the operands, cast so that all operands vary over the same axes of a shard_map, as JAX requires. The
+    equations pvary of the jaxpr are not evaluated, because pvary would turn literals into arrays."""
     axes = [varying_axes(x) for x in operands]
     every: FrozenSet[Any] = frozenset().union(*axes)
     return [x if mine == every else jax.lax.pcast(x, tuple(every - mine), to="varying")

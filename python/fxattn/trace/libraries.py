@@ -1,7 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Arrays of other libraries as captured tensors: which library an object belongs to, and its storage type.
+"""Describes arrays of other libraries as captured tensors: the library that an array belongs to, and the storage type.
 
-No library is imported here: the module of an object's type names its library, which is loaded if the object exists.
+This file imports no array library: the module of an object's type names the library, which is loaded if the object
+exists.
 """
 import sys
 from typing import Any, Dict, Optional, Tuple
@@ -35,7 +36,7 @@ def _library_of_type(kind: type) -> Optional[str]:
 
 
 def library_of(value: Any) -> Optional[str]:
-    """Returns "torch", "numpy" or "jax" for an array of theirs, else None."""
+    """Returns "torch", "numpy" or "jax" for an array of that library; None for any other object."""
     kind = type(value)
     try:
         return _library_by_type[kind]
@@ -79,8 +80,8 @@ def _look_up(dtype: Any) -> Tuple[Optional[int], int]:
 
 
 def storage_of(array: Any) -> Tuple[Any, int, int, int]:
-    """Returns (array, storage type, type of its elements, rank) for capturing an array. The array returned is the
-    argument, or a converted copy if the library has no such storage type."""
+    """Returns (array, storage type, type of its elements, rank) for capturing an array. The returned array is the
+    argument itself, or a converted copy if fxattn has no storage type for the dtype of the argument."""
     dtype = array.dtype
     code, kind = _storage_by_dtype.get(dtype) or _look_up(dtype)
     library = library_of(array)
@@ -99,8 +100,8 @@ def storage_of(array: Any) -> Tuple[Any, int, int, int]:
 
 
 def plain_number(value: Any) -> Any:
-    """Returns a number (NumPy scalars, enums and subclasses included) as a Python bool, int or float; None for other
-    values."""
+    """Returns a number as a Python bool, int or float; None for other values. NumPy scalars, enums and subclasses of
+    Python's numbers are numbers."""
     if type(value) is bool:
         return value
     if isinstance(value, int):
@@ -114,7 +115,8 @@ def plain_number(value: Any) -> Any:
 
 
 def symbolic_kind(value: Any) -> Optional[int]:
-    """Returns the type of a number that torch.compile leaves symbolic (SymInt, SymFloat, SymBool), else None."""
+    """Returns the type of a number that torch.compile leaves symbolic (SymInt, SymFloat, SymBool); None for any other
+    value."""
     torch = sys.modules.get("torch")
     if torch is None:
         return None

@@ -1,11 +1,10 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Finds the float literals in a function's source. Float literals become constants of the program; floats from
-elsewhere (closures, globals, attributes, defaults) become params, so a new value needs no new program.
+"""Finds the float literals in the source of a function. Float literals become constants of the program. Floats from
+closures, globals, attributes and defaults become params, so that a new value needs no new program.
 
-CPython pushes the constant object itself, so a float is a literal if it is the same object as one of the code's
-constants. A closure's float may be the same object as a literal of equal value in that module. It is then treated as a
-literal, which is correct and costs one more program.
-"""
+CPython pushes the constant object itself, so a float is a literal if it is the same object as a constant of the code.
+The float of a closure may be the same object as a literal of equal value in the module of the function. Such a float is
+treated as a literal, which is correct and costs one more program."""
 import functools
 import struct
 import types
@@ -15,7 +14,7 @@ _DEEPEST = 4
 
 
 def literals_of(*mods: Any) -> FrozenSet[int]:
-    """Returns the ids of the float literals of functions. The ids are valid while the functions exist."""
+    """Returns the ids of the float literals of several functions; the ids are valid while the functions exist."""
     found: Set[int] = set()
     for mod in mods:
         if mod is not None:
@@ -65,8 +64,8 @@ def _collect_code(code: types.CodeType, names: Any, found: Set[int], depth: int)
 
 
 def float_values(mod: Any) -> FrozenSet[float]:
-    """Returns the values of a function's float literals, both unrounded and rounded to f32. In a jaxpr literals are
-    found by value: it has no object ids, and it may have rounded them."""
+    """Returns the values of a function's float literals, both unrounded and rounded to f32. In a jaxpr, literals are
+    found by value, because a jaxpr has no object ids and may have rounded the literals."""
     values: Set[float] = set()
     codes, seen = [getattr(getattr(mod, "func", mod), "__code__", None)], 0
     while seen < len(codes):

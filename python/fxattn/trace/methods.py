@@ -1,10 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Operators and methods of traced values, attached from the tables, and the protocols by which torch and NumPy dispatch
-their functions here: __torch_function__, __array_ufunc__ and __array_function__.
+"""Attaches operators and methods to the classes of traced values, from the tables of handlers, and the protocols by
+which torch and NumPy dispatch functions to the tracer: __torch_function__, __array_ufunc__ and __array_function__.
 
-With torch `x += y` modifies the tensor in place, so all names of the tensor see the new value, here too. NumPy's
-scalars are immutable: there `x += y` rebinds x to a new value.
-"""
+In torch `x += y` modifies the tensor in place, so that all names of the tensor see the new value; traced values of
+torch do the same. Scalars of NumPy are immutable: in NumPy `x += y` rebinds x to a new value."""
 from typing import Any, Callable
 
 from . import ops

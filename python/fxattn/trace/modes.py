@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Changes to torch while a function is traced: a mode that intercepts operators without a traced operand, and an
-autograd.Function.apply that calls the function's forward.
+"""Changes torch while a function is traced: a mode intercepts operators without a traced operand, and a replaced
+autograd.Function.apply calls the forward method of the function.
 
-Both are undone when the trace ends. Other threads are not affected: modes are per thread, and the replaced `apply`
-forwards calls without traced values to the original.
+The mode and the replacement are removed when the trace ends. Other threads are not affected: modes are per thread, and
+the replaced `apply` passes calls without traced values to the original `apply`.
 """
 import contextlib
 import sys
@@ -21,7 +21,7 @@ _ASKED_HERE = frozenset(["__get__"])  # the tracer itself reads dtype, layout an
 
 
 def _has(tensor: type, values: Iterable[Any]) -> bool:
-    """Returns True if the values, or a tuple or list among them, contain a tensor."""
+    """Returns True if a tensor is among the values, or in a tuple or list among the values."""
     for x in values:
         if isinstance(x, tensor) or type(x) in (tuple, list) and _has(tensor, x):
             return True
@@ -42,7 +42,7 @@ def _make_mode(torch: Any) -> type:
     tensor, getitem = torch.Tensor, torch.Tensor.__getitem__
 
     class Mode(torch.overrides.TorchFunctionMode):  # type: ignore[misc]
-        """`told`: a value or length of an untraced tensor was passed to Python code."""
+        """`told` is True if a value or length of an untraced tensor was passed to Python code."""
 
         told = False
 
@@ -67,7 +67,7 @@ def _make_mode(torch: Any) -> type:
 
 
 def torch_mode() -> Any:
-    """Returns a new mode for one trace; a null context if torch is not loaded."""
+    """Returns a new mode for one trace; returns a null context if torch is not loaded."""
     global _mode_class
     torch = sys.modules.get("torch")
     if torch is None:
@@ -78,7 +78,8 @@ def torch_mode() -> Any:
 
 
 class Context:
-    """The ctx that forward of an autograd.Function gets while it is traced. It stores any attribute; none is read."""
+    """The argument ctx of the forward method of an autograd.Function while the method is traced. The object stores any
+    attribute; no attribute is read."""
 
     def __init__(self) -> None:
         self.saved_tensors: Any = ()
@@ -101,8 +102,9 @@ class Context:
 
 @contextlib.contextmanager
 def functions_by_forward() -> Iterator[None]:
-    """Makes autograd.Function.apply on traced values call the function's forward; fxattn computes the derivative.
-    Function.apply calls `apply` of its base class, which is replaced, so an `apply` bound earlier is covered too."""
+    """Makes autograd.Function.apply on traced values call the forward method of the function; fxattn computes the
+    derivative. Function.apply calls `apply` of the base class; the replaced method is that of the base class, so that
+    an `apply` bound earlier calls the replacement too."""
     function = sys.modules["torch"].autograd.Function
     below = function.__mro__[1]
     with _apply_lock:

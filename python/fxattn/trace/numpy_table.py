@@ -1,8 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
-"""NumPy's functions, by name: ufuncs through __array_ufunc__, others through __array_function__.
+"""Handlers of NumPy's functions, by name. Ufuncs reach their handler through __array_ufunc__, other functions through
+__array_function__.
 
-Indexing a NumPy array with a traced value is not dispatched to the tracer. So a function's arrays are wrapped first
-(capture.py) in Captured, a subclass of ndarray whose indexing is traced.
+Indexing a NumPy array with a traced value is not dispatched to the tracer. So the arrays of a function are wrapped
+first (capture.py) in Captured, a subclass of ndarray whose indexing is traced.
 """
 from typing import Any, Dict, Optional
 
@@ -45,7 +46,7 @@ def h_ravel(rec: Recording, x: Any, order: str = "C") -> Any:
 
 
 def reciprocal(rec: Recording, x: Any) -> Sym:
-    """Returns 1 / x; for an int x the int quotient, which is 0 if x is neither 1 nor -1."""
+    """Returns 1 / x. For an int x, returns the int quotient, which is 0 if x is neither 1 nor -1."""
     return functions.reciprocal(rec, x) if ops.kind_of_operand(x) == FLOAT else functions.div_mode(rec, 1, x, "trunc")
 
 
@@ -71,7 +72,8 @@ def h_searchsorted(rec: Recording, edges: Any, x: Any, side: str = "left", sorte
 
 
 def h_digitize(rec: Recording, x: Any, bins: Any, right: bool = False) -> Any:
-    """Returns np.digitize of x for bins in ascending order. Descending bins are not supported and not detected."""
+    """Returns np.digitize of x for bins in ascending order. Bins in descending order are not supported and not
+    detected."""
     return reductions.bucketize(rec, x, bins, not right)
 
 
@@ -156,7 +158,8 @@ def call_ufunc(ufunc: Any, method: str, inputs: Any, kwargs: Dict[str, Any]) -> 
 
 
 def call_function(func: Any, args: Any, kwargs: Dict[str, Any]) -> Any:
-    """Returns the result of a call from __array_function__, of a function that is no ufunc: np.where(c, x, y)."""
+    """Returns the result of a call from __array_function__, which is a call of a function that is no ufunc: np.where(c,
+    x, y)."""
     name = ("linalg_" if "linalg" in getattr(func, "__module__", "") else "") + func.__name__
     if kwargs.get("out") is not None:
         refuse("out= writes into an array, which a score function must not")

@@ -1,8 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Operations on traced scalars with the libraries' semantics: promotion, bools, narrow ints, powers of ints, shifts.
+"""Operations on traced scalars with the semantics of torch, NumPy and JAX: promotion, bools, narrow ints, powers of
+ints, shifts.
 
 Functions take a Recording and operands, which are Syms or Python numbers, and return a Sym. `elementwise` in arrays.py
-applies them to small arrays; tables.py maps the libraries' names to them.
+applies the functions to small arrays; tables.py maps the names that users call to the functions.
 """
 import sys
 from typing import Any, Callable, Optional, Tuple
@@ -21,14 +22,14 @@ _SHIFT = {I8: 24, I16: 16}
 
 
 class RunInt(int):
-    """A run-time int: it becomes a param in an operation with a traced value, and acts as a Python int elsewhere."""
+    """An int that becomes a param in an operation with a traced value, and acts as a Python int elsewhere."""
 
     __slots__ = ()
 
 
 def scalar(rec: Recording, x: Any) -> Any:
     """Returns an operand as a Sym or a Python bool, int or float. Converts other kinds of numbers and captured tensors
-    of rank 0; raises for any other value."""
+    of rank 0; raises an error for any other value."""
     kind = type(x)
     if kind is Sym:
         return x if x.rec is rec else moved(rec, x)
@@ -58,14 +59,16 @@ def scalar(rec: Recording, x: Any) -> Any:
 
 
 def _from_host(rec: Recording, x: Any) -> Sym:
-    """Returns a param for a tensor of rank 0 on the host, in a call on a device: torch treats it as a number too."""
+    """Returns a param for a tensor of rank 0 in host memory, in a call on a device: torch treats such a tensor as a
+    number too."""
     kind = storage_of(x)[2]
     at = Sym(rec, rec.param(x, FLOAT if kind == FLOAT else INT), FLOAT if kind == FLOAT else INT)
     return truth(rec, at) if kind == BOOL else Sym(rec, at.node, kind)
 
 
 def moved(rec: Recording, x: Sym) -> Sym:
-    """Returns a value of the forward trace for use in the backward trace, where its instructions are repeated."""
+    """Returns the copy of a value of the forward trace in the backward trace, where the instructions that compute the
+    value are repeated."""
     if rec.parent is not x.rec:
         refuse("this value was made by another trace, so it means nothing here; compute it again in this function")
     return Sym(rec, rec.copy_of(x.node), x.ty)
@@ -84,7 +87,8 @@ def node(rec: Recording, x: Any, kind: int) -> int:
 
 
 def joint(x: Any, y: Any) -> int:
-    """Returns the promoted type of two operands. A Python int and a narrow int give the narrow type."""
+    """Returns the promoted type of two operands. The promoted type of a Python int and a narrow int is the narrow
+    type."""
     tx, ty = type(x), type(y)
     if tx is Sym:
         if ty is Sym:
@@ -111,7 +115,8 @@ def narrowed(rec: Recording, at: int, kind: int) -> Sym:
 
 
 def emit(rec: Recording, op: int, kind: int, *operands: Any) -> Sym:
-    """Records `op` on the operands, converted to the type `kind`. Returns its result, a Sym of that type."""
+    """Records `op` on the operands, which are converted to the type `kind`. Returns the result of `op`, a Sym of type
+    `kind`."""
     instruction = [op]
     for x in operands:
         instruction.append(x.node if type(x) is Sym else node(rec, x, kind))
@@ -124,8 +129,8 @@ def emit(rec: Recording, op: int, kind: int, *operands: Any) -> Sym:
 # ---- arithmetic
 
 def _make_arithmetic(op: int, of_bools: Optional[int]) -> Callable[[Recording, Any, Any], Sym]:
-    """Returns a function that records x op y, or of_bools for two bools. It tests for two traced values first, the
-    common case."""
+    """Returns a function that records x op y, or of_bools for two bools. The returned function tests for two traced
+    values first, because that case is the most common."""
     def go(rec: Recording, x: Any, y: Any) -> Sym:
         if type(x) is Sym and type(y) is Sym:
             kind = PROMOTE[x.ty][y.ty]
@@ -187,7 +192,8 @@ def absolute(rec: Recording, x: Any) -> Sym:
 # ---- powers
 
 def power(rec: Recording, x: Any, y: Any) -> Sym:
-    """Returns x to the power y: for ints by multiplication, which wraps as ints do, else as a float power."""
+    """Returns x to the power y. Powers of ints are computed by multiplications, which wrap around; other powers are
+    float powers."""
     kind = joint(x, y)
     if kind == FLOAT:
         if type(x) is Sym and x.ty == FLOAT and _is_two(rec, y):
@@ -203,8 +209,8 @@ def power(rec: Recording, x: Any, y: Any) -> Sym:
 
 
 def _is_two(rec: Recording, y: Any) -> bool:
-    """Returns True if the exponent is the literal 2. An exponent that is a param may have another value in the next
-    call."""
+    """Returns True if the exponent is the literal 2. A param does not count as the literal 2, because a param may have
+    another value in the next call."""
     return type(y) is int and y == 2 or type(y) is float and y == 2.0 and rec.is_literal(y)
 
 
@@ -220,8 +226,8 @@ def power_by_squares(rec: Recording, x: Any, exponent: int, kind: int) -> Sym:
 
 
 def _power_of_exponent(rec: Recording, x: Any, y: Sym, kind: int) -> Sym:
-    """Returns x to the power of a traced int y, computed from the bits of y. As in torch, a negative y gives 0 unless x
-    is 1 or -1."""
+    """Returns x to the power of a traced int y, computed from the bits of y. As in torch, the power is 0 if y is
+    negative and x is neither 1 nor -1."""
     if y.ty == BOOL:
         return choose(rec, y, x, Sym(rec, rec.integer(1), kind))
     bits = {U8: 8, I8: 7, I16: 15, INT: 31}[y.ty]
@@ -267,7 +273,8 @@ _COMPARISONS = {op: _make_comparison(op) for op in (OP_EQ, OP_NE, OP_LT, OP_LE, 
 
 
 def truth(rec: Recording, x: Any) -> Sym:
-    """Returns x != 0, the conversion that .bool(), logical_and and the like apply to operands; a bool unchanged."""
+    """Returns x != 0, the conversion that .bool(), logical_and and similar functions apply to operands; returns a bool
+    unchanged."""
     x = as_sym(rec, x)
     return x if x.ty == BOOL else Sym(rec, rec.emit(OP_NE, x.node, rec.integer(0)), BOOL)
 
@@ -312,8 +319,8 @@ def _shift_operands(rec: Recording, x: Any, y: Any) -> Tuple[int, int, int]:
 
 
 def _shift(rec: Recording, x: Any, y: Any, op: int) -> Sym:
-    """Returns x shifted by y. A count outside 0..31 gives 0, or the sign for a right shift, as in the libraries; the
-    program's own shifts take the count modulo 32."""
+    """Returns x shifted by y. If y is outside 0..31, the result is 0, or the sign of x for a right shift, as in torch
+    and NumPy; the shifts of the program language take the count modulo 32."""
     kind, value, count = _shift_operands(rec, x, y)
     at = rec.emit(op, value, count)
     if type(y) is Sym or not 0 <= y < 32:
@@ -353,7 +360,8 @@ def where(rec: Recording, c: Any, x: Any, y: Any) -> Sym:
 
 
 def as_sym(rec: Recording, x: Any, kind: int = -1) -> Sym:
-    """Returns any operand as a Sym, of type `kind` if given; the operand's type must promote to `kind`."""
+    """Returns any operand as a Sym, which has the type `kind` if `kind` is given. The operand's type must promote to
+    `kind`."""
     if type(x) is Sym:
         if kind in (-1, x.ty):
             return x
@@ -363,7 +371,8 @@ def as_sym(rec: Recording, x: Any, kind: int = -1) -> Sym:
 
 
 def cast(rec: Recording, x: Any, kind: int) -> Sym:
-    """Returns x explicitly converted to the type: a float is rounded towards zero, a wider int wraps."""
+    """Returns x converted to a type. A float that becomes an int is rounded towards zero, and an int wraps around in a
+    narrower type."""
     x = as_sym(rec, x)
     if x.ty == kind:
         return x

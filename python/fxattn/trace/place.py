@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Errors of tracing, with the place in the user's own function: the innermost frame that belongs to no library.
+"""Makes errors of tracing that name a line of the user's function: the innermost frame that belongs to no library.
 
-Everything in this folder raises through `refuse`, so that each message ends with a file and a line.
+All files in this folder raise errors by `refuse`, so that each message ends with a file and a line.
 """
 import sys
 import types
@@ -15,8 +15,7 @@ EVALUATED = "<eval_with_key"  # prefix of the file names of code that torch.fx g
 
 
 class TraceError(Error, RuntimeError):
-    """A Python function cannot be traced into a score program. `file` and `line` are a place in the user's function.
-    """
+    """A Python function cannot be traced into a score program. `file` and `line` name a line of the user's function."""
 
     status = "E_PROGRAM"
     file: str = ""
@@ -27,13 +26,13 @@ class TraceTypeError(TraceError, TypeError):
 
 
 class TraceKeyError(TraceError, KeyError):
-    """A name that is not in the dictionary of tensors."""
+    """A callback read a name that is not in the dictionary of tensors."""
 
     __str__ = Exception.__str__  # KeyError's __str__ would quote the text
 
 
 class TraceAttributeError(TraceError, AttributeError):
-    """An attribute or method that traced values do not have."""
+    """A function read an attribute or method that traced values do not have."""
 
 
 def is_users(frame: Any) -> bool:
@@ -52,7 +51,7 @@ def place() -> Optional[Tuple[str, int, str]]:
 
 
 def at_place_of(cause: BaseException, text: str, kind: type = TraceError) -> TraceError:
-    """Returns an exception with `text` and the place in the user's code where `cause` was raised."""
+    """Returns an exception with `text` and the line of the user's code that raised `cause`."""
     at, where = cause.__traceback__, None
     while at is not None:
         if is_users(at.tb_frame):
@@ -62,7 +61,8 @@ def at_place_of(cause: BaseException, text: str, kind: type = TraceError) -> Tra
 
 
 def error_in(function: Any, text: str, kind: type = TraceError) -> TraceError:
-    """Returns an exception with `text` and the first line of `function`, which returned a wrong result."""
+    """Returns an exception with `text` and the position of the first line of `function`, which returned a wrong
+    result."""
     for _ in range(4):  # partials, modules, objects that are called
         code = getattr(function, "__code__", None)
         if code is not None:
@@ -73,7 +73,7 @@ def error_in(function: Any, text: str, kind: type = TraceError) -> TraceError:
 
 
 def error(text: str, kind: type = TraceError) -> TraceError:
-    """Returns an exception with `text` and the place in the user's code that is running."""
+    """Returns an exception with `text` and the line of the user's code that is running."""
     return _made(text, place(), kind)
 
 
@@ -89,7 +89,8 @@ def refuse(text: str) -> NoReturn:
 
 
 def like(name: str, table: Iterable[str]) -> str:
-    """Returns the end of an error message: the names of a table that resemble a name that is not in it."""
+    """Returns the end of an error message about a name that a table lacks: the names in the table that resemble the
+    lacking name."""
     import difflib  # needed for a message only
     found = difflib.get_close_matches(name, [key for key in table if not key.startswith("_")], 4, 0.7)
     if not found:

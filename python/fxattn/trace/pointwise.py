@@ -1,5 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The pointwise operations of cuDNN's frontend: the names of each operation's operands, and a function that records it.
+"""The pointwise operations of cuDNN's frontend. The table has the names of the operands of each operation, and a
+function that records the operation.
 
 Arithmetic treats bools as ints, because a cuDNN graph has no arithmetic of bools.
 """
@@ -21,7 +22,7 @@ TABLE_OF_TYPES = {"FLOAT": FLOAT, "HALF": FLOAT, "BFLOAT16": FLOAT, "DOUBLE": FL
 
 
 def _counted(fn: Op) -> Op:
-    """Returns `fn` with its bool operands converted to ints."""
+    """Returns a function that calls `fn` with bool operands converted to ints."""
     def go(rec: Recording, *operands: Any) -> Sym:
         return fn(rec, *[ops.cast(rec, x, INT) if kind_of_operand(x) == BOOL else x for x in operands])
     return go
@@ -32,7 +33,8 @@ def _number(rec: Recording, value: Any) -> Any:
 
 
 def relu(rec: Recording, x: Any, negative_slope: Any = 0.0, lower_clip: Any = 0.0, upper_clip: Any = None) -> Sym:
-    """Returns x between the clips, upper_clip above them, and lower_clip + negative_slope * (x - lower_clip) below."""
+    """Returns x between lower_clip and upper_clip, upper_clip for larger x, and lower_clip + negative_slope * (x -
+    lower_clip) for smaller x."""
     x, low = real(rec, x), _number(rec, lower_clip)
     below = add(rec, low, mul(rec, _number(rec, negative_slope), sub(rec, x, low))) if negative_slope else low
     top = x if upper_clip is None else ops.minimum(rec, x, _number(rec, upper_clip))

@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
-"""JAX's primitives on traced values. A handler takes the player (jaxprs.py), operands, the equation's parameters and
-the shape and type of the result.
+"""JAX's primitives on traced values. A handler takes the player (jaxprs.py), operands, the parameters of the equation,
+and the shape and type of the result.
 
 jax.numpy wraps every index: at < 0 ? at + size : at. This select is dropped if a captured array is read and the index
 is proven to be in bounds, because loads of a program count negative indices from the end.
@@ -27,7 +27,7 @@ Handler = Callable[..., Any]
 
 class Held:
     """The result of a dynamic_slice before its squeeze: `part` is the indexed captured array, `shape` has dimensions of
-    size 1 where it was indexed, `ones` are these dimensions."""
+    size 1 where the array was indexed, and `ones` lists the dimensions of size 1."""
 
     __slots__ = ("part", "shape", "ones")
 
@@ -36,7 +36,7 @@ class Held:
 
 
 def settled(x: Any) -> Any:
-    """Returns a Held as its elements, any other operand unchanged."""
+    """Returns the elements of a Held; any other operand is returned unchanged."""
     if type(x) is not Held:
         return x
     rec = x.part.rec
@@ -51,7 +51,7 @@ INLINED: Dict[str, Callable[..., Sym]] = {
 
 
 def _div(rec: Recording, x: Any, y: Any) -> Sym:
-    """Returns lax.div: x / y, for ints rounded towards zero."""
+    """Returns lax.div of x and y: x / y, rounded towards zero for ints."""
     return functions.div_mode(rec, x, y, None if ops.joint(x, y) == FLOAT else "trunc")
 
 
@@ -77,7 +77,7 @@ def _select_n(player: Any, operands: List[Any], params: Dict[str, Any], out: Any
 
 
 def _choose(rec: Recording, which: Any, x: Any, y: Any) -> Sym:
-    """Returns select_n of two cases: x where `which` is false, y where it is true."""
+    """Returns select_n of two cases: x where `which` is false, and y where `which` is true."""
     return ops.choose(rec, ops.truth(rec, which), y, x)
 
 
@@ -101,8 +101,9 @@ _FILL, _PROMISED = "FILL_OR_DROP", "PROMISE_IN_BOUNDS"
 def _inside(player: Any, at: Any, size: Any, mode: str = "", room: int = 1,
             unsigned: bool = False) -> Tuple[Sym, Optional[Sym]]:
     """Returns (index, inside) for reading `room` elements from `at` on along a dimension of `size`. The index is
-    clamped as in JAX, except in mode _FILL. In the modes _FILL and _PROMISED `inside` is True where `at` is in bounds;
-    in others it is None. An index that is proven to be in bounds is returned unchanged, with None."""
+    clamped as in JAX, except in mode _FILL. In the modes _FILL and _PROMISED, `inside` is True where `at` is in bounds;
+    in other modes `inside` is None. An index that is proven to be in bounds is returned unchanged, with None as
+    `inside`."""
     rec = player.rec
     at = ops.as_sym(rec, player.traced(at))
     bound: Any = size - room
@@ -188,8 +189,8 @@ def _dynamic_slice(player: Any, operands: List[Any], params: Dict[str, Any], out
 
 
 def _window(player: Any, base: Any, starts: Sequence[Any], sizes: Sequence[int]) -> Any:
-    """Returns the elements of a slice of shape `sizes` from the traced indices `starts` on. The starts are clamped so
-    that the slice is in bounds, as in JAX."""
+    """Returns the elements of a slice of shape `sizes` from the traced indices `starts` on. As in JAX, the start
+    indices are clamped so that the slice is in bounds."""
     rec = player.rec
     rows: List[List[Any]] = []
     for i, (at, size, n) in enumerate(zip(starts, sizes, base.shape)):
@@ -244,7 +245,7 @@ def _gather(player: Any, operands: List[Any], params: Dict[str, Any], out: Any) 
 
 
 def _fill(player: Any, given: Any, dtype: Any) -> Any:
-    """Returns the fill value of a gather as an operand: `given`, or JAX's default for the dtype if it is None."""
+    """Returns the fill value of a gather as an operand: `given`, or JAX's default for the dtype if `given` is None."""
     import numpy  # JAX requires NumPy
     if given is None:
         given = (numpy.nan if kind_of_dtype(dtype) == FLOAT else True if dtype == bool else

@@ -12,7 +12,7 @@ from .symbol import Sym
 
 
 def matmul(rec: Recording, x: Any, y: Any) -> Any:
-    """Returns the product of vectors and matrices; leading dimensions broadcast."""
+    """Returns matmul of x and y, which are vectors or matrices; leading dimensions broadcast."""
     x, y = vec(rec, x), vec(rec, y)
     if not x.shape or not y.shape:
         refuse("matmul, dot and @ take vectors and matrices, not scalars; use * ")
@@ -32,7 +32,7 @@ def matmul(rec: Recording, x: Any, y: Any) -> Any:
 
 
 def inner(rec: Recording, x: Any, y: Any) -> Any:
-    """Returns the inner product over the last dimensions of x and y; the product if x or y is a scalar."""
+    """Returns the inner product over the last dimensions of x and y; returns x * y if x or y is a scalar."""
     x, y = vec(rec, x), vec(rec, y)
     if not x.shape or not y.shape:
         return value(_times(rec, x, y))
@@ -40,8 +40,8 @@ def inner(rec: Recording, x: Any, y: Any) -> Any:
 
 
 def dot(rec: Recording, x: Any, y: Any) -> Any:
-    """Returns NumPy's dot: the product if x or y is a scalar, else the sum of products over the last dimension of x
-    and the last but one of y."""
+    """Returns NumPy's dot: x * y if x or y is a scalar, else the sum of products over the last dimension of x and the
+    last but one dimension of y."""
     x, y = vec(rec, x), vec(rec, y)
     if not x.shape or not y.shape:
         return value(_times(rec, x, y))
@@ -54,7 +54,7 @@ def _in_a_row(rec: Recording, x: Any) -> Vec:
 
 
 def vdot(rec: Recording, x: Any, y: Any) -> Any:
-    """Returns NumPy's vdot: the inner product of x and y, both flattened."""
+    """Returns NumPy's vdot: the inner product of the flattened x and the flattened y."""
     return _contract(rec, _in_a_row(rec, x), _in_a_row(rec, y), [0], [0])
 
 
@@ -76,8 +76,8 @@ def _times(rec: Recording, x: Vec, y: Vec) -> Vec:
 
 
 def _contract(rec: Recording, x: Vec, y: Vec, left: Sequence[int], right: Sequence[int]) -> Any:
-    """Returns the sum of products over the dimensions `left` of x paired with `right` of y. The remaining dimensions
-    of x come first, those of y next."""
+    """Returns the sum of products over the dimensions `left` of x, paired with the dimensions `right` of y. The result
+    has the remaining dimensions of x first and the remaining dimensions of y next."""
     names = itertools.count()
     of_x = [next(names) for _ in x.shape]
     of_y = [of_x[left[right.index(d)]] if d in right else next(names) for d in range(len(y.shape))]
@@ -86,7 +86,7 @@ def _contract(rec: Recording, x: Vec, y: Vec, left: Sequence[int], right: Sequen
 
 
 def einsum(rec: Recording, equation: Any, *operands: Any, **rest: Any) -> Any:
-    """Returns einsum of an equation such as "i,i->" or "ij,j"; `...` is not accepted."""
+    """Returns einsum for an equation such as "i,i->" or "ij,j"; an equation with `...` is not accepted."""
     if not isinstance(equation, str):
         refuse("einsum: the equation is given as a string, then the operands")
     given = operands[0] if len(operands) == 1 and isinstance(operands[0], (tuple, list)) else operands
@@ -101,8 +101,8 @@ def einsum(rec: Recording, equation: Any, *operands: Any, **rest: Any) -> Any:
 
 def sum_of_products(rec: Recording, operands: Sequence[Vec], names: Sequence[Sequence[Any]],
                     kept: Sequence[Any]) -> Any:
-    """Returns the product of the operands, summed over all dimensions except `kept`. `names` are the dimensions of
-    each operand."""
+    """Returns the product of the operands, summed over all dimensions except `kept`. `names` has the names of the
+    dimensions of each operand."""
     sizes: Dict[Any, int] = {}
     for x, of in zip(operands, names):
         if len(x.shape) != len(of):
@@ -128,8 +128,8 @@ def sum_of_products(rec: Recording, operands: Sequence[Vec], names: Sequence[Seq
 
 
 def _steps_of(x: Vec, names: Sequence[Any]) -> Dict[Any, int]:
-    """Returns the stride of each named dimension of x. If x has a name twice, the strides add up: steps
-    along the diagonal."""
+    """Returns the stride of each named dimension of x. If two dimensions of x have the same name, the strides of both
+    add up, which steps along the diagonal."""
     found: Dict[Any, int] = {}
     for name, step in zip(names, strides_of(x.shape)):
         found[name] = found.get(name, 0) + step

@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Lists what a function can read, by one pass over its bytecode. reuse.py reads the present values.
+"""Lists what a function can read, by one pass over the bytecode of the function. reuse.py reads the present values.
 
-A code object with an instruction or a builtin that is unknown here has no Recipe: functions with this code are traced
-at every call.
+A code object that has an unknown instruction or uses an unknown builtin has no Recipe: functions with such code are
+traced at every call.
 """
 import dis
 import enum
@@ -38,12 +38,13 @@ _LIMIT = 2048
 
 
 class Unsure(Exception):
-    """Raised for a function that may depend on something that is not compared."""
+    """Raised for a function that may depend on a value that the cache does not compare."""
 
 
 class Recipe:
-    """Names that a code object reads: `names` of globals and `attributes`. `unknown` are the attributes that may read
-    state of a tensor or of an object. `straight` is True if the code has no branch and no call that reads a value."""
+    """What a code object reads: `names` has the names of globals, and `attributes` the names of attributes. `unknown`
+    has the attributes that may read state of a tensor or of an object. `straight` is True if the code has no branch and
+    no call that reads a value."""
 
     __slots__ = ("names", "attributes", "unknown", "straight")
 
@@ -86,8 +87,8 @@ def _look_through(code: types.CodeType, names: Set[str], attributes: Set[str]) -
 
 
 def builtins_of(function: types.FunctionType) -> Dict[str, Any]:
-    """Returns the builtins of a function, where names are looked up that its globals do not have. From Python 3.10 on
-    they are fixed when the function is created."""
+    """Returns the builtins of a function, in which names are looked up that the globals of the function do not have.
+    From Python 3.10 on, the builtins of a function are fixed when the function is created."""
     found: Any = getattr(function, "__builtins__", None)
     if found is None:
         found = function.__globals__.get("__builtins__", {})
@@ -100,7 +101,7 @@ def builtins_of(function: types.FunctionType) -> Dict[str, Any]:
 # ---- Instructions ----------------------------------------------------------------------------------------------------
 
 class _Role(enum.Enum):
-    """Classes of instructions: what _look_through does with an instruction depends on its class."""
+    """Classes of instructions: what _look_through does with an instruction depends on the class of the instruction."""
 
     NONE, ATTRIBUTE, GLOBAL, CONSTANT, BRANCH, STORE = range(6)
 
@@ -117,8 +118,9 @@ _SHIFTED = {"LOAD_GLOBAL": sys.version_info >= (3, 11), "LOAD_ATTR": sys.version
 
 
 def _quick_steps(code: types.CodeType) -> List[Tuple[str, Any]]:
-    """Returns (instruction, value) pairs: the value is the name or constant that an instruction of _NAMED uses, None
-    for others. dis also computes lines, labels and descriptions, and takes six times as long."""
+    """Returns (instruction, value) pairs: the value is the name or constant that an instruction in _NAMED uses, and
+    None for other instructions. The module `dis` would also compute lines, labels and descriptions, and take six times
+    as long."""
     found: List[Tuple[str, Any]] = []
     raw, names, constants, opname, extended = code.co_code, code.co_names, code.co_consts, dis.opname, 0
     for at in range(0, len(raw), 2):
@@ -141,12 +143,12 @@ def _slow_steps(code: types.CodeType) -> List[Tuple[str, Any]]:
 
 
 def plain_steps(steps: Iterable[Tuple[str, Any]]) -> List[Tuple[str, Any]]:
-    """Returns the steps without CACHE and EXTENDED_ARG."""
+    """Returns the instructions without CACHE and EXTENDED_ARG."""
     return [step for step in steps if step[0] not in ("CACHE", "EXTENDED_ARG")]
 
 
 def _sample(a: Any, b: int = 2) -> Any:
-    """A function whose code contains every instruction of _NAMED that this Python has."""
+    """A function whose code contains every instruction in _NAMED that the running version of Python has."""
     def inner() -> Any:
         nonlocal b
         b = len(a.x.y(1.5)) + abs(a.z)
@@ -156,8 +158,8 @@ def _sample(a: Any, b: int = 2) -> Any:
 
 @functools.lru_cache(maxsize=1)
 def _steps() -> Callable[[types.CodeType], List[Tuple[str, Any]]]:
-    """Returns _quick_steps if it agrees with dis on _sample, else _slow_steps: another Python version may encode
-    instructions differently."""
+    """Returns _quick_steps if _quick_steps and dis agree on _sample, else _slow_steps: another version of Python may
+    encode instructions differently."""
     try:
         codes = [_sample.__code__, *(c for c in _sample.__code__.co_consts if type(c) is types.CodeType)]
         if all(plain_steps(_quick_steps(code)) == plain_steps(_slow_steps(code)) for code in codes):
@@ -168,7 +170,7 @@ def _steps() -> Callable[[types.CodeType], List[Tuple[str, Any]]]:
 
 
 def steps_of(code: types.CodeType) -> List[Tuple[str, Any]]:
-    """Returns the instructions of a code object as (instruction, value) pairs, see _quick_steps."""
+    """Returns the instructions of a code object as (instruction, value) pairs, as _quick_steps describes."""
     return _steps()(code)
 
 
@@ -177,7 +179,7 @@ _lock = threading.Lock()
 
 
 def recipe_of(code: types.CodeType) -> Recipe:
-    """Returns the recipe of a code object, which is cached. Raises Unsure if the code has none."""
+    """Returns the Recipe of a code object; Recipes are cached. Raises Unsure if the code has no Recipe."""
     try:
         found = _recipes[code]
     except KeyError:

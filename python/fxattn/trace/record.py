@@ -1,9 +1,10 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The recording of a trace: a flat list of instructions, the tensors and numbers that they read, and their program.
+"""Records a trace as a flat list of instructions, with the tensors and numbers that the instructions read, and makes a
+program of the list.
 
-The list is the key of the program cache, so tracing a function again makes no call into C. Tensors and params are named
-by position (t00, p00), so programs that differ only in the user's names share plans. Keys contain no addresses; `id`
-identifies only objects that the running trace holds.
+The list of instructions is the key of the program cache, so tracing a function again makes no call into C. Tensors and
+params are named by position (t00, p00), so programs that differ only in the user's names share plans. Keys contain no
+addresses; `id` identifies only objects that the running trace holds.
 
 Values are numbered: inputs (codes of fxa_input), then the instructions in order. An instruction is a tuple:
   (op, value, ...)              an operation of fxa_op
@@ -85,24 +86,27 @@ class Recording:
         return self.emit(CONST, 1, value if value == value else "nan")
 
     def number(self, value: float) -> int:
-        """Returns the node of a float that the function computes with. A literal of its source is a constant. Any other
-        float (closures, globals, attributes, defaults) is a param, so another value needs no new program."""
+        """Returns the node of a float that the function computes with. A float literal of the function's source is a
+        constant. Any other float (of closures, globals, attributes, defaults) is a param, so that another value needs
+        no new program."""
         if value - value != 0.0 or self.is_literal(value) or len(self.params) >= MAX_LIFTED:
             return self.constant(value)
         return self.param(value, FLOAT)
 
     def is_literal(self, value: float) -> bool:
-        """Returns True if a float is a literal in the text of the traced function."""
+        """Returns True if a float is a literal in the source of the traced function."""
         if self.literals is None:
             self.literals = literals_of(*self.mods)
         return id(value) in self.literals
 
     def whole(self, value: int) -> int:
-        """Returns the node of a Python int whose other operand is a float; a float constant if it exceeds 32 bits."""
+        """Returns the node of a Python int in an operation whose other operand is a float; an int beyond 32 bits
+        becomes a float constant."""
         return self.emit(CONST, 2, value) if LOWEST[INT] <= value <= HIGHEST[INT] else self.constant(float(value))
 
     def param(self, value: Any, kind: int) -> int:
-        """Returns the node of a param, a number that is passed at run time. The same object gets the same param."""
+        """Returns the node of a param, a number that is passed at run time. Two calls with the same number object
+        return the same param."""
         at = self._numbers.get(id(value))
         if at is None:
             if len(self.params) >= MAX_PARAMS:
@@ -132,11 +136,11 @@ class Recording:
         return at
 
     def save(self) -> Tuple[int, int, int]:
-        """Returns the present state, for restore()."""
+        """Returns the present state of the recording, for restore()."""
         return len(self.code), len(self.tensors), len(self.params)
 
     def restore(self, state: Tuple[int, int, int]) -> None:
-        """Drops all that was recorded after the save() that returned `state`."""
+        """Drops all instructions that were recorded after the save() that returned `state`."""
         code, tensors, params = state
         del self.code[code:], self.params[params:], self.param_types[params:]
         del self.tensors[tensors:], self.storage[tensors:], self.kinds[tensors:]
@@ -144,8 +148,8 @@ class Recording:
         self._numbers = {key: at for key, at in self._numbers.items() if at < code + FIRST}
 
     def copy_of(self, at: int) -> int:
-        """Returns the node of a value of the parent recording. The instructions that compute it are copied here once.
-        """
+        """Returns the node of a value of the parent recording. The instructions that compute the value are copied into
+        this recording once."""
         assert self.parent is not None
         code, open_ = self.parent.code, [at]
         needed: Set[int] = set()
@@ -160,7 +164,8 @@ class Recording:
         return self._copies.get(at, at)
 
     def _copied(self, instruction: Instruction) -> int:
-        """Copies an instruction of the parent, whose operands are copied already. Returns its node here."""
+        """Copies an instruction of the parent recording, whose operands are copied already. Returns the node of the
+        copy."""
         parent, (op, *rest) = self.parent, instruction
         assert parent is not None
         if op == CONST:
@@ -178,7 +183,8 @@ class Recording:
         return tuple([t.kept if type(t) is _Converted else _original(t) for t in self.tensors])
 
     def forget(self) -> None:
-        """Drops the captured arrays and numbers: a callback's values may outlive the trace and hold this recording."""
+        """Drops the captured arrays and numbers, because values that a callback stored may outlive the trace and hold a
+        reference to this recording."""
         for held in (self.tensors, self.params, self._places, self._numbers):  # type: Any
             held.clear()
 
@@ -186,8 +192,8 @@ class Recording:
         return (kind, score, mask, tuple(self.storage), tuple(self.param_types), tuple(self.code))
 
     def program(self, kind: str, score: Optional[int], mask: Optional[int]) -> Program:
-        """Returns the program, from the cache or newly built. `score` is the node of the new score, or of the new
-        dscore in a backward program; `mask` is the mask's node."""
+        """Returns the program of the recording, from the cache or newly built. `score` is the node of the new score, or
+        in a backward program of the new dscore; `mask` is the node of the mask."""
         key = self.key(kind, score, mask)
         found = PROGRAMS.find(key)
         if found is None:
@@ -206,8 +212,8 @@ def _original(array: Any) -> Any:
 
 
 class _Converted:
-    """A captured array (`original`) and its copy in another storage type (`kept`), because the library lacks the
-    original's. The original is held so that its id stays valid."""
+    """A captured array (`original`), and a copy of the array in another storage type (`kept`), because fxattn lacks the
+    storage type of the original. The reference to the original keeps the id of the original valid."""
 
     __slots__ = ("original", "kept")
 
@@ -216,7 +222,7 @@ class _Converted:
 
 
 def _build(key: Tuple[Any, ...]) -> Program:
-    """Returns the program of a recording's key, made by calling a Builder once for each instruction."""
+    """Returns the program for the key of a recording; calls a Builder once for each instruction."""
     kind, score, mask, storage, param_types, code = key
     builder = Builder(kind)
     tensors = [builder.tensor("t%02d" % n, dtype, rank) for n, (dtype, rank) in enumerate(storage)]
@@ -245,8 +251,9 @@ def _build(key: Tuple[Any, ...]) -> Program:
 
 
 class Programs:
-    """Bounded cache of programs by content, in two generations of limit / 2. When the young generation is full it
-    becomes the old one, and the old one is dropped. A hit in the young generation is one dictionary access."""
+    """Bounded cache of programs by content, in two generations of limit / 2 entries. When the young generation is full,
+    it becomes the old generation, and the previous old generation is dropped. A hit in the young generation is one
+    dictionary access."""
 
     def __init__(self, limit: int = 1024) -> None:
         self.limit = limit

@@ -106,7 +106,7 @@ def rows_of(x: Vec, dims: Sequence[int]) -> List[List[Sym]]:
 
 
 def reduce(rec: Recording, name: str, x: Any, dim: Dim = None, keepdim: bool = False) -> Any:
-    """Returns the reduction FOLDS[name] of x over the dimensions `dim`; over all dimensions if dim is None."""
+    """Returns the reduction FOLDS[name] of x over the dimensions `dim`, or over all dimensions if `dim` is None."""
     x = vec(rec, x)
     dims = axes_of(dim, len(x.shape))
     shape = [1 if d in dims else n for d, n in enumerate(x.shape)]
@@ -116,7 +116,8 @@ def reduce(rec: Recording, name: str, x: Any, dim: Dim = None, keepdim: bool = F
 
 
 def extreme(rec: Recording, name: str, x: Any, dim: Optional[int] = None, keepdim: bool = False) -> Any:
-    """Returns torch's max or min: the extreme of all elements, or a Pair (values, indices) along a dimension."""
+    """Returns torch's max or min: the maximum or minimum of all elements, or a Pair (values, indices) along a
+    dimension."""
     if dim is None:
         return reduce(rec, name, x)
     return Pair(reduce(rec, name, x, dim, keepdim), reduce(rec, "arg" + name, x, dim, keepdim))
@@ -170,7 +171,8 @@ def cumsum(rec: Recording, x: Any, dim: int) -> Any:
 
 
 def bucketize(rec: Recording, x: Any, boundaries: Any, right: bool = False) -> Any:
-    """Returns the number of boundaries below x, or with `right` at or below x, as torch.bucketize does."""
+    """Returns the number of boundaries below x, as torch.bucketize does. With `right`, boundaries equal to x count
+    too."""
     edges = vec(rec, boundaries)
     fn = functions.LE if right else functions.LT
 
@@ -186,7 +188,8 @@ def isin(rec: Recording, x: Any, elements: Any) -> Any:
 
 
 def h_spread(rooted: bool) -> Callable[..., Any]:
-    """Returns the handler of std (if `rooted`) or var. NumPy's divide by the number of elements unless ddof is set."""
+    """Returns the handler of std (if `rooted`) or var. std and var of NumPy divide by the number of elements unless
+    ddof is set."""
     def go(rec: Recording, x: Any, dim: Any = None, unbiased: bool = True, keepdim: bool = False, *,
            correction: Any = None, **rest: Any) -> Any:
         if not isinstance(unbiased, bool) or isinstance(dim, bool):

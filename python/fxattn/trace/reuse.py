@@ -1,22 +1,25 @@
 # SPDX-License-Identifier: Apache-2.0
 """Cache of traces: a function is not traced again if its code, cells, defaults and globals are unchanged.
 
-A trace may be cached only if it depends on nothing else. recipe.py checks a function's code once: it must consist of
-known instructions and use only attributes and builtins that read no value. Through cells, globals and defaults the
-function may reach only numbers, strings, functions that fulfil the same conditions, modules of a short list, and
-tensors. These dependences are compared as follows:
-- Numbers by value.
-- Tensors by dtype, rank, and which of them are the same object. The trace must have captured these tensors themselves
-  and passed none of their values to Python (modes.py detects it). A function with a branch must reach no tensor.
-- Modules by the attributes that the functions may read from them.
+A trace may be cached only if the trace depends on nothing but the code, cells, defaults and globals of its functions.
+recipe.py checks the code of a function once: the code must consist of known instructions, and use only attributes and
+builtins that read no value. Through cells, globals and defaults the function may reach only numbers, strings, functions
+that fulfil the same conditions, modules of a short list, and tensors. The reachable values are compared as follows:
+- Numbers are compared by value.
+- Tensors are compared by dtype, by rank, and by which tensors are the same object. The trace must have captured the
+  reachable tensors themselves and passed none of their values to Python (modes.py detects it). A function with a branch
+  must reach no tensor.
+- Modules are compared by the attributes that the functions may read from the modules.
+
 Functions that reach anything else are traced at every call: attributes of objects, functions and tensors, dictionaries,
 other classes of arrays.
 
-JAX's arrays are immutable, so they are compared by identity. A function that reaches only arrays of JAX may branch,
-read their sizes and elements, and compute further arrays. Callbacks of the graph style get a dictionary of tensors and
-numbers. The key contains everything that they can read of it; they must reach no other tensors.
+JAX's arrays are immutable, so arrays of JAX are compared by identity. A function that reaches only arrays of JAX may
+branch, read sizes and elements of the arrays, and compute further arrays. Callbacks of the style "graph" get a
+dictionary of tensors and numbers. The key of a callback contains everything that the callback can read of the
+dictionary; a callback must reach no other tensors.
 
-Keys are built of values; they contain no tensor and no address.
+Keys consist of values; a key contains no tensor and no address.
 """
 import functools
 import math
@@ -135,7 +138,7 @@ class _Reader:
             self.compound(value, depth)
 
     def compound(self, value: Any, depth: int) -> None:
-        """Adds a value of a rare kind: an array or function of JAX, a tuple or list, a partial."""
+        """Adds a value of a rare kind to the key: an array or function of JAX, a tuple or list, a partial."""
         kind = type(value)
         parts = self.parts
         if kind.__name__ == "ArrayImpl" and library_of(value) == "jax":
@@ -170,7 +173,8 @@ class _Reader:
             among.append(value)
 
     def given(self, tensors: Mapping[str, Any]) -> None:
-        """Adds the dictionary of a callback of the graph style. Shapes are included, since a size of 1 is broadcast."""
+        """Adds the dictionary of a callback of the style "graph" to the key. Shapes are included, because dimensions of
+        size 1 are broadcast."""
         parts = self.parts
         parts.append(len(tensors))
         for name, value in tensors.items():
@@ -193,7 +197,8 @@ class _Reader:
             self.place(value, self.tensors)
 
     def taken(self) -> None:
-        """Adds the attributes that the functions may read from modules, since users may replace them."""
+        """Adds the attributes that the functions may read from modules to the key, because users may replace attributes
+        of modules."""
         parts, names = self.parts, self.attributes
         for module in self.modules:  # grows meanwhile
             held = module.__dict__
@@ -208,7 +213,8 @@ class _Reader:
 
 
 def _is_theirs(found: Any) -> bool:
-    """Returns True if an attribute of a module is the library's own constant or function, which has no dependences."""
+    """Returns True if an attribute of a module is a constant or function of the library itself, which has no
+    dependences."""
     kind = type(found)
     if kind is types.BuiltinFunctionType or kind is float or found is None:
         return True
@@ -225,7 +231,8 @@ _traces: Dict[Any, Tuple[Any, ...]] = {}
 
 
 def _know_tensors() -> None:
-    """Registers torch.Tensor and Parameter, which are compared by dtype and rank. Subclasses may hold further state."""
+    """Registers torch.Tensor and Parameter, which are compared by dtype and rank. Other subclasses of Tensor may hold
+    further state and are not registered."""
     torch = sys.modules.get("torch")
     if torch is not None and hasattr(torch, "nn"):  # False while torch is being imported
         _tensor_types.update({torch.Tensor: torch.strided, torch.nn.Parameter: torch.strided})
@@ -238,7 +245,7 @@ def tensor_types() -> Dict[type, Any]:
 
 @functools.lru_cache(maxsize=1)
 def _jax_names(jax: Any) -> FrozenSet[str]:
-    """Returns the names that a cacheable function may use of JAX: those of its modules and arrays, except functions
+    """Returns the names of JAX that a cacheable function may use: names in JAX's modules and arrays, except functions
     that read other state or the axes of a shard_map or vmap."""
     found = {*dir(jax.numpy), *dir(jax.nn), *dir(jax.lax), *dir(jax.Array), "numpy", "nn", "lax"}
     return frozenset(found - {"random", "load", "fromfile", "axis_index", "axis_size", "psum", "psum_scatter",
@@ -246,8 +253,8 @@ def _jax_names(jax: Any) -> FrozenSet[str]:
 
 
 class Question:
-    """A lookup in the cache: the present dependences of functions as a key, and the tensors that they reach.
-    `as_objects`: the tensors are compared by identity (arrays of JAX)."""
+    """A lookup in the cache: the present dependences of functions as a key, and the tensors that the functions reach.
+    `as_objects` is True if the tensors are compared by identity (arrays of JAX)."""
 
     __slots__ = ("key", "tensors", "as_objects")
 
@@ -255,8 +262,8 @@ class Question:
         self.key, self.tensors, self.as_objects = key, tensors, as_objects
 
     def answer(self) -> Optional[Tuple[Any, ...]]:
-        """Returns (program, tensors, params) of the cached trace, followed by the same three of its user-written
-        backward if it has one; None if no trace is cached."""
+        """Returns (program, tensors, params) of the cached trace, followed by (program, tensors, params) of a
+        user-written backward, if there is one; None if no trace is cached."""
         found = _traces.get(self.key)
         if found is None:
             return None
@@ -271,9 +278,10 @@ class Question:
         return made if len(found) < 6 else (*made, found[3], tuple([tensors[at] for at in found[4]]), found[5])
 
     def keep(self, *made: Any) -> None:
-        """Caches a trace, which `answer` then returns. Does nothing unless the functions reach each captured tensor, or
-        with JAX it is a small array that they computed, which the cache then holds. Does nothing if a param is a tensor
-        (of the host, in a call on a device), since its value is not part of the key."""
+        """Caches a trace, which `answer` then returns. A trace is cached only if the functions reach each captured
+        tensor; with JAX, a captured tensor may also be a small array that the functions computed, which the cache then
+        holds. A trace is not cached if a param is a tensor (in host memory, in a call on a device), because the value
+        of such a tensor is not part of the key."""
         if any(library_of(number) is not None for params in made[2::3] for number in params):
             return
         tensors = self.tensors
@@ -300,15 +308,15 @@ class Question:
 
 
 def _is_kept(derived: Any) -> bool:
-    """Returns True if the cache may hold an array that a function of JAX computed: it is small, and no tracer, which
-    would be invalid after its jit."""
+    """Returns True if the cache may hold an array that a function of JAX computed: the array must be small, and must be
+    no tracer, because a tracer is invalid after its jit."""
     return (not isinstance(derived, sys.modules["jax"].core.Tracer)
             and getattr(derived, "nbytes", _MAX_DERIVED + 1) <= _MAX_DERIVED)
 
 
 def question(score_mod: Any, mask_mod: Any, rest: Tuple[Any, ...]) -> Optional[Question]:
     """Returns the key (Question) under which the programs of score_mod and mask_mod are cached; None if it is uncertain
-    what one of them depends on."""
+    what score_mod or mask_mod depends on."""
     if not _tensor_types:
         _know_tensors()
     reader = _Reader()
@@ -341,7 +349,7 @@ def _question_of_jax(reader: _Reader) -> Optional[Question]:
 def graph_question(score_mod: Any, bprop: Any, tensors: Optional[Mapping[str, Any]],
                    bprop_tensors: Optional[Mapping[str, Any]], shape: Optional[Sequence[int]],
                    part: Optional[str] = None) -> Optional[Question]:
-    """Returns the Question of callbacks of the graph style; None if a dependence is uncertain."""
+    """Returns the Question for callbacks of the style "graph"; None if a dependence of a callback is uncertain."""
     if not _tensor_types:
         _know_tensors()
     reader = _Reader()

@@ -1,11 +1,12 @@
 # SPDX-License-Identifier: Apache-2.0
 """Derivatives by JAX's own rules: for jax.custom_jvp and custom_vjp (the user's and those inside jax.nn and jax.scipy),
-and for primitives whose derivative at a corner differs from that of the operations recorded here.
+and for primitives whose derivative at a corner differs from the derivative of the operations recorded here.
 
-JAX computes the tangent of an equation as a jaxpr, which is linear in the tangents of the operands. The jaxpr is
-evaluated with the operands, gradients stopped, as primal values and with the operands themselves as tangents. So the
-gradient of its result is the gradient by the rule. with_grad combines the equation's value with this gradient. JAX
-obtains the tangent of a custom_vjp by transposing its backward, which must be linear in the incoming gradient.
+JAX computes the tangent of an equation as a jaxpr, which is linear in the tangents of the operands. The tangent jaxpr
+is evaluated with two copies of the operands: with stopped gradients as primal values, and unchanged as tangents. So the
+gradient of the evaluated result is the gradient by the rule. The operation with_grad combines the value of the equation
+with the gradient by the rule. JAX obtains the tangent of a custom_vjp by transposing its backward function, which must
+be linear in the incoming gradient.
 """
 import sys
 from typing import Any, Callable, List, Sequence
@@ -31,13 +32,13 @@ def with_grad(rec: Recording, x: Any, y: Any) -> Sym:
 
 
 def stop(rec: Recording, x: Any) -> Any:
-    """Returns a scalar with its gradient stopped; ints and bools unchanged, since they have no gradient."""
+    """Returns a scalar with its gradient stopped; ints and bools have no gradient and are returned unchanged."""
     return x if type(x) is not Sym or x.ty != FLOAT else Sym(
         rec, rec.emit(_abi.OP_WITH_GRAD, x.node, rec.constant(0.0)), FLOAT)
 
 
 def stopped(rec: Recording, x: Any) -> Any:
-    """Returns an operand with its gradient stopped, for an array of JAX by lax.stop_gradient."""
+    """Returns an operand with its gradient stopped; for an array of JAX, calls lax.stop_gradient."""
     if type(x) in (Sym, Vec):
         return elementwise(stop, rec, [x])
     if type(x) is View:
@@ -46,7 +47,7 @@ def stopped(rec: Recording, x: Any) -> Any:
 
 
 def with_rule(player: Any, equation: Any, operands: Sequence[Any], results: Sequence[Any]) -> List[Any]:
-    """Returns the results of an equation with the gradients of JAX's rule."""
+    """Returns the results of an equation, with the gradients that JAX's rule defines."""
     traced = [isinstance(x, (Sym, Vec, View)) or library_of(x) == "jax" for x in operands]
     moving = [i for i, atom in enumerate(equation.invars) if traced[i] and _is_float(atom.aval)]
     floats = [i for i, atom in enumerate(equation.outvars) if _is_float(atom.aval)]
@@ -77,7 +78,8 @@ def _name(equation: Any) -> str:
 
 
 def _tangent(equation: Any, moving: Sequence[int], floats: Sequence[int]) -> Any:
-    """Returns a jaxpr from all operands and the tangents of operands `moving` to the tangents of results `floats`."""
+    """Returns a jaxpr whose inputs are all operands and the tangents of the operands `moving`, and whose outputs are
+    the tangents of the results `floats`."""
     jax = sys.modules["jax"]
     shapes = [_shape(jax, atom.aval) for atom in equation.invars]
 

@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
 """The traced scalar, Sym: a user's function gets Syms as arguments, and every operation on a Sym returns a Sym.
 
-A Sym holds a Recording, the number of a value in it (`node`) and the value's type (`ty`). To torch and NumPy it looks
-like a tensor of rank 0. methods.py attaches its operators and methods from the tables. Operations that need the value
-itself are refused here, with a remedy.
+A Sym holds a Recording, the number of a value in the Recording (`node`) and the type of the value (`ty`). To torch and
+NumPy, a Sym looks like a tensor of rank 0. methods.py attaches the operators and methods of Sym from the tables.
+Operations on a Sym that need the value itself raise an error, which names a remedy.
 """
 import sys
 from typing import Any, Dict, NoReturn, Optional, Tuple
@@ -18,7 +18,7 @@ _CHOOSE = "use where(c, x, y) instead of if, `x if c else y`, and, or, not, min(
 
 
 class Sym:
-    """A value that is known when the program runs, not while the function is traced."""
+    """A value of a traced function, which is known only when the program runs."""
 
     __slots__ = ("rec", "node", "ty")
     __array_priority__ = 1000.0
@@ -124,11 +124,12 @@ class Sym:
 
 
 class NeedsCapture(BaseException):
-    """Raised when NumPy reads the elements of a traced value: the function's arrays must be wrapped (capture.py)."""
+    """Raised when NumPy reads the elements of a traced value. The trace must be repeated with wrapped arrays
+    (capture.py)."""
 
 
 class NeedsJax(BaseException):
-    """Raised when JAX requires an array: the function must be traced by JAX."""
+    """Raised when JAX requires an array in place of a traced value. The function must be traced by JAX."""
 
 
 def recording_of(values: Any) -> Optional[Recording]:

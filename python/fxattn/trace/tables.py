@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Handlers of the libraries' functions and methods, by name: those that torch and NumPy have in common.
+"""Handlers of the functions and methods that torch and NumPy have in common, by name.
 
 A handler takes a Recording and the arguments as the user gave them. torch_table.py and numpy_table.py add the handlers
-of one library; methods.py makes the same handlers methods of traced values.
+of one library; methods.py makes the handlers methods of traced values.
 """
 from typing import Any, Callable, Dict, Sequence
 
@@ -21,8 +21,8 @@ _NUMBERS = {int: True, float: True, bool: True}
 
 
 def not_taken(error: TypeError, what: str) -> Exception:
-    """Returns `error` if it was raised inside a handler. If the call itself failed, returns an error that the handler
-    does not take these arguments."""
+    """Returns `error` if `error` was raised inside a handler. If the call of the handler failed, returns an error that
+    the handler does not take the given arguments."""
     if error.__traceback__ is None or error.__traceback__.tb_next is not None:
         return error
     return error_here("%s is not known to score functions with these arguments (%s)" % (what, error))
@@ -34,7 +34,7 @@ def is_plain(rec: Recording, x: Any) -> bool:
 
 
 def check_rest(name: str, rest: Dict[str, Any]) -> None:
-    """Accepts keywords that do not change the value; refuses others."""
+    """Accepts keywords that do not change the value, and raises an error for other keywords."""
     for key, given in rest.items():
         if given is None or key in ("name", "device", "requires_grad", "pin_memory", "memory_format", "layout",
                                     "non_blocking", "copy", "casting", "order", "subok", "validate_args", "stable",
@@ -66,12 +66,13 @@ def two(fn: Callable[..., Sym]) -> Handler:
 
 
 def turned(fn: Callable[..., Sym]) -> Handler:
-    """Returns the handler of `fn` with its two operands swapped, as for __rsub__."""
+    """Returns the handler that calls `fn` with swapped operands, as __rsub__ requires."""
     return two(lambda rec, x, y: fn(rec, y, x))
 
 
 def spread(table: Dict[str, Any]) -> Dict[str, Any]:
-    """Returns the table with one entry for each name; a key of `table` may be several names separated by spaces."""
+    """Returns a table with one entry for each name; a key of `table` may consist of several names, separated by
+    spaces."""
     return {name: row for names, row in table.items() for name in names.split()}
 
 
@@ -109,14 +110,14 @@ OPERATORS = "add sub mul truediv floordiv mod pow and or xor lshift rshift".spli
 
 
 def dims_of(sizes: Sequence[Any]) -> Any:
-    """Returns a tuple of sizes, which the user passed as one sequence or as several arguments."""
+    """Returns sizes as a tuple; the user passed the sizes as one sequence or as several arguments."""
     return tuple(sizes[0]) if len(sizes) == 1 and isinstance(sizes[0], (tuple, list)) else tuple(sizes)
 
 
 # ---- shapes
 
 def in_rows(name: str, order: Any) -> None:
-    """Raises for an `order` of NumPy's other than "C"."""
+    """Raises an error if NumPy's option `order` is not "C"."""
     if order != "C":
         refuse("%s: rows in order C are known to traced values, not order %s" % (name, order))
 
@@ -203,7 +204,7 @@ def h_cumsum(rec: Recording, x: Any, dim: int = 0, **rest: Any) -> Any:
 
 
 def same(rec: Recording, x: Any, *args: Any, **rest: Any) -> Any:
-    """Returns x. Handler of functions that do not change the value."""
+    """Returns x. Handler of all functions that do not change the value."""
     return x
 
 

@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Functions that take elements of arrays at traced indices: select, index_select, take, gather and their like. x[...]
-is in indexing.py."""
+"""Functions that take elements of arrays at traced indices: select, index_select, take, gather and similar functions.
+indexing.py implements x[...]."""
 import itertools
 from operator import index as as_int
 from typing import Any, Optional
@@ -18,7 +18,8 @@ def h_getitem(rec: Recording, x: Any, key: Any) -> Any:
 
 
 def h_aten_index(rec: Recording, x: Any, indices: Any) -> Any:
-    """Returns aten.index. None in `indices` means all of a dimension; in t[None] it would mean a new dimension."""
+    """Returns aten.index. None in `indices` selects all indices of a dimension; in t[None], None would mean a new
+    dimension."""
     return h_getitem(rec, x, tuple(slice(None) if i is None else i for i in indices))
 
 
@@ -36,20 +37,21 @@ def h_index_select(rec: Recording, x: Any, dim: Any, index: Any) -> Any:
 
 
 def h_narrow(rec: Recording, x: Any, dim: Any, start: Any, length: int) -> Any:
-    """Returns `length` elements of x along dim from `start` on, which may be traced."""
+    """Returns `length` elements of x along dim, from index `start` on; `start` may be a traced value."""
     if type(start) is Sym:
         return _along(rec, x, dim, Vec(rec, (length,), [ops.add(rec, start, n) for n in range(length)]))
     return _along(rec, x, dim, slice(as_int(start), as_int(start) + length))
 
 
 def check_take(out: Any = None, mode: str = "raise", **rest: Any) -> None:
-    """Raises if `mode` or `out` of NumPy's take is set: x[index] has no such options."""
+    """Raises an error if `mode` or `out` of NumPy's take is set, because x[index] has no such options."""
     if mode != "raise" or out is not None:
         refuse("take: mode and out are not known to traced values; index with t[i], of np.clip(i, 0, n - 1) or i % n")
 
 
 def h_take(rec: Recording, x: Any, index: Any, axis: Optional[int] = None, **rest: Any) -> Any:
-    """Returns take: of the flattened x (torch, or NumPy without an axis), else along the axis (NumPy)."""
+    """Returns take: elements of the flattened x (torch, or NumPy without an axis), or elements along the axis
+    (NumPy)."""
     check_take(**rest)
     return h_getitem(rec, x.reshape(-1), index) if axis is None else _along(rec, x, axis, index)
 

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Handlers of torch's functions that have arguments besides operands; torch_table.py maps names to them. A handler
+"""Handlers of torch's functions that have arguments besides operands; torch_table.py maps names to handlers. A handler
 takes a Recording and the arguments as the user gave them."""
 import sys
 from operator import index as as_int
@@ -40,7 +40,8 @@ def h_clamp(rec: Recording, x: Any, min: Any = None, max: Any = None, **rest: An
 
 
 def h_extreme(name: str, pair: Any) -> Handler:
-    """Returns the handler of torch's max or min: of two tensors (`pair`), of all elements, or along a dimension."""
+    """Returns the handler of torch's max or min, which takes two tensors (`pair`), all elements of a tensor, or the
+    elements along a dimension."""
     def go(rec: Recording, x: Any, *args: Any, **rest: Any) -> Any:
         other = rest.get("other", args[0] if args and not isinstance(args[0], int) else None)
         if other is not None:
@@ -89,7 +90,8 @@ def h_addc(fn: Callable[..., Sym]) -> Handler:
 
 
 def h_activation(fn: Callable[..., Sym], **defaults: Any) -> Handler:
-    """Returns the handler of an activation `fn` that takes numbers besides its input; `defaults` are their defaults."""
+    """Returns the handler of an activation `fn` that takes numbers besides its input; `defaults` has the defaults of
+    the numbers."""
     def go(rec: Recording, x: Any, *args: Any, **rest: Any) -> Any:
         given = dict(zip([*defaults, "inplace"], args), **rest)
         if given.pop("inplace", False):
@@ -156,8 +158,8 @@ def h_to(rec: Recording, x: Any, *args: Any, **rest: Any) -> Any:
 
 
 def h_astype(rec: Recording, x: Any, dtype: Any, *args: Any, **rest: Any) -> Any:
-    """Implements astype of NumPy and JAX, whose dtype may be a name. Raises NeedsJax for a dtype that traced values do
-    not have, so that JAX traces the function instead."""
+    """Handler of astype of NumPy and JAX, whose dtype may be given by name. Raises NeedsJax for a dtype that traced
+    values do not have, so that JAX traces the function instead."""
     if isinstance(dtype, str) and kind_of_dtype(dtype) is None:  # "i4", "<f8"
         try:
             dtype = sys.modules["numpy"].dtype(dtype)
@@ -169,7 +171,8 @@ def h_astype(rec: Recording, x: Any, dtype: Any, *args: Any, **rest: Any) -> Any
 
 
 def h_view(rec: Recording, x: Any, *sizes: Any, **rest: Any) -> Any:
-    """Returns torch's view of x with other sizes. A view as another dtype, which reinterprets the bits, is refused."""
+    """Returns torch's view of x with other sizes. Raises an error for a view as another dtype, which would reinterpret
+    the bits."""
     for given in (*sizes, rest.get("dtype")):
         if isinstance(given, str) or type(given) is not int and kind_of_dtype(given) is not None:
             refuse("view: the bits of a traced value cannot be read as %s; astype converts" % given)
@@ -265,7 +268,7 @@ def h_flatten(rec: Recording, x: Any, start_dim: Any = 0, end_dim: int = -1, ord
 
 
 def h_as(fn: Handler) -> Handler:
-    """Returns the handler of view_as or expand_as: calls `fn` with the shape of another tensor."""
+    """Returns the handler of view_as or expand_as, which calls `fn` with the shape of another tensor."""
     return lambda rec, x, other: fn(rec, x, tuple(other.shape))
 
 
@@ -276,7 +279,7 @@ def h_hstack(rec: Recording, parts: Any, **rest: Any) -> Any:
 
 def h_linalg_norm(rec: Recording, x: Any, ord: Any = None, dim: Any = None, keepdim: bool = False, **rest: Any) -> Any:
     """Returns the norm of a vector or of all elements. With an order and two dimensions torch and NumPy compute a
-    matrix norm, of which only "fro" is accepted."""
+    matrix norm; the only accepted matrix norm is "fro"."""
     dim, keepdim = rest.pop("axis", dim), rest.pop("keepdims", keepdim)
     check_rest("linalg.norm", rest)
     of_matrix = getattr(x, "ndim", 0) == 2 if dim is None else isinstance(dim, (tuple, list)) and len(dim) == 2
@@ -293,7 +296,8 @@ def h_vector_norm(rec: Recording, x: Any, ord: Any = 2, dim: Any = None, keepdim
 
 def is_like_torch(func: Any, name: str) -> bool:
     """Returns True if a custom operator (such as an approximate tanh) gives nearly the values of torch's function of
-    that name. Both run on sample points, outside the modes of compilers, whose tensors have no values."""
+    that name. The operator and torch's function run on sample points, outside the modes of compilers, because tensors
+    in such modes have no values."""
     torch = sys.modules["torch"]
     from torch.utils._python_dispatch import _disable_current_modes
     known = getattr(torch, name, None)

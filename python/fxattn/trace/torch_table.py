@@ -1,8 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
-"""torch's functions and tensor methods, by name. torch itself is not imported: its functions arrive as arguments.
+"""Handlers of torch's functions and tensor methods, by name. This file does not import torch: the functions of torch
+arrive as arguments.
 
 `call` evaluates one function of torch; __torch_function__ and the mode of modes.py call it. Dynamo writes operators of
-ATen, which are found by their name without the overload: aten.add.Tensor as "add".
+ATen, whose handlers are found by the name without the overload: aten.add.Tensor as "add".
 """
 import re
 from typing import Any, Dict, Optional
@@ -87,8 +88,8 @@ def name_of(func: Any) -> str:
 
 
 def _row(name: str) -> Optional[Handler]:
-    """Returns the handler of a name, None if there is none. torch.special prefixes names with "special_", and a
-    functionalized graph appends "_copy"."""
+    """Returns the handler of a name; None if the name has no handler. A name may have the prefix "special_"
+    (torch.special) or the suffix "_copy" (functionalized graphs)."""
     if name in TORCH:
         return TORCH[name]
     return TORCH.get(name[8:] if name.startswith("special_") else name[:-5] if name.endswith("_copy") else "")
@@ -111,7 +112,7 @@ def find(func: Any) -> Handler:
 
 
 def check_name(name: str) -> None:
-    """Refuses functions that modify a tensor or draw random numbers."""
+    """Raises an error for functions that modify a tensor or draw random numbers."""
     if INPLACE.fullmatch(name) and name != "requires_grad_":
         refuse("%s changes a tensor in place, which a score function must not; compute a new value instead"
                % name.strip("_"))
@@ -121,7 +122,7 @@ def check_name(name: str) -> None:
 
 
 def _is_foreign(func: Any) -> bool:
-    """Returns True if the operator's namespace is not one of torch's: a user's custom operator."""
+    """Returns True for a custom operator of a user, whose namespace is none of torch's namespaces."""
     space = getattr(func, "namespace", None) or str(getattr(func, "_qualified_op_name", "aten::")).partition("::")[0]
     return space not in ("aten", "prims")
 

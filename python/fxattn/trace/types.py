@@ -1,10 +1,10 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Types of traced values: those of a program (bool, int of 32 bits, float) and the narrow ints of the libraries, whose
-arithmetic wraps at their own width.
+"""Types of traced values: the types of a program (bool, int of 32 bits, float), and the narrow ints of torch, NumPy and
+JAX, whose arithmetic wraps around at their own width.
 
-A narrow int is a 32-bit int of the program that is wrapped to its own width after each operation that may overflow it.
-The libraries agree on the promotion of two types. They differ on a Python int that does not fit: torch wraps it, NumPy
-refuses it.
+A narrow int is a 32-bit int of the program that is wrapped to the narrow width after each operation that may overflow
+this width. The libraries agree on the promotion of two types. The libraries differ on a Python int that does not fit
+the narrow type: torch wraps the int, NumPy refuses it.
 """
 from typing import Dict, List, Tuple
 

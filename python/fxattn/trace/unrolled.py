@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""JAX's primitives on small arrays of traced values that move elements, sort or scan them; bit counts.
+"""JAX's primitives on small arrays of traced values: primitives that move, sort or scan elements, and bit counts.
 
-A primitive that moves elements runs in JAX once, on an array of element indices; its result tells where each element
-goes. Sorting is a network of compare-exchanges (bubble sort), stable as JAX's sort is.
+A primitive that moves elements runs in JAX once, on an array of element indices; the resulting indices state where each
+element goes. Sorting is a network of compare-exchanges (bubble sort), which is stable like JAX's sort.
 """
 import sys
 from typing import Any, Callable, Dict, List, Sequence
@@ -20,7 +20,7 @@ Handler = Callable[..., Any]
 
 
 def _numbered(parts: Sequence[Vec]) -> List[Any]:
-    """Returns int arrays of the shapes of `parts`, which number the elements of all parts consecutively."""
+    """Returns int arrays of the shapes of `parts`; the ints number the elements of all parts consecutively."""
     numpy, found, at = sys.modules["numpy"], [], 0
     for part in parts:
         size = product(part.shape)
@@ -63,7 +63,7 @@ def _tile(player: Any, operands: List[Any], params: Dict[str, Any], out: Any) ->
 
 
 def _scatter(player: Any, operands: List[Any], params: Dict[str, Any], out: Any) -> Any:
-    """Returns x.at[places].set(...) or .add(...). The places must be known while the function is traced."""
+    """Returns x.at[places].set(...) or .add(...). The indices `places` must be known while the function is traced."""
     jax, places = sys.modules["jax"], operands[1]
     if type(places) in (Sym, Vec):
         refuse("an element is set at a traced place; choose by jnp.where(jnp.arange(n) == i, x, a)")
@@ -90,7 +90,8 @@ def _scatter_add(player: Any, operands: List[Any], params: Dict[str, Any], out: 
 
 
 def _update(player: Any, operands: List[Any], params: Dict[str, Any], out: Any) -> Any:
-    """Returns dynamic_update_slice. If the start index is traced, each element is a select of the old and new ones."""
+    """Returns dynamic_update_slice. If the start index is traced, each element of the result is a select of an old and
+    a new element."""
     rec, (old, new) = player.rec, (player.elements(x) for x in operands[:2])
     starts = operands[2:]
     if not any(type(x) is Sym for x in starts):
@@ -129,8 +130,8 @@ def _running(fn: Callable[..., Sym]) -> Handler:
 
 
 def _exchanged(rec: Recording, parts: Sequence[List[Any]], column: List[int], keys: int, down: bool) -> None:
-    """Sorts the elements `column` of each list in `parts`, in place. The first `keys` lists are the sort keys, `down`
-    means descending; elements with equal keys keep their order."""
+    """Sorts the elements at the indices `column` of each list in `parts`, in place. The first `keys` lists are the sort
+    keys, `down` selects descending order, and elements with equal keys keep their order."""
     for done in range(len(column) - 1, 0, -1):
         for n in range(done):
             at, then = column[n], column[n + 1]

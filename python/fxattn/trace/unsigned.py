@@ -1,10 +1,12 @@
 # SPDX-License-Identifier: Apache-2.0
-"""JAX's integer types that a program does not have: uint32, uint16, int64, uint64. Results are exact or refused.
+"""JAX's integer types that a program does not have: uint32, uint16, int64, uint64. An operation on these types gives an
+exact result or raises an error.
 
 - uint32 is stored as an int of the same bits. Operations whose result depends on signedness are emulated here, unless
   the operands are proven to be below 2^31.
 - uint16 is an int whose upper bits are cleared.
-- A 64-bit product is refused unless it is proven to fit 32 bits; a 64-bit sum is refused if known bounds exceed them.
+- A 64-bit product is refused unless the product is proven to fit 32 bits; a 64-bit sum is refused if the known bounds
+  of the sum exceed 32 bits.
 """
 from typing import Any, Callable, Dict, List, Optional
 
@@ -28,7 +30,8 @@ _PRODUCTS = frozenset("mul integer_pow shift_left reduce_prod cumprod dot_genera
 
 
 def _flip(rec: Recording, x: Any) -> Sym:
-    """Returns x with its top bit flipped: signed comparison of the results is unsigned comparison of the operands."""
+    """Returns x with the top bit flipped: a signed comparison of two flipped values is an unsigned comparison of the
+    operands."""
     return ops.bit_xor(rec, x, _TOP)
 
 
@@ -40,8 +43,8 @@ _BELOW = _compared(_abi.OP_LT)
 
 
 def _quotient(rec: Recording, x: Any, y: Any) -> Sym:
-    """Returns the unsigned quotient x / y. x / 2 fits a signed int; 2 * (x / 2 / y) is the quotient or one less. For y
-    of 2^31 or more the quotient is 0 or 1."""
+    """Returns the unsigned quotient x / y. The half x / 2 fits a signed int, and 2 * (x / 2 / y) is the quotient or the
+    quotient minus one. If y is 2^31 or more, the quotient is 0 or 1."""
     half = ops.bit_and(rec, ops.shift_right(rec, x, 1), _REST)
     near = ops.shift_left(rec, ops.floordiv(rec, half, y), 1)
     rest = ops.sub(rec, x, ops.mul(rec, near, y))
@@ -51,7 +54,8 @@ def _quotient(rec: Recording, x: Any, y: Any) -> Sym:
 
 
 def _as_float(rec: Recording, x: Any) -> Sym:
-    """Returns an unsigned int as a float, rounded once: its upper 24 and lower 8 bits both convert exactly."""
+    """Returns an unsigned int as a float. The float is rounded once, because the upper 24 bits and the lower 8 bits of
+    the int convert exactly."""
     upper = ops.bit_and(rec, ops.shift_right(rec, x, 8), (1 << 24) - 1)
     lower = ops.cast(rec, ops.bit_and(rec, x, 255), FLOAT)
     return ops.add(rec, ops.mul(rec, ops.cast(rec, upper, FLOAT), functions.k(rec, 256.0)), lower)
@@ -75,7 +79,7 @@ def _below_half(player: Any, operands: List[Any]) -> bool:
 
 
 def exact(player: Any, name: str, equation: Any, operands: List[Any]) -> Optional[Any]:
-    """Returns the result of an operation on uint32; None if the operation on ints gives the same result."""
+    """Returns the result of an operation on uint32; None if the operation on signed ints gives the same result."""
     kinds = [str(atom.aval.dtype) for atom in equation.invars]
     made = str(equation.outvars[0].aval.dtype)
     if name == "convert_element_type":
@@ -103,8 +107,8 @@ def _converted(player: Any, kind: str, made: str, operands: List[Any]) -> Option
 
 
 def in_range(player: Any, name: str, aval: Any, result: Any) -> Any:
-    """Returns a result wrapped to its type: uint16 with upper bits cleared. Raises for a 64-bit result that may need
-    more than 32 bits."""
+    """Returns a result wrapped to its type; the upper bits of a uint16 are cleared. Raises an error for a 64-bit result
+    that may need more than 32 bits."""
     kind = str(aval.dtype)
     if kind == "uint16":
         return player.apply(lambda rec, x: ops.bit_and(rec, ops.as_sym(rec, x), 0xFFFF), [result])
@@ -120,7 +124,7 @@ def in_range(player: Any, name: str, aval: Any, result: Any) -> Any:
 
 
 def _leaves(rec: Recording, node: int, kind: str) -> bool:
-    """Returns True if a sum of ints with known bounds may exceed 32 bits, or for uint64 be negative. Sums of values
+    """Returns True if a sum of ints with known bounds may exceed 32 bits, or may be negative for uint64. Sums of values
     without bounds, such as captured ids, are assumed to fit."""
     op, *parts = rec.code[node - FIRST] if node >= FIRST else (None,)
     if op not in (_abi.OP_ADD, _abi.OP_SUB, _abi.OP_NEG, _abi.OP_ABS) or any(

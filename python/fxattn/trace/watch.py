@@ -1,17 +1,18 @@
 # SPDX-License-Identifier: Apache-2.0
 """First level of the trace cache: finds the trace of a score_mod and a mask_mod in about 1 us, by a generated check.
 
-reuse.py collects all dependences of the functions into a key, which takes about 5 us. A check compares instead: is
-each dependence of the cached trace (code, cells, globals, defaults, attributes of modules) still the same object, an
-equal number, or a tensor of the same class, dtype and rank? The comparisons are fixed for a trace, so they are compiled
-into a Python function, which returns the trace with the present tensors.
+reuse.py collects all dependences of the functions into a key, which takes about 5 us. A check compares instead: is each
+dependence of the cached trace (code, cells, globals, defaults, attributes of modules) still the same object, an equal
+number, or a tensor of the same class, dtype and rank? The comparisons are fixed for a trace, so the comparisons are
+compiled into a Python function, which returns the trace with the present tensors.
 
 Invariants:
-- A check compares everything that _Reader in reuse.py reads, so functions that it accepts have the key of its trace.
-  Functions with dependences that a check cannot compare (lists, partials, arrays of JAX, ...) get no check. Functions
-  that a check rejects are looked up in reuse.py. So a check changes only the time of a lookup, not its result.
-- A check is made when a trace is found in reuse.py, not when it is stored there: functions whose numbers change in
-  every call get no check.
+- A check compares everything that _Reader in reuse.py reads, so functions that a check accepts have the key of the
+  cached trace. Functions with dependences that a check cannot compare (lists, partials, arrays of JAX, ...) get no
+  check. Functions that a check rejects are looked up in reuse.py. So a check changes only the time of a lookup, not the
+  result.
+- A check is made when a trace is found in reuse.py, not when the trace is stored there: functions whose numbers change
+  in every call get no check.
 - Functions are looked up by the address of their code and compared by the code object, which the check holds. A check
   holds no tensor and no globals.
 """
@@ -31,7 +32,8 @@ class _Unknown(Exception):
 
 
 class _Writer:
-    """Generates the check of two functions in their present state. Values are named in order: x0, x1, ..."""
+    """Generates the check of two functions in their present state. The variables of the check are named in order: x0,
+    x1, ..."""
 
     def __init__(self, tensor_types: Dict[type, Any]) -> None:
         self.tensor_types = tensor_types
@@ -140,8 +142,8 @@ class _Writer:
                     self.modules.append(found)
 
     def check(self, mods: Tuple[Any, Any], traced: Any) -> Check:
-        """Returns the check: a function of (score_mod, mask_mod) that returns the trace with their present tensors, or
-        None."""
+        """Returns the check: a function of (score_mod, mask_mod) that returns the trace with the present tensors of the
+        functions, or None."""
         for name, mod in zip(("score_mod", "mask_mod"), mods):
             if mod is not None:
                 self.function(name, mod, 0)
@@ -161,7 +163,7 @@ class _Writer:
 
 
 class _Pair:
-    """The checks of two functions, the latest first."""
+    """The checks of a pair of functions, the latest check first."""
 
     __slots__ = ("checks", "made")
 
@@ -175,7 +177,7 @@ _lock = threading.Lock()
 
 
 def find(score_mod: Any, mask_mod: Any, rest: Tuple[Any, ...]) -> Any:
-    """Returns the cached trace of two functions if a check proves them unchanged, else None. `rest`: further
+    """Returns the cached trace of two functions if a check proves them unchanged, else None. `rest` has further
     dependences of the trace."""
     try:  # AttributeError: a callable without __code__ has no check
         pair = _pairs.get((None if score_mod is None else id(score_mod.__code__),
@@ -195,8 +197,9 @@ def find(score_mod: Any, mask_mod: Any, rest: Tuple[Any, ...]) -> Any:
 
 def watch(score_mod: Any, mask_mod: Any, rest: Tuple[Any, ...], traced: Any, tensor_types: Dict[type, Any],
           still: Callable[[], bool]) -> None:
-    """Makes a check of two functions whose trace was just found in reuse.py. `still`, called when the check is written,
-    returns True if the functions still have that trace: another thread may have changed a dependence meanwhile."""
+    """Makes a check of two functions whose trace was just found in reuse.py. `still` is called when the check is
+    written, and returns True if the functions still have the trace: another thread may have changed a dependence
+    meanwhile."""
     mods = score_mod, mask_mod
     if any(mod is not None and type(mod) is not types.FunctionType for mod in mods):
         return
