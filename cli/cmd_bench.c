@@ -233,7 +233,7 @@ static void bench_cost(cli *c, const bench_result *r) {
     if (r->exact && r->all)
         buf_printf(&c->out, "density %.3g %% of %" PRIu64 " pairs", 100 * (double)r->pairs / (double)r->all, r->all);
     if (tiles)
-        buf_printf(&c->out, "%s%s%.3g %% of the strips of %d row%s x %d key%s skipped (b 0, h 0)", r->exact ? "; " : "",
+        buf_printf(&c->out, "%s%s%.3g %% of the tiles of %d row%s x %d key%s skipped (b 0, h 0)", r->exact ? "; " : "",
                    t->unknown ? "at least " : "", 100 * (double)t->empty / (double)tiles, (int)r->tile_q,
                    plural(r->tile_q), (int)r->tile_k, plural(r->tile_k));
     if (tiles || (r->exact && r->all)) buf_text(&c->out, "\n");

@@ -184,14 +184,14 @@ static char *explain_tape_tiles(cli *c, const cli_job *job, const explanation *e
     bool is_open = line[sizeof begin - 1] == ',', tensors = false, params = binding_params(&job->bind) == NULL;
     for (size_t i = 0; i < job->bind.n_tensors; i++) tensors = tensors || !job->bind.data[i];
     const char *open = !is_open            ? ""
-                       : params && tensors ? ", whatever params and tensors hold"
-                       : params            ? ", whatever params hold"
-                       : tensors           ? ", whatever tensors hold"
+                       : params && tensors ? ", for any params and tensor values"
+                       : params            ? ", for any params"
+                       : tensors           ? ", for any tensor values"
                                            : "",
                *rest = line + strcspn(line, "\n");
     const char *unknown = t->unknown ? cli_format(c, ", %" PRIu64 " not classified", t->unknown) : "";
     return cli_format(c,
-                      "%.*stiles of b %" PRId64 ", h %" PRId64 "%s: %" PRIu64 " left out, %" PRIu64
+                      "%.*stiles of b %" PRId64 ", h %" PRId64 "%s: %" PRIu64 " skipped, %" PRIu64
                       " with the mask, %" PRIu64 " without%s%s",
                       (int)(line - text), text, e->b, e->h, open, t->empty, t->mixed, t->full, unknown, rest);
 }

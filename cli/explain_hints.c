@@ -92,8 +92,8 @@ static int hint_unsorted(cli *c, const cli_job *job, explanation *e) {
     double would = all - (double)sorted.empty;
     if (would <= HINT_WORTH * left)
         hint_add(c, e,
-                 "%.200s: not sorted along the positions; with rows and keys in the order of these values %s%.3g %% of "
-                 "the work of a dense pass would be left, instead of %s%.3g %% (%s)",
+                 "%.200s: not sorted by position; with rows and keys sorted by these values, %s%.3g %% of "
+                 "the work of a dense pass would remain, instead of %s%.3g %% (engine %s)",
                  list, sorted.unknown ? "at most " : "", 100 * would / all, now.unknown ? "at most " : "",
                  100 * left / all, s->engine);
     return CLI_OK;
@@ -101,20 +101,21 @@ static int hint_unsorted(cli *c, const cli_job *job, explanation *e) {
 
 int explain_find_hints(cli *c, const cli_job *job, explanation *e) {
     if (e->properties.flags & FXA_PROPERTY_SCORE_MASKS)
-        hint_add(c, e,
-                 "the score is -inf by a condition, which engines treat as a mask; written as mask = "
-                 "..., it is seen by the properties too");
+        hint_add(
+            c, e,
+            "a condition sets the score to -inf, which engines treat as a mask; if the program has mask = ... instead, "
+            "the section properties shows the mask too");
     if (values_large_negative_text(e->program))
         hint_add(c, e, "%s", values_large_negative_text(e->program));
     else if (e->properties.flags & FXA_PROPERTY_LARGE_NEGATIVE)
         hint_add(
             c, e,
-            "a condition adds -inf to the score: if a mask is meant, write mask = ..., and masked tiles are skipped; "
-            "as it stands they are not, because +inf plus -inf is NaN");
+            "a condition adds -inf to the score; no tile is skipped for it, because +inf plus -inf is NaN: if a mask "
+            "is meant, write mask = ...");
     if (e->properties.flags & FXA_PROPERTY_QUOTIENT_EQUAL)
         hint_add(
             c, e,
-            "== or != compares x / y of ints, the exact quotient: q / 32 == k / 32 holds where q is k; if blocks are "
-            "meant, write q // 32 == k // 32");
+            "== or != compares exact quotients of ints: q / 32 == k / 32 holds only where q == k; if blocks are meant, "
+            "write q // 32 == k // 32");
     return hint_unsorted(c, job, e);
 }

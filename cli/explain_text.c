@@ -102,12 +102,12 @@ static void explain_own(cli_buf *out, const explanation *e, int pass, size_t eng
     explain_share share = explain_share_of(e, pass, engine);
     bool exact = strcmp(share.bound, "exact") == 0;
     if (share.all == 0) return;
-    buf_printf(out, "                     works by strips of %d row%s x %d key%s: ", (int)s->tile_q, plural(s->tile_q),
-               (int)s->tile_k, plural(s->tile_k));
+    buf_printf(out, "                     skips empty tiles of %d row%s x %d key%s: ", (int)s->tile_q,
+               plural(s->tile_q), (int)s->tile_k, plural(s->tile_k));
     if (strcmp(share.bound, "not known") == 0)
-        buf_text(out, "what is left of the work of a dense pass is not known");
+        buf_text(out, "the remaining share of the work of a dense pass is not known");
     else
-        buf_printf(out, "%s%s%.3g %% of the work of a dense pass is left", exact ? "" : share.bound, exact ? "" : " ",
+        buf_printf(out, "%s%s%.3g %% of the work of a dense pass remains", exact ? "" : share.bound, exact ? "" : " ",
                    100 * (double)share.left / (double)share.all);
     buf_printf(out, " (b %" PRId64 ", h %" PRId64 ": %" PRIu64 " empty, %" PRIu64 " mixed, %" PRIu64 " full", e->b,
                e->h, t->empty, t->mixed, t->full);
@@ -149,7 +149,7 @@ static void explain_elsewhere(cli_buf *out, const explanation *e, int32_t device
             buf_printf(out, "%s%s", any ? ", " : "  ", e->support[0][i].engine);
             any = true;
         }
-        if (any) buf_printf(out, ": of device %s (--device %s)\n", name, name);
+        if (any) buf_printf(out, ": for device %s (--device %s)\n", name, name);
     }
 }
 
@@ -205,8 +205,10 @@ static void explain_tiles_text(cli_buf *out, const explanation *e) {
 }
 
 static void explain_dumps_text(cli *c, const explanation *e, int section) {
-    static const char *const titles[] = {"classes", "conjuncts", "fused"};
-    static const char *const nothing[] = {"nothing but the score changes anything", "everything is attended", ""};
+    static const char *const titles[] = {"classes   how often each value changes, and what each gradient sums",
+                                         "conjuncts   conditions of the mask, which must all hold",
+                                         "fused   score, mask, derivative and gradients as one program"};
+    static const char *const nothing[] = {"no value except the score", "none: every pair is attended", ""};
     int what = section - SECTION_CLASSES;
     const char *text = e->dump[what];
     buf_printf(&c->out, "%s\n", titles[what]);
@@ -220,8 +222,8 @@ static void explain_tape_text(cli *c, const explanation *e) {
     static const char *const passes[] = {"forward", "backward"};
     for (int pass = 0; pass < 2; pass++) {
         buf_printf(&c->out, "tape of the %s pass   %s%s\n", passes[pass],
-                   e->tape[pass] ? "" : "none: ", e->tape_engine[pass]);
-        if (e->tape[pass]) buf_indented(&c->out, 2, *e->tape[pass] ? e->tape[pass] : "this engine has none to show");
+                   e->tape[pass] ? "as compiled by " : "none: ", e->tape_engine[pass]);
+        if (e->tape[pass]) buf_indented(&c->out, 2, *e->tape[pass] ? e->tape[pass] : "this engine has no listing");
     }
 }
 

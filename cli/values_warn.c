@@ -104,10 +104,9 @@ const char *values_large_negative_text(const fxa_program *program) {
     fxa_properties properties;
     fxa_program_properties(program, &properties);
     if (!(properties.flags & FXA_PROPERTY_FINITE_LARGE_NEGATIVE)) return NULL;
-    return "a condition subtracts a large number from the score: if a mask is meant, write mask = ..., or "
-           "-inf. As it is, a row that is lowered whole attends to all its keys alike instead of to none, with an f32 "
-           "LSE "
-           "its gradients are wrong, and no pair is skipped";
+    return "a condition subtracts a large number from the score: if a mask is meant, write mask = ..., or -inf. "
+           "Without a mask, no pair is skipped; a row whose scores are all lowered attends to all its keys, and its "
+           "gradients are wrong with an f32 LSE";
 }
 
 void values_warn(cli *c, const fxa_program *program, const cli_binding *b, bool f64) {

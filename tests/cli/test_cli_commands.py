@@ -408,7 +408,7 @@ class Bench(Cli):
             self.assertGreater(r["dense_gflops"], 0)
             self.assertAlmostEqual(r["program_share"], max(0, 1 - r["gflops"] / r["dense_gflops"]))
         out = self.run_cli("bench", "--causal", *shape)
-        self.assertRegex(out, r"density 50.2 % of 131072 pairs; [0-9.]+ % of the strips of \d+ rows x \d+ keys skipped")
+        self.assertRegex(out, r"density 50.2 % of 131072 pairs; [0-9.]+ % of the tiles of \d+ rows x \d+ keys skipped")
         self.assertRegex(out, r"dense, without a program: [0-9.]+ GFLOP/s; [0-9.]+ % of the time is the program's\n")
         plain = self.run_json("bench", *shape)
         self.assertEqual((plain["density"], plain["tiles"], plain["dense_gflops"], plain["program_share"]),

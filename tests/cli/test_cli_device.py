@@ -79,7 +79,7 @@ class NoDevice(Cli):
         for device, others in (("cuda", "cpu, ref"), ("host", "cudnn, cuda")):
             lines = self.run_cli("explain", "--device", device, "--section", "engines").splitlines()
             other = "cuda" if device == "host" else "host"
-            self.assertEqual(lines[-1], "  %s: of device %s (--device %s)" % (others, other, other))
+            self.assertEqual(lines[-1], "  %s: for device %s (--device %s)" % (others, other, other))
             self.assertNotIn("computes in the memory of", "\n".join(lines))
             named = {x["engine"] for x in self.run_json("explain", "--device", device, "--section", "engines")["engines"]}
             self.assertEqual(named, {"cpu", "ref", "cudnn", "cuda"})
@@ -199,14 +199,14 @@ class Here(Cli):
         e = self.run_json("explain", *window, "--section", "engines", "--section", "tape", env=env)
         for x in [x for x in e["engines"] if x["engine"] == "cuda"]:
             counts = (x["tiles"]["empty"], x["tiles"]["mixed"], x["tiles"]["full"])
-            self.assertIn("tiles of b 1, h 2: %d left out, %d with the mask, %d without" % counts, e["tape"][x["pass"]]["lines"])
+            self.assertIn("tiles of b 1, h 2: %d skipped, %d with the mask, %d without" % counts, e["tape"][x["pass"]]["lines"])
         file = self.write("w.fxa", "param w : int\nmask = k <= q && q - k < w\n")
-        self.assertIn("tiles of b 0, h 0, whatever params hold: ",
+        self.assertIn("tiles of b 0, h 0, for any params: ",
                       self.run_cli("explain", *ask, "--program", file, "--section", "tape", env=env))
         file = self.write("c.fxa", "param w : float\nscore = w * tanh(score / w)\nmask = k <= q\n")
         text = self.run_cli("explain", *ask, "--program", file, "--section", "tape", env=env)
         self.assertIn("tiles of b 0, h 0: ", text)  # the mask does not depend on params
-        for place in ("a.f[2]: made of those above", "a.f[3]: what the tanh", "a.f[4]: the unit", "a.f[5] and on: limits"):
+        for place in ("a.f[2]: from the values above", "a.f[3]: the factor of the tanh", "a.f[4]: the factor of", "a.f[5] and on: limits"):
             self.assertIn(place, text)
 
     def test_packages_of_python(self):

@@ -221,8 +221,8 @@ class Explain(Cli):
         t = said["cpu", "forward"]
         out = self.run_cli("explain", "--causal", *shape)
         self.assertIn(
-            f"works by strips of {t['tile_q']} rows x {t['tile_k']} keys: {100 * t['work_left']:.3g} % of the work of a "
-            f"dense pass is left (b 0, h 0: {t['empty']} empty, {t['mixed']} mixed, {t['full']} full)\n", out)
+            f"skips empty tiles of {t['tile_q']} rows x {t['tile_k']} keys: {100 * t['work_left']:.3g} % of the work of a "
+            f"dense pass remains (b 0, h 0: {t['empty']} empty, {t['mixed']} mixed, {t['full']} full)\n", out)
 
     def test_share_of_work_by_data(self):
         keep = [int((q // 96 * 7 + k // 96) % 5 == 0 and (q + k) % 3 == 0) for q in range(480) for k in range(480)]

@@ -51,12 +51,17 @@ class Parts(Cli):
     def test_what_engines_make_of_it(self):
         program = ("--score", "tanh(score + s[h] * (q - k))", "--tensor-size", "s:f32=4", "--mask", "k < 9", "--causal")
         show = lambda name: self.run_cli("explain", *program, "--section", name)
-        self.assertEqual(show("classes"), "classes\n  head      s[h]\n  key       k < 9\n  diagonal  s[h] * (q - k)\n"
-                                          "  diagonal  q >= k\n  pair      k < 9 && q >= k\n  grad s[h]: head\n")
-        self.assertEqual(sorted(show("conjuncts").split("\n  ")), ["causal    k <= q", "conjuncts", "length    k <= 8\n"])
+        self.assertEqual(show("classes"), "classes   how often each value changes, and what each gradient sums\n"
+                                          "  per head          s[h]\n  per key           k < 9\n"
+                                          "  per diagonal      s[h] * (q - k)\n  per diagonal      q >= k\n"
+                                          "  per pair          k < 9 && q >= k\n"
+                                          "  grad s[h]: sum over the pairs of a head or batch entry\n")
+        self.assertEqual(sorted(show("conjuncts").split("\n  ")), ["causal    k <= q", "conjuncts   conditions of the mask, which must all hold",
+                          "length    k <= 8\n"])
         self.assertEqual(show("fused").count("tanh("), 1)
         self.assertIn("grad s[h] +=", show("fused"))
-        self.assertEqual(self.run_cli("explain", "--section", "conjuncts"), "conjuncts\n  everything is attended\n")
+        self.assertEqual(self.run_cli("explain", "--section", "conjuncts"), "conjuncts   conditions of the mask, which must all hold\n"
+                         "  none: every pair is attended\n")
         self.assertEqual(self.run_json("explain", "--causal", "--section", "conjuncts")["conjuncts"],
                          ["causal    k <= q"])
 
@@ -66,17 +71,17 @@ class Parts(Cli):
         tape = self.run_json("explain", *program, "--section", "tape", "--engine", "cpu")["tape"]
         for name in ("forward", "backward"):
             self.assertRegex(tape[name]["engine"], r"^cpu \(\S+, \d+ threads?\)$")
-            self.assertIn("tape of the %s pass   %s\n  mask\n" % (name, tape[name]["engine"]), text)
+            self.assertIn("tape of the %s pass   as compiled by %s\n  registers: u per batch entry, " % (name, tape[name]["engine"]), text)
             self.assertIn("\n".join("  " + line for line in tape[name]["lines"]), text)
             self.assertIn("    mask = (k < 9 && k <= q)", tape[name]["lines"])
-        self.assertEqual([x for x in tape["forward"]["lines"] if not x.startswith(" ")], ["mask", "score"])
+        self.assertEqual([x for x in tape["forward"]["lines"] if not x.startswith(" ")], ["registers: u per batch entry, r per row, c per key, s per head and key, x per pair", "mask", "score"])
         self.assertIn("score and derivative", tape["backward"]["lines"])  # both use the same tanh
         apart = self.run_json("explain", "--score", "score * score", "--section", "tape", "--engine", "cpu")["tape"]
         self.assertIn("derivative", apart["backward"]["lines"])
         self.assertRegex("\n".join(tape["backward"]["lines"]), r"\n    grad s\[h\] \+= x\d\n")
         self.assertEqual(self.run_cli("explain", "--section", "tape", "--engine", "ref"),
-                         "tape of the forward pass   ref\n  this engine has none to show\n"
-                         "tape of the backward pass   ref\n  this engine has none to show\n")
+                         "tape of the forward pass   as compiled by ref\n  this engine has no listing\n"
+                         "tape of the backward pass   as compiled by ref\n  this engine has no listing\n")
         wrong = self.run_cli("explain", "--section", "tape", env={"FXA_CPU": "z80"})
         self.assertRegex(wrong, r"^tape of the forward pass   none: engine cpu cannot run this problem: FXA_CPU=z80")
         self.assertIsNone(self.run_json("explain", "--section", "tape", env={"FXA_CPU": "z80"})["tape"]["forward"]["lines"])
@@ -166,7 +171,7 @@ class Parts(Cli):
         left = next(x for x in self.documents(sorted(ids), *mask)["engines"] if x["engine"] == "cpu")["tiles"]["work_left"]
         self.assertEqual(len(e["hints"]), 1)
         self.assertTrue(e["hints"][0].startswith("doc: not sorted"), e["hints"])
-        self.assertIn(" %.3g %% of the work of a dense pass would be left" % (100 * left), e["hints"][0])
+        self.assertIn(" %.3g %% of the work of a dense pass would remain" % (100 * left), e["hints"][0])
         # not by position, not in the mask, no data
         self.assertEqual(self.documents(ids, "--mask", "doc[q + k] == 3", shape="s=512")["hints"], [])
         self.assertEqual(self.documents(ids, "--score", "score + doc[q] - doc[k]")["hints"], [])

@@ -23,11 +23,11 @@ TEST(plans_for_a_device_and_for_its_profile) {
         T_HAS(fxa_plan_description(plan), "kernels sm90, NVRTC 13.0, sm_90a, bf16, columns 64 and 64");
         T_OK(fxa_plan_dump(plan, listing, sizeof listing, &needed, &err));
         T_HAS(listing, "struct Program : ProgramBase {");
-        T_HAS(listing, "ids is copied with the keys");
-        T_HAS(listing, "ids is copied with the queries");
-        T_HAS(listing, "and on: limits and terms of the soft cap, made by the host");
-        T_HAS(listing, "tiles of b 0, h 0, whatever tensors hold: ");
-        T_HAS(listing, " left out, ");
+        T_HAS(listing, "ids is loaded with the keys of a tile");
+        T_HAS(listing, "ids is loaded with the queries of a tile");
+        T_HAS(listing, "and on: limits and polynomial of the soft cap, computed by the host");
+        T_HAS(listing, "tiles of b 0, h 0, for any tensor values: ");
+        T_HAS(listing, " skipped, ");
         T_HAS(listing, pass ? "dq_sm90.cu: cubin of" : "forward_sm90.cu: cubin of");
         T_OK(fxa_plan_save(plan, bytes, sizeof bytes, &n, &err));
         T_INT(box_driver->held, 0);
