@@ -22,14 +22,14 @@ if _typing.TYPE_CHECKING:
 
 __version__: str
 
-# Written out literally, because type checkers read it without running the module.
+# The list is literal, because type checkers read __all__ without running the module.
 __all__ = [
     "ArgumentError", "ArgumentTypeError", "BindingError", "Builder", "BytesError", "Capture", "EngineError", "Error",
     "Explanation", "InternalError", "LibraryError", "LimitError", "OutOfMemoryError", "Param", "Plan", "ProblemError",
     "Program", "ProgramError", "SystemRefusedError", "UnavailableError", "UnsupportedError", "VersionError",
     "__version__", "cache_clear", "cache_limit", "cache_stats", "explain", "get_num_threads", "program",
     "set_num_threads"]
-# Public names by the submodule that defines them. A name of __all__ that is not listed here is a class of _errors.
+# Public names by the submodule that defines them. Names of __all__ that are not listed here are classes of _errors.
 _HOMES = {
     "_library": ("cache_stats", "cache_limit", "cache_clear", "get_num_threads", "set_num_threads"),
     "_explain": ("explain", "Explanation"),
@@ -58,7 +58,7 @@ def __getattr__(name: str) -> _typing.Any:
 def _is_installed(library: str) -> bool:
     try:
         return _find_spec(library) is not None
-    except ValueError:  # an entry of sys.modules without a spec, for example a test's fake module
+    except ValueError:  # sys.modules has an entry without a spec, for example a test's fake module
         return False
 
 

@@ -12,7 +12,7 @@ from ._program import DTYPE_NAMES, DTYPE_WORDS, DTYPES
 
 _CODES = {word: DTYPES[name] for word, name in DTYPE_WORDS.items()}
 _codes: Dict[Any, int] = {}  # cache of _CODES by dtype object, because dtype.name is slow
-NOT_NUMPYS = ("bfloat16", "float8_e4m3fn", "float8_e5m2")  # dtypes of ml_dtypes
+NOT_NUMPYS = ("bfloat16", "float8_e4m3fn", "float8_e5m2")  # dtypes that ml_dtypes defines, not NumPy
 FLOATS = (_abi.F64, _abi.F32, _abi.F16, _abi.BF16, _abi.E4M3, _abi.E5M2)
 INTS = (_abi.I64, _abi.I32, _abi.I16, _abi.I8, _abi.U8)
 ALL = (*FLOATS, *INTS, _abi.B8)
@@ -88,7 +88,7 @@ def describe(name: str, value: Any) -> Tuple[str, int]:
 def index_array(value: Any, what: str, shape: Optional[Tuple[Optional[int], ...]] = None) -> np.ndarray:
     """Returns an array of ints as a dense int32 array. Raises ArgumentError if the array does not have the shape
     `shape` (a size of None accepts any size), or has values beyond 32 bits."""
-    array = as_array(value, what, INTS if np.size(value) else ALL)  # NumPy gives an empty list a float dtype
+    array = as_array(value, what, INTS if np.size(value) else ALL)  # for an empty list NumPy chooses a float dtype
     if shape is not None and (array.ndim != len(shape) or any(n not in (None, m) for n, m in zip(shape, array.shape))):
         raise ArgumentError("%s has shape %s; %s is accepted"
                             % (what, array.shape, "(%s)" % ", ".join("any" if n is None else str(n) for n in shape)))

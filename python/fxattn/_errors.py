@@ -115,7 +115,7 @@ class LibraryError(Error, ImportError):
 # Exception classes by fxa_status. tests/python/test_library.py checks that every status is listed.
 BY_STATUS: Dict[int, Type[Error]] = {
     100: ArgumentError,
-    101: InternalError,  # E_STRUCT: this package fills the structs, so a wrong one is its own bug
+    101: InternalError,  # E_STRUCT: this package fills the structs, so a wrong struct is a bug of the package
     110: ProgramError,
     111: LimitError,
     120: ProblemError,

@@ -181,7 +181,7 @@ def _write_tensor(name: str, tensor: Any, file: str, folder: str) -> List[str]:
     except ImportError:
         return ["--tensor-size", "%s=%s" % (name, ",".join(map(str, tensor.shape)))]
     array = as_array(tensor, "tensors[%r]" % name)
-    own = array.dtype.name in NOT_NUMPYS  # .npy files have no such type: saved as unsigned ints
+    own = array.dtype.name in NOT_NUMPYS  # .npy files lack these dtypes; unsigned ints are saved
     np.save(os.path.join(folder, file), array.view("u%d" % array.dtype.itemsize) if own else array)
     return ["--tensor", "%s=%s" % ("%s:%s" % (name, DTYPE_WORDS[array.dtype.name]) if own else name, file)]
 

@@ -24,10 +24,10 @@ from ._errors import ArgumentError, ArgumentTypeError, Error, LibraryError, make
 
 ENVIRONMENT = "FXATTN_LIBRARY"
 FOLDER = os.path.join(os.path.dirname(os.path.abspath(__file__)), "_lib")
-# The SONAME; the command-line tool links to the same file.
+# The SONAME of the C library; the command-line tool links to the same file.
 NAME = "libfxattn.so.%d.%d" % (_abi.VERSION_MAJOR, _abi.VERSION_MINOR)
 
-# Functions that are called with the GIL held: they never block, and releasing the GIL would cost more than the call.
+# Functions that are called with the GIL held: these never block, and releasing the GIL costs more than the call.
 _QUICK_PREFIXES = ("builder_", "program_param", "program_tensor", "program_hash", "program_get", "program_node",
                    "program_retain", "plan_retain", "plan_engine", "plan_detail", "plan_workspace", "plan_is",
                    "plan_key", "dtype_", "status_", "slot_", "flag_", "fact_", "input_", "device_", "engine_")
@@ -104,7 +104,7 @@ def call(function: Callable[..., int], *arguments: Any, source: Optional[bytes] 
         raise error_of(error, source, name)
 
 
-# Names of options of the front ends (docs/names.md) by the library's names of the slots and flags that they set.
+# Names of Python options (docs/names.md), by the C library's name of the slot or flag that an option sets.
 _KEYWORDS = {"Q_LENGTHS": "q_lengths", "K_LENGTHS": "k_lengths", "CU_Q": "cu_q", "CU_K": "cu_k", "Q_START": "q_start",
              "PAGES": "pages", "SINKS": "sinks", "FXA_CAUSAL": "is_causal", "FXA_WINDOW": "window",
              "FXA_BOTTOM_RIGHT": "bottom_right", "FXA_Q_START": "q_start", "FXA_PAGED": "pages",
@@ -234,9 +234,9 @@ class Handle:
     def __init__(self, handle: Optional[int]) -> None:
         self._handle = handle
         self._generation = _process.generation
-        getattr(lib, self._destroy)  # loads the function now, because __del__ may run too late for that
+        getattr(lib, self._destroy)  # loads the function now, because __del__ may run when the module is gone
 
-    # The defaults bind what __del__ uses, because module globals may be gone when the interpreter ends.
+    # Default arguments keep what __del__ uses, because module globals may be gone when the interpreter ends.
     def __del__(self, _process: _Process = _process, _lib: Any = lib, _getattr: Any = getattr) -> None:
         handle = _getattr(self, "_handle", None)
         if handle and self._generation == _process.generation:

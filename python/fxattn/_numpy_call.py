@@ -373,7 +373,7 @@ class Call:
         if out is not None and any(x is not None and np.may_share_memory(out, x) for x in inputs):
             target = np.empty(target.shape, target.dtype)  # out overlaps an input, which must not change during the run
         if self.layout.packed:
-            target[...] = 0  # the library writes no rows outside of the sequences
+            target[...] = 0  # the C library does not write rows outside the sequences
         self.bind(problem, args, "o", target, self.layout)
         rows, maxima = None, None
         if want_lse:

@@ -36,7 +36,7 @@ CALLED: Dict[str, Tuple[str, ...]] = {
     "q_len": ("global_q_len",), "k_len": ("global_k_len",), "heads": ("global_heads",),
     "num_threads": ("threads",), "backend": ("engine",), "implementation": ("engine",), "op": ("engine",),
 }
-# Further suggestions by option name. ring_attention has `order`, the order of the shards of a sequence.
+# Further suggestions, by the name of an option. `order` is the order of the shards of a sequence in ring_attention.
 _INSTEAD = {"layout": ("order",)}
 
 

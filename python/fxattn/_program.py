@@ -10,7 +10,7 @@ from ._library import Handle, address_of, call, context, error_of, lib, two_call
 
 KINDS = {"score": _abi.PROGRAM_SCORE, "bprop": _abi.PROGRAM_BPROP, "derivative": _abi.PROGRAM_DERIVATIVE}
 KIND_NAMES = {code: name for name, code in KINDS.items()}
-# A part of a program: a text of statements, or a pair such as ("mask", "q >= k") of a target and an expression for it.
+# A part of a program: a text of statements, or a pair of a target and an expression, such as ("mask", "q >= k").
 Part = Union[str, Tuple[str, str]]
 _TEXT_KINDS = {"": _abi.TEXT_STATEMENTS, "score": _abi.TEXT_SCORE, "mask": _abi.TEXT_MASK, "dscore": _abi.TEXT_DSCORE}
 TYPES = {"float": _abi.FLOAT, "int": _abi.INT, "bool": _abi.BOOL}
@@ -85,7 +85,7 @@ class Program(Handle):
 
     def _hold(self, handle: Optional[int]) -> None:
         Handle.__init__(self, handle)
-        self._text: Optional[str] = None  # this and the fields below are computed at first use
+        self._text: Optional[str] = None  # _text and the fields below are computed at first use
         self._hash: Optional[str] = None
         self._params: Optional[Tuple[Param, ...]] = None
         self._captures: Optional[Tuple[Capture, ...]] = None
@@ -239,7 +239,7 @@ def _parse(text: Union[str, Sequence[Part]], kind: str, params: Mapping[str, str
     texts = (_abi.Text * len(sources))()
     for entry, source in zip(texts, sources):
         entry.data, entry.size = address_of(source), len(source)
-    names = [name.encode() for name in (*params, *captures)]  # kept alive until the call is over
+    names = [name.encode() for name in (*params, *captures)]  # the names must stay alive until the call is over
     declarations = (_abi.Declaration * len(names))()
     for entry, name in zip(declarations, names):
         entry.name = address_of(name)

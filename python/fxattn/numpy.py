@@ -34,7 +34,7 @@ __all__ = ["attention", "vjp", "backward", "merge", "plan", "plan_vjp", "Gradien
 Result = Union[np.ndarray, Tuple[np.ndarray, ...]]
 Named = Optional[Mapping[str, Any]]
 Window = Optional[Tuple[Optional[int], Optional[int]]]
-_BHSD, _FLEX = "bhsd", "flex"  # interned like the literals of callers, so `is` finds them equal
+_BHSD, _FLEX = "bhsd", "flex"  # strings are interned like the literals of callers, so that `is` finds equal strings
 _ROWS = {np.dtype(np.float32), np.dtype(np.float64)}
 
 
@@ -80,7 +80,7 @@ if TYPE_CHECKING:
         threads: Optional[int]
 
 
-# Overloads for type checkers: the result is an array, or a tuple with return_lse or return_row_max.
+# Overloads for type checkers: with return_lse or return_row_max the result is a tuple, otherwise an array.
 @overload
 def attention(q: Any, k: Any, v: Any, score_mod: ScoreLike = ..., mask_mod: ScoreLike = ..., *,
               return_lse: Literal[False] = ..., return_row_max: Literal[False] = ...,
@@ -151,7 +151,7 @@ def attention(q: Any, k: Any, v: Any, score_mod: ScoreLike = None, mask_mod: Sco
 
     Raises subclasses of fxattn.Error; each subclass is a ValueError, TypeError or NotImplementedError as well.
     """
-    # Fast path: most calls have default values of all these options, and `is` is cheaper than making a key.
+    # Fast path: most calls have default values of all options in the tuple, and `is` is cheaper than making a key.
     options = None if (
         layout is _BHSD and style is _FLEX and kv_layout is None and scale is None and is_causal is False
         and window is None and bottom_right is False and q_lengths is None and k_lengths is None and cu_q is None
@@ -391,7 +391,7 @@ class Pullback:
         array = as_array(value, what, FLOATS)
         if array.shape != shape:
             raise ArgumentError("%s has shape %s; that of the result, %s, is accepted" % (what, array.shape, shape))
-        # A problem cannot mix f64 with narrower types, and f64 is NumPy's default: convert the gradient.
+        # A problem cannot mix f64 with narrower types, and NumPy's default dtype is f64: the gradient is converted.
         mixed = (array.dtype == np.float64) != (dtype == np.float64)
         return array.astype(dtype) if mixed else array
 
@@ -430,7 +430,7 @@ for _function in (vjp, backward, plan, plan_vjp):
         (_function.__doc__ or "").rstrip(), "".join(_common[1:]))
 _signature = inspect.signature(attention)
 _numpy_memo.defaults = tuple(_signature.parameters[_name].default for _name in _numpy_memo.KEPT)
-# Removes **unknown, which only collects wrong keywords for an error, from the signature that help() shows.
+# Removes **unknown from the signature that help() shows; **unknown only collects wrong keywords for an error.
 attention.__signature__ = _signature.replace(  # type: ignore[attr-defined]
     parameters=[p for p in _signature.parameters.values() if p.kind is not p.VAR_KEYWORD])
 

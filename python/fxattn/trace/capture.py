@@ -97,7 +97,7 @@ def _wrap_object(value: Any, done: Dict[int, Any], depth: int) -> Any:
     held: Dict[str, Any] = {}
     for kind in reversed(type(value).__mro__):
         held.update((name, x) for name, x in vars(kind).items() if isinstance(x, ndarray))
-    held.update(vars(value))  # attributes of the object hide those of its class
+    held.update(vars(value))  # attributes of the object hide attributes of its class
     changed = {name: _wrap(old, done, depth + 1) for name, old in held.items()}
     if all(new is held[name] for name, new in changed.items()):
         return value

@@ -81,7 +81,7 @@ def atan2(rec: Recording, y: Any, x: Any) -> Sym:
     wide, high = absolute(rec, x), absolute(rec, y)
     steep = LT(rec, wide, high)
     over, under = choose(rec, steep, x, y), choose(rec, steep, y, x)
-    none = mul(rec, y, k(rec, 0.0))  # y is 0 or -0.0 where this is used; its derivative is 0
+    none = mul(rec, y, k(rec, 0.0))  # 0 with the sign of y and derivative 0, selected where x and y are 0
     ratio = choose(rec, EQ(rec, under, k(rec, 0.0)), none, div(rec, over, under))
     corner = choose(rec, EQ(rec, x, y), k(rec, 1.0), k(rec, -1.0))
     ratio = choose(rec, EQ(rec, minimum(rec, wide, high), k(rec, math.inf)), corner, ratio)
@@ -167,7 +167,7 @@ def cbrt(rec: Recording, x: Any) -> Sym:
     return copysign(rec, size, x)
 
 
-# ---- the error function's relatives
+# ---- functions related to the error function
 
 # Chebyshev coefficients of log(erfcx(z) / t) in 2t - 1, with t = 2 / (2 + z), z >= 0; relative error 2e-16.
 _ERFCX = (-1.3026537197817094, 0.6419697923564902, 0.01947647320418582, -0.009561514786808736, -0.000946595344482052,

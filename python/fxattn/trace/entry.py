@@ -158,7 +158,7 @@ class _Flex:
         kind = _kind_of(mod)
         kind = kind and (*kind, self.sizes is None)  # with sizes (a call from JAX) another route may be needed
         route = self.routes.get(kind) or ("jax" if self.sizes is not None and mentions_jax(mod) else "plain")
-        on_trial = route != "plain"  # the route comes from the cache: it worked for another function with this key
+        on_trial = route != "plain"  # a cached route worked for another function with this key
         first: Optional[Exception] = None  # error of the direct route, before the JAX route is tried
         for _ in range(5):
             state = rec.save()
@@ -166,7 +166,7 @@ class _Flex:
             try:
                 return _ROUTES[route](mod, rec, arguments)
             except (Exception, NeedsCapture, NeedsJax) as error:
-                if first is not None:  # JAX failed too: raise its error only if the function itself required JAX
+                if first is not None:  # JAX failed too: raises JAX's error only if the function itself required JAX
                     raise (error if "__jax_array__" in str(first) else first) from None
                 if isinstance(error, TypeError):
                     _check_call(mod, arguments, inputs is _MASK_ARGUMENTS)
@@ -243,7 +243,7 @@ def _check_call(mod: Any, arguments: Sequence[Any], masks: bool) -> None:
             own = "; a function may index it, as in bias[q_idx, kv_idx]"
         raise TraceTypeError("%s is of type %s; a function of %s, a Program or its text is accepted%s"
                              % (what, type(mod).__name__, wanted, own))
-    import inspect  # needed for a message only
+    import inspect  # imported only when a message needs inspect
     try:
         signature = inspect.signature(mod)
     except (TypeError, ValueError):

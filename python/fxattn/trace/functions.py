@@ -88,7 +88,7 @@ def clamp(rec: Recording, x: Any, low: Any = None, high: Any = None) -> Sym:
         refuse("clamp: at least one of 'min' or 'max' must not be None")
     kinds = [joint(x, bound) for bound in (low, high) if bound is not None]
     kind = PROMOTE[kinds[0]][kinds[-1]]
-    if kind == FLOAT:  # at a bound x gets the full gradient; minimum would split it between x and the bound
+    if kind == FLOAT:  # at a bound x gets the full gradient; minimum would split the gradient between x and the bound
         low, high = (k(rec, -math.inf) if low is None else low), (k(rec, math.inf) if high is None else high)
     if low is None:
         return minimum(rec, x, high)
@@ -116,7 +116,7 @@ def fmod(rec: Recording, x: Any, y: Any) -> Sym:
         size = choose(rec, below, ops.neg(rec, x), x)  # the absolute value, with derivative 1 at 0
         rest = emit(rec, _abi.OP_MOD, kind, size, ops.absolute(rec, real(rec, y)))
         return choose(rec, below, ops.neg(rec, rest), rest)
-    rest = emit(rec, _abi.OP_MOD, kind, x, y)  # not by absolute values: the lowest int has none
+    rest = emit(rec, _abi.OP_MOD, kind, x, y)  # without absolute values: the lowest int has none
     return choose(rec, _is_turned(rec, x, y, rest), ops.sub(rec, rest, y), rest)
 
 
@@ -263,7 +263,7 @@ def added_term(rec: Recording, term: Callable[..., Sym], x: Any, y: Any, z: Any,
     """Returns x + value * term(y, z), for addcmul and addcdiv, in the common type of x, y and z."""
     kind = PROMOTE[joint(x, y)][kind_of_operand(z)]
     if kind not in (FLOAT, BOOL):
-        value = cast(rec, value, kind)  # torch truncates it if the others are ints
+        value = cast(rec, value, kind)  # torch truncates `value` if the other operands are ints
     return added(rec, x, term(rec, cast(rec, y, kind), cast(rec, z, kind)), value)
 
 

@@ -20,7 +20,7 @@ from .record import Recording
 from .symbol import Sym
 from .types import BOOL, FLOAT, HIGHEST, INT, LOWEST
 
-AXES = (_abi.INPUT_B, _abi.INPUT_H, _abi.INPUT_Q, _abi.INPUT_K)  # gen_index: coordinates, as masks and ALiBi use them
+AXES = (_abi.INPUT_B, _abi.INPUT_H, _abi.INPUT_Q, _abi.INPUT_K)  # results of gen_index: coordinates for masks
 STORED = (_abi.INPUT_B, _abi.INPUT_H, _abi.INPUT_Q_ROW, _abi.INPUT_K_ROW)  # storage indices, for reading arrays
 METHODS = sorted([*POINTWISE, "gen_index", "tensor_scalar"])
 COMMON_OPTIONS = ("compute_data_type", "name")
@@ -81,7 +81,8 @@ class Node:
         return "<graph tensor>"
 
 
-# Python's operators -> methods of the graph. A Node's operators raise and name the method; the frontend has none.
+# Python's operators -> methods of the graph. Tensors of cuDNN's frontend have no operators, so an operator of a Node
+# raises an error, which names the method.
 _OPERATORS = {"add": "add", "radd": "add", "sub": "sub", "rsub": "sub", "mul": "mul", "rmul": "mul", "truediv": "div",
               "rtruediv": "div", "pow": "pow", "rpow": "pow", "mod": "mod", "neg": "neg", "abs": "abs", "lt": "cmp_lt",
               "le": "cmp_le", "gt": "cmp_gt", "ge": "cmp_ge", "and": "logical_and", "or": "logical_or",

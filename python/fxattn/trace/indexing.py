@@ -53,7 +53,7 @@ def _split(rec: Recording, items: Sequence[Any], fixed: Sequence[Optional[Sym]])
             left.append(known)
             continue
         item = next(rest, _ALL)
-        while item is None:  # None inserts a new axis
+        while item is None:  # an index None inserts a new axis
             static.append(None)
             left.append(None)
             item = next(rest, _ALL)
@@ -158,7 +158,7 @@ def _one(x: Vec, axis: int, at: int) -> Vec:
 def _chosen(x: Vec, axis: int, at: Sym) -> Vec:
     """Returns the elements of x at a traced index along an axis, selected among all elements of that axis."""
     rec, size = x.rec, x.shape[axis]
-    at = Sym(rec, at.node, INT)  # a narrow int might not hold at + size
+    at = Sym(rec, at.node, INT)  # the sum at + size might not fit a narrow int
     if size > 1:  # a negative index counts from the end, as in loads of programs
         at = choose(rec, LT(rec, at, 0), add(rec, at, size), at)
     columns = [_take(x, axis, [i]).elements for i in range(size)]

@@ -160,7 +160,7 @@ class _Player:
 
     def equation(self, equation: Any, operands: List[Any]) -> Sequence[Any]:
         name = equation.primitive.name
-        if name == "pvary":  # marks axes of a shard_map, see _alike
+        if name == "pvary":  # pvary marks axes of a shard_map; see _alike
             return operands
         if name == "dim_as_value":
             return [sys.modules["jax"].numpy.asarray(equation.params["dim"])]
@@ -181,7 +181,7 @@ class _Player:
 
     def values(self, equation: Any, operands: List[Any]) -> Sequence[Any]:
         name, params = equation.primitive.name, equation.params
-        if name in JITTED and _is_jax_numpys(equation):  # jax.numpy composes it, fxattn has it as one operation
+        if name in JITTED and _is_jax_numpys(equation):  # fxattn has one operation for the function
             return [elementwise(INLINED[params["name"]], self.rec, [self.traced(settled(x)) for x in operands])]
         inner = params.get("jaxpr") or params.get("call_jaxpr") or params.get("fun_jaxpr")
         if inner is not None and name not in ("while", "scan"):
@@ -195,7 +195,7 @@ class _Player:
         handler = PRIMITIVES.get(name)
         if handler is None:
             refuse("JAX's %s is not known to score functions%s" % (name, like(name, PRIMITIVES)))
-        if name not in ("squeeze", "reshape"):  # the handlers of squeeze and reshape take a Held as it is
+        if name not in ("squeeze", "reshape"):  # the handlers of squeeze and reshape accept a Held
             operands = [settled(x) for x in operands]
         operands = [self.as_bits(x) for x in operands]
         self.avals = [atom.aval for atom in equation.invars]

@@ -13,7 +13,7 @@ from .types import BOOL, FLOAT, INT, STORAGE
 # Storage type of each dtype, by the dtype's name without its module.
 _DTYPES = {"float64": "f64", "float32": "f32", "float16": "f16", "bfloat16": "bf16", "int64": "i64", "int32": "i32",
            "int16": "i16", "int8": "i8", "uint8": "u8", "bool": "bool", "double": "f64", "float": "f32", "half": "f16"}
-# Dtypes without a storage type are converted to the nearest one that holds every value (for uint64: below 2^63).
+# Dtypes without a storage type are converted to the nearest dtype that holds every value (uint64: below 2^63).
 _CONVERTED = {"uint16": "int32", "uint32": "int64", "uint64": "int64", "longdouble": "float64", "float128": "float64",
               "float8_e4m3fn": "float32", "float8_e5m2": "float32", "float8_e4m3fnuz": "float32",
               "float8_e5m2fnuz": "float32", "float8_e4m3": "float32"}
@@ -106,7 +106,7 @@ def plain_number(value: Any) -> Any:
         return value
     if isinstance(value, int):
         return int(value)
-    if isinstance(value, float):  # includes np.float64
+    if isinstance(value, float):  # np.float64 is a subclass of float
         return float(value)
     numpy = sys.modules.get("numpy")
     if numpy is not None and isinstance(value, (numpy.bool_, numpy.integer, numpy.floating)):

@@ -29,7 +29,7 @@ def _collect(mod: Any, found: Set[int], depth: int) -> None:
             for cell in mod.__closure__ or ():
                 try:
                     content = cell.cell_contents
-                except ValueError:  # not yet filled
+                except ValueError:  # the cell is not yet filled
                     continue
                 if callable(content):
                     _collect(content, found, depth + 1)

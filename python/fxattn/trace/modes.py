@@ -47,7 +47,7 @@ def _make_mode(torch: Any) -> type:
         told = False
 
         def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
-            if func is getitem and _is_place(args[1]):  # the usual case, which passes no value to Python
+            if func is getitem and _is_place(args[1]):  # the usual case: indexing passes no value to Python
                 return index((args[1][0] if type(args[1]) is tuple else args[1]).rec, args[0], None, args[1])
             rec = recording_of(args)
             if rec is None and kwargs:
@@ -55,7 +55,7 @@ def _make_mode(torch: Any) -> type:
             if rec is not None:
                 if not _has(tensor, args) and not (kwargs and _has(tensor, kwargs.values())):
                     return torch_table.call(func, args, kwargs, rec)
-                with self:  # keeps the mode on in the handler, to detect that it reads a tensor's value
+                with self:  # keeps the mode active in the handler, to detect a handler that reads a tensor's value
                     return torch_table.call(func, args, kwargs, rec)
             name = getattr(func, "__name__", "")
             torch_table.check_name(name)

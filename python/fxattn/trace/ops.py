@@ -46,14 +46,14 @@ def scalar(rec: Recording, x: Any) -> Any:
         at = rec.capture(x)
         return Sym(rec, rec.emit(LOAD, at), rec.kinds[at])
     found = plain_number(x)
-    if type(found) is float:  # a NumPy scalar: passed itself, so that all its uses share one param
+    if type(found) is float:  # a NumPy scalar: the object itself is passed, so that its uses share one param
         return Sym(rec, rec.number(x), FLOAT)
     if found is not None:
         return found
     of = symbolic_kind(x)
     if of is not None:
         return Sym(rec, rec.param(x, of), of)
-    if hasattr(x, "__jax_array__") and "jax" in sys.modules:  # such as nnx.Param, which JAX accepts as an array
+    if hasattr(x, "__jax_array__") and "jax" in sys.modules:  # for example nnx.Param, which JAX accepts as an array
         raise NeedsJax()
     refuse("a score function computes with numbers and tensors, not with %s" % type(x).__name__)
 
@@ -344,7 +344,7 @@ def choose(rec: Recording, c: Any, x: Any, y: Any) -> Sym:
     """Returns x where the bool c is true, else y."""
     kind = joint(x, y)
     first, second = node(rec, x, kind), node(rec, y, kind)
-    if kind != BOOL and kind != FLOAT:  # the result is an int: a bool branch is converted
+    if kind != BOOL and kind != FLOAT:  # the result is an int, so a branch of type bool is converted to int
         first = rec.emit(OP_INT, first) if kind_of_operand(x) == BOOL else first
         second = rec.emit(OP_INT, second) if kind_of_operand(y) == BOOL else second
     return Sym(rec, rec.emit(OP_SELECT, node(rec, c, BOOL), first, second), kind)

@@ -63,7 +63,7 @@ def at_place_of(cause: BaseException, text: str, kind: type = TraceError) -> Tra
 def error_in(function: Any, text: str, kind: type = TraceError) -> TraceError:
     """Returns an exception with `text` and the position of the first line of `function`, which returned a wrong
     result."""
-    for _ in range(4):  # partials, modules, objects that are called
+    for _ in range(4):  # looks inside partials, modules and callable objects
         code = getattr(function, "__code__", None)
         if code is not None:
             return _made(text, (code.co_filename, code.co_firstlineno, code.co_name), kind)
@@ -91,7 +91,7 @@ def refuse(text: str) -> NoReturn:
 def like(name: str, table: Iterable[str]) -> str:
     """Returns the end of an error message about a name that a table lacks: the names in the table that resemble the
     lacking name."""
-    import difflib  # needed for a message only
+    import difflib  # imported only when a message needs difflib
     found = difflib.get_close_matches(name, [key for key in table if not key.startswith("_")], 4, 0.7)
     if not found:
         return "; docs/tracing.md lists what is"

@@ -147,7 +147,7 @@ POINTWISE: Dict[str, Tuple[Tuple[str, ...], Op]] = {
         ("softplus_backward", softplus_backward), ("swish_backward", swish_backward))},
 }
 _CLIPS = ("negative_slope", "lower_clip", "upper_clip")
-# Options of an operation: numbers that are not operands. They are constants, as cuDNN's attributes of an operation are.
+# Options of an operation: numbers that are not operands. Options are constants, like attributes of a cuDNN operation.
 OPTIONS: Dict[str, Tuple[str, ...]] = {
     "relu": _CLIPS, "relu_backward": _CLIPS, "leaky_relu": ("negative_slope",),
     "leaky_relu_backward": ("negative_slope",),

@@ -114,13 +114,13 @@ def _inside(player: Any, at: Any, size: Any, mode: str = "", room: int = 1,
         if lowest <= found[0] and found[1] <= bound:
             return given, None
         last: Any = max(bound, 0)
-    else:  # a symbolic size, known when the exported module runs
+    else:  # the size is symbolic: its value is known when the exported module runs
         size, bound = (ops.scalar(rec, sys.modules["jax"].numpy.asarray(n)) for n in (size, bound))
         last = bound
     if unsigned:  # a uint32 index from 2^31 on is a negative int here
         beyond = Sym(rec, rec.integer(size), INT) if type(size) is int else size
         at = ops.choose(rec, functions.LT(rec, at, 0), beyond, at)
-    at = Sym(rec, at.node, INT)  # a narrow int may not hold the bounds
+    at = Sym(rec, at.node, INT)  # the bounds may not fit a narrow int
     inside = ops.logical_and(rec, functions.LE(rec, 0, at), functions.LE(rec, at, bound)) if mode in (
         _FILL, _PROMISED) else None
     return at if mode == _FILL else functions.clamp(rec, at, 0, last), inside
@@ -294,7 +294,7 @@ def _transpose(player: Any, operands: List[Any], params: Dict[str, Any], out: An
     return arrays.permute(player.elements(operands[0]), params["permutation"])
 
 
-_TO_EVEN = 1  # lax.RoundingMethod.TO_NEAREST_EVEN; jax is not imported here
+_TO_EVEN = 1  # value of lax.RoundingMethod.TO_NEAREST_EVEN; this file does not import jax
 
 
 def _round(player: Any, operands: List[Any], params: Dict[str, Any], out: Any) -> Any:

@@ -14,7 +14,7 @@ from typing import Any, Callable, Dict, FrozenSet, Iterable, List, Optional, Set
 
 from .torch_table import TORCH
 
-CALLS = frozenset(["float", "abs"])  # allowed beside tensors: float of a literal only
+CALLS = frozenset(["float", "abs"])  # allowed in a function that reaches tensors; float of a literal only
 FREE_CALLS = CALLS | frozenset(
     "int bool range len min max sum isinstance enumerate zip reversed tuple list round".split())
 _CONSTANTS = frozenset("""inf pi e nan nn functional special linalg math float16 float32 float64 bfloat16 int8 int16
@@ -113,7 +113,7 @@ _ROLES: Dict[str, _Role] = {
     if op in _NAMED or op in _STRAIGHT or op.startswith((*_BRANCHING, *_SIGNS))}
 _BEFORE_OPERAND = frozenset(["PUSH_NULL", "PRECALL", "CACHE"])
 
-# True: the low bit of the instruction's operand is a flag, and the upper bits index co_names. Depends on the version.
+# True if the low bit of the instruction's operand is a flag and the upper bits index co_names in this Python version.
 _SHIFTED = {"LOAD_GLOBAL": sys.version_info >= (3, 11), "LOAD_ATTR": sys.version_info >= (3, 12), "LOAD_METHOD": False}
 
 

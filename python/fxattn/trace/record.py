@@ -24,9 +24,9 @@ from .place import error_in, refuse
 from .types import FLOAT, HIGHEST, INT, LOWEST, PROGRAM_TYPE, wrapped
 
 CONST, INPUT, PARAM, LOAD = 1, 2, 3, 4
-FIRST = _abi.INPUT_COUNT  # the first number that is not an input's
+FIRST = _abi.INPUT_COUNT  # number of the first value that is not an input
 MAX_TENSORS, MAX_PARAMS, MAX_RANK, MAX_NODES = 64, 64, 5, 16384
-MAX_LIFTED = 48  # most params made of a function's floats; the others are for numbers that must be params
+MAX_LIFTED = 48  # max params made of a function's floats; the other params are for numbers that must be params
 
 Instruction = Tuple[Any, ...]
 
@@ -52,8 +52,8 @@ class Recording:
         self.dtype = dtype
         self.sizes: Optional[Sequence[Optional[int]]] = None  # [batch, heads, rows, keys], None where unknown
         self.sized = False  # True if the code depends on sizes of captured tensors
-        self.parent = parent  # recording of the forward, whose values a backward may use
-        self.part: Optional[str] = None  # graph style: see trace_graph; None: the call is not a part of a larger one
+        self.parent = parent  # recording of the forward function, whose values a backward function may use
+        self.part: Optional[str] = None  # style "graph": see trace_graph; None: the call computes all scores
         self._places: Dict[int, int] = {}
         self._numbers: Dict[int, int] = {}
         self._copies: Dict[int, int] = {}

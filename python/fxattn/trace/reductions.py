@@ -138,7 +138,7 @@ def norm(rec: Recording, x: Any, p: Any = 2, dim: Dim = None, keepdim: bool = Fa
         return reduce(rec, "count_nonzero", size, dim, keepdim)
     if p == 1:
         return reduce(rec, "sum", size, dim, keepdim)
-    if rec.lib == "torch" and p > 0 and _count(size, dim) == 1:  # of one element torch returns the absolute value
+    if rec.lib == "torch" and p > 0 and _count(size, dim) == 1:  # for one element torch returns the absolute value
         return reduce(rec, "sum", size, dim, keepdim)
     if p == 2:
         total = reduce(rec, "sum", elementwise(ops.mul, rec, [size, size]), dim, keepdim)

@@ -39,7 +39,7 @@ _MODULES = frozenset("""torch math numpy torch.nn torch.nn.functional torch.spec
     jax.lax""".split())
 _OWN = frozenset("torch numpy math jax jaxlib".split())
 _GRAPH_NAMES = frozenset([*POINTWISE, *"gen_index tensor_scalar get keys values items".split()])
-# Settings of JAX that change its jaxprs.
+# Settings of JAX that change the jaxprs that JAX makes.
 _JAX_SETTINGS = tuple("jax_" + name for name in """enable_x64 explicit_x64_dtypes numpy_dtype_promotion
     numpy_rank_promotion softmax_custom_jvp disable_jit default_prng_impl random_seed_offset""".split())
 _DEEPEST, _LONGEST, _MOST_PARTS, _LIMIT = 4, 16, 64, 512
@@ -55,14 +55,14 @@ class _Reader:
 
     def __init__(self) -> None:
         self.modules: List[types.ModuleType] = []
-        self.attributes: Dict[str, None] = {}  # a dict keeps the order in which functions name them
+        self.attributes: Dict[str, None] = {}  # a dict keeps the order in which functions name attributes
         self.unknown: Set[str] = set()
         self.parts: List[Any] = []
         self.tensors: List[Any] = []
         self.arrays: List[Any] = []  # arrays of JAX
         self.jax = False  # True if a function uses JAX
         self.straight = True
-        self.numbers = False  # True if there is a tuple or list of numbers: indexing it by a tensor reads the value
+        self.numbers = False  # True if a function reaches a list of numbers, which a tensor could index
 
     def mod(self, mod: Any) -> None:
         if type(mod) is types.FunctionType:
@@ -125,7 +125,7 @@ class _Reader:
             if value.__dict__ or value.layout is not _tensor_types[kind]:
                 raise Unsure
             parts.append(value.dtype)
-            parts.append(value.ndim or (0 if value.is_cpu else -1))  # rank 0 on the host may be a param
+            parts.append(value.ndim or (0 if value.is_cpu else -1))  # a tensor of rank 0 on the host may be a param
             self.place(value, self.tensors)
         elif kind is types.FunctionType and depth < _DEEPEST and not str(value.__module__).startswith("jax."):
             self.function(value, depth + 1)
@@ -145,7 +145,7 @@ class _Reader:
             self.jax = True
             parts.append("jax")
             self.place(value, self.arrays)
-        elif callable(value) and str(getattr(value, "__module__", "")).startswith("jax."):  # from jax.nn import relu
+        elif callable(value) and str(getattr(value, "__module__", "")).startswith("jax."):  # for example jax.nn.relu
             self.jax = True
             self.unknown.add(str(getattr(value, "__name__", "")))
             parts.append(value)

@@ -259,7 +259,7 @@ def h_rank(rec: Recording, x: Any) -> int:
 
 
 def h_flatten(rec: Recording, x: Any, start_dim: Any = 0, end_dim: int = -1, order: str = "C") -> Any:
-    if isinstance(start_dim, str):  # a call of NumPy's method: its argument is `order`
+    if isinstance(start_dim, str):  # NumPy's method flatten has an argument `order`, which is a string
         start_dim, order = 0, start_dim
     in_rows("flatten", order)
     shape = tuple(x.shape)

@@ -207,7 +207,7 @@ def _of_bits(count: Callable[..., Sym]) -> Handler:
 
 
 def _leading_zeros(rec: Recording, x: Any, bits: int) -> Sym:
-    for shift in (1, 2, 4, 8, 16):  # sets all bits below the highest set bit; the sign bits shifted in are set already
+    for shift in (1, 2, 4, 8, 16):  # sets all bits below the highest set bit
         x = ops.bit_or(rec, x, ops.shift_right(rec, x, shift))
     return ops.sub(rec, bits, _ones(rec, x))
 

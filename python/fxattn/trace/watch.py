@@ -124,7 +124,7 @@ class _Writer:
             return
         kind = type(tensor)
         others = "".join(" and {0} is not " + other for other, _ in self.tensors)
-        if not tensor.ndim:  # on the host it may be a param, not a captured tensor
+        if not tensor.ndim:  # a tensor of rank 0 on the host may be a param, not a captured tensor
             others += " and {0}.is_cpu" if tensor.is_cpu else " and not {0}.is_cpu"
         self.ask("type({0}) is {1} and {0}.dtype is {2} and {0}.ndim == {3} and {0}.layout is {4} and not {0}.__dict__"
                  + others, name, kind, tensor.dtype, tensor.ndim, self.tensor_types[kind])
@@ -179,7 +179,7 @@ _lock = threading.Lock()
 def find(score_mod: Any, mask_mod: Any, rest: Tuple[Any, ...]) -> Any:
     """Returns the cached trace of two functions if a check proves them unchanged, else None. `rest` has further
     dependences of the trace."""
-    try:  # AttributeError: a callable without __code__ has no check
+    try:  # AttributeError: callables without __code__ have no check
         pair = _pairs.get((None if score_mod is None else id(score_mod.__code__),
                            None if mask_mod is None else id(mask_mod.__code__), rest))
     except AttributeError:
