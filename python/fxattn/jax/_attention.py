@@ -1,9 +1,10 @@
 # SPDX-License-Identifier: Apache-2.0
 """attention() for JAX arrays.
 
-It converts its arguments to a Spec (static properties) and Operands (arrays). The C library checks whether they fit
-together, and its message becomes the exception. Masks that arrays define (segment ids) become statements at the end of
-the program."""
+attention() converts its arguments to a Spec (static properties) and Operands (arrays). The C library checks whether the
+arguments fit together, and its message becomes the exception. Masks that arrays define (segment ids) become statements
+at the end of the program.
+"""
 import math
 from typing import Any, Dict, List, Optional, Sequence, Tuple
 
@@ -36,8 +37,8 @@ class Features:
 
     def integers(self, slot: int, values: Any, flag: int, shape: Tuple[int, ...], name: str) -> None:
         """Adds `values` (lengths, offsets, start positions) as the int32 array of `slot`, and sets `flag`; does nothing
-        if `values` is None. Raises ArgumentError if its shape is not `shape`, ArgumentTypeError if it is not an array
-        of ints. `name` names it in errors."""
+        if `values` is None. Raises ArgumentError if the shape of `values` is not `shape`, ArgumentTypeError if `values`
+        is no array of ints. `name`: the name of the option in errors."""
         if values is None:
             return
         array = array_of_ints(values)
@@ -60,37 +61,39 @@ def attention(q: Any, k: Any, v: Any, score_mod: Mod = None, mask_mod: Mod = Non
               bounds_check: bool = False, engine: Optional[str] = None, causal: Optional[bool] = None,
               lengths: Any = None, dropout: Optional[float] = None, dropout_key: Any = None,
               score_mod_tensors: Named = None, score_mod_bprop_tensors: Named = None, **unknown: Any) -> Any:
-    """Returns softmax(f(scale * q k^T)) v in the layout and dtype of q, with the head dim of v. With
-    return_lse returns the pair (out, lse). lse is [B,H,S] of float32, or of float64 if q is. Both are differentiable.
+    """Returns softmax(f(scale * q k^T)) v in the layout and dtype of q, with the head dim of v. With return_lse returns
+    the pair (out, lse), where lse is [B,H,S] of float32, or of float64 if q is float64. Out and lse are differentiable.
 
-    q, k, v              [B,S,H,D] (layout "bshd") or [B,H,S,D] ("bhsd"), or rank 3 without a batch; packed rows [T,H,D]
-                         ("thd") with offsets cu_q and cu_k ([N+1]; cu_k None: cu_q) and max_q and max_k, the lengths
-                         of the longest sequences (None: all rows). The number of heads of q is a multiple of that of
-                         k and v
-    score_mod, mask_mod  functions of (score, b, h, q, k) and (b, h, q, k), which may call jax.numpy; arrays that they
-                         capture, tracers included, become operands of the call and get gradients. Or program text, an
-                         expression or a Program, with `params` and `tensors` by name. Or, with style="graph",
-                         Transformer Engine's score_mod(graph, score, tensors), which gets `tensors`. style None:
-                         "graph" for a score_mod of three arguments, else "flex"
-    score_mod_bprop      a user-written derivative of score_mod: text or a Program with `bprop_params` and
-                         `bprop_tensors`, or score_mod_bprop(graph, dscore, tensors), which gets `bprop_tensors`
-    scale                a number, or an array of rank 0, which gets a gradient. None: 1 / sqrt(D)
-    is_causal, window    built-in masks. is_causal: k <= q. window = (left, right): q - left <= k <= q + right, where
-                         None or -1 is an open side. bottom_right aligns the last row with the last key in these
-                         masks; without these masks, in the program's q
-    q_lengths, k_lengths  [B], the number of rows and keys of each batch entry
-    segment_ids          [B,S] for both sequences, or a pair (ids of q, ids of k): a row attends to keys of the same id
-                         only. Id 0 is an id like any other
-    sequence_descriptor  a SequenceDescriptor, which has lengths or segments. If it has positions in segments, is_causal
-                         and window compare these positions
-    q_start              [B], the position of the first row of each batch entry
-    sinks                "zero": one more key of score 0; an array [H]: a learned score per query head
-    dropout_p, seed      probability of dropout on the softmax probabilities; a 64-bit seed, or dropout_key, a key of
-                         jax.random
-    deterministic        requires bitwise equal results in every run; raises an error if no engine has them
-    bounds_check         on the CPU, an out-of-bounds index into a captured array fails the run; without it such a load
-                         is 0
-    engine               the name of an engine; None selects the best one
+    `q, k, v`: [B,S,H,D] (layout "bshd") or [B,H,S,D] ("bhsd"), or rank 3 without a batch. The number of heads of q is a
+        multiple of that of k and v.
+    `layout`: "bshd", "bhsd", or "thd" for packed rows [T,H,D].
+    `cu_q, cu_k, max_q, max_k`: for packed rows, the offsets [N+1] of the sequences (cu_k None: cu_q) and the lengths of
+        the longest sequences (None: all rows).
+    `score_mod, mask_mod`: functions of (score, b, h, q, k) and (b, h, q, k), which may call jax.numpy. Arrays that the
+        functions capture, tracers included, become operands of the call and get gradients. Program text, an expression
+        or a Program is accepted too, with `params` and `tensors` by name.
+    `style`: "flex" for functions as above; "graph" for Transformer Engine's score_mod(graph, score, tensors), which
+        gets `tensors`. None selects "graph" if score_mod has three arguments, else "flex".
+    `score_mod_bprop`: a user-written derivative of score_mod: text or a Program with `bprop_params` and
+        `bprop_tensors`, or score_mod_bprop(graph, dscore, tensors), which gets `bprop_tensors`.
+    `scale`: a number, or an array of rank 0, which gets a gradient; by default 1 / sqrt(D).
+    `is_causal, window`: built-in masks. Pairs with k <= q are attended with is_causal, and those with q - left <= k <=
+        q + right with window=(left, right), where None or -1 means unlimited.
+    `bottom_right`: aligns the last row with the last key, in the built-in masks; without built-in masks, in the
+        positions q that functions get.
+    `q_lengths, k_lengths`: [B], the number of rows and of keys of each batch entry.
+    `segment_ids`: [B,S] for both sequences, or a pair (ids of q, ids of k). A row attends only to keys with the row's
+        id; id 0 is an id like any other.
+    `sequence_descriptor`: a SequenceDescriptor, which has lengths or segments. If it has positions in segments,
+        is_causal and window compare these positions.
+    `q_start`: [B], the position q of the first row of each batch entry.
+    `sinks`: "zero" adds a key of score 0; an array [H] adds a key with a learned score per query head.
+    `dropout_p, seed`: dropout of softmax probabilities, with a 64-bit seed, or with dropout_key, a key of jax.random.
+    `return_lse`: returns (out, lse).
+    `deterministic`: requires the same bits in every run; raises an error if no engine can guarantee them.
+    `bounds_check`: on the CPU, an index outside its captured array is an error of the run. Without bounds_check, such
+        an index reads 0.
+    `engine`: the name of an engine; None selects the best one.
 
     Names of jax.nn, Flax and Transformer Engine are accepted for the same options: causal (is_causal), dropout
     (dropout_p), dropout_key (seed), lengths (both q_lengths and k_lengths, or a pair of them), score_mod_tensors
@@ -329,8 +332,8 @@ def _with_positions(score: Score, positions: Any, causal: bool, window: Any, siz
 
 
 def with_scale(score: Score, scale: Any, dtype: Any) -> Tuple[Score, Tuple[Any, ...]]:
-    """Returns `score` with `scale` applied, and the tuple Operands.scale. A number goes into that tuple. An array
-    becomes a param of the program, so that it gets a gradient."""
+    """Returns `score` with `scale` applied, and the tuple Operands.scale. If `scale` is a number, Operands.scale
+    contains it; an array becomes a param of the program, so that the array gets a gradient."""
     if scale is None:
         return score, ()
     if isinstance(scale, (int, float, np.number)) and not isinstance(scale, bool):

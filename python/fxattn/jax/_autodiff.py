@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
-"""attend(): a differentiable call of the forward primitive. It is a custom_jvp function whose tangents come from a
-linear primitive (_linear.py); transposing this primitive runs the backward pass.
+"""attend(): a differentiable call of the forward primitive. attend() is a custom_jvp function whose tangents come from
+a linear primitive (_linear.py); transposing this primitive runs the backward pass.
 
 Row statistics are computed and saved only if an operand is differentiated, and the backward pass computes the gradients
-of these operands only. Saved arrays have names for checkpoint policies (OUT_NAME, STATS_NAME). In a shard_map,
+of differentiated operands only. Saved arrays have names for checkpoint policies (OUT_NAME, STATS_NAME). In a shard_map,
 together() first makes all operands vary over the union of their mesh axes, so that JAX itself sums the cotangents of
 operands that are replicated.
 """
@@ -65,7 +65,7 @@ def _attend_backward(static: Tuple[Spec, Keys], kept: Any, cotangents: Sequence[
 _attend.defjvp(_attend_rule, symbolic_zeros=True)
 
 
-# ---- What the ring has in common with it -----------------------------------------------------------------------------
+# ---- Functions that ring_attention() uses too ------------------------------------------------------------------------
 
 def differentiated(run: Callable[..., Any], static: Any, spec: Spec, kept: Any, tangents: Operands,
                    results: Tuple[Any, Any]) -> Any:

@@ -47,8 +47,8 @@ def _in_turn(primitive: Any, dims: Sequence[Any], flat: Sequence[Any], params: A
 
 
 def _is_sharded(x: Any) -> bool:
-    """Returns True if `x` is sharded over a mesh with explicit axes. Such an array is not folded, because folding would
-    move data between devices."""
+    """Returns True if `x` is sharded over a mesh with explicit axes. A sharded array is not folded, because folding
+    would move data between devices."""
     return any(getattr(getattr(jax.typeof(x), "sharding", None), "spec", ()))
 
 
@@ -60,8 +60,8 @@ def _shape_without(x: Any, dim: Optional[int]) -> Any:
 
 
 class _Folded:
-    """A call whose mapped axis is folded into its batch axis. `fits` is False if that is not possible; then spec and
-    ops are not set."""
+    """A call whose mapped axis is folded into its batch axis. `fits` is False if the call cannot be folded; spec and
+    ops are then not set."""
 
     def __init__(self, spec: Spec, size: int, ops: Operands, dims: Operands, want: Sequence[int]) -> None:
         apart = [dims.scale, dims.params, dims.bprop_params,

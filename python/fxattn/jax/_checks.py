@@ -99,7 +99,7 @@ def window_of(window: Any) -> Optional[Tuple[Optional[int], Optional[int]]]:
     for given in (window, *(window if isinstance(window, (tuple, list)) else ())):
         _refuse_traced("window", given, _BY_MASK)
     sides = _options.window_sides(window)
-    # Larger sides are reduced to _FAR, which no sequence is longer than.
+    # Larger sides are reduced to _FAR, because no sequence is longer than _FAR.
     return None if sides is None else tuple(  # type: ignore[return-value]
         None if side < 0 else min(side, _FAR) for side in sides)
 

@@ -17,7 +17,7 @@ from .._library import call, library_path
 
 TARGET = "fxattn"
 NAMES = ("libfxattn_jax.so", "libfxattn_jax.dylib")
-# C function of the handler by platform, with the XLA stages that call it. It compiles the plan in the first stage.
+# The handler's C function by platform, with the XLA stages that call it. The first stage compiles the plan.
 _HANDLERS = {"cpu": ("fxa_jax_cpu", ("instantiate", "execute")), "CUDA": ("fxa_jax_cuda", ("initialize", "execute"))}
 
 

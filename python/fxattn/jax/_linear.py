@@ -1,10 +1,11 @@
 # SPDX-License-Identifier: Apache-2.0
 """A linear primitive whose transpose is a backward pass, for functions that have a reverse mode only.
 
-The rule of a jax.custom_jvp function computes the results, and their tangents by tangents_of(). JAX transposes these
-tangents, which runs the backward pass. Unlike a custom_vjp, such a function can also be traced in a shard_map without
-jit, and forward-mode differentiation raises an error with a message of fxattn. Under vmap the backward pass is mapped.
-The parameters of the primitive are hashable and compared by content, so that JAX can use them as keys of its caches.
+The rule of a jax.custom_jvp function computes the results, and their tangents by tangents_of(). JAX transposes the
+tangents, which runs the backward pass. Unlike a custom_vjp function, a function with these tangents can be traced in a
+shard_map without jit, and its forward-mode differentiation raises an error with a message of fxattn. Under vmap the
+backward pass is mapped. The parameters of the primitive are hashable and compared by content, so that JAX can use them
+as keys of its caches.
 """
 import dataclasses
 from typing import Any, Callable, List, Sequence, Tuple
@@ -52,7 +53,8 @@ class _Mapped:
 def tangents_of(run: Callable[..., Sequence[Any]], static: Any, kept: Any, tangents: Sequence[Any],
                 results: Sequence[Any]) -> List[Any]:
     """Returns the tangents of `results`. `tangents` are the tangents of the differentiated operands. The transpose
-    calls run(static, kept, cotangents), which returns the gradients of these operands in the same order."""
+    calls run(static, kept, cotangents), which returns the gradients of the differentiated operands in the order of
+    `tangents`."""
     leaves, tree = jax.tree.flatten(kept)
     return linear_p.bind(*leaves, *tangents, backward=_Backward(run, static, tree), count=len(leaves),
                          types=tuple(jax.typeof(x).to_tangent_aval() for x in results))

@@ -24,7 +24,8 @@ Named = Optional[Mapping[str, Any]]
 
 
 class Score(NamedTuple):
-    """A program with its captured tensors and values of params, and the same of a user-written backward program."""
+    """A program with its captured tensors and values of params, and optionally a user-written backward program with its
+    own tensors and params."""
 
     program: Optional[Program] = None
     tensors: Tuple[Any, ...] = ()
@@ -87,8 +88,9 @@ def resolve(score_mod: Any, mask_mod: Mod, bprop: Mod, tensors: Named, bprop_ten
             shape: Sequence[int], dtype: Any, moved: bool = False, part: Optional[str] = None,
             bprop_params: Named = None, style: Optional[str] = None) -> Score:
     """Returns the Score of score_mod and mask_mod for scores of `shape` (batch, heads, rows, keys) and `dtype`; a Score
-    as score_mod is returned unchanged. `moved`: q may differ from the row index. `part`: a call computes a part of the
-    scores (trace_graph). style None: "graph" if score_mod has three arguments, else "flex"."""
+    as score_mod is returned unchanged. `moved`: True if q may differ from the row index. `part`: not None if the call
+    computes a part of the scores in a ring (trace_graph). `style` None selects "graph" if score_mod has three
+    arguments, else "flex"."""
     if isinstance(score_mod, Score):
         return score_mod
     if style not in (None, *STYLES):
@@ -135,8 +137,8 @@ def _plain_arrays(named: Named) -> Named:
 
 
 def _numbers_as_arrays(given: Named, dtype: Any) -> Named:
-    """Returns the dictionary with floats converted to arrays of rank 0. For calls with a backward program: engines read
-    its params on the host, but captured tensors on the device."""
+    """Returns the dictionary with floats converted to arrays of rank 0. Calls with a backward program use the arrays,
+    because engines read params of a backward program on the host, but captured tensors on the device."""
     wide = "float64" if dtype == jnp.dtype("float64") else "float32"
     return given and {name: jnp.asarray(x, wide) if isinstance(x, (float, np.floating)) else x
                       for name, x in given.items()}

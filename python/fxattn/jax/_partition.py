@@ -1,16 +1,16 @@
 # SPDX-License-Identifier: Apache-2.0
 """Partitioning of the primitives over sharded arrays under jit: each device computes its part of the batch and heads.
 
-Each call is wrapped in a custom_partitioning, whose Shardy rule allows batch and head dimensions to be sharded, and no
-others. The program must still see the b and h of the entire problem. There are two ways, for each of these two axes:
-1. If the program uses the axis only as a direct index of captured arrays (bias[b, h, q, k], slopes[h]), these arrays
-are
-   sharded along it, and local indices are correct.
-2. Otherwise captured arrays are replicated on every device, and the run gets the offset of the device's part.
+Each call is wrapped in a custom_partitioning, whose Shardy rule allows only batch and head dimensions to be sharded.
+The program must get the b and h of the entire problem, which is done separately for b and for h:
+* If the program uses b (or h) only as a direct index of captured arrays (bias[b, h, q, k], slopes[h]), these arrays are
+  sharded along the indexed dimension, and local indices are correct.
+* Otherwise captured arrays are replicated on every device, and the run gets the offset of the device's part.
+
 Gradients of arrays that are replicated on several devices are summed over these devices (psum).
 
 If there are fewer heads of k and v than devices, k and v are replicated too, and each device slices the head it needs.
-On a mesh with explicit axes, shardings are known when a call is lowered; there a shard_map computes the same parts.
+On a mesh with explicit axes, where shardings are known when a call is lowered, a shard_map computes the same parts.
 """
 import functools
 import math
@@ -34,7 +34,7 @@ _BATCH_SLOTS = (_abi.SLOT_Q_LENGTHS, _abi.SLOT_K_LENGTHS, _abi.SLOT_Q_START)
 _LAYOUT_DIMS = {"bshd": "bshd", "bhsd": "bhsd", "thd": "shd"}
 
 
-# ---- What is indexed by what -----------------------------------------------------------------------------------------
+# ---- Which axes index captured arrays --------------------------------------------------------------------------------
 
 def _loads(text: str) -> List[Tuple[str, Tuple[str, ...]]]:
     """Returns (tensor name, index expressions) of each load in the canonical text of a program."""
@@ -154,13 +154,13 @@ class _Call:
         def side(all_dims: Sequence[Dims]) -> str:
             return ", ".join(" ".join(heads if d == "h" else d for d in dims) for dims in all_dims)
         sides = side(self.dims), side(self.results)
-        # Distinct, in the order of appearance, which Shardy requires.
+        # The factors, distinct and in the order of appearance, as Shardy requires.
         factors = dict.fromkeys(re.findall(r"\w+", " ".join(sides)))
         sizes = {"r": group} if heads == "(g r)" else {}
         fixed = tuple(one for one in factors if one not in ("b", "h", "r") and (one != "g" or whole))
         return "%s -> %s" % sides, {"need_replication_factors": fixed, **sizes}
 
-    # ---- A part --------------------------------------------------------------------------------------------------
+    # ---- The part of one device ------------------------------------------------------------------------------------
 
     def axes(self, shardings: Sequence[Tuple[Dims, Any]], mesh: Any) -> Tuple[Tuple[str, ...], Tuple[str, ...], bool]:
         """Returns (mesh axes of the batch, mesh axes of the heads, together), from the first array that is sharded
@@ -261,8 +261,8 @@ def _explicit(flat: Sequence[Any]) -> bool:
 
 
 def _sharded(run: Callable[..., Any], backward: bool, flat: Sequence[Any], params: Dict[str, Any]) -> Any:
-    """Returns run(*flat, **params) on a mesh with explicit axes: a shard_map in which each device computes its part. A
-    custom_partitioning does not work here, because its partitions would be traced with explicit axes too."""
+    """Returns run(*flat, **params) on a mesh with explicit axes: a shard_map in which each device computes its part. On
+    such a mesh a custom_partitioning does not work, because its partitions would be traced with explicit axes too."""
     types = [jax.typeof(x) for x in flat]
     call = _Call(backward, params, [jax.ShapeDtypeStruct(x.shape, x.dtype) for x in types])
     mesh = next(x.sharding.mesh for x in types if any(x.sharding.spec))

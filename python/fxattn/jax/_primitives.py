@@ -1,16 +1,15 @@
 # SPDX-License-Identifier: Apache-2.0
 """The two primitives, fxattn_forward and fxattn_backward, and their lowering to calls of the XLA handlers.
 
-    primitive   operands                                             results
-    forward     operands of the call; with the flag ACCUMULATE_O     out; lse if `lse` is set; stats if `stats` is set
-                also out and stats of other keys, which are merged
-    backward    operands of the call, out, stats, dout; dlse if      the gradients of `want`
-                `dlse` is set
+* `fxattn_forward` takes the operands of the call, and with the flag ACCUMULATE_O also out and stats of other keys,
+  which are merged into the results. Its results are out; lse if `lse` is set; stats if `stats` is set.
+* `fxattn_backward` takes the operands of the call, out, stats, dout, and dlse if `dlse` is set. Its results are the
+  gradients of `want`.
 
 Stats are the LSE in f64, for the backward pass: gradients of programs with large slopes need this precision
-(docs/numerics.md). They are stored as uint32 [..., 2], because f64 is disabled in JAX by default. Scalars are passed as
-one f64 vector, which the lowering packs. _batching.py has the batching rules, _partition.py the sharding rules. The
-primitives have no derivative rules; attend() in _autodiff.py is differentiable.
+(docs/numerics.md). Stats are stored as uint32 [..., 2], because f64 is disabled in JAX by default. Scalars are passed
+as one f64 vector, which the lowering packs. The batching rules are in _batching.py, the sharding rules in
+_partition.py. The primitives have no derivative rules; attend() in _autodiff.py is differentiable.
 """
 import functools
 from typing import Any, Callable, List, Optional, Sequence, Tuple
@@ -102,8 +101,8 @@ def _backward_abstract(*flat: Any, **params: Any) -> List[Any]:
 def _call(problem: Any, operands: List[Tuple[int, Any]], results: List[Tuple[int, Tuple[int, ...], Any]],
           packed: bool, before: Sequence[Any] = ()) -> List[Any]:
     """Calls the handler with `operands`, (role, array) each. Returns the arrays of `results`, (role, shape, dtype)
-    each. `before` has the initial contents of the results. With `packed` they are zeros by default, because the library
-    does not write rows outside of the sequences."""
+    each. `before` has the initial contents of the results. With `packed` the initial contents are zeros by default,
+    because the library does not write rows outside of the sequences."""
     if packed and not before:
         before = [lax.full(shape, np.zeros((), dtype)) for _, shape, dtype in results]
     aliases = {len(operands) + i: i for i in range(len(before))}
@@ -156,8 +155,8 @@ def forward_call(platform: str, spec: Spec, ops: Operands, before: Sequence[Any]
 
 
 def _of_words(pairs: Any) -> Any:
-    """Returns f64 values from uint32 pairs [..., 2]. It avoids the bitcast [..., 2] -> [...], which XLA does not
-    support for symbolic shapes."""
+    """Returns f64 values from uint32 pairs [..., 2]. For symbolic shapes XLA does not support the bitcast [..., 2] ->
+    [...], so the two words are joined by a shift."""
     low, high = (lax.convert_element_type(lax.index_in_dim(pairs, i, pairs.ndim - 1, False), np.uint64) for i in (0, 1))
     return lax.bitcast_convert_type(lax.bitwise_or(lax.shift_left(high, lax.full_like(high, 32)), low), _F64)
 
@@ -208,7 +207,7 @@ def _jitted(primitive: Any, params: Tuple[Tuple[str, Any], ...]) -> Callable[...
 
 def _eager(primitive: Any) -> Callable[..., Any]:
     def run(*flat: Any, **params: Any) -> Any:
-        with jax.disable_jit(False):  # under disable_jit too: a primitive is always compiled
+        with jax.disable_jit(False):  # a primitive is compiled even under disable_jit
             return _jitted(primitive, tuple(sorted(params.items(), key=lambda item: item[0])))(*flat)
     return run
 

@@ -2,15 +2,16 @@
 """ring_attention(): attention over a sequence that is sharded over a mesh axis of a shard_map; and the orders of the
 sequence on the devices.
 
-    ring        In each step a device computes attention of its rows over the part of K and V that it holds, merges the
-    result into
-                out and lse (flag ACCUMULATE_O), and passes the part on (ppermute). The backward pass sends the parts
-                around again together with their gradients. One derivative rule covers all steps.
-    all_gather  Every device gets all keys and values.
-    ulysses     All-to-all: every device gets all rows and keys for some of the heads. A second one returns the rows.
+* Method "ring": in each step a device computes the attention of its rows over the part of K and V that it holds, merges
+  the result into out and lse (flag ACCUMULATE_O), and passes the part on (ppermute). The backward pass sends the parts
+  around again together with their gradients. One derivative rule covers all steps. Only the first step includes the
+  sink.
+* Method "all_gather": every device gets all keys and values.
+* Method "ulysses": by an all-to-all, every device gets all rows and keys for some of the heads. A second all-to-all
+  returns the rows.
 
-The program sees positions in the entire sequence, through coordinate maps of the library that read the device's offset
-at run time. So any score_mod and mask_mod works, and dropout too. Only the first step of a ring includes the sink.
+The program gets positions in the entire sequence, through coordinate maps of the library that read the device's offset
+at run time, so any score_mod and mask_mod works, and dropout too.
 """
 import functools
 import math
@@ -40,7 +41,7 @@ ORDERS = ("contiguous", "zigzag", "striped")
 METHODS = ("ring", "all_gather", "ulysses")
 
 
-# ---- How a sequence lies on devices ----------------------------------------------------------------------------------
+# ---- The order of a sequence on the devices --------------------------------------------------------------------------
 
 def _positions(length: int, size: int, order: str) -> np.ndarray:
     """Returns the global positions of a sequence in `order`: those of device 0, then those of device 1, and so on."""
@@ -62,10 +63,10 @@ def check_order(order: str, length: int, size: int) -> None:
 
 
 def reorder_sequence(x: Any, size: int, order: str, axis: int = 1) -> Any:
-    """Returns array `x` with its sequence axis `axis` rearranged for ring_attention on `size` devices. Shard the result
-    along this axis. With `order` "contiguous" x is unchanged; with "zigzag" device r gets the r-th of 2 * size chunks
-    and the r-th from the end; with "striped" it gets positions r, r + size, r + 2 * size, ... Raises ArgumentError if
-    the length is not a multiple of the number of chunks or devices."""
+    """Returns array `x` with its sequence axis `axis` rearranged for ring_attention on `size` devices. Shard the
+    returned array along `axis`. With `order` "contiguous", x is unchanged. With "zigzag", device r gets the r-th of 2 *
+    size chunks and the r-th from the end; with "striped", device r gets positions r, r + size, r + 2 * size, ... Raises
+    ArgumentError if the length is not a multiple of the number of chunks or devices."""
     check_order(order, x.shape[axis], size)
     return _taken(x, _positions(x.shape[axis], size, order), axis)
 
@@ -119,7 +120,7 @@ def _part(axis: str, order: str, size: int, rank: Any, length: int) -> _Place:
 
 def _whole(axis: str, order: str, size: int, length: int) -> Optional[_Place]:
     """Returns the coordinates along `axis` of the gathered parts of all devices, in the order of the devices; None if
-    they are the local indices."""
+    the coordinates are the local indices."""
     if order == "contiguous":
         return None
     return _Place(Map(axis, table=True), _SLOTS[axis][1], jnp.asarray(_positions(length, size, order), jnp.int32))
@@ -163,8 +164,8 @@ class _Ring(NamedTuple):
 
 
 def _run(ring: _Ring, ops: Operands) -> Tuple[Any, Any, Any]:
-    """Runs all steps of the ring. Returns (out, lse, stats) over all keys. out is rounded to its dtype after the last
-    step."""
+    """Runs all steps of the ring. Returns (out, lse, stats) over all keys. The output is rounded to its dtype after the
+    last step."""
     part, found = [ops.k, ops.v], []  # type: ignore[var-annotated]
     for n in range(ring.size):
         spec, here = ring.step(n, ops, part)
@@ -207,7 +208,7 @@ def _ring_backward(static: Tuple[_Ring, Keys], kept: Any, cotangents: Sequence[A
 _ring.defjvp(_ring_rule, symbolic_zeros=True)
 
 
-# ---- The other forms -------------------------------------------------------------------------------------------------
+# ---- The methods all_gather and ulysses ------------------------------------------------------------------------------
 
 def _gathered(axis: str, size: int, order: str, spec: Spec, ops: Operands) -> Tuple[Any, Any]:
     at = spec.layout.index("s")
@@ -243,7 +244,7 @@ def _gathered_ids(ids: Any, axis: str, size: int, order: str, sizes: Tuple[int, 
                   single: bool) -> List[Any]:
     """Returns the segment ids of the entire sequences of q and k in their original order, gathered from all devices."""
     found = []
-    # Ids of host arrays may be replaced by ranks, equal on all devices.
+    # same_ids() may replace ids of host arrays by ranks, which are equal on all devices.
     for x in same_ids(*ids_of(ids, "segment_ids", sizes, single)):
         whole = lax.all_gather(x, axis, axis=1, tiled=True)
         found.append(jnp.take(whole, np.argsort(_positions(whole.shape[1], size, order)), 1))
@@ -300,27 +301,30 @@ def ring_attention(q: Any, k: Any, v: Any, axis_name: str, *surplus: Any, score_
                    return_lse: bool = False, bounds_check: bool = False, causal: Optional[bool] = None,
                    lengths: Any = None, dropout: Optional[float] = None, dropout_key: Any = None,
                    score_mod_tensors: Named = None, score_mod_bprop_tensors: Named = None, **unknown: Any) -> Any:
-    """Computes attention over sequences that are sharded over the mesh axis `axis_name` of a shard_map. Call it inside
-    the shard_map. Returns this device's part of the result of attention() for the entire sequences.
+    """Computes attention over sequences that are sharded over the mesh axis `axis_name` of a shard_map. Call
+    ring_attention inside the shard_map. Returns this device's part of the result of attention() for the entire
+    sequences.
 
-    q, k, v  the device's parts, [B,S,H,D] (layout "bshd") or [B,H,S,D] ("bhsd"), with the same S on all devices
-    order    the order of the sequence on the devices: "contiguous", or "zigzag" or "striped", which balance the work of
-             causal masks. reorder_sequence() arranges an array in this order
-    method   "ring": the parts of k and v are passed from device to device. "all_gather": every device gets all keys and
-             values. "ulysses": every device gets all rows and keys for some of the heads; the number of heads of q must
-             be a multiple of the number of devices, and heads of k and v are copied if necessary
-    q_lengths, k_lengths  [B], the lengths of the entire sequences, the same on every device
-    segment_ids           ids of the device's part, [B,S], or a pair (ids of q, ids of k): a row attends to keys of the
-                          same id only
+    `q, k, v`: the device's parts, [B,S,H,D] (layout "bshd") or [B,H,S,D] ("bhsd"), with the same S on all devices.
+    `layout`: "bshd" or "bhsd".
+    `order`: the order of the sequence on the devices: "contiguous", or "zigzag" or "striped", which balance the work of
+        causal masks. The function reorder_sequence() arranges an array in an order.
+    `method`: "ring" passes the parts of k and v from device to device. "all_gather" gives every device all keys and
+        values. "ulysses" gives every device all rows and keys for some of the heads; the number of heads of q must be a
+        multiple of the number of devices, and heads of k and v are copied if necessary.
+    `q_lengths, k_lengths`: [B], the lengths of the entire sequences, the same on every device.
+    `segment_ids`: ids of the device's part, [B,S], or a pair (ids of q, ids of k). A row attends only to keys with the
+        row's id.
+    `score_mod, mask_mod`: as in attention(); q and k are positions in the entire sequence.
+    `scale, is_causal, window, bottom_right, sinks, dropout_p, seed, params, tensors`: as in attention().
+    `style, score_mod_bprop, bprop_params, bprop_tensors, return_lse, bounds_check`: as in attention().
+    `causal, lengths, dropout, dropout_key, score_mod_tensors, score_mod_bprop_tensors`: alternative names as in
+        attention().
 
-    score_mod, mask_mod, scale, is_causal, window, bottom_right, sinks, dropout_p, seed, params, tensors, style,
-    score_mod_bprop, bprop_params, bprop_tensors, return_lse and bounds_check are as in attention(), and so are the
-    alternative names causal, lengths, dropout, dropout_key, score_mod_tensors and score_mod_bprop_tensors. In score_mod
-    and mask_mod, q and k are positions in the entire sequence. Captured arrays, sinks and dropout keys are replicated
-    on every device; JAX sums the gradients of replicated arrays.
+    Captured arrays, sinks and dropout keys are replicated on every device. JAX sums the gradients of replicated arrays.
 
-    Raises ArgumentError if there is no mesh axis `axis_name` around the call, and if the length of the sequence is not
-    a multiple of what `order` requires (see reorder_sequence).
+    Raises ArgumentError if there is no mesh axis `axis_name` around the call, or if the length of the sequence is not a
+    multiple of what `order` requires (see reorder_sequence).
     """
     refuse_keywords("ring_attention", surplus, unknown, _PARAMETERS, _REMEDIES)
     is_causal = flag(*one_of_two("is_causal", is_causal, "causal", causal, False))
@@ -346,7 +350,7 @@ def ring_attention(q: Any, k: Any, v: Any, axis_name: str, *surplus: Any, score_
                 bottom_right and not by_length)
     features.flags |= _abi.BOUNDS_CHECK if flag("bounds_check", bounds_check) else 0
     sinks_and_dropout(features, whole, sinks, rate, seed, dropout_key)
-    aligned = features.flags & (_abi.BOTTOM_RIGHT | _abi.CAUSAL | _abi.WINDOW) == _abi.BOTTOM_RIGHT  # of q itself
+    aligned = features.flags & (_abi.BOTTOM_RIGHT | _abi.CAUSAL | _abi.WINDOW) == _abi.BOTTOM_RIGHT  # q is shifted
     score = resolve(score_mod, mask_mod, score_mod_bprop, tensors, bprop_tensors, params, whole, q.dtype,
                     moved=bottom_right, part="aligned" if aligned else "moved", bprop_params=bprop_params, style=style)
     rows_of = None

@@ -3,11 +3,11 @@
 conversion to options of attention().
 
 Lengths become the library's lengths. Segments become a mask of equal ids, in which id 0 is padding. If positions in the
-segments are given, causal masks and windows compare these, as statements of the program.
+segments are given, causal masks and windows compare the positions, as statements of the program.
 
 64-bit and unsigned ints keep their values: ids are compared in full; lengths and positions are clipped to 32 bits,
-which no sequence exceeds. If JAX has no 64-bit types, NumPy arrays of them are converted to JAX arrays only after
-that."""
+which no sequence exceeds. If JAX has no 64-bit types, 64-bit NumPy arrays are clipped before they become JAX arrays.
+"""
 from typing import Any, NamedTuple, Optional, Tuple
 
 import jax
@@ -23,13 +23,14 @@ INT32 = np.iinfo(np.int32)
 @jax.tree_util.register_pytree_node_class
 class SequenceDescriptor:
     """Describes which sequence each row and key of a padded or packed batch belongs to: by lengths, by lengths and
-    offsets, or by segment ids, where id 0 is padding. It is a pytree, so it may be an argument of jitted functions."""
+    offsets, or by segment ids, where id 0 is padding. A SequenceDescriptor is a pytree, so it may be an argument of
+    jitted functions."""
 
     def __init__(self, seqlens: Optional[Pair] = None, seq_offsets: Optional[Pair] = None,
                  segment_ids: Optional[Pair] = None, segment_pos: Optional[Pair] = None) -> None:
         """Each argument is a pair (array for q, array for k and v): `seqlens` [B], or [B,N] with `seq_offsets` [B,N];
-        `segment_ids` [B,S]; `segment_pos` [B,S], positions for causal masks and windows. The from_... methods also take
-        one array for both."""
+        `segment_ids` [B,S]; `segment_pos` [B,S], positions for causal masks and windows. The from_... methods also
+        accept one array for both sides."""
         self.seqlens, self.seq_offsets, self.segment_ids, self.segment_pos = (seqlens, seq_offsets, segment_ids,
                                                                               segment_pos)
 
@@ -40,16 +41,16 @@ class SequenceDescriptor:
 
     @classmethod
     def from_seqlens_and_offsets(cls, seqlens: Any, seq_offsets: Any) -> "SequenceDescriptor":
-        """Returns a descriptor of a packed batch with up to N sequences in each batch entry. `seqlens` [B,N]: their
-        lengths, -1 for no sequence. `seq_offsets` [B,N] or [B,N+1]: their start positions; the last of N+1 is ignored.
-        Each may be a pair (of q, of k and v)."""
+        """Returns a descriptor of a packed batch with up to N sequences in each batch entry. `seqlens` [B,N]: the
+        lengths of the sequences, -1 for no sequence. `seq_offsets` [B,N] or [B,N+1]: the start positions of the
+        sequences; the last of N+1 is ignored. Both arguments may be pairs (of q, of k and v)."""
         return cls(seqlens=_both(seqlens), seq_offsets=_both(seq_offsets))
 
     @classmethod
     def from_segment_ids_and_pos(cls, segment_ids: Any, segment_pos: Any = None) -> "SequenceDescriptor":
         """Returns a descriptor of a packed batch. `segment_ids` [B,S]: the sequence of each position, 0 for padding.
-        `segment_pos` [B,S]: positions in the sequences, for causal masks and windows. Each may be a pair (of q, of k
-        and v)."""
+        `segment_pos` [B,S]: positions in the sequences, for causal masks and windows. Both arguments may be pairs (of
+        q, of k and v)."""
         return cls(segment_ids=_both(segment_ids), segment_pos=None if segment_pos is None else _both(segment_pos))
 
     def tree_flatten(self) -> Tuple[Tuple[Any, ...], None]:
@@ -81,7 +82,7 @@ class Described(NamedTuple):
 
 def described(given: Any, rows: int, keys: int) -> Described:
     """Returns the Described of SequenceDescriptor `given`, for q with `rows` rows and k with `keys` keys. Raises
-    ArgumentError for wrong combinations of its fields."""
+    ArgumentError for wrong combinations of the descriptor's fields."""
     if not isinstance(given, SequenceDescriptor):
         raise ArgumentError("sequence_descriptor is of type %s; a SequenceDescriptor is accepted"
                             % type(given).__name__)

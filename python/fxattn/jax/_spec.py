@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Spec is the static part of a call, a hashable parameter of the primitives. Operands are its arrays, a pytree.
-problem_of() makes the Problem of both, which XLA's handlers get as bytes."""
+"""Spec and Operands of a call. A Spec is the static part, a hashable parameter of the primitives. Operands are the
+arrays, a pytree. The function problem_of() makes a Problem of Spec and Operands, which XLA's handlers get as bytes."""
 import functools
 from typing import Any, Dict, List, NamedTuple, Optional, Sequence, Tuple
 
@@ -33,7 +33,7 @@ class Map(NamedTuple):
 
 
 class Spec(NamedTuple):
-    """The static part of a call. It is hashable and compared by content."""
+    """The static part of a call. A Spec is hashable and compared by content."""
 
     program: Optional[Program] = None
     bprop: Optional[Program] = None
@@ -179,7 +179,7 @@ def problem_of(spec: Spec, ops: Operands, platform: str, *, lse: Optional[str] =
     flags = spec.flags | (_abi.SCALARS_IN_MEMORY if has_scalars(spec, ops) else 0)
     if platform != "cpu":
         flags |= _abi.GRAPH_CAPTURE
-        if ops.bprop_params:  # engines read these on the host
+        if ops.bprop_params:  # engines read params of a backward program on the host
             raise UnsupportedError("score_mod_bprop has params (%s) on %s; give them as arrays of rank 0, which the "
                                    "program declares as tensors" % (", ".join(p.name for p in spec.bprop_params()),
                                                                     platform))
@@ -229,7 +229,7 @@ def _describe(problem: Problem, spec: Spec, ops: Operands, lse: Optional[str], d
 
 
 def check(spec: Spec, ops: Operands) -> None:
-    """Raises an exception if no CPU engine supports the call. CPU engines support every valid problem, so this finds
+    """Raises an exception if no CPU engine supports the call. CPU engines support every valid problem, so check() finds
     invalid calls while they are traced, with the caller's line in the traceback."""
     shapes = tuple(jax.ShapeDtypeStruct(x.shape, x.dtype) for x in ops.flat())
     _check(spec, bool(ops.scale), shapes)

@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 """Functions that derive a program from another by editing its canonical text: they add statements, change storage
-types, or fold the batch axis of jax.vmap. Results are cached, in bounded caches."""
+types, or fold the batch axis of jax.vmap. Bounded caches store the derived programs."""
 import functools
 import re
 from typing import Mapping, Optional, Tuple
@@ -13,7 +13,7 @@ _NAME = re.compile(r"\w+\[?|\[")
 
 @functools.lru_cache(maxsize=512)
 def appended(program: Optional[Program], text: str, before: bool = False) -> Program:
-    """Returns the program with the statements `text` after its own or, with `before`, before its own."""
+    """Returns `program` with the statements `text` at its end or, with `before`, at its beginning."""
     parts = [text] if program is None else [text, program.text] if before else [program.text, text]
     return Program.from_text(parts)
 
@@ -33,8 +33,8 @@ def _retyped(program: Program, types: Tuple[Tuple[str, str], ...]) -> Program:
 
 @functools.lru_cache(maxsize=512)
 def scaled_bprop(program: Program, name: str) -> Program:
-    """Returns backward program `program` for scores that are multiplied by the float param `name` first: it reads score
-    * name as score, and its dscore is multiplied by name."""
+    """Returns backward program `program` for scores that are multiplied by the float param `name` first. The returned
+    program reads (score * name) as score, and multiplies dscore by the param."""
     text = re.sub(r"\bscore\b", "(score * %s)" % name, program.text)
     return Program.from_text("param %s : float\n%s\ndscore = dscore * %s" % (name, text, name), kind="bprop")
 

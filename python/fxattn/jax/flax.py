@@ -4,7 +4,8 @@ arguments of the constructor, and tensors that callbacks use are arguments of th
 
     from fxattn.jax.flax import DotProductAttention, MultiHeadAttention
 
-nnx.py has the same modules for flax.nnx. Both use _layers.py."""
+nnx.py has the same modules for flax.nnx; both files use _layers.py.
+"""
 from typing import Any, Callable, List, Mapping, Optional, Tuple
 
 import jax.numpy as jnp
@@ -24,21 +25,22 @@ def __dir__() -> List[str]:
 @told
 class DotProductAttention(nn.Module):
     """Computes softmax(score_mod(scale_factor * q k^T)) v as [B,S,H,D] from query [B,S,H,D], key and value [B,T,G,D].
-    With transpose_batch_sequence the first two axes of all arrays are swapped ([S,B,H,D]).
 
-    head_dim, num_attention_heads, num_gqa_groups: D, H and G.
-    attention_dropout: the dropout probability. Dropout uses the RNG dropout_rng_name, and is off in calls with
-        deterministic=True.
-    attn_mask_type: no_mask, padding, causal, padding_causal, causal_bottom_right or padding_causal_bottom_right.
-    attn_bias_type: no_bias, pre_scale_bias, post_scale_bias, or None: post_scale_bias if the call has a bias, else
-        no_bias.
-    qkv_layout: bshd_bshd_bshd, bshd_bs2hd (key contains key and value) or bs3hd (query contains all three).
-    window_size: (left, right), where -1 is an open side.
-    softmax_type: vanilla, off-by-one (one more key of score 0) or learnable (a learned score per head, the parameter
-        softmax_offset).
-    score_mod, score_mod_bprop, bounds_check: as in fxattn.jax.attention, in all their forms.
+    `head_dim, num_attention_heads, num_gqa_groups`: D, H and G.
+    `attention_dropout`: the dropout probability; calls with deterministic=True have no dropout.
+    `dropout_rng_name`: the name of the RNG that dropout uses.
+    `attn_mask_type`: no_mask, padding, causal, padding_causal, causal_bottom_right or padding_causal_bottom_right.
+    `attn_bias_type`: no_bias, pre_scale_bias or post_scale_bias; None means post_scale_bias if the call has a bias,
+        else no_bias.
+    `qkv_layout`: bshd_bshd_bshd, bshd_bs2hd (key contains key and value) or bs3hd (query contains all three).
+    `scale_factor`: the factor of q k^T, by default 1 / sqrt(D).
+    `transpose_batch_sequence`: True swaps the first two axes of all arrays ([S,B,H,D]).
+    `window_size`: (left, right), where -1 means unlimited.
+    `softmax_type`: vanilla, off-by-one (a key of score 0) or learnable (a key with a learned score per head, the
+        parameter softmax_offset).
+    `score_mod, score_mod_bprop, bounds_check`: as in fxattn.jax.attention, in all their forms.
 
-    parent and name are those of every Flax module.
+    The arguments parent and name are those of every Flax module.
     """
 
     head_dim: int
@@ -62,9 +64,14 @@ class DotProductAttention(nn.Module):
                  bias: Any = None, *, deterministic: bool = False, mask: Any = None,
                  score_mod_tensors: Optional[Mapping[str, Any]] = None,
                  score_mod_bprop_tensors: Optional[Mapping[str, Any]] = None) -> Any:
-        """Returns the attention output [B,S,H,D]. Mask types with padding require a SequenceDescriptor as
-        `sequence_descriptor`, or a `mask`, which is True for pairs that are not attended. mask and bias broadcast to
-        [B,H,S,T]. score_mod_tensors, score_mod_bprop_tensors: the tensors that the callbacks get."""
+        """Returns the attention output [B,S,H,D].
+
+        `query, key, value`: the inputs, in the layout `qkv_layout`.
+        `sequence_descriptor`: a SequenceDescriptor. Mask types with padding require a sequence_descriptor or a `mask`.
+        `bias, mask`: arrays that broadcast to [B,H,S,T]. The mask is True for pairs that are not attended.
+        `deterministic`: True disables dropout.
+        `score_mod_tensors, score_mod_bprop_tensors`: the tensors that the callbacks get.
+        """
         settings = Settings(*(getattr(self, name) for name in Settings._fields))
         settings.check("DotProductAttention")
         sinks = self.param("softmax_offset", nn.initializers.zeros, (self.num_attention_heads,), jnp.float32) \
@@ -78,14 +85,16 @@ class DotProductAttention(nn.Module):
 @told
 class MultiHeadAttention(nn.Module):
     """DotProductAttention with linear projections before and after it. Computes [B,S,F] from inputs_q [B,S,F] and
-    inputs_kv [B,T,F] (None: inputs_q). With transpose_batch_sequence the first two axes of all arrays are swapped
-    ([S,B,F]).
+    inputs_kv [B,T,F] (None: inputs_q). Unlike Transformer Engine's module, this module has no layer norm, rotary
+    embeddings or cache.
 
-    use_bias, kernel_init, bias_init, dtype and param_dtype are those of the projections query, key, value and out.
-    head_dim, num_attention_heads, num_gqa_groups, attention_dropout, attn_mask_type, attn_bias_type, dropout_rng_name,
-    scale_factor, window_size, softmax_type, score_mod, score_mod_bprop and bounds_check are passed to
-    DotProductAttention; parent and name are those of every Flax module. Unlike Transformer Engine's module it has no
-    layer norm, rotary embeddings or cache.
+    `use_bias, kernel_init, bias_init, dtype, param_dtype`: arguments of the projections query, key, value and out.
+    `transpose_batch_sequence`: True swaps the first two axes of all arrays ([S,B,F]).
+    `head_dim, num_attention_heads, num_gqa_groups, attention_dropout`: passed to DotProductAttention.
+    `attn_mask_type, attn_bias_type, dropout_rng_name, scale_factor`: passed to DotProductAttention.
+    `window_size, softmax_type, score_mod, score_mod_bprop, bounds_check`: passed to DotProductAttention.
+
+    The arguments parent and name are those of every Flax module.
     """
 
     head_dim: int
@@ -113,8 +122,13 @@ class MultiHeadAttention(nn.Module):
                  sequence_descriptor: Any = None, deterministic: bool = False,
                  score_mod_tensors: Optional[Mapping[str, Any]] = None,
                  score_mod_bprop_tensors: Optional[Mapping[str, Any]] = None) -> Any:
-        """Returns [B,S,F]. mask, bias, sequence_descriptor, deterministic, score_mod_tensors and
-        score_mod_bprop_tensors are passed to DotProductAttention."""
+        """Returns [B,S,F].
+
+        `inputs_q`: the input of the query projection, [B,S,F].
+        `inputs_kv`: the input of the key and value projections, [B,T,F], by default inputs_q.
+        `mask, bias, sequence_descriptor, deterministic`: passed to DotProductAttention.
+        `score_mod_tensors, score_mod_bprop_tensors`: passed to DotProductAttention.
+        """
         groups = self.num_attention_heads if self.num_gqa_groups is None else self.num_gqa_groups
         if inputs_q.ndim != 3:
             refuse("MultiHeadAttention", ["inputs_q has shape %s, not [B,S,F]" % (inputs_q.shape,)])

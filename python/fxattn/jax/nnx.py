@@ -4,7 +4,8 @@ arguments of the constructor, and tensors that callbacks use are arguments of th
 
     from fxattn.jax.nnx import DotProductAttention, MultiHeadAttention
 
-flax.py has the same modules for flax.linen. Both use _layers.py."""
+flax.py has the same modules for flax.linen; both files use _layers.py.
+"""
 from typing import Any, Callable, Iterator, List, Mapping, Optional, Tuple
 
 import jax.numpy as jnp
@@ -28,7 +29,7 @@ def _read_by(mod: Any) -> Iterator[nnx.Variable]:
     for cell in getattr(function, "__closure__", None) or ():
         try:
             held.append(cell.cell_contents)
-        except ValueError:  # an empty cell
+        except ValueError:  # the closure's cell is empty
             pass
     for x in held:
         if isinstance(x, nnx.Variable):
@@ -65,10 +66,12 @@ class DotProductAttention(nnx.Module):
                  transpose_batch_sequence: bool = False, window_size: Optional[Tuple[int, int]] = None,
                  softmax_type: str = "vanilla", score_mod: Mod = None, score_mod_bprop: Mod = None,
                  bounds_check: bool = False, deterministic: bool = False, rngs: Optional[nnx.Rngs] = None) -> None:
-        """head_dim, num_attention_heads, num_gqa_groups, attention_dropout, attn_mask_type, attn_bias_type, qkv_layout,
-        scale_factor, transpose_batch_sequence, window_size, softmax_type, score_mod, score_mod_bprop and bounds_check
-        are as in fxattn.jax.flax.DotProductAttention. deterministic: disables dropout in calls without their own
-        `deterministic`. rngs: the RNGs of dropout in calls without their own `rngs`."""
+        """`head_dim, num_attention_heads, num_gqa_groups`: as in fxattn.jax.flax.DotProductAttention.
+        `attention_dropout, attn_mask_type, attn_bias_type, qkv_layout`: as in fxattn.jax.flax.DotProductAttention.
+        `scale_factor, transpose_batch_sequence, window_size`: as in fxattn.jax.flax.DotProductAttention.
+        `softmax_type, score_mod, score_mod_bprop, bounds_check`: as in fxattn.jax.flax.DotProductAttention.
+        `deterministic`: True disables dropout in calls without their own `deterministic`.
+        `rngs`: the RNGs of dropout in calls without their own `rngs`."""
         self.settings = Settings(head_dim, num_attention_heads, num_gqa_groups, attention_dropout, attn_mask_type,
                                  attn_bias_type, qkv_layout, scale_factor, transpose_batch_sequence, window_size,
                                  softmax_type, score_mod, score_mod_bprop, bounds_check)
@@ -83,8 +86,12 @@ class DotProductAttention(nnx.Module):
                  bias: Any = None, *, deterministic: Optional[bool] = None, mask: Any = None,
                  score_mod_tensors: Optional[Mapping[str, Any]] = None,
                  score_mod_bprop_tensors: Optional[Mapping[str, Any]] = None, rngs: Optional[nnx.Rngs] = None) -> Any:
-        """Returns the attention output [B,S,H,D]. Arguments are as in fxattn.jax.flax.DotProductAttention;
-        deterministic and rngs replace those of the constructor."""
+        """Returns the attention output [B,S,H,D].
+
+        `query, key, value, sequence_descriptor, bias, mask`: as in fxattn.jax.flax.DotProductAttention.
+        `score_mod_tensors, score_mod_bprop_tensors`: as in fxattn.jax.flax.DotProductAttention.
+        `deterministic, rngs`: replace the arguments of the constructor.
+        """
         deterministic = self.deterministic if deterministic is None else deterministic
         if self.made_beside and any(other != own for other, own in _traces_of(self, self.settings.score_mod)):
             refuse("DotProductAttention", [_COPIED])
@@ -113,11 +120,13 @@ class MultiHeadAttention(nnx.Module):
                  transpose_batch_sequence: bool = False, window_size: Optional[Tuple[int, int]] = None,
                  softmax_type: str = "vanilla", score_mod: Mod = None, score_mod_bprop: Mod = None,
                  bounds_check: bool = False, deterministic: bool = False, rngs: nnx.Rngs) -> None:
-        """in_features: F. use_bias, kernel_init, bias_init, dtype and param_dtype are those of the projections query,
-        key, value and out, which are initialized with rngs. head_dim, num_attention_heads, num_gqa_groups,
-        attention_dropout, attn_mask_type, attn_bias_type, scale_factor, transpose_batch_sequence, window_size,
-        softmax_type, score_mod, score_mod_bprop, bounds_check, deterministic and rngs are passed to
-        DotProductAttention."""
+        """`in_features`: F, the size of the last dimension of input and output.
+        `use_bias, kernel_init, bias_init, dtype, param_dtype`: arguments of the projections query, key, value and out.
+        `head_dim, num_attention_heads, num_gqa_groups, attention_dropout`: passed to DotProductAttention.
+        `attn_mask_type, attn_bias_type, scale_factor, transpose_batch_sequence`: passed to DotProductAttention.
+        `window_size, softmax_type, score_mod, score_mod_bprop, bounds_check, deterministic`: passed to
+            DotProductAttention.
+        `rngs`: the RNGs that initialize the projections; also passed to DotProductAttention."""
         groups = num_attention_heads if num_gqa_groups is None else num_gqa_groups
         common = dict(use_bias=use_bias, kernel_init=kernel_init, bias_init=bias_init, dtype=dtype,
                       param_dtype=param_dtype, rngs=rngs)
@@ -136,8 +145,13 @@ class MultiHeadAttention(nnx.Module):
                  sequence_descriptor: Any = None, deterministic: Optional[bool] = None,
                  score_mod_tensors: Optional[Mapping[str, Any]] = None,
                  score_mod_bprop_tensors: Optional[Mapping[str, Any]] = None, rngs: Optional[nnx.Rngs] = None) -> Any:
-        """Returns [B,S,F]. mask, bias, sequence_descriptor, deterministic, score_mod_tensors, score_mod_bprop_tensors
-        and rngs are passed to DotProductAttention."""
+        """Returns [B,S,F].
+
+        `inputs_q`: the input of the query projection, [B,S,F].
+        `inputs_kv`: the input of the key and value projections, [B,T,F], by default inputs_q.
+        `mask, bias, sequence_descriptor, deterministic, rngs`: passed to DotProductAttention.
+        `score_mod_tensors, score_mod_bprop_tensors`: passed to DotProductAttention.
+        """
         if inputs_q.ndim != 3:
             refuse("MultiHeadAttention", ["inputs_q has shape %s, not [B,S,F]" % (inputs_q.shape,)])
         inputs_kv = inputs_q if inputs_kv is None else inputs_kv
