@@ -28,7 +28,7 @@ def test_windows_of_jax_nn_of_any_int(window):
 def test_windows_that_mean_nothing_are_refused():
     args = qkv(32)
     for window in ((-3, 5), (2, -2), (2.5, 0), (None, "1"), (True, 0), (0, np.float32(1)), 3, (1, 2, 3)):
-        with pytest.raises((ValueError, TypeError), match="window is .*from 0"):
+        with pytest.raises((ValueError, TypeError), match="window is .*>= 0"):
             attention(*args, window=window)
     for window in ((2.5, 0), 1.0, (None, 0), (1, 2, 3), "ab"):
         with pytest.raises(ValueError, match="local_window_size is"):
