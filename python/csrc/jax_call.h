@@ -35,7 +35,7 @@ typedef struct fxa__jax_call {
     fxa_plan *plan;
     fxa_problem problem; /* as resolved by the plan */
     size_t n_params, n_bprop_params;
-    uintptr_t addresses; /* of all buffers, or-ed: its low zero bits are their common alignment */
+    uintptr_t addresses; /* bitwise OR of all buffer addresses, for their common alignment */
     fxa_args args;
     const void *tensors[FXA_MAX_TENSORS], *bprop_tensors[FXA_MAX_TENSORS];
     void *dtensors[FXA_MAX_TENSORS];

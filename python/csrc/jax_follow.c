@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * Calls of modules that were exported with symbolic shapes (jax.export). Their problem has placeholders for the sizes;
- * each execution reads the sizes from its buffers and gets the plan of these sizes from the library's cache. Only on
- * the host: on a device the workspace's size is part of the module.
+ * Calls of modules that were exported with symbolic shapes (jax.export). The problem of such a module has placeholders
+ * for the sizes; each execution reads the sizes from its buffers and gets the plan of these sizes from the library's
+ * cache. Only on the host: on a device the workspace's size is part of the module.
  */
 #include "jax_call.h"
 #include "jax_state.h"
@@ -27,7 +27,7 @@ static void capture_follow(fxa_capture *captures, size_t n, int64_t i, const fxa
     }
 }
 
-/* Sets the problem's sizes from a buffer [B,S,H,D] or [B,H,S,D]. Returns false if it has another rank. */
+/* Sets the problem's sizes from a buffer [B,S,H,D] or [B,H,S,D]. Returns false if the buffer has another rank. */
 static bool operand_follow(fxa_problem *p, int64_t slot, fxa_layout layout, const fxa__xla_buffer *buffer) {
     int s = layout == FXA_LAYOUT_BSHD ? 1 : 2;
     const int64_t *size = buffer->size;

@@ -19,7 +19,7 @@ static bool metadata_answer(const fxa__xla_frame *frame, bool cuda) {
     for (fxa__xla_extension *e = frame->extension; e; e = e->next) {
         if (e->type == FXA__XLA_EXTENSION_METADATA) {
             fxa__xla_metadata *metadata = ((fxa__xla_metadata_extension *)(void *)e)->metadata;
-            int theirs = frame->api ? frame->api->version.minor : 1; /* FFI 0.1 queries without an api */
+            int theirs = frame->api ? frame->api->version.minor : 1; /* FFI 0.1 queries metadata without an api */
             metadata->version.struct_size = FXA__XLA_SIZE(fxa__xla_version, minor);
             metadata->version.extension = NULL;
             metadata->version.major = 0;

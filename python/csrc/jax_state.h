@@ -49,7 +49,8 @@ fxa_status fxa__jax_plan_of(const fxa_problem *problem, fxa_plan **out, fxa_erro
 /* Sets *out to the workspace bytes of the plan of a problem's bytes. Used when the call is lowered; caches the plan. */
 FXA_API fxa_status fxa_jax_workspace(const void *bytes, size_t size, int32_t ordinal, uint64_t *out, fxa_error *err);
 
-/* Counters of the context's plan cache, except `plans`: the plans cached here. fxa_jax_cache_clear empties both. */
+/* Counters of the context's plan cache, except `plans`: the plans cached here. fxa_jax_cache_clear empties the
+ * context's cache and the cache here. */
 FXA_API void fxa_jax_cache_stats(fxa_cache_stats *out);
 FXA_API void fxa_jax_cache_clear(void);
 

@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 # Support for CuArrays: passes their pointers and the task's stream to the library, allocates workspaces from CUDA.jl's
-# pool, and supports capture into CUDA graphs. Julia 1.9 and newer load it if CUDA.jl is installed. Not tested: the
-# machines that test this repository have no CUDA.jl.
+# pool, and supports capture into CUDA graphs. Julia 1.9 and newer load this extension if CUDA.jl is installed. The
+# extension is not tested: the machines that test this repository have no CUDA.jl.
 module FXAttnCUDAExt
 
 using CUDA

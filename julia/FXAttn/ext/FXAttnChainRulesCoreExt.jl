@@ -1,7 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-# Reverse rules (rrule) for attention: Zygote and other packages that use ChainRules differentiate it by q, k and v and
-# by the values that the score function captured. Julia 1.9 and newer load it if ChainRulesCore is installed. The tests
-# of this repository run it with a stub of the few names that it uses, not with the package itself.
+# Reverse rules (rrule) for attention: Zygote and other packages that use ChainRules differentiate attention by q, k and
+# v and by the values that the score function captured. Julia 1.9 and newer load this extension if ChainRulesCore is
+# installed. The tests of this repository run the extension with a stub of the few names of ChainRulesCore that the
+# extension uses, not with the package itself.
 module FXAttnChainRulesCoreExt
 
 using ChainRulesCore

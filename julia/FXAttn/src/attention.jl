@@ -40,15 +40,15 @@ end
 """
     attention([f,] q, k, v; keywords...)
 
-Returns softmax(f(scale * Q'K)) V, an array like q with the head dim of v. With `return_lse` or `return_row_max` it
-returns a tuple: the output; the log of the sum of the exponentials of each row (-Inf for a row that attends to no key);
-the maximum of each row. The latter two are (h, s, b) arrays.
+Returns softmax(f(scale * Q'K)) V, an array like q with the head dim of v. With `return_lse` or `return_row_max`,
+returns a tuple: the output; LSE, the log of the sum of the exponentials of each row (-Inf for a row that attends to no
+key); the maximum of each row. LSE and row maxima are (h, s, b) arrays.
 
 q, k and v are (d, h, s, b) arrays, (d, h, s) without a batch, (d, s) without heads, or (d, h, total) with `cu_q` and
-`cu_k`. Heads of q are a multiple of those of k and v. `f`, also given as `score_mod`, computes the new score: a
-function f(score, b, h, q, k), which is traced and may use arrays and numbers from outside; a `Program`; program text,
-or an expression. `mask_mod`, mask_mod(b, h, q, k), is true for the pairs that are attended. **b, h, q and k count from
-0**; arrays are indexed from 1: `slopes[h + 1]`.
+`cu_k`. The number of heads of q is a multiple of that of k and v. `f`, also given as `score_mod`, computes the new
+score: a function f(score, b, h, q, k), which is traced and may use arrays and numbers from outside; a `Program`;
+program text, or an expression. `mask_mod`, mask_mod(b, h, q, k), is true for the pairs that are attended. **b, h, q and
+k count from 0**; arrays are indexed from 1: `slopes[h + 1]`.
 
 Keywords: tensors, params (by name, for a Program or text), scale, is_causal, window = (left, right), bottom_right,
 q_lengths, k_lengths, cu_q, cu_k, pages, q_start, sinks (:zero or a vector), dropout_p, seed, coordinates, global_q_len,
@@ -163,8 +163,8 @@ function room(call, name, target)
     return similar(target, T, sizes)
 end
 
-"""Refuses targets of summed gradients that overlap another array. The library cannot check it: it gets only the
-temporary arrays that are summed."""
+"""Refuses targets of summed gradients that overlap another array. The library cannot check the overlap, because
+the library gets only the temporary arrays that are summed."""
 function check_rooms(it, rooms)
     targets = [target for (target, whole) in rooms if target !== whole]
     for (i, target) in enumerate(targets), other in Iterators.flatten((it.keep, targets[(i + 1):end]))
@@ -291,10 +291,10 @@ end
     attention_backward!(dq, dk, dv, dout, o, lse, q, k, v; dlse, dsinks, dtensors, accumulate = false, keywords...)
 
 Runs the backward pass of `attention` for its output `o` and its `lse`. Writes the gradients to dq, dk and dv (arrays,
-or nothing for no gradient), to `dsinks`, and to the arrays in `dtensors`, by name; with `accumulate` it adds to them.
-`dout` and `dlse` are the gradients of o and lse. Returns Gradients. `wrt` (:tensors, :params) selects gradients of
-captured arrays and numbers that are returned in new arrays. The keywords are those of the call of attention, with the
-score function as `score_mod`.
+or nothing for no gradient), to `dsinks`, and to the arrays in `dtensors`, by name. With `accumulate` the gradients are
+added to the contents of these arrays. `dout` and `dlse` are the gradients of o and lse. Returns Gradients. `wrt`
+(:tensors, :params) selects gradients of captured arrays and numbers that are returned in new arrays. The keywords are
+those of the call of attention, with the score function as `score_mod`.
 """
 function attention_backward!(dq, dk, dv, dout, o, lse, q, k, v; dlse = nothing, dsinks = nothing, dtensors = nothing,
                              accumulate::Bool = false, wrt = (:tensors, :params), options...)

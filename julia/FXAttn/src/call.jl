@@ -132,7 +132,7 @@ function set_sizes(call)
     paged || n == length(call.k.size) || refuse(together, "; the same number of dimensions is accepted")
     (dk, hv, sv, bv) == (d, hkv, sk, bk) && length(call.v.size) == length(call.k.size) ||
         refuse(together, "; k must have the head dim of q, and v the batch size, heads and length of k")
-    # To the library, 0 heads of k mean "as many as q has": it would read out of bounds.
+    # The library takes 0 heads of k for "as many as q has", and would read out of bounds.
     hkv > 0 || hq == 0 || refuse(together, "; k has 0 heads and q $hq: heads of q are a multiple of those of k")
     sizes = Dict(:b => b, :hq => hq, :hkv => hkv, :sq => sq, :sk => sk, :d_qk => d,
                  :d_v => dv > 0 ? dv : LibFXA.FXA_D_V_ZERO)
@@ -338,7 +338,7 @@ function set_text(it, field, text)
     setproperty!(it.problem, field, pointer(bytes))
 end
 
-"""Returns the address of an array. Throws an ArgumentError if it was resized after its Memory was made."""
+"""Returns the address of an array. Throws an ArgumentError if the array was resized after its Memory was made."""
 function address_of(m::Memory)
     found = place(m.keep)
     (found === nothing || found[1] != m.address || length(m.keep) != prod(m.size)) &&
@@ -395,7 +395,7 @@ function set_array(it, field, values)
     setproperty!(it.args, Symbol(:n_, field), length(values))
 end
 
-"""Runs a bound problem. On the host it uses a plan from the cache and a workspace of the library."""
+"""Runs a bound problem. On the host the run uses a plan from the cache and a workspace of the library."""
 function execute(call::Call, it::Bound)
     it.args.slot = Tuple(it.slots)
     GC.@preserve call it begin

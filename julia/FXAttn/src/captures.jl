@@ -108,7 +108,8 @@ function rebuilt(trace, @nospecialize(x), path, depth, done)
     return twin
 end
 
-"""Drops the params of a replacement that does not fit its field. These floats stay constants and have no gradient."""
+"""Drops the params of a replacement that does not fit its field. The floats of dropped params stay constants and have
+no gradient."""
 function dropped(trace, @nospecialize(x), depth = 0)
     if x isa Traced
         haskey(trace.lifted, x.value) && push!(trace.constants, trace.lifted[x.value])

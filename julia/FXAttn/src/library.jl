@@ -175,7 +175,7 @@ function context()
 end
 
 """Sets the maximum number of threads of a run, including the calling thread. 0 selects FXA_THREADS, or the number of
-CPUs. The threads are the library's, not Julia's. Results do not depend on their number."""
+CPUs. The threads are the library's, not Julia's. Results do not depend on the number of threads."""
 function set_num_threads(threads::Integer)
     0 <= threads <= LibFXA.FXA_MAX_THREADS ||
         refuse("the number of threads is $threads; 0 to $(LibFXA.FXA_MAX_THREADS) are accepted")
@@ -192,8 +192,8 @@ get_num_threads() = Int(LibFXA.fxa_context_threads(context()))
 const RELEASED = Threads.Atomic{UInt}(0)
 const ENTRY = 3 * sizeof(UInt)
 
-"""Returns a new list entry for an object. It is allocated when the object is created, so the finalizer allocates
-nothing."""
+"""Returns a new list entry for an object. The entry is allocated when the object is created, so the finalizer
+allocates nothing."""
 function release_entry(object::Ptr{Cvoid}, destroyer::Integer)
     entry = Ptr{UInt}(Libc.malloc(ENTRY))
     entry == C_NULL && throw(OutOfMemoryError())
@@ -222,14 +222,15 @@ function release()
     return nothing
 end
 
-"""The finalizer of programs and plans. It clears the handle, so a use after finalize() throws an ArgumentError."""
+"""The finalizer of programs and plans. The finalizer clears the handle, so a use after finalize() throws an
+ArgumentError."""
 function finish(object)
     object.handle = C_NULL
     return release_later(object.entry)
 end
 
-"""Returns the handle of a program or plan, which the caller must keep alive. Throws if it was finalized or created
-during precompilation: then it has no handle."""
+"""Returns the handle of a program or plan, which the caller must keep alive. Throws if the object was finalized or
+created during precompilation, because such an object has no handle."""
 handle_of(object) = object.handle != C_NULL ? object.handle :
     refuse("this $(nameof(typeof(object))) was finalized, or made by another process: make it in __init__")
 

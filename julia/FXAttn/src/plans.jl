@@ -4,8 +4,8 @@
 """
     plan([f,] q, k, v; backward = false, return_lse = false, lse_dtype, keywords...) -> Plan
 
-Returns the plan of a call with these arrays, from the cache or newly compiled. `run!(plan, o, q, k, v; ...)` runs it,
-with `lse` if return_lse is true. A plan is immutable and may be used by several threads at the same time.
+Returns the plan of a call with these arrays, from the cache or newly compiled. `run!(plan, o, q, k, v; ...)` runs the
+plan, with `lse` if return_lse is true. A plan is immutable and may be used by several threads at the same time.
 """
 mutable struct Plan <: Owner
     handle::Ptr{Cvoid}
@@ -60,7 +60,7 @@ end
 Base.show(io::IO, p::Plan) = print(io, "Plan(", engine(p), ", ", detail(p), ", key ", first(key(p), 8), ")")
 
 """Returns a plan as bytes for `load_plan`, which loads them on the same kind of machine. On another kind of machine
-`load_plan` throws, or with `rebuild` compiles the plan again. It throws for damaged or hostile bytes."""
+`load_plan` throws, or with `rebuild` compiles the plan again. `load_plan` throws for damaged or hostile bytes."""
 save(p::Plan) = GC.@preserve p two_calls(LibFXA.fxa_plan_save, handle_of(p))
 function load_plan(bytes::AbstractVector{UInt8}; rebuild::Bool = false)
     data, out = Vector{UInt8}(bytes), Ref{Ptr{Cvoid}}(C_NULL)

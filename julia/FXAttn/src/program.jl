@@ -9,8 +9,9 @@ const KINDS = Dict(:score => LibFXA.FXA_PROGRAM_SCORE, :bprop => LibFXA.FXA_PROG
     Program(text; kind = :score)
     Program(f, [mask])
 
-A score program: computes the new value of each score, and which pairs are attended. It is made from program text, or by
-tracing a function `f(score, b, h, q, k)` and a mask `mask(b, h, q, k)`. Programs are compared by content (==, hash).
+A score program: computes the new value of each score, and which pairs are attended. A Program is made from program
+text, or by tracing a function `f(score, b, h, q, k)` and a mask `mask(b, h, q, k)`. Programs are compared by content
+(==, hash).
 """
 mutable struct Program <: Owner
     handle::Ptr{Cvoid}

@@ -29,8 +29,9 @@ end
 
 is_text(x) = x isa Union{AbstractString, Program}
 
-"""Returns the Source of score and mask. A function's arrays and numbers are those that it captures; those of a Program
-or a text are passed by name in `tensors` and `params`. `bounds`: (lo, hi) of b, h, q and k."""
+"""Returns the Source of score and mask. The arrays and numbers of a function are those that the function captures; the
+arrays and numbers of a Program or a text are passed by name in `tensors` and `params`. `bounds`: (lo, hi) of b, h, q
+and k."""
 function resolve(@nospecialize(score), @nospecialize(mask), @nospecialize(tensors), @nospecialize(params), bounds)
     score === nothing && mask === nothing && return named_source(nothing, tensors, params, "")
     functions = [x for x in (score, mask) if x !== nothing && !is_text(x)]

@@ -19,7 +19,8 @@ const ANYWHERE = ((Int64(0), Int64(2)^30 - 1), (Int64(0), Int64(2)^30 - 1), (LOW
     trace(score, mask, bounds) -> TracedProgram
 
 Traces `score(score, b, h, q, k)` and `mask(b, h, q, k)`; either may be nothing. `bounds` are (lo, hi) of b, h, q and k.
-By default they are unbounded, because a stored program may run where q and k are negative (bottom_right, coordinates).
+By default the coordinates are unbounded, because a stored program may run where q and k are negative (bottom_right,
+coordinates).
 """
 function trace(@nospecialize(score), @nospecialize(mask), bounds = ANYWHERE)
     try

@@ -73,7 +73,7 @@ def attention(q: Any, k: Any, v: Any, score_mod: Mod = None, mask_mod: Mod = Non
         functions capture, tracers included, become operands of the call and get gradients. Program text, an expression
         or a Program is accepted too, with `params` and `tensors` by name.
     `style`: "flex" for functions as above; "graph" for Transformer Engine's score_mod(graph, score, tensors), which
-        gets `tensors`. None selects "graph" if score_mod has three arguments, else "flex".
+        gets `tensors`. By default, `style` is "graph" if score_mod has three arguments, else "flex".
     `score_mod_bprop`: a user-written derivative of score_mod: text or a Program with `bprop_params` and
         `bprop_tensors`, or score_mod_bprop(graph, dscore, tensors), which gets `bprop_tensors`.
     `scale`: a number, or an array of rank 0, which gets a gradient; by default 1 / sqrt(D).
@@ -84,8 +84,8 @@ def attention(q: Any, k: Any, v: Any, score_mod: Mod = None, mask_mod: Mod = Non
     `q_lengths, k_lengths`: [B], the number of rows and of keys of each batch entry.
     `segment_ids`: [B,S] for both sequences, or a pair (ids of q, ids of k). A row attends only to keys with the row's
         id; id 0 is an id like any other.
-    `sequence_descriptor`: a SequenceDescriptor, which has lengths or segments. If it has positions in segments,
-        is_causal and window compare these positions.
+    `sequence_descriptor`: a SequenceDescriptor, which has lengths or segments. If the descriptor has positions in
+        segments, is_causal and window compare these positions.
     `q_start`: [B], the position q of the first row of each batch entry.
     `sinks`: "zero" adds a key of score 0; an array [H] adds a key with a learned score per query head.
     `dropout_p, seed`: dropout of softmax probabilities, with a 64-bit seed, or with dropout_key, a key of jax.random.

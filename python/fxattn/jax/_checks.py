@@ -123,7 +123,7 @@ def rate_of(name: str, value: Any) -> float:
 
 def seed_of(seed: Any, key: Any) -> Any:
     """Returns a 64-bit seed as a uint32 array of two words, low word first. `seed`: an int, or an array of rank 0; or
-    `key`: a key of jax.random. Raises an error unless exactly one of them is given."""
+    `key`: a key of jax.random. Raises an error unless exactly one of `seed` and `key` is given."""
     if key is not None:
         if seed is not None:
             raise ArgumentTypeError("seed= and dropout_key= are both given, and are one option: give one of them")

@@ -49,8 +49,8 @@ def cuda_ordinal() -> Optional[int]:
 
 
 def workspace(problem: bytes) -> int:
-    """Returns the workspace size [bytes] of a saved problem on the CUDA device, 0 without a device. Compiles its plan,
-    which the handler later finds in its cache."""
+    """Returns the workspace size [bytes] of a saved problem on the CUDA device, 0 without a device. Compiles the plan
+    of the problem, which the handler later finds in its cache."""
     ordinal = cuda_ordinal()
     if ordinal is None:
         return 0

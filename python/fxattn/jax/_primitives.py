@@ -2,9 +2,10 @@
 """The two primitives, fxattn_forward and fxattn_backward, and their lowering to calls of the XLA handlers.
 
 * `fxattn_forward` takes the operands of the call, and with the flag ACCUMULATE_O also out and stats of other keys,
-  which are merged into the results. Its results are out; lse if `lse` is set; stats if `stats` is set.
-* `fxattn_backward` takes the operands of the call, out, stats, dout, and dlse if `dlse` is set. Its results are the
-  gradients of `want`.
+  which are merged into the results. The results of fxattn_forward are out; lse if `lse` is set; stats if `stats` is
+  set.
+* `fxattn_backward` takes the operands of the call, out, stats, dout, and dlse if `dlse` is set. The results of
+  fxattn_backward are the gradients of `want`.
 
 Stats are the LSE in f64, for the backward pass: gradients of programs with large slopes need this precision
 (docs/numerics.md). Stats are stored as uint32 [..., 2], because f64 is disabled in JAX by default. Scalars are passed

@@ -30,7 +30,7 @@ class SequenceDescriptor:
                  segment_ids: Optional[Pair] = None, segment_pos: Optional[Pair] = None) -> None:
         """Each argument is a pair (array for q, array for k and v): `seqlens` [B], or [B,N] with `seq_offsets` [B,N];
         `segment_ids` [B,S]; `segment_pos` [B,S], positions for causal masks and windows. The from_... methods also
-        accept one array for both sides."""
+        accept one array for q and for k and v."""
         self.seqlens, self.seq_offsets, self.segment_ids, self.segment_pos = (seqlens, seq_offsets, segment_ids,
                                                                               segment_pos)
 
