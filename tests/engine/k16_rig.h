@@ -10,9 +10,10 @@
 #include "engine/cpu/kern_bf16.h"
 #include "t.h"
 
-#if defined(__x86_64__) /* other processors have no such set */
+#if defined(__x86_64__) /* no other processor has such a kernel set */
 
-/* Gets set i; without products if this machine cannot run it. Returns false past the last. */
+/* Writes kernel set i to *out; micro.gemm is NULL if this machine cannot run the set. Returns false past the last
+ * set. */
 static inline bool k16_set(size_t i, fxa__cpu_kernels *out) {
     bool usable;
     const fxa__cpu_kernels *k = fxa__cpu_set_bf16(i, &usable);
@@ -28,7 +29,7 @@ static inline bool k16_set(size_t i, fxa__cpu_kernels *out) {
             printf("  skipped %s: this processor cannot run kernels for %s\n", k.isa, k.isa);                          \
         else
 
-/* Rounds as the processor does: subnormal floats become 0. */
+/* Rounds to bf16 as the processor does: subnormal floats become 0. */
 static inline uint16_t k16_bits(float x) {
     return fxa__f64_to_bf16(fabsf(x) < 0x1p-126f ? copysign(0, (double)x) : (double)x);
 }

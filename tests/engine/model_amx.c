@@ -1,8 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * The amx kernel set of the cpu engine on emulated tiles. Linked into a test before the library, it replaces isa_amx.c.
- * It also reports AVX512_BF16 (emulated by model_bf16.c) and AMX wherever the processor has the other features that the
- * sets need, so tests cover both on any machine with AVX-512. Elsewhere the test is skipped with exit status 77.
+ * The amx kernel set of the cpu engine on emulated tiles. Linked into a test before the library, this file replaces
+ * isa_amx.c. It also reports AVX512_BF16 (emulated by model_bf16.c) and AMX wherever the processor has the other
+ * features that the sets need, so tests cover both sets on any machine with AVX-512. Elsewhere the test is skipped with
+ * exit status 77.
  */
 #include <stdio.h>
 #include <stdlib.h>
@@ -14,7 +15,7 @@ static void model_skip(void) {
 
 #if defined(__x86_64__)
 
-/* The processor's real features, under another name. */
+/* Includes the function that returns the processor's real features, under another name. */
 #define fxa__cpu_features_get model_features_get
 #include "base/cpu_features.c"
 #undef fxa__cpu_features_get
@@ -26,7 +27,7 @@ static void model_skip(void) {
 #define AMX_FUNCTION(name) void fxa__amx_##name
 #include "engine/cpu/kern_amx.inc"
 
-fxa__cpu_features fxa__cpu_features_get(void); /* the header's guard kept the name away */
+fxa__cpu_features fxa__cpu_features_get(void); /* redeclared, because the include guard of the header hides the name */
 fxa__cpu_features fxa__cpu_features_get(void) {
     fxa__cpu_features f = model_features_get();
     if (f.flags & FXA__CPU_AVX512) f.flags |= FXA__CPU_AVX512_BF16 | FXA__CPU_AMX_BF16;

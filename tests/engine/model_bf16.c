@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * The bf16 products of the cpu engine on emulated instructions. Linked into a test before the library, it replaces
- * isa_avx512bf16.c and isa_avx512bf16_decode.c, which it includes. model_amx.c reports the feature. Compiled for plain
- * AVX-512, so that an instruction without emulation is a compile error.
+ * The bf16 products of the cpu engine on emulated instructions. Linked into a test before the library, this file
+ * replaces isa_avx512bf16.c and isa_avx512bf16_decode.c, which it includes. model_amx.c reports the feature. Compiled
+ * for AVX-512 without BF16, so that an instruction without emulation is a compile error.
  */
 #if defined(__x86_64__)
 

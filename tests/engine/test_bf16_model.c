@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * The emulations of AVX512_BF16 and AMX tiles, which other tests use on processors without them: compared with Intel's
- * definition of one element in scalar C, and with the instructions where the processor has them. Bit-equal, except for
- * which NaN a sum becomes.
+ * Tests the emulations of AVX512_BF16 and AMX tiles, which other tests use on processors without these instructions:
+ * compares them with Intel's definition of one element in scalar C, and with the instructions if the processor has
+ * them. Results are bit-equal, except that a sum may be any NaN.
  */
 #include "base/cpu_features.h"
 #include "engine/cpu/kern_bf16.h"
@@ -24,7 +24,7 @@ static uint32_t twin_bits(float x) {
 
 /* ---- Operands ---------------------------------------------------------------------------------------------------- */
 
-/* Floats; their upper halves are also used as bf16. */
+/* Special values: floats, whose upper halves are also used as bf16. */
 static const uint32_t twin_special[] = {
     0x00000000, 0x80000000, 0x3f800000, 0xbf800000, 0x7f800000, 0xff800000, 0x7fc00000, 0xffc00000,
     0x7f810000, 0x7f800001, 0x007f0000, 0x807f0000, 0x00010000, 0x00000001, 0x807fffff, 0x00800000,
@@ -33,7 +33,7 @@ static const uint32_t twin_special[] = {
 };
 enum { TWIN_SPECIALS = sizeof twin_special / sizeof *twin_special };
 
-/* Any bits, a special number, or one of a size that sums cancel at. */
+/* Returns any bits, a special value, or a float of a size at which sums cancel. */
 static uint32_t twin_draw(t_rng *rng) {
     int64_t kind = t_int(rng, 0, 3);
     if (kind == 0) return (uint32_t)t_next(rng);
@@ -45,7 +45,7 @@ static uint32_t twin_draw_pair(t_rng *rng) {
     return (high & 0xffff0000u) | low >> 16;
 }
 
-/* ---- One element, as the manual has it --------------------------------------------------------------------------- */
+/* ---- One element, as Intel's manual defines it ------------------------------------------------------------------- */
 
 static float twin_flush(float x) { return fabsf(x) < 0x1p-126f ? copysignf(0, x) : x; }
 static float twin_fma(float x, float y, float sum) {
@@ -66,7 +66,7 @@ static uint16_t twin_round(uint32_t x) {
 typedef struct twin_vectors {
     uint32_t sum[16], x[16], y[16]; /* operands */
     uint32_t dot[16];
-    uint16_t rounded[32]; /* rounded sum, then rounded x */
+    uint16_t rounded[32]; /* [0..15] rounded sum, [16..31] rounded x */
 } twin_vectors;
 
 BF16_MODEL void twin_model(twin_vectors *v) {
@@ -131,7 +131,7 @@ typedef struct twin_tiles {
 } twin_tiles;
 
 static void twin_draw_tiles(twin_tiles *t, t_rng *rng) {
-    bool plain = t_int(rng, 0, 1); /* else nearly all sums become NaN */
+    bool plain = t_int(rng, 0, 1); /* no special values: otherwise nearly all sums become NaN */
     for (int i = 0; i < 16 * 32; i++) {
         t->b[i] = twin_draw_pair(rng), t->c[i] = twin_float(twin_draw(rng));
         if (i < 16 * 16) t->a[i] = twin_draw_pair(rng);

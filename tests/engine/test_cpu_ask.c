@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
  * The cpu engine's mask queries compared with the mask pair by pair: class and columns of a tile (cpu_ask.c), bits of a
- * tile shared by heads (cpu_bits.c). Results do not depend on how precise a query is, so conformance tests only see
- * wrong ones.
+ * tile shared by heads (cpu_bits.c). Results do not depend on how precise a query is, so conformance tests only detect
+ * wrong queries, not imprecise ones.
  */
 #include "t.h"
 
@@ -16,7 +16,7 @@
 typedef struct ask_case {
     const char *mask;
     bool (*attends)(int64_t q, int64_t k);
-    int64_t step; /* rows and columns of a tile begin and end at multiples of it; 1: the mask is a band */
+    int64_t step; /* rows and columns of tiles start and end at multiples of it; 1: the mask is a band */
 } ask_case;
 
 static bool ask_causal(int64_t q, int64_t k) { return k <= q; }
@@ -38,7 +38,12 @@ static const ask_case ask_cases[] = {
     {"k // 8 == q // 8", ask_block, 8}, {"q < 16 || k >= 8", ask_corner, 8},
 };
 
-enum { ASK_HEADS = 2, ASK_ROWS = 24, ASK_KEYS = 32, ASK_WIDE = 160 /* keys whose bits are more than two words */ };
+enum {
+    ASK_HEADS = 2,
+    ASK_ROWS = 24,
+    ASK_KEYS = 32,
+    ASK_WIDE = 160 /* ASK_WIDE: keys whose mask bits need more than two 64-bit words */
+};
 
 typedef struct ask_rig {
     fxa_context *ctx;
@@ -48,7 +53,7 @@ typedef struct ask_rig {
     fxa__cpu_group g;
 } ask_rig;
 
-/* A group of two heads over one key head, with the plan's code. */
+/* Opens a problem of two query heads that share a KV head, with the plan's code. */
 static bool ask_open(ask_rig *rig, const char *mask) {
     char text[128];
     fxa_error err = {0};
@@ -71,7 +76,8 @@ static void ask_close(ask_rig *rig) {
     fxa_context_destroy(rig->ctx);
 }
 
-/* The class of rows first..first+n and keys key..key+m by the mask itself, and the least columns with all its pairs. */
+/* Returns the class of rows first..first+n and keys key..key+m by evaluating the mask, and writes the smallest range of
+ * columns that contains all attended pairs. */
 static fxa_tile_class ask_brute(const ask_case *c, int64_t first, int64_t n, int64_t key, int64_t m, int64_t *begin,
                                 int64_t *end) {
     int64_t count = 0;
@@ -98,7 +104,7 @@ static void ask_check(const ask_rig *rig, const ask_case *c, int64_t first, int6
                (int)n, (int)key, (int)m, got, (int)begin, (int)end, want, (int)want_begin, (int)want_end);
 }
 
-/* Every tile of a head whose sides are multiples of the step; twice, since answers are kept. */
+/* Queries every tile of a head whose sides are multiples of the step; twice, since results are cached. */
 TEST(tiles_have_the_class_and_the_columns_of_their_pairs) {
     for (size_t i = 0; i < sizeof ask_cases / sizeof *ask_cases; i++) {
         const ask_case *c = &ask_cases[i];
@@ -173,7 +179,7 @@ TEST(heads_share_the_bits_of_a_tile) {
     ask_close(&a.rig);
 }
 
-/* A slot belongs to the first tile that came. */
+/* A slot of cached bits belongs to the first tile that used it. */
 TEST(another_tile_has_bits_of_its_own) {
     ask_bits a;
     T_REQUIRE(ask_bits_open(&a, "(q ^ k) % 3 == 0"));
@@ -183,7 +189,7 @@ TEST(another_tile_has_bits_of_its_own) {
         T_CHECK(a.cut[i].bits == (i ? &a.cut[i].own : &a.kept.slots[0].bits));
         ask_bits_check(&a.cut[i], ask_thirds);
     }
-    fxa__cpu_cut_tile(&a.cut[1], 0, 0, ASK_ROWS, a.h[0], a.q); /* a slot that another worker is filling */
+    fxa__cpu_cut_tile(&a.cut[1], 0, 0, ASK_ROWS, a.h[0], a.q); /* the slot is being filled by another worker */
     atomic_store(&a.kept.slots[0].state, 1);
     T_CHECK(fxa__cpu_cut_block(&a.cut[1], 0, ASK_WIDE));
     T_CHECK(a.cut[1].bits == &a.cut[1].own);
@@ -192,7 +198,7 @@ TEST(another_tile_has_bits_of_its_own) {
     ask_close(&a.rig);
 }
 
-/* The columns that are left begin at a word. */
+/* The remaining columns start at a multiple of 64. */
 TEST(bits_of_the_columns_that_are_left) {
     ask_bits a;
     T_REQUIRE(ask_bits_open(&a, "(q ^ k) % 3 == 0 && k - q > 64 && k < 150"));

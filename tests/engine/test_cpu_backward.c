@@ -2,18 +2,19 @@
  *
  * The backward pass of the cpu engine at shapes around its blocks, tiles, strips and chunks, in every instruction set
  * of this machine, compared with ref, with every buffer at an inaccessible page; and non-finite values in masked pairs.
- * Features, programs and dtypes in general are in test_conformance.c, bits and finite differences in
+ * Features, programs and dtypes in general are tested in test_conformance.c, bits and finite differences in
  * test_cpu_backward_bits.c.
  *
- * Tolerance in f32: relative RMS error 2e-6 of each gradient: its sums err by about 2^-24 sqrt(terms) of their size,
- * and scores of magnitude 8 by 8 * 2^-24, which P inherits. f64: the same with 2^-53, 4e-15. The gradient of a param is
- * one number, a sum in which thousands of terms nearly cancel: ten times that.
+ * Tolerance in f32: a relative RMS error of 2e-6 for each gradient. Its sums err by about 2^-24 sqrt(terms) of their
+ * size, and scores of magnitude 8 by 8 * 2^-24, an error that P inherits. f64: the same with 2^-53, 4e-15. The gradient
+ * of a param is one number, a sum in which thousands of terms nearly cancel, so ten times that is allowed.
  */
 #include "support/attn_data.h"
 #include "support/isa.h"
 #include "t.h"
 
-/* NaN must be NaN and infinities the same; the rest within `tolerance`, as root mean square of the whole. */
+/* Compares the outputs with `want`: NaN must be NaN and infinities equal; the root mean square of the other differences
+ * must be within `tolerance`, relative to the output. */
 static void back_compare(attn_data *x, const attn_kept *want, double tolerance, const char *what) {
     attn_tensor *t;
     for (int i = 0; (t = attn_output(x, FXA_BACKWARD, i)); i++) {
@@ -52,14 +53,15 @@ static const char dense_text[] = "tensor bias : f32[3]\nscore = score + bias[h, 
 static const char mixed_text[] = "tensor bias : f32[1]\nscore = score + bias[(7 * q + 3 * k + h) % 300000]";
 static const char hole_text[] = "mask = q >= k && k % 5 != 3";
 
-/* Around blocks of 384 or fewer keys, tiles of 192 rows, strips of 12, panels of 4 to 32 columns. */
+/* Shapes around the edges of blocks of up to 384 keys, tiles of 192 rows, strips of 12 rows, and panels of 4 to 32
+ * columns. */
 static const char apart_text[] = "mask = q >= 120 && k >= 1400";
 static const attn_spec shapes[] = {
     {.b = 1, .hq = 2, .hkv = 1, .sq = 193, .sk = 385, .d = 16, .dv = 16},
     {.b = 2, .hq = 3, .hkv = 3, .sq = 13, .sk = 31, .d = 33, .dv = 7},
     {.b = 1, .hq = 4, .hkv = 2, .sq = 50, .sk = 129, .d = 64, .dv = 40, .text = cap_text, .tensor = {{4}}},
     {.b = 1, .hq = 1, .hkv = 1, .sq = 200, .sk = 1600, .d = 8, .dv = 8, .text = cap_text, .tensor = {{1}}}, /* chunks */
-    {.b = 1, .hq = 1, .sq = 240, .sk = 1600, .d = 8, .dv = 8, .text = apart_text}, /* tiles without some chunks */
+    {.b = 1, .hq = 1, .sq = 240, .sk = 1600, .d = 8, .dv = 8, .text = apart_text}, /* tiles that skip chunks of keys */
     {.b = 2, .hq = 4, .hkv = 1, .sq = 5, .sk = 70, .d = 128, .dv = 128, .flags = FXA_CAUSAL | FXA_BOTTOM_RIGHT},
     {.b = 1, .hq = 2, .hkv = 2, .sq = 100, .sk = 100, .d = 512, .dv = 1, .text = hole_text},
     {.b = 1, .hq = 1, .hkv = 1, .sq = 400, .sk = 400, .d = 32, .dv = 32, .flags = FXA_CAUSAL | FXA_WINDOW},
@@ -98,7 +100,8 @@ static void check_sets(const char *isa) {
 }
 TEST(every_instruction_set) { isa_each(check_sets); } /* R-32 */
 
-/* One sum that all lanes share, since loads are by head and key; one that they cannot share. */
+/* One tensor has a sum that all threads share, because its loads are indexed by head and key; the other has a sum that
+ * they cannot share. */
 TEST(large_captured_tensors) { /* R-08 */
     fxa_error err;
     fxa_context *ctx = NULL;
@@ -115,9 +118,10 @@ TEST(large_captured_tensors) { /* R-08 */
     fxa_context_destroy(ctx);
 }
 
-/* ---- What is not finite ---------------------------------------------------------------------------------------- */
+/* ---- Values that are not finite ---------------------------------------------------------------------------------- */
 
-/* Causal, so key 299 is seen by row 299 alone, key 298 by two rows: what is masked reaches nothing. */
+/* Makes K of key 299, to which only row 299 attends under the causal mask, and V of key 298, to which two rows attend,
+ * non-finite. */
 static void spoil_last_key(attn_data *x) {
     int64_t d = x->problem.d_qk, dv = x->problem.d_v;
     for (int64_t i = 0; i < d; i++) attn_set(&x->t[FXA_SLOT_K], 299 * d + i, i & 1 ? NAN : INFINITY);
@@ -130,7 +134,8 @@ static void spoil_rows(attn_data *x) {
     attn_set(&x->t[FXA_SLOT_LSE], 77, NAN);
     attn_set(&x->t[FXA_SLOT_LSE], 250, INFINITY);
 }
-/* Rows that attended to nothing: all of them but LSE may hold anything. */
+/* Sets LSE of some rows to -inf, as if they attended to no key, and their other data to non-finite values, which must
+ * have no effect. */
 static void spoil_absent(attn_data *x) {
     int64_t d = x->problem.d_qk, dv = x->problem.d_v;
     for (int64_t r = 100; r < 130; r++) {

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * The backward pass of the cpu engine: same bits with any number of threads, in every run and with any contents of the
- * workspace; and its f64 gradients compared with finite differences of its own forward pass (R-08, R-81).
+ * The backward pass of the cpu engine: the same bits with any number of threads, in every run and with any contents of
+ * the workspace; and its f64 gradients compared with finite differences of its own forward pass.
  */
 #include "support/attn_data.h"
 
@@ -13,12 +13,13 @@ static const char cap_text[] =
 static const char dense_text[] = "tensor bias : f32[3]\nscore = score + bias[h, q, k]\nmask = k <= q + 300";
 static const char table_text[] = "tensor bias : f32[1]\nscore = score + bias[abs(q - k)]";
 
-/* Masks that heads and batch entries share, those that differ by either, and one that the score holds. */
+/* Masks that heads and batch entries share, masks that differ by head or batch entry, and a mask that is part of the
+ * score. */
 static const char blocks_text[] = "tensor t : f32[2]\nmask = t[q // 16, k // 16] > 0.25";
 static const char batches_text[] = "tensor t : f32[3]\nmask = t[b, q // 8, k // 24] > 0.5 && k <= q + 200";
 static const char heads_text[] = "tensor t : f32[3]\nscore = t[h, q // 8, k // 8] > 0.5 ? 0.5 * score : -inf";
 
-/* Keys in chunks; many groups; sums shared by lanes, of each lane, of pages. */
+/* Cases: keys in chunks; many KV groups; partial sums shared by threads, private to a thread, and of pages. */
 static const attn_spec cases[] = {
     {.b = 1, .hq = 2, .hkv = 1, .sq = 150, .sk = 1700, .d = 8, .dv = 8, .text = cap_text, .tensor = {{2}}},
     {.b = 3, .hq = 8, .hkv = 4, .sq = 40, .sk = 90, .d = 16, .dv = 8, .text = table_text, .tensor = {{100}}},
@@ -31,7 +32,7 @@ static const attn_spec cases[] = {
 };
 enum { CASES = sizeof cases / sizeof cases[0] };
 
-/* Runs backward of a case in a context of its own with that many threads: always the bits of kept. */
+/* Runs backward of a case in a new context with that many threads, `runs` times: the bits must equal those in *kept. */
 static void bits_run(const attn_spec *spec, uint32_t threads, int runs, attn_kept *kept, const char *what) {
     fxa_error err = {0};
     fxa_context *ctx = NULL;
@@ -86,7 +87,7 @@ static double grad_loss(fxa_context *ctx, attn_data *x) {
     return loss;
 }
 
-/* Sets element i of an input: of a tensor, or where there is none a param. */
+/* Sets element i of an input tensor t; t NULL: of the params. */
 static void grad_set(attn_data *x, attn_tensor *t, int64_t i, double value) {
     if (t)
         attn_set(t, i, value);
@@ -94,7 +95,8 @@ static void grad_set(attn_data *x, attn_tensor *t, int64_t i, double value) {
         x->params[i] = value;
 }
 
-/* Central differences at h and 2 h, extrapolated: off by c h^4 and by rounding, |L| 2^-52 / h. */
+/* Returns the central difference at h and 2 h, extrapolated: its error is c h^4 plus that of rounding, |L| 2^-52 /
+ * h. */
 static double grad_difference(fxa_context *ctx, attn_data *x, attn_tensor *t, int64_t i) {
     double h = 0x1p-10, at = t ? attn_get(t, i) : x->params[i], d[2];
     for (int k = 0; k < 2; k++) {
@@ -109,7 +111,7 @@ static double grad_difference(fxa_context *ctx, attn_data *x, attn_tensor *t, in
     return (4 * d[0] - d[1]) / 3;
 }
 
-/* Values are multiples of 2^-10, so that steps are exact in f32 too. */
+/* Rounds all inputs to multiples of 2^-10, so that steps are exact in f32 too. */
 static void grad_round(attn_data *x) {
     attn_tensor *const inputs[] = {&x->t[FXA_SLOT_Q],  &x->t[FXA_SLOT_K],    &x->t[FXA_SLOT_V],
                                    &x->t[FXA_SLOT_DO], &x->t[FXA_SLOT_DLSE], &x->tensor[0]};

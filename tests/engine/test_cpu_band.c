@@ -1,7 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * Properties that the cpu engine derives from a mask before a run: bounds of q - k, whether they are the entire mask,
- * and whether range analysis of the rest is worthwhile. Only the bounds affect results; the others affect time.
+ * Properties that the cpu engine derives from a mask before a run: bounds of q - k, whether the bounds are the entire
+ * mask, and whether range analysis of the rest is worthwhile. Only the bounds affect results; the other properties
+ * affect the time.
  */
 #include "t.h"
 #include "engine/cpu/cpu_code.h"
@@ -34,14 +35,14 @@ static const struct band_case {
     {"k + b <= q", OPEN, OPEN, false, false},
     {"k + h <= q", OPEN, OPEN, false, false},
     {"k + heads <= q", OPEN, OPEN, false, false},
-    {"q + q_len <= k + k_len", OPEN, OPEN, false, false}, /* shifted the other way */
+    {"q + q_len <= k + k_len", OPEN, OPEN, false, false}, /* shifted in the other direction */
     {"-k - k - 3 <= q", OPEN, OPEN, false, false},        /* may wrap around */
     {"k + k + k <= q", OPEN, OPEN, false, false},
     {"0 <= q - (1 - (2 - (3 - (4 - (5 - (6 - (7 - (8 - k))))))))", OPEN, 4, true, true},
     {"abs(q - k) <= 5", 5, 5, true, true},
     {"q == k + 2", 2, -2, true, true},
     {"!(k > q || keep[q, k])", OPEN, 0, false, true},
-    {"q - k < number[b, h]", OPEN, OPEN, false, false}, /* a bound, but no constant */
+    {"q - k < number[b, h]", OPEN, OPEN, false, false}, /* a bound, but not a constant one */
 };
 
 TEST(bounds_of_masks) {

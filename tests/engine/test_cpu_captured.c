@@ -18,7 +18,7 @@ static void captured_each(void (*check)(const fxa__cpu_kernels *, t_rng *)) {
     }
 }
 
-/* Any bits, so that i64 is past what an int32 holds more often than not, and bools are more than 0 and 1. */
+/* Tests ints with random bits, so that i64 usually exceeds an int32, and bools have values besides 0 and 1. */
 static void captured_ints(const fxa__cpu_kernels *k, t_rng *rng) {
     static const fxa_dtype dtypes[] = {FXA_I64, FXA_I32, FXA_I16, FXA_I8, FXA_U8, FXA_B8};
     fxa_dtype dtype = dtypes[t_int(rng, 0, 5)];

@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
  * Limits of the cpu engine's fast paths, compared with ref: wrapping coordinates, lengths beyond those for which bands
- * are valid, mask bits shared by many batch entries or other lengths, rows with only masked chunks, masks too long for
- * range analysis, and problems whose workspace exceeds memory.
+ * are valid, mask bits shared by many batch entries or by other lengths, rows with only masked chunks, masks too long
+ * for range analysis, and problems whose workspace exceeds memory.
  */
 #include "t.h"
 
@@ -30,7 +30,7 @@ static bool corner_run(attn_data *x, const char *engine, const char *what) {
     return status == FXA_OK;
 }
 
-/* Forward by both engines: special values are the same, and O is within `units` of the dtype's rounding. */
+/* Compares a forward run of cpu and ref: special values must be equal, and O within `units` of the dtype's rounding. */
 static void corner_check(attn_data *x, double units, const char *what) {
     attn_kept want = {{NULL}};
     fxa_dtype dtype = (fxa_dtype)x->problem.q.dtype;
@@ -46,7 +46,8 @@ static void corner_check(attn_data *x, double units, const char *what) {
     attn_drop(&want);
 }
 
-/* Sums in another order: 32 units as in test_cpu_forward.c, and twice the size of scores, here below 4. */
+/* Tolerance in units for sums in another order: 32 as in test_cpu_forward.c, and twice the magnitude of scores, here
+ * below 4. */
 enum { CORNER_UNITS = 40 };
 
 static attn_spec corner_spec(const char *text, int64_t b, int64_t hq, int64_t sq, int64_t sk, int64_t d) {
@@ -104,11 +105,11 @@ TEST(more_batch_entries_than_kept_bits) {
     attn_data_free(&x);
 }
 
-/* The first tiles of both are as long, of rows in other places. */
+/* The first tiles of two sequences have the same lengths but rows at other positions. */
 TEST(bits_of_sequences_of_other_lengths) {
     attn_spec s = corner_spec("mask = (q * 3 + k + q_len) % 5 != 0", 3, 2, 202, 64, 512);
     attn_data x;
-    int32_t rows[] = {200, 202, 150}, keys[] = {64, 64, 64}; /* in the last row, tiles have different lengths */
+    int32_t rows[] = {200, 202, 150}, keys[] = {64, 64, 64}; /* tiles of the last row block differ in length */
     s.flags = FXA_PADDING;
     if (!corner_make(&x, &s)) return;
     x.ints[FXA_SLOT_Q_LENGTHS] = rows, x.ints[FXA_SLOT_K_LENGTHS] = keys;
@@ -124,7 +125,7 @@ TEST(strips_of_one_block_in_decoding) {
     attn_data_free(&x);
 }
 
-/* As many keys as a block, with a pair in every granule. */
+/* As many keys as a block holds, with an attended pair in every granule of the mask bits. */
 TEST(strips_of_whole_blocks) {
     attn_spec s = corner_spec("mask = (q * 5 + k * 7) % 3 != 0", 1, 2, 40, 1100, 8);
     attn_data x;
@@ -149,7 +150,7 @@ TEST(chunks_of_nothing_and_of_infinity) {
     }
 }
 
-/* Elements of V that are not side by side are no job for decoding, however long the keys are. */
+/* V with non-contiguous elements is not decoded by the decoding kernels, however many keys there are. */
 TEST(few_rows_over_strided_values) {
     attn_spec s = corner_spec(NULL, 1, 2, 1, 4096, 8);
     attn_data x;
@@ -160,7 +161,7 @@ TEST(few_rows_over_strided_values) {
     attn_data_free(&x);
 }
 
-/* Prefetching for a large tensor must not read another, empty one. */
+/* Prefetching for a large tensor must not read another, empty tensor. */
 TEST(empty_captures_beside_large_ones) {
     attn_spec s =
         corner_spec("tensor t : f32[3]\ntensor u : f32[2]\nscore = score + t[h, q, k] + u[q, k]", 1, 2, 200, 200, 8);
@@ -173,7 +174,8 @@ TEST(empty_captures_beside_large_ones) {
 
 /* ---- Backward ---------------------------------------------------------------------------------------------------- */
 
-/* Gradients by both engines of what is changed before forward, and after it. Tolerance as in test_cpu_backward.c. */
+/* Compares gradients of cpu and ref. `before` changes the data before forward, `after` changes it after forward.
+ * Tolerance as in test_cpu_backward.c. */
 static void corner_backward(const attn_spec *s, void (*before)(attn_data *x), void (*after)(attn_data *x),
                             const char *what) {
     attn_kept want = {{NULL}};
@@ -211,7 +213,8 @@ static void corner_count_down(attn_data *x) {
     x->problem.map_k = (fxa_index_map){.kind = FXA_MAP_AFFINE, .base = 40, .step = -1};
 }
 
-/* Too large for a sum per lane, and no axis keeps lanes apart, or one tensor has one that the other lacks. */
+/* Tensors that are too large for a sum per thread, where no axis separates the threads, or where one tensor has such an
+ * axis and the other does not. */
 TEST(large_captures_with_coordinates_that_count_down) {
     attn_spec s = corner_spec("tensor t : f32[2]\ntensor u : f32[1]\nscore = score + t[h, k] * u[k]", 2, 2, 20, 41, 8);
     s.tensor[0][0] = 2, s.tensor[0][1] = 300000, s.tensor[1][0] = 300000;
@@ -223,7 +226,7 @@ static void corner_lose_lse(attn_data *x) {
     for (int64_t q = 0; q < 20; q += 3) attn_tensor_set(&x->t[FXA_SLOT_LSE], (int64_t[4]){0, 1, q, 0}, -INFINITY);
 }
 
-/* An LSE that a narrower type took for -inf: the rows have no weights, and the sink has none there. */
+/* An LSE that a narrower dtype has rounded to -inf: its rows have no weights, and their sink gets no gradient. */
 TEST(sinks_of_rows_without_an_lse) {
     attn_spec s = corner_spec(NULL, 2, 2, 20, 30, 8);
     s.flags = FXA_SINKS;
@@ -250,7 +253,7 @@ TEST(masks_past_the_room_of_range_analysis) {
 
 /* ---- Scales ------------------------------------------------------------------------------------------------------ */
 
-/* Products that round Q to 16 bits: weights and outputs round once each, half a unit. */
+/* Products that round Q to 16 bits: weights and outputs are rounded once each, by up to half a unit. */
 TEST(scales_of_bf16) {
     static const double scales[] = {0, 0.125, 0.3};
     for (int i = 0; i < 3; i++) {
@@ -266,7 +269,7 @@ TEST(scales_of_bf16) {
 
 /* ---- Workspace --------------------------------------------------------------------------------------------------- */
 
-/* The copy of K that is packed into panels shares a buffer with rows of V, and is larger. */
+/* The copy of K that is packed into panels shares a buffer with rows of V, and is larger than these. */
 static void corner_narrow(const char *isa) {
     static const fxa_dtype dtypes[] = {FXA_F32, FXA_F64, FXA_F16, FXA_BF16};
     for (int i = 0; i < 4 * 3; i++) {
@@ -276,9 +279,9 @@ static void corner_narrow(const char *isa) {
         if (i / 4 == 2) s.d = 3;
         s.dtype = dtypes[i % 4];
         if (!corner_make(&x, &s)) return;
-        /* A score is a sum of d products, off by at most d units of the sum of their magnitudes, which is about d / 4
-         * times the scale 1 / sqrt(d); values are below 1, so O is off by twice that. f16 rounds O once more, bf16 P,
-         * O and the reference's O, half a unit each. */
+        /* A score is a sum of d products, with an error of at most d units of the sum of their magnitudes, which is
+         * about d / 4 times the scale 1 / sqrt(d). Values of V are below 1, so O has at most twice that error. f16
+         * rounds O once more; bf16 rounds P, O and the reference's O, by half a unit each. */
         double units = (int)CORNER_UNITS + 2 * (double)s.d * (sqrt((double)s.d) / 4 + 1);
         corner_check(&x, s.dtype == FXA_BF16 ? 1.5 + units * 0x1p-16 : units + (s.dtype == FXA_F16 ? 0x1p13 : 0), isa);
         attn_data_free(&x);
@@ -287,7 +290,7 @@ static void corner_narrow(const char *isa) {
 
 TEST(values_far_narrower_than_keys_and_wider) { isa_each(corner_narrow); }
 
-/* Each chunk of keys has a dQ of its own; of a long one there are fewer. */
+/* Each chunk of keys has its own copy of dQ, so long queries have fewer chunks. */
 TEST(chunks_of_long_queries_do_not_multiply_them) {
     fxa_context *ctx = attn_context(1);
     for (int64_t sq = 1 << 18; sq <= 1 << 21; sq *= 2) {
@@ -304,7 +307,7 @@ TEST(chunks_of_long_queries_do_not_multiply_them) {
     fxa_context_destroy(ctx);
 }
 
-/* Sums of a gradient's elements take four times what a tensor of 2^62 bytes does. */
+/* The sums of a gradient's elements need four times the bytes of a tensor of 2^62 bytes. */
 TEST(a_workspace_past_every_memory_is_refused) {
     fxa_context *ctx = attn_context(1);
     fxa_program *program = NULL;

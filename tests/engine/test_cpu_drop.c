@@ -10,7 +10,7 @@
 #include "support/guard.h"
 #include "support/set_tests.h"
 
-/* Coordinates of interest: about 0, where counters begin again, and at both ends of the range; else any. */
+/* Returns a coordinate near 0, 2^20 or an end of int32, or any coordinate. */
 static int32_t draw_coordinate(t_rng *rng) {
     static const int64_t about[] = {0, 0, INT32_MAX, INT32_MIN, 1 << 20};
     int64_t which = t_int(rng, 0, 7), x = which < 5 ? about[which] + t_int(rng, -150, 150) : t_int(rng, 0, UINT32_MAX);
@@ -28,7 +28,7 @@ static fxa__cpu_drop draw_row(t_rng *rng) {
                            .q = draw_coordinate(rng)};
 }
 
-/* Draws n keys; `run`: with consecutive coordinates. */
+/* Draws the coordinates of n keys; `run`: consecutive ones. */
 static void draw_keys(t_rng *rng, int32_t *k, int64_t n, bool run) {
     uint32_t at = (uint32_t)draw_coordinate(rng), step = (uint32_t)t_int(rng, 0, 6);
     int64_t gap = t_int(rng, 0, n), how = run ? 0 : t_int(rng, 0, 3);
@@ -40,7 +40,7 @@ static void draw_keys(t_rng *rng, int32_t *k, int64_t n, bool run) {
     }
 }
 
-/* The word that decides about a pair: as a threshold it keeps the pair, just so. */
+/* Returns the random word that decides about a pair. As a threshold, this word just keeps the pair. */
 static uint32_t word_of(const fxa__cpu_drop *row, int32_t k) {
     uint32_t counter[4] = {(uint32_t)k >> 2, (uint32_t)row->q, (uint32_t)row->h, (uint32_t)row->b}, word[4];
     fxa__philox(counter, row->seed, word);
@@ -101,7 +101,7 @@ static void check_set(const fxa__cpu_kernels *kernels) {
 SET_TESTS(drop_f32, sizeof(float), check_set)
 SET_TESTS(drop_f64, sizeof(double), check_set)
 
-/* The dropped share is right, and neighbours are independent. */
+/* The share of dropped pairs is right, and decisions for neighbouring keys are independent. */
 TEST(a_tenth_is_dropped) {
     enum { N = 1000, ROWS = 200 };
     static int32_t k[N], room[N + FXA__CPU_KEEP_ROOM];

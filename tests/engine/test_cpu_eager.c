@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * bf16 products are no worse than attention written out in bf16 ("eager"), where P and dS are stored as bf16 between
- * two matrix products: the RMS error of every result relative to f64 is at most 1.1 times that of a computation that
- * rounds P, dS and the results and is in f64 otherwise. Real ones round more: scores and dP.
+ * bf16 products are no less accurate than attention written out in bf16 ("eager"), where P and dS are stored as bf16
+ * between two matrix products: the RMS error of every result relative to f64 is at most 1.1 times that of a computation
+ * that rounds P, dS and the results and otherwise uses f64. A real eager computation also rounds scores and dP.
  */
 #include "base/dtype.h"
 #include "engine/cpu/cpu.h"
@@ -19,8 +19,7 @@ typedef struct eager_case {
     double *x[4];    /* as f64 */
 } eager_case;
 
-/* Results in f64, or with P, dS and results rounded to bf16. O is always that of its own computation; delta comes from
- * it. */
+/* Results in f64, or with P, dS and results rounded to bf16. Each computation uses its own O, also for delta. */
 typedef struct eager_result {
     double *x[EAGER_RESULTS];
     double *lse;
@@ -67,7 +66,7 @@ static void eager_axpy(double *out, double weight, const double *x, int64_t n) {
     for (int64_t i = 0; i < n; i++) out[i] += weight * x[i];
 }
 
-/* Row q: probabilities p and their number. */
+/* Computes the probabilities p of row q. Returns their number. */
 static int64_t eager_softmax(const eager_case *c, int64_t q, double *p, double *lse) {
     int64_t n = c->causal ? q + 1 : c->s;
     double top = -INFINITY, sum = 0;
@@ -81,7 +80,8 @@ static int64_t eager_softmax(const eager_case *c, int64_t q, double *p, double *
     return n;
 }
 
-/* dO's row sums with O as backward gets it: rounded to bf16, in both computations. */
+/* Computes all results. delta, the sum of dO times O of a row, is computed from O rounded to bf16, as backward receives
+ * it. */
 static void eager_compute(const eager_case *c, bool rounds, eager_result *r) {
     double *p = eager_alloc(c->s, sizeof(double));
     for (int64_t q = 0; q < c->s; q++) {
@@ -104,7 +104,7 @@ static void eager_compute(const eager_case *c, bool rounds, eager_result *r) {
     free(p);
 }
 
-/* The cpu engine; backward gets the exact O and LSE, rounded to their dtypes. */
+/* Runs the cpu engine; backward receives the exact O and LSE, rounded to their dtypes. */
 static void eager_engine(const eager_case *c, const eager_result *exact, eager_result *out) {
     int64_t n = c->s * c->d;
     uint16_t *y[EAGER_RESULTS], *o = eager_alloc(n, sizeof *o);
@@ -170,7 +170,7 @@ TEST(bf16_products_are_no_worse_than_eager) {
             continue;
         }
         eager_check(k->isa, 200, 64, false);
-        eager_check(k->isa, 333, 80, true); /* 1 / sqrt(80) is no power of two */
+        eager_check(k->isa, 333, 80, true); /* the scale 1 / sqrt(80) is no power of two */
         eager_check(k->isa, 257, 128, false);
         eager_check(k->isa, 64, 17, true);
     }

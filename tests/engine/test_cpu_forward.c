@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * The cpu engine's forward pass at shapes around its blocks: every instruction set compared with ref, same bits for any
- * number of threads, any run and any batch, special rows, no access outside of the given buffers. Combinations of
+ * The cpu engine's forward pass at shapes around its blocks: every instruction set compared with ref, the same bits for
+ * any number of threads, any run and any batch, special rows, no access outside of the given buffers. Combinations of
  * features and dtypes are in the conformance test.
  */
 #include "t.h"
@@ -20,7 +20,7 @@ static attn_spec fwd_spec(const char *text, int64_t b, int64_t hq, int64_t hkv, 
     return s;
 }
 
-/* The data outlives the context that its program is parsed in. */
+/* Makes the data of a spec. The data outlives the context in which its program is parsed. */
 static bool fwd_make(attn_data *x, const attn_spec *s, uint64_t salt) {
     fxa_error err;
     fxa_context *ctx = attn_context(1);
@@ -30,7 +30,7 @@ static bool fwd_make(attn_data *x, const attn_spec *s, uint64_t salt) {
     return status == FXA_OK;
 }
 
-/* One run in a context of its own. */
+/* Runs forward once, in a new context. */
 static bool fwd_run(attn_data *x, const char *engine, uint32_t threads) {
     fxa_error err;
     fxa_context *ctx = attn_context(threads);
@@ -42,9 +42,9 @@ static bool fwd_run(attn_data *x, const char *engine, uint32_t threads) {
 
 /* ---- Against the reference ------------------------------------------------------------------------------------- */
 
-/* Relative root mean square of the outputs, and the largest error of an LSE over its size; special values must agree
- * exactly. Bounds: 2e-6 in f32, by the running error of sums in blocks; the size of a score costs |s| 2^-24 beside.
- * bf16 rounds outputs, and some sets weights too, by at most 2^-9 each. */
+/* Compares outputs: the relative root mean square of the differences, and the largest error of an LSE relative to its
+ * size; special values must be equal. Bounds: 2e-6 in f32, by the running error of sums in blocks; a score s adds |s|
+ * 2^-24. bf16 rounds outputs, and some sets also weights, by at most 2^-9 each. */
 static void fwd_compare(attn_data *x, const attn_kept *want, const char *what) {
     double unit = x->problem.q.dtype == FXA_F64 ? 0x1p-53 : 0x1p-24;
     attn_off o = attn_tensor_off(attn_output(x, FXA_FORWARD, 0), want->memory[0]);
@@ -60,7 +60,7 @@ static void fwd_compare(attn_data *x, const attn_kept *want, const char *what) {
         T_FAIL("%s: maximum off by %.3g, allowed %.3g\n", what, max.worst, allowed * fmax(1, size));
 }
 
-/* The cpu engine against the reference, with the data as it stands. */
+/* Compares the cpu engine with the reference on the present data. */
 static void fwd_check(attn_data *x, uint32_t threads, const char *what) {
     attn_kept want = {{NULL}};
     if (fwd_run(x, "ref", 1)) {
@@ -110,7 +110,7 @@ static void fwd_sets_f64(const char *isa) { fwd_against_ref(FXA_F64, isa); }
 TEST(every_set_agrees_with_the_reference_in_f32) { isa_each(fwd_sets_f32); }
 TEST(every_set_agrees_with_the_reference_in_f64) { isa_each(fwd_sets_f64); }
 
-/* Keys that are converted need room for rows of d, however narrow V is: d 512 beside dv 1 to 3. */
+/* The buffer for converted keys must have room for rows of d elements, however narrow V is: d 512 with dv 1 to 3. */
 static void fwd_narrow(const char *isa) {
     for (int i = 0; i < 6; i++) {
         attn_spec s = fwd_spec("mask = k <= q + 200", 1, 2, 1, i < 3 ? 100 : 1 + i % 2, 300, 512, 0);
@@ -133,7 +133,7 @@ TEST(a_set_that_is_none_is_refused_by_name) {
     T_STR(reports[0].engine, "cpu");
     T_INT(reports[0].supported, 0);
     T_HAS(reports[0].reason, "FXA_CPU=mmx");
-    fxa_plan *plan = NULL; /* no other engine takes over in silence */
+    fxa_plan *plan = NULL; /* the plan must be on cpu: no other engine may take over */
     T_STATUS(fxa_plan_create(ctx, &p, &plan, &err), FXA_E_UNSUPPORTED);
     T_HAS(err.text, "FXA_CPU=mmx");
     fxa_context_destroy(ctx);
@@ -142,7 +142,7 @@ TEST(a_set_that_is_none_is_refused_by_name) {
 
 /* ---- The same bits --------------------------------------------------------------------------------------------- */
 
-/* Tiles of several rows, stacked heads, chunks of keys for a tile and for decoding; dropout. */
+/* Makes case i: tiles of several rows, stacked heads, chunks of keys for a tile and for decoding; dropout. */
 static bool fwd_bits_case(attn_data *x, int i) {
     attn_spec s = i == 0   ? fwd_spec(NULL, 2, 4, 4, 300, 300, 24, FXA_CAUSAL)
                   : i == 1 ? fwd_spec("score = score * 0.5\nmask = q // 64 == k // 64", 1, 6, 2, 50, 400, 16, 0)
@@ -191,7 +191,7 @@ TEST(a_hundred_runs_give_the_same_bits) {
     attn_data_free(&x);
 }
 
-/* A batch entry gives the same bits alone and among others. */
+/* A batch entry has the same bits alone and in a batch. */
 TEST(the_batch_around_does_not_matter) {
     for (int i = 0; i < 2; i++) {
         attn_spec s = i ? fwd_spec(NULL, 3, 4, 2, 2, 5000, 16, 0) : fwd_spec(NULL, 3, 4, 2, 210, 300, 16, FXA_CAUSAL);
@@ -200,7 +200,7 @@ TEST(the_batch_around_does_not_matter) {
         if (!fwd_make(&all, &s, 9)) return;
         s.b = 1;
         if (!fwd_make(&one, &s, 9)) return;
-        for (int j = 0; j < 3; j++) { /* the second of three */
+        for (int j = 0; j < 3; j++) { /* the second of three batch entries */
             int64_t n = attn_tensor_places(&one.t[inputs[j]]);
             for (int64_t e = 0; e < n; e++) attn_set(&one.t[inputs[j]], e, attn_get(&all.t[inputs[j]], n + e));
         }
@@ -213,7 +213,7 @@ TEST(the_batch_around_does_not_matter) {
     }
 }
 
-/* V is multiplied as it lies, or packed where its rows are not aligned: the same bits, with NaN behind a mask too. */
+/* V is read in place, or packed if its rows are not aligned: both give the same bits, also with NaN behind a mask. */
 TEST(where_v_lies_does_not_matter) {
     for (int i = 0; i < 4; i++) {
         attn_spec s = fwd_spec(i & 2 ? "mask = k != 77" : NULL, 1, 2, 1, 100, 300, 64, FXA_CAUSAL);
@@ -240,7 +240,7 @@ TEST(where_v_lies_does_not_matter) {
 /* ---- Special rows ----------------------------------------------------------------------------------------------- */
 
 TEST(rows_without_keys_and_large_finite_masks) {
-    for (int64_t sq = 1; sq <= 120; sq += 119) { /* both ways to do an item */
+    for (int64_t sq = 1; sq <= 120; sq += 119) { /* decoding (1 row) and tiles (120 rows) */
         attn_spec s = fwd_spec("mask = q % 3 != 0 && k > 290", 1, 2, 2, sq, 300, 8, 0);
         fwd_check_spec(&s, 1, 2, "masked rows");
         s = fwd_spec("score = q % 2 == 0 ? -1e30 : score", 1, 2, 2, sq, 300, 8, 0);
@@ -250,7 +250,7 @@ TEST(rows_without_keys_and_large_finite_masks) {
     }
 }
 
-/* NaN and infinities stay in the rows that they belong to; where a key is not attended they are nowhere. */
+/* NaN and infinities affect only the rows that attend to them; in a key that no row attends to, they have no effect. */
 TEST(nan_and_infinity_stay_where_they_belong) {
     for (int64_t sq = 6; sq <= 126; sq += 120) {
         attn_spec s = fwd_spec("mask = k != 17 && (k != 18 || q % 4 == 1)", 1, 2, 2, sq, 300, 8, 0);
@@ -259,7 +259,7 @@ TEST(nan_and_infinity_stay_where_they_belong) {
         attn_set(&x.t[FXA_SLOT_Q], 3 * 8 + 2, NAN);  /* row 3 */
         attn_set(&x.t[FXA_SLOT_K], 17 * 8 + 1, NAN); /* a key that no row attends to */
         attn_set(&x.t[FXA_SLOT_V], 17 * 8 + 1, INFINITY);
-        attn_set(&x.t[FXA_SLOT_V], 18 * 8 + 4, INFINITY); /* one that some rows do */
+        attn_set(&x.t[FXA_SLOT_V], 18 * 8 + 4, INFINITY); /* a key that some rows attend to */
         fwd_check(&x, 2, "NaN in Q, masked keys");
         attn_data_free(&x);
         s = fwd_spec("score = q == 2 && k == 280 ? inf : q == 4 && k == 5 ? nan : score", 1, 1, 1, sq, 300, 8, 0);
@@ -267,9 +267,9 @@ TEST(nan_and_infinity_stay_where_they_belong) {
     }
 }
 
-/* Rows with several strips in a block, of which a few columns are not attended: they go through the softmax together.
- * NaN and infinities of keys that a gap leaves out do not count, those in the last strip of a row do; dropout knows a
- * pair by its coordinates, wherever it lies. */
+/* Rows with several strips in a block, in which a few columns are not attended: the strips go through the softmax
+ * together. NaN and infinities of keys in a gap do not count, those in the last strip of a row do; dropout identifies a
+ * pair by its coordinates, wherever the pair is stored. */
 static void fwd_strips(const char *isa) {
     static const char *const texts[] = {
         "mask = k % 80 < 20 && (q + k) % 7 != 0",
@@ -286,7 +286,7 @@ static void fwd_strips(const char *isa) {
         if (i % 2) s.dropout_p = 0.4;
         if (i >= 9) s.dtype = i < 12 ? FXA_F64 : FXA_BF16;
         if (!fwd_make(&x, &s, (uint64_t)i)) return;
-        if (i >= 6 && i < 12 && i % 3 < 2) { /* the way of outputs that are not finite */
+        if (i >= 6 && i < 12 && i % 3 < 2) { /* the code path for outputs that are not finite */
             attn_set(&x.t[FXA_SLOT_V], 19 * s.d + 3, INFINITY);
             attn_set(&x.t[FXA_SLOT_V], 499 * s.d + 5, -INFINITY);
             attn_set(&x.t[FXA_SLOT_V], 60 * s.d + 7, NAN);
@@ -299,7 +299,8 @@ TEST(rows_with_several_strips_of_a_block) { isa_each(fwd_strips); }
 
 /* ---- Block sizes ------------------------------------------------------------------------------------------------- */
 
-/* n is the largest multiple of `step` with n * bytes_each within `bytes`, but for its bounds. */
+/* Checks that n is the largest multiple of `step` with n * bytes_each <= bytes, except at its limits `least` and
+ * `most`. */
 static void fwd_check_fill(const char *what, int64_t n, int64_t step, int64_t bytes_each, int64_t bytes, int64_t least,
                            int64_t most) {
     if (n < least || n > most) T_FAIL("%s: %d, not %d..%d\n", what, (int)n, (int)least, (int)most);
@@ -308,8 +309,8 @@ static void fwd_check_fill(const char *what, int64_t n, int64_t step, int64_t by
     if (n < most && (n + step) * bytes_each <= bytes) T_FAIL("%s: %d leave room for more\n", what, (int)n);
 }
 
-/* Packed keys fill 256 KiB, half of that where the mask is classified or a set takes many rows; the rows of Q in a tile
- * fill 384 KiB. */
+/* Packed keys fill 256 KiB, or half of that if the mask is classified or the instruction set uses many rows; the rows
+ * of Q in a tile fill 384 KiB. */
 TEST(blocks_fill_the_caches) {
     static const int64_t widths[] = {1, 8, 40, 64, 128, 200, 256, 512};
     bool usable;
@@ -332,10 +333,10 @@ TEST(blocks_fill_the_caches) {
     }
 }
 
-/* ---- Nothing outside of the buffers ----------------------------------------------------------------------------- */
+/* ---- No access outside of the buffers ---------------------------------------------------------------------------- */
 
-/* Runs a plan with every buffer, the workspace too, against a forbidden page; odd sizes, all dtypes. A wrong access
- * ends the test with a signal. */
+/* Runs a plan with every buffer, including the workspace, next to an inaccessible page; odd sizes, all dtypes. A wrong
+ * access ends the test with a signal. */
 static void fwd_run_guarded(fxa_dtype dtype, int64_t sq, int64_t sk, int64_t d, bool at_end) {
     attn_spec s = fwd_spec(NULL, 1, 2, 1, sq, sk, d, FXA_CAUSAL | FXA_BOTTOM_RIGHT);
     attn_data x;

@@ -2,8 +2,8 @@
  *
  * The cpu engine's kernels, in every instruction set of this machine, compared with simple loops in double: products,
  * rows and mask bits (storage and decoding are in test_cpu_storage.c), in random sizes with all remainders, with NaN
- * and infinities. Operands end at an inaccessible page, and memory around a result must not change. Missing sets are
- * skipped by name.
+ * and infinities. Operands end at an inaccessible page, and memory around a result must not change. Missing instruction
+ * sets are skipped by name.
  */
 #include "t.h"
 #include "base/dtype.h"
@@ -16,9 +16,9 @@
 
 static int64_t round_up(int64_t n, int64_t unit) { return (n + unit - 1) / unit * unit; }
 
-/* One product of x [n,d] or its transpose, packed or as it lies, with A as rows or columns, with or without beta; now
- * and then it begins inside the first panel, at column `skip`, and ends there. What fills C up to a whole panel may be
- * left alone. */
+/* Tests one product with x [n,d] or its transpose, packed or read in place, with A by rows or by columns, with or
+ * without beta. Sometimes the product starts and ends inside the first panel, at column `skip`. Elements of C between
+ * its end and the end of the last panel may have any value. */
 static void check_gemm(const fxa__cpu_kernels *k, t_rng *rng) {
     bool transposed = t_int(rng, 0, 1), by_columns = t_int(rng, 0, 1), scaled = t_int(rng, 0, 1);
     int64_t skip = k->nr_step < k->nr && t_int(rng, 0, 3) == 0 ? k->nr_step : 0;
@@ -65,7 +65,7 @@ static void check_products(const fxa__cpu_kernels *k) {
     for (int i = 0; i < t_scaled(150); i++) check_gemm(k, &rng);
 }
 
-/* Panels hold what they must, zeroes included, and nothing else is written. */
+/* Panels contain the expected elements, zeroes included, and nothing else is written. */
 static void check_panels(const fxa__cpu_kernels *k) {
     t_rng rng = {t_seed()};
     for (int round = 0; round < t_scaled(150); round++) {
@@ -117,7 +117,7 @@ static void check_softmax_row(const fxa__cpu_kernels *k, t_rng *rng, int64_t n) 
     for (int64_t i = 0; i < n; i++) {
         double x = real_at(k, s.data, i), want = exp(x - top), y = real_at(k, e.data, i);
         if (x - top < -1e20) T_SAME(y, 0.0);
-        /* The difference and its product with log2(e) round; the function itself is good to 3 units. */
+        /* the difference and its product with log2(e) are rounded; the function itself has an error of up to 3 units */
         else
             T_NEAR(y, want, want * (2 * fabs(x - top) + 6) * u);
         sum += y;
@@ -127,7 +127,7 @@ static void check_softmax_row(const fxa__cpu_kernels *k, t_rng *rng, int64_t n) 
     guard_close(&e);
 }
 
-/* The reference has more digits than real: next to it nothing of them is lost. */
+/* The reference has more digits than the compute type, so its own rounding is negligible. */
 static void check_probability_row(const fxa__cpu_kernels *k, t_rng *rng, int64_t n) {
     guard s = reals_open(k, rng, n), p = guard_open(s.size);
     double lse = t_int(rng, 0, 1) ? t_real(rng, -9, 9) : t_real(rng, -1e6, 1e6), u = real_unit(k);
@@ -146,7 +146,7 @@ static void check_probability_row(const fxa__cpu_kernels *k, t_rng *rng, int64_t
     guard_close(&p);
 }
 
-/* The sums of gemm, to the bit. */
+/* Dot products of rows equal those of gemm bit by bit. */
 static void check_rows_dot(const fxa__cpu_kernels *k, t_rng *rng, int64_t n) {
     int64_t m = t_int(rng, 1, 40), ld = n + t_int(rng, 0, 3), nr = k->nr, panels = (m + nr - 1) / nr * nr;
     guard x = reals_open(k, rng, m * ld), y = reals_open(k, rng, m * ld), out = guard_open((size_t)m * k->real_size);
@@ -197,13 +197,13 @@ static void check_rows(const fxa__cpu_kernels *k) {
     }
 }
 
-/* NaN anywhere: ignored by the largest, kept by exp, and no lane but its own. Overflow is infinite. */
+/* A NaN anywhere is ignored by the maximum, propagated by exp, and affects no other lane. Overflow gives infinity. */
 static void check_special_rows(const fxa__cpu_kernels *k) {
     enum { N = 37 };
     for (int64_t at = 0; at < N; at++) {
         guard s = guard_open(N * k->real_size);
         for (int64_t i = 0; i < N; i++) real_put(k, s.data, i, i == at ? NAN : -1);
-        if (k->real_size == sizeof(float)) ((uint32_t *)(void *)s.data)[at] = 0xff812345u; /* NaN with low bits set */
+        if (k->real_size == sizeof(float)) ((uint32_t *)(void *)s.data)[at] = 0xff812345u; /* a NaN with low bits set */
         T_SAME(row_max(k, s.data, N), -1);
         T_CHECK(isnan(row_exp(k, s.data, N, 0)));
         for (int64_t i = 0; i < N; i++) {
@@ -233,7 +233,7 @@ SET_TESTS(kernels_f64, sizeof(double), check_kernels)
 
 /* ---- Masks as bits ----------------------------------------------------------------------------------------------- */
 
-/* Signs of a row to bits, and bits back to a row, at every length and place; nothing past n is touched. */
+/* Signs of a row as bits, and bits as a row, at every length and offset; elements past n do not change. */
 static void bits_check(const fxa__cpu_kernels *k) {
     enum { N = 150, FIRST = 64 };
     t_rng rng = {t_seed()};
@@ -262,7 +262,7 @@ static void bits_check(const fxa__cpu_kernels *k) {
 SET_TESTS(bits_f32, 4, bits_check)
 SET_TESTS(bits_f64, 8, bits_check)
 
-/* FXA_CPU names a kernel set; invalid values are reported. */
+/* FXA_CPU selects a kernel set by name; invalid names are reported. */
 TEST(select_by_name) {
     char reason[256] = "";
     bool usable;
@@ -282,7 +282,7 @@ TEST(select_by_name) {
     T_REQUIRE(unsetenv("FXA_CPU") == 0);
     k = fxa__cpu_select(sizeof(float), FXA_F32, reason, sizeof reason);
     T_REQUIRE(k != NULL);
-    if (fxa__cpu_set(1, sizeof(float), &usable)) T_CHECK(strcmp(k->isa, "scalar") != 0); /* else it is the only set */
+    if (fxa__cpu_set(1, sizeof(float), &usable)) T_CHECK(strcmp(k->isa, "scalar") != 0); /* unless it is the only set */
     T_CHECK(fxa__cpu_select(sizeof(float), FXA_F32, reason, sizeof reason) == k);
 }
 

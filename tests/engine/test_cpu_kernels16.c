@@ -1,7 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * Kernel sets that multiply in bf16: products of rows and of decoding, special values, nothing accessed outside. Panels
- * and selection are in test_cpu_panels16.c. Runs twice: with the processor's instructions if it has them, and emulated.
+ * Kernel sets that multiply in bf16: products of rows and of decoding, special values, no access outside of operands.
+ * Panels and the selection of sets are in test_cpu_panels16.c. Runs twice: with the processor's instructions if it has
+ * them, and emulated.
  */
 #include "k16_rig.h"
 #include "support/guard.h"
@@ -28,7 +29,7 @@ static void k16_gemm_pairs(const fxa__cpu_kernels *k, int64_t m, int64_t n, int6
 /* ---- Products ---------------------------------------------------------------------------------------------------- */
 
 typedef struct k16_case {
-    int64_t m, n, k, rs, cs, ldc, skip; /* skip: rows of the panels before k begins */
+    int64_t m, n, k, rs, cs, ldc, skip; /* skip: number of rows of the panels before k starts */
     bool beta;
 } k16_case;
 
@@ -46,7 +47,8 @@ static k16_case k16_draw(t_rng *rng, int64_t nr) {
     return c;
 }
 
-/* Products of bf16 are exact in f32; each of the k + 2 additions may be off by a unit of a partial sum. */
+/* Checks a product. Products of bf16 are exact in f32; each of the k + 2 additions may err by a unit of a partial
+ * sum. */
 static void k16_check_product(const fxa__cpu_kernels *kernels, const k16_case *c, const float *beta) {
     int64_t wide = (c->n + kernels->nr - 1) / kernels->nr * kernels->nr, outside = 0;
     double worst = 0;
@@ -78,7 +80,7 @@ TEST(products_are_those_of_rounded_factors) {
             k16_case c = k16_draw(&rng, k.nr);
             int64_t rows = c.skip + c.k + t_int(&rng, 0, 3);
             for (int64_t i = 0; i < 128; i++) beta[i] = t_int(&rng, 0, 1) ? 1 : (float)t_real(&rng, 0, 1);
-            k16_canaries(k16_panels); /* a NaN wherever nothing was packed */
+            k16_canaries(k16_panels); /* unpacked elements are NaN */
             k.micro.pack_n(k16_panels, k16_x, c.n, rows, c.n);
             k16_canaries(k16_c);
             int64_t wide = (c.n + k.nr - 1) / k.nr * k.nr;
@@ -91,7 +93,7 @@ TEST(products_are_those_of_rounded_factors) {
     }
 }
 
-/* Rows of pairs as panels have them, and zeroes up to whole vectors; a row-major A may be rounded in place. */
+/* Rows of pairs as panels hold them, with zeroes up to whole vectors; a row-major A may be rounded in place. */
 static void k16_check_pairs(const fxa__cpu_kernels *k, const k16_case *c, int64_t step, int64_t shift) {
     int64_t filled = (c->k + 31) / 32 * 16, wrong = 0, outside = 0;
     for (int64_t i = 0; i < c->m; i++)
@@ -120,7 +122,7 @@ TEST(rounding_and_product_may_be_apart) {
             int64_t step = (c.k + 31) / 32 * 16 + 16 * t_int(&rng, 0, 3), shift = -1;
             const void *from = k16_a;
             k16_canaries(k16_pairs);
-            if (c.cs == 1 && t_int(&rng, 0, 1)) { /* in place, at an offset of some words */
+            if (c.cs == 1 && t_int(&rng, 0, 1)) { /* in place, at an offset of some 32-bit words */
                 shift = 16 * t_int(&rng, 0, 2);
                 step = (c.k + 31) / 32 * 32 + shift;
                 for (int64_t i = 0; i < c.m; i++)
@@ -161,7 +163,7 @@ TEST(transposes_are_added_inside_alone) {
     }
 }
 
-/* All m against all n at one k: remainders of every micro-kernel. */
+/* All m and n for one k: the remainders of every micro-kernel. */
 TEST(products_of_all_small_sizes) {
     t_rng rng = {t_seed() + 1};
     k16_fill(k16_a, K16_FLOATS, &rng);
@@ -189,7 +191,7 @@ TEST(special_values_reach_their_row_and_column) {
         k16_a[5 * K + 3] = INFINITY;
         k16_a[13 * K + 0] = 0x1p-127f; /* flushed */
         k16_x[4 * N + 39] = -INFINITY;
-        k16_x[8 * N + 7] = 0x1p-133f; /* bf16 has it, products do not */
+        k16_x[8 * N + 7] = 0x1p-133f; /* a subnormal bf16, which products read as 0 */
         k.micro.pack_n(k16_panels, k16_x, N, K, N);
         k16_gemm(&k, M, N, K, k16_a, K, 1, k16_panels, K * k.nr, k16_c, WIDE, NULL);
         for (int64_t i = 0; i < M; i++)
@@ -200,7 +202,7 @@ TEST(special_values_reach_their_row_and_column) {
                 if (i == 2) want = NAN;
                 T_SAME((double)k16_c[i * WIDE + j], want);
             }
-        T_SAME((double)k16_c[N], 0); /* columns past n are those of zeroes */
+        T_SAME((double)k16_c[N], 0); /* columns past n have products of zeroes */
     }
 }
 
@@ -220,7 +222,8 @@ TEST(nothing_to_sum_leaves_zero_or_beta) {
 
 /* ---- Decode ------------------------------------------------------------------------------------------------------ */
 
-/* Queries and keys of bf16: as products, and the same for every row and key alone as together. */
+/* Dot products of bf16 queries and keys equal those of gemm, and each row and key has the same bits alone and
+ * together. */
 TEST(dots_of_all_small_sizes) {
     static uint16_t stored[80 * 150];
     t_rng rng = {t_seed() + 2};

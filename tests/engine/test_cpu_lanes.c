@@ -2,10 +2,10 @@
  *
  * Threads of the backward pass never add to the same element of a partial sum. Random programs load one tensor at
  * several places with permuted, shifted, reversed and folded coordinates, with coordinate maps of every kind, at sizes
- * that take each way of partitioning: one sum for all threads, one for each, none; by batch entry, head and chunk;
- * pages. First by counting: from every pair's elements, no two threads may touch one element of a shared sum, and no
- * two pairs one of a gradient written without a sum. Then by running: same bits with any number of threads.
- * ThreadSanitizer detects a race in the second part even if the bits agree.
+ * that cover each way of partitioning: one sum for all threads, one for each, none; by batch entry, head and chunk;
+ * pages. The first part counts: of the elements of all pairs, no two threads may add to one element of a shared sum,
+ * and no two pairs to one element of a gradient written without a sum. The second part runs: the same bits with any
+ * number of threads. ThreadSanitizer detects a race in the second part even if the bits agree.
  */
 #include "engine/cpu/cpu_backward.h"
 #include "support/attn_data.h"
@@ -13,11 +13,11 @@
 
 /* ---- Programs ---------------------------------------------------------------------------------------------------- */
 
-enum { LANES_B, LANES_H, LANES_Q, LANES_K, LANES_COORDS }; /* inputs, in the order of fxa_input */
+enum { LANES_B, LANES_H, LANES_Q, LANES_K, LANES_COORDS }; /* coordinates, in the order of fxa_input */
 enum { LANES_PLAIN, LANES_PLUS, LANES_BACK, LANES_HALF, LANES_DISTANCE, LANES_ZERO, LANES_FORMS };
 enum { LANES_LOADS = 3, LANES_RANK = 4 };
 
-/* An index: a coordinate, or something made of it. */
+/* An index of a load: a coordinate, or an expression of a coordinate. */
 typedef struct lanes_index {
     int form, coord;
 } lanes_index;
@@ -66,7 +66,7 @@ static void lanes_write(lanes_program *p) {
         }
 }
 
-/* Mostly coordinates as they are: the first load draws them, the others often permute them. */
+/* Draws a program. The first load usually has plain coordinates as indices; later loads often permute these. */
 static lanes_program lanes_draw(t_rng *rng) {
     lanes_program p = {.rank = (int)t_int(rng, 1, LANES_RANK), .loads = (int)t_int(rng, 1, LANES_LOADS)};
     int order[LANES_COORDS] = {LANES_B, LANES_H, LANES_Q, LANES_K};
@@ -86,8 +86,8 @@ static lanes_program lanes_draw(t_rng *rng) {
 
 /* ---- Shapes and maps --------------------------------------------------------------------------------------------- */
 
-/* D of 512 makes blocks short, so that few keys are several chunks. Tensors are large enough for one sum (over 2^18
- * elements), or small. */
+/* Draws a shape. D of 512 makes blocks short, so that few keys are several chunks. Tensors are large enough for one
+ * shared sum (over 2^18 elements), or small. */
 static attn_spec lanes_shape(t_rng *rng, const lanes_program *program) {
     static const int64_t sizes[LANES_RANK][LANES_RANK] = {{300000}, {520, 520}, {270, 200, 5}, {200, 190, 3, 3}};
     attn_spec s = {.b = t_int(rng, 1, 3), .hkv = t_int(rng, 1, 3), .sq = t_int(rng, 1, 5), .d = 512, .dv = 8};
@@ -97,7 +97,7 @@ static attn_spec lanes_shape(t_rng *rng, const lanes_program *program) {
     s.hq = s.hkv * t_int(rng, 1, 2);
     s.sk = t_int(rng, 0, 2) ? t_int(rng, 192, 260) : t_int(rng, 1, 40);
     if (t_int(rng, 0, 5) == 0) s.page_size = 16;
-    if (t_int(rng, 0, 5) == 0) s.flags = FXA_BOTTOM_RIGHT; /* rows that begin anywhere, also below 0 */
+    if (t_int(rng, 0, 5) == 0) s.flags = FXA_BOTTOM_RIGHT; /* coordinates of rows start anywhere, also below 0 */
     for (int i = 0; i < rank; i++) {
         int64_t size = sizes[rank - 1][(i + turn) % rank];
         s.tensor[0][i] = large ? size + t_int(rng, 0, 3) : t_int(rng, 1, size < 20 ? size : 20);
@@ -106,7 +106,8 @@ static attn_spec lanes_shape(t_rng *rng, const lanes_program *program) {
     return s;
 }
 
-/* One of the ways in which coordinates may follow from indices; some send two indices to one coordinate, or below 0. */
+/* Returns one of the ways in which coordinates may follow from indices; some maps give two indices the same coordinate,
+ * or coordinates below 0. */
 static fxa_index_map lanes_map(t_rng *rng, int64_t n) {
     fxa_index_map map = {.kind = FXA_MAP_AFFINE};
     switch (t_int(rng, 0, 9)) {
@@ -118,7 +119,7 @@ static fxa_index_map lanes_map(t_rng *rng, int64_t n) {
     case 2: map.base = n - 1, map.step = -1; break;
     case 3:
         map.kind = FXA_MAP_SEGMENTS, map.n_segments = 2;
-        map.segment[1] = (fxa_segment){(n + 1) / 2, 0, 1}; /* the second half lies over the first */
+        map.segment[1] = (fxa_segment){(n + 1) / 2, 0, 1}; /* the second half has the coordinates of the first */
         if (n < 2) map.n_segments = 1;
         break;
     default: break; /* identity */
@@ -158,14 +159,14 @@ static int64_t lanes_element(const lanes_count *c, const lanes_index *index, con
     return element;
 }
 
-/* Equal loads are one load. */
+/* Returns true for the first of equal loads, which count as one load. */
 static bool lanes_is_first(const lanes_program *p, int load) {
     for (int i = 0; i < load; i++)
         if (memcmp(p->index[i], p->index[load], sizeof p->index[i]) == 0) return false;
     return true;
 }
 
-/* Marks the elements to which a pair adds. */
+/* Marks the elements that a pair adds to as written by thread `lane`. */
 static void lanes_touch(lanes_count *c, int64_t lane, const int32_t *at) {
     for (int i = 0; i < c->program->loads; i++) {
         if (!lanes_is_first(c->program, i)) continue;
@@ -208,7 +209,7 @@ static void lanes_note(lanes_paths *paths, const fxa__back_shares *cut, const fx
     if (many && (cut->shared & 1)) paths->by[cut->lane_axes & axes]++;
 }
 
-/* Returns the shape as a problem without data, which partitioning does not need. */
+/* Returns the shape as a problem without data, because partitioning needs no data. */
 static fxa_problem lanes_problem(const attn_spec *s, fxa_program *program, fxa_capture *capture) {
     fxa_problem p = attn_spec_problem(s);
     p.pass = FXA_BACKWARD;
@@ -268,7 +269,7 @@ TEST(lanes_never_meet) {
 
 /* ---- By running -------------------------------------------------------------------------------------------------- */
 
-/* Backward with that many threads in a context of its own: always the bits of kept. */
+/* Runs backward in a new context with that many threads: the bits must equal those in *kept. */
 static void lanes_run(const attn_spec *s, uint64_t seed, uint32_t threads, attn_kept *kept) {
     fxa_error err = {0};
     fxa_context *ctx = NULL;
@@ -299,7 +300,7 @@ static void lanes_compare(attn_spec *s, uint64_t seed) {
     attn_drop(&kept);
 }
 
-/* The loads that once met; lanes by chunk, by head, by batch entry. */
+/* Loads whose threads have collided in the past; threads divided by chunk, by head, by batch entry. */
 TEST(permuted_loads_give_the_same_bits) {
     static const struct {
         const char *loads;

@@ -1,9 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * V near the limit of its type in the cpu engine, compared with ref: sums of weights times V overflow before they are
- * divided by the sum of weights, while O does not. In tiles and in decoding, with one and several chunks of keys, and
- * with everything else in a row: small features, sinks, dropout, masks, non-finite values with weight 0, accumulation
- * into O. And gradients, which have no such quotient, as long as their sums do not overflow.
+ * V near the limit of its dtype in the cpu engine, compared with ref: sums of weights times V overflow before they are
+ * divided by the sum of weights, although O does not. Tested in tiles and in decoding, with one and several chunks of
+ * keys, and with other features in the same row: small elements, sinks, dropout, masks, non-finite values with weight
+ * 0, accumulation into O. Also tests gradients, which are not quotients, as long as their sums do not overflow.
  */
 #include "t.h"
 
@@ -11,8 +11,8 @@
 
 #include <float.h>
 
-/* Kinds of V: all at the maximum; signs by key, so that sums alternate; signs by half, so that sums go far out and
- * return; random signs; the last with features of ordinary and of tiny values. */
+/* Kinds of V: all at the maximum; signs that alternate by key, so that sums alternate; signs by half, so that sums
+ * become large and return; random signs; and the last with elements of ordinary and of tiny values. */
 typedef enum large_kind { LARGE_EQUAL, LARGE_TURNS, LARGE_HALVES, LARGE_DRAWN, LARGE_BESIDE, LARGE_KINDS } large_kind;
 static const char *const large_kinds[] = {"equal", "turns", "halves", "drawn", "beside others"};
 
@@ -20,13 +20,13 @@ typedef struct large_case {
     const char *name, *text;
     int64_t sq, sk;
     uint32_t flags;
-    double dropout_p, share; /* V is this share of the largest number */
+    double dropout_p, share; /* share: V is this share of the largest number of its dtype */
     uint32_t page_size;
-    bool spoiled; /* keys 5, 14, 23, ... have a V that is not finite */
+    bool spoiled; /* keys 5, 14, 23, ... have a non-finite V */
 } large_case;
 
 static double large_end(fxa_dtype dtype) {
-    /* of f64, a little less: the reference's sums are f64 too, and round */
+    /* a little less for f64, because the reference's sums are f64 too, and round */
     return dtype == FXA_BF16 ? 0x1.fep127 : dtype == FXA_F64 ? DBL_MAX * 0.999 : (double)FLT_MAX;
 }
 
@@ -55,8 +55,9 @@ static void large_fill(attn_data *x, const large_case *c, large_kind kind) {
                 }
 }
 
-/* 40 units, as in test_cpu_corners.c, and what sums add of keys (docs/numerics.md), times numbers as large as those of
- * the column. Of bf16 weights may be rounded before they are multiplied, by half a unit, and O is, by another. */
+/* Returns the tolerance: 40 units, as in test_cpu_corners.c, and what sums over keys add (docs/numerics.md), times the
+ * largest magnitude of the column. For bf16, weights may be rounded before they are multiplied, by half a unit, and O
+ * is rounded by another half. */
 static double large_allowed(const large_case *c, fxa_dtype dtype, large_kind kind, double most, int64_t d) {
     double keys = (double)c->sk, units = 40 + (kind == LARGE_EQUAL ? keys : 2 * sqrt(keys));
     bool small = kind == LARGE_BESIDE && (d % 4 == 1 || d % 4 == 2) && !(c->flags & FXA_ACCUMULATE_O);
@@ -64,7 +65,7 @@ static double large_allowed(const large_case *c, fxa_dtype dtype, large_kind kin
     return size * (dtype == FXA_BF16 ? 0x1p-8 : units * (dtype == FXA_F64 ? 0x1p-53 : 0x1p-24));
 }
 
-/* O of both engines. What a reference of f64 rounds to infinity has to be infinite. */
+/* Compares O of both engines. A value that f64 rounds to infinity in the dtype must be infinite. */
 static void large_compare(const attn_data *x, attn_kept *want, const large_case *c, large_kind kind) {
     const attn_tensor *o = &x->t[FXA_SLOT_O];
     attn_tensor wanted = *o;
@@ -109,7 +110,7 @@ static bool large_make(attn_data *x, const large_case *c, fxa_dtype dtype, large
     return true;
 }
 
-/* A result that is there already, of the same size: where rows are joined with it. */
+/* Fills O and LSE with an existing result of the same size, for rows that are merged with it. */
 static void large_before(attn_data *x, const large_case *c) {
     attn_tensor *o = &x->t[FXA_SLOT_O], *lse = &x->t[FXA_SLOT_LSE];
     if (!(c->flags & FXA_ACCUMULATE_O)) return;
@@ -157,7 +158,7 @@ TEST(masks) {
     large_all(&(large_case){.name = "decoding, bits", .text = "mask = k % 3 == 0", .sq = 1, .sk = 3000, .share = 1});
 }
 
-/* The reference's rule: a weight of 0 contributes nothing, whatever V holds. */
+/* As in the reference, a weight of 0 contributes nothing, whatever V contains. */
 TEST(beside_what_is_not_finite) {
     static const char text[] = "mask = k % 9 != 5", penalty[] = "score = k % 9 == 5 ? -1e6 : score";
     large_all(&(large_case){.name = "masked", .text = text, .sq = 40, .sk = 700, .share = 1, .spoiled = true});
@@ -166,14 +167,14 @@ TEST(beside_what_is_not_finite) {
     large_all(&(large_case){.name = "penalty", .text = penalty, .sq = 1, .sk = 3000, .share = 1, .spoiled = true});
 }
 
-/* Infinities of V that have weight are those of O, in their columns and rows alone. */
+/* Infinities of V with a positive weight make O infinite, only in their columns and rows. */
 TEST(beside_infinities_with_weight) {
     static const char text[] = "mask = k % 9 != 5 || q % 2 == 1";
     large_all(&(large_case){.name = "odd rows", .text = text, .sq = 41, .sk = 300, .share = 1, .spoiled = true});
     large_all(&(large_case){.name = "decoding", .text = text, .sq = 2, .sk = 300, .share = 1, .spoiled = true});
 }
 
-/* A chunk whose weight among all is 1e-300 and whose V is infinite: of that weight divided by 2^64 nothing is left. */
+/* A chunk of keys with infinite V and a total weight of 1e-300: that weight divided by 2^64 underflows to 0. */
 TEST(infinities_in_chunks_of_little_weight) {
     static const char text[] = "score = k < 3100 ? 0.0 : -690.0; mask = k % 9 != 5 || k >= 3100";
     static const fxa_dtype dtypes[] = {FXA_BF16, FXA_F32, FXA_F64};
@@ -199,8 +200,8 @@ TEST(sinks) {
     large_all(&(large_case){.name = "sink, decoding", .sq = 1, .sk = 3000, .flags = FXA_SINKS, .share = 1});
 }
 
-/* A third of the largest, times what dropout makes of it; and of the largest also what is beyond, which has to be
- * infinite. (Of f64, sums of the reference leave the range too.) */
+/* V is a third of the largest number, times the factor of dropout; with the largest number, results beyond it must be
+ * infinite. (For f64, sums of the reference overflow too.) */
 TEST(dropout) {
     large_case c = {.name = "dropout", .sq = 40, .sk = 700, .flags = FXA_DROPOUT, .dropout_p = 0.5, .share = 0.33};
     large_all(&c);
@@ -217,8 +218,8 @@ TEST(results_that_are_there) {
 
 /* ---- Backward ---------------------------------------------------------------------------------------------------- */
 
-/* dO so small that dO V, and what is summed of it, stays in the range. Tolerance as in test_cpu_backward.c, but where
- * dP and delta are the same, and what is left of them is rounding; of bf16 only what is finite is asked. */
+/* dO is so small that dO V and its sums do not overflow. Tolerance as in test_cpu_backward.c, except where dP and delta
+ * are equal and only their rounding errors remain. For bf16 only finiteness is tested. */
 TEST(gradients_of_large_values) {
     static const fxa_dtype dtypes[] = {FXA_BF16, FXA_F32};
     large_case c = {.name = "gradients", .sq = 40, .sk = 300, .share = 1};

@@ -18,9 +18,11 @@
 #include <stdlib.h>
 #include <string.h>
 
-/* ---- One tape against the evaluator ------------------------------------------------------------------------------ */
+/* ---- Row bytecode compared with the evaluator
+ * --------------------------------------------------------------------- */
 
-/* Rows that repeat the one before, move on by a little, or all by the same, so that a range may pass all columns. */
+/* Draws rows that equal the preceding row, advance by a little, or all advance by the same amount, so that a range may
+ * cross all columns. */
 static void mask_draw_rows(tape_case *c, uint64_t *rng) {
     int64_t kind = attn_int(rng, 0, 3), stride = attn_int(rng, -100, 100);
     for (int64_t r = 1; r < c->rows && kind > 0; r++) {
@@ -29,7 +31,7 @@ static void mask_draw_rows(tape_case *c, uint64_t *rng) {
     }
 }
 
-/* Rows row..row+n, in memory of exactly that size. */
+/* Evaluates rows row..row+n of the mask, in memory of exactly that size, and compares them. */
 static bool mask_check_rows(tape_case *c, fxa__tape_run *run, int64_t row, int64_t n) {
     int64_t words = (c->columns + 63) / 64;
     guard bits = guard_open((size_t)(n * words) * sizeof(uint64_t)), same = guard_open((size_t)n);
@@ -77,7 +79,7 @@ static bool mask_check(tape_case *c, fxa__host *host, bool plain, uint64_t *rng)
     fxa__tape_rows(&run, c->rows, c->h, c->q, c->first_row, c->head_rows);
     fxa__tape_columns(&run, c->columns, c->k, c->first_key);
     bool ok = mask_check_rows(c, &run, 0, c->rows);
-    for (int i = 0; ok && i < 2; i++) { /* each call is independent of earlier ones */
+    for (int i = 0; ok && i < 2; i++) { /* each call is independent of earlier calls */
         int64_t row = attn_int(rng, 0, c->rows - 1);
         ok = mask_check_rows(c, &run, row, attn_int(rng, 1, c->rows - row));
     }
@@ -94,7 +96,7 @@ static bool mask_try(fxa_context *ctx, fxa_program *p, bool wild, uint64_t *rng)
             tape_case c;
             tape_case_draw(&c, k, p, wild, rng);
             mask_draw_rows(&c, rng);
-            /* joined operations round otherwise, so floats are plain; ints are the same either way */
+            /* fused operations round differently, so floats are not fused; ints are equal either way */
             ok = mask_check(&c, fxa__context_host(ctx), wild || (attn_next(rng) & 1), rng);
             if (!ok) T_FAIL("%s\n", c.why);
             tape_case_free(&c);
@@ -180,7 +182,7 @@ TEST(joined_bools_as_their_pairs) {
     for (int round = 0; ok && round < rounds; round++) {
         char mask[2048];
         mask_write(mask, sizeof mask, (int)attn_int(&rng, 0, 4), &rng);
-        fxa_program *p = mask_parse(ctx, mask); /* one that was cut off does not parse */
+        fxa_program *p = mask_parse(ctx, mask); /* a text that was truncated does not parse */
         if (!p) continue;
         parsed++;
         ok = mask_try(ctx, p, false, &rng);
@@ -201,7 +203,7 @@ TEST(masks_of_any_program_as_their_pairs) {
         unsigned flags = round % 2 ? GEN_AFFINE_MASK : 0;
         fxa_program *p = gen_program(ctx, tape, (size_t)attn_int(&rng, 8, sizeof tape), flags);
         T_REQUIRE(p);
-        bool scored = false; /* such a mask is run with its scores */
+        bool scored = false; /* true: the mask reads the score and runs together with it */
         int32_t mask = fxa__program_output(p, FXA__OUT_MASK);
         uint8_t *reads = calloc((size_t)p->n_nodes + 1, 1);
         T_REQUIRE(reads);
@@ -217,7 +219,7 @@ TEST(masks_of_any_program_as_their_pairs) {
     fxa_context_destroy(ctx);
 }
 
-/* ---- What a formula is made of ----------------------------------------------------------------------------------- */
+/* ---- Leaves of a formula ----------------------------------------------------------------------------------------- */
 
 TEST(formulas_have_the_leaves_that_they_should) {
     static const struct {
@@ -229,10 +231,10 @@ TEST(formulas_have_the_leaves_that_they_should) {
         {"h < 4 ? k <= q : abs(q - k) < w", 2, 1, 0},
         {"!(q == k) ^ row[q]", 1, 1, 0},
         {"doc[q] == doc[k] || keep[q, k]", 0, 0, 2},
-        /* one value of a pair in two places: together */
+        /* one value of a pair used twice: both uses form one leaf */
         {"(q * k) % 3 == 0 || (q * k) % 5 == 1", 0, 0, 1},
         {"k <= q && ((q * k) % 3 == 0 || (q * k) % 5 == 1)", 1, 0, 1},
-        /* but not for a range, which needs none */
+        /* a range needs no such value */
         {"q - k < 9 && k - q < 9 && doc[q] == doc[k]", 2, 0, 1},
     };
     fxa_context *ctx = tape_ctx();
@@ -252,8 +254,8 @@ TEST(formulas_have_the_leaves_that_they_should) {
     fxa_context_destroy(ctx);
 }
 
-/* Rows whose range moves by the same from row to row are one stretch, which mask_repeats compares at its ends alone; a
- * jump ends a stretch. */
+/* Rows whose range advances by a constant form one stretch, which mask_repeats compares only at its ends; a jump ends a
+ * stretch. */
 TEST(rows_that_move_evenly_are_one_stretch) {
     enum { ROWS = 9, JUMP = 5 };
     fxa_context *ctx = tape_ctx();
@@ -291,8 +293,8 @@ TEST(rows_that_move_evenly_are_one_stretch) {
     fxa_context_destroy(ctx);
 }
 
-/* Long chains, deep nesting and more bools than a formula has room for: what does not fit is a part, nothing is wrong.
- */
+/* Long chains, deep nesting and more bools than a formula has capacity for: what exceeds the capacity becomes a single
+ * leaf, and results stay right. */
 TEST(masks_that_a_formula_has_no_room_for) {
     static const char *const joins[] = {"%s || %s", "(%s && %s)", "(%s) ^ (%s)", "!(%s) || (%s)", "%s ? k < q : %s"};
     fxa_context *ctx = tape_ctx();

@@ -1,8 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
  * The cpu engine's vector functions, in every instruction set of this machine, compared with libm of a wider type.
- * Errors in ulps of the exact result must stay below those of function_ulps.h, by less than one for the worst set. In
- * f32 the default run takes every 40009th of all 2^32 operands; FXA_TEST_SCALE=40009 takes all, on all processors.
+ * Errors in ulps of the exact result must be below the bounds of function_ulps.h, and the bounds less than one ulp
+ * above the worst set. In f32 the default run tests every 40009th of all 2^32 operands; FXA_TEST_SCALE=40009 tests all,
+ * on all processors.
  */
 #define _DEFAULT_SOURCE 1 /* sysconf */
 
@@ -31,7 +32,7 @@ static const struct math_case {
     int tape;
     math_f64 f64;
     math_long wide;
-    float worst_f32; /* operands at which the scalar set was worst of all that were tried */
+    float worst_f32; /* operands with the largest error of the scalar set among all that were tested */
     double worst_f64;
 } math_cases[] = {
     {"exp", FXA_OP_EXP, FXA__TAPE_EXP_F, exp, expl, 5.89666939f, -198.56776255516263},
@@ -58,8 +59,9 @@ static float math_float(uint32_t b) {
     return x;
 }
 
-/* The distance between a result and the exact one, in ulps of the exact one in a type with `digits` digits and least
- * normal number `least`. Where subnormal numbers may count as 0, anything up to 2 * least is right. */
+/* Returns the distance between a result and the exact result, in ulps of the exact result in a type with `digits`
+ * digits and smallest normal number `least`. Where subnormal numbers may count as 0, any result up to 2 * least is
+ * right. */
 static double math_ulps(double got, long double want, int digits, double least) {
     if (want != want) return got != got ? 0 : INFINITY;
     if (got == (double)want) return 0;
@@ -84,7 +86,7 @@ static void math_note(math_worst *worst, double ulps, double x, double got, long
     *worst = (math_worst){ulps, x, got, (double)want};
 }
 
-/* math_ulps for f32 in doubles, which hold every number that it needs: all operands are many. */
+/* math_ulps for f32 in doubles, which hold every number involved; faster, because there are many operands. */
 static double math_ulps_f32(float got, double want) {
     uint64_t b;
     double size = fabs(want), unit;
@@ -99,7 +101,7 @@ static double math_ulps_f32(float got, double want) {
     return isinf(want) ? INFINITY : fabs((double)got - want) / unit;
 }
 
-/* A scan that threads share: pieces of the operands, every stride-th of them. */
+/* A scan that threads share: parts of the operands, every stride-th of them. */
 typedef struct math_scan {
     const fxa__cpu_kernels *k;
     const struct math_case *c;
@@ -110,7 +112,7 @@ typedef struct math_scan {
     math_worst worst;
 } math_scan;
 
-/* The n operands of x, which has room for a block. */
+/* Tests the n operands of x, which has room for a block. */
 static void math_scan_block(const math_scan *s, int n, const float *x, math_worst *worst) {
     float y[MATH_BLOCK];
     s->k->tape[s->c->tape](n, y, x, NULL, NULL);
@@ -142,7 +144,7 @@ static void *math_scan_thread(void *arg) {
     return NULL;
 }
 
-/* All operands take all processors; few take one. The first is that at which the scalar set is worst. */
+/* A scan of all operands uses all processors, a sample uses one. The first operand is the scalar set's worst. */
 static math_worst math_scan_f32(const fxa__cpu_kernels *k, const struct math_case *c, uint64_t stride) {
     enum { MOST = 64 };
     math_scan s = {.k = k, .c = c, .stride = stride, .lock = PTHREAD_MUTEX_INITIALIZER};
@@ -158,7 +160,8 @@ static math_worst math_scan_f32(const fxa__cpu_kernels *k, const struct math_cas
     return s.worst;
 }
 
-/* A bound holds, and that of the scalar set, which rounds most, is less than an ulp above what was seen. */
+/* Checks that the bound holds, and that the bound of the scalar set, which has the most roundings, is less than an ulp
+ * above the largest error found. */
 static void math_judge(const fxa__cpu_kernels *k, const char *label, bool f64, double bound, const math_worst *worst) {
     const char *type = f64 ? "f64" : "f32";
     if (getenv("FXA_TEST_SHOW")) printf("  %s %s %-8s %.3f at %.17g\n", k->isa, type, label, worst->ulps, worst->x);
@@ -170,7 +173,7 @@ static void math_judge(const fxa__cpu_kernels *k, const char *label, bool f64, d
 }
 
 static uint64_t math_stride(void) {
-    int parts = t_scaled(1 << 10); /* scale 1 is 1024 parts of the default */
+    int parts = t_scaled(1 << 10); /* scale 1 tests 1024 parts of the default number */
     return parts >= (1 << 10) * 40009 ? 1 : (uint64_t)(40009.0 * (1 << 10) / parts);
 }
 
@@ -313,7 +316,8 @@ static void math_check_pow_f64(const fxa__cpu_kernels *k) {
     math_judge(k, "pow", true, fxa__function_ulps(FXA_OP_POW, true), &worst);
 }
 
-/* ---- One test for each set: what a machine lacks is skipped by name -------------------------------------------- */
+/* ---- One test for each set; sets that the machine lacks are skipped by name
+ * --------------------------------------- */
 
 SET_TESTS(math_f32, sizeof(float), math_check_f32)
 SET_TESTS(math_f64, sizeof(double), math_check_f64)

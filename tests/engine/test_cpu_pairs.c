@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
  * Gradients of captured tensors with one element per pair, compared with ref: the cpu engine adds to them in place,
- * without partial sums. Every dtype, dense and strided, with elements that no pair reads, cleared or accumulated; the
- * workspace does not grow with the tensor.
+ * without partial sums. Every dtype, contiguous and strided, with elements that no pair reads, overwritten or
+ * accumulated; the workspace does not grow with the tensor.
  */
 #include "t.h"
 #include "base/dtype.h"
@@ -34,7 +34,8 @@ static fxa_capture pairs_capture(const pairs_case *c) {
     return capture;
 }
 
-/* Forward by ref, backward by `engine`; the gradient's memory is what it was plus the gradient, or that alone. */
+/* Runs forward by ref and backward by `engine`. The gradient's memory then holds its old contents plus the gradient, or
+ * the gradient only. */
 static size_t pairs_run(fxa_context *ctx, const pairs_case *c, const fxa_program *program, const char *engine,
                         uint64_t seed, void *gradient) {
     enum { ROWS = PAIRS_B * PAIRS_H * PAIRS_Q, KEYS = PAIRS_B * 2 * PAIRS_K };
@@ -77,7 +78,7 @@ static size_t pairs_run(fxa_context *ctx, const pairs_case *c, const fxa_program
 }
 
 static void pairs_check(fxa_context *ctx, const pairs_case *c, uint64_t seed) {
-    static uint64_t memory[2][PAIRS_ROOM]; /* results of ref, of cpu */
+    static uint64_t memory[2][PAIRS_ROOM]; /* [0] results of ref, [1] of cpu */
     char text[128];
     fxa_program *program = NULL;
     fxa_error err;
@@ -93,7 +94,8 @@ static void pairs_check(fxa_context *ctx, const pairs_case *c, uint64_t seed) {
     size_t workspace = pairs_run(ctx, c, program, "cpu", seed, memory[1]);
     T_CHECK(workspace < 4 << 20);
     double unit = c->dtype == FXA_BF16 ? 0x1p-8 : c->dtype == FXA_F16 ? 0x1p-11 : 0x1p-20;
-    /* An element gone astray is off by far more than this; the bound of the arithmetic is test_conformance's. */
+    /* A gradient in the wrong element differs by far more than this tolerance; test_conformance checks the bound of the
+     * arithmetic. */
     for (int64_t i = 0; i < PAIRS_ROOM; i++) {
         double want = fxa__load_f64(memory[0], (uint32_t)c->dtype, i);
         T_NEAR(fxa__load_f64(memory[1], (uint32_t)c->dtype, i), want, 2 * unit * (fabs(want) + 0x1p-4));
@@ -108,9 +110,9 @@ TEST(gradients_of_one_element_per_pair) { /* R-08, R-94 */
         int64_t size[4];
     } shapes[] = {
         {"b, h, q, k", 4, {PAIRS_B, PAIRS_H, PAIRS_Q, PAIRS_K}},
-        {"k, h, b, q", 4, {PAIRS_K + 3, PAIRS_H, PAIRS_B, PAIRS_Q}}, /* more keys than there are */
-        {"b, q, h, k", 4, {PAIRS_B, PAIRS_Q, PAIRS_H, 50}},          /* fewer: the others read 0 */
-        {"h, q, k", 3, {PAIRS_H, PAIRS_Q, PAIRS_K, 0}},              /* batch entries meet, so here it sums */
+        {"k, h, b, q", 4, {PAIRS_K + 3, PAIRS_H, PAIRS_B, PAIRS_Q}}, /* more elements than keys */
+        {"b, q, h, k", 4, {PAIRS_B, PAIRS_Q, PAIRS_H, 50}},          /* fewer elements than keys: other loads give 0 */
+        {"h, q, k", 3, {PAIRS_H, PAIRS_Q, PAIRS_K, 0}},              /* batch entries share elements: sums */
     };
     static const fxa_dtype dtypes[] = {FXA_F64, FXA_F32, FXA_F16, FXA_BF16};
     fxa_context *ctx = NULL;

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
  * Kernel sets that multiply in bf16: contents of panels, packed from floats and from storage, and the problems for
- * which the sets are chosen. Runs twice, like test_cpu_kernels16.c, which tests the products.
+ * which the sets are selected. Runs twice, like test_cpu_kernels16.c, which tests the products.
  */
 #include "k16_rig.h"
 
@@ -9,7 +9,7 @@
 
 /* ---- Panels ------------------------------------------------------------------------------------------------------ */
 
-/* Word (pair, column) of the whole matrix B [k,n], element (i, j) at x[i * rs + j * cs]. */
+/* Returns the 32-bit word (pair, column) of the matrix B [k,n], whose element (i, j) is at x[i * rs + j * cs]. */
 static uint32_t k16_word(const float *x, int64_t rs, int64_t cs, int64_t k, int64_t n, int64_t pair, int64_t j) {
     uint32_t low = j < n ? k16_bits(x[2 * pair * rs + j * cs]) : 0;
     uint32_t high = j < n && 2 * pair + 1 < k ? k16_bits(x[(2 * pair + 1) * rs + j * cs]) : 0;
@@ -118,7 +118,7 @@ TEST(sets_that_round_are_for_bf16_alone) {
     for (uint32_t dtype = FXA_F64; dtype <= FXA_BF16; dtype++) {
         const char *first = k16_chosen(NULL, dtype == FXA_F64 ? 8 : 4, dtype);
         if (dtype != FXA_BF16) T_CHECK(strcmp(first, "amx") != 0 && strcmp(first, "avx512-bf16") != 0);
-        T_STR(k16_chosen(NULL, dtype == FXA_F64 ? 8 : 4, dtype), first); /* the same in every call */
+        T_STR(k16_chosen(NULL, dtype == FXA_F64 ? 8 : 4, dtype), first); /* every call selects the same set */
     }
     printf("  bf16 problems use %s\n", k16_chosen(NULL, sizeof(float), FXA_BF16));
 }

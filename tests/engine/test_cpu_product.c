@@ -31,7 +31,7 @@ static void fill_nan(const fxa__cpu_kernels *k, void *x, int64_t n) {
     for (int64_t i = 0; i < n; i++) put(k, x, i, NAN);
 }
 
-/* Every set, those of bf16 pairs too; `check` some times with each that is usable. */
+/* Calls `check` several times with every usable kernel set, those of bf16 pairs included. */
 static void each_set(void (*check)(const fxa__cpu_kernels *k, t_rng *rng)) {
     t_rng rng = {t_seed()};
     for (size_t width = 0; width < 3; width++)
@@ -50,9 +50,10 @@ static void each_set(void (*check)(const fxa__cpu_kernels *k, t_rng *rng)) {
         }
 }
 
-/* C is as it was but for [rows,n], beta times that plus sums of A B; the rest of a panel may be anything. */
+/* Expected C: in [rows,n], beta times the old C plus sums of A B; unchanged elsewhere, except the rest of a panel,
+ * which may be anything. */
 typedef struct expected {
-    const void *a, *b, *beta; /* A(i, j) at i * rs_a + j * cs_a, B(j, l) at j * rs_b + l * cs_b */
+    const void *a, *b, *beta; /* A(i, j) is at i * rs_a + j * cs_a, B(j, l) at j * rs_b + l * cs_b */
     int64_t rs_a, cs_a, rs_b, cs_b, rows, n, k, ldc;
 } expected;
 
@@ -85,7 +86,7 @@ static void start_c(const fxa__cpu_kernels *k, t_rng *rng, int64_t size) {
     memcpy(matrix_old, matrix_c, sizeof matrix_c);
 }
 
-/* C = A x^T of some columns, A as rows of real: what backward does with K and V. */
+/* C = A x^T of some columns, with A as rows of the compute type, as backward uses it with K and V. */
 static void check_rows(const fxa__cpu_kernels *k, t_rng *rng) {
     int64_t rows = t_int(rng, 1, 40), d = t_int(rng, 1, 70), keys = t_int(rng, 1, 90), ld = d + t_int(rng, 0, 5);
     int64_t begin = t_int(rng, 0, (keys - 1) / k->nr_step) * k->nr_step, end = t_int(rng, begin + 1, keys);
@@ -106,12 +107,12 @@ static void check_rows(const fxa__cpu_kernels *k, t_rng *rng) {
     check_c(k, &e);
 }
 
-/* o = beta o + t V with weights that some rows have in fewer columns than others: what forward does. */
+/* o = beta o + t V, where some rows have weights in fewer columns than others, as forward uses it. */
 static void check_weights(const fxa__cpu_kernels *k, t_rng *rng) {
     int64_t step = k->nr_step, keys = t_int(rng, 1, 150), rows = t_int(rng, 1, 32), dv = t_int(rng, 1, 70);
     int64_t begin = t_int(rng, 0, keys - 1), end = t_int(rng, begin + 1, keys), column = begin / step * step;
     int64_t columns = end - column, ldt = fxa__round_up(keys, k->nr) + 32, ldo = fxa__round_up(dv, k->nr) + 3;
-    int64_t half = rows / 2, later = t_int(rng, 0, (columns - 1) / step) * step; /* start of the second half */
+    int64_t half = rows / 2, later = t_int(rng, 0, (columns - 1) / step) * step; /* first column of the second half */
     fxa__cpu_b b = {.panels = packed};
     fill(k, rng, matrix_x, keys * dv);
     k->format->b_pack(k, &b, matrix_x, dv, keys, dv);
@@ -137,7 +138,7 @@ static void check_weights(const fxa__cpu_kernels *k, t_rng *rng) {
     check_c(k, &e);
 }
 
-/* out += W^T X for two X one after the other, some columns over some rows: what backward does for dK and dV. */
+/* out += W^T X for two X one after the other, with some columns over some rows, as backward uses it for dK and dV. */
 static void check_over(const fxa__cpu_kernels *k, t_rng *rng) {
     int64_t most = t_int(rng, 1, 60), d = t_int(rng, 1, 50), columns = t_int(rng, 1, 90), ldw = columns + 16;
     fxa__cpu_over o = {.most = most, .d = d, .columns = columns, .x = packed, .sums = sums, .room = room};

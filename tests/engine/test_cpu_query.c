@@ -1,14 +1,15 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * Support reports of the cpu engine for programs with an operation that it has no code for: a refusal that names it. No
- * such operation exists, so nodes of real programs get invalid operations, or types that their operation lacks.
+ * Support reports of the cpu engine for programs with an operation that it has no code for: a refusal that names the
+ * operation. No such operation exists, so nodes of real programs get invalid operations, or types that their operation
+ * lacks.
  */
 #include "t.h"
 
 #include "engine/instance.h"
 #include "program/program.h"
 
-/* The last operation of a program that has so many operands. */
+/* Returns the last operation of a program that has n_args operands. */
 static fxa__node *node_find(const fxa_program *p, int n_args) {
     for (int32_t i = p->n_nodes - 1; i >= 0; i--) {
         fxa__node *n = (fxa__node *)(uintptr_t)&p->nodes[i];
@@ -53,7 +54,7 @@ static void check_query(const fxa__problem *p, int supported, const char *says) 
     if (answer.made) cpu->release(instance->self, answer.made);
 }
 
-/* Each program of a problem in turn, with one node changed and put back. */
+/* Changes one node of each program of a problem in turn, checks the refusal, and restores the node. */
 static void check_program(const fxa__problem *p, const fxa_program *program, int n_args) {
     fxa__node *n = node_find(program, n_args);
     T_REQUIRE(n);
@@ -61,7 +62,7 @@ static void check_program(const fxa__problem *p, const fxa_program *program, int
     check_query(p, 1, "");
     n->op = FXA_OP_COUNT + 5;
     check_query(p, 0, "unknown");
-    n->op = before.op == FXA_OP_EXP ? FXA_OP_SHL : FXA_OP_EXP; /* bits of a float; exp of as many as that has not */
+    n->op = before.op == FXA_OP_EXP ? FXA_OP_SHL : FXA_OP_EXP; /* bits of a float; exp with too many operands */
     n->type = FXA_BOOL;
     check_query(p, 0, n->op == FXA_OP_SHL ? "operation SHL" : "operation EXP");
     *n = before;

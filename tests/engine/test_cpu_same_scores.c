@@ -3,21 +3,21 @@
  * Backward recomputes the scores of forward bit by bit (docs/numerics.md). Shown from outside, for every instruction
  * set: a program maps the last digits of a score to a new score between 0 and 4, so that one different bit changes a
  * probability by more than a tenth. With V the identity, O is forward's matrix of probabilities; with dO the identity,
- * dV is backward's, transposed; the two must agree.
+ * dV is backward's matrix, transposed; both must agree.
  */
 #include "support/attn_data.h"
 #include "support/isa.h"
 #include "t.h"
 
-/* Rows and keys of one KV head are at most D of V. */
+/* A case. The rows and keys of one KV head are at most D of V. */
 typedef struct same_spec {
     const char *what;
     fxa_dtype dtype, dout; /* dout 0: as dtype */
     int64_t hq, hkv, sq, sk, d;
     uint32_t flags;
     double scale; /* 0: the default */
-    bool shares;  /* the mask reads a product that the score adds */
-    bool strided; /* features of K are not dense */
+    bool shares;  /* the mask reads a product that is also added to the score */
+    bool strided; /* the elements of a row of K are not contiguous */
     uint32_t page_size;
 } same_spec;
 
@@ -36,14 +36,14 @@ static attn_spec same_problem(const same_spec *s, const char *text) {
     return a;
 }
 
-/* Row of key k of KV head h in V and dV. */
+/* Returns the row of key k of KV head h in V and dV. */
 static int64_t same_key(const attn_data *x, int64_t h, int64_t k) {
     int64_t size = x->problem.page_size;
     if (!size) return h * x->problem.sk + k;
     return (x->ints[FXA_SLOT_PAGES][k / size] * x->problem.hkv + h) * size + k % size;
 }
 
-/* V and dO the identity; pages back to front. */
+/* Sets V and dO to the identity, and pages in reverse order. */
 static void same_set(attn_data *x) {
     const fxa_problem *p = &x->problem;
     int64_t rows = p->hq / p->hkv * p->sq;
@@ -57,7 +57,7 @@ static void same_set(attn_data *x) {
     }
 }
 
-/* Probabilities that are off by more than rounding can be. */
+/* Returns the number of probabilities that differ by more than rounding explains. */
 static int64_t same_differences(const attn_data *x, const same_spec *s, double *worst) {
     const fxa_problem *p = &x->problem;
     int64_t rows = p->hq / p->hkv * p->sq, count = 0;
@@ -80,7 +80,7 @@ static void same_check(const char *isa, const same_spec *s, uint64_t seed) {
     fxa_context *ctx = NULL;
     char text[512];
     double worst = 0;
-    /* Scores around 1 have digits down to 2^-23 or 2^-52. */
+    /* Scores around 1 have digits down to 2^-23 (f32) or 2^-52 (f64). */
     (void)snprintf(text, sizeof text, "%s\nlet x = (score%s) * %s\nscore = 4.0 * (x - floor(x))\n%s",
                    s->shares ? "let y = float(q - k) * 0.037" : "", s->shares ? " + y" : "",
                    s->dtype == FXA_F64 ? "562949953421312.0" : "1048576.0", s->shares ? "mask = y > -1.5" : "");

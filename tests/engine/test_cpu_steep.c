@@ -18,13 +18,13 @@ typedef struct steep_case {
     const struct steep_program *program;
     double scale;
     float *in[4]; /* Q, K, V, dO: [H,S,D] */
-    bool f32;     /* every operation of eager rounds */
+    bool f32;     /* true: every operation is rounded to f32 */
 } steep_case;
 
 static double steep_round(const steep_case *c, double x) { return c->f32 ? (double)(float)x : x; }
 #define R(x) steep_round(c, x)
 
-/* New score and slope of a scaled score, operation by operation. */
+/* New score and derivative of a scaled score, operation by operation. */
 typedef struct steep_program {
     const char *text;
     void (*f)(const steep_case *c, double s, double *to, double *slope);
@@ -79,7 +79,7 @@ static void steep_axpy(const steep_case *c, double *out, double weight, const fl
     for (int64_t i = 0; i < c->d; i++) out[i] = R(out[i] + weight * x[i]);
 }
 
-/* P and slopes of row q, whose head's keys begin at row `first`. */
+/* Computes P and derivatives of row q, whose head's keys start at row `first`. */
 static void steep_softmax(const steep_case *c, int64_t first, int64_t q, double *p, double *slope) {
     double top = -INFINITY, sum = 0;
     for (int64_t k = 0; k < c->s; k++) {
@@ -148,7 +148,7 @@ static double steep_normal(t_rng *rng) {
     return sqrt(-2 * log(1 - t_real(rng, 0, 1))) * cos(6.283185307179586 * t_real(rng, 0, 1));
 }
 
-/* Largest and root mean square difference; -1: one is not finite where the exact one is. */
+/* Largest and root mean square error; -1: a result is not finite where the exact one is. */
 typedef struct steep_error {
     double most, mean;
 } steep_error;
@@ -162,7 +162,7 @@ static void steep_add(steep_error *e, double x, double exact, int64_t n) {
         e->most = fmax(e->most, off), e->mean = sqrt(e->mean * e->mean + off * off / (double)n);
 }
 
-/* Whether every result is as close as eager's. That it is finite is checked. */
+/* Returns true if every result is as close as eager's, up to the factor. Checks that every result is finite. */
 static bool steep_is_close(const steep_case *c, const char *isa, double *exact[], double *eager[], float *got[],
                            const char *lse) {
     static const char *const names[] = {"O", "dQ", "dK", "dV"};
@@ -203,8 +203,8 @@ static bool steep_draw(const char *isa, steep_case *c, t_rng *rng) {
     return close;
 }
 
-/* The steepest row of a draw often makes most of the error, in one rounding of one score: an eager run that has luck
- * there is close for no other reason. So most draws must be within the bound, not each. */
+/* The steepest row of a draw often makes most of the error, by one rounding of one score, and an eager run may be
+ * accurate there by chance. So most draws must be within the bound, not each. */
 static void steep_check(const char *isa, const steep_program *program, int64_t heads, int64_t s, int64_t d) {
     const int draws = t_scaled_up(5);
     t_rng rng = {t_seed() + (uint64_t)s};
@@ -218,7 +218,7 @@ static void steep_check(const char *isa, const steep_program *program, int64_t h
 }
 
 static void steep_run(const char *isa) {
-    static const int64_t shapes[][3] = {{4, 24, 8}, {4, 12, 40}, {1, 70, 64}}; /* the second has few rows */
+    static const int64_t shapes[][3] = {{4, 24, 8}, {4, 12, 40}, {1, 70, 64}}; /* the second shape has few rows */
     static int cases;
     for (size_t i = 0; i < sizeof steep_programs / sizeof steep_programs[0]; i++)
         for (int j = 0; j < 3; j++)

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
  * Kernels of the cpu engine that read and write stored tensors, in every instruction set of this machine, compared with
- * simple loops in double: every dtype, strides, NaN, infinities, subnormals and all halves; and decoding, which
+ * simple loops in double: every dtype, strides, NaN, infinities, subnormals and all 16-bit values; and decoding, which
  * multiplies stored keys and values directly. Operands end at an inaccessible page.
  */
 #include "base/dtype.h"
@@ -15,7 +15,7 @@
 static const uint32_t float_dtypes[] = {FXA_F64, FXA_F32, FXA_F16, FXA_BF16, FXA_E4M3, FXA_E5M2};
 enum { FLOAT_DTYPES = sizeof float_dtypes / sizeof *float_dtypes };
 
-/* Returns a value as stored: rounded once. */
+/* Returns x rounded once to the dtype. */
 static double stored(uint32_t dtype, double x) {
     uint64_t cell = 0;
     fxa__store_f64(&cell, dtype, 0, x);
@@ -75,7 +75,7 @@ static void check_storage(const fxa__cpu_kernels *k) {
         for (int j = 0; j < FLOAT_DTYPES; j++) check_storage_once(k, &rng, float_dtypes[j]);
 }
 
-/* Every f16 and bf16 there is, and back; a NaN or infinity anywhere is seen. */
+/* Converts every f16 and bf16 to floats and back; a NaN or infinity anywhere is detected. */
 static void check_halves(const fxa__cpu_kernels *k) {
     static uint16_t in[65536], out[65536];
     static double reals[65536];
@@ -96,7 +96,7 @@ static void check_halves(const fxa__cpu_kernels *k) {
     for (int at = 0; at < 70; at++)
         for (int j = 0; j < FLOAT_DTYPES; j++) {
             double cells[70] = {0};
-            bool byte = fxa__dtype_is_byte_float(float_dtypes[j]); /* nothing becomes infinite there */
+            bool byte = fxa__dtype_is_byte_float(float_dtypes[j]); /* 8-bit floats never become infinite */
             fxa__store_f64(cells, float_dtypes[j], at, at % 2 || byte ? NAN : -INFINITY);
             T_CHECK(!k->load(reals, cells, float_dtypes[j], 1, 70));
             T_CHECK(k->load(reals, cells, float_dtypes[j], 1, at));
@@ -126,7 +126,7 @@ static void check_bytes(const fxa__cpu_kernels *k) {
 
 /* ---- Decode ---------------------------------------------------------------------------------------------------- */
 
-/* Rows of queries and weights against keys that end at a forbidden page, as do their results. */
+/* Rows of queries and weights for decoding, with keys and results that end at an inaccessible page. */
 typedef struct decode_case {
     int64_t rows, ldq, ldp, ldo, ldt;
     fxa__cpu_stored x;
@@ -144,7 +144,9 @@ static decode_case decode_open(const fxa__cpu_kernels *k, t_rng *rng, uint32_t d
     c.stored = guard_open((size_t)count * fxa_dtype_size((fxa_dtype)dtype));
     for (int64_t i = 0; i < count; i++) fxa__store_f64(c.stored.data, dtype, i, t_real(rng, -1, 1));
     c.x.data = c.stored.data;
-    if (t_int(rng, 0, 1)) c.x.next = c.stored.data, c.x.next_step = t_int(rng, 0, 5000); /* need not be there */
+    if (t_int(rng, 0, 1))
+        c.x.next = c.stored.data, c.x.next_step = t_int(rng, 0, 5000); /* the next keys may be
+                                                                                            missing */
     c.q = reals_open(k, rng, last * c.ldq + c.x.d), c.o = reals_open(k, rng, last * c.ldo + c.x.d);
     c.p = reals_open(k, rng, last * c.ldp + c.x.n), c.t = reals_open(k, rng, last * c.ldt + c.x.n);
     c.old = guard_open(c.o.size);
@@ -168,11 +170,11 @@ static void check_dots(const fxa__cpu_kernels *k, const decode_case *c) {
                 want += real_at(k, c->q.data, r * c->ldq + j) * fxa__load_f64(x->data, x->dtype, i * x->ld + j);
             T_NEAR(got, want, (double)x->d * (double)x->d * real_unit(k));
             k->dots(alone, 1, c->q.data + r * c->ldq * (int64_t)k->real_size, c->ldq, 1, &one);
-            T_SAME(got, real_at(k, alone, 0)); /* neither other rows nor other keys matter */
+            T_SAME(got, real_at(k, alone, 0)); /* the result does not depend on other rows or keys */
         }
 }
 
-/* Weights of 0 with rows of NaN: for all rows together, or for some of them. */
+/* Sets weights to 0 for keys with NaN values: for all rows together, or for some of them. */
 static void decode_spoil(const fxa__cpu_kernels *k, t_rng *rng, const decode_case *c) {
     int64_t odds = t_int(rng, 0, 2) * 20;
     for (int64_t i = 0; i < c->x.n; i++) {
@@ -204,7 +206,7 @@ static void check_sums(const fxa__cpu_kernels *k, const decode_case *c) {
     guard_close(&alone);
 }
 
-/* NaN of a key reaches the rows that weigh it and no others. */
+/* A NaN in a key affects the rows that have a weight for the key, and no others. */
 static void check_sums_nan(const fxa__cpu_kernels *k, const decode_case *c, int64_t key) {
     const fxa__cpu_stored *x = &c->x;
     for (int64_t j = 0; j < x->d; j++) fxa__store_f64(c->stored.data, x->dtype, key * x->ld + j, NAN);

@@ -1,14 +1,14 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
  * Row bytecode of random programs, their derivatives and backward programs, in every instruction set of this machine,
- * bit by bit compared with an evaluator of single pairs; and queries of a tape. Rare features are in
+ * compared bit by bit with an evaluator of single pairs; and queries about the bytecode. Rare features are in
  * test_cpu_tape_cases.c.
  */
 #include "support/attn_case.h"
 #include "support/gen.h"
 #include "support/tape_try.h"
 
-/* Programs of every kind by the generator's flags, on every set. */
+/* Tests programs of every kind by the generator's flags, on every kernel set. */
 static void tape_random(unsigned gen_flags, bool derive, bool wild, int rounds) {
     fxa_context *ctx = tape_ctx();
     uint64_t rng = t_seed() + gen_flags * 977 + derive;
@@ -92,7 +92,7 @@ TEST(identity_and_queries) {
     fxa_context_destroy(ctx);
 }
 
-/* Lists grow by half, so programs of every length make each place the one where there is no room. */
+/* Lists grow by half, so with programs of every length each allocation is the one that fails. */
 TEST(out_of_memory_in_programs_of_every_length) {
     size_t s = 0;
     const fxa__cpu_kernels *k = tape_set(&s, 4);

@@ -7,7 +7,7 @@
 #include "support/attn_case.h"
 #include "support/tape_try.h"
 
-/* One text on every set and width, a few draws each. */
+/* Tests one text with every kernel set and compute type, a few draws each. */
 static void tape_text(fxa_context *ctx, const char *text, bool derive, double tolerance, int rounds, uint64_t *rng) {
     fxa_program *p = NULL, *d = NULL;
     fxa_error err;
@@ -27,7 +27,8 @@ static void tape_text(fxa_context *ctx, const char *text, bool derive, double to
     fxa_program_destroy(p);
 }
 
-/* Indices that run along an axis with k, forwards and backwards, bounded and shifted, and ones that only look so. */
+/* Indices that advance along an axis with k, forwards and backwards, clamped and shifted, and indices that only look
+ * so. */
 static const char *const tape_indices[] = {
     "k",
     "-k",
@@ -70,7 +71,7 @@ TEST(loads_along_k_of_every_dtype) {
     fxa_context_destroy(ctx);
 }
 
-/* Equalities of elements of 64 bits: of rows, keys, heads and pairs, gathered and along k, in masks and values. */
+/* Equality of 64-bit elements: indexed by row, key, head and pair, gathered and along k, in masks and values. */
 TEST(equalities_of_i64) {
     static const char *const texts[] = {
         "mask = t[q] == t[k]",
@@ -116,7 +117,7 @@ TEST(loads_of_several_axes) {
         char text[200];
         int rank = 1;
         for (const char *c = index[i]; *c; c++) rank += *c == ',';
-        if (strchr(index[i], '(')) rank = 2; /* a function's commas are none of the tensor's */
+        if (strchr(index[i], '(')) rank = 2; /* the commas of a function call do not separate indices */
         snprintf(text, sizeof text, "tensor t : f32[%d]\nscore = score + score * t[%s]", rank, index[i]);
         tape_text(ctx, text, false, 0, 4, &rng);
         tape_text(ctx, text, true, 0, 4, &rng);
@@ -170,7 +171,7 @@ TEST(joined_operations) {
     fxa_context_destroy(ctx);
 }
 
-/* Values that are constant along a row, in backward programs and in sums outside of derivatives. */
+/* Values that are constant along a row, in backward programs and in sums besides derivatives. */
 TEST(backward_values_that_are_no_rows) {
     static const struct {
         fxa_program_kind kind;
@@ -207,8 +208,8 @@ TEST(backward_values_that_are_no_rows) {
     fxa_context_destroy(ctx);
 }
 
-/* One value for every pair that has a gradient, added to elements of their own: the numbers of a whole row lie in the
- * caller's tensor, and those of pairs without one stay. */
+/* One value for every pair that has a gradient, added to an element per pair: an entire row of the gradient is in the
+ * caller's tensor, and elements of pairs without gradient do not change. */
 TEST(backward_values_stored_once) {
     enum { N = 100 };
     fxa_context *ctx = tape_ctx();
@@ -248,7 +249,7 @@ TEST(backward_values_stored_once) {
     fxa_context_destroy(ctx);
 }
 
-/* More conjuncts than a stack of them holds: the rest is one. */
+/* More conjuncts than the stack for conjuncts holds: the remaining ones are evaluated as one. */
 TEST(masks_of_many_conjuncts) {
     fxa_context *ctx = tape_ctx();
     uint64_t rng = t_seed();

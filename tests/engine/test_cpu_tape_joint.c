@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * Fused value-and-gradient bytecode: score and derivative of a row in two halves of one tape. Bit-equal to the
- * evaluator; scores have the bits of the separate tape; no function of the score is computed twice.
+ * Fused value-and-gradient bytecode: score and derivative of a row in two halves of one program. Results are bit-equal
+ * to the evaluator; scores have the bits of the separate bytecode; no function of the score is computed twice.
  */
 #include "support/attn_case.h"
 #include "support/gen.h"
@@ -71,9 +71,9 @@ TEST(both_halves_as_their_pairs) {
     fxa_context_destroy(ctx);
 }
 
-/* ---- Scores of optimised tapes ----------------------------------------------------------------------------------- */
+/* ---- Scores of optimised bytecode -------------------------------------------------------------------------------- */
 
-/* Scores of a drawn case by a tape of the program; false: it could not be made. */
+/* Computes the scores of a drawn case by bytecode of the program. Returns false if the bytecode cannot be made. */
 static bool joint_scores(tape_case *c, fxa__host *host, const fxa_program *p, uint32_t flags, float *out) {
     fxa__tape *tape = NULL;
     fxa_error err;
@@ -155,7 +155,7 @@ static int joint_count(const char *text, const char *word) {
     return n;
 }
 
-/* The listing of a backward plan on cpu. */
+/* Writes the listing of a backward plan of the cpu engine. */
 static void joint_listing(fxa_context *ctx, const char *text, const char *bprop, char *out, size_t size) {
     fxa_parse_config config = FXA_PARSE_CONFIG_INIT;
     fxa_text own = {.data = bprop, .size = SIZE_MAX};
@@ -185,10 +185,10 @@ TEST(functions_are_computed_once) {
         {"score = exp(score)", NULL, "exp", 1},
         {"score = score * sigmoid(score)\nmask = k <= q", NULL, "sigmoid", 1},
         {"score = tanh(score) + tanh(2.5 * score)", NULL, "tanh", 2},
-        /* A mask that reads the score has a tape of its own, and a user's backward is not joined. */
+        /* a mask that reads the score has its own bytecode, and a user-written backward is not fused */
         {"score = tanh(score)\nmask = score > 0.0", NULL, "tanh", 3},
         {"score = tanh(score)", "dscore = dscore", "tanh", 1},
-        {"score = log(score)", NULL, "log", 1}, /* the derivative needs no function */
+        {"score = log(score)", NULL, "log", 1}, /* the derivative needs no transcendental function */
     };
     fxa_context *ctx = NULL;
     fxa_error err;
@@ -198,7 +198,7 @@ TEST(functions_are_computed_once) {
         joint_listing(ctx, cases[i].text, cases[i].bprop, text, sizeof text);
         if (joint_count(text, cases[i].word) != cases[i].count) T_FAIL("%s:\n%s", cases[i].text, text);
     }
-    joint_listing(ctx, "score = score * 0.5 + b", NULL, text, sizeof text); /* nothing to share: two tapes */
+    joint_listing(ctx, "score = score * 0.5 + b", NULL, text, sizeof text); /* nothing to share: not fused */
     T_HAS(text, "derivative\n");
     T_CHECK(!strstr(text, "score and derivative"));
     fxa_context_destroy(ctx);

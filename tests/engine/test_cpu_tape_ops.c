@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * Every row operation of the bytecode, in every variant and instruction set, lane by lane compared with its definition
- * on special and random operands. exp, tanh and similar functions are compared with their simple variant only:
- * test_cpu_math.c bounds them.
+ * Every row operation of the bytecode, in every variant and instruction set, compared lane by lane with its definition
+ * on special and random operands. exp, tanh and similar functions are compared with their simple variant only;
+ * test_cpu_math.c bounds their errors.
  */
 #include "t.h"
 
@@ -13,7 +13,7 @@
 
 enum { OPS_LANES = 64, OPS_GUARD = 16 };
 
-/* Operands as rows of both reals and of ints; one value is the first lane. */
+/* Operands as rows of f32, f64 and ints; an operand that is a single value is in the first lane. */
 typedef struct ops_row {
     float f[OPS_LANES + OPS_GUARD];
     double d[OPS_LANES + OPS_GUARD];
@@ -48,7 +48,7 @@ static double ops_get(const ops_row *row, char letter, bool wide, int lane) {
 
 static double ops_round(bool wide, double x) { return wide ? x : (double)(float)x; }
 
-/* Values that have no one right answer here: NaN stands for "not checked". */
+/* Some values have no unique right answer here: NaN stands for "not checked". */
 static bool ops_is_function(int op) { return fxa__op_info_get((uint32_t)op)->exact != FXA__EXACT_ALWAYS; }
 
 static double ops_program_meaning(const fxa__tape_info *t, bool wide, const double *x) {
@@ -89,8 +89,8 @@ static double ops_own_meaning(const fxa__tape_info *t, bool wide, const double *
     }
 }
 
-/* How far a result may be off: joined operations and quotients by one value round differently, in units of the parts (a
- * part that overflows decides nothing), plus a few of the least numbers. */
+/* Returns the tolerance of a result: fused operations and divisions by a single value round differently, by units of
+ * their parts (an overflow of a part is not checked), plus a few of the smallest numbers. */
 static double ops_tolerance(const fxa__tape_info *t, bool wide, const double *x) {
     double unit = wide ? 0x1p-52 : 0x1p-23, least = wide ? 0x1p-1072 : 0x1p-147, third = t->c == '_' ? 0 : fabs(x[2]);
     double product = fabs(ops_round(wide, x[0] * x[1])), square = ops_round(wide, x[1] * x[1]);
@@ -102,12 +102,12 @@ static double ops_tolerance(const fxa__tape_info *t, bool wide, const double *x)
     case FXA__TAPE_FNMA: return unit * (2 * product + third) + least;
     case FXA__TAPE_SLOPE: return 3 * unit * fabs(x[0]) * (third + square) + least;
     case FXA__TAPE_TANH_MUL:
-    case FXA__TAPE_TANH_DIV: return 12 * unit * third + least; /* |x tanh'(x)| < 1/2, and tanh's own few units */
+    case FXA__TAPE_TANH_DIV: return 12 * unit * third + least; /* |x tanh'(x)| < 1/2, and a few units of tanh itself */
     default: return 0;
     }
 }
 
-/* A product inside a joined operation that is too large for a real but not for an fma: either answer is right. */
+/* Returns true if a product inside a fused operation overflows the type but not an fma: either result is right. */
 static bool ops_overflows(const fxa__tape_info *t, bool wide, const double *x) {
     double other = t->op == FXA__TAPE_SLOPE ? x[1] : x[0];
     bool joined =
@@ -135,7 +135,7 @@ static bool ops_lane(const fxa__cpu_kernels *k, const fxa__tape_info *t, const o
     return false;
 }
 
-/* One opcode on one draw; lanes past n must stay as they are. */
+/* Tests one opcode with one draw of operands; lanes past n must not change. */
 static bool ops_try(const fxa__cpu_kernels *k, int code, t_rng *rng) {
     const fxa__tape_info *t = &fxa__tape_infos[code];
     bool wide = k->real_size == 8, ok = true;
@@ -157,7 +157,7 @@ static bool ops_try(const fxa__cpu_kernels *k, int code, t_rng *rng) {
     return ok;
 }
 
-/* Functions, and what works on its result's row: other tests. */
+/* Returns true for operations that other tests cover: functions, and operations on the row of their result. */
 static bool ops_is_elsewhere(int op) {
     return ops_is_function(op) || op == FXA__TAPE_REVERSE || op == FXA__TAPE_LINE_UP || op == FXA__TAPE_LINE_DOWN;
 }
@@ -177,7 +177,7 @@ TEST(every_operation_in_every_variant) {
     }
 }
 
-/* Functions of two operands: the variants with one value give what the variant of two rows gives. */
+/* Functions of two operands: the variants with a single value give the results of the variant with two rows. */
 TEST(variants_of_functions_agree) {
     t_rng rng = {t_seed()};
     for (int wide = 0; wide < 2; wide++) {
@@ -197,7 +197,7 @@ TEST(variants_of_functions_agree) {
     }
 }
 
-/* Slope times distance, added to a row: whole numbers, so that every set gives the same. */
+/* Derivative times distance, added to a row: integers, so that every instruction set gives the same result. */
 TEST(lines_are_added) {
     t_rng rng = {t_seed()};
     for (int wide = 0; wide < 2; wide++) {

@@ -10,19 +10,19 @@
 
 static const struct {
     const char *text;
-    int shared, full; /* instructions of the levels, joined where they can be, -1: any */
+    int shared, full; /* number of instructions of each level, fused where possible; -1: any */
 } shared_cases[] = {
     {"tensor v : f32[2]\nscore = score + v[h, k]", 1, 1},
     {"tensor u : f32[3]\ntensor v : f32[3]\nscore = score + u[h, q, 0] * v[h, k, 0] + u[h, q, 1] * v[h, k, 1]", 2, 2},
     {"tensor v : f32[2]\nscore = score * exp(v[h, k] * 0.3)", 3, 1},
     {"tensor s : f32[1]\nscore = score * tanh(s[h] * float(k % 7))", -1, 1},
-    {"tensor s : f32[1]\nscore = score + s[h] * float(k)", 0, 1}, /* joined with the sum, as ever */
+    {"tensor s : f32[1]\nscore = score + s[h] * float(k)", 0, 1}, /* fused into the sum, as without sharing */
     {"tensor v : f32[2]\nmask = v[h, k] < 0.5", -1, -1},
     {"tensor n : i32[2]\nscore = score + float(n[h, k % 5])", -1, 1},
     {"tensor v : f32[2]\nscore = v[h, k]", 1, 1},
     {"tensor v : f32[2]\nscore = score + v[q, k]", 0, 2}, /* the pair's own */
     {"tensor v : f32[1]\nscore = score + v[k]", 0, 1},    /* a COLUMN value */
-    /* The head is needed by an operand that no value is made of. */
+    /* the operand that needs the head computes no value */
     {"score = sin(with_grad(float(k), float(h)))", 0, 1},
     {"tensor u : f32[1]\ntensor v : f32[1]\nscore = score + tanh(with_grad(u[k], v[h]) * 0.5)", 0, 1},
     {"tensor v : f32[2]\nmask = with_grad(v[k % 3, k], float(h)) < 0.5", 0, -1},
@@ -50,7 +50,8 @@ TEST(which_values_are_shared) {
     fxa_context_destroy(ctx);
 }
 
-/* Rows of tape_case have random heads. A plain tape is compared bit by bit, sums too; a joined one within its bound. */
+/* Rows of tape_case have random heads. Bytecode without fused operations is compared bit by bit, sums included; fused
+ * bytecode within its bound. */
 TEST(shared_values_are_those_of_pairs) {
     fxa_context *ctx = tape_ctx();
     uint64_t rng = t_seed();
@@ -79,7 +80,7 @@ TEST(shared_values_are_those_of_pairs) {
 
 enum { SHARED_HEADS = 3, SHARED_KEYS = 40, SHARED_BLOCK = 16, SHARED_ROWS = 4 };
 
-/* One step of a run: other rows, another block, another batch entry, or a row. */
+/* Performs one step of a run: other rows, another block, another batch entry, or a row. */
 static void shared_row(fxa__tape_run *run, const float *v, int32_t b, const int32_t *h, const int32_t *k, int64_t row) {
     float out[SHARED_BLOCK];
     fxa__tape_row(run, row, 0, SHARED_BLOCK, out, NULL, out);

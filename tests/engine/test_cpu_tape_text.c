@@ -1,7 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
  * fxa_plan_dump: the cpu engine's bytecode as text. Every kind of instruction is in the table; random programs are
- * listed completely, with names for everything read and written; and the function follows the rules of two-call output.
+ * listed completely, with names for everything read and written; and the function follows the rules of two-call
+ * output.
  */
 #include "t.h"
 
@@ -10,7 +11,7 @@
 #include "support/gen.h"
 #include "support/tiny.h"
 
-/* Returns fxa_plan_dump of a plan for the program, in backward with all gradients; "" on failure. */
+/* Returns the text of fxa_plan_dump for a plan of the program, in backward with all gradients; "" on failure. */
 static const char *listing_of(fxa_context *ctx, fxa_program *program, fxa_program *bprop, fxa_pass pass) {
     static char text[1 << 18];
     fxa_problem p = FXA_PROBLEM_INIT;
@@ -128,7 +129,7 @@ TEST(tapes_as_written_here) {
     fxa_context_destroy(ctx);
 }
 
-/* Lines of a listing are indented by 0, 2 or 4, and every bracket that opens closes. */
+/* Returns true if the lines of a listing are indented by 0, 2 or 4 and all brackets are balanced. */
 static bool listing_is_sound(const char *text) {
     for (const char *line = text; *line; line += strcspn(line, "\n") + 1) {
         size_t indent = strspn(line, " "), n = strcspn(line, "\n");
