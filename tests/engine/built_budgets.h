@@ -1,7 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * Spill limits of compiled kernels in bytes, and kernels whose products the compiler may serialise, for
- * test_cuda_builds.c. Measured with NVRTC 13.0 and 13.4, by family, kernel and prefix of the program's name ("" = any).
+ * Limits of spilled bytes of compiled kernels, and kernels whose wgmma products the compiler may serialise, for
+ * test_cuda_builds.c. Measured with NVRTC 13.0 and 13.4. Rows are keyed by family, kernel and prefix of the program's
+ * name ("" = any).
  */
 #ifndef FXA_TESTS_BUILT_BUDGETS_H
 #define FXA_TESTS_BUILT_BUDGETS_H
@@ -15,7 +16,7 @@ static const struct built_budget {
     bool serialised;
 } built_budgets[] = {
     {FXA__CU_SM90, "fxa_forward", "", 120, false},
-    {FXA__CU_SM90, "fxa_forward", "dense_bias", 320, false}, /* tables read for every pair by plain loads */
+    {FXA__CU_SM90, "fxa_forward", "dense_bias", 320, false}, /* plain loads read tables for every pair */
     {FXA__CU_SM90, "fxa_forward", "graph_distance", 480, false},
     {FXA__CU_SM90, "fxa_forward", "low_rank_bias", 680, false},
     {FXA__CU_SM90, "fxa_forward", "pair_bias", 328, false},
@@ -28,7 +29,7 @@ static const struct built_budget {
     {FXA__CU_SM90, "fxa_grad_q", "low_rank_bias", 540, false},
     {FXA__CU_SM90, "fxa_decode", "", 296, false},
     {FXA__CU_SM90, "fxa_tile_lists", "", 8, false},
-    {FXA__CU_SM80, "fxa_forward", "", 272, false}, /* outside of the inner products */
+    {FXA__CU_SM80, "fxa_forward", "", 272, false}, /* spills outside of the inner products */
     {FXA__CU_SM80, "fxa_forward", "low_rank_bias", 512, false},
     {FXA__CU_SM80, "fxa_forward", "rbf_kernel", 608, false},
     {FXA__CU_SM80, "fxa_backward", "", 472, false},

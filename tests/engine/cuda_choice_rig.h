@@ -32,7 +32,7 @@ static void choice_start(choice_case *c, fxa_pass pass, const char *text) {
         for (int d = 0; d < FXA_MAX_RANK; d++) c->captures[i].size[d] = 512;
 }
 
-/* Returns the status, the choice, and the reason of a refusal. Frees the case's program. */
+/* Returns the status of the choice and writes the choice or the reason of a refusal. Frees the case's program. */
 static fxa_status choice_end(choice_case *c, const fxa__cu_self *self, fxa__cu_choice *out, fxa__cuda_program *g,
                              fxa_error *err) {
     fxa__problem *p = NULL;

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
  * The cuda engine on stand-ins for the driver and NVRTC, with a problem for plans, for test_cuda_engine.c,
- * test_cuda_failures.c and test_cuda_cubins.c. FXA_TEST_STANDIN is the folder of the stand-ins. They count allocated
+ * test_cuda_failures.c and test_cuda_cubins.c. FXA_TEST_STANDIN is the folder of the stand-ins, which count allocated
  * objects and can fail calls; every test ends with box_check_end.
  */
 #ifndef FXA_TESTS_CUDA_ENGINE_RIG_H
@@ -19,14 +19,14 @@ static const fxa__engine *own_engines[OWN_ENGINES] = {&fxa__engine_cuda};
 
 static standin_state *box_driver, *box_nvrtc;
 static const char *box_options; /* of the last compilation */
-static fxa_context *box_ctx;    /* for programs, and for the stand-in's kernel shapes */
+static fxa_context *box_ctx;    /* context of programs and of the stand-in's kernel shapes */
 
 /* ---- Stand-ins --------------------------------------------------------------------------------------------------- */
 
-static fxa__cu_choice box_choice; /* of the problem being compiled */
+static fxa__cu_choice box_choice; /* kernels of the problem that is compiled now */
 static fxa__cuda_program box_program;
 static bool box_other_shapes;
-static int32_t box_arch = 90; /* architecture of the device */
+static int32_t box_arch = 90; /* architecture of the stand-in's device */
 
 static void box_shape(const char *source, int32_t shape[8]) {
     for (int unit = 0; unit < FXA__CU_UNIT_COUNT; unit++) {
@@ -35,7 +35,7 @@ static void box_shape(const char *source, int32_t shape[8]) {
         struct FxaShape s = fxa__cu_shape(&box_choice, &box_program, (fxa__cu_unit)unit);
         memcpy(shape, &s, sizeof s);
     }
-    shape[1] = 1024; /* bytes of shared memory */
+    shape[1] = 1024; /* shape[1]: bytes of shared memory */
     shape[2] += box_other_shapes ? 64 : 0;
 }
 
@@ -88,7 +88,7 @@ typedef struct box {
     fxa_program *program;
 } box;
 
-/* Sets the stand-in's kernel shapes to those of this problem. */
+/* Sets the kernel shapes that the stand-in compiler reports to those of this problem. */
 static void box_start(box *b, fxa_pass pass, const char *target) {
     fxa_error err;
     fxa__problem *p = NULL;

@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * A driver that only records calls, a problem of the cuda engine with a run on it, and the parts of the workspace that
- * the run may access, for test_cuda_run.c, test_cuda_run_grads.c and test_cuda_kept.c. Pointers here are never
- * dereferenced.
+ * A driver that only records calls, a problem of the cuda engine with a run on this driver, and the parts of the
+ * workspace that the run may access, for test_cuda_run.c, test_cuda_run_grads.c and test_cuda_kept.c. Pointers here are
+ * never dereferenced.
  */
 #ifndef FXA_TESTS_CUDA_RUN_RIG_H
 #define FXA_TESTS_CUDA_RUN_RIG_H
@@ -21,7 +21,7 @@ enum { WATCH_LAUNCHES = 32, WATCH_MODULE = 8 };
 #define WATCH_WORKSPACE ((uintptr_t)1 << 44)
 #define WATCH_PARAMS ((uintptr_t)61 << 36) /* gradients of params: bed_place(60) */
 
-/* struct GradTensor of captured.cu */
+/* Copy of struct GradTensor in captured.cu. */
 typedef struct watched_gradient {
     void *data;
     long long stride[FXA_CUDA_RANK];
@@ -34,20 +34,20 @@ typedef struct watched {
     int function;
     int64_t grid[3];
     unsigned threads;
-    bool early;    /* may start before the preceding kernel has ended */
+    bool early;    /* the kernel may start before the preceding one has ended */
     bool has_args; /* the kernel has FxaArgs: */
     struct FxaArgs a;
     fxa__cu_cut cut;          /* argument of fxa_tile_lists */
-    struct FxaStage stage[2]; /* arguments of stage.cu */
+    struct FxaStage stage[2]; /* arguments of kernels in stage.cu */
     watched_gradient to;      /* argument of fxa_captured_store */
-    /* arguments of fxa_tile_lists, for queries and for keys; the first also for fxa_vector_words */
+    /* Arguments of fxa_tile_lists, for queries and for keys; the first element is also that of fxa_vector_words. */
     struct FxaWordPair words;
 } watched;
 
 static struct {
     watched launch[WATCH_LAUNCHES];
     int launches, fills, maps, pushed, fail_at, calls;
-    bool kernel; /* the last operation was a launch */
+    bool kernel; /* true: the last operation was a launch */
     uintptr_t filled;
     size_t filled_words;
     int filled_param[FXA_MAX_PARAMS], summed_param[FXA_MAX_PARAMS]; /* writes of gradients of params, by kind */
@@ -82,7 +82,7 @@ static int watch_map(void *map, int type, unsigned rank, uintptr_t data, const u
     return watch_call();
 }
 
-/* Returns the FxaArgs of a launch, which are its first argument, or follow the tensor maps. */
+/* Returns the FxaArgs of a launch: the first argument of the kernel, or the argument after the tensor maps. */
 static const struct FxaArgs *watch_args(const watched *w, bool maps, void **params) {
     bool plain =
         (w->unit == FXA__CU_PAGES && (w->function == FXA__CU_PAGES_ROOM || w->function == FXA__CU_PAGES_SORT)) ||
@@ -122,7 +122,8 @@ static int watch_launch(void *function, unsigned x, unsigned y, unsigned z, unsi
     return watch_call();
 }
 
-/* Checks an early start: only after a kernel of the same run, never after the caller's work or a fill. */
+/* Records a launch that may start early, which is allowed only after a kernel of the same run, not after the caller's
+ * work or a fill. */
 static int watch_launch_early(const fxa__cuda_launch *c, void *function, void **params, void **extra) {
     watched *w = &watch.launch[watch.launches % WATCH_LAUNCHES];
     T_CHECK(watch.kernel && c->n_attributes == 1 && c->attributes->id == 6 && c->attributes->value.flag == 1);
@@ -178,7 +179,7 @@ static void bed_bind(bed *x) {
     x->bound.tensors = x->tensors, x->bound.dtensors = x->dtensors, x->bound.dparams = (double *)WATCH_PARAMS;
 }
 
-/* Returns false if the engine refuses the problem. */
+/* Opens a problem. Returns false if the engine refuses it. */
 static bool bed_open_on(bed *x, const fxa_problem *problem, int32_t forced, int32_t processors, fxa_error *err) {
     memset(x, 0, sizeof *x);
     x->self.arch = 90, x->self.processors = x->self.gpu.processors = processors, x->self.forced = forced;
@@ -200,7 +201,7 @@ static bool bed_open_on(bed *x, const fxa_problem *problem, int32_t forced, int3
     }
     bed_bind(x);
     x->workspace = fxa__cu_workspace(&x->self, &x->code.choice, &x->code.program, x->p);
-    x->bound.workspace = x->workspace ? (void *)WATCH_WORKSPACE : NULL; /* as src/problem/bound_args.c does */
+    x->bound.workspace = x->workspace ? (void *)WATCH_WORKSPACE : NULL; /* NULL for size 0, as in bound_args.c */
     x->bound.workspace_size = (size_t)x->workspace;
     return true;
 }
@@ -251,7 +252,7 @@ typedef struct touched {
 static touched touch_list[40];
 static int touch_count;
 
-/* Records a piece of the workspace that kernels access, once. Other memory is ignored. */
+/* Records a part of the workspace that kernels access, once. Other memory is ignored. */
 static void touch(const char *name, const void *at, int64_t bytes) {
     uintptr_t first = (uintptr_t)at;
     if (first < WATCH_WORKSPACE || first >= WATCH_WORKSPACE << 1) return;
@@ -262,19 +263,20 @@ static void touch(const char *name, const void *at, int64_t bytes) {
 
 static void touch_vector(const char *name, const struct FxaVector *v, const fxa_problem *p, int64_t length) {
     int64_t pitch = (length + 127) / 128 * 128 + 128, rows = (v->b ? p->b : 1) * (v->h ? p->hq : 1);
-    if (p->b == 0) return; /* no entry: no words are read */
+    if (p->b == 0) return; /* no batch entry: kernels read no operands of masks */
     touch(name, v->data, 4 * rows * pitch);
     touch(name, v->ranges, 8 * rows * (pitch / 64));
 }
 
-/* Packed tensors have no batch stride: their rows count from the first entry's. */
+/* Records the workspace of packed tensors, which have no batch stride: their rows count from the first batch
+ * entry's. */
 static void touch_packed(const struct FxaArgs *a, bool paged) {
     const struct FxaView *views[] = {&a->q, &a->o, &a->grad_o, &a->grad_q, &a->k, &a->v, &a->grad_k, &a->grad_v};
     for (int i = 0; i < (paged ? 4 : 8); i++) T_INT(views[i]->b, 0);
     T_INT(a->lse_b, 0);
 }
 
-/* Records operands in the workspace. */
+/* Records the operands that kernels access in the workspace. */
 static void touch_operands(const bed *x, const struct FxaArgs *a) {
     const fxa_problem *p = &x->p->in;
     const struct FxaView *views[] = {&a->q, &a->k, &a->v, &a->o, &a->grad_o};
@@ -289,7 +291,8 @@ static void touch_operands(const bed *x, const struct FxaArgs *a) {
     }
 }
 
-/* Checks copies: they convert between caller's memory and workspace, where the kernels then read. */
+/* Checks that the copies of a launch convert between the caller's memory and the part of the workspace that kernels
+ * access. */
 static void touch_stage(const watched *w) {
     for (int i = 0; i < 1 + (w->function == FXA__CU_JOIN); i++) {
         const struct FxaStage *s = &w->stage[i];
@@ -298,7 +301,7 @@ static void touch_stage(const watched *w) {
     }
 }
 
-/* Records accesses as documented in kernel_args.cuh and docs/cuda-kernels.md. */
+/* Records accesses of a kernel to the workspace, as documented in kernel_args.cuh and docs/cuda-kernels.md. */
 static void touch_args(const bed *x, const struct FxaArgs *a) {
     const fxa_problem *p = &x->p->in;
     bool packed = p->flags & FXA_VARLEN;

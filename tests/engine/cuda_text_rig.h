@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * program.cuh compiled as C++ for the host, with the CUDA functions that it calls defined here: many programs in one
+ * Compiles program.cuh as C++ for the host, with the CUDA functions that it calls defined here: many programs in one
  * shared object, each with a function for a pair and one for a tile. For test_cuda_program.c and test_cuda_masks.c.
  */
 #ifndef FXA_TESTS_CUDA_TEXT_RIG_H
@@ -10,7 +10,7 @@
 
 #include "engine/cuda/cuda.h"
 
-/* out: new score times log2(e), derivative, mask, then the terms of the sums. */
+/* Value of a pair. out: new score times log2(e), derivative, mask, then the terms of the sums. */
 typedef void (*meant_pair)(const struct FxaArgs *a, const int *at, const float *given, const int *words, float *out);
 typedef int (*meant_tile)(const struct FxaArgs *a, const int *at);
 
@@ -60,8 +60,8 @@ static const char *const meant_switches[] = {
     "NEAR",       "GRAD_DIAGONAL", "GRAD_DENSE", "SCALARS", "GRAD_SUMS", "GRAD_SCATTER", "SAME",
     "GRAD_EXACT", "GRAD_FIXED",    "OWN",        "BEND",    "UNIT_ONE",  "APART",        "WORDS"};
 
-/* at: b, h, q, k and the distances of q and k from the first of their tile (tiles: b, h, q0, q1, k0, k1). Called with
- * the program's number. */
+/* Text of the functions for program number %d. at: for a pair b, h, q, k and the distances of q and k from the start of
+ * their tile; for a tile b, h, q0, q1, k0, k1. */
 static const char meant_calls[] =
     "extern \"C\" void pair%d(const FxaArgs *a, const int *at, const float *given, const int *words, float *out) {\n"
     "    Program p;\n    Pair x = {at[2], at[3], at[4], at[5], 0, given[0], words[0], words[1]};\n"
@@ -96,7 +96,7 @@ static void meant_text(const fxa__cuda_program *p, int number, fxa__writer *w) {
         fxa__write_format(w, "#undef PROG_%s\n", meant_switches[i]);
 }
 
-/* Returns the 32-bit word of a load in the rewritten program, 0 if there is none. */
+/* Returns the value of a load in the rewritten program as a 32-bit word; 0 if there is no load. */
 static int meant_word(const fxa_program *p, int32_t node, const fxa__val *vals) {
     float x = node >= 0 && p->nodes[node].type == FXA_FLOAT ? (float)vals[node].f : 0;
     int bits = node >= 0 ? vals[node].i : 0;

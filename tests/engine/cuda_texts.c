@@ -1,19 +1,20 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
  * Prints program.cuh for programs of files and for random ones, forward only or with backward, for
- * tests/gpu/test_cuda_generated.py. Each starts with a line "=== NAME", or "=== NAME refused: WHY".
+ * tests/gpu/test_cuda_generated.py. Each text starts with a line "=== NAME", or "=== NAME refused: WHY".
  *
  *     cuda_texts RANDOM (grads | fixed | alone) FILE...      fixed: deterministic gradients of captured tensors
  *
- * The line "// f: ..." lists what a run stores in f[] and i[]: the scale, params by name, constants, expressions of
- * them; then what partials() returns: the gradient of an element at a constant index, else its number. A tensor called
- * dense may be read as such.
+ * The line "// f: ..." lists what a run stores in f[] and i[]: the scale, params by name, constants, and expressions of
+ * these. After "sums:" it lists what partials() returns: the index of the element if a gradient goes to a constant
+ * index, else the number of the sum. A tensor called dense may be read as a dense bias.
  */
 #include "lower/lower_rig.h"
 
 #include "engine/cuda/cuda_program.h"
 
-/* Prints params by index: params of a type are in the order of the rewritten program. */
+/* Prints the names of the params of a type, by their index in f[] or i[], which is their order in the rewritten
+ * program. */
 static void texts_arguments(const fxa_program *p, const fxa__cuda_program *out, uint8_t type) {
     printf(" %s:", type == FXA_FLOAT ? "f" : "i");
     for (int32_t i = 0; i < out->program->n_params; i++) {
@@ -57,7 +58,7 @@ static void texts_unit(const fxa_program *p, const fxa__cuda_program *out) {
     if (out->factor < 0) printf("1");
 }
 
-/* near() and what follows it, as cuda_fill.c has them of such factors. */
+/* Prints the values of a soft cap that a run stores, near() and those after it, as cuda_fill.c computes them. */
 static void texts_bend(const fxa_program *p, const fxa__cuda_program *out) {
     static const char *const terms[FXA_CUDA_BEND] = {"0.9999999268692358", "-0.33332309972578855", "0.1331017362435341",
                                                      "-0.05210147853455042", "0.015475425267545645"};
@@ -70,7 +71,7 @@ static void texts_bend(const fxa_program *p, const fxa__cuda_program *out) {
         printf("**%d", 2 * k + 1);
         if (out->folded) texts_unit(p, out);
     }
-    /* far() and the numbers of bend_far(), for caps up to 64 */
+    /* far() and the values of bend_far(), for caps up to 64 */
     static const char *const far[] = {" 28/abs(2.8853900817779268*", ") 2.8853900817779268*", " -0.5/(1"};
     for (int k = 0; k < 3; k++) {
         printf("%s", far[k]);
@@ -80,7 +81,7 @@ static void texts_bend(const fxa_program *p, const fxa__cuda_program *out) {
     printf(")");
 }
 
-/* Prints the values that follow the float params. */
+/* Prints the values that a run stores after the float params. */
 static void texts_runs(const fxa_program *p, const fxa__cuda_program *out) {
     for (int32_t i = 0; i < out->n_run; i++) {
         printf(" ");
@@ -93,7 +94,7 @@ static void texts_runs(const fxa_program *p, const fxa__cuda_program *out) {
     if (out->near_at >= 0) texts_bend(p, out);
 }
 
-/* Which terms sums have: of a tensor the last index, where that is a number; else their place. */
+/* Prints the terms of the sums: for a tensor the last index if it is a constant, else the number of the sum. */
 static void texts_sums(const fxa__cuda_program *out) {
     printf(" sums:");
     for (int32_t i = 0; i < out->n_sums; i++) {

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * src/engine/cuda/exact.cuh compiled for the host, with the device functions that it needs.
+ * Compiles src/engine/cuda/exact.cuh for the host, with the device functions that it needs.
  */
 #ifndef EXACT_RIG_H
 #define EXACT_RIG_H

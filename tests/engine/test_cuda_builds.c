@@ -2,19 +2,20 @@
  *
  * Plans of the CUDA engine with the real NVRTC, without a GPU, for the devices of examples/targets: programs of the
  * gallery, both passes, storage types, head dims and features, on architectures of all families. Compiled code has the
- * shapes that the engine expects (it checks), and survives plan bytes. Spills and serialised products (wgmma) reported
- * by the compiler are compared with a list (built_budgets.h).
+ * shapes that the engine expects (the engine checks them), and survives plan bytes. Spills and serialised products
+ * (wgmma) that the compiler reports are compared with a list (built_budgets.h).
  *
- * The complete matrix has every program with every size, both passes, once each; target and features rotate, so that
- * each meets every program, every size and each other. It is walked in rounds of all programs.
+ * The complete matrix has every program with every size, both passes, once each. Target and features rotate, so that
+ * each target meets every program, every size and every feature. The matrix is walked in rounds of all programs.
  *
  *     default                  a few builds, seconds
- *     FXA_CUDA_MATRIX=full     all of it, two hours of one CPU; a number: that many, evenly spread
+ *     FXA_CUDA_MATRIX=full     all builds, two hours of one CPU; a number: this many, evenly spread
  *     FXA_TEST_TARGET=h200     one target only
  *     FXA_TEST_SHARD=3/14      every 14th build, starting with number 3, for parallel processes
- *     FXA_TEST_VERBOSE=1       a line for each
+ *     FXA_TEST_VERBOSE=1       a line for each build
  *
- * NVRTC is searched as the engine does, and where make deps-cudnn puts it. Without it everything is skipped, by name.
+ * NVRTC is searched as the engine does, and in the folder of make deps-cudnn. Without NVRTC every test is skipped, by
+ * name.
  */
 #include "built_budgets.h"
 #include "engine/cuda/cuda.h"
@@ -42,7 +43,7 @@ enum { BUILT_COLUMNS = sizeof built_columns / sizeof *built_columns };
 
 static const struct built_feature {
     uint32_t dtype, flags, alignment;
-    bool grads, shared; /* gradients of captured tensors and params; heads that share keys */
+    bool grads, shared; /* gradients of captured tensors and params; query heads that share KV heads */
 } built_features[] = {
     {FXA_BF16, 0, 16, false, false},
     {FXA_F16, FXA_CAUSAL, 16, false, true},
@@ -76,7 +77,7 @@ static size_t built_read(const char *path, char *out, size_t room) {
 
 static int built_order(const void *x, const void *y) { return strcmp(x, y); }
 
-/* The gallery by name. */
+/* Reads the gallery, sorted by name. */
 static bool built_start(built *b) {
     static char text[BUILT_TEXT];
     char path[512];
@@ -106,7 +107,7 @@ static void built_end(built *b) {
     fxa_context_destroy(b->ctx);
 }
 
-/* Captured tensors reach as far as the longest coordinate. */
+/* Returns a problem whose captured tensors are as large as the longest coordinate. */
 static fxa_problem built_problem(const fxa_program *program, const struct built_feature *f, const int64_t columns[2],
                                  fxa_pass pass, fxa_capture captures[FXA_MAX_TENSORS]) {
     fxa_problem p = FXA_PROBLEM_INIT;
@@ -135,7 +136,8 @@ static fxa_problem built_problem(const fxa_program *program, const struct built_
 
 static double built_now(void) { return (double)clock() / CLOCKS_PER_SEC; }
 
-/* To bytes and back, by the instance of the target: the same bytes again, and not a tenth of the time. */
+/* Saves a plan and loads it by the instance of the target: saving again gives the same bytes, and loading takes less
+ * than a tenth of the time of compiling. */
 static void built_save(built *b, const fxa_plan *plan, double seconds, const char *label) {
     fxa__host *host = fxa__context_host(b->ctx);
     const fxa__instance *instance = plan->code->instance;
@@ -158,7 +160,8 @@ static void built_save(built *b, const fxa_plan *plan, double seconds, const cha
     fxa__writer_free(&again);
 }
 
-/* ---- What the compiler says -------------------------------------------------------------------------------------- */
+/* ---- Messages of the compiler
+ * ------------------------------------------------------------------------------------- */
 
 enum { BUILT_LOG = 1 << 18, BUILT_SAID = 16 };
 
@@ -169,11 +172,11 @@ static struct {
         char kernel[32];
         int spills;
         bool serialised;
-    } said[BUILT_SAID]; /* compiler messages of the current plan */
+    } said[BUILT_SAID]; /* messages of the compiler about the current plan */
     int n;
 } built_compiler = {.lock = PTHREAD_MUTEX_INITIALIZER};
 
-/* Returns the index in `said` of the quoted name after `before` in a line, -1 = none. */
+/* Returns the index in `said` of the quoted kernel name after `before` in a line; -1 = none. */
 static int built_said_of(const char *line, const char *before) {
     const char *name = strstr(line, before);
     if (!name) return -1;
@@ -190,7 +193,8 @@ static int built_said_of(const char *line, const char *before) {
     return i;
 }
 
-/* A line with the name of each kernel, then one with what it spills; products that are serialised have a line too. */
+/* Reads the compiler's log: a line with the name of each kernel, then a line with its spills; serialised products have
+ * a line too. */
 static void built_read_log(char *log) {
     int now = -1;
     for (char *line = strtok(log, "\n"); line; line = strtok(NULL, "\n")) {
@@ -203,7 +207,7 @@ static void built_read_log(char *log) {
     }
 }
 
-/* The real compilation with a log of its last part. */
+/* Compiles with the real NVRTC and reads the last part of its log. */
 static int built_compile(void *program, int n, const char *const *options) {
     const char *more[32];
     size_t size = 0;
@@ -219,7 +223,7 @@ static int built_compile(void *program, int n, const char *const *options) {
     return status;
 }
 
-/* NULL: NVRTC is here, and heard from now on. */
+/* Makes the engine call built_compile. Returns NULL, or the reason why NVRTC is missing. */
 static const char *built_listen(const built *b) {
     static fxa_error err;
     for (int i = 0; i < BUILT_TARGETS; i++) {
@@ -233,7 +237,7 @@ static const char *built_listen(const built *b) {
     return NULL;
 }
 
-/* Compares the messages of a plan with the list of exceptions. */
+/* Compares the messages about a plan with the list of exceptions. */
 static void built_judge(const char *program, const char *label, const fxa_plan *plan) {
     const fxa__cu_choice *c = &((const fxa__cu_code *)plan->code->code)->choice;
     for (int i = 0; i < built_compiler.n; i++) {
@@ -286,7 +290,7 @@ static void built_one(built *b, int program, int columns, int feature, int targe
     fxa_cache_clear(b->ctx);
 }
 
-/* A program that makes much of what there is first, then all by turns. */
+/* A program that uses many features is compiled first, then all programs in turn. */
 TEST(programs_compile_for_every_device) {
     static built b;
     struct stat st;
@@ -311,7 +315,7 @@ TEST(programs_compile_for_every_device) {
         int columns = (7 * program + place / 2 / b.n_programs) % BUILT_COLUMNS;
         int target = (program + 3 * columns + place % 2) % BUILT_TARGETS,
             feature = (program + columns) % BUILT_FEATURES;
-        if (!full && target != i % BUILT_TARGETS) continue; /* a few have them all */
+        if (!full && target != i % BUILT_TARGETS) continue; /* a few programs are compiled for all targets */
         fxa_pass pass = place % 2 ? FXA_BACKWARD : FXA_FORWARD;
         if (i % shards == shard && (!only || strcmp(only, built_targets[target]) == 0))
             built_one(&b, program, columns, feature, target, pass);

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
  * Support reports of the cuda engine before compilation: every row of its table of refusals is reached, and supported
- * problems get the expected kernels. More in test_cuda_promise.c and test_cuda_keys.c.
+ * problems get the expected kernels. Further tests are in test_cuda_promise.c and test_cuda_keys.c.
  */
 #include "cuda_choice_rig.h"
 #include "engine/cuda/cuda_sources.h"
@@ -35,7 +35,7 @@ static void no_width(fxa_problem *p) { p->d_qk = 257; }
 static void no_features(fxa_problem *p) { p->d_v = FXA_D_V_ZERO; }
 static void no_heads(fxa_problem *p) { p->hq = p->hkv = 65536, p->sq = p->sk = 1; }
 static void no_length(fxa_problem *p) { p->sk = ((int64_t)1 << 28) + 1, p->hkv = 1, p->d_qk = 1; }
-/* Packed: an entry has a tile more than its rows fill. */
+/* Packed: the number of tiles of a batch entry is one more than its rows fill. */
 static void no_tiles(fxa_problem *p) {
     p->flags |= FXA_VARLEN, p->b = 65535, p->hq = 4096, p->hkv = 1;
     p->d_qk = p->d_v = 8, p->sq = p->sk = 4, p->total_q = p->total_k = 4 * 65535;
@@ -51,7 +51,7 @@ TEST(refusals_have_their_reasons) {
         void (*make)(fxa_problem *p);
         const char *why;
     } cases[] = {
-        /* a line for every row of cuda_support.c */
+        /* one line for every row of the table in cuda_support.c */
         {FXA_FORWARD, no_f64, "f64: kernels compute in f32"},
         {FXA_FORWARD, no_width, "at most 256"},
         {FXA_FORWARD, no_features, "hq, d_qk and d_v are to be at least 1"},
@@ -73,7 +73,7 @@ TEST(refusals_have_their_reasons) {
         for (size_t row = 0; fxa__cu_support_why(row); row++)
             if (strstr(err.text, fxa__cu_support_why(row))) reached |= (uint64_t)1 << row;
     }
-    for (size_t row = 0; fxa__cu_support_why(row); row++) /* rows for programs follow below */
+    for (size_t row = 0; fxa__cu_support_why(row); row++) /* rows that depend on programs follow below */
         if (!(reached >> row & 1)) T_FAIL("no problem reaches: %s\n", fxa__cu_support_why(row));
 }
 
@@ -89,7 +89,7 @@ TEST(refusals_of_programs) {
     T_HAS(err.text, "beside bprop");
     fxa_program_destroy(own);
     choice_start(&c, FXA_FORWARD, "tensor zzzz_slot_20 : i32[1]\nscore = score + float(q + zzzz_slot_20[k])");
-    c.p.map_q.kind = FXA_MAP_TABLE; /* which is in slot 20 */
+    c.p.map_q.kind = FXA_MAP_TABLE; /* the table is in slot 20 */
     T_INT(choice_end(&c, &choice_hopper, &choice, NULL, &err), FXA_E_UNSUPPORTED);
     T_HAS(err.text, "zzzz_slot_");
 }
@@ -172,7 +172,7 @@ static void with_packed_adding(fxa_problem *p) {
     p->flags |= FXA_VARLEN | FXA_ACCUMULATE_DK, p->total_q = 400, p->total_k = 700;
 }
 
-/* Kernels read one type and write that or f32: the rest goes through the workspace. */
+/* Kernels read one dtype and write this dtype or f32; operands of other dtypes are copied through the workspace. */
 TEST(operands_through_the_workspace) {
     static const struct {
         fxa_pass pass;
@@ -215,11 +215,11 @@ TEST(operands_through_the_workspace) {
     }
 }
 
-/* Dropout goes by coordinates: where those are moved, another code looks them up. */
+/* Dropout uses coordinates: if they are not the local indices, kernels with coordinate lookups are compiled. */
 static void with_no_promise(fxa_problem *p) { p->alignment = 0; }
 static void with_odd_pages(fxa_problem *p) { p->flags |= FXA_PAGED, p->page_size = 24, p->n_pages = 64; }
 
-/* A plan with slower kernels states the missing guarantee, since a run may take several times as long. */
+/* A plan with slower kernels states the missing guarantee, because a run may take several times as long. */
 TEST(lesser_kernels_have_a_reason) {
     static const struct {
         void (*make)(fxa_problem *p);
@@ -253,7 +253,7 @@ TEST(lesser_kernels_have_a_reason) {
     }
 }
 
-/* For gradients it states the rule that excludes the faster kernels. */
+/* For gradients, the plan states the rule that excludes the faster kernels. */
 TEST(gradients_by_lesser_kernels_have_a_reason) {
     static const char scaled[] = "tensor t : f32[2]; score = score * t[h, q]";
     static const char two[] = "param a : float; param c : float; score = a * tanh(score / c)";
@@ -295,14 +295,14 @@ TEST(dropout_at_moved_coordinates) {
         c.p.flags |= FXA_DROPOUT, c.p.dropout_p = 0.5;
         if (i / 2 == 1) c.p.map_q.base = 7;
         if (i / 2 == 2) c.p.flags |= FXA_Q_START;
-        if (i / 2 == 3) c.p.global_heads = 8; /* which only programs read */
+        if (i / 2 == 3) c.p.global_heads = 8; /* only programs read the number of heads */
         T_INT(choice_end(&c, &choice_hopper, &out, NULL, &err), FXA_OK);
         T_CHECK(out.dropout && out.moved == (i / 2 == 1 || i / 2 == 2));
         T_INT(out.units >> FXA__CU_STAGE & 1u, out.moved);
     }
 }
 
-/* Gradients of a param through a slope: not where the Hopper kernel lacks registers for them. */
+/* Gradients of a param together with a derivative: not by the Hopper kernel where it lacks registers for them. */
 TEST(sums_beside_slopes) {
     for (int i = 0; i < 3; i++) {
         choice_case c;
@@ -320,7 +320,8 @@ TEST(sums_beside_slopes) {
     }
 }
 
-/* Same bits: sums that have no order, in place of f32 to which pairs and diagonals add; simt where sm80 would be. */
+/* Deterministic gradients: order-independent sums replace f32 sums to which pairs and diagonals add; simt kernels
+ * replace sm80. */
 TEST(fixed_gradients_are_exact_sums) {
     static const struct {
         const char *text;
@@ -355,7 +356,8 @@ TEST(fixed_gradients_are_exact_sums) {
     }
 }
 
-/* Its keys are gathered before the kernels, which then do not handle pages: any page size, by the best family. */
+/* Keys are gathered from pages before the kernels, which then do not handle pages: any page size, by the best
+ * family. */
 TEST(pages_in_the_backward_pass) {
     for (uint32_t size = 1; size < 300; size += 99) {
         choice_case c;
@@ -382,7 +384,7 @@ TEST(pages_that_tma_fetches) {
     }
 }
 
-/* TMA counts to 2^40 bytes. */
+/* TMA addresses up to 2^40 bytes. */
 TEST(strides_beyond_tma_are_for_sm80) {
     for (int i = 0; i < 2; i++) {
         choice_case c;
@@ -397,7 +399,7 @@ TEST(strides_beyond_tma_are_for_sm80) {
     }
 }
 
-/* Rows of a KV head, and how many of them a CTA takes. */
+/* Number of rows of a KV head, and number of rows that a CTA processes. */
 TEST(decoding_takes_few_rows) {
     static const struct {
         int64_t sq, group, d, dv;

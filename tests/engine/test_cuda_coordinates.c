@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * Coordinates written into programs of the cuda engine: at local indices the program gives the value of the problem's
- * program at the coordinates of src/problem/geometry.c, for random maps, start positions and shards.
+ * Coordinates written into programs of the cuda engine: at local indices the rewritten program gives the value of the
+ * problem's program at the coordinates of src/problem/geometry.c, for random maps, start positions and shards.
  */
 #include "engine/cuda/cuda.h"
 #include "plan/plan.h"
@@ -51,7 +51,7 @@ static double place_value(const fxa_program *program, const int32_t coord[FXA_IN
     return values[fxa__program_output(program, FXA__OUT_SCORE)].f;
 }
 
-/* All four indices at random, and what both programs give. */
+/* Draws all four indices and compares the values of both programs. */
 static void place_compare(const place *x, const fxa_program *own, t_rng *r) {
     const fxa_problem *p = &x->p->in;
     fxa_view views[PLACE_TENSORS] = {{0}};
@@ -113,7 +113,7 @@ TEST(random_coordinates) {
 
 /* ---- Masks that read the score ----------------------------------------------------------------------------------- */
 
-/* The new score of a pair, -inf where its mask is false. */
+/* Returns the new score of a pair; -inf if the mask is false. */
 static double scored_value(const fxa_program *program, const fxa__env *env) {
     static fxa__val values[4096];
     fxa__program_eval(program, env, values);

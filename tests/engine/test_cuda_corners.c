@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * Rare programs in the host part of the cuda engine: many shared parts, words that are not ints, backward programs with
- * their own tensors. Needs neither a device nor NVRTC.
+ * Rare programs in the host part of the cuda engine: many shared parts, mask operands that are not ints, backward
+ * programs with their own tensors. Needs neither a device nor NVRTC.
  */
 #include "engine/cuda/cuda.h"
 #include "problem/problem_private.h"
@@ -20,7 +20,7 @@ static fxa_problem corner_problem(fxa_pass pass, const fxa_program *program) {
     return p;
 }
 
-/* The text of a problem's program, ended by a zero. */
+/* Chooses the kernels of a problem; the text of its program ends with a zero byte. */
 static bool corner_choose(const fxa_problem *given, fxa__cu_choice *out, fxa__cuda_program *g) {
     fxa_error err = {.status = FXA_OK};
     fxa__problem *p = NULL;
@@ -37,7 +37,7 @@ static bool corner_has(const fxa__cuda_program *g, const char *part) {
     return strstr((const char *)g->text.data, part) != NULL;
 }
 
-/* Tensors of a backward program are the caller's too, but not those of the score program. */
+/* Tensors of a backward program are checked like those of the score program, but have other sizes. */
 TEST(indices_of_backward_programs_are_guarded) {
     static const char back[] = "tensor t : f32[2]\ndscore = dscore * t[q, 3]";
     fxa_program *own = NULL;
@@ -55,7 +55,7 @@ TEST(indices_of_backward_programs_are_guarded) {
     fxa_program_destroy(own);
 }
 
-/* Backward tiles are small where either of Q and V is wide. */
+/* Backward tiles are small if Q or V is wide. */
 TEST(tiles_of_wide_operands) {
     static const int64_t sizes[][3] = {{128, 128, 128}, {192, 128, 64}, {128, 192, 64}, {256, 256, 64}};
     for (size_t i = 0; i < sizeof sizes / sizeof *sizes; i++) {
@@ -70,7 +70,7 @@ TEST(tiles_of_wide_operands) {
     }
 }
 
-/* Names mark params of a backward program only if there is one. */
+/* A param with a name that marks params of a backward program is an ordinary param if there is no backward program. */
 TEST(params_may_have_any_name) {
     static const char text[] = "param zzzy_own_03 : float\nparam scale : float\nscore = score + zzzy_own_03 * scale";
     for (int pass = 0; pass < 2; pass++) {
@@ -89,7 +89,7 @@ TEST(params_may_have_any_name) {
     }
 }
 
-/* Gradients of captured tensors are of the new score; what a backward program gives is for Q and K alone. */
+/* Gradients of captured tensors come from the derivative; the backward program affects only dQ and dK. */
 TEST(gradients_beside_backward_programs) {
     static const char text[] = "tensor t : f32[1]\nscore = score + t[q - k + 500]", back[] = "dscore = 0.5 * dscore";
     for (int i = 0; i < 2; i++) {
@@ -110,8 +110,8 @@ TEST(gradients_beside_backward_programs) {
     }
 }
 
-/* A derivative of 1 does not imply that gradients of captured tensors do not read the score, which kernels provide only
- * next to derivatives. */
+/* A derivative of 1 does not imply that gradients of captured tensors do not read the score; kernels provide the score
+ * for them only next to a derivative. */
 TEST(gradients_that_read_the_score) {
     static const struct {
         const char *text;
@@ -138,7 +138,7 @@ TEST(gradients_that_read_the_score) {
     }
 }
 
-/* Floats of equal bits need not be equal: a NaN is not. */
+/* Floats with equal bits need not be equal: NaN is not. */
 TEST(documents_of_floats_have_no_shorter_mask) {
     static const char *const texts[] = {"tensor d : f32[1]\nmask = d[q] == d[k] && k <= q",
                                         "tensor d : f16[2]\nmask = d[b, q] == d[b, k] && k <= q"};
@@ -172,8 +172,8 @@ static void corner_text(const char *text, const fxa_capture *t, const char *part
     fxa_program_destroy(program);
 }
 
-/* Shared memory cannot hold everything that a program may use at once: then dQ gets a separate kernel, or another
- * family is used. */
+/* Shared memory cannot hold everything that a program may use at once: then dQ is computed by a separate kernel, or
+ * another family is selected. */
 TEST(much_for_shared_memory) {
     static const char bias[] = "tensor t : bf16[3]\nscore = score + t[h, q, k]";
     static const char words[] = "tensor t : bf16[3]\ntensor w : bool[1]\nscore = score + t[h, q, k]\nmask = w[k]";
@@ -206,7 +206,7 @@ TEST(much_for_shared_memory) {
     }
 }
 
-/* Strides that a tensor map cannot have. */
+/* Strides that a tensor map does not support: the elements are loaded by plain loads. */
 TEST(pairs_that_lie_far_apart_are_loaded) {
     fxa_capture t = {.size = {4, 512, 512}, .strided = 1, .stride = {1 << 20, 512, 1}};
     corner_text("tensor w : bf16[3]\nscore = score + w[h, q, k]", &t, "PROG_DENSE", true);
@@ -214,7 +214,7 @@ TEST(pairs_that_lie_far_apart_are_loaded) {
     corner_text("tensor w : bf16[3]\nscore = score + w[h, q, k]", &t, "PROG_DENSE", false);
 }
 
-/* Kernels multiply scores of -inf with the unit: it is above 0 and finite for every scale that is. */
+/* Kernels multiply scores of -inf with the unit of exp2: it is above 0 and finite for every finite scale. */
 TEST(units_of_any_scale) {
     static const double scales[] = {1e-300, 1e-46, 1e-30, 0.125, 1e30, 1e300};
     fxa__cu_choice out;
@@ -231,11 +231,12 @@ TEST(units_of_any_scale) {
     fxa__cuda_program_free(&g);
 }
 
-/* ---- Programs whose parts are shared: a walk over paths would not end -------------------------------------------- */
+/* ---- Programs with shared subexpressions: a walk over all paths would not end
+ * ------------------------------------- */
 
 enum { CORNER_DEPTH = 300 };
 
-/* Each step joins the last one twice, with another condition each time. */
+/* Returns a mask in which each step uses the preceding step twice, each time with another condition. */
 static fxa_program *corner_shared_mask(bool scored) {
     fxa_builder *b = own_builder(FXA_PROGRAM_SCORE);
     fxa_value q = fxa_builder_input(b, FXA_INPUT_Q), k = fxa_builder_input(b, FXA_INPUT_K);
@@ -252,7 +253,7 @@ static fxa_program *corner_shared_mask(bool scored) {
     return own_finish(b);
 }
 
-/* Powers of a param by squares. */
+/* Returns a program with powers of a param by repeated squaring. */
 static fxa_program *corner_powers(void) {
     fxa_builder *b = own_builder(FXA_PROGRAM_SCORE);
     fxa_value x = fxa_builder_param(b, "x", FXA_FLOAT), y = fxa_builder_input(b, FXA_INPUT_SCORE);
@@ -276,7 +277,7 @@ TEST(shared_parts_are_walked_once) {
     }
 }
 
-/* The host computes little for a run, whatever the program is. */
+/* The host computes only a few values per run, whatever the program is. */
 TEST(powers_are_not_for_the_host) {
     fxa_program *program = corner_powers();
     int filled = 0, left = 0;

@@ -1,11 +1,11 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * Cubins that the cuda engine did not make: damaged ones, and saved ones of other kernels.
+ * Cubins that the cuda engine did not make: damaged ones, and saved cubins of other kernels.
  */
 #include "cuda_engine_rig.h"
 #include "support/guard.h"
 
-/* Bytes that are no cubin, or half of one, have no symbols, and nothing outside of them is read (make asan). */
+/* Bytes that are no cubin, or truncated ones, have no symbols, and nothing outside of the bytes is read (make asan). */
 TEST(cubins_are_read_with_doubt) {
     NEEDS_BOX;
     fxa_context *ctx = box_context();
@@ -42,7 +42,7 @@ TEST(cubins_are_read_with_doubt) {
     box_check_end();
 }
 
-/* A table of sections that ends behind the file is not read, though the sections looked for lie before its end. */
+/* A section table that ends beyond the file is not read, although the sections of interest are inside. */
 TEST(section_tables_end_in_the_file) {
     NEEDS_BOX;
     enum { FIRST = 0x28, SIZE = 0x3a, COUNT = 0x3c, HEADER = 64, SECTIONS = 4 }; /* offsets in an ELF header */
@@ -66,7 +66,7 @@ TEST(section_tables_end_in_the_file) {
                 {m->size + HEADER, SECTIONS, HEADER, false},
                 {UINT64_MAX - HEADER, SECTIONS, HEADER, false}};
     for (size_t i = 0; i < sizeof rows / sizeof *rows; i++) {
-        guard copy = guard_open(m->size); /* a byte behind it is a fault */
+        guard copy = guard_open(m->size); /* an access beyond the copy faults */
         size_t bytes;
         memcpy(copy.data, m->cubin, m->size);
         for (int byte = 0; byte < 8; byte++) copy.data[FIRST + byte] = (uint8_t)(rows[i].first >> 8 * byte);

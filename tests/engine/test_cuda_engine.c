@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
  * Instances and code of the cuda engine, on stand-ins for the driver and NVRTC: plans for a device and for a target,
- * plan bytes, the disk cache, shared code. Failures are in test_cuda_failures.c, the real NVRTC in test_cuda_builds.c,
- * runs in test_cuda_run.c.
+ * plan bytes, the disk cache, shared code. Failures are tested in test_cuda_failures.c, the real NVRTC in
+ * test_cuda_builds.c, runs in test_cuda_run.c.
  */
 #include "cuda_engine_rig.h"
 
@@ -35,7 +35,7 @@ TEST(plans_for_a_device_and_for_its_profile) {
         fxa_context_destroy(there);
         size_t compilations = box_nvrtc->calls;
         T_OK(fxa_plan_load(here, bytes, n, &loaded, &err));
-        T_CHECK(loaded && box_nvrtc->calls == compilations); /* it is not even looked for */
+        T_CHECK(loaded && box_nvrtc->calls == compilations); /* NVRTC is not even opened */
         T_HAS(fxa_plan_description(loaded), "NVRTC 13.0, sm_90a");
         T_CHECK(box_driver->held > 2); /* a context and modules */
         T_OK(fxa_plan_save(loaded, again, sizeof again, &m, &err));
@@ -47,7 +47,7 @@ TEST(plans_for_a_device_and_for_its_profile) {
     }
 }
 
-/* The code is for the device's own architecture, or for the newest of its family that the compiler has. */
+/* The code is compiled for the device's own architecture, or for the newest of its family that the compiler knows. */
 TEST(devices_of_every_architecture) {
     NEEDS_BOX;
     static const struct {
@@ -75,7 +75,7 @@ TEST(devices_of_every_architecture) {
     box_arch = 90, box_driver->arch = 0;
 }
 
-/* Other lengths and numbers are no new compilation. */
+/* Other lengths and scalars need no new compilation. */
 TEST(code_is_shared) {
     NEEDS_BOX;
     fxa_context *ctx = box_context();
@@ -98,7 +98,7 @@ TEST(code_is_shared) {
     box_check_end();
 }
 
-/* Code compiled by one process is loaded by the next one from the disk cache, without a compiler. */
+/* Code compiled by one process is loaded by the next process from the disk cache, without a compiler. */
 TEST(code_of_a_folder_needs_no_compiler) {
     NEEDS_BOX;
     char folder[] = "/tmp/test_cuda_engine_XXXXXX", command[64];
@@ -112,7 +112,7 @@ TEST(code_of_a_folder_needs_no_compiler) {
         fxa_context *ctx = NULL;
         fxa_plan *plan = NULL;
         T_OK(fxa_context_create(&config, &ctx, &err));
-        box_arm(box_nvrtc, (size_t)i); /* the first call fails */
+        box_arm(box_nvrtc, (size_t)i); /* the first call of NVRTC fails */
         T_OK(fxa_plan_create(ctx, &b.p, &plan, &err));
         T_CHECK(i ? box_nvrtc->calls == 0 : box_nvrtc->calls > 10);
         T_HAS(fxa_plan_description(plan), "NVRTC 13.0, sm_90a");
@@ -143,8 +143,8 @@ static fxa_support box_support(fxa_context *ctx, const box *b) {
     return report;
 }
 
-/* Without a compiler the answer is that of the folder, as it is now: a no does not outlive the code's arrival, and of
- * what is not there it stays one. */
+/* Without a compiler, a support query searches the folder each time: a refusal does not outlive the arrival of the
+ * code, and code that is not in the folder remains refused. */
 TEST(code_of_a_folder_is_a_yes_without_compiler) {
     NEEDS_BOX;
     char folder[] = "/tmp/test_cuda_engine_XXXXXX", command[64];
@@ -154,7 +154,7 @@ TEST(code_of_a_folder_is_a_yes_without_compiler) {
     T_REQUIRE(mkdtemp(folder));
     box_start(&b, FXA_FORWARD, NULL);
     fxa_context *ctx = box_context_of(folder), *other = box_context_of(folder);
-    box_arm(box_nvrtc, 1); /* the first call fails, which is remembered */
+    box_arm(box_nvrtc, 1); /* the first call fails, and the failure is cached */
     T_HAS(box_support(ctx, &b).reason, "nvrtcVersion");
     box_arm(box_nvrtc, 0);
     T_OK(fxa_plan_create(other, &b.p, &plan, &err));
@@ -170,14 +170,15 @@ TEST(code_of_a_folder_is_a_yes_without_compiler) {
     (void)snprintf(command, sizeof command, "rm -r %s", folder);
     T_INT(system(command), 0);
     b.p.d_qk = 64;
-    T_INT(box_support(ctx, &b).supported, 1); /* the context has it by now */
+    T_INT(box_support(ctx, &b).supported, 1); /* by now the context has the code */
     fxa_plan_destroy(plan);
     fxa_context_destroy(ctx);
     box_end(&b);
     box_check_end();
 }
 
-/* Tiles of a mask, in rows and keys, are those of the kernel that visits them; without a mask none are left out. */
+/* The reported tiles of a mask have the size, in rows and keys, of the kernel that skips them; without a mask no tile
+ * is skipped. */
 TEST(tiles_are_reported) {
     NEEDS_BOX;
     for (fxa_pass pass = FXA_FORWARD; pass <= FXA_BACKWARD; pass++) {
@@ -204,7 +205,7 @@ TEST(tiles_are_reported) {
     }
 }
 
-/* Kernels before and after backward are compiled for the first program only. */
+/* Backward preprocess and postprocess kernels are compiled for the first program only. */
 TEST(programs_share_what_no_text_is_in) {
     NEEDS_BOX;
     fxa_context *ctx = box_context();
@@ -229,7 +230,7 @@ TEST(programs_share_what_no_text_is_in) {
     T_CHECK(x != y && first->cubin != second->cubin && first->size == second->size);
     T_CHECK(memcmp(first->cubin, second->cubin, first->size) == 0);
     int fewer = __builtin_popcount(x->choice.units) - __builtin_popcount(y->choice.units) + 1;
-    T_INT(calls[1], calls[0] - 3 - 4 * (size_t)fewer); /* calls of opening NVRTC; create, compile, size and code */
+    T_INT(calls[1], calls[0] - 3 - 4 * (size_t)fewer); /* 3 open NVRTC; 4 compile a module */
     for (int i = 0; i < 2; i++) fxa_plan_destroy(plan[i]);
     fxa_program_destroy(other);
     fxa_context_destroy(ctx);

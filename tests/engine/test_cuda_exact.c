@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * Order-independent sums of the cuda engine's captured gradients (exact.cuh), on the host: same bits in any order, and
- * exact; compared with integers where they suffice, and with cancelling large numbers.
+ * Order-independent sums of the cuda engine's captured gradients (exact.cuh), on the host: the same bits in any order,
+ * and exact; compared with integers where integers suffice, and with cancelling large numbers.
  */
 #include "exact_rig.h"
 #include "t.h"
@@ -22,7 +22,7 @@ static struct FxaExact exact_of(const float *x, int n) {
     return sum;
 }
 
-/* Any finite floats: subnormal ones, the largest, both signs. */
+/* Returns any finite float: subnormal or large, of both signs. */
 static float exact_any(t_rng *r) {
     u32 bits = (u32)t_int(r, 0, UINT32_MAX);
     if ((bits >> 23 & 255) == 255) bits &= ~(1u << 23);
@@ -39,12 +39,12 @@ TEST(order_makes_no_difference) {
         exact_shuffle(&r, x, n);
         pair[1] = exact_of(x, n);
         T_CHECK(memcmp(&first, &pair[1], sizeof first) == 0);
-        for (int i = 0; i < n; i++) exact_add(&pair[1], -x[i]); /* the sum is 0 again */
+        for (int i = 0; i < n; i++) exact_add(&pair[1], -x[i]); /* the sum must be 0 again */
         for (int i = 0; i < FXA_CUDA_EXACT; i++) T_CHECK(pair[1].word[i] == 0);
     }
 }
 
-/* Multiples of 2^-20 below 2^20, many of them: whole numbers of 64 bits have room. */
+/* Many multiples of 2^-20 below 2^20, whose sum is exact in 64-bit integers. */
 TEST(the_sum_of_whole_numbers) {
     t_rng r = {t_seed()};
     for (int round = 0; round < t_scaled(100); round++) {
@@ -85,7 +85,7 @@ TEST(doubles) {
     exact_add_double(&sum, -0x1p-150);
     exact_add_double(&sum, 1e-320);
     T_CHECK(exact_value(&sum) == 0x1p-149);
-    exact_add_double(&sum, -1e300); /* there is no room for it */
+    exact_add_double(&sum, -1e300); /* beyond the range of the sum */
     T_CHECK(exact_value(&sum) == -INFINITY);
 }
 

@@ -6,7 +6,7 @@
 #include "cuda_engine_rig.h"
 #include "support/fail_alloc.h"
 
-/* Each call of the driver and of NVRTC fails once while a plan is made, and while one is loaded. */
+/* Each call of the driver and of NVRTC fails once while a plan is made, and once while a plan is loaded. */
 TEST(every_call_fails) {
     NEEDS_BOX;
     static unsigned char bytes[1 << 18];
@@ -42,12 +42,12 @@ TEST(every_call_fails) {
             if (status != FXA_OK && !err.text[0]) T_FAIL("call %zu: no words\n", k);
             if (status == FXA_OK && which % 2 == 0 && k >= loads[0] && k <= loads[1])
                 T_FAIL("call %zu, which loads code, fails, and the plan does not\n", k);
-            T_INT(box_driver->waits, 0); /* there is nothing to wait for */
+            T_INT(box_driver->waits, 0); /* no work was started, so no call waits */
             fxa_plan_destroy(plan);
             fxa_context_destroy(ctx);
             box_check_end();
         }
-        T_CHECK(which == 3 ? k == 2 : k > 15); /* bytes need no compiler */
+        T_CHECK(which == 3 ? k == 2 : k > 15); /* loading plan bytes needs no compiler */
     }
     box_end(&b);
 }
@@ -78,7 +78,7 @@ TEST(every_allocation_fails) {
     box_end(&b);
 }
 
-/* The compiler's message is the reason, and kernels with wrong shapes are not run. */
+/* The compiler's message becomes the reason of a refusal, and kernels with wrong shapes are not run. */
 TEST(compilers_that_say_no) {
     NEEDS_BOX;
     fxa_error err;

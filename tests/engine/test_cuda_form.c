@@ -1,14 +1,16 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * Form of the generated program.cuh: which parts of a program are written in which way, constants that a run fills in
- * for soft caps, programs of maximum size and above, failing memory. Its meaning is tested by test_cuda_program.c.
+ * Form of the generated program.cuh: which code is generated for which parts of a program, constants of soft caps that
+ * a run fills in, programs of maximum size and above, failing memory. test_cuda_program.c tests the meaning of the
+ * text.
  */
 #include "lower/lower_rig.h"
 
 #include "engine/cuda/cuda.h"
 #include "support/fail_alloc.h"
 
-/* A factor that is divided by again is no division of pairs, and the slope is the same for any of them. */
+/* A factor that is multiplied and divided by causes no division per pair, and the derivative is the same for any
+ * factor. */
 TEST(factors_that_cancel) {
     static const double caps[] = {20, -3, 0.25, 0, INFINITY, -INFINITY, NAN};
     rig *r = calloc(1, sizeof *r);
@@ -45,8 +47,8 @@ TEST(factors_that_cancel) {
     free(r);
 }
 
-/* Numbers of a soft cap's run: near 0 it is a polynomial of the product, with the unit in it, or nothing is near; four
- * pairs at a time where the cap is neither large nor tiny. */
+/* Checks the values that a run fills in for a soft cap. Near 0 tanh is a polynomial of the product that includes the
+ * unit of exp2, unless the cap is tiny; for caps of medium size tanh is evaluated four pairs at a time. */
 static void form_check_cap(const fxa__cuda_program *out, double cap) {
     double params[FXA_MAX_PARAMS] = {0}, scale = 0.125, log2e = 1.4426950408889634;
     float f[FXA_CUDA_SCALARS + FXA_CUDA_RUNS];
@@ -91,7 +93,7 @@ TEST(numbers_of_a_soft_cap) {
     free(r);
 }
 
-/* Returns the text that kernels get for a program with all its gradients. */
+/* Writes the text that kernels get for a program with all its gradients. Returns false if there is none. */
 static bool form_text(rig *r, const char *source, bool plain, char *out, size_t room) {
     fxa_program *p = rig_parse(r, source), *d = NULL;
     fxa_error err;
@@ -113,8 +115,8 @@ static bool form_text(rig *r, const char *source, bool plain, char *out, size_t 
     return true;
 }
 
-/* No pair divides by what is the same for a head: a quotient at every pair, with its branch, took a backward of
- * scattered gradients 9 to 24 seconds to compile. */
+/* No pair divides by a value that is constant for a head: with a division and its branch per pair, a backward of
+ * scattered gradients took 9 to 24 seconds to compile. */
 TEST(quotients_by_what_stays_are_taken_once) {
     static const char *const texts[] = {
         "tensor c : f32[3]\ntensor w : f32[1]\nscore = score - ((k - c[b, h, q]) / w[h]) ** 2",
@@ -140,8 +142,9 @@ static int form_count(const char *text, const char *what) {
     return n;
 }
 
-/* Work of loads in a text, of value, derivative and gradient together: elements read, indices checked per pair or row,
- * and indices checked once per head or where a gradient goes. An element that the program reads twice is read once. */
+/* Work of loads in a text of value, derivative and gradient: elements read (reads), indices checked per pair or row
+ * (inside), and indices checked once per head or at the target of a gradient (at). An element that the program reads
+ * twice is read once. */
 TEST(loads_look_at_what_moves) {
     static const struct {
         const char *text;
@@ -171,7 +174,7 @@ TEST(loads_look_at_what_moves) {
     free(r);
 }
 
-/* Programs for which those of tests/gpu/programs.py were written by hand. */
+/* Programs of tests/gpu/programs.py, with strings that the generated text must or must not contain. */
 TEST(what_goes_where) {
     static const struct {
         const char *text, *has, *has_not;
@@ -215,7 +218,8 @@ TEST(what_goes_where) {
     free(r);
 }
 
-/* Gradients have costly functions of rows and keys at every pair, as compiled, so that these count there in full. */
+/* Gradients evaluate costly functions of rows and keys for every pair, so these count fully in the decision to evaluate
+ * out of line. */
 TEST(costly_gradients_are_called) {
     static const char *const texts[] = {"cos(a * score)", "sin(a * k) * cos(a * (q - k))"};
     rig *r = calloc(1, sizeof *r);
@@ -267,7 +271,8 @@ TEST(out_of_memory_at_every_allocation) {
     T_INT(fail_alloc_programs_end(&f, ctx, p, d), 0);
 }
 
-/* So many declarations, all of which the score adds up. Without any the text itself. */
+/* Writes a program with `count` declarations, whose loads or params the score adds up. A declaration without %d is used
+ * as the text itself. */
 static void form_many(const char *declaration, const char *loads, int count, char text[2048]) {
     bool many = strstr(declaration, "%d");
     text[0] = 0;
@@ -280,7 +285,7 @@ static void form_many(const char *declaration, const char *loads, int count, cha
         (void)sprintf(text + strlen(text), strstr(declaration, "int") ? " + float(x%d)" : " + x%d%s", i, loads);
 }
 
-/* The maximum number of values: the highest indices of the arguments are read. */
+/* The maximum number of values: the text reads the highest indices of the arguments. */
 TEST(as_much_as_kernels_take) {
     static const char *const rows[][2] = {{"tensor x%d : f32[0]\n", "a.tensor[15]"}, {"param x%d : int\n", "a.i[31]"}};
     rig *r = calloc(1, sizeof *r);

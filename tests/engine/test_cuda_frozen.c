@@ -2,8 +2,8 @@
  *
  * The fixed maximum of the Hopper forward kernel, on the host (docs/cuda-kernels.md, Numbers): rows are computed tile
  * by tile in f32 as a consumer warpgroup does, with the decisions of src/engine/cuda/frozen.cuh, and compared with f64.
- * A row that is not recomputed must be right, and so must a recomputed one; cases state whether recomputation is
- * required. So a bound that is too wide fails here, without a GPU. Non-finite V is tried for all halves.
+ * Every row must be right, recomputed or not; cases state whether recomputation is required. So a bound that is too
+ * wide fails here, without a GPU. Non-finite V is tested for all 16-bit values.
  */
 #include "base/dtype.h"
 #include "t.h"
@@ -12,10 +12,10 @@
 #include <stdbool.h>
 #include <string.h>
 
-enum { FROZEN_F16 = FXA_F16 }; /* number of the dtype: the kernels' name is a macro */
+enum { FROZEN_F16 = FXA_F16 }; /* number of the dtype, saved because the kernels define a macro of this name */
 #define FXA_INLINE static inline
 #define FXA_F16 0
-#define FXA_CUDA_STORAGE_CUH /* replaces storage.cuh by the functions below */
+#define FXA_CUDA_STORAGE_CUH /* skips storage.cuh, which the functions below replace */
 typedef uint32_t u32;
 typedef uint16_t u16, Result;
 #define POS_INF INFINITY
@@ -42,10 +42,10 @@ enum { FROZEN_TILE = 64, FROZEN_TILES = 8, FROZEN_KEYS = FROZEN_TILE * FROZEN_TI
 /* ---- A row ------------------------------------------------------------------------------------------------------- */
 
 typedef struct frozen_row {
-    const float *score, *value; /* [keys]; scores are multiplied by unit */
+    const float *score, *value; /* [keys] scores, which are multiplied by `unit`, and values */
     float unit;
     bool f16, sink, bounded;
-    float most, sum, o; /* maximum before the unit; what exponentials and their products with V add up to */
+    float most, sum, o; /* row maximum before `unit`; sums of exponentials and of their products with V */
     float bias;
 } frozen_row;
 
@@ -58,12 +58,13 @@ static float frozen_stored(float x, bool f16) {
 
 static float frozen_exp2(float x) {
     float y = exp2f(x);
-    return y < 0x1p-126f ? 0 : y; /* the hardware's has no subnormals */
+    return y < 0x1p-126f ? 0 : y; /* the hardware's exp2 flushes subnormal results to 0 */
 }
 
 static float frozen_finite_or_zero(float x) { return x == NEG_INF ? 0 : x; }
 
-/* The maximum of a tile joins, where it has grown by more than it may lag; Consumer::raise_max. */
+/* Raises the row maximum to that of a tile if it has grown by more than the lazy rescaling threshold, as
+ * Consumer::raise_max does. */
 static void frozen_raise(frozen_row *r, int tile) {
     float top = r->most;
     for (int i = 0; i < FROZEN_TILE; i++) top = fmaxf(top, r->score[tile * FROZEN_TILE + i]);
@@ -72,7 +73,8 @@ static void frozen_raise(frozen_row *r, int tile) {
     r->sum *= fade, r->o *= fade, r->most = top;
 }
 
-/* masked: tiles before the maximum is frozen. safe: never, and distances are taken first. */
+/* One pass over the tiles of a row. masked: number of tiles before the maximum is fixed. safe: the recompute pass, in
+ * which the maximum is never fixed and scores are subtracted from it before scaling. */
 static void frozen_visit(frozen_row *r, int masked, bool safe) {
     r->most = NEG_INF, r->sum = r->o = 0, r->bias = safe ? frozen_bias(r->f16) : 0;
     if (r->bounded && !safe) r->most = 0;
@@ -88,7 +90,7 @@ static void frozen_visit(frozen_row *r, int masked, bool safe) {
     }
 }
 
-/* True: it was computed again. bound: of a bounded program's value. */
+/* Computes a row; returns true if it was recomputed. bound: largest value of a bounded program. */
 static bool frozen_compute(frozen_row *r, int masked, float bound) {
     frozen_visit(r, masked, false);
     const bool guessed = r->bounded ? !(bound * r->unit < 64) : masked < FROZEN_TILES && r->most == NEG_INF;
@@ -100,7 +102,8 @@ static bool frozen_compute(frozen_row *r, int masked, float bound) {
 
 /* ---- What is right ----------------------------------------------------------------------------------------------- */
 
-/* O and log2 of the sum of exponentials against f64. P is rounded to storage, exponents are rounded products. */
+/* Compares O and log2 of the sum of exponentials with f64. P is rounded to storage, and exponents are rounded
+ * products. */
 static void frozen_check(const frozen_row *r, const char *what, bool again) {
     double most = -INFINITY, sum = 0, o = 0, size = 0, far = 0, all = 0;
     for (int i = 0; i < FROZEN_KEYS; i++) most = fmax(most, (double)r->score[i] * (double)r->unit);
@@ -126,7 +129,7 @@ static void frozen_check(const frozen_row *r, const char *what, bool again) {
         T_FAIL("%s%s: LSE is %.9g instead of %.9g\n", what, again ? ", again" : "", lse, most + log2(sum));
 }
 
-/* ---- Rows that force it ------------------------------------------------------------------------------------------ */
+/* ---- Rows that force a recompute pass ---------------------------------------------------------------------------- */
 
 enum { SAME, STEPS, RISE, SINGLE, LATE, HUGE_ONES, PENALTY, DOWNHILL, FROZEN_KINDS };
 
@@ -203,7 +206,7 @@ TEST(rows_that_force_it) {
     T_CHECK(again > 20);
 }
 
-/* Random rows of all heights, with and without a bound: whatever is kept is right. */
+/* Random rows with scores of all magnitudes, with and without a bound: rows that are not recomputed must be right. */
 TEST(random_rows) {
     static float score[FROZEN_KEYS], value[FROZEN_KEYS];
     static const float heights[] = {0.1f, 1, 4, 10, 30, 60, 90, 200, 1e4f, 1e7f, 1e12f, 1e30f};
@@ -238,7 +241,7 @@ TEST(values_that_are_not_finite) {
         T_INT(changed_half(x, VALUES_UP), !isfinite(v) && v != NEG_INF ? HALF_ONE : 0);
         T_INT(changed_half(x, VALUES_DOWN), !isfinite(v) && v != POS_INF ? HALF_ONE : 0);
     }
-    store_shared(8, 0x7f800001); /* +inf above a small number */
+    store_shared(8, 0x7f800001); /* a NaN with the bits of +inf above a small number */
     T_CHECK(change_values(0, 64, VALUES_FINITE, 0, 2) && load_shared(8) == 1);
     T_CHECK(!change_values(0, 64, VALUES_FINITE, 0, 1));
     u16 o[3] = {0, 0, 0};

@@ -1,13 +1,14 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * State of the cuda engine between runs, on the driver of cuda_run_rig.h: counters of an instance, which slices
- * workspaces have, and tables written with the plan.
+ * State of the cuda engine between runs, on the driver of cuda_run_rig.h: counters of an instance, the parts of the
+ * counters that workspaces use, and tables written with the plan.
  */
 #include "cuda_run_rig.h"
 
 #define COUNTERS_AT ((uintptr_t)1 << 45)
 
-/* Every workspace has a part of its own, for good, and those for whom there is none set theirs before they run. */
+/* Each workspace permanently owns a part of the counters, which kernels leave at zero. A workspace without a part sets
+ * its own counters to zero before each run. */
 TEST(counters_are_left_at_zero) {
     fxa_program *program;
     fxa_problem p = bed_problem(FXA_FORWARD, NULL, &program);
@@ -37,14 +38,14 @@ TEST(counters_are_left_at_zero) {
     T_OK(bed_run(&x, &err));
     T_INT(watch.fills, 0);
     bed_close(&x);
-    p.b = 64, p.sq = 4096; /* more tiles than a part has */
+    p.b = 64, p.sq = 4096; /* more tiles than a part has counters */
     T_REQUIRE(bed_open(&x, &p, -1, &err));
     atomic_store(&x.self.counters, (void *)COUNTERS_AT);
     T_OK(bed_run(&x, &err));
     T_INT(watch.fills, 1);
     touch_check(&x);
     bed_close(&x);
-    p.b = 1, p.flags |= FXA_SINK_ZERO; /* other memory begins as 0 too */
+    p.b = 1, p.flags |= FXA_SINK_ZERO; /* other memory is set to 0 as well */
     T_REQUIRE(bed_open(&x, &p, -1, &err));
     atomic_store(&x.self.counters, (void *)COUNTERS_AT);
     T_OK(bed_run(&x, &err));
@@ -83,12 +84,12 @@ static void kept_close(bed *x) {
     bed_close(x);
 }
 
-/* Lists and rows that shapes and numbers decide are written with the plan; all others with every run. */
+/* Tile lists and tables that depend only on shapes and scalars are written once per plan, all others in every run. */
 TEST(tables_are_written_with_the_plan) {
     static const struct {
         const char *text;
         uint32_t flags;
-        int tables[2], launches[2]; /* [pass] tables kept with the plan; launches of a run */
+        int tables[2], launches[2]; /* [pass] number of tables stored with the plan; number of launches of a run */
     } rows[] = {
         {NULL, 0, {0, 0}, {1, 3}},
         {"mask = k <= q", 0, {1, 1}, {1, 3}},
@@ -124,7 +125,7 @@ TEST(tables_are_written_with_the_plan) {
         }
 }
 
-/* A table is for its shapes and numbers; a plan for which none could be made runs as well. */
+/* Stored tables are used for their shape and scalars only; a plan whose tables could not be made runs without them. */
 TEST(tables_are_those_of_the_shape) {
     fxa_program *program;
     fxa_problem p = bed_problem(FXA_FORWARD, "score = score - 0.37 * float(abs(q - k))\nmask = k <= q", &program);
@@ -153,7 +154,7 @@ TEST(tables_are_those_of_the_shape) {
         x.p = was;
         for (int i = 0; i < FXA_MAX_PARAMS; i++) numbers[i] -= what == 2;
     }
-    for (int sq = 1; sq < 100; sq++) { /* no more than there may be */
+    for (int sq = 1; sq < 100; sq++) { /* at most 64 sets of tables are stored */
         fxa__problem *was = x.p;
         fxa_problem q = p;
         q.sq = 4 * sq;

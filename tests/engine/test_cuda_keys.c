@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * Keys of the cuda engine's code: what code depends on and what is a run argument; and estimated costs of runs compared
- * with cudnn's.
+ * Keys of the cuda engine's code: which properties are part of the code, and which are arguments of a run. Also
+ * compares estimated costs of runs with cudnn's.
  */
 #include "cuda_choice_rig.h"
 #include "engine/cudnn/cudnn.h"
@@ -69,7 +69,7 @@ TEST(keys_are_what_code_depends_on) {
     }
 }
 
-/* Sums of two params may be made by the same text: where they go is in the code. */
+/* The text of the sums of two params may be the same, but their targets are part of the code, so keys differ. */
 TEST(keys_tell_gradients_apart) {
     static const char text[] = "param x : float\nparam y : float\nscore = score + x + y";
     static uint8_t one[1 << 16], two[1 << 16];
@@ -85,8 +85,8 @@ TEST(keys_tell_gradients_apart) {
     T_CHECK(n != m || memcmp(one, two, n) != 0);
 }
 
-/* Captured tensors are found by their places: all of them stay, read or not, and places of gradients read params where
- * the others do. */
+/* Captured tensors are identified by their index, so all tensors stay in the rewritten program, read or not, and
+ * targets of gradients keep their params. */
 TEST(tensors_keep_their_places) {
     static const char *const texts[] = {
         "tensor a : f32[1]\ntensor z : f32[1]\nscore = score + z[k]",
@@ -120,12 +120,12 @@ TEST(places_of_gradients_read_params_in_memory) {
         T_INT(choice_end(&c, &choice_hopper, &out, &g, &err), FXA_OK);
         T_CHECK(g.grad_diagonal || g.n_sums);
         fxa__write_bytes(&g.text, "", 1);
-        T_CHECK(strstr((const char *)g.text.data, "a.i[") == NULL); /* the host value is not used */
+        T_CHECK(strstr((const char *)g.text.data, "a.i[") == NULL); /* the text must not read the host value */
         fxa__cuda_program_free(&g);
     }
 }
 
-/* Sums that have no room are scattered, which params cannot be. */
+/* Sums beyond the capacity become scattered gradients; sums of params cannot, so they are always among the sums. */
 TEST(params_have_room_among_sums) {
     char text[512] = "param x : float\ntensor t : f32[2]\nscore = score + x";
     choice_case c;
@@ -146,7 +146,7 @@ TEST(params_have_room_among_sums) {
 
 /* ---- Costs ------------------------------------------------------------------------------------------------------- */
 
-/* The faster engine on an H200 (measurements in docs/cuda.md), by kind of problem. */
+/* The engine that is faster on an H200 (measurements in docs/cuda.md), by kind of problem. */
 TEST(costs_follow_the_figures) {
     static const struct {
         const char *text;
@@ -204,8 +204,8 @@ TEST(costs_follow_the_figures) {
         }
 }
 
-/* On an H200 these kernels were ahead of cuDNN's at all head dimensions (docs/cuda-kernels.md, docs/gpu.md); those
- * without matrix instructions are not. */
+/* On an H200 these kernels were faster than cuDNN's at all head dims (docs/cuda-kernels.md, docs/gpu.md); kernels
+ * without matrix instructions are slower. */
 TEST(costs_order_engines_as_they_were_measured) {
     static const int32_t columns[] = {64, 96, 128, 192, 256};
     for (int pass = 0; pass < 2; pass++)

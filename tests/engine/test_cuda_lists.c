@@ -1,12 +1,12 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * Kernels before the main kernels of the cuda engine, recorded by cuda_run_rig.h: words and ranges of data that masks
- * read, tile lists of any length; and decoding, whose splits do not depend on the batch.
+ * Kernels that run before the main kernels of the cuda engine, recorded by cuda_run_rig.h: mask operands and their
+ * ranges, tile lists of any length. Also decoding, whose splits do not depend on the batch.
  */
 #include "cuda_run_rig.h"
 
-/* One row per query head: keys of the two KV heads in pieces that the batch does not change, several of which are an
- * item where there are more of them than multiprocessors. */
+/* One row per query head: the keys of the two KV heads are split in a way that does not depend on the batch. If there
+ * are more splits than multiprocessors, a work item has several splits. */
 TEST(decoding) {
     fxa_program *program;
     fxa_problem p = bed_problem(FXA_FORWARD, "mask = k <= q + 4000", &program);
@@ -38,11 +38,11 @@ TEST(decoding) {
 
 typedef struct cut_case {
     int64_t b, hq, hkv, sk, d;
-    int32_t cluster, splits, run, cut[2]; /* cut: heads by halves and by quarters */
+    int32_t cluster, splits, run, cut[2]; /* expected values; cut: index of the first half and quarter item */
 } cut_case;
 
-/* On 132 multiprocessors: few entries by clusters, many by items from a counter, the last of them smaller where they
- * are a good part of a round. */
+/* On 132 multiprocessors: few batch entries use clusters, many use work items from a counter, of which the last are
+ * smaller if they are a large part of a round. */
 TEST(items_by_batch_and_length) {
     static const cut_case cases[] = {
         {1, 64, 8, 511, 128, 0, 1, 1, {0, 0}},     {1, 64, 8, 896, 128, 0, 1, 1, {0, 0}},
@@ -97,7 +97,7 @@ static void cut_check(const fxa_problem *p, int32_t processors, int *clusters, i
     T_CHECK(main->grid[1] == 1 && main->grid[2] == 1);
     T_INT(x.code.unit[FXA__CU_DECODE].shape.parts, size ? size : 1);
     if (size) {
-        /* a cluster has all shares of a row group, one each, and the grid is whole clusters: all items */
+        /* a cluster has all splits of a row block, one each, and the grid consists of entire clusters */
         T_INT(main->grid[0], items);
         T_INT(main->grid[0] % size, 0);
         T_INT(a->splits, size * a->run);
@@ -110,7 +110,7 @@ static void cut_check(const fxa_problem *p, int32_t processors, int *clusters, i
     bed_close(&x);
 }
 
-/* Whatever the shape and the device are, a grid of clusters is a multiple of them, and items are all there. */
+/* For any shape and device, a grid of clusters is a multiple of the cluster's size, and covers all work items. */
 TEST(grids_of_any_decoding) {
     static const int64_t keys[] = {256, 1000, 1024, 2100, 4096, 8192, 9001, 32768, 131072};
     static const int64_t kv_heads[] = {1, 2, 3, 8, 32};
@@ -133,8 +133,8 @@ TEST(grids_of_any_decoding) {
     fxa_program_destroy(program);
 }
 
-/* One load of the mask is read as words. Ranges of the others are tables, unless the tensor has more elements than
- * there are positions. */
+/* One tensor of the mask is read as packed 32-bit operands. Ranges of the others are tables, unless the tensor has more
+ * elements than there are positions. */
 TEST(ranges_of_thresholds) {
     for (int large = 0; large < 2; large++) {
         fxa_program *program;
@@ -160,8 +160,8 @@ TEST(ranges_of_thresholds) {
     }
 }
 
-/* Words of documents are the same for queries and keys where those are as many. Where few list rows need them they are
- * written with the list, and in a launch of their own where many do. */
+/* Packed document IDs are shared by queries and keys if these are equally many. If few rows of the tile list need the
+ * IDs, they are written in the launch of the list, else in a launch before it. */
 TEST(words_of_documents) {
     for (int i = 0; i < 4; i++) {
         int sk = i & 1 ? 500 : 300, many = i & 2;
@@ -186,7 +186,7 @@ TEST(words_of_documents) {
     }
 }
 
-/* Lists of a million positions: 64 bytes for each. */
+/* Tile lists for a million positions: 64 bytes for each position. */
 TEST(long_lists) {
     for (int backward = 0; backward < 2; backward++) {
         fxa_program *program;
@@ -201,7 +201,7 @@ TEST(long_lists) {
         while (at < watch.launches && watch.launch[at].unit != unit) at++;
         T_INT(watch.launch[at].a.list.pitch, 2048);
         T_INT(watch.launch[0].cut.columns, backward ? 16384 : 8192);
-        T_CHECK(x.workspace < (backward ? UINT64_C(700) << 20 : UINT64_C(80) << 20)); /* most of it the sum of dQ */
+        T_CHECK(x.workspace < (backward ? UINT64_C(700) << 20 : UINT64_C(80) << 20)); /* most of it: the sum of dQ */
         touch_check(&x);
         bed_close(&x);
         fxa_program_destroy(program);

@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * Masks that read words and tables along many positions: random ones, compiled as C++ for the host, call no tile empty
- * or full wrongly, and equal the evaluator for every pair. Rows exceed the blocks of 64 positions with known ranges.
- * Skipped by name without a C++ compiler.
+ * Masks that read packed operands and range tables along many positions: random masks, compiled as C++ for the host,
+ * must not classify a tile wrongly as empty or full, and must equal the evaluator for every pair. Rows exceed the
+ * blocks of 64 positions with known ranges. Skipped by name without a C++ compiler.
  */
 #include "cuda_text_rig.h"
 
@@ -124,7 +124,7 @@ typedef struct masks_run {
     int32_t words[2][MASKS_PAIRS_OF_TABLE], tables[FXA_CUDA_RANGES][MASKS_PAIRS_OF_TABLE];
 } masks_run;
 
-/* Sizes by name: what is read at a position has one for each, but for blocks of positions. */
+/* Sets the sizes of a tensor by its name: one element per position, or one per block of positions. */
 static void masks_sizes(const char *name, fxa_view *v) {
     static const struct {
         const char *name;
@@ -143,7 +143,7 @@ static void masks_sizes(const char *name, fxa_view *v) {
     for (int64_t d = v->rank - 1, stride = 1; d >= 0; stride *= v->size[d--]) v->stride[d] = stride;
 }
 
-/* One int: small ones, ascending ones as of documents, the ends of 32 bits and what is past them. */
+/* Returns an int: small, ascending like document IDs, near the ends of 32 bits or beyond them. */
 static int64_t masks_int(rig *r, int how, int64_t i, uint32_t dtype) {
     static const int64_t ends[] = {INT32_MIN, INT32_MAX, INT64_C(1) << 40, -(INT64_C(1) << 40), INT32_MIN + 1, 0};
     if (dtype == FXA_B8) return how == 0 ? i % 100 < 70 : how == 1 ? 1 : t_int(&r->rng, 0, 9) > 0;
@@ -305,7 +305,7 @@ TEST(masks_of_words_and_tables) {
     bool loaded = emit_load_cpp(&w, &object);
     T_CHECK(loaded);
     for (int i = 0; loaded && i < n && !t_failures; i++) masks_check(r, &masks_cases[i], i, &object, &decided);
-    T_CHECK(n < MASKS_PROGRAMS || decided > 8 * n); /* a few programs may decide less */
+    T_CHECK(n < MASKS_PROGRAMS || decided > 8 * n); /* with few programs, fewer tiles may be decided */
     emit_unload(&object);
     fxa__writer_free(&w);
     for (int i = 0; i < n; i++) {

@@ -1,8 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
  * Meaning of the generated program.cuh: compiled as C++ for the host, with the CUDA functions that it calls defined
- * there, it gives the evaluator's new score, derivative, mask and gradients within the running error of f32, for listed
- * and random programs, and calls no tile empty or full wrongly. Skipped by name without a C++ compiler.
+ * there, the text gives the evaluator's new score, derivative, mask and gradients within the running error of f32,
+ * for listed and random programs, and classifies no tile wrongly as empty or full. Skipped by name without a C++
+ * compiler.
  */
 #include "cuda_text_rig.h"
 #include "exact_rig.h"
@@ -13,7 +14,7 @@
 
 enum { MEANT_RANDOM = 60, MEANT_MOST = 256, MEANT_ROUNDS = 12, MEANT_TILES = 12, MEANT_SIDE = 4 };
 
-/* The programs of tests/gpu/programs.py and what else has a form of its own. */
+/* The programs of tests/gpu/programs.py, and programs for which other code is generated. */
 static const char *const meant_listed[] = {
     "score = score",
     "mask = k <= q + k_len - q_len",
@@ -52,8 +53,8 @@ static const char *const meant_listed[] = {
 enum { MEANT_LISTED = sizeof meant_listed / sizeof *meant_listed, MEANT_WAYS = 5 };
 
 typedef struct meant_case {
-    fxa_program *p, *d, *own; /* own: a backward program of the caller's; mostly NULL */
-    bool words;               /* else tensors may have any sizes and strides */
+    fxa_program *p, *d, *own; /* own: user-written backward program; often NULL */
+    bool words;               /* true: sizes fit packed operands; false: any sizes and strides */
     bool scalars;
     fxa__cuda_program cuda;
 } meant_case;
@@ -86,7 +87,7 @@ static bool meant_make(rig *r, int i, meant_case *c) {
     fxa_program_destroy(lifted);
     T_OK(fxa_program_derivative(c->p, &c->d, &err));
     fxa_program_destroy(p);
-    int way = i % MEANT_WAYS; /* way 0: nothing given; then factors of any value, no sizes, forward only, scalars */
+    int way = i % MEANT_WAYS; /* 0 = no assumptions; then factors of any value, no sizes, forward only, scalars */
     if (way == 1) c->own = meant_own(r, i / MEANT_WAYS);
     fxa__cuda_config config = {.program = c->p,
                                .derivative = way == 3 ? NULL : c->d,
@@ -111,13 +112,13 @@ static bool meant_make(rig *r, int i, meant_case *c) {
 typedef struct meant_run {
     struct FxaArgs a;
     double scale;              /* value in memory */
-    double params[RIG_PARAMS]; /* params of the rewritten program */
+    double params[RIG_PARAMS]; /* values of the params of the rewritten program */
     float grads[FXA_CUDA_TENSORS][RIG_CELLS];
     struct FxaExact exact[FXA_CUDA_TENSORS][RIG_CELLS];
     int32_t ranges[2][4096], tables[FXA_CUDA_RANGES][4096];
 } meant_run;
 
-/* Params that are factors are finite and not 0, and above it where the whole score is multiplied. */
+/* Draws params. Params that are factors are finite and not 0, and positive if they multiply the entire score. */
 static void meant_params(rig *r, const meant_case *c, double scale, meant_run *run) {
     const fxa_program *p = c->cuda.program;
     double given[FXA_MAX_PARAMS];
@@ -137,7 +138,8 @@ static void meant_params(rig *r, const meant_case *c, double scale, meant_run *r
     fxa__cuda_fill(&c->cuda, given, run->a.f, run->a.i);
 }
 
-/* Computes the ranges of a word: pairs over its tensor, rows by b and h as its indices require. */
+/* Computes the ranges of a packed operand: {min, max} pairs over its tensor, in rows by b and h if its indices depend
+ * on them. */
 static void meant_vector(const rig *r, const meant_case *c, int32_t word, struct FxaVector *v, int32_t *pairs) {
     if (word < 0) return;
     const fxa_program *p = c->cuda.program;
@@ -151,7 +153,7 @@ static void meant_vector(const rig *r, const meant_case *c, int32_t word, struct
         *(p->nodes[n->arg[d]].imm == FXA_INPUT_B ? &v->ranges_b : &v->ranges_h) = pitch;
 }
 
-/* Tables of ranges; one in four is not there. */
+/* Makes the tables of ranges; one in four is left out. */
 static void meant_tables(rig *r, const meant_case *c, meant_run *run) {
     for (int32_t i = 0; i < c->cuda.n_ranges; i++) {
         const fxa_view *view = &r->views[c->cuda.ranges[i].tensor];
@@ -182,7 +184,8 @@ static void meant_bind(rig *r, const meant_case *c, double scale, meant_run *run
     meant_tables(r, c, run);
 }
 
-/* Four times the running error: the rewritten program rounds in other places, some of them more often. */
+/* Compares with a tolerance of four times the running error, because the rewritten program rounds at other places, and
+ * some of them more often. Returns 1 if the values were compared. */
 static int meant_close(const char *what, double got, double want, double error, const fxa_program *p) {
     if (!(error < INFINITY) || !(fabs(want) < 1e30)) return 0;
     if (fabs(got - want) <= 4 * error + 4e-6 * fabs(want) + 1e-30) return 1;
@@ -191,14 +194,15 @@ static int meant_close(const char *what, double got, double want, double error, 
     return 1;
 }
 
-/* Returns the index of an element's gradient: gradients are contiguous, whatever the tensor's strides. */
+/* Writes the index of an element in its gradient, which is contiguous whatever the tensor's strides are. Returns false
+ * if the element is out of bounds. */
 static bool meant_place(const fxa_view *view, const int32_t *index, int64_t *at) {
     fxa_view dense = *view;
     for (int d = view->rank - 1, stride = 1; d >= 0; stride *= (int)view->size[d--]) dense.stride[d] = stride;
     return fxa__view_offset(&dense, index, at);
 }
 
-/* Compares what scatter() added for one pair with ds 1, cell by cell. */
+/* Compares what scatter() added for one pair with dS = 1, element by element. */
 static void meant_scattered(const rig *r, const meant_case *c, const meant_run *run, const fxa__val *vals,
                             const double *error) {
     const fxa_program *p = c->cuda.program;
@@ -211,7 +215,7 @@ static void meant_scattered(const rig *r, const meant_case *c, const meant_run *
         double want = 0, most = 0;
         for (int32_t d = 0; !sum && d < out->n_index; d++) index[d] = vals[out->index[d]].i;
         if (sum || !meant_place(&r->views[out->slot], index, &at)) continue;
-        for (int32_t j = 0; j < p->n_outputs; j++) { /* all that meets in that cell */
+        for (int32_t j = 0; j < p->n_outputs; j++) { /* all contributions to the same element */
             const fxa__output *other = &p->outputs[j];
             int32_t there[FXA_MAX_RANK];
             int64_t place;
@@ -230,7 +234,7 @@ static void meant_scattered(const rig *r, const meant_case *c, const meant_run *
     }
 }
 
-/* Checks that nothing else was written: the sum over all cells of a tensor is what was added. */
+/* Checks that no other element was written: the sum over a tensor equals the sum of the contributions. */
 static void meant_total(const rig *r, const meant_case *c, const meant_run *run, const fxa__val *vals,
                         const double *error, int32_t tensor) {
     const fxa_program *p = c->cuda.program;
@@ -323,7 +327,7 @@ static void meant_check_tile(rig *r, const meant_case *c, const meant_run *run, 
     rig_show(c->p);
 }
 
-/* Whether tensors have as many elements as the text counts on. */
+/* Returns true if every tensor has the minimum size that the generated text assumes. */
 static bool meant_fits(const rig *r, const meant_case *c) {
     for (int32_t t = 0; t < c->p->n_tensors; t++)
         for (int d = 0; d < r->views[t].rank; d++) {

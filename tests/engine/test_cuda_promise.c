@@ -7,7 +7,8 @@
 
 /* ---- Promises ---------------------------------------------------------------------------------------------------- */
 
-/* Whether the scale may go into the unit, whether loads are words, which tensor is read with the tiles. */
+/* Checks if the scale may be part of the unit of exp2 (plain), if loads are packed operands (words), and which tensor
+ * is loaded together with tiles (dense). */
 TEST(promises_to_the_text) {
     static const struct {
         const char *text;
@@ -45,12 +46,12 @@ TEST(promises_to_the_text) {
             T_FAIL("%s, %lld: plain %d, words %d, dense %d\n", cases[i].text, (long long)cases[i].last, out.plain,
                    out.words, (int)out.dense);
         if (cases[i].plain) T_CHECK(g.factor < 0 || fxa__cu_factor_is_positive(&g));
-        if (strstr(cases[i].text, "t[k, q]")) T_CHECK(g.dense < 0); /* not in the order that tiles have */
+        if (strstr(cases[i].text, "t[k, q]")) T_CHECK(g.dense < 0); /* the axes are not in the order of tiles */
         fxa__cuda_program_free(&g);
     }
 }
 
-/* Code generated again for other sizes does not assume sizes that were not checked. */
+/* Code that is generated again for other sizes must not assume sizes that were not checked. */
 TEST(indices_are_guarded_where_tensors_are_small) {
     static const char *const texts[] = {"tensor t : f32[1]\nscore = score + t[h]",
                                         "tensor t : f32[1]\nscore = -2.5 * (score * t[h])",
@@ -72,7 +73,7 @@ TEST(indices_are_guarded_where_tensors_are_small) {
         }
 }
 
-/* The caller's backward program beside the score program: what both capture has a place of its own. */
+/* A user-written backward program next to the score program: params and tensors of the same name are separate. */
 TEST(backward_programs_of_the_caller) {
     static const char text[] = "param x : float\ntensor t : f32[1]\nscore = x * tanh(score / x) + t[k]";
     static const char back[] = "param x : float\ntensor t : f32[1]\ndscore = x * dscore * t[k] + 0.5 * dscore";
@@ -99,7 +100,8 @@ TEST(backward_programs_of_the_caller) {
     fxa_program_destroy(own);
 }
 
-/* Its tensors have no size among those of the score program: their indices are guarded, whichever axis is known. */
+/* Tensors of a backward program have no sizes in the score program, so their indices are checked, whichever axis is
+ * known. */
 TEST(indices_of_backward_programs_are_guarded) {
     static const char *const texts[] = {"score = 2.0 * tanh(score)", "tensor t : f32[2]\nscore = score + t[k, h]"};
     static const char back[] = "tensor t : f32[2]\ndscore = dscore * t[k, h]";
@@ -122,7 +124,7 @@ TEST(indices_of_backward_programs_are_guarded) {
     fxa_program_destroy(own);
 }
 
-/* Conditions on the score are a part of the value, and tiles go by the others. */
+/* Conditions on the score become a part of the new score; tiles are classified by the other conditions. */
 TEST(masks_may_read_the_score) {
     static const char *const texts[] = {"mask = score > 0", "mask = k <= q && score > 0",
                                         "score = tanh(score)\nmask = (score > 0 && k <= q) && q - k < 9"};

@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
  * Rewriting of programs for the cuda engine, in f64: the rewritten program has the problem's values, derivatives and
- * gradients, infinities and NaN included, for any params; bounds claimed for values and derivatives hold for any scores
- * and tensors.
+ * gradients, infinities and NaN included, for any params; the bounds that it states for values and derivatives hold for
+ * any scores and tensors.
  */
 #include "engine/cuda/cuda.h"
 #include "lower/lower_rig.h"
@@ -46,7 +46,7 @@ static void rewrite_end(rewrite_case *c) {
     fxa_program_destroy(c->p);
 }
 
-/* Numbers that f32 has, and that no product of some of them leaves. */
+/* Returns a number that is exact in f32 and whose products stay in range, or a special value. */
 static double rewrite_number(rig *r) {
     static const double odd[] = {0, -0.0, INFINITY, -INFINITY, NAN, 1, -1, 2, 0.5};
     return t_int(&r->rng, 0, 2) ? t_real(&r->rng, -3, 3) : odd[t_int(&r->rng, 0, 8)];
@@ -70,8 +70,8 @@ static void rewrite_params(const rig *r, const rewrite_case *c, double scale, do
     }
 }
 
-/* Sums and products in another order may differ by their roundings, and by all where those cancel: what is compared
- * is whether they are numbers, and numbers of tame programs. */
+/* Compares two values. Sums and products in another order may differ by rounding, or entirely if they cancel; so values
+ * are compared for NaN and infinity, and as numbers only for tame programs. */
 static void rewrite_compare(const char *what, double got, double want, bool tame, const rewrite_case *c) {
     bool same = isnan(got) == isnan(want) && (isinf(got) || isinf(want) ? isnan(want) || got == want : true);
     if (tame && isfinite(want)) same = same && fabs(got - want) <= 1e-6 * (1 + fabs(want));
@@ -80,7 +80,7 @@ static void rewrite_compare(const char *what, double got, double want, bool tame
     rig_show(c->p);
 }
 
-/* What params and numbers alone decide is finite: else nothing of a run is. */
+/* Returns true if all nodes that depend only on params and constants are finite. Other programs are not compared. */
 static bool rewrite_is_finite(const fxa_program *p, const fxa__val *vals) {
     static fxa__depend sets[1 << 16];
     bool finite = true;
@@ -92,7 +92,7 @@ static bool rewrite_is_finite(const fxa_program *p, const fxa__val *vals) {
     return finite;
 }
 
-/* All that a pair adds to the gradient of a param, or of a tensor wherever that goes. */
+/* Returns the sum of all that a pair adds to the gradient of a param, or to any element of a tensor's gradient. */
 static double rewrite_gradient(const fxa_program *p, const fxa__val *vals, uint32_t kind, const char *name) {
     double sum = 0;
     for (int32_t i = 0; i < p->n_outputs; i++) {
@@ -126,7 +126,7 @@ static void rewrite_check(rig *r, const rewrite_case *c, bool tame) {
     const fxa_program *p = c->cuda.program;
     rewrite_compare("score", y[fxa__program_output(p, FXA__OUT_SCORE)].f,
                     x[fxa__program_output(c->p, FXA__OUT_SCORE)].f, tame, c);
-    if (isfinite(x[fxa__program_output(c->p, FXA__OUT_SCORE)].f)) { /* else it has no weight, or spoils its row */
+    if (isfinite(x[fxa__program_output(c->p, FXA__OUT_SCORE)].f)) { /* other pairs have no weight, or spoil the row */
         rewrite_compare("slope", y[fxa__program_output(p, FXA__OUT_DSCORE)].f,
                         d[fxa__program_output(c->d, FXA__OUT_DSCORE)].f, tame, c);
         rewrite_check_gradients(c, y, d, tame);
@@ -145,7 +145,7 @@ static void rewrite_check(rig *r, const rewrite_case *c, bool tame) {
     free(x), free(d), free(y);
 }
 
-/* Each of the texts so many times with other numbers, until it has failed once. */
+/* Tests each text `times` times with other numbers, until the first failure. */
 static void rewrite_texts(const char *const *texts, size_t n, int times) {
     rig *r = calloc(1, sizeof *r);
     T_REQUIRE(r && rig_start(r));
@@ -160,8 +160,8 @@ static void rewrite_texts(const char *const *texts, size_t n, int times) {
     free(r);
 }
 
-/* Where an exact 0 wins, it does so also as a number that params, or tensors of heads, alone decide: a gate that is
- * shut, a branch that nobody takes. */
+/* A factor that is exactly 0 gives 0 also if it depends only on params, or on tensors indexed by head: a gate of 0, a
+ * branch that is never selected. */
 TEST(zeros_of_params_win) {
     static const char *const texts[] = {
         "param g : float\nscore = score + g * sqrt(abs(score))",
@@ -182,7 +182,8 @@ TEST(zeros_of_params_win) {
     rewrite_texts(texts, sizeof texts / sizeof *texts, 400);
 }
 
-/* mulz and divz make one 0 of both, whatever the sign of what they multiply by: 1 / 0 and 1 / -0 tell them apart. */
+/* mulz and divz give the same 0 whatever the sign of the other operand is; 1 / 0 and 1 / -0 would show the
+ * difference. */
 TEST(zeros_that_win_have_no_sign) {
     static const char *const texts[] = {
         "score = 1 / mulz(score, -1.0)",

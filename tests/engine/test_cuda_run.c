@@ -1,12 +1,12 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
  * Runs of the cuda engine on a driver that only records calls: launched kernels with grids, arguments and maps, and
- * parts of the workspace that are within it and disjoint. tests/gpu/test_cuda_device.c runs the kernels on a GPU.
+ * parts of the workspace, which must be inside it and disjoint. tests/gpu/test_cuda_device.c runs the kernels on a GPU.
  * Pointers here are never dereferenced.
  */
 #include "cuda_run_rig.h"
 
-/* As tests/gpu/problem.py and runs.py launch it. */
+/* Expects the launch of tests/gpu/problem.py and runs.py. */
 TEST(causal_forward) {
     fxa_program *program;
     fxa_problem p = bed_problem(FXA_FORWARD, "mask = k <= q", &program);
@@ -55,10 +55,11 @@ TEST(causal_forward) {
 
 static int order_divided(int n, struct FxaDivisor by) {
     return (int)((uint32_t)((uint64_t)(2u * (uint32_t)n) * by.factor >> 32) >>
-                 by.shift); /* quotient() of schedule.cuh */
+                 by.shift); /* computes quotient() of schedule.cuh */
 }
 
-/* What kernels divide by without a division: also where the last heads that go together are fewer than the others. */
+/* Multipliers and shifts by which kernels divide are exact, also if the last section has fewer heads than the
+ * others. */
 TEST(order_of_query_tiles) {
     static const int64_t by[] = {1, 2, 3, 7, 12, 48, 100, 641, 65537, (1 << 30) - 1, 1 << 30, (1 << 30) + 1, INT32_MAX};
     fxa_program *program;
@@ -106,7 +107,7 @@ TEST(causal_backward) {
     T_INT(watch.launch[2].grid[0], 4);
     T_INT(watch.launch[2].grid[1], 2);
     T_INT(watch.launch[2].grid[2], 2);
-    T_INT(watch.launch[3].grid[0], 12 * 8); /* which take blocks of all heads */
+    T_INT(watch.launch[3].grid[0], 12 * 8); /* these launches have CTAs for all heads */
     T_INT(watch.launch[3].grid[1], 1);
     T_CHECK(watch.launch[2].a.grad_q_sum && watch.launch[2].a.grad_k.data == bed_place(FXA_SLOT_DK));
     touch_check(&x);
@@ -114,7 +115,7 @@ TEST(causal_backward) {
     fxa_program_destroy(program);
 }
 
-/* Sinks in 16 bits, and gradients that are added to what is there: by copies before and after. */
+/* Sinks in 16 bits, and gradients that are accumulated: by copies before and after the kernels. */
 TEST(through_the_workspace) {
     fxa_program *program;
     fxa_problem p = bed_problem(FXA_BACKWARD, NULL, &program);
@@ -136,7 +137,8 @@ TEST(through_the_workspace) {
     bed_close(&x);
 }
 
-/* Everything of another type, features that are not neighbours: copied in before all else; O joins what is there. */
+/* All operands have another dtype or non-contiguous elements, so they are copied before the kernels; O is merged with
+ * existing rows. */
 TEST(operands_are_staged) {
     fxa_program *program;
     fxa_problem p = bed_problem(FXA_FORWARD, "mask = k <= q", &program);
@@ -164,8 +166,8 @@ TEST(operands_are_staged) {
     fxa_program_destroy(program);
 }
 
-/* All launches of a run but those behind a fill and the first begin early, and prepare where it reads what copies
- * write; none does where the device or the driver has no such launches. */
+/* Every launch of a run may start early, except the first launch, a launch after a fill, and the backward preprocess if
+ * it reads what copies write. No launch starts early if the device or the driver does not support it. */
 TEST(launches_begin_early) {
     static const char *const documents = "tensor ids : i32[2]\nmask = ids[b, q] == ids[b, k]";
     for (int i = 0; i < 6; i++) {
@@ -191,8 +193,8 @@ TEST(launches_begin_early) {
     }
 }
 
-/* Where the first share of dQ is stored, prepare sets words to 0 in place of the sum; not where all tiles are visited,
- * not beside the gradient of all pairs, not where a kernel of its own computes dQ. */
+/* The preprocess kernel sets flags to 0 instead of the sum of dQ if the kernel stores the first contribution to dQ.
+ * This is not the case if deterministic, next to a gradient with an element per pair, or without a mask. */
 TEST(first_share_of_dq) {
     static const char *const texts[] = {"mask = k <= q", "mask = k <= q",
                                         "tensor w : bf16[4]\nscore = score + w[b, h, q, k]\nmask = k <= q", NULL};
@@ -201,7 +203,7 @@ TEST(first_share_of_dq) {
         fxa_problem p = bed_problem(FXA_BACKWARD, texts[i], &program);
         fxa_error err;
         bed x;
-        p.sk = 512; /* rows of pairs of whole 16 bytes */
+        p.sk = 512; /* rows of the tensor of pairs are multiples of 16 bytes */
         if (i == 1) p.flags |= FXA_DETERMINISTIC;
         fxa_capture w = {.size = {p.b, p.hq, p.sq, p.sk}, .grad = 1};
         if (i == 2) p.captures = &w, p.n_captures = 1;
@@ -217,7 +219,7 @@ TEST(first_share_of_dq) {
     }
 }
 
-/* Without keys kernels write what there is; without rows gradients are 0; without entries no tile is touched. */
+/* Without keys, kernels write empty rows; without rows, gradients are 0; without batch entries no tile is computed. */
 TEST(nothing_to_attend_to) {
     static const int64_t sizes[][3] = {{2, 300, 0}, {2, 0, 500}, {0, 300, 500}, {2, 0, 0}};
     static const int launches[][2] = {{1, 5}, {0, 4}, {0, 1}, {0, 3}};
@@ -238,7 +240,8 @@ TEST(nothing_to_attend_to) {
     }
 }
 
-/* A unit is above 0 whatever the scale is: products are turned, and what is left is in the unit. */
+/* The unit of exp2 is positive for every scale: kernels negate (or zero) K for a scale of 0 or below, and the unit
+ * contains the magnitude. */
 TEST(scales_of_zero_and_below) {
     static const double scales[] = {0.5, 0, -0.25};
     static const float units[] = {0.5f, 1, 0.25f};
@@ -254,7 +257,7 @@ TEST(scales_of_zero_and_below) {
         T_INT(x.code.choice.plain, i < 6);
         for (int k = 0; k < watch.launches; k++) {
             const struct FxaArgs *a = &watch.launch[k].a;
-            bool finish = watch_is(k, FXA__CU_ENDS, FXA__CU_FINISH) && i < 6; /* the kernel has turned K */
+            bool finish = watch_is(k, FXA__CU_ENDS, FXA__CU_FINISH) && i < 6; /* the kernel has already negated K */
             T_INT(a->turned, i < 6 ? (i % 3 == 0 ? 0 : i % 3 == 1 ? 2 : 1) : 0);
             T_CHECK(a->scale == (finish ? units[i % 3] : (float)scales[i % 3]));
             if (i < 6) T_CHECK(fabsf(a->scale_log2 - units[i % 3] * 1.44269504f) < 1e-6f);
@@ -272,7 +275,7 @@ static int watch_attributes(unsigned n, int *attributes, void **values, uintptr_
 }
 static int watch_recorded(void *stream, int *status) { return (void)stream, *status = 0, 0; }
 
-/* A tensor without elements may be nowhere, as PyTorch has it. */
+/* A tensor without elements may have any pointer, also NULL, as in PyTorch. */
 TEST(empty_tensors_are_nowhere) {
     fxa_program *program;
     fxa_problem p = bed_problem(FXA_FORWARD, "tensor t : f32[2]\nscore = score + t[h, q]", &program);
@@ -290,7 +293,7 @@ TEST(empty_tensors_are_nowhere) {
     fxa_program_destroy(program);
 }
 
-/* Every call of the driver may fail: the run says so and goes no further. */
+/* If a call of the driver fails, the run returns the failure and makes no further calls. */
 TEST(failing_calls) {
     fxa_program *program;
     fxa_problem p =
@@ -311,7 +314,7 @@ TEST(failing_calls) {
         T_INT(watch.pushed, 0);
     }
     memset(&watch, 0, sizeof watch);
-    x.code.unit[FXA__CU_ENDS].function[0] = NULL; /* as bytes of a plan may have it */
+    x.code.unit[FXA__CU_ENDS].function[0] = NULL; /* a kernel that is missing, as plan bytes may have it */
     T_STATUS(fxa__cu_run(&x.self, &x.code, x.p, &x.bound, &err), FXA_E_ENGINE);
     T_HAS(err.text, "lacks a kernel");
     T_INT(watch.pushed, 0);

@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * Random problems and programs on a driver that only records calls: all parts of the workspace are within it and
- * disjoint, and the driver accepts the arguments (cuda_run_rig.h). Any strides, types, sizes of captured tensors,
- * coordinates and backward programs that a problem may have.
+ * Random problems and programs on a driver that only records calls: all parts of the workspace are inside it and
+ * disjoint, and the driver accepts the arguments (cuda_run_rig.h). Problems have any strides, dtypes, sizes of captured
+ * tensors, coordinates and backward programs.
  */
 #include "cuda_run_rig.h"
 
@@ -26,7 +26,7 @@ static fxa_program *any_program(t_rng *r, unsigned flags) {
 
 static bool any_in(t_rng *r, int64_t n) { return t_int(r, 1, n) == 1; }
 
-/* Strides of b, h, s, d in some order, with gaps; inputs may be expanded or go backwards. */
+/* Draws strides of b, h, s, d in any order, with gaps; inputs may have strides of 0 or below. */
 static void any_strides(t_rng *r, const int64_t size[4], bool result, fxa_operand *t) {
     static const uint8_t orders[][4] = {{3, 2, 1, 0}, {3, 1, 2, 0}, {2, 3, 1, 0}, {3, 2, 0, 1}};
     const uint8_t *order = orders[t_int(r, 0, 3)];
@@ -158,14 +158,14 @@ static void any_make(t_rng *r, any_case *c) {
     c->forced = (int32_t)t_int(r, -1, 2);
 }
 
-/* Sets slots that are tables of ints or scalars. */
+/* Sets pointers for slots of int tables and scalars. */
 static void any_slots(bed *x) {
     for (int i = FXA_SLOT_Q_LENGTHS; i < FXA_SLOT_COUNT; i++)
         x->bound.slot[i] = fxa__slot_length(&x->p->in, (fxa_slot)i) > 0 ? bed_place(100 + i) : NULL;
     if (x->p->in.flags & FXA_READ_DLSE) x->bound.slot[FXA_SLOT_DLSE] = bed_place(FXA_SLOT_DLSE);
 }
 
-/* A problem that does not pass is no matter of the engine's. */
+/* Returns true if the problem is valid; invalid problems never reach the engine. */
 static bool any_is_problem(const fxa_problem *p) {
     fxa__problem *made = NULL;
     fxa_error err;

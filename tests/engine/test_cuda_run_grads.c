@@ -5,7 +5,7 @@
  */
 #include "cuda_run_rig.h"
 
-/* Keys come from their pages before all else, and gradients go to the whole pool after it. */
+/* Keys are gathered from pages before all other kernels; afterwards their gradients are written to the entire pool. */
 TEST(pages_of_gradients) {
     fxa_program *program;
     fxa_problem p = bed_problem(FXA_BACKWARD, "mask = k <= q", &program);
@@ -33,7 +33,8 @@ TEST(pages_of_gradients) {
     fxa_program_destroy(program);
 }
 
-/* Gradients of a param and of an element per head: steps of a run are as many as heads, not their square. */
+/* Gradients of a param and of an element per head: the partial sums of a run grow with the number of heads, not with
+ * its square. */
 TEST(sums_of_many_heads) {
     fxa_program *program;
     fxa_problem p =
@@ -57,11 +58,12 @@ TEST(sums_of_many_heads) {
     fxa_program_destroy(program);
 }
 
-/* Elements that any pair may add to, 48 bytes each where every run must have the same bits, and diagonals of heads. */
+/* Workspace for elements that any pair may add to, 48 bytes each if gradients are deterministic, and for diagonals of
+ * heads. */
 TEST(workspace_of_fixed_gradients) {
     static const struct {
         const char *text;
-        int64_t size[4], more; /* bytes beyond those of a run whose order shows, but for rounding to 64 */
+        int64_t size[4], more; /* more: bytes beyond a run without FXA_DETERMINISTIC, up to rounding */
     } rows[] = {
         {"tensor t : f32[1]\nscore = score + t[(q * k) % 100]", {100}, 44 * 100},
         {"tensor t : f32[4]\nscore = score * t[b, h, q, k]", {2, 8, 300, 500}, 0}, /* a pair's own */
@@ -134,7 +136,8 @@ TEST(tensors_of_every_rank) {
     }
 }
 
-/* A row of floats per key tile while there are few; with a million rows and keys one row is enough. */
+/* Diagonals have a row of floats per key tile if there are few key tiles; with a million rows and keys they share one
+ * row. */
 TEST(workspace_of_long_diagonals) {
     for (int64_t sk = 500; sk < 2000000; sk *= 2000) {
         fxa_program *program;
@@ -155,7 +158,7 @@ TEST(workspace_of_long_diagonals) {
     }
 }
 
-/* A table of more elements than there is memory is counted as such. */
+/* The workspace of a table that exceeds memory is computed without overflow. */
 TEST(tables_beyond_all_memory) {
     fxa_program *program;
     fxa_problem p = bed_problem(FXA_BACKWARD, "tensor t : f32[2]\nscore = score + t[q * k, k]", &program);
@@ -169,7 +172,7 @@ TEST(tables_beyond_all_memory) {
     fxa_program_destroy(program);
 }
 
-/* Without an entry there are no pairs, and the gradient of what they share is 0 in the caller's type and strides. */
+/* Without batch entries there are no pairs, and the gradient that they share is 0 in the caller's dtype and strides. */
 TEST(pairs_of_no_entry) {
     for (uint32_t flags = 0; flags <= FXA_ACCUMULATE_DTENSORS; flags += FXA_ACCUMULATE_DTENSORS) {
         fxa_program *program;
@@ -188,7 +191,8 @@ TEST(pairs_of_no_entry) {
     }
 }
 
-/* The gradient of all pairs is set to 0 only where some of it is not written: beside a mask, past the lengths. */
+/* A gradient with an element per pair is set to 0 only if kernels leave some elements unwritten: with a mask, or past
+ * the lengths. */
 TEST(pairs_that_nobody_writes) {
     static const char text[] = "tensor w : bf16[4]\nscore = score + w[b, h, q, k]\nmask = k <= q";
     for (int i = 0; i < 3; i++) {
@@ -212,7 +216,7 @@ TEST(pairs_that_nobody_writes) {
     }
 }
 
-/* Without rows there is nothing to sum dQ in, and the same kernels are used. */
+/* Without rows there is no sum of dQ, and the same kernels are launched. */
 TEST(no_rows) {
     for (int32_t forced = FXA__CU_SM80; forced <= FXA__CU_SIMT; forced++) {
         fxa_program *program;

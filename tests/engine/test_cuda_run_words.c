@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * Arguments of the cuda engine's kernels, on the driver of cuda_run_rig.h: words of captured tensors with their
- * strides, sinks with their gradients, dropout.
+ * Arguments of the cuda engine's kernels, on the driver of cuda_run_rig.h: packed operands of captured tensors with
+ * their strides, sinks with their gradients, dropout.
  */
 #include "cuda_run_rig.h"
 
@@ -9,7 +9,7 @@ static const char *const words_texts[] = {"mask = t[q] == t[k]", "mask = t[b, q]
                                           "mask = t[h, q] == t[h, k]", "mask = t[b, h, q] == t[b, h, k]"};
 enum { WORDS_TEXTS = sizeof words_texts / sizeof *words_texts };
 
-/* Coordinates of each axis of the tensor: the first load of the text. */
+/* Writes the coordinate of each axis of the tensor in the first load of a text. Returns the rank. */
 static int words_axes(const char *text, char axis[4]) {
     int rank = 0;
     for (const char *at = strchr(text, '['); *at != ']'; at++)
@@ -30,7 +30,7 @@ static void words_check(const struct FxaWords *w, const char *text, const fxa_ca
     T_CHECK(w->pitch >= length);
 }
 
-/* Short ones are written by the launch of the tile lists, long ones before it. */
+/* Short packed operands are written by the launch of the tile lists, long ones by a launch before it. */
 TEST(words_have_the_strides_of_their_tensor) {
     for (int i = 0; i < 2 * WORDS_TEXTS; i++) {
         const char *text = words_texts[i / 2];
@@ -67,11 +67,12 @@ TEST(words_have_the_strides_of_their_tensor) {
     }
 }
 
-/* Sinks are the caller's, zeroes of the workspace, or none, and gradients go to the caller where it has them in f32. */
+/* Sinks are the caller's, zeroes of the workspace, or none. Their gradients are written to the caller's memory if it is
+ * f32, else to the workspace. */
 TEST(sinks_and_their_gradients) {
     static const struct {
         uint32_t flags, dtype;
-        bool own, zeroes, gradient, copied; /* expected in the kernels' arguments */
+        bool own, zeroes, gradient, copied; /* expected properties of the kernels' arguments */
     } rows[] = {{0, FXA_F32, false, false, false, false},
                 {FXA_SINKS, FXA_F32, true, false, false, false},
                 {FXA_SINK_ZERO, FXA_F32, false, true, false, false},
@@ -100,7 +101,8 @@ TEST(sinks_and_their_gradients) {
     }
 }
 
-/* Kernels get both halves of the seed, the threshold below which a pair is dropped, and the factor of those kept. */
+/* Kernels get both 32-bit halves of the seed, the threshold below which a pair is dropped, and the factor of pairs that
+ * are kept. */
 TEST(dropout) {
     for (int i = 0; i < 4; i++) {
         fxa_program *program;

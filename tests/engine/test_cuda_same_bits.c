@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * The backward pass recomputes scores and must get forward's bits: texts of both passes of a program, compiled as C++
- * for the host, give the same value for every pair. Soft caps use different tanh variants in the two (score.cuh) and
- * are left out. Skipped by name without a C++ compiler.
+ * The backward pass recomputes scores and must get forward's bits: the texts of both passes of a program, compiled as
+ * C++ for the host, give the same value for every pair. Soft caps are left out, because the passes use different tanh
+ * variants (score.cuh). Skipped by name without a C++ compiler.
  */
 #include "cuda_text_rig.h"
 
@@ -66,7 +66,7 @@ static void bits_end(bits_case *c) {
     fxa_program_destroy(c->p);
 }
 
-/* The new score of a pair in one of the passes. */
+/* Returns the new score of a pair by the text of one of the passes. */
 static float bits_value(rig *r, const fxa__cuda_program *g, meant_pair call, const int at[6], float raw, double scale) {
     static struct FxaArgs a;
     static float grads[FXA_CUDA_TENSORS][RIG_CELLS];
@@ -110,7 +110,7 @@ static int bits_check(rig *r, const bits_case *c, int number, const emit_object 
     for (int i = 0; i < BITS_ROUNDS && !t_failures; i++, compared++) {
         rig_fill(r, c->p);
         float raw = (float)t_real(&r->rng, -3, 3), value[2];
-        int at[6], most = c->p->n_tensors == 0 || number == 0 ? 1 << 22 : BITS_SIDE - 1; /* positions of no tensor */
+        int at[6], most = c->p->n_tensors == 0 || number == 0 ? 1 << 22 : BITS_SIDE - 1; /* larger without tensors */
         for (int k = 0; k < 4; k++) at[k] = (int)t_int(&r->rng, 0, k < 2 ? BITS_SIDE - 1 : most);
         for (int k = 0; k < 2; k++) at[4 + k] = (int)t_int(&r->rng, 0, at[2 + k] < 127 ? at[2 + k] : 127);
         for (int pass = 0; pass < 2; pass++)

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
  * sin, cos and tan of the cuda engine (turns.cuh) on the host, compared with long double: within 2 and 4 ulp for floats
- * of every size, odd and even symmetry, NaN for non-finite operands, signs of zeros.
+ * of every magnitude, odd and even symmetry, NaN for non-finite operands, signs of zeros.
  */
 #include "host_device.h"
 #include "t.h"
@@ -37,7 +37,7 @@ TEST(floats_of_every_size) {
     for (uint32_t bits = 1; bits < 0x7f800000u; bits += step) turns_check_all(__int_as_float((int)bits));
 }
 
-/* Multiples of pi / 2 and the floats beside them, where little is left of x. */
+/* Multiples of pi / 2 and the adjacent floats, where the range reduction cancels most digits of x. */
 TEST(near_quarters_of_a_turn) {
     t_rng r = {t_seed()};
     for (int i = 1; i < t_scaled(200000); i++) {

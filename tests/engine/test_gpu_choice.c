@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * Choice between the two CUDA engines, on stand-ins for the driver, cuDNN and NVRTC: the faster one if both support the
- * problem, the other one if one refuses or its compiler does, the named one; and the costs in support reports.
+ * Choice between the two CUDA engines, on stand-ins for the driver, cuDNN and NVRTC: the faster engine if both support
+ * the problem, the other one if one engine or its compiler refuses, the named one; and the costs in support reports.
  * test_cuda_keys.c tests the costs.
  */
 #include "engine/cuda/cuda.h"
@@ -16,7 +16,7 @@
 static const fxa__engine *own_engines[OWN_ENGINES] = {&fxa__engine_cudnn, &fxa__engine_cuda};
 
 static standin_state *pick_nvrtc;
-static fxa_context *pick_own; /* for the stand-in's kernel shapes */
+static fxa_context *pick_own; /* context for the stand-in's kernel shapes */
 static fxa__problem *pick_problem;
 
 static void pick_shape(const char *source, int32_t shape[8]) {
@@ -31,7 +31,7 @@ static void pick_shape(const char *source, int32_t shape[8]) {
         struct FxaShape s = fxa__cu_shape(&choice, &program, (fxa__cu_unit)unit);
         memcpy(shape, &s, sizeof s);
     }
-    shape[1] = 1024; /* bytes of shared memory */
+    shape[1] = 1024; /* shape[1]: bytes of shared memory */
     fxa__cuda_program_free(&program);
 }
 
@@ -73,7 +73,7 @@ static void pick_end(pick *x) {
     fxa_context_destroy(x->ctx);
 }
 
-/* Returns the engine of a plan, NULL with the reason in err if there is none. */
+/* Returns the engine of the plan for *x; NULL, with the reason in *out, if there is none. */
 static const char *pick_engine(pick *x, fxa_error *out) {
     fxa_plan *plan = NULL;
     fxa_error err;
@@ -96,7 +96,7 @@ TEST(the_cheaper_one_or_the_one_that_can) {
         {NULL, 256, 128, FXA_BF16, NULL, "cuda"},
         {NULL, 256, 128, FXA_BF16, "cudnn", "cudnn"},
         {NULL, 256, 128, FXA_BF16, "cuda", "cuda"},
-        {NULL, 256, 128, FXA_F32, NULL, "cuda"}, /* cudnn has none of 32 bits */
+        {NULL, 256, 128, FXA_F32, NULL, "cuda"}, /* cudnn supports no 32-bit operands */
         {NULL, 256, 100, FXA_F16, NULL, "cuda"}, /* nor such columns */
         {"mask = (k * k + q) % 7 != 0", 256, 64, FXA_F16, NULL, "cuda"},
     };
@@ -111,7 +111,7 @@ TEST(the_cheaper_one_or_the_one_that_can) {
     }
 }
 
-/* The answer has what the choice goes by, and a plan comes from the least of it. */
+/* Support reports contain the estimated times, and the plan is made by the engine with the shortest time. */
 TEST(answers_tell_the_cost) {
     NEEDS_PICK;
     static const struct {
@@ -136,7 +136,7 @@ TEST(answers_tell_the_cost) {
     }
 }
 
-/* NVRTC breaks at each of its calls: the other engine makes the plan where it can, else what broke is the error. */
+/* NVRTC fails at each of its calls: the other engine makes the plan if it can, else NVRTC's failure is the error. */
 TEST(a_compiler_that_breaks) {
     NEEDS_PICK;
     int others = 0;

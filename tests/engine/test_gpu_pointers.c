@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
  * Ownership of a run's pointers in the CUDA engines: each device pointer is checked, and named if it is host memory, on
- * a driver that knows the owner of each address. The rows below repeat the public structs by hand, independent of
- * src/problem.
+ * a driver that knows the owner of each address. The table below lists the members of the public structs by hand,
+ * independently of src/problem.
  */
 #include "engine/gpu_engine.h"
 #include "problem/problem_private.h"
@@ -12,7 +12,7 @@
 /* ---- A driver ---------------------------------------------------------------------------------------------------- */
 
 static struct {
-    const void *host; /* the one address that is not the device's */
+    const void *host; /* the one address that is host memory */
     int asked, pushed, recorded;
 } wheres;
 
@@ -45,7 +45,7 @@ static const uint32_t kinds[] = {[PLAIN] = FXA_SINKS,    [PADDED] = FXA_PADDING,
 
 typedef struct pointers_row {
     uint8_t slot, kind;
-    bool pass[2]; /* passes that check it */
+    bool pass[2]; /* [pass] true: the pass checks the pointer */
 } pointers_row;
 
 static const pointers_row pointers_rows[] = {
@@ -94,7 +94,7 @@ typedef struct pointers_case {
     fxa_view tensors[2], dtensors[2], own[2];
 } pointers_case;
 
-/* Every slot of the rows has an address, also where the pass does not look. */
+/* Opens a case. Every slot of the table has an address, also slots that the pass does not use. */
 static bool pointers_open(pointers_case *x, int kind, fxa_pass pass) {
     fxa_problem in = pointers_problem(kind, pass);
     fxa_error err;
@@ -128,7 +128,7 @@ static void pointers_close(pointers_case *x) {
 static const fxa__engine *const pointers_engines[] = {&fxa__engine_cudnn, &fxa__engine_cuda};
 
 static fxa_status pointers_check(const fxa__engine *engine, pointers_case *x, const void *host, fxa_error *err) {
-    fxa__gpu gpu = wheres_gpu; /* an instance begins with it, and the check looks at nothing else */
+    fxa__gpu gpu = wheres_gpu; /* stands for an instance, whose other members the check does not use */
     wheres.host = host, wheres.asked = 0;
     fxa_status status = engine->check(&gpu, x->p, &x->bound, err);
     T_INT(wheres.pushed, 0);
@@ -149,7 +149,7 @@ static void pointers_row_check(const fxa__engine *engine, const pointers_row *ro
     fxa_status want = row->pass[pass] ? FXA_E_BINDING : FXA_OK;
     T_STATUS(pointers_check(engine, &x, at, &err), want);
     if (want != FXA_OK) T_HAS(err.text, words);
-    x.bound.slot[row->slot] = NULL; /* optional here, or refused by the bound arguments before */
+    x.bound.slot[row->slot] = NULL; /* optional here, or refused earlier by the bound arguments */
     T_OK(pointers_check(engine, &x, NULL, &err));
     T_INT(wheres.asked, asked - row->pass[pass]);
     pointers_close(&x);
@@ -166,7 +166,8 @@ TEST(every_slot_is_asked_about) {
     for (int i = 0; i < FXA_SLOT_COUNT; i++) T_CHECK(seen[i]);
 }
 
-/* Captured tensors, their gradients and those of a backward program; results of params; the workspace. */
+/* Checks captured tensors, their gradients, captured tensors of a backward program, gradients of params, and the
+ * workspace. */
 TEST(all_other_pointers_are_asked_about) {
     static const struct {
         const char *words;
@@ -190,7 +191,7 @@ TEST(all_other_pointers_are_asked_about) {
             T_OK(pointers_check(pointers_engines[e], &x, NULL, &err));
             T_STATUS(pointers_check(pointers_engines[e], &x, pointers_place(rows[i].place), &err), FXA_E_BINDING);
             T_HAS(err.text, rows[i].words);
-            x.tensors[0].data = NULL, x.tensors[0].size[0] = 0; /* without elements it may be nowhere, or anywhere */
+            x.tensors[0].data = NULL, x.tensors[0].size[0] = 0; /* an empty tensor may have any pointer */
             T_OK(pointers_check(pointers_engines[e], &x, NULL, &err));
             x.tensors[0].data = pointers_place(100);
             T_OK(pointers_check(pointers_engines[e], &x, pointers_place(100), &err));
@@ -217,7 +218,7 @@ TEST(a_recorded_stream_needs_the_flag) {
 /* ---- What graphs keep -------------------------------------------------------------------------------------------- */
 
 static struct {
-    int fail; /* the call of that number, from 1 */
+    int fail; /* number of the failing call, from 1 */
     int calls, dropped;
     void *what, *graph;
     void (*drop)(void *what);
@@ -246,7 +247,8 @@ static int keeps_keep(void *graph, void *object, unsigned refs, unsigned flags) 
 }
 static void keeps_drop(void *what) { keeps.dropped += what == &keeps.what; }
 
-/* Only a stream that is recorded has a graph; where a call fails, what was handed over is dropped, or never was. */
+/* Only a captured stream has a graph. If a call fails, `drop` is called, or the object was never handed to the
+ * graph. */
 TEST(graphs_keep_what_they_need) {
     for (int fail = 0; fail < 4; fail++)
         for (int recorded = 0; recorded < 2; recorded++) {
@@ -257,7 +259,7 @@ TEST(graphs_keep_what_they_need) {
             memset(&keeps, 0, sizeof keeps);
             keeps.fail = fail, wheres.recorded = recorded;
             fxa_status old = fxa__gpu_engine_tie(&gpu, &stream, keeps_drop, &keeps.what, &tied, &err);
-            T_INT(old, FXA_OK); /* a driver that has none of it */
+            T_INT(old, FXA_OK); /* a driver without user objects */
             T_CHECK(!tied && !keeps.calls);
             gpu.driver.stream_graph = keeps_graph, gpu.driver.object_create = keeps_create;
             gpu.driver.object_release = keeps_release, gpu.driver.graph_keep = keeps_keep;
