@@ -3,9 +3,9 @@
  * Builds graphs with the real cuDNN, without a GPU, for the device described in the file FXA_TEST_PROFILE: the gallery
  * and random programs, both passes. cuDNN must find an engine for each supported graph, and the first FXA_TEST_PLANS
  * graphs are compiled. Different masks must compile to different code, because cuDNN silently confuses or drops some
- * masks. (Bounds are passed by value, so masks that differ only in them share code.) FXA_TEST_PROGRAM, a text, is built
- * by itself; with FXA_TEST_BYTES graphs are e4m3. Run by test_cudnn_builds.py; FXA_TEST_SCALE=15 compiles the entire
- * gallery with its masks, without them and with their negations.
+ * masks. (Bounds are passed by value, so masks that differ only in their bounds share code.) FXA_TEST_PROGRAM, a text,
+ * is built alone; with FXA_TEST_BYTES graphs are e4m3. Run by test_cudnn_builds.py; FXA_TEST_SCALE=15 compiles the
+ * entire gallery with its masks, without them and with their negations.
  */
 #include "cudnn_builds_rig.h"
 #include "support/conf_case.h"
@@ -13,7 +13,7 @@
 #include <dirent.h>
 
 enum { BUILDS_MASKS = 10, BUILDS_RANDOM = 80, BUILDS_NEIGHBOURS = 4 };
-enum { BUILDS_BYTE_MASKS = 5 }; /* number of masks, from the first */
+enum { BUILDS_BYTE_MASKS = 5 }; /* number of masks that are tested for e4m3, from the first */
 
 static void builds_both(builds *b, const fxa_program *program, const char *name, bool odd) {
     for (int pass = 0; pass < 2; pass++) builds_pass(b, program, name, (fxa_pass)pass, odd, NULL);
@@ -39,7 +39,7 @@ static fxa_program *builds_file(builds *b, const char *name) {
     return program;
 }
 
-/* Each with whole tiles and odd lengths; then random ones. */
+/* Builds each program of the gallery with lengths of full tiles and odd lengths, then random programs. */
 static void builds_programs(builds *b) {
     uint64_t rng = t_seed();
     struct dirent **files = NULL;
@@ -67,7 +67,8 @@ static void builds_programs(builds *b) {
     T_CHECK(yes > 2 * n);
 }
 
-/* Scores that are left as they are, with another's derivative, with whole tiles and odd lengths; none is refused. */
+/* Builds programs that keep the score but state another derivative, with lengths of full tiles and odd lengths; none
+ * may be refused. */
 static void builds_grafts(builds *b) {
     static const char *const texts[] = {"score = with_grad(score, 0.0)", "score = with_grad(score, score * float(k))",
                                         "score = with_grad(score, tanh(score))\nmask = k <= q"};
@@ -82,11 +83,12 @@ static void builds_grafts(builds *b) {
     T_INT(b->yes - yes, 4 * n);
 }
 
-/* Backward programs of the caller's that are no derivatives, each with whole tiles and odd lengths; none is refused. */
+/* Builds user-written backward programs that are not the derivative, with lengths of full tiles and odd lengths; none
+ * may be refused. */
 static void builds_own(builds *b) {
     static const struct {
         const char *text, *own;
-        bool sm_90; /* elsewhere cuDNN has no such backward pass */
+        bool sm_90; /* only on sm_90 does cuDNN have this backward pass */
     } cases[] = {
         {"score = tanh(score)\nmask = k <= q", "dscore = dscore", false},
         {"", "dscore = dscore * score", false},
@@ -123,7 +125,7 @@ static void builds_own(builds *b) {
     T_INT(b->yes - yes, asked);
 }
 
-/* Gradients of a tensor that is added; code of the first is not what it is without. */
+/* Builds gradients of a bias tensor. The code with the gradient must differ from the code without it. */
 static void builds_bias(builds *b) {
     static const char *const texts[] = {"tensor t : bf16[2]\nscore = score + t[q, k]",
                                         "tensor t : bf16[3]\nscore = score + t[h, q, k]",
@@ -166,7 +168,7 @@ static void builds_one(builds *b, const char *text) {
 
 /* ---- Masks ------------------------------------------------------------------------------------------------------- */
 
-/* Code of a text, or NULL where it is refused. */
+/* Returns the code that cuDNN compiles for a program text; NULL if the graph is refused. */
 static char *builds_text(builds *b, const char *text, fxa_pass pass) {
     fxa_program *program = NULL;
     fxa_error err;
@@ -200,7 +202,7 @@ static void builds_masks(builds *b, fxa_pass pass, int n) {
     for (int i = 0; i < n; i++) free(code[i]);
 }
 
-/* The gallery of e4m3 with scales, where it is taken at all; and the first masks. */
+/* Builds the gallery in e4m3 with scales, as far as the engine supports it, and the first masks. */
 static void builds_bytes(builds *b) {
     struct dirent **files = NULL;
     int n = scandir(BUILDS_GALLERY, &files, builds_is_program, alphasort), yes = b->yes, no = b->no;
@@ -213,13 +215,13 @@ static void builds_bytes(builds *b) {
     }
     free(files);
     printf("e4m3: %d graphs of the gallery found an engine, %d were refused with a reason\n", b->yes - yes, b->no - no);
-    if (b->level.arch / 10 == 9) T_CHECK(b->yes - yes > n / 2); /* most backward passes are refused */
+    if (b->level.arch / 10 == 9) T_CHECK(b->yes - yes > n / 2); /* many backward passes are refused */
     for (int pass = 0; pass < 2 && b->level.arch / 10 == 9 && b->plans > 0; pass++)
         builds_masks(b, (fxa_pass)pass, BUILDS_BYTE_MASKS);
     b->dtype = 0;
 }
 
-/* The text with another mask: none, or the contrary. False: there is no mask. */
+/* Writes the text without its mask (`none`), or with the negated mask. Returns false if the text has no mask. */
 static bool builds_other_mask(const char *text, bool none, char *out, size_t room) {
     const char *mask = strncmp(text, "mask = ", 7) == 0 ? text : strstr(text, "\nmask = ");
     if (!mask) return false;
@@ -232,7 +234,8 @@ static bool builds_other_mask(const char *text, bool none, char *out, size_t roo
     return true;
 }
 
-/* A masked program of the gallery, the same without its mask, and with the contrary. */
+/* Compares the code of a masked program of the gallery with that of the program without its mask and with the negated
+ * mask. */
 static bool builds_neighbours_of(builds *b, const char *name, fxa_pass pass) {
     char text[3][4000];
     char *code[3] = {NULL};
@@ -272,7 +275,7 @@ TEST(graphs_for_a_device) {
     builds b = {.plans = plans ? atoi(plans) : 0};
     char *profile = builds_read(path);
     T_REQUIRE(builds_open(&b, profile) == FXA_OK);
-    T_CHECK(b.library.compiler); /* kept: cuDNN would load it for every question */
+    T_CHECK(b.library.compiler); /* opened once, since cuDNN would load it for every query */
     const char *one = getenv("FXA_TEST_PROGRAM");
     bool some = (one && *one) || getenv("FXA_TEST_BYTES");
     if (one && *one)

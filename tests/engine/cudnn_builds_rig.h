@@ -18,9 +18,9 @@ typedef struct builds {
     fxa__cudnn_library library;
     void *profile;
     fxa__dnn_level level;
-    const fxa_program *own; /* user-written backward of later graphs; NULL = none */
-    uint32_t dtype;         /* of later graphs; 0 = bf16 */
-    bool grads;             /* later graphs have the gradient of the first tensor, [..., q, k] */
+    const fxa_program *own; /* user-written backward of the graphs built next; NULL = none */
+    uint32_t dtype;         /* dtype of the graphs built next; 0 = bf16 */
+    bool grads;             /* true: the graphs built next have the gradient of the first tensor, [..., q, k] */
     int plans;              /* number of plans to compile */
     int yes, no, compiled;
     int64_t workspace; /* cuDNN's workspace of the last plan */
@@ -57,7 +57,7 @@ static fxa_status builds_open(builds *b, const char *profile) {
 /* Makes a problem with lengths of full tiles, or odd ones. Captured tensors cover all coordinates. */
 static fxa__problem *builds_problem(builds *b, const fxa_program *program, fxa_pass pass, bool odd) {
     fxa_problem p = FXA_PROBLEM_INIT;
-    fxa_capture captures[FXA_MAX_TENSORS]; /* bprop uses the same captures */
+    fxa_capture captures[FXA_MAX_TENSORS]; /* captures of the program and of bprop */
     fxa__problem *out = NULL;
     fxa_error err;
     memset(captures, 0, sizeof captures);
@@ -84,7 +84,7 @@ static fxa__problem *builds_problem(builds *b, const fxa_program *program, fxa_p
     return out;
 }
 
-/* Returns a plan's JSON text without its cubins, the only long runs without a quote. */
+/* Returns a plan's JSON text without its cubins, which are the only long runs without a quote. */
 static char *builds_code(builds *b, void *plan) {
     int64_t size = 0;
     if (b->library.api.get(plan, BUILDS_JSON, CUDNN_TYPE_CHAR, 0, &size, NULL) != 0) return NULL;
@@ -97,7 +97,7 @@ static char *builds_code(builds *b, void *plan) {
     return text;
 }
 
-/* Saves and loads a compiled plan: same bytes, same workspace. */
+/* Saves and loads a compiled plan: the bytes and the workspace must be the same. */
 static void builds_saved(builds *b, void *plan, int64_t workspace) {
     fxa__host *host = fxa__context_host(b->ctx);
     fxa__writer w = {.host = host}, again = {.host = host};
@@ -121,7 +121,7 @@ static void builds_saved(builds *b, void *plan, int64_t workspace) {
     fxa__writer_free(&again);
 }
 
-/* Builds one pass. `code` receives the cubin, which forces compilation, or is NULL. */
+/* Builds one pass. If `code` is not NULL, compiles the graph and writes its code there. */
 static void builds_pass(builds *b, const fxa_program *program, const char *name, fxa_pass pass, bool odd, char **code) {
     static fxa__dnn_attention a;
     fxa_error err = {.status = FXA_OK};
@@ -130,7 +130,7 @@ static void builds_pass(builds *b, const fxa_program *program, const char *name,
     fxa__problem *p = builds_problem(b, program, pass, odd);
     if (!p) return;
     fxa_status status = fxa__dnn_attention_make(p, b->level, &a, &err);
-    bool ours = status == FXA_E_UNSUPPORTED; /* refused by our engine, not by cuDNN */
+    bool ours = status == FXA_E_UNSUPPORTED; /* true: refused by the cudnn engine, not by cuDNN */
     clock_t start = clock();
     if (status == FXA_OK) status = fxa__dnn_probe(&b->library.api, b->profile, &a.g, &workspace, &err);
     if (status == FXA_OK) b->asked += clock() - start;

@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * Problems grouped by what cuDNN may refuse in them, and the query without cuDNN, with given versions and devices.
+ * Cases for support queries, with one member for each property that cuDNN may refuse, and the query without cuDNN, for
+ * given versions and devices.
  */
 #ifndef FXA_TESTS_CUDNN_CASES_H
 #define FXA_TESTS_CUDNN_CASES_H
@@ -18,7 +19,7 @@ typedef struct support_case {
     int64_t sq, sk, d, dv, hq, b;
     uint32_t dtype, alignment, page_size, sink, o, lse, dout, dq;
     double dropout;
-    bool taken; /* not refused: a neighbour of a refused case */
+    bool taken; /* true: supported, as a neighbour of a refused case */
 } support_case;
 
 __attribute__((unused)) static fxa_problem support_problem(const support_case *c) {

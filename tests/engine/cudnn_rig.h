@@ -68,7 +68,7 @@ __attribute__((unused)) static fxa_status data_run(attn_data *x, fxa_context *ct
     return fxa_attention(ctx, &call.p, &call.args, err);
 }
 
-/* Returns why a problem with this dtype (0 = the spec's) cannot run here, NULL = it can. */
+/* Returns the reason why a problem with this dtype (0 = the spec's) cannot run on this machine; NULL = it can. */
 __attribute__((unused)) static const char *cudnn_missing_of(uint32_t dtype) {
     static fxa_support report;
     fxa_problem p = problem_of(&spec, FXA_FORWARD);
@@ -82,10 +82,11 @@ __attribute__((unused)) static const char *cudnn_missing_of(uint32_t dtype) {
     return report.supported ? NULL : report.reason;
 }
 
-/* Returns why nothing can run here; NULL = the stand-ins can, or a device (make test-gpu). */
+/* Returns the reason why no cuDNN problem can run on this machine; NULL = the stand-ins or a device (make test-gpu) can
+ * run one. */
 __attribute__((unused)) static const char *cudnn_missing(void) { return cudnn_missing_of(0); }
 
-/* Returns why 8-bit Q, K, V cannot run here (older versions), NULL = they can. */
+/* Returns the reason why 8-bit Q, K, V cannot run on this machine (older versions of cuDNN); NULL = they can. */
 __attribute__((unused)) static const char *cudnn_bytes_missing(void) { return cudnn_missing_of(FXA_E4M3); }
 
 #define NEEDS_CUDNN                                                                                                    \

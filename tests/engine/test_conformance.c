@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * Every engine compared with the reference: each feature, and random combinations of all, with random programs, shapes,
- * layouts and dtypes, forward and backward, by one runner and one reference (R-34). A refusal must agree with the
- * support report (R-39). docs/numerics.md has the tolerances. FXA_TEST_ENGINE selects one engine, also ref;
+ * Every engine compared with the reference: each feature, and random combinations of all features, with random
+ * programs, shapes, layouts and dtypes, forward and backward, by one runner and one reference. A refusal must agree
+ * with the support report. docs/numerics.md has the tolerances. FXA_TEST_ENGINE selects one engine, also ref;
  * FXA_TEST_CASE=0x... repeats the case named by a failure; FXA_TEST_DTYPE=bf16 gives all cases that dtype of Q.
  */
 #include "support/conf_case.h"
@@ -16,7 +16,7 @@ static const char *conform_engine(size_t i) {
     return NULL;
 }
 
-/* Lengths: mostly short, often at or beside the sizes that kernels and blocks come in. */
+/* Returns a random length: usually short, often equal or next to the sizes of kernels and blocks. */
 static int64_t conform_length(uint64_t *rng, int64_t most) {
     static const int64_t edges[] = {1, 4, 6, 8, 12, 16, 32, 48, 64, 96, 128, 192, 256, 384};
     int64_t n = edges[attn_int(rng, 0, 13)] + attn_int(rng, -1, 1), r = attn_int(rng, 0, 9);
@@ -32,7 +32,7 @@ static int64_t conform_width(uint64_t *rng) {
     return attn_int(rng, 0, 9) ? attn_int(rng, 1, 70) : wide[attn_int(rng, 0, 5)];
 }
 
-/* Returns a shape of at most `pairs` pairs: the reference evaluates each several times. */
+/* Returns a shape of at most `pairs` pairs, because the reference evaluates each pair several times. */
 static attn_shape conform_shape(uint32_t features, int64_t pairs, uint64_t *rng) {
     attn_shape s = {.b = attn_int(rng, 1, 3), .hkv = attn_int(rng, 1, 3)};
     s.hq = s.hkv * (features & ATTN_GQA ? attn_int(rng, 1, 4) : 1);
@@ -40,7 +40,7 @@ static attn_shape conform_shape(uint32_t features, int64_t pairs, uint64_t *rng)
     s.dv = features & ATTN_DIMS ? conform_width(rng) : s.d;
     int64_t first = conform_length(rng, 400), room = pairs / (s.b * s.hq * (first ? first : 1)) + 1;
     int64_t second = conform_length(rng, room < 400 ? room : 400);
-    bool keys_first = attn_int(rng, 0, 2) > 0; /* many keys for few rows, more often */
+    bool keys_first = attn_int(rng, 0, 2) > 0; /* prefer many keys with few rows */
     s.sk = keys_first ? first : second, s.sq = keys_first ? second : first;
     s.page_size = attn_int(rng, 0, 1) ? attn_int(rng, 1, 20) : 16;
     s.n_pages = attn_int(rng, 1, s.b * (s.sk / s.page_size + 1) + 2);
@@ -52,12 +52,12 @@ static attn_shape conform_shape(uint32_t features, int64_t pairs, uint64_t *rng)
 
 typedef struct conform_plan {
     uint32_t features;
-    bool free_choice; /* any subset of the features */
+    bool free_choice; /* true: each case draws any subset of the features */
     uint32_t sources; /* bit i: conf_source i */
     int64_t pairs;
     int n;
-    double unsure;         /* maximum share of cases that cannot be compared */
-    const uint64_t *found; /* cases that once failed, to be run first; ends with 0 */
+    double unsure;         /* maximum share of inconclusive cases */
+    const uint64_t *found; /* cases that failed in the past, which run first; ends with 0 */
 } conform_plan;
 
 static bool conform_case(fxa_context *ctx, const char *engine, const conform_plan *plan, conf_tally *tally,
@@ -118,7 +118,7 @@ static void conform_cases(conform_plan plan) {
         for (int i = 0; i < plan.n; i++)
             if (!conform_case(ctx, conform_engine(e), &plan, &tally, &rng)) break;
         conform_report(conform_engine(e), &tally);
-        /* One case may be unsure however few there are: two runs, forward and backward. */
+        /* However few cases there are, one may be inconclusive, in both of its runs (forward and backward). */
         if ((double)tally.unsure > plan.unsure * (double)tally.cases + 2)
             T_FAIL("nothing can be said of %" PRId64 " runs of %" PRId64 "\n", tally.unsure, tally.cases);
         fxa_context_destroy(ctx);
@@ -127,7 +127,8 @@ static void conform_cases(conform_plan plan) {
 
 /* ---- The comparison itself --------------------------------------------------------------------------------------- */
 
-/* One forward run of the reference, compared with itself after `change` has spoilt it. */
+/* Compares a forward run of the reference with itself after `change` has altered the result. Returns true if the
+ * comparison finds the change. */
 static bool conform_spoilt(uint32_t features, void (*change)(conf_buffer *o)) {
     static conf_case c;
     fxa_error err;
@@ -155,7 +156,7 @@ static int64_t conform_first(const conf_buffer *t) {
 }
 static void spoil_nothing(conf_buffer *o) { (void)o; }
 static void spoil_one(conf_buffer *o) { ((double *)(void *)o->memory)[conform_first(o)] += 1e-13; }
-static void spoil_all(conf_buffer *o) { /* each within its own bound, but all of them nearly at it */
+static void spoil_all(conf_buffer *o) { /* each element within its bound, but nearly all at the bound */
     double *x = (double *)(void *)o->memory;
     int64_t at[4] = {0};
     do {
@@ -171,7 +172,7 @@ TEST(comparison_finds_what_is_wrong) {
     T_CHECK(conform_spoilt(0, spoil_nothing));
     T_CHECK(!conform_spoilt(0, spoil_one));
     T_CHECK(!conform_spoilt(0, spoil_nan));
-    T_CHECK(!conform_spoilt(0, spoil_row)); /* outside of the tensor */
+    T_CHECK(!conform_spoilt(0, spoil_row)); /* a change outside of the tensor */
     T_CHECK(!conform_spoilt(0, spoil_all));
 }
 
@@ -199,7 +200,7 @@ TEST(masks) { conform_cases((conform_plan){ATTN_DTYPES, false, FROM(CONF_MASK), 
 TEST(programs_with_masks) {
     conform_cases((conform_plan){ATTN_DTYPES, false, FROM(CONF_BOTH), 1500, t_scaled(100), 0.02, NULL});
 }
-/* Some take the logarithm of nearly 0, where only wider arithmetic could tell. */
+/* some programs take the logarithm of nearly 0, where only wider arithmetic is conclusive */
 TEST(gallery_programs) { /* */
     conform_cases((conform_plan){ATTN_DTYPES | ATTN_GQA, false, FROM(CONF_GALLERY), 1500, t_scaled(150), 0.12, NULL});
 }
@@ -210,7 +211,7 @@ TEST(sparse_masks) {
     conform_cases((conform_plan){ATTN_DTYPES | ATTN_GQA, false, FROM(CONF_SPARSE), 4000, t_scaled(300), 0.02, NULL});
     conform_cases((conform_plan){all_features, true, FROM(CONF_SPARSE), 1500, t_scaled(200), 0.04, NULL});
 }
-/* Near a pole no digit of a score is sure. */
+/* Near a pole, no digit of a score is certain. */
 TEST(steep_programs) {
     conform_cases((conform_plan){ATTN_DTYPES | ATTN_DLSE, false, FROM(CONF_STEEP), 600, t_scaled(200), 0.2, NULL});
     conform_cases((conform_plan){all_features, true, FROM(CONF_STEEP), 300, t_scaled(200), 0.1, NULL});
@@ -228,7 +229,7 @@ TEST(sinks) {
     conform_cases((conform_plan){ATTN_SINK | ATTN_READY | ATTN_DTYPES, false, tame, 1500, t_scaled(60), 0.02, NULL});
 }
 TEST(zero_sink) {
-    static const uint64_t found[] = {0x931856bd15fc225a /* 191 equal scores, which the reference added up badly */, 0};
+    static const uint64_t found[] = {0x931856bd15fc225a /* 191 equal scores, a sum with large rounding errors */, 0};
     conform_cases((conform_plan){ATTN_SINK_ZERO | ATTN_DTYPES, false, tame, 1500, t_scaled(40), 0.02, found});
 }
 TEST(dropout) {
@@ -275,7 +276,7 @@ TEST(some_gradients) {
         (conform_plan){ATTN_SOME_GRADS | ATTN_SINK | ATTN_DTYPES, false, tame, 1500, t_scaled(60), 0.02, NULL});
 }
 TEST(everything_together) {
-    static const uint64_t found[] = {0x940e817db3370a6b /* packed: a short sequence decoded after a long one */, 0};
+    static const uint64_t found[] = {0x940e817db3370a6b /* packed: a short sequence is decoded after a long one */, 0};
     conform_cases((conform_plan){all_features, true, tame | FROM(CONF_MASK) | FROM(CONF_GALLERY), 1500, t_scaled(700),
                                  0.04, found});
 }
@@ -286,13 +287,13 @@ static void conform_isa(const char *isa) {
     printf("  FXA_CPU=%s\n", isa);
     conform_cases(
         (conform_plan){ATTN_DTYPES, false, FROM(CONF_IDENTITY) | FROM(CONF_MASK), 1500, t_scaled(40), 0, NULL});
-    /* so few cases that what is unsure of them may be twice its share */
+    /* with so few cases, twice the usual share may be inconclusive */
     conform_cases((conform_plan){all_features, true, tame | FROM(CONF_GALLERY), 1000, t_scaled(60), 0.08, NULL});
     conform_cases((conform_plan){all_features, true, FROM(CONF_SPARSE), 2000, t_scaled(60), 0.04, NULL});
     conform_cases((conform_plan){all_features, true, FROM(CONF_STEEP), 600, t_scaled(60), 0.2, NULL});
 }
 
-/* The last sets are for bf16; to others they are avx512. */
+/* The last instruction sets are for bf16; for other dtypes they equal avx512. */
 static void conform_isa_dtype(const char *isa) {
     bool rounds = strcmp(isa, "avx512-bf16") == 0 || strcmp(isa, "amx") == 0;
     if (rounds) (void)setenv("FXA_TEST_DTYPE", "bf16", 1);

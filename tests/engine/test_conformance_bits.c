@@ -1,12 +1,12 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * Deterministic results: same bits in every run, for any number of threads, through a caller's parallel loop, from a
- * loaded plan, and for a batch entry in any batch (R-95). Forward, backward, all gradients.
+ * Deterministic results: the same bits in every run, for any number of threads, through a caller's parallel loop, from
+ * a loaded plan, and for a batch entry in any batch. Forward, backward, all gradients.
  */
 #include "support/conf_case.h"
 #include "t.h"
 
-/* Every byte of every output of both passes. Backward starts from the O and LSE that forward left. */
+/* Every byte of every output of both passes. Backward reads the O and LSE of the forward run. */
 typedef struct bits_result {
     unsigned char *bytes;
     size_t size;
@@ -26,7 +26,7 @@ static bits_result bits_collect(conf_case *c, fxa_pass pass, bits_result r) {
     return r;
 }
 
-/* One run of each pass, as the plan itself or after it went through bytes. */
+/* Runs each pass once, with a plan as made or, if `reload`, with the plan saved and loaded. */
 static bits_result bits_run(conf_case *c, fxa_context *ctx, const char *engine, bool reload) {
     bits_result r = {0};
     for (fxa_pass pass = FXA_FORWARD; pass <= FXA_BACKWARD; pass++) {
@@ -90,14 +90,14 @@ static fxa_context *bits_context(uint32_t threads, fxa_parallel_fn parallel) {
 
 TEST(a_thousand_runs_are_bit_equal) {
     for (size_t e = 0; engine_here(e); e++) {
-        if (strcmp(engine_here(e), "ref") == 0) continue; /* one thread, and slow */
+        if (strcmp(engine_here(e), "ref") == 0) continue; /* ref has one thread and is slow */
         static conf_case c;
         uint64_t rng = t_seed();
         const attn_shape shape = {.b = 2, .hq = 4, .hkv = 2, .sq = 60, .sk = 90, .d = 33, .dv = 17, .window = 9};
         fxa_context *ctx = bits_context(3, NULL);
         T_REQUIRE(bits_draw(&c, ctx, ATTN_GQA | ATTN_DIMS | ATTN_SINK | ATTN_DLSE, CONF_TWIN, &shape, &rng));
         bits_result want = bits_run(&c, ctx, engine_here(e), false);
-        for (int i = 0; i < t_scaled(1000) / 2; i++) { /* each is two runs */
+        for (int i = 0; i < t_scaled(1000) / 2; i++) { /* each case has two runs */
             bits_same(&c, bits_run(&c, ctx, engine_here(e), false), want, "again");
             if (t_failures) break;
         }
@@ -107,13 +107,14 @@ TEST(a_thousand_runs_are_bit_equal) {
     }
 }
 
-/* The caller's loop: all tasks, the last one first. */
+/* A caller's parallel loop that runs all tasks, the last one first. */
 static void bits_backwards(void *user, int32_t n, void (*task)(void *arg, int32_t i), void *arg) {
     (void)user;
     for (int32_t i = n - 1; i >= 0; i--) task(arg, i);
 }
 
-/* Large enough to be worth several threads: prefill, few rows over many keys, and one sequence of many pieces. */
+/* Returns a shape that is large enough for several threads: prefill, few rows with many keys, or one sequence of many
+ * pieces. */
 static attn_shape bits_shape(int i, uint64_t *rng) {
     static const int64_t size[][2] = {{230, 270}, {1, 1500}, {7, 900}, {70, 500}, {400, 90}};
     attn_shape s = {.b = attn_int(rng, 1, 2), .hkv = attn_int(rng, 1, 2), .d = attn_int(rng, 30, 80)};
@@ -153,7 +154,7 @@ TEST(any_number_of_threads_gives_the_same_bits) {
 
 /* ---- Batches ----------------------------------------------------------------------------------------------------- */
 
-/* Entry b of the batch by itself: the same memory, the same coordinate. */
+/* Runs batch entry b as a batch of its own, with the same memory and the same coordinate. */
 static void bits_run_entry(conf_case *c, const char *engine, fxa_pass pass, int64_t b) {
     fxa_error err;
     fxa_problem p = FXA_PROBLEM_INIT;
@@ -188,7 +189,7 @@ TEST(a_batch_entry_does_not_depend_on_the_others) { /* R-95 */
             s.hq = s.hkv * attn_int(&rng, 1, 3), s.d = attn_int(&rng, 1, 70), s.dv = attn_int(&rng, 1, 70);
             T_REQUIRE(
                 bits_draw(&c, ctx, features & (uint32_t)attn_next(&rng), n % 2 ? CONF_TWIN : CONF_BOTH, &s, &rng));
-            for (size_t i = 0; i < c.n_tensors; i++) c.captures[i].grad = 0; /* sums over the batch */
+            for (size_t i = 0; i < c.n_tensors; i++) c.captures[i].grad = 0; /* none: they are sums over the batch */
             c.base.data.problem.param_grads = 0;
             for (fxa_pass pass = FXA_FORWARD; pass <= FXA_BACKWARD; pass++) {
                 bits_result want = {0}, got = {0};

@@ -2,7 +2,7 @@
  *
  * Engines access only the memory given to them: every buffer of a random problem, including captured tensors, lengths,
  * pages and the workspace, is next to a page that faults, and inputs are read-only. Results have the same bits as
- * elsewhere (so they do not depend on alignment), and runs allocate nothing.
+ * without guard pages (so they do not depend on alignment), and runs allocate nothing.
  */
 #include "support/conf_guard.h"
 #include "support/guard.h"
@@ -66,7 +66,7 @@ static void memory_cases(const char *engine, uint32_t features, conf_source sour
         T_REQUIRE(program &&
                   conf_draw(&c, ctx, features & (uint32_t)attn_next(&rng), &s, program, name, NULL, &tally, &rng));
         memory_pass(&c, engine, FXA_FORWARD);
-        memory_pass(&c, engine, FXA_BACKWARD); /* reads forward's O and LSE */
+        memory_pass(&c, engine, FXA_BACKWARD); /* backward reads the O and LSE of forward */
         conf_free(&c);
     }
     fxa_context_destroy(ctx);
@@ -77,7 +77,7 @@ static void memory_engines(conf_source source, int n) {
         memory_cases(engine_here(e), ATTN_ALL, source, strcmp(engine_here(e), "ref") ? n : n / 10 + 1);
 }
 
-/* A child touches byte `at` of K, before the guarded case has been run, and must not live. */
+/* Returns true if a child process that accesses byte `at` of K dies. Called before the guarded case has run. */
 static bool memory_child_dies(conf_guard *g, int64_t at, bool write_it) {
     return guard_child_dies(g->c.slot[FXA_SLOT_K].memory + at, write_it);
 }

@@ -1,12 +1,12 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * Memory of a problem apart from its run, for every engine: the workspace of long sequences. bench/bench_plan.c
+ * Memory that an engine needs for a problem: the workspace of long sequences, for every engine. bench/bench_plan.c
  * measures the time of plans.
  */
 #include "support/conf_case.h"
 #include "t.h"
 
-/* Queries every host engine's workspace for s rows and keys. */
+/* Queries the workspace of every host engine for s rows and keys. */
 static size_t cost_reports(fxa_context *ctx, const fxa_program *program, fxa_pass pass, int64_t s,
                            fxa_support reports[8]) {
     fxa_error err;
@@ -26,8 +26,8 @@ static size_t cost_reports(fxa_context *ctx, const fxa_program *program, fxa_pas
     return count;
 }
 
-/* R-94: whatever the program, no engine falls back to something with a place for each pair: twice the sequence is at
- * most twice the workspace. Runs allocate nothing else (test_conformance_memory.c). */
+/* For no program does an engine store something for each pair: twice the sequence needs at most twice the workspace.
+ * Runs allocate nothing else (test_conformance_memory.c). */
 TEST(workspace_grows_with_the_sequence_not_with_its_pairs) {
     enum { S = 1 << 15 };
     fxa_error err;

@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * Gradients of a captured tensor in the cuDNN engine, on the stand-ins or a device: those that cuDNN supports
- * (cudnn_bias.c), compared with ref; and the reasons for refusing others by the program (test_cudnn_support.c has those
- * by the problem).
+ * Gradients of a captured tensor in the cuDNN engine, on the stand-ins or a device: gradients that cuDNN supports
+ * (cudnn_bias.c), compared with ref, and refusals that depend on the program (test_cudnn_support.c tests those that
+ * depend on the problem).
  */
 #include "cudnn_rig.h"
 #include "support/conf_case.h"
@@ -10,7 +10,7 @@
 enum { BIAS_B = 2, BIAS_H = 2, BIAS_Q = 64, BIAS_K = 128 };
 
 typedef struct bias_case {
-    const char *text, *says; /* says: text of the refusal; NULL = supported */
+    const char *text, *says; /* says: part of the reason of the refusal; NULL = supported */
     int64_t size[FXA_MAX_RANK];
 } bias_case;
 
@@ -32,7 +32,8 @@ static const bias_case bias_cases[] = {
     {"tensor t : bf16[2]\nscore = score + t[q, k]\nmask = k % 2 == 0", "without a mask", {BIAS_Q, BIAS_K}},
 };
 
-/* Answered, and where that is yes held against the reference, within what the arithmetic allows. */
+/* Queries a case and, if it is supported, compares its results with the reference, within the bounds of the
+ * arithmetic. */
 static void bias_try(const bias_case *c) {
     static conf_case x;
     const attn_shape shape = {BIAS_B, BIAS_H, BIAS_H, BIAS_Q, BIAS_K, 32, 32, 16, 1, BIAS_K, 0};
@@ -51,7 +52,7 @@ static void bias_try(const bias_case *c) {
     call.p.engine = NULL;
     const fxa_support answer = answer_of(ctx, &call.p);
     fxa_problem other = call.p;
-    other.captures = NULL, other.n_captures = 0, other.program = NULL; /* without the gradient of a tensor */
+    other.captures = NULL, other.n_captures = 0, other.program = NULL; /* the problem without a tensor's gradient */
     T_CHECK(!answer_of(ctx, &other).deterministic);
     other.flags |= FXA_DETERMINISTIC;
     T_CHECK(answer_of(ctx, &other).deterministic);

@@ -1,15 +1,15 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
  * User-written backward programs in the cuDNN engine, on the stand-ins: programs that are not the derivative of the
- * forward program, with their own params and captured tensors, compared with ref; refusals; ownership of their tensors.
- * Random ones are in test_cudnn_lowering.c.
+ * forward program, with their own params and captured tensors, compared with ref; refusals; the device of their
+ * tensors. Random programs are in test_cudnn_lowering.c.
  */
 #include "cudnn_rig.h"
 #include "plan/plan.h"
 #include "support/conf_case.h"
 
 typedef struct bprop_case {
-    const char *text, *own; /* the score program, and what stands for its derivative */
+    const char *text, *own; /* score program and user-written backward program */
     int64_t tensor[ATTN_TENSORS][FXA_MAX_RANK], own_tensor[ATTN_TENSORS][FXA_MAX_RANK];
     uint32_t flags;
 } bprop_case;
@@ -22,7 +22,7 @@ static const bprop_case bprop_cases[] = {
     {BPROP_CAP, "dscore = abs(score) < 0.5 ? dscore : 0.0", {{0}}, {{0}}, 0},
     {NULL, "dscore = dscore * score", {{0}}, {{0}}, 0},
     {"mask = k <= q + 3", "dscore = dscore * (1.0 - tanh(score) ** 2)", {{0}}, {{0}}, 0},
-    /* Transformer Engine's: the tanh of the score over the cap, its derivative times dscore. */
+    /* Transformer Engine's soft cap: tanh of the score over the cap, and its derivative times dscore. */
     {BPROP_CAP,
      "param cap : float\nparam gain : float\nlet t = tanh(score / (2.0 * cap))\ndscore = gain * dscore * (1.0 - t * t)",
      {{0}},
@@ -51,7 +51,7 @@ static attn_spec bprop_spec(const bprop_case *c) {
     return s;
 }
 
-/* A call without what the engine has no gradients of. */
+/* Makes a call without the gradients that the engine does not support. */
 static void bprop_call(attn_data *x, fxa_pass pass, const char *engine, attn_call *call) {
     attn_call_make(x, pass, call);
     call->p.engine = engine, call->p.device = attn_device(engine), call->p.param_grads = 0;
@@ -70,7 +70,7 @@ static fxa_program *bprop_parse(fxa_context *ctx, const char *text, fxa_program_
     return program;
 }
 
-/* Both passes of cudnn against the reference, within what the arithmetic allows. */
+/* Compares both passes of cudnn with the reference, within the bounds of the arithmetic. */
 static void bprop_compare(fxa_context *ctx, const bprop_case *c, uint64_t seed) {
     static conf_case x;
     const attn_shape shape = {2, 4, 2, 21, 30, 32, 32, 16, 1, 30, 0};
@@ -100,7 +100,7 @@ TEST(own_programs_are_those_of_the_reference) {
     }
 }
 
-/* The engine refuses a case, with these words among its reason. */
+/* Checks that the engine refuses a case with a reason that contains `says`. */
 static void bprop_refused(const bprop_case *c, fxa_pass pass, const char *says) {
     const attn_spec s = bprop_spec(c);
     fxa_context *ctx = context_new();
@@ -133,7 +133,7 @@ TEST(own_programs_that_are_refused) {
     }
 }
 
-/* More nodes than a run looks at: of the score program, and of the caller's own. */
+/* The score program, or the user-written backward program, has more nodes than a run can evaluate. */
 TEST(programs_that_are_too_large) {
     NEEDS_STANDIN;
     enum { SUMS = 1100 };
@@ -150,8 +150,8 @@ TEST(programs_that_are_too_large) {
     }
 }
 
-/* cuDNN recognises padding only if the masked score has no other use; the user's program, which reads the original
- * score, is one. */
+/* cuDNN recognises padding only if the masked score has no other use; a user-written backward program that reads the
+ * original score is such a use. */
 TEST(a_padded_score_has_no_other_use) {
     const bprop_case c = {NULL, "dscore = dscore * score", {{0}}, {{0}}, 0};
     const attn_spec s = bprop_spec(&c);
@@ -186,7 +186,7 @@ TEST(a_padded_score_has_no_other_use) {
     fxa_context_destroy(ctx);
 }
 
-/* A plan's listing has the names of the caller's program, and its tensors are to be the device's. */
+/* A plan's listing has the names of the user-written backward program, whose tensors must be on the device. */
 TEST(whose_tensors_they_are) {
     NEEDS_STANDIN;
     const bprop_case c = {

@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * The cuDNN engine on stand-ins for the driver and cuDNN (tests/standin): when it opens, every call of driver and
- * library failing in turn, memory, threads. Refusals are in test_cudnn_programs.c, correct graphs in
- * test_cudnn_lowering.c, devices and streams in test_cudnn_places.c, plan bytes in test_cudnn_saved.c.
+ * The cuDNN engine on stand-ins for the driver and cuDNN (tests/standin): when it opens, failures of every driver and
+ * library call in turn, memory, threads. Refusals are tested in test_cudnn_programs.c, graphs in test_cudnn_lowering.c,
+ * devices and streams in test_cudnn_places.c, plan bytes in test_cudnn_saved.c.
  */
 #include "cudnn_rig.h"
 #include "standin/standin_profile.h"
@@ -13,7 +13,7 @@
 
 /* ---- Opening ----------------------------------------------------------------------------------------------------- */
 
-/* With or without a GPU: a plan, or the reason of the support report. */
+/* With or without a GPU, plan creation succeeds or fails with the reason of the support report. */
 TEST(on_whatever_this_machine_has) {
     fxa_context *ctx = context_new();
     fxa_problem p = problem_of(&spec, FXA_FORWARD);
@@ -36,7 +36,7 @@ TEST(reasons_not_to_open) {
     fxa_context_destroy(ctx);
     p.ordinal = 0;
     standin[0]->arch = 89;
-    static const char *const untried[][2] = {/* not run on these devices yet */
+    static const char *const untried[][2] = {/* the engine was never run on these devices */
                                              {"0", "on sm_90 alone (here: cuDNN 91901, sm_89); FXA_CUDNN_UNTRIED=1"},
                                              {"on", "FXA_CUDNN_UNTRIED is \"on\"; accepted are 0 and 1"},
                                              {"1", ""}};
@@ -66,7 +66,8 @@ static bool library_is_loaded(const char *file) {
     return library != NULL;
 }
 
-/* cuBLASLt is opened by path and by name: both handles are closed with the engine, so the system unloads it. */
+/* cuBLASLt is opened by path and by name: both handles are closed with the engine, so that the system unloads the
+ * library. */
 TEST(libraries_go_with_the_engine) {
     NEEDS_STANDIN;
     fxa_problem p = problem_of(&spec, FXA_FORWARD);
@@ -94,16 +95,16 @@ TEST(plans_for_a_device_that_is_not_here) {
     fxa_plan_destroy(plan);
     char other[sizeof profile];
     memcpy(other, profile, sizeof other);
-    memcpy(strstr(other, "900"), "800", 3); /* plans for an untested family report that */
+    memcpy(strstr(other, "900"), "800", 3); /* a plan for a family that was never tested reports this */
     p.target = other;
     T_OK(fxa_plan_create(ctx, &p, &plan, &err));
     T_HAS(fxa_plan_description(plan), "sm_80 (there with FXA_CUDNN_UNTRIED=1 alone), products");
-    T_CHECK(answer_of(ctx, &p).seconds == 0); /* and automatic choice prefers any other engine */
+    T_CHECK(answer_of(ctx, &p).seconds == 0); /* and automatic selection prefers any other engine */
     fxa_plan_destroy(plan);
     p.target = "{}";
     T_STATUS(fxa_plan_create(ctx, &p, &plan, &err), FXA_E_PROBLEM);
     T_HAS(err.text, "target has \"}\" where a \"key\": is to be");
-    for (size_t count = 0, n = 0; n < 2; n++) { /* the query is no more lenient, and at the second time neither */
+    for (size_t count = 0, n = 0; n < 2; n++) { /* the query refuses as plan creation does, also when repeated */
         T_STATUS(fxa_support_query(ctx, &p, NULL, &count, &err), FXA_E_PROBLEM);
         T_HAS(err.text, "target has \"}\" where a \"key\": is to be");
     }
@@ -111,7 +112,7 @@ TEST(plans_for_a_device_that_is_not_here) {
     standin_check_end();
 }
 
-/* A profile that is in order, and that the cuDNN which is here does not take: by its version, with its own words. */
+/* A valid device description that the installed cuDNN rejects because of its version, with cuDNN's message. */
 TEST(profiles_that_cudnn_does_not_read) {
     NEEDS_STANDIN;
     fxa_problem p = problem_of(&spec, FXA_FORWARD);
@@ -131,14 +132,16 @@ TEST(profiles_that_cudnn_does_not_read) {
 
 /* ---- Runs -------------------------------------------------------------------------------------------------------- */
 
-/* Tests that fail each call in turn are single-threaded: ThreadSanitizer would take half a minute and find nothing. */
+/* Tests that fail each call in turn have a single thread, so ThreadSanitizer would take half a minute and find
+ * nothing. */
 #if defined(__SANITIZE_THREAD__)
 #define NEEDS_NO_TSAN T_SKIP("ThreadSanitizer has nothing to say of one thread")
 #else
 #define NEEDS_NO_TSAN (void)0
 #endif
 
-/* Each call of the driver, then of cuDNN, fails once: an error with words, nothing written, nothing left behind. */
+/* Each call of the driver, then of cuDNN, fails once: the result is an error with a message, no output is written, and
+ * nothing leaks. */
 static void fail_each(int which, fxa_pass pass) {
     size_t k = 1, failed = 0;
     for (;; k++) {
@@ -210,7 +213,7 @@ TEST(every_allocation_fails) {
     }
 }
 
-/* Bounds of masks that are params: all of 32 bits, though what is added to them has as many. */
+/* Bounds of masks that are params: the full range of 32 bits, although 32-bit values are added to them. */
 TEST(bounds_of_any_size) {
     NEEDS_STANDIN;
     static const char *const texts[] = {"param w : int\nmask = k - q <= w", "param w : int\nmask = q - k < w",
@@ -233,7 +236,7 @@ TEST(bounds_of_any_size) {
             fxa_status status = data_run(&x, ctx, FXA_FORWARD, &err);
             if (status != FXA_OK) T_FAIL("%s, w = %g: %s\n", texts[i], bounds[j], err.text);
             const attn_off off = attn_tensor_off(attn_output(&x, FXA_FORWARD, 0), want.memory[0]);
-            if (status == FXA_OK && (off.odd || off.worst > 0.02)) /* P is rounded to 2^-9 of itself */
+            if (status == FXA_OK && (off.odd || off.worst > 0.02)) /* P has a rounding error of 2^-9 */
                 T_FAIL("%s, w = %g: off by %g, %d odd\n", texts[i], bounds[j], off.worst, (int)off.odd);
             attn_data_free(&x);
             attn_drop(&want);
@@ -258,7 +261,8 @@ static void *runner_run(void *arg) {
     return NULL;
 }
 
-/* cuDNN takes the largest score before it multiplies by the scale, unless something is in between. */
+/* cuDNN takes the maximum score before it multiplies by the scale, unless an operation is in between, so a scale of 0
+ * or below needs one. */
 TEST(a_scale_that_is_not_above_0) {
     NEEDS_STANDIN;
     static const double scales[] = {0.5, 0, -1};
@@ -281,7 +285,8 @@ TEST(a_scale_that_is_not_above_0) {
     standin_check_end();
 }
 
-/* The scale over the number that tanh has is a float of the graph: the smallest normal one is taken, none below. */
+/* The scale divided by the constant inside tanh is a float of the graph: the smallest normal float is supported,
+ * smaller values are not. */
 TEST(a_scale_below_all_floats) {
     NEEDS_STANDIN;
     static const struct {

@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
  * e4m3 Q, K and V in the cuDNN engine, on the stand-ins or a device: O, LSE and amax compared with ref, with and
- * without scales. Tolerance: P is rounded to e4m3, by 2^-4 of itself, or below 2^-14 by 2^-18; products are summed with
- * 13 bits, as on Hopper; then O is rounded.
+ * without scales. Tolerance: P is rounded to e4m3, with an error of 2^-4 of its value, or of 2^-18 below 2^-14;
+ * products are summed with 13 bits, as on Hopper; then O is rounded.
  */
 #include "cudnn_rig.h"
 
@@ -19,7 +19,7 @@ static const fp8_kind fp8_kinds[] = {{NULL, 0},
                                      {"mask = k <= q", 0},
                                      {NULL, FXA_CAUSAL},
                                      {"mask = k <= q + 7", 0},
-                                     {"mask = k + 5 <= q", 0}, /* rows that see nothing */
+                                     {"mask = k + 5 <= q", 0}, /* rows that attend to no key */
                                      {"mask = q - k < 40", 0},
                                      {"mask = k <= q && q - k < 40", 0},
                                      {NULL, FXA_CAUSAL | FXA_BOTTOM_RIGHT},
@@ -46,7 +46,7 @@ typedef struct fp8_case {
     int64_t hq, hkv, sq, sk, d, dv;
     fxa_dtype o;
     bool scaled;
-    int some;  /* 1: scales of V and O are not given, 2: none is */
+    int some;  /* scales that are given: 0 = all, 1 = all but those of V and O, 2 = none */
     int64_t b; /* 0: 2 */
     uint32_t flags;
     int style; /* 1: BSHD, 2: SBHD */
@@ -56,7 +56,7 @@ typedef struct fp8_case {
 
 typedef struct fp8_data {
     attn_data x;
-    double *want, *size;  /* O in f64, and sum P abs V */
+    double *want, *size;  /* O in f64, and the sum of P |V| */
     float scale[4], amax; /* scales of Q, K, V, O */
 } fp8_data;
 
@@ -67,7 +67,7 @@ static double fp8_scale(const fp8_case *c, const fp8_data *f, int i) {
     return fp8_given(c, i) ? (double)f->scale[i] : 1;
 }
 
-/* Forward by an engine; the reference writes O in f64, without a scale of its own. */
+/* Runs forward with an engine; the reference writes O in f64, without a scale of O. */
 static fxa_status fp8_run(const fp8_case *c, fp8_data *f, fxa_context *ctx, double *wide, fxa_error *err) {
     attn_call call;
     attn_call_make(&f->x, FXA_FORWARD, &call);
@@ -84,7 +84,7 @@ static fxa_status fp8_run(const fp8_case *c, fp8_data *f, fxa_context *ctx, doub
     return fxa_attention(ctx, &call.p, &call.args, err);
 }
 
-/* Rows of heads side by side. */
+/* Sets strides in which the heads of a row are adjacent. */
 static void fp8_lay_out(const fp8_case *c, attn_spec *s) {
     static const fxa_slot slots[4] = {FXA_SLOT_Q, FXA_SLOT_K, FXA_SLOT_V, FXA_SLOT_O};
     for (int i = 0; i < 4; i++) {
@@ -122,7 +122,7 @@ static void fp8_close(fp8_data *f) {
     attn_data_free(&f->x);
 }
 
-/* Computes O and LSE with the reference, and O with |V| in place of V; V is restored. */
+/* Computes O and LSE with the reference, and O with |V| instead of V; V is restored. */
 static void fp8_reference(const fp8_case *c, fp8_data *f, fxa_context *ctx, double *lse) {
     attn_tensor *v = &f->x.t[FXA_SLOT_V], *rows = &f->x.t[FXA_SLOT_LSE];
     int64_t n = attn_tensor_places(v);
@@ -138,7 +138,7 @@ static void fp8_reference(const fp8_case *c, fp8_data *f, fxa_context *ctx, doub
     free(bits);
 }
 
-/* Returns the error bound of a score: sums of d products with 13 bits, at most doubled by the programs here. */
+/* Returns the error bound of a score: a sum of d products with 13 bits, at most doubled by these programs. */
 static double fp8_score_error(const fp8_case *c, const fp8_data *f) {
     double largest[2] = {0, 0}, scale = fp8_scale(c, f, 0) * fp8_scale(c, f, 1) / sqrt((double)c->d);
     static const fxa_slot slots[2] = {FXA_SLOT_Q, FXA_SLOT_K};
@@ -182,7 +182,7 @@ static void fp8_check(const fp8_case *c, fp8_data *f, const double *lse, int64_t
            fxa_dtype_name(c->o), c->scaled ? ", scaled" : "", worst, sqrt(squares / allowed));
 }
 
-/* The reference wrote it. */
+/* Sets a tensor that the reference has written to NaN. */
 static void fp8_wipe(attn_tensor *t) {
     for (int64_t i = 0; i < attn_tensor_places(t); i++) attn_set(t, i, NAN);
 }
@@ -233,7 +233,7 @@ static const char *fp8_line(const char *text) {
     return line;
 }
 
-/* Runs cases first, first + by, ... below count; prints a line with the verdict for each. */
+/* Runs the cases first, first + by, ... below count, and prints a line with the verdict for each. */
 static void fp8_many(int first, int by, int count, int64_t pairs) {
     fxa_context *ctx = context_new();
     for (int i = first; i < count; i += by) {
@@ -256,7 +256,7 @@ TEST(forward_of_8_bits_is_that_of_the_reference) {
     if (standin_ready()) standin_check_end();
 }
 
-/* FXA_TEST_SHARD, "which/of": processes side by side share the cases (gpu/run_cudnn.py). */
+/* FXA_TEST_SHARD=which/of divides the cases among parallel processes (gpu/run_cudnn.py). */
 TEST(many_on_a_device) {
     int which = 0, of = 1;
     const char *shard = getenv("FXA_TEST_SHARD");
@@ -266,7 +266,7 @@ TEST(many_on_a_device) {
     fp8_many(1000 + which, of, 1000 + t_scaled(10 * FP8_KINDS), 1 << 20);
 }
 
-/* cuDNN offers kernels for these, and does not compile them, or computes something else. */
+/* Problems for which cuDNN lists kernels but does not compile them, or computes something else, are refused. */
 TEST(what_cudnn_does_not_compile_or_gets_wrong_is_refused) {
     static const struct {
         const char *text, *forward, *backward; /* NULL: taken */

@@ -1,10 +1,10 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
  * The e4m3 backward pass in the cuDNN engine, on the stand-ins or a device: gradients and amax compared with ref. The
- * tolerance is summed pair by pair from P and dS in f64: P times 256 is rounded to e4m3, by 2^-4 of itself, or below
- * 2^-14 by 2^-18; dS times its scale to the dtype of dO; products are summed with 13 bits, as on Hopper; then results
- * are rounded. Roundings are independent: the RMS adds their squares, and other errors linearly. Scales are chosen as a
- * caller would, from amax values, which ref provides here.
+ * tolerance is summed pair by pair from P and dS in f64: P times 256 is rounded to e4m3, with an error of 2^-4 of its
+ * value, or of 2^-18 below 2^-14; dS times its scale is rounded to the dtype of dO; products are summed with 13 bits,
+ * as on Hopper; then results are rounded. Rounding errors are independent: the RMS adds their squares, and other errors
+ * linearly. Scales are chosen as a caller would choose them, from amax values, which ref provides here.
  */
 #include "cudnn_rig.h"
 
@@ -16,7 +16,7 @@ enum { BW8_PROGRAMS = 10, BW8_D = 128, BW8_DESCALES = 5 };
 static const char *const bw8_programs[BW8_PROGRAMS] = {
     NULL,
     "mask = k <= q",
-    "mask = k + 5 <= q", /* rows that see nothing, */
+    "mask = k + 5 <= q", /* rows that attend to no key */
     "mask = k <= q + 7",
     "mask = q - k < 40",
     "mask = k <= q && q - k < 40",
@@ -31,10 +31,10 @@ typedef struct bw8_case {
     int64_t b, hq, hkv, sq, sk;
     fxa_dtype dout, grads;
     int style;         /* 1: BSHD, 2: SBHD */
-    bool scaled, bare; /* bare: dS has no scale and no requested amax */
+    bool scaled, bare; /* bare: dS has no scale, and its amax is not requested */
 } bw8_case;
 
-/* A result, in f64, and how far it may be off: at most; in the square, by roundings; the rest. */
+/* A result in f64, with bounds of its error: the maximum, the square of the rounding errors, and the other errors. */
 typedef struct bw8_result {
     double *want, *off, *square, *rest;
     float scale, amax;
@@ -45,8 +45,8 @@ typedef struct bw8_data {
     bw8_result r[3];          /* dQ, dK, dV */
     double *in[BW8_DESCALES]; /* dequantized inputs */
     float descale[BW8_DESCALES], scale_o, scale_ds, amax_ds;
-    double score, dp;       /* error bounds of a score and of dP */
-    double most_ds, off_ds; /* the largest dS, and what it may be off by */
+    double score, dp;       /* error bounds of a score and of an element of dP */
+    double most_ds, off_ds; /* the largest dS, and its error bound */
 } bw8_data;
 
 static const fxa_slot bw8_results[3] = {FXA_SLOT_DQ, FXA_SLOT_DK, FXA_SLOT_DV};
@@ -69,7 +69,7 @@ static bool bw8_sees(int program, int64_t q, int64_t k) {
     }
 }
 
-/* The new score; t: of the captured tensor. */
+/* Returns the new score of a program for the raw score s. t: element of the captured tensor. */
 static double bw8_score(int program, double s, int64_t q, int64_t k, double t) {
     switch (program) {
     case 6: return s + 0.05 * (double)(k - q);
@@ -79,7 +79,7 @@ static double bw8_score(int program, double s, int64_t q, int64_t k, double t) {
     }
 }
 
-/* The place of a row, counted by entries, heads and rows, in memory. */
+/* Returns the index in memory of a row, counted by batch entries, heads and rows. */
 static int64_t bw8_place(const attn_tensor *t, int64_t row) {
     int64_t s = row % t->n[2], h = row / t->n[2] % t->n[1], b = row / t->n[2] / t->n[1];
     return b * t->stride[0] + h * t->stride[1] + s * t->stride[2];
@@ -93,7 +93,8 @@ static double bw8_dot(const bw8_data *f, int x, int64_t at_x, int y, int64_t at_
     return sum;
 }
 
-/* A product of a weight, which may be off, with a row: what that does to a row of the result. */
+/* Adds the product of a weight, which has an error, with a row of an input to a row of a result and to its error
+ * bounds. */
 static void bw8_spread(bw8_data *to, int result, int64_t row, const bw8_data *f, int input, int64_t at, double rounds,
                        double rest) {
     bw8_result *r = &to->r[result];
@@ -123,7 +124,7 @@ static void bw8_pair(const bw8_case *c, bw8_data *f, int64_t row, int64_t key, i
     bw8_spread(f, 2, key, f, 4, row, 0x1p-4 * p + 0x1p-18, rest_p);
 }
 
-/* Decodes an input. Returns its largest. */
+/* Decodes an input to f64. Returns its largest magnitude. */
 static double bw8_decode(bw8_data *f, int input) {
     const attn_tensor *t = &f->x.t[bw8_inputs[input]];
     double most = 0, *in = f->in[input] = calloc((size_t)attn_tensor_places(t), sizeof(double));
@@ -149,7 +150,7 @@ static void bw8_pairs(const bw8_case *c, bw8_data *f) {
 
 /* ---- Runs -------------------------------------------------------------------------------------------------------- */
 
-/* Rows of heads side by side. */
+/* Sets strides in which the heads of a row are adjacent. */
 static void bw8_lay_out(const bw8_case *c, attn_spec *s) {
     static const fxa_slot slots[8] = {FXA_SLOT_Q, FXA_SLOT_O, FXA_SLOT_DO, FXA_SLOT_DQ,
                                       FXA_SLOT_K, FXA_SLOT_V, FXA_SLOT_DK, FXA_SLOT_DV};
@@ -202,7 +203,7 @@ static void bw8_call(const bw8_case *c, bw8_data *f, fxa_pass pass, bool bare, a
     call->args.slot[FXA_SLOT_SCALE_DS] = &f->scale_ds, call->args.slot[FXA_SLOT_AMAX_DS] = &f->amax_ds;
 }
 
-/* O and LSE, gradients in f64, and from these the scales that a caller would give. */
+/* Computes O and LSE, gradients in f64, and from these the scales that a caller would give. */
 static void bw8_reference(const bw8_case *c, bw8_data *f, fxa_context *ctx) {
     attn_call call;
     fxa_error err;
@@ -267,7 +268,7 @@ static void bw8_check(const bw8_case *c, const bw8_data *f, int i, int number) {
            worst, sqrt(squares / allowed), sqrt(allowed / (double)attn_tensor_places(t)) / most);
 }
 
-/* cuDNN does not document whether runs are deterministic: reported, not required. */
+/* Reports whether a second run has the same bits; not required, because cuDNN does not document it. */
 static void bw8_again(const bw8_case *c, bw8_data *f, fxa_context *ctx) {
     attn_kept kept = {{NULL}};
     fxa_error err;
@@ -285,7 +286,7 @@ static void bw8_try(const bw8_case *c, fxa_context *ctx, int number) {
     bw8_reference(c, &f, ctx);
     float most = f.amax_ds;
     bw8_pairs(c, &f);
-    if (c->scaled) T_NEAR((double)most, f.most_ds, 1e-6 * f.most_ds); /* P and dS here are the reference's */
+    if (c->scaled) T_NEAR((double)most, f.most_ds, 1e-6 * f.most_ds); /* the reference computes P and dS of this case */
     if (bw8_run(c, &f, ctx, &err) != FXA_OK) T_FAIL("case %d: %s\n", number, err.text);
     if (err.status == FXA_OK) {
         printf("  case %d: %s, %lldx%lldx%lldx%lldx%lld, dO %s, gradients %s%s\n", number,
@@ -301,7 +302,7 @@ static void bw8_try(const bw8_case *c, fxa_context *ctx, int number) {
 
 static const int64_t bw8_heads[][2] = {{2, 2}, {4, 2}, {6, 2}, {8, 1}, {3, 3}, {1, 1}};
 
-/* With a single head, programs with constants are refused. */
+/* Draws a case. Programs with constants are refused for a single head. */
 static bw8_case bw8_draw(uint64_t *rng, int program, int64_t pairs) {
     static const int64_t rows[] = {64, 128, 192, 256, 320, 512, 1024, 2048, 16, 32, 48, 80, 96, 112, 144, 208};
     static const int64_t keys[] = {64, 128, 192, 256, 384, 512, 1024, 2048, 1, 2, 17, 63, 65, 70, 100, 127, 129, 333};
@@ -309,13 +310,13 @@ static bw8_case bw8_draw(uint64_t *rng, int program, int64_t pairs) {
     bw8_case c = {.program = program, .hq = h[0], .hkv = h[1]};
     do {
         c.b = attn_int(rng, 1, 3), c.sq = rows[attn_int(rng, 0, 15)], c.sk = keys[attn_int(rng, 0, 17)];
-    } while (c.b * c.hq * c.sq * c.sk > pairs || (program == 9 && c.sk == 1)); /* t[q, 0] is one for each row */
+    } while (c.b * c.hq * c.sq * c.sk > pairs || (program == 9 && c.sk == 1)); /* t[q, 0] has one element per row */
     c.dout = attn_int(rng, 0, 2) ? FXA_E4M3 : FXA_E5M2, c.grads = attn_int(rng, 0, 2) ? FXA_E4M3 : FXA_E5M2;
     c.scaled = attn_int(rng, 0, 3) > 0, c.bare = attn_int(rng, 0, 3) == 0, c.style = (int)attn_int(rng, 0, 2);
     return c;
 }
 
-/* Runs cases first, first + by, ... below count; prints a line with the verdict for each. */
+/* Runs the cases first, first + by, ... below count, and prints a line with the verdict for each. */
 static void bw8_many(int first, int by, int count, int64_t pairs) {
     fxa_context *ctx = context_new();
     for (int i = first; i < count; i += by) {
@@ -338,7 +339,7 @@ TEST(gradients_of_8_bits_are_those_of_the_reference) {
     if (standin_ready()) standin_check_end();
 }
 
-/* FXA_TEST_SHARD, "which/of": processes side by side share the cases (gpu/run_cudnn.py). */
+/* FXA_TEST_SHARD=which/of divides the cases among parallel processes (gpu/run_cudnn.py). */
 TEST(many_gradients_on_a_device) {
     int which = 0, of = 1;
     const char *shard = getenv("FXA_TEST_SHARD");

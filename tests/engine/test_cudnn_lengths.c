@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * Many lengths, few builds (R-45), on the stand-ins: a batch [B,S,H,D] is passed as packed rows whose longest length
- * the caller rounds up to a few sizes, without enlarging any tensor. Results follow the lengths, with the same bits as
- * for the exact maximum, and code is built once per size and pass. Described in docs/gpu.md.
+ * Many lengths with few compilations, on the stand-ins: a batch [B,S,H,D] is passed as packed rows whose maximum length
+ * the caller rounds up to one of a few sizes, without enlarging any tensor. Results follow the lengths, with the same
+ * bits as for the exact maximum, and code is compiled once per size and pass. docs/gpu.md describes this use.
  */
 #include "cudnn_rig.h"
 
@@ -13,14 +13,14 @@
 enum { LENGTHS_B = 2, LENGTHS_HQ = 4, LENGTHS_HK = 2, LENGTHS_D = 16, LENGTHS_MOST = 64, LENGTHS_STEP = 16 };
 enum { LENGTHS_ALL = LENGTHS_B * LENGTHS_MOST * LENGTHS_HQ * LENGTHS_D, LENGTHS_BUFFERS = 9 };
 
-/* Q, K, V, O, LSE, dO, dQ, dK, dV. */
+/* Slots of the buffers: Q, K, V, O, LSE, dO, dQ, dK, dV. */
 static const uint8_t lengths_slots[LENGTHS_BUFFERS] = {FXA_SLOT_Q,  FXA_SLOT_K,  FXA_SLOT_V,  FXA_SLOT_O, FXA_SLOT_LSE,
                                                        FXA_SLOT_DO, FXA_SLOT_DQ, FXA_SLOT_DK, FXA_SLOT_DV};
 
 typedef struct lengths_batch {
     int64_t s;
     int32_t cu[LENGTHS_B + 1];
-    _Alignas(16) double memory[LENGTHS_BUFFERS][LENGTHS_ALL]; /* room for any dtype */
+    _Alignas(16) double memory[LENGTHS_BUFFERS][LENGTHS_ALL]; /* room for elements of any dtype */
 } lengths_batch;
 
 static void lengths_draw(lengths_batch *x, int64_t s, t_rng *rng) {
@@ -30,7 +30,7 @@ static void lengths_draw(lengths_batch *x, int64_t s, t_rng *rng) {
         for (int j = 0; j < LENGTHS_ALL; j++) fxa__store_f64(x->memory[i], FXA_BF16, j, t_real(rng, -1, 1));
 }
 
-/* The problem of a length, or of the size that it is rounded up to. LSE as [H,T] of f64, or as cuDNN has it. */
+/* Returns the problem of a maximum length, exact or rounded up. wide: LSE is [H,T] in f64, else in cuDNN's layout. */
 static fxa_problem lengths_problem(const lengths_batch *x, const fxa_program *program, fxa_pass pass, int64_t size,
                                    bool wide) {
     fxa_problem p = FXA_PROBLEM_INIT;
@@ -54,7 +54,7 @@ static void lengths_run(fxa_context *ctx, lengths_batch *x, fxa_problem p, const
     T_OK(fxa_attention(ctx, &p, &args, &err));
 }
 
-/* Rows of results between 0 and the length, those of one engine beside another's. */
+/* Compares the rows of results between 0 and the length, of one engine with those of another. */
 static void lengths_compare(const lengths_batch *x, const lengths_batch *want, fxa_pass pass, bool wide, double most) {
     for (int i = pass ? 6 : 3; i < (pass ? 9 : 5); i++) {
         bool row = i == 4, keys = i > 6;
@@ -67,10 +67,10 @@ static void lengths_compare(const lengths_batch *x, const lengths_batch *want, f
     }
 }
 
-/* P is rounded to 2^-9 of itself, dS too, which is summed over up to 64 keys and two heads: bf16's own bounds. */
+/* Tolerance: P has a rounding error of 2^-9, and so has dS, which is summed over up to 64 keys and two heads. */
 #define LENGTHS_FAR 0.08
 
-/* One length, forward and backward: rounded up, and in `exact` as it is, beside the reference. */
+/* Runs one length forward and backward, rounded up and exact, and compares both with the reference. */
 static void lengths_try(fxa_context *const ctx[3], const fxa_program *program, int64_t size, bool wide,
                         lengths_batch *x) {
     static lengths_batch want, same;

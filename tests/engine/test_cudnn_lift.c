@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
  * Parameterized programs of the cuDNN engine (cudnn_lift.c), on the stand-ins: programs that differ in constants only
- * are built once and found on disk and in plan bytes, and each runs with its own constants; graphs equal those with
+ * are compiled once and found on disk and in plan bytes, and each runs with its own constants; graphs equal those with
  * constants in place. The expected results come from the same program with params.
  */
 #include "cudnn_rig.h"
@@ -14,7 +14,7 @@
 
 #define LIFT_TAIL "\nmask = k <= q + 3"
 
-/* The soft cap of cudnn_rig.h by a constant. */
+/* Returns the soft cap of cudnn_rig.h with a constant cap. */
 static fxa_program *lift_cap(fxa_context *ctx, double cap) {
     char text[200];
     fxa_program *program = NULL;
@@ -24,7 +24,7 @@ static fxa_program *lift_cap(fxa_context *ctx, double cap) {
     return program;
 }
 
-/* None of them is 1, 2 or 0.5, which stay constants. */
+/* Returns constant number i; none is 1, 2 or 0.5, which stay constants. */
 static double lift_value(int i) { return 0.51 + 0.00123 * i; }
 
 static void lift_call(const attn_data *x, fxa_pass pass, const fxa_program *program, attn_call *call) {
@@ -42,7 +42,7 @@ static void lift_run(fxa_context *ctx, const attn_data *x, fxa_pass pass, const 
     T_OK(fxa_attention(ctx, &call.p, &call.args, &err));
 }
 
-/* A cap by param, then by constant in ctx: the same bits. */
+/* Compares the results of a cap as param with those of a constant cap in ctx: the bits must be equal. */
 static void lift_compare(fxa_context *ctx, fxa_context *other, attn_data *x, fxa_pass pass, double cap,
                          attn_kept *want) {
     fxa_program *program = lift_cap(ctx, cap);
@@ -68,7 +68,7 @@ TEST(a_thousand_caps_are_one_build) {
         lift_compare(ctx, other, &x, i % 20 ? FXA_FORWARD : FXA_BACKWARD, lift_value(i), &want[i % 20 == 0]);
     fxa_cache_get_stats(ctx, &stats);
     T_INT(stats.builds, 2);       /* a pass each */
-    for (int i = 0; i < 2; i++) { /* which it could not be if caps did not matter */
+    for (int i = 0; i < 2; i++) { /* different caps give different results */
         fxa_program *program = lift_cap(ctx, lift_value(999 * i));
         lift_run(ctx, &x, FXA_FORWARD, program);
         T_CHECK(!attn_other_bits(&x, FXA_FORWARD, &first) == !i);
@@ -101,7 +101,7 @@ static fxa__problem *lift_problem(fxa_context *ctx, const fxa_program *program, 
     return out;
 }
 
-/* How many operations of each kind and values there are. */
+/* Counts the operations of each kind, and the values, of a graph. */
 static void lift_count(const fxa__dnn_graph *g, int count[LIFT_MODES]) {
     memset(count, 0, LIFT_MODES * sizeof *count);
     for (size_t i = 0; i < g->n_ops; i++) count[g->ops[i].kind == FXA__DNN_POINTWISE ? g->ops[i].mode % 500 : 500]++;
@@ -109,7 +109,7 @@ static void lift_count(const fxa__dnn_graph *g, int count[LIFT_MODES]) {
         count[501] += fxa__dnn_is_by_value(&g->tensors[i]) && fxa__dnn_is_used(g, (int32_t)i);
 }
 
-/* How many constants became numbers, of graphs that there are. */
+/* Returns the number of constants that became params, in the graphs that are supported. */
 static int lift_both(fxa_context *ctx, const fxa_program *program, const char *name, fxa_pass pass, uint32_t flags) {
     static const fxa__dnn_level levels[] = {{91901, 90}, {91400, 90}, {91901, 80}, {91901, 100}};
     static fxa__dnn_attention a;
@@ -210,7 +210,8 @@ TEST(graphs_are_those_with_constants) {
 
 /* ---- Beside params ----------------------------------------------------------------------------------------------- */
 
-/* Names of params lie on both sides of those of numbers, and are the caller's slots, by value and in memory. */
+/* Names of params are sorted before and after those of hidden params; each param comes from the caller's slot, by value
+ * and in memory. */
 TEST(params_and_numbers) {
     NEEDS_STANDIN;
     static const char *const texts[] = {
@@ -257,7 +258,7 @@ TEST(params_and_numbers) {
 
 /* ---- Kept code --------------------------------------------------------------------------------------------------- */
 
-/* Code that was made for another number is found on disk. */
+/* Code on disk that was compiled for another constant is found. */
 TEST(code_on_disk_is_that_of_all_numbers) {
     NEEDS_STANDIN;
     char folder[] = "/tmp/fxa-lift-XXXXXX", command[300];
@@ -285,7 +286,7 @@ TEST(code_on_disk_is_that_of_all_numbers) {
     attn_drop(&want);
 }
 
-/* Two saved plans are the same code, and each has its number. */
+/* Two saved plans share their code, and each runs with its own constant. */
 TEST(saved_plans_have_their_numbers) {
     NEEDS_STANDIN;
     enum { PLANS = 2, ROOM = 1 << 20 };

@@ -5,8 +5,8 @@
  */
 #include "cudnn_cases.h"
 
-/* With one row cuDNN counts keys wrongly beyond the 128th: programs that count keys are refused there, and in backward
- * masks too. */
+/* With one row, cuDNN misnumbers keys beyond the 128th, so programs that read k are refused, and in backward also
+ * masks. */
 TEST(one_row_counts_128_keys) {
     static const struct {
         const char *text;
@@ -40,7 +40,7 @@ TEST(one_row_counts_128_keys) {
     fxa_context_destroy(ctx);
 }
 
-/* Whether there is a graph of a problem with that program. */
+/* Returns FXA_OK if there is a graph of the problem with that program. */
 static fxa_status support_make_by(fxa_context *ctx, const char *text, const fxa_problem *problem, int64_t version,
                                   fxa_error *why) {
     static fxa__dnn_attention a;
@@ -62,8 +62,8 @@ static fxa_status support_make(fxa_context *ctx, const char *text, const fxa_pro
     return support_make_by(ctx, text, problem, 91901, why);
 }
 
-/* Backward has capacity for two values per row besides LSE and the sums of dO O, one of them dLSE; and for values per
- * batch entry with one row, if there are several entries. */
+/* On sm_90, backward supports two uses of values per row in addition to LSE and the row sums of dO O; dLSE is one of
+ * the two. With one row, values per batch entry count as such if there are several batch entries. */
 TEST(values_of_rows_that_have_room) {
     static const char one[] = "tensor t : f32[1]\nscore = score + t[b]";
     static const char two[] = "tensor t : f32[1]\nscore = score + t[b] + 2.0 * t[b]";
@@ -72,7 +72,7 @@ TEST(values_of_rows_that_have_room) {
         const char *text;
         int64_t sq, b;
         uint32_t flags;
-        const char *says; /* NULL: it is taken */
+        const char *says; /* part of the reason; NULL: supported */
     } cases[] = {{two, 64, 2, 0, NULL},
                  {three, 64, 2, 0, "are used 3 times: on sm_90 cuDNN's backward of bf16 takes 2"},
                  {one, 64, 2, FXA_READ_DLSE, NULL},
@@ -95,19 +95,19 @@ TEST(values_of_rows_that_have_room) {
     fxa_context_destroy(ctx);
 }
 
-/* Before 9.19 the entries of a gradient are written where those of its operand are. */
+/* Before version 9.19, cuDNN writes batch entries of a gradient at the offsets of its operand. */
 TEST(gradients_lie_as_operands_do_before_9_19) {
     enum { ALL = FXA_GRAD_Q | FXA_GRAD_K | FXA_GRAD_V };
     static const struct {
         uint32_t flags;
-        int64_t row; /* row stride of dK, 0 = that of K */
+        int64_t row; /* row stride of dK; 0 = that of K */
         bool taken;
     } cases[] = {{FXA_VARLEN | ALL, 0, true},
                  {FXA_VARLEN | ALL, 256, false},
                  {FXA_VARLEN | ALL | FXA_ACCUMULATE_DK, 0, false},
                  {FXA_VARLEN | FXA_GRAD_Q | FXA_GRAD_V, 0, false},
                  {FXA_PADDING | ALL, 0, true},
-                 {FXA_PADDING | ALL | FXA_ACCUMULATE_DK, 0, true}, /* through memory that lies as K does */
+                 {FXA_PADDING | ALL | FXA_ACCUMULATE_DK, 0, true}, /* copied through memory with the layout of K */
                  {ALL | FXA_ACCUMULATE_DK, 256, true}};
     fxa_context *ctx = NULL;
     fxa_error err;
@@ -133,7 +133,8 @@ TEST(gradients_lie_as_operands_do_before_9_19) {
     fxa_context_destroy(ctx);
 }
 
-/* A run gives pointers to so many tensors and values: with more the answer is no, and not that of the build. */
+/* A run passes a limited number of pointers to tensors and values: a problem with more is refused by the support query,
+ * not by the compilation. */
 TEST(more_values_than_a_run_has_room_for) {
     fxa_context *ctx = NULL;
     fxa_error err;
@@ -153,7 +154,7 @@ TEST(more_values_than_a_run_has_room_for) {
     fxa_context_destroy(ctx);
 }
 
-/* A window is compared in floats, and so are the indices of a causal mask: exact to 2^24. */
+/* A window, and the indices of a causal mask, are compared in floats, which are exact up to 2^24. */
 TEST(bands_of_so_many_places) {
     static const char *const texts[] = {"mask = k <= q", "mask = q - k < 100", "score = tanh(score)"};
     fxa_context *ctx = NULL;
@@ -169,8 +170,8 @@ TEST(bands_of_so_many_places) {
     fxa_context_destroy(ctx);
 }
 
-/* With one row cuDNN misreads a value per entry and head, and has no code for one per head beyond some keys: they are
- * expanded along keys. */
+/* With one row cuDNN misreads a value per batch entry and head, and beyond some number of keys has no code for a value
+ * per head: such values are expanded along keys. */
 TEST(one_row_has_values_by_key) {
     static fxa__dnn_attention a;
     static const char *const texts[] = {"tensor t : f32[2]\nscore = score + t[b, h]",
@@ -201,7 +202,7 @@ TEST(one_row_has_values_by_key) {
     fxa_context_destroy(ctx);
 }
 
-/* How many rows there are in all is no part of the code, unless they reach further than cuDNN's backward counts. */
+/* The total number of packed rows is not part of the code, unless it exceeds the range of cuDNN's backward. */
 TEST(packed_rows_that_reach_far) {
     fxa__host *host = NULL;
     fxa_error err;
@@ -229,8 +230,8 @@ TEST(packed_rows_that_reach_far) {
     fxa__host_release(host);
 }
 
-/* Packed tensors without rows, whose pointers may be NULL, are refused as empty in every layout, by a key of their own;
- * beside pages there are no packed keys. */
+/* Packed tensors without rows, whose pointers may be NULL, are refused as empty in every layout, with a key of their
+ * own; paged keys are never packed. */
 TEST(packed_rows_of_nothing) {
     static const struct {
         int64_t total_q, total_k;
@@ -262,7 +263,7 @@ TEST(packed_rows_of_nothing) {
     fxa__host_release(host);
 }
 
-/* cuDNN reads pages whose size is a power of two; others are gathered first. */
+/* cuDNN reads pages whose size is a power of two; pages of other sizes are gathered first. */
 TEST(pages_of_any_size) {
     static fxa__dnn_attention a;
     static const uint32_t sizes[] = {1, 16, 24, 100};
@@ -285,8 +286,8 @@ TEST(pages_of_any_size) {
     fxa__host_release(host);
 }
 
-/* On sm_100 cuDNN ends the process over captured tensors whose keys do not lie one after the other; on sm_90 it reads
- * those of 16 bits wrongly, or where they are not: they are copied. */
+/* Captured tensors with non-contiguous keys are copied, because on sm_100 cuDNN ends the process over them, and on
+ * sm_90 it misreads 16-bit ones. */
 TEST(keys_of_tensors_lie_together) {
     static const char *const texts[] = {"tensor t : f32[2]\nscore = score + t[k, q]",
                                         "tensor t : bf16[2]\nscore = score * t[k, 1]",
@@ -319,7 +320,7 @@ TEST(keys_of_tensors_lie_together) {
     fxa_context_destroy(ctx);
 }
 
-/* Statistics of another layout are copied; a size of 1 has no stride. */
+/* Statistics in a layout that cuDNN does not support are copied; the stride of an axis of size 1 does not matter. */
 TEST(statistics_that_lie_as_cudnn_has_them) {
     static const struct {
         int64_t b, hq, sq, stride[3];

@@ -1,9 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * The cuDNN engine compared with ref, its graphs evaluated by the cuDNN stand-in (tests/standin): problems with
- * everything it supports, random programs, both passes. It shows that the graph means what the problem does. `make
- * test-gpu` runs the same on cuDNN itself (without FXA_TEST_STANDIN and its folder in the loader's path), with larger
- * shapes and the cpu engine as a third opinion. Tolerances are those of all engines (docs/numerics.md).
+ * The cuDNN engine compared with ref, its graphs evaluated by the cuDNN stand-in (tests/standin): problems with every
+ * supported feature, random programs, both passes. This shows that the graph means what the problem does. `make
+ * test-gpu` runs the same test on cuDNN itself (without FXA_TEST_STANDIN and its folder in the loader's path), with
+ * larger shapes and the cpu engine as a third opinion. Tolerances are those of all engines (docs/numerics.md).
  * FXA_TEST_CASE=0x... repeats the case named by a failure.
  */
 #include "support/conf_frame.h"
@@ -12,14 +12,14 @@
 
 static const fxa__engine *own_engines[OWN_ENGINES] = {&fxa__engine_cudnn, &fxa__engine_cpu, &fxa__engine_ref};
 
-enum { LOWERING_WRONG = 10 /* cases that are shown before a test ends */, LOWERING_PAIRS = 120000 };
+enum { LOWERING_WRONG = 10 /* number of wrong cases that are shown before a test ends */, LOWERING_PAIRS = 120000 };
 
 static bool lowering_is_standin(void) { return frame_is_set("FXA_TEST_STANDIN"); }
 
-/* Why the engine does not open here; NULL: it does. */
+/* Returns the reason why the engine does not open on this machine; NULL: it opens. */
 static const char *lowering_missing(void) { return frame_missing(FXA_BF16); }
 
-/* Sizes that the engine takes; captured tensors reach as far as coordinates, most of them. */
+/* Draws a shape that the engine supports; most captured tensors are as large as the coordinates. */
 static attn_shape lowering_shape(uint64_t *rng) {
     static const int64_t widths[] = {8, 16, 24, 32, 64};
     attn_shape s = {.b = attn_int(rng, 1, 2), .hkv = attn_int(rng, 1, 2)};
@@ -28,11 +28,11 @@ static attn_shape lowering_shape(uint64_t *rng) {
     s.dv = widths[attn_int(rng, 0, 4)];
     s.sq = attn_int(rng, 0, 3) ? attn_int(rng, 2, 24) : attn_int(rng, 1, 70);
     s.sk = attn_int(rng, 0, 3) ? attn_int(rng, 1, 24) : attn_int(rng, 1, 140);
-    if (!lowering_is_standin() && attn_int(rng, 0, 1)) { /* several tiles of a real kernel */
+    if (!lowering_is_standin() && attn_int(rng, 0, 1)) { /* large enough for several tiles of a real kernel */
         static const int64_t wide[] = {64, 96, 128, 192, 256};
         s.sq = attn_int(rng, 1, 520), s.sk = attn_int(rng, 1, 520);
         s.d = wide[attn_int(rng, 0, 4)], s.dv = attn_int(rng, 0, 1) ? s.d : 64;
-        while (s.b * s.hq * s.sq * s.sk > LOWERING_PAIRS) { /* the reference looks at each */
+        while (s.b * s.hq * s.sq * s.sk > LOWERING_PAIRS) { /* the reference evaluates every pair */
             if (s.b > 1)
                 s.b--;
             else if (s.hkv > 1)
@@ -46,7 +46,7 @@ static attn_shape lowering_shape(uint64_t *rng) {
     return s;
 }
 
-/* Gives captured tensors the size of the axes that index them, where the index is a coordinate. */
+/* Gives axes of captured tensors that are indexed by a coordinate the size of this coordinate. */
 static void lowering_narrow(conf_case *c, uint64_t *rng) {
     fxa_problem *p = &c->base.data.problem;
     if (attn_int(rng, 0, 3)) p->flags &= ~(uint32_t)FXA_RETURN_ROW_MAX;
@@ -57,12 +57,12 @@ static void lowering_narrow(conf_case *c, uint64_t *rng) {
     if (attn_int(rng, 0, 1)) c->base.data.backward_flags |= FXA_DETERMINISTIC;
 }
 
-/* The cpu engine at what cudnn did, where that was a device. */
+/* Returns a frame in which the cpu engine checks passes that cudnn supports, if cudnn runs on a device. */
 static conf_frame lowering_frame(void) {
     return (conf_frame){.engine = "cudnn", .other = {lowering_is_standin() ? NULL : "cpu"}, .others = 1};
 }
 
-/* Features of problems, as often as they leave something to compare. */
+/* Draws features of a problem, each so often that enough cases remain supported. */
 static uint32_t lowering_features(uint64_t *rng) {
     uint32_t plain = ATTN_GQA | ATTN_DIMS | ATTN_READY | ATTN_LENGTHS | ATTN_SOME_GRADS;
     uint32_t others = ATTN_PADDING | ATTN_VARLEN | ATTN_PAGED | ATTN_SINK_ZERO | ATTN_SINK | ATTN_MAPS | ATTN_ACC |
@@ -72,7 +72,7 @@ static uint32_t lowering_features(uint64_t *rng) {
     return frame_features(features);
 }
 
-/* own: with a backward program that is not its derivative. */
+/* Tests a random case. own: with a user-written backward program that is not the derivative. */
 static bool lowering_case(fxa_context *ctx, conf_source source, bool own, conf_frame *f, uint64_t *rng) {
     static conf_case c;
     char what[400], text[4000] = "", own_text[4000] = "";
@@ -99,7 +99,8 @@ static bool lowering_case(fxa_context *ctx, conf_source source, bool own, conf_f
     return ok;
 }
 
-/* A program by its text, of 21 rows and 30 keys, against the reference; param: what its first is, NaN: anything. */
+/* Compares a program text with the reference, with 21 rows and 30 keys. param: value of the first param; NaN:
+ * random. */
 static void lowering_text_by(fxa_context *ctx, const char *text, fxa_pass pass, double param) {
     static conf_case c;
     conf_frame f = lowering_frame();
@@ -132,15 +133,15 @@ static void lowering_cases_of(conf_source source, bool own, int n, int least) {
     for (int i = 0, wrong = 0; i < n && wrong < LOWERING_WRONG; i++)
         wrong += !lowering_case(ctx, source, own, &f, &rng);
     frame_print(&f);
-    if (n >= 40) /* with only a few cases all may be refused */
+    if (n >= 40) /* all of a few cases may be refused */
         T_CHECK(f.done[0] * 100 >= (int64_t)least * n && f.done[1] * 110 >= (int64_t)least * n);
     fxa_context_destroy(ctx);
 }
 
 static void lowering_cases(conf_source source, int n, int least) { lowering_cases_of(source, false, n, least); }
 
-/* Arrays that lie as rows and keys lie beside positions, alignments and maps of every kind, by which q and k are no
- * places: cuDNN reads them where they are. */
+/* Tensors indexed by q_row and k_row, with start positions, alignments and maps of every kind, by which q and k are not
+ * the local indices: cuDNN reads these tensors in place. */
 TEST(arrays_that_lie_as_rows_lie) {
     static const char *const texts[] = {
         "tensor bias : bf16[4]\nscore = score + bias[b, h, q_row, k_row]",
@@ -170,7 +171,8 @@ TEST(arrays_that_lie_as_rows_lie) {
     fxa_context_destroy(ctx);
 }
 
-/* The tightest of several causal masks and windows becomes cuDNN's; with run-time bounds, the first. */
+/* Of several causal masks and windows, the tightest becomes cuDNN's own mask; if bounds are known only at the run, the
+ * first does. */
 TEST(bands_of_one_kind) {
     static const char *const texts[] = {"mask = k <= q && k <= q + 2", "mask = k <= q + 3 && k <= q - 1 && q - k < 9",
                                         "mask = q - k < 5 && q - k <= 2",
@@ -185,7 +187,8 @@ TEST(bands_of_one_kind) {
     fxa_context_destroy(ctx);
 }
 
-/* cuDNN would read the first values of a table [H,N] whatever its stride, so they are copied side by side. */
+/* cuDNN would read the first values of a table [H,N] whatever its stride is, so the values are copied to contiguous
+ * memory. */
 TEST(values_per_head) {
     static const char *const texts[] = {"tensor t : f32[2]\nscore = score * t[h, 1]",
                                         "tensor t : bf16[2]\nscore = score + t[h, 0] * tanh(score) + t[h, 2]",
@@ -199,7 +202,7 @@ TEST(values_per_head) {
     fxa_context_destroy(ctx);
 }
 
-/* Divisors from run-time ints with any sign, and 0; cuDNN itself rounds towards zero. */
+/* Divisors are ints known at the run, of any sign, and 0; cuDNN itself rounds towards zero. */
 TEST(quotients_by_params) {
     static const char *const texts[] = {"param w : int\nmask = q // w == k // w || k == 0",
                                         "param w : int\nmask = (k + 1) % w != 3",
@@ -215,7 +218,7 @@ TEST(quotients_by_params) {
     fxa_context_destroy(ctx);
 }
 
-/* Quotients and remainders just below and at multiples of the divisor, of ints up to 2^12, 2^18 and 2^22; and ints
+/* Quotients and remainders just below and at multiples of the divisor, of ints up to 2^12, 2^18 and 2^22; also ints
  * above 2^24, such as document ids, which only 32-bit comparisons distinguish. */
 TEST(quotients_of_large_ints) {
     static const char *const compared[] = {
@@ -224,7 +227,7 @@ TEST(quotients_of_large_ints) {
         "tensor t : i32[1]\nmask = k == 0 || t[q] + 1073741824 <= t[k] + 1073741823",
         "tensor t : i32[1]\nmask = k == 0 || t[k] - 1073741824 < t[q] - 1073741824",
         "tensor t : i32[2]\nmask = k == 0 || t[q, k] + 1073741824 <= t[k, q] + 1073741825"};
-    static const int coefficient[] = {195, 12483, 199728}; /* of the last row, 20, and of keys up to 29 */
+    static const int coefficient[] = {195, 12483, 199728}; /* for the last row, 20, and keys up to 29 */
     static const char *const ends[] = {"// 7 % 5 < 3", "// 977 % 2 == 0", "% 4099 % 3 != 1"};
     fxa_context *ctx = NULL;
     fxa_error err;

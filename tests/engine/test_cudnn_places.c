@@ -8,7 +8,7 @@
 
 #include <math.h>
 
-/* Pointers of the other device, and of none. */
+/* Pointers of the other device, and of no device, are refused. */
 TEST(whose_memory_it_is) {
     NEEDS_STANDIN;
     fxa_context *ctx = context_new();
@@ -66,7 +66,7 @@ TEST(trusted_memory_is_not_asked_about) {
     standin_check_end();
 }
 
-/* Both devices in one context: each uses its own memory only. */
+/* Two devices in one context: each uses only its own memory. */
 TEST(two_devices) {
     NEEDS_STANDIN;
     fxa_context *ctx = context_new();
@@ -105,7 +105,7 @@ TEST(two_devices) {
     standin_check_end();
 }
 
-/* A stream that is recorded into a graph: what waits is refused before it has done anything there. */
+/* A stream that is captured into a CUDA graph: a call that waits is refused before it has done anything. */
 TEST(a_stream_that_is_recorded) {
     NEEDS_STANDIN;
     fxa_context *ctx = context_new();
@@ -122,7 +122,7 @@ TEST(a_stream_that_is_recorded) {
     standin_arm(0, 0);
     T_STATUS(fxa_attention(ctx, &call.p, &call.args, &err), FXA_E_BINDING);
     T_HAS(err.text, "is being recorded into a graph");
-    T_INT(standin[0]->calls, 2); /* the context, the question; nothing that would end the recording */
+    T_INT(standin[0]->calls, 2); /* the calls for context and capture state, none that would invalidate the capture */
     T_INT(standin[0]->held, held);
     standin[0]->recorded = NULL;
     T_OK(fxa_attention(ctx, &call.p, &call.args, &err));
@@ -131,7 +131,7 @@ TEST(a_stream_that_is_recorded) {
     standin_check_end();
 }
 
-/* fxa_merge on the device, each call of the driver failing in turn. */
+/* fxa_merge on the device, with each call of the driver failing in turn. */
 TEST(a_merge_fails_at_every_call) {
     NEEDS_STANDIN;
     fxa_error err;
@@ -175,11 +175,11 @@ enum { PLACES_ROWS = PLACES_B * PLACES_H * PLACES_S, PLACES_ALL = PLACES_ROWS * 
 typedef struct places_side {
     uint32_t dtype;
     int64_t n;
-    double host[PLACES_ALL]; /* room for any dtype */
+    double host[PLACES_ALL]; /* room for elements of any dtype */
     void *device;
 } places_side;
 
-/* O_a, LSE_a, O_b, LSE_b: rows that see nothing on either side or both, and some whose LSE is no number. */
+/* Draws O_a, LSE_a, O_b, LSE_b, with rows that attend to no key on one side or on both, and rows whose LSE is NaN. */
 static void places_draw(places_side side[4], t_rng *rng) {
     static const double lse[] = {0.5, -2, -INFINITY, 40, -INFINITY, NAN};
     for (int i = 0; i < 4; i++) {
@@ -205,7 +205,8 @@ static fxa_merge_args places_args(places_side side[4], bool on_device) {
     return a;
 }
 
-/* A unit in the last place of what is stored: both compute in f64, in another order. */
+/* Returns true if both values differ by at most a unit in the last place of the dtype: both sides compute in f64, in
+ * another order. */
 static bool places_near(double got, double want, uint32_t dtype) {
     double unit = dtype == FXA_F64 ? 0x1p-50 : dtype == FXA_F32 ? 0x1p-23 : dtype == FXA_F16 ? 0x1p-10 : 0x1p-7;
     if (want != want) return got != got;
@@ -248,7 +249,7 @@ TEST(merges_are_those_of_the_host) {
     standin_check_end();
 }
 
-/* The kernel is begun on a stream that is recorded; it is not loaded there. */
+/* A merge on a captured stream starts the kernel; the kernel must have been loaded before. */
 TEST(a_merge_that_is_recorded) {
     NEEDS_STANDIN;
     fxa_context *ctx = context_new();

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
  * Problems and programs that the cuDNN engine refuses, with messages that state the cause and a supported replacement;
- * and how it distinguishes graphs. On the stand-ins (tests/standin).
+ * and how the engine distinguishes graphs. On the stand-ins (tests/standin).
  */
 #include "cudnn_rig.h"
 
@@ -19,7 +19,7 @@ TEST(refusals_name_what_is_wrong) {
     p = problem_of(&spec, FXA_FORWARD), p.lse.layout = FXA_LAYOUT_BSHD;
     T_CHECK(answer_of(ctx, &p).supported);
     p = problem_of(&spec, FXA_FORWARD), p.map_q.kind = FXA_MAP_TABLE;
-    T_CHECK(answer_of(ctx, &p).supported); /* without a program nothing counts */
+    T_CHECK(answer_of(ctx, &p).supported); /* without a program no k is read */
     fxa_context_destroy(ctx);
     standin_check_end();
 }
@@ -54,7 +54,7 @@ TEST(programs_that_are_refused_and_what_to_write_instead) {
                  {"tensor x : i64[1]\ntensor y : i64[1]\nmask = x[q] == y[k]",
                   "i64 tensors: cuDNN compares ints of 32 bits; take i32",
                   {12, 12}},
-                 /* and the suggested replacement is supported */
+                 /* the replacement that a message suggests is supported */
                  {"score = score + (k - q + 300) % 3", NULL, {0}},
                  {"mask = q // 8 == k // 8", NULL, {0}},
                  {"mask = (q < 5 ? float(q) : float(q - 5)) < k", NULL, {0}},
@@ -80,7 +80,7 @@ TEST(programs_that_are_refused_and_what_to_write_instead) {
     fxa_context_destroy(ctx);
 }
 
-/* Besides its own two, a backward pass allows two uses of tensors with a value per row. */
+/* In addition to its own two, a backward pass supports two uses of tensors with a value per row. */
 TEST(values_per_row_in_backward) {
     NEEDS_STANDIN;
     static const char *const texts[4] = {"tensor t : f32[2]\nscore = score + t[q, 0] + t[q, 1]",
@@ -107,7 +107,7 @@ TEST(values_per_row_in_backward) {
     standin_check_end();
 }
 
-/* Every operation of the language, on the score and on ints: lowered, or refused by its name. */
+/* Every operation of the language, on the score and on ints, is lowered or refused by name. */
 TEST(every_operation_is_lowered_or_named) {
     NEEDS_STANDIN;
     fxa_context *ctx = context_new();
@@ -197,8 +197,8 @@ TEST(no_engine_of_cudnn) {
     standin_check_end();
 }
 
-/* Captured tensors of 8 bits, which cuDNN ends the process over: copied before, so no bit of the result is another
- * than with the same numbers in f32. On a device, too. */
+/* Captured tensors of 8-bit floats, over which cuDNN ends the process, are converted first, so every bit of the result
+ * equals that with the same numbers in f32. Runs on a device too. */
 TEST(captured_floats_of_8_bits) {
     static const char *const texts[2] = {"tensor t : %s[2]\nscore = score + t[q, k]\nmask = k <= q + 3",
                                          "tensor t : %s[1]\nscore = score * t[h] + t[h]"};
@@ -218,7 +218,7 @@ TEST(captured_floats_of_8_bits) {
             T_OK(attn_data_make(&x, ctx, &s, 77, &err));
             int64_t n = attn_tensor_places(&x.tensor[0]);
             T_REQUIRE(n <= 128);
-            for (int64_t at = 0; at < n; at++) { /* bytes that all three dtypes have */
+            for (int64_t at = 0; at < n; at++) { /* values that all three dtypes have */
                 if (!j) in[at] = attn_round(FXA_E4M3, attn_round(FXA_E5M2, attn_get(&x.tensor[0], at)));
                 attn_set(&x.tensor[0], at, in[at]);
             }

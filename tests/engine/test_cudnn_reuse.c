@@ -1,19 +1,19 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
  * Operations that the cuDNN engine leaves out (cudnn_reuse.c): operations of the graphs are counted, and results are
- * compared with ref where an omission could show, in factors of 0 or NaN.
+ * compared with ref where a wrong omission would show, with factors of 0 or NaN.
  */
 #include "cudnn_rig.h"
 #include "plan/plan.h"
 
 typedef struct reuse_case {
     const char *text, *own;
-    int tanhs, selects, quotients; /* counts in its backward graph: TANH_FWD, selects of floats by ints, DIV */
+    int tanhs, selects, quotients; /* expected counts in the backward graph: TANH_FWD, selects of floats by ints, DIV */
 } reuse_case;
 
 #define REUSE_CAP "param cap : float\nscore = cap * tanh(score / cap)"
 static const reuse_case reuse_cases[] = {
-    /* A soft cap is tanh once, and dscore (1 - t t). */
+    /* A soft cap evaluates tanh once, for the score and for dscore (1 - t t). */
     {REUSE_CAP, NULL, 1, 0, 0},
     {"score = 30.0 * tanh(score / 30.0)", NULL, 1, 0, 0},
     {"param c : float\nscore = c * tanh(score / c) + 0.5 * tanh(score / c)", NULL, 1, 2, 1},
@@ -23,8 +23,9 @@ static const reuse_case reuse_cases[] = {
     {"param c : float\nscore = c * tanh(score / c) + sin(score / c)", NULL, 1, 3, 2},
     {"param c : float\nmask = tanh(score / c) > 0.1", NULL, 1, 1, 1},
     {"param c : float\nscore = with_grad(score, c * tanh(score / c))", NULL, 1, 0, 1},
-    {"param c : float\nscore = c * exp(score / c)", NULL, 0, 1, 1}, /* which may be infinite */
-    /* A backward program reuses what the score program computed, but only from constants, since params are separate. */
+    {"param c : float\nscore = c * exp(score / c)", NULL, 0, 1, 1}, /* exp may be infinite */
+    /* A backward program reuses values of the score program, but only those made from constants, because the params of
+     * both programs are separate. */
     {"score = 8.0 * tanh(score / 8.0)", "let t = tanh(score / 8.0)\ndscore = dscore * (1.0 - t * t)", 1, 1, 1},
     {"score = 8.0 * tanh(score / 8.0)", "let t = tanh(score / 7.0)\ndscore = dscore * (1.0 - t * t)", 2, 1, 2},
     {REUSE_CAP, "param cap : float\nlet t = tanh(score / cap)\ndscore = dscore * (1.0 - t * t)", 2, 1, 2},
@@ -74,8 +75,8 @@ TEST(operations_that_are_left_out) {
     }
 }
 
-/* Lengths have a spelling that cuDNN recognises: the score masked by them has two indices and no other use. With an
- * unchanged score, the derivative may have a use that reads it or counts indices. */
+/* cuDNN recognises lengths in one form only: the score that they mask has two indices and no other use. With an
+ * unchanged score, the derivative may have a use that reads the score or its indices. */
 TEST(scores_that_lengths_mask_have_no_other_use) {
     static fxa__dnn_attention a;
     static const reuse_case cases[] = {{"", NULL, 0, 0, 0},
@@ -108,7 +109,7 @@ TEST(scores_that_lengths_mask_have_no_other_use) {
     }
 }
 
-/* Masked keys of 0: their scores divided by a cap of 0 are NaN, which no gradient may contain. */
+/* Masked keys that are 0: their scores divided by a cap of 0 are NaN, which no gradient may contain. */
 TEST(pairs_that_are_masked_and_no_number) {
     NEEDS_CUDNN;
     attn_spec s = spec;
@@ -145,9 +146,9 @@ TEST(pairs_that_are_masked_and_no_number) {
     if (standin_ready()) standin_check_end();
 }
 
-/* Forward by the reference and by cuDNN, with one param, which the text need not have. What cuDNN said, and where it
- * ran what O is off by, of the largest that is wanted; infinite where one of them alone is no number. zero: a row of Q
- * is 0. */
+/* Runs forward by the reference and by cuDNN, with one param, which the text need not declare. Returns cuDNN's error
+ * and sets *worst to the largest error of O relative to the largest expected value; infinite if only one of both is
+ * finite. zero: a row of Q is 0. */
 static fxa_error reuse_forward(fxa_context *ctx, const char *text, double param, bool zero, double *worst) {
     attn_spec s = spec;
     fxa_error err;
@@ -172,16 +173,17 @@ static fxa_error reuse_forward(fxa_context *ctx, const char *text, double param,
     return err;
 }
 
-/* O is off by its own rounding and that of the weights, of 8 bits, and by twice what a new score is off by. */
+/* Returns the tolerance of O: its own rounding and that of the weights, with 8 bits, and twice the error of a new
+ * score. */
 static double reuse_allowed(double score_off) { return 3 * 0x1p-8 + 2 * score_off; }
 
-/* The number that is in the scale at its ends. The row of Q that is 0 has scores of 0 whatever they are divided by, but
- * 0. cuDNN's tanh is off by 2^-16 of itself (conf_functions.c). */
+/* The number that is part of the scale takes extreme values. The scores of the zero row of Q are 0 whatever they are
+ * divided by, except by 0. cuDNN's tanh has a relative error of 2^-16 (conf_functions.c). */
 TEST(caps_at_the_ends_of_floats) {
     NEEDS_CUDNN;
     static const struct {
         const char *text;
-        double cap, most; /* of the new scores */
+        double cap, most; /* most: the largest new score */
         bool refused;
     } cases[] = {{REUSE_CAP, 3, 3, false},
                  {REUSE_CAP, -3, 3, false},
@@ -205,7 +207,8 @@ TEST(caps_at_the_ends_of_floats) {
     if (standin_ready()) standin_check_end();
 }
 
-/* Scores that are a result as they are, while the mask has them over a number: the scale stays theirs. */
+/* Scores that are returned unchanged while the mask divides them by a number: the number must not become part of their
+ * scale. */
 TEST(scores_that_stay_as_they_are) {
     NEEDS_CUDNN;
     static const char *const texts[] = {"param c : float\nmask = tanh(score / c) > -0.1",

@@ -1,12 +1,12 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
  * The final check of a graph before cuDNN (cudnn_rules.c), for forms that the lowering never emits: a device accepted
- * each of them and computed it wrongly. Needs no cuDNN.
+ * each of these forms and computed it wrongly. Needs no cuDNN.
  */
 #include "engine/cudnn/cudnn_attention.h"
 #include "t.h"
 
-/* A graph in the making: scores, their indices, and what is stored in the end. */
+/* A graph under construction: scores, their indices, and the tensor that is stored at the end. */
 typedef struct wrong_graph {
     fxa__dnn_graph g;
     int32_t s, q, k;
@@ -70,7 +70,8 @@ static int32_t wrong_heads(wrong_graph *w) {
     return fxa__dnn_float2(&w->g, CUDNN_POINTWISE_MUL, sum, fxa__dnn_float(&w->g, 1));
 }
 
-/* q < length && k < length, both by memory of ours; `product`: whose lengths they are. */
+/* Adds the mask q < length && k < length, with both lengths in memory of the workspace. product: the mask is that of a
+ * product with these lengths. */
 static int32_t wrong_lengths(wrong_graph *w, bool product) {
     int32_t length = fxa__dnn_length(&w->g, 1, 5), s = w->s;
     if (product)
@@ -93,7 +94,7 @@ static int32_t wrong_join(wrong_graph *w) {
     return fxa__dnn_select(&w->g, w->s, fxa__dnn_float(&w->g, -INFINITY), m);
 }
 
-/* Memory of that size as the second operand. */
+/* Adds an addition to the scores, with memory of size `dim` as the second operand. */
 static int32_t wrong_reads(wrong_graph *w, const int64_t dim[4], uint8_t type) {
     return fxa__dnn_float2(&w->g, CUDNN_POINTWISE_ADD, w->s, fxa__dnn_scratch(&w->g, dim, type));
 }
@@ -122,7 +123,7 @@ static int32_t wrong_keys(wrong_graph *w, bool backward) {
 static int32_t wrong_keys_back(wrong_graph *w) { return wrong_keys(w, true); }
 static int32_t wrong_keys_forward(wrong_graph *w) { return wrong_keys(w, false); }
 
-/* Products of 8 rows and keys; in a backward pass some are turned. */
+/* Adds products of 8 rows and keys; in a backward pass some operands are transposed. */
 static int32_t wrong_product(wrong_graph *w, bool backward) {
     int32_t s = fxa__dnn_matmul(&w->g, w->s, w->s, fxa__dnn_like(&w->g, w->s, CUDNN_DATA_FLOAT), -1, -1, -1);
     return backward ? fxa__dnn_reshape(&w->g, s, fxa__dnn_like(&w->g, s, CUDNN_DATA_FLOAT)) : s;
@@ -151,7 +152,7 @@ static int32_t wrong_per_head(wrong_graph *w) {
     return fxa__dnn_float2(&w->g, CUDNN_POINTWISE_MUL, w->s, t);
 }
 
-/* The gradient of a tensor, beside a product that is summed in any order, or not. */
+/* Adds the gradient of a tensor, next to a product stored as `type`, which may be summed in any order. */
 static int32_t wrong_bias_beside(wrong_graph *w, uint8_t type) {
     fxa__dnn_tensor t = w->g.tensors[w->s];
     t.type = CUDNN_DATA_BFLOAT16, t.source = FXA__DNN_DTENSOR, t.dim[1] = 1;
@@ -165,7 +166,7 @@ static int32_t wrong_not_bias(wrong_graph *w) { return wrong_bias_beside(w, CUDN
 static const struct wrong_form {
     const char *name;
     int32_t (*write)(wrong_graph *w);
-    const char *says; /* NULL: it is right */
+    const char *says; /* part of the reason; NULL: the graph is right */
 } wrong_forms[] = {
     {"a right one", wrong_nothing, NULL},
     {"an unused index", wrong_unused, "nobody uses"},

@@ -17,8 +17,8 @@ static size_t saved_bytes(fxa_context *ctx, const fxa_problem *p, unsigned char 
     return n;
 }
 
-/* A plan that was compiled for a profile runs on the device that it describes, and has the bits of one made there; what
- * was loaded is saved as the same bytes. */
+/* A plan compiled for a device description runs on the device that it describes, with the bits of a plan made on the
+ * device; saving a loaded plan gives the same bytes. */
 TEST(saved_plans_run_where_they_are_loaded) {
     NEEDS_STANDIN;
     static unsigned char bytes[1 << 20], again[1 << 20];
@@ -85,7 +85,7 @@ TEST(loading_fails_at_every_call) {
     }
 }
 
-/* Sections that are undamaged, and not what they should be: refused with words, or compiled again if one may. */
+/* Undamaged sections with wrong contents are refused with a message, or compiled again if FXA_LOAD_REBUILD is set. */
 TEST(sections_of_somebody_else) {
     NEEDS_STANDIN;
     static blob_bytes bytes;
@@ -105,7 +105,7 @@ TEST(sections_of_somebody_else) {
         size_t size = strlen(cases[i].from);
         bytes.size = saved_bytes(ctx, &p, bytes.data, sizeof bytes.data);
         T_REQUIRE(blob_parts_read(&bytes, &parts) && parts.n_sections == 2);
-        uint8_t *at = parts.section[1].data + parts.section[1].size - size; /* the last such words */
+        uint8_t *at = parts.section[1].data + parts.section[1].size - size; /* the last occurrence of these words */
         while (at > parts.section[1].data && memcmp(at, cases[i].from, size) != 0) at--;
         T_CHECK(memcmp(at, cases[i].from, size) == 0);
         memcpy(at, cases[i].to, size);
@@ -120,8 +120,8 @@ TEST(sections_of_somebody_else) {
     }
 }
 
-/* Code compiled in one context is loaded by the next one from disk, on the other device too; a damaged file is compiled
- * again. */
+/* Code compiled in one context is loaded by the next one from disk, also for the other device; a damaged file is
+ * compiled again. */
 TEST(code_on_disk) {
     NEEDS_STANDIN;
     char folder[] = "/tmp/fxa-cudnn-XXXXXX", command[300];
@@ -140,7 +140,7 @@ TEST(code_on_disk) {
         T_OK(fxa_attention(ctx, &call.p, &call.args, &err));
         fxa_cache_get_stats(ctx, &stats);
         T_INT(stats.disk_hits, round == 1);
-        T_INT(stats.disk_writes, round != 1); /* the third is damaged, the fourth of a device with another name */
+        T_INT(stats.disk_writes, round != 1); /* the third file is damaged, the fourth of a device with another name */
         if (attn_other_bits(&x, FXA_FORWARD, &want)) T_FAIL("round %d\n", round);
         attn_data_free(&x);
         fxa_context_destroy(ctx);

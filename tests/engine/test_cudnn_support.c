@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * The support table of the cuDNN engine: for each row a case that gives its reason, and a supported neighbour. Needs no
+ * The support table of the cuDNN engine: for each row a case with the row's reason, and a supported neighbour. Needs no
  * cuDNN: versions and devices are given.
  */
 #include "cudnn_cases.h"
@@ -78,7 +78,7 @@ static const support_case support_cases[] = {
     {.says = "more tiles or pairs than it counts", H200, .hq = 8, .sq = INT32_MAX, .sk = INT32_MAX, .d = 8, .b = 8},
     {.says = "more tiles or pairs than it counts", H200, .hq = 8, .b = 8, .sq = 1 << 20, .sk = 1 << 20, .taken = true},
     {.says = "at most 256", H200, .d = 264},
-    {.says = "at most 256", H200, .d = 257}, /* not that it is odd: the next multiple of 8 would be refused, too */
+    {.says = "at most 256", H200, .d = 257}, /* the reason is the maximum, not that 257 is odd */
     {.says = "at most 256", H200, .d = 256, .taken = true},
     {.says = "at most 128", .version = 91901, .arch = 80, .d = 136},
     {.says = "at most 128", .version = 91901, .arch = 120, .d = 136},
@@ -161,10 +161,10 @@ static void support_hit(bool hit[SUPPORT_MOST], const char *reason) {
         if (strstr(reason, fxa__dnn_support_why(i))) hit[i] = true;
 }
 
-/* Gradients of captured tensors: the one that is taken, and everything that it is not. */
+/* Gradients of captured tensors: the supported one, and a variant for each property that is not supported. */
 static void support_ask_grads(fxa__host *host, fxa_context *ctx, bool hit[SUPPORT_MOST]) {
     static const struct {
-        const char *says; /* NULL: it is taken */
+        const char *says; /* part of the reason; NULL: supported */
         int32_t arch;
         int64_t sq, hkv;
         uint32_t flags;
@@ -225,7 +225,7 @@ static void support_ask_masked_rows(fxa__host *host, fxa_context *ctx, bool hit[
     }
 }
 
-/* Requests of a problem other than flags. */
+/* Tests requests of a problem that are no flags. */
 static void support_ask_others(fxa__host *host, bool hit[SUPPORT_MOST]) {
     const support_case plain = {H200, .pass = FXA_BACKWARD};
     fxa_context *ctx = NULL;
@@ -282,7 +282,7 @@ TEST(every_row_of_the_table) {
     fxa__host_release(host);
 }
 
-/* A graph has its whole reason: what a report has no room for is cut there, at a word. */
+/* A graph has its complete reason; in a report the reason is cut at a word if it does not fit. */
 TEST(a_reason_longer_than_a_report_has_room_for) {
     fxa__dnn_graph g = {.status = FXA_OK};
     fxa_support report = {.supported = 1};

@@ -11,7 +11,7 @@
 
 /* ---- Shapes ------------------------------------------------------------------------------------------------------ */
 
-/* Forward and backward of a plain softmax against the oracle. */
+/* Compares forward and backward of a softmax without program with the oracle. */
 static void whole_against_oracle(int64_t b, int64_t hq, int64_t hkv, int64_t sq, int64_t sk, int64_t d, int64_t dv) {
     whole w, want;
     int64_t lengths[2][4];
@@ -73,7 +73,7 @@ WHOLE(empty_problems_run) {                                                     
     }
 }
 
-WHOLE(very_negative_lse_has_right_gradients) { /* 64 keys, a mask, scores near -10000 */
+WHOLE(very_negative_lse_has_right_gradients) { /* 64 keys, a mask, scores near -10000 */
     whole w;
     whole_start(&w, whole_text, 1, 1, 1, 5, 64, 3, 3);
     whole_run(&w, FXA_FORWARD);
@@ -85,12 +85,12 @@ WHOLE(very_negative_lse_has_right_gradients) { /* R-99: 64 keys, a mask, scores 
     whole_run(&w, FXA_FORWARD);
     T_CHECK(w.lse[0] < -9000);
     whole_run(&w, FXA_BACKWARD);
-    whole_near("dQ", w.dq, dq, 15, 1e-10); /* exp(s - LSE) of magnitude 10000 has 12 digits left */
+    whole_near("dQ", w.dq, dq, 15, 1e-10); /* exp(s - LSE) with operands of magnitude 10000 has 12 exact digits */
     whole_near("dK", w.dk, dk, 192, 1e-10);
     whole_end(&w);
 }
 
-WHOLE(offsets_beyond_32_bits) { /* two keys 2^31 + 3 elements apart, in a file that is a hole between them */
+WHOLE(offsets_beyond_32_bits) { /* two keys are 2^31 + 3 elements apart, in a file with a hole between them */
     if (sizeof(void *) < 8) T_SKIP("tensors of 8 GiB need addresses of 64 bits");
     const int64_t apart = ((int64_t)1 << 31) + 3;
     const size_t size = (size_t)(apart + 16) * sizeof(float);
@@ -133,8 +133,8 @@ static void *whole_alloc(void *user, void *ptr, size_t old_size, size_t new_size
     return made;
 }
 
-/* With exactly the required workspace, filled with garbage: same results, nothing written around it, nothing allocated.
- * */
+/* Runs a pass with exactly the required workspace, filled with garbage: the results are the same, nothing around the
+ * workspace is written, and nothing is allocated. */
 static void whole_in_exact_workspace(fxa_pass pass) {
     whole w;
     fxa_error err;

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * Captured tensors without elements, whose other sizes may be huge: loads read 0, gradients receive nothing, and no
- * engine computes with missing elements. Also user-written backward programs next to sums of the derivative.
+ * Captured tensors without elements, whose other sizes may be huge: loads give 0, gradients receive nothing, and no
+ * engine computes with missing elements. Also tests user-written backward programs next to sums of the derivative.
  */
 #include "support/attn_data.h"
 #include "t.h"
@@ -76,7 +76,7 @@ TEST(sizes_beside_an_empty_axis_do_not_count) {
     fxa_context_destroy(ctx);
 }
 
-/* A user's backward replaces dscore alone: gradients of tensors and params are the derivative's. */
+/* A user-written backward replaces dscore only: gradients of tensors and params come from the derivative. */
 TEST(sums_beside_a_users_backward) {
     fxa_context *ctx = NULL;
     fxa_program *program = NULL, *bprop = NULL;

@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * Every gradient of complete attention compared with finite differences in f64, for every engine (R-97): L = sum dO * O
- * + sum dLSE * LSE changes along a random direction of one input at a time as the gradient predicts. Differences over h
- * and 2h err by about h^4 times the fifth derivative, plus 1e-16 |L| / h: with h = 1e-5 that is about 1e-10 for the
+ * Every gradient of complete attention compared with finite differences in f64, for every engine: L = sum dO * O + sum
+ * dLSE * LSE changes along a random direction of one input at a time as the gradient predicts. Differences over h and
+ * 2h err by about h^4 times the fifth derivative, plus 1e-16 |L| / h. With h = 1e-5 that is about 1e-10 for the
  * magnitudes drawn here, also for steep polynomials of the score; the tolerance is 1e-7.
  */
 #include "support/attn_case.h"
@@ -27,7 +27,7 @@ static double finite_loss(attn_case *c) {
     return loss;
 }
 
-/* Moves t along the direction that `seed` draws; returns the sum of grad * direction over the elements that exist. */
+/* Moves t along the direction that `seed` draws. Returns the sum of grad * direction over the elements that exist. */
 static double finite_move(attn_tensor *t, const attn_tensor *grad, uint64_t seed, double step) {
     double sum = 0;
     int64_t at[4];
@@ -37,16 +37,16 @@ static double finite_move(attn_tensor *t, const attn_tensor *grad, uint64_t seed
                 for (at[3] = 0; at[3] < t->n[3]; at[3]++) {
                     double direction = attn_real(&seed, -1, 1), x = attn_tensor_get(t, at);
                     attn_tensor_set(t, at, x + step * direction);
-                    if (x == x) sum += attn_tensor_get(grad, at) * direction; /* NaN: no element of any sequence */
+                    if (x == x) sum += attn_tensor_get(grad, at) * direction; /* NaN: no element of a sequence */
                 }
     return sum;
 }
 
-/* The slope at 0 of a loss at 2h, h, -h, -2h. */
+/* Returns the derivative at 0 of a loss with values at 2h, h, -h, -2h. */
 static double finite_slope(const double loss[4]) {
     return (8 * (loss[1] - loss[2]) - (loss[0] - loss[3])) / (12 * STEP);
 }
-static const double finite_moves[4] = {2, -1, -2, -1}; /* steps between the evaluation points */
+static const double finite_moves[4] = {2, -1, -2, -1}; /* steps from one evaluation point to the next */
 
 static void finite_check(attn_case *c, const char *name, attn_tensor *t, const attn_tensor *grad, uint64_t seed) {
     double want = 0, loss[4];
@@ -117,7 +117,7 @@ TEST(gradients_with_everything) {
     const uint32_t softmax = ATTN_SINK_ZERO | ATTN_SINK | ATTN_DROPOUT | ATTN_READY | ATTN_DLSE;
     finite_cases(geometry | softmax, true, NULL, t_scaled(250));
 }
-TEST(gradients_of_many_rows_and_keys) { /* more than one block of an engine's */
+TEST(gradients_of_many_rows_and_keys) { /* more rows and keys than a block of an engine has */
     const attn_shape shape = {.b = 1, .hq = 2, .hkv = 1, .sq = 37, .sk = 70, .d = 19, .dv = 9, .window = 20};
     finite_cases(ATTN_GQA | ATTN_DIMS | ATTN_DLSE | ATTN_READY | ATTN_SINK, true, &shape, t_scaled(25));
 }

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * `global_heads`, the number of query heads, through every layer: a problem split by heads equals the entire problem
- * bit by bit if its parts state the total number; tiles, indices, keys, cache and bytes.
+ * `global_heads`, the number of query heads, in every layer: a problem split by heads equals the entire problem bit by
+ * bit if its parts state the total number; also tested for tiles, indices, keys, cache and bytes.
  */
 #include "support/own_context.h"
 #include "t.h"
@@ -19,7 +19,7 @@ typedef struct heads_data {
     float lse[HEADS * S], t[HEADS];
 } heads_data;
 
-/* Heads [first, first + n) of the data; `heads` as the problem has it. */
+/* Runs heads [first, first + n) of the data; `heads` is the global_heads of the problem. */
 static fxa_status heads_run(heads_data *x, const fxa_program *program, const char *engine, fxa_pass pass, int64_t first,
                             int64_t n, int64_t heads, fxa_error *err) {
     fxa_capture capture = {.size = {HEADS}, .grad = pass == FXA_BACKWARD, .grad_dtype = FXA_F32};
@@ -70,7 +70,7 @@ TEST(parts_that_know_the_whole_are_the_whole) {
         T_CHECK(memcmp(x->o, y->o, sizeof x->o) == 0 && memcmp(x->lse, y->lse, sizeof x->lse) == 0);
         T_CHECK(memcmp(x->dq, y->dq, sizeof x->dq) == 0 && memcmp(x->dk, y->dk, sizeof x->dk) == 0 &&
                 memcmp(x->dv, y->dv, sizeof x->dv) == 0);
-        T_OK(heads_run(y, program, engines[e], FXA_FORWARD, 2, 2, 0, &err)); /* now of two heads */
+        T_OK(heads_run(y, program, engines[e], FXA_FORWARD, 2, 2, 0, &err)); /* of 2 heads in total */
         T_CHECK(memcmp(x->o, y->o, sizeof x->o) != 0);
         free(x);
         free(y);
@@ -116,7 +116,7 @@ TEST(keys_caches_and_bytes) {
     fxa_program_destroy(program);
 }
 
-/* A mask that leaves all of a head or nothing of it, by how many there are. */
+/* A mask that attends to all of a head or to nothing, depending on the number of heads. */
 TEST(tiles_know_the_heads) {
     fxa_program *program = NULL;
     fxa_problem p = FXA_PROBLEM_INIT;

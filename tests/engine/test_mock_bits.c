@@ -1,9 +1,10 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * On a device the same bits as on the host: random problems of every kind by the reference engine, and by the same
- * engine as a device whose memory the host cannot touch (support/mock_device.h). Once through fxa_attention, which
- * takes tensors there and back, and once by fxa_plan_run on tensors that the test has placed there. All bytes of all
- * outputs are compared, those between elements too; any touch of the device's memory by the library is a crash.
+ * A device gives the same bits as the host: random problems of every kind by the reference engine, and by the same
+ * engine as a device whose memory the host cannot access (support/mock_device.h), once through fxa_attention, which
+ * copies tensors to the device and back, and once by fxa_plan_run on tensors that the test has placed on the device.
+ * All bytes of all outputs are compared, also those between elements; any access of the library to device memory
+ * faults.
  */
 #include "support/conf_case.h"
 #include "support/mock_call.h"
@@ -14,7 +15,7 @@ static const fxa__engine *own_engines[OWN_ENGINES] = {&mock_engine, &fxa__engine
 
 typedef enum bits_way { BITS_STAGED, BITS_PLACED, BITS_LOADED, BITS_WAYS } bits_way;
 
-/* Scalars by slot or by argument: the same call. */
+/* Scalars of a call, passed in slots or as arguments; both must give the same results. */
 typedef struct bits_scalars {
     double scale, params[CONF_PARAMS];
     uint64_t seed;
@@ -46,7 +47,7 @@ static void device_run(fxa_context *ctx, const conf_call *x, bits_way way, int32
     }
     mock_call_place(&call, plan, &x->args, ordinal);
     T_OK(fxa_plan_run(plan, &call.args, &err));
-    fxa_plan_destroy(plan); /* a run that has begun needs the plan no more */
+    fxa_plan_destroy(plan); /* a started run does not need the plan */
     T_OK(mock_sync(ordinal, &err));
     mock_call_fetch(&call);
     mock_call_end(&call);

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * The mock device (support/mock_device.h) behaves as tests on it require: accesses to device memory from the host
- * fault, pointers are distinguished, calls only queue work, and requested failures occur and are returned by a wait.
+ * The mock device (support/mock_device.h) behaves as its users require: accesses to device memory from the host fault,
+ * pointers are distinguished, calls only queue work, and requested failures occur and are returned by a wait.
  */
 #include "support/guard.h"
 #include "support/mock_call.h"
@@ -19,7 +19,7 @@ typedef struct device_rig {
     mock_call call;
 } device_rig;
 
-/* The tiny problem on a device, placed there. */
+/* Makes the tiny problem and places its tensors on a device. */
 static bool device_start_flags(device_rig *d, int32_t ordinal, uint32_t flags) {
     fxa_error err;
     mock_reset();
@@ -91,7 +91,7 @@ TEST(pointers_are_told_apart) {
     device_end(&d);
 }
 
-/* The caller may reuse or free args, arrays, params and the plan once the call has returned. */
+/* The caller may reuse or free args, arrays, params and the plan as soon as the call has returned. */
 TEST(runs_are_queued) {
     static device_rig d;
     fxa_error err;
@@ -108,7 +108,7 @@ TEST(runs_are_queued) {
     memset(d.call.args.slot, 0, sizeof d.call.args.slot);
     fxa_plan_destroy(d.plan);
     d.plan = NULL;
-    fxa_cache_clear(d.r.ctx); /* also the code, which the queue still needs */
+    fxa_cache_clear(d.r.ctx); /* drops the code too, which the queue still needs */
     T_OK(mock_sync(0, &err));
     T_INT(mock.queued, 0);
     mock_call_fetch(&d.call);
@@ -116,19 +116,20 @@ TEST(runs_are_queued) {
     device_end(&d);
 }
 
-/* Runs as the destructor of a graph, in another thread. */
+/* Thread function: drops the code as the destructor of a CUDA graph does. */
 static void device_drop_kept(void) {
-    mock_in_finalizer = true; /* it must not call the device */
+    mock_in_finalizer = true; /* marks the thread as one that must not call the device */
     mock.drop(mock.kept);
     mock_in_finalizer = false;
 }
 
-/* Code of a captured run outlives plan and cache with the graph; the next cache clear releases it. */
+/* The CUDA graph of a captured run keeps its code alive after plan and cache are gone; the next cache clear releases
+ * the code of a destroyed graph. */
 TEST(graphs_keep_code) {
     static device_rig d;
     fxa_error err;
     T_REQUIRE(device_start_flags(&d, 0, FXA_GRAPH_CAPTURE));
-    T_OK(fxa_plan_run(d.plan, &d.call.args, &err)); /* nothing is recorded yet */
+    T_OK(fxa_plan_run(d.plan, &d.call.args, &err)); /* nothing is captured yet */
     T_CHECK(!mock.kept);
     mock.recording = true;
     T_OK(fxa_plan_run(d.plan, &d.call.args, &err));
@@ -153,7 +154,7 @@ static size_t device_live(device_rig *d) {
     return live;
 }
 
-/* A graph that is destroyed after its context releases the code from a separate thread. */
+/* If a graph is destroyed after its context, a separate thread releases the code. */
 TEST(graphs_keep_code_past_the_context) {
     static device_rig d;
     const struct timespec moment = {.tv_nsec = 1000000};
@@ -187,7 +188,7 @@ TEST(failures_come_where_they_are_asked_for) {
     T_INT(mock.queued, 0);
     mock_arm(3, FXA_E_ENGINE);
     T_OK(fxa_plan_run(d.plan, &d.call.args, &err));
-    T_STATUS(mock_sync(0, &err), FXA_E_ENGINE); /* only waiting reports the failure */
+    T_STATUS(mock_sync(0, &err), FXA_E_ENGINE); /* only a wait reports the failure */
     T_HAS(err.text, "call 3, perform");
     T_INT(mock.failures, 1);
     mock_arm(0, FXA_OK);

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * Problems and merges without an element to write, whose batch and heads are as large as sizes may be: they end at once
- * on every engine, with tensors that are NULL, whatever flags they have. A loop over entries would take years.
+ * Problems and merges without an element to write, whose batch and heads have the maximum sizes: they end at once on
+ * every engine, with tensors that are NULL, whatever flags they have. A loop over batch entries would take years.
  */
 #include "support/attn_data.h"
 #include "t.h"
@@ -12,7 +12,7 @@ enum { NOTHING_HEADS = 1 << 20, NOTHING_MOST = INT32_MAX };
 /* Upper bound of the CPU time of one call: far above what sanitizers cost, far below a loop over the entries. */
 static const double NOTHING_SECONDS = 20;
 
-/* Returns the CPU time of the process, which a machine that is busy does not change. */
+/* Returns the CPU time of the process, which does not depend on the load of the machine. */
 static double nothing_seconds(void) {
     struct timespec now;
     (void)clock_gettime(CLOCK_PROCESS_CPUTIME_ID, &now);
@@ -21,8 +21,8 @@ static double nothing_seconds(void) {
 
 typedef struct nothing_case {
     const char *what;
-    int64_t b, hq, hkv, sq, sk, d, dv; /* dv: FXA_D_V_ZERO for none */
-    uint32_t forward, backward;        /* flags; 0: the pass has something to do there */
+    int64_t b, hq, hkv, sq, sk, d, dv; /* dv: FXA_D_V_ZERO stands for 0 */
+    uint32_t forward, backward;        /* flags of each pass; 0: the pass has elements to write and is not tested */
     int64_t n_pages, page_size;
 } nothing_case;
 
@@ -66,7 +66,7 @@ static fxa_problem nothing_problem(const nothing_case *c, fxa_pass pass, const f
     return p;
 }
 
-/* Rows with lengths: LSE and O of a backward pass have rows if sq is not 0, possibly all at stride 0. */
+/* Sets strides of 0: LSE and O of a backward pass have rows if sq is not 0. */
 static void nothing_expand(fxa_problem *p) {
     fxa_operand *const inputs[] = {&p->q, &p->k, &p->v, &p->o, &p->dout, &p->lse};
     for (int i = 0; i < 6; i++) inputs[i]->layout = FXA_LAYOUT_STRIDED;
@@ -83,7 +83,7 @@ static void nothing_run(fxa_context *ctx, const char *engine, const nothing_case
     float t[4] = {0}, dt[4] = {1, 1, 1, 1};
     const void *tensors[1] = {t};
     void *dtensors[1] = {dt};
-    bool pairs = c->hq && c->sq && c->sk && c->b, sums = program && !pairs; /* pairs count as work */
+    bool pairs = c->hq && c->sq && c->sk && c->b, sums = program && !pairs; /* gradients of pairs are work */
     if (!(pass ? c->backward : c->forward)) return;
     p.engine = engine, p.device = attn_device(engine);
     captures[0].grad = pass && sums, p.param_grads = pass && sums;
@@ -120,7 +120,7 @@ TEST(nothing_to_write_takes_no_time) {
     fxa_context_destroy(ctx);
 }
 
-/* Packed sequences: every one is empty, and heads are many. */
+/* Packed sequences, all of which are empty, with many heads. */
 TEST(packed_sequences_without_rows_take_no_time) {
     static const int32_t cu[5] = {0};
     fxa_context *ctx = attn_context(2);
@@ -140,7 +140,7 @@ TEST(packed_sequences_without_rows_take_no_time) {
     fxa_context_destroy(ctx);
 }
 
-/* Where no result needs a pair, the bounds check reads none, and fxa_bounds_check counts none. */
+/* If no result needs a pair, the bounds check reads no index, and fxa_bounds_check counts none. */
 TEST(indices_of_nothing_take_no_time) {
     fxa_context *ctx = attn_context(1);
     fxa_program *program = NULL;

@@ -1,22 +1,22 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * fxa_args.progress: progress reports of a run, for every engine, pass, layout and number of threads. Each report has
+ * fxa_args.progress: progress reports of a run, for every engine, pass, layout and number of threads. All reports have
  * the same total; the completed amount only grows, and no part counts twice; the total is reported once, at the end.
  */
-#include "support/float_states.h" /* before what includes the C library */
+#include "support/float_states.h" /* must precede headers of the C library */
 
 #include "support/attn_case.h"
 #include "t.h"
 
 #include <pthread.h>
 
-/* Reported progress, in any order, from any thread. */
+/* Progress reports of a run, in any order, from any thread. */
 typedef struct told {
     pthread_mutex_t lock;
     uint64_t calls, total, last;
-    uint64_t parts; /* the largest report below the total */
+    uint64_t parts; /* largest report below the total */
     uint64_t ends;  /* number of reports of the total */
-    bool wrong;     /* another total, more than the total, or another state than the default */
+    bool wrong;     /* true: a report with another total, above the total, or in another floating-point state */
 } told;
 
 static void told_hear(void *user, uint64_t done, uint64_t total) {
@@ -45,7 +45,7 @@ static void told_check(const told *t, const char *what, uint64_t least) {
                what, t->calls, least, t->parts, t->total, t->last, t->ends, t->wrong ? ", wrong values" : "");
 }
 
-/* A loop of the caller's that takes the parts from the back, one after the other. */
+/* A caller's parallel loop that runs the parts in reverse order, one after the other. */
 static void told_loop(void *user, int32_t n, void (*task)(void *arg, int32_t i), void *arg) {
     (void)user;
     while (n-- > 0) task(arg, n);
@@ -100,7 +100,7 @@ TEST(any_problem_on_any_engine) {
 
 static const attn_spec told_large = {.b = 2, .hq = 4, .hkv = 2, .sq = 700, .sk = 900, .d = 16};
 
-/* A run of the large spec in a context; `least` calls. */
+/* Runs the large spec in a context, which must report at least `least` times. */
 static void told_large_run(fxa_context *ctx, const char *engine, const attn_spec *spec, uint64_t least) {
     attn_data x;
     fxa_error err;

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * Dropout's random numbers: Philox4x32-10 against its published known answers (Random123, kat_vectors), and how the
- * pairs of attention draw from it.
+ * Dropout's random numbers: Philox4x32-10 compared with its published known answers (Random123, kat_vectors), and the
+ * words that the pairs of attention draw from it.
  */
 #include "support/attn_oracle.h"
 #include "t.h"

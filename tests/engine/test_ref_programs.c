@@ -21,7 +21,7 @@ typedef struct wild {
     fxa_view views[MAX_TENSORS];
     const void *tensors[MAX_TENSORS];
     void *dtensors[MAX_TENSORS];
-    double cells[MAX_TENSORS][CELLS], dcells[MAX_TENSORS][CELLS]; /* room for any dtype */
+    double cells[MAX_TENSORS][CELLS], dcells[MAX_TENSORS][CELLS]; /* room for elements of any dtype */
 } wild;
 
 static void wild_fill(fxa_dtype dtype, double *cells, t_rng *rng) {
@@ -70,7 +70,7 @@ static bool wild_start(wild *w, fxa_context *ctx, t_rng *rng) {
     return true;
 }
 
-/* One pass over [B,H,S] rows and S keys of width 1. x: the arrays by slot. */
+/* Runs one pass over [B,H,S] rows and `keys` keys with head dim 1. x: arrays by slot. */
 static void wild_run(wild *w, fxa_pass pass, int64_t keys, double *const x[FXA_SLOT_COUNT]) {
     fxa_error err;
     fxa_problem p = FXA_PROBLEM_INIT;
@@ -107,7 +107,7 @@ TEST(each_new_score_is_what_the_program_says) {
         T_REQUIRE(wild_start(&w, ctx, &rng));
         for (int i = 0; i < FXA_SLOT_COUNT; i++) x[i] = i < 12 ? memory[i] : NULL;
         for (int i = 0; i < B * H * S; i++) memory[FXA_SLOT_Q][i] = t_real(&rng, -3, 3), memory[FXA_SLOT_K][i] = 1;
-        wild_run(&w, FXA_FORWARD, 1, x); /* one key: the maximum of a row is its new score */
+        wild_run(&w, FXA_FORWARD, 1, x); /* with one key, the maximum of a row is its new score */
         for (int i = 0; i < B * H * S; i++) {
             double in[FXA_INPUT_COUNT] =
                 {memory[FXA_SLOT_Q][i], i / (H * S), i / S % H, i % S, 0, S, 1, 0, H, i % S, 0},

@@ -1,12 +1,13 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * The reference engine against an attention written on its own (support/attn_oracle.h), on random problems: each
- * feature alone, then all of them in random company. Every output element is compared, and every byte that is none.
+ * The reference engine compared with an independent implementation (support/attn_oracle.h), on random problems: each
+ * feature alone, then random combinations of all features. Every output element is compared, and every other byte of
+ * the outputs.
  */
 #include "support/attn_case.h"
 #include "t.h"
 
-/* n cases of the features, forward and backward; `free_choice`: any subset of them. */
+/* Runs n cases with the features, forward and backward; `free_choice`: with any subset of the features. */
 static void random_cases(uint32_t features, bool free_choice, int n) {
     fxa_error err;
     fxa_context *ctx = NULL;

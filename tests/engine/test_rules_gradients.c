@@ -1,13 +1,14 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * Rules of gradients that every engine follows: what a weight or derivative of exactly 0 keeps out of them, including
- * NaN and inf, and how backward uses the given LSE. Rules of rows are in test_rules_rows.c.
+ * Rules of gradients that every engine follows: which operands a weight or derivative of exactly 0 excludes from
+ * gradients, including NaN and inf, and how backward uses the given LSE. Rules of rows are in test_rules_rows.c.
  */
 #include "support/rules.h"
 
 /* ---- Zero wins --------------------------------------------------------------------------------------------------- */
 
-/* Key 2 holds NaN and inf everywhere and takes part in no row: nothing of it shows. */
+/* Checks that key 2, which contains NaN and inf only and which no row attends to, affects no gradient of its own or of
+ * others. */
 static void rules_key_2_is_out(const char *text) {
     rules r;
     rules_start(&r);
@@ -40,7 +41,7 @@ RULE(zero_wins_inf_value_of_a_dropped_pair_reaches_nothing) {
     r.a.problem.dropout_p = kept.a.problem.dropout_p = 0.5;
     kept.a.problem.sq = r.a.problem.sq = 1;
     memset(kept.v, 0, sizeof kept.v);
-    kept.v[3 * WIDTH] = 1; /* so that O is 0 where a seed drops key 3 of row 0 */
+    kept.v[3 * WIDTH] = 1; /* keeps O at 0 where the seed drops key 3 of row 0 */
     for (uint64_t seed = 0; seed < 64; seed++) {
         kept.a.seed = r.a.seed = seed;
         rules_forward(&kept, "");
@@ -71,7 +72,7 @@ RULE(zero_wins_nan_in_a_branch_not_taken_reaches_no_gradient) {
 RULE(zero_wins_an_inf_key_of_a_pair_without_score_gradient_stays_out_of_dq) {
     rules r;
     rules_start(&r);
-    r.k[2 * WIDTH] = INFINITY; /* its score is not used, so its gradient is exactly 0 */
+    r.k[2 * WIDTH] = INFINITY; /* the score is not used, so its gradient is exactly 0 */
     rules_both(&r, "score = k == 2 ? 0.25 : score");
     T_CHECK(rules_gradients_are_finite(&r) && rules_all_zero(r.dk + 2 * WIDTH, WIDTH));
     T_CHECK(r.dv[2 * WIDTH] != 0);
@@ -89,7 +90,8 @@ RULE(zero_wins_over_an_infinite_derivative_when_nothing_is_asked) { /* dO = 0 an
     rules_end(&r);
 }
 
-/* ---- LSE as it is given ------------------------------------------------------------------------------------------ */
+/* ---- LSE as given
+ * ------------------------------------------------------------------------------------------------- */
 
 RULE(lse_minus_inf_given_to_backward_means_no_gradient) {
     rules r;
@@ -116,7 +118,7 @@ RULE(lse_nan_given_to_backward_makes_nan_of_its_row_and_of_the_keys_it_attends) 
     rules_end(&r);
 }
 
-RULE(lse_is_never_computed_again) { /* half of the probability lies in keys of another shard */
+RULE(lse_is_never_computed_again) { /* keys of another shard have half of the probability */
     rules r, half;
     rules_start(&r);
     rules_start(&half);

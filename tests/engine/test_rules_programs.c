@@ -15,7 +15,7 @@ RULE(bprop_replaces_the_derivative_by_score_only) { /* F-03 */
     r.x = own.x = 0.5;
     rules_both(&r, text);
     rules_forward(&own, text);
-    rules_pass(&own, FXA_BACKWARD, text, "dscore = 2.0 * (2.0 * score * 0.5 * dscore)"); /* twice the right one */
+    rules_pass(&own, FXA_BACKWARD, text, "dscore = 2.0 * (2.0 * score * 0.5 * dscore)"); /* twice the derivative */
     for (int i = 0; i < rows * WIDTH; i++) R_NEAR(own.dq[i], 2 * r.dq[i]);
     for (int i = 0; i < keys * WIDTH; i++) R_NEAR(own.dk[i], 2 * r.dk[i]);
     T_CHECK(memcmp(own.dv, r.dv, sizeof r.dv) == 0 && memcmp(own.dt, r.dt, sizeof r.dt) == 0);
@@ -40,7 +40,7 @@ RULE(bprop_leaves_the_gradient_of_params_alone) {
     rules_end(&own);
 }
 
-RULE(bprop_has_params_and_tensors_of_its_own) { /* F-01, under names that the program uses for others */
+RULE(bprop_has_params_and_tensors_of_its_own) { /* both programs use the same names for different params and tensors */
     rules r, own;
     const char *text = "param x : float\ntensor t : f64[1]\nscore = score + x * t[q]";
     rules_start(&r);
@@ -77,7 +77,7 @@ static const struct {
     const char *expression;
     double want;
 } rules_values[] = {
-    {"float(2147483647 + 1 + q)", -2147483648.0}, /* ints are 32 bit and wrap */
+    {"float(2147483647 + 1 + q)", -2147483648.0}, /* ints have 32 bits and wrap */
     {"float((q + 65536) * 65536)", 0},
     {"float(-(-2147483647 - 1 + q))", -2147483648.0},
     {"float((q + 7) // 0)", 0}, /* x // 0 and x % 0 are 0 */
@@ -92,7 +92,7 @@ static const struct {
     {"float(int(float(q) + (inf - inf)))", 0},            /* NaN gives 0 */
     {"round(float(q) + 2.5) + round(float(q) + 3.5)", 6}, /* to even */
     {"float(q + 7) / 2", 3.5},                            /* / is a float division */
-    {"min(float(q) + 1.0, inf - inf)", NAN},              /* NaN if either is */
+    {"min(float(q) + 1.0, inf - inf)", NAN},              /* NaN if either operand is NaN */
     {"max(inf - inf, float(q) + 1.0)", NAN},
     {"float(q - 7) % 4.0", 1},
     {"score * 0.0 + 3.0", 3},
@@ -126,7 +126,7 @@ RULE(loads_count_from_the_end_and_read_zero_outside) {
         int at = index[i] < 0 ? index[i] + keys : index[i];
         bool inside = at >= 0 && at < keys;
         T_SAME(r.max[0], rules_row_value(inside ? r.t[at] : 0));
-        for (int k = 0; k < keys; k++) /* with equal scores all of dLSE reaches that element */
+        for (int k = 0; k < keys; k++) /* with equal scores all of dLSE goes to that element */
             R_NEAR(r.dt[k], inside && k == at ? r.dlse[0] : 0);
     }
     rules_end(&r);
@@ -169,7 +169,7 @@ static const struct {
     {"min(x, 2.0)", 2, 0.5}, /* ties share */
     {"max(2.0, x)", 2, 0.5},
     {"min(x, x)", 2, 1},
-    {"clamp(x, 0.0, 1.0)", 1, 1}, /* passes at the bounds */
+    {"clamp(x, 0.0, 1.0)", 1, 1}, /* the gradient also passes at the bounds */
     {"clamp(x, 0.0, 1.0)", 0, 1},
     {"clamp(x, 0.0, 1.0)", 1.5, 0},
     {"abs(x)", 0, 0},

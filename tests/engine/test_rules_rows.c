@@ -1,13 +1,14 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * Rules of rows that every engine follows: which rows NaN and inf reach, which rows attend to nothing, what a sink
+ * Rules of rows that every engine follows: which rows NaN and inf affect, which rows attend to no key, what a sink
  * does, and accumulation. Gradients are in test_rules_gradients.c. Expected values are literals.
  */
 #include "support/rules.h"
 
-/* ---- Rows: NaN, +inf, nothing attended --------------------------------------------------------------------------- */
+/* ---- Rows: NaN, +inf, no attended key ---------------------------------------------------------------------------- */
 
-/* Row 1 is NaN, its maximum as given, and the others are what they are without the fault. */
+/* Checks that row 1 is NaN with the row maximum `max`, and that the other rows have the results of the data without the
+ * fault. */
 static void rules_only_row_1_is_nan(rules *faulty, const char *text, double max) {
     rules clean;
     rules_start(&clean);
@@ -56,9 +57,9 @@ RULE(a_nan_row_reaches_no_other_rows_gradient) {
     T_CHECK(rules_all_nan(r.dq + WIDTH, WIDTH));
     T_CHECK(memcmp(r.dq, clean.dq, WIDTH * sizeof(double)) == 0);
     T_CHECK(memcmp(r.dq + 2 * WIDTH, clean.dq + 2 * WIDTH, (size_t)(rows - 2) * WIDTH * sizeof(double)) == 0);
-    T_CHECK(rules_all_nan(r.dv, keys * WIDTH)); /* row 1 attends to every key, */
+    T_CHECK(rules_all_nan(r.dv, keys * WIDTH)); /* row 1 attends to every key */
     T_CHECK(rules_all_nan(r.dk, 2 * WIDTH) && rules_all_nan(r.dk + 3 * WIDTH, (keys - 3) * WIDTH));
-    T_CHECK(rules_all_finite(r.dk + 2 * WIDTH, WIDTH)); /* key 2 does not use its score */
+    T_CHECK(rules_all_finite(r.dk + 2 * WIDTH, WIDTH)); /* the new score of key 2 does not depend on its score */
     rules_end(&r);
     rules_end(&clean);
 }
@@ -247,13 +248,13 @@ RULE(sink_of_a_nan_row_that_is_minus_inf_gets_no_gradient) {
     rules_end(&r);
 }
 
-/* ---- Joining with what is there ---------------------------------------------------------------------------------- */
+/* ---- Merging with existing rows ---------------------------------------------------------------------------------- */
 
 RULE(accumulating_into_rows_that_attend_to_nothing_makes_no_nan) {
     rules r, fresh;
     rules_start(&r);
     rules_start(&fresh);
-    /* row 0: nothing was there; row 1: nothing comes; others: neither */
+    /* row 0: no existing result; row 1: no new result; other rows: neither */
     r.a.problem.flags = FXA_ACCUMULATE_O;
     for (int q = 0; q < rows; q++) r.lse[q] = -INFINITY, r.o[q * WIDTH] = NAN, r.o[q * WIDTH + 1] = INFINITY;
     r.lse[1] = 0.5, r.o[WIDTH] = 3, r.o[WIDTH + 1] = 4;

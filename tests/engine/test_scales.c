@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * Operands of 8 bits with scales (FXA_SCALED): the reference engine against itself on the same numbers in f64, whose
- * results are then scaled and rounded here; the cpu engine against that, within what its arithmetic may be off by, and
- * exactly against itself in f32 where all scales are powers of two; largest values; and what is refused.
+ * 8-bit operands with scales (FXA_SCALED): the reference engine compared with itself on the same numbers in f64, whose
+ * results are then scaled and rounded here; the cpu engine compared with these results within the bounds of its
+ * arithmetic, and exactly with itself in f32 if all scales are powers of two; largest values; and refusals.
  */
 #include "base/dtype.h"
 #include "problem/scales.h"
@@ -21,8 +21,8 @@ static const fxa_slot scales_scale[] = {FXA_SLOT_SCALE_O, FXA_SLOT_SCALE_DQ, FXA
 static const fxa_slot scales_amax[] = {FXA_SLOT_AMAX_O, FXA_SLOT_AMAX_DQ, FXA_SLOT_AMAX_DK, FXA_SLOT_AMAX_DV};
 
 typedef struct scales_case {
-    attn_data narrow, wide; /* in 8 bits; the same values in f64 or f32 */
-    bool powers;            /* scales are powers of two: then the cpu engine in f32 is the same, bit by bit */
+    attn_data narrow, wide; /* the problem in 8 bits; the same values in f64 or f32 */
+    bool powers;            /* scales are powers of two, so the cpu engine in f32 gives the same bits */
     float descale[5], scale[4], amax[4];
     float scale_ds, amax_ds;
     bool given[5]; /* descales: else 1 */
@@ -62,7 +62,7 @@ static void scales_open(scales_case *c, uint64_t *rng, bool powers, bool few) {
 }
 static void scales_close(scales_case *c) { attn_data_free(&c->narrow), attn_data_free(&c->wide); }
 
-/* Converts an 8-bit input to floats, dequantized. */
+/* Converts an 8-bit input to floats and multiplies it by its scale. */
 static void scales_widen(scales_case *c, int input) {
     const attn_tensor *from = &c->narrow.t[scales_inputs[input]];
     attn_tensor *to = &c->wide.t[scales_inputs[input]];
@@ -92,7 +92,7 @@ static void scales_run_wide(scales_case *c, fxa_pass pass) {
     T_OK(attn_data_run(&c->wide, scales_context(), c->powers ? "cpu" : "ref", pass, &err));
 }
 
-/* Output number i, result by result: the rounding of something as near as `share` of the largest result. */
+/* Checks each element of output number i: it must be the rounding of a value within `share` of the largest result. */
 static void scales_check(const scales_case *c, int i, double share) {
     const attn_tensor *got = &c->narrow.t[scales_outputs[i]], *want = &c->wide.t[scales_outputs[i]];
     double most = 0, scale = (double)c->scale[i];
@@ -107,15 +107,16 @@ static void scales_check(const scales_case *c, int i, double share) {
     T_NEAR((double)c->amax[i], most, (share + 3 * 0x1p-24) * most); /* factor, product, float */
 }
 
-/* Sums in f32: of d products for a score, which is some tens large, of sk for a result, and a few roundings more. */
+/* Returns the relative error of sums in f32: of d products for a score, whose magnitude is some tens, of sk terms for a
+ * result, and a few roundings more. */
 static double scales_share(const scales_case *c) {
     double d = (double)c->narrow.problem.d_qk, sk = (double)c->narrow.problem.sk;
     double score = 16 * d * (c->descale[0] * c->descale[1] > 1 ? (double)c->descale[0] * (double)c->descale[1] : 1);
     return 0x1p-24 * (2 * score * sqrt(d) + 4 * sk + 64);
 }
 
-/* The amax of dS equals the reference's for any requested gradients. tests/engine/test_cudnn_fp8_backward.c computes it
- * from pairs. */
+/* Checks that the amax of dS equals the reference's for any requested gradients. tests/engine/test_cudnn_fp8_backward.c
+ * computes the amax from pairs. */
 static void scales_check_ds(scales_case *c, const char *engine) {
     uint32_t flags = c->narrow.backward_flags;
     scales_run(c, "ref", FXA_BACKWARD);
@@ -130,11 +131,11 @@ static void scales_check_ds(scales_case *c, const char *engine) {
     c->narrow.backward_flags = flags;
 }
 
-/* Backward begins from the O and LSE that forward of that engine left. */
+/* Runs backward from the O and LSE that forward of that engine has computed. */
 static void scales_backward(scales_case *c, const char *engine, double share) {
     attn_tensor *lse = &c->narrow.t[FXA_SLOT_LSE];
     scales_run(c, engine, FXA_FORWARD);
-    T_SAME((double)c->amax_ds, -5.0); /* unused: of the other pass */
+    T_SAME((double)c->amax_ds, -5.0); /* unchanged: the amax of the other pass */
     scales_check_ds(c, engine);
     for (int i = 3; i < 5; i++) scales_widen(c, i);
     for (int64_t j = 0; j < attn_tensor_places(lse); j++) attn_set(&c->wide.t[FXA_SLOT_LSE], j, attn_get(lse, j));
@@ -200,7 +201,7 @@ TEST(scales_that_would_not_count_are_refused_by_name) {
     scales_close(&c);
 }
 
-/* dS is written nowhere: its scale is for engines that round it, of which these are none. */
+/* dS is not stored: its scale has an effect only in engines that round dS, which ref and cpu do not. */
 TEST(a_scale_of_ds_changes_nothing_here) {
     static const char *const engines[2] = {"ref", "cpu"};
     for (int n = 0; n < 2; n++) {

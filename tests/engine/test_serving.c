@@ -1,7 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * One program for a whole pass, for the first rows of a sequence and for every step after them: rows that come later,
- * with positions or aligned to the last key, are those of one pass over everything; dropout and gradients, too.
+ * One program for an entire pass, for the first rows of a sequence, and for every step after them: rows that are
+ * computed later, with start positions or aligned to the last key, equal those of one pass over the entire sequence;
+ * also with dropout, and for gradients.
  */
 #include "support/attn_case.h"
 #include "t.h"
@@ -9,7 +10,7 @@
 enum { B = 2, H = 4, HKV = 2, S = 41, D = 8, GROUP = H / HKV };
 static const double serve_tolerance = 1e-13; /* sums of at most 41 terms below 2, in another order */
 
-/* Everything of one sequence per batch entry, dense [B,H,S,D], in f64; gradients of the whole in the second row. */
+/* Data of one sequence per batch entry, contiguous [B,H,S,D], in f64. Index 1 of results is for the entire pass. */
 typedef struct serving {
     fxa_context *ctx;
     const char *engine;
@@ -24,7 +25,7 @@ static fxa_operand serve_rows(int64_t heads) {
     return (fxa_operand){FXA_F64, FXA_LAYOUT_STRIDED, {heads * S * D, S * D, D, 1}};
 }
 
-/* Runs rows first..first+n-1 of every batch entry against keys 0..keys-1; `flags` select how q is determined. */
+/* Runs rows first..first+n-1 of every batch entry with keys 0..keys-1; `flags` select how q is determined. */
 static void serve_run(fxa_pass pass, uint32_t flags, int64_t first, int64_t n, int64_t keys, const int32_t *positions,
                       int into) {
     fxa_problem p = FXA_PROBLEM_INIT;
@@ -83,7 +84,7 @@ static void serve_compare(const char *what, const double *got, const double *wan
         }
 }
 
-/* Both passes in chunks: the rows come as they do in serving, and see the keys up to their own. */
+/* Runs both passes in chunks: the rows of a chunk attend to the keys up to their own, as in serving. */
 static void serve_chunks(uint32_t flags, const int64_t *chunks) {
     memset(the.o[1], 0, sizeof the.o[1]);
     memset(the.dk[1], 0, sizeof the.dk[1]);
@@ -101,7 +102,8 @@ static void serve_chunks(uint32_t flags, const int64_t *chunks) {
     serve_compare("dV", the.dv[1][0][0][0], the.dv[0][0][0][0], sizeof the.dv[0]);
 }
 
-/* A mask that is a band, one that range analysis must look at, and none but what q - k is for the score. */
+/* Programs: a mask that is a band, a mask that needs range analysis, and a score that depends on q - k without a
+ * mask. */
 static const char *const serve_programs[] = {
     "param slope : float\nscore = score - slope * (q - k)\nmask = k <= q",
     "param slope : float\nscore = score * (1 + slope * sin(float(q * 7 + k)))\n"
@@ -125,7 +127,7 @@ static void serve_flags(uint32_t flags) {
 TEST(chunks_with_positions) { serve_flags(FXA_Q_START); }
 TEST(chunks_aligned_to_the_last_key) { serve_flags(FXA_BOTTOM_RIGHT); }
 
-/* Positions move ready masks as well. */
+/* Start positions also shift built-in masks. */
 TEST(ready_masks_follow_positions) {
     for (size_t e = 0; engine_here(e); e++) {
         serve_open(engine_here(e), "param slope : float\nscore = score - slope * abs(q - k)");
@@ -139,7 +141,7 @@ TEST(ready_masks_follow_positions) {
     }
 }
 
-/* Each batch entry at its own place: row 5 of the first and row 30 of the second sequence in one call. */
+/* Each batch entry has its own start position: row 5 of the first and row 30 of the second sequence in one call. */
 TEST(batch_entries_have_their_own_positions) {
     for (size_t e = 0; engine_here(e); e++) {
         serve_open(engine_here(e), serve_programs[1]);
@@ -155,7 +157,7 @@ TEST(batch_entries_have_their_own_positions) {
     }
 }
 
-/* Rows before all keys, and so far before that q - k wraps. */
+/* Rows before all keys, and so far before them that q - k wraps. */
 TEST(positions_below_zero) {
     for (size_t e = 0; engine_here(e); e++) {
         serve_open(engine_here(e), serve_programs[0]);

@@ -1,7 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * Every size of a problem at 0, 1 and its maximum, in all pairs (support/size_walk.h), on every engine that is here: a
- * reason or a plan, and where the problem is small a run, on tensors of just its extents, with the reference's results.
+ * Every size of a problem at 0, 1 and its maximum, in all pairs (support/size_walk.h), on every engine of this machine:
+ * each problem gets a reason or a plan, and a small problem is run, on tensors that have exactly its extents, with the
+ * reference's results.
  */
 #include "base/dtype.h"
 #include "plan/plan.h"
@@ -25,9 +26,10 @@ static bool sizes_run(const fxa_plan *plan, any_call *x, const char *what) {
     return true;
 }
 
-/* Some 5 pairs with values of 1, gradients too: 1e-12 is a thousand roundings. LSE of 512 features is below 600. */
+/* Compares results. About 5 pairs with values of 1, gradients included: 1e-12 is a thousand roundings. LSE of head dim
+ * 512 is below 600. */
 static void sizes_compare(const any_call *x, const any_call *want, const char *what) {
-    for (size_t i = 1; i < x->n_blocks; i++) { /* the first is the workspace */
+    for (size_t i = 1; i < x->n_blocks; i++) { /* block 0 is the workspace */
         const any_block *a = &x->block[i], *b = &want->block[i];
         if (!a->written || a->dtype != FXA_F64) continue;
         for (size_t j = 0; j < a->bytes / sizeof(double); j++) {

@@ -15,7 +15,7 @@ typedef struct device_seen {
     int asked, taken;
 } device_seen;
 
-/* Makes the problem typical for a device: aligned, 16-bit or f32. Returns NULL if it is invalid. */
+/* Makes the problem typical for a device: aligned, 16-bit or f32. Returns NULL if the problem is invalid. */
 static fxa__problem *device_problem(const device_seen *seen, size_walk_case *c) {
     fxa__problem *p = NULL;
     fxa_error err;

@@ -26,7 +26,7 @@ WHOLE(score_shift_moves_lse_and_nothing_else) {
     double o[56], lse[14];
     memcpy(o, w.o, sizeof o);
     memcpy(lse, w.lse, sizeof lse);
-    for (int i = 0; i < 16; i++) w.tensor[i] += 32; /* bias[...] is added to every score */
+    for (int i = 0; i < 16; i++) w.tensor[i] += 32; /* adds 32 to every score, by bias[...] */
     whole_run(&w, FXA_FORWARD);
     whole_near("O", w.o, o, w.n_o, 1e-13);
     for (int64_t i = 0; i < w.n_row; i++) T_NEAR(w.lse[i], lse[i] + 32, 1e-13);
@@ -42,7 +42,7 @@ WHOLE(dropout_keeps_its_share_and_the_mean) {
     w.x.seed = t_seed();
     for (int64_t i = 0; i < w.n_q; i++) w.q[i] = 0;
     for (int64_t i = 0; i < w.n_v; i++) w.v[i] = 1;
-    whole_run(&w, FXA_FORWARD); /* all probabilities equal: O is kept / (128 (1 - p)) */
+    whole_run(&w, FXA_FORWARD); /* all probabilities are equal, so O is the number of kept keys / (128 (1 - p)) */
     double mean = 0, pairs = 2 * 4 * 64 * 128;
     for (int64_t i = 0; i < w.n_o; i++) mean += w.o[i] / (double)w.n_o;
     T_NEAR(mean, 1, 5 * sqrt(p / (1 - p) / pairs));                          /* five standard deviations */
@@ -53,13 +53,13 @@ WHOLE(dropout_keeps_its_share_and_the_mean) {
     whole_run(&w, FXA_FORWARD);
     int equal = 0;
     for (int64_t i = 0; i < w.n_o; i++) equal += w.o[i] == first[i];
-    T_CHECK(equal < w.n_o / 2); /* another seed, other pairs: rows agree only in how many they keep, by chance */
+    T_CHECK(equal < w.n_o / 2); /* another seed drops other pairs; rows agree only if they keep equally many */
     whole_end(&w);
 }
 
 /* ---- Context parallelism (R-11) ---------------------------------------------------------------------------------- */
 
-/* One shard of w: queries cut[0..1) against keys cut[2..3), views of the whole arrays with global coordinates. */
+/* Runs one shard of w: queries cut[0..1) and keys cut[2..3), as views of the entire arrays with global coordinates. */
 static void whole_shard(whole *w, fxa_pass pass, uint32_t flags, const int64_t cut[4], double *o, double *lse) {
     fxa_error err;
     attn_call call;
@@ -145,7 +145,7 @@ WHOLE(gradients_of_four_shards_with_the_global_lse_are_those_of_the_whole) {
     whole_end(&s);
 }
 
-WHOLE(queries_split_in_balanced_segments_are_the_rows_of_the_whole) { /* shard i holds chunks i and 3 - i of 4 */
+WHOLE(queries_split_in_balanced_segments_are_the_rows_of_the_whole) { /* shard i has chunks i and 3 - i of 4 */
     enum { CHUNK = 3, S = 4 * CHUNK, D = 3 };
     whole w;
     whole_start(&w, whole_text, 1, 1, 1, S, S, D, D);
@@ -174,7 +174,7 @@ WHOLE(queries_split_in_balanced_segments_are_the_rows_of_the_whole) { /* shard i
 
 /* ---- Layout and neighbours --------------------------------------------------------------------------------------- */
 
-WHOLE(a_row_does_not_depend_on_what_else_is_in_the_batch) { /* R-95, bit by bit */
+WHOLE(a_row_does_not_depend_on_what_else_is_in_the_batch) { /* compared bit by bit */
     enum { B = 3, N = 5 * 4, M = 9 * 4 };
     whole all, one;
     whole_start(&all, whole_text, B, 1, 1, 5, 9, 4, 4);
@@ -200,7 +200,7 @@ WHOLE(a_row_does_not_depend_on_what_else_is_in_the_batch) { /* R-95, bit by bit 
     whole_end(&all);
 }
 
-WHOLE(expanded_gradient_of_the_output_works) { /* out.sum().backward() gives one element, strides 0 */
+WHOLE(expanded_gradient_of_the_output_works) { /* out.sum().backward() passes one element with strides 0 as gradient */
     whole dense, expanded;
     double one = 1;
     fxa_error err;
