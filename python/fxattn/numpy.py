@@ -423,11 +423,12 @@ def _call(given: Mapping[str, Any]) -> Call:
                 {name: given[name] for name in OPTIONS})
 
 
-_common = (attention.__doc__ or "").partition("    score_mod:")
+# cleandoc, because Python 3.13 removes the indentation of docstrings and older versions keep it.
+_common = inspect.cleandoc(attention.__doc__ or "").partition("\nscore_mod:")
 _function: Any
 for _function in (vjp, backward, plan, plan_vjp):
-    _function.__doc__ = "%s\n\n    As in attention():\n\n%s" % (
-        (_function.__doc__ or "").rstrip(), "".join(_common[1:]))
+    _function.__doc__ = "%s\n\nAs in attention():\n%s" % (
+        inspect.cleandoc(_function.__doc__ or ""), "".join(_common[1:]))
 _signature = inspect.signature(attention)
 _numpy_memo.defaults = tuple(_signature.parameters[_name].default for _name in _numpy_memo.KEPT)
 # Removes **unknown from the signature that help() shows; **unknown only collects wrong keywords for an error.
