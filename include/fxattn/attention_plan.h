@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * Plans and runs: a plan is a problem compiled by one engine, a run executes it with data. Also merging of partial
+ * Plans and runs: a plan is a problem compiled by one engine, a run executes a plan with data. Also merging of partial
  * results and the plan cache. Part of <fxattn/fxattn.h>, which is the file to include and lists the rules that hold for
  * all functions.
  */
@@ -25,10 +25,10 @@ extern "C" {
  *
  *     Q K V                f b    inputs
  *     O                    F b    output
- *     LSE                  F b    log-sum-exp of each row, RETURN_LSE for F; b needs it over all keys, not a shard's
+ *     LSE                  F b    log-sum-exp of each row; F: RETURN_LSE; b: over all keys, not only those of a shard
  *     ROW_MAX              F      RETURN_ROW_MAX: maximum new score of each row
- *     DO                     b    gradient by O
- *     DLSE                   b    READ_DLSE: gradient by LSE
+ *     DO                     b    dO: gradient of the loss with respect to O
+ *     DLSE                   b    READ_DLSE: gradient of the loss with respect to LSE
  *     DQ DK DV DSINKS        B    GRAD_Q, GRAD_K, GRAD_V, GRAD_SINKS: gradients
  *     SINKS                f b    SINKS: learned scores, [Hq]
  *     Q_LENGTHS K_LENGTHS  f b    PADDING: int32 [B], 0..sq and 0..sk; VARLEN: at most the length of the sequence
@@ -43,12 +43,13 @@ extern "C" {
  *     DESCALE_x            f b    SCALED: f32 > 0, finite, of each f8 input; O and DO in backward only
  *     SCALE_x              f b    SCALED: f32 of each f8 output; O in forward, DQ, DK, DV in backward
  *     AMAX_x               F B    SCALED: f32 of each f8 output; NaN if the output has a NaN
- *     SCALE_DS               b    SCALED, f8 DO: f32 for dS, the gradient by scores, where an engine rounds it to f8
+ *     SCALE_DS               b    SCALED, f8 DO: f32 for dS, the gradient of scores, if the engine rounds dS to f8
  *     AMAX_DS                B    SCALED, f8 DO: f32, max |dS|
  *
- * LSE in f64 keeps the gradients of steep programs accurate (docs/numerics.md).
- * On the host, lengths, offsets and page numbers out of range fail with E_BINDING. Engines of devices check neither
- * these (docs/gpu.md describes the effect) nor PARAMS, whose int params are truncated and clamped.
+ * An LSE in f64 keeps gradients accurate where a program has large derivatives (docs/numerics.md). On the host, a
+ * length, offset or page number out of range makes the run fail with E_BINDING. Engines of other devices check neither
+ * lengths, offsets and page numbers (docs/gpu.md describes the effect) nor PARAMS: int params are truncated and
+ * clamped.
  */
 #define FXA_SLOT_MAP(X)                                                                                                \
     X(Q, 0)                                                                                                            \
@@ -106,53 +107,54 @@ typedef enum fxa_slot {
     FXA_SLOT_MAX = 64
 } fxa_slot;
 /* clang-format on */
-/* Returns the text of a slot, "LSE"; NULL for other values. A static string. */
+/* Returns the name of a slot, such as "LSE", as a static string; NULL for other values. */
 FXA_API const char *fxa_slot_name(fxa_slot slot);
 
-/* Progress of a run: `done` of `total` parts of similar size, counted before masks remove any. `total` is the same in
- * all calls of a run; the last call, after every output is written, has done == total. The threads of the run call it
- * concurrently and out of order, in the default floating point state. The run waits for each call, so the function
- * should return quickly. */
+/* Reports the progress of a run: `done` of `total` parts are finished. Parts have similar sizes; parts that a mask
+ * skips count too. `total` is the same in all calls of a run; the last call, after every output is written, has
+ * done == total. The threads of the run call the function concurrently and out of order, in the default floating point
+ * state. The run waits for each call, so the function should return quickly. */
 typedef void (*fxa_progress_fn)(void *user, uint64_t done, uint64_t total);
 
 /* Bits of fxa_args.flags.
- * SKIP_POINTER_CHECKS: the caller guarantees its pointers, which saves a driver call for each one on a device. Every
- *     pointer that is not NULL is memory of the problem's device, large enough and aligned as the problem states;
- *     outputs overlap nothing else; the stream is of that device and is captured only with FXA_GRAPH_CAPTURE. Missing
- *     pointers, counts, params, workspace size and, on the host, lengths and offsets are checked in any case. */
+ * SKIP_POINTER_CHECKS: skips the checks of pointers, which on a device cost a driver call per pointer. The caller then
+ *     guarantees: every pointer that is not NULL is memory of the problem's device, large enough and aligned as the
+ *     problem states; outputs overlap nothing else; the stream is of that device and is captured only with
+ *     FXA_GRAPH_CAPTURE. Missing pointers, counts, params, workspace size and, on the host, lengths and offsets are
+ *     checked in any case. */
 enum { FXA_SKIP_POINTER_CHECKS = 1 << 0 };
 
-/* Data of a run. Start from FXA_ARGS_INIT. One set can serve both passes: slots that only the other pass uses are
- * ignored. Any other slot that no flag or map of the problem uses must be NULL, else E_BINDING. */
+/* Data of a run. Start from FXA_ARGS_INIT. One fxa_args can serve forward and backward: each pass ignores the slots
+ * that only the other pass uses. A slot that no flag or map of the problem uses must be NULL, else E_BINDING. */
 typedef struct fxa_args {
     uint32_t struct_size;     /* sizeof(fxa_args) */
     uint32_t flags;           /* FXA_SKIP_POINTER_CHECKS or 0 */
-    void *slot[FXA_SLOT_MAX]; /* by fxa_slot; inputs are not written */
+    void *slot[FXA_SLOT_MAX]; /* [fxa_slot] data pointers; memory of inputs is not written */
     double scale;             /* factor of Q K^T; NaN = 1 / sqrt(D), or 1 if D is 0 */
-    /* [n_params] one per param of program, in its order, on the host; ints must be integers of 32 bits */
+    /* [n_params] values of the program's params, in host memory; values of int params must be integers of 32 bits */
     const double *params;
-    size_t n_params;            /* params of program */
-    const void *const *tensors; /* [n_tensors] data of the tensors of program, in its order */
-    size_t n_tensors;           /* tensors of program */
+    size_t n_params;            /* number of params of the program */
+    const void *const *tensors; /* [n_tensors] data of each captured tensor of the program */
+    size_t n_tensors;           /* number of tensors of the program */
     void *const *dtensors;      /* [n_dtensors] backward: gradients of tensors; NULL where fxa_capture.grad is 0 */
-    size_t n_dtensors;          /* tensors of program */
-    /* [n_dparams] backward: gradients of params, in memory of the problem's device; only those of
-     * fxa_problem.param_grads are written */
+    size_t n_dtensors;          /* number of tensors of the program */
+    /* [n_dparams] backward: gradients of params, in memory of the problem's device; dparams[i] is written only if bit i
+     * of fxa_problem.param_grads is set */
     double *dparams;
-    size_t n_dparams;                 /* params of program */
-    const double *bprop_params;       /* [n_bprop_params] backward: one per param of bprop */
-    size_t n_bprop_params;            /* params of bprop */
-    const void *const *bprop_tensors; /* [n_bprop_tensors] backward: data of the tensors of bprop */
-    size_t n_bprop_tensors;           /* tensors of bprop */
-    uint64_t seed;                    /* DROPOUT */
+    size_t n_dparams;                 /* number of params of the program */
+    const double *bprop_params;       /* [n_bprop_params] backward: values of the params of fxa_problem.bprop */
+    size_t n_bprop_params;            /* number of params of bprop */
+    const void *const *bprop_tensors; /* [n_bprop_tensors] backward: data of each tensor of bprop */
+    size_t n_bprop_tensors;           /* number of tensors of bprop */
+    uint64_t seed;                    /* seed of dropout */
     /* Scratch memory of the problem's device, aligned to FXA_WORKSPACE_ALIGN, for one run at a time; NULL if
      * fxa_plan_workspace is 0 */
     void *workspace;
     size_t workspace_size;    /* bytes, at least fxa_plan_workspace */
     void *stream;             /* devices: CUstream or cudaStream_t on which the run starts; NULL = default */
-    fxa_progress_fn progress; /* NULL = none. Called after each tile or row on the host, at the end on devices */
+    fxa_progress_fn progress; /* called after each tile or row on the host, at the end on devices; NULL = none */
     void *progress_user;      /* first argument of progress */
-    void *parallel_user;      /* first argument of the context's parallel loop; NULL = parallel_user there */
+    void *parallel_user;      /* first argument of the parallel loop; NULL = fxa_context_config.parallel_user */
 } fxa_args;
 #define FXA_WORKSPACE_ALIGN 64
 #ifdef __cplusplus
@@ -170,8 +172,8 @@ inline fxa_args fxa_args_init() {
 
 /* ---- Plans ------------------------------------------------------------------------------------------------------ */
 
-/* Returns the plan of a problem, from the cache or compiled. Fails with E_PROBLEM for a contradiction in the problem,
- * E_UNSUPPORTED with the reasons of all engines (or that of problem->engine) if none supports it. */
+/* Returns the plan of a problem, from the cache or compiled. Fails with E_PROBLEM for a contradiction in the problem.
+ * Fails with E_UNSUPPORTED if no engine (or not problem->engine) supports the problem; the message has the reasons. */
 FXA_API FXA_CHECKED fxa_status fxa_plan_create(fxa_context *ctx, const fxa_problem *problem, fxa_plan **out,
                                                fxa_error *err);
 /* Adds a reference. NULL is accepted. */
@@ -181,11 +183,11 @@ FXA_API void fxa_plan_destroy(fxa_plan *plan);
 
 /* Returns the name of the plan's engine. A static string. */
 FXA_API const char *fxa_plan_engine(const fxa_plan *plan);
-/* Returns how the engine runs the plan, for reports: "avx512, 2 threads"; "" if there is nothing to report. Lives as
- * long as the plan. */
+/* Returns how the engine runs the plan, such as "avx512, 2 threads"; "" if there is nothing to report. The string lives
+ * as long as the plan. */
 FXA_API const char *fxa_plan_description(const fxa_plan *plan);
-/* Writes the score program as the engine compiled it, in lines for people: the row bytecode of cpu; "" for engines
- * without such a view. The wording may change in any version. Two-call. */
+/* Writes the score program as the engine compiled it, as readable text: the cpu engine writes its row bytecode. Engines
+ * without such a text write "". The text may change in any version. With out NULL the call only sets *needed. */
 FXA_API FXA_CHECKED fxa_status fxa_plan_dump(const fxa_plan *plan, char *out, size_t capacity, size_t *needed,
                                              fxa_error *err);
 /* Returns the bytes of workspace that a run needs; may be 0. */
@@ -194,14 +196,14 @@ FXA_API size_t fxa_plan_workspace(const fxa_plan *plan);
 FXA_API int fxa_plan_is_deterministic(const fxa_plan *plan);
 /* Writes the 128-bit key of problem and engine: plans with equal keys compute the same. */
 FXA_API void fxa_plan_key(const fxa_plan *plan, uint8_t key[16]);
-/* Writes the problem with all defaults resolved and strides explicit. Its pointers refer to the plan.
+/* Writes the problem with all defaults resolved and strides explicit. Pointers in *out refer to memory of the plan.
  * At most out->struct_size bytes are written, so *out should start from FXA_PROBLEM_INIT; struct_size 0 = all bytes of
  * this library's struct. */
 FXA_API void fxa_plan_problem(const fxa_plan *plan, fxa_problem *out);
 
 /* Checks the arguments, then runs; outputs are untouched if a check fails. Allocates nothing and does not wait for
- * other runs: any number of threads may run one plan, each with its own workspace. On a device it starts the work on
- * args->stream and returns; the work uses tensors and workspace until the stream has completed it.
+ * other runs: any number of threads may run one plan, each with its own workspace. On a device the call starts the work
+ * on args->stream and returns; tensors and workspace are in use until the stream has completed the work.
  * Fails with E_ARGUMENT, E_BINDING (pointers, params, lengths), E_WORKSPACE or E_ENGINE. */
 FXA_API FXA_CHECKED fxa_status fxa_plan_run(const fxa_plan *plan, const fxa_args *args, fxa_error *err);
 
@@ -213,55 +215,56 @@ FXA_API FXA_CHECKED fxa_status fxa_attention(fxa_context *ctx, const fxa_problem
 
 /* ---- Bounds of captured tensors --------------------------------------------------------------------------------- */
 
-/* Indices that leave one axis of a captured tensor in a run. */
+/* Indices out of range for one axis of a captured tensor. */
 typedef struct fxa_bounds_report {
     int32_t tensor; /* number of the tensor in its program */
     int32_t bprop;  /* 1 = a tensor of bprop, 0 = of program */
     int32_t axis;   /* dimension of the tensor */
     int32_t exact;  /* 1 = all pairs were evaluated; 0 = `pairs` is estimated from a random sample */
     int64_t size;   /* elements along the axis */
-    int32_t lo;     /* smallest index outside */
-    int32_t hi;     /* largest index outside */
-    uint64_t pairs; /* pairs whose result uses a load with such an index */
-    uint64_t of;    /* all pairs of the problem */
-    int64_t b;      /* batch entry of one such pair, local index */
-    int64_t h;      /* query head of that pair, local index */
-    int64_t q;      /* row of that pair, local index */
-    int64_t k;      /* key of that pair, local index */
+    int32_t lo;     /* smallest index out of range */
+    int32_t hi;     /* largest index out of range */
+    uint64_t pairs; /* number of pairs whose result uses an element out of range */
+    uint64_t of;    /* number of all pairs of the problem */
+    int64_t b;      /* example pair with an index out of range: local index of its batch entry */
+    int64_t h;      /* example pair: local index of its query head */
+    int64_t q;      /* example pair: local index of its row */
+    int64_t k;      /* example pair: local index of its key */
 } fxa_bounds_report;
 
-/* Finds the indices for which FXA_BOUNDS_CHECK would fail a run with `args`. Index tables, params and tensors of args
- * must be given; without Q or K scores count as 0. Writes at most *count reports in the order of tensor and axis, and
- * sets *count to their total number. Takes at most a few seconds: all pairs are evaluated if pairs times operations of
- * the program are about 67 million or fewer, else a random sample. Nothing is run. */
+/* Finds the indices out of range with which a run with `args` would fail under FXA_BOUNDS_CHECK. args must have the
+ * index tables, params and tensors; without Q or K scores count as 0. Writes at most *count reports, ordered by tensor
+ * and axis, and sets *count to the number of all reports. Takes at most a few seconds: all pairs are evaluated if
+ * (pairs) * (operations of the program) is at most about 30 million, else a random sample of pairs. No plan is run. */
 FXA_API FXA_CHECKED fxa_status fxa_bounds_check(fxa_context *ctx, const fxa_problem *problem, const fxa_args *args,
                                                 fxa_bounds_report *reports, size_t *count, fxa_error *err);
 
 /* ---- Saving ----------------------------------------------------------------------------------------------------- */
 
-/* Writes a plan as bytes (docs/plan-bytes.md), with compiled code if its engine saves code. Two-call. */
+/* Writes a plan as bytes (docs/plan-bytes.md), with compiled code if its engine saves code. With out NULL it only sets
+ * *needed. */
 FXA_API FXA_CHECKED fxa_status fxa_plan_save(const fxa_plan *plan, void *out, size_t capacity, size_t *needed,
                                              fxa_error *err);
 /* Makes a plan from bytes that fxa_plan_save wrote with the same engine, engine version, and instruction set or device.
  * All bytes are verified except compiled code of devices, so load plans of devices only from a trusted source. Fails
- * with E_BYTES for damaged bytes, E_VERSION if they do not fit this library or machine. */
+ * with E_BYTES for damaged bytes, E_VERSION for bytes that do not fit this library or machine. */
 FXA_API FXA_CHECKED fxa_status fxa_plan_load(fxa_context *ctx, const void *bytes, size_t size, fxa_plan **out,
                                              fxa_error *err);
 /* Flags of fxa_plan_load_flags.
- * REBUILD: compiles the problem for this machine if the bytes do not fit it. Results may then differ in the last bits,
- *     and the key differs. */
+ * REBUILD: compiles the problem for this machine if the bytes were saved for a different one. Results may then differ
+ *     in the last bits, and the plan has a different key. */
 enum { FXA_LOAD_REBUILD = 1 << 0 };
 /* Like fxa_plan_load, with flags: FXA_LOAD_REBUILD or 0. */
 FXA_API FXA_CHECKED fxa_status fxa_plan_load_flags(fxa_context *ctx, const void *bytes, size_t size, uint32_t flags,
                                                    fxa_plan **out, fxa_error *err);
 
-/* Writes a problem as bytes, with its programs and captures but without `target`, for compilers that store it in what
- * they compile. Two-call. */
+/* Writes a problem as bytes, with its programs and captures but without `target`. A machine learning compiler can store
+ * the bytes in its output and create the plan from them. With out NULL it only sets *needed. */
 FXA_API FXA_CHECKED fxa_status fxa_problem_save(fxa_context *ctx, const fxa_problem *problem, void *out,
                                                 size_t capacity, size_t *needed, fxa_error *err);
-/* Returns the plan of a problem in bytes of fxa_problem_save, from the cache or compiled. ordinal: device of the plan;
- * -1 = that of the problem. The bytes may come from an untrusted source: fails with E_BYTES for damaged bytes,
- * E_VERSION for another version. */
+/* Returns the plan, from the cache or compiled, of a problem that fxa_problem_save wrote. ordinal: number of the
+ * device; -1 = the number in the saved problem. The bytes may come from an untrusted source: fails with E_BYTES for
+ * damaged bytes, E_VERSION for bytes of another version. */
 FXA_API FXA_CHECKED fxa_status fxa_plan_create_from_problem(fxa_context *ctx, const void *bytes, size_t size,
                                                             int32_t ordinal, fxa_plan **out, fxa_error *err);
 
@@ -279,8 +282,8 @@ typedef struct fxa_merge_args {
     fxa_operand o_b;        /* [b, h, s, d], dtype required */
     fxa_operand lse_a;      /* [b, h, s], f32 or f64 */
     fxa_operand lse_b;      /* [b, h, s], f32 or f64 */
-    void *o_a_data;         /* O of a; replaced by the merged O */
-    void *lse_a_data;       /* LSE of a; replaced by the merged LSE */
+    void *o_a_data;         /* O of result a; overwritten by the merged O */
+    void *lse_a_data;       /* LSE of result a; overwritten by the merged LSE */
     const void *o_b_data;   /* O of b */
     const void *lse_b_data; /* LSE of b */
     fxa_context *ctx;       /* devices: context whose engines merge; NULL on the host */
@@ -289,10 +292,10 @@ typedef struct fxa_merge_args {
     void *stream;           /* devices: CUstream or cudaStream_t */
 } fxa_merge_args;
 #define FXA_MERGE_ARGS_INIT FXA_SIZED(fxa_merge_args)
-/* Merges two partial results into a, with weights exp(LSE_a) and exp(LSE_b). A row that attends to nothing (LSE -inf)
- * has weight 0; if a row attends to nothing in both, the result is O = 0 and LSE = -inf. On a device the merge starts
- * on args->stream and the call returns. If no engine of the device has a merge kernel, the data is merged on the host
- * and the call waits. */
+/* Merges partial results a and b, with weights exp(LSE_a) and exp(LSE_b), and overwrites a. A row that attends to
+ * nothing (LSE -inf) has weight 0; if it attends to nothing in a and in b, the result is O = 0 and LSE = -inf. On a
+ * device the call starts the merge on args->stream and returns. If no engine of the device has a merge kernel, the data
+ * is merged on the host and the call waits. */
 FXA_API FXA_CHECKED fxa_status fxa_merge(const fxa_merge_args *args, fxa_error *err);
 
 /* ---- Plan cache ------------------------------------------------------------------------------------------------- */
@@ -305,11 +308,11 @@ typedef struct fxa_cache_stats {
     uint64_t evictions;   /* plans evicted */
     uint64_t runs;        /* runs of all plans of the context */
     uint64_t queries;     /* support queries, one per engine */
-    uint64_t query_hits;  /* support queries answered by the cache */
+    uint64_t query_hits;  /* support queries whose result was in the support cache */
     uint64_t plans;       /* plans in the cache at present */
-    uint64_t bytes;       /* bytes of those plans */
-    uint64_t max_plans;   /* capacity in plans */
-    uint64_t max_bytes;   /* capacity in bytes */
+    uint64_t bytes;       /* size in bytes of the plans in the cache */
+    uint64_t max_plans;   /* capacity of the cache in plans */
+    uint64_t max_bytes;   /* capacity of the cache in bytes */
     uint64_t disk_hits;   /* code loaded from cache_dir */
     uint64_t disk_misses; /* code not found in cache_dir */
     uint64_t disk_writes; /* code written to cache_dir */
@@ -317,9 +320,10 @@ typedef struct fxa_cache_stats {
 } fxa_cache_stats;
 /* Writes the counters of a context; all 0 for NULL. */
 FXA_API void fxa_cache_get_stats(fxa_context *ctx, fxa_cache_stats *out);
-/* Sets the capacity of the plan cache and evicts at once; 0 disables the cache. Plans in use stay valid. */
+/* Sets the capacity of the plan cache and evicts plans above it at once; 0 disables the cache. Plans in use stay
+ * valid. */
 FXA_API void fxa_cache_limit(fxa_context *ctx, uint64_t max_plans, uint64_t max_bytes);
-/* Empties the plan cache, not cache_dir. Plans in use stay valid. */
+/* Empties the plan cache in memory; files in cache_dir stay. Plans in use stay valid. */
 FXA_API void fxa_cache_clear(fxa_context *ctx);
 
 #ifdef __cplusplus

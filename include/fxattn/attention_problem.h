@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * Attention problems: shapes, layouts, features and device of one pass, everything but the data. Also what can be found
- * out about a problem before it runs: engines that support it, devices, tiles that its mask leaves empty. Part of
- * <fxattn/fxattn.h>, which is the file to include and lists the rules that hold for all functions.
+ * Attention problems: shapes, layouts, features and device of one pass, without data. Also queries about problems:
+ * engines that support a problem, devices, tiles that a mask leaves empty. Part of <fxattn/fxattn.h>, which is the file
+ * to include and lists the rules that hold for all functions.
  *
  * Sizes in comments: B batch entries, Hq query heads, Hkv key/value heads, Sq queries, Sk keys, D head dim of Q and K,
  * Dv head dim of V and O. Query head h reads key/value head h / (Hq / Hkv).
@@ -40,21 +40,21 @@ typedef enum fxa_layout {
 
 /* Storage of Q, K, V, O, LSE or one of their gradients. */
 typedef struct fxa_operand {
-    uint32_t dtype;  /* fxa_dtype; 0 = the default named at the member of fxa_problem */
+    uint32_t dtype;  /* fxa_dtype; 0 = the default dtype that fxa_problem states for this operand */
     uint32_t layout; /* fxa_layout */
     /* STRIDED: strides of (b, h, s, d) in elements; must be 0 for other layouts. Strides of inputs may be 0 (broadcast)
      * or negative; strides of outputs must give each element its own address. */
     int64_t stride[4];
 } fxa_operand;
 
-/* Storage of a captured tensor. The program declares its dtype and rank; fxa_args has its data pointer. */
+/* Storage of a captured tensor. The program declares the tensor's dtype and rank; fxa_args has its data pointer. */
 typedef struct fxa_capture {
     int64_t size[FXA_MAX_RANK];        /* [rank] elements along each dimension */
     int64_t stride[FXA_MAX_RANK];      /* [rank] in elements, if strided; else 0 */
     int64_t grad_stride[FXA_MAX_RANK]; /* [rank] strides of the gradient in elements, if grad_strided; else 0 */
     uint32_t strided;                  /* 1 = stride is used; 0 = contiguous, row-major */
     uint32_t grad;                     /* backward: 1 = compute the gradient of this float tensor */
-    uint32_t grad_dtype;               /* fxa_dtype of the gradient; 0 = that of the tensor */
+    uint32_t grad_dtype;               /* fxa_dtype of the gradient; 0 = the dtype of the tensor */
     uint32_t grad_strided;             /* 1 = grad_stride is used; 0 = contiguous, row-major */
     uint64_t reserved[2];              /* 0 */
 } fxa_capture;
@@ -62,7 +62,7 @@ typedef struct fxa_capture {
 /* ---- Coordinates ------------------------------------------------------------------------------------------------ */
 
 /* Index maps translate local indices of this problem into the coordinates that score program, built-in masks and
- * dropout see, for problems that are a part (shard, chunk, ring step) of a larger one:
+ * dropout read. A problem that is a part (shard, chunk, ring step) of a larger problem needs them:
  *
  *     local index i    0   1   2   3   4   5      SEGMENTS with {begin 0, base 0, step 1}
  *     coordinate q     0   1   2   9  10  11                and {begin 3, base 9, step 1}
@@ -71,7 +71,7 @@ typedef struct fxa_capture {
 typedef enum fxa_map_kind {
     FXA_MAP_AFFINE = 0,   /* base + step * i */
     FXA_MAP_SEGMENTS = 1, /* base + step * (i - begin) of the last segment with begin <= i */
-    FXA_MAP_TABLE = 2,    /* table[i]: int32 array FXA_SLOT_MAP_x of the run */
+    FXA_MAP_TABLE = 2,    /* table[i] of an int32 array, given to the run as FXA_SLOT_MAP_x */
     FXA_MAP_FORCE_INT32 = 0x7fffffff
 } fxa_map_kind;
 #define FXA_MAX_SEGMENTS 16
@@ -83,7 +83,7 @@ typedef struct fxa_segment {
 /* Index map of one coordinate. All zeroes = the identity. */
 typedef struct fxa_index_map {
     uint32_t kind;                         /* fxa_map_kind */
-    uint32_t has_offset;                   /* 1 = int32 FXA_SLOT_OFFSET_x of the run is added to each coordinate */
+    uint32_t has_offset;                   /* 1 = the run adds the int32 at FXA_SLOT_OFFSET_x to each coordinate */
     int64_t base;                          /* AFFINE: coordinate of local index 0 */
     int64_t step;                          /* AFFINE: distance of consecutive coordinates; 0 = 1 */
     uint32_t n_segments;                   /* SEGMENTS: 1 to FXA_MAX_SEGMENTS */
@@ -93,12 +93,13 @@ typedef struct fxa_index_map {
 
 /* Coordinate q of row i of batch entry b, where i counts from 0 in each sequence:
  *
- *     FXA_Q_START                                       map_q(i) + OFFSET_Q + Q_START[b]
- *     FXA_BOTTOM_RIGHT without FXA_CAUSAL, FXA_WINDOW   map_q(i) + OFFSET_Q + k_len - q_len
- *     else                                              map_q(i) + OFFSET_Q
+ *     FXA_Q_START                                            map_q(i) + OFFSET_Q + Q_START[b]
+ *     FXA_BOTTOM_RIGHT with neither FXA_CAUSAL, FXA_WINDOW   map_q(i) + OFFSET_Q + k_len - q_len
+ *     else                                                   map_q(i) + OFFSET_Q
  *
- * q_len and k_len are the lengths that the program reads; OFFSET_Q is 0 unless map_q.has_offset. A row therefore has
- * the same q, and the same dropout, in a pass over the whole sequence, in a chunk of it, and in a decoding step. */
+ * q_len and k_len are the lengths that the program reads; OFFSET_Q is 0 unless map_q.has_offset is set. With suitable
+ * maps and offsets a row has the same q, and thus the same dropout, in a pass over the entire sequence, in a pass over
+ * a chunk of the sequence, and in a decoding step. */
 
 /* ---- Flags ------------------------------------------------------------------------------------------------------ */
 
@@ -107,18 +108,19 @@ typedef struct fxa_index_map {
  * Built-in masks, combined with the mask of the program
  * CAUSAL: k <= q
  * WINDOW: q - window_left <= k <= q + window_right
- * BOTTOM_RIGHT: CAUSAL and WINDOW use q + k_len - q_len in place of q, which aligns them to the last row and the last
- *     key; the program's q is unchanged. Without CAUSAL and WINDOW: q itself is shifted, for program and dropout.
+ * BOTTOM_RIGHT: CAUSAL and WINDOW use q + k_len - q_len in place of q, which aligns the masks to the last row and the
+ *     last key; the program's q is unchanged. Without CAUSAL and WINDOW: q itself is shifted, for program and dropout.
  *
  * Sequences
- * PADDING: batch entries have lengths, FXA_SLOT_Q_LENGTHS or FXA_SLOT_K_LENGTHS or both. Rows and keys past them are
- *     not computed. With VARLEN: lengths within the packed sequences; elements past them are neither read nor written.
+ * PADDING: batch entries have lengths, FXA_SLOT_Q_LENGTHS or FXA_SLOT_K_LENGTHS or both. Rows and keys past the length
+ *     are not computed. With VARLEN: lengths within the packed sequences; elements past the length are neither read nor
+ *     written.
  * VARLEN: packed sequences. FXA_SLOT_CU_Q and FXA_SLOT_CU_K hold B + 1 offsets each, total_q and total_k are the packed
  *     sizes, sq and sk the maximum lengths. Layouts: see fxa_layout. Batch strides are not used.
  * PAGED: K and V are pools of pages, [n_pages, Hkv, page_size, D] in place of [B, Hkv, Sk, D], in any layout.
  *     FXA_SLOT_PAGES, int32 [B, ceil(sk / page_size)], holds the page numbers of each batch entry. Lengths come from
- *     PADDING. With VARLEN only the rows are packed, for chunked prefill and decoding in one call: CU_K and total_k are
- *     not used.
+ *     PADDING. With VARLEN, which allows chunked prefill and decoding in one call, only the rows are packed: CU_K and
+ *     total_k are not used.
  * Q_START: FXA_SLOT_Q_START is added to q, for program, built-in masks and dropout. Excludes BOTTOM_RIGHT.
  *
  * Softmax
@@ -129,23 +131,23 @@ typedef struct fxa_index_map {
  * Results
  * RETURN_LSE: forward writes FXA_SLOT_LSE. Backward always reads LSE and O.
  * RETURN_ROW_MAX: forward writes FXA_SLOT_ROW_MAX, the maximum of the new scores of each row
- * READ_DLSE: backward reads FXA_SLOT_DLSE, the gradient by LSE
+ * READ_DLSE: backward reads FXA_SLOT_DLSE, the gradient of the loss with respect to LSE
  * GRAD_Q, GRAD_K, GRAD_V, GRAD_SINKS: backward writes FXA_SLOT_DQ, DK, DV, DSINKS
- * ACCUMULATE_O: forward merges its O and LSE into those in memory, as fxa_merge does
- * ACCUMULATE_DQ and the like: backward adds to the gradient in memory instead of overwriting it
+ * ACCUMULATE_O: forward merges its O and LSE into the O and LSE in memory, as fxa_merge does
+ * Other ACCUMULATE flags: backward adds to the gradient in memory instead of overwriting the gradient
  *
  * Runs
- * BOUNDS_CHECK: a run in which an index leaves its captured tensor fails with E_BINDING (tensor, axis, index, size,
- *     pair) before it writes anything; without this flag such a load reads 0. docs/program.md defines which loads
- *     count.
- *     The check costs nothing if sizes, masks and conditions prove that all indices are in bounds, little if the
- *     contents of index tensors prove it, else as much as evaluating every pair. Host only.
+ * BOUNDS_CHECK: a run in which an index is out of range for its captured tensor fails with E_BINDING before anything is
+ *     written; the message names tensor, axis, index, size and pair. Without this flag a load out of range reads 0.
+ *     docs/program.md defines which loads count.
+ *     The check costs nothing if sizes, masks and conditions prove that all indices are in range, little if the
+ *     contents of index tensors prove the same, else as much as evaluating every pair. Host only.
  * DETERMINISTIC: every run gives the same bits. Engines that sum in varying order report the problem as unsupported.
- * GRAPH_CAPTURE: runs can be captured into CUDA graphs: they neither wait for the device nor read its memory on the
- *     host. Devices only.
- * SCALED: f8 operands have scales, one f32 each in the memory of the problem's device. An input is its element times
- *     FXA_SLOT_DESCALE_x; an output is stored as result * FXA_SLOT_SCALE_x, and FXA_SLOT_AMAX_x receives max |result|.
- *     A NULL scale is 1, a NULL amax is not written. docs/numerics.md explains the scale of dS.
+ * GRAPH_CAPTURE: runs can be captured into CUDA graphs: a run neither waits for the device nor reads device memory on
+ *     the host. Devices only.
+ * SCALED: f8 operands have scales, one f32 each in the memory of the problem's device. The value of an input is its
+ *     stored element times FXA_SLOT_DESCALE_x. An output is stored as result * FXA_SLOT_SCALE_x, and FXA_SLOT_AMAX_x
+ *     receives max |result|. A NULL scale is 1, a NULL amax is not written. docs/numerics.md explains the scale of dS.
  * SCALARS_IN_MEMORY: runs read scale, seed and params from FXA_SLOT_SCALE, SEED and PARAMS in the memory of the
  *     problem's device instead of fxa_args, so that the device can compute them and graph replays can change them */
 #define FXA_FLAG_MAP(X)                                                                                                \
@@ -187,7 +189,7 @@ enum {
     FXA_FLAG_COUNT = 29
 };
 /* clang-format on */
-/* Returns the text of one flag, "bottom-right" for FXA_BOTTOM_RIGHT; NULL for other values. A static string. */
+/* Returns the name of one flag as a static string: "bottom-right" for FXA_BOTTOM_RIGHT. NULL for other values. */
 FXA_API const char *fxa_flag_name(uint32_t flag);
 
 /* ---- Problems --------------------------------------------------------------------------------------------------- */
@@ -205,14 +207,15 @@ typedef enum fxa_device {
     FXA_DEVICE_FORCE_INT32 = 0x7fffffff
 } fxa_device;
 /* clang-format on */
-/* Returns the text of a device, "host" or "cuda"; NULL for other values. A static string. */
+/* Returns the name of a device as a static string: "host" or "cuda". NULL for other values. */
 FXA_API const char *fxa_device_name(fxa_device device);
 
 #define FXA_MAX_D 512       /* maximum head dim */
-enum { FXA_D_V_ZERO = -1 }; /* d_v for a V with head dim 0; d_v = 0 means d_qk */
+enum { FXA_D_V_ZERO = -1 }; /* value of fxa_problem.d_v for head dim 0, because d_v = 0 means d_qk */
 
-/* Description of one pass. Start from FXA_PROBLEM_INIT, set b, hq, sq, sk, d_qk and what differs from the defaults.
- * Members that belong to a flag are ignored without it, unless their comment says otherwise. */
+/* Description of one pass. Start from FXA_PROBLEM_INIT, then set b, hq, sq, sk, d_qk and every member that differs from
+ * its default. A member whose comment begins with a flag is ignored without that flag, unless the comment says
+ * otherwise. */
 typedef struct fxa_problem {
     uint32_t struct_size; /* sizeof(fxa_problem) */
     uint32_t pass;        /* fxa_pass */
@@ -233,26 +236,26 @@ typedef struct fxa_problem {
     int64_t total_k; /* VARLEN: rows of the packed K and V */
     int64_t n_pages; /* PAGED: pages of the pool */
 
-    /* dtypes of q, k, v: either all f64, or any of f32, f16, bf16, e4m3, e5m2 each. Arithmetic is in f64 in the first
-     * case, else in f32. */
+    /* The dtypes of q, k and v are either all f64, with arithmetic in f64, or each one of f32, f16, bf16, e4m3 and
+     * e5m2, with arithmetic in f32. */
     fxa_operand q;       /* [B, Hq, Sq, D]; default dtype f32 */
-    fxa_operand k;       /* [B, Hkv, Sk, D]; default dtype that of q */
-    fxa_operand v;       /* [B, Hkv, Sk, Dv]; default dtype that of q */
-    fxa_operand o;       /* [B, Hq, Sq, Dv]; default dtype that of q */
-    fxa_operand dout;    /* gradient by O, as o; default dtype that of q */
-    fxa_operand dq;      /* gradient of Q, as q; default dtype that of q */
-    fxa_operand dk;      /* gradient of K, as k; default dtype that of k */
-    fxa_operand dv;      /* gradient of V, as v; default dtype that of v */
+    fxa_operand k;       /* [B, Hkv, Sk, D]; default dtype as q */
+    fxa_operand v;       /* [B, Hkv, Sk, Dv]; default dtype as q */
+    fxa_operand o;       /* [B, Hq, Sq, Dv]; default dtype as q */
+    fxa_operand dout;    /* dO, gradient of O [B, Hq, Sq, Dv]; default dtype as q */
+    fxa_operand dq;      /* gradient of Q [B, Hq, Sq, D]; default dtype as q */
+    fxa_operand dk;      /* gradient of K [B, Hkv, Sk, D]; default dtype as k */
+    fxa_operand dv;      /* gradient of V [B, Hkv, Sk, Dv]; default dtype as v */
     fxa_operand lse;     /* [B, Hq, Sq]; default dtype f64 if q is f64, else f32; may be f64 in any case */
     fxa_operand row_max; /* [B, Hq, Sq]; dtype f64 if q is f64, else f32 */
     fxa_operand dlse;    /* [B, Hq, Sq]; dtype f64 if q is f64, else f32 */
-    fxa_operand sinks;   /* [Hq], any float dtype, default that of lse; contiguous, or STRIDED with stride[1] */
-    fxa_operand dsinks;  /* [Hq], as sinks */
+    fxa_operand sinks;   /* [Hq], contiguous, or STRIDED with stride[1]; default dtype f64 if q is f64, else f32 */
+    fxa_operand dsinks;  /* gradient of sinks [Hq]; layout and default dtype as for sinks */
 
-    const fxa_capture *captures;       /* [n_captures] one per tensor of program, in its order */
-    size_t n_captures;                 /* tensors of program */
-    const fxa_capture *bprop_captures; /* [n_bprop_captures] one per tensor of bprop, without gradients */
-    size_t n_bprop_captures;           /* tensors of bprop */
+    const fxa_capture *captures;       /* [n_captures] storage of each tensor of program, by tensor number */
+    size_t n_captures;                 /* number of tensors of program */
+    const fxa_capture *bprop_captures; /* [n_bprop_captures] storage of each tensor of bprop; grad must be 0 */
+    size_t n_bprop_captures;           /* number of tensors of bprop */
     uint64_t param_grads;              /* backward: bit i = compute the gradient of float param i of program */
 
     int64_t window_left;  /* WINDOW: keys before q; negative or 2^31 - 1 = unbounded */
@@ -271,19 +274,19 @@ typedef struct fxa_problem {
 
     uint32_t device; /* fxa_device: memory of all pointers of a run; only engines of this device are considered */
     int32_t ordinal; /* number of the device, from 0; 0 on the host */
-    /* Description of a device that need not be present (fxa_device_description). The plan can be saved here, and loaded
-     * and run on a machine with such a device. NULL = device `ordinal` of this machine. Not on the host. */
+    /* Description of a device that need not be present (fxa_device_description). A plan for it can be saved here, and
+     * loaded and run on a machine with such a device. NULL = device `ordinal` of this machine. NULL for the host. */
     const char *target;
     /* Every tensor pointer is a multiple of this power of two, at most 4096; 0 = of the element size only. Use 16 on
-     * GPUs: below that cudnn is unsupported and cuda uses slower kernels. */
+     * GPUs: with less, the cudnn engine refuses the problem and the cuda engine uses slower kernels. */
     uint32_t alignment;
     uint32_t reserved;      /* 0 */
     uint64_t max_workspace; /* maximum workspace of a run in bytes; engines that need more are unsupported; 0 = any */
 } fxa_problem;
 #define FXA_PROBLEM_INIT FXA_SIZED(fxa_problem)
 
-/* Makes the program that a problem runs: problem->program with the built-in masks of the flags added. q_row and k_row
- * are replaced by q and k if the problem does not shift q and k. */
+/* Makes the program that a problem runs: problem->program with the built-in masks of the flags added. If the problem
+ * does not shift q and k, the inputs q_row and k_row are replaced by q and k. */
 FXA_API FXA_CHECKED fxa_status fxa_problem_program(fxa_context *ctx, const fxa_problem *problem, fxa_program **out,
                                                    fxa_error *err);
 
@@ -297,12 +300,12 @@ typedef struct fxa_support {
     uint64_t workspace;    /* bytes of workspace of a run */
     char reason[240];      /* why it is unsupported, with names and values; "" if it is supported */
     int32_t tile_q;        /* rows of the tiles that are skipped where the mask is false; 0 = none, or unknown */
-    int32_t tile_k;        /* keys of those tiles; 0 = none, or unknown (cudnn) */
-    /* 1 = weights of exactly 0 are multiplied by V (backward: K, Q, dO), so NaN and infinity there reach the results;
+    int32_t tile_k;        /* keys of the tiles that are skipped; 0 = none, or unknown (cudnn) */
+    /* 1 = weights of exactly 0 are multiplied by V (backward: K, Q, dO), so NaN and infinity in V reach the results;
      * 0 = elements with weight 0 are ignored (docs/numerics.md) */
     int32_t multiplies_zeros;
     int32_t reserved_int; /* 0 */
-    /* Estimated duration of a run, from measurements on one device (docs/cuda.md). The choice of an engine uses it.
+    /* Estimated duration of a run, from measurements on one device (docs/cuda.md). It decides which engine is chosen.
      * 0 = no estimate. */
     double seconds;
     uint64_t reserved[2]; /* 0 */
@@ -311,18 +314,20 @@ typedef struct fxa_support {
 /* Queries all engines of this build, also if problem->engine names one. Engines of other devices report the problem as
  * unsupported. Writes at most *count reports in order of preference and sets *count to the number of engines; `reports`
  * may be NULL if *count is 0. Cheap: results are cached in the context. An engine whose compiler is missing supports
- * the problems for which a cache (the context's, or cache_dir) has code.
+ * only problems whose compiled code is in the plan cache or in cache_dir.
  * Fails with E_ARGUMENT for an unknown problem->engine, E_PROBLEM for a contradiction or an unreadable target. */
 FXA_API FXA_CHECKED fxa_status fxa_support_query(fxa_context *ctx, const fxa_problem *problem, fxa_support *reports,
                                                  size_t *count, fxa_error *err);
 
-/* Returns the name of engine number `index` of this build, in order of preference; NULL past the end. Static. */
+/* Returns the name of engine number `index` of this build, in order of preference; NULL past the end. The string is
+ * static. */
 FXA_API const char *fxa_engine_name(size_t index);
 /* Returns the fxa_device of engine number `index`; -1 past the end. */
 FXA_API int32_t fxa_engine_device(size_t index);
 
-/* Writes the description of a device as text: the properties that compiled code depends on. Used as `target` of
- * problems on machines without the device. The device is not opened. Two-call.
+/* Writes the description of a device as text: the properties that compiled code depends on. Problems on machines
+ * without the device use the text as fxa_problem.target. The device is not opened. With out NULL the call only sets
+ * *needed.
  * Fails with E_UNAVAILABLE if there is no driver or no such device, E_UNSUPPORTED if this build has no engine whose
  * devices have descriptions. */
 FXA_API FXA_CHECKED fxa_status fxa_device_description(fxa_context *ctx, fxa_device device, int32_t ordinal, char *out,
@@ -340,7 +345,7 @@ typedef enum fxa_tile_class {
 
 /* Bounds of the elements of a captured int tensor, for the analysis of masks that read it. */
 typedef struct fxa_tensor_range {
-    int32_t known;         /* 1 = all elements, i64 ones saturated to 32 bits, are in lo..hi */
+    int32_t known;         /* 1 = all elements are in lo..hi, after i64 elements are saturated to 32 bits */
     int32_t nondecreasing; /* 1 = rank 1, and no element is less than the one before it */
     int32_t lo;            /* smallest element */
     int32_t hi;            /* largest element */
@@ -353,19 +358,19 @@ typedef struct fxa_tile_bounds {
     int32_t hi[FXA_INPUT_COUNT]; /* [fxa_input] maximum of the input; SCORE and DSCORE are not read */
 } fxa_tile_bounds;
 /* Returns the class of the tile by interval analysis of the mask. EMPTY and FULL are proven; MIXED includes tiles for
- * which the analysis is too weak. params, tensors: one element per param and tensor of the program; NULL = their values
- * are unknown. */
+ * which the analysis is too weak. params, tensors: one element per param and tensor of the program; NULL = unknown
+ * values. */
 FXA_API fxa_tile_class fxa_program_classify(const fxa_program *program, const fxa_tile_bounds *box,
                                             const double *params, const fxa_tensor_range *tensors);
 
-/* Returns range and order of an int or bool tensor of rank 1, reading it once; `known` is 0 for other tensors. The
- * result refers to *view. */
+/* Reads an int or bool tensor of rank 1 and returns its range and order; `known` is 0 for other tensors. The result has
+ * a pointer to *view. */
 FXA_API fxa_tensor_range fxa_tensor_scan(const fxa_view *view);
 
 typedef struct fxa_tile_counts {
-    uint64_t empty;   /* tiles where the mask is false */
-    uint64_t mixed;   /* tiles where it is neither true nor false everywhere, as far as known */
-    uint64_t full;    /* tiles where the mask is true */
+    uint64_t empty;   /* tiles where the mask is false for all pairs */
+    uint64_t mixed;   /* tiles where the mask is neither proven false nor proven true for all pairs */
+    uint64_t full;    /* tiles where the mask is true for all pairs */
     uint64_t unknown; /* tiles that were not classified; 0 = the other counts are complete */
 } fxa_tile_counts;
 
@@ -374,7 +379,7 @@ typedef struct fxa_tile_counts {
  * A MIXED tile of at most 1,024 pairs is evaluated pair by pair if params and the views of all tensors are given and
  * no length or coordinate is an argument of the run.
  * The time grows with the length of the boundary between classes, not with the number of tiles. A count stops after a
- * few seconds at the latest, always at the same tile; the remaining tiles are `unknown`. Memory is constant. */
+ * fixed amount of work, a few seconds at most; the remaining tiles are `unknown`. Memory is constant. */
 FXA_API FXA_CHECKED fxa_status fxa_tiles_count(fxa_context *ctx, const fxa_problem *problem, int64_t b, int64_t h,
                                                int64_t tile_q, int64_t tile_k, const double *params,
                                                const fxa_tensor_range *tensors, fxa_tile_counts *out, fxa_error *err);

@@ -9,7 +9,7 @@
 #include <stddef.h>
 #include <stdint.h>
 
-/* FXA_API marks exported functions. The build of the static library defines it as nothing, which hides them.
+/* FXA_API marks exported functions. The build of the static library defines FXA_API as nothing, which hides them.
  * FXA_CHECKED makes the compiler warn about an ignored result. */
 #if defined(__GNUC__)
 #ifndef FXA_API
@@ -26,11 +26,11 @@
  * Structs that a caller fills start with struct_size, which their _INIT macro sets. New versions only append fields.
  * - A shorter struct comes from a caller built with an older header: the missing fields have their defaults.
  * - A longer struct comes from a caller built with a newer header: bytes past the fields of this library are not read.
- *   A new field that must not be ignored comes with a new flag, or a new value of a reserved field, and an older
- *   library refuses those.
+ *   A new field that must not be ignored comes with a new flag, or a new value of a reserved field. An older library
+ *   refuses unknown flags and values.
  * - A struct_size above FXA_MAX_STRUCT means that the struct was not initialised: E_STRUCT.
- * Structs without struct_size are results or elements of arrays, and their size is fixed for good: new fields replace
- * reserved ones, which are 0 in results and which callers leave 0. */
+ * Structs without struct_size are results or elements of arrays, and their size never changes: new fields replace
+ * reserved fields, which are 0 in results and which callers leave 0. */
 #define FXA_MAX_STRUCT 16384u
 
 /* Initialiser used by the _INIT macros: all zeroes, struct_size = sizeof(type). */
@@ -58,7 +58,7 @@ extern "C" {
 /* clang-format on */
 #define FXA_VERSION_STRING "0.1.0"
 
-/* Returns the version of the loaded library, "0.1.0"; FXA_VERSION_STRING is that of the header. A static string. */
+/* Returns the version of the loaded library as a static string. FXA_VERSION_STRING is the version of the header. */
 FXA_API const char *fxa_version(void);
 
 /* ---- Status and errors ----------------------------------------------------------------------------------------- */
@@ -97,20 +97,20 @@ typedef enum fxa_status {
 } fxa_status;
 /* clang-format on */
 
-/* Description of a failure: what is wrong, the value that was given, and what would be accepted. Plain data without
- * pointers: it can be copied and kept. A successful call sets all of it to 0. */
+/* Description of a failure: what is wrong, the value that was given, and what would be accepted. The struct has no
+ * pointers and can be copied. A successful call sets all members to 0. */
 typedef struct fxa_error {
-    fxa_status status; /* the same as the result of the call */
-    int32_t part;      /* index of the text with the error, when several were parsed; else 0 */
-    int32_t line;      /* line in that text, from 1; 0 = the error is not at a position in a text */
+    fxa_status status; /* status that the failed call returned */
+    int32_t part;      /* index of the text with the error, if several were parsed together; else 0 */
+    int32_t line;      /* line of the error in the parsed text, from 1; 0 = no position in a text */
     int32_t column;    /* column of the first wrong character, from 1, in Unicode code points */
-    int32_t length;    /* number of wrong code points from there, at least 1; 0 = no position */
-    char text[492];    /* message in one line, NUL-terminated; a longer one is cut and ends in "..." */
+    int32_t length;    /* number of wrong code points from `column`, at least 1; 0 = no position */
+    char text[492];    /* message in one line, NUL-terminated; a longer message is cut and ends in "..." */
 } fxa_error;
 
-/* Returns the name of a status, "FXA_E_PROGRAM"; "unknown status" for other values. A static string. */
+/* Returns the name of a status, such as "FXA_E_PROGRAM", as a static string; "unknown status" for other values. */
 FXA_API const char *fxa_status_name(fxa_status status);
-/* Returns the meaning of a status in one line; "unknown status" for other values. A static string. */
+/* Returns the meaning of a status in one line, as a static string; "unknown status" for other values. */
 FXA_API const char *fxa_status_text(fxa_status status);
 
 /* Writes an error as compilers do: "name:line:column: error: text", then the source line and a marker below it:
@@ -138,14 +138,14 @@ typedef struct fxa_plan fxa_plan;       /* compiled problem (attention_plan.h) *
  *     ptr, both sizes         resizes, contents kept up to the smaller size
  *
  * Returns memory aligned to `align`, a power of two. Returns NULL if no memory is available; `ptr` is then still valid.
- * It is called by any thread, in the default floating point state, which it must leave unchanged. The only functions of
- * this library that it may call are the _destroy ones. */
+ * Any thread may call the allocator, in the default floating point state, which the allocator must leave unchanged. Of
+ * this library's functions, an allocator may call only those that end in _destroy. */
 typedef void *(*fxa_alloc_fn)(void *user, void *ptr, size_t old_size, size_t new_size, size_t align);
 
 /* Parallel loop of the caller, for programs with a thread pool of their own. Must call task(arg, i) exactly once for
  * each i of 0..n-1, on any threads and in any order, sequentially too, and return after all calls have returned.
- * user: fxa_args.parallel_user, or fxa_context_config.parallel_user if the former is NULL.
- * fxa_plan_run calls it on its own thread, in the default floating point state, so concurrent runs call it
+ * user: fxa_args.parallel_user, or fxa_context_config.parallel_user if fxa_args.parallel_user is NULL.
+ * The thread that calls fxa_plan_run calls this function, in the default floating point state; concurrent runs call it
  * concurrently. A task needs 128 KB of stack; the floating point state of its thread does not matter. */
 typedef void (*fxa_parallel_fn)(void *user, int32_t n, void (*task)(void *arg, int32_t i), void *arg);
 
@@ -158,12 +158,13 @@ typedef struct fxa_context_config {
     void *alloc_user;         /* first argument of alloc */
     uint64_t cache_max_plans; /* capacity of the plan cache in plans; 0 = 256 */
     uint64_t cache_max_bytes; /* capacity of the plan cache in bytes; 0 = 256 MiB */
-    /* Threads of one run, the calling one included: 1 to FXA_MAX_THREADS; 1 = the library starts no thread;
-     * 0 = environment variable FXA_THREADS, else the CPUs available to this process. Results do not depend on it. */
+    /* Threads of one run, the calling thread included: 1 to FXA_MAX_THREADS; 1 = the library starts no thread;
+     * 0 = environment variable FXA_THREADS, else the number of CPUs available to this process. Results do not depend on
+     * the number of threads. */
     uint32_t threads;
     uint32_t reserved2;       /* 0 */
     fxa_parallel_fn parallel; /* parallel loop that replaces the library's threads, with n <= threads; NULL = none */
-    void *parallel_user;      /* first argument of parallel, unless fxa_args has another */
+    void *parallel_user;      /* first argument of parallel, unless fxa_args.parallel_user is set */
     /* Folder for compiled code, shared by processes (docs/gpu.md); "" = none; NULL = environment variable
      * FXA_CACHE_DIR, else none. */
     const char *cache_dir;
@@ -171,8 +172,8 @@ typedef struct fxa_context_config {
 } fxa_context_config;
 #define FXA_CONTEXT_CONFIG_INIT FXA_SIZED(fxa_context_config)
 
-/* Creates a context. config may be NULL: all defaults. The environment variables FXA_THREADS, FXA_ENGINE and
- * FXA_CACHE_DIR are read here, once. Fails with E_ARGUMENT for a value out of range, E_MEMORY or E_SYSTEM. */
+/* Creates a context. config NULL = all defaults. The environment variables FXA_THREADS, FXA_ENGINE and FXA_CACHE_DIR
+ * are read here and not again. Fails with E_ARGUMENT for a value out of range, E_MEMORY or E_SYSTEM. */
 FXA_API FXA_CHECKED fxa_status fxa_context_create(const fxa_context_config *config, fxa_context **out, fxa_error *err);
 /* Destroys a context, which no other thread may be using. Its programs and plans stay valid. NULL is accepted. */
 FXA_API void fxa_context_destroy(fxa_context *ctx);
@@ -184,7 +185,7 @@ FXA_API int32_t fxa_context_threads(const fxa_context *ctx);
 /* Types of values in score programs. */
 typedef enum fxa_type { FXA_FLOAT = 1, FXA_INT = 2, FXA_BOOL = 3, FXA_TYPE_FORCE_INT32 = 0x7fffffff } fxa_type;
 
-/* Storage types of tensors: name, value, text, bytes of an element, type of its value in score programs.
+/* Storage types of tensors: name, value, text, bytes of an element, type of an element's value in score programs.
  *
  * E4M3 and E5M2 are floats of 8 bits. Results above their largest finite number are stored as that number
  * (docs/numerics.md).
@@ -215,11 +216,11 @@ typedef enum fxa_dtype {
 } fxa_dtype;
 /* clang-format on */
 
-/* Returns the text of a dtype, "f32"; "none" for FXA_DTYPE_NONE and other values. A static string. */
+/* Returns the name of a dtype, such as "f32", as a static string; "none" for FXA_DTYPE_NONE and other values. */
 FXA_API const char *fxa_dtype_name(fxa_dtype dtype);
-/* Returns the bytes of an element; 0 for FXA_DTYPE_NONE and other values. */
+/* Returns the size of an element in bytes; 0 for FXA_DTYPE_NONE and other values. */
 FXA_API size_t fxa_dtype_size(fxa_dtype dtype);
-/* Returns the dtype with this text; FXA_DTYPE_NONE if there is none. name may be NULL. */
+/* Returns the dtype with this name, such as FXA_F32 for "f32"; FXA_DTYPE_NONE for other names and NULL. */
 FXA_API fxa_dtype fxa_dtype_find(const char *name);
 
 #ifdef __cplusplus

@@ -15,7 +15,7 @@
  *                                   +--> fxa_problem --fxa_plan_create--> fxa_plan --fxa_plan_run(fxa_args)--> O
  *     shapes, layouts, features ----+
  *
- * Causal attention with a soft cap, without error handling (examples/forward.c is a complete program):
+ * Example: causal attention with a soft cap, without error handling (examples/forward.c is a complete program):
  *
  *     fxa_program_parse(ctx, "score = 20 * tanh(score / 20)", SIZE_MAX, &program, &err);
  *     fxa_problem problem = FXA_PROBLEM_INIT;
@@ -34,11 +34,11 @@
  *             _retain adds one, _destroy drops one and accepts NULL. Objects can be destroyed in any order: programs
  *             and plans outlive their context.
  * Arguments   Structs, arrays and strings of the caller are read during the call and copied if they are needed later.
- * Threads     Programs and plans are immutable and can be used by several threads at the same time. A context can too:
- *             it locks internally. A builder belongs to one thread at a time.
- * Two-call    Functions with (out, capacity, needed) write text or bytes of unknown size. With out NULL they only set
- *             *needed; otherwise they write, and fail with E_ARGUMENT if capacity is too small. Text is NUL-terminated:
- *             capacity includes the NUL, *needed does not. needed may be NULL if out is not.
+ * Threads     Programs, plans and contexts can be used by several threads at the same time: programs and plans are
+ *             immutable, a context locks internally. A builder belongs to one thread at a time.
+ * Two-call    Functions with (out, capacity, needed) write text or bytes of unknown size. With out NULL such a function
+ *             only sets *needed; otherwise it writes, and fails with E_ARGUMENT if capacity is too small. Text is
+ *             NUL-terminated: capacity includes the NUL, *needed does not. needed may be NULL if out is not.
  * Effects     The library never prints, exits, aborts or changes global or thread-local state. Rounding mode, flushed
  *             denormals and trapped exceptions of the calling thread do not change results and are restored
  *             (docs/ownership.md).
