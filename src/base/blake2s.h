@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * BLAKE2s (RFC 7693), unkeyed: every content hash of the library. It is cryptographic because plan bytes may come from
- * anywhere, and a forged collision would select a wrong plan.
+ * BLAKE2s (RFC 7693), unkeyed: used for every content hash of the library. The hash must be cryptographic because plan
+ * bytes may come from an untrusted source, and a forged collision would select a wrong plan.
  */
 #ifndef FXA_BASE_BLAKE2S_H
 #define FXA_BASE_BLAKE2S_H
@@ -16,7 +16,7 @@ typedef struct fxa__blake2s {
     uint32_t fill, out_size;
 } fxa__blake2s;
 
-void fxa__blake2s_start(fxa__blake2s *s, uint32_t out_size); /* out_size: bytes of the hash, 1 to 32 */
+void fxa__blake2s_start(fxa__blake2s *s, uint32_t out_size); /* out_size: size of the hash in bytes, 1 to 32 */
 void fxa__blake2s_add(fxa__blake2s *s, const void *data, size_t size);
 void fxa__blake2s_end(fxa__blake2s *s, uint8_t *out); /* writes out_size bytes */
 void fxa__blake2s_128(const void *data, size_t size, uint8_t out[16]);

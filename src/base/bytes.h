@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * Reader and writer of little-endian bytes, used for all serialized forms. A reader that passes its end, or is set to
- * failed, stays failed and returns zeroes. A writer that runs out of memory stays failed. Callers therefore check once,
- * at the end.
+ * Reader and writer of little-endian bytes, used for all serialized forms. A reader that passes its end, or whose
+ * `failed` is set, stays failed and returns zeroes. A writer that runs out of memory stays failed. Callers therefore
+ * check `failed` once, after the last call.
  */
 #ifndef FXA_BASE_BYTES_H
 #define FXA_BASE_BYTES_H
@@ -13,7 +13,7 @@
 #include <stdbool.h>
 
 typedef struct fxa__writer {
-    fxa__host *host; /* allocator; NULL = the writer only counts */
+    fxa__host *host; /* allocator; NULL = the writer stores nothing and only counts bytes */
     uint8_t *data;
     size_t size, capacity;
     bool failed;
@@ -25,7 +25,7 @@ void fxa__write_u32(fxa__writer *w, uint32_t x);
 void fxa__write_u64(fxa__writer *w, uint64_t x);
 void fxa__write_i64(fxa__writer *w, int64_t x);
 void fxa__write_f64(fxa__writer *w, double x);         /* the bits of x */
-void fxa__write_string(fxa__writer *w, const char *s); /* u32 length and bytes; NULL is written as "" */
+void fxa__write_string(fxa__writer *w, const char *s); /* writes a u32 length and the bytes; NULL as "" */
 /* Writes formatted text without a NUL, cut after 255 bytes. */
 void fxa__write_format(fxa__writer *w, const char *format, ...) FXA__PRINTF(2, 3);
 void fxa__writer_free(fxa__writer *w);
@@ -42,8 +42,8 @@ uint32_t fxa__read_u32(fxa__reader *r);
 uint64_t fxa__read_u64(fxa__reader *r);
 int64_t fxa__read_i64(fxa__reader *r);
 double fxa__read_f64(fxa__reader *r);
-/* Copies a string into out[capacity], NUL-terminated. Fails if it does not fit or contains a NUL. */
+/* Copies a string into out[capacity], NUL-terminated. The reader fails if the string does not fit or contains a NUL. */
 void fxa__read_string(fxa__reader *r, char *out, size_t capacity);
-bool fxa__reader_done(const fxa__reader *r); /* returns true if not failed and nothing is left */
+bool fxa__reader_done(const fxa__reader *r); /* returns true if nothing failed and all bytes were read */
 
 #endif

@@ -1,16 +1,17 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * Divides one block of memory into parts. A layout is a function that takes its parts from a carver, one after the
- * other. With a base it gets their addresses; without one it only adds up their sizes. The same code therefore computes
- * size and addresses. Every part starts at a multiple of FXA__CARVE_ALIGN if the base does.
+ * Divides one block of memory into parts. A layout is a function that requests its parts from a carver, one after the
+ * other. A carver with a base returns the addresses of the parts; a carver without a base only adds up sizes. One
+ * layout function therefore computes both size and addresses. If the base is a multiple of FXA__CARVE_ALIGN, so is the
+ * address of every part.
  *
  *   | part 1 | pad or zone | part 2 | pad or zone | ...
  *   0                      multiple of 64
  *
- * In builds with asserts (invariant.h) a red zone follows every part that is not empty, from its last byte on. The
- * memory is filled with poison before a run (plan/run.c). After the run the layout is evaluated once more by
- * fxa__carver_after, which ends the process if a zone was written. Sanitizers do not detect such writes, because the
- * block is one allocation.
+ * In builds with asserts (invariant.h) a red zone directly follows every part that is not empty. The memory is filled
+ * with poison before a run (plan/run.c). After the run the layout function is called once more, with a carver of
+ * fxa__carver_after, which ends the process if a red zone was written. Sanitizers do not detect such writes, because
+ * the block is one allocation.
  */
 #ifndef FXA_BASE_CARVE_H
 #define FXA_BASE_CARVE_H
@@ -28,7 +29,7 @@
 
 typedef struct fxa__carver {
     char *base;        /* block of memory; NULL = only sizes are computed */
-    const char *after; /* with asserts: memory after a run, whose zones are verified; NULL = none */
+    const char *after; /* with asserts: memory of a finished run, whose red zones are verified; NULL = none */
     size_t used;
     bool failed; /* a size exceeded size_t; `used` is then meaningless */
 } fxa__carver;
@@ -38,13 +39,14 @@ static inline fxa__carver fxa__carver_make(void *base) { return (fxa__carver){.b
 /* Returns a carver that adds up sizes and asserts that no red zone of `memory` was written. */
 static inline fxa__carver fxa__carver_after(const void *memory) { return (fxa__carver){.after = memory}; }
 
-/* Returns a carver for the parts inside the next part of c: it adds up sizes, or verifies zones. */
+/* Returns a carver for the sub-parts of the next part of c. The carver adds up sizes, and verifies red zones if c
+ * does. */
 static inline fxa__carver fxa__carver_within(const fxa__carver *c) {
     return (fxa__carver){.after = c->after ? c->after + c->used : NULL};
 }
 
-/* Returns the next n elements; NULL if there is no base or the carver failed. A negative n, from sizes that overflowed,
- * fails. */
+/* Returns the next n elements; NULL if there is no base or the carver failed. The carver fails for a negative n, which
+ * callers pass for a size that overflowed. */
 static inline void *fxa__carve(fxa__carver *c, int64_t n, size_t element) {
     size_t size = 0, whole = 0, end = 0;
     c->failed = c->failed || n < 0 || __builtin_mul_overflow(n, element, &size) ||
@@ -52,7 +54,7 @@ static inline void *fxa__carve(fxa__carver *c, int64_t n, size_t element) {
                 !fxa__add_size(c->used, whole / FXA__CARVE_ALIGN * FXA__CARVE_ALIGN, &end);
     if (c->failed) return NULL;
     void *part = c->base ? c->base + c->used : NULL;
-    /* fails if the part was written past its end */
+    /* fires if a run wrote past the end of the part */
     FXA__ASSERT(!c->after || fxa__poison_holds(c->after, c->used + size, end));
     c->used = end;
     return part;

@@ -18,9 +18,10 @@ static fxa__cpu_vendor features_vendor(uint32_t b, uint32_t c, uint32_t d) {
     return FXA__CPU_OTHER;
 }
 
-/* Register sets in XCR0: SSE and AVX; all of AVX-512; configuration and data of AMX tiles. */
+/* Bits of XCR0, which name the register sets that the system saves: SSE and AVX; all of AVX-512; configuration and data
+ * of AMX tiles. */
 enum { FEATURES_YMM = 0x6, FEATURES_ZMM = 0xe6, FEATURES_TILES = 0x60000 };
-/* bits of cpuid leaf 7: tiles and their bf16 in EDX of subleaf 0; bf16 in EAX of subleaf 1 */
+/* Bits of cpuid leaf 7: AMX tiles and AMX bf16 in EDX of subleaf 0; AVX-512 bf16 in EAX of subleaf 1. */
 enum { FEATURES_AMX = 1 << 24 | 1 << 22, FEATURES_BF16 = 1 << 5 };
 
 fxa__cpu_features fxa__cpu_features_of(const fxa__cpu_answers *m) {
@@ -44,8 +45,8 @@ fxa__cpu_features fxa__cpu_features_of(const fxa__cpu_answers *m) {
     return f;
 }
 
-/* Returns the features of this machine. A leaf that cpuid lacks is read as zeroes, and xgetbv is executed only if cpuid
- * reports it. */
+/* Returns the features of this machine. A cpuid leaf that the processor lacks counts as zeroes. The instruction xgetbv
+ * is executed only if cpuid reports support for it. */
 fxa__cpu_features fxa__cpu_features_get(void) {
     fxa__cpu_answers m = {.saved = 0};
     __get_cpuid(0, &m.leaf0.a, &m.leaf0.b, &m.leaf0.c, &m.leaf0.d);

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * Memory of a device as a table of functions, which engines of devices provide (engine.h). src/plan copies data with it
- * (stage.c, merge_device.c). `self` is the engine's instance.
+ * Memory of a device as a table of functions, which engines of devices provide (engine.h). src/plan copies data with
+ * these functions (stage.c, merge_device.c). `self` is the engine's instance.
  */
 #ifndef FXA_BASE_DEVICE_MEMORY_H
 #define FXA_BASE_DEVICE_MEMORY_H
@@ -12,10 +12,10 @@
 
 /* Functions for memory and copies of a device. `stream`: the stream of the run. */
 typedef struct fxa__memory {
-    /* Called before all others. Returns FXA_OK if the caller may copy data on the stream and wait for it, which fails
-     * while the stream is being captured into a CUDA graph. NULL: always possible. */
+    /* Called before the other functions. Returns FXA_OK if data can be copied on the stream and the stream be waited
+     * for; fails while the stream is being captured into a CUDA graph. NULL = always possible. */
     fxa_status (*begin)(void *self, void *stream, fxa_error *err);
-    /* size > 0; the memory is aligned to 256 bytes */
+    /* allocates size > 0 bytes, aligned to 256 bytes */
     fxa_status (*alloc)(void *self, size_t size, void **out, fxa_error *err);
     void (*give)(void *self, void *ptr, size_t size); /* frees memory of alloc */
     fxa_status (*copy_to)(void *self, void *device, const void *from, size_t size, void *stream, fxa_error *err);

@@ -16,8 +16,8 @@
 typedef void (*dl_function)(void);
 _Static_assert(sizeof(dl_function) == sizeof(void *), "what dlsym gives is kept as a pointer to a function");
 
-/* Text with the reason why each name cannot be used; reasons that do not fit are left out. If the system's message
- * starts with the name, the name is not repeated. */
+/* Text with the reason why each library of a list cannot be used; reasons that do not fit are left out. Each reason
+ * starts with the library's name, once, even if the system's message also has the name. */
 typedef struct dl_reasons {
     char text[sizeof((fxa_error *)0)->text];
     size_t at;
@@ -31,7 +31,8 @@ static void dl_add_reason(dl_reasons *r, const char *name, const char *verb, con
     if (n > 0) r->at += (size_t)n;
 }
 
-/* Fills the table. Returns false, with the reason recorded, if a required function is missing. */
+/* Fills the caller's table with function pointers. Returns false, and adds the reason to *reasons, if a required
+ * function is missing. */
 static bool dl_fill(void *library, const char *name, const fxa__dl_spec *spec, char *table, dl_reasons *reasons) {
     for (size_t i = 0; i < spec->n_symbols; i++) {
         const fxa__dl_symbol *symbol = &spec->symbols[i];
@@ -46,8 +47,8 @@ static bool dl_fill(void *library, const char *name, const fxa__dl_spec *spec, c
 }
 
 #ifdef RTLD_NOLOAD
-/* Returns a handle of a library that the process has loaded already, NULL if none fits. A second copy of the library
- * would not share its state. */
+/* Returns a handle of a library that the process has loaded already; NULL if none has the required functions. A second
+ * copy of the library would not share the state of the first. */
 static void *dl_find_loaded(const fxa__dl_spec *spec, void *table, size_t table_size) {
     for (const char *const *name = spec->names; *name; name++) {
         dl_reasons unused = {.at = 0};

@@ -124,7 +124,7 @@ double fxa__e4m3_to_f64(uint8_t bits) {
 /* e5m2 is the upper half of an f16. */
 double fxa__e5m2_to_f64(uint8_t bits) { return fxa__f16_to_f64((uint16_t)(bits << 8)); }
 
-/* Rounds to an 8-bit float; magnitudes above the largest number become it. */
+/* Rounds to an 8-bit float; a magnitude above the largest finite number becomes that number. */
 static uint8_t dtype_narrow_byte(double x, int fraction, int bias, uint8_t largest) {
     uint8_t sign = signbit(x) ? 0x80 : 0;
     if (x != x) return sign | 0x7f;

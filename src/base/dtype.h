@@ -1,7 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * Storage types: load and store of one element, converted as every engine must do it. Rounding is to nearest even; f16
- * and bf16 overflow to infinity, e4m3 and e5m2 to their largest number; NaN stays NaN; subnormals are kept.
+ * Storage types: load and store of one element, with the conversion that every engine must implement. Rounding is to
+ * nearest even; f16 and bf16 overflow to infinity, e4m3 and e5m2 to their largest finite number; NaN stays NaN;
+ * subnormals are kept.
  */
 #ifndef FXA_BASE_DTYPE_H
 #define FXA_BASE_DTYPE_H
@@ -15,7 +16,7 @@
 bool fxa__dtype_valid(uint32_t dtype);
 bool fxa__dtype_is_float(uint32_t dtype);
 fxa_type fxa__dtype_type(uint32_t dtype); /* returns FXA_FLOAT, FXA_INT or FXA_BOOL; 0 for an unknown dtype */
-/* Returns a dtype as messages show it: its name or, if the number is not a dtype, "77 (no dtype)" written to `text`. */
+/* Returns a dtype for messages: its name or, if the number is not a dtype, a text such as "77 (no dtype)" in `text`. */
 const char *fxa__dtype_show(uint32_t dtype, char text[24]);
 
 double fxa__f16_to_f64(uint16_t bits);
@@ -40,12 +41,12 @@ static inline size_t fxa__align_of(size_t size) {
     return size < wide ? size : wide;
 }
 
-/* Load element `index` (in elements, may be negative) of data aligned to its type. */
+/* Load and store element `index` (in elements, may be negative) of data that is aligned to the element type. */
 double fxa__load_f64(const void *data, uint32_t dtype, int64_t index);    /* float dtypes */
 int64_t fxa__load_i64(const void *data, int64_t index);                   /* all 64 bits */
 void fxa__store_f64(void *data, uint32_t dtype, int64_t index, double x); /* float dtypes */
-/* Returns an element of an int or bool dtype; i64 saturates, bool gives 0 or 1. Inline because range analysis reads
- * entire tables with it. */
+/* Returns an element of an int or bool dtype; i64 saturates to 32 bits, bool gives 0 or 1. Inline because range
+ * analysis reads entire tables with this function. */
 static inline int32_t fxa__load_i32(const void *data, uint32_t dtype, int64_t index) {
     switch (dtype) {
     case FXA_I64: return fxa__sat32(((const int64_t *)data)[index]);

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * Implements status names, error texts and their rendering, and two conventions of all public functions: sized structs
- * as input and two-call output.
+ * Implements status names, error texts and their rendering, and two conventions of all public functions: input structs
+ * that start with struct_size, and output with the arguments (out, capacity, needed).
  */
 #include "error.h"
 
@@ -99,7 +99,7 @@ fxa_status fxa__bytes_out(const void *data, size_t size, void *out, size_t capac
 
 /* ---- Rendering --------------------------------------------------------------------------------------------------- */
 
-/* Output of bounded capacity that also counts what does not fit. */
+/* Output text of bounded capacity; `size` also counts the bytes that do not fit. */
 typedef struct render_out {
     char *data;
     size_t capacity, size;
@@ -110,7 +110,8 @@ static void render_put(render_out *out, const char *s, size_t n) {
         if (out->size + 1 < out->capacity) out->data[out->size] = s[i];
 }
 
-/* Finds line `number` (from 1) of source, without its \n or \r\n and without a byte order mark. */
+/* Finds line `number` (from 1) of source, without its \n or \r\n and without a byte order mark. Returns false if source
+ * has fewer lines. */
 static bool render_find_line(const char *source, size_t size, int32_t number, const char **line, size_t *length) {
     size_t at = fxa__utf8_mark(source, size);
     for (int32_t n = 1; n < number; n++) {
@@ -125,18 +126,18 @@ static bool render_find_line(const char *source, size_t size, int32_t number, co
     return true;
 }
 
-#define RENDER_WIDTH 160 /* maximum width; of longer lines the part around the error is shown */
+#define RENDER_WIDTH 160 /* characters shown of a source line; longer lines are cut around the error */
 
 static void render_excerpt(render_out *out, const fxa_error *err, const char *line, size_t length) {
     size_t width = fxa__utf8_count(line, length), column = err->column > 0 ? (size_t)err->column - 1 : 0, first = 0;
     if (column > width) column = width;
     if (width > RENDER_WIDTH && column > RENDER_WIDTH / 2) first = column - RENDER_WIDTH / 2;
-    /* characters; other variables count bytes */
+    /* width, column, first and last count characters; length, from, to and at count bytes */
     size_t last = width - first > RENDER_WIDTH ? first + RENDER_WIDTH : width;
     size_t from = fxa__utf8_bytes(line, length, first), to = fxa__utf8_bytes(line, length, last);
     size_t at = fxa__utf8_bytes(line, length, column);
     render_put(out, "\n  ", 3);
-    for (size_t i = from; i < to; i++) { /* control bytes, which would disturb terminal and marker, become spaces */
+    for (size_t i = from; i < to; i++) { /* control bytes could change the terminal's state and are shown as '?' */
         unsigned char c = (unsigned char)line[i];
         char shown = (c < 0x20 && c != '\t') || c == 0x7f ? '?' : (char)c;
         render_put(out, &shown, 1);

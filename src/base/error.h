@@ -30,20 +30,20 @@ fxa_status fxa__fail_memory(fxa_error *err, const char *what);
 /* Clears err and returns FXA_OK. */
 fxa_status fxa__ok(fxa_error *err);
 
-/* Returns from the function on failure. Only for places where nothing must be freed. */
+/* Returns the status of `call` from the enclosing function if `call` fails. Nothing is freed. */
 #define FXA_TRY(call)                                                                                                  \
     do {                                                                                                               \
         fxa_status fxa__try = (call);                                                                                  \
         if (fxa__try != FXA_OK) return fxa__try;                                                                       \
     } while (0)
 
-/* Reads a sized struct of a caller into `to`, which holds the defaults: copies the smaller of both sizes and reads
- * nothing past it. Fails with E_STRUCT if struct_size is below min_size, above FXA_MAX_STRUCT, or ends inside a
- * field. */
+/* Copies a caller's struct, which starts with struct_size, over the defaults in `to`: min(struct_size, to_size) bytes.
+ * Fails with E_STRUCT if struct_size is below min_size, above FXA_MAX_STRUCT, or ends inside a field. */
 fxa_status fxa__struct_read(void *to, size_t to_size, size_t min_size, const void *from, const char *name,
                             fxa_error *err);
 
-/* Two-call output: copies `size` bytes to out unless it is NULL, and sets *needed (may be NULL) to size. */
+/* Output of a function with (out, capacity, needed): copies `size` bytes to out unless out is NULL, and sets *needed to
+ * size unless needed is NULL. Fails with E_ARGUMENT if capacity is too small or both pointers are NULL. */
 fxa_status fxa__bytes_out(const void *data, size_t size, void *out, size_t capacity, size_t *needed, fxa_error *err);
 
 #endif

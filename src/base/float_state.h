@@ -1,14 +1,14 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
  * Floating point state: rounding mode, flushing of denormals, trapped exceptions. Results must not depend on the
- * caller's state, so every public function with arithmetic starts with FXA__FLOAT_SCOPE (lint.py lists those without)
- * and runs in the default state: round to nearest, denormals kept, nothing trapped. Kernels run in FXA__FLOAT_FLUSH
- * (pool.c): the same state, except that denormals are flushed to 0, because arithmetic with denormals takes hundreds of
- * cycles on some machines.
+ * caller's state, so every public function with arithmetic starts with FXA__FLOAT_SCOPE (tools/lint.py checks this) and
+ * runs in the default state: round to nearest, denormals kept, no exception trapped. Kernels run in FXA__FLOAT_FLUSH
+ * (pool.c): the default state, except that denormals are flushed to 0, because arithmetic with denormals takes hundreds
+ * of cycles on some machines.
  *
- * fxa__float_leave restores what fxa__float_enter found, exception flags included. In most callers the state is the
- * default and all exception flags of arithmetic are already set. Both functions then only read the state, in a few
- * cycles.
+ * fxa__float_leave restores the state that fxa__float_enter found, exception flags included. In most callers the state
+ * is the default and all exception flags of arithmetic are already set. Both functions then only read the state, in a
+ * few cycles.
  */
 #ifndef FXA_BASE_FLOAT_STATE_H
 #define FXA_BASE_FLOAT_STATE_H
@@ -17,8 +17,8 @@
 
 #if defined(__x86_64__)
 
-/* MXCSR controls the arithmetic of the library. The x87 unit is used by the C library (strtod and printf read its
- * rounding mode, some versions of fmod compute with it). */
+/* MXCSR controls the arithmetic of the library. The C library uses the x87 unit: strtod and printf read the x87
+ * rounding mode, and some versions of fmod compute with x87 instructions. */
 #define FXA__FLOAT_DEFAULT 0x1f80u /* all exceptions masked, round to nearest */
 #define FXA__FLOAT_FLUSH 0x9fc0u   /* the default with FTZ and DAZ */
 #define FXA__FLOAT_FLAGS 0x3fu
@@ -37,7 +37,7 @@ static inline fxa__float_state fxa__float_enter(uint32_t wanted) {
         uint32_t now = wanted | (s.mxcsr & FXA__FLOAT_FLAGS);
         __asm__ volatile("ldmxcsr %0" : : "m"(now) : "memory");
     }
-    /* these instructions do not wait for, and so do not raise, a pending exception of the caller */
+    /* fnstenv and fnclex do not wait, so they do not raise a pending x87 exception of the caller */
     if (s.control != FXA__FLOAT_X87) {
         uint16_t now = FXA__FLOAT_X87;
         __asm__ volatile("fnstenv %0\n\tfnclex\n\tfldcw %1" : "=m"(s.x87) : "m"(now) : "memory");
@@ -105,8 +105,9 @@ static inline void fxa__float_leave(const fxa__float_state *s) { (void)fesetenv(
 
 #endif
 
-/* First line of a function: sets the default state until the function returns. Doubles passed by value must not be used
- * in arithmetic of the same function, because the compiler may move it before this line. */
+/* First line of a function: sets the default floating point state until the function returns. The function itself must
+ * not compute with doubles that it receives by value, because the compiler may move such arithmetic before this
+ * line. */
 #define FXA__FLOAT_SCOPE                                                                                               \
     __attribute__((cleanup(fxa__float_leave), unused)) const fxa__float_state fxa__float_caller =                      \
         fxa__float_enter(FXA__FLOAT_DEFAULT)

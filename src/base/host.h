@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * Environment of one context: allocator hook, threads, tenants (the engines) and run counter. Reference counted,
- * because programs and plans outlive their context; every owner of host memory holds a reference. All memory of the
- * library is allocated here, so tests can count allocations and make any of them fail.
+ * Environment of one context: allocator hook, threads, tenants (the engines) and run counter. A host is reference
+ * counted, because programs and plans outlive their context; every owner of host memory holds a reference. All memory
+ * of the library is allocated here, so tests can count allocations and make any of them fail.
  */
 #ifndef FXA_BASE_HOST_H
 #define FXA_BASE_HOST_H
@@ -12,8 +12,8 @@
 
 #include <stdatomic.h>
 
-/* Object that lives as long as the host, such as an engine's instance. It is the first member of the object's own
- * struct. */
+/* Object that lives as long as the host, such as an engine's instance. fxa__tenant is the first member of the object's
+ * own struct. */
 typedef struct fxa__tenant {
     struct fxa__tenant *next;
     void (*end)(fxa__host *host, struct fxa__tenant *tenant); /* frees the object, when nothing else uses the host */
@@ -33,7 +33,7 @@ struct fxa__host {
     _Atomic(fxa__tenant *) tenants; /* list that only grows */
 };
 
-/* First members of fxa_context, whose others belong to src/plan. Lower layers use only the host. */
+/* First member of fxa_context; the other members belong to src/plan. Layers below src/plan use only the host. */
 typedef struct fxa__context_head {
     fxa__host *host;
 } fxa__context_head;
@@ -41,30 +41,29 @@ static inline fxa__host *fxa__context_host(const fxa_context *ctx) {
     return ((const fxa__context_head *)(const void *)ctx)->host;
 }
 
-/* Creates a host. alloc: allocator hook; NULL = the C library's allocator. The host itself is the first allocation.
- * Starts no
- * threads. */
+/* Creates a host. alloc: allocator hook; NULL = the C library's allocator. The host itself is the first allocation. No
+ * threads are started. */
 fxa_status fxa__host_create(fxa_alloc_fn alloc, void *user, fxa__host **out, fxa_error *err);
 fxa__host *fxa__host_retain(fxa__host *host);
-void fxa__host_release(fxa__host *host); /* the last reference joins the threads */
-/* returns false, and releases nothing, if it is the last reference */
+void fxa__host_release(fxa__host *host); /* joins the threads and frees the host after the last one */
+/* releases a reference unless it is the last one; returns false if it is */
 _Bool fxa__host_release_not_last(fxa__host *host);
 
-/* Returns the pool of host->width workers, created by the first call. It lives as long as the host. */
+/* Writes the pool of host->width workers, which the first call creates, to *out. The pool lives as long as the host. */
 fxa_status fxa__host_pool(fxa__host *host, fxa__pool **out, fxa_error *err);
 
-/* Returns zeroed memory aligned to 16; NULL if there is none or size is 0. fxa__free needs the size and accepts
- * NULL. */
+/* Returns zeroed memory aligned to 16; NULL if memory runs out or size is 0. fxa__free needs the allocated size and
+ * accepts NULL. */
 void *fxa__alloc(fxa__host *host, size_t size);
 void fxa__free(fxa__host *host, void *ptr, size_t size);
-/* Allocation with another alignment, not zeroed: for workspaces. */
+/* Allocates memory with a given alignment, for workspaces; the memory is not zeroed. */
 void *fxa__alloc_aligned(fxa__host *host, size_t size, size_t align);
 void fxa__free_aligned(fxa__host *host, void *ptr, size_t size, size_t align);
-/* Returns zeroed memory for n elements; NULL if there is none or the size overflows. */
+/* Returns zeroed memory for n elements; NULL if memory runs out or the size overflows. */
 void *fxa__alloc_array(fxa__host *host, size_t n, size_t element);
 
-/* Grows an array of *capacity elements to at least `need`, with the new ones zeroed. Returns false if memory runs out;
- * nothing has changed then. */
+/* Grows an array of *capacity elements to at least `need` elements and zeroes the new elements. Returns false, with the
+ * array unchanged, if memory runs out. */
 _Bool fxa__grow(fxa__host *host, void *ptr_to_pointer, size_t *capacity, size_t need, size_t element);
 
 #endif

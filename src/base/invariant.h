@@ -1,11 +1,12 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * Invariants of the library's own code. Arguments of callers are not invariants: they are checked, and refused with a
- * text.
+ * Invariants of the library's own code. Arguments of callers are not invariants: wrong arguments are refused with an
+ * error text.
  *
- * CMakeLists.txt sets FXA_ASSERT for the library that tests link, and for sanitizer, fuzz and Debug builds. There a
- * violated invariant prints its position and ends the process. In the installed library FXA__ASSERT is empty, and
- * FXA__HOLDS, for invariants that keep memory safe, returns the condition, so that the caller can return E_INTERNAL.
+ * CMakeLists.txt sets FXA_ASSERT for the library that tests link, and for sanitizer, fuzz and Debug builds. In these
+ * builds a violated invariant prints its position and ends the process. In the installed library FXA__ASSERT does
+ * nothing. FXA__HOLDS is for invariants that memory safety depends on: it returns the condition, so that the caller can
+ * return E_INTERNAL.
  */
 #ifndef FXA_BASE_INVARIANT_H
 #define FXA_BASE_INVARIANT_H
@@ -22,7 +23,7 @@ static inline bool fxa__invariant_holds(bool holds, const char *condition, const
 #define FXA__ASSERT(condition) ((void)FXA__HOLDS(condition))
 #else
 #define FXA__HOLDS(condition) (condition)
-#define FXA__ASSERT(condition) ((void)sizeof(!(condition))) /* not evaluated; its names count as used */
+#define FXA__ASSERT(condition) ((void)sizeof(!(condition))) /* condition is not evaluated; avoids unused warnings */
 #endif
 
 #endif

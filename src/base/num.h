@@ -18,7 +18,7 @@
 #error "fxattn needs exact f32 and f64, FLT_EVAL_METHOD 0: cmake/machine.cmake has the flags of each compiler"
 #endif
 
-/* These functions return false on overflow; *out is then unspecified. */
+/* fxa__add_x and fxa__mul_x return false on overflow; *out is then unspecified. */
 static inline bool fxa__add_i64(int64_t a, int64_t b, int64_t *out) { return !__builtin_add_overflow(a, b, out); }
 static inline bool fxa__mul_i64(int64_t a, int64_t b, int64_t *out) { return !__builtin_mul_overflow(a, b, out); }
 static inline bool fxa__add_size(size_t a, size_t b, size_t *out) { return !__builtin_add_overflow(a, b, out); }
@@ -27,11 +27,12 @@ static inline bool fxa__mul_size(size_t a, size_t b, size_t *out) { return !__bu
 static inline int64_t fxa__min_i64(int64_t a, int64_t b) { return a < b ? a : b; }
 static inline int64_t fxa__max_i64(int64_t a, int64_t b) { return a > b ? a : b; }
 
-/* Return x / by rounded up, and x rounded up to a multiple of `to`. `by` and `to` are positive, x is not negative. */
+/* fxa__div_up returns x / by rounded up; fxa__round_up returns x rounded up to a multiple of `to`. `by` and `to` are
+ * positive, x is not negative. */
 static inline int64_t fxa__div_up(int64_t x, int64_t by) { return (x + by - 1) / by; }
 static inline int64_t fxa__round_up(int64_t x, int64_t to) { return fxa__div_up(x, to) * to; }
 
-/* Returns the low 32 bits as two's complement. */
+/* Returns the low 32 bits of x as a two's complement int. */
 static inline int32_t fxa__wrap32(int64_t x) {
     uint32_t u = (uint32_t)((uint64_t)x & 0xffffffffu);
     return u < 0x80000000u ? (int32_t)u : (int32_t)(u - 0x80000000u) + INT32_MIN;
@@ -40,7 +41,7 @@ static inline int32_t fxa__sat32(int64_t x) {
     return x < INT32_MIN ? INT32_MIN : x > INT32_MAX ? INT32_MAX : (int32_t)x;
 }
 
-/* Operations on ints of score programs: division rounds down and gives 0 for a divisor of 0; INT_MIN // -1 wraps; shift
+/* Operations on ints of score programs: division rounds down, and is 0 for a divisor of 0; INT_MIN // -1 wraps; shift
  * counts are modulo 32. */
 static inline int32_t fxa__floordiv32(int32_t a, int32_t b) {
     if (b == 0) return 0;

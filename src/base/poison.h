@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * Poison: contents of a workspace before a run in builds with asserts (invariant.h). If a run reads memory that it has
- * not written, its results change: poison is NaN as f64, f32, f16 and bf16, 2146533361 as an int, and true as a bool. A
- * red zone that still holds poison after a run was not written (carve.h).
+ * Poison: contents of a workspace before a run in builds with asserts (invariant.h). A run that reads memory before
+ * writing it has wrong results: poison is NaN as f64, f32, f16 and bf16, 2146533361 as an int, and true as a bool. A
+ * red zone (carve.h) that still holds poison after a run was not written.
  */
 #ifndef FXA_BASE_POISON_H
 #define FXA_BASE_POISON_H

@@ -1,11 +1,11 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * Threads of a context, and the jobs that they share.
+ * Threads of a context, and the jobs that the threads share.
  *
- * A job is published as one atomic word, its tickets: the number of workers, and the next one that has not started. A
- * thread reads the job's function only after it has taken a ticket, and the job ends only when all taken tickets are
- * done. A late thread therefore finds no ticket, or one of the current job. Threads without a ticket spin for a while,
- * then sleep; so does a caller whose job is not done.
+ * A job is published as one atomic word, `tickets`: the number of workers, and the number of the next worker that has
+ * not started. A thread reads the job's function only after it has taken a ticket, which is a worker number. The job
+ * ends when the workers of all tickets are done. A late thread therefore finds no ticket, or a ticket of the current
+ * job. A thread without a ticket, and a caller whose job is not done, spins for a while, then sleeps.
  */
 #ifndef _GNU_SOURCE
 #define _GNU_SOURCE /* for sched_getaffinity */
@@ -25,29 +25,29 @@
 #include <string.h>
 #include <unistd.h>
 
-#define POOL_SPIN_NS 80000 /* spinning before sleep in ns: longer than the gap between two parts of a pass */
-/* stack of a thread: eight times what a run needs (test_stack.c), because sanitizers need more */
+#define POOL_SPIN_NS 80000 /* spinning before sleep in ns: longer than the gap between two jobs of a pass */
+/* stack of a thread in bytes: eight times what a run needs (test_stack.c), because sanitizers need more */
 #define POOL_STACK ((size_t)1 << 20)
-#define POOL_NEXT 0x10000u /* tickets: next worker in the upper 16 bits, width in the lower */
+#define POOL_NEXT 0x10000u /* `tickets` has the next worker in the upper 16 bits, the width in the lower 16 */
 
 struct fxa__pool {
-    fxa__host *host; /* owner of the pool, not counted as a reference */
+    fxa__host *host; /* owner of the pool; the pool holds no reference to it */
     fxa_parallel_fn parallel;
     void *parallel_user;
-    pid_t pid; /* process that created the threads; a child after fork has none */
+    pid_t pid; /* process that created the threads; a child after fork has no threads */
     int32_t width, n_threads;
-    bool spins; /* every worker has a CPU of its own */
+    bool spins; /* idle threads spin before they sleep: every worker has a CPU of its own */
 
     atomic_flag busy; /* a job is running; only its caller may set fn and arg and publish tickets */
     fxa__task_fn fn;
     void *arg;
     _Alignas(64) atomic_uint tickets;
-    _Alignas(64) atomic_int done; /* workers of the job that are done */
+    _Alignas(64) atomic_int done; /* number of workers of the job that are done */
 
-    fxa__lock threads_lock; /* threads sleep on it */
+    fxa__lock threads_lock; /* idle threads sleep on this lock */
     atomic_int sleepers;
     atomic_bool stop;
-    fxa__lock caller_lock; /* the caller sleeps on it */
+    fxa__lock caller_lock; /* the caller of a job sleeps on this lock */
     atomic_bool caller_sleeps;
 
     pthread_t threads[];
@@ -101,8 +101,9 @@ static bool pool_spin(fxa__pool *pool, pool_ready_fn ready) {
     return false;
 }
 
-/* A sleeper announces itself before its last check; a waker changes the state before it checks for sleepers. So at
- * least one of them sees the other, and the lock prevents a wake between that check and the sleep. */
+/* A sleeper announces itself before it checks for work the last time; a waker publishes work before it checks for
+ * sleepers. So either the sleeper sees the work or the waker sees the sleeper. The lock prevents a wake between the
+ * sleeper's check and its sleep. */
 static void pool_thread_sleep(fxa__pool *pool) {
     fxa__lock_take(&pool->threads_lock);
     atomic_fetch_add(&pool->sleepers, 1);
@@ -141,7 +142,7 @@ static void pool_call(fxa__task_fn fn, void *arg, int32_t worker) {
     fxa__float_leave(&before);
 }
 
-/* Runs workers of the job until there are no tickets. */
+/* Takes tickets of the current job and runs their workers until no ticket is left. */
 static void pool_play(fxa__pool *pool) {
     unsigned tickets = atomic_load(&pool->tickets);
     while (tickets / POOL_NEXT < tickets % POOL_NEXT) {
@@ -191,7 +192,7 @@ void fxa__pool_run(fxa__pool *pool, void *user, int32_t width, fxa__task_fn fn, 
     }
     pool->fn = fn;
     pool->arg = arg;
-    atomic_store(&pool->done, 1); /* worker 0, the caller, counts as done: it finishes before `done` is read */
+    atomic_store(&pool->done, 1); /* worker 0 (the caller) counts as done: it finishes before `done` is read */
     atomic_store(&pool->tickets, POOL_NEXT + (unsigned)width);
     pool_threads_wake(pool);
     pool_call(fn, arg, 0);
@@ -208,8 +209,9 @@ static size_t pool_size(int32_t width) {
     return sizeof(fxa__pool) + (size_t)(width - 1) * sizeof(pthread_t); /* width is at most FXA_MAX_THREADS */
 }
 
-/* Starts a thread with POOL_STACK bytes of stack: the system's default may be a few dozen KB, or many MB that count
- * against a limit. If that is refused, as with large thread-local storage, the default is used. */
+/* Starts a thread with POOL_STACK bytes of stack: the system's default size may be a few dozen KB, or many MB that
+ * count against a limit. If the system refuses POOL_STACK, as with large thread-local storage, the default size is
+ * used. Returns false if no thread could be started. */
 static bool pool_thread_start(fxa__pool *pool, pthread_t *out) {
     pthread_attr_t attr;
     if (pthread_attr_init(&attr) == 0) {
@@ -222,7 +224,7 @@ static bool pool_thread_start(fxa__pool *pool, pthread_t *out) {
 }
 
 /* Starts up to width - 1 threads, as many as the system permits; jobs have `width` workers in any case. The threads
- * block all signals, which are left to the program's own threads. */
+ * block all signals, so that signals reach only the threads of the program that uses the library. */
 static void pool_threads_start(fxa__pool *pool) {
     sigset_t all, before;
     sigfillset(&all);

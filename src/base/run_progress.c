@@ -10,8 +10,7 @@
 
 #include <stdbool.h>
 
-/* The product of sizes may overflow: packed batches can have many entries, with a maximum length far above the
- * others. */
+/* The product may overflow: a packed batch can have many entries and a maximum length far above the other lengths. */
 void fxa__progress_begin(fxa__progress *progress, int64_t b, int64_t h, int64_t each) {
     int64_t heads, parts;
     if (!progress) return;

@@ -1,10 +1,10 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * Progress of a run for the caller's fxa_progress_fn. fxa_plan_run creates an fxa__progress if the caller passes such a
- * function; else bound->progress is NULL. Engines set the number of parts and add completed ones, from any thread. Each
- * call tests the pointer, so parts are tiles or rows, not pairs.
+ * Progress of a run for the caller's fxa_progress_fn. fxa_plan_run creates an fxa__progress if the caller passes a
+ * progress function; else bound->progress is NULL. Engines set the number of parts and add completed parts, from any
+ * thread. A part is a tile or a row, not a pair, so that the calls cost little.
  *
- * The total contains one additional part for the work after all others (joining and storing sums), so that done ==
+ * The total contains one additional part for the work at the end of a run (joining and storing sums), so that done ==
  * total is reported only at the end.
  */
 #ifndef FXA_BASE_RUN_PROGRESS_H
@@ -21,8 +21,8 @@ typedef struct fxa__progress {
     _Atomic uint64_t done;
 } fxa__progress;
 
-/* Sets b * h * each parts. Called once, before any part is done and before threads start; without it a run is one
- * part. */
+/* Sets the total to b * h * each parts. Engines call it once, before any part is done and before threads start; a run
+ * without this call has one part. */
 void fxa__progress_begin(fxa__progress *progress, int64_t b, int64_t h, int64_t each);
 
 void fxa__progress_tell(fxa__progress *progress, uint64_t done);

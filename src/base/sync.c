@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * Implements the lock of sync.h, a mutex with a condition variable, by pthreads. Operations on an initialised lock
- * cannot fail if used as in sync.h, so only creation returns a status.
+ * Implements the lock of sync.h, a mutex with a condition variable, by pthreads. Only initialisation returns a status,
+ * because the other operations cannot fail on an initialised lock.
  */
 #include "sync.h"
 

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * Characters of UTF-8, as columns of error messages count them: bytes 0x80 to 0xbf continue a character, every other
- * byte starts one. This defines columns for invalid UTF-8 too.
+ * Counts characters of UTF-8 for the columns of error messages: bytes 0x80 to 0xbf continue a character, every other
+ * byte starts a character. The rule defines columns for invalid UTF-8 too.
  */
 #ifndef FXA_BASE_UTF8_H
 #define FXA_BASE_UTF8_H
@@ -12,7 +12,7 @@
 
 static inline bool fxa__utf8_begins(char c) { return ((unsigned char)c & 0xc0) != 0x80; }
 
-/* Returns the length of the byte order mark at the start of a text, 3 or 0; columns do not count it. */
+/* Returns the length of the byte order mark at the start of a text, 3 or 0; columns do not count the mark. */
 static inline size_t fxa__utf8_mark(const char *text, size_t n) {
     return n >= 3 && memcmp(text, "\xef\xbb\xbf", 3) == 0 ? 3 : 0;
 }

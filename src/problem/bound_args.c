@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
  * Checks the arguments of one run against the problem: presence, alignment, counts, params, workspace. Valid arguments
- * are stored as an fxa__bound_args, whose views of captured tensors are in the caller's memory, so a run allocates
- * nothing. run_regions.c checks overlap, bound_args_values.c the values of lengths and page numbers.
+ * are stored as an fxa__bound_args, whose views of captured tensors are in memory of the calling function, so a run
+ * allocates nothing. run_regions.c checks overlap, bound_args_values.c checks the values of lengths and page numbers.
  */
 #include "index_check.h"
 #include "scales.h"
@@ -14,7 +14,7 @@
 
 /* ---- Slots ------------------------------------------------------------------------------------------------------- */
 
-/* Returns true if `data` needs no check: it is not NULL and the flag FXA_SKIP_POINTER_CHECKS is set. */
+/* Returns true if pointer `data` is not checked: it is not NULL and the flag FXA_SKIP_POINTER_CHECKS is set. */
 static bool args_are_unchecked(const fxa_args *args, const void *data) {
     return data && (args->flags & FXA_SKIP_POINTER_CHECKS);
 }
@@ -47,8 +47,8 @@ static fxa_status args_fail_unused(fxa_slot slot, const char *verb, const char *
                      fxa_slot_name(slot), verb, lacks, what);
 }
 
-/* Checks the operands' slots. A set slot that this pass would use with another flag is an error, since its data would
- * be ignored without a message. Slots that only the other pass uses are ignored. */
+/* Checks the operands' slots. A slot that is set, but that this pass uses only with a flag that is not set, is an
+ * error, because its data would be ignored without a message. Slots that only the other pass uses are ignored. */
 static fxa_status args_check_operands(const fxa_problem *p, const fxa_args *args, fxa_error *err) {
     void *const *slot = args->slot;
     for (size_t i = 0; i < FXA__OPERAND_COUNT; i++) {
@@ -67,8 +67,8 @@ static fxa_status args_check_operands(const fxa_problem *p, const fxa_args *args
     return FXA_OK;
 }
 
-/* [slot] Words for messages. lacks, what: what the problem does not have if it does not read the slot's array. why: the
- * reason why it reads the array. */
+/* [slot] Words for messages. lacks, what: what a problem that does not read the slot's array lacks, such as "flag",
+ * "FXA_PADDING". why: the reason why a problem reads the array. */
 static const struct args_table {
     const char *lacks, *what, *why;
 } args_tables[FXA_SLOT_COUNT] = {
@@ -100,7 +100,7 @@ static fxa_status args_check_scale(const fxa_problem *p, fxa_slot slot, fxa_erro
     return args_fail_unused(slot, "use", operand, "of 8 bits", err);
 }
 
-/* Returns true if the problem reads any array besides operands. Most problems do not, and then unset slots are
+/* Returns true if the problem reads any array besides operands. Most problems read none; their unset slots are
  * skipped. */
 static bool args_reads_tables(const fxa_problem *p) {
     const uint32_t flags = FXA_PADDING | FXA_VARLEN | FXA_PAGED | FXA_Q_START | FXA_SCALARS_IN_MEMORY | FXA_SCALED;
@@ -118,7 +118,7 @@ static fxa_status args_check_tables(const fxa_problem *p, const fxa_args *args, 
         const struct args_table *row = &args_tables[i];
         int64_t n = fxa__slot_length(p, (fxa_slot)i);
         bool scale = i > FXA_SLOT_PARAMS, optional = i == FXA_SLOT_Q_LENGTHS || i == FXA_SLOT_K_LENGTHS || scale;
-        bool not_used = i == FXA_SLOT_CU_K && (p->flags & FXA_VARLEN); /* unused with pages, as fxattn.h documents */
+        bool not_used = i == FXA_SLOT_CU_K && (p->flags & FXA_VARLEN); /* packed and paged: CU_K is not used */
         if (n < 0 && slot[i] && scale) FXA_TRY(args_check_scale(p, (fxa_slot)i, err));
         if (n < 0 && slot[i] && !scale && !not_used)
             return args_fail_unused((fxa_slot)i, "read", row->lacks, row->what, err);
@@ -205,7 +205,7 @@ static fxa_status args_check_tensors(const args_tensors *t, const fxa_args *args
     return FXA_OK;
 }
 
-/* Checks params and tensors of the user's backward program; without one, none may be given. */
+/* Checks params and tensors of the user-written backward program; a problem without this program must get none. */
 static fxa_status args_check_bprop(const fxa_problem *p, const fxa_args *args, fxa_error *err) {
     const size_t n[2] = {args->n_bprop_params, args->n_bprop_tensors};
     for (int i = 0; i < 2 && !p->bprop; i++)
@@ -263,8 +263,8 @@ static fxa_status args_check_workspace(const fxa_args *args, size_t front, size_
     return FXA_OK;
 }
 
-/* Replaces the scalars of args by those in the slots SCALE, SEED and PARAMS, if the problem has SCALARS_IN_MEMORY. On a
- * device the run reads the slots later, and args gets placeholders (scale NaN, seed 0, no params). */
+/* If the problem has SCALARS_IN_MEMORY, replaces the scalars of args by the values in the slots SCALE, SEED and PARAMS.
+ * On a device the run reads these slots later, and args gets placeholders (scale NaN, seed 0, no params). */
 static void args_read_scalars(const fxa_problem *p, fxa_args *args, bool host) {
     if (!(p->flags & FXA_SCALARS_IN_MEMORY)) return;
     args->scale = host ? *(const double *)args->slot[FXA_SLOT_SCALE] : NAN;
@@ -273,7 +273,7 @@ static void args_read_scalars(const fxa_problem *p, fxa_args *args, bool host) {
     args->n_params = host && p->program ? fxa_program_param_count(p->program) : 0;
 }
 
-/* Checks what programs read: tables, params and tensors. */
+/* Checks the arguments that programs read: tables, params and tensors. */
 static fxa_status args_check_inputs(const fxa_problem *p, fxa_args *args, bool readable, fxa_error *err) {
     FXA_TRY(args_check_tables(p, args, err));
     args_read_scalars(p, args, readable);
@@ -328,8 +328,8 @@ static void args_fill(const fxa_problem *p, const fxa_args *args, bool readable,
     out->progress_user = args->progress_user;
 }
 
-/* Replaces NULL pointers of empty operands and tensors by a valid address that is never dereferenced, because engines
- * add offsets to them. Host memory only. */
+/* Replaces NULL pointers of empty operands and tensors, because engines add offsets to pointers, by a valid address
+ * that is never dereferenced. Host memory only. */
 static void args_replace_null(const fxa_problem *p, fxa_view *views, fxa__bound_args *out) {
     static const double never_read[1];
     for (size_t i = 0; i < FXA__OPERAND_COUNT; i++) {
@@ -362,7 +362,7 @@ fxa_status fxa__bound_args_make(const fxa__problem *problem, const fxa_args *arg
     return fxa__ok(err);
 }
 
-/* A forward pass does not check bprop's values, because only backward reads them. */
+/* A forward pass does not check params and tensors of bprop, because only a backward pass reads them. */
 fxa_status fxa__bound_args_make_inputs(const fxa__problem *problem, const fxa_args *args, fxa_view *views,
                                        fxa__bound_args *out, fxa_error *err) {
     const fxa_problem *p = &problem->in;

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * Bound arguments: the pointers and scalars of one run, checked against the problem once. Engines read and write
- * through this struct only.
+ * Bound arguments: the checked pointers and scalars of one run. Engines access the memory of a run only through
+ * fxa__bound_args.
  */
 #ifndef FXA_PROBLEM_BOUND_ARGS_H
 #define FXA_PROBLEM_BOUND_ARGS_H
@@ -10,21 +10,21 @@
 #include "problem.h"
 
 enum { FXA__MAX_CONSTANTS = FXA_MAX_PARAMS }; /* maximum number of scalar constants of a plan */
-enum { FXA__SCALED_SLOTS = FXA_SLOT_DV + 1 }; /* slots of operands that may have scales */
+enum { FXA__SCALED_SLOTS = FXA_SLOT_DV + 1 }; /* number of slots of operands that may have scales */
 
 typedef struct fxa__bound_args {
     void *slot[FXA_SLOT_MAX];
     bool skip_pointer_checks; /* FXA_SKIP_POINTER_CHECKS: the device of the pointers is not queried */
-    /* Score scale. On a device with SCALARS_IN_MEMORY the slots hold scale, seed and params instead. */
+    /* factor of Q K^T; on a device with SCALARS_IN_MEMORY the slots hold scale, seed and params instead */
     double scale;
-    /* [slot] Factors applied to elements after reading and before writing (1 on a device, where kernels read the scale
-     * slots), and the address that receives the amax, or NULL. The entries of slot DO belong to dS. */
-
+    /* [slot] load: factor applied to elements after reading; store: factor applied before writing. Both are 1 on a
+     * device, where kernels read the scale slots. amax: address that receives the amax, or NULL. store and amax of slot
+     * DO belong to dS. */
     double load[FXA__SCALED_SLOTS], store[FXA__SCALED_SLOTS];
     float *amax[FXA__SCALED_SLOTS];
     const double *params;
-    const fxa_view *tensors;  /* views with data pointers */
-    const fxa_view *dtensors; /* data is NULL for tensors without a requested gradient */
+    const fxa_view *tensors;  /* [n_captures] captured tensors of the program */
+    const fxa_view *dtensors; /* [n_captures] gradients of tensors; data is NULL where no gradient is requested */
     double *dparams;
     const double *bprop_params;
     const fxa_view *bprop_tensors;
@@ -32,8 +32,8 @@ typedef struct fxa__bound_args {
     void *workspace; /* the engine's part of the workspace */
     size_t workspace_size;
     void *stream;
-    void *index_memory;  /* FXA_BOUNDS_CHECK: fxa__index_size bytes, else NULL */
-    void *parallel_user; /* passed to pool */
+    void *index_memory;  /* scratch memory of the bounds check, fxa__index_size bytes; NULL without FXA_BOUNDS_CHECK */
+    void *parallel_user; /* `user` argument of fxa__pool_run */
     fxa_progress_fn progress_fn;
     void *progress_user;
     const double *constants; /* set by the run: scalar constants of the plan, if the engine has any */
@@ -43,17 +43,18 @@ typedef struct fxa__bound_args {
 
 /* Maximum number of views of a run: tensors, their gradients, and tensors of bprop. */
 #define FXA__ARGS_VIEWS (3 * FXA_MAX_TENSORS)
-/* Minimum struct_size of fxa_args. Older callers end after the scale, which suffices for a run without a program. */
+/* Minimum struct_size of fxa_args. A struct that ends after the scale suffices for a run without a program. */
 #define FXA__ARGS_MIN offsetof(fxa_args, params)
 /* Checks args against the problem: presence, alignment, overlap, counts, int params, and a workspace of
- * fxa__index_workspace + engine_workspace bytes. Fills *out, whose views of captured tensors are stored in
- * views[FXA__ARGS_VIEWS]. If `readable` (host memory), lengths, offsets, page numbers and scalars are read and checked
- * too. Writes no memory of the caller. */
+ * fxa__index_workspace + engine_workspace bytes. Fills *out, and views[FXA__ARGS_VIEWS] with the views of captured
+ * tensors, which *out points to. If `readable` (host memory), lengths, offsets, page numbers and scalars are read and
+ * checked too. Does not write to memory that args points to. */
 fxa_status fxa__bound_args_make(const fxa__problem *p, const fxa_args *args, size_t engine_workspace, bool readable,
                                 fxa_view *views, fxa__bound_args *out, fxa_error *err);
 
-/* Checks and fills only what a program reads: tables, params and tensors. views needs capacity for 2 * n_captures +
- * n_bprop_captures. Slots of operands are copied unchecked and may be NULL. */
+/* Like fxa__bound_args_make, but checks only the arguments that a program reads: tables, params and tensors. views
+ * needs capacity for 2 * n_captures + n_bprop_captures views. Slots of operands are copied unchecked and may be
+ * NULL. */
 fxa_status fxa__bound_args_make_inputs(const fxa__problem *p, const fxa_args *args, fxa_view *views,
                                        fxa__bound_args *out, fxa_error *err);
 

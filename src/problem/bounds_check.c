@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * fxa_bounds_check: counts the misses that index_check.h finds, by tensor and axis. If a problem has too many pairs to
- * evaluate all, the count is estimated from random pairs, the same ones in every call.
+ * fxa_bounds_check: counts the loads out of range that index_check.h finds, by tensor and axis. If a problem has too
+ * many pairs to evaluate all, the count is estimated from random pairs, which are the same in every call.
  */
 #include "../base/float_state.h"
 #include "../base/num.h"
@@ -10,18 +10,18 @@
 
 #include <string.h>
 
-/* Limit of node evaluations for the walk over all pairs, and again for the random sample after it: 1 to 2 seconds each.
- * Covers 4 million pairs of an 8-node program. */
+/* Maximum number of node evaluations of the walk over all pairs, and of the random sample: 1 to 2 seconds each. The
+ * walk covers 4 million pairs of an 8-node program, because it spends two evaluations per node and pair. */
 #define QUERY_BUDGET ((uint64_t)1 << 26)
 enum { QUERY_SAMPLES = 1 << 16, QUERY_ROWS = 2 * FXA_MAX_TENSORS * FXA_MAX_RANK };
 
 typedef struct query_row {
     fxa_bounds_report report;
     bool seen;
-    int64_t last[4]; /* pair of the last counted miss, so that each pair counts once */
+    int64_t last[4]; /* pair (b, h, q, k) of the last counted load out of range, so that each pair counts once */
 } query_row;
 
-/* Adds a miss to the report of its tensor and axis. Returns true to continue the walk. */
+/* Adds a load out of range to the report of its tensor and axis. Returns true to continue the walk. */
 static bool query_count(void *user, const fxa__miss *m) {
     query_row *x = &((query_row *)user)[(m->bprop * FXA_MAX_TENSORS + m->tensor) * FXA_MAX_RANK + m->axis];
     fxa_bounds_report *r = &x->report;
@@ -65,8 +65,8 @@ static uint64_t query_pairs(const fxa__problem *p, const fxa__bound_args *bound)
     return query_times(pairs, heads);
 }
 
-/* Replaces the counts by estimates from samples. A count of the walk that ran out of budget is a lower bound of the
- * estimate. */
+/* Replaces the counts of loads out of range by estimates from random pairs. An estimate is at least the count from the
+ * walk, which ran out of budget. */
 static void query_estimate(const fxa__problem *p, const fxa__bound_args *bound, void *memory, query_row *rows,
                            uint64_t all) {
     uint64_t nodes = (uint64_t)p->program->n_nodes + 1, most = QUERY_BUDGET / nodes;

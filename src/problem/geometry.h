@@ -1,7 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * Geometry for engines that run on the host: memory offsets of rows and keys, and the coordinates that the program
- * reads for them.
+ * Geometry for engines that run on the host: memory offsets of rows and keys, and coordinates that the program reads.
  */
 #ifndef FXA_PROBLEM_GEOMETRY_H
 #define FXA_PROBLEM_GEOMETRY_H
@@ -11,8 +10,8 @@
 /* Lengths and starts of one batch entry. */
 typedef struct fxa__seq {
     int64_t q_len, k_len;           /* number of rows and of keys */
-    int64_t q_start, k_start;       /* VARLEN: offset of the first row and key in the packed tensors; else 0 */
-    int32_t q_len_seen, k_len_seen; /* values of the inputs q_len and k_len */
+    int64_t q_start, k_start;       /* VARLEN: index of the first row and key in the packed tensors; else 0 */
+    int32_t q_len_seen, k_len_seen; /* values of the program's inputs q_len and k_len */
     int32_t heads_seen;             /* value of the program's input `heads`, the same in all runs */
     /* Number added to q: Q_START of the batch entry, or the shift of BOTTOM_RIGHT without a built-in mask; else 0. */
     int64_t q_shift;
@@ -27,26 +26,25 @@ void fxa__q_shift_range(const fxa_problem *p, int64_t *lo, int64_t *hi);
 
 /* Returns true if the map is the identity. */
 bool fxa__map_is_identity(const fxa_index_map *map);
-/* Returns the bits FXA_INPUT_Q_ROW and FXA_INPUT_K_ROW for the axes whose coordinate is the local index in every run:
- * no map, start position or alignment changes it. */
+/* Returns bit FXA_INPUT_Q_ROW if the coordinate q of a row is its local index in every run, because no map, start
+ * position or alignment changes q; likewise bit FXA_INPUT_K_ROW for keys. */
 uint32_t fxa__identity_inputs(const fxa_problem *p);
 
-/* Returns true if BOTTOM_RIGHT shifts q itself, so that the last row is aligned to the last key. It does so if the
- * problem has no built-in mask that it would align instead. */
+/* Returns true if BOTTOM_RIGHT shifts q itself, so that the last row is aligned to the last key: the flag is set, but
+ * neither CAUSAL nor WINDOW, whose masks it would shift instead. */
 bool fxa__rows_are_aligned(const fxa_problem *p);
 
-/* Returns the operand with the strides of a slot's rows (Q K V O, their gradients, LSE, row maximum), and sets *d to
- * its number of features. */
+/* Returns the operand that is stored in a slot (Q, K, V, O, their gradients, LSE, dLSE, row maximum), and sets *d to
+ * its head dim; 1 for operands without head dim. */
 const fxa_operand *fxa__row_operand(const fxa_problem *p, fxa_slot slot, int64_t *d);
 
-/* Returns the offset in elements of feature 0 of (b, head, position) in operand t. The position is local to sequence
- * b. */
+/* Returns the offset in elements of row (b, h, s) in operand t; s is the position in sequence b. */
 int64_t fxa__row_offset(const fxa__problem *p, const fxa__seq *seq, const fxa_operand *t, bool is_key,
                         const fxa__bound_args *bound, int64_t b, int64_t h, int64_t s);
 
-/* Returns the coordinate of local index i of axis FXA_INPUT_B, _H or _K, wrapped to 32 bits as program ints are. */
+/* Returns the coordinate of local index i of axis FXA_INPUT_B, _H or _K, wrapped to 32 bits like ints of programs. */
 int32_t fxa__coord(const fxa__problem *p, const fxa__bound_args *bound, fxa_input axis, int64_t i);
-/* Returns the coordinate q of row i, which includes the shift of its sequence; wrapped to 32 bits. */
+/* Returns the coordinate q of row i, including the shift seq->q_shift, wrapped to 32 bits. */
 int32_t fxa__row_coord(const fxa__problem *p, const fxa__bound_args *bound, const fxa__seq *seq, int64_t i);
 
 #endif

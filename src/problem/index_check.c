@@ -1,14 +1,13 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * Implements the walk of index_check.h. Loads that range analysis proves in bounds for all pairs are dropped first. For
- * the others, boxes of pairs are halved until they are proven or small; the pairs of small boxes are evaluated one by
- * one.
+ * Implements the walk of index_check.h. A box of pairs in which range analysis proves that all indices are in bounds is
+ * skipped. Other boxes are halved until they are proven or small; the pairs of small boxes are evaluated one by one.
  *
- * A load counts if the result needs it:
+ * A load counts only if the result needs its element. Rules for what is needed:
  *   mask        always needed
  *   score       needed where the mask is true
- *   select      needs the condition and the branch taken
- *   && and ||   if one operand decides and has no miss, only that operand is needed
+ *   select      needs the condition and the selected operand
+ *   && and ||   if one operand decides the result and has no out-of-bounds load, only that operand is needed
  *   with_grad   needs operand 0, and operand 1 where the derivative of the score is computed
  */
 #include "index_check.h"
@@ -22,7 +21,8 @@
 #include <stdio.h>
 #include <string.h>
 
-/* cost of the range analysis of a node, in evaluations */
+/* INDEX_LEAF: maximum pairs of a box that is evaluated pair by pair. INDEX_DEPTH: capacity of the stack of boxes.
+ * INDEX_RANGE_COST: cost of the range analysis of a node, in evaluations of the node. */
 enum { INDEX_LEAF = 64, INDEX_DEPTH = 128, INDEX_RANGE_COST = 8 };
 
 /* State of a node at one pair. */
@@ -44,10 +44,11 @@ typedef struct index_work {
     const fxa_program *program; /* the program being checked: the score program or bprop */
     bool bprop;
     fxa__env env, bprop_env; /* environments of the score program and of bprop */
-    /* ranges: of the tensors of `program`; mask_ranges: of the score program's tensors, which its mask reads */
+    /* value ranges of captured tensors. ranges: tensors of `program`; mask_ranges: tensors of the score program, for
+     * its mask */
     fxa_tensor_range ranges[FXA_MAX_TENSORS], mask_ranges[FXA_MAX_TENSORS];
     fxa__val *vals;
-    int32_t *loads; /* nodes of loads with indices not proven in bounds */
+    int32_t *loads; /* [n_loads] load nodes of `program` */
     int32_t n_loads;
     uint8_t *state;
     bool derives;    /* true in a backward pass without bprop: the derivative of the score is computed */
@@ -77,7 +78,7 @@ size_t fxa__index_workspace(const fxa__problem *p) {
 
 /* ---- One pair ---------------------------------------------------------------------------------------------------- */
 
-/* Returns the first axis on which a load is out of bounds, -1 = none. */
+/* Returns the first axis on which a load is out of bounds; -1 if none is. */
 static int index_miss_axis(const fxa_view *view, const fxa__node *n, const fxa__val *vals) {
     for (int d = 0; d < n->n_args; d++) {
         int64_t i = vals[n->arg[d]].i;
@@ -86,7 +87,8 @@ static int index_miss_axis(const fxa_view *view, const fxa__node *n, const fxa__
     return -1;
 }
 
-/* Returns the operand that alone decides the result of an && or || and does not depend on a miss; -1 = none. */
+/* Returns the operand that alone decides the result of && or || and does not depend on an out-of-bounds load; -1 if
+ * there is none. */
 static int32_t index_decider(const index_work *w, const fxa__node *n) {
     if (n->type != FXA_BOOL || (n->op != FXA_OP_AND && n->op != FXA_OP_OR)) return -1;
     for (int i = 0; i < 2; i++)
@@ -102,7 +104,7 @@ static bool index_uses(const index_work *w, const fxa__node *n, int arg) {
     return decider < 0 || n->arg[arg] == decider;
 }
 
-/* Marks the nodes that depend on a miss. */
+/* Marks the nodes that depend on an out-of-bounds load. */
 static void index_mark_misses(index_work *w, const fxa__env *env) {
     for (int32_t i = 0; i < w->program->n_nodes; i++) {
         const fxa__node *n = &w->program->nodes[i];
@@ -125,7 +127,7 @@ static void index_report(index_work *w, const fxa__env *env, int32_t node, int64
     }
 }
 
-/* Marks the needed nodes, from the outputs down, and reports the misses of needed loads. */
+/* Marks the nodes that the outputs need, and reports the out-of-bounds indices of needed loads. */
 static void index_mark_needed(index_work *w, const fxa__env *env, int64_t q, int64_t k) {
     const fxa_program *p = w->program;
     for (int32_t o = 0; o < p->n_outputs; o++) {
@@ -145,7 +147,7 @@ static void index_mark_needed(index_work *w, const fxa__env *env, int64_t q, int
     }
 }
 
-/* Returns the scaled score of a pair, 0 if slot Q or K is NULL. */
+/* Returns the scaled score of a pair; 0 if slot Q or K is NULL. */
 static double index_score(const index_work *w, int64_t q, int64_t k) {
     const fxa_problem *p = &w->p->in;
     const void *rows = w->bound->slot[FXA_SLOT_Q], *keys = w->bound->slot[FXA_SLOT_K];
@@ -186,7 +188,7 @@ static void index_extend(fxa_tile_bounds *box, fxa_input axis, int32_t x, bool f
     if (first || x > box->hi[axis]) box->hi[axis] = x;
 }
 
-/* Returns the coordinates that a box covers, for any kind of map. */
+/* Returns bounds of the coordinates that a box of local indices covers, for any kind of index map. */
 static fxa_tile_bounds index_coords(const index_work *w, const index_box *x) {
     fxa_tile_bounds box = {{0}, {0}};
     index_extend(&box, FXA_INPUT_B, w->env.coord[FXA_INPUT_B], true);
@@ -203,7 +205,7 @@ static fxa_tile_bounds index_coords(const index_work *w, const index_box *x) {
     return box;
 }
 
-/* Subtracts `times` evaluations of all nodes from the budget, and stops the walk when it ends. */
+/* Adds `times` evaluations of all nodes to w->evaluated, and stops the walk if the budget is used up. */
 static void index_spend(index_work *w, uint64_t times) {
     w->evaluated += times * (uint64_t)(w->p->program->n_nodes + w->program->n_nodes);
     if (w->evaluated >= w->walk->budget) w->stopped = w->walk->gave_up = true;
@@ -222,8 +224,8 @@ static bool index_is_inside(index_work *w, const fxa__env *env, int32_t node, co
     return true;
 }
 
-/* Returns true if all loads are in bounds in the box, or the mask excludes it. Returns false if the budget ends
- * first. */
+/* Returns true if all loads of a box are proven in bounds, or the mask is false in the entire box. Returns false if the
+ * budget is used up before that is known. */
 static bool index_box_is_inside(index_work *w, const index_box *x) {
     fxa_tile_bounds box = index_coords(w, x);
     if (!w->mask_loads &&
@@ -244,7 +246,7 @@ static void index_evaluate_box(index_work *w, const index_box *x) {
         }
 }
 
-/* Walks the pairs of one (b, h) with a stack of boxes whose longer side is halved. */
+/* Walks the pairs of one (b, h) with a stack of boxes; a box that is not proven is halved along its longer side. */
 static void index_walk_head(index_work *w) {
     index_box stack[INDEX_DEPTH];
     size_t depth = 0;
@@ -252,7 +254,7 @@ static void index_walk_head(index_work *w) {
     while (depth && !w->stopped) {
         index_box x = stack[--depth], half = x;
         int64_t rows = x.q_hi - x.q_lo + 1, keys = x.k_hi - x.k_lo + 1;
-        index_spend(w, INDEX_RANGE_COST * (uint64_t)(w->n_loads + 1)); /* at most one range analysis per load */
+        index_spend(w, INDEX_RANGE_COST * (uint64_t)(w->n_loads + 1)); /* range analysis of mask and loads */
         if (w->stopped || index_box_is_inside(w, &x)) continue;
         if (rows * keys <= INDEX_LEAF) {
             index_evaluate_box(w, &x);
@@ -278,7 +280,8 @@ static void index_set_head(index_work *w, int64_t b, int64_t h) {
     w->env.coord[FXA_INPUT_HEADS] = w->seq.heads_seen;
 }
 
-/* Evaluates random pairs. Draws outside a sequence's lengths are rejected, so the pairs are uniformly distributed. */
+/* Evaluates random pairs. A drawn pair outside the sequence lengths is rejected, so the pairs are uniformly
+ * distributed. */
 static void index_sample(index_work *w) {
     const fxa_problem *p = &w->p->in;
     uint64_t state = 0x9E3779B97F4A7C15u, done = 0;
@@ -300,7 +303,7 @@ static void index_sample(index_work *w) {
 
 /* ---- Programs ---------------------------------------------------------------------------------------------------- */
 
-/* Returns the inputs that any node reads, as bits: loads of the program depend on no others. */
+/* Returns the inputs that the program reads, as bits. */
 static uint32_t index_inputs(const fxa_program *p) {
     uint32_t reads = 0;
     for (int32_t i = 0; i < p->n_nodes; i++)
@@ -318,7 +321,8 @@ static bool index_mask_loads(const fxa_program *p, uint8_t *from) {
     return from[fxa__program_output(p, FXA__OUT_MASK)];
 }
 
-/* Returns true if an int or bool depends on the score: only then can the score decide which loads are needed. */
+/* Returns true if an int or bool of the program depends on the score. Only such a program can need different loads for
+ * different scores. */
 static bool index_reads_score(const fxa_program *p, uint8_t *from) {
     bool decides = false;
     for (int32_t i = 0; i < p->n_nodes; i++) {
@@ -339,7 +343,7 @@ static void index_mark_operands(const fxa_program *p, uint8_t *of) {
     }
 }
 
-/* Returns the range of an int table of any rank. Axes with stride 0 are read once. */
+/* Returns the range of an int or bool tensor of any rank. Along an axis with stride 0 one element is read. */
 static fxa_tensor_range index_scan(const fxa_view *view) {
     fxa_tensor_range out = fxa_tensor_scan(view);
     fxa_type type = fxa__dtype_type(view->dtype);
@@ -362,7 +366,7 @@ static fxa_tensor_range index_scan(const fxa_view *view) {
     return out;
 }
 
-/* Searches the loads of one program for misses. */
+/* Searches the loads of one program for out-of-bounds indices. */
 static void index_program(index_work *w, const fxa_program *program, bool bprop, const fxa_view *views) {
     const fxa_problem *p = &w->p->in;
     uint32_t reads = index_inputs(w->p->program) | index_inputs(program);
@@ -415,7 +419,7 @@ void fxa__index_walk_all(const fxa__problem *p, const fxa__bound_args *bound, vo
 
 /* ---- Refusing ---------------------------------------------------------------------------------------------------- */
 
-/* Stores the miss and returns false to end the walk. */
+/* Stores the first out-of-bounds index and returns false to end the walk. */
 static bool index_keep_first(void *user, const fxa__miss *miss) {
     *(fxa__miss *)user = *miss;
     return false;

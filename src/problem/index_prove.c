@@ -1,15 +1,16 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * Proves that no run of a problem has an out-of-bounds index where the result needs the element, whatever the tensors
- * hold. It builds a program that is true where a needed index is out of bounds, and shows by range analysis that it is
- * never true. Mask and conditions are part of that program, so `t[q - k]` with `mask = q >= k && q - k < n` is proven.
+ * Proves that no run of a problem has an out-of-bounds index where the result needs the element, for any contents of
+ * the tensors. The proof builds a program whose mask is true where a needed index is out of bounds; range analysis then
+ * shows that this mask is never true. Mask and conditions of the checked program are part of the built program, so
+ * `t[q - k]` with `mask = q >= k && q - k < n` is proven.
  */
 #include "geometry.h"
 #include "index_check.h"
 #include "tiles.h"
 
-/* For each node of the checked program: `node`, its value in the built program, and `miss`, the bool "the node depends
- * on an out-of-bounds load". PROVE_NEVER stands for a constant false. */
+/* Values of the built program, by node of the checked program. node: the value of the node. miss: a bool that is true
+ * if the node depends on an out-of-bounds load; PROVE_NEVER stands for constant false. */
 typedef struct prove_values {
     fxa_builder *b;
     const fxa_program *program;
@@ -31,7 +32,7 @@ static fxa_value prove_both(prove_values *v, fxa_value x, fxa_value y) {
     return fxa_builder_op2(v->b, FXA_OP_AND, x, y);
 }
 
-/* Returns the condition (a bool of the built program) that an index of the load leaves its axis. */
+/* Returns a bool of the built program that is true if an index of the load is out of bounds. */
 static fxa_value prove_load(prove_values *v, const fxa__node *n) {
     fxa_value outside = PROVE_NEVER;
     for (int d = 0; d < n->n_args; d++) {
@@ -45,15 +46,16 @@ static fxa_value prove_load(prove_values *v, const fxa__node *n) {
     return outside;
 }
 
-/* Returns the condition that a miss of one operand of && or || matters: `miss` is true and the other operand
- * (`decider`) does not decide the result alone. If the decider may depend on a miss too, returns `miss`. */
+/* Returns a bool that is true if an out-of-bounds load in one operand of && or || matters: `miss` is true, and the
+ * other operand, `decider`, does not decide the result alone. Returns `miss` if the decider may itself depend on an
+ * out-of-bounds load. */
 static fxa_value prove_unless(prove_values *v, bool is_or, fxa_value miss, int32_t decider) {
     fxa_value x = v->node[decider];
     if (miss == PROVE_NEVER || v->miss[decider] != PROVE_NEVER) return miss;
     return prove_both(v, miss, is_or ? fxa_builder_op1(v->b, FXA_OP_NOT, x) : x);
 }
 
-/* Returns the condition that node n depends on a miss. */
+/* Returns a bool that is true if node n depends on an out-of-bounds load. */
 static fxa_value prove_node(prove_values *v, const fxa__node *n) {
     fxa_value found = PROVE_NEVER;
     if (n->op == FXA_OP_SELECT) {
@@ -105,7 +107,7 @@ static void prove_box(const fxa_problem *p, fxa_tile_bounds *box) {
     fxa__q_shift_range(p, &lo, &hi);
     lo += box->lo[FXA_INPUT_Q];
     hi += box->hi[FXA_INPUT_Q];
-    bool fits = lo >= INT32_MIN && hi <= INT32_MAX; /* otherwise it may wrap to any value */
+    bool fits = lo >= INT32_MIN && hi <= INT32_MAX; /* else q may wrap to any value */
     box->lo[FXA_INPUT_Q] = fits ? (int32_t)lo : INT32_MIN;
     box->hi[FXA_INPUT_Q] = fits ? (int32_t)hi : INT32_MAX;
     box->hi[FXA_INPUT_Q_ROW] = (int32_t)p->sq - 1;
@@ -129,7 +131,7 @@ fxa_status fxa__index_prove(fxa__host *host, const fxa_problem *p, const fxa_pro
     fxa_status status = v.node ? FXA_OK : fxa__fail_memory(err, "a proof that indices are inside");
     if (status == FXA_OK) {
         v.miss = v.node + n;
-        fxa_error too_large; /* a program that is too large counts as unproven */
+        fxa_error too_large; /* discarded: if the built program is too large, nothing is proven */
         if (fxa__builder_import(v.b, program, v.node)) prove_fill(&v);
         if (fxa_builder_finish(v.b, &misses, &too_large) == FXA_OK) {
             fxa_tile_bounds box;

@@ -4,7 +4,7 @@
  *
  *       O = (w_a O_a + w_b O_b) / (w_a + w_b),    LSE = m + log(w_a + w_b).
  *
- * A side with weight 0 is not read, so the other side passes through unchanged and an empty row never yields NaN.
+ * O of a side with weight 0 is not read, so O of the other side is unchanged and an empty row never yields NaN.
  */
 #include "merge_tensors.h"
 #include "merge.h"
@@ -14,7 +14,7 @@
 
 #include <string.h>
 
-#define MERGE_CHUNK 64 /* features per step, so that any d works without allocation */
+#define MERGE_CHUNK 64 /* elements of O merged at a time, so that any head dim works without allocation */
 
 void fxa__merge_row(double *o_a, double *lse_a, const double *o_b, double lse_b, int64_t d) {
     double m = fxa__fmax(*lse_a, lse_b);
@@ -24,7 +24,7 @@ void fxa__merge_row(double *o_a, double *lse_a, const double *o_b, double lse_b,
     }
     double w_a = exp(*lse_a - m), w_b = exp(lse_b - m), sum = w_a + w_b;
     if (w_b == 0 && w_a == w_a) return;
-    bool skip_a = w_a == 0 && w_b == w_b; /* if m is NaN or +inf, the weights and so the row become NaN */
+    bool skip_a = w_a == 0 && w_b == w_b; /* false if m is NaN or +inf: then weights and row become NaN */
     for (int64_t i = 0; i < d; i++) o_a[i] = skip_a ? o_b[i] : (w_a * o_a[i] + w_b * o_b[i]) / sum;
     *lse_a = m + log(sum);
 }
@@ -126,7 +126,7 @@ fxa_status fxa__merge_args_read(const fxa_merge_args *args, fxa_merge_args *out,
     return merge_check(out, region, err);
 }
 
-/* If h or s is 0 there are no elements, but b may be huge: the loop over b is then skipped. */
+/* Skips the loop over b, which may be huge, if h or s is 0, because there are no elements then. */
 void fxa__merge_tensors(const fxa_merge_args *a) {
     bool rows = a->h > 0 && a->s > 0;
     for (int64_t b = 0; rows && b < a->b; b++)

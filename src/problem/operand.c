@@ -1,7 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * Table of the operands of a problem: field, slot, shape, and the passes and flags that read or write each one. The
- * validator, the argument check and the byte format iterate over it. This file also has the names of slots.
+ * Table of the operands of a problem: field, slot, shape, and the passes and flags with which an operand is read or
+ * written. The validator, the argument check and the byte format iterate over this table. This file also has the names
+ * of slots.
  */
 #include "scales.h"
 
@@ -65,9 +66,9 @@ fxa__region fxa__operand_region(const fxa_operand *t, const int64_t size[4], con
     return r;
 }
 
-/* Fills in dense strides of the layout. Returns false if they overflow. */
+/* Fills in the dense strides of a named layout. Returns false if a stride overflows. */
 static bool operand_fill_strides(fxa_operand *t, const int64_t size[4], uint32_t axes) {
-    /* axes of BHSD, BSHD, SBHD, innermost first */
+    /* axes of the layouts BHSD, BSHD and SBHD, innermost first */
     static const uint8_t order[3][4] = {{3, 2, 1, 0}, {3, 1, 2, 0}, {3, 1, 0, 2}};
     int64_t step = 1;
     for (int n = 0; n < 4; n++) {
@@ -78,7 +79,7 @@ static bool operand_fill_strides(fxa_operand *t, const int64_t size[4], uint32_t
     return true;
 }
 
-/* Refuses nonzero strides of a named layout: they would be ignored without a message. */
+/* Refuses nonzero strides in an operand with a named layout, which would otherwise be ignored without a message. */
 static fxa_status operand_refuse_strides(const char *name, const fxa_operand *t, const int64_t size[4],
                                          fxa_error *err) {
     static const char *const layouts[] = {"BHSD", "BSHD", "SBHD"};
@@ -132,14 +133,15 @@ const char *fxa_slot_name(fxa_slot slot) {
 
 int64_t fxa__slot_element(fxa_slot slot) { return slot >= FXA_SLOT_SCALE && slot <= FXA_SLOT_PARAMS ? 8 : 4; }
 
-/* Returns the array length of the slots SCALE, SEED and PARAMS, -1 = none. */
+/* Returns the array length of slot SCALE, SEED or PARAMS; -1 if the problem does not use the slot. */
 static int64_t slot_scalar_length(const fxa_problem *p, fxa_slot slot) {
     if (!(p->flags & FXA_SCALARS_IN_MEMORY)) return -1;
     if (slot == FXA_SLOT_SEED) return p->flags & FXA_DROPOUT ? 1 : -1;
     return slot == FXA_SLOT_SCALE ? 1 : p->program ? (int64_t)fxa_program_param_count(p->program) : 0;
 }
 
-/* Returns the array length of a slot of map_b, map_h, map_q or map_k: a table's, 1 for an offset, -1 = none. */
+/* Returns the array length of a slot of map_b, map_h, map_q or map_k: the length of the table, or 1 for an offset; -1
+ * if the map does not use the slot. */
 static int64_t slot_map_length(const fxa_problem *p, fxa_slot slot) {
     const fxa_index_map *map[4] = {&p->map_b, &p->map_h, &p->map_q, &p->map_k};
     const int64_t n[4] = {p->b, p->hq, p->sq, p->sk};

@@ -1,8 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * Creates a problem from the caller's struct: reads, defaults, checks, copies and resolves it, composes the final
- * program (with built-in masks) and computes the key. A problem never changes after fxa__problem_create, so threads
- * share it without locks. One allocation contains the object and the copies of captures and target.
+ * Creates a problem from the caller's struct: reads the struct, fills in defaults, checks, copies and resolves it,
+ * composes the program that runs (with built-in masks) and computes the key. A problem never changes after
+ * fxa__problem_create, so threads share it without locks. One allocation contains the object and the copies of captures
+ * and target.
  */
 #include "geometry.h"
 #include "index_check.h"
@@ -14,8 +15,8 @@
 
 #include <string.h>
 
-/* Minimum struct_size: a caller's struct must contain the sizes. Fields that an older caller lacks are read as 0, which
- * means none, default or off. */
+/* Minimum struct_size: a caller's struct must contain the sizes. Fields that a shorter struct lacks are read as 0,
+ * which means none, default or off. */
 #define PROBLEM_MIN_SIZE offsetof(fxa_problem, total_q)
 
 /* Retains and returns a program, which may be NULL. */
@@ -25,7 +26,7 @@ static fxa_program *problem_keep_program(const fxa_program *program) {
     return p;
 }
 
-/* Copies the defaulted and checked struct; strides and maps are still to be resolved. */
+/* Copies a struct whose defaults are filled in and whose fields are checked; strides and maps are not yet resolved. */
 static fxa_status problem_copy(fxa__host *host, const fxa_problem *from, fxa__problem **out, fxa_error *err) {
     size_t n = from->n_captures, n_bprop = from->n_bprop_captures; /* checked: at most FXA_MAX_TENSORS each */
     size_t target = from->target ? strlen(from->target) + 1 : 0;
@@ -50,7 +51,7 @@ static fxa_status problem_copy(fxa__host *host, const fxa_problem *from, fxa__pr
     return FXA_OK;
 }
 
-/* Sets the final programs: q_row and k_row become q and k where the two are equal. */
+/* Replaces the inputs q_row and k_row by q and k in both programs, where the problem makes them equal. */
 static fxa_status problem_drop_row_inputs(fxa__problem *p, fxa_error *err) {
     fxa_program *masked = p->program;
     uint32_t identity = fxa__identity_inputs(&p->in);
@@ -61,8 +62,8 @@ static fxa_status problem_drop_row_inputs(fxa__problem *p, fxa_error *err) {
                                                err);
 }
 
-/* Composes the programs that engines lower. Built-in masks must not add params or tensors, whose slots are the
- * user's. */
+/* Composes the programs that engines lower. Fails with E_INTERNAL if a built-in mask adds params or tensors, because
+ * these must be those of the user's program. */
 static fxa_status problem_compose(fxa__problem *p, fxa_error *err) {
     const fxa_problem *in = &p->in;
     FXA_TRY(

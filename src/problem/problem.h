@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
  * A validated problem. fxa__problem_create is the only validator of the library: front ends and engines rely on its
- * checks, and no later code validates sizes, strides or dtypes again.
+ * checks and do not validate sizes, strides or dtypes again.
  */
 #ifndef FXA_PROBLEM_PROBLEM_H
 #define FXA_PROBLEM_PROBLEM_H
@@ -14,24 +14,26 @@ typedef struct fxa__problem {
     size_t bytes;
     /* The caller's struct, resolved:
      * - struct_size is this library's; hkv, d_v and dtypes are filled in; unused fields are cleared.
-     * - Every operand is STRIDED with explicit strides (packed and paged layouts as documented at the flags). Rows use
-     *   stride[0..2], sinks stride[1]. Strides of unused operands and absent axes are 0.
+     * - Every operand is STRIDED with explicit strides (packed and paged layouts as documented at the flags). LSE, dLSE
+     *   and row maximum use stride[0..2], sinks stride[1]. Strides of unused operands and absent axes are 0.
      * - The step of a map is never 0. Captures are strided and grad_strided.
-     * - captures and target point into this object. program and bprop are retained; program is the user's, or NULL.
-     * - engine is NULL, because the plan stores it. */
+     * - captures and target point into this object. program and bprop are the caller's programs, retained, or NULL.
+     * - engine is NULL, because the plan stores the engine. */
     fxa_problem in;
-    /* The program that engines lower, never NULL: built-in masks are appended, and q_row and k_row are replaced by q
-     * and k where they are equal. */
+    /* The program that engines lower, never NULL: in.program with built-in masks appended, and with q_row and k_row
+     * replaced by q and k if the problem makes them equal. */
     fxa_program *program;
-    /* The user's backward program after the same replacement. NULL: gradients come from the derivative of `program`. */
+    /* The user-written backward program, with q_row and k_row replaced by q and k if the problem makes them equal.
+     * NULL = gradients come from the derivative of `program`. */
     fxa_program *bprop;
     bool f64;            /* true if q is f64: arithmetic and programs run in f64 */
     bool indices_proven; /* true if FXA_BOUNDS_CHECK is set and every index is proven in bounds: runs check no index */
-    /* Hash of the entire problem except engine name and target, which the engine's identity contains. */
+    /* Hash of the entire problem except engine name and target; the engine's identity stands for both. */
     uint8_t key[16];
 } fxa__problem;
 
-/* Returns d_v as a caller passes it (0 becomes FXA_D_V_ZERO), to build another fxa_problem from a resolved one. */
+/* Returns d_v as a caller passes it (0 becomes FXA_D_V_ZERO), for a new fxa_problem made from a resolved
+ * fxa_problem. */
 static inline int64_t fxa__d_v_given(const fxa_problem *resolved) {
     return resolved->d_v == 0 && resolved->d_qk > 0 ? FXA_D_V_ZERO : resolved->d_v;
 }
@@ -43,8 +45,8 @@ fxa__problem *fxa__problem_retain(fxa__problem *p);
 /* Drops a reference; the last one frees p. p may be NULL. */
 void fxa__problem_release(fxa__problem *p);
 
-/* Parts of a problem that an engine may take from the run instead of compiling them in. The key of its code omits
- * them. */
+/* Parts of a problem that compiled code may read at run time. An engine whose code does so omits the part from the key
+ * of the code, so that problems which differ only in that part share code. */
 enum {
     /* b, sq, sk, total_q, total_k, n_pages, strides and capture sizes, map bases, global_q_len, global_k_len,
      * global_heads, and the flag BOUNDS_CHECK */
@@ -56,11 +58,11 @@ enum {
     FXA__WITH_ALL = 31
 };
 
-/* Writes the canonical bytes of a problem (docs/plan-bytes.md), restricted to `parts` (bits of the enum above). With
- * FXA__WITH_ALL they are the bytes that `key` hashes. Sets w->failed when memory runs out. */
+/* Writes the canonical bytes of a problem (docs/plan-bytes.md), restricted to `parts`, FXA__WITH_x bits. `key` is the
+ * hash of the bytes with FXA__WITH_ALL. Sets w->failed if memory runs out. */
 void fxa__problem_write(const fxa__problem *p, uint32_t parts, fxa__writer *w);
-/* Reads the bytes that fxa__problem_write wrote with FXA__WITH_ALL, and creates the problem. The bytes need not be
- * trusted: malformed ones return FXA_E_BYTES or FXA_E_VERSION. */
+/* Reads the bytes that fxa__problem_write wrote with FXA__WITH_ALL, and creates the problem. The bytes may come from an
+ * untrusted source: fails with E_BYTES or E_VERSION for malformed bytes. */
 fxa_status fxa__problem_read(fxa__host *host, fxa__reader *r, fxa__problem **out, fxa_error *err);
 
 #endif

@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * A resolved problem as bytes, which its key hashes and which plan bytes contain. Little-endian, fixed widths, no
- * padding, in the order below. A letter marks a part (problem.h) that engines may leave out of the key of their code:
- * [g]eometry, [h]eads, [w]indow, [d]ropout, [p]lace.
+ * A resolved problem as bytes. The key of a problem is a hash of these bytes, and plan bytes contain them.
+ * Little-endian, fixed widths, no padding, in the order below. A letter marks a part (FXA__WITH_x of problem.h) that
+ * engines may leave out of the key of their code: [g]eometry, [h]eads, [w]indow, [d]ropout, [p]lace.
  *
  *       u32  format, 1 to 3
  *       u32  1 with all parts, else twice the bits of the parts
@@ -23,8 +23,8 @@
  *       u32  number of bprop captures, then for each the same fields
  *       u32  only without geometry and if a program reads q_row or k_row: bits of the inputs that equal q or k
  *
- * The reader does not trust the bytes: the fields pass through fxa__problem_create like a caller's, and writing the
- * result must reproduce the bytes, so each problem has exactly one encoding.
+ * The reader does not trust the bytes: fxa__problem_create checks the fields like those of a caller, and writing the
+ * problem must reproduce the bytes. Each problem therefore has exactly one encoding.
  */
 #include "geometry.h"
 #include "problem_private.h"
@@ -33,7 +33,8 @@
 
 #include <string.h>
 
-/* Format versions, each a superset of the one before. A problem is written in the oldest version that represents it. */
+/* Format versions; each version adds fields to the previous version. A problem is written in the oldest version that
+ * has all its fields. */
 enum { PROBLEM_PLAIN = 1, PROBLEM_HEADS = 2, PROBLEM_PLACED = 3 };
 
 /* ---- Writing ----------------------------------------------------------------------------------------------------- */
@@ -73,21 +74,21 @@ static void write_captures(fxa__writer *w, const fxa_capture *captures, size_t n
     }
 }
 
-/* Writes which inputs equal q and k. Without geometry the other bytes do not show whether the base of a map shifts q,
- * but code that reads q_row depends on it. */
+/* Writes which of the inputs q_row and k_row equal q and k. Only bytes without geometry need this: compiled code that
+ * reads q_row depends on whether a map shifts q, and the base of a map is part of the geometry. */
 static void write_identity_inputs(fxa__writer *w, const fxa_problem *p, bool geometry) {
     uint32_t stored = fxa__program_storage_inputs(p->program) | fxa__program_storage_inputs(p->bprop);
     if (!geometry && stored) fxa__write_u32(w, stored & fxa__identity_inputs(p));
 }
 
-/* Returns the oldest format that represents the given parts. */
+/* Returns the oldest format version that can represent the given parts of the problem. */
 static uint32_t write_format(const fxa_problem *p, uint32_t parts) {
     bool placed = p->device || p->ordinal || p->alignment || p->max_workspace;
     if ((parts & FXA__WITH_PLACE) && placed) return PROBLEM_PLACED;
     return (parts & FXA__WITH_GEOMETRY) && p->global_heads ? PROBLEM_HEADS : PROBLEM_PLAIN;
 }
 
-/* Returns the flags minus those that belong to omitted parts. */
+/* Returns the problem's flags without flags that belong to omitted parts. */
 static uint32_t write_flags(const fxa_problem *p, uint32_t parts) {
     uint32_t flags = p->flags;
     if (!(parts & FXA__WITH_GEOMETRY)) flags &= ~(uint32_t)FXA_BOUNDS_CHECK;
@@ -195,7 +196,7 @@ static void read_scalars(fxa__reader *r, uint32_t format, fxa_problem *p) {
     read_map(r, &p->map_k);
 }
 
-/* Reads an optional program; *out is NULL if it is absent or on failure. */
+/* Reads an optional program; *out is NULL if the program is absent or the call fails. */
 static fxa_status read_program(fxa__host *host, fxa__reader *r, fxa_program **out, fxa_error *err) {
     uint32_t present = fxa__read_u32(r);
     *out = NULL;
@@ -203,7 +204,7 @@ static fxa_status read_program(fxa__host *host, fxa__reader *r, fxa_program **ou
     return present == 1 ? fxa__program_read(host, r, out, err) : FXA_OK;
 }
 
-/* Reads captures[FXA_MAX_TENSORS]; returns their number, 0 on failure. */
+/* Reads up to FXA_MAX_TENSORS captures and returns their number; 0 on failure. */
 static size_t read_captures(fxa__reader *r, fxa_capture *captures) {
     uint32_t n = fxa__read_u32(r);
     if (n > FXA_MAX_TENSORS) r->failed = true;
@@ -218,7 +219,8 @@ static size_t read_captures(fxa__reader *r, fxa_capture *captures) {
     return r->failed ? 0 : n;
 }
 
-/* Creates the problem from its fields. Fails unless writing it reproduces the bytes read since `start`. */
+/* Creates the problem from the fields that were read. Fails unless writing the problem reproduces the bytes from
+ * `start` on. */
 static fxa_status read_finish(fxa__host *host, const fxa_problem *in, const fxa__reader *r, size_t start,
                               fxa__problem **out, fxa_error *err) {
     fxa_error inner;

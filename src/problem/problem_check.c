@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * Rules of a problem that need no strides: flags, programs, sizes, dtypes. Each refusal states the given value and the
- * accepted ones. Fields that the problem does not use are cleared first, so they cannot fail and do not change the key.
- * A request that would have no effect is refused.
+ * Checks flags, programs, sizes and dtypes of a problem; problem_resolve.c checks strides. Each refusal states the
+ * given value and the accepted values. Fields that the problem does not use are cleared first, so they cannot fail a
+ * check and do not change the key. A request that would have no effect is refused.
  */
 #include "scales.h"
 
@@ -67,7 +67,7 @@ const char *fxa_device_name(fxa_device device) {
 /* ---- Flags ------------------------------------------------------------------------------------------------------- */
 
 typedef struct check_flag {
-    uint32_t flag, needs; /* at least one of these must be set; 0 = none */
+    uint32_t flag, needs; /* needs: at least one of these flags must be set too; 0 = none */
     int pass;             /* the only pass that accepts the flag; -1 = both */
     const char *name, *needs_name;
 } check_flag;
@@ -208,7 +208,7 @@ static fxa_status check_dtypes(const fxa_problem *p, fxa_error *err) {
         if (!fxa__dtype_is_float(dtype))
             return fxa__fail(err, FXA_E_PROBLEM, "%s.dtype is %s: accepted are f64, f32, f16, bf16, e4m3, e5m2",
                              info->name, fxa__dtype_show(dtype, shown));
-        bool wide = info->slot == FXA_SLOT_LSE && dtype == FXA_F64; /* programs with large derivatives need it */
+        bool wide = info->slot == FXA_SLOT_LSE && dtype == FXA_F64; /* for programs with large derivatives */
         if (info->shape == FXA__SHAPE_ROW && dtype != row && !wide)
             return fxa__fail(err, FXA_E_PROBLEM, "%s.dtype is %s and q.dtype is %s: accepted is %s%s", info->name,
                              fxa_dtype_name((fxa_dtype)dtype), fxa_dtype_name((fxa_dtype)p->q.dtype),
@@ -246,8 +246,8 @@ static fxa_status check_program(const char *name, const fxa_program *program, fx
     return FXA_OK;
 }
 
-/* Checks the requested gradients of captured tensors and params: only floats have one. Sets *tensors if any tensor
- * gradient is requested. */
+/* Checks the requested gradients of captured tensors and params: only floats have gradients. Sets *tensors to true if
+ * the gradient of a tensor is requested. */
 static fxa_status check_program_grads(const fxa_problem *p, bool *tensors, fxa_error *err) {
     char shown[24];
     size_t n_params = p->program ? fxa_program_param_count(p->program) : 0;

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * Computes explicit strides for every operand and capture of a checked problem, and the normal form of every map.
- * Refuses tensors that do not fit in memory and maps that exceed 32-bit coordinates.
+ * Computes explicit strides for every operand and capture of a checked problem, and the normal form of every index map.
+ * Refuses tensors whose byte range does not fit in 64 bits, and maps whose coordinates do not fit in 32 bits.
  */
 #include "geometry.h"
 #include "problem_private.h"
@@ -25,7 +25,7 @@ static fxa_status resolve_operands(fxa_problem *p, fxa_error *err) {
 
 /* ---- Captures ---------------------------------------------------------------------------------------------------- */
 
-/* Fills in dense row-major strides; sizes of 0 count as 1. Returns false if they overflow. */
+/* Fills in dense row-major strides; sizes of 0 count as 1. Returns false if a stride overflows. */
 static bool resolve_dense(const int64_t *size, int32_t rank, int64_t *stride) {
     int64_t step = 1;
     for (int32_t i = rank - 1; i >= 0; i--) {
@@ -35,7 +35,8 @@ static bool resolve_dense(const int64_t *size, int32_t rank, int64_t *stride) {
     return true;
 }
 
-/* Refuses nonzero strides of a tensor that is not marked strided: they would be ignored without a message. */
+/* Refuses nonzero strides of a tensor whose `strided` or `grad_strided` is 0, which would otherwise be ignored without
+ * a message. */
 static fxa_status resolve_refuse_strides(const char *owner, fxa_tensor_info t, const char *what, const fxa__region *r,
                                          fxa_error *err) {
     char text[FXA__REGION_TEXT];
@@ -145,7 +146,8 @@ static fxa_status resolve_map(const char *name, fxa_index_map *map, int64_t n, f
     return FXA_OK;
 }
 
-/* Sets the range of the coordinates that a map assigns to indices 0..n-1. A table's range is unknown and left empty. */
+/* Sets the range of the coordinates that a map assigns to indices 0..n-1. The range of a table is not known and set to
+ * an empty range (*lo > *hi). */
 static void resolve_map_range(const fxa_index_map *map, int64_t n, int64_t *lo, int64_t *hi) {
     *lo = INT64_MAX, *hi = INT64_MIN;
     if (map->kind == FXA_MAP_TABLE || n <= 0) return;
@@ -165,10 +167,10 @@ static bool resolve_is_bounded(const fxa_problem *p) {
                                        (p->window_right >= 0 && p->window_right < INT32_MAX));
 }
 
-/* Checks that rows aligned to the last key still have 32-bit coordinates, and that the distances q - k that a window
- * bounds fit in 32 bits: program ints wrap, so a wrapped mask would keep the wrong pairs. Coordinates that count from 0
- * within each sequence always fit. Start positions, tables and dynamic offsets are known only at run time; coordinates
- * with them wrap. */
+/* Checks that rows have 32-bit coordinates after the shift of BOTTOM_RIGHT, and that the distances q - k of a window
+ * fit in 32 bits: ints of programs wrap, so a mask with wrapped distances would keep the wrong pairs. Coordinates that
+ * count from 0 within each sequence always fit. Start positions, tables and offsets of a run are not checked here;
+ * coordinates that they move out of range wrap. */
 static fxa_status resolve_alignment(const fxa_problem *p, fxa_error *err) {
     int64_t lo, hi, key_lo, key_hi, shift_lo, shift_hi;
     bool own =

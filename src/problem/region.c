@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * Extent, nesting and addresses of one strided memory region; see problem_private.h (region_overlap.c compares two).
- * All arithmetic is checked in 64 bits, and no memory is read.
+ * Extent, nesting and addresses of one strided memory region; see problem_private.h. region_overlap.c compares two
+ * regions. All arithmetic is checked in 64 bits, and the memory of a region is not read.
  */
 #include "problem_private.h"
 
@@ -34,7 +34,7 @@ bool fxa__region_extent(const fxa__region *r, int64_t *lo, int64_t *hi) {
 }
 
 bool fxa__region_is_nested(const fxa__region *r) {
-    uint64_t inner = 0; /* reach of the axes done so far, in elements */
+    uint64_t inner = 0; /* extent of the axes done so far, in elements */
     bool done[FXA_MAX_RANK] = {false};
     if (fxa__region_is_empty(r)) return true;
     for (int32_t n = 0; n < r->rank; n++) {
@@ -50,9 +50,8 @@ bool fxa__region_is_nested(const fxa__region *r) {
 }
 
 bool fxa__region_addresses(const fxa__region *r, int64_t *first, int64_t *end) {
-    /* Limit of addresses: a quarter of the 64-bit range, so that sums and differences of three addresses fit; 32-bit
-     * addresses end
-     * earlier. */
+    /* Highest address that is accepted: INT64_MAX / 4, so that sums and differences of three addresses fit in 64 bits;
+     * UINTPTR_MAX with 32-bit addresses. */
     const int64_t limit = UINTPTR_MAX < INT64_MAX / 4 ? (int64_t)UINTPTR_MAX : INT64_MAX / 4;
     int64_t lo, hi;
     uintptr_t at = (uintptr_t)r->data;

@@ -1,22 +1,23 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * Overlap test of two strided regions. They share a byte if first_a + sum(i*s) + x == first_b + sum(j*t) + y for some
- * indices i, j and byte offsets x, y within an element. So the question is whether
+ * Overlap test of two strided regions a and b. They share a byte if first_a + sum(i*s) + x == first_b + sum(j*t) + y
+ * for some indices i, j and byte offsets x, y within an element; s and t are the strides of a and b. The test therefore
+ * searches integers c ("digits"), each in a given range, with
  *
  *       sum(c*s) == first_b - first_a
  *
- * has a solution with every digit c in its range. Axes with equal stride (in bytes, made positive) are joined: c = i -
- * j. The byte difference x - y is one more axis, whose stride is the greatest common divisor of all strides, so every
- * sum is a multiple of it.
+ * Axes with equal stride (in bytes, made positive) are joined into one axis with digit c = i - j. The byte difference x
+ * - y is one more axis, whose stride is the greatest common divisor of all strides, so every sum is a multiple of this
+ * divisor.
  *
  * The solver is a bounded depth-first search over the axes by decreasing stride:
  *
- *   1. Try only digits c that leave a remainder within the reach of the shorter strides.
- *   2. If the shorter strides attain every multiple of the last stride in their reach (dense axes do), stop: found.
- *   3. Remember failed remainders: different digits of long strides often leave the same one.
+ *   1. Try only digits c that leave a remainder within the range of sums of the remaining axes.
+ *   2. If the remaining axes attain every multiple of the last stride in that range (dense axes do), stop: found.
+ *   3. Store remainders that failed, because different digits of long strides often leave the same remainder.
  *
- * Strides that nest, and slices of one buffer, take a few steps whatever their sizes. Other strides could take one step
- * per element; after OVERLAP_STEPS steps the result is FXA__OVERLAP_UNKNOWN (unknown).
+ * Strides that nest, and slices of one buffer, take a few steps for any sizes. Other strides could take one step per
+ * element; after OVERLAP_STEPS steps the result is FXA__OVERLAP_UNKNOWN.
  */
 #include "problem_private.h"
 
@@ -31,16 +32,16 @@ typedef struct overlap_axis {
     int64_t stride, lo, hi; /* range of the digit */
 } overlap_axis;
 
-/* Sums that axes i.. of the search can attain; entry [n] stands for no axis. */
+/* [i] Sums that the axes i to n - 1 of the search can attain; element [n] stands for no axis. */
 typedef struct overlap_reach {
-    /* range of the sums, multiples of the last axis's stride */
+    /* range of the sums, which are multiples of the last axis's stride */
     int64_t lo, hi;
-    bool all; /* true if every multiple in the range is attained */
+    bool all; /* true if every multiple of the last axis's stride in lo..hi is attained */
 } overlap_reach;
 
 typedef struct overlap_memo {
     int64_t rest;
-    /* axes `from` - 1 and later cannot sum to `rest`; 0 = empty entry */
+    /* `from` > 0: axes from - 1 and later cannot sum to `rest`; 0 = this element is empty */
     int from;
 } overlap_memo;
 
@@ -71,7 +72,7 @@ static int64_t overlap_mod(int64_t a, int64_t positive) {
 
 /* ---- Axes -------------------------------------------------------------------------------------------------------- */
 
-/* Adds digits lo..hi to the axis with that stride, which is inserted in order if it is missing. */
+/* Adds digits lo..hi to the axis with stride `stride`. A missing axis is inserted in order. */
 static void overlap_add(overlap_search *s, int64_t stride, int64_t lo, int64_t hi) {
     int at = 0;
     while (at < s->n && s->axis[at].stride > stride) at++;
@@ -83,7 +84,7 @@ static void overlap_add(overlap_search *s, int64_t stride, int64_t lo, int64_t h
     s->axis[at].hi += hi;
 }
 
-/* Adds the axes of a region, with negated digits for region b. Strides are made positive: indices count from the
+/* Adds the axes of a region, with negated digits if it is region b. Strides are made positive; indices count from the
  * region's lowest byte. */
 static void overlap_add_region(overlap_search *s, const fxa__region *r, bool is_b) {
     for (int32_t i = 0; i < r->rank; i++) {
@@ -92,9 +93,9 @@ static void overlap_add_region(overlap_search *s, const fxa__region *r, bool is_
     }
 }
 
-/* Adds the last axis, the byte offsets x - y within elements of a and b bytes. They are -(b - 1)..a - 1, and only
- * those that leave *rest a multiple of the strides' greatest common divisor count; *rest becomes that multiple. Returns
- * false if there is none: the regions are disjoint. */
+/* Adds the last axis: byte offsets x - y in -(b - 1)..a - 1 within elements of a and b bytes. Only offsets for which
+ * *rest minus the offset is a multiple of the strides' greatest common divisor count. *rest is rounded down to such a
+ * multiple. Returns false if no offset counts; the regions are disjoint then. */
 static bool overlap_add_bytes(overlap_search *s, int64_t a, int64_t b, int64_t *rest) {
     int64_t divisor = 0;
     for (int i = 0; i < s->n; i++) divisor = overlap_gcd(s->axis[i].stride, divisor);
@@ -106,8 +107,8 @@ static bool overlap_add_bytes(overlap_search *s, int64_t a, int64_t b, int64_t *
     return true;
 }
 
-/* Merges an axis into one with a divisor of its stride if that one has enough digits to continue it. Returns true if
- * two axes were merged. */
+/* Merges an axis x into an axis y whose stride divides the stride of x, if the digits of y span at least one stride of
+ * x. Returns true if two axes were merged. */
 static bool overlap_join(overlap_search *s) {
     for (int i = 0; i < s->n; i++)
         for (int j = i + 1; j < s->n; j++) {
@@ -123,7 +124,7 @@ static bool overlap_join(overlap_search *s) {
     return false;
 }
 
-/* Computes the sums that the axes from each i on attain. The stride of the last axis, the bytes, divides all others. */
+/* Sets s->reach[i] for each axis i. The stride of the last axis (byte offsets) divides all other strides. */
 static void overlap_set_reach(overlap_search *s) {
     int64_t divisor = s->axis[s->n - 1].stride;
     s->reach[s->n] = (overlap_reach){0, 0, true};
@@ -139,18 +140,18 @@ static void overlap_set_reach(overlap_search *s) {
 
 /* ---- Search ------------------------------------------------------------------------------------------------------ */
 
-/* Returns the entry for axes `at` and later and the remainder `rest`. */
+/* Returns the element of s->memo for axes `at` and later and the remainder `rest`. */
 static overlap_memo *overlap_memo_of(overlap_search *s, int at, int64_t rest) {
     uint64_t mixed = ((uint64_t)rest * OVERLAP_AXES + (uint64_t)at) * UINT64_C(0x9E3779B97F4A7C15);
     return &s->memo[mixed >> 32 & (OVERLAP_MEMO - 1)];
 }
 
-/* Returns FXA__OVERLAPPING if the offsets of one index on each axis from `at` on can add up to `rest`, FXA__DISJOINT if
- * they cannot, FXA__OVERLAP_UNKNOWN if the search ran out of steps. */
+/* Returns FXA__OVERLAPPING if axes `at` and later can sum to `rest`, FXA__DISJOINT if they cannot, FXA__OVERLAP_UNKNOWN
+ * if the search ran out of steps. */
 static fxa__overlap overlap_find(overlap_search *s, int at, int64_t rest) {
     const overlap_reach *r = &s->reach[at], *inner = &s->reach[at + 1];
     if (rest < r->lo || rest > r->hi) return FXA__DISJOINT;
-    if (r->all) return FXA__OVERLAPPING; /* always taken at the last axis, so axis[at + 1] exists below */
+    if (r->all) return FXA__OVERLAPPING; /* always true for the last axis, so axis at + 1 exists below */
     overlap_memo *memo = overlap_memo_of(s, at, rest);
     if (memo->from == at + 1 && memo->rest == rest) return FXA__DISJOINT;
     const overlap_axis *x = &s->axis[at];
@@ -158,7 +159,7 @@ static fxa__overlap overlap_find(overlap_search *s, int at, int64_t rest) {
     int64_t to = fxa__min_i64(x->hi, overlap_floordiv(rest - inner->lo, x->stride));
     for (int64_t c = from; c <= to; c++) {
         if (s->steps-- <= 0) return FXA__OVERLAP_UNKNOWN;
-        fxa__overlap found = overlap_find(s, at + 1, rest - c * x->stride); /* recursion depth <= number of axes, 11 */
+        fxa__overlap found = overlap_find(s, at + 1, rest - c * x->stride); /* recursion depth <= OVERLAP_AXES = 11 */
         if (found != FXA__DISJOINT) return found;
     }
     *memo = (overlap_memo){rest, at + 1};
@@ -174,7 +175,7 @@ fxa__overlap fxa__region_overlap(const fxa__region *a, const fxa__region *b) {
     int64_t rest = b_first - a_first;
     overlap_add_region(&s, a, false);
     overlap_add_region(&s, b, true);
-    if (s.n == 0) return FXA__OVERLAPPING; /* both regions are single elements, and their byte ranges intersect */
+    if (s.n == 0) return FXA__OVERLAPPING; /* two single elements whose byte ranges intersect */
     if (!overlap_add_bytes(&s, a->element, b->element, &rest)) return FXA__DISJOINT;
     while (overlap_join(&s)) {}
     overlap_set_reach(&s);

@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * Lists all memory regions of a run, and checks that written ones are disjoint from all others. Address ranges decide
- * nearly every pair. The others are compared stride by stride, so interleaved slices of one buffer (packed QKV and its
- * gradients) are found to be disjoint.
+ * Lists all memory regions of a run, and checks that each written region is disjoint from all other regions. Most
+ * regions have disjoint address ranges. Regions whose address ranges intersect are compared by their strides, so
+ * interleaved slices of one buffer (packed QKV and its gradients) are found to be disjoint.
  */
 #include "scales.h"
 #include "run_regions.h"
@@ -30,7 +30,7 @@ static void regions_operand(const fxa_problem *p, const fxa_args *args, size_t i
     out->name = fxa_slot_name((fxa_slot)info->slot);
     out->index = info->slot;
     out->written = role == FXA__WRITTEN;
-    if (role == FXA__UNUSED || !args->slot[info->slot]) return; /* common case; computing strides takes time */
+    if (role == FXA__UNUSED || !args->slot[info->slot]) return; /* common case: saves the computation of sizes */
     fxa__operand_sizes(p, info->shape, size);
     out->region = fxa__operand_region(fxa__operand_of(p, info), size, args->slot[info->slot]);
 }
@@ -46,7 +46,7 @@ static void regions_table(const fxa_problem *p, const fxa_args *args, size_t i, 
                  fxa__scale_use_of(p, slot) == FXA__SCALE_WRITTEN);
 }
 
-/* Describes the arrays that are neither slots nor tensors. */
+/* Describes array i of those that are neither slots nor tensors: workspace, params and gradients of params. */
 static void regions_other(const fxa__run_region_list *l, size_t i, fxa__run_region *out) {
     const fxa_problem *p = l->p;
     const fxa_args *args = l->args;
@@ -101,7 +101,7 @@ static fxa_status regions_check_pair(const fxa__run_region_list *list, size_t i,
                      b.name, fxa__overlap_note(overlap));
 }
 
-/* Returns true if entry i of the list is a slot that is NULL. Computes no sizes. */
+/* Returns true if region i of the list is a slot that is NULL. Faster than fxa__run_region_get. */
 static bool regions_is_null(const fxa_args *args, size_t i) {
     if (i < FXA__OPERAND_COUNT) return !args->slot[fxa__operand_info_get(i)->slot];
     i -= FXA__OPERAND_COUNT;
@@ -110,7 +110,7 @@ static bool regions_is_null(const fxa_args *args, size_t i) {
 
 fxa_status fxa__args_check_overlap(const fxa_problem *p, const fxa_args *args, size_t workspace_size, fxa_error *err) {
     const fxa__run_region_list list = {p, args, workspace_size};
-    int64_t first[FXA__RUN_REGIONS], end[FXA__RUN_REGIONS]; /* address ranges of used regions */
+    int64_t first[FXA__RUN_REGIONS], end[FXA__RUN_REGIONS]; /* address range of each region in use */
     size_t number[FXA__RUN_REGIONS], n = 0;
     bool written[FXA__RUN_REGIONS];
     fxa__run_region t;

@@ -8,10 +8,10 @@
 
 #include "problem_private.h"
 
-/* Parts of the list, in this order. The last three have one entry per tensor. */
+/* Parts of the list of regions, in this order. TENSOR, DTENSOR and BPROP have one region per captured tensor. */
 typedef enum fxa__run_region_part {
     FXA__PART_OPERAND, /* slots of operands */
-    FXA__PART_TABLE,   /* the other slots */
+    FXA__PART_TABLE,   /* slots from Q_LENGTHS on: lengths, tables, scalars, scales */
     FXA__PART_OTHER,   /* 0 = workspace, 1 = params, 2 = dparams, 3 = bprop_params */
     FXA__PART_TENSOR,
     FXA__PART_DTENSOR,
@@ -19,11 +19,11 @@ typedef enum fxa__run_region_part {
 } fxa__run_region_part;
 
 typedef struct fxa__run_region {
-    const char *kind, *name; /* e.g. "slot" and "DQ", "dtensors" and "bias" */
+    const char *kind, *name; /* for messages, such as "slot" and "DQ", or "dtensors" and "bias" */
     bool written;
-    fxa__region region; /* data NULL = the run does not use it */
+    fxa__region region; /* region.data NULL = the run does not use this region */
     fxa__run_region_part part;
-    size_t index; /* index within the part; for slots, the slot */
+    size_t index; /* fxa_slot of a slot; else the index within the part */
 } fxa__run_region;
 
 #define FXA__RUN_TABLES (FXA_SLOT_COUNT - FXA_SLOT_Q_LENGTHS)
@@ -36,7 +36,7 @@ typedef struct fxa__run_region_list {
     size_t workspace_size;
 } fxa__run_region_list;
 
-/* Sets *out to entry i of the list. Returns false past its end. */
+/* Sets *out to region i of the list. Returns false past the end of the list. */
 bool fxa__run_region_get(const fxa__run_region_list *l, size_t i, fxa__run_region *out);
 
 #endif

@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
  * Table of the scale slots of 8-bit operands; see scales.h. Each row belongs to an operand: an operand that the pass
- * reads has a descale, an operand that it writes has a scale and an amax. dS (score gradient times score scale) is not
- * an operand. Its scale and amax are stored in the entries of dO, which has the same dtype and is never written.
+ * reads has a descale, an operand that the pass writes has a scale and an amax. dS (score gradient times score scale)
+ * is not an operand. The scale and amax of dS use the rows of dO, which has the same dtype and is never written.
  */
 #include "scales.h"
 
@@ -11,7 +11,7 @@
 #include <string.h>
 
 typedef struct scale_row {
-    uint8_t slot, operand; /* scale slot, slot of its operand */
+    uint8_t slot, operand; /* slot of the scale or amax, slot of the operand */
     uint8_t use;           /* READ for descales and scales, WRITTEN for amax */
     uint8_t role;          /* role of the operand in the pass that uses this row */
 } scale_row;
@@ -42,7 +42,7 @@ static const fxa__operand_info *scale_operand(const scale_row *row) {
     return fxa__operand_info_get(i);
 }
 
-/* Returns the row of a scale slot, NULL for other slots. */
+/* Returns the table row of a scale slot; NULL for other slots. */
 static const scale_row *scale_find(fxa_slot slot) {
     for (size_t i = 0; i < SCALE_ROWS; i++)
         if (scale_rows[i].slot == slot) return &scale_rows[i];
@@ -54,7 +54,7 @@ static bool scale_is_byte(const fxa_problem *p, const fxa__operand_info *info) {
     return fxa__dtype_is_byte_float(fxa__operand_of(p, info)->dtype);
 }
 
-/* Returns how the problem uses the scale of a row. */
+/* Returns how the problem uses the scale slot of a table row. */
 static fxa__scale_use scale_use(const fxa_problem *p, const scale_row *row) {
     const fxa__operand_info *info = scale_operand(row);
     if (!(p->flags & FXA_SCALED)) return FXA__SCALE_NONE;
@@ -128,7 +128,7 @@ void fxa__amax_clear(const fxa__bound_args *bound) {
         if (bound->amax[i]) *bound->amax[i] = 0;
 }
 
-/* Compares non-negative floats as unsigned ints: the order is the same, and NaN is largest. */
+/* Compares non-negative floats by their bits as unsigned ints, which have the order of the floats; NaN is largest. */
 void fxa__amax_add(float *amax, double x) {
     typedef uint32_t __attribute__((may_alias)) word;
     float value = (float)x;

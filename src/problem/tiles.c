@@ -1,18 +1,18 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * Counts tiles by class (empty, full, mixed) without a block mask in memory. A rectangle of tiles is classified as a
- * whole and halved while it is mixed, so the cost grows with the length of the borders between classes, not with the
+ * Counts tiles by class (empty, full, mixed) without a block mask in memory. A rectangle of tiles is classified in one
+ * step, and halved while it is mixed, so the cost grows with the length of the borders between classes, not with the
  * area.
  *
  * Masks inside a score (extract_mask.c) count as masks. Small tiles that range analysis cannot decide, for instance
- * with captured tables, are evaluated pair by pair (tiles_bruteforce.c). If the mask does not depend on q, does not
- * depend on k, or depends only on their difference, one tile represents many and only that one is classified.
+ * with captured tensors, are evaluated pair by pair (tiles_bruteforce.c). If the mask does not depend on q, does not
+ * depend on k, or depends only on q - k, one tile represents many tiles and only one of them is classified.
  *
  * Maps turn a rectangle of local indices into boxes of coordinates: one box for an affine map, one per segment touched.
- * Values known only at run time stay unknown. A table, a dynamic offset or start positions may yield any coordinate.
- * With PADDING or VARLEN, q_len and k_len range up to sq and sk, unless the problem fixes them. Rows that are aligned
- * to the last key shift with the lengths. A tile that is full under the program's mask then counts as mixed, because a
- * length may cut it.
+ * Values known only at run time are bounded by all values that they can have: a table, an offset of the run or start
+ * positions may yield any coordinate. With PADDING or VARLEN, q_len and k_len range up to sq and sk, unless the problem
+ * fixes them, and BOTTOM_RIGHT shifts rows by each possible k_len - q_len. With PADDING or VARLEN a tile that is full
+ * under the program's mask counts as mixed, because a sequence may end in the tile.
  */
 #include "tiles.h"
 
@@ -27,21 +27,21 @@ static void tiles_shift_rows(const fxa_problem *p, fxa_tile_bounds *box) {
     fxa__q_shift_range(p, &lo, &hi);
     lo += box->lo[FXA_INPUT_Q];
     hi += box->hi[FXA_INPUT_Q];
-    bool fits = lo >= INT32_MIN && hi <= INT32_MAX; /* otherwise it may wrap to any value */
+    bool fits = lo >= INT32_MIN && hi <= INT32_MAX; /* else q may wrap to any value */
     box->lo[FXA_INPUT_Q] = fits ? (int32_t)lo : INT32_MIN;
     box->hi[FXA_INPUT_Q] = fits ? (int32_t)hi : INT32_MAX;
 }
 
-/* Sets an axis of the box to the range of base + step * i for i in i.first..i.last. fxa__problem_create has checked
- * that the range fits in 32 bits. */
+/* Sets an axis of the box to the range of base + step * i for i in i.first..i.last, which fits in 32 bits because
+ * fxa__problem_create checks the maps. */
 static void tiles_set_line(fxa_tile_bounds *box, fxa_input axis, int64_t base, int64_t step, fxa__slice i) {
     int64_t x = base + step * i.first, y = base + step * i.last;
     box->lo[axis] = (int32_t)fxa__min_i64(x, y);
     box->hi[axis] = (int32_t)fxa__max_i64(x, y);
 }
 
-/* Sets the axis to the coordinates of the first indices of *rest that share one segment of the map, and removes those
- * indices from *rest. Returns false if *rest is empty. */
+/* Takes the first indices of *rest that share one segment of the map, removes them from *rest, and sets the axis of the
+ * box to their coordinates. Returns false if *rest is empty. */
 static bool tiles_next_line(const fxa_index_map *map, fxa_input axis, fxa__slice *rest, fxa_tile_bounds *box) {
     if (rest->first > rest->last) return false;
     fxa__slice i = *rest;
@@ -68,7 +68,7 @@ static void tiles_set_length(fxa_tile_bounds *box, fxa_input axis, int64_t fixed
     box->hi[axis] = (int32_t)(fixed > 0 ? fixed : most);
 }
 
-/* Returns true if sequences may have lengths of their own. */
+/* Returns true if sequences of the batch may have different lengths. */
 static bool tiles_are_ragged(const fxa_problem *p) { return (p->flags & (FXA_PADDING | FXA_VARLEN)) != 0; }
 
 fxa_tile_bounds fxa__tile_full_box(const fxa__tile_grid *g) {
@@ -111,20 +111,20 @@ fxa_tile_class fxa__tile_class(const fxa__tile_grid *g, fxa__slice q, fxa__slice
     return all;
 }
 
-/* Limit of node evaluations of one count, 1 to a few seconds of work. With a mask of 20 nodes it covers 400,000
- * rectangles, some ten times the document borders in 2^20 rows. */
+/* Maximum number of node evaluations of one count: one to a few seconds of work, or 400,000 rectangles with a mask of
+ * 20 nodes. */
 #define TILES_WORK ((int64_t)1 << 23)
 
-/* Maximum number of pairs of a mixed rectangle that is counted pair by pair, for 1 x 1 tiles. */
+/* Maximum number of tiles of a mixed rectangle that is counted pair by pair if tiles have 1 x 1 pairs. */
 #define TILES_PAIRS 64
 
 /* ---- Counting ---------------------------------------------------------------------------------------------------- */
 
-typedef struct tiles_rect { /* in tiles */
+typedef struct tiles_rect { /* rectangle; rows and columns are counted in tiles */
     fxa__slice q, k;
 } tiles_rect;
 
-/* Returns the local indices that a slice of tiles covers. */
+/* Returns the local indices that a slice of tiles covers; `size` is the number of all indices. */
 static fxa__slice tiles_indices(fxa__slice tiles, int64_t tile, int64_t size) {
     return (fxa__slice){tiles.first * tile, fxa__min_i64(size, (tiles.last + 1) * tile) - 1};
 }
@@ -139,7 +139,7 @@ static fxa_tile_class tiles_class(const fxa__tile_grid *g, const tiles_rect *r) 
     return tile == FXA_TILE_MIXED && single ? fxa__tile_bruteforce_class(g, q, k) : tile;
 }
 
-/* Cuts r at the middle of its longer side, keeps the first half in r and returns the second. */
+/* Cuts r at the middle of its longer side, keeps the first half in r and returns the second half. */
 static tiles_rect tiles_cut(tiles_rect *r) {
     tiles_rect other = *r;
     bool by_q = tiles_length(r->q) >= tiles_length(r->k);
@@ -149,7 +149,7 @@ static tiles_rect tiles_cut(tiles_rect *r) {
     return other;
 }
 
-/* Counts the tiles of a rectangle. Each of them represents `times` tiles. */
+/* Counts the tiles of a rectangle; each tile represents `times` tiles. */
 static void tiles_count_grid(const fxa__tile_grid *g, tiles_rect all, uint64_t times, fxa_tile_counts *out) {
     tiles_rect stack[FXA__TILE_DEPTH];
     int n = 0;
@@ -174,10 +174,11 @@ static void tiles_count_grid(const fxa__tile_grid *g, tiles_rect all, uint64_t t
     }
 }
 
-/* Returns the number of tiles along an axis, the partial one included. */
+/* Returns the number of tiles along an axis, a partial tile at the end included. */
 static int64_t tiles_along(int64_t size, int64_t tile) { return size / tile + (size % tile != 0); }
 
-/* Counts the partial tiles at the edges: the last row of tiles, and the last column without its tile in that row. */
+/* Counts the partial tiles at the edges: the last row of tiles if it is partial, and the last column of tiles if it is
+ * partial, without tiles of a partial row. */
 static void tiles_count_ends(const fxa__tile_grid *g, int64_t nq, int64_t nk, fxa_tile_counts *out) {
     int64_t whole_q = g->p->in.sq / g->tile_q, whole_k = g->p->in.sk / g->tile_k;
     tiles_rect row = {{whole_q, nq - 1}, {0, nk - 1}}, column = {{0, whole_q - 1}, {whole_k, nk - 1}};

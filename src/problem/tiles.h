@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * Tile classes: whether a rectangle of local (q, k) indices is empty, full or mixed under the mask. Used by
- * fxa_tiles_count and by engines.
+ * Tile classes: whether a rectangle of local (q, k) indices is empty, full or mixed under the mask. fxa_tiles_count and
+ * engines use these functions.
  */
 #ifndef FXA_PROBLEM_TILES_H
 #define FXA_PROBLEM_TILES_H
@@ -13,13 +13,13 @@ typedef struct fxa__slice {
     int64_t first, last;
 } fxa__slice;
 
-/* Cost of the range analysis of one box, in evaluations of one pair. */
+/* Cost of the range analysis of one box, in units of the evaluation of one pair. */
 enum { FXA__TILE_BOX_COST = 8 };
 
-/* Maximum number of pairs of a tile that is evaluated pair by pair when range analysis calls it mixed. */
+/* Maximum number of pairs of a tile that is evaluated pair by pair if range analysis finds neither empty nor full. */
 enum { FXA__TILE_MAX_PAIRS = 1024 };
 
-/* Returns true if the coordinates are known only at run time. */
+/* Returns true if the coordinates of an index map are known only at run time. */
 static inline bool fxa__map_is_dynamic(const fxa_index_map *map) {
     return map->kind == FXA_MAP_TABLE || map->has_offset;
 }
@@ -32,48 +32,50 @@ typedef struct fxa__tile_bruteforce {
     fxa__val *vals; /* NULL = pairs cannot be evaluated before a run */
 } fxa__tile_bruteforce;
 
-/* Tiles of one (b, h). params and tensors are as in fxa_program_classify. */
+/* Tiles of one batch entry b and head h. params and tensors are those of fxa_program_classify. */
 typedef struct fxa__tile_grid {
     const fxa__problem *p;
-    /* Provides the mask: the problem's program, or that program with masks of its score moved into its mask. */
+    /* Program with the mask: the problem's program, or the result of fxa__program_extract_masks, where masks in the
+     * score are part of the mask. */
     const fxa_program *program;
     int64_t b, h, tile_q, tile_k;
     const double *params;
     const fxa_tensor_range *tensors;
-    int64_t *budget;             /* work budget, in evaluations; below 0 every tile is MIXED. NULL: no limit */
-    fxa__tile_bruteforce *pairs; /* set while counting, else NULL */
+    int64_t *budget;             /* evaluations left; below 0 every tile counts as MIXED. NULL = no limit */
+    fxa__tile_bruteforce *pairs; /* state of fxa_tiles_count for single pairs; else NULL */
 } fxa__tile_grid;
 
-/* Returns the class of the pairs q x k (local indices). Lengths and maps that only the run knows count as unknown; see
- * tiles.c. The tile sizes of g are not read. */
+/* Returns the class of the pairs q x k (local indices). Lengths and maps that are known only at run time can have any
+ * value; see tiles.c. The tile sizes of g are not read. */
 fxa_tile_class fxa__tile_class(const fxa__tile_grid *g, fxa__slice q, fxa__slice k);
 
-/* Returns a box of all rows and keys of (b, h), in which a caller that has coordinates sets q and k. */
+/* Returns a box with the bounds of all inputs for (b, h) except the coordinates q and k, which the caller sets. */
 fxa_tile_bounds fxa__tile_full_box(const fxa__tile_grid *g);
 /* Returns the class of a box of coordinates. */
 fxa_tile_class fxa__tile_box(const fxa__tile_grid *g, const fxa_tile_bounds *box);
 
-/* Implements fxa_tiles_count for a grid whose p, b, h and tile sizes are valid; sets program, budget and pairs
- * itself. */
+/* Implements fxa_tiles_count for a grid with valid p, b, h, tile sizes, params and tensors. Sets program, budget and
+ * pairs of the grid. */
 fxa_status fxa__tiles_count(fxa__tile_grid *g, fxa_tile_counts *out, fxa_error *err);
 
 /* Depth of the stack of halved rectangles: at most 31 halvings of each axis. */
 #define FXA__TILE_DEPTH 64
 
-/* tiles_diagonal.c. Counts the full-size tiles of the grid (not the partial ones at its ends) along diagonals.
- * g->budget must be set. Returns false, with nothing counted, if the mask depends on more than q - k. */
+/* Counts the full-size tiles of the grid along diagonals, without partial tiles at the edges (tiles_diagonal.c).
+ * g->budget must be set. Returns false, with nothing counted, if the mask depends on q and k by more than q - k. */
 bool fxa__tiles_count_diagonals(const fxa__tile_grid *g, fxa_tile_counts *out);
 
-/* tiles_bruteforce.c. Prepares the evaluation of single pairs of g. pairs->vals stays NULL if they cannot be
- * evaluated. */
+/* Prepares the evaluation of single pairs of g (tiles_bruteforce.c). pairs->vals stays NULL if pairs cannot be
+ * evaluated before a run. */
 fxa_status fxa__tile_bruteforce_open(const fxa__tile_grid *g, fxa__tile_bruteforce *pairs, fxa_error *err);
 /* Releases the memory of fxa__tile_bruteforce_open. */
 void fxa__tile_bruteforce_close(const fxa__tile_grid *g, fxa__tile_bruteforce *pairs);
-/* Returns the class of a tile (local indices) that range analysis calls mixed, by evaluating its pairs if they are few
- * and known. g->pairs and g->budget must be set. */
+/* Returns the class of a tile (local indices) by evaluating its pairs; MIXED if pairs cannot be evaluated or the budget
+ * is used up. g->pairs and g->budget must be set. */
 fxa_tile_class fxa__tile_bruteforce_class(const fxa__tile_grid *g, fxa__slice q, fxa__slice k);
-/* Counts the pairs of a mixed rectangle, each `times` times; only for 1 x 1 tiles, where it is cheaper than halving.
- * Returns false, with nothing counted, if the pairs are too many or cannot be evaluated. */
+/* Counts the pairs of a rectangle, each `times` times, by evaluating them. Works only for tiles of 1 x 1 pairs, where
+ * evaluation is cheaper than halving. Returns false, with nothing counted, if the tiles are larger, or the pairs are
+ * too many or cannot be evaluated. */
 bool fxa__tile_bruteforce_count(const fxa__tile_grid *g, fxa__slice q, fxa__slice k, uint64_t times,
                                 fxa_tile_counts *out);
 

@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * Classifies small tiles that range analysis calls mixed (tiles.c) by evaluating each pair. This requires that the mask
- * does not read the score, that all params and tensors are given, and that lengths, positions and coordinates are known
- * before a run.
+ * Classifies small tiles that range analysis cannot decide (tiles.c) by evaluating each pair. The evaluation requires
+ * that the mask does not read the score, that all params and tensors are given, and that lengths, positions and
+ * coordinates are known before a run.
  */
 #include "tiles.h"
 
@@ -16,7 +16,8 @@ static bool bruteforce_is_possible(const fxa__tile_grid *g) {
            !(properties.mask_depends >> FXA_INPUT_SCORE & 1u);
 }
 
-/* Sets everything that pairs have in common (all but q and k). Returns false if values are missing or invalid. */
+/* Sets the inputs, params and tensors that all pairs have in common, that is all except q and k. Returns false if
+ * values are missing or invalid. */
 static bool bruteforce_set_env(const fxa__tile_grid *g, fxa__tile_bruteforce *pairs) {
     static const fxa__bound_args none;
     const double in[FXA_INPUT_COUNT] = {0};
@@ -54,7 +55,7 @@ void fxa__tile_bruteforce_close(const fxa__tile_grid *g, fxa__tile_bruteforce *p
     pairs->views = NULL;
 }
 
-/* Returns true if the mask keeps the pair. Subtracts one evaluation from g->budget. */
+/* Returns true if the mask is true for the pair. Subtracts one evaluation from g->budget. */
 static bool bruteforce_pair(const fxa__tile_grid *g, int64_t q, int64_t k) {
     static const fxa__bound_args none;
     fxa__tile_bruteforce *pairs = g->pairs;
@@ -67,8 +68,8 @@ static bool bruteforce_pair(const fxa__tile_grid *g, int64_t q, int64_t k) {
     return pairs->vals[fxa__program_output(g->program, FXA__OUT_MASK)].i != 0;
 }
 
-/* Starts at the last row, of which most masks keep the most keys, so that a kept and a masked pair are both found
- * early. */
+/* Starts at the last row, which attends to the most keys under most masks: the sooner an attended and a masked pair are
+ * found, the sooner the tile is known to be mixed. */
 fxa_tile_class fxa__tile_bruteforce_class(const fxa__tile_grid *g, fxa__slice q, fxa__slice k) {
     bool seen[2] = {false, false};
     if (!g->pairs->vals) return FXA_TILE_MIXED;

@@ -11,8 +11,8 @@
 
 /* ---- Does the mask depend on q - k only? ------------------------------------------------------------------------- */
 
-/* Returns true if the mask is constant along diagonals of `box`, which contains every pair to be counted. Returns false
- * if memory runs out: the slower count needs none. */
+/* Returns true if the mask is constant along the diagonals of `box`, which contains every pair to be counted. Returns
+ * false if memory runs out; the caller then counts by rectangles, which needs no memory. */
 static bool diagonal_mask(const fxa__tile_grid *g, const fxa_tile_bounds *box) {
     const fxa_program *p = g->program;
     int32_t mask = fxa__program_output(p, FXA__OUT_MASK);
@@ -31,19 +31,19 @@ static bool diagonal_mask(const fxa__tile_grid *g, const fxa_tile_bounds *box) {
     return still;
 }
 
-/* Returns true if the map adds a constant known before the run. */
+/* Returns true if the index map only adds a constant that is known before the run. */
 static bool diagonal_map(const fxa_index_map *map) {
     return map->kind == FXA_MAP_AFFINE && !map->has_offset && map->step == 1;
 }
 
-/* Sets an axis of the box to lo..hi. Returns false if they exceed 32 bits. */
+/* Sets an axis of the box to lo..hi. Returns false if lo or hi does not fit in 32 bits. */
 static bool diagonal_widen(fxa_tile_bounds *box, fxa_input axis, int64_t lo, int64_t hi) {
     box->lo[axis] = fxa__sat32(lo);
     box->hi[axis] = fxa__sat32(hi);
     return box->lo[axis] == lo && box->hi[axis] == hi;
 }
 
-/* Sets *distance to q - k of the first row and key, and *offsets to the range of i - j over the full-size tiles (i, j).
+/* Sets *distance to q - k of row 0 and key 0, and *offsets to the range of i - j over the full-size tiles (i, j).
  * Returns false if the mask or the maps do not allow counting by diagonals. */
 static bool diagonal_find(const fxa__tile_grid *g, int64_t *distance, fxa__slice *offsets) {
     const fxa_problem *d = &g->p->in;
@@ -65,7 +65,7 @@ static bool diagonal_find(const fxa__tile_grid *g, int64_t *distance, fxa__slice
 
 /* ---- Counting ---------------------------------------------------------------------------------------------------- */
 
-/* Returns the number of tiles (i, j) of nq x nk with i - j <= offset: a triangle minus its two parts outside the
+/* Returns the number of tiles (i, j) of nq x nk with i - j <= offset: a triangle minus its two corners outside the
  * grid. */
 static uint64_t diagonal_below(int64_t offset, int64_t nq, int64_t nk) {
     if (offset < 1 - nk) return 0;
@@ -75,8 +75,8 @@ static uint64_t diagonal_below(int64_t offset, int64_t nq, int64_t nk) {
     return n * (n + 1) / 2 - past * (past + 1) / 2 - above * (above + 1) / 2;
 }
 
-/* Returns the class of a range of diagonals. It classifies one box on them, with keys 0..tile_k - 1, because the class
- * is constant along a diagonal. */
+/* Returns the class of a range of diagonals. One box is classified, the tiles of these diagonals with keys
+ * 0..tile_k - 1, because the class is constant along a diagonal. */
 static fxa_tile_class diagonal_class(const fxa__tile_grid *g, int64_t distance, fxa__slice offsets) {
     fxa_tile_bounds box = fxa__tile_full_box(g);
     box.lo[FXA_INPUT_K] = 0;

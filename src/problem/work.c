@@ -9,13 +9,13 @@
 
 #include <math.h>
 
-/* Returns true if the pass writes at least one number per row: O, LSE, row maximum, dQ or dsinks. */
+/* Returns true if the pass has a result to compute for each row: O, LSE, row maximum, dQ or dsinks. */
 static bool work_writes_rows(const fxa_problem *in) {
     if (in->pass == FXA_FORWARD) return in->d_v > 0 || in->flags & (FXA_RETURN_LSE | FXA_RETURN_ROW_MAX);
     return (in->flags & FXA_GRAD_Q && in->d_qk > 0) || in->flags & FXA_GRAD_SINKS;
 }
 
-/* Returns true if the pass sums over all pairs: gradients of tensors and params, the largest dS. */
+/* Returns true if the pass reduces over all pairs: gradients of tensors or params, or the amax of dS. */
 static bool work_sums_pairs(const fxa_problem *in) {
     bool sums = in->param_grads != 0;
     for (size_t i = 0; i < in->n_captures; i++) sums = sums || in->captures[i].grad;
@@ -41,8 +41,8 @@ static double work_corner(double t, double n) {
 /* Returns the sum of min(max(t - i, 0), most) over rows i in 0..n-1, approximated by an area. */
 static double work_cut(double t, double n, double most) { return work_corner(t, n) - work_corner(t - most, n); }
 
-/* Returns q of row 0 minus k of key 0. If start positions are known only at run time, the last row is assumed to be at
- * the last key, as in decoding and chunked prefill. */
+/* Returns q of row 0 minus k of key 0. Start positions (Q_START) are known only at run time: the last row is assumed to
+ * be at the last key, as in decoding and chunked prefill. */
 static double work_shift(const fxa_problem *in, double sq, double sk) {
     bool moved = in->map_q.kind == FXA_MAP_AFFINE && in->map_k.kind == FXA_MAP_AFFINE;
     double base = moved ? (double)in->map_q.base - (double)in->map_k.base : 0;
@@ -52,7 +52,7 @@ static double work_shift(const fxa_problem *in, double sq, double sk) {
            (in->global_q_len ? (double)in->global_q_len : sq);
 }
 
-/* Returns the estimated number of pairs that bands of the mask keep. */
+/* Returns the estimated number of pairs that the causal and window bounds of the mask keep. */
 static double work_pairs(const fxa__problem *p) {
     const fxa_problem *in = &p->in;
     bool packed = in->flags & FXA_VARLEN;
@@ -67,7 +67,8 @@ static double work_pairs(const fxa__problem *p) {
     return b * (double)in->hq * fmax(sq * sk - left_out, fmin(sq, sk));
 }
 
-/* Forward has the products Q K^T and P V. Backward has five, three of them with d_qk features. */
+/* Forward has two matrix products: Q K^T with head dim d_qk, and P V with d_v. Backward has five: three with d_qk, two
+ * with d_v. */
 double fxa__problem_operations(const fxa__problem *p) {
     double d = (double)p->in.d_qk, dv = (double)p->in.d_v,
            columns = p->in.pass == FXA_FORWARD ? d + dv : 3 * d + 2 * dv;
