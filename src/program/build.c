@@ -1,10 +1,11 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * The builder, through which every program is made, from text, calls or bytes. This file has the store of distinct
- * nodes and the outputs; declare.c has params and tensors, convert.c types operations, simplify.c folds them, canon.c
- * makes the program.
+ * The builder, which makes every program, from text, calls or bytes. This file has the store of distinct nodes and the
+ * outputs; declare.c has params and tensors, convert.c types operations, simplify.c folds them, canon.c makes the
+ * program.
  *
- * The first failure is kept: after it every call returns -1 and finish reports it, so calls can be chained unchecked.
+ * The builder stores its first failure: later calls return -1 and fxa_builder_finish reports the failure, so callers
+ * can chain calls without checks.
  */
 #include "build.h"
 
@@ -108,17 +109,18 @@ fxa__node fxa__builder_node(const fxa_builder *b, fxa_value x) {
     return b->nodes[x];
 }
 
-/* Returns the slot of the hash table that holds the node with this digest, or the free slot for it. */
+/* Returns the slot of the hash table for this digest: the slot that has its node, or else a free slot. */
 static size_t build_slot(const fxa_builder *b, const fxa__digest *digest) {
     uint64_t start;
-    memcpy(&start, digest->byte, sizeof start); /* the digest is the hash; the slot affects no result */
+    memcpy(&start, digest->byte, sizeof start); /* byte order affects only the slot, not a result */
     size_t at = (size_t)start & (b->table_size - 1);
     while (b->table[at] && memcmp(&b->digests[b->table[at] - 1], digest, sizeof *digest) != 0)
         at = (at + 1) & (b->table_size - 1);
     return at;
 }
 
-/* Grows the arrays for one more node, with a hash table at most half full. Returns false if memory ran out. */
+/* Grows the arrays and the hash table for one more node; the table is at most half full. Returns false if memory ran
+ * out. */
 static bool build_reserve(fxa_builder *b) {
     if (!fxa__grow(b->host, &b->nodes, &b->nodes_capacity, b->n_nodes + 1, sizeof *b->nodes) ||
         !fxa__grow(b->host, &b->digests, &b->digests_capacity, b->n_nodes + 1, sizeof *b->digests))
@@ -162,8 +164,8 @@ fxa_value fxa_builder_float(fxa_builder *b, double value) {
     fxa__node node = {.op = FXA_OP_CONST, .type = FXA_FLOAT, .f = value};
     const uint64_t inf_bits = UINT64_C(0x7ff0000000000000), nan_bits = UINT64_C(0x7ff8000000000000);
     uint64_t bits;
-    memcpy(&bits, &node.f, sizeof bits); /* compares as bits: the caller's floating-point state may trap on NaN */
-    if ((bits & INT64_MAX) > inf_bits) bits = nan_bits; /* one NaN for all: equal programs must have equal nodes */
+    memcpy(&bits, &node.f, sizeof bits); /* bits, because the caller's floating-point state may trap NaN */
+    if ((bits & INT64_MAX) > inf_bits) bits = nan_bits; /* one NaN for all: equal programs have equal nodes */
     memcpy(&node.f, &bits, sizeof bits);
     return fxa__builder_intern(b, &node);
 }
@@ -201,8 +203,8 @@ fxa_value fxa_builder_load(fxa_builder *b, int32_t tensor, const fxa_value *inde
     return fxa__builder_intern(b, &node);
 }
 
-/* Returns `value` converted to the type of an output, FXA_FLOAT or FXA_BOOL (mask). Fails b and returns -1 if `fits` is
- * false (the program kind has no such output) or the type cannot be converted. */
+/* Returns `value` converted to `type`, the type of an output: FXA_FLOAT, or FXA_BOOL for a mask. If `fits` is false
+ * (the program kind has no such output) or the value cannot be converted, sets the error of b and returns -1. */
 static fxa_value build_output(fxa_builder *b, const char *name, bool fits, fxa_type type, fxa_value value) {
     if (!fxa__builder_holds(b, value)) return -1;
     if (!fits)
@@ -235,8 +237,8 @@ void fxa_builder_set_dscore(fxa_builder *b, fxa_value value) {
     if (fxa__builder_ready(b)) b->dscore = build_output(b, "dscore", b->kind != FXA_PROGRAM_SCORE, FXA_FLOAT, value);
 }
 
-/* Returns the slot of the target of `grad name`, a float param or a tensor of floats. Fails b and returns -1 if there
- * is none or the program kind has no gradients. */
+/* Returns the slot of the float param or float tensor `name`, the target of a gradient. If there is none, or the
+ * program kind has no gradients, sets the error of b and returns -1. */
 static int32_t build_grad_target(fxa_builder *b, const char *name, bool tensor) {
     fxa__decl decl;
     bool is_tensor = false;

@@ -1,16 +1,18 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * Built-in masks: adds the masks of a problem's flags CAUSAL, WINDOW and BOTTOM_RIGHT to its program. They become
+ * Adds the built-in masks of a problem's flags CAUSAL, WINDOW and BOTTOM_RIGHT to its program. These masks become
  * conjuncts of the program's mask, so hash, derivative, range analysis, properties and engines need no special case.
  * With qa = q, or q + (k_len - q_len) for BOTTOM_RIGHT:
  *
  *     causal   k <= qa          window   qa - k <= left   and   k - qa <= right
  *
- * The window bounds the difference qa - k, which cannot wrap for valid coordinates, while qa - left could.
+ * The window is written as a bound of the difference qa - k, which cannot wrap for valid coordinates; qa - left could
+ * wrap.
  */
 #include "program.h"
 
-/* Returns mask && x - y <= bound; mask itself if there is no bound: it is negative, or at least INT32_MAX. */
+/* Returns mask && x - y <= bound. Returns mask if there is no bound, which is encoded as a negative value or as
+ * INT32_MAX or more. */
 static fxa_value builtin_bound(fxa_builder *b, fxa_value mask, fxa_value x, fxa_value y, int64_t bound) {
     if (bound < 0 || bound >= INT32_MAX) return mask;
     fxa_value distance = fxa_builder_op2(b, FXA_OP_SUB, x, y);
@@ -43,7 +45,7 @@ fxa_status fxa__program_with_masks(fxa__host *host, const fxa_program *p, uint32
     size_t n = p ? (size_t)p->n_nodes : 0;
     fxa_status status = fxa__builder_new(host, FXA_PROGRAM_SCORE, &b, err);
     if (status != FXA_OK) return status;
-    fxa__builder_set_limit(b, FXA__MAX_DERIVED_NODES); /* p may already have FXA_MAX_NODES */
+    fxa__builder_set_limit(b, FXA__MAX_DERIVED_NODES); /* p may have FXA_MAX_NODES nodes */
     if (p) map = fxa__alloc_array(host, n, sizeof *map);
     if (p && !map) {
         status = fxa__fail_memory(err, "a program with its masks");

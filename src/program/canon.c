@@ -2,11 +2,11 @@
  *
  * fxa_builder_finish: makes the canonical program from a builder's nodes, in one allocation.
  *
- *   outputs   missing ones get their defaults, gradients of one target are summed, zero gradients are dropped; sorted
- *   slots     params and tensors are sorted by name
- *   numbers   postorder from the outputs: operands come before users, and nodes that no output uses are dropped
+ *   outputs   sorted; missing outputs get their defaults, gradients of one target are summed, zero gradients are
+ *   dropped slots     params and tensors are sorted by name numbers   postorder from the outputs: operands come before
+ *   users, and nodes that no output uses are dropped
  *
- * Every order is decided by content (names, digests), so equal programs get equal arrays and equal hashes.
+ * Every order depends on contents only (names, digests), so equal programs get equal arrays and equal hashes.
  */
 #include "build.h"
 
@@ -17,14 +17,14 @@
 #include <stdlib.h>
 #include <string.h>
 
-/* State of one finish. */
+/* State of one fxa_builder_finish. */
 typedef struct canon {
     fxa_builder *b;
-    fxa__output *outputs; /* [n_outputs] with values and slots of the builder */
+    fxa__output *outputs; /* [n_outputs] outputs, with values and slots of the builder */
     size_t n_outputs, outputs_capacity;
     fxa__decl params[FXA_MAX_PARAMS], tensors[FXA_MAX_TENSORS];       /* sorted by name */
-    int32_t param_slot[FXA_MAX_PARAMS], tensor_slot[FXA_MAX_TENSORS]; /* [builder slot] program slot */
-    int32_t *number;                                                  /* [builder value] node; -1 = not needed */
+    int32_t param_slot[FXA_MAX_PARAMS], tensor_slot[FXA_MAX_TENSORS]; /* [slot in the builder] slot in the program */
+    int32_t *number;                                                  /* [builder value] node number; -1 = unused */
     int32_t *stack;                                                   /* path of the postorder walk */
     int32_t n_numbered;
 } canon;
@@ -47,7 +47,7 @@ static void canon_sort_slots(const fxa__decl *from, size_t n, fxa__decl *sorted,
 
 /* ---- Outputs ----------------------------------------------------------------------------------------------------- */
 
-/* Appends an output. Returns false if its value is an error or memory ran out. */
+/* Appends an output. Returns false if its value is negative (an error) or memory ran out. */
 static bool canon_output(canon *c, const fxa__output *output) {
     fxa_builder *b = c->b;
     if (output->value < 0) return false;
@@ -59,7 +59,7 @@ static bool canon_output(canon *c, const fxa__output *output) {
     return true;
 }
 
-/* Compares the targets of two gradients by kind, slot and index tuple; returns 0 if they are the same. */
+/* Compares the targets of two gradients by kind, slot and index tuple; returns 0 if the targets are equal. */
 static int canon_target_order(const canon *c, const fxa__output *x, const fxa__output *y) {
     if (x->kind != y->kind) return x->kind < y->kind ? -1 : 1;
     const int32_t *slot = x->kind == FXA__OUT_DPARAM ? c->param_slot : c->tensor_slot;
@@ -77,7 +77,7 @@ static int canon_grad_order(const canon *c, const fxa__output *x, const fxa__out
     return order ? order : memcmp(&c->b->digests[x->value], &c->b->digests[y->value], sizeof(fxa__digest));
 }
 
-/* Sift-down step of a heap sort of gradients; qsort cannot be used, since it passes no context to the comparison. */
+/* Sift-down step of a heap sort of gradients. qsort cannot be used, because it does not pass `c` to the comparison. */
 static void canon_sink(const canon *c, fxa__output *g, size_t at, size_t n) {
     for (size_t child; (child = 2 * at + 1) < n; at = child) {
         if (child + 1 < n && canon_grad_order(c, &g[child], &g[child + 1]) < 0) child++;
@@ -103,7 +103,8 @@ static bool canon_is_zero(const fxa_builder *b, fxa_value x) {
     return b->nodes[x].op == FXA_OP_CONST && b->nodes[x].f == 0;
 }
 
-/* Sorts the gradients, sums those of one target and appends the nonzero ones. Returns false if the builder failed. */
+/* Sorts the gradients, sums the gradients of each target, and appends the nonzero sums. Returns false if the builder
+ * failed. */
 static bool canon_grads(canon *c) {
     fxa_builder *b = c->b;
     canon_sort_grads(c, b->grads, b->n_grads);
@@ -138,8 +139,8 @@ static bool canon_outputs(canon *c) {
 
 /* ---- Numbers ----------------------------------------------------------------------------------------------------- */
 
-/* Numbers x and all nodes below it in postorder. A value stays on the stack until all its operands have numbers. A
- * pushed value has no number and is not on the stack yet, so each value is on the stack at most once. */
+/* Numbers x and all nodes that x depends on in postorder. A value stays on the stack until all its operands have
+ * numbers. A value is on the stack at most once, because the index of an operand is less than that of its user. */
 static void canon_number(canon *c, fxa_value x) {
     size_t depth = 0;
     if (c->number[x] < 0) c->stack[depth++] = x;
@@ -154,7 +155,7 @@ static void canon_number(canon *c, fxa_value x) {
     }
 }
 
-/* Fills c->number: numbers the nodes that outputs depend on. Returns false if memory ran out. */
+/* Fills c->number with the numbers of the nodes that outputs depend on. Returns false if memory ran out. */
 static bool canon_numbers(canon *c) {
     fxa_builder *b = c->b;
     c->number = fxa__alloc_array(b->host, b->n_nodes, sizeof *c->number);
@@ -198,9 +199,9 @@ static void canon_copy_outputs(const canon *c, fxa__output *outputs) {
     }
 }
 
-/* Layout of the allocation: struct, nodes, params, tensors, outputs. In this order every array is aligned. */
+/* The allocation holds struct, nodes, params, tensors and outputs. In this order every array is aligned. */
 _Static_assert(sizeof(fxa__node) % _Alignof(fxa__decl) == 0 && sizeof(fxa__decl) % _Alignof(fxa__output) == 0, "order");
-/* Returns the program. If memory ran out, fails b and returns NULL. */
+/* Makes the program and returns it. If memory runs out, sets the error of the builder and returns NULL. */
 static fxa_program *canon_program(const canon *c) {
     fxa_builder *b = c->b;
     size_t n = (size_t)c->n_numbered, head = (size_t)fxa__round_up(sizeof(fxa_program), 16);

@@ -1,7 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * Types: the operands that an operation accepts, their conversion, and the type of its result; one rule per signature
- * of ops.def. Conversions only widen (bool -> int -> float) and are ordinary cast nodes. simplify.c folds the result.
+ * Types of operations: which operands an operation accepts, how they are converted, and the type of the result. ops.def
+ * names the rule (signature) of each operation. Conversions only widen (bool -> int -> float) and are cast nodes.
+ * simplify.c folds the result.
  */
 #include "build.h"
 
@@ -28,7 +29,7 @@ fxa_value fxa__builder_convert(fxa_builder *b, fxa_value x, fxa_type type) {
 
 static bool convert_is_quotient(const fxa_builder *b, fxa_value x) { return b->nodes[x].op == FXA_OP_DIV; }
 
-/* Fails b with a message like "'&' takes ints or bools, not float and int"; returns -1. */
+/* Sets the error of b to a message like "'&' takes ints or bools, not float and int" and returns -1. */
 static fxa_value convert_refuse(fxa_builder *b, const fxa__op_info *op, const char *accepted, const fxa_value *x) {
     const char *first = fxa__type_name(fxa__builder_type(b, x[0]));
     if (op->arity == 1) return fxa__builder_fail(b, FXA_E_PROGRAM, "'%s' takes %s, not %s", op->text, accepted, first);
@@ -40,8 +41,8 @@ static fxa_value convert_refuse(fxa_builder *b, const fxa__op_info *op, const ch
                              fxa__type_name(fxa__builder_type(b, x[1])), advice);
 }
 
-/* Converts the operands x[arity] in place by the operation's signature. Returns the type of the result; 0 if b
- * failed. */
+/* Converts the operands x[arity] in place to the types of the operation's signature. Returns the type of the result; 0
+ * if b failed. */
 static fxa_type convert_operands(fxa_builder *b, const fxa__op_info *op, fxa_value *x) {
     size_t n = op->arity, first = 0;
     fxa_type to = 0, result = 0;
@@ -70,7 +71,7 @@ static fxa_type convert_operands(fxa_builder *b, const fxa__op_info *op, fxa_val
         result = to = convert_common(b, x + 1, n - 1, FXA_BOOL);
         break;
     case FXA__SIG_TOF: return FXA_FLOAT;
-    default: return FXA_INT; /* FXA__SIG_TOI; the caller refuses FXA__SIG_LEAF */
+    default: return FXA_INT; /* FXA__SIG_TOI; fxa_builder_op refuses FXA__SIG_LEAF */
     }
     for (size_t i = first; i < n; i++) x[i] = fxa__builder_convert(b, x[i], to);
     return fxa__builder_failed(b) ? 0 : result;

@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * Reads and writes f64 numbers in decimal. The C library rounds; the locale's decimal point is avoided: reading moves
- * the point into the exponent (strtod gets "15e2" for "1.5e3"), writing takes only the digits from snprintf and inserts
- * the point itself.
+ * Reads and writes f64 numbers in decimal. The C library rounds, but its decimal point depends on the locale. Reading
+ * therefore moves the point into the exponent (strtod gets "15e2" for "1.5e3"); writing takes only the digits from
+ * snprintf and inserts the point itself.
  */
 #include "decimal.h"
 
@@ -28,11 +28,11 @@ bool fxa__decimal_read(const char *text, size_t n, double *out) {
             behind += point;
         }
     }
-    if (at < n) { /* text[at] is the 'e' */
+    if (at < n) { /* text[at] is 'e' */
         bool minus = text[++at] == '-';
         if (!decimal_digit(text[at])) at++;
-        /* The cap keeps `exponent` from overflowing. Beyond it a number is 0 or infinite, whatever its
-         * FXA__DECIMAL_READ digits. */
+        /* The limit 100000 keeps `exponent` from overflowing. With a larger exponent the number is 0 or infinite for
+         * any FXA__DECIMAL_READ digits. */
         for (; at < n; at++) exponent = exponent < 100000 ? exponent * 10 + (text[at] - '0') : exponent;
         if (minus) exponent = -exponent;
     }
@@ -41,8 +41,8 @@ bool fxa__decimal_read(const char *text, size_t n, double *out) {
     return isfinite(*out);
 }
 
-/* Writes the decimal digits of x without trailing zeros. Returns the decimal exponent of the first digit: 1 for
- * 12.5. */
+/* Writes the decimal digits of x, rounded to `precision` digits, without trailing zeros. Returns the decimal exponent
+ * of the first digit, which is 1 for 12.5. */
 static int decimal_digits(double x, int precision, char digits[20]) {
     char text[FXA__DECIMAL_WRITE];
     size_t used = 0;
@@ -55,7 +55,7 @@ static int decimal_digits(double x, int precision, char digits[20]) {
     return (int)strtol(at + 1, NULL, 10);
 }
 
-/* Writes the number as 0.00123, 123.0 or 1.23, or with an exponent if it is below 1e-5 or at least 1e16. */
+/* Writes a number as 0.00123, 123.0 or 1.23, or with an exponent if the number is below 1e-5 or at least 1e16. */
 static void decimal_layout(const char *digits, int power, char *out) {
     int n = (int)strlen(digits);
     if (power < -5 || power > 15) {

@@ -20,7 +20,8 @@ static const char *declare_shown(const char *name, char out[FXA_MAX_NAME + 1]) {
     return out;
 }
 
-/* Returns true if `name` may name a param or tensor (`what`, for messages); else fails b. */
+/* Returns true if `name` may name a param or tensor; else sets the error of b. `what`: "param" or "tensor", for
+ * messages. */
 static bool declare_name_check(fxa_builder *b, const char *name, const char *what) {
     char shown[FXA_MAX_NAME + 1];
     if (!name) {
@@ -43,7 +44,7 @@ static bool declare_name_check(fxa_builder *b, const char *name, const char *wha
     return !fxa__builder_failed(b);
 }
 
-/* Returns the slot of `name` in list[n]; -1 if it is not there. */
+/* Returns the slot of `name` in list[n]; -1 if no declaration has this name. */
 static int32_t declare_find(const fxa__decl *list, size_t n, const char *name) {
     for (size_t i = 0; i < n; i++)
         if (strcmp(list[i].name, name) == 0) return (int32_t)i;
@@ -60,8 +61,8 @@ int32_t fxa__builder_find(const fxa_builder *b, const char *name, bool *is_tenso
     return slot;
 }
 
-/* Appends a declaration to the tensors or the params. Returns its slot. If there are too many, fails b and returns
- * -1. */
+/* Appends a declaration to the tensors or the params and returns its slot. If there are too many or memory runs out,
+ * sets the error of b and returns -1. */
 static int32_t declare_add(fxa_builder *b, bool tensor, const fxa__decl *decl) {
     fxa__decl **list = tensor ? &b->tensors : &b->params;
     size_t *n = tensor ? &b->n_tensors : &b->n_params, max = tensor ? FXA_MAX_TENSORS : FXA_MAX_PARAMS;
@@ -95,8 +96,8 @@ fxa_value fxa_builder_param(fxa_builder *b, const char *name, fxa_type type) {
     return fxa__builder_intern(b, &node);
 }
 
-/* Normalizes a default value: NaNs to one NaN, -0 of an int to 0. Returns false if *value is not a value of this
- * type. */
+/* Normalizes the default value of a param: any NaN becomes the same NaN, -0 of an int becomes 0. Returns false if the
+ * type is int and *value is not an integer of 32 bits. */
 static bool declare_default_fits(uint8_t type, double *value) {
     if (type == FXA_FLOAT) {
         if (isnan(*value)) *value = NAN;

@@ -1,11 +1,11 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * The derivative of a score program, by reverse-mode differentiation: one sweep over its nodes in reverse topological
- * order. The result is a program that computes the adjoints and contains the nodes of the score program that they use:
+ * The derivative of a score program, by reverse-mode differentiation: one sweep over the nodes in reverse topological
+ * order. The result is a program that computes the adjoints, with the nodes of the score program that the adjoints use:
  *
  *     dscore = ...                 gradient of the input score
  *     grad param += ...            gradient of each float param that the new score depends on
- *     grad tensor[index] += ...    gradient of each load of a float tensor that it depends on
+ *     grad tensor[index] += ...    gradient of each load of a float tensor that the new score depends on
  *
  * Invariants: adjoints are built only for nodes that depend on a leaf with a gradient (the score, a float param, a load
  * of a float tensor); an adjoint that is exactly 0 stays 0 (see derive_rules.c); the mask has no derivative; size and
@@ -18,12 +18,12 @@
 typedef struct derive_state {
     const fxa_program *p;
     fxa_builder *b;
-    fxa_value *value;   /* [n_nodes] the node of p as a value of b */
-    fxa_value *adjoint; /* [n_nodes] sum of the contributions so far; -1 = none */
-    bool *wanted;       /* [n_nodes] the node depends on a leaf that has a gradient */
+    fxa_value *value;   /* [n_nodes] each node of p as a value of b */
+    fxa_value *adjoint; /* [n_nodes] adjoint of each node: sum of the contributions so far; -1 = none */
+    bool *wanted;       /* [n_nodes] true if the node depends on a leaf that has a gradient */
 } derive_state;
 
-/* Returns true for leaves that have a gradient. */
+/* Returns true for leaves that have a gradient: the score, float params, loads of float tensors. */
 static bool derive_is_leaf(const fxa__node *n) {
     if (n->type != FXA_FLOAT) return false;
     return n->op == FXA_OP_PARAM || n->op == FXA_OP_LOAD || n->op == FXA_OP_INPUT; /* score is the only float input */
@@ -34,7 +34,7 @@ static void derive_mark_wanted(derive_state *d) {
         const fxa__node *n = &d->p->nodes[i];
         d->wanted[i] = derive_is_leaf(n);
         if (n->type != FXA_FLOAT || !fxa__derive_passes(n->op)) continue;
-        for (int32_t a = n->op == FXA_OP_WITH_GRAD; a < n->n_args; a++) /* with_grad: only the second operand */
+        for (int32_t a = n->op == FXA_OP_WITH_GRAD; a < n->n_args; a++) /* with_grad: only operand 1 has a gradient */
             d->wanted[i] = d->wanted[i] || d->wanted[n->arg[a]];
     }
 }
@@ -59,7 +59,8 @@ static void derive_node(derive_state *d, int32_t node) {
         if (s.out[a] >= 0) derive_add(d, n->arg[a], s.out[a]);
 }
 
-/* Adds the gradient output of a leaf. Its adjoint is complete, since the sweep has passed all its users. */
+/* Adds the gradient of a leaf to the outputs of the derivative. The adjoint of the leaf is complete, because the sweep
+ * has passed all users of the leaf. */
 static void derive_emit(derive_state *d, int32_t node) {
     const fxa__node *n = &d->p->nodes[node];
     fxa_value adj = d->adjoint[node];
@@ -76,7 +77,7 @@ static void derive_emit(derive_state *d, int32_t node) {
 
 static void derive_sweep(derive_state *d) {
     int32_t score = fxa__program_output(d->p, FXA__OUT_SCORE);
-    fxa_builder_set_dscore(d->b, fxa_builder_float(d->b, 0.0)); /* replaced if the new score depends on the score */
+    fxa_builder_set_dscore(d->b, fxa_builder_float(d->b, 0.0)); /* if the score is not read */
     for (int32_t i = 0; i < d->p->n_nodes; i++) d->adjoint[i] = -1;
     if (d->wanted[score]) d->adjoint[score] = fxa_builder_input(d->b, FXA_INPUT_DSCORE);
     for (int32_t i = score; i >= 0; i--) {

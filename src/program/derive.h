@@ -7,19 +7,20 @@
 
 #include "program.h"
 
-/* The node that the sweep is at. All values belong to the builder `b`. */
+/* One step of the reverse sweep: the current node, its operands and its contributions. All values belong to builder
+ * b. */
 typedef struct fxa__derive_step {
     fxa_builder *b;
     fxa_value adj;               /* adjoint of the node */
     fxa_value result;            /* value of the node */
-    fxa_value arg[FXA_MAX_RANK]; /* values of its operands */
-    bool wanted[FXA_MAX_RANK];   /* the operand depends on a leaf that has a gradient */
-    fxa_value out[FXA_MAX_RANK]; /* result, for wanted operands: contribution to the operand's adjoint; -1 = none */
+    fxa_value arg[FXA_MAX_RANK]; /* values of the node's operands */
+    bool wanted[FXA_MAX_RANK];   /* true if the operand depends on a leaf that has a gradient */
+    fxa_value out[FXA_MAX_RANK]; /* result for wanted operands: contribution to the operand's adjoint; -1 = none */
 } fxa__derive_step;
 
-/* Fills out[] by the rule of `op`, which builds a bounded number of nodes. */
+/* Fills s->out by the differentiation rule of operation `op`. Every rule builds a bounded number of nodes. */
 void fxa__derive_rule(uint32_t op, fxa__derive_step *s);
-/* Returns true if this operation can pass a gradient to an operand. */
+/* Returns true if operation `op` can pass a gradient to an operand. */
 bool fxa__derive_passes(uint32_t op);
 
 #endif

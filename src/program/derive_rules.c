@@ -1,15 +1,15 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
  * Differentiation rules: one function per name in the rule column of ops.def. The table at the end is generated from
- * ops.def, so a row whose rule is missing here does not compile.
+ * ops.def, so a row whose rule is missing in this file does not compile.
  *
- * "Zero wins": if the adjoint is exactly 0, every rule gives 0, even if the local derivative is infinite or NaN. So a
- * rule multiplies the adjoint with mulz, divides it with divz (adjoint first), or selects; it uses plain * or / on an
- * adjoint only with a finite constant. This keeps a NaN of a branch not taken, or of a masked pair, out of every
+ * "Zero wins": if the adjoint is exactly 0, every rule gives 0, even if the local derivative is infinite or NaN. A rule
+ * therefore multiplies the adjoint by mulz, divides the adjoint by divz, or selects; it uses plain * or / on an adjoint
+ * only with a finite constant. A NaN in the operand that a select does not choose, or of a masked pair, thus reaches no
  * gradient.
  *
- * Where an operation is not differentiable: min and max split the gradient of a tie in halves, clamp passes it at its
- * bounds, abs has derivative 0 at 0, and NaN operands get no gradient of min, max, abs and clamp.
+ * Where an operation is not differentiable: min and max split the gradient of a tie in halves, clamp passes the entire
+ * gradient to x at its bounds, abs has derivative 0 at 0, and min, max, abs and clamp give NaN operands no gradient.
  */
 #include "derive.h"
 
@@ -39,13 +39,13 @@ static fxa_value derive_divz(derive_step *s, fxa_value divisor) { return derive_
 
 static void derive_rule_ZERO(derive_step *s) { (void)s; }
 
-/* Is never called: the builder rewrites these operations into others, so no program contains them. */
+/* Rule of operations that the builder rewrites into others. It is never called, because no program contains them. */
 static void derive_rule_BUILT(derive_step *s) {
     (void)s;
     FXA__ASSERT(false && "an operation that is rewritten when built");
 }
 
-/* float(x) of an int or bool has no gradient, and the builder removes float(x) of a float. */
+/* float(x) of an int or bool has no gradient. float(x) of a float does not occur, because the builder removes it. */
 static void derive_rule_FLOAT(derive_step *s) { (void)s; }
 
 static void derive_rule_ADD(derive_step *s) {
@@ -58,7 +58,7 @@ static void derive_rule_SUB(derive_step *s) {
     if (s->wanted[1]) s->out[1] = derive_neg(s, s->adj);
 }
 
-/* The value is that of operand 0; the gradient goes to operand 1. */
+/* with_grad(x, y) has the value of x; the gradient goes to y. */
 static void derive_rule_WITH_GRAD(derive_step *s) {
     if (s->wanted[1]) s->out[1] = s->adj;
 }
@@ -89,7 +89,7 @@ static void derive_rule_ABS(derive_step *s) {
     s->out[0] = derive_where(s, positive, s->adj, derive_where(s, negative, derive_neg(s, s->adj), zero));
 }
 
-/* Rule of min and max. first: number of the operand that is the result if operand 0 is less than operand 1. */
+/* Rule of min and max. first: number of the operand that is the result if operand 0 < operand 1. */
 static void derive_pick(derive_step *s, int first) {
     fxa_value tie = derive_bin(s, FXA_OP_EQ, s->arg[0], s->arg[1]);
     fxa_value half = derive_where(s, tie, derive_mul(s, s->adj, derive_const(s, 0.5)), derive_const(s, 0));
@@ -102,8 +102,8 @@ static void derive_pick(derive_step *s, int first) {
 static void derive_rule_MIN(derive_step *s) { derive_pick(s, 0); }
 static void derive_rule_MAX(derive_step *s) { derive_pick(s, 1); }
 
-/* Like min(max(x, lo), hi), except that x gets the entire gradient where it equals a bound. With lo > hi the result is
- * hi for every x. */
+/* clamp has the gradient of min(max(x, lo), hi), except that x gets the entire gradient where x equals a bound. If
+ * lo > hi, the result is hi for every x. */
 static void derive_rule_CLAMP(derive_step *s) {
     fxa_value x = s->arg[0], lo = s->arg[1], hi = s->arg[2];
     if (s->wanted[0])
@@ -115,8 +115,8 @@ static void derive_rule_CLAMP(derive_step *s) {
     if (s->wanted[2]) s->out[2] = derive_if(s, derive_bin(s, FXA_OP_LT, hi, derive_bin(s, FXA_OP_MAX, x, lo)));
 }
 
-/* a ** 0 is 1 for every a, so its derivative by a is 0. 0 ** b is constant for b > 0, and its derivative by b is 0 for
- * b >= 0. */
+/* The derivative of a ** b by a is 0 at b = 0, because a ** 0 is 1 for every a. The derivative by b is set to 0 at a =
+ * 0 and b >= 0, because 0 ** b is constant for b > 0. */
 static void derive_rule_POW(derive_step *s) {
     fxa_value a = s->arg[0], b = s->arg[1], zero = derive_const(s, 0);
     if (s->wanted[0]) {

@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
  * Evaluation in f64, which defines the meaning of a program. The arithmetic of an operation is the expression in its
- * row of ops.def; constant folding (simplify.c) uses the same functions. A load out of bounds gives 0. One rule is not
- * in ops.def: an equality of two i64 loads compares the 64-bit elements, not the values saturated to 32 bits.
+ * row of ops.def; constant folding (simplify.c) calls the same functions. A load out of bounds gives 0. One rule is not
+ * in ops.def: == and != of two i64 loads compare the 64-bit elements, not the values saturated to 32 bits.
  */
 #include "program.h"
 
@@ -13,8 +13,8 @@
 
 #define NA 0
 
-/* Defines eval_floats_ID, eval_ints_ID and eval_bools_ID for each row of ops.def. clang-format is off because it joins
- * the last line of the macro with the #include below. */
+/* Defines eval_floats_ID, eval_ints_ID and eval_bools_ID for each row of ops.def. clang-format would join the last line
+ * of the macro with the #include below. */
 /* clang-format off */
 #define OF(type, of, ID, meaning)                                                                                      \
     static type eval_##of##_##ID(type a, type b, type c) {                                                             \
@@ -48,7 +48,7 @@ fxa__val fxa__op_eval(uint32_t op, uint32_t result_type, uint32_t type, const fx
     FXA__ASSERT(arity > 0 && row->floats);
     fxa__val a = x[0], b = arity > 1 ? x[1] : zero, c = arity > 2 ? x[2] : zero;
     if (type == FXA_FLOAT) {
-        /* The condition of a select is a bool. Int and bool results are exact in f64. */
+        /* operand 0 of a select is a bool; int and bool results are exact in f64 */
         double r = row->floats(op == FXA_OP_SELECT ? (double)a.i : a.f, b.f, c.f);
         if (result_type == FXA_FLOAT)
             y.f = r;
@@ -82,7 +82,7 @@ static bool eval_place(const fxa_view *view, const fxa__node *load, const fxa__v
     return view->data && fxa__view_offset(view, index, at);
 }
 
-/* Returns the value of a load; 0 if it is out of bounds. */
+/* Returns the value of a load; 0 if an index is out of bounds. */
 static fxa__val eval_load(const fxa_view *view, const fxa__node *n, const fxa__val *vals) {
     fxa__val y = {.f = 0};
     int64_t at;
@@ -94,7 +94,8 @@ static fxa__val eval_load(const fxa_view *view, const fxa__node *n, const fxa__v
     return y;
 }
 
-/* Returns the value of == or != of two i64 loads, whose elements are read again in 64 bits. */
+/* Returns the value of == or != of two i64 loads. The elements are read again as 64 bits, because `vals` has only
+ * 32. */
 static fxa__val eval_compare_wide(const fxa_program *p, const fxa__env *env, const fxa__node *n, const fxa__val *vals) {
     int64_t x[2], at;
     for (int k = 0; k < 2; k++) {
@@ -117,7 +118,7 @@ static fxa__val eval_input(const fxa__env *env, int32_t input) {
     return y;
 }
 
-/* Returns the value of a constant or param: f if it is a float, else i. */
+/* Returns the value of a constant or param of type `type`: f for a float, else i. */
 static fxa__val eval_number(uint32_t type, double f, int32_t i) {
     fxa__val y = {.f = 0};
     if (type == FXA_FLOAT)
@@ -168,8 +169,9 @@ static fxa_status eval_check_tensor(const fxa__decl *decl, const fxa_view *view,
     return FXA_OK;
 }
 
-/* Returns the inputs to take from the caller's array (bit i: fxa_input i): those before FXA_INPUT_HEADS, and later ones
- * only if the program reads them, since a caller compiled with an older header has no element for them. */
+/* Returns the inputs to read from the caller's array (bit i: fxa_input i): all before FXA_INPUT_HEADS, and of the
+ * others those that the program reads. The array of a caller compiled with an older header may end at
+ * FXA_INPUT_HEADS. */
 static uint32_t eval_inputs(const fxa_program *p) {
     uint32_t reads = (1u << FXA_INPUT_HEADS) - 1;
     for (int32_t i = 0; i < p->n_nodes; i++) reads |= fxa__node_input(&p->nodes[i]);

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * fxa_program_eval_bounds: all results of a program at one pair with error bounds from eval_error.c. `fxattn check`
- * compares engines and derivatives with them.
+ * fxa_program_eval_bounds: all results of a program at one pair with error bounds from eval_error.c. The command
+ * `fxattn check` compares engines and derivatives with these results.
  */
 #include "../base/float_state.h"
 #include "eval_error.h"
@@ -13,8 +13,8 @@ _Static_assert((int)FXA_RESULT_SCORE == (int)FXA__OUT_SCORE && (int)FXA_RESULT_M
                    (int)FXA_RESULT_DTENSOR == (int)FXA__OUT_DLOAD,
                "terms are outputs");
 
-/* Returns the value and error bound of one output. The bound of a `grad tensor[index]` output is infinite if rounding
- * may change an index. */
+/* Returns the value and error bound of one output. The bound of the gradient of a tensor element is infinite if
+ * rounding may change an index of the element. */
 static fxa_bounded_result bounds_result(const fxa_program *p, const fxa__output *out, const fxa__env *env,
                                         const fxa__val *vals, const double *error) {
     bool is_float = p->nodes[out->value].type == FXA_FLOAT;

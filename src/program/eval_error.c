@@ -12,28 +12,28 @@
 #define REFERENCE_ULPS 2 /* error of f64 libm functions in ulps; glibc's manual states at most 2, for tanh */
 
 fxa__arithmetic fxa__arithmetic_of(bool f64) {
-    /* The reference is f64 too, so an f64 engine may differ by twice the error of one rounding, 2^-53. */
+    /* The reference evaluation is in f64 too, so an f64 engine may differ from it by twice the rounding error 2^-53. */
     fxa__arithmetic wide = {0x1p-52, 0x1p-1022, 1e300, false, NULL}, narrow = {0x1p-24, 0x1p-126, 0x1p120, true, NULL};
     return f64 ? wide : narrow;
 }
 
-/* Returns |derivative| * e, but 0 for an exact operand (e == 0) even if the derivative is infinite. */
+/* Returns |derivative| * e; 0 for an exact operand (e == 0), even if the derivative is infinite. */
 static double error_through(double derivative, double e) { return e == 0 ? 0 : fabs(derivative) * e; }
 
-/* Returns true if all values within e of x are on the same side of `bound`. Returns false for an infinite e, even if x
- * is NaN or infinite. */
+/* Returns true if all values in x - e..x + e are on the same side of `bound`, or x is NaN. Returns false if e is
+ * infinite. */
 static bool error_decided(double x, double bound, double e) {
     return e == 0 || (e < INFINITY && (x != x || fabs(x - bound) > e));
 }
 
-/* Returns true if floor(x - step) is the same for all values within e of x. */
+/* Returns true if floor(v - step) is equal for all values v in x - e..x + e. */
 static bool error_floor_decided(double x, double step, double e) {
     double y = x - step;
     if (e == 0 || e == INFINITY) return e == 0;
     return fabs(y) == INFINITY || y != y || (floor(y - e) == floor(y + e) && y - e != floor(y - e));
 }
 
-/* Returns the error of y = op(x) caused by an error e of x; INFINITY if the domain of op ends within e of x. */
+/* Returns the error of y = op(x) that an error e of x causes; INFINITY if x - e..x + e is not in the domain of op. */
 static double error_function(uint32_t op, double x, double y, double e) {
     switch (op) {
     case FXA_OP_SQRT: return e == 0 ? 0 : x < -e ? 0 : x <= 2 * e ? INFINITY : e / (2 * sqrt(x - e));
@@ -61,7 +61,7 @@ static double error_function(uint32_t op, double x, double y, double e) {
 /* Returns the error of y = a / b caused by the errors of a and b. */
 static double error_divide(double a, double b, double y, double e_a, double e_b) {
     if (e_a == 0 && e_b == 0) return 0;
-    if (b == 0 && e_b == 0) return fabs(a) <= e_a ? INFINITY : 0; /* y is infinite; its sign is that of a */
+    if (b == 0 && e_b == 0) return fabs(a) <= e_a ? INFINITY : 0; /* y is infinite with the sign of a */
     if (fabs(b) <= 2 * e_b) return INFINITY;
     return fabs(b) == INFINITY ? 0 : (e_a + error_through(y, e_b)) / (fabs(b) - e_b);
 }
@@ -76,8 +76,8 @@ static double error_power(double a, double b, double y, double e_a, double e_b) 
     return fabs(y) * expm1(by_log);
 }
 
-/* Returns the error of a float operation with two operands caused by their errors. // and % are discontinuous where the
- * quotient is an integer. */
+/* Returns the error of a float operation that the errors of its two operands cause. // and % are discontinuous where
+ * the quotient is an integer. */
 static double error_binary(const fxa__arithmetic *m, uint32_t op, double a, double b, double y, double e_a,
                            double e_b) {
     double quotient = a / b, e_q = error_divide(a, b, quotient, e_a, e_b);
@@ -101,13 +101,13 @@ static double error_binary(const fxa__arithmetic *m, uint32_t op, double a, doub
     }
 }
 
-/* Returns the error of a function in units of m->unit. In f32 an ulp is at most two units. In f64 an ulp is at most one
- * unit, and the error of the reference is added. */
+/* Returns the relative error of a function as a multiple of m->unit. For f32, an ulp is at most two units. For f64, an
+ * ulp is at most one unit, and the error of the reference evaluation is added. */
 static double error_function_units(const fxa__arithmetic *m, uint32_t op) {
     return m->narrow ? 2 * fxa__function_ulps(op, false) : fxa__function_ulps(op, true) + REFERENCE_ULPS;
 }
 
-/* Returns the rounding error of y = op(x) itself. */
+/* Returns the rounding error that the operation y = op(x) adds. */
 static double error_rounding(const fxa__arithmetic *m, uint32_t op, double x, double y) {
     double units = 1, tiny = fabs(y) < 0x1p-100 ? m->tiny : 0, other = m->function ? m->function(op, x, y) : -1;
     if (other >= 0) return fabs(y) < INFINITY ? other + 2 * tiny : 0;
@@ -124,14 +124,14 @@ static double error_rounding(const fxa__arithmetic *m, uint32_t op, double x, do
     return units * (m->unit * fabs(y) + tiny);
 }
 
-/* Returns the rounding error of a constant, param or tensor element when it is converted to the engine's type. */
+/* Returns the rounding error of converting a constant, param or tensor element to the engine's compute type. */
 static double error_number(const fxa__arithmetic *m, double x) {
     if (!m->narrow || x != x || fabs(x) == INFINITY || x == (double)(float)x) return 0;
     return fabs(x) > m->largest ? INFINITY : m->unit * fabs(x) + (fabs(x) < 0x1p-100 ? m->tiny : 0);
 }
 
-/* Returns the error of an operation on ints or bools: 0 if an exact operand of && or || decides the result, else
- * `worst`, the largest error of the operands (0 or INFINITY). */
+/* Returns the error of an operation on ints or bools: 0 if an exact operand of && or || decides the result; else
+ * `worst`, which is the largest error of the operands (0 or INFINITY). */
 static double error_bools(const fxa__node *n, const fxa__val *vals, const double *error, double worst) {
     uint32_t op = n->op;
     double e_a = error[n->arg[0]], e_b = n->n_args > 1 ? error[n->arg[1]] : 0;
@@ -141,8 +141,8 @@ static double error_bools(const fxa__node *n, const fxa__val *vals, const double
     return worst;
 }
 
-/* Returns the error of a select: the error of the chosen operand if the condition is exact. Otherwise returns the
- * larger error of both operands if their values are equal, else INFINITY. */
+/* Returns the error of a select. If the condition is exact: the error of the chosen operand. Else the larger error of
+ * both operands if their values are equal, or INFINITY. */
 static double error_select(const fxa_program *p, const fxa__node *n, const fxa__val *vals, const double *error) {
     int32_t x = n->arg[1], y = n->arg[2];
     bool is_float = p->nodes[x].type == FXA_FLOAT;
@@ -151,21 +151,21 @@ static double error_select(const fxa_program *p, const fxa__node *n, const fxa__
     return same ? fmax(error[x], error[y]) : INFINITY;
 }
 
-/* Returns the error of clamp(x, lo, hi): the error of a bound if x is beyond that bound with certainty, else the
- * largest error of the three operands. */
+/* Returns the error of clamp(x, lo, hi): the error of a bound if x certainly exceeds that bound, else the largest error
+ * of the three operands. */
 static double error_clamp(double x, double e_x, double lo, double e_lo, double hi, double e_hi) {
     if (lo <= hi && x - e_x > hi + e_hi) return e_hi;
     if (lo <= hi && x + e_x < lo - e_lo) return e_lo;
     return fmax(e_x, fmax(e_lo, e_hi));
 }
 
-/* Returns the error of a node whose operands are floats, except select. */
+/* Returns the error of node `at`, whose operands are floats and which is not a select. */
 static double error_floats(const fxa_program *p, const fxa__arithmetic *m, int32_t at, const fxa__val *vals,
                            const double *error) {
     const fxa__node *n = &p->nodes[at];
     double a = vals[n->arg[0]].f, e_a = error[n->arg[0]], y = vals[at].f, e;
     double b = n->n_args > 1 ? vals[n->arg[1]].f : 0, e_b = n->n_args > 1 ? error[n->arg[1]] : 0;
-    bool nan = (a != a && e_a == 0) || (b != b && e_b == 0); /* an operand is NaN with certainty */
+    bool nan = (a != a && e_a == 0) || (b != b && e_b == 0); /* an operand is certainly NaN */
     if (n->type == FXA_BOOL) return nan || error_decided(a, b, e_a + e_b) ? 0 : INFINITY;
     if (n->op == FXA_OP_INT) return error_floor_decided(fabs(a), 0, e_a) ? 0 : INFINITY;
     if ((n->op == FXA_OP_MULZ || n->op == FXA_OP_DIVZ) && a == 0 && e_a == 0) return 0;
@@ -181,7 +181,7 @@ static double error_floats(const fxa_program *p, const fxa__arithmetic *m, int32
     return e == e && fabs(y) + e < m->largest ? e : INFINITY;
 }
 
-/* Returns the error of a node from those of its operands. */
+/* Returns the error of node `at`, computed from the errors of its operands. */
 static double error_node(const fxa_program *p, const fxa__arithmetic *m, int32_t at, const fxa__env *env,
                          const fxa__val *vals, const double *error) {
     const fxa__node *n = &p->nodes[at];
@@ -190,7 +190,7 @@ static double error_node(const fxa_program *p, const fxa__arithmetic *m, int32_t
     switch (n->op) {
     case FXA_OP_CONST:
     case FXA_OP_PARAM: return n->type == FXA_FLOAT ? error_number(m, vals[at].f) : 0;
-    case FXA_OP_INPUT: return 0; /* score and dscore: fxa__program_error sets their errors */
+    case FXA_OP_INPUT: return 0; /* fxa__program_error sets the errors of score and dscore */
     case FXA_OP_LOAD:
         if (worst == INFINITY) return INFINITY;
         return n->type == FXA_FLOAT && env->tensors[n->imm].dtype == FXA_F64 ? error_number(m, vals[at].f) : 0;

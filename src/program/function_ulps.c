@@ -1,9 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
  * The table of error bounds; see function_ulps.h. The bounds are measured, not derived: each is less than an ulp above
- * the largest error found, and test_cpu_math has an operand of each function at which the cpu engine reaches that
+ * the largest error found. For each function test_cpu_math has an operand with which the cpu engine reaches the largest
  * error. The largest errors of f32 tanh and erf over all operands are 5.22 and 5.89 ulps with hardware fma, 5.95 and
- * 6.58 without. pow in f64 is libm's; glibc documents 1 ulp.
+ * 6.58 without. pow in f64 is the C library's; glibc documents 1 ulp.
  */
 #include "function_ulps.h"
 

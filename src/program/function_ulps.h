@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * Error bounds of the functions of programs: the table of docs/numerics.md. test_cpu_math.c checks them on every
- * instruction set, and eval_error.c computes with them.
+ * Error bounds of the functions of programs: the table of docs/numerics.md. test_cpu_math.c checks the bounds on every
+ * instruction set, and eval_error.c computes with the bounds.
  */
 #ifndef FXA_PROGRAM_FUNCTION_ULPS_H
 #define FXA_PROGRAM_FUNCTION_ULPS_H

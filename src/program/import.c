@@ -1,13 +1,14 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * Copies a finished program into a builder, node by node. Derivatives, built-in masks, masks moved out of scores and
- * the programs of src/lower begin with such a copy.
+ * Copies a finished program into a builder, node by node. A copy is the first step of derivatives, of built-in masks,
+ * of moving masks out of scores, and of the programs of src/lower.
  */
 #include "build.h"
 
 #include "../base/float_state.h"
 
-/* Returns the copy of node n in b. tensor[] maps slots of p to slots of b, map[] maps nodes of p to values of b. */
+/* Returns the copy of node n in b. tensor[] maps tensor slots of p to those of b, map[] maps nodes of p to values of
+ * b. */
 static fxa_value import_node(fxa_builder *b, const fxa_program *p, const fxa__node *n, const int32_t *tensor,
                              const fxa_value *map) {
     fxa_value arg[FXA_MAX_RANK];
@@ -42,8 +43,8 @@ bool fxa__builder_import_with(fxa_builder *b, const fxa_program *p, const fxa_va
     return !fxa__builder_failed(b);
 }
 
-/* Imports p with `score` in place of its input score; sets its new score and mask (NULL = not returned). Returns
- * FXA_E_MEMORY if memory ran out; other failures are recorded in b. */
+/* Imports p with `score` in place of its input score, and sets *new_score and *mask to its results; either pointer may
+ * be NULL. Returns FXA_E_MEMORY if memory runs out; other failures set the error of b. */
 static fxa_status import_score(fxa_builder *b, const fxa_program *p, fxa_value score, fxa_value *new_score,
                                fxa_value *mask) {
     fxa_value *map = fxa__alloc_array(b->host, 2 * (size_t)p->n_nodes, sizeof *map), *given = map + p->n_nodes;

@@ -1,20 +1,20 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * Interval arithmetic: a rule for each operation that computes the interval of the result from those of the operands.
- * Range analysis on the host uses the rules where affine forms do not help (range_int.c, range_float.c), and the text
- * that bounds a mask over a tile on a device calls the same functions (src/lower/interval.h). So this file is both C
- * and CUDA and includes no header of the library.
+ * Interval arithmetic: for each operation, a rule that computes the interval of the result from the intervals of the
+ * operands. Range analysis on the host uses the rules where affine forms do not help (range_int.c, range_float.c).
+ * Generated CUDA code that bounds a mask over a tile calls the same functions (src/lower/interval.h). Therefore this
+ * file is both C and CUDA and includes no header of the library.
  *
  * fxa__interval, for ints and bools (0 and 1), contains every value of a node. fxa__real, for floats, contains the
- * value that any engine computes: ref in f64, others in f32, some with fused or approximate instructions. So each
- * operation widens its result by more than the error of any engine:
+ * value that any engine computes: ref in f64, others in f32, some with fused or approximate instructions. Each rule
+ * therefore widens its result by more than the error of any engine:
  *
  *   arithmetic          relative 2^-20, absolute 2^-120    f32 rounds to 2^-24; below 2^-126 it is subnormal
  *   exp, log, sqrt ...  relative 2^-9, absolute 2^-18      the least accurate GPU instruction has 2^-11
  *
- * Bounds beyond 2^126 become infinite, since f32 may overflow. A comparison is decided only if the widened intervals
- * are disjoint. Integers up to 2^24 are exact in f32, and so are their sums, differences and products within that size:
- * they are not widened. An operation without a rule is unbounded, which is always sound.
+ * Bounds beyond 2^126 become infinite, because f32 may overflow. A comparison is decided only if the widened intervals
+ * are disjoint. Integers up to 2^24 and their sums, differences and products up to 2^24 are exact in f32; their
+ * intervals are not widened. The result of an operation without a rule is unbounded, which is always sound.
  */
 #ifndef FXA_PROGRAM_INTERVAL_RULES_H
 #define FXA_PROGRAM_INTERVAL_RULES_H
@@ -38,8 +38,8 @@ typedef struct fxa__interval {
 
 typedef struct fxa__real {
     double lo, hi; /* bounds of the values that are not NaN; lo > hi = always NaN */
-    bool nan;      /* may be NaN */
-    bool integral; /* integers that are exact in f32, so no engine rounds */
+    bool nan;      /* true = the value may be NaN */
+    bool integral; /* true = the value is an integer that is exact in f32, so no engine rounds */
 } fxa__real;
 
 /* ---- Ints and bools ---------------------------------------------------------------------------------------------- */
@@ -59,7 +59,7 @@ FXA__RULE_FN fxa__interval fxa__interval_make(fxa__i64 lo, fxa__i64 hi) {
 }
 FXA__RULE_FN fxa__interval fxa__interval_any(void) { return fxa__interval_make(FXA__RULE_INT_MIN, FXA__RULE_INT_MAX); }
 FXA__RULE_FN bool fxa__interval_fits(fxa__interval a) { return a.lo >= FXA__RULE_INT_MIN && a.hi <= FXA__RULE_INT_MAX; }
-/* Returns lo..hi if it fits 32 bits; else unbounded, since a value may wrap. */
+/* Returns lo..hi if both fit in 32 bits; else all ints, because a value may wrap. */
 FXA__RULE_FN fxa__interval fxa__interval_clip(fxa__i64 lo, fxa__i64 hi) {
     const fxa__interval a = fxa__interval_make(lo, hi);
     return fxa__interval_fits(a) ? a : fxa__interval_any();
@@ -69,7 +69,8 @@ FXA__RULE_FN fxa__interval fxa__interval_hull(fxa__interval a, fxa__interval b) 
     return fxa__interval_make(fxa__rule_min(a.lo, b.lo), fxa__rule_max(a.hi, b.hi));
 }
 FXA__RULE_FN fxa__interval fxa__interval_negative(fxa__interval a) { return fxa__interval_make(-a.hi, -a.lo); }
-/* Returns the interval of a bool that is known to be true (`yes`), known to be false (`no`) or unknown (neither). */
+/* Returns the interval of a bool: 1..1 if it is known to be true (`yes`), 0..0 if it is known to be false (`no`), else
+ * 0..1. */
 FXA__RULE_FN fxa__interval fxa__interval_known(bool yes, bool no) { return fxa__interval_make(yes, !no); }
 FXA__RULE_FN fxa__interval fxa__interval_select(fxa__interval c, fxa__interval a, fxa__interval b) {
     return c.lo ? a : !c.hi ? b : fxa__interval_hull(a, b);
@@ -97,27 +98,28 @@ FXA__RULE_FN fxa__interval fxa__interval_and(fxa__interval a, fxa__interval b) {
     if (a.lo >= 0 || b.lo >= 0) return fxa__interval_make(0, a.lo >= 0 ? a.hi : b.hi);
     return fxa__interval_any();
 }
-/* Bounds of a | b and a ^ b. lo: lower bound if a and b are nonnegative: max(a.lo, b.lo) for |, 0 for ^. */
+/* Returns bounds of a | b and a ^ b. lo: lower bound for nonnegative a and b, which is max(a.lo, b.lo) for | and 0
+ * for ^. */
 FXA__RULE_FN fxa__interval fxa__interval_or(fxa__interval a, fxa__interval b, fxa__i64 lo) {
     if (a.lo < 0 || b.lo < 0) return fxa__interval_any();
     return fxa__interval_make(lo, fxa__rule_bits(a.hi | b.hi));
 }
 
-/* Bounds of a // b for b > 0: the smallest and largest quotients are at corners. */
+/* Returns bounds of a // b for b > 0. The smallest and largest quotients are those of the interval ends. */
 FXA__RULE_FN fxa__interval fxa__interval_corners(fxa__interval a, fxa__interval b) {
     const fxa__i64 w = fxa__floordiv64(a.lo, b.lo), x = fxa__floordiv64(a.lo, b.hi);
     const fxa__i64 y = fxa__floordiv64(a.hi, b.lo), z = fxa__floordiv64(a.hi, b.hi);
     return fxa__interval_clip(fxa__rule_min(w, x), fxa__rule_max(y, z));
 }
-/* Bounds of a // b. If b can be 0, the quotient still has at most the magnitude of a, since a // 0 is 0. */
+/* Returns bounds of a // b. If b can be 0, the quotient still has at most the magnitude of a, because a // 0 is 0. */
 FXA__RULE_FN fxa__interval fxa__interval_quotient(fxa__interval a, fxa__interval b) {
     const fxa__i64 size = fxa__rule_max(a.hi, -a.lo);
     if (b.lo > 0) return fxa__interval_corners(a, b);
     if (b.hi < 0) return fxa__interval_corners(fxa__interval_negative(a), fxa__interval_negative(b));
     return a.lo >= 0 && b.lo >= 0 ? fxa__interval_make(0, a.hi) : fxa__interval_clip(-size, size);
 }
-/* Bounds of a % b. The result has the sign of b and a smaller magnitude than b. If b is constant and floor(a / b) is
- * the same for all of a, the bounds are those of a - floor(a / b) * b. */
+/* Returns bounds of a % b. The result has the sign of b and a smaller magnitude than b. If b is constant and floor(a /
+ * b) is equal for all values of a, the bounds are those of a - floor(a / b) * b. */
 FXA__RULE_FN fxa__interval fxa__interval_remainder(fxa__interval a, fxa__interval b) {
     const fxa__i64 lo = b.lo < 0 ? b.lo + 1 : 0, hi = b.hi > 0 ? b.hi - 1 : 0;
     if (fxa__interval_is_one(b) && b.lo > 0) {
@@ -127,7 +129,7 @@ FXA__RULE_FN fxa__interval fxa__interval_remainder(fxa__interval a, fxa__interva
     }
     return fxa__interval_make(lo, a.lo >= 0 && b.lo >= 0 ? fxa__rule_min(a.hi, hi) : hi);
 }
-/* Bounds of a << n; unbounded unless n is constant. */
+/* Returns bounds of a << n; all ints unless n is constant. */
 FXA__RULE_FN fxa__interval fxa__interval_left(fxa__interval a, fxa__interval n) {
     const fxa__i64 times = (fxa__i64)1 << (n.lo & 31);
     return fxa__interval_is_one(n) ? fxa__interval_clip(a.lo * times, a.hi * times) : fxa__interval_any();
@@ -139,8 +141,8 @@ FXA__RULE_FN fxa__interval fxa__interval_right(fxa__interval a, fxa__interval n)
     return fxa__interval_make(fxa__rule_min(a.lo, 0), fxa__rule_max(a.hi, -1));
 }
 
-/* The rules for ints, X(operation, interval of the result); comparisons give a bool. Callers compute clamp(x, lo, hi)
- * as min(max(x, lo), hi). */
+/* Rules for operations on ints: X(operation, interval of the result). Comparisons have the interval of a bool. Callers
+ * compute clamp(x, lo, hi) as min(max(x, lo), hi). */
 #define FXA__INT_RULES(X)                                                                                              \
     X(ADD, fxa__interval_clip(a.lo + b.lo, a.hi + b.hi))                                                               \
     X(SUB, fxa__interval_clip(a.lo - b.hi, a.hi - b.lo))                                                               \
@@ -198,7 +200,7 @@ FXA__RULE_FN fxa__real fxa__real_widen(fxa__real x, double relative, double abso
 FXA__RULE_FN fxa__real fxa__real_rounded(fxa__real x) { return fxa__real_widen(x, 0x1p-20, 0x1p-120); }
 FXA__RULE_FN fxa__real fxa__real_function(fxa__real x) { return fxa__real_widen(x, 0x1p-9, 0x1p-18); }
 
-/* Returns the interval of a constant: x alone if it is exact in f32, else widened. */
+/* Returns the interval of a constant: x..x if x is exact in f32, else x..x widened. */
 FXA__RULE_FN fxa__real fxa__real_point(double x) {
     const fxa__real out = fxa__real_make(x, x, false, x == floor(x) && fabs(x) <= FXA__RULE_EXACT);
     if (x != x) return fxa__real_make(FXA__RULE_INF, -FXA__RULE_INF, true, false);
@@ -208,7 +210,7 @@ FXA__RULE_FN fxa__real fxa__real_point(double x) {
 FXA__RULE_FN bool fxa__real_finite(fxa__real x) { return x.lo >= -FXA__RULE_HUGE && x.hi <= FXA__RULE_HUGE; }
 FXA__RULE_FN bool fxa__real_fits(double lo, double hi) { return lo >= -FXA__RULE_EXACT && hi <= FXA__RULE_EXACT; }
 
-/* Returns lo..hi, widened unless all values are integers up to 2^24. integral: the operands and the result are
+/* Returns lo..hi, widened unless all values are integers up to 2^24. integral: true if operands and result are
  * integers. */
 FXA__RULE_FN fxa__real fxa__real_result(double lo, double hi, bool nan, bool integral) {
     const fxa__real out = fxa__real_make(lo, hi, nan, integral && fxa__real_fits(lo, hi));
@@ -228,22 +230,23 @@ FXA__RULE_FN fxa__real fxa__real_product(fxa__real a, fxa__real b) {
     if (!fxa__real_finite(a) || !fxa__real_finite(b)) return fxa__real_any();
     return fxa__real_corners(a.lo * b.lo, a.lo * b.hi, a.hi * b.lo, a.hi * b.hi, a, b, true);
 }
-/* Bounds of a / b; unbounded for divisors near 0, which f32 may round to 0. */
+/* Returns bounds of a / b; unbounded for divisors near 0, which f32 may round to 0. */
 FXA__RULE_FN fxa__real fxa__real_quotient(fxa__real a, fxa__real b) {
     if (!fxa__real_finite(a) || !fxa__real_finite(b) || (b.lo < 0x1p-100 && b.hi > -0x1p-100)) return fxa__real_any();
     return fxa__real_corners(a.lo / b.lo, a.lo / b.hi, a.hi / b.lo, a.hi / b.hi, a, b, false);
 }
-/* Bounds of a nondecreasing function with values lo and hi at the ends of a. The ends may be infinite if the function
- * has limits there. */
+/* Returns bounds of a nondecreasing function with values lo and hi at the ends of a. An end of a may be infinite if the
+ * function has a limit at that end. */
 FXA__RULE_FN fxa__real fxa__real_rising(fxa__real a, double lo, double hi) {
     return fxa__real_function(fxa__real_make(lo, hi, a.nan, false));
 }
-/* Bounds of sqrt and logarithms; unbounded unless all of a is positive and not rounded to 0 in f32. */
+/* Returns bounds of sqrt and logarithms; unbounded unless all values of a are at least 2^-100, so that f32 does not
+ * round them to 0. */
 FXA__RULE_FN fxa__real fxa__real_positive(fxa__real a, double lo, double hi) {
     return a.lo >= 0x1p-100 && a.hi <= FXA__RULE_HUGE ? fxa__real_rising(a, lo, hi) : fxa__real_any();
 }
-/* Bounds of floor, ceil, round and trunc, whose values at the ends of a are lo and hi. They are monotone and exact, so
- * the bounds are widened only beyond 2^24. */
+/* Returns bounds of floor, ceil, round and trunc, whose values at the ends of a are lo and hi. These functions are
+ * monotone and exact, so the bounds are widened only beyond 2^24. */
 FXA__RULE_FN fxa__real fxa__real_integral(fxa__real a, double lo, double hi) {
     return fxa__real_result(lo, hi, a.nan, true);
 }
@@ -260,7 +263,8 @@ FXA__RULE_FN fxa__real fxa__real_select(fxa__interval c, fxa__real a, fxa__real 
 }
 FXA__RULE_FN double fxa__rule_sigmoid(double x) { return 1 / (1 + exp(-x)); }
 
-/* The rules for operations on floats that give floats. They are not used if an operand is always NaN. */
+/* Rules for operations on floats with float results: X(operation, interval of the result). The rules are not used if an
+ * operand is always NaN. */
 #define FXA__REAL_RULES(X)                                                                                             \
     X(ADD, fxa__real_sum(a, b))                                                                                        \
     X(SUB, fxa__real_sum(a, fxa__real_negative(b)))                                                                    \
@@ -289,13 +293,13 @@ FXA__RULE_FN double fxa__rule_sigmoid(double x) { return 1 / (1 + exp(-x)); }
     X(ROUND, fxa__real_integral(a, nearbyint(a.lo), nearbyint(a.hi)))                                                  \
     X(TRUNC, fxa__real_integral(a, trunc(a.lo), trunc(a.hi)))
 
-/* Returns a < b (strict) or a <= b: 1 true, 0 false, -1 unknown. Comparisons with NaN are false. */
+/* Returns the result of a < b (strict) or a <= b: 1 = true, 0 = false, -1 = unknown. Comparisons with NaN are false. */
 FXA__RULE_FN int fxa__real_less(fxa__real a, fxa__real b, bool strict) {
     if (fxa__real_none(a) || fxa__real_none(b)) return 0;
     if (strict ? a.lo >= b.hi : a.lo > b.hi) return 0;
     return !a.nan && !b.nan && (strict ? a.hi < b.lo : a.hi <= b.lo) ? 1 : -1;
 }
-/* Returns a == b: 1 true, 0 false, -1 unknown. */
+/* Returns the result of a == b: 1 = true, 0 = false, -1 = unknown. */
 FXA__RULE_FN int fxa__real_equal(fxa__real a, fxa__real b) {
     if (fxa__real_none(a) || fxa__real_none(b) || a.hi < b.lo || b.hi < a.lo) return 0;
     return !a.nan && !b.nan && a.lo == a.hi && b.lo == b.hi && a.integral && b.integral ? 1 : -1;
@@ -313,13 +317,13 @@ FXA__RULE_FN fxa__interval fxa__interval_of_known(int known) { return fxa__inter
 FXA__RULE_FN fxa__real fxa__real_of_interval(fxa__interval a) {
     return fxa__real_result((double)a.lo, (double)a.hi, false, true);
 }
-/* Returns int(x): truncated, saturated. */
+/* Returns int(x) for an x that is not NaN: truncated towards 0 and saturated to 32 bits. */
 FXA__RULE_FN fxa__i64 fxa__rule_toint(double x) {
     return x <= (double)FXA__RULE_INT_MIN   ? FXA__RULE_INT_MIN
            : x >= (double)FXA__RULE_INT_MAX ? FXA__RULE_INT_MAX
                                             : (fxa__i64)x;
 }
-/* Bounds of int(x); NaN gives 0. */
+/* Returns bounds of int(x) for x in a; int(NaN) is 0. */
 FXA__RULE_FN fxa__interval fxa__interval_of_real(fxa__real a) {
     const fxa__interval zero = fxa__interval_make(0, 0);
     if (fxa__real_none(a)) return zero;
@@ -329,13 +333,13 @@ FXA__RULE_FN fxa__interval fxa__interval_of_real(fxa__real a) {
 
 /* ---- Loads ------------------------------------------------------------------------------------------------------- */
 
-#define FXA__RULE_BLOCK 64 /* elements per {min, max} pair of a table */
-#define FXA__RULE_WALK 256 /* maximum blocks that a load may cover; beyond, it is unbounded */
+#define FXA__RULE_BLOCK 64 /* elements of a block; a tensor's table has the {min, max} pair of each block */
+#define FXA__RULE_WALK 256 /* maximum blocks that the indices of a load may cover; else the load is unbounded */
 
 FXA__RULE_FN fxa__i64 fxa__interval_n_blocks(fxa__i64 size) { return (size + FXA__RULE_BLOCK - 1) / FXA__RULE_BLOCK; }
 
-/* Returns the hull of `out` and the {min, max} pairs of the blocks that contain elements first..last of a row; `out`
- * itself if first > last. */
+/* Returns the hull of `out` and the {min, max} pairs of the blocks that contain elements first..last of a row. Returns
+ * `out` if first > last. */
 FXA__RULE_FN fxa__interval fxa__interval_walk(const int *pairs, fxa__i64 first, fxa__i64 last, fxa__interval out) {
     if (first > last) return out;
     if (last / FXA__RULE_BLOCK - first / FXA__RULE_BLOCK >= FXA__RULE_WALK) return fxa__interval_any();
@@ -345,15 +349,16 @@ FXA__RULE_FN fxa__interval fxa__interval_walk(const int *pairs, fxa__i64 first, 
     }
     return out;
 }
-/* Appends the index of one axis to *row, a row-major position. Returns 1; returns 0 and appends 0 if the index is out
- * of bounds. */
+/* Appends the index of one axis, which has `size` elements, to *row, a row-major position. Returns 1 if the index is in
+ * bounds; else appends index 0 and returns 0. */
 FXA__RULE_FN int fxa__at_row(fxa__i64 size, fxa__i64 index, long long *row) {
     const fxa__i64 i = index < 0 ? index + size : index;
     const int inside = i >= 0 && i < size;
     *row = *row * size + (inside ? i : 0);
     return inside;
 }
-/* Bounds of a load along a row of `size` elements. A negative index counts from the end; out of bounds gives 0. */
+/* Returns bounds of a load from a row of `size` elements. A negative index counts from the end of the row; a load out
+ * of bounds gives 0. */
 FXA__RULE_FN fxa__interval fxa__interval_load(const int *pairs, fxa__i64 size, fxa__interval index) {
     const fxa__interval zero = fxa__interval_make(0, 0);
     fxa__interval out = fxa__interval_make(1, 0);
@@ -366,14 +371,15 @@ FXA__RULE_FN fxa__interval fxa__interval_load(const int *pairs, fxa__i64 size, f
 FXA__RULE_FN fxa__interval fxa__interval_truth(fxa__interval a) {
     return fxa__interval_make(fxa__rule_max(a.lo, 0), fxa__rule_min(a.hi, 1));
 }
-/* Returns the bool x == y of two i64 elements, compared in all 64 bits. equal: the bool for x and y saturated to 32
- * bits; a: interval of the saturated x. If the saturated values are equal, the result is unknown for INT32_MIN and
- * INT32_MAX, since different elements saturate to them. */
+/* Returns the interval of the bool x == y for two i64 elements, compared as 64 bits. equal: the bool for x and y
+ * saturated to 32 bits; a: interval of the saturated x. If the saturated values are equal, the result is unknown for
+ * INT32_MIN and INT32_MAX, because different elements saturate to these values. */
 FXA__RULE_FN fxa__interval fxa__interval_whole(fxa__interval equal, fxa__interval a) {
     return equal.lo && (a.lo == FXA__RULE_INT_MIN || a.lo == FXA__RULE_INT_MAX) ? fxa__interval_make(0, 1) : equal;
 }
 
-/* ---- The functions: fxa__ints_ADD(a, b) and so on; operations with one operand ignore b -------------------------- */
+/* ---- Functions of the rules, such as fxa__ints_ADD(a, b); operations with one operand ignore b
+ * -------------------- */
 
 /* clang-format off */
 #define FXA__INT_RULE(ID, value)                                                                                       \

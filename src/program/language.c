@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * The operators and functions of the language as the public fxa_op_syntax lists them, from ops.def.
+ * Lists the operators and functions of the language, from ops.def, for the public function fxa_op_syntax.
  */
 #include "program.h"
 
@@ -10,7 +10,7 @@ static const char *const language_groups[] = {
 #include "ops.def"
 };
 
-/* [fxa__form] public form; 0 = an operation with a syntax of its own, which is not listed */
+/* [fxa__form] fxa_syntax_form of a row of ops.def; 0 = the operation has special syntax and is not listed */
 static const fxa_syntax_form language_forms[] = {[FXA__INFIX] = FXA_SYNTAX_INFIX,
                                                  [FXA__PREFIX] = FXA_SYNTAX_PREFIX,
                                                  [FXA__CALL] = FXA_SYNTAX_CALL,

@@ -1,37 +1,37 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * Detects large-negative masks: scores that add or select a large negative number where a mask is meant, under a
- * condition that does not depend on the score:
+ * Detects large-negative masks: scores that add or select a large negative number in place of a mask, under a
+ * condition c that does not depend on the score:
  *
  *     c ? score : -1e9        score + (c ? 0 : -1e9)        score - 1e9 * float(c)        score + (c ? 0 : -inf)
  *
- * They are not masks (docs/numerics.md: a row with all keys lowered attends to all of them; -inf added to +inf is NaN),
- * and engines cannot skip the tiles. They are reported as properties of the program so that the user can be warned.
- * `c ? score : -inf` is a mask (extract_mask.c) and is not reported.
+ * Such a condition is not a mask: a row whose keys all have the large negative number attends to all of them, and -inf
+ * added to +inf is NaN (docs/numerics.md). Engines therefore cannot skip tiles. The program gets properties, so that
+ * the user can be warned. `c ? score : -inf` is a mask (extract_mask.c) and is not reported.
  *
- * The search follows the score down through sums, selects and products with constants, and keeps the sign with which a
- * value enters the score. It visits every node once, users before operands.
+ * The search goes from the score to its operands through sums, selects and products with constants, and tracks the sign
+ * with which a value enters the score. Every node is visited once, users before operands.
  */
 #include "program.h"
 
 #include <math.h>
 #include <string.h>
 
-#define NEGATIVE_MAX (-10000.0) /* constants at or below are reported; libraries use -10000 in f16, -1e9 in f32 */
+#define NEGATIVE_MAX (-10000.0) /* constants <= this are reported; libraries use -10000 in f16, -1e9 in f32 */
 
-enum { NEGATIVE_SMALL = 4096 }; /* programs with at most this many nodes are searched without an allocation */
-/* Bits: how a value enters the score. AS_IS: with its own sign; NEGATED: with the opposite sign; INSIDE: through an
- * operation other than select and float(). */
+enum { NEGATIVE_SMALL = 4096 }; /* maximum nodes of a program that is searched without an allocation */
+/* Bits that describe how a value enters the score. AS_IS: with its sign; NEGATED: with the opposite sign; INSIDE:
+ * through an operation other than select and float(). */
 enum { NEGATIVE_AS_IS = 1, NEGATIVE_NEGATED = 2, NEGATIVE_INSIDE = 4 };
 
 typedef struct negative_walk {
     const fxa_program *p;
     const uint16_t *depends;
     uint8_t *reach;  /* [nodes] NEGATIVE_ bits; 0 = the node does not enter the score */
-    uint32_t *found; /* properties found */
+    uint32_t *found; /* FXA_PROPERTY_ bits found so far */
 } negative_walk;
 
-/* Returns the bits of a negation's operand; reach: bits of the negation. */
+/* Returns the NEGATIVE_ bits of the operand of a negation that has the bits `reach`. */
 static uint8_t negative_flip(uint8_t reach) {
     return (uint8_t)(NEGATIVE_INSIDE | (reach & NEGATIVE_AS_IS ? NEGATIVE_NEGATED : 0) |
                      (reach & NEGATIVE_NEGATED ? NEGATIVE_AS_IS : 0));
@@ -42,8 +42,8 @@ static bool negative_is_free(const negative_walk *w, int32_t node) {
     return !(w->depends[node] >> FXA_INPUT_SCORE & 1u);
 }
 
-/* Adds FXA_PROPERTY_LARGE_NEGATIVE, and FXA_PROPERTY_FINITE_LARGE_NEGATIVE for a finite number, to *w->found if the
- * node is a constant that enters the score as a large negative number. */
+/* If the node is a constant that enters the score as a large negative number, adds FXA_PROPERTY_LARGE_NEGATIVE to
+ * *w->found, and for a finite number also FXA_PROPERTY_FINITE_LARGE_NEGATIVE. */
 static void negative_note(const negative_walk *w, int32_t node, uint8_t reach) {
     const fxa__node *n = &w->p->nodes[node];
     double x = n->type == FXA_FLOAT ? n->f : n->imm;
@@ -52,7 +52,8 @@ static void negative_note(const negative_walk *w, int32_t node, uint8_t reach) {
     *w->found |= FXA_PROPERTY_LARGE_NEGATIVE | (isfinite(x) ? FXA_PROPERTY_FINITE_LARGE_NEGATIVE : 0);
 }
 
-/* Follows a product or quotient by a constant, which may change the sign; detects -1e9 * float(c). */
+/* Passes the bits of a product with, or quotient by, a constant on to the other operand; a negative constant flips the
+ * sign. Detects -1e9 * float(c). */
 static void negative_scale(const negative_walk *w, const fxa__node *n, uint8_t reach) {
     for (int i = 0; i < 2; i++) {
         const fxa__node *number = &w->p->nodes[n->arg[i]], *x = &w->p->nodes[n->arg[1 - i]];
@@ -64,14 +65,14 @@ static void negative_scale(const negative_walk *w, const fxa__node *n, uint8_t r
     }
 }
 
-/* Detects max(c ? x : -inf, -1e9), where the number replaces the mask's -inf. */
+/* Detects max(c ? x : -inf, -1e9), where -1e9 replaces the -inf of the mask. */
 static void negative_clamp(const negative_walk *w, const fxa__node *n, uint8_t reach) {
     for (int i = 0; n->op == FXA_OP_MAX && i < 2; i++)
         if (fxa__program_masked_branch(w->p, n->arg[i]) && negative_is_free(w, w->p->nodes[n->arg[i]].arg[0]))
             negative_note(w, n->arg[1 - i], (uint8_t)(reach & ~NEGATIVE_NEGATED));
 }
 
-/* Checks a node and passes `reach` on to its operands. */
+/* Checks a node and passes its NEGATIVE_ bits on to its operands. */
 static void negative_visit(const negative_walk *w, int32_t node) {
     const fxa__node *n = &w->p->nodes[node];
     uint8_t reach = w->reach[node], inside = reach | NEGATIVE_INSIDE;

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * Splits program text into tokens: white space, comments, newlines that end statements, numbers, names, operators.
- * lex_stray.c reports characters that begin no token.
+ * Splits program text into tokens: numbers, names, operators, and newlines that end statements. White space and
+ * comments are skipped. lex_stray.c reports characters that begin no token.
  */
 #include "lex.h"
 #include "decimal.h"
@@ -72,7 +72,7 @@ static size_t lex_hash(const char *text, size_t length) {
     return (size_t)(h ^ h >> 32);
 }
 
-/* Returns the slot of the hash table that holds a name, or the free slot for it. */
+/* Returns the slot of the hash table for a name: the slot that has the name, or else a free slot. */
 static size_t lex_slot(const fxa__lexer *lex, const char *text, size_t length) {
     size_t mask = lex->table_size - 1, slot = lex_hash(text, length) & mask;
     for (; lex->table[slot]; slot = (slot + 1) & mask) {
@@ -107,7 +107,7 @@ int64_t fxa__lex_name(fxa__lexer *lex, const char *text, size_t length) {
 
 /* ---- Tokens ------------------------------------------------------------------------------------------------------ */
 
-/* Appends a token. Returns false if memory ran out, as do all functions below that append one. */
+/* Appends a token. Returns false if memory ran out. */
 static bool lex_push(fxa__lexer *lex, fxa__token_kind kind, size_t at, size_t length) {
     size_t need = lex->n_tokens + 1;
     if (!fxa__grow(lex->host, &lex->tokens, &lex->tokens_capacity, need, sizeof *lex->tokens)) return false;
@@ -136,7 +136,7 @@ bool fxa__lex_is_name(const char *text) {
     return n > 0 && n <= FXA_MAX_NAME && !text[n] && !lex_is_digit(*text);
 }
 
-/* Appends the token of the name that begins at `at`. */
+/* Appends the token of the name that begins at `at`. Returns false if memory ran out. */
 static bool lex_word(fxa__lexer *lex, size_t at) {
     size_t end = at;
     while (fxa__lex_is_word(lex->text[end])) end++;
@@ -149,8 +149,8 @@ static bool lex_word(fxa__lexer *lex, size_t at) {
     return true;
 }
 
-/* Returns the number of bytes from `at` that are a well-formed number and sets *kind; 0 if malformed. The caller
- * rejects a number that is followed by more word characters. */
+/* Returns the length of the well-formed number at `at` and sets *kind to TOK_INT or TOK_FLOAT; 0 if the number is
+ * malformed. The caller rejects a number that is followed by more word characters. */
 static size_t lex_number_form(const char *text, size_t at, fxa__token_kind *kind) {
     size_t i = at;
     *kind = TOK_INT;
@@ -172,7 +172,7 @@ static size_t lex_number_form(const char *text, size_t at, fxa__token_kind *kind
     return i - at;
 }
 
-/* Appends the token of the number that begins at `at`. */
+/* Appends the token of the number that begins at `at`. Returns false if memory ran out. */
 static bool lex_number(fxa__lexer *lex, size_t at) {
     fxa__token_kind kind;
     size_t good = lex_number_form(lex->text, at, &kind), end = at + good;
@@ -202,7 +202,8 @@ uint64_t fxa__lex_int(const fxa__lexer *lex, const fxa__token *token, bool *hex)
     return value;
 }
 
-/* Appends the longest operator or bracket at `at`. If two rows of ops.def have the same spelling, the first is used. */
+/* Appends the longest operator or bracket at `at`. If two rows of ops.def have the same spelling, the token is that of
+ * the first row. Returns false if memory ran out. */
 static bool lex_operator(fxa__lexer *lex, size_t at) {
     static const struct {
         const char *text;
@@ -214,7 +215,7 @@ static bool lex_operator(fxa__lexer *lex, size_t at) {
 #define ALSO(ID, text, form, ...) TOK_OF_##form({text, TOK_##ID})
 #include "ops.def"
     };
-    const char *t = lex->text + at; /* the text ends with a newline, so no spelling matches beyond it */
+    const char *t = lex->text + at; /* the text ends with a newline, so no spelling matches past its end */
     size_t length = 0, kind = 0;
     for (size_t i = 0; i < sizeof table / sizeof *table; i++) {
         size_t n = strlen(table[i].text);
@@ -225,16 +226,16 @@ static bool lex_operator(fxa__lexer *lex, size_t at) {
     return length ? lex_push(lex, (fxa__token_kind)kind, at, length) : fxa__lex_stray(lex, at);
 }
 
-/* Appends a TOK_LINE if the newline at `at` ends a statement: it is outside brackets (depth 0) and follows a token of
- * this text (from index `first` on) after which a statement can end. */
+/* Appends a TOK_LINE if the newline at `at` ends a statement: the newline is outside brackets (depth 0) and follows a
+ * token of this text (index >= first) after which a statement can end. Returns false if memory ran out. */
 static bool lex_newline(fxa__lexer *lex, size_t at, size_t first, size_t depth) {
     if (depth > 0 || lex->n_tokens == first) return true;
     uint32_t last = lex->tokens[lex->n_tokens - 1].kind;
     return last == TOK_LINE || last >= TOK_LPAREN || lex_push(lex, TOK_LINE, at, 1);
 }
 
-/* Splits one text, up to its end or the first TOK_BAD. depth: number of open brackets at the start; 1 for an expression
- * text, which is read as if it were in parentheses. */
+/* Appends the tokens of one text, up to its end or the first TOK_BAD. depth: number of open brackets at the start; 1
+ * for an expression text, which is read as if it were in parentheses. Returns false if memory ran out. */
 static bool lex_part(fxa__lexer *lex, size_t at, size_t end, size_t depth) {
     size_t first = lex->n_tokens;
     at += fxa__utf8_mark(lex->text + at, end - at);

@@ -1,15 +1,15 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * Messages for characters that begin no token, with what to write instead: mathematical signs, typographic characters,
- * quotes, and the '.' of modules and methods.
+ * Messages for characters that begin no token, with a suggestion what to write instead: mathematical signs, typographic
+ * characters, quotes, and the '.' of modules and methods.
  */
 #include "lex.h"
 
 #include <stdio.h>
 #include <string.h>
 
-/* Returns the advice for a character that is often pasted from papers and editors, to be appended to a message; "" if
- * there is none. */
+/* Returns advice, to be appended to a message, for a character that is often pasted from papers and editors; "" for
+ * other characters. */
 static const char *stray_advice(const char *text) {
     static const struct {
         const char *bytes, *advice;
@@ -51,8 +51,8 @@ const char *fxa__lex_alias(const char *name, size_t length) {
     return NULL;
 }
 
-/* Returns the code point of the UTF-8 character of two to four bytes at text and sets *length; 0 and length 1 if the
- * bytes are not valid UTF-8. */
+/* Returns the code point of the UTF-8 character of two to four bytes at `text` and sets *length to its bytes. If the
+ * bytes are not valid UTF-8, returns 0 and sets *length to 1. */
 static uint32_t stray_character(const uint8_t *text, size_t *length) {
     size_t n = text[0] >= 0xf0 ? 4 : text[0] >= 0xe0 ? 3 : 2;
     uint32_t c = text[0] & (0xffu >> (n + 1));
@@ -67,7 +67,8 @@ static uint32_t stray_character(const uint8_t *text, size_t *length) {
     return c;
 }
 
-/* Reports value.method(...) at the '.': suggests method(value, ...). owner: text of the value, for the message. */
+/* Appends a TOK_BAD for value.method(...) at the '.'; the message suggests method(value, ...). owner: text of the
+ * value. Returns false if memory ran out. */
 static bool stray_member(fxa__lexer *lex, size_t at, const char *owner, int length) {
     static const char *const members[][2] = {
         {"shape", "a program does not see sizes of tensors; lengths are q_len and k_len, and heads"},
@@ -87,8 +88,8 @@ static bool stray_member(fxa__lexer *lex, size_t at, const char *owner, int leng
                         alias ? alias : name, length, owner, name[n] == '(' && name[n + 1] != ')' ? ", ..." : "");
 }
 
-/* Reports the '.' at `at`, after the name that begins at `start`. For module.name the message suggests `name`;
- * otherwise it is that of stray_member. */
+/* Appends a TOK_BAD for the '.' at `at`, which follows the name at `start`. For module.name the message suggests
+ * `name`; for other names it is the message of stray_member. Returns false if memory ran out. */
 static bool stray_point(fxa__lexer *lex, size_t at, size_t start) {
     static const char *const modules[] = {"torch", "jnp", "np", "numpy", "math", "jax",
                                           "lax",   "F",   "tl", "nn",    "mx",   "tf"};

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
  * Affine forms of nodes; see linear.h. The form of a node is computed from the forms of its operands. All arithmetic is
- * modulo 2^32, like that of program ints, so every step is exact.
+ * modulo 2^32, like arithmetic on ints of programs, so every step is exact.
  */
 #include "linear.h"
 
@@ -49,7 +49,7 @@ bool fxa__linear_bounds(const fxa__linear *f, const fxa_tile_bounds *box, int64_
 
 /* ---- One node ---------------------------------------------------------------------------------------------------- */
 
-/* Returns the form of a node that is not affine. still: the node does not change when q and k shift by the same
+/* Returns the form of a node that is not affine. still: true if the node does not change when q and k shift by the same
  * amount. */
 static fxa__linear linear_nonaffine(const fxa__node *n, const fxa__linear *forms, bool still) {
     fxa__linear f = {.nonaffine = FXA__NONAFFINE | (still ? 0u : (uint32_t)FXA__NONAFFINE_SHIFTS)};
@@ -64,8 +64,8 @@ static bool linear_args_still(const fxa__node *n, const fxa__linear *forms) {
     return true;
 }
 
-/* Returns true if the node equals its form without wrapping, over the box of `range` or, if NULL, of
- * fxa__box_default. */
+/* Returns true if the affine form of a node does not wrap over a box of coordinates: the box of `range`, or
+ * fxa__box_default if range is NULL. */
 static bool linear_is_exact(const fxa__linear *forms, int32_t node, const fxa__range *range) {
     int64_t lo, hi;
     if (range) {
@@ -76,8 +76,8 @@ static bool linear_is_exact(const fxa__linear *forms, int32_t node, const fxa__r
     return fxa__linear_bounds(&forms[node], &plain, &lo, &hi);
 }
 
-/* Returns true if n compares ints whose difference does not change when q and k shift by the same amount. For < and <=
- * the operands must not wrap either. */
+/* Returns true if n compares two ints whose difference does not change when q and k shift by the same amount. For < and
+ * <= the result is true only if the operands also do not wrap. */
 static bool linear_compare_still(const fxa_program *p, const fxa__node *n, const fxa__linear *forms,
                                  const fxa__range *range) {
     if (fxa__op_info_get(n->op)->sig != FXA__SIG_CMP || p->nodes[n->arg[0]].type != FXA_INT) return false;
@@ -87,7 +87,8 @@ static bool linear_compare_still(const fxa_program *p, const fxa__node *n, const
     return fxa__linear_is_shift_invariant(&difference);
 }
 
-/* Returns the form of a product with a constant factor; sets *ok to false if neither factor is constant. */
+/* Returns the affine form of a product x * y with a constant factor; sets *ok to false if neither x nor y is
+ * constant. */
 static fxa__linear linear_product(const fxa__linear *x, const fxa__linear *y, bool *ok) {
     const fxa__linear none = {.c = 0};
     if (fxa__linear_is_const(x)) return fxa__linear_sum(y, x->c, &none, 0);
@@ -95,7 +96,7 @@ static fxa__linear linear_product(const fxa__linear *x, const fxa__linear *y, bo
     return fxa__linear_sum(x, y->c, &none, 0);
 }
 
-/* Writes the form of an int operation that is affine in its operands. Returns false if n is not affine. */
+/* Writes the affine form of an int operation. Returns false if node n is not affine in its operands. */
 static bool linear_arithmetic(const fxa__node *n, const fxa__linear *forms, fxa__linear *out) {
     const fxa__linear one = {.c = 1}, *x = &forms[n->arg[0]], *y = n->n_args > 1 ? &forms[n->arg[1]] : &one;
     bool ok = true;
