@@ -20,7 +20,7 @@ PAGE = os.path.join(ROOT, "docs", "program.md")
 # Text for each derivative rule of ops.def: the gradient of an operand from the gradient g of the result r.
 RULES = {
     "ZERO": "none",
-    "ADD": "g to both",
+    "ADD": "g to both operands",
     "SUB": "g to x, -g to y",
     "MUL": "g * y to x, g * x to y",
     "DIV": "g / y to x, -(g / y) * r to y",
@@ -39,7 +39,7 @@ RULES = {
     "LOG1P": "g / (1 + x)",
     "LOG2": "g / (x * log(2))",
     "ATAN": "g / (1 + x * x)",
-    "BUILT": "that of the operations that it is built from",
+    "BUILT": "the gradient of its rewritten form",
     "TANH": "g * (1 - r * r)",
     "SIGMOID": "g * r * (1 - r)",
     "ERF": "g * (2 / sqrt(pi)) * exp(-x * x)",
@@ -174,7 +174,7 @@ def precedence_rows(ops):
     spellings = [(op["prec"], op["text"]) for op in ops if op["form"] in ("INFIX", "PREFIX")]
     spellings += [(prec, text) for text, form, prec in re.findall(r'^ALSO\(\w+, +"(.*?)", +(\w+), +(\w+),', table, re.M)
                   if form != "CALL"]
-    rows = ["| operators, from lowest to highest precedence | associativity | |", "|---|---|---|",
+    rows = ["| operators, from lowest to highest precedence | associativity | operands |", "|---|---|---|",
             "| `c ? x : y` | right | c is a bool |"]
     for ident, groups, note in re.findall(r'^PREC\((\w+), +"(.*?)", +"(.*?)"\)$', table, re.M):
         texts = [text for prec, text in spellings if prec == ident]
@@ -193,7 +193,7 @@ def limit_rows(found):
         ("MAX_NODES", "distinct operations of a program"),
         ("MAX_PARAMS", "params"),
         ("MAX_TENSORS", "tensors"),
-        ("MAX_RANK", "indices of a tensor"),
+        ("MAX_RANK", "indices of a tensor, its rank"),
         ("MAX_NAME", "bytes of a name"),
         ("MAX_LOOP", "iterations of a loop"),
     ]
@@ -230,16 +230,16 @@ attended:
     score = softcap * tanh((score + slopes[h] * dist) / softcap)
     mask  = q >= k && dist < 1024        # pairs where mask is false are not attended
 
-A program is typed, has no side effects, and applies to all pairs. Program files end in `.fxa`. The
-C builder (`fxa_builder_*`) creates the same programs without text, and [tracing](tracing.md)
-creates them from Python functions. `examples/programs` has many examples.
+A program is typed, has no side effects, and applies to all pairs. Names of program files end in
+`.fxa`. The C builder (`fxa_builder_*`) creates the same programs without text, and
+[tracing](tracing.md) creates them from Python functions. `examples/programs` has many examples.
 
 A program is data and not a callback, so the library derives everything else from its text: the
-backward pass, the gradients of `slopes` and `softcap`, the tiles without an attended pair, and a
-cache key. These commands show the stages of a program:
+backward pass, the gradients of params and captured tensors, the tiles without an attended pair, and
+a cache key. These commands show what the library derives from a program:
 
     fxattn explain --program @softcap_causal_window    # canonical text, derivative, tiles, engines
-    fxattn check --program @softcap_causal_window      # the gradient beside finite differences
+    fxattn check --program @softcap_causal_window      # compares gradients with finite differences
     fxattn plot --program @softcap_causal_window       # the mask and the score
 
 ## Statements
@@ -257,21 +257,22 @@ or after an operator, does not end a statement. Statements run in order.
 | `mask = expr` | whether the pair is attended, a bool; `mask` starts as `true` |
 
 `param cap : float = 20` has a default, which front ends use if no value is given (`fxattn` reports
-this). The default is a constant expression, of type int for an int param. It is part of the
+this). A default is a constant expression, of type int for an int param. Defaults are part of a
 program's text and bytes (`fxa_program_param_default`), but not of its hash. Engines always receive
 a value for every param.
 
-`score` and `mask` may be assigned several times. In an expression they are their current values, so
-programs compose by concatenation (`mask = mask && doc[q] == doc[k]`). A param or tensor may be
-declared again with the same type. The empty program leaves scores unchanged and masks nothing.
+`score` and `mask` may be assigned several times. In an expression, `score` and `mask` mean their
+current values, so programs compose by concatenation (`mask = mask && doc[q] == doc[k]`). A param or
+tensor may be declared again with the same type. The empty program leaves scores unchanged and masks
+nothing.
 
 Two more kinds of program use the same language:
 
 | kind | reads | writes |
 |---|---|---|
 | score program | `score`, coordinates, params, tensors | `score =`, `mask =` |
-| backward program of your own (bprop) | the same, and `dscore`, the gradient with respect to the new score | `dscore =` |
-| derivative, created by the library | the same as a bprop | `dscore =`, `grad PARAM += expr`, `grad TENSOR[i, j] += expr` |
+| user-written backward program (bprop) | `score`, coordinates, params, tensors, and `dscore`, the gradient of the new score | `dscore =` |
+| derivative, created by the library | as a bprop | `dscore =`, `grad PARAM += expr`, `grad TENSOR[i, j] += expr` |
 
 In a bprop and a derivative, `score` is the score before the program, and `dscore` in an expression
 is its current value.
@@ -280,9 +281,9 @@ is its current value.
 
 A value is a `float`, an `int` of 32 bits or a `bool`. Floats are f64 in the reference engine and
 for f64 problems, and f32 otherwise. Constants and params are stored in f64 and rounded once;
-elements of `f64` tensors are rounded when they are read. So unless Q is f64, a float cannot
-represent a time in seconds, or a count beyond 2^24, exactly. Store such numbers in an int tensor
-and compute differences of ints, or subtract an offset first.
+elements of `f64` tensors are rounded when they are read. Unless Q is f64, a float therefore cannot
+represent a time in seconds, or a count beyond 2^24, exactly. Store times and large counts in an int
+tensor and compute differences of ints, or subtract an offset before you store them as floats.
 
 | name | type | meaning |
 |---|---|---|
@@ -295,46 +296,49 @@ and compute differences of ints, or subtract an offset first.
 | `true`, `false` | bool | constants |
 | `inf`, `nan`, `pi` | float | constants |
 
-q and k count from 0 in each sequence of a batch; index maps change this for parts of a larger
-problem. If the first row is not at position 0 (decoding, chunks of a prompt), `FXA_Q_START` passes
-the q of the first row of each batch entry. `FXA_BOTTOM_RIGHT` without `FXA_CAUSAL` and `FXA_WINDOW`
-aligns the last row with the last key: q becomes q + k_len - q_len. The same program then serves
-every step ([the rule](numerics.md#coordinates)). Coordinates wrap at 32 bits, as all ints do.
+The positions q and k count from 0 in each sequence of a batch; index maps give the parts of a
+larger problem their positions in the entire problem. If the first row is not at position 0
+(decoding, chunks of a prompt), `FXA_Q_START` passes the q of the first row of each batch entry.
+`FXA_BOTTOM_RIGHT` without `FXA_CAUSAL` and `FXA_WINDOW` aligns the last row with the last key: q
+becomes q + k_len - q_len. With `FXA_Q_START` or `FXA_BOTTOM_RIGHT`, one program serves prefill,
+chunks and decoding ([the rule](numerics.md#coordinates)). Coordinates wrap at 32 bits, as all ints
+do.
 
-q and k are logical positions, for masks and distances. `q_row` and `k_row` are storage indices: the
-index of the row and of the key along its axis in this problem, from 0 in each sequence (also if
-packed or paged), not affected by maps, `FXA_Q_START` and alignment. Use `q_row` and `k_row` to
-index an array that is stored like the rows: `ids[b, q_row] == ids[b, k_row]`, `bias[b, h, q_row,
-k_row]`. If a problem does not shift or map q, `q_row` equals q, and the library replaces `q_row` by
-q.
+The inputs q and k are logical positions, for masks and distances. `q_row` and `k_row` are storage
+indices: the index of the row and of the key along its axis in this problem, from 0 in each sequence
+(also if packed or paged), not affected by maps, `FXA_Q_START` and alignment. Use `q_row` and
+`k_row` to index an array that is stored like the rows: `ids[b, q_row] == ids[b, k_row]`, `bias[b,
+h, q_row, k_row]`. If a problem does not shift or map q, `q_row` equals q, and the library replaces
+`q_row` by q.
 
-Numbers: `12` and `0x1F` are ints (decimal up to 2147483647, also -2147483648; hexadecimal up to
-0xFFFFFFFF, as a bit pattern). `1.5`, `.5`, `5.` and `1e-3` are floats; they are rounded correctly,
-in every locale.
+Numbers like `12` and `0x1F` are ints: decimal up to 2147483647, also -2147483648; hexadecimal up to
+0xFFFFFFFF, as a bit pattern. Numbers like `1.5`, `.5`, `5.` and `1e-3` are floats, which the parser
+rounds correctly in every locale.
 
 ### Conversions
 
-Implicit conversions only widen: with an int, a bool becomes an int (0 or 1); with a float, an int
-or bool becomes a float. Arithmetic counts bools as ints, so `(q < 4) + (k < 4)` is an int.
-`float(x)` and `int(x)` are explicit; `int` of a float truncates towards zero, saturates, and is 0
-for NaN. Nothing becomes a bool implicitly: write `x != 0`.
+Implicit conversions only widen: if the other operand is an int, a bool becomes 0 or 1; if the other
+operand is a float, an int or bool becomes a float. Arithmetic counts bools as ints, so `(q < 4) +
+(k < 4)` is an int. `float(x)` and `int(x)` are explicit; `int` of a float truncates towards zero,
+saturates, and is 0 for NaN. Nothing becomes a bool implicitly: write `x != 0`.
 
 ### Tensors
 
 `t[i, j]` reads an element, and `t[]` reads the element of a tensor of rank 0. An index is any int
-expression, for example a loaded value. A negative index counts from the end. An index that is still
-out of bounds reads 0 (or false), and no gradient is added for it.
+expression, for example a loaded value. A negative index counts from the end. An index outside the
+tensor on either side reads 0 (or false) and adds no gradient.
 
 Reading 0 can hide a mistake (a transposed table, a window one too short). `fxa_bounds_check` counts
 out-of-bounds indices by tensor and axis; `fxattn run`, `check` and `explain` report them. A run of
-a problem with `FXA_BOUNDS_CHECK` fails if there is one. The check is free if sizes, masks and
-conditions prove that all indices are in bounds; otherwise a run evaluates pairs. The function and
-the flag check only loads that the result needs: loads of the mask at every existing pair, loads of
-the score where the mask is true, and loads in the branch that a `select` takes. A load in one
-operand of `&&` or `||` is not checked if the other operand decides the result. So `k < n && t[k] >
-0` and `d < n ? t[d] : 0` are valid. Loads of a backward program of your own are checked at attended
-pairs. Loads in the second operand of `with_grad` are checked in backward passes with the derived
-backward, since the gradient passes through them.
+a problem with `FXA_BOUNDS_CHECK` fails if an index is out of bounds. The check costs nothing if
+sizes, masks and conditions prove that all indices are in bounds; otherwise each run evaluates the
+indices of all pairs. `fxa_bounds_check` and `FXA_BOUNDS_CHECK` check only loads that the result
+needs: loads of the mask at every existing pair, loads of the score where the mask is true, and
+loads in the branch that a `select` takes. A load in one operand of `&&` or `||` is not checked if
+the other operand decides the result. For example, `k < n && t[k] > 0` and `d < n ? t[d] : 0` are
+valid. Loads of a user-written backward program are checked at attended pairs. Loads in the second
+operand of `with_grad` are checked in backward passes with the derived backward, since the gradient
+passes through them.
 
 @dtypes@
 
@@ -352,9 +356,9 @@ Arithmetic:
 @arithmetic@
 
 `min` and `max` take two or more operands and apply from left to right. `pow(x, y)` is `x ** y`.
-`mulz` and `divz` are the operations with which the library writes derivatives. `with_grad(x, y)`
-has the value of x and the gradient of y (straight-through estimator): `with_grad(round(score),
-score)` is the rounded score with the gradient of the unrounded one. The value of y is not computed.
+Derivatives that the library creates use `mulz` and `divz`. `with_grad(x, y)` has the value of x and
+the gradient of y (straight-through estimator): `with_grad(round(score), score)` is the rounded
+score with the gradient of the unrounded score. `with_grad` does not compute the value of y.
 `stop_gradient(x)` is `with_grad(x, 0.0)`: x without a gradient.
 
 Functions of floats:
@@ -378,12 +382,12 @@ gradients.
 
 ### Loops
 
-`sum(i, n, expr)` adds `expr` for i = 0, 1, ..., n - 1, from left to right. `any(i, n, cond)` joins
-`cond` for the same i with `||`, and `all(i, n, cond)` with `&&`. The count n is a constant int
-expression of 0 to @MAX_LOOP@. `i` is local to the loop and may hide a let. Loops nest, and inner
-counts may depend on outer names. Loops are unrolled when the program is built. With n = 0 `sum` is
-0 of the type of `expr`, `any` is `false` and `all` is `true`. A sum of bools is the number of true
-ones.
+`sum(i, n, expr)` adds `expr` for i = 0, 1, ..., n - 1, from left to right. `any(i, n, cond)` and
+`all(i, n, cond)` join `cond` for i = 0, 1, ..., n - 1 with `||` and `&&`. The count n of a loop is
+a constant int expression of 0 to @MAX_LOOP@. The variable `i` is local to the loop and may hide a
+let. Loops can be nested, and the count of an inner loop may depend on the variables of outer loops.
+Loops are unrolled when the program is built. With n = 0 `sum` is 0 of the type of `expr`, `any` is
+`false` and `all` is `true`. A sum of bools is the number of true bools.
 
     mask = any(i, 4, blocks[q // 64, i] == k // 64)
 
@@ -395,15 +399,15 @@ ones.
     mask  = k <= q && near(q, k)
 
 `fn NAME(x, y) = expr` names an expression with 0 to @PARAMETERS@ parameters. The parser replaces a
-call by the expression, so functions are not part of programs and hashes. Arguments are computed
-once. A parameter has the type of its argument, so a function can be called with ints and with
-floats.
+call by the expression, so functions are not part of programs and hashes. Each argument of a call is
+computed once. A parameter has the type of its argument, so a function can be called with ints and
+with floats.
 
 Other names in the body refer to lets, params, tensors and functions that precede the definition, so
-a function cannot call itself. A later `let`, or a parameter or loop around the call, does not
-change their meaning, and loop variables inside the body are local to it. `score`, `mask` and
-`dscore` in a body have their values at the call. A parameter may hide a let. A later `fn` of the
-same name replaces the function for the statements after it.
+a function cannot call itself. A `let` after the definition, or a parameter or loop around a call,
+does not change the meaning of names in the body. Loop variables of a body are local to it. `score`,
+`mask` and `dscore` in a body have their values at the call. A parameter may hide a let. A later
+`fn` of the same name replaces the function for the statements after it.
 
 Errors in a body that do not depend on arguments (syntax, names, numbers of arguments) are reported
 at the definition, even if the function is never called. Types and loop counts are checked in each
@@ -413,11 +417,10 @@ call, and the message names the line of the call.
 
 - Ints wrap at 32 bits. `x // 0` and `x % 0` are 0. `>>` is arithmetic; shift counts are taken
   modulo 32. An `i64` element beyond 32 bits saturates when it is read, except in `==` and `!=` of
-  two loads of `i64` tensors. These compare all 64 bits, so `doc[q] == doc[k]` is exact for ids of
-  any size; an element outside its tensor is 0 there, too. Both operands must be loads, of the
-  same tensor or of two. A load may be named by a `let`, and `x + 0` is folded to the load x. All
-  other expressions, like `doc[q] <= doc[k]`, `doc[q] - doc[k] == 0` and equality with another int,
-  use the saturated 32 bits.
+  two loads of `i64` tensors. `==` and `!=` of two `i64` loads, from the same tensor or from two
+  tensors, compare all 64 bits, so `doc[q] == doc[k]` is exact for ids of any size. A load named by
+  a `let` also counts as a load. All other expressions, like `doc[q] <= doc[k]`, `doc[q] - doc[k] ==
+  0` and equality with another int, use the saturated 32 bits.
 - `//` rounds down and `%` has the sign of the divisor, for ints and floats. `round` rounds halves
   to even. `min`, `max` and `clamp` with a NaN give NaN.
 - Comparisons with a NaN are false, except `!=`, which is true.
@@ -436,21 +439,21 @@ load of a float tensor. The mask has no derivative.
 @derivatives@
 
 Zero wins: a gradient that is exactly 0 stays 0 through every operation, even if it is multiplied by
-an infinity or NaN. So a NaN in a branch not taken, or in a pair that the mask excludes, does not
-affect any gradient.
+an infinity or NaN. A NaN in a branch that is not taken, or in a pair that the mask excludes,
+therefore does not affect any gradient.
 
 ## Canonical form
 
 The library brings a program into canonical form: constants are folded in f64, common subexpressions
 are merged, commutative operands are sorted, and operations that no output needs are removed. White
-space, names of lets and the order of declarations are not part of this form. Names of params and
-tensors are, because callers bind data by name; so are unused declarations, since callers bind them,
-too. Functions that C libraries round differently (exp, log, tanh, sin, ... and inexact powers) are
-not folded, since the hash must be the same on every machine; engines compute them once per run. The
-128-bit hash is computed from the canonical form: equal programs have equal hashes in every process
-and on every machine. `fxa_program_print` returns the canonical text, with lets `t0`, `t1`, ... for
-values that are used more than once. Parsing this text returns a program with the same hash and the
-same text.
+space, names of lets and the order of declarations are not part of canonical form. Names of params
+and tensors, and unused declarations, are part of canonical form, because callers bind data by name.
+Functions that C libraries round differently (exp, log, tanh, sin, ... and inexact powers) are not
+folded, because the hash must be the same on every machine; engines compute functions of constants
+once per run. The 128-bit hash is computed from the canonical form: equal programs have equal hashes
+in every process and on every machine. `fxa_program_print` returns the canonical text, with lets
+`t0`, `t1`, ... for values that are used more than once. Parsing canonical text returns a program
+with the same hash and the same canonical text.
 
 ## Limits
 
@@ -461,9 +464,9 @@ with `FXA_E_LIMIT`, line and column.
 
 ## Errors
 
-All other errors of a program are `FXA_E_PROGRAM`, with line, column and length in UTF-8 characters
-(`fxa_error_render` draws the caret). Comments may contain any character; the rest of a text is
-ASCII.
+Except for exceeded limits, errors of a program are `FXA_E_PROGRAM`, with line, column and length in
+UTF-8 characters (`fxa_error_render` draws the caret). Comments may contain any character; the rest
+of a program text must be ASCII.
 
 @errors@
 
