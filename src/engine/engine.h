@@ -41,7 +41,7 @@ typedef struct fxa__engine {
     const char *name;
     uint32_t version;     /* version of the engine; a change of saved code or of results changes it */
     const char *variable; /* environment variable that selects this engine when set; NULL = none */
-    uint32_t device;      /* fxa_device in whose memory all pointers of a run are */
+    uint32_t device;      /* kind of memory (fxa_device) in which all pointers of a run must be */
     bool threads;         /* true: bound->pool of a run is the context's thread pool; false: NULL. The pool has
                              p->host->width workers, which is constant, so the workspace size may depend on it */
 

@@ -28,11 +28,11 @@ typedef struct fxa__instance {
     const fxa__engine *engine;
     int32_t ordinal;
     char *target; /* description of a device that is not in this machine; NULL = device `ordinal` */
-    void *self;   /* result of engine->open */
+    void *self;   /* the instance's state: result of engine->open */
     char identity[FXA__IDENTITY];
     fxa_error failure;            /* status FXA_OK: the instance is open; else the reason why `open` failed */
     int64_t process;              /* ID of the process that opened the instance */
-    _Atomic(fxa__code *) dropped; /* list of device code that has no references and is not yet released */
+    _Atomic(fxa__code *) dropped; /* list of device code without references, which a later call releases */
 } fxa__instance;
 
 /* Finds or opens the instance of an engine for a device or target. Returns FXA_OK also if the engine's `open` failed;
@@ -68,7 +68,7 @@ fxa_status fxa__code_create(fxa__instance *instance, const fxa__problem *p, cons
                             fxa__code **out, fxa_error *err);
 /* Adds a reference; returns `code`. */
 fxa__code *fxa__code_retain(fxa__code *code);
-/* Drops a reference. `code` may be NULL. */
+/* Drops a reference to code; `code` may be NULL. */
 void fxa__code_release(fxa__code *code);
 /* Drops a reference to code of a device from a CUDA graph's destructor, which may not call the driver; the code is
  * released later. */

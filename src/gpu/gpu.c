@@ -42,7 +42,7 @@ static const fxa__dl_symbol gpu_symbols[] = {
     GPU_FUNCTION("cuModuleGetFunction", module_function),
     GPU_FUNCTION("cuFuncSetAttribute", function_attribute),
     GPU_FUNCTION("cuLaunchKernel", launch),
-    {"cuStreamGetCaptureInfo_v2", offsetof(fxa__cuda, stream_graph), true}, /* four functions of drivers since 11.3 */
+    {"cuStreamGetCaptureInfo_v2", offsetof(fxa__cuda, stream_graph), true}, /* four functions since driver 11.3 */
     {"cuUserObjectCreate", offsetof(fxa__cuda, object_create), true},
     {"cuUserObjectRelease", offsetof(fxa__cuda, object_release), true},
     {"cuGraphRetainUserObject", offsetof(fxa__cuda, graph_keep), true},

@@ -13,7 +13,7 @@
  * bytes. */
 enum { DESCRIPTION_TEXT = -1, DESCRIPTION_MOST_TEXT = 1 << 16, DESCRIPTION_WARP = 32, DESCRIPTION_SHARED = 48 << 10 };
 
-/* Marks of values that are not attributes of cuDeviceGetAttribute. */
+/* Values that are queried by other functions than cuDeviceGetAttribute. */
 enum {
     DESCRIPTION_ARCH = -1,
     DESCRIPTION_DRIVER = -2,
@@ -26,7 +26,7 @@ static const struct description_key {
     const char *name;
     int32_t least;     /* minimum of an int, or DESCRIPTION_TEXT; the maximum is INT32_MAX (memory sizes: 64 bits) */
     int32_t count;     /* number of values: 1 or 3 */
-    int32_t attribute; /* CUdevice_attribute of the first value, or one of the enum above */
+    int32_t attribute; /* CUdevice_attribute of the first value, or a constant of the enum above */
 } description_keys[] = {
     {"deviceVer", 500, 1, DESCRIPTION_ARCH},
     {"driverVer", 1000, 1, DESCRIPTION_DRIVER},
@@ -118,7 +118,7 @@ static bool description_value(description_reader *r, int key) {
     return ok;
 }
 
-/* Returns true if the next character may follow a value. */
+/* Returns true if the next character may follow a value in JSON: a comma or a closing bracket. */
 static bool description_is_between(description_reader *r) {
     description_skip(r);
     return *r->at == ',' || *r->at == '}';

@@ -42,7 +42,7 @@ typedef struct FxaGpuCopy {
     FxaGpuRows rows;
     int64_t limit[4]; /* [b, h, s, d] limits: elements of `from` at or beyond a limit read as 0; 0: no limit */
     double fill;
-    double instead;      /* value that replaces NaN if has_instead is 1 */
+    double instead;      /* value written in place of NaN if has_instead is 1 */
     int32_t mode;        /* FXA_GPU_COPY or FXA_GPU_ADD */
     int32_t past;        /* 1: padding is written */
     int32_t has_instead; /* 1: NaN is replaced */

@@ -11,7 +11,7 @@
 #define FXA_KERNEL extern "C" __global__ void __launch_bounds__(256)
 #define FXA_DEVICE __device__ static inline
 #define FXA_CALL __device__ static __noinline__ /* smaller code: not inlined, one copy in each kernel */
-#define FXA_ARGS const __grid_constant__        /* no copy of the arguments by each thread */
+#define FXA_ARGS const __grid_constant__        /* __grid_constant__: threads do not copy the arguments */
 #define FXA_ONE_BY_ONE _Pragma("unroll 1")
 #define FXA_FIRST ((int64_t)blockIdx.x * blockDim.x + threadIdx.x)
 #define FXA_STEP ((int64_t)gridDim.x * blockDim.x)

@@ -39,8 +39,6 @@ void fxa__gpu_module_close(const fxa__gpu *gpu, const fxa__gpu_module *module) {
     fxa__gpu_leave(gpu);
 }
 
-/* ---- Helper kernels of an instance ------------------------------------------------------------------------------- */
-
 static fxa_status launch_load(const fxa__gpu *gpu, fxa__gpu_module *mine, bool *loaded, fxa_error *err) {
     int before;
     FXA_TRY(fxa__gpu_enter(gpu, err));

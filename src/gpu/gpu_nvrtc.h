@@ -54,7 +54,7 @@ typedef struct fxa__nvrtc_job {
     int n_headers;
     const char *const *options;
     int n_options;
-    uint8_t *cubin; /* result, allocated from the host; the caller frees it */
+    uint8_t *cubin; /* compiled code, in memory of the host; the caller frees it */
     size_t size;    /* bytes of cubin */
     void *program;  /* NVRTC's program object during compilation */
     int status;     /* NVRTC's result */

@@ -28,7 +28,7 @@ typedef struct fxa__gpu_wanted {
 
 typedef struct fxa__gpu_search {
     char path[FXA__SEARCH_FOLDERS * FXA__SEARCH_FILES][FXA__SEARCH_PATH];
-    const char *names[(FXA__SEARCH_FOLDERS + 1) * FXA__SEARCH_FILES + 1]; /* for fxa__dl_spec.names, in search order */
+    const char *names[(FXA__SEARCH_FOLDERS + 1) * FXA__SEARCH_FILES + 1]; /* file names to try, in order (base/dl.h) */
     size_t n;
 } fxa__gpu_search;
 

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * Affine forms of all nodes of a program; see affine.h.
+ * Computes the affine forms of all nodes of a program (affine.h).
  */
 #include "affine.h"
 

@@ -23,7 +23,7 @@ typedef struct conjunct_work {
     fxa_tile_bounds plain;
 } conjunct_work;
 
-/* ---- Sums with one bound ----------------------------------------------------------------------------------------- */
+/* ---- Sides of a comparison as sums (conjunct_sum) ---------------------------------------------------------------- */
 
 /* A side of a comparison, or the difference of both sides, as a sum in 64-bit arithmetic without wrap-around: coef[i] *
  * input[i] over all inputs i, plus c, plus times * (value of node `bound`). */
@@ -84,7 +84,7 @@ static bool conjunct_difference(const conjunct_sum *x, const conjunct_sum *y, in
     return true;
 }
 
-/* ---- From a sum to a part ---------------------------------------------------------------------------------------- */
+/* ---- Conversion of a sum >= 0 to a part of the mask -------------------------------------------------------------- */
 
 /* Divides the inequality `s >= 0` by the coefficient of k if that divides all coefficients, and rounds c down: 2 * k <=
  * 2 * q + 1 becomes k <= q. */
@@ -138,7 +138,7 @@ static bool conjunct_below(const conjunct_work *w, int32_t x, int32_t times, int
            conjunct_difference(&left, &right, minus, &difference) && conjunct_not_negative(&difference, out);
 }
 
-/* ---- Equal on both sides ----------------------------------------------------------------------------------------- */
+/* ---- Equality of a row value and a key value --------------------------------------------------------------------- */
 
 /* Returns true if replacing q by k in node x gives node y. Returns false also if that takes more than *steps
  * comparisons of nodes. An x that reads q_row has no such y, since q == k does not imply q_row == k_row. Nodes are

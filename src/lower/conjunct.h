@@ -31,7 +31,7 @@ typedef struct fxa__part {
     uint8_t kind;
     bool negated;           /* ROW, KEY, OTHER: the part holds where `node` is false */
     bool aligned;           /* CAUSAL, WINDOW, PREFIX: aligned to the bottom right (Q in the comment at the top) */
-    bool of_length;         /* LENGTH, PREFIX: relative to k_len */
+    bool of_length;         /* LENGTH, PREFIX: the limit of k is relative to k_len */
     bool needs_small_bound; /* valid only if the value of `bound` is in [-2^30, 2^30]; engines check it before a run */
     bool same;              /* EQUAL: `key` is `row` with q replaced by k, as in t[q] == t[k] */
     bool wide;          /* EQUAL: row and key are i64 loads, compared in all 64 bits, not as saturated 32-bit ints */

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * Copies outputs between programs; see copy_outputs.h.
+ * Copies the outputs of a program to a builder (copy_outputs.h).
  */
 #include "copy_outputs.h"
 

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * Dependency sets of nodes, and their evaluation rates; see depend.h.
+ * Computes which inputs each node depends on, and how often its value changes (depend.h).
  */
 #include "depend.h"
 

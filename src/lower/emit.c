@@ -222,7 +222,7 @@ static const char *emit_ints(const fxa__emit *e, const fxa__node *n) {
 
 static void emit_operation(const fxa__emit *e, int32_t node, fxa__writer *w) {
     const fxa__node *n = &e->p->nodes[node];
-    uint32_t type = e->p->nodes[n->arg[n->op == FXA_OP_SELECT]].type; /* the operand type that eval.c uses too */
+    uint32_t type = e->p->nodes[n->arg[n->op == FXA_OP_SELECT]].type; /* as in eval.c: operand 1 for select */
     const char *const *unfused = emit_dialects[e->dialect].unfused;
     int product = emit_product(e, node);
     const char *text = type == FXA_FLOAT ? emit_rows[n->op].floats

@@ -56,7 +56,7 @@ static void emitload_at(const fxa__emit *e, int32_t node, int d, fxa__writer *w)
     fxa__write_format(w, ", &o%d)", (int)node);
 }
 
-/* Writes " * stride" of axis d. */
+/* Writes " * stride", the factor of index d in the load's offset. */
 static void emitload_stride(const fxa__emit *e, int32_t node, int d, fxa__writer *w) {
     fxa__write_format(w, " * %stensor[%d].stride[%d]", fxa__lower_emit_args(e->dialect), (int)e->p->nodes[node].imm, d);
 }

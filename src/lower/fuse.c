@@ -25,7 +25,7 @@ fxa_status fxa__lower_fuse(fxa__host *host, const fxa_program *program, const fx
     fxa_status status =
         map ? fxa__builder_new(host, FXA__PROGRAM_FUSED, &b, err) : fxa__fail_memory(err, "a fused program");
     if (status != FXA_OK) goto done;
-    fxa__builder_set_limit(b, 2 * FXA__MAX_DERIVED_NODES); /* maximum number of nodes of both programs together */
+    fxa__builder_set_limit(b, 2 * FXA__MAX_DERIVED_NODES); /* both programs may have this maximum */
     if (fxa__builder_import(b, program, map)) fxa__lower_copy_outputs(b, program, map, FUSE_FORWARD);
     if (fxa__builder_import(b, derivative, map))
         fxa__lower_copy_outputs(b, derivative, map, FUSE_GRADS | (with_dscore ? FUSE_DSCORE : 0));

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * Classifies gradients of captured tensors and params; see grad_class.h.
+ * Classifies how gradients of captured tensors and params are summed (grad_class.h).
  */
 #include "grad_class.h"
 

@@ -18,7 +18,7 @@ typedef struct halves_work {
     int32_t *half; /* [nodes of p][HALVES] index of the node that loads that half; -1 = none yet */
 } halves_work;
 
-/* Appends a node; returns its index. */
+/* Appends a node to the new program; returns its index. */
 static int32_t halves_add(halves_work *w, const fxa__node *n) {
     w->nodes[w->n] = *n;
     return w->n++;

@@ -11,7 +11,7 @@
 #include "../base/dtype.h"
 #include "../base/num.h"
 
-/* ---- Names of the rules in interval_rules.h --------------------------------------------------------------------- */
+/* ---- Tables of the interval functions of interval_rules.h, by operation ------------------------------------------ */
 
 #define INTERVAL_INT(ID, value) [FXA_OP_##ID] = "fxa__ints_" #ID,
 #define INTERVAL_BOOL(ID, value) [FXA_OP_##ID] = "fxa__bools_" #ID,
@@ -229,7 +229,7 @@ static void interval_leaf(const fxa__interval_text *v, int32_t node, fxa__writer
     else if (v->emit.p->nodes[node].type == FXA_BOOL)
         fxa__write_format(w, "fxa__interval_make(0, 1)");
     else
-        fxa__write_format(w, "fxa__%s_any()", interval_family(v, node)); /* the score, or a load without a table */
+        fxa__write_format(w, "fxa__%s_any()", interval_family(v, node)); /* unbounded: score, or no table */
 }
 
 static void interval_statement(const fxa__interval_text *v, int32_t node, fxa__writer *w) {

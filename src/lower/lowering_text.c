@@ -44,7 +44,7 @@ static void report_mark_kept(const fxa_program *p, const fxa__depend *sets, uint
     for (int32_t i = 0; i < p->n_outputs; i++) kept[p->outputs[i].value] = 1;
 }
 
-/* Returns true for nodes that need no line of their own. */
+/* Returns true for constants, inputs and params, which are printed inside expressions, not on lines of their own. */
 static bool report_is_leaf(const fxa__node *n) {
     return n->op == FXA_OP_CONST || n->op == FXA_OP_INPUT || n->op == FXA_OP_PARAM;
 }
@@ -177,7 +177,7 @@ static void report_conjuncts(report *r) {
 
 /* ---- The public call --------------------------------------------------------------------------------------------- */
 
-/* Prints the fused program. */
+/* Prints the fused program of score and derivative (fuse.h). */
 static fxa_status report_fused(report *r, fxa_error *err) {
     fxa_program *fused = NULL;
     size_t size = 0;

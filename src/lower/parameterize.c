@@ -20,7 +20,7 @@ typedef struct param_work {
     uint8_t *kept;   /* [nodes] 1 = the constant stays a constant */
     uint64_t *shape; /* [nodes] shape hash */
     int32_t *number; /* [nodes] number of a constant that becomes a param; -1 = none */
-    uint8_t *done;   /* [nodes] 1 = the walk is done with the node */
+    uint8_t *done;   /* [nodes] 1 = the walk has finished the node */
     int32_t *stack;  /* [nodes] stack of the walk */
     int32_t n_new, capacity;
 } param_work;
@@ -60,7 +60,7 @@ static uint64_t param_mix(uint64_t hash, uint64_t x) {
 
 static bool param_is_commutative(const fxa__node *n) { return fxa__op_info_get(n->op)->flags & FXA__OP_COMM; }
 
-/* Fills w->shape with the shape hash of every node. */
+/* Fills w->shape with a hash of every node that ignores the values of constants that can become params. */
 static void param_shapes(param_work *w) {
     for (int32_t i = 0; i < w->p->n_nodes; i++) {
         const fxa__node *n = &w->p->nodes[i];
@@ -102,7 +102,7 @@ static void param_walk(param_work *w, int32_t from) {
     }
 }
 
-/* Fills w->number by a walk from every output. */
+/* Fills w->number: numbers the constants that become params, by a walk from every output. */
 static void param_number(param_work *w) {
     for (int32_t i = 0; i < w->p->n_nodes; i++) w->number[i] = -1;
     for (int32_t i = 0; i < w->p->n_outputs; i++) {
@@ -146,7 +146,7 @@ static void param_declare(const param_work *w, fxa_builder *b, int underscores, 
     }
 }
 
-/* Fills out->from, out->value and out->n_hidden. */
+/* Fills the description of the new program's params: out->from, out->value and out->n_hidden. */
 static void param_slots(const param_work *w, int underscores, fxa__parameterized *out) {
     char name[PARAM_NAME];
     for (int32_t i = 0; i < out->program->n_params; i++)

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * Zero analysis, node by node; see zero.h.
+ * Implements the two analyses of zeros in zero.h.
  */
 #include "zero.h"
 

@@ -62,7 +62,7 @@ static void cache_remove(fxa__cache *cache, cache_entry *entry, cache_entry **ga
     cache_entry_collect(entry, garbage);
 }
 
-/* Evicts the oldest entries until the limits hold. */
+/* Evicts the least recently used entries until the limits hold. */
 static void cache_shrink(fxa__cache *cache, cache_entry **garbage) {
     while (cache->lru.oldest && (cache->lru.count > cache->max_plans || cache->bytes > cache->max_bytes)) {
         cache_remove(cache, (cache_entry *)cache->lru.oldest, garbage);

@@ -120,8 +120,8 @@ static bool disk_open_entry(const fxa__instance *instance, const uint8_t key[16]
     return true;
 }
 
-/* Loads code from its file; returns NULL on a miss. A file that the engine rejects is removed, unless the engine failed
- * for lack of memory or of the device. */
+/* Loads code from its file; returns NULL if there is no usable file. A file that the engine rejects is removed, unless
+ * the engine failed for lack of memory or of the device. */
 static fxa__code *disk_load(fxa__disk *disk, fxa__instance *instance, const fxa__problem *p, const uint8_t key[16]) {
     fxa__code *code = NULL;
     fxa__disk_file file;

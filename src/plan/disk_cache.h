@@ -15,7 +15,7 @@
 #include "../engine/instance.h"
 
 typedef struct fxa__disk {
-    fxa__host *host; /* no own reference: the owner keeps the host alive */
+    fxa__host *host; /* not retained: the cache's owner keeps the host alive */
     char *folder;    /* NULL = no disk cache */
     uint64_t max_bytes;
     atomic_uint_least64_t hits, misses, writes;

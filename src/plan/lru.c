@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * Implements the hash table of the caches: see lru.h.
+ * Implements the hash table with least-recently-used order of the caches (lru.h).
  */
 #include "lru.h"
 

@@ -18,7 +18,7 @@
 typedef struct fxa__lru_node {
     uint8_t key[16];
     struct fxa__lru_node *chain;         /* next node of the bucket */
-    struct fxa__lru_node *newer, *older; /* NULL at the ends, and for nodes outside the order */
+    struct fxa__lru_node *newer, *older; /* neighbours in the order of use; NULL: end of the order, or not in it */
 } fxa__lru_node;
 
 typedef struct fxa__lru {

@@ -45,7 +45,7 @@ static fxa_status merge_find_engine(const fxa_merge_args *a, fxa__instance **out
 static fxa_status merge_copy_from_device(const fxa__instance *at, merge_tensor *tensor, void *stream, fxa_error *err) {
     int64_t end;
     if (fxa__region_is_empty(tensor->region)) return FXA_OK;
-    /* cannot fail: fxa__merge_args_read checked the addresses */
+    /* cannot fail, since fxa__merge_args_read has checked the addresses */
     (void)fxa__region_addresses(tensor->region, &tensor->first, &end);
     tensor->size = (size_t)(end - tensor->first);
     tensor->host = fxa__alloc_aligned(at->host, tensor->size, FXA_WORKSPACE_ALIGN);

@@ -34,7 +34,7 @@
 /* ---- Cache of code (cache.c) ------------------------------------------------------------------------------------- */
 
 typedef struct fxa__cache {
-    fxa__host *host; /* no own reference: the owner keeps the host alive */
+    fxa__host *host; /* not retained: the cache's owner keeps the host alive */
     /* Guards the members below. The lock's condition is signalled when a build ends. */
     fxa__lock lock;
     fxa__lru lru;
@@ -77,7 +77,7 @@ void fxa__cache_count(fxa__cache *cache, fxa_cache_stats *out);
 #define FXA__MAX_SUPPORT_RESULTS 1024
 
 typedef struct fxa__support_cache {
-    fxa__host *host; /* no own reference: the owner keeps the host alive */
+    fxa__host *host; /* not retained: the cache's owner keeps the host alive */
     fxa__lock lock;
     fxa__lru lru;
     uint64_t queries, hits;

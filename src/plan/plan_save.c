@@ -268,7 +268,7 @@ static fxa_status bytes_make_plan(fxa_context *ctx, const uint8_t *data, const b
     const bytes_section *s = &h->section[1];
     fxa__reader code = {.data = data + (has_code ? s->offset : 0), .size = (size_t)s->size};
     fxa_status status = fxa__plan_make(ctx, p, instance, has_code ? &code : NULL, out, err);
-    if (status == FXA_E_VERSION && has_code && (flags & FXA_LOAD_REBUILD)) /* the engine rejects the saved code */
+    if (status == FXA_E_VERSION && has_code && (flags & FXA_LOAD_REBUILD)) /* saved code was rejected: recompile */
         status = fxa__plan_make(ctx, p, instance, NULL, out, err);
     if (status == FXA_E_UNSUPPORTED) atomic_fetch_add_explicit(&ctx->refusals, 1, memory_order_relaxed);
     return status;

@@ -100,7 +100,7 @@ void fxa__request_key_problem(fxa__request_key *key, fxa__request_kind question,
     key->size = 0;
     if (fits) memcpy(&p, problem, size);
     const fxa_problem given = p;
-    uint64_t process = p.device == FXA_HOST ? 0 : (uint64_t)getpid(); /* open devices are lost after a fork */
+    uint64_t process = p.device == FXA_HOST ? 0 : (uint64_t)getpid(); /* a forked process needs new plans */
     p.program = p.bprop = NULL;
     p.captures = p.bprop_captures = NULL;
     p.engine = p.target = NULL;

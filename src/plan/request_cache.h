@@ -35,7 +35,7 @@ typedef struct fxa__request_key {
 } fxa__request_key;
 
 typedef struct fxa__request_cache {
-    fxa__host *host; /* no own reference: the owner keeps the host alive */
+    fxa__host *host; /* not retained: the cache's owner keeps the host alive */
     fxa__lock lock;
     fxa__lru lru;
     uint64_t evictions; /* number of evictions of the plan cache at the last fxa__request_cache_sweep */

@@ -162,7 +162,7 @@ static fxa_status stage_copy_to_device(stage *s, fxa_error *err) {
 /* Copies the written ranges from the device to the host buffers. */
 static fxa_status stage_copy_from_device(stage *s, fxa_error *err) {
     const fxa__memory *memory = stage_memory(s);
-    FXA_TRY(memory->wait(stage_self(s), s->args.stream, err)); /* reports errors of the run before any copy */
+    FXA_TRY(memory->wait(stage_self(s), s->args.stream, err)); /* reports errors of the run first */
     FXA_TRY(stage_zones(s, true, err));
     for (size_t i = 0; i < s->n; i++) {
         const stage_range *x = &s->range[i];
@@ -190,7 +190,7 @@ static void stage_copy_elements(const fxa__region *r, const char *from) {
     }
 }
 
-/* Copies the gradients of params whose bit in `asked` is set. */
+/* Copies the gradients of the params whose bit in `asked` is set. */
 static void stage_copy_param_grads(uint64_t asked, const fxa__region *r, const char *from) {
     for (int64_t i = 0; i < r->size[0]; i++) {
         fxa__region one = {(const char *)r->data + i * r->element, r->element, 0, {0}, {0}};
