@@ -84,8 +84,8 @@ A mutant is the source with one random change of one thing in it: an operator, a
 assignment that is left out, arguments that change places. `make mutants` draws them from src in proportion to
 the lines of its files, and runs the C tests that reach the statement. A mutant is seen if a test fails or takes
 four times its time. Not counted are changes that the compiler makes the same code of, those that do not
-compile, and equivalent ones, whose reasons come from tools/mutants_equivalent.txt. Every other survivor is a
-test that is missing, or a change that costs time alone. Lines are those of commit {commits}; so far
+compile, and equivalent ones, whose reasons come from tools/mutants_equivalent.txt. A mutant that survives
+for any other reason shows that a test is missing, or changes only the running time. Lines are those of commit {commits}; so far
 files of these kinds were drawn from: {kinds}.
 
 """

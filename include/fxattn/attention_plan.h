@@ -226,10 +226,11 @@ typedef struct fxa_bounds_report {
     int32_t hi;     /* largest index out of range */
     uint64_t pairs; /* number of pairs whose result uses an element out of range */
     uint64_t of;    /* number of all pairs of the problem */
-    int64_t b;      /* example pair with an index out of range: local index of its batch entry */
-    int64_t h;      /* example pair: local index of its query head */
-    int64_t q;      /* example pair: local index of its row */
-    int64_t k;      /* example pair: local index of its key */
+    /* One of these pairs, as an example. Each number is an index into this problem's own tensors, from 0. */
+    int64_t b; /* batch entry */
+    int64_t h; /* query head */
+    int64_t q; /* row */
+    int64_t k; /* key */
 } fxa_bounds_report;
 
 /* Finds the indices out of range with which a run with `args` would fail under FXA_BOUNDS_CHECK. args must have the

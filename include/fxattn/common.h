@@ -142,11 +142,13 @@ typedef struct fxa_plan fxa_plan;       /* compiled problem (attention_plan.h) *
  * this library's functions, an allocator may call only those that end in _destroy. */
 typedef void *(*fxa_alloc_fn)(void *user, void *ptr, size_t old_size, size_t new_size, size_t align);
 
-/* Parallel loop of the caller, for programs with a thread pool of their own. Must call task(arg, i) exactly once for
- * each i of 0..n-1, on any threads and in any order, sequentially too, and return after all calls have returned.
+/* A parallel loop that the caller provides, for applications with a thread pool of their own. Must call task(arg, i)
+ * exactly once for each i of 0..n-1, and return after all calls have returned. The calls may run on any threads and in
+ * any order, also one after the other.
  * user: fxa_args.parallel_user, or fxa_context_config.parallel_user if fxa_args.parallel_user is NULL.
- * The thread that calls fxa_plan_run calls this function, in the default floating point state; concurrent runs call it
- * concurrently. A task needs 128 KB of stack; the floating point state of its thread does not matter. */
+ * fxa_plan_run calls this function on the thread that called fxa_plan_run, in the default floating point state;
+ * concurrent runs call this function concurrently. A task needs 128 KB of stack and may run in any floating point
+ * state. */
 typedef void (*fxa_parallel_fn)(void *user, int32_t n, void (*task)(void *arg, int32_t i), void *arg);
 
 #define FXA_MAX_THREADS 1024

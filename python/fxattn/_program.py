@@ -96,9 +96,9 @@ class Program(Handle):
                   captures: Mapping[str, Tuple[str, int]] = {}) -> "Program":
         """Returns the program of a text, or of a list of texts that run one after the other. A text of the list may be
         a pair: ("score", expression) sets the score, ("dscore", expression) sets dscore, and ("mask", expression) joins
-        the mask with an expression by &&. The texts need not declare the params in `params` ({"cap": "float"}) and the
-        captured tensors in `captures` ({"bias": ("f32", 4)}: dtype and rank). `kind` is "score", or "bprop" for a
-        user-written backward program. Raises ProgramError for wrong text."""
+        the mask with an expression by &&. `params` ({"cap": "float"}) and `captures` ({"bias": ("f32", 4)}: dtype and
+        rank) declare params and captured tensors, so the texts need no declarations of them. `kind` is "score", or
+        "bprop" for a user-written backward program. Raises ProgramError for wrong text."""
         return cls._own(_parse(text, kind, params, captures))
 
     @classmethod

@@ -36,7 +36,7 @@ struct fxa__pool {
     void *parallel_user;
     pid_t pid; /* process that created the threads; a child after fork has no threads */
     int32_t width, n_threads;
-    bool spins; /* idle threads spin before they sleep: every worker has a CPU of its own */
+    bool spins; /* true = idle threads spin for a while before they sleep; set if no worker shares a CPU */
 
     atomic_flag busy; /* a job is running; only its caller may set fn and arg and publish tickets */
     fxa__task_fn fn;
@@ -180,7 +180,8 @@ static void pool_run_alone(int32_t width, fxa__task_fn fn, void *arg) {
 }
 
 void fxa__pool_run(fxa__pool *pool, void *user, int32_t width, fxa__task_fn fn, void *arg) {
-    FXA__ASSERT(0 <= width && width <= pool->width); /* worker numbers index scratch memory */
+    /* Jobs have memory for pool->width workers and use the worker number as an index into it. */
+    FXA__ASSERT(0 <= width && width <= pool->width);
     if (width > 1 && pool->parallel) {
         pool_task task = {fn, arg};
         pool->parallel(user ? user : pool->parallel_user, width, pool_task_run, &task);

@@ -66,8 +66,8 @@ typedef struct fxa__engine {
     fxa_status (*ready)(void *self, fxa_error *err);
     /* Writes the part of the problem that compiled code depends on. NULL: code depends on the entire problem. */
     void (*key)(void *self, const fxa__problem *p, fxa__writer *w);
-    /* Writes the scalar constants of p that are not part of `key`. A run receives them as bound->constants. NULL: the
-     * engine has no such constants. */
+    /* Writes the scalar constants of p that the function `key` leaves out, so that problems that differ only in these
+     * constants share code. A run receives them as bound->constants. NULL: the engine has no such constants. */
     fxa_status (*constants)(void *self, const fxa__problem *p, double constants[FXA__MAX_CONSTANTS], fxa_error *err);
     /* Computes data of one problem when a plan is created, for use by all runs. Problems with different data may share
      * code, so the data is stored next to the code. A failure is not reported: runs work without the data. NULL:

@@ -246,7 +246,8 @@ void fxa__code_release(fxa__code *code) {
     fxa__host_release(host);
 }
 
-/* Thread function: releases the dropped code of an instance, then the reference to the instance's host. */
+/* Thread function: releases the code in the instance's list `dropped`, which no plan refers to, then the reference to
+ * the host that fxa__code_drop has left to this thread. */
 static void *code_drain_thread(void *what) {
     fxa__instance *i = what;
     fxa__host *host = i->host;

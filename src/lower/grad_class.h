@@ -41,8 +41,9 @@ const char *fxa__lower_grad_name(fxa__grad_kind kind); /* "one", "head", ... */
  * the tensor's gradient, in any statement. The set is empty for t[q, k] + t[k, q], because two pairs share an element
  * through different loads. Returns all bits if no statement adds to the tensor. */
 uint32_t fxa__lower_grad_separators(const fxa_program *d, int32_t tensor);
-/* Returns true if exactly one statement adds to the tensor and its indices are distinct inputs, and sets *inputs to
- * them: pairs that differ in any of *inputs then add to different elements. */
+/* Returns true if exactly one `grad` statement of d adds to the tensor's gradient, and each index of this statement is
+ * an input by itself, no input twice. *inputs is then the set of these inputs: pairs that differ in one of these inputs
+ * add to different elements. */
 bool fxa__lower_grad_is_injective(const fxa_program *d, int32_t tensor, uint32_t *inputs);
 
 #endif

@@ -152,7 +152,8 @@ static void interval_cast(const fxa__interval_text *v, int32_t node, fxa__writer
         interval_call(v, n, cast, 1, w);
 }
 
-/* Writes the interval of a node from the intervals of its operands; unbounded if there is no rule for it. */
+/* Writes the expression of a node's interval: the rule of the node's operation, called with the intervals of the
+ * operands. Writes the unbounded interval if the operation has no rule. */
 static void interval_operation(const fxa__interval_text *v, int32_t node, fxa__writer *w) {
     const fxa__node *n = &v->emit.p->nodes[node];
     const char *rule = interval_rules[v->emit.p->nodes[n->arg[0]].type][n->op];

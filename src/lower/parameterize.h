@@ -20,19 +20,19 @@ typedef struct fxa__parameterized {
     double value[FXA_MAX_PARAMS]; /* [params of `program`] value of a hidden param */
 } fxa__parameterized;
 
-/* Turns the constants of p, a program of any kind, into params. If the hidden params have their values in out->value,
- * results have the same bits as those of p. Constants beyond FXA_MAX_PARAMS params stay constants. The caller destroys
- * out->program. */
+/* Turns the constants of p, a program of any kind, into new params, the hidden params. A run that gives each hidden
+ * param its value from out->value has the same results as p, bit for bit. Once the program has FXA_MAX_PARAMS params,
+ * further constants stay constants. The caller destroys out->program. */
 fxa_status fxa__lower_parameterize(fxa__host *host, const fxa_program *p, fxa__parameterized *out, fxa_error *err);
 /* Like fxa__lower_parameterize, but constants whose byte in kept[n_nodes] is 1 stay constants. */
 fxa_status fxa__lower_parameterize_except(fxa__host *host, const fxa_program *p, const uint8_t *kept,
                                           fxa__parameterized *out, fxa_error *err);
-/* Like fxa__lower_parameterize, for at most max_params constants; if there are more, those of earlier outputs come
- * first. */
+/* Like fxa__lower_parameterize, but at most max_params constants become params. If the program has more constants,
+ * those that its earlier outputs use come first. */
 fxa_status fxa__lower_parameterize_at_most(fxa__host *host, const fxa_program *p, int32_t max_params,
                                            fxa__parameterized *out, fxa_error *err);
-/* Writes values[FXA_MAX_PARAMS], the params of the new program, from given[], the params of the original, and the
- * hidden params. */
+/* Writes values[FXA_MAX_PARAMS], the values of the new program's params: those of the original params come from
+ * given[], those of the hidden params from program->value. */
 void fxa__lower_parameterized_values(const fxa__parameterized *program, const double *given, double *values);
 
 #endif

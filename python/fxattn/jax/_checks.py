@@ -108,8 +108,8 @@ _BY_MASK = "write it as mask_mod, whose numbers may be traced: mask_mod=lambda b
 
 
 def rate_of(name: str, value: Any) -> float:
-    """Returns the dropout probability `value` as a float. Raises ArgumentTypeError if it is a tracer or no number,
-    ArgumentError if it is not in [0, 1)."""
+    """Returns the dropout probability `value` as a float. Raises ArgumentTypeError if `value` is a tracer or not a
+    number, and ArgumentError if `value` is outside [0, 1)."""
     _refuse_traced(name, value, "a Python number; a few rates can be branches of jax.lax.switch")
     try:
         rate = None if isinstance(value, (bool, str)) else float(value)

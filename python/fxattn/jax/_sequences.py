@@ -43,14 +43,15 @@ class SequenceDescriptor:
     def from_seqlens_and_offsets(cls, seqlens: Any, seq_offsets: Any) -> "SequenceDescriptor":
         """Returns a descriptor of a packed batch with up to N sequences in each batch entry. `seqlens` [B,N]: the
         lengths of the sequences, -1 for no sequence. `seq_offsets` [B,N] or [B,N+1]: the start positions of the
-        sequences; the last of N+1 is ignored. Both arguments may be pairs (of q, of k and v)."""
+        sequences; the last of N+1 is ignored. `seqlens` and `seq_offsets` may each be a pair of arrays: the first is
+        for q, the second for k and v."""
         return cls(seqlens=_both(seqlens), seq_offsets=_both(seq_offsets))
 
     @classmethod
     def from_segment_ids_and_pos(cls, segment_ids: Any, segment_pos: Any = None) -> "SequenceDescriptor":
         """Returns a descriptor of a packed batch. `segment_ids` [B,S]: the sequence of each position, 0 for padding.
-        `segment_pos` [B,S]: positions in the sequences, for causal masks and windows. Both arguments may be pairs (of
-        q, of k and v)."""
+        `segment_pos` [B,S]: positions in the sequences, for causal masks and windows. `segment_ids` and `segment_pos`
+        may each be a pair of arrays: the first is for q, the second for k and v."""
         return cls(segment_ids=_both(segment_ids), segment_pos=None if segment_pos is None else _both(segment_pos))
 
     def tree_flatten(self) -> Tuple[Tuple[Any, ...], None]:

@@ -264,9 +264,9 @@ def _modes_on() -> Iterator[None]:
 
 
 def _outer_levels() -> ContextManager[None]:
-    """Returns a context in which the outer levels of functorch see a call that Function.forward makes for an inner
-    level. Without the context forward() runs with both modes of differentiation disabled, and outer levels would treat
-    the result as a constant."""
+    """Returns a context for the body of Function.forward. PyTorch runs forward() with reverse and forward mode
+    disabled, so that in nested functorch transforms the outer transforms would treat the result as a constant. The
+    context enables both modes again."""
     return _modes_on() if _functorch() else _NOTHING
 
 

@@ -108,8 +108,9 @@ _nothing = {dtype: torch.empty(0, dtype=dtype, device="cpu") for dtype in (torch
 def forward(call: Any, q: Tensor, k: Tensor, v: Tensor, config: Sequence[int], expected: Sequence[int]
             ) -> Sequence[Tensor]:
     """Returns out, and lse and max if requested; an empty tuple if the call must go through the operator. Requires
-    is_plain(q, k, v). `config` replaces call.config. `expected`: conditions on shapes and device (direct_expected in
-    torch_direct.c)."""
+    is_plain(q, k, v). `config` replaces call.config. `expected`: ints (direct_expected in torch_direct.c) that
+    state what the C function must find in q, k and v: alike shapes and dtypes, and the sizes and device of the mask. If
+    it finds something else, the call must go through the operator."""
     return _run(q, k, v, call.tensors, call.extras, call.scalars, call.ints, call.floats, config, call.program,
                 expected)
 

@@ -60,7 +60,8 @@ class Given:
 
     @property
     def graph(self) -> bool:
-        """True if score_mod is a callback of the graph style."""
+        """True if style is "graph" and the functions are callbacks (graph, score, tensors) as in Transformer Engine,
+        not program text."""
         return self.style == "graph" and not self.text
 
     def check(self) -> None:

@@ -58,8 +58,8 @@ class Shards:
         return (Segment(0, rank * half, 1, half), Segment(half, (2 * size - 1 - rank) * half, 1, half))
 
     def map_of(self, which: int, rank: int) -> List[int]:
-        """Returns the positions of process `rank` as a coordinate map for `config` (torch_call.h). `which`: QUERIES or
-        KEYS."""
+        """Returns the ints to append to `config` (torch_call.h has its layout) that map each local row or key index of
+        process `rank` to its position in the entire sequence. `which`: QUERIES or KEYS."""
         segments = self.segments(rank)
         if len(segments) == 1:
             return [which, _abi.MAP_AFFINE, 0, segments[0].base, segments[0].step, 0]

@@ -4,8 +4,9 @@ and a coordinate table gives the program the original batch index of each batch 
 become a part of the batch (a captured tensor is mapped too, or each of the V entries needs its own gradient of a
 captured tensor), the V entries run one after the other.
 
-The rules also serve the batched gradients of torch.autograd.grad(is_grads_batched=True) and jacobian(vectorize=True).
-PyTorch implements batched gradients by an older vmap, which does not use the batching rules of autograd Functions.
+The batching rules also compute the batched gradients of torch.autograd.grad(is_grads_batched=True) and
+jacobian(vectorize=True). PyTorch implements batched gradients by an older vmap, which does not use the batching rules
+of autograd Functions.
 """
 import itertools
 from typing import Any, Callable, List, Sequence, Tuple

@@ -208,8 +208,8 @@ def _lists_of(mask: BlockMask) -> Tuple[Any, ...]:
 
 
 def _same(one: Tuple[Any, ...], other: Tuple[Any, ...]) -> bool:
-    """Returns True if both results of _lists_of are the same, unchanged tensors. Returns False if a version is
-    unknown."""
+    """Returns True if both results of _lists_of are the same, unchanged tensors. Returns False if a tensor has no
+    version counter (tensors of inference mode), because changes to such a tensor cannot be seen."""
     known = all(x is None or version is not None for x, version in zip(one[:4], one[4:]))
     return known and all(x is y for x, y in zip(one[:4], other)) and one[4:] == other[4:]
 

@@ -3,10 +3,10 @@
 
 Each process has some rows of Q and some of K and V (_shards.py defines which). The parts of K and V are passed around
 the ring of processes. Each process attends its rows to each part and merges the result into out and lse (fxa_merge), so
-that out and lse are those of the entire sequence. The next part is received while the current part is computed. The
-backward pass sends the parts around the ring again, together with their gradients, which return to the part's own
-process at the end. The backward pass uses the LSE of the entire sequence, so that each part yields its share of every
-gradient.
+that out and lse are those of the entire sequence. The next part is received while the current part is computed. In
+the backward pass the parts of K and V travel around the ring again. The gradients of a part travel with it, and end at
+the process that owns the part. The backward pass uses the LSE of the entire sequence, so that each part yields its
+share of every gradient.
 
 By coordinate maps of the library the program gets positions in the entire sequence, so any score_mod and mask_mod
 works, and dropout too. Parts in which the mask leaves no pair are not computed. Partial results are f32 (f64 for f64

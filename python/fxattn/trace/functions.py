@@ -76,7 +76,7 @@ def emit_sign(rec: Recording, x: Any) -> Sym:
 
 
 def sign(rec: Recording, x: Any) -> Sym:
-    """Returns the sign of x, -1, 0 or 1. If x is NaN, the result is 0 for torch, and NaN for other libraries."""
+    """Returns the sign of x, -1, 0 or 1. sign(NaN) is 0 in torch and NaN in the other libraries."""
     if rec.lib != "torch" or kind_of_operand(x) != FLOAT:
         return emit_sign(rec, x)
     below = choose(rec, LT(rec, x, 0), k(rec, -1.0), k(rec, 0.0))
@@ -201,7 +201,7 @@ def copysign(rec: Recording, x: Any, y: Any) -> Sym:
 
 
 def heaviside(rec: Recording, x: Any, at_zero: Any) -> Sym:
-    """Returns the Heaviside function of x. If x is NaN, the result is 0 for torch, and NaN for other libraries."""
+    """Returns the Heaviside function of x. heaviside(NaN) is 0 in torch and NaN in the other libraries."""
     step = choose(rec, LT(rec, 0, x), k(rec, 1.0), k(rec, 0.0))
     step = step if rec.lib == "torch" else choose(rec, isnan(rec, x), real(rec, x), step)
     return choose(rec, EQ(rec, x, 0), at_zero, step)

@@ -68,8 +68,8 @@ def _split(rec: Recording, items: Sequence[Any], fixed: Sequence[Optional[Sym]])
 
 
 def _spelled_out(key: Any, free: int, base: Any, lib: str) -> List[Any]:
-    """Returns the items of a key, with `...` replaced by slices. torch treats a list that contains tensors as a tuple.
-    """
+    """Returns the parts of the index `key` of an expression t[key], with `...` replaced by full slices. A list with
+    traced values is split like a tuple if the library is torch, as torch itself does."""
     as_tuple = isinstance(key, tuple) or type(key) is list and recording_of(key) is not None and lib == "torch"
     items = list(key) if as_tuple else [key]
     given = sum(x is not None and x is not Ellipsis for x in items)

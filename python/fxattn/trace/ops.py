@@ -319,8 +319,8 @@ def _shift_operands(rec: Recording, x: Any, y: Any) -> Tuple[int, int, int]:
 
 
 def _shift(rec: Recording, x: Any, y: Any, op: int) -> Sym:
-    """Returns x shifted by y. If y is outside 0..31, the result is 0, or the sign of x for a right shift, as in torch
-    and NumPy; the shifts of the program language take the count modulo 32."""
+    """Returns x shifted by y. If y is outside 0..31, a left shift returns 0, and a right shift returns -1 for
+    negative x, else 0, as in torch and NumPy. The program language itself takes y modulo 32."""
     kind, value, count = _shift_operands(rec, x, y)
     at = rec.emit(op, value, count)
     if type(y) is Sym or not 0 <= y < 32:

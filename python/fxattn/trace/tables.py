@@ -21,8 +21,9 @@ _NUMBERS = {int: True, float: True, bool: True}
 
 
 def not_taken(error: TypeError, what: str) -> Exception:
-    """Returns `error` if `error` was raised inside a handler. If the call of the handler failed, returns an error that
-    the handler does not take the given arguments."""
+    """Returns the exception to raise after the call of a handler raised the TypeError `error`. This is `error` itself
+    if the body of the handler raised it. If the arguments do not fit the handler's signature, it is an error that says
+    so, with `what` as the function's name."""
     if error.__traceback__ is None or error.__traceback__.tb_next is not None:
         return error
     return error_here("%s is not known to score functions with these arguments (%s)" % (what, error))
