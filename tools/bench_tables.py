@@ -175,7 +175,55 @@ def readme_speed():
     return markdown(["problem", "unit", "fxattn", "fxattn, engine cudnn", "PyTorch SDPA", "FlexAttention"], rows)
 
 
-SELECTED = {"readme-speed": readme_speed}
+# Rows of the campaign table, in its order: {row of the result file: name in docs/reliability.md}.
+HOST_CAMPAIGNS = {"all tests": "all tests",
+                  "fuzz_bytes, ASan and UBSan": "fuzzing of plan, program and problem bytes, under ASan and UBSan",
+                  "fuzz_tape, ASan and UBSan": "fuzzing of builder calls, under ASan and UBSan",
+                  "fuzz_text, ASan and UBSan": "fuzzing of program text, under ASan and UBSan"}
+EMULATED = {"any": "CUDA kernels on the GPU emulator, family chosen as on an H200",
+            "sm80": "CUDA kernels on the GPU emulator, family sm80", "simt": "CUDA kernels on the GPU emulator, family simt"}
+
+
+def campaigns():
+    """Returns the table of test campaigns of docs/reliability.md: one row for each, with its command, day and commit."""
+    rows = []
+
+    def add(name, file, size, failures, command=None):
+        result = load(file)
+        day = result["date"] or result["note"].split(";")[0]
+        rows.append([name, size, str(failures), "`%s`" % (command or result["command"]),
+                     "%s, commit %s" % (day, result.get("commit", "not recorded"))])
+
+    host, kernels, cuda, cudnn, lines = ("2026-11-15-campaign", "2026-11-17-model", "2026-11-18-h200-conformance",
+                                         "h200-cudnn-conformance", "2026-11-16-coverage")
+    for row in records(host, "campaign"):
+        if row["campaign"] in HOST_CAMPAIGNS:
+            add(HOST_CAMPAIGNS[row["campaign"]], host, row["size"], 0 if row["findings"] == "none" else row["findings"])
+    for row in records(kernels, "cases"):
+        passes = [row[name].split(" / ") for name in ("forward", "backward")]
+        add(EMULATED[row["kernels"]], kernels, "%s cases of %s kinds right; passes right: %s forward, %s backward" % (
+            row["cases right"], row["kinds"], passes[0][0], passes[1][0]), sum(int(counts[3]) for counts in passes))
+    for at, name in ((1, "first"), (2, "second")):
+        found = {row[0]: row[at] for row in table_of(cuda, "compare")["rows"]}
+        add("the cuda engine on an H200, %s run" % name, cuda, "%s cases right, %s undecidable" % (
+            found["cases right, of all"], found["of which nothing can be said"]), found["wrong"],
+            "tests/gpu/run_cuda.py build --part compare")
+    found = {row["quantity"]: row["count"] for row in records(cuda, "sanitize")}
+    add("the cuda engine under compute-sanitizer on an H200: memcheck, racecheck, synccheck, initcheck", cuda,
+        "%s cases of %s kinds with each tool" % (found["cases of each tool"], found["kinds of problems"]),
+        found["reports that are not listed as false"], "tests/gpu/run_cuda.py build --part sanitize")
+    columns = table_of(cudnn, "cases")["columns"]
+    for at in range(1, len(columns)):
+        found = {row[0]: row[at] for row in table_of(cudnn, "cases")["rows"]}
+        add("the cudnn engine on an H200, " + columns[at], cudnn, "%s cases right, %s undecidable" % (
+            found["cases in which a pass was right"], found["of which nothing could be said"]), found["wrong"])
+    shares = [float(row["branches"].split()[0]) for row in records(lines, "coverage")]
+    add("branches of `src`, without the GPU engines, that a test takes", lines,
+        "%s %% to %s %%, depending on the folder" % (min(shares), max(shares)), "-")
+    return markdown(["campaign", "size", "failures", "command", "day and commit"], rows)
+
+
+SELECTED = {"readme-speed": readme_speed, "campaigns": campaigns}
 
 
 def made(name):
