@@ -62,7 +62,7 @@ def report(results):
     for _, name, part in unused:
         print(f"mutants.py: tools/mutants_equivalent.txt has an entry that fits no survivor: {name}: {part}", file=sys.stderr)
     text = table(rows)
-    for verdict, about in (("survived", "No test fails"), ("unreached", "No test runs the statement"),
+    for verdict, about in (("survived", "Survived: no test fails"), ("unreached", "Unreached: no test runs the statement"),
                            ("equivalent", "Equivalent")):
         some = [r for r in rows if r["verdict"] == verdict]
         for reason in sorted({r.get("reason", "") for r in some}):
@@ -78,15 +78,26 @@ def write_page(results, source):
     kinds = ", ".join(sorted({os.path.splitext(r["file"])[1] for r in results}))
     text = f"""# Mutants
 
-Written by `tools/mutants.py --page` from {source}. Nothing here is written by hand.
+Written by `tools/mutants.py --page` from {source}. No part of this page is written by hand.
 
-A mutant is the source with one random change of one thing in it: an operator, a constant, a condition, an
-assignment that is left out, arguments that change places. `make mutants` draws them from src in proportion to
-the lines of its files, and runs the C tests that reach the statement. A mutant is seen if a test fails or takes
-four times its time. Not counted are changes that the compiler makes the same code of, those that do not
-compile, and equivalent ones, whose reasons come from tools/mutants_equivalent.txt. A mutant that survives
-for any other reason shows that a test is missing, or changes only the running time. Lines are those of commit {commits}; so far
-files of these kinds were drawn from: {kinds}.
+A mutant is a copy of the source with one random change: another operator, another constant, a
+negated condition, a removed assignment, or two arguments in exchanged places. `make mutants` draws
+mutants from `src` in proportion to the lines of its files, and runs the C tests that reach the
+changed statement.
+
+| verdict | meaning |
+|---|---|
+| killed | a test fails, so the tests detect the mutant |
+| timeout | a test takes four times its usual time, so the tests detect the mutant |
+| survived | no test fails: a test is missing, or the change costs only time |
+| unreached | no test runs the changed statement |
+| equivalent | no result can change, for a reason given in `tools/mutants_equivalent.txt` |
+| same | the compiler makes the same code as without the change |
+| uncompiled | the mutant does not compile |
+
+Mutants with the verdicts killed, timeout, survived and unreached are counted in the column
+"mutants". The column "seen" is the share of them that the tests detect. Line numbers are those of
+commit {commits}. Mutants were drawn from files of these kinds: {kinds}.
 
 """
     PAGE.write_text(text + report(results) + "\n")
