@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * The plan cache: compiled code by content key, limited by count and bytes, with least-recently-used eviction.
+ * The plan cache: a table from code keys (plan.h) to compiled code. The number of entries and their bytes are limited;
+ * the least recently used code is evicted first.
  *
  * An entry is in one of three states:
  *
@@ -19,13 +20,13 @@
 typedef enum cache_state { CACHE_BUILDING, CACHE_READY, CACHE_FAILED } cache_state;
 
 typedef struct cache_entry {
-    fxa__lru_node node; /* must be first: nodes are cast to entries */
+    fxa__lru_node node; /* must be the first member: the address of a node is cast to its entry */
     cache_state state;
     size_t users; /* number of threads that build the code or wait for it */
     bool in_table;
-    bool unclaimed;  /* READY, but not yet used by a plan: the first use counts as a miss and a build */
-    fxa__code *code; /* READY: a reference */
-    fxa_error error; /* FAILED: the error of the build */
+    bool unclaimed;  /* true = READY code that no plan has used yet; its first use counts as a miss and a build */
+    fxa__code *code; /* READY: a reference to the code; otherwise NULL */
+    fxa_error error; /* FAILED: the error that the build returned */
     struct cache_entry *next_free;
 } cache_entry;
 
@@ -37,7 +38,8 @@ fxa_status fxa__cache_init(fxa__cache *cache, fxa__host *host, uint64_t max_plan
     return fxa__lock_init(&cache->lock, err);
 }
 
-/* Frees the entries of a garbage chain. Called without the lock. */
+/* Frees a chain of entries that are linked by next_free, and drops their references to code. The caller must not hold
+ * the lock. */
 static void cache_free_chain(fxa__cache *cache, cache_entry *entry) {
     while (entry) {
         cache_entry *next = entry->next_free;
@@ -47,8 +49,8 @@ static void cache_free_chain(fxa__cache *cache, cache_entry *entry) {
     }
 }
 
-/* Adds the entry to the garbage chain if it is outside the table and has no users. Called under the lock, like all
- * functions up to cache_build. */
+/* Adds the entry to the garbage chain if it is outside the table and has no users. The caller holds the lock, as for
+ * all functions from here to cache_build. */
 static void cache_entry_collect(cache_entry *entry, cache_entry **garbage) {
     if (entry->in_table || entry->users > 0) return;
     entry->next_free = *garbage;
@@ -62,7 +64,7 @@ static void cache_remove(fxa__cache *cache, cache_entry *entry, cache_entry **ga
     cache_entry_collect(entry, garbage);
 }
 
-/* Evicts the least recently used entries until the limits hold. */
+/* Evicts the least recently used entries until the cache is within its limits. */
 static void cache_shrink(fxa__cache *cache, cache_entry **garbage) {
     while (cache->lru.oldest && (cache->lru.count > cache->max_plans || cache->bytes > cache->max_bytes)) {
         cache_remove(cache, (cache_entry *)cache->lru.oldest, garbage);
@@ -70,8 +72,8 @@ static void cache_shrink(fxa__cache *cache, cache_entry **garbage) {
     }
 }
 
-/* Finishes a successful build; takes ownership of the reference to code. Code that exceeds the limits alone is not
- * cached, since it would first evict all other code. */
+/* Finishes a successful build: makes the entry READY and the owner of the reference `code`. Code that alone exceeds a
+ * limit of the cache is not cached, because caching it would evict all other code. */
 static void cache_accept(fxa__cache *cache, cache_entry *entry, fxa__code *code, cache_entry **garbage) {
     entry->code = code;
     entry->state = CACHE_READY;
@@ -84,8 +86,9 @@ static void cache_accept(fxa__cache *cache, cache_entry *entry, fxa__code *code,
     cache_shrink(cache, garbage);
 }
 
-/* Sets *out to the entry of key and makes the caller one of its users. Returns true if *spare became a new entry, which
- * the caller has to build. */
+/* Finds the entry of `key`; if there is none, makes *spare the new entry of `key` and sets *spare to NULL. Sets *out to
+ * the entry and counts the caller as one of its users. Returns true if the entry is new: the caller must then build its
+ * code. */
 static bool cache_acquire(fxa__cache *cache, const uint8_t key[16], cache_entry **spare, cache_entry **out) {
     cache_entry *entry = (cache_entry *)fxa__lru_find(&cache->lru, key);
     bool is_builder = !entry;
@@ -104,7 +107,8 @@ static bool cache_acquire(fxa__cache *cache, const uint8_t key[16], cache_entry 
     return is_builder;
 }
 
-/* Builds an entry. The lock is held on entry and on return, but not while building. */
+/* Calls `build` for a BUILDING entry, and makes the entry READY or FAILED. The caller holds the lock; it is released
+ * during the call of `build` only. */
 static void cache_build(fxa__cache *cache, cache_entry *entry, fxa__build_fn build, void *user, cache_entry **garbage) {
     cache->builds++;
     fxa__lock_give(&cache->lock);
@@ -123,7 +127,8 @@ static void cache_build(fxa__cache *cache, cache_entry *entry, fxa__build_fn bui
     fxa__lock_wake(&cache->lock);
 }
 
-/* Performs one attempt of fxa__cache_get. Sets *is_builder to true if this thread built the code. */
+/* Makes one attempt of fxa__cache_get to find or build the code. Sets *is_builder to true if this thread called
+ * `build`. */
 static fxa_status cache_try(fxa__cache *cache, const uint8_t key[16], fxa__build_fn build, void *user, bool *is_builder,
                             fxa__code **out, fxa_error *err) {
     cache_entry *entry = NULL, *spare = NULL, *garbage = NULL;
@@ -187,7 +192,7 @@ fxa__code *fxa__cache_peek(fxa__cache *cache, const uint8_t key[16]) {
     return code;
 }
 
-/* Returns the READY entry of key if it has this code, else NULL. */
+/* Returns the entry of `key` if it is READY and holds exactly this code; else NULL. */
 static cache_entry *cache_entry_ready(fxa__cache *cache, const uint8_t key[16], const fxa__code *code) {
     cache_entry *entry = (cache_entry *)fxa__lru_find(&cache->lru, key);
     return entry && entry->state == CACHE_READY && entry->code == code ? entry : NULL;

@@ -1,7 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * The context: allocator, plan cache, support results, request cache. It has one owner and no reference count; plans
- * and programs, which may outlive it, reference the host.
+ * The context, fxa_context: the memory allocator, the plan cache, the support cache, the request cache and the disk
+ * cache. A context has one owner and no reference count. Plans and programs may outlive the context; they hold
+ * references to its host (base/host.h), which owns the allocator.
  */
 #include "plan.h"
 
@@ -14,7 +15,8 @@
 
 const char *fxa_version(void) { return FXA_VERSION_STRING; }
 
-/* Sets *out to the number of threads of a run: the caller's number, else FXA_THREADS, else the number of CPUs. */
+/* Sets *out to the number of threads of a run: `threads` if it is not 0, else the environment's FXA_THREADS, else the
+ * number of CPUs. Returns an error if the number is not in the accepted range. */
 static fxa_status context_width(uint32_t threads, int32_t *out, fxa_error *err) {
     if (threads > FXA_MAX_THREADS)
         return fxa__fail(err, FXA_E_ARGUMENT, "fxa_context_config.threads is %u; accepted is 0 (automatic) to %d",
@@ -31,8 +33,8 @@ static fxa_status context_width(uint32_t threads, int32_t *out, fxa_error *err) 
     return FXA_OK;
 }
 
-/* Stores the selections that environment variables make. The variables are read once, so later changes of the
- * environment do not affect the context. */
+/* Stores in the context which engines the environment variables select. The variables are read once, so later changes
+ * of the environment do not affect the context. */
 static void context_read_environment(fxa_context *ctx) {
     const char *name = getenv("FXA_ENGINE");
     if (name) (void)snprintf(ctx->engine_name, sizeof ctx->engine_name, "%s", name);

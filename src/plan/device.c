@@ -1,7 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * Queries about devices without a problem: the device of an engine, and device descriptions. A description is written
- * by the device's first engine that has a `describe` function.
+ * Public functions about devices that need no problem: fxa_engine_device returns the device of an engine, and
+ * fxa_device_description writes the properties of a device as JSON. The first engine of the device that has a
+ * `describe` function writes the description.
  */
 #include "plan.h"
 
@@ -10,7 +11,7 @@ int32_t fxa_engine_device(size_t index) {
     return engine ? (int32_t)engine->device : -1;
 }
 
-/* Returns the first engine of the device that can describe it, or NULL. */
+/* Returns the first engine of the device that has a `describe` function; NULL if there is none. */
 static const fxa__engine *device_find(fxa_device device) {
     const fxa__engine *engine = NULL;
     for (size_t i = 0; (engine = fxa__engine_at(i)) != NULL; i++)

@@ -1,21 +1,22 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * Code on disk: see disk_cache.h. The file KEY.fxacode, KEY in hexadecimal digits, contains (numbers are little-endian,
- * a string is a u32 length and that many bytes):
+ * The disk cache of compiled code (disk_cache.h). The code with key KEY is in the file KEY.fxacode, where KEY is
+ * written in hexadecimal digits. The contents of the file follow. Numbers are little-endian; a string is a u32 length
+ * and that many bytes.
  *
  *     8 bytes  "FXACODE" and a zero byte
  *     u32      format: 1
  *     16 bytes key
  *     string   version of the library
- *     string   engine
+ *     string   name of the engine
  *     u32      version of the engine
- *     string   identity
- *     u64      size of the section
- *     -        the section
- *     16 bytes BLAKE2s-128 of everything before
+ *     string   identity of the engine: its instruction set, or its device and driver
+ *     u64      size of the code
+ *     -        the code, written by engine->save
+ *     16 bytes BLAKE2s-128 of all bytes before
  *
- * The modification time of a file is its last use; the oldest files are removed when the folder is too large
- * (disk_folder.c).
+ * The modification time of a file is the time of its last use. When the folder is too large, disk_folder.c removes the
+ * files with the oldest last use.
  */
 #include "disk_cache.h"
 
@@ -46,8 +47,8 @@ void fxa__disk_end(fxa__disk *disk) {
 
 /* ---- Keys -------------------------------------------------------------------------------------------------------- */
 
-/* Writes library version, engine and identity. The device's ordinal is left out, and so is whether the device is in
- * this machine or only described by a target, so equal devices share files. */
+/* Writes the version of the library and the name, version and identity of the engine. Not written are the device's
+ * ordinal, and whether the device is in this machine or only described by a target, so equal devices share files. */
 static void disk_write_head(const fxa__instance *instance, fxa__writer *w) {
     fxa__write_string(w, FXA_VERSION_STRING);
     fxa__write_string(w, instance->engine->name);
@@ -66,7 +67,8 @@ static void disk_write_problem(const fxa__instance *instance, const fxa__problem
     fxa__write_u64(w, p->in.max_workspace);
 }
 
-/* Computes the key of a file. Returns false if memory runs out. */
+/* Computes the key of the file for p's code: a hash of library version, engine and problem. Returns false if memory
+ * runs out. */
 static bool disk_key(const fxa__instance *instance, const fxa__problem *p, uint8_t key[16]) {
     fxa__writer w = {.host = instance->host};
     disk_write_head(instance, &w);
@@ -93,14 +95,15 @@ static void disk_write_entry(const fxa__instance *instance, const uint8_t key[16
     fxa__write_bytes(w, sum, sizeof sum);
 }
 
-/* Reads a string and returns true if it equals `text`. */
+/* Reads a string. Returns true if the string equals `text`. */
 static bool disk_read_equal(fxa__reader *r, const char *text) {
     char found[DISK_MAX_STRING];
     fxa__read_string(r, found, sizeof found);
     return !r->failed && strcmp(found, text) == 0;
 }
 
-/* Sets *section to the engine's section of a file. Returns false if the file is damaged or contains another key. */
+/* Checks the contents of a cache file and sets *section to the part that the engine wrote. Returns false if the file is
+ * damaged, or was written for another key, library version or engine. */
 static bool disk_open_entry(const fxa__instance *instance, const uint8_t key[16], const uint8_t *data, size_t size,
                             fxa__reader *section) {
     uint8_t sum[DISK_SUM];
@@ -120,8 +123,9 @@ static bool disk_open_entry(const fxa__instance *instance, const uint8_t key[16]
     return true;
 }
 
-/* Loads code from its file; returns NULL if there is no usable file. A file that the engine rejects is removed, unless
- * the engine failed for lack of memory or of the device. */
+/* Loads code from the file of `key`. Returns NULL if there is no such file, if the file is damaged or if the engine
+ * cannot load it. Removes the file, unless the engine failed with E_MEMORY or E_ENGINE: then the file may still be
+ * good. */
 static fxa__code *disk_load(fxa__disk *disk, fxa__instance *instance, const fxa__problem *p, const uint8_t key[16]) {
     fxa__code *code = NULL;
     fxa__disk_file file;
@@ -137,7 +141,7 @@ static fxa__code *disk_load(fxa__disk *disk, fxa__instance *instance, const fxa_
     return code;
 }
 
-/* Writes code to its file. Failures are ignored. */
+/* Writes code to the file of `key`, then removes old files if the folder is too large. Failures are ignored. */
 static void disk_store(fxa__disk *disk, const fxa__instance *instance, const uint8_t key[16], const fxa__code *code) {
     fxa__writer section = {.host = disk->host}, w = {.host = disk->host};
     instance->engine->save(instance->self, code->code, &section);
@@ -154,8 +158,8 @@ static void disk_store(fxa__disk *disk, const fxa__instance *instance, const uin
     fxa__writer_free(&w);
 }
 
-/* Computes the key of the file for p's code. Returns false if code of this engine is not cached on disk, or memory runs
- * out. */
+/* Computes the key of the file for p's code. Returns false if there is no disk cache, if the engine cannot save and
+ * load code, or if memory runs out. */
 static bool disk_has_key(const fxa__disk *disk, const fxa__instance *instance, const fxa__problem *p, uint8_t key[16]) {
     return disk->folder && instance->engine->save && instance->engine->load && disk_key(instance, p, key);
 }

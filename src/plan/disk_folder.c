@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * The folder of the disk cache: see disk_folder.h. All accesses use a descriptor of the folder whose owner and mode
- * were checked, so the folder cannot be replaced between check and use.
+ * Reads and writes the folder of the disk cache (disk_folder.h). Each operation opens the folder, checks its owner and
+ * mode, and then accesses files through the open descriptor, so the folder cannot be replaced between check and use.
  */
 #include "disk_folder.h"
 
@@ -28,12 +28,13 @@ static void folder_name(const uint8_t key[16], char out[FOLDER_NAME]) {
 
 /* ---- Trust ------------------------------------------------------------------------------------------------------- */
 
-/* Returns true if no user except this one and root may write the file or folder. */
+/* Returns true if no user except the user of this process and root may write the file or folder that `s` describes. */
 static bool folder_is_ours(const struct stat *s) {
     return (s->st_uid == geteuid() || s->st_uid == 0) && !(s->st_mode & (S_IWGRP | S_IWOTH));
 }
 
-/* Opens the folder; returns a descriptor, -1 if it is missing or not trusted. */
+/* Opens the folder. Returns a descriptor; -1 if the folder is missing, or if a user other than this one and root may
+ * write it. */
 static int folder_open(const char *folder) {
     struct stat s;
     int at = open(folder, O_RDONLY | O_DIRECTORY | O_CLOEXEC);
@@ -43,7 +44,7 @@ static int folder_open(const char *folder) {
     return -1;
 }
 
-/* Creates the folder and its missing parents with access for the user only. */
+/* Creates the folder and its missing parents, with access for the user only. Failures are ignored. */
 static void folder_create_path(const char *folder) {
     char path[4096];
     size_t n = strlen(folder);
@@ -60,7 +61,7 @@ static void folder_create_path(const char *folder) {
 
 /* ---- Files ------------------------------------------------------------------------------------------------------- */
 
-/* Reads `size` bytes. Returns false on failure or at an earlier end of the file. */
+/* Reads exactly `size` bytes from a file. Returns false if reading fails or the file ends before. */
 static bool folder_read_all(int file, uint8_t *data, size_t size) {
     for (size_t have = 0; have < size;) {
         ssize_t n = read(file, data + have, size - have);
@@ -70,7 +71,7 @@ static bool folder_read_all(int file, uint8_t *data, size_t size) {
     return true;
 }
 
-/* Writes `size` bytes. Returns false on failure. */
+/* Writes `size` bytes to a file. Returns false if writing fails. */
 static bool folder_write_all(int file, const uint8_t *data, size_t size) {
     for (size_t have = 0; have < size;) {
         ssize_t n = write(file, data + have, size - have);
@@ -80,7 +81,9 @@ static bool folder_write_all(int file, const uint8_t *data, size_t size) {
     return true;
 }
 
-/* Reads a file and sets its modification time, which records the last use. Returns false on failure. */
+/* Reads an open file into *out and sets the file's modification time to the present, which records the last use.
+ * Returns false if the file is not a regular file, is writable by other users, is too large or cannot be read, or if
+ * memory runs out. */
 static bool folder_read(fxa__host *host, int file, fxa__disk_file *out) {
     struct stat s;
     if (fstat(file, &s) != 0 || !S_ISREG(s.st_mode) || !folder_is_ours(&s)) return false;
@@ -117,7 +120,8 @@ void fxa__disk_file_remove(const char *folder, const uint8_t key[16]) {
     (void)close(at);
 }
 
-/* Creates a temporary file of this process; returns its descriptor, -1 on failure. */
+/* Creates a temporary file in the folder with descriptor `at`, and sets `name` to its name. Returns the file's
+ * descriptor, -1 on failure. */
 static int folder_create_temporary(int at, char name[FOLDER_NAME]) {
     int file = -1;
     for (int i = 0; i < FOLDER_TRIES && file < 0; i++) {
@@ -128,7 +132,8 @@ static int folder_create_temporary(int at, char name[FOLDER_NAME]) {
     return file;
 }
 
-/* Writes a temporary file and renames it. On failure, removes the temporary file and returns false. */
+/* Writes the data to a temporary file and renames this file to `name`. On failure, removes the temporary file and
+ * returns false. */
 static bool folder_write(int at, const char *name, const uint8_t *data, size_t size) {
     char own[FOLDER_NAME];
     int file = folder_create_temporary(at, own);
@@ -140,7 +145,8 @@ static bool folder_write(int at, const char *name, const uint8_t *data, size_t s
     return ok;
 }
 
-/* Returns true if RLIMIT_FSIZE allows the size: exceeding it would raise SIGXFSZ and end the process. */
+/* Returns true if RLIMIT_FSIZE allows files of this size. A write beyond this limit would raise SIGXFSZ and end the
+ * process. */
 static bool folder_may_write(size_t size) {
     struct rlimit limit;
     return getrlimit(RLIMIT_FSIZE, &limit) == 0 && (limit.rlim_cur == RLIM_INFINITY || size <= limit.rlim_cur);
@@ -169,21 +175,21 @@ typedef struct folder_entry {
     uint64_t size;
 } folder_entry;
 
-/* Orders entries by last use, the oldest first. */
+/* Compares two entries for qsort: the entry whose last use is older comes first. */
 static int folder_compare(const void *a, const void *b) {
     const folder_entry *x = a, *y = b;
     if (x->used.tv_sec != y->used.tv_sec) return x->used.tv_sec < y->used.tv_sec ? -1 : 1;
     return (x->used.tv_nsec > y->used.tv_nsec) - (x->used.tv_nsec < y->used.tv_nsec);
 }
 
-/* Returns true if the name is that of a cache file: 32 hexadecimal digits and the ending. */
+/* Returns true if `name` is the name of a cache file: 32 hexadecimal digits and ".fxacode". */
 static bool folder_is_entry(const char *name) {
     return strlen(name) == 32 + sizeof FOLDER_ENDING - 1 && strspn(name, "0123456789abcdef") == 32 &&
            strcmp(name + 32, FOLDER_ENDING) == 0;
 }
 
-/* Handles one name of the folder: adds a cache file to the list, removes an old temporary file. Returns false if memory
- * runs out. */
+/* Handles one file of the folder: appends a cache file to the list, removes a temporary file that is more than an hour
+ * old, and ignores any other file. Returns false if memory runs out. */
 static bool folder_list_name(fxa__host *host, int at, const char *name, folder_entry **list, size_t *capacity,
                              size_t *n) {
     struct stat s;
@@ -212,7 +218,7 @@ static void folder_shrink(fxa__host *host, int at, DIR *dir, uint64_t max_bytes)
     if (total > max_bytes) {
         qsort(list, n, sizeof *list, folder_compare);
         for (size_t i = 0; i + 1 < n && total > max_bytes - max_bytes / 8; i++) {
-            (void)unlinkat(at, list[i].name, 0); /* may fail: another process may have removed it */
+            (void)unlinkat(at, list[i].name, 0); /* may fail, because another process may have removed the file */
             total -= list[i].size;
         }
     }
@@ -221,7 +227,7 @@ static void folder_shrink(fxa__host *host, int at, DIR *dir, uint64_t max_bytes)
 
 void fxa__disk_folder_shrink(fxa__host *host, const char *folder, uint64_t max_bytes) {
     int at = folder_open(folder);
-    int again = at < 0 ? -1 : fcntl(at, F_DUPFD_CLOEXEC, 0); /* fdopendir takes ownership of this copy */
+    int again = at < 0 ? -1 : fcntl(at, F_DUPFD_CLOEXEC, 0); /* a copy, because fdopendir takes ownership */
     DIR *dir = again < 0 ? NULL : fdopendir(again);
     if (dir)
         folder_shrink(host, at, dir, max_bytes);

@@ -1,15 +1,16 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * Selects the engine that makes a plan, among engines of the problem's device: the one that the problem names, else the
- * one that the environment named when the context was created, else the best one. If several support the problem and
- * estimate the run time, the fastest is the best; otherwise the first in the registry.
+ * Selects the engine that makes a plan, among the engines of the problem's device. The selected engine is the one that
+ * the problem names; else the one that the environment named when the context was created; else the best engine that
+ * supports the problem. The best engine has the shortest estimated run time; if engines have no estimate, the first one
+ * in the registry (engine/registry.c) is the best.
  */
 #include "plan.h"
 
 #include <stdio.h>
 #include <string.h>
 
-#define SELECT_ENGINES 64 /* maximum number of engines: one bit each in a uint64_t */
+#define SELECT_ENGINES 64 /* maximum number of engines: a uint64_t has one bit for each engine */
 
 void fxa__engine_list(uint32_t device, char out[FXA__ENGINE_LIST]) {
     size_t at = 0;
@@ -22,7 +23,7 @@ void fxa__engine_list(uint32_t device, char out[FXA__ENGINE_LIST]) {
 
 /* ---- A named engine ---------------------------------------------------------------------------------------------- */
 
-/* Returns the error for an engine name that is unknown or belongs to another device. */
+/* Returns E_ARGUMENT with the message for an engine name that is unknown or belongs to an engine of another device. */
 static fxa_status select_bad_name(const char *source, const char *name, const fxa__problem *p, fxa_error *err) {
     char list[FXA__ENGINE_LIST];
     bool known = fxa__engine_find(name) != NULL;
@@ -40,8 +41,9 @@ fxa_status fxa__plan_engine_check(const fxa__problem *p, const char *name, fxa_e
     return right ? FXA_OK : select_bad_name("problem.engine", name, p, err);
 }
 
-/* Sets *out to the engine that must be used, or NULL for the best one. If the environment names an engine of another
- * device, the name is ignored. */
+/* Sets *out to the engine that `name` selects, or the environment if `name` is NULL; sets *out to NULL if no engine is
+ * selected. Returns an error if `name` is wrong or the environment names an unknown engine. If the environment names an
+ * engine of another device, the environment's name is ignored. */
 static fxa_status select_named_engine(const fxa_context *ctx, const fxa__problem *p, const char *name,
                                       const fxa__engine **out, fxa_error *err) {
     *out = name ? fxa__engine_find(name) : NULL;
@@ -71,11 +73,12 @@ static fxa_status select_instance(fxa_context *ctx, const fxa__problem *p, const
 
 /* ---- The best engine --------------------------------------------------------------------------------------------- */
 
-/* Reasons of all refusals as one text for a message; text that does not fit is dropped. */
+/* The reasons why engines refused a problem, joined to one text for an error message. Text that does not fit is left
+ * out. */
 typedef struct select_reasons {
     char text[sizeof((fxa_error *)0)->text + sizeof((fxa_support *)0)->reason];
     size_t at;
-    bool is_wrong; /* true if an engine could not parse the target, so no other engine can help */
+    bool is_wrong; /* true = an engine could not parse problem.target: the error is E_PROBLEM */
 } select_reasons;
 
 static void select_reason(select_reasons *r, const char *engine, const char *reason) {
@@ -83,12 +86,14 @@ static void select_reason(select_reasons *r, const char *engine, const char *rea
     r->at += (size_t)snprintf(r->text + r->at, sizeof r->text - r->at, "%s %s: %s", r->at ? ";" : ":", engine, reason);
 }
 
-/* Returns the estimated seconds of a run; a negative number if the engine has no estimate. */
+/* Returns the engine's estimate of the seconds that a run takes; a negative number if the engine has no estimate. */
 static double select_cost(const fxa__instance *instance, const fxa__problem *p) {
     return instance->engine->cost ? instance->engine->cost(instance->self, p) : -1;
 }
 
-/* Finds the best engine whose bit in `refused` is clear, and its registry index *at. *out is NULL if there is none. */
+/* Sets *out to the best engine that supports p and *at to its index in the registry. An engine whose bit in `refused`
+ * is set is not selected. Sets *out to NULL if no engine can be selected. Collects in *reasons why engines were not
+ * selected. */
 static fxa_status select_best_engine(fxa_context *ctx, const fxa__problem *p, uint64_t refused, fxa__instance **out,
                                      size_t *at, select_reasons *reasons, fxa_error *err) {
     double best = -1;
@@ -112,12 +117,12 @@ static fxa_status select_best_engine(fxa_context *ctx, const fxa__problem *p, ui
         *out = instance;
         *at = i;
         best = cost;
-        if (cost < 0) break; /* without a cost estimate the first engine wins */
+        if (cost < 0) break; /* the first engine that supports p has no estimate of its cost: it is selected */
     }
     return FXA_OK;
 }
 
-/* Counts a refusal and returns the error that lists the reasons of all engines. */
+/* Counts a refused problem in the context and returns an error whose message has the reasons of all engines. */
 static fxa_status select_refuse_all(fxa_context *ctx, const fxa__problem *p, const select_reasons *reasons,
                                     fxa_error *err) {
     atomic_fetch_add_explicit(&ctx->refusals, 1, memory_order_relaxed);
@@ -128,8 +133,9 @@ static fxa_status select_refuse_all(fxa_context *ctx, const fxa__problem *p, con
                      reasons->text);
 }
 
-/* Makes the plan on the best engine. If its compiler refuses the problem or fails, the next best engine is tried. If
- * none is left, the result is the first compiler failure, else the refusals of all engines. */
+/* Makes the plan on the best engine. If the engine's compiler refuses the problem or fails, tries the next best engine.
+ * If no engine is left, returns the first failure of a compiler; if no compiler failed, returns an error with the
+ * reasons of all engines. */
 static fxa_status select_and_make(fxa_context *ctx, fxa__problem *p, fxa_plan **out, fxa_error *err) {
     uint64_t refused = 0;
     fxa_status status = FXA_E_UNSUPPORTED;

@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * Implements the hash table with least-recently-used order of the caches (lru.h).
+ * Implements lru.h: a hash table whose entries are also linked in the order of their last use, for the caches of a
+ * context.
  */
 #include "lru.h"
 
@@ -11,7 +12,7 @@
 
 static size_t lru_bucket(const uint8_t key[16]) { return (key[0] | (size_t)key[1] << 8) % FXA__LRU_BUCKETS; }
 
-/* Returns true if the node takes part in the order of use. */
+/* Returns true if the node is linked in the order of last use. */
 static bool lru_is_ordered(const fxa__lru *lru, const fxa__lru_node *node) {
     return node->newer || node->older || lru->newest == node;
 }

@@ -1,9 +1,10 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * Hash table with least-recently-used order, for the caches of a context. It is intrusive: nodes are part of the
- * entries of their owner, so nothing here allocates or fails. Keys are BLAKE2s digests, whose first bits select the
- * bucket. A node is in the table from insert to remove, but in the order of use only after its first touch: an
- * untouched node (a plan being built) is never the oldest. The owner provides the lock.
+ * A hash table whose entries are also linked in the order of their last use, for the caches of a context. A node is a
+ * member of the owner's entry, so no function here allocates memory or fails. Keys are hashes of 16 bytes, the first
+ * two of which select the bucket. A node is in the table from insert to remove. It enters the order of last use at its
+ * first touch: a node that was never touched (a plan that is being built) is never the oldest one. The caller locks the
+ * table.
  */
 #ifndef FXA_PLAN_LRU_H
 #define FXA_PLAN_LRU_H
@@ -11,28 +12,31 @@
 #include <stddef.h>
 #include <stdint.h>
 
-/* Number of buckets. It is fixed, so that a lookup under a lock never rehashes; with thousands of entries a bucket has
- * a few nodes. */
+/* Number of buckets. The number is fixed, so that a lookup under a lock never rehashes. With thousands of entries a
+ * bucket has a few nodes. */
 #define FXA__LRU_BUCKETS 1024
 
 typedef struct fxa__lru_node {
     uint8_t key[16];
-    struct fxa__lru_node *chain;         /* next node of the bucket */
-    struct fxa__lru_node *newer, *older; /* neighbours in the order of use; NULL: end of the order, or not in it */
+    struct fxa__lru_node *chain;         /* next node in the same bucket */
+    struct fxa__lru_node *newer, *older; /* neighbours in the order of last use; NULL = none, or not in the order */
 } fxa__lru_node;
 
 typedef struct fxa__lru {
     fxa__lru_node *bucket[FXA__LRU_BUCKETS];
     fxa__lru_node *newest, *oldest;
-    size_t count; /* number of nodes in the order */
+    size_t count; /* number of nodes in the order of last use */
 } fxa__lru;
 
-/* Returns the node with this key, NULL = none. The order does not change. */
+/* Returns the node with this key; NULL if there is none. Does not change the order of last use. */
 fxa__lru_node *fxa__lru_find(const fxa__lru *lru, const uint8_t key[16]);
-void fxa__lru_insert(fxa__lru *lru, fxa__lru_node *node); /* adds a node; node->key is set and not in the table */
-void fxa__lru_touch(fxa__lru *lru, fxa__lru_node *node);  /* makes the node the newest */
+/* Adds a node to the table. node->key must be set, and no node in the table may have this key. */
+void fxa__lru_insert(fxa__lru *lru, fxa__lru_node *node);
+/* Makes the node the newest in the order of last use. */
+void fxa__lru_touch(fxa__lru *lru, fxa__lru_node *node);
 void fxa__lru_remove(fxa__lru *lru, fxa__lru_node *node);
-/* Removes all nodes of the order; returns them linked by `chain`, NULL = none. */
+/* Removes all nodes that are in the order of last use. Returns the removed nodes, linked by `chain`; NULL if there are
+ * none. */
 fxa__lru_node *fxa__lru_empty(fxa__lru *lru);
 
 #endif

@@ -1,8 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * Implements fxa_merge. Host memory is merged directly. On a device a kernel of an engine merges; if no engine has one,
- * the tensors are copied to the host, merged and copied back. Only elements are written, never the gaps between
- * elements, which another thread may own.
+ * Implements fxa_merge, which merges two partial results of attention. The CPU merges tensors in host memory. Tensors
+ * on a device are merged by a kernel of an engine; if no engine has a kernel for them, they are copied to the host,
+ * merged and copied back. Only elements are written, never the gaps between the elements of a tensor, because another
+ * thread may own the gaps.
  */
 #include "plan.h"
 
@@ -11,18 +12,18 @@
 #include "../base/num.h"
 #include "../problem/merge_tensors.h"
 
-/* One tensor that is copied to the host or back. */
+/* A tensor of fxa_merge on a device, with its copy on the host. */
 typedef struct merge_tensor {
     const fxa__region *region;
-    int64_t first; /* first device address of the copied range */
+    int64_t first; /* first device address of the range that is copied */
     size_t size;
-    char *host; /* copy in host memory; NULL = the tensor is empty */
+    char *host; /* copy of the range in host memory; NULL = the tensor is empty */
 } merge_tensor;
 
 /* ---- Which engine ------------------------------------------------------------------------------------------------ */
 
-/* Finds the first engine of the device that can be opened and can merge or copy. If there is none, fails with
- * E_UNSUPPORTED and the reason of the last engine. */
+/* Sets *out to the first engine of the device that can be opened, and that can merge or at least copy device memory. If
+ * there is none, fails with E_UNSUPPORTED; the message has the reason why the last engine could not be opened. */
 static fxa_status merge_find_engine(const fxa_merge_args *a, fxa__instance **out, fxa_error *err) {
     const fxa__engine *engine;
     fxa_error why = {.status = FXA_OK};
@@ -41,11 +42,12 @@ static fxa_status merge_find_engine(const fxa_merge_args *a, fxa__instance **out
 
 /* ---- Copies to the host and back --------------------------------------------------------------------------------- */
 
-/* Starts the copy of a tensor's address range to the host. */
+/* Allocates host memory for a tensor's address range and starts to copy the range from the device. Does nothing if the
+ * tensor is empty. */
 static fxa_status merge_copy_from_device(const fxa__instance *at, merge_tensor *tensor, void *stream, fxa_error *err) {
     int64_t end;
     if (fxa__region_is_empty(tensor->region)) return FXA_OK;
-    /* cannot fail, since fxa__merge_args_read has checked the addresses */
+    /* fxa__region_addresses cannot fail here, because fxa__merge_args_read has checked the addresses */
     (void)fxa__region_addresses(tensor->region, &tensor->first, &end);
     tensor->size = (size_t)(end - tensor->first);
     tensor->host = fxa__alloc_aligned(at->host, tensor->size, FXA_WORKSPACE_ALIGN);
@@ -55,8 +57,8 @@ static fxa_status merge_copy_from_device(const fxa__instance *at, merge_tensor *
                                          stream, err);
 }
 
-/* Finds the axes that together form one contiguous piece and sets their sizes to 1. Returns the number of elements of
- * the piece. */
+/* Finds the axes whose elements together form one contiguous piece of memory, and sets the sizes of these axes to 1.
+ * Returns the number of elements of the piece. The other axes of *r then enumerate the pieces. */
 static int64_t merge_fold_axes(fxa__region *r) {
     int64_t whole = 1;
     for (int32_t i = 0; i < r->rank;) {
@@ -66,12 +68,13 @@ static int64_t merge_fold_axes(fxa__region *r) {
         }
         whole *= r->size[i];
         r->size[i] = 1;
-        i = 0; /* an axis that did not fit before may extend the larger piece */
+        i = 0; /* start again: an axis that was skipped before may extend the larger piece */
     }
     return whole;
 }
 
-/* Copies the elements back to the device, one copy per contiguous piece; a dense tensor is one piece. */
+/* Copies the elements of a tensor from the host back to the device, with one copy for each contiguous piece of memory.
+ * A dense tensor is one piece. */
 static fxa_status merge_copy_to_device(const fxa__instance *at, const merge_tensor *tensor, void *stream,
                                        fxa_error *err) {
     int64_t index[FXA_MAX_RANK] = {0};
@@ -89,7 +92,8 @@ static fxa_status merge_copy_to_device(const fxa__instance *at, const merge_tens
     return FXA_OK;
 }
 
-/* Returns the host address that corresponds to the tensor's data pointer, or NULL. */
+/* Returns the address in the host copy that corresponds to the tensor's data pointer; NULL if the tensor has no host
+ * copy. */
 static void *merge_host_pointer(const merge_tensor *tensor) {
     return tensor->host ? tensor->host + ((int64_t)(uintptr_t)tensor->region->data - tensor->first) : NULL;
 }
@@ -107,7 +111,8 @@ static fxa_status merge_on_host(const fxa__instance *at, const fxa_merge_args *a
     return memory->wait(at->self, a->stream, err);
 }
 
-/* Merges through host memory. After a failure the memory is freed only once pending copies have finished. */
+/* Merges tensors of a device on the host: copies them to host memory, merges, and copies the results back. After a
+ * failure the host memory is freed only when pending copies have finished. */
 static fxa_status merge_by_copies(const fxa__instance *at, const fxa_merge_args *a, const fxa__region *region,
                                   fxa_error *err) {
     merge_tensor tensor[FXA__MERGE_TENSORS] = {
@@ -121,7 +126,7 @@ static fxa_status merge_by_copies(const fxa__instance *at, const fxa_merge_args 
     return status;
 }
 
-/* Returns true if O has 8-bit floats, which merge kernels do not support. */
+/* Returns true if an O tensor has 8-bit floats, which merge kernels do not support. */
 static bool merge_has_8_bit_floats(const fxa_merge_args *a) {
     return fxa__dtype_is_byte_float(a->o_a.dtype) || fxa__dtype_is_byte_float(a->o_b.dtype);
 }

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * Plans: code from the cache, and the immutable object that a run needs. A plan has its own resolved problem (the
- * geometry) and shares the code. engine_select.c selects the engine.
+ * Makes plans. A plan is the immutable object that a run needs: the problem with all strides explicit, and a reference
+ * to the compiled code, which plans share through the plan cache. engine_select.c selects the engine of a plan.
  */
 #include "plan.h"
 
@@ -13,7 +13,7 @@
 
 /* ---- Keys -------------------------------------------------------------------------------------------------------- */
 
-/* Hashes name and identity with their terminators, and the version in little-endian order. */
+/* Adds an engine to a hash: its name and identity with their terminators, and its version in little-endian order. */
 static void plan_hash_engine(fxa__blake2s *s, const char *engine, uint32_t version, const char *identity) {
     uint8_t bytes[4] = {(uint8_t)version, (uint8_t)(version >> 8), (uint8_t)(version >> 16), (uint8_t)(version >> 24)};
     fxa__blake2s_add(s, engine, strlen(engine) + 1);
@@ -30,7 +30,7 @@ void fxa__plan_key_make(const fxa__problem *p, const char *engine, uint32_t vers
     fxa__blake2s_end(&s, key);
 }
 
-/* The key includes ordinal and target, because code belongs to one instance. */
+/* The code key includes the ordinal and the target of the instance, because compiled code belongs to one instance. */
 fxa_status fxa__code_key_make(const fxa__instance *instance, const fxa__problem *p, const fxa__reader *section,
                               uint8_t key[16], fxa_error *err) {
     const fxa__engine *engine = instance->engine;
@@ -67,7 +67,7 @@ static fxa_status plan_build_code(void *user, fxa__code **out, fxa_error *err) {
     return fxa__code_create(b->instance, b->problem, &b->from, out, err);
 }
 
-/* Creates the plan. It gets its own references to the host, the problem and the code. */
+/* Creates a plan. The plan gets its own references to the host, the problem and the code. */
 static fxa_status plan_create(fxa__host *host, fxa__problem *p, fxa__code *code, const uint8_t code_key[16],
                               const fxa_support *support, fxa_plan **out, fxa_error *err) {
     const fxa__engine *engine = code->instance->engine;
@@ -95,7 +95,7 @@ static fxa_status plan_create(fxa__host *host, fxa__problem *p, fxa__code *code,
     return fxa__ok(err);
 }
 
-/* Returns the error for a problem that the engine refuses. */
+/* Returns E_UNSUPPORTED with a message that names the engine and its reason to refuse the problem. */
 static fxa_status plan_refuse(const fxa__engine *engine, const char *reason, fxa_error *err) {
     return fxa__fail(err, FXA_E_UNSUPPORTED, "engine %s cannot run this problem: %s", engine->name, reason);
 }
@@ -111,7 +111,9 @@ fxa_status fxa__plan_make(fxa_context *ctx, fxa__problem *p, fxa__instance *inst
     FXA_TRY(fxa__code_key_make(instance, p, section, key, err));
     fxa__code *code = NULL;
     fxa_status status = fxa__cache_get(&ctx->cache, key, plan_build_code, &build, &code, &why);
-    if (status == FXA_E_UNSUPPORTED) { /* plan bytes are untrusted: their refusal says nothing about the engine */
+    /* Code from plan bytes is untrusted: if it is refused, this says nothing about the engine, and nothing is
+     * cached. */
+    if (status == FXA_E_UNSUPPORTED) {
         if (!section) fxa__support_cache_refuse(ctx, instance, p, key, why.text);
         return plan_refuse(instance->engine, why.text, err);
     }
@@ -193,8 +195,9 @@ void fxa_plan_key(const fxa_plan *plan, uint8_t key[16]) {
         memset(key, 0, 16);
 }
 
-/* Writes at most out->struct_size bytes, since the struct of an older caller is smaller; 0 = all bytes. A problem made
- * from the result has the same key. */
+/* Copies the plan's problem to *out. Writes at most out->struct_size bytes, because the struct of an older caller may
+ * be smaller; a struct_size of 0 stands for the entire struct. A problem that is created from the copy has the same key
+ * as the plan's problem. */
 void fxa_plan_problem(const fxa_plan *plan, fxa_problem *out) {
     if (!plan || !out) return;
     fxa_problem p = plan->problem->in;

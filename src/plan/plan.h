@@ -1,8 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * Plans: from a checked problem through support queries and the plan cache to an object that runs.
+ * How a checked problem becomes a plan: support queries choose the engine, and the plan cache returns the code or has
+ * it compiled.
  *
- * Three keys, all BLAKE2s-128 hashes of content, never of addresses or user-chosen names:
+ * There are three keys. Each is a BLAKE2s-128 hash of content, never of addresses or user-chosen names:
  *
  *       key          content                                                   used for
  *       problem key  everything in the problem (problem.h)                     part of the plan key
@@ -10,14 +11,15 @@
  *       code key     engine, device, target; the parts of the problem that     the plan cache
  *                    engine->key writes
  *
- * Cached support results use the plan key, so a result always refers to the problem that runs.
+ * Support results are cached under the plan key, so a cached result always refers to the problem that runs.
  *
- * Ownership: a context owns its caches. Plans and programs reference the host, not the context, so they outlive it.
- * Code is shared by the cache and by the plans that run it (engine/instance.h); eviction drops only the cache's
- * reference.
+ * Ownership: a context owns its caches. Plans and programs hold references to the host (base/host.h), not to the
+ * context, so they may outlive the context. Code is shared by the plan cache and by the plans that run it
+ * (engine/instance.h); eviction drops only the cache's reference to the code.
  *
- * Locks: each cache has its own, and none is held while compiling, allocating or freeing. The lock of the
- * request cache may be held while the plan cache's is taken; no other two locks are held at once.
+ * Locks: each cache in memory has its own lock. No lock of a cache is held while code is compiled, or memory is
+ * allocated or freed. A thread that holds the lock of the request cache may take the lock of the plan cache; no other
+ * two locks of caches are held at once.
  */
 #ifndef FXA_PLAN_PLAN_H
 #define FXA_PLAN_PLAN_H
@@ -29,46 +31,50 @@
 
 #include <stddef.h>
 
-#define FXA__ENGINE_NAME 65 /* capacity for an engine name from the environment; a longer name matches no engine */
+#define FXA__ENGINE_NAME 65 /* capacity for an engine name with its terminator; a longer name matches no engine */
 
-/* ---- Cache of code (cache.c) ------------------------------------------------------------------------------------- */
+/* ---- Plan cache: compiled code (cache.c) ------------------------------------------------------------------------- */
 
 typedef struct fxa__cache {
-    fxa__host *host; /* not retained: the cache's owner keeps the host alive */
-    /* Guards the members below. The lock's condition is signalled when a build ends. */
+    fxa__host *host; /* no reference is held: the owner of the cache keeps the host alive */
+    /* The lock guards the members below. The lock's condition variable is signalled when a build ends. */
     fxa__lock lock;
     fxa__lru lru;
     uint64_t hits, misses, builds, evictions;
-    uint64_t bytes; /* total size of the finished code in the table */
+    uint64_t bytes; /* total size of the READY code in the table */
     uint64_t max_plans, max_bytes;
 } fxa__cache;
 
 fxa_status fxa__cache_init(fxa__cache *cache, fxa__host *host, uint64_t max_plans, uint64_t max_bytes, fxa_error *err);
-void fxa__cache_end(fxa__cache *cache); /* frees the entries; no other thread may use the cache */
+void fxa__cache_end(fxa__cache *cache); /* frees all entries; no other thread may use the cache */
 
-/* Builds the code of one key. Called without a lock, in the thread that missed. */
+/* Builds the code of one key. fxa__cache_get calls it in the thread that first requested the key, without holding a
+ * lock. */
 typedef fxa_status (*fxa__build_fn)(void *user, fxa__code **out, fxa_error *err);
 
-/* Returns a reference to the code of `key`. The first thread that misses builds; others that request the same key wait
- * for it and get the same code, or the same failure with the same text. After E_MEMORY the waiters try once more
- * themselves, since memory may be short for one caller only. Failures are not cached. */
+/* Sets *out to a new reference to the code of `key`. If the code is not cached, the first thread that requests it calls
+ * `build`. Other threads that request the same key wait for this build; they get the same code, or an error with the
+ * same text. If the build failed with E_MEMORY, each waiting thread tries once more, because memory may have been short
+ * for the first thread only. Failures are not cached. */
 fxa_status fxa__cache_get(fxa__cache *cache, const uint8_t key[16], fxa__build_fn build, void *user, fxa__code **out,
                           fxa_error *err);
-/* Adds code that was built elsewhere; the cache takes a reference of its own. Has no effect if the key has code already
- * or memory runs out. */
+/* Adds code that was built outside fxa__cache_get; the cache takes a reference of its own. Has no effect if the cache
+ * has an entry for the key already, or if memory runs out. */
 void fxa__cache_put(fxa__cache *cache, const uint8_t key[16], fxa__code *code);
-/* Return true if this code is cached under the key. fxa__cache_use also counts a hit and a use of the code. */
+/* Both functions return true if this code is cached under `key`. fxa__cache_use also counts a hit and marks the code as
+ * the most recently used. */
 bool fxa__cache_holds(fxa__cache *cache, const uint8_t key[16], const fxa__code *code);
 bool fxa__cache_use(fxa__cache *cache, const uint8_t key[16], const fxa__code *code);
-/* Returns the number of evictions so far. */
+/* Returns how many entries the cache has evicted so far. */
 uint64_t fxa__cache_evictions(fxa__cache *cache);
-/* Returns a reference to cached code, NULL if there is none. Counts as neither hit nor miss. */
+/* Returns a new reference to the code that is cached under `key`; NULL if there is none. The call counts neither a hit
+ * nor a miss. */
 fxa__code *fxa__cache_peek(fxa__cache *cache, const uint8_t key[16]);
-/* Sets the limits and evicts code until they hold. */
+/* Sets the limits of the cache, and evicts code until the cache is within the limits. */
 void fxa__cache_set_limits(fxa__cache *cache, uint64_t max_plans, uint64_t max_bytes);
 /* Removes all finished code. The removals do not count as evictions. */
 void fxa__cache_drop(fxa__cache *cache);
-/* Fills the fields of *out that the plan cache counts: hits, misses, builds, evictions, plans, bytes, and both
+/* Sets the fields of *out that describe the plan cache: hits, misses, builds, evictions, plans, bytes, and both
  * limits. */
 void fxa__cache_count(fxa__cache *cache, fxa_cache_stats *out);
 
@@ -81,35 +87,36 @@ typedef struct fxa__support_cache {
     fxa__lock lock;
     fxa__lru lru;
     uint64_t queries, hits;
-    atomic_uint_least64_t refusals; /* number of problems that `query` accepted and a compiler refused later */
+    atomic_uint_least64_t refusals; /* number of problems that an engine supported until its compiler refused them */
 } fxa__support_cache;
 
 fxa_status fxa__support_cache_init(fxa__support_cache *support, fxa__host *host, fxa_error *err);
 void fxa__support_cache_end(fxa__support_cache *support);
-/* Removes all results. */
+/* Removes all support results from the cache. */
 void fxa__support_cache_drop(fxa__support_cache *support);
-/* Returns the engine's support result for p, refusals included, from the cache or from a query, which is then cached if
- * memory allows. Code that the engine compiled for the query goes to the plan cache. Fails only if the query itself
- * fails or memory runs out. */
+/* Sets *out to the engine's support result for p, which may be a refusal. The result comes from the support cache or
+ * from a query of the engine. The result of a query is cached if memory allows, and code that the engine compiled for
+ * the query goes to the plan cache. Fails only if the query itself fails or memory runs out. */
 fxa_status fxa__support_get(fxa_context *ctx, fxa__instance *instance, const fxa__problem *p, fxa_support *out,
                             fxa_error *err);
-/* Counts n results that the request cache returned as n queries and n hits. */
+/* Counts n queries and n hits: the request cache has returned n support results in place of this cache. */
 void fxa__support_cache_count(fxa__support_cache *support, size_t n);
-/* Replaces the cached results of p and of all problems with this code key by a refusal. */
+/* Caches a compiler's refusal for p and for all problems with this code key. The refusal replaces their cached
+ * results. */
 void fxa__support_cache_refuse(fxa_context *ctx, const fxa__instance *instance, const fxa__problem *p,
                                const uint8_t code_key[16], const char *reason);
 
 /* ---- Context and plan -------------------------------------------------------------------------------------------- */
 
 struct fxa_context {
-    fxa__context_head head; /* must be the first member: src/base casts an fxa_context to it */
+    fxa__context_head head; /* must be the first member: src/base casts a context's address to fxa__context_head */
     fxa__cache cache;
     fxa__support_cache support;
     fxa__request_cache requests;
     fxa__disk disk;
-    atomic_uint_least64_t refusals;     /* number of plans that no queried engine could make */
-    char engine_name[FXA__ENGINE_NAME]; /* FXA_ENGINE of the environment when the context was created, or "" */
-    uint64_t engine_variables;          /* bit i: engine i's variable was set when the context was created */
+    atomic_uint_least64_t refusals;     /* number of requested plans that no queried engine could make */
+    char engine_name[FXA__ENGINE_NAME]; /* value of FXA_ENGINE when the context was created, or "" */
+    uint64_t engine_variables;          /* bit i = engine i's environment variable was set at creation of the context */
 };
 _Static_assert(offsetof(fxa_context, head) == 0, "fxa__context_host reads the head at the address of the context");
 
@@ -119,44 +126,47 @@ struct fxa_plan {
     fxa__problem *problem;
     fxa__code *code;
     fxa__pool *pool;         /* the host's thread pool if the engine uses threads; else NULL */
-    size_t engine_workspace; /* workspace of the engine alone, without that of the index check */
-    size_t workspace;        /* result of fxa_plan_workspace */
+    size_t engine_workspace; /* bytes of workspace that the engine needs, without those of the index check */
+    size_t workspace;        /* bytes of workspace that a run needs, those of the index check included */
     bool deterministic;
-    double constants[FXA__MAX_CONSTANTS]; /* scalar constants that the code does not contain (engine.h) */
+    double constants[FXA__MAX_CONSTANTS]; /* scalar constants that runs pass to the code, which does not contain them */
     uint8_t key[16], code_key[16];
 };
 
-/* Computes the plan key. version and identity are those of the engine, or those stored in plan bytes. */
+/* Computes the plan key of p. `version` and `identity` are those of the engine, or those that plan bytes contain. */
 void fxa__plan_key_make(const fxa__problem *p, const char *engine, uint32_t version, const char *identity,
                         uint8_t key[16]);
-/* Computes the key of compiled code. With `section` (code from plan bytes) its bytes are hashed in too, so loaded code
- * is never shared with code compiled here. */
+/* Computes the code key, under which the plan cache stores the code of p. `section`: code from plan bytes, or NULL. The
+ * bytes of `section` are hashed into the key, so code from plan bytes is never shared with code that is compiled
+ * here. */
 fxa_status fxa__code_key_make(const fxa__instance *instance, const fxa__problem *p, const fxa__reader *section,
                               uint8_t key[16], fxa_error *err);
 
-/* Checks the red zones of a workspace after a run, in builds with asserts (base/carve.h). `workspace` is the workspace,
- * or a copy in host memory at a multiple of 256; the workspace was filled with poison before the run. */
+/* In builds with asserts, checks after a run that the red zones between the buffers of the workspace were not written
+ * (base/carve.h). `workspace`: the workspace, which was filled with poison before the run, or a copy of it in host
+ * memory at a multiple of 256. */
 void fxa__plan_zones(const fxa_plan *plan, const void *workspace);
 
-/* Makes the plan of p on an engine, through the plan cache. Returns E_UNSUPPORTED with the reason if the engine refuses
- * p; a refusal by its compiler is cached. section = the engine's part of plan bytes, or NULL to compile. */
+/* Makes the plan of p on the engine `instance`, with code from the plan cache. Returns E_UNSUPPORTED with the reason if
+ * the engine refuses p. `section`: the engine's part of plan bytes, from which code is loaded; NULL = the code is
+ * compiled or comes from the disk cache. If `section` is NULL, a refusal by the engine's compiler is cached. */
 fxa_status fxa__plan_make(fxa_context *ctx, fxa__problem *p, fxa__instance *instance, const fxa__reader *section,
                           fxa_plan **out, fxa_error *err);
-/* Makes the plan on the engine called `name`; if NULL, on the engine that the environment names, else on the best
- * engine that supports p. Counts refusals. */
+/* Makes the plan of p on the engine called `name`. If `name` is NULL, uses the engine that the environment names, else
+ * the best engine that supports p. If engines refuse p, counts the refusal in the context. */
 fxa_status fxa__plan_select(fxa_context *ctx, fxa__problem *p, const char *name, fxa_plan **out, fxa_error *err);
 
-/* Returns the engine name in a checked problem, or NULL. The struct of an older caller may end before the field
- * `engine`. */
+/* Returns the engine name in a problem struct, whose struct_size the caller has checked; NULL if it has none. The
+ * struct of an older caller may end before the field `engine`. */
 const char *fxa__problem_engine(const fxa_problem *problem);
 
 /* Returns E_ARGUMENT if `name` is not NULL and no engine of the problem's device has this name. */
 fxa_status fxa__plan_engine_check(const fxa__problem *p, const char *name, fxa_error *err);
-/* Returns the error that fxa__plan_select would return because of the engine's name: `name`, or the one in the
- * environment if `name` is NULL. */
+/* Checks the name of the engine as fxa__plan_select does, and returns the same error. The name is `name`, or the name
+ * in the environment if `name` is NULL. */
 fxa_status fxa__plan_named_check(const fxa_context *ctx, const fxa__problem *p, const char *name, fxa_error *err);
 
-/* Writes the names of the engines of a device as "a, b, c", for messages; UINT32_MAX = all devices. */
+/* Writes the names of the engines of `device` as "a, b, c", for error messages. UINT32_MAX stands for all devices. */
 #define FXA__ENGINE_LIST 128
 void fxa__engine_list(uint32_t device, char out[FXA__ENGINE_LIST]);
 

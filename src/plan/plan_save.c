@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * Plan bytes: saves a plan, and loads one from untrusted bytes.
+ * Plan bytes: fxa_plan_save writes a plan as bytes, and fxa_plan_load makes a plan from bytes, which are not trusted.
  *
  * All numbers are little-endian. A string is a u32 length and that many bytes, without a terminator. Format 2:
  *
@@ -23,14 +23,14 @@
  *     section 1  the problem, written by fxa__problem_write; always present
  *     section 2  the engine's code, written by engine->save; absent if the engine wrote nothing
  *
- * A checksum is the first 8 bytes of BLAKE2s-128, read as a u64. Checksums detect damage, not forgery. The problem is
- * therefore validated like a caller's and the code by its engine, and loaded code has its own cache key, so it serves
- * only plans loaded from the same bytes.
+ * A checksum is the first 8 bytes of BLAKE2s-128, read as a u64. Checksums detect damage, not forgery. Therefore the
+ * problem is validated like a caller's problem, and the engine validates the code. Loaded code has a code key of its
+ * own, so only plans that are loaded from the same bytes use it.
  *
  * Compatibility: loading fails with E_VERSION for another format, a library of another major or minor version, or an
- * unknown engine. It also fails with E_VERSION if the engine here has another version or identity, since the plan would
- * have another key and perhaps other results. With the flag FXA_LOAD_REBUILD the plan is then compiled again instead,
- * and gets the key of the engine here.
+ * unknown engine. It also fails with E_VERSION if the engine has another version or identity in this process than in
+ * the bytes, because the plan would have another key and perhaps other results. In this last case the flag
+ * FXA_LOAD_REBUILD makes the call compile the problem again; the plan then gets the key of the engine in this process.
  */
 #include "../base/blake2s.h"
 #include "../base/float_state.h"
@@ -40,7 +40,7 @@
 #include <string.h>
 
 #define BYTES_FORMAT 2
-#define BYTES_FIXED 40      /* bytes before the first string */
+#define BYTES_FIXED 40      /* size of the header up to its first string */
 #define BYTES_MAX_STRING 64 /* including the terminator */
 
 enum { BYTES_PROBLEM = 1, BYTES_CODE = 2, BYTES_MAX_SECTIONS = 2 };
@@ -61,7 +61,7 @@ typedef struct bytes_header {
     bytes_section section[BYTES_MAX_SECTIONS];
 } bytes_header;
 
-/* Returns the first 8 bytes of BLAKE2s-128 of the data, as a u64. */
+/* Returns the checksum of the data: the first 8 bytes of its BLAKE2s-128 hash, as a u64. */
 static uint64_t bytes_checksum(const void *data, size_t size) {
     uint8_t hash[16];
     fxa__blake2s_128(data, size, hash);
@@ -71,7 +71,8 @@ static uint64_t bytes_checksum(const void *data, size_t size) {
 
 /* ---- Saving ------------------------------------------------------------------------------------------------------ */
 
-/* Writes the header. The first of two calls passes zero sizes, to measure the header itself. */
+/* Writes the header of plan bytes; `total` is the size of all the bytes. fxa_plan_save calls this function twice: first
+ * with h->size and `total` 0, to measure the header, then to write it. */
 static void bytes_write_header(const fxa_plan *plan, const bytes_header *h, uint64_t total, fxa__writer *w) {
     const fxa__engine *engine = plan->code->instance->engine;
     fxa__write_bytes(w, bytes_magic, sizeof bytes_magic);
@@ -94,7 +95,8 @@ static void bytes_write_header(const fxa_plan *plan, const bytes_header *h, uint
     fxa__write_u64(w, w->host && !w->failed ? bytes_checksum(w->data, w->size) : 0);
 }
 
-/* Appends the section from `offset` to the end of body, which is not empty, to the header's table. */
+/* Adds a section to the header's table. The section consists of the bytes of `body` from `offset` to the end, at least
+ * one byte. */
 static void bytes_close_section(bytes_header *h, uint32_t id, size_t offset, const fxa__writer *body) {
     if (body->failed) return;
     size_t size = body->size - offset;
@@ -142,7 +144,8 @@ static fxa_status bytes_check_magic(const uint8_t *data, size_t size, fxa_error 
     return FXA_OK;
 }
 
-/* Checks that the header is complete and undamaged and that the total size equals `size`. */
+/* Checks that the header is complete, that its checksum matches, and that the bytes have the size that the header
+ * states. Sets h->size. */
 static fxa_status bytes_check_frame(const uint8_t *data, size_t size, bytes_header *h, fxa_error *err) {
     fxa__reader r = {.data = data, .size = size, .at = sizeof bytes_magic + 4};
     h->size = fxa__read_u32(&r);
@@ -183,7 +186,8 @@ static fxa_status bytes_read_fields(const uint8_t *data, bytes_header *h, fxa_er
     return FXA_OK;
 }
 
-/* Checks that the sections are undamaged and cover everything after the header, in order and without gaps. */
+/* Checks that the checksum of each section matches, and that the sections cover all bytes after the header, in order
+ * and without gaps. */
 static fxa_status bytes_check_sections(const uint8_t *data, size_t size, const bytes_header *h, fxa_error *err) {
     uint64_t at = h->size;
     for (uint32_t i = 0; i < h->n_sections; i++) {
@@ -205,7 +209,8 @@ static fxa_status bytes_check_sections(const uint8_t *data, size_t size, const b
     return FXA_OK;
 }
 
-/* Checks that this library can load the bytes, and finds their engine. */
+/* Checks that this version of the library can load the plan bytes. Sets *out to the engine that made the saved plan;
+ * fails if this build does not have the engine. */
 static fxa_status bytes_check_origin(const bytes_header *h, const fxa__engine **out, fxa_error *err) {
     const char *ours = FXA_VERSION_STRING;
     size_t prefix = (size_t)(strrchr(ours, '.') - ours) + 1; /* "major.minor." */
@@ -220,7 +225,8 @@ static fxa_status bytes_check_origin(const bytes_header *h, const fxa__engine **
                      h->engine, list);
 }
 
-/* Reads the problem and checks it against the plan key in the header. */
+/* Reads the problem from plan bytes. Fails if the plan key in the header is not the key of this problem and of the
+ * engine in the header. */
 static fxa_status bytes_read_problem(fxa__host *host, const uint8_t *data, const bytes_header *h, fxa__problem **out,
                                      fxa_error *err) {
     fxa__reader r = {.data = data + h->section[0].offset, .size = (size_t)h->section[0].size};
@@ -233,8 +239,8 @@ static fxa_status bytes_read_problem(fxa__host *host, const uint8_t *data, const
     return fxa__fail(err, FXA_E_BYTES, "the saved plan is not what its key says");
 }
 
-/* Sets *same to true if the engine has the version and identity that the plan was saved with, so that its code can be
- * loaded. Otherwise fails unless FXA_LOAD_REBUILD is set. */
+/* Sets *same to true if the engine's version and identity are those with which the plan was saved: only then can the
+ * saved code be loaded. If they differ, fails unless the flag FXA_LOAD_REBUILD is set. */
 static fxa_status bytes_check_engine(const bytes_header *h, const fxa__instance *instance, uint32_t flags, bool *same,
                                      fxa_error *err) {
     const fxa__engine *engine = instance->engine;
@@ -268,7 +274,7 @@ static fxa_status bytes_make_plan(fxa_context *ctx, const uint8_t *data, const b
     const bytes_section *s = &h->section[1];
     fxa__reader code = {.data = data + (has_code ? s->offset : 0), .size = (size_t)s->size};
     fxa_status status = fxa__plan_make(ctx, p, instance, has_code ? &code : NULL, out, err);
-    if (status == FXA_E_VERSION && has_code && (flags & FXA_LOAD_REBUILD)) /* saved code was rejected: recompile */
+    if (status == FXA_E_VERSION && has_code && (flags & FXA_LOAD_REBUILD)) /* the engine rejected saved code */
         status = fxa__plan_make(ctx, p, instance, NULL, out, err);
     if (status == FXA_E_UNSUPPORTED) atomic_fetch_add_explicit(&ctx->refusals, 1, memory_order_relaxed);
     return status;

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * Problem bytes: a serialized problem. A graph compiler writes problem bytes when it compiles a graph and reads them
- * where the graph runs, possibly in another process. Format 1:
+ * Problem bytes: a problem as bytes. A graph compiler (XLA, for example) writes problem bytes when it compiles a graph
+ * and reads them where the graph runs, possibly in another process. Format 1:
  *
  *     offset  size  contents
  *          0     8  magic: "FXAPROB" and a zero byte
@@ -10,8 +10,9 @@
  *         16     -  string: the engine that the problem names, or ""
  *          -     -  the problem, written by fxa__problem_write, up to the end
  *
- * The bytes contain neither code nor the key of an engine. Like plan bytes (plan_save.c) they are not trusted. A target
- * is not included, because the plan is made on the machine that runs it.
+ * Problem bytes contain neither compiled code nor a plan key. Like plan bytes (plan_save.c), problem bytes are not
+ * trusted. The field `target` of the problem, the description of a device, is not written, because the plan is made on
+ * the machine that runs it.
  */
 #include "../base/blake2s.h"
 #include "../base/float_state.h"
@@ -23,7 +24,7 @@ enum { SAVED_FORMAT = 1, SAVED_BODY = 16 };
 
 static const char saved_magic[8] = "FXAPROB";
 
-/* Returns the first 4 bytes of BLAKE2s-128 of the data, as a u32. */
+/* Returns the checksum of the data: the first 4 bytes of its BLAKE2s-128 hash, as a u32. */
 static uint32_t saved_checksum(const uint8_t *data, size_t size) {
     uint8_t hash[16];
     fxa__blake2s_128(data, size, hash);
@@ -59,7 +60,7 @@ fxa_status fxa_problem_save(fxa_context *ctx, const fxa_problem *problem, void *
     return status;
 }
 
-/* Checks magic, format and checksum. */
+/* Checks magic, format version and checksum of problem bytes. */
 static fxa_status saved_check(const uint8_t *data, size_t size, fxa_error *err) {
     fxa__reader r = {.data = data, .size = size};
     const uint8_t *magic = fxa__read_bytes(&r, sizeof saved_magic);
@@ -75,7 +76,7 @@ static fxa_status saved_check(const uint8_t *data, size_t size, fxa_error *err) 
     return FXA_OK;
 }
 
-/* Replaces *p by the same problem on another device ordinal, unless ordinal is -1. */
+/* Replaces *p by the same problem for the device with number `ordinal`. Keeps *p if `ordinal` is -1. */
 static fxa_status saved_set_ordinal(fxa__host *host, fxa__problem **p, int32_t ordinal, fxa_error *err) {
     fxa_problem other = (*p)->in;
     fxa__problem *replaced = NULL;
@@ -87,8 +88,8 @@ static fxa_status saved_set_ordinal(fxa__host *host, fxa__problem **p, int32_t o
     return FXA_OK;
 }
 
-/* Checks the engine named in the bytes. Fails with E_VERSION or E_BYTES, because the error is not in the caller's
- * arguments. */
+/* Checks that this build has the engine `name`, and that it is an engine of the problem's device. Returns E_VERSION or
+ * E_BYTES, not E_ARGUMENT, because the name comes from problem bytes and not from the caller. */
 static fxa_status saved_check_engine(const fxa__problem *p, const char *name, fxa_error *err) {
     const fxa__engine *engine = fxa__engine_find(name);
     char list[FXA__ENGINE_LIST];

@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * The request cache of a context: see request_cache.h. Entries are found by a fast, non-cryptographic digest of the
- * key; a different key with the same digest is a miss. The lock is held for lookups only; allocations and frees happen
- * outside it, as in cache.c.
+ * The request cache of a context (request_cache.h). Entries are found by a fast, non-cryptographic digest of the key. A
+ * request whose key differs from the cached key with the same digest is a miss. As in cache.c, the lock is never held
+ * while memory is allocated or freed.
  */
 #include "request_cache.h"
 
@@ -12,10 +12,10 @@
 #include <unistd.h>
 
 typedef struct request_entry {
-    fxa__lru_node node; /* must be first: nodes are cast to entries */
-    size_t size;        /* bytes of the entire entry */
-    fxa_plan *plan;     /* result of a plan request; else NULL */
-    size_t count;       /* number of reports of a support query; else 0 */
+    fxa__lru_node node; /* must be the first member: the address of a node is cast to its entry */
+    size_t size;        /* bytes of the entry, its key included */
+    fxa_plan *plan;     /* request for a plan: a reference to the plan; else NULL */
+    size_t count;       /* support query: number of reports; else 0 */
     fxa_support reports[FXA__REQUEST_CACHE_REPORTS];
     size_t key_size;
     uint8_t key[];
@@ -23,7 +23,8 @@ typedef struct request_entry {
 
 /* ---- Keys -------------------------------------------------------------------------------------------------------- */
 
-/* Appends data to the key, padded with zeros to 8 bytes. Clears *fits if the key is full. */
+/* Appends data to the key, padded with zeros to a multiple of 8 bytes. Sets *fits to false if the key has no space for
+ * the data. */
 static void request_add(fxa__request_key *key, bool *fits, const void *data, size_t size) {
     size_t padded = (size + 7) / 8 * 8;
     if (!*fits || size > sizeof key->data || key->size + padded > sizeof key->data) {
@@ -43,8 +44,8 @@ static void request_add_text(fxa__request_key *key, bool *fits, const char *text
     request_add(key, fits, text, n);
 }
 
-/* Adds the hash of a program, which covers names and types, and the default values of its params, which the hash does
- * not cover. */
+/* Appends a program to the key: first the program's hash, which covers names and types, then the default values of its
+ * params, which the hash does not cover. */
 static void request_add_program(fxa__request_key *key, bool *fits, const fxa_program *program) {
     request_add_number(key, fits, program != NULL);
     if (!program) return;
@@ -58,8 +59,8 @@ static void request_add_program(fxa__request_key *key, bool *fits, const fxa_pro
     request_add_number(key, fits, 0);
 }
 
-/* Adds the captured tensors to the key. If their number does not match the program, the request is invalid and gets no
- * key. */
+/* Appends the captured tensors of a program to the key. If the number of tensors does not match the program, the
+ * request is invalid; *fits is then set to false, so that the request is not cached. */
 static void request_add_captures(fxa__request_key *key, bool *fits, const fxa_program *program,
                                  const fxa_capture *captures, size_t n) {
     size_t want = program ? fxa_program_tensor_count(program) : 0;
@@ -67,7 +68,7 @@ static void request_add_captures(fxa__request_key *key, bool *fits, const fxa_pr
     if (*fits) request_add(key, fits, captures, n * sizeof *captures);
 }
 
-/* Computes the digest in four independent sums, so that multiplications overlap. */
+/* Computes the digest of a key. There are four independent sums, so that their multiplications overlap. */
 static void request_digest(fxa__request_key *key) {
     uint64_t sum[4] = {0x9e3779b97f4a7c15u, 0xbf58476d1ce4e5b9u, 0x94d049bb133111ebu, 0xd6e8feb86659fd93u};
     for (size_t at = 0; at < key->size; at += 8) {
@@ -82,8 +83,8 @@ static void request_digest(fxa__request_key *key) {
     memcpy(key->digest, out, sizeof out);
 }
 
-/* Computes the digest of a complete key. If the key does not fit, sets its size to 0, so that the request is not
- * cached. */
+/* Finishes a key: computes its digest. If the request did not fit into the key, sets the size of the key to 0, so that
+ * the request is not cached. */
 static void request_close(fxa__request_key *key, bool fits) {
     if (fits)
         request_digest(key);
@@ -94,13 +95,13 @@ static void request_close(fxa__request_key *key, bool fits) {
 void fxa__request_key_problem(fxa__request_key *key, fxa__request_kind question, const fxa_problem *problem) {
     fxa_problem p = FXA_PROBLEM_INIT;
     uint32_t size = problem->struct_size;
-    /* A struct that is larger than this version's, or that ends inside a field, gets no key: its layout is unknown, so
-     * its pointers must not be followed. */
+    /* A struct that is larger than this library's fxa_problem, or that ends inside a field, gets no key: the layout of
+     * the struct is unknown, so its pointers must not be followed. */
     bool fits = size >= offsetof(fxa_problem, total_q) && size <= sizeof p && size % sizeof(void *) == 0;
     key->size = 0;
     if (fits) memcpy(&p, problem, size);
     const fxa_problem given = p;
-    uint64_t process = p.device == FXA_HOST ? 0 : (uint64_t)getpid(); /* a forked process needs new plans */
+    uint64_t process = p.device == FXA_HOST ? 0 : (uint64_t)getpid(); /* device plans do not survive a fork */
     p.program = p.bprop = NULL;
     p.captures = p.bprop_captures = NULL;
     p.engine = p.target = NULL;
@@ -143,7 +144,8 @@ static void request_free_chain(fxa__request_cache *requests, fxa__lru_node *node
     }
 }
 
-/* Moves an entry from the table to the garbage chain. Called under the lock. */
+/* Moves an entry from the table to *garbage, a chain of entries that are freed without the lock. The caller holds the
+ * lock. */
 static void request_remove(fxa__request_cache *requests, fxa__lru_node *node, fxa__lru_node **garbage) {
     fxa__lru_remove(&requests->lru, node);
     node->chain = *garbage;
@@ -168,7 +170,8 @@ void fxa__request_cache_end(fxa__request_cache *requests) {
     fxa__lock_destroy(&requests->lock);
 }
 
-/* Returns the entry of a key and marks it as used; NULL if there is none. Called under the lock. */
+/* Returns the entry of a key and marks it as the most recently used; NULL if there is none. The caller holds the
+ * lock. */
 static request_entry *request_find(fxa__request_cache *requests, const fxa__request_key *key) {
     request_entry *entry = (request_entry *)fxa__lru_find(&requests->lru, key->digest);
     bool same = entry && entry->key_size == key->size && memcmp(entry->key, key->data, key->size) == 0;
@@ -177,7 +180,7 @@ static request_entry *request_find(fxa__request_cache *requests, const fxa__requ
     return entry;
 }
 
-/* Returns a new entry without a result; NULL if the key is empty or memory runs out. */
+/* Returns a new entry with this key and without a result; NULL if the key is empty or memory runs out. */
 static request_entry *request_entry_make(fxa__request_cache *requests, const fxa__request_key *key) {
     size_t size = sizeof(request_entry) + key->size;
     request_entry *entry = key->size ? fxa__alloc(requests->host, size) : NULL;
@@ -189,7 +192,8 @@ static request_entry *request_entry_make(fxa__request_cache *requests, const fxa
     return entry;
 }
 
-/* Adds an entry, replacing one with the same digest. */
+/* Adds an entry to the cache. Removes an entry with the same digest, and the least recently used entry if there are too
+ * many. */
 static void request_keep(fxa__request_cache *requests, request_entry *entry) {
     fxa__lru_node *garbage = NULL;
     fxa__lock_take(&requests->lock);
@@ -204,7 +208,7 @@ static void request_keep(fxa__request_cache *requests, request_entry *entry) {
 
 /* ---- Plans ------------------------------------------------------------------------------------------------------- */
 
-/* Does nothing if the plan cache has evicted no code since the last fxa__request_cache_sweep. */
+/* Does nothing if the plan cache has evicted no code since the last call of this function. */
 void fxa__request_cache_sweep(fxa_context *ctx) {
     fxa__request_cache *requests = &ctx->requests;
     fxa__lru_node *garbage = NULL;

@@ -1,12 +1,12 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * Request cache: maps the exact bytes of a request to the plan or support reports that an earlier equal request
+ * The request cache maps the exact bytes of a request to the plan or the support reports that an earlier equal request
  * returned. Checking and hashing a problem takes about 20 microseconds; a repeated request costs one comparison.
  *
- * The key of a request is the caller's struct, in which pointers are replaced by their contents (hash of a program,
- * captures, names), or plan bytes as they are. A hit requires byte-wise equality. Only successful results are
- * stored. Plans stay only while their code is in the plan cache, so the limits of the plan cache bound the request
- * cache too.
+ * The key of a request consists of the caller's fxa_problem, with the contents of its pointers (hash of a program,
+ * captured tensors, names) in place of the pointers; or of plan bytes or problem bytes as they are. A hit requires that
+ * all bytes of the two keys are equal. Only successful results are stored. A plan stays in the request cache only while
+ * its code is in the plan cache, so the limits of the plan cache bound the request cache too.
  */
 #ifndef FXA_PLAN_REQUEST_CACHE_H
 #define FXA_PLAN_REQUEST_CACHE_H
@@ -16,11 +16,11 @@
 
 enum {
     FXA__REQUEST_CACHE_ENTRIES = 256,
-    FXA__REQUEST_KEY_BYTES = 8192, /* bytes; longer keys (30 captured tensors, for example) are not stored */
-    FXA__REQUEST_CACHE_REPORTS = 8 /* engines per stored support result */
+    FXA__REQUEST_KEY_BYTES = 8192, /* bytes of a key; a longer key (30 captured tensors, for example) is not stored */
+    FXA__REQUEST_CACHE_REPORTS = 8 /* maximum number of reports, one for each engine, of a stored support query */
 };
 
-/* Kind of request; part of the key, because one struct may be used for several kinds. */
+/* Kind of a request. The kind is part of the key, because requests of different kinds may pass the same struct. */
 typedef enum fxa__request_kind {
     FXA__REQUEST_PLAN,
     FXA__REQUEST_SUPPORT,
@@ -29,16 +29,16 @@ typedef enum fxa__request_kind {
 } fxa__request_kind;
 
 typedef struct fxa__request_key {
-    size_t size; /* bytes used; 0 = the request has no key and is not cached */
+    size_t size; /* bytes of `data` that are used; 0 = the request has no key and is not cached */
     uint8_t digest[16];
     _Alignas(8) uint8_t data[FXA__REQUEST_KEY_BYTES];
 } fxa__request_key;
 
 typedef struct fxa__request_cache {
-    fxa__host *host; /* not retained: the cache's owner keeps the host alive */
+    fxa__host *host; /* no reference is held: the owner of the cache keeps the host alive */
     fxa__lock lock;
     fxa__lru lru;
-    uint64_t evictions; /* number of evictions of the plan cache at the last fxa__request_cache_sweep */
+    uint64_t evictions; /* evictions of the plan cache until the last fxa__request_cache_sweep */
 } fxa__request_cache;
 
 fxa_status fxa__request_cache_init(fxa__request_cache *requests, fxa__host *host, fxa_error *err);
@@ -46,25 +46,27 @@ void fxa__request_cache_end(fxa__request_cache *requests);
 /* Removes all entries. */
 void fxa__request_cache_drop(fxa__request_cache *requests);
 
-/* Makes the key of a request about a problem, without validating the problem. */
+/* Makes the key of a request for a problem. Does not validate the problem. */
 void fxa__request_key_problem(fxa__request_key *key, fxa__request_kind question, const fxa_problem *problem);
-/* Makes the key of a request that consists of bytes. `more`: another number that the result depends on (load flags or
- * device ordinal). */
+/* Makes the key of a request that passes plan bytes or problem bytes. `more`: a number that the result also depends on
+ * (the load flags or the device's ordinal). */
 void fxa__request_key_bytes(fxa__request_key *key, fxa__request_kind question, int64_t more, const void *bytes,
                             size_t size);
 
-/* Returns a reference to the plan stored for the request, or NULL. Counts as a hit of the plan cache and as a use of
- * the code. */
+/* Returns a new reference to the plan that is stored for the request; NULL if there is none. A returned plan counts as
+ * a hit of the plan cache, and its code as the most recently used. */
 fxa_plan *fxa__request_cache_plan(fxa_context *ctx, const fxa__request_key *key);
-/* Drops plans whose code was evicted from the plan cache, so that the limits of the plan cache bound the plans of the
- * request cache. */
+/* Removes plans whose code was evicted from the plan cache, so that the limits of the plan cache bound the plans of the
+ * request cache too. */
 void fxa__request_cache_sweep(fxa_context *ctx);
-/* Stores a plan if its code is in the plan cache and memory suffices. The cache takes a reference of its own. */
+/* Stores a plan for the request if the plan's code is in the plan cache and memory suffices. The request cache takes
+ * its own reference to the plan. */
 void fxa__request_cache_store_plan(fxa_context *ctx, const fxa__request_key *key, fxa_plan *plan);
-/* Copies the stored reports, at most n, and sets *count to the number of engines. Returns false if none are stored. */
+/* Copies the reports that are stored for a support query, at most n, to `reports`, and sets *count to the number of
+ * engines. Returns false if the query is not stored. */
 bool fxa__request_cache_support(fxa_context *ctx, const fxa__request_key *key, fxa_support *reports, size_t n,
                                 size_t *count);
-/* Stores all `count` reports of a request. */
+/* Stores the reports of a support query, one for each of the `count` engines. */
 void fxa__request_cache_store_support(fxa_context *ctx, const fxa__request_key *key, const fxa_support *reports,
                                       size_t count);
 

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
  * Runs plans: checks the arguments and calls the engine. fxa_plan_run allocates no memory and takes no lock.
- * fxa_attention takes the plan from the cache and allocates the workspace; for a device it also copies the data to the
+ * fxa_attention makes or finds the plan and allocates the workspace; for a device, it also copies the data to the
  * device and back (stage.c).
  */
 #include "../base/float_state.h"
@@ -16,7 +16,8 @@ fxa_status fxa__run_usable(const fxa_plan *plan, fxa_error *err) {
     return FXA_OK;
 }
 
-/* Performs the engine's own checks before a run: the device is present, and the pointers belong to the device. */
+/* Checks before a run on a device that the device is present, and that the pointers belong to the device. The engine
+ * checks the pointers, unless bound->skip_pointer_checks is set. */
 static fxa_status run_check(const fxa_plan *plan, const fxa__bound_args *bound, fxa_error *err) {
     const fxa__instance *instance = plan->code->instance;
     FXA_TRY(fxa__run_usable(plan, err));
@@ -24,7 +25,8 @@ static fxa_status run_check(const fxa_plan *plan, const fxa__bound_args *bound, 
     return checked ? instance->engine->check(instance->self, plan->problem, bound, err) : FXA_OK;
 }
 
-/* During stream capture, gives the CUDA graph a reference to the code, so that the code outlives the plan. */
+/* If the run is captured into a CUDA graph, makes the graph hold a reference to the code, so that the code outlives the
+ * plan. */
 static fxa_status run_retain_in_graph(const fxa_plan *plan, const fxa__bound_args *bound, fxa_error *err) {
     const fxa__instance *instance = plan->code->instance;
     bool retained = false;
@@ -35,8 +37,8 @@ static fxa_status run_retain_in_graph(const fxa_plan *plan, const fxa__bound_arg
     return status;
 }
 
-/* Fills the workspace with poison before a run on the host, in builds with asserts; run_check_zones checks the
- * workspace's red zones after the run. For a workspace on a device, stage.c does both. */
+/* In builds with asserts, fills a workspace in host memory with poison before a run; run_check_zones checks the red
+ * zones of the workspace after the run. stage.c does the same for a workspace on a device. */
 static void run_poison(const fxa_plan *plan, const fxa__bound_args *bound) {
     (void)plan, (void)bound;
 #if FXA_ASSERT

@@ -1,13 +1,13 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * Runs on a device with host memory. The regions of a run (problem/run_regions.h) give address ranges; ranges that
- * overlap are joined, since slices of one tensor may interleave, and each joined range becomes one allocation on the
- * device.
+ * Runs plans of a device for callers whose data is in host memory. The regions of a run (problem/run_regions.h) give
+ * address ranges. Ranges that overlap are joined, because slices of one tensor may interleave. Each joined range
+ * becomes one allocation on the device.
  *
  *     host memory --copy--> device allocations --run--> written ranges --copy--> buffers here --elements--> host memory
  *
- * The written elements reach the caller's memory only after all copies succeeded, so a failure changes nothing. Bytes
- * between elements are not written, since another thread may own them.
+ * The written elements reach the caller's memory only after all copies succeeded, so a failure changes nothing in the
+ * caller's memory. Bytes between elements are not written, because another thread may own them.
  */
 #include "stage.h"
 
@@ -21,18 +21,18 @@
 typedef struct stage_range {
     int64_t first, end; /* host addresses */
     bool written;
-    /* Device address that corresponds to host address `first`. Both are equal modulo STAGE_ALIGN, so that alignment
-     * guarantees hold on the device too. */
+    /* Device address that corresponds to the host address `first`. The two addresses are equal modulo STAGE_ALIGN, so
+     * that alignment guarantees for host pointers also hold for device pointers. */
     char *device;
-    void *memory; /* start of the allocation that contains `device` */
-    char *result; /* [end - first] host buffer for the results in a written range; else NULL */
+    void *memory; /* start of the device allocation that `device` points into */
+    char *result; /* [end - first] host buffer for the results, if the range is written; else NULL */
 } stage_range;
 
 #define STAGE_ALIGN 256
 
 typedef struct stage {
     const fxa_plan *plan;
-    fxa_args args; /* the caller's arguments with device pointers, whose pointer arrays are the members below */
+    fxa_args args; /* the caller's arguments with device pointers; its arrays of pointers are the members below */
     const void *tensors[FXA_MAX_TENSORS], *bprop_tensors[FXA_MAX_TENSORS];
     void *dtensors[FXA_MAX_TENSORS];
     fxa_view views[FXA__ARGS_VIEWS];
@@ -43,21 +43,22 @@ typedef struct stage {
 static const fxa__memory *stage_memory(const stage *s) { return s->plan->code->instance->engine->memory; }
 static void *stage_self(const stage *s) { return s->plan->code->instance->self; }
 
-/* Returns true if a region is copied to the device. Params stay on the host, and the caller's workspace is not used. */
+/* Returns true if a region of the caller's memory is copied to the device. The params are not copied, because engines
+ * read them on the host. The caller's workspace is not copied, because it is not used. */
 static bool stage_is_copied(const fxa__run_region *t) {
     return t->region.data && !fxa__region_is_empty(&t->region) && (t->part != FXA__PART_OTHER || t->index == 2);
 }
 
 /* ---- Spans ------------------------------------------------------------------------------------------------------- */
 
-/* Orders ranges by address. */
+/* Compares two ranges for qsort: the range with the lower address comes first. */
 static int stage_compare(const void *a, const void *b) {
     const stage_range *x = a, *y = b;
     return (x->first > y->first) - (x->first < y->first);
 }
 
-/* Collects the address ranges of the copied regions, sorted, with overlapping ranges joined. fxa__region_addresses
- * cannot fail here, because the arguments were checked. */
+/* Sets s->range to the address ranges of the regions that are copied, sorted by address; overlapping ranges are joined.
+ * fxa__region_addresses cannot fail here, because the arguments were checked. */
 static void stage_collect(stage *s, const fxa__run_region_list *list) {
     fxa__run_region t;
     size_t n = 0, joined = 0;
@@ -80,7 +81,7 @@ static void stage_collect(stage *s, const fxa__run_region_list *list) {
     s->n = joined;
 }
 
-/* Returns the range that contains a region; NULL if the region is not copied. */
+/* Returns the address range that contains a region; NULL if the region is not copied to the device. */
 static const stage_range *stage_find(const stage *s, const fxa__run_region *t) {
     int64_t first, end;
     if (!stage_is_copied(t) || !fxa__region_addresses(&t->region, &first, &end)) return NULL;
@@ -91,7 +92,8 @@ static const stage_range *stage_find(const stage *s, const fxa__run_region *t) {
 
 /* ---- Arguments --------------------------------------------------------------------------------------------------- */
 
-/* Stores the device pointer of a region in the arguments. */
+/* Sets the pointer of a region in s->args to the region's address on the device; to NULL if the region is not
+ * copied. */
 static void stage_set_pointer(stage *s, const fxa__run_region *t) {
     const stage_range *x = stage_find(s, t);
     void *at = x ? x->device + ((int64_t)(uintptr_t)t->region.data - x->first) : NULL;
@@ -107,7 +109,8 @@ static void stage_set_pointer(stage *s, const fxa__run_region *t) {
     }
 }
 
-/* Replaces all pointers in s->args by device pointers. The pointer of an empty operand becomes NULL. */
+/* Replaces the pointers in s->args to regions that are copied by device pointers. The pointer of an empty operand
+ * becomes NULL. */
 static void stage_arguments(stage *s, const fxa__run_region_list *list) {
     fxa__run_region t;
     memset(s->args.slot, 0, sizeof s->args.slot);
@@ -119,8 +122,8 @@ static void stage_arguments(stage *s, const fxa__run_region_list *list) {
 
 /* ---- Copies ------------------------------------------------------------------------------------------------------ */
 
-/* Fills the workspace with poison before a run (`after` false) or checks its red zones after the run, in builds with
- * asserts. run.c does the same for host memory. */
+/* In builds with asserts, fills the workspace on the device with poison before a run (`after` false), or checks the red
+ * zones of the workspace after a run (`after` true). run.c does the same for a workspace in host memory. */
 static fxa_status stage_zones(stage *s, bool after, fxa_error *err) {
     fxa_status status = FXA_OK;
     (void)s, (void)after, (void)err;
@@ -140,7 +143,8 @@ static fxa_status stage_zones(stage *s, bool after, fxa_error *err) {
     return status;
 }
 
-/* Allocates device memory and copies all ranges to it. */
+/* Allocates device memory for all ranges and copies the ranges to it. Also allocates the workspace, and host buffers
+ * for the results. */
 static fxa_status stage_copy_to_device(stage *s, fxa_error *err) {
     const fxa__memory *memory = stage_memory(s);
     for (size_t i = 0; i < s->n; i++) {
@@ -159,10 +163,10 @@ static fxa_status stage_copy_to_device(stage *s, fxa_error *err) {
     return stage_zones(s, false, err);
 }
 
-/* Copies the written ranges from the device to the host buffers. */
+/* Waits for the run, then copies the written ranges from the device to the host buffers. */
 static fxa_status stage_copy_from_device(stage *s, fxa_error *err) {
     const fxa__memory *memory = stage_memory(s);
-    FXA_TRY(memory->wait(stage_self(s), s->args.stream, err)); /* reports errors of the run first */
+    FXA_TRY(memory->wait(stage_self(s), s->args.stream, err)); /* returns an error of the run before any copy */
     FXA_TRY(stage_zones(s, true, err));
     for (size_t i = 0; i < s->n; i++) {
         const stage_range *x = &s->range[i];
@@ -173,12 +177,12 @@ static fxa_status stage_copy_from_device(stage *s, fxa_error *err) {
     return memory->wait(stage_self(s), s->args.stream, err);
 }
 
-/* Copies the elements of a region from a copy of the region at `from`, which has the same strides. */
+/* Copies the elements of a region to the caller's memory. `from`: a copy of the region with the same strides. */
 static void stage_copy_elements(const fxa__region *r, const char *from) {
     char *to = (char *)(uintptr_t)r->data;
     int64_t at[FXA_MAX_RANK] = {0};
     size_t bytes = (size_t)r->element;
-    int32_t dense = -1; /* axis that one memcpy covers, -1 = none */
+    int32_t dense = -1; /* index of the axis that one memcpy copies as a whole; -1 = none */
     for (int32_t i = 0; i < r->rank && dense < 0; i++)
         if (r->stride[i] == 1) dense = i;
     if (dense >= 0) bytes *= (size_t)r->size[dense];
@@ -190,7 +194,7 @@ static void stage_copy_elements(const fxa__region *r, const char *from) {
     }
 }
 
-/* Copies the gradients of the params whose bit in `asked` is set. */
+/* Copies the gradients of params to the caller's memory: that of param i if bit i of `asked` is set. */
 static void stage_copy_param_grads(uint64_t asked, const fxa__region *r, const char *from) {
     for (int64_t i = 0; i < r->size[0]; i++) {
         fxa__region one = {(const char *)r->data + i * r->element, r->element, 0, {0}, {0}};
@@ -198,7 +202,7 @@ static void stage_copy_param_grads(uint64_t asked, const fxa__region *r, const c
     }
 }
 
-/* Copies the written elements from the buffers to the caller's memory. */
+/* Copies the written elements of all regions from the host buffers to the caller's memory. */
 static void stage_write_results(const stage *s, const fxa__run_region_list *list) {
     fxa__run_region t;
     for (size_t i = 0; fxa__run_region_get(list, i, &t); i++) {
@@ -212,7 +216,8 @@ static void stage_write_results(const stage *s, const fxa__run_region_list *list
     }
 }
 
-/* Frees device memory and buffers. After a failure it first waits for work that may still be running. */
+/* Frees the device memory and the host buffers. After a failure, first waits for work on the device that may still use
+ * them. */
 static void stage_release(stage *s, bool failed) {
     const fxa__memory *memory = stage_memory(s);
     if (failed) (void)memory->wait(stage_self(s), s->args.stream, NULL);
@@ -232,7 +237,7 @@ static fxa_status stage_run(stage *s, const fxa_args *args, fxa_error *err) {
     checked.workspace = NULL;
     FXA_TRY(fxa__bound_args_make(plan->problem, &checked, 0, true, s->views, &bound, err));
     fxa__progress progress = {.fn = bound.progress_fn, .user = bound.progress_user, .total = 1};
-    checked.progress = NULL; /* the run does not report its end; it is reported after the results are copied */
+    checked.progress = NULL; /* fxa_plan_run reports no progress: the end is reported after the results are copied */
     const fxa__run_region_list list = {&plan->problem->in, &checked, 0};
     s->args = checked;
     if (stage_memory(s)->begin) FXA_TRY(stage_memory(s)->begin(stage_self(s), s->args.stream, err));

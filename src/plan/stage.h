@@ -1,17 +1,19 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * Runs on a device for callers with host memory, as part of fxa_attention.
+ * Runs plans of a device for callers whose data is in host memory, as part of fxa_attention.
  */
 #ifndef FXA_PLAN_STAGE_H
 #define FXA_PLAN_STAGE_H
 
 #include "plan.h"
 
-/* Copies the memory of a run to the device, runs, waits, and copies back what was written. All pointers in args are
- * host memory; args->workspace is not used. On failure no memory of the caller has changed. */
+/* Copies the caller's tensors to the device, runs the plan, waits for the run, and copies the results back. All
+ * pointers in `args` are host memory; args->workspace is not used. If the call fails, the caller's memory is
+ * unchanged. */
 fxa_status fxa__stage_run(const fxa_plan *plan, const fxa_args *args, fxa_error *err);
 
-/* Returns FXA_OK if the plan's device is present in this process. Defined in run.c. */
+/* Returns FXA_OK if the plan's device is present in this process, else an error. A plan for a target (the description
+ * of a device) is an error. Defined in run.c. */
 fxa_status fxa__run_usable(const fxa_plan *plan, fxa_error *err);
 
 #endif

@@ -1,9 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * Support queries and their cache. A result is cached under the plan key of (problem, engine). A plan of that problem
- * has the same key, so a result always refers to the problem that runs. Refusals are cached with their reason like
- * other results. Refusals by a compiler are also cached under the code key, since they apply to every problem with that
- * code. If two threads query an engine about the same problem at once, the first result is cached.
+ * Support queries and their cache. A result is cached under the plan key, a hash of problem and engine. The plan of a
+ * problem has the same key, so a cached result always refers to the problem that runs. Refusals are cached with their
+ * reason like other results. A refusal by a compiler is also cached under the code key, because it applies to every
+ * problem with that code. If two threads query an engine about the same problem at once, the first result is cached.
  */
 #include "../base/float_state.h"
 #include "../base/num.h"
@@ -15,7 +15,7 @@
 #include <string.h>
 
 typedef struct support_entry {
-    fxa__lru_node node; /* must be first: nodes are cast to entries */
+    fxa__lru_node node; /* must be the first member: the address of a node is cast to its entry */
     fxa_support answer;
 } support_entry;
 
@@ -41,7 +41,8 @@ void fxa__support_cache_end(fxa__support_cache *cache) {
     fxa__lock_destroy(&cache->lock);
 }
 
-/* Copies the cached result of `key` to *out; returns false if there is none. Counts a query and, if found, a hit. */
+/* Copies the support result that is cached under the plan key `key` to *out; returns false if there is none. Counts a
+ * query, and a hit if the result was found. */
 static bool support_find(fxa__support_cache *cache, const uint8_t key[16], fxa_support *out) {
     fxa__lock_take(&cache->lock);
     support_entry *entry = (support_entry *)fxa__lru_find(&cache->lru, key);
@@ -55,8 +56,8 @@ static bool support_find(fxa__support_cache *cache, const uint8_t key[16], fxa_s
     return entry != NULL;
 }
 
-/* Copies a compiler's refusal of problems with this code key to *out; returns false if there is none. Does not count as
- * a query. */
+/* If a compiler has refused a problem with this code key, copies the refusal to *out and returns true. Does not count
+ * as a query. */
 static bool support_is_refused(fxa__support_cache *cache, const uint8_t code_key[16], fxa_support *out) {
     fxa__lock_take(&cache->lock);
     support_entry *entry = (support_entry *)fxa__lru_find(&cache->lru, code_key);
@@ -68,7 +69,7 @@ static bool support_is_refused(fxa__support_cache *cache, const uint8_t code_key
     return entry != NULL;
 }
 
-/* Caches a result. A refusal replaces an earlier acceptance. */
+/* Caches a support result under `key`. A result that is cached already is replaced by a refusal only. */
 static void support_store(fxa__support_cache *cache, const uint8_t key[16], const fxa_support *answer) {
     support_entry *entry = fxa__alloc(cache->host, sizeof *entry);
     fxa__lru_node *garbage = entry ? &entry->node : NULL;
@@ -87,13 +88,15 @@ static void support_store(fxa__support_cache *cache, const uint8_t key[16], cons
     fxa__free(cache->host, garbage, sizeof *entry);
 }
 
-/* Makes *out a refusal; returns FXA_OK. */
+/* Makes *out a refusal with this reason. Returns FXA_OK, because a refusal is a result and not an error. */
 static fxa_status support_refusal(fxa_support *out, const char *reason) {
     fxa__support_refuse(out, reason);
     return FXA_OK;
 }
 
-/* Applies the requirements common to all engines (determinism, workspace limit) to an acceptance. */
+/* Checks what is required of every engine, after the engine has reported that it supports p: a result that is not
+ * deterministic, or that needs too much workspace, becomes a refusal. Otherwise adds the workspace of the index check
+ * to out->workspace. */
 static fxa_status support_apply_limits(const fxa__problem *p, fxa_support *out) {
     char reason[sizeof out->reason];
     uint64_t most = p->in.max_workspace;
@@ -114,8 +117,8 @@ static fxa_status support_apply_limits(const fxa__problem *p, fxa_support *out) 
     return FXA_OK;
 }
 
-/* Puts code that the engine compiled for the query into the plan cache, where plan creation finds it. A failure is
- * ignored. */
+/* Puts code that the engine compiled during a support query into the plan cache, where plan creation finds it. A
+ * failure is ignored. */
 static void support_cache_code(fxa_context *ctx, fxa__instance *instance, const uint8_t key[16],
                                fxa__query_result *answer) {
     fxa__code *code = NULL;
@@ -125,7 +128,7 @@ static void support_cache_code(fxa_context *ctx, fxa__instance *instance, const 
     fxa__code_release(code);
 }
 
-/* Queries the engine. `key` is the code key. */
+/* Queries the engine whether it supports p, and sets *out to the result. `key`: the code key of p. */
 static fxa_status support_query(fxa_context *ctx, fxa__instance *instance, const fxa__problem *p, const uint8_t key[16],
                                 fxa_support *out, fxa_error *err) {
     fxa__query_result answer = {0};
@@ -175,7 +178,7 @@ void fxa__support_cache_refuse(fxa_context *ctx, const fxa__instance *instance, 
     support_store(&ctx->support, key, &no);
     support_store(&ctx->support, code_key, &no);
     atomic_fetch_add(&ctx->support.refusals, 1);
-    fxa__request_cache_drop(&ctx->requests); /* the request cache may contain an acceptance of this problem */
+    fxa__request_cache_drop(&ctx->requests); /* a stored report may say that p is supported */
 }
 
 void fxa__support_cache_count(fxa__support_cache *cache, size_t n) {
@@ -185,8 +188,8 @@ void fxa__support_cache_count(fxa__support_cache *cache, size_t n) {
     fxa__lock_give(&cache->lock);
 }
 
-/* Sets *out to true if a plan would find its code in the plan cache or on disk. Code on disk is loaded into the plan
- * cache, so that the result stays valid. */
+/* Sets *out to true if plan creation would find compiled code for p in the plan cache or on disk. Code on disk is
+ * loaded into the plan cache, so that the result stays true. */
 static fxa_status support_has_code(fxa_context *ctx, fxa__instance *instance, const fxa__problem *p, bool *out,
                                    fxa_error *err) {
     uint8_t key[16];
@@ -198,8 +201,8 @@ static fxa_status support_has_code(fxa_context *ctx, fxa__instance *instance, co
     return FXA_OK;
 }
 
-/* Checks that the engine can compile, or has the code already. Sets *lasts to false if the result depends on the
- * contents of the caches, which may change. */
+/* Makes *out a refusal if the engine's compiler is not present and no cache has code for p. If the compiler is not
+ * present, sets *lasts to false: the result then depends on the contents of the caches, which may change. */
 static fxa_status support_check_ready(fxa_context *ctx, fxa__instance *instance, const fxa__problem *p,
                                       fxa_support *out, bool *lasts, fxa_error *err) {
     fxa_error why;
@@ -228,7 +231,8 @@ static fxa_status support_report(fxa_context *ctx, const fxa__engine *engine, co
     return support_refusal(out, reason);
 }
 
-/* Returns E_PROBLEM, as plan creation does, if no engine of the device can parse the target. */
+/* Returns E_PROBLEM if no engine of the problem's device can parse problem.target, the description of a device. Plan
+ * creation returns the same error. */
 static fxa_status support_check_target(fxa_context *ctx, const fxa__problem *p, fxa_error *err) {
     const fxa_error *why = NULL;
     const fxa__engine *engine;
@@ -269,7 +273,7 @@ fxa_status fxa_support_query(fxa_context *ctx, const fxa_problem *problem, fxa_s
     fxa__problem_release(p);
     if (status != FXA_OK) return status;
     if (n <= capacity && lasts) fxa__request_cache_store_support(ctx, &key, reports, n);
-    /* a compiler refused a problem during this query, so stored reports may be stale */
+    /* while this query ran, a compiler refused a problem: stored reports may be stale */
     if (atomic_load(&ctx->support.refusals) != refusals) fxa__request_cache_drop(&ctx->requests);
     *count = n;
     return fxa__ok(err);
