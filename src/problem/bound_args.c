@@ -1,8 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * Checks the arguments of one run against the problem: presence, alignment, counts, params, workspace. Valid arguments
- * are stored as an fxa__bound_args, whose views of captured tensors are in memory of the calling function, so a run
- * allocates nothing. run_regions.c checks overlap, bound_args_values.c checks the values of lengths and page numbers.
+ * Checks the arguments of one run against the problem: whether pointers are set and aligned, whether counts and params
+ * are right, and whether the workspace is large enough. Valid arguments are stored in an fxa__bound_args, which engines
+ * read. Its views of captured tensors are in memory of the calling function, so a run allocates nothing. run_regions.c
+ * checks that outputs overlap nothing; bound_args_values.c checks the values of lengths and page numbers.
  */
 #include "index_check.h"
 #include "scales.h"
@@ -14,13 +15,14 @@
 
 /* ---- Slots ------------------------------------------------------------------------------------------------------- */
 
-/* Returns true if pointer `data` is not checked: it is not NULL and the flag FXA_SKIP_POINTER_CHECKS is set. */
+/* Returns true if the pointer `data` needs no check: it is not NULL, and the flag FXA_SKIP_POINTER_CHECKS is set. */
 static bool args_are_unchecked(const fxa_args *args, const void *data) {
     return data && (args->flags & FXA_SKIP_POINTER_CHECKS);
 }
 
-/* Fails unless a pointer is present, aligned and within the address space. `align` is the alignment that the problem
- * guarantees, 0 = none. `why` or `flag` explains in the message why the pointer is required. */
+/* Fails if the pointer of a region is NULL or not aligned, or if the region leaves the address space. `align`: the
+ * alignment that the problem guarantees, 0 = none. `flag` or else `why` states in the message why the pointer is
+ * required. */
 static fxa_status args_check_pointer(const char *kind, const char *name, const fxa__region *r, uint32_t align,
                                      const char *why, const char *flag, fxa_error *err) {
     int64_t first, end;
@@ -47,7 +49,7 @@ static fxa_status args_fail_unused(fxa_slot slot, const char *verb, const char *
                      fxa_slot_name(slot), verb, lacks, what);
 }
 
-/* Checks the operands' slots. A slot that is set, but that this pass uses only with a flag that is not set, is an
+/* Checks the slots of operands. A slot that is set although the flag that makes this pass use it is not set is an
  * error, because its data would be ignored without a message. Slots that only the other pass uses are ignored. */
 static fxa_status args_check_operands(const fxa_problem *p, const fxa_args *args, fxa_error *err) {
     void *const *slot = args->slot;
@@ -67,8 +69,8 @@ static fxa_status args_check_operands(const fxa_problem *p, const fxa_args *args
     return FXA_OK;
 }
 
-/* [slot] Words for messages. lacks, what: what a problem that does not read the slot's array lacks, such as "flag",
- * "FXA_PADDING". why: the reason why a problem reads the array. */
+/* [slot] Parts of error messages. lacks, what: what a problem that does not read the slot's array lacks, such as "flag"
+ * and "FXA_PADDING". why: the reason why a problem reads the array. */
 static const struct args_table {
     const char *lacks, *what, *why;
 } args_tables[FXA_SLOT_COUNT] = {
@@ -92,7 +94,8 @@ static const struct args_table {
 #undef ARGS_MAP
 };
 
-/* Refuses a scale slot that is set but unused, unless the other pass uses it. */
+/* Returns an error for a scale slot that is set although the problem does not use it, unless the other pass uses the
+ * slot. */
 static fxa_status args_check_scale(const fxa_problem *p, fxa_slot slot, fxa_error *err) {
     const char *operand = fxa__scale_missing_operand(p, slot);
     if (fxa__scale_use_of(p, slot) == FXA__SCALE_IGNORED) return FXA_OK;
@@ -100,8 +103,8 @@ static fxa_status args_check_scale(const fxa_problem *p, fxa_slot slot, fxa_erro
     return args_fail_unused(slot, "use", operand, "of 8 bits", err);
 }
 
-/* Returns true if the problem reads any array besides operands. Most problems read none; their unset slots are
- * skipped. */
+/* Returns true if the problem reads any array that is not an operand: lengths, offsets, tables, scalars or scales. Most
+ * problems read none; their unset slots are then skipped. */
 static bool args_reads_tables(const fxa_problem *p) {
     const uint32_t flags = FXA_PADDING | FXA_VARLEN | FXA_PAGED | FXA_Q_START | FXA_SCALARS_IN_MEMORY | FXA_SCALED;
     const fxa_index_map *map[4] = {&p->map_b, &p->map_h, &p->map_q, &p->map_k};
@@ -118,7 +121,8 @@ static fxa_status args_check_tables(const fxa_problem *p, const fxa_args *args, 
         const struct args_table *row = &args_tables[i];
         int64_t n = fxa__slot_length(p, (fxa_slot)i);
         bool scale = i > FXA_SLOT_PARAMS, optional = i == FXA_SLOT_Q_LENGTHS || i == FXA_SLOT_K_LENGTHS || scale;
-        bool not_used = i == FXA_SLOT_CU_K && (p->flags & FXA_VARLEN); /* packed and paged: CU_K is not used */
+        /* VARLEN with PAGED: CU_K is ignored */
+        bool not_used = i == FXA_SLOT_CU_K && (p->flags & FXA_VARLEN);
         if (n < 0 && slot[i] && scale) FXA_TRY(args_check_scale(p, (fxa_slot)i, err));
         if (n < 0 && slot[i] && !scale && !not_used)
             return args_fail_unused((fxa_slot)i, "read", row->lacks, row->what, err);
@@ -205,7 +209,8 @@ static fxa_status args_check_tensors(const args_tensors *t, const fxa_args *args
     return FXA_OK;
 }
 
-/* Checks params and tensors of the user-written backward program; a problem without this program must get none. */
+/* Checks params and tensors of the user-written backward program. If the problem has no such program, their numbers
+ * must be 0. */
 static fxa_status args_check_bprop(const fxa_problem *p, const fxa_args *args, fxa_error *err) {
     const size_t n[2] = {args->n_bprop_params, args->n_bprop_tensors};
     for (int i = 0; i < 2 && !p->bprop; i++)
@@ -219,7 +224,7 @@ static fxa_status args_check_bprop(const fxa_problem *p, const fxa_args *args, f
                               args, p->alignment, err);
 }
 
-/* Returns the destination of tensor i's gradient, or NULL. */
+/* Returns the address that receives the gradient of captured tensor i; NULL if the caller gave none. */
 static const void *args_grad_pointer(const fxa_args *args, size_t i) {
     return i < args->n_dtensors && args->dtensors ? args->dtensors[i] : NULL;
 }
@@ -246,7 +251,8 @@ static fxa_status args_check_grads(const fxa_problem *p, const fxa_args *args, f
 
 /* ---- All arguments ----------------------------------------------------------------------------------------------- */
 
-/* Sets *needed to front + engine bytes and checks that the workspace has them. */
+/* Sets *needed to front + engine bytes (index check, engine) and checks that the caller's workspace has this size and
+ * is aligned. */
 static fxa_status args_check_workspace(const fxa_args *args, size_t front, size_t engine, size_t *needed,
                                        fxa_error *err) {
     if (!fxa__add_size(front, engine, needed) || *needed > SIZE_MAX / 2)
@@ -263,8 +269,9 @@ static fxa_status args_check_workspace(const fxa_args *args, size_t front, size_
     return FXA_OK;
 }
 
-/* If the problem has SCALARS_IN_MEMORY, replaces the scalars of args by the values in the slots SCALE, SEED and PARAMS.
- * On a device the run reads these slots later, and args gets placeholders (scale NaN, seed 0, no params). */
+/* If the problem has the flag SCALARS_IN_MEMORY, replaces the scalars in args by the values in the slots SCALE, SEED
+ * and PARAMS. If the slots are on a device, which reads them during the run, args gets placeholders: scale NaN, seed 0,
+ * no params. */
 static void args_read_scalars(const fxa_problem *p, fxa_args *args, bool host) {
     if (!(p->flags & FXA_SCALARS_IN_MEMORY)) return;
     args->scale = host ? *(const double *)args->slot[FXA_SLOT_SCALE] : NAN;
@@ -273,7 +280,8 @@ static void args_read_scalars(const fxa_problem *p, fxa_args *args, bool host) {
     args->n_params = host && p->program ? fxa_program_param_count(p->program) : 0;
 }
 
-/* Checks the arguments that programs read: tables, params and tensors. */
+/* Checks the arguments that programs read: tables of index maps, params and captured tensors; also lengths, offsets and
+ * scalars. */
 static fxa_status args_check_inputs(const fxa_problem *p, fxa_args *args, bool readable, fxa_error *err) {
     FXA_TRY(args_check_tables(p, args, err));
     args_read_scalars(p, args, readable);
@@ -328,8 +336,8 @@ static void args_fill(const fxa_problem *p, const fxa_args *args, bool readable,
     out->progress_user = args->progress_user;
 }
 
-/* Replaces NULL pointers of empty operands and tensors, because engines add offsets to pointers, by a valid address
- * that is never dereferenced. Host memory only. */
+/* Replaces NULL pointers of empty operands and tensors by a valid address that is never dereferenced, because engines
+ * add offsets to the pointers. Called for host memory only. */
 static void args_replace_null(const fxa_problem *p, fxa_view *views, fxa__bound_args *out) {
     static const double never_read[1];
     for (size_t i = 0; i < FXA__OPERAND_COUNT; i++) {
@@ -362,7 +370,8 @@ fxa_status fxa__bound_args_make(const fxa__problem *problem, const fxa_args *arg
     return fxa__ok(err);
 }
 
-/* A forward pass does not check params and tensors of bprop, because only a backward pass reads them. */
+/* In a forward pass, params and tensors of the user-written backward program are not checked, because only a backward
+ * pass reads them. */
 fxa_status fxa__bound_args_make_inputs(const fxa__problem *problem, const fxa_args *args, fxa_view *views,
                                        fxa__bound_args *out, fxa_error *err) {
     const fxa_problem *p = &problem->in;

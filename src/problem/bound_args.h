@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * Bound arguments: the checked pointers and scalars of one run. Engines access the memory of a run only through
- * fxa__bound_args.
+ * Bound arguments: the checked pointers and scalars of one run. Engines access the memory of a run only through a
+ * struct fxa__bound_args.
  */
 #ifndef FXA_PROBLEM_BOUND_ARGS_H
 #define FXA_PROBLEM_BOUND_ARGS_H
@@ -14,17 +14,18 @@ enum { FXA__SCALED_SLOTS = FXA_SLOT_DV + 1 }; /* number of slots of operands tha
 
 typedef struct fxa__bound_args {
     void *slot[FXA_SLOT_MAX];
-    bool skip_pointer_checks; /* FXA_SKIP_POINTER_CHECKS: the device of the pointers is not queried */
-    /* factor of Q K^T; on a device with SCALARS_IN_MEMORY the slots hold scale, seed and params instead */
+    bool skip_pointer_checks; /* true = do not check that pointers belong to the device (FXA_SKIP_POINTER_CHECKS) */
+    /* Factor of Q K^T. If the problem has the flag SCALARS_IN_MEMORY and runs on a device, kernels read scale, seed and
+     * params from their slots, and the members of these names are not used. */
     double scale;
-    /* [slot] load: factor applied to elements after reading; store: factor applied before writing. Both are 1 on a
-     * device, where kernels read the scale slots. amax: address that receives the amax, or NULL. store and amax of slot
-     * DO belong to dS. */
+    /* [slot] Scales of 8-bit operands. load: factor of elements after they are read; store: factor of elements before
+     * they are written. On a device both are 1, because kernels read the scale slots. amax: address that receives the
+     * amax, or NULL. The elements `store` and `amax` of slot DO are those of dS. */
     double load[FXA__SCALED_SLOTS], store[FXA__SCALED_SLOTS];
     float *amax[FXA__SCALED_SLOTS];
     const double *params;
     const fxa_view *tensors;  /* [n_captures] captured tensors of the program */
-    const fxa_view *dtensors; /* [n_captures] gradients of tensors; data is NULL where no gradient is requested */
+    const fxa_view *dtensors; /* [n_captures] gradients of captured tensors; data NULL = no gradient is requested */
     double *dparams;
     const double *bprop_params;
     const fxa_view *bprop_tensors;
@@ -32,28 +33,29 @@ typedef struct fxa__bound_args {
     void *workspace; /* the engine's part of the workspace */
     size_t workspace_size;
     void *stream;
-    void *index_memory;  /* scratch memory of the bounds check, fxa__index_size bytes; NULL without FXA_BOUNDS_CHECK */
+    void *index_memory;  /* memory of the bounds check, fxa__index_size bytes; NULL = no check */
     void *parallel_user; /* `user` argument of fxa__pool_run */
     fxa_progress_fn progress_fn;
     void *progress_user;
-    const double *constants; /* set by the run: scalar constants of the plan, if the engine has any */
-    fxa__pool *pool;         /* set by the run, for engines with threads */
-    fxa__progress *progress; /* set by the run; NULL = no progress function */
+    const double *constants; /* set by fxa_plan_run: scalar constants of the plan, if the engine has any */
+    fxa__pool *pool;         /* set by fxa_plan_run, for engines that use threads */
+    fxa__progress *progress; /* set by fxa_plan_run; NULL = the caller has no progress function */
 } fxa__bound_args;
 
-/* Maximum number of views of a run: tensors, their gradients, and tensors of bprop. */
+/* Maximum number of views of a run: captured tensors of the program, their gradients, and tensors of the backward
+ * program. */
 #define FXA__ARGS_VIEWS (3 * FXA_MAX_TENSORS)
-/* Minimum struct_size of fxa_args. A struct that ends after the scale suffices for a run without a program. */
+/* Minimum struct_size of fxa_args. A struct that ends after the member `scale` suffices for a run without a program. */
 #define FXA__ARGS_MIN offsetof(fxa_args, params)
-/* Checks args against the problem: presence, alignment, overlap, counts, int params, and a workspace of
- * fxa__index_workspace + engine_workspace bytes. Fills *out, and views[FXA__ARGS_VIEWS] with the views of captured
- * tensors, which *out points to. If `readable` (host memory), lengths, offsets, page numbers and scalars are read and
- * checked too. Does not write to memory that args points to. */
+/* Checks the arguments of a run against the problem: set and aligned pointers, overlap, counts, int params, and a
+ * workspace of fxa__index_workspace + engine_workspace bytes. Fills *out and views[FXA__ARGS_VIEWS], the views of
+ * captured tensors that *out points to. If `readable` (host memory), also reads and checks lengths, offsets, page
+ * numbers and scalars. Does not write to memory that `args` points to. */
 fxa_status fxa__bound_args_make(const fxa__problem *p, const fxa_args *args, size_t engine_workspace, bool readable,
                                 fxa_view *views, fxa__bound_args *out, fxa_error *err);
 
-/* Like fxa__bound_args_make, but checks only the arguments that a program reads: tables, params and tensors. views
- * needs capacity for 2 * n_captures + n_bprop_captures views. Slots of operands are copied unchecked and may be
+/* Like fxa__bound_args_make, but checks only the arguments that a program reads: tables, params and captured tensors.
+ * `views` needs capacity for 2 * n_captures + n_bprop_captures views. Slots of operands are copied unchecked and may be
  * NULL. */
 fxa_status fxa__bound_args_make_inputs(const fxa__problem *p, const fxa_args *args, fxa_view *views,
                                        fxa__bound_args *out, fxa_error *err);

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * Checks lengths, offsets and page numbers in host memory before a run, because these values determine which memory an
- * engine accesses. Each error message names the index of the wrong value.
+ * Checks the values of lengths, offsets and page numbers in host memory before a run, because they determine which
+ * memory an engine accesses. Each error message has the index of the wrong value.
  */
 #include "scales.h"
 
@@ -15,8 +15,8 @@ static fxa_status values_check_lengths(const char *name, const int32_t *len, int
     return FXA_OK;
 }
 
-/* Checks the offsets of packed sequences. If lengths are given too, a sequence may have fewer rows than the offsets
- * reserve, but not more. */
+/* Checks the offsets of packed sequences. If lengths are given too, a sequence may be shorter than the distance of its
+ * two offsets, but not longer. */
 static fxa_status values_check_offsets(const char *name, const int32_t *cu, const char *len_name, const int32_t *length,
                                        int64_t b, int64_t most, int64_t total, fxa_error *err) {
     if (cu[0] < 0) return fxa__fail(err, FXA_E_BINDING, "%s[0] is %d: accepted are 0 and more", name, cu[0]);
@@ -40,7 +40,7 @@ static fxa_status values_check_offsets(const char *name, const int32_t *cu, cons
     return FXA_OK;
 }
 
-/* Checks the page numbers that hold keys of a sequence; other elements of the page table are not read. */
+/* Checks the page numbers of pages that hold keys of a sequence. The other elements of the page table are not read. */
 static fxa_status values_check_pages(const fxa_problem *p, void *const *slot, fxa_error *err) {
     const int32_t *pages = slot[FXA_SLOT_PAGES], *len_k = p->flags & FXA_PADDING ? slot[FXA_SLOT_K_LENGTHS] : NULL;
     int64_t page_size = p->page_size, per_batch = fxa__div_up(p->sk, page_size);

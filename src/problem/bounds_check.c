@@ -1,7 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * fxa_bounds_check: counts the loads out of range that index_check.h finds, by tensor and axis. If a problem has too
- * many pairs to evaluate all, the count is estimated from random pairs, which are the same in every call.
+ * Implements fxa_bounds_check, which counts out-of-bounds loads by tensor and axis; index_check.h finds the loads. If a
+ * problem has too many pairs to evaluate all of them, the counts are estimated from random pairs, which are the same in
+ * every call.
  */
 #include "../base/float_state.h"
 #include "../base/num.h"
@@ -10,18 +11,18 @@
 
 #include <string.h>
 
-/* Maximum number of node evaluations of the walk over all pairs, and of the random sample: 1 to 2 seconds each. The
- * walk covers 4 million pairs of an 8-node program, because it spends two evaluations per node and pair. */
+/* Maximum number of node evaluations of the walk over all pairs, and also of the random sample: 1 to 2 seconds each.
+ * The walk covers 4 million pairs of a program with 8 nodes, because it spends two evaluations per node and pair. */
 #define QUERY_BUDGET ((uint64_t)1 << 26)
 enum { QUERY_SAMPLES = 1 << 16, QUERY_ROWS = 2 * FXA_MAX_TENSORS * FXA_MAX_RANK };
 
 typedef struct query_row {
     fxa_bounds_report report;
     bool seen;
-    int64_t last[4]; /* pair (b, h, q, k) of the last counted load out of range, so that each pair counts once */
+    int64_t last[4]; /* pair (b, h, q, k) of the last load counted here, so that each pair counts once */
 } query_row;
 
-/* Adds a load out of range to the report of its tensor and axis. Returns true to continue the walk. */
+/* Adds an out-of-bounds load to the report of its tensor and axis. Returns true, which continues the walk. */
 static bool query_count(void *user, const fxa__miss *m) {
     query_row *x = &((query_row *)user)[(m->bprop * FXA_MAX_TENSORS + m->tensor) * FXA_MAX_RANK + m->axis];
     fxa_bounds_report *r = &x->report;
@@ -46,13 +47,13 @@ static bool query_count(void *user, const fxa__miss *m) {
     return true;
 }
 
-/* Returns a * b, at most UINT64_MAX. */
+/* Returns a * b; UINT64_MAX if the product is larger. */
 static uint64_t query_times(uint64_t a, uint64_t b) {
     uint64_t product;
     return __builtin_mul_overflow(a, b, &product) ? UINT64_MAX : product;
 }
 
-/* Returns the number of pairs within the sequence lengths, at most UINT64_MAX. */
+/* Returns the number of pairs within the lengths of the sequences; UINT64_MAX if there are more. */
 static uint64_t query_pairs(const fxa__problem *p, const fxa__bound_args *bound) {
     bool ragged = p->in.flags & (FXA_PADDING | FXA_VARLEN);
     uint64_t pairs = 0, heads = (uint64_t)p->in.hq;
@@ -65,8 +66,8 @@ static uint64_t query_pairs(const fxa__problem *p, const fxa__bound_args *bound)
     return query_times(pairs, heads);
 }
 
-/* Replaces the counts of loads out of range by estimates from random pairs. An estimate is at least the count from the
- * walk, which ran out of budget. */
+/* Replaces the counts of out-of-bounds loads by estimates from random pairs. Called if the walk over all pairs used up
+ * its budget. An estimate is at least the count of the walk so far. */
 static void query_estimate(const fxa__problem *p, const fxa__bound_args *bound, void *memory, query_row *rows,
                            uint64_t all) {
     uint64_t nodes = (uint64_t)p->program->n_nodes + 1, most = QUERY_BUDGET / nodes;

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * Memory offsets of rows and keys, and program coordinates, for engines on the host. No function here can fail, because
- * operands are resolved and arguments are checked before.
+ * Memory offsets of rows and keys, and the coordinates that programs read, for engines on the host. No function here
+ * can fail, because strides are already explicit and arguments already checked.
  */
 #include "geometry.h"
 
@@ -28,8 +28,8 @@ bool fxa__rows_are_aligned(const fxa_problem *p) {
     return (p->flags & FXA_BOTTOM_RIGHT) && !(p->flags & (FXA_CAUSAL | FXA_WINDOW));
 }
 
-/* Sets the range of the program's input q_len, or k_len if is_key, over all runs. No program runs for a sequence
- * without rows, so q_len is at least 1. */
+/* Sets *lo..*hi to the range, over all possible runs, of the program's input k_len if `is_key`, else of q_len. q_len is
+ * at least 1, because no program runs for a sequence without rows. */
 static void seen_range(const fxa_problem *p, bool is_key, int64_t *lo, int64_t *hi) {
     int64_t fixed = is_key ? p->global_k_len : p->global_q_len, most = is_key ? p->sk : p->sq;
     bool ragged = p->flags & (FXA_PADDING | FXA_VARLEN);
@@ -104,7 +104,7 @@ int64_t fxa__row_offset(const fxa__problem *p, const fxa__seq *seq, const fxa_op
     return outer * t->stride[0] + h * t->stride[1] + position * t->stride[2];
 }
 
-/* Returns the coordinate of local index i in a FXA_MAP_SEGMENTS map. */
+/* Returns the coordinate that a map of kind FXA_MAP_SEGMENTS assigns to position i of the tensor. */
 static int64_t coord_segment(const fxa_index_map *map, int64_t i) {
     uint32_t at = map->n_segments - 1;
     while (at > 0 && map->segment[at].begin > i) at--;
@@ -112,7 +112,7 @@ static int64_t coord_segment(const fxa_index_map *map, int64_t i) {
     return s->base + s->step * (i - s->begin);
 }
 
-/* Returns the coordinate of local index i as 64 bits, before wrapping to 32 bits. */
+/* Returns the coordinate of position i of an axis with 64 bits, before it is wrapped to 32 bits. */
 static int64_t coord_wide(const fxa__problem *p, const fxa__bound_args *bound, fxa_input axis, int64_t i) {
     const fxa_index_map *maps[4] = {&p->in.map_b, &p->in.map_h, &p->in.map_q, &p->in.map_k};
     int at = (int)axis - FXA_INPUT_B;

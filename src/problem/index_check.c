@@ -1,14 +1,10 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * Implements the walk of index_check.h. A box of pairs in which range analysis proves that all indices are in bounds is
- * skipped. Other boxes are halved until they are proven or small; the pairs of small boxes are evaluated one by one.
+ * Searches for out-of-bounds indices (index_check.h). A box is a rectangle of rows and keys. If range analysis proves
+ * that all indices are in bounds in a box, the box is skipped. Otherwise the box is halved until its parts are proven
+ * or small; the pairs of a small box are evaluated one by one.
  *
- * A load counts only if the result needs its element. Rules for what is needed:
- *   mask        always needed
- *   score       needed where the mask is true
- *   select      needs the condition and the selected operand
- *   && and ||   if one operand decides the result and has no out-of-bounds load, only that operand is needed
- *   with_grad   needs operand 0, and operand 1 where the derivative of the score is computed
+ * A load is reported only if the result needs the loaded element. These rules define what the result needs:
  */
 #include "index_check.h"
 #include "geometry.h"
@@ -21,8 +17,8 @@
 #include <stdio.h>
 #include <string.h>
 
-/* INDEX_LEAF: maximum pairs of a box that is evaluated pair by pair. INDEX_DEPTH: capacity of the stack of boxes.
- * INDEX_RANGE_COST: cost of the range analysis of a node, in evaluations of the node. */
+/* INDEX_LEAF: maximum number of pairs in a box that is evaluated pair by pair. INDEX_DEPTH: capacity of the stack of
+ * boxes. INDEX_RANGE_COST: cost of the range analysis of one node; the unit is one evaluation of the node. */
 enum { INDEX_LEAF = 64, INDEX_DEPTH = 128, INDEX_RANGE_COST = 8 };
 
 /* State of a node at one pair. */
@@ -34,25 +30,25 @@ enum {
 };
 
 typedef struct index_box {
-    int64_t q_lo, q_hi, k_lo, k_hi; /* local indices, inclusive */
+    int64_t q_lo, q_hi, k_lo, k_hi; /* positions of rows and keys, inclusive */
 } index_box;
 
 typedef struct index_work {
     const fxa__problem *p;
     const fxa__bound_args *bound;
     fxa__index_walk *walk;
-    const fxa_program *program; /* the program being checked: the score program or bprop */
+    const fxa_program *program; /* program that is checked: the score program or bprop */
     bool bprop;
-    fxa__env env, bprop_env; /* environments of the score program and of bprop */
-    /* value ranges of captured tensors. ranges: tensors of `program`; mask_ranges: tensors of the score program, for
-     * its mask */
+    fxa__env env, bprop_env; /* inputs, params and tensors of the score program and of bprop */
+    /* Ranges of the values of captured tensors: `ranges` of the tensors of `program`, `mask_ranges` of those of the
+     * score program, for its mask. */
     fxa_tensor_range ranges[FXA_MAX_TENSORS], mask_ranges[FXA_MAX_TENSORS];
     fxa__val *vals;
     int32_t *loads; /* [n_loads] load nodes of `program` */
     int32_t n_loads;
     uint8_t *state;
-    bool derives;    /* true in a backward pass without bprop: the derivative of the score is computed */
-    bool by_score;   /* true if the score decides which loads are needed */
+    bool derives;    /* true = the derivative of the score is computed: backward pass without bprop */
+    bool by_score;   /* true = which loads are needed may depend on the score */
     bool mask_loads; /* true if the mask needs a load */
     fxa__seq seq;
     int64_t b, h;
@@ -60,7 +56,7 @@ typedef struct index_work {
     bool stopped;
 } index_work;
 
-/* Returns the number of nodes of the score program or of bprop, whichever is larger. */
+/* Returns the number of nodes of the score program or of the user-written backward program, whichever is larger. */
 static int32_t index_nodes(const fxa__problem *p) {
     int32_t bprop_env = p->bprop ? p->bprop->n_nodes : 0;
     return bprop_env > p->program->n_nodes ? bprop_env : p->program->n_nodes;
@@ -78,7 +74,7 @@ size_t fxa__index_workspace(const fxa__problem *p) {
 
 /* ---- One pair ---------------------------------------------------------------------------------------------------- */
 
-/* Returns the first axis on which a load is out of bounds; -1 if none is. */
+/* Returns the first axis on which the index of load n is out of bounds; -1 if all indices are in bounds. */
 static int index_miss_axis(const fxa_view *view, const fxa__node *n, const fxa__val *vals) {
     for (int d = 0; d < n->n_args; d++) {
         int64_t i = vals[n->arg[d]].i;
@@ -87,8 +83,8 @@ static int index_miss_axis(const fxa_view *view, const fxa__node *n, const fxa__
     return -1;
 }
 
-/* Returns the operand that alone decides the result of && or || and does not depend on an out-of-bounds load; -1 if
- * there is none. */
+/* Returns the operand of an && or || node that decides the result alone and does not depend on an out-of-bounds load;
+ * -1 if there is none, or if the node has another operation. */
 static int32_t index_decider(const index_work *w, const fxa__node *n) {
     if (n->type != FXA_BOOL || (n->op != FXA_OP_AND && n->op != FXA_OP_OR)) return -1;
     for (int i = 0; i < 2; i++)
@@ -104,7 +100,7 @@ static bool index_uses(const index_work *w, const fxa__node *n, int arg) {
     return decider < 0 || n->arg[arg] == decider;
 }
 
-/* Marks the nodes that depend on an out-of-bounds load. */
+/* Marks in w->state each node whose value at this pair depends on an out-of-bounds load. */
 static void index_mark_misses(index_work *w, const fxa__env *env) {
     for (int32_t i = 0; i < w->program->n_nodes; i++) {
         const fxa__node *n = &w->program->nodes[i];
@@ -115,7 +111,7 @@ static void index_mark_misses(index_work *w, const fxa__env *env) {
     }
 }
 
-/* Calls walk->found for each out-of-bounds axis of a load. */
+/* Calls walk->found for each axis on which the index of a load node is out of bounds. */
 static void index_report(index_work *w, const fxa__env *env, int32_t node, int64_t q, int64_t k) {
     const fxa__node *n = &w->program->nodes[node];
     const fxa_view *view = &env->tensors[n->imm];
@@ -127,7 +123,8 @@ static void index_report(index_work *w, const fxa__env *env, int32_t node, int64
     }
 }
 
-/* Marks the nodes that the outputs need, and reports the out-of-bounds indices of needed loads. */
+/* Marks the nodes whose values the outputs need at this pair, and reports out-of-bounds indices of the loads among
+ * them. */
 static void index_mark_needed(index_work *w, const fxa__env *env, int64_t q, int64_t k) {
     const fxa_program *p = w->program;
     for (int32_t o = 0; o < p->n_outputs; o++) {
@@ -147,7 +144,7 @@ static void index_mark_needed(index_work *w, const fxa__env *env, int64_t q, int
     }
 }
 
-/* Returns the scaled score of a pair; 0 if slot Q or K is NULL. */
+/* Returns the scaled score of row q and key k; 0 if slot Q or K is NULL. */
 static double index_score(const index_work *w, int64_t q, int64_t k) {
     const fxa_problem *p = &w->p->in;
     const void *rows = w->bound->slot[FXA_SLOT_Q], *keys = w->bound->slot[FXA_SLOT_K];
@@ -168,7 +165,7 @@ static void index_pair(index_work *w, int64_t q, int64_t k) {
     at[FXA_INPUT_Q_ROW] = (int32_t)q;
     at[FXA_INPUT_K_ROW] = (int32_t)k;
     w->env.score = w->by_score ? index_score(w, q, k) : 0;
-    if (w->bprop) { /* bprop runs for attended pairs only */
+    if (w->bprop) { /* the user-written backward program runs for attended pairs only */
         fxa__program_eval(w->p->program, &w->env, w->vals);
         if (!w->vals[fxa__program_output(w->p->program, FXA__OUT_MASK)].i) return;
         memcpy(w->bprop_env.coord, at, sizeof w->bprop_env.coord);
@@ -188,7 +185,7 @@ static void index_extend(fxa_tile_bounds *box, fxa_input axis, int32_t x, bool f
     if (first || x > box->hi[axis]) box->hi[axis] = x;
 }
 
-/* Returns bounds of the coordinates that a box of local indices covers, for any kind of index map. */
+/* Returns bounds of the coordinates of a box of rows and keys. Valid for index maps of any kind. */
 static fxa_tile_bounds index_coords(const index_work *w, const index_box *x) {
     fxa_tile_bounds box = {{0}, {0}};
     index_extend(&box, FXA_INPUT_B, w->env.coord[FXA_INPUT_B], true);
@@ -205,13 +202,13 @@ static fxa_tile_bounds index_coords(const index_work *w, const index_box *x) {
     return box;
 }
 
-/* Adds `times` evaluations of all nodes to w->evaluated, and stops the walk if the budget is used up. */
+/* Adds `times` evaluations of all nodes to w->evaluated. Stops the walk if the budget is used up. */
 static void index_spend(index_work *w, uint64_t times) {
     w->evaluated += times * (uint64_t)(w->p->program->n_nodes + w->program->n_nodes);
     if (w->evaluated >= w->walk->budget) w->stopped = w->walk->gave_up = true;
 }
 
-/* Returns true if all indices of a load are proven in bounds in the box. */
+/* Returns true if range analysis proves that all indices of a load are in bounds for the coordinates of the box. */
 static bool index_is_inside(index_work *w, const fxa__env *env, int32_t node, const fxa_tile_bounds *box) {
     const fxa__node *n = &w->program->nodes[node];
     const fxa_view *view = &env->tensors[n->imm];
@@ -224,8 +221,8 @@ static bool index_is_inside(index_work *w, const fxa__env *env, int32_t node, co
     return true;
 }
 
-/* Returns true if all loads of a box are proven in bounds, or the mask is false in the entire box. Returns false if the
- * budget is used up before that is known. */
+/* Returns true if all loads are proven in bounds for all pairs of a box, or if the mask is false for all of them.
+ * Returns false if neither is proven before the budget is used up. */
 static bool index_box_is_inside(index_work *w, const index_box *x) {
     fxa_tile_bounds box = index_coords(w, x);
     if (!w->mask_loads &&
@@ -246,7 +243,8 @@ static void index_evaluate_box(index_work *w, const index_box *x) {
         }
 }
 
-/* Walks the pairs of one (b, h) with a stack of boxes; a box that is not proven is halved along its longer side. */
+/* Walks over the pairs of batch entry w->b and head w->h, with a stack of boxes. A box that is neither proven in bounds
+ * nor small is halved along its longer side. */
 static void index_walk_head(index_work *w) {
     index_box stack[INDEX_DEPTH];
     size_t depth = 0;
@@ -254,7 +252,7 @@ static void index_walk_head(index_work *w) {
     while (depth && !w->stopped) {
         index_box x = stack[--depth], half = x;
         int64_t rows = x.q_hi - x.q_lo + 1, keys = x.k_hi - x.k_lo + 1;
-        index_spend(w, INDEX_RANGE_COST * (uint64_t)(w->n_loads + 1)); /* range analysis of mask and loads */
+        index_spend(w, INDEX_RANGE_COST * (uint64_t)(w->n_loads + 1)); /* cost of range analysis: mask and loads */
         if (w->stopped || index_box_is_inside(w, &x)) continue;
         if (rows * keys <= INDEX_LEAF) {
             index_evaluate_box(w, &x);
@@ -280,8 +278,8 @@ static void index_set_head(index_work *w, int64_t b, int64_t h) {
     w->env.coord[FXA_INPUT_HEADS] = w->seq.heads_seen;
 }
 
-/* Evaluates random pairs. A drawn pair outside the sequence lengths is rejected, so the pairs are uniformly
- * distributed. */
+/* Evaluates random pairs. A pair outside the lengths of its sequences is drawn again, so that all pairs are equally
+ * likely. */
 static void index_sample(index_work *w) {
     const fxa_problem *p = &w->p->in;
     uint64_t state = 0x9E3779B97F4A7C15u, done = 0;
@@ -303,7 +301,7 @@ static void index_sample(index_work *w) {
 
 /* ---- Programs ---------------------------------------------------------------------------------------------------- */
 
-/* Returns the inputs that the program reads, as bits. */
+/* Returns the set of inputs that the program reads: bit i stands for fxa_input i. */
 static uint32_t index_inputs(const fxa_program *p) {
     uint32_t reads = 0;
     for (int32_t i = 0; i < p->n_nodes; i++)
@@ -311,7 +309,7 @@ static uint32_t index_inputs(const fxa_program *p) {
     return reads;
 }
 
-/* Returns true if the mask depends on a load. from[] is scratch memory, one byte per node. */
+/* Returns true if the mask depends on a load with indices. `from`: scratch memory, one byte per node. */
 static bool index_mask_loads(const fxa_program *p, uint8_t *from) {
     for (int32_t i = 0; i < p->n_nodes; i++) {
         const fxa__node *n = &p->nodes[i];
@@ -321,8 +319,8 @@ static bool index_mask_loads(const fxa_program *p, uint8_t *from) {
     return from[fxa__program_output(p, FXA__OUT_MASK)];
 }
 
-/* Returns true if an int or bool of the program depends on the score. Only such a program can need different loads for
- * different scores. */
+/* Returns true if an int or bool of the program depends on the score. Only then can different scores need different
+ * loads. `from`: scratch memory, one byte per node. */
 static bool index_reads_score(const fxa_program *p, uint8_t *from) {
     bool decides = false;
     for (int32_t i = 0; i < p->n_nodes; i++) {
@@ -334,7 +332,7 @@ static bool index_reads_score(const fxa_program *p, uint8_t *from) {
     return decides;
 }
 
-/* Sets of[i] to 1 for each node i that an index of a load depends on. */
+/* Sets of[i] to 1 for each node i on which an index of a load depends. */
 static void index_mark_operands(const fxa_program *p, uint8_t *of) {
     memset(of, 0, (size_t)p->n_nodes);
     for (int32_t i = p->n_nodes - 1; i >= 0; i--) {
@@ -343,7 +341,8 @@ static void index_mark_operands(const fxa_program *p, uint8_t *of) {
     }
 }
 
-/* Returns the range of an int or bool tensor of any rank. Along an axis with stride 0 one element is read. */
+/* Returns the range of the values of an int or bool tensor of any rank. Along an axis with stride 0 only one element is
+ * read. */
 static fxa_tensor_range index_scan(const fxa_view *view) {
     fxa_tensor_range out = fxa_tensor_scan(view);
     fxa_type type = fxa__dtype_type(view->dtype);
@@ -366,7 +365,7 @@ static fxa_tensor_range index_scan(const fxa_view *view) {
     return out;
 }
 
-/* Searches the loads of one program for out-of-bounds indices. */
+/* Searches one program, the score program or the user-written backward program, for out-of-bounds loads. */
 static void index_program(index_work *w, const fxa_program *program, bool bprop, const fxa_view *views) {
     const fxa_problem *p = &w->p->in;
     uint32_t reads = index_inputs(w->p->program) | index_inputs(program);
@@ -397,7 +396,7 @@ static void index_program(index_work *w, const fxa_program *program, bool bprop,
     for (int64_t b = 0; b < (by_b ? p->b : 1); b++)
         for (int64_t h = 0; h < (by_h ? p->hq : 1) && !w->stopped; h++) {
             index_set_head(w, b, h);
-            if (w->seq.q_len <= 0 || w->seq.k_len <= 0) break; /* no pairs in any head */
+            if (w->seq.q_len <= 0 || w->seq.k_len <= 0) break; /* no head has pairs */
             index_walk_head(w);
         }
 }
@@ -419,7 +418,7 @@ void fxa__index_walk_all(const fxa__problem *p, const fxa__bound_args *bound, vo
 
 /* ---- Refusing ---------------------------------------------------------------------------------------------------- */
 
-/* Stores the first out-of-bounds index and returns false to end the walk. */
+/* Stores the first out-of-bounds index in *user, and returns false to end the walk. */
 static bool index_keep_first(void *user, const fxa__miss *miss) {
     *(fxa__miss *)user = *miss;
     return false;

@@ -1,16 +1,16 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
  * Proves that no run of a problem has an out-of-bounds index where the result needs the element, for any contents of
- * the tensors. The proof builds a program whose mask is true where a needed index is out of bounds; range analysis then
- * shows that this mask is never true. Mask and conditions of the checked program are part of the built program, so
- * `t[q - k]` with `mask = q >= k && q - k < n` is proven.
+ * the tensors. The proof builds a program whose mask is true where a needed index is out of bounds. Range analysis must
+ * then prove that this mask is always false. The built program contains the mask and the conditions of the problem's
+ * program, so the load of `t[q - k]` with `mask = q >= k && q - k < n` is proven to be in bounds.
  */
 #include "geometry.h"
 #include "index_check.h"
 #include "tiles.h"
 
-/* Values of the built program, by node of the checked program. node: the value of the node. miss: a bool that is true
- * if the node depends on an out-of-bounds load; PROVE_NEVER stands for constant false. */
+/* Values of the built program, indexed by nodes of the problem's program. node: value of the node. miss: a bool that is
+ * true if the node depends on an out-of-bounds load; PROVE_NEVER stands for the constant false. */
 typedef struct prove_values {
     fxa_builder *b;
     const fxa_program *program;
@@ -20,19 +20,19 @@ typedef struct prove_values {
 
 #define PROVE_NEVER ((fxa_value)-1)
 
-/* Returns x || y. */
+/* Returns the value x || y of the built program. */
 static fxa_value prove_either(prove_values *v, fxa_value x, fxa_value y) {
     if (x == PROVE_NEVER || y == PROVE_NEVER) return x == PROVE_NEVER ? y : x;
     return fxa_builder_op2(v->b, FXA_OP_OR, x, y);
 }
 
-/* Returns x && y. */
+/* Returns the value x && y of the built program. */
 static fxa_value prove_both(prove_values *v, fxa_value x, fxa_value y) {
     if (x == PROVE_NEVER || y == PROVE_NEVER) return PROVE_NEVER;
     return fxa_builder_op2(v->b, FXA_OP_AND, x, y);
 }
 
-/* Returns a bool of the built program that is true if an index of the load is out of bounds. */
+/* Returns a bool of the built program that is true if an index of the load n is out of bounds. */
 static fxa_value prove_load(prove_values *v, const fxa__node *n) {
     fxa_value outside = PROVE_NEVER;
     for (int d = 0; d < n->n_args; d++) {
@@ -46,16 +46,16 @@ static fxa_value prove_load(prove_values *v, const fxa__node *n) {
     return outside;
 }
 
-/* Returns a bool that is true if an out-of-bounds load in one operand of && or || matters: `miss` is true, and the
- * other operand, `decider`, does not decide the result alone. Returns `miss` if the decider may itself depend on an
- * out-of-bounds load. */
+/* Handles an operand of && or || that may depend on an out-of-bounds load, which `miss` states. `decider` is the other
+ * operand. Returns a bool that is true if `miss` is true and `decider` alone does not decide the result. Returns `miss`
+ * if `decider` may also depend on an out-of-bounds load. */
 static fxa_value prove_unless(prove_values *v, bool is_or, fxa_value miss, int32_t decider) {
     fxa_value x = v->node[decider];
     if (miss == PROVE_NEVER || v->miss[decider] != PROVE_NEVER) return miss;
     return prove_both(v, miss, is_or ? fxa_builder_op1(v->b, FXA_OP_NOT, x) : x);
 }
 
-/* Returns a bool that is true if node n depends on an out-of-bounds load. */
+/* Returns a bool of the built program that is true if node n depends on an out-of-bounds load. */
 static fxa_value prove_node(prove_values *v, const fxa__node *n) {
     fxa_value found = PROVE_NEVER;
     if (n->op == FXA_OP_SELECT) {
@@ -74,7 +74,7 @@ static fxa_value prove_node(prove_values *v, const fxa__node *n) {
     return found;
 }
 
-/* Sets the mask of the built program: true where the result needs an element that is out of bounds. */
+/* Sets the mask of the built program. It is true where the result needs an element that is out of bounds. */
 static void prove_fill(prove_values *v) {
     const fxa_program *p = v->program;
     int32_t score = fxa__program_output(p, FXA__OUT_SCORE), mask = fxa__program_output(p, FXA__OUT_MASK);
@@ -107,7 +107,7 @@ static void prove_box(const fxa_problem *p, fxa_tile_bounds *box) {
     fxa__q_shift_range(p, &lo, &hi);
     lo += box->lo[FXA_INPUT_Q];
     hi += box->hi[FXA_INPUT_Q];
-    bool fits = lo >= INT32_MIN && hi <= INT32_MAX; /* else q may wrap to any value */
+    bool fits = lo >= INT32_MIN && hi <= INT32_MAX; /* otherwise q may wrap to any value */
     box->lo[FXA_INPUT_Q] = fits ? (int32_t)lo : INT32_MIN;
     box->hi[FXA_INPUT_Q] = fits ? (int32_t)hi : INT32_MAX;
     box->hi[FXA_INPUT_Q_ROW] = (int32_t)p->sq - 1;
@@ -131,7 +131,7 @@ fxa_status fxa__index_prove(fxa__host *host, const fxa_problem *p, const fxa_pro
     fxa_status status = v.node ? FXA_OK : fxa__fail_memory(err, "a proof that indices are inside");
     if (status == FXA_OK) {
         v.miss = v.node + n;
-        fxa_error too_large; /* discarded: if the built program is too large, nothing is proven */
+        fxa_error too_large; /* is ignored: if the built program is too large, nothing is proven */
         if (fxa__builder_import(v.b, program, v.node)) prove_fill(&v);
         if (fxa_builder_finish(v.b, &misses, &too_large) == FXA_OK) {
             fxa_tile_bounds box;

@@ -1,10 +1,12 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * Merges two partial results of attention over disjoint keys, in f64. With m = max(lse_a, lse_b) and w = exp(lse - m):
+ * Merges two partial results of attention over disjoint sets of keys, in f64. With m = max(lse_a, lse_b) and w =
+ * exp(lse - m):
  *
  *       O = (w_a O_a + w_b O_b) / (w_a + w_b),    LSE = m + log(w_a + w_b).
  *
- * O of a side with weight 0 is not read, so O of the other side is unchanged and an empty row never yields NaN.
+ * If a partial result has weight 0, its O is not read. So the O of the other partial result is unchanged, and a row
+ * without attended pairs never becomes NaN.
  */
 #include "merge_tensors.h"
 #include "merge.h"
@@ -14,7 +16,7 @@
 
 #include <string.h>
 
-#define MERGE_CHUNK 64 /* elements of O merged at a time, so that any head dim works without allocation */
+#define MERGE_CHUNK 64 /* number of elements of O that are merged at a time, so that no head dim needs an allocation */
 
 void fxa__merge_row(double *o_a, double *lse_a, const double *o_b, double lse_b, int64_t d) {
     double m = fxa__fmax(*lse_a, lse_b);
@@ -24,7 +26,7 @@ void fxa__merge_row(double *o_a, double *lse_a, const double *o_b, double lse_b,
     }
     double w_a = exp(*lse_a - m), w_b = exp(lse_b - m), sum = w_a + w_b;
     if (w_b == 0 && w_a == w_a) return;
-    bool skip_a = w_a == 0 && w_b == w_b; /* false if m is NaN or +inf: then weights and row become NaN */
+    bool skip_a = w_a == 0 && w_b == w_b; /* false if m is NaN or +inf: weights and row then become NaN */
     for (int64_t i = 0; i < d; i++) o_a[i] = skip_a ? o_b[i] : (w_a * o_a[i] + w_b * o_b[i]) / sum;
     *lse_a = m + log(sum);
 }
@@ -126,7 +128,7 @@ fxa_status fxa__merge_args_read(const fxa_merge_args *args, fxa_merge_args *out,
     return merge_check(out, region, err);
 }
 
-/* Skips the loop over b, which may be huge, if h or s is 0, because there are no elements then. */
+/* The loop over b, which may be huge, is skipped if h or s is 0, because the tensors then have no elements. */
 void fxa__merge_tensors(const fxa_merge_args *a) {
     bool rows = a->h > 0 && a->s > 0;
     for (int64_t b = 0; rows && b < a->b; b++)
