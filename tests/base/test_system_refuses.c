@@ -26,6 +26,7 @@ typedef struct refusal {
 
 static refusal mutexes, conds, attrs, stacks, threads, affinities, aligned;
 static long cpus_online; /* result of sysconf; 0 = that of the system */
+static atomic_int live;  /* mutexes and condition variables that were initialized and not destroyed */
 
 static bool refused(refusal *r) {
     r->calls++;
@@ -40,13 +41,31 @@ static void refuse_nothing(void) {
 int __real_pthread_mutex_init(pthread_mutex_t *mutex, const pthread_mutexattr_t *attr);
 int __wrap_pthread_mutex_init(pthread_mutex_t *mutex, const pthread_mutexattr_t *attr);
 int __wrap_pthread_mutex_init(pthread_mutex_t *mutex, const pthread_mutexattr_t *attr) {
-    return refused(&mutexes) ? EAGAIN : __real_pthread_mutex_init(mutex, attr);
+    if (refused(&mutexes)) return EAGAIN;
+    atomic_fetch_add(&live, 1);
+    return __real_pthread_mutex_init(mutex, attr);
+}
+
+int __real_pthread_mutex_destroy(pthread_mutex_t *mutex);
+int __wrap_pthread_mutex_destroy(pthread_mutex_t *mutex);
+int __wrap_pthread_mutex_destroy(pthread_mutex_t *mutex) {
+    atomic_fetch_sub(&live, 1);
+    return __real_pthread_mutex_destroy(mutex);
 }
 
 int __real_pthread_cond_init(pthread_cond_t *cond, const pthread_condattr_t *attr);
 int __wrap_pthread_cond_init(pthread_cond_t *cond, const pthread_condattr_t *attr);
 int __wrap_pthread_cond_init(pthread_cond_t *cond, const pthread_condattr_t *attr) {
-    return refused(&conds) ? ENOMEM : __real_pthread_cond_init(cond, attr);
+    if (refused(&conds)) return ENOMEM;
+    atomic_fetch_add(&live, 1);
+    return __real_pthread_cond_init(cond, attr);
+}
+
+int __real_pthread_cond_destroy(pthread_cond_t *cond);
+int __wrap_pthread_cond_destroy(pthread_cond_t *cond);
+int __wrap_pthread_cond_destroy(pthread_cond_t *cond) {
+    atomic_fetch_sub(&live, 1);
+    return __real_pthread_cond_destroy(cond);
 }
 
 int __real_pthread_attr_init(pthread_attr_t *attr);
@@ -107,6 +126,7 @@ static int check_refused_locks(refusal *kind, const char *text) {
         fxa_context_destroy(ctx);
         T_INT(memory.blocks, 0);
         T_INT(memory.mistakes, 0);
+        T_INT(live, 0);
         if (came) return n - 1;
     }
     T_FAIL("no context came");
@@ -140,7 +160,53 @@ TEST(a_pool_without_its_locks) {
             }
             fxa__host_release(host);
             T_INT(memory.blocks, 0);
+            T_INT(live, 0);
         }
+    refuse_nothing();
+}
+
+/* Reads the description of a device. Returns false, with a failed check, if it cannot be read. */
+static bool read_target(char *text, size_t size) {
+    FILE *file = fopen(FXA_SOURCE_DIR "/examples/targets/h200.json", "r");
+    size_t n = file ? fread(text, 1, size - 1, file) : 0;
+    if (file) (void)fclose(file);
+    text[n] = '\0';
+    T_CHECK(n > 0);
+    return n > 0;
+}
+
+/* A context, its pool and an engine that was opened destroy their locks, whichever allocation fails or lock is refused.
+ * The problem's device is one that is not here, so the engine opens without a driver. */
+TEST(every_lock_is_destroyed) {
+    static char target[4096];
+    T_REQUIRE(read_target(target, sizeof target));
+    setenv("FXA_NVRTC_PATH", "/nowhere", 1);
+    for (int kind = 0; kind < 2; kind++)
+        for (size_t n = 1, more = 1; more; n++) {
+            fail_alloc memory = FAIL_ALLOC_INIT;
+            fxa_context_config config = {.struct_size = sizeof config, .alloc = fail_alloc_fn, .alloc_user = &memory};
+            fxa_context *ctx = NULL;
+            fxa_problem p = FXA_PROBLEM_INIT;
+            fxa_support report;
+            size_t count = 1;
+            fxa_error err = {0};
+            p.sq = p.sk = 64, p.d_qk = 64, p.q.dtype = FXA_BF16, p.device = FXA_CUDA, p.engine = "cuda";
+            p.target = target;
+            refuse_nothing();
+            if (kind) mutexes.from = mutexes.to = (int)n;
+            if (!kind) fail_alloc_arm(&memory, n, false);
+            fxa_status status = fxa_context_create(&config, &ctx, &err);
+            if (status == FXA_OK) status = fxa_support_query(ctx, &p, &report, &count, &err);
+            more = kind ? (size_t)mutexes.calls >= n : memory.failures;
+            if (more && status != FXA_OK && status != (kind ? FXA_E_SYSTEM : FXA_E_MEMORY))
+                T_FAIL("%zu: %s\n", n, err.text);
+            fxa_context_destroy(ctx);
+            T_INT(live, 0);
+            T_INT(memory.blocks, 0);
+            T_INT(memory.mistakes, 0);
+            if (!more) T_CHECK(n > 3);
+        }
+    unsetenv("FXA_NVRTC_PATH");
     refuse_nothing();
 }
 

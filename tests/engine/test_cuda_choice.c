@@ -92,6 +92,10 @@ TEST(refusals_of_programs) {
     c.p.map_q.kind = FXA_MAP_TABLE; /* the table is in slot 20 */
     T_INT(choice_end(&c, &choice_hopper, &choice, NULL, &err), FXA_E_UNSUPPORTED);
     T_HAS(err.text, "zzzz_slot_");
+    choice_start(&c, FXA_FORWARD, "tensor zzzzz : i32[1]\nscore = score + float(q + zzzzz[k])");
+    c.p.map_q.kind = FXA_MAP_TABLE; /* the table's tensor would be the first, in place of the caller's */
+    T_INT(choice_end(&c, &choice_hopper, &choice, NULL, &err), FXA_E_UNSUPPORTED);
+    T_HAS(err.text, "zzzz_slot_");
 }
 
 /* ---- Families ---------------------------------------------------------------------------------------------------- */

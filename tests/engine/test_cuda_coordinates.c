@@ -111,6 +111,69 @@ TEST(random_coordinates) {
     fxa_program_destroy(program);
 }
 
+/* ---- Backward programs of the caller ----------------------------------------------------------------------------- */
+
+/* Returns a renamed program's param or tensor number for each of the caller's. */
+static int32_t own_find(const fxa_program *renamed, bool tensor, int32_t number) {
+    int32_t n = tensor ? renamed->n_tensors : renamed->n_params;
+    for (int32_t i = 0; i < n; i++)
+        if (number ==
+            (tensor ? fxa__cuda_own_tensor(renamed->tensors[i].name) : fxa__cuda_own_param(renamed->params[i].name)))
+            return i;
+    T_FAIL("no %s %d\n", tensor ? "tensor" : "param", (int)number);
+    return 0;
+}
+
+static double own_value(const fxa_program *program, const fxa__env *env) {
+    static fxa__val values[4096];
+    fxa__program_eval(program, env, values);
+    return values[fxa__program_output(program, FXA__OUT_DSCORE)].f;
+}
+
+/* Params and tensors are renamed, and the gradient of the score keeps its value. */
+TEST(backward_programs_are_renamed) {
+    static const char *const texts[] = {
+        "dscore = dscore * 3.0",
+        "dscore = q < k || q == 7 ? dscore : 0.5 * float(q_len - k_len)",
+        "param a : float\nparam z : int\ndscore = dscore * a + float(z) * score",
+        "param a : float\ntensor t : f32[1]\ntensor u : i32[2]\ndscore = t[k] * dscore + float(u[h, q]) * a",
+    };
+    t_rng r = {t_seed()};
+    for (size_t i = 0; i < sizeof texts / sizeof *texts; i++) {
+        float floats[64];
+        int32_t ints[64];
+        fxa_problem p = FXA_PROBLEM_INIT;
+        fxa_capture captures[2] = {{.size = {20}}, {.size = {3, 20}}};
+        fxa__problem *problem = NULL;
+        fxa_program *bprop = NULL, *renamed = NULL;
+        fxa_error err;
+        T_OK(own_parse(FXA_PROGRAM_BPROP, texts[i], SIZE_MAX, &bprop, &err));
+        p.pass = FXA_BACKWARD, p.flags = FXA_GRAD_Q, p.hq = 3, p.sq = p.sk = 20, p.d_qk = 16, p.bprop = bprop;
+        p.bprop_captures = captures, p.n_bprop_captures = (size_t)bprop->n_tensors;
+        T_OK(fxa__problem_create(fxa__context_host(ctx), &p, &problem, &err));
+        T_REQUIRE(problem);
+        T_OK(fxa__cu_own(problem, &renamed, &err));
+        T_REQUIRE(renamed && renamed->n_params == bprop->n_params && renamed->n_tensors == bprop->n_tensors);
+        for (int j = 0; j < 64; j++) floats[j] = (float)t_real(&r, -2, 2), ints[j] = (int32_t)t_int(&r, -99, 99);
+        fxa_view views[2][2] = {{{.data = floats, .dtype = FXA_F32, .rank = 1, .size = {20}, .stride = {1}},
+                                 {.data = ints, .dtype = FXA_I32, .rank = 2, .size = {3, 20}, .stride = {20, 1}}}};
+        double params[2][2] = {{1.75, 5}};
+        for (int32_t j = 0; j < bprop->n_tensors; j++) views[1][own_find(renamed, true, j)] = views[0][j];
+        for (int32_t j = 0; j < bprop->n_params; j++) params[1][own_find(renamed, false, j)] = params[0][j];
+        for (int n = 0; n < 200; n++) {
+            fxa__env env = {.score = t_real(&r, -2, 2), .dscore = t_real(&r, -2, 2)};
+            for (int j = 0; j < FXA_INPUT_COUNT; j++) env.coord[j] = (int32_t)t_int(&r, 0, j == FXA_INPUT_H ? 2 : 19);
+            env.tensors = views[0], env.params = params[0];
+            double want = own_value(bprop, &env);
+            env.tensors = views[1], env.params = params[1];
+            T_NEAR(own_value(renamed, &env), want, 0);
+        }
+        fxa_program_destroy(renamed);
+        fxa_program_destroy(bprop);
+        fxa__problem_release(problem);
+    }
+}
+
 /* ---- Masks that read the score ----------------------------------------------------------------------------------- */
 
 /* Returns the new score of a pair; -inf if the mask is false. */

@@ -163,6 +163,7 @@ TEST(lanes_that_add_to_one_element) {
         {"tensor t : f32[1]\nscore = score + t[(k * k) % 9]", "sum_lanes<QUERY_LANES>(x)", "x != 0.f"},
         {"tensor t : f32[1]\nscore = score + t[(q * k) % 9]", "x != 0.f", "sum_lanes"},
         {many, "sum_lanes<ALL_LANES>(x)", "x != 0.f"},
+        {many, "if (i == 31) {", "if (i == 32) {"}, /* of FXA__CUDA_SUMS: sum_place() */
     };
     PAIRS_CHECK(rows, true);
 }

@@ -67,6 +67,39 @@ TEST(words_have_the_strides_of_their_tensor) {
     }
 }
 
+/* Each dtype has the number by which word_of() of tile_lists.cu reads its elements; others are no words. */
+TEST(words_of_every_dtype) {
+    static const struct {
+        const char *dtype;
+        int kind; /* 0: elements are not read as words */
+    } rows[] = {{"f32", 1},  {"i32", 1}, {"i64", 2},  {"i16", 3},  {"i8", 4},  {"u8", 5},
+                {"bool", 6}, {"f16", 7}, {"bf16", 8}, {"e4m3", 0}, {"e5m2", 0}};
+    for (size_t i = 0; i < sizeof rows / sizeof *rows; i++) {
+        char text[100];
+        fxa_program *program;
+        fxa_capture t = {.strided = 0};
+        fxa_error err;
+        bed x;
+        int seen = 0;
+        (void)snprintf(text, sizeof text, "tensor t : %s[1]\nmask = t[q] %s t[k]", rows[i].dtype,
+                       strcmp(rows[i].dtype, "bool") == 0 ? "&&" : "<=");
+        fxa_problem p = bed_problem(FXA_FORWARD, text, &program);
+        t.size[0] = p.sk, p.captures = &t, p.n_captures = 1;
+        T_REQUIRE(bed_open(&x, &p, -1, &err));
+        T_OK(bed_run(&x, &err));
+        for (int n = 0; n < watch.launches; n++)
+            for (int side = 0; side < 2 && watch_is(n, FXA__CU_LISTS, FXA__CU_TILES); side++) {
+                if (!watch.launch[n].words.side[side].to) continue;
+                if (watch.launch[n].words.side[side].kind != rows[i].kind)
+                    T_FAIL("%s: kind %d\n", rows[i].dtype, watch.launch[n].words.side[side].kind);
+                seen++;
+            }
+        T_INT(seen, rows[i].kind ? 2 : 0);
+        bed_close(&x);
+        fxa_program_destroy(program);
+    }
+}
+
 /* Sinks are the caller's, zeroes of the workspace, or none. Their gradients are written to the caller's memory if it is
  * f32, else to the workspace. */
 TEST(sinks_and_their_gradients) {

@@ -69,6 +69,7 @@ TEST(a_want_of_memory_at_opening_is_not_remembered) {
     for (int i = 1; i <= 5; i++) {
         T_STR(seam_engine(&r, &err), "");
         T_INT(err.status, FXA_E_MEMORY);
+        T_STR(err.text, "the mock device's driver does not answer");
         T_INT(mock.count[MOCK_OPEN], i);
     }
     mock.open_status = FXA_OK;
