@@ -19,7 +19,8 @@ HEAD = """# fxattn for Hugging Face transformers
 
 One call, `register_transformers()`, makes `attn_implementation="fxattn"` available to the models of
 transformers: in training and in generation, eager and under `torch.compile`, on the CPU and on
-GPUs. Attention becomes one fused call. Masks are functions, so no array of size [S,S] is allocated.
+GPUs. Each attention layer then makes one fused call. Masks are functions, so no array of size [S,S]
+is allocated.
 
 ## Install
 
@@ -37,32 +38,32 @@ config = MistralConfig(vocab_size=99, hidden_size=64, intermediate_size=64, num_
 model = AutoModelForCausalLM.from_config(config, attn_implementation="fxattn")
 ```
 
-`from_pretrained(..., attn_implementation="fxattn")` works in the same way.
+The same option loads a pretrained model: `from_pretrained(..., attn_implementation="fxattn")`.
 
 ## What a model may use
 
-| feature | how |
+| feature of a model | how fxattn supports it |
 |---|---|
 | causal masks, sliding windows, chunks, packed sequences | the mask function of transformers is traced |
-| padding | becomes the positions of the first and last token of each sequence; if there is padding between tokens, or under `torch.compile`, also a table [B,S] |
+| padding | becomes the positions of the first and last token of each sequence; for padding between tokens, or under `torch.compile`, a table [B,S] is used, too |
 | an `attention_mask` of your own | a padding mask [B,S]; a mask [B,H,Sq,Sk] (axes may have size 1), of bools or of floats to add to the scores; a `BlockMask` |
 | dynamic and static caches | all decoding steps use the same plan for each kind of layer |
 | keys selected by an indexer (DeepSeek V3.2, GLM MoE DSA, MiniMax M3) | `indices` [B,Sq,n] of keys, or `block_indices` of blocks, become a bool table with an element for each row and key, or row and block |
 | soft caps (Gemma 2), sinks (GPT-OSS), `position_bias` (T5), grouped heads | supported, with gradients of learned parameters |
-| `attention_dropout` | counter-based, with a seed from PyTorch's generator; gradient checkpointing drops the same pairs again |
+| `attention_dropout` | counter-based dropout, with a seed from PyTorch's generator; gradient checkpointing drops the same pairs again |
 | ALiBi in the model's own attention layers (BLOOM, MPT) | supported with transformers 5; pass `attn_implementation` when the model is created, because `set_attn_implementation` refuses these models |
 | attention classes selected from a table by name (Falcon, SAM) | the class for SDPA is used, with fxattn's attention |
 
-Some models read their mask as a tensor (indexers, pooling heads, a `torch.cat` of two masks). For
-them fxattn makes the same dense mask as transformers when the model reads it, with one warning for
-each model type. Masks above 1 GiB are refused; `register_transformers(dense_mask_bytes=...)` sets
-this limit.
+Some models read their mask as a tensor (indexers, pooling heads, a `torch.cat` of two masks). When
+such a model reads the mask, fxattn makes the same dense mask as transformers, with one warning for
+each model type. Dense masks above 1 GiB are refused; `register_transformers(dense_mask_bytes=...)`
+sets this limit.
 
 ## What differs from eager attention
 
-- Rows that attend to no key, such as left padding, are 0, as with SDPA; eager attention returns an
-  average of all values for them. Set the label of the first token of a sequence to -100, because
-  the model predicts that token from the padding row before it.
+- The output is 0 for rows that attend to no key, such as left padding, as with SDPA; eager
+  attention returns an average of all values for such rows. With left padding, set the label of the
+  first token of a sequence to -100, because the model predicts the first token from a padding row.
 - Attention weights are not available: `output_attentions=True` returns None, with a warning.
 - A row attends to no key if all elements of a float mask for this row are below half of the lowest
   float.
@@ -70,33 +71,34 @@ this limit.
 ## Options
 
 `register_transformers(name="fxattn", dense_mask_bytes=...)` registers the attention and mask
-functions under a name; [the reference](reference/torch.md) describes it. All other options are in
-the model's configuration.
+functions under a name; [the reference](reference/torch.md) describes its arguments. All other
+options are in the model's configuration.
 
 ## What raises
 
-| when | raises |
+| cause | exception |
 |---|---|
 | a model that computes attention itself and has no hook (GPT-J, DeBERTa, XLNet, WavLM, Swin v2) | `ValueError` when the model is created, as for `"sdpa"` |
-| `head_mask`, continuous batching, a bool mask that the model adds to floats | `ValueError` or `TypeError` that names it |
-| keywords of other implementations (`position_ids`, `cu_seq_lens_q`) | none: they are ignored; any other keyword that is a tensor is ignored with a warning |
+| `head_mask`, continuous batching, a bool mask that the model adds to floats | `ValueError` or `TypeError` that names the cause |
+| keywords of other implementations (`position_ids`, `cu_seq_lens_q`) | none, because these keywords are ignored; any other keyword that is a tensor is ignored with a warning |
 
 ## Limits
 
-The limits of [fxattn.torch](torch.md#limits) apply. Under `torch.compile` a `~mask` in a model
-causes a graph break. With transformers 4, BLOOM and MPT use their own attention, not fxattn's.
+The limits of [fxattn.torch](torch.md#limits) apply. Under `torch.compile`, the expression `~mask`
+in a model causes a graph break. With transformers 4, BLOOM and MPT use their own attention, not
+fxattn's.
 
 ## Which architectures
 
-`make hf` creates a small model of each model type that transformers registers, with random weights.
-It compares fxattn with eager attention in f32: outputs, gradients of all parameters, and
-`generate()` with a dynamic and with a static cache. The accepted difference is 16 times the effect
-of changing the parameters by 2^-20 of their size. [The list of model
-types](generated/transformers-models.md) has the outcome of each; both pages are made from the
-results by `tools/hf_table.py`.
+`make hf` creates a small model of each model type that transformers registers, with random weights,
+and runs the model in f32 with fxattn and with eager attention. The test compares the outputs, the
+gradients of all parameters, and the results of `generate()` with a dynamic and with a static cache.
+The accepted difference is 16 times the effect of changing the parameters by 2^-20 of their size.
+[The list of model types](generated/transformers-models.md) has the outcome of each model type. The
+script `tools/hf_table.py` makes the list and this page from the results.
 
-The results are of transformers %(transformers)s and torch %(torch)s, for %(all)d of the
-%(registered)d registered model types.
+The results in the next tables were measured with transformers %(transformers)s and torch
+%(torch)s, for %(all)d of the %(registered)d registered model types.
 """
 MODELS = """# Model types of Hugging Face transformers
 
