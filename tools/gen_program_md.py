@@ -234,9 +234,9 @@ A program is typed, has no side effects, and applies to all pairs. Names of prog
 `.fxa`. The C builder (`fxa_builder_*`) creates the same programs without text, and
 [tracing](tracing.md) creates them from Python functions. `examples/programs` has many examples.
 
-A program is data and not a callback, so the library derives everything else from its text: the
-backward pass, the gradients of params and captured tensors, the tiles without an attended pair, and
-a cache key. These commands show what the library derives from a program:
+A program is data and not a callback, so the library can derive from it the backward pass, the
+gradients of params and captured tensors, the tiles without an attended pair, and a cache key. These
+commands show what the library derives from a program:
 
     fxattn explain --program @softcap_causal_window    # canonical text, derivative, tiles, engines
     fxattn check --program @softcap_causal_window      # compares gradients with finite differences
@@ -249,17 +249,17 @@ or after an operator, does not end a statement. Statements run in order.
 
 | statement | meaning |
 |---|---|
-| `param NAME : float` or `int` | a scalar argument of each run; `= VALUE` adds a default, see below |
+| `param NAME : float` or `int` | a scalar argument of each run; `= VALUE` adds a default |
 | `tensor NAME : DTYPE[RANK]` | a captured tensor of rank 0 to @MAX_RANK@; its data is bound at run time |
 | `let NAME = expr` | a name for a value; a later `let` of the same name replaces it for the statements after it |
 | `fn NAME(x, y) = expr` | a function, see [below](#functions-of-a-text) |
 | `score = expr` | the new score, a float (an int is converted); `score` starts as scale * q.k |
 | `mask = expr` | whether the pair is attended, a bool; `mask` starts as `true` |
 
-`param cap : float = 20` has a default, which front ends use if no value is given (`fxattn` reports
-this). A default is a constant expression, of type int for an int param. Defaults are part of a
-program's text and bytes (`fxa_program_param_default`), but not of its hash. Engines always receive
-a value for every param.
+The param `param cap : float = 20` has a default, which front ends use if no value is given; the
+command `fxattn` reports that it used a default. A default is a constant expression, of type int for
+an int param. Defaults are part of a program's text and bytes (`fxa_program_param_default`), but not
+of its hash. Engines always receive a value for every param.
 
 `score` and `mask` may be assigned several times. In an expression, `score` and `mask` mean their
 current values, so programs compose by concatenation (`mask = mask && doc[q] == doc[k]`). A param or
@@ -272,7 +272,7 @@ Two more kinds of program use the same language:
 |---|---|---|
 | score program | `score`, coordinates, params, tensors | `score =`, `mask =` |
 | user-written backward program (bprop) | `score`, coordinates, params, tensors, and `dscore`, the gradient of the new score | `dscore =` |
-| derivative, created by the library | as a bprop | `dscore =`, `grad PARAM += expr`, `grad TENSOR[i, j] += expr` |
+| derivative, created by the library | the same as a bprop | `dscore =`, `grad PARAM += expr`, `grad TENSOR[i, j] += expr` |
 
 In a bprop and a derivative, `score` is the score before the program, and `dscore` in an expression
 is its current value.
@@ -292,7 +292,7 @@ tensor and compute differences of ints, or subtract an offset before you store t
 | `q_len`, `k_len` | int | lengths of the two sequences of this batch entry |
 | `heads` | int | number of query heads; for a shard, the number of heads of the entire problem (`fxa_problem.global_heads`) |
 | `q_row`, `k_row` | int | index of the row and of the key in memory |
-| `dscore` | float | backward programs only |
+| `dscore` | float | the gradient of the new score; only in backward programs |
 | `true`, `false` | bool | constants |
 | `inf`, `nan`, `pi` | float | constants |
 
@@ -403,11 +403,12 @@ call by the expression, so functions are not part of programs and hashes. Each a
 computed once. A parameter has the type of its argument, so a function can be called with ints and
 with floats.
 
-Other names in the body refer to lets, params, tensors and functions that precede the definition, so
-a function cannot call itself. A `let` after the definition, or a parameter or loop around a call,
-does not change the meaning of names in the body. Loop variables of a body are local to it. `score`,
-`mask` and `dscore` in a body have their values at the call. A parameter may hide a let. A later
-`fn` of the same name replaces the function for the statements after it.
+Other names in the body of a function refer to lets, params, tensors and functions that precede the
+definition, so a function cannot call itself. A `let` after the definition, or a parameter or loop
+around a call, does not change the meaning of names in the body. Loop variables of a body are local
+to the body. In a body, `score`, `mask` and `dscore` have the values that they have at the call. A
+parameter may hide a let. A later `fn` of the same name replaces the function for the statements
+after it.
 
 Errors in a body that do not depend on arguments (syntax, names, numbers of arguments) are reported
 at the definition, even if the function is never called. Types and loop counts are checked in each
