@@ -180,11 +180,12 @@ static void bed_bind(bed *x) {
 }
 
 /* Opens a problem. Returns false if the engine refuses it. */
-static bool bed_open_on(bed *x, const fxa_problem *problem, int32_t forced, int32_t processors, fxa_error *err) {
+static bool bed_open_on(bed *x, const fxa_problem *problem, int32_t arch, int32_t forced, int32_t processors,
+                        fxa_error *err) {
     memset(x, 0, sizeof *x);
-    x->self.arch = 90, x->self.processors = x->self.gpu.processors = processors, x->self.forced = forced;
+    x->self.arch = arch, x->self.processors = x->self.gpu.processors = processors, x->self.forced = forced;
     fxa__cuda *driver = &x->self.gpu.driver;
-    x->self.gpu.arch = 90, x->self.gpu.driver_version = 13000;
+    x->self.gpu.arch = arch, x->self.gpu.driver_version = 13000;
     driver->launch = watch_launch, driver->launch_with = watch_launch_early;
     driver->fill = watch_fill, driver->tensor_map = watch_map;
     driver->context_push = watch_push, driver->context_pop = watch_pop, driver->error_string = watch_error;
@@ -206,8 +207,8 @@ static bool bed_open_on(bed *x, const fxa_problem *problem, int32_t forced, int3
     return true;
 }
 
-static bool bed_open(bed *x, const fxa_problem *problem, int32_t forced, fxa_error *err) {
-    return bed_open_on(x, problem, forced, 132, err);
+__attribute__((unused)) static bool bed_open(bed *x, const fxa_problem *problem, int32_t forced, fxa_error *err) {
+    return bed_open_on(x, problem, 90, forced, 132, err);
 }
 
 static void bed_close(bed *x) {
@@ -225,7 +226,7 @@ static void watch_check_params(const fxa_problem *p) {
 }
 
 /* Runs it, and compares the arguments of every launch with what they have to be. */
-static fxa_status bed_run(bed *x, fxa_error *err) {
+__attribute__((unused)) static fxa_status bed_run(bed *x, fxa_error *err) {
     memset(&watch, 0, sizeof watch);
     watch_code = &x->code;
     fxa_status status = fxa__cu_run(&x->self, &x->code, x->p, &x->bound, err);
@@ -363,7 +364,7 @@ static void touch_args(const bed *x, const struct FxaArgs *a) {
     }
 }
 
-static void touch_check(const bed *x) {
+__attribute__((unused)) static void touch_check(const bed *x) {
     touch_count = 0;
     for (int i = 0; i < watch.launches; i++) {
         touch_args(x, &watch.launch[i].a);

@@ -79,7 +79,7 @@ TEST(items_by_batch_and_length) {
 static void cut_check(const fxa_problem *p, int32_t processors, int *clusters, int *tails) {
     fxa_error err;
     bed x;
-    T_REQUIRE(bed_open_on(&x, p, -1, processors, &err));
+    T_REQUIRE(bed_open_on(&x, p, 90, -1, processors, &err));
     T_OK(bed_run(&x, &err));
     const watched *main = &watch.launch[watch.launches - 1];
     const struct FxaArgs *a = &main->a;

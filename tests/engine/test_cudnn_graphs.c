@@ -7,7 +7,7 @@
  */
 #include "cudnn_graph_text.h"
 #include "plan/plan.h"
-#include "t.h"
+#include "support/golden.h"
 
 typedef struct graph_case {
     const char *name, *text, *own;
@@ -269,30 +269,6 @@ static void graph_case_write(fxa_context *ctx, const graph_case *c, fxa__writer 
     fxa_program_destroy(own);
 }
 
-/* Compares a text with a file, line by line; shows the first that differs. */
-static void graph_compare(const char *name, const char *path, const char *text) {
-    static char line[4096];
-    FILE *f = fopen(path, "r");
-    int number = 0;
-    if (!f) {
-        T_FAIL("%s: cannot read %s\n", name, path);
-        return;
-    }
-    while (fgets(line, sizeof line, f)) {
-        size_t n = strlen(line);
-        number++;
-        if (strncmp(text, line, n) == 0) {
-            text += n;
-            continue;
-        }
-        T_FAIL("%s: line %d is\n    %.*s\nnot\n    %s", name, number, (int)strcspn(text, "\n"), text, line);
-        fclose(f);
-        return;
-    }
-    fclose(f);
-    if (*text) T_FAIL("%s: more than the file has: %.*s\n", name, (int)strcspn(text, "\n"), text);
-}
-
 TEST(graphs_keep_their_spelling) {
     fxa_context *ctx = NULL;
     fxa_error err;
@@ -300,13 +276,8 @@ TEST(graphs_keep_their_spelling) {
     for (size_t i = 0; i < sizeof graph_cases / sizeof *graph_cases; i++) {
         const graph_case *c = &graph_cases[i];
         fxa__writer w = {.host = fxa__context_host(ctx)};
-        char path[512];
         graph_case_write(ctx, c, &w);
-        snprintf(path, sizeof path, "%s/tests/golden/graphs/%s.txt", FXA_SOURCE_DIR, c->name);
-        FILE *f = getenv("FXA_TEST_UPDATE") ? fopen(path, "w") : NULL;
-        if (f) fputs((const char *)w.data, f);
-        if (f) fclose(f);
-        graph_compare(c->name, path, (const char *)w.data);
+        golden_check("graphs", c->name, (const char *)w.data);
         fxa__writer_free(&w);
     }
     fxa_context_destroy(ctx);

@@ -1,0 +1,155 @@
+/* SPDX-License-Identifier: Apache-2.0
+ *
+ * Writes plans of the cuda engine as text for test_cuda_plan_texts.c: the report of the engine, the compiled kernels
+ * with the generated program, and each call of a run to the driver with all arguments. Problems and memory are those of
+ * cuda_run_rig.h.
+ */
+#ifndef FXA_TESTS_CUDA_PLAN_TEXT_H
+#define FXA_TESTS_CUDA_PLAN_TEXT_H
+
+#include "cuda_args_text.h"
+
+/* ---- Calls of the driver ----------------------------------------------------------------------------------------- */
+
+/* Parameters of the kernels of a unit: a FxaArgs, m tensor maps or FxaArgs, p pointer, i int, l long long, t captured
+ * tensor, g gradient of one, S FxaSums, T targets of sums, s copy, c coordinates, k cut, w words, W words of both. */
+static const char *plan_signature(fxa__cu_unit unit, int function) {
+    static const char *const lists[] = {"w", "akpplW", "tiip"}, *const stages[] = {"as", "ass", "ac"};
+    static const char *const pages[] = {"as", "ap", "pppi", "app", "pppi", "asppp"};
+    static const char *const captured[] = {"Spii", "appT", "aiiii", "pgli", "agiil", "ppTi"};
+    switch (unit) {
+    case FXA__CU_ENDS: return "a";
+    case FXA__CU_LISTS: return lists[function];
+    case FXA__CU_DIAGONAL: return "apli";
+    case FXA__CU_CAPTURED: return captured[function];
+    case FXA__CU_STAGE: return stages[function];
+    case FXA__CU_PAGES: return pages[function];
+    default: return plan_text.x->code.unit[unit].shape.store_rows ? "ma" : "a";
+    }
+}
+
+static void plan_parameter(char kind, const void *value) {
+    const struct FxaSums *sums = value;
+    const fxa__cu_cut *cut = value;
+    void *pointer;
+    switch (kind) {
+    case 'a': plan_args(value); break;
+    case 'm': PLAN_WRITE(" with maps"); break;
+    case 'p': memcpy(&pointer, value, sizeof pointer), plan_pointer(pointer); break;
+    case 'i': PLAN_WRITE(" %d", *(const int *)value); break;
+    case 'l': PLAN_WRITE(" %lld", *(const long long *)value); break;
+    case 't': plan_capture(value); break;
+    case 'g': plan_gradient(value); break;
+    case 'S': plan_pointer(sums->data), PLAN_WRITE(" %lld,%lld", sums->b, sums->h); break;
+    case 'T': plan_targets(value); break;
+    case 's': plan_stage(value); break;
+    case 'c': plan_places(value); break;
+    case 'k':
+        PLAN_WRITE("\n    tiles %d x %d rows %d columns %d by_key %d parts %d:", (int)cut->q_rows, (int)cut->k_rows,
+                   (int)cut->rows, (int)cut->columns, (int)cut->by_key, (int)cut->parts);
+        break;
+    case 'w': plan_words(value); break;
+    default: plan_words(value), plan_words((const struct FxaWords *)value + 1);
+    }
+}
+
+static int plan_launch(void *function, unsigned x, unsigned y, unsigned z, unsigned threads, unsigned b_y, unsigned b_z,
+                       unsigned shared, void *stream, void **params, void **extra) {
+    uintptr_t id = (uintptr_t)function - 1;
+    fxa__cu_unit unit = (fxa__cu_unit)(id / WATCH_MODULE);
+    (void)b_y, (void)b_z, (void)stream, (void)extra;
+    PLAN_WRITE("kernel %d of %s.cu, grid %u,%u,%u, %u threads, %u bytes:", (int)(id % WATCH_MODULE),
+               fxa__cu_unit_file(&plan_text.x->code.choice, unit), x, y, z, threads, shared);
+    for (const char *kind = plan_signature(unit, (int)(id % WATCH_MODULE)); *kind; kind++)
+        plan_parameter(*kind, *params++);
+    PLAN_WRITE("\n");
+    return 0;
+}
+
+static int plan_launch_early(const fxa__cuda_launch *c, void *function, void **params, void **extra) {
+    PLAN_WRITE("early ");
+    return plan_launch(function, c->grid[0], c->grid[1], c->grid[2], c->block[0], c->block[1], c->block[2],
+                       c->shared_bytes, c->stream, params, extra);
+}
+
+static int plan_fill(uintptr_t to, unsigned value, size_t words, void *stream) {
+    (void)stream;
+    PLAN_WRITE("set to %u:", value), plan_pointer((void *)to);
+    PLAN_WRITE(" %zu words\n", words);
+    return 0;
+}
+
+static int plan_map(void *map, int type, unsigned rank, uintptr_t data, const uint64_t *size, const uint64_t *stride,
+                    const uint32_t *box, const uint32_t *step, int interleave, int swizzle, int promotion, int fill) {
+    (void)map, (void)rank, (void)step, (void)interleave, (void)swizzle, (void)fill;
+    PLAN_WRITE("map of"), plan_pointer((void *)data);
+    PLAN_WRITE(" type %d size %lld,%lld,%lld,%lld by %lld,%lld,%lld box %d x %d promotion %d\n", type,
+               (long long)size[0], (long long)size[1], (long long)size[2], (long long)size[3], (long long)stride[0],
+               (long long)stride[1], (long long)stride[2], (int)box[0], (int)box[1], promotion);
+    return 0;
+}
+
+/* ---- Plans ------------------------------------------------------------------------------------------------------- */
+
+static void plan_write_choice(const bed *x) {
+    const fxa__cu_choice *c = &x->code.choice;
+    const struct {
+        const char *name;
+        bool is;
+    } words[] = {{"spans", c->spans},         {"dropout", c->dropout},
+                 {"paged", c->paged},         {"aligned", c->aligned},
+                 {"plain", c->plain},         {"separate dQ", c->separate_dq},
+                 {"dQ in turns", c->turns},   {"words", c->words},
+                 {"row maximum", c->maximum}, {"coordinates of dropout", c->moved},
+                 {"staged", c->staged},       {"adds rounded", c->adds},
+                 {"O in f32", c->wide_o}};
+    PLAN_WRITE("kernels %s for sm_%d, head dims %d and %d, from %s to %s", fxa__cu_family_name(c->family), (int)c->arch,
+               (int)c->d, (int)c->dv, fxa_dtype_name(c->dtype), fxa_dtype_name(c->out));
+    if (c->row_tiles) PLAN_WRITE(", row tiles %d, cluster %d", (int)c->row_tiles, (int)c->cluster);
+    if (c->dense >= 0) PLAN_WRITE(", tensor %d may be dense", (int)c->dense);
+    for (size_t i = 0; i < sizeof words / sizeof *words; i++)
+        if (words[i].is) PLAN_WRITE(", %s", words[i].name);
+    PLAN_WRITE("%s\n", fxa__cu_not_sm90(&x->self, &x->p->in, c, &x->code.program));
+}
+
+/* Writes the members of the program that the report leaves out. */
+static void plan_write_program(const fxa__cuda_program *g) {
+    PLAN_WRITE("inputs of the mask %x, of diagonals %x", g->has_mask ? g->mask_inputs : 0,
+               g->diagonal >= 0 ? g->diagonal_inputs : 0);
+    if (isfinite(g->bound)) PLAN_WRITE(", bound %.9g", g->bound);
+    for (int32_t i = 0; i < g->n_ranges; i++)
+        PLAN_WRITE(", ranges of %s along %d", g->program->tensors[g->ranges[i].tensor].name, (int)g->ranges[i].axis);
+    for (int32_t i = 0; i < g->program->n_tensors; i++)
+        for (int d = 0; d < FXA_MAX_RANK; d++)
+            if (g->least[i][d])
+                PLAN_WRITE(", %s has %lld along %d", g->program->tensors[i].name, (long long)g->least[i][d], d);
+    PLAN_WRITE("\n");
+}
+
+/* Writes the text of an opened problem. */
+static void plan_write(bed *x, fxa__writer *w) {
+    fxa__query_result result = {.report = {.supported = 0}};
+    fxa_error err;
+    plan_text.x = x, plan_text.w = w;
+    memset(&plan_text.last, 0, sizeof plan_text.last);
+    T_OK(fxa__engine_cuda.query(&x->self, x->p, NULL, &result, &err));
+    PLAN_WRITE("workspace of %llu bytes, tiles of %lld x %lld%s%s\n", (unsigned long long)result.report.workspace,
+               (long long)result.report.tile_q, (long long)result.report.tile_k,
+               result.report.deterministic ? ", deterministic" : "",
+               result.report.multiplies_zeros ? ", multiplies zeros" : "");
+    plan_write_choice(x);
+    plan_write_program(&x->code.program);
+    x->code.processors = x->self.processors;
+    for (int i = 0; i < FXA__CU_UNIT_COUNT; i++) {
+        if (!(x->code.choice.units >> i & 1)) continue;
+        x->code.unit[i].cubin = (uint8_t *)x, x->code.unit[i].size = 1000 + (size_t)i; /* never read */
+        x->code.unit[i].shape.shared_bytes = x->code.unit[i].shape.q_rows ? 2000 + i : 0;
+    }
+    fxa__cu_dump(&x->code, x->p, w);
+    x->self.gpu.driver.launch = plan_launch, x->self.gpu.driver.launch_with = plan_launch_early;
+    x->self.gpu.driver.fill = plan_fill, x->self.gpu.driver.tensor_map = plan_map;
+    PLAN_WRITE("a run:\n");
+    T_OK(fxa__cu_run(&x->self, &x->code, x->p, &x->bound, &err));
+}
+
+#endif
