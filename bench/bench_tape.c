@@ -4,7 +4,7 @@
  * instruction set of this machine; and the cost as a share of an attention row with head dim 64 (256 operations per
  * score) at the FMA rate measured in the same run. Prints one line per case, or JSON with --json.
  */
-#include "../src/engine/cpu/tape.h"
+#include "../src/engine/cpu/bytecode/tape.h"
 
 #include <math.h>
 #include <stdio.h>

@@ -80,9 +80,10 @@ class Code(Tree):
                          "cli/command.c:2: uses more than the public header: ../src/base/add.h")
 
     def test_names(self):
-        for path in ("src/base/one.c", "src/plan/two.c", "cli/sum.c"):
+        for path in ("src/base/one.c", "src/plan/two.c", "src/engine/plan/two.c", "src/gpu/two.c"):
             self.write(path, SPDX + "static int helper(void) { return 1; }\n")
-        self.assertFinds(":2: static helper is also in src/", "cli/sum.c:1: file name also at src/plan/sum.c")
+        self.assertFinds(":2: static helper is also in src/", "plan/two.c:1: folder and file name also at src/")
+        self.assertNotIn("src/gpu/two.c:1:", self.lint())
 
     def test_text(self):
         self.write("src/base/text.c", "int a;\nint %s;\n\tint b;\nint c; // TO" "DO\n" % (120 * "x") + 500 * "\n")

@@ -6,8 +6,8 @@
  */
 #include "support/op_walk.h"
 
-#include "engine/cpu/tape.h"
-#include "engine/cpu/tape_ops.h"
+#include "engine/cpu/bytecode/tape.h"
+#include "engine/cpu/bytecode/tape_ops.h"
 #include "lower/lower_checks.h"
 #include "support/conf_case.h"
 #include "support/tape_case.h"
@@ -170,7 +170,7 @@ static bool walk_is_lowered(const fxa_program *p, const walk_step *s) {
         bool no_work = (n->op == FXA_OP_INT && letters[0] == 'I') || n->op == FXA_OP_WITH_GRAD; /* operands are given */
         uint32_t op = n->op == FXA_OP_NOT && n->type == FXA_BOOL ? (uint32_t)FXA__TAPE_NOT_BOOL : n->op;
         if (no_work || tape_case_opcode(op, n->type == FXA_FLOAT ? 'F' : 'I', letters) >= 0) continue;
-        T_FAIL("%s: no row in src/engine/cpu/tape_ops.def for operands %s\n", s->label, letters);
+        T_FAIL("%s: no row in src/engine/cpu/bytecode/tape_ops.def for operands %s\n", s->label, letters);
         return false;
     }
     return true;

@@ -96,9 +96,9 @@ def check_names():
     files, statics = {}, {}
     for folder in FORMATTED:
         for path in sources(folder, ".c", ".h", ".inc"):
-            name = os.path.basename(path)
+            name = "/".join(path.split(os.sep)[-2:])
             if name in files:
-                say(path, 1, "file name also at " + files[name])
+                say(path, 1, "folder and file name also at " + files[name])
             files[name] = os.path.relpath(path, ROOT)
     for folder in ("src", "cli", "python"):
         for path in sources(folder, ".c"):

@@ -100,7 +100,7 @@ def relinked(build, name, library):
 
 
 def kind_of(source):
-    return "fxattn_kernels" if "/isa_" in source or "/" not in source else "fxattn_checked_objects"
+    return "fxattn_kernels" if "/cpu/kernels/" in source or "/" not in source else "fxattn_checked_objects"
 
 
 class Schema:

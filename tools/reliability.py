@@ -255,8 +255,8 @@ def coverage_section(build, since):
         print("reliability.py: tools/coverage_left.txt has an entry that fits nothing: %s: %s" % (name, part),
               file=sys.stderr)
     about = ("Written by `make coverage` on %s, commit %s: every test program, random ones at 0.3 of their default size, "
-             "those that the Makefile names at all of it too, without asserts; scripts are not run. Kernels (isa_*.c, "
-             "kern_*.inc) are not counted. A branch is one way out of one condition, each side of && and || counted. "
+             "those that the Makefile names at all of it too, without asserts; scripts are not run. Kernels (kernels/*.c, "
+             "kernels/body/*.inc) are not counted. A branch is one way out of one condition, each side of && and || counted. "
              "Reasons come from tools/coverage_left.txt." % (datetime.date.today().isoformat(), commit))
     if since:
         changed = run(["git", "diff", "--name-only", since[0], "--", "src"])[1].split()

@@ -7,7 +7,7 @@
 
 #include "base/dtype.h"
 #include "engine/cpu/cpu.h"
-#include "engine/cpu/kern_bf16.h"
+#include "engine/cpu/kernels/bf16.h"
 #include "t.h"
 
 #if defined(__x86_64__) /* no other processor has such a kernel set */

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
  * The amx kernel set of the cpu engine on emulated tiles. Linked into a test before the library, this file replaces
- * isa_amx.c. It also reports AVX512_BF16 (emulated by model_bf16.c) and AMX wherever the processor has the other
+ * kernels/amx.c. It also reports AVX512_BF16 (emulated by model_bf16.c) and AMX wherever the processor has the other
  * features that the sets need, so tests cover both sets on any machine with AVX-512. Elsewhere the test is skipped with
  * exit status 77.
  */
@@ -21,11 +21,11 @@ static void model_skip(void) {
 #undef fxa__cpu_features_get
 
 #include "engine/cpu/cpu.h"
-#include "engine/cpu/kern_bf16.h"
+#include "engine/cpu/kernels/bf16.h"
 #include "support/amx_model.h"
 
 #define AMX_FUNCTION(name) void fxa__amx_##name
-#include "engine/cpu/kern_amx.inc"
+#include "engine/cpu/kernels/body/amx.inc"
 
 fxa__cpu_features fxa__cpu_features_get(void); /* redeclared, because the include guard of the header hides the name */
 fxa__cpu_features fxa__cpu_features_get(void) {

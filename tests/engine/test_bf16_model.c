@@ -5,7 +5,7 @@
  * them. Results are bit-equal, except that a sum may be any NaN.
  */
 #include "base/cpu_features.h"
-#include "engine/cpu/kern_bf16.h"
+#include "engine/cpu/kernels/bf16.h"
 #include "support/amx_model.h"
 #include "t.h"
 

@@ -1,12 +1,12 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * The cpu engine's mask queries compared with the mask pair by pair: class and columns of a tile (cpu_ask.c), bits of a
- * tile shared by heads (cpu_bits.c). Results do not depend on how precise a query is, so conformance tests only detect
- * wrong queries, not imprecise ones.
+ * The cpu engine's mask queries compared with the mask pair by pair: class and columns of a tile (mask/classify.c),
+ * bits of a tile shared by heads (mask/bits.c). Results do not depend on how precise a query is, so conformance tests
+ * only detect wrong queries, not imprecise ones.
  */
 #include "t.h"
 
-#include "engine/cpu/cpu_bits.h"
+#include "engine/cpu/mask/bits.h"
 #include "plan/plan.h"
 #include "problem/bound_args.h"
 

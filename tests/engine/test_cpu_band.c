@@ -5,7 +5,7 @@
  * affect the time.
  */
 #include "t.h"
-#include "engine/cpu/cpu_code.h"
+#include "engine/cpu/code.h"
 #include "program/program.h"
 
 #define OPEN INT64_MAX

@@ -6,7 +6,7 @@
  */
 #include "t.h"
 
-#include "engine/cpu/cpu_forward.h"
+#include "engine/cpu/forward/forward.h"
 #include "support/attn_data.h"
 #include "support/isa.h"
 

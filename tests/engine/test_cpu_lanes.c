@@ -7,7 +7,7 @@
  * and no two pairs to one element of a gradient written without a sum. The second part runs: the same bits with any
  * number of threads. ThreadSanitizer detects a race in the second part even if the bits agree.
  */
-#include "engine/cpu/cpu_backward.h"
+#include "engine/cpu/backward/backward.h"
 #include "support/attn_data.h"
 #include "t.h"
 

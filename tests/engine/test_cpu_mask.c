@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * Masks as formulas over rows of bits (tape_formula.c, tape_mask.c): random bools combined in every way, compared with
- * the evaluator pair by pair, in every instruction set of this machine. Rows repeat and advance, keys are evenly spaced
- * or not and reach the ends of int32, indices are out of bounds. Skipped work is counted, not timed.
+ * Masks as formulas over rows of bits (bytecode/formula.c, bytecode/mask.c): random bools combined in every way,
+ * compared with the evaluator pair by pair, in every instruction set of this machine. Rows repeat and advance, keys are
+ * evenly spaced or not and reach the ends of int32, indices are out of bounds. Skipped work is counted, not timed.
  */
 #include "t.h"
 
@@ -12,7 +12,7 @@
 #include "support/tape_try.h"
 
 #include "base/num.h"
-#include "engine/cpu/tape_code.h"
+#include "engine/cpu/bytecode/tape_code.h"
 
 #include <stdio.h>
 #include <stdlib.h>

@@ -9,7 +9,7 @@
 
 #include "t.h"
 #include "engine/cpu/cpu.h"
-#include "engine/cpu/tape_ops.h"
+#include "engine/cpu/bytecode/tape_ops.h"
 #include "program/function_ulps.h"
 #include "support/set_tests.h"
 

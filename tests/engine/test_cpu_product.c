@@ -1,13 +1,13 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * Products with packed operands (cpu_product.h), in every format of this machine, through the functions that the passes
- * use. Values are small integers, so products are exact in every format; elements that a format must not read are NaN,
- * and memory around a result must not change.
+ * Products with packed operands (product/product.h), in every format of this machine, through the functions that the
+ * passes use. Values are small integers, so products are exact in every format; elements that a format must not read
+ * are NaN, and memory around a result must not change.
  */
 #include "t.h"
 
 #include "base/num.h"
-#include "engine/cpu/cpu_product.h"
+#include "engine/cpu/product/product.h"
 
 #include <stdlib.h>
 

@@ -9,7 +9,7 @@
 #include "support/tape_case.h"
 
 #include "base/num.h"
-#include "engine/cpu/tape_code.h"
+#include "engine/cpu/bytecode/tape_code.h"
 
 enum { OPS_LANES = 64, OPS_GUARD = 16 };
 

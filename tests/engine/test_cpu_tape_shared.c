@@ -5,7 +5,7 @@
  */
 #include "t.h"
 
-#include "engine/cpu/tape_code.h"
+#include "engine/cpu/bytecode/tape_code.h"
 #include "support/tape_try.h"
 
 static const struct {

@@ -44,7 +44,7 @@ BF16_MODEL void amx_model_dot(int c, int a, int b) {
     }
 }
 
-/* Macros that kern_amx.inc requires. */
+/* Macros that kernels/body/amx.inc requires. */
 #define AMX_ZERO(t) amx_model_zero(t)
 #define AMX_LOAD(t, p, bytes) amx_model_load(t, p, bytes)
 #define AMX_STORE(t, p, bytes) amx_model_store(t, p, bytes)

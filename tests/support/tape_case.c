@@ -8,7 +8,7 @@
 
 #include "base/dtype.h"
 #include "base/num.h"
-#include "engine/cpu/tape_code.h"
+#include "engine/cpu/bytecode/tape_code.h"
 
 #include <math.h>
 #include <stdio.h>

@@ -8,7 +8,7 @@
 #ifndef FXA_TESTS_TAPE_CASE_H
 #define FXA_TESTS_TAPE_CASE_H
 
-#include "engine/cpu/tape.h"
+#include "engine/cpu/bytecode/tape.h"
 #include "fail_alloc.h"
 #include "guard.h"
 

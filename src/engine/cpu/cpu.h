@@ -3,20 +3,20 @@
  * The cpu engine: fused, vectorised, threaded attention, forward and backward. This header is the contract between its
  * parts:
  *
- *   isa_*.c          one per instruction set: the bodies of kern_*.inc compiled for float and for double, as one table
- *   isa_avx512bf16*.c, isa_amx.c   products of bf16 pairs (kern_bf16.h) for sets that are avx512 otherwise
- *   kern_vec.inc     vectors of the set;  kern_math.inc exp, tanh, ...;  kern_gemm.inc;  kern_rows.inc;
- *   kern_tape.inc;  kern_storage.inc between storage and real;  kern_decode.inc products straight from storage;
- *   kern_drop.inc dropout's decisions
- *   cpu_select.c     which set a machine runs, by its features and a table of rates per family, or as FXA_CPU forces it
- *   tape*.c          a score program as a tape of row operations
- *   cpu_place.c      rows and keys in memory, and their coordinates
- *   cpu_ask.c, cpu_band.c   what bands and range analysis say of a mask
- *   cpu_cut.c, cpu_bits.c   what the mask leaves of a tile and a block, as strips, for both passes
- *   cpu_scales.c     scales of operands of 8 bits, and largest values
- *   cpu_product*.c   products, and how their operands are packed
- *   cpu_forward.c, cpu_decode.c, cpu_large.c, cpu_backward.c, cpu_grads.c   the passes
- *   engine_cpu.c     the table of functions: query, compile, workspace, run
+ *   engine.c      the table of functions: query, compile, workspace, run
+ *   select.c      which instruction set a machine runs, by its features and a table of rates per family, or by FXA_CPU
+ *   addresses.c   addresses and coordinates of rows and keys
+ *   scales.c      scales of operands of 8 bits, and amax
+ *   bytecode/     a score program as a tape of row operations
+ *   mask/         band.c, classify.c: bands and range analysis of a mask; bits.c, sub_blocks.c: what the mask leaves of
+ *                 a tile and a block, as strips, for both passes
+ *   product/      products, and how their operands are packed
+ *   forward/, backward/   the passes
+ *   kernels/      a file per instruction set: the bodies of kernels/body compiled for float and for double, as one
+ *                 table; avx512_bf16.c, avx512_bf16_decode.c, amx.c: products of bf16 pairs (bf16.h) for sets that are
+ *                 avx512 otherwise
+ *   kernels/body/ vectors; math and special: exp, tanh, ...; gemm; rows; tape; storage: between storage and real;
+ *                 decode: products straight from storage; dropout
  *
  * `real` is float, and double for f64 problems; everything between loading and storing is in it. Row buffers (scores,
  * tape registers) are padded to FXA__CPU_PAD bytes, so kernels may work on whole vectors past n inside them; what lies
@@ -29,7 +29,7 @@
  *   tile     rows of a group that go together
  *   chunk    keys of an item
  *   block    keys of a chunk that are packed at once
- *   strip    a few rows of a tile and a run of columns of a block that share their products: cpu_cut.h
+ *   strip    a few rows of a tile and a run of columns of a block that share their products: mask/sub_blocks.h
  *   row, column   of a tile, of a block
  *
  * Results do not depend on the number of threads: work is cut by shape alone, and sums are taken in a fixed order.
@@ -49,7 +49,8 @@ _Static_assert(FXA__CARVE_ALIGN % FXA__CPU_PAD == 0 && FXA_WORKSPACE_ALIGN % FXA
 /* What an index outside of its axis adds to an offset: so far below that sums of as many as there are axes tell it. */
 #define FXA__TAPE_OUTSIDE (INT64_MIN / 64)
 
-/* A row operation of the tape; see tape.h. Each operand is a row or one value, as the operation's variant says. */
+/* A row operation of the tape; see bytecode/tape.h. Each operand is a row or one value, as the operation's variant
+ * says. */
 typedef void (*fxa__tape_fn)(int64_t n, void *dst, const void *a, const void *b, const void *c);
 
 /* Some scores of a row, and a number of theirs. */
@@ -124,7 +125,7 @@ typedef struct fxa__cpu_kernels {
     int32_t nr_step;     /* products may begin at columns of B that are multiples of this: nr, or half of it */
     int32_t rows;        /* a product is fastest on this many rows, a multiple of mr, or more; 0: on mr */
     bool rounds;         /* products round A and B to bf16; see fxa__cpu_q_factor */
-    const fxa__cpu_format *format; /* how operands of products are packed: cpu_product.h */
+    const fxa__cpu_format *format; /* how operands of products are packed: product/product.h */
     fxa__cpu_micro micro;
 
     /* n elements between storage and real; strides in elements of the storage. store multiplies by the factor in real
@@ -136,7 +137,7 @@ typedef struct fxa__cpu_kernels {
     /* n elements of an int or bool dtype, as fxa__load_i32 gives them. */
     void (*load_ints)(int32_t *out, const void *src, uint32_t dtype, int64_t stride, int64_t n);
     /* n offsets: what the index of each along an axis of a captured tensor makes of it, or adds to it; below 0 an index
-     * counts from the end. That is FXA__TAPE_OUTSIDE where it is outside, see tape_gather.c. */
+     * counts from the end. That is FXA__TAPE_OUTSIDE where it is outside, see bytecode/gather.c. */
     void (*offsets)(int64_t *offset, bool add, const int32_t *index, int64_t size, int64_t stride, int64_t n);
 
     /* Around all products of a worker; NULL: nothing to do. */
@@ -172,7 +173,7 @@ typedef struct fxa__cpu_kernels {
     void (*dots)(void *out, int64_t ldo, const void *q, int64_t ldq, int64_t rows, const fxa__cpu_stored *x);
     void (*sums)(void *out, int64_t ldo, const void *p, int64_t ldp, int64_t rows, const fxa__cpu_stored *x);
 
-    const fxa__tape_fn *tape; /* by tape opcode, see tape.h */
+    const fxa__tape_fn *tape; /* by tape opcode, see bytecode/tape.h */
 } fxa__cpu_kernels;
 
 /* The best set of this machine for a float width (4 or 8) and the dtype that everything multiplied is stored in, or the
@@ -187,7 +188,7 @@ const fxa__cpu_kernels *fxa__cpu_set_bf16(size_t i, bool *usable);
 
 extern const fxa__cpu_format fxa__cpu_format_real, fxa__cpu_format_pairs, fxa__cpu_format_transposed;
 
-/* Each isa_*.c exports one pair: [0] float, [1] double; those that round, float alone. */
+/* Each file of kernels/ exports one pair: [0] float, [1] double; those that round, float alone. */
 extern const fxa__cpu_kernels fxa__cpu_scalar[2];
 #if defined(__x86_64__)
 extern const fxa__cpu_kernels fxa__cpu_sse2[2], fxa__cpu_avx2[2], fxa__cpu_avx512[2];

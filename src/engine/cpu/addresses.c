@@ -1,0 +1,136 @@
+/* SPDX-License-Identifier: Apache-2.0
+ *
+ * Rows and keys in memory: where they lie, what they hold as real numbers, which coordinates the program sees of them.
+ * All that knows of layouts, dtypes, pages, packed sequences and maps is here; the passes see matrices of real.
+ */
+#include "code.h"
+
+#include "../../base/invariant.h"
+#include "../../base/num.h"
+
+#include <string.h>
+
+void fxa__cpu_group_enter(fxa__cpu_group *g, int64_t b, int64_t hkv) {
+    g->b = b;
+    g->hkv = hkv;
+    g->seq = fxa__seq_get(g->p, g->bound, b);
+    g->heads = g->p->in.hq / g->p->in.hkv;
+    g->rows = g->heads * g->seq.q_len;
+}
+
+/* ---- Rows in memory ---------------------------------------------------------------------------------------------- */
+
+static fxa__cpu_place place_of(const fxa__cpu_group *g, fxa_slot slot, bool is_key, int64_t h, int64_t s) {
+    int64_t d, left = (is_key ? g->seq.k_len : g->seq.q_len) - s, page = g->p->in.page_size;
+    const fxa_operand *t = fxa__row_operand(&g->p->in, slot, &d);
+    int64_t at = fxa__row_offset(g->p, &g->seq, t, is_key, g->bound, g->b, h, s);
+    int64_t size = (int64_t)fxa_dtype_size((fxa_dtype)t->dtype);
+    if (is_key && (g->p->in.flags & FXA_PAGED)) left = fxa__min_i64(left, page - s % page);
+    return (fxa__cpu_place){(char *)g->bound->slot[slot] + at * size,
+                            t->dtype,
+                            t->stride[3],
+                            d,
+                            t->stride[2] * size,
+                            fxa__max_i64(left, 1)};
+}
+
+fxa__cpu_place fxa__cpu_row_place(const fxa__cpu_group *g, fxa_slot slot, int64_t r) {
+    return place_of(g, slot, false, fxa__cpu_row_head(g, r), fxa__cpu_row_q(g, r));
+}
+
+fxa__cpu_place fxa__cpu_key_place(const fxa__cpu_group *g, fxa_slot slot, int64_t k) {
+    return place_of(g, slot, true, g->hkv, k);
+}
+
+fxa__cpu_stored fxa__cpu_take_keys(const fxa__cpu_group *g, fxa_slot slot, int64_t key, int64_t n) {
+    fxa__cpu_place at = fxa__cpu_key_place(g, slot, key);
+    int64_t ld = at.next / (int64_t)fxa_dtype_size((fxa_dtype)at.dtype);
+    return (fxa__cpu_stored){.data = at.data, .dtype = at.dtype, .ld = ld, .n = fxa__min_i64(n, at.count), .d = at.n};
+}
+
+/* n rows from `at` on, which lie evenly; dense ones are one long row. */
+static bool place_load_even(const fxa__cpu_kernels *kernels, fxa__cpu_place at, int64_t n, void *x, int64_t ld) {
+    char *row = x;
+    bool finite = true;
+    if (at.stride == 1 && ld == at.n && at.next == at.n * (int64_t)fxa_dtype_size((fxa_dtype)at.dtype))
+        return kernels->load(x, at.data, at.dtype, 1, n * at.n);
+    for (int64_t i = 0; i < n; i++, row += ld * (int64_t)kernels->real_size, at.data += at.next)
+        finite &= kernels->load(row, at.data, at.dtype, at.stride, at.n);
+    return finite;
+}
+
+static bool place_load(const fxa__cpu_group *g, fxa_slot slot, bool is_key, int64_t first, int64_t n, void *x,
+                       int64_t ld) {
+    int64_t size = (int64_t)g->code->kernels->real_size;
+    bool finite = true;
+    for (int64_t i = 0, count; i < n; i += count) {
+        fxa__cpu_place at = is_key ? fxa__cpu_key_place(g, slot, first + i) : fxa__cpu_row_place(g, slot, first + i);
+        count = fxa__min_i64(at.count, n - i);
+        finite &= place_load_even(g->code->kernels, at, count, (char *)x + i * ld * size, ld);
+    }
+    return finite;
+}
+
+static void place_scale(const fxa__cpu_kernels *kernels, void *x, int64_t n, int64_t d, int64_t ld, double factor) {
+    if (d == ld) d *= n, n = 1; /* dense ones are one long row */
+    for (int64_t i = 0; i < n; i++) kernels->row_scale((char *)x + i * ld * (int64_t)kernels->real_size, d, factor);
+}
+
+/* Rows that are loaded before they are scaled, and so are in the first-level cache by then; not tuned. */
+enum { PLACE_ROWS = 32 };
+
+bool fxa__cpu_load_rows(const fxa__cpu_group *g, fxa_slot slot, int64_t first, int64_t n, double factor, void *x,
+                        int64_t ld) {
+    const fxa__cpu_kernels *kernels = g->code->kernels;
+    bool finite = true;
+    int64_t d;
+    (void)fxa__row_operand(&g->p->in, slot, &d);
+    factor *= g->bound->load[slot];
+    for (int64_t i = 0; i < n; i += PLACE_ROWS) {
+        int64_t count = fxa__min_i64(n - i, PLACE_ROWS);
+        void *row = (char *)x + i * ld * (int64_t)kernels->real_size;
+        finite &= place_load(g, slot, false, first + i, count, row, ld);
+        if (factor != 1) place_scale(kernels, row, count, d, ld, factor);
+    }
+    return finite;
+}
+
+bool fxa__cpu_load_keys(const fxa__cpu_group *g, fxa_slot slot, int64_t first, int64_t n, void *x, int64_t ld) {
+    bool finite = place_load(g, slot, true, first, n, x, ld);
+    int64_t d;
+    (void)fxa__row_operand(&g->p->in, slot, &d);
+    if (g->bound->load[slot] != 1) place_scale(g->code->kernels, x, n, d, ld, g->bound->load[slot]);
+    return finite;
+}
+
+bool fxa__cpu_keys_are(const fxa__cpu_group *g, fxa_slot slot, uint32_t dtype) {
+    int64_t d;
+    const fxa_operand *t = fxa__row_operand(&g->p->in, slot, &d);
+    return t->dtype == dtype && t->stride[3] == 1 && !(g->p->in.flags & FXA_PAGED);
+}
+
+/* ---- Coordinates ------------------------------------------------------------------------------------------------- */
+
+void fxa__cpu_row_coords(const fxa__cpu_group *g, int64_t first, int64_t n, int32_t *h, int32_t *q) {
+    FXA__ASSERT(n > 0); /* so there are rows to divide by */
+    const fxa_index_map *map = &g->p->in.map_q;
+    int64_t head = fxa__cpu_row_head(g, first), at = fxa__cpu_row_q(g, first);
+    for (int64_t i = 0; i < n; i++, at++) {
+        if (at == g->seq.q_len) head++, at = 0;
+        bool next = i > 0 && at > 0;
+        h[i] = next ? h[i - 1] : fxa__coord(g->p, g->bound, FXA_INPUT_H, head);
+        q[i] = next && map->kind == FXA_MAP_AFFINE ? fxa__wrap32(q[i - 1] + map->step)
+                                                   : fxa__row_coord(g->p, g->bound, &g->seq, at);
+    }
+}
+
+bool fxa__cpu_key_coords(const fxa__cpu_group *g, int64_t first, int64_t n, int32_t *k) {
+    const fxa_index_map *map = &g->p->in.map_k;
+    bool run = true;
+    for (int64_t i = 0; i < n; i++) {
+        k[i] = i > 0 && map->kind == FXA_MAP_AFFINE ? fxa__wrap32(k[i - 1] + map->step)
+                                                    : fxa__coord(g->p, g->bound, FXA_INPUT_K, first + i);
+        run = run && (i == 0 || (uint32_t)k[i] == (uint32_t)k[i - 1] + 1u);
+    }
+    return run;
+}

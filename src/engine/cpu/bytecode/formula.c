@@ -1,0 +1,164 @@
+/* SPDX-License-Identifier: Apache-2.0
+ *
+ * A mask alone as a formula over rows of bits: what joins bools is done 64 pairs at a time, comparisons that leave a
+ * range of columns and values that are the same for a row cost no more than a few numbers, and every other bool is a
+ * part, whose rows are run only where they differ from the row before (bytecode/mask.c). So of a window or a table by
+ * block the table is run once for the rows of a block, though the window moves with each.
+ *
+ * Bools whose operands need the value of one pair stay together in one part, so that it is not computed twice; so do
+ * those that a formula has no room for.
+ */
+#include "tape_code.h"
+
+#include "../../../base/invariant.h"
+
+typedef struct formula_state {
+    fxa__tape_graph *g;
+    uint8_t *seen;  /* by node of the program: operands of a bool that it is reached from */
+    int32_t splits; /* left */
+} formula_state;
+
+static bool formula_is_logic(const fxa__tape_node *n, uint8_t *kind) {
+    if (n->type != FXA_BOOL || n->level != TAPE_FULL) return false;
+    switch (n->op) {
+    case FXA__TAPE_NOT_BOOL: *kind = TAPE_BITS_NOT; return true;
+    case FXA_OP_AND: *kind = TAPE_BITS_AND; return true;
+    case FXA_OP_OR: *kind = TAPE_BITS_OR; return true;
+    case FXA_OP_XOR: *kind = TAPE_BITS_XOR; return true;
+    case FXA_OP_SELECT: *kind = TAPE_BITS_SELECT; return true;
+    default: return false;
+    }
+}
+
+/* ---- What operands share ----------------------------------------------------------------------------------------- */
+
+/* A node that is reached through bools alone may become part of a formula; one that some operation takes the value of
+ * is computed for every pair. */
+enum { FORMULA_LOGIC = 1, FORMULA_VALUE = 2 };
+
+static bool formula_is_cheap(const fxa__tape_graph *g, int32_t node) {
+    fxa__tape_node range;
+    bool negated;
+    return fxa__tape_graph_range(g, node, &range, &negated);
+}
+
+/* Marks what an operand needs, by `shift` to tell operands apart. Operands of a FULL node come before it. */
+static void formula_mark(formula_state *f, int32_t node, int shift) {
+    const fxa__tape_graph *g = f->g;
+    f->seen[node] |= (uint8_t)(FORMULA_LOGIC << shift);
+    for (int32_t i = node; i >= 0; i--) {
+        uint8_t how = f->seen[i] >> shift & (FORMULA_LOGIC | FORMULA_VALUE), kind;
+        const fxa__tape_node *n = &g->nodes[i];
+        if (!how || n->level != TAPE_FULL) continue;
+        bool logic = formula_is_logic(n, &kind);
+        if (how == FORMULA_LOGIC && !logic && formula_is_cheap(g, i)) continue;
+        if (!logic) f->seen[i] |= (uint8_t)(FORMULA_VALUE << shift);
+        for (int k = 0; k < n->n_args; k++)
+            if (g->nodes[n->arg[k]].level == TAPE_FULL)
+                f->seen[n->arg[k]] |=
+                    (uint8_t)((f->seen[i] >> shift & FORMULA_VALUE ? FORMULA_VALUE : FORMULA_LOGIC) << shift);
+    }
+}
+
+/* Whether two operands need the value of one pair. */
+static bool formula_shares(formula_state *f, const fxa__tape_node *n) {
+    bool shared = false;
+    for (int32_t i = 0; i < f->g->program->n_nodes; i++) f->seen[i] = 0;
+    for (int k = 0; k < n->n_args; k++) formula_mark(f, n->arg[k], 2 * k);
+    for (int32_t i = 0; i < f->g->program->n_nodes; i++) {
+        int values = 0;
+        for (int k = 0; k < n->n_args; k++) values += f->seen[i] >> 2 * k & FORMULA_VALUE ? 1 : 0;
+        shared = shared || values > 1;
+    }
+    return shared;
+}
+
+/* ---- Terms ------------------------------------------------------------------------------------------------------- */
+
+static void formula_add(formula_state *f, uint8_t kind, int32_t leaf) {
+    fxa__tape_graph *g = f->g;
+    if (FXA__HOLDS(g->n_terms < TAPE_FORMULA_TERMS))
+        g->terms[g->n_terms++] = (fxa__tape_term){kind, leaf};
+    else
+        g->failed = true;
+}
+
+static void formula_leaf(formula_state *f, int32_t node) {
+    fxa__tape_graph *g = f->g;
+    fxa__tape_node range;
+    bool negated = false, is_range = fxa__tape_graph_range(g, node, &range, &negated);
+    uint8_t kind = is_range                                   ? TAPE_BITS_RANGE
+                   : fxa__tape_has_keys(g->nodes[node].level) ? TAPE_BITS_PART
+                                                              : TAPE_BITS_TEST;
+    formula_add(f, kind, (int32_t)g->n_roots);
+    if (is_range)
+        fxa__tape_graph_root(g, FXA__OUT_MASK, -1, -1, fxa__tape_graph_add(g, &range));
+    else
+        fxa__tape_graph_root(g, FXA__OUT_MASK, -1, node, -1);
+    if (is_range && negated) formula_add(f, TAPE_BITS_NOT, -1);
+}
+
+/* `held` rows are waiting for this one. Recursion is as deep as there are splits. */
+static void formula_build(formula_state *f, int32_t node, int held) {
+    const fxa__tape_node n = f->g->nodes[node];
+    uint8_t kind;
+    int32_t cost = n.n_args > 1 ? n.n_args - 1 : 1;
+    if (f->g->failed) return;
+    if (!formula_is_logic(&n, &kind) || f->splits < cost || held + n.n_args > TAPE_FORMULA_ROWS ||
+        formula_shares(f, &n)) {
+        formula_leaf(f, node);
+        return;
+    }
+    f->splits -= cost;
+    for (int k = 0; k < n.n_args; k++) formula_build(f, n.arg[k], held + k);
+    formula_add(f, kind, -1);
+}
+
+void fxa__tape_formula_make(fxa__tape_graph *g, int32_t node) {
+    size_t size = (size_t)g->program->n_nodes;
+    formula_state f = {.g = g, .splits = TAPE_FORMULA_SPLITS};
+    f.seen = fxa__alloc(g->host, size);
+    if (f.seen)
+        formula_build(&f, node, 0);
+    else
+        g->failed = true;
+    fxa__free(g->host, f.seen, size);
+}
+
+/* ---- What rows are told apart by --------------------------------------------------------------------------------- */
+
+static bool formula_watch_place(fxa__tape *t, int32_t place) {
+    const fxa__tape_part *part = &t->parts[t->n_parts - 1];
+    if (place < 0 || t->level[TAPE_FULL].places[place].space != TAPE_ROW) return true;
+    for (size_t i = part->watched; i < t->n_watched; i++)
+        if (t->watched[i] == place) return true;
+    if (!fxa__grow(t->host, &t->watched, &t->watched_capacity, t->n_watched + 1, sizeof *t->watched)) return false;
+    t->watched[t->n_watched++] = place;
+    return true;
+}
+
+static bool formula_watch_access(fxa__tape *t, const fxa__tape_access *access) {
+    bool ok = formula_watch_place(t, access->lo) && formula_watch_place(t, access->hi) &&
+              formula_watch_place(t, access->shift);
+    for (int i = 0; i < access->rank; i++) ok = ok && formula_watch_place(t, access->index[i]);
+    return ok;
+}
+
+bool fxa__tape_formula_watch(fxa__tape *t) {
+    const fxa__tape_level *full = &t->level[TAPE_FULL];
+    fxa__tape_part *part = &t->parts[t->n_parts - 1];
+    bool ok = true;
+    for (size_t i = part->ins; ok && i < full->n_ins; i++) {
+        const fxa__tape_ins *ins = &full->ins[i];
+        if (ins->op == FXA__TAPE_LOAD) {
+            ok = formula_watch_access(t, &t->accesses[ins->aux]);
+            continue;
+        }
+        const fxa__tape_info *info = &fxa__tape_infos[ins->op];
+        ok = (info->a == '_' || formula_watch_place(t, ins->a)) && (info->b == '_' || formula_watch_place(t, ins->b)) &&
+             (info->c == '_' || formula_watch_place(t, ins->c));
+    }
+    part->n_ins = full->n_ins - part->ins;
+    part->n_watched = t->n_watched - part->watched;
+    return ok;
+}

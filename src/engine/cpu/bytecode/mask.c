@@ -1,0 +1,263 @@
+/* SPDX-License-Identifier: Apache-2.0
+ *
+ * A mask alone, before there are scores: rows of pairs as bits, by the formula of bytecode/formula.c. A part of it
+ * makes -inf of a row of zeroes where it is false. What a row reads of its own, beside the columns and the batch entry,
+ * is in places of ROW; where those of a part hold the same as for the row before, so do its bits, and nothing is run:
+ * blocks, documents and heads repeat whole rows. Where no part, range or test differs from the row before, it is only
+ * said so.
+ */
+#include "tape_code.h"
+
+#include "../../../base/invariant.h"
+#include "../../../base/num.h"
+
+#include <string.h>
+
+/* Rows that are asked about together. Ice Lake, S 4096, H 8, a window or blocks: 80.3 ms without, 75.2 so; no other
+ * number was tried. */
+enum { MASK_STRETCH = 32 };
+
+/* ---- Leaves of a row --------------------------------------------------------------------------------------------- */
+
+static const fxa__tape_place *mask_place(const fxa__tape_run *run, int32_t place) {
+    return &run->tape->level[TAPE_FULL].places[place];
+}
+
+/* One int of FULL's places: of the row or of the batch entry. */
+static int32_t mask_int(const fxa__tape_run *run, int32_t place, int64_t row) {
+    const fxa__tape_state *s = run->scratch;
+    return ((const int32_t *)s->fixed[place])[mask_place(run, place)->space == TAPE_ROW ? row : 0];
+}
+
+/* Whether what a place holds of a row differs from the row before. */
+static bool mask_moves(const fxa__tape_run *run, int32_t place, int64_t row) {
+    const fxa__tape_state *s = run->scratch;
+    size_t size = mask_place(run, place)->real ? run->tape->kernels->real_size : sizeof(int32_t);
+    const char *x = (const char *)s->fixed[place] + (size_t)row * size;
+    return mask_place(run, place)->space == TAPE_ROW && memcmp(x, x - size, size) != 0;
+}
+
+static bool mask_part_moves(const fxa__tape_run *run, const fxa__tape_part *part, int64_t row) {
+    bool moves = false;
+    for (size_t i = part->watched; !moves && i < part->watched + part->n_watched; i++)
+        moves = mask_moves(run, run->tape->watched[i], row);
+    return moves;
+}
+
+/* Whether the numbers of ranges move from row to row + 1 as they did from the row before to it. */
+static bool mask_is_even(const fxa__tape_run *run, int64_t row) {
+    const fxa__tape *t = run->tape;
+    bool even = true;
+    for (size_t i = 0; even && i < 2 * t->n_ranges; i++) {
+        int32_t place = i % 2 ? t->ranges[i / 2].bound : t->ranges[i / 2].offset;
+        int64_t x = mask_int(run, place, row);
+        even = x - mask_int(run, place, row - 1) == mask_int(run, place, row + 1) - x;
+    }
+    return even;
+}
+
+static void mask_stretches(fxa__tape_run *run, int64_t n) {
+    fxa__tape_state *s = run->scratch;
+    for (int64_t row = n - 1; row >= 0; row--) {
+        s->until[row] = row + 1;
+        if (row + 1 == n || s->moved[row + 1]) continue;
+        s->until[row] = row + 2 < n && mask_is_even(run, row + 1) ? s->until[row + 1] : row + 2;
+    }
+}
+
+void fxa__tape_mask_rows(fxa__tape_run *run, int64_t n) {
+    const fxa__tape *t = run->tape;
+    fxa__tape_state *s = run->scratch;
+    for (int64_t row = 0; row < n; row++) {
+        bool moves = row == 0;
+        for (size_t i = 0; !moves && i < t->n_watched; i++) moves = mask_moves(run, t->watched[i], row);
+        for (size_t i = 0; !moves && i < t->n_tests; i++) moves = mask_moves(run, t->tests[i], row);
+        s->moved[row] = moves;
+    }
+    s->ranges_move = false;
+    for (size_t i = 0; i < t->n_ranges; i++)
+        s->ranges_move = s->ranges_move || mask_place(run, t->ranges[i].offset)->space == TAPE_ROW ||
+                         mask_place(run, t->ranges[i].bound)->space == TAPE_ROW;
+    if (s->ranges_move) mask_stretches(run, n);
+}
+
+static void mask_run_part(fxa__tape_run *run, size_t part, int64_t row, int64_t words) {
+    fxa__tape_state *s = run->scratch;
+    fxa__tape_at r = {.level = TAPE_FULL, .run = run, .state = s, .at = s->at, .first = 0, .n = run->columns};
+    uint64_t *bits = s->bits + (int64_t)part * words;
+    fxa__tape_set_places(&r, row, NULL, NULL, s->spare[0]);
+    fxa__tape_run_part(&r, &run->tape->parts[part]);
+    memset(bits, 0, (size_t)words * sizeof *bits);
+    run->tape->kernels->row_signs(bits, s->spare[0], run->columns);
+}
+
+/* Columns of the ranges in a row. False: they are as they were for the row before. */
+static bool mask_move_ranges(fxa__tape_run *run, int64_t row) {
+    const fxa__tape *t = run->tape;
+    fxa__tape_state *s = run->scratch;
+    bool changed = false;
+    for (size_t i = 0; i < t->n_ranges; i++) {
+        const fxa__tape_range *range = &t->ranges[i];
+        int32_t offset = mask_int(run, range->offset, row), bound = mask_int(run, range->bound, row);
+        fxa__tape_ends ends, before = s->ends[i];
+        if (!fxa__tape_range_columns(s, range, offset, bound, 0, run->columns, &ends.begin, &ends.end)) ends.begin = -1;
+        changed = changed || ends.begin < 0 || ends.begin != before.begin || ends.end != before.end;
+        s->ends[i] = ends;
+    }
+    return changed;
+}
+
+/* How many of the rows after `row`, up to `end`, have its bits: where numbers move evenly the ends of a range move one
+ * way, so if those of the last row are the same, no row between has others. */
+static int64_t mask_repeats(const fxa__tape_run *run, int64_t row, int64_t end) {
+    const fxa__tape *t = run->tape;
+    const fxa__tape_state *s = run->scratch;
+    int64_t last = fxa__min_i64(fxa__min_i64(s->until[row], end), row + 1 + MASK_STRETCH) - 1;
+    for (size_t i = 0; last > row && i < t->n_ranges; i++) {
+        const fxa__tape_range *range = &t->ranges[i];
+        fxa__tape_ends ends[2];
+        bool same = true;
+        for (int k = 0; same && k < 2; k++) {
+            int64_t at = k ? last : row;
+            same = fxa__tape_range_ends(s, range, mask_int(run, range->offset, at), mask_int(run, range->bound, at), 0,
+                                        run->columns, &ends[k].begin, &ends[k].end);
+        }
+        if (!same || ends[0].begin != ends[1].begin || ends[0].end != ends[1].end) return 0;
+    }
+    return last - row;
+}
+
+/* Brings the leaves to a row. False: all are as they were for the row before, which `kept` says they are of. */
+static bool mask_leaves(fxa__tape_run *run, int64_t row, int64_t words, bool kept) {
+    const fxa__tape *t = run->tape;
+    const fxa__tape_state *s = run->scratch;
+    bool moved = !kept || s->moved[row];
+    for (size_t i = 0; moved && i < t->n_parts; i++)
+        if (!kept || mask_part_moves(run, &t->parts[i], row)) mask_run_part(run, i, row, words);
+    return mask_move_ranges(run, row) || moved;
+}
+
+/* ---- The formula ------------------------------------------------------------------------------------------------- */
+
+static uint64_t mask_low(int64_t n) { /* the first n bits */
+    return n >= 64 ? UINT64_MAX : n <= 0 ? 0 : ((uint64_t)1 << n) - 1;
+}
+
+/* Keys that do not lie evenly, or numbers that wrap: column by column. */
+static void mask_range_each(fxa__tape_run *run, const fxa__tape_range *range, int64_t row, uint64_t *bits,
+                            int64_t words) {
+    fxa__tape_state *s = run->scratch;
+    fxa__tape_at r = {.level = TAPE_FULL, .run = run, .state = s, .at = s->at, .first = 0, .n = run->columns};
+    void *out = s->spare[0];
+    fxa__tape_set_places(&r, row, NULL, NULL, NULL);
+    memset(out, 0, (size_t)r.n * run->tape->kernels->real_size);
+    memset(bits, 0, (size_t)words * sizeof *bits);
+    fxa__tape_apply_range(&r, range, out);
+    run->tape->kernels->row_signs(bits, out, r.n);
+}
+
+/* The row of a leaf: where it lies, or made in `room`. */
+static const uint64_t *mask_leaf(fxa__tape_run *run, const fxa__tape_term *term, int64_t row, uint64_t *room,
+                                 int64_t words) {
+    const fxa__tape_state *s = run->scratch;
+    if (term->kind == TAPE_BITS_PART) return s->bits + term->leaf * words;
+    if (term->kind == TAPE_BITS_TEST) {
+        memset(room, mask_int(run, run->tape->tests[term->leaf], row) ? 255 : 0, (size_t)words * sizeof *room);
+        return room;
+    }
+    fxa__tape_ends ends = s->ends[term->leaf];
+    if (ends.begin < 0)
+        mask_range_each(run, &run->tape->ranges[term->leaf], row, room, words);
+    else
+        for (int64_t i = 0; i < words; i++) room[i] = mask_low(ends.end - 64 * i) & ~mask_low(ends.begin - 64 * i);
+    return room;
+}
+
+/* x joined with what comes after it. */
+static void mask_join(int kind, uint64_t *restrict x, const uint64_t *restrict y, const uint64_t *restrict z,
+                      int64_t words) {
+    switch (kind) {
+    case TAPE_BITS_AND:
+        for (int64_t i = 0; i < words; i++) x[i] &= y[i];
+        break;
+    case TAPE_BITS_OR:
+        for (int64_t i = 0; i < words; i++) x[i] |= y[i];
+        break;
+    case TAPE_BITS_XOR:
+        for (int64_t i = 0; i < words; i++) x[i] ^= y[i];
+        break;
+    case TAPE_BITS_NOT:
+        for (int64_t i = 0; i < words; i++) x[i] = ~x[i];
+        break;
+    default:
+        for (int64_t i = 0; i < words; i++) x[i] = (x[i] & y[i]) | (~x[i] & z[i]);
+    }
+}
+
+/* x || leaf, where the leaf is the same for the row or a range: most of x stays. False: no such leaf. */
+static bool mask_or_leaf(const fxa__tape_run *run, const fxa__tape_term *term, int64_t row, uint64_t *x,
+                         int64_t words) {
+    const fxa__tape_state *s = run->scratch;
+    if (term->kind == TAPE_BITS_TEST) {
+        if (mask_int(run, run->tape->tests[term->leaf], row)) memset(x, 255, (size_t)words * sizeof *x);
+        return true;
+    }
+    if (term->kind != TAPE_BITS_RANGE || s->ends[term->leaf].begin < 0) return false;
+    fxa__tape_ends ends = s->ends[term->leaf];
+    for (int64_t i = ends.begin / 64; 64 * i < ends.end; i++)
+        x[i] |= mask_low(ends.end - 64 * i) & ~mask_low(ends.begin - 64 * i);
+    return true;
+}
+
+static int mask_takes(int kind) {
+    return kind <= TAPE_BITS_PART ? 0 : kind == TAPE_BITS_NOT ? 1 : kind == TAPE_BITS_SELECT ? 3 : 2;
+}
+
+static const uint64_t *mask_formula(fxa__tape_run *run, int64_t row, int64_t words) {
+    const fxa__tape *t = run->tape;
+    const fxa__tape_state *s = run->scratch;
+    uint64_t *stack = s->bits + (int64_t)t->n_parts * words;
+    int64_t depth = 0;
+    for (size_t i = 0; i < t->n_terms; i++) {
+        const fxa__tape_term *term = &t->terms[i];
+        int takes = mask_takes(term->kind), next = i + 1 < t->n_terms && takes == 0 ? t->terms[i + 1].kind : -1;
+        FXA__ASSERT(depth >= takes && depth - takes < TAPE_FORMULA_ROWS);
+        depth -= takes;
+        uint64_t *x = stack + depth * words;
+        if (takes > 0) {
+            mask_join(term->kind, x, x + words, x + 2 * words, words);
+        } else if (depth > 0 && mask_takes(next) == 2) { /* a leaf that is joined at once needs no row of its own */
+            uint64_t *to = x - words;
+            if (next != TAPE_BITS_OR || !mask_or_leaf(run, term, row, to, words))
+                mask_join(next, to, mask_leaf(run, term, row, x, words), x, words);
+            i++;
+            continue;
+        } else {
+            const uint64_t *leaf = mask_leaf(run, term, row, x, words);
+            for (int64_t w = 0; leaf != x && w < words; w++) x[w] = leaf[w];
+        }
+        depth++;
+    }
+    FXA__ASSERT(depth == 1);
+    return stack;
+}
+
+void fxa__tape_mask(fxa__tape_run *run, int64_t row, int64_t n, uint64_t *bits, int64_t words, uint8_t *same) {
+    FXA__ASSERT(fxa__div_up(run->columns, 64) <= words && words <= fxa__div_up(run->max_columns, 64));
+    const fxa__tape_state *s = run->scratch;
+    int64_t ask = s->ranges_move ? row + 1 : row + n,
+            repeats = row; /* the next row to ask about; up to where they do */
+    for (int64_t i = row; i < row + n; i++, bits += words) {
+        if (i == ask) {
+            repeats = i + mask_repeats(run, i - 1, row + n);
+            ask = repeats > i ? repeats : i + MASK_STRETCH;
+        }
+        bool stays = i > row && !s->moved[i] && !s->ranges_move;
+        *same = stays || i < repeats || !mask_leaves(run, i, words, i > row);
+        if (*same++) continue;
+        const uint64_t *from = mask_formula(run, i, words);
+        for (int64_t w = 0; w < words; w++) bits[w] = from[w] & mask_low(run->columns - 64 * w);
+    }
+}
+
+int64_t fxa__tape_mask_cost(const fxa__tape *tape) { return (int64_t)tape->level[TAPE_FULL].n_ins; }

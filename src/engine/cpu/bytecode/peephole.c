@@ -1,0 +1,206 @@
+/* SPDX-License-Identifier: Apache-2.0
+ *
+ * Several nodes as one operation, for float tapes: a value that only one operation uses need not be stored. Products
+ * that are added to round once instead of twice. What is left without users is dropped by the next count.
+ *
+ * What is joined does not depend on the mask: scores have the same bits from the tape with it and from the one without,
+ * so that it does not matter which of the two ran over a pair in forward and which in backward. For the same reason the
+ * score of a JOINT tape is joined as it is alone; but a tanh that the way back needs is taken apart again, which
+ * changes no bit.
+ */
+#include "tape_code.h"
+
+#include "../../../base/invariant.h"
+
+/* The node of an argument, a float as n is, when it is of this operation, of n's level and used by nothing else. */
+static const fxa__tape_node *peephole_inner(const fxa__tape_graph *g, const fxa__tape_node *n, int k, uint32_t op) {
+    const fxa__tape_node *x = &g->nodes[n->arg[k]];
+    return x->op == op && x->level == n->level && x->uses == 1 ? x : NULL;
+}
+
+static bool peephole_is_one(const fxa__tape_graph *g, int level, int32_t node) {
+    return !fxa__tape_is_row(level, g->nodes[node].level);
+}
+
+/* a * b joined with c as one operation; the first factor is a row. */
+static void peephole_join(const fxa__tape_graph *g, fxa__tape_node *n, uint32_t op, const fxa__tape_node *product,
+                          int32_t c) {
+    bool swap = peephole_is_one(g, n->level, product->arg[0]);
+    n->op = (uint8_t)op;
+    n->n_args = 3;
+    n->arg[0] = product->arg[swap];
+    n->arg[1] = product->arg[!swap];
+    n->arg[2] = c;
+}
+
+/* x * y + c, x * y - c, c - x * y */
+static void peephole_fma(const fxa__tape_graph *g, fxa__tape_node *n) {
+    const fxa__tape_node *a = peephole_inner(g, n, 0, FXA_OP_MUL), *b = peephole_inner(g, n, 1, FXA_OP_MUL);
+    if (n->op == FXA_OP_ADD && a)
+        peephole_join(g, n, FXA__TAPE_FMA, a, n->arg[1]);
+    else if (n->op == FXA_OP_ADD && b)
+        peephole_join(g, n, FXA__TAPE_FMA, b, n->arg[0]);
+    else if (n->op == FXA_OP_SUB && a)
+        peephole_join(g, n, FXA__TAPE_FMS, a, n->arg[1]);
+    else if (n->op == FXA_OP_SUB && b)
+        peephole_join(g, n, FXA__TAPE_FNMA, b, n->arg[0]);
+}
+
+/* x ** 2 is a product, of one rounding and a fraction of the time. */
+static void peephole_square(const fxa__tape_graph *g, fxa__tape_node *n) {
+    const fxa__tape_node *y = &g->nodes[n->arg[1]];
+    if (y->op != FXA_OP_CONST || y->f != 2) return;
+    n->op = FXA_OP_MUL;
+    n->arg[1] = n->arg[0];
+}
+
+/* tanh(x * y), tanh(x / y) with y one value, times one for the time being */
+static void peephole_tanh(fxa__tape_graph *g, fxa__tape_node *n) {
+    const fxa__tape_node *mul = peephole_inner(g, n, 0, FXA_OP_MUL), *div = peephole_inner(g, n, 0, FXA_OP_DIV);
+    const fxa__tape_node *inner = mul ? mul : div;
+    if (!inner) return;
+    bool swap = mul && peephole_is_one(g, n->level, mul->arg[0]);
+    if (!peephole_is_one(g, n->level, inner->arg[!swap])) return;
+    n->op = mul ? FXA__TAPE_TANH_MUL : FXA__TAPE_TANH_DIV;
+    n->n_args = 3;
+    n->arg[0] = inner->arg[swap];
+    n->arg[1] = inner->arg[!swap];
+    n->arg[2] = g->one;
+}
+
+/* z * (such a tanh), with z one value too */
+static void peephole_scale_tanh(fxa__tape_graph *g, fxa__tape_node *n) {
+    for (int k = 0; k < 2; k++) {
+        const fxa__tape_node *mul = peephole_inner(g, n, k, FXA__TAPE_TANH_MUL);
+        const fxa__tape_node *tanh = mul ? mul : peephole_inner(g, n, k, FXA__TAPE_TANH_DIV);
+        int32_t scale = n->arg[!k];
+        if (!tanh || tanh->arg[2] != g->one || !peephole_is_one(g, n->level, scale)) continue;
+        n->op = tanh->op;
+        n->n_args = 3;
+        n->arg[0] = tanh->arg[0];
+        n->arg[1] = tanh->arg[1];
+        n->arg[2] = scale;
+        return;
+    }
+}
+
+/* mulz(x, c - y * y) with c one value: what slopes of tanh and sigmoid look like */
+static void peephole_slope(const fxa__tape_graph *g, fxa__tape_node *n) {
+    const fxa__tape_node *fnma = peephole_inner(g, n, 1, FXA__TAPE_FNMA);
+    if (!fnma || fnma->arg[0] != fnma->arg[1] || !peephole_is_one(g, n->level, fnma->arg[2])) return;
+    if (peephole_is_one(g, n->level, n->arg[0])) return;
+    n->op = FXA__TAPE_SLOPE;
+    n->n_args = 3;
+    n->arg[1] = fnma->arg[0];
+    n->arg[2] = fnma->arg[2];
+}
+
+/* float(a + b), float(a - b) of ints; where the sum is k plus something, of just these two */
+static void peephole_float(const fxa__tape_graph *g, fxa__tape_node *n) {
+    const fxa__tape_node *x = &g->nodes[n->arg[0]];
+    bool down = x->sign ? x->sign < 0 : x->op == FXA_OP_SUB;
+    if (x->op != FXA_OP_ADD && x->op != FXA_OP_SUB) return;
+    FXA__ASSERT(x->type == FXA_INT && x->level == n->level); /* float() of a float is none, bools have no sums */
+    if (!x->sign && x->uses != 1) return;
+    n->op = down ? FXA__TAPE_FLOAT_SUB : FXA__TAPE_FLOAT_ADD;
+    n->n_args = 2;
+    n->arg[0] = x->sign ? x->offset : x->arg[0];
+    n->arg[1] = x->sign ? g->key : x->arg[1];
+}
+
+/* z + y * float(k plus something), z - y * ..., with y one value and z a row */
+static void peephole_line(fxa__tape_graph *g, int32_t i) {
+    const fxa__tape_node *n = &g->nodes[i];
+    bool minus = n->op == FXA__TAPE_FNMA;
+    if (n->op != FXA__TAPE_FMA && !minus) return;
+    const fxa__tape_node *up = peephole_inner(g, n, 0, FXA__TAPE_FLOAT_ADD),
+                         *down = peephole_inner(g, n, 0, FXA__TAPE_FLOAT_SUB);
+    const fxa__tape_node *line = up ? up : down;
+    if (!line || line->arg[1] != g->key || !peephole_is_one(g, n->level, line->arg[0])) return;
+    if (!peephole_is_one(g, n->level, n->arg[1]) || peephole_is_one(g, n->level, n->arg[2])) return;
+    int32_t args[4] = {g->key, n->arg[1], line->arg[0], n->arg[2]};
+    uint8_t op = up ? FXA__TAPE_LINE_UP : FXA__TAPE_LINE_DOWN;
+    if (minus) {
+        fxa__tape_node negated = {.op = FXA_OP_NEG, .type = FXA_FLOAT, .n_args = 1, .axis = -1, .arg = {args[1]}};
+        negated.level = g->nodes[args[1]].level;
+        negated.inputs = g->nodes[args[1]].inputs;
+        args[1] = fxa__tape_graph_add(g, &negated);
+    }
+    if (g->failed) return;
+    g->nodes[i].op = op;
+    g->nodes[i].n_args = 4;
+    for (int k = 0; k < 4; k++) g->nodes[i].arg[k] = args[k];
+}
+
+/* A conjunct that compares ints, applied to the scores at once. */
+static void peephole_mask(fxa__tape_graph *g, fxa__tape_root *root) {
+    if (root->kind != FXA__OUT_MASK || root->node < 0) return;
+    fxa__tape_node n = g->nodes[root->node];
+    if (n.level != TAPE_FULL || n.uses != 1 || n.n_args != 2 || g->nodes[n.arg[0]].type == FXA_FLOAT) return;
+    switch (n.op) {
+    case FXA_OP_EQ: n.op = FXA__TAPE_MASK_EQ; break;
+    case FXA_OP_NE: n.op = FXA__TAPE_MASK_NE; break;
+    case FXA_OP_LT: n.op = FXA__TAPE_MASK_LT; break;
+    case FXA_OP_LE: n.op = FXA__TAPE_MASK_LE; break;
+    default: return;
+    }
+    root->node = -1;
+    root->access = fxa__tape_graph_add(g, &n);
+}
+
+static void peephole_node(fxa__tape_graph *g, fxa__tape_node *n) {
+    switch (n->op) {
+    case FXA_OP_ADD:
+    case FXA_OP_SUB: peephole_fma(g, n); break;
+    case FXA_OP_POW: peephole_square(g, n); break;
+    case FXA_OP_TANH: peephole_tanh(g, n); break;
+    case FXA_OP_MUL: peephole_scale_tanh(g, n); break;
+    case FXA_OP_MULZ: peephole_slope(g, n); break;
+    case FXA_OP_FLOAT: peephole_float(g, n); break;
+    default: break;
+    }
+}
+
+/* All nodes that are counted; rest: but for those of the score. */
+static void peephole_nodes(fxa__tape_graph *g, bool rest) {
+    for (int32_t i = 0; i < g->program->n_nodes && !g->failed; i++) {
+        const fxa__tape_node *n = &g->nodes[i];
+        if (!n->needed || n->type != FXA_FLOAT || (rest && n->value)) continue;
+        peephole_node(g, &g->nodes[i]);
+        peephole_line(g, i);
+    }
+}
+
+/* Node i as the program has it, where a tanh that the way back needs is in it. */
+static void peephole_part_tanh(fxa__tape_graph *g, int32_t i) {
+    fxa__tape_node *n = &g->nodes[i];
+    const fxa__node *was = &g->program->nodes[i];
+    bool needed = was->op == FXA_OP_TANH && n->back;
+    if (n->op != FXA__TAPE_TANH_MUL && n->op != FXA__TAPE_TANH_DIV) return;
+    for (int k = 0; was->op == FXA_OP_MUL && k < 2; k++)
+        needed = needed || (g->program->nodes[was->arg[k]].op == FXA_OP_TANH && g->nodes[was->arg[k]].back);
+    if (!needed) return;
+    n->op = was->op;
+    n->n_args = was->n_args;
+    for (int k = 0; k < n->n_args; k++) n->arg[k] = was->arg[k]; /* floats, which are the same nodes in both */
+}
+
+/* By the counts of the score alone, as it is in a tape of its own. */
+static void peephole_value(fxa__tape_graph *g) {
+    fxa__tape_graph_count(g, TAPE_ROOTS_ALL & ~(TAPE_ROOTS_SCORE | TAPE_ROOTS_MASK));
+    for (size_t i = 0; i < g->n_nodes; i++) g->nodes[i].back = g->nodes[i].needed;
+    fxa__tape_graph_value(g);
+    peephole_nodes(g, false);
+    for (int32_t i = 0; i < g->program->n_nodes && !g->failed; i++) peephole_part_tanh(g, i);
+}
+
+void fxa__tape_peephole(fxa__tape_graph *g) {
+    fxa__tape_node one = {.op = FXA_OP_CONST, .type = FXA_FLOAT, .axis = -1, .f = 1};
+    g->one = fxa__tape_graph_add(g, &one);
+    if (g->joint && !g->failed) peephole_value(g);
+    fxa__tape_graph_count(g, TAPE_ROOTS_ALL & ~TAPE_ROOTS_MASK);
+    peephole_nodes(g, g->joint);
+    if (!g->failed) fxa__tape_graph_count(g, TAPE_ROOTS_ALL);
+    for (size_t i = 0; i < g->n_roots && !g->failed; i++) peephole_mask(g, &g->roots[i]);
+    if (!g->failed) fxa__tape_graph_count(g, TAPE_ROOTS_ALL);
+}

@@ -1,0 +1,275 @@
+/* SPDX-License-Identifier: Apache-2.0
+ *
+ * The cpu engine's table. Its code is a choice of kernels and the tapes of the problem's programs; geometry is left
+ * to the run, so one code serves every length and stride.
+ */
+#include "forward/forward.h"
+
+#include "../../base/invariant.h"
+#include "../../lower/fuse.h"
+#include "../../program/range.h"
+
+#include <stdio.h>
+
+/* An instance: the sets that this machine runs, chosen once. */
+typedef struct cpu_self {
+    const fxa__cpu_kernels *f32, *f64, *bf16; /* bf16: where all that is multiplied is */
+} cpu_self;
+
+static fxa_status cpu_open(fxa__host *host, int32_t ordinal, const char *target, void **out,
+                           char identity[FXA__IDENTITY], fxa_error *err) {
+    (void)ordinal, (void)target;
+    char reason[sizeof((fxa_support *)0)->reason] = "";
+    cpu_self self = {.f32 = fxa__cpu_select(sizeof(float), FXA_F32, reason, sizeof reason)};
+    if (!self.f32) return fxa__fail(err, FXA_E_UNAVAILABLE, "%s", reason);
+    self.f64 = fxa__cpu_select(sizeof(double), FXA_F64, reason, sizeof reason);
+    self.bf16 = fxa__cpu_select(sizeof(float), FXA_BF16, reason, sizeof reason);
+    cpu_self *kept = fxa__alloc(host, sizeof *kept);
+    if (!kept) return fxa__fail_memory(err, "the cpu engine");
+    *kept = self;
+    *out = kept;
+    (void)snprintf(identity, FXA__IDENTITY, self.bf16 == self.f32 ? "%s" : "%s, bf16 by %s", self.f32->isa,
+                   self.bf16->isa);
+    return FXA_OK;
+}
+
+static void cpu_close(fxa__host *host, void *self) { fxa__free(host, self, sizeof(cpu_self)); }
+
+/* What a forward pass over the same tensors runs. Only where all that is multiplied is bf16 may products be of bf16. */
+static const fxa__cpu_kernels *cpu_forward_kernels(const cpu_self *self, const fxa__problem *p) {
+    bool bf16 = p->in.q.dtype == FXA_BF16 && p->in.k.dtype == FXA_BF16 && p->in.v.dtype == FXA_BF16;
+    return p->f64 ? self->f64 : bf16 ? self->bf16 : self->f32;
+}
+
+static const fxa__cpu_kernels *cpu_kernels(const cpu_self *self, const fxa__problem *p) {
+    bool mixed = p->in.pass == FXA_BACKWARD && p->in.dout.dtype != p->in.q.dtype && !p->f64;
+    return mixed ? self->f32 : cpu_forward_kernels(self, p);
+}
+
+/* E_UNSUPPORTED, with the operation's name, for a program that tapes cannot do. */
+static fxa_status cpu_can_lower(const fxa_program *program, fxa_error *err) {
+    const fxa__node *n = program ? fxa__tape_missing(program) : NULL;
+    if (!n) return FXA_OK;
+    const fxa__op_info *op = fxa__op_info_get(n->op);
+    return fxa__fail(err, FXA_E_UNSUPPORTED, "operation %s (code %d, giving %s) has no code in the cpu engine",
+                     op->id ? op->id : "unknown", n->op, fxa__type_name(n->type));
+}
+
+static void cpu_release(void *self, void *code) {
+    (void)self;
+    fxa__cpu_code *c = code;
+    fxa__tape_destroy(c->score);
+    fxa__tape_destroy(c->masked);
+    fxa__tape_destroy(c->mask);
+    fxa__tape_destroy(c->derivative);
+    fxa__tape_destroy(c->bprop);
+    fxa_program_destroy(c->program);
+    fxa_program_destroy(c->by_score);
+    fxa__free(c->host, c, sizeof *c);
+}
+
+/* A tape, or NULL when it would change nothing. */
+static fxa_status cpu_tape(const fxa__cpu_code *c, const fxa_program *program, uint32_t flags, fxa__tape **out,
+                           fxa_error *err) {
+    FXA_TRY(cpu_can_lower(program, err));
+    FXA_TRY(fxa__tape_create(c->host, program, flags, c->kernels, out, err));
+    if (!fxa__tape_is_identity(*out)) return FXA_OK;
+    fxa__tape_destroy(*out);
+    *out = NULL;
+    return FXA_OK;
+}
+
+/* Runs allocate nothing, and range analysis does for large masks: those are never asked. */
+static bool cpu_can_classify(const fxa__cpu_code *c) {
+    return !c->band.dark && fxa__program_output(c->program, FXA__OUT_MASK) < FXA__SMALL_PROGRAM &&
+           c->band.nodes <= FXA__SMALL_NODES;
+}
+
+/* A mask is run before there are scores, or with them if it reads them. */
+static fxa_status cpu_mask(fxa__cpu_code *c, fxa_error *err) {
+    if (c->properties.flags & FXA_PROPERTY_NO_MASK) return FXA_OK;
+    if (c->band.reads >> FXA_INPUT_SCORE & 1) return cpu_tape(c, c->program, FXA__TAPE_MASK, &c->masked, err);
+    return cpu_tape(c, c->program, FXA__TAPE_MASK_ALONE, &c->mask, err);
+}
+
+/* Value and derivative as one tape, where it saves a function. Without a mask that is run with the scores, which is a
+ * tape of its own, and without a user's bprop. */
+static fxa_status cpu_join(fxa__cpu_code *c, const fxa__problem *p, uint32_t flags, fxa_error *err) {
+    fxa_program *joint = NULL;
+    if (!c->score || c->masked || p->in.bprop) return FXA_OK;
+    FXA_TRY(fxa__lower_fuse(c->host, c->program, c->by_score, true, &joint, err));
+    fxa__tape *tape = NULL;
+    fxa_status status = FXA_OK;
+    if (fxa__lower_fused_shares_function(c->host, joint))
+        status = fxa__tape_create(c->host, joint, flags | FXA__TAPE_JOINT, c->kernels, &tape, err);
+    fxa_program_destroy(joint);
+    if (!tape) return status;
+    fxa__tape_destroy(c->score);
+    c->score = tape;
+    c->joined = true;
+    return FXA_OK;
+}
+
+/* The tapes of the way back: by score from the user's own program if there is one; sums always from the derivative.
+ * That is of what runs: where masks were lifted out of the score, it need not ask for them again. */
+static fxa_status cpu_fill_backward(fxa__cpu_code *c, const fxa__problem *p, fxa_error *err) {
+    bool sums = p->in.param_grads != 0;
+    for (int32_t t = 0; t < p->program->n_tensors; t++) sums = sums || p->in.captures[t].grad;
+    uint32_t flags = (sums ? FXA__TAPE_GRADS : 0u) | (p->in.bprop ? FXA__TAPE_NO_DSCORE : 0u);
+    if (!p->in.bprop || sums) {
+        FXA_TRY(fxa_program_derivative(c->program, &c->by_score, err));
+        FXA_TRY(cpu_can_lower(c->by_score, err));
+        FXA_TRY(cpu_join(c, p, flags, err));
+        if (!c->joined) FXA_TRY(cpu_tape(c, c->by_score, flags, &c->derivative, err));
+    }
+    return p->in.bprop ? cpu_tape(c, p->bprop, 0, &c->bprop, err) : FXA_OK;
+}
+
+/* What arrays on stacks are sized by. */
+static bool cpu_fits(const fxa__cpu_kernels *kernels, const fxa_problem *p) {
+    return p->d_qk <= FXA_MAX_D && p->d_v <= FXA_MAX_D && kernels->rows <= FXA__CPU_MAX_BLOCK &&
+           kernels->mr <= FXA__CPU_MAX_BLOCK;
+}
+
+static fxa_status cpu_fill(const cpu_self *self, fxa__cpu_code *c, const fxa__problem *p, fxa_error *err) {
+    c->kernels = cpu_kernels(self, p);
+    c->scores = cpu_forward_kernels(self, p);
+    if (!FXA__HOLDS(cpu_fits(c->kernels, &p->in) && cpu_fits(c->scores, &p->in)))
+        return fxa__fail(err, FXA_E_INTERNAL,
+                         "d_qk %lld, d_v %lld or the kernels of %s pass the room of the cpu engine",
+                         (long long)p->in.d_qk, (long long)p->in.d_v, c->kernels->isa);
+    FXA_TRY(cpu_can_lower(p->program, err));
+    FXA_TRY(fxa__program_extract_masks(c->host, p->program, &c->program, err));
+    fxa_program_properties(c->program, &c->properties);
+    if (!fxa__cpu_band_find(c->host, c->program, &c->band)) return fxa__fail_memory(err, "the mask of a program");
+    c->classify = cpu_can_classify(c);
+    FXA_TRY(cpu_tape(c, c->program, 0, &c->score, err));
+    FXA_TRY(cpu_mask(c, err));
+    return p->in.pass == FXA_BACKWARD ? cpu_fill_backward(c, p, err) : FXA_OK;
+}
+
+static fxa_status cpu_compile(void *self, const fxa__problem *p, void **code, size_t *bytes, fxa_error *err) {
+    *code = NULL;
+    fxa__cpu_code *c = fxa__alloc(p->host, sizeof *c);
+    if (!c) return fxa__fail_memory(err, "the code of the cpu engine");
+    c->host = p->host;
+    c->width = p->host->width;
+    fxa_status status = cpu_fill(self, c, p, err);
+    if (status != FXA_OK) {
+        cpu_release(self, c);
+        return status;
+    }
+    (void)snprintf(c->detail, sizeof c->detail, "%s, %d thread%s", c->kernels->isa, (int)c->width,
+                   c->width == 1 ? "" : "s");
+    *bytes = sizeof *c + c->program->bytes + (c->by_score ? c->by_score->bytes : 0);
+    const fxa__tape *tapes[] = {c->score, c->masked, c->mask, c->derivative, c->bprop};
+    for (int i = 0; i < 5; i++) *bytes += tapes[i] ? fxa__tape_bytes(tapes[i]) : 0;
+    *code = c;
+    return fxa__ok(err);
+}
+
+/* One code serves every geometry. */
+static void cpu_key(void *self, const fxa__problem *p, fxa__writer *w) {
+    (void)self;
+    fxa__problem_write(p, FXA__WITH_HEADS | FXA__WITH_WINDOW | FXA__WITH_DROPOUT, w);
+}
+
+/* The tapes decide how much workspace there must be, so that they are made for the question if there are none. A
+ * program that has no tape is the answer; everything else that fails is a failure to tell. */
+static fxa_status cpu_query(void *self, const fxa__problem *p, const void *code, fxa__query_result *out,
+                            fxa_error *err) {
+    fxa_support *report = &out->report;
+    bool forward = p->in.pass == FXA_FORWARD;
+    fxa_error why;
+    size_t bytes = 0;
+    report->deterministic = 1;
+    if (!code) {
+        fxa_status status = cpu_compile(self, p, &out->made, &out->made_bytes, &why);
+        if (status == FXA_E_UNSUPPORTED) {
+            fxa__support_refuse(report, why.text);
+            return FXA_OK;
+        }
+        if (status != FXA_OK) return fxa__fail(err, status, "%s", why.text);
+        code = out->made;
+    }
+    bool fits =
+        (forward ? fxa__cpu_forward_workspace : fxa__cpu_backward_workspace)(code, p, fxa__carver_make(NULL), &bytes);
+    report->supported = 1;
+    report->workspace = fits ? bytes : UINT64_MAX;
+    if (forward)
+        fxa__cpu_forward_least(cpu_kernels(self, p), &p->in, &report->tile_q, &report->tile_k);
+    else
+        fxa__cpu_backward_least(cpu_kernels(self, p), &report->tile_q, &report->tile_k);
+    return FXA_OK;
+}
+
+static fxa_status cpu_run(void *self, const void *code, const fxa__problem *p, const fxa__bound_args *bound,
+                          fxa_error *err) {
+    (void)self;
+    fxa__bound_args scaled;
+    if (p->in.flags & FXA_SCALED) scaled = fxa__cpu_bind_scaled(bound, (fxa_pass)p->in.pass), bound = &scaled;
+    bool fits = (p->in.pass == FXA_FORWARD ? fxa__cpu_forward : fxa__cpu_backward)(code, p, bound);
+    if (!FXA__HOLDS(fits))
+        return fxa__fail(err, FXA_E_INTERNAL, "the %zu bytes of workspace are not what a run of the cpu engine needs",
+                         bound->workspace_size);
+    return fxa__ok(err);
+}
+
+#if FXA_ASSERT
+static void cpu_zones(void *self, const void *code, const fxa__problem *p, const void *workspace) {
+    (void)self;
+    size_t bytes;
+    bool forward = p->in.pass == FXA_FORWARD;
+    fxa__carver c = fxa__carver_after(workspace);
+    (void)(forward ? fxa__cpu_forward_workspace : fxa__cpu_backward_workspace)(code, p, c, &bytes);
+}
+#endif
+
+static const char *cpu_description(const void *code, const fxa__problem *p) {
+    (void)p;
+    return ((const fxa__cpu_code *)code)->detail;
+}
+
+/* Prints the tapes in the order in which a run executes them, after a line that says what the letters of registers
+ * mean. */
+static void cpu_dump(const void *code, const fxa__problem *p, fxa__writer *w) {
+    const fxa__cpu_code *c = code;
+    bool backward = p->in.pass == FXA_BACKWARD, own = p->in.bprop != NULL;
+    const struct {
+        const char *name;
+        const fxa__tape *tape;
+        const fxa_program *program;
+        bool wanted; /* false: the pass has no such tape; true with tape == NULL: the tape would be empty */
+    } tapes[] = {{"mask", c->mask, c->program, c->mask != NULL},
+                 {c->joined ? "score and derivative" : "score", c->score, c->program, true},
+                 {"score and mask", c->masked, c->program, c->masked != NULL},
+                 {"derivative", c->derivative, c->by_score, backward && !c->joined && (!own || c->derivative)},
+                 {"backward of your own", c->bprop, p->bprop, backward && own}};
+    bool any = false;
+    for (size_t i = 0; i < sizeof tapes / sizeof *tapes; i++) any = any || (tapes[i].wanted && tapes[i].tape);
+    if (any)
+        fxa__write_format(w, "registers: u per batch entry, r per row, c per key, s per head and key, x per pair\n");
+    for (size_t i = 0; i < sizeof tapes / sizeof *tapes; i++) {
+        if (!tapes[i].wanted) continue;
+        fxa__write_format(w, "%s%s\n", tapes[i].name, tapes[i].tape ? "" : ": nothing to compute");
+        if (tapes[i].tape) fxa__tape_print(tapes[i].tape, tapes[i].program, w);
+    }
+}
+
+const fxa__engine fxa__engine_cpu = {
+    .name = "cpu",
+    .variable = "FXA_CPU",
+    .version = 6,
+    .device = FXA_HOST,
+    .threads = true,
+    .open = cpu_open,
+    .close = cpu_close,
+    .query = cpu_query,
+    .key = cpu_key,
+    .compile = cpu_compile,
+    .release = cpu_release,
+    .run = cpu_run,
+    FXA__ZONES(cpu_zones),
+    .description = cpu_description,
+    .dump = cpu_dump,
+};

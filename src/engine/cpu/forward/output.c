@@ -1,0 +1,180 @@
+/* SPDX-License-Identifier: Apache-2.0
+ *
+ * The end of a row. From its maximum m, its sum l and its unnormalised output o, and the score z of its sink:
+ *
+ *     M = max(m, z),  L = l exp(m - M) + exp(z - M),  O = u o exp(m - M) / L,  LSE = M + log L
+ *
+ * u is the row's unit: 1, but where sums of V left the range of real (forward/rescaled_sums.c). M = -inf: O = 0 and LSE
+ * = -inf. A NaN or +inf among the scores and z: both are NaN. Rows whose keys were worked on in chunks are joined the
+ * same way first, in the order of the chunks.
+ */
+#include "forward.h"
+
+#include "../../../base/dtype.h"
+#include "../../../base/num.h"
+#include "../../../problem/merge.h"
+
+#include <string.h>
+
+/* What is known of a row besides its output. */
+typedef struct output_row {
+    double m, l, unit; /* m NaN: a score was NaN */
+} output_row;
+
+/* Of stacked row r. */
+static double output_sink(const fxa__cpu_item *it, int64_t r) {
+    const fxa_problem *p = &it->g.p->in;
+    if (p->flags & FXA_SINKS)
+        return fxa__load_f64(it->g.bound->slot[FXA_SLOT_SINKS], p->sinks.dtype,
+                             fxa__cpu_row_head(&it->g, r) * p->sinks.stride[1]);
+    return p->flags & FXA_SINK_ZERO ? 0 : -INFINITY;
+}
+
+/* The factor of the output; *lse gets the row's if it is wanted. A factor of exactly 0 makes the output 0, whatever it
+ * holds. */
+static double output_factor(const output_row *row, double sink, bool want_lse, double *lse) {
+    double top = fxa__fmax(row->m, sink);
+    *lse = top < INFINITY ? top : NAN;
+    if (*lse != *lse) return NAN;
+    if (*lse == -INFINITY) return 0;
+    double weight = 1, sum = row->l;
+    if (sink > -INFINITY) {
+        weight = exp(row->m - top);
+        sum = row->l * weight + exp(sink - top);
+    }
+    if (want_lse) *lse = top + log(sum);
+    return row->unit * weight / sum;
+}
+
+static void output_store_one(const fxa__cpu_place *to, double x) { fxa__store_f64(to->data, to->dtype, 0, x); }
+
+/* FXA_ACCUMULATE_O: joins o (unnormalised, times factor) with the row that is there; in f64, rounded once. */
+static void output_merge(const fxa__cpu_item *it, const fxa__cpu_place *to, const void *o, double factor, double *lse,
+                         const fxa__cpu_place *lse_to) {
+    double old_lse = fxa__load_f64(lse_to->data, lse_to->dtype, 0);
+    for (int64_t i = 0; i < to->n; i++) {
+        double x = factor == 0 ? 0 : fxa__real_get(o, it->kernels->real_size, i) * factor;
+        it->s.row[i] = factor != factor ? NAN : x;
+        it->s.old[i] = fxa__load_f64(to->data, to->dtype, i * to->stride);
+    }
+    fxa__merge_row(it->s.old, &old_lse, it->s.row, *lse, to->n);
+    for (int64_t i = 0; i < to->n; i++) fxa__store_f64(to->data, to->dtype, i * to->stride, it->s.old[i]);
+    *lse = old_lse;
+}
+
+static void output_fill(const fxa__cpu_item *it, void *o, int64_t n, double x) {
+    for (int64_t i = 0; i < n; i++) fxa__real_set(o, it->kernels->real_size, i, x);
+}
+
+/* Where what is wanted of a row goes. */
+typedef struct output_to {
+    fxa__cpu_place o, lse, max; /* data NULL: not wanted */
+} output_to;
+
+/* Moves on to stacked row r, from r - 1 or from {0}. */
+static void output_move(const fxa__cpu_item *it, output_to *to, int64_t r) {
+    uint32_t flags = it->g.p->in.flags;
+    fxa__cpu_row_next(&it->g, FXA_SLOT_O, r, &to->o);
+    if (flags & (FXA_RETURN_LSE | FXA_ACCUMULATE_O)) fxa__cpu_row_next(&it->g, FXA_SLOT_LSE, r, &to->lse);
+    if (flags & FXA_RETURN_ROW_MAX) fxa__cpu_row_next(&it->g, FXA_SLOT_ROW_MAX, r, &to->max);
+}
+
+/* o is the row's unnormalised output and is used up. */
+static void output_store(fxa__cpu_item *it, const output_to *to, void *o, double factor, double lse, double max) {
+    if (it->g.p->in.flags & FXA_ACCUMULATE_O)
+        output_merge(it, &to->o, o, factor * it->g.bound->load[FXA_SLOT_O], &lse, &to->lse);
+    else {
+        if (!(factor > 0)) output_fill(it, o, to->o.n, factor); /* 0 or NaN */
+        fxa__cpu_store(it->kernels, it->g.bound, FXA_SLOT_O, &to->o, o, factor > 0 ? factor : 1, false);
+    }
+    if (to->lse.data) output_store_one(&to->lse, lse);
+    if (to->max.data) output_store_one(&to->max, max);
+}
+
+static void output_finish(fxa__cpu_item *it, int64_t r, const output_to *to, const output_row *row, void *o) {
+    double lse, sink = output_sink(it, r);
+    double factor = output_factor(row, sink, to->lse.data != NULL, &lse);
+    output_store(it, to, o, factor, lse, row->m);
+}
+
+/* ---- Chunks ------------------------------------------------------------------------------------------------------ */
+
+static int64_t output_slot(const fxa__cpu_item *it, int64_t group, int64_t chunk, int64_t r) {
+    return group * it->run->slots + chunk * it->g.rows + r;
+}
+
+static char *output_partial(const fxa__cpu_item *it, int64_t slot) {
+    return it->run->partial_o + slot * it->run->blocks.ldo * (int64_t)it->kernels->real_size;
+}
+
+void fxa__cpu_output(fxa__cpu_item *it, int64_t group) {
+    int64_t ldo = it->run->blocks.ldo;
+    output_to to = {.o = {.data = NULL}};
+    for (int64_t i = 0; i < it->n; i++) {
+        output_row row = {it->s.nan[i] ? NAN : it->s.m[i], it->s.l[i], it->s.unit[i]};
+        void *o = fxa__real_at(it, it->s.o, i * ldo);
+        if (it->shares.chunks == 1) {
+            output_move(it, &to, it->first + i);
+            output_finish(it, it->first + i, &to, &row, o);
+            continue;
+        }
+        int64_t slot = output_slot(it, group, it->chunk, it->first + i);
+        it->run->partial[slot] = (fxa__cpu_partial){row.m, row.l, row.unit};
+        memcpy(output_partial(it, slot), o, (size_t)ldo * it->kernels->real_size);
+    }
+}
+
+/* Adds the chunks of stacked row r: row->l, and s.row, which is the output times a factor. row->m is known. Outputs get
+ * the factor, not their share: that may be 0 with it, and some output infinite. */
+static void output_add_chunks(fxa__cpu_item *it, int64_t group, int64_t r, double factor, output_row *row) {
+    int64_t dv = it->g.p->in.d_v;
+    row->l = 0;
+    for (int64_t i = 0; i < dv; i++) it->s.row[i] = 0;
+    for (int64_t c = 0; c < it->shares.chunks && row->m > -INFINITY && row->m < INFINITY; c++) {
+        int64_t slot = output_slot(it, group, c, r);
+        const fxa__cpu_partial *x = &it->run->partial[slot];
+        double weight = exp(x->m - row->m), share = weight * x->unit;
+        const char *o = output_partial(it, slot);
+        if (weight == 0) continue;
+        row->l += weight * x->l;
+        for (int64_t i = 0; i < dv; i++) it->s.row[i] += share * (factor * fxa__real_get(o, it->kernels->real_size, i));
+    }
+}
+
+/* The chunks of stacked row r as one, its output in s.o. */
+static output_row output_join_row(fxa__cpu_item *it, int64_t group, int64_t r) {
+    const fxa__cpu_kernels *kernels = it->kernels;
+    int64_t dv = it->g.p->in.d_v;
+    output_row row = {-INFINITY, 0, 1};
+    for (int64_t c = 0; c < it->shares.chunks; c++)
+        row.m = fxa__fmax(row.m, it->run->partial[output_slot(it, group, c, r)].m);
+    output_add_chunks(it, group, r, 1, &row);
+    for (int64_t i = 0; i < dv; i++) fxa__real_set(it->s.o, kernels->real_size, i, it->s.row[i]);
+    if (!kernels->load(it->s.x, it->s.o, kernels->real_dtype, 1, dv)) {
+        output_add_chunks(it, group, r, 1 / FXA__CPU_LARGE, &row);
+        row.unit = fxa__cpu_large_settle(it, it->s.o, it->s.row, row.l);
+    }
+    return row;
+}
+
+void fxa__cpu_join(fxa__cpu_item *it, int64_t group) {
+    output_to to = {.o = {.data = NULL}};
+    for (int64_t r = 0; r < it->g.rows; r++) {
+        output_row row = output_join_row(it, group, r);
+        output_move(it, &to, r);
+        output_finish(it, r, &to, &row, it->s.o);
+    }
+}
+
+/* ---- Rows that do not exist -------------------------------------------------------------------------------------- */
+
+void fxa__cpu_output_absent(fxa__cpu_item *it) {
+    fxa__cpu_item all = *it; /* the group as if it had all the rows that its tensors have room for */
+    all.g.seq.q_len = it->g.p->in.sq;
+    for (int64_t h = 0; h < it->g.heads; h++)
+        for (int64_t q = it->g.seq.q_len; q < all.g.seq.q_len; q++) {
+            output_to to = {.o = {.data = NULL}};
+            output_move(&all, &to, h * all.g.seq.q_len + q);
+            output_store(&all, &to, it->s.o, 0, -INFINITY, -INFINITY);
+        }
+}

@@ -1,0 +1,206 @@
+/* SPDX-License-Identifier: Apache-2.0
+ *
+ * Masks as bits, before the products: rows that range analysis can say nothing of are run through the mask's tape.
+ * Bits that other heads or batch entries will ask for are kept where all workers find them. See mask/sub_blocks.h.
+ */
+#include "bits.h"
+
+#include "../../../base/invariant.h"
+#include "../../../base/num.h"
+
+#include <string.h>
+
+enum {
+    /* Rows that range analysis is asked about together, before they are run, and the operations per pair of a mask
+     * above which it is. Ice Lake, f32, S 4096, H 8, D 64: a mask of 3 operations takes 100 ms where it is asked and 87
+     * where not, one of 20 that leaves blocks of 512 takes 138 and 198; with 48, 96 and 192 rows that takes 133, 138
+     * and 147. */
+    BITS_SPAN = 96,
+    BITS_ASK = 6,
+    BITS_KEPT_BYTES = 16 << 20 /* of all slots: a mask of 8,192 x 8,192 pairs and what sums it up */
+};
+
+/* ---- Layout ------------------------------------------------------------------------------------------------------ */
+
+int64_t fxa__cpu_bits_granule(const fxa__cpu_kernels *kernels) {
+    return fxa__max_i64(FXA__CPU_GRANULE, kernels->nr_step);
+}
+
+static void bits_carve(fxa__carver *c, int64_t rows, int64_t words, fxa__cpu_bits *bits) {
+    bits->pairs = fxa__carve_matrix(c, rows, words, sizeof *bits->pairs);
+    bits->from = fxa__carve(c, rows, sizeof *bits->from);
+    bits->any = fxa__carve(c, rows, sizeof *bits->any);
+    bits->all = fxa__carve(c, rows, sizeof *bits->all);
+}
+
+void fxa__cpu_cut_carve(fxa__carver *c, const fxa__cpu_code *code, int64_t rows, int64_t keys, fxa__cpu_cut *cut) {
+    *cut = (fxa__cpu_cut){.granule = fxa__cpu_bits_granule(code->kernels), .words = fxa__div_up(keys, 64)};
+    if (!code->mask) return;
+    bits_carve(c, rows, cut->words, &cut->own);
+    cut->k = fxa__carve(c, keys, sizeof *cut->k);
+    cut->same = fxa__carve(c, rows, 1);
+    cut->mask.scratch = fxa__tape_carve(c, code->mask, rows, keys);
+}
+
+/* Whether the mask is the same for several heads or batch entries. */
+static bool bits_repeat(const fxa__cpu_code *code, const fxa_problem *p) {
+    bool by_b = code->band.reads >> FXA_INPUT_B & 1, by_h = code->band.reads >> FXA_INPUT_H & 1;
+    return code->mask && !by_h && (p->hq > 1 || (!by_b && p->b > 1));
+}
+
+void fxa__cpu_kept_carve(fxa__carver *c, const fxa__cpu_code *code, const fxa__problem *p, int64_t rows, int64_t keys,
+                         fxa__cpu_kept *kept) {
+    const fxa_problem *in = &p->in;
+    int64_t words = fxa__div_up(keys, 64), batch = code->band.reads >> FXA_INPUT_B & 1 ? fxa__max_i64(in->b, 1) : 1;
+    int64_t bytes = rows * (words + 3) * (int64_t)sizeof(uint64_t), most = BITS_KEPT_BYTES / fxa__max_i64(bytes, 1);
+    *kept = (fxa__cpu_kept){.tiles = fxa__div_up(in->sq, fxa__max_i64(rows, 1)) + 1, .block_keys = keys};
+    kept->blocks = fxa__div_up(in->sk, fxa__max_i64(keys, 1)) + 1;
+    if (!bits_repeat(code, in)) return;
+    kept->count = fxa__min_i64(most, kept->tiles);
+    kept->count = kept->count > most / kept->blocks ? most : kept->count * kept->blocks;
+    kept->count = kept->count > most / batch ? most : kept->count * batch;
+    kept->slots = fxa__carve(c, kept->count, sizeof *kept->slots);
+    for (int64_t i = 0; i < kept->count; i++) {
+        fxa__cpu_bits bits;
+        bits_carve(c, rows, words, &bits);
+        if (!kept->slots) continue;
+        kept->slots[i].bits = bits;
+        atomic_init(&kept->slots[i].state, 0);
+    }
+}
+
+/* ---- Filling ----------------------------------------------------------------------------------------------------- */
+
+static uint64_t bits_low(int64_t n) { /* the first n, 0 <= n <= 64 */
+    return n >= 64 ? UINT64_MAX : ((uint64_t)1 << n) - 1;
+}
+
+static void bits_fill(uint64_t *row, int64_t words, int64_t n) { /* n of them are set */
+    for (int64_t i = 0; i < words; i++) row[i] = bits_low(fxa__max_i64(0, fxa__min_i64(n - 64 * i, 64)));
+}
+
+/* Bit i: granule i of a word is not 0. A granule divides a word. */
+static uint64_t bits_granules(uint64_t word, int64_t granule) {
+    uint64_t out = 0;
+    for (int64_t i = granule / 2; i > 0; i /= 2) word |= word >> i; /* its first bit has them all */
+    for (int64_t i = 0; i * granule < 64; i++) out |= (word >> i * granule & 1) << i;
+    return out;
+}
+
+/* What row `row` has of each granule. Words that the row before has too have been looked at. */
+static void bits_sum_up(const fxa__cpu_cut *c, const fxa__cpu_bits *to, int64_t row) {
+    const uint64_t *pairs = to->pairs + row * c->words;
+    const uint64_t *before = row > 0 ? to->pairs + to->from[row - 1] * c->words : NULL;
+    uint64_t some = before ? to->any[row - 1] : 0, all = before ? to->all[row - 1] : 0;
+    int64_t per_word = 64 / c->granule;
+    for (int64_t i = 0; 64 * i < c->keys; i++) {
+        if (before && pairs[i] == before[i]) continue;
+        uint64_t here = bits_low(fxa__min_i64(c->keys - 64 * i, 64)),
+                 holes = bits_granules(~pairs[i] & here, c->granule);
+        uint64_t there = bits_low(per_word) << i * per_word;
+        some = (some & ~there) | bits_granules(pairs[i], c->granule) << i * per_word;
+        all = (all & ~there) | (bits_granules(here, c->granule) & ~holes) << i * per_word;
+    }
+    to->any[row] = some;
+    to->all[row] = all;
+}
+
+/* The tape's views of the tile and of the block. */
+static void bits_ready(fxa__cpu_cut *c, bool *block_ready) {
+    const fxa__cpu_group *g = c->g;
+    if (!c->ready) {
+        fxa__tape_batch(&c->mask, fxa__coord(g->p, g->bound, FXA_INPUT_B, g->b), g->seq.q_len_seen, g->seq.k_len_seen,
+                        g->seq.heads_seen);
+        fxa__tape_rows(&c->mask, c->n, c->h, c->q, fxa__cpu_row_q(g, c->first), g->seq.q_len);
+    }
+    if (!*block_ready) {
+        (void)fxa__cpu_key_coords(g, c->key, c->keys, c->k);
+        fxa__tape_columns(&c->mask, c->keys, c->k, c->key);
+    }
+    c->ready = *block_ready = true;
+}
+
+/* Pairs of rows row..row+rows of the tile, and which rows are like the ones before them. */
+static void bits_pairs(fxa__cpu_cut *c, int64_t row, int64_t rows, uint64_t *pairs, bool *ready) {
+    int64_t begin, end;
+    fxa_tile_class tile = FXA_TILE_MIXED;
+    if (rows < c->n) tile = fxa__cpu_columns(c->g, c->first + row, rows, c->key, c->keys, &begin, &end);
+    if (tile == FXA_TILE_MIXED) {
+        bits_ready(c, ready);
+        fxa__tape_mask(&c->mask, row, rows, pairs, c->words, c->same + row);
+        return;
+    }
+    bits_fill(pairs, c->words, tile == FXA_TILE_FULL ? c->keys : 0);
+    for (int64_t i = 0; i < rows; i++) c->same[row + i] = i > 0;
+}
+
+/* Rows from `row` on that are the same as it get what it has; up to where. */
+static int64_t bits_repeat_row(const fxa__cpu_cut *c, const fxa__cpu_bits *to, int64_t row) {
+    uint64_t any = to->any[row], all = to->all[row];
+    int64_t i = row;
+    do {
+        to->from[i] = (int32_t)row;
+        to->any[i] = any;
+        to->all[i] = all;
+    } while (++i < c->n && c->same[i]);
+    return i;
+}
+
+static void bits_compute(fxa__cpu_cut *c, fxa__cpu_bits *to) {
+    bool ready = false;
+    int64_t span = fxa__tape_mask_cost(c->mask.tape) > BITS_ASK ? BITS_SPAN : c->n;
+    for (int64_t row = 0; row < c->n; row += span)
+        bits_pairs(c, row, fxa__min_i64(span, c->n - row), to->pairs + row * c->words, &ready);
+    to->some = 0;
+    to->row = to->end = 0;
+    for (int64_t i = 0, end; i < c->n; i = end) {
+        bits_sum_up(c, to, i);
+        end = bits_repeat_row(c, to, i);
+        if (!to->any[i]) continue;
+        if (!to->some) to->row = i;
+        to->some |= to->any[i];
+        to->end = end;
+    }
+}
+
+/* ---- Keeping ----------------------------------------------------------------------------------------------------- */
+
+static bool bits_same(const fxa__cpu_bits_of *a, const fxa__cpu_bits_of *b) {
+    return a->first == b->first && a->n == b->n && a->q_len == b->q_len && a->key == b->key && a->keys == b->keys &&
+           a->q == b->q && a->k_len_seen == b->k_len_seen;
+}
+
+static fxa__cpu_bits_of bits_of(const fxa__cpu_cut *c) {
+    const fxa__cpu_group *g = c->g;
+    return (fxa__cpu_bits_of){.first = c->first % g->seq.q_len,
+                              .n = c->n,
+                              .q_len = g->seq.q_len,
+                              .key = c->key,
+                              .keys = c->keys,
+                              .q = c->q[0],
+                              .k_len_seen = g->seq.k_len_seen};
+}
+
+static fxa__cpu_slot *bits_slot(const fxa__cpu_cut *c) {
+    const fxa__cpu_kept *kept = c->kept;
+    int64_t b = c->g->code->band.reads >> FXA_INPUT_B & 1 ? c->g->b : 0, block = c->key / kept->block_keys;
+    FXA__ASSERT(block < kept->blocks); /* keys are below sk */
+    if (c->number >= kept->tiles || b >= kept->count) return NULL;
+    int64_t at = (b * kept->tiles + c->number) * kept->blocks + block;
+    return at < kept->count ? &kept->slots[at] : NULL;
+}
+
+const fxa__cpu_bits *fxa__cpu_bits_get(fxa__cpu_cut *c) {
+    fxa__cpu_slot *slot = bits_slot(c);
+    fxa__cpu_bits_of of = bits_of(c);
+    int32_t state = slot ? atomic_load_explicit(&slot->state, memory_order_acquire) : 1;
+    if (state == 2 && bits_same(&slot->of, &of)) return &slot->bits;
+    if (state == 0 && atomic_compare_exchange_strong(&slot->state, &state, 1)) {
+        slot->of = of;
+        bits_compute(c, &slot->bits);
+        atomic_store_explicit(&slot->state, 2, memory_order_release);
+        return &slot->bits;
+    }
+    bits_compute(c, &c->own);
+    return &c->own;
+}

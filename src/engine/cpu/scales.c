@@ -1,0 +1,50 @@
+/* SPDX-License-Identifier: Apache-2.0
+ *
+ * Scales of operands of 8 bits (FXA_SCALED) in the cpu engine. Q and K are multiplied as they are stored, their
+ * descales being part of the scale of scores, so that decoding from storage needs nothing new; V of a forward pass too,
+ * whose descale the outputs have. In backward V, O and dO have theirs once loaded; sums of dQ and dK hold the scale of
+ * scores, and with it one descale too many.
+ */
+#include "code.h"
+
+#include "../../problem/scales.h"
+
+fxa__bound_args fxa__cpu_bind_scaled(const fxa__bound_args *bound, fxa_pass pass) {
+    fxa__bound_args b = *bound;
+    double q = b.load[FXA_SLOT_Q], k = b.load[FXA_SLOT_K];
+    fxa__amax_clear(bound);
+    b.scale *= q * k;
+    b.load[FXA_SLOT_Q] = b.load[FXA_SLOT_K] = 1;
+    if (pass == FXA_FORWARD) {
+        b.load[FXA_SLOT_O] = b.load[FXA_SLOT_V];
+        b.load[FXA_SLOT_V] = 1;
+    } else {
+        b.load[FXA_SLOT_DQ] = 1 / q;
+        b.load[FXA_SLOT_DK] = 1 / k;
+    }
+    return b;
+}
+
+/* NaN is largest. */
+static double scales_largest(const void *row, size_t real_size, int64_t n) {
+    double most = 0;
+    for (int64_t i = 0; i < n && most == most; i++) {
+        double x = fabs(real_size == sizeof(float) ? (double)((const float *)row)[i] : ((const double *)row)[i]);
+        if (!(x <= most)) most = x;
+    }
+    return most;
+}
+
+void fxa__cpu_store(const fxa__cpu_kernels *kernels, const fxa__bound_args *bound, fxa_slot slot,
+                    const fxa__cpu_place *to, const void *row, double factor, bool add) {
+    factor *= bound->load[slot];
+    kernels->store(to->data, to->dtype, to->stride, row, to->n, factor * bound->store[slot], add);
+    if (bound->amax[slot])
+        fxa__amax_add(bound->amax[slot], scales_largest(row, kernels->real_size, to->n) * fabs(factor));
+}
+
+void fxa__cpu_amax_ds(const fxa__cpu_kernels *kernels, const fxa__bound_args *bound, const void *ds, int64_t n) {
+    if (!bound->amax[FXA_SLOT_DO]) return;
+    double scale = bound->scale * bound->load[FXA_SLOT_DQ] * bound->load[FXA_SLOT_DK];
+    fxa__amax_add(bound->amax[FXA_SLOT_DO], scales_largest(ds, kernels->real_size, n) * fabs(scale));
+}
