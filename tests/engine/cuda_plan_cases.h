@@ -274,7 +274,7 @@ static const plan_case plan_cases[] = {
      .pass = FXA_BACKWARD},
 };
 
-/* ---- Problems ----------------------------------------------------------------------------------------------------- */
+/* ---- Problems --------------------------------------------------------------------------------------------------- */
 
 /* Sets the sizes that a case leaves out: the numbers of batch entries, heads, queries and keys for ranks 3 and 4, else
  * 1024. */
