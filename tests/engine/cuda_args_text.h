@@ -14,8 +14,11 @@ static struct {
     fxa__writer *w;
     struct FxaArgs last; /* of the preceding launch */
     bool new_line;       /* true: the next argument starts a line */
+    int kept;            /* allocations of the device that are not released */
 } plan_text;
 
+#define PLAN_COUNTERS ((uintptr_t)1 << 45) /* counters of the instance */
+#define PLAN_KEPT ((uintptr_t)1 << 46)     /* tables of the plan, 2^32 bytes each */
 #define PLAN_WRITE(...) fxa__write_format(plan_text.w, __VA_ARGS__)
 
 /* ---- Values ------------------------------------------------------------------------------------------------------ */
@@ -27,6 +30,12 @@ static void plan_pointer(const void *pointer) {
     const fxa_program *program = plan_text.x->code.program.program;
     if (!pointer)
         PLAN_WRITE(" none");
+    else if (place < 0)
+        PLAN_WRITE(" no workspace"); /* tables of a plan are written without one */
+    else if (at >= PLAN_KEPT)
+        PLAN_WRITE(" table %d", (int)((at - PLAN_KEPT) >> 32)), offset &= UINT32_MAX;
+    else if (at >= PLAN_COUNTERS)
+        PLAN_WRITE(" counters");
     else if (at >= WATCH_WORKSPACE)
         PLAN_WRITE(" workspace");
     else if (at >= WATCH_PARAMS && place < 64)

@@ -126,9 +126,50 @@ static void plan_write_program(const fxa__cuda_program *g) {
     PLAN_WRITE("\n");
 }
 
+/* ---- Tables of a plan -------------------------------------------------------------------------------------------- */
+
+static int plan_alloc(uintptr_t *out, size_t size) {
+    *out = PLAN_KEPT + ((uintptr_t)plan_text.kept++ << 32);
+    PLAN_WRITE("%zu bytes at", size), plan_pointer((void *)*out), PLAN_WRITE("\n");
+    return 0;
+}
+static int plan_give(uintptr_t at) { return plan_text.kept -= at >= PLAN_KEPT, 0; }
+static int plan_stream(void **stream, unsigned flags) { return (void)flags, *stream = &plan_text, 0; }
+static int plan_end(void *stream) { return stream != &plan_text; }
+static int plan_mode(int *mode) { return (void)mode, 0; }
+
+/* Writes the tables that a device keeps with the plan and a run that reads them; nothing without such tables. */
+static void plan_write_kept(bed *x, const double *numbers) {
+    fxa__cuda *driver = &x->self.gpu.driver;
+    fxa_error err;
+    driver->alloc = plan_alloc, driver->give = plan_give, driver->capture_mode = plan_mode;
+    driver->stream_create = plan_stream, driver->stream_destroy = driver->stream_wait = plan_end;
+    x->self.on_device = true, x->code.host = x->p->host;
+    memset(&plan_text.last, 0, sizeof plan_text.last);
+    fxa__engine_cuda.prepare(&x->self, &x->code, x->p, numbers);
+    if (!plan_text.kept) return;
+    PLAN_WRITE("a run with these tables:\n");
+    memset(&plan_text.last, 0, sizeof plan_text.last);
+    atomic_store(&x->self.counters, (void *)PLAN_COUNTERS);
+    T_OK(fxa__cu_run(&x->self, &x->code, x->p, &x->bound, &err));
+    fxa__cu_tables_free(&x->self, &x->code);
+    T_INT(plan_text.kept, 0);
+}
+
+/* ---- Plans ------------------------------------------------------------------------------------------------------- */
+
+/* Writes the constants that each run receives. */
+static void plan_write_numbers(bed *x, double *numbers) {
+    fxa_error err;
+    T_OK(fxa__engine_cuda.constants(&x->self, x->p, numbers, &err));
+    for (int32_t i = 0; i < x->code.program.program->n_params; i++)
+        if (x->code.program.params[i].from == FXA__CUDA_NUMBER) PLAN_WRITE("constant %d: %.17g\n", (int)i, numbers[i]);
+}
+
 /* Writes the text of an opened problem. */
 static void plan_write(bed *x, fxa__writer *w) {
     fxa__query_result result = {.report = {.supported = 0}};
+    double numbers[FXA__MAX_CONSTANTS] = {0};
     fxa_error err;
     plan_text.x = x, plan_text.w = w;
     memset(&plan_text.last, 0, sizeof plan_text.last);
@@ -148,8 +189,10 @@ static void plan_write(bed *x, fxa__writer *w) {
     fxa__cu_dump(&x->code, x->p, w);
     x->self.gpu.driver.launch = plan_launch, x->self.gpu.driver.launch_with = plan_launch_early;
     x->self.gpu.driver.fill = plan_fill, x->self.gpu.driver.tensor_map = plan_map;
+    plan_write_numbers(x, numbers);
     PLAN_WRITE("a run:\n");
     T_OK(fxa__cu_run(&x->self, &x->code, x->p, &x->bound, &err));
+    plan_write_kept(x, numbers);
 }
 
 #endif
