@@ -17,7 +17,7 @@ STATEMENT = re.compile(r"""^\ +(?:(?:if|for|while)\ \(.*\)\ |else\ )?
 OTHER = dict(zip("< <= > >= == != + - * / % << >> & | ^ += -= *= /= %= <<= >>= &= |= ^= ++ -- && || true false".split(),
                  "<= < >= > != == - + / * / >> << | & | -= += /= *= /= >>= <<= |= &= |= -- ++ || && false true".split()))
 WORD = re.compile(r"(?<=[ \n])(?:[-+*/%&|^]=?|(?:<<|>>)=?|[<>=!]=|[<>]|&&|\|\|)(?=[ \n])|\+\+|--|\b(?:true|false)\b")
-SYMMETRIC = re.compile(r"min|max|add|mul|equal|same|memcmp")
+SYMMETRIC = re.compile(r"min|max|add|mul|equal|same|memcmp|alloc_array")
 
 
 def match(text, begin):

@@ -65,7 +65,7 @@ static void graph_bytes_wide(fxa_problem *p) {
 #define CAP "param cap : float\nscore = cap * tanh(score / cap)"
 #define BIAS "tensor bias : bf16[2]\nscore = score + bias[q, k]"
 
-static const graph_case graph_cases[] = {
+__attribute__((unused)) static const graph_case graph_cases[] = {
     /* Features. */
     {"plain", .dtype = FXA_F16},
     {"plain_backward", .dtype = FXA_F16, .pass = FXA_BACKWARD, .sq = 64, .sk = 128, .d = 64},
@@ -126,6 +126,8 @@ static const graph_case graph_cases[] = {
     {"tables",
      "score = score + 0.25 * float(clamp(k - q, -99, 99)) + float(clamp(b, 0, 9) + clamp(h, 0, 9))\nmask = k <= q",
      .more = graph_tables},
+    {"tables_bottom_right", "score = score + 0.25 * float(clamp(k - q, -99, 99))", .flags = FXA_BOTTOM_RIGHT,
+     .more = graph_tables},
     {"tables_backward", "score = score * (0.01 * float(clamp(k, 0, 99)))", .pass = FXA_BACKWARD, .more = graph_tables},
     {"segments", "score = score + 0.25 * float(q - k)\nmask = k <= q && q_row != k_row", .more = graph_segments},
     {"row_starts", "score = score + 0.25 * float(clamp(k - q, -99, 99))", .flags = FXA_Q_START | FXA_CAUSAL},
@@ -162,6 +164,14 @@ static const graph_case graph_cases[] = {
      .pass = FXA_BACKWARD},
     /* Masks. */
     {"masks", .text = "param w : int\nparam v : int\nmask = k - q <= w && q - k < v && (k <= q || k < 5)"},
+    {"masks_by_negated_tensor", "tensor w : i32[1]\nmask = k - q >= w[h] && q - k > -5 - w[h]",
+     .captures = {{.size = {4}}}},
+    {"masks_of_several_bounds", .text =
+                                    "param w : int\nmask = k - q <= w && k <= q + 3 && k - q <= 7 && q - k - 4 <= w && "
+                                    "q - k <= 19 && q - k <= 12"},
+    {"masks_by_entry_and_bound", "mask = k <= q + k_len - q_len && k <= q + 5 && q - k < k_len", .flags = FXA_PADDING},
+    {"masks_beyond_all_pairs", .text = "param w : int\nmask = k <= q + 29 && q - k <= 20 && k - q - 99 <= w"},
+    {"masks_of_one_row", "mask = k <= q + k_len - q_len", .flags = FXA_PADDING, .sq = 1},
     {"masks_by_head", .text = "mask = q - k < 4 * (h + 1) && k - q < 2 * h"},
     {"masks_by_tensor", "tensor w : i32[1]\nmask = k - q <= w[h] - 3 && q - k <= w[h] && k < w[h]",
      .captures = {{.size = {4}}}},
@@ -184,6 +194,35 @@ static const graph_case graph_cases[] = {
      .text =
          "param a : float\nscore = (k < 4 ? score : 2.0) + (q <= k ? a : score) + (score < 1.0 ? score : float(k))\n"
          "mask = (k < 9 ? q < 3 : k == q)"},
+    {"operations_of_tensors",
+     "tensor t : f32[2]\nscore = score + exp(t[q, k]) + exp2(t[q, k]) + log2(t[q, k]) + atan(t[q, k]) + sin(t[q, k]) + "
+     "floor(t[q, k] / 3.0) + t[q, k] ** 2 + t[q, k] ** -1 + max(t[q, k], 0.5) + (1.0 - t[q, k]) + t[q, k] * score + "
+     "t[q, k] // 2.0 - t[q, k]\nmask = t[q, k] < 0.5 || 0.5 <= t[q, k]",
+     .captures = {{.size = {21, 30}}}},
+    {"operations_of_int_tensors",
+     "tensor x : i32[2]\ntensor y : i8[1]\nscore = score + float(clamp(x[q, k], 0, 99)) + float(y[k] * y[k] - 3) + "
+     "float(-y[k]) + float(min(y[k], 5) + abs(y[k]))\n"
+     "mask = x[q, k] < 3 || clamp(x[q, k], 0, 9) // 2 == 1 || 7 - x[q, k] == k || 2 < x[q, k] && x[q, k] != y[k]",
+     .captures = {{.size = {21, 30}}, {.size = {30}}}},
+    {"operations_of_bool_tensors",
+     "tensor on : bool[2]\ntensor t : f32[2]\nscore = (on[q, k] ? score : t[q, k]) + (on[q, k] ? t[q, k] : score) + "
+     "(on[q, k] ? t[q, k] : 0.5) + float(on[q, k])\nmask = !on[q, k] || on[q, k] && k < 3 || (on[q, k] ^ (q < 5))",
+     .captures = {{.size = {21, 30}}, {.size = {21, 30}}}},
+    {"operations_of_params",
+     "param a : float\nparam w : int\nscore = (w < 3 ? score : 0.5) + (w < 3 ? a : score) + tanh(a) * score + (a - "
+     "score) "
+     "+ (k < w ? a : 2.0) + max(score, a) + min(a, score) + clamp(score, a, 9.0) + a / (score + 9.0) + float(clamp(w, "
+     "0, 9) - k) + "
+     "float(k - clamp(w, 0, 9)) + exp2(a)\nmask = w < 3 || k < 3 || w == k && a < score",
+     .captures = {{.size = {21, 30}}}},
+    {"operations_of_params_backward",
+     "param a : float\nscore = tanh(score * a) * a + max(score, a) + (score < a ? score : a) + score / a",
+     .pass = FXA_BACKWARD},
+    {"products_of_tensors_backward",
+     "tensor t : f32[2]\nscore = exp(score * t[q, k]) + score * exp(t[q, k]) + score / t[q, k] + t[q, k] / (score + "
+     "9.0) "
+     "+ (-score) * (score + t[q, k]) - 2.0 * (score * score)",
+     .captures = {{.size = {21, 30}}}, .pass = FXA_BACKWARD},
     /* Derivatives. */
     {"soft_cap_backward", CAP, .pass = FXA_BACKWARD},
     {"functions_backward", "score = exp(score) + log(abs(score) + 1.0) + atan(score) / (sqrt(abs(score)) + 1.0)",
