@@ -21,6 +21,7 @@ static struct {
     int held;                  /* descriptors and handles that are not released */
     const fxa__dnn_code *code; /* of the run */
     size_t step;               /* the next helper kernel of the run */
+    int call, fail_at;         /* calls of cuDNN that can fail; the number of the one that does, 0 = none */
     bool executed;
 } calls;
 
@@ -43,6 +44,9 @@ static const char *calls_name(const char *prefix, int value) {
             return all[i].name + strlen(prefix);
     return "?";
 }
+
+/* Returns the status of a call of cuDNN. */
+static int calls_status(void) { return ++calls.call == calls.fail_at ? CUDNN_STATUS_INTERNAL_ERROR : 0; }
 
 static void *calls_place(int i) { return (void *)(uintptr_t)((uint64_t)(i + 1) << 36); }
 
@@ -75,16 +79,21 @@ static void calls_other(const void *descriptor) {
 static size_t calls_version(void) { return 91901; }
 static const char *calls_error_string(int status) { return (void)status, "an error"; }
 static void calls_last_error(char *text, size_t size) { (void)snprintf(text, size, "no more"); }
-static int calls_create(void **handle) { return *handle = &calls, calls.held++, 0; }
+static int calls_create(void **handle) {
+    int status = calls_status();
+    *handle = status ? NULL : (void *)&calls, calls.held += !status;
+    return status;
+}
 static int calls_destroy(void *handle) { return (void)handle, calls.held--, 0; }
 
 static int calls_set_stream(void *handle, void *stream) {
     T_CHECK(handle == &calls);
     CALLS_WRITE("stream %d\n", (int)(uintptr_t)stream);
-    return 0;
+    return calls_status();
 }
 
 static int calls_descriptor_create(int type, void **out) {
+    if (calls_status()) return CUDNN_STATUS_INTERNAL_ERROR;
     *out = (void *)(uintptr_t)++calls.descriptors;
     calls.held++;
     if (calls.describes) CALLS_WRITE("\n%d: %s", calls.descriptors, calls_name("BACKEND_", type));
@@ -101,6 +110,8 @@ static void calls_element(int type, const void *elements, int64_t i) {
         memcpy(&pointer, (const char *)elements + (size_t)i * sizeof pointer, sizeof pointer);
         CALLS_WRITE(" %d", (int)(uintptr_t)pointer);
         break;
+    case CUDNN_TYPE_HANDLE: T_CHECK(*(void *const *)elements == &calls); break;
+    case CUDNN_TYPE_CHAR: CALLS_WRITE("%c", ((const char *)elements)[i]); break;
     case CUDNN_TYPE_INT64: CALLS_WRITE(" %lld", (long long)((const int64_t *)elements)[i]); break;
     case CUDNN_TYPE_FLOAT: CALLS_WRITE(" %g", (double)((const float *)elements)[i]); break;
     case CUDNN_TYPE_BOOLEAN: CALLS_WRITE(" %d", ((const bool *)elements)[i]); break;
@@ -142,7 +153,7 @@ static int calls_set(void *descriptor, int name, int type, int64_t n, const void
         calls_other(descriptor), CALLS_WRITE("; %s %s", calls_name("ATTR_", name), calls_name("TYPE_", type));
         for (int64_t i = 0; i < n; i++) calls_element(type, elements, i);
     }
-    return 0;
+    return calls_status();
 }
 
 static int calls_get(void *descriptor, int name, int type, int64_t capacity, int64_t *n, void *elements) {
@@ -152,19 +163,19 @@ static int calls_get(void *descriptor, int name, int type, int64_t capacity, int
         calls_other(descriptor), CALLS_WRITE("; get %s %s", calls_name("ATTR_", name), calls_name("TYPE_", type));
     if (name != CUDNN_ATTR_ENGINEHEUR_RESULTS) memcpy(elements, &bytes, sizeof bytes);
     *n = 1;
-    return 0;
+    return calls_status();
 }
 
 static int calls_finalize(void *descriptor) {
     if (calls.describes) calls_other(descriptor), CALLS_WRITE("; end");
-    return 0;
+    return calls_status();
 }
 
 static int calls_execute(void *handle, void *plan, void *pack) {
     T_CHECK(handle == &calls && plan == calls.code->plan && pack && pack != plan);
     CALLS_WRITE("execute\n");
     calls.executed = true, calls.step = 0;
-    return 0;
+    return calls_status();
 }
 
 /* ---- The driver -------------------------------------------------------------------------------------------------- */
@@ -253,6 +264,12 @@ static void calls_run(fxa__dnn_self *self, const fxa__problem *p, const fxa__bou
     T_CHECK(calls.executed);
 }
 
+/* Destroys the idle handles of an instance. */
+static void calls_end_handles(fxa__dnn_self *self) {
+    for (int i = 0; i < FXA__DNN_HANDLES; i++)
+        if (atomic_exchange(&self->handles[i], NULL)) calls.held--;
+}
+
 /* Sets the slots that may be NULL to it. Returns true if there is one. */
 static bool calls_omit_slots(fxa__bound_args *bound) {
     bool any = false;
@@ -291,8 +308,7 @@ static void calls_write(fxa__dnn_self *self, const fxa__problem *p, bool describ
                 (long long)calls.code->own_workspace);
     calls_run(self, p, &bound);
     if (calls_omit_slots(&bound)) calls_run(self, p, &bound);
-    for (int i = 0; i < FXA__DNN_HANDLES; i++)
-        if (atomic_exchange(&self->handles[i], NULL)) calls.held--;
+    calls_end_handles(self);
     fxa__engine_cudnn.release(self, code);
     T_INT(calls.held, 0);
 }

@@ -6,6 +6,7 @@
  * FXA_TEST_UPDATE=1 writes the texts.
  */
 #include "cudnn_calls_text.h"
+#include "engine/cudnn/cudnn_build.h"
 #include "support/fail_alloc.h"
 
 /* The graphs whose descriptors are compared; together they have operations of every kind. */
@@ -34,6 +35,113 @@ TEST(calls_keep_their_texts) {
         fxa__writer_free(&w);
         graph_close(&x);
     }
+    fxa_context_destroy(ctx);
+}
+
+/* ---- Failures ---------------------------------------------------------------------------------------------------- */
+
+static fxa_status calls_query(fxa__dnn_self *self, const fxa__problem *p, fxa_error *err) {
+    fxa__query_result result = {.report = {.supported = 0}};
+    fxa_status status = fxa__engine_cudnn.query(self, p, NULL, &result, err);
+    T_CHECK(status != FXA_OK || result.report.supported);
+    return status;
+}
+
+static fxa_status calls_load(fxa__dnn_self *self, const fxa__problem *p, fxa_error *err) {
+    void *code = NULL;
+    size_t bytes = 0;
+    fxa_status status = fxa__engine_cudnn.load(self, p, NULL, &code, &bytes, err);
+    T_INT(code != NULL, status == FXA_OK);
+    if (code) fxa__engine_cudnn.release(self, code);
+    return status;
+}
+
+static fxa_status calls_load_and_run(fxa__dnn_self *self, const fxa__problem *p, fxa_error *err) {
+    static fxa_view tensors[3][FXA_MAX_TENSORS];
+    double params[FXA_MAX_PARAMS];
+    fxa__bound_args bound;
+    void *code = NULL;
+    size_t bytes = 0;
+    int fail_at = calls.fail_at;
+    calls.fail_at = 0;
+    T_INT(fxa__engine_cudnn.load(self, p, NULL, &code, &bytes, err), FXA_OK);
+    calls.code = code, calls.call = 0, calls.fail_at = fail_at, calls.executed = false, calls.step = 0;
+    calls_bind(p, tensors, params, &bound);
+    bound.workspace_size = (size_t)fxa__dnn_workspace(calls.code->scratch, calls.code->own_workspace);
+    bound.workspace = (void *)CALLS_WORKSPACE;
+    fxa_status status = fxa__engine_cudnn.run(self, code, p, &bound, err);
+    calls_end_handles(self);
+    fxa__engine_cudnn.release(self, code);
+    return status;
+}
+
+static fxa_status calls_profile(fxa__dnn_self *self, const fxa__problem *p, fxa_error *err) {
+    void *profile = NULL;
+    fxa_status status = fxa__dnn_profile_text(&self->library.api, "a profile", &profile, err);
+    T_INT(profile != NULL, status == FXA_OK);
+    (void)p;
+    if (profile) (void)calls_descriptor_destroy(profile);
+    return status;
+}
+
+static fxa_status calls_profile_of_handle(fxa__dnn_self *self, const fxa__problem *p, fxa_error *err) {
+    void *profile = NULL;
+    fxa_status status = fxa__dnn_profile_handle(&self->library.api, &calls, &profile, err);
+    T_INT(profile != NULL, status == FXA_OK);
+    (void)p;
+    if (profile) (void)calls_descriptor_destroy(profile);
+    return status;
+}
+
+static const struct calls_way {
+    const char *name;
+    fxa_status (*go)(fxa__dnn_self *self, const fxa__problem *p, fxa_error *err);
+} calls_ways[] = {{"query", calls_query},
+                  {"compilation", calls_load},
+                  {"run", calls_load_and_run},
+                  {"profile of a text", calls_profile},
+                  {"profile of a handle", calls_profile_of_handle}};
+
+/* Fails each call to cuDNN. Writes the first call with each message. */
+static void calls_fail_each(fxa__dnn_self *self, const fxa__problem *p, const struct calls_way *way, fxa__writer *w) {
+    char last[sizeof((fxa_error *)0)->text] = "";
+    fxa_error err = {.status = FXA_OK};
+    fxa__writer nothing = {.host = self->host};
+    for (int k = 1;; k++) {
+        memset(&calls, 0, sizeof calls);
+        calls.w = &nothing, calls.fail_at = k;
+        fxa_status status = way->go(self, p, &err);
+        T_INT(calls.held, 0);
+        if (calls.call < k) { /* none has failed */
+            T_INT(status, FXA_OK);
+            fxa__write_format(w, "%s: %d calls\n", way->name, k - 1);
+            break;
+        }
+        T_CHECK(status != FXA_OK && err.status == status);
+        if (strcmp(err.text, last) != 0) fxa__write_format(w, "%s, call %d: %d, %s\n", way->name, k, status, err.text);
+        (void)snprintf(last, sizeof last, "%s", err.text);
+    }
+    fxa__writer_free(&nothing);
+}
+
+TEST(failed_calls_are_reported) {
+    fxa_context *ctx = NULL;
+    fxa_error err;
+    T_OK(fxa_context_create(NULL, &ctx, &err));
+    static fxa__dnn_self self;
+    graph_opened x = graph_open(ctx, &graph_cases[0]);
+    fxa__writer w = {.host = fxa__context_host(ctx)};
+    calls_start(&self, x.level, w.host);
+    for (size_t i = 0; i < sizeof calls_ways / sizeof *calls_ways; i++)
+        calls_fail_each(&self, x.problem, &calls_ways[i], &w);
+    memset(&calls, 0, sizeof calls);
+    calls.w = &w, calls.describes = true;
+    for (int i = 3; i < 5; i++) T_OK(calls_ways[i].go(&self, x.problem, &err));
+    fxa__write_format(&w, "\n");
+    fxa__write_u8(&w, 0);
+    golden_check(".", "cudnn_failures", (const char *)w.data);
+    fxa__writer_free(&w);
+    graph_close(&x);
     fxa_context_destroy(ctx);
 }
 
