@@ -210,12 +210,14 @@ static void table_ask_host(const table_case *c, table_votes *votes) {
 static fxa_support table_h200(const table_case *c) {
     fxa__cu_self h200 = {.arch = 90, .processors = 132, .forced = -1};
     fxa__problem *p = NULL;
-    fxa__query_result answer = {.report = {.supported = 0}};
+    fxa_support report = {.supported = 0};
     fxa_error err;
-    if (fxa__problem_create(fxa__context_host(c->ctx), &c->p, &p, &err) != FXA_OK) return answer.report;
-    T_OK(fxa__engine_cuda.query(&h200, p, NULL, &answer, &err));
+    if (fxa__problem_create(fxa__context_host(c->ctx), &c->p, &p, &err) != FXA_OK) return report;
+    fxa__analysis a = {.engine = &fxa__engine_cuda, .self = &h200, .problem = p};
+    T_OK(fxa__engine_cuda.query(&a, NULL, &report, &err));
+    fxa__analysis_end(&a);
     fxa__problem_release(p);
-    return answer.report;
+    return report;
 }
 
 static void table_ask_cuda(table_case *c, table_votes *votes) {

@@ -10,6 +10,10 @@
  * An engine must compile and run every problem that its `query` reports as supported, except a problem that its
  * compiler refuses: if `compile` fails with E_UNSUPPORTED, later queries of problems with the same `key` return this
  * failure.
+ *
+ * The functions for one problem share one analysis of the problem, so an engine derives its program text or graph once:
+ *
+ *     analyze --> derived --> query, cost, key, constants --> compile or load --> code --> prepare, run, save
  */
 #ifndef FXA_ENGINE_ENGINE_H
 #define FXA_ENGINE_ENGINE_H
@@ -22,20 +26,28 @@
  * cache key and is stored in plan bytes. */
 #define FXA__IDENTITY 160
 
-/* Result of a support query. */
-typedef struct fxa__query_result {
-    fxa_support report; /* the caller sets report.engine; the engine sets report.workspace to the exact size, or to
-                           UINT64_MAX if that exceeds a size_t, and the caller then refuses */
-    void *made;         /* code that the engine compiled to answer the query, owned by the caller; NULL = none */
-    size_t made_bytes;  /* size of `made` in bytes, which the cache counts */
-} fxa__query_result;
+/* One problem on one instance of an engine, while a support query or plan creation works on it. One thread uses an
+ * analysis, and ends it by fxa__analysis_end. */
+typedef struct fxa__analysis {
+    const struct fxa__engine *engine;
+    void *self; /* the instance's state */
+    const fxa__problem *problem;
+    void *derived;     /* result of engine->analyze; NULL = not derived yet, or `compile` has taken it over */
+    fxa_error failure; /* status: FXA_OK, or the status with which engine->analyze failed */
+} fxa__analysis;
+
+/* Sets *out to what engine->analyze derives from the problem. The first call derives it; later calls return the same
+ * result, or the same failure. */
+fxa_status fxa__analysis_get(fxa__analysis *a, void **out, fxa_error *err);
+/* Frees what was derived. */
+void fxa__analysis_end(fxa__analysis *a);
 
 /* Turns the report into a refusal with a reason. A reason that does not fit is cut at the end of a word, and "..." is
  * appended. */
 void fxa__support_refuse(fxa_support *report, const char *reason);
 /* Ends a `query` whose work had the result `status`, and returns what `query` returns. E_UNSUPPORTED becomes FXA_OK and
  * a refusal with the reason in `why`; any other failure is returned with `why` as the error. */
-fxa_status fxa__answer_end(fxa_status status, const fxa_error *why, fxa__query_result *out, fxa_error *err);
+fxa_status fxa__query_end(fxa_status status, const fxa_error *why, fxa_support *report, fxa_error *err);
 
 typedef struct fxa__engine {
     const char *name;
@@ -56,29 +68,37 @@ typedef struct fxa__engine {
      * Fails with E_UNAVAILABLE and the reason. NULL: the engine's devices have no descriptions. */
     fxa_status (*describe)(int32_t ordinal, fxa__writer *w, fxa_error *err);
 
-    /* Queries if the engine supports p, and fills `out`, which the caller has zeroed: supported or the reason of the
-     * refusal, deterministic, workspace, tiles. `code` is the cached code of this instance for the key of p, NULL =
-     * none. Fails only if the query cannot be answered. */
-    fxa_status (*query)(void *self, const fxa__problem *p, const void *code, fxa__query_result *out, fxa_error *err);
+    /* Derives from p what several of the functions below need. E_UNSUPPORTED: the engine cannot run p. Only
+     * fxa__analysis_get calls `analyze`. NULL: the engine derives nothing. */
+    fxa_status (*analyze)(void *self, const fxa__problem *p, void **derived, fxa_error *err);
+    /* Frees the result of `analyze`, which is not NULL. */
+    void (*analysis_free)(void *self, void *derived);
+    /* Queries if the engine supports the problem, and fills `report`, which the caller has zeroed but for its engine:
+     * supported or the reason of the refusal, deterministic, tiles, and the exact workspace, or UINT64_MAX if that
+     * exceeds a size_t, in which case the caller refuses. `code` is the cached code of this instance for the key of the
+     * problem, NULL = none. Fails only if the query cannot be answered. */
+    fxa_status (*query)(fxa__analysis *a, const void *code, fxa_support *report, fxa_error *err);
     /* Returns FXA_OK if the engine's compiler is present, else E_UNSUPPORTED with the reason, or E_MEMORY. Support
      * queries call this function and, without a compiler, search the caches for code; plan creation does not call it.
      * NULL: the compiler is always present. */
     fxa_status (*ready)(void *self, fxa_error *err);
-    /* Writes the part of the problem that compiled code depends on. NULL: code depends on the entire problem. */
-    void (*key)(void *self, const fxa__problem *p, fxa__writer *w);
-    /* Writes the scalar constants of p that the function `key` leaves out, so that problems that differ only in these
-     * constants share code. A run receives them as bound->constants. NULL: the engine has no such constants. */
-    fxa_status (*constants)(void *self, const fxa__problem *p, double constants[FXA__MAX_CONSTANTS], fxa_error *err);
+    /* Writes the part of the problem that compiled code depends on; of a problem that the engine refuses, anything
+     * that the refusal depends on. NULL: code depends on the entire problem. */
+    void (*key)(fxa__analysis *a, fxa__writer *w);
+    /* Writes the scalar constants of the problem that the function `key` leaves out, so that problems that differ only
+     * in these constants share code. A run receives them as bound->constants. NULL: the engine has no such
+     * constants. */
+    fxa_status (*constants)(fxa__analysis *a, double constants[FXA__MAX_CONSTANTS], fxa_error *err);
     /* Computes data of one problem when a plan is created, for use by all runs. Problems with different data may share
      * code, so the data is stored next to the code. A failure is not reported: runs work without the data. NULL:
      * nothing to compute. */
     void (*prepare)(void *self, const void *code, const fxa__problem *p, const double *constants);
     /* Returns the estimated seconds of a run of a supported problem. NULL: no estimate; fxattn then prefers the engine
      * that is first in the registry. */
-    double (*cost)(void *self, const fxa__problem *p);
-    /* Compiles p to immutable code in memory of p->host. Sets *bytes to the size of the code for the cache; may set
-     * *code to NULL. If `compile` is NULL, `load` with a NULL reader compiles. */
-    fxa_status (*compile)(void *self, const fxa__problem *p, void **code, size_t *bytes, fxa_error *err);
+    double (*cost)(fxa__analysis *a);
+    /* Compiles the problem to immutable code in memory of its host, and may take over a->derived. Sets *bytes to the
+     * size of the code for the cache; may set *code to NULL. */
+    fxa_status (*compile)(fxa__analysis *a, void **code, size_t *bytes, fxa_error *err);
     /* Frees code that no call of `run` is using. On a device, kernels that `run` started may still be running, and the
      * engine must allow for that; the calling thread is one that opens, compiles or clears a cache, not the one that
      * dropped the last reference. */
@@ -104,7 +124,7 @@ typedef struct fxa__engine {
     /* `save` writes and `load` reads the engine's section of plan bytes. If both are NULL or `save` writes nothing,
      * plan bytes have no such section, and loading a plan compiles it again. */
     void (*save)(void *self, const void *code, fxa__writer *w);
-    fxa_status (*load)(void *self, const fxa__problem *p, fxa__reader *r, void **code, size_t *bytes, fxa_error *err);
+    fxa_status (*load)(fxa__analysis *a, fxa__reader *r, void **code, size_t *bytes, fxa_error *err);
     const fxa__memory *memory; /* allocation and copies on the device; NULL for engines of the host */
     /* Starts fxa_merge on args->stream; the arguments are checked and on this device. NULL: fxattn copies the operands
      * to the host and the result back by `memory`, which waits for the stream. */

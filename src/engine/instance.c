@@ -21,14 +21,33 @@ void fxa__support_refuse(fxa_support *report, const char *reason) {
     if (snprintf(report->reason, room, "%s", reason) >= (int)room) fxa__text_cut(report->reason, room);
 }
 
-fxa_status fxa__answer_end(fxa_status status, const fxa_error *why, fxa__query_result *out, fxa_error *err) {
+fxa_status fxa__query_end(fxa_status status, const fxa_error *why, fxa_support *report, fxa_error *err) {
     if (status == FXA_OK) return FXA_OK;
     if (status == FXA_E_UNSUPPORTED) {
-        fxa__support_refuse(&out->report, why->text);
+        fxa__support_refuse(report, why->text);
         return FXA_OK;
     }
     if (err) *err = *why;
     return status;
+}
+
+/* ---- Analyses ---------------------------------------------------------------------------------------------------- */
+
+fxa__analysis fxa__analysis_of(const fxa__instance *instance, const fxa__problem *p) {
+    return (fxa__analysis){.engine = instance->engine, .self = instance->self, .problem = p};
+}
+
+fxa_status fxa__analysis_get(fxa__analysis *a, void **out, fxa_error *err) {
+    if (!a->derived && a->failure.status == FXA_OK)
+        a->failure.status = a->engine->analyze(a->self, a->problem, &a->derived, &a->failure);
+    *out = a->derived;
+    if (a->failure.status == FXA_OK) return FXA_OK;
+    return fxa__fail(err, a->failure.status, "%s", a->failure.text);
+}
+
+void fxa__analysis_end(fxa__analysis *a) {
+    if (a->derived) a->engine->analysis_free(a->self, a->derived);
+    a->derived = NULL;
 }
 
 /* ---- Dropped code ---------------------------------------------------------------------------------------------- */
@@ -174,41 +193,27 @@ fxa_status fxa__instance_usable(const fxa__instance *instance, fxa_error *err) {
 
 /* ---- Code -------------------------------------------------------------------------------------------------------- */
 
-static fxa_status code_load(fxa__code *code, const fxa__problem *p, const fxa__reader *section, size_t *bytes,
+static fxa_status code_load(fxa__code *code, fxa__analysis *a, const fxa__reader *section, size_t *bytes,
                             fxa_error *err) {
-    const fxa__engine *engine = code->instance->engine;
+    const fxa__engine *engine = a->engine;
     fxa__reader r = *section;
-    FXA_TRY(engine->load(code->instance->self, p, &r, &code->code, bytes, err));
+    FXA_TRY(engine->load(a, &r, &code->code, bytes, err));
     if (fxa__reader_done(&r)) return FXA_OK;
     engine->release(code->instance->self, code->code);
     return fxa__fail(err, FXA_E_BYTES, "the code of engine %s is damaged: %zu of %zu bytes were understood",
                      engine->name, r.at, r.size);
 }
 
-static fxa_status code_fill(fxa__code *code, const fxa__problem *p, const fxa__code_source *from, size_t *bytes,
+fxa_status fxa__code_create(fxa__instance *instance, fxa__analysis *a, const fxa__reader *section, fxa__code **out,
                             fxa_error *err) {
-    code->code = from->made;
-    *bytes = from->made_bytes;
-    if (from->made) return FXA_OK;
-    if (from->section) return code_load(code, p, from->section, bytes, err);
-    const fxa__engine *engine = code->instance->engine;
-    if (!engine->compile) return engine->load(code->instance->self, p, NULL, &code->code, bytes, err);
-    return engine->compile(code->instance->self, p, &code->code, bytes, err);
-}
-
-fxa_status fxa__code_create(fxa__instance *instance, const fxa__problem *p, const fxa__code_source *from,
-                            fxa__code **out, fxa_error *err) {
     size_t bytes = 0;
-    fxa_status status;
     *out = NULL;
     instance_drain(instance);
     fxa__code *code = fxa__alloc(instance->host, sizeof *code);
-    if (!code) {
-        if (from->made) instance->engine->release(instance->self, from->made);
-        return fxa__fail_memory(err, "the code of a plan");
-    }
+    if (!code) return fxa__fail_memory(err, "the code of a plan");
     code->instance = instance;
-    status = code_fill(code, p, from, &bytes, err);
+    fxa_status status =
+        section ? code_load(code, a, section, &bytes, err) : a->engine->compile(a, &code->code, &bytes, err);
     if (status != FXA_OK) {
         fxa__free(instance->host, code, sizeof *code);
         return status;

@@ -42,6 +42,8 @@ fxa_status fxa__instance_get(fxa__host *host, const fxa__engine *engine, int32_t
 /* Returns FXA_OK if the instance can be used in this process; else the failure of `open`, or E_UNAVAILABLE if this
  * process was forked from the one that opened the device, since an open device cannot be used after a fork. */
 fxa_status fxa__instance_usable(const fxa__instance *instance, fxa_error *err);
+/* Returns the analysis of p on an instance; nothing is derived yet. The problem must outlive the analysis. */
+fxa__analysis fxa__analysis_of(const fxa__instance *instance, const fxa__problem *p);
 /* Releases all code of the host's instances that has no references left. */
 void fxa__instances_drain(fxa__host *host);
 /* Releases dropped code when the context is destroyed. After this call, code is released as soon as its last reference
@@ -56,16 +58,10 @@ struct fxa__code {
     fxa__code *next; /* in instance->dropped */
 };
 
-/* Source of code: a support query (`made`), plan bytes (`section`) or, if both pointers are NULL, the compiler. */
-typedef struct fxa__code_source {
-    void *made;                 /* code that a support query compiled (fxa__query_result.made); NULL = none */
-    size_t made_bytes;          /* bytes that the cache counts for `made` */
-    const fxa__reader *section; /* section of plan bytes, all of which must be read; NULL = none */
-} fxa__code_source;
-
-/* Creates code with one reference, from the source `from`. Takes ownership of from->made, on failure too. */
-fxa_status fxa__code_create(fxa__instance *instance, const fxa__problem *p, const fxa__code_source *from,
-                            fxa__code **out, fxa_error *err);
+/* Creates code of an analysis of the instance, with one reference. `section`: plan bytes to load the code from, all of
+ * which must be read; NULL = the engine compiles. */
+fxa_status fxa__code_create(fxa__instance *instance, fxa__analysis *a, const fxa__reader *section, fxa__code **out,
+                            fxa_error *err);
 /* Adds a reference; returns `code`. */
 fxa__code *fxa__code_retain(fxa__code *code);
 /* Drops a reference to code; `code` may be NULL. */

@@ -24,7 +24,6 @@ typedef struct cache_entry {
     cache_state state;
     size_t users; /* number of threads that build the code or wait for it */
     bool in_table;
-    bool unclaimed;  /* true = READY code that no plan has used yet; its first use counts as a miss and a build */
     fxa__code *code; /* READY: a reference to the code; otherwise NULL */
     fxa_error error; /* FAILED: the error that the build returned */
     struct cache_entry *next_free;
@@ -145,9 +144,7 @@ static fxa_status cache_try(fxa__cache *cache, const uint8_t key[16], fxa__build
 
     fxa_error error = entry->error;
     if (entry->state == CACHE_READY) *out = fxa__code_retain(entry->code);
-    *(*is_builder || entry->unclaimed || !*out ? &cache->misses : &cache->hits) += 1;
-    if (entry->unclaimed) cache->builds++;
-    entry->unclaimed = false;
+    *(*is_builder || !*out ? &cache->misses : &cache->hits) += 1;
     entry->users--;
     cache_entry_collect(entry, &garbage);
     fxa__lock_give(&cache->lock);
@@ -174,7 +171,6 @@ void fxa__cache_put(fxa__cache *cache, const uint8_t key[16], fxa__code *code) {
     fxa__lock_take(&cache->lock);
     if (!fxa__lru_find(&cache->lru, key)) {
         (void)cache_acquire(cache, key, &spare, &entry);
-        entry->unclaimed = true;
         cache_accept(cache, entry, fxa__code_retain(code), &garbage);
         entry->users--;
         cache_entry_collect(entry, &garbage);

@@ -56,9 +56,10 @@ static void disk_write_head(const fxa__instance *instance, fxa__writer *w) {
     fxa__write_string(w, instance->identity);
 }
 
-static void disk_write_problem(const fxa__instance *instance, const fxa__problem *p, fxa__writer *w) {
-    if (instance->engine->key) {
-        instance->engine->key(instance->self, p, w);
+static void disk_write_problem(fxa__analysis *a, fxa__writer *w) {
+    const fxa__problem *p = a->problem;
+    if (a->engine->key) {
+        a->engine->key(a, w);
         return;
     }
     fxa__problem_write(p, FXA__WITH_ALL & ~(uint32_t)FXA__WITH_PLACE, w);
@@ -67,12 +68,12 @@ static void disk_write_problem(const fxa__instance *instance, const fxa__problem
     fxa__write_u64(w, p->in.max_workspace);
 }
 
-/* Computes the key of the file for p's code: a hash of library version, engine and problem. Returns false if memory
- * runs out. */
-static bool disk_key(const fxa__instance *instance, const fxa__problem *p, uint8_t key[16]) {
+/* Computes the key of the file for the code of an analysis: a hash of library version, engine and problem. Returns
+ * false if memory runs out. */
+static bool disk_key(const fxa__instance *instance, fxa__analysis *a, uint8_t key[16]) {
     fxa__writer w = {.host = instance->host};
     disk_write_head(instance, &w);
-    disk_write_problem(instance, p, &w);
+    disk_write_problem(a, &w);
     bool ok = !w.failed;
     if (ok) fxa__blake2s_128(w.data, w.size, key);
     fxa__writer_free(&w);
@@ -126,16 +127,14 @@ static bool disk_open_entry(const fxa__instance *instance, const uint8_t key[16]
 /* Loads code from the file of `key`. Returns NULL if there is no such file, if the file is damaged or if the engine
  * cannot load it. Removes the file, unless the engine failed with E_MEMORY or E_ENGINE: then the file may still be
  * good. */
-static fxa__code *disk_load(fxa__disk *disk, fxa__instance *instance, const fxa__problem *p, const uint8_t key[16]) {
+static fxa__code *disk_load(fxa__disk *disk, fxa__instance *instance, fxa__analysis *a, const uint8_t key[16]) {
     fxa__code *code = NULL;
     fxa__disk_file file;
     fxa__reader section;
     if (!fxa__disk_file_read(disk->host, disk->folder, key, &file)) return NULL;
     fxa_status status = FXA_E_BYTES;
-    if (disk_open_entry(instance, key, file.data, file.size, &section)) {
-        fxa__code_source from = {.section = &section};
-        status = fxa__code_create(instance, p, &from, &code, NULL);
-    }
+    if (disk_open_entry(instance, key, file.data, file.size, &section))
+        status = fxa__code_create(instance, a, &section, &code, NULL);
     if (status != FXA_OK && status != FXA_E_MEMORY && status != FXA_E_ENGINE) fxa__disk_file_remove(disk->folder, key);
     fxa__free(disk->host, file.data, file.capacity);
     return code;
@@ -158,28 +157,26 @@ static void disk_store(fxa__disk *disk, const fxa__instance *instance, const uin
     fxa__writer_free(&w);
 }
 
-/* Computes the key of the file for p's code. Returns false if there is no disk cache, if the engine cannot save and
- * load code, or if memory runs out. */
-static bool disk_has_key(const fxa__disk *disk, const fxa__instance *instance, const fxa__problem *p, uint8_t key[16]) {
-    return disk->folder && instance->engine->save && instance->engine->load && disk_key(instance, p, key);
+/* Computes the key of the file for the code of an analysis. Returns false if there is no disk cache, if the engine
+ * cannot save and load code, or if memory runs out. */
+static bool disk_has_key(const fxa__disk *disk, const fxa__instance *instance, fxa__analysis *a, uint8_t key[16]) {
+    return disk->folder && a->engine->save && a->engine->load && disk_key(instance, a, key);
 }
 
-fxa__code *fxa__disk_find(fxa__disk *disk, fxa__instance *instance, const fxa__problem *p) {
+fxa__code *fxa__disk_find(fxa__disk *disk, fxa__instance *instance, fxa__analysis *a) {
     uint8_t key[16];
-    fxa__code *code = disk_has_key(disk, instance, p, key) ? disk_load(disk, instance, p, key) : NULL;
+    fxa__code *code = disk_has_key(disk, instance, a, key) ? disk_load(disk, instance, a, key) : NULL;
     if (code) atomic_fetch_add(&disk->hits, 1);
     return code;
 }
 
-fxa_status fxa__disk_code(fxa__disk *disk, fxa__instance *instance, const fxa__problem *p, fxa__code **out,
-                          fxa_error *err) {
+fxa_status fxa__disk_code(fxa__disk *disk, fxa__instance *instance, fxa__analysis *a, fxa__code **out, fxa_error *err) {
     uint8_t key[16];
-    const fxa__code_source compiled = {.made = NULL};
-    bool used = disk_has_key(disk, instance, p, key);
-    *out = used ? disk_load(disk, instance, p, key) : NULL;
+    bool used = disk_has_key(disk, instance, a, key);
+    *out = used ? disk_load(disk, instance, a, key) : NULL;
     if (used) atomic_fetch_add(*out ? &disk->hits : &disk->misses, 1);
     if (*out) return FXA_OK;
-    FXA_TRY(fxa__code_create(instance, p, &compiled, out, err));
+    FXA_TRY(fxa__code_create(instance, a, NULL, out, err));
     if (used) disk_store(disk, instance, key, *out);
     return FXA_OK;
 }

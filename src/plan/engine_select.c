@@ -7,6 +7,7 @@
  */
 #include "plan.h"
 
+#include <math.h>
 #include <stdio.h>
 #include <string.h>
 
@@ -86,40 +87,59 @@ static void select_reason(select_reasons *r, const char *engine, const char *rea
     r->at += (size_t)snprintf(r->text + r->at, sizeof r->text - r->at, "%s %s: %s", r->at ? ";" : ":", engine, reason);
 }
 
-/* Returns the engine's estimate of the seconds that a run takes; a negative number if the engine has no estimate. */
-static double select_cost(const fxa__instance *instance, const fxa__problem *p) {
-    return instance->engine->cost ? instance->engine->cost(instance->self, p) : -1;
+/* An engine that supports the problem, and its analysis, which the plan is made from. */
+typedef struct select_choice {
+    fxa__instance *instance; /* NULL = no engine */
+    fxa__analysis analysis;
+    size_t at;   /* index of the engine in the registry */
+    double cost; /* estimated seconds of a run; negative: the engine has no estimate */
+} select_choice;
+
+/* Queries engine number `at` of the registry. Sets *out to the engine if it supports p and its bit in `refused` is 0;
+ * else sets out->instance to NULL and adds the reason to *reasons. */
+static fxa_status select_query(fxa_context *ctx, const fxa__problem *p, size_t at, uint64_t refused, select_choice *out,
+                               select_reasons *reasons, fxa_error *err) {
+    fxa__instance *instance;
+    fxa_support support;
+    out->instance = NULL;
+    FXA_TRY(select_instance(ctx, p, fxa__engine_at(at), &instance, err));
+    fxa__analysis a = fxa__analysis_of(instance, p);
+    fxa_status status = fxa__support_get(ctx, instance, &a, &support, err);
+    if (status == FXA_OK && support.supported && !(refused >> at & 1u)) {
+        *out = (select_choice){instance, a, at, -1};
+        if (a.engine->cost) out->cost = a.engine->cost(&out->analysis);
+        return FXA_OK;
+    }
+    fxa__analysis_end(&a);
+    if (status != FXA_OK) return status;
+    reasons->is_wrong = reasons->is_wrong || instance->failure.status == FXA_E_PROBLEM;
+    select_reason(reasons, support.engine, support.supported ? "its compiler refuses it" : support.reason);
+    return FXA_OK;
 }
 
-/* Sets *out to the best engine that supports p and *at to its index in the registry. An engine whose bit in `refused`
- * is set is not selected. Sets *out to NULL if no engine can be selected. Collects in *reasons why engines were not
+/* Sets *out to the best engine that supports p; the caller ends its analysis. An engine whose bit in `refused` is set
+ * is not selected. Sets out->instance to NULL if no engine can be selected. Collects in *reasons why engines were not
  * selected. */
-static fxa_status select_best_engine(fxa_context *ctx, const fxa__problem *p, uint64_t refused, fxa__instance **out,
-                                     size_t *at, select_reasons *reasons, fxa_error *err) {
-    double best = -1;
-    *out = NULL;
+static fxa_status select_best_engine(fxa_context *ctx, const fxa__problem *p, uint64_t refused, select_choice *out,
+                                     select_reasons *reasons, fxa_error *err) {
+    fxa_status status = FXA_OK;
+    *out = (select_choice){.cost = INFINITY};
     reasons->at = 0;
     reasons->text[0] = '\0';
     reasons->is_wrong = false;
-    for (size_t i = 0; i < SELECT_ENGINES && fxa__engine_at(i); i++) {
-        fxa__instance *instance;
-        fxa_support support;
+    /* if the first engine that supports p has no estimate of its cost, it is selected */
+    for (size_t i = 0; i < SELECT_ENGINES && fxa__engine_at(i) && out->cost >= 0; i++) {
+        select_choice next;
         if (fxa__engine_at(i)->device != p->in.device) continue;
-        FXA_TRY(select_instance(ctx, p, fxa__engine_at(i), &instance, err));
-        FXA_TRY(fxa__support_get(ctx, instance, p, &support, err));
-        if (!support.supported || (refused >> i & 1u)) {
-            reasons->is_wrong = reasons->is_wrong || instance->failure.status == FXA_E_PROBLEM;
-            select_reason(reasons, support.engine, support.supported ? "its compiler refuses it" : support.reason);
-            continue;
-        }
-        double cost = select_cost(instance, p);
-        if (*out && !(cost >= 0 && cost < best)) continue;
-        *out = instance;
-        *at = i;
-        best = cost;
-        if (cost < 0) break; /* the first engine that supports p has no estimate of its cost: it is selected */
+        status = select_query(ctx, p, i, refused, &next, reasons, err);
+        if (status != FXA_OK) break;
+        if (!next.instance) continue;
+        bool better = !out->instance || (next.cost >= 0 && next.cost < out->cost);
+        fxa__analysis_end(better ? &out->analysis : &next.analysis);
+        if (better) *out = next;
     }
-    return FXA_OK;
+    if (status != FXA_OK) fxa__analysis_end(&out->analysis);
+    return status;
 }
 
 /* Counts a refused problem in the context and returns an error whose message has the reasons of all engines. */
@@ -142,16 +162,16 @@ static fxa_status select_and_make(fxa_context *ctx, fxa__problem *p, fxa_plan **
     fxa_error broken = {.status = FXA_OK};
     while (status == FXA_E_UNSUPPORTED || status == FXA_E_ENGINE) {
         select_reasons reasons;
-        fxa__instance *instance;
+        select_choice best;
         fxa_error why;
-        size_t at = 0;
-        FXA_TRY(select_best_engine(ctx, p, refused, &instance, &at, &reasons, err));
-        if (!instance && broken.status != FXA_OK) return fxa__fail(err, broken.status, "%s", broken.text);
-        if (!instance) return select_refuse_all(ctx, p, &reasons, err);
-        status = fxa__plan_make(ctx, p, instance, NULL, out, &why);
+        FXA_TRY(select_best_engine(ctx, p, refused, &best, &reasons, err));
+        if (!best.instance && broken.status != FXA_OK) return fxa__fail(err, broken.status, "%s", broken.text);
+        if (!best.instance) return select_refuse_all(ctx, p, &reasons, err);
+        status = fxa__plan_make(ctx, p, best.instance, &best.analysis, NULL, out, &why);
+        fxa__analysis_end(&best.analysis);
         if (status == FXA_E_ENGINE && broken.status == FXA_OK) broken = why;
         if (status != FXA_OK && err) *err = why;
-        refused |= (uint64_t)1 << at;
+        refused |= (uint64_t)1 << best.at;
     }
     return status == FXA_OK ? fxa__ok(err) : status;
 }
@@ -162,7 +182,9 @@ fxa_status fxa__plan_select(fxa_context *ctx, fxa__problem *p, const char *name,
     FXA_TRY(select_named_engine(ctx, p, name, &engine, err));
     if (!engine) return select_and_make(ctx, p, out, err);
     FXA_TRY(select_instance(ctx, p, engine, &instance, err));
-    fxa_status status = fxa__plan_make(ctx, p, instance, NULL, out, err);
+    fxa__analysis a = fxa__analysis_of(instance, p);
+    fxa_status status = fxa__plan_make(ctx, p, instance, &a, NULL, out, err);
+    fxa__analysis_end(&a);
     if (status == FXA_E_UNSUPPORTED) atomic_fetch_add_explicit(&ctx->refusals, 1, memory_order_relaxed);
     return status;
 }

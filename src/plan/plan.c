@@ -31,16 +31,16 @@ void fxa__plan_key_make(const fxa__problem *p, const char *engine, uint32_t vers
 }
 
 /* The code key includes the ordinal and the target of the instance, because compiled code belongs to one instance. */
-fxa_status fxa__code_key_make(const fxa__instance *instance, const fxa__problem *p, const fxa__reader *section,
+fxa_status fxa__code_key_make(const fxa__instance *instance, fxa__analysis *a, const fxa__reader *section,
                               uint8_t key[16], fxa_error *err) {
     const fxa__engine *engine = instance->engine;
-    fxa__writer w = {.host = p->host};
+    fxa__writer w = {.host = a->problem->host};
     fxa__write_u32(&w, (uint32_t)instance->ordinal);
     fxa__write_string(&w, instance->target);
     if (engine->key)
-        engine->key(instance->self, p, &w);
+        engine->key(a, &w);
     else
-        fxa__write_bytes(&w, p->key, 16);
+        fxa__write_bytes(&w, a->problem->key, 16);
     fxa_status status = w.failed ? fxa__fail_memory(err, "the key of a plan's code") : FXA_OK;
     fxa__blake2s s;
     fxa__blake2s_start(&s, 16);
@@ -57,29 +57,26 @@ fxa_status fxa__code_key_make(const fxa__instance *instance, const fxa__problem 
 typedef struct plan_build {
     fxa__disk *disk;
     fxa__instance *instance;
-    const fxa__problem *problem;
-    fxa__code_source from;
+    fxa__analysis *analysis;
+    const fxa__reader *section;
 } plan_build;
 
 static fxa_status plan_build_code(void *user, fxa__code **out, fxa_error *err) {
     const plan_build *b = user;
-    if (!b->from.section) return fxa__disk_code(b->disk, b->instance, b->problem, out, err);
-    return fxa__code_create(b->instance, b->problem, &b->from, out, err);
+    if (!b->section) return fxa__disk_code(b->disk, b->instance, b->analysis, out, err);
+    return fxa__code_create(b->instance, b->analysis, b->section, out, err);
 }
 
 /* Creates a plan. The plan gets its own references to the host, the problem and the code. */
 static fxa_status plan_create(fxa__host *host, fxa__problem *p, fxa__code *code, const uint8_t code_key[16],
-                              const fxa_support *support, fxa_plan **out, fxa_error *err) {
+                              const double constants[FXA__MAX_CONSTANTS], const fxa_support *support, fxa_plan **out,
+                              fxa_error *err) {
     const fxa__engine *engine = code->instance->engine;
     fxa__pool *pool = NULL;
     if (engine->threads) FXA_TRY(fxa__host_pool(host, &pool, err));
     fxa_plan *plan = fxa__alloc(host, sizeof *plan);
     if (!plan) return fxa__fail_memory(err, "a plan");
-    fxa_status status = engine->constants ? engine->constants(code->instance->self, p, plan->constants, err) : FXA_OK;
-    if (status != FXA_OK) {
-        fxa__free(host, plan, sizeof *plan);
-        return status;
-    }
+    memcpy(plan->constants, constants, sizeof plan->constants);
     if (engine->prepare) engine->prepare(code->instance->self, code->code, p, plan->constants);
     atomic_init(&plan->refs, 1);
     plan->host = fxa__host_retain(host);
@@ -100,15 +97,17 @@ static fxa_status plan_refuse(const fxa__engine *engine, const char *reason, fxa
     return fxa__fail(err, FXA_E_UNSUPPORTED, "engine %s cannot run this problem: %s", engine->name, reason);
 }
 
-fxa_status fxa__plan_make(fxa_context *ctx, fxa__problem *p, fxa__instance *instance, const fxa__reader *section,
-                          fxa_plan **out, fxa_error *err) {
+fxa_status fxa__plan_make(fxa_context *ctx, fxa__problem *p, fxa__instance *instance, fxa__analysis *a,
+                          const fxa__reader *section, fxa_plan **out, fxa_error *err) {
     fxa_support support;
     fxa_error why;
-    FXA_TRY(fxa__support_get(ctx, instance, p, &support, err));
+    FXA_TRY(fxa__support_get(ctx, instance, a, &support, err));
     if (!support.supported) return plan_refuse(instance->engine, support.reason, err);
-    plan_build build = {.disk = &ctx->disk, .instance = instance, .problem = p, .from = {.section = section}};
+    plan_build build = {.disk = &ctx->disk, .instance = instance, .analysis = a, .section = section};
     uint8_t key[16];
-    FXA_TRY(fxa__code_key_make(instance, p, section, key, err));
+    double constants[FXA__MAX_CONSTANTS] = {0};
+    FXA_TRY(fxa__code_key_make(instance, a, section, key, err));
+    if (a->engine->constants) FXA_TRY(a->engine->constants(a, constants, err));
     fxa__code *code = NULL;
     fxa_status status = fxa__cache_get(&ctx->cache, key, plan_build_code, &build, &code, &why);
     /* Code from plan bytes is untrusted: if it is refused, this says nothing about the engine, and nothing is
@@ -118,7 +117,7 @@ fxa_status fxa__plan_make(fxa_context *ctx, fxa__problem *p, fxa__instance *inst
         return plan_refuse(instance->engine, why.text, err);
     }
     if (status != FXA_OK) return fxa__fail(err, status, "%s", why.text);
-    status = plan_create(fxa__context_host(ctx), p, code, key, &support, out, err);
+    status = plan_create(fxa__context_host(ctx), p, code, key, constants, &support, out, err);
     fxa__code_release(code);
     return status;
 }

@@ -58,7 +58,7 @@ typedef fxa_status (*fxa__build_fn)(void *user, fxa__code **out, fxa_error *err)
  * for the first thread only. Failures are not cached. */
 fxa_status fxa__cache_get(fxa__cache *cache, const uint8_t key[16], fxa__build_fn build, void *user, fxa__code **out,
                           fxa_error *err);
-/* Adds code that was built outside fxa__cache_get; the cache takes a reference of its own. Has no effect if the cache
+/* Adds code that was loaded outside fxa__cache_get; the cache takes a reference of its own. Has no effect if the cache
  * has an entry for the key already, or if memory runs out. */
 void fxa__cache_put(fxa__cache *cache, const uint8_t key[16], fxa__code *code);
 /* Both functions return true if this code is cached under `key`. fxa__cache_use also counts a hit and marks the code as
@@ -94,10 +94,10 @@ fxa_status fxa__support_cache_init(fxa__support_cache *support, fxa__host *host,
 void fxa__support_cache_end(fxa__support_cache *support);
 /* Removes all support results from the cache. */
 void fxa__support_cache_drop(fxa__support_cache *support);
-/* Sets *out to the engine's support result for p, which may be a refusal. The result comes from the support cache or
- * from a query of the engine. The result of a query is cached if memory allows, and code that the engine compiled for
- * the query goes to the plan cache. Fails only if the query itself fails or memory runs out. */
-fxa_status fxa__support_get(fxa_context *ctx, fxa__instance *instance, const fxa__problem *p, fxa_support *out,
+/* Sets *out to the engine's support result for the problem of an analysis of the instance, which may be a refusal. The
+ * result comes from the support cache or from a query of the engine. The result of a query is cached if memory allows.
+ * Fails only if the query itself fails or memory runs out. */
+fxa_status fxa__support_get(fxa_context *ctx, fxa__instance *instance, fxa__analysis *a, fxa_support *out,
                             fxa_error *err);
 /* Counts n queries and n hits: the request cache has returned n support results in place of this cache. */
 void fxa__support_cache_count(fxa__support_cache *support, size_t n);
@@ -136,10 +136,10 @@ struct fxa_plan {
 /* Computes the plan key of p. `version` and `identity` are those of the engine, or those that plan bytes contain. */
 void fxa__plan_key_make(const fxa__problem *p, const char *engine, uint32_t version, const char *identity,
                         uint8_t key[16]);
-/* Computes the code key, under which the plan cache stores the code of p. `section`: code from plan bytes, or NULL. The
- * bytes of `section` are hashed into the key, so code from plan bytes is never shared with code that is compiled
- * here. */
-fxa_status fxa__code_key_make(const fxa__instance *instance, const fxa__problem *p, const fxa__reader *section,
+/* Computes the code key, under which the plan cache stores the code of an analysis of the instance. `section`: code
+ * from plan bytes, or NULL. The bytes of `section` are hashed into the key, so code from plan bytes is never shared
+ * with code that is compiled here. */
+fxa_status fxa__code_key_make(const fxa__instance *instance, fxa__analysis *a, const fxa__reader *section,
                               uint8_t key[16], fxa_error *err);
 
 /* In builds with asserts, checks after a run that the red zones between the buffers of the workspace were not written
@@ -147,11 +147,12 @@ fxa_status fxa__code_key_make(const fxa__instance *instance, const fxa__problem 
  * memory at a multiple of 256. */
 void fxa__plan_zones(const fxa_plan *plan, const void *workspace);
 
-/* Makes the plan of p on the engine `instance`, with code from the plan cache. Returns E_UNSUPPORTED with the reason if
- * the engine refuses p. `section`: the engine's part of plan bytes, from which code is loaded; NULL = the code is
- * compiled or comes from the disk cache. If `section` is NULL, a refusal by the engine's compiler is cached. */
-fxa_status fxa__plan_make(fxa_context *ctx, fxa__problem *p, fxa__instance *instance, const fxa__reader *section,
-                          fxa_plan **out, fxa_error *err);
+/* Makes the plan of p, which `a` analyzes on the engine `instance`, with code from the plan cache. Returns
+ * E_UNSUPPORTED with the reason if the engine refuses p. `section`: the engine's part of plan bytes, from which code is
+ * loaded; NULL = the code is compiled or comes from the disk cache. If `section` is NULL, a refusal by the engine's
+ * compiler is cached. */
+fxa_status fxa__plan_make(fxa_context *ctx, fxa__problem *p, fxa__instance *instance, fxa__analysis *a,
+                          const fxa__reader *section, fxa_plan **out, fxa_error *err);
 /* Makes the plan of p on the engine called `name`. If `name` is NULL, uses the engine that the environment names, else
  * the best engine that supports p. If engines refuse p, counts the refusal in the context. */
 fxa_status fxa__plan_select(fxa_context *ctx, fxa__problem *p, const char *name, fxa_plan **out, fxa_error *err);

@@ -273,9 +273,11 @@ static fxa_status bytes_make_plan(fxa_context *ctx, const uint8_t *data, const b
     bool has_code = same && h->n_sections > 1;
     const bytes_section *s = &h->section[1];
     fxa__reader code = {.data = data + (has_code ? s->offset : 0), .size = (size_t)s->size};
-    fxa_status status = fxa__plan_make(ctx, p, instance, has_code ? &code : NULL, out, err);
+    fxa__analysis a = fxa__analysis_of(instance, p);
+    fxa_status status = fxa__plan_make(ctx, p, instance, &a, has_code ? &code : NULL, out, err);
     if (status == FXA_E_VERSION && has_code && (flags & FXA_LOAD_REBUILD)) /* the engine rejected saved code */
-        status = fxa__plan_make(ctx, p, instance, NULL, out, err);
+        status = fxa__plan_make(ctx, p, instance, &a, NULL, out, err);
+    fxa__analysis_end(&a);
     if (status == FXA_E_UNSUPPORTED) atomic_fetch_add_explicit(&ctx->refusals, 1, memory_order_relaxed);
     return status;
 }

@@ -117,36 +117,22 @@ static fxa_status support_apply_limits(const fxa__problem *p, fxa_support *out) 
     return FXA_OK;
 }
 
-/* Puts code that the engine compiled during a support query into the plan cache, where plan creation finds it. A
- * failure is ignored. */
-static void support_cache_code(fxa_context *ctx, fxa__instance *instance, const uint8_t key[16],
-                               fxa__query_result *answer) {
-    fxa__code *code = NULL;
-    fxa__code_source from = {.made = answer->made, .made_bytes = answer->made_bytes};
-    if (fxa__code_create(instance, NULL, &from, &code, NULL) != FXA_OK) return;
-    fxa__cache_put(&ctx->cache, key, code);
-    fxa__code_release(code);
-}
-
-/* Queries the engine whether it supports p, and sets *out to the result. `key`: the code key of p. */
-static fxa_status support_query(fxa_context *ctx, fxa__instance *instance, const fxa__problem *p, const uint8_t key[16],
-                                fxa_support *out, fxa_error *err) {
-    fxa__query_result answer = {0};
+/* Queries the engine whether it supports the problem, and sets *out to the result. `key`: the code key. */
+static fxa_status support_query(fxa_context *ctx, fxa__analysis *a, const uint8_t key[16], fxa_support *out,
+                                fxa_error *err) {
+    *out = (fxa_support){.engine = a->engine->name};
     fxa__code *code = fxa__cache_peek(&ctx->cache, key);
-    fxa_status status = instance->engine->query(instance->self, p, code ? code->code : NULL, &answer, err);
+    fxa_status status = a->engine->query(a, code ? code->code : NULL, out, err);
     fxa__code_release(code);
-    if (answer.made) support_cache_code(ctx, instance, key, &answer);
-    *out = answer.report;
-    out->engine = instance->engine->name;
     if (status != FXA_OK) return status;
-    double seconds = out->supported && instance->engine->cost ? instance->engine->cost(instance->self, p) : 0;
+    double seconds = out->supported && a->engine->cost ? a->engine->cost(a) : 0;
     out->seconds = seconds > 0 && seconds < INFINITY ? seconds : 0;
-    if (out->supported) return support_apply_limits(p, out);
+    if (out->supported) return support_apply_limits(a->problem, out);
     out->workspace = 0;
     return FXA_OK;
 }
 
-fxa_status fxa__support_get(fxa_context *ctx, fxa__instance *instance, const fxa__problem *p, fxa_support *out,
+fxa_status fxa__support_get(fxa_context *ctx, fxa__instance *instance, fxa__analysis *a, fxa_support *out,
                             fxa_error *err) {
     const fxa__engine *engine = instance->engine;
     fxa__support_cache *cache = &ctx->support;
@@ -157,13 +143,13 @@ fxa_status fxa__support_get(fxa_context *ctx, fxa__instance *instance, const fxa
     if (fxa__instance_usable(instance, &reason) != FXA_OK) {
         return support_refusal(out, reason.text);
     }
-    fxa__plan_key_make(p, engine->name, engine->version, instance->identity, key);
+    fxa__plan_key_make(a->problem, engine->name, engine->version, instance->identity, key);
     bool known = support_find(cache, key, out), may_be_refused = atomic_load(&cache->refusals) != 0;
     if (known && (!out->supported || !may_be_refused)) return FXA_OK;
-    FXA_TRY(fxa__code_key_make(instance, p, NULL, code_key, err));
+    FXA_TRY(fxa__code_key_make(instance, a, NULL, code_key, err));
     if (!may_be_refused || !support_is_refused(cache, code_key, out)) {
         if (known) return FXA_OK;
-        FXA_TRY(support_query(ctx, instance, p, code_key, out, err));
+        FXA_TRY(support_query(ctx, a, code_key, out, err));
     }
     support_store(cache, key, out);
     return FXA_OK;
@@ -188,42 +174,50 @@ void fxa__support_cache_count(fxa__support_cache *cache, size_t n) {
     fxa__lock_give(&cache->lock);
 }
 
-/* Sets *out to true if plan creation would find compiled code for p in the plan cache or on disk. Code on disk is
- * loaded into the plan cache, so that the result stays true. */
-static fxa_status support_has_code(fxa_context *ctx, fxa__instance *instance, const fxa__problem *p, bool *out,
+/* Sets *out to true if plan creation would find compiled code of the analysis in the plan cache or on disk. Code on
+ * disk is loaded into the plan cache, so that the result stays true. */
+static fxa_status support_has_code(fxa_context *ctx, fxa__instance *instance, fxa__analysis *a, bool *out,
                                    fxa_error *err) {
     uint8_t key[16];
-    FXA_TRY(fxa__code_key_make(instance, p, NULL, key, err));
+    FXA_TRY(fxa__code_key_make(instance, a, NULL, key, err));
     fxa__code *code = fxa__cache_peek(&ctx->cache, key);
-    if (!code && (code = fxa__disk_find(&ctx->disk, instance, p)) != NULL) fxa__cache_put(&ctx->cache, key, code);
+    if (!code && (code = fxa__disk_find(&ctx->disk, instance, a)) != NULL) fxa__cache_put(&ctx->cache, key, code);
     *out = code != NULL;
     fxa__code_release(code);
     return FXA_OK;
 }
 
-/* Makes *out a refusal if the engine's compiler is not present and no cache has code for p. If the compiler is not
- * present, sets *lasts to false: the result then depends on the contents of the caches, which may change. */
-static fxa_status support_check_ready(fxa_context *ctx, fxa__instance *instance, const fxa__problem *p,
-                                      fxa_support *out, bool *lasts, fxa_error *err) {
+/* Makes *out a refusal if the engine's compiler is not present and no cache has code of the analysis. If the compiler
+ * is not present, sets *lasts to false: the result then depends on the contents of the caches, which may change. */
+static fxa_status support_check_ready(fxa_context *ctx, fxa__instance *instance, fxa__analysis *a, fxa_support *out,
+                                      bool *lasts, fxa_error *err) {
     fxa_error why;
     bool has_code = false;
     fxa_status status = instance->engine->ready(instance->self, &why);
     if (status == FXA_E_MEMORY) return fxa__fail(err, status, "%s", why.text);
     if (status == FXA_OK) return FXA_OK;
     *lasts = false;
-    FXA_TRY(support_has_code(ctx, instance, p, &has_code, err));
+    FXA_TRY(support_has_code(ctx, instance, a, &has_code, err));
     return has_code ? FXA_OK : support_refusal(out, why.text);
+}
+
+/* Sets *out to the support result of an engine of the problem's device. */
+static fxa_status support_report_here(fxa_context *ctx, const fxa__engine *engine, const fxa__problem *p,
+                                      fxa_support *out, bool *lasts, fxa_error *err) {
+    fxa__instance *instance;
+    FXA_TRY(fxa__instance_get(fxa__context_host(ctx), engine, p->in.ordinal, p->in.target, &instance, err));
+    fxa__analysis a = fxa__analysis_of(instance, p);
+    fxa_status status = fxa__support_get(ctx, instance, &a, out, err);
+    if (status == FXA_OK && out->supported && engine->ready)
+        status = support_check_ready(ctx, instance, &a, out, lasts, err);
+    fxa__analysis_end(&a);
+    return status;
 }
 
 static fxa_status support_report(fxa_context *ctx, const fxa__engine *engine, const fxa__problem *p, fxa_support *out,
                                  bool *lasts, fxa_error *err) {
     char reason[sizeof out->reason];
-    fxa__instance *instance;
-    if (engine->device == p->in.device) {
-        FXA_TRY(fxa__instance_get(fxa__context_host(ctx), engine, p->in.ordinal, p->in.target, &instance, err));
-        FXA_TRY(fxa__support_get(ctx, instance, p, out, err));
-        return out->supported && engine->ready ? support_check_ready(ctx, instance, p, out, lasts, err) : FXA_OK;
-    }
+    if (engine->device == p->in.device) return support_report_here(ctx, engine, p, out, lasts, err);
     (void)snprintf(reason, sizeof reason, "%s computes in the memory of device %s, and the problem is on device %s",
                    engine->name, fxa_device_name((fxa_device)engine->device),
                    fxa_device_name((fxa_device)p->in.device));

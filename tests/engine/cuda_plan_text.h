@@ -161,23 +161,26 @@ static void plan_write_kept(bed *x, const double *numbers) {
 /* Writes the constants that each run receives. */
 static void plan_write_numbers(bed *x, double *numbers) {
     fxa_error err;
-    T_OK(fxa__engine_cuda.constants(&x->self, x->p, numbers, &err));
+    fxa__analysis a = {.engine = &fxa__engine_cuda, .self = &x->self, .problem = x->p};
+    T_OK(fxa__engine_cuda.constants(&a, numbers, &err));
+    fxa__analysis_end(&a);
     for (int32_t i = 0; i < x->code.program.program->n_params; i++)
         if (x->code.program.params[i].from == FXA__CUDA_NUMBER) PLAN_WRITE("constant %d: %.17g\n", (int)i, numbers[i]);
 }
 
 /* Writes the text of an opened problem. */
 static void plan_write(bed *x, fxa__writer *w) {
-    fxa__query_result result = {.report = {.supported = 0}};
+    fxa_support report = {.supported = 0};
+    fxa__analysis a = {.engine = &fxa__engine_cuda, .self = &x->self, .problem = x->p};
     double numbers[FXA__MAX_CONSTANTS] = {0};
     fxa_error err;
     plan_text.x = x, plan_text.w = w;
     memset(&plan_text.last, 0, sizeof plan_text.last);
-    T_OK(fxa__engine_cuda.query(&x->self, x->p, NULL, &result, &err));
-    PLAN_WRITE("workspace of %llu bytes, tiles of %lld x %lld%s%s\n", (unsigned long long)result.report.workspace,
-               (long long)result.report.tile_q, (long long)result.report.tile_k,
-               result.report.deterministic ? ", deterministic" : "",
-               result.report.multiplies_zeros ? ", multiplies zeros" : "");
+    T_OK(fxa__engine_cuda.query(&a, NULL, &report, &err));
+    fxa__analysis_end(&a);
+    PLAN_WRITE("workspace of %llu bytes, tiles of %lld x %lld%s%s\n", (unsigned long long)report.workspace,
+               (long long)report.tile_q, (long long)report.tile_k, report.deterministic ? ", deterministic" : "",
+               report.multiplies_zeros ? ", multiplies zeros" : "");
     plan_write_choice(x);
     plan_write_program(&x->code.program);
     x->code.processors = x->self.processors;

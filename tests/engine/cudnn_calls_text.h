@@ -294,12 +294,14 @@ static void calls_write(fxa__dnn_self *self, const fxa__problem *p, bool describ
     size_t bytes = 0;
     memset(&calls, 0, sizeof calls);
     calls.w = w, calls.describes = describes;
-    T_OK(fxa__engine_cudnn.load(self, p, NULL, &code, &bytes, &err));
+    fxa__analysis a = {.engine = &fxa__engine_cudnn, .self = self, .problem = p};
+    T_OK(fxa__engine_cudnn.compile(&a, &code, &bytes, &err));
     T_REQUIRE(code);
     if (describes) CALLS_WRITE("\n");
     calls.describes = false, calls.code = code;
     T_INT(calls.held, 1); /* the plan */
-    T_OK(fxa__engine_cudnn.constants(self, p, numbers, &err));
+    T_OK(fxa__engine_cudnn.constants(&a, numbers, &err));
+    fxa__analysis_end(&a);
     calls_bind(p, tensors, params, &bound);
     bound.constants = numbers;
     bound.workspace_size = (size_t)fxa__dnn_workspace(calls.code->scratch, calls.code->own_workspace);

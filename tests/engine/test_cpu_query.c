@@ -43,15 +43,16 @@ static fxa__problem *problem_make(fxa__host *host, fxa_pass pass, fxa_program *s
 static void check_query(const fxa__problem *p, int supported, const char *says) {
     const fxa__engine *cpu = &fxa__engine_cpu;
     fxa__instance *instance;
-    fxa__query_result answer = {0};
+    fxa_support report = {0};
     fxa_error err;
     T_OK(fxa__instance_get(p->host, cpu, 0, NULL, &instance, &err));
-    T_OK(cpu->query(instance->self, p, NULL, &answer, &err));
-    T_INT(answer.report.supported, supported);
-    const char *reason = answer.report.reason;
+    fxa__analysis a = fxa__analysis_of(instance, p);
+    T_OK(cpu->query(&a, NULL, &report, &err));
+    T_INT(report.supported, supported);
+    const char *reason = report.reason;
     if (!strstr(reason, says)) T_FAIL("the reason is \"%s\", without \"%s\"\n", reason, says);
-    T_INT(answer.made != NULL, supported);
-    if (answer.made) cpu->release(instance->self, answer.made);
+    T_INT(a.derived != NULL, supported);
+    fxa__analysis_end(&a);
 }
 
 /* Changes one node of each program of a problem in turn, checks the refusal, and restores the node. */

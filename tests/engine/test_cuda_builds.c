@@ -148,7 +148,9 @@ static void built_save(built *b, const fxa_plan *plan, double seconds, const cha
     instance->engine->save(instance->self, plan->code->code, &w);
     fxa__reader r = {.data = w.data, .size = w.size};
     double start = built_now();
-    T_OK(instance->engine->load(instance->self, plan->problem, &r, &code, &bytes, &err));
+    fxa__analysis a = fxa__analysis_of(instance, plan->problem);
+    T_OK(instance->engine->load(&a, &r, &code, &bytes, &err));
+    fxa__analysis_end(&a);
     start = built_now() - start;
     T_CHECK(fxa__reader_done(&r));
     if (code) instance->engine->save(instance->self, code, &again);

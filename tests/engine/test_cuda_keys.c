@@ -14,8 +14,10 @@ static void choice_key(choice_case *c, uint8_t out[1 << 16], size_t *size, doubl
     fxa__writer w = {.host = fxa__context_host(ctx)};
     fxa_error err;
     T_OK(fxa__problem_create(fxa__context_host(ctx), &c->p, &p, &err));
-    fxa__engine_cuda.key(&self, p, &w);
-    T_OK(fxa__engine_cuda.constants(&self, p, numbers, &err));
+    fxa__analysis a = {.engine = &fxa__engine_cuda, .self = &self, .problem = p};
+    fxa__engine_cuda.key(&a, &w);
+    T_OK(fxa__engine_cuda.constants(&a, numbers, &err));
+    fxa__analysis_end(&a);
     T_CHECK(!w.failed && w.size < 1 << 16);
     memcpy(out, w.data, w.size);
     *size = w.size;

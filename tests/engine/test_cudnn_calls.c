@@ -154,7 +154,9 @@ static size_t calls_fail_at(fxa__dnn_self *self, const fxa__problem *p, fail_all
     memset(&calls, 0, sizeof calls);
     calls.w = &nothing;
     fail_alloc_arm(memory, k, false);
-    fxa_status status = fxa__engine_cudnn.load(self, p, NULL, &code, &bytes, &err);
+    fxa__analysis a = {.engine = &fxa__engine_cudnn, .self = self, .problem = p};
+    fxa_status status = fxa__engine_cudnn.compile(&a, &code, &bytes, &err);
+    fxa__analysis_end(&a);
     fail_alloc_arm(memory, 0, false);
     T_INT(status, k ? FXA_E_MEMORY : FXA_OK);
     T_INT(code != NULL, status == FXA_OK);

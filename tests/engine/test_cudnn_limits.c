@@ -221,7 +221,7 @@ TEST(packed_rows_that_reach_far) {
         if (i == 2) T_HAS(reason, "in 32 bits");
         T_OK(fxa__problem_create(host, &p, &checked, &err));
         keys[i] = (fxa__writer){.host = host};
-        fxa__dnn_key(NULL, checked, &keys[i]);
+        fxa__dnn_key(checked, &keys[i]);
         fxa__problem_release(checked);
     }
     T_CHECK(keys[0].size == keys[1].size && memcmp(keys[0].data, keys[1].data, keys[0].size) == 0);
@@ -255,7 +255,7 @@ TEST(packed_rows_of_nothing) {
         T_OK(fxa__problem_create(host, &p, &checked[1], &err));
         T_INT(support_ask(host, &p, (fxa__dnn_level){91901, 90}, reason), cases[i / 2].taken);
         if (!cases[i / 2].taken) T_HAS(reason, "total_q or total_k is 0: cuDNN takes nothing that is empty");
-        for (int j = 0; j < 2; j++) fxa__dnn_key(NULL, checked[j], &keys[j]);
+        for (int j = 0; j < 2; j++) fxa__dnn_key(checked[j], &keys[j]);
         bool same = keys[0].size == keys[1].size && memcmp(keys[0].data, keys[1].data, keys[0].size) == 0;
         T_INT(same, cases[i / 2].taken);
         for (int j = 0; j < 2; j++) fxa__writer_free(&keys[j]), fxa__problem_release(checked[j]);

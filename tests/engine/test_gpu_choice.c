@@ -13,7 +13,19 @@
 
 #include <dlfcn.h>
 
-static const fxa__engine *own_engines[OWN_ENGINES] = {&fxa__engine_cudnn, &fxa__engine_cuda};
+static fxa__engine pick_cudnn, pick_cuda; /* copies of the engines that count calls of `analyze` */
+static const fxa__engine *own_engines[OWN_ENGINES] = {&pick_cudnn, &pick_cuda};
+static int pick_graphs, pick_texts;
+
+static fxa_status pick_make_graph(void *self, const fxa__problem *p, void **derived, fxa_error *err) {
+    pick_graphs++;
+    return fxa__engine_cudnn.analyze(self, p, derived, err);
+}
+
+static fxa_status pick_make_text(void *self, const fxa__problem *p, void **derived, fxa_error *err) {
+    pick_texts++;
+    return fxa__engine_cuda.analyze(self, p, derived, err);
+}
 
 static standin_state *pick_nvrtc;
 static fxa_context *pick_own; /* context for the stand-in's kernel shapes */
@@ -39,6 +51,8 @@ static bool pick_ready(void) {
     char path[4096];
     if (!getenv("FXA_TEST_STANDIN")) return false;
     if (pick_nvrtc) return true;
+    pick_cudnn = fxa__engine_cudnn, pick_cudnn.analyze = pick_make_graph;
+    pick_cuda = fxa__engine_cuda, pick_cuda.analyze = pick_make_text;
     (void)snprintf(path, sizeof path, "%s/nvrtc/libnvrtc.so.13", getenv("FXA_TEST_STANDIN"));
     void *nvrtc = dlopen(path, RTLD_NOW | RTLD_LOCAL);
     if (!nvrtc) return false;
@@ -133,6 +147,35 @@ TEST(answers_tell_the_cost) {
         T_OK(fxa_support_query(x.ctx, &x.p, s, &n, &err));
         T_CHECK(!s[0].supported && s[0].seconds == 0 && s[1].supported && s[1].seconds > 0);
         pick_end(&x);
+    }
+}
+
+/* A plan makes cuDNN's graph and the text for NVRTC once, whichever engine is chosen, also with a disk cache; a plan of
+ * another length makes the text again for its key, but no code; a repeated plan makes nothing. */
+TEST(a_plan_makes_graph_and_text_once) {
+    NEEDS_PICK;
+    for (int way = 0; way < 6; way++) {
+        pick x;
+        fxa_error err;
+        char folder[] = "/tmp/fxa-pick-XXXXXX", command[64];
+        bool disk = way & 1;
+        const char *engine = way / 2 == 1 ? "cuda" : way / 2 == 2 ? "cudnn" : NULL;
+        if (disk) T_REQUIRE(mkdtemp(folder));
+        if (disk) setenv("FXA_CACHE_DIR", folder, 1);
+        pick_start(&x, "score = 30 * tanh(score / 30)", 256, 64);
+        unsetenv("FXA_CACHE_DIR");
+        x.p.engine = engine;
+        const int graphs = way / 2 != 1, texts = way / 2 != 2;
+        for (int round = 0; round < 3; round++) {
+            pick_graphs = pick_texts = 0;
+            if (round == 2) x.p.sq = 200;
+            T_CHECK(strcmp(pick_engine(&x, &err), "none") != 0);
+            T_INT(pick_texts, round == 1 ? 0 : texts);
+            if (round < 2) T_INT(pick_graphs, round == 1 ? 0 : graphs);
+        }
+        pick_end(&x);
+        snprintf(command, sizeof command, "rm -rf '%s'", folder);
+        if (disk) T_INT(system(command), 0);
     }
 }
 

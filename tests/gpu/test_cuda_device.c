@@ -312,7 +312,7 @@ TEST(kinds) {
 static uint64_t cudev_code(conf_case *c, fxa_pass pass) {
     fxa__cu_self self = {.arch = 90, .processors = 132, .forced = -1};
     fxa__problem *p = NULL;
-    fxa__query_result answer = {.report = {.supported = 0}};
+    fxa_support report = {.supported = 0};
     fxa_error err;
     conf_call x;
     uint64_t hash = 1469598103934665603u;
@@ -320,12 +320,14 @@ static uint64_t cudev_code(conf_case *c, fxa_pass pass) {
     T_OK(fxa__problem_create(fxa__context_host(c->base.ctx), &x.p, &p, &err));
     if (!p) return 0;
     fxa__writer w = {.host = fxa__context_host(c->base.ctx)};
-    T_OK(fxa__engine_cuda.query(&self, p, NULL, &answer, &err));
-    if (answer.report.supported) fxa__engine_cuda.key(&self, p, &w);
+    fxa__analysis a = {.engine = &fxa__engine_cuda, .self = &self, .problem = p};
+    T_OK(fxa__engine_cuda.query(&a, NULL, &report, &err));
+    if (report.supported) fxa__engine_cuda.key(&a, &w);
+    fxa__analysis_end(&a);
     for (size_t i = 0; i < w.size; i++) hash = (hash ^ w.data[i]) * 1099511628211u;
     fxa__writer_free(&w);
     fxa__problem_release(p);
-    return answer.report.supported ? hash : 0;
+    return report.supported ? hash : 0;
 }
 
 /* Checks that the shapes of a kind share so few codes that most compile nothing, and that the engine supports most

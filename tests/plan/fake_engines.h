@@ -18,25 +18,25 @@ static bool saved_too_much, saved_little;
 static size_t compiled_bytes, workspace_bytes;
 
 /* "picky" refuses wide problems. */
-static fxa_status picky_query(void *self, const fxa__problem *p, const void *code, fxa__query_result *out,
-                              fxa_error *err) {
-    (void)self, (void)code, (void)err;
+static fxa_status picky_query(fxa__analysis *a, const void *code, fxa_support *report, fxa_error *err) {
+    const fxa_problem *p = &a->problem->in;
+    (void)code, (void)err;
     atomic_fetch_add(&queries, 1);
-    out->report.supported = p->in.d_qk < 3;
-    out->report.workspace = workspace_bytes;
-    if (out->report.supported) return FXA_OK;
-    snprintf(out->report.reason, sizeof out->report.reason, "d is %d, below 3 is accepted", (int)p->in.d_qk);
+    report->supported = p->d_qk < 3;
+    report->workspace = workspace_bytes;
+    if (report->supported) return FXA_OK;
+    snprintf(report->reason, sizeof report->reason, "d is %d, below 3 is accepted", (int)p->d_qk);
     return FXA_OK;
 }
 
 /* "fixed" compiles for one geometry; its code is a number that it checks when it runs. */
-static fxa_status fixed_query(void *self, const fxa__problem *p, const void *code, fxa__query_result *out,
-                              fxa_error *err) {
-    (void)self, (void)code, (void)err;
+static fxa_status fixed_query(fxa__analysis *a, const void *code, fxa_support *report, fxa_error *err) {
+    const fxa_problem *p = &a->problem->in;
+    (void)code, (void)err;
     atomic_fetch_add(&queries, 1);
-    out->report.supported = p->in.pass == FXA_FORWARD;
-    out->report.workspace = p->in.b < 1000 ? workspace_bytes : UINT64_MAX;
-    if (!out->report.supported) snprintf(out->report.reason, sizeof out->report.reason, "only forward");
+    report->supported = p->pass == FXA_FORWARD;
+    report->workspace = p->b < 1000 ? workspace_bytes : UINT64_MAX;
+    if (!report->supported) snprintf(report->reason, sizeof report->reason, "only forward");
     return FXA_OK;
 }
 typedef struct fixed_code {
@@ -52,11 +52,10 @@ static fxa_status fixed_make(fxa__host *host, uint32_t mark, void **code, size_t
     *size = compiled_bytes;
     return FXA_OK;
 }
-static fxa_status fixed_compile(void *self, const fxa__problem *p, void **code, size_t *size, fxa_error *err) {
-    (void)self;
+static fxa_status fixed_compile(fxa__analysis *a, void **code, size_t *size, fxa_error *err) {
     atomic_fetch_add(&compiles, 1);
     if (compile_status != FXA_OK) return fxa__fail(err, compile_status, "the assembler is out of order");
-    return fixed_make(p->host, 0x600dc0de, code, size, err);
+    return fixed_make(a->problem->host, 0x600dc0de, code, size, err);
 }
 static void fixed_release(void *self, void *code) {
     (void)self;
@@ -79,19 +78,14 @@ static void fixed_save(void *self, const void *code, fxa__writer *w) {
     for (int i = 1; i < 4; i++) fxa__write_u8(w, (uint8_t)(saved_mark >> 8 * i));
     if (saved_too_much) fxa__write_u8(w, 0);
 }
-static fxa_status fixed_load(void *self, const fxa__problem *p, fxa__reader *r, void **code, size_t *size,
-                             fxa_error *err) {
-    (void)self;
+static fxa_status fixed_load(fxa__analysis *a, fxa__reader *r, void **code, size_t *size, fxa_error *err) {
     atomic_fetch_add(&loads, 1);
     uint32_t mark = fxa__read_u32(r);
     if (r->failed) return fxa__fail(err, FXA_E_BYTES, "code of fixed is cut off");
-    return fixed_make(p->host, mark, code, size, err);
+    return fixed_make(a->problem->host, mark, code, size, err);
 }
 
-static void picky_key(void *self, const fxa__problem *p, fxa__writer *w) {
-    (void)self;
-    fxa__problem_write(p, 0, w);
-}
+static void picky_key(fxa__analysis *a, fxa__writer *w) { fxa__problem_write(a->problem, 0, w); }
 
 #define FIXED_CODE .compile = fixed_compile, .release = fixed_release, .run = fixed_run
 #define FIXED_ALL .name = "fixed", .query = fixed_query, FIXED_CODE, .save = fixed_save, .load = fixed_load

@@ -28,6 +28,7 @@ static void seam_end(plan_rig *r) {
     T_INT(mock.mistakes, 0);
     T_INT(mock.blocks, 0);
     T_INT(mock.codes, 0);
+    T_INT(mock.analyses, 0);
     T_INT(mock.queued, 0);
     T_INT(mock.opened, mock.closed);
 }

@@ -55,10 +55,9 @@ TEST(the_first_that_can_is_chosen) {
 }
 
 /* "reader" refuses programs that load a tensor. */
-static fxa_status reader_query(void *self, const fxa__problem *p, const void *code, fxa__query_result *out,
-                               fxa_error *err) {
-    (void)self, (void)code, (void)err;
-    fxa_support *report = &out->report;
+static fxa_status reader_query(fxa__analysis *a, const void *code, fxa_support *report, fxa_error *err) {
+    const fxa__problem *p = a->problem;
+    (void)code, (void)err;
     atomic_fetch_add(&queries, 1);
     report->supported = p->program->n_tensors == 0;
     if (report->supported) return FXA_OK;

@@ -16,15 +16,14 @@
 /* ---- Two engines: one with threads, one without ------------------------------------------------------------------ */
 
 /* Each worker increments an int of its own. */
-static fxa_status gang_query(void *self, const fxa__problem *p, const void *code, fxa__query_result *out,
-                             fxa_error *err) {
-    (void)self, (void)code, (void)err;
-    out->report.supported = out->report.deterministic = 1;
-    out->report.workspace = (size_t)p->host->width * FXA_WORKSPACE_ALIGN;
+static fxa_status gang_query(fxa__analysis *a, const void *code, fxa_support *report, fxa_error *err) {
+    (void)code, (void)err;
+    report->supported = report->deterministic = 1;
+    report->workspace = (size_t)a->problem->host->width * FXA_WORKSPACE_ALIGN;
     return FXA_OK;
 }
-static fxa_status gang_compile(void *self, const fxa__problem *p, void **code, size_t *size, fxa_error *err) {
-    (void)self, (void)p, (void)err;
+static fxa_status gang_compile(fxa__analysis *a, void **code, size_t *size, fxa_error *err) {
+    (void)a, (void)err;
     *code = NULL;
     *size = 0;
     return FXA_OK;

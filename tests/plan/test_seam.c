@@ -97,8 +97,8 @@ TEST(a_context_has_only_so_many_instances) {
 /* ---- A compiler's no --------------------------------------------------------------------------------------------- */
 
 static atomic_int refused;
-static fxa_status seam_refuse(void *self, const fxa__problem *p, void **code, size_t *bytes, fxa_error *err) {
-    (void)self, (void)p, (void)code, (void)bytes;
+static fxa_status seam_refuse(fxa__analysis *a, void **code, size_t *bytes, fxa_error *err) {
+    (void)a, (void)code, (void)bytes;
     atomic_fetch_add(&refused, 1);
     return fxa__fail(err, FXA_E_UNSUPPORTED, "the assembler runs out of registers");
 }
@@ -191,9 +191,8 @@ TEST(a_compilers_no_that_cannot_be_kept_at_all) {
 }
 
 /* A refusal of untrusted plan bytes says nothing about the engine. */
-static fxa_status seam_load(void *self, const fxa__problem *p, fxa__reader *reader, void **code, size_t *bytes,
-                            fxa_error *err) {
-    (void)self, (void)p, (void)reader, (void)code, (void)bytes;
+static fxa_status seam_load(fxa__analysis *a, fxa__reader *reader, void **code, size_t *bytes, fxa_error *err) {
+    (void)a, (void)reader, (void)code, (void)bytes;
     return fxa__fail(err, FXA_E_UNSUPPORTED, "this code is for another one");
 }
 
@@ -219,8 +218,7 @@ TEST(a_no_to_loaded_code_is_not_remembered) {
 /* While the second engine is queried, a plan finds that the first cannot compile: the earlier report must not be
  * cached. */
 static plan_rig *seam_now;
-static fxa_status seam_meanwhile(void *self, const fxa__problem *p, const void *code, fxa__query_result *out,
-                                 fxa_error *err) {
+static fxa_status seam_meanwhile(fxa__analysis *a, const void *code, fxa_support *report, fxa_error *err) {
     plan_rig *r = seam_now;
     seam_now = NULL;
     if (r) {
@@ -229,7 +227,7 @@ static fxa_status seam_meanwhile(void *self, const fxa__problem *p, const void *
         first.engine = "first";
         T_CHECK(fxa_plan_create(r->ctx, &first, &plan, NULL) == FXA_E_UNSUPPORTED);
     }
-    return mock_engine.query(self, p, code, out, err);
+    return mock_engine.query(a, code, report, err);
 }
 
 TEST(a_no_that_comes_while_others_are_asked) {
@@ -244,31 +242,50 @@ TEST(a_no_that_comes_while_others_are_asked) {
     seam_end(&r);
 }
 
-/* ---- Code that was made to answer -------------------------------------------------------------------------------- */
+/* ---- Analyses ---------------------------------------------------------------------------------------------------- */
 
-TEST(code_of_a_query_is_used) {
-    plan_rig r;
-    fxa_error err;
-    T_REQUIRE(seam_start(&r));
-    mock.code_in_query = true;
-    T_CHECK(seam_ask(&r, 0).supported);
-    T_INT(mock.codes, 2); /* of both engines */
-    T_STR(seam_engine(&r, &err), "first");
-    T_OK(fxa_attention(r.ctx, &r.t.problem, &r.t.args, &err));
-    T_CHECK(tiny_error(&r.t) <= TINY_TOLERANCE);
-    T_INT(mock.count[MOCK_COMPILE], 0);
-    fxa_cache_clear(r.ctx);
-    T_INT(mock.codes, 0);
-    seam_end(&r);
-    for (size_t k = 1, more = 1; more && k < 200; k++) {
+/* Sets the costs of both engines to `first` and 2, so that selection compares two analyses. */
+static double seam_analysis_cost;
+static double seam_cost_analyzed(fxa__analysis *a) { return (void)a, seam_analysis_cost; }
+static double seam_cost_of_two(fxa__analysis *a) { return (void)a, 2; }
+
+/* A plan derives once from the problem on each engine that is compared, whichever is chosen. A repeated plan, and a
+ * repeated query, derive nothing. */
+TEST(a_plan_analyzes_its_problem_once) {
+    for (int other = 0; other < 2; other++) {
+        plan_rig r;
+        fxa_error err;
         T_REQUIRE(seam_start(&r));
-        mock.code_in_query = true;
+        seam_analysis_cost = other ? 3 : 1;
+        seam_first.cost = seam_cost_analyzed, seam_second.cost = seam_cost_of_two;
+        T_STR(seam_engine(&r, &err), other ? "second" : "first");
+        T_INT(mock.count[MOCK_ANALYZE], 2);
+        T_STR(seam_engine(&r, &err), other ? "second" : "first");
+        T_INT(mock.count[MOCK_ANALYZE], 2);
+        T_CHECK(seam_ask(&r, 0).supported);
+        T_INT(mock.count[MOCK_ANALYZE], 2);
+        T_INT(mock.count[MOCK_COMPILE], 1);
+        seam_end(&r);
+    }
+}
+
+/* If a compiler refuses, the plan is made from the other engine's analysis; nothing is leaked when memory runs out. */
+TEST(analyses_end_when_a_compiler_refuses_or_memory_runs_out) {
+    for (size_t k = 0, more = 1; more && k < 300; k++) {
+        plan_rig r;
+        fxa_error err;
+        fxa_plan *plan = NULL;
+        T_REQUIRE(seam_start(&r));
+        seam_analysis_cost = 1;
+        seam_first.cost = seam_cost_analyzed, seam_second.cost = seam_cost_of_two;
+        seam_first.compile = seam_refuse;
         fail_alloc_arm(&r.memory, k, k % 2);
-        fxa_status status = fxa_attention(r.ctx, &r.t.problem, &r.t.args, &err);
-        more = r.memory.failures;
+        fxa_status status = fxa_plan_create(r.ctx, &r.t.problem, &plan, &err);
+        more = k == 0 || r.memory.failures;
         fail_alloc_arm(&r.memory, 0, false);
+        if (status == FXA_OK) T_STR(fxa_plan_engine(plan), "second");
         if (status != FXA_OK && status != FXA_E_MEMORY) T_FAIL("allocation %zu: %s\n", k, fxa_status_name(status));
-        T_OK(fxa_attention(r.ctx, &r.t.problem, &r.t.args, &err));
+        fxa_plan_destroy(plan);
         seam_end(&r);
     }
 }
@@ -276,8 +293,8 @@ TEST(code_of_a_query_is_used) {
 /* ---- Choice ------------------------------------------------------------------------------------------------------ */
 
 static double seam_costs[2];
-static double seam_cost_first(void *self, const fxa__problem *p) { return (void)self, (void)p, seam_costs[0]; }
-static double seam_cost_second(void *self, const fxa__problem *p) { return (void)self, (void)p, seam_costs[1]; }
+static double seam_cost_first(fxa__analysis *a) { return (void)a, seam_costs[0]; }
+static double seam_cost_second(fxa__analysis *a) { return (void)a, seam_costs[1]; }
 
 TEST(the_cheaper_engine_is_chosen) {
     static const struct {

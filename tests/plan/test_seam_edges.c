@@ -118,10 +118,9 @@ TEST(an_engine_without_a_way_to_its_memory) {
     seam_end(&r);
 }
 
-static fxa_status edge_query(void *self, const fxa__problem *p, const void *code, fxa__query_result *out,
-                             fxa_error *err) {
-    FXA_TRY(mock_engine.query(self, p, code, out, err));
-    out->report.workspace = 0;
+static fxa_status edge_query(fxa__analysis *a, const void *code, fxa_support *report, fxa_error *err) {
+    FXA_TRY(mock_engine.query(a, code, report, err));
+    report->workspace = 0;
     return FXA_OK;
 }
 
@@ -150,8 +149,8 @@ TEST(an_engine_without_a_workspace) {
     seam_end(&r);
 }
 
-static fxa_status edge_refuse(void *self, const fxa__problem *p, void **code, size_t *bytes, fxa_error *err) {
-    (void)self, (void)p, (void)code, (void)bytes;
+static fxa_status edge_refuse(fxa__analysis *a, void **code, size_t *bytes, fxa_error *err) {
+    (void)a, (void)code, (void)bytes;
     return fxa__fail(err, FXA_E_ENGINE, "the assembler is not there");
 }
 
@@ -178,8 +177,8 @@ TEST(a_compiler_that_fails_with_nobody_to_read_why) {
 /* A compiler's refusal does not depend on what `key` leaves to the run: with another batch, or another length at every
  * step of a decoder, the compiler is not called again, and an earlier acceptance is not used. */
 static atomic_int edge_noes;
-static fxa_status edge_say_no(void *self, const fxa__problem *p, void **code, size_t *bytes, fxa_error *err) {
-    (void)self, (void)p, (void)code, (void)bytes;
+static fxa_status edge_say_no(fxa__analysis *a, void **code, size_t *bytes, fxa_error *err) {
+    (void)a, (void)code, (void)bytes;
     edge_noes++;
     return fxa__fail(err, FXA_E_UNSUPPORTED, "the assembler runs out of registers");
 }

@@ -22,7 +22,7 @@ typedef struct mock_self {
 } mock_self;
 
 void mock_reset(void) {
-    bool left = mock.blocks || mock.codes || mock.queued || mock.opened != mock.closed;
+    bool left = mock.blocks || mock.codes || mock.analyses || mock.queued || mock.opened != mock.closed;
     memset(&mock, 0, sizeof mock);
     mock.mistakes = left;
 }
@@ -34,8 +34,8 @@ void mock_arm(size_t k, fxa_status status) {
 }
 
 fxa_status mock_count_call(mock_hook hook, fxa_error *err) {
-    static const char *const names[MOCK_HOOKS] = {"open",  "query",   "compile",   "load", "check",  "run",
-                                                  "alloc", "copy_to", "copy_from", "wait", "perform"};
+    static const char *const names[MOCK_HOOKS] = {"open", "analyze", "query",   "compile",   "load", "check",
+                                                  "run",  "alloc",   "copy_to", "copy_from", "wait", "perform"};
     size_t call = atomic_fetch_add(&mock.calls, 1) + 1;
     atomic_fetch_add(&mock.count[hook], 1);
     if (call != mock.fail_at) return FXA_OK;
@@ -108,38 +108,54 @@ static fxa_status mock_wrap(fxa__host *host, void *inner, void **code, fxa_error
 
 static fxa_status mock_make(const fxa__problem *p, void **code, size_t *bytes, fxa_error *err) {
     void *inner;
-    FXA_TRY(fxa__engine_ref.compile(NULL, p, &inner, bytes, err));
+    fxa__analysis a = {.engine = &fxa__engine_ref, .problem = p};
+    FXA_TRY(fxa__engine_ref.compile(&a, &inner, bytes, err));
     *bytes += sizeof(mock_code);
     return mock_wrap(p->host, inner, code, err);
 }
 
-static fxa_status mock_query(void *self, const fxa__problem *p, const void *code, fxa__query_result *out,
-                             fxa_error *err) {
-    FXA_TRY(mock_enter(self, MOCK_QUERY, err));
-    const mock_code *have = code;
-    FXA_TRY(fxa__engine_ref.query(NULL, p, have ? have->inner : NULL, out, err));
-    void *inner = out->made;
-    out->made = NULL;
-    out->report.deterministic = !mock.not_deterministic;
-    out->report.workspace += mock.more_workspace;
-    if (mock.code_in_query && !have) {
-        out->made_bytes += sizeof(mock_code);
-        return mock_wrap(p->host, inner, &out->made, err);
+/* What the mock derives from a problem: an analysis of ref, which `compile` does not take over. */
+static fxa_status mock_analyze(void *self, const fxa__problem *p, void **derived, fxa_error *err) {
+    void *code;
+    FXA_TRY(mock_enter(self, MOCK_ANALYZE, err));
+    fxa__analysis *inner = fxa__alloc(p->host, sizeof *inner);
+    if (!inner) return fxa__fail_memory(err, "an analysis of the mock device");
+    *inner = (fxa__analysis){.engine = &fxa__engine_ref, .problem = p};
+    fxa_status status = fxa__analysis_get(inner, &code, err);
+    if (status != FXA_OK) {
+        fxa__free(p->host, inner, sizeof *inner);
+        return status;
     }
-    fxa__engine_ref.release(NULL, inner);
+    atomic_fetch_add(&mock.analyses, 1);
+    *derived = inner;
     return FXA_OK;
 }
 
-static void mock_key(void *self, const fxa__problem *p, fxa__writer *w) {
-    (void)self;
-    fxa__engine_ref.key(NULL, p, w);
+static void mock_analysis_free(void *self, void *derived) {
+    fxa__analysis_end(derived);
+    atomic_fetch_sub(&mock.analyses, 1);
+    fxa__free(((const mock_self *)self)->host, derived, sizeof(fxa__analysis));
 }
 
-static fxa_status mock_compile(void *self, const fxa__problem *p, void **code, size_t *bytes, fxa_error *err) {
-    FXA_TRY(mock_enter(self, MOCK_COMPILE, err));
+static fxa_status mock_query(fxa__analysis *a, const void *code, fxa_support *report, fxa_error *err) {
+    FXA_TRY(mock_enter(a->self, MOCK_QUERY, err));
+    fxa__analysis of_code = {.engine = &fxa__engine_ref, .problem = a->problem};
+    void *inner = &of_code;
+    if (!code) FXA_TRY(fxa__analysis_get(a, &inner, err));
+    fxa_status status = fxa__engine_ref.query(inner, code ? ((const mock_code *)code)->inner : NULL, report, err);
+    fxa__analysis_end(&of_code);
+    report->deterministic = !mock.not_deterministic;
+    report->workspace += mock.more_workspace;
+    return status;
+}
+
+static void mock_key(fxa__analysis *a, fxa__writer *w) { fxa__engine_ref.key(a, w); }
+
+static fxa_status mock_compile(fxa__analysis *a, void **code, size_t *bytes, fxa_error *err) {
+    FXA_TRY(mock_enter(a->self, MOCK_COMPILE, err));
     if (mock.compiling) mock.compiling();
     if (mock.compile_status) return fxa__fail(err, mock.compile_status, "the mock assembler finds no registers");
-    return mock_make(p, code, bytes, err);
+    return mock_make(a->problem, code, bytes, err);
 }
 
 static void mock_release(void *self, void *code) {
@@ -156,11 +172,10 @@ static void mock_save(void *self, const void *code, fxa__writer *w) {
     fxa__write_u32(w, MOCK_MARK);
 }
 
-static fxa_status mock_load(void *self, const fxa__problem *p, fxa__reader *r, void **code, size_t *bytes,
-                            fxa_error *err) {
-    FXA_TRY(mock_enter(self, MOCK_LOAD, err));
+static fxa_status mock_load(fxa__analysis *a, fxa__reader *r, void **code, size_t *bytes, fxa_error *err) {
+    FXA_TRY(mock_enter(a->self, MOCK_LOAD, err));
     if (fxa__read_u32(r) != MOCK_MARK) return fxa__fail(err, FXA_E_BYTES, "these bytes are no code of the mock device");
-    return mock_make(p, code, bytes, err);
+    return mock_make(a->problem, code, bytes, err);
 }
 
 /* ---- Runs -------------------------------------------------------------------------------------------------------- */
@@ -277,6 +292,8 @@ const fxa__engine mock_engine = {
     .open = mock_open,
     .close = mock_close,
     .describe = mock_profile,
+    .analyze = mock_analyze,
+    .analysis_free = mock_analysis_free,
     .query = mock_query,
     .key = mock_key,
     .compile = mock_compile,

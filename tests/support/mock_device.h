@@ -26,6 +26,7 @@ enum { MOCK_ORDINALS = 2 };
 /* Calls that are counted and can fail. MOCK_PERFORM is an operation of the queue, whose failure `wait` reports. */
 typedef enum mock_hook {
     MOCK_OPEN,
+    MOCK_ANALYZE,
     MOCK_QUERY,
     MOCK_COMPILE,
     MOCK_LOAD,
@@ -47,7 +48,6 @@ typedef struct mock_state {
     atomic_int driver;                      /* driver version in the identity, which `open` reads */
     fxa_status open_status, compile_status; /* results of open and compile; FXA_OK = success */
     bool not_deterministic;
-    bool code_in_query;       /* true: query returns the code that it compiled to answer */
     size_t more_workspace;    /* bytes of workspace beyond those that ref needs */
     bool recording;           /* true: runs are captured into a CUDA graph, which keeps their code */
     void (*performing)(void); /* called when a queued run is performed */
@@ -57,8 +57,8 @@ typedef struct mock_state {
     atomic_size_t calls, failures, mistakes;
     atomic_size_t count[MOCK_HOOKS];
     atomic_size_t opened, closed, released;
-    atomic_size_t blocks, codes, queued; /* at present */
-    void *kept;                          /* object that the graph of the last captured run keeps, and its destructor */
+    atomic_size_t blocks, codes, analyses, queued; /* at present */
+    void *kept; /* object that the graph of the last captured run keeps, and its destructor */
     void (*drop)(void *what);
 } mock_state;
 

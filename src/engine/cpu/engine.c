@@ -148,7 +148,8 @@ static fxa_status cpu_fill(const cpu_self *self, fxa__cpu_code *c, const fxa__pr
     return p->in.pass == FXA_BACKWARD ? cpu_fill_backward(c, p, err) : FXA_OK;
 }
 
-static fxa_status cpu_compile(void *self, const fxa__problem *p, void **code, size_t *bytes, fxa_error *err) {
+/* Compiles: the tapes decide how much workspace a run needs, and whether the engine can run the programs. */
+static fxa_status cpu_analyze(void *self, const fxa__problem *p, void **code, fxa_error *err) {
     *code = NULL;
     fxa__cpu_code *c = fxa__alloc(p->host, sizeof *c);
     if (!c) return fxa__fail_memory(err, "the code of the cpu engine");
@@ -161,36 +162,42 @@ static fxa_status cpu_compile(void *self, const fxa__problem *p, void **code, si
     }
     (void)snprintf(c->detail, sizeof c->detail, "%s, %d thread%s", c->kernels->isa, (int)c->width,
                    c->width == 1 ? "" : "s");
-    *bytes = sizeof *c + c->program->bytes + (c->by_score ? c->by_score->bytes : 0);
-    const fxa__tape *tapes[] = {c->score, c->masked, c->mask, c->derivative, c->bprop};
-    for (int i = 0; i < 5; i++) *bytes += tapes[i] ? fxa__tape_bytes(tapes[i]) : 0;
     *code = c;
     return fxa__ok(err);
 }
 
-/* One code serves every geometry. */
-static void cpu_key(void *self, const fxa__problem *p, fxa__writer *w) {
-    (void)self;
-    fxa__problem_write(p, FXA__WITH_HEADS | FXA__WITH_WINDOW | FXA__WITH_DROPOUT, w);
+/* Returns the bytes that the plan cache counts for the code. */
+static size_t cpu_bytes(const fxa__cpu_code *c) {
+    size_t bytes = sizeof *c + c->program->bytes + (c->by_score ? c->by_score->bytes : 0);
+    const fxa__tape *tapes[] = {c->score, c->masked, c->mask, c->derivative, c->bprop};
+    for (int i = 0; i < 5; i++) bytes += tapes[i] ? fxa__tape_bytes(tapes[i]) : 0;
+    return bytes;
 }
 
-/* The tapes decide how much workspace there must be, so that they are made for the question if there are none. A
- * program that has no tape is the answer; everything else that fails is a failure to tell. */
-static fxa_status cpu_query(void *self, const fxa__problem *p, const void *code, fxa__query_result *out,
-                            fxa_error *err) {
-    fxa_support *report = &out->report;
+static fxa_status cpu_compile(fxa__analysis *a, void **code, size_t *bytes, fxa_error *err) {
+    FXA_TRY(fxa__analysis_get(a, code, err));
+    a->derived = NULL;
+    *bytes = cpu_bytes(*code);
+    return fxa__ok(err);
+}
+
+/* Code does not depend on lengths and strides. */
+static void cpu_key(fxa__analysis *a, fxa__writer *w) {
+    fxa__problem_write(a->problem, FXA__WITH_HEADS | FXA__WITH_WINDOW | FXA__WITH_DROPOUT, w);
+}
+
+static fxa_status cpu_query(fxa__analysis *a, const void *code, fxa_support *report, fxa_error *err) {
+    const cpu_self *self = a->self;
+    const fxa__problem *p = a->problem;
     bool forward = p->in.pass == FXA_FORWARD;
-    fxa_error why;
+    fxa_error why = {.status = FXA_OK};
+    void *derived = NULL;
     size_t bytes = 0;
     report->deterministic = 1;
     if (!code) {
-        fxa_status status = cpu_compile(self, p, &out->made, &out->made_bytes, &why);
-        if (status == FXA_E_UNSUPPORTED) {
-            fxa__support_refuse(report, why.text);
-            return FXA_OK;
-        }
-        if (status != FXA_OK) return fxa__fail(err, status, "%s", why.text);
-        code = out->made;
+        fxa_status status = fxa__analysis_get(a, &derived, &why);
+        if (status != FXA_OK) return fxa__query_end(status, &why, report, err);
+        code = derived;
     }
     bool fits =
         (forward ? fxa__cpu_forward_workspace : fxa__cpu_backward_workspace)(code, p, fxa__carver_make(NULL), &bytes);
@@ -264,6 +271,8 @@ const fxa__engine fxa__engine_cpu = {
     .threads = true,
     .open = cpu_open,
     .close = cpu_close,
+    .analyze = cpu_analyze,
+    .analysis_free = cpu_release,
     .query = cpu_query,
     .key = cpu_key,
     .compile = cpu_compile,

@@ -107,64 +107,89 @@ static void cu_tiles(const fxa__cu_choice *c, const fxa__cuda_program *g, fxa_su
     report->tile_k = shape.k_rows;
 }
 
-static fxa_status cu_query(void *self, const fxa__problem *p, const void *code, fxa__query_result *out,
-                           fxa_error *err) {
-    const fxa__cu_self *s = self;
+/* What is derived from a problem: the choice of kernels, and the text of its program. */
+typedef struct cu_derived {
+    fxa__host *host;
     fxa__cu_choice choice;
     fxa__cuda_program program;
-    fxa_error why = {.status = FXA_OK};
-    (void)code;
-    fxa_status status = fxa__cu_choose(s, p, &choice, &program, &why);
-    if (status == FXA_OK) {
-        out->report.supported = 1;
-        out->report.multiplies_zeros = p->in.pass == FXA_BACKWARD && choice.family != FXA__CU_SIMT;
-        out->report.deterministic = cu_is_deterministic(p, &choice, &program);
-        out->report.workspace = fxa__cu_workspace(s, &choice, &program, p);
-        cu_tiles(&choice, &program, &out->report);
-    }
-    fxa__cuda_program_free(&program);
-    return fxa__answer_end(status, &why, out, err);
+} cu_derived;
+
+static void cu_analysis_free(void *self, void *derived) {
+    cu_derived *d = derived;
+    (void)self;
+    fxa__cuda_program_free(&d->program);
+    fxa__free(d->host, d, sizeof *d);
 }
 
-static double cu_cost(void *self, const fxa__problem *p) {
-    fxa__cu_choice choice;
-    fxa__cuda_program program;
-    fxa_status status = fxa__cu_choose(self, p, &choice, &program, NULL);
-    fxa__cuda_program_free(&program);
-    return status == FXA_OK ? fxa__cu_cost(((const fxa__cu_self *)self)->processors, &choice, p) : -1;
+static fxa_status cu_analyze(void *self, const fxa__problem *p, void **derived, fxa_error *err) {
+    cu_derived *d = fxa__alloc(p->host, sizeof *d);
+    if (!d) return fxa__fail_memory(err, "the program of a kernel");
+    d->host = p->host;
+    fxa_status status = fxa__cu_choose(self, p, &d->choice, &d->program, err);
+    *derived = status == FXA_OK ? d : NULL;
+    if (status != FXA_OK) cu_analysis_free(self, d);
+    return status;
+}
+
+/* Returns the derived data, NULL if the problem is refused or memory runs out; *status says which. */
+static const cu_derived *cu_derived_of(fxa__analysis *a, fxa_status *status, fxa_error *err) {
+    void *derived = NULL;
+    *status = fxa__analysis_get(a, &derived, err);
+    return derived;
+}
+
+static fxa_status cu_query(fxa__analysis *a, const void *code, fxa_support *report, fxa_error *err) {
+    const fxa__problem *p = a->problem;
+    fxa_error why = {.status = FXA_OK};
+    fxa_status status;
+    const cu_derived *d = cu_derived_of(a, &status, &why);
+    (void)code;
+    if (d) {
+        report->supported = 1;
+        report->multiplies_zeros = p->in.pass == FXA_BACKWARD && d->choice.family != FXA__CU_SIMT;
+        report->deterministic = cu_is_deterministic(p, &d->choice, &d->program);
+        report->workspace = fxa__cu_workspace(a->self, &d->choice, &d->program, p);
+        cu_tiles(&d->choice, &d->program, report);
+    }
+    return fxa__query_end(status, &why, report, err);
+}
+
+static double cu_cost(fxa__analysis *a) {
+    const fxa__cu_self *s = a->self;
+    fxa_status status;
+    const cu_derived *d = cu_derived_of(a, &status, NULL);
+    return d ? fxa__cu_cost(s->processors, &d->choice, a->problem) : -1;
 }
 
 static fxa_status cu_ready(void *self, fxa_error *err) { return fxa__cu_compiler(self, err); }
 
-/* Of a problem that is refused: all that it says. */
-static void cu_key(void *self, const fxa__problem *p, fxa__writer *w) {
-    fxa__cu_choice c;
-    fxa__cuda_program g;
-    fxa_status status = fxa__cu_choose(self, p, &c, &g, NULL);
-    if (status == FXA_OK) {
+/* Writes the entire problem if the engine refuses it. */
+static void cu_key(fxa__analysis *a, fxa__writer *w) {
+    fxa_status status;
+    const cu_derived *d = cu_derived_of(a, &status, NULL);
+    if (d) {
+        const fxa__cu_choice c = d->choice;
+        const fxa__cuda_program *g = &d->program;
         const int32_t parts[] = {(int32_t)c.family, c.arch,      c.d,     c.dv,      (int32_t)c.dtype, (int32_t)c.units,
                                  c.spans,           c.dropout,   c.paged, c.aligned, c.fast_math,      c.separate_dq,
                                  c.plain,           c.row_tiles, c.dense, c.words,   c.staged,         c.adds,
                                  (int32_t)c.out,    c.maximum,   c.moved, c.wide_o,  c.turns,          c.cluster};
         for (size_t i = 0; i < sizeof parts / sizeof *parts; i++) fxa__write_u32(w, (uint32_t)parts[i]);
-        fxa__write_bytes(w, g.program->hash, sizeof g.program->hash);
-        for (int32_t i = 0; i < g.program->n_params; i++) fxa__write_u32(w, (uint32_t)g.params[i].from);
-        for (int32_t i = 0; i < g.n_sums; i++) fxa__write_u32(w, (uint32_t)g.sums[i]); /* the text has only values */
-        fxa__write_u64(w, g.text.size);
-        fxa__write_bytes(w, g.text.data, g.text.size);
+        fxa__write_bytes(w, g->program->hash, sizeof g->program->hash);
+        for (int32_t i = 0; i < g->program->n_params; i++) fxa__write_u32(w, (uint32_t)g->params[i].from);
+        for (int32_t i = 0; i < g->n_sums; i++) fxa__write_u32(w, (uint32_t)g->sums[i]); /* the text has only values */
+        fxa__write_u64(w, g->text.size);
+        fxa__write_bytes(w, g->text.data, g->text.size);
     } else {
         w->failed = w->failed || status == FXA_E_MEMORY;
-        fxa__problem_write(p, FXA__WITH_ALL, w);
+        fxa__problem_write(a->problem, FXA__WITH_ALL, w);
     }
-    fxa__cuda_program_free(&g);
 }
 
-static fxa_status cu_numbers(void *self, const fxa__problem *p, double numbers[FXA__MAX_CONSTANTS], fxa_error *err) {
-    fxa__cu_choice choice;
-    fxa__cuda_program program;
-    fxa_status status = fxa__cu_choose(self, p, &choice, &program, err);
-    for (int32_t i = 0; status == FXA_OK && i < program.program->n_params; i++) numbers[i] = program.params[i].value;
-    fxa__cuda_program_free(&program);
+static fxa_status cu_constants(fxa__analysis *a, double constants[FXA__MAX_CONSTANTS], fxa_error *err) {
+    fxa_status status;
+    const cu_derived *d = cu_derived_of(a, &status, err);
+    for (int32_t i = 0; d && i < d->program.program->n_params; i++) constants[i] = d->program.params[i].value;
     return status;
 }
 
@@ -201,28 +226,38 @@ static void cu_describe(const fxa__cu_self *s, const fxa_problem *p, fxa__cu_cod
         fxa__cu_not_sm90(s, p, x, &c->program));
 }
 
-/* saved: cubins, else they are compiled. */
-static fxa_status cu_load(void *self, const fxa__problem *p, fxa__reader *saved, void **code, size_t *bytes,
-                          fxa_error *err) {
-    fxa__cu_self *s = self;
+/* Creates code, which takes over what was derived. `saved`: cubins; NULL = they are compiled. */
+static fxa_status cu_load(fxa__analysis *a, fxa__reader *saved, void **code, size_t *bytes, fxa_error *err) {
+    fxa__cu_self *s = a->self;
+    fxa__host *host = a->problem->host;
+    fxa_status status;
     *code = NULL;
-    fxa__cu_code *c = fxa__alloc(p->host, sizeof *c);
+    if (!cu_derived_of(a, &status, err)) return status;
+    fxa__cu_code *c = fxa__alloc(host, sizeof *c);
     if (!c) return fxa__fail_memory(err, "code of the CUDA engine");
-    c->host = p->host;
+    cu_derived *derived = a->derived;
+    c->host = host;
     c->processors = s->processors;
-    fxa_status status = fxa__cu_choose(s, p, &c->choice, &c->program, err);
-    if (status == FXA_OK && s->on_device) status = fxa__cu_counters_load(s, err);
+    c->choice = derived->choice;
+    c->program = derived->program;
+    a->derived = NULL;
+    fxa__free(host, derived, sizeof *derived);
+    if (s->on_device) status = fxa__cu_counters_load(s, err);
     if (status == FXA_OK && saved) status = fxa__cu_saved_read(saved, c, err);
     if (status == FXA_OK) status = fxa__cu_build(s, c, err);
     if (status != FXA_OK) {
         cu_free(s, c); /* nothing runs it: to wait would end what other threads record */
         return status;
     }
-    cu_describe(s, &p->in, c);
+    cu_describe(s, &a->problem->in, c);
     *bytes = sizeof *c + c->program.text.capacity;
     for (int unit = 0; unit < FXA__CU_UNIT_COUNT; unit++) *bytes += 2 * c->unit[unit].size; /* here and on the device */
     *code = c;
     return fxa__ok(err);
+}
+
+static fxa_status cu_compile(fxa__analysis *a, void **code, size_t *bytes, fxa_error *err) {
+    return cu_load(a, NULL, code, bytes, err);
 }
 
 static void cu_save(void *self, const void *code, fxa__writer *w) {
@@ -244,12 +279,15 @@ const fxa__engine fxa__engine_cuda = {
     .open = cu_open,
     .close = cu_close,
     .describe = fxa__gpu_description_write,
+    .analyze = cu_analyze,
+    .analysis_free = cu_analysis_free,
     .query = cu_query,
     .ready = cu_ready,
     .key = cu_key,
-    .constants = cu_numbers,
+    .constants = cu_constants,
     .prepare = fxa__cu_tables_make,
     .cost = cu_cost,
+    .compile = cu_compile,
     .release = cu_release,
     .check = fxa__gpu_engine_check,
     .tie = fxa__gpu_engine_tie,

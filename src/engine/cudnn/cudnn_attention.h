@@ -66,8 +66,8 @@ void fxa__dnn_attention_free(fxa__dnn_attention *a);
 /* cudnn_lift.c: the program that graphs are made of: masks lifted out of its score, in backward joined with its
  * derivative, and, where it `lifts` them, constants as params. The caller destroys out->program. */
 fxa_status fxa__dnn_program_make(const fxa__problem *p, bool lifts, fxa__parameterized *out, fxa_error *err);
-/* For the table of the engine: values of those params, by param of that program. */
-fxa_status fxa__dnn_numbers(void *self, const fxa__problem *p, double numbers[FXA__MAX_CONSTANTS], fxa_error *err);
+/* Writes the values of the hidden params of that program, by param. */
+fxa_status fxa__dnn_numbers(const fxa__problem *p, double numbers[FXA__MAX_CONSTANTS], fxa_error *err);
 
 /* cudnn_support.c: what can be said before a graph is made. False with the reason in g. */
 bool fxa__dnn_supports(fxa__dnn_graph *g, const fxa__problem *p, fxa__dnn_level level);
@@ -100,10 +100,10 @@ bool fxa__dnn_row_is_direct(const fxa_problem *p, fxa_slot slot);
 int32_t fxa__dnn_row(fxa__dnn_attention *a, fxa_slot slot);
 /* The strides of LSE, maxima or dLSE, which a run says anew. */
 const int64_t *fxa__dnn_row_strides(const fxa_problem *p, fxa_slot slot);
-/* What code depends on, for the table of the engine. All that the problem says but the device, constants that are
- * params (cudnn_lift.c) and, of packed rows, how many there are in all, which is in the strides of LSE and the like
- * too: other lengths and numbers run the same code. */
-void fxa__dnn_key(void *self, const fxa__problem *p, fxa__writer *w);
+/* Writes what code depends on: the entire problem without the device, the constants that are params (cudnn_lift.c)
+ * and the total number of packed rows, which the strides of packed LSE and the like contain too. So problems that
+ * differ only in these run the same code. */
+void fxa__dnn_key(const fxa__problem *p, fxa__writer *w);
 
 fxa__dnn_step *fxa__dnn_step_add(fxa__dnn_attention *a, fxa__gpu_kernel kernel, bool after, int64_t work);
 /* Parts of arguments: the rows of a slot, and the slot itself. */

@@ -88,9 +88,8 @@ fxa_status fxa__dnn_program_make(const fxa__problem *p, bool lifts, fxa__paramet
     return FXA_OK;
 }
 
-fxa_status fxa__dnn_numbers(void *self, const fxa__problem *p, double numbers[FXA__MAX_CONSTANTS], fxa_error *err) {
+fxa_status fxa__dnn_numbers(const fxa__problem *p, double numbers[FXA__MAX_CONSTANTS], fxa_error *err) {
     fxa__parameterized lifted;
-    (void)self;
     FXA_TRY(fxa__dnn_program_make(p, true, &lifted, err));
     memcpy(numbers, lifted.value, sizeof lifted.value);
     fxa_program_destroy(lifted.program);

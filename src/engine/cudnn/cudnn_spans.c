@@ -281,11 +281,10 @@ const int64_t *fxa__dnn_row_strides(const fxa_problem *p, fxa_slot slot) {
     return dnn_slot_of(p, slot).operand->stride;
 }
 
-void fxa__dnn_key(void *self, const fxa__problem *p, fxa__writer *w) {
+void fxa__dnn_key(const fxa__problem *p, fxa__writer *w) {
     fxa_operand *rows[3];
     fxa__parameterized numbers;
     fxa__problem *q = fxa__alloc(w->host, sizeof *q);
-    (void)self;
     w->failed = w->failed || !q;
     if (!q) return;
     memcpy(q, p, sizeof *q);

@@ -183,33 +183,50 @@ static fxa_status dnn_probe_graph(const fxa__dnn_self *s, const fxa__dnn_attenti
     return status;
 }
 
-static fxa_status dnn_query(void *self, const fxa__problem *p, const void *code, fxa__query_result *out,
-                            fxa_error *err) {
-    fxa__dnn_self *s = self;
-    const fxa__dnn_code *have = code;
-    fxa_error why = {.status = FXA_OK};
-    fxa_status status = FXA_OK;
-    out->report.supported = 1;
-    out->report.multiplies_zeros = 1;
-    out->report.deterministic =
-        p->in.pass == FXA_FORWARD || (p->in.flags & FXA_DETERMINISTIC) || fxa__dnn_bias_of(&p->in) >= 0;
-    if (have) {
-        out->report.workspace = fxa__dnn_workspace(have->scratch, have->own_workspace);
-        return FXA_OK;
-    }
+static void dnn_analysis_free(void *self, void *derived) {
+    const fxa__dnn_self *s = self;
+    fxa__dnn_attention_free(derived);
+    fxa__free(s->host, derived, sizeof(fxa__dnn_attention));
+}
+
+/* Makes the graph of the problem. */
+static fxa_status dnn_analyze(void *self, const fxa__problem *p, void **derived, fxa_error *err) {
+    const fxa__dnn_self *s = self;
     fxa__dnn_attention *a = fxa__alloc(s->host, sizeof *a);
     if (!a) return fxa__fail_memory(err, "a graph for cuDNN");
-    status = fxa__dnn_attention_make(p, s->level, a, &why);
-    if (status == FXA_OK) status = dnn_probe_graph(s, a, &out->report, &why);
-    fxa__dnn_attention_free(a);
-    fxa__free(s->host, a, sizeof *a);
-    return fxa__answer_end(status, &why, out, err);
+    fxa_status status = fxa__dnn_attention_make(p, s->level, a, err);
+    *derived = status == FXA_OK ? a : NULL;
+    if (status != FXA_OK) dnn_analysis_free(self, a);
+    return status;
+}
+
+static fxa_status dnn_query(fxa__analysis *a, const void *code, fxa_support *report, fxa_error *err) {
+    const fxa__dnn_code *have = code;
+    const fxa_problem *p = &a->problem->in;
+    fxa_error why = {.status = FXA_OK};
+    void *graph;
+    report->supported = 1;
+    report->multiplies_zeros = 1;
+    report->deterministic = p->pass == FXA_FORWARD || (p->flags & FXA_DETERMINISTIC) || fxa__dnn_bias_of(p) >= 0;
+    if (have) {
+        report->workspace = fxa__dnn_workspace(have->scratch, have->own_workspace);
+        return FXA_OK;
+    }
+    fxa_status status = fxa__analysis_get(a, &graph, &why);
+    if (status == FXA_OK) status = dnn_probe_graph(a->self, graph, report, &why);
+    return fxa__query_end(status, &why, report, err);
 }
 
 /* For a target that would refuse it, the engine is the last that automatic choice takes. */
-static double dnn_cost(void *self, const fxa__problem *p) {
-    const fxa__dnn_self *s = self;
-    return s->level.arch / 10 == DNN_TRIED || s->untried ? fxa__dnn_cost(s->processors, p) : INFINITY;
+static double dnn_cost(fxa__analysis *a) {
+    const fxa__dnn_self *s = a->self;
+    return s->level.arch / 10 == DNN_TRIED || s->untried ? fxa__dnn_cost(s->processors, a->problem) : INFINITY;
+}
+
+static void dnn_key(fxa__analysis *a, fxa__writer *w) { fxa__dnn_key(a->problem, w); }
+
+static fxa_status dnn_constants(fxa__analysis *a, double constants[FXA__MAX_CONSTANTS], fxa_error *err) {
+    return fxa__dnn_numbers(a->problem, constants, err);
 }
 
 /* ---- Code -------------------------------------------------------------------------------------------------------- */
@@ -237,7 +254,7 @@ static fxa_status dnn_steps(fxa__dnn_self *s, const fxa__dnn_graph *g, fxa__dnn_
     return s->on_device ? fxa__gpu_helpers_load(&s->gpu, err) : FXA_OK;
 }
 
-/* saved: the compiled plan, else it is compiled. */
+/* Fills code from a graph. `saved`: bytes of the compiled plan; NULL = cuDNN compiles the graph. */
 static fxa_status dnn_fill(fxa__dnn_self *s, const fxa__dnn_attention *a, fxa__reader *saved, fxa__dnn_code *c,
                            fxa_error *err) {
     c->scratch = a->g.scratch;
@@ -267,27 +284,27 @@ static fxa_status dnn_fill(fxa__dnn_self *s, const fxa__dnn_attention *a, fxa__r
     return status;
 }
 
-static fxa_status dnn_load(void *self, const fxa__problem *p, fxa__reader *saved, void **code, size_t *bytes,
-                           fxa_error *err) {
-    fxa__dnn_self *s = self;
+static fxa_status dnn_load(fxa__analysis *a, fxa__reader *saved, void **code, size_t *bytes, fxa_error *err) {
+    fxa__dnn_self *s = a->self;
+    fxa__host *host = a->problem->host;
+    void *graph;
     *code = NULL;
-    fxa__dnn_attention *a = fxa__alloc(p->host, sizeof *a);
-    fxa__dnn_code *c = fxa__alloc(p->host, sizeof *c);
-    fxa_status status = a && c ? FXA_OK : fxa__fail_memory(err, "code of the cuDNN engine");
-    if (c) c->host = p->host;
-    if (status == FXA_OK) {
-        status = fxa__dnn_attention_make(p, s->level, a, err);
-        if (status == FXA_OK) status = dnn_fill(s, a, saved, c, err);
-        fxa__dnn_attention_free(a);
+    FXA_TRY(fxa__analysis_get(a, &graph, err));
+    fxa__dnn_code *c = fxa__alloc(host, sizeof *c);
+    if (!c) return fxa__fail_memory(err, "code of the cuDNN engine");
+    c->host = host;
+    fxa_status status = dnn_fill(s, graph, saved, c, err);
+    if (status != FXA_OK) {
+        dnn_release(s, c);
+        return status;
     }
-    fxa__free(p->host, a, sizeof *a);
-    if (status == FXA_OK) {
-        *bytes = sizeof *c + (128u << 10); /* what cuDNN keeps of a plan, about: its text has 63 to 140 KB */
-        *code = c;
-        return fxa__ok(err);
-    }
-    if (c) dnn_release(s, c);
-    return status;
+    *bytes = sizeof *c + (128u << 10); /* what cuDNN keeps of a plan, about: its text has 63 to 140 KB */
+    *code = c;
+    return fxa__ok(err);
+}
+
+static fxa_status dnn_compile(fxa__analysis *a, void **code, size_t *bytes, fxa_error *err) {
+    return dnn_load(a, NULL, code, bytes, err);
 }
 
 static void dnn_save(void *self, const void *code, fxa__writer *w) {
@@ -312,10 +329,13 @@ const fxa__engine fxa__engine_cudnn = {
     .open = dnn_open,
     .close = dnn_close,
     .describe = fxa__gpu_description_write,
+    .analyze = dnn_analyze,
+    .analysis_free = dnn_analysis_free,
     .query = dnn_query,
-    .key = fxa__dnn_key,
-    .constants = fxa__dnn_numbers,
+    .key = dnn_key,
+    .constants = dnn_constants,
     .cost = dnn_cost,
+    .compile = dnn_compile,
     .release = dnn_release,
     .check = fxa__gpu_engine_check,
     .tie = fxa__gpu_engine_tie,

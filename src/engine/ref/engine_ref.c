@@ -1,7 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
  * The engine table of the reference engine, which is deterministic and interprets programs, so it supports every valid
- * problem. `compile` makes the derivative of the program; a forward pass has no code.
+ * problem. Its code is the derivative of the program, which the analysis of a backward pass derives; a forward pass has
+ * no code.
  */
 #include "ref.h"
 
@@ -17,11 +18,10 @@ static const fxa_program *ref_derivative_of(const void *code) {
     return code ? ((const ref_code *)code)->derivative : NULL;
 }
 
-static fxa_status ref_compile(void *self, const fxa__problem *p, void **code, size_t *bytes, fxa_error *err) {
+static fxa_status ref_analyze(void *self, const fxa__problem *p, void **code, fxa_error *err) {
     (void)self;
     fxa_program *derivative = NULL;
     *code = NULL;
-    *bytes = 0;
     if (p->in.pass == FXA_FORWARD) return fxa__ok(err);
     FXA_TRY(fxa_program_derivative(p->program, &derivative, err));
     ref_code *made = fxa__alloc(p->host, sizeof *made);
@@ -30,8 +30,14 @@ static fxa_status ref_compile(void *self, const fxa__problem *p, void **code, si
         return fxa__fail_memory(err, "the code of the reference engine");
     }
     *made = (ref_code){p->host, derivative};
-    *bytes = sizeof *made + derivative->bytes;
     *code = made;
+    return fxa__ok(err);
+}
+
+static fxa_status ref_compile(fxa__analysis *a, void **code, size_t *bytes, fxa_error *err) {
+    FXA_TRY(fxa__analysis_get(a, code, err));
+    a->derived = NULL;
+    *bytes = *code ? sizeof(ref_code) + ((const ref_code *)*code)->derivative->bytes : 0;
     return fxa__ok(err);
 }
 
@@ -43,23 +49,18 @@ static void ref_release(void *self, void *code) {
     fxa__free(made->host, made, sizeof *made);
 }
 
-static void ref_key(void *self, const fxa__problem *p, fxa__writer *w) {
-    (void)self;
-    fxa__problem_write(p, 0, w);
-}
+static void ref_key(fxa__analysis *a, fxa__writer *w) { fxa__problem_write(a->problem, 0, w); }
 
-static fxa_status ref_query(void *self, const fxa__problem *p, const void *code, fxa__query_result *out,
-                            fxa_error *err) {
+static fxa_status ref_query(fxa__analysis *a, const void *code, fxa_support *report, fxa_error *err) {
     fxa__ref r;
     size_t bytes;
-    if (!code) {
-        FXA_TRY(ref_compile(self, p, &out->made, &out->made_bytes, err));
-        code = out->made;
-    }
-    out->report.supported = 1;
-    out->report.deterministic = 1;
-    out->report.workspace =
-        fxa__ref_layout(p, ref_derivative_of(code), fxa__carver_make(NULL), &r, &bytes) ? bytes : UINT64_MAX;
+    void *derived = NULL;
+    if (!code) FXA_TRY(fxa__analysis_get(a, &derived, err));
+    const fxa_program *derivative = ref_derivative_of(code ? code : derived);
+    report->supported = 1;
+    report->deterministic = 1;
+    report->workspace =
+        fxa__ref_layout(a->problem, derivative, fxa__carver_make(NULL), &r, &bytes) ? bytes : UINT64_MAX;
     return FXA_OK;
 }
 
@@ -93,6 +94,8 @@ const fxa__engine fxa__engine_ref = {
     .name = "ref",
     .version = 3,
     .device = FXA_HOST,
+    .analyze = ref_analyze,
+    .analysis_free = ref_release,
     .query = ref_query,
     .key = ref_key,
     .compile = ref_compile,
