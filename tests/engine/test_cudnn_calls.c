@@ -41,16 +41,20 @@ TEST(calls_keep_their_texts) {
 /* ---- Failures ---------------------------------------------------------------------------------------------------- */
 
 static fxa_status calls_query(fxa__dnn_self *self, const fxa__problem *p, fxa_error *err) {
-    fxa__query_result result = {.report = {.supported = 0}};
-    fxa_status status = fxa__engine_cudnn.query(self, p, NULL, &result, err);
-    T_CHECK(status != FXA_OK || result.report.supported);
+    fxa_support report = {.supported = 0};
+    fxa__analysis a = {.engine = &fxa__engine_cudnn, .self = self, .problem = p};
+    fxa_status status = fxa__engine_cudnn.query(&a, NULL, &report, err);
+    fxa__analysis_end(&a);
+    T_CHECK(status != FXA_OK || report.supported);
     return status;
 }
 
 static fxa_status calls_load(fxa__dnn_self *self, const fxa__problem *p, fxa_error *err) {
     void *code = NULL;
     size_t bytes = 0;
-    fxa_status status = fxa__engine_cudnn.load(self, p, NULL, &code, &bytes, err);
+    fxa__analysis a = {.engine = &fxa__engine_cudnn, .self = self, .problem = p};
+    fxa_status status = fxa__engine_cudnn.compile(&a, &code, &bytes, err);
+    fxa__analysis_end(&a);
     T_INT(code != NULL, status == FXA_OK);
     if (code) fxa__engine_cudnn.release(self, code);
     return status;
@@ -64,7 +68,9 @@ static fxa_status calls_load_and_run(fxa__dnn_self *self, const fxa__problem *p,
     size_t bytes = 0;
     int fail_at = calls.fail_at;
     calls.fail_at = 0;
-    T_INT(fxa__engine_cudnn.load(self, p, NULL, &code, &bytes, err), FXA_OK);
+    fxa__analysis a = {.engine = &fxa__engine_cudnn, .self = self, .problem = p};
+    T_INT(fxa__engine_cudnn.compile(&a, &code, &bytes, err), FXA_OK);
+    fxa__analysis_end(&a);
     calls.code = code, calls.call = 0, calls.fail_at = fail_at, calls.executed = false, calls.step = 0;
     calls_bind(p, tensors, params, &bound);
     bound.workspace_size = (size_t)fxa__dnn_workspace(calls.code->scratch, calls.code->own_workspace);
