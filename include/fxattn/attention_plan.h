@@ -226,7 +226,7 @@ typedef struct fxa_bounds_report {
     int32_t hi;     /* largest index out of range */
     uint64_t pairs; /* number of pairs whose result uses an element out of range */
     uint64_t of;    /* number of all pairs of the problem */
-    /* One of these pairs, as an example. Each number is an index into this problem's own tensors, from 0. */
+    /* An example of the counted pairs: four indices into this problem's own tensors, from 0. */
     int64_t b; /* batch entry */
     int64_t h; /* query head */
     int64_t q; /* row */

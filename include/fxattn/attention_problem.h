@@ -225,32 +225,35 @@ typedef struct fxa_problem {
     const fxa_program *program; /* SCORE program; NULL = the identity, plain softmax attention */
     const fxa_program *bprop;   /* backward: BPROP program for d/dscore; NULL = the derivative of `program` */
 
-    int64_t b;       /* batch entries. All sizes may be 0: outputs are then empty, or rows attend to nothing */
-    int64_t hq;      /* query heads, a multiple of hkv */
-    int64_t hkv;     /* key/value heads; 0 = hq */
-    int64_t sq;      /* queries of a batch entry; VARLEN, PADDING: the maximum */
-    int64_t sk;      /* keys of a batch entry; VARLEN, PADDING, PAGED: the maximum */
+    /* number of batch entries. All sizes may be 0: outputs are then empty, or rows attend to nothing */
+    int64_t b;
+    int64_t hq;      /* number of query heads, a multiple of hkv */
+    int64_t hkv;     /* number of key/value heads; 0 = hq */
+    int64_t sq;      /* number of queries of a batch entry; VARLEN, PADDING: the maximum */
+    int64_t sk;      /* number of keys of a batch entry; VARLEN, PADDING, PAGED: the maximum */
     int64_t d_qk;    /* head dim of Q and K, at most FXA_MAX_D; 0 = all scores are 0 */
     int64_t d_v;     /* head dim of V and O, at most FXA_MAX_D; 0 = d_qk; FXA_D_V_ZERO = 0 */
-    int64_t total_q; /* VARLEN: rows of the packed Q */
-    int64_t total_k; /* VARLEN: rows of the packed K and V */
-    int64_t n_pages; /* PAGED: pages of the pool */
+    int64_t total_q; /* VARLEN: number of rows of the packed Q */
+    int64_t total_k; /* VARLEN: number of rows of the packed K and V */
+    int64_t n_pages; /* PAGED: number of pages of the pool */
 
     /* The dtypes of q, k and v are either all f64, with arithmetic in f64, or each one of f32, f16, bf16, e4m3 and
      * e5m2, with arithmetic in f32. */
-    fxa_operand q;       /* [B, Hq, Sq, D]; default dtype f32 */
-    fxa_operand k;       /* [B, Hkv, Sk, D]; default dtype as q */
-    fxa_operand v;       /* [B, Hkv, Sk, Dv]; default dtype as q */
-    fxa_operand o;       /* [B, Hq, Sq, Dv]; default dtype as q */
-    fxa_operand dout;    /* dO, gradient of O [B, Hq, Sq, Dv]; default dtype as q */
-    fxa_operand dq;      /* gradient of Q [B, Hq, Sq, D]; default dtype as q */
-    fxa_operand dk;      /* gradient of K [B, Hkv, Sk, D]; default dtype as k */
-    fxa_operand dv;      /* gradient of V [B, Hkv, Sk, Dv]; default dtype as v */
-    fxa_operand lse;     /* [B, Hq, Sq]; default dtype f64 if q is f64, else f32; may be f64 in any case */
-    fxa_operand row_max; /* [B, Hq, Sq]; dtype f64 if q is f64, else f32 */
-    fxa_operand dlse;    /* [B, Hq, Sq]; dtype f64 if q is f64, else f32 */
-    fxa_operand sinks;   /* [Hq], contiguous, or STRIDED with stride[1]; default dtype f64 if q is f64, else f32 */
-    fxa_operand dsinks;  /* gradient of sinks [Hq]; layout and default dtype as for sinks */
+    fxa_operand q;    /* [B, Hq, Sq, D]; default dtype f32 */
+    fxa_operand k;    /* [B, Hkv, Sk, D]; default dtype as q */
+    fxa_operand v;    /* [B, Hkv, Sk, Dv]; default dtype as q */
+    fxa_operand o;    /* [B, Hq, Sq, Dv]; default dtype as q */
+    fxa_operand dout; /* dO, gradient of O [B, Hq, Sq, Dv]; default dtype as q */
+    fxa_operand dq;   /* gradient of Q [B, Hq, Sq, D]; default dtype as q */
+    fxa_operand dk;   /* gradient of K [B, Hkv, Sk, D]; default dtype as k */
+    fxa_operand dv;   /* gradient of V [B, Hkv, Sk, Dv]; default dtype as v */
+    /* log-sum-exp of rows [B, Hq, Sq]; default dtype f64 if q is f64, else f32; may be f64 in any case */
+    fxa_operand lse;
+    fxa_operand row_max; /* maximum new scores of rows [B, Hq, Sq]; dtype f64 if q is f64, else f32 */
+    fxa_operand dlse;    /* gradient of LSE [B, Hq, Sq]; dtype f64 if q is f64, else f32 */
+    /* learned sinks [Hq], contiguous, or STRIDED with stride[1]; default dtype f64 if q is f64, else f32 */
+    fxa_operand sinks;
+    fxa_operand dsinks; /* gradient of sinks [Hq]; layout and default dtype as for sinks */
 
     const fxa_capture *captures;       /* [n_captures] storage of each tensor of program, by tensor number */
     size_t n_captures;                 /* number of tensors of program */

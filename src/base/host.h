@@ -46,7 +46,7 @@ static inline fxa__host *fxa__context_host(const fxa_context *ctx) {
 fxa_status fxa__host_create(fxa_alloc_fn alloc, void *user, fxa__host **out, fxa_error *err);
 fxa__host *fxa__host_retain(fxa__host *host);
 void fxa__host_release(fxa__host *host); /* joins the threads and frees the host after the last one */
-/* releases a reference unless it is the last one; returns false if it is */
+/* Drops a reference to the host and returns true; if it is the last reference, keeps it and returns false */
 _Bool fxa__host_release_not_last(fxa__host *host);
 
 /* Writes the pool of host->width workers, which the first call creates, to *out. The pool lives as long as the host. */

@@ -18,7 +18,7 @@ fxa_status fxa__lock_init(fxa__lock *lock, fxa_error *err);
 void fxa__lock_destroy(fxa__lock *lock);
 void fxa__lock_take(fxa__lock *lock);
 void fxa__lock_give(fxa__lock *lock);
-void fxa__lock_wait(fxa__lock *lock); /* the lock is held; returns after fxa__lock_wake, or spuriously */
+void fxa__lock_wait(fxa__lock *lock); /* called with the lock held; returns after fxa__lock_wake, or spuriously */
 void fxa__lock_wake(fxa__lock *lock); /* wakes all waiters */
 
 #endif

@@ -155,7 +155,7 @@ void fxa__gpu_leave(const fxa__gpu *gpu) {
 
 /* ---- Pointers and streams ---------------------------------------------------------------------------------------- */
 
-/* One driver call returns three attributes of the pointer. Their type is 0 for memory that CUDA does not know. */
+/* One driver call returns three attributes of the pointer. The type is 0 for memory that CUDA does not manage. */
 fxa_status fxa__gpu_check(const fxa__gpu *gpu, const char *kind, const char *name, const void *ptr, fxa_error *err) {
     int attributes[] = {GPU_POINTER_TYPE, GPU_POINTER_MANAGED, GPU_POINTER_ORDINAL};
     unsigned type = 0, managed = 0;

@@ -27,8 +27,9 @@ typedef struct FxaGpuArray {
  *   attends to no key     if s < len[b] and other[b] = 0 (then it is written as an empty row)
  *   is padding            if s >= len[b] */
 typedef struct FxaGpuRows {
-    const int32_t *len;   /* [B] number of rows of each batch entry; NULL: size[2] */
-    const int32_t *other; /* [B] length of the other sequence (for rows of q: number of keys); NULL: above 0 */
+    const int32_t *len; /* [B] number of rows of each batch entry; NULL: size[2] */
+    /* [B] number of rows of the other sequence (for rows of q: of keys); NULL: positive everywhere */
+    const int32_t *other;
     int64_t size[4];
 } FxaGpuRows;
 
@@ -75,9 +76,10 @@ typedef struct FxaGpuSpans {
     int32_t batch;
     int32_t operands; /* number of elements of offset, row and entry that are set */
     int32_t keys;     /* bit i = 1: rows of operand i are keys */
-    int32_t dense;    /* bit i = 1: batch entries of operand i are entry[i] apart */
-    int32_t fills;    /* number of elements of `fill` that are set */
-    int32_t past;     /* 1: fill padding too */
+    /* bit i = 1: batch entry b of operand i starts at element b * entry[i]; 0: at the row in `starts` */
+    int32_t dense;
+    int32_t fills; /* number of elements of `fill` that are set */
+    int32_t past;  /* 1: fill padding too */
 } FxaGpuSpans;
 
 /* fxa_gpu_statistics: LSE and maximum of each row from its running maximum and its sum of exp(s - maximum). */
@@ -106,10 +108,10 @@ typedef struct FxaGpuSink {
     int32_t zero;     /* 1: the sink is 0; the array `sink` is not read */
 } FxaGpuSink;
 
-/* fxa_gpu_places: out[b, i] = coordinate of index i of batch entry b, where
- *   coordinate = (table[i], or base + step i, or from[j] + by[j] (i - begin[j]) in segment j)
- *                + add + dynamic[0] + shift[b] + more[b]
- * Terms of NULL arrays are 0. Sums wrap to 32 bits. */
+/* fxa_gpu_places: writes out[b, i], the coordinate of index i of batch entry b, as the sum of
+ *   - one of table[i]; base + step * i; from[j] + by[j] * (i - begin[j]), where i is in segment j
+ *   - add + dynamic[0] + shift[b] + more[b], where a NULL array adds 0
+ * Sums wrap to 32 bits. */
 enum { FXA_GPU_SEGMENTS = 16 };
 typedef struct FxaGpuPlaces {
     int32_t *out;           /* [batch, size] */

@@ -179,7 +179,7 @@ FXA_KERNEL fxa_gpu_copy(FXA_ARGS FxaGpuCopy a) {
 
 /* ---- Lengths and offsets ------------------------------------------------------------------------------------------ */
 
-/* Returns the number of rows (keys = 0) or keys (1) of batch entry b; 0 for b == batch. */
+/* Returns the number of rows of batch entry b for keys = 0, its number of keys for keys = 1; 0 for b == a->batch. */
 FXA_DEVICE int32_t span_length(const FxaGpuSpans *a, int keys, int64_t b) {
     int64_t most = a->size[keys], n = most;
     if (b >= a->batch) return 0;
@@ -188,8 +188,8 @@ FXA_DEVICE int32_t span_length(const FxaGpuSpans *a, int keys, int64_t b) {
     return (int32_t)(n < 0 ? 0 : n > most ? most : n);
 }
 
-/* Writes where batch entry b starts in operand number `operand`; for operand == a->operands, writes the lengths of
- * b. */
+/* Writes the element at which batch entry b starts in operand number `operand`. If `operand` is a->operands, no operand
+ * has this number, and the lengths of b are written instead. */
 FXA_DEVICE void span_write(const FxaGpuSpans *a, int64_t b, int32_t operand) {
     if (operand < a->operands) {
         const int32_t *starts = a->dense >> operand & 1 ? 0 : a->starts[a->keys >> operand & 1];

@@ -76,8 +76,8 @@ void fxa__gpu_helpers_free(fxa__gpu *gpu) {
     fxa__free(gpu->host, module, sizeof *module);
 }
 
-/* Programmatic dependent launch: minimum architecture, minimum driver (12.3, since which it can be captured into CUDA
- * graphs), and the ID of its launch attribute. */
+/* Programmatic dependent launch: minimum architecture, minimum driver (12.3, the first whose dependent launches can be
+ * captured into CUDA graphs), and the ID of the launch attribute. */
 enum { LAUNCH_EARLY_ARCH = 90, LAUNCH_EARLY_DRIVER = 12030, LAUNCH_EARLY = 6 };
 
 int fxa__gpu_start(const fxa__gpu *gpu, void *function, fxa__gpu_dim grid, unsigned threads, unsigned shared_bytes,

@@ -19,7 +19,7 @@ typedef enum fxa__part_kind {
     FXA__PART_CAUSAL, /* k <= Q + C */
     FXA__PART_WINDOW, /* Q - k <= C */
     FXA__PART_LENGTH, /* k <= C; of_length: k <= k_len + C */
-    FXA__PART_PREFIX, /* k <= Q + prefix, or k <= C, or with of_length k <= k_len + C */
+    FXA__PART_PREFIX, /* k <= Q + prefix or k <= C (with of_length: k <= k_len + C); Q, C: see the top */
     FXA__PART_EQUAL,  /* values of int nodes `row` and `key` are equal; `row` reads q and not k, `key` k and not q */
     FXA__PART_ROW,    /* bool node `node`, which reads neither k nor the score, so it masks entire rows */
     FXA__PART_KEY,    /* bool node `node`, which reads neither q nor the score, so it masks entire columns */

@@ -222,7 +222,8 @@ static const char *emit_ints(const fxa__emit *e, const fxa__node *n) {
 
 static void emit_operation(const fxa__emit *e, int32_t node, fxa__writer *w) {
     const fxa__node *n = &e->p->nodes[node];
-    uint32_t type = e->p->nodes[n->arg[n->op == FXA_OP_SELECT]].type; /* as in eval.c: operand 1 for select */
+    /* type of operand 0; for select, whose operand 0 is the condition, of operand 1 */
+    uint32_t type = e->p->nodes[n->arg[n->op == FXA_OP_SELECT]].type;
     const char *const *unfused = emit_dialects[e->dialect].unfused;
     int product = emit_product(e, node);
     const char *text = type == FXA_FLOAT ? emit_rows[n->op].floats

@@ -43,13 +43,14 @@ typedef struct fxa__emit {
     /* Arrays with one element per node: */
     uint8_t *level; /* fxa__emit_level */
     uint8_t *used;  /* output kinds that need the node (bit i: fxa__out_kind i); bits from 5 on belong to the caller */
-    uint8_t *hoisted; /* 1 = an inner level or an output reads it; 0 for constants and params */
+    uint8_t *hoisted; /* 1 = an inner level or an output reads the node; 0 for constants and params */
     /* Arrays with one element per node, initially zero; the caller sets them before fxa__lower_emit_require: */
     const char **given;   /* text that replaces the node's operation; NULL = none */
     uint8_t *nonnegative; /* 1 = the node is an int and never negative */
     uint8_t *unfused;     /* 1 = a float product that must not be fused into a sum */
-    uint8_t *base;        /* loads: per-head base (emit_load.c): 0 = none, 1 = in another text, 2 = in this text */
-    uint8_t *in_bounds;   /* loads: bit d = index d is proven in bounds */
+    /* loads: where the per-head base (emit_load.c) is computed: 0 = no base, 1 = in another text, 2 = in this text */
+    uint8_t *base;
+    uint8_t *in_bounds; /* loads: bit d = index d is proven in bounds */
 } fxa__emit;
 
 /* Prepares text of program p for its outputs of `kinds` (bit i: fxa__out_kind i). p may be of any kind, must outlive

@@ -100,8 +100,8 @@ void fxa__lower_emit_bases(const fxa__emit *e, fxa__writer *w) {
 
 /* ---- Addresses --------------------------------------------------------------------------------------------------- */
 
-/* Writes x<node>_<axis>, the value of a varying index. To an index that may be negative, the text adds the size of the
- * axis if it is negative. */
+/* Writes x<node>_<axis>, the value of a varying index. The text adds the size of the axis to a negative index; this
+ * part is omitted for an index that is never negative. */
 static void emitload_index(const fxa__emit *e, int32_t node, int d, fxa__writer *w) {
     const fxa__node *n = &e->p->nodes[node];
     fxa__write_format(w, "    const int x%d_%d = ", (int)node, d);

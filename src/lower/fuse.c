@@ -25,7 +25,8 @@ fxa_status fxa__lower_fuse(fxa__host *host, const fxa_program *program, const fx
     fxa_status status =
         map ? fxa__builder_new(host, FXA__PROGRAM_FUSED, &b, err) : fxa__fail_memory(err, "a fused program");
     if (status != FXA_OK) goto done;
-    fxa__builder_set_limit(b, 2 * FXA__MAX_DERIVED_NODES); /* both programs may have this maximum */
+    /* each of the two programs may have up to FXA__MAX_DERIVED_NODES nodes */
+    fxa__builder_set_limit(b, 2 * FXA__MAX_DERIVED_NODES);
     if (fxa__builder_import(b, program, map)) fxa__lower_copy_outputs(b, program, map, FUSE_FORWARD);
     if (fxa__builder_import(b, derivative, map))
         fxa__lower_copy_outputs(b, derivative, map, FUSE_GRADS | (with_dscore ? FUSE_DSCORE : 0));

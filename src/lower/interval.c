@@ -146,8 +146,8 @@ static void interval_cast(const fxa__interval_text *v, int32_t node, fxa__writer
     const fxa__node *n = &v->emit.p->nodes[node];
     bool same = (n->type == FXA_FLOAT) == (v->emit.p->nodes[n->arg[0]].type == FXA_FLOAT);
     const char *cast = n->type == FXA_FLOAT ? "fxa__real_of_interval" : "fxa__interval_of_real";
-    if (same)
-        interval_operand(v, n->arg[0], w); /* int(bool) has the interval of its operand: 0 and 1 mean the same */
+    if (same) /* int(bool) has the interval of its operand, because false is 0 and true is 1 */
+        interval_operand(v, n->arg[0], w);
     else
         interval_call(v, n, cast, 1, w);
 }
@@ -230,7 +230,8 @@ static void interval_leaf(const fxa__interval_text *v, int32_t node, fxa__writer
     else if (v->emit.p->nodes[node].type == FXA_BOOL)
         fxa__write_format(w, "fxa__interval_make(0, 1)");
     else
-        fxa__write_format(w, "fxa__%s_any()", interval_family(v, node)); /* unbounded: score, or no table */
+        /* unbounded: the node is the score, or a load without a table */
+        fxa__write_format(w, "fxa__%s_any()", interval_family(v, node));
 }
 
 static void interval_statement(const fxa__interval_text *v, int32_t node, fxa__writer *w) {

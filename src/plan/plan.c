@@ -110,8 +110,8 @@ fxa_status fxa__plan_make(fxa_context *ctx, fxa__problem *p, fxa__instance *inst
     if (a->engine->constants) FXA_TRY(a->engine->constants(a, constants, err));
     fxa__code *code = NULL;
     fxa_status status = fxa__cache_get(&ctx->cache, key, plan_build_code, &build, &code, &why);
-    /* Code from plan bytes is untrusted: if it is refused, this says nothing about the engine, and nothing is
-     * cached. */
+    /* A refusal of code from plan bytes is not cached: these bytes are untrusted, so the refusal says nothing about the
+     * engine. */
     if (status == FXA_E_UNSUPPORTED) {
         if (!section) fxa__support_cache_refuse(ctx, instance, p, key, why.text);
         return plan_refuse(instance->engine, why.text, err);

@@ -109,8 +109,8 @@ static void stage_set_pointer(stage *s, const fxa__run_region *t) {
     }
 }
 
-/* Replaces the pointers in s->args to regions that are copied by device pointers. The pointer of an empty operand
- * becomes NULL. */
+/* Replaces each pointer in s->args to a copied region by the device pointer of the region. The pointer of an empty
+ * operand becomes NULL. */
 static void stage_arguments(stage *s, const fxa__run_region_list *list) {
     fxa__run_region t;
     memset(s->args.slot, 0, sizeof s->args.slot);

@@ -49,8 +49,8 @@ static fxa_status args_fail_unused(fxa_slot slot, const char *verb, const char *
                      fxa_slot_name(slot), verb, lacks, what);
 }
 
-/* Checks the slots of operands. A slot that is set although the flag that makes this pass use it is not set is an
- * error, because its data would be ignored without a message. Slots that only the other pass uses are ignored. */
+/* Checks the slots of operands. It is an error to set a slot of this pass without the flag that makes the pass use the
+ * slot, because the data would be ignored without a message. Slots that only the other pass uses are ignored. */
 static fxa_status args_check_operands(const fxa_problem *p, const fxa_args *args, fxa_error *err) {
     void *const *slot = args->slot;
     for (size_t i = 0; i < FXA__OPERAND_COUNT; i++) {
@@ -69,8 +69,8 @@ static fxa_status args_check_operands(const fxa_problem *p, const fxa_args *args
     return FXA_OK;
 }
 
-/* [slot] Parts of error messages. lacks, what: what a problem that does not read the slot's array lacks, such as "flag"
- * and "FXA_PADDING". why: the reason why a problem reads the array. */
+/* [slot] Parts of error messages about a slot. lacks, what: what the problem lacks if it does not read the slot, such
+ * as "flag" and "FXA_PADDING". why: the reason why a problem reads the slot. */
 static const struct args_table {
     const char *lacks, *what, *why;
 } args_tables[FXA_SLOT_COUNT] = {
@@ -251,8 +251,8 @@ static fxa_status args_check_grads(const fxa_problem *p, const fxa_args *args, f
 
 /* ---- All arguments ----------------------------------------------------------------------------------------------- */
 
-/* Sets *needed to front + engine bytes (index check, engine) and checks that the caller's workspace has this size and
- * is aligned. */
+/* Sets *needed to `front` (bytes of the index check) + `engine` (bytes of the engine), and checks that the caller's
+ * workspace has this size and is aligned. */
 static fxa_status args_check_workspace(const fxa_args *args, size_t front, size_t engine, size_t *needed,
                                        fxa_error *err) {
     if (!fxa__add_size(front, engine, needed) || *needed > SIZE_MAX / 2)

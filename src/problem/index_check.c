@@ -4,7 +4,12 @@
  * that all indices are in bounds in a box, the box is skipped. Otherwise the box is halved until its parts are proven
  * or small; the pairs of a small box are evaluated one by one.
  *
- * A load is reported only if the result needs the loaded element. These rules define what the result needs:
+ * A load is reported only if the result needs the loaded element. The result needs:
+ *   mask        always
+ *   score       where the mask is true
+ *   select      its condition and the selected operand
+ *   && and ||   only one operand, if this operand decides the result and has no out-of-bounds load; else both
+ *   with_grad   operand 0, and operand 1 where the derivative of the score is computed
  */
 #include "index_check.h"
 #include "geometry.h"

@@ -46,9 +46,9 @@ static fxa_value prove_load(prove_values *v, const fxa__node *n) {
     return outside;
 }
 
-/* Handles an operand of && or || that may depend on an out-of-bounds load, which `miss` states. `decider` is the other
- * operand. Returns a bool that is true if `miss` is true and `decider` alone does not decide the result. Returns `miss`
- * if `decider` may also depend on an out-of-bounds load. */
+/* Returns a bool of the built program that is true if a needed operand of && or || depends on an out-of-bounds load.
+ * `miss` is that bool for one operand, `decider` is the other operand: where `decider` alone decides the result, the
+ * first operand is not needed. Returns `miss` itself if `decider` may depend on an out-of-bounds load too. */
 static fxa_value prove_unless(prove_values *v, bool is_or, fxa_value miss, int32_t decider) {
     fxa_value x = v->node[decider];
     if (miss == PROVE_NEVER || v->miss[decider] != PROVE_NEVER) return miss;

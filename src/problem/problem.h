@@ -48,8 +48,8 @@ void fxa__problem_release(fxa__problem *p);
 /* Parts of a problem that compiled code may read at run time. An engine whose code does so omits the part from the key
  * of the code, so that problems which differ only in that part share code. */
 enum {
-    /* b, sq, sk, total_q, total_k, n_pages, strides and capture sizes, map bases, global_q_len, global_k_len,
-     * global_heads, and the flag BOUNDS_CHECK */
+    /* sizes and strides: b, sq, sk, total_q, total_k, n_pages, strides and capture sizes, map bases, global_q_len,
+     * global_k_len, global_heads, and the flag BOUNDS_CHECK */
     FXA__WITH_GEOMETRY = 1,
     FXA__WITH_HEADS = 2,   /* hq, hkv */
     FXA__WITH_WINDOW = 4,  /* window_left, window_right */

@@ -74,7 +74,7 @@ typedef struct fxa__operand_info {
 const fxa__operand_info *fxa__operand_info_get(size_t index);
 /* Returns the role of an operand in the problem's pass: read, written or unused. */
 fxa__role fxa__operand_role(const fxa_problem *p, const fxa__operand_info *info);
-/* Both return the field of *p that row `info` of the operand table describes. */
+/* Both functions return the field of *p that row `info` of the operand table describes. */
 fxa_operand *fxa__operand_field(fxa_problem *p, const fxa__operand_info *info);
 const fxa_operand *fxa__operand_of(const fxa_problem *p, const fxa__operand_info *info);
 

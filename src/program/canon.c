@@ -2,9 +2,11 @@
  *
  * fxa_builder_finish: makes the canonical program from a builder's nodes, in one allocation.
  *
- *   outputs   sorted; missing outputs get their defaults, gradients of one target are summed, zero gradients are
- *   dropped slots     params and tensors are sorted by name numbers   postorder from the outputs: operands come before
- *   users, and nodes that no output uses are dropped
+ *   outputs   are sorted; missing outputs get their defaults, gradients of one target are summed, zero gradients are
+ *             dropped
+ *   slots     params and tensors are sorted by name
+ *   numbers   are assigned in postorder from the outputs: operands come before users, and nodes that no output uses
+ *             are dropped
  *
  * Every order depends on contents only (names, digests), so equal programs get equal arrays and equal hashes.
  */

@@ -39,7 +39,8 @@ static fxa_value derive_divz(derive_step *s, fxa_value divisor) { return derive_
 
 static void derive_rule_ZERO(derive_step *s) { (void)s; }
 
-/* Rule of operations that the builder rewrites into others. It is never called, because no program contains them. */
+/* Rule of operations that the builder rewrites into other operations. No program contains such an operation, so this
+ * function is never called. */
 static void derive_rule_BUILT(derive_step *s) {
     (void)s;
     FXA__ASSERT(false && "an operation that is rewritten when built");

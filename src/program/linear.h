@@ -17,7 +17,8 @@
 enum {
     FXA__NONAFFINE = 1 << FXA_INPUT_COUNT, /* the form has a non-affine part */
     FXA__NONAFFINE_SHIFTS =
-        2 << FXA_INPUT_COUNT, /* the part may change if q and k shift by the same amount, or with q_row or k_row */
+        /* the non-affine part may change if q and k shift by the same amount, or it reads q_row or k_row */
+    2 << FXA_INPUT_COUNT,
     FXA__NONAFFINE_READS = FXA__NONAFFINE - 1 /* mask; bit i: the part depends on fxa_input i */
 };
 
@@ -31,7 +32,8 @@ typedef struct fxa__linear {
 
 /* Largest coordinate and length that analysis assumes if no bounds are given; the smallest is 0. */
 #define FXA__MAX_COORDINATE ((1 << 30) - 1)
-fxa_tile_bounds fxa__box_default(void); /* returns the box of all these coordinates and lengths */
+/* returns the box of all coordinates and lengths from 0 to FXA__MAX_COORDINATE */
+fxa_tile_bounds fxa__box_default(void);
 
 /* Returns the form of a node from the forms of its operands. range NULL: the form holds for all inputs, except
  * FXA__NONAFFINE_SHIFTS of comparisons, which assumes coordinates and lengths of fxa__box_default. Otherwise `range`

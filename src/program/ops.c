@@ -34,7 +34,7 @@ fxa__spelling fxa__op_spelling(uint32_t op, bool bools) {
     };
     const fxa__op_info *info = fxa__op_info_get(op);
     for (size_t i = 0; bools && i < sizeof also / sizeof *also; i++)
-        if (also[i].op == op) return also[i].spelling; /* never pow(): its operands are not bools */
+        if (also[i].op == op) return also[i].spelling; /* pow() is the second spelling of **, but never for bools */
     return (fxa__spelling){info->text, info->prec};
 }
 

@@ -33,8 +33,8 @@ bool fxa__parse_expect(fxa__parser *p, uint32_t kind, const char *what) {
     return found;
 }
 
-/* Returns true if the current token ends or begins a statement. Inside brackets this means that a bracket was never
- * closed, which is the mistake to report. */
+/* Returns true if the current token ends or begins a statement. A statement that ends inside brackets has a bracket
+ * that was never closed, which is the mistake to report. */
 static bool parse_ran_on(const fxa__parser *p) {
     const fxa__token *t = fxa__parse_token(p);
     if (t->kind == TOK_END || t->kind == TOK_LINE) return true;

@@ -21,20 +21,20 @@
 typedef enum fxa__symbol_kind {
     SYM_NONE,
     SYM_WORD,     /* param, tensor, let, fn, grad */
-    SYM_SCORE,    /* current value: fxa__parser.score */
-    SYM_MASK,     /* current value: fxa__parser.mask */
-    SYM_DSCORE,   /* current value: fxa__parser.dscore */
+    SYM_SCORE,    /* the name score; its current value is fxa__parser.score */
+    SYM_MASK,     /* the name mask; its current value is fxa__parser.mask */
+    SYM_DSCORE,   /* the name dscore; its current value is fxa__parser.dscore */
     SYM_INPUT,    /* value: fxa_input */
     SYM_CONSTANT, /* value: a character of "tfinp" (true, false, inf, nan, pi) */
     SYM_FUNCTION, /* value: fxa_op */
     SYM_LOOP,     /* value: the fxa_op that combines the iterations */
     SYM_PARAM,    /* value: fxa_value */
     SYM_TENSOR,   /* value: slot in the builder */
-    SYM_FN,       /* value: index in fxa__parser.functions; PARSE_ANY = the one being defined */
+    SYM_FN,       /* value: index in fxa__parser.functions; PARSE_ANY = the function that is being defined */
     SYM_LET,      /* value: fxa_value */
     SYM_INDEX,    /* the variable of a loop; value: fxa_value */
     SYM_ARGUMENT, /* a parameter of a function; value: fxa_value */
-    SYM_OFFER     /* a name of config->declarations before its first use; value: index there */
+    SYM_OFFER     /* a name of config->declarations before its first use; value: its index in that array */
 } fxa__symbol_kind;
 
 typedef struct fxa__symbol {
@@ -56,7 +56,7 @@ typedef struct fxa__operator {
 typedef struct fxa__pending {
     uint8_t prec;
     fxa_value left;
-    size_t first, at; /* tokens: first of the left operand, the operator */
+    size_t first, at; /* token indices of the first token of the left operand, and of the operator */
 } fxa__pending;
 
 /* A name and the symbol that it is bound to. */
@@ -66,16 +66,16 @@ typedef struct fxa__binding {
 } fxa__binding;
 
 typedef struct fxa__function {
-    size_t token;        /* the name in its definition */
-    size_t body, end;    /* tokens of the body, [body, end) */
-    size_t first;        /* index of its first binding in fxa__parser.bindings */
-    size_t n_parameters; /* number of parameters, its first bindings */
-    size_t n_bindings;   /* number of all its bindings: the parameters, then the names that the body uses */
+    size_t token;        /* index of the token that names the function in its definition */
+    size_t body, end;    /* tokens of the body: from index `body` to `end` - 1 */
+    size_t first;        /* index of the function's first binding in fxa__parser.bindings */
+    size_t n_parameters; /* number of parameters; the first bindings of the function are those of its parameters */
+    size_t n_bindings;   /* number of all bindings: of the parameters, then of the names that the body uses */
 } fxa__function;
 
 /* A call that is being parsed. */
 typedef struct fxa__caller {
-    const struct fxa__caller *outer; /* the call around it; NULL = none */
+    const struct fxa__caller *outer; /* the call in whose arguments or body this call is; NULL = none */
     size_t token;                    /* index of the token that names the function */
 } fxa__caller;
 
@@ -83,7 +83,7 @@ typedef struct fxa__parser {
     fxa__lexer lex;
     fxa_builder *b;
     const fxa_parse_config *config;
-    fxa__symbol *symbols; /* [names] by number of the name */
+    fxa__symbol *symbols; /* [names] symbol of each name, by the number of the name */
     size_t symbols_capacity;
     size_t at;             /* the current token */
     size_t farthest;       /* the first token that was never read */
@@ -95,8 +95,9 @@ typedef struct fxa__parser {
     size_t n_functions, functions_capacity;
     fxa__binding *bindings; /* [n_bindings] bindings of all functions, then those saved by the calls being parsed */
     size_t n_bindings, bindings_capacity;
-    const fxa__caller *caller;     /* innermost call being parsed; NULL = none */
-    bool checking;                 /* a body is checked at its definition: nothing is built, values are PARSE_ANY */
+    const fxa__caller *caller; /* innermost call being parsed; NULL = none */
+    /* true = a body is parsed only to check it at its definition: nothing is built, all values are PARSE_ANY */
+    bool checking;
     fxa_value score, mask, dscore; /* current values; -1 = neither read nor assigned yet */
     fxa_error err;                 /* the first failure; status FXA_OK = none */
 } fxa__parser;
@@ -119,7 +120,8 @@ static inline bool fxa__parse_is(const fxa__parser *p, uint32_t kind) { return f
 void fxa__parse_next(fxa__parser *p);
 /* Advances past a token of this kind. Fails with "expected <what>" and returns false if the current one is another. */
 bool fxa__parse_expect(fxa__parser *p, uint32_t kind, const char *what);
-/* Advances past the bracket that closes the one at token `open`. Fails and returns false if it is not there. */
+/* Advances past the bracket that closes the one at token `open`. Fails and returns false if the current token is no
+ * such bracket. */
 bool fxa__parse_close(fxa__parser *p, uint32_t kind, size_t open);
 
 /* ---- Failures (parse_fail.c); all return -1 ---- */

@@ -111,7 +111,8 @@ static fxa_value call_function(fxa__parser *p, size_t name) {
 
 /* ---- Loops ------------------------------------------------------------------------------------------------------- */
 
-/* Parses the count of a loop: after folding, a constant int from 0 to FXA_MAX_LOOP. Returns it; -1 after a failure. */
+/* Parses the count of a loop: after folding, a constant int from 0 to FXA_MAX_LOOP. Returns the count; -1 after a
+ * failure. */
 static int32_t call_count(fxa__parser *p) {
     size_t first = p->at;
     fxa_value v = fxa__parse_expr(p);

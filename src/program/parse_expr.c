@@ -206,8 +206,8 @@ static fxa_value expr_operators(fxa__parser *p) {
         size_t first = p->at;
         fxa_value v = expr_prefix(p);
         uint8_t prec = expr_binary(fxa__parse_token(p)->kind);
-        /* Builds pending operators that bind at least as tightly as the next one: v is their right operand. The end
-         * binds loosest. */
+        /* Builds the pending operators that bind at least as tightly as the next operator; v is their right operand.
+         * The end of the expression binds loosest. */
         while (v >= 0 && p->n_pending > base && p->pending[p->n_pending - 1].prec >= prec) {
             const fxa__pending *o = &p->pending[--p->n_pending];
             first = o->first;

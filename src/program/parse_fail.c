@@ -294,7 +294,7 @@ fxa_value fxa__parse_fail_unknown(fxa__parser *p) {
     if (advice)
         return fxa__parse_fail(p, here, here, FXA_E_PROGRAM, "unknown name '%.*s'; %s", (int)n.length, n.text, advice);
     if (alias) near = (fxa__name){alias, strlen(alias)};
-    /* The first of names at equal distance wins; reserved words come before names of the program. */
+    /* The first name at the smallest edit distance is suggested; reserved words come before names of the program. */
     for (size_t i = 0; !alias && i < p->lex.n_names; i++) {
         if (!fail_may_be(p, &p->symbols[i], after == TOK_LBRACKET)) continue;
         size_t d = fail_distance(&n, &p->lex.names[i], best - 1);

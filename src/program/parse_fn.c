@@ -91,7 +91,8 @@ static bool fn_capture(fxa__parser *p, fxa__function *f) {
     return good;
 }
 
-/* Exchanges the symbols of bindings [first, first + n) with the current ones; a second call undoes it. */
+/* Exchanges the symbols of bindings [first, first + n) with the current symbols of their names; a second call undoes
+ * the exchange. */
 static void fn_swap(fxa__parser *p, size_t first, size_t n) {
     for (size_t i = first; i < first + n; i++) {
         fxa__symbol *s = &p->symbols[p->bindings[i].name], before = *s;
@@ -116,7 +117,8 @@ fxa_value fxa__parse_fn(fxa__parser *p) {
     size_t name = fxa__parse_given_name(p, "the name of the function", SYM_FN);
     if (name == SIZE_MAX) return -1;
     fxa__function f = {.token = name, .first = p->n_bindings};
-    *fxa__parse_symbol(p, name) = (fxa__symbol){SYM_FN, 0, 0, false, PARSE_ANY}; /* so that its body cannot call it */
+    /* a call of the function in its own body is refused */
+    *fxa__parse_symbol(p, name) = (fxa__symbol){SYM_FN, 0, 0, false, PARSE_ANY};
     if (!fn_parameters(p, &f)) return -1;
     if (!fxa__parse_expect(p, TOK_ASSIGN, "'=' and the expression that the function is")) return -1;
     if (fn_check(p, &f) < 0 || !fn_capture(p, &f)) return -1;
@@ -183,7 +185,8 @@ static void fn_leave(fxa__parser *p, const fxa__function *f) {
     for (size_t i = f->n_parameters; i < f->n_bindings; i++) {
         fxa__binding *b = &p->bindings[first + i];
         const fxa__symbol *now = &p->symbols[b->name], *then = &p->bindings[f->first + i].symbol;
-        if (then->kind == SYM_OFFER && b->symbol.kind == SYM_OFFER) b->symbol = *now; /* the declaration is the same */
+        /* keeps what the body has declared */
+        if (then->kind == SYM_OFFER && b->symbol.kind == SYM_OFFER) b->symbol = *now;
     }
     fn_swap(p, first, f->n_bindings);
     p->n_bindings = first;

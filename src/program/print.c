@@ -22,8 +22,8 @@ enum { PRINT_MAX_DEPTH = 24 };
 
 typedef struct print_mark {
     uint32_t uses;
-    int32_t let;   /* number of its let; -1 = written in place */
-    uint8_t depth; /* nesting of its expression, without operands that have lets */
+    int32_t let;   /* number of the node's let; -1 = the node is written in place */
+    uint8_t depth; /* nesting depth of the node's expression, without operands that have lets */
     bool reads_score;
 } print_mark;
 

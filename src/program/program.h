@@ -100,7 +100,7 @@ typedef struct fxa__decl {
     uint8_t type;   /* fxa_type of the param, or of the value of a load */
     uint8_t dtype;  /* fxa_dtype of a tensor; 0 = a param */
     uint8_t rank;   /* rank of a tensor */
-    bool has_value; /* the param has a default */
+    bool has_value; /* true = the param has a default */
     double value;   /* the default value; for an int param, an integer in the int32 range */
 } fxa__decl;
 

@@ -154,7 +154,7 @@ static fxa_value pbytes_read_operand(pbytes_in *in, uint32_t n) {
     return in->map[at];
 }
 
-/* Reads the slot of one of n params or tensors. Returns it; -1 after a failure. */
+/* Reads the slot of one of n params or tensors. Returns the slot; -1 after a failure. */
 static int32_t pbytes_read_slot(pbytes_in *in, uint32_t n) {
     uint32_t at = fxa__read_u32(in->r);
     if (in->r->failed) return -1;

@@ -62,7 +62,7 @@ typedef struct fxa__affine {
 
 typedef enum fxa__atom_kind {
     FXA__ATOM_INPUT, /* id: fxa_input */
-    FXA__ATOM_NODE,  /* id: node; only its set of values is known */
+    FXA__ATOM_NODE,  /* an int node, of which only a set of values is known; id: the node */
     FXA__ATOM_DIV,   /* form // d, d > 1 */
     FXA__ATOM_MOD,   /* form % d, d > 1 */
     FXA__ATOM_ABS,   /* abs(form) */
@@ -70,12 +70,12 @@ typedef enum fxa__atom_kind {
 } fxa__atom_kind;
 
 typedef struct fxa__atom {
-    fxa__affine form; /* over atoms before this one; empty for INPUT and NODE */
+    fxa__affine form; /* form inside the atom, over earlier atoms; empty for INPUT and NODE */
     fxa__set set;
     int64_t d;
     int32_t id;
-    uint32_t support; /* bit i: depends on fxa_input i, which has more than one value in the box */
-    int32_t next;     /* next atom of its hash bucket; -1 = none */
+    uint32_t support; /* bit i: the atom depends on fxa_input i, which has more than one value in the box */
+    int32_t next;     /* next atom in the same hash bucket; -1 = none */
     uint8_t kind;
     bool dense;
 } fxa__atom;
@@ -86,7 +86,7 @@ typedef struct fxa__row {
     fxa__affine form;
     fxa__set set;
     uint32_t support; /* as in fxa__atom */
-    int32_t next;     /* next row of its hash bucket; -1 = none */
+    int32_t next;     /* next row in the same hash bucket; -1 = none */
     bool dense;
 } fxa__row;
 
@@ -176,7 +176,8 @@ fxa__affine fxa__affine_without(const fxa__affine *f, int i); /* returns f witho
 bool fxa__affine_same(const fxa__affine *a, const fxa__affine *b, uint64_t constants_modulo);
 /* Sets *set to a superset of the form's values and *dense if it is equal to them. */
 bool fxa__affine_range(const fxa__range *r, const fxa__affine *f, fxa__set *set, bool *dense);
-uint32_t fxa__affine_support(const fxa__range *r, const fxa__affine *f); /* returns the support, see fxa__atom */
+/* returns the inputs that f depends on, as in fxa__atom.support */
+uint32_t fxa__affine_support(const fxa__range *r, const fxa__affine *f);
 /* Writes the primitive form of f (see fxa__row) to *out. Returns factor, possibly negative, such that
  * f = factor * out + constant of f; 0 if f is constant. */
 int64_t fxa__affine_primitive(const fxa__affine *f, fxa__affine *out);
@@ -187,12 +188,13 @@ bool fxa__affine_atom(fxa__range *r, const fxa__atom *a, fxa__affine *out);
 int32_t fxa__affine_load(const fxa__range *r, int32_t node);
 bool fxa__affine_div(fxa__range *r, const fxa__affine *f, int64_t d, fxa__affine *out); /* f // d, d > 0 */
 bool fxa__affine_mod(fxa__range *r, const fxa__affine *f, int64_t d, fxa__affine *out); /* f % d, d > 0 */
-bool fxa__affine_abs(fxa__range *r, const fxa__affine *f, fxa__affine *out); /* abs(f); f must have a value > 0 */
+/* sets *out to abs(f); f must have a value > 0 */
+bool fxa__affine_abs(fxa__range *r, const fxa__affine *f, fxa__affine *out);
 /* Shortens a form by rewriting remainders as quotients or the reverse: q - q % 8 becomes 8 * (q // 8). */
 void fxa__affine_tidy(fxa__range *r, fxa__affine *f);
 /* Returns the row of a primitive form, which is added if it is new; -1 if there are too many. */
 int32_t fxa__affine_row(fxa__range *r, const fxa__affine *f);
-/* Returns true if the row can take a value in the set; true also if that is not known. */
+/* Returns true if the row can take a value in the set, and also if this is unknown. */
 bool fxa__row_meets(fxa__range *r, int32_t row, const fxa__set *set);
 
 /* ---- Analysis of one node from its operands (range_int.c, range_float.c, range_load.c, range_bool.c) ----------- */

@@ -157,7 +157,7 @@ bool fxa__affine_abs(fxa__range *r, const fxa__affine *f, fxa__affine *out) {
     }
     a.form = *f;
     if (f->coef[0] < 0) fxa__affine_negate(&a.form);
-    for (int i = 0; i < values.n; i++) { /* at most as many pieces as in `values`: the piece around 0 gives one */
+    for (int i = 0; i < values.n; i++) { /* the result has at most as many pieces: abs of a piece is one piece */
         fxa__interval x = values.at[i];
         fxa__set_add(&a.set, fxa__max_i64(x.lo, 0), x.hi);
         fxa__set_add(&a.set, fxa__max_i64(-x.hi, 0), -x.lo);

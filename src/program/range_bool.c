@@ -106,8 +106,8 @@ static void truth_unscale(fxa__set *set, int64_t factor, int64_t c) {
     *set = out;
 }
 
-/* Converts a set of values of an atom to those of its form, whose values are `inner`. For remainders, the form spans
- * `blocks` blocks of d numbers from `start` on. */
+/* Replaces *set, a set of values of an atom, by the values of the atom's form that give them; `inner` has all values of
+ * the form. For an atom form % d, the form spans `blocks` blocks of d numbers from `start` on. */
 static void truth_enter_set(const fxa__atom *a, const fxa__set *inner, int64_t start, int64_t blocks, fxa__set *set) {
     fxa__set out = {0};
     for (int i = 0; i < set->n; i++) {
@@ -122,8 +122,8 @@ static void truth_enter_set(const fxa__atom *a, const fxa__set *inner, int64_t s
     *set = fxa__set_intersection(&out, inner);
 }
 
-/* Converts sets of values of an atom to those of its form. Returns false if the bound has to stay on the atom: it has
- * no form, or is a remainder of more than two blocks. */
+/* Replaces `yes` and `no`, sets of values of an atom, by sets of values of the atom's form. Returns false if the bound
+ * has to stay on the atom: the atom has no form, or is a remainder of more than two blocks. */
 static bool truth_enter(const fxa__range *r, const fxa__atom *a, fxa__set *yes, fxa__set *no) {
     fxa__set inner;
     bool dense;
@@ -261,7 +261,7 @@ static fxa__truth truth_of_wide(fxa__range *r, int32_t x, int32_t y) {
 /* Returns the bool that is false (0), true (1) or unknown (-1). */
 static fxa__truth truth_of_known(int known) { return known < 0 ? truth_any : known ? truth_true : truth_false; }
 
-/* Sets *out to the bool of an int node that is int(bool), 0 or 1. Returns false if the node is none of them. */
+/* Sets *out to the bool that an int node stands for: int(bool), 0 or 1. Returns false for every other node. */
 static bool truth_of_int(const fxa__range *r, int32_t node, fxa__truth *out) {
     const fxa__node *n = &r->p->nodes[node];
     if (n->op == FXA_OP_CONST && (n->imm == 0 || n->imm == 1))

@@ -83,7 +83,8 @@ static bool load_walk_begin(fxa__range *r, const fxa__node *node, const fxa_view
     return true;
 }
 
-/* Returns the offset of the current element and advances. Sets *inside to false if the element is out of bounds. */
+/* Returns the offset of the walk's current element and advances the walk. Sets *inside to false if the element is out
+ * of bounds. */
 static int64_t load_walk_next(load_walk *w, bool *inside) {
     int32_t index[FXA_MAX_RANK] = {0};
     int64_t offset = 0;

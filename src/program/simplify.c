@@ -157,7 +157,8 @@ static fxa_value simplify_bits(fxa_builder *b, fxa__node *n) {
     }
 }
 
-/* Rule: !!a is a, !(a == b) is a != b, and !(a < b) is b <= a. The last one is for ints only, because of NaN. */
+/* Rule: !!a is a, !(a == b) is a != b, and !(a < b) is b <= a. The rule for < applies to ints only, because comparisons
+ * with NaN are false. */
 static fxa_value simplify_not(fxa_builder *b, fxa__node *n) {
     const fxa__node *x = simplify_arg(b, n, 0);
     fxa_value first = x->arg[0], second = x->arg[1];
