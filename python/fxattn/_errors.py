@@ -3,14 +3,14 @@
 and from the matching built-in exception (ValueError, TypeError, ...).
 
 An exception has the status and message of the C library; an error in program text also has a position. Front ends raise
-the same classes for mistakes that they find before they call the C library."""
+the classes of this module also for mistakes that they find before they call the C library."""
 from typing import Dict, Optional, Type
 
 
 class Error(Exception):
-    """Base class of all exceptions of fxattn. `status` is the name of the C library's status, such as "E_PROGRAM". For
-    an error in program text, `line`, `column` and `length` (from 1, in characters) are the position of the error in
-    text number `part` (from 0). For other errors `line`, `column` and `length` are 0."""
+    """Base class of all exceptions of fxattn. `status` is the name of the status that the C library returned, such as
+    "E_PROGRAM". For an error in program text, `line`, `column` and `length` (from 1, in characters) are the position of
+    the error in text number `part` (from 0). For other errors `line`, `column` and `length` are 0."""
 
     status: str = ""
     part: int = 0

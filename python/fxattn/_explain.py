@@ -90,15 +90,19 @@ def explain(score_mod: ScoreLike = None, shape: Shape = (1, 1, 128, 64), mask_mo
     """Returns an Explanation of a score function for a shape: the program, its derivative and properties, the support
     of each engine, the tiles that a mask leaves unmasked, and a picture.
 
-    shape: (B, H, S, D), {"b": 1, "h": 8, "hkv": 2, "sq": 1, "sk": 4096, "d": 64}, or the command's "b=1,h=8,s=4096".
-    score_mod, mask_mod, tensors, params, is_causal, window, bottom_right, sinks ("zero"), dropout_p, engine, style: as
-        in fxattn.numpy.attention; mask_mod may be a BlockMask of create_block_mask. dtype: that of Q, K and V. lib:
-        "torch", "numpy" or "jax": operators in a Python function follow the rules of this library.
-    device: "host", "cuda" or "cuda:1"; the report covers the engines of this device. target: the file of a device
-        description, which replaces the device; the described device need not be present. grads: "qkv" for the
-        gradients of Q, K and V only, "all" for those of captured arrays too.
-    b, h: the batch entry and head whose tiles are counted and drawn. tile: the size of a tile, (queries, keys). at: the
-        raw score for which the picture is drawn.
+    `shape`: (B, H, S, D), {"b": 1, "h": 8, "hkv": 2, "sq": 1, "sk": 4096, "d": 64}, or the command's "b=1,h=8,s=4096".
+    `score_mod, mask_mod, tensors, params, style`: as in fxattn.numpy.attention; mask_mod may also be a BlockMask of
+        create_block_mask.
+    `is_causal, window, bottom_right, dropout_p, engine`: as in fxattn.numpy.attention.
+    `sinks`: "zero" for a key of score 0 in every row; None for no sinks.
+    `dtype`: the dtype of Q, K and V.
+    `lib`: "torch", "numpy" or "jax": operators in a Python function follow the rules of this library.
+    `device`: "host", "cuda" or "cuda:1"; the report covers the engines of this device.
+    `target`: the file of a device description, which replaces the device; the described device need not be present.
+    `grads`: "qkv" for the gradients of Q, K and V only, "all" for those of captured arrays too.
+    `b, h`: the batch entry and head whose tiles are counted and drawn.
+    `tile`: the size of a tile, (queries, keys).
+    `at`: the raw score for which the picture is drawn.
 
     Raises a subclass of fxattn.Error for each error that the command-line tool reports.
     """

@@ -6,11 +6,14 @@ All modules of the package call C through `lib`: lib.plan_run is fxa_plan_run, w
 module _abi. The C library is loaded at the first call.
 
 Invariants:
+
 - The package passes no Python callback to the C library, so no thread waits for the GIL inside the library.
+
 - Contexts belong to a process. After fork() the child creates its own contexts. The child neither uses nor releases the
   contexts of its parent, because another thread may have been using a context during the fork. Programs are immutable
   and stay usable in a child process. A child process does not destroy handles that were made before the fork (see
   Handle).
+
 - Contexts are never destroyed, because daemon threads may still run functions of the C library when the interpreter
   ends."""
 import ctypes
@@ -120,7 +123,7 @@ def in_keywords(text: str) -> str:
 
 
 def error_of(error: "_abi.Error", source: Optional[bytes] = None, name: str = "program") -> Error:
-    """Returns the exception that corresponds to an fxa_error. `source` and `name` are described at call()."""
+    """Returns the exception that corresponds to an fxa_error. `source` and `name`: as for call()."""
     text = error.text.decode("utf-8", "replace")
     if source is not None and error.line > 0:
         text = _render(error, source, name)

@@ -168,7 +168,7 @@ class Call:
 
     def _cu(self, name: str, default: Optional[np.ndarray] = None) -> Tuple[np.ndarray, int]:
         """Returns the offsets `name` ("cu_q", "cu_k") of packed sequences, and the length of the longest sequence. If
-        the caller gave no offsets, the offsets are `default`."""
+        the caller gave no offsets, `default` is used as the offsets."""
         value = self.options[name]
         if value is None and default is None:
             raise ArgumentError("%s is missing: packed sequences begin and end by it" % name)

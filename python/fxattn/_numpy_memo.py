@@ -75,9 +75,9 @@ def _settings(options: Tuple[Any, ...]) -> Optional[Tuple[Any, ...]]:
 
 def find(q: Any, k: Any, v: Any, score_mod: Any, mask_mod: Any, params: Any, tensors: Any,
          options: Optional[Tuple[Any, ...]]) -> Optional[Found]:
-    """Returns the Found of a call, or None if the call cannot be cached. Two calls with equal keys differ only in the
-    contents of their arrays and the values of their params. `options` has the values of the options in KEPT; None if
-    all options have their defaults."""
+    """Returns the key, numbers and captured arrays of a call as a Found, or None if the call cannot be cached. Two
+    calls with equal keys differ only in the contents of their arrays and the values of their params. `options` has the
+    values of the options in KEPT; None if all options have their defaults."""
     if type(q) is not np.ndarray or type(k) is not np.ndarray or type(v) is not np.ndarray:
         return None
     numbers, arrays = params, tensors
@@ -113,8 +113,8 @@ def find(q: Any, k: Any, v: Any, score_mod: Any, mask_mod: Any, params: Any, ten
 
 
 def run(found: Found, q: np.ndarray, k: np.ndarray, v: np.ndarray, threads: Optional[int]) -> Optional[np.ndarray]:
-    """Runs a call that is cached if the arrays of the call are aligned. Returns the output of the call; None if the
-    call was not run."""
+    """Runs a call if the cache has the call, and if the arrays of the call are aligned. Returns the output of the call;
+    None if the call was not run."""
     one = _calls.get(found.key)
     if one is None:
         return None

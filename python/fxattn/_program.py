@@ -227,7 +227,7 @@ class Program(Handle):
 
 def _parse(text: Union[str, Sequence[Part]], kind: str, params: Mapping[str, str],
            captures: Mapping[str, Tuple[str, int]]) -> Optional[int]:
-    """Returns a new reference to the program that from_text() makes of the same arguments."""
+    """Returns a new reference to the program that from_text() makes of `text`, `params`, `captures` and `kind`."""
     parts: List[Any] = [text] if isinstance(text, str) else list(text) if isinstance(text, (list, tuple)) else [None]
     pairs = [part if isinstance(part, tuple) and len(part) == 2 else ("", part) for part in parts]
     if not all(isinstance(part, str) for _, part in pairs):

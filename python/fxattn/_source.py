@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """Turns score_mod and mask_mod (each None, a function, a Program or text) into one program, with its captured tensors
-and the values of its params in the program's order. fxattn.numpy, explain() and program() use it; the torch and JAX
-front ends have their own code for this."""
+and the values of its params in the program's order. This module serves fxattn.numpy, explain() and program(); the torch
+and JAX front ends have modules of their own for this task."""
 import operator
 import re
 from typing import Any, Callable, Dict, List, Mapping, NamedTuple, Optional, Sequence, Tuple, Union
@@ -94,9 +94,11 @@ def program(score_mod: ScoreLike = None, mask_mod: ScoreLike = None, *, tensors:
     """Returns the Program that attention() compiles from score_mod and mask_mod, which are functions, texts or
     expressions. The Program can be printed, saved, and passed to attention() in place of score_mod and mask_mod.
 
-    mask_mod: may be a BlockMask of create_block_mask. tensors, params: {name: array} and {name: number} for texts; with
-        style="graph", `tensors` is passed to the callback. lib: "torch", "numpy" or "jax": operators in a function
-        follow the rules of this library; a function that uses jax.numpy always follows those of JAX.
+    `mask_mod`: may be a BlockMask of create_block_mask.
+    `tensors, params`: {name: array} and {name: number} for texts; with style="graph", `tensors` is passed to the
+        callback.
+    `lib`: "torch", "numpy" or "jax": operators in a function follow the rules of this library; a function that uses
+        jax.numpy always follows the rules of JAX.
 
     Raises TraceError for a function that cannot be traced, ProgramError for wrong text."""
     found = resolve(score_mod, mask_function(mask_mod), described, tensors=tensors, params=params, style=style, lib=lib)

@@ -104,50 +104,54 @@ def attention(q: Any, k: Any, v: Any, score_mod: ScoreLike = None, mask_mod: Sco
               threads: Optional[int] = None, **unknown: Any) -> Result:
     """Returns softmax(f(scale * Q K^T)) V as an array with the shape and dtype of q, but the head dim of v.
 
-    With return_lse or return_row_max the result is a tuple: the output; with return_lse, LSE, the natural logarithm of
-    the sum of the exponentials of each row's scores (-inf for a row that attends to nothing); with return_row_max, the
-    maximum of each row's scores. LSE and the maxima have the shape of q without the feature axis.
+    With return_lse or return_row_max the result is a tuple: the output, then LSE if return_lse is true, then row maxima
+    if return_row_max is true. LSE is the natural logarithm of the sum of the exponentials of a row's scores, -inf for a
+    row that attends to nothing. A row maximum is the maximum of a row's scores. LSE and row maxima have the shape of q
+    without the feature axis.
 
-    q, k, v: arrays [B,H,S,D], or in the order that `layout` names. The number of heads of q is a multiple of the
+    `q, k, v`: arrays [B,H,S,D], or in the order that `layout` names. The number of heads of q is a multiple of the
         number of heads of k and v. If k and v have a batch of 1, all batch entries of q use the same k and v. The
         number of features of v may differ from that of q and k.
-    score_mod: the function f, which computes the new score of each pair: a function score_mod(score, b, h, q, k) as in
-        FlexAttention, which is traced; a Program; program text; or an expression ("score - 0.1 * abs(q - k)").
-    mask_mod: the mask, true for each pair that is attended: a function mask_mod(b, h, q, k), a Program, program text,
+    `score_mod`: the function f, which computes the new score of each pair: a function score_mod(score, b, h, q, k) as
+        in FlexAttention, which is traced; a Program; program text; or an expression ("score - 0.1 * abs(q - k)").
+    `mask_mod`: the mask, true for each pair that is attended: a function mask_mod(b, h, q, k), a Program, program text,
         or an expression ("q >= k"). A program in score_mod may have a mask as well.
-    layout, kv_layout: the order of the axes of q, and of k and v: "bhsd" (default), "bshd", "sbhd" or any other order;
-        "hsd", "shd" or "sd" without batch or heads; "thd" or "htd" for packed sequences. kv_layout None: the
-        value of layout.
-    cu_q, cu_k: [B+1] ints, the offsets of packed sequences: sequence i has rows cu[i] to cu[i + 1] - 1. cu_k None: the
-        value of cu_q.
-    max_q, max_k: the lengths of the longest sequences; None: computed from the offsets.
-    scale: the factor of Q K^T; None for 1 / sqrt(D).
-    is_causal, window, bottom_right: built-in masks. is_causal: k <= q. window = (left, right): q - left <= k <=
-        q + right; None or -1 is an open side. bottom_right aligns the last row with the last key in the
-        built-in masks; without a built-in mask, it shifts the program's q in this way.
-    q_lengths, k_lengths: [B], the number of rows and keys of each batch entry. q_start: [B], the position of the first
-        row of each batch entry.
-    pages: [B,n], the page numbers of each batch entry. With pages, K and V are [pages,H,page size,D], and k_lengths is
-        required.
-    sinks: "zero" (one more key of score 0, softmax off by one), or an array [H] of a learned score per query head.
-    dropout_p, seed: probability of dropout on the softmax probabilities, and the seed of the counter-based random
-        generator.
-    tensors, params: {name: array} and {name: number}, the arrays and numbers that a Program or text uses by name.
-        Functions capture the arrays and numbers that they use.
-    style: "flex", or "graph" for callbacks score_mod(graph, score, tensors), which get `tensors`.
-    score_mod_bprop, bprop_tensors, bprop_params: a user-written derivative of score_mod, see vjp().
-    coordinates: for a shard of a larger problem, a map from an axis ("b", "h", "q" or "k") to the position of the shard
-        in the entire problem: {"q": 512}. A value is an offset, an array with an entry per index of the shard, or
-        segments [(begin, base, step), ...].
-        global_q_len, global_k_len, global_heads: the values of q_len, k_len and heads in the program.
-    deterministic: uses only engines whose results are the same in every run; raises an error without such an engine.
-    bounds_check: raises an error for an out-of-bounds index into a captured array; without bounds_check the load is 0.
-    engine: the name of an engine ("cpu", "ref"); None selects the best engine.
-    threads: the maximum number of threads of the run; None: the number that set_num_threads() set.
-    return_lse, return_row_max: return LSE and row maxima after the output. lse_dtype: float32 or float64.
-    out: the array that the result is written to, of any float dtype and strides; None makes a new array.
-    plan: a Plan that plan() made for the same call, or that Plan.load() loaded; None: the plan comes from the cache or
-        is compiled.
+    `layout`: the order of the axes of q: "bhsd" (default), "bshd", "sbhd" or any other order; "hsd", "shd" or "sd"
+        without batch or heads; "thd" or "htd" for packed sequences.
+    `kv_layout`: the order of the axes of k and v; None: the value of layout.
+    `cu_q, cu_k`: [B+1] ints, the offsets of packed sequences: sequence i has rows cu[i] to cu[i + 1] - 1. If cu_k is
+        None, cu_q serves k and v too.
+    `max_q, max_k`: the lengths of the longest sequences; None: computed from the offsets.
+    `scale`: the factor of Q K^T; None for 1 / sqrt(D).
+    `is_causal`: True attends only to pairs with k <= q.
+    `window`: (left, right) attends only to pairs with q - left <= k <= q + right; None or -1 is an open side.
+    `bottom_right`: True aligns the last row with the last key in the masks of is_causal and window; without these
+        masks, it shifts the program's q in this way.
+    `q_lengths, k_lengths`: [B], the number of rows and keys of each batch entry.
+    `q_start`: [B], the position of the first row of each batch entry.
+    `pages`: [B,n], the page numbers of each batch entry. With pages, K and V are [pages,H,page size,D], and k_lengths
+        is required.
+    `sinks`: "zero" (one more key of score 0, softmax off by one), or an array [H] of a learned score per query head.
+    `dropout_p`: the probability of dropout on the softmax probabilities.
+    `seed`: the seed of the counter-based random generator of dropout.
+    `tensors, params`: {name: array} and {name: number}, the arrays and numbers that a Program or text uses by name. A
+        Python function needs neither, because it captures the arrays and numbers that it uses.
+    `style`: "flex", or "graph" for callbacks score_mod(graph, score, tensors), which get `tensors`.
+    `score_mod_bprop, bprop_tensors, bprop_params`: a user-written derivative of score_mod, see vjp().
+    `coordinates`: for a shard of a larger problem, a map from an axis ("b", "h", "q" or "k") to the position of the
+        shard in the entire problem: {"q": 512}. The position is an offset, an array with an entry per index of the
+        shard, or segments [(begin, base, step), ...].
+    `global_q_len, global_k_len, global_heads`: for a shard, the values of q_len, k_len and heads in the program.
+    `deterministic`: uses only engines whose results are the same in every run; raises an error without such an engine.
+    `bounds_check`: raises an error for an out-of-bounds index into a captured array; without bounds_check the load is
+        0.
+    `engine`: the name of an engine ("cpu", "ref"); None selects the best engine.
+    `threads`: the maximum number of threads of the run; None: the number that set_num_threads() set.
+    `return_lse, return_row_max`: return LSE and row maxima after the output.
+    `lse_dtype`: the dtype of the returned LSE, float32 or float64.
+    `out`: the array that the result is written to, of any float dtype and strides; None makes a new array.
+    `plan`: a Plan that plan() made for the same call, or that Plan.load() loaded; None: the plan comes from the cache
+        or is compiled.
 
     Raises subclasses of fxattn.Error; each subclass is a ValueError, TypeError or NotImplementedError as well.
     """
@@ -209,8 +213,8 @@ def vjp(q: Any, k: Any, v: Any, score_mod: ScoreLike = None, mask_mod: ScoreLike
     score_mod_bprop is a callback score_mod_bprop(graph, dscore, tensors) as in Transformer Engine and cuDNN's frontend.
     The callback score_mod_bprop gets bprop_tensors, and the callback score_mod(graph, score, tensors) gets tensors.
 
-    wrt: the inputs whose gradients are computed, of "q", "k", "v", "sinks", "tensors" and "params".
-    plans: the result of plan_vjp() for the same call. The backward plan of plan_vjp() serves pullbacks without dlse.
+    `wrt`: the inputs whose gradients are computed, of "q", "k", "v", "sinks", "tensors" and "params".
+    `plans`: the result of plan_vjp() for the same call. The backward plan of plan_vjp() serves pullbacks without dlse.
     q, k, v, return_lse, lse_dtype and the other keywords: as in attention().
     """
     call = _call(locals())
@@ -290,9 +294,10 @@ def backward(dout: Any, out: Any, lse: Any, q: Any, k: Any, v: Any, score_mod: S
              threads: Optional[int] = None) -> "Gradients":
     """Runs the backward pass from the results of an earlier forward pass, and returns the Gradients.
 
-    out, lse: the results of attention(); if k and v are a shard of the keys, the results over all keys.
-    dout, dlse: the gradients of out and lse.
-    q, k, v and the other keywords: as in attention(). wrt: as in vjp().
+    `out, lse`: the results of attention(); if k and v are a shard of the keys, the results over all keys.
+    `dout, dlse`: the gradients of out and lse.
+    `wrt`: as in vjp().
+    q, k, v and the other keywords: as in attention().
     """
     call = _call(locals())
     rows = _float_rows(as_array(lse, "lse"), "lse")

@@ -277,8 +277,8 @@ def sinks_and_dropout(f: Features, sizes: Tuple[int, int, int, int], sinks: Any,
 
 def _told(given: Any, layout: str, sizes: Tuple[int, int, int, int], bottom_right: bool, lengths: Any,
           segment_ids: Any) -> Described:
-    """Returns the lengths, segment ids and positions of the SequenceDescriptor `given`; if it is None, returns
-    `lengths` and `segment_ids`. Raises ArgumentError if both are given."""
+    """Returns the lengths, segment ids and positions of the SequenceDescriptor `given`; if `given` is None, returns
+    `lengths` and `segment_ids`. Raises ArgumentError if `given` is combined with `lengths` or `segment_ids`."""
     if given is None:
         return Described(lengths, segment_ids)
     if lengths is not None or segment_ids is not None or layout == "thd":

@@ -35,8 +35,8 @@ class Score(NamedTuple):
     bprop_params: Tuple[Any, ...] = ()
 
     def appended(self, text: str, tensors: Named = None, params: Named = None, before: bool = False) -> "Score":
-        """Returns a Score whose program also runs the statements `text`, after its own or, with `before`, first. `text`
-        uses `tensors` and `params` by name."""
+        """Returns a Score whose program also runs the statements `text`: after its own statements, or before them if
+        `before` is set. `text` uses `tensors` and `params` by name."""
         old = self.program
         arrays = dict(zip([c.name for c in old.captures] if old else (), self.tensors))
         numbers = dict(zip([p.name for p in old.params] if old else (), self.params))

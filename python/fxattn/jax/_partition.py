@@ -10,7 +10,8 @@ The program must get the b and h of the entire problem, which is done separately
 Gradients of arrays that are replicated on several devices are summed over these devices (psum).
 
 If there are fewer heads of k and v than devices, k and v are replicated too, and each device slices the head it needs.
-On a mesh with explicit axes, where shardings are known when a call is lowered, a shard_map computes the same parts.
+On a mesh with explicit axes, where shardings are known when a call is lowered, the parts are computed by a shard_map
+instead.
 """
 import functools
 import math
@@ -262,7 +263,8 @@ def _explicit(flat: Sequence[Any]) -> bool:
 
 def _sharded(run: Callable[..., Any], backward: bool, flat: Sequence[Any], params: Dict[str, Any]) -> Any:
     """Returns run(*flat, **params) on a mesh with explicit axes: a shard_map in which each device computes its part. On
-    such a mesh a custom_partitioning does not work, because its partitions would be traced with explicit axes too."""
+    a mesh with explicit axes a custom_partitioning does not work, because its partitions would be traced with explicit
+    axes too."""
     types = [jax.typeof(x) for x in flat]
     call = _Call(backward, params, [jax.ShapeDtypeStruct(x.shape, x.dtype) for x in types])
     mesh = next(x.sharding.mesh for x in types if any(x.sharding.spec))

@@ -4,11 +4,11 @@ sequence on the devices.
 
 * Method "ring": in each step a device computes the attention of its rows over the part of K and V that it holds, merges
   the result into out and lse (flag ACCUMULATE_O), and passes the part on (ppermute). The backward pass sends the parts
-  around again together with their gradients. One derivative rule covers all steps. Only the first step includes the
-  sink.
+  around again together with their gradients. One derivative rule covers all steps of a ring. Only the first step
+  includes the sink.
 * Method "all_gather": every device gets all keys and values.
-* Method "ulysses": by an all-to-all, every device gets all rows and keys for some of the heads. A second all-to-all
-  returns the rows.
+* Method "ulysses": by an all-to-all, every device gets all rows and keys for some of the heads. With method "ulysses",
+  a second all-to-all returns the rows.
 
 The program gets positions in the entire sequence, through coordinate maps of the library that read the device's offset
 at run time, so any score_mod and mask_mod works, and dropout too.

@@ -55,15 +55,17 @@ def trace(score_mod: Source = None, mask_mod: Source = None, *, style: str = "fl
     """Returns the program of a score function and a mask function, with the arrays and numbers that the functions
     captured.
 
-    style "flex": score_mod(score, b, h, q, kv) and mask_mod(b, h, q, kv), as in FlexAttention; score_extra and
-        mask_extra are further arguments, whose numbers become params. style "graph": score_mod(graph, score, tensors)
-        and score_mod_bprop(graph, dscore, tensors), as in Transformer Engine and cuDNN's frontend, with a mask_mod as
-        above. score_mod and mask_mod may be program text or a Program in either style.
-    tensors, bprop_tensors: dictionaries passed to the callbacks of style "graph". shape: (batch, heads, rows, keys);
-        the tensors must broadcast to it. part: set if the call computes a part of the scores, see trace_graph.
-    lib: "torch" or "numpy", the library whose semantics operators follow where the two differ. device, dtype: values of
-        the symbols' attributes of these names. sizes: the sizes of b, h, q and k, None if unknown; they prove that
-        indices of JAX's functions are in bounds.
+    `style`: "flex" for score_mod(score, b, h, q, kv) and mask_mod(b, h, q, kv), as in FlexAttention; "graph" for
+        score_mod(graph, score, tensors) and score_mod_bprop(graph, dscore, tensors), as in Transformer Engine and
+        cuDNN's frontend, with a mask_mod of FlexAttention.
+    `score_mod, mask_mod`: functions of the style, program text or a Program.
+    `score_extra, mask_extra`: further arguments of the functions of style "flex"; numbers among them become params.
+    `tensors, bprop_tensors`: dictionaries passed to the callbacks of style "graph".
+    `shape`: (batch, heads, rows, keys), the shape of the scores, to which `tensors` must broadcast.
+    `part`: set if the call computes a part of the scores, see trace_graph.
+    `lib`: "torch" or "numpy", the library whose semantics operators follow where torch and NumPy differ.
+    `device, dtype`: the values of the attributes `device` and `dtype` of the symbols.
+    `sizes`: the sizes of b, h, q and k, None if unknown; the sizes prove that indices of JAX's functions are in bounds.
 
     Raises TraceError or TraceTypeError for a function that cannot be traced."""
     if style == "flex" and not score_extra and not mask_extra:
@@ -283,8 +285,8 @@ _ROUTES = {"plain": _plain, "captured": _captured, "by_forward": _by_forward, "j
 
 
 def lifted(x: Any) -> Any:
-    """Returns an extra argument of a function. An int is returned as a RunInt, so that the int becomes a param; floats
-    become params without a wrapper."""
+    """Returns an extra argument of a score or mask function, ready for the trace. An int is wrapped as a RunInt, so
+    that the int becomes a param; a float becomes a param without a wrapper."""
     return RunInt(x) if type(x) is int else x
 
 

@@ -299,9 +299,9 @@ def trace_graph(score_mod: Any, mask: Optional[Callable[[Recording], int]], bpro
                 shape: Optional[Sequence[int]], part: Optional[str] = None) -> Tuple[Any, ...]:
     """Returns (program, tensors, params) of the score callback; with bprop, followed by (program, tensors, params) of
     bprop. `mask` records a FlexAttention mask_mod; with a mask the trace is not cached. `part` is set if the call
-    computes a part of the scores, while arrays have the indices of the full scores. The value "moved" means that q and
-    k are coordinates of the full scores; "aligned" means in addition that the alignment BOTTOM_RIGHT adds k_len - q_len
-    to q."""
+    computes a part of the scores, while arrays have the indices of the full scores. `part` "moved" means that q and k
+    are coordinates of the full scores; `part` "aligned" means in addition that the alignment BOTTOM_RIGHT adds k_len -
+    q_len to q."""
     check_arguments(score_mod, bprop, tensors, bprop_tensors)
     asked = None if mask else reuse.graph_question(score_mod, bprop, tensors, bprop_tensors, shape, part)
     found = None if asked is None else asked.answer()

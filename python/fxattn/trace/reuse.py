@@ -5,10 +5,13 @@ A trace may be cached only if the trace depends on nothing but the code, cells, 
 recipe.py checks the code of a function once: the code must consist of known instructions, and use only attributes and
 builtins that read no value. Through cells, globals and defaults the function may reach only numbers, strings, functions
 that fulfil the same conditions, modules of a short list, and tensors. The reachable values are compared as follows:
+
 - Numbers are compared by value.
+
 - Tensors are compared by dtype, by rank, and by which tensors are the same object. The trace must have captured the
   reachable tensors themselves and passed none of their values to Python (modes.py detects it). A function with a branch
   must reach no tensor.
+
 - Modules are compared by the attributes that the functions may read from the modules.
 
 Functions that reach anything else are traced at every call: attributes of objects, functions and tensors, dictionaries,

@@ -18,8 +18,8 @@ def h_getitem(rec: Recording, x: Any, key: Any) -> Any:
 
 
 def h_aten_index(rec: Recording, x: Any, indices: Any) -> Any:
-    """Returns aten.index. None in `indices` selects all indices of a dimension; in t[None], None would mean a new
-    dimension."""
+    """Returns aten.index. None in `indices` selects all indices of a dimension; in an index t[None] of Python, None
+    would mean a new dimension."""
     return h_getitem(rec, x, tuple(slice(None) if i is None else i for i in indices))
 
 

@@ -4,7 +4,9 @@ exact result or raises an error.
 
 - uint32 is stored as an int of the same bits. Operations whose result depends on signedness are emulated here, unless
   the operands are proven to be below 2^31.
+
 - uint16 is an int whose upper bits are cleared.
+
 - A 64-bit product is refused unless the product is proven to fit 32 bits; a 64-bit sum is refused if the known bounds
   of the sum exceed 32 bits.
 """

@@ -7,12 +7,15 @@ number, or a tensor of the same class, dtype and rank? The comparisons are fixed
 compiled into a Python function, which returns the trace with the present tensors.
 
 Invariants:
+
 - A check compares everything that _Reader in reuse.py reads, so functions that a check accepts have the key of the
   cached trace. Functions with dependences that a check cannot compare (lists, partials, arrays of JAX, ...) get no
   check. Functions that a check rejects are looked up in reuse.py. So a check changes only the time of a lookup, not the
   result.
+
 - A check is made when a trace is found in reuse.py, not when the trace is stored there: functions whose numbers change
   in every call get no check.
+
 - Functions are looked up by the address of their code and compared by the code object, which the check holds. A check
   holds no tensor and no globals.
 """
