@@ -231,8 +231,8 @@ attended:
     mask  = q >= k && dist < 1024        # pairs where mask is false are not attended
 
 A program is typed, has no side effects, and applies to all pairs. Names of program files end in
-`.fxa`. The C builder (`fxa_builder_*`) creates the same programs without text, and
-[tracing](tracing.md) creates them from Python functions. `examples/programs` has many examples.
+`.fxa`. The C builder (`fxa_builder_*`) creates programs without text, and [tracing](tracing.md)
+creates them from Python functions. `examples/programs` has many examples.
 
 A program is data and not a callback, so the library can derive from it the backward pass, the
 gradients of params and captured tensors, the tiles without an attended pair, and a cache key. These
@@ -366,8 +366,8 @@ Functions of floats:
 @functions@
 
 `relu`, `sign`, `stop_gradient` and `softplus` are rewritten when a program is built and never
-appear in canonical text. A param, tensor, let or `fn` with one of these four names hides the
-function. All other function names are reserved.
+appear in canonical text. A param, tensor, let or `fn` with the name `relu`, `sign`, `stop_gradient`
+or `softplus` hides the function. All other function names are reserved.
 
 Bits and logic:
 
@@ -460,8 +460,8 @@ with the same hash and the same canonical text.
 
 @limits@
 
-The limits also apply to the expansion of loops and calls. A program that exceeds a limit is refused
-with `FXA_E_LIMIT`, line and column.
+The limits of a program also apply to the expansion of its loops and calls. A program that exceeds a
+limit is refused with `FXA_E_LIMIT`, line and column.
 
 ## Errors
 
