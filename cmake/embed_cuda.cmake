@@ -1,13 +1,18 @@
-# Writes the sources of the CUDA kernels into a C file, so that the library has them wherever it lies:
+# Writes the sources of the CUDA kernels into a C file, so that the library contains them:
 #   cmake -DFOLDER=src -DOUTPUT=cuda_sources.c -P embed_cuda.cmake
-# The hash of all of them is the version of the kernel set.
-file(GLOB sources ${FOLDER}/engine/cuda/*.cu ${FOLDER}/engine/cuda/*.cuh ${FOLDER}/lower/program_ops.h
-  ${FOLDER}/program/interval_rules.h)
+# The name of a file in src/engine/cuda/kernels is its path below that folder (sm90/forward.cu), that of others the file
+# name. The hash of all sources is the version of the kernel set.
+set(kernels ${FOLDER}/engine/cuda/kernels)
+file(GLOB_RECURSE sources ${kernels}/*.cu ${kernels}/*.cuh ${kernels}/*.h)
+list(APPEND sources ${FOLDER}/lower/program_ops.h ${FOLDER}/program/interval_rules.h)
 list(SORT sources)
 set(rows "")
 set(all "")
 foreach(source ${sources})
-  get_filename_component(name ${source} NAME)
+  file(RELATIVE_PATH name ${kernels} ${source})
+  if(name MATCHES "^[.]")
+    get_filename_component(name ${source} NAME)
+  endif()
   file(READ ${source} text)
   string(APPEND all "${name}\n${text}")
   string(REPLACE "\\" "\\\\" text "${text}")
@@ -19,7 +24,7 @@ endforeach()
 string(SHA256 hash "${all}")
 string(SUBSTRING ${hash} 0 16 hash)
 file(WRITE ${OUTPUT} "/* Written by cmake/embed_cuda.cmake. */
-#include \"engine/cuda/cuda_sources.h\"
+#include \"engine/cuda/host/sources.h\"
 
 const fxa__cu_source fxa__cu_sources[] = {
 ${rows}};

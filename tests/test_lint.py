@@ -98,10 +98,10 @@ class Code(Tree):
 
     def test_assembly(self):
         self.write("src/engine/cuda/kernel.cu", KERNEL + 'asm("");\n')
-        self.write("src/engine/cuda/ptx_sm90.cuh", KERNEL + 'asm("");\n')
+        self.write("src/engine/cuda/kernels/sm90/ptx.cuh", KERNEL + 'asm("");\n')
         found = self.lint()
         self.assertIn("src/engine/cuda/kernel.cu:4: assembly outside of ptx*.cuh", found)
-        self.assertNotIn("ptx_sm90", found)
+        self.assertNotIn("sm90/ptx.cuh", found)
 
     def test_forbidden_calls(self):
         self.write("src/problem/call.c", SPDX + 'void f(void) { /* free(1) */ free("puts(1)"); fxa__pool_run(0); }\n')

@@ -95,7 +95,7 @@ def check_includes():
 def check_names():
     files, statics = {}, {}
     for folder in FORMATTED:
-        for path in sources(folder, ".c", ".h", ".inc"):
+        for path in sources(folder, ".c", ".h", ".inc", ".cu", ".cuh"):
             name = "/".join(path.split(os.sep)[-2:])
             if name in files:
                 say(path, 1, "folder and file name also at " + files[name])

@@ -53,8 +53,8 @@ void fxa__gpu_helpers_free(fxa__gpu *gpu);
 
 /* Launches a kernel with the device's context current; returns the driver's result. With `early`, uses programmatic
  * dependent launch if device and driver support it: the kernel may then start before the preceding kernel of the same
- * run has ended, and must wait for that kernel itself (launch_wait in engine/cuda/ptx.cuh). Launches can be captured
- * into a CUDA graph. */
+ * run has ended, and must wait for that kernel itself (launch_wait in engine/cuda/kernels/common/ptx.cuh). Launches can
+ * be captured into a CUDA graph. */
 typedef struct fxa__gpu_dim {
     unsigned x, y, z;
 } fxa__gpu_dim;

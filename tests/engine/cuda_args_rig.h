@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * What kernel_args.cuh says of the arguments of a launch, computed from the problem, for cuda_run_rig.h: every launch
+ * What common/args.h says of the arguments of a launch, computed from the problem, for cuda_run_rig.h: every launch
  * of every run is compared with it.
  */
 #ifndef FXA_TESTS_CUDA_ARGS_RIG_H
@@ -241,7 +241,7 @@ static bool args_divides(struct FxaDivisor by, int64_t n) {
             some[] = {0, n - 1, n, 7 * n - 1, 7 * n, last, most};
     for (size_t i = 0; i < sizeof some / sizeof *some; i++) {
         if (some[i] < 0 || some[i] > most) continue;
-        uint64_t product = 2 * (uint64_t)some[i] * by.factor; /* quotient() of schedule.cuh */
+        uint64_t product = 2 * (uint64_t)some[i] * by.factor; /* quotient() of common/tile_scheduler.cuh */
         if ((int64_t)((product >> 32) >> by.shift) != some[i] / n) return false;
     }
     return true;
@@ -262,7 +262,8 @@ static void args_check_list(const args_case *c, int64_t rows, int64_t columns) {
     T_INT(c->a->list.b_rows, listed && entries ? rows * many : 0);
 }
 
-/* Query tiles in the order of schedule.cuh: with a mask, as many heads together as stay in half of 32 MB. */
+/* Query tiles in the order of common/tile_scheduler.cuh: with a mask, as many heads together as stay in half of 32
+ * MB. */
 static void args_check_order(const args_case *c, int32_t q_rows) {
     const struct FxaArgs *a = c->a;
     const fxa_problem *p = c->p;

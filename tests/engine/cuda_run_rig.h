@@ -7,7 +7,7 @@
 #ifndef FXA_TESTS_CUDA_RUN_RIG_H
 #define FXA_TESTS_CUDA_RUN_RIG_H
 
-#include "engine/cuda/cuda_run.h"
+#include "engine/cuda/host/call.h"
 #include "base/num.h"
 #include "plan/plan.h"
 #include "problem/geometry.h"
@@ -21,7 +21,7 @@ enum { WATCH_LAUNCHES = 32, WATCH_MODULE = 8 };
 #define WATCH_WORKSPACE ((uintptr_t)1 << 44)
 #define WATCH_PARAMS ((uintptr_t)61 << 36) /* gradients of params: bed_place(60) */
 
-/* Copy of struct GradTensor in captured.cu. */
+/* Copy of struct GradTensor in common/captured_grads.cu. */
 typedef struct watched_gradient {
     void *data;
     long long stride[FXA_CUDA_RANK];
@@ -38,7 +38,7 @@ typedef struct watched {
     bool has_args; /* the kernel has FxaArgs: */
     struct FxaArgs a;
     fxa__cu_cut cut;          /* argument of fxa_tile_lists */
-    struct FxaStage stage[2]; /* arguments of kernels in stage.cu */
+    struct FxaStage stage[2]; /* arguments of kernels in common/convert.cu */
     watched_gradient to;      /* argument of fxa_captured_store */
     /* Arguments of fxa_tile_lists, for queries and for keys; the first element is also that of fxa_vector_words. */
     struct FxaWordPair words;
@@ -302,7 +302,7 @@ static void touch_stage(const watched *w) {
     }
 }
 
-/* Records accesses of a kernel to the workspace, as documented in kernel_args.cuh and docs/cuda-kernels.md. */
+/* Records accesses of a kernel to the workspace, as documented in common/args.h and docs/cuda-kernels.md. */
 static void touch_args(const bed *x, const struct FxaArgs *a) {
     const fxa_problem *p = &x->p->in;
     bool packed = p->flags & FXA_VARLEN;

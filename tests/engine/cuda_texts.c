@@ -11,7 +11,7 @@
  */
 #include "lower/lower_rig.h"
 
-#include "engine/cuda/cuda_program.h"
+#include "engine/cuda/codegen/codegen.h"
 
 /* Prints the names of the params of a type, by their index in f[] or i[], which is their order in the rewritten
  * program. */
@@ -58,7 +58,8 @@ static void texts_unit(const fxa_program *p, const fxa__cuda_program *out) {
     if (out->factor < 0) printf("1");
 }
 
-/* Prints the values of a soft cap that a run stores, near() and those after it, as cuda_fill.c computes them. */
+/* Prints the values of a soft cap that a run stores, near() and those after it, as codegen/host_values.c computes
+ * them. */
 static void texts_bend(const fxa_program *p, const fxa__cuda_program *out) {
     static const char *const terms[FXA_CUDA_BEND] = {"0.9999999268692358", "-0.33332309972578855", "0.1331017362435341",
                                                      "-0.05210147853455042", "0.015475425267545645"};

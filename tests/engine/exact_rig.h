@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * Compiles src/engine/cuda/exact.cuh for the host, with the device functions that it needs.
+ * Compiles src/engine/cuda/kernels/common/exact_sum.cuh for the host, with the device functions that it needs.
  */
 #ifndef EXACT_RIG_H
 #define EXACT_RIG_H
@@ -9,7 +9,7 @@
 #include <stdint.h>
 #include <string.h>
 
-#include "engine/cuda/kernel_args.cuh"
+#include "engine/cuda/kernels/common/args.h"
 #include "host_device.h"
 
 static inline long long __double_as_longlong(double x) {
@@ -32,7 +32,7 @@ static inline u64 exact_rig_word(u64 *to, u64 x) {
 
 #define atomicAdd(to, x) _Generic((to), float * : exact_rig_float, u64 * : exact_rig_word)(to, x)
 
-#include "engine/cuda/exact.cuh"
+#include "engine/cuda/kernels/common/exact_sum.cuh"
 
 #undef atomicAdd
 

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * Replaces src/engine/cuda/device.cuh in tests that compile kernel headers as C for the host.
+ * Replaces src/engine/cuda/kernels/common/swizzle.cuh in tests that compile kernel headers as C for the host.
  */
 #ifndef HOST_DEVICE_H
 #define HOST_DEVICE_H

@@ -4,12 +4,12 @@
  * problems get the expected kernels. Further tests are in test_cuda_promise.c and test_cuda_keys.c.
  */
 #include "cuda_choice_rig.h"
-#include "engine/cuda/cuda_sources.h"
+#include "engine/cuda/host/sources.h"
 
 /* ---- Sources ----------------------------------------------------------------------------------------------------- */
 
 TEST(sources_of_the_library_are_those_of_the_tree) {
-    static const char *const folders[] = {"engine/cuda", "lower", "program"};
+    static const char *const folders[] = {"engine/cuda/kernels", "lower", "program"};
     T_CHECK(fxa__cu_source_count > 20 && strlen(fxa__cu_sources_hash) == 16);
     for (size_t i = 0; i < fxa__cu_source_count; i++) {
         FILE *f = NULL;
@@ -51,7 +51,7 @@ TEST(refusals_have_their_reasons) {
         void (*make)(fxa_problem *p);
         const char *why;
     } cases[] = {
-        /* one line for every row of the table in cuda_support.c */
+        /* one line for every row of the table in host/support.c */
         {FXA_FORWARD, no_f64, "f64: kernels compute in f32"},
         {FXA_FORWARD, no_width, "at most 256"},
         {FXA_FORWARD, no_features, "hq, d_qk and d_v are to be at least 1"},

@@ -28,7 +28,7 @@ TEST(plans_for_a_device_and_for_its_profile) {
         T_HAS(listing, "and on: limits and polynomial of the soft cap, computed by the host");
         T_HAS(listing, "tiles of b 0, h 0, for any tensor values: ");
         T_HAS(listing, " skipped, ");
-        T_HAS(listing, pass ? "dq_sm90.cu: cubin of" : "forward_sm90.cu: cubin of");
+        T_HAS(listing, pass ? "sm90/dq.cu: cubin of" : "sm90/forward.cu: cubin of");
         T_OK(fxa_plan_save(plan, bytes, sizeof bytes, &n, &err));
         T_INT(box_driver->held, 0);
         fxa_plan_destroy(plan);

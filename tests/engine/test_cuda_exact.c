@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * Order-independent sums of the cuda engine's captured gradients (exact.cuh), on the host: the same bits in any order,
- * and exact; compared with integers where integers suffice, and with cancelling large numbers.
+ * Order-independent sums of the cuda engine's captured gradients (common/exact_sum.cuh), on the host: the same bits in
+ * any order, and exact; compared with integers where integers suffice, and with cancelling large numbers.
  */
 #include "exact_rig.h"
 #include "t.h"

@@ -1,9 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
  * The fixed maximum of the Hopper forward kernel, on the host (docs/cuda-kernels.md, Numbers): rows are computed tile
- * by tile in f32 as a consumer warpgroup does, with the decisions of src/engine/cuda/frozen.cuh, and compared with f64.
- * Every row must be right, recomputed or not; cases state whether recomputation is required. So a bound that is too
- * wide fails here, without a GPU. Non-finite V is tested for all 16-bit values.
+ * by tile in f32 as a consumer warpgroup does, with the decisions of src/engine/cuda/kernels/common/fixed_max.cuh, and
+ * compared with f64. Every row must be right, recomputed or not; cases state whether recomputation is required. So a
+ * bound that is too wide fails here, without a GPU. Non-finite V is tested for all 16-bit values.
  */
 #include "base/dtype.h"
 #include "t.h"
@@ -15,7 +15,7 @@
 enum { FROZEN_F16 = FXA_F16 }; /* number of the dtype, saved because the kernels define a macro of this name */
 #define FXA_INLINE static inline
 #define FXA_F16 0
-#define FXA_CUDA_STORAGE_CUH /* skips storage.cuh, which the functions below replace */
+#define FXA_CUDA_STORAGE_CUH /* skips common/storage.cuh, which the functions below replace */
 typedef uint32_t u32;
 typedef uint16_t u16, Result;
 #define POS_INF INFINITY
@@ -34,7 +34,7 @@ static void store_shared(u32 at, int x) { memcpy(frozen_tile + at, &x, sizeof x)
 #pragma GCC diagnostic push
 #pragma GCC diagnostic ignored "-Wunknown-pragmas"
 #pragma GCC diagnostic ignored "-Wsign-conversion"
-#include "engine/cuda/finite.cuh"
+#include "engine/cuda/kernels/common/nonfinite.cuh"
 #pragma GCC diagnostic pop
 
 enum { FROZEN_TILE = 64, FROZEN_TILES = 8, FROZEN_KEYS = FROZEN_TILE * FROZEN_TILES };

@@ -50,7 +50,7 @@ TEST(tiles_of_sm80) {
 }
 
 /* Key tiles of the sm90 forward by pairs of head dims, 2 for 128 keys and 1 for 64, and whether 64 keys fit. Computed
- * from fits() of forward_layout.cuh. */
+ * from fits() of sm90/forward_shared.cuh. */
 TEST(tiles_of_the_sm90_forward) {
     static const struct {
         bool dense, diagonal, vector, dropout;

@@ -29,34 +29,34 @@ static const struct list_row {
     const char *lines; /* those after the estimated time */
 } list_rows[] = {
     {FXA_FORWARD, NULL, list_nothing,
-     "forward_sm90.cu: cubin of 1000 bytes, 384 threads, 2000 bytes of shared memory, tiles of 128 x 128 pairs\n"
+     "sm90/forward.cu: cubin of 1000 bytes, 384 threads, 2000 bytes of shared memory, tiles of 128 x 128 pairs\n"
      "all tiles are computed\n"
      "a.f[0]: scale\n"
      "a.f[1]: the factor of all new scores, computed by the host\n"},
     {FXA_FORWARD, "mask = k <= q", list_nothing,
-     "forward_sm90.cu: cubin of 1000 bytes, 384 threads, 2000 bytes of shared memory, tiles of 128 x 128 pairs\n"
-     "tile_lists.cu: cubin of 1004 bytes\n"
+     "sm90/forward.cu: cubin of 1000 bytes, 384 threads, 2000 bytes of shared memory, tiles of 128 x 128 pairs\n"
+     "common/tile_lists.cu: cubin of 1004 bytes\n"
      "the list of tiles is made on the device when the plan is created\n"
      "tiles of b 0, h 0: 6 skipped, 3 with the mask, 3 without\n"
      "a.f[0]: scale\n"
      "a.f[1]: the factor of all new scores, computed by the host\n"},
     {FXA_FORWARD, "mask = k <= q", list_decode,
-     "tile_lists.cu: cubin of 1004 bytes\n"
-     "decode_sm90.cu: cubin of 1006 bytes, 384 threads, 2006 bytes of shared memory, tiles of 8 x 128 pairs\n"
+     "common/tile_lists.cu: cubin of 1004 bytes\n"
+     "sm90/decode.cu: cubin of 1006 bytes, 384 threads, 2006 bytes of shared memory, tiles of 8 x 128 pairs\n"
      "the list of tiles is made on the device when the plan is created\n"
      "tiles of b 0, h 0: 31 skipped, 1 with the mask, 0 without\n"
      "a.f[0]: scale\n"
      "a.f[1]: the factor of all new scores, computed by the host\n"},
     {FXA_FORWARD, "mask = k <= q", list_lengths,
-     "forward_sm90.cu: cubin of 1000 bytes, 384 threads, 2000 bytes of shared memory, tiles of 128 x 128 pairs\n"
-     "tile_lists.cu: cubin of 1004 bytes\n"
+     "sm90/forward.cu: cubin of 1000 bytes, 384 threads, 2000 bytes of shared memory, tiles of 128 x 128 pairs\n"
+     "common/tile_lists.cu: cubin of 1004 bytes\n"
      "the list of tiles is made on the device before each run\n"
      "tiles of b 0, h 0: 6 skipped, 6 with the mask, 0 without\n"
      "a.f[0]: scale\n"
      "a.f[1]: the factor of all new scores, computed by the host\n"},
     {FXA_FORWARD, "param w : int\nparam z : float\nmask = q - k <= w && float(k) < z", list_nothing,
-     "forward_sm90.cu: cubin of 1000 bytes, 384 threads, 2000 bytes of shared memory, tiles of 128 x 128 pairs\n"
-     "tile_lists.cu: cubin of 1004 bytes\n"
+     "sm90/forward.cu: cubin of 1000 bytes, 384 threads, 2000 bytes of shared memory, tiles of 128 x 128 pairs\n"
+     "common/tile_lists.cu: cubin of 1004 bytes\n"
      "the list of tiles is made on the device before each run\n"
      "tiles of b 0, h 0, for any params: 0 skipped, 12 with the mask, 0 without\n"
      "a.f[0]: scale\n"
@@ -64,16 +64,16 @@ static const struct list_row {
      "a.f[1]: z\n"
      "a.f[2]: the factor of all new scores, computed by the host\n"},
     {FXA_FORWARD, "tensor x : i32[1]\nmask = k <= x[q]", list_nothing,
-     "forward_sm90.cu: cubin of 1000 bytes, 384 threads, 2000 bytes of shared memory, tiles of 128 x 128 pairs\n"
-     "tile_lists.cu: cubin of 1004 bytes\n"
+     "sm90/forward.cu: cubin of 1000 bytes, 384 threads, 2000 bytes of shared memory, tiles of 128 x 128 pairs\n"
+     "common/tile_lists.cu: cubin of 1004 bytes\n"
      "the list of tiles is made on the device before each run\n"
      "x is loaded with the queries of a tile\n"
      "tiles of b 0, h 0, for any tensor values: 0 skipped, 12 with the mask, 0 without\n"
      "a.f[0]: scale\n"
      "a.f[1]: the factor of all new scores, computed by the host\n"},
     {FXA_FORWARD, "param w : int\ntensor x : i32[1]\nmask = x[k] <= q + w", list_nothing,
-     "forward_sm90.cu: cubin of 1000 bytes, 384 threads, 2000 bytes of shared memory, tiles of 128 x 128 pairs\n"
-     "tile_lists.cu: cubin of 1004 bytes\n"
+     "sm90/forward.cu: cubin of 1000 bytes, 384 threads, 2000 bytes of shared memory, tiles of 128 x 128 pairs\n"
+     "common/tile_lists.cu: cubin of 1004 bytes\n"
      "the list of tiles is made on the device before each run\n"
      "x is loaded with the keys of a tile\n"
      "tiles of b 0, h 0, for any params and tensor values: 0 skipped, 12 with the mask, 0 without\n"
@@ -81,7 +81,7 @@ static const struct list_row {
      "a.i[0]: w\n"
      "a.f[1]: the factor of all new scores, computed by the host\n"},
     {FXA_FORWARD, "param cap : float\nscore = cap * tanh(score / cap)", list_nothing,
-     "forward_sm90.cu: cubin of 1000 bytes, 384 threads, 2000 bytes of shared memory, tiles of 128 x 128 pairs\n"
+     "sm90/forward.cu: cubin of 1000 bytes, 384 threads, 2000 bytes of shared memory, tiles of 128 x 128 pairs\n"
      "all tiles are computed\n"
      "a.f[0]: cap\n"
      "a.f[1]: scale\n"
@@ -90,7 +90,7 @@ static const struct list_row {
      "a.f[4]: the factor of all new scores, computed by the host\n"
      "a.f[5] and on: limits and polynomial of the soft cap, computed by the host\n"},
     {FXA_FORWARD, "score = 30.0 * tanh(score / 30.0)", list_f32,
-     "forward_simt.cu: cubin of 1000 bytes, 256 threads, 2000 bytes of shared memory, tiles of 64 x 64 pairs\n"
+     "simt/forward.cu: cubin of 1000 bytes, 256 threads, 2000 bytes of shared memory, tiles of 64 x 64 pairs\n"
      "all tiles are computed\n"
      "a.f[0]: a constant of the program\n"
      "a.f[1]: scale\n"
@@ -99,7 +99,7 @@ static const struct list_row {
      "a.f[4] and on: limits and polynomial of the soft cap, computed by the host\n"},
     {FXA_FORWARD, "param a : float\nparam c : float\nscore = score + (a * c + a / c) * float(q * k)", list_nothing,
      "without\n"
-     "forward_sm90.cu: cubin of 1000 bytes, 384 threads, 2000 bytes of shared memory, tiles of 128 x 128 pairs\n"
+     "sm90/forward.cu: cubin of 1000 bytes, 384 threads, 2000 bytes of shared memory, tiles of 128 x 128 pairs\n"
      "all tiles are computed\n"
      "a.f[0]: a\n"
      "a.f[1]: c\n"
@@ -107,39 +107,39 @@ static const struct list_row {
      "a.f[3]: from the values above, computed by the host\n"},
     {FXA_FORWARD, "tensor bias : bf16[3]\nscore = score + bias[h, q, k]", list_nothing,
      "without\n"
-     "forward_sm90.cu: cubin of 1000 bytes, 384 threads, 2000 bytes of shared memory, tiles of 128 x 128 pairs\n"
+     "sm90/forward.cu: cubin of 1000 bytes, 384 threads, 2000 bytes of shared memory, tiles of 128 x 128 pairs\n"
      "all tiles are computed\n"
      "bias is loaded with each tile of pairs\n"
      "a.f[0]: scale\n"},
     {FXA_FORWARD, "score = score - exp(0.25 * float(abs(q - k)))", list_nothing,
      "without\n"
-     "forward_sm90.cu: cubin of 1000 bytes, 384 threads, 2000 bytes of shared memory, tiles of 128 x 128 pairs\n"
-     "diagonal.cu: cubin of 1005 bytes\n"
+     "sm90/forward.cu: cubin of 1000 bytes, 384 threads, 2000 bytes of shared memory, tiles of 128 x 128 pairs\n"
+     "common/diagonal_table.cu: cubin of 1005 bytes\n"
      "all tiles are computed\n"
      "values that depend only on q - k come from a table, made when the plan is created\n"
      "a.f[0]: a constant of the program\n"
      "a.f[1]: scale\n"},
     {FXA_FORWARD, "param s : float\nscore = score - s * exp(0.25 * float(q - k))", list_nothing,
      "without\n"
-     "forward_sm90.cu: cubin of 1000 bytes, 384 threads, 2000 bytes of shared memory, tiles of 128 x 128 pairs\n"
-     "diagonal.cu: cubin of 1005 bytes\n"
+     "sm90/forward.cu: cubin of 1000 bytes, 384 threads, 2000 bytes of shared memory, tiles of 128 x 128 pairs\n"
+     "common/diagonal_table.cu: cubin of 1005 bytes\n"
      "all tiles are computed\n"
      "values that depend only on q - k come from a table, made before each run\n"
      "a.f[0]: a constant of the program\n"
      "a.f[1]: s\n"
      "a.f[2]: scale\n"},
     {FXA_BACKWARD, NULL, list_nothing,
-     "backward_sm90.cu: cubin of 1001 bytes, 384 threads, 2001 bytes of shared memory, tiles of 64 x 128 pairs\n"
-     "backward_ends.cu: cubin of 1003 bytes, 256 threads, 2003 bytes of shared memory\n"
+     "sm90/backward.cu: cubin of 1001 bytes, 384 threads, 2001 bytes of shared memory, tiles of 64 x 128 pairs\n"
+     "common/backward_prepost.cu: cubin of 1003 bytes, 256 threads, 2003 bytes of shared memory\n"
      "all tiles are computed\n"
      "a.f[0]: scale\n"
      "a.f[1]: the factor of all new scores, computed by the host\n"},
     {FXA_BACKWARD, "tensor bias : bf16[3]\nscore = score + bias[h, q, k]\nmask = k <= q", list_nothing,
      "without\n"
-     "backward_sm90.cu: cubin of 1001 bytes, 384 threads, 2001 bytes of shared memory, tiles of 64 x 128 pairs\n"
-     "backward_ends.cu: cubin of 1003 bytes, 256 threads, 2003 bytes of shared memory\n"
-     "tile_lists.cu: cubin of 1004 bytes\n"
-     "captured.cu: cubin of 1007 bytes\n"
+     "sm90/backward.cu: cubin of 1001 bytes, 384 threads, 2001 bytes of shared memory, tiles of 64 x 128 pairs\n"
+     "common/backward_prepost.cu: cubin of 1003 bytes, 256 threads, 2003 bytes of shared memory\n"
+     "common/tile_lists.cu: cubin of 1004 bytes\n"
+     "common/captured_grads.cu: cubin of 1007 bytes\n"
      "the list of tiles is made on the device when the plan is created\n"
      "bias is loaded with each tile of pairs\n"
      "grad bias: stored for each pair, like dS\n"
@@ -147,35 +147,35 @@ static const struct list_row {
      "a.f[0]: scale\n"},
     {FXA_BACKWARD, "tensor near : f32[2]\nscore = score + near[h, q - k + 511]", list_nothing,
      "without\n"
-     "backward_sm90.cu: cubin of 1001 bytes, 384 threads, 2001 bytes of shared memory, tiles of 64 x 128 pairs\n"
-     "backward_ends.cu: cubin of 1003 bytes, 256 threads, 2003 bytes of shared memory\n"
-     "diagonal.cu: cubin of 1005 bytes\n"
-     "captured.cu: cubin of 1007 bytes\n"
+     "sm90/backward.cu: cubin of 1001 bytes, 384 threads, 2001 bytes of shared memory, tiles of 64 x 128 pairs\n"
+     "common/backward_prepost.cu: cubin of 1003 bytes, 256 threads, 2003 bytes of shared memory\n"
+     "common/diagonal_table.cu: cubin of 1005 bytes\n"
+     "common/captured_grads.cu: cubin of 1007 bytes\n"
      "all tiles are computed\n"
      "values that depend only on q - k come from a table, made before each run\n"
      "grad near: along diagonals\n"
      "a.f[0]: scale\n"},
     {FXA_BACKWARD, "tensor t : f32[1]\nscore = score + t[(q * k) % 16]", list_nothing,
      "without\n"
-     "backward_sm90.cu: cubin of 1001 bytes, 384 threads, 2001 bytes of shared memory, tiles of 64 x 128 pairs\n"
-     "backward_ends.cu: cubin of 1003 bytes, 256 threads, 2003 bytes of shared memory\n"
-     "captured.cu: cubin of 1007 bytes\n"
+     "sm90/backward.cu: cubin of 1001 bytes, 384 threads, 2001 bytes of shared memory, tiles of 64 x 128 pairs\n"
+     "common/backward_prepost.cu: cubin of 1003 bytes, 256 threads, 2003 bytes of shared memory\n"
+     "common/captured_grads.cu: cubin of 1007 bytes\n"
      "all tiles are computed\n"
      "grad t: by atomics, rounded in any order\n"
      "a.f[0]: scale\n"},
     {FXA_BACKWARD, "tensor t : f32[1]\nscore = score + t[(q * k) % 16]", list_fixed,
      "without\n"
-     "backward_sm90.cu: cubin of 1001 bytes, 384 threads, 2001 bytes of shared memory, tiles of 64 x 128 pairs\n"
-     "backward_ends.cu: cubin of 1003 bytes, 256 threads, 2003 bytes of shared memory\n"
-     "captured.cu: cubin of 1007 bytes\n"
+     "sm90/backward.cu: cubin of 1001 bytes, 384 threads, 2001 bytes of shared memory, tiles of 64 x 128 pairs\n"
+     "common/backward_prepost.cu: cubin of 1003 bytes, 256 threads, 2003 bytes of shared memory\n"
+     "common/captured_grads.cu: cubin of 1007 bytes\n"
      "all tiles are computed\n"
      "grad t: by atomics, exact in any order\n"
      "a.f[0]: scale\n"},
     {FXA_BACKWARD, "param a : float\nparam c : float\ntensor t : f32[1]\nscore = a * score + c * t[h]", list_nothing,
      "without\n"
-     "backward_sm80.cu: cubin of 1001 bytes, 256 threads, 2001 bytes of shared memory, tiles of 64 x 128 pairs\n"
-     "backward_ends.cu: cubin of 1003 bytes, 256 threads, 2003 bytes of shared memory\n"
-     "captured.cu: cubin of 1007 bytes\n"
+     "sm80/backward.cu: cubin of 1001 bytes, 256 threads, 2001 bytes of shared memory, tiles of 64 x 128 pairs\n"
+     "common/backward_prepost.cu: cubin of 1003 bytes, 256 threads, 2003 bytes of shared memory\n"
+     "common/captured_grads.cu: cubin of 1007 bytes\n"
      "all tiles are computed\n"
      "grad a: sums of tiles, in a fixed order\n"
      "grad c: sums of tiles, in a fixed order\n"
@@ -186,9 +186,9 @@ static const struct list_row {
      "a.f[3]: from the values above, computed by the host\n"},
     {FXA_BACKWARD, "param a : float\nscore = a * score", list_own,
      "without\n"
-     "backward_sm80.cu: cubin of 1001 bytes, 256 threads, 2001 bytes of shared memory, tiles of 64 x 128 pairs\n"
-     "backward_ends.cu: cubin of 1003 bytes, 256 threads, 2003 bytes of shared memory\n"
-     "captured.cu: cubin of 1007 bytes\n"
+     "sm80/backward.cu: cubin of 1001 bytes, 256 threads, 2001 bytes of shared memory, tiles of 64 x 128 pairs\n"
+     "common/backward_prepost.cu: cubin of 1003 bytes, 256 threads, 2003 bytes of shared memory\n"
+     "common/captured_grads.cu: cubin of 1007 bytes\n"
      "all tiles are computed\n"
      "grad a: sums of tiles, in a fixed order\n"
      "a.f[0]: a\n"

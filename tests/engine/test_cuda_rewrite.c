@@ -25,7 +25,7 @@ static bool rewrite_make(rig *r, const char *text, unsigned flags, rewrite_case 
     fxa_program_destroy(masked);
     fxa_program_destroy(given);
     if (fxa_program_derivative(c->p, &c->d, &err) != FXA_OK) return false;
-    c->plain = t_int(&r->rng, 0, 1) && fxa__cu_is_plain(r->host, c->p, c->d, NULL); /* as cuda_support.c decides */
+    c->plain = t_int(&r->rng, 0, 1) && fxa__cu_is_plain(r->host, c->p, c->d, NULL); /* as host/support.c decides */
     fxa__cuda_config config = {.program = c->p,
                                .derivative = c->d,
                                .grad_params = UINT64_MAX,

@@ -55,7 +55,7 @@ TEST(causal_forward) {
 
 static int order_divided(int n, struct FxaDivisor by) {
     return (int)((uint32_t)((uint64_t)(2u * (uint32_t)n) * by.factor >> 32) >>
-                 by.shift); /* computes quotient() of schedule.cuh */
+                 by.shift); /* computes quotient() of common/tile_scheduler.cuh */
 }
 
 /* Multipliers and shifts by which kernels divide are exact, also if the last section has fewer heads than the

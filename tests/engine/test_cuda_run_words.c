@@ -67,7 +67,7 @@ TEST(words_have_the_strides_of_their_tensor) {
     }
 }
 
-/* Each dtype has the number by which word_of() of tile_lists.cu reads its elements; others are no words. */
+/* Each dtype has the number by which word_of() of common/tile_lists.cu reads its elements; others are no words. */
 TEST(words_of_every_dtype) {
     static const struct {
         const char *dtype;

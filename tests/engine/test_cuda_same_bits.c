@@ -2,7 +2,7 @@
  *
  * The backward pass recomputes scores and must get forward's bits: the texts of both passes of a program, compiled as
  * C++ for the host, give the same value for every pair. Soft caps are left out, because the passes use different tanh
- * variants (score.cuh). Skipped by name without a C++ compiler.
+ * variants (common/score.cuh). Skipped by name without a C++ compiler.
  */
 #include "cuda_text_rig.h"
 

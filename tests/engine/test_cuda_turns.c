@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * sin, cos and tan of the cuda engine (turns.cuh) on the host, compared with long double: within 2 and 4 ulp for floats
- * of every magnitude, odd and even symmetry, NaN for non-finite operands, signs of zeros.
+ * sin, cos and tan of the cuda engine (common/trig.cuh) on the host, compared with long double: within 2 and 4 ulp for
+ * floats of every magnitude, odd and even symmetry, NaN for non-finite operands, signs of zeros.
  */
 #include "host_device.h"
 #include "t.h"
@@ -13,7 +13,7 @@ static inline float __fmaf_rn(float x, float y, float z) { return fmaf(x, y, z);
 static inline float __fmul_rn(float x, float y) { return x * y; }
 static inline float __fsub_rn(float x, float y) { return x - y; }
 
-#include "engine/cuda/turns.cuh"
+#include "engine/cuda/kernels/common/trig.cuh"
 
 static void turns_check(const char *name, float x, float got, double want, double ulps) {
     int power;

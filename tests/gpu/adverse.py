@@ -181,9 +181,9 @@ def redone(tests, modules, clear=False):
     """Rows that were flagged, tiles computed again, visits for infinities; None: this kernel has no counter."""
     driver = tests.driver
     at, size, counts = driver.p(), driver.C.c_size_t(), (driver.C.c_uint * 3)()
-    if "forward_sm90" not in modules:
+    if "sm90/forward" not in modules:
         return None
-    driver.check(driver.cuda.cuModuleGetGlobal_v2(driver.C.byref(at), driver.C.byref(size), modules["forward_sm90"],
+    driver.check(driver.cuda.cuModuleGetGlobal_v2(driver.C.byref(at), driver.C.byref(size), modules["sm90/forward"],
                                                   b"fxa_redone"), "fxa_redone")
     if clear:
         driver.check(driver.cuda.cuMemcpyHtoD_v2(at, counts, size), "fxa_redone")

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The kernels' arguments as ctypes structs. Mirrors src/engine/cuda/kernel_args.cuh; test_cuda_kernels.py has the compiler
+"""The kernels' arguments as ctypes structs. Mirrors src/engine/cuda/kernels/common/args.h; test_cuda_kernels.py has the compiler
 compare the two (arguments.cu), without a GPU."""
 import ctypes as C
 

@@ -24,41 +24,41 @@ class Spec:
         self.columns, self.columns_v = size_for(D), size_for(shape.get("Dv") or D)
         self.wide = max(self.columns, self.columns_v) > 128 and family == "sm90"
         scored = program == "temperature_causal" and family == "sm90" and max(self.columns, self.columns_v) > 96
-        if scored or (self.wide and "GRAD_" in programs.PROGRAMS[program]):  # see score.cuh and cuda_support.c
+        if scored or (self.wide and "GRAD_" in programs.PROGRAMS[program]):  # see common/score.cuh and host/support.c
             self.backward = False
         self.separate = separate or int(self.wide or family == "simt")
 
     def main_file(self):
-        return "backward_wide_sm90" if self.wide else "backward_" + self.family
+        return "sm90/backward_wide" if self.wide else self.family + "/backward"
 
     def dq_file(self):
-        return "backward_simt" if self.family == "simt" else "dq_sm90"
+        return "simt/backward" if self.family == "simt" else "sm90/dq"
 
     def files(self):
         if self.what == "tanh":
             return ["functions"]
         if self.family == "decode":
-            return ["tile_lists", "diagonal", "decode_sm90"]
-        out = ["tile_lists", "diagonal", "backward_ends", "forward_" + self.family]
+            return ["common/tile_lists", "common/diagonal_table", "sm90/decode"]
+        out = ["common/tile_lists", "common/diagonal_table", "common/backward_prepost", self.family + "/forward"]
         if self.backward:
             out += [self.main_file()] + ([self.dq_file()] if self.separate and self.family == "sm90" else [])
         return out
 
     def program_of(self, file):
-        return "plain" if file == "backward_ends" else self.program
+        return "plain" if file == "common/backward_prepost" else self.program
 
     def text_of(self, file):
-        backward = file.startswith("backward_") or file.startswith("dq_")
+        backward = "backward" in file or file == "sm90/dq"
         return programs.text_of(self.program_of(file), not backward)
 
     def defines(self, file):
         spans = {"FXA_SPANS": 1} if self.shape.get("lens") or self.shape.get("packed") else {}
-        if file in ("tile_lists", "diagonal"):  # they know neither columns nor storage
+        if file in ("common/tile_lists", "common/diagonal_table"):  # they know neither columns nor storage
             return dict(spans, FXA_D=64, FXA_F16=0)
         d = dict(spans, FXA_D=self.columns, FXA_DV=self.columns_v, FXA_F16=self.f16)
         if self.f32:
             d["FXA_F32"] = 1
-        if file == "backward_ends":
+        if file == "common/backward_prepost":
             return d
         d["FXA_FAST_MATH"] = self.fast
         if self.shape.get("drop"):
@@ -67,11 +67,11 @@ class Spec:
             d["FXA_PAGED"] = 1
         if self.shape.get("shift") and self.family == "sm80":
             d["FXA_ALIGNED"] = 0
-        if file == "backward_sm90" and self.separate:
+        if file == "sm90/backward" and self.separate:
             d["FXA_SEPARATE_DQ"] = 1
-        if self.adverse and file == "forward_sm90":
+        if self.adverse and file == "sm90/forward":
             d["FXA_COUNT_REDO"] = 1
-        if file == "decode_sm90":
+        if file == "sm90/decode":
             rows = self.shape["Sq"] * self.shape["H"] // self.shape["Hkv"]
             d["FXA_ROW_TILES"] = 1 if rows <= 8 else 2 if rows <= 16 or max(self.columns, self.columns_v) > 128 else 4
         return d

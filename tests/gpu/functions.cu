@@ -1,10 +1,10 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * Kernels that evaluate the tanh functions of score.cuh. fxa_try_tanh evaluates score_tanh for every f32 from a bit
+ * Kernels that evaluate the tanh functions of common/score.cuh. fxa_try_tanh evaluates score_tanh for every f32 from a bit
  * pattern on (values near 0 by score_bend_near if `terms` is given); run_gpu.py compares the results with f64.
  * fxa_try_bend evaluates score_bend_four for groups of four pairs in place. Launch: any grid of 256 threads.
  */
-#include "score.cuh"
+#include "common/score.cuh"
 
 extern "C" __global__ void fxa_try_tanh(float *to, unsigned first, long long count, const float *terms)
 {

@@ -9,7 +9,7 @@ import re
 import sys
 
 ROOT = os.path.dirname(os.path.dirname(os.path.dirname(os.path.abspath(__file__))))
-SOURCE = os.path.join(ROOT, "src", "engine", "cuda")
+SOURCE = os.path.join(ROOT, "src", "engine", "cuda", "kernels")
 
 
 def find_nvrtc():
@@ -49,13 +49,15 @@ def instructions(cubin):
 def headers(program):
     out = {"program.cuh": program}
     shared = [os.path.join(ROOT, "src", *name) for name in (("lower", "program_ops.h"), ("program", "interval_rules.h"))]
-    for path in glob.glob(os.path.join(SOURCE, "*.cuh")) + shared:
+    for path in glob.glob(os.path.join(SOURCE, "*", "*.cuh")) + glob.glob(os.path.join(SOURCE, "*", "*.h")):
+        out[os.path.relpath(path, SOURCE)] = open(path).read()
+    for path in shared:
         out[os.path.basename(path)] = open(path).read()
     return out
 
 
 def source_of(kernel):
-    """The text of <kernel>.cu, of the engine or of this folder."""
+    """Returns the text of the engine's <folder>/<name>.cu, or of a kernel of this folder."""
     path = os.path.join(SOURCE, kernel + ".cu")
     if not os.path.exists(path):
         path = os.path.join(os.path.dirname(os.path.abspath(__file__)), kernel + ".cu")

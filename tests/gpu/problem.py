@@ -236,7 +236,7 @@ class Problem:
             pitch = up(zero + up(self.Sq, 192) + 256, 4)
             self.rows = torch.full((self.H, pitch), float("nan"), device=DEV)
             self.keep.append(self.rows)
-            kernel = Kernel(modules["diagonal"], "fxa_diagonal_fill", False)
+            kernel = Kernel(modules["common/diagonal_table"], "fxa_diagonal_fill", False)
             self.prepasses.append(kernel.call((up(pitch, 256) // 256, self.H, 1),
                                               [self.for_prepass(a), p(self.rows.data_ptr()), ll(pitch), i32(zero)], 256))
             a.diagonal.data, a.diagonal.h, a.diagonal.zero = self.rows.data_ptr(), pitch, zero
@@ -250,7 +250,7 @@ class Problem:
         data = torch.empty(B, H, pitch, dtype=torch.int32, device=DEV)
         ranges = torch.empty(B, H, pitch // 64, 2, dtype=torch.int32, device=DEV)
         self.keep += [words, data, ranges]
-        self.prepasses.append(Kernel(modules["tile_lists"], "fxa_vector_prepare", False).call(
+        self.prepasses.append(Kernel(modules["common/tile_lists"], "fxa_vector_prepare", False).call(
             (up(pitch, 512) // 512, H, B),
             [Words(words.data_ptr(), words.stride(0), words.stride(1), 1, data.data_ptr(), ranges.data_ptr(), pitch,
                    length, 1)], 256))
@@ -270,7 +270,7 @@ class Problem:
         pitch = min(columns, self.pitch or columns)
         items = torch.full((B, H, rows, pitch), -1, dtype=torch.int32, device=DEV)
         counts = torch.full((B, H, rows, 2), -1, dtype=torch.int32, device=DEV)
-        call = Kernel(modules["tile_lists"], "fxa_tile_lists", False).call(
+        call = Kernel(modules["common/tile_lists"], "fxa_tile_lists", False).call(
             (up(rows, 8) // 8, H, B),
             [self.for_prepass(a), Cut(q_rows, k_rows, rows, columns, by_key), p(items.data_ptr()), p(counts.data_ptr()), ll(pitch),
              WordPair()], 256)

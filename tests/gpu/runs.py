@@ -33,7 +33,7 @@ def output(a, pr, name, t):
 class Forward:
     """entry: kernel file and function."""
 
-    def __init__(self, problem, modules, file="forward_sm90", name="fxa_forward"):
+    def __init__(self, problem, modules, file="sm90/forward", name="fxa_forward"):
         self.problem, pr = problem, problem
         self.a, self.maps = pr.arguments(), Maps()
         a, maps = self.a, self.maps
@@ -62,7 +62,7 @@ class Forward:
 class Backward:
     """prepare, the main kernel, dQ by conversion of the sum or by its own kernel, and the sink's gradient."""
 
-    def __init__(self, problem, modules, o, lse, file="backward_sm90", columns=128, separate=None):
+    def __init__(self, problem, modules, o, lse, file="sm90/backward", columns=128, separate=None):
         self.problem, pr = problem, problem
         self.a, self.maps = pr.arguments(), Maps()
         a, maps = self.a, self.maps
@@ -85,7 +85,7 @@ class Backward:
         self.zero, self.after, self.grad_sink = [], [], None
         self.captured(modules, a, shape)
         listed = pr.masked or pr.q_lens is not None or pr.q_starts is not None
-        if self.sum is not None and file == "backward_sm90" and listed and self.grad_dense is None:
+        if self.sum is not None and file == "sm90/backward" and listed and self.grad_dense is None:
             self.first_share = torch.full((rows // 64,), -7, dtype=torch.int32, device=DEV)
             a.first_share = self.first_share.data_ptr()
         if pr.sink is not None:
@@ -100,15 +100,15 @@ class Backward:
                 encode(maps.dense, pr.dense, shape.q_rows)
             if self.grad_dense is not None:
                 encode(maps.grad_dense, self.grad_dense, shape.q_rows)
-        ends = Kernel(modules["backward_ends"], "fxa_backward_prepare")
+        ends = Kernel(modules["common/backward_prepost"], "fxa_backward_prepare")
         self.first = ends.call((a.pad_rows // ends.shape.q_rows, pr.H, 1), [a])
         self.main = kernel.call(grid_of_keys(pr, shape), [maps, a] if shape.store_rows else [a])
         if separate:
             self.last = self.separate(modules, separate)
         else:
-            self.last = Kernel(modules["backward_ends"], "fxa_grad_q_finish").call((a.pad_rows // 64, pr.H, 1), [a])
+            self.last = Kernel(modules["common/backward_prepost"], "fxa_grad_q_finish").call((a.pad_rows // 64, pr.H, 1), [a])
         if pr.sink is not None:
-            self.after.append(Kernel(modules["backward_ends"], "fxa_grad_sink").call((pr.H, 1, 1), [a]))
+            self.after.append(Kernel(modules["common/backward_prepost"], "fxa_grad_sink").call((pr.H, 1, 1), [a]))
 
     def separate(self, modules, file):
         """dQ by its own kernel, which has its own lists by query tiles."""
@@ -139,7 +139,7 @@ class Backward:
             self.grad_sums = torch.full((pr.H, n), math.nan, device=DEV)
             self.zero.append(self.sums)
             a.sums.data, a.sums.b, a.sums.h = self.sums.data_ptr(), pr.H * rows * n, rows * n
-            self.after.append(Kernel(modules["backward_ends"], "fxa_sums_reduce", False).call(
+            self.after.append(Kernel(modules["common/backward_prepost"], "fxa_sums_reduce", False).call(
                 (pr.H, n, 1), [a.sums, p(self.grad_sums.data_ptr()), i32(pr.B), i32(rows), i32(n)], 256))
             order = SUMS.get(pr.program)
             if order:  # as the text has them, to as PARTIALS has them
@@ -161,7 +161,7 @@ class Backward:
             g = a.grad_diagonal
             g.data, g.b, g.h, g.n = self.parts.data_ptr(), pr.H * tiles * size, tiles * size, size
             g.zero, g.zero_step, g.size = shape.k_rows - 1, shape.k_rows, size
-            self.after.append(Kernel(modules["diagonal"], "fxa_diagonal_reduce", False).call(
+            self.after.append(Kernel(modules["common/diagonal_table"], "fxa_diagonal_reduce", False).call(
                 (up(pr.Sq + pr.Sk - 1, 128) // 128, pr.H, 1),
                 [g, p(self.grad_rows.data_ptr()), i32(pr.B), i32(tiles), i32(pr.Sq + pr.Sk - 1), i32(pr.Sk - 1)], 128))
 
@@ -182,7 +182,7 @@ class Decode:
         self.problem, pr = problem, problem
         self.a, self.maps = pr.arguments(), Maps()
         a, maps = self.a, self.maps
-        kernel = Kernel(modules["decode_sm90"], "fxa_decode")
+        kernel = Kernel(modules["sm90/decode"], "fxa_decode")
         shape = kernel.shape
         pr.prepare(modules, a)
         pr.lists(modules, a, pr.Sq, shape.k_rows, 0)

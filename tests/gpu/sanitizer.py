@@ -7,27 +7,27 @@ the kernel. Everything that is not listed here is a mistake of ours until somebo
 - Racecheck (seen with 2025.3, of CUDA 13.0) does not follow every order that mbarriers make. A copy of plain memory (bulk_load) is
   the thread's that begins it, and what its barrier counts in bytes is not seen as an order with those who wait; the same copy by a
   tensor map is nobody's, and never reported. Words that a producer leaves (put_word) are read behind the same barriers (take_word).
-  Both ways the order is that of a ring (hopper.cuh): who fills a buffer arrives at `full`, for which all readers wait; each
+  Both ways the order is that of a ring (sm90/pipeline.cuh): who fills a buffer arrives at `full`, for which all readers wait; each
   reading warp arrives at `empty` behind its last read (give_back), for which the producer waits. The model of a device holds the
   kernels to it, in orders that are drawn: a read behind give_back is a wrong result there.
 - Initcheck does not see what TMA stores by a tensor map. Where a kernel of ours reads such results, from the workspace, it takes
   them for memory that nobody has written: only of cases whose kernels are those of sm90, and of the kernels that read them. It keeps
   256 reports of a launch and says that it dropped the rest: known where all that it kept are, of one kernel.
-- Flags of decoding's shares may hold anything before a run (load_flag, decode_merge.cuh).
+- Flags of decoding's shares may hold anything before a run (load_flag, sm90/decode_combine.cuh).
 
 The model of a device has initcheck's question too, and sees TMA's stores (tests/model/model_known.h)."""
 import collections
 import os
 import re
 
-SOURCES = os.path.join(os.path.dirname(os.path.abspath(__file__)), "..", "..", "src", "engine", "cuda")
+SOURCES = os.path.join(os.path.dirname(os.path.abspath(__file__)), "..", "..", "src", "engine", "cuda", "kernels")
 # {who writes: who may read, None: anybody}
 RACES = {"bulk_load": None, "put_word": ("take_word",)}
 READS = ("load_flag",)
 READ_FROM_TMA = ("fxa_grad_q_finish", "fxa_pages_store", "fxa_stage_copy", "fxa_stage_join", "fxa_captured_dense",
                  "stage_load", "finish_block")  # the last two are inlined in some of the others
 
-# As "Read access at take_word(unsigned int)+0x1000 in ptx.cuh:157": a kernel, or a function that is inlined in one.
+# As "Read access at take_word(unsigned int)+0x1000 in common/ptx.cuh:157": a kernel, or a function that is inlined in one.
 ACCESS = re.compile(r"(Read|Write) access at (?:<unnamed>::)?(\w+)[^+]*\+0x[0-9a-f]+(?: in (\S+?):(\d+))?")
 PLACE = re.compile(r"^\s*at (?:<unnamed>::)?(\w+)[^+]*\+0x[0-9a-f]+(?: in (\S+?):(\d+))?")
 SUMMARY = re.compile(r"ERROR SUMMARY: (\d+) errors?(?! were)|RACECHECK SUMMARY: \d+ hazards? displayed \((\d+) errors?, (\d+) warnings?\)")
@@ -38,7 +38,7 @@ FUNCTION = re.compile(r"FXA_INLINE[^(]*?(\w+)\(")
 
 def function_of(path, line):
     """The innermost function that a line of the kernels' sources is in; "" where there is none."""
-    path = os.path.join(SOURCES, os.path.basename(path or ""))
+    path = os.path.join(SOURCES, *(path or "").split("/")[-2:])
     if not line or not os.path.isfile(path):
         return ""
     with open(path) as source:

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Generated programs (src/engine/cuda/cuda_program.h) in the CUDA kernels: those of the gallery and random ones compile by
+"""Generated programs (src/engine/cuda/codegen/codegen.h) in the CUDA kernels: those of the gallery and random ones compile by
 NVRTC for sm_80 and sm_90a, with spills within the listed budget and no wgmma that the compiler has to serialise; each once more in
 another kernel, of another size and storage type and for another architecture; and one of many functions, whose code has a bound, because at every pair of a thread it would take minutes to compile. Default: a sample
 that ends in a minute; FXA_CUDA_MATRIX=full: all. Skips by name where NVRTC is missing."""
@@ -20,11 +20,11 @@ MANY, MOST = [os.path.join(HERE, name) for name in ("many_functions.fxa", "many_
 
 # Bytes of spills that are known, by kernel and the beginning of a program's name. What several plain loads are made for every
 # pair spills on Hopper, where a thread has 32 pairs at once: an offset of 64 bits and a guard for each.
-BUDGET = [("forward_sm80", "", 40), ("forward_sm90", "", 120), ("forward_sm90", "dense_bias", 320),
-          ("forward_sm90", "graph_distance", 480), ("forward_sm90", "low_rank_bias", 680), ("forward_sm90", "pair_bias", 328),
-          ("forward_sm90", "rbf_kernel", 480), ("forward_sm90", "rotary_gain", 552),
-          ("forward_sm90", "shifted_window", 1128), ("backward_sm80", "dense_bias", 8), ("backward_sm90", "", 92),
-          ("backward_sm90", "shifted_window", 704)]
+BUDGET = [("sm80/forward", "", 40), ("sm90/forward", "", 120), ("sm90/forward", "dense_bias", 320),
+          ("sm90/forward", "graph_distance", 480), ("sm90/forward", "low_rank_bias", 680), ("sm90/forward", "pair_bias", 328),
+          ("sm90/forward", "rbf_kernel", 480), ("sm90/forward", "rotary_gain", 552),
+          ("sm90/forward", "shifted_window", 1128), ("sm80/backward", "dense_bias", 8), ("sm90/backward", "", 92),
+          ("sm90/backward", "shifted_window", 704)]
 
 
 def budget(kernel, name):
@@ -45,7 +45,7 @@ def many():
     bad = []
     for name, text in [part.split("\n", 1) for part in out.split("=== ")[1:]]:
         backward = name.endswith("backward")
-        for kernel, arch in (("backward_sm90", "90a"), ("backward_sm80", "80")) if backward else (("forward_sm90", "90a"),):
+        for kernel, arch in (("sm90/backward", "90a"), ("sm80/backward", "80")) if backward else (("sm90/forward", "90a"),):
             built = kernels.build(kernels.find_nvrtc(), kernel, arch, text, dict(FXA_D=64, FXA_DV=64, FXA_F16=0))
             count = kernels.instructions(built.cubin) if not built.error else 0
             if "PROG_APART" not in text or not 0 < count <= MOST:
@@ -61,16 +61,16 @@ def jobs():
     for i, (name, text) in enumerate(texts(RANDOM).items()):
         both = "PROG_SLOPE" in text and "PROG_GRAD_SCATTER" in text
         which = "backward" if name.endswith("backward") else "forward"
-        kernel = which + ("_sm80", "_simt")[i // 2 % 2]
+        kernel = ("sm80/", "simt/")[i // 2 % 2] + which
         others.append((name, text, kernel, OTHERS[i % 4], SIZES[i % 6],
-                       dict(FXA_F16=0, FXA_F32=1) if kernel.endswith("simt") else dict(FXA_F16=i % 2), False))
+                       dict(FXA_F16=0, FXA_F32=1) if kernel.startswith("simt") else dict(FXA_F16=i % 2), False))
         if which == "backward":
-            out += [] if both else [(name, text, "backward_sm90", "90a") + usual]
-            out.append((name, text, "backward_sm80", "80") + usual)
+            out += [] if both else [(name, text, "sm90/backward", "90a") + usual]
+            out.append((name, text, "sm80/backward", "80") + usual)
             continue
-        out += [(name, text, "forward_sm90", "90a") + usual, (name, text, "forward_sm80", "80") + usual]
-        out += [(name, text, "tile_lists", "80") + usual] if "PROG_MASK" in text else []
-        out += [(name, text, "diagonal", "80") + usual] if "PROG_DIAGONAL" in text else []
+        out += [(name, text, "sm90/forward", "90a") + usual, (name, text, "sm80/forward", "80") + usual]
+        out += [(name, text, "common/tile_lists", "80") + usual] if "PROG_MASK" in text else []
+        out += [(name, text, "common/diagonal_table", "80") + usual] if "PROG_DIAGONAL" in text else []
     return out, others
 
 

@@ -12,19 +12,20 @@ import arguments  # noqa: E402
 import kernels  # noqa: E402
 import programs  # noqa: E402
 
-HOPPER = ("forward_sm90", "backward_sm90", "backward_wide_sm90", "dq_sm90", "decode_sm90")
-ANY = ("forward_sm80", "backward_sm80", "forward_simt", "backward_simt", "backward_ends", "tile_lists", "diagonal")
+HOPPER = ("sm90/forward", "sm90/backward", "sm90/backward_wide", "sm90/dq", "sm90/decode")
+ANY = ("sm80/forward", "sm80/backward", "simt/forward", "simt/backward", "common/backward_prepost", "common/tile_lists",
+       "common/diagonal_table")
 OTHERS = ("80", "89", "100", "120")
 SIZES = ((32, 32), (64, 64), (96, 96), (128, 128), (64, 128), (128, 64), (192, 128), (192, 192), (256, 256))
 
 # Bytes of spills that are known, by kernel, program ("" for all) and the larger head dimension ("" for all). Those of
 # the mma.sync kernels and of decoding are outside their inner products; scatter() has a place for every pair of a thread.
-BUDGET = [("backward_sm90", "", 64, 28), ("backward_sm90", "", 128, 92), ("backward_sm90", "buckets", "", 92),
-          ("backward_sm90", "temperature", 96, 52),
-          ("backward_wide_sm90", "", 256, 28), ("dq_sm90", "", 128, 64), ("dq_sm90", "", 256, 112),
-          ("forward_sm90", "", 64, 120), ("forward_sm90", "", 256, 44), ("forward_sm80", "", "", 272),
-          ("backward_sm80", "", "", 404), ("backward_simt", "", "", 100), ("forward_simt", "", "", 144),
-          ("decode_sm90", "", 128, 64)]
+BUDGET = [("sm90/backward", "", 64, 28), ("sm90/backward", "", 128, 92), ("sm90/backward", "buckets", "", 92),
+          ("sm90/backward", "temperature", 96, 52),
+          ("sm90/backward_wide", "", 256, 28), ("sm90/dq", "", 128, 64), ("sm90/dq", "", 256, 112),
+          ("sm90/forward", "", 64, 120), ("sm90/forward", "", 256, 44), ("sm80/forward", "", "", 272),
+          ("sm80/backward", "", "", 404), ("simt/backward", "", "", 100), ("simt/forward", "", "", 144),
+          ("sm90/decode", "", 128, 64)]
 
 
 def budget(kernel, program, d):
@@ -33,12 +34,12 @@ def budget(kernel, program, d):
 
 def takes(kernel, program, d, dv):
     """Whether a kernel is for such a problem."""
-    if kernel == "decode_sm90":
+    if kernel == "sm90/decode":
         return d == dv and d <= 128
-    if kernel == "backward_wide_sm90":
+    if kernel == "sm90/backward_wide":
         return max(d, dv) > 128 and "GRAD_" not in programs.PROGRAMS[program]
     scored = program == "temperature_causal"  # two sums beside a slope
-    return kernel != "backward_sm90" or max(d, dv) <= (96 if scored else 128)
+    return kernel != "sm90/backward" or max(d, dv) <= (96 if scored else 128)
 
 
 def jobs(full):
@@ -56,30 +57,30 @@ def jobs(full):
         for d, dv in SIZES if full else ((96, 96), (256, 256)):
             out += [(kernel, "90a", n, d, dv, 0, {"FXA_DROPOUT": 1, "FXA_SPANS": 1})
                     for n in (names if full else ("causal",))]
-    out += [("decode_sm90", "90a", "alibi_causal", 128, 128, 0, {"FXA_ROW_TILES": n}) for n in (1, 2, 4)]
-    out += [("backward_sm90", "90a", n, 128, 128, 0, {"FXA_SEPARATE_DQ": 1}) for n in (names if full else ("causal",))]
-    out += [("backward_sm90", "90a", n, d, d, int(d == 96), {"FXA_DQ_TURNS": 1}) for d in (32, 64, 96, 128)
+    out += [("sm90/decode", "90a", "alibi_causal", 128, 128, 0, {"FXA_ROW_TILES": n}) for n in (1, 2, 4)]
+    out += [("sm90/backward", "90a", n, 128, 128, 0, {"FXA_SEPARATE_DQ": 1}) for n in (names if full else ("causal",))]
+    out += [("sm90/backward", "90a", n, d, d, int(d == 96), {"FXA_DQ_TURNS": 1}) for d in (32, 64, 96, 128)
             for n in (("plain", "softcap", "alibi", "head_table", "buckets") if full else ("plain", "softcap")[d % 64 > 0:])]
-    out += [("backward_sm80", "80", "causal", d, dv, 0, {}) for d, dv in ((96, 192), (32, 256))]
+    out += [("sm80/backward", "80", "causal", d, dv, 0, {}) for d, dv in ((96, 192), (32, 256))]
     for arch in OTHERS + ("90a",):
         for i, kernel in enumerate(ANY):
             more = {"FXA_SPANS": int(arch != "100")}
-            if "simt" in kernel or (kernel == "backward_ends" and arch == "80"):
+            if "simt" in kernel or (kernel == "common/backward_prepost" and arch == "80"):
                 more["FXA_F32"] = 1
             for name in names if full else ("temperature_causal", "relative_causal")[arch == "80":]:
                 for d, dv in SIZES if full else (SIZES[(len(arch) + i + int(arch[:2])) % len(SIZES)],):
                     out.append((kernel, arch, name, d, dv, int(arch == "100"), more))
     out += [(kernel, "90a", "causal", d, d, 0, {"FXA_PAGED": 1}) for kernel, d in
-            (("forward_sm90", 128), ("decode_sm90", 64), ("forward_sm80", 96), ("forward_simt", 32))]
-    out += [("forward_sm80", "89", "causal", 96, 96, 0, {"FXA_ALIGNED": 0, "FXA_DROPOUT": 1}),
-            ("backward_sm80", "89", "causal", 256, 256, 0, {"FXA_ALIGNED": 0, "FXA_DROPOUT": 1})]
+            (("sm90/forward", 128), ("sm90/decode", 64), ("sm80/forward", 96), ("simt/forward", 32))]
+    out += [("sm80/forward", "89", "causal", 96, 96, 0, {"FXA_ALIGNED": 0, "FXA_DROPOUT": 1}),
+            ("sm80/backward", "89", "causal", 256, 256, 0, {"FXA_ALIGNED": 0, "FXA_DROPOUT": 1})]
     out += [(kernel, arch, "causal", d, d, 0, more) for kernel, arch, d, more in (
-        ("forward_sm80", "89", 96, {"FXA_OUT_F32": 1, "FXA_RETURN_ROW_MAX": 1}),
-        ("backward_sm80", "90a", 128, {"FXA_OUT_F32": 1, "FXA_DROPOUT": 2}),
-        ("forward_simt", "100", 64, {"FXA_OUT_F32": 1, "FXA_RETURN_ROW_MAX": 1, "FXA_DROPOUT": 2}),
-        ("backward_ends", "80", 64, {"FXA_OUT_F32": 1, "FXA_O_F32": 1}), ("stage", "80", 64, {"FXA_SPANS": 1}),
-        ("forward_sm90", "90a", 128, {"FXA_DROPOUT": 2}), ("backward_sm90", "90a", 128, {"FXA_DROPOUT": 2}),
-        ("dq_sm90", "90a", 128, {"FXA_DROPOUT": 2}), ("backward_wide_sm90", "90a", 256, {"FXA_DROPOUT": 2}))]
+        ("sm80/forward", "89", 96, {"FXA_OUT_F32": 1, "FXA_RETURN_ROW_MAX": 1}),
+        ("sm80/backward", "90a", 128, {"FXA_OUT_F32": 1, "FXA_DROPOUT": 2}),
+        ("simt/forward", "100", 64, {"FXA_OUT_F32": 1, "FXA_RETURN_ROW_MAX": 1, "FXA_DROPOUT": 2}),
+        ("common/backward_prepost", "80", 64, {"FXA_OUT_F32": 1, "FXA_O_F32": 1}), ("common/convert", "80", 64, {"FXA_SPANS": 1}),
+        ("sm90/forward", "90a", 128, {"FXA_DROPOUT": 2}), ("sm90/backward", "90a", 128, {"FXA_DROPOUT": 2}),
+        ("sm90/dq", "90a", 128, {"FXA_DROPOUT": 2}), ("sm90/backward_wide", "90a", 256, {"FXA_DROPOUT": 2}))]
     return [job for job in dict.fromkeys((k, a, n, d, v, f, tuple(m.items())) for k, a, n, d, v, f, m in out)
             if takes(job[0], job[2], job[3], job[4])]
 

@@ -1,5 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 """Which reports of compute-sanitizer are known, and which are not (sanitizer.py): needs nothing but the kernels' sources."""
+import glob
 import os
 import re
 import sys
@@ -10,7 +11,7 @@ import sanitizer  # noqa: E402
 
 def place(function):
     """FILE:LINE inside a function of ptx*.cuh."""
-    for path in ("ptx.cuh", "ptx_sm90.cuh"):
+    for path in ("common/ptx.cuh", "sm90/ptx.cuh"):
         with open(os.path.join(sanitizer.SOURCES, path)) as source:
             for number, line in enumerate(source, 1):
                 if re.search(r"FXA_INLINE.*\b%s\(" % function, line):
@@ -95,7 +96,7 @@ def main():
     for function in (*sanitizer.RACES, *sanitizer.READS, "take_word"):  # names that nobody has any more are known no more
         path, line = place(function).split(":")
         bad += sanitizer.function_of(path, line) != function
-    kernels = "".join(open(os.path.join(sanitizer.SOURCES, f)).read() for f in os.listdir(sanitizer.SOURCES) if f.endswith((".cu", ".cuh")))
+    kernels = "".join(open(path).read() for path in glob.glob(os.path.join(sanitizer.SOURCES, "*", "*.cu*")))
     bad += sum(" %s(" % kernel not in kernels for kernel in sanitizer.READ_FROM_TMA)
     print("%d kinds of reports, %d wrong" % (len(CASES), bad))
     return bad != 0

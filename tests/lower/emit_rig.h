@@ -125,8 +125,8 @@ __attribute__((unused)) static bool emit_load_cpp(const fxa__writer *text, emit_
     if (!mkdtemp(o->folder) || !emit_write(o, 0, text)) return false;
     (void)snprintf(command, sizeof command,
                    "c++ -std=c++17 -x c++ -O0 -fno-builtin -ffp-contract=off -shared -fPIC -w -I%s/src -I%s/src/lower "
-                   "-I%s/src/program -o %s/text.so %s/text0.c",
-                   FXA_SOURCE_DIR, FXA_SOURCE_DIR, FXA_SOURCE_DIR, o->folder, o->folder);
+                   "-I%s/src/program -I%s/src/engine/cuda/kernels -o %s/text.so %s/text0.c",
+                   FXA_SOURCE_DIR, FXA_SOURCE_DIR, FXA_SOURCE_DIR, FXA_SOURCE_DIR, o->folder, o->folder);
     if (system(command) != 0) return false;
     (void)snprintf(path, sizeof path, "%s/text.so", o->folder);
     o->handle = dlopen(path, RTLD_NOW | RTLD_LOCAL);

@@ -1,10 +1,10 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
  * The GPU emulator: runs the kernels of src/engine/cuda on a machine without a GPU. model_nvrtc.c compiles the kernels'
- * own source for the host. model_cuda.h provides what CUDA adds to C++, and model_ptx*.h replace ptx*.cuh, which
- * contain all inline assembly. This file declares what kernels need of a device: threads, barriers, shared memory,
- * asynchronous copies and products. model_machine.c implements it, and the stand-in for the driver (tests/standin)
- * calls it.
+ * own source for the host. model_cuda.h provides what CUDA adds to C++, and ptx*.h in its folders replace ptx*.cuh,
+ * which contain all inline assembly. This file declares what kernels need of a device: threads, barriers, shared
+ * memory, asynchronous copies and products. model_machine.c implements it, and the stand-in for the driver
+ * (tests/standin) calls it.
  *
  * The threads of a CTA are fibers of one host thread, so the host sees no data race. A fiber runs until it waits for
  * other fibers. The order of fibers, the completion of copies and products, and the order of CTAs are drawn at random

@@ -5,8 +5,8 @@
  * src/engine/cuda: correct ones are correct on a GPU too, where the tests can run them. Each takes a tensor map,
  * results, operands, a variant `way`, and a number.
  */
-#include "ptx_sm80.cuh"
-#include "ptx_sm90.cuh"
+#include "sm80/ptx.cuh"
+#include "sm90/ptx.cuh"
 
 #define ARGUMENTS const __grid_constant__ FxaMap map, int *out, const int *in, int way, int n
 

@@ -3,9 +3,9 @@
  * Kernels with mistakes, for each of which test_model_mistakes.c expects a message (model_kernels.cu explains the
  * arguments). n: bytes of shared memory.
  */
-#include "ptx_sm80.cuh"
-#include "ptx_sm90.cuh"
-#include "ptx_wgmma.cuh"
+#include "sm80/ptx.cuh"
+#include "sm90/ptx.cuh"
+#include "sm90/ptx_wgmma.cuh"
 
 #define ARGUMENTS const __grid_constant__ FxaMap map, int *out, const int *in, int way, int n
 

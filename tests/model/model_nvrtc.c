@@ -2,10 +2,10 @@
  *
  * NVRTC of the GPU emulator (model.h). The host's C++ compiler (c++, or the one that FXA_MODEL_CXX names) compiles a
  * source. The "cubin" is the object file, in which kernels and their shapes are found by name as in a real cubin,
- * followed by the shared library of the same code. Headers are written into a folder, except ptx*.cuh, which this
- * folder's versions replace (MODEL_FOLDER). The folder is below TMPDIR and removed with the program; FXA_MODEL_KEEP=1
- * keeps it and prints its path. FXA_MODEL_CHECK=1 compiles checks of the alignment of every access, of every array
- * index, and of reads of unwritten device memory (model_known.h), which double the run time.
+ * followed by the shared library of the same code. Headers are written into a folder, except files called ptx*.cuh,
+ * which this folder's versions replace (MODEL_FOLDER). The folder is below TMPDIR and removed with the program;
+ * FXA_MODEL_KEEP=1 keeps it and prints its path. FXA_MODEL_CHECK=1 compiles checks of the alignment of every access, of
+ * every array index, and of reads of unwritten device memory (model_known.h), which double the run time.
  *
  * Three changes are made to the source, line by line, so that line numbers stay: dynamic shared memory becomes a
  * pointer to the emulator's, static shared memory is registered with the emulator, and each kernel is followed by a
@@ -22,6 +22,7 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/stat.h>
 #include <sys/wait.h>
 #include <unistd.h>
 
@@ -65,13 +66,18 @@ static bool mn_make_folder(mn_program *p) {
     return ok;
 }
 
-static void mn_remove_folder(const mn_program *p) {
-    DIR *files = *p->folder ? opendir(p->folder) : NULL;
+/* Removes a file, or a folder of files and folders. */
+static void mn_remove(const char *path) {
+    char below[MN_PATH + 2 * MN_NAME];
+    DIR *files = unlink(path) ? opendir(path) : NULL;
     const struct dirent *e;
-    while (files && (e = readdir(files)) != NULL)
-        if (strcmp(e->d_name, ".") != 0 && strcmp(e->d_name, "..") != 0) (void)unlinkat(dirfd(files), e->d_name, 0);
+    while (files && (e = readdir(files)) != NULL) {
+        int n = snprintf(below, sizeof below, "%s/%s", path, e->d_name);
+        if (n > 0 && n < (int)sizeof below && strcmp(e->d_name, ".") != 0 && strcmp(e->d_name, "..") != 0)
+            mn_remove(below);
+    }
     if (files) (void)closedir(files);
-    if (files) (void)rmdir(p->folder);
+    if (files) (void)rmdir(path);
 }
 
 /* Appends a file to the cubin. */
@@ -170,11 +176,21 @@ static bool mn_put(const mn_program *p, const char *name, const char *text, cons
     return fclose(f) == 0 && ok;
 }
 
-/* Writes a header into the folder; a header such as ptx_sm80.cuh becomes an include of model_ptx_sm80.h. */
+/* Makes the folder of a header's name: "sm80" of sm80/mma.cuh. */
+static void mn_make_folder_of(const mn_program *p, const char *name) {
+    char path[MN_PATH + MN_NAME];
+    const char *slash = strrchr(name, '/');
+    (void)snprintf(path, sizeof path, "%s/%.*s", p->folder, slash ? (int)(slash - name) : 0, name);
+    if (slash) (void)mkdir(path, 0700);
+}
+
+/* Writes a header into the folder; sm80/ptx.cuh becomes an include of sm80/ptx.h, of this folder. */
 static bool mn_put_header(const mn_program *p, const char *name, const char *text) {
     char other[2 * MN_NAME];
-    if (!mn_begins(name, "ptx")) return mn_put(p, name, text, "\n");
-    (void)snprintf(other, sizeof other, "#include \"model_%.*s.h\"\n", (int)strcspn(name, "."), name);
+    const char *slash = strrchr(name, '/');
+    mn_make_folder_of(p, name);
+    if (!mn_begins(slash ? slash + 1 : name, "ptx")) return mn_put(p, name, text, "\n");
+    (void)snprintf(other, sizeof other, "#include \"%.*s.h\"\n", (int)strcspn(name, "."), name);
     return mn_put(p, name, other, "");
 }
 
@@ -275,8 +291,8 @@ MODEL_NV(nvrtcDestroyProgram)(void **program) {
     mn_program *p = *program;
     if (mn_is_set("FXA_MODEL_KEEP"))
         fprintf(stderr, "model: %s\n", p->folder);
-    else
-        mn_remove_folder(p);
+    else if (*p->folder)
+        mn_remove(p->folder);
     free(p->cubin);
     free(p);
     *program = NULL;

@@ -3,9 +3,9 @@
  * Kernels of test_model_products.c, in the style of model_kernels.cu: 16-bit numbers, which are f16 or bf16 by FXA_F16;
  * matrices in shared memory; products of a warp and of a warpgroup.
  */
-#include "ptx_sm80.cuh"
-#include "ptx_sm90.cuh"
-#include "ptx_wgmma.cuh"
+#include "sm80/ptx.cuh"
+#include "sm90/ptx.cuh"
+#include "sm90/ptx_wgmma.cuh"
 
 #define ARGUMENTS const __grid_constant__ FxaMap map, int *out, const int *in, int way, int n
 

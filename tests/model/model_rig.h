@@ -129,13 +129,13 @@ static char *rig_read(const char *folder, const char *name) {
 }
 
 static bool rig_compile(const char *file, const char *half, void **module) {
-    static const char *const names[RIG_HEADERS] = {"kernel_args.cuh", "types.cuh",    "ptx.cuh",
-                                                   "ptx_sm80.cuh",    "ptx_sm90.cuh", "ptx_wgmma.cuh"};
+    static const char *const names[RIG_HEADERS] = {"common/args.h", "common/types.cuh", "common/ptx.cuh",
+                                                   "sm80/ptx.cuh",  "sm90/ptx.cuh",     "sm90/ptx_wgmma.cuh"};
     const char *const options[] = {"--gpu-architecture=sm_90a", "-std=c++17", "-DFXA_D=64", half};
     char *headers[RIG_HEADERS], *source = rig_read("tests/model", file), *cubin = NULL;
     void *program = NULL;
     size_t size = 0;
-    for (int i = 0; i < RIG_HEADERS; i++) headers[i] = rig_read("src/engine/cuda", names[i]);
+    for (int i = 0; i < RIG_HEADERS; i++) headers[i] = rig_read("src/engine/cuda/kernels", names[i]);
     bool ok = source && rig_nv.create(&program, source, file, RIG_HEADERS, (const char *const *)headers, names) == 0;
     ok = ok && rig_nv.compile(program, 4, options) == 0 && rig_nv.cubin_size(program, &size) == 0;
     if (program && !ok && rig_nv.log_size(program, &size) == 0 && (cubin = calloc(1, size + 1)) != NULL) {

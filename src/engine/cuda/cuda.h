@@ -1,17 +1,19 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * The CUDA engine: our own kernels with the score program inlined. Its map:
+ * The cuda engine: kernels of this library, with the score program inlined. Its map, in the order of a call:
  *
- *   problem -> cuda_support.c: no, and why; yes: which kernels, compiled with what (fxa__cu_choice), with what
- *              cuda_promise.c promises to the program's text
- *           -> cuda_program.c (cuda_rewrite.c, cuda_text.c and others of cuda_text.h): the program's text, program.cuh
- *           -> cuda_compile.c: sources (embedded at build) and text through NVRTC (gpu/gpu_nvrtc.h): cubins
- *           -> cuda_build.c: cubins, looked at and on a device loaded: code
- *   bytes  <-> cuda_saved.c: cubins
- *   run     -> cuda_layout.c: workspace by problem and tile sizes; cuda_args.c: FxaArgs, cuda_maps.c: tensor maps of a
- *              run; cuda_counters.c: what would have to be 0 before;
- *              cuda_forward.c, cuda_backward.c, cuda_decode.c: launches
- *   engine_cuda.c is its table, with instances: on a device, or of a profile without one.
+ *   host/engine.c        table of the engine; instances, of a device or of a device description
+ *   host/support.c       problem -> refusal, or the choice (fxa__cu_choice): which kernels, with which settings
+ *   codegen/             choice and program -> program.cuh, the text of the score program (codegen/generate.c)
+ *   host/compile.c       kernel sources and program.cuh -> cubins, by NVRTC (gpu/gpu_nvrtc.h)
+ *   host/code.c          cubins -> checked code, loaded if there is a device
+ *   host/saved.c         cubins <-> bytes
+ *   host/run.c           a run: host/workspace.c (buffers), host/arguments.c (FxaArgs), host/tensor_maps.c,
+ *                        host/counters.c, then the launches of host/forward.c, host/backward.c or host/decode.c
+ *   kernels/common/      headers of all kernels, and kernels before and after the main one
+ *   kernels/sm90/        main kernels by wgmma and TMA
+ *   kernels/sm80/        main kernels by mma.sync
+ *   kernels/simt/        main kernels without tensor cores
  */
 #ifndef FXA_ENGINE_CUDA_CUDA_H
 #define FXA_ENGINE_CUDA_CUDA_H
@@ -19,12 +21,12 @@
 #include "../../gpu/gpu_launch.h"
 #include "../../gpu/gpu_nvrtc.h"
 #include "../gpu_engine.h"
-#include "cuda_program.h"
-#include "kernel_args.cuh"
+#include "codegen/codegen.h"
+#include "kernels/common/args.h"
 
 typedef enum fxa__cu_family { FXA__CU_SM90, FXA__CU_SM80, FXA__CU_SIMT } fxa__cu_family;
 
-/* Source files that are compiled on their own; which one a family has for it: cuda_build.c. */
+/* Source files that are compiled on their own; which one a family has for it: host/code.c. */
 typedef enum fxa__cu_unit {
     FXA__CU_FORWARD,
     FXA__CU_BACKWARD,
@@ -55,8 +57,8 @@ typedef struct fxa__cu_choice {
     int32_t dense;     /* the captured tensor that is read as pair.dense; -1 */
     bool words;
     bool maximum;      /* of rows is written */
-    bool moved;        /* dropout goes by coordinates that are no indices: cuda_moved.c */
-    bool staged, adds; /* cuda_stage.c: operands go through the workspace; are rounded before they are added */
+    bool moved;        /* dropout goes by coordinates that are no indices: host/dropout_coordinates.c */
+    bool staged, adds; /* host/convert.c: operands go through the workspace; are rounded before they are added */
 } fxa__cu_choice;
 
 /* A compiled unit. Without a device (a profile): cubin alone. */
@@ -64,11 +66,11 @@ typedef struct fxa__cu_module {
     uint8_t *cubin;
     size_t size;
     void *module;
-    void *function[6];     /* the kernels of the file, in its order: cuda_build.c has their names */
+    void *function[6];     /* the kernels of the file, in its order: host/code.c has their names */
     struct FxaShape shape; /* of the first, where it has one */
 } fxa__cu_module;
 
-typedef struct fxa__cu_table fxa__cu_table; /* cuda_tables.c */
+typedef struct fxa__cu_table fxa__cu_table; /* host/plan_tables.c */
 
 typedef struct fxa__cu_code {
     fxa__host *host;
@@ -84,9 +86,9 @@ typedef struct fxa__cu_code {
     _Atomic(fxa__cu_table *) tables; /* of its problems, which come and go */
 } fxa__cu_code;
 
-typedef struct fxa__cu_kept fxa__cu_kept; /* cuda_compile.c */
+typedef struct fxa__cu_kept fxa__cu_kept; /* host/compile.c */
 
-/* Memory of the device for counters (cuda_counters.c). */
+/* Memory of the device for counters (host/counters.c). */
 enum { FXA__CU_PARTS = 256, FXA__CU_PART_WORDS = 4096 };
 
 typedef struct fxa__cu_self {
@@ -108,7 +110,7 @@ typedef struct fxa__cu_self {
     _Atomic(uintptr_t) owner[FXA__CU_PARTS]; /* whose part it is: a workspace; 0: nobody's yet */
 } fxa__cu_self;
 
-/* cuda_support.c. E_UNSUPPORTED with the reason. program: made for the answer, the caller frees it in any case. A run
+/* host/support.c. E_UNSUPPORTED with the reason. program: made for the answer, the caller frees it in any case. A run
  * gets what a plan has of its numbers as bound->constants, by param of the program (code is shared by problems that
  * differ in them). It looks that the scale is above 0 where the choice is plain. */
 fxa_status fxa__cu_choose(const fxa__cu_self *self, const fxa__problem *p, fxa__cu_choice *out,
@@ -124,7 +126,8 @@ const char *fxa__cu_not_sm90(const fxa__cu_self *self, const fxa_problem *p, con
 /* The why of a row of the support table, NULL past its end: for tests. */
 const char *fxa__cu_support_why(size_t row);
 
-/* cuda_promise.c: what cuda_program.h has to be told of a problem. derivative: of program; NULL: forward. own: or NULL.
+/* codegen/assumptions.c: what codegen/codegen.h has to be told of a problem. derivative: of program; NULL: forward.
+ * own: or NULL.
  */
 int32_t fxa__cu_dense_tensor(const fxa__problem *p, const fxa_program *program);
 bool fxa__cu_words_fit(const fxa__problem *p, const fxa_program *program);
@@ -136,19 +139,21 @@ bool fxa__cu_factor_is_positive(const fxa__cuda_program *program);
 /* Tensors, by bits, that are as large as the text counts on; bits of none are set. */
 uint64_t fxa__cu_fitting(const fxa__problem *p, const fxa__cuda_program *program);
 
-/* cuda_coordinates.c: the program with the coordinates and lengths that the problem says; its tensors past the caller's
- * are arrays of slots. Whether coordinates are other than local indices, which dropout in kernels does not know. */
+/* codegen/coordinates.c: the program with the coordinates and lengths that the problem says; its tensors past the
+ * caller's are arrays of slots. Whether coordinates are other than local indices, which dropout in kernels does not
+ * know. */
 fxa_status fxa__cu_coordinates(const fxa__problem *p, fxa_program *program, fxa_program **out, fxa_error *err);
 bool fxa__cu_coordinates_move(const fxa_problem *p);
-/* cuda_scored.c: the same with conditions of the mask that read the score in the score; p itself, retained, where there
- * are none. */
+/* codegen/score_masks.c: the same with conditions of the mask that read the score in the score; p itself, retained,
+ * where there are none. */
 fxa_status fxa__cu_scored(fxa__host *host, fxa_program *p, fxa_program **out, fxa_error *err);
-/* cuda_own.c: the caller's backward program as kernels have it beside the score program; NULL: there is none. */
+/* codegen/user_backward.c: the caller's backward program as kernels have it beside the score program; NULL: there is
+ * none. */
 fxa_status fxa__cu_own(const fxa__problem *p, fxa_program **out, fxa_error *err);
 /* The slot of such a tensor; -1: the caller's. */
 int32_t fxa__cu_coordinates_slot(const fxa_program *program, int32_t tensor);
 
-/* cuda_build.c. Fills the units that the choice has: compiles them, or takes cubins that are there; on a device it
+/* host/code.c. Fills the units that the choice has: compiles them, or takes cubins that are there; on a device it
  * loads them. Free in any case, when nothing on the device uses them any more. */
 fxa_status fxa__cu_build(fxa__cu_self *self, fxa__cu_code *code, fxa_error *err);
 void fxa__cu_build_free(const fxa__cu_self *self, fxa__cu_code *code);
@@ -156,7 +161,7 @@ void fxa__cu_build_free(const fxa__cu_self *self, fxa__cu_code *code);
 const char *fxa__cu_unit_file(const fxa__cu_choice *choice, fxa__cu_unit unit);
 const char *fxa__cu_family_name(fxa__cu_family family); /* "sm90", "sm80", "simt" */
 
-/* cuda_compile.c: cubins of the units that the choice has. Without a compiler, or where it makes no code for the
+/* host/compile.c: cubins of the units that the choice has. Without a compiler, or where it makes no code for the
  * device, E_UNSUPPORTED with the reason. */
 fxa_status fxa__cu_compile(fxa__cu_self *self, fxa__cu_code *code, fxa_error *err);
 /* Looks for the compiler, once. */
@@ -165,21 +170,21 @@ fxa_status fxa__cu_compiler(fxa__cu_self *self, fxa_error *err);
 fxa_status fxa__cu_compiler_init(fxa__cu_self *self, const char *folder, fxa_error *err);
 void fxa__cu_compiler_end(fxa__cu_self *self);
 
-/* cuda_cubin.c: the bytes of a symbol of a cubin, NULL: it has none. A kernel's are its code. */
+/* host/cubin.c: the bytes of a symbol of a cubin, NULL: it has none. A kernel's are its code. */
 const uint8_t *fxa__cu_cubin_find(const uint8_t *cubin, size_t size, const char *name, size_t *bytes);
 
-/* cuda_saved.c */
+/* host/saved.c */
 void fxa__cu_saved_write(const fxa__cu_code *code, fxa__writer *w);
 /* Fills cubins of the code's units, which fxa__cu_build then takes. E_BYTES: they are none of these units. */
 fxa_status fxa__cu_saved_read(fxa__reader *r, fxa__cu_code *code, fxa_error *err);
 
-/* cuda_decode.c: CTAs of a cluster, 0: none are clusters. */
+/* host/decode.c: CTAs of a cluster, 0: none are clusters. */
 int32_t fxa__cu_decode_cluster(const fxa__cu_self *self, const fxa__cu_choice *choice, const fxa_problem *p);
 
-/* cuda_cost.c: seconds of a run, about. */
+/* host/cost.c: seconds of a run, about. */
 double fxa__cu_cost(int32_t processors, const fxa__cu_choice *choice, const fxa__problem *p);
 
-/* cuda_listing.c: the program's text and tiles for people. */
+/* host/listing.c: the program's text and tiles for people. */
 void fxa__cu_dump(const void *code, const fxa__problem *p, fxa__writer *w);
 
 /* Functions of units that have several: fxa__cu_module.function. */
@@ -203,8 +208,8 @@ enum {
 /* CAPTURED */
 enum { FXA__CU_TOTALS, FXA__CU_TO_SUMS, FXA__CU_TO_DIAGONAL, FXA__CU_STORE, FXA__CU_TO_DENSE, FXA__CU_TO_PARAMS };
 
-/* cuda_layout.c: rows of tiles of the kernels, as the sources have them (a test and every build compare them with the
- * constants of the cubins). shared_bytes is 0: the cubin alone says it. */
+/* host/workspace.c: rows of tiles of the kernels, as the sources have them (a test and every build compare them with
+ * the constants of the cubins). shared_bytes is 0: the cubin alone says it. */
 struct FxaShape fxa__cu_shape(const fxa__cu_choice *choice, const fxa__cuda_program *program, fxa__cu_unit unit);
 /* Whether the shared memory of a Hopper CTA has room for the forward, for the backward with dQ beside dK and dV. */
 bool fxa__cu_forward_fits(const fxa__cu_choice *choice, const fxa__cuda_program *program);
@@ -213,21 +218,21 @@ bool fxa__cu_joint_fits(const fxa__cu_choice *choice, const fxa__cuda_program *p
 uint64_t fxa__cu_workspace(const fxa__cu_self *self, const fxa__cu_choice *choice, const fxa__cuda_program *program,
                            const fxa__problem *p);
 
-/* cuda_stage.c: whether an operand goes through the workspace; any of them. */
+/* host/convert.c: whether an operand goes through the workspace; any of them. */
 bool fxa__cu_stage_is_needed(const fxa_problem *p, fxa_slot slot);
 bool fxa__cu_stage_is_any(const fxa_problem *p);
 /* The type that kernels have an operand in. */
 fxa_dtype fxa__cu_stage_type(const fxa_problem *p, fxa_slot slot);
 
-/* cuda_tables.c: fxa__engine.prepare, for plans on a device. */
+/* host/plan_tables.c: fxa__engine.prepare, for plans on a device. */
 void fxa__cu_tables_make(void *self, const void *code, const fxa__problem *p, const double *numbers);
 void fxa__cu_tables_free(const fxa__cu_self *self, fxa__cu_code *code);
 
-/* cuda_counters.c: on a device, with the first code. */
+/* host/counters.c: on a device, with the first code. */
 fxa_status fxa__cu_counters_load(fxa__cu_self *self, fxa_error *err);
 void fxa__cu_counters_free(fxa__cu_self *self);
 
-/* cuda_run.c */
+/* host/run.c */
 /* engine->zones. */
 void fxa__cu_zones(void *self, const void *code, const fxa__problem *p, const void *workspace);
 fxa_status fxa__cu_run(void *self, const void *code, const fxa__problem *p, const fxa__bound_args *bound,

@@ -1,0 +1,165 @@
+/* SPDX-License-Identifier: Apache-2.0
+ *
+ * Kernels know local indices and the lengths of entries; where the program sees others (coordinate maps, positions of
+ * rows, shards of a whole) they are written into the program: an index becomes base + step * index, a load of a table,
+ * or one of these with what a run adds, and q_row and k_row are the local indices themselves. Tables and what is added
+ * are captured tensors that the caller does not have: they come after the caller's, under names that say their slot,
+ * and a run finds them there (host/arguments.c).
+ */
+#include "../cuda.h"
+
+#include "../../../lower/copy_outputs.h"
+#include "../../../problem/geometry.h"
+#include "../../../program/build.h"
+
+#include <stdio.h>
+#include <string.h>
+
+static const char coords_prefix[] = "zzzz_slot_";
+
+typedef struct coords {
+    const fxa_problem *p;
+    fxa_builder *b;
+} coords;
+
+static bool coords_is_map(const fxa_index_map *m) {
+    return m->kind != FXA_MAP_AFFINE || m->base != 0 || (m->step != 0 && m->step != 1) || m->has_offset;
+}
+
+static bool coords_is_moved(const fxa_problem *p) {
+    bool maps =
+        coords_is_map(&p->map_b) || coords_is_map(&p->map_h) || coords_is_map(&p->map_q) || coords_is_map(&p->map_k);
+    return maps || fxa__rows_are_aligned(p) || (p->flags & FXA_Q_START);
+}
+
+static bool coords_are_own(const fxa_problem *p) {
+    return !coords_is_moved(p) && !p->global_q_len && !p->global_k_len &&
+           (!p->global_heads || p->global_heads == p->hq);
+}
+
+bool fxa__cu_coordinates_move(const fxa_problem *p) { return coords_is_moved(p); }
+
+/* ---- Values ------------------------------------------------------------------------------------------------------ */
+
+/* An element of the int32 array in a slot. */
+static fxa_value coords_load(coords *c, fxa_slot slot, fxa_value index) {
+    char name[32];
+    (void)snprintf(name, sizeof name, "%s%02d", coords_prefix, (int)slot);
+    return fxa_builder_load(c->b, fxa_builder_tensor(c->b, name, FXA_I32, 1), &index, 1);
+}
+
+static fxa_value coords_int(coords *c, int64_t x) { return fxa_builder_int(c->b, (int32_t)(uint32_t)(uint64_t)x); }
+
+static fxa_value coords_add(coords *c, fxa_value x, fxa_value y) { return fxa_builder_op2(c->b, FXA_OP_ADD, x, y); }
+
+static fxa_value coords_affine(coords *c, fxa_value i, int64_t begin, int64_t base, int64_t step) {
+    fxa_value from = coords_add(c, i, coords_int(c, -begin));
+    return coords_add(c, fxa_builder_op2(c->b, FXA_OP_MUL, from, coords_int(c, step ? step : 1)), coords_int(c, base));
+}
+
+static fxa_value coords_mapped(coords *c, const fxa_index_map *m, int axis, fxa_value i) {
+    fxa_value x = i;
+    if (m->kind == FXA_MAP_TABLE)
+        x = coords_load(c, (fxa_slot)(FXA_SLOT_MAP_B + axis), i);
+    else if (m->kind == FXA_MAP_AFFINE)
+        x = coords_affine(c, i, 0, m->base, m->step);
+    else
+        for (uint32_t s = 0; s < m->n_segments; s++) {
+            const fxa_segment *g = &m->segment[s];
+            fxa_value here = coords_affine(c, i, g->begin, g->base, g->step);
+            fxa_value inside = fxa_builder_op2(c->b, FXA_OP_GE, i, coords_int(c, g->begin));
+            x = s == 0 ? here : fxa_builder_op(c->b, FXA_OP_SELECT, (const fxa_value[]){inside, here, x}, 3);
+        }
+    if (m->has_offset) x = coords_add(c, x, coords_load(c, (fxa_slot)(FXA_SLOT_OFFSET_B + axis), coords_int(c, 0)));
+    return x;
+}
+
+static fxa_value coords_length(coords *c, fxa_input which, int64_t given) {
+    return given ? coords_int(c, given) : fxa_builder_input(c->b, which);
+}
+
+/* What stands for an input; -1: itself. */
+static fxa_value coords_of(coords *c, fxa_input input) {
+    const fxa_problem *p = c->p;
+    const fxa_index_map *maps[] = {&p->map_b, &p->map_h, &p->map_q, &p->map_k};
+    static const fxa_input axes[] = {FXA_INPUT_B, FXA_INPUT_H, FXA_INPUT_Q, FXA_INPUT_K};
+    if (input == FXA_INPUT_Q_LEN && p->global_q_len) return coords_int(c, p->global_q_len);
+    if (input == FXA_INPUT_K_LEN && p->global_k_len) return coords_int(c, p->global_k_len);
+    if (input == FXA_INPUT_HEADS && p->global_heads) return coords_int(c, p->global_heads);
+    if (input == FXA_INPUT_Q_ROW) return fxa_builder_input(c->b, FXA_INPUT_Q);
+    if (input == FXA_INPUT_K_ROW) return fxa_builder_input(c->b, FXA_INPUT_K);
+    for (int axis = 0; axis < 4; axis++) {
+        if (input != axes[axis]) continue;
+        fxa_value x = coords_mapped(c, maps[axis], axis, fxa_builder_input(c->b, input));
+        if (input != FXA_INPUT_Q) return x;
+        if (p->flags & FXA_Q_START)
+            x = coords_add(c, x, coords_load(c, FXA_SLOT_Q_START, fxa_builder_input(c->b, FXA_INPUT_B)));
+        if (fxa__rows_are_aligned(p)) {
+            fxa_value k_len = coords_length(c, FXA_INPUT_K_LEN, p->global_k_len);
+            fxa_value q_len = coords_length(c, FXA_INPUT_Q_LEN, p->global_q_len);
+            x = coords_add(c, x, fxa_builder_op2(c->b, FXA_OP_SUB, k_len, q_len));
+        }
+        return x;
+    }
+    return -1;
+}
+
+/* ---- The program ------------------------------------------------------------------------------------------------- */
+
+static int32_t coords_single(uint32_t bits) {
+    for (int32_t i = 0; i < FXA_INPUT_COUNT; i++)
+        if (bits == 1u << i) return i;
+    return -1;
+}
+
+static fxa_status coords_build(fxa__host *host, coords *c, const fxa_program *program, fxa_value *given,
+                               fxa_program **out, fxa_error *err) {
+    size_t n = (size_t)program->n_nodes;
+    FXA_TRY(fxa__builder_new(host, (fxa_program_kind)program->kind, &c->b, err));
+    fxa__builder_set_limit(c->b, 4 * FXA__MAX_DERIVED_NODES);
+    for (size_t i = 0; i < n; i++) {
+        int32_t input = coords_single(fxa__node_input(&program->nodes[i]));
+        given[i] = input >= 0 ? coords_of(c, (fxa_input)input) : -1;
+    }
+    if (fxa__builder_import_with(c->b, program, given, given + n))
+        fxa__lower_copy_outputs(c->b, program, given + n, UINT32_MAX);
+    fxa_status status = fxa_builder_finish(c->b, out, err);
+    fxa_builder_destroy(c->b);
+    return status;
+}
+
+/* The caller's tensors keep their places, and none of them stands in for a slot. */
+static bool coords_keeps(const fxa_program *before, const fxa_program *after) {
+    for (int32_t i = 0; i < before->n_tensors; i++) {
+        const char *name = before->tensors[i].name;
+        if (i >= after->n_tensors || strcmp(name, after->tensors[i].name) != 0) return false;
+        if (strncmp(name, coords_prefix, sizeof coords_prefix - 1) == 0) return false;
+    }
+    return true;
+}
+
+fxa_status fxa__cu_coordinates(const fxa__problem *p, fxa_program *program, fxa_program **out, fxa_error *err) {
+    coords c = {.p = &p->in};
+    size_t n = (size_t)program->n_nodes;
+    if (coords_are_own(&p->in)) {
+        fxa_program_retain(program);
+        *out = program;
+        return FXA_OK;
+    }
+    fxa_value *given = fxa__alloc_array(p->host, 2 * n, sizeof *given);
+    if (!given) return fxa__fail_memory(err, "a program with coordinates of its own");
+    fxa_status status = coords_build(p->host, &c, program, given, out, err);
+    fxa__free(p->host, given, 2 * n * sizeof *given);
+    if (status != FXA_OK || coords_keeps(program, *out)) return status;
+    fxa_program_destroy(*out);
+    *out = NULL;
+    return fxa__fail(err, FXA_E_UNSUPPORTED,
+                     "the program's tensors have names like %s or after it, or are not all read", coords_prefix);
+}
+
+int32_t fxa__cu_coordinates_slot(const fxa_program *program, int32_t tensor) {
+    int slot;
+    size_t n = sizeof coords_prefix - 1;
+    const char *name = program->tensors[tensor].name;
+    return strncmp(name, coords_prefix, n) == 0 && sscanf(name + n, "%2d", &slot) == 1 ? slot : -1;
+}

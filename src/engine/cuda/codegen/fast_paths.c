@@ -1,0 +1,151 @@
+/* SPDX-License-Identifier: Apache-2.0
+ *
+ * Shorter ways to the same bits, where a program has them; see codegen/passes.h: a mask inside one document, a soft
+ * cap near its middle, distances that are computed faster than read.
+ */
+#include "passes.h"
+
+#include "../../../program/range.h"
+
+/* ---- Inside one document ----------------------------------------------------------------------------------------- */
+
+static bool short_reads_words(const cuda_work *w, int32_t node) {
+    const fxa_program *p = w->c->program;
+    uint64_t words = UINT64_C(1) << p->nodes[w->c->q_word].imm | UINT64_C(1) << p->nodes[w->c->k_word].imm;
+    return w->sets[node].tensors & words;
+}
+
+/* Of ints: floats with the same bits are not equal where they are NaN. */
+static bool short_is_same(const cuda_work *w, const fxa__node *n) {
+    if (n->op != FXA_OP_EQ || w->c->program->nodes[n->arg[0]].type == FXA_FLOAT) return false;
+    return (n->arg[0] == w->c->q_word && n->arg[1] == w->c->k_word) ||
+           (n->arg[1] == w->c->q_word && n->arg[0] == w->c->k_word);
+}
+
+int fxa__cuda_short_mask(const cuda_work *w, int32_t conjuncts[CUDA_CONJUNCTS]) {
+    const fxa_program *p = w->c->program;
+    int32_t todo[CUDA_CONJUNCTS];
+    int n_todo = 1, n = 0;
+    bool same = false;
+    if (w->c->q_word < 0 || w->c->k_word < 0) return -1;
+    todo[0] = fxa__program_output(p, FXA__OUT_MASK);
+    while (n_todo > 0) {
+        int32_t node = todo[--n_todo];
+        const fxa__node *x = &p->nodes[node];
+        if (n_todo + 2 > CUDA_CONJUNCTS || n == CUDA_CONJUNCTS) return -1;
+        if (x->op == FXA_OP_AND) {
+            todo[n_todo++] = x->arg[1];
+            todo[n_todo++] = x->arg[0];
+        } else if (short_is_same(w, x)) {
+            same = true;
+        } else {
+            if (short_reads_words(w, node)) return -1;
+            conjuncts[n++] = node;
+        }
+    }
+    return same ? n : -1;
+}
+
+/* ---- Near the middle of a soft cap ------------------------------------------------------------------------------- */
+
+/* The score times what nothing but params decide: that; -1. */
+static int32_t short_factor(const cuda_work *w, const fxa__node *n) {
+    const fxa_program *p = w->c->program;
+    for (int k = 0; n->op == FXA_OP_MUL && k < 2; k++) {
+        const fxa__depend *c = &w->sets[n->arg[1 - k]];
+        bool score = fxa__node_input(&p->nodes[n->arg[k]]) & 1u << FXA_INPUT_SCORE;
+        if (score && fxa__lower_rate(c) <= FXA__RATE_RUN && !c->tensors) return n->arg[1 - k];
+    }
+    return -1;
+}
+
+int32_t fxa__cuda_bend(const cuda_work *w, int32_t *factor) {
+    const fxa_program *p = w->c->program;
+    int32_t bend = -1, product = -1;
+    for (int32_t i = 0; i < p->n_nodes; i++) {
+        const fxa__node *n = &p->nodes[i];
+        if (n->op != FXA_OP_TANH || !(w->need[i] & CUDA_VALUE) || short_factor(w, &p->nodes[n->arg[0]]) < 0) continue;
+        bend = i;
+        product = n->arg[0];
+    }
+    for (int32_t i = 0; bend >= 0 && i < p->n_nodes; i++)
+        for (int k = 0; w->need[i] && k < p->nodes[i].n_args; k++) {
+            int32_t x = p->nodes[i].arg[k];
+            bool score = fxa__node_input(&p->nodes[x]) & 1u << FXA_INPUT_SCORE;
+            if ((score && i != product) || (x == product && i != bend)) bend = -1;
+        }
+    if (bend >= 0) *factor = short_factor(w, &p->nodes[product]);
+    return bend;
+}
+
+/* ---- Slopes that are finite -------------------------------------------------------------------------------------- */
+
+enum { SHORT_STRICT = 1, SHORT_NAN = 2 }; /* the value is NaN where it is; it may be NaN where the value is not */
+
+static bool short_is_strict(const fxa__node *n) {
+    return (n->op >= FXA_OP_ADD && n->op <= FXA_OP_CLAMP) || (n->op >= FXA_OP_SQRT && n->op <= FXA_OP_ATAN);
+}
+
+static void short_mark_strict(const cuda_work *w, uint8_t *marks) {
+    const fxa_program *p = w->c->program;
+    marks[w->c->value] = SHORT_STRICT;
+    for (int32_t i = w->c->value; i >= 0; i--)
+        for (int k = 0; marks[i] && short_is_strict(&p->nodes[i]) && k < p->nodes[i].n_args; k++)
+            if (p->nodes[p->nodes[i].arg[k]].type == FXA_FLOAT) marks[p->nodes[i].arg[k]] = SHORT_STRICT;
+}
+
+/* A NaN comes from operands that are NaN or infinite, of what is not the value's own. */
+static bool short_may_be_nan(const cuda_work *w, const fxa__range *r, const uint8_t *marks, int32_t node) {
+    const fxa__node *n = &w->c->program->nodes[node];
+    if (n->type != FXA_FLOAT || (marks[node] & SHORT_STRICT)) return false;
+    if (n->op == FXA_OP_CONST) return n->f != n->f;
+    if (n->n_args == 0 || n->op == FXA_OP_LOAD) return true;
+    for (int k = 0; k < n->n_args; k++) {
+        if (w->c->program->nodes[n->arg[k]].type != FXA_FLOAT) continue;
+        if ((marks[n->arg[k]] & SHORT_NAN) || !fxa__real_finite(fxa__range_of(r, n->arg[k])->f)) return true;
+    }
+    return !short_is_strict(n) && n->op != FXA_OP_SELECT && n->op != FXA_OP_FLOAT && n->op != FXA_OP_MULZ;
+}
+
+bool fxa__cuda_is_steep(const cuda_work *w, int32_t slope) {
+    size_t n = (size_t)w->c->program->n_nodes;
+    uint8_t *marks = fxa__alloc(w->host, n);
+    fxa__range_small small;
+    fxa__range r;
+    fxa_tile_bounds box = fxa__box_default();
+    bool steep = true, open = fxa__range_open(&r, &small, w->c->program, slope, &box, NULL, NULL);
+    if (marks && open) {
+        short_mark_strict(w, marks);
+        for (int32_t i = 0; i <= slope; i++)
+            if (r.at[i] >= 0 && short_may_be_nan(w, &r, marks, i)) marks[i] |= SHORT_NAN;
+        steep = (marks[slope] & SHORT_NAN) || !fxa__real_finite(fxa__range_of(&r, slope)->f);
+    }
+    fxa__range_close(&r);
+    fxa__free(w->host, marks, n);
+    return steep;
+}
+
+/* ---- Distances --------------------------------------------------------------------------------------------------- */
+
+enum { SHORT_OPERATIONS = 3 };
+
+/* Operations that pairs would do, counted down; false: something else is needed, or too many. */
+static bool short_count(const cuda_work *w, int32_t node, int *left) {
+    const fxa__node *n = &w->c->program->nodes[node];
+    if (fxa__lower_rate(&w->sets[node]) <= FXA__RATE_HEAD) return true;
+    if ((*left)-- == 0) return false;
+    switch (n->op) {
+    case FXA_OP_FLOAT: return w->tiles[node].kind == CUDA_TILE_FLOAT;
+    case FXA_OP_ADD:
+    case FXA_OP_SUB:
+    case FXA_OP_MUL: return short_count(w, n->arg[0], left) && short_count(w, n->arg[1], left);
+    case FXA_OP_NEG:
+    case FXA_OP_ABS: return short_count(w, n->arg[0], left);
+    default: return false;
+    }
+}
+
+bool fxa__cuda_is_cheap(const cuda_work *w, int32_t node) {
+    int left = SHORT_OPERATIONS;
+    return short_count(w, node, &left);
+}

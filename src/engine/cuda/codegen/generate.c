@@ -1,0 +1,400 @@
+/* SPDX-License-Identifier: Apache-2.0
+ *
+ * What of a rewritten program goes where: unit, diagonal row, words, dense tensor, sums and scatter, the bound of its
+ * value; see codegen/codegen.h. codegen/write_program.c writes it down.
+ */
+#include "passes.h"
+
+#include "../../../program/range.h"
+
+#include <math.h>
+
+/* ---- The value and its unit -------------------------------------------------------------------------------------- */
+
+static bool choose_is_run(const cuda_work *w, int32_t node) {
+    return fxa__lower_rate(&w->sets[node]) <= FXA__RATE_RUN && !w->sets[node].tensors;
+}
+
+/* The score as value * factor, with a factor of params alone: it goes into the unit. */
+static void choose_value(cuda_work *w, bool unit) {
+    fxa__cuda_program *c = w->c;
+    int32_t score = fxa__program_output(c->program, FXA__OUT_SCORE);
+    const fxa__node *n = &c->program->nodes[score];
+    c->value = score;
+    c->factor = -1;
+    for (int k = 0; unit && n->op == FXA_OP_MUL && k < 2; k++) {
+        if (!choose_is_run(w, n->arg[k]) || choose_is_run(w, n->arg[1 - k])) continue;
+        c->value = n->arg[1 - k];
+        c->factor = n->arg[k];
+    }
+    c->has_value = !(fxa__node_input(&c->program->nodes[c->value]) & 1u << FXA_INPUT_SCORE);
+}
+
+/* What value() cannot pass, for any scores, params and tensors: interval_rules.h is the proof. A NaN is no bound's
+ * matter: a score that is NaN spoils its row in any case. */
+static void choose_bound(cuda_work *w) {
+    fxa__range_small small;
+    fxa__range r;
+    fxa_tile_bounds box = fxa__box_default();
+    w->c->bound = INFINITY;
+    if (fxa__range_open(&r, &small, w->c->program, w->c->value, &box, NULL, NULL)) {
+        fxa__real x = fxa__range_of(&r, w->c->value)->f;
+        if (x.lo <= x.hi) w->c->bound = fmax(fabs(x.lo), fabs(x.hi));
+    }
+    fxa__range_close(&r);
+}
+
+/* What params alone decide is no pair's matter: where that is not finite, nothing of the run is. */
+static bool choose_is_steep(const cuda_work *w, int32_t slope) {
+    const fxa_program *p = w->c->program;
+    for (const fxa__node *n = &p->nodes[slope]; n->op == FXA_OP_MUL || n->op == FXA_OP_MULZ; n = &p->nodes[slope]) {
+        if (choose_is_run(w, n->arg[0]) == choose_is_run(w, n->arg[1])) break;
+        slope = n->arg[choose_is_run(w, n->arg[0])];
+    }
+    return !choose_is_run(w, slope) && fxa__cuda_is_steep(w, slope);
+}
+
+/* ---- What pairs are given ---------------------------------------------------------------------------------------- */
+
+/* Marks what the nodes that pairs compute need: value, slope and mask. */
+static void choose_mark(cuda_work *w) {
+    const fxa_program *p = w->c->program;
+    int32_t mask = fxa__program_output(p, FXA__OUT_MASK), slope = fxa__program_output(p, FXA__OUT_DSCORE);
+    if (w->c->has_value) w->need[w->c->value] |= CUDA_VALUE;
+    if (slope >= 0) w->need[slope] |= CUDA_SLOPE;
+    w->need[mask] |= CUDA_MASK;
+    for (int32_t i = p->n_nodes - 1; i >= 0; i--)
+        for (int k = 0; w->need[i] && k < p->nodes[i].n_args; k++) w->need[p->nodes[i].arg[k]] |= w->need[i];
+}
+
+static bool choose_is_diagonal(const cuda_work *w, int32_t node) {
+    return fxa__lower_rate(&w->sets[node]) == FXA__RATE_DIAGONAL;
+}
+
+/* The largest float on a diagonal that something else than a diagonal reads. */
+static void choose_diagonal(cuda_work *w) {
+    const fxa_program *p = w->c->program;
+    w->c->diagonal = -1;
+    if (w->c->has_value && choose_is_diagonal(w, w->c->value)) w->c->diagonal = w->c->value;
+    for (int32_t i = 0; i < p->n_nodes; i++) {
+        if (!(w->need[i] & (CUDA_VALUE | CUDA_SLOPE)) || choose_is_diagonal(w, i)) continue;
+        for (int k = 0; k < p->nodes[i].n_args; k++) {
+            int32_t x = p->nodes[i].arg[k];
+            if (p->nodes[x].type == FXA_FLOAT && choose_is_diagonal(w, x) && x > w->c->diagonal) w->c->diagonal = x;
+        }
+    }
+    /* The forward has rows beside its keys in shared memory; the backward would read them from memory. Either way a
+     * distance's number has the same bits. */
+    if (w->backward && w->c->diagonal >= 0 && fxa__cuda_is_cheap(w, w->c->diagonal)) {
+        w->rounded = w->c->diagonal;
+        w->c->diagonal = -1;
+    }
+}
+
+/* An element [.., q, k] before which b and h stand, each at most once: 2 for q and k, 1 for one of them. 0: other. */
+static int choose_place(const fxa_program *p, const fxa__node *load, uint32_t *last) {
+    uint32_t seen = 0, heads = 1u << FXA_INPUT_B | 1u << FXA_INPUT_H, pair = 1u << FXA_INPUT_Q | 1u << FXA_INPUT_K;
+    int positions = 0;
+    for (int d = 0; d < load->n_args; d++) {
+        uint32_t input = fxa__node_input(&p->nodes[load->arg[d]]);
+        if (!(input & (heads | pair)) || (input <= seen && d > 0)) return 0; /* in the order b, h, q, k */
+        positions += (input & pair) != 0;
+        seen |= input;
+        *last = input;
+    }
+    return positions;
+}
+
+static void choose_loads(cuda_work *w, const fxa__cuda_config *config) {
+    const fxa_program *p = w->c->program;
+    w->c->dense = w->c->q_word = w->c->k_word = -1;
+    for (int32_t i = 0; i < p->n_nodes; i++) {
+        const fxa__node *n = &p->nodes[i];
+        uint32_t last = 0;
+        if (n->op != FXA_OP_LOAD || !w->need[i]) continue;
+        int positions = choose_place(p, n, &last);
+        uint8_t dtype = p->tensors[n->imm].dtype;
+        if (positions == 2 && n->imm == config->dense && !(w->need[i] & CUDA_MASK)) w->c->dense = i;
+        if (positions != 1 || !config->words || fxa__cuda_own_tensor(p->tensors[n->imm].name) >= 0 ||
+            !fxa__cuda_word_kind((fxa_dtype)dtype))
+            continue;
+        if (last == 1u << FXA_INPUT_Q && w->c->q_word < 0) w->c->q_word = i;
+        if (last == 1u << FXA_INPUT_K && w->c->k_word < 0) w->c->k_word = i;
+    }
+}
+
+static bool choose_is_word(const cuda_work *w, int32_t node) { return node == w->c->q_word || node == w->c->k_word; }
+
+/* Whole elements that are compared: by their words where both have one and the mask alone asks; else as they are. */
+static void choose_wide(cuda_work *w) {
+    const fxa_program *p = w->c->program;
+    bool ok = true;
+    for (int32_t i = 0; i < p->n_nodes; i++) {
+        const fxa__node *n = &p->nodes[i];
+        if (!w->need[i] || !fxa__node_compares_wide(p, n)) continue;
+        int words = choose_is_word(w, n->arg[0]) + choose_is_word(w, n->arg[1]);
+        w->wide = w->wide || words > 0;
+        ok = ok && (words == 0 || (words == 2 && w->need[i] == CUDA_MASK && n->arg[0] != n->arg[1]));
+    }
+    if (ok) return;
+    int32_t *const words[] = {&w->c->q_word, &w->c->k_word};
+    for (int i = 0; i < 2; i++)
+        if (*words[i] >= 0 && p->tensors[p->nodes[*words[i]].imm].dtype == FXA_I64) *words[i] = -1;
+    w->wide = false;
+}
+
+/* Bits of the indices of a load that are inside of a tensor with `least` elements: b, h, and what is known to stay
+ * between 0 and a number. Not q and k: a tile reaches past the last of them, and values of its pairs are computed. */
+static uint8_t choose_sure(const cuda_work *w, const fxa__node *n, int64_t *least) {
+    uint8_t sure = 0;
+    for (int d = 0; d < n->n_args; d++) {
+        const fxa__node *index = &w->c->program->nodes[n->arg[d]];
+        const fxa__interval *s = &w->spans[n->arg[d]];
+        bool head = index->imm == FXA_INPUT_B || index->imm == FXA_INPUT_H;
+        bool coordinate = index->op == FXA_OP_INPUT && head;
+        int64_t needs = coordinate ? -1 - index->imm : s->hi + 1;
+        bool known = coordinate || (s->lo >= 0 && s->hi < FXA__CUDA_LENGTH);
+        /* One axis has one bound: the larger of two numbers, or the same coordinate. */
+        if (known && (least[d] == 0 || least[d] == needs || (least[d] > 0 && needs > 0))) {
+            least[d] = needs > least[d] || least[d] == 0 ? needs : least[d];
+            sure |= (uint8_t)(1u << d);
+        }
+    }
+    return sure;
+}
+
+static void choose_bounds(cuda_work *w, const fxa__cuda_config *config) {
+    const fxa_program *p = w->c->program;
+    for (int32_t i = 0; i < p->n_nodes; i++) {
+        const fxa__node *n = &p->nodes[i];
+        bool given = i == w->c->q_word || i == w->c->k_word || i == w->c->dense;
+        if (n->op == FXA_OP_LOAD && w->need[i] && !given && (config->fits >> n->imm & 1))
+            w->sure[i] = choose_sure(w, n, w->c->least[n->imm]);
+    }
+}
+
+/* ---- Gradients --------------------------------------------------------------------------------------------------- */
+
+static bool choose_is_number(const fxa_program *p, int32_t node, double x) {
+    return p->nodes[node].op == FXA_OP_CONST && p->nodes[node].type == FXA_FLOAT && p->nodes[node].f == x;
+}
+
+/* The gradient of a load that pairs are given, with slope 1 throughout: what the kernels sum by themselves. Along
+ * diagonals they sum what dQ and dK are made of, which a backward program of the caller's has changed. */
+static bool choose_is_load(const cuda_work *w, const fxa__output *out, int32_t load) {
+    const fxa_program *p = w->c->program;
+    if (w->c->has_own && load == w->c->diagonal) return false;
+    if (load < 0 || w->c->has_slope || p->nodes[load].op != FXA_OP_LOAD || out->kind != FXA__OUT_DLOAD) return false;
+    if (p->nodes[load].imm != out->slot || !choose_is_number(p, out->value, 1)) return false;
+    for (int32_t d = 0; d < out->n_index; d++)
+        if (p->nodes[load].arg[d] != out->index[d]) return false;
+    return true;
+}
+
+/* Params of the rewritten program have other numbers than those of the problem's; tensors keep theirs. */
+static bool choose_is_wanted(const fxa__cuda_program *c, const fxa__cuda_config *config, const fxa__output *out) {
+    if (choose_is_number(c->program, out->value, 0)) return false;
+    if (out->kind == FXA__OUT_DLOAD) return config->grad_tensors >> out->slot & 1;
+    return out->kind == FXA__OUT_DPARAM && c->params[out->slot].from >= 0 &&
+           (config->grad_params >> c->params[out->slot].from & 1);
+}
+
+/* Whether gradients that are wanted read the score, by a comparison, an index or what has no slope itself (with_grad,
+ * floor): a slope of 1 does not say that they do not. Kernels have it for them beside slopes alone. */
+static bool choose_grads_read_score(const cuda_work *w, const fxa__cuda_config *config) {
+    const fxa_program *p = w->c->program;
+    uint32_t inputs = 0;
+    for (int32_t i = 0; i < p->n_outputs; i++) {
+        const fxa__output *out = &p->outputs[i];
+        if (!choose_is_wanted(w->c, config, out)) continue;
+        inputs |= w->sets[out->value].inputs;
+        for (int32_t d = 0; d < out->n_index; d++) inputs |= w->sets[out->index[d]].inputs;
+    }
+    return inputs & 1u << FXA_INPUT_SCORE;
+}
+
+static void choose_gradients(cuda_work *w, const fxa__cuda_config *config) {
+    fxa__cuda_program *c = w->c;
+    for (int32_t i = 0; i < c->program->n_outputs; i++) {
+        const fxa__output *out = &c->program->outputs[i];
+        w->wanted[i] = choose_is_wanted(c, config, out);
+        if (!w->wanted[i]) continue;
+        fxa__grad grad = fxa__lower_grad(c->program, i, w->sets);
+        if (choose_is_load(w, out, c->diagonal))
+            c->grad_diagonal = true;
+        else if (choose_is_load(w, out, c->dense))
+            c->grad_dense = true;
+        else if (grad.kind <= FXA__GRAD_HEAD && c->n_sums < FXA__CUDA_SUMS)
+            c->sums[c->n_sums++] = i;
+        else
+            c->has_scatter = true;
+    }
+}
+
+/* To whose elements pairs, diagonals or heads add in any order, and must not show it. Where every pair has an element
+ * for itself there is no order. */
+static void choose_exact(cuda_work *w) {
+    fxa__cuda_program *c = w->c;
+    const uint32_t pair = 1u << FXA_INPUT_B | 1u << FXA_INPUT_H | 1u << FXA_INPUT_Q | 1u << FXA_INPUT_K;
+    for (int32_t i = 0; i < c->program->n_outputs; i++) {
+        const fxa__output *out = &c->program->outputs[i];
+        uint32_t own = 0;
+        if (!w->wanted[i] || out->kind != FXA__OUT_DLOAD || choose_is_load(w, out, c->dense)) continue;
+        bool scattered = fxa__cuda_is_scattered(w, i), sum = !scattered && !choose_is_load(w, out, c->diagonal);
+        bool apart = scattered && fxa__lower_grad_is_injective(c->program, out->slot, &own) && (own & pair) == pair;
+        if (sum || (c->fixed && !apart)) c->exact |= 1u << out->slot;
+    }
+}
+
+bool fxa__cuda_is_scattered(const cuda_work *w, int32_t output) {
+    const fxa__cuda_program *c = w->c;
+    const fxa__output *out = &c->program->outputs[output];
+    for (int32_t i = 0; i < c->n_sums; i++)
+        if (c->sums[i] == output) return false;
+    return w->wanted[output] && !choose_is_load(w, out, c->diagonal) && !choose_is_load(w, out, c->dense);
+}
+
+/* ---- What the host computes -------------------------------------------------------------------------------------- */
+
+static bool choose_is_filled(const cuda_work *w, int32_t node) {
+    uint8_t op = w->c->program->nodes[node].op;
+    return choose_is_run(w, node) && op != FXA_OP_PARAM && op != FXA_OP_CONST &&
+           fxa__cuda_can_fill(w->c->program, node);
+}
+
+static bool choose_is_forward(const cuda_work *w, int32_t node) { return w->need[node] & (CUDA_VALUE | CUDA_MASK); }
+
+/* What the nodes of value and mask read, or all others. */
+static void choose_read(cuda_work *w, bool forward) {
+    fxa__cuda_program *c = w->c;
+    const fxa_program *p = c->program;
+    for (int32_t i = 0; i < p->n_nodes && c->n_run < FXA__CUDA_RUNS; i++) {
+        if (choose_is_run(w, i) || (forward && !choose_is_forward(w, i))) continue;
+        for (int k = 0; k < p->nodes[i].n_args && c->n_run < FXA__CUDA_RUNS; k++) {
+            int32_t x = p->nodes[i].arg[k];
+            if (w->given[x] != CUDA_NOT_GIVEN || !choose_is_filled(w, x)) continue;
+            w->given[x] = c->run_at + c->n_run;
+            c->run[c->n_run++] = x;
+        }
+    }
+}
+
+/* Value and mask compute the rest of it of each other: as the forward does, where nothing else reads it. */
+static void choose_keep(cuda_work *w) {
+    const fxa_program *p = w->c->program;
+    for (int32_t i = 0; i < p->n_nodes; i++) {
+        if (!choose_is_run(w, i) || !choose_is_forward(w, i) || w->given[i] >= 0) continue;
+        for (int k = 0; k < p->nodes[i].n_args; k++)
+            if (w->given[p->nodes[i].arg[k]] < 0) w->given[p->nodes[i].arg[k]] = CUDA_NEVER_GIVEN;
+    }
+}
+
+/* A soft cap by a param, which may be 0, below or not finite, so that it is no unit: |value()| is at most that. */
+static void choose_gain(fxa__cuda_program *c) {
+    const fxa_program *p = c->program;
+    const fxa__node *n = &p->nodes[c->value];
+    for (int k = 0; c->factor < 0 && n->op == FXA_OP_MUL && k < 2; k++)
+        if (n->arg[k] == c->bend && fxa__cuda_can_fill(p, n->arg[1 - k])) c->gain = n->arg[1 - k];
+    if (c->gain >= 0) c->bound = 1;
+}
+
+/* Floats of params alone that something else reads, the unit and near(). Not where the device alone has the params. The
+ * backward fills of value and mask what the forward does: else their bits would be others. */
+static void choose_runs(cuda_work *w) {
+    fxa__cuda_program *c = w->c;
+    const fxa_program *p = c->program;
+    c->unit_at = c->near_at = c->near = c->bend = c->gain = -1;
+    for (int32_t i = 0; i < p->n_params; i++) c->run_at += p->params[i].type == FXA_FLOAT;
+    for (int32_t i = 0; i < p->n_nodes; i++) w->given[i] = CUDA_NOT_GIVEN;
+    if (w->scalars) return;
+    choose_read(w, true);
+    choose_keep(w);
+    choose_read(w, false);
+    int32_t next = c->run_at + c->n_run;
+    if (c->factor >= 0 && fxa__cuda_can_fill(p, c->factor)) c->unit_at = next++;
+    if (c->has_value && !c->has_own) c->bend = fxa__cuda_bend(w, &c->near);
+    if (c->bend >= 0 && !fxa__cuda_can_fill(p, c->near)) c->bend = -1;
+    if (c->bend < 0) return;
+    if (!w->backward) choose_gain(c);
+    if (c->gain >= 0) c->unit_at = next, next += 2;
+    c->near_at = next;
+    c->folded = !w->backward && (c->gain >= 0 || (c->value == c->bend && (c->unit_at >= 0 || c->factor < 0)));
+}
+
+/* ---- All of it --------------------------------------------------------------------------------------------------- */
+
+/* No tensor, no scale and no param of the caller's. */
+static bool choose_is_fixed(const cuda_work *w, int32_t node) {
+    bool fixed = !w->sets[node].tensors;
+    for (int i = 0; i < w->c->program->n_params; i++)
+        fixed = fixed && (!(w->sets[node].params >> i & 1) || w->c->params[i].from == FXA__CUDA_NUMBER);
+    return fixed;
+}
+
+static void choose_all(cuda_work *w, const fxa__cuda_config *config) {
+    const fxa_program *p = w->c->program;
+    int32_t slope = fxa__program_output(p, FXA__OUT_DSCORE), mask = fxa__program_output(p, FXA__OUT_MASK);
+    fxa__lower_affine(p, w->forms);
+    fxa__lower_depend(p, w->forms, w->sets);
+    choose_value(w, config->plain);
+    w->c->has_own = config->own != NULL;
+    w->c->has_slope =
+        slope >= 0 && !w->c->has_own && (!choose_is_number(p, slope, 1) || choose_grads_read_score(w, config));
+    w->c->has_mask = !(p->nodes[mask].op == FXA_OP_CONST && p->nodes[mask].imm);
+    choose_mark(w);
+    fxa__cuda_spans(p, w->spans);
+    fxa__cuda_tiles(w, w->tiles);
+    choose_diagonal(w);
+    choose_loads(w, config);
+    choose_wide(w);
+    w->c->mask_inputs = w->sets[mask].inputs;
+    w->c->mask_fixed = choose_is_fixed(w, mask);
+    if (w->c->diagonal >= 0) w->c->diagonal_inputs = w->sets[w->c->diagonal].inputs;
+    if (w->c->diagonal >= 0) w->c->diagonal_fixed = choose_is_fixed(w, w->c->diagonal);
+    choose_bounds(w, config);
+    choose_bound(w);
+    w->c->steep = w->c->has_slope && choose_is_steep(w, slope);
+    choose_gradients(w, config);
+    w->c->fixed = config->fixed;
+    choose_exact(w);
+    choose_runs(w);
+    fxa__cuda_names_make(w, &w->names);
+}
+
+fxa_status fxa__cuda_program_make(fxa__host *host, const fxa__cuda_config *config, fxa__cuda_program *out,
+                                  fxa_error *err) {
+    *out = (fxa__cuda_program){.text = {.host = host}};
+    FXA_TRY(fxa__cuda_rewrite(host, config, out, err));
+    size_t n = (size_t)out->program->n_nodes, n_outputs = (size_t)out->program->n_outputs;
+    cuda_work w = {.host = host, .c = out, .backward = config->derivative != NULL, .rounded = -1};
+    w.scalars = config->scalars;
+    w.forms = fxa__alloc_array(host, n, sizeof *w.forms);
+    w.sets = fxa__alloc_array(host, n, sizeof *w.sets);
+    w.need = fxa__alloc(host, n);
+    w.sure = fxa__alloc(host, n);
+    w.wanted = fxa__alloc(host, n_outputs);
+    w.spans = fxa__alloc_array(host, n, sizeof *w.spans);
+    w.tiles = fxa__alloc_array(host, n, sizeof *w.tiles);
+    w.given = fxa__alloc_array(host, n, sizeof *w.given);
+    bool ok = w.forms && w.sets && w.need && w.sure && w.wanted && w.spans && w.tiles && w.given;
+    if (ok) choose_all(&w, config);
+    bool refused = ok && w.sets[fxa__program_output(out->program, FXA__OUT_MASK)].inputs & 1u << FXA_INPUT_SCORE;
+    ok = ok && !refused && fxa__cuda_text_write(&w) && !out->text.failed;
+    fxa__free(host, w.forms, n * sizeof *w.forms);
+    fxa__free(host, w.sets, n * sizeof *w.sets);
+    fxa__free(host, w.need, n);
+    fxa__free(host, w.sure, n);
+    fxa__free(host, w.wanted, n_outputs);
+    fxa__free(host, w.spans, n * sizeof *w.spans);
+    fxa__free(host, w.tiles, n * sizeof *w.tiles);
+    fxa__free(host, w.given, n * sizeof *w.given);
+    if (refused)
+        return fxa__fail(err, FXA_E_UNSUPPORTED, "the mask reads the score, which CUDA kernels do not give it");
+    return ok ? FXA_OK : fxa__fail_memory(err, "the text of a program for CUDA kernels");
+}
+
+void fxa__cuda_program_free(fxa__cuda_program *p) {
+    fxa_program_destroy(p->program);
+    fxa__writer_free(&p->text);
+    *p = (fxa__cuda_program){.value = -1};
+}

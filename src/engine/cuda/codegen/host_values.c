@@ -1,0 +1,143 @@
+/* SPDX-License-Identifier: Apache-2.0
+ *
+ * The numbers of a run that the program's text reads: params, and what is made of params alone, computed in f64 and
+ * rounded once. So kernels have it beside their other arguments, and no register of theirs holds it.
+ */
+#include "codegen.h"
+
+#include "../../../base/num.h"
+#include "../../../lower/emit.h"
+
+#include <float.h>
+#include <math.h>
+
+#define FILL_LOG2E 1.4426950408889634074
+#define FILL_NEAR 0.6    /* |x| below which the polynomial is used */
+#define FILL_SMALL 4096. /* no product above that is near: terms of a tiny factor, rounded to 0, would be missing */
+#define FILL_CAP 64.     /* 2^-20 of it, what a new score may be off by where pairs are bent four at a time, is 2^-14 */
+#define FILL_LEAST 0.125 /* of a unit: products of four pairs are finite then, while exponents stay below */
+#define FILL_POWER 28.   /* this */
+
+/* tanh x = x (c[0] + c[1] x^2 + ...) within 2^-23.7 of itself for |x| < 0.6. */
+static const double fill_tanh[FXA_CUDA_BEND] = {0.9999999268692358, -0.33332309972578855, 0.1331017362435341,
+                                                -0.05210147853455042, 0.015475425267545645};
+
+enum { FILL_STEPS = 48 }; /* a run does them all, what is read twice twice */
+
+static bool fill_can(const fxa_program *p, int32_t node, int *left) {
+    const fxa__node *n = &p->nodes[node];
+    if (n->type != FXA_FLOAT || (*left)-- == 0) return false;
+    switch (n->op) {
+    case FXA_OP_CONST:
+    case FXA_OP_PARAM: return true;
+    case FXA_OP_NEG:
+    case FXA_OP_ABS: return fill_can(p, n->arg[0], left);
+    case FXA_OP_ADD:
+    case FXA_OP_SUB:
+    case FXA_OP_MUL:
+    case FXA_OP_MULZ:
+    case FXA_OP_DIVZ:
+    case FXA_OP_DIV: return fill_can(p, n->arg[0], left) && fill_can(p, n->arg[1], left);
+    default: return false;
+    }
+}
+
+bool fxa__cuda_can_fill(const fxa_program *p, int32_t node) {
+    int left = FILL_STEPS;
+    return fill_can(p, node, &left);
+}
+
+/* Of what can be filled. */
+static double fill_value(const fxa_program *p, int32_t node, const double *params) {
+    const fxa__node *n = &p->nodes[node];
+    double x = n->n_args > 0 ? fill_value(p, n->arg[0], params) : 0;
+    double y = n->n_args > 1 ? fill_value(p, n->arg[1], params) : 0;
+    switch (n->op) {
+    case FXA_OP_CONST: return n->f;
+    case FXA_OP_PARAM: return params[n->imm];
+    case FXA_OP_NEG: return -x;
+    case FXA_OP_ABS: return fabs(x);
+    case FXA_OP_ADD: return x + y;
+    case FXA_OP_SUB: return x - y;
+    case FXA_OP_MUL: return x * y;
+    case FXA_OP_MULZ: return x == 0 ? 0 : x * y;
+    case FXA_OP_DIVZ: return x == 0 ? 0 : x / y;
+    default: return x / y;
+    }
+}
+
+/* What a change of the tanh is multiplied by in value(), at most; INFINITY: not known. */
+static double fill_gain(const fxa__cuda_program *c, int32_t node, const double *params, int *left) {
+    const fxa_program *p = c->program;
+    const fxa__node *n = &p->nodes[node];
+    if (node == c->bend) return 1;
+    if ((*left)-- <= 0) return INFINITY;
+    double gain[FXA_MAX_RANK], sum = 0;
+    for (int i = 0; i < n->n_args; i++) sum += gain[i] = fill_gain(c, n->arg[i], params, left);
+    if (sum == 0 || n->op == FXA_OP_ADD || n->op == FXA_OP_SUB || n->op == FXA_OP_NEG) return sum;
+    for (int i = 0; n->op == FXA_OP_MUL && i < 2; i++)
+        if (gain[i] == 0 && fxa__cuda_can_fill(p, n->arg[i])) return sum * fabs(fill_value(p, n->arg[i], params));
+    return INFINITY;
+}
+
+/* far() and the numbers of bend_far(): 0 where nothing is to be bent so. */
+static void fill_far(const fxa__cuda_program *p, const double *params, double factor, double unit, float *f) {
+    int left = FILL_STEPS;
+    double cap = fill_gain(p, p->value, params, &left), by = 2 * FILL_LOG2E * factor;
+    if (p->factor >= 0) cap *= fabs(fill_value(p->program, p->factor, params));
+    bool takes = cap <= FILL_CAP && fabs(unit) >= FILL_LEAST && fabs(by) > FLT_MIN && fabs(by) < FLT_MAX;
+    f[0] = takes ? (float)fmin(FILL_POWER / fabs(by), FLT_MAX) : 0;
+    f[1] = takes ? (float)by : 0;
+    f[2] = takes ? (float)(-0.5 / unit) : 0;
+}
+
+/* What bend() gives where a param is the cap, and the unit: 1, but where that would overflow beside the cap. Kernels
+ * then see that it is not (left_range of sm90/forward_epilogue.cuh). */
+static double fill_cap(const fxa__cuda_program *p, const double *params, float *f) {
+    double cap = fill_value(p->program, p->gain, params) * FILL_LOG2E, unit = fabs(cap) > FLT_MAX ? 4 : 1;
+    f[0] = (float)(cap / unit);
+    f[1] = (float)unit;
+    return cap / unit;
+}
+
+/* near() and the terms behind it. Of a factor so large that they are not finite nothing is near. */
+static void fill_bend(const fxa__cuda_program *p, const double *params, float *f) {
+    double factor = fill_value(p->program, p->near, params), power = factor, limit = FILL_NEAR / fabs(factor), unit = 1;
+    if (p->folded) unit = FILL_LOG2E * (p->factor >= 0 ? fill_value(p->program, p->factor, params) : 1);
+    if (p->gain >= 0) unit = fill_cap(p, params, f + p->unit_at);
+    fill_far(p, params, factor, unit, f + p->near_at + 1 + FXA_CUDA_BEND);
+    power *= unit;
+    f[p->near_at] = (float)(limit < FILL_SMALL ? limit : FILL_SMALL);
+    for (int32_t k = 0; k < FXA_CUDA_BEND; k++) {
+        f[p->near_at + 1 + k] = (float)(fill_tanh[k] * power);
+        if (!isfinite(f[p->near_at + 1 + k])) f[p->near_at] = 0;
+        power *= factor * factor;
+    }
+}
+
+/* Above 0 and finite as the factor is: 0 times a score of -inf would be NaN, and so would an infinity times 0. */
+static float fill_unit(double x) {
+    float unit = (float)x;
+    if (x > 0 && unit < FLT_MIN) return FLT_MIN;
+    return x > 0 && isfinite(x) && unit > FLT_MAX ? FLT_MAX : unit;
+}
+
+void fxa__cuda_fill(const fxa__cuda_program *p, const double *params, float *f, int *i) {
+    const fxa_program *program = p->program;
+    for (int32_t k = 0; k < program->n_params; k++) {
+        int32_t at = fxa__lower_emit_param(program, k);
+        if (program->params[k].type == FXA_FLOAT)
+            f[at] = (float)params[k];
+        else
+            i[at] = fxa__toint(params[k]);
+    }
+    for (int32_t k = 0; k < p->n_run; k++) f[p->run_at + k] = (float)fill_value(program, p->run[k], params);
+    if (p->unit_at >= 0 && p->gain < 0) f[p->unit_at] = fill_unit(fill_value(program, p->factor, params) * FILL_LOG2E);
+    if (p->near_at >= 0) fill_bend(p, params, f);
+}
+
+int32_t fxa__cuda_word_kind(fxa_dtype dtype) {
+    static const int32_t kinds[] = {[FXA_F32] = 1, [FXA_I32] = 1, [FXA_I64] = 2, [FXA_I16] = 3,  [FXA_I8] = 4,
+                                    [FXA_U8] = 5,  [FXA_B8] = 6,  [FXA_F16] = 7, [FXA_BF16] = 8, [FXA_E5M2] = 0};
+    return (size_t)dtype < sizeof kinds / sizeof *kinds ? kinds[dtype] : 0;
+}

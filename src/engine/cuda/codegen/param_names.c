@@ -1,0 +1,34 @@
+/* SPDX-License-Identifier: Apache-2.0
+ *
+ * What a program's text reads params by, where that is neither a.f[] nor a.i[]: floats that the host computes of params
+ * (codegen/host_values.c), and params that lie in memory which only the device can read (common/scalars.cuh). What the
+ * host has in a.f[] and a.i[] for those means nothing, so every text is given these names.
+ */
+#include "passes.h"
+
+#include <stdio.h>
+
+void fxa__cuda_names_make(const cuda_work *w, cuda_names *out) {
+    const fxa__cuda_program *c = w->c;
+    for (int32_t i = 0; i < c->n_run; i++)
+        (void)snprintf(out->run[i], sizeof out->run[i], "a.f[%d]", (int)(c->run_at + i));
+    for (int32_t i = 0; i < c->program->n_params; i++) {
+        int32_t from = c->params[i].from;
+        bool real = c->program->params[i].type == FXA_FLOAT;
+        (void)snprintf(out->scalar[i].member, sizeof out->scalar[i].member, "p%d", (int)i);
+        if (from == FXA__CUDA_SCALE)
+            (void)snprintf(out->scalar[i].call, sizeof out->scalar[i].call, "run_scale(a)");
+        else
+            (void)snprintf(out->scalar[i].call, sizeof out->scalar[i].call, "scalar_%s(a, %d)", real ? "float" : "int",
+                           (int)from);
+    }
+}
+
+void fxa__cuda_names_give(const cuda_work *w, fxa__emit *e, bool members) {
+    for (int32_t i = 0; i < w->c->n_run; i++) e->given[w->c->run[i]] = w->names.run[i];
+    for (int32_t i = 0; w->scalars && i < e->p->n_nodes; i++) {
+        const fxa__node *n = &e->p->nodes[i];
+        if (n->op != FXA_OP_PARAM || !fxa__cuda_in_memory(&w->c->params[n->imm])) continue;
+        e->given[i] = members ? w->names.scalar[n->imm].member : w->names.scalar[n->imm].call;
+    }
+}

@@ -1,0 +1,70 @@
+/* SPDX-License-Identifier: Apache-2.0
+ *
+ * Masks that read the score. Kernels ask a mask once the score is gone, and tiles are skipped before there is one: so
+ * those conditions of a mask become a part of the score, `c ? x : -inf`, which gives every pair the same weight and the
+ * same gradients. Conditions that do not read the score stay in the mask. It is the other way round of
+ * fxa__program_extract_masks.
+ */
+#include "../cuda.h"
+
+#include <math.h>
+
+static bool scored_reads(const uint16_t *reads, int32_t node) { return reads[node] >> FXA_INPUT_SCORE & 1; }
+
+static bool scored_is_join(const fxa_program *p, const uint16_t *reads, int32_t node) {
+    const fxa__node *n = &p->nodes[node];
+    return n->op == FXA_OP_AND && n->type == FXA_BOOL && scored_reads(reads, node);
+}
+
+/* Marks the conditions that must all hold, and what joins them: each once, however often it is joined. */
+static void scored_mark(const fxa_program *p, const uint16_t *reads, int32_t mask, bool *parts) {
+    parts[mask] = true;
+    for (int32_t i = mask; i >= 0; i--)
+        for (int k = 0; parts[i] && scored_is_join(p, reads, i) && k < 2; k++) parts[p->nodes[i].arg[k]] = true;
+}
+
+/* Those of them that read the score, or the others, as one; -1: there are none. */
+static fxa_value scored_join(fxa_builder *b, const fxa_program *p, const uint16_t *reads, const bool *parts,
+                             const fxa_value *map, bool wanted) {
+    fxa_value all = -1;
+    for (int32_t i = 0; i < p->n_nodes; i++) {
+        if (!parts[i] || scored_is_join(p, reads, i) || scored_reads(reads, i) != wanted) continue;
+        all = all < 0 ? map[i] : fxa_builder_op2(b, FXA_OP_AND, all, map[i]);
+    }
+    return all;
+}
+
+static void scored_build(fxa_builder *b, const fxa_program *p, const uint16_t *reads, bool *parts, fxa_value *map) {
+    int32_t score = fxa__program_output(p, FXA__OUT_SCORE), mask = fxa__program_output(p, FXA__OUT_MASK);
+    fxa__builder_set_limit(b, FXA__MAX_DERIVED_NODES);
+    if (!fxa__builder_import(b, p, map)) return;
+    scored_mark(p, reads, mask, parts);
+    fxa_value there = scored_join(b, p, reads, parts, map, true), rest = scored_join(b, p, reads, parts, map, false);
+    fxa_value none = fxa_builder_float(b, -INFINITY);
+    fxa_builder_set_score(b, fxa_builder_op(b, FXA_OP_SELECT, (const fxa_value[]){there, map[score], none}, 3));
+    fxa_builder_set_mask(b, rest < 0 ? fxa_builder_bool(b, 1) : rest);
+}
+
+fxa_status fxa__cu_scored(fxa__host *host, fxa_program *p, fxa_program **out, fxa_error *err) {
+    size_t n = (size_t)p->n_nodes;
+    fxa_builder *b = NULL;
+    uint16_t *reads = fxa__alloc_array(host, n, sizeof *reads);
+    fxa_value *map = fxa__alloc_array(host, n, sizeof *map);
+    bool *parts = fxa__alloc(host, n);
+    fxa_status status = reads && map && parts ? FXA_OK : fxa__fail_memory(err, "a mask that reads the score");
+    *out = NULL;
+    if (status == FXA_OK) fxa__program_inputs(p, reads);
+    if (status == FXA_OK && !(reads[fxa__program_output(p, FXA__OUT_MASK)] >> FXA_INPUT_SCORE & 1)) {
+        fxa_program_retain(p);
+        *out = p;
+    } else if (status == FXA_OK) {
+        status = fxa__builder_new(host, FXA_PROGRAM_SCORE, &b, err);
+        if (status == FXA_OK) scored_build(b, p, reads, parts, map);
+        if (status == FXA_OK) status = fxa_builder_finish(b, out, err);
+        fxa_builder_destroy(b);
+    }
+    fxa__free(host, reads, n * sizeof *reads);
+    fxa__free(host, map, n * sizeof *map);
+    fxa__free(host, parts, n);
+    return status;
+}

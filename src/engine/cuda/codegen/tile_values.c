@@ -1,0 +1,165 @@
+/* SPDX-License-Identifier: Apache-2.0
+ *
+ * What pairs have from their tile; see codegen/passes.h. In a tile q and k are those of its first pair plus offsets
+ * that are constants once loops are unrolled. So an int that is affine in q and k is a number of the tile plus a
+ * constant, and a comparison of two such compares the number with a constant: one instruction per pair.
+ *
+ * Ints wrap. Sums and equality follow modulo 2^32, whatever happens. For an order both sides must not wrap among the
+ * pairs of a tile: the rules of interval_rules.h prove it for coordinates and lengths below FXA__CUDA_LENGTH. Where
+ * they do not, because a param may be anything, the side that rows have alone is still exact: its distance from the
+ * first key is taken once for each row.
+ */
+#include "passes.h"
+
+#include <stdio.h>
+#include <string.h>
+
+enum { TILE_OVERHANG = 1024 }; /* tiles reach past the last row and key by less than that */
+
+/* ---- Bounds of ints ---------------------------------------------------------------------------------------------- */
+
+#define TILE_RULE(ID, value) [FXA_OP_##ID] = fxa__ints_##ID,
+typedef fxa__interval (*tile_rule)(fxa__interval a, fxa__interval b);
+static const tile_rule tile_rules[FXA_OP_COUNT] = {FXA__INT_RULES(TILE_RULE)};
+
+static fxa__interval tile_of_load(const fxa_program *p, const fxa__node *n) {
+    switch (p->tensors[n->imm].dtype) {
+    case FXA_B8: return fxa__interval_make(0, 1);
+    case FXA_U8: return fxa__interval_make(0, UINT8_MAX);
+    case FXA_I8: return fxa__interval_make(INT8_MIN, INT8_MAX);
+    case FXA_I16: return fxa__interval_make(INT16_MIN, INT16_MAX);
+    default: return fxa__interval_any();
+    }
+}
+
+static fxa__interval tile_span(const fxa_program *p, const fxa__node *n, const fxa__interval *spans) {
+    if (n->type == FXA_BOOL) return fxa__interval_make(0, 1);
+    if (n->type != FXA_INT) return fxa__interval_any();
+    const fxa__interval x = n->n_args > 0 ? spans[n->arg[0]] : fxa__interval_any();
+    const fxa__interval y = n->n_args > 1 ? spans[n->arg[1]] : x;
+    switch (n->op) {
+    case FXA_OP_CONST: return fxa__interval_make(n->imm, n->imm);
+    case FXA_OP_INPUT: return fxa__interval_make(0, FXA__CUDA_LENGTH + TILE_OVERHANG);
+    case FXA_OP_LOAD: return tile_of_load(p, n);
+    case FXA_OP_SELECT: return fxa__interval_select(x, y, spans[n->arg[2]]);
+    case FXA_OP_CLAMP: return fxa__ints_MIN(fxa__ints_MAX(x, y), spans[n->arg[2]]);
+    case FXA_OP_INT: return p->nodes[n->arg[0]].type == FXA_BOOL ? fxa__interval_make(0, 1) : fxa__interval_any();
+    default: return tile_rules[n->op] ? tile_rules[n->op](x, y) : fxa__interval_any();
+    }
+}
+
+void fxa__cuda_spans(const fxa_program *p, fxa__interval *out) {
+    for (int32_t i = 0; i < p->n_nodes; i++) out[i] = tile_span(p, &p->nodes[i], out);
+}
+
+/* ---- What moves, and how ----------------------------------------------------------------------------------------- */
+
+enum { TILE_COEF = 1 << 16, TILE_MOVES = 1 << FXA_INPUT_Q | 1 << FXA_INPUT_K };
+
+/* An int whose form has q and k as terms alone: what else it has, no pair of a tile changes. */
+static bool tile_is_affine(const cuda_work *w, int32_t node) {
+    const fxa__linear *f = &w->forms[node];
+    uint32_t others = TILE_MOVES | 1u << FXA_INPUT_SCORE | 1u << FXA_INPUT_DSCORE;
+    if (w->c->program->nodes[node].type != FXA_INT || (f->nonaffine & FXA__NONAFFINE_READS & others)) return false;
+    for (int i = FXA_INPUT_Q; i <= FXA_INPUT_K; i++)
+        if (f->coef[i] > TILE_COEF || f->coef[i] < -TILE_COEF) return false;
+    return true;
+}
+
+static bool tile_moves(const fxa__linear *f) { return f->coef[FXA_INPUT_Q] || f->coef[FXA_INPUT_K]; }
+
+/* Whether an affine int is its form among the pairs of any tile: it does not move, or nothing in it wraps. */
+static bool tile_is_straight(const cuda_work *w, int32_t node) {
+    const fxa__interval any = fxa__interval_any(), *s = &w->spans[node];
+    return !tile_moves(&w->forms[node]) || s->lo != any.lo || s->hi != any.hi;
+}
+
+/* ---- Texts ------------------------------------------------------------------------------------------------------- */
+
+static size_t tile_term(char *text, size_t size, int32_t coef, const char *offset, bool first) {
+    if (coef == 0) return 0;
+    if (coef == 1 || coef == -1)
+        return (size_t)snprintf(text, size, "%s%s", coef < 0 ? (first ? "-" : " - ") : (first ? "" : " + "), offset);
+    return (size_t)snprintf(text, size, "%s%d * %s", first ? "" : " + ", (int)coef, offset);
+}
+
+/* q * p.q_off + k * p.k_off */
+static void tile_offset(char text[64], int32_t q, int32_t k) {
+    size_t n = tile_term(text, 64, q, "p.q_off", true);
+    n += tile_term(text + n, 64 - n, k, "p.k_off", n == 0);
+    if (n == 0) (void)snprintf(text, 64, "0");
+}
+
+static void tile_sum(const cuda_work *w, int32_t node, cuda_tile *t) {
+    const fxa__linear *f = &w->forms[node];
+    char offset[64];
+    tile_offset(offset, f->coef[FXA_INPUT_Q], f->coef[FXA_INPUT_K]);
+    *t = (cuda_tile){.kind = CUDA_TILE_SUM, .left = node, .right = -1, .row = -1};
+    (void)snprintf(t->text, sizeof t->text, "fxa__shift(t%d, %s)", (int)node, offset);
+}
+
+/* The number of the tile as a float, and offsets added to that: exact while both are below 2^24. */
+static void tile_float(const cuda_work *w, int32_t node, cuda_tile *t) {
+    int32_t of = w->c->program->nodes[node].arg[0];
+    const fxa__linear *f = &w->forms[of];
+    char offset[64];
+    if (!tile_is_affine(w, of) || !tile_moves(f) || !tile_is_straight(w, of)) return;
+    tile_offset(offset, f->coef[FXA_INPUT_Q], f->coef[FXA_INPUT_K]);
+    *t = (cuda_tile){.kind = CUDA_TILE_FLOAT, .left = of, .right = -1, .row = -1};
+    (void)snprintf(t->text, sizeof t->text, "__fadd_rn(t%d, (float)(%s))", (int)node, offset);
+}
+
+/* x < y, x <= y where x is what rows have and y the key plus something, or the other way round. */
+static void tile_by_row(const cuda_work *w, int32_t node, cuda_tile *t) {
+    const fxa__node *n = &w->c->program->nodes[node];
+    const char *op = n->op == FXA_OP_LT ? "<" : "<=";
+    for (int k = 0; k < 2; k++) {
+        int32_t row = n->arg[k], key = n->arg[1 - k];
+        const fxa__linear *x = &w->forms[row], *y = &w->forms[key];
+        if (x->coef[FXA_INPUT_K] || y->coef[FXA_INPUT_Q] || y->coef[FXA_INPUT_K] != 1) continue;
+        if (!tile_is_straight(w, key)) continue;
+        *t = (cuda_tile){.kind = CUDA_TILE_SUM, .left = key, .right = -1, .row = row};
+        if (k == 0)
+            (void)snprintf(t->text, sizeof t->text, "fxa__apart(v%d, t%d) %s p.k_off", (int)row, (int)node, op);
+        else
+            (void)snprintf(t->text, sizeof t->text, "p.k_off %s fxa__apart(v%d, t%d)", op, (int)row, (int)node);
+        return;
+    }
+}
+
+static void tile_compare(const cuda_work *w, int32_t node, cuda_tile *t) {
+    const fxa__node *n = &w->c->program->nodes[node];
+    const fxa__linear *x = &w->forms[n->arg[0]], *y = &w->forms[n->arg[1]];
+    bool equal = n->op == FXA_OP_EQ || n->op == FXA_OP_NE;
+    char offset[64];
+    if (!tile_is_affine(w, n->arg[0]) || !tile_is_affine(w, n->arg[1]) || !(tile_moves(x) || tile_moves(y))) return;
+    if (!equal && !(tile_is_straight(w, n->arg[0]) && tile_is_straight(w, n->arg[1]))) {
+        if (!w->backward) tile_by_row(w, node, t);
+        return;
+    }
+    tile_offset(offset, x->coef[FXA_INPUT_Q] - y->coef[FXA_INPUT_Q], x->coef[FXA_INPUT_K] - y->coef[FXA_INPUT_K]);
+    *t =
+        (cuda_tile){.kind = equal ? CUDA_TILE_SAME : CUDA_TILE_APART, .left = n->arg[1], .right = n->arg[0], .row = -1};
+    (void)snprintf(t->text, sizeof t->text, "(%s) %s t%d", offset,
+                   n->op == FXA_OP_EQ   ? "=="
+                   : n->op == FXA_OP_NE ? "!="
+                   : n->op == FXA_OP_LT ? "<"
+                                        : "<=",
+                   (int)node);
+}
+
+void fxa__cuda_tiles(const cuda_work *w, cuda_tile *out) {
+    const fxa_program *p = w->c->program;
+    for (int32_t i = 0; i < p->n_nodes; i++) {
+        const fxa__node *n = &p->nodes[i];
+        out[i] = (cuda_tile){.kind = CUDA_TILE_NONE};
+        if (!w->need[i]) continue;
+        if (n->op >= FXA_OP_EQ && n->op <= FXA_OP_LE && p->nodes[n->arg[0]].type == FXA_INT &&
+            !fxa__node_compares_wide(p, n))
+            tile_compare(w, i, &out[i]);
+        else if (n->op == FXA_OP_FLOAT && p->nodes[n->arg[0]].type == FXA_INT)
+            tile_float(w, i, &out[i]);
+        else if (n->n_args > 0 && n->op != FXA_OP_LOAD && tile_is_affine(w, i) && tile_moves(&w->forms[i]))
+            tile_sum(w, i, &out[i]);
+    }
+}

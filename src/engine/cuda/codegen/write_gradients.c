@@ -1,0 +1,151 @@
+/* SPDX-License-Identifier: Apache-2.0
+ *
+ * The text of gradients of params and captured tensors: what a pair adds to sums (partials()), and where those of
+ * tensors go, as places in dense f32 arrays of the tensors' sizes, in which a run collects them (host/captured_grads.c)
+ * before they go to the caller's memory in its type and strides. sum_place() is for sums over all pairs of (b, h),
+ * diagonal_place() for sums along diagonals; scatter() writes the same for a pair.
+ */
+#include "passes.h"
+
+#include "../../../lower/emit.h"
+#include "../../../lower/grad_class.h"
+
+#include <string.h>
+
+static void places_put(fxa__writer *w, const char *text) { fxa__write_bytes(w, text, strlen(text)); }
+
+/* "at" and "inside" of an element of a dense array, by the values of its indices. */
+static void places_element(const fxa__emit *e, const fxa__output *out, fxa__writer *w) {
+    places_put(w, "            long long at = 0;\n            const int inside = 1");
+    for (int32_t d = 0; d < out->n_index; d++) {
+        fxa__write_format(w, " & fxa__at(a.tensor[%d].size[%d], 1ll", (int)out->slot, (int)d);
+        for (int32_t i = d + 1; i < out->n_index; i++)
+            fxa__write_format(w, " * a.tensor[%d].size[%d]", (int)out->slot, (int)i);
+        places_put(w, ", ");
+        fxa__lower_emit_value(e, out->index[d], w);
+        places_put(w, ", &at)");
+    }
+    places_put(w, ";\n");
+}
+
+/* ---- Of pairs ---------------------------------------------------------------------------------------------------- */
+
+static void places_inside(const fxa__emit *grads, fxa__writer *w) {
+    places_put(w, "        const int q = p.q, k = p.k;\n");
+    for (int level = FXA__EMIT_ROW; level < FXA__EMIT_LEVELS; level++)
+        fxa__lower_emit_nodes(grads, (fxa__emit_level)level, CUDA_GRADS, w);
+}
+
+static void places_partials(const fxa__cuda_program *c, const fxa__emit *grads, fxa__writer *w) {
+    if (!c->n_sums) return;
+    fxa__write_format(w,
+                      "    FXA_INLINE void partials(const FxaArgs &a, float score, const Pair &p, float (&g)[%d]) "
+                      "const\n    {\n",
+                      (int)c->n_sums);
+    places_inside(grads, w);
+    for (int32_t i = 0; i < c->n_sums; i++) {
+        fxa__write_format(w, "        g[%d] = ", (int)i);
+        fxa__lower_emit_value(grads, c->program->outputs[c->sums[i]].value, w);
+        places_put(w, ";\n");
+    }
+    places_put(w, "    }\n");
+}
+
+/* Which lanes of a warp add to one element, by its class; NULL: that is not known. */
+static const char *places_lanes(const cuda_work *k, int32_t output) {
+    fxa__grad_kind kind = fxa__lower_grad(k->c->program, output, k->sets).kind;
+    if (kind <= FXA__GRAD_HEAD) return "ALL_LANES";
+    return kind == FXA__GRAD_ROW ? "KEY_LANES" : kind == FXA__GRAD_KEY ? "QUERY_LANES" : NULL;
+}
+
+/* One element of a tensor: added to where its indices are inside. Params are sums: all of them have room there. */
+static void places_add(const cuda_work *k, const fxa__emit *grads, int32_t output, fxa__writer *w) {
+    const fxa__output *out = &k->c->program->outputs[output];
+    const char *lanes = places_lanes(k, output);
+    places_put(w, "        {\n");
+    places_element(grads, out, w);
+    places_put(w, "            float x = ds == 0.f ? 0.f : ds * (");
+    fxa__lower_emit_value(grads, out->value, w);
+    places_put(w, ");\n            if (");
+    if (lanes)
+        fxa__write_format(w, "sum_lanes<%s>(x)", lanes);
+    else
+        places_put(w, "x != 0.f");
+    fxa__write_format(w, " & inside) %s[%d] + at, x);\n        }\n",
+                      k->c->exact >> out->slot & 1 ? "exact_add((FxaExact *)a.grad_tensor" : "atomicAdd(a.grad_tensor",
+                      (int)out->slot);
+}
+
+static void places_scatter(const cuda_work *k, const fxa__emit *grads, fxa__writer *w) {
+    if (!k->c->has_scatter) return;
+    places_put(w,
+               "    FXA_INLINE void scatter(const FxaArgs &a, int b, int h, float score, const Pair &p, float ds) const"
+               "\n    {\n");
+    places_inside(grads, w);
+    for (int32_t i = 0; i < k->c->program->n_outputs; i++)
+        if (fxa__cuda_is_scattered(k, i)) places_add(k, grads, i, w);
+    places_put(w, "    }\n");
+}
+
+void fxa__cuda_grads_write(const cuda_work *k, const fxa__emit *grads) {
+    places_partials(k->c, grads, &k->c->text);
+    places_scatter(k, grads, &k->c->text);
+}
+
+/* ---- Of sums ----------------------------------------------------------------------------------------------------- */
+
+/* What the indices of an output need, and then its place; -1: outside of the tensor. */
+static bool places_return(const cuda_work *k, const fxa__output *out, fxa__emit_level most, fxa__writer *w) {
+    fxa__emit e;
+    bool ok = fxa__lower_emit_open(k->host, k->c->program, FXA__CUDA_F32, 0, &e);
+    if (ok) {
+        fxa__cuda_names_give(k, &e, false);
+        for (int32_t d = 0; d < out->n_index; d++) fxa__lower_emit_require(&e, out->index[d], CUDA_VALUE);
+        for (int32_t i = 0; i < e.p->n_nodes; i++) e.hoisted[i] = 0;
+        for (int level = FXA__EMIT_RUN; level <= (int)most; level++)
+            fxa__lower_emit_nodes(&e, (fxa__emit_level)level, CUDA_VALUE, w);
+        places_element(&e, out, w);
+        places_put(w, "            return inside ? at : -1;\n");
+    }
+    fxa__lower_emit_close(&e);
+    return ok;
+}
+
+static const char places_lengths[] =
+    "        const int q_len = q_length(a, b), k_len = k_length(a, b), heads = a.heads;\n";
+
+static bool places_sums(const cuda_work *k, fxa__writer *w) {
+    const fxa__cuda_program *c = k->c;
+    bool ok = true;
+    if (!c->n_sums) return true;
+    places_put(w, "    static FXA_INLINE long long sum_place(const FxaArgs &a, int b, int h, int i)\n    {\n");
+    places_put(w, places_lengths);
+    for (int32_t i = 0; i < c->n_sums && ok; i++) {
+        const fxa__output *out = &c->program->outputs[c->sums[i]];
+        if (out->kind != FXA__OUT_DLOAD) continue;
+        fxa__write_format(w, "        if (i == %d) {\n", (int)i);
+        ok = places_return(k, out, FXA__EMIT_HEAD, w);
+        places_put(w, "        }\n");
+    }
+    places_put(w, "        return -1;\n    }\n");
+    return ok;
+}
+
+/* Any pair on the diagonal does, as for diagonal(). */
+static bool places_diagonal(const cuda_work *k, fxa__writer *w) {
+    const fxa__cuda_program *c = k->c;
+    if (!c->grad_diagonal) return true;
+    const fxa__node *load = &c->program->nodes[c->diagonal];
+    fxa__output out = {.kind = FXA__OUT_DLOAD, .slot = load->imm, .n_index = load->n_args};
+    for (int d = 0; d < load->n_args; d++) out.index[d] = load->arg[d];
+    places_put(w, "    static FXA_INLINE long long diagonal_place(const FxaArgs &a, int b, int h, int d)\n    {\n");
+    places_put(w, places_lengths);
+    places_put(w, "        const int q = max(d, 0), k = max(-d, 0);\n");
+    bool ok = places_return(k, &out, FXA__EMIT_PAIR, w);
+    places_put(w, "    }\n");
+    return ok;
+}
+
+bool fxa__cuda_places_write(const cuda_work *k) {
+    return places_sums(k, &k->c->text) && places_diagonal(k, &k->c->text);
+}

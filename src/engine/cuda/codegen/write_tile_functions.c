@@ -1,0 +1,149 @@
+/* SPDX-License-Identifier: Apache-2.0
+ *
+ * The static functions of program.cuh that are asked before there is a pair: unit(), diagonal(), tile_class(). They see
+ * no members and compute all by themselves.
+ */
+#include "passes.h"
+
+#include "../../../lower/interval.h"
+
+#include <string.h>
+
+static const char static_lengths[] =
+    "        const int q_len = q_length(a, b), k_len = k_length(a, b), heads = a.heads;\n";
+
+static void static_put(const cuda_work *k, const char *text) { fxa__write_bytes(&k->c->text, text, strlen(text)); }
+
+/* All that one node needs, computed on the spot. */
+static bool static_alone(const cuda_work *k, int32_t node, fxa__emit_level most) {
+    fxa__emit e;
+    bool ok = fxa__lower_emit_open(k->host, k->c->program, FXA__CUDA_F32, 0, &e);
+    if (ok) {
+        fxa__cuda_names_give(k, &e, false);
+        fxa__lower_emit_require(&e, node, CUDA_VALUE);
+        for (int32_t i = 0; i < e.p->n_nodes; i++) e.hoisted[i] = 0; /* there are no members */
+        for (int level = FXA__EMIT_RUN; level <= (int)most; level++)
+            fxa__lower_emit_nodes(&e, (fxa__emit_level)level, CUDA_VALUE, &k->c->text);
+        static_put(k, "        return ");
+        fxa__lower_emit_value(&e, node, &k->c->text);
+    }
+    fxa__lower_emit_close(&e);
+    return ok;
+}
+
+static bool static_unit(const cuda_work *k) {
+    static_put(k, "    static FXA_INLINE float unit(const FxaArgs &a)\n    {\n");
+    bool ok = true;
+    if (k->c->folded) {
+        if (k->c->gain >= 0)
+            fxa__write_format(&k->c->text, "        return a.f[%d];\n", (int)k->c->unit_at + 1);
+        else
+            static_put(k, "        return 1.f;\n");
+        static_put(k, "    }\n    static FXA_INLINE float bend_unit(const FxaArgs &a)\n    {\n");
+        if (k->c->unit_at >= 0)
+            fxa__write_format(&k->c->text, "        return a.f[%d];\n    }\n", (int)k->c->unit_at);
+        else
+            static_put(k, "        return LOG2E;\n    }\n");
+        return true;
+    }
+    if (k->c->unit_at >= 0)
+        fxa__write_format(&k->c->text, "        return a.f[%d]", (int)k->c->unit_at);
+    else if (k->c->factor >= 0)
+        ok = static_alone(k, k->c->factor, FXA__EMIT_RUN);
+    else
+        static_put(k, "        return 1.f");
+    static_put(k, k->c->unit_at >= 0 ? ";\n    }\n" : " * LOG2E;\n    }\n");
+    return ok;
+}
+
+/* Any pair on the diagonal does: the one nearest to 0. */
+static bool static_diagonal(const cuda_work *k) {
+    if (k->c->diagonal < 0) return true;
+    static_put(k, "    static FXA_INLINE float diagonal(const FxaArgs &a, int b, int h, int d)\n    {\n");
+    static_put(k, static_lengths);
+    static_put(k, "        const int q = max(d, 0), k = max(-d, 0);\n");
+    bool ok = static_alone(k, k->c->diagonal, FXA__EMIT_PAIR);
+    static_put(k, ";\n    }\n");
+    return ok;
+}
+
+/* Ranges of the words of a tile are there; those of other loads come from tables, as far as there is room. */
+static const char static_q_range[] = "fxa__interval_words(vector_range(a.q_vector, b, h, q0, q1))";
+static const char static_k_range[] = "fxa__interval_words(vector_range(a.k_vector, b, h, k0, k1))";
+
+static const char static_tables[] =
+    "        const auto load_range = [&](const FxaArgs &, int table, long long row, int size, fxa__interval index) {\n"
+    "            const int *pairs = a.ranges[table];\n"
+    "            return pairs ? find_range(pairs + row * 2 * fxa__interval_n_blocks(size), size, index) : "
+    "fxa__interval_any();\n"
+    "        };\n"
+    "        const auto fxa__interval_words = [](Int2 r) { return fxa__interval_make(r.x, r.y); };\n";
+
+static void static_give(fxa__interval_text *v, const fxa_program *p, int32_t node, const char *range) {
+    if (node < 0 || p->nodes[node].type == FXA_FLOAT) return;
+    v->emit.given[node] = range;
+    v->table[node] = -1;
+}
+
+/* The tables that are still asked for, renumbered. */
+static void static_choose_tables(const cuda_work *k, fxa__interval_text *v) {
+    const fxa_program *p = k->c->program;
+    int8_t chosen[FXA__INTERVAL_TABLES];
+    for (int i = 0; i < FXA__INTERVAL_TABLES; i++) chosen[i] = -1;
+    k->c->n_ranges = 0;
+    for (int32_t i = 0; i < p->n_nodes; i++) {
+        if (v->table[i] < 0) continue;
+        const fxa__interval_table *t = &v->tables[v->table[i]];
+        bool room = k->c->n_ranges < FXA_CUDA_RANGES && fxa__cuda_word_kind((fxa_dtype)p->tensors[t->tensor].dtype);
+        if (chosen[v->table[i]] < 0 && room) {
+            chosen[v->table[i]] = (int8_t)k->c->n_ranges;
+            k->c->ranges[k->c->n_ranges++] = (struct fxa__cuda_range){t->tensor, t->axis};
+        }
+        v->table[i] = chosen[v->table[i]];
+    }
+    for (int32_t i = 0; i < k->c->n_ranges; i++)
+        v->tables[i] = (fxa__interval_table){k->c->ranges[i].tensor, k->c->ranges[i].axis};
+}
+
+/* What is long is called, since a list asks for a class in three places, and a range is two loops: with sixteen of them
+ * everywhere a list took twelve seconds to compile, with sixty-four over a hundred. */
+enum { STATIC_LOADS = 4, STATIC_NODES = 128 };
+
+static const char *static_way(bool called) { return called ? "__device__ __noinline__" : "FXA_INLINE"; }
+
+static void static_class_head(const cuda_work *k, const fxa__interval_text *v) {
+    int32_t loads = 0, nodes = 0;
+    for (int32_t i = 0; i < k->c->program->n_nodes; i++) {
+        loads += v->table[i] >= 0 && v->emit.used[i];
+        nodes += v->emit.used[i] != 0;
+    }
+    fxa__write_format(&k->c->text,
+                      "    static %s fxa__interval find_range(const int *pairs, int size, fxa__interval index)\n    {\n"
+                      "        return fxa__interval_load(pairs, size, index);\n    }\n",
+                      static_way(loads > STATIC_LOADS));
+    fxa__write_format(&k->c->text,
+                      "    static %s int tile_class(const FxaArgs &a, int b, int h, int q0, int q1, int k0, int k1)"
+                      "\n    {\n",
+                      static_way(loads > STATIC_LOADS || nodes > STATIC_NODES));
+}
+
+static bool static_class(const cuda_work *k) {
+    fxa__interval_text v;
+    if (!k->c->has_mask) return true;
+    bool ok = fxa__lower_interval_open(k->host, k->c->program, FXA__CUDA_F32, &v);
+    if (ok) {
+        static_give(&v, k->c->program, k->c->q_word, static_q_range);
+        static_give(&v, k->c->program, k->c->k_word, static_k_range);
+        static_choose_tables(k, &v);
+        static_class_head(k, &v);
+        static_put(k, static_lengths);
+        fxa__cuda_names_give(k, &v.emit, false);
+        static_put(k, static_tables);
+        fxa__lower_interval_text(&v, &k->c->text);
+        static_put(k, "    }\n");
+    }
+    fxa__lower_interval_close(&v);
+    return ok;
+}
+
+bool fxa__cuda_static_write(const cuda_work *k) { return static_unit(k) && static_diagonal(k) && static_class(k); }

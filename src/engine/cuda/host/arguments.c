@@ -1,0 +1,292 @@
+/* SPDX-License-Identifier: Apache-2.0
+ *
+ * The arguments of a run's kernels (common/args.h), from the problem and its bound arguments. Nothing here reads
+ * memory of the device or asks it.
+ */
+#include "call.h"
+
+#include "../../../base/num.h"
+#include "../../../base/philox.h"
+#include "../../../lower/emit.h"
+#include "../../../problem/geometry.h"
+
+#include <math.h>
+#include <string.h>
+
+#define ARGS_LOG2E 1.4426950408889634074
+
+/* ---- Tensors ----------------------------------------------------------------------------------------------------- */
+
+/* An operand in the workspace; packed ones have no batch stride. */
+static struct FxaView args_spare(const int64_t size[4], void *data) {
+    int64_t pitch = fxa__round_up(size[3], 8);
+    return (struct FxaView){data, size[0] > 1 ? size[1] * size[2] * pitch : 0, size[2] * pitch, pitch};
+}
+
+fxa__cu_tensor fxa__cu_tensor_given(const fxa__cu_call *c, fxa_slot slot) {
+    const fxa_problem *p = &c->p->in;
+    fxa__cu_tensor t;
+    int64_t d;
+    const fxa_operand *o = fxa__row_operand(p, slot, &d);
+    fxa__cu_sizes(p, slot, t.size);
+    t.view = (struct FxaView){c->bound->slot[slot], o->stride[0], o->stride[1], o->stride[2]};
+    return t;
+}
+
+fxa__cu_tensor fxa__cu_tensor_of(const fxa__cu_call *c, fxa_slot slot) {
+    fxa__cu_tensor t = fxa__cu_tensor_given(c, slot);
+    int spare = fxa__cu_spare(slot);
+    if (spare >= 0 && c->at.spare[spare]) t.view = args_spare(t.size, c->at.spare[spare]);
+    return t;
+}
+
+/* ---- The program's ----------------------------------------------------------------------------------------------- */
+
+/* A unit is above 0: where the scale is not, products are turned instead, which is as if Q were. */
+static bool args_is_turned(const fxa__cu_call *c) { return c->code->choice.plain && c->bound->scale <= 0; }
+
+double fxa__cu_unit_scale(const fxa__cu_call *c) {
+    if (!args_is_turned(c)) return c->bound->scale;
+    return c->bound->scale == 0 ? 1 : -c->bound->scale;
+}
+
+/* A number of the program's text, one of the caller's params, or the scale. */
+static double args_param(const fxa__cu_call *c, int32_t i) {
+    const fxa__cuda_param *param = &c->code->program.params[i];
+    if (param->from == FXA__CUDA_SCALE) return fxa__cu_unit_scale(c);
+    if (param->from == FXA__CUDA_NUMBER) return c->bound->constants ? c->bound->constants[i] : param->value;
+    return param->from >= 0 ? c->bound->params[param->from] : c->bound->bprop_params[FXA__CUDA_OWN - param->from];
+}
+
+static void args_scalars(fxa__cu_call *c) {
+    const fxa_program *program = c->code->program.program;
+    bool memory = c->p->in.flags & FXA_SCALARS_IN_MEMORY;
+    if (memory)
+        c->a.scalars = (struct FxaScalars){c->bound->slot[FXA_SLOT_SCALE], c->bound->slot[FXA_SLOT_PARAMS],
+                                           c->bound->slot[FXA_SLOT_SEED]};
+    double params[FXA_MAX_PARAMS];
+    for (int32_t i = 0; i < program->n_params; i++) {
+        bool read = memory && fxa__cuda_in_memory(&c->code->program.params[i]); /* by the kernels */
+        params[i] = read ? 0 : args_param(c, i);
+    }
+    fxa__cuda_fill(&c->code->program, params, c->a.f, c->a.i);
+}
+
+static fxa_view args_slot_view(const fxa__cu_call *c, int32_t slot) {
+    const fxa_problem *p = &c->p->in;
+    const int64_t n[] = {p->b, p->hq, p->sq, p->sk};
+    fxa_view v = {.data = c->bound->slot[slot], .dtype = FXA_I32, .rank = 1, .size = {1}, .stride = {1}};
+    if (slot >= FXA_SLOT_MAP_B && slot <= FXA_SLOT_MAP_K) v.size[0] = n[slot - FXA_SLOT_MAP_B];
+    if (slot == FXA_SLOT_Q_START) v.size[0] = p->b;
+    return v;
+}
+
+static void args_captures(fxa__cu_call *c) {
+    const fxa_program *program = c->code->program.program;
+    for (int32_t i = 0; i < program->n_tensors && i < FXA_CUDA_TENSORS; i++) {
+        int32_t slot = fxa__cu_coordinates_slot(program, i), own = fxa__cuda_own_tensor(program->tensors[i].name);
+        bool caller = i < (int32_t)c->p->in.n_captures;
+        c->tensors[i] = caller     ? c->bound->tensors[i]
+                        : own >= 0 ? c->bound->bprop_tensors[own]
+                                   : args_slot_view(c, slot);
+        const fxa_view *v = &c->tensors[i];
+        struct FxaCapture *t = &c->a.tensor[i];
+        t->data = v->data;
+        t->rank = v->rank;
+        for (int d = 0; d < v->rank; d++) {
+            t->stride[d] = v->stride[d];
+            t->size[d] = (int)fxa__min_i64(v->size[d], INT32_MAX);
+        }
+    }
+}
+
+/* The dense tensor: its load has b and h, where it has them, before q and k. */
+static void args_dense(fxa__cu_call *c) {
+    const fxa__cuda_program *g = &c->code->program;
+    if (g->dense < 0) return;
+    const fxa__node *load = &g->program->nodes[g->dense];
+    const fxa_view *v = &c->tensors[load->imm];
+    c->a.dense.data = (void *)(uintptr_t)v->data;
+    for (int d = 0; d < load->n_args; d++) {
+        uint32_t input = fxa__node_input(&g->program->nodes[load->arg[d]]);
+        if (input == 1u << FXA_INPUT_B) c->a.dense.b = v->stride[d];
+        if (input == 1u << FXA_INPUT_H) c->a.dense.h = v->stride[d];
+        if (input == 1u << FXA_INPUT_Q) c->a.dense.s = v->stride[d];
+    }
+}
+
+static void args_words(const fxa__cu_words *w, struct FxaVector *to) {
+    to->data = w->data;
+    to->ranges = w->ranges;
+    to->b = w->batch > 1 ? w->heads * w->pitch : 0;
+    to->h = w->heads > 1 ? w->pitch : 0;
+    to->ranges_b = to->b / 64;
+    to->ranges_h = to->h / 64;
+}
+
+static void args_program(fxa__cu_call *c) {
+    const fxa__cu_rows *r = &c->at.diagonal;
+    args_scalars(c);
+    args_captures(c);
+    args_dense(c);
+    if (c->code->program.vector) {
+        args_words(&c->at.word[0], &c->a.q_vector);
+        args_words(&c->at.word[1], &c->a.k_vector);
+    }
+    for (int i = 0; i < FXA_CUDA_RANGES; i++) c->a.ranges[i] = c->at.ranges[i];
+    if (!r->pitch) return;
+    c->a.diagonal =
+        (struct FxaDiagonal){r->data, r->batch > 1 ? r->heads * r->pitch : 0, r->heads > 1 ? r->pitch : 0, r->zero};
+}
+
+/* ---- Everything -------------------------------------------------------------------------------------------------- */
+
+static void args_sizes(fxa__cu_call *c) {
+    const fxa_problem *p = &c->p->in;
+    struct FxaArgs *a = &c->a;
+    bool packed = p->flags & FXA_VARLEN;
+    a->batch = (int)p->b;
+    a->heads = (int)p->hq;
+    a->kv_heads = (int)p->hkv;
+    a->group = (int)(p->hq / p->hkv);
+    a->d = (int)p->d_qk;
+    a->dv = (int)p->d_v;
+    a->q_len = (int)p->sq;
+    a->k_len = (int)p->sk;
+    a->q_pad = c->at.q_pad;
+    a->pad_rows = c->at.pad_rows;
+    if (packed) a->q_total = (int)p->total_q;
+    if (packed) a->k_total = (int)p->total_k;
+    a->scale = (float)c->bound->scale;
+    a->scale_log2 = (float)(fxa__cu_unit_scale(c) * ARGS_LOG2E);
+    a->turned = !args_is_turned(c) ? 0 : c->bound->scale == 0 ? 2 : 1;
+    a->splits = c->at.splits;
+    a->run = c->at.run;
+    for (int i = 0; i < FXA_CUDA_CUTS; i++) a->cut[i] = c->at.cut[i];
+}
+
+/* Lengths, offsets, pages; a slot that the problem does not use is NULL. */
+static void args_tables(fxa__cu_call *c) {
+    const fxa_problem *p = &c->p->in;
+    void *const *slot = c->bound->slot;
+    c->a.q_lens = slot[FXA_SLOT_Q_LENGTHS];
+    c->a.k_lens = slot[FXA_SLOT_K_LENGTHS];
+    c->a.q_starts = slot[FXA_SLOT_CU_Q];
+    c->a.k_starts = p->flags & FXA_PAGED ? NULL : slot[FXA_SLOT_CU_K];
+    if (!(p->flags & FXA_PAGED)) return;
+    c->a.pages = slot[FXA_SLOT_PAGES];
+    c->a.page_size = (int)p->page_size;
+    c->a.pages_b = fxa__div_up(p->sk, p->page_size);
+    c->a.n_pages = (int)p->n_pages;
+}
+
+static void args_lse(fxa__cu_call *c) {
+    const fxa_problem *p = &c->p->in;
+    bool packed = p->flags & FXA_VARLEN;
+    struct FxaArgs *a = &c->a;
+    a->lse = c->at.lse ? c->at.lse : c->bound->slot[FXA_SLOT_LSE];
+    a->lse_b = c->at.lse ? (packed ? 0 : p->hq * p->sq) : p->lse.stride[0];
+    a->lse_h = c->at.lse ? (packed ? p->total_q : p->sq) : p->lse.stride[1];
+    a->lse_s = c->at.lse ? 1 : p->lse.stride[2];
+    if (p->flags & FXA_RETURN_ROW_MAX) {
+        a->row_max = c->bound->slot[FXA_SLOT_ROW_MAX];
+        a->max_b = p->row_max.stride[0];
+        a->max_h = p->row_max.stride[1];
+        a->max_s = p->row_max.stride[2];
+    }
+    if (!(p->flags & FXA_READ_DLSE)) return;
+    a->grad_lse = c->bound->slot[FXA_SLOT_DLSE];
+    a->grad_lse_b = p->dlse.stride[0];
+    a->grad_lse_h = p->dlse.stride[1];
+    a->grad_lse_s = p->dlse.stride[2];
+}
+
+static void args_operands(fxa__cu_call *c) {
+    struct FxaArgs *a = &c->a;
+    const struct args_row {
+        fxa_slot slot;
+        struct FxaView *to;
+        bool backward;
+    } rows[] = {{FXA_SLOT_Q, &a->q, false},      {FXA_SLOT_K, &a->k, false},      {FXA_SLOT_V, &a->v, false},
+                {FXA_SLOT_O, &a->o, false},      {FXA_SLOT_DO, &a->grad_o, true}, {FXA_SLOT_DQ, &a->grad_q, true},
+                {FXA_SLOT_DK, &a->grad_k, true}, {FXA_SLOT_DV, &a->grad_v, true}};
+    for (size_t i = 0; i < sizeof rows / sizeof *rows; i++)
+        if (!rows[i].backward || c->p->in.pass == FXA_BACKWARD) *rows[i].to = fxa__cu_tensor_of(c, rows[i].slot).view;
+}
+
+void fxa__cu_args_make(fxa__cu_call *c) {
+    const fxa_problem *p = &c->p->in;
+    struct FxaArgs *a = &c->a;
+    memset(a, 0, sizeof *a);
+    args_sizes(c);
+    args_operands(c);
+    args_tables(c);
+    args_lse(c);
+    args_program(c);
+    a->sink = p->flags & FXA_SINK_ZERO ? c->at.no_sink : p->flags & FXA_SINKS ? c->bound->slot[FXA_SLOT_SINKS] : NULL;
+    if (c->at.sink) a->sink = c->at.sink;
+    if (p->flags & FXA_GRAD_SINKS) a->grad_sink = c->at.grad_sink ? c->at.grad_sink : c->bound->slot[FXA_SLOT_DSINKS];
+    a->next_tile = c->at.next_tile;
+    a->redo = c->at.redo;
+    a->lse2 = c->at.lse2;
+    a->delta = c->at.delta;
+    a->grad_q_sum = c->at.grad_q_sum;
+    a->first_share = c->at.first_share;
+    a->sent = c->at.sent;
+    a->partial = c->at.partial;
+    a->partial_ml = c->at.partial_ml;
+    if (!(p->flags & FXA_DROPOUT)) return;
+    a->seed[0] = (unsigned)c->bound->seed;
+    a->seed[1] = (unsigned)(c->bound->seed >> 32);
+    a->drop_below = fxa__dropout_threshold(p->dropout_p);
+    a->place_b = c->at.places[0];
+    a->place_h = c->at.places[1];
+    a->place_q = c->at.places[2];
+    a->place_k = c->at.places[3];
+    a->keep_inverse = (float)(1 / (1 - p->dropout_p));
+}
+
+void fxa__cu_args_list(fxa__cu_call *c, const fxa__cu_list *list) {
+    int64_t rows = list->cut.rows;
+    c->a.list = (struct FxaTileList){.items = list->items};
+    if (!list->items) return;
+    c->a.list.counts = list->counts;
+    c->a.list.pitch = list->pitch;
+    c->a.list.h_rows = list->heads > 1 ? rows : 0;
+    c->a.list.b_rows = list->batch > 1 ? rows * list->heads : 0;
+}
+
+struct FxaDivisor fxa__cu_divisor(int64_t by) {
+    struct FxaDivisor d = {0, 0};
+    if (by < 1) by = 1; /* of what is empty */
+    while ((int64_t)1 << d.shift < by) d.shift++;
+    d.factor = (unsigned)((UINT64_C(1) << (31 + d.shift)) / (uint64_t)by + 1);
+    return d;
+}
+
+#define ARGS_L2_BYTES (32 << 20) /* of keys and values that stay in the cache of an H200 beside the rest */
+
+void fxa__cu_args_order(fxa__cu_call *c, int32_t q_rows) {
+    const fxa_problem *p = &c->p->in;
+    bool packed = p->flags & FXA_VARLEN, masked = c->code->program.has_mask;
+    int64_t batch = packed ? 1 : p->b, heads = batch * p->hq, keys = p->sk * (p->d_qk + p->d_v) * 2, section = 1;
+    int64_t tiles = packed ? p->total_q / q_rows + p->b : fxa__div_up(p->sq, q_rows);
+    while (masked && section < heads && 2 * section * keys <= ARGS_L2_BYTES) section *= 2;
+    section = fxa__min_i64(section, heads);
+    c->a.q_tiles = (int)tiles;
+    c->a.tiles = (int)(tiles * heads);
+    c->a.section = (int)section;
+    c->a.reverse = masked;
+    c->a.by_order = fxa__cu_divisor(section * tiles);
+    c->a.by_section = fxa__cu_divisor(section);
+    c->a.by_last = fxa__cu_divisor(section ? heads % section : 0);
+    c->a.by_heads = fxa__cu_divisor(p->hq);
+    c->a.by_group = fxa__cu_divisor(c->a.group);
+}
+
+/* Heads whose key tiles are taken together where they add by turns: Q, dO and the sum of dQ stay in the cache. */
+void fxa__cu_args_turns(fxa__cu_call *c) {
+    const fxa_problem *p = &c->p->in;
+    int64_t bytes = fxa__round_up(p->sq, 128) * (6 * p->d_qk + 2 * p->d_v), heads = p->b * p->hkv;
+    c->a.section = (int)fxa__max_i64(1, fxa__min_i64(ARGS_L2_BYTES / bytes, heads));
+}

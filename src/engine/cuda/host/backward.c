@@ -1,0 +1,102 @@
+/* SPDX-License-Identifier: Apache-2.0
+ *
+ * The backward pass: pre-passes, fxa_backward_prepare, fxa_backward by key tiles, dQ from its sum (fxa_grad_q_finish)
+ * or by a kernel of its own (fxa_grad_q), gradients of the sink.
+ */
+#include "call.h"
+
+#include "../../../base/num.h"
+
+enum {
+    BACKWARD_SENDERS = 2, /* SENDERS of sm90/backward_shared.cuh */
+    BACKWARD_FINISH = 8   /* CTAs of fxa_grad_q_finish that a multiprocessor has room for */
+};
+
+/* Whether dQ has its own kernel: bit-stable, wide and f32 backwards. Not by the workspace, which may be nothing. */
+static bool backward_is_separate(const fxa__cu_call *c) {
+    return c->code->choice.separate_dq || c->code->choice.family == FXA__CU_SIMT;
+}
+
+static fxa_status backward_maps(fxa__cu_call *c, const struct FxaShape *shape) {
+    FXA_TRY(fxa__cu_map(c, FXA_SLOT_Q, shape->q_rows, &c->maps.q));
+    FXA_TRY(fxa__cu_map(c, FXA_SLOT_DO, shape->q_rows, &c->maps.grad_o));
+    FXA_TRY(fxa__cu_map(c, FXA_SLOT_K, shape->k_rows, &c->maps.k));
+    FXA_TRY(fxa__cu_map(c, FXA_SLOT_V, shape->k_rows, &c->maps.v));
+    return c->a.dense.data ? fxa__cu_map_dense(c, &c->a.dense, false, shape->q_rows, &c->maps.dense) : FXA_OK;
+}
+
+static fxa_status backward_keys(fxa__cu_call *c) {
+    const fxa_problem *p = &c->p->in;
+    const struct FxaShape *shape = &c->code->unit[FXA__CU_BACKWARD].shape;
+    bool packed = (p->flags & FXA_VARLEN) && !(p->flags & FXA_PAGED);
+    int64_t tiles = packed ? p->total_k / shape->k_rows + p->b : fxa__div_up(p->sk, shape->k_rows);
+    if (shape->store_rows) {
+        FXA_TRY(backward_maps(c, shape));
+        FXA_TRY(fxa__cu_map(c, FXA_SLOT_DK, shape->store_rows, &c->maps.grad_k));
+        FXA_TRY(fxa__cu_map(c, FXA_SLOT_DV, shape->store_rows, &c->maps.grad_v));
+        if (c->a.grad_dense.data)
+            FXA_TRY(fxa__cu_map_dense(c, &c->a.grad_dense, true, shape->q_rows, &c->maps.grad_dense));
+    }
+    fxa__cu_args_list(c, &c->at.keys);
+    if (c->code->choice.turns) fxa__cu_args_turns(c);
+    c->a.sent_all = (int)tiles * (c->code->choice.turns ? BACKWARD_SENDERS : 1);
+    return fxa__cu_launch_main(c, FXA__CU_BACKWARD, FXA__CU_KEYS,
+                               (fxa__cu_grid){tiles * shape->parts, p->hkv, packed ? 1 : p->b});
+}
+
+static fxa_status backward_queries(fxa__cu_call *c) {
+    bool simt = c->code->choice.family == FXA__CU_SIMT;
+    fxa__cu_unit unit = simt ? FXA__CU_BACKWARD : FXA__CU_GRAD_Q;
+    const struct FxaShape *shape = &c->code->unit[unit].shape;
+    if (shape->store_rows) {
+        FXA_TRY(backward_maps(c, shape));
+        FXA_TRY(fxa__cu_map(c, FXA_SLOT_DQ, shape->store_rows, &c->maps.grad_q));
+    }
+    fxa__cu_args_list(c, &c->at.queries);
+    fxa__cu_args_order(c, shape->q_rows);
+    return fxa__cu_launch_queries(c, unit, simt ? FXA__CU_QUERIES : 0);
+}
+
+static fxa_status backward_end(fxa__cu_call *c, int function, int64_t rows, int64_t heads) {
+    void *params[] = {&c->a};
+    return fxa__cu_launch(c, FXA__CU_ENDS, function, (fxa__cu_grid){rows, heads, 1},
+                          c->code->unit[FXA__CU_ENDS].shape.threads, params);
+}
+
+/* Where products are turned, the kernels have turned K, and summed dQ with that. */
+static fxa_status backward_finish(fxa__cu_call *c) {
+    float scale = c->a.scale;
+    if (c->a.turned) c->a.scale = (float)fxa__cu_unit_scale(c);
+    fxa__cu_grid grid = {c->at.pad_rows / 64, c->p->in.hq, 1};
+    if (c->a.sent_all == 0) c->a.sent = NULL; /* without keys nothing is launched that sends */
+    if (c->a.sent) grid = (fxa__cu_grid){fxa__min_i64(grid.x * grid.y, BACKWARD_FINISH * c->self->processors), 1, 1};
+    fxa_status status = backward_end(c, FXA__CU_FINISH, grid.x, grid.y);
+    c->a.scale = scale;
+    return status;
+}
+
+/* Without an entry gradients of sinks, params and captured tensors are 0, and packed rows are nobody's. */
+static fxa_status backward_of_nothing(fxa__cu_call *c) {
+    FXA_TRY(fxa__cu_prepare(c, NULL));
+    FXA_TRY(fxa__cu_captured_begin(c));
+    c->a.pad_rows = 0;
+    if (c->p->in.flags & FXA_GRAD_SINKS) FXA_TRY(backward_end(c, FXA__CU_SINK, c->p->in.hq, 1));
+    return fxa__cu_captured(c);
+}
+
+fxa_status fxa__cu_backward(fxa__cu_call *c) {
+    const fxa_problem *p = &c->p->in;
+    int32_t rows = c->code->unit[FXA__CU_ENDS].shape.q_rows;
+    fxa__cu_captured_args(c);
+    if (p->b == 0) return backward_of_nothing(c);
+    FXA_TRY(fxa__cu_prepare(c, &c->at.keys));
+    FXA_TRY(fxa__cu_captured_begin(c));
+    FXA_TRY(fxa__cu_list_write(c, &c->at.keys));
+    FXA_TRY(fxa__cu_list_write(c, &c->at.queries));
+    if (c->code->choice.staged) c->early = false; /* prepare reads O, dO and LSE before it waits */
+    FXA_TRY(backward_end(c, FXA__CU_PREPARE, c->at.pad_rows / rows, p->hq));
+    FXA_TRY(backward_keys(c));
+    if (p->flags & FXA_GRAD_Q) FXA_TRY(backward_is_separate(c) ? backward_queries(c) : backward_finish(c));
+    if (p->flags & FXA_GRAD_SINKS) FXA_TRY(backward_end(c, FXA__CU_SINK, p->hq, 1));
+    return fxa__cu_captured(c);
+}

@@ -1,0 +1,247 @@
+/* SPDX-License-Identifier: Apache-2.0
+ *
+ * From a choice and a program's text to cubins: see cuda.h. The units of a problem do not know each other and are
+ * compiled beside each other, on as many threads as a run may use; headers and the text of the program are given to the
+ * compiler by name.
+ *
+ * The compiler is looked for by the first who compiles something: code of bytes or of a folder needs none.
+ *
+ * What the text is not in (ends, stage) is kept by the instance once it was compiled, by the options it was compiled
+ * with, and copied into the code of every other program: a list that is only ever added to, read without a lock.
+ */
+#include "../cuda.h"
+
+#include "../../../base/invariant.h"
+#include "sources.h"
+
+#include <stdio.h>
+#include <string.h>
+
+enum { COMPILE_OPTIONS = 20, COMPILE_OPTION = 48, COMPILE_KEPT = 64 };
+enum { COMPILE_KEPT_UNITS = 1 << FXA__CU_ENDS | 1 << FXA__CU_STAGE | 1 << FXA__CU_PAGES };
+
+/* Room for all jobs: pointers into it and into the code. */
+typedef struct compile_room {
+    char option[COMPILE_OPTIONS][COMPILE_OPTION];
+    const char *options[COMPILE_OPTIONS];
+    int n_options;
+    const char **headers, **names;
+    int n_headers;
+    char file[FXA__CU_UNIT_COUNT][32];
+    fxa__nvrtc_job jobs[FXA__CU_UNIT_COUNT];
+    int n_jobs;
+    fxa__cu_unit unit[FXA__CU_UNIT_COUNT]; /* of a job */
+} compile_room;
+
+/* A unit that programs share. */
+struct fxa__cu_kept {
+    struct fxa__cu_kept *next;
+    int count; /* of those up to this one */
+    fxa__cu_unit unit;
+    char option[COMPILE_OPTIONS][COMPILE_OPTION];
+    size_t size;
+    uint8_t cubin[];
+};
+
+/* ---- The compiler ------------------------------------------------------------------------------------------------ */
+
+fxa_status fxa__cu_compiler_init(fxa__cu_self *self, const char *folder, fxa_error *err) {
+    atomic_init(&self->kept, NULL);
+    FXA_TRY(fxa__lock_init(&self->lock, err));
+    if (!folder) return FXA_OK;
+    self->folder = fxa__alloc(self->host, strlen(folder) + 1);
+    if (self->folder) {
+        memcpy(self->folder, folder, strlen(folder) + 1);
+        return FXA_OK;
+    }
+    fxa__lock_destroy(&self->lock);
+    return fxa__fail_memory(err, "the name of NVRTC's folder");
+}
+
+static void compile_free_kept(fxa__cu_self *self) {
+    for (fxa__cu_kept *k = atomic_exchange(&self->kept, NULL), *next; k; k = next) {
+        next = k->next;
+        fxa__free(self->host, k, sizeof *k + k->size);
+    }
+}
+
+void fxa__cu_compiler_end(fxa__cu_self *self) {
+    compile_free_kept(self);
+    fxa__nvrtc_close(&self->nvrtc);
+    if (self->folder) fxa__free(self->host, self->folder, strlen(self->folder) + 1);
+    fxa__lock_destroy(&self->lock);
+}
+
+/* Without memory it is looked for again the next time. */
+static void compile_look(fxa__cu_self *self) {
+    fxa_error *why = &self->no_compiler;
+    fxa__ok(why);
+    why->status = fxa__nvrtc_open(self->host, self->folder, &self->nvrtc, why);
+    self->looked = why->status != FXA_E_MEMORY;
+    if (why->status == FXA_OK && !fxa__nvrtc_arch(&self->nvrtc, self->arch)) {
+        (void)fxa__fail(why, FXA_E_UNSUPPORTED, "NVRTC %d.%d makes no code for sm_%d", self->nvrtc.major,
+                        self->nvrtc.minor, (int)self->arch);
+        fxa__nvrtc_close(&self->nvrtc);
+    }
+}
+
+fxa_status fxa__cu_compiler(fxa__cu_self *self, fxa_error *err) {
+    fxa__lock_take(&self->lock);
+    if (!self->looked) compile_look(self);
+    fxa_error why = self->no_compiler;
+    fxa__lock_give(&self->lock);
+    if (why.status == FXA_OK) return FXA_OK;
+    return fxa__fail(err, why.status == FXA_E_MEMORY ? FXA_E_MEMORY : FXA_E_UNSUPPORTED, "%s", why.text);
+}
+
+/* ---- Options and sources ----------------------------------------------------------------------------------------- */
+
+static void compile_define(compile_room *r, const char *name, int32_t value) {
+    (void)snprintf(r->option[r->n_options], COMPILE_OPTION, "-D%s=%d", name, (int)value);
+    r->options[r->n_options] = r->option[r->n_options];
+    r->n_options++;
+}
+
+/* wgmma is there in code for sm_90a alone, which runs on devices of sm_90 and no other. */
+static void compile_options(const fxa__cu_choice *c, int32_t arch, bool lines, compile_room *r) {
+    (void)snprintf(r->option[0], COMPILE_OPTION, "--gpu-architecture=sm_%d%s", (int)arch,
+                   c->family == FXA__CU_SM90 ? "a" : "");
+    r->options[0] = r->option[0];
+    r->options[1] = "--std=c++17";
+    r->options[2] = "-default-device";
+    r->options[3] = "-lineinfo";
+    r->n_options = lines ? 4 : 3;
+    compile_define(r, "FXA_D", c->d);
+    compile_define(r, "FXA_DV", c->dv);
+    compile_define(r, "FXA_F16", c->dtype == FXA_F16);
+    compile_define(r, "FXA_F32", c->dtype == FXA_F32);
+    compile_define(r, "FXA_SPANS", c->spans);
+    compile_define(r, "FXA_DROPOUT", c->dropout + c->moved);
+    compile_define(r, "FXA_PAGED", c->paged);
+    compile_define(r, "FXA_ALIGNED", c->aligned);
+    compile_define(r, "FXA_FAST_MATH", c->fast_math);
+    compile_define(r, "FXA_SEPARATE_DQ", c->separate_dq);
+    if (c->turns) compile_define(r, "FXA_DQ_TURNS", 1);
+    if (c->out != c->dtype) compile_define(r, "FXA_OUT_F32", 1);
+    if (c->wide_o) compile_define(r, "FXA_O_F32", 1);
+    if (c->maximum) compile_define(r, "FXA_RETURN_ROW_MAX", 1);
+    if (c->row_tiles) compile_define(r, "FXA_ROW_TILES", c->row_tiles);
+    if (c->cluster) compile_define(r, "FXA_CLUSTER", c->cluster);
+}
+
+static bool compile_is_header(const char *name) {
+    size_t n = strlen(name);
+    return n < 3 || strcmp(name + n - 3, ".cu") != 0;
+}
+
+static void compile_headers(compile_room *r, const char *program) {
+    for (size_t i = 0; i < fxa__cu_source_count; i++) {
+        if (!compile_is_header(fxa__cu_sources[i].name)) continue;
+        r->names[r->n_headers] = fxa__cu_sources[i].name;
+        r->headers[r->n_headers++] = fxa__cu_sources[i].text;
+    }
+    r->names[r->n_headers] = "program.cuh";
+    r->headers[r->n_headers++] = program;
+}
+
+static const char *compile_source(const char *file) {
+    for (size_t i = 0; i < fxa__cu_source_count; i++)
+        if (strcmp(fxa__cu_sources[i].name, file) == 0) return fxa__cu_sources[i].text;
+    return NULL;
+}
+
+/* ---- What programs share ----------------------------------------------------------------------------------------- */
+
+static const fxa__cu_kept *compile_find_kept(const fxa__cu_self *self, const compile_room *r, fxa__cu_unit unit) {
+    const fxa__cu_kept *k = atomic_load_explicit(&self->kept, memory_order_acquire);
+    while (k && (k->unit != unit || memcmp(k->option, r->option, sizeof k->option) != 0)) k = k->next;
+    return k;
+}
+
+/* *there: it was kept, and is copied. */
+static fxa_status compile_copy_kept(const fxa__cu_self *self, const compile_room *r, fxa__cu_unit unit,
+                                    fxa__cu_code *code, bool *there, fxa_error *err) {
+    const fxa__cu_kept *kept = COMPILE_KEPT_UNITS >> unit & 1 ? compile_find_kept(self, r, unit) : NULL;
+    *there = kept != NULL;
+    if (!kept) return FXA_OK;
+    fxa__cu_module *m = &code->unit[unit];
+    m->cubin = fxa__alloc(code->host, kept->size);
+    if (!m->cubin) return fxa__fail_memory(err, "compiled kernels");
+    memcpy(m->cubin, kept->cubin, kept->size);
+    m->size = kept->size;
+    return FXA_OK;
+}
+
+/* Without memory, or with enough of them, nothing is kept. Two threads may keep the same. */
+static void compile_keep(fxa__cu_self *self, const compile_room *r, fxa__cu_unit unit, const fxa__cu_module *m) {
+    fxa__cu_kept *first = atomic_load_explicit(&self->kept, memory_order_acquire);
+    if (!(COMPILE_KEPT_UNITS >> unit & 1) || (first && first->count >= COMPILE_KEPT)) return;
+    fxa__cu_kept *k = fxa__alloc(self->host, sizeof *k + m->size);
+    if (!k) return;
+    k->unit = unit;
+    memcpy(k->option, r->option, sizeof k->option);
+    k->size = m->size;
+    memcpy(k->cubin, m->cubin, m->size);
+    do {
+        k->next = first;
+        k->count = first ? first->count + 1 : 1;
+    } while (!atomic_compare_exchange_weak(&self->kept, &first, k));
+}
+
+/* ---- Compiling --------------------------------------------------------------------------------------------------- */
+
+static void compile_add(compile_room *r, const fxa__cu_choice *choice, fxa__cu_unit unit) {
+    char *name = r->file[r->n_jobs];
+    (void)snprintf(name, sizeof r->file[0], "%s.cu", fxa__cu_unit_file(choice, unit));
+    const char *source = compile_source(name);
+    FXA__ASSERT(source);
+    r->unit[r->n_jobs] = unit;
+    r->jobs[r->n_jobs++] =
+        (fxa__nvrtc_job){source, name, r->headers, r->names, r->n_headers, r->options, r->n_options, .cubin = NULL};
+}
+
+/* A caller with threads of its own for runs gets none of ours here. */
+static fxa_status compile_all(fxa__cu_self *self, fxa__cu_code *code, compile_room *r, const char *program,
+                              fxa_error *err) {
+    compile_headers(r, program);
+    compile_options(&code->choice, code->maker.arch, self->lines, r);
+    for (int i = 0; i < FXA__CU_UNIT_COUNT; i++) {
+        fxa__cu_unit unit = (fxa__cu_unit)i;
+        bool there = true;
+        if (code->choice.units >> i & 1u) FXA_TRY(compile_copy_kept(self, r, unit, code, &there, err));
+        if (!there) compile_add(r, &code->choice, unit);
+    }
+    int32_t width = code->host->parallel ? 1 : code->host->width;
+    FXA_TRY(fxa__nvrtc_compile(&self->nvrtc, code->host, r->jobs, r->n_jobs, width, err));
+    for (int i = 0; i < r->n_jobs; i++) {
+        fxa__cu_module *m = &code->unit[r->unit[i]];
+        m->cubin = r->jobs[i].cubin;
+        m->size = r->jobs[i].size;
+        compile_keep(self, r, r->unit[i], m);
+    }
+    return FXA_OK;
+}
+
+fxa_status fxa__cu_compile(fxa__cu_self *self, fxa__cu_code *code, fxa_error *err) {
+    FXA_TRY(fxa__cu_compiler(self, err));
+    const fxa__nvrtc *nvrtc = &self->nvrtc;
+    code->maker = (struct fxa__cu_maker){nvrtc->major, nvrtc->minor, fxa__nvrtc_arch(nvrtc, self->arch)};
+    size_t room = fxa__cu_source_count + 1, length = code->program.text.size;
+    compile_room *r = fxa__alloc(code->host, sizeof *r);
+    const char **names = fxa__alloc_array(code->host, 2 * room, sizeof *names);
+    char *program = fxa__alloc(code->host, length + 1);
+    fxa_status status = FXA_OK;
+    if (r && names && program) {
+        memcpy(program, code->program.text.data, length);
+        program[length] = '\0';
+        r->names = names;
+        r->headers = names + room;
+        status = compile_all(self, code, r, program, err);
+    } else {
+        status = fxa__fail_memory(err, "the sources of kernels");
+    }
+    fxa__free(code->host, program, length + 1);
+    fxa__free(code->host, names, 2 * room * sizeof *names);
+    fxa__free(code->host, r, sizeof *r);
+    return status;
+}

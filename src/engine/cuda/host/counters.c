@@ -1,0 +1,65 @@
+/* SPDX-License-Identifier: Apache-2.0
+ *
+ * Counters of kernels, which begin at 0 and are left at 0 (docs/cuda-kernels.md, "A run"): next_tile, redo. In the
+ * caller's workspace, which may hold anything, they would have to be set before every run, by a call of the driver that
+ * takes as long as a launch. So an instance has some of its own, and a workspace gets a part of them for good when it
+ * is first seen: runs on one workspace do not overlap (docs/gpu.md), so those on one part do not either, recorded ones
+ * included. Workspaces past the room there is, and runs with more counters than a part has, have theirs in the
+ * workspace and set them.
+ */
+#include "call.h"
+
+typedef struct counters_work {
+    const fxa__gpu *gpu;
+    void *memory;
+} counters_work;
+
+static fxa_status counters_begin(void *user, void *stream, fxa_error *err) {
+    counters_work *w = user;
+    size_t words = (size_t)FXA__CU_PARTS * FXA__CU_PART_WORDS;
+    FXA_TRY(fxa__gpu_alloc(w->gpu, sizeof(uint32_t) * words, &w->memory, err));
+    int status = w->gpu->driver.fill((uintptr_t)w->memory, 0, words, stream);
+    return fxa__gpu_status(w->gpu, status, "cuMemsetD32Async", err);
+}
+
+fxa_status fxa__cu_counters_load(fxa__cu_self *self, fxa_error *err) {
+    counters_work w = {&self->gpu, NULL};
+    void *none = NULL;
+    if (atomic_load(&self->counters)) return FXA_OK;
+    fxa_status status = fxa__gpu_run_on_own_stream(&self->gpu, counters_begin, &w, err);
+    if (status == FXA_OK && atomic_compare_exchange_strong(&self->counters, &none, w.memory)) return FXA_OK;
+    if (w.memory) fxa__gpu_give(&self->gpu, w.memory);
+    return status;
+}
+
+void fxa__cu_counters_free(fxa__cu_self *self) {
+    void *memory = atomic_exchange(&self->counters, NULL);
+    if (memory) fxa__gpu_give(&self->gpu, memory);
+}
+
+enum { COUNTERS_TRIES = 8 };
+
+/* NULL: there is none for it. */
+static char *counters_part(fxa__cu_self *self, uintptr_t workspace) {
+    char *memory = atomic_load_explicit(&self->counters, memory_order_acquire);
+    size_t first = (size_t)((workspace >> 6) * UINT64_C(0x9e3779b97f4a7c15) >> 40);
+    for (size_t i = 0; memory && i < COUNTERS_TRIES; i++) {
+        size_t at = (first + i) % FXA__CU_PARTS;
+        uintptr_t owner = atomic_load_explicit(&self->owner[at], memory_order_relaxed);
+        if (!owner && atomic_compare_exchange_strong(&self->owner[at], &owner, workspace)) owner = workspace;
+        if (owner == workspace) return memory + at * FXA__CU_PART_WORDS * sizeof(uint32_t);
+    }
+    return NULL;
+}
+
+void fxa__cu_counters_place(fxa__cu_call *c) {
+    fxa__cu_layout *at = &c->at;
+    char *from = at->zero;
+    if (!at->counter_words || at->counter_words != at->zero_words || at->counter_words > FXA__CU_PART_WORDS) return;
+    char *part = counters_part((fxa__cu_self *)(uintptr_t)c->self, (uintptr_t)c->bound->workspace);
+    if (!part) return;
+    if (at->next_tile) at->next_tile = (uint32_t *)(void *)(part + ((char *)at->next_tile - from));
+    if (at->redo && (char *)at->redo - from < (ptrdiff_t)(sizeof(uint32_t) * at->counter_words))
+        at->redo = (int32_t *)(void *)(part + ((char *)at->redo - from));
+    at->zero_words = 0;
+}

@@ -1,0 +1,302 @@
+/* SPDX-License-Identifier: Apache-2.0
+ *
+ * The CUDA engine's table: instances, answers and code; see cuda.h.
+ *
+ * The environment, read when an instance is opened: FXA_NVRTC_PATH, a folder to look for NVRTC in first;
+ * FXA_FAST_MATH=1, the hardware's tanh and the like (docs/numerics.md); FXA_CUDA_FAMILY, sm80 or simt: kernels of that
+ * family also where others are better, for tests; FXA_CUDA_LINES=1, code that knows its lines, for sanitizers and
+ * profilers.
+ */
+#include "../cuda.h"
+
+#include "../../../gpu/gpu_merge.h"
+#include "../../../gpu/gpu_description.h"
+#include "sources.h"
+
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+/* ---- Instances --------------------------------------------------------------------------------------------------- */
+
+static fxa_status cu_read_family(fxa__cu_self *s, fxa_error *err) {
+    const char *name = getenv("FXA_CUDA_FAMILY");
+    s->forced = -1;
+    if (!name || !*name) return FXA_OK;
+    for (int i = FXA__CU_SM80; i <= FXA__CU_SIMT; i++)
+        if (strcmp(name, fxa__cu_family_name((fxa__cu_family)i)) == 0) s->forced = i;
+    if (s->forced >= 0) return FXA_OK;
+    return fxa__fail(err, FXA_E_UNAVAILABLE, "FXA_CUDA_FAMILY is \"%.32s\"; accepted are sm80 and simt", name);
+}
+
+/* arch: of the device. The compiler is not looked for before there is something to compile, and not in the identity:
+ * which one has made code is told with the code. */
+static fxa_status cu_open_kernels(fxa__cu_self *s, int32_t arch, char identity[FXA__IDENTITY], fxa_error *err) {
+    FXA_TRY(cu_read_family(s, err));
+    if (arch < 80)
+        return fxa__fail(err, FXA_E_UNAVAILABLE, "the kernels are for devices from sm_80 on, and this is sm_%d",
+                         (int)arch);
+    s->arch = arch;
+    FXA_TRY(fxa__gpu_switch_read("FXA_FAST_MATH", &s->fast_math, err));
+    FXA_TRY(fxa__gpu_switch_read("FXA_CUDA_LINES", &s->lines, err));
+    (void)snprintf(identity, FXA__IDENTITY, "cuda kernels %s, sm_%d%s%s%s%s", fxa__cu_sources_hash, (int)s->arch,
+                   s->fast_math ? ", fast functions" : "", s->lines ? ", with lines" : "",
+                   s->forced >= 0 ? ", family " : "",
+                   s->forced >= 0 ? fxa__cu_family_name((fxa__cu_family)s->forced) : "");
+    return fxa__cu_compiler_init(s, getenv("FXA_NVRTC_PATH"), err);
+}
+
+/* The instance of a profile: code is made for it, and nothing runs. */
+static fxa_status cu_open_target(fxa__cu_self *s, const char *target, char identity[FXA__IDENTITY], fxa_error *err) {
+    fxa__gpu_description described;
+    FXA_TRY(fxa__gpu_description_parse(target, &described, err));
+    s->processors = (int32_t)described.processors;
+    return cu_open_kernels(s, (int32_t)described.arch, identity, err);
+}
+
+static fxa_status cu_open_device(fxa__cu_self *s, int32_t ordinal, char identity[FXA__IDENTITY], fxa_error *err) {
+    FXA_TRY(fxa__gpu_open(&s->gpu, ordinal, err));
+    s->on_device = true;
+    s->processors = s->gpu.processors;
+    fxa_status status = cu_open_kernels(s, s->gpu.arch, identity, err);
+    if (status != FXA_OK) fxa__gpu_close(&s->gpu);
+    return status;
+}
+
+static fxa_status cu_open(fxa__host *host, int32_t ordinal, const char *target, void **self,
+                          char identity[FXA__IDENTITY], fxa_error *err) {
+    fxa__cu_self *s = fxa__alloc(host, sizeof *s);
+    if (!s) return fxa__fail_memory(err, "an instance of the CUDA engine");
+    s->host = host;
+    fxa_status status = target ? cu_open_target(s, target, identity, err) : cu_open_device(s, ordinal, identity, err);
+    if (status != FXA_OK) {
+        fxa__free(host, s, sizeof *s);
+        return status;
+    }
+    s->gpu.host = host;
+    *self = s;
+    return fxa__ok(err);
+}
+
+static void cu_close(fxa__host *host, void *self) {
+    fxa__cu_self *s = self;
+    fxa__gpu_helpers_free(&s->gpu);
+    fxa__cu_counters_free(s);
+    fxa__cu_compiler_end(s);
+    if (s->on_device) fxa__gpu_close(&s->gpu);
+    fxa__free(host, s, sizeof *s);
+}
+
+/* ---- Answers ----------------------------------------------------------------------------------------------------- */
+
+/* dQ of the joint backward is added in any order, and so are what is scattered and diagonals where nobody asked. */
+static bool cu_is_deterministic(const fxa__problem *p, const fxa__cu_choice *c, const fxa__cuda_program *g) {
+    if (p->in.pass == FXA_FORWARD) return true;
+    bool dq = !(p->in.flags & FXA_GRAD_Q) || c->separate_dq || c->turns || c->family == FXA__CU_SIMT;
+    return dq && (g->fixed || (!g->has_scatter && !g->grad_diagonal));
+}
+
+/* Tiles that are left out where the mask leaves nothing of them. */
+static void cu_tiles(const fxa__cu_choice *c, const fxa__cuda_program *g, fxa_support *report) {
+    fxa__cu_unit unit = c->units >> FXA__CU_DECODE & 1u     ? FXA__CU_DECODE
+                        : c->units >> FXA__CU_BACKWARD & 1u ? FXA__CU_BACKWARD
+                                                            : FXA__CU_FORWARD;
+    struct FxaShape shape = fxa__cu_shape(c, g, unit);
+    if (!g->has_mask || unit == FXA__CU_DECODE) return;
+    report->tile_q = shape.q_rows;
+    report->tile_k = shape.k_rows;
+}
+
+/* What is derived from a problem: the choice of kernels, and the text of its program. */
+typedef struct cu_derived {
+    fxa__host *host;
+    fxa__cu_choice choice;
+    fxa__cuda_program program;
+} cu_derived;
+
+static void cu_analysis_free(void *self, void *derived) {
+    cu_derived *d = derived;
+    (void)self;
+    fxa__cuda_program_free(&d->program);
+    fxa__free(d->host, d, sizeof *d);
+}
+
+static fxa_status cu_analyze(void *self, const fxa__problem *p, void **derived, fxa_error *err) {
+    cu_derived *d = fxa__alloc(p->host, sizeof *d);
+    if (!d) return fxa__fail_memory(err, "the program of a kernel");
+    d->host = p->host;
+    fxa_status status = fxa__cu_choose(self, p, &d->choice, &d->program, err);
+    *derived = status == FXA_OK ? d : NULL;
+    if (status != FXA_OK) cu_analysis_free(self, d);
+    return status;
+}
+
+/* Returns the derived data, NULL if the problem is refused or memory runs out; *status says which. */
+static const cu_derived *cu_derived_of(fxa__analysis *a, fxa_status *status, fxa_error *err) {
+    void *derived = NULL;
+    *status = fxa__analysis_get(a, &derived, err);
+    return derived;
+}
+
+static fxa_status cu_query(fxa__analysis *a, const void *code, fxa_support *report, fxa_error *err) {
+    const fxa__problem *p = a->problem;
+    fxa_error why = {.status = FXA_OK};
+    fxa_status status;
+    const cu_derived *d = cu_derived_of(a, &status, &why);
+    (void)code;
+    if (d) {
+        report->supported = 1;
+        report->multiplies_zeros = p->in.pass == FXA_BACKWARD && d->choice.family != FXA__CU_SIMT;
+        report->deterministic = cu_is_deterministic(p, &d->choice, &d->program);
+        report->workspace = fxa__cu_workspace(a->self, &d->choice, &d->program, p);
+        cu_tiles(&d->choice, &d->program, report);
+    }
+    return fxa__query_end(status, &why, report, err);
+}
+
+static double cu_cost(fxa__analysis *a) {
+    const fxa__cu_self *s = a->self;
+    fxa_status status;
+    const cu_derived *d = cu_derived_of(a, &status, NULL);
+    return d ? fxa__cu_cost(s->processors, &d->choice, a->problem) : -1;
+}
+
+static fxa_status cu_ready(void *self, fxa_error *err) { return fxa__cu_compiler(self, err); }
+
+/* Writes the entire problem if the engine refuses it. */
+static void cu_key(fxa__analysis *a, fxa__writer *w) {
+    fxa_status status;
+    const cu_derived *d = cu_derived_of(a, &status, NULL);
+    if (d) {
+        const fxa__cu_choice c = d->choice;
+        const fxa__cuda_program *g = &d->program;
+        const int32_t parts[] = {(int32_t)c.family, c.arch,      c.d,     c.dv,      (int32_t)c.dtype, (int32_t)c.units,
+                                 c.spans,           c.dropout,   c.paged, c.aligned, c.fast_math,      c.separate_dq,
+                                 c.plain,           c.row_tiles, c.dense, c.words,   c.staged,         c.adds,
+                                 (int32_t)c.out,    c.maximum,   c.moved, c.wide_o,  c.turns,          c.cluster};
+        for (size_t i = 0; i < sizeof parts / sizeof *parts; i++) fxa__write_u32(w, (uint32_t)parts[i]);
+        fxa__write_bytes(w, g->program->hash, sizeof g->program->hash);
+        for (int32_t i = 0; i < g->program->n_params; i++) fxa__write_u32(w, (uint32_t)g->params[i].from);
+        for (int32_t i = 0; i < g->n_sums; i++) fxa__write_u32(w, (uint32_t)g->sums[i]); /* the text has only values */
+        fxa__write_u64(w, g->text.size);
+        fxa__write_bytes(w, g->text.data, g->text.size);
+    } else {
+        w->failed = w->failed || status == FXA_E_MEMORY;
+        fxa__problem_write(a->problem, FXA__WITH_ALL, w);
+    }
+}
+
+static fxa_status cu_constants(fxa__analysis *a, double constants[FXA__MAX_CONSTANTS], fxa_error *err) {
+    fxa_status status;
+    const cu_derived *d = cu_derived_of(a, &status, err);
+    for (int32_t i = 0; d && i < d->program.program->n_params; i++) constants[i] = d->program.params[i].value;
+    return status;
+}
+
+/* ---- Code -------------------------------------------------------------------------------------------------------- */
+
+static void cu_free(const fxa__cu_self *s, fxa__cu_code *c) {
+    fxa__cu_tables_free(s, c);
+    fxa__cu_build_free(s, c);
+    fxa__cuda_program_free(&c->program);
+    fxa__free(c->host, c, sizeof *c);
+}
+
+/* What was begun with it on the device may not have ended: its code must not be unloaded under it. */
+static void cu_release(void *self, void *code) {
+    const fxa__cu_self *s = self;
+    if (s->on_device) fxa__gpu_wait_all(&s->gpu);
+    cu_free(s, code);
+}
+
+static void cu_describe(const fxa__cu_self *s, const fxa_problem *p, fxa__cu_code *c) {
+    const fxa__cu_choice *x = &c->choice;
+    bool wide = x->units >> FXA__CU_BACKWARD & 1u && x->family == FXA__CU_SM90 && (x->d > 128 || x->dv > 128);
+    (void)snprintf(
+        c->detail, sizeof c->detail, "kernels %s, NVRTC %d.%d, sm_%d%s, %s, columns %d and %d%s%s%s%s%s%s%s%s",
+        fxa__cu_family_name(x->family), (int)c->maker.major, (int)c->maker.minor, (int)c->maker.arch,
+        x->family == FXA__CU_SM90 ? "a" : "", fxa_dtype_name(x->dtype), (int)x->d, (int)x->dv,
+        x->separate_dq ? ", dQ apart"
+        : x->turns     ? ", dQ by turns"
+                       : "",
+        x->units >> FXA__CU_DECODE & 1u ? ", keys split" : "", x->fast_math ? ", fast functions" : "",
+        (c->program.grad_diagonal && x->family == FXA__CU_SM90) || c->program.grad_dense ? ", pairs rounded" : "",
+        wide ? ", dK rounded twice" : "", x->adds ? ", rounded before added" : "",
+        x->units >> FXA__CU_PAGES & 1u && x->out != FXA_F32 ? ", entries and heads rounded" : "",
+        fxa__cu_not_sm90(s, p, x, &c->program));
+}
+
+/* Creates code, which takes over what was derived. `saved`: cubins; NULL = they are compiled. */
+static fxa_status cu_load(fxa__analysis *a, fxa__reader *saved, void **code, size_t *bytes, fxa_error *err) {
+    fxa__cu_self *s = a->self;
+    fxa__host *host = a->problem->host;
+    fxa_status status;
+    *code = NULL;
+    if (!cu_derived_of(a, &status, err)) return status;
+    fxa__cu_code *c = fxa__alloc(host, sizeof *c);
+    if (!c) return fxa__fail_memory(err, "code of the CUDA engine");
+    cu_derived *derived = a->derived;
+    c->host = host;
+    c->processors = s->processors;
+    c->choice = derived->choice;
+    c->program = derived->program;
+    a->derived = NULL;
+    fxa__free(host, derived, sizeof *derived);
+    if (s->on_device) status = fxa__cu_counters_load(s, err);
+    if (status == FXA_OK && saved) status = fxa__cu_saved_read(saved, c, err);
+    if (status == FXA_OK) status = fxa__cu_build(s, c, err);
+    if (status != FXA_OK) {
+        cu_free(s, c); /* nothing runs it: to wait would end what other threads record */
+        return status;
+    }
+    cu_describe(s, &a->problem->in, c);
+    *bytes = sizeof *c + c->program.text.capacity;
+    for (int unit = 0; unit < FXA__CU_UNIT_COUNT; unit++) *bytes += 2 * c->unit[unit].size; /* here and on the device */
+    *code = c;
+    return fxa__ok(err);
+}
+
+static fxa_status cu_compile(fxa__analysis *a, void **code, size_t *bytes, fxa_error *err) {
+    return cu_load(a, NULL, code, bytes, err);
+}
+
+static void cu_save(void *self, const void *code, fxa__writer *w) {
+    (void)self;
+    fxa__cu_saved_write(code, w);
+}
+
+static const char *cu_description(const void *code, const fxa__problem *p) {
+    (void)p;
+    return ((const fxa__cu_code *)code)->detail;
+}
+
+_Static_assert(offsetof(fxa__cu_self, gpu) == 0, "fxa__gpu_memory and the like take an instance for its fxa__gpu");
+
+const fxa__engine fxa__engine_cuda = {
+    .name = "cuda",
+    .version = 3,
+    .device = FXA_CUDA,
+    .open = cu_open,
+    .close = cu_close,
+    .describe = fxa__gpu_description_write,
+    .analyze = cu_analyze,
+    .analysis_free = cu_analysis_free,
+    .query = cu_query,
+    .ready = cu_ready,
+    .key = cu_key,
+    .constants = cu_constants,
+    .prepare = fxa__cu_tables_make,
+    .cost = cu_cost,
+    .compile = cu_compile,
+    .release = cu_release,
+    .check = fxa__gpu_engine_check,
+    .tie = fxa__gpu_engine_tie,
+    .run = fxa__cu_run,
+    FXA__ZONES(fxa__cu_zones),
+    .description = cu_description,
+    .dump = fxa__cu_dump,
+    .save = cu_save,
+    .load = cu_load,
+    .memory = &fxa__gpu_memory,
+    .merge = fxa__gpu_merge,
+};

@@ -1,0 +1,128 @@
+/* SPDX-License-Identifier: Apache-2.0
+ *
+ * Prints the compiled kernels of a plan as text for reports (`fxattn explain --section tape`): source file and tile
+ * shape of each kernel, how tensors and params reach it, and the CUDA text that is generated from the program.
+ */
+#include "../cuda.h"
+
+#include "../../../problem/tiles.h"
+#include "../../../problem/work.h"
+
+static void cu_list_unit(const fxa__cu_code *c, fxa__cu_unit unit, fxa__writer *w) {
+    const fxa__cu_module *m = &c->unit[unit];
+    fxa__write_format(w, "%s.cu: cubin of %zu bytes", fxa__cu_unit_file(&c->choice, unit), m->size);
+    if (m->shape.threads) fxa__write_format(w, ", %d threads", m->shape.threads);
+    if (m->shape.shared_bytes) fxa__write_format(w, ", %d bytes of shared memory", m->shape.shared_bytes);
+    if (m->shape.k_rows) fxa__write_format(w, ", tiles of %d x %d pairs", m->shape.q_rows, m->shape.k_rows);
+    fxa__write_format(w, "\n");
+}
+
+static const char *cu_list_tensor(const fxa__cu_code *c, int32_t load) {
+    const fxa_program *p = c->program.program;
+    return p->tensors[p->nodes[load].imm].name;
+}
+
+/* Prints how many tiles of batch entry 0 and head 0 range analysis on the host proves empty or full. A run can prove
+ * more, because it has the values of params and captured tensors. */
+static void cu_list_tiles(const fxa__cu_code *c, const fxa__problem *p, fxa__writer *w) {
+    fxa__cu_unit unit = c->unit[FXA__CU_FORWARD].cubin    ? FXA__CU_FORWARD
+                        : c->unit[FXA__CU_BACKWARD].cubin ? FXA__CU_BACKWARD
+                                                          : FXA__CU_DECODE;
+    const struct FxaShape *shape = &c->unit[unit].shape;
+    fxa__tile_grid grid = {.p = p, .tile_q = shape->q_rows, .tile_k = shape->k_rows};
+    fxa_tile_counts n;
+    if (!c->program.has_mask || !shape->q_rows || !shape->k_rows || fxa__tiles_count(&grid, &n, NULL) != FXA_OK) return;
+    const fxa_program *program = p->in.program;
+    const char *open = !program || c->program.mask_fixed ? ""
+                       : !program->n_params              ? (p->in.n_captures ? ", for any tensor values" : "")
+                       : !p->in.n_captures               ? ", for any params"
+                                                         : ", for any params and tensor values";
+    fxa__write_format(w, "tiles of b 0, h 0%s: %llu skipped, %llu with the mask, %llu without", open,
+                      (unsigned long long)n.empty, (unsigned long long)n.mixed, (unsigned long long)n.full);
+    if (n.unknown) fxa__write_format(w, ", %llu not classified", (unsigned long long)n.unknown);
+    fxa__write_format(w, "\n");
+}
+
+/* Prints which operands of pairs kernels read from tables or load for an entire tile. */
+static void cu_list_given(const fxa__cu_code *c, fxa__writer *w) {
+    const fxa__cuda_program *g = &c->program;
+    const char *tile_lists = !g->has_mask ? "all tiles are computed"
+                             : g->mask_fixed && !c->choice.spans
+                                 ? "the list of tiles is made on the device when the plan is created"
+                                 : "the list of tiles is made on the device before each run";
+    fxa__write_format(w, "%s\n", tile_lists);
+    if (g->diagonal >= 0)
+        fxa__write_format(w, "values that depend only on q - k come from a table, made %s\n",
+                          g->diagonal_fixed ? "when the plan is created" : "before each run");
+    if (g->dense >= 0) fxa__write_format(w, "%s is loaded with each tile of pairs\n", cu_list_tensor(c, g->dense));
+    if (g->q_word >= 0) fxa__write_format(w, "%s is loaded with the queries of a tile\n", cu_list_tensor(c, g->q_word));
+    if (g->k_word >= 0) fxa__write_format(w, "%s is loaded with the keys of a tile\n", cu_list_tensor(c, g->k_word));
+}
+
+/* Returns true if the gradient `out` is that of node `load`; false without such a node (has == false). */
+static bool cu_list_is_load(const fxa_program *p, const fxa__output *out, int32_t load, bool has) {
+    bool same = has && p->nodes[load].imm == out->slot;
+    for (int32_t d = 0; same && d < out->n_index; d++) same = p->nodes[load].arg[d] == out->index[d];
+    return same;
+}
+
+/* Prints how the kernels sum each gradient. `--section classes` prints which pairs are summed. */
+static void cu_list_grads(const fxa__cu_code *c, const fxa__problem *problem, fxa__writer *w) {
+    const fxa__cuda_program *g = &c->program;
+    const fxa_program *p = g->program;
+    for (int32_t i = 0; i < p->n_outputs; i++) {
+        const fxa__output *out = &p->outputs[i];
+        bool sum = false, tensor = out->kind == FXA__OUT_DLOAD;
+        for (int32_t j = 0; j < g->n_sums; j++) sum = sum || g->sums[j] == i;
+        bool wanted = tensor && out->slot < (int32_t)problem->in.n_captures && problem->in.captures[out->slot].grad;
+        if (!sum && !wanted) continue;
+        const char *how = sum                                                      ? "sums of tiles, in a fixed order"
+                          : cu_list_is_load(p, out, g->diagonal, g->grad_diagonal) ? "along diagonals"
+                          : cu_list_is_load(p, out, g->dense, g->grad_dense)       ? "stored for each pair, like dS"
+                          : g->exact >> out->slot & 1                              ? "by atomics, exact in any order"
+                                                                                   : "by atomics, rounded in any order";
+        fxa__write_format(w, "grad %s: %s\n", tensor ? p->tensors[out->slot].name : p->params[out->slot].name, how);
+    }
+}
+
+static void cu_list_params(const fxa__cu_code *c, const fxa__problem *p, fxa__writer *w) {
+    const fxa__cuda_program *g = &c->program;
+    int at[2] = {0, 0};
+    for (int32_t i = 0; i < g->program->n_params; i++) {
+        bool is_int = g->program->params[i].type == FXA_INT;
+        int32_t from = g->params[i].from;
+        const char *name = from == FXA__CUDA_SCALE ? "scale"
+                           : from >= 0             ? p->program->params[from].name
+                                                   : "a constant of the program";
+        if (from <= FXA__CUDA_OWN) name = p->in.bprop->params[FXA__CUDA_OWN - from].name;
+        fxa__write_format(w, "a.%c[%d]: %s\n", is_int ? 'i' : 'f', at[is_int]++, name);
+    }
+}
+
+/* Prints the elements of a.f after the params; codegen/host_values.c computes them for each run. */
+static void cu_list_filled(const fxa__cuda_program *g, fxa__writer *w) {
+    int unit = (int)g->unit_at + (g->gain >= 0);
+    for (int32_t i = 0; i < g->n_run; i++)
+        fxa__write_format(w, "a.f[%d]: from the values above, computed by the host\n", (int)(g->run_at + i));
+    if (g->gain >= 0) fxa__write_format(w, "a.f[%d]: the factor of the tanh, computed by the host\n", (int)g->unit_at);
+    if (g->unit_at >= 0) fxa__write_format(w, "a.f[%d]: the factor of all new scores, computed by the host\n", unit);
+    if (g->near_at >= 0)
+        fxa__write_format(w, "a.f[%d] and on: limits and polynomial of the soft cap, computed by the host\n",
+                          (int)g->near_at);
+}
+
+void fxa__cu_dump(const void *code, const fxa__problem *p, fxa__writer *w) {
+    const fxa__cu_code *c = code;
+    bool bent = c->program.has_value && !fxa__problem_is_capped(p);
+    fxa__write_format(w, "estimated time of a run: %.3g ms%s\n", 1e3 * fxa__cu_cost(c->processors, &c->choice, p),
+                      bent ? " without the score program" : "");
+    for (int unit = 0; unit < FXA__CU_UNIT_COUNT; unit++)
+        if (c->unit[unit].cubin) cu_list_unit(c, (fxa__cu_unit)unit, w);
+    cu_list_given(c, w);
+    cu_list_grads(c, p, w);
+    cu_list_tiles(c, p, w);
+    cu_list_params(c, p, w);
+    cu_list_filled(&c->program, w);
+    fxa__write_format(w, "program.cuh:\n");
+    fxa__write_bytes(w, c->program.text.data, c->program.text.size);
+}

@@ -1,0 +1,386 @@
+/* SPDX-License-Identifier: Apache-2.0
+ *
+ * What the kernels can do, and which of them a problem gets: first the table of what none of them has, then operands
+ * and captured tensors, then the program's text is made, and with it known the family is chosen:
+ *
+ *   sm90   wgmma and TMA, for devices of sm_90: 16 bits, pointers and strides that are multiples of 16 bytes
+ *   sm80   mma.sync, sm_80 and newer: 16 bits, any strides
+ *   simt   neither: f32; and the bit-stable backward of what sm80 is for
+ *
+ * Nothing here is guessed from pointers: alignment is what the problem promises.
+ */
+#include "call.h"
+
+#include "../../../base/num.h"
+#include "../../../problem/geometry.h"
+
+#include <stdio.h>
+#include <string.h>
+
+#define FORWARD (1u << FXA_FORWARD)
+#define BACKWARD (1u << FXA_BACKWARD)
+#define BOTH (FORWARD | BACKWARD)
+#define SUPPORT_SPANS (FXA_PADDING | FXA_VARLEN)
+#define SUPPORT_ACCUMULATES (FXA_ACCUMULATE_O | FXA_ACCUMULATE_DQ | FXA_ACCUMULATE_DK | FXA_ACCUMULATE_DV)
+
+enum {
+    CU_MOST_COLUMNS = 256,
+    CU_MOST_GRID = 65535,
+    CU_MOST_LENGTH = FXA__CUDA_LENGTH,
+    CU_MOST_TILES = 1 << 28,
+    CU_LEAST_TILE = 128, /* rows, of forwards whose tiles have flags */
+    CU_MOST_NARROW = 128,
+    CU_MOST_SCORED = 96
+};
+
+#define CU_MOST_STRIDE (INT64_C(1) << 39) /* elements of 16 bits: strides of TMA are below 2^40 bytes */
+
+/* ---- Questions --------------------------------------------------------------------------------------------------- */
+
+static bool cu_is_f64(const fxa_problem *p) { return p->q.dtype == FXA_F64; }
+static bool cu_is_wide(const fxa_problem *p) { return p->d_qk > CU_MOST_COLUMNS || p->d_v > CU_MOST_COLUMNS; }
+static bool cu_is_empty(const fxa_problem *p) {
+    bool packed = p->flags & FXA_VARLEN, paged = p->flags & FXA_PAGED;
+    return p->b < 1 || p->sq < 1 || p->sk < 1 || (packed && p->total_q < 1) || (packed && !paged && p->total_k < 1) ||
+           (paged && p->n_pages < 1);
+}
+static bool cu_lacks_heads(const fxa_problem *p) { return p->hq < 1 || p->d_qk < 1 || p->d_v < 1; }
+static bool cu_is_beyond(const fxa_problem *p) { return p->b > CU_MOST_GRID || p->hq > CU_MOST_GRID; }
+static bool cu_is_long(const fxa_problem *p) {
+    return p->sq > CU_MOST_LENGTH || p->sk > CU_MOST_LENGTH || p->total_q > CU_MOST_LENGTH ||
+           p->total_k > CU_MOST_LENGTH || p->n_pages > CU_MOST_LENGTH || p->hq * p->b > CU_MOST_LENGTH;
+}
+/* Numbers of tiles have flags above them (sm90/forward_shared.cuh), and packed entries have more tiles than their rows
+ * fill (common/tile_scheduler.cuh). */
+static bool cu_has_many_tiles(const fxa_problem *p) {
+    int64_t packed = p->total_q / CU_LEAST_TILE + p->b, tiles = p->b * fxa__div_up(p->sq, (int64_t)CU_LEAST_TILE);
+    return (p->flags & FXA_VARLEN ? packed : tiles) * p->hq > CU_MOST_TILES;
+}
+static bool cu_has_long_table(const fxa_problem *p) {
+    return p->page_size > 0 && p->b * fxa__div_up(p->sk, (int64_t)p->page_size) > CU_MOST_LENGTH;
+}
+
+/* ---- The table --------------------------------------------------------------------------------------------------- */
+
+/* test_cuda_choice.c has a problem for every row, docs/cuda.md a table of what is taken. */
+static const struct cu_row {
+    uint32_t passes;
+    uint32_t flags;                      /* one of these is set; 0: whatever is */
+    bool (*holds)(const fxa_problem *p); /* NULL: always */
+    const char *why;
+} cu_rows[] = {
+    {BOTH, 0, cu_is_f64, "f64: kernels compute in f32, and take all other types"},
+    {BOTH, 0, cu_is_wide, "d_qk and d_v are to be at most 256"},
+    {BOTH, 0, cu_lacks_heads, "hq, d_qk and d_v are to be at least 1"},
+    {BOTH, 0, cu_is_beyond, "b and hq are to be at most 65535"},
+    {BOTH, 0, cu_is_long, "lengths, pages and b times hq are to be at most 2^28"},
+    {BOTH, 0, cu_has_many_tiles, "tiles of 128 queries of all heads are to be at most 2^28"},
+    {BOTH, FXA_SCALED, NULL, "kernels have no scales of operands"},
+    {BACKWARD, FXA_PAGED, cu_has_long_table, "the table of pages is to have at most 2^28 entries"},
+};
+
+const char *fxa__cu_support_why(size_t row) { return row < sizeof cu_rows / sizeof *cu_rows ? cu_rows[row].why : NULL; }
+
+static fxa_status cu_check_table(const fxa_problem *p, fxa_error *err) {
+    for (size_t i = 0; i < sizeof cu_rows / sizeof *cu_rows; i++) {
+        const struct cu_row *r = &cu_rows[i];
+        bool no = (r->passes >> p->pass & 1u) && (!r->flags || (p->flags & r->flags)) && (!r->holds || r->holds(p));
+        if (!no) continue;
+        uint32_t flag = r->flags & p->flags;
+        const char *name = flag ? fxa_flag_name(flag & (~flag + 1)) : NULL;
+        if (name) return fxa__fail(err, FXA_E_UNSUPPORTED, "%s: %s", name, r->why);
+        return fxa__fail(err, FXA_E_UNSUPPORTED, "b %lld, hq %lld, sq %lld, sk %lld, d_qk %lld, d_v %lld: %s",
+                         (long long)p->b, (long long)p->hq, (long long)p->sq, (long long)p->sk, (long long)p->d_qk,
+                         (long long)p->d_v, r->why);
+    }
+    return FXA_OK;
+}
+
+/* ---- Operands ---------------------------------------------------------------------------------------------------- */
+
+enum { CU_OPERANDS = 8 };
+
+typedef struct cu_operand {
+    fxa_slot slot;
+    bool result;
+    const fxa_operand *operand;
+    int64_t size[4]; /* b, h, s, d */
+} cu_operand;
+
+/* Those that the pass reads or writes. */
+static size_t cu_operands(const fxa_problem *p, cu_operand out[CU_OPERANDS]) {
+    bool backward = p->pass == FXA_BACKWARD;
+    const struct {
+        fxa_slot slot;
+        bool used, result;
+    } all[CU_OPERANDS] = {{FXA_SLOT_Q, true, false},
+                          {FXA_SLOT_K, true, false},
+                          {FXA_SLOT_V, true, false},
+                          {FXA_SLOT_O, true, !backward},
+                          {FXA_SLOT_DO, backward, false},
+                          {FXA_SLOT_DQ, backward && (p->flags & FXA_GRAD_Q), true},
+                          {FXA_SLOT_DK, backward && (p->flags & FXA_GRAD_K), true},
+                          {FXA_SLOT_DV, backward && (p->flags & FXA_GRAD_V), true}};
+    size_t n = 0;
+    for (size_t i = 0; i < CU_OPERANDS; i++) {
+        int64_t d;
+        if (!all[i].used) continue;
+        out[n] = (cu_operand){all[i].slot, all[i].result, fxa__row_operand(p, all[i].slot, &d), {0}};
+        fxa__cu_sizes(p, all[i].slot, out[n++].size);
+    }
+    return n;
+}
+
+fxa_dtype fxa__cu_dtype_in(const fxa_problem *p) {
+    cu_operand operands[CU_OPERANDS];
+    size_t n = cu_operands(p, operands);
+    bool same = p->q.dtype == FXA_F16 || p->q.dtype == FXA_BF16;
+    for (size_t i = 0; i < n; i++)
+        same =
+            same && (operands[i].slot == FXA_SLOT_O || operands[i].result || operands[i].operand->dtype == p->q.dtype);
+    return same ? (fxa_dtype)p->q.dtype : FXA_F32;
+}
+
+fxa_dtype fxa__cu_dtype_out(const fxa_problem *p) {
+    cu_operand operands[CU_OPERANDS];
+    size_t n = cu_operands(p, operands);
+    fxa_dtype dtype = fxa__cu_dtype_in(p);
+    bool same = true;
+    for (size_t i = 0; i < n; i++) same = same && (!operands[i].result || operands[i].operand->dtype == dtype);
+    return same ? dtype : FXA_F32;
+}
+
+/* Multiples of 16 bytes throughout, and what TMA takes: strides above 0. Of an axis of 1 the stride does not count, and
+ * what goes through the workspace is so there. */
+static bool cu_is_aligned(const fxa_problem *p) {
+    cu_operand operands[CU_OPERANDS];
+    size_t n = cu_operands(p, operands);
+    bool aligned = p->alignment >= 16;
+    for (size_t i = 0; i < n; i++)
+        for (int axis = 0; axis < 3; axis++) {
+            int64_t stride = operands[i].operand->stride[axis];
+            bool any = operands[i].size[axis] == 1 || fxa__cu_stage_is_needed(p, operands[i].slot);
+            aligned = aligned && (any || (stride > 0 && stride % 8 == 0 && stride < CU_MOST_STRIDE));
+        }
+    return aligned;
+}
+
+_Static_assert(FXA_CUDA_RANK == FXA_MAX_RANK, "kernels take tensors of every rank that programs declare");
+
+static fxa_status cu_check_captures(const fxa_capture *captures, size_t n, const fxa_program *program, fxa_error *err) {
+    for (size_t i = 0; i < n; i++) {
+        const fxa__decl *t = &program->tensors[i];
+        for (int32_t d = 0; d < t->rank; d++)
+            if (captures[i].size[d] > INT32_MAX)
+                return fxa__fail(err, FXA_E_UNSUPPORTED,
+                                 "tensor %s has %lld elements along axis %d; kernels count to "
+                                 "2^31 - 1",
+                                 t->name, (long long)captures[i].size[d], (int)d);
+    }
+    return FXA_OK;
+}
+
+/* ---- The choice -------------------------------------------------------------------------------------------------- */
+
+static int32_t cu_columns(int64_t d) {
+    static const int32_t compiled[] = {32, 64, 96, 128, 192, 256};
+    size_t i = 0;
+    while (compiled[i] < d) i++;
+    return compiled[i];
+}
+
+/* With TMA a page is a multiple of 8 rows, and a multiple or a divisor of a tile of 64 or 128 keys. */
+static bool cu_pages_fit(const fxa_problem *p) {
+    return !(p->flags & FXA_PAGED) || p->pass == FXA_BACKWARD || p->page_size % 128 == 0 ||
+           (p->page_size % 8 == 0 && 64 % p->page_size == 0);
+}
+
+static bool cu_is_separate(const fxa_problem *p, const fxa__cu_choice *c, const fxa__cuda_program *g) {
+    bool wide = c->d > CU_MOST_NARROW || c->dv > CU_MOST_NARROW;
+    return p->pass == FXA_BACKWARD &&
+           (wide || (p->flags & FXA_DETERMINISTIC) || !(p->flags & FXA_GRAD_Q) || !fxa__cu_joint_fits(c, g));
+}
+
+/* Bit-stable, but in one kernel: key tiles add to dQ in their order. All of them have all blocks of queries, so that
+ * who comes before is known. Not by the number of tiles: an entry has the same bits in any batch. Beside a tensor of
+ * pairs and words nothing was measured. */
+static bool cu_is_by_turns(const fxa_problem *p, const fxa__cu_choice *c, const fxa__cuda_program *g) {
+    bool wide = c->d > CU_MOST_NARROW || c->dv > CU_MOST_NARROW, all = !g->has_mask && !c->spans;
+    bool wanted = p->pass == FXA_BACKWARD && p->flags & FXA_DETERMINISTIC && p->flags & FXA_GRAD_Q;
+    return wanted && all && !wide && g->dense < 0 && !g->vector && !g->grad_diagonal;
+}
+
+/* The Hopper backward above 128 columns has none of these sums; below it has registers for those that need the score
+ * too, of 128 columns for one, but not for places of pairs or dropout beside them. */
+static bool cu_hopper_has_grads(const fxa__cu_choice *c, const fxa__cuda_program *g) {
+    bool wide = c->d > CU_MOST_NARROW || c->dv > CU_MOST_NARROW, sums = g->n_sums || g->has_scatter;
+    if (g->has_own) return false;
+    if (wide) return !sums && !g->grad_diagonal && !g->grad_dense;
+    bool few = (c->d <= CU_MOST_SCORED && c->dv <= CU_MOST_SCORED) || g->n_sums == 1;
+    return !(sums && g->has_slope) || (few && !g->has_scatter && !c->dropout);
+}
+
+static fxa__cu_family cu_family(const fxa__cu_self *s, const fxa_problem *p, const fxa__cu_choice *c,
+                                const fxa__cuda_program *g) {
+    bool backward = p->pass == FXA_BACKWARD, by_pairs = (p->flags & FXA_GRAD_Q) || g->grad_diagonal;
+    bool fixed = (p->flags & FXA_DETERMINISTIC) && by_pairs;
+    bool maps = !s->on_device || s->gpu.driver.tensor_map;
+    if (c->dtype == FXA_F32 || s->forced == FXA__CU_SIMT) return FXA__CU_SIMT;
+    bool hopper = c->arch == 90 && maps && c->aligned && s->forced != FXA__CU_SM80 && c->out == c->dtype &&
+                  !c->maximum && !cu_is_empty(p); /* nothing of maps is 0 */
+    if (hopper && cu_pages_fit(p) && (backward ? cu_hopper_has_grads(c, g) : fxa__cu_forward_fits(c, g)))
+        return FXA__CU_SM90;
+    return backward && fixed ? FXA__CU_SIMT : FXA__CU_SM80;
+}
+
+/* What of cu_hopper_has_grads() is missing. */
+static const char *cu_hopper_lacks(const fxa__cu_choice *c, const fxa__cuda_program *g) {
+    if (g->has_own) return ", not sm90: a backward program of the caller's";
+    if (c->d > CU_MOST_NARROW || c->dv > CU_MOST_NARROW)
+        return ", not sm90: gradients of params or tensors above 128 columns";
+    if (g->has_scatter) return ", not sm90: scattered gradients beside a slope";
+    if (c->dropout) return ", not sm90: gradients of params or tensors beside a slope and dropout";
+    return ", not sm90: several gradients of params or tensors beside a slope above 96 columns";
+}
+
+/* What stays true of every problem with that code: some share it that differ in strides, say. */
+const char *fxa__cu_not_sm90(const fxa__cu_self *s, const fxa_problem *p, const fxa__cu_choice *c,
+                             const fxa__cuda_program *g) {
+    if (c->arch != 90 || c->family == FXA__CU_SM90 || c->dtype == FXA_F32) return "";
+    if (s->forced >= 0) return ", not sm90: FXA_CUDA_FAMILY";
+    if (s->on_device && !s->gpu.driver.tensor_map) return ", not sm90: the driver has no tensor maps";
+    if (cu_is_empty(p)) return ", not sm90: empty";
+    if (!cu_is_aligned(p)) return ", not sm90: alignment is to be 16, strides multiples of 16 bytes above 0";
+    if (c->out != c->dtype) return ", not sm90: a result has another type";
+    if (c->maximum) return ", not sm90: row maximum";
+    if (!cu_pages_fit(p)) return ", not sm90: the page size is to be 8, 16, 32, 64 or a multiple of 128";
+    return p->pass == FXA_BACKWARD ? cu_hopper_lacks(c, g) : ", not sm90: shared memory";
+}
+
+static uint64_t cu_tensor_grads(const fxa_problem *p) {
+    uint64_t bits = 0;
+    for (size_t i = 0; i < p->n_captures; i++) bits |= (uint64_t)(p->captures[i].grad != 0) << i;
+    return bits;
+}
+
+enum { CU_DECODE_KEYS = 256, CU_DECODE_TILES = 4 /* of 8 rows */, CU_DECODE_GROUPS = 4 /* items are below 2^31 */ };
+
+/* Rows of a KV head that share what is read. */
+static int64_t cu_decode_rows(const fxa_problem *p) { return p->sq * (p->hq / p->hkv); }
+
+/* What a CTA takes of them: as many as there are registers for. */
+static int32_t cu_row_tiles(const fxa_problem *p, const fxa__cu_choice *c) {
+    int64_t rows = cu_decode_rows(p);
+    bool wide = c->d > CU_MOST_NARROW || c->dv > CU_MOST_NARROW;
+    return rows <= 8 ? 1 : rows <= 16 || wide ? CU_DECODE_TILES / 2 : CU_DECODE_TILES;
+}
+
+/* Few rows for many keys: decoding. Its lists have a row for each KV head: masks are the same for its query heads. */
+static bool cu_is_decode(const fxa_problem *p, const fxa__cu_choice *c, const fxa__cuda_program *g) {
+    bool same = p->hq == p->hkv || !(g->mask_inputs & 1u << FXA_INPUT_H);
+    bool fits =
+        c->family == FXA__CU_SM90 && c->d == c->dv && c->d <= CU_MOST_NARROW && p->d_qk == p->d_v && !c->dropout;
+    bool few = cu_decode_rows(p) <= 8 * CU_DECODE_GROUPS * cu_row_tiles(p, c);
+    return p->pass == FXA_FORWARD && fits && same && few && p->sk >= CU_DECODE_KEYS;
+}
+
+static uint32_t cu_units(const fxa_problem *p, const fxa__cu_choice *c, const fxa__cuda_program *g) {
+    uint32_t units = 0;
+    if (p->pass == FXA_FORWARD)
+        units |= 1u << (c->row_tiles ? FXA__CU_DECODE : FXA__CU_FORWARD);
+    else
+        units |= 1u << FXA__CU_BACKWARD | 1u << FXA__CU_ENDS;
+    if (c->separate_dq && c->family == FXA__CU_SM90 && (p->flags & FXA_GRAD_Q)) units |= 1u << FXA__CU_GRAD_Q;
+    if (g->has_mask || g->vector) units |= 1u << FXA__CU_LISTS;
+    if (g->diagonal >= 0) units |= 1u << FXA__CU_DIAGONAL;
+    if (fxa__cu_stage_is_any(p) || c->moved) units |= 1u << FXA__CU_STAGE;
+    if (fxa__cu_pages_are_fetched(p)) units |= 1u << FXA__CU_PAGES;
+    if (p->pass == FXA_BACKWARD && (p->param_grads || cu_tensor_grads(p))) units |= 1u << FXA__CU_CAPTURED;
+    return units;
+}
+
+static void cu_fill(const fxa__cu_self *s, const fxa_problem *p, fxa__cu_choice *c, const fxa__cuda_program *g) {
+    c->family = cu_family(s, p, c, g);
+    c->turns = c->family == FXA__CU_SM90 && cu_is_by_turns(p, c, g);
+    c->separate_dq = c->family == FXA__CU_SM90 && !c->turns && cu_is_separate(p, c, g);
+    if (c->family == FXA__CU_SIMT) c->aligned = false; /* it makes no difference there */
+    if (cu_is_decode(p, c, g)) {
+        c->row_tiles = cu_row_tiles(p, c);
+        c->cluster = fxa__cu_decode_cluster(s, c, p);
+    }
+    c->units = cu_units(p, c, g);
+    c->staged = fxa__cu_stage_is_any(p);
+    c->adds = c->out != FXA_F32 && (p->flags & SUPPORT_ACCUMULATES);
+}
+
+/* ---- The program ------------------------------------------------------------------------------------------------- */
+
+/* A factor that turns out to be 0 or below stays with the pairs; of tensors that are smaller than the text counts on
+ * indices are guarded. Every text is looked at: one that is made once more may count on other sizes. */
+static fxa_status cu_text(const fxa__problem *p, fxa_program *lifted, const fxa_program *derivative,
+                          const fxa_program *own, fxa__cu_choice *c, fxa__cuda_program *out, fxa_error *err) {
+    bool backward = p->in.pass == FXA_BACKWARD;
+    fxa__cuda_config config = {.program = lifted, .derivative = derivative, .dense = c->dense, .words = c->words};
+    config.grad_params = backward ? p->in.param_grads : 0;
+    config.grad_tensors = backward ? cu_tensor_grads(&p->in) : 0;
+    config.own = own;
+    config.plain = c->plain;
+    config.fixed = backward && (p->in.flags & FXA_DETERMINISTIC);
+    config.scalars = p->in.flags & FXA_SCALARS_IN_MEMORY;
+    config.fits = UINT64_MAX;
+    for (;;) {
+        FXA_TRY(fxa__cuda_program_make(p->host, &config, out, err));
+        bool stays = c->plain && !fxa__cu_factor_is_positive(out);
+        uint64_t fits = config.fits & fxa__cu_fitting(p, out);
+        if (!stays && fits == config.fits) return FXA_OK;
+        fxa__cuda_program_free(out);
+        config.fits = fits;
+        if (stays) c->plain = config.plain = false;
+    }
+}
+
+static fxa_status cu_program(const fxa__problem *p, fxa__cu_choice *c, fxa__cuda_program *out, fxa_error *err) {
+    fxa_program *own = NULL, *masked = NULL, *lifted = NULL, *derivative = NULL, *bprop = NULL;
+    FXA_TRY(fxa__cu_coordinates(p, p->program, &own, err));
+    fxa_status status = fxa__program_extract_masks(p->host, own, &masked, err);
+    if (status == FXA_OK) status = fxa__cu_scored(p->host, masked, &lifted, err);
+    fxa_program_destroy(own);
+    fxa_program_destroy(masked);
+    if (status == FXA_OK) status = cu_check_captures(p->in.captures, p->in.n_captures, lifted, err);
+    if (status == FXA_OK) status = fxa__cu_own(p, &bprop, err);
+    if (status == FXA_OK && bprop)
+        status = cu_check_captures(p->in.bprop_captures, p->in.n_bprop_captures, p->in.bprop, err);
+    if (status == FXA_OK && p->in.pass == FXA_BACKWARD) status = fxa_program_derivative(lifted, &derivative, err);
+    if (status == FXA_OK) {
+        c->dense = fxa__cu_dense_tensor(p, lifted);
+        c->words = fxa__cu_words_fit(p, lifted);
+        c->plain = !(p->in.flags & FXA_SCALARS_IN_MEMORY) && fxa__cu_is_plain(p->host, lifted, derivative, bprop);
+        status = cu_text(p, lifted, derivative, bprop, c, out, err);
+    }
+    fxa_program_destroy(bprop);
+    fxa_program_destroy(derivative);
+    fxa_program_destroy(lifted);
+    return status;
+}
+
+fxa_status fxa__cu_choose(const fxa__cu_self *self, const fxa__problem *p, fxa__cu_choice *out,
+                          fxa__cuda_program *program, fxa_error *err) {
+    const fxa_problem *in = &p->in;
+    *program = (fxa__cuda_program){.value = -1};
+    *out = (fxa__cu_choice){.arch = self->arch, .fast_math = self->fast_math};
+    FXA_TRY(cu_check_table(in, err));
+    out->dtype = fxa__cu_dtype_in(in);
+    out->out = fxa__cu_dtype_out(in);
+    out->wide_o = in->pass == FXA_BACKWARD && out->dtype != FXA_F32 && fxa__cu_stage_type(in, FXA_SLOT_O) == FXA_F32;
+    out->maximum = in->pass == FXA_FORWARD && (in->flags & FXA_RETURN_ROW_MAX);
+    out->d = cu_columns(in->d_qk);
+    out->dv = cu_columns(in->d_v);
+    out->spans = in->flags & SUPPORT_SPANS;
+    out->dropout = in->flags & FXA_DROPOUT;
+    out->moved = out->dropout && fxa__cu_coordinates_move(in);
+    out->paged = (in->flags & FXA_PAGED) && !fxa__cu_pages_are_fetched(in);
+    out->aligned = cu_is_aligned(in);
+    FXA_TRY(cu_program(p, out, program, err));
+    cu_fill(self, in, out, program);
+    return FXA_OK;
+}

@@ -1,0 +1,237 @@
+/* SPDX-License-Identifier: Apache-2.0
+ *
+ * Before and after the backward kernels, for all architectures.
+ *
+ * fxa_backward_prepare: delta[q] = dO . O - dLSE and lse2[q] = LSE * log2(e), in the padded rows of padded_row(); rows
+ * past the length get lse2 = +inf, so that their probabilities are 0. Also sets the f32 sum of dQ to 0, when there is
+ * one, or the words that say whether its first share is there. Launch: grid (pad_rows / ROWS, heads).
+ *
+ * fxa_grad_q_finish: dQ = scale * sum, from the layout in which the backward kernels add: per block of 64 queries
+ * [8-column group][thread of 128] four floats, as the accumulators of an m64 product lie. Launch: grid (pad_rows / 64,
+ * heads), or any number of CTAs where FxaArgs.sent is there.
+ *
+ * fxa_grad_sink: the gradient of each head's sink, -sum exp(sink - LSE) delta, in a fixed order. After prepare.
+ * Launch: grid (heads).
+ *
+ * fxa_sums_reduce: out[h * n + i] = the sums i of head h (FxaSums), over its `rows` rows of n floats of every batch
+ * entry, in a fixed order. Launch: grid (heads, n).
+ */
+#include "common/storage.cuh"
+
+namespace {
+
+constexpr int THREADS = 256;
+constexpr int LANES = FXA_DV <= 32 ? 4 : FXA_DV <= 64 ? 8 : FXA_DV <= 128 ? 16 : 32; /* of a row, 8 elements each */
+constexpr int ROWS = THREADS / LANES;
+
+/* Which query a padded row of a head is. */
+struct PaddedRow {
+    int b, q;
+
+    FXA_INLINE PaddedRow(const FxaArgs &a, int i)
+    {
+        b = q_starts(a) ? tile_entry(q_starts(a), a.batch, 128, a.q_total, i / 128) : i / a.q_pad;
+        q = i - (q_starts(a) ? first_tile(q_starts(a), b, 128, a.q_total) * 128 : b * a.q_pad);
+    }
+};
+
+/*
+ * Weights of the backward are 2^(score - lse2), and LSE is a rounded number: up to 2^24 that is a factor of 2^5 at
+ * most, as docs/numerics.md allows. Beyond it says nothing of a weight but that it is none above 1, and lse2 is moved
+ * so far up that none is. A row whose LSE is -inf has no gradient, whatever its scores are, and as one past the length
+ * it has +inf; so has one whose LSE does not fit log2: its scores do not either.
+ */
+FXA_INLINE float lse_in_log2(float lse)
+{
+    const float x = lse * LOG2E;
+    if (x == NEG_INF) return POS_INF;
+    return fabsf(x) > 16777216.f ? __fmaf_rn(fabsf(x), 1.f / 2097152.f, x) : x;
+}
+
+FXA_INLINE void clear_sent(const FxaArgs &a)
+{
+    if (!a.sent || blockIdx.y) return;
+    const int all = (int)sent_place(a, a.batch - 1, a.kv_heads);
+    for (int i = blockIdx.x * THREADS + threadIdx.x; i < all; i += gridDim.x * THREADS) a.sent[i] = 0;
+}
+
+#if !FXA_F32
+/* A block of 64 padded rows of a head. In the order in which fxa_backward ends (b, KV head), packed KV heads. */
+struct QueryBlock {
+    int h, x;
+
+    FXA_INLINE QueryBlock(const FxaArgs &a, int i)
+    {
+        const int all = a.pad_rows / 64, of_entry = q_starts(a) ? all : a.q_pad / 64;
+        const int r = i / of_entry, b = r / a.heads;
+        h = r - b * a.heads;
+        x = b * of_entry + i - r * of_entry;
+    }
+    FXA_INLINE long long first_row(const FxaArgs &a) const { return (long long)h * a.pad_rows + x * 64; }
+};
+
+/* For one thread: until all has been sent to the block. Whoever is waited for has begun: this launch begins when all
+ * CTAs of the one before have. */
+FXA_INLINE void await_shares(const FxaArgs &a, const QueryBlock &block)
+{
+    const int b = q_starts(a) && !k_starts(a) ? PaddedRow(a, block.x * 64).b : block.x / max(a.q_pad / 64, 1);
+    const unsigned *sent = a.sent + sent_place(a, b, block.h / a.group);
+    while (count_now(sent) != (unsigned)a.sent_all) count_pause();
+}
+
+/* The same: whether nobody has come to the block. Then the sum holds anything. */
+FXA_INLINE bool has_no_sum(const FxaArgs &a, const QueryBlock &block)
+{
+    return a.first_share && a.first_share[block.first_row(a) / 64] == 0;
+}
+#endif
+
+} // namespace
+
+extern "C" __constant__ FxaShape fxa_backward_prepare_shape = {THREADS, 0, ROWS, 0, 0, 0, 0, 1};
+extern "C" __constant__ FxaShape fxa_grad_q_finish_shape = {THREADS, 0, 64, 0, 0, 0, 0, 1};
+extern "C" __constant__ FxaShape fxa_grad_sink_shape = {THREADS, 0, 0, 0, 0, 0, 0, 1};
+
+extern "C" __global__ void __launch_bounds__(THREADS) fxa_backward_prepare(const __grid_constant__ FxaArgs a)
+{
+    launch_next();
+    const int lane = threadIdx.x % LANES, i = blockIdx.x * ROWS + threadIdx.x / LANES, h = blockIdx.y;
+    const PaddedRow at(a, i);
+    const Span rows = q_span(a, at.b);
+    const long long row = (long long)h * a.pad_rows + i;
+    const bool inside = at.q >= 0 && at.q < rows.length;
+    float sum = 0.f;
+    if (inside) {
+        float x[8], y[8];
+#if FXA_O_F32 /* whatever the other operands are */
+        const float *o = (const float *)a.o.data + at.b * a.o.b + h * a.o.h + (rows.first + at.q) * a.o.s;
+#pragma unroll
+        for (int j = 0; j < 8; j++) x[j] = lane * 8 + j < a.dv ? o[lane * 8 + j] : 0.f;
+#else
+        load8(a.o, at.b, h, rows.first + at.q, lane * 8, a.dv, x);
+#endif
+        load8(a.grad_o, at.b, h, rows.first + at.q, lane * 8, a.dv, y);
+#pragma unroll
+        for (int j = 0; j < 8; j++) sum = __fmaf_rn(x[j], y[j], sum);
+    }
+#pragma unroll
+    for (int j = LANES / 2; j; j >>= 1) sum += __shfl_xor_sync(~0u, sum, j);
+    if (a.first_share && lane == 0 && i % 64 == 0) a.first_share[row / 64] = 0;
+    clear_sent(a);
+    if (a.grad_q_sum && !a.first_share)
+        for (int j = lane; j < FXA_D / 4; j += LANES) ((Float4 *)a.grad_q_sum)[row * (FXA_D / 4) + j] = Float4{};
+    if (lane == 0) {
+        const long long q = rows.first + at.q;
+        const float lse = inside ? a.lse[at.b * a.lse_b + h * a.lse_h + q * a.lse_s] : POS_INF;
+        const float *grad = a.grad_lse + at.b * a.grad_lse_b + h * a.grad_lse_h + q * a.grad_lse_s;
+        a.delta[row] = inside && a.grad_lse ? sum - *grad : sum;
+        a.lse2[row] = lse_in_log2(lse);
+    }
+    launch_wait();
+}
+
+#if !FXA_F32
+#if FXA_OUT_F32
+FXA_INLINE void finish_block(const FxaArgs &a, const QueryBlock &of, bool none, float scale)
+{
+    const PaddedRow first(a, of.x * 64);
+    const Span span = q_span(a, first.b);
+    const float *from = a.grad_q_sum + of.first_row(a) * FXA_D;
+    const int most = q_starts(a) ? span.length : a.q_len;
+    for (int e = threadIdx.x; e < 64 * FXA_D; e += THREADS) {
+        const int t = e >> 2 & 127, r = (t >> 5) * 16 + ((t & 31) >> 2) + (e & 2) * 4;
+        const int c = (e >> 9) * 8 + (t & 3) * 2 + (e & 1), q = first.q + r;
+        if (q >= 0 && q < most && c < a.d)
+            result_row(a.grad_q, first.b, of.h, span.first + q)[c] = none ? 0.f : from[e] * scale;
+    }
+    __syncthreads();
+}
+#else
+FXA_INLINE void finish_block(const FxaArgs &a, const QueryBlock &of, bool none, float scale)
+{
+    constexpr int PITCH = FXA_D / 2 + 4; /* words of a row; 16 bytes more spread columns over banks */
+    __shared__ __align__(16) u32 block[64 * PITCH];
+    const PaddedRow at(a, of.x * 64);
+    const Span rows = q_span(a, at.b);
+    const Float4 *sum = (const Float4 *)(a.grad_q_sum + of.first_row(a) * FXA_D);
+#pragma unroll
+    for (int e = threadIdx.x; e < 64 * FXA_D / 4; e += THREADS) {
+        const Float4 x = none ? Float4{} : sum[e];
+        const int t = e & 127, r = (t >> 5) * 16 + ((t & 31) >> 2), c = (e >> 7) * 8 + (t & 3) * 2;
+        block[r * PITCH + c / 2] = pack16(x.x * scale, x.y * scale);
+        block[(r + 8) * PITCH + c / 2] = pack16(x.z * scale, x.w * scale);
+    }
+    __syncthreads();
+    const int limit = q_starts(a) ? rows.length : a.q_len;
+    for (int e = threadIdx.x; e < 64 * FXA_D / 8; e += THREADS) {
+        const int r = e / (FXA_D / 8), c = e % (FXA_D / 8) * 8, q = at.q + r;
+        if (q >= 0 && q < limit)
+            store8(a.grad_q, at.b, of.h, rows.first + q, c, a.d, *(const Word4 *)(block + r * PITCH + c / 2));
+    }
+}
+#endif
+
+/* With FxaArgs.sent CTAs take block after block, and blocks of heads that are complete before fxa_backward has ended:
+ * the multiprocessors that it leaves one after the other at its end. */
+extern "C" __global__ void __launch_bounds__(THREADS, FXA_D <= 128 && !FXA_OUT_F32 ? 8 : 1)
+    fxa_grad_q_finish(const __grid_constant__ FxaArgs a)
+{
+    __shared__ int taken, empty;
+    const int all = a.pad_rows / 64 * a.heads;
+    launch_next();
+    if (!a.sent) launch_wait();
+    const float scale = run_scale(a);
+    int i = blockIdx.x + gridDim.x * blockIdx.y;
+    if (a.sent && threadIdx.x == 0) i = (int)atomicAdd(a.sent, 1u);
+    for (;;) {
+        if (threadIdx.x == 0) {
+            if (a.sent && i < all) await_shares(a, QueryBlock(a, i));
+            taken = i;
+            empty = i < all && has_no_sum(a, QueryBlock(a, i));
+            i = a.sent && i < all ? (int)atomicAdd(a.sent, 1u) : all;
+        }
+        __syncthreads();
+        if (taken >= all) break;
+        finish_block(a, QueryBlock(a, taken), empty, scale);
+    }
+    launch_wait();
+}
+#endif
+
+/* The sum over the CTA, in a fixed order; for thread 0. */
+FXA_INLINE double sum_of_threads(double x)
+{
+    __shared__ double part[THREADS];
+    part[threadIdx.x] = x;
+    for (int n = THREADS / 2; n; n >>= 1) {
+        __syncthreads();
+        if (threadIdx.x < n) part[threadIdx.x] += part[threadIdx.x + n];
+    }
+    return part[0];
+}
+
+extern "C" __global__ void __launch_bounds__(THREADS)
+    fxa_sums_reduce(FxaSums from, float *out, int batch, int rows, int n)
+{
+    launch_begin();
+    const int h = blockIdx.x, i = blockIdx.y;
+    double sum = 0;
+    for (int b = 0; b < batch; b++)
+        for (int r = threadIdx.x; r < rows; r += THREADS)
+            sum += (double)from.data[b * from.b + h * from.h + (long long)r * n + i];
+    sum = sum_of_threads(sum);
+    if (threadIdx.x == 0) out[h * n + i] = (float)sum;
+}
+
+extern "C" __global__ void __launch_bounds__(THREADS) fxa_grad_sink(const __grid_constant__ FxaArgs a)
+{
+    launch_begin();
+    const int h = blockIdx.x;
+    const float z = a.sink[h] * LOG2E;
+    const long long first = (long long)h * a.pad_rows;
+    double sum = 0;
+    for (int i = threadIdx.x; i < a.pad_rows; i += THREADS)
+        if (a.lse2[first + i] != POS_INF) sum -= (double)(exp2_fast(z - a.lse2[first + i]) * a.delta[first + i]);
+    sum = sum_of_threads(sum);
+    if (threadIdx.x == 0) a.grad_sink[h] = (float)sum;
+}

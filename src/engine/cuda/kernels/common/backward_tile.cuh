@@ -1,0 +1,47 @@
+/* SPDX-License-Identifier: Apache-2.0
+ *
+ * Where a CTA of the backward kernels works: a tile of keys of one KV head, for every query head of its group in turn.
+ *
+ * Launch of all of them: grid (key tiles, KV heads, batch); packed, grid (k_total / keys of a tile + batch, KV heads,
+ * 1), and tiles past the end of their entry have nothing to do. The first is multiplied by the parts of FxaShape.
+ */
+#ifndef FXA_CUDA_BACKWARD_PLACE_CUH
+#define FXA_CUDA_BACKWARD_PLACE_CUH
+
+#include "common/varlen.cuh"
+
+static_assert(!FXA_PAGED, "gradients of pages are not written");
+
+template <int keys, int queries> struct PlaceOf {
+    int n, kv_h, b, q_first, q_len, k_first, k_len;
+
+    FXA_INLINE PlaceOf(const FxaArgs &a, int parts = 1) : PlaceOf(a, blockIdx.x / parts, blockIdx.y, blockIdx.z) {}
+    FXA_INLINE PlaceOf(const FxaArgs &a, int n_, int kv_h_, int b_) : n(n_), kv_h(kv_h_), b(b_)
+    {
+        if (k_starts(a)) {
+            b = tile_entry(k_starts(a), a.batch, keys, a.k_total, n);
+            n -= first_tile(k_starts(a), b, keys, a.k_total);
+        }
+        const Span q = q_span(a, b), k = k_span(a, b);
+        q_first = q.first;
+        q_len = q.length;
+        k_first = k.first;
+        k_len = k.length;
+    }
+    FXA_INLINE bool outside(const FxaArgs &a) const { return k_starts(a) && (n < 0 || n * keys >= k_len); }
+    FXA_INLINE int first_head(const FxaArgs &a) const { return kv_h * a.group; }
+    FXA_INLINE ListRow row(const FxaArgs &a, int h) const
+    {
+        return ListRow(a, b, h, n, (q_len + queries - 1) / queries, (n + 1) * keys > k_len, q_len % queries != 0);
+    }
+    /* Query blocks of all heads of the group. */
+    FXA_INLINE int blocks(const FxaArgs &a) const
+    {
+        int all = 0;
+        for (int g = 0; g < a.group; g++) all += row(a, first_head(a) + g).total;
+        return all;
+    }
+    FXA_INLINE long long workspace_row(const FxaArgs &a, int h) const { return padded_row(a, b, h); }
+};
+
+#endif

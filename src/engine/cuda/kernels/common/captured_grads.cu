@@ -1,0 +1,165 @@
+/* SPDX-License-Identifier: Apache-2.0
+ *
+ * After the backward kernels: gradients of params and captured tensors that were summed by tiles, to where they belong.
+ * Tensors are collected in dense arrays of f32, or of FxaExact where the order of what is added must make no difference
+ * (PROG_GRAD_EXACT, by bits), and from there go to the caller. Nothing here does more than one step for each number
+ * that it reads, and but for sums into f32 arrays by atomics all of it is bit-stable.
+ *
+ * fxa_captured_totals adds the sums of all warps of (b, h), in a fixed order: totals[(b * heads + h) * n + i]. Launch:
+ * grid (n, heads, batch).
+ *
+ * fxa_captured_sums takes the totals to elements of tensors, and those of params to `params`, one for each sum. Launch:
+ * grid (batch * heads / 256 rounded up, n).
+ *
+ * fxa_captured_params takes these to the caller. Launch: one CTA.
+ *
+ * fxa_captured_diagonal takes sums along diagonals (FxaDiagonalGrad) to the elements that the diagonal's load read.
+ * Launch: grid (size / 128 rounded up, heads, batch, or 1: then over all entries in order).
+ *
+ * fxa_captured_dense sums the gradients of pairs (a.grad_dense) over the entries and heads that the tensor does not
+ * tell apart, into the caller's gradient. Launch: any grid.
+ *
+ * fxa_captured_store takes a dense array to the caller's gradient, in its type and strides. Launch: any grid.
+ */
+#include "common/diagonal_sum.cuh"
+#include "common/convert.cuh"
+#include "common/storage.cuh"
+
+/* Of sum i: the param it is the gradient of, or -1 and the tensor. */
+struct SumTargets {
+    int param[FXA_CUDA_SUMS], tensor[FXA_CUDA_SUMS];
+};
+
+constexpr int CAPTURED_THREADS = 256;
+
+/* The sum over the CTA, in a fixed order, for all threads. */
+FXA_INLINE double captured_sum(double x)
+{
+    __shared__ double part[CAPTURED_THREADS];
+    __syncthreads();
+    part[threadIdx.x] = x;
+    for (int n = CAPTURED_THREADS / 2; n; n >>= 1) {
+        __syncthreads();
+        if (threadIdx.x < n) part[threadIdx.x] += part[threadIdx.x + n];
+    }
+    __syncthreads();
+    return part[0];
+}
+
+extern "C" __global__ void __launch_bounds__(CAPTURED_THREADS)
+    fxa_captured_totals(FxaSums from, double *totals, int rows, int n)
+{
+    launch_begin();
+    const int i = blockIdx.x, h = blockIdx.y, b = blockIdx.z;
+    const float *data = from.data + b * from.b + h * from.h + i;
+    double sum = 0;
+    for (int r = threadIdx.x; r < rows; r += CAPTURED_THREADS) sum += (double)data[(long long)r * n];
+    sum = captured_sum(sum);
+    if (threadIdx.x == 0) totals[((long long)b * gridDim.y + h) * n + i] = sum;
+}
+
+extern "C" __global__ void __launch_bounds__(CAPTURED_THREADS)
+    fxa_captured_sums(const __grid_constant__ FxaArgs a, const double *totals, FxaExact *params, SumTargets to)
+{
+    launch_begin();
+#if PROG_GRAD_SUMS
+    const int i = blockIdx.y;
+    const long long e = blockIdx.x * (long long)CAPTURED_THREADS + threadIdx.x, pairs = (long long)a.batch * a.heads;
+    const double total = e < pairs ? totals[e * PROG_GRAD_SUMS + i] : 0.;
+    if (to.param[i] >= 0) {
+        const double sum = captured_sum(total);
+        if (threadIdx.x == 0) exact_add_double(params + i, sum);
+    } else if (e < pairs) {
+        const long long at = Program::sum_place(a, (int)(e / a.heads), (int)(e % a.heads), i);
+        if (at >= 0) exact_add_double((FxaExact *)a.grad_tensor[to.tensor[i]] + at, total);
+    }
+#endif
+}
+
+extern "C" __global__ void fxa_captured_params(const FxaExact *from, double *params, SumTargets to, int add)
+{
+    launch_begin();
+    const int at = threadIdx.x < FXA_CUDA_SUMS ? to.param[threadIdx.x] : -1;
+    if (at >= 0) params[at] = (add ? params[at] : 0.) + exact_value(from + threadIdx.x);
+}
+
+extern "C" __global__ void __launch_bounds__(128)
+    fxa_captured_diagonal(const __grid_constant__ FxaArgs a, int tensor, int tiles, int size, int zero)
+{
+    launch_begin();
+#if PROG_GRAD_DIAGONAL
+    const int i = blockIdx.x * 128 + threadIdx.x, h = blockIdx.y, entries = a.batch / gridDim.z;
+    const FxaDiagonalGrad &g = a.grad_diagonal;
+    if (i >= size) return;
+    double sum = 0.;
+    for (int b = blockIdx.z * entries; b < (blockIdx.z + 1) * entries; b++)
+        for (int n = 0; n < tiles; n++) {
+            const int at = i - zero + g.zero + n * g.zero_step;
+            if ((unsigned)at < (unsigned)g.size) sum += diagonal_read(diagonal_row(a, b, h, n) + at);
+        }
+    const long long at = Program::diagonal_place(a, blockIdx.z, h, i - zero);
+    if (at < 0 || sum == 0.) return;
+    if (PROG_GRAD_EXACT >> tensor & 1)
+        exact_add_double((FxaExact *)a.grad_tensor[tensor] + at, sum);
+    else
+        atomicAdd(a.grad_tensor[tensor] + at, (float)sum);
+#endif
+}
+
+/* A gradient in memory of the caller's. */
+struct GradTensor {
+    void *data;
+    long long stride[FXA_CUDA_RANK];
+    int size[FXA_CUDA_RANK];
+    int rank, dtype, add; /* dtype: fxa_dtype */
+};
+
+FXA_INLINE double grad_load(const GradTensor &t, long long at)
+{
+    return stage_load(FxaStageArray{t.data, {}, t.dtype}, at);
+}
+
+FXA_INLINE void grad_store(const GradTensor &t, long long at, double x)
+{
+    stage_store(FxaStageArray{t.data, {}, t.dtype}, at, x);
+}
+
+extern "C" __global__ void __launch_bounds__(CAPTURED_THREADS)
+    fxa_captured_store(const float *from, const __grid_constant__ GradTensor to, long long count, int exact)
+{
+    launch_begin();
+    const long long step = (long long)gridDim.x * CAPTURED_THREADS;
+    for (long long i = blockIdx.x * (long long)CAPTURED_THREADS + threadIdx.x; i < count; i += step) {
+        long long at = 0, rest = i;
+        for (int d = to.rank - 1; d >= 0; d--) {
+            at += rest % to.size[d] * to.stride[d];
+            rest /= to.size[d];
+        }
+        const double x = exact ? exact_value((const FxaExact *)from + i) : (double)from[i];
+        grad_store(to, at, x + (to.add ? grad_load(to, at) : 0.));
+    }
+}
+
+extern "C" __global__ void __launch_bounds__(CAPTURED_THREADS)
+    fxa_captured_dense(const __grid_constant__ FxaArgs a, const __grid_constant__ GradTensor to, int by_b, int by_h,
+                       long long count)
+{
+    launch_begin();
+    const long long step = (long long)gridDim.x * CAPTURED_THREADS;
+    for (long long i = blockIdx.x * (long long)CAPTURED_THREADS + threadIdx.x; i < count; i += step) {
+        int index[FXA_CUDA_RANK];
+        long long at = 0, rest = i;
+        for (int d = to.rank - 1; d >= 0; d--) {
+            index[d] = (int)(rest % to.size[d]);
+            rest /= to.size[d];
+            at += index[d] * to.stride[d];
+        }
+        const int q = index[to.rank - 2], k = index[to.rank - 1], b0 = by_b ? index[0] : 0, h0 = by_h ? index[by_b] : 0;
+        const int b1 = by_b ? min(b0 + 1, a.batch) : a.batch, h1 = by_h ? min(h0 + 1, a.heads) : a.heads;
+        double sum = to.add ? grad_load(to, at) : 0.;
+        if (q < a.q_len && k < a.k_len)
+            for (int b = b0; b < b1; b++)
+                for (int h = h0; h < h1; h++) sum += (double)from_stored(row_of(a.grad_dense, b, h, q)[k]);
+        grad_store(to, at, sum);
+    }
+}

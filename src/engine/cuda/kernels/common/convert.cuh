@@ -1,0 +1,72 @@
+/* SPDX-License-Identifier: Apache-2.0
+ *
+ * Elements of arrays of any float type, by the type's number: for kernels that go between the caller's memory and the
+ * workspace (common/convert.cu, common/paged_grads.cu).
+ */
+#ifndef FXA_CUDA_STAGE_CUH
+#define FXA_CUDA_STAGE_CUH
+
+#include "common/storage.cuh"
+
+namespace {
+
+enum { STAGE_F64 = 1, STAGE_F32 = 2, STAGE_F16 = 3, STAGE_BF16 = 4, STAGE_E4M3 = 11, STAGE_E5M2 = 12 }; /* fxa_dtype */
+
+/* All bits set are the NaN; there are no infinities. */
+FXA_INLINE float from_e4m3(u32 x)
+{
+    const u32 sign = (x & 0x80) << 24, exponent = x >> 3 & 15, fraction = x & 7;
+    if ((x & 0x7f) == 0x7f) return __int_as_float((int)(sign | 0x7fc00000u));
+    const float y = exponent ? __int_as_float((int)((exponent + 120) << 23 | fraction << 20)) : fraction * 0x1p-9f;
+    return __int_as_float((int)((u32)__float_as_int(y) | sign));
+}
+
+/* Eight bits with so many of fraction: beyond the largest number that number, as docs/numerics.md says. */
+FXA_INLINE u8 to_byte(float x, int fraction, int bias, float least, float largest, u32 last, u32 nan)
+{
+    const u32 u = (u32)__float_as_int(x), sign = u >> 24 & 0x80, a = u & 0x7fffffff;
+    const int cut = 23 - fraction;
+    u32 code;
+    if (a > 0x7f800000u)
+        code = nan;
+    else if (fabsf(x) >= largest)
+        code = last;
+    else if (fabsf(x) >= least)
+        code = ((a + (1u << (cut - 1)) - 1 + (a >> cut & 1)) >> cut) - ((u32)(127 - bias) << fraction);
+    else
+        code = (u32)__float2int_rn(fabsf(x) / least * (float)(1 << fraction));
+    return (u8)(sign | code);
+}
+
+FXA_INLINE double stage_load(const FxaStageArray &t, long long at)
+{
+    switch (t.type) {
+    case STAGE_F64: return ((const double *)t.data)[at];
+    case STAGE_F32: return (double)((const float *)t.data)[at];
+    case STAGE_F16: return (double)from_half(((const u16 *)t.data)[at]);
+    case STAGE_BF16: return (double)__int_as_float((int)((u32)((const u16 *)t.data)[at] << 16));
+    case STAGE_E4M3: return (double)from_e4m3(((const u8 *)t.data)[at]);
+    default: return (double)from_half((u16)(((const u8 *)t.data)[at] << 8));
+    }
+}
+
+FXA_INLINE void stage_store(const FxaStageArray &t, long long at, double x)
+{
+    switch (t.type) {
+    case STAGE_F64: ((double *)t.data)[at] = x; break;
+    case STAGE_F32: ((float *)t.data)[at] = (float)x; break;
+    case STAGE_F16: ((u16 *)t.data)[at] = to_half(round_to_odd(x)); break;
+    case STAGE_BF16: ((u16 *)t.data)[at] = to_bfloat(round_to_odd(x)); break;
+    case STAGE_E4M3: ((u8 *)t.data)[at] = to_byte(round_to_odd(x), 3, 7, 0x1p-6f, 448.f, 0x7e, 0x7f); break;
+    default: ((u8 *)t.data)[at] = to_byte(round_to_odd(x), 2, 15, 0x1p-14f, 57344.f, 0x7b, 0x7e); break;
+    }
+}
+
+FXA_INLINE long long stage_place(const FxaStageArray &t, long long b, long long h, long long s, long long d)
+{
+    return b * t.stride[0] + h * t.stride[1] + s * t.stride[2] + d * t.stride[3];
+}
+
+} // namespace
+
+#endif

@@ -1,0 +1,41 @@
+/* SPDX-License-Identifier: Apache-2.0
+ *
+ * Rows of an FxaDiagonalGrad: floats that are added in any order, or with PROG_GRAD_FIXED sums that have none.
+ */
+#ifndef FXA_CUDA_DIAGONAL_SUMS_CUH
+#define FXA_CUDA_DIAGONAL_SUMS_CUH
+
+#include "common/score.cuh"
+
+#if PROG_GRAD_FIXED
+typedef FxaExact DiagonalSum;
+#else
+typedef float DiagonalSum;
+#endif
+
+/* Of key tile n. */
+FXA_INLINE DiagonalSum *diagonal_row(const FxaArgs &a, int b, int h, int n)
+{
+    const FxaDiagonalGrad &g = a.grad_diagonal;
+    return (DiagonalSum *)g.data + b * g.b + h * g.h + n * g.n;
+}
+
+FXA_INLINE void diagonal_add(DiagonalSum *at, float x)
+{
+#if PROG_GRAD_FIXED
+    exact_add(at, x);
+#else
+    atomicAdd(at, x);
+#endif
+}
+
+FXA_INLINE double diagonal_read(const DiagonalSum *at)
+{
+#if PROG_GRAD_FIXED
+    return exact_value(at);
+#else
+    return (double)*at;
+#endif
+}
+
+#endif

@@ -1,0 +1,132 @@
+/* SPDX-License-Identifier: Apache-2.0
+ *
+ * Pages in the backward pass (host/paged_grads.c): its kernels have K, V, dK and dV entry by entry, one row after the
+ * other, in the workspace. Before them keys are fetched from their pages; after them every page of the pool gets the
+ * sum of what the entries have for it, or 0. Pages may be shared, also inside one entry: who uses a page is listed
+ * first, in the order of the table, so that sums have one order. All work is linear in the table (sorting: but for
+ * logarithms).
+ *
+ * A place e = b * pages_b + i of the table counts where key i * page_size of entry b exists. Arrays of the workspace:
+ * count[page], 0 before, is how many places have it; end[page] where the list of the page ends; list[..] has places.
+ *
+ *   fxa_pages_fetch   to[b, h, k] = from[page, h, row]. Launch: any grid
+ *   fxa_pages_count   count. Launch: any grid
+ *   fxa_pages_room    end, for now where the list begins: the lists lie in any order. *used is 0 before. Any grid
+ *   fxa_pages_list    lists in any order, and end. Any grid
+ *   fxa_pages_sort    each list ascending. Any grid, a CTA takes a page
+ *   fxa_pages_store   to[page, h, row] = sum of from[b, h, k], added to what is there where s.add. Any grid
+ */
+#include "common/convert.cuh"
+
+namespace {
+
+constexpr int THREADS = 256;
+
+FXA_INLINE long long pages_first()
+{
+    return blockIdx.x * (long long)THREADS + threadIdx.x;
+}
+
+FXA_INLINE long long pages_step()
+{
+    return gridDim.x * (long long)THREADS;
+}
+
+/* The page at place e, as clamped as for the forward; -1: no key of the entry is there. */
+FXA_INLINE int page_at(const FxaArgs &a, long long e)
+{
+    const long long b = e / a.pages_b, i = e - b * a.pages_b;
+    return a.n_pages > 0 && i * a.page_size < k_length(a, (int)b) ? min(max(a.pages[e], 0), a.n_pages - 1) : -1;
+}
+
+} // namespace
+
+extern "C" __global__ void __launch_bounds__(THREADS)
+    fxa_pages_fetch(const __grid_constant__ FxaArgs a, const __grid_constant__ FxaStage s)
+{
+    launch_begin();
+    const long long n = s.size[0] * s.size[1] * s.size[2] * s.size[3];
+    for (long long i = pages_first(); i < n; i += pages_step()) {
+        const long long d = i % s.size[3], row = i / s.size[3], k = row % s.size[2], h = row / s.size[2] % s.size[1];
+        const long long b = row / s.size[2] / s.size[1];
+        if (a.n_pages < 1 || k >= k_length(a, (int)b)) continue;
+        const int page = min(max(a.pages[b * a.pages_b + k / a.page_size], 0), a.n_pages - 1);
+        stage_store(s.to, stage_place(s.to, b, h, k, d),
+                    stage_load(s.from, stage_place(s.from, page, h, k % a.page_size, d)));
+    }
+}
+
+extern "C" __global__ void __launch_bounds__(THREADS) fxa_pages_count(const __grid_constant__ FxaArgs a, int *count)
+{
+    launch_begin();
+    for (long long e = pages_first(); e < a.batch * a.pages_b; e += pages_step()) {
+        const int page = page_at(a, e);
+        if (page >= 0) atomicAdd(count + page, 1);
+    }
+}
+
+extern "C" __global__ void __launch_bounds__(THREADS) fxa_pages_room(const int *count, int *end, int *used, int pages)
+{
+    launch_begin();
+    for (long long page = pages_first(); page < pages; page += pages_step())
+        if (count[page]) end[page] = atomicAdd(used, count[page]);
+}
+
+extern "C" __global__ void __launch_bounds__(THREADS)
+    fxa_pages_list(const __grid_constant__ FxaArgs a, int *end, int *list)
+{
+    launch_begin();
+    for (long long e = pages_first(); e < a.batch * a.pages_b; e += pages_step()) {
+        const int page = page_at(a, e);
+        if (page >= 0) list[atomicAdd(end + page, 1)] = (int)e;
+    }
+}
+
+/* Of two the order makes no difference. Merges of runs of k / 2 that begin by comparing mirrored places: all
+ * comparisons point the same way, so what would lie past the end is left out as if it were the largest. */
+extern "C" __global__ void __launch_bounds__(THREADS)
+    fxa_pages_sort(const int *count, const int *end, int *list, int pages)
+{
+    launch_begin();
+    for (int page = blockIdx.x; page < pages; page += gridDim.x) {
+        const int n = count[page];
+        if (n < 3) continue;
+        int *x = list + end[page] - n;
+        for (long long k = 2; k / 2 < n; k *= 2)
+            for (long long j = k - 1; j; j = j == k - 1 ? k / 4 : j / 2) {
+                __syncthreads();
+                for (long long i = threadIdx.x; i < n; i += THREADS) {
+                    const long long other = i ^ j;
+                    if (other <= i || other >= n) continue;
+                    const int low = min(x[i], x[other]), high = max(x[i], x[other]);
+                    x[i] = low;
+                    x[other] = high;
+                }
+            }
+        __syncthreads();
+    }
+}
+
+extern "C" __global__ void __launch_bounds__(THREADS)
+    fxa_pages_store(const __grid_constant__ FxaArgs a, const __grid_constant__ FxaStage s, const int *count,
+                    const int *end, const int *list)
+{
+    launch_begin();
+    const long long n = s.size[0] * s.size[1] * s.size[2] * s.size[3];
+    for (long long i = pages_first(); i < n; i += pages_step()) {
+        const long long d = i % s.size[3], line = i / s.size[3];
+        const long long row = line % s.size[2], h = line / s.size[2] % s.size[1];
+        const int page = (int)(line / s.size[2] / s.size[1]), users = count[page];
+        const int *user = list + (users ? end[page] - users : 0);
+        const long long to = stage_place(s.to, page, h, row, d);
+        double sum = 0.;
+        bool any = !s.add; /* what no key is of is left as it is where something is added */
+        for (int x = 0; x < users; x++) {
+            const long long b = user[x] / a.pages_b, k = (user[x] - b * a.pages_b) * a.page_size + row;
+            if (k >= k_length(a, (int)b)) continue;
+            sum += stage_load(s.from, stage_place(s.from, b, h, k, d));
+            any = true;
+        }
+        if (any) stage_store(s.to, to, s.add ? sum + stage_load(s.to, to) : sum);
+    }
+}

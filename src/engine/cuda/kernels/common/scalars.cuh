@@ -1,0 +1,34 @@
+/* SPDX-License-Identifier: Apache-2.0
+ *
+ * Scalars that lie in memory (FxaScalars), because only the device knows them when a run begins.
+ */
+#ifndef FXA_CUDA_SCALARS_CUH
+#define FXA_CUDA_SCALARS_CUH
+
+#include "common/swizzle.cuh"
+
+FXA_INLINE float run_scale(const FxaArgs &a)
+{
+    if (!a.scalars.scale) return a.scale;
+    const double x = *a.scalars.scale;
+    return x != x ? 1.f / sqrtf((float)a.d) : (float)x;
+}
+
+FXA_INLINE float scalar_float(const FxaArgs &a, int i)
+{
+    return (float)__ldg(a.scalars.params + i);
+}
+
+/* Towards zero, and at the ends of 32 bits beyond them. */
+FXA_INLINE int scalar_int(const FxaArgs &a, int i)
+{
+    const double x = __ldg(a.scalars.params + i);
+    return x != x ? 0 : x <= -2147483648. ? -2147483647 - 1 : x >= 2147483647. ? 2147483647 : (int)x;
+}
+
+FXA_INLINE u32 run_seed(const FxaArgs &a, int word)
+{
+    return a.scalars.seed ? (u32)(*a.scalars.seed >> (32 * word)) : a.seed[word];
+}
+
+#endif

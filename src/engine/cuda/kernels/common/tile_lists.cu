@@ -1,0 +1,235 @@
+/* SPDX-License-Identifier: Apache-2.0
+ *
+ * Which tiles are visited, decided on the device: for masks that read captured tensors or run-time lengths, so that no
+ * block mask is ever built or stored by the caller.
+ *
+ * fxa_vector_prepare copies a word per position (word_of) into padded rows and notes smallest and largest of every 64
+ * positions. Launch: grid (pitch / 512 rounded up, heads, batch), one warp per 64 positions.
+ *
+ * fxa_range_table does the second alone for a table of FxaArgs.ranges, of any axis of a captured tensor. Launch: grid
+ * (blocks of 64 / 8 rounded up, 1, 1), one warp per block.
+ *
+ * fxa_tile_lists asks the program's tile_class() about every tile and writes the rows of an FxaTileList. Launch: grid
+ * (rows / 8 rounded up, heads or 1, batch or 1), one warp per row: 1 where the mask does not depend on h, on b; or with
+ * words, those of the same heads and entries: (1, heads, batch), TOGETHER threads. Rows of very long sequences have
+ * less room than they may have tiles (pitch, 2 at least): then whole tiles are a run, as those of causal masks, windows
+ * and documents are, or all tiles from the first to the last are visited with the mask.
+ */
+#include "common/score.cuh"
+
+#ifndef PROG_WORDS
+#define PROG_WORDS 0
+#endif
+
+namespace {
+
+constexpr int WARPS = 8;
+constexpr int TOGETHER = PROG_WORDS ? FXA_CUDA_TOGETHER(FXA_SPANS) : 32 * WARPS;
+
+/* Tiles of q_rows x k_rows. by_key: rows of the list are key tiles. parts: so many of a row's tile, 64 queries or keys
+ * each, of each of which it is said whether nothing or all of a partial tile is attended; 0: it is not. */
+struct Cut {
+    int q_rows, k_rows, rows, columns, by_key, parts;
+};
+
+FXA_INLINE int class_of(const FxaArgs &a, const Cut &cut, int b, int h, int row, int column)
+{
+    const int q_len = q_length(a, b), k_len = k_length(a, b);
+    const int q0 = (cut.by_key ? column : row) * cut.q_rows, k0 = (cut.by_key ? row : column) * cut.k_rows;
+    if (column >= cut.columns || q0 >= q_len || k0 >= k_len) return TILE_EMPTY;
+    const int q1 = min(q0 + cut.q_rows, q_len) - 1, k1 = min(k0 + cut.k_rows, k_len) - 1;
+    const int found = Program::tile_class(a, b, h, q0, q1, k0, k1);
+    const bool ragged = q0 + cut.q_rows > q_len || k0 + cut.k_rows > k_len;
+    return found == TILE_FULL && ragged ? TILE_PARTIAL : found;
+}
+
+/* Of which parts of a row's tile nothing of a partial tile is attended, of which all of it, as bits of FxaTileList.
+ * Where a part has no queries both is true. */
+FXA_INLINE int classes_of_parts(const FxaArgs &a, const Cut &cut, int b, int h, int row, int column)
+{
+    const int q_len = q_length(a, b), k_len = k_length(a, b);
+    int out = 0;
+#pragma unroll 1
+    for (int i = 0; i < cut.parts; i++) {
+        const int q0 = cut.by_key ? column * cut.q_rows : row * cut.q_rows + i * 64;
+        const int k0 = cut.by_key ? row * cut.k_rows + i * 64 : column * cut.k_rows;
+        const int q1 = q0 + (cut.by_key ? cut.q_rows : 64) - 1, k1 = k0 + (cut.by_key ? 64 : cut.k_rows) - 1;
+        const int found = q0 < q_len && k0 < k_len
+                              ? Program::tile_class(a, b, h, q0, min(q1, q_len - 1), k0, min(k1, k_len - 1))
+                              : TILE_EMPTY;
+        if (found == TILE_EMPTY) out |= FXA_CUDA_PASS << i;
+        if (!cut.by_key && q0 >= q_len) out |= FXA_CUDA_WHOLE << i;
+        if (found == TILE_FULL && k1 < k_len && (!cut.by_key || q1 < q_len)) out |= FXA_CUDA_WHOLE << i;
+    }
+    return out;
+}
+
+/* Tiles of one class in a row. */
+struct Found {
+    int count = 0, first = 0x7fffffff, last = -1;
+
+    FXA_INLINE void add(u32 lanes, int column)
+    {
+        if (!lanes) return;
+        count += __popc(lanes);
+        first = min(first, column + __ffs((int)lanes) - 1);
+        last = column + 31 - __clz((int)lanes);
+    }
+    FXA_INLINE bool is_run() const { return last - first + 1 == count; }
+};
+
+/* An element as a word: kind 1 words as they are; 2 i64, at the ends of 32 bits beyond them; 3 to 6 i16, i8, u8, bool;
+ * 7 and 8 f16 and bf16 as f32. */
+FXA_INLINE int word_of(const void *from, int kind, long long at)
+{
+    switch (kind) {
+    case 2: {
+        const long long x = ((const long long *)from)[at], least = -2147483648ll, most = 2147483647ll;
+        return (int)(x < least ? least : x > most ? most : x);
+    }
+    case 3: return ((const short *)from)[at];
+    case 4: return ((const signed char *)from)[at];
+    case 5: return ((const u8 *)from)[at];
+    case 6: return ((const u8 *)from)[at] != 0;
+    case 7: return __float_as_int(from_half(((const u16 *)from)[at]));
+    case 8: return ((const u16 *)from)[at] << 16;
+    default: return ((const int *)from)[at];
+    }
+}
+
+/* 64 words of a row with their range, a warp's. */
+FXA_INLINE void put_words(const FxaWords &w, long long row, int block, int x, int y)
+{
+    const int lane = threadIdx.x % 32, i = block * 64 + lane;
+    const bool one = i < w.length, other = i + 32 < w.length;
+    const int least = min(one ? x : 0x7fffffff, other ? y : 0x7fffffff);
+    const int most = max(one ? x : -0x7fffffff - 1, other ? y : -0x7fffffff - 1);
+    const Int2 range = {__reduce_min_sync(~0u, least), __reduce_max_sync(~0u, most)};
+    if (block * 64 >= w.pitch) return;
+    w.to[row * w.pitch + i] = x;
+    w.to[row * w.pitch + i + 32] = y;
+    if (lane == 0) ((Int2 *)w.ranges)[row * (w.pitch / 64) + block] = range;
+}
+
+/* Words of (b, h), row `row` of those that are written, from block `first` on with `step` between a warp's. Two of its
+ * blocks are on their way at once, because that is what takes time; of words as they are without a branch between. */
+FXA_INLINE void copy_words(const FxaWords &w, int b, int h, long long row, int first, int step)
+{
+    const long long from = b * w.b + h * w.h;
+#pragma unroll 1
+    for (; first * 64 < w.pitch; first += 2 * step) {
+        int x[4], i[4];
+#pragma unroll
+        for (int j = 0; j < 4; j++) {
+            i[j] = (first + j / 2 * step) * 64 + j % 2 * 32 + (int)(threadIdx.x % 32);
+            x[j] = 0;
+        }
+        if (w.kind == 1 && w.length > 0) {
+#pragma unroll
+            for (int j = 0; j < 4; j++) x[j] = ((const int *)w.from)[from + min(i[j], w.length - 1) * w.s];
+        } else {
+#pragma unroll
+            for (int j = 0; j < 4; j++)
+                if (i[j] < w.length) x[j] = word_of(w.from, w.kind, from + i[j] * w.s);
+        }
+        put_words(w, row, first, i[0] < w.length ? x[0] : 0, i[1] < w.length ? x[1] : 0);
+        put_words(w, row, first + step, i[2] < w.length ? x[2] : 0, i[3] < w.length ? x[3] : 0);
+    }
+}
+
+} // namespace
+
+extern "C" __global__ void __launch_bounds__(32 * WARPS) fxa_vector_prepare(const __grid_constant__ FxaWords w)
+{
+    launch_next();
+    const int h = blockIdx.y, b = blockIdx.z;
+    copy_words(w, b, h, (long long)b * gridDim.y + h, blockIdx.x * WARPS + threadIdx.x / 32, gridDim.x * WARPS);
+    launch_wait();
+}
+
+extern "C" __global__ void __launch_bounds__(32 * WARPS)
+    fxa_range_table(const __grid_constant__ FxaCapture t, int axis, int kind, Int2 *ranges)
+{
+    launch_next();
+    const int blocks = (t.size[axis] + 63) / 64, lane = threadIdx.x % 32;
+    const long long place = (long long)blockIdx.x * WARPS + threadIdx.x / 32;
+    long long row = place / blocks, at = 0;
+    const int first = (int)(place - row * blocks) * 64;
+    for (int d = t.rank - 1; d >= 0; d--) {
+        if (d == axis) continue;
+        at += row % t.size[d] * t.stride[d];
+        row /= t.size[d];
+    }
+    const int end = row ? first : min(first + 64, t.size[axis]); /* past the last one there is nothing */
+    int least = 0x7fffffff, most = -0x7fffffff - 1;
+    for (int i = first + lane; i < end; i += 32) {
+        const int x = word_of(t.data, kind, at + i * t.stride[axis]);
+        least = min(least, x);
+        most = max(most, x);
+    }
+    least = __reduce_min_sync(~0u, least);
+    most = __reduce_max_sync(~0u, most);
+    if (lane == 0 && !row) ranges[place] = Int2{least, most};
+    launch_wait();
+}
+
+/* Two passes over a row: the first counts, the second knows where the whole tiles begin. It remembers what the first
+ * has found, of 1024 columns, because that is what takes time. */
+FXA_INLINE void write_row(const FxaArgs &a, const Cut &cut, int *items, int *counts, long long pitch, int b, int h,
+                          int row)
+{
+    const int lane = threadIdx.x % 32;
+    const long long place = ((long long)b * gridDim.y + h) * cut.rows + row;
+    int *to = items + place * pitch;
+    Found some, all;
+    u64 classes = 0; /* two bits for each of a lane's columns */
+    for (int first = 0; first < cut.columns; first += 32) {
+        const int found = class_of(a, cut, b, h, row, first + lane);
+        if (first < 1024) classes |= (u64)found << first / 16;
+        some.add(__ballot_sync(~0u, found == TILE_PARTIAL), first);
+        all.add(__ballot_sync(~0u, found == TILE_FULL), first);
+    }
+    const bool fits = some.count + all.count <= pitch, runs = !fits && some.count <= pitch - 2 && all.is_run();
+    int next_partial = 0, next_full = some.count;
+    for (int first = 0; first < cut.columns && (fits || runs); first += 32) {
+        const int found =
+            first < 1024 ? (int)(classes >> first / 16 & 3) : class_of(a, cut, b, h, row, first + lane);
+        const u32 before = (1u << lane) - 1;
+        const u32 partial = __ballot_sync(~0u, found == TILE_PARTIAL), full = __ballot_sync(~0u, found == TILE_FULL);
+        if (found == TILE_PARTIAL)
+            to[next_partial + __popc(partial & before)] =
+                (first + lane) | classes_of_parts(a, cut, b, h, row, first + lane);
+        if (fits && found == TILE_FULL) to[next_full + __popc(full & before)] = first + lane;
+        next_partial += __popc(partial);
+        next_full += __popc(full);
+    }
+    if (lane) return;
+    Int2 count = {some.count, some.count + all.count};
+    if (!fits) {
+        const int least = min(some.first, all.first), most = max(some.last, all.last);
+        if (!runs) count.x = count.y = most - least + 1;
+        count.y = ~count.y;
+        to[pitch - 2] = runs ? some.count : 0;
+        to[pitch - 1] = runs ? all.first - some.count : least;
+    }
+    if (!count.y || (!fits && !(runs && some.count))) to[0] = 0; /* read beside the counts, whatever they are */
+    *(Int2 *)(counts + 2 * place) = count;
+}
+
+/* Words that the mask reads are written here as well where one CTA has all rows of an entry's head, which is a launch
+ * less. It reads them through memory, as others do. */
+extern "C" __global__ void __launch_bounds__(TOGETHER, 1)
+    fxa_tile_lists(const __grid_constant__ FxaArgs a, Cut cut, int *items, int *counts, long long pitch,
+                   const __grid_constant__ FxaWordPair words)
+{
+    const int warp = threadIdx.x / 32, warps = blockDim.x / 32, h = blockIdx.y, b = blockIdx.z;
+    launch_next();
+#pragma unroll 1
+    for (int i = 0; PROG_WORDS && i < 2; i++)
+        if (words.side[i].to) copy_words(words.side[i], b, h, (long long)b * gridDim.y + h, warp, warps);
+    launch_wait();
+    __syncthreads();
+#pragma unroll 1
+    for (int row = blockIdx.x * warps + warp; row < cut.rows; row += gridDim.x * warps)
+        write_row(a, cut, items, counts, pitch, b, h, row);
+}

@@ -1,0 +1,115 @@
+/* SPDX-License-Identifier: Apache-2.0
+ *
+ * The order of query tiles in persistent kernels. Tiles are taken from a counter, so that CTAs with short tiles take
+ * more of them. Their order keeps the heads that run at the same time within the L2 cache: `section` heads at a time,
+ * in it tile by tile over all heads, the last tile of a head first where the mask makes that one the longest.
+ *
+ * Packed sequences: a.tiles = q_tiles * heads with q_tiles = q_total / rows of a tile + batch; a tile finds its entry
+ * by the starts (common/swizzle.cuh), and some lie past the end of theirs and are passed over.
+ */
+#ifndef FXA_CUDA_SCHEDULE_CUH
+#define FXA_CUDA_SCHEDULE_CUH
+
+#include "common/varlen.cuh"
+
+/* A division is 30 instructions, which a kernel that begins has in no cache: 2.4 us of a forward of short documents. */
+FXA_INLINE int quotient(int n, const FxaDivisor &by)
+{
+    return (int)((u32)((u64)(2u * (u32)n) * by.factor >> 32) >> by.shift);
+}
+
+/* Takes a tile. The launch takes as many as it has, behind which the counter is 0 again. Nobody waits for the answer
+ * before it is looked at. */
+FXA_INLINE int next_tile(const FxaArgs &a)
+{
+    return (int)(gridDim.x + count_around(a.next_tile, a.tiles - 1));
+}
+
+/* A query tile: where it is and what it visits. */
+struct Work {
+    int tile; /* >= a.tiles: none, and the rest means nothing */
+    int m, h, b, kv_h, q_first, q_len, k_first, k_len;
+    ListRow row;
+
+    /* False when the tile lies past the end of its packed entry. */
+    template <int q_rows, int k_rows> FXA_INLINE bool try_plan(const FxaArgs &a, int tile_)
+    {
+        tile = tile_;
+        if (tile >= a.tiles) return true;
+        const int s = quotient(tile, a.by_order), r = tile - s * (a.section * a.q_tiles);
+        const int heads = min(a.section, a.heads * (q_starts(a) ? 1 : a.batch) - s * a.section);
+        const FxaDivisor by = heads == a.section ? a.by_section : a.by_last;
+        const int i = quotient(r, by), bh = s * a.section + (r - i * heads);
+        m = a.reverse ? a.q_tiles - 1 - i : i;
+        b = q_starts(a) ? tile_entry(q_starts(a), a.batch, q_rows, a.q_total, m) : quotient(bh, a.by_heads);
+        h = q_starts(a) ? bh : bh - b * a.heads;
+        if (q_starts(a)) m -= first_tile(q_starts(a), b, q_rows, a.q_total);
+        kv_h = quotient(h, a.by_group);
+        const Span q = q_span(a, b), k = k_span(a, b);
+        q_first = q.first;
+        q_len = q.length;
+        k_first = k.first;
+        k_len = k.length;
+        if (q_starts(a) && (m < 0 || m * q_rows >= q_len)) return false;
+        row = ListRow(a, b, h, m, (k_len + k_rows - 1) / k_rows, (m + 1) * q_rows > q_len, k_len % k_rows != 0);
+        return true;
+    }
+
+    /* The tile, or the next one taken that is none of those. */
+    template <int q_rows, int k_rows> FXA_INLINE void plan(const FxaArgs &a, int tile_)
+    {
+        while (!try_plan<q_rows, k_rows>(a, tile_)) tile_ = next_tile(a);
+    }
+};
+
+/* What a producer tells its consumers of a query tile, in shared memory at `at`: {tile or -1, partial, total, m, h, b,
+ * q_len, k_len, q_first}. A barrier orders both sides. */
+struct TileSlot {
+    u32 at;
+
+    static constexpr int bytes = 48;
+
+    FXA_INLINE void put(int tile, const Work &w, int partial, int total) const
+    {
+        const int words[9] = {tile, partial, total, w.m, w.h, w.b, w.q_len, w.k_len, w.q_first};
+#pragma unroll
+        for (int i = 0; i < 9; i++) put_word(at + 4 * i, words[i]);
+    }
+    FXA_INLINE void put_end() const { put_word(at, -1); }
+    FXA_INLINE int tile() const { return take_word(at); }
+    FXA_INLINE int partial() const { return take_word(at + 4); }
+    FXA_INLINE int total() const { return take_word(at + 8); }
+    FXA_INLINE int m() const { return take_word(at + 12); }
+};
+
+/* What a consumer keeps of it for as long as it works on the tile. */
+struct TileOwner {
+    int h, b, q_len, k_len, q_first;
+
+    FXA_INLINE void own(const TileSlot &slot)
+    {
+        h = take_word(slot.at + 16);
+        b = take_word(slot.at + 20);
+        q_len = take_word(slot.at + 24);
+        k_len = take_word(slot.at + 28);
+        q_first = take_word(slot.at + 32);
+    }
+};
+
+/* The same for kernels with a CTA per tile: grid (query tiles, heads, batch), packed (q_total / rows + batch, heads,
+ * 1). */
+template <int rows> struct QueryPlace {
+    int m, h, b;
+    Span q, k;
+
+    FXA_INLINE QueryPlace(const FxaArgs &a)
+        : m(a.reverse ? gridDim.x - 1 - blockIdx.x : blockIdx.x), h(blockIdx.y),
+          b(q_starts(a) ? tile_entry(q_starts(a), a.batch, rows, a.q_total, m) : (int)blockIdx.z), q(q_span(a, b)),
+          k(k_span(a, b))
+    {
+        if (q_starts(a)) m -= first_tile(q_starts(a), b, rows, a.q_total);
+    }
+    FXA_INLINE bool outside(const FxaArgs &a) const { return q_starts(a) && (m < 0 || m * rows >= q.length); }
+};
+
+#endif

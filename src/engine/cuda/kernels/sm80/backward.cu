@@ -1,0 +1,294 @@
+/* SPDX-License-Identifier: Apache-2.0
+ *
+ * Backward for sm_80 and newer: a CTA owns a tile of keys of one KV head and walks the query blocks of its list, for
+ * every query head of the group in turn. Scores are computed transposed, a warp has 16 keys; P and dS feed dV and dK
+ * from registers, dS goes through shared memory for dQ, which is added into the f32 sum of common/backward_prepost.cu
+ * by atomics, in the layout of the Hopper kernel. Gradients of captured tensors leave element by element. Tiles shrink
+ * where shared memory is small. Where head dimensions exceed 128, two CTAs share a tile, each with half of the columns
+ * of dK, dV and dQ, because the registers hold no more; both compute the scores. Launch: see common/backward_tile.cuh.
+ */
+#include "sm80/mma.cuh"
+#include "common/backward_tile.cuh"
+#include "common/dropout.cuh"
+#include "common/operand_loads.cuh"
+#include "common/score.cuh"
+
+namespace {
+
+#if __CUDA_ARCH__ == 800 || (__CUDA_ARCH__ >= 900 && __CUDA_ARCH__ < 1200)
+constexpr int SHARED_LIMIT = 163 * 1024;
+#else
+constexpr int SHARED_LIMIT = 99 * 1024; /* sm_86, sm_89, sm_120 */
+#endif
+
+constexpr int bytes(int keys, int queries)
+{
+    return (keys + queries) * (D_STORED + DV_STORED) * 2 + queries * keys * 2 + 1024;
+}
+
+constexpr int BK = bytes(128, 64) <= SHARED_LIMIT ? 128 : bytes(64, 64) <= SHARED_LIMIT ? 64 : 32;
+constexpr int BQ = BK == 32 ? 32 : 64;
+constexpr int WARPS = BK / 16, THREADS = 32 * WARPS;
+constexpr int PARTS = FXA_D <= 128 && FXA_DV <= 128 ? 1 : 2;
+constexpr int PART = FXA_D / PARTS, PART_V = FXA_DV / PARTS; /* columns of a CTA */
+constexpr int DQ_PIECE = PART % 32 ? PART : PART / 2; /* columns of dQ that a warp computes at a time */
+constexpr int DQ_PIECES = PART / DQ_PIECE;
+static_assert(DQ_PIECE % 16 == 0 && PART_V % 16 == 0, "products have 16 columns");
+constexpr int K_BYTES = BK * D_STORED * 2, V_BYTES = BK * DV_STORED * 2;
+constexpr int Q_BYTES = BQ * D_STORED * 2, DO_BYTES = BQ * DV_STORED * 2;
+static_assert(bytes(BK, BQ) <= SHARED_LIMIT, "shared memory");
+
+typedef PlaceOf<BK, BQ> Place;
+/* Gradients of pairs by one text (in_turns): all that are scattered, and sums that are so many that a compiler took 24
+ * to 28 seconds for them beside everything else that a pair has, of 24 sums 5. */
+constexpr bool TURNED = PROG_GRAD_SCATTER || PROG_GRAD_SUMS > 16;
+constexpr bool CAPTURED = PROG_GRAD_DENSE || PROG_GRAD_DIAGONAL || PROG_GRAD_SUMS || PROG_GRAD_SCATTER;
+
+template <int n> FXA_INLINE void clear(float (&x)[n][4])
+{
+#pragma unroll
+    for (int i = 0; i < n; i++) x[i][0] = x[i][1] = x[i][2] = x[i][3] = 0.f;
+}
+
+struct Tile {
+    const FxaArgs &a;
+    const Place &at;
+    u32 k_tile, v_tile, q_tile, o_tile, ds_tile;
+    int part, n, kv_h, b, h, thread, warp, lane, q_len, k_len, k0;
+    long long padded; /* row of the padded workspace */
+    Program program;
+    float unit, dk[PART / 8][4], dv[PART_V / 8][4];
+    PairGradients captured;
+
+    FXA_INLINE Tile(const FxaArgs &a_, const Place &at_, u32 base)
+        : a(a_), at(at_), k_tile(base), v_tile(base + K_BYTES), q_tile(v_tile + V_BYTES), o_tile(q_tile + Q_BYTES),
+          ds_tile(o_tile + DO_BYTES), part(blockIdx.x % PARTS), n(at_.n), kv_h(at_.kv_h), b(at_.b),
+          thread(threadIdx.x), warp(threadIdx.x >> 5), lane(threadIdx.x & 31), q_len(at_.q_len), k_len(at_.k_len),
+          k0(n * BK + warp * 16 + (lane >> 2)), unit(Program::unit(a_))
+    {
+        clear(dk);
+        clear(dv);
+    }
+
+    /* x = this warp's 16 keys, of K or V, times the block's queries, of Q or dO. */
+    template <int columns> FXA_INLINE void products(float (&x)[BQ / 8][4], u32 keys, u32 queries) const
+    {
+        clear(x);
+#pragma unroll
+        for (int k = 0; k < columns / 16; k++) {
+            u32 rows[4], r[4];
+            operand_a<BK>(rows, keys, warp * 16, k, lane);
+#pragma unroll
+            for (int j = 0; j < BQ / 16; j++) {
+                operand_b<BQ>(r, queries, j * 16, k, lane);
+                mma(x[2 * j], rows, r[0], r[1]);
+                mma(x[2 * j + 1], rows, r[2], r[3]);
+            }
+        }
+    }
+
+    /* Query c of the thread's, key half r. */
+    template <bool WORDS> FXA_INLINE Pair pair_at(const PairLoads &loads, int q0, int c, int r, int k_word) const
+    {
+        return {q0 + c, k0 + 8 * r, c, 8 * r, PROG_DIAGONAL ? __ldg(loads.diagonal + q0 - k0 + c - 8 * r) : 0.f,
+                PROG_DENSE ? loads.dense_at(a, q0 + c, k0 + 8 * r) : 0.f, WORDS ? __ldg(loads.q_words + q0 + c) : 0,
+                k_word};
+    }
+
+    /* Gradients of what is captured, of the scores and of their gradients; neither is there afterwards. */
+    template <bool WORDS>
+    FXA_INLINE void collect(float (&s)[BQ / 8][4], float (&g)[BQ / 8][4], const PairLoads &loads, int q0,
+                            const int (&k_word)[2])
+    {
+        in_turns<4>((float(&)[BQ / 2])g, [&](int first, float (&x)[4]) {
+#pragma unroll
+            for (int i = 0; i < 4; i++)
+                captured.add(program, a, b, h, s[0][i],
+                             pair_at<WORDS>(loads, q0, first * 2 + (i & 1), i >> 1, k_word[i >> 1]), x[i]);
+#pragma unroll
+            for (int i = 4; i < BQ / 2; i++) s[(i - 4) / 4][i % 4] = s[i / 4][i % 4];
+        });
+    }
+
+    /* P and dS in 16 bits, as operands of dV and dK. */
+    template <bool MASKED>
+    FXA_INLINE void gradients(float (&s)[BQ / 8][4], float (&dp)[BQ / 8][4], u32 (&p)[BQ / 8][2], u32 (&ds)[BQ / 8][2],
+                              int m)
+    {
+        constexpr bool WORDS = PROG_VECTOR == 2 || (PROG_VECTOR && MASKED);
+        const int q0 = m * BQ + (lane & 3) * 2;
+        const PairLoads loads(a, b, h, q_len, k_len);
+        const int k_word[2] = {WORDS ? __ldg(loads.k_words + k0) : 0, WORDS ? __ldg(loads.k_words + k0 + 8) : 0};
+        const int queries[2] = {k0 < k_len ? q_len - q0 : 0, k0 + 8 < k_len ? q_len - q0 : 0};
+        const u32 kept = FXA_DROPOUT ? kept_by_column(a, b, h, m * BQ, k0) : 0;
+        if (ASKED_ALWAYS || MASKED) program.tile(a, q0, k0);
+#pragma unroll
+        for (int j = 0; j < BQ / 8; j++) {
+            const Float2 lse = *(const Float2 *)(a.lse2 + padded + q0 + j * 8);
+            const Float2 delta = *(const Float2 *)(a.delta + padded + q0 + j * 8);
+#pragma unroll
+            for (int r = 0; r < 2; r++) {
+                float w[2], g[2];
+#pragma unroll
+                for (int x = 0; x < 2; x++) {
+                    const int c = j * 8 + x;
+                    float slope;
+                    const Pair pair = pair_at<WORDS>(loads, q0, c, r, k_word[r]);
+                    const float value = score_value(program, a, s[j][r * 2 + x], pair, slope);
+                    w[x] = exp2_fast(__fmaf_rn(value, unit, -(x ? lse.y : lse.x)));
+                    if (MASKED && !((c < queries[r]) & score_mask(program, a, pair))) w[x] = slope = 0.f;
+                    const bool keep = keeps(kept, j * 4 + r * 2 + x);
+                    float dp_ = dp[j][r * 2 + x];
+                    if (FXA_DROPOUT) dp_ = keep ? dp_ * a.keep_inverse : 0.f;
+                    g[x] = w[x] * (dp_ - (x ? delta.y : delta.x));
+                    if (CAPTURED && w[x] == 0.f) g[x] = 0.f; /* whatever dP is there */
+                    if (!keep) w[x] = 0.f;
+                    const bool mine = part == 0 && q0 + c < q_len && k0 + 8 * r < k_len;
+                    if (mine) store_captured(a, b, h, n, q0 + c, k0 + 8 * r, g[x]);
+                    if (mine && !TURNED) captured.add(program, a, b, h, s[j][r * 2 + x], pair, g[x]);
+                    dp[j][r * 2 + x] = mine ? g[x] : 0.f;
+                    if (PROG_SLOPE) g[x] = times_slope(g[x], slope);
+                    if (PROG_OWN) g[x] = own_gradient(program, a, s[j][r * 2 + x], pair, g[x]);
+                }
+                p[j][r] = pack16(w[0], w[1]);
+                ds[j][r] = pack16(g[0], g[1]);
+            }
+        }
+        if (TURNED && part == 0) collect<WORDS>(s, dp, loads, q0, k_word);
+    }
+
+    /* dS as [q][k]: the registers hold its transpose. */
+    FXA_INLINE void stage(const u32 (&ds)[BQ / 8][2]) const
+    {
+#pragma unroll
+        for (int j = 0; j < BQ / 8; j++)
+#pragma unroll
+            for (int r = 0; r < 2; r++) {
+                const int key = warp * 16 + r * 8 + (lane >> 2), q = j * 8 + (lane & 3) * 2;
+                const u32 at = swizzled<BQ>(ds_tile, q, key >> 3) + (key & 7) * 2;
+                const u32 below = swizzled<BQ>(ds_tile, q + 1, key >> 3) + (key & 7) * 2;
+                store_shared_half(at, (u16)ds[j][r]);
+                store_shared_half(below, (u16)(ds[j][r] >> 16));
+            }
+    }
+
+    /* This CTA's columns of dV or dK. */
+    template <int blocks>
+    FXA_INLINE void add(float (&sum)[blocks][4], const u32 (&weights)[BQ / 8][2], u32 tile) const
+    {
+#pragma unroll
+        for (int k = 0; k < BQ / 16; k++) {
+            const u32 rows[4] = {weights[2 * k][0], weights[2 * k][1], weights[2 * k + 1][0], weights[2 * k + 1][1]};
+#pragma unroll
+            for (int j = 0; j < blocks / 2; j++) {
+                u32 r[4];
+                operand_b_transposed<BQ>(r, tile, k, part * blocks + j * 2, lane);
+                mma(sum[2 * j], rows, r[0], r[1]);
+                mma(sum[2 * j + 1], rows, r[2], r[3]);
+            }
+        }
+    }
+
+    /* dQ of 16 queries and a piece of this CTA's columns = dS K, added into the sum: four floats of a thread side by
+     * side. */
+    FXA_INLINE void add_dq(int m, int block, int piece) const
+    {
+        const int group = part * (PART / 8) + piece * (DQ_PIECE / 8), q = m * BQ + block * 16;
+        float dq[DQ_PIECE / 8][4];
+        clear(dq);
+#pragma unroll
+        for (int k = 0; k < BK / 16; k++) {
+            u32 rows[4], r[4];
+            operand_a<BQ>(rows, ds_tile, block * 16, k, lane);
+#pragma unroll
+            for (int j = 0; j < DQ_PIECE / 16; j++) {
+                operand_b_transposed<BK>(r, k_tile, k, group + j * 2, lane);
+                mma(dq[2 * j], rows, r[0], r[1]);
+                mma(dq[2 * j + 1], rows, r[2], r[3]);
+            }
+        }
+        float *to = a.grad_q_sum + (padded + (q & ~63)) * FXA_D + (group * 128 + (q & 63) * 2 + lane) * 4;
+#pragma unroll
+        for (int j = 0; j < DQ_PIECE / 8; j++) add4(to + j * 512, dq[j]);
+    }
+
+    FXA_INLINE void visit(int m, bool masked)
+    {
+        float s[BQ / 8][4], dp[BQ / 8][4];
+        u32 p[BQ / 8][2], ds[BQ / 8][2];
+        __syncthreads(); /* the last block's tiles are read */
+        const int queries = q_len - m * BQ, first = at.q_first + m * BQ;
+        copy_tile<BQ, FXA_D, THREADS>(q_tile, TileRows(a.q, b, h, first), queries, a.d, thread);
+        copy_tile<BQ, FXA_DV, THREADS>(o_tile, TileRows(a.grad_o, b, h, first), queries, a.dv, thread);
+        copy_commit();
+        copy_wait<0>();
+        __syncthreads();
+        products<FXA_D>(s, k_tile, q_tile);
+        products<FXA_DV>(dp, v_tile, o_tile);
+        if (masked)
+            gradients<true>(s, dp, p, ds, m);
+        else
+            gradients<false>(s, dp, p, ds, m);
+        stage(ds);
+        add(dv, p, o_tile);
+        add(dk, ds, q_tile);
+        __syncthreads();
+        for (int i = warp; i < BQ / 16 * DQ_PIECES; i += WARPS) add_dq(m, i / DQ_PIECES, i % DQ_PIECES);
+    }
+
+    FXA_INLINE void store() const
+    {
+        const int limit = k_starts(a) ? k_len : a.k_len;
+        const float scale = run_scale(a), scale_v = FXA_DROPOUT ? a.keep_inverse : 1.f;
+#pragma unroll
+        for (int r = 0; r < 2; r++) {
+            const int k = k0 + 8 * r, c = (lane & 3) * 2;
+            if (k >= limit) continue;
+#pragma unroll
+            for (int j = 0; j < PART / 8; j++)
+                store_results(a.grad_k, b, kv_h, at.k_first + k, part * PART + j * 8 + c, a.d, dk[j][r * 2] * scale,
+                              dk[j][r * 2 + 1] * scale);
+#pragma unroll
+            for (int j = 0; j < PART_V / 8; j++)
+                store_results(a.grad_v, b, kv_h, at.k_first + k, part * PART_V + j * 8 + c, a.dv,
+                              dv[j][r * 2] * scale_v, dv[j][r * 2 + 1] * scale_v);
+        }
+    }
+
+    FXA_INLINE void run()
+    {
+        const int keys = k_len - n * BK;
+        copy_tile<BK, FXA_D, THREADS>(k_tile, KeyRows(a, a.k, b, kv_h, at.k_first, n * BK), keys, a.d, thread);
+        copy_tile<BK, FXA_DV, THREADS>(v_tile, KeyRows(a, a.v, b, kv_h, at.k_first, n * BK), keys, a.dv, thread);
+        if (a.turned) {
+            copy_commit();
+            copy_wait<0>();
+            __syncthreads();
+            turn_words(a, k_tile, K_BYTES, thread, THREADS);
+        }
+        for (int g = 0; g < a.group; g++) {
+            h = at.first_head(a) + g;
+            padded = at.workspace_row(a, h);
+            const ListRow row = at.row(a, h);
+            program.head(a, b, h, q_len, k_len);
+            captured.clear();
+#pragma unroll 1
+            for (int j = 0; j < row.total; j++) visit(row.tile(j), j < row.partial);
+            if (part == 0) captured.store(a, b, h, n * WARPS + warp);
+        }
+        copy_wait<0>();
+        store();
+    }
+};
+
+} // namespace
+
+extern "C" __constant__ FxaShape fxa_backward_shape = {THREADS, bytes(BK, BQ), BQ, BK, 0, 0, WARPS, PARTS};
+
+extern "C" __global__ void __launch_bounds__(THREADS) fxa_backward(const __grid_constant__ FxaArgs a)
+{
+    extern __shared__ __align__(1024) u8 memory[];
+    launch_begin();
+    const Place at(a, PARTS);
+    if (!at.outside(a)) Tile(a, at, (shared_address(memory) + 1023) & ~1023u).run();
+}

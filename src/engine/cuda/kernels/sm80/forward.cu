@@ -1,0 +1,307 @@
+/* SPDX-License-Identifier: Apache-2.0
+ *
+ * Forward for sm_80 and newer: mma.sync and cp.async. A CTA owns 128 query rows of one head (64 where head dimensions
+ * exceed 128), a warp 32 (16) of them; K and V have one buffer each, and each is loaded while the other is worked on.
+ * Online softmax with the maximum always updated. A tile whose O is not finite is visited again (common/nonfinite.cuh).
+ * Launch: grid (query tiles, heads, batch); packed: grid (q_total / BM + batch, heads, 1).
+ */
+#include "sm80/mma.cuh"
+#include "common/dropout.cuh"
+#include "common/nonfinite.cuh"
+#include "common/operand_loads.cuh"
+#include "common/tile_scheduler.cuh"
+#include "common/score.cuh"
+
+namespace {
+
+/* Of 16 rows, of a warp: two halve the loads of K and V, where the registers hold them. */
+constexpr int BLOCKS = FXA_D <= 128 && FXA_DV <= 128 && !PROG_DENSE ? 2 : 1;
+constexpr int WARPS = 4, THREADS = 32 * WARPS, BM = 16 * BLOCKS * WARPS, BN = 64;
+constexpr int Q_BYTES = BM * D_STORED * 2, K_BYTES = BN * D_STORED * 2, V_BYTES = BN * DV_STORED * 2;
+constexpr int BYTES = Q_BYTES + K_BYTES + V_BYTES + 1024;
+constexpr float LARGE = 65536.f; /* of a maximum in log2: what its rounding may put weights off by is 2^-8 */
+
+struct Tile {
+    const FxaArgs &a;
+    u32 q_tile, k_tile, v_tile;
+    int m, h, b, kv_h, thread, warp, lane, q_first, q_len, k_first, k_len;
+    Program program;
+    PairLoads loads;
+    float unit, row_max[BLOCKS][2], row_sum[BLOCKS][2], o[BLOCKS][FXA_DV / 8][4];
+
+    FXA_INLINE Tile(const FxaArgs &a_, const QueryPlace<BM> &at, u32 base)
+        : a(a_), q_tile(base), k_tile(base + Q_BYTES), v_tile(base + Q_BYTES + K_BYTES), m(at.m), h(at.h), b(at.b),
+          kv_h(at.h / a_.group), thread(threadIdx.x), warp(threadIdx.x >> 5), lane(threadIdx.x & 31),
+          q_first(at.q.first), q_len(at.q.length), k_first(at.k.first), k_len(at.k.length),
+          loads(a_, b, h, q_len, k_len), unit(Program::unit(a_))
+    {
+        program.head(a, b, h, q_len, k_len);
+    }
+
+    FXA_INLINE void clear()
+    {
+#pragma unroll
+        for (int i = 0; i < BLOCKS; i++) {
+            row_max[i][0] = row_max[i][1] = NEG_INF;
+            row_sum[i][0] = row_sum[i][1] = 0.f;
+#pragma unroll
+            for (int j = 0; j < FXA_DV / 8; j++) o[i][j][0] = o[i][j][1] = o[i][j][2] = o[i][j][3] = 0.f;
+        }
+    }
+
+    FXA_INLINE int first_row(int block) const { return m * BM + (warp * BLOCKS + block) * 16 + (lane >> 2); }
+
+    FXA_INLINE void copy_keys(int n) const
+    {
+        copy_tile<BN, FXA_D, THREADS>(k_tile, KeyRows(a, a.k, b, kv_h, k_first, n * BN), k_len - n * BN, a.d, thread);
+    }
+
+    FXA_INLINE void products(float (&s)[BLOCKS][BN / 8][4]) const
+    {
+#pragma unroll
+        for (int i = 0; i < BLOCKS; i++)
+#pragma unroll
+            for (int j = 0; j < BN / 8; j++) s[i][j][0] = s[i][j][1] = s[i][j][2] = s[i][j][3] = 0.f;
+#pragma unroll
+        for (int k = 0; k < FXA_D / 16; k++) {
+            u32 rows[BLOCKS][4];
+#pragma unroll
+            for (int i = 0; i < BLOCKS; i++) operand_a<BM>(rows[i], q_tile, (warp * BLOCKS + i) * 16, k, lane);
+#pragma unroll
+            for (int j = 0; j < BN / 16; j++) {
+                u32 r[4];
+                operand_b<BN>(r, k_tile, j * 16, k, lane);
+#pragma unroll
+                for (int i = 0; i < BLOCKS; i++) {
+                    mma(s[i][2 * j], rows[i], r[0], r[1]);
+                    mma(s[i][2 * j + 1], rows[i], r[2], r[3]);
+                }
+            }
+        }
+    }
+
+    template <bool MASKED> FXA_INLINE void score(float (&s)[BN / 8][4], int block, int n)
+    {
+        constexpr bool WORDS = PROG_VECTOR == 2 || (PROG_VECTOR && MASKED);
+        const int q0 = first_row(block), k0 = n * BN + (lane & 3) * 2;
+        const int q_word[2] = {WORDS ? __ldg(loads.q_words + q0) : 0, WORDS ? __ldg(loads.q_words + q0 + 8) : 0};
+        const int keys[2] = {q0 < q_len ? k_len - k0 : 0, q0 + 8 < q_len ? k_len - k0 : 0};
+        if (PROG_VALUE || MASKED) program.tile(a, q0, k0);
+#pragma unroll
+        for (int j = 0; j < BN / 8; j++)
+#pragma unroll
+            for (int x = 0; x < 4; x++) {
+                const int c = j * 8 + (x & 1), r = x >> 1;
+                const Pair pair = {q0 + 8 * r, k0 + c, 8 * r, c,
+                                   PROG_DIAGONAL ? __ldg(loads.diagonal + q0 - k0 + 8 * r - c) : 0.f,
+                                   PROG_DENSE ? loads.dense_at(a, q0 + 8 * r, k0 + c) : 0.f, q_word[r],
+                                   WORDS ? __ldg(loads.k_words + k0 + c) : 0};
+                s[j][x] = score_value<false>(program, a, s[j][x], pair);
+                if (MASKED && !((c < keys[r]) & score_mask(program, a, pair))) s[j][x] = NEG_INF;
+            }
+    }
+
+    /* Scores to probabilities in 16 bits, without the dropped ones; O shrinks with a growing maximum. */
+    FXA_INLINE void softmax(float (&s)[BN / 8][4], u32 (&p)[BN / 8][2], int block, int n, int values)
+    {
+        const u32 kept = FXA_DROPOUT ? kept_by_row(a, b, h, first_row(block), n * BN) : 0;
+#pragma unroll
+        for (int r = 0; r < 2; r++) {
+            float top = row_max[block][r];
+#pragma unroll
+            for (int j = 0; j < BN / 8; j++) top = fmaxf(top, fmaxf(s[j][r * 2], s[j][r * 2 + 1]));
+            top = quad_max(top);
+            const float middle = finite_or_zero(top), fade = exp2_fast((row_max[block][r] - middle) * unit);
+            float shift = middle * unit;
+            if (__any_sync(~0u, !(fabsf(shift) < LARGE))) { /* too large for a product that is rounded by itself */
+#pragma unroll
+                for (int j = 0; j < BN / 8; j++) {
+                    s[j][r * 2] -= middle;
+                    s[j][r * 2 + 1] -= middle;
+                }
+                shift = 0.f;
+            }
+            shift += values_bias(values, FXA_F16);
+            float sum = row_sum[block][r] * fade;
+            row_max[block][r] = top;
+#pragma unroll
+            for (int j = 0; j < BN / 8; j++) {
+                const float x = exp2_fast(s[j][r * 2] * unit - shift), y = exp2_fast(s[j][r * 2 + 1] * unit - shift);
+                sum += x + y;
+                const int bit = j * 4 + r * 2;
+                p[j][r] = pack16(keeps(kept, bit) ? x : 0.f, keeps(kept, bit + 1) ? y : 0.f);
+            }
+            row_sum[block][r] = sum;
+#pragma unroll
+            for (int j = 0; j < FXA_DV / 8; j++) {
+                o[block][j][r * 2] *= fade;
+                o[block][j][r * 2 + 1] *= fade;
+            }
+        }
+    }
+
+    FXA_INLINE void add_values(const u32 (&p)[BLOCKS][BN / 8][2])
+    {
+#pragma unroll
+        for (int k = 0; k < BN / 16; k++)
+#pragma unroll
+            for (int j = 0; j < FXA_DV / 16; j++) {
+                u32 r[4];
+                operand_b_transposed<BN>(r, v_tile, k, j * 2, lane);
+#pragma unroll
+                for (int i = 0; i < BLOCKS; i++) {
+                    const u32 rows[4] = {p[i][2 * k][0], p[i][2 * k][1], p[i][2 * k + 1][0], p[i][2 * k + 1][1]};
+                    mma(o[i][2 * j], rows, r[0], r[1]);
+                    mma(o[i][2 * j + 1], rows, r[2], r[3]);
+                }
+            }
+    }
+
+    FXA_INLINE bool visit(int n, int next, int values, bool masked)
+    {
+        bool changed = false;
+        float s[BLOCKS][BN / 8][4];
+        u32 p[BLOCKS][BN / 8][2];
+        copy_wait<0>();
+        __syncthreads();
+        copy_tile<BN, FXA_DV, THREADS>(v_tile, KeyRows(a, a.v, b, kv_h, k_first, n * BN), k_len - n * BN, a.dv, thread);
+        copy_commit();
+        products(s);
+        __syncthreads();
+        if (next >= 0) copy_keys(next);
+        copy_commit();
+#pragma unroll
+        for (int i = 0; i < BLOCKS; i++) {
+            if (masked)
+                score<true>(s[i], i, n);
+            else
+                score<false>(s[i], i, n);
+            softmax(s[i], p[i], i, n, values);
+        }
+        copy_wait<1>();
+        __syncthreads();
+        if (values) {
+            changed = change_values(v_tile, V_BYTES, values, thread, THREADS);
+            __syncthreads();
+        }
+        add_values(p);
+        return changed;
+    }
+
+    FXA_INLINE void store(float bias) const
+    {
+        const int limit = q_starts(a) ? q_len : a.q_len;
+#pragma unroll
+        for (int i = 0; i < BLOCKS; i++)
+#pragma unroll
+            for (int r = 0; r < 2; r++) {
+                const int q = first_row(i) + 8 * r;
+                const float sum = quad_sum(row_sum[i][r]);
+                const RowEnd end(a, h, finite_or_zero(row_max[i][r]), unit, bias, sum);
+                const float factor = q < q_len ? end.factor : 0.f;
+                if (q >= limit) continue;
+                if ((lane & 3) == 0)
+                    a.lse[b * a.lse_b + h * a.lse_h + (q_first + q) * a.lse_s] = q < q_len ? end.lse : NEG_INF;
+#if FXA_RETURN_ROW_MAX
+                if ((lane & 3) == 0)
+                    a.row_max[b * a.max_b + h * a.max_h + (q_first + q) * a.max_s] =
+                        q < q_len ? row_most(row_max[i][r], sum, unit) : NEG_INF;
+#endif
+#pragma unroll
+                for (int j = 0; j < FXA_DV / 8; j++)
+                    store_results(a.o, b, h, q_first + q, j * 8 + (lane & 3) * 2, a.dv,
+                                  factor == 0.f ? 0.f : o[i][j][r * 2] * factor,
+                                  factor == 0.f ? 0.f : o[i][j][r * 2 + 1] * factor);
+            }
+    }
+
+    /* All tiles of the row; whether this thread has changed an element of V. */
+    FXA_INLINE bool walk(const ListRow &row, int values)
+    {
+        bool changed = false;
+        int n = row.first, j = 0;
+        clear();
+        if (row.total) copy_keys(n);
+        copy_commit();
+        if (a.turned && !values) { /* once: Q stays where it is */
+            copy_wait<0>();
+            __syncthreads();
+            turn_words(a, q_tile, Q_BYTES, thread, THREADS);
+        }
+#pragma unroll 1
+        for (; j < row.total; j++) {
+            const int next = j + 1 < row.total ? row.tile(j + 1) : -1;
+            changed |= visit(n, next, values, j < row.partial);
+            n = next;
+        }
+        copy_wait<0>();
+        return changed;
+    }
+
+    /* Whether a row of this thread, one that exists, is not finite. */
+    FXA_INLINE bool spoilt() const
+    {
+        bool bad = false;
+#pragma unroll
+        for (int i = 0; i < BLOCKS; i++) {
+            float x[2] = {0.f, 0.f};
+#pragma unroll
+            for (int j = 0; j < FXA_DV / 8; j++)
+#pragma unroll
+                for (int c = 0; c < 4; c++) x[c >> 1] = __fmaf_rn(o[i][j][c], 0.f, x[c >> 1]);
+            bad |= (x[0] != x[0] && first_row(i) < q_len) || (x[1] != x[1] && first_row(i) + 8 < q_len);
+        }
+        return bad;
+    }
+
+    FXA_INLINE void put_marks(int values)
+    {
+#pragma unroll
+        for (int i = 0; i < BLOCKS; i++) {
+            Result *to[2];
+            bool there[2];
+#pragma unroll
+            for (int r = 0; r < 2; r++) {
+                const float top = finite_or_zero(row_max[i][r]), sum = quad_sum(row_sum[i][r]);
+                const RowEnd end(a, h, top, unit, values_bias(values, FXA_F16), sum);
+                there[r] = first_row(i) + 8 * r < q_len && end.factor > 0.f; /* one of NaN, or of its sink, stays so */
+                to[r] = result_row(a.o, b, h, q_first + first_row(i) + 8 * r);
+            }
+            in_turns<4>((float(&)[FXA_DV / 2])o[i], [&](int first, float (&x)[4]) {
+#pragma unroll
+                for (int e = 0; e < 4; e++) {
+                    const int c = first * 2 + (lane & 3) * 2 + (e & 1);
+                    if (x[e] > 0.f && there[e >> 1] && c < a.dv) put_mark(to[e >> 1] + c, values);
+                }
+            });
+        }
+    }
+
+    FXA_INLINE void run()
+    {
+        const ListRow row(a, b, h, m, (k_len + BN - 1) / BN, (m + 1) * BM > q_len, k_len % BN != 0);
+        copy_tile<BM, FXA_D, THREADS>(q_tile, TileRows(a.q, b, h, q_first + m * BM), q_len - m * BM, a.d, thread);
+#pragma unroll 1
+        for (int values = VALUES_AS_THEY_ARE; values <= VALUES_DOWN; values++) {
+            const bool changed = walk(row, values);
+            if (values <= VALUES_FINITE)
+                store(values_bias(values, FXA_F16));
+            else
+                put_marks(values);
+            const bool again = values == VALUES_AS_THEY_ARE ? spoilt() : changed || values == VALUES_UP;
+            if (!__syncthreads_or(again)) break;
+        }
+    }
+};
+
+} // namespace
+
+extern "C" __constant__ FxaShape fxa_forward_shape = {THREADS, BYTES, BM, BN, 0, 0, 0, 1};
+
+extern "C" __global__ void __launch_bounds__(THREADS) fxa_forward(const __grid_constant__ FxaArgs a)
+{
+    extern __shared__ __align__(1024) u8 memory[];
+    launch_begin();
+    const QueryPlace<BM> at(a);
+    if (!at.outside(a)) Tile(a, at, (shared_address(memory) + 1023) & ~1023u).run();
+}

@@ -1,0 +1,63 @@
+/* SPDX-License-Identifier: Apache-2.0
+ *
+ * Sizes and shared memory of the Hopper backward kernel for wide heads: what its warps agree on.
+ */
+#ifndef FXA_CUDA_BACKWARD_WIDE_LAYOUT_CUH
+#define FXA_CUDA_BACKWARD_WIDE_LAYOUT_CUH
+
+#include "common/backward_tile.cuh"
+#include "sm90/pipeline.cuh"
+#include "common/score.cuh"
+#include "sm90/wgmma.cuh"
+
+namespace {
+
+constexpr int BK = 64, BQ = 64, THREADS = 384, STAGES = 2;
+constexpr int K_BYTES = BK * D_STORED * 2, V_BYTES = BK * DV_STORED * 2;
+constexpr int Q_BYTES = BQ * D_STORED * 2, DO_BYTES = BQ * DV_STORED * 2;
+constexpr int X_BYTES = BQ * BK * 2 + (FXA_DROPOUT ? 512 : 0); /* of the exchange; kept pairs behind */
+constexpr int PARTIAL = 0x40000000; /* in a block's number: it needs the mask */
+enum { BAR_CLEAR = 1 }; /* named barriers, one per consumer warpgroup */
+static_assert(!PROG_GRAD_DIAGONAL && !PROG_GRAD_DENSE && !PROG_GRAD_SUMS && !PROG_GRAD_SCATTER,
+              "no gradients of captured tensors");
+
+typedef PlaceOf<BK, BQ> Place;
+
+struct Shared {
+    u32 base;
+
+    static constexpr int V_AT = K_BYTES, Q_AT = V_AT + V_BYTES, DO_AT = Q_AT + STAGES * Q_BYTES;
+    static constexpr int X_AT = DO_AT + STAGES * DO_BYTES, LSE_AT = X_AT + STAGES * X_BYTES;
+    static constexpr int DELTA_AT = LSE_AT + STAGES * BQ * 4, KV_BAR_AT = DELTA_AT + STAGES * BQ * 4;
+    static constexpr int RINGS_AT = KV_BAR_AT + 16, NUMBERS_AT = RINGS_AT + 3 * Ring<STAGES>::bytes;
+    static constexpr int BYTES = NUMBERS_AT + 8 * STAGES + 1024;
+    static_assert(BYTES <= 227 * 1024, "shared memory");
+
+    FXA_INLINE u32 k() const { return base; }
+    FXA_INLINE u32 v() const { return base + V_AT; }
+    FXA_INLINE u32 q(u32 step) const { return base + Q_AT + (step % STAGES) * Q_BYTES; }
+    FXA_INLINE u32 grad_o(u32 step) const { return base + DO_AT + (step % STAGES) * DO_BYTES; }
+    FXA_INLINE u32 exchange(u32 step) const { return base + X_AT + (step % STAGES) * X_BYTES; }
+    FXA_INLINE u32 lse(u32 step) const { return base + LSE_AT + (step % STAGES) * BQ * 4; }
+    FXA_INLINE u32 delta(u32 step) const { return base + DELTA_AT + (step % STAGES) * BQ * 4; }
+    FXA_INLINE u32 kv_full() const { return base + KV_BAR_AT; }
+    FXA_INLINE u32 kv_read() const { return base + KV_BAR_AT + 8; } /* both warpgroups are done with K and V */
+    FXA_INLINE Ring<STAGES> q_ring() const { return {base + RINGS_AT}; }
+    FXA_INLINE Ring<STAGES> o_ring() const { return {q_ring().at + Ring<STAGES>::bytes}; }
+    FXA_INLINE Ring<STAGES> x_ring() const { return {o_ring().at + Ring<STAGES>::bytes}; }
+    FXA_INLINE u32 number(u32 step) const { return base + NUMBERS_AT + 8 * (step % STAGES); } /* {m | PARTIAL, h} */
+
+    FXA_INLINE void init() const
+    {
+        barrier_init(kv_full(), 1);
+        barrier_init(kv_read(), 8);
+        q_ring().init(8);
+        o_ring().init(8);
+        x_ring().init(128, 128); /* every thread hands over to one */
+        barrier_init_done();
+    }
+};
+
+} // namespace
+
+#endif

@@ -1,0 +1,206 @@
+/* SPDX-License-Identifier: Apache-2.0
+ *
+ * A consumer warpgroup of the Hopper dQ kernel: 64 query rows, their dQ in registers.
+ */
+#ifndef FXA_CUDA_DQ_CONSUMER_CUH
+#define FXA_CUDA_DQ_CONSUMER_CUH
+
+#include "sm90/dq_shared.cuh"
+#include "common/dropout.cuh"
+#include "common/operand_loads.cuh"
+
+namespace {
+
+struct Consumer : TileOwner {
+    const FxaMaps &maps;
+    const FxaArgs &a;
+    Shared sh;
+    Program program;
+    int group, warp, lane;
+    u32 step, turn;
+    int q0;
+    float unit, lse[2], delta[2], dq[FXA_D / 2];
+    u32 q[FXA_D / 4], grad_o[FXA_DV / 4]; /* IN_REGISTERS */
+
+    FXA_INLINE Consumer(const FxaMaps &maps_, const FxaArgs &a_, Shared sh_, int group_)
+        : maps(maps_), a(a_), sh(sh_), group(group_), warp((threadIdx.x & 127) >> 5), lane(threadIdx.x & 31),
+          step(0), turn(0), unit(Program::unit(a_))
+    {
+    }
+
+    FXA_INLINE int warp_row() const { return group * 64 + warp * 16; }
+
+    template <int n> FXA_INLINE void take(u32 (&to)[n], u32 tile) const
+    {
+#pragma unroll
+        for (int k = 0; k < n / 4; k++) {
+            u32 r[4];
+            load_matrix(swizzled<BM>(tile + warp_row() * 128, lane & 15, k * 2 + (lane >> 4)), r);
+#pragma unroll
+            for (int x = 0; x < 4; x++) to[4 * k + x] = r[x];
+        }
+    }
+
+    /* x[64 x 64] = this warpgroup's rows, in registers or in their tile, times the rows of a tile of keys */
+    template <int n>
+    FXA_INLINE void issue_scores(float (&x)[BN / 2], const u32 (&rows)[n], u32 row_tile, u32 key_tile) const
+    {
+        if constexpr (!IN_REGISTERS) {
+            issue_rows<4 * n, BM, BN>(x, row_tile + group * 64 * 128, key_tile);
+        } else {
+            issue_held<4 * n, BN>(x, rows, key_tile);
+        }
+    }
+
+    /* Keys and values that follow the last one of the entry count for nothing (clear_rows). */
+    template <bool MASKED> FXA_INLINE void clear_keys(int n) const
+    {
+        const int keys = k_len - n * BN;
+        if (!MASKED || keys >= BN || !loose_keys(a)) return;
+        sh.v_ring().wait_full(step);
+        clear_rows<BN, FXA_D>(sh.k(step), keys, threadIdx.x & 127, 128);
+        clear_rows<BN, FXA_DV>(sh.v(step), keys, threadIdx.x & 127, 128);
+        named_sync(BAR_CLEAR + group, 128);
+    }
+
+    FXA_INLINE u32 dense_word(int j, int r) const
+    {
+        const u32 at = sh.dense(step) + (warp_row() + (lane >> 2)) * 128 + (lane & 3) * 4;
+        return DENSE_TILES ? (u32)load_shared(at + r * 1024 + ((j ^ (lane >> 2)) << 4)) : 0;
+    }
+
+    /* S to P times the slope. */
+    template <bool MASKED> FXA_INLINE void probabilities(float (&s)[BN / 2], int n)
+    {
+        constexpr bool WORDS = PROG_VECTOR == 2 || (PROG_VECTOR && MASKED);
+        const int k0 = n * BN + (lane & 3) * 2;
+        const PairLoads loads(a, b, h, q_len, k_len);
+        const int q_word[2] = {WORDS ? __ldg(loads.q_words + q0) : 0, WORDS ? __ldg(loads.q_words + q0 + 8) : 0};
+        const int keys[2] = {q0 < q_len ? k_len - k0 : 0, q0 + 8 < q_len ? k_len - k0 : 0};
+        if (ASKED_ALWAYS || MASKED) program.tile(a, q0, k0);
+        bend_all(program, a, s, !MASKED || (q0 + 8 < q_len && (n + 1) * BN <= k_len));
+#pragma unroll
+        for (int j = 0; j < BN / 8; j++)
+#pragma unroll
+            for (int r = 0; r < 2; r++) {
+                const u32 word = dense_word(j, r);
+#pragma unroll
+                for (int x = 0; x < 2; x++) {
+                    const int c = j * 8 + x, i = j * 4 + r * 2 + x;
+                    float dense = x ? unpack_high(word) : unpack_low(word);
+                    if (PROG_DENSE && !DENSE_TILES) dense = loads.dense_at(a, q0 + 8 * r, k0 + c);
+                    const Pair pair = {q0 + 8 * r, k0 + c, 8 * r, c,
+                                       PROG_DIAGONAL ? __ldg(loads.diagonal + q0 - k0 + 8 * r - c) : 0.f, dense,
+                                       q_word[r], WORDS ? __ldg(loads.k_words + k0 + c) : 0};
+                    float slope;
+                    float w = exp2_fast(__fmaf_rn(score_value<true>(program, a, s[i], pair, slope), unit, -lse[r]));
+                    if (MASKED && !((c < keys[r]) & score_mask(program, a, pair))) w = slope = 0.f;
+                    s[i] = PROG_SLOPE ? times_slope(w, slope) : w;
+                }
+            }
+    }
+
+    /* dS = P slope (dP - delta), in 16 bits; dP of dropped pairs is 0, of the others larger by keep_inverse. */
+    FXA_INLINE void score_gradients(const float (&s)[BN / 2], float (&dp)[BN / 2], u32 (&ds)[BN / 4], int n) const
+    {
+        if (FXA_DROPOUT) {
+            const u32 kept = kept_by_row(a, b, h, q0, n * BN);
+#pragma unroll
+            for (int i = 0; i < BN / 2; i++) dp[i] = keeps(kept, i) ? dp[i] * a.keep_inverse : 0.f;
+        }
+#pragma unroll
+        for (int i = 0; i < BN / 4; i++)
+            ds[i] = pack16(times_rest(s[2 * i], dp[2 * i] - delta[i & 1]),
+                           times_rest(s[2 * i + 1], dp[2 * i + 1] - delta[i & 1]));
+    }
+
+    template <bool MASKED> FXA_INLINE void visit()
+    {
+        float s[BN / 2], dp[BN / 2];
+        u32 ds[BN / 4];
+        sh.k_ring().wait_full(step);
+        const int n = take_word(sh.number(step));
+        clear_keys<MASKED>(n);
+        issue_scores(s, q, sh.q(), sh.k(step));
+        sh.v_ring().wait_full(step);
+        issue_scores(dp, grad_o, sh.grad_o(), sh.v(step));
+        wgmma_wait<1>();
+        settle(s);
+        probabilities<MASKED>(s, n);
+        wgmma_wait<0>();
+        settle(dp);
+        give_back(sh.v_ring().empty(step));
+        score_gradients(s, dp, ds, n);
+        issue_sum<BN>(dq, ds, sh.k(step));
+        wgmma_wait<0>();
+        settle(dq);
+        settle(ds);
+        give_back(sh.k_ring().empty(step));
+        step++;
+    }
+
+    FXA_INLINE void begin(int m)
+    {
+        q0 = m * BM + warp_row() + (lane >> 2);
+        const long long row = padded_row(a, b, h) + q0;
+#pragma unroll
+        for (int r = 0; r < 2; r++) {
+            lse[r] = a.lse2[row + 8 * r];
+            delta[r] = a.delta[row + 8 * r];
+        }
+        if (a.turned) {
+            turn_rows<BM, FXA_D>(a, sh.q() + group * 64 * 128);
+            named_sync(BAR_TILE + group, 128);
+        }
+        if constexpr (IN_REGISTERS) {
+            take(q, sh.q());
+            take(grad_o, sh.grad_o());
+            give_back(sh.q_ring().empty(turn));
+        }
+#pragma unroll
+        for (int i = 0; i < FXA_D / 2; i++) dq[i] = 0.f;
+        program.head(a, b, h, q_len, k_len);
+    }
+
+    FXA_INLINE void store(int m) const
+    {
+        const int row = m * BM + warp_row();
+        const u32 rows = sh.out() + warp_row() * 128;
+        if (IN_REGISTERS) { /* the last tile's store has read the buffer */
+            if (lane == 0) bulk_wait_read<0>();
+            __syncwarp();
+        } else { /* all warps have read Q, which lies in the buffer */
+            named_sync(BAR_TILE + group, 128);
+        }
+        const float scale = run_scale(a);
+        stage_rows<BM>(rows, dq, q0 < q_len ? scale : 0.f, q0 + 8 < q_len ? scale : 0.f);
+        store_staged<BM, FXA_D>(&maps.grad_q, a.grad_q, Rows(q_starts(a), q_first, row, h, b), rows, q_len - row, a.d);
+        if (!IN_REGISTERS) {
+            if (lane == 0) bulk_wait_read<0>();
+            give_back(sh.q_ring().empty(turn));
+        }
+    }
+
+    FXA_INLINE void run()
+    {
+        for (;; turn++) {
+            sh.q_ring().wait_full(turn);
+            const TileSlot slot = sh.slot();
+            if (slot.tile() < 0) break;
+            const int partial = slot.partial(), total = slot.total(), m = slot.m();
+            own(slot);
+            begin(m);
+            int j = 0;
+#pragma unroll 1
+            for (; j < partial; j++) visit<true>();
+#pragma unroll 1
+            for (; j < total; j++) visit<false>();
+            store(m);
+        }
+        if (lane == 0) bulk_wait();
+    }
+};
+
+} // namespace
+
+#endif

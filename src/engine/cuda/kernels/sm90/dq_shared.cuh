@@ -1,0 +1,60 @@
+/* SPDX-License-Identifier: Apache-2.0
+ *
+ * The Hopper dQ kernel's sizes and its shared memory: what producer and consumers agree on.
+ */
+#ifndef FXA_CUDA_DQ_LAYOUT_CUH
+#define FXA_CUDA_DQ_LAYOUT_CUH
+
+#include "sm90/pipeline.cuh"
+#include "common/tile_scheduler.cuh"
+#include "common/score.cuh"
+#include "sm90/wgmma.cuh"
+
+namespace {
+
+constexpr int BM = 128, BN = 64, THREADS = 384;
+/* Up to 128 columns Q and dO of a tile move to registers at once, so that their buffers take the next tile's, and dQ
+ * leaves through a buffer of its own. Wider ones stay where they are, and dQ leaves through Q's buffer. */
+constexpr bool IN_REGISTERS = FXA_D <= 128 && FXA_DV <= 128;
+constexpr bool DENSE_TILES = PROG_DENSE && IN_REGISTERS; /* else the dense tensor is read by plain loads */
+constexpr int Q_BYTES = BM * D_STORED * 2, DO_BYTES = BM * DV_STORED * 2;
+constexpr int K_BYTES = BN * D_STORED * 2, V_BYTES = BN * DV_STORED * 2, DENSE_BYTES = DENSE_TILES ? BM * BN * 2 : 0;
+constexpr int K_STAGES = !IN_REGISTERS || PROG_DENSE ? 2 : 4;
+constexpr int V_STAGES = Q_BYTES + DO_BYTES + 2 * (K_BYTES + V_BYTES) <= 220 * 1024 ? K_STAGES : 1;
+constexpr int FEW = IN_REGISTERS && !PROG_DENSE && !FXA_DROPOUT ? 24 : 40, MANY = FEW == 24 ? 240 : 232; /* registers */
+enum { BAR_TILE = 1, BAR_CLEAR = 3 }; /* named barriers, one per consumer warpgroup each */
+
+struct Shared {
+    u32 base;
+
+    static constexpr int DO_AT = Q_BYTES, OUT_AT = IN_REGISTERS ? DO_AT + DO_BYTES : 0;
+    static constexpr int K_AT = DO_AT + DO_BYTES + (IN_REGISTERS ? Q_BYTES : 0), V_AT = K_AT + K_STAGES * K_BYTES;
+    static constexpr int DENSE_AT = V_AT + V_STAGES * V_BYTES, RINGS_AT = DENSE_AT + K_STAGES * DENSE_BYTES;
+    static constexpr int SLOT_AT = RINGS_AT + Ring<1>::bytes + Ring<K_STAGES>::bytes + Ring<V_STAGES>::bytes;
+    static constexpr int NUMBERS_AT = SLOT_AT + TileSlot::bytes, BYTES = NUMBERS_AT + 4 * K_STAGES + 1024;
+    static_assert(BYTES <= 227 * 1024, "shared memory");
+
+    FXA_INLINE u32 q() const { return base; }
+    FXA_INLINE u32 grad_o() const { return base + DO_AT; }
+    FXA_INLINE u32 out() const { return base + OUT_AT; }
+    FXA_INLINE u32 k(u32 step) const { return base + K_AT + (step % K_STAGES) * K_BYTES; }
+    FXA_INLINE u32 v(u32 step) const { return base + V_AT + (step % V_STAGES) * V_BYTES; }
+    FXA_INLINE u32 dense(u32 step) const { return base + DENSE_AT + (step % K_STAGES) * DENSE_BYTES; }
+    FXA_INLINE Ring<1> q_ring() const { return {base + RINGS_AT}; }
+    FXA_INLINE Ring<K_STAGES> k_ring() const { return {q_ring().at + Ring<1>::bytes}; }
+    FXA_INLINE Ring<V_STAGES> v_ring() const { return {k_ring().at + Ring<K_STAGES>::bytes}; }
+    FXA_INLINE TileSlot slot() const { return {base + SLOT_AT}; }
+    FXA_INLINE u32 number(u32 step) const { return base + NUMBERS_AT + 4 * (step % K_STAGES); }
+
+    FXA_INLINE void init() const
+    {
+        q_ring().init(8);
+        k_ring().init(8);
+        v_ring().init(8);
+        barrier_init_done();
+    }
+};
+
+} // namespace
+
+#endif
