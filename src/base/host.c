@@ -8,25 +8,82 @@
 #include "error.h"
 #include "invariant.h"
 #include "num.h"
+#include "poison.h"
 
 #include <stdlib.h>
 #include <string.h>
 
+#if defined(__SANITIZE_ADDRESS__)
+#define HOST_SANITIZED 1 /* AddressSanitizer has red zones of its own, which a header would hide */
+#elif defined(__has_feature)
+#define HOST_SANITIZED __has_feature(address_sanitizer)
+#else
+#define HOST_SANITIZED 0
+#endif
+
 #define HOST_ALIGN 16
+
+/* Returns memory of the C library, or NULL. Resizes only memory of HOST_ALIGN; the library resizes no other. */
+static void *host_allocate(void *ptr, size_t size, size_t align) {
+    if (align <= HOST_ALIGN) return realloc(ptr, size);
+    FXA__ASSERT(ptr == NULL);
+    void *fresh = NULL;
+    return posix_memalign(&fresh, align, size) == 0 ? fresh : NULL;
+}
+
+#if FXA_ASSERT && !HOST_SANITIZED
+enum { HOST_ZONE = 64, HOST_JUNK = 0xa5 };
+
+typedef struct host_head {
+    _Alignas(HOST_ALIGN) size_t size;
+    size_t align;
+} host_head;
+
+/* In builds with asserts, blocks of the default hook have their size in front and a red zone behind. New blocks are
+ * filled with junk, freed blocks are overwritten, and a resize always moves the block.
+ *
+ *   | padding | host_head | size bytes | HOST_ZONE bytes of poison |
+ *   ^ aligned               ^ aligned
+ */
+static size_t host_front(size_t align) { return align > sizeof(host_head) ? align : sizeof(host_head); }
+
+static void *host_block(size_t size, size_t align) {
+    size_t front = host_front(align);
+    char *block = size < SIZE_MAX - front - HOST_ZONE ? host_allocate(NULL, front + size + HOST_ZONE, align) : NULL;
+    if (!block) return NULL;
+    memset(block, HOST_JUNK, front + size);
+    fxa__poison_fill(block + front + size, HOST_ZONE);
+    const host_head head = {size, align};
+    memcpy(block + front - sizeof head, &head, sizeof head);
+    return block + front;
+}
+
+/* Frees a block. Its size and alignment must be those of its allocation, and its red zone must be intact. */
+static void host_unblock(void *ptr, size_t size, size_t align) {
+    host_head head;
+    memcpy(&head, (char *)ptr - sizeof head, sizeof head);
+    FXA__ASSERT(head.size == size && head.align == align);
+    FXA__ASSERT(fxa__poison_holds((char *)ptr + size, 0, HOST_ZONE));
+    memset((char *)ptr - sizeof head, HOST_JUNK, sizeof head + size);
+    free((char *)ptr - host_front(align));
+}
 
 static void *host_default_alloc(void *user, void *ptr, size_t old_size, size_t new_size, size_t align) {
     (void)user;
-    if (new_size == 0) {
-        free(ptr);
-        return NULL;
-    }
-    if (align <= HOST_ALIGN) return realloc(ptr, new_size);
-    void *fresh = NULL;
-    if (posix_memalign(&fresh, align, new_size) != 0) return NULL;
-    if (ptr) memcpy(fresh, ptr, old_size < new_size ? old_size : new_size);
-    free(ptr);
+    void *fresh = new_size ? host_block(new_size, align) : NULL;
+    if (new_size && !fresh) return NULL;
+    if (ptr && fresh) memcpy(fresh, ptr, old_size < new_size ? old_size : new_size);
+    if (ptr) host_unblock(ptr, old_size, align);
     return fresh;
 }
+#else
+static void *host_default_alloc(void *user, void *ptr, size_t old_size, size_t new_size, size_t align) {
+    (void)user, (void)old_size;
+    if (new_size) return host_allocate(ptr, new_size, align);
+    free(ptr);
+    return NULL;
+}
+#endif
 
 fxa_status fxa__host_create(fxa_alloc_fn alloc, void *user, fxa__host **out, fxa_error *err) {
     *out = NULL;

@@ -1,9 +1,11 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * Failing and counting allocator (fail_alloc.h). A block is [padding, header, user's bytes], with the user's bytes
- * aligned.
+ * Failing and counting allocator (fail_alloc.h). A block is [padding, header, user's bytes, red zone], with the user's
+ * bytes aligned.
  */
 #include "support/fail_alloc.h"
+
+#include "base/poison.h"
 
 #include <stdint.h>
 #include <stdlib.h>
@@ -17,15 +19,19 @@ typedef struct fail_head {
     void *block;
 } fail_head;
 
+enum { FAIL_ALLOC_ZONE = 64 }; /* size in bytes of the red zone behind a block */
+
 static fail_head *fail_head_of(void *ptr) { return (fail_head *)(void *)((char *)ptr - sizeof(fail_head)); }
 
 static void *fail_block_new(fail_alloc *f, size_t size, size_t align) {
     size_t front = align > sizeof(fail_head) ? align : (sizeof(fail_head) + align - 1) / align * align;
     void *block = NULL;
-    if (posix_memalign(&block, align < sizeof(void *) ? sizeof(void *) : align, front + size) != 0) abort();
+    if (posix_memalign(&block, align < sizeof(void *) ? sizeof(void *) : align, front + size + FAIL_ALLOC_ZONE) != 0)
+        abort();
     char *user = (char *)block + front;
     *fail_head_of(user) = (fail_head){FAIL_ALLOC_MARK, size, align, block};
     memset(user, 0xa5, size);
+    fxa__poison_fill(user + size, FAIL_ALLOC_ZONE);
     f->live_bytes += size;
     f->blocks++;
     if (f->live_bytes > f->peak_bytes) f->peak_bytes = f->live_bytes;
@@ -34,6 +40,7 @@ static void *fail_block_new(fail_alloc *f, size_t size, size_t align) {
 
 static void fail_block_free(fail_alloc *f, void *ptr) {
     fail_head head = *fail_head_of(ptr);
+    if (!fxa__poison_holds((char *)ptr + head.size, 0, FAIL_ALLOC_ZONE)) f->mistakes++;
     memset(fail_head_of(ptr), 0xdd, sizeof head + head.size);
     f->live_bytes -= head.size;
     f->blocks--;

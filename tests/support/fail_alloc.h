@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
  * Allocator for tests: fails on request, counts live memory, and verifies the contract of fxa_alloc_fn, by which old
- * size and alignment must be those of the allocation. New memory is filled with junk, freed memory is overwritten.
- * Thread-safe.
+ * size and alignment must be those of the allocation, and by which nothing is written past the end of a block. New
+ * memory is filled with junk, freed memory is overwritten. Thread-safe.
  */
 #ifndef FXA_TESTS_FAIL_ALLOC_H
 #define FXA_TESTS_FAIL_ALLOC_H
