@@ -46,6 +46,39 @@ TEST(a_text_is_cut_before_its_last_word_or_in_it) {
     }
 }
 
+/* A character of four bytes is kept or left out entirely. */
+TEST(a_text_is_cut_between_characters) {
+    enum { MOST = sizeof((fxa_error *)0)->text - 5 };
+    fxa_error err;
+    for (size_t pad = 0; pad < 4; pad++) {
+        char longtext[2 * MOST] = "xxx";
+        for (size_t i = pad; i + 5 < sizeof longtext; i += 4) memcpy(longtext + i, "\xf0\x9d\x84\x9e", 5);
+        T_INT(fxa__fail(&err, FXA_E_LIMIT, "%s", longtext), FXA_E_LIMIT);
+        T_INT(strlen(err.text), pad + (MOST - pad) / 4 * 4 + 3);
+        T_STR(err.text + strlen(err.text) - 7, "\xf0\x9d\x84\x9e...");
+    }
+}
+
+TEST(a_text_that_just_fits_is_whole) {
+    fxa_error err;
+    char text[sizeof err.text + 1];
+    memset(text, 'x', sizeof text);
+    for (size_t n = sizeof err.text - 2; n <= sizeof err.text; n++) {
+        T_INT(fxa__fail(&err, FXA_E_LIMIT, "%.*s", (int)n, text), FXA_E_LIMIT);
+        T_STR(err.text + strlen(err.text) - 3, n < sizeof err.text ? "xxx" : "...");
+    }
+}
+
+/* What lies behind the source is not searched for lines. */
+TEST(a_source_ends_at_its_size) {
+    fxa_error err = {FXA_E_PROGRAM, 0, 3, 1, 1, "x"};
+    char out[100];
+    fxa_error_render(&err, "t", "q\nk\nh\nb\n", 3, out, sizeof out);
+    T_STR(out, "t:3:1: error: x");
+    fxa_error_render(&err, "t", "q\nk\nh\nb\n", 5, out, sizeof out);
+    T_STR(out, "t:3:1: error: x\n  h\n  ^");
+}
+
 TEST(render_points_at_the_place) {
     fxa_error err = {FXA_E_PROGRAM, 0, 2, 9, 3, "unknown name 'cap'"};
     const char *source = "let x = 1\r\nscore = cap * x\n";

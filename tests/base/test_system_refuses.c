@@ -160,6 +160,7 @@ TEST(a_pool_without_its_locks) {
             }
             fxa__host_release(host);
             T_INT(memory.blocks, 0);
+            T_INT(memory.mistakes, 0);
             T_INT(live, 0);
         }
     refuse_nothing();
