@@ -58,7 +58,7 @@ fxa_status fxa_program_eval_bounds(const fxa_program *program, const double in[F
     fxa__val *vals = (fxa__val *)(void *)(errors + n);
     fxa__arithmetic a = fxa__arithmetic_of(arithmetic == FXA_F64);
     fxa__program_eval(program, &env, vals);
-    fxa__program_error(program, &a, &env, error ? error[FXA_INPUT_SCORE] : 0, error ? error[FXA_INPUT_DSCORE] : 0, vals,
+    fxa__program_error(program, &a, error ? error[FXA_INPUT_SCORE] : 0, error ? error[FXA_INPUT_DSCORE] : 0, vals,
                        errors);
     *count = (size_t)program->n_outputs;
     for (size_t i = 0; i < *count && i < capacity; i++)

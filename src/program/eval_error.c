@@ -182,18 +182,18 @@ static double error_floats(const fxa_program *p, const fxa__arithmetic *m, int32
 }
 
 /* Returns the error of node `at`, computed from the errors of its operands. */
-static double error_node(const fxa_program *p, const fxa__arithmetic *m, int32_t at, const fxa__env *env,
-                         const fxa__val *vals, const double *error) {
+static double error_node(const fxa_program *p, const fxa__arithmetic *m, int32_t at, const fxa__val *vals,
+                         const double *error) {
     const fxa__node *n = &p->nodes[at];
     double worst = 0;
     for (int i = 0; i < n->n_args; i++) worst = fmax(worst, error[n->arg[i]]);
     switch (n->op) {
-    case FXA_OP_CONST:
-    case FXA_OP_PARAM: return n->type == FXA_FLOAT ? error_number(m, vals[at].f) : 0;
     case FXA_OP_INPUT: return 0; /* fxa__program_error sets the errors of score and dscore */
+    case FXA_OP_CONST:
+    case FXA_OP_PARAM:
     case FXA_OP_LOAD:
         if (worst == INFINITY) return INFINITY;
-        return n->type == FXA_FLOAT && env->tensors[n->imm].dtype == FXA_F64 ? error_number(m, vals[at].f) : 0;
+        return n->type == FXA_FLOAT ? error_number(m, vals[at].f) : 0;
     case FXA_OP_SELECT: return error_select(p, n, vals, error);
     case FXA_OP_WITH_GRAD: return error[n->arg[0]];
     default: break;
@@ -203,11 +203,11 @@ static double error_node(const fxa_program *p, const fxa__arithmetic *m, int32_t
     return worst == INFINITY ? INFINITY : error_rounding(m, n->op, 0, vals[at].f); /* float(int), float(bool) */
 }
 
-void fxa__program_error(const fxa_program *p, const fxa__arithmetic *a, const fxa__env *env, double e_score,
-                        double e_dscore, const fxa__val *vals, double *error) {
+void fxa__program_error(const fxa_program *p, const fxa__arithmetic *a, double e_score, double e_dscore,
+                        const fxa__val *vals, double *error) {
     for (int32_t i = 0; i < p->n_nodes; i++) {
         const fxa__node *n = &p->nodes[i];
-        error[i] = error_node(p, a, i, env, vals, error);
+        error[i] = error_node(p, a, i, vals, error);
         if (n->op == FXA_OP_INPUT && n->imm == FXA_INPUT_SCORE) error[i] = e_score;
         if (n->op == FXA_OP_INPUT && n->imm == FXA_INPUT_DSCORE) error[i] = e_dscore;
     }

@@ -25,9 +25,9 @@ typedef struct fxa__arithmetic {
 fxa__arithmetic fxa__arithmetic_of(bool f64);
 
 /* Fills error[n_nodes] with bounds of the absolute error of every node (ints and bools: 0 or INFINITY). vals: the
- * values that fxa__program_eval computed with this env. e_score and e_dscore are the errors of the inputs score and
+ * values that fxa__program_eval computed. e_score and e_dscore are the errors of the inputs score and
  * dscore. */
-void fxa__program_error(const fxa_program *p, const fxa__arithmetic *a, const fxa__env *env, double e_score,
-                        double e_dscore, const fxa__val *vals, double *error);
+void fxa__program_error(const fxa_program *p, const fxa__arithmetic *a, double e_score, double e_dscore,
+                        const fxa__val *vals, double *error);
 
 #endif

@@ -272,9 +272,9 @@ static int meant_check_pair(rig *r, const meant_case *c, meant_run *run, meant_p
     own.params = run->params;
     fxa__val *x = rig_eval(c->p, &env), *d = rig_eval(c->d, &env), *y = rig_eval(p, &own);
     fxa__arithmetic narrow = fxa__arithmetic_of(false);
-    fxa__program_error(c->p, &narrow, &env, fabs(env.score) * 0x1p-23, 0, x, error[0]);
-    fxa__program_error(c->d, &narrow, &env, fabs(env.score) * 0x1p-23, 0, d, error[1]);
-    fxa__program_error(p, &narrow, &own, 0, 0, y, error[2]);
+    fxa__program_error(c->p, &narrow, fabs(env.score) * 0x1p-23, 0, x, error[0]);
+    fxa__program_error(c->d, &narrow, fabs(env.score) * 0x1p-23, 0, d, error[1]);
+    fxa__program_error(p, &narrow, 0, 0, y, error[2]);
     float given[2] = {c->cuda.dense >= 0 ? (float)y[c->cuda.dense].f : 0, raw}, out[3 + FXA__CUDA_SUMS];
     int words[2] = {meant_word(p, c->cuda.q_word, y), meant_word(p, c->cuda.k_word, y)}, said = 0;
     memset(run->grads, 0, sizeof run->grads);
@@ -289,7 +289,7 @@ static int meant_check_pair(rig *r, const meant_case *c, meant_run *run, meant_p
     if (c->own) {
         own = env, own.dscore = 0.75;
         fxa__val *z = rig_eval(c->own, &own);
-        fxa__program_error(c->own, &narrow, &own, fabs(env.score) * 0x1p-23, 0, z, error[1]);
+        fxa__program_error(c->own, &narrow, fabs(env.score) * 0x1p-23, 0, z, error[1]);
         slope = fxa__program_output(c->own, FXA__OUT_DSCORE);
         said += meant_close("own gradient", out[1], z[slope].f, error[1][slope], c->own);
         free(z);

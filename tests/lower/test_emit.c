@@ -143,11 +143,11 @@ static void emit_compare_wide(const fxa_program *p, const fxa__val *vals, const 
 }
 
 /* Returns the number of compared values; where less than the operands' error decides, none are. */
-static int emit_compare_narrow(const fxa_program *p, const fxa__env *env, const fxa__val *vals, const double *out) {
+static int emit_compare_narrow(const fxa_program *p, const fxa__val *vals, const double *out) {
     fxa__arithmetic arithmetic = fxa__arithmetic_of(false);
     double *error = calloc((size_t)p->n_nodes, sizeof *error);
     int said = 0, n = 0;
-    fxa__program_error(p, &arithmetic, env, 0, 0, vals, error);
+    fxa__program_error(p, &arithmetic, 0, 0, vals, error);
     for (int32_t i = 0; i < p->n_outputs && !t_failures; i++)
         for (int32_t j = -1; j < p->outputs[i].n_index; j++, n++) {
             int32_t node = j < 0 ? p->outputs[i].value : p->outputs[i].index[j];
@@ -195,7 +195,7 @@ static int emit_check(rig *r, const emit_case *c, int number, const emit_object 
             fn[d](&a, &in, out[d]);
         }
         emit_compare_wide(p, vals, out[FXA__C_F64], number);
-        said += emit_compare_narrow(p, &env, vals, out[FXA__C_F32]);
+        said += emit_compare_narrow(p, vals, out[FXA__C_F32]);
         for (int32_t i = 0, n = 0; i < p->n_outputs; i++)
             for (int32_t j = -1; j < p->outputs[i].n_index; j++, n++) T_SAME(out[FXA__CUDA_F32][n], out[FXA__C_F32][n]);
         free(vals);

@@ -96,7 +96,7 @@ static void bound_pair(conf_work *w, const double *row, const double *key, int64
     w->env.coord[FXA_INPUT_K] = x->at_k[k], w->env.coord[FXA_INPUT_K_ROW] = (int32_t)k;
     w->env.score = w->score[k];
     fxa__program_eval(p, &w->env, w->vals);
-    fxa__program_error(p, &w->arithmetic, &w->env, w->e_score[k], 0, w->vals, w->errors);
+    fxa__program_error(p, &w->arithmetic, w->e_score[k], 0, w->vals, w->errors);
     bool attended = w->vals[mask].i != 0;
     w->fresh[k] = attended ? w->vals[score].f : -INFINITY;
     w->e_fresh[k] = attended ? w->errors[score] : 0;

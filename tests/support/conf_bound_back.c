@@ -26,7 +26,7 @@ static double bound_through_program(conf_work *w, const fxa_program *p, int64_t 
     w->env.params = p == c->bprop ? c->own_params : c->params;
     w->env.tensors = p == c->bprop ? w->own_views : w->views;
     fxa__program_eval(p, &w->env, w->vals);
-    fxa__program_error(p, &w->arithmetic, &w->env, w->e_score[k], e_dscore, w->vals, w->errors);
+    fxa__program_error(p, &w->arithmetic, w->e_score[k], e_dscore, w->vals, w->errors);
     for (int32_t i = 0; i < p->n_outputs; i++) {
         const fxa__output *out = &p->outputs[i];
         double value = fabs(w->vals[out->value].f), e = w->errors[out->value];
