@@ -169,6 +169,7 @@ TEST(errors_of_definitions) {
         {"fn f(x) = dscore", 1, 11, 6, "'dscore' is of backward programs"},
         {"fn f(x) = let", 1, 11, 3, "'let' begins a statement"},
         {"fn f(x) = x @", 1, 13, 1, "stray character '@'"},
+        {"fn f(x) = x; fn g(y) = f(y); let a = g(q); score = y", 1, 52, 1, "unknown name 'y'"},
         {"score = fn", 1, 9, 2, "'fn' begins a statement and has no value"},
         {"f(x) = 3", 1, 1, 1, "expected a statement: param, tensor, let, fn,"},
     };

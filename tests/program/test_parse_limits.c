@@ -187,6 +187,26 @@ TEST(params_and_tensors_are_limited) {
 }
 
 /* Arbitrary bytes: a program, or an error with a position inside the text, never a crash. */
+TEST(names_and_types_of_the_maximum_length) {
+    char name[FXA_MAX_NAME + 1], text[400];
+    fxa_program *p = NULL;
+    fxa_error err;
+    memset(name, 'n', FXA_MAX_NAME);
+    name[FXA_MAX_NAME] = '\0';
+    snprintf(text, sizeof text, "param %s : float = 1.5; tensor t%s : f32[1]\nscore = %s * t%s[q]", name, name + 1,
+             name, name + 1);
+    T_OK(own_parse(FXA_PROGRAM_SCORE, text, SIZE_MAX, &p, &err));
+    T_STR(fxa_program_param(p, 0).name, name);
+    T_INT(strlen(fxa_program_tensor(p, 0).name), FXA_MAX_NAME);
+    fxa_program_destroy(p);
+    for (int tensor = 0; tensor < 2; tensor++) {
+        snprintf(text, sizeof text, "%s x : %s", tensor ? "tensor" : "param", name);
+        T_STATUS(own_parse(FXA_PROGRAM_SCORE, text, SIZE_MAX, &p, &err), FXA_E_PROGRAM);
+        T_HAS(err.text, tensor ? "expected the storage type" : "expected the type, float or int");
+        T_INT(err.length, FXA_MAX_NAME);
+    }
+}
+
 TEST(garbage_gets_an_error_with_a_place) {
     static const char *const pieces[] = {
         "score", "mask", "=",  "(",    ")",      "[",       "]",      "q",    "k",     "let ",      "x",
