@@ -6,6 +6,44 @@
 #include "support/op_meaning.h"
 #include "support/own_context.h"
 
+/* ---- Memory ------------------------------------------------------------------------------------------------------ */
+
+/* Notes the largest block of the size of a hash table; adds bytes that are no type of a value behind every block. */
+static size_t largest_table;
+static void *table_alloc(void *user, void *ptr, size_t old_size, size_t new_size, size_t align) {
+    enum { BEHIND = 64 };
+    (void)user, (void)align;
+    char *fresh = new_size ? aligned_alloc(64, (new_size + BEHIND + 63) / 64 * 64) : NULL;
+    if (fresh) memset(fresh + new_size, 0xa5, BEHIND);
+    if (fresh && ptr) memcpy(fresh, ptr, old_size < new_size ? old_size : new_size);
+    free(ptr);
+    if (!ptr && new_size % 256 == 0 && new_size > largest_table) largest_table = new_size;
+    return fresh;
+}
+
+/* The table has twice as many slots as there are values, rounded up to a power of two of at least 64. No value is
+ * read past the last. */
+TEST(the_hash_table_is_at_most_half_full) {
+    fxa_context_config config = FXA_CONTEXT_CONFIG_INIT;
+    config.alloc = table_alloc;
+    fxa_context *own = NULL;
+    fxa_builder *b = NULL;
+    fxa_error err;
+    T_OK(fxa_context_create(&config, &own, &err));
+    T_OK(fxa_builder_create(own, FXA_PROGRAM_SCORE, &b, &err));
+    largest_table = 0;
+    for (int i = 0; i < 300; i++) {
+        size_t slots = 64;
+        T_INT(fxa__builder_type(b, i), 0);
+        T_INT(fxa_builder_int(b, i), i);
+        while (slots < 2 * (size_t)(i + 1)) slots *= 2;
+        if (largest_table != slots * sizeof(int32_t))
+            T_FAIL("%d values: a table of %zu bytes, not of %zu slots\n", i + 1, largest_table, slots);
+    }
+    fxa_builder_destroy(b);
+    fxa_context_destroy(own);
+}
+
 /* ---- Types ------------------------------------------------------------------------------------------------------- */
 
 /* Every operation with every combination of operand types: the result type, or a refusal. */

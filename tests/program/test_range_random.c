@@ -405,4 +405,102 @@ TEST(int_range) {
     fxa_context_destroy(ctx);
 }
 
+/* ---- What the analysis finds, and at what cost ------------------------------------------------------------------- */
+
+/* Sums over fixed programs and boxes. */
+typedef struct range_yield {
+    int64_t decided;           /* boxes whose class is not MIXED */
+    int64_t bits;              /* bits that the ranges of the ints need */
+    int64_t steps;             /* of the analysis */
+    int64_t decidable, points; /* boxes whose class by brute force is not MIXED; analysed ints */
+} range_yield;
+
+static void range_yield_of(range_yield *y, const fxa_program *p, const fxa_tile_bounds *box, const range_data *d) {
+    const double *params = d ? d->params : NULL;
+    const fxa_tensor_range *known = d ? d->known : NULL;
+    uint64_t steps = 0;
+    fxa_tile_class got = fxa__program_classify(p, box, params, known, &steps);
+    fxa_tile_class truth = brute_class(p, box, params, d ? d->views : NULL, brute_scores, d ? 3 : 1);
+    range_tally tally = {0, 0};
+    range_check(&tally, p, box, got, truth);
+    y->decided += tally.decided;
+    y->decidable += tally.decidable;
+    for (int32_t node = 0; node < p->n_nodes; node++) {
+        int64_t lo, hi;
+        if (!fxa__program_int_range(p, node, box, params, known, &lo, &hi, &steps)) continue;
+        y->points++;
+        for (uint64_t n = (uint64_t)(hi - lo); n; n /= 2) y->bits++;
+    }
+    y->steps += (int64_t)steps;
+}
+
+/* Returns a bound on a sum of quotients of shifted rows and keys, which depend on each other. */
+static fxa_program *range_finish_quotients(fxa_context *ctx, t_rng *rng) {
+    fxa_builder *b = NULL;
+    fxa_error err;
+    T_OK(fxa_builder_create(ctx, FXA_PROGRAM_SCORE, &b, &err));
+    range_make m = {b, rng};
+    fxa_value sum = range_number(&m, -9, 9), div = range_number(&m, 2, 9);
+    for (int64_t n = t_int(rng, 2, 3); n > 0; n--) {
+        fxa_value x = fxa_builder_input(b, t_int(rng, 0, 2) ? FXA_INPUT_Q : FXA_INPUT_K);
+        x = fxa_builder_op2(b, FXA_OP_ADD, x, range_number(&m, -9, 9));
+        x = fxa_builder_op2(b, FXA_OP_FLOORDIV, x, div);
+        x = fxa_builder_op2(b, FXA_OP_MUL, x, range_number(&m, -2, 2));
+        sum = fxa_builder_op2(b, FXA_OP_ADD, sum, x);
+    }
+    return range_finish(b, fxa_builder_op2(b, range_any_compare(rng), sum, range_number(&m, -20, 20)));
+}
+
+static fxa_program *range_yield_program(fxa_context *ctx, int kind, range_data *d, t_rng *rng) {
+    uint8_t tape[160];
+    fxa_builder *b = NULL;
+    fxa_error err;
+    for (size_t j = 0; j < sizeof tape; j++) tape[j] = (uint8_t)t_next(rng);
+    if (kind == 4) return range_finish_quotients(ctx, rng);
+    if (kind == 0) return gen_program(ctx, tape, 96, GEN_AFFINE_MASK);
+    if (kind == 1) {
+        fxa_program *p = gen_program(ctx, tape, sizeof tape, 0);
+        if (p) range_fill(d, p, rng);
+        return p;
+    }
+    T_OK(fxa_builder_create(ctx, FXA_PROGRAM_SCORE, &b, &err));
+    range_make m = {b, rng};
+    return range_finish(b, kind == 2 ? range_any_bool(&m, 3) : range_exact_mask(&m, (int)t_int(rng, 2, 5)));
+}
+
+/* Programs and boxes are the same on every machine and for every seed. A change that makes the analysis better lowers
+ * these numbers (or raises `decided`); one that makes it worse fails. */
+TEST(ranges_are_as_narrow_and_as_cheap_as_they_were) {
+    static const range_yield limits[] = {
+        {.decided = 1643, .bits = 43879, .steps = 869},     {.decided = 1419, .bits = 17195, .steps = 24266},
+        {.decided = 1262, .bits = 215161, .steps = 556623}, {.decided = 1257, .bits = 46142, .steps = 22052},
+        {.decided = 1567, .bits = 48562, .steps = 22824},
+    };
+    static const char *const kinds[] = {"affine", "everything", "ints", "roundings", "quotients"};
+    fxa_context *ctx = NULL;
+    fxa_error err;
+    range_data *d = calloc(1, sizeof *d);
+    T_OK(fxa_context_create(NULL, &ctx, &err));
+    for (int kind = 0; kind < 5; kind++) {
+        t_rng rng = {(uint64_t)kind + 1};
+        range_yield y = {0, 0, 0, 0, 0};
+        for (int i = 0; i < 600; i++) {
+            fxa_program *p = range_yield_program(ctx, kind, d, &rng);
+            T_REQUIRE(p != NULL);
+            for (int j = 0; j < 3; j++) {
+                fxa_tile_bounds box = kind == 0 || kind >= 3 ? range_plain_box(&rng, j == 0) : range_random_box(&rng);
+                range_yield_of(&y, p, &box, kind == 1 ? d : NULL);
+            }
+            fxa_program_destroy(p);
+        }
+        printf("  %s: decided %lld of %lld, %lld bits of %lld ints, %lld steps\n", kinds[kind], (long long)y.decided,
+               (long long)y.decidable, (long long)y.bits, (long long)y.points, (long long)y.steps);
+        if (y.decided < limits[kind].decided || y.bits > limits[kind].bits || y.steps > limits[kind].steps)
+            T_FAIL("%s: worse than %lld decided, %lld bits, %lld steps\n", kinds[kind], (long long)limits[kind].decided,
+                   (long long)limits[kind].bits, (long long)limits[kind].steps);
+    }
+    free(d);
+    fxa_context_destroy(ctx);
+}
+
 T_MAIN

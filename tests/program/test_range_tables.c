@@ -170,6 +170,29 @@ TEST(trees_as_they_are) {
     fxa_context_destroy(ctx);
 }
 
+/* A sorted table is known from its ends, however many of its elements a tile reads. */
+TEST(long_documents_of_wide_ids) {
+    enum { N = 5000 };
+    static int64_t ids[N];
+    fxa_context *ctx = NULL;
+    fxa_program *p = NULL;
+    fxa_error err;
+    for (int i = 0; i < N; i++) ids[i] = INT64_C(5000000000) + i / (N / 2);
+    fxa_view view = {.data = ids, .dtype = FXA_I64, .rank = 1, .size = {N}, .stride = {1}};
+    fxa_tensor_range range = fxa_tensor_scan(&view);
+    T_OK(fxa_context_create(NULL, &ctx, &err));
+    T_OK(fxa_program_parse(ctx, "tensor t : i64[1]\nmask = t[q] == t[k]", SIZE_MAX, &p, &err));
+    for (int part = 0; part < 3; part++) {
+        int32_t k = part * (N / 4);
+        fxa_tile_bounds box = brute_box(0, 0, 0, N / 2 - 1, k, k + N / 2 - 1, N, N);
+        T_INT(fxa_program_classify(p, &box, NULL, &range), part == 0   ? FXA_TILE_FULL
+                                                           : part == 1 ? FXA_TILE_MIXED
+                                                                       : FXA_TILE_EMPTY);
+    }
+    fxa_program_destroy(p);
+    fxa_context_destroy(ctx);
+}
+
 /* Documents with ids beyond 32 bits, sorted or not, are distinguished like others. */
 TEST(documents_of_wide_ids) {
     enum { N = 512, TILE = 16 };
