@@ -80,8 +80,6 @@ fxa_tile_bounds fxa__tile_full_box(const fxa__tile_grid *g) {
     tiles_set_length(&box, FXA_INPUT_Q_LEN, p->global_q_len, tiles_are_ragged(p), p->sq);
     tiles_set_length(&box, FXA_INPUT_K_LEN, p->global_k_len, tiles_are_ragged(p), p->sk);
     tiles_set_length(&box, FXA_INPUT_HEADS, p->global_heads, false, p->hq);
-    tiles_set_line(&box, FXA_INPUT_Q_ROW, 0, 1, (fxa__slice){0, fxa__max_i64(p->sq, 1) - 1});
-    tiles_set_line(&box, FXA_INPUT_K_ROW, 0, 1, (fxa__slice){0, fxa__max_i64(p->sk, 1) - 1});
     return box;
 }
 

@@ -49,7 +49,8 @@ typedef struct fxa__tile_grid {
  * value; see tiles.c. The tile sizes of g are not read. */
 fxa_tile_class fxa__tile_class(const fxa__tile_grid *g, fxa__slice q, fxa__slice k);
 
-/* Returns a box with the bounds of all inputs for (b, h) except the coordinates q and k, which the caller sets. */
+/* Returns a box with the bounds of all inputs for (b, h) except q, k, q_row and k_row, which the caller sets where
+ * the mask reads them. */
 fxa_tile_bounds fxa__tile_full_box(const fxa__tile_grid *g);
 /* Returns the class of a box of coordinates. */
 fxa_tile_class fxa__tile_box(const fxa__tile_grid *g, const fxa_tile_bounds *box);

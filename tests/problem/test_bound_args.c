@@ -225,6 +225,32 @@ TEST(refused_workspace) {
     bench_close();
 }
 
+/* Each param in turn is a fraction; the others are valid. */
+TEST(every_int_param_is_checked) {
+    fxa_program *program = case_parse(FXA_PROGRAM_SCORE, "param pa : int; param pb : float; param pc : int\n"
+                                                         "score = score * pb + pa + pc");
+    for (int i = 0; i < 3; i++) {
+        fxa_problem p = case_forward();
+        fxa__bound_args bound;
+        double params[3] = {1, 0.5, 2};
+        char text[100];
+        p.program = program;
+        bench_open(&p);
+        the.args.params = params, the.args.n_params = 3, the.args.n_tensors = 0;
+        T_OK(bind_now(&bound));
+        params[i] = 0.25;
+        if (i == 1) {
+            T_OK(bind_now(&bound));
+        } else {
+            T_STATUS(bind_now(&bound), FXA_E_BINDING);
+            snprintf(text, sizeof text, "params[%d] (p%c) is 0.25: an int param", i, 'a' + i);
+            T_HAS(err.text, text);
+        }
+        bench_close();
+    }
+    fxa_program_destroy(program);
+}
+
 TEST(refused_params_and_tensors) {
     fxa_capture captures[3];
     fxa_problem base = case_captured(captures, false);

@@ -175,6 +175,20 @@ TEST(what_is_proven_is_free) {
     }
 }
 
+/* An axis longer than any int index needs no check: all its elements are one, at stride 0. */
+TEST(a_longer_axis_than_ints_reach_is_proven) {
+    const int64_t sizes[] = {INT64_C(1) << 31, INT64_C(1) << 32, (INT64_C(1) << 32) + 1};
+    for (int i = 0; i < 3; i++) {
+        index_case c;
+        index_start(&c, "tensor t : f32[1]\nscore = score + t[(q * 2147483647 + k * 65537) ^ -5]", 8, 0);
+        c.call.captures[0].size[0] = sizes[i];
+        c.call.captures[0].strided = 1;
+        c.call.captures[0].stride[0] = 0;
+        T_INT(index_workspace(&c, FXA_BOUNDS_CHECK), index_workspace(&c, 0));
+        index_end(&c);
+    }
+}
+
 /* Guarded loads pass the bounds check; a negative index counts from the end. */
 TEST(only_what_the_result_needs_counts) {
     static const struct {
@@ -355,8 +369,10 @@ TEST(a_table_of_indices_is_read_once) {
         "tensor ids : i32[2]\ntensor t : f32[1]\n"
         "score = score + t[ids[q % 64, k % 64]] + t[max(k - 16375, 0)]",
         "tensor ids : i32[2]\ntensor t : f32[1]\n"
-        "score = score + t[min(ids[ids[q % 64, k % 64], 1] + 1, 7)] + t[max(k - 16375, 0)]"};
-    for (int i = 0; i < 2; i++) {
+        "score = score + t[min(ids[ids[q % 64, k % 64], 1] + 1, 7)] + t[max(k - 16375, 0)]",
+        "tensor ids : bool[2]\ntensor t : f32[1]\n"
+        "score = score + t[14 - 7 * int(ids[q % 64, k % 64])] + t[max(k - 16375, 0)]"};
+    for (int i = 0; i < 3; i++) {
         static int32_t table[PLACES * PLACES];
         index_case c;
         attn_spec s = {.text = texts[i], .tensor = {{PLACES, PLACES}, {8}}};
@@ -365,7 +381,7 @@ TEST(a_table_of_indices_is_read_once) {
         index_start(&c, "tensor t : f32[1]\nscore = score + t[k]", 8, 0);
         T_OK(attn_data_program(&c.x, c.ctx, &s, &rng, &err));
         attn_call_make(&c.x, FXA_FORWARD, &c.call);
-        for (int j = 0; j < PLACES * PLACES; j++) table[j] = j * 5 % 8;
+        for (int j = 0; j < PLACES * PLACES; j++) table[j] = i == 2 ? 0x01010101 : j * 5 % 8; /* 4 times true */
         c.call.tensors[0] = table;
         c.call.args.slot[FXA_SLOT_Q] = NULL;
         c.call.p.sq = c.call.p.sk = MANY;

@@ -265,17 +265,18 @@ TEST(tables_are_looked_at) {
 }
 
 /* Tiles of 1 x 1 count pairs: an unstructured table of a million pairs is counted completely, as a mask and within the
- * score, and so is a table shared by all rows. */
+ * score, and so is a table shared by all rows or by all keys. */
 TEST(single_pairs) {
     enum { N = 1024 };
     static uint8_t keep[N * N];
-    static const char *const texts[] = {"tensor keep : bool[2]\nmask = keep[q, k]",
-                                        "tensor keep : bool[2]\nscore = keep[q, k] ? score : -inf",
-                                        "tensor keep : bool[2]\nmask = keep[5, k]"};
+    static const char *const texts[] = {
+        "tensor keep : bool[2]\nmask = keep[q, k]", "tensor keep : bool[2]\nscore = keep[q, k] ? score : -inf",
+        "tensor keep : bool[2]\nmask = keep[5, k]", "tensor keep : bool[2]\nmask = keep[q, 5]"};
     t_rng rng = {t_seed()};
-    uint64_t set[2] = {0, 0};
+    uint64_t set[4] = {0};
     for (int i = 0; i < N * N; i++) set[0] += keep[i] = (uint8_t)t_int(&rng, 0, 1);
-    for (int k = 0; k < N; k++) set[1] += keep[5 * N + k];
+    set[1] = set[0];
+    for (int k = 0; k < N; k++) set[2] += keep[5 * N + k], set[3] += keep[N * k + 5];
     fxa_context *ctx = tiles_ctx();
     fxa_view view = {.data = keep, .dtype = FXA_B8, .rank = 2, .size = {N, N}, .stride = {N, 1}};
     fxa_tensor_range known = fxa_tensor_scan(&view);
@@ -283,15 +284,16 @@ TEST(single_pairs) {
     for (size_t i = 0; i < sizeof texts / sizeof *texts; i++) {
         fxa_program *program = tiles_parse(ctx, texts[i]);
         T_REQUIRE(program != NULL);
-        fxa_problem p = tiles_problem(program, N, N);
+        const int64_t sq = i == 2 ? INT32_MAX : N, sk = i == 3 ? INT32_MAX : N; /* equal rows, and equal columns */
+        fxa_problem p = tiles_problem(program, sq, sk);
         fxa_tile_counts c;
         fxa_error err;
         p.captures = &capture, p.n_captures = 1;
         T_OK(fxa_tiles_count(ctx, &p, 0, 0, 1, 1, NULL, &known, &c, &err));
         T_INT(c.unknown, 0);
         T_INT(c.mixed, 0);
-        T_INT(c.full, i == 2 ? set[1] * N : set[0]);
-        T_INT(c.empty, (uint64_t)N * N - c.full);
+        T_INT(c.full, set[i] * (i < 2 ? 1 : INT32_MAX));
+        T_INT(c.empty, (uint64_t)(sq * sk) - c.full);
         fxa_program_destroy(program);
     }
     fxa_context_destroy(ctx);
@@ -323,6 +325,31 @@ TEST(diagonals) {
     p = tiles_problem(program, 90, 70);
     tiles_check(ctx, &p, 8, 8, false);
     fxa_program_destroy(program);
+    fxa_context_destroy(ctx);
+}
+
+/* Masks that are constant along diagonals only within the coordinates, or that only single pairs decide. */
+TEST(diagonals_that_end) {
+    static const char *const texts[] = {
+        "mask = q - k < 40 && k_row < 95",
+        "mask = q - k < 40 && q_row < 95",
+        "mask = q - k < 40 && k_row != 0",
+        "mask = q - k < 40 && q_row != 0",
+        "mask = q - k < 40 && k_row < 96",
+        "mask = q - k < 40 && q_row < 96",
+        "mask = (q - k) % 3 * ((q - k) % 3) == 2",
+        "mask = (q - k) % 3 * ((q - k) % 3) != 2",
+        "mask = (q - k) * (q - k) % 4 == 2 || q - k > 30",
+    };
+    fxa_context *ctx = tiles_ctx();
+    for (size_t i = 0; i < sizeof texts / sizeof *texts; i++)
+        for (int64_t tile = 1; tile <= 16; tile *= 4) {
+            fxa_program *program = tiles_parse(ctx, texts[i]);
+            T_REQUIRE(program != NULL);
+            fxa_problem p = tiles_problem(program, 96, 96);
+            tiles_check(ctx, &p, tile, tile, false);
+            fxa_program_destroy(program);
+        }
     fxa_context_destroy(ctx);
 }
 

@@ -30,12 +30,11 @@ TEST(huge) {
     fxa_context_destroy(ctx);
 }
 
-/* Fails every allocation in turn: correct counts or E_MEMORY, nothing written, nothing leaked. */
-TEST(out_of_memory) {
+static void check_out_of_memory(const char *text) {
     fail_alloc alloc = FAIL_ALLOC_INIT;
     fxa_context *ctx = fail_alloc_context(&alloc);
     T_REQUIRE(ctx != NULL);
-    fxa_program *program = tiles_parse(ctx, "mask = q - k < 40");
+    fxa_program *program = tiles_parse(ctx, text);
     T_REQUIRE(program != NULL);
     fxa_problem p = tiles_problem(program, 100, 100);
     p.flags = FXA_CAUSAL;
@@ -66,6 +65,40 @@ TEST(out_of_memory) {
     fxa_context_destroy(ctx);
     T_INT(alloc.blocks, 0);
     T_INT(alloc.mistakes, 0);
+}
+
+/* Fails every allocation in turn: correct counts or E_MEMORY, nothing written, nothing leaked. The analysis of the
+ * second mask needs more memory than it has on the stack. */
+TEST(out_of_memory) {
+    static char text[4096] = "mask = q - k < 40";
+    check_out_of_memory(text);
+    for (int i = 0; i < 100; i++) snprintf(text + strlen(text), 40, " && q - k != %d", -3 * i);
+    check_out_of_memory(text);
+}
+
+/* Pairs are counted one by one as long as the budget suffices for all of them. */
+TEST(the_last_pairs_of_a_budget) {
+    fxa_context *ctx = tiles_ctx();
+    fxa_program *program = tiles_parse(ctx, "mask = (q * k) % 7 == 3");
+    fxa_problem problem = tiles_problem(program, 8, 8);
+    fxa__problem *p = NULL;
+    fxa_error err;
+    T_OK(fxa__problem_create(fxa__context_host(ctx), &problem, &p, &err));
+    for (int64_t spare = -1; spare <= 1; spare++) {
+        fxa__tile_bruteforce pairs = {.vals = NULL};
+        int64_t budget = 64 + spare;
+        fxa__tile_grid grid = {.p = p, .program = p->program, .tile_q = 1, .tile_k = 1, .budget = &budget};
+        fxa_tile_counts c = {0};
+        grid.pairs = &pairs;
+        T_OK(fxa__tile_bruteforce_open(&grid, &pairs, &err));
+        T_INT(fxa__tile_bruteforce_count(&grid, (fxa__slice){0, 7}, (fxa__slice){0, 7}, 1, &c), spare >= 0);
+        T_INT(budget, spare < 0 ? 63 : spare);
+        T_INT(c.full + c.empty, spare < 0 ? 0 : 64);
+        fxa__tile_bruteforce_close(&grid, &pairs);
+    }
+    fxa__problem_release(p);
+    fxa_program_destroy(program);
+    fxa_context_destroy(ctx);
 }
 
 /* Masks with borders everywhere: counting stops, at the same tile in every call, and reports how many are unknown. */

@@ -128,6 +128,8 @@ double attn_get(const attn_tensor *t, int64_t place) {
 void attn_set(attn_tensor *t, int64_t place, double x) {
     if (fxa__dtype_is_float(t->dtype))
         fxa__store_f64(t->origin, t->dtype, place, x);
+    else if (t->dtype == FXA_B8)
+        t->origin[place] = x != 0;
     else
         ((int32_t *)(void *)t->origin)[place] = (int32_t)x; /* all int tensors of the cases are i32 */
 }
