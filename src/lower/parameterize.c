@@ -191,7 +191,7 @@ static fxa_status param_program(fxa__host *host, const fxa_program *p, const uin
     fxa_status status = FXA_OK;
     if (!given || !map || !w.kept || !w.done || !w.shape || !w.number || !w.stack) {
         status = fxa__fail_memory(err, "the constants of a program");
-        goto done;
+        goto end;
     }
     param_keep(&w, kept);
     param_shapes(&w);
@@ -202,7 +202,7 @@ static fxa_status param_program(fxa__host *host, const fxa_program *p, const uin
         for (size_t i = 0; i < n; i++) w.number[i] = -1;
     }
     status = param_make(host, &w, underscores, given, map, out, err);
-done:
+end:
     fxa__free(host, given, n * sizeof *given);
     fxa__free(host, map, n * sizeof *map);
     fxa__free(host, w.kept, n);
