@@ -162,7 +162,7 @@ TEST(what_is_no_size_of_a_struct_is_refused) {
         }
         T_STATUS(struct_try(c, c->size, FXA_MAX_STRUCT + 8, &err), FXA_E_STRUCT);
         T_STATUS(struct_try(c, c->size, UINT32_MAX, &err), FXA_E_STRUCT);
-        T_HAS(err.text, "takes at most 16384");
+        T_HAS(err.text, "accepts at most 16384");
     }
     fxa_context_destroy(struct_ctx);
 }
