@@ -150,7 +150,7 @@ typedef struct fxa_args {
     /* Scratch memory of the problem's device, aligned to FXA_WORKSPACE_ALIGN, for one run at a time; NULL if
      * fxa_plan_workspace is 0 */
     void *workspace;
-    size_t workspace_size;    /* bytes, at least fxa_plan_workspace */
+    size_t workspace_size;    /* size of workspace in bytes, at least fxa_plan_workspace */
     void *stream;             /* devices: CUstream or cudaStream_t on which the run starts; NULL = default */
     fxa_progress_fn progress; /* called after each tile or row on the host, at the end on devices; NULL = none */
     void *progress_user;      /* first argument of progress */
@@ -290,7 +290,7 @@ typedef struct fxa_merge_args {
     fxa_context *ctx;       /* devices: context whose engines merge; NULL on the host */
     uint32_t device;        /* fxa_device of all four pointers */
     int32_t ordinal;        /* number of the device, from 0; 0 on the host */
-    void *stream;           /* devices: CUstream or cudaStream_t */
+    void *stream;           /* devices: CUstream or cudaStream_t on which the merge starts */
 } fxa_merge_args;
 #define FXA_MERGE_ARGS_INIT FXA_SIZED(fxa_merge_args)
 /* Merges partial results a and b, with weights exp(LSE_a) and exp(LSE_b), and overwrites a. A row that attends to

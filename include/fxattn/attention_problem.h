@@ -50,8 +50,8 @@ typedef struct fxa_operand {
 /* Storage of a captured tensor. The program declares the tensor's dtype and rank; fxa_args has its data pointer. */
 typedef struct fxa_capture {
     int64_t size[FXA_MAX_RANK];        /* [rank] elements along each dimension */
-    int64_t stride[FXA_MAX_RANK];      /* [rank] in elements, if strided; else 0 */
-    int64_t grad_stride[FXA_MAX_RANK]; /* [rank] strides of the gradient in elements, if grad_strided; else 0 */
+    int64_t stride[FXA_MAX_RANK];      /* [rank] strides in elements, if `strided` is 1; else 0 */
+    int64_t grad_stride[FXA_MAX_RANK]; /* [rank] strides of the gradient in elements, if grad_strided is 1; else 0 */
     uint32_t strided;                  /* 1 = stride is used; 0 = contiguous, row-major */
     uint32_t grad;                     /* backward: 1 = compute the gradient of this float tensor */
     uint32_t grad_dtype;               /* fxa_dtype of the gradient; 0 = the dtype of the tensor */
@@ -70,8 +70,8 @@ typedef struct fxa_capture {
  * Memory is always addressed by local indices, which programs read as q_row and k_row. */
 typedef enum fxa_map_kind {
     FXA_MAP_AFFINE = 0,   /* base + step * i */
-    FXA_MAP_SEGMENTS = 1, /* base + step * (i - begin) of the last segment with begin <= i */
-    FXA_MAP_TABLE = 2,    /* table[i] of an int32 array, given to the run as FXA_SLOT_MAP_x */
+    FXA_MAP_SEGMENTS = 1, /* coordinate = base + step * (i - begin) of the last segment whose begin is at most i */
+    FXA_MAP_TABLE = 2,    /* coordinate = table[i], an int32 array given to the run as FXA_SLOT_MAP_x */
     FXA_MAP_FORCE_INT32 = 0x7fffffff
 } fxa_map_kind;
 #define FXA_MAX_SEGMENTS 16
@@ -220,10 +220,11 @@ typedef struct fxa_problem {
     uint32_t struct_size; /* sizeof(fxa_problem) */
     uint32_t pass;        /* fxa_pass */
     uint32_t flags;       /* FXA_CAUSAL, ... */
-    uint32_t page_size;   /* PAGED: keys of a page */
+    uint32_t page_size;   /* PAGED: number of keys of a page */
 
     const fxa_program *program; /* SCORE program; NULL = the identity, plain softmax attention */
-    const fxa_program *bprop;   /* backward: BPROP program for d/dscore; NULL = the derivative of `program` */
+    /* backward: BPROP program that computes the gradient of the score; NULL = the derivative of `program` */
+    const fxa_program *bprop;
 
     /* number of batch entries. All sizes may be 0: outputs are then empty, or rows attend to nothing */
     int64_t b;
@@ -239,10 +240,10 @@ typedef struct fxa_problem {
 
     /* The dtypes of q, k and v are either all f64, with arithmetic in f64, or each one of f32, f16, bf16, e4m3 and
      * e5m2, with arithmetic in f32. */
-    fxa_operand q;    /* [B, Hq, Sq, D]; default dtype f32 */
-    fxa_operand k;    /* [B, Hkv, Sk, D]; default dtype as q */
-    fxa_operand v;    /* [B, Hkv, Sk, Dv]; default dtype as q */
-    fxa_operand o;    /* [B, Hq, Sq, Dv]; default dtype as q */
+    fxa_operand q;    /* queries [B, Hq, Sq, D]; default dtype f32 */
+    fxa_operand k;    /* keys [B, Hkv, Sk, D]; default dtype as q */
+    fxa_operand v;    /* values [B, Hkv, Sk, Dv]; default dtype as q */
+    fxa_operand o;    /* output [B, Hq, Sq, Dv]; default dtype as q */
     fxa_operand dout; /* dO, gradient of O [B, Hq, Sq, Dv]; default dtype as q */
     fxa_operand dq;   /* gradient of Q [B, Hq, Sq, D]; default dtype as q */
     fxa_operand dk;   /* gradient of K [B, Hkv, Sk, D]; default dtype as k */
@@ -261,12 +262,12 @@ typedef struct fxa_problem {
     size_t n_bprop_captures;           /* number of tensors of bprop */
     uint64_t param_grads;              /* backward: bit i = compute the gradient of float param i of program */
 
-    int64_t window_left;  /* WINDOW: keys before q; negative or 2^31 - 1 = unbounded */
-    int64_t window_right; /* WINDOW: keys after q; negative or 2^31 - 1 = unbounded */
-    double dropout_p;     /* DROPOUT: 0 <= p < 1. Without the flag it must be 0, else E_PROBLEM */
+    int64_t window_left;  /* WINDOW: number of attended keys before q; negative or 2^31 - 1 = unbounded */
+    int64_t window_right; /* WINDOW: number of attended keys after q; negative or 2^31 - 1 = unbounded */
+    double dropout_p;     /* DROPOUT: probability, 0 <= p < 1. Without the flag dropout_p must be 0, else E_PROBLEM */
 
-    fxa_index_map map_b;  /* coordinates of batch entries */
-    fxa_index_map map_h;  /* coordinates of query heads */
+    fxa_index_map map_b;  /* index map of batch entries */
+    fxa_index_map map_h;  /* index map of query heads */
     fxa_index_map map_q;  /* coordinates of rows */
     fxa_index_map map_k;  /* coordinates of keys */
     int64_t global_q_len; /* q_len that the program reads, for shards; 0 = length of the batch entry */
@@ -301,7 +302,7 @@ typedef struct fxa_support {
     int32_t supported;     /* 1 = this engine can run the problem */
     int32_t deterministic; /* 1 = every run gives the same bits */
     uint64_t workspace;    /* bytes of workspace of a run */
-    char reason[240];      /* why it is unsupported, with names and values; "" if it is supported */
+    char reason[240];      /* why the engine does not support the problem, with names and values; "" if it does */
     int32_t tile_q;        /* rows of the tiles that are skipped where the mask is false; 0 = none, or unknown */
     int32_t tile_k;        /* keys of the tiles that are skipped; 0 = none, or unknown (cudnn) */
     /* 1 = weights of exactly 0 are multiplied by V (backward: K, Q, dO), so NaN and infinity in V reach the results;

@@ -18,14 +18,14 @@ extern "C" {
 
 /* Limits of a program. Parser and builder fail with E_LIMIT or E_PROGRAM if one is exceeded. */
 /* clang-format off */
-#define FXA_MAX_RANK    5          /* dimensions of a captured tensor */
-#define FXA_MAX_PARAMS  64         /* params of a program */
-#define FXA_MAX_TENSORS 64         /* captured tensors of a program */
-#define FXA_MAX_NAME    63         /* bytes of a param, tensor or let name */
-#define FXA_MAX_NODES   16384      /* distinct operations of a program */
-#define FXA_MAX_TEXT    (1u << 20) /* bytes of all texts of one parse together */
-#define FXA_MAX_NESTING 256        /* depth of parentheses, calls and conditionals inside one another */
-#define FXA_MAX_LOOP    64         /* iterations of sum, any, all */
+#define FXA_MAX_RANK    5          /* maximum number of dimensions of a captured tensor */
+#define FXA_MAX_PARAMS  64         /* maximum number of params of a program */
+#define FXA_MAX_TENSORS 64         /* maximum number of captured tensors of a program */
+#define FXA_MAX_NAME    63         /* maximum bytes of the name of a param, tensor or let */
+#define FXA_MAX_NODES   16384      /* maximum number of distinct operations of a program */
+#define FXA_MAX_TEXT    (1u << 20) /* maximum bytes of all texts of one parse together */
+#define FXA_MAX_NESTING 256        /* maximum depth of nested parentheses, calls and conditionals */
+#define FXA_MAX_LOOP    64         /* maximum number of iterations of sum, any and all */
 /* clang-format on */
 
 typedef enum fxa_program_kind {
@@ -251,11 +251,11 @@ FXA_API size_t fxa_program_node_count(const fxa_program *program);
 /* Params and tensors are numbered in the bytewise order of their names, independent of the order of declaration. Names
  * live as long as the program. */
 typedef struct fxa_param_info {
-    const char *name; /* NULL past the last param */
+    const char *name; /* name of the param; NULL past the last param */
     fxa_type type;    /* FXA_FLOAT or FXA_INT */
 } fxa_param_info;
 typedef struct fxa_tensor_info {
-    const char *name; /* NULL past the last tensor */
+    const char *name; /* name of the tensor; NULL past the last tensor */
     fxa_dtype dtype;  /* storage type */
     int32_t rank;     /* 0 to FXA_MAX_RANK */
 } fxa_tensor_info;
@@ -351,7 +351,7 @@ typedef struct fxa_view {
     fxa_dtype dtype;              /* storage type; must equal the dtype that the program declares */
     int32_t rank;                 /* number of dimensions; must equal the rank that the program declares */
     int64_t size[FXA_MAX_RANK];   /* [rank] elements along each dimension */
-    int64_t stride[FXA_MAX_RANK]; /* [rank] in elements; may be zero or negative */
+    int64_t stride[FXA_MAX_RANK]; /* [rank] strides in elements; may be zero or negative */
 } fxa_view;
 
 /* Evaluates a program at one pair in f64. This function defines the meaning of programs.

@@ -24,8 +24,9 @@ void fxa__write_u8(fxa__writer *w, uint8_t x);
 void fxa__write_u32(fxa__writer *w, uint32_t x);
 void fxa__write_u64(fxa__writer *w, uint64_t x);
 void fxa__write_i64(fxa__writer *w, int64_t x);
-void fxa__write_f64(fxa__writer *w, double x);         /* the bits of x */
-void fxa__write_string(fxa__writer *w, const char *s); /* writes a u32 length and the bytes; NULL as "" */
+void fxa__write_f64(fxa__writer *w, double x); /* the bits of x */
+/* writes a u32 length and the bytes of s; NULL is written as "" */
+void fxa__write_string(fxa__writer *w, const char *s);
 /* Writes formatted text without a NUL, cut after 255 bytes. */
 void fxa__write_format(fxa__writer *w, const char *format, ...) FXA__PRINTF(2, 3);
 void fxa__writer_free(fxa__writer *w);

@@ -128,7 +128,7 @@ double fxa__e5m2_to_f64(uint8_t bits) { return fxa__f16_to_f64((uint16_t)(bits <
 static uint8_t dtype_narrow_byte(double x, int fraction, int bias, uint8_t largest) {
     uint8_t sign = signbit(x) ? 0x80 : 0;
     if (x != x) return sign | 0x7f;
-    if (fabs(x) > 0x1p20) return sign | largest; /* far above the largest number */
+    if (fabs(x) > 0x1p20) return sign | largest; /* x is far above the largest 8-bit float */
     uint64_t bits = dtype_round(fabs(x), fraction, bias);
     return (uint8_t)(sign | (bits < largest ? bits : largest));
 }

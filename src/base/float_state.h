@@ -82,7 +82,7 @@ static inline void fxa__float_leave(const fxa__float_state *s) {
     if (control != s->control) __asm__ volatile("msr fpcr, %0" : : "r"(s->control) : "memory");
 }
 
-#else /* C's fenv, which cannot flush denormals */
+#else /* other processors: C's <fenv.h>, which cannot flush denormals */
 
 #include <fenv.h>
 

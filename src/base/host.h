@@ -30,7 +30,7 @@ struct fxa__host {
     _Atomic(fxa__pool *) pool;      /* NULL until fxa__host_pool makes it */
     atomic_bool closed;             /* the context was destroyed; only programs and plans remain */
     fxa__lock lock;                 /* held while a tenant is added */
-    _Atomic(fxa__tenant *) tenants; /* list that only grows */
+    _Atomic(fxa__tenant *) tenants; /* list of the tenants, which only grows */
 };
 
 /* First member of fxa_context; the other members belong to src/plan. Layers below src/plan use only the host. */

@@ -42,7 +42,8 @@ static const fxa__dl_symbol gpu_symbols[] = {
     GPU_FUNCTION("cuModuleGetFunction", module_function),
     GPU_FUNCTION("cuFuncSetAttribute", function_attribute),
     GPU_FUNCTION("cuLaunchKernel", launch),
-    {"cuStreamGetCaptureInfo_v2", offsetof(fxa__cuda, stream_graph), true}, /* four functions since driver 11.3 */
+    /* the next four functions exist from driver 11.3 on */
+    {"cuStreamGetCaptureInfo_v2", offsetof(fxa__cuda, stream_graph), true},
     {"cuUserObjectCreate", offsetof(fxa__cuda, object_create), true},
     {"cuUserObjectRelease", offsetof(fxa__cuda, object_release), true},
     {"cuGraphRetainUserObject", offsetof(fxa__cuda, graph_keep), true},

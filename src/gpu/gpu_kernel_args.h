@@ -64,8 +64,9 @@ typedef struct FxaGpuFill {
 /* fxa_gpu_spans: computes the bounds of each batch entry: the number of rows and of keys, their difference, and the
  * element at which the batch entry starts in each operand. Index 0 of a pair is for rows of q, 1 for keys. */
 typedef struct FxaGpuSpans {
-    const int32_t *starts[2];          /* [B + 1] given first row of each batch entry; NULL: not packed */
-    const int32_t *lens[2];            /* [B] given lengths; NULL: differences of `starts`, else `size` */
+    const int32_t *starts[2]; /* [B + 1] given first row of each batch entry; NULL: not packed */
+    /* [B] given lengths; NULL: differences of `starts`, or `size` if `starts` is NULL too */
+    const int32_t *lens[2];
     int32_t *len[2];                   /* [B] result: lengths, clamped to 0 .. size; NULL: not written */
     int32_t *more;                     /* [B] result: number of keys - number of rows; NULL: not written */
     int64_t *offset[FXA_GPU_OPERANDS]; /* [B + 1] result: first element of each batch entry, and the end */
@@ -94,7 +95,7 @@ typedef struct FxaGpuStatistics {
 /* fxa_gpu_join: merges attention output (o, lse) into (into, into_lse), as fxa_merge does. One CTA per row. */
 typedef struct FxaGpuJoin {
     FxaGpuArray o, lse, into, into_lse;
-    FxaGpuRows rows; /* size[3]: head dim of o */
+    FxaGpuRows rows; /* rows to merge; rows.size[3] is the head dim of o */
 } FxaGpuJoin;
 
 /* fxa_gpu_sink: gradient of the attention sink of each head, the sum over batch and rows of exp(sink - lse) (dlse -

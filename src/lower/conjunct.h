@@ -23,14 +23,15 @@ typedef enum fxa__part_kind {
     FXA__PART_EQUAL,  /* values of int nodes `row` and `key` are equal; `row` reads q and not k, `key` k and not q */
     FXA__PART_ROW,    /* bool node `node`, which reads neither k nor the score, so it masks entire rows */
     FXA__PART_KEY,    /* bool node `node`, which reads neither q nor the score, so it masks entire columns */
-    FXA__PART_OTHER,  /* bool node `node`, evaluated per pair */
+    FXA__PART_OTHER,  /* any other condition: bool node `node`, evaluated per pair */
     FXA__PARTS
 } fxa__part_kind;
 
 typedef struct fxa__part {
     uint8_t kind;
-    bool negated;           /* ROW, KEY, OTHER: the part holds where `node` is false */
-    bool aligned;           /* CAUSAL, WINDOW, PREFIX: aligned to the bottom right (Q in the comment at the top) */
+    bool negated; /* ROW, KEY, OTHER: the part holds where `node` is false */
+    /* CAUSAL, WINDOW, PREFIX: the condition is aligned to the bottom right (definition of Q at the top) */
+    bool aligned;
     bool of_length;         /* LENGTH, PREFIX: the limit of k is relative to k_len */
     bool needs_small_bound; /* valid only if the value of `bound` is in [-2^30, 2^30]; engines check it before a run */
     bool same;              /* EQUAL: `key` is `row` with q replaced by k, as in t[q] == t[k] */

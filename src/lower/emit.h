@@ -39,7 +39,7 @@ typedef struct fxa__emit {
     fxa__host *host;
     const fxa_program *p;
     fxa__dialect dialect;
-    const char *tanh; /* name of the tanh function in the text, set by the caller; NULL = the dialect's */
+    const char *tanh; /* name of the tanh function in the text, set by the caller; NULL = that of the dialect */
     /* Arrays with one element per node: */
     uint8_t *level; /* fxa__emit_level */
     uint8_t *used;  /* output kinds that need the node (bit i: fxa__out_kind i); bits from 5 on belong to the caller */

@@ -208,7 +208,8 @@ static fxa_status check_dtypes(const fxa_problem *p, fxa_error *err) {
         if (!fxa__dtype_is_float(dtype))
             return fxa__fail(err, FXA_E_PROBLEM, "%s.dtype is %s: accepted are f64, f32, f16, bf16, e4m3, e5m2",
                              info->name, fxa__dtype_show(dtype, shown));
-        bool wide = info->slot == FXA_SLOT_LSE && dtype == FXA_F64; /* for programs with large derivatives */
+        /* an LSE in f64 is allowed, for programs with large derivatives */
+        bool wide = info->slot == FXA_SLOT_LSE && dtype == FXA_F64;
         if (info->shape == FXA__SHAPE_ROW && dtype != row && !wide)
             return fxa__fail(err, FXA_E_PROBLEM, "%s.dtype is %s and q.dtype is %s: accepted is %s%s", info->name,
                              fxa_dtype_name((fxa_dtype)dtype), fxa_dtype_name((fxa_dtype)p->q.dtype),

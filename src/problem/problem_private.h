@@ -50,8 +50,8 @@ void fxa__region_text(const fxa__region *r, char out[FXA__REGION_TEXT]);
 
 typedef enum fxa__shape {
     FXA__SHAPE_Q,   /* [B,Hq,Sq,D] */
-    FXA__SHAPE_K,   /* [B,Hkv,Sk,D]; paged: [n_pages,Hkv,page_size,D] */
-    FXA__SHAPE_V,   /* [B,Hkv,Sk,Dv]; paged: [n_pages,Hkv,page_size,Dv] */
+    FXA__SHAPE_K,   /* shape of K: [B,Hkv,Sk,D]; paged: [n_pages,Hkv,page_size,D] */
+    FXA__SHAPE_V,   /* shape of V: [B,Hkv,Sk,Dv]; paged: [n_pages,Hkv,page_size,Dv] */
     FXA__SHAPE_O,   /* [B,Hq,Sq,Dv] */
     FXA__SHAPE_ROW, /* [B,Hq,Sq] */
     FXA__SHAPE_SINK /* [Hq] */

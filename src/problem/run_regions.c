@@ -127,7 +127,7 @@ fxa_status fxa__args_check_overlap(const fxa_problem *p, const fxa_args *args, s
     }
     for (size_t i = 0; i < n; i++)
         for (size_t j = 0; written[i] && j < n; j++) {
-            if (j == i || (written[j] && j < i)) continue; /* compare two outputs once */
+            if (j == i || (written[j] && j < i)) continue; /* each pair of outputs is compared only once */
             if (first[i] < end[j] && first[j] < end[i]) FXA_TRY(regions_check_pair(&list, number[i], number[j], err));
         }
     return FXA_OK;

@@ -56,7 +56,7 @@ static bool diagonal_find(const fxa__tile_grid *g, int64_t *distance, fxa__slice
     *distance = q - k;
     *offsets = (fxa__slice){1 - nk, nq - 1};
     fxa_tile_bounds box =
-        fxa__tile_full_box(g); /* covers the problem's coordinates and those that diagonal_class uses */
+        fxa__tile_full_box(g); /* covers the problem's coordinates and the coordinates that diagonal_class uses */
     int64_t first = q - k + offsets->first * g->tile_q, last = q - k + nq * g->tile_q - 1;
     return diagonal_widen(&box, FXA_INPUT_Q, fxa__min_i64(q, first), fxa__max_i64(q + d->sq - 1, last)) &&
            diagonal_widen(&box, FXA_INPUT_K, fxa__min_i64(k, 0), fxa__max_i64(k + d->sk - 1, g->tile_k - 1)) &&

@@ -77,7 +77,7 @@ static void derive_emit(derive_state *d, int32_t node) {
 
 static void derive_sweep(derive_state *d) {
     int32_t score = fxa__program_output(d->p, FXA__OUT_SCORE);
-    fxa_builder_set_dscore(d->b, fxa_builder_float(d->b, 0.0)); /* if the score is not read */
+    fxa_builder_set_dscore(d->b, fxa_builder_float(d->b, 0.0)); /* dscore is 0 if the program does not read the score */
     for (int32_t i = 0; i < d->p->n_nodes; i++) d->adjoint[i] = -1;
     if (d->wanted[score]) d->adjoint[score] = fxa_builder_input(d->b, FXA_INPUT_DSCORE);
     for (int32_t i = score; i >= 0; i--) {

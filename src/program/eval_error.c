@@ -118,7 +118,7 @@ static double error_rounding(const fxa__arithmetic *m, uint32_t op, double x, do
     else if (op >= FXA_OP_FLOOR && op <= FXA_OP_TRUNC)
         units = 0;
     else if (op == FXA_OP_DIV || op == FXA_OP_DIVZ)
-        units = 2; /* engines may multiply by the reciprocal */
+        units = 2; /* engines may multiply by the reciprocal instead of dividing */
     else if (op == FXA_OP_FLOAT)
         units = fabs(y) > 0x1p24 && m->narrow;
     return units * (m->unit * fabs(y) + tiny);
@@ -200,7 +200,8 @@ static double error_node(const fxa_program *p, const fxa__arithmetic *m, int32_t
     }
     if (p->nodes[n->arg[0]].type == FXA_FLOAT) return error_floats(p, m, at, vals, error);
     if (n->type != FXA_FLOAT) return error_bools(n, vals, error, worst);
-    return worst == INFINITY ? INFINITY : error_rounding(m, n->op, 0, vals[at].f); /* float(int), float(bool) */
+    /* the other operations are float(int) and float(bool) */
+    return worst == INFINITY ? INFINITY : error_rounding(m, n->op, 0, vals[at].f);
 }
 
 void fxa__program_error(const fxa_program *p, const fxa__arithmetic *a, double e_score, double e_dscore,

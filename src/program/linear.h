@@ -19,13 +19,14 @@ enum {
     FXA__NONAFFINE_SHIFTS =
         /* the non-affine part may change if q and k shift by the same amount, or it reads q_row or k_row */
     2 << FXA_INPUT_COUNT,
-    FXA__NONAFFINE_READS = FXA__NONAFFINE - 1 /* mask; bit i: the part depends on fxa_input i */
+    /* mask of the inputs that the non-affine part depends on; bit i: fxa_input i */
+    FXA__NONAFFINE_READS = FXA__NONAFFINE - 1
 };
 
 /* An affine form with its non-affine part. A product of inputs, a param, a load, a float or a bool has only a
  * non-affine part: coef and c are 0, and `nonaffine` records the inputs that the value depends on. */
 typedef struct fxa__linear {
-    int32_t coef[FXA_INPUT_COUNT]; /* signed: 2^32 - 1 is stored as -1 */
+    int32_t coef[FXA_INPUT_COUNT]; /* coefficients as signed ints: 2^32 - 1 is stored as -1 */
     int32_t c;
     uint32_t nonaffine; /* FXA__NONAFFINE bits; 0 = no non-affine part */
 } fxa__linear;

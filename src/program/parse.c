@@ -312,7 +312,7 @@ static fxa_value parse_expression_text(fxa__parser *p, uint32_t text_kind) {
 /* Parses all texts. */
 static fxa_value parse_program(fxa__parser *p) {
     size_t text = 0;
-    bool begins = true; /* the next token is the first of a text */
+    bool begins = true; /* true = the next token is the first of a text */
     while (p->at < p->lex.n_tokens) {
         uint32_t kind = begins ? fxa__lex_text_kind(p->config->text_kinds, text) : FXA_TEXT_STATEMENTS;
         begins = false;

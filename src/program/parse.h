@@ -20,7 +20,7 @@
 
 typedef enum fxa__symbol_kind {
     SYM_NONE,
-    SYM_WORD,     /* param, tensor, let, fn, grad */
+    SYM_WORD,     /* one of the words param, tensor, let, fn, grad */
     SYM_SCORE,    /* the name score; its current value is fxa__parser.score */
     SYM_MASK,     /* the name mask; its current value is fxa__parser.mask */
     SYM_DSCORE,   /* the name dscore; its current value is fxa__parser.dscore */
@@ -86,7 +86,7 @@ typedef struct fxa__parser {
     fxa__symbol *symbols; /* [names] symbol of each name, by the number of the name */
     size_t symbols_capacity;
     size_t at;             /* the current token */
-    size_t farthest;       /* the first token that was never read */
+    size_t farthest;       /* index of the first token that was never read */
     size_t steps;          /* number of tokens that were read again, in loop iterations and calls */
     int nesting;           /* depth of recursion */
     fxa__pending *pending; /* stack of the operators of all expressions being parsed, outermost first */

@@ -82,7 +82,7 @@ static fxa_value call_function(fxa__parser *p, size_t name) {
     size_t open = p->at, n = 0;
     fxa_op op = (fxa_op)fxa__parse_symbol(p, name)->value;
     size_t arity = fxa__op_info_get(op)->arity;
-    bool folds = op == FXA_OP_MIN || op == FXA_OP_MAX; /* takes two or more arguments */
+    bool folds = op == FXA_OP_MIN || op == FXA_OP_MAX; /* min and max take two or more arguments */
     fxa_value args[3] = {-1, -1, -1};
     fxa__parse_next(p);
     while (!fxa__parse_is(p, TOK_RPAREN) || n > 0) {

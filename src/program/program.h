@@ -186,7 +186,7 @@ fxa_status fxa__program_read(fxa__host *host, fxa__reader *r, fxa_program **out,
 
 typedef union fxa__val {
     double f;
-    int32_t i; /* ints; bools as 0 or 1 */
+    int32_t i; /* value of an int; 0 or 1 for a bool */
 } fxa__val;
 
 typedef struct fxa__env {

@@ -270,7 +270,7 @@ static fxa_status pbytes_read_body(pbytes_in *in, size_t start, fxa_program **ou
     bool good = pbytes_read_declarations(in) && pbytes_read_nodes(in) && pbytes_read_outputs(in);
     const uint8_t *hash = good ? fxa__read_bytes(in->r, 16) : NULL;
     if (hash && in->version == PBYTES_DEFAULTS) (void)fxa__read_bytes(in->r, PBYTES_SUM);
-    if (in->r->failed) (void)pbytes_bad(in, "they end too early"); /* ignored if the builder has failed before */
+    if (in->r->failed) (void)pbytes_bad(in, "they end too early"); /* has no effect if the builder has failed before */
     fxa_program *p = NULL;
     fxa_error inner;
     fxa_status status = fxa_builder_finish(in->b, &p, &inner);

@@ -92,7 +92,7 @@ typedef struct fxa__row {
 
 /* An int node. */
 typedef struct fxa__int {
-    fxa__affine form; /* if has_form: the value modulo 2^32 */
+    fxa__affine form; /* if has_form: a form that equals the value modulo 2^32 */
     fxa__set set;     /* superset of the values, within 32 bits, never empty */
     uint32_t support; /* as in fxa__atom */
     bool has_form;
@@ -108,8 +108,8 @@ typedef struct fxa__wide {
     int64_t value[FXA__WIDE_VALUES];
 } fxa__wide;
 
-#define FXA__ANY (-1)   /* in place of a list of bounds: no bound is known */
-#define FXA__NEVER (-2) /* in place of a list of bounds: the bool never has this value */
+#define FXA__ANY (-1)   /* value in place of a list of bounds: no bound is known */
+#define FXA__NEVER (-2) /* value in place of a list of bounds: the bool never has this value */
 
 /* A bool node. */
 typedef struct fxa__truth {

@@ -61,7 +61,7 @@ typedef struct load_walk {
     const fxa_view *view;
     int64_t lo[FXA_MAX_RANK], hi[FXA_MAX_RANK]; /* range of each index, negative ones included */
     int64_t at[FXA_MAX_RANK];                   /* current index */
-    bool more;                                  /* the walk has not ended */
+    bool more;                                  /* true = the walk has not ended */
 } load_walk;
 
 /* Maximum number of elements read for one load, enough for the keys of a tile; it bounds the time of an analysis. */
@@ -121,7 +121,7 @@ static int64_t load_walk_some(load_walk *w, int64_t *at, int64_t *step, bool *in
     return 1;
 }
 
-enum { LOAD_PIECE = 16 }; /* elements that one memcmp compares with their predecessors */
+enum { LOAD_PIECE = 16 }; /* number of elements that one memcmp compares with their predecessors */
 
 /* Returns how many of the n contiguous elements from `at` on equal the element before them, in multiples of LOAD_PIECE.
  * The caller skips them: tables of document or block ids have long runs of equal elements. */

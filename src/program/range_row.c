@@ -34,7 +34,7 @@ static bool row_solve(int64_t a, fxa__interval x, int64_t b, fxa__interval y, in
     hi = fxa__min_i64(x.hi, fxa__floordiv64(hi, a));
     int64_t m = b < 0 ? -b : b;
     if (m <= 1) return lo <= hi;
-    int64_t step = (v - m * fxa__floordiv64(v, m)) * row_inverse(a, m) % m - lo; /* x is lo + step modulo m */
+    int64_t step = (v - m * fxa__floordiv64(v, m)) * row_inverse(a, m) % m - lo; /* solutions: x = lo + step + i * m */
     return lo + step - m * fxa__floordiv64(step, m) <= hi;
 }
 
