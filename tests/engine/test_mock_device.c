@@ -146,6 +146,19 @@ TEST(graphs_keep_code) {
     device_end(&d);
 }
 
+/* Without the flag, runs are not tied to a graph. */
+TEST(graphs_keep_no_code_without_the_flag) {
+    static device_rig d;
+    fxa_error err;
+    T_REQUIRE(device_start(&d, 0));
+    mock.recording = true;
+    T_OK(fxa_plan_run(d.plan, &d.call.args, &err));
+    T_CHECK(!mock.kept);
+    mock.recording = false;
+    T_OK(mock_sync(0, &err));
+    device_end(&d);
+}
+
 static size_t device_live(device_rig *d) {
     fail_alloc *memory = &d->r.memory;
     pthread_mutex_lock(&memory->mutex);

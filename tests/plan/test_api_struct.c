@@ -230,6 +230,23 @@ TEST(missing_fields_are_defaults) {
     fxa_context_destroy(struct_ctx);
 }
 
+/* The engine of a struct that ends with this field is chosen; one that ends in front of it names none. */
+TEST(the_engine_is_a_field_of_the_struct) {
+    const size_t at = offsetof(fxa_problem, engine);
+    fxa_error err;
+    T_OK(fxa_context_create(NULL, &struct_ctx, &err));
+    for (int has = 0; has < 2; has++) {
+        fxa_plan *plan = NULL;
+        fxa_problem p = struct_problem();
+        p.engine = "ref";
+        p.struct_size = (uint32_t)(at + (has ? sizeof p.engine : 0));
+        T_OK(fxa_plan_create(struct_ctx, &p, &plan, &err));
+        T_STR(fxa_plan_engine(plan), has ? "ref" : "cpu");
+        fxa_plan_destroy(plan);
+    }
+    fxa_context_destroy(struct_ctx);
+}
+
 /* A plan also runs with an older caller's arguments. */
 TEST(a_plan_runs_with_older_args) {
     fxa_error err;

@@ -54,6 +54,28 @@ TEST(the_first_that_can_is_chosen) {
     plan_rig_end(&r);
 }
 
+static int zones_checked;
+static void zones_check(void *self, const void *code, const fxa__problem *p, const void *workspace) {
+    (void)self, (void)code, (void)p;
+    T_CHECK(workspace != NULL);
+    zones_checked++;
+}
+
+/* In builds with asserts, each run ends with a check of the workspace's red zones. */
+TEST(zones_are_checked_after_each_run) {
+    static const fxa__engine zoned = {FIXED_ALL, .version = 3, .zones = zones_check};
+    plan_rig r;
+    fxa_error err;
+    T_REQUIRE(fake_start(&r));
+    own_engines[1] = &zoned;
+    zones_checked = 0;
+    for (int i = 1; i <= 3; i++) {
+        T_OK(fxa_attention(r.ctx, &r.t.problem, &r.t.args, &err));
+        T_INT(zones_checked, FXA_ASSERT ? i : 0);
+    }
+    plan_rig_end(&r);
+}
+
 /* "reader" refuses programs that load a tensor. */
 static fxa_status reader_query(fxa__analysis *a, const void *code, fxa_support *report, fxa_error *err) {
     const fxa__problem *p = a->problem;

@@ -114,8 +114,11 @@ TEST(every_truncation_is_refused) {
         for (size_t size = 0; size < b.size; size++) {
             uint8_t *copy = malloc(size + 1);
             memcpy(copy, b.data, size);
+            char says[80];
             T_STATUS(fxa_plan_load(ctx, copy, size, &plan, &err), FXA_E_BYTES);
             T_CHECK(!plan);
+            snprintf(says, sizeof says, size < 8 ? "%zu bytes that do not begin" : "cut off after %zu bytes", size);
+            T_HAS(err.text, says);
             free(copy);
         }
         b.data[b.size] = 0;

@@ -286,6 +286,29 @@ TEST(the_end_is_told_once_all_is_back) {
     fail_end(&r);
 }
 
+static int stage_zones;
+static void stage_check_zones(void *self, const void *code, const fxa__problem *p, const void *workspace) {
+    (void)self, (void)code, (void)p;
+    T_CHECK(workspace != NULL);
+    stage_zones++;
+}
+
+/* In builds with asserts, the workspace comes back from the device after each run, and its red zones are checked. */
+TEST(zones_of_the_device_are_checked) {
+    static fail_rig r;
+    static fxa__engine zoned;
+    zoned = mock_engine, zoned.zones = stage_check_zones;
+    own_engines[0] = &zoned;
+    stage_zones = 0;
+    T_REQUIRE(fail_start(&r, FXA_FORWARD));
+    for (int i = 1; i <= 2; i++) {
+        T_INT(fail_step(&r, 0, "zones"), FXA_OK);
+        T_INT(stage_zones, FXA_ASSERT ? i : 0);
+    }
+    fail_end(&r);
+    own_engines[0] = &mock_engine;
+}
+
 /* ---- Instances that cannot run ----------------------------------------------------------------------------------- */
 
 TEST(a_plan_for_a_target_touches_no_device) {
