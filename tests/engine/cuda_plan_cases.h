@@ -57,6 +57,11 @@ static void plan_gaps(fxa_problem *p) {
     const int64_t q[4] = {8 * 300 * 130, 300 * 130, 130, 2}, dv[4] = {2 * 500 * 65, 500 * 65, 65, 1};
     memcpy(p->q.stride, q, sizeof q), memcpy(p->dv.stride, dv, sizeof dv);
 }
+static void plan_one_column(fxa_problem *p) {
+    p->q.layout = p->o.layout = FXA_LAYOUT_STRIDED;
+    const int64_t stride[4] = {8 * 300 * 8, 300 * 8, 8, 2};
+    memcpy(p->q.stride, stride, sizeof stride), memcpy(p->o.stride, stride, sizeof stride);
+}
 static void plan_sinks(fxa_problem *p) {
     p->sinks.layout = p->dsinks.layout = FXA_LAYOUT_STRIDED, p->sinks.dtype = FXA_BF16, p->dsinks.dtype = FXA_F16;
     p->sinks.stride[1] = 3, p->dsinks.stride[1] = 2;
@@ -110,6 +115,8 @@ static const plan_case plan_cases[] = {
     {"strided_backward", .more = plan_strided, .flags = FXA_READ_DLSE, .pass = FXA_BACKWARD},
     {"gaps", .more = plan_gaps},
     {"gaps_backward", .more = plan_gaps, .pass = FXA_BACKWARD},
+    {"one_column", .more = plan_one_column, .d = 1},
+    {"two_columns", .more = plan_one_column, .d = 2},
     {"scale_of_0", .scale = -1e-300, .pass = FXA_BACKWARD},
     {"scale_below_0", .text = CAP, .scale = -0.5},
     {"no_entry", .more = plan_no_entry, .flags = FXA_RETURN_LSE},
@@ -118,6 +125,8 @@ static const plan_case plan_cases[] = {
     /* Features. */
     {"deterministic", .flags = FXA_DETERMINISTIC | GRADS, .pass = FXA_BACKWARD},
     {"deterministic_causal", .flags = FXA_DETERMINISTIC | FXA_CAUSAL | GRADS, .pass = FXA_BACKWARD},
+    {"deterministic_long", .flags = FXA_DETERMINISTIC | GRADS, .sq = 9000, .d = 128, .pass = FXA_BACKWARD},
+    {"causal_long", .flags = FXA_CAUSAL, .sq = 9000, .sk = 9000, .d = 128},
     {"deterministic_sm80", .flags = FXA_DETERMINISTIC | GRADS, .forced = FXA__CU_SM80, .pass = FXA_BACKWARD},
     {"gradients_of_keys", .flags = FXA_GRAD_K, .pass = FXA_BACKWARD},
     {"gradients_of_queries", .flags = FXA_GRAD_Q, .pass = FXA_BACKWARD},
@@ -152,6 +161,16 @@ static const plan_case plan_cases[] = {
      .pass = FXA_BACKWARD},
     {"scalars_in_memory", .text = CAP "\nparam w : int\nmask = q - k <= w", .flags = FXA_SCALARS_IN_MEMORY},
     {"scalars_in_memory_backward", .text = CAP, .flags = FXA_SCALARS_IN_MEMORY, .pass = FXA_BACKWARD},
+    {"scalars_in_memory_of_gradients",
+     .text = "param a : float\nparam c : float\nparam w : int\nscore = score + a * tanh(c * float(q - k))\n"
+             "mask = k - q <= w",
+     .flags = FXA_SCALARS_IN_MEMORY, .pass = FXA_BACKWARD},
+    {"scalars_in_memory_of_tiles",
+     .text = "param w : int\nparam v : int\nparam u : float\nmask = k <= q + w && k * 2 != q + v && float(h) < u",
+     .flags = FXA_SCALARS_IN_MEMORY},
+    {"scalars_in_memory_own", .text = "param a : float\nscore = a * score",
+     .own = "param a : float\nparam z : float\ndscore = a * z * dscore", .flags = FXA_SCALARS_IN_MEMORY,
+     .pass = FXA_BACKWARD},
     {"global_lengths", .text = "score = score * float(k_len - q_len + heads)\nmask = k < k_len - 30 && q < q_len - 1",
      .flags = FXA_CAUSAL | FXA_BOTTOM_RIGHT, .more = plan_global},
     {"lengths", .text = "score = score * float(k_len - q_len)\nmask = k < k_len - 30", .flags = FXA_PADDING},

@@ -78,7 +78,7 @@ static void calls_other(const void *descriptor) {
 
 static size_t calls_version(void) { return 91901; }
 static const char *calls_error_string(int status) { return (void)status, "an error"; }
-static void calls_last_error(char *text, size_t size) { (void)snprintf(text, size, "no more"); }
+static void calls_last_error(char *text, size_t size) { (void)snprintf(text, size, "no\nmore,\tnot\rone"); }
 static int calls_create(void **handle) {
     int status = calls_status();
     *handle = status ? NULL : (void *)&calls, calls.held += !status;

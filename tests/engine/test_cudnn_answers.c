@@ -228,4 +228,35 @@ TEST(answers_are_those_of_the_text) {
     fxa_context_destroy(ctx);
 }
 
+/* Writes the key of the code of a problem with this program. */
+static void answer_key(fxa_context *ctx, const char *text, fxa__writer *w) {
+    const graph_case c = {"key", .text = text};
+    graph_opened x = graph_open(ctx, &c);
+    T_REQUIRE(x.problem);
+    fxa__engine_cudnn.key(NULL, x.problem, w);
+    T_CHECK(!w->failed && w->size > 0);
+    graph_close(&x);
+}
+
+/* Code with a constant as a hidden param reads it from the plan, code with the same param reads it from the caller. */
+TEST(keys_tell_hidden_params) {
+    fxa_context *ctx = NULL;
+    fxa_error err;
+    T_OK(fxa_context_create(NULL, &ctx, &err));
+    static const char *const texts[] = {"score = 3.5 * tanh(score)", "score = 4.5 * tanh(score)",
+                                        "param c00 : float\nscore = c00 * tanh(score)",
+                                        "param c01 : float\nscore = c01 * tanh(score)"};
+    fxa__writer key[4];
+    for (int i = 0; i < 4; i++) {
+        key[i] = (fxa__writer){.host = fxa__context_host(ctx)};
+        answer_key(ctx, texts[i], &key[i]);
+        for (int j = 0; j < i; j++) {
+            bool same = key[i].size == key[j].size && memcmp(key[i].data, key[j].data, key[i].size) == 0;
+            T_INT(same, i == 1);
+        }
+    }
+    for (int i = 0; i < 4; i++) fxa__writer_free(&key[i]);
+    fxa_context_destroy(ctx);
+}
+
 T_MAIN
