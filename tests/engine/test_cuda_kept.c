@@ -54,10 +54,11 @@ TEST(counters_are_left_at_zero) {
 }
 
 static int kept_held;
+static size_t kept_size; /* of the last allocation */
 static int kept_alloc(uintptr_t *out, size_t size) {
     int status = size ? watch_call() : 1;
     *out = ((uintptr_t)1 << 46) + ((uintptr_t)kept_held << 32);
-    kept_held += !status;
+    kept_held += !status, kept_size = size;
     return status;
 }
 static int kept_give(uintptr_t at) { return kept_held -= at >> 46 == 1, 0; }
@@ -176,6 +177,37 @@ TEST(tables_are_those_of_the_shape) {
         T_CHECK(watch.launches == 2 || watch.launches == 1);
         kept_close(&x);
     }
+    fxa_program_destroy(program);
+}
+
+/* Tables of a plan have at most 4 MB each and 16 MB together. With `heads` heads a table has about `heads` MB. */
+TEST(tables_have_a_limit_in_bytes) {
+    static const int heads[] = {2, 3, 4, 5, 1, 2, 3, 4, 1, 2, 1};
+    fxa_program *program;
+    fxa_problem p = bed_problem(FXA_FORWARD, "score = score - 0.37 * float(h + 1) * float(abs(q - k))", &program);
+    size_t sum = 0;
+    bed x;
+    p.sq = (1 << 17) - 64, p.sk = (1 << 17) - 2048;
+    T_REQUIRE(kept_open(&x, &p));
+    for (size_t i = 0; i < sizeof heads / sizeof *heads; i++) {
+        fxa__problem *was = x.p;
+        fxa_problem q = p;
+        fxa_error err;
+        int before = kept_held;
+        q.hq = q.hkv = heads[i], q.sq -= 64 * (int64_t)i;
+        T_OK(fxa__problem_create(fxa__context_host(ctx), &q, &x.p, &err));
+        memset(&watch, 0, sizeof watch);
+        kept_size = 0;
+        fxa__cu_tables_make(&x.self, &x.code, x.p, NULL);
+        T_INT(kept_size > 0, heads[i] <= 4);
+        T_CHECK(kept_size <= 4 << 20 && kept_size >> 20 <= (size_t)heads[i]);
+        T_INT(kept_held - before, heads[i] <= 4 && sum + kept_size <= 16 << 20);
+        if (kept_held > before) sum += kept_size;
+        fxa__problem_release(x.p);
+        x.p = was;
+    }
+    T_CHECK(sum > 15 << 20);
+    kept_close(&x);
     fxa_program_destroy(program);
 }
 

@@ -9,6 +9,14 @@
 #include "engine/cudnn/cudnn_build.h"
 #include "support/fail_alloc.h"
 
+#if FXA_ASSERT
+#include "base/carve.h"
+
+#include <signal.h>
+#include <sys/wait.h>
+#include <unistd.h>
+#endif
+
 /* The graphs whose descriptors are compared; together they have operations of every kind. */
 static const char *const calls_described[] = {"row_maxima", "packed_backward", "pages", "masks", "bytes"};
 
@@ -189,5 +197,60 @@ TEST(plans_release_memory_and_descriptors) {
         T_INT(memory.mistakes, 0);
     }
 }
+
+/* ---- Red zones --------------------------------------------------------------------------------------------------- */
+
+#if FXA_ASSERT
+/* Returns true if the check of red zones ends the process. */
+static bool calls_zones_end(const fxa__dnn_code *code, const fxa__problem *p, const void *workspace) {
+    int status = 0;
+    pid_t child = fork();
+    if (child == 0) {
+        if (!freopen("/dev/null", "w", stderr)) _exit(1);
+        fxa__engine_cudnn.zones(NULL, code, p, workspace);
+        _exit(0);
+    }
+    T_CHECK(child > 0 && waitpid(child, &status, 0) == child);
+    return WIFSIGNALED(status) && WTERMSIG(status) == SIGABRT;
+}
+
+TEST(zones_begin_at_the_end_of_a_tensor) {
+    static fxa__dnn_self self;
+    static _Alignas(256) unsigned char memory[1 << 16];
+    fxa_context *ctx = NULL;
+    fxa_error err;
+    void *code = NULL;
+    size_t bytes = 0;
+    T_OK(fxa_context_create(NULL, &ctx, &err));
+    const graph_case c = {"padding", .flags = FXA_PADDING | FXA_RETURN_LSE, .hkv = 2};
+    graph_opened x = graph_open(ctx, &c);
+    fxa__writer nothing = {.host = fxa__context_host(ctx)};
+    memset(&calls, 0, sizeof calls);
+    calls.w = &nothing;
+    calls_start(&self, x.level, nothing.host);
+    T_OK(fxa__engine_cudnn.load(&self, x.problem, NULL, &code, &bytes, &err));
+    const fxa__dnn_code *made = code;
+    T_REQUIRE(made && made->scratch < (int64_t)sizeof memory);
+    fxa__poison_fill(memory, sizeof memory);
+    T_CHECK(!calls_zones_end(code, x.problem, memory));
+    int zones = 0;
+    for (size_t i = 0; i < made->n_bound; i++) {
+        const fxa__dnn_tensor *t = &made->bound[i].tensor;
+        int64_t last = t->offset;
+        if (t->source != FXA__DNN_SCRATCH) continue;
+        for (int d = 0; d < 4; d++) last += (t->dim[d] - 1) * t->stride[d] * fxa__dnn_size(t->type);
+        const int64_t end = last + fxa__dnn_size(t->type), at[] = {end - 1, end, end + FXA__CARVE_ZONE - 1};
+        for (int k = 0; k < 3; k++, zones++) {
+            memory[at[k]] ^= 1;
+            T_INT(calls_zones_end(code, x.problem, memory), k > 0);
+            memory[at[k]] ^= 1;
+        }
+    }
+    T_CHECK(zones > 0);
+    fxa__engine_cudnn.release(&self, code);
+    graph_close(&x);
+    fxa_context_destroy(ctx);
+}
+#endif
 
 T_MAIN
