@@ -87,7 +87,7 @@ static void plan_wide_grads(fxa_problem *p) { p->b = 1, p->dq.dtype = p->dk.dtyp
 #define SCATTER "tensor t : f32[2]\nscore = score + t[h, (q * k) % 16]"
 #define HEADS "param a : float\ntensor g : f32[1]\nscore = score * a + g[h] * float(q - k)"
 
-static const plan_case plan_cases[] = {
+__attribute__((unused)) static const plan_case plan_cases[] = {
     /* Families, sizes, types. */
     {"plain", .flags = 0},
     {"plain_backward", .pass = FXA_BACKWARD},

@@ -211,7 +211,7 @@ __attribute__((unused)) static bool bed_open(bed *x, const fxa_problem *problem,
     return bed_open_on(x, problem, 90, forced, 132, err);
 }
 
-static void bed_close(bed *x) {
+__attribute__((unused)) static void bed_close(bed *x) {
     fxa__cuda_program_free(&x->code.program);
     fxa__problem_release(x->p);
 }
