@@ -3,16 +3,7 @@
  * The final check of a graph before cuDNN (cudnn_rules.c), for forms that the lowering never emits: a device accepted
  * each of these forms and computed it wrongly. Needs no cuDNN.
  */
-#include "engine/cudnn/cudnn_attention.h"
-#include "t.h"
-
-/* A graph under construction: scores, their indices, and the tensor that is stored at the end. */
-typedef struct wrong_graph {
-    fxa__dnn_graph g;
-    int32_t s, q, k;
-} wrong_graph;
-
-static const int64_t wrong_dim[4] = {1, 2, 8, 8};
+#include "cudnn_rules_rig.h"
 
 static int32_t wrong_mask(wrong_graph *w, int32_t s, int mode, uint8_t type) {
     int32_t q = fxa__dnn_index(&w->g, s, 2, type == CUDNN_DATA_BOOLEAN ? CUDNN_DATA_FLOAT : type);
@@ -20,13 +11,6 @@ static int32_t wrong_mask(wrong_graph *w, int32_t s, int mode, uint8_t type) {
     int32_t m = fxa__dnn_op2(&w->g, mode, mode == CUDNN_POINTWISE_CMP_GT ? k : q,
                              mode == CUDNN_POINTWISE_CMP_GT ? q : k, type, type);
     return fxa__dnn_select(&w->g, s, fxa__dnn_float(&w->g, -INFINITY), m);
-}
-
-static int32_t wrong_memory(wrong_graph *w) { return fxa__dnn_scratch(&w->g, wrong_dim, CUDNN_DATA_FLOAT); }
-
-static int32_t wrong_index(wrong_graph *w) {
-    int32_t k = fxa__dnn_index(&w->g, w->s, 3, CUDNN_DATA_INT32);
-    return fxa__dnn_float2(&w->g, CUDNN_POINTWISE_IDENTITY, k, -1);
 }
 
 static int32_t wrong_nothing(wrong_graph *w) {
@@ -94,11 +78,6 @@ static int32_t wrong_join(wrong_graph *w) {
     return fxa__dnn_select(&w->g, w->s, fxa__dnn_float(&w->g, -INFINITY), m);
 }
 
-/* Adds an addition to the scores, with memory of size `dim` as the second operand. */
-static int32_t wrong_reads(wrong_graph *w, const int64_t dim[4], uint8_t type) {
-    return fxa__dnn_float2(&w->g, CUDNN_POINTWISE_ADD, w->s, fxa__dnn_scratch(&w->g, dim, type));
-}
-
 static int32_t wrong_bound(wrong_graph *w) {
     const int64_t one[4] = {1, 1, 1, 1};
     int32_t q = fxa__dnn_index(&w->g, w->s, 2, CUDNN_DATA_FLOAT), k = fxa__dnn_index(&w->g, w->s, 3, CUDNN_DATA_FLOAT);
@@ -163,11 +142,7 @@ static int32_t wrong_bias_beside(wrong_graph *w, uint8_t type) {
 static int32_t wrong_bias(wrong_graph *w) { return wrong_bias_beside(w, CUDNN_DATA_FLOAT); }
 static int32_t wrong_not_bias(wrong_graph *w) { return wrong_bias_beside(w, CUDNN_DATA_BFLOAT16); }
 
-static const struct wrong_form {
-    const char *name;
-    int32_t (*write)(wrong_graph *w);
-    const char *says; /* part of the reason; NULL: the graph is right */
-} wrong_forms[] = {
+static const wrong_form wrong_forms[] = {
     {"a right one", wrong_nothing, NULL},
     {"an unused index", wrong_unused, "nobody uses"},
     {"memory first", wrong_first, "first operand"},
@@ -195,24 +170,6 @@ static const struct wrong_form {
     {"the gradient of a tensor, dQ in order", wrong_not_bias, NULL},
 };
 
-TEST(graphs_that_cudnn_would_get_wrong) {
-    fxa__host *host = NULL;
-    fxa_error err;
-    T_OK(fxa__host_create(NULL, NULL, &host, &err));
-    for (size_t i = 0; i < sizeof wrong_forms / sizeof *wrong_forms; i++) {
-        const struct wrong_form *form = &wrong_forms[i];
-        wrong_graph w = {.g = {.host = host, .status = FXA_OK}};
-        w.s = fxa__dnn_virtual(&w.g, wrong_dim, CUDNN_DATA_FLOAT);
-        w.g.tensors[w.s].score = true;
-        int32_t x = form->write(&w);
-        (void)fxa__dnn_op2_into(&w.g, CUDNN_POINTWISE_EXP, x, -1, wrong_memory(&w), CUDNN_DATA_FLOAT);
-        T_INT(w.g.status, FXA_OK);
-        fxa__dnn_rules_check(&w.g, (fxa__dnn_level){91901, 90});
-        if ((w.g.status != FXA_OK) != (form->says != NULL)) T_FAIL("%s: %s\n", form->name, w.g.reason);
-        if (form->says) T_HAS(w.g.reason, form->says);
-        fxa__dnn_graph_free(&w.g);
-    }
-    fxa__host_release(host);
-}
+TEST(graphs_that_cudnn_would_get_wrong) { wrong_check(wrong_forms, sizeof wrong_forms / sizeof *wrong_forms); }
 
 T_MAIN
