@@ -5,6 +5,7 @@
  * After an intended change, FXA_TEST_UPDATE=1 writes the text.
  */
 #include "cudnn_graph_cases.h"
+#include "engine/cudnn/cudnn.h"
 
 static void answer_far(fxa_problem *p) { p->map_q.base = 1 << 24, p->sq = 1 << 4; }
 static void answer_wide(fxa_problem *p) { p->map_q.base = (1 << 24) - 20; }
@@ -233,7 +234,11 @@ static void answer_key(fxa_context *ctx, const char *text, fxa__writer *w) {
     const graph_case c = {"key", .text = text};
     graph_opened x = graph_open(ctx, &c);
     T_REQUIRE(x.problem);
-    fxa__engine_cudnn.key(NULL, x.problem, w);
+    static fxa__dnn_self self;
+    self.host = w->host, self.level = x.level;
+    fxa__analysis a = {.engine = &fxa__engine_cudnn, .self = &self, .problem = x.problem};
+    fxa__engine_cudnn.key(&a, w);
+    fxa__analysis_end(&a);
     T_CHECK(!w->failed && w->size > 0);
     graph_close(&x);
 }

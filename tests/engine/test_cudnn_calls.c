@@ -228,7 +228,9 @@ TEST(zones_begin_at_the_end_of_a_tensor) {
     memset(&calls, 0, sizeof calls);
     calls.w = &nothing;
     calls_start(&self, x.level, nothing.host);
-    T_OK(fxa__engine_cudnn.load(&self, x.problem, NULL, &code, &bytes, &err));
+    fxa__analysis a = {.engine = &fxa__engine_cudnn, .self = &self, .problem = x.problem};
+    T_OK(fxa__engine_cudnn.compile(&a, &code, &bytes, &err));
+    fxa__analysis_end(&a);
     const fxa__dnn_code *made = code;
     T_REQUIRE(made && made->scratch < (int64_t)sizeof memory);
     fxa__poison_fill(memory, sizeof memory);
