@@ -37,8 +37,8 @@ static int job_read_flags(cli *c, fxa_problem *problem) {
     if (opt_has(c, OPT_BOUNDS_CHECK)) problem->flags |= FXA_BOUNDS_CHECK;
     if (text) {
         if (read_int_list(text, window, 2) != 2)
-            return cli_fail(c, CLI_BAD_INPUT, "--window %.64s: two numbers are expected, as in 128,0; -1 is open",
-                            text);
+            return cli_fail(c, CLI_BAD_INPUT,
+                            "--window %.64s: two numbers are expected, as in 128,0; -1 does not limit a side", text);
         if (!decode) problem->flags |= FXA_WINDOW;
         problem->window_left = window[0];
         problem->window_right = window[1];

@@ -62,13 +62,16 @@ def report(results):
     for _, name, part in unused:
         print(f"mutants.py: tools/mutants_equivalent.txt has an entry that fits no survivor: {name}: {part}", file=sys.stderr)
     text = table(rows)
-    for verdict, about in (("survived", "Survived: no test fails"), ("unreached", "Unreached: no test runs the statement"),
-                           ("equivalent", "Equivalent")):
-        some = [r for r in rows if r["verdict"] == verdict]
-        for reason in sorted({r.get("reason", "") for r in some}):
-            mine = sorted((r for r in some if r.get("reason", "") == reason), key=lambda r: (r["file"], r["line"]))
-            text += ["", f"**{about}** ({len(mine)}){' ' + reason if reason else ''}", ""]
-            text += [f"- {r['file']}:{r['line']}: `{change(r)}` in `{r['text']}`" for r in mine]
+    for verdict, about in (("survived", "Survived: no test fails"), ("unreached", "Unreached: no test runs the statement")):
+        some = sorted((r for r in rows if r["verdict"] == verdict), key=lambda r: (r["file"], r["line"]))
+        if some:
+            text += ["", f"**{about}** ({len(some)})", ""]
+            text += [f"- {r['file']}:{r['line']}: `{change(r)}` in `{r['text']}`" for r in some]
+    some = sorted((r for r in rows if r["verdict"] == "equivalent"), key=lambda r: (r["reason"], r["file"], r["line"]))
+    if some:
+        text += ["", f"**Equivalent: no result can change** ({len(some)})", "", "| change | reason |", "|---|---|"]
+        text += ["| %s | %s |" % tuple(cell.replace("|", "\\|") for cell in
+                                      (f"{r['file']}:{r['line']}: `{change(r)}` in `{r['text']}`", r["reason"])) for r in some]
     return "\n".join(text)
 
 
@@ -96,8 +99,8 @@ changed statement.
 | uncompiled | the mutant does not compile |
 
 Mutants with the verdicts killed, timeout, survived and unreached are counted in the column
-"mutants". The column "seen" is the share of them that the tests detect. Line numbers are those of
-commit {commits}. Mutants were drawn from files of these kinds: {kinds}.
+"mutants". The column "seen" is the share of these mutants that the tests detect. Line numbers are
+those of commit {commits}. Mutants were drawn from files of these kinds: {kinds}.
 
 """
     PAGE.write_text(text + report(results) + "\n")

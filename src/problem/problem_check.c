@@ -150,8 +150,8 @@ static fxa_status check_sizes(const fxa_problem *p, fxa_error *err) {
         {"global_q_len", p->global_q_len, 0, most, coordinate},
         {"global_k_len", p->global_k_len, 0, most, coordinate},
         {"global_heads", p->global_heads, 0, most, coordinate},
-        {"window_left", p->window_left, -1, most, " (any negative one is open)"},
-        {"window_right", p->window_right, -1, most, " (any negative one is open)"},
+        {"window_left", p->window_left, -1, most, " (a negative value does not limit the window)"},
+        {"window_right", p->window_right, -1, most, " (a negative value does not limit the window)"},
     };
     FXA_TRY(check_size_list(list, sizeof list / sizeof *list, err));
     if (p->hkv && p->hq % p->hkv)

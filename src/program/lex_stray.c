@@ -39,12 +39,21 @@ static const char *stray_advice(const char *text) {
 
 const char *fxa__lex_alias(const char *name, size_t length) {
     static const char *const table[][2] = {
-        {"q_idx", "q"},      {"kv_idx", "k"},         {"k_idx", "k"},         {"kv", "k"},          {"batch", "b"},
-        {"head", "h"},       {"seq_q", "q_len"},      {"seq_k", "k_len"},     {"kv_len", "k_len"},  {"ln", "log"},
-        {"fabs", "abs"},     {"select", "where"},     {"fmin", "min"},        {"fmax", "max"},      {"minimum", "min"},
-        {"maximum", "max"},  {"True", "true"},        {"False", "false"},     {"power", "pow"},     {"clip", "clamp"},
-        {"infinity", "inf"}, {"logistic", "sigmoid"}, {"num_heads", "heads"}, {"n_heads", "heads"}, {"nheads", "heads"},
-        {"arctan", "atan"},  {"sgn", "sign"},         {"rint", "round"},
+        {"q_idx", "q"},         {"kv_idx", "k"},
+        {"k_idx", "k"},         {"kv", "k"},
+        {"batch", "b"},         {"head", "h"},
+        {"seq_q", "q_len"},     {"seq_k", "k_len"},
+        {"kv_len", "k_len"},    {"ln", "log"},
+        {"fabs", "abs"},        {"select", "where"},
+        {"fmin", "min"},        {"fmax", "max"},
+        {"minimum", "min"},     {"maximum", "max"},
+        {"True", "true"},       {"False", "false"},
+        {"power", "pow"},       {"clip", "clamp"},
+        {"infinity", "inf"},    {"logistic", "sigmoid"},
+        {"num_heads", "heads"}, {"n_heads", "heads"},
+        {"nheads", "heads"},    {"arctan", "atan"},
+        {"sgn", "sign"},        {"rint", "round"},
+        {"graft", "with_grad"}, {"detach", "stop_gradient"},
     };
     for (size_t i = 0; i < sizeof table / sizeof *table; i++)
         if (strlen(table[i][0]) == length && memcmp(table[i][0], name, length) == 0) return table[i][1];

@@ -257,6 +257,8 @@ TEST(errors_of_habits) {
         {"param heads : int", 1, 7, 5, "cannot be a param; it is an input and needs no declaration"},
         {"score = num_heads", 1, 9, 9, "did you mean 'heads'?"},
         {"score = arctan(score)", 1, 9, 6, "did you mean 'atan'?"},
+        {"score = graft(score, 0.0)", 1, 9, 5, "did you mean 'with_grad'?"},
+        {"score = detach(score)", 1, 9, 6, "did you mean 'stop_gradient'?"},
         {"score = 1e-3f", 1, 9, 5, "numbers have no suffix; write 1e-3"},
         {"mask = q \xe2\x89\xa4 k", 1, 10, 1, "write '<='"},
         {"score = 2 \xc3\x97 q", 1, 11, 1, "write '*'"},

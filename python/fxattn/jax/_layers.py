@@ -97,7 +97,8 @@ class Settings(NamedTuple):
         window = self.window_size
         if window is not None and not (isinstance(window, (tuple, list)) and len(window) == 2 and all(
                 isinstance(side, (int, np.integer)) for side in window)):
-            rules.append((True, "window_size is %r, not (left, right) of ints, of which -1 is open" % (window,)))
+            rules.append((True, "window_size is %r, not (left, right): two ints, where -1 does not limit a side"
+                          % (window,)))
         rate_of("attention_dropout", self.attention_dropout)
         refuse(who, [text for wrong, text in rules if wrong])
 
@@ -179,8 +180,9 @@ def _separate(settings: Settings, query: Any, key: Any, value: Any) -> Tuple[Any
 
 
 def _indices(name: str, array: Any, shape: Tuple[int, ...]) -> Tuple[Any, str]:
-    """Returns `array` reshaped to rank 4, and the index list with which a program loads its element for a (q, k) pair:
-    "0" for axes of size 1. Raises ArgumentError if it does not broadcast to `shape`."""
+    """Returns `array` reshaped to rank 4, and the list of index expressions with which a program loads the array's
+    element of a (q, k) pair; the expression of an axis of size 1 is "0". Raises ArgumentError if it does not broadcast
+    to `shape`."""
     full = (1,) * (4 - array.ndim) + array.shape
     if len(full) != 4 or any(size not in (1, whole) for size, whole in zip(full, shape)):
         raise ArgumentError("%s has shape %s, which does not broadcast to the scores' %s" % (name, array.shape, shape))

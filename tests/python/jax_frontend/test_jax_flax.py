@@ -133,7 +133,7 @@ def test_what_is_wrong_is_listed(which):
     with pytest.raises(ValueError, match="attn_mask_type is 'other'.*softmax_type is 'soft'.*multiple of num_gqa_groups"):
         made(which, 8, 4, 3, attn_mask_type="other", softmax_type="soft")(q, k, v)
     for window in (5, (3,), (3, None), (1.5, 0)):
-        with pytest.raises(ValueError, match=r"window_size is .*, not \(left, right\) of ints, of which -1"):
+        with pytest.raises(ValueError, match=r"window_size is .*, not \(left, right\): two ints, where -1"):
             made(which, 8, 4, window_size=window)(q, k, v)
     with pytest.raises(ValueError, match="with bias.*sequence_descriptor or mask with.*score_mod_tensors without"):
         made(which, 8, 4, attn_bias_type="no_bias")(q, k, v, bias=jnp.ones((9, 9)), mask=jnp.ones((9, 9), bool),
