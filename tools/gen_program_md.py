@@ -266,7 +266,7 @@ current values, so programs compose by concatenation (`mask = mask && doc[q] == 
 tensor may be declared again with the same type. The empty program leaves scores unchanged and masks
 nothing.
 
-Two more kinds of program use the same language:
+Two more kinds of program use the language of score programs:
 
 | kind | reads | writes |
 |---|---|---|

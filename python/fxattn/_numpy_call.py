@@ -289,7 +289,8 @@ class Call:
 
     def _arrays_beside(self, moved: Set[str]) -> None:
         """Raises ArgumentError if an axis in `moved` ("b", "h") has coordinates, and an array of the graph style has
-        more than one entry along that axis. The program indexes such arrays by b and h of the entire problem."""
+        more than one entry along that axis. The program indexes arrays of the graph style by b and h of the entire
+        problem."""
         for option in ("tensors", "bprop_tensors"):
             named = self.options[option]
             for name, array in named.items() if isinstance(named, Mapping) else ():

@@ -58,8 +58,8 @@ def _geometry(array: Any) -> Optional[Tuple[Any, ...]]:
 
 
 def _settings(options: Tuple[Any, ...]) -> Optional[Tuple[Any, ...]]:
-    """Returns the part of a key for `options`, which has the values of the options in KEPT: (index, value, type) of
-    each option that differs from its default. Returns None if an option is mutable, for example an array."""
+    """Returns the part of a cache key that stands for `options`, the values of the options in KEPT: (index, value,
+    type) of each option that differs from its default. Returns None if an option is mutable, for example an array."""
     settings = []
     for place, value, default in zip(_PLACES, options, defaults):
         if value is default:

@@ -90,8 +90,8 @@ def _shape_of_scores(query: Any, key: Any) -> Tuple[int, ...]:
 
 
 def _broadcast(name: str, array: Any, kinds: Any, shape: Tuple[int, ...]) -> Tuple[Any, str]:
-    """Returns `array` reshaped to rank 4, and the index list with which a program loads its element for a (q, k) pair:
-    "0" for axes of size 1."""
+    """Returns `array` reshaped to rank 4, and the list of index expressions with which a program loads the array's
+    element of a (q, k) pair; the expression of an axis of size 1 is "0"."""
     array = array_of(name, array)
     if name == "bias" and jnp.issubdtype(array.dtype, jnp.integer):
         array = array.astype("float32")

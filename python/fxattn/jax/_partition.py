@@ -164,8 +164,9 @@ class _Call:
     # ---- The part of one device ------------------------------------------------------------------------------------
 
     def axes(self, shardings: Sequence[Tuple[Dims, Any]], mesh: Any) -> Tuple[Tuple[str, ...], Tuple[str, ...], bool]:
-        """Returns (mesh axes of the batch, mesh axes of the heads, together), from the first array that is sharded
-        along each; empty if the sizes are not divisible. `together` is True if heads of k and v are sharded too."""
+        """Returns (mesh axes of the batch, mesh axes of the heads, together). The mesh axes of a dimension are those of
+        the first array that is sharded along it; empty if sizes are not divisible by the number of devices. `together`
+        is True if heads of k and v are sharded too."""
         found: Dict[str, Tuple[str, ...]] = {}
         for dims, sharding in shardings:
             for dim, names in zip(dims, tuple(getattr(sharding, "spec", ()))):

@@ -104,7 +104,8 @@ def _from_text(score_mod: Source, mask_mod: Source, bprop: Source) -> Traced:
 
 class _Flex:
     """One trace of FlexAttention's functions. A function is traced by one of several routes: by a direct call, by a
-    call with wrapped arrays, or by JAX. The route is found by trial and cached under the code of the function."""
+    call with wrapped arrays, or by JAX. The way to trace a function (its route) is found by trial and cached under the
+    code of the function."""
 
     routes: Dict[Any, str] = {}
 
@@ -209,8 +210,8 @@ class _Flex:
 
 def _kind_of(mod: Callable[..., Any]) -> Any:
     """Returns the key under which the route of a function is cached: the code of the function and the types of the
-    objects that the code names. The same code with arrays of another library needs another route. Returns None for a
-    value that is no function."""
+    objects that the code names. A function with the same code, but with arrays of another library, needs another route.
+    Returns None for a value that is no function."""
     if type(mod) is not types.FunctionType:
         return None
     names, sorts = mod.__globals__, []
