@@ -6,8 +6,8 @@
 #define FXA_TESTS_CUDNN_BUILDS_RIG_H
 
 #include "engine/cudnn/cudnn.h"
-#include "engine/cudnn/cudnn_build.h"
-#include "engine/cudnn/cudnn_saved.h"
+#include "engine/cudnn/descriptors.h"
+#include "engine/cudnn/saved.h"
 #include "gpu/gpu_description.h"
 #include "t.h"
 

@@ -6,7 +6,7 @@
 #ifndef FXA_TESTS_CUDNN_CASES_H
 #define FXA_TESTS_CUDNN_CASES_H
 
-#include "engine/cudnn/cudnn_attention.h"
+#include "engine/cudnn/attention/attention.h"
 #include "plan/plan.h"
 #include "t.h"
 

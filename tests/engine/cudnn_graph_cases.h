@@ -5,7 +5,7 @@
 #ifndef FXA_TESTS_CUDNN_GRAPH_CASES_H
 #define FXA_TESTS_CUDNN_GRAPH_CASES_H
 
-#include "engine/cudnn/cudnn_attention.h"
+#include "engine/cudnn/attention/attention.h"
 #include "plan/plan.h"
 #include "support/golden.h"
 

@@ -5,7 +5,7 @@
 #ifndef FXA_TESTS_CUDNN_RULES_RIG_H
 #define FXA_TESTS_CUDNN_RULES_RIG_H
 
-#include "engine/cudnn/cudnn_attention.h"
+#include "engine/cudnn/attention/attention.h"
 #include "t.h"
 
 /* A graph under construction: scores, their indices, and the tensor that is stored at the end. */

@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
  * Gradients of a captured tensor in the cuDNN engine, on the stand-ins or a device: gradients that cuDNN supports
- * (cudnn_bias.c), compared with ref, and refusals that depend on the program (test_cudnn_support.c tests those that
- * depend on the problem).
+ * (attention/bias_gradient.c), compared with ref, and refusals that depend on the program (test_cudnn_support.c tests
+ * those that depend on the problem).
  */
 #include "cudnn_rig.h"
 #include "support/conf_case.h"

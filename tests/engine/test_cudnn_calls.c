@@ -6,7 +6,7 @@
  * FXA_TEST_UPDATE=1 writes the texts.
  */
 #include "cudnn_calls_text.h"
-#include "engine/cudnn/cudnn_build.h"
+#include "engine/cudnn/descriptors.h"
 #include "support/fail_alloc.h"
 
 #if FXA_ASSERT

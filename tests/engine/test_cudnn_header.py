@@ -1,6 +1,6 @@
 #!/usr/bin/env python3
 # SPDX-License-Identifier: Apache-2.0
-"""The constants of src/engine/cudnn/cudnn_api.h are those of cuDNN's own header, where that is (see test_cudnn_builds.py); and
+"""The constants of src/engine/cudnn/api.h are those of cuDNN's own header, where that is (see test_cudnn_builds.py); and
 whatever the engine asks of the driver and of cuDNN is in the stand-ins of tests/standin, so that they can be loaded."""
 import os
 import re
@@ -23,15 +23,15 @@ def functions(path, prefix):
 def main():
     wrong = []
     for source, prefix, standins in (("src/gpu/gpu.c", "cu", ("standin_cuda.c", "standin_launch.c")),
-                                     ("src/engine/cudnn/cudnn_library.c", "cudnn", ("standin_cudnn.c",))):
+                                     ("src/engine/cudnn/library.c", "cudnn", ("standin_cudnn.c",))):
         asked = functions(source, prefix)
         if not asked:
             wrong.append("no function was found in %s" % source)
         has = "".join(read(SOURCE, "tests/standin", name) for name in standins)
         wrong += ["%s: no %s" % (" and ".join(standins), name) for name in sorted(asked) if not re.search(r"\b%s\b" % name, has)]
-    ours = dict(re.findall(r"^    X\((\w+), (\d+)\)", read(SOURCE, "src/engine/cudnn/cudnn_api.h"), re.M))
+    ours = dict(re.findall(r"^    X\((\w+), (\d+)\)", read(SOURCE, "src/engine/cudnn/api.h"), re.M))
     if len(ours) < 100:
-        wrong.append("%d constants were found in cudnn_api.h" % len(ours))
+        wrong.append("%d constants were found in cudnn/api.h" % len(ours))
     header = os.path.join(DEPS, "nvidia", "cudnn", "include", "cudnn_graph_v9.h")
     if not wrong and not os.path.exists(header):
         print("skipped: there is no %s (make deps-cudnn fetches it)" % header)

@@ -3,7 +3,7 @@
  * Which files the cudnn engine loads from the folder of FXA_CUDNN_PATH, with folders that hold links to some of the
  * stand-in libraries. FXA_TEST_STANDIN is the folder of the stand-ins; LD_LIBRARY_PATH contains it.
  */
-#include "engine/cudnn/cudnn_api.h"
+#include "engine/cudnn/api.h"
 #include "support/own_context.h"
 
 #include <stdlib.h>

@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * Parameterized programs of the cuDNN engine (cudnn_lift.c), on the stand-ins: programs that differ in constants only
- * are compiled once and found on disk and in plan bytes, and each runs with its own constants; graphs equal those with
- * constants in place. The expected results come from the same program with params.
+ * Parameterized programs of the cuDNN engine (score/parameterize.c), on the stand-ins: programs that differ in
+ * constants only are compiled once and found on disk and in plan bytes, and each runs with its own constants; graphs
+ * equal those with constants in place. The expected results come from the same program with params.
  */
 #include "cudnn_rig.h"
 #include "plan/plan.h"

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * Operations that the cuDNN engine leaves out (cudnn_reuse.c): operations of the graphs are counted, and results are
- * compared with ref where a wrong omission would show, with factors of 0 or NaN.
+ * Operations that the cuDNN engine leaves out (score/common_factors.c): operations of the graphs are counted, and
+ * results are compared with ref where a wrong omission would show, with factors of 0 or NaN.
  */
 #include "cudnn_rig.h"
 #include "plan/plan.h"

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * The final check of a graph before cuDNN (cudnn_rules.c) on both sides of each condition. Needs no cuDNN.
+ * The final check of a graph before cuDNN (graph/graph_checks.c) on both sides of each condition. Needs no cuDNN.
  */
 #include "cudnn_rules_rig.h"
 

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * The final check of a graph before cuDNN (cudnn_rules.c), for forms that the lowering never emits: a device accepted
- * each of these forms and computed it wrongly. Needs no cuDNN.
+ * The final check of a graph before cuDNN (graph/graph_checks.c), for forms that the lowering never emits: a device
+ * accepted each of these forms and computed it wrongly. Needs no cuDNN.
  */
 #include "cudnn_rules_rig.h"
 

@@ -5,7 +5,7 @@
  * versions and numbers of multiprocessors are given, so neither driver nor library is needed.
  */
 #include "engine/cuda/cuda.h"
-#include "engine/cudnn/cudnn_attention.h"
+#include "engine/cudnn/attention/attention.h"
 #include "plan/plan.h"
 #include "support/size_walk.h"
 

@@ -5,7 +5,7 @@
 #ifndef FXA_TESTS_STANDIN_GRAPH_H
 #define FXA_TESTS_STANDIN_GRAPH_H
 
-#include "engine/cudnn/cudnn_api.h"
+#include "engine/cudnn/api.h"
 #include "standin.h"
 
 enum { STANDIN_TENSORS = 2048, STANDIN_OPS = 1024 };

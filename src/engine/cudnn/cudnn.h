@@ -1,27 +1,31 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * The cuDNN engine: attention with score programs inside, on cuDNN's backend interface. Its map:
+ * The cuDNN engine: attention with score programs inside, on cuDNN's backend interface. From a problem to a run:
  *
- *   problem -> cudnn_support.c (no, and why)
- *           -> cudnn_forward.c, cudnn_backward.c: a graph as data (cudnn_graph.h)
- *                  with the program by cudnn_score.c, cudnn_ops.c, its mask by cudnn_mask.c, the gradient of
- *                  a captured tensor by cudnn_bias.c, 8 bits and their scales by cudnn_fp8.c; cudnn_reuse.c says what
- *                  need not be computed, cudnn_lift.c which program it is, and makes its constants params
- *           -> cudnn_rules.c: the last look at it
- *           -> cudnn_build.c: descriptors, plan        (cudnn_api.h, cudnn_library.c: cuDNN as a table of functions)
- *   bytes  <-> cudnn_saved.c: compiled plans
- *   run     -> cudnn_run.c: pointers and values to cuDNN
- *   text    <- cudnn_listing.c: a graph for people
- *   engine_cudnn.c is its table, with instances: on a device, or of a profile (gpu/gpu_description.h) without one.
+ *   problem
+ *      |   attention/   support.c: refusals with their reasons
+ *      |                attention.c: the steps below; forward.c, backward.c: the operations of each pass
+ *      |                operands.c, mask.c, bias_gradient.c, fp8.c, fp8_scalars.c: parts of both passes
+ *      |   score/       parameterize.c: the program, with its constants as params; leaves.c, captured_loads.c, ops.c:
+ *      |                its nodes as operations; zero_products.c, common_factors.c: operations that are not needed
+ *      v
+ *   graph as data       graph/graph.h; helper_steps.c: kernels of src/gpu before and after; graph_checks.c: last check
+ *      v
+ *   cuDNN's plan        descriptors.c (api.h and library.c: cuDNN as a table of functions); saved.c: plans as bytes
+ *      v
+ *   run.c               pointers and scalars for cuDNN
  *
- * Whatever cuDNN computes is that of its graph, in floats of 32 bits; P and dS are rounded to the dtype of Q where they
- * enter a product, and a weight of exactly 0 times a V that is not finite is NaN, as on all matrix hardware.
+ * engine.c is the engine's table, with instances on a device or for a device description (gpu/gpu_description.h);
+ * cost.c estimates the seconds of a run; listing.c writes a graph as text.
+ *
+ * cuDNN computes the graph in f32. P and dS are rounded to the dtype of Q where they enter a product. A weight of
+ * exactly 0 times a V that is not finite is NaN, as on all matrix hardware.
  */
 #ifndef FXA_ENGINE_CUDNN_CUDNN_H
 #define FXA_ENGINE_CUDNN_CUDNN_H
 
 #include "../gpu_engine.h"
-#include "cudnn_attention.h"
+#include "attention/attention.h"
 
 enum {
     FXA__DNN_HANDLES = 32 /* kept for runs to come; more exist while more run at the same time */
@@ -67,7 +71,7 @@ uint64_t fxa__dnn_workspace(int64_t scratch, int64_t own);
 /* What a run has to give pointers to. False: there are too many. */
 bool fxa__dnn_bound_find(const fxa__dnn_graph *g, fxa__dnn_code *code);
 
-/* Seconds of a run, about. (cudnn_cost.c) */
+/* Seconds of a run, about. (cost.c) */
 double fxa__dnn_cost(int64_t processors, const fxa__problem *p);
 
 /* The graph as lines for people. */

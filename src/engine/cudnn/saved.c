@@ -5,7 +5,7 @@
  * which is E_VERSION here: the plan is compiled again. What the text means nobody can check but cuDNN: bytes are
  * undamaged when they come here, by their checksums, and from whom they are is for the caller to know (docs/gpu.md).
  */
-#include "cudnn_saved.h"
+#include "saved.h"
 
 enum { SAVED_FORMAT = 1 };
 #define SAVED_MOST ((size_t)256 << 20)

@@ -9,10 +9,10 @@
  * Scales lie in memory. One that a run does not give, or that the problem does not have, is 1 in memory of ours, which
  * the run writes; the inverse of that of dS, a helper kernel. Each is one tensor, however often it is used.
  */
-#include "cudnn_attention.h"
+#include "attention.h"
 
-#include "../../base/dtype.h"
-#include "../../problem/scales.h"
+#include "../../../base/dtype.h"
+#include "../../../problem/scales.h"
 
 #include <string.h>
 

@@ -8,9 +8,9 @@
  * Where rows or keys do not fill cuDNN's tiles, what lies beyond the last overflows and makes everything NaN, unless a
  * mask reaches it: then lengths are declared, which are all of the problem's, and masked by as padding is spelled.
  */
-#include "cudnn_attention.h"
+#include "attention.h"
 
-#include "../../lower/zero.h"
+#include "../../../lower/zero.h"
 
 #include <math.h>
 #include <string.h>
@@ -238,7 +238,8 @@ static void backward_write(fxa__dnn_attention *a, fxa__dnn_score *kept) {
     backward_by_rows(a, ds, k, backward_output(a, FXA_SLOT_DQ, FXA_GRAD_Q, FXA_ACCUMULATE_DQ));
 }
 
-/* Values per entry are rows' too: written out for more rows than one (cudnn_load.c), and for one row as they are. */
+/* Values per entry are rows' too: written out for more rows than one (score/captured_loads.c), and for one row as
+ * they are. */
 static void backward_count_vectors(fxa__dnn_attention *a) {
     const fxa_problem *p = &a->p->in;
     bool some = a->level.arch / 10 == 9 && !fxa__dnn_is_fp8(p), dlse = p->flags & FXA_READ_DLSE;

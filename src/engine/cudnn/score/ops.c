@@ -1,9 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * Each operation of the language as operations of cuDNN: a table with a rule per operation; see cudnn_score.h for what
+ * Each operation of the language as operations of cuDNN: a table with a rule per operation; see score/score.h for what
  * the rules keep to. An operation without a rule is refused by its name.
  */
-#include "cudnn_score.h"
+#include "score.h"
 
 #include <math.h>
 

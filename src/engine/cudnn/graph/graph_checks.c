@@ -3,7 +3,7 @@
  * The last look at a graph before cuDNN gets it: forms that cuDNN takes without a word and computes wrongly, or that
  * end the process. The lowering writes none of them; this holds it to that, for every problem, and not in tests alone.
  */
-#include "cudnn_attention.h"
+#include "../attention/attention.h"
 
 enum { RULES_MAX_OPS = 400 }; /* what a graph may have at most */
 

@@ -6,7 +6,7 @@
 #include "cudnn.h"
 
 #include "../../base/carve.h"
-#include "cudnn_build.h"
+#include "descriptors.h"
 
 #include <float.h>
 #include <math.h>

@@ -8,9 +8,9 @@
  * first, once for each head, [1,H,1,1]: that cuDNN takes for what it is. Of one head it is one for each row, [1,1,Sq,1]
  * with a stride of 0, which backward has no code for.
  */
-#include "cudnn_attention.h"
+#include "attention.h"
 
-#include "../../problem/scales.h"
+#include "../../../problem/scales.h"
 
 #include <string.h>
 

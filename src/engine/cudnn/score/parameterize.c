@@ -2,15 +2,16 @@
  *
  * The program that graphs are made of, and its constants as params (lower/parameterize.h): problems that differ in such
  * numbers alone have one key and one compiled plan of cuDNN, and each of our plans has its numbers, which runs pass by
- * value. Between the problem and the analysis of a program (cudnn_forward.c); cudnn_spans.c makes the key of it.
+ * value. Between the problem and the analysis of a program (attention/forward.c); attention/operands.c makes the key of
+ * it.
  *
  * Constants become params last, when masks and the derivative have been found with all numbers known. What the lowering
  * asks of them afterwards is the same for all that are taken here: finite, not 0, no larger than FXA__DNN_NUMBER_MOST.
  * So a graph has the same operations and as many values as with constants in place, and answers stay what they are.
  */
-#include "cudnn_attention.h"
+#include "../attention/attention.h"
 
-#include "../../lower/fuse.h"
+#include "../../../lower/fuse.h"
 
 #include <math.h>
 #include <string.h>

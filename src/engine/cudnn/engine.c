@@ -10,8 +10,8 @@
 
 #include "../../gpu/gpu_merge.h"
 #include "../../gpu/gpu_description.h"
-#include "cudnn_build.h"
-#include "cudnn_saved.h"
+#include "descriptors.h"
+#include "saved.h"
 
 #include <math.h>
 #include <stdio.h>

@@ -7,8 +7,8 @@
 #ifndef FXA_ENGINE_CUDNN_STEPS_H
 #define FXA_ENGINE_CUDNN_STEPS_H
 
-#include "../../gpu/gpu_launch.h"
-#include "cudnn_graph.h"
+#include "../../../gpu/gpu_launch.h"
+#include "graph.h"
 
 enum { FXA__DNN_REFS = 32 };
 

@@ -5,7 +5,7 @@
  * cuDNN ends the process when it cannot find cuBLASLt or its own part libcudnn_graph by itself, so these are loaded
  * before it is called, and their absence is a reason. They are kept for as long as cuDNN is.
  */
-#include "cudnn_api.h"
+#include "api.h"
 
 #include "../../base/dl.h"
 #include "../../gpu/gpu_search.h"

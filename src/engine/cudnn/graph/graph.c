@@ -1,11 +1,11 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * The graph as data: see cudnn_graph.h. Nothing here knows what attention is.
+ * The graph as data: see graph/graph.h. Nothing here knows what attention is.
  */
-#include "cudnn_graph.h"
+#include "graph.h"
 
-#include "../../base/carve.h"
-#include "cudnn_steps.h"
+#include "../../../base/carve.h"
+#include "helper_steps.h"
 
 #include <stdarg.h>
 #include <stdio.h>

@@ -6,7 +6,7 @@
 #ifndef FXA_ENGINE_CUDNN_BUILD_H
 #define FXA_ENGINE_CUDNN_BUILD_H
 
-#include "cudnn_graph.h"
+#include "graph/graph.h"
 
 /* What cuDNN says of a graph without compiling it: the workspace of its best engine. profile: the descriptor of the
  * device. E_UNSUPPORTED: no engine takes it, and why; E_ENGINE: cuDNN failed otherwise. */

@@ -4,7 +4,7 @@
  * copied into memory of ours by a helper kernel before it runs, in another type (of what has 8 bits cuDNN ends the
  * process), in another layout, or with 0 past the end.
  */
-#include "cudnn_score.h"
+#include "score.h"
 
 #include <string.h>
 

@@ -1,11 +1,11 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * The leaves of a score program as tensors of a graph: coordinates, values, scalars; see cudnn_score.h. Loads are in
- * cudnn_load.c.
+ * The leaves of a score program as tensors of a graph: coordinates, values, scalars; see score/score.h. Loads are in
+ * score/captured_loads.c.
  */
-#include "cudnn_score.h"
+#include "score.h"
 
-#include "../../base/num.h"
+#include "../../../base/num.h"
 
 #include <math.h>
 #include <string.h>

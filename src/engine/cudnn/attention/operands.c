@@ -7,7 +7,7 @@
  * there. What it leaves unwritten is filled by the same kernel: rows past a length, and rows of entries without keys
  * (or keys of entries without rows). Statistics go through dense memory of ours unless they lie as cuDNN has them.
  */
-#include "cudnn_attention.h"
+#include "attention.h"
 
 #include <math.h>
 #include <string.h>

@@ -2,13 +2,13 @@
  *
  * What cuDNN cannot do, or not as it is meant, as far as the problem alone says it: one table, in which each row is a
  * no for some versions, devices, passes, dtypes and features, with its reason (tests/engine/test_cudnn_support.c has a
- * case for every row). The rest of a no comes from the program (cudnn_ops.c, cudnn_score.c, cudnn_mask.c) and from
+ * case for every row). The rest of a no comes from the program (score/ops.c, score/leaves.c, attention/mask.c) and from
  * cuDNN itself. Cheap: nothing is built here.
  */
-#include "cudnn_attention.h"
+#include "attention.h"
 
-#include "../../base/dtype.h"
-#include "../../base/num.h"
+#include "../../../base/dtype.h"
+#include "../../../base/num.h"
 
 #include <stdio.h>
 

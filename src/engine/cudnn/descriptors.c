@@ -1,9 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * Descriptors: see cudnn_build.h. A maker keeps every descriptor of a graph in one list, and the first failure; calls
+ * Descriptors: see descriptors.h. A maker keeps every descriptor of a graph in one list, and the first failure; calls
  * after it do nothing.
  */
-#include "cudnn_build.h"
+#include "descriptors.h"
 
 #include <stdio.h>
 #include <string.h>

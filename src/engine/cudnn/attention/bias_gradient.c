@@ -3,9 +3,9 @@
  * The gradient of a captured tensor that is added to the score, as t[q, k] or with b or h: the sum of the gradients of
  * pairs over what the tensor has not, which cuDNN writes beside dS. One of them, in 16 bits and without gaps, beside
  * nothing that was not tried on a device; and dQ is then summed in a fixed order, since in the other form cuDNN takes
- * the graph and writes nothing. cudnn_support.c refuses what the problem alone says, this what the program does.
+ * the graph and writes nothing. attention/support.c refuses what the problem alone says, this what the program does.
  */
-#include "cudnn_attention.h"
+#include "attention.h"
 
 int32_t fxa__dnn_bias_of(const fxa_problem *p) {
     for (size_t i = 0; p->pass == FXA_BACKWARD && i < p->n_captures; i++)

@@ -3,9 +3,9 @@
  * The mask of a score program in a graph: one select of -inf after the other, each a part of it (lower/conjunct.h).
  * Causal and window parts are spelled as cuDNN recognises them, operation by operation, types included: it leaves out
  * tiles for these, as long as the indices are those of the very tensor that is masked. It compares rows and keys in no
- * other spelling rightly but by <= and ==, which is how cudnn_ops.c has all others.
+ * other spelling rightly but by <= and ==, which is how score/ops.c has all others.
  */
-#include "cudnn_attention.h"
+#include "attention.h"
 
 #include <math.h>
 

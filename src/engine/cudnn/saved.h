@@ -6,7 +6,7 @@
 #define FXA_ENGINE_CUDNN_SAVED_H
 
 #include "../../base/bytes.h"
-#include "cudnn_api.h"
+#include "api.h"
 
 /* Writes the plan, or nothing where cuDNN does not give it. */
 void fxa__dnn_saved_write(const fxa__cudnn_api *api, void *plan, fxa__host *host, fxa__writer *w);

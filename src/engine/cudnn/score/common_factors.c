@@ -1,10 +1,10 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
  * What of a program need not be computed: factors that cancel in a derivative, one that the scale of the run can have
- * in it, and what the score program has computed for a backward program.
- * Between the analysis of a program and its lowering (cudnn_score.c), which takes from here that a node is another one.
+ * in it, and what the score program has computed for a backward program. Between the analysis of a program and its
+ * lowering (score/leaves.c), which takes from here that a node is another one.
  */
-#include "cudnn_attention.h"
+#include "../attention/attention.h"
 
 #include <string.h>
 

@@ -2,9 +2,9 @@
  *
  * Products and quotients in which 0 wins, which derivatives are made of: 0 times what is infinite or no number is 0, as
  * nobody asks about pairs that have no part in the result. Of the spellings that cuDNN computes as they are meant, the
- * fastest which keeps to that; see cudnn_score.h.
+ * fastest which keeps to that; see score/score.h.
  */
-#include "cudnn_score.h"
+#include "score.h"
 
 #include <math.h>
 

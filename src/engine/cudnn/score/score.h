@@ -12,9 +12,9 @@
 #ifndef FXA_ENGINE_CUDNN_SCORE_H
 #define FXA_ENGINE_CUDNN_SCORE_H
 
-#include "../../lower/depend.h"
-#include "../../lower/parameterize.h"
-#include "cudnn_steps.h"
+#include "../../../lower/depend.h"
+#include "../../../lower/parameterize.h"
+#include "../graph/helper_steps.h"
 
 /* Nodes of a program that this engine looks at: a run evaluates what it passes by value on the stack. */
 #define FXA__DNN_MAX_NODES 1024
@@ -29,11 +29,11 @@ typedef struct fxa__dnn_score {
     const fxa__parameterized *numbers; /* whose program it is; NULL: constants are in place */
     bool own;                          /* it is the caller's backward program: its params are always by value */
     int32_t score, dscore;             /* the inputs of that name; dscore -1: there is none */
-    int32_t folded;                    /* the node that `score` is in place of the score (cudnn_reuse.c); -1: none */
-    int32_t base;                      /* coordinates are those of the places of this tensor */
+    int32_t folded; /* the node that `score` is in place of the score (score/common_factors.c); -1: none */
+    int32_t base;   /* coordinates are those of the places of this tensor */
     int32_t value[FXA__DNN_MAX_NODES]; /* tensors; -1: not made yet */
     int32_t load[FXA__DNN_MAX_NODES];  /* the same of loads, which stay what they are wherever the program is */
-    int32_t same[FXA__DNN_MAX_NODES];  /* the node that it is taken for (cudnn_reuse.c); -1: itself */
+    int32_t same[FXA__DNN_MAX_NODES];  /* the node that it is taken for (score/common_factors.c); -1: itself */
     int32_t axis[FXA_INPUT_COUNT];     /* coordinates, made, by input; -1: not yet */
     bool needed[FXA__DNN_MAX_NODES];
     bool indexed;      /* set: something reads q or k as a number */
@@ -85,7 +85,7 @@ int32_t fxa__dnn_scale_folded(fxa__dnn_score *s);
 /* The bounds of an int, over all coordinates of the problem; false: not known. */
 bool fxa__dnn_range(const fxa__dnn_score *s, int32_t node, int64_t *lo, int64_t *hi);
 
-/* cudnn_reuse.c: factors that the derivative multiplies by and divides by are left out; */
+/* score/common_factors.c: factors that the derivative multiplies by and divides by are left out; */
 void fxa__dnn_reuse_cancel(fxa__dnn_score *s);
 /* the node of the score times or over a number of the run that one tanh alone reads, as in soft caps, or -1: it is made
  * of Q K^T at once; */
@@ -93,15 +93,15 @@ int32_t fxa__dnn_reuse_fold(fxa__dnn_score *s);
 /* and nodes of `to` that are what nodes of `from` are, made at the same place, have their tensors. */
 void fxa__dnn_reuse_made(const fxa__dnn_score *from, fxa__dnn_score *to);
 
-/* cudnn_load.c: what a load reads; and the row axis written out with a stride of 0, where cuDNN reads the tensor
- * wrongly without it. */
+/* score/captured_loads.c: what a load reads; and the row axis written out with a stride of 0, where cuDNN reads the
+ * tensor wrongly without it. */
 int32_t fxa__dnn_load(fxa__dnn_score *s, const fxa__node *load);
 void fxa__dnn_expand(const fxa_problem *p, fxa__dnn_tensor *t);
 
-/* cudnn_zero.c: x * y or x / y (mode) of the node that y is the tensor of, but 0 where x is. */
+/* score/zero_products.c: x * y or x / y (mode) of the node that y is the tensor of, but 0 where x is. */
 int32_t fxa__dnn_zero_wins(fxa__dnn_score *s, int32_t node, int mode, int32_t x, int32_t y);
 
-/* cudnn_ops.c: the tensor of an operation whose operands are made. */
+/* score/ops.c: the tensor of an operation whose operands are made. */
 int32_t fxa__dnn_lower_op(fxa__dnn_score *s, int32_t node);
 
 #endif

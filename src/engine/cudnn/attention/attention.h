@@ -1,15 +1,15 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
  * Attention as a graph: the operations around the score program, one after the other as cuDNN's fused engines know
- * them, and what a problem must be for it. cudnn_support.c says no to all else; cudnn_forward.c and cudnn_backward.c
- * write the two passes; cudnn_mask.c writes masks.
+ * them, and what a problem must be for it. attention/support.c says no to all else; attention/forward.c and
+ * attention/backward.c write the two passes; attention/mask.c writes masks.
  */
 #ifndef FXA_ENGINE_CUDNN_ATTENTION_H
 #define FXA_ENGINE_CUDNN_ATTENTION_H
 
-#include "../../lower/conjunct.h"
-#include "cudnn_score.h"
-#include "cudnn_steps.h"
+#include "../../../lower/conjunct.h"
+#include "../score/score.h"
+#include "../graph/helper_steps.h"
 
 /* What the library that is here can do. */
 typedef struct fxa__dnn_level {
@@ -34,14 +34,14 @@ typedef struct fxa__dnn_attention {
     fxa__dnn_graph g;
     const fxa__problem *p;
     fxa__dnn_level level;
-    fxa__parameterized numbers; /* made of the problem's program by cudnn_lift.c */
+    fxa__parameterized numbers; /* made of the problem's program by score/parameterize.c */
     fxa_program *program;       /* that of numbers: what runs */
     fxa__depend *depend;
     fxa__conjuncts mask; /* of `program` */
     fxa__dnn_score score;
     fxa__depend *own_depend;
     fxa__dnn_score own;    /* the caller's backward program, in place of the derivative; program NULL: there is none */
-    bool spread;           /* numbers of the program are in memory (cudnn_spread.c); */
+    bool spread;           /* numbers of the program are in memory (attention/fp8_scalars.c); */
     size_t first;          /* its first operation then */
     int32_t scale, scaled; /* of the run; scores as programs read them */
     int32_t len_q, len_k;  /* lengths for products; -1: none */
@@ -63,13 +63,13 @@ fxa_status fxa__dnn_attention_make_with(const fxa__problem *p, fxa__dnn_level le
                                         fxa_error *err);
 void fxa__dnn_attention_free(fxa__dnn_attention *a);
 
-/* cudnn_lift.c: the program that graphs are made of: masks lifted out of its score, in backward joined with its
+/* score/parameterize.c: the program that graphs are made of: masks lifted out of its score, in backward joined with its
  * derivative, and, where it `lifts` them, constants as params. The caller destroys out->program. */
 fxa_status fxa__dnn_program_make(const fxa__problem *p, bool lifts, fxa__parameterized *out, fxa_error *err);
 /* Writes the values of the hidden params of that program, by param. */
 fxa_status fxa__dnn_numbers(const fxa__problem *p, double numbers[FXA__MAX_CONSTANTS], fxa_error *err);
 
-/* cudnn_support.c: what can be said before a graph is made. False with the reason in g. */
+/* attention/support.c: what can be said before a graph is made. False with the reason in g. */
 bool fxa__dnn_supports(fxa__dnn_graph *g, const fxa__problem *p, fxa__dnn_level level);
 /* The reason of a row of its table; NULL past the last. For tests, which have a case for each. */
 const char *fxa__dnn_support_why(size_t row);
@@ -79,10 +79,10 @@ bool fxa__dnn_is_far(const fxa_problem *p);
 /* Whether a tensor has no elements: of packed ones that too goes by how many rows there are in all. */
 bool fxa__dnn_is_empty(const fxa_problem *p);
 
-/* cudnn_rules.c: refuses a graph that cuDNN would take and compute wrongly, whoever wrote it. */
+/* graph/graph_checks.c: refuses a graph that cuDNN would take and compute wrongly, whoever wrote it. */
 void fxa__dnn_rules_check(fxa__dnn_graph *g, fxa__dnn_level level);
 
-/* ---- cudnn_spans.c: operands ------------------------------------------------------------------------------------- */
+/* ---- attention/operands.c: operands ------------------------------------------------------------------------------ */
 
 int fxa__dnn_data_type(uint32_t dtype); /* of f32, f16, bf16, e4m3 and e5m2 */
 /* Entries with lengths or offsets of their own: before any operand. */
@@ -100,9 +100,9 @@ bool fxa__dnn_row_is_direct(const fxa_problem *p, fxa_slot slot);
 int32_t fxa__dnn_row(fxa__dnn_attention *a, fxa_slot slot);
 /* The strides of LSE, maxima or dLSE, which a run says anew. */
 const int64_t *fxa__dnn_row_strides(const fxa_problem *p, fxa_slot slot);
-/* Writes what code depends on: the entire problem without the device, the constants that are params (cudnn_lift.c)
- * and the total number of packed rows, which the strides of packed LSE and the like contain too. So problems that
- * differ only in these run the same code. */
+/* Writes what code depends on: the entire problem without the device, the constants that are params
+ * (score/parameterize.c) and the total number of packed rows, which the strides of packed LSE and the like contain
+ * too. So problems that differ only in these run the same code. */
 void fxa__dnn_key(const fxa__problem *p, fxa__writer *w);
 
 fxa__dnn_step *fxa__dnn_step_add(fxa__dnn_attention *a, fxa__gpu_kernel kernel, bool after, int64_t work);
@@ -136,14 +136,14 @@ bool fxa__dnn_mask_is_banded(fxa__dnn_attention *a);
 /* The new scores, without masks, from Q and K. */
 int32_t fxa__dnn_scores(fxa__dnn_attention *a, int32_t q, int32_t k);
 void fxa__dnn_forward(fxa__dnn_attention *a);
-/* cudnn_spread.c: whether numbers of the program are to be in memory; scores that are multiplied with the descales of Q
- * and K then; and numbers of the operations from `first` on are put there. The same of those of the derivative, which
- * is refused where it is no number. */
+/* attention/fp8_scalars.c: whether numbers of the program are to be in memory; scores that are multiplied with the
+ * descales of Q and K then; and numbers of the operations from `first` on are put there. The same of those of the
+ * derivative, which is refused where it is no number. */
 bool fxa__dnn_spread_is_needed(fxa__dnn_attention *a);
 int32_t fxa__dnn_spread_scores(fxa__dnn_attention *a, int32_t s);
 void fxa__dnn_spread(fxa__dnn_attention *a, size_t first);
 void fxa__dnn_spread_derivative(fxa__dnn_attention *a, size_t first, int32_t dscore);
-/* cudnn_fp8.c: Q has 8 bits; scores of such products, and from exp and its sum to O. */
+/* attention/fp8.c: Q has 8 bits; scores of such products, and from exp and its sum to O. */
 bool fxa__dnn_is_fp8(const fxa_problem *p);
 int32_t fxa__dnn_fp8_scores(fxa__dnn_attention *a, int32_t s);
 void fxa__dnn_fp8_output(fxa__dnn_attention *a, int32_t e, int32_t sum, int32_t v, int32_t o);
@@ -157,7 +157,8 @@ int32_t fxa__dnn_fp8_ds(fxa__dnn_attention *a, int32_t ds);
 void fxa__dnn_fp8_result(fxa__dnn_attention *a, fxa_slot slot, int32_t x, int32_t out);
 void fxa__dnn_backward(fxa__dnn_attention *a);
 
-/* cudnn_bias.c: the captured tensor whose gradient is wanted, -1: none; and that gradient, from those of pairs. */
+/* attention/bias_gradient.c: the captured tensor whose gradient is wanted, -1: none; and that gradient, from those
+ * of pairs. */
 int32_t fxa__dnn_bias_of(const fxa_problem *p);
 void fxa__dnn_bias(fxa__dnn_attention *a, int32_t dscore);
 

@@ -1,9 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
  * An attention problem as a graph of cuDNN operations, as plain data: between the problem and cuDNN's descriptors, so
- * that it can be made, checked and evaluated where there is no cuDNN. Made by cudnn_forward.c and cudnn_backward.c with
- * the score program from cudnn_score.c and its mask from cudnn_mask.c; held against the rules of cudnn_rules.c; turned
- * into descriptors by cudnn_build.c.
+ * that it can be made, checked and evaluated where there is no cuDNN. Made by attention/forward.c and
+ * attention/backward.c with the score program from score/leaves.c and its mask from attention/mask.c; held against the
+ * rules of graph/graph_checks.c; turned into descriptors by descriptors.c.
  *
  * Everything has four axes: [B,H,Sq,Sk] of scores. A tensor's number is its unique id in cuDNN less 1. Building goes on
  * after a failure: the first is remembered, and everything after it gives tensor 0.
@@ -11,7 +11,7 @@
 #ifndef FXA_ENGINE_CUDNN_GRAPH_H
 #define FXA_ENGINE_CUDNN_GRAPH_H
 
-#include "cudnn_api.h"
+#include "../api.h"
 
 /* Where the content of a tensor comes from. */
 typedef enum fxa__dnn_source {
@@ -32,7 +32,7 @@ typedef enum fxa__dnn_source {
 /* The largest int that is divided: quotients are those of floats, and were seen wrong at 16 million, and right here. */
 enum { FXA__DNN_DIVIDED = 1 << 22 };
 
-/* What of an int by value a graph has, for quotients rounded down of what is not negative (cudnn_ops.c). */
+/* What of an int by value a graph has, for quotients rounded down of what is not negative (score/ops.c). */
 typedef enum fxa__dnn_part {
     FXA__DNN_WHOLE,
     FXA__DNN_DIVISOR,  /* its magnitude, no more than FXA__DNN_DIVIDED + 1; 1 of 0 */
@@ -47,7 +47,7 @@ typedef struct fxa__dnn_tensor {
     uint8_t source; /* fxa__dnn_source */
     bool score;     /* depends on the score */
     bool read;      /* of scratch: the program reads it */
-    bool number;    /* by value: finite and not 0 in any run (cudnn_lift.c) */
+    bool number;    /* by value: finite and not 0 in any run (score/parameterize.c) */
     bool bound;     /* of a mask: within 2^30 of 0, beyond which nothing changes and sums with it wrap around */
     int8_t times;
     uint8_t part; /* fxa__dnn_part */
@@ -88,7 +88,7 @@ typedef struct fxa__dnn_graph {
     fxa__dnn_op *ops;
     size_t n_tensors, tensor_capacity, n_ops, op_capacity;
     int64_t scratch;             /* bytes of the workspace that tensors of the graph have */
-    struct fxa__dnn_step *steps; /* cudnn_steps.h */
+    struct fxa__dnn_step *steps; /* graph/helper_steps.h */
     size_t n_steps, step_capacity;
     fxa_status status;
     char reason[sizeof((fxa_error *)0)->text]; /* E_UNSUPPORTED: why */

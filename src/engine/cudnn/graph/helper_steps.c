@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * Steps as data: see cudnn_steps.h.
+ * Steps as data: see graph/helper_steps.h.
  */
-#include "cudnn_steps.h"
+#include "helper_steps.h"
 
 #include <string.h>
 
