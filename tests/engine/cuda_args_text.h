@@ -14,6 +14,7 @@ static struct {
     fxa__writer *w;
     struct FxaArgs last; /* of the preceding launch */
     bool new_line;       /* true: the next argument starts a line */
+    int digits;          /* of floats */
     int kept;            /* allocations of the device that are not released */
 } plan_text;
 
@@ -141,7 +142,7 @@ static void plan_name(const char *name) {
 #define PLAN_POINTER(field)                                                                                            \
     if (PLAN_NAMED(field)) plan_pointer(a->field)
 #define PLAN_FLOAT(field)                                                                                              \
-    if (PLAN_NAMED(field)) PLAN_WRITE(" %.9g", (double)a->field)
+    if (PLAN_NAMED(field)) PLAN_WRITE(" %.*g", plan_text.digits, (double)a->field)
 #define PLAN_VIEW(field)                                                                                               \
     if (PLAN_NAMED(field)) plan_view(&a->field)
 #define PLAN_DIVISOR(field)                                                                                            \
@@ -242,7 +243,7 @@ static void plan_args_program(const struct FxaArgs *a, const struct FxaArgs *las
         if (PLAN_CHANGED(ranges[i])) PLAN_WRITE("\n    ranges[%d]", i), plan_pointer(a->ranges[i]);
     if (PLAN_CHANGED(f)) PLAN_WRITE("\n    f");
     for (int i = 0; i < FXA_CUDA_SCALARS + FXA_CUDA_RUNS; i++)
-        if (PLAN_CHANGED(f[i])) PLAN_WRITE(" [%d] %.9g", i, (double)a->f[i]);
+        if (PLAN_CHANGED(f[i])) PLAN_WRITE(" [%d] %.*g", i, plan_text.digits, (double)a->f[i]);
     if (PLAN_CHANGED(i)) PLAN_WRITE("\n    i");
     for (int n = 0; n < FXA_CUDA_SCALARS; n++)
         if (PLAN_CHANGED(i[n])) PLAN_WRITE(" [%d] %d", n, a->i[n]);

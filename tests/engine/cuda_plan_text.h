@@ -116,7 +116,7 @@ static void plan_write_choice(const bed *x) {
 static void plan_write_program(const fxa__cuda_program *g) {
     PLAN_WRITE("inputs of the mask %x, of diagonals %x", g->has_mask ? g->mask_inputs : 0,
                g->diagonal >= 0 ? g->diagonal_inputs : 0);
-    if (isfinite(g->bound)) PLAN_WRITE(", bound %.9g", g->bound);
+    if (isfinite(g->bound)) PLAN_WRITE(", bound %.*g", plan_text.digits, g->bound);
     for (int32_t i = 0; i < g->n_ranges; i++)
         PLAN_WRITE(", ranges of %s along %d", g->program->tensors[g->ranges[i].tensor].name, (int)g->ranges[i].axis);
     for (int32_t i = 0; i < g->program->n_tensors; i++)
@@ -165,16 +165,17 @@ static void plan_write_numbers(bed *x, double *numbers) {
     T_OK(fxa__engine_cuda.constants(&a, numbers, &err));
     fxa__analysis_end(&a);
     for (int32_t i = 0; i < x->code.program.program->n_params; i++)
-        if (x->code.program.params[i].from == FXA__CUDA_NUMBER) PLAN_WRITE("constant %d: %.17g\n", (int)i, numbers[i]);
+        if (x->code.program.params[i].from == FXA__CUDA_NUMBER)
+            PLAN_WRITE("constant %d: %.*g\n", (int)i, 2 * plan_text.digits - 1, numbers[i]);
 }
 
-/* Writes the text of an opened problem. */
-static void plan_write(bed *x, fxa__writer *w) {
+/* Writes the text of an opened problem, with floats of so many digits. */
+static void plan_write(bed *x, int digits, fxa__writer *w) {
     fxa_support report = {.supported = 0};
     fxa__analysis a = {.engine = &fxa__engine_cuda, .self = &x->self, .problem = x->p};
     double numbers[FXA__MAX_CONSTANTS] = {0};
     fxa_error err;
-    plan_text.x = x, plan_text.w = w;
+    plan_text.x = x, plan_text.w = w, plan_text.digits = digits;
     memset(&plan_text.last, 0, sizeof plan_text.last);
     T_OK(fxa__engine_cuda.query(&a, NULL, &report, &err));
     fxa__analysis_end(&a);

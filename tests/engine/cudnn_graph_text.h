@@ -13,6 +13,8 @@
 
 #include <string.h>
 
+static int graph_digits = 9; /* of floats */
+
 typedef struct graph_text {
     const fxa__dnn_attention *a;
     const fxa__dnn_step *step; /* that is being written */
@@ -52,7 +54,7 @@ static void graph_write_node(const graph_text *x, const fxa_program *program, co
     const fxa__node *n = &program->nodes[t->index];
     GRAPH_WRITE(" %s", fxa__op_info_get(n->op)->id);
     if (n->op == FXA_OP_PARAM) GRAPH_WRITE(" %s", program->params[n->imm].name);
-    GRAPH_WRITE(" times %d plus %.9g", (int)t->times, t->value);
+    GRAPH_WRITE(" times %d plus %.*g", (int)t->times, graph_digits, t->value);
     if (t->part) GRAPH_WRITE(" part %d", (int)t->part);
 }
 
@@ -63,7 +65,7 @@ static void graph_write_source(const graph_text *x, const fxa__dnn_tensor *t) {
     case FXA__DNN_OWN_TENSOR: GRAPH_WRITE("bprop tensor %d at %lld", (int)t->index, (long long)t->offset); break;
     case FXA__DNN_DTENSOR: GRAPH_WRITE("gradient of tensor %d", (int)t->index); break;
     case FXA__DNN_SCRATCH: GRAPH_WRITE("workspace at %lld", (long long)t->offset); break;
-    case FXA__DNN_VALUE: GRAPH_WRITE("value %.9g", t->value); break;
+    case FXA__DNN_VALUE: GRAPH_WRITE("value %.*g", graph_digits, t->value); break;
     case FXA__DNN_NODE: GRAPH_WRITE("value"), graph_write_node(x, x->a->program, t); break;
     case FXA__DNN_OWN_NODE: GRAPH_WRITE("bprop value"), graph_write_node(x, x->a->own.program, t); break;
     case FXA__DNN_SCALE:
@@ -156,7 +158,7 @@ static void graph_write_copy(const graph_text *x, const FxaGpuCopy *c) {
     graph_write_array(x, "to", &c->to), graph_write_array(x, "from", &c->from), graph_write_rows(x, &c->rows);
     graph_write_four(x, "limit", c->limit);
     if (c->fill != 0) GRAPH_WRITE(" fill %g", c->fill);
-    if (c->has_instead) GRAPH_WRITE(" instead %.9g", c->instead);
+    if (c->has_instead) GRAPH_WRITE(" instead %.*g", graph_digits, c->instead);
     graph_write_int(x, "mode", c->mode), graph_write_int(x, "past", c->past);
 }
 

@@ -26,7 +26,7 @@ static void plan_case_write(const plan_case *c, fxa__writer *w) {
     if (bed_open_on(&x, &o.p, c->arch ? c->arch : 90, c->forced ? c->forced : -1, c->processors ? c->processors : 132,
                     &err)) {
         plan_bind(&x, c);
-        plan_write(&x, w);
+        plan_write(&x, 9, w);
     } else {
         T_FAIL("%s: %s\n", c->name, err.text);
     }
