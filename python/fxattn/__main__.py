@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Runs the command-line tool for `python -m fxattn` and the script `fxattn`. The tool is an executable that the package
-contains. The tool replaces the process of the Python interpreter (exec), so signals, pipes and exit codes are those of
-the tool."""
+"""Runs the command-line tool for `python -m fxattn` and the script `fxattn`. The command-line tool is an executable
+that the package contains. The executable replaces the process of the Python interpreter (exec), so signals, pipes and
+exit codes are those of the executable."""
 import os
 import sys
 from typing import List, NoReturn, Optional

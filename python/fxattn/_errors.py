@@ -109,7 +109,7 @@ class InternalError(Error, RuntimeError):
 
 
 class LibraryError(Error, ImportError):
-    """The C library cannot be loaded, or is another version than this package was built for."""
+    """The C library cannot be loaded, or its version is not the version that this package was built for."""
 
 
 # Exception classes by fxa_status. tests/python/test_library.py checks that every status is listed.

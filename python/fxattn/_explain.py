@@ -160,8 +160,8 @@ def _run(arguments: List[str], folder: str) -> str:
 
 
 def _write_program(source: Source, folder: str) -> List[str]:
-    """Writes the program and the arrays to files in `folder`. Returns the command-line options that pass these files
-    and the values of the params."""
+    """Writes the program and the arrays to files in `folder`. Returns the command-line options that pass the written
+    files and the values of the params."""
     program = source.program
     if program is None:
         return ["--score", "score"]

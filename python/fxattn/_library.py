@@ -9,10 +9,10 @@ Invariants:
 
 - The package passes no Python callback to the C library, so no thread waits for the GIL inside the library.
 
-- Contexts belong to a process. After fork() the child creates its own contexts. The child neither uses nor releases the
-  contexts of its parent, because another thread may have been using a context during the fork. Programs are immutable
-  and stay usable in a child process. A child process does not destroy handles that were made before the fork (see
-  Handle).
+- Contexts belong to a process. After fork() the child creates its own contexts. After a fork, the child neither uses
+  nor releases the contexts of its parent, because another thread may have been using a context during the fork.
+  Programs are immutable and stay usable in a child process. A child process does not destroy handles that were made
+  before the fork (see Handle).
 
 - Contexts are never destroyed, because daemon threads may still run functions of the C library when the interpreter
   ends."""
@@ -263,7 +263,7 @@ def cache_stats() -> Dict[str, int]:
 
 def cache_limit(max_plans: int, max_bytes: int) -> None:
     """Bounds each plan cache of this process (one for each number of threads) to `max_plans` plans with a total size of
-    `max_bytes`, and evicts plans beyond these bounds. A bound of 0 disables caching. Raises ArgumentError for a bound
+    `max_bytes`, and evicts plans beyond the two bounds. A bound of 0 disables caching. Raises ArgumentError for a bound
     outside 0 to 2^64 - 1."""
     for name, value in (("max_plans", max_plans), ("max_bytes", max_bytes)):
         if not 0 <= value < 1 << 64:

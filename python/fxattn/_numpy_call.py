@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 """Call: one attention call on NumPy arrays. A Call checks the options against the shapes, and makes the fxa_problem and
-fxa_args of the forward and backward pass. The public functions are in fxattn.numpy.
+fxa_args of the forward and backward pass. The public functions of the NumPy front end are in fxattn.numpy.
 
 A Call is built once and run any number of times. A Call keeps references to its input arrays for the backward pass."""
 import math

@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Checks options that the front ends for numpy, torch and jax share. A table maps the names that other libraries use
-for these options (docs/names.md) to the names of fxattn."""
+"""Checks options that the front ends for numpy, torch and jax share. A table maps the names of options in other
+libraries (docs/names.md) to the names in fxattn."""
 import functools
 import inspect
 import operator
@@ -84,7 +84,8 @@ def with_hints(function: _Function) -> _Function:
 
 def one_of_two(name: str, value: Any, alias: str, given: Any, default: Any = None) -> Tuple[str, Any]:
     """Returns (name, value) of an option, under the name that the caller used: `name` with value `value`, or its alias
-    `alias` with value `given`. Raises ArgumentTypeError if the caller used both names."""
+    `alias` with value `given`. Raises ArgumentTypeError if the caller used both the name and the alias of the
+    option."""
     if given is None:
         return name, value
     if value is not default:

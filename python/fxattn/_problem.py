@@ -134,7 +134,7 @@ class Problem:
 
     def plan(self, threads: Optional[int] = None) -> "Plan":
         """Returns the plan of this problem for `threads` threads (None: the number that set_num_threads() set). The
-        plan comes from the cache or is compiled."""
+        returned plan comes from the cache or is compiled."""
         out = ctypes.c_void_p()
         call(lib.plan_create, context(threads), _BYREF(self.struct), _BYREF(out))
         return Plan(out.value)
@@ -251,7 +251,7 @@ def _difference(own: Any, given: Any) -> str:
 
 class Args:
     """An fxa_args, which is the attribute `struct`: addresses of the inputs and outputs of one run. The caller must
-    keep the arrays alive until the run is over, for example in the list `keep`."""
+    keep the arrays of an Args alive until the run is over, for example in the list `keep`."""
 
     __slots__ = ("struct", "keep")
 

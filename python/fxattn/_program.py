@@ -259,10 +259,10 @@ def _parse(text: Union[str, Sequence[Part]], kind: str, params: Mapping[str, str
 
 
 class Builder(Handle):
-    """Makes a program one operation at a time. Methods return values: ints that are valid as operands of the same
-    builder only. Operations convert operand types as the program language does, and raise an error at once for wrong
-    operands. Only one thread at a time may use a builder. A builder cannot be used after finish(). `kind` is "score"
-    for a score program, or "bprop" for a backward program."""
+    """Makes a program one operation at a time. Methods of a Builder return values: ints that are valid as operands of
+    this builder only. Operations convert operand types as the program language does, and raise an error at once for
+    wrong operands. Only one thread at a time may use a builder. A builder cannot be used after finish(). `kind` is
+    "score" for a score program, or "bprop" for a backward program."""
 
     __slots__ = ()
     _destroy = "builder_destroy"
@@ -303,7 +303,7 @@ class Builder(Handle):
 
     def param(self, name: str, kind: Union[str, int] = "float", default: Optional[float] = None) -> int:
         """Declares a param (a scalar argument) with `name`, type `kind` ("float" or "int") and an optional `default`.
-        Returns the value of the param; a second call with the same name returns the same value."""
+        Returns the value of the param; a second call with an equal name returns the value of the first call."""
         value = self._checked(lib.builder_param(self._handle, name.encode(), find(TYPES, "the type of a param", kind)))
         if default is not None:
             lib.builder_set_default(self._handle, name.encode(), default)

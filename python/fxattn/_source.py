@@ -92,7 +92,8 @@ def mask_function(mask: Any) -> Any:
 def program(score_mod: ScoreLike = None, mask_mod: ScoreLike = None, *, tensors: Named = None, params: Named = None,
             style: str = "flex", lib: str = "torch") -> Program:
     """Returns the Program that attention() compiles from score_mod and mask_mod, which are functions, texts or
-    expressions. The Program can be printed, saved, and passed to attention() in place of score_mod and mask_mod.
+    expressions. The returned Program can be printed, saved, and passed to attention() in place of score_mod and
+    mask_mod.
 
     `mask_mod`: may be a BlockMask of create_block_mask.
     `tensors, params`: {name: array} and {name: number} for texts; with style="graph", `tensors` is passed to the

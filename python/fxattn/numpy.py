@@ -211,11 +211,12 @@ def vjp(q: Any, k: Any, v: Any, score_mod: ScoreLike = None, mask_mod: ScoreLike
     score_mod is differentiated automatically. score_mod_bprop replaces the derivative of score_mod. score_mod_bprop is
     text or a Program that computes a new dscore, with bprop_tensors and bprop_params by name. With style="graph",
     score_mod_bprop is a callback score_mod_bprop(graph, dscore, tensors) as in Transformer Engine and cuDNN's frontend.
-    The callback score_mod_bprop gets bprop_tensors, and the callback score_mod(graph, score, tensors) gets tensors.
+    The callback score_mod_bprop(graph, dscore, tensors) gets bprop_tensors; the callback score_mod(graph, score,
+    tensors) gets tensors.
 
-    `wrt`: the inputs whose gradients are computed, of "q", "k", "v", "sinks", "tensors" and "params".
-    `plans`: the result of plan_vjp() for the same call. The backward plan of plan_vjp() serves pullbacks without dlse.
-    q, k, v, return_lse, lse_dtype and the other keywords: as in attention().
+    `wrt`: the inputs whose gradients are computed, of "q", "k", "v", "sinks", "tensors" and "params". `plans`: the
+    result of plan_vjp() for equal arguments. The backward plan of plan_vjp() serves pullbacks without dlse. q, k, v,
+    return_lse, lse_dtype and the other keywords: as in attention().
     """
     call = _call(locals())
     ahead, back = _pair_of_plans(plans)
@@ -238,8 +239,8 @@ def plan(q: Any, k: Any, v: Any, score_mod: ScoreLike = None, mask_mod: ScoreLik
          return_row_max: bool = False, lse_dtype: Any = None, out: Optional[np.ndarray] = None,
          deterministic: bool = False, bounds_check: bool = False, engine: Optional[str] = None,
          threads: Optional[int] = None) -> Plan:
-    """Compiles the plan of attention() with the same arguments and returns the plan, without running it. Pass the plan
-    to attention(..., plan=...) with arrays of the same shapes, dtypes and strides. plan.save() returns the plan as
+    """Compiles the plan that attention() uses for the same arguments, and returns the plan without running it. Pass the
+    plan to attention(..., plan=...) with arrays of the same shapes, dtypes and strides. plan.save() returns the plan as
     bytes, and Plan.load(bytes) loads a saved plan in another process.
 
     q, k, v, out, return_lse, return_row_max, lse_dtype and the other keywords: as in attention().

@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
-"""fxattn for JAX: fused attention with a user-written score function. The functions are differentiable in reverse mode,
-and work under jit, vmap, grad and shard_map."""
+"""fxattn for JAX: fused attention with a user-written score function. The functions of fxattn.jax are differentiable in
+reverse mode, and work under jit, vmap, grad and shard_map."""
 from typing import List
 
 from .._errors import missing_library

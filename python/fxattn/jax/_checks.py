@@ -178,8 +178,8 @@ def refuse_keywords(who: str, surplus: Sequence[Any], unknown: Iterable[str], ac
 
 
 def signature_without_rest(function: Callable[..., Any]) -> Dict[str, inspect.Parameter]:
-    """Removes *surplus and **unknown from the signature that help() shows for `function`. Returns the other
-    parameters."""
+    """Removes *surplus and **unknown from the signature that help() shows for `function`. Returns the parameters of the
+    function without surplus and unknown."""
     found = inspect.signature(function)
     kept = [p for p in found.parameters.values() if p.kind not in (p.VAR_POSITIONAL, p.VAR_KEYWORD)]
     function.__signature__ = found.replace(parameters=kept)  # type: ignore[attr-defined]

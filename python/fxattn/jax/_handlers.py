@@ -2,8 +2,8 @@
 """Loads libfxattn_jax and registers its FFI handlers (python/csrc/jax_handler.c) with XLA, under one target name for
 all platforms.
 
-The handlers are C code that runs without Python and the GIL. A module of jax.export runs in any process that has
-imported this Python module.
+XLA's handlers of fxattn are C code that runs without Python and the GIL. A module of jax.export runs in any process
+that has imported this Python module.
 """
 import ctypes
 import os

@@ -165,8 +165,8 @@ class _Call:
 
     def axes(self, shardings: Sequence[Tuple[Dims, Any]], mesh: Any) -> Tuple[Tuple[str, ...], Tuple[str, ...], bool]:
         """Returns (mesh axes of the batch, mesh axes of the heads, together). The mesh axes of a dimension are those of
-        the first array that is sharded along it; empty if sizes are not divisible by the number of devices. `together`
-        is True if heads of k and v are sharded too."""
+        the first array that is sharded along the dimension; empty if a size is not divisible by the number of devices.
+        `together` is True if heads of k and v are sharded too."""
         found: Dict[str, Tuple[str, ...]] = {}
         for dims, sharding in shardings:
             for dim, names in zip(dims, tuple(getattr(sharding, "spec", ()))):

@@ -9,8 +9,8 @@
 
 Stats are the LSE in f64, for the backward pass: gradients of programs with large slopes need this precision
 (docs/numerics.md). Stats are stored as uint32 [..., 2], because f64 is disabled in JAX by default. Scalars are passed
-as one f64 vector, which the lowering packs. The batching rules are in _batching.py, the sharding rules in
-_partition.py. The primitives have no derivative rules; attend() in _autodiff.py is differentiable.
+as one f64 vector, which the lowering packs. The batching rules of the primitives are in _batching.py, the sharding
+rules in _partition.py. The two primitives have no derivative rules; attend() in _autodiff.py is differentiable.
 """
 import functools
 from typing import Any, Callable, List, Optional, Sequence, Tuple
@@ -39,8 +39,8 @@ _F64 = np.dtype("float64")
 
 
 def forward(spec: Spec, ops: Operands, *before: Any, lse: bool = False, stats: bool = False) -> List[Any]:
-    """Returns [out], followed by lse and stats if these arguments are True. `before`: out and stats of other keys,
-    which are merged into the results."""
+    """Returns [out], followed by lse if `lse` is True, and by stats if `stats` is True. `before`: out and stats of
+    other keys, which are merged into the results."""
     flat = ops.forward().flat()
     return forward_p.bind(*flat, *before, spec=spec.forward(), has_scale=bool(ops.scale), lse=lse, stats=stats)
 
@@ -139,7 +139,8 @@ def _common_operands(spec: Spec, ops: Operands) -> List[Tuple[int, Any]]:
 
 
 def forward_call(platform: str, spec: Spec, ops: Operands, before: Sequence[Any], lse: bool, stats: bool) -> List[Any]:
-    """Returns [out, lse, stats] (the latter two if set) of a handler call for `platform`. Requires JAX's x64 mode."""
+    """Returns [out, lse, stats] of a handler call for `platform`; lse and stats only if they are set. Requires JAX's
+    x64 mode."""
     shapes = _forward_shapes(spec, ops, lse, stats)
     rows = rows_shape(spec, ops)
     kept = _F64 if stats else row_dtype(ops)

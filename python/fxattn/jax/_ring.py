@@ -164,8 +164,8 @@ class _Ring(NamedTuple):
 
 
 def _run(ring: _Ring, ops: Operands) -> Tuple[Any, Any, Any]:
-    """Runs all steps of the ring. Returns (out, lse, stats) over all keys. The output is rounded to its dtype after the
-    last step."""
+    """Runs all steps of the ring. Returns (out, lse, stats) over all keys. The output of the ring is rounded to its
+    dtype after the last step."""
     part, found = [ops.k, ops.v], []  # type: ignore[var-annotated]
     for n in range(ring.size):
         spec, here = ring.step(n, ops, part)

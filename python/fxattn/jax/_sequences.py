@@ -142,7 +142,7 @@ def in_32_bits(values: Any) -> Any:
 
 def same_ids(of_q: Any, of_k: Any) -> Any:
     """Returns [ids of q, ids of k] as JAX arrays of one signed type, in which ids are equal exactly if the given ids
-    are. Raises ArgumentError if JAX has no type for both."""
+    are. Raises ArgumentError if JAX has no type for the ids of q and of k."""
     both = [jnp.asarray(x, "int32") if isinstance(x, np.ndarray) and np.array_equal(x, x.astype("int32")) else x
             for x in (of_q, of_k)]
     kinds = [x.dtype for x in both] + ["int32" if any(x.dtype.kind == "i" for x in both) else "uint32"]

@@ -217,8 +217,8 @@ def lerp(rec: Recording, x: Any, y: Any, weight: Any) -> Sym:
 
 
 def fmax(rec: Recording, x: Any, y: Any) -> Sym:
-    """Returns the larger operand. If one operand is NaN, returns the other operand; if both are equal, returns the
-    first."""
+    """Returns the larger operand. If one operand is NaN, returns the other operand; if the operands are equal, returns
+    the first operand."""
     return choose(rec, isnan(rec, x), y, choose(rec, LT(rec, x, y), y, x))
 
 

@@ -1,10 +1,10 @@
 # SPDX-License-Identifier: Apache-2.0
 """Traces functions that use jax.numpy: JAX traces such a function into a jaxpr, which this file evaluates on symbols.
 
-JAX's functions accept only JAX's own arrays, so a function that uses JAX runs under jax.make_jaxpr. The jaxpr contains
-JAX's promotion, weak types and rounding. Operations without a traced operand are executed by JAX, so that gradients and
-outer transformations keep working (a captured array may be a tracer of an enclosing jit). primitives.py has the table
-of primitives on traced values."""
+JAX's functions accept only JAX's own arrays, so a function that uses JAX runs under jax.make_jaxpr. The jaxpr of a
+function contains JAX's promotion, weak types and rounding. Operations without a traced operand are executed by JAX, so
+that gradients and outer transformations keep working (a captured array may be a tracer of an enclosing jit).
+primitives.py has the table of primitives on traced values."""
 import os
 import sys
 import types
@@ -242,7 +242,7 @@ class _Player:
         return [*carry, *[stack(self.rec, column, 0) for column in columns]]
 
     def repeated(self, params: Dict[str, Any], operands: List[Any]) -> List[Any]:
-        """Evaluates lax.while_loop, unrolled. The condition must be known while the function is traced."""
+        """Evaluates lax.while_loop, unrolled. The condition of the loop must be known while the function is traced."""
         fixed, own = params["cond_nconsts"], params["body_nconsts"]
         test, body = params["cond_jaxpr"], params["body_jaxpr"]
         carry = operands[fixed + own:]
@@ -345,8 +345,8 @@ def _at_equation(error: TraceError, equation: Any) -> TraceError:
 
 
 def _library_folders() -> Tuple[str, ...]:
-    """Returns the folders of JAX and of this tracer. The paths are complete, because a user's folder may have the name
-    jax too."""
+    """Returns the folders of JAX and of this tracer. The returned paths are complete, because a user's folder may have
+    the name jax too."""
     files = [__file__, *(sys.modules[name].__file__ or "" for name in ("jax", "jaxlib") if name in sys.modules)]
     return tuple(os.path.join(os.path.dirname(file), "") for file in files if file)
 

@@ -2,8 +2,8 @@
 """Attaches operators and methods to the classes of traced values, from the tables of handlers, and the protocols by
 which torch and NumPy dispatch functions to the tracer: __torch_function__, __array_ufunc__ and __array_function__.
 
-In torch `x += y` modifies the tensor in place, so that all names of the tensor see the new value; traced values of
-torch do the same. Scalars of NumPy are immutable: in NumPy `x += y` rebinds x to a new value."""
+In torch `x += y` modifies the tensor in place, so that all names of the tensor see the new value; `x += y` on traced
+values of torch has this effect too. Scalars of NumPy are immutable: in NumPy `x += y` rebinds x to a new value."""
 from typing import Any, Callable
 
 from . import ops

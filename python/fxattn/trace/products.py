@@ -128,8 +128,8 @@ def sum_of_products(rec: Recording, operands: Sequence[Vec], names: Sequence[Seq
 
 
 def _steps_of(x: Vec, names: Sequence[Any]) -> Dict[Any, int]:
-    """Returns the stride of each named dimension of x. If two dimensions of x have the same name, the strides of both
-    add up, which steps along the diagonal."""
+    """Returns the stride of each named dimension of x. If two dimensions of x have one name, their strides are added,
+    which steps along the diagonal."""
     found: Dict[Any, int] = {}
     for name, step in zip(names, strides_of(x.shape)):
         found[name] = found.get(name, 0) + step

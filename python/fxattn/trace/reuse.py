@@ -8,9 +8,9 @@ that fulfil the same conditions, modules of a short list, and tensors. The reach
 
 - Numbers are compared by value.
 
-- Tensors are compared by dtype, by rank, and by which tensors are the same object. The trace must have captured the
-  reachable tensors themselves and passed none of their values to Python (modes.py detects it). A function with a branch
-  must reach no tensor.
+- Tensors are compared by dtype, by rank, and by which tensors are the same object. A cached trace must have captured
+  the reachable tensors themselves and passed none of their values to Python (modes.py detects it). A function with a
+  branch must reach no tensor.
 
 - Modules are compared by the attributes that the functions may read from the modules.
 
@@ -234,8 +234,8 @@ _traces: Dict[Any, Tuple[Any, ...]] = {}
 
 
 def _know_tensors() -> None:
-    """Registers torch.Tensor and Parameter, which are compared by dtype and rank. Other subclasses of Tensor may hold
-    further state and are not registered."""
+    """Registers torch.Tensor and Parameter, which are compared by dtype and rank. Other subclasses of torch.Tensor than
+    Parameter may hold further state and are not registered."""
     torch = sys.modules.get("torch")
     if torch is not None and hasattr(torch, "nn"):  # False while torch is being imported
         _tensor_types.update({torch.Tensor: torch.strided, torch.nn.Parameter: torch.strided})

@@ -124,12 +124,13 @@ class Sym:
 
 
 class NeedsCapture(BaseException):
-    """Raised when NumPy reads the elements of a traced value. The trace must be repeated with wrapped arrays
-    (capture.py)."""
+    """Raised when NumPy reads the elements of a traced value. This exception makes the tracer repeat the trace with
+    wrapped arrays (capture.py)."""
 
 
 class NeedsJax(BaseException):
-    """Raised when JAX requires an array in place of a traced value. The function must be traced by JAX."""
+    """Raised when JAX requires an array in place of a traced value. This exception makes the tracer call JAX to trace
+    the function."""
 
 
 def recording_of(values: Any) -> Optional[Recording]:

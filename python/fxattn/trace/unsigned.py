@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
-"""JAX's integer types that a program does not have: uint32, uint16, int64, uint64. An operation on these types gives an
-exact result or raises an error.
+"""JAX's integer types that a program does not have: uint32, uint16, int64, uint64. An operation on JAX's integer types
+gives an exact result or raises an error.
 
 - uint32 is stored as an int of the same bits. Operations whose result depends on signedness are emulated here, unless
   the operands are proven to be below 2^31.
@@ -56,8 +56,8 @@ def _quotient(rec: Recording, x: Any, y: Any) -> Sym:
 
 
 def _as_float(rec: Recording, x: Any) -> Sym:
-    """Returns an unsigned int as a float. The float is rounded once, because the upper 24 bits and the lower 8 bits of
-    the int convert exactly."""
+    """Returns an unsigned int as a float. The unsigned int is rounded to a float once, because its upper 24 bits and
+    its lower 8 bits convert exactly."""
     upper = ops.bit_and(rec, ops.shift_right(rec, x, 8), (1 << 24) - 1)
     lower = ops.cast(rec, ops.bit_and(rec, x, 255), FLOAT)
     return ops.add(rec, ops.mul(rec, ops.cast(rec, upper, FLOAT), functions.k(rec, 256.0)), lower)
@@ -81,7 +81,7 @@ def _below_half(player: Any, operands: List[Any]) -> bool:
 
 
 def exact(player: Any, name: str, equation: Any, operands: List[Any]) -> Optional[Any]:
-    """Returns the result of an operation on uint32; None if the operation on signed ints gives the same result."""
+    """Returns the result of an operation on uint32; None if the operation on signed ints gives an equal result."""
     kinds = [str(atom.aval.dtype) for atom in equation.invars]
     made = str(equation.outvars[0].aval.dtype)
     if name == "convert_element_type":

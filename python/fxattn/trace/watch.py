@@ -1,10 +1,10 @@
 # SPDX-License-Identifier: Apache-2.0
 """First level of the trace cache: finds the trace of a score_mod and a mask_mod in about 1 us, by a generated check.
 
-reuse.py collects all dependences of the functions into a key, which takes about 5 us. A check compares instead: is each
-dependence of the cached trace (code, cells, globals, defaults, attributes of modules) still the same object, an equal
-number, or a tensor of the same class, dtype and rank? The comparisons are fixed for a trace, so the comparisons are
-compiled into a Python function, which returns the trace with the present tensors.
+reuse.py collects all dependences of the functions into a key, which takes about 5 us. A check of this file compares
+each dependence of the cached trace (code, cells, globals, defaults, attributes of modules) with its present value: is
+it still one object, an equal number, or a tensor of equal class, dtype and rank? The comparisons are fixed for a trace,
+so the comparisons are compiled into a Python function, which returns the trace with the present tensors.
 
 Invariants:
 
