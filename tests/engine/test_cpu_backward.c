@@ -55,6 +55,8 @@ static const char hole_text[] = "mask = q >= k && k % 5 != 3";
 
 /* Shapes around the edges of blocks of up to 384 keys, tiles of 192 rows, strips of 12 rows, and panels of 4 to 32
  * columns. */
+static const char third_text[] = "mask = q * k % 3 != 1"; /* the score stays as it is, for a backward that reads it */
+static const char own_text[] = "dscore = dscore * 0.5 + dscore * tanh(score)";
 static const char apart_text[] = "mask = q >= 120 && k >= 1400";
 static const attn_spec shapes[] = {
     {.b = 1, .hq = 2, .hkv = 1, .sq = 193, .sk = 385, .d = 16, .dv = 16},
@@ -76,6 +78,19 @@ static const attn_spec shapes[] = {
      .strided = 1u << FXA_SLOT_DO,
      .stride[FXA_SLOT_DO][3] = 1},
     {.b = 1, .hq = 2, .hkv = 1, .sq = 30, .sk = 200, .d = 20, .dv = 12, .dropout_p = 0.4},
+    {.b = 1, /* rows whose elements are not adjacent */
+     .hq = 2,
+     .hkv = 2,
+     .sq = 60,
+     .sk = 100,
+     .d = 16,
+     .dv = 16,
+     .strided = 1u << FXA_SLOT_Q | 1u << FXA_SLOT_O | 1u << FXA_SLOT_DO,
+     .stride[FXA_SLOT_Q] = {60 * 64, 60 * 32, 32, 2},
+     .stride[FXA_SLOT_O] = {60 * 96, 60 * 48, 48, 3},
+     .stride[FXA_SLOT_DO] = {60 * 64, 60 * 32, 32, 2}},
+    {.b = 1, .hq = 2, .hkv = 1, .sq = 40, .sk = 150, .d = 16, .dv = 16, .text = third_text, .bprop_text = own_text},
+    {.b = 1, .hq = 2, .hkv = 1, .sq = 40, .sk = 150, .d = 16, .dv = 16, .bprop_text = own_text},
 };
 enum { SHAPES = sizeof shapes / sizeof shapes[0] };
 

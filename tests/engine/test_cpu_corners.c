@@ -233,6 +233,59 @@ TEST(sinks_of_rows_without_an_lse) {
     corner_backward(&s, NULL, corner_lose_lse, "lost LSE");
 }
 
+/* ---- Blocks that are cut or lose their weight -------------------------------------------------------------------- */
+
+/* Masks that single pairs decide, with keys cut off on both sides of a block. */
+TEST(keys_cut_off_on_both_sides) {
+    static const char *const texts[] = {
+        "mask = k >= 100 && k < 333 && q * k % 3 != 1",
+        "mask = k >= q + 70 && k < q + 200 && q * k % 3 != 1",
+        "mask = k >= 64 && (q * k % 3 != 1 || q % 8 == 5) && k - q < 300",
+        "mask = (k >= 450 || k < 30) && q * k % 7 != 1",
+    };
+    for (size_t i = 0; i < sizeof texts / sizeof *texts; i++) {
+        attn_spec s = corner_spec(texts[i], 2, 2, 75, 500, 8);
+        attn_data x;
+        if (!corner_make(&x, &s)) continue;
+        corner_check(&x, CORNER_UNITS, texts[i]);
+        attn_data_free(&x);
+        corner_backward(&s, NULL, NULL, texts[i]);
+    }
+}
+
+/* Earlier keys whose weight underflows beside later ones leave nothing of their values, large or infinite. */
+TEST(values_that_lose_their_weight) {
+    const int64_t rows[] = {1, 3, 70};
+    const double values[] = {1e8, INFINITY};
+    for (int i = 0; i < 6; i++) {
+        attn_spec s = corner_spec("score = score + (k % 2000 < 1000 ? -2000.0 : 2000.0)", 1, 2, rows[i / 2], 4000, 128);
+        attn_data x;
+        if (!corner_make(&x, &s)) continue;
+        for (int64_t k = 0; k < 4000; k++)
+            for (int64_t d = 0; d < 128 && k % 2000 < 1000; d++)
+                attn_tensor_set(&x.t[FXA_SLOT_V], (int64_t[4]){0, 0, k, d}, values[i % 2]);
+        corner_check(&x, 100 * CORNER_UNITS, "values of no weight"); /* scores of 2000 are rounded to 2^-13 */
+        attn_data_free(&x);
+    }
+}
+
+/* Positions of which tiles begin alike and go on differently, and tiles that are equal. */
+TEST(positions_that_repeat) {
+    enum { ROWS = 700 };
+    static int32_t table[ROWS];
+    for (int way = 0; way < 2; way++) {
+        attn_spec s = corner_spec("mask = q * k % 7 < 3", 1, 2, ROWS, 90, 8);
+        attn_data x;
+        uint64_t rng = t_seed() + 1;
+        if (!corner_make(&x, &s)) continue;
+        for (int i = 0; i < ROWS; i++) table[i] = i % 16 == 0 || way ? i % 16 : (int32_t)attn_int(&rng, 0, 500);
+        x.problem.map_q.kind = FXA_MAP_TABLE;
+        x.ints[FXA_SLOT_MAP_Q] = table;
+        corner_check(&x, CORNER_UNITS, "positions");
+        attn_data_free(&x);
+    }
+}
+
 /* ---- Long masks -------------------------------------------------------------------------------------------------- */
 
 TEST(masks_past_the_room_of_range_analysis) {

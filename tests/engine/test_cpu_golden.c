@@ -69,6 +69,14 @@ static int golden_gallery(char names[][64], int most) {
     return n;
 }
 
+/* Returns a mask with more logic than one formula of bits takes. */
+static const char *golden_long_mask(void) {
+    static char text[4096] = "mask = k <= q";
+    for (int i = 2; i < 34; i++)
+        snprintf(text + strlen(text), 80, " && !(k %% %d == %d %s !(q < k * %d))", i, i / 2, i % 2 ? "||" : "^", i);
+    return text;
+}
+
 /* Adds the bytecode of a plan of the program, in backward with all gradients. */
 static void golden_dump(fxa_context *ctx, fxa_program *program, fxa_pass pass) {
     static char text[1 << 16];
@@ -120,6 +128,7 @@ TEST(bytecode_is_that_of_the_golden_file) {
     golden_read("cpu_bytecode.txt", golden);
     for (size_t i = 0; i < sizeof golden_masks / sizeof *golden_masks; i++)
         golden_program(ctx, golden_masks[i], golden_masks[i]);
+    golden_program(ctx, "a long mask", golden_long_mask());
     for (int i = 0, n = golden_gallery(names, 128); i < n; i++) {
         snprintf(path, sizeof path, "%s/examples/programs/%.63s", FXA_SOURCE_DIR, names[i]);
         FILE *f = fopen(path, "rb");
