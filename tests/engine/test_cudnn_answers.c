@@ -31,6 +31,11 @@ static void answer_columns(fxa_problem *p) {
     const int64_t stride[4] = {4 * 21 * 32, 21 * 32, 32, 2};
     memcpy(p->q.stride, stride, sizeof stride);
 }
+static void answer_entries(fxa_problem *p) {
+    p->k.layout = FXA_LAYOUT_STRIDED;
+    const int64_t stride[4] = {4 * 50 * 16 + 4, 50 * 16, 16, 1};
+    memcpy(p->k.stride, stride, sizeof stride);
+}
 static void answer_f32(fxa_problem *p) { p->o.dtype = FXA_F32; }
 static void answer_k_f16(fxa_problem *p) { p->k.dtype = FXA_F16; }
 
@@ -182,6 +187,8 @@ static const graph_case answer_cases[] = {
     /* Sizes, strides, dtypes. */
     {"strides of a gradient", .more = answer_stride, .sq = 64, .pass = FXA_BACKWARD},
     {"columns with gaps", .more = answer_columns},
+    {"entries at odd multiples of 4", .more = answer_entries},
+    {"packed entries at odd multiples of 4", .more = answer_entries, .flags = FXA_VARLEN},
     {"results of f32", .more = answer_f32},
     {"keys of f16", .more = answer_k_f16},
     {"head dim 256", .d = 256},
