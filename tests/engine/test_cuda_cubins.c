@@ -82,6 +82,25 @@ TEST(section_tables_end_in_the_file) {
     box_check_end();
 }
 
+/* The digest in saved code is equal on all machines: BLAKE2s of little-endian ints and the text (from hashlib). */
+TEST(saved_digest_is_that_of_little_endian_ints) {
+    static const uint8_t want[16] = {0xb4, 0x58, 0xbc, 0x35, 0x22, 0x9f, 0xde, 0x85,
+                                     0x17, 0x9e, 0x5b, 0x72, 0x14, 0x1c, 0x3e, 0x78};
+    const int32_t run[FXA__CUDA_RUNS] = {7, -2, 1 << 20, 0, 0, 0, 0, -1};
+    NEEDS_BOX;
+    fxa__host *host = fxa__context_host(box_ctx);
+    fxa__writer w = {.host = host};
+    fxa__cu_code code = {.program = {.n_run = 3, .run_at = -1, .unit_at = 2, .near_at = 70000, .gain = -5}};
+    code.program.folded = 1, code.program.text.host = host;
+    memcpy(code.program.run, run, sizeof run);
+    fxa__write_bytes(&code.program.text, "text", 4);
+    fxa__cu_saved_write(&code, &w);
+    T_INT(w.size, 36); /* format, units, three ints of the compiler, digest */
+    T_CHECK(memcmp(w.data + 20, want, sizeof want) == 0);
+    fxa__writer_free(&code.program.text);
+    fxa__writer_free(&w);
+}
+
 TEST(saved_kernels_of_somebody_else) {
     NEEDS_BOX;
     static const struct {
@@ -106,7 +125,7 @@ TEST(saved_kernels_of_somebody_else) {
         fxa__write_bytes(&saved.program.text, cases[i].text, 1);
         fxa__write_bytes(&code.program.text, "a", 1);
         fxa__cu_saved_write(&saved, &w);
-        memcpy(w.data, &cases[i].format, sizeof cases[i].format);
+        for (int byte = 0; byte < 4; byte++) w.data[byte] = (uint8_t)(cases[i].format >> 8 * byte);
         fxa__write_u64(&w, cases[i].size);
         fxa__write_u32(&w, 0x464c457f);
         fxa__reader r = {.data = w.data, .size = w.size};

@@ -157,7 +157,6 @@ static int64_t masks_int(rig *r, int how, int64_t i, uint32_t dtype) {
 static void masks_tensor(rig *r, int32_t t) {
     static const double odd[] = {NAN, 0.0, -0.0, INFINITY, 1.0};
     const fxa_view *v = &r->views[t];
-    size_t size = fxa_dtype_size(v->dtype);
     int how = (int)t_int(&r->rng, 0, 3);
     int64_t n = 1;
     for (int d = 0; d < v->rank; d++) n *= v->size[d];
@@ -166,7 +165,7 @@ static void masks_tensor(rig *r, int32_t t) {
         if (v->dtype == FXA_F32)
             fxa__store_f64(r->cells[t], FXA_F32, i, how ? odd[t_int(&r->rng, 0, 4)] : (double)(i / 40));
         else
-            memcpy((char *)r->cells[t] + (size_t)i * size, &x, size);
+            rig_store_int(r->cells[t], v->dtype, i, x);
     }
 }
 

@@ -54,9 +54,18 @@ __attribute__((unused)) static void rig_show(const fxa_program *p) {
     if (fxa_program_print(p, text, sizeof text, &n, &err) == FXA_OK) printf("%s\n", text);
 }
 
+/* Stores the low bits of x as element i of an int or bool dtype. */
+static void rig_store_int(void *cells, fxa_dtype dtype, int64_t i, int64_t x) {
+    switch (fxa_dtype_size(dtype)) {
+    case 8: ((int64_t *)cells)[i] = x; break;
+    case 4: ((int32_t *)cells)[i] = (int32_t)x; break;
+    case 2: ((int16_t *)cells)[i] = (int16_t)x; break;
+    default: ((int8_t *)cells)[i] = (int8_t)x; break;
+    }
+}
+
 __attribute__((unused)) static void rig_fill_tensor(rig *r, int32_t t) {
     uint32_t dtype = (uint32_t)r->views[t].dtype;
-    size_t size = fxa_dtype_size((fxa_dtype)dtype);
     for (int64_t i = 0; i < RIG_CELLS; i++) {
         if (fxa__dtype_is_float((fxa_dtype)dtype)) {
             fxa__store_f64(r->cells[t], dtype, i, t_real(&r->rng, -2, 2));
@@ -64,7 +73,7 @@ __attribute__((unused)) static void rig_fill_tensor(rig *r, int32_t t) {
         }
         int64_t x = dtype == FXA_B8 ? t_int(&r->rng, 0, 1) : t_int(&r->rng, -5, 5);
         if (dtype == FXA_I64 && t_int(&r->rng, 0, 1)) x = x % 2 + t_int(&r->rng, -1, 1) * (INT64_C(1) << 32);
-        memcpy((char *)r->cells[t] + (size_t)i * size, &x, size); /* hosts of the tests are little-endian */
+        rig_store_int(r->cells[t], (fxa_dtype)dtype, i, x);
     }
 }
 

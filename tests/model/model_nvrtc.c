@@ -1,11 +1,11 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * NVRTC of the GPU emulator (model.h). The host's C++ compiler (c++, or the one that FXA_MODEL_CXX names) compiles a
- * source. The "cubin" is the object file, in which kernels and their shapes are found by name as in a real cubin,
- * followed by the shared library of the same code. Headers are written into a folder, except files called ptx*.cuh,
- * which this folder's versions replace (MODEL_FOLDER). The folder is below TMPDIR and removed with the program;
- * FXA_MODEL_KEEP=1 keeps it and prints its path. FXA_MODEL_CHECK=1 compiles checks of the alignment of every access, of
- * every array index, and of reads of unwritten device memory (model_known.h), which double the run time.
+ * NVRTC of the GPU emulator (model.h). The C++ compiler for the host (MODEL_CXX, or the one that FXA_MODEL_CXX names)
+ * compiles a source. The "cubin" is the object file, in which kernels and their shapes are found by name as in a real
+ * cubin, followed by the shared library of the same code. Headers are written into a folder, except files called
+ * ptx*.cuh, which this folder's versions replace (MODEL_FOLDER). The folder is below TMPDIR and removed with the
+ * program; FXA_MODEL_KEEP=1 keeps it and prints its path. FXA_MODEL_CHECK=1 compiles checks of the alignment of every
+ * access, of every array index, and of reads of unwritten device memory (model_known.h), which double the run time.
  *
  * Three changes are made to the source, line by line, so that line numbers stay: dynamic shared memory becomes a
  * pointer to the emulator's, static shared memory is registered with the emulator, and each kernel is followed by a
@@ -26,7 +26,7 @@
 #include <sys/wait.h>
 #include <unistd.h>
 
-enum { MN_MEMORY = 1, MN_INPUT = 3, MN_COMPILATION = 6, MN_MISSING = 11 };
+enum { MN_MEMORY = 1, MN_INPUT = 3, MN_COMPILATION = 6, MN_MISSING = 11, MN_BIG_ENDIAN = 12 };
 enum { MN_PATH = 4096, MN_NAME = 128, MN_LOG = 8192, MN_OPTIONS = 96 };
 
 typedef struct mn_program {
@@ -47,7 +47,7 @@ static bool mn_is_set(const char *name) {
 
 static const char *mn_compiler(void) {
     const char *named = getenv("FXA_MODEL_CXX");
-    return named && *named ? named : "c++";
+    return named && *named ? named : MODEL_CXX;
 }
 
 /* ---- Files ------------------------------------------------------------------------------------------------------- */
@@ -219,6 +219,13 @@ static bool mn_has_compiler(void) {
     return mn_run(&nowhere, words) == 0;
 }
 
+static bool mn_is_big_endian(void) {
+    const uint16_t one = 1;
+    uint8_t first;
+    memcpy(&first, &one, 1);
+    return first == 0;
+}
+
 static bool mn_compile(mn_program *p, int n, const char *const *options) {
     static const char arch[] = "--gpu-architecture=sm_";
     char here[MN_PATH + 8], unit[MN_PATH + 16], object[MN_PATH + 16], library[MN_PATH + 16];
@@ -271,13 +278,19 @@ static bool mn_compile(mn_program *p, int n, const char *const *options) {
 /* ---- NVRTC ------------------------------------------------------------------------------------------------------- */
 
 MODEL_NV(nvrtcVersion)(int *major, int *minor);
-MODEL_NV(nvrtcVersion)(int *major, int *minor) { return *major = 13, *minor = 0, mn_has_compiler() ? 0 : MN_MISSING; }
+MODEL_NV(nvrtcVersion)(int *major, int *minor) {
+    *major = 13, *minor = 0;
+    if (mn_is_big_endian()) return MN_BIG_ENDIAN;
+    return mn_has_compiler() ? 0 : MN_MISSING;
+}
 
 __attribute__((visibility("default"))) const char *nvrtcGetErrorString(int status);
 const char *nvrtcGetErrorString(int status) {
-    return !status                ? "success"
-           : status == MN_MISSING ? "the model's NVRTC finds no C++ compiler (c++)"
-                                  : "the model's NVRTC fails";
+    return !status                   ? "success"
+           : status == MN_MISSING    ? "the model's NVRTC finds no C++ compiler (" MODEL_CXX ")"
+           : status == MN_BIG_ENDIAN ? "kernels read two 16-bit numbers as one word, the first in its low half, so the "
+                                       "GPU emulator needs a little-endian machine"
+                                     : "the model's NVRTC fails";
 }
 
 MODEL_NV(nvrtcGetNumSupportedArchs)(int *count);

@@ -10,7 +10,15 @@
 #include <stdlib.h>
 #include <string.h>
 
-enum { NV_MEMORY = 1, NV_INPUT = 3, NV_COMPILATION = 6, NV_INTERNAL = 11, NV_SYMBOLS = 8, NV_STRINGS = 512 };
+enum {
+    NV_MEMORY = 1,
+    NV_INPUT = 3,
+    NV_COMPILATION = 6,
+    NV_INTERNAL = 11,
+    NV_SYMBOLS = 8,
+    NV_STRINGS = 512,
+    NV_SHAPE = 8
+};
 
 __attribute__((visibility("default"))) standin_state standin_nvrtc;
 __attribute__((visibility("default"))) standin_nvrtc_shape standin_nvrtc_shape_of;
@@ -20,7 +28,7 @@ static atomic_flag nv_options_lock = ATOMIC_FLAG_INIT; /* a plan's compilations 
 /* An ELF file: header, data (shapes), names, symbols, section headers. */
 typedef struct nv_cubin {
     uint8_t header[64];
-    int32_t data[NV_SYMBOLS][8];
+    uint8_t data[NV_SYMBOLS][4 * NV_SHAPE];
     char strings[NV_STRINGS];
     uint8_t symbols[NV_SYMBOLS][24];
     uint8_t sections[4][64];
@@ -131,6 +139,13 @@ static void nv_symbol(nv_cubin *c, int i, const char *name, const char *more, si
     *at += (size_t)snprintf(c->strings + *at, NV_STRINGS - *at, "%s%s", name, more) + 1;
 }
 
+/* Stores the shape of kernel number i of a source, as little-endian ints. */
+static void nv_shape(nv_program *p, int i) {
+    int32_t shape[NV_SHAPE] = {0};
+    if (standin_nvrtc_shape_of) standin_nvrtc_shape_of(p->source, shape);
+    for (int j = 0; j < NV_SHAPE; j++) nv_put(p->cubin.data[2 * i + 1] + 4 * j, (uint32_t)shape[j], 4);
+}
+
 static void nv_make(nv_program *p) {
     nv_cubin *c = &p->cubin;
     size_t at = 1;
@@ -144,7 +159,7 @@ static void nv_make(nv_program *p) {
     for (int i = 0; i < p->n_kernels; i++) {
         nv_symbol(c, 2 * i, p->kernels[i], "", &at);
         nv_symbol(c, 2 * i + 1, p->kernels[i], "_shape", &at);
-        if (standin_nvrtc_shape_of) standin_nvrtc_shape_of(p->source, c->data[2 * i + 1]);
+        nv_shape(p, i);
     }
     p->made = true;
 }

@@ -56,6 +56,15 @@ static bool build_same_shape(const struct FxaShape *x, const struct FxaShape *y)
            x->parts == y->parts;
 }
 
+/* Reads a FxaShape from a cubin: eight little-endian ints. Leaves `out` unchanged if `size` is not theirs. */
+static void build_read_shape(const uint8_t *data, size_t size, struct FxaShape *out) {
+    fxa__reader r = {.data = data, .size = size};
+    int *const fields[] = {&out->threads,    &out->shared_bytes, &out->q_rows,   &out->k_rows,
+                           &out->store_rows, &out->persistent,   &out->sum_rows, &out->parts};
+    if (size != sizeof *out) return;
+    for (size_t i = 0; i < sizeof fields / sizeof *fields; i++) *fields[i] = (int)(int32_t)fxa__read_u32(&r);
+}
+
 /* The first kernel of a unit is always there, and says its shape where launches go by it. */
 static fxa_status build_check(fxa__cu_code *code, fxa__cu_unit unit, fxa_error *err) {
     fxa__cu_module *m = &code->unit[unit];
@@ -64,7 +73,7 @@ static fxa_status build_check(fxa__cu_code *code, fxa__cu_unit unit, fxa_error *
     size_t bytes = 0;
     (void)snprintf(name, sizeof name, "%s_shape", first);
     const uint8_t *shape = fxa__cu_cubin_find(m->cubin, m->size, name, &bytes);
-    if (shape && bytes == sizeof m->shape) memcpy(&m->shape, shape, bytes);
+    if (shape) build_read_shape(shape, bytes, &m->shape);
     if (!fxa__cu_cubin_find(m->cubin, m->size, first, &bytes))
         return fxa__fail(err, FXA_E_VERSION, "a cubin has no %s", first);
     const unsigned shapeless = 1u << FXA__CU_LISTS | 1u << FXA__CU_DIAGONAL | 1u << FXA__CU_CAPTURED |

@@ -15,14 +15,23 @@
 enum { SAVED_CUBINS = 3, SAVED_DIGEST = 16 };
 #define SAVED_MOST_CUBIN ((uint64_t)64 << 20)
 
+/* Adds ints to a digest in little-endian order. */
+static void saved_add_ints(fxa__blake2s *s, const int32_t *x, size_t n) {
+    for (size_t i = 0; i < n; i++) {
+        uint8_t bytes[4];
+        for (int j = 0; j < 4; j++) bytes[j] = (uint8_t)((uint32_t)x[i] >> 8 * j);
+        fxa__blake2s_add(s, bytes, sizeof bytes);
+    }
+}
+
 /* The text, and what the host gives it that the text does not say. */
 static void saved_digest(const fxa__cuda_program *g, uint8_t out[SAVED_DIGEST]) {
     const int32_t places[] = {g->n_run, g->run_at, g->unit_at, g->near_at, g->gain, g->folded};
     fxa__blake2s s;
     fxa__blake2s_start(&s, SAVED_DIGEST);
     if (g->program) fxa__blake2s_add(&s, g->program->hash, sizeof g->program->hash);
-    fxa__blake2s_add(&s, places, sizeof places);
-    fxa__blake2s_add(&s, g->run, sizeof g->run);
+    saved_add_ints(&s, places, sizeof places / sizeof *places);
+    saved_add_ints(&s, g->run, FXA__CUDA_RUNS);
     fxa__blake2s_add(&s, g->text.data, g->text.size);
     fxa__blake2s_end(&s, out);
 }
