@@ -20,7 +20,7 @@
 /* MXCSR controls the arithmetic of the library. The C library uses the x87 unit: strtod and printf read the x87
  * rounding mode, and some versions of fmod compute with x87 instructions. */
 #define FXA__FLOAT_DEFAULT 0x1f80u /* all exceptions masked, round to nearest */
-#define FXA__FLOAT_FLUSH 0x9fc0u   /* the default with FTZ and DAZ */
+#define FXA__FLOAT_FLUSH 0x9fc0u   /* FXA__FLOAT_DEFAULT with FTZ and DAZ: denormals are flushed to 0 */
 #define FXA__FLOAT_FLAGS 0x3fu
 #define FXA__FLOAT_X87 0x37fu /* all exceptions masked, round to nearest, 64 bits of precision */
 

@@ -314,7 +314,7 @@ void fxa__lower_emit_nodes(const fxa__emit *e, fxa__emit_level level, uint32_t k
         if (e->level[i] == level && (e->used[i] & kinds) && fxa__emit_has_statement(e, i)) emit_statement(e, i, w);
 }
 
-/* Returns the level at which a node with these dependencies is computed. */
+/* Returns the level at which a node with the dependencies *d is computed. */
 static fxa__emit_level emit_level_of(const fxa__depend *d) {
     static const uint8_t levels[FXA__RATES] = {
         [FXA__RATE_CONST] = FXA__EMIT_RUN,    [FXA__RATE_RUN] = FXA__EMIT_RUN,       [FXA__RATE_BATCH] = FXA__EMIT_HEAD,

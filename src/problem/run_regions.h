@@ -23,7 +23,7 @@ typedef struct fxa__run_region {
     bool written;
     fxa__region region; /* region.data NULL = the run does not use this region */
     fxa__run_region_part part;
-    size_t index; /* fxa_slot of a slot; else the index within the part */
+    size_t index; /* for a region that is a slot: the fxa_slot; else the index within the part */
 } fxa__run_region;
 
 #define FXA__RUN_TABLES (FXA_SLOT_COUNT - FXA_SLOT_Q_LENGTHS)

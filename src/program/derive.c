@@ -26,7 +26,8 @@ typedef struct derive_state {
 /* Returns true for leaves that have a gradient: the score, float params, loads of float tensors. */
 static bool derive_is_leaf(const fxa__node *n) {
     if (n->type != FXA_FLOAT) return false;
-    return n->op == FXA_OP_PARAM || n->op == FXA_OP_LOAD || n->op == FXA_OP_INPUT; /* score is the only float input */
+    /* the only input of type float is the score */
+    return n->op == FXA_OP_PARAM || n->op == FXA_OP_LOAD || n->op == FXA_OP_INPUT;
 }
 
 static void derive_mark_wanted(derive_state *d) {

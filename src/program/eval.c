@@ -169,8 +169,8 @@ static fxa_status eval_check_tensor(const fxa__decl *decl, const fxa_view *view,
     return FXA_OK;
 }
 
-/* Returns the inputs to read from the caller's array (bit i: fxa_input i): all before FXA_INPUT_HEADS, and of the
- * others those that the program reads. The array of a caller compiled with an older header may end at
+/* Returns the inputs to read from the caller's array (bit i: fxa_input i): all inputs before FXA_INPUT_HEADS, and each
+ * later input that the program reads. The array of a caller compiled with an older header may end at
  * FXA_INPUT_HEADS. */
 static uint32_t eval_inputs(const fxa_program *p) {
     uint32_t reads = (1u << FXA_INPUT_HEADS) - 1;

@@ -174,7 +174,7 @@ fxa_status fxa__program_without_storage_inputs(fxa__host *host, fxa_program *p, 
 
 /* ---- Parsing on a host (parse.c), derivative on a host (derive.c), bytes (program_bytes.c) --------------------- */
 
-/* fxa_program_parse_texts for a host; the caller has checked the size of *config. */
+/* Implements fxa_program_parse_texts; the caller has checked the size of *config. */
 fxa_status fxa__program_parse(fxa__host *host, const fxa_parse_config *config, fxa_program **out, fxa_error *err);
 /* Appends the bytes of p to w. defaults: true includes the default values of params; cache keys and plans exclude
  * them. */

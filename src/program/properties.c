@@ -125,8 +125,8 @@ static bool properties_read_row(const fxa__range *r, const fxa__affine *form, pr
     return true;
 }
 
-/* Returns true if the row is sign times the form with these coefficients of the inputs q, k, q_len and k_len and of the
- * load, and no other input. */
+/* Returns true if the coefficients of the row are `sign` times the given coefficients of q, k, q_len, k_len and the
+ * load, and all other coefficients are 0. */
 static bool properties_row_is(const properties_row *row, int64_t sign, int q, int k, int q_len, int k_len, int load) {
     return row->coef[FXA_INPUT_B] == 0 && row->coef[FXA_INPUT_H] == 0 && row->coef[FXA_INPUT_HEADS] == 0 &&
            row->coef[FXA_INPUT_Q_ROW] == 0 && row->coef[FXA_INPUT_K_ROW] == 0 && row->coef[FXA_INPUT_Q] == sign * q &&

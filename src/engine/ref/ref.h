@@ -23,7 +23,7 @@
 /* Dense f64 sum of one captured tensor's gradient. */
 typedef struct fxa__ref_sum {
     fxa_view view; /* shape and dense strides; data is NULL */
-    double *sum;   /* [elements] NULL: the gradient is not requested */
+    double *sum;   /* [elements] sum of each element; NULL: the gradient is not requested */
 } fxa__ref_sum;
 
 /* State of one run: arguments, position in the loops, arrays in the workspace. */
