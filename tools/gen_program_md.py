@@ -405,14 +405,14 @@ with floats.
 
 Other names in the body of a function refer to lets, params, tensors and functions that precede the
 definition, so a function cannot call itself. A `let` after the definition, or a parameter or loop
-around a call, does not change the meaning of names in the body. Loop variables of a body are local
-to the body. In a body, `score`, `mask` and `dscore` have the values that they have at the call. A
-parameter may hide a let. A later `fn` of the same name replaces the function for the statements
-after it.
+around a call, does not change the meaning of names in the body. Loop variables in the body of a
+function are local to the body. In the body of a function, `score`, `mask` and `dscore` have the
+values that they have at the call. A parameter may hide a let. A later `fn` of the same name
+replaces the function for the statements after it.
 
-Errors in a body that do not depend on arguments (syntax, names, numbers of arguments) are reported
-at the definition, even if the function is never called. Types and loop counts are checked in each
-call, and the message names the line of the call.
+Errors in the body of a function that do not depend on arguments (syntax, names, numbers of
+arguments) are reported at the definition, even if the function is never called. Types and loop
+counts are checked in each call, and the message names the line of the call.
 
 ## What every engine must agree on
 

@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
 """Attention on NumPy arrays with a user-written score function, forward and backward.
 
-    out = attention(q, k, v, lambda score, b, h, q, k: score - 0.1 * abs(q - k), is_causal=True)
-    out, pullback = vjp(q, k, v, "score = cap * tanh(score / cap)", params={"cap": 20.0})
-    dq, dk, dv = pullback(dout)
+This call computes causal attention: `attention(q, k, v, lambda s, b, h, q, k: s - 0.1 * abs(q - k), is_causal=True)`.
+This call returns the output and a pullback for gradients: `out, pullback = vjp(q, k, v, "score = tanh(score)")`.
+The call `dq, dk, dv = pullback(dout)` computes the gradients.
 
 Arrays may have any strides. Arrays of other libraries are accepted if they are in host memory (__array__, DLPack). The
 dtypes for bf16, e4m3 and e5m2 are bfloat16, float8_e4m3fn and float8_e5m2 of ml_dtypes. Score functions are traced
@@ -201,8 +201,8 @@ def vjp(q: Any, k: Any, v: Any, score_mod: ScoreLike = None, mask_mod: ScoreLike
     """Returns the result of attention() and a Pullback, like jax.vjp. The Pullback is a function that takes the
     gradient of the output and returns the gradients of q, k and v.
 
-        out, pullback = vjp(q, k, v, score_mod);  dq, dk, dv = pullback(dout)
-        (out, lse), pullback = vjp(..., return_lse=True);  dq, dk, dv = pullback(dout, dlse)
+    After `out, pullback = vjp(q, k, v, score_mod)`, the call `dq, dk, dv = pullback(dout)` computes the gradients. After
+    `(out, lse), pullback = vjp(..., return_lse=True)`, the call is `dq, dk, dv = pullback(dout, dlse)`.
 
     The pullback returns a Gradients, whose attributes have the gradients of captured arrays, params and learned sinks.
     The pullback holds the input arrays without copying them; changing an input array before the pullback runs changes

@@ -29,7 +29,7 @@ typedef struct fxa__tile_bruteforce {
     fxa__env env;
     fxa__seq seq;
     fxa_view *views;
-    fxa__val *vals; /* NULL = pairs cannot be evaluated before a run */
+    fxa__val *vals; /* values of the program's nodes; NULL = pairs cannot be evaluated before a run */
 } fxa__tile_bruteforce;
 
 /* Tiles of one batch entry b and head h. params and tensors are those of fxa_program_classify. */

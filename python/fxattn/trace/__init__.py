@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
 """Traces a Python function of scores into a score program of the C library, which runs without Python.
 
-    traced = trace(score_mod, mask_mod)        FlexAttention's functions, with torch, NumPy or jax.numpy
-    traced = trace(score_mod, style="graph", score_mod_bprop=score_mod_bprop, tensors={...})     Transformer Engine's
-    traced = trace("score = score * 2")        program text
+The call `trace(score_mod, mask_mod)` traces FlexAttention's functions, which may use torch, NumPy or jax.numpy. The
+call `trace(score_mod, style="graph", score_mod_bprop=score_mod_bprop, tensors={...})` traces the functions of
+Transformer Engine. The call `trace("score = score * 2")` parses program text.
 
 The traced function runs once, on symbols (symbol.py), and each operation on a symbol is recorded (record.py). Tracing
 imports neither torch nor NumPy nor JAX."""

@@ -7,10 +7,14 @@ params are named by position (t00, p00), so programs that differ only in the use
 addresses; `id` identifies only objects that the running trace holds.
 
 Values are numbered: inputs (codes of fxa_input), then the instructions in order. An instruction is a tuple:
-  (op, value, ...)              an operation of fxa_op
-  (LOAD, tensor, value, ...)    an element of a captured tensor
-  (CONST, type, value)          a constant; -0.0, 0.0 and nan are strings, since -0.0 == 0.0 and nan != nan
-  (PARAM, number)               a number given at run time
+
+- `(op, value, ...)` is an operation of fxa_op.
+
+- `(LOAD, tensor, value, ...)` is an element of a captured tensor.
+
+- `(CONST, type, value)` is a constant; -0.0, 0.0 and nan are strings, since -0.0 == 0.0 and nan != nan.
+
+- `(PARAM, number)` is a number given at run time.
 """
 import math
 import threading
