@@ -201,8 +201,8 @@ def vjp(q: Any, k: Any, v: Any, score_mod: ScoreLike = None, mask_mod: ScoreLike
     """Returns the result of attention() and a Pullback, like jax.vjp. The Pullback is a function that takes the
     gradient of the output and returns the gradients of q, k and v.
 
-    After `out, pullback = vjp(q, k, v, score_mod)`, the call `dq, dk, dv = pullback(dout)` computes the gradients. After
-    `(out, lse), pullback = vjp(..., return_lse=True)`, the call is `dq, dk, dv = pullback(dout, dlse)`.
+    After `out, pullback = vjp(q, k, v, score_mod)`, the call `dq, dk, dv = pullback(dout)` computes the gradients.
+    After `(out, lse), pullback = vjp(..., return_lse=True)`, the call is `dq, dk, dv = pullback(dout, dlse)`.
 
     The pullback returns a Gradients, whose attributes have the gradients of captured arrays, params and learned sinks.
     The pullback holds the input arrays without copying them; changing an input array before the pullback runs changes
