@@ -1,7 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * cuDNN's backend interface as this engine uses it: its functions as a table, and of its constants those that are set
- * or asked for. All our own declarations; tests/engine/test_cudnn_header.py holds the values against a real header.
+ * cuDNN's backend interface as this engine uses it: a table of its functions, and the constants that the engine sets or
+ * reads. All declarations are our own; tests/engine/test_cudnn_header.py compares the values with a real header of
+ * cuDNN.
  *
  * X(name, value): the constant CUDNN_name.
  */
@@ -147,7 +148,7 @@ enum {
 #define FXA__CUDNN_ENUM(name, value) CUDNN_##name = value,
     FXA__CUDNN_CONSTANTS(FXA__CUDNN_ENUM)
 #undef FXA__CUDNN_ENUM
-    CUDNN_SUPPORT_STATUSES = 1000 /* 3000 to 3999 is the one family that means "not supported" */
+    CUDNN_SUPPORT_STATUSES = 1000 /* statuses 3000 to 3999 mean "not supported" */
 };
 /* clang-format on */
 
@@ -164,24 +165,25 @@ typedef struct fxa__cudnn_api {
     int (*get)(void *descriptor, int name, int type, int64_t capacity, int64_t *count, void *elements);
     int (*finalize)(void *descriptor);
     int (*execute)(void *handle, void *plan, void *pack);
-    int (*graph_check)(void); /* where it is there, cuDNN is a front of several files; never called */
+    int (*graph_check)(void); /* never called; not NULL = cuDNN consists of several libraries */
 } fxa__cudnn_api;
 
-/* cuDNN, loaded, and what it needs beside it. */
+/* cuDNN, loaded, and the libraries that it needs. */
 typedef struct fxa__cudnn_library {
     fxa__cudnn_api api;
-    void *handle, *graph, *blas, *compiler; /* graph: NULL where cuDNN is one file; compiler: where it was not found */
-    int64_t version;                        /* 91901: 9.19.1 */
+    void *handle, *graph, *blas, *compiler; /* graph: NULL = cuDNN is one library; compiler: NULL = not found */
+    int64_t version;                        /* 91901 = 9.19.1 */
 } fxa__cudnn_library;
 
-/* E_UNAVAILABLE with the reason. `folder`: where to look first, or NULL. On failure nothing is loaded. */
+/* Loads cuDNN. `folder`: searched first; NULL = none. Fails with E_UNAVAILABLE and the reason; nothing is loaded
+ * then. */
 fxa_status fxa__cudnn_library_open(fxa__host *host, const char *folder, fxa__cudnn_library *out, fxa_error *err);
 void fxa__cudnn_library_close(fxa__cudnn_library *library);
 
-/* cuDNN's own text of what it last said no to in this thread, on one line. */
+/* Writes cuDNN's text about the last failed call of this thread to text[size], on one line. */
 void fxa__cudnn_last(const fxa__cudnn_api *api, char *text, size_t size);
-/* A failed call in words: E_UNSUPPORTED for the statuses that say so, E_MEMORY, else E_ENGINE; with cuDNN's own text of
- * what was wrong. `doing`: "a plan is built". */
+/* Returns the error for a failed call: E_UNSUPPORTED if `status` means "not supported", E_MEMORY, else E_ENGINE. The
+ * message has cuDNN's own text. `doing`: what the call does, such as "a plan is built". */
 fxa_status fxa__cudnn_fail(const fxa__cudnn_api *api, int status, const char *doing, fxa_error *err);
 
 #endif

@@ -1,9 +1,10 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * What a run costs, from what was measured on one H200 beside the cuda engine (docs/cuda.md, figures): problems of 4096
- * rows in TFLOP/s, and one row in bytes of K and V, of which those in pages come more slowly (measured with pages of
- * 128). Other devices have the share of its multiprocessors.
- * Soft caps of other columns than 64 and 128, and bit-stable ones of others than 128, are reckoned from those of 128.
+ * Estimates the seconds of a run, from rates measured on one H200 in the same runs as the cuda engine (docs/cuda.md,
+ * figures): TFLOP/s for problems of 4096 rows, and for one row the bytes per second at which K and V are read, which
+ * are fewer with pages (measured with pages of 128). For other devices, rates are scaled by the number of
+ * multiprocessors. Rates of soft caps at head dims other than 64 and 128, and of deterministic backward passes at head
+ * dims other than 128, are derived from those at 128.
  */
 #include "cudnn.h"
 
@@ -12,18 +13,19 @@
 #include <math.h>
 
 #define COST_OF_PROCESSORS 132.0
-#define COST_OF_ROWS 128.0       /* of a tile */
-#define COST_OF_CPU_US 10.0      /* of a launch */
-#define COST_OF_ONE_US 14.0      /* of a step of decoding beside what it reads */
-#define COST_OF_ONE_BYTES 4.5e12 /* a second */
-#define COST_OF_ONE_PAGED 3.1e12 /* the same, in pages */
-#define COST_OF_UNEVEN 0.55      /* of the rate: masks that are looked at in all pairs, captured tensors */
+#define COST_OF_ROWS 128.0       /* rows of a tile */
+#define COST_OF_CPU_US 10.0      /* microseconds of a launch */
+#define COST_OF_ONE_US 14.0      /* microseconds of a decoding step in addition to its reads */
+#define COST_OF_ONE_BYTES 4.5e12 /* bytes per second that a decoding step reads */
+#define COST_OF_ONE_PAGED 3.1e12 /* bytes per second that a decoding step reads from pages */
+#define COST_OF_UNEVEN                                                                                                 \
+    0.55 /* factor of the rate for masks that are evaluated at every pair, and for captured tensors */
 
 static const struct cost_of_columns {
-    int64_t columns;  /* up to so many */
-    double tera[2];   /* forward, backward */
-    double capped[2]; /* with a soft cap */
-    double fixed;     /* backward, bit-stable */
+    int64_t columns;  /* largest head dim for which this row holds */
+    double tera[2];   /* [forward, backward] TFLOP/s */
+    double capped[2]; /* [forward, backward] TFLOP/s with a soft cap */
+    double fixed;     /* TFLOP/s of the deterministic backward */
 } cost_of_columns[] = {
     {64, {475, 449}, {345, 395}, 395},  {96, {514, 430}, {408, 405}, 378},  {128, {669, 552}, {531, 520}, 486},
     {192, {663, 305}, {526, 287}, 268}, {256, {722, 383}, {573, 361}, 337},

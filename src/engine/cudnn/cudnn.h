@@ -28,36 +28,37 @@
 #include "attention/attention.h"
 
 enum {
-    FXA__DNN_HANDLES = 32 /* kept for runs to come; more exist while more run at the same time */
+    FXA__DNN_HANDLES =
+        32 /* idle handles that an instance keeps; more handles exist while more than 32 runs start at once */
 };
 
 typedef struct fxa__dnn_self {
-    fxa__gpu gpu; /* first: see gpu/gpu_memory.c */
+    fxa__gpu gpu; /* must be the first member: gpu/gpu_memory.c casts the instance to it */
     fxa__host *host;
     fxa__cudnn_library library;
-    void *profile; /* a descriptor */
+    void *profile; /* cuDNN's descriptor of the device */
     fxa__dnn_level level;
-    bool untried;   /* what has not been run on a device is asked for */
-    bool on_device; /* else of a target: nothing runs */
+    bool untried;   /* true: FXA_CUDNN_UNTRIED=1 is set */
+    bool on_device; /* false: the instance belongs to a device description, and nothing runs */
     int64_t processors;
-    _Atomic(void *) handles[FXA__DNN_HANDLES]; /* idle ones */
+    _Atomic(void *) handles[FXA__DNN_HANDLES]; /* idle handles; NULL = free place */
 } fxa__dnn_self;
 
-/* A tensor that a run gives a pointer, as in the graph. */
+/* A tensor of the graph for which each run passes a pointer to cuDNN. */
 typedef struct fxa__dnn_bound {
     int64_t id;
     fxa__dnn_tensor tensor;
-    int64_t words; /* to fill, of 32 bits */
+    int64_t words; /* number of 32-bit words that a run fills before cuDNN starts; 0 = none */
 } fxa__dnn_bound;
 
 typedef struct fxa__dnn_code {
     fxa__host *host;
-    fxa_program *program;         /* for what runs pass by value */
-    int32_t from[FXA_MAX_PARAMS]; /* by param of program: that of the caller; -1: it is a number of the plan */
-    fxa_program *own;             /* the same of the caller's backward program; NULL: there is none */
-    fxa__dnn_level level;         /* that it was made for */
+    fxa_program *program;         /* program from which a run computes the scalars that are passed by value */
+    int32_t from[FXA_MAX_PARAMS]; /* [params of program] param of the caller, or -1 = a constant of the plan */
+    fxa_program *own;             /* the caller's backward program; NULL = none */
+    fxa__dnn_level level;         /* cuDNN version and architecture for which the code was made */
     void *plan;
-    int64_t own_workspace; /* of cuDNN, behind the scratch of the graph */
+    int64_t own_workspace; /* bytes of workspace that cuDNN needs, after the scratch memory of the graph */
     int64_t scratch;
     size_t n_bound;
     fxa__dnn_bound bound[FXA__DNN_BOUND];
@@ -66,22 +67,25 @@ typedef struct fxa__dnn_code {
     char detail[160];
 } fxa__dnn_code;
 
-/* Bytes of a workspace: it is aligned to 256 inside. UINT64_MAX: more than there are. */
+/* Returns the bytes of a run's workspace, which include the bytes to align it to 256; UINT64_MAX if they exceed an
+ * int64. */
 uint64_t fxa__dnn_workspace(int64_t scratch, int64_t own);
-/* What a run has to give pointers to. False: there are too many. */
+/* Fills code->bound with the tensors for which a run passes pointers. Returns false if there are more than
+ * FXA__DNN_BOUND. */
 bool fxa__dnn_bound_find(const fxa__dnn_graph *g, fxa__dnn_code *code);
 
-/* Seconds of a run, about. (cost.c) */
+/* Returns the estimated seconds of a run (cost.c). */
 double fxa__dnn_cost(int64_t processors, const fxa__problem *p);
 
-/* The graph as lines for people. */
+/* Writes the graph as text, one operation per line (listing.c). */
 void fxa__dnn_dump(const void *code, const fxa__problem *p, fxa__writer *w);
 
-/* A handle that nobody else has, on that stream; given back after use. */
+/* fxa__dnn_handle_take sets *handle to a handle that only the caller uses, on `stream`; fxa__dnn_handle_give
+ * releases it. */
 fxa_status fxa__dnn_handle_take(fxa__dnn_self *self, void *stream, void **handle, fxa_error *err);
 void fxa__dnn_handle_give(fxa__dnn_self *self, void *handle);
 
-/* engine->zones. */
+/* Checks the red zones of a workspace after a run (engine->zones). */
 void fxa__dnn_zones(void *self, const void *code, const fxa__problem *p, const void *workspace);
 fxa_status fxa__dnn_run(void *self, const void *code, const fxa__problem *p, const fxa__bound_args *bound,
                         fxa_error *err);

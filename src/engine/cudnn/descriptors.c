@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * Descriptors: see descriptors.h. A maker keeps every descriptor of a graph in one list, and the first failure; calls
- * after it do nothing.
+ * Creates descriptors (descriptors.h). A dnn_maker keeps all descriptors of one graph in a list, and the status of the
+ * first failed call; after a failure, its functions do nothing.
  */
 #include "descriptors.h"
 
@@ -11,10 +11,10 @@
 typedef struct dnn_maker {
     const fxa__cudnn_api *api;
     const fxa__dnn_graph *g;
-    void **made; /* everything, in the order of creation */
+    void **made; /* [n_made] all descriptors, in the order of their creation */
     size_t n_made, capacity;
-    void **tensors, **ops; /* of the graph, by number; also in `made` */
-    int status;            /* of cuDNN */
+    void **tensors, **ops; /* [tensors, operations of the graph] also in `made` */
+    int status;            /* status of the first failed call of cuDNN */
     const char *doing;
     bool no_memory;
 } dnn_maker;
@@ -67,12 +67,14 @@ static fxa_status maker_status(const dnn_maker *m, fxa_error *err) {
 /* ---- A graph ----------------------------------------------------------------------------------------------------- */
 
 static int64_t maker_alignment(const fxa__dnn_tensor *t) {
-    bool inside = fxa__dnn_is_captured(t) && t->offset != 0;            /* begins within what the caller has aligned */
-    bool scale = t->source == FXA__DNN_SLOT && (t->fill || t->cleared); /* promises of alignment are none of it */
+    bool inside = fxa__dnn_is_captured(t) &&
+                  t->offset != 0; /* starts inside the caller's array: only the start of the array is aligned */
+    bool scale = t->source == FXA__DNN_SLOT &&
+                 (t->fill || t->cleared); /* single scalars: the problem's alignment does not hold for them */
     return !inside && !scale ? 16 : fxa__dnn_size(t->type);
 }
 
-/* Once, after the tensor of its offsets. */
+/* Creates the descriptor of tensor i, once, after that of its ragged offsets. */
 static void maker_tensor(dnn_maker *m, int32_t i) {
     const fxa__dnn_tensor *t = &m->g->tensors[i];
     const bool yes = true;
@@ -158,7 +160,8 @@ static void *(*const maker_ops[])(dnn_maker *m, const fxa__dnn_op *op) = {
     [FXA__DNN_RESHAPE] = maker_reshape,     [FXA__DNN_PAGED] = maker_pages,
 };
 
-/* Tensors that no operation has are left out: cuDNN would ask for their pointers. */
+/* Returns the descriptor of the operation graph; NULL if memory runs out. Tensors that no operation uses are left
+ * out, since cuDNN would require pointers for them. */
 static void *maker_graph(dnn_maker *m) {
     m->tensors = fxa__alloc_array(m->g->host, m->g->n_tensors, sizeof *m->tensors);
     m->ops = fxa__alloc_array(m->g->host, m->g->n_ops, sizeof *m->ops);
@@ -180,7 +183,8 @@ static void *maker_graph(dnn_maker *m) {
 
 /* ---- Engines of cuDNN -------------------------------------------------------------------------------------------- */
 
-/* cuDNN's text has what it tried and where it looked around the reason: "...; Reason: REASON at: ..." for each. */
+/* Returns the reason in cuDNN's text about a refused graph, "...; Reason: REASON at: ...", cut at " at: "; the
+ * entire text if it has no reason. */
 static char *config_reason(char *text) {
     static const char begin[] = "Reason: ", end[] = " at: ";
     char *reason = strstr(text, begin), *rest;
@@ -191,7 +195,7 @@ static char *config_reason(char *text) {
     return reason;
 }
 
-/* None was left: because it knows none, or because each of them says no. */
+/* Returns E_UNSUPPORTED: the heuristic found no engine, or every engine refused the graph. */
 static fxa_status config_refuse(const dnn_maker *m, void *heuristics, fxa_error *err) {
     char text[1200];
     int64_t tried = 0;
@@ -206,7 +210,7 @@ static fxa_status config_refuse(const dnn_maker *m, void *heuristics, fxa_error 
                      (long long)tried, m->g->n_ops, *reason ? reason : "nothing");
 }
 
-/* The best configuration; NULL and E_UNSUPPORTED when there is none. */
+/* Sets *config to the best engine configuration for the graph. Fails with E_UNSUPPORTED if there is none. */
 static fxa_status maker_config(dnn_maker *m, void *profile, void **config, fxa_error *err) {
     const int mode = CUDNN_HEUR_MODE_A;
     void *graph = maker_graph(m);

@@ -1,26 +1,29 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * A graph as cuDNN's descriptors, and the plan that cuDNN makes of it. Every descriptor that is created is destroyed by
- * who created it, in the same call, but for the plan: it owns what it needs.
+ * Converts a graph to cuDNN's descriptors, and has cuDNN compile it to a plan. Each function destroys the descriptors
+ * that it creates before it returns; only the plan stays, and needs none of them.
  */
 #ifndef FXA_ENGINE_CUDNN_BUILD_H
 #define FXA_ENGINE_CUDNN_BUILD_H
 
 #include "graph/graph.h"
 
-/* What cuDNN says of a graph without compiling it: the workspace of its best engine. profile: the descriptor of the
- * device. E_UNSUPPORTED: no engine takes it, and why; E_ENGINE: cuDNN failed otherwise. */
+/* Sets *workspace to the bytes that cuDNN's best engine for the graph needs, without compiling. `profile`:
+ * descriptor of the device. Fails with E_UNSUPPORTED and cuDNN's reason if no engine supports the graph; with
+ * E_ENGINE if cuDNN fails otherwise. */
 fxa_status fxa__dnn_probe(const fxa__cudnn_api *api, void *profile, const fxa__dnn_graph *g, int64_t *workspace,
                           fxa_error *err);
-/* Compiles it; *plan is to be destroyed. */
+/* Like fxa__dnn_probe, and compiles the graph to *plan, which the caller destroys. */
 fxa_status fxa__dnn_compile(const fxa__cudnn_api *api, void *profile, const fxa__dnn_graph *g, void **plan,
                             int64_t *workspace, fxa_error *err);
 
-/* A device's profile from cuDNN's text of it, or from a handle. */
+/* Set *profile to the descriptor of a device, from a text in cuDNN's format or from a handle. The caller destroys
+ * it. */
 fxa_status fxa__dnn_profile_text(const fxa__cudnn_api *api, const char *text, void **profile, fxa_error *err);
 fxa_status fxa__dnn_profile_handle(const fxa__cudnn_api *api, void *handle, void **profile, fxa_error *err);
 
-/* One set of pointers for a run: unique ids, pointers, workspace. To be destroyed. */
+/* Sets *pack to a descriptor with the pointers of a run: n unique ids of tensors, their pointers, the workspace. The
+ * caller destroys it. */
 fxa_status fxa__dnn_pack(const fxa__cudnn_api *api, int64_t n, const int64_t *ids, void *const *pointers,
                          void *workspace, void **pack, fxa_error *err);
 

@@ -1,10 +1,13 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * The cuDNN engine's table: instances, answers and code; see cudnn.h.
+ * The engine table of the cuDNN engine: instances, support results and code (map: cudnn.h).
  *
- * The environment, read when an instance is opened: FXA_CUDNN_PATH, a folder to look for cuDNN and cuBLASLt in first;
- * FXA_CUDNN_UNTRIED=1, which lets it run on devices of other families than sm_90, for which cuDNN has other kernels and
- * whose results nobody has held against the reference yet (make test-gpu): there it is no choice for who did not ask.
+ * Environment variables, which are read when an instance is opened:
+ *
+ *     FXA_CUDNN_PATH       the folder that is searched first for cuDNN and cuBLASLt
+ *     FXA_CUDNN_UNTRIED=1  runs the engine also on devices other than sm_90. There cuDNN has other kernels, whose
+ *                          results have not been compared with the reference yet (make test-gpu), so the automatic
+ *                          choice of an engine excludes these devices without the variable.
  */
 #include "cudnn.h"
 
@@ -20,7 +23,8 @@
 
 /* ---- Handles ----------------------------------------------------------------------------------------------------- */
 
-/* It allocates memory of the device, perhaps while a stream is recorded: this thread's or another's. */
+/* Creates a handle of cuDNN. cuDNN allocates device memory for it, which must not fail because this thread or
+ * another one is capturing a stream. */
 static fxa_status dnn_handle_make(const fxa__dnn_self *self, void **handle, fxa_error *err) {
     int before;
     FXA_TRY(fxa__gpu_capture_allow(&self->gpu, &before, err));
@@ -70,8 +74,8 @@ static void dnn_identity(const fxa__dnn_self *s, const char *name, int64_t drive
                    name);
 }
 
-/* The instance of a profile: cuDNN makes plans for it, and nothing runs. From 9.27 on it wants keys that profiles
- * have not. */
+/* Opens an instance for a device description: cuDNN compiles plans for it, and nothing runs. cuDNN 9.27 and later
+ * require keys that device descriptions do not have. */
 static fxa_status dnn_open_target(fxa__dnn_self *s, const char *target, char identity[FXA__IDENTITY], fxa_error *err) {
     fxa__gpu_description described;
     FXA_TRY(fxa__gpu_description_parse(target, &described, err));
@@ -100,7 +104,7 @@ static fxa_status dnn_open_handle(fxa__dnn_self *s, fxa_error *err) {
     return status;
 }
 
-enum { DNN_TRIED = 9 }; /* the family of devices that it has run on, in tens */
+enum { DNN_TRIED = 9 }; /* family of the devices on which the engine has run: compute capability / 10 */
 
 static fxa_status dnn_check_tried(const fxa__dnn_self *s, fxa_error *err) {
     if (s->gpu.arch / 10 == DNN_TRIED || s->untried) return FXA_OK;
@@ -162,7 +166,7 @@ static void dnn_close(fxa__host *host, void *self) {
     fxa__free(host, s, sizeof *s);
 }
 
-/* cuDNN wants the device's context for everything that may load code. */
+/* Makes the device's context current. cuDNN requires it in every call that may load code. */
 static fxa_status dnn_enter(const fxa__dnn_self *s, fxa_error *err) {
     return s->on_device ? fxa__gpu_enter(&s->gpu, err) : FXA_OK;
 }
@@ -217,7 +221,8 @@ static fxa_status dnn_query(fxa__analysis *a, const void *code, fxa_support *rep
     return fxa__query_end(status, &why, report, err);
 }
 
-/* For a target that would refuse it, the engine is the last that automatic choice takes. */
+/* Returns INFINITY for a device description of a family on which the engine has not run: the automatic choice then
+ * takes this engine only if no other one supports the problem. */
 static double dnn_cost(fxa__analysis *a) {
     const fxa__dnn_self *s = a->self;
     return s->level.arch / 10 == DNN_TRIED || s->untried ? fxa__dnn_cost(s->processors, a->problem) : INFINITY;
@@ -231,7 +236,7 @@ static fxa_status dnn_constants(fxa__analysis *a, double constants[FXA__MAX_CONS
 
 /* ---- Code -------------------------------------------------------------------------------------------------------- */
 
-/* What was begun with it on the device may not have ended: its code must not be unloaded under it. */
+/* Frees code. Waits for the device first, because work that was launched with the code may still be running. */
 static void dnn_release(void *self, void *code) {
     fxa__dnn_self *s = self;
     fxa__dnn_code *c = code;
@@ -298,7 +303,7 @@ static fxa_status dnn_load(fxa__analysis *a, fxa__reader *saved, void **code, si
         dnn_release(s, c);
         return status;
     }
-    *bytes = sizeof *c + (128u << 10); /* what cuDNN keeps of a plan, about: its text has 63 to 140 KB */
+    *bytes = sizeof *c + (128u << 10); /* estimated size of a plan in cuDNN: its text has 63 to 140 KB */
     *code = c;
     return fxa__ok(err);
 }

@@ -1,9 +1,11 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * Finding cuDNN, in the order of gpu/gpu_search.h, with FXA_CUDNN_PATH as the folder. Who names a folder means it: one
- * without any of these libraries is a reason, though others be found elsewhere.
- * cuDNN ends the process when it cannot find cuBLASLt or its own part libcudnn_graph by itself, so these are loaded
- * before it is called, and their absence is a reason. They are kept for as long as cuDNN is.
+ * Finds and loads cuDNN, in the order of gpu/gpu_search.h, with FXA_CUDNN_PATH as the first folder. A FXA_CUDNN_PATH
+ * that has none of the libraries is an error, even if they are found elsewhere.
+ *
+ * cuDNN ends the process if it cannot find cuBLASLt or its own part libcudnn_graph. Both are therefore loaded before
+ * the first call of cuDNN, and stay loaded as long as cuDNN. If one is missing, opening the instance fails with the
+ * reason.
  */
 #include "api.h"
 
@@ -46,12 +48,12 @@ typedef struct cudnn_part {
 } cudnn_part;
 static const fxa__dl_symbol cudnn_part_symbols[] = {{"cudnnGraphVersionCheck", offsetof(cudnn_part, check), false}};
 
-/* Folders of NVIDIA's packages for Python. */
+/* Subfolders of NVIDIA's Python packages that may have the library. */
 static const char *const cudnn_packages[] = {"/cu13/lib", "/cublas/lib", NULL};
 static const char *const cudnn_compilers[] = {"/cu13/lib", "/cuda_nvrtc/lib", NULL};
 static const char *const cudnn_package[] = {"/cudnn/lib", NULL};
 
-/* folder: the caller's, or NULL. */
+/* Prepares a search for `files`. `folder`: searched first; NULL = none. */
 static fxa_status cudnn_search_make(fxa__gpu_search *s, const char *folder, const char *const *packages,
                                     const char *const *files, fxa_error *err) {
     const fxa__gpu_wanted wanted = {"FXA_CUDNN_PATH", folder, packages, files, NULL};
@@ -63,13 +65,15 @@ static fxa_status cudnn_check_folder(const char *folder, fxa_error *err) {
     for (size_t i = 0; i < sizeof files / sizeof *files; i++) {
         char path[4096];
         int length = snprintf(path, sizeof path, "%s/%s", folder, files[i]);
-        if (length < 0 || length >= (int)sizeof path || access(path, F_OK) == 0) return FXA_OK; /* too long: later */
+        if (length < 0 || length >= (int)sizeof path || access(path, F_OK) == 0)
+            return FXA_OK; /* the path is too long to check; opening the library reports it */
     }
     return fxa__fail(err, FXA_E_UNAVAILABLE, "FXA_CUDNN_PATH is %.200s: no folder with libcudnn.so.9 or libcublasLt",
                      folder);
 }
 
-/* cuDNN looks for it by its name alone, and ends the process over a file that does not call itself so. */
+/* Loads cuBLASLt. cuDNN finds it by its name alone and ends the process if a file with this name has another SONAME,
+ * so the library is opened by its name too. */
 static fxa_status cudnn_blas_open(fxa__gpu_search *s, const char *folder, void **handle, fxa_error *err) {
     static const char *const files[] = {"libcublasLt.so.13", "libcublasLt.so.12", NULL};
     const fxa__dl_spec spec = {"cuBLASLt, which cuDNN needs (FXA_CUDNN_PATH may name its folder),", s->names,
@@ -85,8 +89,9 @@ static fxa_status cudnn_blas_open(fxa__gpu_search *s, const char *folder, void *
     return status;
 }
 
-/* cuDNN loads its compiler for every question, twice, and lets go of it, which takes ten times as long as the answer:
- * so it is kept. Where it is not found, cuDNN says so itself. */
+/* Loads NVRTC and returns its handle; NULL if it is not found, which cuDNN reports by itself. cuDNN loads and
+ * unloads NVRTC twice in each support query, which takes ten times as long as the query; a loaded library avoids
+ * this. */
 static void *cudnn_compiler_open(fxa__gpu_search *s, const char *folder) {
     static const char *const files[] = {"libnvrtc.so.13", "libnvrtc.so.12", NULL};
     const fxa__dl_spec spec = {"NVRTC", s->names, cudnn_compiler_symbols, 1};
@@ -96,8 +101,8 @@ static void *cudnn_compiler_open(fxa__gpu_search *s, const char *folder) {
     return fxa__dl_open(&spec, &table, sizeof table, &handle, NULL) == FXA_OK ? handle : NULL;
 }
 
-/* Before the first call of cuDNN, where it is a front: the part that does what is called here, beside it or where the
- * loader looks. */
+/* Loads libcudnn_graph, if cuDNN consists of several libraries, from cuDNN's folder or by the loader's search path.
+ * Called before the first call of cuDNN. */
 static fxa_status cudnn_graph_open(fxa__gpu_search *s, fxa__cudnn_library *library, fxa_error *err) {
     static const char *const files[] = {"libcudnn_graph.so.9", NULL}, *const no_packages[] = {NULL};
     const fxa__dl_spec spec = {"libcudnn_graph, a part of cuDNN,", s->names, cudnn_part_symbols, 1};

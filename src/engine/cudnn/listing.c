@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * A graph as lines for people (`fxattn explain --section tape`): one for each operation that cuDNN gets, what kind of
- * mask a select is to cuDNN, and the helper kernels around it. The graph is made once more from the problem.
+ * Writes a graph as text (`fxattn explain --section tape`): a line for each operation that cuDNN gets, how cuDNN
+ * implements each select of -inf, and the helper kernels before and after. The graph is made again from the problem.
  */
 #include "cudnn.h"
 
@@ -11,14 +11,14 @@
 
 typedef struct listing {
     const fxa__dnn_graph *g;
-    const fxa_program *program, *own; /* own: the caller's backward program, or NULL */
+    const fxa_program *program, *own; /* own: the caller's backward program; NULL = none */
     const fxa__parameterized *numbers;
     fxa__writer *w;
 } listing;
 
 /* ---- Operands ---------------------------------------------------------------------------------------------------- */
 
-/* The scale, with the number of the program that it is multiplied with or divided by. */
+/* Writes the scale, with the scalar of the program by which it is multiplied or divided. */
 static void listing_scale(const listing *l, const fxa__dnn_tensor *t) {
     fxa__write_format(l->w, "scale");
     if (!t->times) return;
@@ -31,7 +31,7 @@ static void listing_scale(const listing *l, const fxa__dnn_tensor *t) {
         fxa__write_format(l->w, "%s", param ? l->program->params[n->imm].name : "value");
 }
 
-/* Values that the host computes in a run: a param by its name. */
+/* Writes a scalar that the host computes in each run; a param by its name. */
 static void listing_by_value(const listing *l, const fxa__dnn_tensor *t) {
     const fxa_program *program = t->source == FXA__DNN_OWN_NODE ? l->own : l->program;
     bool node = t->source == FXA__DNN_NODE || t->source == FXA__DNN_OWN_NODE;
@@ -65,12 +65,13 @@ static void listing_tensor(const listing *l, int32_t i) {
     else if (t->source == FXA__DNN_DTENSOR)
         fxa__write_format(l->w, "d%s", l->program->tensors[t->index].name);
     else
-        fxa__write_format(l->w, "%c%d", t->source == FXA__DNN_VIRTUAL ? 't' : 'm', (int)i); /* m: in the workspace */
+        fxa__write_format(l->w, "%c%d", t->source == FXA__DNN_VIRTUAL ? 't' : 'm',
+                          (int)i); /* m = in the workspace, t = virtual */
 }
 
 /* ---- Operations -------------------------------------------------------------------------------------------------- */
 
-/* "tanh_fwd" of CUDNN_POINTWISE_TANH_FWD. */
+/* Writes the lower-case name of a pointwise mode: "tanh_fwd" for CUDNN_POINTWISE_TANH_FWD. */
 static void listing_mode(const listing *l, int mode) {
     static const char prefix[] = "POINTWISE_";
     static const struct listing_constant {
@@ -97,7 +98,7 @@ static const fxa__dnn_op *listing_maker(const listing *l, int32_t tensor) {
     return NULL;
 }
 
-/* What a select of -inf is to cuDNN. */
+/* Writes how cuDNN implements a select of -inf, as a comment at the end of the line. */
 static void listing_mask(const listing *l, const fxa__dnn_op *op) {
     const fxa__dnn_tensor *fill = &l->g->tensors[op->b];
     const fxa__dnn_op *mask = listing_maker(l, op->t);

@@ -1,7 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * A run: the pointers of bound arguments to the tensors of the graph, what is passed by value computed on the host,
- * lengths written, and cuDNN begun on the caller's stream. Nothing of ours is allocated.
+ * Runs a plan: computes the scalars that are passed by value, fills lengths, launches the helper kernels, passes the
+ * pointers of the bound arguments to cuDNN and executes the plan on the caller's stream. Allocates no memory of its
+ * own.
  */
 #include "cudnn.h"
 
@@ -39,7 +40,7 @@ typedef union run_value {
     int32_t i;
 } run_value;
 
-/* Room for what a run computes of the program: nodes that read nothing of a pair. */
+/* Values of a program's nodes that depend on no pair, which the host computes in a run. */
 typedef struct run_values {
     fxa__val node[FXA__DNN_MAX_NODES];
     fxa_view none[FXA_MAX_TENSORS];
@@ -51,7 +52,7 @@ static void run_evaluate(const fxa_program *program, const fxa_problem *in, cons
     if (v->there) return;
     memset(v->none, 0, sizeof v->none);
     for (int32_t i = 0; i < program->n_tensors; i++) {
-        v->none[i].dtype = (fxa_dtype)program->tensors[i].dtype; /* without elements: nothing is read */
+        v->none[i].dtype = (fxa_dtype)program->tensors[i].dtype; /* the view has no elements, so loads return 0 */
         v->none[i].rank = program->tensors[i].rank;
     }
     env.coord[FXA_INPUT_Q_LEN] = fxa__wrap32(in->global_q_len ? in->global_q_len : in->sq);
@@ -61,7 +62,7 @@ static void run_evaluate(const fxa_program *program, const fxa_problem *in, cons
     v->there = true;
 }
 
-/* What a graph has of an int. */
+/* Returns the part of the int x that a scalar of the graph stands for (FXA__DNN_DIVISOR and the like). */
 static int64_t run_part(int64_t x, uint8_t part) {
     int64_t magnitude = x < 0 ? -x : x > 0 ? x : 1, divisor = fxa__min_i64(magnitude, FXA__DNN_DIVIDED + 1);
     switch (part) {
@@ -73,8 +74,8 @@ static int64_t run_part(int64_t x, uint8_t part) {
     }
 }
 
-/* The scale, or what a program makes of it first. A number of the program other than 0 leaves it finite: the score that
- * it multiplies may be 0. */
+/* Returns the scale of the run, multiplied or divided by a scalar y of the program if the tensor says so. If y is
+ * finite and not 0, a result beyond the range of f32 is clamped, because the score that it multiplies may be 0. */
 static double run_scale(const fxa__dnn_tensor *t, const fxa__bound_args *bound, const run_values *v) {
     if (!t->times) return bound->scale;
     const double y = v->node[t->index].f, x = t->times > 0 ? bound->scale * y : bound->scale / y;
@@ -94,7 +95,7 @@ static run_value run_value_of(const fxa_program *program, const fxa__dnn_tensor 
     }
     if (t->bound) x = fxa__fclamp(x, -(1 << 30), 1 << 30);
     if (ints)
-        value.i = fxa__wrap32(run_part((int64_t)x, t->part)); /* a whole number within 2^33 of 0 */
+        value.i = fxa__wrap32(run_part((int64_t)x, t->part)); /* an integer with absolute value below 2^33 */
     else
         value.f = (float)x;
     return value;
@@ -121,7 +122,7 @@ typedef struct run_pack {
     run_values values, own;
 } run_pack;
 
-/* Those of the caller, which may be in memory, and the plan's numbers. */
+/* Fills params[] with the caller's params, which may be in memory, and the plan's constants. */
 static void run_params(const fxa__dnn_code *c, const fxa__bound_args *bound, double *params) {
     for (int32_t i = 0; i < c->program->n_params; i++)
         params[i] = c->from[i] < 0 ? bound->constants[i] : bound->params ? bound->params[c->from[i]] : 0;
@@ -173,7 +174,7 @@ static void *run_ref(const fxa__dnn_ref *r, const fxa__bound_args *bound, char *
     return base ? base + r->offset : NULL;
 }
 
-/* Strides of an array whose data is the pointer `at` bytes into the arguments. */
+/* Copies the strides of a slot into the FxaGpuArray whose `data` member is r->at bytes into the arguments. */
 static void run_strides(fxa__gpu_args *args, const fxa__dnn_ref *r, const fxa_problem *p) {
     char *array = (char *)args + r->at - offsetof(FxaGpuArray, data);
     memcpy(array + offsetof(FxaGpuArray, stride), fxa__dnn_row_strides(p, (fxa_slot)r->index), 3 * sizeof(int64_t));
@@ -209,7 +210,8 @@ static fxa_status run_execute(fxa__dnn_self *s, const fxa__dnn_code *c, const ru
     if (status == FXA_OK) {
         int result = s->library.api.execute(handle, c->plan, pack);
         if (result != CUDNN_STATUS_SUCCESS) status = fxa__cudnn_fail(&s->library.api, result, "it runs", err);
-        if (status == FXA_E_UNSUPPORTED) status = FXA_E_ENGINE; /* too late for a no */
+        if (status == FXA_E_UNSUPPORTED)
+            status = FXA_E_ENGINE; /* a refusal after a successful support query is a failure of the engine */
         (void)s->library.api.descriptor_destroy(pack);
     }
     fxa__dnn_handle_give(s, handle);
@@ -217,8 +219,8 @@ static fxa_status run_execute(fxa__dnn_self *s, const fxa__dnn_code *c, const ru
     return status == FXA_OK ? run_helpers(s, c, true, p, bound, scratch, err) : status;
 }
 
-/* Where nothing is between scale and mask, cuDNN takes the largest score before it multiplies by the scale: of scores
- * without a sign, or with the other one, that makes NaN. */
+/* Refuses scales that are not above 0 if no operation is between the scale and the mask: cuDNN then takes the row
+ * maximum before it multiplies by the scale, and a scale of 0 or below makes NaN. */
 static fxa_status run_check_scale(const fxa__dnn_code *c, const fxa_problem *p, const fxa__bound_args *bound,
                                   fxa_error *err) {
     const fxa_program *program = c->program;
@@ -231,7 +233,7 @@ static fxa_status run_check_scale(const fxa__dnn_code *c, const fxa_problem *p, 
                      bound->scale);
 }
 
-/* A scale that a number of the program has made smaller than floats are: every score would be 0. */
+/* Refuses a scale that a scalar of the program makes smaller than the smallest normal float: every score would be 0. */
 static fxa_status run_check_folded(const fxa__dnn_code *c, const fxa__bound_args *bound, const run_pack *r,
                                    fxa_error *err) {
     for (size_t i = 0; i < c->n_bound; i++) {

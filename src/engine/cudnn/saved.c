@@ -1,9 +1,11 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * Compiled plans as bytes: cuDNN's own text of a plan, with the machine code in it, and back. A plan comes back in
- * milliseconds, for a device or a profile that cuDNN finds equal in what matters to it; of anything else it says no,
- * which is E_VERSION here: the plan is compiled again. What the text means nobody can check but cuDNN: bytes are
- * undamaged when they come here, by their checksums, and from whom they are is for the caller to know (docs/gpu.md).
+ * Writes and reads compiled plans: cuDNN's own text of a plan, which contains the machine code. Loading takes
+ * milliseconds. cuDNN loads a plan if the device, or the device description, equals that of the plan in what matters to
+ * cuDNN; it refuses any other plan, which fails with E_VERSION here, and the plan is compiled again.
+ *
+ * Only cuDNN can check the meaning of the text. Checksums ensure that the bytes are undamaged; whether they come from a
+ * trusted source is the caller's responsibility (docs/gpu.md).
  */
 #include "saved.h"
 

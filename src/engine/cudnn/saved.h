@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * Compiled plans of cuDNN as bytes.
+ * Stores compiled plans of cuDNN as bytes.
  */
 #ifndef FXA_ENGINE_CUDNN_SAVED_H
 #define FXA_ENGINE_CUDNN_SAVED_H
@@ -8,9 +8,10 @@
 #include "../../base/bytes.h"
 #include "api.h"
 
-/* Writes the plan, or nothing where cuDNN does not give it. */
+/* Writes the plan; writes nothing if cuDNN does not return its text. */
 void fxa__dnn_saved_write(const fxa__cudnn_api *api, void *plan, fxa__host *host, fxa__writer *w);
-/* A plan of such bytes, to be destroyed. E_BYTES: they are none; E_VERSION: cuDNN does not take them here. */
+/* Sets *plan to a plan from these bytes, which the caller destroys. Fails with E_BYTES if the bytes are not a plan,
+ * and with E_VERSION if cuDNN cannot load the plan here. */
 fxa_status fxa__dnn_saved_read(const fxa__cudnn_api *api, void *profile, fxa__reader *r, void **plan,
                                int64_t *workspace, fxa_error *err);
 
