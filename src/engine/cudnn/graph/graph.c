@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * The graph as data: see graph/graph.h. Nothing here knows what attention is.
+ * Builds the graph of graph.h. This file does not depend on attention.
  */
 #include "graph.h"
 
@@ -142,7 +142,8 @@ int32_t fxa__dnn_op2_into(fxa__dnn_graph *g, int mode, int32_t x, int32_t b, int
     return graph_op(g, &op);
 }
 
-/* x may be the smaller one: a row against scores. */
+/* Returns a virtual tensor with the larger size of x and b along each axis; x may be the smaller one, as in row -
+ * scores. */
 static int32_t graph_result(fxa__dnn_graph *g, int32_t x, int32_t b, uint8_t type) {
     int64_t dim[4];
     if (g->status != FXA_OK) return 0;
@@ -192,7 +193,7 @@ int32_t fxa__dnn_index(fxa__dnn_graph *g, int32_t of, int axis, uint8_t precisio
                             .n = -1,
                             .k = -1};
     int32_t y = graph_op(g, &op);
-    if (g->status == FXA_OK) g->tensors[y].score = false; /* of its operand an index has the shape alone */
+    if (g->status == FXA_OK) g->tensors[y].score = false; /* an index depends only on the shape of its operand */
     return y;
 }
 

@@ -1,63 +1,66 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * An attention problem as a graph of cuDNN operations, as plain data: between the problem and cuDNN's descriptors, so
- * that it can be made, checked and evaluated where there is no cuDNN. Made by attention/forward.c and
- * attention/backward.c with the score program from score/leaves.c and its mask from attention/mask.c; held against the
- * rules of graph/graph_checks.c; turned into descriptors by descriptors.c.
+ * An attention problem as a graph of cuDNN operations, stored as plain data, so that the graph can be made, checked and
+ * evaluated on machines without cuDNN. attention/attention.c makes the graph, score/ adds the score program,
+ * graph_checks.c checks the result, and descriptors.c converts it to cuDNN's descriptors.
  *
- * Everything has four axes: [B,H,Sq,Sk] of scores. A tensor's number is its unique id in cuDNN less 1. Building goes on
- * after a failure: the first is remembered, and everything after it gives tensor 0.
+ * Every tensor has four axes, [B,H,Sq,Sk] for scores. The number of a tensor is its unique id in cuDNN minus 1. The
+ * functions that build a graph may be called after a failure: the graph stores the first failure, and every later call
+ * returns tensor 0.
  */
 #ifndef FXA_ENGINE_CUDNN_GRAPH_H
 #define FXA_ENGINE_CUDNN_GRAPH_H
 
 #include "../api.h"
 
-/* Where the content of a tensor comes from. */
+/* Where the elements of a tensor come from. */
 typedef enum fxa__dnn_source {
-    FXA__DNN_VIRTUAL, /* an operation: it has no memory */
-    FXA__DNN_SLOT,    /* memory: slot `index` of the run; where that may be NULL, and `fill` or `cleared` is set, else
-                         the workspace */
+    FXA__DNN_VIRTUAL, /* result of an operation, without memory */
+    /* slot `index` of the run; if `fill` or `cleared` is set and the run's pointer is NULL, the workspace */
+    FXA__DNN_SLOT,
     FXA__DNN_TENSOR,  /* captured tensor `index` */
-    FXA__DNN_SCRATCH, /* the workspace, at byte `offset` */
-    FXA__DNN_VALUE,   /* by value: `value`, a float, or a whole number where the type is INT32 */
-    FXA__DNN_NODE,    /* by value: value + times * what node `index` of the program is in a run, which reads neither
-                         coordinates nor tensors */
-    FXA__DNN_SCALE,   /* by value: the scale of the run; with `times` 1 or -1 that times or over node `index` */
-    FXA__DNN_DTENSOR, /* the gradient of captured tensor `index` */
-    FXA__DNN_OWN_TENSOR, /* as TENSOR and NODE, of the caller's backward program */
+    FXA__DNN_SCRATCH, /* workspace, at byte `offset` */
+    FXA__DNN_VALUE,   /* passed by value: `value`, a float, or an integer if the type is INT32 */
+    /* passed by value: value + times * node `index` of the program, which depends on neither coordinates nor tensors */
+    FXA__DNN_NODE,
+    /* passed by value: the scale of the run; with `times` 1 or -1, multiplied or divided by node `index` */
+    FXA__DNN_SCALE,
+    FXA__DNN_DTENSOR,    /* gradient of captured tensor `index` */
+    FXA__DNN_OWN_TENSOR, /* like TENSOR and NODE, of the caller's backward program */
     FXA__DNN_OWN_NODE
 } fxa__dnn_source;
 
-/* The largest int that is divided: quotients are those of floats, and were seen wrong at 16 million, and right here. */
+/* Maximum absolute value of an int that is divided. cuDNN divides in f32; quotients were wrong at 16 million and are
+ * right up to this value. */
 enum { FXA__DNN_DIVIDED = 1 << 22 };
 
-/* What of an int by value a graph has, for quotients rounded down of what is not negative (score/ops.c). */
+/* Which part of an int the graph gets by value, for rounded-down division of non-negative ints (score/ops.c). */
 typedef enum fxa__dnn_part {
     FXA__DNN_WHOLE,
-    FXA__DNN_DIVISOR,  /* its magnitude, no more than FXA__DNN_DIVIDED + 1; 1 of 0 */
-    FXA__DNN_ROUNDS,   /* of negative ones DIVISOR - 1, else 0 */
+    FXA__DNN_DIVISOR,  /* absolute value, at most FXA__DNN_DIVIDED + 1; 1 if the int is 0 */
+    FXA__DNN_ROUNDS,   /* DIVISOR - 1 if the int is negative, else 0 */
     FXA__DNN_SIGN,     /* 1, 0 or -1 */
-    FXA__DNN_MAGNITUDE /* in 32 bits; 1 of 0 */
+    FXA__DNN_MAGNITUDE /* absolute value in 32 bits; 1 if the int is 0 */
 } fxa__dnn_part;
 
 typedef struct fxa__dnn_tensor {
     int64_t dim[4], stride[4];
-    uint8_t type;   /* CUDNN_DATA_ */
+    uint8_t type;   /* CUDNN_DATA_... */
     uint8_t source; /* fxa__dnn_source */
-    bool score;     /* depends on the score */
-    bool read;      /* of scratch: the program reads it */
-    bool number;    /* by value: finite and not 0 in any run (score/parameterize.c) */
-    bool bound;     /* of a mask: within 2^30 of 0, beyond which nothing changes and sums with it wrap around */
+    bool score;     /* true: depends on the score */
+    bool read;      /* in the workspace: true = the program reads it */
+    bool number;    /* by value: true = finite and not 0 in every run (score/parameterize.c) */
+    /* of a mask: true = clamped to [-2^30, 2^30]; beyond, the mask does not change, and sums would wrap around */
+    bool bound;
     int8_t times;
     uint8_t part; /* fxa__dnn_part */
     int32_t index;
     int64_t offset;
     double value;
-    bool spread;    /* by value, but in the workspace, as often as there are heads: written by a run */
-    int32_t fill;   /* of workspace: 32-bit words with this value, where it is not 0; a run writes them first */
-    bool cleared;   /* a run writes 0 there first */
-    int32_t ragged; /* 1 + the tensor that says where each batch entry begins, in elements; 0: stride[0] does */
+    bool spread;    /* true: a scalar that a run writes to the workspace, once per head */
+    int32_t fill;   /* workspace: value of all its 32-bit words, which a run writes first; 0 = none */
+    bool cleared;   /* true: a run writes 0 there first */
+    int32_t ragged; /* 1 + tensor with the start of each batch entry in elements; 0 = the starts are stride[0] apart */
 } fxa__dnn_tensor;
 
 typedef enum fxa__dnn_kind {
@@ -65,21 +68,21 @@ typedef enum fxa__dnn_kind {
     FXA__DNN_MATMUL,
     FXA__DNN_REDUCTION,
     FXA__DNN_RESHAPE,
-    FXA__DNN_PAGED /* y is x by pages: b is the table, t the lengths */
+    FXA__DNN_PAGED /* y is x gathered by pages: b is the page table, t the lengths */
 } fxa__dnn_kind;
 
-enum { FXA__DNN_BOUND = 128 }; /* tensors and values of a graph that a run gives a pointer, at most */
+enum { FXA__DNN_BOUND = 128 }; /* maximum number of tensors and scalars of a graph for which a run passes pointers */
 
 struct fxa__dnn_step;
 
 typedef struct fxa__dnn_op {
     uint8_t kind;      /* fxa__dnn_kind */
-    uint8_t precision; /* CUDNN_DATA_ */
-    uint8_t axis;      /* of GEN_INDEX */
-    int16_t mode;      /* CUDNN_POINTWISE_, CUDNN_REDUCE_TENSOR_ */
-    int32_t x, b, t;   /* operands, -1: none; a product is x times b */
-    int32_t y;         /* the result */
-    int32_t m, n, k;   /* of a product: tensors of lengths per batch entry; -1: none */
+    uint8_t precision; /* CUDNN_DATA_... */
+    uint8_t axis;      /* axis of GEN_INDEX */
+    int16_t mode;      /* CUDNN_POINTWISE_... or CUDNN_REDUCE_TENSOR_... */
+    int32_t x, b, t;   /* operands, -1 = none; a matmul multiplies x by b */
+    int32_t y;         /* result */
+    int32_t m, n, k;   /* of a matmul: tensors with the lengths of each batch entry; -1 = none */
 } fxa__dnn_op;
 
 typedef struct fxa__dnn_graph {
@@ -87,30 +90,31 @@ typedef struct fxa__dnn_graph {
     fxa__dnn_tensor *tensors;
     fxa__dnn_op *ops;
     size_t n_tensors, tensor_capacity, n_ops, op_capacity;
-    int64_t scratch;             /* bytes of the workspace that tensors of the graph have */
-    struct fxa__dnn_step *steps; /* graph/helper_steps.h */
+    int64_t scratch;             /* bytes of the workspace that tensors of the graph occupy */
+    struct fxa__dnn_step *steps; /* [n_steps] helper kernels (helper_steps.h) */
     size_t n_steps, step_capacity;
     fxa_status status;
-    char reason[sizeof((fxa_error *)0)->text]; /* E_UNSUPPORTED: why */
+    char reason[sizeof((fxa_error *)0)->text]; /* why the graph failed with E_UNSUPPORTED */
 } fxa__dnn_graph;
 
 void fxa__dnn_graph_free(fxa__dnn_graph *g);
-/* Remembers the reason, if it is the first failure. Returns 0, a tensor. */
+/* Sets the graph's failure to E_UNSUPPORTED with this reason, unless the graph has failed already. Returns 0, a
+ * tensor. */
 int32_t fxa__dnn_refuse(fxa__dnn_graph *g, const char *format, ...) FXA__PRINTF(2, 3);
 
 /* ---- Tensors ----------------------------------------------------------------------------------------------------- */
 
 int32_t fxa__dnn_add(fxa__dnn_graph *g, const fxa__dnn_tensor *tensor);
-/* Without memory: the sizes of x, packed. */
+/* Both return a new virtual tensor, packed: fxa__dnn_like with the sizes of x, fxa__dnn_virtual with the sizes dim. */
 int32_t fxa__dnn_like(fxa__dnn_graph *g, int32_t x, uint8_t type);
 int32_t fxa__dnn_virtual(fxa__dnn_graph *g, const int64_t dim[4], uint8_t type);
 int32_t fxa__dnn_float(fxa__dnn_graph *g, double value);
 int32_t fxa__dnn_int(fxa__dnn_graph *g, int64_t value);
-int64_t fxa__dnn_size(uint8_t type); /* bytes of an element */
-/* Packed, in the workspace. */
-enum { FXA__DNN_SCRATCH_ALIGN = 256 }; /* bytes: of each in the workspace, behind which a red zone is (base/carve.h) */
+int64_t fxa__dnn_size(uint8_t type); /* returns the bytes of an element */
+/* fxa__dnn_scratch returns a new packed tensor in the workspace; a red zone (base/carve.h) follows it. */
+enum { FXA__DNN_SCRATCH_ALIGN = 256 }; /* alignment in bytes of tensors in the workspace */
 int32_t fxa__dnn_scratch(fxa__dnn_graph *g, const int64_t dim[4], uint8_t type);
-/* [B,1,1,1] of INT32, all of them `length`, written by a run. */
+/* Returns a tensor [B,1,1,1] of INT32 in the workspace. Each run sets all elements to `length`. */
 int32_t fxa__dnn_length(fxa__dnn_graph *g, int64_t b, int64_t length);
 
 static inline bool fxa__dnn_is_by_value(const fxa__dnn_tensor *t) {
@@ -121,27 +125,28 @@ static inline bool fxa__dnn_is_captured(const fxa__dnn_tensor *t) {
     return t->source == FXA__DNN_TENSOR || t->source == FXA__DNN_OWN_TENSOR;
 }
 
-/* Whether an operation has it, for whatever. */
+/* Returns true if an operation has the tensor as operand, result or length, or as ragged offsets of such a tensor. */
 bool fxa__dnn_is_used(const fxa__dnn_graph *g, int32_t tensor);
-/* [1,H,1,1], of several heads. */
+/* Returns true for [1,H,1,1] with H > 1. */
 static inline bool fxa__dnn_is_per_head(const fxa__dnn_tensor *t) {
     return t->dim[0] == 1 && t->dim[1] > 1 && t->dim[2] == 1 && t->dim[3] == 1;
 }
 
 /* ---- Operations -------------------------------------------------------------------------------------------------- */
 
-/* x and b have types that fit the precision. b -1: none. The result is virtual, of the larger of the two sizes, of
- * `type`. */
+/* Adds a pointwise operation on x and b, whose types must fit the precision; b = -1: none. Returns its result, a
+ * virtual tensor of type `type`; each size is the larger one of x and b. */
 int32_t fxa__dnn_op2(fxa__dnn_graph *g, int mode, int32_t x, int32_t b, uint8_t type, uint8_t precision);
-/* The same into y. */
+/* Like fxa__dnn_op2, with result y. */
 int32_t fxa__dnn_op2_into(fxa__dnn_graph *g, int mode, int32_t x, int32_t b, int32_t y, uint8_t precision);
-/* In floats. */
+/* fxa__dnn_op2 with f32 operands and result. */
 int32_t fxa__dnn_float2(fxa__dnn_graph *g, int mode, int32_t x, int32_t b);
-/* In ints: INT32, or bools as 0 and 1. */
+/* fxa__dnn_op2 with INT32 operands and result; bools are 0 and 1. */
 int32_t fxa__dnn_int2(fxa__dnn_graph *g, int mode, int32_t x, int32_t b);
-/* t ? x : b */
+/* Returns t ? x : b. */
 int32_t fxa__dnn_select(fxa__dnn_graph *g, int32_t x, int32_t b, int32_t t);
-/* The index along an axis at each place of `of`. precision: FLOAT in what cuDNN knows as causal and window. */
+/* Returns the index along `axis` of each element of `of`. `precision` is FLOAT in the forms that cuDNN recognizes as
+ * causal mask and window. */
 int32_t fxa__dnn_index(fxa__dnn_graph *g, int32_t of, int axis, uint8_t precision);
 int32_t fxa__dnn_reduce(fxa__dnn_graph *g, int mode, int32_t x, int32_t y);
 int32_t fxa__dnn_matmul(fxa__dnn_graph *g, int32_t a, int32_t b, int32_t c, int32_t m, int32_t n, int32_t k);

@@ -1,11 +1,12 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * The last look at a graph before cuDNN gets it: forms that cuDNN takes without a word and computes wrongly, or that
- * end the process. The lowering writes none of them; this holds it to that, for every problem, and not in tests alone.
+ * The last check of a graph before cuDNN gets it. Refuses forms that cuDNN accepts and computes wrongly, or with which
+ * cuDNN ends the process. The lowering makes none of these forms; this check enforces that for every problem, not only
+ * in tests. Each rules_... function returns what is wrong with an operation, or NULL.
  */
 #include "../attention/attention.h"
 
-enum { RULES_MAX_OPS = 400 }; /* what a graph may have at most */
+enum { RULES_MAX_OPS = 400 }; /* maximum number of operations of a graph */
 
 typedef struct rules_look {
     fxa__dnn_graph *g;
@@ -32,19 +33,21 @@ static const fxa__dnn_op *rules_maker(const rules_look *l, int32_t t) {
     return NULL;
 }
 
-/* An operation whose result nobody uses makes gradients wrong. */
+/* An operation whose result is not used makes gradients wrong. */
 static const char *rules_unused(const rules_look *l) {
     bool kept = rules_tensor(l, l->op->y)->source != FXA__DNN_VIRTUAL || rules_is_used(l->g, l->op->y);
     return kept ? NULL : "has a result that nobody uses";
 }
 
-/* The statistics of a forward pass are there even where they are not wanted: the one result that may be unused. */
+/* Returns true if the result has one value per row. Only such results, the statistics of a forward pass, may be
+ * unused. */
 static bool rules_is_row(const rules_look *l) { return rules_tensor(l, l->op->y)->dim[3] == 1; }
 
 static const char *rules_first_operand(const rules_look *l) {
     const fxa__dnn_tensor *x = rules_tensor(l, l->op->x), *y = rules_tensor(l, l->op->y);
     bool scores = y->source == FXA__DNN_VIRTUAL && x->source != FXA__DNN_VIRTUAL && y->type != CUDNN_DATA_HALF;
-    bool rows_product = l->op->mode == CUDNN_POINTWISE_MUL && x->source == FXA__DNN_SLOT; /* dO O, before the scores */
+    /* dO * O, which is computed before the scores */
+    bool rows_product = l->op->mode == CUDNN_POINTWISE_MUL && x->source == FXA__DNN_SLOT;
     bool sink = x->dim[2] == 1 && y->dim[3] == 1;
     return scores && !rows_product && !sink ? "has memory as its first operand" : NULL;
 }
@@ -55,14 +58,14 @@ static const char *rules_sum(const rules_look *l) {
     return wrong ? "adds the score to something, not something to the score" : NULL;
 }
 
-/* One value per head is read as if they lay side by side, whatever the stride. */
+/* cuDNN reads one value per head as if the values were adjacent, whatever the stride. */
 static const char *rules_per_head(const rules_look *l) {
     const fxa__dnn_tensor *b = l->op->b < 0 ? NULL : rules_tensor(l, l->op->b);
     bool wrong = b && b->source != FXA__DNN_VIRTUAL && fxa__dnn_is_per_head(b) && b->stride[1] != 1;
     return wrong ? "reads values per head that do not lie side by side" : NULL;
 }
 
-/* Ints in order, outside of the spellings for causal, window and padding, which are of BOOLEAN. */
+/* Ordered comparisons of ints are wrong, except in the BOOLEAN forms of causal masks, windows and padding. */
 static const char *rules_order(const rules_look *l) {
     bool ints = l->op->precision == CUDNN_DATA_INT32;
     bool less = l->op->mode == CUDNN_POINTWISE_CMP_LT || l->op->mode == CUDNN_POINTWISE_CMP_GT;
@@ -76,8 +79,8 @@ static const char *rules_cast(const rules_look *l) {
     return cast && rules_tensor(l, l->op->y)->type != CUDNN_DATA_FLOAT ? "casts to something else than a float" : NULL;
 }
 
-/* The sum of heads: those of floats are taken, and something else is summed; but for gradients of pairs, and of
- * products of 8 bits, of which nobody has seen it. */
+/* Sums over heads of f32 values are accepted and computed wrongly. Gradients of captured tensors are right; sums of
+ * 8-bit products were never seen wrong. */
 static const char *rules_heads(const rules_look *l) {
     const fxa__dnn_tensor *x = rules_tensor(l, l->op->x), *y = rules_tensor(l, l->op->y);
     bool sums = l->op->kind == FXA__DNN_REDUCTION && l->op->mode == CUDNN_REDUCE_TENSOR_ADD;
@@ -87,7 +90,7 @@ static const char *rules_heads(const rules_look *l) {
     return heads && x->type == CUDNN_DATA_FLOAT && !bytes ? "sums heads of floats" : NULL;
 }
 
-/* The gradient of a captured tensor beside a dQ that is summed into floats in any order: it is never written. */
+/* The gradient of a captured tensor is never written if dQ is summed into f32 in any order. */
 static const char *rules_bias(const rules_look *l) {
     if (l->op->kind != FXA__DNN_REDUCTION || rules_tensor(l, l->op->y)->source != FXA__DNN_DTENSOR) return NULL;
     for (size_t i = 0; i < l->g->n_ops; i++)
@@ -101,7 +104,7 @@ static bool rules_is_band(const fxa__dnn_op *op, int16_t mode) {
     return op->kind == FXA__DNN_POINTWISE && op->mode == mode && op->precision == CUDNN_DATA_BOOLEAN;
 }
 
-/* Of causal masks and of windows cuDNN computes one each. */
+/* cuDNN computes only one causal mask and one window of a graph. */
 static const char *rules_second_band(const rules_look *l) {
     static const int16_t modes[2] = {CUDNN_POINTWISE_CMP_GE, CUDNN_POINTWISE_CMP_GT};
     for (int i = 0; i < 2; i++) {
@@ -120,8 +123,8 @@ static bool rules_is_length(const fxa__dnn_graph *g, int32_t t) {
     return false;
 }
 
-/* q < length && k < length is padding to cuDNN, which then masks by lengths of products: without any, nothing. Other
- * masks of BOOLEAN it does not join. */
+/* cuDNN recognizes q < length && k < length as padding and then masks by the lengths of the matmuls; without lengths
+ * it masks nothing. It joins no other BOOLEAN masks. */
 static const char *rules_padding(const rules_look *l) {
     if (rules_is_band(l->op, CUDNN_POINTWISE_CMP_LT))
         return rules_is_length(l->g, l->op->b) ? NULL : "is padding by lengths that no product has";
@@ -133,7 +136,7 @@ static const char *rules_padding(const rules_look *l) {
     return padding ? NULL : "joins masks that are cuDNN's own";
 }
 
-/* A window whose bound lies in memory has no plan. */
+/* cuDNN has no plan for a window whose bound is in memory. */
 static const char *rules_window(const rules_look *l) {
     const fxa__dnn_op *sum = rules_is_band(l->op, CUDNN_POINTWISE_CMP_GT) ? rules_maker(l, l->op->x) : NULL;
     bool memory = sum && sum->b >= 0 && rules_has_memory(rules_tensor(l, sum->b));
@@ -148,7 +151,8 @@ static bool rules_is_backward(const fxa__dnn_graph *g) {
     return false;
 }
 
-/* Past the last row and key of no whole tile scores are 0, and exp overflows, unless lengths say where the end is. */
+/* Without lengths, rows and keys beyond the last partial tile have scores of 0 in a backward pass, and exp
+ * overflows. */
 static const char *rules_tiles(const rules_look *l) {
     enum { ROWS = 64, KEYS = 128 };
     const fxa__dnn_tensor *y = rules_tensor(l, l->op->y);
@@ -159,13 +163,14 @@ static const char *rules_tiles(const rules_look *l) {
 
 /* ---- Memory ------------------------------------------------------------------------------------------------------ */
 
-/* What is read wrongly: one value per batch entry; in backward one per key. Bools and bytes end the process. */
+/* Refuses operands in memory that cuDNN reads wrongly: one value per batch entry, and in backward one value per key.
+ * Bools and bytes end the process. */
 static const char *rules_memory_of(const rules_look *l, int32_t t) {
     const fxa__dnn_tensor *x = t >= 0 ? rules_tensor(l, t) : NULL, *y = rules_tensor(l, l->op->y);
     if (!x || !rules_has_memory(x)) return NULL;
     bool known = x->type == CUDNN_DATA_FLOAT || x->type == CUDNN_DATA_HALF || x->type == CUDNN_DATA_BFLOAT16 ||
                  x->type == CUDNN_DATA_INT32;
-    bool rows = l->op->mode == CUDNN_POINTWISE_MUL && rules_tensor(l, l->op->x)->source == FXA__DNN_SLOT; /* dO O */
+    bool rows = l->op->mode == CUDNN_POINTWISE_MUL && rules_tensor(l, l->op->x)->source == FXA__DNN_SLOT; /* dO * O */
     if (!known && !rows) return "reads memory of a type that ends the process";
     bool own = fxa__dnn_is_captured(x) || x->read;
     if (own && y->dim[2] == 1 && x->dim[1] > 1 && x->dim[3] == 1 && y->dim[3] > 128 && !rules_is_backward(l->g))
@@ -180,7 +185,7 @@ static const char *rules_memory(const rules_look *l) {
     return why ? why : rules_memory_of(l, l->op->t);
 }
 
-/* The maximum of rows in memory beside LSE: it is never written. */
+/* The row maximum in memory is never written if LSE is computed too. */
 static const char *rules_maximum(const rules_look *l) {
     bool most = l->op->kind == FXA__DNN_REDUCTION && l->op->mode == CUDNN_REDUCE_TENSOR_MAX;
     if (!most || rules_tensor(l, l->op->y)->source == FXA__DNN_VIRTUAL) return NULL;
@@ -210,8 +215,8 @@ static const char *rules_look_at(const rules_look *l) {
     return why ? why : rules_cast(l);
 }
 
-/* A run has room for so many pointers, and cuDNN 9.14 was seen not to find one among 100: the answer says it, not the
- * build. */
+/* Refuses graphs with more than `most` tensors and scalars for which a run passes pointers. cuDNN 9.14 did not find
+ * one of 100, so the support query reports the limit. */
 static void rules_count_bound(fxa__dnn_graph *g, size_t most) {
     size_t n = 0;
     for (size_t i = 0; i < g->n_tensors && g->status == FXA_OK; i++)

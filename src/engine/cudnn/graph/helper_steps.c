@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * Steps as data: see graph/helper_steps.h.
+ * Fills the steps of helper_steps.h.
  */
 #include "helper_steps.h"
 
@@ -17,7 +17,7 @@ fxa__dnn_step *fxa__dnn_step_new(fxa__dnn_graph *g, fxa__gpu_kernel kernel, bool
 }
 
 void fxa__dnn_step_point(fxa__dnn_step *step, const void *field, uint8_t source, int32_t index, int64_t offset) {
-    if (step->n_refs == FXA__DNN_REFS) return; /* of a graph that has failed: no step has as many */
+    if (step->n_refs == FXA__DNN_REFS) return; /* only in a graph that has failed: no other step has so many */
     step->ref[step->n_refs++] =
         (fxa__dnn_ref){(uint16_t)((const char *)field - (const char *)&step->args), source, false, index, offset};
 }
