@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * Loads of captured tensors as tensors of a graph: where they are, as long as cuDNN reads them rightly there, else
- * copied into memory of ours by a helper kernel before it runs, in another type (of what has 8 bits cuDNN ends the
- * process), in another layout, or with 0 past the end.
+ * Loads of captured tensors as tensors of a graph. cuDNN reads the caller's memory if it reads it correctly; else a
+ * helper kernel first copies the elements to the workspace, with another dtype (cuDNN ends the process on 8-bit
+ * elements), another layout, or 0 past the end of an axis.
  */
 #include "score.h"
 
@@ -18,11 +18,11 @@ static int load_data_type(fxa_dtype dtype) {
     }
 }
 
-/* A load in the making: as a tensor of the captured memory, and what of it a copy would need. */
+/* A load as a tensor in captured memory, and what a copy needs in addition. */
 typedef struct load_source {
     fxa__dnn_tensor t;
-    int64_t limit[4]; /* of a copy: elements there are, by axis; 0: enough */
-    bool copied;      /* cuDNN cannot read it where it is */
+    int64_t limit[4]; /* [axes] of a copy: number of existing elements; 0 = all exist */
+    bool copied;      /* true: cuDNN cannot read the elements in place */
 } load_source;
 
 static bool load_constant(fxa__dnn_score *s, const fxa__node *load, int i, int64_t index, load_source *x) {
@@ -37,7 +37,8 @@ static bool load_constant(fxa__dnn_score *s, const fxa__node *load, int i, int64
     return false;
 }
 
-/* One index of a load: a coordinate, whose axis it is, or a constant. */
+/* Adds index i of a load: a coordinate, which gives the tensor's axis, or a constant. Returns false if the index is
+ * refused. */
 static bool load_index(fxa__dnn_score *s, const fxa__node *load, int i, load_source *x) {
     const fxa__node *n = &s->program->nodes[load->arg[i]];
     const fxa_capture *c = &s->captures[load->imm];
@@ -67,8 +68,8 @@ static bool load_index(fxa__dnn_score *s, const fxa__node *load, int i, load_sou
     return true;
 }
 
-/* cuDNN reads wrong elements of what has one value per batch entry, and in backward of what has one per key: the row
- * axis is written out then, with stride 0. */
+/* Adds a row axis with stride 0 to a tensor with one value per batch entry, and in backward to a tensor with one
+ * value per key: cuDNN reads wrong elements of these. */
 void fxa__dnn_expand(const fxa_problem *p, fxa__dnn_tensor *t) {
     bool per_entry = t->dim[0] > 1 && t->dim[2] == 1 && t->dim[3] == 1;
     bool per_key = t->dim[2] == 1 && t->dim[3] > 1 && p->pass == FXA_BACKWARD;
@@ -78,7 +79,8 @@ void fxa__dnn_expand(const fxa_problem *p, fxa__dnn_tensor *t) {
     t->dim[0] = p->b, t->dim[1] = p->hq;
 }
 
-/* The elements in memory of ours, in a type that cuDNN reads; those outside of the tensor are 0. */
+/* Returns a tensor in the workspace, with a dtype that cuDNN reads, to which a helper kernel copies the elements;
+ * elements outside the captured tensor are 0. */
 static int32_t load_copy(fxa__dnn_score *s, const fxa__decl *decl, const load_source *x) {
     uint8_t type = decl->type == FXA_FLOAT ? CUDNN_DATA_FLOAT : CUDNN_DATA_INT32;
     int32_t t = fxa__dnn_scratch(s->g, x->t.dim, type);
@@ -95,8 +97,8 @@ static int32_t load_copy(fxa__dnn_score *s, const fxa__decl *decl, const load_so
     return t;
 }
 
-/* For one row cuDNN reads a value per entry and head wrongly, and has no code for one per head past some keys: as many
- * as there are keys. */
+/* Copies values per head of a forward pass with one row to all keys. For one row, cuDNN reads values per batch entry
+ * and head wrongly, and has no code for values per head at larger numbers of keys. */
 static void load_write_out(const fxa__dnn_score *s, load_source *x) {
     const fxa_problem *p = &s->p->in;
     if (p->sq != 1 || p->pass != FXA_FORWARD || x->t.dim[1] == 1 || x->t.dim[3] > 1 || p->sk == 1) return;
@@ -114,7 +116,8 @@ int32_t fxa__dnn_load(fxa__dnn_score *s, const fxa__node *n) {
         if (!load_index(s, n, i, &x)) return 0;
     for (int i = 0; i < 4; i++) x.copied = x.copied || x.t.stride[i] < 0;
     if (fxa__dnn_is_per_head(&x.t)) x.copied = x.copied || x.t.stride[1] != 1;
-    bool narrow = type == CUDNN_DATA_HALF || type == CUDNN_DATA_BFLOAT16; /* of these it reads two at a time */
+    /* cuDNN reads two of these elements at once */
+    bool narrow = type == CUDNN_DATA_HALF || type == CUDNN_DATA_BFLOAT16;
     x.copied = x.copied || ((narrow || s->keys_dense) && x.t.dim[3] > 1 && x.t.stride[3] != 1);
     load_write_out(s, &x);
     if (type < 0 || x.copied) {

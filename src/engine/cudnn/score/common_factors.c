@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * What of a program need not be computed: factors that cancel in a derivative, one that the scale of the run can have
- * in it, and what the score program has computed for a backward program. Between the analysis of a program and its
- * lowering (score/leaves.c), which takes from here that a node is another one.
+ * Finds what of a program need not be computed: factors that cancel in a derivative, a factor that the run's scale can
+ * include, and values that the score program has computed already for the backward program. Called between the analyses
+ * of a program and its lowering (leaves.c), which reads the results in `same`, `folded` and `value`.
  */
 #include "../attention/attention.h"
 
@@ -13,7 +13,7 @@
 enum { REUSE_KINDS = 3 };
 static const uint32_t reuse_kinds[REUSE_KINDS] = {FXA__OUT_SCORE, FXA__OUT_MASK, FXA__OUT_DSCORE};
 
-/* Nodes that the score, the mask and the gradient by the score are made of. */
+/* Sets needed[n_nodes]: true for nodes that the score, the mask and the gradient of the score depend on. */
 static void reuse_mark(const fxa_program *p, bool *needed) {
     memset(needed, 0, (size_t)p->n_nodes * sizeof *needed);
     for (int i = 0; i < REUSE_KINDS; i++)
@@ -22,7 +22,7 @@ static void reuse_mark(const fxa_program *p, bool *needed) {
         for (int j = 0; needed[i] && j < p->nodes[i].n_args; j++) needed[p->nodes[i].arg[j]] = true;
 }
 
-/* Who takes a result of the program is a user, too. */
+/* Returns true if one needed node or output uses the node. */
 static bool reuse_has_one_user(const fxa_program *p, const bool *needed, int32_t node) {
     int users = 0;
     for (int i = 0; i < REUSE_KINDS; i++) users += node == fxa__program_output(p, reuse_kinds[i]);
@@ -31,13 +31,13 @@ static bool reuse_has_one_user(const fxa_program *p, const bool *needed, int32_t
     return users == 1;
 }
 
-/* c f(x / c), as soft caps are, has the derivative dscore c f'(x / c) / c: both c are left out, which leaves fewer
- * roundings. Nothing else changes: where c is 0 or not finite and the score is a number all the same, f' is 0, or
- * dscore is. */
+/* Cancels c in the derivative of c f(x / c), such as a soft cap: dscore c f'(x / c) / c. Without both c, there are
+ * fewer roundings. No other result changes: if c is 0 or not finite and the score is finite nevertheless, f' is 0 or
+ * dscore is 0. */
 void fxa__dnn_reuse_cancel(fxa__dnn_score *s) {
     const fxa_program *p = s->program;
     const uint32_t varies = 1u << FXA_INPUT_SCORE | 1u << FXA_INPUT_DSCORE;
-    bool *needed = s->needed; /* room that is free until a node is made */
+    bool *needed = s->needed; /* not used otherwise until nodes are added */
     reuse_mark(p, needed);
     for (int32_t i = 0; i < p->n_nodes; i++) {
         const fxa__node *n = &p->nodes[i];
@@ -52,7 +52,7 @@ void fxa__dnn_reuse_cancel(fxa__dnn_score *s) {
 
 /* ---- Factors of the score ---------------------------------------------------------------------------------------- */
 
-/* The one user of a node, -1: it has none, or several, or is an output. */
+/* Returns the only user of a node; -1 if the node has none, several, or is an output. */
 static int32_t reuse_user(const fxa_program *p, const bool *needed, int32_t node) {
     if (!reuse_has_one_user(p, needed, node)) return -1;
     for (int32_t i = node + 1; i < p->n_nodes; i++)
@@ -61,11 +61,11 @@ static int32_t reuse_user(const fxa_program *p, const bool *needed, int32_t node
     return -1;
 }
 
-/* tanh alone: what is left between Q K^T and the softmax is then more than a factor, which cuDNN would take out of the
- * maximum whatever its sign is. */
+/* Only a tanh may use the node: with a bare factor between Q K^T and the softmax, cuDNN would take the row maximum
+ * before it multiplies, even by a negative factor. */
 int32_t fxa__dnn_reuse_fold(fxa__dnn_score *s) {
     const fxa_program *p = s->program;
-    bool *needed = s->needed; /* room that is free until a node is made */
+    bool *needed = s->needed; /* not used otherwise until nodes are added */
     int32_t score = 0;
     reuse_mark(p, needed);
     while (score < p->n_nodes && !(fxa__node_input(&p->nodes[score]) & 1u << FXA_INPUT_SCORE)) score++;
@@ -92,8 +92,8 @@ static bool reuse_is_same(const fxa__dnn_score *from, int32_t j, const fxa__dnn_
     return true;
 }
 
-/* Params and tensors are each program's own, and the new score has no other use (backward_pad): these are not shared,
- * nor what is made of them. */
+/* Params and tensors belong to one program each, and the new score may have no other use (backward_pad), so these
+ * nodes and nodes that depend on them are not shared. */
 void fxa__dnn_reuse_made(const fxa__dnn_score *from, fxa__dnn_score *to) {
     int32_t score = fxa__program_output(from->program, FXA__OUT_SCORE);
     for (int32_t i = 0; i < to->program->n_nodes; i++) {

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * The leaves of a score program as tensors of a graph: coordinates, values, scalars; see score/score.h. Loads are in
- * score/captured_loads.c.
+ * The leaves of a score program as tensors of a graph: coordinates, lengths, params and constants (score.h). Loads of
+ * captured tensors are in captured_loads.c.
  */
 #include "score.h"
 
@@ -10,7 +10,7 @@
 #include <math.h>
 #include <string.h>
 
-enum { SCORE_EXACT = 1 << 24 }; /* ints that floats of 32 bits hold */
+enum { SCORE_EXACT = 1 << 24 }; /* largest int up to which f32 represents every int */
 
 void fxa__dnn_score_start(fxa__dnn_score *s, int32_t score, int32_t dscore, int32_t base) {
     s->score = score, s->dscore = dscore, s->base = base;
@@ -47,7 +47,7 @@ int64_t fxa__dnn_length_of(const fxa__dnn_score *s, bool keys) {
     return said ? said : s->spans ? -1 : keys ? p->sk : p->sq;
 }
 
-/* Rows are moved by k_len - q_len. */
+/* Returns true if the coordinate of rows is shifted by k_len - q_len. */
 static bool score_is_aligned(const fxa_problem *p, fxa_input axis) {
     return axis == FXA_INPUT_Q && (p->flags & FXA_BOTTOM_RIGHT) && !(p->flags & (FXA_CAUSAL | FXA_WINDOW));
 }
@@ -83,7 +83,7 @@ fxa__dnn_axis fxa__dnn_axis_of(const fxa__dnn_score *s, fxa_input axis) {
     return out;
 }
 
-/* The step that writes the coordinates of an axis, and the tensor that has them. */
+/* Returns a tensor in the workspace with the coordinates of an axis, which a helper kernel writes before cuDNN runs. */
 static int32_t score_table(fxa__dnn_score *s, fxa_input input, int axis) {
     const fxa_problem *p = &s->p->in;
     const fxa_index_map *map = score_map(p, input);
@@ -115,7 +115,7 @@ static int32_t score_table(fxa__dnn_score *s, fxa_input input, int axis) {
     return t;
 }
 
-/* From memory that a run fills first. */
+/* Returns the coordinates of an axis from a tensor that a helper kernel fills in each run. */
 static int32_t score_from_table(fxa__dnn_score *s, fxa_input input, int axis) {
     if (s->table[axis] < 0) {
         int32_t t = score_table(s, input, axis);
@@ -127,7 +127,8 @@ static int32_t score_from_table(fxa__dnn_score *s, fxa_input input, int axis) {
     return fxa__dnn_as_virtual(s, s->table[axis]);
 }
 
-/* A length of entries as [B,1,Sq,1] with a stride of 0: one value per entry is read wrongly in any other form. */
+/* Returns a length per batch entry as [B,1,Sq,1] with stride 0 along rows; cuDNN reads one value per batch entry
+ * wrongly in any other form. */
 static int32_t score_by_entry(fxa__dnn_score *s, int32_t of) {
     if (s->g->status != FXA_OK) return 0;
     fxa__dnn_tensor t = s->g->tensors[of];
@@ -190,7 +191,7 @@ bool fxa__dnn_score_is_number(const fxa__dnn_score *s, int32_t node) {
     return n->op == FXA_OP_PARAM && s->numbers && s->numbers->from[n->imm] < 0;
 }
 
-/* Params that the caller knows nothing of. */
+/* Returns the hidden params of the program, bit i for param i. */
 static uint64_t score_hidden(const fxa__dnn_score *s) {
     uint64_t hidden = 0;
     for (int32_t i = 0; s->numbers && i < s->program->n_params; i++)
@@ -200,14 +201,14 @@ static uint64_t score_hidden(const fxa__dnn_score *s) {
 
 bool fxa__dnn_score_is_by_value(const fxa__dnn_score *s, int32_t node) {
     const fxa__depend *d = &s->depend[node];
-    uint32_t same = 1u << FXA_INPUT_HEADS; /* for all pairs of a run */
+    uint32_t same = 1u << FXA_INPUT_HEADS; /* bits of the inputs that are equal for all pairs of a run */
     if (fxa__dnn_length_of(s, false) >= 0) same |= 1u << FXA_INPUT_Q_LEN;
     if (fxa__dnn_length_of(s, true) >= 0) same |= 1u << FXA_INPUT_K_LEN;
     bool there = !(d->params & ~score_hidden(s)) || s->own || !(s->p->in.flags & FXA_SCALARS_IN_MEMORY);
     return !(d->inputs & ~same) && !d->tensors && there;
 }
 
-/* One number of f64 in the caller's memory as a float or an int in ours. */
+/* Returns a tensor of one element, f32 or INT32, to which a helper kernel copies an f64 from the caller's memory. */
 static int32_t score_scalar(fxa__dnn_score *s, fxa_slot slot, int64_t offset, uint8_t type, double instead) {
     const int64_t one[4] = {1, 1, 1, 1};
     int32_t t = fxa__dnn_scratch(s->g, one, type);
@@ -242,7 +243,7 @@ int32_t fxa__dnn_scale_folded(fxa__dnn_score *s) {
 
 static int32_t score_param(fxa__dnn_score *s, const fxa__node *n) {
     uint8_t type = n->type == FXA_FLOAT ? CUDNN_DATA_FLOAT : CUDNN_DATA_INT32;
-    int64_t slot = s->numbers ? s->numbers->from[n->imm] : n->imm; /* of the caller's */
+    int64_t slot = s->numbers ? s->numbers->from[n->imm] : n->imm; /* param number of the caller */
     if (s->param[n->imm] < 0) s->param[n->imm] = score_scalar(s, FXA_SLOT_PARAMS, 8 * slot, type, NAN);
     return s->param[n->imm];
 }
@@ -260,7 +261,8 @@ static int32_t score_by_value(fxa__dnn_score *s, int32_t node) {
     return fxa__dnn_add(s->g, &t);
 }
 
-/* 0 times an index, and the content added to it: of floats -0, which leaves every bit of what is added. */
+/* Returns the tensor plus index * 0, a virtual tensor of the size of the scores. For floats the zero is -0, which
+ * leaves all bits of the other operand unchanged. */
 int32_t fxa__dnn_as_virtual(fxa__dnn_score *s, int32_t tensor) {
     if (s->g->status != FXA_OK || s->g->tensors[tensor].source == FXA__DNN_VIRTUAL) return tensor;
     bool ints = s->g->tensors[tensor].type == CUDNN_DATA_INT32;
@@ -285,7 +287,8 @@ static int32_t score_leaf(fxa__dnn_score *s, int32_t node) {
     return fxa__dnn_score_input(s, (fxa_input)n->imm);
 }
 
-/* Marks what `node` needs and is not there yet; operands come before their users. */
+/* Sets s->needed[] for the nodes that `node` depends on and that have no tensor yet. Operands have lower numbers
+ * than their users. */
 static void score_mark(fxa__dnn_score *s, int32_t node) {
     memset(s->needed, 0, sizeof s->needed);
     s->needed[node] = true;

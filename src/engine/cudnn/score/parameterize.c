@@ -1,13 +1,12 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * The program that graphs are made of, and its constants as params (lower/parameterize.h): problems that differ in such
- * numbers alone have one key and one compiled plan of cuDNN, and each of our plans has its numbers, which runs pass by
- * value. Between the problem and the analysis of a program (attention/forward.c); attention/operands.c makes the key of
- * it.
+ * Makes the program from which a graph is made, with its constants as params (lower/parameterize.h). Problems that
+ * differ only in these constants so have one key and one compiled plan of cuDNN; each plan of fxattn stores its
+ * constants, which runs pass by value. Called by attention/attention.c; attention/operands.c computes the key.
  *
- * Constants become params last, when masks and the derivative have been found with all numbers known. What the lowering
- * asks of them afterwards is the same for all that are taken here: finite, not 0, no larger than FXA__DNN_NUMBER_MOST.
- * So a graph has the same operations and as many values as with constants in place, and answers stay what they are.
+ * Constants become params after masks and the derivative have been found with all values known. The lowering treats
+ * every constant in [FXA__DNN_NUMBER_LEAST, FXA__DNN_NUMBER_MOST] alike, so the graph has the same operations and
+ * number of tensors as with the constants in place, and support results are equal.
  */
 #include "../attention/attention.h"
 
@@ -34,13 +33,14 @@ static fxa_status lift_joint(const fxa__problem *p, fxa_program **out, fxa_error
 
 /* ---- Which constants --------------------------------------------------------------------------------------------- */
 
-/* Of floats, without a look at what they are. */
+/* Operations on floats that the lowering handles without the values of constant operands. */
 static const uint8_t lift_users[FXA_OP_COUNT] = {
     [FXA_OP_ADD] = 1,  [FXA_OP_SUB] = 1, [FXA_OP_MUL] = 1, [FXA_OP_DIV] = 1,   [FXA_OP_MULZ] = 1,
     [FXA_OP_DIVZ] = 1, [FXA_OP_MIN] = 1, [FXA_OP_MAX] = 1, [FXA_OP_CLAMP] = 1, [FXA_OP_SELECT] = 1,
 };
 
-/* What changes from pair to pair is an operation of the graph: of what does not, ranges of ints may be made. */
+/* Returns true for a node that is an operation of the graph, since it varies from pair to pair. Range analysis of
+ * ints may need the constants of other nodes. */
 static bool lift_is_user(const fxa__node *n, const fxa__depend *d) {
     const uint32_t same = 1u << FXA_INPUT_HEADS | 1u << FXA_INPUT_Q_LEN | 1u << FXA_INPUT_K_LEN;
     return lift_users[n->op] && n->type == FXA_FLOAT && (d->inputs & ~same || d->tensors);
@@ -74,7 +74,8 @@ static fxa_status lift_numbers(fxa__host *host, const fxa_program *p, fxa__param
     return status;
 }
 
-/* Beside a program of the caller's nothing is lifted: what the two have in common is found by its constants. */
+/* If the caller passes a backward program, constants stay: nodes that both programs share are found by their
+ * constants. */
 fxa_status fxa__dnn_program_make(const fxa__problem *p, bool lifts, fxa__parameterized *out, fxa_error *err) {
     fxa_program *program = NULL;
     *out = (fxa__parameterized){.n_hidden = 0};

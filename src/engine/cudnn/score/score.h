@@ -1,13 +1,13 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * A score program inside a graph: its nodes as pointwise operations on [B,H,Sq,Sk], in the spellings that cuDNN
- * computes as they are meant. Which those are was found out on a device, where graphs outside of them are accepted and
- * wrong:
+ * A score program inside a graph: its nodes as pointwise operations on [B,H,Sq,Sk], in forms that cuDNN computes
+ * correctly. The forms were found on a device, where cuDNN accepts other graphs and computes them wrongly:
  *
- * - the first operand of an operation has no memory; of a sum it is the one that depends on the score;
- * - what depends on neither coordinates nor tensors is no operation: it is computed by the host and passed by value;
- * - bools are ints, 0 and 1; ints are compared by <= and == alone, so that nothing looks like a padding mask;
- * - ints that leave 2^24, casts to int, remainders of negative numbers and powers are not what they seem: refused.
+ * - The first operand of an operation has no memory; in a sum, it is the operand that depends on the score.
+ * - A value that depends on neither coordinates nor tensors is no operation: the host computes it, and runs pass it by
+ *   value.
+ * - Bools are ints, 0 and 1. Ints are compared only by <= and ==, so that cuDNN recognizes no comparison as padding.
+ * - Refused are ints beyond 2^24, casts to int, remainders of negative numbers, and powers.
  */
 #ifndef FXA_ENGINE_CUDNN_SCORE_H
 #define FXA_ENGINE_CUDNN_SCORE_H
@@ -16,92 +16,103 @@
 #include "../../../lower/parameterize.h"
 #include "../graph/helper_steps.h"
 
-/* Nodes of a program that this engine looks at: a run evaluates what it passes by value on the stack. */
+/* Maximum number of nodes of a program. Each run evaluates the scalars that are passed by value on the stack. */
 #define FXA__DNN_MAX_NODES 1024
 
-/* The value of a score program, at one place of a graph. */
+/* A score program whose value is added to a graph. */
 typedef struct fxa__dnn_score {
     fxa__dnn_graph *g;
     const fxa__problem *p;
     const fxa_program *program;
-    const fxa__depend *depend;         /* of its nodes */
-    const fxa_capture *captures;       /* of its tensors */
-    const fxa__parameterized *numbers; /* whose program it is; NULL: constants are in place */
-    bool own;                          /* it is the caller's backward program: its params are always by value */
-    int32_t score, dscore;             /* the inputs of that name; dscore -1: there is none */
-    int32_t folded; /* the node that `score` is in place of the score (score/common_factors.c); -1: none */
-    int32_t base;   /* coordinates are those of the places of this tensor */
-    int32_t value[FXA__DNN_MAX_NODES]; /* tensors; -1: not made yet */
-    int32_t load[FXA__DNN_MAX_NODES];  /* the same of loads, which stay what they are wherever the program is */
-    int32_t same[FXA__DNN_MAX_NODES];  /* the node that it is taken for (score/common_factors.c); -1: itself */
-    int32_t axis[FXA_INPUT_COUNT];     /* coordinates, made, by input; -1: not yet */
+    const fxa__depend *depend;   /* [n_nodes] */
+    const fxa_capture *captures; /* [n_tensors] */
+    /* the program with its constants as params; NULL = constants are in the program */
+    const fxa__parameterized *numbers;
+    /* true: the caller's backward program, whose params are always passed by value */
+    bool own;
+    int32_t score, dscore; /* tensors of the inputs score and dscore; dscore -1 = none */
+    /* node whose value the tensor `score` already is (score/common_factors.c); -1 = the input score itself */
+    int32_t folded;
+    int32_t base;                      /* tensor whose elements' coordinates are read */
+    int32_t value[FXA__DNN_MAX_NODES]; /* [n_nodes] tensor of each node; -1 = not added yet */
+    /* [n_nodes] tensor of each load, for all uses of the program; -1 = not added yet */
+    int32_t load[FXA__DNN_MAX_NODES];
+    /* [n_nodes] node that replaces this node (score/common_factors.c); -1 = itself */
+    int32_t same[FXA__DNN_MAX_NODES];
+    int32_t axis[FXA_INPUT_COUNT]; /* [inputs] tensor of each coordinate; -1 = not added yet */
     bool needed[FXA__DNN_MAX_NODES];
-    bool indexed;      /* set: something reads q or k as a number */
-    bool keys_dense;   /* keys of captured tensors are to lie one after the other */
-    bool spans;        /* entries have lengths of their own: */
-    int32_t length[3]; /* of rows and keys, and the difference: [B,1,1,1] */
-    int32_t table[4];  /* coordinates of an axis that are no index plus a constant, in memory; -1: not made yet */
-    int32_t param[FXA_MAX_PARAMS]; /* scalars in memory; -1: not made yet */
+    bool indexed;    /* output; true: a node reads q or k as a number */
+    bool keys_dense; /* true: the keys of captured tensors must be contiguous */
+    bool spans;      /* true: batch entries have lengths of their own */
+    /* tensors [B,1,1,1]: q length, k length, k length - q length */
+    int32_t length[3];
+    /* tensors with the coordinates of an axis that are not base + step * index; -1 = not added yet */
+    int32_t table[4];
+    int32_t param[FXA_MAX_PARAMS]; /* tensors of params in memory; -1 = not added yet */
     fxa__dnn_step *nobody;
 } fxa__dnn_score;
 
-/* The inputs and the place of what is made next. */
+/* Sets the inputs score and dscore, and the tensor whose elements' coordinates later nodes read. */
 void fxa__dnn_score_start(fxa__dnn_score *s, int32_t score, int32_t dscore, int32_t base);
-/* The tensor of a node; bools as INT32. It may have memory, or be by value. */
+/* Returns the tensor of a node, which is added first if necessary; bools are INT32. The tensor may have memory or be
+ * a scalar passed by value. */
 int32_t fxa__dnn_score_node(fxa__dnn_score *s, int32_t node);
-/* Constants by value that graphs are made without: so far from 0 in either direction, whatever they are. */
+/* Bounds of the absolute value of a constant that becomes a param: the form of the graph does not depend on its
+ * value. */
 #define FXA__DNN_NUMBER_LEAST 0x1p-64
 #define FXA__DNN_NUMBER_MOST 65536.0
-/* Whether a node is a param that was such a constant. */
+/* Returns true if the node is a param that was such a constant. */
 bool fxa__dnn_score_is_number(const fxa__dnn_score *s, int32_t node);
-/* Whether a node is the same for all pairs of a run, and known to the host: it is passed by value. */
+/* Returns true if a node has one value for all pairs of a run, which the host computes and passes by value. */
 bool fxa__dnn_score_is_by_value(const fxa__dnn_score *s, int32_t node);
-/* A coordinate: an input that is a place, or a length. */
+/* Returns the tensor of an input: a coordinate or a length. */
 int32_t fxa__dnn_score_input(fxa__dnn_score *s, fxa_input input);
-/* The same content without memory, of the size of scores. */
+/* Returns a virtual tensor of the size of the scores with the same elements. */
 int32_t fxa__dnn_as_virtual(fxa__dnn_score *s, int32_t tensor);
 
-/* What programs see as a coordinate: base + step times the place, or only the run knows. */
+/* A coordinate as programs read it: base + step * index if `known`, else values that only a run has. */
 typedef struct fxa__dnn_axis {
     bool known;
-    int64_t base, step; /* where it is known */
-    int64_t lo, hi;     /* in any case */
+    int64_t base, step; /* if known */
+    int64_t lo, hi;     /* bounds of the coordinate, in both cases */
 } fxa__dnn_axis;
 /* Returns true for B, H, Q, K, Q_ROW and K_ROW: inputs that follow from a place in the scores, which the functions
  * below take. */
 bool fxa__dnn_is_place(fxa_input input);
 fxa__dnn_axis fxa__dnn_axis_of(const fxa__dnn_score *s, fxa_input axis);
-/* The axis of such an input, and how many places it has. */
+/* fxa__dnn_axis_index returns the axis of such an input, fxa__dnn_extent the size of the axis. */
 int fxa__dnn_axis_index(fxa_input input);
 int64_t fxa__dnn_extent(const fxa_problem *p, fxa_input axis);
-/* The length of rows or keys as the program reads it, the same for all entries; -1: each has its own. */
+/* Returns the length of rows or keys that the program reads if it is equal for all batch entries, else -1. */
 int64_t fxa__dnn_length_of(const fxa__dnn_score *s, bool keys);
-/* k_len - q_len as ints: by value, or with memory. */
+/* Returns the tensor of k_len - q_len in ints, by value or with memory. */
 int32_t fxa__dnn_more(fxa__dnn_score *s);
-/* The scale of the run: by value, or in memory. */
+/* Returns the tensor of the run's scale, by value or with memory. */
 int32_t fxa__dnn_scale(fxa__dnn_score *s);
-/* What Q K^T is multiplied with to be `folded`, the scale times or over a number of the program; or the score. */
+/* Returns the factor by which Q K^T is multiplied: the scale, multiplied or divided by a scalar of the program if a
+ * node is folded (s->folded). */
 int32_t fxa__dnn_scale_folded(fxa__dnn_score *s);
-/* The bounds of an int, over all coordinates of the problem; false: not known. */
+/* Sets [*lo, *hi] to bounds of an int over all coordinates of the problem. Returns false if they are not known. */
 bool fxa__dnn_range(const fxa__dnn_score *s, int32_t node, int64_t *lo, int64_t *hi);
 
-/* score/common_factors.c: factors that the derivative multiplies by and divides by are left out; */
+/* Removes factors by which the derivative both multiplies and divides (common_factors.c). */
 void fxa__dnn_reuse_cancel(fxa__dnn_score *s);
-/* the node of the score times or over a number of the run that one tanh alone reads, as in soft caps, or -1: it is made
- * of Q K^T at once; */
+/* Returns the node score * c or score / c whose only user is a tanh, as in soft caps, where c is a scalar of the
+ * run; -1 if there is none. The factor that multiplies Q K^T then includes c (common_factors.c). */
 int32_t fxa__dnn_reuse_fold(fxa__dnn_score *s);
-/* and nodes of `to` that are what nodes of `from` are, made at the same place, have their tensors. */
+/* Gives nodes of `to` that equal nodes of `from`, at the same place of the graph, the tensors of those
+ * (common_factors.c). */
 void fxa__dnn_reuse_made(const fxa__dnn_score *from, fxa__dnn_score *to);
 
-/* score/captured_loads.c: what a load reads; and the row axis written out with a stride of 0, where cuDNN reads the
- * tensor wrongly without it. */
+/* fxa__dnn_load returns the tensor of a load (captured_loads.c). fxa__dnn_expand gives a tensor that cuDNN would
+ * read wrongly a row axis with stride 0. */
 int32_t fxa__dnn_load(fxa__dnn_score *s, const fxa__node *load);
 void fxa__dnn_expand(const fxa_problem *p, fxa__dnn_tensor *t);
 
-/* score/zero_products.c: x * y or x / y (mode) of the node that y is the tensor of, but 0 where x is. */
+/* Returns x * y or x / y (mode), but 0 where x is 0. `node` is the node of y (zero_products.c). */
 int32_t fxa__dnn_zero_wins(fxa__dnn_score *s, int32_t node, int mode, int32_t x, int32_t y);
 
-/* score/ops.c: the tensor of an operation whose operands are made. */
+/* Returns the tensor of an operation whose operands have been added (ops.c). */
 int32_t fxa__dnn_lower_op(fxa__dnn_score *s, int32_t node);
 
 #endif
