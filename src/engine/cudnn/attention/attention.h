@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * Attention as a graph: the operations around the score program, one after the other as cuDNN's fused engines know
- * them, and what a problem must be for it. attention/support.c says no to all else; attention/forward.c and
- * attention/backward.c write the two passes; attention/mask.c writes masks.
+ * Attention as a graph: the operations around the score program, in the order that cuDNN's fused engines require, and
+ * the conditions for a problem. support.c refuses all other problems; forward.c and backward.c add the operations of
+ * the two passes, mask.c the masks.
  */
 #ifndef FXA_ENGINE_CUDNN_ATTENTION_H
 #define FXA_ENGINE_CUDNN_ATTENTION_H
@@ -11,13 +11,13 @@
 #include "../score/score.h"
 #include "../graph/helper_steps.h"
 
-/* What the library that is here can do. */
+/* The version and the device, on which the abilities of cuDNN depend. */
 typedef struct fxa__dnn_level {
-    int64_t version; /* of cuDNN: 91901 is 9.19.1 */
-    int32_t arch;    /* 90: compute capability 9.0 */
+    int64_t version; /* version of cuDNN: 91901 = 9.19.1 */
+    int32_t arch;    /* compute capability: 90 = 9.0 */
 } fxa__dnn_level;
 
-/* Families of devices, of which each has kernels of its own. */
+/* Families of devices. cuDNN has different kernels for each of them. */
 enum { FXA__SM_80 = 1, FXA__SM_90 = 2, FXA__SM_100 = 4, FXA__SM_120 = 8, FXA__SM_OLD = 16, FXA__SM_ALL = 31 };
 static inline uint32_t fxa__dnn_family_of(int32_t arch) {
     return arch < 80    ? FXA__SM_OLD
@@ -27,129 +27,142 @@ static inline uint32_t fxa__dnn_family_of(int32_t arch) {
                         : FXA__SM_120;
 }
 
-enum { FXA__DNN_SCALES = FXA_SLOT_COUNT - FXA_SLOT_DESCALE_Q }; /* slots of scales and largest values */
+enum { FXA__DNN_SCALES = FXA_SLOT_COUNT - FXA_SLOT_DESCALE_Q }; /* number of slots for scales and amax */
 
-/* A graph in the making, and what it is made from. */
+/* The graph of a problem while it is made, and the data from which it is made. */
 typedef struct fxa__dnn_attention {
     fxa__dnn_graph g;
     const fxa__problem *p;
     fxa__dnn_level level;
-    fxa__parameterized numbers; /* made of the problem's program by score/parameterize.c */
-    fxa_program *program;       /* that of numbers: what runs */
+    fxa__parameterized numbers; /* the problem's program with its constants as params (score/parameterize.c) */
+    fxa_program *program;       /* numbers.program, which the graph computes */
     fxa__depend *depend;
-    fxa__conjuncts mask; /* of `program` */
+    fxa__conjuncts mask; /* conditions of the mask of `program` */
     fxa__dnn_score score;
     fxa__depend *own_depend;
-    fxa__dnn_score own;    /* the caller's backward program, in place of the derivative; program NULL: there is none */
-    bool spread;           /* numbers of the program are in memory (attention/fp8_scalars.c); */
-    size_t first;          /* its first operation then */
-    int32_t scale, scaled; /* of the run; scores as programs read them */
-    int32_t len_q, len_k;  /* lengths for products; -1: none */
-    bool banded;           /* a causal or window mask is there */
-    bool spans;           /* entries have lengths of their own: len_q, len_k and more = k length - q length have them */
-    int32_t more, joined; /* joined: LSE of this run, for what is there */
-    size_t span_step;     /* which writes these */
-    uint8_t offsets[FXA_SLOT_DV + 1]; /* 1 + the place of an operand among those of span_step; 0: none */
-    size_t fill_step;                 /* 1 + that which fills results once cuDNN is done; 0: span_step does before */
-    /* 1 + the tensor of each scale and largest value, then of the inverse of SCALE_DS; 0: not made yet */
+    fxa__dnn_score own;    /* the caller's backward program, which replaces the derivative; program NULL = none */
+    bool spread;           /* true: scalars of the program are in memory (fp8_scalars.c) */
+    size_t first;          /* if `spread`: number of the program's first operation in the graph */
+    int32_t scale, scaled; /* scale: tensor of the run's scale; scaled: scores as programs read them */
+    int32_t len_q, len_k;  /* tensors with the lengths for matmuls; -1 = none */
+    bool banded;           /* true: the graph has a causal mask or a window */
+    bool spans;            /* true: batch entries have lengths of their own, in the tensors len_q and len_k */
+    /* more: tensor of k length - q length; joined: LSE of this run, which is merged with the existing one */
+    int32_t more, joined;
+    size_t span_step;                 /* step that writes the tensors of lengths */
+    uint8_t offsets[FXA_SLOT_DV + 1]; /* 1 + index of the operand among those of span_step; 0 = none */
+    /* 1 + step that fills results after cuDNN's kernel; 0 = span_step does it before */
+    size_t fill_step;
+    /* [scales] 1 + tensor of each scale and amax; last element: 1 + inverse of SCALE_DS; 0 = not added yet */
     uint16_t scales[FXA__DNN_SCALES + 1];
     fxa__dnn_step nobody;
 } fxa__dnn_attention;
 
-/* Makes the graph of a problem. E_UNSUPPORTED with the reason. The caller frees it, whatever came out. */
+/* Makes the graph of a problem. Fails with E_UNSUPPORTED and the reason. The caller calls fxa__dnn_attention_free,
+ * also after a failure. */
 fxa_status fxa__dnn_attention_make(const fxa__problem *p, fxa__dnn_level level, fxa__dnn_attention *a, fxa_error *err);
-/* The same where constants stay what they are, unless it `lifts` them: for tests. */
+/* Like fxa__dnn_attention_make; if `lifts` is false, constants do not become params. For tests. */
 fxa_status fxa__dnn_attention_make_with(const fxa__problem *p, fxa__dnn_level level, bool lifts, fxa__dnn_attention *a,
                                         fxa_error *err);
 void fxa__dnn_attention_free(fxa__dnn_attention *a);
 
-/* score/parameterize.c: the program that graphs are made of: masks lifted out of its score, in backward joined with its
- * derivative, and, where it `lifts` them, constants as params. The caller destroys out->program. */
+/* Sets *out to the program from which graphs are made: the masks are extracted from its score, in backward it is
+ * fused with its derivative, and if `lifts` is true, constants are params. The caller destroys out->program
+ * (score/parameterize.c). */
 fxa_status fxa__dnn_program_make(const fxa__problem *p, bool lifts, fxa__parameterized *out, fxa_error *err);
 /* Writes the values of the hidden params of that program, by param. */
 fxa_status fxa__dnn_numbers(const fxa__problem *p, double numbers[FXA__MAX_CONSTANTS], fxa_error *err);
 
-/* attention/support.c: what can be said before a graph is made. False with the reason in g. */
+/* Returns false, with the reason in g, if the engine refuses the problem without making a graph (support.c). */
 bool fxa__dnn_supports(fxa__dnn_graph *g, const fxa__problem *p, fxa__dnn_level level);
-/* The reason of a row of its table; NULL past the last. For tests, which have a case for each. */
+/* Returns the reason of a row of the table of support.c; NULL past the last row. For tests, which have a case for
+ * each row. */
 const char *fxa__dnn_support_why(size_t row);
 
-/* Whether O or dO reach further than cuDNN's backward counts; of packed rows, by how many there are in all. */
+/* Returns true if elements of O or dO are beyond the offsets that cuDNN's backward computes. For packed rows,
+ * depends on the total number of rows. */
 bool fxa__dnn_is_far(const fxa_problem *p);
-/* Whether a tensor has no elements: of packed ones that too goes by how many rows there are in all. */
+/* Returns true if a tensor has no elements. For packed rows, depends on the total number of rows. */
 bool fxa__dnn_is_empty(const fxa_problem *p);
 
-/* graph/graph_checks.c: refuses a graph that cuDNN would take and compute wrongly, whoever wrote it. */
+/* Refuses a graph that cuDNN would accept and compute wrongly (graph/graph_checks.c). */
 void fxa__dnn_rules_check(fxa__dnn_graph *g, fxa__dnn_level level);
 
 /* ---- attention/operands.c: operands ------------------------------------------------------------------------------ */
 
-int fxa__dnn_data_type(uint32_t dtype); /* of f32, f16, bf16, e4m3 and e5m2 */
-/* Entries with lengths or offsets of their own: before any operand. */
+int fxa__dnn_data_type(uint32_t dtype); /* returns the CUDNN_DATA_ type of f32, f16, bf16, e4m3 or e5m2 */
+/* Adds the lengths and offsets of batch entries, before any operand is added. */
 void fxa__dnn_spans_begin(fxa__dnn_attention *a);
-/* Rows of a slot as a tensor: [B,H,S,D], or, `turned`, [B,H,D,S]. */
+/* Returns the rows of a slot as a tensor [B,H,S,D], or [B,H,D,S] if `turned`. */
 int32_t fxa__dnn_operand(fxa__dnn_attention *a, fxa_slot slot, bool turned);
-/* Memory of ours of the same size, dense; of rows in floats. */
+/* Returns a packed tensor in the workspace with the sizes of the slot; per-row slots are f32. */
 int32_t fxa__dnn_dense(fxa__dnn_attention *a, fxa_slot slot);
-/* A result of rows and features: the slot, or memory of ours where it is not wanted or to be added. */
+/* Returns the tensor of a result with rows and features: the slot, or a tensor in the workspace if the result is not
+ * wanted or is added to existing values. */
 int32_t fxa__dnn_output(fxa__dnn_attention *a, fxa_slot slot, bool wanted, bool adds);
-/* Whether entries of both begin at the same elements. */
+/* Returns true if the batch entries of both slots start at the same elements. */
 bool fxa__dnn_spans_alike(const fxa__dnn_attention *a, fxa_slot x, fxa_slot y);
-/* LSE and dLSE as cuDNN takes them: whether they lie so, and the slot as a tensor then. */
+/* fxa__dnn_row_is_direct returns true if cuDNN can read or write LSE or dLSE in the caller's layout; fxa__dnn_row
+ * then returns the slot as a tensor. */
 bool fxa__dnn_row_is_direct(const fxa_problem *p, fxa_slot slot);
 int32_t fxa__dnn_row(fxa__dnn_attention *a, fxa_slot slot);
-/* The strides of LSE, maxima or dLSE, which a run says anew. */
+/* Returns the strides of LSE, row maxima or dLSE in the problem of a run. */
 const int64_t *fxa__dnn_row_strides(const fxa_problem *p, fxa_slot slot);
 /* Writes what code depends on: the entire problem without the device, the constants that are params
- * (score/parameterize.c) and the total number of packed rows, which the strides of packed LSE and the like contain
+ * (score/parameterize.c) and the total number of packed rows, on which the strides of packed LSE and the like depend
  * too. So problems that differ only in these run the same code. */
 void fxa__dnn_key(const fxa__problem *p, fxa__writer *w);
 
 fxa__dnn_step *fxa__dnn_step_add(fxa__dnn_attention *a, fxa__gpu_kernel kernel, bool after, int64_t work);
-/* Parts of arguments: the rows of a slot, and the slot itself. */
+/* Set parts of a step's arguments: the rows of a slot, and the array of a slot. */
 void fxa__dnn_step_rows(fxa__dnn_attention *a, fxa__dnn_step *step, FxaGpuRows *rows, fxa_slot slot);
 void fxa__dnn_step_slot(fxa__dnn_attention *a, fxa__dnn_step *step, FxaGpuArray *array, fxa_slot slot);
-void fxa__dnn_step_drop(fxa__dnn_step *step, const void *field); /* it points to nothing again */
-/* What nobody writes of a result becomes this. */
+void fxa__dnn_step_drop(fxa__dnn_step *step, const void *field); /* removes the pointer that was set last for `field` */
+/* Adds a fill of a result's elements that cuDNN does not write with `value`. */
 void fxa__dnn_fill(fxa__dnn_attention *a, fxa_slot slot, double value);
-/* Between a slot and memory of ours: before cuDNN's kernel from the slot, after it to the slot. */
+/* Adds a copy between a slot and a tensor in the workspace: from the slot before cuDNN's kernel, to the slot after
+ * it. */
 fxa__dnn_step *fxa__dnn_step_copy(fxa__dnn_attention *a, fxa_slot slot, int32_t dense, bool after, int mode,
                                   double fill);
 
-/* Whether gradients of heads are rounded to 16 bits before they are summed to those of a key head. */
+/* Returns true if gradients of query heads are rounded to 16 bits before they are summed to those of a KV head. */
 static inline bool fxa__dnn_rounds_heads(const fxa_problem *p) {
     return p->pass == FXA_BACKWARD && p->hq != p->hkv && p->q.dtype != FXA_E4M3;
 }
 
-/* Whether results are rounded to 16 bits before they are added to, or joined with, what is there. */
+/* Returns true if results are rounded to 16 bits before they are added to, or merged with, existing values. */
 static inline bool fxa__dnn_rounds_sums(const fxa_problem *p) {
     return (p->flags & (FXA_ACCUMULATE_O | FXA_ACCUMULATE_DQ | FXA_ACCUMULATE_DK | FXA_ACCUMULATE_DV)) != 0;
 }
 
-/* Selects of -inf: lengths, where there are some; parts that are evaluated, then causal and window. */
+/* Return the scores with -inf where a part of the mask is false: by lengths, if there are any; by evaluated parts;
+ * by causal mask and window. */
 int32_t fxa__dnn_mask_lengths(fxa__dnn_attention *a, int32_t s);
 int32_t fxa__dnn_mask_others(fxa__dnn_attention *a, int32_t s);
 int32_t fxa__dnn_mask_bands(fxa__dnn_attention *a, int32_t s);
-/* Whether causal and window masks are all of the mask. */
+/* Returns true if the mask consists only of causal masks and windows. */
 bool fxa__dnn_mask_is_banded(fxa__dnn_attention *a);
 
-/* The new scores, without masks, from Q and K. */
+/* Returns the new scores, without masks, from Q and K. */
 int32_t fxa__dnn_scores(fxa__dnn_attention *a, int32_t q, int32_t k);
 void fxa__dnn_forward(fxa__dnn_attention *a);
-/* attention/fp8_scalars.c: whether numbers of the program are to be in memory; scores that are multiplied with the
- * descales of Q and K then; and numbers of the operations from `first` on are put there. The same of those of the
- * derivative, which is refused where it is no number. */
+/* Scalars of the program next to 8-bit operands (fp8_scalars.c). fxa__dnn_spread_is_needed returns true if they must
+ * be in memory; fxa__dnn_spread_scores returns scores multiplied by the descales of Q and K; fxa__dnn_spread moves
+ * the scalars of operations from `first` on to memory; fxa__dnn_spread_derivative does so for the derivative, and
+ * refuses derivatives that are no scalar. */
 bool fxa__dnn_spread_is_needed(fxa__dnn_attention *a);
 int32_t fxa__dnn_spread_scores(fxa__dnn_attention *a, int32_t s);
 void fxa__dnn_spread(fxa__dnn_attention *a, size_t first);
 void fxa__dnn_spread_derivative(fxa__dnn_attention *a, size_t first, int32_t dscore);
-/* attention/fp8.c: Q has 8 bits; scores of such products, and from exp and its sum to O. */
+/* fxa__dnn_is_fp8 returns true if Q has 8 bits; fxa__dnn_fp8_scores returns scores of an 8-bit product;
+ * fxa__dnn_fp8_output adds the operations from exp and its sum to O (fp8.c). */
 bool fxa__dnn_is_fp8(const fxa_problem *p);
 int32_t fxa__dnn_fp8_scores(fxa__dnn_attention *a, int32_t s);
 void fxa__dnn_fp8_output(fxa__dnn_attention *a, int32_t e, int32_t sum, int32_t v, int32_t o);
-/* Refuses what the forward pass of 8 bits cannot hold. */
+/* Refuses operations that the forward pass of 8 bits cannot compute. */
 void fxa__dnn_fp8_check(fxa__dnn_attention *a);
-/* Backward: the sums of dO O, P as it is multiplied, dP, dS as it is multiplied, and dQ, dK or dV from its sums. */
+/* Backward of 8 bits: return the sums of dO O, P as operand of a matmul, dP, and dS as operand of a matmul;
+ * fxa__dnn_fp8_result adds the operations from the sums of dQ, dK or dV to the result. */
 int32_t fxa__dnn_fp8_sums(fxa__dnn_attention *a, int32_t sums);
 int32_t fxa__dnn_fp8_weights(fxa__dnn_attention *a, int32_t weights);
 int32_t fxa__dnn_fp8_dp(fxa__dnn_attention *a, int32_t dp);
@@ -157,8 +170,8 @@ int32_t fxa__dnn_fp8_ds(fxa__dnn_attention *a, int32_t ds);
 void fxa__dnn_fp8_result(fxa__dnn_attention *a, fxa_slot slot, int32_t x, int32_t out);
 void fxa__dnn_backward(fxa__dnn_attention *a);
 
-/* attention/bias_gradient.c: the captured tensor whose gradient is wanted, -1: none; and that gradient, from those
- * of pairs. */
+/* fxa__dnn_bias_of returns the captured tensor whose gradient is computed, -1 = none; fxa__dnn_bias adds that
+ * gradient, computed from the gradients of pairs (bias_gradient.c). */
 int32_t fxa__dnn_bias_of(const fxa_problem *p);
 void fxa__dnn_bias(fxa__dnn_attention *a, int32_t dscore);
 

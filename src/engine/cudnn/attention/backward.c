@@ -1,12 +1,13 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * The backward pass as a graph, as cuDNN's fused engines expect it: K and V are declared turned, scores are computed
- * again and made probabilities by LSE, causal and window masks come after it is taken off, and the way that dQ is
- * summed decides whether runs repeat their bits. The derivative of the program, or the caller's own backward program,
- * stands between dP and dS.
+ * The backward pass as a graph, in the form that cuDNN's fused engines require: K and V are declared transposed, scores
+ * are recomputed and converted to probabilities by LSE, causal masks and windows come after LSE is subtracted, and the
+ * way in which dQ is summed decides whether runs are deterministic. The derivative of the program, or the caller's own
+ * backward program, is between dP and dS.
  *
- * Where rows or keys do not fill cuDNN's tiles, what lies beyond the last overflows and makes everything NaN, unless a
- * mask reaches it: then lengths are declared, which are all of the problem's, and masked by as padding is spelled.
+ * If rows or keys do not fill cuDNN's tiles, values beyond the last row or key overflow and make all results NaN,
+ * unless a mask reaches them. The graph then declares lengths, which are those of the problem, and masks by them in the
+ * form of padding.
  */
 #include "attention.h"
 
@@ -15,18 +16,20 @@
 #include <math.h>
 #include <string.h>
 
-/* Rows and keys of a tile of cuDNN's backward kernels. */
+/* rows and keys of a tile of cuDNN's backward kernels */
 enum { BACKWARD_ROWS = 64, BACKWARD_KEYS = 128 };
-/* Operations with a tensor that has a value per row which kernels for sm_90 take beside their own two, LSE and the sums
- * of dO O; a dLSE is one of them. Others, and those of 8 bits, which are offered and then not compiled: none. */
+/* Maximum number of operations with a tensor that has one value per row, in addition to LSE and the sums of dO O,
+ * that kernels for sm_90 support; a dLSE counts as one. Other devices and 8-bit operands support none: cuDNN offers
+ * such an engine, and its compilation fails. */
 enum { BACKWARD_VECTORS = 2 };
 
-/* A gradient: memory of the caller, or of ours where it is not wanted or to be added to what is there. */
+/* Returns the tensor of a gradient: the caller's memory, or the workspace if the gradient is not wanted or is added
+ * to existing values. */
 static int32_t backward_output(fxa__dnn_attention *a, fxa_slot slot, uint32_t flag, uint32_t add) {
     return fxa__dnn_output(a, slot, (a->p->in.flags & flag) != 0, (a->p->in.flags & add) != 0);
 }
 
-/* A row of statistics as cuDNN reads it. */
+/* Returns LSE or dLSE as a tensor in a layout that cuDNN reads. */
 static int32_t backward_row(fxa__dnn_attention *a, fxa_slot slot, double fill) {
     if (fxa__dnn_row_is_direct(&a->p->in, slot)) return fxa__dnn_row(a, slot);
     int32_t t = fxa__dnn_dense(a, slot);
@@ -34,7 +37,8 @@ static int32_t backward_row(fxa__dnn_attention *a, fxa_slot slot, double fill) {
     return t;
 }
 
-/* The sum of dO O over features, of each row: in memory, as cuDNN wants it; but of 8 bits. */
+/* Returns the sum of dO O over the head dim, one value per row, in memory as cuDNN requires, except for 8-bit
+ * operands. */
 static int32_t backward_sums(fxa__dnn_attention *a, int32_t dout, int32_t o) {
     fxa__dnn_graph *g = &a->g;
     const fxa_problem *p = &a->p->in;
@@ -53,8 +57,9 @@ static void backward_lengths(fxa__dnn_attention *a) {
     a->len_k = fxa__dnn_length(&a->g, p->b, p->sk);
 }
 
-/* Whether the derivative reads the new score, or counts its places. The caller's own reads the score as it came, which
- * may be the same; and where that is left as it is, any derivative but dscore itself is another's (with_grad). */
+/* Returns true if the derivative reads the new score, or its coordinates. The caller's backward program reads the
+ * original score, which may be the new score too. If the program leaves the score unchanged, a derivative other than
+ * dscore comes from with_grad. */
 static bool backward_reads_score(const fxa__dnn_attention *a) {
     const fxa_program *p = a->program;
     int32_t score = fxa__program_output(p, FXA__OUT_SCORE);
@@ -67,13 +72,13 @@ static bool backward_reads_score(const fxa__dnn_attention *a) {
     return false;
 }
 
-/* The score that is masked has no other use: cuDNN knows the spelling of padding only so. */
+/* Masks by lengths a score that has no other use: only then does cuDNN recognize the form of padding. */
 static int32_t backward_pad(fxa__dnn_attention *a, int32_t s) {
     if (a->len_q >= 0 && backward_reads_score(a)) s = fxa__dnn_float2(&a->g, CUDNN_POINTWISE_IDENTITY, s, -1);
     return fxa__dnn_mask_lengths(a, s);
 }
 
-/* x of [B,Hq,Sq,Sk] as [B,Hq,Sk,Sq] in storage, where what has 8 bits already is. */
+/* Returns x, [B,Hq,Sq,Sk], transposed to [B,Hq,Sk,Sq] in the dtype of Q; 8-bit values keep their dtype. */
 static int32_t backward_turn(fxa__dnn_attention *a, int32_t x) {
     const fxa_problem *p = &a->p->in;
     if (a->g.status != FXA_OK) return 0;
@@ -85,8 +90,8 @@ static int32_t backward_turn(fxa__dnn_attention *a, int32_t x) {
     return fxa__dnn_reshape(&a->g, x, fxa__dnn_add(&a->g, &t));
 }
 
-/* dK or dV: the product of weights with rows, summed over the query heads of a key head. Those of single heads are
- * rounded to 16 bits before they are summed: kept as floats, cuDNN takes the graph and sums something else. */
+/* Adds dK or dV: the product of weights with rows, summed over the query heads of a KV head. Gradients of single
+ * heads are rounded to 16 bits before they are summed, because cuDNN accepts f32 and sums wrongly. */
 static void backward_by_keys(fxa__dnn_attention *a, int32_t weights, int32_t rows, int32_t out, int64_t features) {
     const fxa_problem *p = &a->p->in;
     const int64_t dim[4] = {p->b, p->hq, p->sk, features};
@@ -100,7 +105,7 @@ static void backward_by_keys(fxa__dnn_attention *a, int32_t weights, int32_t row
                           fxa__dnn_matmul(&a->g, turned, rows, heads, a->len_k, -1, a->len_q), out);
 }
 
-/* The same of 8 bits: everything is a float until the scale of the result. */
+/* Like backward_by_keys, of 8-bit operands: all values are f32 until the scale of the result. */
 static void backward_by_keys_fp8(fxa__dnn_attention *a, int32_t weights, int32_t rows, fxa_slot slot, int32_t out,
                                  int64_t features) {
     const fxa_problem *p = &a->p->in;
@@ -112,7 +117,7 @@ static void backward_by_keys_fp8(fxa__dnn_attention *a, int32_t weights, int32_t
     fxa__dnn_fp8_result(a, slot, x, out);
 }
 
-/* dQ: summed into floats by whoever comes, or in a fixed order from all of dS kept in memory. */
+/* Adds dQ: summed into f32 in any order, or in a fixed order from the entire dS in memory. */
 static void backward_by_rows(fxa__dnn_attention *a, int32_t ds, int32_t k, int32_t dq) {
     fxa__dnn_graph *g = &a->g;
     const fxa_problem *p = &a->p->in;
@@ -139,22 +144,23 @@ static void backward_by_rows(fxa__dnn_attention *a, int32_t ds, int32_t k, int32
     (void)fxa__dnn_op2_into(g, CUDNN_POINTWISE_IDENTITY, sum, -1, dq, CUDNN_DATA_FLOAT);
 }
 
-/* The caller's own program begins where the other one is. Whether it is known to keep a dscore of 0. */
+/* Starts the caller's backward program at the place of the score program. Returns true if the program is known to
+ * return 0 where dscore is 0. */
 static bool backward_start_own(fxa__dnn_attention *a, int32_t node, int32_t dscore) {
     fxa__dnn_score *s = &a->own;
-    fxa__lower_zero(s->program, s->needed); /* room that is free until a node is made */
+    fxa__lower_zero(s->program, s->needed); /* not used otherwise until nodes are added */
     bool keeps_zero = s->needed[node];
     fxa__dnn_score_start(s, a->scaled, dscore, a->scaled);
-    memcpy(s->axis, a->score.axis, sizeof s->axis); /* the same places */
+    memcpy(s->axis, a->score.axis, sizeof s->axis); /* equal coordinates */
     memcpy(s->table, a->score.table, sizeof s->table);
     fxa__dnn_reuse_made(&a->score, s);
     return keeps_zero;
 }
 
-/* The derivative by the score of what the program makes of it, or what the caller's own program says, times the scale.
- * Nobody asks that about pairs whose dscore is 0, those that are masked among them: where it is not known to keep that
- * 0, the 0 is put there. So it is where dscore is not read at all (of floor(score) the derivative is 0): cuDNN knows no
- * pass in which nobody reads it. */
+/* Returns the gradient of the score: dscore through the derivative, or through the caller's backward program, times
+ * the scale. A pair with dscore 0, such as a masked pair, must have gradient 0; if the program is not known to
+ * return 0 there, a select sets it. The select is also added if dscore is not read at all (the derivative of
+ * floor(score) is 0), because cuDNN has no backward pass without it. */
 static int32_t backward_score(fxa__dnn_attention *a, int32_t dscore) {
     fxa__dnn_graph *g = &a->g;
     fxa__dnn_score *s = a->own.program ? &a->own : &a->score;
@@ -173,7 +179,7 @@ static int32_t backward_score(fxa__dnn_attention *a, int32_t dscore) {
     return fxa__dnn_float2(g, CUDNN_POINTWISE_MUL, ds, a->scale);
 }
 
-/* P, from scores that are made again; what the program computed on the way is kept for its derivative. */
+/* Returns P from recomputed scores. Sets *kept to the nodes that were added, which the derivative reuses. */
 static int32_t backward_weights(fxa__dnn_attention *a, int32_t q, int32_t k, fxa__dnn_score *kept) {
     fxa__dnn_graph *g = &a->g;
     int32_t s = fxa__dnn_scores(a, q, k);
@@ -185,7 +191,7 @@ static int32_t backward_weights(fxa__dnn_attention *a, int32_t q, int32_t k, fxa
     return fxa__dnn_float2(g, CUDNN_POINTWISE_EXP, fxa__dnn_mask_bands(a, s), -1);
 }
 
-/* The gradient of sinks, from the sums of dO O, which cuDNN leaves in memory. */
+/* Adds the helper kernel that computes the gradient of sinks from the sums of dO O, which cuDNN leaves in memory. */
 static void backward_sinks(fxa__dnn_attention *a, int32_t sums, int32_t dlse) {
     const fxa_problem *p = &a->p->in;
     if (!(p->flags & FXA_GRAD_SINKS)) return;
@@ -227,7 +233,7 @@ static void backward_write(fxa__dnn_attention *a, fxa__dnn_score *kept) {
     if (dlse >= 0) dp = fxa__dnn_float2(g, CUDNN_POINTWISE_ADD, dp, dlse);
     dp = fxa__dnn_float2(g, CUDNN_POINTWISE_MUL, dp, weights);
     backward_sinks(a, sums, dlse);
-    kept->indexed = a->score.indexed; /* by a mask, too */
+    kept->indexed = a->score.indexed; /* a mask may have read coordinates too */
     a->score = *kept;
     fxa__dnn_bias(a, dp);
     int32_t ds = backward_score(a, dp), dk = backward_output(a, FXA_SLOT_DK, FXA_GRAD_K, FXA_ACCUMULATE_DK);
@@ -238,8 +244,8 @@ static void backward_write(fxa__dnn_attention *a, fxa__dnn_score *kept) {
     backward_by_rows(a, ds, k, backward_output(a, FXA_SLOT_DQ, FXA_GRAD_Q, FXA_ACCUMULATE_DQ));
 }
 
-/* Values per entry are rows' too: written out for more rows than one (score/captured_loads.c), and for one row as
- * they are. */
+/* Counts tensors with one value per row and refuses too many. Values per batch entry count too: they are expanded to
+ * rows if there is more than one row (score/captured_loads.c). */
 static void backward_count_vectors(fxa__dnn_attention *a) {
     const fxa_problem *p = &a->p->in;
     bool some = a->level.arch / 10 == 9 && !fxa__dnn_is_fp8(p), dlse = p->flags & FXA_READ_DLSE;
@@ -257,7 +263,8 @@ static void backward_count_vectors(fxa__dnn_attention *a) {
                               fxa_dtype_name((fxa_dtype)p->q.dtype), most, dlse ? " beside dLSE" : "");
 }
 
-/* Before 9.19 cuDNN writes the entries of a gradient where those of the operand are, whatever its own offsets say. */
+/* Refuses gradients whose batch entries start at other elements than those of the operand: before 9.19, cuDNN writes
+ * the entries at the offsets of the operand. */
 static void backward_check_offsets(fxa__dnn_attention *a) {
     static const fxa_slot slots[3] = {FXA_SLOT_Q, FXA_SLOT_K, FXA_SLOT_V};
     static const fxa_slot grads[3] = {FXA_SLOT_DQ, FXA_SLOT_DK, FXA_SLOT_DV};

@@ -1,9 +1,10 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * The gradient of a captured tensor that is added to the score, as t[q, k] or with b or h: the sum of the gradients of
- * pairs over what the tensor has not, which cuDNN writes beside dS. One of them, in 16 bits and without gaps, beside
- * nothing that was not tried on a device; and dQ is then summed in a fixed order, since in the other form cuDNN takes
- * the graph and writes nothing. attention/support.c refuses what the problem alone says, this what the program does.
+ * The gradient of a captured tensor that is added to the score, as t[q, k] or also indexed by b or h: the sum of the
+ * gradients of pairs over the axes that the tensor does not have. cuDNN writes this gradient in the same kernel as dS.
+ * Supported is one such tensor, in 16 bits and contiguous, together with features that were tried on a device. dQ is
+ * then summed in a fixed order, because cuDNN otherwise accepts the graph and never writes the gradient. support.c
+ * refuses what depends on the problem, this file what depends on the program.
  */
 #include "attention.h"
 
@@ -13,7 +14,8 @@ int32_t fxa__dnn_bias_of(const fxa_problem *p) {
     return -1;
 }
 
-/* The one statement that adds to the gradient, if it adds dscore, and dscore goes nowhere but through. */
+/* Returns the only output that adds to the tensor's gradient, if it adds dscore and no other node changes dscore;
+ * else NULL. */
 static const fxa__output *bias_statement(const fxa_program *program, int32_t tensor) {
     const fxa__output *only = NULL;
     const uint32_t dscore = 1u << FXA_INPUT_DSCORE;
@@ -29,7 +31,7 @@ static const fxa__output *bias_statement(const fxa_program *program, int32_t ten
     return plain ? only : NULL;
 }
 
-/* No mask, or the plain causal one. */
+/* Returns true if there is no mask, or the plain causal mask. */
 static bool bias_mask_ok(const fxa__dnn_attention *a) {
     const fxa__part *part = a->mask.n ? &a->mask.parts[0] : NULL;
     if (!part) return true;
@@ -37,7 +39,7 @@ static bool bias_mask_ok(const fxa__dnn_attention *a) {
            part->c == 0;
 }
 
-/* The gradient as [1|B,1|H,Sq,Sk], of elements one after the other; false: it is none. */
+/* Sets *t to the gradient as a contiguous tensor [1|B,1|H,Sq,Sk]. Returns false if it does not have this shape. */
 static bool bias_shape(const fxa__dnn_attention *a, const fxa__output *out, fxa__dnn_tensor *t) {
     const fxa_problem *p = &a->p->in;
     const fxa_capture *c = &p->captures[out->slot];

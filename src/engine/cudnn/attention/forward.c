@@ -1,8 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * The forward pass as a graph, operation by operation as cuDNN's fused engines expect it: K is declared turned, softmax
- * is written out, its statistics are there even where nobody wants them, and P has the dtype of V. Each of these, left
- * out, finds no engine. Also what both passes share.
+ * The forward pass as a graph, operation by operation, in the form that cuDNN's fused engines require: K is declared
+ * transposed, the softmax consists of single operations, its statistics are computed even if they are not wanted, and P
+ * has the dtype of V. If one of these is missing, cuDNN finds no engine. The file begins with operations that both
+ * passes share.
  */
 #include "attention.h"
 
@@ -11,7 +12,7 @@
 
 /* ---- What both passes share -------------------------------------------------------------------------------------- */
 
-/* cuDNN knows the spelling of padding only where what is masked has no other use. */
+/* cuDNN recognizes the form of padding only if the masked tensor has no other use. */
 int32_t fxa__dnn_mask_lengths(fxa__dnn_attention *a, int32_t s) {
     fxa__dnn_graph *g = &a->g;
     if (a->len_q < 0) return s;
@@ -36,7 +37,8 @@ int32_t fxa__dnn_scores(fxa__dnn_attention *a, int32_t q, int32_t k) {
     fxa__dnn_score_start(&a->score, a->scaled, -1, a->scaled);
     int32_t node = fxa__program_output(a->program, FXA__OUT_SCORE);
     s = fxa__dnn_as_virtual(&a->score, fxa__dnn_score_node(&a->score, node));
-    bool unknown = p->pass == FXA_FORWARD && (p->flags & FXA_SCALARS_IN_MEMORY); /* a scale of 0 or less: see run */
+    /* the scale may be 0 or negative (run_check_scale in run.c) */
+    bool unknown = p->pass == FXA_FORWARD && (p->flags & FXA_SCALARS_IN_MEMORY);
     if (unknown && s == a->scaled) s = fxa__dnn_float2(&a->g, CUDNN_POINTWISE_ADD, s, fxa__dnn_float(&a->g, -0.0));
     if (a->g.status == FXA_OK && !a->g.tensors[s].score)
         return fxa__dnn_refuse(&a->g,
@@ -51,8 +53,9 @@ static int32_t forward_row(fxa__dnn_attention *a) {
     return fxa__dnn_virtual(&a->g, dim, CUDNN_DATA_FLOAT);
 }
 
-/* The maximum and the sum of a row in memory of ours, of which a step makes LSE: where the maximum is wanted too, or
- * LSE in f64, which is made of LSE in f32 where cuDNN does not write these. It writes either these or LSE. */
+/* Returns true if a helper kernel computes LSE from the row maximum and sum in the workspace. This is the case if
+ * the row maximum is wanted too, or LSE in f64. With the features in `other`, cuDNN does not write these, and LSE in
+ * f64 is converted from f32. cuDNN writes either these or LSE. */
 static bool forward_has_parts(const fxa_problem *p) {
     bool other = p->flags & (FXA_ACCUMULATE_O | FXA_PADDING | FXA_VARLEN | FXA_PAGED | FXA_SINKS | FXA_SINK_ZERO);
     bool wide = (p->flags & FXA_RETURN_LSE) && p->lse.dtype == FXA_F64 && !other;
@@ -75,7 +78,8 @@ static void forward_parts(fxa__dnn_attention *a, int32_t most, int32_t sum) {
     if (p->flags & FXA_RETURN_ROW_MAX) fxa__dnn_step_slot(a, step, &s->max, FXA_SLOT_ROW_MAX);
 }
 
-/* LSE: nowhere, in the caller's memory, or in ours, from where it is copied, or joined with what is there. */
+/* Returns the tensor of LSE: virtual; in the caller's memory; or in the workspace, from which it is copied or merged
+ * with the existing LSE. */
 static int32_t forward_statistics(fxa__dnn_attention *a) {
     const fxa_problem *p = &a->p->in;
     if (!(p->flags & (FXA_RETURN_LSE | FXA_ACCUMULATE_O))) return forward_row(a);
@@ -87,7 +91,7 @@ static int32_t forward_statistics(fxa__dnn_attention *a) {
     return t;
 }
 
-/* What was there, joined with O and LSE of this run, both in memory of ours. */
+/* Adds the helper kernel that merges the existing O and LSE with those of this run, which are in the workspace. */
 static void forward_join(fxa__dnn_attention *a, int32_t o) {
     const fxa_problem *p = &a->p->in;
     fxa__dnn_step *step = fxa__dnn_step_add(a, FXA__GPU_JOIN, true, p->b * p->hq * p->sq);
@@ -99,7 +103,7 @@ static void forward_join(fxa__dnn_attention *a, int32_t o) {
     fxa__dnn_step_slot(a, step, &j->into_lse, FXA_SLOT_LSE);
 }
 
-/* [1,H,1,1] of floats in the workspace: the scores of sinks. */
+/* Returns a tensor [1,H,1,1] of f32 in the workspace with the scores of the sinks. */
 static int32_t forward_sinks(fxa__dnn_attention *a) {
     const fxa_problem *p = &a->p->in;
     const int64_t dim[4] = {1, p->hq, 1, 1};
@@ -110,10 +114,10 @@ static int32_t forward_sinks(fxa__dnn_attention *a) {
     fxa__dnn_step_tensor(step, &c->to, &a->g, t);
     c->from.stride[1] = p->sinks.stride[1], c->from.type = (int32_t)p->sinks.dtype;
     if (p->flags & FXA_SINKS) fxa__dnn_step_point(step, &c->from.data, FXA__DNN_SLOT, FXA_SLOT_SINKS, 0);
-    return t; /* without memory to read from, 0 */
+    return t; /* reads NULL as 0 if the problem has no sinks */
 }
 
-/* The sum of a row and its maximum with the sink in. */
+/* Returns the sum of a row, with its sink. Sets *e to exp of the scores minus the row maximum. */
 static int32_t forward_sum(fxa__dnn_attention *a, int32_t s, int32_t sink, int32_t most, int32_t *e, int32_t sum) {
     fxa__dnn_graph *g = &a->g;
     *e = fxa__dnn_float2(g, CUDNN_POINTWISE_EXP, fxa__dnn_float2(g, CUDNN_POINTWISE_SUB, s, most), -1);
@@ -149,7 +153,7 @@ static void forward_softmax(fxa__dnn_attention *a, int32_t s, int32_t v, int32_t
     (void)fxa__dnn_matmul(g, weights, v, o, a->len_q, -1, a->len_k);
 }
 
-/* K or V by pages: [n_pages,H,page,D] through a table [B,1,pages of an entry,1]. */
+/* Returns K or V gathered by pages: [n_pages,H,page,D] through a page table [B,1,pages of an entry,1]. */
 static int32_t forward_pages(fxa__dnn_attention *a, fxa_slot slot, int32_t table) {
     const fxa_problem *p = &a->p->in;
     bool keys = slot == FXA_SLOT_K;
@@ -182,8 +186,9 @@ static int32_t forward_table(fxa__dnn_attention *a) {
 
 void fxa__dnn_forward(fxa__dnn_attention *a) {
     const fxa_problem *p = &a->p->in;
-    bool whole = (p->page_size & (p->page_size - 1)) == 0;      /* a power of two: what cuDNN takes for a page */
-    bool paged = (p->flags & FXA_PAGED) && p->sq == 1 && whole; /* more rows: gathered first */
+    bool whole = (p->page_size & (p->page_size - 1)) == 0; /* cuDNN requires a power of two */
+    /* with more rows, pages are gathered to the workspace first */
+    bool paged = (p->flags & FXA_PAGED) && p->sq == 1 && whole;
     int32_t table = paged ? forward_table(a) : -1, q = fxa__dnn_operand(a, FXA_SLOT_Q, false);
     int32_t k = paged ? forward_pages(a, FXA_SLOT_K, table) : fxa__dnn_operand(a, FXA_SLOT_K, true);
     int32_t v = paged ? forward_pages(a, FXA_SLOT_V, table) : fxa__dnn_operand(a, FXA_SLOT_V, false);

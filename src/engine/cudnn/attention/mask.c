@@ -1,35 +1,36 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * The mask of a score program in a graph: one select of -inf after the other, each a part of it (lower/conjunct.h).
- * Causal and window parts are spelled as cuDNN recognises them, operation by operation, types included: it leaves out
- * tiles for these, as long as the indices are those of the very tensor that is masked. It compares rows and keys in no
- * other spelling rightly but by <= and ==, which is how score/ops.c has all others.
+ * The mask of a score program in a graph: a select of -inf for each condition of the mask (lower/conjunct.h). Causal
+ * and window conditions have the form that cuDNN recognizes, with the same operations and types; cuDNN then skips
+ * tiles, if the indices are those of the very tensor that is masked. In any other form, cuDNN compares rows with keys
+ * correctly only by <= and ==, which score/ops.c uses.
  */
 #include "attention.h"
 
 #include <math.h>
 
-#define MASK_MOST (1 << 24) /* floats are exact up to here; no coordinate is beyond */
+#define MASK_MOST (1 << 24) /* largest int that f32 represents with all smaller ones; no coordinate is larger */
 
-/* Q - K of coordinates is that of places plus this; false: only a run knows. */
+/* Sets *shift to the difference between q - k in coordinates and in places. Returns false if only a run knows it. */
 static bool mask_origin(const fxa__dnn_attention *a, int64_t *shift) {
     const fxa__dnn_axis q = fxa__dnn_axis_of(&a->score, FXA_INPUT_Q), k = fxa__dnn_axis_of(&a->score, FXA_INPUT_K);
     *shift = q.base - k.base;
     return q.known && k.known && q.step == 1 && k.step == 1;
 }
 
-/* Whether lengths that a part is aligned by are those of each entry. */
+/* Returns true if the condition is aligned by lengths that differ between batch entries. */
 static bool mask_is_by_entry(const fxa__dnn_attention *a, const fxa__part *part) {
     return part->aligned && (fxa__dnn_length_of(&a->score, false) < 0 || fxa__dnn_length_of(&a->score, true) < 0);
 }
 
-/* What a part that is aligned by lengths which are the same for all entries adds to q. */
+/* Returns what a condition that is aligned by lengths adds to q, if the lengths are equal for all batch entries;
+ * else 0. */
 static int64_t mask_more(const fxa__dnn_attention *a, const fxa__part *part) {
     if (!part->aligned || mask_is_by_entry(a, part)) return 0;
     return fxa__dnn_length_of(&a->score, true) - fxa__dnn_length_of(&a->score, false);
 }
 
-/* The bound of a part as a number by value: c, and what a run makes of its node. */
+/* Returns the bound of a condition as a scalar by value: c, plus the value that the bound's node has in a run. */
 static int32_t mask_bound(fxa__dnn_attention *a, const fxa__part *part, int64_t c, uint8_t type) {
     fxa__dnn_tensor t = {.dim = {1, 1, 1, 1},
                          .stride = {1, 1, 1, 1},
@@ -51,11 +52,11 @@ static int32_t mask_refuse_far(fxa__dnn_attention *a, int64_t c) {
     return fxa__dnn_refuse(&a->g, "a bound of the mask is %lld: beyond 2^24", (long long)c);
 }
 
-/* k <= q + c as q + c >= k. */
+/* Adds k <= q + c in the form q + c >= k. */
 static int32_t mask_causal(fxa__dnn_attention *a, int32_t s, const fxa__part *part, int64_t c) {
     fxa__dnn_graph *g = &a->g;
     int32_t q = fxa__dnn_index(g, s, 2, CUDNN_DATA_FLOAT), k = fxa__dnn_index(g, s, 3, CUDNN_DATA_FLOAT);
-    if (mask_is_by_entry(a, part)) { /* beside lengths these constants stand for those of each entry */
+    if (mask_is_by_entry(a, part)) { /* cuDNN takes these constants for the lengths of each batch entry */
         q = fxa__dnn_int2(g, CUDNN_POINTWISE_ADD, q, fxa__dnn_int(g, a->p->in.sk));
         q = fxa__dnn_int2(g, CUDNN_POINTWISE_SUB, q, fxa__dnn_int(g, a->p->in.sq));
     }
@@ -64,7 +65,7 @@ static int32_t mask_causal(fxa__dnn_attention *a, int32_t s, const fxa__part *pa
     return fxa__dnn_select(g, s, fxa__dnn_float(g, -INFINITY), m);
 }
 
-/* q - k <= c as k + (c + 1) > q, the sum in floats. */
+/* Adds q - k <= c in the form k + (c + 1) > q, with the sum in f32. */
 static int32_t mask_window(fxa__dnn_attention *a, int32_t s, const fxa__part *part, int64_t c) {
     fxa__dnn_graph *g = &a->g;
     int32_t q = fxa__dnn_index(g, s, 2, CUDNN_DATA_FLOAT), k = fxa__dnn_index(g, s, 3, CUDNN_DATA_FLOAT);
@@ -81,8 +82,8 @@ static bool mask_is_by_value(const fxa__dnn_attention *a, const fxa__part *part)
     return part->bound < 0 || fxa__dnn_score_is_by_value(&a->score, part->bound);
 }
 
-/* x <= c + times * bound, where x is an int of coordinates: what is added to the bound is taken off x, which does not
- * leave 32 bits by it. */
+/* Returns x <= c + times * bound, where x is an int of coordinates. The constant is subtracted from x, which then
+ * stays within 32 bits. */
 static int32_t mask_at_most(fxa__dnn_attention *a, int32_t x, const fxa__part *part, int64_t c) {
     fxa__dnn_graph *g = &a->g;
     if (part->needs_small_bound) return mask_refuse_wrap(a);
@@ -97,7 +98,7 @@ static int32_t mask_at_most(fxa__dnn_attention *a, int32_t x, const fxa__part *p
     return fxa__dnn_int2(g, CUDNN_POINTWISE_CMP_LE, fxa__dnn_as_virtual(&a->score, bound), x);
 }
 
-/* k <= C, or k <= k_len + C. */
+/* Returns k <= C, or k <= k_len + C. */
 static int32_t mask_length(fxa__dnn_attention *a, const fxa__part *part) {
     int64_t length = fxa__dnn_length_of(&a->score, true);
     int32_t k = fxa__dnn_score_input(&a->score, FXA_INPUT_K);
@@ -106,7 +107,7 @@ static int32_t mask_length(fxa__dnn_attention *a, const fxa__part *part) {
     return mask_at_most(a, k, part, part->c + (part->of_length && length >= 0 ? length : 0));
 }
 
-/* k <= Q + prefix, or what a length says. */
+/* Returns k <= q + prefix, or the condition of a length. */
 static int32_t mask_prefix(fxa__dnn_attention *a, const fxa__part *part) {
     int64_t c = mask_clamp(part->prefix + mask_more(a, part));
     int32_t q = fxa__dnn_score_input(&a->score, FXA_INPUT_Q), k = fxa__dnn_score_input(&a->score, FXA_INPUT_K);
@@ -116,7 +117,7 @@ static int32_t mask_prefix(fxa__dnn_attention *a, const fxa__part *part) {
                          mask_length(a, part));
 }
 
-/* Causal and window by a bound that differs between batch entries or heads: for those there is no spelling. */
+/* Returns a causal or window condition whose bound differs between batch entries or heads; cuDNN has no form for it. */
 static int32_t mask_diagonal(fxa__dnn_attention *a, const fxa__part *part) {
     bool causal = part->kind == FXA__PART_CAUSAL;
     int64_t aligned = mask_more(a, part);
@@ -145,10 +146,11 @@ static int32_t mask_part(fxa__dnn_attention *a, const fxa__part *part) {
 
 /* ---- Causal and window ------------------------------------------------------------------------------------------- */
 
-/* Of each kind cuDNN computes one, and takes a second for the first: parts with constant bounds are one, that of the
- * tightest; or, without such, the first whose bound a run knows. The others are evaluated. */
+/* The causal and the window condition in cuDNN's form. cuDNN computes one of each kind and takes a second for the
+ * first: conditions with constant bounds are merged to the tightest; without these, the first condition whose bound
+ * a run knows is used. Other conditions are evaluated. */
 typedef struct mask_bands {
-    const fxa__part *part[2]; /* causal, window; NULL: none */
+    const fxa__part *part[2]; /* [causal, window] NULL = none */
     int64_t c[2];
 } mask_bands;
 
@@ -161,7 +163,8 @@ static bool mask_may_band(const fxa__dnn_attention *a, const fxa__part *part) {
     return causal && both && part->bound < 0 && part->c + shift == 0;
 }
 
-/* The constant of a band between places, where beyond a bound nothing changes and floats stay exact. */
+/* Sets *c to the constant of a condition between places, clamped where larger values change nothing, so that f32 is
+ * exact. Returns false if the condition cannot have cuDNN's form. */
 static bool mask_band_constant(fxa__dnn_attention *a, const fxa__part *part, int64_t *c) {
     int64_t shift = 0, most = a->p->in.sq + a->p->in.sk;
     if (part->needs_small_bound) (void)mask_refuse_wrap(a);
@@ -182,7 +185,7 @@ static mask_bands mask_bands_choose(fxa__dnn_attention *a) {
         if (!mask_may_band(a, part) || !mask_band_constant(a, part, &c)) continue;
         const fxa__part *had = bands.part[kind];
         bool by_entry = mask_is_by_entry(a, part);
-        if (by_entry ? a->p->in.sq == 1 : part->bound < 0 && c >= all) continue; /* all pairs are inside */
+        if (by_entry ? a->p->in.sq == 1 : part->bound < 0 && c >= all) continue; /* the condition holds for all pairs */
         bool loose = had && (had->bound >= 0 || mask_is_by_entry(a, had));
         bool tighter = part->bound < 0 && !by_entry && (loose || c < bands.c[kind]);
         if (!had || tighter) bands.part[kind] = part, bands.c[kind] = c;
@@ -190,7 +193,8 @@ static mask_bands mask_bands_choose(fxa__dnn_attention *a) {
     return bands;
 }
 
-/* Parts hold for coordinates from 0 to 2^30; of others the mask is evaluated as it stands. */
+/* Returns true if all coordinates are in [0, 2^30]. Conditions hold only there; with other coordinates, the mask is
+ * evaluated entirely. */
 static bool mask_is_plain(const fxa__dnn_attention *a) {
     bool plain = true;
     for (fxa_input axis = FXA_INPUT_B; axis < FXA_INPUT_COUNT; axis++) {
@@ -210,7 +214,7 @@ static int32_t mask_whole(fxa__dnn_attention *a, int32_t s) {
     return fxa__dnn_select(&a->g, s, fxa__dnn_float(&a->g, -INFINITY), m);
 }
 
-/* Whether the bands that were chosen say all of the part. */
+/* Returns true if the chosen causal and window conditions imply this condition. */
 static bool mask_is_done(const fxa__dnn_attention *a, const fxa__part *part, const mask_bands *bands) {
     if (part == bands->part[0] || part == bands->part[1]) return true;
     if (!mask_may_band(a, part)) return false;

@@ -1,11 +1,12 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * Operands as tensors of a graph, and what is done for those that cuDNN does not take as they are.
+ * Operands as tensors of a graph, and the helper kernels for operands that cuDNN does not support directly.
  *
- * Where entries have lengths of their own, or are packed, every operand has an offset for each entry, in elements,
- * which a helper kernel writes with the lengths before cuDNN's; then cuDNN reads no row past a length, whatever is
- * there. What it leaves unwritten is filled by the same kernel: rows past a length, and rows of entries without keys
- * (or keys of entries without rows). Statistics go through dense memory of ours unless they lie as cuDNN has them.
+ * If batch entries have lengths of their own or are packed, every operand has an offset per batch entry, in elements. A
+ * helper kernel writes these with the lengths before cuDNN's kernel, which then reads no row past a length. The same
+ * kernel fills rows of results that cuDNN does not write: rows past a length, rows of batch entries without keys, and
+ * keys of batch entries without rows. LSE and the like pass through packed tensors in the workspace unless they have
+ * cuDNN's layout.
  */
 #include "attention.h"
 
@@ -48,7 +49,7 @@ static bool spans_is_row(fxa_slot slot) {
     return slot == FXA_SLOT_LSE || slot == FXA_SLOT_ROW_MAX || slot == FXA_SLOT_DLSE;
 }
 
-enum { SPANS_THREADS = 256 }; /* of a block */
+enum { SPANS_THREADS = 256 }; /* threads of a block of the helper kernel */
 
 /* ---- Lengths ----------------------------------------------------------------------------------------------------- */
 
@@ -60,13 +61,13 @@ fxa__dnn_step *fxa__dnn_step_add(fxa__dnn_attention *a, fxa__gpu_kernel kernel, 
     return fxa__dnn_step_new(&a->g, kernel, after, work, &a->nobody);
 }
 
-/* [B,1,1,1] of INT32 in the workspace. */
+/* Returns a tensor [B,1,1,1] of INT32 in the workspace. */
 static int32_t spans_ints(fxa__dnn_attention *a) {
     const int64_t dim[4] = {a->p->in.b, 1, 1, 1};
     return fxa__dnn_scratch(&a->g, dim, CUDNN_DATA_INT32);
 }
 
-/* A step that knows the lengths, and does nothing with them yet. */
+/* Adds a helper kernel that gets the lengths; its operands and fills are added later. */
 static fxa__dnn_step *spans_step_new(fxa__dnn_attention *a, bool after, int64_t work) {
     const fxa_problem *p = &a->p->in;
     static const uint8_t starts[2] = {FXA_SLOT_CU_Q, FXA_SLOT_CU_K}, lens[2] = {FXA_SLOT_Q_LENGTHS, FXA_SLOT_K_LENGTHS};
@@ -93,8 +94,8 @@ void fxa__dnn_spans_begin(fxa__dnn_attention *a) {
     fxa__dnn_step_data(step, &s->more, &a->g, a->more);
 }
 
-/* The tensor of offsets of an operand with these strides; `dense`: entries lie one stride apart, whatever the problem's
- * do. */
+/* Returns the tensor of offsets for an operand with these strides. `dense`: batch entries are one stride apart,
+ * whatever the layout of the problem. */
 static int32_t spans_offsets(fxa__dnn_attention *a, int64_t row, int64_t entry, bool keys, bool dense) {
     const int64_t dim[4] = {a->p->in.b + 1, 1, 1, 1};
     int32_t t = fxa__dnn_scratch(&a->g, dim, CUDNN_DATA_INT64);
@@ -117,13 +118,13 @@ static bool spans_is_packed(const fxa_problem *p, bool keys) {
 
 static int32_t spans_tensor(fxa__dnn_attention *a, fxa__dnn_tensor *t, bool keys) {
     bool packed = spans_is_packed(&a->p->in, keys);
-    if (packed) t->stride[0] = t->dim[2] * t->stride[2]; /* not used, and not 0 */
+    if (packed) t->stride[0] = t->dim[2] * t->stride[2]; /* not read, but must not be 0 */
     if (a->spans) t->ragged = 1 + spans_offsets(a, t->stride[2], t->stride[0], keys, !packed);
     return fxa__dnn_add(&a->g, t);
 }
 
-/* Keys of pages one after the other in memory of ours: read where they are, what lies in a page past the last key would
- * have to be finite. */
+/* Returns K or V copied from pages to contiguous rows in the workspace. Read in place, rows of a page past the last
+ * key would have to be finite. */
 static int32_t spans_gather(fxa__dnn_attention *a, fxa_slot slot) {
     const fxa_problem *p = &a->p->in;
     int32_t t = fxa__dnn_dense(a, slot);
@@ -140,7 +141,7 @@ static void spans_turn(fxa__dnn_tensor *t) {
     t->dim[3] = dim, t->stride[3] = stride;
 }
 
-/* The last offsets are those of this slot. */
+/* Stores that the offsets that were added last belong to this slot. */
 static void spans_note(fxa__dnn_attention *a, fxa_slot slot) {
     if (a->spans && slot <= FXA_SLOT_DV) a->offsets[slot] = (uint8_t)spans_step(a)->args.spans.operands;
 }
@@ -205,7 +206,7 @@ void fxa__dnn_step_slot(fxa__dnn_attention *a, fxa__dnn_step *step, FxaGpuArray 
 
 static int64_t spans_work(const fxa_problem *p, const dnn_slot *s) { return p->b * s->heads * s->rows * s->features; }
 
-/* Rows past a length are nobody's where rows are packed. */
+/* Returns true if rows past a length are filled; packed rows have none. */
 static bool spans_fills_past(const fxa_problem *p) { return (p->flags & (FXA_PADDING | FXA_VARLEN)) == FXA_PADDING; }
 
 fxa__dnn_step *fxa__dnn_step_copy(fxa__dnn_attention *a, fxa_slot slot, int32_t dense, bool after, int mode,
@@ -228,8 +229,8 @@ void fxa__dnn_step_drop(fxa__dnn_step *step, const void *field) {
         if (step->ref[i].at == at) step->ref[i--] = step->ref[--step->n_refs];
 }
 
-/* The step that fills results: that of the lengths, or one of its own behind cuDNN's kernel, which before 9.19 writes
- * sums of heads for entries without rows, made of nothing. */
+/* Returns the step that fills results: that of the lengths, or one of its own after cuDNN's kernel, because before
+ * 9.19 cuDNN writes wrong sums of heads for batch entries without rows. */
 static fxa__dnn_step *spans_fill_step(fxa__dnn_attention *a) {
     if (a->level.version >= 91900) return spans_step(a);
     if (!a->fill_step) {
@@ -244,12 +245,13 @@ void fxa__dnn_fill(fxa__dnn_attention *a, fxa_slot slot, double value) {
     const dnn_slot s = dnn_slot_of(p, slot);
     fxa__dnn_step *step = spans_fill_step(a);
     FxaGpuSpans *w = &step->args.spans;
-    if (w->fills == FXA_GPU_FILLS) return; /* of a graph that has failed: no pass has as many results */
+    if (w->fills == FXA_GPU_FILLS) return; /* only in a graph that has failed: no pass has so many results */
     FxaGpuFill *f = &w->fill[w->fills++];
     f->heads = s.heads, f->rows = s.rows, f->features = s.features, f->value = value, f->keys = s.keys;
     w->past = spans_fills_past(p);
     fxa__dnn_step_slot(a, step, &f->to, slot);
-    int64_t work = p->b * (w->past ? s.heads * s.rows : SPANS_THREADS); /* packed, few entries have rows to fill */
+    /* packed: few batch entries have rows to fill */
+    int64_t work = p->b * (w->past ? s.heads * s.rows : SPANS_THREADS);
     if (step->work < work) step->work = work;
 }
 
@@ -262,7 +264,8 @@ int32_t fxa__dnn_output(fxa__dnn_attention *a, fxa_slot slot, bool wanted, bool 
 
 /* ---- Statistics -------------------------------------------------------------------------------------------------- */
 
-/* cuDNN wants them dense, [B,H,Sq]; or [T,H], packed. In any other layout it accepts them, and gradients are wrong. */
+/* Returns true if the layout is dense [B,H,Sq], or packed [T,H], in f32. cuDNN accepts any other layout, and
+ * gradients are wrong. */
 static bool spans_lse_is_direct(const fxa_problem *p, const fxa_operand *o) {
     const int64_t *stride = o->stride;
     if (o->dtype != FXA_F32) return false;
@@ -271,7 +274,7 @@ static bool spans_lse_is_direct(const fxa_problem *p, const fxa_operand *o) {
            (p->sq == 1 || stride[2] == 1);
 }
 
-/* Rows past a length may hold anything, so those that are read are copied. */
+/* Rows past a length may have any values, so an operand with such rows is copied. */
 bool fxa__dnn_row_is_direct(const fxa_problem *p, fxa_slot slot) {
     bool past = p->pass == FXA_BACKWARD && spans_fills_past(p);
     return !past && spans_lse_is_direct(p, dnn_slot_of(p, slot).operand);
@@ -290,7 +293,7 @@ void fxa__dnn_key(const fxa__problem *p, fxa__writer *w) {
     memcpy(q, p, sizeof *q);
     fxa_status status = fxa__dnn_program_make(p, true, &numbers, NULL);
     w->failed = w->failed || status == FXA_E_MEMORY;
-    if (status == FXA_OK) q->in.program = numbers.program; /* else none is made of it */
+    if (status == FXA_OK) q->in.program = numbers.program; /* else no graph is made of the problem */
     rows[0] = &q->in.lse, rows[1] = &q->in.row_max, rows[2] = &q->in.dlse;
     q->in.total_q = q->in.total_k = 0;
     for (int i = 0; i < 3 && (p->in.flags & FXA_VARLEN); i++)
@@ -306,7 +309,7 @@ void fxa__dnn_key(const fxa__problem *p, fxa__writer *w) {
     fxa__free(w->host, q, sizeof *q);
 }
 
-/* The slot itself; it is direct. */
+/* Returns the slot as a tensor; its layout is direct. */
 int32_t fxa__dnn_row(fxa__dnn_attention *a, fxa_slot slot) {
     const fxa_problem *p = &a->p->in;
     fxa__dnn_tensor t = {.dim = {p->b, p->hq, p->sq, 1},
