@@ -45,7 +45,7 @@ static inline fxa__host *fxa__context_host(const fxa_context *ctx) {
  * threads are started. */
 fxa_status fxa__host_create(fxa_alloc_fn alloc, void *user, fxa__host **out, fxa_error *err);
 fxa__host *fxa__host_retain(fxa__host *host);
-void fxa__host_release(fxa__host *host); /* joins the threads and frees the host after the last one */
+void fxa__host_release(fxa__host *host); /* drops a reference; the last one joins the threads and frees the host */
 /* Drops a reference to the host and returns true; if it is the last reference, keeps it and returns false */
 _Bool fxa__host_release_not_last(fxa__host *host);
 
