@@ -36,7 +36,7 @@ import fxattn.torch as fx
 from fxattn import _abi
 from fxattn._library import lib
 from fxattn.torch import _plain
-from fxattn.torch._traced import call_of
+from fxattn.torch.call import call_of
 from fxattn.trace import reuse, trace, watch
 
 SIZE = (1, 1, 16, 16)

@@ -4,7 +4,7 @@
  *
  *     stack -> fxa__torch_call (owns the arguments) -> fxa_problem, fxa_args -> plan -> run -> results
  *
- * Both operators begin with the same ten arguments (python/fxattn/torch/_operators.py has the schemas):
+ * Both operators begin with the same ten arguments (python/fxattn/torch/operators.py has the schemas):
  *     0..2 q, k, v       [B,H,S,D], any strides; packed rows [1,H,T,D]; pages [n_pages,H,page_size,D]
  *     3 tensors          captured by the program, then by the backward program
  *     4 extras           one per bit of config[SLOTS], in order of the slots: sink, lengths, offsets, pages, tables

@@ -2,7 +2,7 @@
  *
  * fxattn::fwd and fxattn::bwd called directly from Python, bypassing PyTorch's dispatcher (the direct path). The calls
  * are the same (torch_call.h), but read Python objects instead of the dispatcher's stack.
- * python/fxattn/torch/_direct.py lists the conditions under which the results are the same.
+ * python/fxattn/torch/routes/direct.py lists the conditions under which the results are the same.
  *
  * Tensors are read through DLPack's exchange interface, a table of C functions that PyTorch's class exports. Results
  * are returned in capsules, as PyTorch's compiled graphs return them. Only a few functions of Python's stable interface

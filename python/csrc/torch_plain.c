@@ -1,11 +1,11 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * Decides in every call whether it may bypass PyTorch's dispatcher (torch_python.h), by the conditions that _direct.py
- * lists.
+ * Decides in every call whether it may bypass PyTorch's dispatcher (torch_python.h), by the conditions that
+ * routes/direct.py lists.
  *
  * The most expensive check reads the thread's sets of dispatch keys: as Python objects this takes 0.5 us. libc10 stores
- * the sets as two 64-bit numbers. The numbers are read directly if _direct.py has verified that they change as the
- * Python objects do.
+ * the sets as two 64-bit numbers. The numbers are read directly if routes/direct.py has verified that they change as
+ * the Python objects do.
  */
 #include "torch_python.h"
 

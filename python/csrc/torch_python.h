@@ -3,7 +3,7 @@
  * Python's C interface, for the direct path: calls that bypass PyTorch's dispatcher. Its functions are found in the
  * process at run time, so the build is independent of Python's version. Also the objects of PyTorch for torch_plain.c.
  *
- *     torch_direct.c   arguments, run and results of a call; the functions that _direct.py calls
+ *     torch_direct.c   arguments, run and results of a call; the functions that routes/direct.py calls
  *     torch_plain.c    decides whether a call may take the direct path
  *
  * Callers hold the GIL. fxa__python_find fills the table once; it never changes after that.

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * fxattn::fwd and fxattn::bwd, operators of PyTorch in plain C. python/fxattn/torch/_operators.py calls
+ * fxattn::fwd and fxattn::bwd, operators of PyTorch in plain C. python/fxattn/torch/operators.py calls
  * fxa_torch_register once, and adds fake and autograd implementations. The kernels here run without Python, for calls
  * from Python, from compiled graphs and from exported programs.
  *

@@ -4,11 +4,11 @@
     from fxattn.torch import flex_attention, create_block_mask
 
 `flex_attention`, `create_block_mask` and the types that they use have PyTorch's names and meaning (flex.py,
-block_mask.py), so a program changes only its import. `attention` has every feature of the library (_attention.py).
-`DotProductAttention` and `MultiheadAttention` have the arguments of Transformer Engine's modules (_modules.py,
-_multihead.py). `ring_attention` computes attention over sequences that are sharded over processes (ring.py).
+block_mask.py), so a program changes only its import. `attention` has every feature of the library (attention.py).
+`DotProductAttention` and `MultiheadAttention` have the arguments of Transformer Engine's modules (dot_product.py,
+multihead.py). `ring_attention` computes attention over sequences that are sharded over processes (ring.py).
 `register_transformers` adds attn_implementation="fxattn" to Hugging Face transformers (transformers.py). All attention
-functions call the operators fxattn::fwd and fxattn::bwd (_operators.py), whose gradients are in _autograd.py.
+functions call the operators fxattn::fwd and fxattn::bwd (operators.py), whose gradients are in routes/autograd.py.
 """
 from typing import List
 
@@ -20,10 +20,10 @@ try:
 except ImportError as error:
     raise missing_library(error, "torch", "2.10") from None
 
-from ._operators import cache_clear, cache_stats
-from ._attention import AttentionOutput, attention
-from ._modules import DotProductAttention
-from ._multihead import MultiheadAttention
+from .operators import cache_clear, cache_stats
+from .attention import AttentionOutput, attention
+from .dot_product import DotProductAttention
+from .multihead import MultiheadAttention
 from .block_mask import BlockMask, and_masks, create_block_mask, create_mask, noop_mask, or_masks
 from .flex import flex_attention
 from .ring import ring_attention, split_sequence

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The kernels of fxattn::fwd and fxattn::bwd by ctypes, for use without libfxattn_torch (_operators.py). The kernels do
+"""The kernels of fxattn::fwd and fxattn::bwd by ctypes, for use without libfxattn_torch (operators.py). The kernels do
 in Python what python/csrc/torch_call.c and torch_problem.c do in C, for CPU tensors only."""
 import ctypes
 import functools
@@ -13,7 +13,7 @@ from .._errors import ArgumentError, Error
 from .._library import in_keywords
 from .._problem import Args, Problem, View
 from .._program import DTYPE_NAMES, Program
-from . import _operators as ops
+from . import operators as ops
 
 DTYPES = {torch.float64: _abi.F64, torch.float32: _abi.F32, torch.float16: _abi.F16, torch.bfloat16: _abi.BF16,
           torch.int64: _abi.I64, torch.int32: _abi.I32, torch.int16: _abi.I16, torch.int8: _abi.I8,

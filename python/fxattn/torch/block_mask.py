@@ -81,7 +81,7 @@ class LazyBlockMask(BlockMask):
             try:
                 if options or batch * heads * rows * keys <= MANY_PAIRS:
                     return self._all_pairs(counted)
-                from ._block_lists import block_lists
+                from .block_lists import block_lists
                 return block_lists(mask_mod, batch, heads, (rows, keys), self.BLOCK_SIZE, device)
             except Exception:
                 trace(None, mask_mod)  # raises an error that explains more

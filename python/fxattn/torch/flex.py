@@ -25,10 +25,10 @@ from .. import _abi
 from .._program import Program
 from ..trace import trace
 from ..trace.watch import find as known
-from . import _direct, _dynamo
-from ._autograd import recorded_at_once
-from ._frames import leave
-from ._traced import DEFAULT_FLOATS, are_floats, call_of, check_scale, told_of_scores
+from .routes import compiled, direct
+from .routes.autograd import recorded_at_once
+from .frames import leave
+from .call import DEFAULT_FLOATS, are_floats, call_of, check_scale, told_of_scores
 from .block_mask import UNBOUNDED_BLOCK, LazyBlockMask, mask_mod_of, noop_mask
 
 ScoreMod = Callable[[Any, Any, Any, Any, Any], Any]
@@ -238,7 +238,7 @@ def _at_once(query: Tensor, key: Tensor, value: Tensor, score_mod: Any, block_ma
              ) -> Optional[Tensor]:
     """Returns the output of a call whose functions were traced in an earlier call, if no check would find an error (the
     C function checks shapes). Returns None otherwise; flex_attention then handles the call in full. Requires
-    _direct.is_plain(query, key, value). Raises nothing."""
+    direct.is_plain(query, key, value). Raises nothing."""
     mask_mod, expected = None, ALIKE_GROUPED if enable_gqa else ALIKE
     if block_mask is not None:
         if type(block_mask) is not LazyBlockMask or block_mask._read is not None:
@@ -288,7 +288,7 @@ def known_at_once(q: Tensor, k: Tensor, v: Tensor, score_mod: Any, mask_mod: Any
         floats = scale, *floats[1:]
     if recorded:
         return recorded_at_once(q, k, v, tensors, floats, config, program, expected)
-    made = _direct._run(q, k, v, tensors, (), (), (), floats, config, program, expected)
+    made = direct._run(q, k, v, tensors, (), (), (), floats, config, program, expected)
     return made[0] if made else None
 
 
@@ -346,7 +346,7 @@ def flex_attention(query: Tensor, key: Tensor, value: Tensor, score_mod: Optiona
 
     Rows that attend to no key are 0, with lse -inf.
     """
-    plain = not torch.compiler.is_dynamo_compiling() and _direct.is_plain(query, key, value)
+    plain = not torch.compiler.is_dynamo_compiling() and direct.is_plain(query, key, value)
     if plain and return_aux is None and not return_lse and not kernel_options:
         found = _at_once(query, key, value, score_mod, block_mask, scale, enable_gqa)
         if found is not None:
@@ -380,11 +380,11 @@ def flex_attention(query: Tensor, key: Tensor, value: Tensor, score_mod: Optiona
         query, key, value = mixed_inputs(query, key, value)
     mask_mod = mask_mod_of(block_mask)
     if torch.compiler.is_dynamo_compiling():
-        if not _dynamo.capturable():
+        if not compiled.capturable():
             torch._dynamo.graph_break()
-        out, lse, rows = _dynamo.flex(query, key, value, _identity if score_mod is None else score_mod, (mask_mod,),
+        out, lse, rows = compiled.flex(query, key, value, _identity if score_mod is None else score_mod, (mask_mod,),
                                       math.nan if scale is None else scale,
-                                      {"config": (flags,), "version": _dynamo.VERSION})
+                                      {"config": (flags,), "version": compiled.VERSION})
     else:
         traced = None if score_mod is None and mask_mod is None else trace(score_mod, mask_mod,
                                                                            **told_of_scores(query))

@@ -6,9 +6,9 @@
 
 transformers calls two functions that are registered under the name of the implementation. attention_mask() makes the
 mask of a pass: a ModelMask, which is a mask_mod, so that no array of size [S,S] is allocated for padding, causal masks
-and windows (_model_mask.py). attention_forward() computes the attention of a layer as one fused call, for all
-combinations of window, soft cap, sinks, biases, sparse indices, dropout and grouped heads. _models.py supports models
-that do not call these two functions; _alibi.py supports those that add ALiBi in their own attention layers.
+and windows (model_mask.py). attention_forward() computes the attention of a layer as one fused call, for all
+combinations of window, soft cap, sinks, biases, sparse indices, dropout and grouped heads. supported_models.py supports
+models that do not call these two functions; alibi_models.py supports those that add ALiBi in their own attention layers.
 """
 import warnings
 from typing import Any, Callable, Optional, Set, Tuple
@@ -18,9 +18,9 @@ from torch import Tensor
 from torch.nn.attention.flex_attention import BlockMask
 
 from .._errors import ArgumentError, ArgumentTypeError
-from . import _alibi, _model_mask, _models, flex
-from ._attention import attention
-from ._model_mask import MaskTensor, ModelMask, mask_of
+from . import alibi_models, flex, model_mask, supported_models
+from .attention import attention
+from .model_mask import MaskTensor, ModelMask, mask_of
 from .block_mask import mask_mod_of
 
 NAME = "fxattn"
@@ -40,7 +40,7 @@ def register_transformers(name: str = NAME, dense_mask_bytes: Optional[int] = No
         if not isinstance(dense_mask_bytes, int) or dense_mask_bytes < 0:
             raise ArgumentError("dense_mask_bytes is %r; a number of bytes, 0 or more, is accepted"
                                 % (dense_mask_bytes,))
-        _model_mask.dense_bytes = dense_mask_bytes
+        model_mask.dense_bytes = dense_mask_bytes
     try:
         from transformers import AttentionInterface, AttentionMaskInterface, PreTrainedModel
     except ImportError as missing:
@@ -48,8 +48,8 @@ def register_transformers(name: str = NAME, dense_mask_bytes: Optional[int] = No
                           "AttentionMaskInterface: %s" % missing) from missing
     AttentionInterface.register(name, attention_forward)
     AttentionMaskInterface.register(name, attention_mask)
-    _models.check_models(name, PreTrainedModel, attend)
-    _alibi.install(ModelMask, attend)
+    supported_models.check_models(name, PreTrainedModel, attend)
+    alibi_models.install(ModelMask, attend)
 
 
 # ---- Masks -----------------------------------------------------------------------------------------------------------

@@ -52,7 +52,7 @@ DOCUMENTS, LENGTHS, SHOWN = torch.arange(200) // 45, torch.tensor([70, 200]), to
 def test_lists_of_large_masks(monkeypatch, mask_mod, q_len, kv_len, size):
     """By classes of the library and a look at what they leave, some blocks at a time; here for small ones too."""
     monkeypatch.setattr("fxattn.torch.block_mask.MANY_PAIRS", 0)
-    monkeypatch.setattr("fxattn.torch._block_lists.PAIRS_AT_ONCE", 1 << 13)
+    monkeypatch.setattr("fxattn.torch.block_lists.PAIRS_AT_ONCE", 1 << 13)
     ours, other = (f(mask_mod, 2, 2, q_len, kv_len, device="cpu", BLOCK_SIZE=size)
                    for f in (fx.create_block_mask, theirs.create_block_mask))
     assert str(ours) == str(other) and ours.shape == other.shape

@@ -7,7 +7,7 @@ import pytest
 torch = pytest.importorskip("torch")
 
 import fxattn.torch as fx  # noqa: E402
-from fxattn.torch import _operators as ops  # noqa: E402
+from fxattn.torch import operators as ops  # noqa: E402
 
 G = torch.Generator().manual_seed(0)
 Q = torch.randn(2, 2, 8, 4, generator=G, dtype=torch.float64)

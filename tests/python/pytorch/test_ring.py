@@ -20,7 +20,7 @@ from torch_support import inputs as operands  # noqa: E402
 
 import fxattn.torch as fx  # noqa: E402
 from fxattn import _abi  # noqa: E402
-from fxattn.torch import _operators as ops  # noqa: E402
+from fxattn.torch import operators as ops  # noqa: E402
 from fxattn.torch import _plain  # noqa: E402
 
 PROGRAM = 20  # units: tanh has 12, a quotient 2, every other operation 1

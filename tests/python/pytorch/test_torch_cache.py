@@ -20,7 +20,7 @@ from torch_support import eager  # noqa: E402
 
 import fxattn.torch as fx  # noqa: E402
 from fxattn import _abi  # noqa: E402
-from fxattn.torch import _operators as ops  # noqa: E402
+from fxattn.torch import operators as ops  # noqa: E402
 
 X = torch.randn(1, 2, 6, 4, generator=torch.Generator().manual_seed(0))
 

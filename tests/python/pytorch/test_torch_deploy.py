@@ -12,7 +12,7 @@ import pytest
 torch = pytest.importorskip("torch")
 
 import fxattn.torch as fx  # noqa: E402
-from fxattn.torch import _operators as ops  # noqa: E402
+from fxattn.torch import operators as ops  # noqa: E402
 from fxattn.torch import _plain  # noqa: E402
 
 

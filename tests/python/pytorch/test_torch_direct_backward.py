@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Backward passes without PyTorch's dispatcher (_direct.py): the bits of the operator's, for every kind of gradient,
-and only where nothing would have stood between autograd and the kernel. And what a call keeps for them."""
+"""Backward passes without PyTorch's dispatcher (routes/direct.py): the bits of the operator's, for every kind of
+gradient, and only where nothing would have stood between autograd and the kernel. And what a call keeps for them."""
 import gc
 import threading
 import weakref
@@ -11,24 +11,24 @@ torch = pytest.importorskip("torch")
 
 import fxattn.torch as fx  # noqa: E402
 from fxattn import _abi  # noqa: E402
-from fxattn.torch import _direct  # noqa: E402
+from fxattn.torch.routes import direct  # noqa: E402
 from torch_support import Seen, by_operator  # noqa: E402
 
-if not _direct.possible:
+if not direct.possible:
     pytest.skip("this PyTorch has no way around its dispatcher", allow_module_level=True)
 
 
 @pytest.fixture
 def taken(monkeypatch):
     """How many backward passes went the direct way."""
-    made, real = [], _direct._run_back
+    made, real = [], direct._run_back
 
     def counted(*arguments):
         found = real(*arguments)
         made.extend([1] if found else [])
         return found
 
-    monkeypatch.setattr(_direct, "_run_back", counted)
+    monkeypatch.setattr(direct, "_run_back", counted)
     return made
 
 
@@ -144,7 +144,7 @@ def test_saved_tensors_are_what_hooks_make_of_them(taken):
 
 
 def test_what_cannot_be_read_is_the_operators(taken):
-    from fxattn.torch._autograd import Call
+    from fxattn.torch.routes.autograd import Call
     q = x4(False)
     call = Call("", floats=(0.5, 0.0), config=(0,))
     out, lse, _ = Call("", floats=(0.5, 0.0), config=(_abi.RETURN_LSE,)).run(q, q, q)
@@ -152,8 +152,8 @@ def test_what_cannot_be_read_is_the_operators(taken):
     for given in ({"want": (77,)}, {"want": ("x",)}, {"want": 3}, {"want": (0, 0)}, {"grads": ()},
                   {"grads": (out[0],)}):
         one = {**good, **given}
-        assert not _direct.backward(call, q, q, q, out, lse, one["grads"], one["want"])
-    assert not taken and _direct.backward(call, q, q, q, out, lse, good["grads"], good["want"]) and taken
+        assert not direct.backward(call, q, q, q, out, lse, one["grads"], one["want"])
+    assert not taken and direct.backward(call, q, q, q, out, lse, good["grads"], good["want"]) and taken
 
 
 def test_compiled_backward_passes_are_one_graph():

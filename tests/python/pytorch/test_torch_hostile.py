@@ -9,7 +9,7 @@ import pytest
 torch = pytest.importorskip("torch")
 
 from fxattn import _abi
-from fxattn.torch import _operators as ops
+from fxattn.torch import operators as ops
 from fxattn.torch import _plain
 from fxattn.torch import attention, flex_attention
 

@@ -16,9 +16,9 @@ from torch._subclasses.fake_tensor import FakeTensorMode  # noqa: E402
 import fxattn.torch as fx  # noqa: E402
 from fxattn import _abi  # noqa: E402
 from fxattn._library import library_path  # noqa: E402
-from fxattn.torch import _autograd  # noqa: E402
-from fxattn.torch import _operators as ops  # noqa: E402
-from fxattn.torch._traced import call_of  # noqa: E402
+from fxattn.torch.routes import autograd  # noqa: E402
+from fxattn.torch import operators as ops  # noqa: E402
+from fxattn.torch.call import call_of  # noqa: E402
 from fxattn.trace import trace  # noqa: E402
 from run_threads import run_threads  # noqa: E402
 
@@ -225,7 +225,7 @@ def test_kernels_by_ctypes_give_the_same_bits(tmp_path):
     os.symlink(os.path.abspath(library_path()), str(tmp_path / "libfxattn.so"))
     code = """
 import sys, torch, fxattn.torch as fx
-from fxattn.torch import _operators as ops
+from fxattn.torch import operators as ops
 torch.manual_seed(0)
 q, k, v = (torch.randn(2, 4, 33, 16, requires_grad=True) for _ in range(3))
 w, table = torch.randn(4, requires_grad=True), torch.randn(4, 70).requires_grad_()
@@ -303,7 +303,7 @@ def test_a_fixed_order_of_sums_where_pytorch_was_told_so():
     try:
         for on, warn_only, fixed in ((True, False, True), (True, True, False), (False, False, False)):
             torch.use_deterministic_algorithms(on, warn_only=warn_only)
-            assert bool(_autograd._training_flags(there) & _abi.DETERMINISTIC) == fixed
-            assert _autograd._training_flags(here) == _abi.RETURN_LSE
+            assert bool(autograd._training_flags(there) & _abi.DETERMINISTIC) == fixed
+            assert autograd._training_flags(here) == _abi.RETURN_LSE
     finally:
         torch.use_deterministic_algorithms(False)

@@ -5,11 +5,11 @@ import pytest
 
 torch = pytest.importorskip("torch")
 from fxattn import Program, _abi  # noqa: E402
-from fxattn.torch import _operators as ops  # noqa: E402
-from fxattn.torch import _plain, _settings  # noqa: E402
+from fxattn.torch import operators as ops  # noqa: E402
+from fxattn.torch import _plain, settings  # noqa: E402
 from fxattn.torch import attention  # noqa: E402
-from fxattn.torch._given import with_bprop  # noqa: E402
-from fxattn.torch._traced import Call, call_there, has_scalars_there  # noqa: E402
+from fxattn.torch.score_arguments import with_bprop  # noqa: E402
+from fxattn.torch.call import Call, call_there, has_scalars_there  # noqa: E402
 from fxattn.trace import Traced  # noqa: E402
 
 TEXT = "param cap : float\nparam shift : int\nscore = cap * tanh((score + shift) / cap)\n"
@@ -114,6 +114,6 @@ def test_the_same_by_ctypes():
 def test_the_longest_sequence_is_not_asked_for_while_a_graph_is_recorded(monkeypatch):
     offsets = torch.tensor([0, 3, 5])
     monkeypatch.setattr(torch.cuda, "is_current_stream_capturing", lambda: True)
-    assert _settings._longest("max_q", offsets) == 3  # of the host
+    assert settings._longest("max_q", offsets) == 3  # of the host
     with pytest.raises(ValueError, match="max_q is not given"):
-        _settings._longest("max_q", offsets.to("meta"))
+        settings._longest("max_q", offsets.to("meta"))

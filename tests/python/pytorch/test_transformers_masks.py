@@ -13,7 +13,7 @@ torch = pytest.importorskip("torch")
 transformers = pytest.importorskip("transformers", minversion="5")
 
 import fxattn.torch as fx  # noqa: E402
-from fxattn.torch import _model_mask  # noqa: E402
+from fxattn.torch import model_mask  # noqa: E402
 from fxattn.torch.transformers import _IGNORED, _REFUSED, ModelMask, attention_forward, attention_mask  # noqa: E402
 
 fx.register_transformers()
@@ -84,7 +84,7 @@ def test_true_is_never_added_as_one(add):
 def test_models_without_sdpa_read_what_eager_attention_adds():
     from transformers.models.deepseek_v4 import modeling_deepseek_v4  # noqa: F401
     config = transformers.DeepseekV4Config
-    _model_mask.note_model(config, has_sdpa=False)
+    model_mask.note_model(config, has_sdpa=False)
     mask = mask_of(config=config(), dtype=torch.float32)  # its models test the type of their mask: dense
     expected = torch.where(dense_of(), 0.0, torch.finfo(torch.float32).min)
     assert isinstance(mask, torch.Tensor) and torch.equal(mask, expected)
@@ -94,22 +94,22 @@ def test_models_without_sdpa_read_what_eager_attention_adds():
 
 
 def test_models_that_test_the_type_of_masks():
-    assert _model_mask.tests_masks(transformers.LlamaConfig) is False
+    assert model_mask.tests_masks(transformers.LlamaConfig) is False
     from transformers.models.doge import modeling_doge  # noqa: F401
-    assert _model_mask._reads_type_of_mask(Path(modeling_doge.__file__).read_text())
-    reads = _model_mask._reads_type_of_mask
+    assert model_mask._reads_type_of_mask(Path(modeling_doge.__file__).read_text())
+    reads = model_mask._reads_type_of_mask
     assert reads("if torch.is_tensor(attention_mask): pass") and reads("x = isinstance(mask, (dict, torch.Tensor))")
     assert not reads("x = isinstance(attention_mask, dict)") and not reads("x = isinstance(x, torch.Tensor)")
 
 
 def test_dense_masks_are_bounded_and_warned_of_once():
-    _model_mask._warned.clear()
+    model_mask._warned.clear()
     with pytest.warns(UserWarning, match="a llama model reads its attention mask as a tensor.*: 90 bytes"):
         mask_of(config=transformers.LlamaConfig())[:, 0]
     with warnings.catch_warnings():
         warnings.simplefilter("error")
         mask_of(config=transformers.LlamaConfig())[:, 0]
-    bytes_before = _model_mask.dense_bytes
+    bytes_before = model_mask.dense_bytes
     try:
         fx.register_transformers(dense_mask_bytes=89)
         with pytest.raises(ValueError, match=r"a llama model reads .* \(2, 1, 5, 9\) and take 90 bytes.* at most 89"):

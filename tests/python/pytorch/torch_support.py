@@ -5,7 +5,7 @@ import math
 from typing import Any, Callable, List, Optional, Sequence, Tuple
 
 import torch
-from fxattn.torch import _direct
+from fxattn.torch.routes import direct
 from torch import Tensor
 from torch.utils._python_dispatch import TorchDispatchMode
 
@@ -100,12 +100,12 @@ def assert_within_bar(name: str, dtype: torch.dtype, found: Sequence[Sequence[Se
 
 def by_operator(call: Callable[[], Any]) -> Any:
     """call(), with nothing that goes past PyTorch's dispatcher."""
-    asked = _direct.is_plain
-    _direct.possible, _direct.is_plain = False, lambda q, k, v: False
+    asked = direct.is_plain
+    direct.possible, direct.is_plain = False, lambda q, k, v: False
     try:
         return call()
     finally:
-        _direct.possible, _direct.is_plain = True, asked
+        direct.possible, direct.is_plain = True, asked
 
 
 class Seen(TorchDispatchMode):

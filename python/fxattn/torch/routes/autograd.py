@@ -2,7 +2,7 @@
 """Gradients of the operators fxattn::fwd and fxattn::bwd.
 
 The module defines two autograd Functions with setup_context, which functorch requires; a shorter Function for calls
-that bypass PyTorch's dispatcher (_direct.py); and the kernels that the dispatcher calls for tensors that require
+that bypass PyTorch's dispatcher (routes/direct.py); and the kernels that the dispatcher calls for tensors that require
 gradients.
 
 Call.run is how the rest of the package calls the operators. A Call has all inputs of a run besides q, k and v. The
@@ -19,13 +19,13 @@ import torch
 from torch import Tensor
 from torch.autograd import forward_ad as _forward_ad
 
-from .. import _abi
-from .._errors import OutsideError, is_outside
-from . import _direct
-from . import _operators as ops
-from ._dtensors import refuse_dtensors
-from ._forward_mode import refuse_tangents, refuse_these
-from ._frames import leave
+from ... import _abi
+from ..._errors import OutsideError, is_outside
+from . import direct
+from .. import operators as ops
+from ..dtensors import refuse_dtensors
+from ..forward_mode import refuse_tangents, refuse_these
+from ..frames import leave
 
 Results = Tuple[Tensor, Tensor, Tensor]
 _below = torch._C._AutoDispatchBelowAutograd
@@ -79,9 +79,9 @@ class Call:
     @leave
     def run(self, q: Tensor, k: Tensor, v: Tensor, plain: Optional[bool] = None) -> Results:
         """Returns (out, lse, max), by the fastest path that the call allows; while PyTorch compiles or exports, by the
-        operator itself. `plain`: the result of _direct.is_plain(q, k, v), if the caller has it."""
+        operator itself. `plain`: the result of direct.is_plain(q, k, v), if the caller has it."""
         if plain is None:
-            plain = _direct.is_plain(q, k, v)
+            plain = direct.is_plain(q, k, v)
         if plain:
             found = self.run_direct(q, k, v)
             if found is not None:
@@ -102,20 +102,20 @@ class Call:
 
     def run_direct(self, q: Tensor, k: Tensor, v: Tensor) -> Optional[Results]:
         """Returns (out, lse, max) of a call that bypasses the dispatcher; None if the call must go through the
-        operator. Requires _direct.is_plain(q, k, v)."""
+        operator. Requires direct.is_plain(q, k, v)."""
         if self.needs_grad(q, k, v):
             return self.recorded_direct(q, k, v)
-        made = _direct.forward(self, q, k, v, self.config, _direct.ANYTHING)
-        return _direct.all_results(made, self.config) if made else None
+        made = direct.forward(self, q, k, v, self.config, direct.ANYTHING)
+        return direct.all_results(made, self.config) if made else None
 
     def recorded_direct(self, q: Tensor, k: Tensor, v: Tensor) -> Optional[Results]:
         """Does the work of run_direct for a call with gradients: runs the call, then records the finished run in
         autograd's graph."""
         plain = self.plain(_training_flags(q))
-        made = _direct.forward(self, q, k, v, plain.config, _direct.ANYTHING)
+        made = direct.forward(self, q, k, v, plain.config, direct.ANYTHING)
         if not made:
             return None
-        plain.results = _direct.all_results(made, plain.config)
+        plain.results = direct.all_results(made, plain.config)
         return _apply(plain, q, k, v, *self.tensors, *self.extras, *self.scalars)
 
     def output_direct(self, q: Tensor, k: Tensor, v: Tensor, expected: Sequence[int]) -> Optional[Tensor]:
@@ -123,10 +123,10 @@ class Call:
         the call must go through the operator. `expected`: conditions on shapes and device (direct_expected in
         torch_direct.c)."""
         if not self.needs_grad(q, k, v):
-            made = _direct.forward(self, q, k, v, self.config, expected)
+            made = direct.forward(self, q, k, v, self.config, expected)
             return made[0] if made else None
         plain = self.plain(_training_flags(q))
-        made = _direct.forward(self, q, k, v, plain.config, expected)
+        made = direct.forward(self, q, k, v, plain.config, expected)
         return _apply_over(made, plain, q, k, v, *self.all_tensors()) if made else None
 
     def _refuse_devices(self, q: Tensor, k: Tensor, v: Tensor) -> NoReturn:
@@ -170,7 +170,7 @@ class Call:
     def backward(self, q: Tensor, k: Tensor, v: Tensor, out: Tensor, lse: Tensor, grads: Sequence[Tensor],
                  want: Sequence[int]) -> Sequence[Tensor]:
         """Returns the gradients of `want`, in a run that autograd does not record."""
-        made = _direct.backward(self, q, k, v, out, lse, grads, want)
+        made = direct.backward(self, q, k, v, out, lse, grads, want)
         if made:
             return made
         if torch.compiler.is_dynamo_compiling():  # Dynamo compiles the backward pass
@@ -300,7 +300,7 @@ class Forward(torch.autograd.Function):
 
     @staticmethod
     def vmap(info: Any, in_dims: Tuple[Any, ...], plain: Plain, *tensors: Tensor) -> Tuple[Any, Any]:
-        from ._vmap import forward_batched
+        from ..vmap import forward_batched
         return forward_batched(info.batch_size, in_dims[1:], plain, tensors)
 
 
@@ -327,7 +327,7 @@ class _Over(torch.autograd.Function):
         if len(saved) == 5 and dout is not None and not torch.is_grad_enabled() \
                 and ctx.needs_input_grad == _NEEDS_QKV:  # the usual case: q, k and v are the only tensors
             q, k, v, out, lse = saved
-            made = _direct.backward(Call(plain.program, (), (), (), plain.ints, plain.floats, plain.config), q, k, v,
+            made = direct.backward(Call(plain.program, (), (), (), plain.ints, plain.floats, plain.config), q, k, v,
                                     out, lse, (dout,), _WANT_QKV)
             if made:
                 return None, None, *made
@@ -342,7 +342,7 @@ def recorded_at_once(q: Tensor, k: Tensor, v: Tensor, tensors: Sequence[Tensor],
     """Returns the result of Call.output_direct for a call with gradients that has only these arguments, without making
     a Call."""
     config = (config[0] | _training_flags(q), *config[1:])
-    made = _direct._run(q, k, v, tensors, (), (), (), floats, config, program, expected)
+    made = direct._run(q, k, v, tensors, (), (), (), floats, config, program, expected)
     if not made:
         return None
     return _apply_over(made, Plain(len(tensors), 0, 0, (), floats, config, program), q, k, v, *tensors)
@@ -375,7 +375,7 @@ class Backward(torch.autograd.Function):
 
     @staticmethod
     def vmap(info: Any, in_dims: Tuple[Any, ...], plain: Plain, want: List[int], n_grads: int, *tensors: Tensor) -> Any:
-        from ._vmap import backward_batched
+        from ..vmap import backward_batched
         return backward_batched(info.batch_size, in_dims[3:], plain, want, n_grads, tensors)
 
 
@@ -413,7 +413,7 @@ def _forward_kernel(q: Tensor, k: Tensor, v: Tensor, tensors: Any, extras: Any, 
     if call.needs_grad(q, k, v):
         with _one_level():
             out, lse, rows = _apply(call.plain(_training_flags(q)), q, k, v, *call.all_tensors())
-        # If LSE was not requested, lse is empty, as in the fake implementation (_operators.py).
+        # If LSE was not requested, lse is empty, as in the fake implementation (operators.py).
         return out, lse if call.flags() & _abi.RETURN_LSE else q.new_empty(0, dtype=torch.float64), rows
     with _below():
         return call.forward(q, k, v)
@@ -434,18 +434,18 @@ def _batched_kernel(q: Tensor, k: Tensor, v: Tensor, tensors: Any, extras: Any, 
                     config: Any, program: str, out: Tensor, lse: Tensor, grads: Any, want: Any) -> List[Tensor]:
     """The kernel of fxattn::bwd for gradients that torch.autograd.grad(is_grads_batched=True) has wrapped by its
     vmap."""
-    from ._vmap import backward_of_batched
+    from ..vmap import backward_of_batched
     call = Call(program, tensors, extras, scalars, ints, floats, config)
     return backward_of_batched(call.plain(), want, grads, (q, k, v, *call.all_tensors(), out, lse, *grads))
 
 
 def _forward_of_vmap(*args: Any) -> Any:
-    from ._vmap import forward_of_vmap
+    from ..vmap import forward_of_vmap
     return forward_of_vmap(*args)
 
 
 def _backward_of_vmap(*args: Any) -> Any:
-    from ._vmap import backward_of_vmap
+    from ..vmap import backward_of_vmap
     return backward_of_vmap(*args)
 
 

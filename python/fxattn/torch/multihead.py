@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
-"""MultiheadAttention: projections around DotProductAttention (_modules.py), with the names, arguments and parameters of
-Transformer Engine's module.
+"""MultiheadAttention: projections around DotProductAttention (dot_product.py), with the names, arguments and parameters
+of Transformer Engine's module.
 
 The parameters have the names and the row order of Transformer Engine's module: qkv interleaved by KV group, query and
 key_value for cross attention, and proj. A state_dict of Transformer Engine thus loads unchanged. A state_dict of
@@ -11,7 +11,7 @@ from typing import Any, Callable, Dict, List, Optional, Tuple, Union
 import torch
 from torch import Tensor, nn
 
-from ._modules import ANY, DotProductAttention, _refuse, others_refused
+from .dot_product import ANY, DotProductAttention, _refuse, others_refused
 
 # Arguments of Transformer Engine for features that fxattn lacks, and their accepted values, which disable the feature.
 _INIT_OTHERS: Dict[str, Optional[Tuple[Any, ...]]] = {

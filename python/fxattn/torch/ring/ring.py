@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """ring_attention: attention over a sequence that is sharded over the processes of a torch.distributed group.
 
-Each process has some rows of Q and some of K and V (_shards.py defines which). The parts of K and V are passed around
+Each process has some rows of Q and some of K and V (shards.py defines which). The parts of K and V are passed around
 the ring of processes. Each process attends its rows to each part and merges the result into out and lse (fxa_merge), so
 that out and lse are those of the entire sequence. The next part is received while the current part is computed. In
 the backward pass the parts of K and V travel around the ring again. The gradients of a part travel with it, and end at
@@ -21,23 +21,23 @@ import torch
 import torch.distributed as dist
 from torch import Tensor
 
-from .. import _abi
-from .._errors import ArgumentError, ArgumentTypeError, OutsideError
-from .._library import call as call_library
-from .._library import context, lib
-from .._options import flag, with_hints
-from .._program import Program
-from . import _operators as ops
-from ._autograd import Call, Plain, _below, _place, _wanted
-from ._dtensors import group_of, local_parts
-from ._dynamo import outside
-from ._forward_mode import refuse_tangents, refuse_these
-from ._plain import DTYPES
-from ._given import Given, Mod, Named
-from ._settings import Settings, drawn_seed, real_number, seed_tensor
-from ._shards import KEYS, ORDERS, QUERIES, Mask, Shards, split_sequence
-from ._traced import check_scale
-from .flex import autocast_inputs
+from ... import _abi
+from ..._errors import ArgumentError, ArgumentTypeError, OutsideError
+from ..._library import call as call_library
+from ..._library import context, lib
+from ..._options import flag, with_hints
+from ..._program import Program
+from .. import operators as ops
+from ..routes.autograd import Call, Plain, _below, _place, _wanted
+from ..dtensors import group_of, local_parts
+from ..routes.compiled import outside
+from ..forward_mode import refuse_tangents, refuse_these
+from .._plain import DTYPES
+from ..score_arguments import Given, Mod, Named
+from ..settings import Settings, drawn_seed, real_number, seed_tensor
+from .shards import KEYS, ORDERS, QUERIES, Mask, Shards, split_sequence
+from ..call import check_scale
+from ..flex import autocast_inputs
 
 __all__ = ["ring_attention", "split_sequence"]
 Window = Optional[Tuple[Optional[int], Optional[int]]]

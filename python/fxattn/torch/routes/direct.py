@@ -21,8 +21,8 @@ import torch
 from torch import Tensor
 from torch.autograd import forward_ad as _forward_ad
 
-from .. import _abi
-from . import _operators as ops
+from ... import _abi
+from .. import operators as ops
 
 Results = Tuple[Tensor, Tensor, Tensor]
 ANYTHING = (0, 0, 0, 0, 0, 0)  # for `expected`: no conditions

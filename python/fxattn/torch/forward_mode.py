@@ -5,7 +5,7 @@ The library has no forward mode. If an input of an operator carries a forward-mo
 whether the call is eager, compiled or goes through the dispatcher. Without the error the operator would drop the
 tangent, and PyTorch would take the dropped tangent for 0.
 
-* Eager calls: PyTorch calls Forward.jvp and Backward.jvp (_autograd.py) with the tangents.
+* Eager calls: PyTorch calls Forward.jvp and Backward.jvp (routes/autograd.py) with the tangents.
 * Calls through the dispatcher, also in exported programs: the operators' Autograd kernels call refuse_tangents().
 * Compiled calls: the kernels call refuse_tangents() when Dynamo runs the operator on fake tensors. The error of
   refuse_tangents() becomes a graph break, after which the eager call raises the error; with fullgraph=True, Dynamo's

@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """attention(): fused attention for PyTorch tensors, with every feature of the library.
 
-Options become settings and extra tensors of the operators (_settings.py). Score and mask functions become a program
-(_given.py).
+Options become settings and extra tensors of the operators (settings.py). Score and mask functions become a program
+(score_arguments.py).
 """
 import inspect
 import itertools
@@ -19,12 +19,12 @@ from .._errors import ArgumentError
 from .._options import flag, unknown_keywords
 from ..trace import Traced
 from ..trace.graph import trace_graph
-from . import _direct, _dynamo
-from ._forward_mode import refuse_tangents
-from ._given import Given, Mod, numbers_of_host, with_bprop
-from ._recorded import record
-from ._settings import Settings
-from ._traced import call_of, check_scale
+from .routes import compiled, direct
+from .forward_mode import refuse_tangents
+from .score_arguments import Given, Mod, numbers_of_host, with_bprop
+from .routes.callback_script import record
+from .settings import Settings
+from .call import call_of, check_scale
 from .flex import ALIKE, ALIKE_GROUPED, _identity, autocast_inputs, known_at_once
 
 # _TO_BHSD converts each layout to [B,H,S,D] (packed rows: [1,H,T,D]); _FROM_BHSD converts results back.
@@ -154,7 +154,7 @@ def attention(q: Tensor, k: Tensor, v: Tensor, score_mod: Mod = None, mask_mod: 
             and params is None and window is None and q_lengths is None and k_lengths is None and cu_q is None
             and cu_k is None and max_q is None and max_k is None and pages is None and q_start is None
             and seed is None and bprop_params is None and type(dropout_p) is float and dropout_p == 0.0
-            and not torch.compiler.is_dynamo_compiling() and _direct.is_plain(q, k, v)):
+            and not torch.compiler.is_dynamo_compiling() and direct.is_plain(q, k, v)):
         flags = _FLAGS.get((_switch(is_causal), _switch(bottom_right), _switch(deterministic), _switch(bounds_check)))
         found = None if flags is None else _at_once(q, k, v, layout, score_mod, mask_mod, scale, flags, style,
                                                     score_mod_bprop, tensors, bprop_tensors)
@@ -231,7 +231,7 @@ attention.__signature__ = _SIGNATURE  # type: ignore[attr-defined]
 def _at_once(q: Tensor, k: Tensor, v: Tensor, layout: str, score_mod: Mod, mask_mod: Mod, scale: Any, flags: int,
              style: str, bprop: Mod, tensors: Any, bprop_tensors: Any) -> Optional[Tensor]:
     """Returns the output of a call that has only functions and flags, and that needs no further checks. Returns None
-    for any other call, which attention() then handles in full. Requires _direct.is_plain(q, k, v)."""
+    for any other call, which attention() then handles in full. Requires direct.is_plain(q, k, v)."""
     if layout != "bhsd":
         if q.dim() != 4 or k.dim() != 4 or v.dim() != 4:
             return None
@@ -246,12 +246,12 @@ def _at_once(q: Tensor, k: Tensor, v: Tensor, layout: str, score_mod: Mod, mask_
     return found if found is None or layout == "bhsd" else _FROM_BHSD[layout](found)
 
 
-@_dynamo.outside
+@compiled.outside
 def _graph_at_once(q: Tensor, k: Tensor, v: Tensor, flags: int, score_mod: Callable[..., Any], bprop: Mod, tensors: Any,
                    bprop_tensors: Any) -> Optional[Tensor]:
     """Returns the output of a call of the graph style that has no other options and equal shapes of k and v. Returns
     None for any other call; attention() then handles such a call in full and reports errors. Requires
-    _direct.is_plain(q, k, v)."""
+    direct.is_plain(q, k, v)."""
     sizes, keys = q.shape, k.shape
     if len(sizes) != 4 or len(keys) != 4 or keys != v.shape:
         return None
@@ -301,7 +301,7 @@ def _run(s: Settings, q: Tensor, k: Tensor, v: Tensor, scale: Optional[float], d
     config, extras = s.config(), s.extras()
     given.check()
     if torch.compiler.is_dynamo_compiling():
-        options = {"config": config, "dropout_p": dropout_p, "version": _dynamo.VERSION}
+        options = {"config": config, "dropout_p": dropout_p, "version": compiled.VERSION}
         score_mod, mask_mod, operands = given.score_mod, given.mask_mod, ()
         if not given.functions:
             score_mod = None
@@ -309,12 +309,12 @@ def _run(s: Settings, q: Tensor, k: Tensor, v: Tensor, scale: Optional[float], d
             options["operands"] = len(operands)
         # Not None: Dynamo would look up the source of a default argument None, and expects a function there.
         mask = _theirs.noop_mask if mask_mod is None else mask_mod
-        return _dynamo.flex(q, k, v, _identity if score_mod is None else score_mod, (*extras, *operands, mask),
+        return compiled.flex(q, k, v, _identity if score_mod is None else score_mod, (*extras, *operands, mask),
                             math.nan if scale is None else scale, options)
     return _run_eagerly(config, extras, q, k, v, scale, dropout_p, given)
 
 
-@_dynamo.outside
+@compiled.outside
 def _run_eagerly(config: Any, extras: Any, q: Tensor, k: Tensor, v: Tensor, scale: Any, dropout_p: float,
                  given: Given) -> Tuple[Tensor, ...]:
     return given.call(q, k, scale, config, dropout_p, extras).run(q, k, v)

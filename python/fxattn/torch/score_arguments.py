@@ -2,7 +2,8 @@
 """The score and mask arguments of attention(): FlexAttention's functions; program text with params and tensors by name;
 or callbacks of the graph style with their tensors. Given checks these arguments and makes a Call of the operators.
 
-Eager calls use Given directly. Compiled calls make a Given in _dynamo.py, from what _recorded.py has recorded.
+Eager calls use Given directly. Compiled calls make a Given in routes/compiled.py, from what
+routes/callback_script.py has recorded.
 """
 import math
 from typing import Any, Callable, List, Mapping, Optional, Sequence, Tuple, Union
@@ -15,12 +16,12 @@ from .. import _abi
 from .._program import DTYPE_NAMES, Program
 from .._source import STYLES, check_kinds, text_program
 from ..trace import Traced, trace
-from . import _operators as ops
-from ._autograd import Call
+from . import operators as ops
+from .routes.autograd import Call
 from ._plain import DTYPES
-from ._settings import check_mappings, param_number, shape_of_scores
-from ._traced import (SYMBOLIC, as_tensor, call_of, call_there, floats_as_tensor, has_scalars_there, split_params,
-                      told_of_scores)
+from .settings import check_mappings, param_number, shape_of_scores
+from .call import (SYMBOLIC, as_tensor, call_of, call_there, floats_as_tensor, has_scalars_there, split_params,
+                   told_of_scores)
 
 Mod = Union[None, str, Program, Callable[..., Any]]
 Named = Optional[Mapping[str, Any]]

@@ -15,8 +15,8 @@ import torch
 from torch import Tensor
 
 from .. import _abi
-from . import _operators as ops
-from ._autograd import Backward, Forward, Plain, split_backward
+from . import operators as ops
+from .routes.autograd import Backward, Forward, Plain, split_backward
 
 
 def _fits(plain: Plain, in_dims: Sequence[Any]) -> bool:

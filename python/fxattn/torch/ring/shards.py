@@ -14,11 +14,11 @@ from typing import Any, List, NamedTuple, Optional, Sequence, Tuple
 import torch
 from torch import Tensor
 
-from .. import _abi
-from .._errors import ArgumentError
-from .._library import lib
-from .._options import with_hints
-from .._program import Program
+from ... import _abi
+from ..._errors import ArgumentError
+from ..._library import lib
+from ..._options import with_hints
+from ..._program import Program
 
 ORDERS = ("contiguous", "zigzag", "striped")
 QUERIES, KEYS = 2, 3  # coordinates of maps in `config` (torch_call.h)

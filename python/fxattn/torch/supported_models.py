@@ -16,11 +16,11 @@ from torch import Tensor
 from torch.overrides import TorchFunctionMode
 
 from .._errors import ArgumentError
-from ._model_mask import note_model
+from .model_mask import note_model
 
 Attend = Callable[..., Tensor]
 _INTERFACE = "ALL_ATTENTION_FUNCTIONS"  # modules that call AttentionInterface import this name
-_OWN = ("bloom", "mpt")  # _alibi.py wraps their attention layers
+_OWN = ("bloom", "mpt")  # alibi_models.py wraps their attention layers
 
 
 # ---- Layers selected from a table ------------------------------------------------------------------------------------

@@ -5,7 +5,8 @@ The kernels are in libfxattn_torch (python/csrc), which registers itself through
 of an operator thus runs no Python code, and compiled and exported programs can run without Python. If this library or
 the C interface is missing (PyTorch before 2.10), _plain.py provides the same operators by ctypes, with slower calls.
 
-torch_call.h (python/csrc) describes the arguments of the operators. _autograd.py has the gradients of the operators.
+torch_call.h (python/csrc) describes the arguments of the operators.
+routes/autograd.py has the gradients of the operators.
 """
 import ctypes
 import os

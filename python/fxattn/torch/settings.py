@@ -12,7 +12,7 @@ from torch import Tensor
 
 from .. import _abi
 from .._options import window_sides
-from . import _operators as ops
+from . import operators as ops
 
 _SYMBOLIC = (torch.SymInt, torch.SymFloat)
 _LOWEST, _HIGHEST = -(1 << 31), (1 << 31) - 1

@@ -5,7 +5,7 @@ Dynamo captures the higher-order operator by the code that Dynamo has for PyTorc
 records score_mod and mask_mod on 0-d tensors, and turns captured intermediates, parameters and symbolic numbers into
 operands. The higher-order operator, when it is called (by Dynamo on fake tensors, by AOT's trace, by backend "eager"),
 traces the recorded graphs as eager calls trace functions, and calls fxattn::fwd. Compilers see only fxattn::fwd, whose
-gradients are in _autograd.py.
+gradients are in routes/autograd.py.
 
 The module uses private names of PyTorch: HigherOrderOperator, Dynamo's table of higher-order operators and one class in
 this table. The table and the class are read when Dynamo looks up the operator, so that importing this module does not
@@ -19,9 +19,9 @@ import torch
 from torch import Tensor
 from torch._ops import HigherOrderOperator
 
-from .. import _abi
-from ..trace import trace
-from ._traced import call_of, told_of_scores
+from ... import _abi
+from ...trace import trace
+from ..call import call_of, told_of_scores
 
 _Function = TypeVar("_Function", bound=Callable[..., Any])
 _NAME = "fxattn_flex"
@@ -105,7 +105,7 @@ class _Flex(HigherOrderOperator):
                  options: Dict[str, Any], score_extra: Tuple[Any, ...] = (), mask_extra: Tuple[Any, ...] = ()) -> Any:
         # score_extra and mask_extra are empty if Dynamo could not capture a function and the call runs eagerly.
         if "source" in options:
-            from ._recorded import replay
+            from .callback_script import replay
             extras = len(block_mask) - 1 - options["operands"]
             given = replay(options["source"], block_mask[extras:-1], block_mask[-1])
             return given.call(q, k, scale, options["config"], options["dropout_p"], block_mask[:extras],

@@ -13,7 +13,7 @@ import torch
 from torch import Tensor, nn
 
 from .._options import flag
-from ._attention import attention
+from .attention import attention
 from .block_mask import positional_arity
 
 # The built-in masks that implement each mask type of Transformer Engine.

@@ -5,7 +5,7 @@ Under torch.compile, Dynamo runs record() instead of the tracer. Program text be
 Callbacks are called with a RecordedGraph, which records the operations that they call. Dynamo guards everything that a
 callback reads (attributes of its object, closures, globals), so that a changed value causes a recompilation. The
 recording is plain data, which is part of the compiled graph; tensors and numbers, which may change from call to call,
-are operands. When the operator runs (_dynamo.py), replay() makes a Given from data and operands. The Given has
+are operands. When the operator runs (routes/compiled.py), replay() makes a Given from data and operands. The Given has
 callbacks that repeat the recorded operations; the tracer traces them like any other callbacks.
 """
 import functools
@@ -13,9 +13,9 @@ from typing import Any, Callable, Dict, List, Mapping, Optional, Sequence, Tuple
 
 import torch
 
-from .._program import Program
-from ..trace.graph import METHODS
-from ._given import Given
+from ..._program import Program
+from ...trace.graph import METHODS
+from ..score_arguments import Given
 
 _SCORE, _DSCORE = "score", "dscore"
 _WORDS = (str, bool, type(None))

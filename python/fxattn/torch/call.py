@@ -7,8 +7,8 @@ import torch
 from torch import Tensor
 
 from .. import _abi
-from . import _operators as ops
-from ._autograd import Call
+from . import operators as ops
+from .routes.autograd import Call
 
 SYMBOLIC = (torch.SymFloat, torch.SymInt)
 DEFAULT_FLOATS = (math.nan, 0.0)
