@@ -35,8 +35,10 @@ from torch.nn.attention import flex_attention as theirs
 import fxattn.torch as fx
 from fxattn import _abi
 from fxattn._library import lib
-from fxattn.torch import _plain
+from fxattn._problem import Args, Problem, View
+from fxattn.torch import route
 from fxattn.torch.call import call_of
+from fxattn.torch.dtypes import DTYPES
 from fxattn.trace import reuse, trace, watch
 
 SIZE = (1, 1, 16, 16)
@@ -103,23 +105,29 @@ def soft_cap(graph, score, tensors):
     return graph.mul(tensors["cap"], graph.tanh(graph.div(score, tensors["cap"])))
 
 
-def prepared(call, q, k, v, backward=None):
+def prepared(traced, q, k, v, flags=0, backward=None):
     """Returns a prepared fxa_plan_run of a call by ctypes; `backward` is (out, lse, dout)."""
-    made = _plain._Call(backward is not None, q, k, v, *call.arguments())
     if backward is None:
-        out, lse, _ = _plain.ops.results_of_forward(q, v, made.config)
-        given = [("o", "o", out)] + ([("lse", "lse", lse)] if lse.numel() else [])
+        tensors = {"q": q, "k": k, "v": v, "o": torch.empty_like(q)}
+        if flags & _abi.RETURN_LSE:
+            tensors["lse"] = torch.empty(q.shape[:3], dtype=torch.float64)
     else:
-        grads = [torch.empty_like(x) for x in (q, k, v)]
-        given = [*zip(("o", "lse", "dout"), ("o", "lse", "do"), backward),
-                 *zip(("dq", "dk", "dv"), ("dq", "dk", "dv"), grads)]
-        made.problem.struct.flags |= _abi.GRAD_Q | _abi.GRAD_K | _abi.GRAD_V
-    for name, slot, tensor in given:
-        made.operand(name, slot, tensor)
-    plan = made.problem.plan(1)
+        flags |= _abi.GRAD_Q | _abi.GRAD_K | _abi.GRAD_V
+        tensors = {"q": q, "k": k, "v": v, **dict(zip(("o", "lse", "dout"), backward)),
+                   **{name: torch.empty_like(x) for name, x in (("dq", q), ("dk", k), ("dv", v))}}
+    (b, hq, sq, d), (_, hkv, sk, _) = q.shape, k.shape
+    problem = Problem(traced and traced.program, backward=backward is not None, flags=flags, b=b, hq=hq, hkv=hkv, sq=sq,
+                      sk=sk, d_qk=d, d_v=v.shape[3])
+    for name, x in tensors.items():
+        problem.operand(name, DTYPES[x.dtype], x.stride())
+    captured = traced.tensors if traced else ()
+    problem.captures([View(x.data_ptr(), DTYPES[x.dtype], tuple(x.shape), x.stride()) for x in captured])
+    args, plan = Args(**{{"dout": "do"}.get(name, name): x.data_ptr() for name, x in tensors.items()}), problem.plan(1)
+    args.tensors([x.data_ptr() for x in captured])
+    args.params(traced.params if traced else [])
     space = torch.empty(plan.workspace + 64, dtype=torch.uint8)
-    made.args.workspace(space.data_ptr() + 63 & ~63, plan.workspace)
-    handle, struct, run, keep = plan._handle, ctypes.byref(made.args.struct), lib.plan_run, (made, plan, space, given)
+    args.workspace(space.data_ptr() + 63 & ~63, plan.workspace)
+    handle, struct, run, keep = plan._handle, ctypes.byref(args.struct), lib.plan_run, (args, plan, space, tensors)
     if run(handle, struct, None):
         raise RuntimeError("the prepared run failed")
     return lambda: run(handle, struct, keep and None)
@@ -165,11 +173,10 @@ def calls(rounds):
         ways[name, "backward"] = lambda: torch.autograd.grad(out, learned, dout, retain_graph=True)
         names.append(name)
         if ours:
-            ways[name, "forward", "run"] = prepared(call_of(traced, None, (0,)), q, k, v)
-            with_lse = call_of(traced, None, (_abi.RETURN_LSE,))
-            ways[name, "recorded", "run"] = prepared(with_lse, q, k, v)
-            made = with_lse.run(q, k, v)
-            ways[name, "backward", "run"] = prepared(with_lse, q, k, v, (made[0], made[1], dout))
+            ways[name, "forward", "run"] = prepared(traced, q, k, v)
+            ways[name, "recorded", "run"] = prepared(traced, q, k, v, _abi.RETURN_LSE)
+            made = route.run(call_of(traced, None, (_abi.RETURN_LSE,)), q, k, v)
+            ways[name, "backward", "run"] = prepared(traced, q, k, v, 0, (made[0], made[1], dout))
 
     for variant in variants():
         add(*variant)

@@ -203,10 +203,12 @@ def overhead(device):
 
 def pieces(device):
     """What of the host's part is PyTorch's and Python's: memory for a result and for a workspace, the call by its parts."""
-    from fxattn.torch.routes import autograd, direct
+    from fxattn.torch.call import Call
+    from fxattn.torch.routes.direct import output
+    from fxattn.torch.routes import bypass
     q, k, v, _ = inputs(SMALL, device, torch.bfloat16)
-    call = autograd.Call(floats=(math.nan, 0.0), config=(0,))
-    given, cap = (q, k, v, (), (), (), (), (math.nan, 0.0), (0,), "", direct.ANYTHING), capped(CAP)
+    call = Call(floats=(math.nan, 0.0), config=(0,))
+    given, cap = (q, k, v, (), (), (), (), (math.nan, 0.0), (0,), "", bypass.ANYTHING), capped(CAP)
     like, told = ctypes.c_void_p(), ("torch", q.device, None)
     four = ctypes.c_int64 * 4
     torch_c = ctypes.PyDLL(os.path.join(os.path.dirname(torch.__file__), "lib", "libtorch_cpu.so"))
@@ -233,10 +235,10 @@ def pieces(device):
         "torch.empty_strided of the result": lambda: torch.empty_strided(size, stride, dtype=q.dtype, device=device),
         "torch.empty of 512 bytes": lambda: torch.empty(512, dtype=torch.uint8, device=device),
         "the same in C, by ctypes": made, "an empty call, by ctypes": lambda: torch_c.aoti_torch_device_type_cuda(),
-        "is_plain": lambda: direct.is_plain(q, k, v), "a known function": lambda: watch.find(cap, None, told),
-        "refused at once": lambda: direct._run(*given[:-1], (1, 1, 1, 7, 7, 7)),
-        "direct, in C": lambda: direct._run(*given),
-        "direct": lambda: call.output_direct(q, k, v, direct.ANYTHING),
+        "is_plain": lambda: bypass.is_plain(q, k, v), "a known function": lambda: watch.find(cap, None, told),
+        "refused at once": lambda: bypass.forward(*given[:-1], (1, 1, 1, 7, 7, 7)),
+        "direct, in C": lambda: bypass.forward(*given),
+        "direct": lambda: output(call, q, k, v, bypass.ANYTHING),
         "flex_attention": lambda: fx.flex_attention(q, k, v), "soft cap": lambda: fx.flex_attention(q, k, v, cap),
         "fxa_plan_run, by ctypes": prepared(None, q, k, v)})
     for name, taken in found.items():

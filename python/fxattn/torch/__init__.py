@@ -3,12 +3,34 @@
 
     from fxattn.torch import flex_attention, create_block_mask
 
-`flex_attention`, `create_block_mask` and the types that they use have PyTorch's names and meaning (flex.py,
-block_mask.py), so a program changes only its import. `attention` has every feature of the library (attention.py).
-`DotProductAttention` and `MultiheadAttention` have the arguments of Transformer Engine's modules (dot_product.py,
-multihead.py). `ring_attention` computes attention over sequences that are sharded over processes (ring.py).
-`register_transformers` adds attn_implementation="fxattn" to Hugging Face transformers (transformers.py). All attention
-functions call the operators fxattn::fwd and fxattn::bwd (operators.py), whose gradients are in routes/autograd.py.
+`flex_attention`, `create_block_mask` and the types that they use have PyTorch's names and meaning, so a program changes
+only its import. `attention` has every feature of the library. `DotProductAttention` and `MultiheadAttention` have the
+arguments of Transformer Engine's modules. `ring_attention` computes attention over sequences that are sharded over
+processes. `register_transformers` adds attn_implementation="fxattn" to Hugging Face transformers.
+
+All of these make a Call, which takes one of four routes to the library:
+
+    flex.py   attention.py <- dot_product.py <- multihead.py     transformers.py
+       |           |    options: settings.py, score_arguments.py       |
+       +-----------+---------------------------------------------------+
+                   v
+    call.py: Call, the arguments besides q, k and v
+                   v
+    route.py: route(call, q, k, v) chooses
+       |                 |                     |                      |
+    direct            autograd              dispatcher             compiled
+    eager; nothing    gradients under a     no gradients, and a    torch.compile,
+    between the call  mode: torch.func,     mode is on; calls of   torch.export: a node
+    and the kernel    dispatch modes        torch.ops.fxattn       of the graph
+       |                 |                     |                      |
+       |                 +---------------------+----------------------+
+       v                                       v
+    torch_direct.c                   operators.py: fxattn::fwd, fxattn::bwd
+       |                                       v
+       |                                 torch_shim.c
+       +---------------------------------------+
+                   v
+    torch_call.c (python/csrc): a run of the library
 """
 from typing import List
 
@@ -20,12 +42,12 @@ try:
 except ImportError as error:
     raise missing_library(error, "torch", "2.10") from None
 
-from .operators import cache_clear, cache_stats
 from .attention import AttentionOutput, attention
-from .dot_product import DotProductAttention
-from .multihead import MultiheadAttention
 from .block_mask import BlockMask, and_masks, create_block_mask, create_mask, noop_mask, or_masks
+from .dot_product import DotProductAttention
 from .flex import flex_attention
+from .multihead import MultiheadAttention
+from .operators import cache_clear, cache_stats
 from .ring import ring_attention, split_sequence
 from .transformers import register_transformers
 

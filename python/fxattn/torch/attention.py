@@ -6,12 +6,11 @@ Options become settings and extra tensors of the operators (settings.py). Score 
 """
 import inspect
 import itertools
-import math
-from typing import (TYPE_CHECKING, Any, Callable, Dict, List, Literal, Mapping, NamedTuple, Optional, Sequence, Tuple,
-                    Union, overload)
+from typing import TYPE_CHECKING, Any, Callable, Dict, Literal, Mapping, NamedTuple, Optional, Tuple, Union, overload
 
 import torch
 from torch import Tensor
+from torch.compiler import is_dynamo_compiling
 from torch.nn.attention import flex_attention as _theirs
 
 from .. import _abi
@@ -19,13 +18,16 @@ from .._errors import ArgumentError
 from .._options import flag, unknown_keywords
 from ..trace import Traced
 from ..trace.graph import trace_graph
-from .routes import compiled, direct
+from .call import call_of
+from .dtypes import autocast_inputs
 from .forward_mode import refuse_tangents
-from .score_arguments import Given, Mod, numbers_of_host, with_bprop
+from .route import run
+from .routes import bypass, compiled
+from .routes.bypass import ALIKE, ALIKE_GROUPED
 from .routes.callback_script import record
-from .settings import Settings
-from .call import call_of, check_scale
-from .flex import ALIKE, ALIKE_GROUPED, _identity, autocast_inputs, known_at_once
+from .routes.direct import known_output, output
+from .score_arguments import ScoreArguments, Mod, numbers_of_host, with_bprop
+from .settings import Settings, check_scale
 
 # _TO_BHSD converts each layout to [B,H,S,D] (packed rows: [1,H,T,D]); _FROM_BHSD converts results back.
 _TO_BHSD: Dict[str, Callable[[Tensor], Tensor]] = {
@@ -154,9 +156,9 @@ def attention(q: Tensor, k: Tensor, v: Tensor, score_mod: Mod = None, mask_mod: 
             and params is None and window is None and q_lengths is None and k_lengths is None and cu_q is None
             and cu_k is None and max_q is None and max_k is None and pages is None and q_start is None
             and seed is None and bprop_params is None and type(dropout_p) is float and dropout_p == 0.0
-            and not torch.compiler.is_dynamo_compiling() and direct.is_plain(q, k, v)):
+            and not is_dynamo_compiling() and bypass.is_plain(q, k, v)):
         flags = _FLAGS.get((_switch(is_causal), _switch(bottom_right), _switch(deterministic), _switch(bounds_check)))
-        found = None if flags is None else _at_once(q, k, v, layout, score_mod, mask_mod, scale, flags, style,
+        found = None if flags is None else _simple_output(q, k, v, layout, score_mod, mask_mod, scale, flags, style,
                                                     score_mod_bprop, tensors, bprop_tensors)
         if found is not None:
             return found
@@ -165,7 +167,7 @@ def attention(q: Tensor, k: Tensor, v: Tensor, score_mod: Mod = None, mask_mod: 
             raise TypeError("%s is of type %s; a tensor is accepted" % (name, type(x).__name__))
         if not x.is_floating_point():
             raise TypeError("%s is of %s; floats are accepted" % (name, x.dtype))
-    if not torch.compiler.is_dynamo_compiling():
+    if not is_dynamo_compiling():
         refuse_tangents(0, (q, k, v))  # first, because linearize() cannot read offsets and lengths
     if layout not in _TO_BHSD:
         raise ValueError("layout is %r; %s are accepted" % (layout, ", ".join(_TO_BHSD)))
@@ -195,7 +197,7 @@ def attention(q: Tensor, k: Tensor, v: Tensor, score_mod: Mod = None, mask_mod: 
     s.sizes_of_packed(k, max_q, max_k)
     s.sinks(sinks, q.shape[1])
     dropout_p = s.dropout(dropout_p, seed)
-    given = Given(score_mod, mask_mod, params, tensors, style, score_mod_bprop, bprop_tensors, bprop_params)
+    given = ScoreArguments(score_mod, mask_mod, params, tensors, style, score_mod_bprop, bprop_tensors, bprop_params)
     out, lse, rows = _run(s, q, k, v, scale, dropout_p, given)
     out = _FROM_BHSD[layout](out)
     if not (return_lse or return_row_max):
@@ -228,10 +230,10 @@ _SIGNATURE = _SIGNATURE.replace(parameters=list(_SIGNATURE.parameters.values())[
 attention.__signature__ = _SIGNATURE  # type: ignore[attr-defined]
 
 
-def _at_once(q: Tensor, k: Tensor, v: Tensor, layout: str, score_mod: Mod, mask_mod: Mod, scale: Any, flags: int,
+def _simple_output(q: Tensor, k: Tensor, v: Tensor, layout: str, score_mod: Mod, mask_mod: Mod, scale: Any, flags: int,
              style: str, bprop: Mod, tensors: Any, bprop_tensors: Any) -> Optional[Tensor]:
     """Returns the output of a call that has only functions and flags, and that needs no further checks. Returns None
-    for any other call, which attention() then handles in full. Requires direct.is_plain(q, k, v)."""
+    for any other call, which attention() then handles in full. Requires bypass.is_plain(q, k, v)."""
     if layout != "bhsd":
         if q.dim() != 4 or k.dim() != 4 or v.dim() != 4:
             return None
@@ -239,19 +241,19 @@ def _at_once(q: Tensor, k: Tensor, v: Tensor, layout: str, score_mod: Mod, mask_
         q, k, v = arrange(q), arrange(k), arrange(v)
     found = None
     if style == "flex" and bprop is None and tensors is None and bprop_tensors is None:
-        found = known_at_once(q, k, v, score_mod, mask_mod, scale, (flags,), ALIKE_GROUPED)
+        found = known_output(q, k, v, score_mod, mask_mod, scale, (flags,), ALIKE_GROUPED)
     elif (style == "graph" and callable(score_mod) and mask_mod is None and scale is None
           and (tensors is None or type(tensors) is dict) and (bprop_tensors is None or type(bprop_tensors) is dict)):
-        found = _graph_at_once(q, k, v, flags, score_mod, bprop, tensors, bprop_tensors)
+        found = _graph_output(q, k, v, flags, score_mod, bprop, tensors, bprop_tensors)
     return found if found is None or layout == "bhsd" else _FROM_BHSD[layout](found)
 
 
-@compiled.outside
-def _graph_at_once(q: Tensor, k: Tensor, v: Tensor, flags: int, score_mod: Callable[..., Any], bprop: Mod, tensors: Any,
+@compiled.untraced
+def _graph_output(q: Tensor, k: Tensor, v: Tensor, flags: int, score_mod: Callable[..., Any], bprop: Mod, tensors: Any,
                    bprop_tensors: Any) -> Optional[Tensor]:
     """Returns the output of a call of the graph style that has no other options and equal shapes of k and v. Returns
     None for any other call; attention() then handles such a call in full and reports errors. Requires
-    direct.is_plain(q, k, v)."""
+    bypass.is_plain(q, k, v)."""
     sizes, keys = q.shape, k.shape
     if len(sizes) != 4 or len(keys) != 4 or keys != v.shape:
         return None
@@ -261,7 +263,7 @@ def _graph_at_once(q: Tensor, k: Tensor, v: Tensor, flags: int, score_mod: Calla
     if not q.is_cpu:
         tensors, bprop_tensors = numbers_of_host(q, tensors), numbers_of_host(q, bprop_tensors)
     traced = Traced(*trace_graph(score_mod, None, bprop, tensors or {}, bprop_tensors, (batch, heads, rows, keys[2])))
-    return with_bprop(call_of(traced, None, (flags,)), traced).output_direct(q, k, v, ALIKE)
+    return output(with_bprop(call_of(traced, None, (flags,)), traced), q, k, v, ALIKE)
 
 
 def _arranged(q: Tensor, k: Tensor, v: Tensor, layout: str, paged: bool) -> Tuple[Tensor, Tensor, Tensor]:
@@ -273,17 +275,17 @@ def _arranged(q: Tensor, k: Tensor, v: Tensor, layout: str, paged: bool) -> Tupl
             raise ValueError("%s has shape %s; %d dimensions are accepted, in the order %s"
                              % (name, tuple(x.shape), len(its), its))
     q, k, v = _TO_BHSD[layout](q), _TO_BHSD[kv_layout](k), _TO_BHSD[kv_layout](v)
-    batch, apart = q.shape[0], paged or layout in PACKED
+    batch, separate = q.shape[0], paged or layout in PACKED
     rules = ((k.shape[:3] != v.shape[:3], "k and v must be alike but for the size of a row"),
              (k.shape[3] != q.shape[3], "rows of q and k must have one size"),
-             (not apart and k.shape[0] != batch and k.shape[0] != 1, "k and v must have the batch size of q, or 1"),
+             (not separate and k.shape[0] != batch and k.shape[0] != 1, "k and v must have the batch size of q, or 1"),
              (k.shape[1] == 0 and q.shape[1] != 0, "k has 0 heads and q has some"),
              (k.shape[1] != 0 and q.shape[1] % k.shape[1] != 0, "heads of q must be a multiple of those of k"))
     for wrong, text in rules:
         if wrong:
             raise ValueError("%s; given are, in the order bhsd, q %s, k %s and v %s"
                              % (text, tuple(q.shape), tuple(k.shape), tuple(v.shape)))
-    if not apart and k.shape[0] != batch:
+    if not separate and k.shape[0] != batch:
         k, v = k.expand(batch, -1, -1, -1), v.expand(batch, -1, -1, -1)
     return q, k, v
 
@@ -297,24 +299,23 @@ def _check_offsets(layout: str, cu_q: Any, cu_k: Any) -> None:
 
 
 def _run(s: Settings, q: Tensor, k: Tensor, v: Tensor, scale: Optional[float], dropout_p: float,
-         given: Given) -> Tuple[Tensor, ...]:
+         given: ScoreArguments) -> Tuple[Tensor, ...]:
     config, extras = s.config(), s.extras()
     given.check()
-    if torch.compiler.is_dynamo_compiling():
-        options = {"config": config, "dropout_p": dropout_p, "version": compiled.VERSION}
+    if is_dynamo_compiling():
+        options = {"config": config, "dropout_p": dropout_p}
         score_mod, mask_mod, operands = given.score_mod, given.mask_mod, ()
-        if not given.functions:
+        if not given.is_functions:
             score_mod = None
             options["source"], operands, mask_mod = record(given)
             options["operands"] = len(operands)
         # Not None: Dynamo would look up the source of a default argument None, and expects a function there.
         mask = _theirs.noop_mask if mask_mod is None else mask_mod
-        return compiled.flex(q, k, v, _identity if score_mod is None else score_mod, (*extras, *operands, mask),
-                            math.nan if scale is None else scale, options)
-    return _run_eagerly(config, extras, q, k, v, scale, dropout_p, given)
+        return compiled.call_in_graph(q, k, v, score_mod, (*extras, *operands, mask), scale, **options)
+    return _run_eager(config, extras, q, k, v, scale, dropout_p, given)
 
 
-@compiled.outside
-def _run_eagerly(config: Any, extras: Any, q: Tensor, k: Tensor, v: Tensor, scale: Any, dropout_p: float,
-                 given: Given) -> Tuple[Tensor, ...]:
-    return given.call(q, k, scale, config, dropout_p, extras).run(q, k, v)
+@compiled.untraced
+def _run_eager(config: Any, extras: Any, q: Tensor, k: Tensor, v: Tensor, scale: Any, dropout_p: float,
+                 given: ScoreArguments) -> Tuple[Tensor, ...]:
+    return run(given.call(q, k, scale, config, dropout_p, extras), q, k, v)

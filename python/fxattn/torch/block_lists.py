@@ -15,9 +15,9 @@ from torch.nn.attention.flex_attention import BlockMask, create_mask
 from .. import _abi
 from .._library import lib
 from ..trace import trace
-from ._plain import DTYPES
+from .dtypes import DTYPES
 
-PAIRS_AT_ONCE = 1 << 22  # pairs evaluated at once; PyTorch's evaluation takes about 80 MB for this number
+PAIRS_AT_ONCE = 1 << 22  # pairs per evaluation; PyTorch's evaluation takes about 80 MB for this number
 _EMPTY, _MIXED, _FULL = _abi.TILE_EMPTY, _abi.TILE_MIXED, _abi.TILE_FULL
 _INT32_MAX = (1 << 31) - 1
 
@@ -90,7 +90,7 @@ def _table(mask_mod: Callable[..., Any], batch: int, heads: int, lengths: Tuple[
     return table
 
 
-def _look(mask_mod: Callable[..., Any], places: Tensor, size: Tuple[int, int], lengths: Tuple[int, int]
+def _evaluate(mask_mod: Callable[..., Any], places: Tensor, size: Tuple[int, int], lengths: Tuple[int, int]
           ) -> Tuple[Tensor, Tensor]:
     """Evaluates the mask_mod in the blocks at `places` [n, 4] = (b, h, row, column). Returns two bool tensors [n]: True
     if any pair of the block is attended, and True if all pairs are."""
@@ -118,7 +118,7 @@ def block_lists(mask_mod: Callable[..., Any], batch: int, heads: int, lengths: T
     places = (table == _MIXED).nonzero()
     for part in places.split(max(1, PAIRS_AT_ONCE // (size[0] * size[1]))) if len(places) else ():
         at = tuple(part.unbind(1))
-        some[at], full[at] = _look(mask_mod, part, size, lengths)
+        some[at], full[at] = _evaluate(mask_mod, part, size, lengths)
     lists: List[Tensor] = []
     for blocks in (some & ~full, full):
         lists += [blocks.sum(-1, dtype=torch.int32),

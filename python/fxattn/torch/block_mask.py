@@ -22,7 +22,7 @@ __all__ = ["BlockMask", "create_block_mask", "create_mask", "and_masks", "or_mas
 
 MaskMod = Callable[[Any, Any, Any, Any], Any]
 DEFAULT_BLOCK = 128
-MANY_PAIRS = 1 << 22  # with more pairs, PyTorch's evaluation of all pairs takes too much memory
+MAX_PAIRS = 1 << 22  # with more pairs, PyTorch's evaluation of all pairs takes too much memory
 UNBOUNDED_BLOCK = 1 << 30  # block size of PyTorch's BlockMask that masks nothing
 
 _LISTS = ("kv_num_blocks", "kv_indices", "full_kv_num_blocks", "full_kv_indices", "q_num_blocks", "q_indices",
@@ -37,7 +37,7 @@ def default_device() -> Union[str, torch.device]:
 
 
 class LazyBlockMask(BlockMask):
-    """A BlockMask whose lists of blocks are made when one of them is read."""
+    """A BlockMask that makes its lists of blocks when a list is read."""
 
     def __init__(self, mask_mod: MaskMod, batch: int, heads: int, seq_lengths: Tuple[int, int],
                  device: Union[str, torch.device], block_size: Tuple[int, int],
@@ -47,7 +47,7 @@ class LazyBlockMask(BlockMask):
         self.seq_lengths = seq_lengths
         self.BLOCK_SIZE = block_size
         self._fxattn = (mask_mod, batch, heads, device, options)
-        self._read: Optional[Tuple[Any, ...]] = None  # the lists and their versions; None before they are made
+        self._read: Optional[Tuple[Any, ...]] = None  # lists and versions (_lists_of); None before the lists are made
 
     @property
     def mask_mod(self) -> MaskMod:
@@ -55,7 +55,7 @@ class LazyBlockMask(BlockMask):
 
     @mask_mod.setter
     def mask_mod(self, mask_mod: MaskMod) -> None:
-        # Records the change here, because Dynamo cannot compare every kind of callable later.
+        # is_its_mask_mod reads this flag, because Dynamo cannot compare every kind of callable.
         self._mask_mod, self._is_replaced = mask_mod, True
 
     @property
@@ -72,15 +72,15 @@ class LazyBlockMask(BlockMask):
         mask_mod, batch, heads, device, options = self._fxattn
         rows, keys = self.seq_lengths
 
-        def counted(b: Any, h: Any, q_idx: Any, kv_idx: Any) -> Any:  # PyTorch also counts self and defaults
+        def four_arguments(b: Any, h: Any, q_idx: Any, kv_idx: Any) -> Any:  # PyTorch counts the arguments of mask_mod
             return mask_mod(b, h, q_idx, kv_idx)
 
         with torch.no_grad(), _ordinary_tensors():
             if torch.compiler.is_compiling():
-                return self._all_pairs(counted)
+                return self._all_pairs(four_arguments)
             try:
-                if options or batch * heads * rows * keys <= MANY_PAIRS:
-                    return self._all_pairs(counted)
+                if options or batch * heads * rows * keys <= MAX_PAIRS:
+                    return self._all_pairs(four_arguments)
                 from .block_lists import block_lists
                 return block_lists(mask_mod, batch, heads, (rows, keys), self.BLOCK_SIZE, device)
             except Exception:
@@ -93,7 +93,7 @@ class LazyBlockMask(BlockMask):
                                          BLOCK_SIZE=self.BLOCK_SIZE, **dict(options))
 
     def __getattr__(self, name: str) -> Any:
-        # Python calls this method for missing attributes. The first list that is read makes all lists.
+        # Python calls this method for missing attributes. The first read of a list makes all lists.
         if name not in _LISTS:
             raise AttributeError("%s has no attribute %r" % (type(self).__name__, name))
         made = self._lists()
@@ -103,26 +103,26 @@ class LazyBlockMask(BlockMask):
         return self.__dict__[name]
 
     def is_its_mask_mod(self) -> bool:
-        """Returns True if the mask_mod has not been replaced and no list has been changed."""
-        return not self._is_replaced and (self._read is None or _same(self._read, _lists_of(self)))
+        """Returns True if the mask_mod was not replaced and no list was changed."""
+        return not self._is_replaced and (self._read is None or _are_unchanged(self._read, _lists_of(self)))
 
     @classmethod
     def from_kv_blocks(cls, *args: Any, **kwargs: Any) -> BlockMask:  # type: ignore[override]
         """Returns a BlockMask with the given lists, as PyTorch's method does."""
         return BlockMask.from_kv_blocks(*args, **kwargs)
 
-    def _again(self, seq_lengths: Tuple[int, int], device: Union[str, torch.device]) -> "LazyBlockMask":
+    def _copy(self, seq_lengths: Tuple[int, int], device: Union[str, torch.device]) -> "LazyBlockMask":
         mask_mod, batch, heads, _, options = self._fxattn
         return type(self)(mask_mod, batch, heads, seq_lengths, device, self.BLOCK_SIZE, options)
 
     def _adjust(self, new_q_len: int, new_kv_len: int) -> Any:
         if not self.is_its_mask_mod():
             return super()._adjust(new_q_len, new_kv_len)
-        return self._again((new_q_len, new_kv_len), self._fxattn[3])
+        return self._copy((new_q_len, new_kv_len), self._fxattn[3])
 
     def to(self, device: Union[str, torch.device]) -> BlockMask:
         """Returns the mask for tensors on `device`."""
-        return self._again(self.seq_lengths, device) if self.is_its_mask_mod() else super().to(device)
+        return self._copy(self.seq_lengths, device) if self.is_its_mask_mod() else super().to(device)
 
     @classmethod
     def _unflatten(cls, leaves: Tuple[Any, ...], context: Tuple[Any, ...]) -> Any:
@@ -181,9 +181,9 @@ def create_block_mask(mask_mod: MaskMod, B: Optional[int], H: Optional[int], Q_L
 
 # ---- Conversion of a BlockMask to a mask_mod -------------------------------------------------------------------------
 
-class _Kept:
-    """The mask_mod made from a mask's lists, cached in the mask. Pickled and deep copies of a mask have None in place
-    of the cached mask_mod."""
+class _CachedMod:
+    """The mask_mod that was made from the lists of a mask, stored as an attribute of the mask. In pickled and deep
+    copies of the mask, the attribute is None."""
 
     def __init__(self, lists: Tuple[Any, ...], mod: Any, sizes: Tuple[Any, ...], made: Optional[MaskMod]) -> None:
         self.lists, self.mod, self.sizes, self.made = lists, mod, sizes, made
@@ -207,9 +207,9 @@ def _lists_of(mask: BlockMask) -> Tuple[Any, ...]:
     return (*lists, *(None if x is None or x.is_inference() else x._version for x in lists))
 
 
-def _same(one: Tuple[Any, ...], other: Tuple[Any, ...]) -> bool:
+def _are_unchanged(one: Tuple[Any, ...], other: Tuple[Any, ...]) -> bool:
     """Returns True if both results of _lists_of are the same, unchanged tensors. Returns False if a tensor has no
-    version counter (tensors of inference mode), because changes to such a tensor cannot be seen."""
+    version counter (tensors of inference mode), because changes of such a tensor cannot be detected."""
     known = all(x is None or version is not None for x, version in zip(one[:4], one[4:]))
     return known and all(x is y for x, y in zip(one[:4], other)) and one[4:] == other[4:]
 
@@ -221,9 +221,9 @@ def _dense_blocks(mask: BlockMask, count: Optional[Tensor], indices: Optional[Te
     size = mask.BLOCK_SIZE[1]
     columns = max(indices.shape[-1], (mask.seq_lengths[1] + size - 1) // size)
     inside = torch.arange(indices.shape[-1], device=indices.device) < count.unsqueeze(-1)
-    place = torch.where(inside & (indices < columns), indices, columns).long()
+    column = torch.where(inside & (indices < columns), indices, columns).long()
     table = torch.zeros((*indices.shape[:-1], columns + 1), dtype=torch.bool, device=indices.device)
-    table = table.scatter(-1, place, True)[..., :columns]
+    table = table.scatter(-1, column, True)[..., :columns]
     while table.dim() < 4:
         table = table.unsqueeze(0)
     return table
@@ -257,7 +257,7 @@ def _combined(mod: Optional[MaskMod], some: Optional[MaskMod], full: Optional[Ma
     return both
 
 
-def _are_of(mod: MaskMod, mask: BlockMask, some: Tensor, full: Optional[Tensor]) -> bool:
+def _is_equal_to_mod(mod: MaskMod, mask: BlockMask, some: Tensor, full: Optional[Tensor]) -> bool:
     """Returns True if `mod` alone is equal to the mask: the lists contain each block in which `mod` attends a pair, and
     `mod` attends all pairs of each full block. The check takes as long as making the lists, and pays on GPUs, where a
     mask_mod without tables of blocks runs faster."""
@@ -269,21 +269,23 @@ def _are_of(mod: MaskMod, mask: BlockMask, some: Tensor, full: Optional[Tensor])
         sizes = (int(mask.BLOCK_SIZE[0]), int(mask.BLOCK_SIZE[1]))
         made = LazyBlockMask(mod, batch, heads, mask.seq_lengths, mask.kv_indices.device, sizes, ())._lists()
         own = _dense_blocks(made, made.kv_num_blocks, made.kv_indices)
-        whole = _dense_blocks(made, made.full_kv_num_blocks, made.full_kv_indices)
+        attends_all = _dense_blocks(made, made.full_kv_num_blocks, made.full_kv_indices)
         full = torch.zeros_like(some) if full is None else full
-        if own is None or whole is None or own.shape != some.shape or full.shape != some.shape:
+        if own is None or attends_all is None or own.shape != some.shape or full.shape != some.shape:
             return False
-        return bool((some | full | ~(own | whole)).all() & (whole | ~full).all())
+        return bool((some | full | ~(own | attends_all)).all() & (attends_all | ~full).all())
     except Exception:  # errors of the mask_mod, which a later trace reports
         return False
 
 
 def _mod_of_lists(mask: BlockMask) -> Optional[MaskMod]:
+    """Returns the mask_mod that a mask's lists and its mask_mod define together; None if no pair is masked."""
     mod = None if mask.mask_mod is None or mask.mask_mod is noop_mask else mask.mask_mod
     some = _dense_blocks(mask, mask.kv_num_blocks, mask.kv_indices)
     full = _dense_blocks(mask, mask.full_kv_num_blocks, mask.full_kv_indices)
     assert some is not None
-    if mod is not None and not some.is_cpu and not torch.compiler.is_compiling() and _are_of(mod, mask, some, full):
+    if mod is not None and not some.is_cpu and not torch.compiler.is_compiling() \
+            and _is_equal_to_mod(mod, mask, some, full):
         return mod
     if mod is None and full is not None and some.shape == full.shape:
         some, full = some | full, None
@@ -307,10 +309,11 @@ def mask_mod_of(mask: Optional[BlockMask]) -> Optional[MaskMod]:
         return None if mask.mask_mod is noop_mask else mask.mask_mod
     if torch.compiler.is_compiling():
         return _mod_of_lists(mask)
-    kept, lists = mask.__dict__.get("_fxattn_kept"), _lists_of(mask)
+    cached, lists = mask.__dict__.get("_fxattn_cached"), _lists_of(mask)
     sizes = (mask.seq_lengths, mask.BLOCK_SIZE)
-    if kept is None or kept.mod is not mask.mask_mod or kept.sizes != sizes or not _same(kept.lists, lists):
+    if cached is None or cached.mod is not mask.mask_mod or cached.sizes != sizes \
+            or not _are_unchanged(cached.lists, lists):
         with torch.no_grad(), _ordinary_tensors():
-            kept = _Kept(lists, mask.mask_mod, sizes, _mod_of_lists(mask))
-        mask.__dict__["_fxattn_kept"] = kept
-    return kept.made
+            cached = _CachedMod(lists, mask.mask_mod, sizes, _mod_of_lists(mask))
+        mask.__dict__["_fxattn_cached"] = cached
+    return cached.made

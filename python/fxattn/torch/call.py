@@ -1,22 +1,98 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Converts a traced score function to a Call of the operators: program text, captured tensors, params."""
+"""Call, which holds the arguments of the operators besides q, k and v, and its construction from a traced score
+function.
+
+    score_mod, mask_mod --trace()--> Traced --call_of()--> Call --route.run(call, q, k, v)--> out, LSE, row maxima
+"""
 import math
-from typing import Any, Dict, List, Sequence, Tuple
+from typing import Any, Dict, List, NoReturn, Optional, Sequence, Tuple
 
 import torch
 from torch import Tensor
 
 from .. import _abi
 from . import operators as ops
-from .routes.autograd import Call
+from .dtensors import refuse_dtensors
 
+Results = Tuple[Tensor, Tensor, Tensor]
 SYMBOLIC = (torch.SymFloat, torch.SymInt)
-DEFAULT_FLOATS = (math.nan, 0.0)
+DEFAULT_FLOATS = (math.nan, 0.0)  # the default scale, no dropout
 
 
-def told_of_scores(q: Tensor) -> Dict[str, Any]:
-    """Returns the keywords `device` and `dtype` of trace(), which functions see as device and dtype of scores. A device
-    None is the host, a dtype None is f32. As in PyTorch, scores are f64 for f64 inputs, else f32."""
+def _absent(tensors: Sequence[Any]) -> Tuple[None, ...]:
+    return (None,) * len(tensors)
+
+
+class Call:
+    """The arguments of a call of the operators besides q, k and v; torch_call.h describes each. Tensors may be absent:
+    an absent tensor is None. Autograd Functions store a Call without tensors, because autograd itself saves the tensors
+    and detects changes of them."""
+
+    __slots__ = ("program", "tensors", "extras", "scalars", "ints", "floats", "config")
+
+    def __init__(self, program: str = "", tensors: Sequence[Any] = (), extras: Sequence[Any] = (),
+                 scalars: Sequence[Any] = (), ints: Sequence[int] = (), floats: Sequence[float] = (),
+                 config: Sequence[int] = ()) -> None:
+        self.program, self.config = program, config
+        self.tensors, self.extras, self.scalars = tensors, extras, scalars
+        self.ints, self.floats = ints, floats
+
+    def all_tensors(self) -> Tuple[Tensor, ...]:
+        return (*self.tensors, *self.extras, *self.scalars)
+
+    def without_tensors(self, flags: int = 0) -> "Call":
+        """Returns a Call with all tensors absent, and with `flags` added to its flags."""
+        return Call(self.program, _absent(self.tensors), _absent(self.extras), _absent(self.scalars), self.ints,
+                    self.floats, (self.flags() | flags, *self.config[1:]))
+
+    def arguments(self, tensors: Optional[Sequence[Tensor]] = None) -> Tuple[Any, ...]:
+        """Returns the arguments that follow q, k and v in a call of either operator. `tensors`: all tensors of a Call
+        whose tensors are absent, in the order of all_tensors()."""
+        if tensors is None:
+            return self.tensors, self.extras, self.scalars, self.ints, self.floats, self.config, self.program
+        first, second = len(self.tensors), len(self.tensors) + len(self.extras)
+        return (tensors[:first], tensors[first:second], tensors[second:], self.ints, self.floats, self.config,
+                self.program)
+
+    def field(self, index: int) -> int:
+        """Returns a field of `config`; 0 if it is missing."""
+        return self.config[index] if len(self.config) > index else 0
+
+    def flags(self) -> int:
+        return self.field(ops.FLAGS)
+
+    def needs_grad(self, q: Tensor, k: Tensor, v: Tensor) -> bool:
+        """Returns True if autograd must record the call: gradients are enabled, and a tensor of the call requires
+        one."""
+        if not torch.is_grad_enabled():
+            return False
+        if q.requires_grad or k.requires_grad or v.requires_grad:
+            return True
+        for t in self.tensors:
+            if t.requires_grad:
+                return True
+        return any(t.requires_grad for t in (*self.extras, *self.scalars)) if self.extras or self.scalars else False
+
+    def check_tensors(self, q: Tensor, k: Tensor, v: Tensor) -> None:
+        """Raises an error if a tensor is a DTensor, or is not on the device of q. Without the error the dispatcher
+        would run the kernel of one device on tensors of another."""
+        refuse_dtensors(("q", "k", "v"), (q, k, v))
+        refuse_dtensors(("a captured tensor",) * len(self.tensors), self.tensors)
+        if k.device != q.device or v.device != q.device or any(t.device != q.device for t in self.tensors):
+            self._refuse_devices(q, k, v)
+
+    def _refuse_devices(self, q: Tensor, k: Tensor, v: Tensor) -> NoReturn:
+        captured = [("a captured tensor of shape %s" % (tuple(t.shape),), t) for t in self.tensors]
+        away = [(name, t) for name, t in [("key", k), ("value", v), *captured] if t.device != q.device]
+        raise ValueError("query is on %s, %s; all must be on one device"
+                         % (q.device, ", ".join("%s on %s" % (name, t.device) for name, t in away)))
+
+
+# ---- A Call from a traced score function -----------------------------------------------------------------------------
+
+def score_attributes(q: Tensor) -> Dict[str, Any]:
+    """Returns the keywords `device` and `dtype` of trace(): the device and dtype of scores that functions read. A
+    device None is the host, a dtype None is f32. As in PyTorch, scores are f64 for f64 inputs, else f32."""
     return {"device": None if q.is_cpu else q.device, "dtype": q.dtype if q.dtype is torch.float64 else None}
 
 
@@ -37,51 +113,37 @@ def floats_as_tensor(values: Sequence[Any]) -> Tensor:
     return torch.stack(ones)
 
 
-def is_there(value: Any) -> bool:
+def is_on_device(value: Any) -> bool:
     """Returns True if `value` is a tensor on a device. Reading such a number would wait for the device."""
     return isinstance(value, Tensor) and not value.is_cpu
 
 
-def has_scalars_there(scale: Any, values: Sequence[Any], config: Sequence[int], extras: Sequence[Tensor]) -> bool:
+def has_scalars_on_device(scale: Any, values: Sequence[Any], config: Sequence[int], extras: Sequence[Tensor]) -> bool:
     """Returns True if scale, a param or the seed is on a device, so that the run must read all of these numbers from
     device memory."""
     slots = config[ops.SLOTS] if len(config) > ops.SLOTS else 0
-    seeded = slots >> _abi.SLOT_SEED & 1 and is_there(extras[ops.extra_place(slots, _abi.SLOT_SEED)])
-    return bool(seeded) or is_there(scale) or any(map(is_there, values))
+    seeded = slots >> _abi.SLOT_SEED & 1 and is_on_device(extras[ops.extra_index(slots, _abi.SLOT_SEED)])
+    return bool(seeded) or is_on_device(scale) or any(map(is_on_device, values))
 
 
-def call_there(program: str, tensors: Sequence[Tensor], scale: Any, values: Sequence[Any], config: Sequence[int],
-               dropout_p: float, extras: Sequence[Tensor], device: torch.device) -> Call:
-    """Returns the Call whose scale, params (in the program's order) and seed are on `device`. Nothing waits for the
-    device: a CUDA graph that captures the call reads the current values in each replay."""
-    def there(value: Any) -> Tensor:
+def call_on_device(program: str, tensors: Sequence[Tensor], scale: Any, values: Sequence[Any], config: Sequence[int],
+                   dropout_p: float, extras: Sequence[Tensor], device: torch.device) -> Call:
+    """Returns the Call whose scale, params (in the program's order) and seed are on `device`. The host waits for no
+    value: a CUDA graph that captures the call reads the current values in each replay."""
+    def to_device(value: Any) -> Tensor:
         if isinstance(value, Tensor):
             return value.reshape(()).to(device=device, dtype=torch.float64)
         return torch.ones((), dtype=torch.float64, device=device) * value
 
     settings = [*config, *[0] * (ops.SLOTS + 1 - len(config))]
-    place = ops.extra_place(settings[ops.SLOTS], _abi.SLOT_SCALE)
+    index = ops.extra_index(settings[ops.SLOTS], _abi.SLOT_SCALE)
     settings[ops.FLAGS] |= _abi.SCALARS_IN_MEMORY
     settings[ops.SLOTS] |= 1 << _abi.SLOT_SCALE
     if settings[ops.SLOTS] >> _abi.SLOT_SEED & 1:
-        extras = [*extras[:place], extras[place].to(device=device), *extras[place + 1:]]
-    scalars = [torch.stack([there(value) for value in values])] if len(values) else []
-    return Call(program, tensors, [*extras[:place], there(math.nan if scale is None else scale).reshape(1),
-                                   *extras[place:]], scalars, (), (math.nan, dropout_p), settings)
-
-
-def check_scale(scale: Any) -> None:
-    """Raises an error if `scale` is not a number. A tensor that requires a gradient is refused, because a scale gets no
-    gradient."""
-    if isinstance(scale, Tensor) and scale.requires_grad:
-        raise ValueError("scale is a tensor that requires a gradient, which a scale does not get; give scale=1.0 and "
-                         "multiply in the score_mod: score * scale")
-    if torch.compiler.is_compiling() or isinstance(scale, Tensor) or scale is None:
-        return
-    if isinstance(scale, (str, bytes, complex)) or not hasattr(scale, "__float__"):
-        raise TypeError("scale is %r; a number is accepted" % (scale,))
-    if scale != scale:  # NaN means the default scale to the library
-        raise ValueError("scale is nan; a finite number is accepted, None for 1 / sqrt(d)")
+        extras = [*extras[:index], extras[index].to(device=device), *extras[index + 1:]]
+    scalars = [torch.stack([to_device(value) for value in values])] if len(values) else []
+    return Call(program, tensors, [*extras[:index], to_device(math.nan if scale is None else scale).reshape(1),
+                                   *extras[index:]], scalars, (), (math.nan, dropout_p), settings)
 
 
 def as_tensor(array: Any) -> Tensor:
@@ -95,7 +157,7 @@ def as_tensor(array: Any) -> Tensor:
     return torch.from_numpy(array)
 
 
-def are_floats(params: Sequence[Any]) -> bool:
+def _are_floats(params: Sequence[Any]) -> bool:
     """Returns True if all params have exactly the type float."""
     for value in params:
         if type(value) is not float:
@@ -113,18 +175,18 @@ def _tensors_of(traced: Any) -> Sequence[Tensor]:
 def call_of(traced: Any, scale: Any, config: Sequence[int], dropout_p: float = 0.0,
             extras: Sequence[Tensor] = ()) -> Call:
     """Returns the Call of a traced function, or of the identity function if `traced` is None."""
-    if (dropout_p or isinstance(scale, Tensor)) and has_scalars_there(scale, (), config, extras):
-        device = scale.device if is_there(scale) else extras[ops.extra_place(config[ops.SLOTS], _abi.SLOT_SEED)].device
+    if (dropout_p or isinstance(scale, Tensor)) and has_scalars_on_device(scale, (), config, extras):
+        there = scale if is_on_device(scale) else extras[ops.extra_index(config[ops.SLOTS], _abi.SLOT_SEED)]
         tensors, params = ((), ()) if traced is None else (_tensors_of(traced), traced.params)
-        return call_there("" if traced is None else traced.program.text, tensors, scale, params, config, dropout_p,
-                          extras, device)
+        return call_on_device("" if traced is None else traced.program.text, tensors, scale, params, config, dropout_p,
+                              extras, there.device)
     floats = DEFAULT_FLOATS if scale is None and not dropout_p else (math.nan if scale is None else scale, dropout_p)
     if traced is None:
         return Call("", (), extras, (), (), floats, config)
     program, params = traced.program, traced.params
     if not params:
         return Call(program.text, _tensors_of(traced), extras, (), (), floats, config)
-    if program.takes_floats and are_floats(params):
+    if program.takes_floats and _are_floats(params):
         return Call(program.text, _tensors_of(traced), extras, (), (), (*floats, *params), config)
     ints, numbers = split_params(program, params)
     ints = [int(x) if isinstance(x, Tensor) else x for x in ints]

@@ -3,7 +3,7 @@
 
 forward() takes score_mod, score_mod_bprop, score_mod_tensors and score_mod_bprop_tensors. Callback objects written for
 Transformer Engine run unchanged, also together with masks, windows, dropout, lengths and grouped heads. Arguments that
-exclude each other are collected and refused in one error (_refuse).
+exclude each other are collected and refused in one error (raise_if_any).
 """
 import inspect
 import math
@@ -29,7 +29,8 @@ MASK_TYPES: Dict[str, Dict[str, bool]] = {
 FORMATS = ("sbhd", "bshd", "thd")
 
 
-def _refuse(who: str, problems: List[str]) -> None:
+def raise_if_any(who: str, problems: List[str]) -> None:
+    """Raises ValueError with all texts of `problems`, if there are any."""
     if problems:
         raise ValueError("%s cannot do this: %s" % (who, "; ".join(problems)))
 
@@ -45,22 +46,22 @@ def is_graph_style(score_mod: Any) -> bool:
     return positional_arity(score_mod) == 3
 
 
-def _pick(table: Tensor, b: Any, h: Any, q: Any, k: Any) -> Any:
+def _element(table: Tensor, b: Any, h: Any, q: Any, k: Any) -> Any:
     """Returns element (b, h, q, k) of `table`, [B or 1, H or 1, Sq or 1, Sk]."""
     b, h, q = (at if size > 1 else 0 for at, size in zip((b, h, q), table.shape))
     return table[b, h, q, k]
 
 
-def _own_score(softcap: Optional[float], slopes: Optional[Tensor], bias: Optional[Tensor], before: float = 1.0,
-               shift: int = 0) -> Optional[Callable[..., Any]]:
-    """Returns the score function of softcap, alibi_slopes and core_attention_bias (multiplied by `before`); None if
+def _score_of(softcap: Optional[float], slopes: Optional[Tensor], bias: Optional[Tensor], factor: float = 1.0,
+              shift: int = 0) -> Optional[Callable[..., Any]]:
+    """Returns the score function of softcap, alibi_slopes and core_attention_bias (multiplied by `factor`); None if
     none of these is given. `shift` is added to q in ALiBi's distance q - k."""
     if softcap is None and slopes is None and bias is None:
         return None
 
     def score(s: Any, b: Any, h: Any, q: Any, k: Any) -> Any:
         if bias is not None:
-            s = s + _pick(bias, b, h, q, k) * before
+            s = s + _element(bias, b, h, q, k) * factor
         if slopes is not None:
             s = s + (slopes[b, h] if slopes.dim() == 2 else slopes[h]) * -(q + shift - k).abs()
         return s if softcap is None else softcap * torch.tanh(s / softcap)
@@ -68,7 +69,7 @@ def _own_score(softcap: Optional[float], slopes: Optional[Tensor], bias: Optiona
     return score
 
 
-def usual_slopes(heads: int, device: torch.device) -> Tensor:
+def default_slopes(heads: int, device: torch.device) -> Tensor:
     """Returns the default ALiBi slopes of Transformer Engine."""
     n = 2 ** int(math.log2(heads))
     first, more = 2.0 ** (-8.0 / n), 2.0 ** (-4.0 / n)
@@ -81,7 +82,7 @@ def _mask_function(hidden: Tensor) -> Callable[..., Any]:
     attended."""
 
     def mask(b: Any, h: Any, q: Any, k: Any) -> Any:
-        return ~_pick(hidden, b, h, q, k)
+        return ~_element(hidden, b, h, q, k)
 
     return mask
 
@@ -123,7 +124,7 @@ def mask_kind(name: str) -> str:
     return "padding_causal" if kind == "causal_padding" else kind
 
 
-class _Bias(NamedTuple):
+class _ScoreTerms(NamedTuple):
     """The terms that a call adds to scores: core_attention_bias_type with its bias tensor or slopes."""
 
     kind: Optional[str]
@@ -208,7 +209,7 @@ class DotProductAttention(nn.Module):
             problems.append("attn_mask_type is %r, not one of %s" % (attn_mask_type, ", ".join(MASK_TYPES)))
         if softmax_type not in ("vanilla", "off-by-one", "learnable"):
             problems.append("softmax_type is %r, not one of vanilla, off-by-one, learnable" % softmax_type)
-        _refuse("DotProductAttention", problems)
+        raise_if_any("DotProductAttention", problems)
         self.num_attention_heads, self.num_gqa_groups = num_attention_heads, groups
         self.kv_channels = kv_channels if isinstance(kv_channels, tuple) else (kv_channels, kv_channels)
         self.attention_dropout, self.qkv_format, self.attn_mask_type = attention_dropout, qkv_format, attn_mask_type
@@ -255,25 +256,26 @@ class DotProductAttention(nn.Module):
         kind = mask_kind(self.attn_mask_type if attn_mask_type is None else attn_mask_type)
         window = self.window_size if window_size is None else window_size
         graph = is_graph_style(score_mod)
-        own = _Bias(core_attention_bias_type, core_attention_bias, alibi_slopes)
+        terms = _ScoreTerms(core_attention_bias_type, core_attention_bias, alibi_slopes)
         if others or attention_mask is not None or cu_seqlens_q is not None or cu_seqlens_kv is not None or not (
-                self._is_usual(layout, kind, query_layer, key_layer, value_layer, own, graph, score_mod,
-                               score_mod_bprop, score_mod_tensors, score_mod_bprop_tensors)):
+                self._is_simple(layout, kind, query_layer, key_layer, value_layer, terms, graph, score_mod,
+                                score_mod_bprop, score_mod_tensors, score_mod_bprop_tensors)):
             self._check(layout, kind, query_layer, key_layer, value_layer, attention_mask, cu_seqlens_q, cu_seqlens_kv,
-                        own, score_mod, score_mod_bprop, score_mod_tensors, score_mod_bprop_tensors, others)
-        ready = MASK_TYPES[kind]
+                        terms, score_mod, score_mod_bprop, score_mod_tensors, score_mod_bprop_tensors, others)
+        masks = MASK_TYPES[kind]
         at_end = self.bottom_right_diagonal if bottom_right_diagonal is None else bottom_right_diagonal
         at_end = kind not in ("causal", "padding_causal") if at_end is None else at_end
-        causal = ready.get("causal", False)
+        causal = masks.get("causal", False)
         sinks: Any = {"vanilla": None, "off-by-one": "zero"}.get(self.softmax_type, self.softmax_offset)
         packed: Dict[str, Any] = {"cu_q": cu_seqlens_q, "cu_k": cu_seqlens_kv, "max_q": max_seqlen_q,
                                   "max_k": max_seqlen_kv}
         if layout != "thd":
-            packed = _lengths(attention_mask, cu_seqlens_q, cu_seqlens_kv) if ready.get("padding") else {}
+            packed = _lengths(attention_mask, cu_seqlens_q, cu_seqlens_kv) if masks.get("padding") else {}
+        hidden = _four_dimensions(attention_mask) if masks.get("arbitrary") and attention_mask is not None else None
         out = attention(
             query_layer, key_layer, value_layer,
-            score_mod if score_mod is not None else self._own(own, layout, query_layer, key_layer, at_end),
-            _mask_function(_four(attention_mask)) if ready.get("arbitrary") and attention_mask is not None else None,
+            score_mod if score_mod is not None else self._score_mod(terms, layout, query_layer, key_layer, at_end),
+            None if hidden is None else _mask_function(hidden),
             scale=self.softmax_scale, layout=layout, is_causal=causal,
             window=window, bottom_right=at_end and (causal or window is not None), sinks=sinks,
             bounds_check=self.bounds_check, dropout_p=self.attention_dropout if self.training else 0.0,
@@ -281,44 +283,46 @@ class DotProductAttention(nn.Module):
             bprop_tensors=score_mod_bprop_tensors, **packed)
         return out.flatten(-2)
 
-    def _own(self, own: "_Bias", layout: str, q: Tensor, k: Tensor, at_end: bool) -> Optional[Callable[..., Any]]:
+    def _score_mod(self, terms: _ScoreTerms, layout: str, q: Tensor, k: Tensor, at_end: bool
+                   ) -> Optional[Callable[..., Any]]:
         """Returns the score function of softcap, bias and ALiBi; None without any of these."""
-        slopes = own.slopes
-        if own.kind == "alibi" and slopes is None:
-            slopes = usual_slopes(self.num_attention_heads, q.device)
+        slopes = terms.slopes
+        if terms.kind == "alibi" and slopes is None:
+            slopes = default_slopes(self.num_attention_heads, q.device)
         rows, keys = ((x.shape[0 if layout == "sbhd" else 1]) for x in (q, k))
         shift = keys - rows if at_end and layout != "thd" and slopes is not None else 0
         scale = 1 / math.sqrt(self.kv_channels[0]) if self.softmax_scale is None else self.softmax_scale
-        before = scale if own.kind == "pre_scale_bias" else 1.0
-        return _own_score(self.softcap, slopes, own.bias, before, shift)
+        factor = scale if terms.kind == "pre_scale_bias" else 1.0
+        return _score_of(self.softcap, slopes, terms.bias, factor, shift)
 
-    def _is_usual(self, layout: str, kind: str, q: Tensor, k: Tensor, v: Tensor, own: "_Bias", graph: bool,
-                  score_mod: Any, bprop: Any, tensors: Any, bprop_tensors: Any) -> bool:
-        """Returns True if a few comparisons show that _check would find no error. The call must have no masks, offsets
-        or other arguments. If the result is False, _check must run."""
-        if any(x is not None for x in own) or layout not in ("sbhd", "bshd"):
+    def _is_simple(self, layout: str, kind: str, q: Tensor, k: Tensor, v: Tensor, terms: _ScoreTerms, graph: bool,
+                   score_mod: Any, bprop: Any, tensors: Any, bprop_tensors: Any) -> bool:
+        """Returns True if a few comparisons prove that _check would find no error; False if _check must run. Requires a
+        call without masks, offsets and other arguments."""
+        if any(x is not None for x in terms) or layout not in ("sbhd", "bshd"):
             return False
         if kind not in MASK_TYPES or kind == "arbitrary" or "padding" in MASK_TYPES[kind]:
             return False
         if score_mod is None:
-            functions = bprop is None and tensors is None and bprop_tensors is None
+            has_functions = bprop is None and tensors is None and bprop_tensors is None
         else:
-            functions = graph and self.softcap is None and (bprop is not None or bprop_tensors is None)
+            has_functions = graph and self.softcap is None and (bprop is not None or bprop_tensors is None)
         width, wide = self.kv_channels
-        return functions and q.dim() == 4 and k.dim() == 4 and v.dim() == 4 and (
+        return has_functions and q.dim() == 4 and k.dim() == 4 and v.dim() == 4 and (
             q.shape[2:] == (self.num_attention_heads, width) and k.shape[2:] == (self.num_gqa_groups, width)
             and v.shape[2:] == (self.num_gqa_groups, wide))
 
     def _check(self, layout: str, kind: str, q: Tensor, k: Tensor, v: Tensor, mask: Any, cu_q: Any, cu_k: Any,
-               given: "_Bias", score_mod: Any, bprop: Any, tensors: Any, bprop_tensors: Any,
+               terms: _ScoreTerms, score_mod: Any, bprop: Any, tensors: Any, bprop_tensors: Any,
                others: Mapping[str, Any]) -> None:
+        """Raises ValueError with all problems of a call's arguments."""
         rank = 3 if layout == "thd" else 4
         graph = is_graph_style(score_mod)
-        ready = MASK_TYPES.get(kind, {})
+        masks = MASK_TYPES.get(kind, {})
         shaped = all(x.dim() == rank for x in (q, k, v))
-        own = {"softcap": self.softcap, "alibi_slopes": given.slopes, "core_attention_bias": given.bias,
-               "core_attention_bias_type": None if given.kind in (None, "no_bias") else given.kind}
-        own_names = [name for name, given in own.items() if given is not None]
+        named = {"softcap": self.softcap, "alibi_slopes": terms.slopes, "core_attention_bias": terms.bias,
+                 "core_attention_bias_type": None if terms.kind in (None, "no_bias") else terms.kind}
+        names = [name for name, value in named.items() if value is not None]
         rules = [
             (layout not in FORMATS, "qkv_format is %r, not one of %s" % (layout, ", ".join(FORMATS))),
             (kind not in MASK_TYPES, "attn_mask_type is %r, not one of %s" % (kind, ", ".join(MASK_TYPES))),
@@ -332,17 +336,17 @@ class DotProductAttention(nn.Module):
                 self.num_gqa_groups, self.kv_channels)),
             (layout == "thd" and (cu_q is None or cu_k is None),
              "qkv_format thd without cu_seqlens_q and cu_seqlens_kv"),
-            (layout != "thd" and (cu_q is not None or cu_k is not None) and not ready.get("padding"),
+            (layout != "thd" and (cu_q is not None or cu_k is not None) and not masks.get("padding"),
              "cu_seqlens with qkv_format %s and attn_mask_type %s" % (layout, kind)),
-            (isinstance(mask, tuple) and not ready.get("padding"), "a pair of masks with attn_mask_type %s" % kind),
-            (bool(ready.get("arbitrary")) and mask is None, "attn_mask_type arbitrary without attention_mask"),
-            (bool(ready.get("padding")) and layout != "thd" and mask is None and cu_q is None and cu_k is None,
+            (isinstance(mask, tuple) and not masks.get("padding"), "a pair of masks with attn_mask_type %s" % kind),
+            (bool(masks.get("arbitrary")) and mask is None, "attn_mask_type arbitrary without attention_mask"),
+            (bool(masks.get("padding")) and layout != "thd" and mask is None and cu_q is None and cu_k is None,
              "attn_mask_type %s without attention_mask and cu_seqlens" % kind),
-            (mask is not None and not (ready.get("arbitrary") or ready.get("padding")),
+            (mask is not None and not (masks.get("arbitrary") or masks.get("padding")),
              "attention_mask with attn_mask_type %s" % kind),
             (mask is not None and layout == "thd", "attention_mask with qkv_format thd"),
-            (score_mod is not None and bool(own_names),
-             "score_mod with %s: write them into score_mod" % " and ".join(own_names)),
+            (score_mod is not None and bool(names),
+             "score_mod with %s: write them into score_mod" % " and ".join(names)),
             (score_mod is None and bprop is not None, "score_mod_bprop without score_mod"),
             (score_mod is None and (tensors is not None or bprop_tensors is not None),
              "score_mod_tensors without score_mod"),
@@ -352,11 +356,12 @@ class DotProductAttention(nn.Module):
              "score_mod_tensors with a score_mod of FlexAttention's form, which captures its tensors"),
             (bprop is None and bprop_tensors is not None, "score_mod_bprop_tensors without score_mod_bprop"),
         ]
-        problems = others_refused("DotProductAttention.forward", others, FORWARD_OTHERS, {}) + given.problems()
-        _refuse("DotProductAttention", [text for wrong, text in rules if wrong] + problems)
+        problems = others_refused("DotProductAttention.forward", others, FORWARD_OTHERS, {}) + terms.problems()
+        raise_if_any("DotProductAttention", [text for wrong, text in rules if wrong] + problems)
 
 
-def _four(mask: Any) -> Tensor:
+def _four_dimensions(mask: Any) -> Tensor:
+    """Returns `mask` with dimensions of size 1 added in front."""
     while mask.dim() < 4:
         mask = mask.unsqueeze(0)
     return mask

@@ -14,14 +14,14 @@ from .._errors import ArgumentError, ArgumentTypeError
 SEQUENCE = 2  # index of the sequence dimension in [B,H,S,D] and [B,H,S]
 
 
-class Spread(NamedTuple):
+class Sharding(NamedTuple):
     """The sharding of q, k and v: mesh and placements of the DTensors, and the sizes of the entire result."""
 
     mesh: Any
     placements: Tuple[Any, ...]
     sizes: Tuple[int, ...]
 
-    def whole(self, local: Tensor) -> Any:
+    def dtensor_of(self, local: Tensor) -> Any:
         """Returns the DTensor of which `local` is this process's part."""
         from torch.distributed.tensor import DTensor
         size, stride = list(self.sizes[:local.dim()]), [1] * local.dim()
@@ -52,13 +52,13 @@ def group_of(tensors: Sequence[Any], group: Any) -> Any:
     return meshes[0].get_group() if meshes and group is None else group
 
 
-def local_parts(tensors: Sequence[Any], order: str, group: Any) -> Tuple[List[Tensor], Optional[Spread]]:
-    """Returns (local parts of q, k and v, their Spread) for DTensors; (q, k and v, None) for ordinary tensors. Raises
+def local_parts(tensors: Sequence[Any], order: str, group: Any) -> Tuple[List[Tensor], Optional[Sharding]]:
+    """Returns (local parts of q, k and v, their Sharding) for DTensors; (q, k and v, None) for ordinary tensors. Raises
     ArgumentError for DTensors that ring_attention does not support."""
-    spread = [is_dtensor(x) for x in tensors]
-    if not any(spread):
+    sharded = [is_dtensor(x) for x in tensors]
+    if not any(sharded):
         return list(tensors), None
-    if not all(spread):
+    if not all(sharded):
         raise ArgumentError("of q, k and v some are DTensors and some are not; give all as DTensors, or parts of each")
     mesh, placements = tensors[0].device_mesh, tensors[0].placements
     for name, x in zip("qkv", tensors):
@@ -73,4 +73,4 @@ def local_parts(tensors: Sequence[Any], order: str, group: Any) -> Tuple[List[Te
                             % (order, "None" if group is None else "given"))
     q, _, v = tensors
     sizes = (*q.shape[:3], *v.shape[3:])
-    return [x.to_local() for x in tensors], Spread(mesh, placements, sizes)
+    return [x.to_local() for x in tensors], Sharding(mesh, placements, sizes)

@@ -1,22 +1,22 @@
 # SPDX-License-Identifier: Apache-2.0
-"""flex_attention with the signature, argument checks and results of PyTorch's function. A program changes only its
+"""flex_attention, with the signature, argument checks and results of PyTorch's function. A program changes only its
 import:
 
     from fxattn.torch import flex_attention, create_block_mask
 
 Differences from PyTorch's function:
-* Calls are fused without torch.compile too.
+* Eager calls are fused too, not only compiled calls.
 * The backward pass runs on the CPU too.
 * LSE and row maxima are available on every device.
 * Captured tensors get gradients for all kinds of indexing.
 * `kernel_options` are checked and then ignored, because they are options of PyTorch's kernels.
 """
-import math
 import warnings
-from typing import Any, Callable, Dict, Literal, NoReturn, Optional, Sequence, Set, Tuple, Union, overload
+from typing import Any, Callable, Dict, Literal, NoReturn, Optional, Set, Tuple, Union, overload
 
 import torch
-from torch import Tensor, is_grad_enabled
+from torch import Tensor
+from torch.compiler import is_dynamo_compiling
 from torch.nn.attention import flex_attention as _theirs
 from torch.nn.attention.flex_attention import AuxOutput as AuxOutput
 from torch.nn.attention.flex_attention import AuxRequest as AuxRequest
@@ -24,33 +24,29 @@ from torch.nn.attention.flex_attention import AuxRequest as AuxRequest
 from .. import _abi
 from .._program import Program
 from ..trace import trace
-from ..trace.watch import find as known
-from .routes import compiled, direct
-from .routes.autograd import recorded_at_once
-from .frames import leave
-from .call import DEFAULT_FLOATS, are_floats, call_of, check_scale, told_of_scores
 from .block_mask import UNBOUNDED_BLOCK, LazyBlockMask, mask_mod_of, noop_mask
+from .call import call_of, score_attributes
+from .dtypes import FLOAT8, autocast_inputs, mixed_inputs
+from .frames import skip_frame
+from .route import run
+from .routes import bypass, compiled
+from .routes.bypass import ALIKE, ALIKE_GROUPED
+from .routes.direct import known_output
+from .settings import check_scale
 
 ScoreMod = Callable[[Any, Any, Any, Any, Any], Any]
 _BACKENDS = ("AUTO", "TRITON", "FLASH", "TRITON_DECODE")
-# Codes of the devices of masks, for PLACE of direct_expected in torch_direct.c. _place_of adds CUDA devices.
-_PLACES = {"cpu": -1, torch.device("cpu"): -1, "cuda": -2, torch.device("cuda"): -2}
-# ALIKE...: conditions on a call without a mask (direct_expected in torch_direct.c). ON_HOST: a trace key, host and f32.
-ALIKE, ALIKE_GROUPED = (1, 1, 1, -1, -1, -1), (2, 1, 1, -1, -1, -1)
-ON_HOST, _FLOAT64 = ("torch", None, None), torch.float64
+# Codes of the devices of masks, for `expected` of bypass.forward. _device_code adds CUDA devices with an index.
+_DEVICE_CODES = {"cpu": -1, torch.device("cpu"): -1, "cuda": -2, torch.device("cuda"): -2}
 _NO_FLAGS, _STRICT = (0,), (_abi.BOUNDS_CHECK,)  # configs of the operators
-leave(trace)
-_said: Set[str] = set()  # warnings that have been given, each once in a process
+skip_frame(trace)  # Dynamo must not compile the tracer after a graph break
+_warned: Set[str] = set()  # names of warnings that were given; each is given once in a process
 
 
-def _identity(score: Any, b: Any, h: Any, q_idx: Any, kv_idx: Any) -> Any:
-    return score
-
-
-def _say_once(what: str, message: str, category: Any = UserWarning) -> None:
-    # `_said` is not read while PyTorch compiles, because its content would become a guard of the compiled function.
-    if not torch.compiler.is_compiling() and what not in _said:
-        _said.add(what)
+def _warn_once(what: str, message: str, category: Any = UserWarning) -> None:
+    # While PyTorch compiles, `_warned` is not read: its content would become a guard of the compiled function.
+    if not torch.compiler.is_compiling() and what not in _warned:
+        _warned.add(what)
         warnings.warn(message, category, stacklevel=4)  # the line that calls flex_attention
 
 
@@ -79,9 +75,9 @@ def _check_tensors(query: Tensor, key: Tensor, value: Tensor) -> None:
                          f"key of shape {tuple(key.shape)} and value of shape {tuple(value.shape)}.")
 
 
-def _plainly_right(query: Tensor, key: Tensor, value: Tensor, q: Any, k: Any, v: Any) -> bool:
-    """Returns True if a few comparisons show that _check_tensors and _check_heads would find no error. If the result is
-    False, the two checks must run."""
+def _has_usual_shapes(query: Tensor, key: Tensor, value: Tensor, q: Any, k: Any, v: Any) -> bool:
+    """Returns True if a few comparisons prove that _check_tensors and _check_heads would find no error; False if these
+    two checks must run."""
     return (len(q) == 4 and len(k) == 4 and len(v) == 4 and q[3] == k[3] and q[1] == k[1] and k[:3] == v[:3]
             and not query.is_meta and query.device == key.device == value.device)
 
@@ -140,7 +136,7 @@ def _check_mask(query: Tensor, key: Tensor, block_mask: Any) -> None:
         raise TypeError(f"block_mask is of type {type(block_mask).__name__}; a BlockMask is accepted, which "
                         f"create_block_mask(mask_mod, B, H, {query.size(-2)}, {key.size(-2)}, device=...) makes of a "
                         f"function mask_mod(b, h, q_idx, kv_idx)")
-    if block_mask.mask_mod is getattr(_theirs, "_sliced_mask_mod_error", _identity):
+    if block_mask.mask_mod is getattr(_theirs, "_sliced_mask_mod_error", ...):
         raise RuntimeError("Cannot use mask_mod from a sliced BlockMask")
     size = block_mask.BLOCK_SIZE
     if not (size[0] == UNBOUNDED_BLOCK and size[1] == UNBOUNDED_BLOCK):
@@ -161,11 +157,12 @@ def _check_options(options: Dict[str, Any]) -> None:
                            "legacy knob; please drop FORCE_USE_FLEX_ATTENTION and only specify the desired BACKEND.")
     if "BACKEND" in options and options["BACKEND"] not in _BACKENDS:
         raise ValueError(f"Invalid BACKEND value '{options['BACKEND']}'. Must be one of {_BACKENDS}")
-    _say_once("kernel_options", "fxattn.torch.flex_attention takes kernel_options and does not use them: they are for "
+    _warn_once("kernel_options", "fxattn.torch.flex_attention takes kernel_options and does not use them: they are for "
               "PyTorch's kernels")
 
 
-def _check_whole(traced: Any) -> None:
+def _check_self_contained(traced: Any) -> None:
+    """Raises ValueError if program text has tensors, or params without a default."""
     lacking = [c.name for c in traced.program.captures] + [p.name for p in traced.program.params if p.default is None]
     if lacking:
         raise ValueError(f"score_mod uses {', '.join(lacking)}, which flex_attention has no argument for; give them to "
@@ -177,136 +174,45 @@ def _check_aux(return_lse: bool, return_aux: Optional[AuxRequest]) -> None:
         raise ValueError("Cannot specify both return_lse and return_aux. return_lse is deprecated, please use "
                          "return_aux=AuxRequest(lse=True) instead.")
     if return_lse:
-        _say_once("return_lse", "return_lse is deprecated and will be removed in v2.10. Please use "
+        _warn_once("return_lse", "return_lse is deprecated and will be removed in v2.10. Please use "
                   "return_aux=AuxRequest(lse=True) instead.", FutureWarning)
 
 
 # ---- The call --------------------------------------------------------------------------------------------------------
 
-def autocast_inputs(query: Tensor, key: Tensor, value: Tensor) -> Tuple[Tensor, Tensor, Tensor]:
-    """Returns query, key and value in autocast's dtype if autocast is on. Captured tensors are not converted."""
-    kind = query.device.type
-    if kind == "meta" or not torch.is_autocast_enabled(kind):
-        return query, key, value
-    dtype = torch.get_autocast_dtype(kind)
-
-    def cast(x: Tensor) -> Tensor:
-        return x.to(dtype) if x.is_floating_point() and x.dtype != torch.float64 else x
-
-    return cast(query), cast(key), cast(value)
-
-
-_FLOAT8 = {getattr(torch, name) for name in ("float8_e4m3fn", "float8_e4m3fnuz", "float8_e5m2", "float8_e5m2fnuz")
-           if hasattr(torch, name)}
-
-
-def _refuse_gradient(gradient: Any) -> NoReturn:
-    raise ValueError("Backward pass with mixed query, key, and value dtype is not supported: float8 tensors get no "
-                     "gradients")
-
-
-def mixed_inputs(query: Tensor, key: Tensor, value: Tensor) -> Tuple[Tensor, Tensor, Tensor]:
-    """Returns query, key and value of different dtypes, or of float8, converted for one call. As in PyTorch's formulas,
-    arithmetic is in f64 if query is f64, else in f32. Float8 tensors are converted without rounding, and computing
-    their gradients raises an error."""
-    working = torch.float64 if query.dtype == torch.float64 else torch.float32
-    narrow = working if query.dtype in _FLOAT8 else query.dtype
-
-    def convert(x: Tensor) -> Tensor:
-        if x.dtype not in _FLOAT8:
-            return x.to(working) if (x.dtype == torch.float64) != (working == torch.float64) else x
-        wide = x.to(narrow)
-        if wide.requires_grad and torch.compiler.is_compiling():
-            _refuse_gradient(wide)
-        if wide.requires_grad:
-            wide.register_hook(_refuse_gradient)
-        return wide
-
-    return convert(query), convert(key), convert(value)
-
-
-def _place_of(device: Any) -> Optional[int]:
-    """Returns the code of a device in _PLACES, after adding a CUDA device with an index. Returns None for other
+def _device_code(device: Any) -> Optional[int]:
+    """Returns the code of a device in _DEVICE_CODES, after adding a CUDA device with an index. Returns None for other
     devices."""
     where = torch.device(device)
     if where.type == "cuda" and where.index is not None:
-        _PLACES[device] = where.index
-    return _PLACES.get(device)
+        _DEVICE_CODES[device] = where.index
+    return _DEVICE_CODES.get(device)
 
 
-def _at_once(query: Tensor, key: Tensor, value: Tensor, score_mod: Any, block_mask: Any, scale: Any, enable_gqa: bool
-             ) -> Optional[Tensor]:
-    """Returns the output of a call whose functions were traced in an earlier call, if no check would find an error (the
-    C function checks shapes). Returns None otherwise; flex_attention then handles the call in full. Requires
-    direct.is_plain(query, key, value). Raises nothing."""
+def _known_output(query: Tensor, key: Tensor, value: Tensor, score_mod: Any, block_mask: Any, scale: Any,
+                  enable_gqa: bool) -> Optional[Tensor]:
+    """Returns the output of a call whose functions were traced in an earlier call and in which no check would find an
+    error (the C function checks shapes). Returns None for all other calls, which flex_attention checks and traces.
+    Requires bypass.is_plain(query, key, value). Raises no errors."""
     mask_mod, expected = None, ALIKE_GROUPED if enable_gqa else ALIKE
     if block_mask is not None:
         if type(block_mask) is not LazyBlockMask or block_mask._read is not None:
             return None
         mask_mod, batch, heads, device, _ = block_mask._fxattn
-        place = _PLACES.get(device)
-        if place is None:
-            place = _place_of(device)
-        if block_mask.mask_mod is not mask_mod or place is None:
+        code = _DEVICE_CODES.get(device)
+        if code is None:
+            code = _device_code(device)
+        if block_mask.mask_mod is not mask_mod or code is None:
             return None
-        expected = (expected[0], batch, heads, *block_mask.seq_lengths, place)
+        expected = (expected[0], batch, heads, *block_mask.seq_lengths, code)
         mask_mod = None if mask_mod is noop_mask else mask_mod
     config = _NO_FLAGS if score_mod is None and mask_mod is None or not query.is_cpu else _STRICT
-    return known_at_once(query, key, value, score_mod, mask_mod, scale, config, expected)
+    return known_output(query, key, value, score_mod, mask_mod, scale, config, expected)
 
 
-@leave
-def known_at_once(q: Tensor, k: Tensor, v: Tensor, score_mod: Any, mask_mod: Any, scale: Any, config: Tuple[int, ...],
-                  expected: Sequence[int]) -> Optional[Tensor]:
-    """Returns the output if the functions were traced in an earlier call and are unchanged; else None. `config`: the
-    settings of the problem. `expected`: conditions on shapes and device (direct_expected in torch_direct.c)."""
-    if scale is not None and (type(scale) is not float or scale != scale):
-        return None
-    traced, tensors, program = None, (), ""
-    floats: Tuple[float, ...] = DEFAULT_FLOATS
-    enabled, usual = is_grad_enabled(), True
-    recorded = enabled and (q.requires_grad or k.requires_grad or v.requires_grad)
-    if score_mod is not None or mask_mod is not None:
-        wide = _FLOAT64 if q.dtype is _FLOAT64 else None  # the rule of told_of_scores()
-        if q.is_cpu:
-            traced = known(score_mod, mask_mod, ON_HOST if wide is None else ("torch", None, wide))
-        else:
-            traced = known(score_mod, mask_mod, ("torch", q.device, wide))
-        if traced is None:
-            return None
-        source, tensors, params, _, _, _ = traced
-        ready = _ready.get(id(source))
-        if ready is None or ready[0] is not source or ready[1] is not params:
-            ready = _make_ready(source, params)
-        _, _, program, floats = ready
-        for tensor in tensors:
-            usual = usual and isinstance(tensor, Tensor)
-            recorded = recorded or enabled and usual and tensor.requires_grad
-    if not usual or not floats:  # arrays of other libraries, or params that are not all floats
-        return call_of(traced, scale, config).output_direct(q, k, v, expected)
-    if scale is not None:
-        floats = scale, *floats[1:]
-    if recorded:
-        return recorded_at_once(q, k, v, tensors, floats, config, program, expected)
-    made = direct._run(q, k, v, tensors, (), (), (), floats, config, program, expected)
-    return made[0] if made else None
-
-
-# id(program) -> (program, params, text, floats of a call). The floats are an empty tuple if a param is not a float.
-_ready: Dict[int, Tuple[Program, Tuple[Any, ...], str, Tuple[float, ...]]] = {}
-
-
-def _is_kept() -> bool:
+def _is_recorded() -> bool:
     """Returns True while PyTorch compiles, exports or traces. Indices are checked in eager calls only."""
     return torch.compiler.is_compiling() or torch._C._get_tracing_state() is not None
-
-
-def _make_ready(source: Program, params: Tuple[Any, ...]) -> Tuple[Program, Tuple[Any, ...], str, Tuple[float, ...]]:
-    if len(_ready) >= 512:
-        _ready.clear()
-    floats = DEFAULT_FLOATS + params if source.takes_floats and are_floats(params) else ()
-    ready = _ready[id(source)] = source, params, source.text, floats
-    return ready
 
 
 @overload
@@ -346,9 +252,9 @@ def flex_attention(query: Tensor, key: Tensor, value: Tensor, score_mod: Optiona
 
     Rows that attend to no key are 0, with lse -inf.
     """
-    plain = not torch.compiler.is_dynamo_compiling() and direct.is_plain(query, key, value)
+    plain = not is_dynamo_compiling() and bypass.is_plain(query, key, value)
     if plain and return_aux is None and not return_lse and not kernel_options:
-        found = _at_once(query, key, value, score_mod, block_mask, scale, enable_gqa)
+        found = _known_output(query, key, value, score_mod, block_mask, scale, enable_gqa)
         if found is not None:
             return found
     if not plain:
@@ -356,8 +262,8 @@ def flex_attention(query: Tensor, key: Tensor, value: Tensor, score_mod: Optiona
             if not isinstance(given, Tensor):
                 raise TypeError("%s is of type %s; a tensor is accepted (fxattn.numpy takes arrays)"
                                 % (name, type(given).__name__))
-    nested = query.is_nested or key.is_nested or value.is_nested  # nested tensors have no shape
-    if nested or not _plainly_right(query, key, value, query.shape, key.shape, value.shape):
+    nested = query.is_nested or key.is_nested or value.is_nested  # the shape of a nested tensor cannot be read
+    if nested or not _has_usual_shapes(query, key, value, query.shape, key.shape, value.shape):
         _check_tensors(query, key, value)
         _check_heads(query, key, enable_gqa)
     if scale is not None:
@@ -376,24 +282,22 @@ def flex_attention(query: Tensor, key: Tensor, value: Tensor, score_mod: Optiona
     flags = (_abi.RETURN_LSE if want_lse else 0) | (_abi.RETURN_ROW_MAX if want_max else 0)
     query, key, value = autocast_inputs(query, key, value)
     stored = query.dtype
-    if stored in _FLOAT8 or key.dtype is not stored or value.dtype is not stored:
+    if stored in FLOAT8 or key.dtype is not stored or value.dtype is not stored:
         query, key, value = mixed_inputs(query, key, value)
     mask_mod = mask_mod_of(block_mask)
-    if torch.compiler.is_dynamo_compiling():
-        if not compiled.capturable():
+    if is_dynamo_compiling():
+        if not compiled.is_capturable():
             torch._dynamo.graph_break()
-        out, lse, rows = compiled.flex(query, key, value, _identity if score_mod is None else score_mod, (mask_mod,),
-                                      math.nan if scale is None else scale,
-                                      {"config": (flags,), "version": compiled.VERSION})
+        out, lse, rows = compiled.call_in_graph(query, key, value, score_mod, (mask_mod,), scale, config=(flags,))
     else:
         traced = None if score_mod is None and mask_mod is None else trace(score_mod, mask_mod,
-                                                                           **told_of_scores(query))
+                                                                           **score_attributes(query))
         if isinstance(score_mod, (str, Program)):
-            _check_whole(traced)
-        strict = traced is not None and query.is_cpu and not _is_kept()
-        out, lse, rows = call_of(traced, scale, (flags | _abi.BOUNDS_CHECK if strict else flags,)).run(query, key,
-                                                                                                       value, plain)
-    if stored in _FLOAT8:
+            _check_self_contained(traced)
+        strict = traced is not None and query.is_cpu and not _is_recorded()
+        call = call_of(traced, scale, (flags | _abi.BOUNDS_CHECK if strict else flags,))
+        out, lse, rows = run(call, query, key, value, plain)
+    if stored in FLOAT8:
         out = out.to(stored)
     if not flags and return_aux is None:
         return out

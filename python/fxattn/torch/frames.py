@@ -12,7 +12,7 @@ import torch
 _Function = TypeVar("_Function", bound=Callable[..., Any])
 
 
-def leave(function: _Function) -> _Function:
+def skip_frame(function: _Function) -> _Function:
     """Returns `function`, marked so that Dynamo compiles neither its frame nor the frames of functions that it calls,
     when the frame runs by itself after a graph break. A compiled caller may still inline the function. The mark adds no
     time to a call."""

@@ -131,9 +131,9 @@ class ModelMask(LazyBlockMask):
     def dense(self) -> Tensor:
         """Returns the mask as a dense tensor of the mask's dtype, which is made once. Raises ArgumentError if the dense
         tensor would have more than dense_bytes bytes."""
-        kept = self.__dict__.get("_dense")
-        if kept is not None:
-            return kept
+        dense = self.__dict__.get("_dense")
+        if dense is not None:
+            return dense
         batch, _, rows, keys = self.shape
         count = batch * rows * keys * self.dtype.itemsize
         if count > dense_bytes:
@@ -156,8 +156,8 @@ class ModelMask(LazyBlockMask):
     def current(self) -> Any:
         """Returns the dense tensor if the model has written to it (by masked_fill_, for example), else the mask
         itself."""
-        kept = self.__dict__.get("_dense")
-        return self if kept is None or kept._version == self.__dict__["_dense_version"] else kept
+        dense = self.__dict__.get("_dense")
+        return self if dense is None or dense._version == self.__dict__["_dense_version"] else dense
 
     # Methods of Tensor that need no dense mask.
 

@@ -11,7 +11,7 @@ from typing import Any, Callable, Dict, List, Optional, Tuple, Union
 import torch
 from torch import Tensor, nn
 
-from .dot_product import ANY, DotProductAttention, _refuse, others_refused
+from .dot_product import ANY, DotProductAttention, others_refused, raise_if_any
 
 # Arguments of Transformer Engine for features that fxattn lacks, and their accepted values, which disable the feature.
 _INIT_OTHERS: Dict[str, Optional[Tuple[Any, ...]]] = {
@@ -78,8 +78,8 @@ class MultiheadAttention(nn.Module):
                  (qkv_format not in ("sbhd", "bshd"), "qkv_format is %r, not sbhd or bshd" % qkv_format),
                  (kv_channels is None and hidden_size % num_attention_heads != 0,
                   "hidden_size is %d, no multiple of num_attention_heads %d" % (hidden_size, num_attention_heads)))
-        _refuse("MultiheadAttention", [text for wrong, text in rules if wrong]
-                + others_refused("MultiheadAttention", others, _INIT_OTHERS, _HINTS))
+        raise_if_any("MultiheadAttention", [text for wrong, text in rules if wrong]
+                     + others_refused("MultiheadAttention", others, _INIT_OTHERS, _HINTS))
         made: Dict[str, Any] = {"bias": bias, "dtype": params_dtype, "device": device}
         self.core_attention = DotProductAttention(
             num_attention_heads, self.channels, self.groups, attention_dropout=attention_dropout,
@@ -124,7 +124,7 @@ class MultiheadAttention(nn.Module):
         if (self.attention_type == "cross") != (encoder_output is not None):
             problems.append("attention_type %s %s encoder_output" % (
                 self.attention_type, "without" if encoder_output is None else "with"))
-        _refuse("MultiheadAttention", problems)
+        raise_if_any("MultiheadAttention", problems)
         query, key, value = self._projected(hidden_states, encoder_output)
         return self.proj(self.core_attention(
             query, key, value, attention_mask, score_mod=score_mod, score_mod_bprop=score_mod_bprop,

@@ -1,22 +1,22 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The operators fxattn::fwd and fxattn::bwd in PyTorch: schemas, kernels and fake implementations.
+"""The operators fxattn::fwd and fxattn::bwd in PyTorch: schemas, registration, fake implementations.
 
-The kernels are in libfxattn_torch (python/csrc), which registers itself through libtorch's stable C interface. A call
-of an operator thus runs no Python code, and compiled and exported programs can run without Python. If this library or
-the C interface is missing (PyTorch before 2.10), _plain.py provides the same operators by ctypes, with slower calls.
+    operators.py --schemas--> libfxattn_torch: torch_shim.c registers the kernels for CPU and CUDA (python/csrc)
+                 --fake implementations--> torch.library, for compilers
 
-torch_call.h (python/csrc) describes the arguments of the operators.
-routes/autograd.py has the gradients of the operators.
+libfxattn_torch registers itself through libtorch's stable C interface. A call of an operator thus runs no Python code,
+and compiled and exported programs can run without Python. torch_call.h (python/csrc) describes the arguments of the
+operators. routes/autograd.py has the gradients of the operators.
 """
 import ctypes
 import os
-import warnings
 from typing import Any, Dict, List, Sequence, Tuple
 
 import torch
 from torch import Tensor
 
 from .. import _abi
+from .._errors import OutsideError, is_outside
 from .._library import library_path
 
 _COMMON = ("(Tensor q, Tensor k, Tensor v, Tensor[] tensors, Tensor[] extras, Tensor[] scalars, SymInt[] ints, "
@@ -31,43 +31,32 @@ WANT_Q, WANT_K, WANT_V, WANT_SINK, WANT_SCALARS, WANT_TENSORS = range(6)
 
 _NARROW = (torch.float16, torch.bfloat16)
 SHIM_NAMES = ("libfxattn_torch.so", "libfxattn_torch.dylib")
-library: Any = None  # torch.library.Library, or the loaded libfxattn_torch; never released
 
 
-def _load_shim() -> Any:
-    """Loads libfxattn_torch, which registers the operators. Returns the library; None if it is missing, or, with a
-    warning, if it cannot register the operators."""
-    folder = os.path.dirname(os.path.abspath(library_path()))
+def _load_shim() -> ctypes.CDLL:
+    """Loads libfxattn_torch, which registers the operators. Returns the library, which is never unloaded. Raises
+    ImportError if the library is missing or cannot register the operators."""
+    main = os.path.abspath(library_path())
+    folder = os.path.dirname(main)
     path = next((p for p in (os.path.join(folder, name) for name in SHIM_NAMES) if os.path.exists(p)), None)
     if path is None:
-        return None
-    shim = ctypes.CDLL(path)
-    shim.fxa_torch_register.argtypes = [ctypes.c_char_p] * 4 + [ctypes.c_char_p, ctypes.c_size_t]
+        raise ImportError("fxattn.torch needs %s, which has PyTorch's operators, beside %s" % (SHIM_NAMES[0], main))
+    try:
+        shim = ctypes.CDLL(path)
+        register = shim.fxa_torch_register
+    except (OSError, AttributeError) as error:
+        raise ImportError("fxattn.torch cannot load %s: %s" % (path, error)) from error
+    register.argtypes = [ctypes.c_char_p] * 4 + [ctypes.c_char_p, ctypes.c_size_t]
     theirs = os.path.join(os.path.dirname(os.path.abspath(torch.__file__)), "lib")
     text = ctypes.create_string_buffer(600)
-    arguments = (theirs.encode(), os.path.abspath(library_path()).encode(), FORWARD.encode(), BACKWARD.encode())
-    if shim.fxa_torch_register(*arguments, text, len(text)):
-        warnings.warn("fxattn.torch calls the library by ctypes, which costs some 20 us a call: %s"
-                      % text.value.decode("utf-8", "replace"))
-        return None
+    arguments = (theirs.encode(), main.encode(), FORWARD.encode(), BACKWARD.encode())
+    if register(*arguments, text, len(text)):
+        raise ImportError("fxattn.torch cannot register its operators in PyTorch %s by %s: %s"
+                          % (torch.__version__, path, text.value.decode("utf-8", "replace")))
     return shim
 
 
-def _define() -> Any:
-    shim = _load_shim()
-    if shim is not None:
-        return shim
-    from . import _plain
-    library = torch.library.Library("fxattn", "FRAGMENT")
-    library.define(FORWARD)
-    library.define(BACKWARD)
-    for key in ("CPU", "CUDA"):
-        library.impl("fwd", _plain.forward, key)
-        library.impl("bwd", _plain.backward, key)
-    return library
-
-
-# ---- Shapes of results, for fake implementations and for kernels -----------------------------------------------------
+# ---- Shapes of results, for fake implementations --------------------------------------------------------------------
 
 def strides_like(strides: Sequence[int], size: Sequence[int]) -> List[int]:
     """Returns strides of a dense tensor of `size` that has the dimension order of a tensor with `strides`, except that
@@ -126,20 +115,20 @@ def results_of_backward(q: Tensor, k: Tensor, v: Tensor, tensors: Sequence[Tenso
             like = tensors[one - WANT_TENSORS]
             results.append(like.new_empty(like.shape, dtype=_result_dtype(like, config)))
         else:
-            like = extras[sink_place(_field(config, SLOTS))] if one == WANT_SINK else scalars[0]
+            like = extras[sink_index(_field(config, SLOTS))] if one == WANT_SINK else scalars[0]
             results.append(like.new_empty(like.shape))
     _clear_packed(results, config)
     return results
 
 
-def extra_place(slots: int, slot: int) -> int:
+def extra_index(slots: int, slot: int) -> int:
     """Returns the index of the tensor of `slot` among the extra tensors. `slots`: a bit for each slot in use."""
     return bin(slots & ((1 << slot) - 1)).count("1")
 
 
-def sink_place(slots: int) -> int:
+def sink_index(slots: int) -> int:
     """Returns the index of the sink tensor among the extra tensors."""
-    return extra_place(slots, _abi.SLOT_SINKS)
+    return extra_index(slots, _abi.SLOT_SINKS)
 
 
 def _check_there(q: Tensor, *others: Any) -> None:
@@ -161,19 +150,26 @@ def _backward_fake(q: Tensor, k: Tensor, v: Tensor, tensors: Any, extras: Any, s
     return results_of_backward(q, k, v, tensors, extras, scalars, config, want)
 
 
-library = _define()
-by_shim = isinstance(library, ctypes.CDLL)
+library = _load_shim()
 fwd = torch.ops.fxattn.fwd.default
 bwd = torch.ops.fxattn.bwd.default
 torch.library.register_fake("fxattn::fwd", _forward_fake)
 torch.library.register_fake("fxattn::bwd", _backward_fake)
 
 
+def forward(*arguments: Any) -> Tuple[Tensor, Tensor, Tensor]:
+    """Calls fxattn::fwd with (q, k, v, *Call.arguments()). Returns (out, LSE, row maxima). Raises OutsideError, an
+    IndexError as in PyTorch, for an index outside a captured tensor."""
+    try:
+        return fwd(*arguments)  # type: ignore[no-any-return]
+    except RuntimeError as error:
+        if not is_outside(str(error)):
+            raise
+        raise OutsideError(str(error).partition("fxattn: ")[2].partition("\n")[0]) from None
+
+
 def cache_stats() -> Dict[str, int]:
     """Returns the counters of the plan cache of PyTorch's operators by name: builds, hits, runs and others."""
-    if not by_shim:
-        from .._library import cache_stats as plain_stats
-        return plain_stats()
     stats = _abi.CacheStats()
     library.fxa_torch_cache_stats(ctypes.byref(stats))
     return {field[0]: getattr(stats, field[0]) for field in _abi.CacheStats._fields_ if field[0] != "reserved"}
@@ -181,8 +177,4 @@ def cache_stats() -> Dict[str, int]:
 
 def cache_clear() -> None:
     """Removes all plans from the plan cache of PyTorch's operators. Plans in use stay valid."""
-    if by_shim:
-        library.fxa_torch_cache_clear()
-    else:
-        from .._library import cache_clear as plain_clear
-        plain_clear()
+    library.fxa_torch_cache_clear()

@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
 """The score and mask arguments of attention(): FlexAttention's functions; program text with params and tensors by name;
-or callbacks of the graph style with their tensors. Given checks these arguments and makes a Call of the operators.
+or callbacks of the graph style with their tensors. ScoreArguments checks these arguments and makes a Call.
 
-Eager calls use Given directly. Compiled calls make a Given in routes/compiled.py, from what
-routes/callback_script.py has recorded.
+Eager calls make a ScoreArguments from the arguments of attention(). Compiled calls make a ScoreArguments from the data
+that routes/callback_script.py has recorded.
 """
 import math
 from typing import Any, Callable, List, Mapping, Optional, Sequence, Tuple, Union
@@ -17,11 +17,10 @@ from .._program import DTYPE_NAMES, Program
 from .._source import STYLES, check_kinds, text_program
 from ..trace import Traced, trace
 from . import operators as ops
-from .routes.autograd import Call
-from ._plain import DTYPES
+from .call import (SYMBOLIC, Call, as_tensor, call_of, call_on_device, floats_as_tensor, has_scalars_on_device,
+                   score_attributes, split_params)
+from .dtypes import DTYPES
 from .settings import check_mappings, param_number, shape_of_scores
-from .call import (SYMBOLIC, as_tensor, call_of, call_there, floats_as_tensor, has_scalars_there, split_params,
-                   told_of_scores)
 
 Mod = Union[None, str, Program, Callable[..., Any]]
 Named = Optional[Mapping[str, Any]]
@@ -31,17 +30,17 @@ _AT_RUN_TIME = (Tensor, *SYMBOLIC)
 
 def numbers_of_host(q: Tensor, named: Named) -> Named:
     """Returns `named` with one-element tensors on the host replaced by numbers if q is on a device, as PyTorch's
-    operators and cuDNN's graphs treat such tensors. A tensor that requires a gradient is kept; Call.run later refuses
-    it, because it is on another device than q."""
+    operators and cuDNN's graphs treat such tensors. A tensor that requires a gradient is not replaced; route.run()
+    later refuses this tensor, because it is on another device than q."""
     if q.is_cpu or not named or torch.compiler.is_compiling():
         return named
     return {name: x.item() if isinstance(x, Tensor) and x.is_cpu and x.numel() == 1 and not x.requires_grad else x
             for name, x in named.items()}
 
 
-class Given:
-    """The arguments of attention() that define scores and masks. Given is no NamedTuple, because Dynamo of torch 2.10
-    cannot read properties of a NamedTuple."""
+class ScoreArguments:
+    """The arguments of attention() that define scores and masks. The class is no NamedTuple, because Dynamo of torch
+    2.10 cannot read properties of a NamedTuple."""
 
     def __init__(self, score_mod: Mod, mask_mod: Mod, params: Named = None, tensors: Named = None, style: str = "flex",
                  bprop: Mod = None, bprop_tensors: Named = None, bprop_params: Named = None) -> None:
@@ -50,20 +49,20 @@ class Given:
         self.bprop_params, self.bprop_tensors = bprop_params, bprop_tensors
 
     @property
-    def functions(self) -> bool:
+    def is_functions(self) -> bool:
         """True if score_mod and mask_mod are FlexAttention's functions or None."""
-        return self.style == "flex" and self.bprop is None and not self.text
+        return self.style == "flex" and self.bprop is None and not self.is_text
 
     @property
-    def text(self) -> bool:
+    def is_text(self) -> bool:
         """True if score_mod or mask_mod is program text or a Program, which have the same meaning in both styles."""
         return isinstance(self.score_mod, _TEXT) or isinstance(self.mask_mod, _TEXT)
 
     @property
-    def graph(self) -> bool:
+    def is_graph(self) -> bool:
         """True if style is "graph" and the functions are callbacks (graph, score, tensors) as in Transformer Engine,
         not program text."""
-        return self.style == "graph" and not self.text
+        return self.style == "graph" and not self.is_text
 
     def check(self) -> None:
         """Raises ValueError or TypeError for arguments that exclude each other or have a wrong type."""
@@ -81,18 +80,18 @@ class Given:
                  "bprop_tensors": self.bprop_tensors}
         check_mappings(named)
         unused = [name for name, given in named.items()
-                  if given and (self.functions or (self.graph and name in ("params", "bprop_params")))]
+                  if given and (self.is_functions or (self.is_graph and name in ("params", "bprop_params")))]
         if unused:
             raise ValueError("%s given beside a function, which brings what it uses by itself" % " and ".join(unused))
 
     def call(self, q: Tensor, k: Tensor, scale: Any, config: Sequence[int], dropout_p: float,
              extras: Sequence[Tensor], mask_extra: Sequence[Any] = ()) -> Call:
         """Returns the Call of the operators. `mask_extra`: operands of a mask_mod that Dynamo has recorded."""
-        if self.functions:
+        if self.is_functions:
             traced = None if self.score_mod is None and self.mask_mod is None else trace(
-                self.score_mod, self.mask_mod, **told_of_scores(q))
+                self.score_mod, self.mask_mod, **score_attributes(q))
             return call_of(traced, scale, config, dropout_p, extras)
-        if self.graph:
+        if self.is_graph:
             traced = trace(self.score_mod, self.mask_mod, style="graph", score_mod_bprop=self.bprop,
                            tensors=numbers_of_host(q, self.tensors) or {},
                            bprop_tensors=numbers_of_host(q, self.bprop_tensors), mask_extra=mask_extra,
@@ -163,8 +162,8 @@ def _call_of_text(traced: Any, scale: Any, config: Sequence[int], dropout_p: flo
     values = _named("params", params, [p.name for p in program.params], {p.name: p.default for p in program.params})
     captured = _named("tensors", tensors, [c.name for c in program.captures], {})
     numbered = [param_number(p.name, p.type, x) for p, x in zip(program.params, values)]
-    if has_scalars_there(scale, numbered, config, extras):
-        return call_there(program.text, captured, scale, numbered, config, dropout_p, extras, device)
+    if has_scalars_on_device(scale, numbered, config, extras):
+        return call_on_device(program.text, captured, scale, numbered, config, dropout_p, extras, device)
     ints, floats = split_params(program, numbered)
     scalars = [floats_as_tensor(floats)] if any(isinstance(x, _AT_RUN_TIME) for x in floats) else []
     numbers = [math.nan if scale is None else scale, dropout_p, *([] if scalars else floats)]
@@ -178,7 +177,7 @@ def with_bprop(call: Call, traced: Any) -> Call:
     ints, floats = split_params(traced.bprop, traced.bprop_params)
     ints = [x if isinstance(x, torch.SymInt) else int(x) for x in ints]
     scalars, numbers = call.scalars, [*call.floats]
-    in_memory = call.flags() & _abi.SCALARS_IN_MEMORY  # params of a backward program are numbers even then
+    in_memory = call.flags() & _abi.SCALARS_IN_MEMORY  # even then, params of a backward program are numbers
     if floats and not in_memory and (len(scalars) or any(isinstance(x, _AT_RUN_TIME) for x in floats)):
         own = scalars[0] if len(scalars) else torch.tensor(numbers[2:], dtype=torch.float64, device="cpu")
         scalars, numbers, floats = [torch.cat([own, floats_as_tensor(floats).detach()])], numbers[:2], []

@@ -48,6 +48,20 @@ def real_number(name: str, value: Any) -> Any:
         raise TypeError("%s is %r; a number is accepted" % (name, value)) from None
 
 
+def check_scale(scale: Any) -> None:
+    """Raises an error if `scale` is not a number. A tensor that requires a gradient is refused, because a scale gets no
+    gradient."""
+    if isinstance(scale, Tensor) and scale.requires_grad:
+        raise ValueError("scale is a tensor that requires a gradient, which a scale does not get; give scale=1.0 and "
+                         "multiply in the score_mod: score * scale")
+    if torch.compiler.is_compiling() or isinstance(scale, Tensor) or scale is None:
+        return
+    if isinstance(scale, (str, bytes, complex)) or not hasattr(scale, "__float__"):
+        raise TypeError("scale is %r; a number is accepted" % (scale,))
+    if scale != scale:  # NaN means the default scale to the library
+        raise ValueError("scale is nan; a finite number is accepted, None for 1 / sqrt(d)")
+
+
 def param_number(name: str, kind: str, value: Any) -> Any:
     """Returns the value of a param as a number. For a float param, a tensor of one element or a symbolic number is
     returned unchanged."""
@@ -187,7 +201,7 @@ def shape_of_scores(config: Sequence[int], extras: Sequence[Tensor], q: Tensor, 
     maximal lengths. For paged K and V, keys is the maximal length of a sequence."""
     flags = config[ops.FLAGS]
     packed, paged = flags & _abi.VARLEN, flags & _abi.PAGED
-    batch = extras[ops.extra_place(config[ops.SLOTS], _abi.SLOT_CU_Q)].numel() - 1 if packed else q.shape[0]
+    batch = extras[ops.extra_index(config[ops.SLOTS], _abi.SLOT_CU_Q)].numel() - 1 if packed else q.shape[0]
     return (batch, q.shape[1], config[ops.SQ] if packed else q.shape[2],
             config[ops.SK] if packed or paged else k.shape[2])
 

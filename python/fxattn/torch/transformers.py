@@ -7,8 +7,8 @@
 transformers calls two functions that are registered under the name of the implementation. attention_mask() makes the
 mask of a pass: a ModelMask, which is a mask_mod, so that no array of size [S,S] is allocated for padding, causal masks
 and windows (model_mask.py). attention_forward() computes the attention of a layer as one fused call, for all
-combinations of window, soft cap, sinks, biases, sparse indices, dropout and grouped heads. supported_models.py supports
-models that do not call these two functions; alibi_models.py supports those that add ALiBi in their own attention layers.
+combinations of window, soft cap, sinks, biases, sparse indices, dropout and grouped heads. supported_models.py finds
+the models that can use the implementation; alibi_models.py replaces the attention layers of models with ALiBi.
 """
 import warnings
 from typing import Any, Callable, Optional, Set, Tuple
@@ -29,7 +29,7 @@ _REFUSED = {"cache": "a paged cache (continuous batching)", "head_mask": "head_m
 # Keywords for other implementations, which are ignored without a warning.
 _IGNORED = frozenset(("position_ids", "cache_position", "cu_seq_lens_q", "cu_seq_lens_k", "max_length_q",
                       "max_length_k", "seq_idx", "num_items_in_batch", "deterministic", "output_attentions"))
-_said: Set[str] = set()  # warnings that have been given, each once in a process
+_warned: Set[str] = set()  # warnings that have been given, each once in a process
 
 
 def register_transformers(name: str = NAME, dense_mask_bytes: Optional[int] = None) -> None:
@@ -69,13 +69,13 @@ def _padding_mod(real: Tensor) -> Optional[Callable[..., Any]]:
     """Returns the mask_mod of `real`, bool [B,keys], True for tokens; None if all keys are tokens. Comparisons with the
     first and last token of each batch entry let engines skip entire tiles. The table itself is read only if there is
     padding between tokens, or while PyTorch compiles, because the values are unknown then."""
-    look = not torch.compiler.is_compiling()
-    if look and bool(real.all()):
+    has_values = not torch.compiler.is_compiling()
+    if has_values and bool(real.all()):
         return None
     keys = real.shape[-1]
     first = real.to(torch.int32).argmax(-1).to(torch.int32)
     last = keys - 1 - real.flip(-1).to(torch.int32).argmax(-1).to(torch.int32)
-    if look and bool((last - first + 1 == real.sum(-1)).all()):
+    if has_values and bool((last - first + 1 == real.sum(-1)).all()):
         return lambda b, h, q_idx, kv_idx: (kv_idx >= first[b]) & (kv_idx <= last[b])
     return lambda b, h, q_idx, kv_idx: (kv_idx >= first[b]) & (kv_idx <= last[b]) & real[b, kv_idx]
 
@@ -314,12 +314,12 @@ def attention_forward(module: Any, query: Tensor, key: Tensor, value: Tensor, at
         if kwargs.get(name) is not None:
             raise ArgumentError("attn_implementation=\"fxattn\" does not have %s (keyword %s)" % (what, name))
     for name, given in kwargs.items() if not torch.compiler.is_compiling() else ():
-        if isinstance(given, Tensor) and name not in _IGNORED and name not in _said:
-            _said.add(name)
+        if isinstance(given, Tensor) and name not in _IGNORED and name not in _warned:
+            _warned.add(name)
             warnings.warn("attn_implementation=\"fxattn\" does not read the keyword %s, a tensor that %s gives its "
                           "attention" % (name, type(module).__name__), stacklevel=2)
-    if kwargs.get("output_attentions") and not torch.compiler.is_compiling() and "output_attentions" not in _said:
-        _said.add("output_attentions")
+    if kwargs.get("output_attentions") and not torch.compiler.is_compiling() and "output_attentions" not in _warned:
+        _warned.add("output_attentions")
         warnings.warn("attn_implementation=\"fxattn\" makes no attention weights: output_attentions gives None; use "
                       "\"eager\" for them", stacklevel=2)
     out = attend(module, query, key, value, attention_mask, dropout=dropout, scaling=scaling, is_causal=is_causal,

@@ -16,16 +16,16 @@ from torch import Tensor
 
 from .. import _abi
 from . import operators as ops
-from .routes.autograd import Backward, Forward, Plain, split_backward
+from .call import Call
+from .routes.autograd import Backward, Forward, split_backward
 
 
-def _fits(plain: Plain, in_dims: Sequence[Any]) -> bool:
+def _fits(call: Call, in_dims: Sequence[Any]) -> bool:
     """Returns True if the mapped dimension can become a part of the batch: only q, k and v are mapped, and the call has
     no extra tensors, coordinate maps, packed rows, pages or dropout."""
-    flags = plain.config[ops.FLAGS] if len(plain.config) else 0
-    rest = in_dims[3:3 + plain.n_tensors + plain.n_extras + plain.n_scalars]
-    return (all(dim is None for dim in rest) and plain.n_extras == 0 and len(plain.config) <= ops.MAPS
-            and not flags & (_abi.VARLEN | _abi.PAGED | _abi.DROPOUT))
+    rest = in_dims[3:3 + len(call.all_tensors())]
+    return (all(dim is None for dim in rest) and not call.extras and len(call.config) <= ops.MAPS
+            and not call.flags() & (_abi.VARLEN | _abi.PAGED | _abi.DROPOUT))
 
 
 def _fold(size: int, dim: Any, x: Tensor) -> Tensor:
@@ -38,13 +38,13 @@ def _unfold(size: int, x: Tensor) -> Tensor:
     return x.reshape(size, x.shape[0] // size, *x.shape[1:]) if x.dim() > 1 else x.expand(size, *x.shape)
 
 
-def _folded(size: int, batch: int, plain: Plain, device: Any) -> Tuple[Plain, Tensor]:
+def _folded(size: int, batch: int, call: Call, device: Any) -> Tuple[Call, Tensor]:
     """Returns the call with a coordinate table for b, and the table, which gives each batch entry its original batch
     index."""
-    config = [*plain.config, *[0] * (ops.MAPS - len(plain.config)), 0, _abi.MAP_TABLE, 0, 0, 0, 0]
+    config = [*call.config, *[0] * (ops.MAPS - len(call.config)), 0, _abi.MAP_TABLE, 0, 0, 0, 0]
     config[ops.SLOTS] |= 1 << _abi.SLOT_MAP_B
     table = torch.arange(batch, dtype=torch.int32, device=device).repeat(size)
-    return Plain(plain.n_tensors, 1, plain.n_scalars, plain.ints, plain.floats, config, plain.program), table
+    return Call(call.program, call.tensors, (None,), call.scalars, call.ints, call.floats, config), table
 
 
 def _entry(i: int, dim: Any, x: Tensor) -> Tensor:
@@ -64,37 +64,37 @@ def _none_of(results: Sequence[Tensor]) -> Tuple[Tensor, ...]:
     return tuple(x.new_empty((0, *x.shape)) for x in results)
 
 
-def forward_batched(size: int, in_dims: Sequence[Any], plain: Plain, tensors: Sequence[Tensor],
+def forward_batched(size: int, in_dims: Sequence[Any], call: Call, tensors: Sequence[Tensor],
                     run: Callable[..., Any] = Forward.apply) -> Tuple[Any, Any]:
-    """Returns (results with the mapped dimension, its index in each result). `run` takes `plain` and the tensors of one
+    """Returns (results with the mapped dimension, its index in each result). `run` takes `call` and the tensors of one
     call."""
     if size == 0:
-        return _none_of(run(plain, *map(_empty_entry, in_dims, tensors))), (0, 0, 0)
-    if not _fits(plain, in_dims):
-        runs = [run(plain, *(_entry(i, dim, x) for dim, x in zip(in_dims, tensors))) for i in range(size)]
+        return _none_of(run(call, *map(_empty_entry, in_dims, tensors))), (0, 0, 0)
+    if not _fits(call, in_dims):
+        runs = [run(call, *(_entry(i, dim, x) for dim, x in zip(in_dims, tensors))) for i in range(size)]
         return tuple(torch.stack(parts) for parts in zip(*runs)), (0, 0, 0)
     q, k, v = (_fold(size, dim, x) for dim, x in zip(in_dims[:3], tensors[:3]))
-    call, table = _folded(size, q.shape[0] // size, plain, q.device)
-    results = run(call, q, k, v, *_with_table(tensors[3:], plain.n_tensors, table))
+    folded, table = _folded(size, q.shape[0] // size, call, q.device)
+    results = run(folded, q, k, v, *_with_table(tensors[3:], len(call.tensors), table))
     return tuple(_unfold(size, x) for x in results), (0, 0, 0)
 
 
-def backward_batched(size: int, in_dims: Sequence[Any], plain: Plain, want: List[int], n_grads: int,
+def backward_batched(size: int, in_dims: Sequence[Any], call: Call, want: List[int], n_grads: int,
                      tensors: Sequence[Tensor], run: Callable[..., Any] = Backward.apply) -> Tuple[Any, Any]:
     if size == 0:
-        results = run(plain, want, n_grads, *map(_empty_entry, in_dims, tensors))
+        results = run(call, want, n_grads, *map(_empty_entry, in_dims, tensors))
         return _none_of(results), (0,) * len(want)
     dims = split_backward(n_grads, in_dims)
-    if not _fits(plain, dims.inputs) or any(one > ops.WANT_V for one in want):
-        runs = [run(plain, want, n_grads, *(_entry(i, dim, x) for dim, x in zip(in_dims, tensors)))
+    if not _fits(call, dims.inputs) or any(one > ops.WANT_V for one in want):
+        runs = [run(call, want, n_grads, *(_entry(i, dim, x) for dim, x in zip(in_dims, tensors)))
                 for i in range(size)]
         return tuple(torch.stack(parts) for parts in zip(*runs)), (0,) * len(want)
     inputs, out, lse, grads = split_backward(n_grads, tensors)
     q, k, v = (_fold(size, dim, x) for dim, x in zip(dims.inputs[:3], inputs[:3]))
-    call, table = _folded(size, q.shape[0] // size, plain, q.device)
-    rest = _with_table(inputs[3:], plain.n_tensors, table)
+    folded, table = _folded(size, q.shape[0] // size, call, q.device)
+    rest = _with_table(inputs[3:], len(call.tensors), table)
     outputs = (_fold(size, dim, x) for dim, x in zip((dims.out, dims.lse, *dims.grads), (out, lse, *grads)))
-    results = run(call, want, n_grads, q, k, v, *rest, *outputs)
+    results = run(folded, want, n_grads, q, k, v, *rest, *outputs)
     return tuple(_unfold(size, x) for x in results), (0,) * len(want)
 
 
@@ -104,7 +104,7 @@ def _has_level(level: int, x: Tensor) -> bool:
     return torch._remove_batch_dim(x, level, 0, 0).shape[0] == torch._remove_batch_dim(x, level, 1, 0).shape[0]
 
 
-def backward_of_batched(plain: Plain, want: Sequence[int], grads: Sequence[Tensor],
+def backward_of_batched(call: Call, want: Sequence[int], grads: Sequence[Tensor],
                         tensors: Sequence[Tensor]) -> List[Tensor]:
     """Returns the gradients for tensors that the older vmap has wrapped: unwraps the mapped dimension, runs the rule,
     and wraps the results. The level is searched, because a backward pass may run in another thread than the vmap."""
@@ -112,38 +112,5 @@ def backward_of_batched(plain: Plain, want: Sequence[int], grads: Sequence[Tenso
     in_dims = [0 if _has_level(level, x) else None for x in tensors]
     given = [x if dim is None else torch._remove_batch_dim(x, level, 0, 0) for x, dim in zip(tensors, in_dims)]
     size = next(x.shape[0] for x, dim in zip(given, in_dims) if dim is not None)
-    results, _ = backward_batched(size, in_dims, plain, list(want), len(grads), given)
+    results, _ = backward_batched(size, in_dims, call, list(want), len(grads), given)
     return [torch._add_batch_dim(x, 0, level) for x in results]
-
-
-# ---- Rules that the dispatcher calls under torch.func.vmap, for operators in compiled and exported functions ---------
-
-def _given(tensors: Any, extras: Any, scalars: Any, *rest: Any) -> Tuple[Plain, List[Any]]:
-    ints, floats, config, program = rest
-    return (Plain(len(tensors), len(extras), len(scalars), ints, floats, config, program),
-            [*tensors, *extras, *scalars])
-
-
-def forward_of_vmap(info: Any, in_dims: Tuple[Any, ...], q: Tensor, k: Tensor, v: Tensor, *rest: Any) -> Any:
-    plain, others = _given(*rest)
-    dims = [*in_dims[:3], *(dim for part in in_dims[3:6] for dim in part)]
-    (out, lse, rows), out_dims = forward_batched(info.batch_size, dims, plain, (q, k, v, *others), _by_operator)
-    return (out, lse, rows), out_dims
-
-
-def _by_operator(plain: Plain, q: Tensor, k: Tensor, v: Tensor, *rest: Tensor) -> Tuple[Tensor, ...]:
-    return plain.call(rest).forward(q, k, v)
-
-
-def backward_of_vmap(info: Any, in_dims: Tuple[Any, ...], q: Tensor, k: Tensor, v: Tensor, *rest: Any) -> Any:
-    plain, others = _given(*rest[:7])
-    out, lse, grads, want = rest[7:]
-    dims = [*in_dims[:3], *(dim for part in in_dims[3:6] for dim in part), *in_dims[10:12], *in_dims[12]]
-    results, out_dims = backward_batched(info.batch_size, dims, plain, want, len(grads),
-                                         (q, k, v, *others, out, lse, *grads), _backward_by_operator)
-    return list(results), list(out_dims)
-
-
-def _backward_by_operator(plain: Plain, want: List[int], n_grads: int, *tensors: Tensor) -> Sequence[Tensor]:
-    (q, k, v, *rest), out, lse, grads = split_backward(n_grads, tensors)
-    return ops.bwd(q, k, v, *plain.call(rest).arguments(), out, lse, grads, want)  # type: ignore[no-any-return]

@@ -28,8 +28,8 @@ attach_all()
 
 class Traced(NamedTuple):
     """The result of a trace: a program, its captured arrays (`tensors`) and its numbers (`params`), in the program's
-    order. `bprop`, `bprop_tensors` and `bprop_params` are the program, arrays and numbers of a user-written
-    backward."""
+    order. `bprop`, `bprop_tensors` and `bprop_params` are the program, arrays and numbers of a user-written backward.
+    known() also sets `text`, the program's text, and `floats`, which is `params` if all of them are floats."""
 
     program: Program
     tensors: Tuple[Any, ...] = ()
@@ -37,6 +37,8 @@ class Traced(NamedTuple):
     bprop: Optional[Program] = None
     bprop_tensors: Tuple[Any, ...] = ()
     bprop_params: Tuple[Any, ...] = ()
+    text: str = ""
+    floats: Optional[Tuple[float, ...]] = None
 
 
 def known(score_mod: Any, mask_mod: Any, lib: str = "torch", device: Any = None, dtype: Any = None,
@@ -128,6 +130,8 @@ class _Flex:
             if found is not None:
                 traced = Traced(*found)
                 if not asked.as_objects:
+                    usual = traced.program.takes_floats and all(type(x) is float for x in traced.params)
+                    traced = traced._replace(text=traced.program.text, floats=traced.params if usual else None)
                     watch.watch(self.score_mod, self.mask_mod, self.rest, traced,
                                 reuse.tensor_types(), lambda: getattr(self.question(), "key", None) == asked.key)
                 return traced

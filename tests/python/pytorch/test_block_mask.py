@@ -51,7 +51,7 @@ DOCUMENTS, LENGTHS, SHOWN = torch.arange(200) // 45, torch.tensor([70, 200]), to
 @pytest.mark.parametrize("q_len, kv_len, size", [(200, 150, 32), (64, 64, (32, 16)), (40, 200, 32)])
 def test_lists_of_large_masks(monkeypatch, mask_mod, q_len, kv_len, size):
     """By classes of the library and a look at what they leave, some blocks at a time; here for small ones too."""
-    monkeypatch.setattr("fxattn.torch.block_mask.MANY_PAIRS", 0)
+    monkeypatch.setattr("fxattn.torch.block_mask.MAX_PAIRS", 0)
     monkeypatch.setattr("fxattn.torch.block_lists.PAIRS_AT_ONCE", 1 << 13)
     ours, other = (f(mask_mod, 2, 2, q_len, kv_len, device="cpu", BLOCK_SIZE=size)
                    for f in (fx.create_block_mask, theirs.create_block_mask))
@@ -355,17 +355,17 @@ def _listed_ids(b, h, i, j):
 def test_lists_that_are_those_of_the_mask_mod(mod, batch, heads):
     """On a device the mask_mod then is the mask. Lists that leave out a block of it, or call one whole, are others; so
     are lists for all heads beside a mask_mod of each."""
-    from fxattn.torch.block_mask import _are_of, _dense_blocks
+    from fxattn.torch.block_mask import _dense_blocks, _is_equal_to_mod
     for separate in (True, False):
         mask = theirs.create_block_mask(mod, batch, heads, 300, 300, device="cpu", BLOCK_SIZE=64,
                                         separate_full_blocks=separate)
         some = _dense_blocks(mask, mask.kv_num_blocks, mask.kv_indices)
         full = _dense_blocks(mask, mask.full_kv_num_blocks, mask.full_kv_indices)
-        assert _are_of(mod, mask, some, full)
+        assert _is_equal_to_mod(mod, mask, some, full)
         less, more = some.clone(), torch.zeros_like(some) if full is None else full.clone()
         less[..., 0, 0] = False
         more[..., 0, 0] = True  # on the diagonal nothing is whole, but of the head that sees all
-        assert not _are_of(mod, mask, less, torch.zeros_like(some)) and not _are_of(mod, mask, some, more)
-        assert not _are_of(lambda b, h, i, j: mod(b, h, i, j) | (j == i + 1), mask, some, full)
+        assert not _is_equal_to_mod(mod, mask, less, torch.zeros_like(some)) and not _is_equal_to_mod(mod, mask, some, more)
+        assert not _is_equal_to_mod(lambda b, h, i, j: mod(b, h, i, j) | (j == i + 1), mask, some, full)
         if heads is None:
-            assert not _are_of(lambda b, h, i, j: mod(b, h, i, j) | (h == 1), mask, some, full)
+            assert not _is_equal_to_mod(lambda b, h, i, j: mod(b, h, i, j) | (h == 1), mask, some, full)

@@ -87,7 +87,7 @@ def test_results_by_request():
 
 
 def test_deprecated_lse_and_unused_options_say_so_once():
-    flex_module._said.clear()
+    flex_module._warned.clear()
     with pytest.warns(FutureWarning, match="return_lse is deprecated"):
         out, lse = fx.flex_attention(X, X, X, return_lse=True)
     with pytest.warns(UserWarning, match="kernel_options"):
@@ -201,7 +201,7 @@ def test_mistakes_have_their_remedy():
 
 
 def test_warnings_point_at_the_caller(monkeypatch):
-    monkeypatch.setattr(flex_module, "_said", set())
+    monkeypatch.setattr(flex_module, "_warned", set())
     with warnings.catch_warnings(record=True) as found:
         warnings.simplefilter("always")
         fx.flex_attention(X, X, X, kernel_options={"BLOCK_M": 16}, return_lse=True)

@@ -236,8 +236,6 @@ class Chain(torch.nn.Module):
 def test_runs_go_on_while_a_thread_holds_the_gil():
     """Four threads are inside of traced programs of 20 runs each; this one keeps the GIL, asks the library without giving
     it away, and sees all of them begin. So neither kernels nor the library wait for Python."""
-    if not ops.by_shim:
-        pytest.skip("the kernels here are those by ctypes, which are Python")
     zero, finished = torch.zeros(()), []
     traced = torch.jit.trace(Chain(), (zero,), check_trace=False)
     holding, stats, interval = ctypes.PyDLL(ops.library._name), _abi.CacheStats(), sys.getswitchinterval()

@@ -17,12 +17,12 @@ torch = pytest.importorskip("torch")
 
 import fxattn.torch as fx  # noqa: E402
 from fxattn import _abi  # noqa: E402
-from fxattn.torch.routes import direct  # noqa: E402
+from fxattn.torch.routes import bypass  # noqa: E402
 from run_threads import run_threads  # noqa: E402
 from torch_support import Seen, by_operator  # noqa: E402
 from torch.utils import checkpoint  # noqa: E402
 
-if not direct.possible:
+if not bypass.possible:
     pytest.skip("this PyTorch has no way around its dispatcher", allow_module_level=True)
 
 causal = lambda b, h, i, j: i >= j  # noqa: E731
@@ -41,14 +41,14 @@ def doubled(s, b, h, i, j):
 @pytest.fixture
 def taken(monkeypatch):
     """How many calls went the direct way."""
-    made, real = [], direct._run
+    made, real = [], bypass.forward
 
     def counted(*arguments):
         found = real(*arguments)
         made.extend([1] if found else [])
         return found
 
-    monkeypatch.setattr(direct, "_run", counted)
+    monkeypatch.setattr(bypass, "forward", counted)
     return made
 
 
@@ -299,15 +299,15 @@ def test_goes_by_the_operator(name, taken):
 
 def test_dispatch_keys_are_read_where_they_can_be_and_else_asked_for():
     """As numbers in memory of the thread; in a PyTorch that does not show that they are, as Python has them."""
-    assert direct.trusted or not sys.platform.startswith("linux")
+    assert bypass.trusted or not sys.platform.startswith("linux")
     text = """
 import torch
 del torch._C._dispatch_tls_local_exclude_set
-from fxattn.torch.routes import direct
-assert direct.possible and not direct.trusted
+from fxattn.torch.routes import bypass
+assert bypass.possible and not bypass.trusted
 x = torch.randn(1, 2, 6, 8)
-ask = lambda: direct.is_plain(x, x, x)
-assert ask() and not direct.is_plain(x, x, 3)
+ask = lambda: bypass.is_plain(x, x, x)
+assert ask() and not bypass.is_plain(x, x, 3)
 with torch.autocast("cpu", torch.bfloat16):
     assert not ask()
 with torch.inference_mode(), torch.no_grad():
@@ -453,18 +453,19 @@ def test_a_child_goes_the_same_way():
 
 
 def test_lists_and_what_is_neither(taken):
-    from fxattn.torch.routes.autograd import Call
+    from fxattn.torch.call import Call
+    from fxattn.torch.route import run
     x = x4()
     call = Call("", floats=[0.5, 0.0], config=[_abi.CAUSAL])
-    assert_same(call.run(x, x, x), by_operator(lambda: call.run(x, x, x)))
-    assert len(taken) == 1 and direct.forward(call, x, x, x, [_abi.CAUSAL], direct.ANYTHING)
+    assert_same(run(call, x, x, x), by_operator(lambda: run(call, x, x, x)))
+    assert len(taken) == 1 and bypass.forward(x, x, x, *call.arguments(), bypass.ANYTHING)
     for given in ({"floats": (0.5, "x")}, {"floats": None}, {"config": (1 << 70,)}, {"ints": (0.5,)},
                   {"tensors": (3,)}, {"program": 3}, {"extras": {1: 2}}, {"extras": (3,)}, {"program": "score = sc"}):
         call = Call("", floats=(0.5, 0.0), config=(0,))
         for name, value in given.items():
             setattr(call, name, value)
         try:
-            made = direct.forward(call, x, x, x, call.config, direct.ANYTHING)
+            made = bypass.forward(x, x, x, *call.arguments(), bypass.ANYTHING)
         except TypeError:
             made = []
         assert not made

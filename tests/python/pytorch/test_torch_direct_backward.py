@@ -11,24 +11,24 @@ torch = pytest.importorskip("torch")
 
 import fxattn.torch as fx  # noqa: E402
 from fxattn import _abi  # noqa: E402
-from fxattn.torch.routes import direct  # noqa: E402
+from fxattn.torch.routes import bypass  # noqa: E402
 from torch_support import Seen, by_operator  # noqa: E402
 
-if not direct.possible:
+if not bypass.possible:
     pytest.skip("this PyTorch has no way around its dispatcher", allow_module_level=True)
 
 
 @pytest.fixture
 def taken(monkeypatch):
     """How many backward passes went the direct way."""
-    made, real = [], direct._run_back
+    made, real = [], bypass._backward
 
     def counted(*arguments):
         found = real(*arguments)
         made.extend([1] if found else [])
         return found
 
-    monkeypatch.setattr(direct, "_run_back", counted)
+    monkeypatch.setattr(bypass, "_backward", counted)
     return made
 
 
@@ -144,16 +144,17 @@ def test_saved_tensors_are_what_hooks_make_of_them(taken):
 
 
 def test_what_cannot_be_read_is_the_operators(taken):
-    from fxattn.torch.routes.autograd import Call
+    from fxattn.torch.call import Call
+    from fxattn.torch.route import run
     q = x4(False)
     call = Call("", floats=(0.5, 0.0), config=(0,))
-    out, lse, _ = Call("", floats=(0.5, 0.0), config=(_abi.RETURN_LSE,)).run(q, q, q)
+    out, lse, _ = run(Call("", floats=(0.5, 0.0), config=(_abi.RETURN_LSE,)), q, q, q)
     good = dict(grads=(torch.ones_like(out),), want=(0, 1, 2))
     for given in ({"want": (77,)}, {"want": ("x",)}, {"want": 3}, {"want": (0, 0)}, {"grads": ()},
                   {"grads": (out[0],)}):
         one = {**good, **given}
-        assert not direct.backward(call, q, q, q, out, lse, one["grads"], one["want"])
-    assert not taken and direct.backward(call, q, q, q, out, lse, good["grads"], good["want"]) and taken
+        assert not bypass.backward(q, q, q, *call.arguments(), out, lse, one["grads"], one["want"])
+    assert not taken and bypass.backward(q, q, q, *call.arguments(), out, lse, good["grads"], good["want"]) and taken
 
 
 def test_compiled_backward_passes_are_one_graph():

@@ -1,8 +1,10 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The operators fxattn::fwd and fxattn::bwd: PyTorch's own checks, errors, threads, forks, memory, and the same results
-from the kernels in C and those by ctypes."""
+"""The operators fxattn::fwd and fxattn::bwd: PyTorch's own checks, errors, threads, forks, memory, and what is said
+where they cannot be registered."""
 import itertools
 import os
+import re
+import shutil
 import subprocess
 import sys
 import time
@@ -16,9 +18,10 @@ from torch._subclasses.fake_tensor import FakeTensorMode  # noqa: E402
 import fxattn.torch as fx  # noqa: E402
 from fxattn import _abi  # noqa: E402
 from fxattn._library import library_path  # noqa: E402
-from fxattn.torch.routes import autograd  # noqa: E402
 from fxattn.torch import operators as ops  # noqa: E402
 from fxattn.torch.call import call_of  # noqa: E402
+from fxattn.torch.route import run  # noqa: E402
+from fxattn.torch.routes import autograd  # noqa: E402
 from fxattn.trace import trace  # noqa: E402
 from run_threads import run_threads  # noqa: E402
 
@@ -39,7 +42,7 @@ def arguments(grad=True):
 
 
 def test_kernels_are_those_in_c():
-    assert ops.by_shim
+    assert ops.library._name.endswith(ops.SHIM_NAMES)
 
 
 def test_opcheck():
@@ -220,28 +223,30 @@ print("fine")
     assert run_python(code) == "fine\n"
 
 
-def test_kernels_by_ctypes_give_the_same_bits(tmp_path):
-    """Without libfxattn_torch beside the library, the operators are those of _plain.py."""
-    os.symlink(os.path.abspath(library_path()), str(tmp_path / "libfxattn.so"))
+@pytest.mark.parametrize("shim", ["missing", "no library", "another library"])
+def test_a_library_without_operators_is_named(shim, tmp_path):
+    """Without a libfxattn_torch that can register the operators, the import raises an error that names the file."""
+    library = os.path.abspath(library_path())
+    os.symlink(library, str(tmp_path / "libfxattn.so"))
+    if shim == "no library":
+        (tmp_path / "libfxattn_torch.so").write_text(shim)
+    elif shim == "another library":
+        shutil.copy(library, str(tmp_path / "libfxattn_torch.so"))
+    code = "try: import fxattn.torch\nexcept ImportError as error: print(error)"
+    said = run_python(code, FXATTN_LIBRARY=str(tmp_path / "libfxattn.so"))
+    assert said.startswith("fxattn.torch needs" if shim == "missing" else "fxattn.torch cannot load")
+    assert "libfxattn_torch.so" in said and str(tmp_path) in said and said.count("\n") == 1
+
+
+def test_operators_that_cannot_be_registered_are_named(tmp_path):
+    """The import names PyTorch's version and the reason, here a schema that PyTorch cannot parse."""
     code = """
-import sys, torch, fxattn.torch as fx
-from fxattn.torch import operators as ops
-torch.manual_seed(0)
-q, k, v = (torch.randn(2, 4, 33, 16, requires_grad=True) for _ in range(3))
-w, table = torch.randn(4, requires_grad=True), torch.randn(4, 70).requires_grad_()
-mask = fx.create_block_mask(lambda b, h, i, j: i >= j, None, None, 33, 33, device="cpu")
-gain, shift = 0.7, 3
-out, aux = fx.flex_attention(q, k, v, lambda s, b, h, i, j: s * w[h] * gain + table[h, i - j + shift], mask,
-                             return_aux=fx.AuxRequest(lse=True, max_scores=True))
-grads = torch.autograd.grad(out.sin().sum() + aux.lse.sum(), (q, k, v, w, table))
-torch.save([out.detach(), aux.lse.detach(), aux.max_scores, *grads], sys.argv[1]) if len(sys.argv) > 1 else None
-total = sum((x.double() * torch.arange(x.numel()).view(x.shape).cos()).sum().item() for x in [out, aux.lse, *grads])
-assert torch.autograd.gradcheck(lambda x: fx.flex_attention(x, x, x), torch.randn(1, 1, 3, 2).double().requires_grad_())
-print(ops.by_shim, total)
+import re, fxattn.torch.operators as ops
+ops.FORWARD = "fwd(nonsense"
+try: ops._load_shim()
+except ImportError as error: print(error)
 """
-    by_c = run_python(code).split()
-    by_ctypes = run_python(code, FXATTN_LIBRARY=str(tmp_path / "libfxattn.so")).split()
-    assert (by_c[0], by_ctypes[0]) == ("True", "False") and by_c[1] == by_ctypes[1]
+    assert re.match(r"fxattn.torch cannot register its operators in PyTorch \d.*libfxattn_torch.so: .", run_python(code))
 
 
 def test_builds_are_counted_and_few():
@@ -271,7 +276,7 @@ def test_scalars_of_the_host_are_params_of_a_call_on_a_device():
 
     def step_of(device):
         traced = trace(mod, device=device, dtype=torch.float64)
-        out = call_of(traced, None, (0,)).run(x, x, x)[0]
+        out = run(call_of(traced, None, (0,)), x, x, x)[0]
         return traced, out.detach(), torch.autograd.grad(out.sin().sum(), shift)[0]
 
     host, device = step_of(None), step_of(torch.device("cuda", 0))
@@ -303,7 +308,7 @@ def test_a_fixed_order_of_sums_where_pytorch_was_told_so():
     try:
         for on, warn_only, fixed in ((True, False, True), (True, True, False), (False, False, False)):
             torch.use_deterministic_algorithms(on, warn_only=warn_only)
-            assert bool(autograd._training_flags(there) & _abi.DETERMINISTIC) == fixed
-            assert autograd._training_flags(here) == _abi.RETURN_LSE
+            assert bool(autograd.training_flags(there) & _abi.DETERMINISTIC) == fixed
+            assert autograd.training_flags(here) == _abi.RETURN_LSE
     finally:
         torch.use_deterministic_algorithms(False)

@@ -5,7 +5,7 @@ import math
 from typing import Any, Callable, List, Optional, Sequence, Tuple
 
 import torch
-from fxattn.torch.routes import direct
+from fxattn.torch.routes import bypass
 from torch import Tensor
 from torch.utils._python_dispatch import TorchDispatchMode
 
@@ -100,12 +100,12 @@ def assert_within_bar(name: str, dtype: torch.dtype, found: Sequence[Sequence[Se
 
 def by_operator(call: Callable[[], Any]) -> Any:
     """call(), with nothing that goes past PyTorch's dispatcher."""
-    asked = direct.is_plain
-    direct.possible, direct.is_plain = False, lambda q, k, v: False
+    asked = bypass.is_plain
+    bypass.possible, bypass.is_plain = False, lambda q, k, v: False
     try:
         return call()
     finally:
-        direct.possible, direct.is_plain = True, asked
+        bypass.possible, bypass.is_plain = True, asked
 
 
 class Seen(TorchDispatchMode):

@@ -1,6 +1,22 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Attention over sequences that are sharded over the processes of a group."""
-from .ring import ring_attention
+"""ring_attention: attention over a sequence that is sharded over the processes of a torch.distributed group.
+
+    attention.py   arguments, checks, the call
+    shards.py      which positions each process has
+    processes.py   what the processes agree on before a call; transfers
+    passes.py      forward and backward pass on one process
+
+Each process has some rows of Q and some of K and V. The parts of K and V are passed around the ring of processes. Each
+process attends its rows to each part and merges the result into out and LSE (fxa_merge), so that out and LSE are those
+of the entire sequence. The next part is received while the current part is computed. In the backward pass the parts of
+K and V travel around the ring again. The gradients of a part travel with it, and end at the process that owns the part.
+The backward pass uses the LSE of the entire sequence, so that each part yields its share of every gradient.
+
+By coordinate maps of the library the program gets positions in the entire sequence, so any score_mod and mask_mod
+works, and dropout too. Parts in which the mask leaves no pair are not computed. Partial results are f32 (f64 for f64
+inputs) and are rounded once.
+"""
+from .attention import ring_attention
 from .shards import split_sequence
 
 __all__ = ["ring_attention", "split_sequence"]

@@ -1,12 +1,15 @@
 # SPDX-License-Identifier: Apache-2.0
 """Program text and callbacks of the graph style under torch.compile.
 
-Under torch.compile, Dynamo runs record() instead of the tracer. Program text becomes a constant of the compiled graph.
+While Dynamo compiles, it runs record() in place of the tracer. Program text becomes a constant of the compiled graph.
 Callbacks are called with a RecordedGraph, which records the operations that they call. Dynamo guards everything that a
 callback reads (attributes of its object, closures, globals), so that a changed value causes a recompilation. The
 recording is plain data, which is part of the compiled graph; tensors and numbers, which may change from call to call,
-are operands. When the operator runs (routes/compiled.py), replay() makes a Given from data and operands. The Given has
-callbacks that repeat the recorded operations; the tracer traces them like any other callbacks.
+are operands. When the operator Flex runs (compiled.py), replay() makes a ScoreArguments from data and operands. Its
+callbacks repeat the recorded operations; the tracer traces these callbacks like any others.
+
+    Dynamo:  callback(RecordedGraph, node, nodes) --record()--> data (in the graph), operands
+    Flex:    data, operands --replay()--> ScoreArguments --trace()--> program
 """
 import functools
 from typing import Any, Callable, Dict, List, Mapping, Optional, Sequence, Tuple
@@ -15,7 +18,7 @@ import torch
 
 from ..._program import Program
 from ...trace.graph import METHODS
-from ..score_arguments import Given
+from ..score_arguments import ScoreArguments
 
 _SCORE, _DSCORE = "score", "dscore"
 _WORDS = (str, bool, type(None))
@@ -31,7 +34,7 @@ _program_text._dynamo_marked_constant = True  # type: ignore[attr-defined]
 
 
 class _Script:
-    """The recorded operations in their order, and the operands that they use."""
+    """The recorded operations, in order, and the operands that the operations use."""
 
     def __init__(self) -> None:
         self.steps: List[Tuple[Any, ...]] = []
@@ -114,7 +117,7 @@ def _nodes(script: _Script, tensors: Optional[Mapping[str, Any]]) -> Dict[str, R
     return found
 
 
-def _recorded_graph(given: Given) -> Tuple[Tuple[Any, ...], Tuple[Any, ...]]:
+def _recorded_graph(given: ScoreArguments) -> Tuple[Tuple[Any, ...], Tuple[Any, ...]]:
     script, ends = _Script(), []  # type: Any, List[Any]
     for callback, start, tensors in ((given.score_mod, _SCORE, given.tensors),
                                      (given.bprop, _DSCORE, given.bprop_tensors)):
@@ -132,7 +135,7 @@ def _text_of(source: Any) -> Optional[str]:
     return _program_text(source) if isinstance(source, Program) else source
 
 
-def _recorded_text(given: Given) -> Tuple[Tuple[Any, ...], Tuple[Any, ...]]:
+def _recorded_text(given: ScoreArguments) -> Tuple[Tuple[Any, ...], Tuple[Any, ...]]:
     names, operands = [], []  # type: List[Any], List[Any]
     for named in (given.params, given.tensors, given.bprop_tensors, given.bprop_params):
         names.append(tuple((named or {}).keys()))
@@ -141,28 +144,28 @@ def _recorded_text(given: Given) -> Tuple[Tuple[Any, ...], Tuple[Any, ...]]:
     return ("text", *texts, *names), tuple(operands)
 
 
-def record(given: Given) -> Tuple[Tuple[Any, ...], Tuple[Any, ...], Any]:
+def record(given: ScoreArguments) -> Tuple[Tuple[Any, ...], Tuple[Any, ...], Any]:
     """Returns (data, operands, mask_mod). mask_mod is None, or a function that Dynamo must capture in addition."""
-    if given.graph:
+    if given.is_graph:
         return (*_recorded_graph(given), given.mask_mod)
     return (*_recorded_text(given), None)
 
 
 # ---- Replay, when the operator runs ----------------------------------------------------------------------------------
 
-def replay(source: Tuple[Any, ...], operands: Sequence[Any], mask_mod: Any) -> Given:
-    """Returns the Given that was recorded as `source`, with the operands of this call."""
+def replay(source: Tuple[Any, ...], operands: Sequence[Any], mask_mod: Any) -> ScoreArguments:
+    """Returns the ScoreArguments that was recorded as `source`, with the operands of this call."""
     if source[0] == "text":
         score_mod, mask, bprop, *names = source[1:]
         rest = iter(operands)
         params, tensors, bprop_tensors, bprop_params = ({name: next(rest) for name in part} for part in names)
-        return Given(score_mod, mask, params, tensors, "flex", bprop, bprop_tensors, bprop_params)
+        return ScoreArguments(score_mod, mask, params, tensors, "flex", bprop, bprop_tensors, bprop_params)
     _, masked, steps, forward, backward = source
     table: Dict[Any, Any] = {}
     cut = forward[0] if forward else 0
     first, second = (_Replay(steps[:cut], 0, forward, operands, table),
                      _Replay(steps[cut:], cut, backward, operands, table))
-    return Given(first.callback(_SCORE), mask_mod if masked else None, None, first.tensors(), "graph",
+    return ScoreArguments(first.callback(_SCORE), mask_mod if masked else None, None, first.tensors(), "graph",
                  second.callback(_DSCORE), second.tensors() if backward else None)
 
 

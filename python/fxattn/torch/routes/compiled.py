@@ -1,19 +1,25 @@
 # SPDX-License-Identifier: Apache-2.0
-"""flex_attention and attention under torch.compile: a higher-order operator that becomes a call of fxattn::fwd.
+"""The compiled route: calls under torch.compile and torch.export, which become calls of fxattn::fwd in the graph.
 
-Dynamo captures the higher-order operator by the code that Dynamo has for PyTorch's own flex_attention. Dynamo's code
-records score_mod and mask_mod on 0-d tensors, and turns captured intermediates, parameters and symbolic numbers into
-operands. The higher-order operator, when it is called (by Dynamo on fake tensors, by AOT's trace, by backend "eager"),
-traces the recorded graphs as eager calls trace functions, and calls fxattn::fwd. Compilers see only fxattn::fwd, whose
-gradients are in routes/autograd.py.
+    torch.compile: call_in_graph --Dynamo--> Flex in Dynamo's graph --Flex.__call__, on fake tensors--> trace --> run
+    torch.export without Dynamo, make_fx:                       trace, in the front end --> route.run --> run
+    run --> fxattn::fwd in the graph of the compiler
+
+Dynamo captures the higher-order operator Flex by the code that Dynamo has for PyTorch's own flex_attention. Dynamo's
+code records score_mod and mask_mod on 0-d tensors, and turns captured intermediates, parameters and symbolic numbers
+into operands. Flex, when it is called (by Dynamo on fake tensors, by AOT's trace, by backend "eager"), traces the
+recorded graphs as eager calls trace functions, and calls fxattn::fwd. Compilers see only fxattn::fwd, whose gradients
+are in autograd.py.
 
 The module uses private names of PyTorch: HigherOrderOperator, Dynamo's table of higher-order operators and one class in
 this table. The table and the class are read when Dynamo looks up the operator, so that importing this module does not
-import Dynamo. If the table or the class is missing, calls in a compiled function become graph breaks (`capturable`).
+import Dynamo. If the table or the class is missing, calls in a compiled function become graph breaks
+(`is_capturable`).
 """
 import functools
+import math
 import sys
-from typing import Any, Callable, Dict, Tuple, TypeVar, cast
+from typing import Any, Callable, Dict, Optional, Sequence, Tuple, TypeVar, cast
 
 import torch
 from torch import Tensor
@@ -21,39 +27,40 @@ from torch._ops import HigherOrderOperator
 
 from ... import _abi
 from ...trace import trace
-from ..call import call_of, told_of_scores
+from .. import operators as ops
+from ..call import Call, Results, call_of, score_attributes
 
 _Function = TypeVar("_Function", bound=Callable[..., Any])
 _NAME = "fxattn_flex"
 _TABLE, _VARIABLE = "_hop_name_to_variable_class", "FlexAttentionHigherOrderVariable"
 
 
-def _asked_for() -> Tuple[Any, Any]:
+def _names_of_dynamo() -> Tuple[Any, Any]:
     """Returns Dynamo's table of higher-order operators and its class for flex_attention; None for each that is
     missing."""
     module = sys.modules.get("torch._dynamo.variables.higher_order_ops")
     return getattr(module, _TABLE, None), getattr(module, _VARIABLE, None)
 
 
-def capturable() -> bool:
+def is_capturable() -> bool:
     """Returns False if Dynamo is imported but lacks the names that capturing the operator needs."""
-    return "torch._dynamo.variables.higher_order_ops" not in sys.modules or None not in _asked_for()
+    return "torch._dynamo.variables.higher_order_ops" not in sys.modules or None not in _names_of_dynamo()
 
 
 # Makes Dynamo call the function instead of tracing it. torch.compiler.assume_constant_result sets the same attribute,
 # but imports Dynamo.
-capturable._dynamo_marked_constant = True  # type: ignore[attr-defined]
+is_capturable._dynamo_marked_constant = True  # type: ignore[attr-defined]
 
 
 def _enter() -> None:
     """Adds the operator to Dynamo's table. Dynamo must not trace this function, because changing the table is a side
     effect."""
-    table, variable = _asked_for()
+    table, variable = _names_of_dynamo()
     if table is not None and variable is not None and _NAME not in table:
-        table[_NAME] = _one_record(variable)
+        table[_NAME] = _with_one_record(variable)
 
 
-def _one_record(variable: Any) -> Any:
+def _with_one_record(variable: Any) -> Any:
     """Returns a subclass of PyTorch's class `variable` that keeps Dynamo's record of side effects. After recording
     score_mod and mask_mod, PyTorch's class replaces the record by a copy. Objects made earlier would then write to the
     old record and read from the new one: in PyTorch 2.13 the second layer of a model lost the attributes of its
@@ -71,7 +78,7 @@ def _one_record(variable: Any) -> Any:
     return type(variable)("FxattnFlexVariable", (variable,), {"_call_function": call, "__module__": __name__})
 
 
-def outside(function: _Function) -> _Function:
+def untraced(function: _Function) -> _Function:
     """Returns a wrapper of `function` that Dynamo does not trace. torch.compiler.disable would import Dynamo in its
     first call, which takes a second or two; the wrapper imports nothing."""
     disabled = torch._disable_dynamo(function)  # type: ignore[attr-defined]
@@ -85,7 +92,7 @@ def outside(function: _Function) -> _Function:
     return cast(_Function, call)
 
 
-class _Flex(HigherOrderOperator):
+class Flex(HigherOrderOperator):
     """The higher-order operator, with the arguments that Dynamo's class for flex_attention expects: (q, k, v,
     score_mod, (*extras, mask_mod), scale, options). Dynamo adds two tuples of operands, for score_mod and mask_mod.
     `options`: a dictionary with the operator's config, dropout_p and VERSION."""
@@ -107,16 +114,42 @@ class _Flex(HigherOrderOperator):
         if "source" in options:
             from .callback_script import replay
             extras = len(block_mask) - 1 - options["operands"]
-            given = replay(options["source"], block_mask[extras:-1], block_mask[-1])
-            return given.call(q, k, scale, options["config"], options["dropout_p"], block_mask[:extras],
-                              mask_extra).compiled(q, k, v)
+            arguments = replay(options["source"], block_mask[extras:-1], block_mask[-1])
+            return run(arguments.call(q, k, scale, options["config"], options["dropout_p"], block_mask[:extras],
+                                      mask_extra), q, k, v)
         traced = trace(score_mod, block_mask[-1], score_extra=score_extra, mask_extra=mask_extra,
-                       **told_of_scores(q))
-        call = call_of(traced, scale, options["config"], options.get("dropout_p", 0.0), block_mask[:-1])
-        return call.compiled(q, k, v)
+                       **score_attributes(q))
+        return run(call_of(traced, scale, options["config"], options.get("dropout_p", 0.0), block_mask[:-1]), q, k, v)
 
 
-flex = _Flex()
+flex = Flex()
 # VERSION is part of the graph, and thus of the keys of compilers' caches. The keys contain the recorded functions, but
 # not the code of fxattn's tracer.
 VERSION = "fxattn " + _abi.VERSION
+
+
+def identity(score: Any, b: Any, h: Any, q_idx: Any, kv_idx: Any) -> Any:
+    return score
+
+
+def call_in_graph(q: Tensor, k: Tensor, v: Tensor, score_mod: Any, last: Tuple[Any, ...], scale: Optional[float],
+                  **options: Any) -> Results:
+    """Returns (out, LSE, row maxima) of a call that Dynamo compiles. `last`: extra tensors and operands of a recorded
+    callback, then the mask_mod. Dynamo compiles this function too."""
+    return flex(q, k, v, identity if score_mod is None else score_mod, last,  # type: ignore[no-any-return]
+                math.nan if scale is None else scale, {**options, "version": VERSION})
+
+
+def run(call: Call, q: Tensor, k: Tensor, v: Tensor) -> Results:
+    """Returns (out, LSE, row maxima) of a call inside a graph that is compiled or exported. Packages of AOTInductor can
+    hold neither NaN, which stands for the default scale, nor empty lists; both are replaced (torch_call.h). The program
+    becomes one line, because Inductor writes the program into comments of Triton kernels, where a second line would be
+    code."""
+    tensors, extras, scalars, ints, floats, config, program = call.arguments()
+    width = q.shape[3]
+    if isinstance(width, int) and width > 0 and len(floats) and isinstance(floats[0], float) and math.isnan(floats[0]):
+        floats = [1 / math.sqrt(width), *floats[1:]]
+    if torch.compiler.is_exporting():
+        none: Sequence[Tensor] = [q.new_empty((0,) * (_abi.MAX_RANK + 1))]
+        tensors, extras, scalars, ints = tensors or none, extras or none, scalars or none, ints or [0]
+    return ops.forward(q, k, v, tensors, extras, scalars, ints, floats, config, program.replace("\n", ";"))
