@@ -110,7 +110,7 @@ static const char runs_ptx[] = ".version 7.0\n.target sm_80\n.address_size 64\n"
 
 static void runs_launches(const runs_rig *rig) {
     static _Alignas(128) char args[4096];
-    const fxa__cuda *cu = &rig->gpu.driver;
+    const fxa__gpu_driver *cu = &rig->gpu.driver;
     void *module = NULL, *function = NULL, *params[] = {args};
     if (cu->module_load(&module, runs_ptx) != FXA__CUDA_OK) return;
     for (size_t i = 0; i < sizeof runs_kernels / sizeof *runs_kernels; i++) {
@@ -136,7 +136,7 @@ static const char *const runs_calls[CALLS] = {"context push and pop", "pointer a
                                               "tensor map", "memory fill"};
 
 static void runs_call(const runs_rig *rig, int call) {
-    const fxa__cuda *cu = &rig->gpu.driver;
+    const fxa__gpu_driver *cu = &rig->gpu.driver;
     static _Alignas(128) char map[128];
     const uint64_t size[4] = {128, 512, 4, 2}, stride[3] = {256, 256 * 512, 256 * 512 * 4};
     const uint32_t box[4] = {64, 64, 1, 1}, ones[4] = {1, 1, 1, 1};

@@ -26,8 +26,8 @@ string(SUBSTRING ${hash} 0 16 hash)
 file(WRITE ${OUTPUT} "/* Written by cmake/embed_cuda.cmake. */
 #include \"engine/cuda/host/sources.h\"
 
-const fxa__cu_source fxa__cu_sources[] = {
+const fxa__cuda_source fxa__cuda_sources[] = {
 ${rows}};
-const size_t fxa__cu_source_count = sizeof fxa__cu_sources / sizeof fxa__cu_sources[0];
-const char fxa__cu_sources_hash[] = \"${hash}\";
+const size_t fxa__cuda_source_count = sizeof fxa__cuda_sources / sizeof fxa__cuda_sources[0];
+const char fxa__cuda_sources_hash[] = \"${hash}\";
 ")

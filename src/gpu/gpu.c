@@ -12,7 +12,7 @@
 #include <string.h>
 
 #define GPU_FUNCTION(name, field)                                                                                      \
-    { name, offsetof(fxa__cuda, field), false }
+    { name, offsetof(fxa__gpu_driver, field), false }
 static const fxa__dl_symbol gpu_symbols[] = {
     GPU_FUNCTION("cuInit", init),
     GPU_FUNCTION("cuDriverGetVersion", version),
@@ -43,12 +43,12 @@ static const fxa__dl_symbol gpu_symbols[] = {
     GPU_FUNCTION("cuFuncSetAttribute", function_attribute),
     GPU_FUNCTION("cuLaunchKernel", launch),
     /* the next four functions exist from driver 11.3 on */
-    {"cuStreamGetCaptureInfo_v2", offsetof(fxa__cuda, stream_graph), true},
-    {"cuUserObjectCreate", offsetof(fxa__cuda, object_create), true},
-    {"cuUserObjectRelease", offsetof(fxa__cuda, object_release), true},
-    {"cuGraphRetainUserObject", offsetof(fxa__cuda, graph_keep), true},
-    {"cuLaunchKernelEx", offsetof(fxa__cuda, launch_with), true},      /* since 11.8 */
-    {"cuTensorMapEncodeTiled", offsetof(fxa__cuda, tensor_map), true}, /* since 12.0 */
+    {"cuStreamGetCaptureInfo_v2", offsetof(fxa__gpu_driver, stream_graph), true},
+    {"cuUserObjectCreate", offsetof(fxa__gpu_driver, object_create), true},
+    {"cuUserObjectRelease", offsetof(fxa__gpu_driver, object_release), true},
+    {"cuGraphRetainUserObject", offsetof(fxa__gpu_driver, graph_keep), true},
+    {"cuLaunchKernelEx", offsetof(fxa__gpu_driver, launch_with), true},      /* since 11.8 */
+    {"cuTensorMapEncodeTiled", offsetof(fxa__gpu_driver, tensor_map), true}, /* since 12.0 */
     GPU_FUNCTION("cuGetErrorString", error_string),
 };
 
@@ -94,7 +94,7 @@ static fxa_status gpu_refuse(const fxa__gpu *gpu, const char *call, int status, 
 }
 
 static fxa_status gpu_describe(fxa__gpu *gpu, fxa_error *err) {
-    const fxa__cuda *cu = &gpu->driver;
+    const fxa__gpu_driver *cu = &gpu->driver;
     int major = 0, minor = 0, status = cu->version(&gpu->driver_version);
     if (status == FXA__CUDA_OK) status = cu->device_attribute(&major, GPU_MAJOR, gpu->device);
     if (status == FXA__CUDA_OK) status = cu->device_attribute(&minor, GPU_MINOR, gpu->device);
@@ -105,7 +105,7 @@ static fxa_status gpu_describe(fxa__gpu *gpu, fxa_error *err) {
 }
 
 static fxa_status gpu_start(fxa__gpu *gpu, fxa_error *err) {
-    const fxa__cuda *cu = &gpu->driver;
+    const fxa__gpu_driver *cu = &gpu->driver;
     int count = 0, status = cu->init(0);
     if (status != FXA__CUDA_OK) return gpu_refuse(gpu, "cuInit", status, err);
     status = cu->device_count(&count);
@@ -185,7 +185,7 @@ fxa_status fxa__gpu_check_stream(const fxa__gpu *gpu, void *stream, bool capturi
 
 fxa_status fxa__gpu_tie(const fxa__gpu *gpu, void *stream, void (*drop)(void *what), void *what, bool *tied,
                         fxa_error *err) {
-    const fxa__cuda *driver = &gpu->driver;
+    const fxa__gpu_driver *driver = &gpu->driver;
     void *graph = NULL, *object = NULL;
     int now = GPU_NOT_CAPTURING;
     *tied = false;

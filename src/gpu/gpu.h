@@ -18,23 +18,23 @@
 #include <stdint.h>
 
 /* CUlaunchConfig and CUlaunchAttribute, with the driver's layout. */
-typedef struct fxa__cuda_launch_attribute {
+typedef struct fxa__gpu_launch_attribute {
     int id, unused;
     union {
         int flag;
         uint64_t room[8];
     } value;
-} fxa__cuda_launch_attribute;
+} fxa__gpu_launch_attribute;
 
-typedef struct fxa__cuda_launch {
+typedef struct fxa__gpu_launch_config {
     unsigned grid[3], block[3], shared_bytes;
     void *stream;
-    fxa__cuda_launch_attribute *attributes;
+    fxa__gpu_launch_attribute *attributes;
     unsigned n_attributes;
-} fxa__cuda_launch;
+} fxa__gpu_launch_config;
 
 /* Functions of the CUDA driver, with the driver's signatures; CUdeviceptr is declared as uintptr_t. */
-typedef struct fxa__cuda {
+typedef struct fxa__gpu_driver {
     int (*init)(unsigned flags);
     int (*version)(int *version);
     int (*device_count)(int *count);
@@ -70,14 +70,14 @@ typedef struct fxa__cuda {
     int (*function_attribute)(void *function, int attribute, int value);
     int (*launch)(void *function, unsigned grid_x, unsigned grid_y, unsigned grid_z, unsigned block_x, unsigned block_y,
                   unsigned block_z, unsigned shared_bytes, void *stream, void **params, void **extra);
-    int (*launch_with)(const fxa__cuda_launch *config, void *function, void **params,
+    int (*launch_with)(const fxa__gpu_launch_config *config, void *function, void **params,
                        void **extra); /* NULL = older driver */
     /* Encodes the 128-byte TMA descriptor of a tensor of 16-bit elements; NULL = driver older than 12.0. */
     int (*tensor_map)(void *map, int type, unsigned rank, uintptr_t data, const uint64_t *size,
                       const uint64_t *stride_bytes, const uint32_t *box, const uint32_t *element_stride, int interleave,
                       int swizzle, int promotion, int fill);
     int (*error_string)(int status, const char **text);
-} fxa__cuda;
+} fxa__gpu_driver;
 
 /* CUDA_SUCCESS. fxattn treats every other value as a failure, also CUDA_ERROR_NOT_READY. */
 #define FXA__CUDA_OK 0
@@ -85,7 +85,7 @@ typedef struct fxa__cuda {
 #define FXA__GPU_NAME 96
 
 typedef struct fxa__gpu {
-    fxa__cuda driver;
+    fxa__gpu_driver driver;
     void *library;
     void *context; /* primary context */
     int32_t ordinal;

@@ -82,11 +82,11 @@ enum { LAUNCH_EARLY_ARCH = 90, LAUNCH_EARLY_DRIVER = 12030, LAUNCH_EARLY = 6 };
 
 int fxa__gpu_start(const fxa__gpu *gpu, void *function, fxa__gpu_dim grid, unsigned threads, unsigned shared_bytes,
                    bool early, void *stream, void **params) {
-    const fxa__cuda *cu = &gpu->driver;
+    const fxa__gpu_driver *cu = &gpu->driver;
     if (!early || !cu->launch_with || gpu->arch < LAUNCH_EARLY_ARCH || gpu->driver_version < LAUNCH_EARLY_DRIVER)
         return cu->launch(function, grid.x, grid.y, grid.z, threads, 1, 1, shared_bytes, stream, params, NULL);
-    fxa__cuda_launch_attribute attribute = {.id = LAUNCH_EARLY, .value = {.flag = 1}};
-    fxa__cuda_launch config = {{grid.x, grid.y, grid.z}, {threads, 1, 1}, shared_bytes, stream, &attribute, 1};
+    fxa__gpu_launch_attribute attribute = {.id = LAUNCH_EARLY, .value = {.flag = 1}};
+    fxa__gpu_launch_config config = {{grid.x, grid.y, grid.z}, {threads, 1, 1}, shared_bytes, stream, &attribute, 1};
     return cu->launch_with(&config, function, params, NULL);
 }
 

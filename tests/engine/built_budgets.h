@@ -15,31 +15,31 @@ static const struct built_budget {
     int spills;
     bool serialised;
 } built_budgets[] = {
-    {FXA__CU_SM90, "fxa_forward", "", 120, false},
-    {FXA__CU_SM90, "fxa_forward", "dense_bias", 320, false}, /* plain loads read tables for every pair */
-    {FXA__CU_SM90, "fxa_forward", "graph_distance", 480, false},
-    {FXA__CU_SM90, "fxa_forward", "low_rank_bias", 680, false},
-    {FXA__CU_SM90, "fxa_forward", "pair_bias", 328, false},
-    {FXA__CU_SM90, "fxa_forward", "contextual_bias", 480, false},
-    {FXA__CU_SM90, "fxa_forward", "rbf_kernel", 480, false},
-    {FXA__CU_SM90, "fxa_forward", "rotary_gain", 512, false},
-    {FXA__CU_SM90, "fxa_forward", "shifted_window", 672, false},
-    {FXA__CU_SM90, "fxa_backward", "", 416, false},
-    {FXA__CU_SM90, "fxa_grad_q", "", 112, false},
-    {FXA__CU_SM90, "fxa_grad_q", "low_rank_bias", 540, false},
-    {FXA__CU_SM90, "fxa_decode", "", 296, false},
-    {FXA__CU_SM90, "fxa_tile_lists", "", 8, false},
-    {FXA__CU_SM80, "fxa_forward", "", 272, false}, /* spills outside of the inner products */
-    {FXA__CU_SM80, "fxa_forward", "low_rank_bias", 512, false},
-    {FXA__CU_SM80, "fxa_forward", "rbf_kernel", 608, false},
-    {FXA__CU_SM80, "fxa_backward", "", 472, false},
-    {FXA__CU_SM80, "fxa_tile_lists", "", 8, false},
-    {FXA__CU_SM80, "fxa_pages_store", "", 4, false},
-    {FXA__CU_SIMT, "fxa_forward", "", 168, false},
-    {FXA__CU_SIMT, "fxa_backward", "", 100, false},
-    {FXA__CU_SIMT, "fxa_grad_q", "", 100, false},
-    {FXA__CU_SIMT, "fxa_tile_lists", "", 8, false},
-    {FXA__CU_SIMT, "fxa_pages_store", "", 4, false},
+    {FXA__CUDA_SM90, "fxa_forward", "", 120, false},
+    {FXA__CUDA_SM90, "fxa_forward", "dense_bias", 320, false}, /* plain loads read tables for every pair */
+    {FXA__CUDA_SM90, "fxa_forward", "graph_distance", 480, false},
+    {FXA__CUDA_SM90, "fxa_forward", "low_rank_bias", 680, false},
+    {FXA__CUDA_SM90, "fxa_forward", "pair_bias", 328, false},
+    {FXA__CUDA_SM90, "fxa_forward", "contextual_bias", 480, false},
+    {FXA__CUDA_SM90, "fxa_forward", "rbf_kernel", 480, false},
+    {FXA__CUDA_SM90, "fxa_forward", "rotary_gain", 512, false},
+    {FXA__CUDA_SM90, "fxa_forward", "shifted_window", 672, false},
+    {FXA__CUDA_SM90, "fxa_backward", "", 416, false},
+    {FXA__CUDA_SM90, "fxa_grad_q", "", 112, false},
+    {FXA__CUDA_SM90, "fxa_grad_q", "low_rank_bias", 540, false},
+    {FXA__CUDA_SM90, "fxa_decode", "", 296, false},
+    {FXA__CUDA_SM90, "fxa_tile_lists", "", 8, false},
+    {FXA__CUDA_SM80, "fxa_forward", "", 272, false}, /* spills outside of the inner products */
+    {FXA__CUDA_SM80, "fxa_forward", "low_rank_bias", 512, false},
+    {FXA__CUDA_SM80, "fxa_forward", "rbf_kernel", 608, false},
+    {FXA__CUDA_SM80, "fxa_backward", "", 472, false},
+    {FXA__CUDA_SM80, "fxa_tile_lists", "", 8, false},
+    {FXA__CUDA_SM80, "fxa_pages_store", "", 4, false},
+    {FXA__CUDA_SIMT, "fxa_forward", "", 168, false},
+    {FXA__CUDA_SIMT, "fxa_backward", "", 100, false},
+    {FXA__CUDA_SIMT, "fxa_grad_q", "", 100, false},
+    {FXA__CUDA_SIMT, "fxa_tile_lists", "", 8, false},
+    {FXA__CUDA_SIMT, "fxa_pages_store", "", 4, false},
 };
 
 #endif

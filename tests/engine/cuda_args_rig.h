@@ -8,11 +8,11 @@
 
 /* A run, as the checks see it. */
 typedef struct args_case {
-    const fxa__cu_code *code;
+    const fxa__cuda_code *code;
     const fxa_problem *p;
     const fxa__bound_args *bound;
     const struct FxaArgs *a;
-    fxa__cu_unit unit; /* of the kernel */
+    fxa__cuda_unit unit; /* of the kernel */
     int function;
     bool packed, backward;
 } args_case;
@@ -42,7 +42,7 @@ static void args_check_operand(const args_case *c, fxa_slot slot, const struct F
     const fxa_operand *o = fxa__row_operand(c->p, slot, &d);
     bool unwanted = c->backward && ((slot == FXA_SLOT_DK && !(c->p->flags & FXA_GRAD_K)) ||
                                     (slot == FXA_SLOT_DV && !(c->p->flags & FXA_GRAD_V)));
-    bool here = unwanted || (c->code->choice.staged && fxa__cu_stage_is_needed(c->p, slot));
+    bool here = unwanted || (c->code->choice.staged && fxa__cuda_is_converted(c->p, slot));
     args_rows(c, slot, size);
     if (here) {
         int64_t s = args_up(d, 8), h = size[2] * s;
@@ -71,7 +71,7 @@ static void args_check_rows(const args_case *c) {
     const fxa_problem *p = c->p;
     const struct FxaArgs *a = c->a;
     bool own = (!c->backward && !(p->flags & FXA_RETURN_LSE)) ||
-               (c->code->choice.staged && fxa__cu_stage_is_needed(p, FXA_SLOT_LSE));
+               (c->code->choice.staged && fxa__cuda_is_converted(p, FXA_SLOT_LSE));
     int64_t rows = c->packed ? p->total_q : p->sq, entry = c->packed ? 0 : p->hq * p->sq;
     bool maximum = p->flags & FXA_RETURN_ROW_MAX, dlse = p->flags & FXA_READ_DLSE;
     T_CHECK(own || a->lse == c->bound->slot[FXA_SLOT_LSE]);
@@ -128,10 +128,10 @@ static void args_check_numbers(const args_case *c) {
     if (c->code->choice.plain) scale = scale == 0 ? 1 : fabs(scale);
     for (int32_t i = 0, at[2] = {0, 0}; i < g->program->n_params; i++) {
         int32_t from = g->params[i].from;
-        double x = from == FXA__CUDA_SCALE    ? scale
-                   : from >= 0                ? c->bound->params[from]
-                   : from == FXA__CUDA_NUMBER ? (c->bound->constants ? c->bound->constants[i] : g->params[i].value)
-                                              : c->bound->bprop_params[FXA__CUDA_OWN - from];
+        double x = from == FXA__CUDA_SCALE      ? scale
+                   : from >= 0                  ? c->bound->params[from]
+                   : from == FXA__CUDA_CONSTANT ? (c->bound->constants ? c->bound->constants[i] : g->params[i].value)
+                                                : c->bound->bprop_params[FXA__CUDA_BPROP - from];
         if (memory && (from >= 0 || from == FXA__CUDA_SCALE)) x = 0; /* kernels read it from memory */
         if (g->program->params[i].type == FXA_FLOAT)
             T_NEAR(c->a->f[at[0]++], (float)x, 0);
@@ -141,7 +141,8 @@ static void args_check_numbers(const args_case *c) {
     T_CHECK((const void *)c->a->scalars.scale == (memory ? c->bound->slot[FXA_SLOT_SCALE] : NULL));
     T_CHECK((const void *)c->a->scalars.params == (memory ? c->bound->slot[FXA_SLOT_PARAMS] : NULL));
     T_CHECK((const void *)c->a->scalars.seed == (memory ? c->bound->slot[FXA_SLOT_SEED] : NULL));
-    bool finish = c->unit == FXA__CU_ENDS && c->function == FXA__CU_FINISH; /* products are turned already */
+    bool finish =
+        c->unit == FXA__CUDA_PREPOST && c->function == FXA__CUDA_POSTPROCESS; /* products are turned already */
     T_NEAR(c->a->scale, finish && c->a->turned ? (float)scale : (float)c->bound->scale, 0);
     T_NEAR(c->a->scale_log2, (float)(scale * 1.4426950408889634074), 0);
     bool below = c->code->choice.plain && c->bound->scale <= 0;
@@ -154,7 +155,7 @@ static void args_check_tensors(const args_case *c) {
     const int64_t axes[] = {c->p->b, c->p->hq, c->p->sq, c->p->sk};
     for (int32_t i = 0; i < program->n_tensors; i++) {
         const struct FxaCapture *t = &c->a->tensor[i];
-        int32_t own = fxa__cuda_own_tensor(program->tensors[i].name), slot = fxa__cu_coordinates_slot(program, i);
+        int32_t own = fxa__cuda_bprop_tensor(program->tensors[i].name), slot = fxa__cuda_coordinates_slot(program, i);
         bool map = slot >= FXA_SLOT_MAP_B && slot <= FXA_SLOT_MAP_K;
         const fxa_view *v = i < (int32_t)c->p->n_captures ? &c->bound->tensors[i]
                             : own >= 0                    ? &c->bound->bprop_tensors[own]
@@ -183,7 +184,7 @@ static void args_check_dense(const args_case *c) {
 }
 
 /* Words of queries or keys: rows for each head and entry by which the load differs. */
-static void args_check_words(const args_case *c, int32_t node, int64_t length, const struct FxaVector *v) {
+static void args_check_words(const args_case *c, int32_t node, int64_t length, const struct FxaOperand *v) {
     uint32_t inputs = node >= 0 ? args_inputs(c->code->program.program, node) : 0;
     int64_t pitch = args_up(length, 128) + 128, heads = args_reads(inputs, FXA_INPUT_H) ? c->p->hq : 1;
     if (!c->code->program.vector) {
@@ -213,7 +214,7 @@ static void args_check_diagonal(const args_case *c) {
 static void args_check_gradients(const args_case *c) {
     const fxa__cuda_program *g = &c->code->program;
     const struct FxaArgs *a = c->a;
-    const struct FxaShape *shape = &c->code->unit[FXA__CU_BACKWARD].shape;
+    const struct FxaShape *shape = &c->code->unit[FXA__CUDA_BACKWARD].shape;
     int64_t tiles = c->backward ? (c->p->sk + shape->k_rows - 1) / shape->k_rows : 0, heads = c->p->hq;
     int64_t sums = g->n_sums * tiles * shape->sum_rows, size = args_up(c->p->sq, 128) + 128;
     bool one = g->fixed || tiles > 32, row = g->grad_diagonal, dense = g->grad_dense;
@@ -295,13 +296,13 @@ static void args_check_tiles(const args_case *c) {
     const struct FxaShape *shape = &c->code->unit[c->unit].shape;
     int64_t q = shape->q_rows ? (c->p->sq + shape->q_rows - 1) / shape->q_rows : 0;
     int64_t k = shape->k_rows ? (c->p->sk + shape->k_rows - 1) / shape->k_rows : 0;
-    bool queries = c->unit == FXA__CU_FORWARD || c->unit == FXA__CU_GRAD_Q ||
-                   (c->unit == FXA__CU_BACKWARD && c->function == FXA__CU_QUERIES);
+    bool queries = c->unit == FXA__CUDA_FORWARD || c->unit == FXA__CUDA_DQ ||
+                   (c->unit == FXA__CUDA_BACKWARD && c->function == FXA__CUDA_SIMT_DQ);
     if (queries) args_check_list(c, q, k);
     if (queries) args_check_order(c, shape->q_rows);
-    if (c->unit == FXA__CU_BACKWARD && !queries) args_check_list(c, k, q);
-    if (c->unit == FXA__CU_DECODE) args_check_list(c, 1, k);
-    if (c->unit == FXA__CU_DECODE) args_check_decode(c, shape->q_rows);
+    if (c->unit == FXA__CUDA_BACKWARD && !queries) args_check_list(c, k, q);
+    if (c->unit == FXA__CUDA_DECODE) args_check_list(c, 1, k);
+    if (c->unit == FXA__CUDA_DECODE) args_check_decode(c, shape->q_rows);
 }
 
 /* ---- All of them ------------------------------------------------------------------------------------------------- */
@@ -346,7 +347,7 @@ static void args_check(const args_case *c) {
     args_check_words(c, c->code->program.k_word, c->p->sk, &c->a->k_vector);
     args_check_diagonal(c);
     args_check_dropout(c);
-    if (c->unit == FXA__CU_BACKWARD || c->unit == FXA__CU_CAPTURED) args_check_gradients(c);
+    if (c->unit == FXA__CUDA_BACKWARD || c->unit == FXA__CUDA_CAPTURED_GRADS) args_check_gradients(c);
     args_check_tiles(c);
 }
 

@@ -77,7 +77,7 @@ static void plan_capture(const struct FxaCapture *t) {
     plan_longs("stride", t->stride, t->rank);
 }
 
-static void plan_words(const struct FxaWords *x) {
+static void plan_words(const struct FxaPackedOperand *x) {
     if (!x->to) return;
     PLAN_WRITE("\n    words of");
     plan_pointer(x->from);
@@ -88,19 +88,19 @@ static void plan_words(const struct FxaWords *x) {
     PLAN_WRITE(" pitch %lld length %d", x->pitch, x->length);
 }
 
-static void plan_array(const char *name, const struct FxaStageArray *array) {
+static void plan_array(const char *name, const struct FxaConvertArray *array) {
     PLAN_WRITE(" %s %s", name, fxa_dtype_name((fxa_dtype)array->type));
     plan_pointer(array->data);
     plan_longs("by", array->stride, 4);
 }
 
-static void plan_stage(const struct FxaStage *s) {
+static void plan_stage(const struct FxaConvert *s) {
     PLAN_WRITE("\n    copy");
     plan_array("to", &s->to), plan_array("from", &s->from), plan_longs("size", s->size, 4);
     PLAN_WRITE(" side %d add %d", s->side, s->add);
 }
 
-static void plan_places(const struct FxaPlaces *x) {
+static void plan_places(const struct FxaCoordinates *x) {
     PLAN_WRITE("\n    coordinates");
     plan_pointer(x->out);
     PLAN_WRITE(" table"), plan_pointer(x->table);
@@ -228,7 +228,7 @@ static void plan_args_workspace(const struct FxaArgs *a, const struct FxaArgs *l
 }
 
 static void plan_args_program(const struct FxaArgs *a, const struct FxaArgs *last) {
-    const struct FxaVector *words[] = {&a->q_vector, &a->k_vector}, *before[] = {&last->q_vector, &last->k_vector};
+    const struct FxaOperand *words[] = {&a->q_vector, &a->k_vector}, *before[] = {&last->q_vector, &last->k_vector};
     for (int i = 0; i < 2; i++) {
         if (memcmp(words[i], before[i], sizeof *words[i]) == 0) continue;
         PLAN_WRITE("\n    %c_vector", "qk"[i]), plan_pointer(words[i]->data);
@@ -242,7 +242,7 @@ static void plan_args_program(const struct FxaArgs *a, const struct FxaArgs *las
     for (int i = 0; i < FXA_CUDA_RANGES; i++)
         if (PLAN_CHANGED(ranges[i])) PLAN_WRITE("\n    ranges[%d]", i), plan_pointer(a->ranges[i]);
     if (PLAN_CHANGED(f)) PLAN_WRITE("\n    f");
-    for (int i = 0; i < FXA_CUDA_SCALARS + FXA_CUDA_RUNS; i++)
+    for (int i = 0; i < FXA_CUDA_SCALARS + FXA_CUDA_HOST_VALUES; i++)
         if (PLAN_CHANGED(f[i])) PLAN_WRITE(" [%d] %.*g", i, plan_text.digits, (double)a->f[i]);
     if (PLAN_CHANGED(i)) PLAN_WRITE("\n    i");
     for (int n = 0; n < FXA_CUDA_SCALARS; n++)
@@ -285,7 +285,7 @@ static void plan_args_sizes(const struct FxaArgs *a, const struct FxaArgs *last)
     PLAN_DIVISOR(by_section);
     PLAN_DIVISOR(by_last);
     PLAN_DIVISOR(by_heads);
-    if (PLAN_NAMED(cut)) plan_ints("", a->cut, FXA_CUDA_CUTS);
+    if (PLAN_NAMED(cut)) plan_ints("", a->cut, FXA_CUDA_DECODE_CUTS);
     PLAN_GROUP;
     PLAN_FLOAT(scale);
     PLAN_FLOAT(scale_log2);

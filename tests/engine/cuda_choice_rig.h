@@ -16,7 +16,7 @@ typedef struct choice_case {
     fxa_capture captures[FXA_MAX_TENSORS];
 } choice_case;
 
-static const fxa__cu_self choice_hopper = {.arch = 90, .processors = 132, .forced = -1};
+static const fxa__cuda_self choice_hopper = {.arch = 90, .processors = 132, .forced = -1};
 
 static void choice_start(choice_case *c, fxa_pass pass, const char *text) {
     fxa_error err;
@@ -33,13 +33,13 @@ static void choice_start(choice_case *c, fxa_pass pass, const char *text) {
 }
 
 /* Returns the status of the choice and writes the choice or the reason of a refusal. Frees the case's program. */
-static fxa_status choice_end(choice_case *c, const fxa__cu_self *self, fxa__cu_choice *out, fxa__cuda_program *g,
+static fxa_status choice_end(choice_case *c, const fxa__cuda_self *self, fxa__cuda_choice *out, fxa__cuda_program *g,
                              fxa_error *err) {
     fxa__problem *p = NULL;
     fxa__cuda_program own = {.value = -1};
     fxa_status status = fxa__problem_create(fxa__context_host(ctx), &c->p, &p, err);
     if (status != FXA_OK) T_FAIL("no problem: %s\n", err->text);
-    if (status == FXA_OK) status = fxa__cu_choose(self, p, out, g ? g : &own, err);
+    if (status == FXA_OK) status = fxa__cuda_choose(self, p, out, g ? g : &own, err);
     fxa__cuda_program_free(&own);
     if (p) fxa__problem_release(p);
     fxa_program_destroy(c->program);

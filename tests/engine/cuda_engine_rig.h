@@ -23,16 +23,16 @@ static fxa_context *box_ctx;    /* context of programs and of the stand-in's ker
 
 /* ---- Stand-ins --------------------------------------------------------------------------------------------------- */
 
-static fxa__cu_choice box_choice; /* kernels of the problem that is compiled now */
+static fxa__cuda_choice box_choice; /* kernels of the problem that is compiled now */
 static fxa__cuda_program box_program;
 static bool box_other_shapes;
 static int32_t box_arch = 90; /* architecture of the stand-in's device */
 
 static void box_shape(const char *source, int32_t shape[8]) {
-    for (int unit = 0; unit < FXA__CU_UNIT_COUNT; unit++) {
-        const char *file = fxa__cu_unit_file(&box_choice, (fxa__cu_unit)unit);
+    for (int unit = 0; unit < FXA__CUDA_UNIT_COUNT; unit++) {
+        const char *file = fxa__cuda_unit_source(&box_choice, (fxa__cuda_unit)unit);
         if (!file || strncmp(source, file, strlen(file)) != 0 || source[strlen(file)] != '.') continue;
-        struct FxaShape s = fxa__cu_shape(&box_choice, &box_program, (fxa__cu_unit)unit);
+        struct FxaShape s = fxa__cuda_tile_shape(&box_choice, &box_program, (fxa__cuda_unit)unit);
         memcpy(shape, &s, sizeof s);
     }
     shape[1] = 1024; /* shape[1]: bytes of shared memory */
@@ -92,7 +92,7 @@ typedef struct box {
 static void box_start(box *b, fxa_pass pass, const char *target) {
     fxa_error err;
     fxa__problem *p = NULL;
-    const fxa__cu_self self = {.arch = box_arch, .processors = 132, .forced = -1};
+    const fxa__cuda_self self = {.arch = box_arch, .processors = 132, .forced = -1};
     memset(b, 0, sizeof *b);
     b->p = (fxa_problem)FXA_PROBLEM_INIT;
     T_OK(fxa_program_parse(box_ctx, box_text, strlen(box_text), &b->program, &err));
@@ -103,7 +103,7 @@ static void box_start(box *b, fxa_pass pass, const char *target) {
     b->p.flags = pass ? FXA_GRAD_Q | FXA_GRAD_K | FXA_GRAD_V | FXA_DETERMINISTIC : FXA_RETURN_LSE;
     T_OK(fxa__problem_create(fxa__context_host(box_ctx), &b->p, &p, &err));
     fxa__cuda_program_free(&box_program);
-    T_OK(fxa__cu_choose(&self, p, &box_choice, &box_program, &err));
+    T_OK(fxa__cuda_choose(&self, p, &box_choice, &box_program, &err));
     fxa__problem_release(p);
 }
 

@@ -13,24 +13,24 @@
 
 /* Parameters of the kernels of a unit: a FxaArgs, m tensor maps or FxaArgs, p pointer, i int, l long long, t captured
  * tensor, g gradient of one, S FxaSums, T targets of sums, s copy, c coordinates, k cut, w words, W words of both. */
-static const char *plan_signature(fxa__cu_unit unit, int function) {
+static const char *plan_signature(fxa__cuda_unit unit, int function) {
     static const char *const lists[] = {"w", "akpplW", "tiip"}, *const stages[] = {"as", "ass", "ac"};
     static const char *const pages[] = {"as", "ap", "pppi", "app", "pppi", "asppp"};
     static const char *const captured[] = {"Spii", "appT", "aiiii", "pgli", "agiil", "ppTi"};
     switch (unit) {
-    case FXA__CU_ENDS: return "a";
-    case FXA__CU_LISTS: return lists[function];
-    case FXA__CU_DIAGONAL: return "apli";
-    case FXA__CU_CAPTURED: return captured[function];
-    case FXA__CU_STAGE: return stages[function];
-    case FXA__CU_PAGES: return pages[function];
+    case FXA__CUDA_PREPOST: return "a";
+    case FXA__CUDA_TILE_LISTS: return lists[function];
+    case FXA__CUDA_DIAGONAL_TABLE: return "apli";
+    case FXA__CUDA_CAPTURED_GRADS: return captured[function];
+    case FXA__CUDA_CONVERT: return stages[function];
+    case FXA__CUDA_PAGED_GRADS: return pages[function];
     default: return plan_text.x->code.unit[unit].shape.store_rows ? "ma" : "a";
     }
 }
 
 static void plan_parameter(char kind, const void *value) {
     const struct FxaSums *sums = value;
-    const fxa__cu_cut *cut = value;
+    const fxa__cuda_list_shape *cut = value;
     void *pointer;
     switch (kind) {
     case 'a': plan_args(value); break;
@@ -49,24 +49,24 @@ static void plan_parameter(char kind, const void *value) {
                    (int)cut->rows, (int)cut->columns, (int)cut->by_key, (int)cut->parts);
         break;
     case 'w': plan_words(value); break;
-    default: plan_words(value), plan_words((const struct FxaWords *)value + 1);
+    default: plan_words(value), plan_words((const struct FxaPackedOperand *)value + 1);
     }
 }
 
 static int plan_launch(void *function, unsigned x, unsigned y, unsigned z, unsigned threads, unsigned b_y, unsigned b_z,
                        unsigned shared, void *stream, void **params, void **extra) {
     uintptr_t id = (uintptr_t)function - 1;
-    fxa__cu_unit unit = (fxa__cu_unit)(id / WATCH_MODULE);
+    fxa__cuda_unit unit = (fxa__cuda_unit)(id / WATCH_MODULE);
     (void)b_y, (void)b_z, (void)stream, (void)extra;
     PLAN_WRITE("kernel %d of %s.cu, grid %u,%u,%u, %u threads, %u bytes:", (int)(id % WATCH_MODULE),
-               fxa__cu_unit_file(&plan_text.x->code.choice, unit), x, y, z, threads, shared);
+               fxa__cuda_unit_source(&plan_text.x->code.choice, unit), x, y, z, threads, shared);
     for (const char *kind = plan_signature(unit, (int)(id % WATCH_MODULE)); *kind; kind++)
         plan_parameter(*kind, *params++);
     PLAN_WRITE("\n");
     return 0;
 }
 
-static int plan_launch_early(const fxa__cuda_launch *c, void *function, void **params, void **extra) {
+static int plan_launch_early(const fxa__gpu_launch_config *c, void *function, void **params, void **extra) {
     PLAN_WRITE("early ");
     return plan_launch(function, c->grid[0], c->grid[1], c->grid[2], c->block[0], c->block[1], c->block[2],
                        c->shared_bytes, c->stream, params, extra);
@@ -92,7 +92,7 @@ static int plan_map(void *map, int type, unsigned rank, uintptr_t data, const ui
 /* ---- Plans ------------------------------------------------------------------------------------------------------- */
 
 static void plan_write_choice(const bed *x) {
-    const fxa__cu_choice *c = &x->code.choice;
+    const fxa__cuda_choice *c = &x->code.choice;
     const struct {
         const char *name;
         bool is;
@@ -103,13 +103,13 @@ static void plan_write_choice(const bed *x) {
                  {"row maximum", c->maximum}, {"coordinates of dropout", c->moved},
                  {"staged", c->staged},       {"adds rounded", c->adds},
                  {"O in f32", c->wide_o}};
-    PLAN_WRITE("kernels %s for sm_%d, head dims %d and %d, from %s to %s", fxa__cu_family_name(c->family), (int)c->arch,
-               (int)c->d, (int)c->dv, fxa_dtype_name(c->dtype), fxa_dtype_name(c->out));
+    PLAN_WRITE("kernels %s for sm_%d, head dims %d and %d, from %s to %s", fxa__cuda_family_name(c->family),
+               (int)c->arch, (int)c->d, (int)c->dv, fxa_dtype_name(c->dtype), fxa_dtype_name(c->out));
     if (c->row_tiles) PLAN_WRITE(", row tiles %d, cluster %d", (int)c->row_tiles, (int)c->cluster);
     if (c->dense >= 0) PLAN_WRITE(", tensor %d may be dense", (int)c->dense);
     for (size_t i = 0; i < sizeof words / sizeof *words; i++)
         if (words[i].is) PLAN_WRITE(", %s", words[i].name);
-    PLAN_WRITE("%s\n", fxa__cu_not_sm90(&x->self, &x->p->in, c, &x->code.program));
+    PLAN_WRITE("%s\n", fxa__cuda_why_not_sm90(&x->self, &x->p->in, c, &x->code.program));
 }
 
 /* Writes the members of the program that the report leaves out. */
@@ -140,7 +140,7 @@ static int plan_mode(int *mode) { return (void)mode, 0; }
 
 /* Writes the tables that a device keeps with the plan and a run that reads them; nothing without such tables. */
 static void plan_write_kept(bed *x, const double *numbers) {
-    fxa__cuda *driver = &x->self.gpu.driver;
+    fxa__gpu_driver *driver = &x->self.gpu.driver;
     fxa_error err;
     driver->alloc = plan_alloc, driver->give = plan_give, driver->capture_mode = plan_mode;
     driver->stream_create = plan_stream, driver->stream_destroy = driver->stream_wait = plan_end;
@@ -151,8 +151,8 @@ static void plan_write_kept(bed *x, const double *numbers) {
     PLAN_WRITE("a run with these tables:\n");
     memset(&plan_text.last, 0, sizeof plan_text.last);
     atomic_store(&x->self.counters, (void *)PLAN_COUNTERS);
-    T_OK(fxa__cu_run(&x->self, &x->code, x->p, &x->bound, &err));
-    fxa__cu_tables_free(&x->self, &x->code);
+    T_OK(fxa__cuda_run(&x->self, &x->code, x->p, &x->bound, &err));
+    fxa__cuda_plan_tables_free(&x->self, &x->code);
     T_INT(plan_text.kept, 0);
 }
 
@@ -165,7 +165,7 @@ static void plan_write_numbers(bed *x, double *numbers) {
     T_OK(fxa__engine_cuda.constants(&a, numbers, &err));
     fxa__analysis_end(&a);
     for (int32_t i = 0; i < x->code.program.program->n_params; i++)
-        if (x->code.program.params[i].from == FXA__CUDA_NUMBER)
+        if (x->code.program.params[i].from == FXA__CUDA_CONSTANT)
             PLAN_WRITE("constant %d: %.*g\n", (int)i, 2 * plan_text.digits - 1, numbers[i]);
 }
 
@@ -185,17 +185,17 @@ static void plan_write(bed *x, int digits, fxa__writer *w) {
     plan_write_choice(x);
     plan_write_program(&x->code.program);
     x->code.processors = x->self.processors;
-    for (int i = 0; i < FXA__CU_UNIT_COUNT; i++) {
+    for (int i = 0; i < FXA__CUDA_UNIT_COUNT; i++) {
         if (!(x->code.choice.units >> i & 1)) continue;
         x->code.unit[i].cubin = (uint8_t *)x, x->code.unit[i].size = 1000 + (size_t)i; /* never read */
         x->code.unit[i].shape.shared_bytes = x->code.unit[i].shape.q_rows ? 2000 + i : 0;
     }
-    fxa__cu_dump(&x->code, x->p, w);
+    fxa__cuda_listing(&x->code, x->p, w);
     x->self.gpu.driver.launch = plan_launch, x->self.gpu.driver.launch_with = plan_launch_early;
     x->self.gpu.driver.fill = plan_fill, x->self.gpu.driver.tensor_map = plan_map;
     plan_write_numbers(x, numbers);
     PLAN_WRITE("a run:\n");
-    T_OK(fxa__cu_run(&x->self, &x->code, x->p, &x->bound, &err));
+    T_OK(fxa__cuda_run(&x->self, &x->code, x->p, &x->bound, &err));
     plan_write_kept(x, numbers);
 }
 

@@ -30,18 +30,18 @@ typedef struct watched_gradient {
 } watched_gradient;
 
 typedef struct watched {
-    fxa__cu_unit unit;
+    fxa__cuda_unit unit;
     int function;
     int64_t grid[3];
     unsigned threads;
     bool early;    /* the kernel may start before the preceding one has ended */
     bool has_args; /* the kernel has FxaArgs: */
     struct FxaArgs a;
-    fxa__cu_cut cut;          /* argument of fxa_tile_lists */
-    struct FxaStage stage[2]; /* arguments of kernels in common/convert.cu */
-    watched_gradient to;      /* argument of fxa_captured_store */
+    fxa__cuda_list_shape cut;   /* argument of fxa_tile_lists */
+    struct FxaConvert stage[2]; /* arguments of kernels in common/convert.cu */
+    watched_gradient to;        /* argument of fxa_captured_store */
     /* Arguments of fxa_tile_lists, for queries and for keys; the first element is also that of fxa_vector_words. */
-    struct FxaWordPair words;
+    struct FxaPackedOperands words;
 } watched;
 
 static struct {
@@ -84,15 +84,16 @@ static int watch_map(void *map, int type, unsigned rank, uintptr_t data, const u
 
 /* Returns the FxaArgs of a launch: the first argument of the kernel, or the argument after the tensor maps. */
 static const struct FxaArgs *watch_args(const watched *w, bool maps, void **params) {
-    bool plain =
-        (w->unit == FXA__CU_PAGES && (w->function == FXA__CU_PAGES_ROOM || w->function == FXA__CU_PAGES_SORT)) ||
-        (w->unit == FXA__CU_LISTS && w->function != FXA__CU_TILES) ||
-        (w->unit == FXA__CU_CAPTURED &&
-         (w->function == FXA__CU_TOTALS || w->function == FXA__CU_STORE || w->function == FXA__CU_TO_PARAMS));
+    bool plain = (w->unit == FXA__CUDA_PAGED_GRADS &&
+                  (w->function == FXA__CUDA_PAGES_OFFSETS || w->function == FXA__CUDA_PAGES_SORT)) ||
+                 (w->unit == FXA__CUDA_TILE_LISTS && w->function != FXA__CUDA_LIST_TILES) ||
+                 (w->unit == FXA__CUDA_CAPTURED_GRADS &&
+                  (w->function == FXA__CUDA_CAPTURED_TOTALS || w->function == FXA__CUDA_CAPTURED_STORE ||
+                   w->function == FXA__CUDA_CAPTURED_PARAMS));
     return plain ? NULL : params[maps];
 }
 
-static const fxa__cu_code *watch_code;
+static const fxa__cuda_code *watch_code;
 
 static int watch_launch(void *function, unsigned x, unsigned y, unsigned z, unsigned threads, unsigned b_y,
                         unsigned b_z, unsigned shared, void *stream, void **params, void **extra) {
@@ -100,31 +101,37 @@ static int watch_launch(void *function, unsigned x, unsigned y, unsigned z, unsi
     uintptr_t id = (uintptr_t)function - 1;
     (void)shared, (void)stream, (void)extra;
     memset(w, 0, sizeof *w);
-    w->unit = (fxa__cu_unit)(id / WATCH_MODULE), w->function = (int)(id % WATCH_MODULE);
+    w->unit = (fxa__cuda_unit)(id / WATCH_MODULE), w->function = (int)(id % WATCH_MODULE);
     w->grid[0] = x, w->grid[1] = y, w->grid[2] = z, w->threads = threads;
     T_CHECK(function && x && y && z && y <= 65535 && z <= 65535 && threads && b_y == 1 && b_z == 1);
     const struct FxaArgs *a = watch_args(w, watch_code->unit[w->unit].shape.store_rows, params);
     w->has_args = a != NULL;
     if (a) w->a = *a;
-    if (w->unit == FXA__CU_LISTS && w->function == FXA__CU_TILES) memcpy(&w->cut, params[1], sizeof w->cut);
-    if (w->unit == FXA__CU_LISTS && w->function == FXA__CU_TILES) memcpy(&w->words, params[5], sizeof w->words);
-    if (w->unit == FXA__CU_LISTS && w->function == FXA__CU_VECTOR)
+    if (w->unit == FXA__CUDA_TILE_LISTS && w->function == FXA__CUDA_LIST_TILES)
+        memcpy(&w->cut, params[1], sizeof w->cut);
+    if (w->unit == FXA__CUDA_TILE_LISTS && w->function == FXA__CUDA_LIST_TILES)
+        memcpy(&w->words, params[5], sizeof w->words);
+    if (w->unit == FXA__CUDA_TILE_LISTS && w->function == FXA__CUDA_PACK_OPERANDS)
         memcpy(&w->words, params[0], sizeof w->words.side[0]);
-    if (w->unit == FXA__CU_CAPTURED && w->function == FXA__CU_STORE) memcpy(&w->to, params[1], sizeof w->to);
-    if (w->unit == FXA__CU_CAPTURED && w->function == FXA__CU_TO_PARAMS) /* whose third argument begins with params */
+    if (w->unit == FXA__CUDA_CAPTURED_GRADS && w->function == FXA__CUDA_CAPTURED_STORE)
+        memcpy(&w->to, params[1], sizeof w->to);
+    if (w->unit == FXA__CUDA_CAPTURED_GRADS &&
+        w->function == FXA__CUDA_CAPTURED_PARAMS) /* whose third argument begins with params */
         for (int i = 0; i < watch_code->program.n_sums; i++)
             if (((const int32_t *)params[2])[i] >= 0) watch.summed_param[((const int32_t *)params[2])[i]]++;
-    if (w->unit == FXA__CU_PAGES && (w->function == FXA__CU_PAGES_FETCH || w->function == FXA__CU_PAGES_STORE))
+    if (w->unit == FXA__CUDA_PAGED_GRADS &&
+        (w->function == FXA__CUDA_PAGES_GATHER || w->function == FXA__CUDA_PAGES_SCATTER))
         memcpy(&w->stage[0], params[1], sizeof w->stage[0]);
-    if (w->unit == FXA__CU_STAGE) memcpy(&w->stage[0], params[1], sizeof w->stage[0]);
-    if (w->unit == FXA__CU_STAGE && w->function == FXA__CU_JOIN) memcpy(&w->stage[1], params[2], sizeof w->stage[1]);
+    if (w->unit == FXA__CUDA_CONVERT) memcpy(&w->stage[0], params[1], sizeof w->stage[0]);
+    if (w->unit == FXA__CUDA_CONVERT && w->function == FXA__CUDA_CONVERT_MERGE)
+        memcpy(&w->stage[1], params[2], sizeof w->stage[1]);
     watch.kernel = true;
     return watch_call();
 }
 
 /* Records a launch that may start early, which is allowed only after a kernel of the same run, not after the caller's
  * work or a fill. */
-static int watch_launch_early(const fxa__cuda_launch *c, void *function, void **params, void **extra) {
+static int watch_launch_early(const fxa__gpu_launch_config *c, void *function, void **params, void **extra) {
     watched *w = &watch.launch[watch.launches % WATCH_LAUNCHES];
     T_CHECK(watch.kernel && c->n_attributes == 1 && c->attributes->id == 6 && c->attributes->value.flag == 1);
     int status = watch_launch(function, c->grid[0], c->grid[1], c->grid[2], c->block[0], c->block[1], c->block[2],
@@ -133,15 +140,15 @@ static int watch_launch_early(const fxa__cuda_launch *c, void *function, void **
     return status;
 }
 
-static bool watch_is(int i, fxa__cu_unit unit, int function) {
+static bool watch_is(int i, fxa__cuda_unit unit, int function) {
     return i < watch.launches && watch.launch[i].unit == unit && watch.launch[i].function == function;
 }
 
 /* ---- A problem and its run --------------------------------------------------------------------------------------- */
 
 typedef struct bed {
-    fxa__cu_self self;
-    fxa__cu_code code;
+    fxa__cuda_self self;
+    fxa__cuda_code code;
     fxa__problem *p;
     fxa__bound_args bound;
     fxa_view tensors[FXA_CUDA_TENSORS], dtensors[FXA_CUDA_TENSORS], own[FXA_CUDA_TENSORS];
@@ -184,7 +191,7 @@ static bool bed_open_on(bed *x, const fxa_problem *problem, int32_t arch, int32_
                         fxa_error *err) {
     memset(x, 0, sizeof *x);
     x->self.arch = arch, x->self.processors = x->self.gpu.processors = processors, x->self.forced = forced;
-    fxa__cuda *driver = &x->self.gpu.driver;
+    fxa__gpu_driver *driver = &x->self.gpu.driver;
     x->self.gpu.arch = arch, x->self.gpu.driver_version = 13000;
     driver->launch = watch_launch, driver->launch_with = watch_launch_early;
     driver->fill = watch_fill, driver->tensor_map = watch_map;
@@ -193,15 +200,15 @@ static bool bed_open_on(bed *x, const fxa_problem *problem, int32_t arch, int32_
         T_FAIL("%s\n", err->text);
         return false;
     }
-    fxa_status status = fxa__cu_choose(&x->self, x->p, &x->code.choice, &x->code.program, err);
+    fxa_status status = fxa__cuda_choose(&x->self, x->p, &x->code.choice, &x->code.program, err);
     if (status != FXA_OK) return false;
-    for (int unit = 0; unit < FXA__CU_UNIT_COUNT; unit++) {
+    for (int unit = 0; unit < FXA__CUDA_UNIT_COUNT; unit++) {
         if (!(x->code.choice.units >> unit & 1)) continue;
-        x->code.unit[unit].shape = fxa__cu_shape(&x->code.choice, &x->code.program, (fxa__cu_unit)unit);
+        x->code.unit[unit].shape = fxa__cuda_tile_shape(&x->code.choice, &x->code.program, (fxa__cuda_unit)unit);
         for (int i = 0; i < 6; i++) x->code.unit[unit].function[i] = (void *)(uintptr_t)(unit * WATCH_MODULE + i + 1);
     }
     bed_bind(x);
-    x->workspace = fxa__cu_workspace(&x->self, &x->code.choice, &x->code.program, x->p);
+    x->workspace = fxa__cuda_workspace(&x->self, &x->code.choice, &x->code.program, x->p);
     x->bound.workspace = x->workspace ? (void *)WATCH_WORKSPACE : NULL; /* NULL for size 0, as in bound_args.c */
     x->bound.workspace_size = (size_t)x->workspace;
     return true;
@@ -229,7 +236,7 @@ static void watch_check_params(const fxa_problem *p) {
 __attribute__((unused)) static fxa_status bed_run(bed *x, fxa_error *err) {
     memset(&watch, 0, sizeof watch);
     watch_code = &x->code;
-    fxa_status status = fxa__cu_run(&x->self, &x->code, x->p, &x->bound, err);
+    fxa_status status = fxa__cuda_run(&x->self, &x->code, x->p, &x->bound, err);
     T_INT(watch.pushed, 0);
     for (int i = 0; i < watch.launches && i < WATCH_LAUNCHES; i++) {
         const watched *w = &watch.launch[i];
@@ -262,7 +269,7 @@ static void touch(const char *name, const void *at, int64_t bytes) {
     if (touch_count < 40) touch_list[touch_count++] = (touched){name, first, (uint64_t)bytes};
 }
 
-static void touch_vector(const char *name, const struct FxaVector *v, const fxa_problem *p, int64_t length) {
+static void touch_vector(const char *name, const struct FxaOperand *v, const fxa_problem *p, int64_t length) {
     int64_t pitch = (length + 127) / 128 * 128 + 128, rows = (v->b ? p->b : 1) * (v->h ? p->hq : 1);
     if (p->b == 0) return; /* no batch entry: kernels read no operands of masks */
     touch(name, v->data, 4 * rows * pitch);
@@ -284,8 +291,8 @@ static void touch_operands(const bed *x, const struct FxaArgs *a) {
     static const char *const names[] = {"Q", "K", "V", "O", "dO"};
     static const fxa_slot slots[] = {FXA_SLOT_Q, FXA_SLOT_K, FXA_SLOT_V, FXA_SLOT_O, FXA_SLOT_DO};
     for (int i = 0; i < (p->pass == FXA_BACKWARD ? 5 : 4); i++) {
-        int64_t size[4], bytes = (int64_t)fxa_dtype_size(fxa__cu_stage_type(p, slots[i]));
-        fxa__cu_sizes(p, slots[i], size);
+        int64_t size[4], bytes = (int64_t)fxa_dtype_size(fxa__cuda_kernel_dtype(p, slots[i]));
+        fxa__cuda_operand_sizes(p, slots[i], size);
         if (size[0] * size[2] == 0) continue;
         touch(names[i], views[i]->data,
               bytes * ((size[0] - 1) * views[i]->b + (size[1] - 1) * views[i]->h + size[2] * views[i]->s));
@@ -295,8 +302,8 @@ static void touch_operands(const bed *x, const struct FxaArgs *a) {
 /* Checks that the copies of a launch convert between the caller's memory and the part of the workspace that kernels
  * access. */
 static void touch_stage(const watched *w) {
-    for (int i = 0; i < 1 + (w->function == FXA__CU_JOIN); i++) {
-        const struct FxaStage *s = &w->stage[i];
+    for (int i = 0; i < 1 + (w->function == FXA__CUDA_CONVERT_MERGE); i++) {
+        const struct FxaConvert *s = &w->stage[i];
         bool to = (uintptr_t)s->to.data >= WATCH_WORKSPACE, from = (uintptr_t)s->from.data >= WATCH_WORKSPACE;
         T_CHECK(s->to.data && s->from.data && to != from);
     }
@@ -315,14 +322,14 @@ static void touch_args(const bed *x, const struct FxaArgs *a) {
     touch("first", a->first_share, rows / 16);
     touch("sent", a->sent, 4 * (1 + (a->k_starts ? 1 : p->b) * p->hkv));
     touch("next", a->next_tile, 4);
-    bool decodes = x->code.choice.units >> FXA__CU_DECODE & 1;
-    if (a->tiles && !decodes && x->code.choice.family == FXA__CU_SM90) touch("redo", a->redo, 4 * (int64_t)a->tiles);
+    bool decodes = x->code.choice.units >> FXA__CUDA_DECODE & 1;
+    if (a->tiles && !decodes && x->code.choice.family == FXA__CUDA_SM90) touch("redo", a->redo, 4 * (int64_t)a->tiles);
     if (list_rows) touch("items", a->list.items, 4 * b * h * list_rows * a->list.pitch);
     if (list_rows) touch("counts", a->list.counts, 8 * b * h * list_rows);
     if (decodes) {
         int64_t tile = 8 * (int64_t)x->code.choice.row_tiles, items = a->tiles;
         bool shared = a->run < a->splits;
-        for (int i = 0; i < FXA_CUDA_CUTS; i++) shared = shared || a->cut[i];
+        for (int i = 0; i < FXA_CUDA_DECODE_CUTS; i++) shared = shared || a->cut[i];
         if (shared) touch("partial", a->partial, 4 * items * tile * x->code.choice.dv);
         if (shared) touch("partial ml", a->partial_ml, 8 * items * tile);
         touch("flags", a->redo, 12 * items);
@@ -348,7 +355,7 @@ static void touch_args(const bed *x, const struct FxaArgs *a) {
     touch("dQ", a->grad_q.data, (int64_t)fxa_dtype_size(x->code.choice.out) * queries * p->hq * p->d_qk);
     touch_operands(x, a);
     const int *const places[] = {a->place_b, a->place_h, a->place_q, a->place_k};
-    for (int i = 0; i < 4; i++) touch("places", places[i], 4 * fxa__cu_moved_size(p, i));
+    for (int i = 0; i < 4; i++) touch("places", places[i], 4 * fxa__cuda_coordinate_count(p, i));
     touch("sums", a->sums.data, 4 * p->b * a->sums.b);
     touch("pairs", a->grad_dense.data, 2 * p->b * a->grad_dense.b);
     bool fixed = x->code.program.fixed;
@@ -368,9 +375,10 @@ __attribute__((unused)) static void touch_check(const bed *x) {
     touch_count = 0;
     for (int i = 0; i < watch.launches; i++) {
         touch_args(x, &watch.launch[i].a);
-        if (watch.launch[i].unit == FXA__CU_STAGE && watch.launch[i].function != FXA__CU_PLACES)
+        if (watch.launch[i].unit == FXA__CUDA_CONVERT && watch.launch[i].function != FXA__CUDA_WRITE_COORDINATES)
             touch_stage(&watch.launch[i]);
-        if (watch_is(i, FXA__CU_PAGES, FXA__CU_PAGES_FETCH) || watch_is(i, FXA__CU_PAGES, FXA__CU_PAGES_STORE))
+        if (watch_is(i, FXA__CUDA_PAGED_GRADS, FXA__CUDA_PAGES_GATHER) ||
+            watch_is(i, FXA__CUDA_PAGED_GRADS, FXA__CUDA_PAGES_SCATTER))
             touch_stage(&watch.launch[i]);
     }
     for (int i = 0; i < touch_count; i++) {

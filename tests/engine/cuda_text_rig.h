@@ -26,12 +26,13 @@ static const char meant_head[] =
     "static float __fmul_rn(float x, float y) { return x * y; }\n"
     "static float __int_as_float(int x) { return fxa__float_of((unsigned)x); }\n"
     "static float score_tanh(float x) { return tanhf(x); }\n"
-    "static float score_bend_near(float s, const float *c) {\n"
-    "    float p = 0;\n    for (int i = FXA_CUDA_BEND; i-- > 0;) p = fmaf(p, s * s, c[i]);\n    return s * p;\n}\n"
-    "struct Bend { float factor, inverse, u; };\n"
+    "static float score_softcap_series(float s, const float *c) {\n"
+    "    float p = 0;\n    for (int i = FXA_CUDA_SOFTCAP_TERMS; i-- > 0;) p = fmaf(p, s * s, c[i]);\n    return s * "
+    "p;\n}\n"
+    "struct SoftcapExp { float factor, inverse, u; };\n"
     "#define FXA_FAST_MATH 0\n"
     "struct Int2 { int x, y; };\n"
-    "static Int2 vector_range(const FxaVector &v, int b, int h, int first, int last) {\n"
+    "static Int2 operand_range(const FxaOperand &v, int b, int h, int first, int last) {\n"
     "    const Int2 *r = (const Int2 *)v.ranges + b * v.ranges_b + h * v.ranges_h;\n"
     "    Int2 all = r[first >> 6];\n"
     "    for (int i = first >> 6; i <= last >> 6; i++) all = Int2{min(all.x, r[i].x), max(all.y, r[i].y)};\n"
@@ -43,7 +44,7 @@ static const char meant_head[] =
     "template <int> static bool sum_lanes(float &x) { return x != 0; }\n"
     "static int __float_as_int(float x) { union { float f; int i; } u = {x}; return u.i; }\n"
     "static long long __double_as_longlong(double x) { union { double f; long long i; } u = {x}; return u.i; }\n"
-    "#define __ldg(p) (*(p))\n#define FXA_CUDA_DEVICE_CUH\n"
+    "#define __ldg(p) (*(p))\n#define FXA_CUDA_COMMON_SWIZZLE_CUH\n"
     "#define __device__\n#define __noinline__\n"
     "#include \"engine/cuda/kernels/common/scalars.cuh\"\n#include \"engine/cuda/kernels/common/exact_sum.cuh\"\n"
     "#include \"engine/cuda/kernels/common/trig.cuh\"\n"
@@ -55,10 +56,26 @@ static const char meant_head[] =
     "    static int tile_class(const FxaArgs &, int, int, int, int, int, int) { return TILE_FULL; }\n"
     "    void tile(const FxaArgs &, int, int) {}\n};\n";
 
-static const char *const meant_switches[] = {
-    "VALUE",      "SLOPE",         "MASK",       "BOUNDED", "DIAGONAL",  "DENSE",        "VECTOR",
-    "NEAR",       "GRAD_DIAGONAL", "GRAD_DENSE", "SCALARS", "GRAD_SUMS", "GRAD_SCATTER", "SAME",
-    "GRAD_EXACT", "GRAD_FIXED",    "OWN",        "BEND",    "UNIT_ONE",  "APART",        "WORDS"};
+static const char *const meant_switches[] = {"VALUE",
+                                             "DERIVATIVE",
+                                             "MASK",
+                                             "BOUNDED",
+                                             "DIAGONAL",
+                                             "DENSE",
+                                             "OPERANDS",
+                                             "SOFTCAP_SERIES",
+                                             "GRAD_DIAGONAL",
+                                             "GRAD_DENSE",
+                                             "GRAD_SUMS",
+                                             "GRAD_SCATTER",
+                                             "UNIFORM_OPERANDS",
+                                             "GRAD_EXACT",
+                                             "GRAD_DIAGONAL_EXACT",
+                                             "USER_BACKWARD",
+                                             "SOFTCAP",
+                                             "SOFTCAP_HAS_UNIT",
+                                             "OUT_OF_LINE",
+                                             "PACK_OPERANDS"};
 
 /* Text of the functions for program number %d. at: for a pair b, h, q, k and the distances of q and k from the start of
  * their tile; for a tile b, h, q0, q1, k0, k1. */
@@ -68,16 +85,18 @@ static const char meant_calls[] =
     "    float v = given[1], slope = 1;\n    p.head(*a, at[0], at[1], a->q_len, a->k_len);\n"
     "    p.tile(*a, at[2] - at[4], at[3] - at[5]);\n"
     "#if PROG_DIAGONAL\n    x.diagonal = Program::diagonal(*a, at[0], at[1], at[2] - at[3]);\n#endif\n"
-    "#if PROG_BEND\n    v = p.bend(*a, v);\n#endif\n"
-    "#if PROG_NEAR\n    if (fabsf(given[1]) < p.near(*a)) v = p.bend_near(*a, given[1]);\n#endif\n"
-    "#if PROG_NEAR\n    if (fabsf(given[1]) >= p.near(*a) && fabsf(given[1]) < p.far(*a)) {\n"
-    "        Bend c = p.bend_far(*a);\n"
+    "#if PROG_SOFTCAP\n    v = p.softcap(*a, v);\n#endif\n"
+    "#if PROG_SOFTCAP_SERIES\n    if (fabsf(given[1]) < p.series_limit(*a)) v = p.softcap_series(*a, "
+    "given[1]);\n#endif\n"
+    "#if PROG_SOFTCAP_SERIES\n    if (fabsf(given[1]) >= p.series_limit(*a) && fabsf(given[1]) < p.exp_limit(*a)) {\n"
+    "        SoftcapExp c = p.softcap_exp(*a);\n"
     "        v = c.u + 1 / (c.inverse * (1 + exp2f(given[1] * c.factor)));\n    }\n#endif\n"
-    "#if PROG_SLOPE\n    v = p.value(*a, v, x, slope);\n#elif PROG_VALUE\n    v = p.value(*a, v, x);\n#endif\n"
-    "#if PROG_OWN\n    slope = p.own(*a, given[1], x, 0.75f);\n#endif\n"
+    "#if PROG_DERIVATIVE\n    v = p.value(*a, v, x, slope);\n#elif PROG_VALUE\n    v = p.value(*a, v, x);\n#endif\n"
+    "#if PROG_USER_BACKWARD\n    slope = p.user_backward(*a, given[1], x, 0.75f);\n#endif\n"
     "    out[0] = v * Program::unit(*a), out[1] = slope, out[2] = 1;\n"
     "#if PROG_MASK\n    out[2] = p.mask(*a, x);\n#endif\n"
-    "#if PROG_SAME\n    if (x.q_word == x.k_word && p.mask_same(*a, x) != p.mask(*a, x)) out[2] = -1;\n#endif\n"
+    "#if PROG_UNIFORM_OPERANDS\n    if (x.q_word == x.k_word && p.uniform_mask(*a, x) != p.mask(*a, x)) out[2] = "
+    "-1;\n#endif\n"
     "#if PROG_GRAD_SUMS\n    float g[PROG_GRAD_SUMS];\n    p.partials(*a, given[1], x, g);\n"
     "    for (int i = 0; i < PROG_GRAD_SUMS; i++) out[3 + i] = g[i];\n#endif\n"
     "#if PROG_GRAD_SCATTER\n    p.scatter(*a, at[0], at[1], given[1], x, 1.f);\n#endif\n}\n";

@@ -20,7 +20,7 @@ static void texts_arguments(const fxa_program *p, const fxa__cuda_program *out, 
     for (int32_t i = 0; i < out->program->n_params; i++) {
         int32_t from = out->params[i].from;
         if (out->program->params[i].type != type) continue;
-        if (from == FXA__CUDA_NUMBER)
+        if (from == FXA__CUDA_CONSTANT)
             printf(" %.17g", out->params[i].value);
         else
             printf(" %s", from == FXA__CUDA_SCALE ? "scale" : p->params[from].name);
@@ -35,7 +35,7 @@ static void texts_expression(const fxa_program *p, const fxa__cuda_program *out,
         printf("%.17g", n->f);
     } else if (n->op == FXA_OP_PARAM) {
         const fxa__cuda_param *x = &out->params[n->imm];
-        if (x->from == FXA__CUDA_NUMBER)
+        if (x->from == FXA__CUDA_CONSTANT)
             printf("%.17g", x->value);
         else
             printf("%s", x->from == FXA__CUDA_SCALE ? "scale" : p->params[x->from].name);
@@ -58,21 +58,22 @@ static void texts_unit(const fxa_program *p, const fxa__cuda_program *out) {
     if (out->factor < 0) printf("1");
 }
 
-/* Prints the values of a soft cap that a run stores, near() and those after it, as codegen/host_values.c computes
- * them. */
+/* Prints the values of a soft cap that a run stores, series_limit() and those after it, as codegen/host_values.c
+ * computes them. */
 static void texts_bend(const fxa_program *p, const fxa__cuda_program *out) {
-    static const char *const terms[FXA_CUDA_BEND] = {"0.9999999268692358", "-0.33332309972578855", "0.1331017362435341",
-                                                     "-0.05210147853455042", "0.015475425267545645"};
+    static const char *const terms[FXA_CUDA_SOFTCAP_TERMS] = {"0.9999999268692358", "-0.33332309972578855",
+                                                              "0.1331017362435341", "-0.05210147853455042",
+                                                              "0.015475425267545645"};
     printf(" 0.6/abs(");
     texts_expression(p, out, out->near);
     printf(")");
-    for (int k = 0; k < FXA_CUDA_BEND; k++) {
+    for (int k = 0; k < FXA_CUDA_SOFTCAP_TERMS; k++) {
         printf(" %s*", terms[k]);
         texts_expression(p, out, out->near);
         printf("**%d", 2 * k + 1);
         if (out->folded) texts_unit(p, out);
     }
-    /* far() and the values of bend_far(), for caps up to 64 */
+    /* exp_limit() and the values of softcap_exp(), for caps up to 64 */
     static const char *const far[] = {" 28/abs(2.8853900817779268*", ") 2.8853900817779268*", " -0.5/(1"};
     for (int k = 0; k < 3; k++) {
         printf("%s", far[k]);

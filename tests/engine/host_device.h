@@ -7,7 +7,7 @@
 
 #include <string.h>
 
-#define FXA_CUDA_DEVICE_CUH
+#define FXA_CUDA_COMMON_SWIZZLE_CUH
 #define FXA_INLINE static inline
 #define __device__
 #define __noinline__

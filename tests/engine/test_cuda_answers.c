@@ -207,8 +207,8 @@ static const plan_case answer_cases[] = {
 
 /* Writes the answer to a case as a line. */
 static void answer_write(const plan_case *c, fxa__writer *w) {
-    fxa__cu_self self = {.arch = 90, .processors = 132, .forced = -1};
-    fxa__cu_choice choice;
+    fxa__cuda_self self = {.arch = 90, .processors = 132, .forced = -1};
+    fxa__cuda_choice choice;
     fxa__cuda_program program = {.value = -1};
     fxa_support report = {.supported = 0};
     fxa__problem *p = NULL;
@@ -217,18 +217,18 @@ static void answer_write(const plan_case *c, fxa__writer *w) {
     plan_open(c, &o);
     fxa__write_format(w, "%s: ", c->name);
     T_OK(fxa__problem_create(fxa__context_host(ctx), &o.p, &p, &err));
-    fxa_status status = p ? fxa__cu_choose(&self, p, &choice, &program, &err) : FXA_E_PROBLEM;
+    fxa_status status = p ? fxa__cuda_choose(&self, p, &choice, &program, &err) : FXA_E_PROBLEM;
     if (status == FXA_OK) {
         fxa__analysis a = {.engine = &fxa__engine_cuda, .self = &self, .problem = p};
         T_OK(fxa__engine_cuda.query(&a, NULL, &report, &err));
         fxa__analysis_end(&a);
         fxa__write_format(
             w, "%s, head dims %d and %d of %s, kernels %x%s%s%s%s, row tiles %d, tiles %d x %d, %llu bytes%s\n",
-            fxa__cu_family_name(choice.family), (int)choice.d, (int)choice.dv, fxa_dtype_name(choice.dtype),
+            fxa__cuda_family_name(choice.family), (int)choice.d, (int)choice.dv, fxa_dtype_name(choice.dtype),
             (unsigned)choice.units, choice.aligned ? ", aligned" : "", choice.separate_dq ? ", separate dQ" : "",
             choice.turns ? ", dQ in turns" : "", report.deterministic ? ", deterministic" : "", (int)choice.row_tiles,
             (int)report.tile_q, (int)report.tile_k, (unsigned long long)report.workspace,
-            fxa__cu_not_sm90(&self, &p->in, &choice, &program));
+            fxa__cuda_why_not_sm90(&self, &p->in, &choice, &program));
     } else {
         fxa__write_format(w, "%d, %s\n", status, err.text);
     }

@@ -231,8 +231,8 @@ static const char *built_listen(const built *b) {
     for (int i = 0; i < BUILT_TARGETS; i++) {
         fxa__instance *instance;
         T_OK(fxa__instance_get(fxa__context_host(b->ctx), &fxa__engine_cuda, 0, b->target[i], &instance, &err));
-        fxa__cu_self *self = instance->self;
-        if (!self || fxa__cu_compiler(self, &err) != FXA_OK) return err.text;
+        fxa__cuda_self *self = instance->self;
+        if (!self || fxa__cuda_compiler_find(self, &err) != FXA_OK) return err.text;
         built_compiler.api = self->nvrtc.api;
         self->nvrtc.api.compile = built_compile;
     }
@@ -241,7 +241,7 @@ static const char *built_listen(const built *b) {
 
 /* Compares the messages about a plan with the list of exceptions. */
 static void built_judge(const char *program, const char *label, const fxa_plan *plan) {
-    const fxa__cu_choice *c = &((const fxa__cu_code *)plan->code->code)->choice;
+    const fxa__cuda_choice *c = &((const fxa__cuda_code *)plan->code->code)->choice;
     for (int i = 0; i < built_compiler.n; i++) {
         const char *kernel = built_compiler.said[i].kernel;
         int spills = built_compiler.said[i].spills, allowed = 0;
@@ -254,7 +254,7 @@ static void built_judge(const char *program, const char *label, const fxa_plan *
             if (x->serialised) serialised = false;
         }
         if (getenv("FXA_TEST_VERBOSE") && (spills || built_compiler.said[i].serialised))
-            printf("NOTE %s %s %s d %d: spills %d%s\n", fxa__cu_family_name(c->family), kernel, program, (int)c->d,
+            printf("NOTE %s %s %s d %d: spills %d%s\n", fxa__cuda_family_name(c->family), kernel, program, (int)c->d,
                    spills, built_compiler.said[i].serialised ? ", serialised" : "");
         if (spills > allowed) T_FAIL("%s: %s spills %d bytes, %d are listed\n", label, kernel, spills, allowed);
         if (serialised) T_FAIL("%s: products of %s are serialised\n", label, kernel);

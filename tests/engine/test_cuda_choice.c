@@ -10,19 +10,20 @@
 
 TEST(sources_of_the_library_are_those_of_the_tree) {
     static const char *const folders[] = {"engine/cuda/kernels", "lower", "program"};
-    T_CHECK(fxa__cu_source_count > 20 && strlen(fxa__cu_sources_hash) == 16);
-    for (size_t i = 0; i < fxa__cu_source_count; i++) {
+    T_CHECK(fxa__cuda_source_count > 20 && strlen(fxa__cuda_sources_hash) == 16);
+    for (size_t i = 0; i < fxa__cuda_source_count; i++) {
         FILE *f = NULL;
         char path[512];
         for (size_t k = 0; k < 3 && !f; k++) {
-            (void)snprintf(path, sizeof path, "%s/src/%s/%s", FXA_SOURCE_DIR, folders[k], fxa__cu_sources[i].name);
+            (void)snprintf(path, sizeof path, "%s/src/%s/%s", FXA_SOURCE_DIR, folders[k], fxa__cuda_sources[i].name);
             f = fopen(path, "rb");
         }
         T_REQUIRE(f);
-        size_t n = strlen(fxa__cu_sources[i].text), m;
+        size_t n = strlen(fxa__cuda_sources[i].text), m;
         char *text = calloc(1, n + 2);
         m = fread(text, 1, n + 1, f);
-        if (m != n || strcmp(text, fxa__cu_sources[i].text) != 0) T_FAIL("%s is another\n", fxa__cu_sources[i].name);
+        if (m != n || strcmp(text, fxa__cuda_sources[i].text) != 0)
+            T_FAIL("%s is another\n", fxa__cuda_sources[i].name);
         free(text);
         fclose(f);
     }
@@ -64,22 +65,22 @@ TEST(refusals_have_their_reasons) {
     uint64_t reached = 0;
     for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
         choice_case c;
-        fxa__cu_choice choice;
+        fxa__cuda_choice choice;
         fxa_error err = {.status = FXA_OK};
         choice_start(&c, cases[i].pass, NULL);
         cases[i].make(&c.p);
         T_INT(choice_end(&c, &choice_hopper, &choice, NULL, &err), FXA_E_UNSUPPORTED);
         T_HAS(err.text, cases[i].why);
-        for (size_t row = 0; fxa__cu_support_why(row); row++)
-            if (strstr(err.text, fxa__cu_support_why(row))) reached |= (uint64_t)1 << row;
+        for (size_t row = 0; fxa__cuda_refusal(row); row++)
+            if (strstr(err.text, fxa__cuda_refusal(row))) reached |= (uint64_t)1 << row;
     }
-    for (size_t row = 0; fxa__cu_support_why(row); row++) /* rows that depend on programs follow below */
-        if (!(reached >> row & 1)) T_FAIL("no problem reaches: %s\n", fxa__cu_support_why(row));
+    for (size_t row = 0; fxa__cuda_refusal(row); row++) /* rows that depend on programs follow below */
+        if (!(reached >> row & 1)) T_FAIL("no problem reaches: %s\n", fxa__cuda_refusal(row));
 }
 
 TEST(refusals_of_programs) {
     choice_case c;
-    fxa__cu_choice choice;
+    fxa__cuda_choice choice;
     fxa_error err = {.status = FXA_OK};
     fxa_program *own = NULL;
     choice_start(&c, FXA_BACKWARD, "tensor zzzz : f32[1]\nscore = score + zzzz[k]");
@@ -107,52 +108,52 @@ static const struct choice_row {
     int32_t arch, forced, d, dv;
     uint32_t dtype, flags, alignment;
     const char *text;
-    fxa__cu_family family;
+    fxa__cuda_family family;
     uint32_t units; /* bit set */
 } choice_rows[] = {
-#define UNIT(name) (1u << FXA__CU_##name)
-#define BACK (UNIT(BACKWARD) | UNIT(ENDS))
-    {0, 90, -1, 128, 128, FXA_BF16, 0, 16, NULL, FXA__CU_SM90, UNIT(FORWARD)},
-    {0, 90, -1, 40, 72, FXA_F16, FXA_CAUSAL, 16, NULL, FXA__CU_SM90, UNIT(FORWARD) | UNIT(LISTS)},
-    {0, 90, -1, 128, 128, FXA_BF16, 0, 8, NULL, FXA__CU_SM80, UNIT(FORWARD)},
-    {0, 90, -1, 36, 36, FXA_BF16, 0, 16, NULL, FXA__CU_SM80, UNIT(FORWARD)},
-    {0, 80, -1, 128, 128, FXA_BF16, 0, 16, NULL, FXA__CU_SM80, UNIT(FORWARD)},
-    {0, 120, -1, 128, 128, FXA_F16, 0, 16, NULL, FXA__CU_SM80, UNIT(FORWARD)},
-    {0, 90, -1, 128, 128, FXA_F32, 0, 16, NULL, FXA__CU_SIMT, UNIT(FORWARD)},
-    {0, 90, FXA__CU_SM80, 128, 128, FXA_BF16, 0, 16, NULL, FXA__CU_SM80, UNIT(FORWARD)},
-    {0, 90, FXA__CU_SIMT, 128, 128, FXA_BF16, 0, 16, NULL, FXA__CU_SIMT, UNIT(FORWARD)},
-    {0, 90, -1, 64, 64, FXA_BF16, 0, 16, "score = score - 0.5 * float(abs(q - k))", FXA__CU_SM90,
-     UNIT(FORWARD) | UNIT(DIAGONAL)},
-    {0, 90, -1, 64, 64, FXA_BF16, 0, 16, "tensor d : i32[1]\nmask = d[q] == d[k]", FXA__CU_SM90,
-     UNIT(FORWARD) | UNIT(LISTS)},
-    {1, 90, -1, 128, 128, FXA_BF16, 0, 16, NULL, FXA__CU_SM90, BACK},
-    {1, 90, -1, 128, 128, FXA_BF16, FXA_DETERMINISTIC, 16, NULL, FXA__CU_SM90, BACK},
-    {1, 90, -1, 128, 128, FXA_BF16, FXA_DETERMINISTIC, 16, "mask = k <= q", FXA__CU_SM90,
-     BACK | UNIT(LISTS) | UNIT(GRAD_Q)},
-    {1, 90, -1, 192, 128, FXA_BF16, 0, 16, NULL, FXA__CU_SM90, BACK | UNIT(GRAD_Q)},
-    {1, 89, -1, 128, 128, FXA_BF16, 0, 16, NULL, FXA__CU_SM80, BACK},
-    {1, 89, -1, 128, 128, FXA_BF16, FXA_DETERMINISTIC, 16, NULL, FXA__CU_SIMT, BACK},
-    {1, 90, -1, 64, 64, FXA_F32, FXA_DETERMINISTIC, 16, NULL, FXA__CU_SIMT, BACK},
-    {1, 90, -1, 64, 64, FXA_BF16, 0, 16, choice_slopes, FXA__CU_SM90, BACK},
+#define UNIT(name) (1u << FXA__CUDA_##name)
+#define BACK (UNIT(BACKWARD) | UNIT(PREPOST))
+    {0, 90, -1, 128, 128, FXA_BF16, 0, 16, NULL, FXA__CUDA_SM90, UNIT(FORWARD)},
+    {0, 90, -1, 40, 72, FXA_F16, FXA_CAUSAL, 16, NULL, FXA__CUDA_SM90, UNIT(FORWARD) | UNIT(TILE_LISTS)},
+    {0, 90, -1, 128, 128, FXA_BF16, 0, 8, NULL, FXA__CUDA_SM80, UNIT(FORWARD)},
+    {0, 90, -1, 36, 36, FXA_BF16, 0, 16, NULL, FXA__CUDA_SM80, UNIT(FORWARD)},
+    {0, 80, -1, 128, 128, FXA_BF16, 0, 16, NULL, FXA__CUDA_SM80, UNIT(FORWARD)},
+    {0, 120, -1, 128, 128, FXA_F16, 0, 16, NULL, FXA__CUDA_SM80, UNIT(FORWARD)},
+    {0, 90, -1, 128, 128, FXA_F32, 0, 16, NULL, FXA__CUDA_SIMT, UNIT(FORWARD)},
+    {0, 90, FXA__CUDA_SM80, 128, 128, FXA_BF16, 0, 16, NULL, FXA__CUDA_SM80, UNIT(FORWARD)},
+    {0, 90, FXA__CUDA_SIMT, 128, 128, FXA_BF16, 0, 16, NULL, FXA__CUDA_SIMT, UNIT(FORWARD)},
+    {0, 90, -1, 64, 64, FXA_BF16, 0, 16, "score = score - 0.5 * float(abs(q - k))", FXA__CUDA_SM90,
+     UNIT(FORWARD) | UNIT(DIAGONAL_TABLE)},
+    {0, 90, -1, 64, 64, FXA_BF16, 0, 16, "tensor d : i32[1]\nmask = d[q] == d[k]", FXA__CUDA_SM90,
+     UNIT(FORWARD) | UNIT(TILE_LISTS)},
+    {1, 90, -1, 128, 128, FXA_BF16, 0, 16, NULL, FXA__CUDA_SM90, BACK},
+    {1, 90, -1, 128, 128, FXA_BF16, FXA_DETERMINISTIC, 16, NULL, FXA__CUDA_SM90, BACK},
+    {1, 90, -1, 128, 128, FXA_BF16, FXA_DETERMINISTIC, 16, "mask = k <= q", FXA__CUDA_SM90,
+     BACK | UNIT(TILE_LISTS) | UNIT(DQ)},
+    {1, 90, -1, 192, 128, FXA_BF16, 0, 16, NULL, FXA__CUDA_SM90, BACK | UNIT(DQ)},
+    {1, 89, -1, 128, 128, FXA_BF16, 0, 16, NULL, FXA__CUDA_SM80, BACK},
+    {1, 89, -1, 128, 128, FXA_BF16, FXA_DETERMINISTIC, 16, NULL, FXA__CUDA_SIMT, BACK},
+    {1, 90, -1, 64, 64, FXA_F32, FXA_DETERMINISTIC, 16, NULL, FXA__CUDA_SIMT, BACK},
+    {1, 90, -1, 64, 64, FXA_BF16, 0, 16, choice_slopes, FXA__CUDA_SM90, BACK},
 };
 
 TEST(problems_get_their_kernels) {
     for (size_t i = 0; i < sizeof choice_rows / sizeof *choice_rows; i++) {
         const struct choice_row *r = &choice_rows[i];
         choice_case c;
-        fxa__cu_choice out;
+        fxa__cuda_choice out;
         fxa_error err = {.status = FXA_OK};
-        fxa__cu_self self = choice_hopper;
+        fxa__cuda_self self = choice_hopper;
         self.arch = r->arch, self.forced = r->forced;
         choice_start(&c, r->pass, r->text);
         c.p.d_qk = r->d, c.p.d_v = r->dv, c.p.q.dtype = r->dtype, c.p.flags |= r->flags, c.p.alignment = r->alignment;
         T_INT(choice_end(&c, &self, &out, NULL, &err), FXA_OK);
         if (out.family != r->family || out.units != r->units)
-            T_FAIL("row %zu: family %s and units %x, not %s and %x\n", i, fxa__cu_family_name(out.family), out.units,
-                   fxa__cu_family_name(r->family), r->units);
+            T_FAIL("row %zu: family %s and units %x, not %s and %x\n", i, fxa__cuda_family_name(out.family), out.units,
+                   fxa__cuda_family_name(r->family), r->units);
         T_CHECK(out.d >= r->d && out.d % 32 == 0 && out.dv >= r->dv);
-        for (int unit = 0; unit < FXA__CU_UNIT_COUNT; unit++)
-            if (out.units >> unit & 1u) T_CHECK(fxa__cu_unit_file(&out, (fxa__cu_unit)unit));
+        for (int unit = 0; unit < FXA__CUDA_UNIT_COUNT; unit++)
+            if (out.units >> unit & 1u) T_CHECK(fxa__cuda_unit_source(&out, (fxa__cuda_unit)unit));
     }
 }
 
@@ -182,30 +183,30 @@ TEST(operands_through_the_workspace) {
         fxa_pass pass;
         void (*make)(fxa_problem *p);
         fxa_dtype in, out;
-        fxa__cu_family family;
+        fxa__cuda_family family;
         bool staged, adds;
     } cases[] = {
-        {FXA_FORWARD, with_bytes, FXA_F32, FXA_F32, FXA__CU_SIMT, true, false},
-        {FXA_FORWARD, with_byte_results, FXA_F32, FXA_F32, FXA__CU_SIMT, true, false},
-        {FXA_FORWARD, with_wide_results, FXA_BF16, FXA_F32, FXA__CU_SM80, false, false},
-        {FXA_FORWARD, with_mixture, FXA_F32, FXA_F32, FXA__CU_SIMT, true, false},
-        {FXA_FORWARD, with_columns, FXA_BF16, FXA_BF16, FXA__CU_SM90, true, false},
-        {FXA_FORWARD, with_wide_lse, FXA_BF16, FXA_BF16, FXA__CU_SM90, true, false},
-        {FXA_FORWARD, with_max, FXA_BF16, FXA_BF16, FXA__CU_SM80, false, false},
-        {FXA_FORWARD, with_joining, FXA_BF16, FXA_BF16, FXA__CU_SM90, true, true},
-        {FXA_BACKWARD, with_wide_lse, FXA_BF16, FXA_BF16, FXA__CU_SM90, true, false},
-        {FXA_BACKWARD, with_wide_grads, FXA_BF16, FXA_F32, FXA__CU_SM80, true, false},
-        {FXA_BACKWARD, with_stable_wide_grads, FXA_BF16, FXA_F32, FXA__CU_SIMT, true, false},
-        {FXA_BACKWARD, with_wide_o, FXA_BF16, FXA_BF16, FXA__CU_SM90, false, false},
-        {FXA_BACKWARD, with_other_o, FXA_BF16, FXA_BF16, FXA__CU_SM90, true, false},
-        {FXA_BACKWARD, with_wide_dout, FXA_F32, FXA_F32, FXA__CU_SIMT, true, false},
-        {FXA_FORWARD, with_no_keys, FXA_BF16, FXA_BF16, FXA__CU_SM80, false, false},
-        {FXA_BACKWARD, with_no_keys, FXA_BF16, FXA_BF16, FXA__CU_SM80, false, false},
-        {FXA_BACKWARD, with_packed_adding, FXA_BF16, FXA_BF16, FXA__CU_SM90, true, true},
+        {FXA_FORWARD, with_bytes, FXA_F32, FXA_F32, FXA__CUDA_SIMT, true, false},
+        {FXA_FORWARD, with_byte_results, FXA_F32, FXA_F32, FXA__CUDA_SIMT, true, false},
+        {FXA_FORWARD, with_wide_results, FXA_BF16, FXA_F32, FXA__CUDA_SM80, false, false},
+        {FXA_FORWARD, with_mixture, FXA_F32, FXA_F32, FXA__CUDA_SIMT, true, false},
+        {FXA_FORWARD, with_columns, FXA_BF16, FXA_BF16, FXA__CUDA_SM90, true, false},
+        {FXA_FORWARD, with_wide_lse, FXA_BF16, FXA_BF16, FXA__CUDA_SM90, true, false},
+        {FXA_FORWARD, with_max, FXA_BF16, FXA_BF16, FXA__CUDA_SM80, false, false},
+        {FXA_FORWARD, with_joining, FXA_BF16, FXA_BF16, FXA__CUDA_SM90, true, true},
+        {FXA_BACKWARD, with_wide_lse, FXA_BF16, FXA_BF16, FXA__CUDA_SM90, true, false},
+        {FXA_BACKWARD, with_wide_grads, FXA_BF16, FXA_F32, FXA__CUDA_SM80, true, false},
+        {FXA_BACKWARD, with_stable_wide_grads, FXA_BF16, FXA_F32, FXA__CUDA_SIMT, true, false},
+        {FXA_BACKWARD, with_wide_o, FXA_BF16, FXA_BF16, FXA__CUDA_SM90, false, false},
+        {FXA_BACKWARD, with_other_o, FXA_BF16, FXA_BF16, FXA__CUDA_SM90, true, false},
+        {FXA_BACKWARD, with_wide_dout, FXA_F32, FXA_F32, FXA__CUDA_SIMT, true, false},
+        {FXA_FORWARD, with_no_keys, FXA_BF16, FXA_BF16, FXA__CUDA_SM80, false, false},
+        {FXA_BACKWARD, with_no_keys, FXA_BF16, FXA_BF16, FXA__CUDA_SM80, false, false},
+        {FXA_BACKWARD, with_packed_adding, FXA_BF16, FXA_BF16, FXA__CUDA_SM90, true, true},
     };
     for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
         choice_case c;
-        fxa__cu_choice out;
+        fxa__cuda_choice out;
         fxa_error err = {.status = FXA_OK};
         choice_start(&c, cases[i].pass, NULL);
         cases[i].make(&c.p);
@@ -213,8 +214,8 @@ TEST(operands_through_the_workspace) {
         if (out.dtype != cases[i].in || out.out != cases[i].out || out.family != cases[i].family ||
             out.staged != cases[i].staged || out.adds != cases[i].adds)
             T_FAIL("case %zu: %s to %s by %s, staged %d, adds %d\n", i, fxa_dtype_name(out.dtype),
-                   fxa_dtype_name(out.out), fxa__cu_family_name(out.family), out.staged, out.adds);
-        T_INT(out.units >> FXA__CU_STAGE & 1u, out.staged);
+                   fxa_dtype_name(out.out), fxa__cuda_family_name(out.family), out.staged, out.adds);
+        T_INT(out.units >> FXA__CUDA_CONVERT & 1u, out.staged);
         T_INT(out.wide_o, cases[i].make == with_wide_o || cases[i].make == with_other_o);
     }
 }
@@ -239,7 +240,7 @@ TEST(lesser_kernels_have_a_reason) {
     };
     for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
         choice_case c;
-        fxa__cu_choice out;
+        fxa__cuda_choice out;
         fxa__cuda_program g = {.value = -1};
         fxa__problem *p = NULL;
         fxa_error err = {.status = FXA_OK};
@@ -247,7 +248,7 @@ TEST(lesser_kernels_have_a_reason) {
         cases[i].make(&c.p);
         T_OK(fxa__problem_create(fxa__context_host(ctx), &c.p, &p, &err));
         T_OK(choice_end(&c, &choice_hopper, &out, &g, &err));
-        const char *why = fxa__cu_not_sm90(&choice_hopper, &p->in, &out, &g);
+        const char *why = fxa__cuda_why_not_sm90(&choice_hopper, &p->in, &out, &g);
         if (cases[i].why)
             T_HAS(why, cases[i].why);
         else
@@ -275,7 +276,7 @@ TEST(gradients_by_lesser_kernels_have_a_reason) {
     };
     for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
         choice_case c;
-        fxa__cu_choice out;
+        fxa__cuda_choice out;
         fxa__cuda_program g = {.value = -1};
         fxa_error err = {.status = FXA_OK};
         choice_start(&c, FXA_BACKWARD, cases[i].text);
@@ -283,7 +284,7 @@ TEST(gradients_by_lesser_kernels_have_a_reason) {
         c.p.d_qk = cases[i].d, c.p.dropout_p = cases[i].dropout;
         if (cases[i].dropout > 0) c.p.flags |= FXA_DROPOUT;
         T_OK(choice_end(&c, &choice_hopper, &out, &g, &err));
-        const char *why = fxa__cu_not_sm90(&choice_hopper, &c.p, &out, &g);
+        const char *why = fxa__cuda_why_not_sm90(&choice_hopper, &c.p, &out, &g);
         T_CHECK(*cases[i].why || !*why);
         T_HAS(why, cases[i].why);
         fxa__cuda_program_free(&g);
@@ -293,7 +294,7 @@ TEST(gradients_by_lesser_kernels_have_a_reason) {
 TEST(dropout_at_moved_coordinates) {
     for (int i = 0; i < 8; i++) {
         choice_case c;
-        fxa__cu_choice out;
+        fxa__cuda_choice out;
         fxa_error err = {.status = FXA_OK};
         choice_start(&c, i % 2 ? FXA_BACKWARD : FXA_FORWARD, NULL);
         c.p.flags |= FXA_DROPOUT, c.p.dropout_p = 0.5;
@@ -302,7 +303,7 @@ TEST(dropout_at_moved_coordinates) {
         if (i / 2 == 3) c.p.global_heads = 8; /* only programs read the number of heads */
         T_INT(choice_end(&c, &choice_hopper, &out, NULL, &err), FXA_OK);
         T_CHECK(out.dropout && out.moved == (i / 2 == 1 || i / 2 == 2));
-        T_INT(out.units >> FXA__CU_STAGE & 1u, out.moved);
+        T_INT(out.units >> FXA__CUDA_CONVERT & 1u, out.moved);
     }
 }
 
@@ -310,7 +311,7 @@ TEST(dropout_at_moved_coordinates) {
 TEST(sums_beside_slopes) {
     for (int i = 0; i < 3; i++) {
         choice_case c;
-        fxa__cu_choice out;
+        fxa__cuda_choice out;
         fxa__cuda_program g;
         fxa_error err = {.status = FXA_OK};
         choice_start(&c, FXA_BACKWARD, choice_slopes);
@@ -318,7 +319,7 @@ TEST(sums_beside_slopes) {
         if (i == 1) c.p.flags |= FXA_DROPOUT, c.p.dropout_p = 0.5;
         if (i == 2) c.p.d_qk = 192;
         T_INT(choice_end(&c, &choice_hopper, &out, &g, &err), FXA_OK);
-        T_INT(out.family, i ? FXA__CU_SM80 : FXA__CU_SM90);
+        T_INT(out.family, i ? FXA__CUDA_SM80 : FXA__CUDA_SM90);
         T_CHECK(g.has_slope && g.n_sums == 1 && !out.separate_dq);
         fxa__cuda_program_free(&g);
     }
@@ -330,23 +331,23 @@ TEST(fixed_gradients_are_exact_sums) {
     static const struct {
         const char *text;
         uint32_t flags, exact;
-        fxa__cu_family family;
+        fxa__cuda_family family;
         bool scatter, diagonal;
     } rows[] = {
-        {"tensor t : f32[1]\nscore = score + t[(q * k) % 9]", 0, 0, FXA__CU_SM90, true, false},
-        {"tensor t : f32[1]\nscore = score + t[(q * k) % 9]", FXA_DETERMINISTIC, 1, FXA__CU_SM90, true, false},
-        {"tensor t : f32[1]\nscore = score * t[(q * k) % 9]", FXA_DETERMINISTIC, 1, FXA__CU_SIMT, true, false},
-        {"tensor t : f32[1]\nscore = score + t[min(abs(q - k), 8)]", 0, 0, FXA__CU_SM90, false, true},
-        {"tensor t : f32[1]\nscore = score + t[min(abs(q - k), 8)]", FXA_DETERMINISTIC, 1, FXA__CU_SM90, false, true},
-        {"tensor t : f32[1]\nscore = score + t[h]", 0, 1, FXA__CU_SM90, false, false},
-        {"tensor t : f32[4]\nscore = score + t[b, h, q, k]", FXA_DETERMINISTIC, 0, FXA__CU_SM90, true, false},
-        {"tensor t : f32[4]\nscore = score + t[b, h, k, q] + t[b, h, q, k]", FXA_DETERMINISTIC, 1, FXA__CU_SM90, true,
+        {"tensor t : f32[1]\nscore = score + t[(q * k) % 9]", 0, 0, FXA__CUDA_SM90, true, false},
+        {"tensor t : f32[1]\nscore = score + t[(q * k) % 9]", FXA_DETERMINISTIC, 1, FXA__CUDA_SM90, true, false},
+        {"tensor t : f32[1]\nscore = score * t[(q * k) % 9]", FXA_DETERMINISTIC, 1, FXA__CUDA_SIMT, true, false},
+        {"tensor t : f32[1]\nscore = score + t[min(abs(q - k), 8)]", 0, 0, FXA__CUDA_SM90, false, true},
+        {"tensor t : f32[1]\nscore = score + t[min(abs(q - k), 8)]", FXA_DETERMINISTIC, 1, FXA__CUDA_SM90, false, true},
+        {"tensor t : f32[1]\nscore = score + t[h]", 0, 1, FXA__CUDA_SM90, false, false},
+        {"tensor t : f32[4]\nscore = score + t[b, h, q, k]", FXA_DETERMINISTIC, 0, FXA__CUDA_SM90, true, false},
+        {"tensor t : f32[4]\nscore = score + t[b, h, k, q] + t[b, h, q, k]", FXA_DETERMINISTIC, 1, FXA__CUDA_SM90, true,
          false},
-        {"tensor t : f32[3]\nscore = score + t[h, q, k]", FXA_DETERMINISTIC, 1, FXA__CU_SM90, true, false},
+        {"tensor t : f32[3]\nscore = score + t[h, q, k]", FXA_DETERMINISTIC, 1, FXA__CUDA_SM90, true, false},
     };
     for (size_t i = 0; i < sizeof rows / sizeof *rows; i++) {
         choice_case c;
-        fxa__cu_choice out;
+        fxa__cuda_choice out;
         fxa__cuda_program g;
         fxa_error err = {.status = FXA_OK};
         choice_start(&c, FXA_BACKWARD, rows[i].text);
@@ -355,7 +356,7 @@ TEST(fixed_gradients_are_exact_sums) {
         if (g.exact != rows[i].exact || out.family != rows[i].family || g.has_scatter != rows[i].scatter ||
             g.grad_diagonal != rows[i].diagonal)
             T_FAIL("%s: exact %u, %s, scatter %d, diagonal %d\n", rows[i].text, g.exact,
-                   fxa__cu_family_name(out.family), g.has_scatter, g.grad_diagonal);
+                   fxa__cuda_family_name(out.family), g.has_scatter, g.grad_diagonal);
         fxa__cuda_program_free(&g);
     }
 }
@@ -365,26 +366,27 @@ TEST(fixed_gradients_are_exact_sums) {
 TEST(pages_in_the_backward_pass) {
     for (uint32_t size = 1; size < 300; size += 99) {
         choice_case c;
-        fxa__cu_choice out;
+        fxa__cuda_choice out;
         fxa_error err = {.status = FXA_OK};
         choice_start(&c, FXA_BACKWARD, NULL);
         c.p.flags |= FXA_PAGED, c.p.page_size = size, c.p.n_pages = 7;
         T_INT(choice_end(&c, &choice_hopper, &out, NULL, &err), FXA_OK);
-        T_INT(out.family, FXA__CU_SM90);
-        T_CHECK(!out.paged && out.staged && (out.units & UNIT(PAGES)));
+        T_INT(out.family, FXA__CUDA_SM90);
+        T_CHECK(!out.paged && out.staged && (out.units & UNIT(PAGED_GRADS)));
     }
 }
 
 TEST(pages_that_tma_fetches) {
     for (uint32_t size = 1; size <= 300; size++) {
         choice_case c;
-        fxa__cu_choice out;
+        fxa__cuda_choice out;
         fxa_error err = {.status = FXA_OK};
         bool fits = size == 8 || size == 16 || size == 32 || size == 64 || size % 128 == 0;
         choice_start(&c, FXA_FORWARD, NULL);
         c.p.flags |= FXA_PAGED, c.p.page_size = size, c.p.n_pages = 600;
         T_INT(choice_end(&c, &choice_hopper, &out, NULL, &err), FXA_OK);
-        if ((out.family == FXA__CU_SM90) != fits) T_FAIL("pages of %u: %s\n", size, fxa__cu_family_name(out.family));
+        if ((out.family == FXA__CUDA_SM90) != fits)
+            T_FAIL("pages of %u: %s\n", size, fxa__cuda_family_name(out.family));
     }
 }
 
@@ -392,14 +394,14 @@ TEST(pages_that_tma_fetches) {
 TEST(strides_beyond_tma_are_for_sm80) {
     for (int i = 0; i < 2; i++) {
         choice_case c;
-        fxa__cu_choice out;
+        fxa__cuda_choice out;
         fxa_error err = {.status = FXA_OK};
         choice_start(&c, FXA_FORWARD, NULL);
         c.p.k.layout = FXA_LAYOUT_STRIDED;
         c.p.k.stride[0] = (INT64_C(1) << 39) - (i ? 0 : 8);
         c.p.k.stride[1] = 500 * 64, c.p.k.stride[2] = 64, c.p.k.stride[3] = 1;
         T_INT(choice_end(&c, &choice_hopper, &out, NULL, &err), FXA_OK);
-        T_INT(out.family, i ? FXA__CU_SM80 : FXA__CU_SM90);
+        T_INT(out.family, i ? FXA__CUDA_SM80 : FXA__CUDA_SM90);
     }
 }
 
@@ -412,7 +414,7 @@ TEST(decoding_takes_few_rows) {
                  {17, 8, 128, 128, 0}, {4, 8, 128, 64, 0}, {2, 4, 256, 256, 0}};
     for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
         choice_case c;
-        fxa__cu_choice out;
+        fxa__cuda_choice out;
         fxa_error err = {.status = FXA_OK};
         choice_start(&c, FXA_FORWARD, NULL);
         c.p.hkv = 2, c.p.hq = 2 * cases[i].group, c.p.sq = cases[i].sq, c.p.d_qk = cases[i].d, c.p.d_v = cases[i].dv;

@@ -9,10 +9,10 @@
 static bool compile_plan(fxa_context *ctx, const box *b, fxa_plan **plan) {
     fxa_error err;
     fxa__problem *p = NULL;
-    const fxa__cu_self self = {.arch = box_arch, .processors = 132, .forced = -1};
+    const fxa__cuda_self self = {.arch = box_arch, .processors = 132, .forced = -1};
     fxa__cuda_program_free(&box_program);
     T_OK(fxa__problem_create(fxa__context_host(box_ctx), &b->p, &p, &err));
-    if (p) T_OK(fxa__cu_choose(&self, p, &box_choice, &box_program, &err)); /* the stand-in's kernel shapes */
+    if (p) T_OK(fxa__cuda_choose(&self, p, &box_choice, &box_program, &err)); /* the stand-in's kernel shapes */
     if (p) fxa__problem_release(p);
     fxa_status status = fxa_plan_create(ctx, &b->p, plan, &err);
     T_OK(status);
@@ -40,7 +40,7 @@ static void with_many_rows(fxa_problem *p) { with_one_row(p), p->sq = 12, p->b =
 /* Every macro that sources read has the value of the problem; those without a default are always given. */
 TEST(options_say_what_the_problem_needs) {
     NEEDS_BOX;
-    static const char usual[] = "-DFXA_D=64 -DFXA_DV=64 -DFXA_F16=0 -DFXA_F32=0 -DFXA_SPANS=0 -DFXA_DROPOUT=0 "
+    static const char usual[] = "-DFXA_D=64 -DFXA_DV=64 -DFXA_F16=0 -DFXA_F32=0 -DFXA_VARLEN=0 -DFXA_DROPOUT=0 "
                                 "-DFXA_PAGED=0 -DFXA_ALIGNED=1 -DFXA_FAST_MATH=0 -DFXA_SEPARATE_DQ=0 ";
     static const struct {
         fxa_pass pass;
@@ -51,7 +51,7 @@ TEST(options_say_what_the_problem_needs) {
         {FXA_FORWARD, with_f16, "-DFXA_F16=1 ", NULL},
         {FXA_FORWARD, with_f32, "-DFXA_F32=1 ", "-DFXA_ALIGNED=0 "},
         {FXA_FORWARD, with_columns, "-DFXA_D=96 ", "-DFXA_DV=192 "},
-        {FXA_FORWARD, with_lengths, "-DFXA_SPANS=1 ", NULL},
+        {FXA_FORWARD, with_lengths, "-DFXA_VARLEN=1 ", NULL},
         {FXA_FORWARD, with_dropout, "-DFXA_DROPOUT=1 ", NULL},
         {FXA_FORWARD, with_moved_dropout, "-DFXA_DROPOUT=2 ", NULL},
         {FXA_FORWARD, with_pages, "-DFXA_PAGED=1 ", NULL},
@@ -61,7 +61,7 @@ TEST(options_say_what_the_problem_needs) {
         {FXA_FORWARD, with_wide_results, "-DFXA_OUT_F32=1 ", NULL},
         {FXA_BACKWARD, with_wide_results, "-DFXA_O_F32=1 ", "-DFXA_SEPARATE_DQ=1 "},
         {FXA_BACKWARD, with_nothing, "-DFXA_SEPARATE_DQ=1 ", NULL},
-        {FXA_BACKWARD, with_no_mask, "-DFXA_DQ_TURNS=1 ", NULL},
+        {FXA_BACKWARD, with_no_mask, "-DFXA_DQ_ORDERED=1 ", NULL},
         {FXA_BACKWARD, with_any_order, NULL, NULL},
         {FXA_FORWARD, with_one_row, "-DFXA_ROW_TILES=1 ", "-DFXA_CLUSTER=2 "},
         {FXA_FORWARD, with_many_rows, "-DFXA_ROW_TILES=4 ", NULL},
@@ -75,7 +75,7 @@ TEST(options_say_what_the_problem_needs) {
         if (compile_plan(ctx, &b, &plan)) {
             const char *given = box_options, *extra[] = {rows[i].option, rows[i].other};
             T_HAS(given,
-                  box_choice.family == FXA__CU_SM90 ? "--gpu-architecture=sm_90a " : "--gpu-architecture=sm_90 ");
+                  box_choice.family == FXA__CUDA_SM90 ? "--gpu-architecture=sm_90a " : "--gpu-architecture=sm_90 ");
             T_HAS(given, "--std=c++17 -default-device -DFXA_D=");
             char want[1024] = "";
             for (const char *at = usual, *end; *at; at = end + 1) { /* usual ones, or those that replace them */
@@ -164,7 +164,7 @@ TEST(kernels_that_a_cubin_lacks) {
     box_start(&b, FXA_BACKWARD, NULL);
     with_pages(&b.p);
     T_REQUIRE(compile_plan(ctx, &b, &plan));
-    const fxa__cu_module *m = &((const fxa__cu_code *)plan->code->code)->unit[FXA__CU_PAGES];
+    const fxa__cuda_module *m = &((const fxa__cuda_code *)plan->code->code)->unit[FXA__CUDA_PAGED_GRADS];
     for (int i = 0; i < 6; i++) T_INT(m->function[i] != NULL, i < 4);
     fxa_plan_destroy(plan);
     fxa_context_destroy(ctx);

@@ -56,7 +56,7 @@ static void place_compare(const place *x, const fxa_program *own, t_rng *r) {
     const fxa_problem *p = &x->p->in;
     fxa_view views[PLACE_TENSORS] = {{0}};
     for (int32_t i = 0; i < own->n_tensors; i++) {
-        int32_t slot = fxa__cu_coordinates_slot(own, i);
+        int32_t slot = fxa__cuda_coordinates_slot(own, i);
         T_CHECK(slot >= FXA_SLOT_MAP_B && slot <= FXA_SLOT_Q_START && x->bound.slot[slot]);
         views[i] =
             (fxa_view){.data = x->bound.slot[slot], .dtype = FXA_I32, .rank = 1, .size = {PLACE_MOST}, .stride = {1}};
@@ -103,7 +103,7 @@ TEST(random_coordinates) {
         T_OK(fxa__problem_create(fxa__context_host(ctx), &p, &x.p, &err));
         T_REQUIRE(x.p);
         place_bind(&x, &r);
-        T_OK(fxa__cu_coordinates(x.p, x.p->program, &own, &err));
+        T_OK(fxa__cuda_coordinates_substitute(x.p, x.p->program, &own, &err));
         if (own) place_compare(&x, own, &r);
         fxa_program_destroy(own);
         fxa__problem_release(x.p);
@@ -117,8 +117,8 @@ TEST(random_coordinates) {
 static int32_t own_find(const fxa_program *renamed, bool tensor, int32_t number) {
     int32_t n = tensor ? renamed->n_tensors : renamed->n_params;
     for (int32_t i = 0; i < n; i++)
-        if (number ==
-            (tensor ? fxa__cuda_own_tensor(renamed->tensors[i].name) : fxa__cuda_own_param(renamed->params[i].name)))
+        if (number == (tensor ? fxa__cuda_bprop_tensor(renamed->tensors[i].name)
+                              : fxa__cuda_bprop_param(renamed->params[i].name)))
             return i;
     T_FAIL("no %s %d\n", tensor ? "tensor" : "param", (int)number);
     return 0;
@@ -152,7 +152,7 @@ TEST(backward_programs_are_renamed) {
         p.bprop_captures = captures, p.n_bprop_captures = (size_t)bprop->n_tensors;
         T_OK(fxa__problem_create(fxa__context_host(ctx), &p, &problem, &err));
         T_REQUIRE(problem);
-        T_OK(fxa__cu_own(problem, &renamed, &err));
+        T_OK(fxa__cuda_user_backward_make(problem, &renamed, &err));
         T_REQUIRE(renamed && renamed->n_params == bprop->n_params && renamed->n_tensors == bprop->n_tensors);
         for (int j = 0; j < 64; j++) floats[j] = (float)t_real(&r, -2, 2), ints[j] = (int32_t)t_int(&r, -99, 99);
         fxa_view views[2][2] = {{{.data = floats, .dtype = FXA_F32, .rank = 1, .size = {20}, .stride = {1}},
@@ -196,7 +196,7 @@ TEST(conditions_on_the_score_are_moved) {
         fxa_program *program = NULL, *moved = NULL;
         fxa_error err;
         T_OK(own_parse(FXA_PROGRAM_SCORE, texts[i], SIZE_MAX, &program, &err));
-        T_OK(fxa__cu_scored(fxa__context_host(ctx), program, &moved, &err));
+        T_OK(fxa__cuda_score_masks_move(fxa__context_host(ctx), program, &moved, &err));
         T_REQUIRE(moved);
         T_INT(moved == program, !strstr(texts[i], "score > 0"));
         uint16_t reads[64];

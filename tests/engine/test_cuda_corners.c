@@ -9,7 +9,7 @@
 
 #include <math.h>
 
-static const fxa__cu_self corner_hopper = {.arch = 90, .processors = 132, .forced = -1};
+static const fxa__cuda_self corner_hopper = {.arch = 90, .processors = 132, .forced = -1};
 
 static fxa_problem corner_problem(fxa_pass pass, const fxa_program *program) {
     fxa_problem p = FXA_PROBLEM_INIT;
@@ -21,12 +21,12 @@ static fxa_problem corner_problem(fxa_pass pass, const fxa_program *program) {
 }
 
 /* Chooses the kernels of a problem; the text of its program ends with a zero byte. */
-static bool corner_choose(const fxa_problem *given, fxa__cu_choice *out, fxa__cuda_program *g) {
+static bool corner_choose(const fxa_problem *given, fxa__cuda_choice *out, fxa__cuda_program *g) {
     fxa_error err = {.status = FXA_OK};
     fxa__problem *p = NULL;
     fxa_status status = fxa__problem_create(fxa__context_host(ctx), given, &p, &err);
     *g = (fxa__cuda_program){.value = -1};
-    if (status == FXA_OK) status = fxa__cu_choose(&corner_hopper, p, out, g, &err);
+    if (status == FXA_OK) status = fxa__cuda_choose(&corner_hopper, p, out, g, &err);
     if (status != FXA_OK) T_FAIL("%s\n", err.text);
     if (status == FXA_OK) fxa__write_bytes(&g->text, "", 1);
     if (p) fxa__problem_release(p);
@@ -43,7 +43,7 @@ TEST(indices_of_backward_programs_are_guarded) {
     fxa_program *own = NULL;
     fxa_capture t = {.size = {512, 2}};
     fxa_error err;
-    fxa__cu_choice out;
+    fxa__cuda_choice out;
     fxa__cuda_program g;
     T_OK(own_parse(FXA_PROGRAM_BPROP, back, strlen(back), &own, &err));
     fxa_problem p = corner_problem(FXA_BACKWARD, NULL);
@@ -59,13 +59,13 @@ TEST(indices_of_backward_programs_are_guarded) {
 TEST(tiles_of_wide_operands) {
     static const int64_t sizes[][3] = {{128, 128, 128}, {192, 128, 64}, {128, 192, 64}, {256, 256, 64}};
     for (size_t i = 0; i < sizeof sizes / sizeof *sizes; i++) {
-        fxa__cu_choice out;
+        fxa__cuda_choice out;
         fxa__cuda_program g;
         fxa_problem p = corner_problem(FXA_BACKWARD, NULL);
         p.d_qk = sizes[i][0], p.d_v = sizes[i][1];
         T_REQUIRE(corner_choose(&p, &out, &g));
-        T_INT(out.family, FXA__CU_SM90);
-        T_INT(fxa__cu_shape(&out, &g, FXA__CU_BACKWARD).k_rows, sizes[i][2]);
+        T_INT(out.family, FXA__CUDA_SM90);
+        T_INT(fxa__cuda_tile_shape(&out, &g, FXA__CUDA_BACKWARD).k_rows, sizes[i][2]);
         fxa__cuda_program_free(&g);
     }
 }
@@ -76,7 +76,7 @@ TEST(params_may_have_any_name) {
     for (int pass = 0; pass < 2; pass++) {
         fxa_program *program = NULL;
         fxa_error err;
-        fxa__cu_choice out;
+        fxa__cuda_choice out;
         fxa__cuda_program g;
         int own = 0;
         T_OK(own_parse(FXA_PROGRAM_SCORE, text, strlen(text), &program, &err));
@@ -96,7 +96,7 @@ TEST(gradients_beside_backward_programs) {
         fxa_program *program = NULL, *own = NULL;
         fxa_capture t = {.size = {1000}, .grad = 1};
         fxa_error err;
-        fxa__cu_choice out;
+        fxa__cuda_choice out;
         fxa__cuda_program g;
         T_OK(own_parse(FXA_PROGRAM_SCORE, text, strlen(text), &program, &err));
         T_OK(own_parse(FXA_PROGRAM_BPROP, back, strlen(back), &own, &err));
@@ -125,14 +125,14 @@ TEST(gradients_that_read_the_score) {
         fxa_program *program = NULL;
         fxa_capture t = {.size = {512}, .grad = i % 2 == 0};
         fxa_error err;
-        fxa__cu_choice out;
+        fxa__cuda_choice out;
         fxa__cuda_program g;
         T_OK(own_parse(FXA_PROGRAM_SCORE, rows[i / 2].text, SIZE_MAX, &program, &err));
         fxa_problem p = corner_problem(FXA_BACKWARD, program);
         p.captures = &t, p.n_captures = 1;
         T_REQUIRE(corner_choose(&p, &out, &g));
         if (g.has_slope != (rows[i / 2].reads && t.grad)) T_FAIL("%s: %d\n", rows[i / 2].text, g.has_slope);
-        T_CHECK(corner_has(&g, "#define PROG_SLOPE 1") == g.has_slope);
+        T_CHECK(corner_has(&g, "#define PROG_DERIVATIVE 1") == g.has_slope);
         fxa__cuda_program_free(&g);
         fxa_program_destroy(program);
     }
@@ -146,13 +146,13 @@ TEST(documents_of_floats_have_no_shorter_mask) {
         fxa_program *program = NULL;
         fxa_capture t = {.size = {512, 512}};
         fxa_error err;
-        fxa__cu_choice out;
+        fxa__cuda_choice out;
         fxa__cuda_program g;
         T_OK(own_parse(FXA_PROGRAM_SCORE, texts[i], strlen(texts[i]), &program, &err));
         fxa_problem p = corner_problem(FXA_FORWARD, program);
         p.captures = &t, p.n_captures = 1;
         T_REQUIRE(corner_choose(&p, &out, &g));
-        T_CHECK(corner_has(&g, "#define PROG_VECTOR 1") && !corner_has(&g, "PROG_SAME"));
+        T_CHECK(corner_has(&g, "#define PROG_OPERANDS 1") && !corner_has(&g, "PROG_UNIFORM_OPERANDS"));
         fxa__cuda_program_free(&g);
         fxa_program_destroy(program);
     }
@@ -161,7 +161,7 @@ TEST(documents_of_floats_have_no_shorter_mask) {
 static void corner_text(const char *text, const fxa_capture *t, const char *part, bool there) {
     fxa_program *program = NULL;
     fxa_error err;
-    fxa__cu_choice out;
+    fxa__cuda_choice out;
     fxa__cuda_program g;
     T_OK(own_parse(FXA_PROGRAM_SCORE, text, strlen(text), &program, &err));
     fxa_problem p = corner_problem(FXA_FORWARD, program);
@@ -182,17 +182,17 @@ TEST(much_for_shared_memory) {
         const char *text;
         fxa_pass pass;
         int64_t d;
-        fxa__cu_family family;
+        fxa__cuda_family family;
         bool apart;
-    } rows[] = {{bias, FXA_BACKWARD, 128, FXA__CU_SM90, false}, {words, FXA_BACKWARD, 64, FXA__CU_SM90, false},
-                {words, FXA_BACKWARD, 128, FXA__CU_SM90, true}, {words, FXA_BACKWARD, 96, FXA__CU_SM90, true},
-                {words, FXA_FORWARD, 256, FXA__CU_SM90, false}, {far, FXA_FORWARD, 192, FXA__CU_SM90, false},
-                {far, FXA_FORWARD, 256, FXA__CU_SM80, false}};
+    } rows[] = {{bias, FXA_BACKWARD, 128, FXA__CUDA_SM90, false}, {words, FXA_BACKWARD, 64, FXA__CUDA_SM90, false},
+                {words, FXA_BACKWARD, 128, FXA__CUDA_SM90, true}, {words, FXA_BACKWARD, 96, FXA__CUDA_SM90, true},
+                {words, FXA_FORWARD, 256, FXA__CUDA_SM90, false}, {far, FXA_FORWARD, 192, FXA__CUDA_SM90, false},
+                {far, FXA_FORWARD, 256, FXA__CUDA_SM80, false}};
     for (size_t i = 0; i < sizeof rows / sizeof *rows; i++) {
         fxa_program *program = NULL;
         fxa_capture t[2] = {{.size = {4, 300, 512}}, {.size = {512}}};
         fxa_error err;
-        fxa__cu_choice out;
+        fxa__cuda_choice out;
         fxa__cuda_program g;
         T_OK(own_parse(FXA_PROGRAM_SCORE, rows[i].text, SIZE_MAX, &program, &err));
         fxa_problem p = corner_problem(rows[i].pass, program);
@@ -200,7 +200,7 @@ TEST(much_for_shared_memory) {
         T_REQUIRE(corner_choose(&p, &out, &g));
         T_CHECK(g.dense >= 0);
         if (out.family != rows[i].family || out.separate_dq != rows[i].apart)
-            T_FAIL("row %d: %s%s\n", (int)i, fxa__cu_family_name(out.family), out.separate_dq ? ", dQ apart" : "");
+            T_FAIL("row %d: %s%s\n", (int)i, fxa__cuda_family_name(out.family), out.separate_dq ? ", dQ apart" : "");
         fxa__cuda_program_free(&g);
         fxa_program_destroy(program);
     }
@@ -217,15 +217,15 @@ TEST(pairs_that_lie_far_apart_are_loaded) {
 /* Kernels multiply scores of -inf with the unit of exp2: it is above 0 and finite for every finite scale. */
 TEST(units_of_any_scale) {
     static const double scales[] = {1e-300, 1e-46, 1e-30, 0.125, 1e30, 1e300};
-    fxa__cu_choice out;
+    fxa__cuda_choice out;
     fxa__cuda_program g;
     fxa_problem p = corner_problem(FXA_FORWARD, NULL);
     T_REQUIRE(corner_choose(&p, &out, &g));
     T_REQUIRE(out.plain && g.unit_at >= 0 && g.program->n_params == 1);
     for (size_t i = 0; i < sizeof scales / sizeof *scales; i++) {
-        float f[FXA_CUDA_SCALARS + FXA_CUDA_RUNS] = {0};
+        float f[FXA_CUDA_SCALARS + FXA_CUDA_HOST_VALUES] = {0};
         int ints[FXA_CUDA_SCALARS];
-        fxa__cuda_fill(&g, &scales[i], f, ints);
+        fxa__cuda_host_values(&g, &scales[i], f, ints);
         T_CHECK(f[g.unit_at] > 0 && isfinite(f[g.unit_at]));
     }
     fxa__cuda_program_free(&g);
@@ -268,7 +268,7 @@ static fxa_program *corner_powers(void) {
 TEST(shared_parts_are_walked_once) {
     for (int i = 0; i < 6; i++) {
         fxa_program *program = i / 2 == 2 ? corner_powers() : corner_shared_mask(i / 2);
-        fxa__cu_choice out;
+        fxa__cuda_choice out;
         fxa__cuda_program g;
         fxa_problem p = corner_problem((fxa_pass)(i % 2), program);
         if (corner_choose(&p, &out, &g)) T_CHECK(g.has_mask == (i < 4));
@@ -283,8 +283,8 @@ TEST(powers_are_not_for_the_host) {
     int filled = 0, left = 0;
     for (int32_t i = 0; i < program->n_nodes; i++) {
         bool square = program->nodes[i].op == FXA_OP_MUL;
-        filled += square && fxa__cuda_can_fill(program, i);
-        left += square && !fxa__cuda_can_fill(program, i);
+        filled += square && fxa__cuda_is_host_value(program, i);
+        left += square && !fxa__cuda_is_host_value(program, i);
     }
     T_CHECK(filled > 2 && filled < 8 && left > CORNER_DEPTH - 8);
     fxa_program_destroy(program);

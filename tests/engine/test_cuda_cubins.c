@@ -15,16 +15,16 @@ TEST(cubins_are_read_with_doubt) {
     box_start(&b, FXA_FORWARD, NULL);
     T_OK(fxa_plan_create(ctx, &b.p, &plan, &err));
     T_REQUIRE(plan);
-    const fxa__cu_module *m = &((const fxa__cu_code *)plan->code->code)->unit[FXA__CU_FORWARD];
+    const fxa__cuda_module *m = &((const fxa__cuda_code *)plan->code->code)->unit[FXA__CUDA_FORWARD];
     size_t bytes = 0;
-    T_CHECK(fxa__cu_cubin_find(m->cubin, m->size, "fxa_forward", &bytes));
-    T_CHECK(fxa__cu_cubin_find(m->cubin, m->size, "fxa_forward_shape", &bytes) && bytes == sizeof m->shape);
-    T_CHECK(!fxa__cu_cubin_find(m->cubin, m->size, "fxa_forwar", &bytes));
-    T_CHECK(!fxa__cu_cubin_find(m->cubin, m->size, "fxa_backward", &bytes));
+    T_CHECK(fxa__cuda_cubin_find(m->cubin, m->size, "fxa_forward", &bytes));
+    T_CHECK(fxa__cuda_cubin_find(m->cubin, m->size, "fxa_forward_shape", &bytes) && bytes == sizeof m->shape);
+    T_CHECK(!fxa__cuda_cubin_find(m->cubin, m->size, "fxa_forwar", &bytes));
+    T_CHECK(!fxa__cuda_cubin_find(m->cubin, m->size, "fxa_backward", &bytes));
     for (size_t size = 0; size < m->size; size += 1 + size / 32) {
         uint8_t *part = malloc(size ? size : 1);
         memcpy(part, m->cubin, size);
-        T_CHECK(!fxa__cu_cubin_find(part, size, "fxa_forward", &bytes));
+        T_CHECK(!fxa__cuda_cubin_find(part, size, "fxa_forward", &bytes));
         free(part);
     }
     uint8_t *copy = malloc(m->size);
@@ -32,7 +32,7 @@ TEST(cubins_are_read_with_doubt) {
         memcpy(copy, m->cubin, m->size);
         copy[at] ^= (uint8_t)(1u << at % 8);
         copy[at] |= at % 3 ? 0 : 0x80;
-        const uint8_t *found = fxa__cu_cubin_find(copy, m->size, "fxa_forward_shape", &bytes);
+        const uint8_t *found = fxa__cuda_cubin_find(copy, m->size, "fxa_forward_shape", &bytes);
         if (found) T_CHECK(found >= copy && bytes <= m->size && found + bytes <= copy + m->size);
     }
     free(copy);
@@ -53,7 +53,7 @@ TEST(section_tables_end_in_the_file) {
     box_start(&b, FXA_FORWARD, NULL);
     T_OK(fxa_plan_create(ctx, &b.p, &plan, &err));
     T_REQUIRE(plan);
-    const fxa__cu_module *m = &((const fxa__cu_code *)plan->code->code)->unit[FXA__CU_FORWARD];
+    const fxa__cuda_module *m = &((const fxa__cuda_code *)plan->code->code)->unit[FXA__CUDA_FORWARD];
     const struct {
         uint64_t first, count, size;
         bool found;
@@ -72,7 +72,7 @@ TEST(section_tables_end_in_the_file) {
         for (int byte = 0; byte < 8; byte++) copy.data[FIRST + byte] = (uint8_t)(rows[i].first >> 8 * byte);
         for (int byte = 0; byte < 2; byte++) copy.data[SIZE + byte] = (uint8_t)(rows[i].size >> 8 * byte);
         for (int byte = 0; byte < 2; byte++) copy.data[COUNT + byte] = (uint8_t)(rows[i].count >> 8 * byte);
-        bool found = fxa__cu_cubin_find(copy.data, copy.size, "fxa_forward", &bytes) != NULL;
+        bool found = fxa__cuda_cubin_find(copy.data, copy.size, "fxa_forward", &bytes) != NULL;
         if (found != rows[i].found) T_FAIL("table %zu: found %d\n", i, found);
         guard_close(&copy);
     }
@@ -86,15 +86,15 @@ TEST(section_tables_end_in_the_file) {
 TEST(saved_digest_is_that_of_little_endian_ints) {
     static const uint8_t want[16] = {0xb4, 0x58, 0xbc, 0x35, 0x22, 0x9f, 0xde, 0x85,
                                      0x17, 0x9e, 0x5b, 0x72, 0x14, 0x1c, 0x3e, 0x78};
-    const int32_t run[FXA__CUDA_RUNS] = {7, -2, 1 << 20, 0, 0, 0, 0, -1};
+    const int32_t run[FXA__CUDA_HOST_VALUES] = {7, -2, 1 << 20, 0, 0, 0, 0, -1};
     NEEDS_BOX;
     fxa__host *host = fxa__context_host(box_ctx);
     fxa__writer w = {.host = host};
-    fxa__cu_code code = {.program = {.n_run = 3, .run_at = -1, .unit_at = 2, .near_at = 70000, .gain = -5}};
+    fxa__cuda_code code = {.program = {.n_run = 3, .run_at = -1, .unit_at = 2, .near_at = 70000, .gain = -5}};
     code.program.folded = 1, code.program.text.host = host;
     memcpy(code.program.run, run, sizeof run);
     fxa__write_bytes(&code.program.text, "text", 4);
-    fxa__cu_saved_write(&code, &w);
+    fxa__cuda_saved_write(&code, &w);
     T_INT(w.size, 36); /* format, units, three ints of the compiler, digest */
     T_CHECK(memcmp(w.data + 20, want, sizeof want) == 0);
     fxa__writer_free(&code.program.text);
@@ -117,20 +117,20 @@ TEST(saved_kernels_of_somebody_else) {
     for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
         fxa__host *host = fxa__context_host(box_ctx);
         fxa__writer w = {.host = host};
-        fxa__cu_code saved = {.choice = {.units = cases[i].units}, .maker = {cases[i].major, 4, cases[i].arch}};
-        fxa__cu_code code = {.host = host, .choice = {.units = 1u << FXA__CU_FORWARD, .arch = 90}};
-        const fxa__cu_self self = {.host = host};
+        fxa__cuda_code saved = {.choice = {.units = cases[i].units}, .maker = {cases[i].major, 4, cases[i].arch}};
+        fxa__cuda_code code = {.host = host, .choice = {.units = 1u << FXA__CUDA_FORWARD, .arch = 90}};
+        const fxa__cuda_self self = {.host = host};
         fxa_error err;
         saved.program.text.host = code.program.text.host = host;
         fxa__write_bytes(&saved.program.text, cases[i].text, 1);
         fxa__write_bytes(&code.program.text, "a", 1);
-        fxa__cu_saved_write(&saved, &w);
+        fxa__cuda_saved_write(&saved, &w);
         for (int byte = 0; byte < 4; byte++) w.data[byte] = (uint8_t)(cases[i].format >> 8 * byte);
         fxa__write_u64(&w, cases[i].size);
         fxa__write_u32(&w, 0x464c457f);
         fxa__reader r = {.data = w.data, .size = w.size};
-        T_STATUS(fxa__cu_saved_read(&r, &code, &err), cases[i].status);
-        fxa__cu_build_free(&self, &code);
+        T_STATUS(fxa__cuda_saved_read(&r, &code, &err), cases[i].status);
+        fxa__cuda_code_release(&self, &code);
         fxa__writer_free(&saved.program.text);
         fxa__writer_free(&code.program.text);
         fxa__writer_free(&w);

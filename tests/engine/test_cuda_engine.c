@@ -65,7 +65,7 @@ TEST(devices_of_every_architecture) {
         T_OK(fxa_plan_create(ctx, &b.p, &plan, &err));
         T_REQUIRE(plan);
         T_HAS(fxa_plan_description(plan), rows[i].compiled);
-        T_INT(((const fxa__cu_code *)plan->code->code)->choice.arch, rows[i].device);
+        T_INT(((const fxa__cuda_code *)plan->code->code)->choice.arch, rows[i].device);
         T_HAS(fxa_plan_description(plan), rows[i].device == 90 ? "kernels sm90" : "kernels sm80");
         fxa_plan_destroy(plan);
         fxa_context_destroy(ctx);
@@ -185,8 +185,8 @@ TEST(tiles_are_reported) {
         fxa_context *ctx = box_context();
         box b;
         box_start(&b, pass, NULL);
-        fxa__cu_unit unit = pass == FXA_FORWARD ? FXA__CU_FORWARD : FXA__CU_BACKWARD;
-        const struct FxaShape shape = fxa__cu_shape(&box_choice, &box_program, unit);
+        fxa__cuda_unit unit = pass == FXA_FORWARD ? FXA__CUDA_FORWARD : FXA__CUDA_BACKWARD;
+        const struct FxaShape shape = fxa__cuda_tile_shape(&box_choice, &box_program, unit);
         fxa_support said = box_support(ctx, &b);
         T_CHECK(shape.q_rows >= 64 && shape.k_rows >= 64);
         T_INT(said.tile_q, shape.q_rows);
@@ -225,8 +225,8 @@ TEST(programs_share_what_no_text_is_in) {
         box_end(&b);
     }
     T_REQUIRE(plan[0] && plan[1]);
-    const fxa__cu_code *x = plan[0]->code->code, *y = plan[1]->code->code;
-    const fxa__cu_module *first = &x->unit[FXA__CU_ENDS], *second = &y->unit[FXA__CU_ENDS];
+    const fxa__cuda_code *x = plan[0]->code->code, *y = plan[1]->code->code;
+    const fxa__cuda_module *first = &x->unit[FXA__CUDA_PREPOST], *second = &y->unit[FXA__CUDA_PREPOST];
     T_CHECK(x != y && first->cubin != second->cubin && first->size == second->size);
     T_CHECK(memcmp(first->cubin, second->cubin, first->size) == 0);
     int fewer = __builtin_popcount(x->choice.units) - __builtin_popcount(y->choice.units) + 1;

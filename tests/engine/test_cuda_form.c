@@ -51,19 +51,19 @@ TEST(factors_that_cancel) {
  * unit of exp2, unless the cap is tiny; for caps of medium size tanh is evaluated four pairs at a time. */
 static void form_check_cap(const fxa__cuda_program *out, double cap) {
     double params[FXA_MAX_PARAMS] = {0}, scale = 0.125, log2e = 1.4426950408889634;
-    float f[FXA_CUDA_SCALARS + FXA_CUDA_RUNS];
+    float f[FXA_CUDA_SCALARS + FXA_CUDA_HOST_VALUES];
     int ints[FXA_CUDA_SCALARS];
     for (int32_t k = 0; k < out->program->n_params; k++)
         params[k] = out->params[k].from == FXA__CUDA_SCALE ? scale : out->params[k].from == 0 ? cap : 1;
-    fxa__cuda_fill(out, params, f, ints);
-    const float *c = f + out->near_at + 1, *far = c + FXA_CUDA_BEND;
+    fxa__cuda_host_values(out, params, f, ints);
+    const float *c = f + out->near_at + 1, *far = c + FXA_CUDA_SOFTCAP_TERMS;
     double unit = out->gain >= 0 ? (double)f[out->unit_at + 1] : 1, u = (double)f[out->unit_at];
     T_CHECK(f[out->near_at] <= 4096 && (f[out->near_at] > 0) == (fabs(cap) > 1e-6));
     T_CHECK(unit == (fabs(cap) > 2.3e38 ? 4 : 1) && (far[0] > 0) == (fabs(cap) > 0.0867 && fabs(cap) <= 64));
     T_NEAR(u * unit, cap * log2e, 0x1p-24 * fabs(cap * log2e));
     for (double part = 1; f[out->near_at] > 0 && part > 1e-3; part *= 0.77) {
         double s = part * (double)f[out->near_at], x = s * scale / cap, y = 0;
-        for (int k = FXA_CUDA_BEND; k-- > 0;) y = y * s * s + (double)c[k];
+        for (int k = FXA_CUDA_SOFTCAP_TERMS; k-- > 0;) y = y * s * s + (double)c[k];
         double want = cap * tanh(x) * log2e / unit;
         T_NEAR(s * y, want, 0x1p-22 * fabs(want));
     }
@@ -182,27 +182,27 @@ TEST(what_goes_where) {
         {"score = score", "return a.f[1];", "PROG_VALUE"},
         {"param cap : float\nscore = cap * tanh(score / cap)", "#define PROG_BOUNDED 1", "PROG_MASK"},
         {"tensor s : f32[1]\nscore = score + s[h] * float(k - q)", "__fadd_rn(t", "PROG_DIAGONAL"},
-        {"tensor t : f32[1]\nscore = score + t[clamp(q - k, 0, 9)]", "#define PROG_DIAGONAL 1", "PROG_SLOPE"},
+        {"tensor t : f32[1]\nscore = score + t[clamp(q - k, 0, 9)]", "#define PROG_DIAGONAL 1", "PROG_DERIVATIVE"},
         {"mask = k <= q", "p.k_off) <= t", "v1 <="},
-        {"tensor d : i32[2]\nmask = d[b, q] == d[b, k] && k <= q", "#define PROG_SAME 1", "load_range(a"},
+        {"tensor d : i32[2]\nmask = d[b, q] == d[b, k] && k <= q", "#define PROG_UNIFORM_OPERANDS 1", "load_range(a"},
         {"tensor f : i32[1]\ntensor e : i32[1]\nmask = k >= f[q] && k < e[q]", "load_range(a, 0", "load_range(a, 1"},
         {"tensor t : i32[2]\nmask = any(i, 4, t[q // 64, i] == k // 64)", "FXA_INLINE int tile_class", "__noinline__"},
         {"tensor t : i32[2]\nmask = any(i, 5, t[q // 64, i] == k // 64)", "__noinline__ fxa__interval find_range",
          "FXA_INLINE int tile_class"},
         {"mask = all(i, 64, (q * (i + 3) + k) % (i + 5) != 2)", "__noinline__ int tile_class", "__noinline__ fxa__"},
-        {"score = 30.0 * tanh(score / 30.0)", "#define PROG_NEAR 1", "PROG_SLOPE 2"},
-        {"score = 2.0 * tanh(score) + float(q - k)", "#define PROG_BEND 1", "PROG_UNIT_ONE"},
-        {"score = score + 30.0 * tanh(score / 30.0)", "score_tanh(", "PROG_BEND"},
-        {"score = tanh(score) * tanh(score * 0.5)", "score_tanh(", "PROG_BEND"},
-        {"score = score * score", "#define PROG_SLOPE 2", "PROG_BOUNDED"},
-        {"score = sin(score) + score ** 2", "score_cos(", "PROG_APART"},
-        {"score = score ** 1.7 + sin(score)", "#define PROG_APART 1\n", "sinf("},
-        {"mask = float(q) ** float(k) < float(k) ** float(q)", "#define PROG_APART 2\n", "PROG_VALUE"},
-        {"tensor t : f32[1]\nscore = score + (float(q - k) + 1.0) ** t[h]", "#define PROG_APART 4\n", "sinf("},
+        {"score = 30.0 * tanh(score / 30.0)", "#define PROG_SOFTCAP_SERIES 1", "PROG_DERIVATIVE 2"},
+        {"score = 2.0 * tanh(score) + float(q - k)", "#define PROG_SOFTCAP 1", "PROG_SOFTCAP_HAS_UNIT"},
+        {"score = score + 30.0 * tanh(score / 30.0)", "score_tanh(", "PROG_SOFTCAP"},
+        {"score = tanh(score) * tanh(score * 0.5)", "score_tanh(", "PROG_SOFTCAP"},
+        {"score = score * score", "#define PROG_DERIVATIVE 2", "PROG_BOUNDED"},
+        {"score = sin(score) + score ** 2", "score_cos(", "PROG_OUT_OF_LINE"},
+        {"score = score ** 1.7 + sin(score)", "#define PROG_OUT_OF_LINE 1\n", "sinf("},
+        {"mask = float(q) ** float(k) < float(k) ** float(q)", "#define PROG_OUT_OF_LINE 2\n", "PROG_VALUE"},
+        {"tensor t : f32[1]\nscore = score + (float(q - k) + 1.0) ** t[h]", "#define PROG_OUT_OF_LINE 4\n", "sinf("},
         {"tensor t : f32[2]\nscore = score + t[h, q - k]", "#define PROG_GRAD_DIAGONAL 1", "PROG_GRAD_SCATTER"},
-        {"tensor doc : i32[2]\nmask = doc[b, q] == doc[b, k]", "#define PROG_VECTOR 1", "PROG_VALUE"},
-        {"tensor doc : i64[2]\nmask = doc[b, q] == doc[b, k]", "#define PROG_WORDS 1", "PROG_VECTOR"},
-        {"tensor t : f32[2]\nscore = score + t[h, k]", "#define PROG_VECTOR 2", "PROG_GRAD_SUMS"},
+        {"tensor doc : i32[2]\nmask = doc[b, q] == doc[b, k]", "#define PROG_OPERANDS 1", "PROG_VALUE"},
+        {"tensor doc : i64[2]\nmask = doc[b, q] == doc[b, k]", "#define PROG_PACK_OPERANDS 1", "PROG_OPERANDS"},
+        {"tensor t : f32[2]\nscore = score + t[h, k]", "#define PROG_OPERANDS 2", "PROG_GRAD_SUMS"},
         {"tensor w : f32[1]\nscore = score * w[h]", "#define PROG_GRAD_SUMS 1", "PROG_GRAD_SCATTER"},
         {"param t : float\nscore = score / t", "#define PROG_GRAD_SUMS 1", "PROG_VALUE"},
     };
@@ -236,7 +236,7 @@ TEST(costly_gradients_are_called) {
         fxa__cuda_config config = {.program = p, .derivative = d, .dense = -1, .grad_params = 1};
         T_OK(fxa__cuda_program_make(r->host, &config, &out, &err));
         (void)snprintf(written, sizeof written, "%.*s", (int)out.text.size, (const char *)out.text.data);
-        T_INT(strstr(written, "#define PROG_APART 4") != NULL, i);
+        T_INT(strstr(written, "#define PROG_OUT_OF_LINE 4") != NULL, i);
         fxa__cuda_program_free(&out);
         fxa_program_destroy(d);
         fxa_program_destroy(p);

@@ -15,7 +15,7 @@
 enum { FROZEN_F16 = FXA_F16 }; /* number of the dtype, saved because the kernels define a macro of this name */
 #define FXA_INLINE static inline
 #define FXA_F16 0
-#define FXA_CUDA_STORAGE_CUH /* skips common/storage.cuh, which the functions below replace */
+#define FXA_CUDA_COMMON_STORAGE_CUH /* skips common/storage.cuh, which the functions below replace */
 typedef uint32_t u32;
 typedef uint16_t u16, Result;
 #define POS_INF INFINITY
@@ -68,7 +68,7 @@ static float frozen_finite_or_zero(float x) { return x == NEG_INF ? 0 : x; }
 static void frozen_raise(frozen_row *r, int tile) {
     float top = r->most;
     for (int i = 0; i < FROZEN_TILE; i++) top = fmaxf(top, r->score[tile * FROZEN_TILE + i]);
-    if (tile > 0 && !((top - r->most) * r->unit > frozen_lag(r->f16))) return;
+    if (tile > 0 && !((top - r->most) * r->unit > fixed_max_threshold(r->f16))) return;
     float fade = frozen_exp2((r->most - frozen_finite_or_zero(top)) * r->unit);
     r->sum *= fade, r->o *= fade, r->most = top;
 }
@@ -76,7 +76,7 @@ static void frozen_raise(frozen_row *r, int tile) {
 /* One pass over the tiles of a row. masked: number of tiles before the maximum is fixed. safe: the recompute pass, in
  * which the maximum is never fixed and scores are subtracted from it before scaling. */
 static void frozen_visit(frozen_row *r, int masked, bool safe) {
-    r->most = NEG_INF, r->sum = r->o = 0, r->bias = safe ? frozen_bias(r->f16) : 0;
+    r->most = NEG_INF, r->sum = r->o = 0, r->bias = safe ? fixed_max_bias(r->f16) : 0;
     if (r->bounded && !safe) r->most = 0;
     for (int tile = 0; tile < FROZEN_TILES; tile++) {
         if ((safe || tile < masked) && !(r->bounded && !safe)) frozen_raise(r, tile);
@@ -95,7 +95,7 @@ static bool frozen_compute(frozen_row *r, int masked, float bound) {
     frozen_visit(r, masked, false);
     const bool guessed = r->bounded ? !(bound * r->unit < 64) : masked < FROZEN_TILES && r->most == NEG_INF;
     const float top = frozen_finite_or_zero(r->most) * r->unit;
-    if (!frozen_is_left(r->f16, top, r->sum, guessed, r->sink) && isfinite(r->o)) return false;
+    if (!is_fixed_max_wrong(r->f16, top, r->sum, guessed, r->sink) && isfinite(r->o)) return false;
     frozen_visit(r, FROZEN_TILES, true);
     return true;
 }
@@ -238,14 +238,15 @@ TEST(values_that_are_not_finite) {
     for (u32 x = 0; x < 65536; x++) {
         const float v = (float)fxa__load_f64((unsigned char[]){(unsigned char)x, (unsigned char)(x >> 8)}, FXA_BF16, 0);
         T_INT(changed_half(x, VALUES_FINITE), isfinite(v) ? x : 0);
-        T_INT(changed_half(x, VALUES_UP), !isfinite(v) && v != NEG_INF ? HALF_ONE : 0);
-        T_INT(changed_half(x, VALUES_DOWN), !isfinite(v) && v != POS_INF ? HALF_ONE : 0);
+        T_INT(changed_half(x, VALUES_POS_INF), !isfinite(v) && v != NEG_INF ? HALF_ONE : 0);
+        T_INT(changed_half(x, VALUES_NEG_INF), !isfinite(v) && v != POS_INF ? HALF_ONE : 0);
     }
     store_shared(8, 0x7f800001); /* a NaN with the bits of +inf above a small number */
     T_CHECK(change_values(0, 64, VALUES_FINITE, 0, 2) && load_shared(8) == 1);
     T_CHECK(!change_values(0, 64, VALUES_FINITE, 0, 1));
     u16 o[3] = {0, 0, 0};
-    put_mark(&o[0], VALUES_UP), put_mark(&o[1], VALUES_UP), put_mark(&o[1], VALUES_DOWN), put_mark(&o[2], VALUES_DOWN);
+    put_mark(&o[0], VALUES_POS_INF), put_mark(&o[1], VALUES_POS_INF), put_mark(&o[1], VALUES_NEG_INF),
+        put_mark(&o[2], VALUES_NEG_INF);
     T_INT(o[0], HALF_INF);
     T_INT(o[1], HALF_NAN);
     T_INT(o[2], HALF_INF | HALF_SIGN);

@@ -15,7 +15,7 @@ TEST(counters_are_left_at_zero) {
     fxa_error err;
     bed x;
     int parts = 0;
-    bool taken[FXA__CU_PARTS] = {false};
+    bool taken[FXA__CUDA_COUNTER_PARTS] = {false};
     T_REQUIRE(bed_open(&x, &p, -1, &err));
     atomic_store(&x.self.counters, (void *)COUNTERS_AT);
     for (int i = 0; i < 2000; i++) {
@@ -26,14 +26,15 @@ TEST(counters_are_left_at_zero) {
         T_INT(watch.fills, !own);
         if (!own) T_CHECK(next == (uintptr_t)x.bound.workspace && watch.filled == next);
         if (!own) continue;
-        uintptr_t part = (next - COUNTERS_AT) / (4 * FXA__CU_PART_WORDS);
-        T_REQUIRE(part < FXA__CU_PARTS && !taken[part]);
-        T_CHECK((redo + 4 * (uintptr_t)watch.launch[0].a.tiles - 1 - COUNTERS_AT) / (4 * FXA__CU_PART_WORDS) == part);
+        uintptr_t part = (next - COUNTERS_AT) / (4 * FXA__CUDA_COUNTER_WORDS);
+        T_REQUIRE(part < FXA__CUDA_COUNTER_PARTS && !taken[part]);
+        T_CHECK((redo + 4 * (uintptr_t)watch.launch[0].a.tiles - 1 - COUNTERS_AT) / (4 * FXA__CUDA_COUNTER_WORDS) ==
+                part);
         taken[part] = true, parts++;
         T_OK(bed_run(&x, &err));
         T_CHECK((uintptr_t)watch.launch[0].a.next_tile == next && watch.fills == 0);
     }
-    T_CHECK(parts > FXA__CU_PARTS / 2);
+    T_CHECK(parts > FXA__CUDA_COUNTER_PARTS / 2);
     x.bound.workspace = (void *)WATCH_WORKSPACE;
     T_OK(bed_run(&x, &err));
     T_INT(watch.fills, 0);
@@ -69,7 +70,7 @@ static int kept_mode(int *mode) { return (void)mode, watch_call(); }
 static bool kept_open(bed *x, const fxa_problem *p) {
     fxa_error err;
     if (!bed_open(x, p, -1, &err)) return false;
-    fxa__cuda *driver = &x->self.gpu.driver;
+    fxa__gpu_driver *driver = &x->self.gpu.driver;
     driver->alloc = kept_alloc, driver->give = kept_give, driver->capture_mode = kept_mode;
     driver->stream_create = kept_stream, driver->stream_destroy = driver->stream_wait = kept_end;
     x->self.on_device = true;
@@ -80,7 +81,7 @@ static bool kept_open(bed *x, const fxa_problem *p) {
 }
 
 static void kept_close(bed *x) {
-    fxa__cu_tables_free(&x->self, &x->code);
+    fxa__cuda_plan_tables_free(&x->self, &x->code);
     T_INT(kept_held, 0);
     bed_close(x);
 }
@@ -114,7 +115,7 @@ TEST(tables_are_written_with_the_plan) {
             if (program && fxa_program_tensor_count(program)) p.captures = &t, p.n_captures = 1;
             T_REQUIRE(kept_open(&x, &p));
             atomic_store(&x.self.counters, (void *)COUNTERS_AT);
-            for (int k = 0; k < 2; k++) fxa__cu_tables_make(&x.self, &x.code, x.p, NULL);
+            for (int k = 0; k < 2; k++) fxa__cuda_plan_tables_make(&x.self, &x.code, x.p, NULL);
             if (kept_held != rows[i].tables[pass]) T_FAIL("row %zu, pass %d: %d\n", i, pass, kept_held);
             T_INT(watch.launches, rows[i].tables[pass]);
             T_INT(watch.pushed, 0);
@@ -136,7 +137,7 @@ TEST(tables_are_those_of_the_shape) {
     T_REQUIRE(kept_open(&x, &p));
     x.bound.workspace_size = 1 << 20;
     for (int i = 0; i < FXA_MAX_PARAMS; i++) numbers[i] = x.code.program.params[i].value;
-    fxa__cu_tables_make(&x.self, &x.code, x.p, numbers);
+    fxa__cuda_plan_tables_make(&x.self, &x.code, x.p, numbers);
     int calls = watch.calls;
     x.bound.constants = numbers;
     T_OK(bed_run(&x, &err));
@@ -161,7 +162,7 @@ TEST(tables_are_those_of_the_shape) {
         q.sq = 4 * sq;
         T_OK(fxa__problem_create(fxa__context_host(ctx), &q, &x.p, &err));
         memset(&watch, 0, sizeof watch);
-        fxa__cu_tables_make(&x.self, &x.code, x.p, numbers);
+        fxa__cuda_plan_tables_make(&x.self, &x.code, x.p, numbers);
         fxa__problem_release(x.p);
         x.p = was;
     }
@@ -170,7 +171,7 @@ TEST(tables_are_those_of_the_shape) {
     for (int i = 1; i <= calls; i++) {
         T_REQUIRE(kept_open(&x, &p));
         watch.fail_at = i;
-        fxa__cu_tables_make(&x.self, &x.code, x.p, numbers);
+        fxa__cuda_plan_tables_make(&x.self, &x.code, x.p, numbers);
         T_INT(watch.pushed, 0);
         x.bound.constants = numbers;
         T_OK(bed_run(&x, &err));
@@ -198,7 +199,7 @@ TEST(tables_have_a_limit_in_bytes) {
         T_OK(fxa__problem_create(fxa__context_host(ctx), &q, &x.p, &err));
         memset(&watch, 0, sizeof watch);
         kept_size = 0;
-        fxa__cu_tables_make(&x.self, &x.code, x.p, NULL);
+        fxa__cuda_plan_tables_make(&x.self, &x.code, x.p, NULL);
         T_INT(kept_size > 0, heads[i] <= 4);
         T_CHECK(kept_size <= 4 << 20 && kept_size >> 20 <= (size_t)heads[i]);
         T_INT(kept_held - before, heads[i] <= 4 && sum + kept_size <= 16 << 20);

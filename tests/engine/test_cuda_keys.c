@@ -9,7 +9,7 @@
 /* ---- Keys -------------------------------------------------------------------------------------------------------- */
 
 static void choice_key(choice_case *c, uint8_t out[1 << 16], size_t *size, double numbers[FXA__MAX_CONSTANTS]) {
-    fxa__cu_self self = choice_hopper;
+    fxa__cuda_self self = choice_hopper;
     fxa__problem *p = NULL;
     fxa__writer w = {.host = fxa__context_host(ctx)};
     fxa_error err;
@@ -97,7 +97,7 @@ TEST(tensors_keep_their_places) {
     };
     for (size_t i = 0; i < 2 * sizeof texts / sizeof *texts; i++) {
         choice_case c;
-        fxa__cu_choice out;
+        fxa__cuda_choice out;
         fxa__cuda_program g;
         fxa_error err = {.status = FXA_OK};
         choice_start(&c, i % 2 ? FXA_BACKWARD : FXA_FORWARD, texts[i / 2]);
@@ -114,7 +114,7 @@ TEST(places_of_gradients_read_params_in_memory) {
                                         "param o : int\ntensor t : f32[1]\nscore = score + t[h + o]"};
     for (size_t i = 0; i < sizeof texts / sizeof *texts; i++) {
         choice_case c;
-        fxa__cu_choice out;
+        fxa__cuda_choice out;
         fxa__cuda_program g;
         fxa_error err = {.status = FXA_OK};
         choice_start(&c, FXA_BACKWARD, texts[i]);
@@ -131,7 +131,7 @@ TEST(places_of_gradients_read_params_in_memory) {
 TEST(params_have_room_among_sums) {
     char text[512] = "param x : float\ntensor t : f32[2]\nscore = score + x";
     choice_case c;
-    fxa__cu_choice out;
+    fxa__cuda_choice out;
     fxa__cuda_program g;
     fxa_error err = {.status = FXA_OK};
     bool param = false;
@@ -187,7 +187,7 @@ TEST(costs_follow_the_figures) {
             choice_case c;
             fxa_capture ids = {.size = {4096}};
             fxa__problem *p = NULL;
-            fxa__cu_choice choice;
+            fxa__cuda_choice choice;
             fxa__cuda_program program;
             fxa_error err;
             choice_start(&c, (fxa_pass)pass, rows[i].text);
@@ -196,8 +196,8 @@ TEST(costs_follow_the_figures) {
             if (rows[i].flags & FXA_PAGED) c.p.page_size = 128, c.p.n_pages = c.p.b * c.p.sk / 128;
             if (rows[i].text && strstr(rows[i].text, "ids")) c.p.captures = &ids, c.p.n_captures = 1;
             T_OK(fxa__problem_create(fxa__context_host(ctx), &c.p, &p, &err));
-            T_OK(fxa__cu_choose(&choice_hopper, p, &choice, &program, &err));
-            double cuda = fxa__cu_cost(132, &choice, p), cudnn = fxa__dnn_cost(132, p);
+            T_OK(fxa__cuda_choose(&choice_hopper, p, &choice, &program, &err));
+            double cuda = fxa__cuda_cost(132, &choice, p), cudnn = fxa__dnn_cost(132, p);
             if (!(cuda > 0 && cudnn > 0) || (cuda < cudnn) != rows[i].cuda[pass])
                 T_FAIL("row %zu, pass %d: %g and %g s\n", i, pass, cuda, cudnn);
             fxa__cuda_program_free(&program);
@@ -215,16 +215,16 @@ TEST(costs_order_engines_as_they_were_measured) {
             choice_case c;
             fxa__problem *p = NULL;
             fxa_error err;
-            fxa__cu_choice choice = {.family = FXA__CU_SM90, .d = columns[i], .dv = columns[i]};
+            fxa__cuda_choice choice = {.family = FXA__CUDA_SM90, .d = columns[i], .dv = columns[i]};
             choice_start(&c, (fxa_pass)pass, NULL);
             c.p.d_qk = columns[i], c.p.sq = c.p.sk = 4096;
             T_OK(fxa__problem_create(fxa__context_host(ctx), &c.p, &p, &err));
-            double cuda = fxa__cu_cost(132, &choice, p), cudnn = fxa__dnn_cost(132, p);
+            double cuda = fxa__cuda_cost(132, &choice, p), cudnn = fxa__dnn_cost(132, p);
             if (!(cuda > 0 && cuda < cudnn))
                 T_FAIL("pass %d, %d columns: %g and %g s\n", pass, columns[i], cuda, cudnn);
-            T_CHECK(fxa__cu_cost(66, &choice, p) > cuda);
-            choice.family = FXA__CU_SIMT;
-            T_CHECK(fxa__cu_cost(132, &choice, p) > cudnn);
+            T_CHECK(fxa__cuda_cost(66, &choice, p) > cuda);
+            choice.family = FXA__CUDA_SIMT;
+            T_CHECK(fxa__cuda_cost(132, &choice, p) > cudnn);
             fxa__problem_release(p);
         }
 }

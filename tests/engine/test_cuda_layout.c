@@ -10,9 +10,9 @@ static const int32_t shape_dims[] = {32, 64, 96, 128, 192, 256};
 enum { SHAPE_DIMS = sizeof shape_dims / sizeof *shape_dims };
 
 /* Returns the columns of a row in shared memory, which has swizzled rows of 64 elements. */
-static int32_t shape_columns(const fxa__cu_choice *c) { return (c->d + 63) / 64 * 64 + (c->dv + 63) / 64 * 64; }
+static int32_t shape_columns(const fxa__cuda_choice *c) { return (c->d + 63) / 64 * 64 + (c->dv + 63) / 64 * 64; }
 
-static void shape_check(const fxa__cu_choice *c, const struct FxaShape *s, int32_t threads, int32_t q_rows,
+static void shape_check(const fxa__cuda_choice *c, const struct FxaShape *s, int32_t threads, int32_t q_rows,
                         int32_t k_rows) {
     if (s->threads != threads || s->q_rows != q_rows || s->k_rows != k_rows)
         T_FAIL("sm_%d, head dims %d and %d: %d threads for %d x %d pairs, not %d for %d x %d\n", (int)c->arch,
@@ -20,33 +20,33 @@ static void shape_check(const fxa__cu_choice *c, const struct FxaShape *s, int32
 }
 
 /* Calls `check` for every pair of head dims. */
-static void shape_for_all(fxa__cu_family family, int32_t arch, void (*check)(fxa__cu_choice *c)) {
+static void shape_for_all(fxa__cuda_family family, int32_t arch, void (*check)(fxa__cuda_choice *c)) {
     for (int i = 0; i < SHAPE_DIMS * SHAPE_DIMS; i++) {
-        fxa__cu_choice c = {.family = family, .arch = arch, .d = shape_dims[i / SHAPE_DIMS]};
+        fxa__cuda_choice c = {.family = family, .arch = arch, .d = shape_dims[i / SHAPE_DIMS]};
         c.dv = shape_dims[i % SHAPE_DIMS];
         check(&c);
     }
 }
 
 /* Key tiles of the sm80 backward by the shared memory of a CTA: 163 KiB on sm_80, sm_90 and sm_100, else 99 KiB. */
-static void shape_check_sm80(fxa__cu_choice *c) {
+static void shape_check_sm80(fxa__cuda_choice *c) {
     const fxa__cuda_program plain = {.dense = -1, .diagonal = -1}, dense = {.dense = 1, .diagonal = -1};
     int32_t columns = shape_columns(c);
     bool roomy = c->arch == 80 || c->arch == 90 || c->arch == 100, wide = c->d > 128 || c->dv > 128;
     int32_t keys = columns <= (roomy ? 384 : 192) ? 128 : columns <= (roomy ? 512 : 320) ? 64 : 32;
-    struct FxaShape back = fxa__cu_shape(c, &plain, FXA__CU_BACKWARD);
+    struct FxaShape back = fxa__cuda_tile_shape(c, &plain, FXA__CUDA_BACKWARD);
     shape_check(c, &back, 2 * keys, keys == 32 ? 32 : 64, keys);
     T_INT(back.sum_rows, keys / 16);
     T_INT(back.parts, wide ? 2 : 1);
-    struct FxaShape forward = fxa__cu_shape(c, &plain, FXA__CU_FORWARD);
+    struct FxaShape forward = fxa__cuda_tile_shape(c, &plain, FXA__CUDA_FORWARD);
     shape_check(c, &forward, 128, wide ? 64 : 128, 64);
-    forward = fxa__cu_shape(c, &dense, FXA__CU_FORWARD);
+    forward = fxa__cuda_tile_shape(c, &dense, FXA__CUDA_FORWARD);
     shape_check(c, &forward, 128, 64, 64);
 }
 
 TEST(tiles_of_sm80) {
     static const int32_t arch[] = {80, 86, 89, 90, 100, 120};
-    for (size_t i = 0; i < sizeof arch / sizeof *arch; i++) shape_for_all(FXA__CU_SM80, arch[i], shape_check_sm80);
+    for (size_t i = 0; i < sizeof arch / sizeof *arch; i++) shape_for_all(FXA__CUDA_SM80, arch[i], shape_check_sm80);
 }
 
 /* Key tiles of the sm90 forward by pairs of head dims, 2 for 128 keys and 1 for 64, and whether 64 keys fit. Computed
@@ -70,23 +70,23 @@ TEST(tiles_of_the_sm90_forward) {
         const fxa__cuda_program g = {
             .dense = rows[i].dense ? 1 : -1, .diagonal = rows[i].diagonal ? 1 : -1, .vector = rows[i].vector};
         for (int k = 0; k < SHAPE_DIMS * SHAPE_DIMS; k++) {
-            fxa__cu_choice c = {.family = FXA__CU_SM90, .arch = 90, .dropout = rows[i].dropout};
+            fxa__cuda_choice c = {.family = FXA__CUDA_SM90, .arch = 90, .dropout = rows[i].dropout};
             c.d = shape_dims[k / SHAPE_DIMS], c.dv = shape_dims[k % SHAPE_DIMS];
             bool small = c.d <= 64 && c.dv <= 64, both = rows[i].dense && rows[i].diagonal;
             int32_t groups = small && !rows[i].dense && !rows[i].dropout ? 3 : 2;
-            struct FxaShape s = fxa__cu_shape(&c, &g, FXA__CU_FORWARD);
+            struct FxaShape s = fxa__cuda_tile_shape(&c, &g, FXA__CUDA_FORWARD);
             shape_check(&c, &s, 128 * (groups + 1), 64 * groups, rows[i].keys[k] == '2' ? 128 : 64);
             T_INT(s.store_rows, 16);
             T_INT(s.persistent, 1);
             T_INT(s.parts, 1);
-            T_INT(fxa__cu_forward_fits(&c, &g), !(both && c.d == 256 && c.dv == 256));
+            T_INT(fxa__cuda_forward_fits(&c, &g), !(both && c.d == 256 && c.dv == 256));
         }
     }
 }
 
 /* Query tiles of the sm90 backward: 128 rows for head dims up to 64 without slopes, dense tensors, captured gradients
  * and dropout. The kernel for head dims above 128 has tiles of 64 x 64. */
-static void shape_check_sm90(fxa__cu_choice *c) {
+static void shape_check_sm90(fxa__cuda_choice *c) {
     const fxa__cuda_program bare = {.dense = -1, .diagonal = -1};
     fxa__cuda_program other[6] = {bare, bare, bare, bare, bare, bare};
     bool wide = c->d > 128 || c->dv > 128, small = c->d <= 64 && c->dv <= 64;
@@ -95,7 +95,7 @@ static void shape_check_sm90(fxa__cu_choice *c) {
     other[5].has_scatter = true;
     for (int i = 0; i < 7; i++) {
         c->dropout = i == 6;
-        struct FxaShape s = fxa__cu_shape(c, &other[i % 6], FXA__CU_BACKWARD);
+        struct FxaShape s = fxa__cuda_tile_shape(c, &other[i % 6], FXA__CUDA_BACKWARD);
         shape_check(c, &s, 384, small && i == 0 ? 128 : 64, wide ? 64 : 128);
         T_INT(s.store_rows, 16);
         T_INT(s.sum_rows, wide ? 0 : 8);
@@ -104,34 +104,35 @@ static void shape_check_sm90(fxa__cu_choice *c) {
     for (int i = 0; !wide && i < 4; i++) { /* of a dense tensor and words */
         fxa__cuda_program g = bare;
         g.dense = i % 2 ? 1 : -1, g.vector = i / 2;
-        T_INT(fxa__cu_joint_fits(c, &g), i % 2 == 0 || columns < 256 || i == 1);
+        T_INT(fxa__cuda_fused_dq_fits(c, &g), i % 2 == 0 || columns < 256 || i == 1);
     }
-    struct FxaShape s = fxa__cu_shape(c, &bare, FXA__CU_GRAD_Q);
+    struct FxaShape s = fxa__cuda_tile_shape(c, &bare, FXA__CUDA_DQ);
     shape_check(c, &s, 384, 128, 64);
     T_INT(s.store_rows, 16);
     T_INT(s.persistent, 1);
 }
 
-TEST(tiles_of_the_sm90_backward) { shape_for_all(FXA__CU_SM90, 90, shape_check_sm90); }
+TEST(tiles_of_the_sm90_backward) { shape_for_all(FXA__CUDA_SM90, 90, shape_check_sm90); }
 
 /* Kernels without tensor cores, and those that are the same in every family. */
-static void shape_check_others(fxa__cu_choice *c) {
+static void shape_check_others(fxa__cuda_choice *c) {
     const fxa__cuda_program plain = {.dense = -1, .diagonal = -1};
-    static const fxa__cu_unit tiles[] = {FXA__CU_FORWARD, FXA__CU_BACKWARD}, none[] = {FXA__CU_LISTS, FXA__CU_STAGE};
+    static const fxa__cuda_unit tiles[] = {FXA__CUDA_FORWARD, FXA__CUDA_BACKWARD},
+                                none[] = {FXA__CUDA_TILE_LISTS, FXA__CUDA_CONVERT};
     for (int i = 0; i < 2; i++) {
-        struct FxaShape s = fxa__cu_shape(c, &plain, tiles[i]);
+        struct FxaShape s = fxa__cuda_tile_shape(c, &plain, tiles[i]);
         shape_check(c, &s, 256, 64, 64);
         T_INT(s.sum_rows, i ? 8 : 0);
         T_INT(s.parts, 1);
-        s = fxa__cu_shape(c, &plain, none[i]);
+        s = fxa__cuda_tile_shape(c, &plain, none[i]);
         shape_check(c, &s, 0, 0, 0);
     }
-    struct FxaShape s = fxa__cu_shape(c, &plain, FXA__CU_ENDS);
+    struct FxaShape s = fxa__cuda_tile_shape(c, &plain, FXA__CUDA_PREPOST);
     shape_check(c, &s, 256, c->dv == 32 ? 64 : c->dv == 64 ? 32 : c->dv <= 128 ? 16 : 8, 0);
     T_INT(s.parts, 1);
     for (c->row_tiles = 1; c->row_tiles <= 4 && c->d <= 128 && c->d == c->dv; c->row_tiles *= 2)
         for (c->cluster = 0; c->cluster < 3; c->cluster++) {
-            s = fxa__cu_shape(c, &plain, FXA__CU_DECODE);
+            s = fxa__cuda_tile_shape(c, &plain, FXA__CUDA_DECODE);
             shape_check(c, &s, 384, 8 * c->row_tiles, 128);
             T_INT(s.store_rows, 32);
             T_INT(s.persistent, 1);
@@ -139,6 +140,6 @@ static void shape_check_others(fxa__cu_choice *c) {
         }
 }
 
-TEST(tiles_of_other_kernels) { shape_for_all(FXA__CU_SIMT, 80, shape_check_others); }
+TEST(tiles_of_other_kernels) { shape_for_all(FXA__CUDA_SIMT, 80, shape_check_others); }
 
 T_MAIN

@@ -8,7 +8,7 @@
 #include "support/own_context.h"
 #include "t.h"
 
-static const fxa__cu_self list_hopper = {.arch = 90, .processors = 132, .forced = -1};
+static const fxa__cuda_self list_hopper = {.arch = 90, .processors = 132, .forced = -1};
 
 static void list_nothing(fxa_problem *p) { (void)p; }
 static void list_decode(fxa_problem *p) { p->sq = 1, p->sk = 4096; }
@@ -224,21 +224,21 @@ static void list_make(const struct list_row *row, char *out, size_t size) {
     fxa_program *program;
     fxa_error err;
     fxa__problem *problem = NULL;
-    fxa__cu_code code = {.processors = 132};
+    fxa__cuda_code code = {.processors = 132};
     fxa_problem p = list_problem(row, captures, &program);
     fxa__writer w = {.host = fxa__context_host(ctx)};
     uint8_t cubin = 0;
     out[0] = '\0';
     T_OK(fxa__problem_create(w.host, &p, &problem, &err));
     T_REQUIRE(problem);
-    T_OK(fxa__cu_choose(&list_hopper, problem, &code.choice, &code.program, &err));
-    for (int i = 0; i < FXA__CU_UNIT_COUNT; i++) {
+    T_OK(fxa__cuda_choose(&list_hopper, problem, &code.choice, &code.program, &err));
+    for (int i = 0; i < FXA__CUDA_UNIT_COUNT; i++) {
         if (!(code.choice.units >> i & 1)) continue;
-        code.unit[i] = (fxa__cu_module){.cubin = &cubin, .size = 1000 + (size_t)i};
-        code.unit[i].shape = fxa__cu_shape(&code.choice, &code.program, (fxa__cu_unit)i);
+        code.unit[i] = (fxa__cuda_module){.cubin = &cubin, .size = 1000 + (size_t)i};
+        code.unit[i].shape = fxa__cuda_tile_shape(&code.choice, &code.program, (fxa__cuda_unit)i);
         code.unit[i].shape.shared_bytes = code.unit[i].shape.q_rows ? 2000 + i : 0;
     }
-    fxa__cu_dump(&code, problem, &w);
+    fxa__cuda_listing(&code, problem, &w);
     fxa__write_bytes(&w, "", 1);
     T_REQUIRE(!w.failed);
     const char *text = (const char *)w.data, *first = strchr(text, '\n'), *last = strstr(text, "program.cuh:\n");

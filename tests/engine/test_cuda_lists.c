@@ -18,7 +18,7 @@ TEST(decoding) {
         T_REQUIRE(bed_open(&x, &p, -1, &err));
         T_OK(bed_run(&x, &err));
         T_INT(watch.launches, 2);
-        T_CHECK(watch_is(0, FXA__CU_LISTS, FXA__CU_TILES) && watch_is(1, FXA__CU_DECODE, 0));
+        T_CHECK(watch_is(0, FXA__CUDA_TILE_LISTS, FXA__CUDA_LIST_TILES) && watch_is(1, FXA__CUDA_DECODE, 0));
         const watched *main = &watch.launch[1];
         T_INT(watch.launch[0].cut.q_rows, 1);
         T_INT(watch.launch[0].cut.columns, 71);
@@ -85,17 +85,17 @@ static void cut_check(const fxa_problem *p, int32_t processors, int *clusters, i
     const struct FxaArgs *a = &main->a;
     int64_t rows = 8 * (int64_t)x.code.choice.row_tiles, groups = (p->hq / p->hkv * p->sq + rows - 1) / rows;
     int64_t heads = p->b * p->hkv, items = 0, size = x.code.choice.cluster;
-    for (int i = 0; i < FXA_CUDA_CUTS; i++) {
+    for (int i = 0; i < FXA_CUDA_DECODE_CUTS; i++) {
         heads -= a->cut[i];
         *tails += a->cut[i] > 0;
         T_CHECK(a->cut[i] >= 0 && (!a->cut[i] || (a->run >> (i + 1) && a->splits % a->run == 0)));
         if (a->cut[i]) items += groups * a->cut[i] * (a->splits / (a->run >> (i + 1)));
     }
     items += groups * heads * ((a->splits + a->run - 1) / a->run);
-    T_CHECK(watch_is(watch.launches - 1, FXA__CU_DECODE, 0) && heads >= 0 && a->run >= 1 && a->run <= 16);
+    T_CHECK(watch_is(watch.launches - 1, FXA__CUDA_DECODE, 0) && heads >= 0 && a->run >= 1 && a->run <= 16);
     T_INT(a->tiles, items);
     T_CHECK(main->grid[1] == 1 && main->grid[2] == 1);
-    T_INT(x.code.unit[FXA__CU_DECODE].shape.parts, size ? size : 1);
+    T_INT(x.code.unit[FXA__CUDA_DECODE].shape.parts, size ? size : 1);
     if (size) {
         /* a cluster has all splits of a row block, one each, and the grid consists of entire clusters */
         T_INT(main->grid[0], items);
@@ -149,11 +149,11 @@ TEST(ranges_of_thresholds) {
         T_REQUIRE(bed_open(&x, &p, -1, &err));
         T_OK(bed_run(&x, &err));
         T_INT(watch.launches, large ? 3 : 4);
-        T_CHECK(watch_is(0, FXA__CU_LISTS, FXA__CU_VECTOR));
-        T_CHECK(large || watch_is(1, FXA__CU_LISTS, FXA__CU_RANGE));
+        T_CHECK(watch_is(0, FXA__CUDA_TILE_LISTS, FXA__CUDA_PACK_OPERANDS));
+        T_CHECK(large || watch_is(1, FXA__CUDA_TILE_LISTS, FXA__CUDA_RANGE_TABLE));
         if (!large) T_INT(watch.launch[1].grid[0], 8 * 2 * 5 / 8);
         const watched *list = &watch.launch[large ? 1 : 2];
-        T_CHECK(list->function == FXA__CU_TILES && (list->a.ranges[0] != NULL) == !large && !list->a.ranges[1]);
+        T_CHECK(list->function == FXA__CUDA_LIST_TILES && (list->a.ranges[0] != NULL) == !large && !list->a.ranges[1]);
         touch_check(&x);
         bed_close(&x);
         fxa_program_destroy(program);
@@ -176,7 +176,8 @@ TEST(words_of_documents) {
         T_OK(bed_run(&x, &err));
         T_INT(watch.launches, !many ? 2 : sk == 300 ? 3 : 4);
         const watched *list = &watch.launch[watch.launches - 2];
-        T_CHECK((!many || watch_is(0, FXA__CU_LISTS, FXA__CU_VECTOR)) && list->function == FXA__CU_TILES);
+        T_CHECK((!many || watch_is(0, FXA__CUDA_TILE_LISTS, FXA__CUDA_PACK_OPERANDS)) &&
+                list->function == FXA__CUDA_LIST_TILES);
         T_CHECK(many ? list->threads == 256 : list->threads == 1024 && list->grid[0] == 1 && list->grid[2] == 2);
         T_INT(list->a.q_vector.data == list->a.k_vector.data, sk == 300);
         if (!many) T_INT(list->a.k_vector.ranges_b, sk == 300 ? 8 : 10);
@@ -196,7 +197,7 @@ TEST(long_lists) {
         p.sq = p.sk = 1 << 20, p.b = p.hq = p.hkv = 1;
         T_REQUIRE(bed_open(&x, &p, -1, &err));
         T_OK(bed_run(&x, &err));
-        const fxa__cu_unit unit = backward ? FXA__CU_BACKWARD : FXA__CU_FORWARD;
+        const fxa__cuda_unit unit = backward ? FXA__CUDA_BACKWARD : FXA__CUDA_FORWARD;
         int at = 0;
         while (at < watch.launches && watch.launch[at].unit != unit) at++;
         T_INT(watch.launch[at].a.list.pitch, 2048);

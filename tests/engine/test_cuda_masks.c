@@ -169,7 +169,7 @@ static void masks_tensor(rig *r, int32_t t) {
     }
 }
 
-static void masks_word(const rig *r, const fxa_program *p, int32_t word, struct FxaVector *v, int32_t *pairs) {
+static void masks_word(const rig *r, const fxa_program *p, int32_t word, struct FxaOperand *v, int32_t *pairs) {
     if (word < 0 || p->nodes[word].type == FXA_FLOAT) return;
     const fxa__node *n = &p->nodes[word];
     const fxa_view *view = &r->views[n->imm];
@@ -202,7 +202,7 @@ static void masks_bind(rig *r, const masks_case *c, masks_run *run) {
     }
     for (int32_t i = 0; i < p->n_params; i++)
         params[i] = c->cuda.params[i].from >= 0 ? r->params[c->cuda.params[i].from] : c->cuda.params[i].value;
-    fxa__cuda_fill(&c->cuda, params, run->a.f, run->a.i);
+    fxa__cuda_host_values(&c->cuda, params, run->a.f, run->a.i);
     masks_word(r, p, c->cuda.q_word, &run->a.q_vector, run->words[0]);
     masks_word(r, p, c->cuda.k_word, &run->a.k_vector, run->words[1]);
     for (int32_t i = 0; i < c->cuda.n_ranges; i++) {

@@ -86,14 +86,16 @@ TEST(numbers_of_tiles) {
 /* Equality of the words of query and key, where nothing else of the mask reads either. */
 TEST(masks_inside_a_document) {
     static const pairs_row rows[] = {
-        {"tensor a : i32[1]\ntensor c : i32[1]\nmask = a[q] == c[k]", "#define PROG_SAME 1", NULL},
-        {"tensor a : i32[1]\ntensor c : i32[1]\nmask = c[k] == a[q] && k <= q", "#define PROG_SAME 1", NULL},
-        {"tensor a : i32[1]\ntensor c : i32[1]\nmask = a[q] == c[k] && a[q] > 3", NULL, "PROG_SAME"},
-        {"tensor a : i32[1]\ntensor c : i32[1]\nmask = a[q] == c[k] && c[k] > 3", NULL, "PROG_SAME"},
-        {"tensor a : i32[1]\ntensor c : i32[1]\nmask = a[q] <= c[k]", NULL, "PROG_SAME"},
-        {"tensor a : i32[1]\ntensor c : i32[1]\nmask = a[q] == c[k] || k <= q", NULL, "PROG_SAME"},
-        {"tensor a : f32[1]\ntensor c : f32[1]\nmask = a[q] == c[k]", NULL, "PROG_SAME"}, /* NaN is not equal */
-        {"tensor a : i32[1]\nmask = a[q] == 3 && k <= q", NULL, "PROG_SAME"},
+        {"tensor a : i32[1]\ntensor c : i32[1]\nmask = a[q] == c[k]", "#define PROG_UNIFORM_OPERANDS 1", NULL},
+        {"tensor a : i32[1]\ntensor c : i32[1]\nmask = c[k] == a[q] && k <= q", "#define PROG_UNIFORM_OPERANDS 1",
+         NULL},
+        {"tensor a : i32[1]\ntensor c : i32[1]\nmask = a[q] == c[k] && a[q] > 3", NULL, "PROG_UNIFORM_OPERANDS"},
+        {"tensor a : i32[1]\ntensor c : i32[1]\nmask = a[q] == c[k] && c[k] > 3", NULL, "PROG_UNIFORM_OPERANDS"},
+        {"tensor a : i32[1]\ntensor c : i32[1]\nmask = a[q] <= c[k]", NULL, "PROG_UNIFORM_OPERANDS"},
+        {"tensor a : i32[1]\ntensor c : i32[1]\nmask = a[q] == c[k] || k <= q", NULL, "PROG_UNIFORM_OPERANDS"},
+        {"tensor a : f32[1]\ntensor c : f32[1]\nmask = a[q] == c[k]", NULL,
+         "PROG_UNIFORM_OPERANDS"}, /* NaN is not equal */
+        {"tensor a : i32[1]\nmask = a[q] == 3 && k <= q", NULL, "PROG_UNIFORM_OPERANDS"},
     };
     PAIRS_CHECK(rows, false);
 }
@@ -168,21 +170,21 @@ TEST(lanes_that_add_to_one_element) {
     PAIRS_CHECK(rows, true);
 }
 
-/* PROG_SLOPE 2: the slope may be infinite, or NaN where the value is not. */
+/* PROG_DERIVATIVE 2: the slope may be infinite, or NaN where the value is not. */
 TEST(slopes_that_may_not_be_finite) {
     static const pairs_row rows[] = {
-        {"score = tanh(score) * 2.0", "#define PROG_SLOPE 1", NULL},
-        {"score = sin(score)", "#define PROG_SLOPE 2", NULL},
-        {"score = score + 2.5 * cos(score)", "#define PROG_SLOPE 2", NULL},
-        {"score = score * score", "#define PROG_SLOPE 2", NULL},
-        {"score = sqrt(score)", "#define PROG_SLOPE 2", NULL},
-        {"tensor t : f32[1]\nscore = score * t[k]", "#define PROG_SLOPE 2", NULL},
-        {"tensor t : i8[1]\nscore = score * float(t[k])", "#define PROG_SLOPE 1", NULL},
-        {"tensor t : i8[1]\nscore = with_grad(score, score * tanh(float(t[k])))", "#define PROG_SLOPE 1", NULL},
-        {"tensor t : f32[1]\nscore = with_grad(score, score * tanh(t[k]))", "#define PROG_SLOPE 2", NULL},
-        {"tensor t : f32[1]\nscore = k <= q ? score * 2.5 : score * clamp(t[k], -1.0, 1.0)", "#define PROG_SLOPE 2",
-         NULL},
-        {"param a : float\nscore = tanh(score) * a", "#define PROG_SLOPE 1", NULL},
+        {"score = tanh(score) * 2.0", "#define PROG_DERIVATIVE 1", NULL},
+        {"score = sin(score)", "#define PROG_DERIVATIVE 2", NULL},
+        {"score = score + 2.5 * cos(score)", "#define PROG_DERIVATIVE 2", NULL},
+        {"score = score * score", "#define PROG_DERIVATIVE 2", NULL},
+        {"score = sqrt(score)", "#define PROG_DERIVATIVE 2", NULL},
+        {"tensor t : f32[1]\nscore = score * t[k]", "#define PROG_DERIVATIVE 2", NULL},
+        {"tensor t : i8[1]\nscore = score * float(t[k])", "#define PROG_DERIVATIVE 1", NULL},
+        {"tensor t : i8[1]\nscore = with_grad(score, score * tanh(float(t[k])))", "#define PROG_DERIVATIVE 1", NULL},
+        {"tensor t : f32[1]\nscore = with_grad(score, score * tanh(t[k]))", "#define PROG_DERIVATIVE 2", NULL},
+        {"tensor t : f32[1]\nscore = k <= q ? score * 2.5 : score * clamp(t[k], -1.0, 1.0)",
+         "#define PROG_DERIVATIVE 2", NULL},
+        {"param a : float\nscore = tanh(score) * a", "#define PROG_DERIVATIVE 1", NULL},
     };
     PAIRS_CHECK(rows, true);
 }
@@ -196,7 +198,7 @@ static void pairs_fill(const fxa__cuda_program *g, float *f) {
         params[i] = g->params[i].from == FXA__CUDA_SCALE ? 0.125
                     : g->params[i].from >= 0             ? 1.25 + 0.75 * g->params[i].from
                                                          : g->params[i].value;
-    fxa__cuda_fill(g, params, f, ints);
+    fxa__cuda_host_values(g, params, f, ints);
 }
 
 /* The host computes what pairs read of params and arithmetic alone. The backward has the forward's first, so that value
@@ -220,7 +222,7 @@ TEST(numbers_that_the_host_fills) {
     rig *r = calloc(1, sizeof *r);
     T_REQUIRE(r && rig_start(r));
     for (size_t i = 0; i < sizeof rows / sizeof *rows; i++) {
-        float f[2][FXA_CUDA_SCALARS + FXA_CUDA_RUNS];
+        float f[2][FXA_CUDA_SCALARS + FXA_CUDA_HOST_VALUES];
         fxa__cuda_program g[2];
         for (int back = 0; back < 2; back++) {
             T_REQUIRE(pairs_make(r, rows[i].text, back, false, &g[back]));
@@ -279,17 +281,17 @@ TEST(places_of_a_soft_cap) {
         fxa__cuda_program g;
         char part[200];
         T_REQUIRE(pairs_make(r, texts[i / 2], i % 2, i >= 2, &g));
-        int at = (int)g.near_at, far = at + 1 + FXA_CUDA_BEND;
+        int at = (int)g.near_at, far = at + 1 + FXA_CUDA_SOFTCAP_TERMS;
         T_CHECK(at > 0);
-        (void)snprintf(part, sizeof part, "float near(const FxaArgs &a) const { return a.f[%d]; }", at);
+        (void)snprintf(part, sizeof part, "float series_limit(const FxaArgs &a) const { return a.f[%d]; }", at);
         T_HAS(pairs_text(&g), part);
-        (void)snprintf(part, sizeof part, "return score_bend_near(score, a.f + %d);", at + 1);
+        (void)snprintf(part, sizeof part, "return score_softcap_series(score, a.f + %d);", at + 1);
         T_HAS(pairs_text(&g), part);
-        (void)snprintf(part, sizeof part, "float far(const FxaArgs &a) const { return a.f[%d]; }", far);
+        (void)snprintf(part, sizeof part, "float exp_limit(const FxaArgs &a) const { return a.f[%d]; }", far);
         T_HAS(pairs_text(&g), part);
         (void)snprintf(part, sizeof part, "return {a.f[%d], ", far + 1);
         T_HAS(pairs_text(&g), part);
-        if (g.folded) (void)snprintf(part, sizeof part, "a.f[%d], bend_unit(a)};", far + 2);
+        if (g.folded) (void)snprintf(part, sizeof part, "a.f[%d], softcap_unit(a)};", far + 2);
         T_HAS(pairs_text(&g), g.folded ? part : "-0.5f, 1.f};");
         fxa__cuda_program_free(&g);
     }
@@ -299,7 +301,7 @@ TEST(places_of_a_soft_cap) {
 
 /* ---- Calls ------------------------------------------------------------------------------------------------------- */
 
-/* Returns the smallest number of operations for which the text calls a part of PROG_APART. */
+/* Returns the smallest number of operations for which the text calls a part of PROG_OUT_OF_LINE. */
 static int pairs_first_called(rig *r, const char *format, const char *leaf, bool backward, int part) {
     for (int n = 1; n < 400; n++) {
         char chain[4096], text[5000];
@@ -311,8 +313,8 @@ static int pairs_first_called(rig *r, const char *format, const char *leaf, bool
         (void)snprintf(text, sizeof text, format, chain);
         fxa__cuda_program g;
         if (!pairs_make(r, text, backward, true, &g)) return -1;
-        const char *apart = strstr(pairs_text(&g), "#define PROG_APART ");
-        int parts = apart ? atoi(apart + strlen("#define PROG_APART ")) : 0;
+        const char *apart = strstr(pairs_text(&g), "#define PROG_OUT_OF_LINE ");
+        int parts = apart ? atoi(apart + strlen("#define PROG_OUT_OF_LINE ")) : 0;
         fxa__cuda_program_free(&g);
         if (parts & part) return n;
     }

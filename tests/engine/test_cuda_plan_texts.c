@@ -46,13 +46,13 @@ TEST(plans_keep_their_texts) {
 }
 
 /* Chooses the kernels of a problem with allocation k failing, 0: none. Returns the number of allocations. */
-static size_t plan_fail_at(const fxa__cu_self *self, const fxa__problem *p, fail_alloc *memory, size_t k) {
-    fxa__cu_choice choice;
+static size_t plan_fail_at(const fxa__cuda_self *self, const fxa__problem *p, fail_alloc *memory, size_t k) {
+    fxa__cuda_choice choice;
     fxa__cuda_program program;
     fxa_error err;
     size_t before = memory->live_bytes, first = memory->calls;
     fail_alloc_arm(memory, k, false);
-    fxa_status status = fxa__cu_choose(self, p, &choice, &program, &err);
+    fxa_status status = fxa__cuda_choose(self, p, &choice, &program, &err);
     T_CHECK(status == FXA_OK || (k && status == FXA_E_MEMORY)); /* without memory some texts are only slower */
     fail_alloc_arm(memory, 0, false);
     fxa__cuda_program_free(&program);
@@ -63,7 +63,8 @@ static size_t plan_fail_at(const fxa__cu_self *self, const fxa__problem *p, fail
 TEST(choices_release_memory) {
     for (size_t i = 0; i < sizeof plan_cases / sizeof *plan_cases; i++) {
         const plan_case *c = &plan_cases[i];
-        const fxa__cu_self self = {.arch = c->arch ? c->arch : 90, .processors = 132, .forced = c->forced - !c->forced};
+        const fxa__cuda_self self = {
+            .arch = c->arch ? c->arch : 90, .processors = 132, .forced = c->forced - !c->forced};
         fail_alloc memory = FAIL_ALLOC_INIT;
         fxa_context *counted = fail_alloc_context(&memory);
         fxa__problem *p = NULL;

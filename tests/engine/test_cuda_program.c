@@ -83,7 +83,7 @@ static bool meant_make(rig *r, int i, meant_case *c) {
     if (!p) return false;
     fxa_program *lifted = NULL;
     T_OK(fxa__program_extract_masks(r->host, p, &lifted, &err));
-    T_OK(fxa__cu_scored(r->host, lifted, &c->p, &err));
+    T_OK(fxa__cuda_score_masks_move(r->host, lifted, &c->p, &err));
     fxa_program_destroy(lifted);
     T_OK(fxa_program_derivative(c->p, &c->d, &err));
     fxa_program_destroy(p);
@@ -133,14 +133,14 @@ static void meant_params(rig *r, const meant_case *c, double scale, meant_run *r
         const fxa__cuda_param *from = &c->cuda.params[i];
         double x = from->from == FXA__CUDA_SCALE ? scale : from->from >= 0 ? r->params[from->from] : from->value;
         run->params[i] = given[i] = x;
-        if (c->scalars && from->from != FXA__CUDA_NUMBER) given[i] = 0;
+        if (c->scalars && from->from != FXA__CUDA_CONSTANT) given[i] = 0;
     }
-    fxa__cuda_fill(&c->cuda, given, run->a.f, run->a.i);
+    fxa__cuda_host_values(&c->cuda, given, run->a.f, run->a.i);
 }
 
 /* Computes the ranges of a packed operand: {min, max} pairs over its tensor, in rows by b and h if its indices depend
  * on them. */
-static void meant_vector(const rig *r, const meant_case *c, int32_t word, struct FxaVector *v, int32_t *pairs) {
+static void meant_vector(const rig *r, const meant_case *c, int32_t word, struct FxaOperand *v, int32_t *pairs) {
     if (word < 0) return;
     const fxa_program *p = c->cuda.program;
     const fxa__node *n = &p->nodes[word];

@@ -36,7 +36,7 @@ TEST(promises_to_the_text) {
     };
     for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
         choice_case c;
-        fxa__cu_choice out;
+        fxa__cuda_choice out;
         fxa__cuda_program g;
         fxa_error err = {.status = FXA_OK};
         choice_start(&c, FXA_FORWARD, cases[i].text);
@@ -45,7 +45,7 @@ TEST(promises_to_the_text) {
         if (out.plain != cases[i].plain || out.words != cases[i].words || out.dense != cases[i].dense)
             T_FAIL("%s, %lld: plain %d, words %d, dense %d\n", cases[i].text, (long long)cases[i].last, out.plain,
                    out.words, (int)out.dense);
-        if (cases[i].plain) T_CHECK(g.factor < 0 || fxa__cu_factor_is_positive(&g));
+        if (cases[i].plain) T_CHECK(g.factor < 0 || fxa__cuda_factor_is_positive(&g));
         if (strstr(cases[i].text, "t[k, q]")) T_CHECK(g.dense < 0); /* the axes are not in the order of tiles */
         fxa__cuda_program_free(&g);
     }
@@ -60,7 +60,7 @@ TEST(indices_are_guarded_where_tensors_are_small) {
     for (size_t i = 0; i < sizeof texts / sizeof *texts; i++)
         for (int64_t size = 1; size <= 4; size += 3) {
             choice_case c;
-            fxa__cu_choice out;
+            fxa__cuda_choice out;
             fxa__cuda_program g;
             fxa_error err = {.status = FXA_OK};
             choice_start(&c, FXA_FORWARD, texts[i]);
@@ -78,7 +78,7 @@ TEST(backward_programs_of_the_caller) {
     static const char text[] = "param x : float\ntensor t : f32[1]\nscore = x * tanh(score / x) + t[k]";
     static const char back[] = "param x : float\ntensor t : f32[1]\ndscore = x * dscore * t[k] + 0.5 * dscore";
     choice_case c;
-    fxa__cu_choice out;
+    fxa__cuda_choice out;
     fxa__cuda_program g;
     fxa_program *own = NULL;
     fxa_capture t = {.size = {512}};
@@ -88,13 +88,13 @@ TEST(backward_programs_of_the_caller) {
     c.p.bprop = own, c.p.bprop_captures = &t, c.p.n_bprop_captures = 1;
     c.p.map_q.kind = FXA_MAP_TABLE; /* which nothing reads */
     T_INT(choice_end(&c, &choice_hopper, &out, &g, &err), FXA_OK);
-    T_INT(out.family, FXA__CU_SM80);
+    T_INT(out.family, FXA__CUDA_SM80);
     T_CHECK(g.has_own && !g.has_slope && !out.plain && g.program->n_tensors == 2);
-    T_INT(fxa__cuda_own_tensor(g.program->tensors[0].name), -1);
-    T_INT(fxa__cuda_own_tensor(g.program->tensors[1].name), 0);
+    T_INT(fxa__cuda_bprop_tensor(g.program->tensors[0].name), -1);
+    T_INT(fxa__cuda_bprop_tensor(g.program->tensors[1].name), 0);
     int from[2] = {0, 0};
     for (int32_t i = 0; i < g.program->n_params; i++)
-        from[0] += g.params[i].from == 0, from[1] += g.params[i].from == FXA__CUDA_OWN;
+        from[0] += g.params[i].from == 0, from[1] += g.params[i].from == FXA__CUDA_BPROP;
     T_CHECK(from[0] == 1 && from[1] == 1);
     fxa__cuda_program_free(&g);
     fxa_program_destroy(own);
@@ -110,7 +110,7 @@ TEST(indices_of_backward_programs_are_guarded) {
     T_OK(own_parse(FXA_PROGRAM_BPROP, back, strlen(back), &own, &err));
     for (size_t i = 0; i < sizeof texts / sizeof *texts; i++) {
         choice_case c;
-        fxa__cu_choice out;
+        fxa__cuda_choice out;
         fxa__cuda_program g;
         fxa_capture t = {.size = {512, 1}};
         choice_start(&c, FXA_BACKWARD, texts[i]);
@@ -130,13 +130,13 @@ TEST(masks_may_read_the_score) {
                                         "score = tanh(score)\nmask = (score > 0 && k <= q) && q - k < 9"};
     for (size_t i = 0; i < 2 * sizeof texts / sizeof *texts; i++) {
         choice_case c;
-        fxa__cu_choice out;
+        fxa__cuda_choice out;
         fxa__cuda_program g;
         fxa_error err = {.status = FXA_OK};
         choice_start(&c, i % 2 ? FXA_BACKWARD : FXA_FORWARD, texts[i / 2]);
         T_INT(choice_end(&c, &choice_hopper, &out, &g, &err), FXA_OK);
         T_CHECK(g.has_value && g.has_mask == (i > 1) && !(g.mask_inputs & 1u << FXA_INPUT_SCORE));
-        T_INT(out.family, FXA__CU_SM90);
+        T_INT(out.family, FXA__CUDA_SM90);
         fxa__cuda_program_free(&g);
     }
 }

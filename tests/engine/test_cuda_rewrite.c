@@ -21,11 +21,12 @@ static bool rewrite_make(rig *r, const char *text, unsigned flags, rewrite_case 
     *c = (rewrite_case){.p = NULL};
     if (!given) return false;
     T_OK(fxa__program_extract_masks(r->host, given, &masked, &err));
-    T_OK(fxa__cu_scored(r->host, masked, &c->p, &err));
+    T_OK(fxa__cuda_score_masks_move(r->host, masked, &c->p, &err));
     fxa_program_destroy(masked);
     fxa_program_destroy(given);
     if (fxa_program_derivative(c->p, &c->d, &err) != FXA_OK) return false;
-    c->plain = t_int(&r->rng, 0, 1) && fxa__cu_is_plain(r->host, c->p, c->d, NULL); /* as host/support.c decides */
+    c->plain =
+        t_int(&r->rng, 0, 1) && fxa__cuda_has_finite_factors(r->host, c->p, c->d, NULL); /* as host/support.c decides */
     fxa__cuda_config config = {.program = c->p,
                                .derivative = c->d,
                                .grad_params = UINT64_MAX,
@@ -34,7 +35,7 @@ static bool rewrite_make(rig *r, const char *text, unsigned flags, rewrite_case 
                                .words = true,
                                .plain = c->plain};
     if (fxa__cuda_program_make(r->host, &config, &c->cuda, &err) != FXA_OK) return false;
-    if (!c->plain || fxa__cu_factor_is_positive(&c->cuda)) return true;
+    if (!c->plain || fxa__cuda_factor_is_positive(&c->cuda)) return true;
     fxa__cuda_program_free(&c->cuda);
     config.plain = c->plain = false;
     return fxa__cuda_program_make(r->host, &config, &c->cuda, &err) == FXA_OK;

@@ -15,7 +15,7 @@ TEST(causal_forward) {
     T_REQUIRE(bed_open(&x, &p, -1, &err));
     T_OK(bed_run(&x, &err));
     T_INT(watch.launches, 2);
-    T_CHECK(watch_is(0, FXA__CU_LISTS, FXA__CU_TILES) && watch_is(1, FXA__CU_FORWARD, 0));
+    T_CHECK(watch_is(0, FXA__CUDA_TILE_LISTS, FXA__CUDA_LIST_TILES) && watch_is(1, FXA__CUDA_FORWARD, 0));
     const watched *list = &watch.launch[0], *main = &watch.launch[1];
     T_INT(list->cut.q_rows, 128);
     T_INT(list->cut.k_rows, 128);
@@ -70,7 +70,7 @@ TEST(order_of_query_tiles) {
         for (int64_t n = 0; n <= INT32_MAX; n += n < 1000 ? 1 : n / 3)
             for (int64_t near = n / by[i] * by[i] - 1; near <= n / by[i] * by[i] + 1; near++)
                 if (near >= 0 && near <= INT32_MAX)
-                    T_INT(order_divided((int)near, fxa__cu_divisor(by[i])), near / by[i]);
+                    T_INT(order_divided((int)near, fxa__cuda_divisor(by[i])), near / by[i]);
     p.b = 1, p.hq = 24, p.sk = 4096;
     T_REQUIRE(bed_open(&x, &p, -1, &err));
     T_OK(bed_run(&x, &err));
@@ -96,8 +96,9 @@ TEST(causal_backward) {
     T_REQUIRE(bed_open(&x, &p, -1, &err));
     T_OK(bed_run(&x, &err));
     T_INT(watch.launches, 4);
-    T_CHECK(watch_is(0, FXA__CU_LISTS, FXA__CU_TILES) && watch_is(1, FXA__CU_ENDS, FXA__CU_PREPARE));
-    T_CHECK(watch_is(2, FXA__CU_BACKWARD, 0) && watch_is(3, FXA__CU_ENDS, FXA__CU_FINISH));
+    T_CHECK(watch_is(0, FXA__CUDA_TILE_LISTS, FXA__CUDA_LIST_TILES) &&
+            watch_is(1, FXA__CUDA_PREPOST, FXA__CUDA_PREPROCESS));
+    T_CHECK(watch_is(2, FXA__CUDA_BACKWARD, 0) && watch_is(3, FXA__CUDA_PREPOST, FXA__CUDA_POSTPROCESS));
     for (int i = 0; i < 4; i++) T_INT(watch.launch[i].early, i > 0);
     T_INT(watch.launch[1].grid[0], 768 / 16);
     T_INT(watch.launch[1].grid[1], 8);
@@ -126,10 +127,12 @@ TEST(through_the_workspace) {
     T_REQUIRE(bed_open(&x, &p, -1, &err));
     T_OK(bed_run(&x, &err));
     T_INT(watch.launches, 7);
-    T_CHECK(watch_is(0, FXA__CU_STAGE, FXA__CU_COPY) && watch_is(1, FXA__CU_ENDS, FXA__CU_PREPARE));
-    T_CHECK(watch_is(2, FXA__CU_BACKWARD, 0) && watch_is(3, FXA__CU_ENDS, FXA__CU_FINISH));
-    T_CHECK(watch_is(4, FXA__CU_ENDS, FXA__CU_SINK) && watch_is(5, FXA__CU_STAGE, FXA__CU_COPY));
-    T_CHECK(watch_is(6, FXA__CU_STAGE, FXA__CU_COPY));
+    T_CHECK(watch_is(0, FXA__CUDA_CONVERT, FXA__CUDA_CONVERT_COPY) &&
+            watch_is(1, FXA__CUDA_PREPOST, FXA__CUDA_PREPROCESS));
+    T_CHECK(watch_is(2, FXA__CUDA_BACKWARD, 0) && watch_is(3, FXA__CUDA_PREPOST, FXA__CUDA_POSTPROCESS));
+    T_CHECK(watch_is(4, FXA__CUDA_PREPOST, FXA__CUDA_SINK_GRAD) &&
+            watch_is(5, FXA__CUDA_CONVERT, FXA__CUDA_CONVERT_COPY));
+    T_CHECK(watch_is(6, FXA__CUDA_CONVERT, FXA__CUDA_CONVERT_COPY));
     T_CHECK(watch.launch[2].a.grad_k.data != bed_place(FXA_SLOT_DK));
     T_CHECK(watch.launch[2].a.grad_v.data == bed_place(FXA_SLOT_DV));
     T_CHECK((void *)(uintptr_t)watch.launch[2].a.sink != bed_place(FXA_SLOT_SINKS));
@@ -147,16 +150,17 @@ TEST(operands_are_staged) {
     p.flags |= FXA_ACCUMULATE_O, p.lse.dtype = FXA_F64, p.k.dtype = FXA_E4M3;
     p.v = (fxa_operand){.dtype = FXA_BF16, .layout = FXA_LAYOUT_STRIDED, .stride = {500 * 512, 128, 512, 2}};
     T_REQUIRE(bed_open(&x, &p, -1, &err));
-    T_INT(x.code.choice.family, FXA__CU_SIMT);
+    T_INT(x.code.choice.family, FXA__CUDA_SIMT);
     T_OK(bed_run(&x, &err));
     T_INT(watch.launches, 6);
-    for (int i = 0; i < 3; i++) T_CHECK(watch_is(i, FXA__CU_STAGE, FXA__CU_COPY) && !watch.launch[i].stage[0].side);
+    for (int i = 0; i < 3; i++)
+        T_CHECK(watch_is(i, FXA__CUDA_CONVERT, FXA__CUDA_CONVERT_COPY) && !watch.launch[i].stage[0].side);
     T_INT(watch.launch[1].stage[0].from.type, FXA_E4M3);
     T_INT(watch.launch[1].stage[0].to.type, FXA_F32);
     T_INT(watch.launch[2].stage[0].from.stride[3], 2);
     T_INT(watch.launch[2].stage[0].to.stride[3], 1);
     T_CHECK(watch.launch[4].a.k.data == watch.launch[1].stage[0].to.data);
-    T_CHECK(watch_is(5, FXA__CU_STAGE, FXA__CU_JOIN));
+    T_CHECK(watch_is(5, FXA__CUDA_CONVERT, FXA__CUDA_CONVERT_MERGE));
     T_CHECK(watch.launch[5].stage[0].to.data == bed_place(FXA_SLOT_O) && watch.launch[5].stage[0].to.type == FXA_BF16);
     T_CHECK(watch.launch[5].stage[0].from.data == watch.launch[4].a.o.data);
     T_CHECK(watch.launch[5].stage[1].to.data == bed_place(FXA_SLOT_LSE) && watch.launch[5].stage[1].to.type == FXA_F64);
@@ -185,7 +189,7 @@ TEST(launches_begin_early) {
         T_OK(bed_run(&x, &err));
         T_CHECK(watch.launches >= 2);
         for (int n = 0; n < watch.launches; n++) {
-            bool waits = i > 2 || n == 0 || (i == 2 && watch_is(n, FXA__CU_ENDS, FXA__CU_PREPARE));
+            bool waits = i > 2 || n == 0 || (i == 2 && watch_is(n, FXA__CUDA_PREPOST, FXA__CUDA_PREPROCESS));
             if (watch.launch[n].early == waits) T_FAIL("case %d, launch %d: early %d\n", i, n, !waits);
         }
         bed_close(&x);
@@ -257,7 +261,8 @@ TEST(scales_of_zero_and_below) {
         T_INT(x.code.choice.plain, i < 6);
         for (int k = 0; k < watch.launches; k++) {
             const struct FxaArgs *a = &watch.launch[k].a;
-            bool finish = watch_is(k, FXA__CU_ENDS, FXA__CU_FINISH) && i < 6; /* the kernel has already negated K */
+            bool finish =
+                watch_is(k, FXA__CUDA_PREPOST, FXA__CUDA_POSTPROCESS) && i < 6; /* the kernel has already negated K */
             T_INT(a->turned, i < 6 ? (i % 3 == 0 ? 0 : i % 3 == 1 ? 2 : 1) : 0);
             T_CHECK(a->scale == (finish ? units[i % 3] : (float)scales[i % 3]));
             if (i < 6) T_CHECK(fabsf(a->scale_log2 - units[i % 3] * 1.44269504f) < 1e-6f);
@@ -309,13 +314,13 @@ TEST(failing_calls) {
     for (int i = 1; i <= calls; i++) {
         memset(&watch, 0, sizeof watch);
         watch.fail_at = i;
-        T_STATUS(fxa__cu_run(&x.self, &x.code, x.p, &x.bound, &err), FXA_E_ENGINE);
+        T_STATUS(fxa__cuda_run(&x.self, &x.code, x.p, &x.bound, &err), FXA_E_ENGINE);
         T_INT(watch.calls, i);
         T_INT(watch.pushed, 0);
     }
     memset(&watch, 0, sizeof watch);
-    x.code.unit[FXA__CU_ENDS].function[0] = NULL; /* a kernel that is missing, as plan bytes may have it */
-    T_STATUS(fxa__cu_run(&x.self, &x.code, x.p, &x.bound, &err), FXA_E_ENGINE);
+    x.code.unit[FXA__CUDA_PREPOST].function[0] = NULL; /* a kernel that is missing, as plan bytes may have it */
+    T_STATUS(fxa__cuda_run(&x.self, &x.code, x.p, &x.bound, &err), FXA_E_ENGINE);
     T_HAS(err.text, "lacks a kernel");
     T_INT(watch.pushed, 0);
     bed_close(&x);

@@ -14,13 +14,13 @@ TEST(pages_of_gradients) {
     p.flags |= FXA_PAGED | FXA_ACCUMULATE_DV, p.page_size = 48, p.n_pages = 9;
     T_REQUIRE(bed_open(&x, &p, -1, &err));
     T_OK(bed_run(&x, &err));
-    static const int order[] = {FXA__CU_PAGES_COUNT, FXA__CU_PAGES_ROOM,  FXA__CU_PAGES_LIST,
-                                FXA__CU_PAGES_SORT,  FXA__CU_PAGES_STORE, FXA__CU_PAGES_STORE};
+    static const int order[] = {FXA__CUDA_PAGES_COUNT, FXA__CUDA_PAGES_OFFSETS, FXA__CUDA_PAGES_LIST,
+                                FXA__CUDA_PAGES_SORT,  FXA__CUDA_PAGES_SCATTER, FXA__CUDA_PAGES_SCATTER};
     T_INT(watch.launches, 12);
-    for (int i = 0; i < 2; i++) T_CHECK(watch_is(i, FXA__CU_PAGES, FXA__CU_PAGES_FETCH));
-    for (int i = 0; i < 6; i++) T_CHECK(watch_is(6 + i, FXA__CU_PAGES, order[i]));
+    for (int i = 0; i < 2; i++) T_CHECK(watch_is(i, FXA__CUDA_PAGED_GRADS, FXA__CUDA_PAGES_GATHER));
+    for (int i = 0; i < 6; i++) T_CHECK(watch_is(6 + i, FXA__CUDA_PAGED_GRADS, order[i]));
     const watched *k = &watch.launch[0], *main = &watch.launch[4], *dv = &watch.launch[11];
-    T_CHECK(main->unit == FXA__CU_BACKWARD && main->a.k.data == k->stage[0].to.data);
+    T_CHECK(main->unit == FXA__CUDA_BACKWARD && main->a.k.data == k->stage[0].to.data);
     T_CHECK(k->stage[0].from.data == bed_place(FXA_SLOT_K) && k->stage[0].from.stride[0] == 2 * 48 * 128);
     T_INT(k->stage[0].size[0] * k->stage[0].size[2], 2 * 500);
     T_INT(main->a.k.b, 2 * 500 * 128);
@@ -47,9 +47,10 @@ TEST(sums_of_many_heads) {
     T_REQUIRE(bed_open(&x, &p, -1, &err));
     T_OK(bed_run(&x, &err));
     int i = 0;
-    while (i < watch.launches && !watch_is(i, FXA__CU_CAPTURED, FXA__CU_TOTALS)) i++;
-    T_CHECK(watch_is(i + 1, FXA__CU_CAPTURED, FXA__CU_TO_SUMS) && watch_is(i + 2, FXA__CU_CAPTURED, FXA__CU_TO_PARAMS));
-    T_CHECK(watch_is(i + 3, FXA__CU_CAPTURED, FXA__CU_STORE) && watch.launches == i + 4);
+    while (i < watch.launches && !watch_is(i, FXA__CUDA_CAPTURED_GRADS, FXA__CUDA_CAPTURED_TOTALS)) i++;
+    T_CHECK(watch_is(i + 1, FXA__CUDA_CAPTURED_GRADS, FXA__CUDA_CAPTURED_SUMS) &&
+            watch_is(i + 2, FXA__CUDA_CAPTURED_GRADS, FXA__CUDA_CAPTURED_PARAMS));
+    T_CHECK(watch_is(i + 3, FXA__CUDA_CAPTURED_GRADS, FXA__CUDA_CAPTURED_STORE) && watch.launches == i + 4);
     T_INT(watch.launch[i].grid[1] * watch.launch[i].grid[2], INT64_C(4096) * 65535);
     T_INT(watch.launch[i + 1].grid[0], (INT64_C(4096) * 65535 + 255) / 256);
     T_INT(watch.launch[i + 1].grid[1], 2);
@@ -80,7 +81,7 @@ TEST(workspace_of_fixed_gradients) {
             bed x;
             memcpy(t.size, rows[i].size, sizeof rows[i].size);
             p.captures = &t, p.n_captures = 1, p.flags = FXA_GRAD_K | FXA_GRAD_V | (fixed ? FXA_DETERMINISTIC : 0);
-            T_REQUIRE(bed_open(&x, &p, FXA__CU_SIMT, &err));
+            T_REQUIRE(bed_open(&x, &p, FXA__CUDA_SIMT, &err));
             T_OK(bed_run(&x, &err));
             touch_check(&x);
             bytes[fixed] = x.workspace;
@@ -111,12 +112,12 @@ TEST(tensors_of_every_rank) {
             t.grad_stride[d] = INT64_C(1) << (36 - 9 * d);
         }
         p.captures = &t, p.n_captures = 1;
-        T_REQUIRE(bed_open(&x, &p, FXA__CU_SM80, &err));
+        T_REQUIRE(bed_open(&x, &p, FXA__CUDA_SM80, &err));
         T_OK(bed_run(&x, &err));
         const watched *main = NULL, *store = NULL;
         for (int i = 0; i < watch.launches; i++) {
-            if (watch.launch[i].unit == FXA__CU_BACKWARD) main = &watch.launch[i];
-            if (watch_is(i, FXA__CU_CAPTURED, FXA__CU_STORE)) store = &watch.launch[i];
+            if (watch.launch[i].unit == FXA__CUDA_BACKWARD) main = &watch.launch[i];
+            if (watch_is(i, FXA__CUDA_CAPTURED_GRADS, FXA__CUDA_CAPTURED_STORE)) store = &watch.launch[i];
         }
         T_REQUIRE(main && store);
         T_INT(main->a.tensor[0].rank, rank);
@@ -185,7 +186,7 @@ TEST(pairs_of_no_entry) {
         T_CHECK(x.code.program.grad_dense && x.workspace == 0);
         T_OK(bed_run(&x, &err));
         T_INT(watch.fills, 0);
-        T_CHECK(watch.launches == 1 && watch_is(0, FXA__CU_CAPTURED, FXA__CU_TO_DENSE));
+        T_CHECK(watch.launches == 1 && watch_is(0, FXA__CUDA_CAPTURED_GRADS, FXA__CUDA_CAPTURED_DENSE));
         bed_close(&x);
         fxa_program_destroy(program);
     }
@@ -218,7 +219,7 @@ TEST(pairs_that_nobody_writes) {
 
 /* Without rows there is no sum of dQ, and the same kernels are launched. */
 TEST(no_rows) {
-    for (int32_t forced = FXA__CU_SM80; forced <= FXA__CU_SIMT; forced++) {
+    for (int32_t forced = FXA__CUDA_SM80; forced <= FXA__CUDA_SIMT; forced++) {
         fxa_program *program;
         fxa_problem p = bed_problem(FXA_BACKWARD, NULL, &program);
         fxa_error err;
@@ -226,7 +227,7 @@ TEST(no_rows) {
         p.sq = 0;
         T_REQUIRE(bed_open(&x, &p, forced, &err));
         T_OK(bed_run(&x, &err));
-        T_CHECK(watch.launches == 1 && watch_is(0, FXA__CU_BACKWARD, FXA__CU_KEYS));
+        T_CHECK(watch.launches == 1 && watch_is(0, FXA__CUDA_BACKWARD, FXA__CUDA_SIMT_DKV));
         bed_close(&x);
     }
 }

@@ -17,7 +17,7 @@ static int words_axes(const char *text, char axis[4]) {
     return rank;
 }
 
-static void words_check(const struct FxaWords *w, const char *text, const fxa_capture *t, int64_t length) {
+static void words_check(const struct FxaPackedOperand *w, const char *text, const fxa_capture *t, int64_t length) {
     char axis[4];
     long long stride[3] = {0};
     for (int i = 0, rank = words_axes(text, axis); i < rank; i++)
@@ -52,9 +52,9 @@ TEST(words_have_the_strides_of_their_tensor) {
         T_OK(bed_run(&x, &err));
         for (int n = 0; n < watch.launches; n++) {
             const watched *w = &watch.launch[n];
-            if (watch_is(n, FXA__CU_LISTS, FXA__CU_VECTOR))
+            if (watch_is(n, FXA__CUDA_TILE_LISTS, FXA__CUDA_PACK_OPERANDS))
                 words_check(&w->words.side[0], text, &t, seen++ ? p.sk : p.sq);
-            for (int side = 0; side < 2 && watch_is(n, FXA__CU_LISTS, FXA__CU_TILES); side++) {
+            for (int side = 0; side < 2 && watch_is(n, FXA__CUDA_TILE_LISTS, FXA__CUDA_LIST_TILES); side++) {
                 if (!w->words.side[side].to) continue;
                 words_check(&w->words.side[side], text, &t, side ? p.sk : p.sq);
                 seen++;
@@ -67,7 +67,7 @@ TEST(words_have_the_strides_of_their_tensor) {
     }
 }
 
-/* Each dtype has the number by which word_of() of common/tile_lists.cu reads its elements; others are no words. */
+/* Each dtype has the number by which operand_of() of common/tile_lists.cu reads its elements; others are no words. */
 TEST(words_of_every_dtype) {
     static const struct {
         const char *dtype;
@@ -88,7 +88,7 @@ TEST(words_of_every_dtype) {
         T_REQUIRE(bed_open(&x, &p, -1, &err));
         T_OK(bed_run(&x, &err));
         for (int n = 0; n < watch.launches; n++)
-            for (int side = 0; side < 2 && watch_is(n, FXA__CU_LISTS, FXA__CU_TILES); side++) {
+            for (int side = 0; side < 2 && watch_is(n, FXA__CUDA_TILE_LISTS, FXA__CUDA_LIST_TILES); side++) {
                 if (!watch.launch[n].words.side[side].to) continue;
                 if (watch.launch[n].words.side[side].kind != rows[i].kind)
                     T_FAIL("%s: kind %d\n", rows[i].dtype, watch.launch[n].words.side[side].kind);
@@ -121,7 +121,7 @@ TEST(sinks_and_their_gradients) {
         T_OK(bed_run(&x, &err));
         const watched *main = NULL;
         for (int n = 0; n < watch.launches; n++)
-            if (watch.launch[n].unit == FXA__CU_BACKWARD) main = &watch.launch[n];
+            if (watch.launch[n].unit == FXA__CUDA_BACKWARD) main = &watch.launch[n];
         T_REQUIRE(main);
         const void *sink = main->a.sink, *gradient = main->a.grad_sink;
         T_INT(sink == bed_place(FXA_SLOT_SINKS), rows[i].own);

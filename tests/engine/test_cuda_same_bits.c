@@ -42,9 +42,9 @@ static bool bits_make(rig *r, int i, bits_case *c) {
     *c = (bits_case){.p = NULL};
     if (!given) return false;
     T_OK(fxa__program_extract_masks(r->host, given, &masked, &err));
-    T_OK(fxa__cu_scored(r->host, masked, &c->p, &err));
+    T_OK(fxa__cuda_score_masks_move(r->host, masked, &c->p, &err));
     T_OK(fxa_program_derivative(c->p, &d, &err));
-    bool plain = fxa__cu_is_plain(r->host, c->p, d, NULL);
+    bool plain = fxa__cuda_has_finite_factors(r->host, c->p, d, NULL);
     for (int pass = 0; pass < 2; pass++) {
         fxa__cuda_config config = {.program = c->p,
                                    .derivative = pass ? d : NULL,
@@ -87,7 +87,7 @@ static float bits_value(rig *r, const fxa__cuda_program *g, meant_pair call, con
         const fxa__cuda_param *from = &g->params[i];
         params[i] = from->from == FXA__CUDA_SCALE ? scale : from->from >= 0 ? r->params[from->from] : from->value;
     }
-    fxa__cuda_fill(g, params, a.f, a.i);
+    fxa__cuda_host_values(g, params, a.f, a.i);
     fxa__env env = {.score = raw, .dscore = 1, .params = params, .tensors = r->views};
     for (int i = 0; i < 4; i++) env.coord[FXA_INPUT_B + i] = at[i];
     env.coord[FXA_INPUT_Q_LEN] = env.coord[FXA_INPUT_K_LEN] = env.coord[FXA_INPUT_HEADS] = BITS_SIDE;
@@ -102,7 +102,7 @@ static int bits_check(rig *r, const bits_case *c, int number, const emit_object 
     meant_pair pair[2];
     char name[32];
     int compared = 0;
-    if (c->cuda[0].bend >= 0 || c->cuda[1].bend >= 0) return 0;
+    if (c->cuda[0].softcap >= 0 || c->cuda[1].softcap >= 0) return 0;
     for (int pass = 0; pass < 2; pass++) {
         (void)snprintf(name, sizeof name, "pair%d", 2 * number + pass);
         emit_find(o, name, &pair[pass]);

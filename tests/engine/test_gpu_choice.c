@@ -32,15 +32,15 @@ static fxa_context *pick_own; /* context for the stand-in's kernel shapes */
 static fxa__problem *pick_problem;
 
 static void pick_shape(const char *source, int32_t shape[8]) {
-    const fxa__cu_self self = {.arch = 90, .processors = 132, .forced = -1};
-    fxa__cu_choice choice;
+    const fxa__cuda_self self = {.arch = 90, .processors = 132, .forced = -1};
+    fxa__cuda_choice choice;
     fxa__cuda_program program;
     fxa_error err;
-    T_OK(fxa__cu_choose(&self, pick_problem, &choice, &program, &err));
-    for (int unit = 0; unit < FXA__CU_UNIT_COUNT; unit++) {
-        const char *file = fxa__cu_unit_file(&choice, (fxa__cu_unit)unit);
+    T_OK(fxa__cuda_choose(&self, pick_problem, &choice, &program, &err));
+    for (int unit = 0; unit < FXA__CUDA_UNIT_COUNT; unit++) {
+        const char *file = fxa__cuda_unit_source(&choice, (fxa__cuda_unit)unit);
         if (!file || strncmp(source, file, strlen(file)) != 0 || source[strlen(file)] != '.') continue;
-        struct FxaShape s = fxa__cu_shape(&choice, &program, (fxa__cu_unit)unit);
+        struct FxaShape s = fxa__cuda_tile_shape(&choice, &program, (fxa__cuda_unit)unit);
         memcpy(shape, &s, sizeof s);
     }
     shape[1] = 1024; /* shape[1]: bytes of shared memory */

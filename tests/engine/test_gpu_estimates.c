@@ -20,25 +20,25 @@ typedef struct split_case {
 
 /* Writes the pieces of the keys, the pieces of an item, the shortened items and the cluster of a problem. */
 static void split_write(const split_case *c, fxa__writer *w) {
-    const fxa__cu_self self = {.arch = 90, .processors = c->processors, .forced = -1};
+    const fxa__cuda_self self = {.arch = 90, .processors = c->processors, .forced = -1};
     fxa_problem in = FXA_PROBLEM_INIT;
     fxa__problem *p = NULL;
-    fxa__cu_choice choice;
+    fxa__cuda_choice choice;
     fxa__cuda_program program = {.value = -1};
-    fxa__cu_layout at;
+    fxa__cuda_buffers at;
     fxa_error err;
     in.device = FXA_CUDA, in.alignment = 16, in.q.dtype = FXA_BF16, in.flags = c->lengths ? FXA_PADDING : 0;
     in.b = c->b, in.hkv = c->hkv, in.hq = 8 * c->hkv, in.sq = c->sq, in.sk = c->sk, in.d_qk = c->d;
     T_OK(fxa__problem_create(fxa__context_host(ctx), &in, &p, &err));
     T_REQUIRE(p);
-    T_OK(fxa__cu_choose(&self, p, &choice, &program, &err));
+    T_OK(fxa__cuda_choose(&self, p, &choice, &program, &err));
     T_CHECK(choice.row_tiles > 0);
-    uint64_t bytes = fxa__cu_layout_make(&self, &choice, &program, p, fxa__carver_make(NULL), &at);
+    uint64_t bytes = fxa__cuda_buffers_make(&self, &choice, &program, p, fxa__carver_make(NULL), &at);
     fxa__write_format(w, "%lld,%lld,%lld,%lld,%lld of %d%s: %d pieces by %d, %d items, cut %d,%d,%d,%d, cluster %d, ",
                       (long long)c->b, (long long)c->hkv, (long long)c->sq, (long long)c->sk, (long long)c->d,
                       (int)c->processors, c->lengths ? " with lengths" : "", (int)at.splits, (int)at.run, (int)at.items,
                       (int)at.cut[0], (int)at.cut[1], (int)at.cut[2], (int)at.cut[3], (int)choice.cluster);
-    fxa__write_format(w, "%llu bytes, %.6g us\n", (unsigned long long)bytes, 1e6 * fxa__cu_cost(132, &choice, p));
+    fxa__write_format(w, "%llu bytes, %.6g us\n", (unsigned long long)bytes, 1e6 * fxa__cuda_cost(132, &choice, p));
     fxa__cuda_program_free(&program);
     fxa__problem_release(p);
 }
@@ -89,17 +89,17 @@ static const cost_case cost_cases[] = {
     {.name = "one row of pages", .flags = FXA_PAGED | FXA_PADDING, .sq = 1, .sk = 9000},
     {.name = "two rows of pages", .flags = FXA_PAGED | FXA_PADDING, .sq = 2, .sk = 9000},
     {.name = "one row backward", .pass = FXA_BACKWARD, .sq = 1, .sk = 9000},
-    {.name = "sm80", .sq = 4096, .sk = 4096, .forced = FXA__CU_SM80},
+    {.name = "sm80", .sq = 4096, .sk = 4096, .forced = FXA__CUDA_SM80},
     {.name = "simt", .sq = 4096, .sk = 4096, .dtype = FXA_F32},
 };
 
 static void cost_write(const cost_case *c, int64_t d, int64_t dv, fxa__writer *w) {
-    const fxa__cu_self self = {
+    const fxa__cuda_self self = {
         .arch = 90, .processors = 132, .forced = c->forced ? c->forced : -1, .fast_math = c->fast};
     fxa_problem in = FXA_PROBLEM_INIT;
     fxa__problem *p = NULL;
     fxa_program *program = NULL;
-    fxa__cu_choice choice;
+    fxa__cuda_choice choice;
     fxa__cuda_program own = {.value = -1};
     fxa_error err;
     if (c->text) T_OK(own_parse(FXA_PROGRAM_SCORE, c->text, SIZE_MAX, &program, &err));
@@ -110,10 +110,10 @@ static void cost_write(const cost_case *c, int64_t d, int64_t dv, fxa__writer *w
     if (c->flags & FXA_PAGED) in.page_size = 128, in.n_pages = 200;
     T_OK(fxa__problem_create(fxa__context_host(ctx), &in, &p, &err));
     T_REQUIRE(p);
-    T_OK(fxa__cu_choose(&self, p, &choice, &own, &err));
+    T_OK(fxa__cuda_choose(&self, p, &choice, &own, &err));
     fxa__write_format(w, "%s, %lld and %lld: cuda %.6g us, of 66 multiprocessors %.6g us; cudnn %.6g us, %.6g us\n",
-                      c->name, (long long)d, (long long)dv, 1e6 * fxa__cu_cost(132, &choice, p),
-                      1e6 * fxa__cu_cost(66, &choice, p), 1e6 * fxa__dnn_cost(132, p), 1e6 * fxa__dnn_cost(66, p));
+                      c->name, (long long)d, (long long)dv, 1e6 * fxa__cuda_cost(132, &choice, p),
+                      1e6 * fxa__cuda_cost(66, &choice, p), 1e6 * fxa__dnn_cost(132, p), 1e6 * fxa__dnn_cost(66, p));
     fxa__cuda_program_free(&own);
     fxa__problem_release(p);
     fxa_program_destroy(program);

@@ -26,20 +26,20 @@ static fxa__problem *device_problem(const device_seen *seen, size_walk_case *c) 
 }
 
 static void device_ask_cuda(size_walk_case *c, void *user) {
-    static const fxa__cu_self devices[] = {{.arch = 90, .processors = 132, .forced = -1},
-                                           {.arch = 80, .processors = 108, .forced = -1}};
+    static const fxa__cuda_self devices[] = {{.arch = 90, .processors = 132, .forced = -1},
+                                             {.arch = 80, .processors = 108, .forced = -1}};
     device_seen *seen = user;
     fxa__problem *p = device_problem(seen, c);
     for (size_t i = 0; p && i < sizeof devices / sizeof *devices; i++) {
-        fxa__cu_choice choice;
+        fxa__cuda_choice choice;
         fxa__cuda_program program;
         fxa_error err = {.status = FXA_OK};
-        fxa_status status = fxa__cu_choose(&devices[i], p, &choice, &program, &err);
+        fxa_status status = fxa__cuda_choose(&devices[i], p, &choice, &program, &err);
         seen->asked++;
         if (status == FXA_OK) {
             seen->taken++;
-            double cost = fxa__cu_cost(devices[i].processors, &choice, p);
-            uint64_t workspace = fxa__cu_workspace(&devices[i], &choice, &program, p);
+            double cost = fxa__cuda_cost(devices[i].processors, &choice, p);
+            uint64_t workspace = fxa__cuda_workspace(&devices[i], &choice, &program, p);
             T_CHECK(cost >= 0 && (workspace == UINT64_MAX || workspace < (uint64_t)1 << 62));
         } else if (status != FXA_E_UNSUPPORTED || !err.text[0]) {
             T_FAIL("%s: %s\n", c->what, err.text);

@@ -52,7 +52,7 @@ class Spec:
         return programs.text_of(self.program_of(file), not backward)
 
     def defines(self, file):
-        spans = {"FXA_SPANS": 1} if self.shape.get("lens") or self.shape.get("packed") else {}
+        spans = {"FXA_VARLEN": 1} if self.shape.get("lens") or self.shape.get("packed") else {}
         if file in ("common/tile_lists", "common/diagonal_table"):  # they know neither columns nor storage
             return dict(spans, FXA_D=64, FXA_F16=0)
         d = dict(spans, FXA_D=self.columns, FXA_DV=self.columns_v, FXA_F16=self.f16)

@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * Kernels that evaluate the tanh functions of common/score.cuh. fxa_try_tanh evaluates score_tanh for every f32 from a bit
- * pattern on (values near 0 by score_bend_near if `terms` is given); run_gpu.py compares the results with f64.
- * fxa_try_bend evaluates score_bend_four for groups of four pairs in place. Launch: any grid of 256 threads.
+ * Kernels that evaluate the tanh functions of common/score.cuh. fxa_try_tanh evaluates score_tanh for every f32 from a
+ * bit pattern on (values near 0 by score_softcap_series if `terms` is given); run_gpu.py compares the results with f64.
+ * fxa_try_bend evaluates score_softcap_four for groups of four pairs in place. Launch: any grid of 256 threads.
  */
 #include "common/score.cuh"
 
@@ -10,7 +10,7 @@ extern "C" __global__ void fxa_try_tanh(float *to, unsigned first, long long cou
 {
     for (long long i = blockIdx.x * 256ll + threadIdx.x; i < count; i += gridDim.x * 256ll) {
         const float x = __uint_as_float(first + (unsigned)i);
-        to[i] = terms && fabsf(x) < TANH_NEAR ? score_bend_near(x, terms) : score_tanh(x);
+        to[i] = terms && fabsf(x) < TANH_NEAR ? score_softcap_series(x, terms) : score_tanh(x);
     }
 }
 
@@ -20,7 +20,7 @@ extern "C" __global__ void fxa_try_bend(float *pairs, long long groups, float fa
     for (long long i = blockIdx.x * 256ll + threadIdx.x; i < groups; i += gridDim.x * 256ll) {
         float s[4];
         for (int k = 0; k < 4; k++) s[k] = pairs[4 * i + k];
-        score_bend_four(bend, s);
+        score_softcap_four(bend, s);
         for (int k = 0; k < 4; k++) pairs[4 * i + k] = s[k];
     }
 }

@@ -250,7 +250,7 @@ class Problem:
         data = torch.empty(B, H, pitch, dtype=torch.int32, device=DEV)
         ranges = torch.empty(B, H, pitch // 64, 2, dtype=torch.int32, device=DEV)
         self.keep += [words, data, ranges]
-        self.prepasses.append(Kernel(modules["common/tile_lists"], "fxa_vector_prepare", False).call(
+        self.prepasses.append(Kernel(modules["common/tile_lists"], "fxa_operands_pack", False).call(
             (up(pitch, 512) // 512, H, B),
             [Words(words.data_ptr(), words.stride(0), words.stride(1), 1, data.data_ptr(), ranges.data_ptr(), pitch,
                    length, 1)], 256))

@@ -45,7 +45,7 @@ def program(body, causal=False, head="", tile="", own_class=None, own_mask=None,
 # Soft cap: cap * tanh(s / cap); the cap is part of the unit. f[0] = cap * log2(e), f[1] = scale / cap, f[2] where that
 # is near 0, and the terms of tanh there, f[8] how far pairs are bent four at a time, f[9] the factor of their exponents.
 SOFTCAP = """
-#define PROG_BEND 1
+#define PROG_SOFTCAP 1
     static FXA_INLINE float unit(const FxaArgs &a) { return a.f[0]; }
     FXA_INLINE float bend(const FxaArgs &a, float s) const { return score_tanh(s * a.f[1]); }
     FXA_INLINE float value(const FxaArgs &a, float t, const Pair &p) const { return t; }
@@ -55,11 +55,11 @@ SOFTCAP = """
         return t;
     }
 #if !FXA_FAST_MATH
-#define PROG_NEAR 1
-    FXA_INLINE float near(const FxaArgs &a) const { return a.f[2]; }
-    FXA_INLINE float bend_near(const FxaArgs &a, float s) const { return score_bend_near(s, a.f + 3); }
-    FXA_INLINE float far(const FxaArgs &a) const { return a.f[8]; }
-    FXA_INLINE Bend bend_far(const FxaArgs &a) const { return {a.f[9], -0.5f, 1.f}; }
+#define PROG_SOFTCAP_SERIES 1
+    FXA_INLINE float series_limit(const FxaArgs &a) const { return a.f[2]; }
+    FXA_INLINE float softcap_series(const FxaArgs &a, float s) const { return score_softcap_series(s, a.f + 3); }
+    FXA_INLINE float exp_limit(const FxaArgs &a) const { return a.f[8]; }
+    FXA_INLINE Bend softcap_exp(const FxaArgs &a) const { return {a.f[9], -0.5f, 1.f}; }
 #endif
 """
 TANH = (0.9999999268692358, -0.33332309972578855, 0.1331017362435341, -0.05210147853455042, 0.015475425267545645)
@@ -128,14 +128,14 @@ DOCUMENT_MASK = """
     {
         return p.k_off <= reach + p.q_off && p.q_word == p.k_word;
     }
-    FXA_INLINE bool mask_same(const FxaArgs &a, const Pair &p) const { return p.k_off <= reach + p.q_off; }
+    FXA_INLINE bool uniform_mask(const FxaArgs &a, const Pair &p) const { return p.k_off <= reach + p.q_off; }
 """
 DOCUMENT_CLASS = """
     static FXA_INLINE int tile_class(const FxaArgs &a, int b, int h, int q0, int q1, int k0, int k1)
     {
         const int shift = k_length(a, b) - q_length(a, b);
         if (k0 > q1 + shift) return TILE_EMPTY;
-        const Int2 x = vector_range(a.q_vector, b, h, q0, q1), y = vector_range(a.k_vector, b, h, k0, k1);
+        const Int2 x = operand_range(a.q_vector, b, h, q0, q1), y = operand_range(a.k_vector, b, h, k0, k1);
         if (x.x > y.y || y.x > x.y) return TILE_EMPTY;
         return k1 <= q0 + shift && x.x == x.y && y.x == y.y ? TILE_FULL : TILE_PARTIAL;
     }

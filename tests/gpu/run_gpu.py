@@ -184,7 +184,7 @@ class Tests(Judge):
         return max(alone, near) <= 4 and four <= 1, said
 
     def worst_bend(self, spec, cap):
-        """Largest error of score_bend_four, of 2^-20 of what a cap is in log2; a cap of 1 is taken as the backward does, by
+        """Largest error of score_softcap_four, of 2^-20 of what a cap is in log2; a cap of 1 is taken as the backward does, by
         itself. All that may stand together: a sweep of the range beside itself backwards, shuffled, and the last of it."""
         torch, C, groups, log2e = self.torch, self.driver.C, 1 << 24, 1.4426950408889634
         u = cap if cap == 1.0 else cap * log2e

@@ -24,8 +24,8 @@ SOURCES = os.path.join(os.path.dirname(os.path.abspath(__file__)), "..", "..", "
 # {who writes: who may read, None: anybody}
 RACES = {"bulk_load": None, "put_word": ("take_word",)}
 READS = ("load_flag",)
-READ_FROM_TMA = ("fxa_grad_q_finish", "fxa_pages_store", "fxa_stage_copy", "fxa_stage_join", "fxa_captured_dense",
-                 "stage_load", "finish_block")  # the last two are inlined in some of the others
+READ_FROM_TMA = ("fxa_grad_q_finish", "fxa_pages_scatter", "fxa_convert_copy", "fxa_convert_merge", "fxa_captured_dense",
+                 "convert_load", "finish_block")  # the last two are inlined in some of the others
 
 # As "Read access at take_word(unsigned int)+0x1000 in common/ptx.cuh:157": a kernel, or a function that is inlined in one.
 ACCESS = re.compile(r"(Read|Write) access at (?:<unnamed>::)?(\w+)[^+]*\+0x[0-9a-f]+(?: in (\S+?):(\d+))?")

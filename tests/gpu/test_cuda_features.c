@@ -237,9 +237,9 @@ static const feature tensors = {
     .texts = {many, "tensor t : e4m3[1]\ntensor u : e5m2[2]\nscore = score + t[k] + u[h, 0]"}};
 TEST(many_tensors) { feature_check(&tensors); }
 
-/* Programs that take so much work per pair that kernels evaluate them out of line (PROG_APART of common/score.cuh): the
- * value with its derivative, the mask, sums, scattered gradients, a backward program. Also arguments of sin and cos
- * beyond the range that is evaluated inline. */
+/* Programs that take so much work per pair that kernels evaluate them out of line (PROG_OUT_OF_LINE of
+ * common/score.cuh): the value with its derivative, the mask, sums, scattered gradients, a backward program. Also
+ * arguments of sin and cos beyond the range that is evaluated inline. */
 static const char weighty[] =
     "param a : float\ntensor t : f32[1]\ntensor u : f32[1]\n"
     "let x = 0.1 * a * score + t[h]\n"

@@ -48,7 +48,7 @@ def many():
         for kernel, arch in (("sm90/backward", "90a"), ("sm80/backward", "80")) if backward else (("sm90/forward", "90a"),):
             built = kernels.build(kernels.find_nvrtc(), kernel, arch, text, dict(FXA_D=64, FXA_DV=64, FXA_F16=0))
             count = kernels.instructions(built.cubin) if not built.error else 0
-            if "PROG_APART" not in text or not 0 < count <= MOST:
+            if "PROG_OUT_OF_LINE" not in text or not 0 < count <= MOST:
                 bad.append("%s in %s has %d instructions, of %d\n%s" % (name, kernel, count, MOST, built.error[:500]))
     return bad
 
@@ -59,7 +59,7 @@ def jobs():
     out, others = [], []
     usual = (64, dict(FXA_F16=0), True)
     for i, (name, text) in enumerate(texts(RANDOM).items()):
-        both = "PROG_SLOPE" in text and "PROG_GRAD_SCATTER" in text
+        both = "PROG_DERIVATIVE" in text and "PROG_GRAD_SCATTER" in text
         which = "backward" if name.endswith("backward") else "forward"
         kernel = ("sm80/", "simt/")[i // 2 % 2] + which
         others.append((name, text, kernel, OTHERS[i % 4], SIZES[i % 6],

@@ -55,16 +55,16 @@ def jobs(full):
                         out.append((kernel, "90a", name, d, dv, f16, {}))
     for kernel in HOPPER[:4]:
         for d, dv in SIZES if full else ((96, 96), (256, 256)):
-            out += [(kernel, "90a", n, d, dv, 0, {"FXA_DROPOUT": 1, "FXA_SPANS": 1})
+            out += [(kernel, "90a", n, d, dv, 0, {"FXA_DROPOUT": 1, "FXA_VARLEN": 1})
                     for n in (names if full else ("causal",))]
     out += [("sm90/decode", "90a", "alibi_causal", 128, 128, 0, {"FXA_ROW_TILES": n}) for n in (1, 2, 4)]
     out += [("sm90/backward", "90a", n, 128, 128, 0, {"FXA_SEPARATE_DQ": 1}) for n in (names if full else ("causal",))]
-    out += [("sm90/backward", "90a", n, d, d, int(d == 96), {"FXA_DQ_TURNS": 1}) for d in (32, 64, 96, 128)
+    out += [("sm90/backward", "90a", n, d, d, int(d == 96), {"FXA_DQ_ORDERED": 1}) for d in (32, 64, 96, 128)
             for n in (("plain", "softcap", "alibi", "head_table", "buckets") if full else ("plain", "softcap")[d % 64 > 0:])]
     out += [("sm80/backward", "80", "causal", d, dv, 0, {}) for d, dv in ((96, 192), (32, 256))]
     for arch in OTHERS + ("90a",):
         for i, kernel in enumerate(ANY):
-            more = {"FXA_SPANS": int(arch != "100")}
+            more = {"FXA_VARLEN": int(arch != "100")}
             if "simt" in kernel or (kernel == "common/backward_prepost" and arch == "80"):
                 more["FXA_F32"] = 1
             for name in names if full else ("temperature_causal", "relative_causal")[arch == "80":]:
@@ -78,7 +78,7 @@ def jobs(full):
         ("sm80/forward", "89", 96, {"FXA_OUT_F32": 1, "FXA_RETURN_ROW_MAX": 1}),
         ("sm80/backward", "90a", 128, {"FXA_OUT_F32": 1, "FXA_DROPOUT": 2}),
         ("simt/forward", "100", 64, {"FXA_OUT_F32": 1, "FXA_RETURN_ROW_MAX": 1, "FXA_DROPOUT": 2}),
-        ("common/backward_prepost", "80", 64, {"FXA_OUT_F32": 1, "FXA_O_F32": 1}), ("common/convert", "80", 64, {"FXA_SPANS": 1}),
+        ("common/backward_prepost", "80", 64, {"FXA_OUT_F32": 1, "FXA_O_F32": 1}), ("common/convert", "80", 64, {"FXA_VARLEN": 1}),
         ("sm90/forward", "90a", 128, {"FXA_DROPOUT": 2}), ("sm90/backward", "90a", 128, {"FXA_DROPOUT": 2}),
         ("sm90/dq", "90a", 128, {"FXA_DROPOUT": 2}), ("sm90/backward_wide", "90a", 256, {"FXA_DROPOUT": 2}))]
     return [job for job in dict.fromkeys((k, a, n, d, v, f, tuple(m.items())) for k, a, n, d, v, f, m in out)

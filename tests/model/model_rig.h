@@ -50,7 +50,7 @@ typedef struct rig_driver {
     int (*set)(void *function, int attribute, int value);
     int (*launch)(void *function, unsigned grid_x, unsigned grid_y, unsigned grid_z, unsigned block_x, unsigned block_y,
                   unsigned block_z, unsigned shared_bytes, void *stream, void **params, void **extra);
-    int (*launch_with)(const fxa__cuda_launch *config, void *function, void **params, void **extra);
+    int (*launch_with)(const fxa__gpu_launch_config *config, void *function, void **params, void **extra);
     int (*wait)(void);
     int (*alloc)(uintptr_t *out, size_t size);
     int (*free)(uintptr_t at);
@@ -223,8 +223,8 @@ static int rig_launch(const char *kernel, rig_run *r) {
     if (r->out_bytes) status |= rig_cu.alloc(&out, r->out_bytes);
     if (r->before) status |= rig_cu.to_device(out, r->before, r->out_bytes, NULL);
     if (status) T_FAIL("%s: the driver says %d before the launch\n", kernel, status);
-    fxa__cuda_launch_attribute attribute = {.id = 6, .value = {.flag = 1}};
-    fxa__cuda_launch config = {
+    fxa__gpu_launch_attribute attribute = {.id = 6, .value = {.flag = 1}};
+    fxa__gpu_launch_config config = {
         {r->grid[0], r->grid[1], r->grid[2]}, {r->block[0], r->block[1], r->block[2]}, r->shared, NULL, &attribute, 1};
     status = r->early ? rig_cu.launch_with(&config, function, params, NULL)
                       : rig_cu.launch(function, r->grid[0], r->grid[1], r->grid[2], r->block[0], r->block[1],

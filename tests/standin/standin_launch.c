@@ -185,8 +185,8 @@ STANDIN(cuLaunchKernel)
 }
 
 /* Supports one attribute, which lets a kernel start before the preceding kernel has ended. */
-STANDIN(cuLaunchKernelEx)(const fxa__cuda_launch *config, void *function, void **params, void **extra);
-STANDIN(cuLaunchKernelEx)(const fxa__cuda_launch *config, void *function, void **params, void **extra) {
+STANDIN(cuLaunchKernelEx)(const fxa__gpu_launch_config *config, void *function, void **params, void **extra);
+STANDIN(cuLaunchKernelEx)(const fxa__gpu_launch_config *config, void *function, void **params, void **extra) {
     const unsigned *g = config->grid, *b = config->block;
     (void)extra;
     if (config->n_attributes != 1 || config->attributes->id != 6 || config->attributes->value.flag != 1)

@@ -3,8 +3,8 @@
  * Replaces src/engine/cuda/kernels/common/ptx.cuh: the same functions on the GPU emulator (model.h). Functions that a
  * device approximates are exact, except logarithms, which have an error as large as the device's may be.
  */
-#ifndef FXA_CUDA_PTX_CUH
-#define FXA_CUDA_PTX_CUH
+#ifndef FXA_CUDA_COMMON_PTX_CUH
+#define FXA_CUDA_COMMON_PTX_CUH
 
 #include "common/types.cuh"
 

@@ -2,8 +2,8 @@
  *
  * Replaces src/engine/cuda/kernels/sm80/ptx.cuh (common/ptx.h).
  */
-#ifndef FXA_CUDA_PTX_SM80_CUH
-#define FXA_CUDA_PTX_SM80_CUH
+#ifndef FXA_CUDA_SM80_PTX_CUH
+#define FXA_CUDA_SM80_PTX_CUH
 
 #include "common/ptx.cuh"
 

@@ -2,8 +2,8 @@
  *
  * Replaces src/engine/cuda/kernels/sm90/ptx.cuh (common/ptx.h). The stand-in for the driver writes the tensor maps.
  */
-#ifndef FXA_CUDA_PTX_SM90_CUH
-#define FXA_CUDA_PTX_SM90_CUH
+#ifndef FXA_CUDA_SM90_PTX_CUH
+#define FXA_CUDA_SM90_PTX_CUH
 
 #include "common/ptx.cuh"
 

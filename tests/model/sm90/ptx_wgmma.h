@@ -4,8 +4,8 @@
  * other warps of its warpgroup, so each warp computes its own rows, and the emulator compares the warps' instructions
  * at the end. Registers and shared memory are read when the product completes, which may be as late as the wait for it.
  */
-#ifndef FXA_CUDA_PTX_WGMMA_CUH
-#define FXA_CUDA_PTX_WGMMA_CUH
+#ifndef FXA_CUDA_SM90_PTX_WGMMA_CUH
+#define FXA_CUDA_SM90_PTX_WGMMA_CUH
 
 #include "common/ptx.cuh"
 

@@ -61,7 +61,7 @@ static int promise_loads(const fxa_program *program, int32_t tensor) {
 static bool promise_is_dense(const fxa_problem *p, const fxa_program *program, int32_t tensor) {
     const fxa_capture *t = &p->captures[tensor];
     int32_t rank = program->tensors[tensor].rank;
-    fxa_dtype dtype = fxa__cu_dtype_in(p);
+    fxa_dtype dtype = fxa__cuda_input_dtype(p);
     if (program->tensors[tensor].dtype != dtype || dtype == FXA_F32 || p->alignment < 16 || rank < 2) return false;
     if (p->pass == FXA_BACKWARD && t->grad && promise_loads(program, tensor) != 1) return false;
     if (p->flags & FXA_VARLEN || t->stride[rank - 1] != 1) return false;
@@ -77,13 +77,13 @@ static bool promise_is_dense(const fxa_problem *p, const fxa_program *program, i
     return found;
 }
 
-int32_t fxa__cu_dense_tensor(const fxa__problem *p, const fxa_program *program) {
+int32_t fxa__cuda_dense_tensor(const fxa__problem *p, const fxa_program *program) {
     for (int32_t i = 0; i < (int32_t)p->in.n_captures; i++)
         if (promise_is_dense(&p->in, program, i)) return i;
     return -1;
 }
 
-bool fxa__cu_words_fit(const fxa__problem *p, const fxa_program *program) {
+bool fxa__cuda_operands_fit(const fxa__problem *p, const fxa_program *program) {
     for (int32_t i = 0; i < program->n_nodes; i++) {
         const fxa__node *n = &program->nodes[i];
         if (n->op != FXA_OP_LOAD || !promise_is_place(&p->in, program, n)) continue;
@@ -92,7 +92,7 @@ bool fxa__cu_words_fit(const fxa__problem *p, const fxa_program *program) {
     return true;
 }
 
-uint64_t fxa__cu_fitting(const fxa__problem *p, const fxa__cuda_program *program) {
+uint64_t fxa__cuda_tensors_fit(const fxa__problem *p, const fxa__cuda_program *program) {
     uint64_t fits = UINT64_MAX;
     for (int32_t t = 0; t < program->program->n_tensors; t++) {
         bool sized =
@@ -127,8 +127,8 @@ static bool promise_has_no_factors(const fxa_program *p, fxa__depend *sets) {
     return true;
 }
 
-bool fxa__cu_is_plain(fxa__host *host, const fxa_program *program, const fxa_program *derivative,
-                      const fxa_program *own) {
+bool fxa__cuda_has_finite_factors(fxa__host *host, const fxa_program *program, const fxa_program *derivative,
+                                  const fxa_program *own) {
     const fxa_program *const all[] = {program, derivative, own};
     size_t n = 0;
     for (int i = 0; i < 3; i++)
@@ -141,7 +141,7 @@ bool fxa__cu_is_plain(fxa__host *host, const fxa_program *program, const fxa_pro
     return plain;
 }
 
-bool fxa__cu_factor_is_positive(const fxa__cuda_program *program) {
+bool fxa__cuda_factor_is_positive(const fxa__cuda_program *program) {
     double params[FXA_MAX_PARAMS];
     fxa__range_small small;
     fxa__range r;
@@ -149,7 +149,7 @@ bool fxa__cu_factor_is_positive(const fxa__cuda_program *program) {
     bool positive = false;
     if (program->factor < 0) return true;
     for (int32_t i = 0; i < program->program->n_params; i++)
-        params[i] = program->params[i].from == FXA__CUDA_NUMBER ? program->params[i].value : 1;
+        params[i] = program->params[i].from == FXA__CUDA_CONSTANT ? program->params[i].value : 1;
     if (fxa__range_open(&r, &small, program->program, program->factor, &box, params, NULL)) {
         fxa__real x = fxa__range_of(&r, program->factor)->f;
         positive = !x.nan && x.lo >= PROMISE_LEAST && x.hi <= PROMISE_MOST;

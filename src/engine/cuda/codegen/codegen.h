@@ -16,27 +16,27 @@
  *
  * The text is the same for programs that differ in numbers alone; who runs it looks at the promises below.
  */
-#ifndef FXA_ENGINE_CUDA_PROGRAM_H
-#define FXA_ENGINE_CUDA_PROGRAM_H
+#ifndef FXA_ENGINE_CUDA_CODEGEN_CODEGEN_H
+#define FXA_ENGINE_CUDA_CODEGEN_CODEGEN_H
 
 #include "../../../lower/depend.h"
 #include "../kernels/common/args.h"
 
 enum {
     FXA__CUDA_SUMS = FXA_CUDA_SUMS,
-    FXA__CUDA_RUNS = 8,
+    FXA__CUDA_HOST_VALUES = 8,
     FXA__CUDA_LENGTH = 1 << 28 /* lengths, heads and batch entries are at most that: texts count on it */
 };
 
 /* What a param of the rewritten program is given at a run. */
 typedef struct fxa__cuda_param {
     int32_t from; /* the param of the problem's program, or: */
-    double value; /* from = FXA__CUDA_NUMBER: this */
+    double value; /* from = FXA__CUDA_CONSTANT: this */
 } fxa__cuda_param;
 enum {
-    FXA__CUDA_NUMBER = -1,
+    FXA__CUDA_CONSTANT = -1,
     FXA__CUDA_SCALE = -2,
-    FXA__CUDA_OWN = -3 /* and below: param FXA__CUDA_OWN - x of bprop */
+    FXA__CUDA_BPROP = -3 /* and below: param FXA__CUDA_BPROP - x of bprop */
 };
 
 /* With FXA_SCALARS_IN_MEMORY: scale and params of the score program; those of bprop are the host's. */
@@ -75,14 +75,16 @@ typedef struct fxa__cuda_program {
     int32_t vector;                        /* who reads words: 0 nobody, 1 the mask, 2 the value too */
     uint32_t mask_inputs, diagonal_inputs; /* what they depend on, by bits of fxa_input */
     /* Floats of params alone, which the host computes: nodes, and their places in f[] from `run_at` on. */
-    int32_t run[FXA__CUDA_RUNS];
+    int32_t run[FXA__CUDA_HOST_VALUES];
     int32_t n_run, run_at;
-    int32_t unit_at, near_at; /* places of the unit and of near(), which are made of `factor` and `near`; -1. Behind
-                                 near() are the FXA_CUDA_BEND terms of bend_near(), far() and two of bend_far() */
-    int32_t bend, near;       /* nodes: the tanh that bend() computes, and the factor of the score in it; -1 */
-    int32_t gain;             /* node: what the forward's score is that tanh times, of any sign and size; -1. `unit_at`
+    int32_t unit_at; /* index in f[] of the unit, made of `factor`; -1 */
+    /* Index in f[] of series_limit(), made of `near`; -1. The FXA_CUDA_SOFTCAP_TERMS terms of softcap_series() follow
+     * it, then exp_limit() and two values of softcap_exp(). */
+    int32_t near_at;
+    int32_t softcap, near; /* nodes: the tanh that softcap() computes, and the factor of the score in it; -1 */
+    int32_t gain;          /* node: what the forward's score is that tanh times, of any sign and size; -1. `unit_at`
                                  is that then, and behind it the unit */
-    bool folded;              /* bend() gives the tanh times what `unit_at` is: the whole value */
+    bool folded;           /* softcap() gives the tanh times what `unit_at` is: the whole value */
     /* Of tensors in `fits`: how many elements an axis has at least, at every run; 0: any number. Below 0: as many as
      * input -1 - x has values (FXA_INPUT_B: batch entries, FXA_INPUT_H: heads). If one has fewer, the text is not for
      * it: make another without that bit. */
@@ -92,7 +94,7 @@ typedef struct fxa__cuda_program {
     bool fixed;     /* as the caller said */
     bool steep;     /* the slope may be infinite or NaN */
     bool mask_fixed, diagonal_fixed; /* they read no tensor and no param of the caller's: shapes and numbers decide */
-    bool has_own;                    /* own(): the gradient of the score is the caller's */
+    bool has_own;                    /* user_backward(): the gradient of the score is the caller's */
     bool has_value, has_slope, has_mask, has_scatter, grad_diagonal, grad_dense;
     fxa__writer text;
 } fxa__cuda_program;
@@ -103,18 +105,18 @@ fxa_status fxa__cuda_program_make(fxa__host *host, const fxa__cuda_config *confi
                                   fxa_error *err);
 void fxa__cuda_program_free(fxa__cuda_program *p);
 
-/* How fxa_vector_prepare reads elements of a dtype as words: its last argument. 0: it does not. */
-int32_t fxa__cuda_word_kind(fxa_dtype dtype);
+/* How fxa_operands_pack reads elements of a dtype as words: its last argument. 0: it does not. */
+int32_t fxa__cuda_operand_kind(fxa_dtype dtype);
 
 /* codegen/user_backward.c: of names of params and tensors which of bprop's they are; -1: none. */
-int32_t fxa__cuda_own_param(const char *name);
-int32_t fxa__cuda_own_tensor(const char *name);
+int32_t fxa__cuda_bprop_param(const char *name);
+int32_t fxa__cuda_bprop_tensor(const char *name);
 
 /* codegen/host_values.c: f[] and i[] of a run, from its params: one for each of the rewritten program. Those that
  * kernels read from memory may be anything. */
-void fxa__cuda_fill(const fxa__cuda_program *p, const double *params, float *f, int *i);
+void fxa__cuda_host_values(const fxa__cuda_program *p, const double *params, float *f, int *i);
 /* Whether the host can compute a float: params, numbers and arithmetic. */
-bool fxa__cuda_can_fill(const fxa_program *p, int32_t node);
+bool fxa__cuda_is_host_value(const fxa_program *p, int32_t node);
 
 /* codegen/rewrite.c: fills program and params. */
 fxa_status fxa__cuda_rewrite(fxa__host *host, const fxa__cuda_config *config, fxa__cuda_program *out, fxa_error *err);

@@ -37,7 +37,7 @@ static bool coords_are_own(const fxa_problem *p) {
            (!p->global_heads || p->global_heads == p->hq);
 }
 
-bool fxa__cu_coordinates_move(const fxa_problem *p) { return coords_is_moved(p); }
+bool fxa__cuda_has_mapped_coordinates(const fxa_problem *p) { return coords_is_moved(p); }
 
 /* ---- Values ------------------------------------------------------------------------------------------------------ */
 
@@ -138,7 +138,8 @@ static bool coords_keeps(const fxa_program *before, const fxa_program *after) {
     return true;
 }
 
-fxa_status fxa__cu_coordinates(const fxa__problem *p, fxa_program *program, fxa_program **out, fxa_error *err) {
+fxa_status fxa__cuda_coordinates_substitute(const fxa__problem *p, fxa_program *program, fxa_program **out,
+                                            fxa_error *err) {
     coords c = {.p = &p->in};
     size_t n = (size_t)program->n_nodes;
     if (coords_are_own(&p->in)) {
@@ -157,7 +158,7 @@ fxa_status fxa__cu_coordinates(const fxa__problem *p, fxa_program *program, fxa_
                      "the program's tensors have names like %s or after it, or are not all read", coords_prefix);
 }
 
-int32_t fxa__cu_coordinates_slot(const fxa_program *program, int32_t tensor) {
+int32_t fxa__cuda_coordinates_slot(const fxa_program *program, int32_t tensor) {
     int slot;
     size_t n = sizeof coords_prefix - 1;
     const char *name = program->tensors[tensor].name;

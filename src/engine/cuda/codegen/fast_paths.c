@@ -22,7 +22,7 @@ static bool short_is_same(const cuda_work *w, const fxa__node *n) {
            (n->arg[1] == w->c->q_word && n->arg[0] == w->c->k_word);
 }
 
-int fxa__cuda_short_mask(const cuda_work *w, int32_t conjuncts[CUDA_CONJUNCTS]) {
+int fxa__cuda_document_mask(const cuda_work *w, int32_t conjuncts[CUDA_CONJUNCTS]) {
     const fxa_program *p = w->c->program;
     int32_t todo[CUDA_CONJUNCTS];
     int n_todo = 1, n = 0;
@@ -59,23 +59,23 @@ static int32_t short_factor(const cuda_work *w, const fxa__node *n) {
     return -1;
 }
 
-int32_t fxa__cuda_bend(const cuda_work *w, int32_t *factor) {
+int32_t fxa__cuda_softcap_find(const cuda_work *w, int32_t *factor) {
     const fxa_program *p = w->c->program;
-    int32_t bend = -1, product = -1;
+    int32_t softcap = -1, product = -1;
     for (int32_t i = 0; i < p->n_nodes; i++) {
         const fxa__node *n = &p->nodes[i];
         if (n->op != FXA_OP_TANH || !(w->need[i] & CUDA_VALUE) || short_factor(w, &p->nodes[n->arg[0]]) < 0) continue;
-        bend = i;
+        softcap = i;
         product = n->arg[0];
     }
-    for (int32_t i = 0; bend >= 0 && i < p->n_nodes; i++)
+    for (int32_t i = 0; softcap >= 0 && i < p->n_nodes; i++)
         for (int k = 0; w->need[i] && k < p->nodes[i].n_args; k++) {
             int32_t x = p->nodes[i].arg[k];
             bool score = fxa__node_input(&p->nodes[x]) & 1u << FXA_INPUT_SCORE;
-            if ((score && i != product) || (x == product && i != bend)) bend = -1;
+            if ((score && i != product) || (x == product && i != softcap)) softcap = -1;
         }
-    if (bend >= 0) *factor = short_factor(w, &p->nodes[product]);
-    return bend;
+    if (softcap >= 0) *factor = short_factor(w, &p->nodes[product]);
+    return softcap;
 }
 
 /* ---- Slopes that are finite -------------------------------------------------------------------------------------- */
@@ -107,7 +107,7 @@ static bool short_may_be_nan(const cuda_work *w, const fxa__range *r, const uint
     return !short_is_strict(n) && n->op != FXA_OP_SELECT && n->op != FXA_OP_FLOAT && n->op != FXA_OP_MULZ;
 }
 
-bool fxa__cuda_is_steep(const cuda_work *w, int32_t slope) {
+bool fxa__cuda_is_derivative_infinite(const cuda_work *w, int32_t slope) {
     size_t n = (size_t)w->c->program->n_nodes;
     uint8_t *marks = fxa__alloc(w->host, n);
     fxa__range_small small;

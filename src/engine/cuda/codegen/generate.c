@@ -51,7 +51,7 @@ static bool choose_is_steep(const cuda_work *w, int32_t slope) {
         if (choose_is_run(w, n->arg[0]) == choose_is_run(w, n->arg[1])) break;
         slope = n->arg[choose_is_run(w, n->arg[0])];
     }
-    return !choose_is_run(w, slope) && fxa__cuda_is_steep(w, slope);
+    return !choose_is_run(w, slope) && fxa__cuda_is_derivative_infinite(w, slope);
 }
 
 /* ---- What pairs are given ---------------------------------------------------------------------------------------- */
@@ -115,8 +115,8 @@ static void choose_loads(cuda_work *w, const fxa__cuda_config *config) {
         int positions = choose_place(p, n, &last);
         uint8_t dtype = p->tensors[n->imm].dtype;
         if (positions == 2 && n->imm == config->dense && !(w->need[i] & CUDA_MASK)) w->c->dense = i;
-        if (positions != 1 || !config->words || fxa__cuda_own_tensor(p->tensors[n->imm].name) >= 0 ||
-            !fxa__cuda_word_kind((fxa_dtype)dtype))
+        if (positions != 1 || !config->words || fxa__cuda_bprop_tensor(p->tensors[n->imm].name) >= 0 ||
+            !fxa__cuda_operand_kind((fxa_dtype)dtype))
             continue;
         if (last == 1u << FXA_INPUT_Q && w->c->q_word < 0) w->c->q_word = i;
         if (last == 1u << FXA_INPUT_K && w->c->k_word < 0) w->c->k_word = i;
@@ -259,7 +259,7 @@ bool fxa__cuda_is_scattered(const cuda_work *w, int32_t output) {
 static bool choose_is_filled(const cuda_work *w, int32_t node) {
     uint8_t op = w->c->program->nodes[node].op;
     return choose_is_run(w, node) && op != FXA_OP_PARAM && op != FXA_OP_CONST &&
-           fxa__cuda_can_fill(w->c->program, node);
+           fxa__cuda_is_host_value(w->c->program, node);
 }
 
 static bool choose_is_forward(const cuda_work *w, int32_t node) { return w->need[node] & (CUDA_VALUE | CUDA_MASK); }
@@ -268,9 +268,9 @@ static bool choose_is_forward(const cuda_work *w, int32_t node) { return w->need
 static void choose_read(cuda_work *w, bool forward) {
     fxa__cuda_program *c = w->c;
     const fxa_program *p = c->program;
-    for (int32_t i = 0; i < p->n_nodes && c->n_run < FXA__CUDA_RUNS; i++) {
+    for (int32_t i = 0; i < p->n_nodes && c->n_run < FXA__CUDA_HOST_VALUES; i++) {
         if (choose_is_run(w, i) || (forward && !choose_is_forward(w, i))) continue;
-        for (int k = 0; k < p->nodes[i].n_args && c->n_run < FXA__CUDA_RUNS; k++) {
+        for (int k = 0; k < p->nodes[i].n_args && c->n_run < FXA__CUDA_HOST_VALUES; k++) {
             int32_t x = p->nodes[i].arg[k];
             if (w->given[x] != CUDA_NOT_GIVEN || !choose_is_filled(w, x)) continue;
             w->given[x] = c->run_at + c->n_run;
@@ -294,16 +294,16 @@ static void choose_gain(fxa__cuda_program *c) {
     const fxa_program *p = c->program;
     const fxa__node *n = &p->nodes[c->value];
     for (int k = 0; c->factor < 0 && n->op == FXA_OP_MUL && k < 2; k++)
-        if (n->arg[k] == c->bend && fxa__cuda_can_fill(p, n->arg[1 - k])) c->gain = n->arg[1 - k];
+        if (n->arg[k] == c->softcap && fxa__cuda_is_host_value(p, n->arg[1 - k])) c->gain = n->arg[1 - k];
     if (c->gain >= 0) c->bound = 1;
 }
 
-/* Floats of params alone that something else reads, the unit and near(). Not where the device alone has the params. The
- * backward fills of value and mask what the forward does: else their bits would be others. */
+/* Floats of params alone that something else reads, the unit and series_limit(). Not where the device alone has the
+ * params. The backward fills of value and mask what the forward does: else their bits would be others. */
 static void choose_runs(cuda_work *w) {
     fxa__cuda_program *c = w->c;
     const fxa_program *p = c->program;
-    c->unit_at = c->near_at = c->near = c->bend = c->gain = -1;
+    c->unit_at = c->near_at = c->near = c->softcap = c->gain = -1;
     for (int32_t i = 0; i < p->n_params; i++) c->run_at += p->params[i].type == FXA_FLOAT;
     for (int32_t i = 0; i < p->n_nodes; i++) w->given[i] = CUDA_NOT_GIVEN;
     if (w->scalars) return;
@@ -311,14 +311,14 @@ static void choose_runs(cuda_work *w) {
     choose_keep(w);
     choose_read(w, false);
     int32_t next = c->run_at + c->n_run;
-    if (c->factor >= 0 && fxa__cuda_can_fill(p, c->factor)) c->unit_at = next++;
-    if (c->has_value && !c->has_own) c->bend = fxa__cuda_bend(w, &c->near);
-    if (c->bend >= 0 && !fxa__cuda_can_fill(p, c->near)) c->bend = -1;
-    if (c->bend < 0) return;
+    if (c->factor >= 0 && fxa__cuda_is_host_value(p, c->factor)) c->unit_at = next++;
+    if (c->has_value && !c->has_own) c->softcap = fxa__cuda_softcap_find(w, &c->near);
+    if (c->softcap >= 0 && !fxa__cuda_is_host_value(p, c->near)) c->softcap = -1;
+    if (c->softcap < 0) return;
     if (!w->backward) choose_gain(c);
     if (c->gain >= 0) c->unit_at = next, next += 2;
     c->near_at = next;
-    c->folded = !w->backward && (c->gain >= 0 || (c->value == c->bend && (c->unit_at >= 0 || c->factor < 0)));
+    c->folded = !w->backward && (c->gain >= 0 || (c->value == c->softcap && (c->unit_at >= 0 || c->factor < 0)));
 }
 
 /* ---- All of it --------------------------------------------------------------------------------------------------- */
@@ -327,7 +327,7 @@ static void choose_runs(cuda_work *w) {
 static bool choose_is_fixed(const cuda_work *w, int32_t node) {
     bool fixed = !w->sets[node].tensors;
     for (int i = 0; i < w->c->program->n_params; i++)
-        fixed = fixed && (!(w->sets[node].params >> i & 1) || w->c->params[i].from == FXA__CUDA_NUMBER);
+        fixed = fixed && (!(w->sets[node].params >> i & 1) || w->c->params[i].from == FXA__CUDA_CONSTANT);
     return fixed;
 }
 
@@ -342,8 +342,8 @@ static void choose_all(cuda_work *w, const fxa__cuda_config *config) {
         slope >= 0 && !w->c->has_own && (!choose_is_number(p, slope, 1) || choose_grads_read_score(w, config));
     w->c->has_mask = !(p->nodes[mask].op == FXA_OP_CONST && p->nodes[mask].imm);
     choose_mark(w);
-    fxa__cuda_spans(p, w->spans);
-    fxa__cuda_tiles(w, w->tiles);
+    fxa__cuda_int_bounds(p, w->spans);
+    fxa__cuda_tile_values(w, w->tiles);
     choose_diagonal(w);
     choose_loads(w, config);
     choose_wide(w);
@@ -358,7 +358,7 @@ static void choose_all(cuda_work *w, const fxa__cuda_config *config) {
     w->c->fixed = config->fixed;
     choose_exact(w);
     choose_runs(w);
-    fxa__cuda_names_make(w, &w->names);
+    fxa__cuda_param_names_make(w, &w->names);
 }
 
 fxa_status fxa__cuda_program_make(fxa__host *host, const fxa__cuda_config *config, fxa__cuda_program *out,
@@ -379,7 +379,7 @@ fxa_status fxa__cuda_program_make(fxa__host *host, const fxa__cuda_config *confi
     bool ok = w.forms && w.sets && w.need && w.sure && w.wanted && w.spans && w.tiles && w.given;
     if (ok) choose_all(&w, config);
     bool refused = ok && w.sets[fxa__program_output(out->program, FXA__OUT_MASK)].inputs & 1u << FXA_INPUT_SCORE;
-    ok = ok && !refused && fxa__cuda_text_write(&w) && !out->text.failed;
+    ok = ok && !refused && fxa__cuda_program_write(&w) && !out->text.failed;
     fxa__free(host, w.forms, n * sizeof *w.forms);
     fxa__free(host, w.sets, n * sizeof *w.sets);
     fxa__free(host, w.need, n);

@@ -19,8 +19,8 @@
 #define FILL_POWER 28.   /* this */
 
 /* tanh x = x (c[0] + c[1] x^2 + ...) within 2^-23.7 of itself for |x| < 0.6. */
-static const double fill_tanh[FXA_CUDA_BEND] = {0.9999999268692358, -0.33332309972578855, 0.1331017362435341,
-                                                -0.05210147853455042, 0.015475425267545645};
+static const double fill_tanh[FXA_CUDA_SOFTCAP_TERMS] = {0.9999999268692358, -0.33332309972578855, 0.1331017362435341,
+                                                         -0.05210147853455042, 0.015475425267545645};
 
 enum { FILL_STEPS = 48 }; /* a run does them all, what is read twice twice */
 
@@ -42,7 +42,7 @@ static bool fill_can(const fxa_program *p, int32_t node, int *left) {
     }
 }
 
-bool fxa__cuda_can_fill(const fxa_program *p, int32_t node) {
+bool fxa__cuda_is_host_value(const fxa_program *p, int32_t node) {
     int left = FILL_STEPS;
     return fill_can(p, node, &left);
 }
@@ -70,17 +70,17 @@ static double fill_value(const fxa_program *p, int32_t node, const double *param
 static double fill_gain(const fxa__cuda_program *c, int32_t node, const double *params, int *left) {
     const fxa_program *p = c->program;
     const fxa__node *n = &p->nodes[node];
-    if (node == c->bend) return 1;
+    if (node == c->softcap) return 1;
     if ((*left)-- <= 0) return INFINITY;
     double gain[FXA_MAX_RANK], sum = 0;
     for (int i = 0; i < n->n_args; i++) sum += gain[i] = fill_gain(c, n->arg[i], params, left);
     if (sum == 0 || n->op == FXA_OP_ADD || n->op == FXA_OP_SUB || n->op == FXA_OP_NEG) return sum;
     for (int i = 0; n->op == FXA_OP_MUL && i < 2; i++)
-        if (gain[i] == 0 && fxa__cuda_can_fill(p, n->arg[i])) return sum * fabs(fill_value(p, n->arg[i], params));
+        if (gain[i] == 0 && fxa__cuda_is_host_value(p, n->arg[i])) return sum * fabs(fill_value(p, n->arg[i], params));
     return INFINITY;
 }
 
-/* far() and the numbers of bend_far(): 0 where nothing is to be bent so. */
+/* exp_limit() and the numbers of softcap_exp(): 0 where nothing is to be bent so. */
 static void fill_far(const fxa__cuda_program *p, const double *params, double factor, double unit, float *f) {
     int left = FILL_STEPS;
     double cap = fill_gain(p, p->value, params, &left), by = 2 * FILL_LOG2E * factor;
@@ -91,7 +91,7 @@ static void fill_far(const fxa__cuda_program *p, const double *params, double fa
     f[2] = takes ? (float)(-0.5 / unit) : 0;
 }
 
-/* What bend() gives where a param is the cap, and the unit: 1, but where that would overflow beside the cap. Kernels
+/* What softcap() gives where a param is the cap, and the unit: 1, but where that would overflow beside the cap. Kernels
  * then see that it is not (left_range of sm90/forward_epilogue.cuh). */
 static double fill_cap(const fxa__cuda_program *p, const double *params, float *f) {
     double cap = fill_value(p->program, p->gain, params) * FILL_LOG2E, unit = fabs(cap) > FLT_MAX ? 4 : 1;
@@ -100,15 +100,15 @@ static double fill_cap(const fxa__cuda_program *p, const double *params, float *
     return cap / unit;
 }
 
-/* near() and the terms behind it. Of a factor so large that they are not finite nothing is near. */
+/* series_limit() and the terms behind it. Of a factor so large that they are not finite nothing is near. */
 static void fill_bend(const fxa__cuda_program *p, const double *params, float *f) {
     double factor = fill_value(p->program, p->near, params), power = factor, limit = FILL_NEAR / fabs(factor), unit = 1;
     if (p->folded) unit = FILL_LOG2E * (p->factor >= 0 ? fill_value(p->program, p->factor, params) : 1);
     if (p->gain >= 0) unit = fill_cap(p, params, f + p->unit_at);
-    fill_far(p, params, factor, unit, f + p->near_at + 1 + FXA_CUDA_BEND);
+    fill_far(p, params, factor, unit, f + p->near_at + 1 + FXA_CUDA_SOFTCAP_TERMS);
     power *= unit;
     f[p->near_at] = (float)(limit < FILL_SMALL ? limit : FILL_SMALL);
-    for (int32_t k = 0; k < FXA_CUDA_BEND; k++) {
+    for (int32_t k = 0; k < FXA_CUDA_SOFTCAP_TERMS; k++) {
         f[p->near_at + 1 + k] = (float)(fill_tanh[k] * power);
         if (!isfinite(f[p->near_at + 1 + k])) f[p->near_at] = 0;
         power *= factor * factor;
@@ -122,7 +122,7 @@ static float fill_unit(double x) {
     return x > 0 && isfinite(x) && unit > FLT_MAX ? FLT_MAX : unit;
 }
 
-void fxa__cuda_fill(const fxa__cuda_program *p, const double *params, float *f, int *i) {
+void fxa__cuda_host_values(const fxa__cuda_program *p, const double *params, float *f, int *i) {
     const fxa_program *program = p->program;
     for (int32_t k = 0; k < program->n_params; k++) {
         int32_t at = fxa__lower_emit_param(program, k);
@@ -136,7 +136,7 @@ void fxa__cuda_fill(const fxa__cuda_program *p, const double *params, float *f, 
     if (p->near_at >= 0) fill_bend(p, params, f);
 }
 
-int32_t fxa__cuda_word_kind(fxa_dtype dtype) {
+int32_t fxa__cuda_operand_kind(fxa_dtype dtype) {
     static const int32_t kinds[] = {[FXA_F32] = 1, [FXA_I32] = 1, [FXA_I64] = 2, [FXA_I16] = 3,  [FXA_I8] = 4,
                                     [FXA_U8] = 5,  [FXA_B8] = 6,  [FXA_F16] = 7, [FXA_BF16] = 8, [FXA_E5M2] = 0};
     return (size_t)dtype < sizeof kinds / sizeof *kinds ? kinds[dtype] : 0;

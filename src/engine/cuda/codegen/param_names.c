@@ -8,7 +8,7 @@
 
 #include <stdio.h>
 
-void fxa__cuda_names_make(const cuda_work *w, cuda_names *out) {
+void fxa__cuda_param_names_make(const cuda_work *w, cuda_names *out) {
     const fxa__cuda_program *c = w->c;
     for (int32_t i = 0; i < c->n_run; i++)
         (void)snprintf(out->run[i], sizeof out->run[i], "a.f[%d]", (int)(c->run_at + i));
@@ -24,7 +24,7 @@ void fxa__cuda_names_make(const cuda_work *w, cuda_names *out) {
     }
 }
 
-void fxa__cuda_names_give(const cuda_work *w, fxa__emit *e, bool members) {
+void fxa__cuda_param_names_use(const cuda_work *w, fxa__emit *e, bool members) {
     for (int32_t i = 0; i < w->c->n_run; i++) e->given[w->c->run[i]] = w->names.run[i];
     for (int32_t i = 0; w->scalars && i < e->p->n_nodes; i++) {
         const fxa__node *n = &e->p->nodes[i];

@@ -2,8 +2,8 @@
  *
  * Between the choices of codegen/generate.c and the text of codegen/write_program.c.
  */
-#ifndef FXA_ENGINE_CUDA_TEXT_H
-#define FXA_ENGINE_CUDA_TEXT_H
+#ifndef FXA_ENGINE_CUDA_CODEGEN_PASSES_H
+#define FXA_ENGINE_CUDA_CODEGEN_PASSES_H
 
 #include "codegen.h"
 
@@ -25,8 +25,8 @@ enum {
 typedef struct cuda_names {
     struct {
         char member[16], call[32];
-    } scalar[FXA_MAX_PARAMS];     /* of params that are in memory: of Program, and on the spot */
-    char run[FXA__CUDA_RUNS][16]; /* what the host computes */
+    } scalar[FXA_MAX_PARAMS];            /* of params that are in memory: of Program, and on the spot */
+    char run[FXA__CUDA_HOST_VALUES][16]; /* what the host computes */
 } cuda_names;
 
 typedef struct cuda_work {
@@ -60,47 +60,47 @@ typedef struct cuda_tile { /* of a node that pairs get from t<node>, a member th
 } cuda_tile;
 
 /* Bounds of ints, by node, for coordinates and lengths up to FXA__CUDA_LENGTH; others are anything. */
-void fxa__cuda_spans(const fxa_program *p, fxa__interval *out);
-void fxa__cuda_tiles(const cuda_work *w, cuda_tile *out);
+void fxa__cuda_int_bounds(const fxa_program *p, fxa__interval *out);
+void fxa__cuda_tile_values(const cuda_work *w, cuda_tile *out);
 
 /* ---- codegen/fast_paths.c ---------------------------------------------------------------------------------------- */
 
 enum { CUDA_CONJUNCTS = 16 };
 /* What a mask asks beside the equality of the words of query and key, where it asks for that: nodes that must all hold,
  * and none of which reads words. -1: it does not. */
-int fxa__cuda_short_mask(const cuda_work *w, int32_t conjuncts[CUDA_CONJUNCTS]);
+int fxa__cuda_document_mask(const cuda_work *w, int32_t conjuncts[CUDA_CONJUNCTS]);
 /* The tanh of the score times a factor that nothing but params decides, where nothing else reads the score: its node,
  * or -1. */
-int32_t fxa__cuda_bend(const cuda_work *w, int32_t *factor);
+int32_t fxa__cuda_softcap_find(const cuda_work *w, int32_t *factor);
 /* Whether the slope may be infinite, or NaN where the value is not. */
-bool fxa__cuda_is_steep(const cuda_work *w, int32_t slope);
+bool fxa__cuda_is_derivative_infinite(const cuda_work *w, int32_t slope);
 /* Whether a float on a diagonal is a few operations on numbers of heads and distances: cheaper than a load. */
 bool fxa__cuda_is_cheap(const cuda_work *w, int32_t node);
 
 /* ---- codegen/param_names.c --------------------------------------------------------------------------------------- */
 
-void fxa__cuda_names_make(const cuda_work *w, cuda_names *out);
+void fxa__cuda_param_names_make(const cuda_work *w, cuda_names *out);
 /* Gives a text these names, before anything is wanted of it. Every text that computes something of params has them, so
  * that all of them see the same bits. members: it is one of pairs, which have members; else static. */
-void fxa__cuda_names_give(const cuda_work *w, fxa__emit *e, bool members);
+void fxa__cuda_param_names_use(const cuda_work *w, fxa__emit *e, bool members);
 
 /* ---- codegen/write_tile_functions.c ------------------------------------------------------------------------------ */
 
 /* unit(), diagonal(), tile_class(). False: out of memory. */
-bool fxa__cuda_static_write(const cuda_work *k);
+bool fxa__cuda_tile_functions_write(const cuda_work *k);
 
 /* ---- codegen/write_program.c ------------------------------------------------------------------------------------- */
 
 /* Whether an output is a gradient that scatter() adds. */
 bool fxa__cuda_is_scattered(const cuda_work *w, int32_t output);
 /* Writes c->text. False: out of memory. */
-bool fxa__cuda_text_write(const cuda_work *w);
+bool fxa__cuda_program_write(const cuda_work *w);
 
 /* ---- codegen/write_gradients.c ----------------------------------------------------------------------------------- */
 
 /* partials() and scatter(), of nodes that are marked with CUDA_GRADS. */
-void fxa__cuda_grads_write(const cuda_work *w, const fxa__emit *grads);
+void fxa__cuda_gradients_write(const cuda_work *w, const fxa__emit *grads);
 /* sum_place(), diagonal_place(). False: out of memory. */
-bool fxa__cuda_places_write(const cuda_work *w);
+bool fxa__cuda_target_indices_write(const cuda_work *w);
 
 #endif

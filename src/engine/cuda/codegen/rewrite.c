@@ -187,14 +187,15 @@ static void rewrite_sources(const fxa__parameterized *lifted, const fxa__cuda_co
                             fxa__cuda_program *out) {
     for (int32_t i = 0; i < out->program->n_params; i++) {
         const char *name = out->program->params[i].name;
-        int32_t at = fxa_program_param_find(lifted->program, name), own = config->own ? fxa__cuda_own_param(name) : -1;
+        int32_t at = fxa_program_param_find(lifted->program, name),
+                own = config->own ? fxa__cuda_bprop_param(name) : -1;
         if (strcmp(name, scale) == 0)
             out->params[i] = (fxa__cuda_param){FXA__CUDA_SCALE, 0};
         else if (lifted->from[at] < 0)
             out->params[i] = (fxa__cuda_param){lifted->from[at], lifted->value[at]};
         else
             out->params[i] = (fxa__cuda_param){
-                own >= 0 ? FXA__CUDA_OWN - own : (int32_t)fxa_program_param_find(config->program, name), 0};
+                own >= 0 ? FXA__CUDA_BPROP - own : (int32_t)fxa_program_param_find(config->program, name), 0};
     }
 }
 

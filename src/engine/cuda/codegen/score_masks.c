@@ -45,7 +45,7 @@ static void scored_build(fxa_builder *b, const fxa_program *p, const uint16_t *r
     fxa_builder_set_mask(b, rest < 0 ? fxa_builder_bool(b, 1) : rest);
 }
 
-fxa_status fxa__cu_scored(fxa__host *host, fxa_program *p, fxa_program **out, fxa_error *err) {
+fxa_status fxa__cuda_score_masks_move(fxa__host *host, fxa_program *p, fxa_program **out, fxa_error *err) {
     size_t n = (size_t)p->n_nodes;
     fxa_builder *b = NULL;
     uint16_t *reads = fxa__alloc_array(host, n, sizeof *reads);

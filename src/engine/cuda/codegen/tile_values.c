@@ -48,7 +48,7 @@ static fxa__interval tile_span(const fxa_program *p, const fxa__node *n, const f
     }
 }
 
-void fxa__cuda_spans(const fxa_program *p, fxa__interval *out) {
+void fxa__cuda_int_bounds(const fxa_program *p, fxa__interval *out) {
     for (int32_t i = 0; i < p->n_nodes; i++) out[i] = tile_span(p, &p->nodes[i], out);
 }
 
@@ -148,7 +148,7 @@ static void tile_compare(const cuda_work *w, int32_t node, cuda_tile *t) {
                    (int)node);
 }
 
-void fxa__cuda_tiles(const cuda_work *w, cuda_tile *out) {
+void fxa__cuda_tile_values(const cuda_work *w, cuda_tile *out) {
     const fxa_program *p = w->c->program;
     for (int32_t i = 0; i < p->n_nodes; i++) {
         const fxa__node *n = &p->nodes[i];

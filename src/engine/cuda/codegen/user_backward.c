@@ -58,7 +58,7 @@ static bool own_is_free(const fxa_program *p) {
     return true;
 }
 
-fxa_status fxa__cu_own(const fxa__problem *p, fxa_program **out, fxa_error *err) {
+fxa_status fxa__cuda_user_backward_make(const fxa__problem *p, fxa_program **out, fxa_error *err) {
     fxa_program *renamed = NULL;
     *out = NULL;
     if (p->in.pass != FXA_BACKWARD || !p->in.bprop) return FXA_OK;
@@ -66,7 +66,7 @@ fxa_status fxa__cu_own(const fxa__problem *p, fxa_program **out, fxa_error *err)
         return fxa__fail(err, FXA_E_UNSUPPORTED, "beside bprop no param or tensor may be called %s or sort after it",
                          own_prefix);
     FXA_TRY(own_rename(p->host, p->bprop, &renamed, err));
-    fxa_status status = fxa__cu_coordinates(p, renamed, out, err);
+    fxa_status status = fxa__cuda_coordinates_substitute(p, renamed, out, err);
     fxa_program_destroy(renamed);
     return status;
 }
@@ -77,5 +77,5 @@ static int32_t own_number(const char *name, const char *format) {
     return sscanf(name + sizeof own_prefix - 1, format, &number) == 1 ? number : -1;
 }
 
-int32_t fxa__cuda_own_param(const char *name) { return own_number(name, "%2d"); }
-int32_t fxa__cuda_own_tensor(const char *name) { return own_number(name, "t%2d"); }
+int32_t fxa__cuda_bprop_param(const char *name) { return own_number(name, "%2d"); }
+int32_t fxa__cuda_bprop_tensor(const char *name) { return own_number(name, "t%2d"); }

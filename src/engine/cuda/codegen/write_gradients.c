@@ -87,7 +87,7 @@ static void places_scatter(const cuda_work *k, const fxa__emit *grads, fxa__writ
     places_put(w, "    }\n");
 }
 
-void fxa__cuda_grads_write(const cuda_work *k, const fxa__emit *grads) {
+void fxa__cuda_gradients_write(const cuda_work *k, const fxa__emit *grads) {
     places_partials(k->c, grads, &k->c->text);
     places_scatter(k, grads, &k->c->text);
 }
@@ -99,7 +99,7 @@ static bool places_return(const cuda_work *k, const fxa__output *out, fxa__emit_
     fxa__emit e;
     bool ok = fxa__lower_emit_open(k->host, k->c->program, FXA__CUDA_F32, 0, &e);
     if (ok) {
-        fxa__cuda_names_give(k, &e, false);
+        fxa__cuda_param_names_use(k, &e, false);
         for (int32_t d = 0; d < out->n_index; d++) fxa__lower_emit_require(&e, out->index[d], CUDA_VALUE);
         for (int32_t i = 0; i < e.p->n_nodes; i++) e.hoisted[i] = 0;
         for (int level = FXA__EMIT_RUN; level <= (int)most; level++)
@@ -146,6 +146,6 @@ static bool places_diagonal(const cuda_work *k, fxa__writer *w) {
     return ok;
 }
 
-bool fxa__cuda_places_write(const cuda_work *k) {
+bool fxa__cuda_target_indices_write(const cuda_work *k) {
     return places_sums(k, &k->c->text) && places_diagonal(k, &k->c->text);
 }

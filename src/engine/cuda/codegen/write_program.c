@@ -21,7 +21,7 @@ typedef struct cuda_text {
     fxa__emit grads;              /* partials and scatter, where pairs have nothing but q and k */
     fxa__emit tiles;              /* of the first pair of a tile */
     fxa__emit wholes;             /* the mask, where whole elements are compared */
-    int32_t rest[CUDA_CONJUNCTS]; /* of mask_same() */
+    int32_t rest[CUDA_CONJUNCTS]; /* of uniform_mask() */
     int n_rest;                   /* -1: there is none */
 } cuda_text;
 
@@ -97,8 +97,8 @@ static void cudatext_want_tiles(cuda_text *t) {
 
 static void cudatext_want_pairs(cuda_text *t) {
     const fxa_program *p = t->c->program;
-    if (t->c->bend >= 0) {
-        t->pairs.given[t->c->gain >= 0 ? t->c->value : t->c->bend] = "score";
+    if (t->c->softcap >= 0) {
+        t->pairs.given[t->c->gain >= 0 ? t->c->value : t->c->softcap] = "score";
         fxa__lower_emit_require(&t->pairs, t->c->near, CUDA_VALUE);
     }
     if (t->c->has_value) fxa__lower_emit_require(&t->pairs, t->c->value, CUDA_VALUE);
@@ -119,7 +119,7 @@ static bool cudatext_open(cuda_text *t) {
     for (int i = 0; i < 4; i++) {
         ok = fxa__lower_emit_open(t->work->host, p, FXA__CUDA_F32, 0, emits[i]) && ok;
         if (ok) cudatext_known(t, emits[i]);
-        if (ok) fxa__cuda_names_give(t->work, emits[i], true);
+        if (ok) fxa__cuda_param_names_use(t->work, emits[i], true);
     }
     if (!ok) return false;
     if (!cudatext_ranges_alone(t)) {
@@ -130,7 +130,7 @@ static bool cudatext_open(cuda_text *t) {
     cudatext_give(t, t->c->diagonal, "p.diagonal", "");
     cudatext_give_tiles(t);
     if (t->work->rounded >= 0) t->pairs.unfused[t->work->rounded] = 1;
-    t->n_rest = t->c->has_mask && !t->work->wide ? fxa__cuda_short_mask(t->work, t->rest) : -1;
+    t->n_rest = t->c->has_mask && !t->work->wide ? fxa__cuda_document_mask(t->work, t->rest) : -1;
     cudatext_want_pairs(t);
     cudatext_want_tiles(t);
     for (int32_t i = 0; i < p->n_outputs; i++) {
@@ -241,8 +241,8 @@ static void cudatext_value(cuda_text *t) {
 
 static void cudatext_own(cuda_text *t) {
     if (!t->c->has_own) return;
-    cudatext_put(t,
-                 "    FXA_INLINE float own(const FxaArgs &a, float score, const Pair &p, float dscore) const\n    {\n");
+    cudatext_put(t, "    FXA_INLINE float user_backward(const FxaArgs &a, float score, const Pair &p, float dscore) "
+                    "const\n    {\n");
     cudatext_put(t, cudatext_pair);
     cudatext_inside(t, &t->pairs, CUDA_SLOPE);
     cudatext_return(t, &t->pairs, fxa__program_output(t->c->program, FXA__OUT_DSCORE));
@@ -250,8 +250,8 @@ static void cudatext_own(cuda_text *t) {
 
 /* The tanh that value() takes in place of the score. */
 static void cudatext_bend(cuda_text *t) {
-    if (t->c->bend < 0) return;
-    cudatext_put(t, "#define PROG_BEND 1\n    FXA_INLINE float bend(const FxaArgs &a, float score) const\n    {\n"
+    if (t->c->softcap < 0) return;
+    cudatext_put(t, "#define PROG_SOFTCAP 1\n    FXA_INLINE float softcap(const FxaArgs &a, float score) const\n    {\n"
                     "        return score_tanh(__fmul_rn(score, ");
     fxa__lower_emit_value(&t->pairs, t->c->near, t->w);
     if (!t->c->folded)
@@ -260,27 +260,27 @@ static void cudatext_bend(cuda_text *t) {
         fxa__write_format(t->w, ")) * a.f[%d];\n    }\n", (int)t->c->unit_at);
     else
         cudatext_put(t, ")) * LOG2E;\n    }\n");
-    if (t->c->folded) cudatext_put(t, "#define PROG_UNIT_ONE 1\n");
-    cudatext_put(t, "#if !FXA_FAST_MATH\n#define PROG_NEAR 1\n");
+    if (t->c->folded) cudatext_put(t, "#define PROG_SOFTCAP_HAS_UNIT 1\n");
+    cudatext_put(t, "#if !FXA_FAST_MATH\n#define PROG_SOFTCAP_SERIES 1\n");
     fxa__write_format(t->w,
-                      "    FXA_INLINE float near(const FxaArgs &a) const { return a.f[%d]; }\n"
-                      "    FXA_INLINE float bend_near(const FxaArgs &a, float score) const\n    {\n"
-                      "        return score_bend_near(score, a.f + %d);\n    }\n",
+                      "    FXA_INLINE float series_limit(const FxaArgs &a) const { return a.f[%d]; }\n"
+                      "    FXA_INLINE float softcap_series(const FxaArgs &a, float score) const\n    {\n"
+                      "        return score_softcap_series(score, a.f + %d);\n    }\n",
                       (int)t->c->near_at, (int)t->c->near_at + 1);
-    int at = (int)t->c->near_at + 1 + FXA_CUDA_BEND;
+    int at = (int)t->c->near_at + 1 + FXA_CUDA_SOFTCAP_TERMS;
     fxa__write_format(t->w,
-                      "    FXA_INLINE float far(const FxaArgs &a) const { return a.f[%d]; }\n"
-                      "    FXA_INLINE Bend bend_far(const FxaArgs &a) const\n    {\n        return {a.f[%d], ",
+                      "    FXA_INLINE float exp_limit(const FxaArgs &a) const { return a.f[%d]; }\n"
+                      "    FXA_INLINE SoftcapExp softcap_exp(const FxaArgs &a) const\n    {\n        return {a.f[%d], ",
                       at, at + 1);
     if (t->c->folded)
-        fxa__write_format(t->w, "a.f[%d], bend_unit(a)};\n    }\n#endif\n", at + 2);
+        fxa__write_format(t->w, "a.f[%d], softcap_unit(a)};\n    }\n#endif\n", at + 2);
     else
         cudatext_put(t, "-0.5f, 1.f};\n    }\n#endif\n");
 }
 
 static void cudatext_mask_same(cuda_text *t) {
     if (t->n_rest < 0) return;
-    cudatext_put(t, "    FXA_INLINE bool mask_same(const FxaArgs &a, const Pair &p) const\n    {\n");
+    cudatext_put(t, "    FXA_INLINE bool uniform_mask(const FxaArgs &a, const Pair &p) const\n    {\n");
     cudatext_put(t, cudatext_pair);
     cudatext_inside(t, &t->pairs, CUDA_SAME);
     cudatext_put(t, "        return 1");
@@ -350,26 +350,25 @@ static void cudatext_switches(cuda_text *t) {
     c->vector = cudatext_words(t);
     cudatext_put(t, "#define FXA__OPS_F32\n#include \"program_ops.h\"\n#include \"interval_rules.h\"\n");
     cudatext_switch(t, "VALUE", c->has_value);
-    cudatext_switch(t, "SLOPE", c->has_slope ? (c->steep ? 2 : 1) : 0);
-    cudatext_switch(t, "OWN", c->has_own);
+    cudatext_switch(t, "DERIVATIVE", c->has_slope ? (c->steep ? 2 : 1) : 0);
+    cudatext_switch(t, "USER_BACKWARD", c->has_own);
     cudatext_switch(t, "MASK", c->has_mask);
     cudatext_switch(t, "BOUNDED", c->has_value ? cudatext_bound(c->bound) : 0);
     cudatext_switch(t, "DIAGONAL", c->diagonal >= 0);
     cudatext_switch(t, "DENSE", c->dense >= 0);
-    cudatext_switch(t, "SCALARS", t->work->scalars);
-    cudatext_switch(t, "VECTOR", cudatext_ranges_alone(t) ? 0 : c->vector);
-    cudatext_switch(t, "WORDS", c->vector > 0);
-    cudatext_switch(t, "SAME", t->n_rest >= 0);
+    cudatext_switch(t, "OPERANDS", cudatext_ranges_alone(t) ? 0 : c->vector);
+    cudatext_switch(t, "PACK_OPERANDS", c->vector > 0);
+    cudatext_switch(t, "UNIFORM_OPERANDS", t->n_rest >= 0);
     cudatext_switch(t, "GRAD_DIAGONAL", c->grad_diagonal);
     cudatext_switch(t, "GRAD_DENSE", c->grad_dense);
     cudatext_switch(t, "GRAD_SUMS", c->n_sums);
     cudatext_switch(t, "GRAD_SCATTER", c->has_scatter);
     cudatext_switch(t, "GRAD_EXACT", (int)c->exact);
-    cudatext_switch(t, "APART", cudatext_apart(t));
-    cudatext_switch(t, "GRAD_FIXED", c->fixed && c->grad_diagonal);
+    cudatext_switch(t, "OUT_OF_LINE", cudatext_apart(t));
+    cudatext_switch(t, "GRAD_DIAGONAL_EXACT", c->fixed && c->grad_diagonal);
 }
 
-bool fxa__cuda_text_write(const cuda_work *w) {
+bool fxa__cuda_program_write(const cuda_work *w) {
     cuda_text t = {.work = w, .c = w->c, .w = &w->c->text};
     bool ok = cudatext_open(&t);
     if (ok) {
@@ -382,8 +381,8 @@ bool fxa__cuda_text_write(const cuda_work *w) {
         cudatext_bend(&t);
         cudatext_mask(&t);
         cudatext_mask_same(&t);
-        fxa__cuda_grads_write(w, &t.grads);
-        ok = fxa__cuda_static_write(w) && fxa__cuda_places_write(w);
+        fxa__cuda_gradients_write(w, &t.grads);
+        ok = fxa__cuda_tile_functions_write(w) && fxa__cuda_target_indices_write(w);
         cudatext_put(&t, "};\n");
     }
     fxa__lower_emit_close(&t.pairs);

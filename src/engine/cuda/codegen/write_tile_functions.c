@@ -19,7 +19,7 @@ static bool static_alone(const cuda_work *k, int32_t node, fxa__emit_level most)
     fxa__emit e;
     bool ok = fxa__lower_emit_open(k->host, k->c->program, FXA__CUDA_F32, 0, &e);
     if (ok) {
-        fxa__cuda_names_give(k, &e, false);
+        fxa__cuda_param_names_use(k, &e, false);
         fxa__lower_emit_require(&e, node, CUDA_VALUE);
         for (int32_t i = 0; i < e.p->n_nodes; i++) e.hoisted[i] = 0; /* there are no members */
         for (int level = FXA__EMIT_RUN; level <= (int)most; level++)
@@ -39,7 +39,7 @@ static bool static_unit(const cuda_work *k) {
             fxa__write_format(&k->c->text, "        return a.f[%d];\n", (int)k->c->unit_at + 1);
         else
             static_put(k, "        return 1.f;\n");
-        static_put(k, "    }\n    static FXA_INLINE float bend_unit(const FxaArgs &a)\n    {\n");
+        static_put(k, "    }\n    static FXA_INLINE float softcap_unit(const FxaArgs &a)\n    {\n");
         if (k->c->unit_at >= 0)
             fxa__write_format(&k->c->text, "        return a.f[%d];\n    }\n", (int)k->c->unit_at);
         else
@@ -68,8 +68,8 @@ static bool static_diagonal(const cuda_work *k) {
 }
 
 /* Ranges of the words of a tile are there; those of other loads come from tables, as far as there is room. */
-static const char static_q_range[] = "fxa__interval_words(vector_range(a.q_vector, b, h, q0, q1))";
-static const char static_k_range[] = "fxa__interval_words(vector_range(a.k_vector, b, h, k0, k1))";
+static const char static_q_range[] = "fxa__interval_words(operand_range(a.q_vector, b, h, q0, q1))";
+static const char static_k_range[] = "fxa__interval_words(operand_range(a.k_vector, b, h, k0, k1))";
 
 static const char static_tables[] =
     "        const auto load_range = [&](const FxaArgs &, int table, long long row, int size, fxa__interval index) {\n"
@@ -94,7 +94,7 @@ static void static_choose_tables(const cuda_work *k, fxa__interval_text *v) {
     for (int32_t i = 0; i < p->n_nodes; i++) {
         if (v->table[i] < 0) continue;
         const fxa__interval_table *t = &v->tables[v->table[i]];
-        bool room = k->c->n_ranges < FXA_CUDA_RANGES && fxa__cuda_word_kind((fxa_dtype)p->tensors[t->tensor].dtype);
+        bool room = k->c->n_ranges < FXA_CUDA_RANGES && fxa__cuda_operand_kind((fxa_dtype)p->tensors[t->tensor].dtype);
         if (chosen[v->table[i]] < 0 && room) {
             chosen[v->table[i]] = (int8_t)k->c->n_ranges;
             k->c->ranges[k->c->n_ranges++] = (struct fxa__cuda_range){t->tensor, t->axis};
@@ -137,7 +137,7 @@ static bool static_class(const cuda_work *k) {
         static_choose_tables(k, &v);
         static_class_head(k, &v);
         static_put(k, static_lengths);
-        fxa__cuda_names_give(k, &v.emit, false);
+        fxa__cuda_param_names_use(k, &v.emit, false);
         static_put(k, static_tables);
         fxa__lower_interval_text(&v, &k->c->text);
         static_put(k, "    }\n");
@@ -146,4 +146,6 @@ static bool static_class(const cuda_work *k) {
     return ok;
 }
 
-bool fxa__cuda_static_write(const cuda_work *k) { return static_unit(k) && static_diagonal(k) && static_class(k); }
+bool fxa__cuda_tile_functions_write(const cuda_work *k) {
+    return static_unit(k) && static_diagonal(k) && static_class(k);
+}

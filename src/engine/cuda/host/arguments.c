@@ -23,19 +23,19 @@ static struct FxaView args_spare(const int64_t size[4], void *data) {
     return (struct FxaView){data, size[0] > 1 ? size[1] * size[2] * pitch : 0, size[2] * pitch, pitch};
 }
 
-fxa__cu_tensor fxa__cu_tensor_given(const fxa__cu_call *c, fxa_slot slot) {
+fxa__cuda_operand fxa__cuda_operand_given(const fxa__cuda_call *c, fxa_slot slot) {
     const fxa_problem *p = &c->p->in;
-    fxa__cu_tensor t;
+    fxa__cuda_operand t;
     int64_t d;
     const fxa_operand *o = fxa__row_operand(p, slot, &d);
-    fxa__cu_sizes(p, slot, t.size);
+    fxa__cuda_operand_sizes(p, slot, t.size);
     t.view = (struct FxaView){c->bound->slot[slot], o->stride[0], o->stride[1], o->stride[2]};
     return t;
 }
 
-fxa__cu_tensor fxa__cu_tensor_of(const fxa__cu_call *c, fxa_slot slot) {
-    fxa__cu_tensor t = fxa__cu_tensor_given(c, slot);
-    int spare = fxa__cu_spare(slot);
+fxa__cuda_operand fxa__cuda_operand_of(const fxa__cuda_call *c, fxa_slot slot) {
+    fxa__cuda_operand t = fxa__cuda_operand_given(c, slot);
+    int spare = fxa__cuda_copy_of_slot(slot);
     if (spare >= 0 && c->at.spare[spare]) t.view = args_spare(t.size, c->at.spare[spare]);
     return t;
 }
@@ -43,22 +43,22 @@ fxa__cu_tensor fxa__cu_tensor_of(const fxa__cu_call *c, fxa_slot slot) {
 /* ---- The program's ----------------------------------------------------------------------------------------------- */
 
 /* A unit is above 0: where the scale is not, products are turned instead, which is as if Q were. */
-static bool args_is_turned(const fxa__cu_call *c) { return c->code->choice.plain && c->bound->scale <= 0; }
+static bool args_is_turned(const fxa__cuda_call *c) { return c->code->choice.plain && c->bound->scale <= 0; }
 
-double fxa__cu_unit_scale(const fxa__cu_call *c) {
+double fxa__cuda_unit_scale(const fxa__cuda_call *c) {
     if (!args_is_turned(c)) return c->bound->scale;
     return c->bound->scale == 0 ? 1 : -c->bound->scale;
 }
 
 /* A number of the program's text, one of the caller's params, or the scale. */
-static double args_param(const fxa__cu_call *c, int32_t i) {
+static double args_param(const fxa__cuda_call *c, int32_t i) {
     const fxa__cuda_param *param = &c->code->program.params[i];
-    if (param->from == FXA__CUDA_SCALE) return fxa__cu_unit_scale(c);
-    if (param->from == FXA__CUDA_NUMBER) return c->bound->constants ? c->bound->constants[i] : param->value;
-    return param->from >= 0 ? c->bound->params[param->from] : c->bound->bprop_params[FXA__CUDA_OWN - param->from];
+    if (param->from == FXA__CUDA_SCALE) return fxa__cuda_unit_scale(c);
+    if (param->from == FXA__CUDA_CONSTANT) return c->bound->constants ? c->bound->constants[i] : param->value;
+    return param->from >= 0 ? c->bound->params[param->from] : c->bound->bprop_params[FXA__CUDA_BPROP - param->from];
 }
 
-static void args_scalars(fxa__cu_call *c) {
+static void args_scalars(fxa__cuda_call *c) {
     const fxa_program *program = c->code->program.program;
     bool memory = c->p->in.flags & FXA_SCALARS_IN_MEMORY;
     if (memory)
@@ -69,10 +69,10 @@ static void args_scalars(fxa__cu_call *c) {
         bool read = memory && fxa__cuda_in_memory(&c->code->program.params[i]); /* by the kernels */
         params[i] = read ? 0 : args_param(c, i);
     }
-    fxa__cuda_fill(&c->code->program, params, c->a.f, c->a.i);
+    fxa__cuda_host_values(&c->code->program, params, c->a.f, c->a.i);
 }
 
-static fxa_view args_slot_view(const fxa__cu_call *c, int32_t slot) {
+static fxa_view args_slot_view(const fxa__cuda_call *c, int32_t slot) {
     const fxa_problem *p = &c->p->in;
     const int64_t n[] = {p->b, p->hq, p->sq, p->sk};
     fxa_view v = {.data = c->bound->slot[slot], .dtype = FXA_I32, .rank = 1, .size = {1}, .stride = {1}};
@@ -81,10 +81,10 @@ static fxa_view args_slot_view(const fxa__cu_call *c, int32_t slot) {
     return v;
 }
 
-static void args_captures(fxa__cu_call *c) {
+static void args_captures(fxa__cuda_call *c) {
     const fxa_program *program = c->code->program.program;
     for (int32_t i = 0; i < program->n_tensors && i < FXA_CUDA_TENSORS; i++) {
-        int32_t slot = fxa__cu_coordinates_slot(program, i), own = fxa__cuda_own_tensor(program->tensors[i].name);
+        int32_t slot = fxa__cuda_coordinates_slot(program, i), own = fxa__cuda_bprop_tensor(program->tensors[i].name);
         bool caller = i < (int32_t)c->p->in.n_captures;
         c->tensors[i] = caller     ? c->bound->tensors[i]
                         : own >= 0 ? c->bound->bprop_tensors[own]
@@ -101,7 +101,7 @@ static void args_captures(fxa__cu_call *c) {
 }
 
 /* The dense tensor: its load has b and h, where it has them, before q and k. */
-static void args_dense(fxa__cu_call *c) {
+static void args_dense(fxa__cuda_call *c) {
     const fxa__cuda_program *g = &c->code->program;
     if (g->dense < 0) return;
     const fxa__node *load = &g->program->nodes[g->dense];
@@ -115,7 +115,7 @@ static void args_dense(fxa__cu_call *c) {
     }
 }
 
-static void args_words(const fxa__cu_words *w, struct FxaVector *to) {
+static void args_words(const fxa__cuda_packed_operand *w, struct FxaOperand *to) {
     to->data = w->data;
     to->ranges = w->ranges;
     to->b = w->batch > 1 ? w->heads * w->pitch : 0;
@@ -124,8 +124,8 @@ static void args_words(const fxa__cu_words *w, struct FxaVector *to) {
     to->ranges_h = to->h / 64;
 }
 
-static void args_program(fxa__cu_call *c) {
-    const fxa__cu_rows *r = &c->at.diagonal;
+static void args_program(fxa__cuda_call *c) {
+    const fxa__cuda_diagonal_rows *r = &c->at.diagonal;
     args_scalars(c);
     args_captures(c);
     args_dense(c);
@@ -141,7 +141,7 @@ static void args_program(fxa__cu_call *c) {
 
 /* ---- Everything -------------------------------------------------------------------------------------------------- */
 
-static void args_sizes(fxa__cu_call *c) {
+static void args_sizes(fxa__cuda_call *c) {
     const fxa_problem *p = &c->p->in;
     struct FxaArgs *a = &c->a;
     bool packed = p->flags & FXA_VARLEN;
@@ -158,15 +158,15 @@ static void args_sizes(fxa__cu_call *c) {
     if (packed) a->q_total = (int)p->total_q;
     if (packed) a->k_total = (int)p->total_k;
     a->scale = (float)c->bound->scale;
-    a->scale_log2 = (float)(fxa__cu_unit_scale(c) * ARGS_LOG2E);
+    a->scale_log2 = (float)(fxa__cuda_unit_scale(c) * ARGS_LOG2E);
     a->turned = !args_is_turned(c) ? 0 : c->bound->scale == 0 ? 2 : 1;
     a->splits = c->at.splits;
     a->run = c->at.run;
-    for (int i = 0; i < FXA_CUDA_CUTS; i++) a->cut[i] = c->at.cut[i];
+    for (int i = 0; i < FXA_CUDA_DECODE_CUTS; i++) a->cut[i] = c->at.cut[i];
 }
 
 /* Lengths, offsets, pages; a slot that the problem does not use is NULL. */
-static void args_tables(fxa__cu_call *c) {
+static void args_tables(fxa__cuda_call *c) {
     const fxa_problem *p = &c->p->in;
     void *const *slot = c->bound->slot;
     c->a.q_lens = slot[FXA_SLOT_Q_LENGTHS];
@@ -180,7 +180,7 @@ static void args_tables(fxa__cu_call *c) {
     c->a.n_pages = (int)p->n_pages;
 }
 
-static void args_lse(fxa__cu_call *c) {
+static void args_lse(fxa__cuda_call *c) {
     const fxa_problem *p = &c->p->in;
     bool packed = p->flags & FXA_VARLEN;
     struct FxaArgs *a = &c->a;
@@ -201,7 +201,7 @@ static void args_lse(fxa__cu_call *c) {
     a->grad_lse_s = p->dlse.stride[2];
 }
 
-static void args_operands(fxa__cu_call *c) {
+static void args_operands(fxa__cuda_call *c) {
     struct FxaArgs *a = &c->a;
     const struct args_row {
         fxa_slot slot;
@@ -211,10 +211,11 @@ static void args_operands(fxa__cu_call *c) {
                 {FXA_SLOT_O, &a->o, false},      {FXA_SLOT_DO, &a->grad_o, true}, {FXA_SLOT_DQ, &a->grad_q, true},
                 {FXA_SLOT_DK, &a->grad_k, true}, {FXA_SLOT_DV, &a->grad_v, true}};
     for (size_t i = 0; i < sizeof rows / sizeof *rows; i++)
-        if (!rows[i].backward || c->p->in.pass == FXA_BACKWARD) *rows[i].to = fxa__cu_tensor_of(c, rows[i].slot).view;
+        if (!rows[i].backward || c->p->in.pass == FXA_BACKWARD)
+            *rows[i].to = fxa__cuda_operand_of(c, rows[i].slot).view;
 }
 
-void fxa__cu_args_make(fxa__cu_call *c) {
+void fxa__cuda_args_make(fxa__cuda_call *c) {
     const fxa_problem *p = &c->p->in;
     struct FxaArgs *a = &c->a;
     memset(a, 0, sizeof *a);
@@ -246,7 +247,7 @@ void fxa__cu_args_make(fxa__cu_call *c) {
     a->keep_inverse = (float)(1 / (1 - p->dropout_p));
 }
 
-void fxa__cu_args_list(fxa__cu_call *c, const fxa__cu_list *list) {
+void fxa__cuda_args_tile_list(fxa__cuda_call *c, const fxa__cuda_tile_list *list) {
     int64_t rows = list->cut.rows;
     c->a.list = (struct FxaTileList){.items = list->items};
     if (!list->items) return;
@@ -256,7 +257,7 @@ void fxa__cu_args_list(fxa__cu_call *c, const fxa__cu_list *list) {
     c->a.list.b_rows = list->batch > 1 ? rows * list->heads : 0;
 }
 
-struct FxaDivisor fxa__cu_divisor(int64_t by) {
+struct FxaDivisor fxa__cuda_divisor(int64_t by) {
     struct FxaDivisor d = {0, 0};
     if (by < 1) by = 1; /* of what is empty */
     while ((int64_t)1 << d.shift < by) d.shift++;
@@ -266,7 +267,7 @@ struct FxaDivisor fxa__cu_divisor(int64_t by) {
 
 #define ARGS_L2_BYTES (32 << 20) /* of keys and values that stay in the cache of an H200 beside the rest */
 
-void fxa__cu_args_order(fxa__cu_call *c, int32_t q_rows) {
+void fxa__cuda_args_query_order(fxa__cuda_call *c, int32_t q_rows) {
     const fxa_problem *p = &c->p->in;
     bool packed = p->flags & FXA_VARLEN, masked = c->code->program.has_mask;
     int64_t batch = packed ? 1 : p->b, heads = batch * p->hq, keys = p->sk * (p->d_qk + p->d_v) * 2, section = 1;
@@ -277,15 +278,15 @@ void fxa__cu_args_order(fxa__cu_call *c, int32_t q_rows) {
     c->a.tiles = (int)(tiles * heads);
     c->a.section = (int)section;
     c->a.reverse = masked;
-    c->a.by_order = fxa__cu_divisor(section * tiles);
-    c->a.by_section = fxa__cu_divisor(section);
-    c->a.by_last = fxa__cu_divisor(section ? heads % section : 0);
-    c->a.by_heads = fxa__cu_divisor(p->hq);
-    c->a.by_group = fxa__cu_divisor(c->a.group);
+    c->a.by_order = fxa__cuda_divisor(section * tiles);
+    c->a.by_section = fxa__cuda_divisor(section);
+    c->a.by_last = fxa__cuda_divisor(section ? heads % section : 0);
+    c->a.by_heads = fxa__cuda_divisor(p->hq);
+    c->a.by_group = fxa__cuda_divisor(c->a.group);
 }
 
 /* Heads whose key tiles are taken together where they add by turns: Q, dO and the sum of dQ stay in the cache. */
-void fxa__cu_args_turns(fxa__cu_call *c) {
+void fxa__cuda_args_dq_order(fxa__cuda_call *c) {
     const fxa_problem *p = &c->p->in;
     int64_t bytes = fxa__round_up(p->sq, 128) * (6 * p->d_qk + 2 * p->d_v), heads = p->b * p->hkv;
     c->a.section = (int)fxa__max_i64(1, fxa__min_i64(ARGS_L2_BYTES / bytes, heads));

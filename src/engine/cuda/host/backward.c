@@ -13,90 +13,90 @@ enum {
 };
 
 /* Whether dQ has its own kernel: bit-stable, wide and f32 backwards. Not by the workspace, which may be nothing. */
-static bool backward_is_separate(const fxa__cu_call *c) {
-    return c->code->choice.separate_dq || c->code->choice.family == FXA__CU_SIMT;
+static bool backward_is_separate(const fxa__cuda_call *c) {
+    return c->code->choice.separate_dq || c->code->choice.family == FXA__CUDA_SIMT;
 }
 
-static fxa_status backward_maps(fxa__cu_call *c, const struct FxaShape *shape) {
-    FXA_TRY(fxa__cu_map(c, FXA_SLOT_Q, shape->q_rows, &c->maps.q));
-    FXA_TRY(fxa__cu_map(c, FXA_SLOT_DO, shape->q_rows, &c->maps.grad_o));
-    FXA_TRY(fxa__cu_map(c, FXA_SLOT_K, shape->k_rows, &c->maps.k));
-    FXA_TRY(fxa__cu_map(c, FXA_SLOT_V, shape->k_rows, &c->maps.v));
-    return c->a.dense.data ? fxa__cu_map_dense(c, &c->a.dense, false, shape->q_rows, &c->maps.dense) : FXA_OK;
+static fxa_status backward_maps(fxa__cuda_call *c, const struct FxaShape *shape) {
+    FXA_TRY(fxa__cuda_tensor_map(c, FXA_SLOT_Q, shape->q_rows, &c->maps.q));
+    FXA_TRY(fxa__cuda_tensor_map(c, FXA_SLOT_DO, shape->q_rows, &c->maps.grad_o));
+    FXA_TRY(fxa__cuda_tensor_map(c, FXA_SLOT_K, shape->k_rows, &c->maps.k));
+    FXA_TRY(fxa__cuda_tensor_map(c, FXA_SLOT_V, shape->k_rows, &c->maps.v));
+    return c->a.dense.data ? fxa__cuda_tensor_map_dense(c, &c->a.dense, false, shape->q_rows, &c->maps.dense) : FXA_OK;
 }
 
-static fxa_status backward_keys(fxa__cu_call *c) {
+static fxa_status backward_keys(fxa__cuda_call *c) {
     const fxa_problem *p = &c->p->in;
-    const struct FxaShape *shape = &c->code->unit[FXA__CU_BACKWARD].shape;
+    const struct FxaShape *shape = &c->code->unit[FXA__CUDA_BACKWARD].shape;
     bool packed = (p->flags & FXA_VARLEN) && !(p->flags & FXA_PAGED);
     int64_t tiles = packed ? p->total_k / shape->k_rows + p->b : fxa__div_up(p->sk, shape->k_rows);
     if (shape->store_rows) {
         FXA_TRY(backward_maps(c, shape));
-        FXA_TRY(fxa__cu_map(c, FXA_SLOT_DK, shape->store_rows, &c->maps.grad_k));
-        FXA_TRY(fxa__cu_map(c, FXA_SLOT_DV, shape->store_rows, &c->maps.grad_v));
+        FXA_TRY(fxa__cuda_tensor_map(c, FXA_SLOT_DK, shape->store_rows, &c->maps.grad_k));
+        FXA_TRY(fxa__cuda_tensor_map(c, FXA_SLOT_DV, shape->store_rows, &c->maps.grad_v));
         if (c->a.grad_dense.data)
-            FXA_TRY(fxa__cu_map_dense(c, &c->a.grad_dense, true, shape->q_rows, &c->maps.grad_dense));
+            FXA_TRY(fxa__cuda_tensor_map_dense(c, &c->a.grad_dense, true, shape->q_rows, &c->maps.grad_dense));
     }
-    fxa__cu_args_list(c, &c->at.keys);
-    if (c->code->choice.turns) fxa__cu_args_turns(c);
+    fxa__cuda_args_tile_list(c, &c->at.keys);
+    if (c->code->choice.turns) fxa__cuda_args_dq_order(c);
     c->a.sent_all = (int)tiles * (c->code->choice.turns ? BACKWARD_SENDERS : 1);
-    return fxa__cu_launch_main(c, FXA__CU_BACKWARD, FXA__CU_KEYS,
-                               (fxa__cu_grid){tiles * shape->parts, p->hkv, packed ? 1 : p->b});
+    return fxa__cuda_launch_main(c, FXA__CUDA_BACKWARD, FXA__CUDA_SIMT_DKV,
+                                 (fxa__cuda_grid){tiles * shape->parts, p->hkv, packed ? 1 : p->b});
 }
 
-static fxa_status backward_queries(fxa__cu_call *c) {
-    bool simt = c->code->choice.family == FXA__CU_SIMT;
-    fxa__cu_unit unit = simt ? FXA__CU_BACKWARD : FXA__CU_GRAD_Q;
+static fxa_status backward_queries(fxa__cuda_call *c) {
+    bool simt = c->code->choice.family == FXA__CUDA_SIMT;
+    fxa__cuda_unit unit = simt ? FXA__CUDA_BACKWARD : FXA__CUDA_DQ;
     const struct FxaShape *shape = &c->code->unit[unit].shape;
     if (shape->store_rows) {
         FXA_TRY(backward_maps(c, shape));
-        FXA_TRY(fxa__cu_map(c, FXA_SLOT_DQ, shape->store_rows, &c->maps.grad_q));
+        FXA_TRY(fxa__cuda_tensor_map(c, FXA_SLOT_DQ, shape->store_rows, &c->maps.grad_q));
     }
-    fxa__cu_args_list(c, &c->at.queries);
-    fxa__cu_args_order(c, shape->q_rows);
-    return fxa__cu_launch_queries(c, unit, simt ? FXA__CU_QUERIES : 0);
+    fxa__cuda_args_tile_list(c, &c->at.queries);
+    fxa__cuda_args_query_order(c, shape->q_rows);
+    return fxa__cuda_launch_query_tiles(c, unit, simt ? FXA__CUDA_SIMT_DQ : 0);
 }
 
-static fxa_status backward_end(fxa__cu_call *c, int function, int64_t rows, int64_t heads) {
+static fxa_status backward_end(fxa__cuda_call *c, int function, int64_t rows, int64_t heads) {
     void *params[] = {&c->a};
-    return fxa__cu_launch(c, FXA__CU_ENDS, function, (fxa__cu_grid){rows, heads, 1},
-                          c->code->unit[FXA__CU_ENDS].shape.threads, params);
+    return fxa__cuda_launch(c, FXA__CUDA_PREPOST, function, (fxa__cuda_grid){rows, heads, 1},
+                            c->code->unit[FXA__CUDA_PREPOST].shape.threads, params);
 }
 
 /* Where products are turned, the kernels have turned K, and summed dQ with that. */
-static fxa_status backward_finish(fxa__cu_call *c) {
+static fxa_status backward_finish(fxa__cuda_call *c) {
     float scale = c->a.scale;
-    if (c->a.turned) c->a.scale = (float)fxa__cu_unit_scale(c);
-    fxa__cu_grid grid = {c->at.pad_rows / 64, c->p->in.hq, 1};
+    if (c->a.turned) c->a.scale = (float)fxa__cuda_unit_scale(c);
+    fxa__cuda_grid grid = {c->at.pad_rows / 64, c->p->in.hq, 1};
     if (c->a.sent_all == 0) c->a.sent = NULL; /* without keys nothing is launched that sends */
-    if (c->a.sent) grid = (fxa__cu_grid){fxa__min_i64(grid.x * grid.y, BACKWARD_FINISH * c->self->processors), 1, 1};
-    fxa_status status = backward_end(c, FXA__CU_FINISH, grid.x, grid.y);
+    if (c->a.sent) grid = (fxa__cuda_grid){fxa__min_i64(grid.x * grid.y, BACKWARD_FINISH * c->self->processors), 1, 1};
+    fxa_status status = backward_end(c, FXA__CUDA_POSTPROCESS, grid.x, grid.y);
     c->a.scale = scale;
     return status;
 }
 
 /* Without an entry gradients of sinks, params and captured tensors are 0, and packed rows are nobody's. */
-static fxa_status backward_of_nothing(fxa__cu_call *c) {
-    FXA_TRY(fxa__cu_prepare(c, NULL));
-    FXA_TRY(fxa__cu_captured_begin(c));
+static fxa_status backward_of_nothing(fxa__cuda_call *c) {
+    FXA_TRY(fxa__cuda_prepasses(c, NULL));
+    FXA_TRY(fxa__cuda_captured_grads_begin(c));
     c->a.pad_rows = 0;
-    if (c->p->in.flags & FXA_GRAD_SINKS) FXA_TRY(backward_end(c, FXA__CU_SINK, c->p->in.hq, 1));
-    return fxa__cu_captured(c);
+    if (c->p->in.flags & FXA_GRAD_SINKS) FXA_TRY(backward_end(c, FXA__CUDA_SINK_GRAD, c->p->in.hq, 1));
+    return fxa__cuda_captured_grads_store(c);
 }
 
-fxa_status fxa__cu_backward(fxa__cu_call *c) {
+fxa_status fxa__cuda_backward(fxa__cuda_call *c) {
     const fxa_problem *p = &c->p->in;
-    int32_t rows = c->code->unit[FXA__CU_ENDS].shape.q_rows;
-    fxa__cu_captured_args(c);
+    int32_t rows = c->code->unit[FXA__CUDA_PREPOST].shape.q_rows;
+    fxa__cuda_captured_grads_args(c);
     if (p->b == 0) return backward_of_nothing(c);
-    FXA_TRY(fxa__cu_prepare(c, &c->at.keys));
-    FXA_TRY(fxa__cu_captured_begin(c));
-    FXA_TRY(fxa__cu_list_write(c, &c->at.keys));
-    FXA_TRY(fxa__cu_list_write(c, &c->at.queries));
+    FXA_TRY(fxa__cuda_prepasses(c, &c->at.keys));
+    FXA_TRY(fxa__cuda_captured_grads_begin(c));
+    FXA_TRY(fxa__cuda_tile_list_write(c, &c->at.keys));
+    FXA_TRY(fxa__cuda_tile_list_write(c, &c->at.queries));
     if (c->code->choice.staged) c->early = false; /* prepare reads O, dO and LSE before it waits */
-    FXA_TRY(backward_end(c, FXA__CU_PREPARE, c->at.pad_rows / rows, p->hq));
+    FXA_TRY(backward_end(c, FXA__CUDA_PREPROCESS, c->at.pad_rows / rows, p->hq));
     FXA_TRY(backward_keys(c));
     if (p->flags & FXA_GRAD_Q) FXA_TRY(backward_is_separate(c) ? backward_queries(c) : backward_finish(c));
-    if (p->flags & FXA_GRAD_SINKS) FXA_TRY(backward_end(c, FXA__CU_SINK, p->hq, 1));
-    return fxa__cu_captured(c);
+    if (p->flags & FXA_GRAD_SINKS) FXA_TRY(backward_end(c, FXA__CUDA_SINK_GRAD, p->hq, 1));
+    return fxa__cuda_captured_grads_store(c);
 }

@@ -25,7 +25,7 @@ typedef struct captured_tensor {
 
 static int32_t captured_dense_tensor(const fxa__cuda_program *g) { return g->program->nodes[g->dense].imm; }
 
-bool fxa__cu_dense_is_direct(const fxa__cu_choice *choice, const fxa__cuda_program *g, const fxa_problem *p) {
+bool fxa__cuda_is_dense_grad_direct(const fxa__cuda_choice *choice, const fxa__cuda_program *g, const fxa_problem *p) {
     int32_t i = captured_dense_tensor(g);
     const fxa_capture *t = &p->captures[i];
     int64_t step = 1;
@@ -40,37 +40,37 @@ bool fxa__cu_dense_is_direct(const fxa__cu_choice *choice, const fxa__cuda_progr
 
 /* Whether the kernel writes every element of the dense gradient: without a mask and lengths all tiles are visited, and
  * the Hopper kernel stores whole ones. */
-static bool captured_all_dense(const fxa__cu_call *c, const fxa_view *v) {
+static bool captured_all_dense(const fxa__cuda_call *c, const fxa_view *v) {
     const fxa_problem *p = &c->p->in;
     const int64_t all[] = {p->b, p->hq, p->sq, p->sk};
-    if (c->code->choice.family != FXA__CU_SM90 || c->code->program.has_mask || c->code->choice.spans) return false;
+    if (c->code->choice.family != FXA__CUDA_SM90 || c->code->program.has_mask || c->code->choice.spans) return false;
     for (int d = 0; d < 4; d++)
         if (v->size[d] != all[d]) return false;
     return true;
 }
 
 /* Tiles that nobody visits are not written. */
-static fxa_status captured_clear_dense(fxa__cu_call *c) {
+static fxa_status captured_clear_dense(fxa__cuda_call *c) {
     const fxa_view *v = &c->bound->dtensors[captured_dense_tensor(&c->code->program)];
     size_t words = 1;
     if (captured_all_dense(c, v)) return FXA_OK;
     for (int d = 0; d < v->rank; d++) words *= (size_t)v->size[d];
-    return fxa__cu_fill(c, (void *)(uintptr_t)v->data, words / 2);
+    return fxa__cuda_clear(c, (void *)(uintptr_t)v->data, words / 2);
 }
 
-static struct FxaView captured_dense_view(const fxa__cu_call *c) {
-    const fxa__cu_grads *g = &c->at.grads;
+static struct FxaView captured_dense_view(const fxa__cuda_call *c) {
+    const fxa__cuda_captured_sums *g = &c->at.grads;
     int64_t pairs = c->p->in.sq * g->pitch;
     if (!g->direct) return (struct FxaView){g->dense, c->p->in.hq * pairs, pairs, g->pitch};
     const fxa_view *v = &c->bound->dtensors[captured_dense_tensor(&c->code->program)];
     return (struct FxaView){(void *)(uintptr_t)v->data, v->stride[0], v->stride[1], v->stride[2]};
 }
 
-void fxa__cu_captured_args(fxa__cu_call *c) {
-    const fxa__cu_grads *g = &c->at.grads;
+void fxa__cuda_captured_grads_args(fxa__cuda_call *c) {
+    const fxa__cuda_captured_sums *g = &c->at.grads;
     const fxa_problem *p = &c->p->in;
     const fxa__cuda_program *program = &c->code->program;
-    const struct FxaShape *shape = &c->code->unit[FXA__CU_BACKWARD].shape;
+    const struct FxaShape *shape = &c->code->unit[FXA__CUDA_BACKWARD].shape;
     int64_t row = g->sum_rows * program->n_sums, part = (int64_t)g->part_rows * g->part_size;
     if (program->n_sums) c->a.sums = (struct FxaSums){g->sums, p->hq * row, row};
     if (program->grad_diagonal && g->one_row)
@@ -99,17 +99,17 @@ static captured_targets captured_find(const fxa__cuda_program *g) {
 }
 
 /* Params whose gradient is 0 throughout have no sum. */
-static fxa_status captured_no_sums(fxa__cu_call *c, const captured_targets *to) {
+static fxa_status captured_no_sums(fxa__cuda_call *c, const captured_targets *to) {
     uint64_t left = c->p->in.flags & FXA_ACCUMULATE_DPARAMS ? 0 : c->p->in.param_grads;
     for (int32_t i = 0; i < FXA__CUDA_SUMS; i++)
         if (to->param[i] >= 0) left &= ~(UINT64_C(1) << to->param[i]);
     for (int i = 0; i < FXA_MAX_PARAMS; i++)
-        if (left >> i & 1) FXA_TRY(fxa__cu_fill(c, c->bound->dparams + i, 2));
+        if (left >> i & 1) FXA_TRY(fxa__cuda_clear(c, c->bound->dparams + i, 2));
     return FXA_OK;
 }
 
-static fxa_status captured_sums(fxa__cu_call *c) {
-    const fxa__cu_grads *g = &c->at.grads;
+static fxa_status captured_sums(fxa__cuda_call *c) {
+    const fxa__cuda_captured_sums *g = &c->at.grads;
     captured_targets to = captured_find(&c->code->program);
     int n = c->code->program.n_sums, rows = (int)g->sum_rows, add = (c->p->in.flags & FXA_ACCUMULATE_DPARAMS) != 0;
     int64_t heads = c->p->in.b * c->p->in.hq;
@@ -121,17 +121,18 @@ static fxa_status captured_sums(fxa__cu_call *c) {
     if (!n) return FXA_OK;
     void *adding[] = {&c->a.sums, &totals, &rows, &n}, *placing[] = {&c->a, &totals, &sums, &to};
     void *ending[] = {&sums, &params, &to, &add};
-    FXA_TRY(fxa__cu_launch(c, FXA__CU_CAPTURED, FXA__CU_TOTALS, (fxa__cu_grid){n, c->p->in.hq, c->p->in.b},
-                           CAPTURED_BLOCK, adding));
-    FXA_TRY(fxa__cu_launch(c, FXA__CU_CAPTURED, FXA__CU_TO_SUMS,
-                           (fxa__cu_grid){fxa__div_up(heads, CAPTURED_BLOCK), n, 1}, CAPTURED_BLOCK, placing));
+    FXA_TRY(fxa__cuda_launch(c, FXA__CUDA_CAPTURED_GRADS, FXA__CUDA_CAPTURED_TOTALS,
+                             (fxa__cuda_grid){n, c->p->in.hq, c->p->in.b}, CAPTURED_BLOCK, adding));
+    FXA_TRY(fxa__cuda_launch(c, FXA__CUDA_CAPTURED_GRADS, FXA__CUDA_CAPTURED_SUMS,
+                             (fxa__cuda_grid){fxa__div_up(heads, CAPTURED_BLOCK), n, 1}, CAPTURED_BLOCK, placing));
     if (!any) return FXA_OK;
-    return fxa__cu_launch(c, FXA__CU_CAPTURED, FXA__CU_TO_PARAMS, (fxa__cu_grid){1, 1, 1}, CAPTURED_WARP, ending);
+    return fxa__cuda_launch(c, FXA__CUDA_CAPTURED_GRADS, FXA__CUDA_CAPTURED_PARAMS, (fxa__cuda_grid){1, 1, 1},
+                            CAPTURED_WARP, ending);
 }
 
 /* ---- Diagonals --------------------------------------------------------------------------------------------------- */
 
-static fxa_status captured_diagonal(fxa__cu_call *c) {
+static fxa_status captured_diagonal(fxa__cuda_call *c) {
     const fxa__cuda_program *program = &c->code->program;
     const fxa_problem *p = &c->p->in;
     if (!program->grad_diagonal) return FXA_OK;
@@ -139,14 +140,14 @@ static fxa_status captured_diagonal(fxa__cu_call *c) {
     int tiles = c->at.grads.part_rows;
     int size = (int)(p->sq + p->sk - 1), zero = (int)p->sk - 1;
     void *params[] = {&c->a, &tensor, &tiles, &size, &zero};
-    return fxa__cu_launch(c, FXA__CU_CAPTURED, FXA__CU_TO_DIAGONAL,
-                          (fxa__cu_grid){fxa__div_up(size, CAPTURED_DIAGONALS), p->hq, c->at.diagonal.batch},
-                          CAPTURED_DIAGONALS, params);
+    return fxa__cuda_launch(c, FXA__CUDA_CAPTURED_GRADS, FXA__CUDA_CAPTURED_DIAGONAL,
+                            (fxa__cuda_grid){fxa__div_up(size, CAPTURED_DIAGONALS), p->hq, c->at.diagonal.batch},
+                            CAPTURED_DIAGONALS, params);
 }
 
 /* ---- To the caller ----------------------------------------------------------------------------------------------- */
 
-static captured_tensor captured_target(const fxa__cu_call *c, int32_t i) {
+static captured_tensor captured_target(const fxa__cuda_call *c, int32_t i) {
     const fxa_view *v = &c->bound->dtensors[i];
     captured_tensor to = {.data = (void *)(uintptr_t)v->data, .rank = v->rank, .dtype = (int)v->dtype};
     to.add = (c->p->in.flags & FXA_ACCUMULATE_DTENSORS) != 0;
@@ -154,22 +155,23 @@ static captured_tensor captured_target(const fxa__cu_call *c, int32_t i) {
     return to;
 }
 
-static fxa__cu_grid captured_grid(int64_t count) {
-    return (fxa__cu_grid){fxa__min_i64(fxa__div_up(count, CAPTURED_BLOCK), CAPTURED_BLOCKS), 1, 1};
+static fxa__cuda_grid captured_grid(int64_t count) {
+    return (fxa__cuda_grid){fxa__min_i64(fxa__div_up(count, CAPTURED_BLOCK), CAPTURED_BLOCKS), 1, 1};
 }
 
-static fxa_status captured_store(fxa__cu_call *c, int32_t i) {
+static fxa_status captured_store(fxa__cuda_call *c, int32_t i) {
     captured_tensor to = captured_target(c, i);
     const float *from = c->at.grads.tensor[i];
     long long count = c->at.grads.count[i];
     int exact = c->code->program.exact >> i & 1;
     void *params[] = {&from, &to, &count, &exact};
     if (!count) return FXA_OK;
-    return fxa__cu_launch(c, FXA__CU_CAPTURED, FXA__CU_STORE, captured_grid(count), CAPTURED_BLOCK, params);
+    return fxa__cuda_launch(c, FXA__CUDA_CAPTURED_GRADS, FXA__CUDA_CAPTURED_STORE, captured_grid(count), CAPTURED_BLOCK,
+                            params);
 }
 
 /* The load has b and h, where it has them, before q and k. */
-static fxa_status captured_dense(fxa__cu_call *c) {
+static fxa_status captured_dense(fxa__cuda_call *c) {
     const fxa__cuda_program *g = &c->code->program;
     if (!g->grad_dense || c->at.grads.direct) return FXA_OK;
     const fxa__node *load = &g->program->nodes[g->dense];
@@ -183,14 +185,15 @@ static fxa_status captured_dense(fxa__cu_call *c) {
         count *= to.size[d];
     }
     void *params[] = {&c->a, &to, &by[0], &by[1], &count};
-    return fxa__cu_launch(c, FXA__CU_CAPTURED, FXA__CU_TO_DENSE, captured_grid(count), CAPTURED_BLOCK, params);
+    return fxa__cuda_launch(c, FXA__CUDA_CAPTURED_GRADS, FXA__CUDA_CAPTURED_DENSE, captured_grid(count), CAPTURED_BLOCK,
+                            params);
 }
 
-fxa_status fxa__cu_captured_begin(fxa__cu_call *c) {
+fxa_status fxa__cuda_captured_grads_begin(fxa__cuda_call *c) {
     return c->code->program.grad_dense && c->at.grads.direct ? captured_clear_dense(c) : FXA_OK;
 }
 
-fxa_status fxa__cu_captured(fxa__cu_call *c) {
+fxa_status fxa__cuda_captured_grads_store(fxa__cuda_call *c) {
     FXA_TRY(captured_sums(c));
     FXA_TRY(captured_diagonal(c));
     FXA_TRY(captured_dense(c));

@@ -15,35 +15,35 @@ enum { BUILD_SHARED_BYTES = 8 }; /* the driver's attribute of a function */
 
 static const struct build_unit {
     const char *file[3];     /* by family; NULL: it has none */
-    const char *function[6]; /* in the order of fxa__cu_module */
-} build_units[FXA__CU_UNIT_COUNT] = {
-    [FXA__CU_FORWARD] = {{"sm90/forward", "sm80/forward", "simt/forward"}, {"fxa_forward"}},
-    [FXA__CU_BACKWARD] = {{"sm90/backward", "sm80/backward", "simt/backward"}, {"fxa_backward", "fxa_grad_q"}},
-    [FXA__CU_GRAD_Q] = {{"sm90/dq", NULL, NULL}, {"fxa_grad_q"}},
-    [FXA__CU_ENDS] = {{"common/backward_prepost", "common/backward_prepost", "common/backward_prepost"},
-                      {"fxa_backward_prepare", "fxa_grad_q_finish", "fxa_sums_reduce", "fxa_grad_sink"}},
-    [FXA__CU_LISTS] = {{"common/tile_lists", "common/tile_lists", "common/tile_lists"},
-                       {"fxa_vector_prepare", "fxa_tile_lists", "fxa_range_table"}},
-    [FXA__CU_DIAGONAL] = {{"common/diagonal_table", "common/diagonal_table", "common/diagonal_table"},
-                          {"fxa_diagonal_fill", "fxa_diagonal_reduce"}},
-    [FXA__CU_DECODE] = {{"sm90/decode", NULL, NULL}, {"fxa_decode"}},
-    [FXA__CU_CAPTURED] = {{"common/captured_grads", "common/captured_grads", "common/captured_grads"},
-                          {"fxa_captured_totals", "fxa_captured_sums", "fxa_captured_diagonal", "fxa_captured_store",
-                           "fxa_captured_dense", "fxa_captured_params"}},
-    [FXA__CU_STAGE] = {{"common/convert", "common/convert", "common/convert"},
-                       {"fxa_stage_copy", "fxa_stage_join", "fxa_stage_places"}},
-    [FXA__CU_PAGES] = {{"common/paged_grads", "common/paged_grads", "common/paged_grads"},
-                       {"fxa_pages_fetch", "fxa_pages_count", "fxa_pages_room", "fxa_pages_list", "fxa_pages_sort",
-                        "fxa_pages_store"}},
+    const char *function[6]; /* in the order of fxa__cuda_module */
+} build_units[FXA__CUDA_UNIT_COUNT] = {
+    [FXA__CUDA_FORWARD] = {{"sm90/forward", "sm80/forward", "simt/forward"}, {"fxa_forward"}},
+    [FXA__CUDA_BACKWARD] = {{"sm90/backward", "sm80/backward", "simt/backward"}, {"fxa_backward", "fxa_grad_q"}},
+    [FXA__CUDA_DQ] = {{"sm90/dq", NULL, NULL}, {"fxa_grad_q"}},
+    [FXA__CUDA_PREPOST] = {{"common/backward_prepost", "common/backward_prepost", "common/backward_prepost"},
+                           {"fxa_backward_prepare", "fxa_grad_q_finish", "fxa_sums_reduce", "fxa_grad_sink"}},
+    [FXA__CUDA_TILE_LISTS] = {{"common/tile_lists", "common/tile_lists", "common/tile_lists"},
+                              {"fxa_operands_pack", "fxa_tile_lists", "fxa_range_table"}},
+    [FXA__CUDA_DIAGONAL_TABLE] = {{"common/diagonal_table", "common/diagonal_table", "common/diagonal_table"},
+                                  {"fxa_diagonal_fill", "fxa_diagonal_reduce"}},
+    [FXA__CUDA_DECODE] = {{"sm90/decode", NULL, NULL}, {"fxa_decode"}},
+    [FXA__CUDA_CAPTURED_GRADS] = {{"common/captured_grads", "common/captured_grads", "common/captured_grads"},
+                                  {"fxa_captured_totals", "fxa_captured_sums", "fxa_captured_diagonal",
+                                   "fxa_captured_store", "fxa_captured_dense", "fxa_captured_params"}},
+    [FXA__CUDA_CONVERT] = {{"common/convert", "common/convert", "common/convert"},
+                           {"fxa_convert_copy", "fxa_convert_merge", "fxa_coordinates_write"}},
+    [FXA__CUDA_PAGED_GRADS] = {{"common/paged_grads", "common/paged_grads", "common/paged_grads"},
+                               {"fxa_pages_gather", "fxa_pages_count", "fxa_pages_offsets", "fxa_pages_list",
+                                "fxa_pages_sort", "fxa_pages_scatter"}},
 };
 
-const char *fxa__cu_unit_file(const fxa__cu_choice *choice, fxa__cu_unit unit) {
+const char *fxa__cuda_unit_source(const fxa__cuda_choice *choice, fxa__cuda_unit unit) {
     bool wide = choice->d > 128 || choice->dv > 128;
-    if (unit == FXA__CU_BACKWARD && choice->family == FXA__CU_SM90 && wide) return "sm90/backward_wide";
+    if (unit == FXA__CUDA_BACKWARD && choice->family == FXA__CUDA_SM90 && wide) return "sm90/backward_wide";
     return build_units[unit].file[choice->family];
 }
 
-const char *fxa__cu_family_name(fxa__cu_family family) {
+const char *fxa__cuda_family_name(fxa__cuda_family family) {
     static const char *const names[] = {"sm90", "sm80", "simt"};
     return names[family];
 }
@@ -66,20 +66,20 @@ static void build_read_shape(const uint8_t *data, size_t size, struct FxaShape *
 }
 
 /* The first kernel of a unit is always there, and says its shape where launches go by it. */
-static fxa_status build_check(fxa__cu_code *code, fxa__cu_unit unit, fxa_error *err) {
-    fxa__cu_module *m = &code->unit[unit];
+static fxa_status build_check(fxa__cuda_code *code, fxa__cuda_unit unit, fxa_error *err) {
+    fxa__cuda_module *m = &code->unit[unit];
     const char *first = build_units[unit].function[0];
     char name[48];
     size_t bytes = 0;
     (void)snprintf(name, sizeof name, "%s_shape", first);
-    const uint8_t *shape = fxa__cu_cubin_find(m->cubin, m->size, name, &bytes);
+    const uint8_t *shape = fxa__cuda_cubin_find(m->cubin, m->size, name, &bytes);
     if (shape) build_read_shape(shape, bytes, &m->shape);
-    if (!fxa__cu_cubin_find(m->cubin, m->size, first, &bytes))
+    if (!fxa__cuda_cubin_find(m->cubin, m->size, first, &bytes))
         return fxa__fail(err, FXA_E_VERSION, "a cubin has no %s", first);
-    const unsigned shapeless = 1u << FXA__CU_LISTS | 1u << FXA__CU_DIAGONAL | 1u << FXA__CU_CAPTURED |
-                               1u << FXA__CU_STAGE | 1u << FXA__CU_PAGES;
+    const unsigned shapeless = 1u << FXA__CUDA_TILE_LISTS | 1u << FXA__CUDA_DIAGONAL_TABLE |
+                               1u << FXA__CUDA_CAPTURED_GRADS | 1u << FXA__CUDA_CONVERT | 1u << FXA__CUDA_PAGED_GRADS;
     if (shapeless >> unit & 1u) return FXA_OK;
-    struct FxaShape known = fxa__cu_shape(&code->choice, &code->program, unit);
+    struct FxaShape known = fxa__cuda_tile_shape(&code->choice, &code->program, unit);
     if (shape && build_same_shape(&m->shape, &known)) return FXA_OK;
     return fxa__fail(err, FXA_E_VERSION,
                      "%s of a cubin needs %d threads, tiles of %d x %d and %d CTAs for them; this library expects "
@@ -91,33 +91,33 @@ static fxa_status build_check(fxa__cu_code *code, fxa__cu_unit unit, fxa_error *
 /* ---- On a device ------------------------------------------------------------------------------------------------- */
 
 /* What it is given room for in shared memory is loaded, so that a first run, perhaps recorded, loads nothing. */
-static int build_function(const fxa__cuda *cu, fxa__cu_module *m, const char *name, void **function) {
+static int build_function(const fxa__gpu_driver *cu, fxa__cuda_module *m, const char *name, void **function) {
     int status = cu->module_function(function, m->module, name);
     if (status != FXA__CUDA_OK) return status;
     return cu->function_attribute(*function, BUILD_SHARED_BYTES, m->shape.shared_bytes);
 }
 
-static fxa_status build_load(const fxa__cu_self *self, fxa__cu_code *code, fxa__cu_unit unit, fxa_error *err) {
-    const fxa__cuda *cu = &self->gpu.driver;
-    fxa__cu_module *m = &code->unit[unit];
+static fxa_status build_load(const fxa__cuda_self *self, fxa__cuda_code *code, fxa__cuda_unit unit, fxa_error *err) {
+    const fxa__gpu_driver *cu = &self->gpu.driver;
+    fxa__cuda_module *m = &code->unit[unit];
     size_t bytes;
     FXA_TRY(fxa__gpu_status(&self->gpu, cu->module_load(&m->module, m->cubin), "cuModuleLoadData", err));
     for (int i = 0; i < 6 && build_units[unit].function[i]; i++) {
         const char *name = build_units[unit].function[i];
-        if (!fxa__cu_cubin_find(m->cubin, m->size, name, &bytes)) continue;
+        if (!fxa__cuda_cubin_find(m->cubin, m->size, name, &bytes)) continue;
         int status = build_function(cu, m, name, &m->function[i]);
         FXA_TRY(fxa__gpu_status(&self->gpu, status, name, err));
     }
     return FXA_OK;
 }
 
-static fxa_status build_load_all(const fxa__cu_self *self, fxa__cu_code *code, fxa_error *err) {
+static fxa_status build_load_all(const fxa__cuda_self *self, fxa__cuda_code *code, fxa_error *err) {
     int before;
     FXA_TRY(fxa__gpu_enter(&self->gpu, err));
     fxa_status status = fxa__gpu_capture_allow(&self->gpu, &before, err);
     if (status == FXA_OK) {
-        for (int unit = 0; unit < FXA__CU_UNIT_COUNT && status == FXA_OK; unit++)
-            if (code->unit[unit].cubin) status = build_load(self, code, (fxa__cu_unit)unit, err);
+        for (int unit = 0; unit < FXA__CUDA_UNIT_COUNT && status == FXA_OK; unit++)
+            if (code->unit[unit].cubin) status = build_load(self, code, (fxa__cuda_unit)unit, err);
         fxa_status restored = fxa__gpu_capture_restore(&self->gpu, before, status == FXA_OK ? err : NULL);
         if (status == FXA_OK) status = restored;
     }
@@ -125,22 +125,22 @@ static fxa_status build_load_all(const fxa__cu_self *self, fxa__cu_code *code, f
     return status;
 }
 
-fxa_status fxa__cu_build(fxa__cu_self *self, fxa__cu_code *code, fxa_error *err) {
+fxa_status fxa__cuda_code_make(fxa__cuda_self *self, fxa__cuda_code *code, fxa_error *err) {
     bool there = false;
-    for (int unit = 0; unit < FXA__CU_UNIT_COUNT; unit++) there = there || code->unit[unit].cubin;
-    if (!there) FXA_TRY(fxa__cu_compile(self, code, err));
-    for (int unit = 0; unit < FXA__CU_UNIT_COUNT; unit++)
-        if (code->unit[unit].cubin) FXA_TRY(build_check(code, (fxa__cu_unit)unit, err));
+    for (int unit = 0; unit < FXA__CUDA_UNIT_COUNT; unit++) there = there || code->unit[unit].cubin;
+    if (!there) FXA_TRY(fxa__cuda_compile(self, code, err));
+    for (int unit = 0; unit < FXA__CUDA_UNIT_COUNT; unit++)
+        if (code->unit[unit].cubin) FXA_TRY(build_check(code, (fxa__cuda_unit)unit, err));
     return self->on_device ? build_load_all(self, code, err) : FXA_OK;
 }
 
-void fxa__cu_build_free(const fxa__cu_self *self, fxa__cu_code *code) {
+void fxa__cuda_code_release(const fxa__cuda_self *self, fxa__cuda_code *code) {
     bool entered = self->on_device && fxa__gpu_enter(&self->gpu, NULL) == FXA_OK;
-    for (int unit = 0; unit < FXA__CU_UNIT_COUNT; unit++) {
-        fxa__cu_module *m = &code->unit[unit];
+    for (int unit = 0; unit < FXA__CUDA_UNIT_COUNT; unit++) {
+        fxa__cuda_module *m = &code->unit[unit];
         if (entered && m->module) (void)self->gpu.driver.module_unload(m->module);
         fxa__free(code->host, m->cubin, m->size);
-        *m = (fxa__cu_module){.cubin = NULL};
+        *m = (fxa__cuda_module){.cubin = NULL};
     }
     if (entered) fxa__gpu_leave(&self->gpu);
 }

@@ -18,7 +18,7 @@
 #include <string.h>
 
 enum { COMPILE_OPTIONS = 20, COMPILE_OPTION = 48, COMPILE_KEPT = 64 };
-enum { COMPILE_KEPT_UNITS = 1 << FXA__CU_ENDS | 1 << FXA__CU_STAGE | 1 << FXA__CU_PAGES };
+enum { COMPILE_KEPT_UNITS = 1 << FXA__CUDA_PREPOST | 1 << FXA__CUDA_CONVERT | 1 << FXA__CUDA_PAGED_GRADS };
 
 /* Room for all jobs: pointers into it and into the code. */
 typedef struct compile_room {
@@ -27,17 +27,17 @@ typedef struct compile_room {
     int n_options;
     const char **headers, **names;
     int n_headers;
-    char file[FXA__CU_UNIT_COUNT][32];
-    fxa__nvrtc_job jobs[FXA__CU_UNIT_COUNT];
+    char file[FXA__CUDA_UNIT_COUNT][32];
+    fxa__nvrtc_job jobs[FXA__CUDA_UNIT_COUNT];
     int n_jobs;
-    fxa__cu_unit unit[FXA__CU_UNIT_COUNT]; /* of a job */
+    fxa__cuda_unit unit[FXA__CUDA_UNIT_COUNT]; /* of a job */
 } compile_room;
 
 /* A unit that programs share. */
-struct fxa__cu_kept {
-    struct fxa__cu_kept *next;
+struct fxa__cuda_shared_unit {
+    struct fxa__cuda_shared_unit *next;
     int count; /* of those up to this one */
-    fxa__cu_unit unit;
+    fxa__cuda_unit unit;
     char option[COMPILE_OPTIONS][COMPILE_OPTION];
     size_t size;
     uint8_t cubin[];
@@ -45,7 +45,7 @@ struct fxa__cu_kept {
 
 /* ---- The compiler ------------------------------------------------------------------------------------------------ */
 
-fxa_status fxa__cu_compiler_init(fxa__cu_self *self, const char *folder, fxa_error *err) {
+fxa_status fxa__cuda_compiler_init(fxa__cuda_self *self, const char *folder, fxa_error *err) {
     atomic_init(&self->kept, NULL);
     FXA_TRY(fxa__lock_init(&self->lock, err));
     if (!folder) return FXA_OK;
@@ -58,14 +58,14 @@ fxa_status fxa__cu_compiler_init(fxa__cu_self *self, const char *folder, fxa_err
     return fxa__fail_memory(err, "the name of NVRTC's folder");
 }
 
-static void compile_free_kept(fxa__cu_self *self) {
-    for (fxa__cu_kept *k = atomic_exchange(&self->kept, NULL), *next; k; k = next) {
+static void compile_free_kept(fxa__cuda_self *self) {
+    for (fxa__cuda_shared_unit *k = atomic_exchange(&self->kept, NULL), *next; k; k = next) {
         next = k->next;
         fxa__free(self->host, k, sizeof *k + k->size);
     }
 }
 
-void fxa__cu_compiler_end(fxa__cu_self *self) {
+void fxa__cuda_compiler_end(fxa__cuda_self *self) {
     compile_free_kept(self);
     fxa__nvrtc_close(&self->nvrtc);
     if (self->folder) fxa__free(self->host, self->folder, strlen(self->folder) + 1);
@@ -73,7 +73,7 @@ void fxa__cu_compiler_end(fxa__cu_self *self) {
 }
 
 /* Without memory it is looked for again the next time. */
-static void compile_look(fxa__cu_self *self) {
+static void compile_look(fxa__cuda_self *self) {
     fxa_error *why = &self->no_compiler;
     fxa__ok(why);
     why->status = fxa__nvrtc_open(self->host, self->folder, &self->nvrtc, why);
@@ -85,7 +85,7 @@ static void compile_look(fxa__cu_self *self) {
     }
 }
 
-fxa_status fxa__cu_compiler(fxa__cu_self *self, fxa_error *err) {
+fxa_status fxa__cuda_compiler_find(fxa__cuda_self *self, fxa_error *err) {
     fxa__lock_take(&self->lock);
     if (!self->looked) compile_look(self);
     fxa_error why = self->no_compiler;
@@ -103,9 +103,9 @@ static void compile_define(compile_room *r, const char *name, int32_t value) {
 }
 
 /* wgmma is there in code for sm_90a alone, which runs on devices of sm_90 and no other. */
-static void compile_options(const fxa__cu_choice *c, int32_t arch, bool lines, compile_room *r) {
+static void compile_options(const fxa__cuda_choice *c, int32_t arch, bool lines, compile_room *r) {
     (void)snprintf(r->option[0], COMPILE_OPTION, "--gpu-architecture=sm_%d%s", (int)arch,
-                   c->family == FXA__CU_SM90 ? "a" : "");
+                   c->family == FXA__CUDA_SM90 ? "a" : "");
     r->options[0] = r->option[0];
     r->options[1] = "--std=c++17";
     r->options[2] = "-default-device";
@@ -115,13 +115,13 @@ static void compile_options(const fxa__cu_choice *c, int32_t arch, bool lines, c
     compile_define(r, "FXA_DV", c->dv);
     compile_define(r, "FXA_F16", c->dtype == FXA_F16);
     compile_define(r, "FXA_F32", c->dtype == FXA_F32);
-    compile_define(r, "FXA_SPANS", c->spans);
+    compile_define(r, "FXA_VARLEN", c->spans);
     compile_define(r, "FXA_DROPOUT", c->dropout + c->moved);
     compile_define(r, "FXA_PAGED", c->paged);
     compile_define(r, "FXA_ALIGNED", c->aligned);
     compile_define(r, "FXA_FAST_MATH", c->fast_math);
     compile_define(r, "FXA_SEPARATE_DQ", c->separate_dq);
-    if (c->turns) compile_define(r, "FXA_DQ_TURNS", 1);
+    if (c->turns) compile_define(r, "FXA_DQ_ORDERED", 1);
     if (c->out != c->dtype) compile_define(r, "FXA_OUT_F32", 1);
     if (c->wide_o) compile_define(r, "FXA_O_F32", 1);
     if (c->maximum) compile_define(r, "FXA_RETURN_ROW_MAX", 1);
@@ -135,36 +135,37 @@ static bool compile_is_header(const char *name) {
 }
 
 static void compile_headers(compile_room *r, const char *program) {
-    for (size_t i = 0; i < fxa__cu_source_count; i++) {
-        if (!compile_is_header(fxa__cu_sources[i].name)) continue;
-        r->names[r->n_headers] = fxa__cu_sources[i].name;
-        r->headers[r->n_headers++] = fxa__cu_sources[i].text;
+    for (size_t i = 0; i < fxa__cuda_source_count; i++) {
+        if (!compile_is_header(fxa__cuda_sources[i].name)) continue;
+        r->names[r->n_headers] = fxa__cuda_sources[i].name;
+        r->headers[r->n_headers++] = fxa__cuda_sources[i].text;
     }
     r->names[r->n_headers] = "program.cuh";
     r->headers[r->n_headers++] = program;
 }
 
 static const char *compile_source(const char *file) {
-    for (size_t i = 0; i < fxa__cu_source_count; i++)
-        if (strcmp(fxa__cu_sources[i].name, file) == 0) return fxa__cu_sources[i].text;
+    for (size_t i = 0; i < fxa__cuda_source_count; i++)
+        if (strcmp(fxa__cuda_sources[i].name, file) == 0) return fxa__cuda_sources[i].text;
     return NULL;
 }
 
 /* ---- What programs share ----------------------------------------------------------------------------------------- */
 
-static const fxa__cu_kept *compile_find_kept(const fxa__cu_self *self, const compile_room *r, fxa__cu_unit unit) {
-    const fxa__cu_kept *k = atomic_load_explicit(&self->kept, memory_order_acquire);
+static const fxa__cuda_shared_unit *compile_find_kept(const fxa__cuda_self *self, const compile_room *r,
+                                                      fxa__cuda_unit unit) {
+    const fxa__cuda_shared_unit *k = atomic_load_explicit(&self->kept, memory_order_acquire);
     while (k && (k->unit != unit || memcmp(k->option, r->option, sizeof k->option) != 0)) k = k->next;
     return k;
 }
 
 /* *there: it was kept, and is copied. */
-static fxa_status compile_copy_kept(const fxa__cu_self *self, const compile_room *r, fxa__cu_unit unit,
-                                    fxa__cu_code *code, bool *there, fxa_error *err) {
-    const fxa__cu_kept *kept = COMPILE_KEPT_UNITS >> unit & 1 ? compile_find_kept(self, r, unit) : NULL;
+static fxa_status compile_copy_kept(const fxa__cuda_self *self, const compile_room *r, fxa__cuda_unit unit,
+                                    fxa__cuda_code *code, bool *there, fxa_error *err) {
+    const fxa__cuda_shared_unit *kept = COMPILE_KEPT_UNITS >> unit & 1 ? compile_find_kept(self, r, unit) : NULL;
     *there = kept != NULL;
     if (!kept) return FXA_OK;
-    fxa__cu_module *m = &code->unit[unit];
+    fxa__cuda_module *m = &code->unit[unit];
     m->cubin = fxa__alloc(code->host, kept->size);
     if (!m->cubin) return fxa__fail_memory(err, "compiled kernels");
     memcpy(m->cubin, kept->cubin, kept->size);
@@ -173,10 +174,10 @@ static fxa_status compile_copy_kept(const fxa__cu_self *self, const compile_room
 }
 
 /* Without memory, or with enough of them, nothing is kept. Two threads may keep the same. */
-static void compile_keep(fxa__cu_self *self, const compile_room *r, fxa__cu_unit unit, const fxa__cu_module *m) {
-    fxa__cu_kept *first = atomic_load_explicit(&self->kept, memory_order_acquire);
+static void compile_keep(fxa__cuda_self *self, const compile_room *r, fxa__cuda_unit unit, const fxa__cuda_module *m) {
+    fxa__cuda_shared_unit *first = atomic_load_explicit(&self->kept, memory_order_acquire);
     if (!(COMPILE_KEPT_UNITS >> unit & 1) || (first && first->count >= COMPILE_KEPT)) return;
-    fxa__cu_kept *k = fxa__alloc(self->host, sizeof *k + m->size);
+    fxa__cuda_shared_unit *k = fxa__alloc(self->host, sizeof *k + m->size);
     if (!k) return;
     k->unit = unit;
     memcpy(k->option, r->option, sizeof k->option);
@@ -190,9 +191,9 @@ static void compile_keep(fxa__cu_self *self, const compile_room *r, fxa__cu_unit
 
 /* ---- Compiling --------------------------------------------------------------------------------------------------- */
 
-static void compile_add(compile_room *r, const fxa__cu_choice *choice, fxa__cu_unit unit) {
+static void compile_add(compile_room *r, const fxa__cuda_choice *choice, fxa__cuda_unit unit) {
     char *name = r->file[r->n_jobs];
-    (void)snprintf(name, sizeof r->file[0], "%s.cu", fxa__cu_unit_file(choice, unit));
+    (void)snprintf(name, sizeof r->file[0], "%s.cu", fxa__cuda_unit_source(choice, unit));
     const char *source = compile_source(name);
     FXA__ASSERT(source);
     r->unit[r->n_jobs] = unit;
@@ -201,12 +202,12 @@ static void compile_add(compile_room *r, const fxa__cu_choice *choice, fxa__cu_u
 }
 
 /* A caller with threads of its own for runs gets none of ours here. */
-static fxa_status compile_all(fxa__cu_self *self, fxa__cu_code *code, compile_room *r, const char *program,
+static fxa_status compile_all(fxa__cuda_self *self, fxa__cuda_code *code, compile_room *r, const char *program,
                               fxa_error *err) {
     compile_headers(r, program);
     compile_options(&code->choice, code->maker.arch, self->lines, r);
-    for (int i = 0; i < FXA__CU_UNIT_COUNT; i++) {
-        fxa__cu_unit unit = (fxa__cu_unit)i;
+    for (int i = 0; i < FXA__CUDA_UNIT_COUNT; i++) {
+        fxa__cuda_unit unit = (fxa__cuda_unit)i;
         bool there = true;
         if (code->choice.units >> i & 1u) FXA_TRY(compile_copy_kept(self, r, unit, code, &there, err));
         if (!there) compile_add(r, &code->choice, unit);
@@ -214,7 +215,7 @@ static fxa_status compile_all(fxa__cu_self *self, fxa__cu_code *code, compile_ro
     int32_t width = code->host->parallel ? 1 : code->host->width;
     FXA_TRY(fxa__nvrtc_compile(&self->nvrtc, code->host, r->jobs, r->n_jobs, width, err));
     for (int i = 0; i < r->n_jobs; i++) {
-        fxa__cu_module *m = &code->unit[r->unit[i]];
+        fxa__cuda_module *m = &code->unit[r->unit[i]];
         m->cubin = r->jobs[i].cubin;
         m->size = r->jobs[i].size;
         compile_keep(self, r, r->unit[i], m);
@@ -222,11 +223,11 @@ static fxa_status compile_all(fxa__cu_self *self, fxa__cu_code *code, compile_ro
     return FXA_OK;
 }
 
-fxa_status fxa__cu_compile(fxa__cu_self *self, fxa__cu_code *code, fxa_error *err) {
-    FXA_TRY(fxa__cu_compiler(self, err));
+fxa_status fxa__cuda_compile(fxa__cuda_self *self, fxa__cuda_code *code, fxa_error *err) {
+    FXA_TRY(fxa__cuda_compiler_find(self, err));
     const fxa__nvrtc *nvrtc = &self->nvrtc;
-    code->maker = (struct fxa__cu_maker){nvrtc->major, nvrtc->minor, fxa__nvrtc_arch(nvrtc, self->arch)};
-    size_t room = fxa__cu_source_count + 1, length = code->program.text.size;
+    code->maker = (struct fxa__cuda_compiled_by){nvrtc->major, nvrtc->minor, fxa__nvrtc_arch(nvrtc, self->arch)};
+    size_t room = fxa__cuda_source_count + 1, length = code->program.text.size;
     compile_room *r = fxa__alloc(code->host, sizeof *r);
     const char **names = fxa__alloc_array(code->host, 2 * room, sizeof *names);
     char *program = fxa__alloc(code->host, length + 1);

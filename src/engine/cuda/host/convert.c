@@ -14,28 +14,28 @@ static const struct stage_row {
     uint8_t slot;
     bool keys;
     uint32_t wanted, added; /* flags: of a result that is there, that is added; 0: always, never */
-} stage_rows[FXA__CU_SPARES] = {{FXA_SLOT_Q, false, 0, 0},
-                                {FXA_SLOT_K, true, 0, 0},
-                                {FXA_SLOT_V, true, 0, 0},
-                                {FXA_SLOT_O, false, 0, FXA_ACCUMULATE_O},
-                                {FXA_SLOT_DO, false, 0, 0},
-                                {FXA_SLOT_DQ, false, FXA_GRAD_Q, FXA_ACCUMULATE_DQ},
-                                {FXA_SLOT_DK, true, FXA_GRAD_K, FXA_ACCUMULATE_DK},
-                                {FXA_SLOT_DV, true, FXA_GRAD_V, FXA_ACCUMULATE_DV}};
+} stage_rows[FXA__CUDA_COPIES] = {{FXA_SLOT_Q, false, 0, 0},
+                                  {FXA_SLOT_K, true, 0, 0},
+                                  {FXA_SLOT_V, true, 0, 0},
+                                  {FXA_SLOT_O, false, 0, FXA_ACCUMULATE_O},
+                                  {FXA_SLOT_DO, false, 0, 0},
+                                  {FXA_SLOT_DQ, false, FXA_GRAD_Q, FXA_ACCUMULATE_DQ},
+                                  {FXA_SLOT_DK, true, FXA_GRAD_K, FXA_ACCUMULATE_DK},
+                                  {FXA_SLOT_DV, true, FXA_GRAD_V, FXA_ACCUMULATE_DV}};
 enum { STAGE_O = 3, STAGE_DO = 4, STAGE_DQ = 5, STAGE_THREADS = 256, STAGE_BLOCKS = 4096 };
 
-int fxa__cu_spare(fxa_slot slot) {
-    for (int i = 0; i < FXA__CU_SPARES; i++)
+int fxa__cuda_copy_of_slot(fxa_slot slot) {
+    for (int i = 0; i < FXA__CUDA_COPIES; i++)
         if (stage_rows[i].slot == slot) return i;
     return -1;
 }
 
-fxa_slot fxa__cu_spare_slot(int spare) { return (fxa_slot)stage_rows[spare].slot; }
+fxa_slot fxa__cuda_slot_of_copy(int spare) { return (fxa_slot)stage_rows[spare].slot; }
 
-void fxa__cu_sizes(const fxa_problem *p, fxa_slot slot, int64_t size[4]) {
-    int spare = fxa__cu_spare(slot);
+void fxa__cuda_operand_sizes(const fxa_problem *p, fxa_slot slot, int64_t size[4]) {
+    int spare = fxa__cuda_copy_of_slot(slot);
     bool packed = p->flags & FXA_VARLEN, keys = spare >= 0 && stage_rows[spare].keys;
-    bool fetched = keys && fxa__cu_pages_are_fetched(p), paged = keys && (p->flags & FXA_PAGED) && !fetched;
+    bool fetched = keys && fxa__cuda_has_gathered_pages(p), paged = keys && (p->flags & FXA_PAGED) && !fetched;
     packed = packed && !fetched;
     (void)fxa__row_operand(p, slot, &size[3]);
     size[0] = paged ? p->n_pages : packed ? 1 : p->b;
@@ -56,10 +56,10 @@ static bool stage_is_result(const fxa_problem *p, int i) {
     return i == STAGE_O ? p->pass == FXA_FORWARD : i >= STAGE_DQ;
 }
 
-fxa_dtype fxa__cu_stage_type(const fxa_problem *p, fxa_slot slot) {
-    int i = fxa__cu_spare(slot);
-    fxa_dtype type = fxa__cu_dtype_in(p);
-    if (stage_is_result(p, i)) return fxa__cu_dtype_out(p);
+fxa_dtype fxa__cuda_kernel_dtype(const fxa_problem *p, fxa_slot slot) {
+    int i = fxa__cuda_copy_of_slot(slot);
+    fxa_dtype type = fxa__cuda_input_dtype(p);
+    if (stage_is_result(p, i)) return fxa__cuda_output_dtype(p);
     return i == STAGE_O && p->o.dtype != (uint32_t)type ? FXA_F32 : type; /* backward reads it before all else */
 }
 
@@ -68,7 +68,7 @@ fxa_dtype fxa__cu_stage_type(const fxa_problem *p, fxa_slot slot) {
 static bool stage_ends_within(const fxa_problem *p, const fxa_operand *t, fxa_slot slot) {
     int64_t size[4];
     bool maps = p->alignment >= 16 && (t->dtype == FXA_F16 || t->dtype == FXA_BF16);
-    fxa__cu_sizes(p, slot, size);
+    fxa__cuda_operand_sizes(p, slot, size);
     for (int axis = 0; axis < 3; axis++) maps = maps && (size[axis] == 1 || t->stride[axis] % 8 == 0);
     return maps && size[3] % 8;
 }
@@ -78,14 +78,15 @@ static bool stage_row_is_needed(const fxa_problem *p, int i) {
     const fxa_operand *t = fxa__row_operand(p, (fxa_slot)stage_rows[i].slot, &d);
     bool result = stage_is_result(p, i);
     if (!stage_is_used(p, i)) return false;
-    if (stage_rows[i].keys && fxa__cu_pages_are_fetched(p)) return true;
-    return t->dtype != (uint32_t)fxa__cu_stage_type(p, (fxa_slot)stage_rows[i].slot) || (t->stride[3] != 1 && d > 1) ||
+    if (stage_rows[i].keys && fxa__cuda_has_gathered_pages(p)) return true;
+    return t->dtype != (uint32_t)fxa__cuda_kernel_dtype(p, (fxa_slot)stage_rows[i].slot) ||
+           (t->stride[3] != 1 && d > 1) ||
            (result && ((p->flags & stage_rows[i].added) || stage_ends_within(p, t, (fxa_slot)stage_rows[i].slot)));
 }
 
 static bool stage_is_apart(const fxa_operand *t) { return t->dtype != FXA_F32 || t->stride[1] != 1; }
 
-bool fxa__cu_stage_is_needed(const fxa_problem *p, fxa_slot slot) {
+bool fxa__cuda_is_converted(const fxa_problem *p, fxa_slot slot) {
     uint32_t flags = p->flags;
     bool backward = p->pass == FXA_BACKWARD;
     switch (slot) {
@@ -95,55 +96,56 @@ bool fxa__cu_stage_is_needed(const fxa_problem *p, fxa_slot slot) {
     case FXA_SLOT_LSE:
         if (backward) return p->lse.dtype != FXA_F32;
         return (flags & FXA_RETURN_LSE) && (p->lse.dtype != FXA_F32 || (flags & FXA_ACCUMULATE_O));
-    default: return fxa__cu_spare(slot) >= 0 && stage_row_is_needed(p, fxa__cu_spare(slot));
+    default: return fxa__cuda_copy_of_slot(slot) >= 0 && stage_row_is_needed(p, fxa__cuda_copy_of_slot(slot));
     }
 }
 
-bool fxa__cu_stage_is_any(const fxa_problem *p) {
-    bool any = fxa__cu_stage_is_needed(p, FXA_SLOT_SINKS) || fxa__cu_stage_is_needed(p, FXA_SLOT_DSINKS) ||
-               fxa__cu_stage_is_needed(p, FXA_SLOT_LSE);
-    for (int i = 0; i < FXA__CU_SPARES; i++) any = any || stage_row_is_needed(p, i);
+bool fxa__cuda_has_conversions(const fxa_problem *p) {
+    bool any = fxa__cuda_is_converted(p, FXA_SLOT_SINKS) || fxa__cuda_is_converted(p, FXA_SLOT_DSINKS) ||
+               fxa__cuda_is_converted(p, FXA_SLOT_LSE);
+    for (int i = 0; i < FXA__CUDA_COPIES; i++) any = any || stage_row_is_needed(p, i);
     return any;
 }
 
 /* ---- Copies ------------------------------------------------------------------------------------------------------ */
 
-static fxa_status stage_launch(fxa__cu_call *c, int function, struct FxaStage *s, struct FxaStage *lse, int64_t work) {
+static fxa_status stage_launch(fxa__cuda_call *c, int function, struct FxaConvert *s, struct FxaConvert *lse,
+                               int64_t work) {
     void *params[] = {&c->a, s, lse};
     if (work == 0) return FXA_OK;
-    return fxa__cu_launch(c, FXA__CU_STAGE, function, (fxa__cu_grid){fxa__min_i64(work, STAGE_BLOCKS), 1, 1},
-                          STAGE_THREADS, params);
+    return fxa__cuda_launch(c, FXA__CUDA_CONVERT, function, (fxa__cuda_grid){fxa__min_i64(work, STAGE_BLOCKS), 1, 1},
+                            STAGE_THREADS, params);
 }
 
-static fxa_status stage_copy(fxa__cu_call *c, struct FxaStage *s) {
+static fxa_status stage_copy(fxa__cuda_call *c, struct FxaConvert *s) {
     int64_t n = s->size[0] * s->size[1] * s->size[2] * s->size[3];
-    return stage_launch(c, FXA__CU_COPY, s, NULL, fxa__div_up(n, STAGE_THREADS));
+    return stage_launch(c, FXA__CUDA_CONVERT_COPY, s, NULL, fxa__div_up(n, STAGE_THREADS));
 }
 
-static struct FxaStageArray stage_array(const struct FxaView *v, int64_t last, uint32_t type) {
-    return (struct FxaStageArray){v->data, {v->b, v->h, v->s, last}, (int)type};
+static struct FxaConvertArray stage_array(const struct FxaView *v, int64_t last, uint32_t type) {
+    return (struct FxaConvertArray){v->data, {v->b, v->h, v->s, last}, (int)type};
 }
 
 /* Rows of results: of packed ones by entries, which own them. */
-static void stage_sizes(const fxa_problem *p, int side, struct FxaStage *s) {
-    if (!(p->flags & FXA_VARLEN) || side == FXA_STAGE_WHOLE) return;
+static void stage_sizes(const fxa_problem *p, int side, struct FxaConvert *s) {
+    if (!(p->flags & FXA_VARLEN) || side == FXA_CONVERT_ALL) return;
     s->size[0] = p->b;
-    s->size[2] = side == FXA_STAGE_KEYS ? p->sk : p->sq;
+    s->size[2] = side == FXA_CONVERT_KEYS ? p->sk : p->sq;
 }
 
 /* An operand between the caller's memory (given) and the workspace. */
-static struct FxaStage stage_operand(const fxa__cu_call *c, int i) {
+static struct FxaConvert stage_operand(const fxa__cuda_call *c, int i) {
     const fxa_problem *p = &c->p->in;
     fxa_slot slot = (fxa_slot)stage_rows[i].slot;
     int64_t d;
     const fxa_operand *t = fxa__row_operand(p, slot, &d);
-    fxa__cu_tensor given = fxa__cu_tensor_given(c, slot), here = fxa__cu_tensor_of(c, slot);
+    fxa__cuda_operand given = fxa__cuda_operand_given(c, slot), here = fxa__cuda_operand_of(c, slot);
     bool result = stage_is_result(p, i), paged = stage_rows[i].keys && (p->flags & FXA_PAGED);
-    uint32_t type = (uint32_t)fxa__cu_stage_type(p, slot);
-    struct FxaStageArray theirs = stage_array(&given.view, t->stride[3], t->dtype);
-    struct FxaStageArray ours = stage_array(&here.view, 1, type);
-    int rows = stage_rows[i].keys ? FXA_STAGE_KEYS : FXA_STAGE_QUERIES;
-    struct FxaStage s = {result ? theirs : ours, result ? ours : theirs, {0}, FXA_STAGE_WHOLE, 0};
+    uint32_t type = (uint32_t)fxa__cuda_kernel_dtype(p, slot);
+    struct FxaConvertArray theirs = stage_array(&given.view, t->stride[3], t->dtype);
+    struct FxaConvertArray ours = stage_array(&here.view, 1, type);
+    int rows = stage_rows[i].keys ? FXA_CONVERT_KEYS : FXA_CONVERT_QUERIES;
+    struct FxaConvert s = {result ? theirs : ours, result ? ours : theirs, {0}, FXA_CONVERT_ALL, 0};
     for (int axis = 0; axis < 4; axis++) s.size[axis] = given.size[axis];
     if (result && !paged) s.side = rows;
     s.add = result && (p->flags & stage_rows[i].added);
@@ -151,73 +153,74 @@ static struct FxaStage stage_operand(const fxa__cu_call *c, int i) {
     return s;
 }
 
-static struct FxaStage stage_lse(const fxa__cu_call *c) {
+static struct FxaConvert stage_lse(const fxa__cuda_call *c) {
     const fxa_problem *p = &c->p->in;
     bool forward = p->pass == FXA_FORWARD;
     int64_t size[4];
-    struct FxaStageArray ours = {c->a.lse, {c->a.lse_b, c->a.lse_h, c->a.lse_s, 0}, FXA_F32};
-    struct FxaStageArray theirs = {
+    struct FxaConvertArray ours = {c->a.lse, {c->a.lse_b, c->a.lse_h, c->a.lse_s, 0}, FXA_F32};
+    struct FxaConvertArray theirs = {
         c->bound->slot[FXA_SLOT_LSE], {p->lse.stride[0], p->lse.stride[1], p->lse.stride[2], 0}, (int)p->lse.dtype};
-    struct FxaStage s = {forward ? theirs : ours, forward ? ours : theirs, {0}, FXA_STAGE_WHOLE, 0};
-    fxa__cu_sizes(p, FXA_SLOT_LSE, size);
+    struct FxaConvert s = {forward ? theirs : ours, forward ? ours : theirs, {0}, FXA_CONVERT_ALL, 0};
+    fxa__cuda_operand_sizes(p, FXA_SLOT_LSE, size);
     for (int axis = 0; axis < 4; axis++) s.size[axis] = size[axis];
-    if (forward) s.side = FXA_STAGE_QUERIES;
+    if (forward) s.side = FXA_CONVERT_QUERIES;
     stage_sizes(p, s.side, &s);
     return s;
 }
 
 /* Of one element per head. */
-static struct FxaStageArray stage_heads(void *data, int64_t stride, uint32_t type) {
-    return (struct FxaStageArray){data, {0, stride, 0, 0}, (int)type};
+static struct FxaConvertArray stage_heads(void *data, int64_t stride, uint32_t type) {
+    return (struct FxaConvertArray){data, {0, stride, 0, 0}, (int)type};
 }
 
-fxa_status fxa__cu_stage_in(fxa__cu_call *c) {
+fxa_status fxa__cuda_convert_inputs(fxa__cuda_call *c) {
     const fxa_problem *p = &c->p->in;
     if (!c->code->choice.staged) return FXA_OK;
-    for (int i = 0; i < FXA__CU_SPARES; i++) {
+    for (int i = 0; i < FXA__CUDA_COPIES; i++) {
         if (stage_is_result(p, i) || !stage_row_is_needed(p, i)) continue;
-        struct FxaStage s = stage_operand(c, i);
-        bool fetched = stage_rows[i].keys && fxa__cu_pages_are_fetched(p);
-        FXA_TRY(fetched ? fxa__cu_pages_fetch(c, &s) : stage_copy(c, &s));
+        struct FxaConvert s = stage_operand(c, i);
+        bool fetched = stage_rows[i].keys && fxa__cuda_has_gathered_pages(p);
+        FXA_TRY(fetched ? fxa__cuda_pages_gather(c, &s) : stage_copy(c, &s));
     }
-    if (p->pass == FXA_BACKWARD && fxa__cu_stage_is_needed(p, FXA_SLOT_LSE)) {
-        struct FxaStage s = stage_lse(c);
+    if (p->pass == FXA_BACKWARD && fxa__cuda_is_converted(p, FXA_SLOT_LSE)) {
+        struct FxaConvert s = stage_lse(c);
         FXA_TRY(stage_copy(c, &s));
     }
-    if (!fxa__cu_stage_is_needed(p, FXA_SLOT_SINKS)) return FXA_OK;
-    struct FxaStage s = {stage_heads(c->at.sink, 1, FXA_F32),
-                         stage_heads(c->bound->slot[FXA_SLOT_SINKS], p->sinks.stride[1], p->sinks.dtype),
-                         {1, p->hq, 1, 1},
-                         FXA_STAGE_WHOLE,
-                         0};
+    if (!fxa__cuda_is_converted(p, FXA_SLOT_SINKS)) return FXA_OK;
+    struct FxaConvert s = {stage_heads(c->at.sink, 1, FXA_F32),
+                           stage_heads(c->bound->slot[FXA_SLOT_SINKS], p->sinks.stride[1], p->sinks.dtype),
+                           {1, p->hq, 1, 1},
+                           FXA_CONVERT_ALL,
+                           0};
     return stage_copy(c, &s);
 }
 
 /* O and LSE: joined, or each by itself. */
-static fxa_status stage_forward(fxa__cu_call *c) {
+static fxa_status stage_forward(fxa__cuda_call *c) {
     const fxa_problem *p = &c->p->in;
-    struct FxaStage lse = stage_lse(c), o = stage_operand(c, STAGE_O);
-    if (p->flags & FXA_ACCUMULATE_O) return stage_launch(c, FXA__CU_JOIN, &o, &lse, o.size[0] * o.size[1] * o.size[2]);
-    if (fxa__cu_stage_is_needed(p, FXA_SLOT_LSE)) FXA_TRY(stage_copy(c, &lse));
+    struct FxaConvert lse = stage_lse(c), o = stage_operand(c, STAGE_O);
+    if (p->flags & FXA_ACCUMULATE_O)
+        return stage_launch(c, FXA__CUDA_CONVERT_MERGE, &o, &lse, o.size[0] * o.size[1] * o.size[2]);
+    if (fxa__cuda_is_converted(p, FXA_SLOT_LSE)) FXA_TRY(stage_copy(c, &lse));
     return stage_row_is_needed(p, STAGE_O) ? stage_copy(c, &o) : FXA_OK;
 }
 
-fxa_status fxa__cu_stage_out(fxa__cu_call *c) {
+fxa_status fxa__cuda_convert_results(fxa__cuda_call *c) {
     const fxa_problem *p = &c->p->in;
     if (!c->code->choice.staged) return FXA_OK;
     if (p->pass == FXA_FORWARD) return stage_forward(c);
-    bool fetched = fxa__cu_pages_are_fetched(p);
-    if (fetched && (p->flags & (FXA_GRAD_K | FXA_GRAD_V))) FXA_TRY(fxa__cu_pages_list(c));
-    for (int i = STAGE_DQ; i < FXA__CU_SPARES; i++) {
+    bool fetched = fxa__cuda_has_gathered_pages(p);
+    if (fetched && (p->flags & (FXA_GRAD_K | FXA_GRAD_V))) FXA_TRY(fxa__cuda_page_users_list(c));
+    for (int i = STAGE_DQ; i < FXA__CUDA_COPIES; i++) {
         if (!stage_row_is_needed(p, i)) continue;
-        struct FxaStage s = stage_operand(c, i);
-        FXA_TRY(fetched && stage_rows[i].keys ? fxa__cu_pages_store(c, &s) : stage_copy(c, &s));
+        struct FxaConvert s = stage_operand(c, i);
+        FXA_TRY(fetched && stage_rows[i].keys ? fxa__cuda_pages_scatter(c, &s) : stage_copy(c, &s));
     }
-    if (!fxa__cu_stage_is_needed(p, FXA_SLOT_DSINKS)) return FXA_OK;
-    struct FxaStage s = {stage_heads(c->bound->slot[FXA_SLOT_DSINKS], p->dsinks.stride[1], p->dsinks.dtype),
-                         stage_heads(c->at.grad_sink, 1, FXA_F32),
-                         {1, p->hq, 1, 1},
-                         FXA_STAGE_WHOLE,
-                         (p->flags & FXA_ACCUMULATE_DSINKS) != 0};
+    if (!fxa__cuda_is_converted(p, FXA_SLOT_DSINKS)) return FXA_OK;
+    struct FxaConvert s = {stage_heads(c->bound->slot[FXA_SLOT_DSINKS], p->dsinks.stride[1], p->dsinks.dtype),
+                           stage_heads(c->at.grad_sink, 1, FXA_F32),
+                           {1, p->hq, 1, 1},
+                           FXA_CONVERT_ALL,
+                           (p->flags & FXA_ACCUMULATE_DSINKS) != 0};
     return stage_copy(c, &s);
 }

@@ -25,19 +25,23 @@ enum {
 #define COST_APART 0.85          /* of the rate has a bit-stable backward with a kernel for dQ: causal, 128 columns */
 
 static const struct cost_row {
-    fxa__cu_family family;
+    fxa__cuda_family family;
     int32_t columns;  /* up to so many */
     double tera[2];   /* forward, backward */
     double capped[2]; /* with a soft cap */
     double fast[2];   /* of that with FXA_FAST_MATH=1 */
 } cost_rows[] = {
-    {FXA__CU_SM90, 32, {342, 376}, {211, 271}, {227, 288}},  {FXA__CU_SM90, 64, {596, 559}, {365, 404}, {396, 431}},
-    {FXA__CU_SM90, 96, {679, 541}, {513, 505}, {529, 493}},  {FXA__CU_SM90, 128, {786, 584}, {581, 551}, {606, 530}},
-    {FXA__CU_SM90, 192, {780, 491}, {584, 453}, {602, 442}}, {FXA__CU_SM90, 256, {801, 519}, {598, 480}, {617, 468}},
-    {FXA__CU_SM80, 256, {301, 213}, {196, 165}, {224, 199}}, {FXA__CU_SIMT, 256, {23, 16}, {20, 14}, {20, 14}},
+    {FXA__CUDA_SM90, 32, {342, 376}, {211, 271}, {227, 288}},
+    {FXA__CUDA_SM90, 64, {596, 559}, {365, 404}, {396, 431}},
+    {FXA__CUDA_SM90, 96, {679, 541}, {513, 505}, {529, 493}},
+    {FXA__CUDA_SM90, 128, {786, 584}, {581, 551}, {606, 530}},
+    {FXA__CUDA_SM90, 192, {780, 491}, {584, 453}, {602, 442}},
+    {FXA__CUDA_SM90, 256, {801, 519}, {598, 480}, {617, 468}},
+    {FXA__CUDA_SM80, 256, {301, 213}, {196, 165}, {224, 199}},
+    {FXA__CUDA_SIMT, 256, {23, 16}, {20, 14}, {20, 14}},
 };
 
-static double cost_rate(const fxa__cu_choice *choice, const fxa__problem *p) {
+static double cost_rate(const fxa__cuda_choice *choice, const fxa__problem *p) {
     int32_t columns = choice->d > choice->dv ? choice->d : choice->dv;
     size_t i = 0;
     while (cost_rows[i].family != choice->family || cost_rows[i].columns < columns) i++;
@@ -47,9 +51,9 @@ static double cost_rate(const fxa__cu_choice *choice, const fxa__problem *p) {
     return 1e12 * tera[p->in.pass] * (apart ? COST_APART : 1);
 }
 
-double fxa__cu_cost(int32_t processors, const fxa__cu_choice *choice, const fxa__problem *p) {
+double fxa__cuda_cost(int32_t processors, const fxa__cuda_choice *choice, const fxa__problem *p) {
     double share = (double)processors / COST_PROCESSORS, rows = (double)p->in.sq;
-    if (choice->units >> FXA__CU_DECODE & 1)
+    if (choice->units >> FXA__CUDA_DECODE & 1)
         return 1e-6 * (choice->cluster >= COST_CLUSTER ? COST_CLUSTER_US : COST_DECODE_US) +
                fxa__problem_key_bytes(p) / (COST_DECODE_BYTES * share);
     double wasted = rows > 0 ? fmax(1, COST_ROWS / rows) : 1; /* a tile has so many, also where few are there */

@@ -16,13 +16,13 @@ typedef struct counters_work {
 
 static fxa_status counters_begin(void *user, void *stream, fxa_error *err) {
     counters_work *w = user;
-    size_t words = (size_t)FXA__CU_PARTS * FXA__CU_PART_WORDS;
+    size_t words = (size_t)FXA__CUDA_COUNTER_PARTS * FXA__CUDA_COUNTER_WORDS;
     FXA_TRY(fxa__gpu_alloc(w->gpu, sizeof(uint32_t) * words, &w->memory, err));
     int status = w->gpu->driver.fill((uintptr_t)w->memory, 0, words, stream);
     return fxa__gpu_status(w->gpu, status, "cuMemsetD32Async", err);
 }
 
-fxa_status fxa__cu_counters_load(fxa__cu_self *self, fxa_error *err) {
+fxa_status fxa__cuda_counters_load(fxa__cuda_self *self, fxa_error *err) {
     counters_work w = {&self->gpu, NULL};
     void *none = NULL;
     if (atomic_load(&self->counters)) return FXA_OK;
@@ -32,7 +32,7 @@ fxa_status fxa__cu_counters_load(fxa__cu_self *self, fxa_error *err) {
     return status;
 }
 
-void fxa__cu_counters_free(fxa__cu_self *self) {
+void fxa__cuda_counters_free(fxa__cuda_self *self) {
     void *memory = atomic_exchange(&self->counters, NULL);
     if (memory) fxa__gpu_give(&self->gpu, memory);
 }
@@ -40,23 +40,24 @@ void fxa__cu_counters_free(fxa__cu_self *self) {
 enum { COUNTERS_TRIES = 8 };
 
 /* NULL: there is none for it. */
-static char *counters_part(fxa__cu_self *self, uintptr_t workspace) {
+static char *counters_part(fxa__cuda_self *self, uintptr_t workspace) {
     char *memory = atomic_load_explicit(&self->counters, memory_order_acquire);
     size_t first = (size_t)((workspace >> 6) * UINT64_C(0x9e3779b97f4a7c15) >> 40);
     for (size_t i = 0; memory && i < COUNTERS_TRIES; i++) {
-        size_t at = (first + i) % FXA__CU_PARTS;
+        size_t at = (first + i) % FXA__CUDA_COUNTER_PARTS;
         uintptr_t owner = atomic_load_explicit(&self->owner[at], memory_order_relaxed);
         if (!owner && atomic_compare_exchange_strong(&self->owner[at], &owner, workspace)) owner = workspace;
-        if (owner == workspace) return memory + at * FXA__CU_PART_WORDS * sizeof(uint32_t);
+        if (owner == workspace) return memory + at * FXA__CUDA_COUNTER_WORDS * sizeof(uint32_t);
     }
     return NULL;
 }
 
-void fxa__cu_counters_place(fxa__cu_call *c) {
-    fxa__cu_layout *at = &c->at;
+void fxa__cuda_counters_use(fxa__cuda_call *c) {
+    fxa__cuda_buffers *at = &c->at;
     char *from = at->zero;
-    if (!at->counter_words || at->counter_words != at->zero_words || at->counter_words > FXA__CU_PART_WORDS) return;
-    char *part = counters_part((fxa__cu_self *)(uintptr_t)c->self, (uintptr_t)c->bound->workspace);
+    if (!at->counter_words || at->counter_words != at->zero_words || at->counter_words > FXA__CUDA_COUNTER_WORDS)
+        return;
+    char *part = counters_part((fxa__cuda_self *)(uintptr_t)c->self, (uintptr_t)c->bound->workspace);
     if (!part) return;
     if (at->next_tile) at->next_tile = (uint32_t *)(void *)(part + ((char *)at->next_tile - from));
     if (at->redo && (char *)at->redo - from < (ptrdiff_t)(sizeof(uint32_t) * at->counter_words))

@@ -75,7 +75,7 @@ static const uint8_t *cubin_symbol(cubin_part file, cubin_part table, cubin_part
     return NULL;
 }
 
-const uint8_t *fxa__cu_cubin_find(const uint8_t *cubin, size_t size, const char *name, size_t *bytes) {
+const uint8_t *fxa__cuda_cubin_find(const uint8_t *cubin, size_t size, const char *name, size_t *bytes) {
     const cubin_part file = {cubin, size};
     cubin_part table, strings;
     if (size < CUBIN_HEADER || memcmp(cubin, "\177ELF\2\1", 6) != 0) return NULL;

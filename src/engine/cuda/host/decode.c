@@ -69,22 +69,22 @@ static int64_t decode_run(const decode_cut *c, bool spans) {
 }
 
 /* The heads of the last items: halves of these, or quarters, of two pieces at least where they have them. */
-static void decode_tail(const decode_cut *c, int64_t groups, fxa__cu_layout *out) {
+static void decode_tail(const decode_cut *c, int64_t groups, fxa__cuda_buffers *out) {
     int64_t row = groups * fxa__div_up(out->splits, out->run), items = c->rows / groups * row; /* row: of a head */
     if (decode_has_tail(c, items, out->run)) out->cut[out->run >> 1 > 2] = (int32_t)fxa__div_up(items % c->ctas, row);
 }
 
 /* Of a row group of each of so many heads. */
-static int64_t decode_items(const fxa__cu_layout *at, int64_t heads) {
+static int64_t decode_items(const fxa__cuda_buffers *at, int64_t heads) {
     int64_t items = 0;
-    for (int i = 0; i < FXA_CUDA_CUTS; i++) {
+    for (int i = 0; i < FXA_CUDA_DECODE_CUTS; i++) {
         heads -= at->cut[i];
         if (at->cut[i]) items += at->cut[i] * (at->splits / (at->run >> (i + 1)));
     }
     return items + heads * fxa__div_up(at->splits, at->run);
 }
 
-static decode_cut decode_cut_make(const fxa__cu_self *self, const fxa__cu_choice *choice, const fxa_problem *p,
+static decode_cut decode_cut_make(const fxa__cuda_self *self, const fxa__cuda_choice *choice, const fxa_problem *p,
                                   const struct FxaShape *shape) {
     int64_t groups = fxa__div_up(p->hq / p->hkv * p->sq, shape->q_rows), tiles = fxa__div_up(p->sk, shape->k_rows);
     decode_cut c = {self->processors, p->b * p->hkv * groups, 1, 1, false};
@@ -96,8 +96,8 @@ static decode_cut decode_cut_make(const fxa__cu_self *self, const fxa__cu_choice
 }
 
 /* Where one item for each of so many CTAs reads what memory gives or is a piece, they add shares up without it. */
-int32_t fxa__cu_decode_cluster(const fxa__cu_self *self, const fxa__cu_choice *choice, const fxa_problem *p) {
-    const struct FxaShape shape = fxa__cu_shape(choice, NULL, FXA__CU_DECODE);
+int32_t fxa__cuda_decode_cluster(const fxa__cuda_self *self, const fxa__cuda_choice *choice, const fxa_problem *p) {
+    const struct FxaShape shape = fxa__cuda_tile_shape(choice, NULL, FXA__CUDA_DECODE);
     const decode_cut c = decode_cut_make(self, choice, p, &shape);
     if (!c.folds) return 0;
     for (int64_t ctas = DECODE_CLUSTER; ctas > 1; ctas /= 2) {
@@ -109,8 +109,8 @@ int32_t fxa__cu_decode_cluster(const fxa__cu_self *self, const fxa__cu_choice *c
     return 0;
 }
 
-void fxa__cu_items_cut(const fxa__cu_self *self, const fxa__cu_choice *choice, const fxa_problem *p,
-                       const struct FxaShape *shape, fxa__cu_layout *out) {
+void fxa__cuda_decode_split(const fxa__cuda_self *self, const fxa__cuda_choice *choice, const fxa_problem *p,
+                            const struct FxaShape *shape, fxa__cuda_buffers *out) {
     int64_t groups = fxa__div_up(p->hq / p->hkv * p->sq, shape->q_rows);
     decode_cut c = decode_cut_make(self, choice, p, shape);
     out->splits = (int32_t)c.pieces;
@@ -120,26 +120,26 @@ void fxa__cu_items_cut(const fxa__cu_self *self, const fxa__cu_choice *choice, c
 }
 
 static void decode_divisors(struct FxaArgs *a, int32_t rows) {
-    a->by_splits = fxa__cu_divisor(a->splits);
-    a->by_shares = fxa__cu_divisor(fxa__div_up(a->splits, a->run));
-    a->by_row_groups = fxa__cu_divisor(fxa__div_up((int64_t)a->group * a->q_len, rows));
-    a->by_kv_heads = fxa__cu_divisor(a->kv_heads);
-    a->by_group = fxa__cu_divisor(a->group);
+    a->by_splits = fxa__cuda_divisor(a->splits);
+    a->by_shares = fxa__cuda_divisor(fxa__div_up(a->splits, a->run));
+    a->by_row_groups = fxa__cuda_divisor(fxa__div_up((int64_t)a->group * a->q_len, rows));
+    a->by_kv_heads = fxa__cuda_divisor(a->kv_heads);
+    a->by_group = fxa__cuda_divisor(a->group);
 }
 
-fxa_status fxa__cu_decode(fxa__cu_call *c) {
-    const struct FxaShape *shape = &c->code->unit[FXA__CU_DECODE].shape;
+fxa_status fxa__cuda_decode(fxa__cuda_call *c) {
+    const struct FxaShape *shape = &c->code->unit[FXA__CUDA_DECODE].shape;
     const fxa_problem *p = &c->p->in;
     int32_t box = shape->store_rows;
     if (p->flags & FXA_PAGED) box = (int32_t)fxa__min_i64(shape->k_rows, p->page_size);
-    FXA_TRY(fxa__cu_map(c, FXA_SLOT_K, box, &c->maps.k));
-    FXA_TRY(fxa__cu_map(c, FXA_SLOT_V, box, &c->maps.v));
-    FXA_TRY(fxa__cu_prepare(c, &c->at.queries));
-    FXA_TRY(fxa__cu_list_write(c, &c->at.queries));
-    fxa__cu_args_list(c, &c->at.queries);
+    FXA_TRY(fxa__cuda_tensor_map(c, FXA_SLOT_K, box, &c->maps.k));
+    FXA_TRY(fxa__cuda_tensor_map(c, FXA_SLOT_V, box, &c->maps.v));
+    FXA_TRY(fxa__cuda_prepasses(c, &c->at.queries));
+    FXA_TRY(fxa__cuda_tile_list_write(c, &c->at.queries));
+    fxa__cuda_args_tile_list(c, &c->at.queries);
     int64_t items = c->at.items, ctas = fxa__min_i64(items, c->self->processors);
     if (shape->parts > 1) ctas = items; /* of clusters, one item each */
     c->a.tiles = (int)items;
     decode_divisors(&c->a, shape->q_rows);
-    return fxa__cu_launch_main(c, FXA__CU_DECODE, 0, (fxa__cu_grid){ctas, 1, 1});
+    return fxa__cuda_launch_main(c, FXA__CUDA_DECODE, 0, (fxa__cuda_grid){ctas, 1, 1});
 }

@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
  * Dropout where coordinates are no local indices (maps, positions, rows aligned to the last key): which pairs are
- * dropped is decided by coordinates, so kernels look those up in arrays of the workspace, which fxa_stage_places of
- * common/convert.cu writes before them: one element per entry, head and key, and per entry and row.
+ * dropped is decided by coordinates, so kernels look those up in arrays of the workspace, which fxa_coordinates_write
+ * of common/convert.cu writes before them: one element per entry, head and key, and per entry and row.
  */
 #include "call.h"
 
@@ -12,17 +12,17 @@
 enum { MOVED_THREADS = 256, MOVED_BLOCKS = 1024, MOVED_Q = 2 };
 
 /* Elements of the array of an axis: b, h, q, k. */
-int64_t fxa__cu_moved_size(const fxa_problem *p, int axis) {
-    const int64_t sizes[FXA__CU_AXES] = {p->b, p->hq, p->b * p->sq, p->sk};
+int64_t fxa__cuda_coordinate_count(const fxa_problem *p, int axis) {
+    const int64_t sizes[FXA__CUDA_AXES] = {p->b, p->hq, p->b * p->sq, p->sk};
     return sizes[axis];
 }
 
-static struct FxaPlaces moved_places(const fxa__cu_call *c, int axis) {
+static struct FxaCoordinates moved_places(const fxa__cuda_call *c, int axis) {
     const fxa_problem *p = &c->p->in;
-    const fxa_index_map *maps[FXA__CU_AXES] = {&p->map_b, &p->map_h, &p->map_q, &p->map_k}, *m = maps[axis];
-    struct FxaPlaces x = {.out = c->at.places[axis], .base = m->base, .step = m->step ? m->step : 1};
+    const fxa_index_map *maps[FXA__CUDA_AXES] = {&p->map_b, &p->map_h, &p->map_q, &p->map_k}, *m = maps[axis];
+    struct FxaCoordinates x = {.out = c->at.places[axis], .base = m->base, .step = m->step ? m->step : 1};
     x.entries = axis == MOVED_Q ? p->b : 1;
-    x.size = axis == MOVED_Q ? p->sq : fxa__cu_moved_size(p, axis);
+    x.size = axis == MOVED_Q ? p->sq : fxa__cuda_coordinate_count(p, axis);
     if (m->kind == FXA_MAP_TABLE) x.table = c->bound->slot[FXA_SLOT_MAP_B + axis];
     if (m->kind == FXA_MAP_SEGMENTS) x.segments = (int)m->n_segments;
     for (int i = 0; i < x.segments; i++) {
@@ -39,12 +39,13 @@ static struct FxaPlaces moved_places(const fxa__cu_call *c, int axis) {
     return x;
 }
 
-fxa_status fxa__cu_moved(fxa__cu_call *c) {
-    for (int axis = 0; c->code->choice.moved && axis < FXA__CU_AXES; axis++) {
-        struct FxaPlaces x = moved_places(c, axis);
+fxa_status fxa__cuda_dropout_coordinates_write(fxa__cuda_call *c) {
+    for (int axis = 0; c->code->choice.moved && axis < FXA__CUDA_AXES; axis++) {
+        struct FxaCoordinates x = moved_places(c, axis);
         void *params[] = {&c->a, &x};
         int64_t blocks = fxa__min_i64(fxa__div_up(x.size * x.entries, MOVED_THREADS), MOVED_BLOCKS);
-        FXA_TRY(fxa__cu_launch(c, FXA__CU_STAGE, FXA__CU_PLACES, (fxa__cu_grid){blocks, 1, 1}, MOVED_THREADS, params));
+        FXA_TRY(fxa__cuda_launch(c, FXA__CUDA_CONVERT, FXA__CUDA_WRITE_COORDINATES, (fxa__cuda_grid){blocks, 1, 1},
+                                 MOVED_THREADS, params));
     }
     return FXA_OK;
 }

@@ -19,19 +19,19 @@
 
 /* ---- Instances --------------------------------------------------------------------------------------------------- */
 
-static fxa_status cu_read_family(fxa__cu_self *s, fxa_error *err) {
+static fxa_status cu_read_family(fxa__cuda_self *s, fxa_error *err) {
     const char *name = getenv("FXA_CUDA_FAMILY");
     s->forced = -1;
     if (!name || !*name) return FXA_OK;
-    for (int i = FXA__CU_SM80; i <= FXA__CU_SIMT; i++)
-        if (strcmp(name, fxa__cu_family_name((fxa__cu_family)i)) == 0) s->forced = i;
+    for (int i = FXA__CUDA_SM80; i <= FXA__CUDA_SIMT; i++)
+        if (strcmp(name, fxa__cuda_family_name((fxa__cuda_family)i)) == 0) s->forced = i;
     if (s->forced >= 0) return FXA_OK;
     return fxa__fail(err, FXA_E_UNAVAILABLE, "FXA_CUDA_FAMILY is \"%.32s\"; accepted are sm80 and simt", name);
 }
 
 /* arch: of the device. The compiler is not looked for before there is something to compile, and not in the identity:
  * which one has made code is told with the code. */
-static fxa_status cu_open_kernels(fxa__cu_self *s, int32_t arch, char identity[FXA__IDENTITY], fxa_error *err) {
+static fxa_status cu_open_kernels(fxa__cuda_self *s, int32_t arch, char identity[FXA__IDENTITY], fxa_error *err) {
     FXA_TRY(cu_read_family(s, err));
     if (arch < 80)
         return fxa__fail(err, FXA_E_UNAVAILABLE, "the kernels are for devices from sm_80 on, and this is sm_%d",
@@ -39,22 +39,22 @@ static fxa_status cu_open_kernels(fxa__cu_self *s, int32_t arch, char identity[F
     s->arch = arch;
     FXA_TRY(fxa__gpu_switch_read("FXA_FAST_MATH", &s->fast_math, err));
     FXA_TRY(fxa__gpu_switch_read("FXA_CUDA_LINES", &s->lines, err));
-    (void)snprintf(identity, FXA__IDENTITY, "cuda kernels %s, sm_%d%s%s%s%s", fxa__cu_sources_hash, (int)s->arch,
+    (void)snprintf(identity, FXA__IDENTITY, "cuda kernels %s, sm_%d%s%s%s%s", fxa__cuda_sources_hash, (int)s->arch,
                    s->fast_math ? ", fast functions" : "", s->lines ? ", with lines" : "",
                    s->forced >= 0 ? ", family " : "",
-                   s->forced >= 0 ? fxa__cu_family_name((fxa__cu_family)s->forced) : "");
-    return fxa__cu_compiler_init(s, getenv("FXA_NVRTC_PATH"), err);
+                   s->forced >= 0 ? fxa__cuda_family_name((fxa__cuda_family)s->forced) : "");
+    return fxa__cuda_compiler_init(s, getenv("FXA_NVRTC_PATH"), err);
 }
 
 /* The instance of a profile: code is made for it, and nothing runs. */
-static fxa_status cu_open_target(fxa__cu_self *s, const char *target, char identity[FXA__IDENTITY], fxa_error *err) {
+static fxa_status cu_open_target(fxa__cuda_self *s, const char *target, char identity[FXA__IDENTITY], fxa_error *err) {
     fxa__gpu_description described;
     FXA_TRY(fxa__gpu_description_parse(target, &described, err));
     s->processors = (int32_t)described.processors;
     return cu_open_kernels(s, (int32_t)described.arch, identity, err);
 }
 
-static fxa_status cu_open_device(fxa__cu_self *s, int32_t ordinal, char identity[FXA__IDENTITY], fxa_error *err) {
+static fxa_status cu_open_device(fxa__cuda_self *s, int32_t ordinal, char identity[FXA__IDENTITY], fxa_error *err) {
     FXA_TRY(fxa__gpu_open(&s->gpu, ordinal, err));
     s->on_device = true;
     s->processors = s->gpu.processors;
@@ -65,7 +65,7 @@ static fxa_status cu_open_device(fxa__cu_self *s, int32_t ordinal, char identity
 
 static fxa_status cu_open(fxa__host *host, int32_t ordinal, const char *target, void **self,
                           char identity[FXA__IDENTITY], fxa_error *err) {
-    fxa__cu_self *s = fxa__alloc(host, sizeof *s);
+    fxa__cuda_self *s = fxa__alloc(host, sizeof *s);
     if (!s) return fxa__fail_memory(err, "an instance of the CUDA engine");
     s->host = host;
     fxa_status status = target ? cu_open_target(s, target, identity, err) : cu_open_device(s, ordinal, identity, err);
@@ -79,10 +79,10 @@ static fxa_status cu_open(fxa__host *host, int32_t ordinal, const char *target, 
 }
 
 static void cu_close(fxa__host *host, void *self) {
-    fxa__cu_self *s = self;
+    fxa__cuda_self *s = self;
     fxa__gpu_helpers_free(&s->gpu);
-    fxa__cu_counters_free(s);
-    fxa__cu_compiler_end(s);
+    fxa__cuda_counters_free(s);
+    fxa__cuda_compiler_end(s);
     if (s->on_device) fxa__gpu_close(&s->gpu);
     fxa__free(host, s, sizeof *s);
 }
@@ -90,19 +90,19 @@ static void cu_close(fxa__host *host, void *self) {
 /* ---- Answers ----------------------------------------------------------------------------------------------------- */
 
 /* dQ of the joint backward is added in any order, and so are what is scattered and diagonals where nobody asked. */
-static bool cu_is_deterministic(const fxa__problem *p, const fxa__cu_choice *c, const fxa__cuda_program *g) {
+static bool cu_is_deterministic(const fxa__problem *p, const fxa__cuda_choice *c, const fxa__cuda_program *g) {
     if (p->in.pass == FXA_FORWARD) return true;
-    bool dq = !(p->in.flags & FXA_GRAD_Q) || c->separate_dq || c->turns || c->family == FXA__CU_SIMT;
+    bool dq = !(p->in.flags & FXA_GRAD_Q) || c->separate_dq || c->turns || c->family == FXA__CUDA_SIMT;
     return dq && (g->fixed || (!g->has_scatter && !g->grad_diagonal));
 }
 
 /* Tiles that are left out where the mask leaves nothing of them. */
-static void cu_tiles(const fxa__cu_choice *c, const fxa__cuda_program *g, fxa_support *report) {
-    fxa__cu_unit unit = c->units >> FXA__CU_DECODE & 1u     ? FXA__CU_DECODE
-                        : c->units >> FXA__CU_BACKWARD & 1u ? FXA__CU_BACKWARD
-                                                            : FXA__CU_FORWARD;
-    struct FxaShape shape = fxa__cu_shape(c, g, unit);
-    if (!g->has_mask || unit == FXA__CU_DECODE) return;
+static void cu_tiles(const fxa__cuda_choice *c, const fxa__cuda_program *g, fxa_support *report) {
+    fxa__cuda_unit unit = c->units >> FXA__CUDA_DECODE & 1u     ? FXA__CUDA_DECODE
+                          : c->units >> FXA__CUDA_BACKWARD & 1u ? FXA__CUDA_BACKWARD
+                                                                : FXA__CUDA_FORWARD;
+    struct FxaShape shape = fxa__cuda_tile_shape(c, g, unit);
+    if (!g->has_mask || unit == FXA__CUDA_DECODE) return;
     report->tile_q = shape.q_rows;
     report->tile_k = shape.k_rows;
 }
@@ -110,7 +110,7 @@ static void cu_tiles(const fxa__cu_choice *c, const fxa__cuda_program *g, fxa_su
 /* What is derived from a problem: the choice of kernels, and the text of its program. */
 typedef struct cu_derived {
     fxa__host *host;
-    fxa__cu_choice choice;
+    fxa__cuda_choice choice;
     fxa__cuda_program program;
 } cu_derived;
 
@@ -125,7 +125,7 @@ static fxa_status cu_analyze(void *self, const fxa__problem *p, void **derived, 
     cu_derived *d = fxa__alloc(p->host, sizeof *d);
     if (!d) return fxa__fail_memory(err, "the program of a kernel");
     d->host = p->host;
-    fxa_status status = fxa__cu_choose(self, p, &d->choice, &d->program, err);
+    fxa_status status = fxa__cuda_choose(self, p, &d->choice, &d->program, err);
     *derived = status == FXA_OK ? d : NULL;
     if (status != FXA_OK) cu_analysis_free(self, d);
     return status;
@@ -146,29 +146,29 @@ static fxa_status cu_query(fxa__analysis *a, const void *code, fxa_support *repo
     (void)code;
     if (d) {
         report->supported = 1;
-        report->multiplies_zeros = p->in.pass == FXA_BACKWARD && d->choice.family != FXA__CU_SIMT;
+        report->multiplies_zeros = p->in.pass == FXA_BACKWARD && d->choice.family != FXA__CUDA_SIMT;
         report->deterministic = cu_is_deterministic(p, &d->choice, &d->program);
-        report->workspace = fxa__cu_workspace(a->self, &d->choice, &d->program, p);
+        report->workspace = fxa__cuda_workspace(a->self, &d->choice, &d->program, p);
         cu_tiles(&d->choice, &d->program, report);
     }
     return fxa__query_end(status, &why, report, err);
 }
 
 static double cu_cost(fxa__analysis *a) {
-    const fxa__cu_self *s = a->self;
+    const fxa__cuda_self *s = a->self;
     fxa_status status;
     const cu_derived *d = cu_derived_of(a, &status, NULL);
-    return d ? fxa__cu_cost(s->processors, &d->choice, a->problem) : -1;
+    return d ? fxa__cuda_cost(s->processors, &d->choice, a->problem) : -1;
 }
 
-static fxa_status cu_ready(void *self, fxa_error *err) { return fxa__cu_compiler(self, err); }
+static fxa_status cu_ready(void *self, fxa_error *err) { return fxa__cuda_compiler_find(self, err); }
 
 /* Writes the entire problem if the engine refuses it. */
 static void cu_key(fxa__analysis *a, fxa__writer *w) {
     fxa_status status;
     const cu_derived *d = cu_derived_of(a, &status, NULL);
     if (d) {
-        const fxa__cu_choice c = d->choice;
+        const fxa__cuda_choice c = d->choice;
         const fxa__cuda_program *g = &d->program;
         const int32_t parts[] = {(int32_t)c.family, c.arch,      c.d,     c.dv,      (int32_t)c.dtype, (int32_t)c.units,
                                  c.spans,           c.dropout,   c.paged, c.aligned, c.fast_math,      c.separate_dq,
@@ -195,45 +195,45 @@ static fxa_status cu_constants(fxa__analysis *a, double constants[FXA__MAX_CONST
 
 /* ---- Code -------------------------------------------------------------------------------------------------------- */
 
-static void cu_free(const fxa__cu_self *s, fxa__cu_code *c) {
-    fxa__cu_tables_free(s, c);
-    fxa__cu_build_free(s, c);
+static void cu_free(const fxa__cuda_self *s, fxa__cuda_code *c) {
+    fxa__cuda_plan_tables_free(s, c);
+    fxa__cuda_code_release(s, c);
     fxa__cuda_program_free(&c->program);
     fxa__free(c->host, c, sizeof *c);
 }
 
 /* What was begun with it on the device may not have ended: its code must not be unloaded under it. */
 static void cu_release(void *self, void *code) {
-    const fxa__cu_self *s = self;
+    const fxa__cuda_self *s = self;
     if (s->on_device) fxa__gpu_wait_all(&s->gpu);
     cu_free(s, code);
 }
 
-static void cu_describe(const fxa__cu_self *s, const fxa_problem *p, fxa__cu_code *c) {
-    const fxa__cu_choice *x = &c->choice;
-    bool wide = x->units >> FXA__CU_BACKWARD & 1u && x->family == FXA__CU_SM90 && (x->d > 128 || x->dv > 128);
+static void cu_describe(const fxa__cuda_self *s, const fxa_problem *p, fxa__cuda_code *c) {
+    const fxa__cuda_choice *x = &c->choice;
+    bool wide = x->units >> FXA__CUDA_BACKWARD & 1u && x->family == FXA__CUDA_SM90 && (x->d > 128 || x->dv > 128);
     (void)snprintf(
         c->detail, sizeof c->detail, "kernels %s, NVRTC %d.%d, sm_%d%s, %s, columns %d and %d%s%s%s%s%s%s%s%s",
-        fxa__cu_family_name(x->family), (int)c->maker.major, (int)c->maker.minor, (int)c->maker.arch,
-        x->family == FXA__CU_SM90 ? "a" : "", fxa_dtype_name(x->dtype), (int)x->d, (int)x->dv,
+        fxa__cuda_family_name(x->family), (int)c->maker.major, (int)c->maker.minor, (int)c->maker.arch,
+        x->family == FXA__CUDA_SM90 ? "a" : "", fxa_dtype_name(x->dtype), (int)x->d, (int)x->dv,
         x->separate_dq ? ", dQ apart"
         : x->turns     ? ", dQ by turns"
                        : "",
-        x->units >> FXA__CU_DECODE & 1u ? ", keys split" : "", x->fast_math ? ", fast functions" : "",
-        (c->program.grad_diagonal && x->family == FXA__CU_SM90) || c->program.grad_dense ? ", pairs rounded" : "",
+        x->units >> FXA__CUDA_DECODE & 1u ? ", keys split" : "", x->fast_math ? ", fast functions" : "",
+        (c->program.grad_diagonal && x->family == FXA__CUDA_SM90) || c->program.grad_dense ? ", pairs rounded" : "",
         wide ? ", dK rounded twice" : "", x->adds ? ", rounded before added" : "",
-        x->units >> FXA__CU_PAGES & 1u && x->out != FXA_F32 ? ", entries and heads rounded" : "",
-        fxa__cu_not_sm90(s, p, x, &c->program));
+        x->units >> FXA__CUDA_PAGED_GRADS & 1u && x->out != FXA_F32 ? ", entries and heads rounded" : "",
+        fxa__cuda_why_not_sm90(s, p, x, &c->program));
 }
 
 /* Creates code, which takes over what was derived. `saved`: cubins; NULL = they are compiled. */
 static fxa_status cu_load(fxa__analysis *a, fxa__reader *saved, void **code, size_t *bytes, fxa_error *err) {
-    fxa__cu_self *s = a->self;
+    fxa__cuda_self *s = a->self;
     fxa__host *host = a->problem->host;
     fxa_status status;
     *code = NULL;
     if (!cu_derived_of(a, &status, err)) return status;
-    fxa__cu_code *c = fxa__alloc(host, sizeof *c);
+    fxa__cuda_code *c = fxa__alloc(host, sizeof *c);
     if (!c) return fxa__fail_memory(err, "code of the CUDA engine");
     cu_derived *derived = a->derived;
     c->host = host;
@@ -242,16 +242,17 @@ static fxa_status cu_load(fxa__analysis *a, fxa__reader *saved, void **code, siz
     c->program = derived->program;
     a->derived = NULL;
     fxa__free(host, derived, sizeof *derived);
-    if (s->on_device) status = fxa__cu_counters_load(s, err);
-    if (status == FXA_OK && saved) status = fxa__cu_saved_read(saved, c, err);
-    if (status == FXA_OK) status = fxa__cu_build(s, c, err);
+    if (s->on_device) status = fxa__cuda_counters_load(s, err);
+    if (status == FXA_OK && saved) status = fxa__cuda_saved_read(saved, c, err);
+    if (status == FXA_OK) status = fxa__cuda_code_make(s, c, err);
     if (status != FXA_OK) {
         cu_free(s, c); /* nothing runs it: to wait would end what other threads record */
         return status;
     }
     cu_describe(s, &a->problem->in, c);
     *bytes = sizeof *c + c->program.text.capacity;
-    for (int unit = 0; unit < FXA__CU_UNIT_COUNT; unit++) *bytes += 2 * c->unit[unit].size; /* here and on the device */
+    for (int unit = 0; unit < FXA__CUDA_UNIT_COUNT; unit++)
+        *bytes += 2 * c->unit[unit].size; /* here and on the device */
     *code = c;
     return fxa__ok(err);
 }
@@ -262,15 +263,15 @@ static fxa_status cu_compile(fxa__analysis *a, void **code, size_t *bytes, fxa_e
 
 static void cu_save(void *self, const void *code, fxa__writer *w) {
     (void)self;
-    fxa__cu_saved_write(code, w);
+    fxa__cuda_saved_write(code, w);
 }
 
 static const char *cu_description(const void *code, const fxa__problem *p) {
     (void)p;
-    return ((const fxa__cu_code *)code)->detail;
+    return ((const fxa__cuda_code *)code)->detail;
 }
 
-_Static_assert(offsetof(fxa__cu_self, gpu) == 0, "fxa__gpu_memory and the like take an instance for its fxa__gpu");
+_Static_assert(offsetof(fxa__cuda_self, gpu) == 0, "fxa__gpu_memory and the like take an instance for its fxa__gpu");
 
 const fxa__engine fxa__engine_cuda = {
     .name = "cuda",
@@ -285,16 +286,16 @@ const fxa__engine fxa__engine_cuda = {
     .ready = cu_ready,
     .key = cu_key,
     .constants = cu_constants,
-    .prepare = fxa__cu_tables_make,
+    .prepare = fxa__cuda_plan_tables_make,
     .cost = cu_cost,
     .compile = cu_compile,
     .release = cu_release,
     .check = fxa__gpu_engine_check,
     .tie = fxa__gpu_engine_tie,
-    .run = fxa__cu_run,
-    FXA__ZONES(fxa__cu_zones),
+    .run = fxa__cuda_run,
+    FXA__ZONES(fxa__cuda_zones),
     .description = cu_description,
-    .dump = fxa__cu_dump,
+    .dump = fxa__cuda_listing,
     .save = cu_save,
     .load = cu_load,
     .memory = &fxa__gpu_memory,

@@ -6,23 +6,23 @@
 
 #include "../../../base/num.h"
 
-static fxa_status forward_maps(fxa__cu_call *c, const struct FxaShape *shape) {
+static fxa_status forward_maps(fxa__cuda_call *c, const struct FxaShape *shape) {
     const fxa_problem *p = &c->p->in;
     int32_t box = shape->k_rows;
     if (p->flags & FXA_PAGED) box = (int32_t)fxa__min_i64(box, p->page_size);
-    FXA_TRY(fxa__cu_map(c, FXA_SLOT_Q, shape->q_rows, &c->maps.q));
-    FXA_TRY(fxa__cu_map(c, FXA_SLOT_K, box, &c->maps.k));
-    FXA_TRY(fxa__cu_map(c, FXA_SLOT_V, box, &c->maps.v));
-    FXA_TRY(fxa__cu_map(c, FXA_SLOT_O, shape->store_rows, &c->maps.o));
-    return c->a.dense.data ? fxa__cu_map_dense(c, &c->a.dense, false, shape->q_rows, &c->maps.dense) : FXA_OK;
+    FXA_TRY(fxa__cuda_tensor_map(c, FXA_SLOT_Q, shape->q_rows, &c->maps.q));
+    FXA_TRY(fxa__cuda_tensor_map(c, FXA_SLOT_K, box, &c->maps.k));
+    FXA_TRY(fxa__cuda_tensor_map(c, FXA_SLOT_V, box, &c->maps.v));
+    FXA_TRY(fxa__cuda_tensor_map(c, FXA_SLOT_O, shape->store_rows, &c->maps.o));
+    return c->a.dense.data ? fxa__cuda_tensor_map_dense(c, &c->a.dense, false, shape->q_rows, &c->maps.dense) : FXA_OK;
 }
 
-fxa_status fxa__cu_forward(fxa__cu_call *c) {
-    const struct FxaShape *shape = &c->code->unit[FXA__CU_FORWARD].shape;
+fxa_status fxa__cuda_forward(fxa__cuda_call *c) {
+    const struct FxaShape *shape = &c->code->unit[FXA__CUDA_FORWARD].shape;
     if (shape->store_rows) FXA_TRY(forward_maps(c, shape));
-    FXA_TRY(fxa__cu_prepare(c, &c->at.queries));
-    FXA_TRY(fxa__cu_list_write(c, &c->at.queries));
-    fxa__cu_args_list(c, &c->at.queries);
-    fxa__cu_args_order(c, shape->q_rows);
-    return fxa__cu_launch_queries(c, FXA__CU_FORWARD, 0);
+    FXA_TRY(fxa__cuda_prepasses(c, &c->at.queries));
+    FXA_TRY(fxa__cuda_tile_list_write(c, &c->at.queries));
+    fxa__cuda_args_tile_list(c, &c->at.queries);
+    fxa__cuda_args_query_order(c, shape->q_rows);
+    return fxa__cuda_launch_query_tiles(c, FXA__CUDA_FORWARD, 0);
 }

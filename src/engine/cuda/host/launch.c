@@ -10,9 +10,9 @@
 enum { LAUNCH_PREPASS = 256, LAUNCH_LIST_ROWS = 8 };
 enum { LAUNCH_JOINED = 4096 }; /* words of a list that is written with them */
 
-fxa_status fxa__cu_launch(fxa__cu_call *c, fxa__cu_unit unit, int function, fxa__cu_grid grid, int32_t threads,
-                          void **params) {
-    const fxa__cu_module *m = &c->code->unit[unit];
+fxa_status fxa__cuda_launch(fxa__cuda_call *c, fxa__cuda_unit unit, int function, fxa__cuda_grid grid, int32_t threads,
+                            void **params) {
+    const fxa__cuda_module *m = &c->code->unit[unit];
     if (grid.x < 1 || grid.y < 1 || grid.z < 1) return FXA_OK; /* of what is empty */
     int32_t shared = threads ? 0 : m->shape.shared_bytes;
     if (!m->function[function]) /* a cubin of somebody's bytes */
@@ -25,36 +25,36 @@ fxa_status fxa__cu_launch(fxa__cu_call *c, fxa__cu_unit unit, int function, fxa_
     return fxa__gpu_status(&c->self->gpu, status, "cuLaunchKernel", c->err);
 }
 
-fxa_status fxa__cu_fill(fxa__cu_call *c, void *at, size_t words) {
+fxa_status fxa__cuda_clear(fxa__cuda_call *c, void *at, size_t words) {
     if (!words) return FXA_OK;
     c->early = false;
     int status = c->self->gpu.driver.fill((uintptr_t)at, 0, words, c->bound->stream);
     return fxa__gpu_status(&c->self->gpu, status, "cuMemsetD32Async", c->err);
 }
 
-fxa_status fxa__cu_launch_main(fxa__cu_call *c, fxa__cu_unit unit, int function, fxa__cu_grid grid) {
+fxa_status fxa__cuda_launch_main(fxa__cuda_call *c, fxa__cuda_unit unit, int function, fxa__cuda_grid grid) {
     bool maps = c->code->unit[unit].shape.store_rows;
     void *params[2] = {maps ? (void *)&c->maps : (void *)&c->a, &c->a};
-    return fxa__cu_launch(c, unit, function, grid, 0, params);
+    return fxa__cuda_launch(c, unit, function, grid, 0, params);
 }
 
-fxa_status fxa__cu_launch_queries(fxa__cu_call *c, fxa__cu_unit unit, int function) {
+fxa_status fxa__cuda_launch_query_tiles(fxa__cuda_call *c, fxa__cuda_unit unit, int function) {
     const fxa_problem *p = &c->p->in;
     bool packed = p->flags & FXA_VARLEN;
-    fxa__cu_grid grid = {c->a.q_tiles, p->hq, packed ? 1 : p->b};
+    fxa__cuda_grid grid = {c->a.q_tiles, p->hq, packed ? 1 : p->b};
     if (c->code->unit[unit].shape.persistent)
-        grid = (fxa__cu_grid){fxa__min_i64(c->a.tiles, c->self->processors), 1, 1};
-    return fxa__cu_launch_main(c, unit, function, grid);
+        grid = (fxa__cuda_grid){fxa__min_i64(c->a.tiles, c->self->processors), 1, 1};
+    return fxa__cuda_launch_main(c, unit, function, grid);
 }
 
 /* Words as they lie in the tensor: strides of the axes by what stands there. */
-static struct FxaWords launch_words_of(const fxa__cu_call *c, const fxa__cu_words *w) {
+static struct FxaPackedOperand launch_words_of(const fxa__cuda_call *c, const fxa__cuda_packed_operand *w) {
     const fxa_program *program = c->code->program.program;
-    if (!c->code->program.vector || w->node < 0) return (struct FxaWords){.to = NULL};
+    if (!c->code->program.vector || w->node < 0) return (struct FxaPackedOperand){.to = NULL};
     const fxa__node *load = &program->nodes[w->node];
     const fxa_view *v = &c->tensors[load->imm];
-    int kind = fxa__cuda_word_kind(v->dtype);
-    struct FxaWords out = {v->data, 0, 0, 0, w->data, w->ranges, w->pitch, (int)w->length, kind};
+    int kind = fxa__cuda_operand_kind(v->dtype);
+    struct FxaPackedOperand out = {v->data, 0, 0, 0, w->data, w->ranges, w->pitch, (int)w->length, kind};
     for (int d = 0; d < load->n_args; d++) {
         uint32_t input = fxa__node_input(&program->nodes[load->arg[d]]);
         *(input == 1u << FXA_INPUT_B ? &out.b : input == 1u << FXA_INPUT_H ? &out.h : &out.s) = v->stride[d];
@@ -62,22 +62,22 @@ static struct FxaWords launch_words_of(const fxa__cu_call *c, const fxa__cu_word
     return out;
 }
 
-static fxa_status launch_words(fxa__cu_call *c, const fxa__cu_words *w) {
-    struct FxaWords words = launch_words_of(c, w);
+static fxa_status launch_words(fxa__cuda_call *c, const fxa__cuda_packed_operand *w) {
+    struct FxaPackedOperand words = launch_words_of(c, w);
     void *params[] = {&words};
     if (!words.to) return FXA_OK;
-    return fxa__cu_launch(c, FXA__CU_LISTS, FXA__CU_VECTOR,
-                          (fxa__cu_grid){fxa__div_up(w->pitch, 2 * LAUNCH_PREPASS), w->heads, w->batch}, LAUNCH_PREPASS,
-                          params);
+    return fxa__cuda_launch(c, FXA__CUDA_TILE_LISTS, FXA__CUDA_PACK_OPERANDS,
+                            (fxa__cuda_grid){fxa__div_up(w->pitch, 2 * LAUNCH_PREPASS), w->heads, w->batch},
+                            LAUNCH_PREPASS, params);
 }
 
 /* Whether the launch that writes a list writes the words, too: of the same heads and entries, and few enough for a CTA
  * each. */
-static bool launch_is_joined(const fxa__cu_call *c, const fxa__cu_list *list) {
+static bool launch_is_joined(const fxa__cuda_call *c, const fxa__cuda_tile_list *list) {
     bool any = false;
     if (!c->code->program.vector || !list || !list->items || list->kept) return false;
     for (int side = 0; side < 2; side++) {
-        const fxa__cu_words *w = &c->at.word[side];
+        const fxa__cuda_packed_operand *w = &c->at.word[side];
         if (w->node < 0) continue;
         any = true;
         if (w->heads != list->heads || w->batch != list->batch || w->length > LAUNCH_JOINED) return false;
@@ -85,48 +85,49 @@ static bool launch_is_joined(const fxa__cu_call *c, const fxa__cu_list *list) {
     return any;
 }
 
-static fxa_status launch_range(fxa__cu_call *c, int32_t i) {
+static fxa_status launch_range(fxa__cuda_call *c, int32_t i) {
     const struct fxa__cuda_range *r = &c->code->program.ranges[i];
     struct FxaCapture *t = &c->a.tensor[r->tensor];
-    int axis = r->axis, kind = fxa__cuda_word_kind(c->tensors[r->tensor].dtype);
+    int axis = r->axis, kind = fxa__cuda_operand_kind(c->tensors[r->tensor].dtype);
     void *to = c->at.ranges[i], *params[] = {t, &axis, &kind, &to};
     int64_t blocks = fxa__div_up(t->size[axis], 64);
     for (int d = 0; d < t->rank; d++) blocks *= d == axis ? 1 : t->size[d];
     if (!to) return FXA_OK;
-    return fxa__cu_launch(c, FXA__CU_LISTS, FXA__CU_RANGE, (fxa__cu_grid){fxa__div_up(blocks, LAUNCH_LIST_ROWS), 1, 1},
-                          LAUNCH_PREPASS, params);
+    return fxa__cuda_launch(c, FXA__CUDA_TILE_LISTS, FXA__CUDA_RANGE_TABLE,
+                            (fxa__cuda_grid){fxa__div_up(blocks, LAUNCH_LIST_ROWS), 1, 1}, LAUNCH_PREPASS, params);
 }
 
-fxa_status fxa__cu_diagonal_write(fxa__cu_call *c, const fxa__cu_rows *r) {
+fxa_status fxa__cuda_diagonal_write(fxa__cuda_call *c, const fxa__cuda_diagonal_rows *r) {
     float *to = r->data;
     long long pitch = r->pitch;
     int zero = r->zero;
     void *params[] = {&c->a, &to, &pitch, &zero};
     if (!r->pitch || r->kept) return FXA_OK;
-    return fxa__cu_launch(c, FXA__CU_DIAGONAL, FXA__CU_FILL,
-                          (fxa__cu_grid){fxa__div_up(pitch, LAUNCH_PREPASS), r->heads, r->batch}, LAUNCH_PREPASS,
-                          params);
+    return fxa__cuda_launch(c, FXA__CUDA_DIAGONAL_TABLE, FXA__CUDA_DIAGONAL_FILL,
+                            (fxa__cuda_grid){fxa__div_up(pitch, LAUNCH_PREPASS), r->heads, r->batch}, LAUNCH_PREPASS,
+                            params);
 }
 
-fxa_status fxa__cu_prepare(fxa__cu_call *c, const fxa__cu_list *first) {
-    FXA_TRY(fxa__cu_fill(c, c->at.zero, c->at.zero_words));
+fxa_status fxa__cuda_prepasses(fxa__cuda_call *c, const fxa__cuda_tile_list *first) {
+    FXA_TRY(fxa__cuda_clear(c, c->at.zero, c->at.zero_words));
     c->words_due = launch_is_joined(c, first);
     for (int side = 0; !c->words_due && side < 2; side++) FXA_TRY(launch_words(c, &c->at.word[side]));
     for (int32_t i = 0; i < c->code->program.n_ranges; i++) FXA_TRY(launch_range(c, i));
-    return fxa__cu_diagonal_write(c, &c->at.diagonal);
+    return fxa__cuda_diagonal_write(c, &c->at.diagonal);
 }
 
-fxa_status fxa__cu_list_write(fxa__cu_call *c, const fxa__cu_list *list) {
-    fxa__cu_cut cut = list->cut;
+fxa_status fxa__cuda_tile_list_write(fxa__cuda_call *c, const fxa__cuda_tile_list *list) {
+    fxa__cuda_list_shape cut = list->cut;
     int32_t *items = list->items, *counts = list->counts;
     long long pitch = list->pitch;
-    struct FxaWordPair words = {{{.to = NULL}}};
+    struct FxaPackedOperands words = {{{.to = NULL}}};
     void *params[] = {&c->a, &cut, &items, &counts, &pitch, &words};
     bool due = c->words_due;
     if (!items || list->kept) return FXA_OK;
     for (int side = 0; due && side < 2; side++) words.side[side] = launch_words_of(c, &c->at.word[side]);
     c->words_due = false;
     int64_t grid = due ? 1 : fxa__div_up(cut.rows, LAUNCH_LIST_ROWS);
-    return fxa__cu_launch(c, FXA__CU_LISTS, FXA__CU_TILES, (fxa__cu_grid){grid, list->heads, list->batch},
-                          due ? FXA_CUDA_TOGETHER(c->code->choice.spans) : LAUNCH_PREPASS, params);
+    return fxa__cuda_launch(c, FXA__CUDA_TILE_LISTS, FXA__CUDA_LIST_TILES,
+                            (fxa__cuda_grid){grid, list->heads, list->batch},
+                            due ? FXA_CUDA_LIST_THREADS(c->code->choice.spans) : LAUNCH_PREPASS, params);
 }

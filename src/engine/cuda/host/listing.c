@@ -8,26 +8,26 @@
 #include "../../../problem/tiles.h"
 #include "../../../problem/work.h"
 
-static void cu_list_unit(const fxa__cu_code *c, fxa__cu_unit unit, fxa__writer *w) {
-    const fxa__cu_module *m = &c->unit[unit];
-    fxa__write_format(w, "%s.cu: cubin of %zu bytes", fxa__cu_unit_file(&c->choice, unit), m->size);
+static void cu_list_unit(const fxa__cuda_code *c, fxa__cuda_unit unit, fxa__writer *w) {
+    const fxa__cuda_module *m = &c->unit[unit];
+    fxa__write_format(w, "%s.cu: cubin of %zu bytes", fxa__cuda_unit_source(&c->choice, unit), m->size);
     if (m->shape.threads) fxa__write_format(w, ", %d threads", m->shape.threads);
     if (m->shape.shared_bytes) fxa__write_format(w, ", %d bytes of shared memory", m->shape.shared_bytes);
     if (m->shape.k_rows) fxa__write_format(w, ", tiles of %d x %d pairs", m->shape.q_rows, m->shape.k_rows);
     fxa__write_format(w, "\n");
 }
 
-static const char *cu_list_tensor(const fxa__cu_code *c, int32_t load) {
+static const char *cu_list_tensor(const fxa__cuda_code *c, int32_t load) {
     const fxa_program *p = c->program.program;
     return p->tensors[p->nodes[load].imm].name;
 }
 
 /* Prints how many tiles of batch entry 0 and head 0 range analysis on the host proves empty or full. A run can prove
  * more, because it has the values of params and captured tensors. */
-static void cu_list_tiles(const fxa__cu_code *c, const fxa__problem *p, fxa__writer *w) {
-    fxa__cu_unit unit = c->unit[FXA__CU_FORWARD].cubin    ? FXA__CU_FORWARD
-                        : c->unit[FXA__CU_BACKWARD].cubin ? FXA__CU_BACKWARD
-                                                          : FXA__CU_DECODE;
+static void cu_list_tiles(const fxa__cuda_code *c, const fxa__problem *p, fxa__writer *w) {
+    fxa__cuda_unit unit = c->unit[FXA__CUDA_FORWARD].cubin    ? FXA__CUDA_FORWARD
+                          : c->unit[FXA__CUDA_BACKWARD].cubin ? FXA__CUDA_BACKWARD
+                                                              : FXA__CUDA_DECODE;
     const struct FxaShape *shape = &c->unit[unit].shape;
     fxa__tile_grid grid = {.p = p, .tile_q = shape->q_rows, .tile_k = shape->k_rows};
     fxa_tile_counts n;
@@ -44,7 +44,7 @@ static void cu_list_tiles(const fxa__cu_code *c, const fxa__problem *p, fxa__wri
 }
 
 /* Prints which operands of pairs kernels read from tables or load for an entire tile. */
-static void cu_list_given(const fxa__cu_code *c, fxa__writer *w) {
+static void cu_list_given(const fxa__cuda_code *c, fxa__writer *w) {
     const fxa__cuda_program *g = &c->program;
     const char *tile_lists = !g->has_mask ? "all tiles are computed"
                              : g->mask_fixed && !c->choice.spans
@@ -67,7 +67,7 @@ static bool cu_list_is_load(const fxa_program *p, const fxa__output *out, int32_
 }
 
 /* Prints how the kernels sum each gradient. `--section classes` prints which pairs are summed. */
-static void cu_list_grads(const fxa__cu_code *c, const fxa__problem *problem, fxa__writer *w) {
+static void cu_list_grads(const fxa__cuda_code *c, const fxa__problem *problem, fxa__writer *w) {
     const fxa__cuda_program *g = &c->program;
     const fxa_program *p = g->program;
     for (int32_t i = 0; i < p->n_outputs; i++) {
@@ -85,7 +85,7 @@ static void cu_list_grads(const fxa__cu_code *c, const fxa__problem *problem, fx
     }
 }
 
-static void cu_list_params(const fxa__cu_code *c, const fxa__problem *p, fxa__writer *w) {
+static void cu_list_params(const fxa__cuda_code *c, const fxa__problem *p, fxa__writer *w) {
     const fxa__cuda_program *g = &c->program;
     int at[2] = {0, 0};
     for (int32_t i = 0; i < g->program->n_params; i++) {
@@ -94,7 +94,7 @@ static void cu_list_params(const fxa__cu_code *c, const fxa__problem *p, fxa__wr
         const char *name = from == FXA__CUDA_SCALE ? "scale"
                            : from >= 0             ? p->program->params[from].name
                                                    : "a constant of the program";
-        if (from <= FXA__CUDA_OWN) name = p->in.bprop->params[FXA__CUDA_OWN - from].name;
+        if (from <= FXA__CUDA_BPROP) name = p->in.bprop->params[FXA__CUDA_BPROP - from].name;
         fxa__write_format(w, "a.%c[%d]: %s\n", is_int ? 'i' : 'f', at[is_int]++, name);
     }
 }
@@ -111,13 +111,13 @@ static void cu_list_filled(const fxa__cuda_program *g, fxa__writer *w) {
                           (int)g->near_at);
 }
 
-void fxa__cu_dump(const void *code, const fxa__problem *p, fxa__writer *w) {
-    const fxa__cu_code *c = code;
+void fxa__cuda_listing(const void *code, const fxa__problem *p, fxa__writer *w) {
+    const fxa__cuda_code *c = code;
     bool bent = c->program.has_value && !fxa__problem_is_capped(p);
-    fxa__write_format(w, "estimated time of a run: %.3g ms%s\n", 1e3 * fxa__cu_cost(c->processors, &c->choice, p),
+    fxa__write_format(w, "estimated time of a run: %.3g ms%s\n", 1e3 * fxa__cuda_cost(c->processors, &c->choice, p),
                       bent ? " without the score program" : "");
-    for (int unit = 0; unit < FXA__CU_UNIT_COUNT; unit++)
-        if (c->unit[unit].cubin) cu_list_unit(c, (fxa__cu_unit)unit, w);
+    for (int unit = 0; unit < FXA__CUDA_UNIT_COUNT; unit++)
+        if (c->unit[unit].cubin) cu_list_unit(c, (fxa__cuda_unit)unit, w);
     cu_list_given(c, w);
     cu_list_grads(c, p, w);
     cu_list_tiles(c, p, w);

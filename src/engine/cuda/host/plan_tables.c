@@ -18,12 +18,12 @@ typedef struct tables_key {
     int64_t q, k, h;
     int32_t heads, batch;
     uint32_t kind;
-    fxa__cu_cut cut;                /* of a list */
+    fxa__cuda_list_shape cut;       /* of a list */
     double numbers[FXA_MAX_PARAMS]; /* of the program; else 0 */
 } tables_key;
 
-struct fxa__cu_table {
-    fxa__cu_table *next;
+struct fxa__cuda_plan_table {
+    fxa__cuda_plan_table *next;
     int32_t number; /* of those before it */
     size_t bytes;   /* with those before it */
     void *data;     /* on the device: items and counts, or a row */
@@ -32,19 +32,19 @@ struct fxa__cu_table {
 
 /* ---- Which ------------------------------------------------------------------------------------------------------- */
 
-static fxa__cu_list *tables_list(fxa__cu_call *c, tables_kind kind) {
+static fxa__cuda_tile_list *tables_list(fxa__cuda_call *c, tables_kind kind) {
     return kind == TABLES_QUERIES ? &c->at.queries : &c->at.keys;
 }
 
 /* Whether the run has such a table, and nothing that it is given decides over it. */
-static bool tables_is_fixed(fxa__cu_call *c, tables_kind kind) {
+static bool tables_is_fixed(fxa__cuda_call *c, tables_kind kind) {
     const fxa__cuda_program *g = &c->code->program;
     if (c->code->choice.spans) return false;
     if (kind == TABLES_DIAGONAL) return g->diagonal_fixed && c->at.diagonal.data;
     return g->mask_fixed && tables_list(c, kind)->items;
 }
 
-static tables_key tables_key_make(fxa__cu_call *c, tables_kind kind) {
+static tables_key tables_key_make(fxa__cuda_call *c, tables_kind kind) {
     const fxa__cuda_program *g = &c->code->program;
     const fxa_problem *p = &c->p->in;
     tables_key key;
@@ -54,41 +54,42 @@ static tables_key tables_key_make(fxa__cu_call *c, tables_kind kind) {
     key.batch = kind == TABLES_DIAGONAL ? c->at.diagonal.batch : tables_list(c, kind)->batch;
     if (kind != TABLES_DIAGONAL) key.cut = tables_list(c, kind)->cut;
     for (int32_t i = 0; i < g->program->n_params; i++)
-        if (g->params[i].from == FXA__CUDA_NUMBER)
+        if (g->params[i].from == FXA__CUDA_CONSTANT)
             key.numbers[i] = c->bound->constants ? c->bound->constants[i] : g->params[i].value;
     return key;
 }
 
 /* ---- Runs -------------------------------------------------------------------------------------------------------- */
 
-static const fxa__cu_table *tables_find(const fxa__cu_code *code, const tables_key *key) {
-    const fxa__cu_table *t = atomic_load_explicit(&((fxa__cu_code *)(uintptr_t)code)->tables, memory_order_acquire);
+static const fxa__cuda_plan_table *tables_find(const fxa__cuda_code *code, const tables_key *key) {
+    const fxa__cuda_plan_table *t =
+        atomic_load_explicit(&((fxa__cuda_code *)(uintptr_t)code)->tables, memory_order_acquire);
     while (t && (t->key.q != key->q || t->key.k != key->k || memcmp(&t->key, key, sizeof *key) != 0)) t = t->next;
     return t;
 }
 
-static size_t tables_items(const fxa__cu_list *l) {
+static size_t tables_items(const fxa__cuda_tile_list *l) {
     return (size_t)l->batch * (size_t)l->heads * (size_t)l->cut.rows * (size_t)l->pitch;
 }
 
-static void tables_use(fxa__cu_call *c, tables_kind kind, void *data) {
+static void tables_use(fxa__cuda_call *c, tables_kind kind, void *data) {
     if (kind == TABLES_DIAGONAL) {
         c->at.diagonal.data = data;
         c->at.diagonal.kept = true;
         return;
     }
-    fxa__cu_list *l = tables_list(c, kind);
+    fxa__cuda_tile_list *l = tables_list(c, kind);
     l->items = data;
     l->counts = l->items + (tables_items(l) + 1) / 2 * 2; /* pairs, of 8 bytes */
     l->kept = true;
 }
 
-void fxa__cu_tables_place(fxa__cu_call *c) {
-    if (!atomic_load_explicit(&((fxa__cu_code *)(uintptr_t)c->code)->tables, memory_order_relaxed)) return;
+void fxa__cuda_plan_tables_use(fxa__cuda_call *c) {
+    if (!atomic_load_explicit(&((fxa__cuda_code *)(uintptr_t)c->code)->tables, memory_order_relaxed)) return;
     for (int kind = 0; kind < TABLES_KINDS; kind++) {
         if (!tables_is_fixed(c, (tables_kind)kind)) continue;
         tables_key key = tables_key_make(c, (tables_kind)kind);
-        const fxa__cu_table *t = tables_find(c->code, &key);
+        const fxa__cuda_plan_table *t = tables_find(c->code, &key);
         if (t) tables_use(c, (tables_kind)kind, t->data);
     }
 }
@@ -96,9 +97,9 @@ void fxa__cu_tables_place(fxa__cu_call *c) {
 /* ---- Plans ------------------------------------------------------------------------------------------------------- */
 
 /* 0: it is too large to be kept. */
-static size_t tables_size(fxa__cu_call *c, tables_kind kind) {
-    const fxa__cu_rows *r = &c->at.diagonal;
-    const fxa__cu_list *l = kind == TABLES_DIAGONAL ? NULL : tables_list(c, kind);
+static size_t tables_size(fxa__cuda_call *c, tables_kind kind) {
+    const fxa__cuda_diagonal_rows *r = &c->at.diagonal;
+    const fxa__cuda_tile_list *l = kind == TABLES_DIAGONAL ? NULL : tables_list(c, kind);
     size_t rows = l ? (size_t)l->batch * (size_t)l->heads * (size_t)l->cut.rows : (size_t)r->batch * (size_t)r->heads;
     size_t wide = l ? (size_t)l->pitch + 3 : (size_t)r->pitch; /* items, counts, and what rounding takes */
     if (rows > TABLES_BYTES || wide > TABLES_BYTES || 4 * rows * wide > TABLES_BYTES) return 0;
@@ -106,7 +107,7 @@ static size_t tables_size(fxa__cu_call *c, tables_kind kind) {
 }
 
 typedef struct tables_work {
-    fxa__cu_call *c;
+    fxa__cuda_call *c;
     fxa__bound_args *bound;
     tables_kind kind;
     size_t size;
@@ -121,14 +122,14 @@ static fxa_status tables_begin(void *user, void *stream, fxa_error *err) {
     tables_use(w->c, w->kind, w->data);
     if (w->kind == TABLES_DIAGONAL) {
         w->c->at.diagonal.kept = false;
-        return fxa__cu_diagonal_write(w->c, &w->c->at.diagonal);
+        return fxa__cuda_diagonal_write(w->c, &w->c->at.diagonal);
     }
     tables_list(w->c, w->kind)->kept = false;
-    return fxa__cu_list_write(w->c, tables_list(w->c, w->kind));
+    return fxa__cuda_tile_list_write(w->c, tables_list(w->c, w->kind));
 }
 
 /* Whether there was room for it. */
-static bool tables_add(fxa__cu_code *code, fxa__cu_table *t, size_t size) {
+static bool tables_add(fxa__cuda_code *code, fxa__cuda_plan_table *t, size_t size) {
     t->next = atomic_load(&code->tables);
     do {
         t->number = t->next ? t->next->number + 1 : 0;
@@ -138,14 +139,14 @@ static bool tables_add(fxa__cu_code *code, fxa__cu_table *t, size_t size) {
     return true;
 }
 
-static void tables_make(fxa__cu_call *c, fxa__bound_args *bound, tables_kind kind) {
-    fxa__cu_code *code = (fxa__cu_code *)(uintptr_t)c->code;
-    const fxa__cu_table *last = atomic_load(&code->tables);
+static void tables_make(fxa__cuda_call *c, fxa__bound_args *bound, tables_kind kind) {
+    fxa__cuda_code *code = (fxa__cuda_code *)(uintptr_t)c->code;
+    const fxa__cuda_plan_table *last = atomic_load(&code->tables);
     if (!tables_is_fixed(c, kind) || (last && last->number + 1 >= TABLES_MOST)) return;
     tables_key key = tables_key_make(c, kind);
     tables_work w = {c, bound, kind, tables_size(c, kind), NULL};
     if (!w.size || tables_find(code, &key)) return;
-    fxa__cu_table *t = fxa__alloc(code->host, sizeof *t);
+    fxa__cuda_plan_table *t = fxa__alloc(code->host, sizeof *t);
     if (!t) return;
     bool made = fxa__gpu_run_on_own_stream(&c->self->gpu, tables_begin, &w, NULL) == FXA_OK;
     t->key = key;
@@ -156,24 +157,24 @@ static void tables_make(fxa__cu_call *c, fxa__bound_args *bound, tables_kind kin
 }
 
 /* A run that is given nothing: what is written here asks for nothing. Places in a workspace only say what there is. */
-void fxa__cu_tables_make(void *self, const void *code, const fxa__problem *p, const double *numbers) {
+void fxa__cuda_plan_tables_make(void *self, const void *code, const fxa__problem *p, const double *numbers) {
     static const double no_params[FXA_MAX_PARAMS] = {0};
     fxa_view none[FXA_MAX_TENSORS];
     fxa__bound_args bound = {.scale = 1, .params = no_params, .constants = numbers, .tensors = none};
     bound.bprop_params = no_params, bound.bprop_tensors = none;
-    fxa__cu_call c = {.self = self, .code = code, .p = p, .bound = &bound};
+    fxa__cuda_call c = {.self = self, .code = code, .p = p, .bound = &bound};
     if (!c.self->on_device || p->in.target) return;
     memset(none, 0, sizeof none);
     for (int kind = 0; kind < TABLES_KINDS; kind++) {
-        (void)fxa__cu_layout_make(c.self, &c.code->choice, &c.code->program, p,
-                                  fxa__carver_make((void *)FXA__CARVE_ALIGN), &c.at);
-        fxa__cu_args_make(&c);
+        (void)fxa__cuda_buffers_make(c.self, &c.code->choice, &c.code->program, p,
+                                     fxa__carver_make((void *)FXA__CARVE_ALIGN), &c.at);
+        fxa__cuda_args_make(&c);
         tables_make(&c, &bound, (tables_kind)kind);
     }
 }
 
-void fxa__cu_tables_free(const fxa__cu_self *self, fxa__cu_code *code) {
-    for (fxa__cu_table *t = atomic_exchange(&code->tables, NULL), *next; t; t = next) {
+void fxa__cuda_plan_tables_free(const fxa__cuda_self *self, fxa__cuda_code *code) {
+    for (fxa__cuda_plan_table *t = atomic_exchange(&code->tables, NULL), *next; t; t = next) {
         next = t->next;
         fxa__gpu_give(&self->gpu, t->data);
         fxa__free(code->host, t, sizeof *t);

@@ -1,10 +1,11 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * Cubins as bytes: format, units by bits, who compiled them for what (fxa__cu_maker), of which text, then the size and
- * the cubin of every unit. Everything else of the code is made again of the problem, and so is the text: another
- * library may write it otherwise, and would give those kernels arguments that are not theirs. What a cubin does nobody
- * can check but who made it: bytes are undamaged when they come here, by their checksums, and from whom they are is for
- * the caller to know (docs/gpu.md). That its kernels have the shapes that runs reckon with is checked by fxa__cu_build.
+ * Cubins as bytes: format, units by bits, who compiled them for what (fxa__cuda_compiled_by), of which text, then the
+ * size and the cubin of every unit. Everything else of the code is made again of the problem, and so is the text:
+ * another library may write it otherwise, and would give those kernels arguments that are not theirs. What a cubin does
+ * nobody can check but who made it: bytes are undamaged when they come here, by their checksums, and from whom they are
+ * is for the caller to know (docs/gpu.md). That its kernels have the shapes that runs reckon with is checked by
+ * fxa__cuda_code_make.
  */
 #include "../cuda.h"
 
@@ -31,12 +32,12 @@ static void saved_digest(const fxa__cuda_program *g, uint8_t out[SAVED_DIGEST]) 
     fxa__blake2s_start(&s, SAVED_DIGEST);
     if (g->program) fxa__blake2s_add(&s, g->program->hash, sizeof g->program->hash);
     saved_add_ints(&s, places, sizeof places / sizeof *places);
-    saved_add_ints(&s, g->run, FXA__CUDA_RUNS);
+    saved_add_ints(&s, g->run, FXA__CUDA_HOST_VALUES);
     fxa__blake2s_add(&s, g->text.data, g->text.size);
     fxa__blake2s_end(&s, out);
 }
 
-void fxa__cu_saved_write(const fxa__cu_code *code, fxa__writer *w) {
+void fxa__cuda_saved_write(const fxa__cuda_code *code, fxa__writer *w) {
     fxa__write_u32(w, SAVED_CUBINS);
     fxa__write_u32(w, code->choice.units);
     fxa__write_u32(w, (uint32_t)code->maker.major);
@@ -45,7 +46,7 @@ void fxa__cu_saved_write(const fxa__cu_code *code, fxa__writer *w) {
     uint8_t digest[SAVED_DIGEST];
     saved_digest(&code->program, digest);
     fxa__write_bytes(w, digest, sizeof digest);
-    for (int unit = 0; unit < FXA__CU_UNIT_COUNT; unit++) {
+    for (int unit = 0; unit < FXA__CUDA_UNIT_COUNT; unit++) {
         if (!code->unit[unit].cubin) continue;
         fxa__write_u64(w, code->unit[unit].size);
         fxa__write_bytes(w, code->unit[unit].cubin, code->unit[unit].size);
@@ -53,17 +54,17 @@ void fxa__cu_saved_write(const fxa__cu_code *code, fxa__writer *w) {
 }
 
 /* Another version of NVRTC is as good: the kernels are the same, and so is the device. */
-static fxa_status saved_maker(fxa__reader *r, fxa__cu_code *code, fxa_error *err) {
+static fxa_status saved_maker(fxa__reader *r, fxa__cuda_code *code, fxa_error *err) {
     uint32_t major = fxa__read_u32(r), minor = fxa__read_u32(r), arch = fxa__read_u32(r);
     uint32_t device = (uint32_t)code->choice.arch;
     if (major > 999 || minor > 999) return fxa__fail(err, FXA_E_BYTES, "saved kernels of NVRTC %u.%u", major, minor);
     if (arch > device || arch / 10 != device / 10)
         return fxa__fail(err, FXA_E_VERSION, "saved kernels are for sm_%u, and the device is sm_%u", arch, device);
-    code->maker = (struct fxa__cu_maker){(int32_t)major, (int32_t)minor, (int32_t)arch};
+    code->maker = (struct fxa__cuda_compiled_by){(int32_t)major, (int32_t)minor, (int32_t)arch};
     return FXA_OK;
 }
 
-static fxa_status saved_text(fxa__reader *r, const fxa__cu_code *code, fxa_error *err) {
+static fxa_status saved_text(fxa__reader *r, const fxa__cuda_code *code, fxa_error *err) {
     uint8_t digest[SAVED_DIGEST];
     const uint8_t *saved = fxa__read_bytes(r, sizeof digest);
     saved_digest(&code->program, digest);
@@ -72,7 +73,7 @@ static fxa_status saved_text(fxa__reader *r, const fxa__cu_code *code, fxa_error
     return fxa__fail(err, FXA_E_VERSION, "saved kernels are of another text than this library writes for the problem");
 }
 
-static fxa_status saved_cubin(fxa__reader *r, fxa__host *host, fxa__cu_module *m, fxa_error *err) {
+static fxa_status saved_cubin(fxa__reader *r, fxa__host *host, fxa__cuda_module *m, fxa_error *err) {
     uint64_t n = fxa__read_u64(r);
     const uint8_t *bytes = n >= 1 && n <= SAVED_MOST_CUBIN ? fxa__read_bytes(r, (size_t)n) : NULL;
     if (!bytes)
@@ -84,7 +85,7 @@ static fxa_status saved_cubin(fxa__reader *r, fxa__host *host, fxa__cu_module *m
     return FXA_OK;
 }
 
-fxa_status fxa__cu_saved_read(fxa__reader *r, fxa__cu_code *code, fxa_error *err) {
+fxa_status fxa__cuda_saved_read(fxa__reader *r, fxa__cuda_code *code, fxa_error *err) {
     uint32_t format = fxa__read_u32(r), units = fxa__read_u32(r);
     if (format != SAVED_CUBINS)
         return fxa__fail(err, FXA_E_BYTES, "saved kernels of format %u: this library reads %d", format, SAVED_CUBINS);
@@ -93,7 +94,7 @@ fxa_status fxa__cu_saved_read(fxa__reader *r, fxa__cu_code *code, fxa_error *err
                          code->choice.units);
     FXA_TRY(saved_maker(r, code, err));
     FXA_TRY(saved_text(r, code, err));
-    for (int unit = 0; unit < FXA__CU_UNIT_COUNT; unit++)
+    for (int unit = 0; unit < FXA__CUDA_UNIT_COUNT; unit++)
         if (units >> unit & 1u) FXA_TRY(saved_cubin(r, code->host, &code->unit[unit], err));
     return FXA_OK;
 }

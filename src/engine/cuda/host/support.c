@@ -79,7 +79,7 @@ static const struct cu_row {
     {BACKWARD, FXA_PAGED, cu_has_long_table, "the table of pages is to have at most 2^28 entries"},
 };
 
-const char *fxa__cu_support_why(size_t row) { return row < sizeof cu_rows / sizeof *cu_rows ? cu_rows[row].why : NULL; }
+const char *fxa__cuda_refusal(size_t row) { return row < sizeof cu_rows / sizeof *cu_rows ? cu_rows[row].why : NULL; }
 
 static fxa_status cu_check_table(const fxa_problem *p, fxa_error *err) {
     for (size_t i = 0; i < sizeof cu_rows / sizeof *cu_rows; i++) {
@@ -126,12 +126,12 @@ static size_t cu_operands(const fxa_problem *p, cu_operand out[CU_OPERANDS]) {
         int64_t d;
         if (!all[i].used) continue;
         out[n] = (cu_operand){all[i].slot, all[i].result, fxa__row_operand(p, all[i].slot, &d), {0}};
-        fxa__cu_sizes(p, all[i].slot, out[n++].size);
+        fxa__cuda_operand_sizes(p, all[i].slot, out[n++].size);
     }
     return n;
 }
 
-fxa_dtype fxa__cu_dtype_in(const fxa_problem *p) {
+fxa_dtype fxa__cuda_input_dtype(const fxa_problem *p) {
     cu_operand operands[CU_OPERANDS];
     size_t n = cu_operands(p, operands);
     bool same = p->q.dtype == FXA_F16 || p->q.dtype == FXA_BF16;
@@ -141,10 +141,10 @@ fxa_dtype fxa__cu_dtype_in(const fxa_problem *p) {
     return same ? (fxa_dtype)p->q.dtype : FXA_F32;
 }
 
-fxa_dtype fxa__cu_dtype_out(const fxa_problem *p) {
+fxa_dtype fxa__cuda_output_dtype(const fxa_problem *p) {
     cu_operand operands[CU_OPERANDS];
     size_t n = cu_operands(p, operands);
-    fxa_dtype dtype = fxa__cu_dtype_in(p);
+    fxa_dtype dtype = fxa__cuda_input_dtype(p);
     bool same = true;
     for (size_t i = 0; i < n; i++) same = same && (!operands[i].result || operands[i].operand->dtype == dtype);
     return same ? dtype : FXA_F32;
@@ -159,7 +159,7 @@ static bool cu_is_aligned(const fxa_problem *p) {
     for (size_t i = 0; i < n; i++)
         for (int axis = 0; axis < 3; axis++) {
             int64_t stride = operands[i].operand->stride[axis];
-            bool any = operands[i].size[axis] == 1 || fxa__cu_stage_is_needed(p, operands[i].slot);
+            bool any = operands[i].size[axis] == 1 || fxa__cuda_is_converted(p, operands[i].slot);
             aligned = aligned && (any || (stride > 0 && stride % 8 == 0 && stride < CU_MOST_STRIDE));
         }
     return aligned;
@@ -195,16 +195,16 @@ static bool cu_pages_fit(const fxa_problem *p) {
            (p->page_size % 8 == 0 && 64 % p->page_size == 0);
 }
 
-static bool cu_is_separate(const fxa_problem *p, const fxa__cu_choice *c, const fxa__cuda_program *g) {
+static bool cu_is_separate(const fxa_problem *p, const fxa__cuda_choice *c, const fxa__cuda_program *g) {
     bool wide = c->d > CU_MOST_NARROW || c->dv > CU_MOST_NARROW;
     return p->pass == FXA_BACKWARD &&
-           (wide || (p->flags & FXA_DETERMINISTIC) || !(p->flags & FXA_GRAD_Q) || !fxa__cu_joint_fits(c, g));
+           (wide || (p->flags & FXA_DETERMINISTIC) || !(p->flags & FXA_GRAD_Q) || !fxa__cuda_fused_dq_fits(c, g));
 }
 
 /* Bit-stable, but in one kernel: key tiles add to dQ in their order. All of them have all blocks of queries, so that
  * who comes before is known. Not by the number of tiles: an entry has the same bits in any batch. Beside a tensor of
  * pairs and words nothing was measured. */
-static bool cu_is_by_turns(const fxa_problem *p, const fxa__cu_choice *c, const fxa__cuda_program *g) {
+static bool cu_is_by_turns(const fxa_problem *p, const fxa__cuda_choice *c, const fxa__cuda_program *g) {
     bool wide = c->d > CU_MOST_NARROW || c->dv > CU_MOST_NARROW, all = !g->has_mask && !c->spans;
     bool wanted = p->pass == FXA_BACKWARD && p->flags & FXA_DETERMINISTIC && p->flags & FXA_GRAD_Q;
     return wanted && all && !wide && g->dense < 0 && !g->vector && !g->grad_diagonal;
@@ -212,7 +212,7 @@ static bool cu_is_by_turns(const fxa_problem *p, const fxa__cu_choice *c, const 
 
 /* The Hopper backward above 128 columns has none of these sums; below it has registers for those that need the score
  * too, of 128 columns for one, but not for places of pairs or dropout beside them. */
-static bool cu_hopper_has_grads(const fxa__cu_choice *c, const fxa__cuda_program *g) {
+static bool cu_hopper_has_grads(const fxa__cuda_choice *c, const fxa__cuda_program *g) {
     bool wide = c->d > CU_MOST_NARROW || c->dv > CU_MOST_NARROW, sums = g->n_sums || g->has_scatter;
     if (g->has_own) return false;
     if (wide) return !sums && !g->grad_diagonal && !g->grad_dense;
@@ -220,21 +220,21 @@ static bool cu_hopper_has_grads(const fxa__cu_choice *c, const fxa__cuda_program
     return !(sums && g->has_slope) || (few && !g->has_scatter && !c->dropout);
 }
 
-static fxa__cu_family cu_family(const fxa__cu_self *s, const fxa_problem *p, const fxa__cu_choice *c,
-                                const fxa__cuda_program *g) {
+static fxa__cuda_family cu_family(const fxa__cuda_self *s, const fxa_problem *p, const fxa__cuda_choice *c,
+                                  const fxa__cuda_program *g) {
     bool backward = p->pass == FXA_BACKWARD, by_pairs = (p->flags & FXA_GRAD_Q) || g->grad_diagonal;
     bool fixed = (p->flags & FXA_DETERMINISTIC) && by_pairs;
     bool maps = !s->on_device || s->gpu.driver.tensor_map;
-    if (c->dtype == FXA_F32 || s->forced == FXA__CU_SIMT) return FXA__CU_SIMT;
-    bool hopper = c->arch == 90 && maps && c->aligned && s->forced != FXA__CU_SM80 && c->out == c->dtype &&
+    if (c->dtype == FXA_F32 || s->forced == FXA__CUDA_SIMT) return FXA__CUDA_SIMT;
+    bool hopper = c->arch == 90 && maps && c->aligned && s->forced != FXA__CUDA_SM80 && c->out == c->dtype &&
                   !c->maximum && !cu_is_empty(p); /* nothing of maps is 0 */
-    if (hopper && cu_pages_fit(p) && (backward ? cu_hopper_has_grads(c, g) : fxa__cu_forward_fits(c, g)))
-        return FXA__CU_SM90;
-    return backward && fixed ? FXA__CU_SIMT : FXA__CU_SM80;
+    if (hopper && cu_pages_fit(p) && (backward ? cu_hopper_has_grads(c, g) : fxa__cuda_forward_fits(c, g)))
+        return FXA__CUDA_SM90;
+    return backward && fixed ? FXA__CUDA_SIMT : FXA__CUDA_SM80;
 }
 
 /* What of cu_hopper_has_grads() is missing. */
-static const char *cu_hopper_lacks(const fxa__cu_choice *c, const fxa__cuda_program *g) {
+static const char *cu_hopper_lacks(const fxa__cuda_choice *c, const fxa__cuda_program *g) {
     if (g->has_own) return ", not sm90: a backward program of the caller's";
     if (c->d > CU_MOST_NARROW || c->dv > CU_MOST_NARROW)
         return ", not sm90: gradients of params or tensors above 128 columns";
@@ -244,9 +244,9 @@ static const char *cu_hopper_lacks(const fxa__cu_choice *c, const fxa__cuda_prog
 }
 
 /* What stays true of every problem with that code: some share it that differ in strides, say. */
-const char *fxa__cu_not_sm90(const fxa__cu_self *s, const fxa_problem *p, const fxa__cu_choice *c,
-                             const fxa__cuda_program *g) {
-    if (c->arch != 90 || c->family == FXA__CU_SM90 || c->dtype == FXA_F32) return "";
+const char *fxa__cuda_why_not_sm90(const fxa__cuda_self *s, const fxa_problem *p, const fxa__cuda_choice *c,
+                                   const fxa__cuda_program *g) {
+    if (c->arch != 90 || c->family == FXA__CUDA_SM90 || c->dtype == FXA_F32) return "";
     if (s->forced >= 0) return ", not sm90: FXA_CUDA_FAMILY";
     if (s->on_device && !s->gpu.driver.tensor_map) return ", not sm90: the driver has no tensor maps";
     if (cu_is_empty(p)) return ", not sm90: empty";
@@ -269,47 +269,47 @@ enum { CU_DECODE_KEYS = 256, CU_DECODE_TILES = 4 /* of 8 rows */, CU_DECODE_GROU
 static int64_t cu_decode_rows(const fxa_problem *p) { return p->sq * (p->hq / p->hkv); }
 
 /* What a CTA takes of them: as many as there are registers for. */
-static int32_t cu_row_tiles(const fxa_problem *p, const fxa__cu_choice *c) {
+static int32_t cu_row_tiles(const fxa_problem *p, const fxa__cuda_choice *c) {
     int64_t rows = cu_decode_rows(p);
     bool wide = c->d > CU_MOST_NARROW || c->dv > CU_MOST_NARROW;
     return rows <= 8 ? 1 : rows <= 16 || wide ? CU_DECODE_TILES / 2 : CU_DECODE_TILES;
 }
 
 /* Few rows for many keys: decoding. Its lists have a row for each KV head: masks are the same for its query heads. */
-static bool cu_is_decode(const fxa_problem *p, const fxa__cu_choice *c, const fxa__cuda_program *g) {
+static bool cu_is_decode(const fxa_problem *p, const fxa__cuda_choice *c, const fxa__cuda_program *g) {
     bool same = p->hq == p->hkv || !(g->mask_inputs & 1u << FXA_INPUT_H);
     bool fits =
-        c->family == FXA__CU_SM90 && c->d == c->dv && c->d <= CU_MOST_NARROW && p->d_qk == p->d_v && !c->dropout;
+        c->family == FXA__CUDA_SM90 && c->d == c->dv && c->d <= CU_MOST_NARROW && p->d_qk == p->d_v && !c->dropout;
     bool few = cu_decode_rows(p) <= 8 * CU_DECODE_GROUPS * cu_row_tiles(p, c);
     return p->pass == FXA_FORWARD && fits && same && few && p->sk >= CU_DECODE_KEYS;
 }
 
-static uint32_t cu_units(const fxa_problem *p, const fxa__cu_choice *c, const fxa__cuda_program *g) {
+static uint32_t cu_units(const fxa_problem *p, const fxa__cuda_choice *c, const fxa__cuda_program *g) {
     uint32_t units = 0;
     if (p->pass == FXA_FORWARD)
-        units |= 1u << (c->row_tiles ? FXA__CU_DECODE : FXA__CU_FORWARD);
+        units |= 1u << (c->row_tiles ? FXA__CUDA_DECODE : FXA__CUDA_FORWARD);
     else
-        units |= 1u << FXA__CU_BACKWARD | 1u << FXA__CU_ENDS;
-    if (c->separate_dq && c->family == FXA__CU_SM90 && (p->flags & FXA_GRAD_Q)) units |= 1u << FXA__CU_GRAD_Q;
-    if (g->has_mask || g->vector) units |= 1u << FXA__CU_LISTS;
-    if (g->diagonal >= 0) units |= 1u << FXA__CU_DIAGONAL;
-    if (fxa__cu_stage_is_any(p) || c->moved) units |= 1u << FXA__CU_STAGE;
-    if (fxa__cu_pages_are_fetched(p)) units |= 1u << FXA__CU_PAGES;
-    if (p->pass == FXA_BACKWARD && (p->param_grads || cu_tensor_grads(p))) units |= 1u << FXA__CU_CAPTURED;
+        units |= 1u << FXA__CUDA_BACKWARD | 1u << FXA__CUDA_PREPOST;
+    if (c->separate_dq && c->family == FXA__CUDA_SM90 && (p->flags & FXA_GRAD_Q)) units |= 1u << FXA__CUDA_DQ;
+    if (g->has_mask || g->vector) units |= 1u << FXA__CUDA_TILE_LISTS;
+    if (g->diagonal >= 0) units |= 1u << FXA__CUDA_DIAGONAL_TABLE;
+    if (fxa__cuda_has_conversions(p) || c->moved) units |= 1u << FXA__CUDA_CONVERT;
+    if (fxa__cuda_has_gathered_pages(p)) units |= 1u << FXA__CUDA_PAGED_GRADS;
+    if (p->pass == FXA_BACKWARD && (p->param_grads || cu_tensor_grads(p))) units |= 1u << FXA__CUDA_CAPTURED_GRADS;
     return units;
 }
 
-static void cu_fill(const fxa__cu_self *s, const fxa_problem *p, fxa__cu_choice *c, const fxa__cuda_program *g) {
+static void cu_fill(const fxa__cuda_self *s, const fxa_problem *p, fxa__cuda_choice *c, const fxa__cuda_program *g) {
     c->family = cu_family(s, p, c, g);
-    c->turns = c->family == FXA__CU_SM90 && cu_is_by_turns(p, c, g);
-    c->separate_dq = c->family == FXA__CU_SM90 && !c->turns && cu_is_separate(p, c, g);
-    if (c->family == FXA__CU_SIMT) c->aligned = false; /* it makes no difference there */
+    c->turns = c->family == FXA__CUDA_SM90 && cu_is_by_turns(p, c, g);
+    c->separate_dq = c->family == FXA__CUDA_SM90 && !c->turns && cu_is_separate(p, c, g);
+    if (c->family == FXA__CUDA_SIMT) c->aligned = false; /* it makes no difference there */
     if (cu_is_decode(p, c, g)) {
         c->row_tiles = cu_row_tiles(p, c);
-        c->cluster = fxa__cu_decode_cluster(s, c, p);
+        c->cluster = fxa__cuda_decode_cluster(s, c, p);
     }
     c->units = cu_units(p, c, g);
-    c->staged = fxa__cu_stage_is_any(p);
+    c->staged = fxa__cuda_has_conversions(p);
     c->adds = c->out != FXA_F32 && (p->flags & SUPPORT_ACCUMULATES);
 }
 
@@ -318,7 +318,7 @@ static void cu_fill(const fxa__cu_self *s, const fxa_problem *p, fxa__cu_choice 
 /* A factor that turns out to be 0 or below stays with the pairs; of tensors that are smaller than the text counts on
  * indices are guarded. Every text is looked at: one that is made once more may count on other sizes. */
 static fxa_status cu_text(const fxa__problem *p, fxa_program *lifted, const fxa_program *derivative,
-                          const fxa_program *own, fxa__cu_choice *c, fxa__cuda_program *out, fxa_error *err) {
+                          const fxa_program *own, fxa__cuda_choice *c, fxa__cuda_program *out, fxa_error *err) {
     bool backward = p->in.pass == FXA_BACKWARD;
     fxa__cuda_config config = {.program = lifted, .derivative = derivative, .dense = c->dense, .words = c->words};
     config.grad_params = backward ? p->in.param_grads : 0;
@@ -330,8 +330,8 @@ static fxa_status cu_text(const fxa__problem *p, fxa_program *lifted, const fxa_
     config.fits = UINT64_MAX;
     for (;;) {
         FXA_TRY(fxa__cuda_program_make(p->host, &config, out, err));
-        bool stays = c->plain && !fxa__cu_factor_is_positive(out);
-        uint64_t fits = config.fits & fxa__cu_fitting(p, out);
+        bool stays = c->plain && !fxa__cuda_factor_is_positive(out);
+        uint64_t fits = config.fits & fxa__cuda_tensors_fit(p, out);
         if (!stays && fits == config.fits) return FXA_OK;
         fxa__cuda_program_free(out);
         config.fits = fits;
@@ -339,22 +339,23 @@ static fxa_status cu_text(const fxa__problem *p, fxa_program *lifted, const fxa_
     }
 }
 
-static fxa_status cu_program(const fxa__problem *p, fxa__cu_choice *c, fxa__cuda_program *out, fxa_error *err) {
+static fxa_status cu_program(const fxa__problem *p, fxa__cuda_choice *c, fxa__cuda_program *out, fxa_error *err) {
     fxa_program *own = NULL, *masked = NULL, *lifted = NULL, *derivative = NULL, *bprop = NULL;
-    FXA_TRY(fxa__cu_coordinates(p, p->program, &own, err));
+    FXA_TRY(fxa__cuda_coordinates_substitute(p, p->program, &own, err));
     fxa_status status = fxa__program_extract_masks(p->host, own, &masked, err);
-    if (status == FXA_OK) status = fxa__cu_scored(p->host, masked, &lifted, err);
+    if (status == FXA_OK) status = fxa__cuda_score_masks_move(p->host, masked, &lifted, err);
     fxa_program_destroy(own);
     fxa_program_destroy(masked);
     if (status == FXA_OK) status = cu_check_captures(p->in.captures, p->in.n_captures, lifted, err);
-    if (status == FXA_OK) status = fxa__cu_own(p, &bprop, err);
+    if (status == FXA_OK) status = fxa__cuda_user_backward_make(p, &bprop, err);
     if (status == FXA_OK && bprop)
         status = cu_check_captures(p->in.bprop_captures, p->in.n_bprop_captures, p->in.bprop, err);
     if (status == FXA_OK && p->in.pass == FXA_BACKWARD) status = fxa_program_derivative(lifted, &derivative, err);
     if (status == FXA_OK) {
-        c->dense = fxa__cu_dense_tensor(p, lifted);
-        c->words = fxa__cu_words_fit(p, lifted);
-        c->plain = !(p->in.flags & FXA_SCALARS_IN_MEMORY) && fxa__cu_is_plain(p->host, lifted, derivative, bprop);
+        c->dense = fxa__cuda_dense_tensor(p, lifted);
+        c->words = fxa__cuda_operands_fit(p, lifted);
+        c->plain =
+            !(p->in.flags & FXA_SCALARS_IN_MEMORY) && fxa__cuda_has_finite_factors(p->host, lifted, derivative, bprop);
         status = cu_text(p, lifted, derivative, bprop, c, out, err);
     }
     fxa_program_destroy(bprop);
@@ -363,22 +364,23 @@ static fxa_status cu_program(const fxa__problem *p, fxa__cu_choice *c, fxa__cuda
     return status;
 }
 
-fxa_status fxa__cu_choose(const fxa__cu_self *self, const fxa__problem *p, fxa__cu_choice *out,
-                          fxa__cuda_program *program, fxa_error *err) {
+fxa_status fxa__cuda_choose(const fxa__cuda_self *self, const fxa__problem *p, fxa__cuda_choice *out,
+                            fxa__cuda_program *program, fxa_error *err) {
     const fxa_problem *in = &p->in;
     *program = (fxa__cuda_program){.value = -1};
-    *out = (fxa__cu_choice){.arch = self->arch, .fast_math = self->fast_math};
+    *out = (fxa__cuda_choice){.arch = self->arch, .fast_math = self->fast_math};
     FXA_TRY(cu_check_table(in, err));
-    out->dtype = fxa__cu_dtype_in(in);
-    out->out = fxa__cu_dtype_out(in);
-    out->wide_o = in->pass == FXA_BACKWARD && out->dtype != FXA_F32 && fxa__cu_stage_type(in, FXA_SLOT_O) == FXA_F32;
+    out->dtype = fxa__cuda_input_dtype(in);
+    out->out = fxa__cuda_output_dtype(in);
+    out->wide_o =
+        in->pass == FXA_BACKWARD && out->dtype != FXA_F32 && fxa__cuda_kernel_dtype(in, FXA_SLOT_O) == FXA_F32;
     out->maximum = in->pass == FXA_FORWARD && (in->flags & FXA_RETURN_ROW_MAX);
     out->d = cu_columns(in->d_qk);
     out->dv = cu_columns(in->d_v);
     out->spans = in->flags & SUPPORT_SPANS;
     out->dropout = in->flags & FXA_DROPOUT;
-    out->moved = out->dropout && fxa__cu_coordinates_move(in);
-    out->paged = (in->flags & FXA_PAGED) && !fxa__cu_pages_are_fetched(in);
+    out->moved = out->dropout && fxa__cuda_has_mapped_coordinates(in);
+    out->paged = (in->flags & FXA_PAGED) && !fxa__cuda_has_gathered_pages(in);
     out->aligned = cu_is_aligned(in);
     FXA_TRY(cu_program(p, out, program, err));
     cu_fill(self, in, out, program);

@@ -11,10 +11,10 @@ enum { MAPS_F16 = 6, MAPS_BF16 = 9, MAPS_SWIZZLE_128 = 3, MAPS_L2_128 = 2, MAPS_
 
 /* Decoding reads every byte once, and lines of 128 come 4 % faster from memory than pairs of them; the forward of short
  * documents gains 0.3 % by it, others lose nothing. */
-static int maps_promotion(const fxa__cu_call *c) { return c->p->in.pass == FXA_FORWARD ? MAPS_L2_128 : MAPS_L2_256; }
+static int maps_promotion(const fxa__cuda_call *c) { return c->p->in.pass == FXA_FORWARD ? MAPS_L2_128 : MAPS_L2_256; }
 
 /* Of 16-bit elements; size and stride: b, h, s, d. Strides of axes with one element mean nothing. */
-static fxa_status maps_make(fxa__cu_call *c, const void *data, const int64_t size[4], const int64_t stride[3],
+static fxa_status maps_make(fxa__cuda_call *c, const void *data, const int64_t size[4], const int64_t stride[3],
                             int32_t rows, struct FxaMap *out) {
     const uint64_t sizes[4] = {(uint64_t)size[3], (uint64_t)size[2], (uint64_t)size[1], (uint64_t)size[0]};
     const uint32_t box[4] = {MAPS_COLUMNS, (uint32_t)rows, 1, 1}, ones[4] = {1, 1, 1, 1};
@@ -27,13 +27,13 @@ static fxa_status maps_make(fxa__cu_call *c, const void *data, const int64_t siz
     return fxa__gpu_status(&c->self->gpu, status, "cuTensorMapEncodeTiled", c->err);
 }
 
-fxa_status fxa__cu_map(fxa__cu_call *c, fxa_slot slot, int32_t rows, struct FxaMap *out) {
-    fxa__cu_tensor t = fxa__cu_tensor_of(c, slot);
+fxa_status fxa__cuda_tensor_map(fxa__cuda_call *c, fxa_slot slot, int32_t rows, struct FxaMap *out) {
+    fxa__cuda_operand t = fxa__cuda_operand_of(c, slot);
     return maps_make(c, t.view.data, t.size, (const int64_t[3]){t.view.b, t.view.h, t.view.s}, rows, out);
 }
 
-fxa_status fxa__cu_map_dense(fxa__cu_call *c, const struct FxaView *view, bool whole, int32_t rows,
-                             struct FxaMap *out) {
+fxa_status fxa__cuda_tensor_map_dense(fxa__cuda_call *c, const struct FxaView *view, bool whole, int32_t rows,
+                                      struct FxaMap *out) {
     const fxa_problem *p = &c->p->in;
     const int64_t size[4] = {whole || view->b ? p->b : 1, whole || view->h ? p->hq : 1, p->sq, p->sk};
     return maps_make(c, view->data, size, (const int64_t[3]){view->b, view->h, view->s}, rows, out);

@@ -28,7 +28,7 @@ static int32_t layout_stored(int32_t d) { return (d + 63) / 64 * 64; }
 enum { LAYOUT_SHARED = 227 * 1024 - 1536 }; /* of a Hopper CTA, but for alignment and barriers */
 
 /* Whether a tile of so many keys fits in the shared memory of the Hopper forward, with one buffer of Q. */
-static bool layout_forward_fits(const fxa__cu_choice *c, const fxa__cuda_program *g, int32_t rows, int32_t keys,
+static bool layout_forward_fits(const fxa__cuda_choice *c, const fxa__cuda_program *g, int32_t rows, int32_t keys,
                                 bool small) {
     int32_t d = layout_stored(c->d), dv = layout_stored(c->dv), stages = small ? 3 : 2;
     int32_t bytes = rows * (d > dv ? d : dv) * 2 + stages * keys * (d + dv) * 2;
@@ -38,55 +38,55 @@ static bool layout_forward_fits(const fxa__cu_choice *c, const fxa__cuda_program
     return bytes <= LAYOUT_SHARED;
 }
 
-static bool layout_is_small(const fxa__cu_choice *c) { return c->d <= 64 && c->dv <= 64; }
+static bool layout_is_small(const fxa__cuda_choice *c) { return c->d <= 64 && c->dv <= 64; }
 
-static int32_t layout_forward_groups(const fxa__cu_choice *c, const fxa__cuda_program *g) {
+static int32_t layout_forward_groups(const fxa__cuda_choice *c, const fxa__cuda_program *g) {
     return layout_is_small(c) && g->dense < 0 && !c->dropout ? 3 : 2;
 }
 
 /* Whether its warpgroups pass over tiles: PASSES of sm90/forward_shared.cuh. */
-static bool layout_passes(const fxa__cu_choice *c, const fxa__cuda_program *g) {
-    return c->family == FXA__CU_SM90 && layout_forward_groups(c, g) == LAYOUT_PASSING;
+static bool layout_passes(const fxa__cuda_choice *c, const fxa__cuda_program *g) {
+    return c->family == FXA__CUDA_SM90 && layout_forward_groups(c, g) == LAYOUT_PASSING;
 }
 
 /* Of 256 columns a dense tensor leaves no room for diagonals. */
-bool fxa__cu_forward_fits(const fxa__cu_choice *c, const fxa__cuda_program *g) {
+bool fxa__cuda_forward_fits(const fxa__cuda_choice *c, const fxa__cuda_program *g) {
     return layout_forward_fits(c, g, 64 * layout_forward_groups(c, g), 64, layout_is_small(c));
 }
 
 /* Tiles of 128 keys and 64 queries, two of these, of dS and of the dense tensor, without which all has room. Of 128
  * columns it leaves none for words beside the sum of dQ. */
-bool fxa__cu_joint_fits(const fxa__cu_choice *c, const fxa__cuda_program *g) {
+bool fxa__cuda_fused_dq_fits(const fxa__cuda_choice *c, const fxa__cuda_program *g) {
     int32_t columns = layout_stored(c->d) + layout_stored(c->dv), pairs = 64 * 128 * 2;
     int32_t bytes = (128 + 2 * 64) * columns * 2 + 4 * pairs + 2 * 64 * (c->d > 64 ? 64 : 32) * 4 + 2 * 2 * 64 * 4;
     if (g->vector) bytes += 2 * (64 + 128) * 4;
     return g->dense < 0 || bytes <= LAYOUT_SHARED;
 }
 
-static struct FxaShape layout_forward_sm90(const fxa__cu_choice *c, const fxa__cuda_program *g) {
+static struct FxaShape layout_forward_sm90(const fxa__cuda_choice *c, const fxa__cuda_program *g) {
     bool small = layout_is_small(c);
     int32_t groups = layout_forward_groups(c, g), rows = 64 * groups;
     int32_t keys = c->dv <= 128 && layout_forward_fits(c, g, rows, 128, small) ? 128 : 64;
     return (struct FxaShape){128 * (groups + 1), 0, rows, keys, 16, 1, 0, 1};
 }
 
-static struct FxaShape layout_backward_sm90(const fxa__cu_choice *c, const fxa__cuda_program *g) {
+static struct FxaShape layout_backward_sm90(const fxa__cuda_choice *c, const fxa__cuda_program *g) {
     bool small = layout_is_small(c);
     bool bare = !g->has_slope && g->dense < 0 && !g->grad_diagonal && !g->n_sums && !g->has_scatter;
     if (c->d > 128 || c->dv > 128) return (struct FxaShape){384, 0, 64, 64, 16, 0, 0, 1};
     return (struct FxaShape){384, 0, small && bare && !c->dropout ? 128 : 64, 128, 16, 0, 8, 1};
 }
 
-static struct FxaShape layout_forward_sm80(const fxa__cu_choice *c, const fxa__cuda_program *g) {
+static struct FxaShape layout_forward_sm80(const fxa__cuda_choice *c, const fxa__cuda_program *g) {
     bool two = c->d <= 128 && c->dv <= 128 && g->dense < 0;
     return (struct FxaShape){128, 0, two ? 128 : 64, 64, 0, 0, 0, 1};
 }
 
-static int32_t layout_backward_bytes(const fxa__cu_choice *c, int32_t keys, int32_t queries) {
+static int32_t layout_backward_bytes(const fxa__cuda_choice *c, int32_t keys, int32_t queries) {
     return (keys + queries) * (layout_stored(c->d) + layout_stored(c->dv)) * 2 + queries * keys * 2 + 1024;
 }
 
-static struct FxaShape layout_backward_sm80(const fxa__cu_choice *c) {
+static struct FxaShape layout_backward_sm80(const fxa__cuda_choice *c) {
     bool roomy = c->arch == 80 || (c->arch >= 90 && c->arch < 120);
     int32_t limit = (roomy ? 163 : 99) * 1024;
     int32_t keys = layout_backward_bytes(c, 128, 64) <= limit  ? 128
@@ -96,23 +96,23 @@ static struct FxaShape layout_backward_sm80(const fxa__cu_choice *c) {
     return (struct FxaShape){2 * keys, 0, keys == 32 ? 32 : 64, keys, 0, 0, keys / 16, parts};
 }
 
-static struct FxaShape layout_decode_shape(const fxa__cu_choice *c) {
+static struct FxaShape layout_decode_shape(const fxa__cuda_choice *c) {
     bool wide = c->d + c->dv > 256;
     int32_t keys = wide ? 64 : 128, warps = wide && c->row_tiles < 4 ? 5 : 12;
     return (struct FxaShape){32 * warps, 0, 8 * c->row_tiles, keys, 32, 1, 0, c->cluster ? c->cluster : 1};
 }
 
-struct FxaShape fxa__cu_shape(const fxa__cu_choice *c, const fxa__cuda_program *g, fxa__cu_unit unit) {
+struct FxaShape fxa__cuda_tile_shape(const fxa__cuda_choice *c, const fxa__cuda_program *g, fxa__cuda_unit unit) {
     int32_t lanes = c->dv <= 32 ? 4 : c->dv <= 64 ? 8 : c->dv <= 128 ? 16 : 32;
-    if (unit == FXA__CU_ENDS) return (struct FxaShape){256, 0, 256 / lanes, 0, 0, 0, 0, 1};
-    if (unit == FXA__CU_DECODE) return layout_decode_shape(c);
-    if (unit == FXA__CU_GRAD_Q && c->family == FXA__CU_SM90) return (struct FxaShape){384, 0, 128, 64, 16, 1, 0, 1};
-    if (unit != FXA__CU_FORWARD && unit != FXA__CU_BACKWARD && unit != FXA__CU_GRAD_Q) return (struct FxaShape){0};
-    bool forward = unit == FXA__CU_FORWARD;
+    if (unit == FXA__CUDA_PREPOST) return (struct FxaShape){256, 0, 256 / lanes, 0, 0, 0, 0, 1};
+    if (unit == FXA__CUDA_DECODE) return layout_decode_shape(c);
+    if (unit == FXA__CUDA_DQ && c->family == FXA__CUDA_SM90) return (struct FxaShape){384, 0, 128, 64, 16, 1, 0, 1};
+    if (unit != FXA__CUDA_FORWARD && unit != FXA__CUDA_BACKWARD && unit != FXA__CUDA_DQ) return (struct FxaShape){0};
+    bool forward = unit == FXA__CUDA_FORWARD;
     switch (c->family) {
-    case FXA__CU_SM90: return forward ? layout_forward_sm90(c, g) : layout_backward_sm90(c, g);
-    case FXA__CU_SM80: return forward ? layout_forward_sm80(c, g) : layout_backward_sm80(c);
-    default: return (struct FxaShape){256, 0, 64, 64, 0, 0, unit == FXA__CU_BACKWARD ? 8 : 0, 1};
+    case FXA__CUDA_SM90: return forward ? layout_forward_sm90(c, g) : layout_backward_sm90(c, g);
+    case FXA__CUDA_SM80: return forward ? layout_forward_sm80(c, g) : layout_backward_sm80(c);
+    default: return (struct FxaShape){256, 0, 64, 64, 0, 0, unit == FXA__CUDA_BACKWARD ? 8 : 0, 1};
     }
 }
 
@@ -120,15 +120,15 @@ struct FxaShape fxa__cu_shape(const fxa__cu_choice *c, const fxa__cuda_program *
 
 typedef struct layout {
     fxa__carver c;
-    const fxa__cu_self *self;
-    const fxa__cu_choice *choice;
+    const fxa__cuda_self *self;
+    const fxa__cuda_choice *choice;
     const fxa__cuda_program *g;
     const fxa_problem *p;
-    fxa__cu_layout *out;
+    fxa__cuda_buffers *out;
     bool packed;
 } layout;
 
-static bool layout_has(const layout *l, fxa__cu_unit unit) { return l->choice->units >> unit & 1; }
+static bool layout_has(const layout *l, fxa__cuda_unit unit) { return l->choice->units >> unit & 1; }
 
 /* n0 * n1 * n2 elements. */
 static void *layout_take(layout *l, int64_t n0, int64_t n1, int64_t n2, size_t element) {
@@ -137,7 +137,9 @@ static void *layout_take(layout *l, int64_t n0, int64_t n1, int64_t n2, size_t e
     return fxa__carve_matrix(&l->c, n, n2, element);
 }
 
-static struct FxaShape layout_shape(const layout *l, fxa__cu_unit unit) { return fxa__cu_shape(l->choice, l->g, unit); }
+static struct FxaShape layout_shape(const layout *l, fxa__cuda_unit unit) {
+    return fxa__cuda_tile_shape(l->choice, l->g, unit);
+}
 
 static int64_t layout_query_tiles(const layout *l, int32_t rows) {
     if (l->packed) return (l->p->total_q / rows + l->p->b) * l->p->hq;
@@ -145,13 +147,13 @@ static int64_t layout_query_tiles(const layout *l, int32_t rows) {
 }
 
 /* The unit whose kernel goes by query tiles. */
-static fxa__cu_unit layout_query_unit(const layout *l) {
-    return l->p->pass == FXA_BACKWARD ? FXA__CU_GRAD_Q : FXA__CU_FORWARD;
+static fxa__cuda_unit layout_query_unit(const layout *l) {
+    return l->p->pass == FXA_BACKWARD ? FXA__CUDA_DQ : FXA__CUDA_FORWARD;
 }
 
 static bool layout_by_queries(const layout *l) {
-    bool simt = l->choice->family == FXA__CU_SIMT && l->p->flags & FXA_GRAD_Q;
-    return l->p->pass == FXA_FORWARD || layout_has(l, FXA__CU_GRAD_Q) || simt;
+    bool simt = l->choice->family == FXA__CUDA_SIMT && l->p->flags & FXA_GRAD_Q;
+    return l->p->pass == FXA_FORWARD || layout_has(l, FXA__CUDA_DQ) || simt;
 }
 
 static uint32_t layout_bit(fxa_input input) { return 1u << input; }
@@ -169,7 +171,7 @@ static int32_t layout_heads(const layout *l, uint32_t inputs) {
 
 /* Words of one side: of the load at `node`, or zeroes. */
 static void layout_words_describe(layout *l, int side) {
-    fxa__cu_words *w = &l->out->word[side];
+    fxa__cuda_packed_operand *w = &l->out->word[side];
     const fxa_program *program = l->g->program;
     uint32_t inputs = 0;
     w->node = side ? l->g->k_word : l->g->q_word;
@@ -183,7 +185,7 @@ static void layout_words_describe(layout *l, int side) {
 
 /* Queries and keys with the same words, as those of documents are: one row set serves both. */
 static bool layout_words_are_same(const layout *l) {
-    const fxa__cu_words *q = &l->out->word[0], *k = &l->out->word[1];
+    const fxa__cuda_packed_operand *q = &l->out->word[0], *k = &l->out->word[1];
     if (q->node < 0 || k->node < 0 || q->length != k->length) return false;
     const fxa__node *nodes = l->g->program->nodes, *x = &nodes[q->node], *y = &nodes[k->node];
     bool same = x->imm == y->imm && x->n_args == y->n_args;
@@ -198,18 +200,18 @@ static void layout_words_take(layout *l, int side) {
         l->out->word[1].node = -1; /* nothing is to be written for it */
         return;
     }
-    fxa__cu_words *w = &l->out->word[side];
+    fxa__cuda_packed_operand *w = &l->out->word[side];
     int64_t rows = (int64_t)w->batch * w->heads;
     w->data = layout_take(l, rows, w->pitch, 1, sizeof(int32_t));
     w->ranges = layout_take(l, rows, w->pitch / 64, 2, sizeof(int32_t));
 }
 
-static void layout_list(layout *l, fxa__cu_list *list, struct FxaShape shape, bool by_key) {
+static void layout_list(layout *l, fxa__cuda_tile_list *list, struct FxaShape shape, bool by_key) {
     int64_t q = fxa__div_up(l->p->sq, shape.q_rows), k = fxa__div_up(l->p->sk, shape.k_rows);
-    *list = (fxa__cu_list){.items = NULL};
+    *list = (fxa__cuda_tile_list){.items = NULL};
     if (!l->g->has_mask || l->p->sq == 0 || l->p->sk == 0) return;
-    list->cut =
-        (fxa__cu_cut){shape.q_rows, shape.k_rows, (int32_t)(by_key ? k : q), (int32_t)(by_key ? q : k), by_key, 0};
+    list->cut = (fxa__cuda_list_shape){
+        shape.q_rows, shape.k_rows, (int32_t)(by_key ? k : q), (int32_t)(by_key ? q : k), by_key, 0};
     list->batch = l->choice->spans ? (int32_t)l->p->b : layout_batch(l, l->g->mask_inputs);
     list->heads = layout_heads(l, l->g->mask_inputs);
     int64_t rows = (int64_t)list->batch * list->heads;
@@ -241,7 +243,7 @@ static void layout_ranges(layout *l) {
 }
 
 static void layout_diagonal(layout *l) {
-    fxa__cu_rows *r = &l->out->diagonal;
+    fxa__cuda_diagonal_rows *r = &l->out->diagonal;
     if (l->g->diagonal < 0) return;
     r->zero = (int32_t)fxa__round_up(l->p->sk, 128) + 127;
     r->pitch = fxa__round_up(r->zero + fxa__round_up(l->p->sq, 192) + 256, 4);
@@ -252,10 +254,10 @@ static void layout_diagonal(layout *l) {
 
 /* Flags of shares may hold anything before a run. */
 static void layout_decode(layout *l) {
-    struct FxaShape shape = layout_shape(l, FXA__CU_DECODE);
-    fxa__cu_items_cut(l->self, l->choice, l->p, &shape, l->out);
+    struct FxaShape shape = layout_shape(l, FXA__CUDA_DECODE);
+    fxa__cuda_decode_split(l->self, l->choice, l->p, &shape, l->out);
     int64_t items = l->out->items, shared = l->out->run < l->out->splits ? items : 0;
-    for (int i = 0; i < FXA_CUDA_CUTS; i++) shared = l->out->cut[i] ? items : shared;
+    for (int i = 0; i < FXA_CUDA_DECODE_CUTS; i++) shared = l->out->cut[i] ? items : shared;
     l->out->redo = layout_take(l, items, 3, 1, sizeof(uint32_t));
     l->out->partial = layout_take(l, shared, shape.q_rows, l->choice->dv, sizeof(float));
     l->out->partial_ml = layout_take(l, shared, shape.q_rows, 2, sizeof(float));
@@ -265,8 +267,8 @@ static void layout_decode(layout *l) {
 
 /* Gradients of captured tensors, all of which begin as 0. */
 static void layout_captured(layout *l) {
-    fxa__cu_grads *g = &l->out->grads;
-    struct FxaShape shape = layout_shape(l, FXA__CU_BACKWARD);
+    fxa__cuda_captured_sums *g = &l->out->grads;
+    struct FxaShape shape = layout_shape(l, FXA__CUDA_BACKWARD);
     int64_t heads = l->p->b * l->p->hq;
     g->tiles = (int32_t)fxa__div_up(l->p->sk, shape.k_rows);
     g->sum_rows = (int64_t)g->tiles * shape.sum_rows;
@@ -281,7 +283,7 @@ static void layout_captured(layout *l) {
             layout_take(l, heads, g->part_rows, g->part_size, l->g->fixed ? sizeof(struct FxaExact) : sizeof(float));
     g->pitch = fxa__round_up(l->p->sk, 8);
     int32_t dense = l->g->grad_dense ? l->g->program->nodes[l->g->dense].imm : -1;
-    g->direct = dense >= 0 && fxa__cu_dense_is_direct(l->choice, l->g, l->p);
+    g->direct = dense >= 0 && fxa__cuda_is_dense_grad_direct(l->choice, l->g, l->p);
     if (dense >= 0 && !g->direct) g->dense = layout_take(l, heads, l->p->sq, g->pitch, sizeof(uint16_t));
     for (size_t i = 0; i < l->p->n_captures && i < FXA_CUDA_TENSORS; i++) {
         if (!l->p->captures[i].grad || (int32_t)i == dense) continue;
@@ -293,11 +295,11 @@ static void layout_captured(layout *l) {
 
 /* What begins as 0, in one piece, zones between its parts too. */
 static void layout_zeroes(layout *l) {
-    fxa__cu_layout *out = l->out;
+    fxa__cuda_buffers *out = l->out;
     const char *after = l->c.after;
     l->c.after = NULL;
     out->zero = l->c.base;
-    if (layout_has(l, FXA__CU_DECODE)) {
+    if (layout_has(l, FXA__CUDA_DECODE)) {
         out->next_tile = layout_take(l, 1, 1, 1, sizeof(uint32_t));
     } else if (layout_by_queries(l)) {
         struct FxaShape shape = layout_shape(l, layout_query_unit(l));
@@ -312,7 +314,7 @@ static void layout_zeroes(layout *l) {
         if (out->word[side].node < 0) layout_words_take(l, side);
     }
     if (l->p->pass == FXA_BACKWARD) layout_captured(l);
-    if (fxa__cu_pages_are_fetched(l->p)) {
+    if (fxa__cuda_has_gathered_pages(l->p)) {
         out->users.count = layout_take(l, l->p->n_pages, 1, 1, sizeof(int32_t));
         out->users.used = layout_take(l, 1, 1, 1, sizeof(int32_t));
     }
@@ -322,23 +324,23 @@ static void layout_zeroes(layout *l) {
 
 /* Asked for at every run: most problems have nothing there. */
 static bool layout_is_staged(const layout *l, fxa_slot slot) {
-    return l->choice->staged && fxa__cu_stage_is_needed(l->p, slot);
+    return l->choice->staged && fxa__cuda_is_converted(l->p, slot);
 }
 
 /* Operands that the kernels do not have in the caller's memory. */
 static void layout_spare(layout *l) {
     const fxa_problem *p = l->p;
-    for (int i = 0; i < FXA__CU_SPARES; i++) {
-        fxa_slot slot = fxa__cu_spare_slot(i);
+    for (int i = 0; i < FXA__CUDA_COPIES; i++) {
+        fxa_slot slot = fxa__cuda_slot_of_copy(i);
         bool nobody = p->pass == FXA_BACKWARD && ((slot == FXA_SLOT_DK && !(p->flags & FXA_GRAD_K)) ||
                                                   (slot == FXA_SLOT_DV && !(p->flags & FXA_GRAD_V)));
         int64_t size[4];
         if (!nobody && !layout_is_staged(l, slot)) continue;
-        fxa__cu_sizes(p, slot, size);
+        fxa__cuda_operand_sizes(p, slot, size);
         l->out->spare[i] = layout_take(l, size[0] * size[1], size[2], fxa__round_up(size[3], 8),
-                                       fxa_dtype_size(fxa__cu_stage_type(p, slot)));
+                                       fxa_dtype_size(fxa__cuda_kernel_dtype(p, slot)));
     }
-    if (fxa__cu_pages_are_fetched(p)) {
+    if (fxa__cuda_has_gathered_pages(p)) {
         l->out->users.end = layout_take(l, p->n_pages, 1, 1, sizeof(int32_t));
         l->out->users.list = layout_take(l, p->b, fxa__div_up(p->sk, p->page_size), 1, sizeof(int32_t));
     }
@@ -346,29 +348,30 @@ static void layout_spare(layout *l) {
 }
 
 static void layout_backward(layout *l) {
-    fxa__cu_layout *out = l->out;
+    fxa__cuda_buffers *out = l->out;
     int64_t rows = l->p->hq * (int64_t)out->pad_rows;
-    bool joint = !l->choice->separate_dq && l->choice->family != FXA__CU_SIMT;
+    bool joint = !l->choice->separate_dq && l->choice->family != FXA__CUDA_SIMT;
     out->lse2 = layout_take(l, rows, 1, 1, sizeof(float));
     out->delta = layout_take(l, rows, 1, 1, sizeof(float));
     if (joint) out->grad_q_sum = layout_take(l, rows, l->choice->d, 1, sizeof(float));
     bool listed = l->g->has_mask || l->choice->spans;
-    bool first_stored = joint && l->choice->family == FXA__CU_SM90 && listed && !l->g->grad_dense; /* of its kernel */
+    bool first_stored = joint && l->choice->family == FXA__CUDA_SM90 && listed && !l->g->grad_dense; /* of its kernel */
     if (first_stored || l->choice->turns) out->first_share = layout_take(l, rows / LAYOUT_SHARE, 1, 1, sizeof(int32_t));
     int64_t entries = l->packed && !(l->p->flags & FXA_PAGED) ? 1 : l->p->b;
     /* Not where tiles may be short, of documents or packed sequences, and small: there it was 2 to 4 % slower. */
     bool is_short = layout_is_small(l->choice) && (l->choice->spans || l->g->vector);
-    if (joint && l->choice->family == FXA__CU_SM90 && !is_short)
+    if (joint && l->choice->family == FXA__CUDA_SM90 && !is_short)
         out->sent = layout_take(l, 1 + entries * l->p->hkv, 1, 1, sizeof(uint32_t));
-    layout_list(l, &out->keys, layout_shape(l, FXA__CU_BACKWARD), true);
-    bool halves = joint && l->choice->family == FXA__CU_SM90 && l->g->has_mask && !layout_is_small(l->choice);
+    layout_list(l, &out->keys, layout_shape(l, FXA__CUDA_BACKWARD), true);
+    bool halves = joint && l->choice->family == FXA__CUDA_SM90 && l->g->has_mask && !layout_is_small(l->choice);
     if (halves) out->keys.cut.parts = LAYOUT_HALVES;
 }
 
-uint64_t fxa__cu_layout_make(const fxa__cu_self *self, const fxa__cu_choice *choice, const fxa__cuda_program *program,
-                             const fxa__problem *p, fxa__carver c, fxa__cu_layout *out) {
+uint64_t fxa__cuda_buffers_make(const fxa__cuda_self *self, const fxa__cuda_choice *choice,
+                                const fxa__cuda_program *program, const fxa__problem *p, fxa__carver c,
+                                fxa__cuda_buffers *out) {
     layout l = {c, self, choice, program, &p->in, out, p->in.flags & FXA_VARLEN};
-    *out = (fxa__cu_layout){.zero = NULL};
+    *out = (fxa__cuda_buffers){.zero = NULL};
     int64_t pad = fxa__round_up(p->in.sq, LAYOUT_PAD);
     int64_t rows = l.packed ? (p->in.total_q / LAYOUT_PAD + p->in.b) * LAYOUT_PAD : pad * p->in.b;
     if (pad > INT32_MAX || rows > INT32_MAX) return UINT64_MAX;
@@ -380,23 +383,23 @@ uint64_t fxa__cu_layout_make(const fxa__cu_self *self, const fxa__cu_choice *cho
     layout_diagonal(&l);
     layout_ranges(&l);
     if (layout_is_staged(&l, FXA_SLOT_SINKS)) out->sink = layout_take(&l, p->in.hq, 1, 1, sizeof(float));
-    if (layout_has(&l, FXA__CU_DECODE))
+    if (layout_has(&l, FXA__CUDA_DECODE))
         layout_decode(&l);
     else if (layout_by_queries(&l))
         layout_list(&l, &out->queries, layout_shape(&l, layout_query_unit(&l)), false);
-    if (layout_has(&l, FXA__CU_FORWARD) && layout_passes(choice, program)) out->queries.cut.parts = LAYOUT_PASSING;
+    if (layout_has(&l, FXA__CUDA_FORWARD) && layout_passes(choice, program)) out->queries.cut.parts = LAYOUT_PASSING;
     bool forward = p->in.pass == FXA_FORWARD;
     layout_spare(&l);
-    for (int axis = 0; choice->moved && axis < FXA__CU_AXES; axis++)
-        out->places[axis] = layout_take(&l, fxa__cu_moved_size(&p->in, axis), 1, 1, sizeof(int));
+    for (int axis = 0; choice->moved && axis < FXA__CUDA_AXES; axis++)
+        out->places[axis] = layout_take(&l, fxa__cuda_coordinate_count(&p->in, axis), 1, 1, sizeof(int));
     if ((forward && !(p->in.flags & FXA_RETURN_LSE)) || layout_is_staged(&l, FXA_SLOT_LSE))
         out->lse = layout_take(&l, p->in.hq, l.packed ? p->in.total_q : p->in.b * p->in.sq, 1, sizeof(float));
     if (!forward) layout_backward(&l);
     return l.c.failed ? UINT64_MAX : (uint64_t)l.c.used;
 }
 
-uint64_t fxa__cu_workspace(const fxa__cu_self *self, const fxa__cu_choice *choice, const fxa__cuda_program *program,
-                           const fxa__problem *p) {
-    fxa__cu_layout at;
-    return fxa__cu_layout_make(self, choice, program, p, fxa__carver_make(NULL), &at);
+uint64_t fxa__cuda_workspace(const fxa__cuda_self *self, const fxa__cuda_choice *choice,
+                             const fxa__cuda_program *program, const fxa__problem *p) {
+    fxa__cuda_buffers at;
+    return fxa__cuda_buffers_make(self, choice, program, p, fxa__carver_make(NULL), &at);
 }

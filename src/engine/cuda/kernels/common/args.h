@@ -7,17 +7,18 @@
  * Lengths, strides, head counts, scale, window sizes, params and captured tensors are here and so never cause a new
  * compilation. Head dimension, storage type and the score program are compiled in.
  */
-#ifndef FXA_CUDA_KERNEL_ARGS_CUH
-#define FXA_CUDA_KERNEL_ARGS_CUH
+#ifndef FXA_CUDA_COMMON_ARGS_H
+#define FXA_CUDA_COMMON_ARGS_H
 
-#define FXA_CUDA_TENSORS 16                /* captured tensors of a program; with the maps all has to stay below 4 KB */
-#define FXA_CUDA_SCALARS 32                /* params of each type */
-#define FXA_CUDA_SUMS 32                   /* gradients that are sums: those of all float params have room */
-#define FXA_CUDA_BEND 5                    /* terms of a tanh near 0 (common/score.cuh) */
-#define FXA_CUDA_RUNS (14 + FXA_CUDA_BEND) /* numbers that the host computes of them, behind the float ones */
+#define FXA_CUDA_TENSORS 16      /* captured tensors of a program; with the maps all has to stay below 4 KB */
+#define FXA_CUDA_SCALARS 32      /* params of each type */
+#define FXA_CUDA_SUMS 32         /* gradients that are sums: those of all float params have room */
+#define FXA_CUDA_SOFTCAP_TERMS 5 /* terms of a tanh near 0 (common/score.cuh) */
+#define FXA_CUDA_HOST_VALUES                                                                                           \
+    (14 + FXA_CUDA_SOFTCAP_TERMS) /* numbers that the host computes of them, behind the float ones */
 #define FXA_CUDA_RANK 5
-#define FXA_CUDA_CUTS 4   /* sizes of decode's items but for the largest */
-#define FXA_CUDA_RANGES 4 /* tables of ranges of a program */
+#define FXA_CUDA_DECODE_CUTS 4 /* sizes of decode's items but for the largest */
+#define FXA_CUDA_RANGES 4      /* tables of ranges of a program */
 
 /* A tensor [b, h, s, d] in memory; strides in elements, d contiguous. */
 struct FxaView {
@@ -41,11 +42,11 @@ struct FxaCapture {
  * last two ints how many of its tiles are listed, n, and x: tile i >= n of the row is tile x + i. b_rows = 0 and h_rows
  * = 0 share rows between entries and heads. The forward and dQ kernels have one row per query tile, the backward
  * kernels one per key tile. Beside the number of a partial tile may stand which parts of 64 queries attend to nothing
- * of it, FXA_CUDA_PASS << i of part i, and which to all of it, FXA_CUDA_WHOLE << i, for the kernel that asks for that
+ * of it, FXA_CUDA_SKIP << i of part i, and which to all of it, FXA_CUDA_FULL << i, for the kernel that asks for that
  * when the list is written.
  */
-#define FXA_CUDA_PASS (1 << 24) /* lengths are at most 2^28, tiles 64 or more */
-#define FXA_CUDA_WHOLE (8 * FXA_CUDA_PASS)
+#define FXA_CUDA_SKIP (1 << 24) /* lengths are at most 2^28, tiles 64 or more */
+#define FXA_CUDA_FULL (8 * FXA_CUDA_SKIP)
 struct FxaTileList {
     const int *items;
     const int *counts;
@@ -76,8 +77,8 @@ struct FxaExact {
 /*
  * Sums of the score's gradient along diagonals. Key tile n adds into data[b*b + h*h + n*n + zero + n*zero_step + (q-k)]
  * where that index (without the strides) lies in 0..size-1. With n = 0 all tiles share a row and add atomically; with a
- * row per key tile (zero_step = 128) the row is the tile's own. With PROG_GRAD_FIXED data is FxaExact, strides and size
- * count those, and n = zero_step = 0.
+ * row per key tile (zero_step = 128) the row is the tile's own. With PROG_GRAD_DIAGONAL_EXACT data is FxaExact, strides
+ * and size count those, and n = zero_step = 0.
  */
 struct FxaDiagonalGrad {
     float *data;
@@ -96,16 +97,16 @@ struct FxaSums {
 };
 
 /* A 32-bit word per position (document ids, per-key biases), padded to round(length, 128) + 128 words per row, and the
- * {smallest, largest} int of every 64 positions, as fxa_vector_prepare writes them. */
-struct FxaVector {
+ * {smallest, largest} int of every 64 positions, as fxa_operands_pack writes them. */
+struct FxaOperand {
     const int *data;
     const int *ranges;
     long long b, h;               /* of data */
     long long ranges_b, ranges_h; /* of ranges, in pairs */
 };
 
-/* How one is written: from elements of a captured tensor, kind as word_of() has it. to = 0: it is not. */
-struct FxaWords {
+/* How one is written: from elements of a captured tensor, kind as operand_of() has it. to = 0: it is not. */
+struct FxaPackedOperand {
     const void *from;
     long long b, h, s; /* strides of them */
     int *to, *ranges;
@@ -113,13 +114,13 @@ struct FxaWords {
     int length, kind;
 };
 
-struct FxaWordPair {
-    struct FxaWords side[2]; /* of queries, of keys */
+struct FxaPackedOperands {
+    struct FxaPackedOperand side[2]; /* of queries, of keys */
 };
 
 /* Threads of a launch that writes words and a list: a warp for each row of a list of 4096 positions. Beside lengths
  * there are too few registers for so many. */
-#define FXA_CUDA_TOGETHER(spans) ((spans) ? 512 : 1024)
+#define FXA_CUDA_LIST_THREADS(spans) ((spans) ? 512 : 1024)
 
 /* Scalars that only the device knows: each where it is not 0. For texts with PROG_SCALARS; scale and seed of kernels.
  * */
@@ -148,7 +149,7 @@ struct FxaArgs {
     unsigned *next_tile;            /* zero before the first launch, left zero by every launch */
     int *redo;                      /* per query tile of the launch; the same */
     const int *q_lens, *k_lens;     /* per batch entry, or 0 */
-    const int *q_starts, *k_starts; /* packed sequences: the first rows of batch + 1 entries, or 0; see Span */
+    const int *q_starts, *k_starts; /* packed sequences: the first rows of batch + 1 entries, or 0; see Sequence */
     const int *pages; /* FXA_PAGED: entry b's keys i * page_size on lie in page pages[b * pages_b + i] of K and V */
     long long pages_b;
     int page_size, n_pages; /* page numbers are clamped to n_pages */
@@ -157,12 +158,12 @@ struct FxaArgs {
     struct FxaTileList list;
     struct FxaDiagonal diagonal;
     struct FxaDiagonalGrad grad_diagonal;
-    struct FxaVector q_vector, k_vector;
+    struct FxaOperand q_vector, k_vector;
     struct FxaView dense, grad_dense; /* [b, h, q, k], k contiguous; stride 0 of b or h: shared. grad_dense is whole */
     struct FxaCapture tensor[FXA_CUDA_TENSORS];
     float *grad_tensor[FXA_CUDA_TENSORS]; /* what scatter() adds to; set to 0 by the host. PROG_GRAD_EXACT: FxaExact */
     struct FxaSums sums;
-    float f[FXA_CUDA_SCALARS + FXA_CUDA_RUNS];
+    float f[FXA_CUDA_SCALARS + FXA_CUDA_HOST_VALUES];
     int i[FXA_CUDA_SCALARS];
     int batch, heads, kv_heads, group; /* group = heads / kv_heads */
     int d, dv;                         /* head dimensions as they are, at most FXA_D and FXA_DV */
@@ -179,8 +180,8 @@ struct FxaArgs {
                                                                          * head) */
     struct FxaDivisor by_order, by_section, by_last, by_heads; /* order of query tiles: tiles of a section, its heads,
                                                                 * those of the last one, of an entry */
-    int cut[FXA_CUDA_CUTS];  /* the last (entry, KV head)s, whose items have a half, a quarter, ... of `run` */
-    float scale, scale_log2; /* scale_log2 = scale * log2(e) */
+    int cut[FXA_CUDA_DECODE_CUTS]; /* the last (entry, KV head)s, whose items have a half, a quarter, ... of `run` */
+    float scale, scale_log2;       /* scale_log2 = scale * log2(e) */
     int turned; /* 1: products of Q and K count times -1, 2: times 0; scale_log2 and the program have the rest */
     float *partial, *partial_ml;  /* decode workspace */
     unsigned seed[2], drop_below; /* FXA_DROPOUT: low word of the seed first; words below the threshold drop */
@@ -196,7 +197,7 @@ struct FxaArgs {
 
 /* Coordinates of the indices 0 to size - 1 of an axis, of so many entries: by a table, by segments, or base + step i;
  * and what is added to them. common/convert.cu. */
-struct FxaPlaces {
+struct FxaCoordinates {
     int *out;
     const int *table, *dynamic, *shift; /* or 0; shift has an element per entry */
     long long size, entries, base, step;
@@ -206,16 +207,16 @@ struct FxaPlaces {
 };
 
 /* An operand as common/convert.cu takes it: type is a fxa_dtype. */
-struct FxaStageArray {
+struct FxaConvertArray {
     void *data;
     long long stride[4]; /* b, h, s, d; elements */
     int type;
 };
 
 /* Copies of common/convert.cu. side: all of size as it lies, or rows of entries: of queries, of keys. */
-enum { FXA_STAGE_WHOLE, FXA_STAGE_QUERIES, FXA_STAGE_KEYS };
-struct FxaStage {
-    struct FxaStageArray to, from;
+enum { FXA_CONVERT_ALL, FXA_CONVERT_QUERIES, FXA_CONVERT_KEYS };
+struct FxaConvert {
+    struct FxaConvertArray to, from;
     long long size[4];
     int side, add;
 };

@@ -97,7 +97,7 @@ extern "C" __global__ void __launch_bounds__(THREADS) fxa_backward_prepare(const
     launch_next();
     const int lane = threadIdx.x % LANES, i = blockIdx.x * ROWS + threadIdx.x / LANES, h = blockIdx.y;
     const PaddedRow at(a, i);
-    const Span rows = q_span(a, at.b);
+    const Sequence rows = q_sequence(a, at.b);
     const long long row = (long long)h * a.pad_rows + i;
     const bool inside = at.q >= 0 && at.q < rows.length;
     float sum = 0.f;
@@ -135,7 +135,7 @@ extern "C" __global__ void __launch_bounds__(THREADS) fxa_backward_prepare(const
 FXA_INLINE void finish_block(const FxaArgs &a, const QueryBlock &of, bool none, float scale)
 {
     const PaddedRow first(a, of.x * 64);
-    const Span span = q_span(a, first.b);
+    const Sequence span = q_sequence(a, first.b);
     const float *from = a.grad_q_sum + of.first_row(a) * FXA_D;
     const int most = q_starts(a) ? span.length : a.q_len;
     for (int e = threadIdx.x; e < 64 * FXA_D; e += THREADS) {
@@ -152,7 +152,7 @@ FXA_INLINE void finish_block(const FxaArgs &a, const QueryBlock &of, bool none, 
     constexpr int PITCH = FXA_D / 2 + 4; /* words of a row; 16 bytes more spread columns over banks */
     __shared__ __align__(16) u32 block[64 * PITCH];
     const PaddedRow at(a, of.x * 64);
-    const Span rows = q_span(a, at.b);
+    const Sequence rows = q_sequence(a, at.b);
     const Float4 *sum = (const Float4 *)(a.grad_q_sum + of.first_row(a) * FXA_D);
 #pragma unroll
     for (int e = threadIdx.x; e < 64 * FXA_D / 4; e += THREADS) {

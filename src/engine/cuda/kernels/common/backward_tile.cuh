@@ -5,24 +5,24 @@
  * Launch of all of them: grid (key tiles, KV heads, batch); packed, grid (k_total / keys of a tile + batch, KV heads,
  * 1), and tiles past the end of their entry have nothing to do. The first is multiplied by the parts of FxaShape.
  */
-#ifndef FXA_CUDA_BACKWARD_PLACE_CUH
-#define FXA_CUDA_BACKWARD_PLACE_CUH
+#ifndef FXA_CUDA_COMMON_BACKWARD_TILE_CUH
+#define FXA_CUDA_COMMON_BACKWARD_TILE_CUH
 
 #include "common/varlen.cuh"
 
 static_assert(!FXA_PAGED, "gradients of pages are not written");
 
-template <int keys, int queries> struct PlaceOf {
+template <int keys, int queries> struct KeyTile {
     int n, kv_h, b, q_first, q_len, k_first, k_len;
 
-    FXA_INLINE PlaceOf(const FxaArgs &a, int parts = 1) : PlaceOf(a, blockIdx.x / parts, blockIdx.y, blockIdx.z) {}
-    FXA_INLINE PlaceOf(const FxaArgs &a, int n_, int kv_h_, int b_) : n(n_), kv_h(kv_h_), b(b_)
+    FXA_INLINE KeyTile(const FxaArgs &a, int parts = 1) : KeyTile(a, blockIdx.x / parts, blockIdx.y, blockIdx.z) {}
+    FXA_INLINE KeyTile(const FxaArgs &a, int n_, int kv_h_, int b_) : n(n_), kv_h(kv_h_), b(b_)
     {
         if (k_starts(a)) {
             b = tile_entry(k_starts(a), a.batch, keys, a.k_total, n);
             n -= first_tile(k_starts(a), b, keys, a.k_total);
         }
-        const Span q = q_span(a, b), k = k_span(a, b);
+        const Sequence q = q_sequence(a, b), k = k_sequence(a, b);
         q_first = q.first;
         q_len = q.length;
         k_first = k.first;

@@ -116,12 +116,12 @@ struct GradTensor {
 
 FXA_INLINE double grad_load(const GradTensor &t, long long at)
 {
-    return stage_load(FxaStageArray{t.data, {}, t.dtype}, at);
+    return convert_load(FxaConvertArray{t.data, {}, t.dtype}, at);
 }
 
 FXA_INLINE void grad_store(const GradTensor &t, long long at, double x)
 {
-    stage_store(FxaStageArray{t.data, {}, t.dtype}, at, x);
+    convert_store(FxaConvertArray{t.data, {}, t.dtype}, at, x);
 }
 
 extern "C" __global__ void __launch_bounds__(CAPTURED_THREADS)

@@ -4,12 +4,12 @@
  * type or with other strides than the caller has it, and results that join what is there. All architectures; arithmetic
  * in f64, each result rounded once.
  *
- * fxa_stage_copy: to = from, or to += from. Of packed sequences the rows that an entry has are written, and no others;
- * what is past a length is left alone where something is added. Launch: any grid of THREADS.
+ * fxa_convert_copy: to = from, or to += from. Of packed sequences the rows that an entry has are written, and no
+ * others; what is past a length is left alone where something is added. Launch: any grid of THREADS.
  *
- * fxa_stage_places: coordinates of indices, for dropout. Launch: any grid of THREADS.
+ * fxa_coordinates_write: coordinates of indices, for dropout. Launch: any grid of THREADS.
  *
- * fxa_stage_join: (O, LSE) of a run joins what is there, as fxa_merge does it. Launch: any grid, a CTA takes rows.
+ * fxa_convert_merge: (O, LSE) of a run joins what is there, as fxa_merge does it. Launch: any grid, a CTA takes rows.
  */
 #include "common/convert.cuh"
 
@@ -18,15 +18,15 @@ namespace {
 constexpr int THREADS = 256;
 
 /* Where row s of entry b lies, and whether it is written. */
-struct StageRow {
+struct ConvertRow {
     long long b, s;
     bool there;
 
-    FXA_INLINE StageRow(const FxaArgs &a, int side, bool join, long long b_, long long s_) : b(b_), s(s_), there(true)
+    FXA_INLINE ConvertRow(const FxaArgs &a, int side, bool join, long long b_, long long s_) : b(b_), s(s_), there(true)
     {
-        if (side == FXA_STAGE_WHOLE) return;
-        const bool keys = side == FXA_STAGE_KEYS, packed = keys ? k_starts(a) : q_starts(a);
-        const Span span = keys ? k_span(a, (int)b) : q_span(a, (int)b);
+        if (side == FXA_CONVERT_ALL) return;
+        const bool keys = side == FXA_CONVERT_KEYS, packed = keys ? k_starts(a) : q_starts(a);
+        const Sequence span = keys ? k_sequence(a, (int)b) : q_sequence(a, (int)b);
         there = s < span.length || !(packed || join);
         if (packed) b = 0, s += span.first;
     }
@@ -35,22 +35,22 @@ struct StageRow {
 } // namespace
 
 extern "C" __global__ void __launch_bounds__(THREADS)
-    fxa_stage_copy(const __grid_constant__ FxaArgs a, const __grid_constant__ FxaStage s)
+    fxa_convert_copy(const __grid_constant__ FxaArgs a, const __grid_constant__ FxaConvert s)
 {
     launch_begin();
     const long long n = s.size[0] * s.size[1] * s.size[2] * s.size[3], step = (long long)gridDim.x * THREADS;
     for (long long i = blockIdx.x * (long long)THREADS + threadIdx.x; i < n; i += step) {
         const long long d = i % s.size[3], row = i / s.size[3], h = row / s.size[2] % s.size[1];
-        const StageRow at(a, s.side, s.add, row / s.size[2] / s.size[1], row % s.size[2]);
+        const ConvertRow at(a, s.side, s.add, row / s.size[2] / s.size[1], row % s.size[2]);
         if (!at.there) continue;
-        const long long to = stage_place(s.to, at.b, h, at.s, d);
-        const double x = stage_load(s.from, stage_place(s.from, at.b, h, at.s, d));
-        stage_store(s.to, to, s.add ? x + stage_load(s.to, to) : x);
+        const long long to = convert_index(s.to, at.b, h, at.s, d);
+        const double x = convert_load(s.from, convert_index(s.from, at.b, h, at.s, d));
+        convert_store(s.to, to, s.add ? x + convert_load(s.to, to) : x);
     }
 }
 
 extern "C" __global__ void __launch_bounds__(THREADS)
-    fxa_stage_places(const __grid_constant__ FxaArgs a, const __grid_constant__ FxaPlaces x)
+    fxa_coordinates_write(const __grid_constant__ FxaArgs a, const __grid_constant__ FxaCoordinates x)
 {
     launch_begin();
     const long long step = (long long)gridDim.x * THREADS;
@@ -68,28 +68,29 @@ extern "C" __global__ void __launch_bounds__(THREADS)
 }
 
 extern "C" __global__ void __launch_bounds__(THREADS)
-    fxa_stage_join(const __grid_constant__ FxaArgs a, const __grid_constant__ FxaStage s,
-                   const __grid_constant__ FxaStage lse)
+    fxa_convert_merge(const __grid_constant__ FxaArgs a, const __grid_constant__ FxaConvert s,
+                   const __grid_constant__ FxaConvert lse)
 {
     launch_begin();
     const double none = (double)NEG_INF;
     for (long long i = blockIdx.x; i < s.size[0] * s.size[1] * s.size[2]; i += gridDim.x) {
         const long long h = i / s.size[2] % s.size[1];
-        const StageRow at(a, s.side, true, i / s.size[2] / s.size[1], i % s.size[2]);
+        const ConvertRow at(a, s.side, true, i / s.size[2] / s.size[1], i % s.size[2]);
         if (!at.there) continue;
-        const long long to = stage_place(lse.to, at.b, h, at.s, 0);
-        const double x = stage_load(lse.from, stage_place(lse.from, at.b, h, at.s, 0)), y = stage_load(lse.to, to);
+        const long long to = convert_index(lse.to, at.b, h, at.s, 0);
+        const double x = convert_load(lse.from, convert_index(lse.from, at.b, h, at.s, 0));
+        const double y = convert_load(lse.to, to);
         const double most = x > y || x != x ? x : y;
         const double wx = x == none ? 0. : exp(x - most), wy = y == none ? 0. : exp(y - most);
         const double sum = wx + wy;
         for (long long d = threadIdx.x; d < s.size[3]; d += THREADS) {
-            const long long there = stage_place(s.to, at.b, h, at.s, d);
+            const long long there = convert_index(s.to, at.b, h, at.s, d);
             double o = 0;
-            if (wx != 0) o += wx * stage_load(s.from, stage_place(s.from, at.b, h, at.s, d));
-            if (wy != 0) o += wy * stage_load(s.to, there);
-            stage_store(s.to, there, sum == 0 ? 0. : o / sum);
+            if (wx != 0) o += wx * convert_load(s.from, convert_index(s.from, at.b, h, at.s, d));
+            if (wy != 0) o += wy * convert_load(s.to, there);
+            convert_store(s.to, there, sum == 0 ? 0. : o / sum);
         }
         __syncthreads(); /* all have read it */
-        if (threadIdx.x == 0) stage_store(lse.to, to, sum == 0 ? none : most + log(sum));
+        if (threadIdx.x == 0) convert_store(lse.to, to, sum == 0 ? none : most + log(sum));
     }
 }

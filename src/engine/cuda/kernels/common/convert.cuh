@@ -3,14 +3,15 @@
  * Elements of arrays of any float type, by the type's number: for kernels that go between the caller's memory and the
  * workspace (common/convert.cu, common/paged_grads.cu).
  */
-#ifndef FXA_CUDA_STAGE_CUH
-#define FXA_CUDA_STAGE_CUH
+#ifndef FXA_CUDA_COMMON_CONVERT_CUH
+#define FXA_CUDA_COMMON_CONVERT_CUH
 
 #include "common/storage.cuh"
 
 namespace {
 
-enum { STAGE_F64 = 1, STAGE_F32 = 2, STAGE_F16 = 3, STAGE_BF16 = 4, STAGE_E4M3 = 11, STAGE_E5M2 = 12 }; /* fxa_dtype */
+/* Values of fxa_dtype. */
+enum { CONVERT_F64 = 1, CONVERT_F32 = 2, CONVERT_F16 = 3, CONVERT_BF16 = 4, CONVERT_E4M3 = 11, CONVERT_E5M2 = 12 };
 
 /* All bits set are the NaN; there are no infinities. */
 FXA_INLINE float from_e4m3(u32 x)
@@ -38,31 +39,31 @@ FXA_INLINE u8 to_byte(float x, int fraction, int bias, float least, float larges
     return (u8)(sign | code);
 }
 
-FXA_INLINE double stage_load(const FxaStageArray &t, long long at)
+FXA_INLINE double convert_load(const FxaConvertArray &t, long long at)
 {
     switch (t.type) {
-    case STAGE_F64: return ((const double *)t.data)[at];
-    case STAGE_F32: return (double)((const float *)t.data)[at];
-    case STAGE_F16: return (double)from_half(((const u16 *)t.data)[at]);
-    case STAGE_BF16: return (double)__int_as_float((int)((u32)((const u16 *)t.data)[at] << 16));
-    case STAGE_E4M3: return (double)from_e4m3(((const u8 *)t.data)[at]);
+    case CONVERT_F64: return ((const double *)t.data)[at];
+    case CONVERT_F32: return (double)((const float *)t.data)[at];
+    case CONVERT_F16: return (double)from_half(((const u16 *)t.data)[at]);
+    case CONVERT_BF16: return (double)__int_as_float((int)((u32)((const u16 *)t.data)[at] << 16));
+    case CONVERT_E4M3: return (double)from_e4m3(((const u8 *)t.data)[at]);
     default: return (double)from_half((u16)(((const u8 *)t.data)[at] << 8));
     }
 }
 
-FXA_INLINE void stage_store(const FxaStageArray &t, long long at, double x)
+FXA_INLINE void convert_store(const FxaConvertArray &t, long long at, double x)
 {
     switch (t.type) {
-    case STAGE_F64: ((double *)t.data)[at] = x; break;
-    case STAGE_F32: ((float *)t.data)[at] = (float)x; break;
-    case STAGE_F16: ((u16 *)t.data)[at] = to_half(round_to_odd(x)); break;
-    case STAGE_BF16: ((u16 *)t.data)[at] = to_bfloat(round_to_odd(x)); break;
-    case STAGE_E4M3: ((u8 *)t.data)[at] = to_byte(round_to_odd(x), 3, 7, 0x1p-6f, 448.f, 0x7e, 0x7f); break;
+    case CONVERT_F64: ((double *)t.data)[at] = x; break;
+    case CONVERT_F32: ((float *)t.data)[at] = (float)x; break;
+    case CONVERT_F16: ((u16 *)t.data)[at] = to_half(round_to_odd(x)); break;
+    case CONVERT_BF16: ((u16 *)t.data)[at] = to_bfloat(round_to_odd(x)); break;
+    case CONVERT_E4M3: ((u8 *)t.data)[at] = to_byte(round_to_odd(x), 3, 7, 0x1p-6f, 448.f, 0x7e, 0x7f); break;
     default: ((u8 *)t.data)[at] = to_byte(round_to_odd(x), 2, 15, 0x1p-14f, 57344.f, 0x7b, 0x7e); break;
     }
 }
 
-FXA_INLINE long long stage_place(const FxaStageArray &t, long long b, long long h, long long s, long long d)
+FXA_INLINE long long convert_index(const FxaConvertArray &t, long long b, long long h, long long s, long long d)
 {
     return b * t.stride[0] + h * t.stride[1] + s * t.stride[2] + d * t.stride[3];
 }

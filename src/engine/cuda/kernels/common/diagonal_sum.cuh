@@ -1,13 +1,13 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * Rows of an FxaDiagonalGrad: floats that are added in any order, or with PROG_GRAD_FIXED sums that have none.
+ * Rows of an FxaDiagonalGrad: floats that are added in any order, or with PROG_GRAD_DIAGONAL_EXACT sums that have none.
  */
-#ifndef FXA_CUDA_DIAGONAL_SUMS_CUH
-#define FXA_CUDA_DIAGONAL_SUMS_CUH
+#ifndef FXA_CUDA_COMMON_DIAGONAL_SUM_CUH
+#define FXA_CUDA_COMMON_DIAGONAL_SUM_CUH
 
 #include "common/score.cuh"
 
-#if PROG_GRAD_FIXED
+#if PROG_GRAD_DIAGONAL_EXACT
 typedef FxaExact DiagonalSum;
 #else
 typedef float DiagonalSum;
@@ -22,7 +22,7 @@ FXA_INLINE DiagonalSum *diagonal_row(const FxaArgs &a, int b, int h, int n)
 
 FXA_INLINE void diagonal_add(DiagonalSum *at, float x)
 {
-#if PROG_GRAD_FIXED
+#if PROG_GRAD_DIAGONAL_EXACT
     exact_add(at, x);
 #else
     atomicAdd(at, x);
@@ -31,7 +31,7 @@ FXA_INLINE void diagonal_add(DiagonalSum *at, float x)
 
 FXA_INLINE double diagonal_read(const DiagonalSum *at)
 {
-#if PROG_GRAD_FIXED
+#if PROG_GRAD_DIAGONAL_EXACT
     return exact_value(at);
 #else
     return (double)*at;

@@ -9,8 +9,8 @@
  * of a thread (sm90/wgmma.cuh; mma.sync lies alike): 4 * (column / 8) + 2 * (row / 8) + column % 2, 32 accumulators a
  * word.
  */
-#ifndef FXA_CUDA_DROPOUT_CUH
-#define FXA_CUDA_DROPOUT_CUH
+#ifndef FXA_CUDA_COMMON_DROPOUT_CUH
+#define FXA_CUDA_COMMON_DROPOUT_CUH
 
 #include "common/varlen.cuh"
 
@@ -40,7 +40,7 @@ FXA_INLINE bool keeps(u32 kept, int i)
 
 #if FXA_DROPOUT == 2
 /* Coordinates are not the indices: neighbours share nothing. */
-FXA_INLINE u32 keep_moved(const FxaArgs &a, int b, int h, int q, int k)
+FXA_INLINE u32 keep_by_coordinates(const FxaArgs &a, int b, int h, int q, int k)
 {
     const int at_k = __ldg(a.place_k + min(k, a.k_len - 1));
     const int at_q = __ldg(a.place_q + (long long)b * a.q_len + min(q, a.q_len - 1));
@@ -48,26 +48,26 @@ FXA_INLINE u32 keep_moved(const FxaArgs &a, int b, int h, int q, int k)
     return four >> (at_k & 3) & 1;
 }
 
-FXA_INLINE u32 kept_by_row(const FxaArgs &a, int b, int h, int q, int k0)
+FXA_INLINE u32 kept_of_row(const FxaArgs &a, int b, int h, int q, int k0)
 {
     u32 all = 0;
 #pragma unroll 1
     for (int i = 0; i < 32; i++)
-        all |= keep_moved(a, b, h, q + (i & 2) * 4, k0 + (i >> 2) * 8 + (threadIdx.x & 3) * 2 + (i & 1)) << i;
+        all |= keep_by_coordinates(a, b, h, q + (i & 2) * 4, k0 + (i >> 2) * 8 + (threadIdx.x & 3) * 2 + (i & 1)) << i;
     return all;
 }
 
-FXA_INLINE u32 kept_by_column(const FxaArgs &a, int b, int h, int q0, int k)
+FXA_INLINE u32 kept_of_column(const FxaArgs &a, int b, int h, int q0, int k)
 {
     u32 all = 0;
 #pragma unroll 1
     for (int i = 0; i < 32; i++)
-        all |= keep_moved(a, b, h, q0 + (i >> 2) * 8 + (threadIdx.x & 3) * 2 + (i & 1), k + (i & 2) * 4) << i;
+        all |= keep_by_coordinates(a, b, h, q0 + (i >> 2) * 8 + (threadIdx.x & 3) * 2 + (i & 1), k + (i & 2) * 4) << i;
     return all;
 }
 #else
 /* Queries as rows: q is the thread's first query, k0 the first of 64 keys, a multiple of 4. Two lanes share a call. */
-FXA_INLINE u32 kept_by_row(const FxaArgs &a, int b, int h, int q, int k0)
+FXA_INLINE u32 kept_of_row(const FxaArgs &a, int b, int h, int q, int k0)
 {
     const int lane = threadIdx.x & 31, odd = lane & 1;
     u32 mine = 0, all = 0;
@@ -84,7 +84,7 @@ FXA_INLINE u32 kept_by_row(const FxaArgs &a, int b, int h, int q, int k0)
 
 /* Keys as rows: k is the thread's first key, whose warp begins at a multiple of 4, q0 the first of 64 queries of the
  * warp. Four lanes share a call. */
-FXA_INLINE u32 kept_by_column(const FxaArgs &a, int b, int h, int q0, int k)
+FXA_INLINE u32 kept_of_column(const FxaArgs &a, int b, int h, int q0, int k)
 {
     const int lane = threadIdx.x & 31, own = (lane >> 2) & 3;
     u32 mine = 0, all = 0;

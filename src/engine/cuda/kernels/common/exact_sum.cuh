@@ -8,8 +8,8 @@
  *
  * C as well as CUDA: tests/engine/test_cuda_exact.c holds it against sums of whole numbers.
  */
-#ifndef FXA_CUDA_EXACT_CUH
-#define FXA_CUDA_EXACT_CUH
+#ifndef FXA_CUDA_COMMON_EXACT_SUM_CUH
+#define FXA_CUDA_COMMON_EXACT_SUM_CUH
 
 #include "common/swizzle.cuh"
 

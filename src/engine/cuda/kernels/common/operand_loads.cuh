@@ -3,20 +3,20 @@
  * What the program reads of a pair, by plain loads, and what it gets back for it, by plain stores: for kernels that do
  * not move it beside their tiles.
  */
-#ifndef FXA_CUDA_PAIR_LOADS_CUH
-#define FXA_CUDA_PAIR_LOADS_CUH
+#ifndef FXA_CUDA_COMMON_OPERAND_LOADS_CUH
+#define FXA_CUDA_COMMON_OPERAND_LOADS_CUH
 
 #include "common/diagonal_sum.cuh"
 #include "common/storage.cuh"
 
 /* Positions past the lengths read zeros of the dense tensor. */
-struct PairLoads {
+struct OperandLoads {
     const float *diagonal; /* of q - k = 0 */
     const int *q_words, *k_words;
     const Stored *dense;
     int q_len, k_len;
 
-    FXA_INLINE PairLoads(const FxaArgs &a, int b, int h, int q_len_, int k_len_)
+    FXA_INLINE OperandLoads(const FxaArgs &a, int b, int h, int q_len_, int k_len_)
         : diagonal(a.diagonal.data + b * a.diagonal.b + h * a.diagonal.h + a.diagonal.zero),
           q_words(a.q_vector.data + b * a.q_vector.b + h * a.q_vector.h),
           k_words(a.k_vector.data + b * a.k_vector.b + h * a.k_vector.h),

@@ -9,12 +9,12 @@
  * A place e = b * pages_b + i of the table counts where key i * page_size of entry b exists. Arrays of the workspace:
  * count[page], 0 before, is how many places have it; end[page] where the list of the page ends; list[..] has places.
  *
- *   fxa_pages_fetch   to[b, h, k] = from[page, h, row]. Launch: any grid
+ *   fxa_pages_gather   to[b, h, k] = from[page, h, row]. Launch: any grid
  *   fxa_pages_count   count. Launch: any grid
- *   fxa_pages_room    end, for now where the list begins: the lists lie in any order. *used is 0 before. Any grid
+ *   fxa_pages_offsets    end, for now where the list begins: the lists lie in any order. *used is 0 before. Any grid
  *   fxa_pages_list    lists in any order, and end. Any grid
  *   fxa_pages_sort    each list ascending. Any grid, a CTA takes a page
- *   fxa_pages_store   to[page, h, row] = sum of from[b, h, k], added to what is there where s.add. Any grid
+ *   fxa_pages_scatter   to[page, h, row] = sum of from[b, h, k], added to what is there where s.add. Any grid
  */
 #include "common/convert.cuh"
 
@@ -42,7 +42,7 @@ FXA_INLINE int page_at(const FxaArgs &a, long long e)
 } // namespace
 
 extern "C" __global__ void __launch_bounds__(THREADS)
-    fxa_pages_fetch(const __grid_constant__ FxaArgs a, const __grid_constant__ FxaStage s)
+    fxa_pages_gather(const __grid_constant__ FxaArgs a, const __grid_constant__ FxaConvert s)
 {
     launch_begin();
     const long long n = s.size[0] * s.size[1] * s.size[2] * s.size[3];
@@ -51,8 +51,8 @@ extern "C" __global__ void __launch_bounds__(THREADS)
         const long long b = row / s.size[2] / s.size[1];
         if (a.n_pages < 1 || k >= k_length(a, (int)b)) continue;
         const int page = min(max(a.pages[b * a.pages_b + k / a.page_size], 0), a.n_pages - 1);
-        stage_store(s.to, stage_place(s.to, b, h, k, d),
-                    stage_load(s.from, stage_place(s.from, page, h, k % a.page_size, d)));
+        convert_store(s.to, convert_index(s.to, b, h, k, d),
+                    convert_load(s.from, convert_index(s.from, page, h, k % a.page_size, d)));
     }
 }
 
@@ -65,7 +65,8 @@ extern "C" __global__ void __launch_bounds__(THREADS) fxa_pages_count(const __gr
     }
 }
 
-extern "C" __global__ void __launch_bounds__(THREADS) fxa_pages_room(const int *count, int *end, int *used, int pages)
+extern "C" __global__ void __launch_bounds__(THREADS)
+    fxa_pages_offsets(const int *count, int *end, int *used, int pages)
 {
     launch_begin();
     for (long long page = pages_first(); page < pages; page += pages_step())
@@ -108,7 +109,7 @@ extern "C" __global__ void __launch_bounds__(THREADS)
 }
 
 extern "C" __global__ void __launch_bounds__(THREADS)
-    fxa_pages_store(const __grid_constant__ FxaArgs a, const __grid_constant__ FxaStage s, const int *count,
+    fxa_pages_scatter(const __grid_constant__ FxaArgs a, const __grid_constant__ FxaConvert s, const int *count,
                     const int *end, const int *list)
 {
     launch_begin();
@@ -118,15 +119,15 @@ extern "C" __global__ void __launch_bounds__(THREADS)
         const long long row = line % s.size[2], h = line / s.size[2] % s.size[1];
         const int page = (int)(line / s.size[2] / s.size[1]), users = count[page];
         const int *user = list + (users ? end[page] - users : 0);
-        const long long to = stage_place(s.to, page, h, row, d);
+        const long long to = convert_index(s.to, page, h, row, d);
         double sum = 0.;
         bool any = !s.add; /* what no key is of is left as it is where something is added */
         for (int x = 0; x < users; x++) {
             const long long b = user[x] / a.pages_b, k = (user[x] - b * a.pages_b) * a.page_size + row;
             if (k >= k_length(a, (int)b)) continue;
-            sum += stage_load(s.from, stage_place(s.from, b, h, k, d));
+            sum += convert_load(s.from, convert_index(s.from, b, h, k, d));
             any = true;
         }
-        if (any) stage_store(s.to, to, s.add ? sum + stage_load(s.to, to) : sum);
+        if (any) convert_store(s.to, to, s.add ? sum + convert_load(s.to, to) : sum);
     }
 }

@@ -4,8 +4,8 @@
  * nothing else does there: tests replace these files by a model of the instructions, and run the kernels on the host
  * (tests/model).
  */
-#ifndef FXA_CUDA_PTX_CUH
-#define FXA_CUDA_PTX_CUH
+#ifndef FXA_CUDA_COMMON_PTX_CUH
+#define FXA_CUDA_COMMON_PTX_CUH
 
 #include "common/types.cuh"
 
@@ -305,8 +305,8 @@ FXA_INLINE void fence_in_order()
 
 /* ---- Launches ---------------------------------------------------------------------------------------------------- */
 
-/* A launch may begin while the one before it in the run still works (fxa__cu_launch), and both of these stand in every
- * kernel. The next one may begin once all CTAs of this one have come here. */
+/* A launch may begin while the one before it in the run still works (fxa__cuda_launch), and both of these stand in
+ * every kernel. The next one may begin once all CTAs of this one have come here. */
 FXA_INLINE void launch_next()
 {
 #if __CUDA_ARCH__ >= 900

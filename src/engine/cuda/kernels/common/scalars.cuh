@@ -2,8 +2,8 @@
  *
  * Scalars that lie in memory (FxaScalars), because only the device knows them when a run begins.
  */
-#ifndef FXA_CUDA_SCALARS_CUH
-#define FXA_CUDA_SCALARS_CUH
+#ifndef FXA_CUDA_COMMON_SCALARS_CUH
+#define FXA_CUDA_COMMON_SCALARS_CUH
 
 #include "common/swizzle.cuh"
 

@@ -1,65 +1,59 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * Where the score program meets the kernels. program.cuh is the only generated text: switches and one struct Program.
- * Every kernel calls the same functions of it, forward and backward, whichever way round its accumulators lie.
+ * The interface between kernels and the score program. program.cuh, the only generated text, defines switches and one
+ * struct Program. All main kernels, forward and backward, call the same functions of it.
  *
- * Switches, 0 unless defined:
- *   PROG_VALUE          value() changes the score; else the new score is the scaled one
- *   PROG_SLOPE          the slope is not always 1, or gradients of what is captured read the score; 2: it may be
- *                       infinite or NaN, and a gradient of 0 then wins
- *   PROG_OWN            own() gives the gradient of the score, and there is no slope; kernels for sm_80 and f32 only
- *   PROG_MASK           mask() is not always true
- *   PROG_BOUNDED        |value()| is at most so much (soft cap: 1), so that the forward needs no running maximum
- *   PROG_SAME           mask_same() is mask() where q_word == k_word in all pairs of a warp in a tile
- *   PROG_BEND           the score is read by bend() alone, and value() takes what that gives in its place
- *   PROG_NEAR           bend_near() is bend(), for less, while |s| < near(); bend_far() says how pairs are bent four at
- *                       a time while |s| < far(), off by no more than 2^-20 of the largest that bend() gives
- *   PROG_UNIT_ONE       unit() is 1, because bend() has it in what it gives, bend_unit(a), of any sign; PROG_BOUNDED is
- *                       without it. Where bend_unit(a) would not be a float, unit() has 4 of it
- *   PROG_DIAGONAL       value() reads pair.diagonal; diagonal() gives the row that fxa_diagonal_fill tabulates
- *   PROG_DENSE          value() reads pair.dense, an element of a 16-bit tensor [b, h, q, k]
- *   PROG_VECTOR         pair.q_word and pair.k_word are read: 1 by mask() alone, 2 by value() too
- *   PROG_WORDS          words are written, as 1 and 2 are, or for their ranges alone, which tile_class() reads
- *   PROG_SCALARS        scale and params are read by a.scalars
- *   PROG_GRAD_DIAGONAL  the gradient of the diagonal row is wanted; PROG_GRAD_DENSE: that of the dense tensor. Both
- *                       need d value / d tensor = 1, so they exclude PROG_SLOPE.
- *   PROG_GRAD_SUMS      so many sums over all pairs of (b, h): gradients of params and of tensors with an element per
- *                       head. partials() gives the terms.
- *   PROG_GRAD_SCATTER   scatter() adds the gradient of a pair to tensors by itself, in any order
- *                       With PROG_SLOPE the latter is for sm_80 and f32. sm90/backward_wide.cu has no gradients of
- *                       captured tensors.
- *   PROG_APART          by bits, what is so much work that kernels call it (common/out_of_line.cuh): 1: value();
- *                       2: mask() and mask_same(); 4: partials(), scatter(), own()
+ * Switches, 0 unless defined. fwd, bwd: set in texts of that pass only.
  *
- *   PROG_GRAD_EXACT     tensors, by bits, whose gradients are collected in FxaExact: in any order, with the same bits
- *   PROG_GRAD_FIXED     sums along diagonals are FxaExact
+ *   PROG_VALUE                value() changes the score; without it the new score is the scaled product
+ *   PROG_BOUNDED n            |value()| <= n for all inputs (soft cap: 1); the forward then needs no running maximum
+ *   PROG_SOFTCAP              the program reads the score through softcap() alone; value() takes the result of it
+ *   PROG_SOFTCAP_SERIES       softcap() has two faster forms for small scores: softcap_series() and softcap_exp()
+ *   PROG_SOFTCAP_HAS_UNIT     fwd: softcap() includes the factor softcap_unit(), of any sign, and unit() is 1.
+ *                             PROG_BOUNDED excludes the factor. If the factor is no float, unit() is 4 times it.
+ *   PROG_MASK                 mask() can be false
+ *   PROG_UNIFORM_OPERANDS     uniform_mask() equals mask() in tiles whose row and key operands are all equal
+ *   PROG_OPERANDS 1, 2        pairs read row and key operands: 1 = in mask() only, 2 = also in value()
+ *   PROG_PACK_OPERANDS        these operands are packed before a run: for pairs, or only for the ranges of tile_class()
+ *   PROG_DIAGONAL             value() reads pair.diagonal, a row that fxa_diagonal_fill tabulates by diagonal()
+ *   PROG_DENSE                value() reads pair.dense, an element of a 16-bit tensor [b, h, q, k]
+ *   PROG_OUT_OF_LINE bits     expensive functions that are called (common/out_of_line.cuh): 1 = value(), 2 = mask() and
+ *                             uniform_mask(), 4 = partials(), scatter() and user_backward()
+ *   PROG_DERIVATIVE 1, 2      bwd: the derivative d new score / d scaled score is not 1, or gradients of captures read
+ *                             the score; 2: it may be infinite or NaN, and then a gradient of 0 stays 0
+ *   PROG_USER_BACKWARD        bwd: user_backward() computes the gradient of the score; not in kernels of sm90
+ *   PROG_GRAD_DIAGONAL        bwd: dS is summed along diagonals
+ *   PROG_GRAD_DIAGONAL_EXACT  bwd: these sums are FxaExact
+ *   PROG_GRAD_DENSE           bwd: dS is the gradient of the dense tensor
+ *   PROG_GRAD_SUMS n          bwd: n sums over all pairs of (b, h), of the terms that partials() computes: gradients of
+ *                             params, and of tensors with an element per head
+ *   PROG_GRAD_SCATTER         bwd: scatter() adds the gradient of each pair to tensors; with PROG_DERIVATIVE not in
+ *                             kernels of sm90
+ *   PROG_GRAD_EXACT bits      bwd: tensors whose gradients are summed in FxaExact: deterministic in any order
  *
- * struct Program, which inherits what it does not need from ProgramBase:
- *   static float unit(a)               > 0; the new score times log2(e) is value() * unit(). So a factor that all
- *                                      scores have in common (the scale, the cap) costs nothing per pair.
- *   void head(a, b, h, q_len, k_len)   what depends on batch entry and head alone, kept in members
- *   void tile(a, q, k)                 what depends on the tile: q and k are this thread's first query and key
- *   float value(a, s, pair)            s is the product Q.K, not yet scaled; with PROG_BEND what bend() made of it
- *   float value(a, s, pair, slope)     the same bits, and slope = d new score / d scaled score; for PROG_SLOPE
- *   float own(a, s, pair, dscore)      for PROG_OWN: d loss / d scaled score of d loss / d new score
- *   float bend(a, s)                   for PROG_BEND: tanh of the product times a number of the run
- *   float bend_near(a, s), float near(a)   for PROG_NEAR: taken where all pairs of a warp in a tile are near 0, where
- *                                      tanh is a polynomial
- *   Bend bend_far(a), float far(a)     for PROG_NEAR: where not all are; 0 where the host says that the score would be
- *                                      off by too much
- *   bool mask(a, pair)                 only called in tiles that tile_class() calls partial; where it is false, value
- *                                      and slope may be anything, NaN too
- *   bool mask_same(a, pair)            for PROG_SAME: of documents, what is left of the mask inside one of them
- *   void partials(a, s, pair, g)       g[i] = d new score / d what sum i is of; s: the product. Without PROG_SLOPE it
- *                                      does not depend on s, which may be 0 then. Of the pair only q, k and their
- *                                      offsets are there
- *   void scatter(a, b, h, s, pair, ds) ds = d loss / d new score; s and pair as for partials(). All lanes of a warp
- *                                      call it together, with 0 where there is nothing to add (sum_lanes())
- *   static float diagonal(a, b, h, d)  d = q - k
- *   static int tile_class(a, b, h, q0, q1, k0, k1)   TILE_EMPTY, TILE_PARTIAL or TILE_FULL for pairs in q0..q1 x k0..k1
+ * struct Program inherits defaults from ProgramBase. All but head() and tile() are const or static.
+ *
+ *   unit(a)                   factor > 0 of all scores (scale, cap): new score * log2(e) = value() * unit()
+ *   head(a, b, h, q_len, k_len)   computes members that depend on batch entry and head
+ *   tile(a, q, k)             computes members that depend on the tile; q, k: first query and key of this thread
+ *   value(a, s, pair)         s: product of Q and K, unscaled; with PROG_SOFTCAP the result of softcap()
+ *   value(a, s, pair, slope)  PROG_DERIVATIVE: returns the same bits and sets slope = d new score / d scaled score
+ *   user_backward(a, s, pair, dscore)   PROG_USER_BACKWARD: returns the gradient of the scaled score
+ *   softcap(a, s)             PROG_SOFTCAP: tanh of the product times a run-time factor
+ *   softcap_series(a, s)      polynomial for |s| < series_limit(a), if this holds for all pairs of a warp in a tile
+ *   softcap_exp(a)            constants for four pairs at a time, for |s| < exp_limit(a); exp_limit() is 0 if the error
+ *                             would exceed 2^-20 of the largest result of softcap()
+ *   mask(a, pair)             called in partial tiles only; where it is false, value and slope may be anything
+ *   uniform_mask(a, pair)     PROG_UNIFORM_OPERANDS: the conditions of mask() besides equality of the operands
+ *   partials(a, s, pair, g)   g[i] = d new score / d (what sum i belongs to); s: the product. Without PROG_DERIVATIVE
+ *                             s may be 0. Uses only q, k and offsets of the pair.
+ *   scatter(a, b, h, s, pair, ds)   ds = d loss / d new score; all lanes of a warp call it together, with ds = 0 where
+ *                             there is nothing to add (sum_lanes())
+ *   diagonal(a, b, h, d)      value of the diagonal row at d = q - k
+ *   tile_class(a, b, h, q0, q1, k0, k1)   TILE_EMPTY, TILE_PARTIAL or TILE_FULL for the pairs q0..q1 x k0..k1
  */
-#ifndef FXA_CUDA_SCORE_CUH
-#define FXA_CUDA_SCORE_CUH
+#ifndef FXA_CUDA_COMMON_SCORE_CUH
+#define FXA_CUDA_COMMON_SCORE_CUH
 
 #include "common/softcap_tanh.cuh"
 #include "common/exact_sum.cuh"
@@ -98,7 +92,7 @@ template <int lanes> FXA_INLINE bool sum_lanes(float &x)
 }
 
 /* {smallest, largest} word of a vector over positions first..last, by blocks of 64: what tile_class() reads. */
-FXA_INLINE Int2 vector_range(const FxaVector &v, int b, int h, int first, int last)
+FXA_INLINE Int2 operand_range(const FxaOperand &v, int b, int h, int first, int last)
 {
     const Int2 *r = (const Int2 *)v.ranges + b * v.ranges_b + h * v.ranges_h;
     Int2 all = r[first >> 6];
@@ -112,7 +106,7 @@ FXA_INLINE Int2 vector_range(const FxaVector &v, int b, int h, int first, int la
 /* What a program need not say. */
 struct ProgramBase {
     static FXA_INLINE float unit(const FxaArgs &a) { return a.scale_log2; }
-    static FXA_INLINE float bend_unit(const FxaArgs &) { return 1.f; }
+    static FXA_INLINE float softcap_unit(const FxaArgs &) { return 1.f; }
     static FXA_INLINE int tile_class(const FxaArgs &, int, int, int, int, int, int) { return TILE_FULL; }
     FXA_INLINE void head(const FxaArgs &, int, int, int, int) {}
     FXA_INLINE void tile(const FxaArgs &, int, int) {}
@@ -123,26 +117,26 @@ struct ProgramBase {
 #ifndef PROG_VALUE
 #define PROG_VALUE 0
 #endif
-#ifndef PROG_SLOPE
-#define PROG_SLOPE 0
+#ifndef PROG_DERIVATIVE
+#define PROG_DERIVATIVE 0
 #endif
-#ifndef PROG_OWN
-#define PROG_OWN 0
+#ifndef PROG_USER_BACKWARD
+#define PROG_USER_BACKWARD 0
 #endif
 #ifndef PROG_MASK
 #define PROG_MASK 0
 #endif
-#ifndef PROG_SAME
-#define PROG_SAME 0
+#ifndef PROG_UNIFORM_OPERANDS
+#define PROG_UNIFORM_OPERANDS 0
 #endif
-#ifndef PROG_BEND
-#define PROG_BEND 0
+#ifndef PROG_SOFTCAP
+#define PROG_SOFTCAP 0
 #endif
-#ifndef PROG_NEAR
-#define PROG_NEAR 0
+#ifndef PROG_SOFTCAP_SERIES
+#define PROG_SOFTCAP_SERIES 0
 #endif
-#ifndef PROG_UNIT_ONE
-#define PROG_UNIT_ONE 0
+#ifndef PROG_SOFTCAP_HAS_UNIT
+#define PROG_SOFTCAP_HAS_UNIT 0
 #endif
 #ifndef PROG_BOUNDED
 #define PROG_BOUNDED 0
@@ -153,8 +147,8 @@ struct ProgramBase {
 #ifndef PROG_DENSE
 #define PROG_DENSE 0
 #endif
-#ifndef PROG_VECTOR
-#define PROG_VECTOR 0
+#ifndef PROG_OPERANDS
+#define PROG_OPERANDS 0
 #endif
 #ifndef PROG_GRAD_DIAGONAL
 #define PROG_GRAD_DIAGONAL 0
@@ -163,8 +157,8 @@ struct ProgramBase {
 #define PROG_GRAD_DENSE 0
 #endif
 
-#ifndef PROG_APART
-#define PROG_APART 0
+#ifndef PROG_OUT_OF_LINE
+#define PROG_OUT_OF_LINE 0
 #endif
 #ifndef PROG_GRAD_SUMS
 #define PROG_GRAD_SUMS 0
@@ -175,20 +169,29 @@ struct ProgramBase {
 #ifndef PROG_GRAD_EXACT
 #define PROG_GRAD_EXACT 0
 #endif
-#ifndef PROG_GRAD_FIXED
-#define PROG_GRAD_FIXED 0
+#ifndef PROG_GRAD_DIAGONAL_EXACT
+#define PROG_GRAD_DIAGONAL_EXACT 0
 #endif
 
 /* Whether pairs of the backward ask the program for something in tiles without a mask too: then it has to have seen
  * their tile(). A slope may be the one thing that it says of a score (with_grad). */
-constexpr bool ASKED_ALWAYS = PROG_VALUE || PROG_SLOPE || PROG_OWN;
+constexpr bool PAIRS_READ_PROGRAM = PROG_VALUE || PROG_DERIVATIVE || PROG_USER_BACKWARD;
 
-static_assert(!(PROG_SLOPE && (PROG_GRAD_DIAGONAL || PROG_GRAD_DENSE)), "gradients of captured tensors need slope 1");
+static_assert(!(PROG_DERIVATIVE && (PROG_GRAD_DIAGONAL || PROG_GRAD_DENSE)), "these gradients need a derivative of 1");
+static_assert(!(PROG_USER_BACKWARD && (PROG_DERIVATIVE || PROG_SOFTCAP || PROG_GRAD_DIAGONAL)), "excluded together");
+static_assert(PROG_SOFTCAP || !(PROG_SOFTCAP_SERIES || PROG_SOFTCAP_HAS_UNIT), "forms of softcap() need softcap()");
+static_assert(!PROG_UNIFORM_OPERANDS || (PROG_MASK && PROG_OPERANDS), "uniform_mask() is a mask() that reads operands");
+static_assert(!PROG_OPERANDS || PROG_PACK_OPERANDS, "operands of pairs have to be packed");
+static_assert(!PROG_BOUNDED || PROG_VALUE, "a bound without value()");
+static_assert(!PROG_GRAD_DIAGONAL || PROG_DIAGONAL, "the gradient of no diagonal row");
+static_assert(!PROG_GRAD_DENSE || PROG_DENSE, "the gradient of no dense tensor");
+static_assert(!PROG_GRAD_DIAGONAL_EXACT || PROG_GRAD_DIAGONAL, "exact sums along diagonals need PROG_GRAD_DIAGONAL");
+static_assert(!(PROG_DENSE && FXA_F32), "the dense tensor has 16-bit elements");
 
 #include "common/out_of_line.cuh"
 
 /* Products times -1 or 0 (a.turned), for kernels whose operands stay as they are. */
-template <int n> FXA_INLINE void turn_products(const FxaArgs &a, float (&s)[n][4])
+template <int n> FXA_INLINE void negate_products(const FxaArgs &a, float (&s)[n][4])
 {
     if (!a.turned) return;
     const float by = a.turned == 2 ? 0.f : -1.f;
@@ -198,58 +201,59 @@ template <int n> FXA_INLINE void turn_products(const FxaArgs &a, float (&s)[n][4
         for (int j = 0; j < 4; j++) s[i][j] *= by;
 }
 
-/* The new score, in every kernel by the same operations; with PROG_NEAR those of a pair depend on its neighbours, which
- * are others in the backward: bend() is as good in both. BENT: s went through bend_all() already. */
-template <bool BENT> FXA_INLINE float score_value(const Program &program, const FxaArgs &a, float s, const Pair &pair)
+/* The new score, in every kernel by the same operations; with PROG_SOFTCAP_SERIES those of a pair depend on its
+ * neighbours, which are others in the backward: softcap() is as good in both. CAPPED: s went through softcap_all()
+ * already. */
+template <bool CAPPED> FXA_INLINE float score_value(const Program &program, const FxaArgs &a, float s, const Pair &pair)
 {
-#if PROG_BEND
-    if (!BENT) s = program.bend(a, s);
+#if PROG_SOFTCAP
+    if (!CAPPED) s = program.softcap(a, s);
 #endif
 #if PROG_VALUE
-    return asked_value(program, a, s, pair);
+    return call_value(program, a, s, pair);
 #else
     return s;
 #endif
 }
 
-template <bool BENT = false>
+template <bool CAPPED = false>
 FXA_INLINE float score_value(const Program &program, const FxaArgs &a, float s, const Pair &pair, float &slope)
 {
-#if PROG_SLOPE
-#if PROG_BEND
-    if (!BENT) s = program.bend(a, s);
+#if PROG_DERIVATIVE
+#if PROG_SOFTCAP
+    if (!CAPPED) s = program.softcap(a, s);
 #endif
-    const Sloped both = asked_slope(program, a, s, pair);
+    const ValueAndDerivative both = call_derivative(program, a, s, pair);
     slope = both.slope;
     return both.value;
 #else
     slope = 1.f;
-    return score_value<BENT>(program, a, s, pair);
+    return score_value<CAPPED>(program, a, s, pair);
 #endif
 }
 
 /* By PROG_BOUNDED: |value() * unit()| is at most that. */
 FXA_INLINE float score_bound(const FxaArgs &a)
 {
-    return PROG_BOUNDED * (PROG_UNIT_ONE ? fabsf(Program::bend_unit(a)) : Program::unit(a));
+    return PROG_BOUNDED * (PROG_SOFTCAP_HAS_UNIT ? fabsf(Program::softcap_unit(a)) : Program::unit(a));
 }
 
 /* A weight times the slope, and what that is worth times the rest of a gradient: 0 where either is 0. */
-FXA_INLINE float times_slope(float weight, float slope)
+FXA_INLINE float times_derivative(float weight, float slope)
 {
-    return PROG_SLOPE == 2 && weight == 0.f ? 0.f : weight * slope;
+    return PROG_DERIVATIVE == 2 && weight == 0.f ? 0.f : weight * slope;
 }
 
 FXA_INLINE float times_rest(float steep, float rest)
 {
-    return PROG_SLOPE == 2 && rest == 0.f ? 0.f : steep * rest;
+    return PROG_DERIVATIVE == 2 && rest == 0.f ? 0.f : steep * rest;
 }
 
 /* The gradient of the score, of that of the new score, where the caller has a program for it; else the same. */
 FXA_INLINE float own_gradient(const Program &program, const FxaArgs &a, float s, const Pair &pair, float ds)
 {
-#if PROG_OWN
-    return ds == 0.f ? 0.f : asked_own(program, a, s, pair, ds);
+#if PROG_USER_BACKWARD
+    return ds == 0.f ? 0.f : call_user_backward(program, a, s, pair, ds);
 #else
     return ds;
 #endif
@@ -258,7 +262,7 @@ FXA_INLINE float own_gradient(const Program &program, const FxaArgs &a, float s,
 /* each(first, x) of all pairs of a thread, `at_once` of them at a time by one text: registers have no index, so the
  * array is turned by as many each time, and lies as it did at the end. first: the number of x[0]. Much text for each
  * pair is most of what a compiler has to do; the moves are little beside it. */
-template <int at_once, int n, class F> FXA_INLINE void in_turns(float (&s)[n], F each)
+template <int at_once, int n, class F> FXA_INLINE void in_batches(float (&s)[n], F each)
 {
     static_assert(n % at_once == 0, "pairs of a thread");
 #pragma unroll 1
@@ -275,13 +279,13 @@ template <int at_once, int n, class F> FXA_INLINE void in_turns(float (&s)[n], F
 }
 
 /* Each pair by itself, as well as can be: few tiles of few problems come here. */
-template <int n> FXA_INLINE void bend_apart(const Program &program, const FxaArgs &a, float (&s)[n])
+template <int n> FXA_INLINE void softcap_batches(const Program &program, const FxaArgs &a, float (&s)[n])
 {
-#if PROG_BEND
+#if PROG_SOFTCAP
     constexpr int AT_ONCE = n < 8 ? n : 8;
-    in_turns<AT_ONCE>(s, [&](int, float (&x)[AT_ONCE]) {
+    in_batches<AT_ONCE>(s, [&](int, float (&x)[AT_ONCE]) {
 #pragma unroll
-        for (int i = 0; i < AT_ONCE; i++) x[i] = program.bend(a, x[i]);
+        for (int i = 0; i < AT_ONCE; i++) x[i] = program.softcap(a, x[i]);
     });
 #endif
 }
@@ -289,57 +293,57 @@ template <int n> FXA_INLINE void bend_apart(const Program &program, const FxaArg
 /* Bends all products of a tile by what is cheap, if that will do; else says so. What is near is found in four chains:
  * one is as long as the polynomial of a tile. whole: all pairs of the thread exist; others hold anything, and what they
  * hold must not decide how these are computed. A NaN is neither near nor far. */
-template <int n> FXA_INLINE bool bend_short(const Program &program, const FxaArgs &a, float (&s)[n], bool whole)
+template <int n> FXA_INLINE bool softcap_fast(const Program &program, const FxaArgs &a, float (&s)[n], bool whole)
 {
-#if PROG_NEAR
+#if PROG_SOFTCAP_SERIES
     float most[4] = {};
 #pragma unroll
     for (int i = 0; i < n; i++) most[i & 3] = max_or_nan(most[i & 3], fabsf(s[i]));
     const float top = max_or_nan(max_or_nan(most[0], most[1]), max_or_nan(most[2], most[3]));
-    if (__all_sync(~0u, whole && top < program.near(a))) {
+    if (__all_sync(~0u, whole && top < program.series_limit(a))) {
 #pragma unroll
-        for (int i = 0; i < n; i++) s[i] = program.bend_near(a, s[i]);
+        for (int i = 0; i < n; i++) s[i] = program.softcap_series(a, s[i]);
         return true;
     }
-    if (__all_sync(~0u, whole && top < program.far(a))) {
-        const Bend bend = program.bend_far(a);
+    if (__all_sync(~0u, whole && top < program.exp_limit(a))) {
+        const SoftcapExp softcap = program.softcap_exp(a);
 #pragma unroll
-        for (int i = 0; i < n; i += 4) score_bend_four(bend, s + i);
+        for (int i = 0; i < n; i += 4) score_softcap_four(softcap, s + i);
         return true;
     }
     return false;
-#elif PROG_BEND
+#elif PROG_SOFTCAP
 #pragma unroll
-    for (int i = 0; i < n; i++) s[i] = program.bend(a, s[i]);
+    for (int i = 0; i < n; i++) s[i] = program.softcap(a, s[i]);
 #endif
     return true;
 }
 
-template <int n> FXA_INLINE void bend_all(const Program &program, const FxaArgs &a, float (&s)[n], bool whole)
+template <int n> FXA_INLINE void softcap_all(const Program &program, const FxaArgs &a, float (&s)[n], bool whole)
 {
-    if (!bend_short(program, a, s, whole)) bend_apart(program, a, s);
+    if (!softcap_fast(program, a, s, whole)) softcap_batches(program, a, s);
 }
 
 FXA_INLINE bool score_mask(const Program &program, const FxaArgs &a, const Pair &pair)
 {
 #if PROG_MASK
-    return asked_mask(program, a, pair);
+    return call_mask(program, a, pair);
 #else
     return true;
 #endif
 }
 
-FXA_INLINE bool score_mask_same(const Program &program, const FxaArgs &a, const Pair &pair)
+FXA_INLINE bool score_uniform_mask(const Program &program, const FxaArgs &a, const Pair &pair)
 {
-#if PROG_SAME
-    return asked_mask_same(program, a, pair);
+#if PROG_UNIFORM_OPERANDS
+    return call_uniform_mask(program, a, pair);
 #else
     return score_mask(program, a, pair);
 #endif
 }
 
-/* What a tile asks of its pairs: nothing, score_mask_same() alone because all of them exist, or everything. */
-enum { ASK_NOTHING, ASK_SHORT, ASK_ALL };
+/* What a tile asks of its pairs: nothing, score_uniform_mask() alone because all of them exist, or everything. */
+enum { PASS_SCORES, PASS_UNIFORM_MASK, PASS_MASK };
 
 /* Gradients of captured tensors and params that a thread adds up, or passes on, pair by pair. */
 struct PairGradients {
@@ -354,12 +358,12 @@ struct PairGradients {
     FXA_INLINE void add(Program &program, const FxaArgs &a, int b, int h, float s, const Pair &pair, float ds)
     {
 #if PROG_GRAD_SUMS
-        const Partials g = asked_partials(program, a, s, pair);
+        const Partials g = call_partials(program, a, s, pair);
 #pragma unroll
         for (int i = 0; i < PROG_GRAD_SUMS; i++) sums[i] = ds == 0.f ? sums[i] : __fmaf_rn(ds, g.of[i], sums[i]);
 #endif
 #if PROG_GRAD_SCATTER
-        if (__any_sync(~0u, ds != 0.f)) asked_scatter(program, a, b, h, s, pair, ds);
+        if (__any_sync(~0u, ds != 0.f)) call_scatter(program, a, b, h, s, pair, ds);
         keep_order(); /* one pair after the other: the addresses of all take too many registers */
 #endif
     }

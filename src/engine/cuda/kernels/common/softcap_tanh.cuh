@@ -1,10 +1,10 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
  * tanh of score programs, and of soft caps: a tile is bent by whichever of three ways all of its pairs allow
- * (bend_all() of common/score.cuh, which has the program). What each may be off by: docs/numerics.md.
+ * (softcap_all() of common/score.cuh, which has the program). What each may be off by: docs/numerics.md.
  */
-#ifndef FXA_CUDA_BEND_CUH
-#define FXA_CUDA_BEND_CUH
+#ifndef FXA_CUDA_COMMON_SOFTCAP_TANH_CUH
+#define FXA_CUDA_COMMON_SOFTCAP_TANH_CUH
 
 #include "common/swizzle.cuh"
 
@@ -35,17 +35,17 @@ FXA_INLINE float score_tanh(float x)
 
 /* s times a polynomial of s^2, whose coefficients are numbers of the run: tanh near 0 of the score times a factor,
  * times the unit, with neither product. */
-FXA_INLINE float score_bend_near(float s, const float *c)
+FXA_INLINE float score_softcap_series(float s, const float *c)
 {
     const float z = s * s;
-    float p = c[FXA_CUDA_BEND - 1];
+    float p = c[FXA_CUDA_SOFTCAP_TERMS - 1];
 #pragma unroll
-    for (int i = FXA_CUDA_BEND - 2; i >= 0; i--) p = __fmaf_rn(p, z, c[i]);
+    for (int i = FXA_CUDA_SOFTCAP_TERMS - 2; i >= 0; i--) p = __fmaf_rn(p, z, c[i]);
     return s * p;
 }
 
-/* A run's numbers for score_bend_four: u tanh(s factor / (2 log2(e))), inverse = -1 / (2 u). */
-struct Bend {
+/* A run's numbers for score_softcap_four: u tanh(s factor / (2 log2(e))), inverse = -1 / (2 u). */
+struct SoftcapExp {
     float factor, inverse, u;
 };
 
@@ -56,7 +56,7 @@ struct Bend {
  * so large that p p' overflows, nor be NaN, which its neighbours would be too. Off by up to 2^-20 u: docs/numerics.md
  * has the sum.
  */
-FXA_INLINE void score_bend_four(const Bend &b, float *s)
+FXA_INLINE void score_softcap_four(const SoftcapExp &b, float *s)
 {
     float e[4], p[2];
 #pragma unroll

@@ -3,8 +3,8 @@
  * What a row of the online softmax comes to, in every forward by the same operations: its largest score, its LSE, and
  * the factor of its output. Scores are in units of unit() (common/score.cuh).
  */
-#ifndef FXA_CUDA_ROW_END_CUH
-#define FXA_CUDA_ROW_END_CUH
+#ifndef FXA_CUDA_COMMON_SOFTMAX_EPILOGUE_CUH
+#define FXA_CUDA_COMMON_SOFTMAX_EPILOGUE_CUH
 
 #include "common/swizzle.cuh"
 
@@ -16,7 +16,7 @@ FXA_INLINE float finite_or_zero(float m)
 
 /* The largest new score of a row, of its largest value and what its exponentials add up to. A maximum drops a NaN; the
  * sum has it, or comes of an infinite score. */
-FXA_INLINE float row_most(float top, float sum, float unit)
+FXA_INLINE float row_maximum_of(float top, float sum, float unit)
 {
     if (sum != sum && top != POS_INF) return sum;
     return top == NEG_INF ? NEG_INF : top * (unit * LN2);
@@ -30,10 +30,10 @@ FXA_INLINE float row_most(float top, float sum, float unit)
  * sum before its logarithm is taken: added to that of the biased sum, -24 and a little, it would cancel and leave the
  * error of 24.
  */
-struct RowEnd {
+struct SoftmaxEpilogue {
     float factor, lse;
 
-    FXA_INLINE RowEnd(const FxaArgs &a, int h, float m, float unit, float bias, float sum)
+    FXA_INLINE SoftmaxEpilogue(const FxaArgs &a, int h, float m, float unit, float bias, float sum)
     {
         constexpr float MOST = 3.4e38f;
         const float own = a.sink ? a.sink[h] : NEG_INF;

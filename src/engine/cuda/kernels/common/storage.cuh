@@ -3,8 +3,8 @@
  * Elements of tensors in memory, whatever their type (FXA_F32: f32, else 16 bits) and alignment: for kernels that copy
  * by plain loads. Eight neighbours go by 16-byte accesses where address and strides allow it.
  */
-#ifndef FXA_CUDA_STORAGE_CUH
-#define FXA_CUDA_STORAGE_CUH
+#ifndef FXA_CUDA_COMMON_STORAGE_CUH
+#define FXA_CUDA_COMMON_STORAGE_CUH
 
 #include "common/varlen.cuh"
 

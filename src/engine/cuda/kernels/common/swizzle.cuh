@@ -2,8 +2,8 @@
  *
  * What all kernels share: how tiles lie in shared memory, a cheap exp2, sums over the lanes of a row.
  */
-#ifndef FXA_CUDA_DEVICE_CUH
-#define FXA_CUDA_DEVICE_CUH
+#ifndef FXA_CUDA_COMMON_SWIZZLE_CUH
+#define FXA_CUDA_COMMON_SWIZZLE_CUH
 
 #include "common/ptx.cuh"
 
@@ -28,20 +28,20 @@ FXA_INLINE float exp2_by_fma(float x)
 }
 
 /* Two elements of storage times -1 or 0 (a.turned); nothing is rounded, and a NaN or an infinity times 0 is a NaN. */
-FXA_INLINE u32 turn_pair(const FxaArgs &a, u32 x)
+FXA_INLINE u32 negate_pair(const FxaArgs &a, u32 x)
 {
     const u32 by = a.turned == 2 ? 0 : FXA_F16 ? 0xBC00BC00u : 0xBF80BF80u, none = 0x80008000u;
     return fma_pair(x, by, none);
 }
 
 /* The same of so many bytes of shared memory. */
-FXA_INLINE void turn_words(const FxaArgs &a, u32 from, int bytes, int thread, int threads)
+FXA_INLINE void negate_tile(const FxaArgs &a, u32 from, int bytes, int thread, int threads)
 {
 #pragma unroll 1
     for (int i = thread * 16; i < bytes; i += threads * 16) {
         const Word4 x = load_shared_words(from + i);
-        store_shared_float4(from + i, __int_as_float(turn_pair(a, x.x)), __int_as_float(turn_pair(a, x.y)),
-                            __int_as_float(turn_pair(a, x.z)), __int_as_float(turn_pair(a, x.w)));
+        store_shared_float4(from + i, __int_as_float(negate_pair(a, x.x)), __int_as_float(negate_pair(a, x.y)),
+                            __int_as_float(negate_pair(a, x.z)), __int_as_float(negate_pair(a, x.w)));
     }
 }
 

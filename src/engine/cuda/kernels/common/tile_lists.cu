@@ -3,7 +3,7 @@
  * Which tiles are visited, decided on the device: for masks that read captured tensors or run-time lengths, so that no
  * block mask is ever built or stored by the caller.
  *
- * fxa_vector_prepare copies a word per position (word_of) into padded rows and notes smallest and largest of every 64
+ * fxa_operands_pack copies a word per position (operand_of) into padded rows and notes smallest and largest of every 64
  * positions. Launch: grid (pitch / 512 rounded up, heads, batch), one warp per 64 positions.
  *
  * fxa_range_table does the second alone for a table of FxaArgs.ranges, of any axis of a captured tensor. Launch: grid
@@ -17,22 +17,22 @@
  */
 #include "common/score.cuh"
 
-#ifndef PROG_WORDS
-#define PROG_WORDS 0
+#ifndef PROG_PACK_OPERANDS
+#define PROG_PACK_OPERANDS 0
 #endif
 
 namespace {
 
 constexpr int WARPS = 8;
-constexpr int TOGETHER = PROG_WORDS ? FXA_CUDA_TOGETHER(FXA_SPANS) : 32 * WARPS;
+constexpr int TOGETHER = PROG_PACK_OPERANDS ? FXA_CUDA_LIST_THREADS(FXA_VARLEN) : 32 * WARPS;
 
 /* Tiles of q_rows x k_rows. by_key: rows of the list are key tiles. parts: so many of a row's tile, 64 queries or keys
  * each, of each of which it is said whether nothing or all of a partial tile is attended; 0: it is not. */
-struct Cut {
+struct ListShape {
     int q_rows, k_rows, rows, columns, by_key, parts;
 };
 
-FXA_INLINE int class_of(const FxaArgs &a, const Cut &cut, int b, int h, int row, int column)
+FXA_INLINE int class_of(const FxaArgs &a, const ListShape &cut, int b, int h, int row, int column)
 {
     const int q_len = q_length(a, b), k_len = k_length(a, b);
     const int q0 = (cut.by_key ? column : row) * cut.q_rows, k0 = (cut.by_key ? row : column) * cut.k_rows;
@@ -45,7 +45,7 @@ FXA_INLINE int class_of(const FxaArgs &a, const Cut &cut, int b, int h, int row,
 
 /* Of which parts of a row's tile nothing of a partial tile is attended, of which all of it, as bits of FxaTileList.
  * Where a part has no queries both is true. */
-FXA_INLINE int classes_of_parts(const FxaArgs &a, const Cut &cut, int b, int h, int row, int column)
+FXA_INLINE int classes_of_parts(const FxaArgs &a, const ListShape &cut, int b, int h, int row, int column)
 {
     const int q_len = q_length(a, b), k_len = k_length(a, b);
     int out = 0;
@@ -57,9 +57,9 @@ FXA_INLINE int classes_of_parts(const FxaArgs &a, const Cut &cut, int b, int h, 
         const int found = q0 < q_len && k0 < k_len
                               ? Program::tile_class(a, b, h, q0, min(q1, q_len - 1), k0, min(k1, k_len - 1))
                               : TILE_EMPTY;
-        if (found == TILE_EMPTY) out |= FXA_CUDA_PASS << i;
-        if (!cut.by_key && q0 >= q_len) out |= FXA_CUDA_WHOLE << i;
-        if (found == TILE_FULL && k1 < k_len && (!cut.by_key || q1 < q_len)) out |= FXA_CUDA_WHOLE << i;
+        if (found == TILE_EMPTY) out |= FXA_CUDA_SKIP << i;
+        if (!cut.by_key && q0 >= q_len) out |= FXA_CUDA_FULL << i;
+        if (found == TILE_FULL && k1 < k_len && (!cut.by_key || q1 < q_len)) out |= FXA_CUDA_FULL << i;
     }
     return out;
 }
@@ -80,7 +80,7 @@ struct Found {
 
 /* An element as a word: kind 1 words as they are; 2 i64, at the ends of 32 bits beyond them; 3 to 6 i16, i8, u8, bool;
  * 7 and 8 f16 and bf16 as f32. */
-FXA_INLINE int word_of(const void *from, int kind, long long at)
+FXA_INLINE int operand_of(const void *from, int kind, long long at)
 {
     switch (kind) {
     case 2: {
@@ -98,7 +98,7 @@ FXA_INLINE int word_of(const void *from, int kind, long long at)
 }
 
 /* 64 words of a row with their range, a warp's. */
-FXA_INLINE void put_words(const FxaWords &w, long long row, int block, int x, int y)
+FXA_INLINE void put_operands(const FxaPackedOperand &w, long long row, int block, int x, int y)
 {
     const int lane = threadIdx.x % 32, i = block * 64 + lane;
     const bool one = i < w.length, other = i + 32 < w.length;
@@ -113,7 +113,7 @@ FXA_INLINE void put_words(const FxaWords &w, long long row, int block, int x, in
 
 /* Words of (b, h), row `row` of those that are written, from block `first` on with `step` between a warp's. Two of its
  * blocks are on their way at once, because that is what takes time; of words as they are without a branch between. */
-FXA_INLINE void copy_words(const FxaWords &w, int b, int h, long long row, int first, int step)
+FXA_INLINE void pack_operands(const FxaPackedOperand &w, int b, int h, long long row, int first, int step)
 {
     const long long from = b * w.b + h * w.h;
 #pragma unroll 1
@@ -130,20 +130,20 @@ FXA_INLINE void copy_words(const FxaWords &w, int b, int h, long long row, int f
         } else {
 #pragma unroll
             for (int j = 0; j < 4; j++)
-                if (i[j] < w.length) x[j] = word_of(w.from, w.kind, from + i[j] * w.s);
+                if (i[j] < w.length) x[j] = operand_of(w.from, w.kind, from + i[j] * w.s);
         }
-        put_words(w, row, first, i[0] < w.length ? x[0] : 0, i[1] < w.length ? x[1] : 0);
-        put_words(w, row, first + step, i[2] < w.length ? x[2] : 0, i[3] < w.length ? x[3] : 0);
+        put_operands(w, row, first, i[0] < w.length ? x[0] : 0, i[1] < w.length ? x[1] : 0);
+        put_operands(w, row, first + step, i[2] < w.length ? x[2] : 0, i[3] < w.length ? x[3] : 0);
     }
 }
 
 } // namespace
 
-extern "C" __global__ void __launch_bounds__(32 * WARPS) fxa_vector_prepare(const __grid_constant__ FxaWords w)
+extern "C" __global__ void __launch_bounds__(32 * WARPS) fxa_operands_pack(const __grid_constant__ FxaPackedOperand w)
 {
     launch_next();
     const int h = blockIdx.y, b = blockIdx.z;
-    copy_words(w, b, h, (long long)b * gridDim.y + h, blockIdx.x * WARPS + threadIdx.x / 32, gridDim.x * WARPS);
+    pack_operands(w, b, h, (long long)b * gridDim.y + h, blockIdx.x * WARPS + threadIdx.x / 32, gridDim.x * WARPS);
     launch_wait();
 }
 
@@ -163,7 +163,7 @@ extern "C" __global__ void __launch_bounds__(32 * WARPS)
     const int end = row ? first : min(first + 64, t.size[axis]); /* past the last one there is nothing */
     int least = 0x7fffffff, most = -0x7fffffff - 1;
     for (int i = first + lane; i < end; i += 32) {
-        const int x = word_of(t.data, kind, at + i * t.stride[axis]);
+        const int x = operand_of(t.data, kind, at + i * t.stride[axis]);
         least = min(least, x);
         most = max(most, x);
     }
@@ -175,8 +175,8 @@ extern "C" __global__ void __launch_bounds__(32 * WARPS)
 
 /* Two passes over a row: the first counts, the second knows where the whole tiles begin. It remembers what the first
  * has found, of 1024 columns, because that is what takes time. */
-FXA_INLINE void write_row(const FxaArgs &a, const Cut &cut, int *items, int *counts, long long pitch, int b, int h,
-                          int row)
+FXA_INLINE void write_row(const FxaArgs &a, const ListShape &cut, int *items, int *counts, long long pitch, int b,
+                          int h, int row)
 {
     const int lane = threadIdx.x % 32;
     const long long place = ((long long)b * gridDim.y + h) * cut.rows + row;
@@ -219,14 +219,14 @@ FXA_INLINE void write_row(const FxaArgs &a, const Cut &cut, int *items, int *cou
 /* Words that the mask reads are written here as well where one CTA has all rows of an entry's head, which is a launch
  * less. It reads them through memory, as others do. */
 extern "C" __global__ void __launch_bounds__(TOGETHER, 1)
-    fxa_tile_lists(const __grid_constant__ FxaArgs a, Cut cut, int *items, int *counts, long long pitch,
-                   const __grid_constant__ FxaWordPair words)
+    fxa_tile_lists(const __grid_constant__ FxaArgs a, ListShape cut, int *items, int *counts, long long pitch,
+                   const __grid_constant__ FxaPackedOperands words)
 {
     const int warp = threadIdx.x / 32, warps = blockDim.x / 32, h = blockIdx.y, b = blockIdx.z;
     launch_next();
 #pragma unroll 1
-    for (int i = 0; PROG_WORDS && i < 2; i++)
-        if (words.side[i].to) copy_words(words.side[i], b, h, (long long)b * gridDim.y + h, warp, warps);
+    for (int i = 0; PROG_PACK_OPERANDS && i < 2; i++)
+        if (words.side[i].to) pack_operands(words.side[i], b, h, (long long)b * gridDim.y + h, warp, warps);
     launch_wait();
     __syncthreads();
 #pragma unroll 1

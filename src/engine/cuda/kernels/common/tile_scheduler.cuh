@@ -7,8 +7,8 @@
  * Packed sequences: a.tiles = q_tiles * heads with q_tiles = q_total / rows of a tile + batch; a tile finds its entry
  * by the starts (common/swizzle.cuh), and some lie past the end of theirs and are passed over.
  */
-#ifndef FXA_CUDA_SCHEDULE_CUH
-#define FXA_CUDA_SCHEDULE_CUH
+#ifndef FXA_CUDA_COMMON_TILE_SCHEDULER_CUH
+#define FXA_CUDA_COMMON_TILE_SCHEDULER_CUH
 
 #include "common/varlen.cuh"
 
@@ -45,7 +45,7 @@ struct Work {
         h = q_starts(a) ? bh : bh - b * a.heads;
         if (q_starts(a)) m -= first_tile(q_starts(a), b, q_rows, a.q_total);
         kv_h = quotient(h, a.by_group);
-        const Span q = q_span(a, b), k = k_span(a, b);
+        const Sequence q = q_sequence(a, b), k = k_sequence(a, b);
         q_first = q.first;
         q_len = q.length;
         k_first = k.first;
@@ -98,14 +98,14 @@ struct TileOwner {
 
 /* The same for kernels with a CTA per tile: grid (query tiles, heads, batch), packed (q_total / rows + batch, heads,
  * 1). */
-template <int rows> struct QueryPlace {
+template <int rows> struct QueryTile {
     int m, h, b;
-    Span q, k;
+    Sequence q, k;
 
-    FXA_INLINE QueryPlace(const FxaArgs &a)
+    FXA_INLINE QueryTile(const FxaArgs &a)
         : m(a.reverse ? gridDim.x - 1 - blockIdx.x : blockIdx.x), h(blockIdx.y),
-          b(q_starts(a) ? tile_entry(q_starts(a), a.batch, rows, a.q_total, m) : (int)blockIdx.z), q(q_span(a, b)),
-          k(k_span(a, b))
+          b(q_starts(a) ? tile_entry(q_starts(a), a.batch, rows, a.q_total, m) : (int)blockIdx.z), q(q_sequence(a, b)),
+          k(k_sequence(a, b))
     {
         if (q_starts(a)) m -= first_tile(q_starts(a), b, rows, a.q_total);
     }

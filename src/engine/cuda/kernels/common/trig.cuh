@@ -5,13 +5,13 @@
  * minute of compiling for two of them. Here that is one function by itself, and sin and cos of one argument, as a value
  * and its slope are, share all but the last three instructions. It is C too, for tests on the host.
  */
-#ifndef FXA_CUDA_TURNS_CUH
-#define FXA_CUDA_TURNS_CUH
+#ifndef FXA_CUDA_COMMON_TRIG_CUH
+#define FXA_CUDA_COMMON_TRIG_CUH
 
 #include "common/swizzle.cuh"
 
 /* x as quarters of a turn, modulo four and with signs, and what is left, within pi / 4 and a little. */
-struct Turns {
+struct TrigAngle {
     int quarters;
     float rest;
 };
@@ -20,27 +20,27 @@ struct Turns {
 #define TURNS_NEAR 131072.f
 
 /* The nearest whole number of quarters is found by adding a number whose last bit is worth 1. */
-FXA_INLINE struct Turns turns_near(float x)
+FXA_INLINE struct TrigAngle trig_reduce(float x)
 {
     const float WHOLE = 12582912.f; /* 1.5 times 2^23 */
     const float shifted = __fmaf_rn(x, 0.636619747f, WHOLE), quarters = __fsub_rn(shifted, WHOLE);
     float rest = __fmaf_rn(quarters, -1.57079625f, x);
     rest = __fmaf_rn(quarters, -7.54978942e-08f, rest);
     rest = __fmaf_rn(quarters, -5.39030295e-15f, rest);
-    struct Turns t;
+    struct TrigAngle t;
     t.quarters = __float_as_int(shifted);
     t.rest = rest;
     return t;
 }
 
-FXA_INLINE float turns_sin(float rest)
+FXA_INLINE float trig_sin(float rest)
 {
     const float z = __fmul_rn(rest, rest);
     const float p = __fmaf_rn(__fmaf_rn(-1.95102897e-4f, z, 8.33212398e-3f), z, -0.166666538f);
     return __fmaf_rn(__fmaf_rn(rest, z, 0.f), p, rest); /* + 0: of -0 it is -0 */
 }
 
-FXA_INLINE float turns_cos(float rest)
+FXA_INLINE float trig_cos(float rest)
 {
     const float z = __fmul_rn(rest, rest);
     const float p = __fmaf_rn(__fmaf_rn(2.44274498e-5f, z, -1.38872664e-3f), z, 4.16666456e-2f);
@@ -48,20 +48,20 @@ FXA_INLINE float turns_cos(float rest)
 }
 
 /* The sine of so many quarters more. */
-FXA_INLINE float turns_sine(struct Turns t, int more)
+FXA_INLINE float trig_sine(struct TrigAngle t, int more)
 {
     const int quarters = t.quarters + more;
-    const float x = quarters & 1 ? turns_cos(t.rest) : turns_sin(t.rest);
+    const float x = quarters & 1 ? trig_cos(t.rest) : trig_sin(t.rest);
     return __int_as_float(__float_as_int(x) ^ (int)(((u32)quarters & 2) << 30));
 }
 
 /* Of the words of 2 / pi, one from each place on: none, so many further. */
-FXA_INLINE u32 turns_word(u32 on, u32 w0, u32 w1, u32 w2, u32 w3)
+FXA_INLINE u32 trig_word(u32 on, u32 w0, u32 w1, u32 w2, u32 w3)
 {
     return on == 0 ? w0 : on == 1 ? w1 : on == 2 ? w2 : w3;
 }
 
-FXA_INLINE u32 turns_shift(u32 high, u32 low, u32 by)
+FXA_INLINE u32 trig_shift(u32 high, u32 low, u32 by)
 {
     return (u32)((((u64)high << 32 | low) << by) >> 32);
 }
@@ -72,35 +72,35 @@ FXA_INLINE u32 turns_shift(u32 high, u32 low, u32 by)
  * point are right but for the last one, and no float is closer than 2^-34 to a quarter. It gives the sine of so many
  * quarters more.
  */
-static __device__ __noinline__ float turns_far(float x, int more)
+static __device__ __noinline__ float trig_large(float x, int more)
 {
     const u32 A = 0xa2f9836eu, B = 0x4e441529u, C = 0xfc2757d1u, D = 0xf534ddc0u, E = 0xdb629599u, F = 0x3c439041u;
     const u32 bits = (u32)__float_as_int(x), m = bits << 8 | 0x80000000u, past = (bits >> 23) & 127, on = past >> 5;
-    const u32 w1 = turns_word(on, A, B, C, D), w2 = turns_word(on, B, C, D, E), by = past & 31;
-    const u32 first = turns_shift(turns_word(on, 0, A, B, C), w1, by), second = turns_shift(w1, w2, by);
-    const u32 third = turns_shift(w2, turns_word(on, C, D, E, F), by);
+    const u32 w1 = trig_word(on, A, B, C, D), w2 = trig_word(on, B, C, D, E), by = past & 31;
+    const u32 first = trig_shift(trig_word(on, 0, A, B, C), w1, by), second = trig_shift(w1, w2, by);
+    const u32 third = trig_shift(w2, trig_word(on, C, D, E, F), by);
     const u64 all = ((u64)(m * first) << 32) + (u64)m * second + ((u64)m * third >> 32);
     const int quarters = (int)((all + (1ull << 61)) >> 62);
     const float rest = (float)((double)(long long)(all << 2) * 8.5153039502163873e-20); /* pi / 2 times 2^-64 */
     const bool below = x < 0.f, finite = fabsf(x) <= 3.40282347e38f;
-    struct Turns t;
+    struct TrigAngle t;
     t.quarters = below ? -quarters : quarters;
     t.rest = !finite ? x - x : below ? -rest : rest;
-    return turns_sine(t, more);
+    return trig_sine(t, more);
 }
 
 /* The branch is behind what is usual, so that this stays one piece for the compiler. */
 FXA_INLINE float score_sin(float x)
 {
-    float y = turns_sine(turns_near(x), 0);
-    if (fabsf(x) > TURNS_NEAR) y = turns_far(x, 0);
+    float y = trig_sine(trig_reduce(x), 0);
+    if (fabsf(x) > TURNS_NEAR) y = trig_large(x, 0);
     return y;
 }
 
 FXA_INLINE float score_cos(float x)
 {
-    float y = turns_sine(turns_near(x), 1);
-    if (fabsf(x) > TURNS_NEAR) y = turns_far(x, 1);
+    float y = trig_sine(trig_reduce(x), 1);
+    if (fabsf(x) > TURNS_NEAR) y = trig_large(x, 1);
     return y;
 }
 

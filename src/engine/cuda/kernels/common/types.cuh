@@ -5,12 +5,12 @@
  *
  * Compile-time settings, by -D: FXA_D and FXA_DV (head dimensions to compute with, multiples of 32 up to 256; FXA_DV =
  * FXA_D by default; tensors may have fewer columns, a.d and a.dv), FXA_F16 (1: f16, 0: bf16), FXA_FAST_MATH (1: the
- * hardware's approximations), FXA_DROPOUT (1: pairs are dropped, 2: at moved coordinates), FXA_SPANS (1: entries have
+ * hardware's approximations), FXA_DROPOUT (1: pairs are dropped, 2: at moved coordinates), FXA_VARLEN (1: entries have
  * lengths of their own or are packed; 0 ignores lens and starts), FXA_PAGED (1: K and V of the forward kernels lie in
  * pages).
  */
-#ifndef FXA_CUDA_TYPES_CUH
-#define FXA_CUDA_TYPES_CUH
+#ifndef FXA_CUDA_COMMON_TYPES_CUH
+#define FXA_CUDA_COMMON_TYPES_CUH
 
 #include "common/args.h"
 
@@ -35,8 +35,8 @@
 #ifndef FXA_RETURN_ROW_MAX
 #define FXA_RETURN_ROW_MAX 0 /* 1: the largest new score of rows is written; not on Hopper */
 #endif
-#ifndef FXA_SPANS
-#define FXA_SPANS 0
+#ifndef FXA_VARLEN
+#define FXA_VARLEN 0
 #endif
 
 #ifndef FXA_PAGED

@@ -3,30 +3,30 @@
  * Which rows belong to a batch entry, where they lie (packed, in pages, in the padded workspace), and which tiles a
  * kernel visits. Everything that comes from device memory is clamped here, and here alone.
  */
-#ifndef FXA_CUDA_SPANS_CUH
-#define FXA_CUDA_SPANS_CUH
+#ifndef FXA_CUDA_COMMON_VARLEN_CUH
+#define FXA_CUDA_COMMON_VARLEN_CUH
 
 #include "common/scalars.cuh"
 
 /* Of a problem without them nothing is compiled: they cost the inner loops some registers. */
 FXA_INLINE const int *q_lens(const FxaArgs &a)
 {
-    return FXA_SPANS ? a.q_lens : 0;
+    return FXA_VARLEN ? a.q_lens : 0;
 }
 
 FXA_INLINE const int *k_lens(const FxaArgs &a)
 {
-    return FXA_SPANS ? a.k_lens : 0;
+    return FXA_VARLEN ? a.k_lens : 0;
 }
 
 FXA_INLINE const int *q_starts(const FxaArgs &a)
 {
-    return FXA_SPANS ? a.q_starts : 0;
+    return FXA_VARLEN ? a.q_starts : 0;
 }
 
 FXA_INLINE const int *k_starts(const FxaArgs &a)
 {
-    return FXA_SPANS ? a.k_starts : 0;
+    return FXA_VARLEN ? a.k_starts : 0;
 }
 
 /* Whether rows that belong to no query or key of the entry may follow its last one. */
@@ -45,10 +45,10 @@ FXA_INLINE bool loose_keys(const FxaArgs &a)
  * starts[b + 1] - 1, or as many of them as lens says. Values come from device memory that nobody has checked, so they
  * are clamped: whatever they are, no row outside the tensor is touched.
  */
-struct Span {
+struct Sequence {
     int first, length;
 
-    FXA_INLINE Span(const int *starts, const int *lens, int b, int longest, int total) : first(0), length(longest)
+    FXA_INLINE Sequence(const int *starts, const int *lens, int b, int longest, int total) : first(0), length(longest)
     {
         if (starts) {
             first = min(max(starts[b], 0), total);
@@ -58,24 +58,24 @@ struct Span {
     }
 };
 
-FXA_INLINE Span q_span(const FxaArgs &a, int b)
+FXA_INLINE Sequence q_sequence(const FxaArgs &a, int b)
 {
-    return Span(q_starts(a), q_lens(a), b, a.q_len, a.q_total);
+    return Sequence(q_starts(a), q_lens(a), b, a.q_len, a.q_total);
 }
 
-FXA_INLINE Span k_span(const FxaArgs &a, int b)
+FXA_INLINE Sequence k_sequence(const FxaArgs &a, int b)
 {
-    return Span(k_starts(a), k_lens(a), b, a.k_len, a.k_total);
+    return Sequence(k_starts(a), k_lens(a), b, a.k_len, a.k_total);
 }
 
 FXA_INLINE int q_length(const FxaArgs &a, int b)
 {
-    return q_span(a, b).length;
+    return q_sequence(a, b).length;
 }
 
 FXA_INLINE int k_length(const FxaArgs &a, int b)
 {
-    return k_span(a, b).length;
+    return k_sequence(a, b).length;
 }
 
 /* Where key `row` of an entry lies: row s of batch entry b of the tensors, which is a page where there are pages. */

@@ -19,12 +19,12 @@ struct Gradients {
     const FxaArgs &a;
     Scratch &memory;
     Program program;
-    PairLoads loads;
+    OperandLoads loads;
     int b, h, kv_h, q_first, k_first, q_len, k_len;
     long long row; /* of the padded workspace */
     PairGradients captured;
 
-    FXA_INLINE Gradients(const FxaArgs &a_, Scratch &memory_, int b_, int h_, const Span &q, const Span &k)
+    FXA_INLINE Gradients(const FxaArgs &a_, Scratch &memory_, int b_, int h_, const Sequence &q, const Sequence &k)
         : a(a_), memory(memory_), loads(a_, b_, h_, q.length, k.length), b(b_), h(h_), kv_h(h_ / a_.group),
           q_first(q.first), k_first(k.first), q_len(q.length), k_len(k.length), row(padded_row(a_, b_, h_))
     {
@@ -45,7 +45,7 @@ struct Gradients {
     /* Gradients that are scattered, of the scores and of their gradients; neither is there afterwards. */
     FXA_INLINE void scatter(float (&s)[4][4], float (&g)[4][4], int q0, int k0)
     {
-        in_turns<4>((float(&)[16])g, [&](int first, float (&x)[4]) {
+        in_batches<4>((float(&)[16])g, [&](int first, float (&x)[4]) {
 #pragma unroll
             for (int j = 0; j < 4; j++)
                 captured.add(program, a, b, h, s[0][j], Pair{q0 + first / 4, k0 + 16 * j, first / 4, 16 * j}, x[j]);
@@ -60,7 +60,7 @@ struct Gradients {
         float slope[4][4], raw[4][4], scattered[4][4];
         const int q0 = m * SIDE + 4 * (threadIdx.x >> 4), k0 = n * SIDE + (threadIdx.x & 15);
         multiply<FXA_D>(p, memory, queries(a.q, m, a.d), keys(a.k, n, a.d));
-        turn_products(a, p);
+        negate_products(a, p);
         multiply<FXA_DV>(ds, memory, queries(a.grad_o, m, a.dv), keys(a.v, n, a.dv));
 #pragma unroll
         for (int i = 0; i < 4; i++)
@@ -83,8 +83,9 @@ struct Gradients {
                 if (mine && !PROG_GRAD_SCATTER)
                     captured.add(program, a, b, h, raw[i][j], Pair{q0 + i, k0 + 16 * j, i, 16 * j}, g);
                 scattered[i][j] = mine ? g : 0.f;
-                if (PROG_SLOPE) g = there >> (4 * i + j) & 1 ? times_slope(g, slope[i][j]) : 0.f;
-                if (PROG_OWN) g = own_gradient(program, a, raw[i][j], pair_of_tile(a, loads, q0, k0, i, j), g);
+                if (PROG_DERIVATIVE) g = there >> (4 * i + j) & 1 ? times_derivative(g, slope[i][j]) : 0.f;
+                if (PROG_USER_BACKWARD)
+                    g = own_gradient(program, a, raw[i][j], pair_of_tile(a, loads, q0, k0, i, j), g);
                 p[i][j] = keep ? w : 0.f;
                 ds[i][j] = g;
             }
@@ -114,7 +115,7 @@ extern "C" __global__ void __launch_bounds__(THREADS, 1) fxa_backward(const __gr
     extern __shared__ __align__(16) u8 bytes[];
     Scratch &memory = *(Scratch *)bytes;
     launch_begin();
-    const PlaceOf<SIDE, SIDE> at(a);
+    const KeyTile<SIDE, SIDE> at(a);
     if (at.outside(a)) return;
     float dk[BLOCKS][4][4], dv[BLOCKS_V][4][4], p[4][4], ds[4][4];
     clear_sums(dk);
@@ -122,7 +123,7 @@ extern "C" __global__ void __launch_bounds__(THREADS, 1) fxa_backward(const __gr
     for (int g = 0; g < a.group; g++) {
         const int h = at.first_head(a) + g;
         const ListRow row = at.row(a, h);
-        Gradients pairs(a, memory, at.b, h, q_span(a, at.b), k_span(a, at.b));
+        Gradients pairs(a, memory, at.b, h, q_sequence(a, at.b), k_sequence(a, at.b));
 #pragma unroll 1
         for (int j = 0; j < row.total; j++) {
             const int m = row.tile(j);
@@ -156,7 +157,7 @@ extern "C" __global__ void __launch_bounds__(THREADS, 1) fxa_grad_q(const __grid
     extern __shared__ __align__(16) u8 bytes[];
     Scratch &memory = *(Scratch *)bytes;
     launch_begin();
-    const QueryPlace<SIDE> at(a);
+    const QueryTile<SIDE> at(a);
     if (at.outside(a)) return;
     const int q_len = at.q.length, k_len = at.k.length;
     const ListRow row(a, at.b, at.h, at.m, (k_len + SIDE - 1) / SIDE, (at.m + 1) * SIDE > q_len, k_len % SIDE != 0);

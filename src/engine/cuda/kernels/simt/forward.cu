@@ -29,14 +29,14 @@ FXA_INLINE float row_total(float x)
 
 struct Tile {
     const FxaArgs &a;
-    const QueryPlace<SIDE> &at;
+    const QueryTile<SIDE> &at;
     Scratch &memory;
     Program program;
-    PairLoads loads;
+    OperandLoads loads;
     int kv_h, y, x;
     float unit, top[4], sum[4], o[BLOCKS][4][4];
 
-    FXA_INLINE Tile(const FxaArgs &a_, const QueryPlace<SIDE> &at_, Scratch &memory_)
+    FXA_INLINE Tile(const FxaArgs &a_, const QueryTile<SIDE> &at_, Scratch &memory_)
         : a(a_), at(at_), memory(memory_), loads(a_, at_.b, at_.h, at_.q.length, at_.k.length), kv_h(at_.h / a_.group),
           y(threadIdx.x >> 4), x(threadIdx.x & 15), unit(Program::unit(a_))
     {
@@ -87,7 +87,7 @@ struct Tile {
         const int q0 = at.m * SIDE + 4 * y, k0 = n * SIDE + x;
         const Strip rows = {a, a.q, false, at.b, at.h, at.q.first, at.m * SIDE, at.q.length - at.m * SIDE, a.d};
         multiply<FXA_D>(s, memory, rows, keys(a.k, n, a.d));
-        turn_products(a, s);
+        negate_products(a, s);
         HeldBlock values;
         values.fetch(keys(a.v, n, a.dv), 0);
         const u32 there = score_tile(program, a, loads, s, slope, q0, k0, masked);
@@ -103,13 +103,13 @@ struct Tile {
         for (int i = 0; i < 4; i++) {
             const int q = at.m * SIDE + 4 * y + i;
             const float total = row_total(sum[i]);
-            const RowEnd end(a, at.h, finite_or_zero(top[i]), unit, BIAS, total);
+            const SoftmaxEpilogue end(a, at.h, finite_or_zero(top[i]), unit, BIAS, total);
             if (q >= limit) continue;
             store_sums(o, i, q < at.q.length ? end.factor : 0.f, a.o, at.b, at.h, at.q.first + q, a.dv);
 #if FXA_RETURN_ROW_MAX
             if (x == 0)
                 a.row_max[at.b * a.max_b + at.h * a.max_h + (at.q.first + q) * a.max_s] =
-                    q < at.q.length ? row_most(top[i], total, unit) : NEG_INF;
+                    q < at.q.length ? row_maximum_of(top[i], total, unit) : NEG_INF;
 #endif
             if (x == 0)
                 a.lse[at.b * a.lse_b + at.h * a.lse_h + (at.q.first + q) * a.lse_s] =
@@ -136,6 +136,6 @@ extern "C" __global__ void __launch_bounds__(THREADS, BLOCKS <= 2 ? 2 : 1)
 {
     extern __shared__ __align__(16) u8 memory[];
     launch_begin();
-    const QueryPlace<SIDE> at(a);
+    const QueryTile<SIDE> at(a);
     if (!at.outside(a)) Tile(a, at, *(Scratch *)memory).run();
 }

@@ -6,8 +6,8 @@
  * A CTA of 256 threads holds a tile of 64 x 64: thread (y, x) of 16 x 16 has rows 4 y + i and columns x + 16 j.
  * Operands pass through shared memory in pieces, so that its size does not depend on the head dimension.
  */
-#ifndef FXA_CUDA_SIMT_CUH
-#define FXA_CUDA_SIMT_CUH
+#ifndef FXA_CUDA_SIMT_TILES_CUH
+#define FXA_CUDA_SIMT_TILES_CUH
 
 #include "common/dropout.cuh"
 #include "common/operand_loads.cuh"
@@ -220,22 +220,22 @@ FXA_INLINE void store_sums(const float (&sum)[blocks][4][4], int i, float factor
 }
 
 /* Pair (i, j) of a thread whose first query and key are q0 and k0. */
-FXA_INLINE Pair pair_of_tile(const FxaArgs &a, const PairLoads &loads, int q0, int k0, int i, int j)
+FXA_INLINE Pair pair_of_tile(const FxaArgs &a, const OperandLoads &loads, int q0, int k0, int i, int j)
 {
     const int q = q0 + i, k = k0 + 16 * j;
     return Pair{q, k, i, 16 * j, PROG_DIAGONAL ? __ldg(loads.diagonal + q - k) : 0.f,
-                PROG_DENSE ? loads.dense_at(a, q, k) : 0.f, PROG_VECTOR ? __ldg(loads.q_words + q) : 0,
-                PROG_VECTOR ? __ldg(loads.k_words + k) : 0};
+                PROG_DENSE ? loads.dense_at(a, q, k) : 0.f, PROG_OPERANDS ? __ldg(loads.q_words + q) : 0,
+                PROG_OPERANDS ? __ldg(loads.k_words + k) : 0};
 }
 
 /* A tile's products to new scores, queries as rows; `there` says which pairs are attended, bit 4 i + j. Slopes are
  * written where the program has them. */
 template <bool MASKED>
-FXA_INLINE u32 score_tile(Program &program, const FxaArgs &a, const PairLoads &loads, float (&s)[4][4],
+FXA_INLINE u32 score_tile(Program &program, const FxaArgs &a, const OperandLoads &loads, float (&s)[4][4],
                           float (&slope)[4][4], int q0, int k0)
 {
     u32 there = 0xffffu;
-    if (ASKED_ALWAYS || MASKED) program.tile(a, q0, k0);
+    if (PAIRS_READ_PROGRAM || MASKED) program.tile(a, q0, k0);
 #pragma unroll
     for (int i = 0; i < 4; i++)
 #pragma unroll
@@ -250,7 +250,7 @@ FXA_INLINE u32 score_tile(Program &program, const FxaArgs &a, const PairLoads &l
 }
 
 /* The same for kernels that have both kinds of tiles in one place. */
-FXA_INLINE u32 score_tile(Program &program, const FxaArgs &a, const PairLoads &loads, float (&s)[4][4],
+FXA_INLINE u32 score_tile(Program &program, const FxaArgs &a, const OperandLoads &loads, float (&s)[4][4],
                           float (&slope)[4][4], int q0, int k0, bool masked)
 {
     if (masked) return score_tile<true>(program, a, loads, s, slope, q0, k0);
@@ -263,7 +263,7 @@ FXA_INLINE u32 kept_of_tile(const FxaArgs &a, int b, int h, int q0, int k0)
 #if FXA_DROPOUT == 2
     u32 kept = 0;
 #pragma unroll 1
-    for (int i = 0; i < 16; i++) kept |= keep_moved(a, b, h, q0 + (i >> 2), k0 + 16 * (i & 3)) << i;
+    for (int i = 0; i < 16; i++) kept |= keep_by_coordinates(a, b, h, q0 + (i >> 2), k0 + 16 * (i & 3)) << i;
     return kept;
 #elif FXA_DROPOUT
     const int lane = threadIdx.x & 31, own = lane & 3;

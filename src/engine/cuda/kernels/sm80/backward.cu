@@ -38,9 +38,9 @@ constexpr int K_BYTES = BK * D_STORED * 2, V_BYTES = BK * DV_STORED * 2;
 constexpr int Q_BYTES = BQ * D_STORED * 2, DO_BYTES = BQ * DV_STORED * 2;
 static_assert(bytes(BK, BQ) <= SHARED_LIMIT, "shared memory");
 
-typedef PlaceOf<BK, BQ> Place;
-/* Gradients of pairs by one text (in_turns): all that are scattered, and sums that are so many that a compiler took 24
- * to 28 seconds for them beside everything else that a pair has, of 24 sums 5. */
+typedef KeyTile<BK, BQ> Place;
+/* Gradients of pairs by one text (in_batches): all that are scattered, and sums that are so many that a compiler took
+ * 24 to 28 seconds for them beside everything else that a pair has, of 24 sums 5. */
 constexpr bool TURNED = PROG_GRAD_SCATTER || PROG_GRAD_SUMS > 16;
 constexpr bool CAPTURED = PROG_GRAD_DENSE || PROG_GRAD_DIAGONAL || PROG_GRAD_SUMS || PROG_GRAD_SCATTER;
 
@@ -88,7 +88,7 @@ struct Tile {
     }
 
     /* Query c of the thread's, key half r. */
-    template <bool WORDS> FXA_INLINE Pair pair_at(const PairLoads &loads, int q0, int c, int r, int k_word) const
+    template <bool WORDS> FXA_INLINE Pair pair_at(const OperandLoads &loads, int q0, int c, int r, int k_word) const
     {
         return {q0 + c, k0 + 8 * r, c, 8 * r, PROG_DIAGONAL ? __ldg(loads.diagonal + q0 - k0 + c - 8 * r) : 0.f,
                 PROG_DENSE ? loads.dense_at(a, q0 + c, k0 + 8 * r) : 0.f, WORDS ? __ldg(loads.q_words + q0 + c) : 0,
@@ -97,10 +97,10 @@ struct Tile {
 
     /* Gradients of what is captured, of the scores and of their gradients; neither is there afterwards. */
     template <bool WORDS>
-    FXA_INLINE void collect(float (&s)[BQ / 8][4], float (&g)[BQ / 8][4], const PairLoads &loads, int q0,
+    FXA_INLINE void collect(float (&s)[BQ / 8][4], float (&g)[BQ / 8][4], const OperandLoads &loads, int q0,
                             const int (&k_word)[2])
     {
-        in_turns<4>((float(&)[BQ / 2])g, [&](int first, float (&x)[4]) {
+        in_batches<4>((float(&)[BQ / 2])g, [&](int first, float (&x)[4]) {
 #pragma unroll
             for (int i = 0; i < 4; i++)
                 captured.add(program, a, b, h, s[0][i],
@@ -115,13 +115,13 @@ struct Tile {
     FXA_INLINE void gradients(float (&s)[BQ / 8][4], float (&dp)[BQ / 8][4], u32 (&p)[BQ / 8][2], u32 (&ds)[BQ / 8][2],
                               int m)
     {
-        constexpr bool WORDS = PROG_VECTOR == 2 || (PROG_VECTOR && MASKED);
+        constexpr bool WORDS = PROG_OPERANDS == 2 || (PROG_OPERANDS && MASKED);
         const int q0 = m * BQ + (lane & 3) * 2;
-        const PairLoads loads(a, b, h, q_len, k_len);
+        const OperandLoads loads(a, b, h, q_len, k_len);
         const int k_word[2] = {WORDS ? __ldg(loads.k_words + k0) : 0, WORDS ? __ldg(loads.k_words + k0 + 8) : 0};
         const int queries[2] = {k0 < k_len ? q_len - q0 : 0, k0 + 8 < k_len ? q_len - q0 : 0};
-        const u32 kept = FXA_DROPOUT ? kept_by_column(a, b, h, m * BQ, k0) : 0;
-        if (ASKED_ALWAYS || MASKED) program.tile(a, q0, k0);
+        const u32 kept = FXA_DROPOUT ? kept_of_column(a, b, h, m * BQ, k0) : 0;
+        if (PAIRS_READ_PROGRAM || MASKED) program.tile(a, q0, k0);
 #pragma unroll
         for (int j = 0; j < BQ / 8; j++) {
             const Float2 lse = *(const Float2 *)(a.lse2 + padded + q0 + j * 8);
@@ -147,8 +147,8 @@ struct Tile {
                     if (mine) store_captured(a, b, h, n, q0 + c, k0 + 8 * r, g[x]);
                     if (mine && !TURNED) captured.add(program, a, b, h, s[j][r * 2 + x], pair, g[x]);
                     dp[j][r * 2 + x] = mine ? g[x] : 0.f;
-                    if (PROG_SLOPE) g[x] = times_slope(g[x], slope);
-                    if (PROG_OWN) g[x] = own_gradient(program, a, s[j][r * 2 + x], pair, g[x]);
+                    if (PROG_DERIVATIVE) g[x] = times_derivative(g[x], slope);
+                    if (PROG_USER_BACKWARD) g[x] = own_gradient(program, a, s[j][r * 2 + x], pair, g[x]);
                 }
                 p[j][r] = pack16(w[0], w[1]);
                 ds[j][r] = pack16(g[0], g[1]);
@@ -264,7 +264,7 @@ struct Tile {
             copy_commit();
             copy_wait<0>();
             __syncthreads();
-            turn_words(a, k_tile, K_BYTES, thread, THREADS);
+            negate_tile(a, k_tile, K_BYTES, thread, THREADS);
         }
         for (int g = 0; g < a.group; g++) {
             h = at.first_head(a) + g;

@@ -26,10 +26,10 @@ struct Tile {
     u32 q_tile, k_tile, v_tile;
     int m, h, b, kv_h, thread, warp, lane, q_first, q_len, k_first, k_len;
     Program program;
-    PairLoads loads;
+    OperandLoads loads;
     float unit, row_max[BLOCKS][2], row_sum[BLOCKS][2], o[BLOCKS][FXA_DV / 8][4];
 
-    FXA_INLINE Tile(const FxaArgs &a_, const QueryPlace<BM> &at, u32 base)
+    FXA_INLINE Tile(const FxaArgs &a_, const QueryTile<BM> &at, u32 base)
         : a(a_), q_tile(base), k_tile(base + Q_BYTES), v_tile(base + Q_BYTES + K_BYTES), m(at.m), h(at.h), b(at.b),
           kv_h(at.h / a_.group), thread(threadIdx.x), warp(threadIdx.x >> 5), lane(threadIdx.x & 31),
           q_first(at.q.first), q_len(at.q.length), k_first(at.k.first), k_len(at.k.length),
@@ -82,7 +82,7 @@ struct Tile {
 
     template <bool MASKED> FXA_INLINE void score(float (&s)[BN / 8][4], int block, int n)
     {
-        constexpr bool WORDS = PROG_VECTOR == 2 || (PROG_VECTOR && MASKED);
+        constexpr bool WORDS = PROG_OPERANDS == 2 || (PROG_OPERANDS && MASKED);
         const int q0 = first_row(block), k0 = n * BN + (lane & 3) * 2;
         const int q_word[2] = {WORDS ? __ldg(loads.q_words + q0) : 0, WORDS ? __ldg(loads.q_words + q0 + 8) : 0};
         const int keys[2] = {q0 < q_len ? k_len - k0 : 0, q0 + 8 < q_len ? k_len - k0 : 0};
@@ -104,7 +104,7 @@ struct Tile {
     /* Scores to probabilities in 16 bits, without the dropped ones; O shrinks with a growing maximum. */
     FXA_INLINE void softmax(float (&s)[BN / 8][4], u32 (&p)[BN / 8][2], int block, int n, int values)
     {
-        const u32 kept = FXA_DROPOUT ? kept_by_row(a, b, h, first_row(block), n * BN) : 0;
+        const u32 kept = FXA_DROPOUT ? kept_of_row(a, b, h, first_row(block), n * BN) : 0;
 #pragma unroll
         for (int r = 0; r < 2; r++) {
             float top = row_max[block][r];
@@ -197,7 +197,7 @@ struct Tile {
             for (int r = 0; r < 2; r++) {
                 const int q = first_row(i) + 8 * r;
                 const float sum = quad_sum(row_sum[i][r]);
-                const RowEnd end(a, h, finite_or_zero(row_max[i][r]), unit, bias, sum);
+                const SoftmaxEpilogue end(a, h, finite_or_zero(row_max[i][r]), unit, bias, sum);
                 const float factor = q < q_len ? end.factor : 0.f;
                 if (q >= limit) continue;
                 if ((lane & 3) == 0)
@@ -205,7 +205,7 @@ struct Tile {
 #if FXA_RETURN_ROW_MAX
                 if ((lane & 3) == 0)
                     a.row_max[b * a.max_b + h * a.max_h + (q_first + q) * a.max_s] =
-                        q < q_len ? row_most(row_max[i][r], sum, unit) : NEG_INF;
+                        q < q_len ? row_maximum_of(row_max[i][r], sum, unit) : NEG_INF;
 #endif
 #pragma unroll
                 for (int j = 0; j < FXA_DV / 8; j++)
@@ -226,7 +226,7 @@ struct Tile {
         if (a.turned && !values) { /* once: Q stays where it is */
             copy_wait<0>();
             __syncthreads();
-            turn_words(a, q_tile, Q_BYTES, thread, THREADS);
+            negate_tile(a, q_tile, Q_BYTES, thread, THREADS);
         }
 #pragma unroll 1
         for (; j < row.total; j++) {
@@ -263,11 +263,11 @@ struct Tile {
 #pragma unroll
             for (int r = 0; r < 2; r++) {
                 const float top = finite_or_zero(row_max[i][r]), sum = quad_sum(row_sum[i][r]);
-                const RowEnd end(a, h, top, unit, values_bias(values, FXA_F16), sum);
+                const SoftmaxEpilogue end(a, h, top, unit, values_bias(values, FXA_F16), sum);
                 there[r] = first_row(i) + 8 * r < q_len && end.factor > 0.f; /* one of NaN, or of its sink, stays so */
                 to[r] = result_row(a.o, b, h, q_first + first_row(i) + 8 * r);
             }
-            in_turns<4>((float(&)[FXA_DV / 2])o[i], [&](int first, float (&x)[4]) {
+            in_batches<4>((float(&)[FXA_DV / 2])o[i], [&](int first, float (&x)[4]) {
 #pragma unroll
                 for (int e = 0; e < 4; e++) {
                     const int c = first * 2 + (lane & 3) * 2 + (e & 1);
@@ -282,13 +282,13 @@ struct Tile {
         const ListRow row(a, b, h, m, (k_len + BN - 1) / BN, (m + 1) * BM > q_len, k_len % BN != 0);
         copy_tile<BM, FXA_D, THREADS>(q_tile, TileRows(a.q, b, h, q_first + m * BM), q_len - m * BM, a.d, thread);
 #pragma unroll 1
-        for (int values = VALUES_AS_THEY_ARE; values <= VALUES_DOWN; values++) {
+        for (int values = VALUES_UNCHANGED; values <= VALUES_NEG_INF; values++) {
             const bool changed = walk(row, values);
             if (values <= VALUES_FINITE)
                 store(values_bias(values, FXA_F16));
             else
                 put_marks(values);
-            const bool again = values == VALUES_AS_THEY_ARE ? spoilt() : changed || values == VALUES_UP;
+            const bool again = values == VALUES_UNCHANGED ? spoilt() : changed || values == VALUES_POS_INF;
             if (!__syncthreads_or(again)) break;
         }
     }
@@ -302,6 +302,6 @@ extern "C" __global__ void __launch_bounds__(THREADS) fxa_forward(const __grid_c
 {
     extern __shared__ __align__(1024) u8 memory[];
     launch_begin();
-    const QueryPlace<BM> at(a);
+    const QueryTile<BM> at(a);
     if (!at.outside(a)) Tile(a, at, (shared_address(memory) + 1023) & ~1023u).run();
 }

@@ -3,8 +3,8 @@
  * Tiles and operands of products by mma.sync, on sm_80 and newer. Tiles in shared memory are swizzled as in
  * common/swizzle.cuh.
  */
-#ifndef FXA_CUDA_AMPERE_CUH
-#define FXA_CUDA_AMPERE_CUH
+#ifndef FXA_CUDA_SM80_MMA_CUH
+#define FXA_CUDA_SM80_MMA_CUH
 
 #include "sm80/ptx.cuh"
 #include "common/varlen.cuh"

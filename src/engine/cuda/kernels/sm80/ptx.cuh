@@ -3,8 +3,8 @@
  * cp.async and mma.sync. Accumulators of a warp lie as those of wgmma do: row lane / 4 + 8 * (x / 2), column lane % 4 *
  * 2 + x % 2 of register x. See common/ptx.cuh.
  */
-#ifndef FXA_CUDA_PTX_SM80_CUH
-#define FXA_CUDA_PTX_SM80_CUH
+#ifndef FXA_CUDA_SM80_PTX_CUH
+#define FXA_CUDA_SM80_PTX_CUH
 
 #include "common/ptx.cuh"
 

@@ -6,12 +6,12 @@
  * the query blocks of the tile's list, for every query head of the group in turn (so dK and dV of shared heads need no
  * atomics). Scores are computed transposed, keys as rows: P and dS then feed dV and dK from registers, and only dS goes
  * through shared memory, for dQ = dS K. dQ leaves by bulk reductions into an f32 sum whose layout is that of the
- * accumulators; fxa_grad_q_finish turns it into dQ. They come in any order, or with FXA_DQ_TURNS in that of key tiles,
- * and the whole backward is bit-stable. So it is with FXA_SEPARATE_DQ, where that part is left out: sm90/dq.cu computes
- * dQ by query tiles.
+ * accumulators; fxa_grad_q_finish turns it into dQ. They come in any order, or with FXA_DQ_ORDERED in that of key
+ * tiles, and the whole backward is bit-stable. So it is with FXA_SEPARATE_DQ, where that part is left out: sm90/dq.cu
+ * computes dQ by query tiles.
  *
- * Warps of the first warpgroup: 0 copies (one lane), 1 sends dQ (by turns 2 too), 2 and 3 add up diagonals of dS
- * for the gradient of a diagonal row. Launch: see common/backward_tile.cuh.
+ * Warps of the first warpgroup: 0 copies (one lane), 1 sends dQ (by turns 2 too), 2 and 3 add up diagonals of dS for
+ * the gradient of a diagonal row. Launch: see common/backward_tile.cuh.
  */
 #include "sm90/backward_mainloop.cuh"
 #include "sm90/backward_producer.cuh"

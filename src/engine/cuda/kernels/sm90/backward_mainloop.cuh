@@ -2,8 +2,8 @@
  *
  * A consumer warpgroup of the Hopper backward kernel: 64 keys, their dK and dV in registers, and half of dQ.
  */
-#ifndef FXA_CUDA_BACKWARD_CONSUMER_CUH
-#define FXA_CUDA_BACKWARD_CONSUMER_CUH
+#ifndef FXA_CUDA_SM90_BACKWARD_MAINLOOP_CUH
+#define FXA_CUDA_SM90_BACKWARD_MAINLOOP_CUH
 
 #include "sm90/backward_shared.cuh"
 #include "common/dropout.cuh"
@@ -102,7 +102,7 @@ struct Consumer {
     FXA_INLINE void probabilities(float (&s)[BQ / 2], const float (&dp)[BQ / 2], u32 (&p)[BQ / 4], int m,
                                   const u32 (&dense)[BQ / 4], const float (&strip)[BQ / 4 + 2], u32 kept)
     {
-        constexpr bool WORDS = PROG_VECTOR == 2 || (PROG_VECTOR && MASKED);
+        constexpr bool WORDS = PROG_OPERANDS == 2 || (PROG_OPERANDS && MASKED);
         const int q0 = m * BQ + (lane & 3) * 2, k0 = at.n * BK + first_key();
         const u32 lse = sh.lse(step) + (lane & 3) * 8;
         int k_word[2] = {};
@@ -135,7 +135,7 @@ struct Consumer {
                         const float grad = !FXA_DROPOUT ? dp[i] : keeps(kept, i) ? dp[i] * a.keep_inverse : 0.f;
                         captured.add(program, a, at.b, h, s[i], pair, w == 0.f ? 0.f : w * (grad - (x ? d.y : d.x)));
                     }
-                    s[i] = PROG_SLOPE ? times_slope(w, slope) : w;
+                    s[i] = PROG_DERIVATIVE ? times_derivative(w, slope) : w;
                 }
             }
             p[j * 2] = pack16(weight[0][0], weight[0][1]);
@@ -183,7 +183,7 @@ struct Consumer {
         }
         /* With a text for every pair these took a compiler 6 to 9 seconds, and more registers. */
         if (COLLECTED && PROG_GRAD_SCATTER)
-            in_turns<4>(dp, [&](int first, float (&x)[4]) {
+            in_batches<4>(dp, [&](int first, float (&x)[4]) {
 #pragma unroll
                 for (int i = 0; i < 4; i++) collect(q0, k0, first + i, x[i]);
             });
@@ -260,14 +260,14 @@ struct Consumer {
         const int q0 = m * BQ + (lane & 3) * 2, k0 = at.n * BK + first_key();
         if (PROG_DENSE) load_dense(dense);
         if (PROG_DIAGONAL) load_diagonal(strip, q0, k0);
-        if (ASKED_ALWAYS || MASKED) program.tile(a, q0, k0);
-        const u32 kept = FXA_DROPOUT ? kept_by_column(a, at.b, h, m * BQ, k0) : 0;
+        if (PAIRS_READ_PROGRAM || MASKED) program.tile(a, q0, k0);
+        const u32 kept = FXA_DROPOUT ? kept_of_column(a, at.b, h, m * BQ, k0) : 0;
         wgmma_wait<SCORED ? 0 : 1>();
         settle(s);
         if (SCORED)
             settle(dp);
         else
-            bend_all(program, a, s, !MASKED || (k0 + 8 < at.k_len && (m + 1) * BQ <= at.q_len));
+            softcap_all(program, a, s, !MASKED || (k0 + 8 < at.k_len && (m + 1) * BQ <= at.q_len));
         probabilities<MASKED>(s, dp, p, m, dense, strip, kept);
         wgmma_wait<0>();
         settle(dp);
@@ -300,7 +300,7 @@ struct Consumer {
     FXA_INLINE bool passes() const
     {
         sh.q_ring().wait_full(step);
-        return take_word(sh.number(step)) & FXA_CUDA_PASS << group;
+        return take_word(sh.number(step)) & FXA_CUDA_SKIP << group;
     }
 
     /* The products that follow dV: dQ and dK, and what they set free. */

@@ -2,8 +2,8 @@
  *
  * The warps beside the consumers of the Hopper backward kernel: copies, dQ on its way out, sums along diagonals.
  */
-#ifndef FXA_CUDA_BACKWARD_HELPERS_CUH
-#define FXA_CUDA_BACKWARD_HELPERS_CUH
+#ifndef FXA_CUDA_SM90_BACKWARD_PRODUCER_CUH
+#define FXA_CUDA_SM90_BACKWARD_PRODUCER_CUH
 
 #include "sm90/backward_shared.cuh"
 #include "common/diagonal_sum.cuh"
@@ -24,7 +24,7 @@ FXA_INLINE void load_block(const FxaMaps &maps, const FxaArgs &a, const Shared &
                            bool partial, u32 step)
 {
     const int m = block_of(item);
-    const bool words = PROG_VECTOR == 2 || (PROG_VECTOR && partial); /* else nobody reads them */
+    const bool words = PROG_OPERANDS == 2 || (PROG_OPERANDS && partial); /* else nobody reads them */
     const long long row = at.workspace_row(a, h) + m * BQ;
     const Rows rows(q_starts(a), at.q_first, m * BQ, h, at.b);
     const u32 full = sh.q_ring().full(step);
@@ -33,8 +33,8 @@ FXA_INLINE void load_block(const FxaMaps &maps, const FxaArgs &a, const Shared &
     barrier_expect(full, Q_BYTES + BQ * 4 + DENSE_BYTES + (words ? QWORD_BYTES + KWORD_BYTES : 0));
     tma_load_tile<BQ, FXA_D>(sh.q(step), &maps.q, full, rows, CACHE_KEEP);
     bulk_load(sh.lse(step), a.lse2 + row, BQ * 4, full);
-#if PROG_VECTOR /* keys' words come with every block, because they may differ between the heads of a group */
-    const FxaVector &v = a.q_vector, &w = a.k_vector;
+#if PROG_OPERANDS /* keys' words come with every block, because they may differ between the heads of a group */
+    const FxaOperand &v = a.q_vector, &w = a.k_vector;
     if (words) bulk_load(sh.q_words(step), v.data + at.b * v.b + h * v.h + m * BQ, QWORD_BYTES, full);
     if (words) bulk_load(sh.k_words(step), w.data + at.b * w.b + h * w.h + at.n * BK, KWORD_BYTES, full);
 #endif
@@ -79,7 +79,7 @@ FXA_INLINE void copy_all(const FxaMaps &maps, const FxaArgs &a, const Shared &sh
             load_block(maps, a, sh, at, h, item, j < row.partial, step);
         }
     }
-    if (PROG_MASK || FXA_SPANS) fetch_next(maps, a);
+    if (PROG_MASK || FXA_VARLEN) fetch_next(maps, a);
 }
 
 /* ---- Warp 1: dQ ------------------------------------------------------------------------------------------------- */

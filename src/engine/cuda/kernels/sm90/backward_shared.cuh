@@ -2,8 +2,8 @@
  *
  * The Hopper backward kernel's sizes and its shared memory: what all its warps agree on.
  */
-#ifndef FXA_CUDA_BACKWARD_LAYOUT_CUH
-#define FXA_CUDA_BACKWARD_LAYOUT_CUH
+#ifndef FXA_CUDA_SM90_BACKWARD_SHARED_CUH
+#define FXA_CUDA_SM90_BACKWARD_SHARED_CUH
 
 #include "common/backward_tile.cuh"
 #include "sm90/pipeline.cuh"
@@ -15,8 +15,8 @@
 #endif
 
 /* dQ is added up in a fixed order: sm90/ordered_dq.cuh. */
-#ifndef FXA_DQ_TURNS
-#define FXA_DQ_TURNS 0
+#ifndef FXA_DQ_ORDERED
+#define FXA_DQ_ORDERED 0
 #endif
 
 namespace {
@@ -25,22 +25,22 @@ constexpr int BK = 128; /* keys of a tile */
 /* Queries of a block. 128 need the registers and the shared memory of a head dimension of 64 and a plain program. */
 constexpr bool SMALL = FXA_D <= 64 && FXA_DV <= 64;
 /* Gradients of what is captured need the score, which the slope takes the place of: they wait for dP before it. */
-constexpr bool SCORED = PROG_SLOPE && (PROG_GRAD_SUMS || PROG_GRAD_SCATTER);
+constexpr bool SCORED = PROG_DERIVATIVE && (PROG_GRAD_SUMS || PROG_GRAD_SCATTER);
 /* Statements of plain ones have several steps of a product, for which a compiler takes a tenth less time; beside slopes
  * that changes what it spills, and some programs lose 4 %. */
-constexpr bool PLAIN = !PROG_SLOPE && !PROG_DENSE && !PROG_GRAD_DIAGONAL && !PROG_GRAD_SUMS && !PROG_GRAD_SCATTER;
+constexpr bool PLAIN = !PROG_DERIVATIVE && !PROG_DENSE && !PROG_GRAD_DIAGONAL && !PROG_GRAD_SUMS && !PROG_GRAD_SCATTER;
 constexpr int BQ = SMALL && PLAIN && !FXA_DROPOUT ? 128 : 64;
 constexpr int STAGES = 2; /* of Q, dO and of dS */
 /* Whether a warp keeps its rows of K and V in registers, which a small block of a small head leaves. */
-constexpr bool KV_HELD = SMALL && BQ == 64 && PROG_SLOPE && !SCORED && !PROG_DENSE && !FXA_DROPOUT;
+constexpr bool KV_HELD = SMALL && BQ == 64 && PROG_DERIVATIVE && !SCORED && !PROG_DENSE && !FXA_DROPOUT;
 constexpr int THREADS = 384;
 constexpr bool WITH_DQ = !FXA_SEPARATE_DQ;
 /* Whether who comes first to a block of queries stores its share of dQ; else the sum is 0 before. Where all key tiles
  * of a head have all blocks, they come to each at the same time, and all but one would wait. Beside stores of all of dS
  * the way of a word there and back takes longer than a block leaves time for. */
-constexpr bool FIRST_STORED = WITH_DQ && (PROG_MASK || FXA_SPANS) && !PROG_GRAD_DENSE;
-constexpr bool TURNS = FXA_DQ_TURNS;
-static_assert(!TURNS || (WITH_DQ && !PROG_MASK && !FXA_SPANS), "turns are of key tiles that all have all blocks");
+constexpr bool FIRST_STORED = WITH_DQ && (PROG_MASK || FXA_VARLEN) && !PROG_GRAD_DENSE;
+constexpr bool TURNS = FXA_DQ_ORDERED;
+static_assert(!TURNS || (WITH_DQ && !PROG_MASK && !FXA_VARLEN), "turns are of key tiles that all have all blocks");
 static_assert(!TURNS || !PROG_GRAD_DIAGONAL, "the warp that would send by turns adds up diagonals");
 constexpr bool WITH_DS = WITH_DQ || PROG_GRAD_DENSE || PROG_GRAD_DIAGONAL; /* dS goes through shared memory */
 constexpr int K_BYTES = BK * D_STORED * 2, V_BYTES = BK * DV_STORED * 2, DS_BYTES = BQ * BK * 2;
@@ -55,7 +55,7 @@ constexpr int DQ_SENT[2] = {DQ_BYTES, BQ == 128 ? DQ_BYTES : 64 * (FXA_D - DQ_CO
  * They share a buffer, which is free before that. */
 constexpr int SENDERS = TURNS ? 2 : 1;
 constexpr int DENSE_BYTES = PROG_DENSE ? DS_BYTES : 0;
-constexpr int QWORD_BYTES = PROG_VECTOR ? BQ * 4 : 0, KWORD_BYTES = PROG_VECTOR ? BK * 4 : 0;
+constexpr int QWORD_BYTES = PROG_OPERANDS ? BQ * 4 : 0, KWORD_BYTES = PROG_OPERANDS ? BK * 4 : 0;
 /* Named barriers. Of dQ there is one per consumer warpgroup, shared with the warps that send; BAR_DQ_SECOND is full for
  * the second of these. */
 enum { BAR_DS = 1, BAR_END = 2, BAR_DQ_EMPTY = 3, BAR_DQ_FULL = 5, BAR_DENSE = 7, BAR_CLEAR = 9, BAR_TURNED = 11 };
@@ -66,11 +66,11 @@ static_assert(FXA_D <= 128 && FXA_DV <= 128, "backward_wide_sm90.cu is for the o
  * partial ones: of causal masks and documents the first of every tile. Blocks of small heads are over too soon. */
 constexpr bool PASSES = PROG_MASK && WITH_DQ && !SMALL;
 
-typedef PlaceOf<BK, BQ> Place;
+typedef KeyTile<BK, BQ> Place;
 
 FXA_INLINE int block_of(int item)
 {
-    return PASSES ? item & FXA_CUDA_PASS - 1 : item;
+    return PASSES ? item & FXA_CUDA_SKIP - 1 : item;
 }
 
 /* That a warp has sent all of dQ of a key tile, and it has arrived. */

@@ -101,13 +101,13 @@ struct WideScores : Worker {
     /* S to P; P times the slope, in 16 bits, to `steep`. */
     template <bool MASKED> FXA_INLINE void probabilities(float (&s)[BQ / 2], u32 (&steep)[BQ / 4], int m, u32 step)
     {
-        constexpr bool WORDS = PROG_VECTOR == 2 || (PROG_VECTOR && MASKED);
+        constexpr bool WORDS = PROG_OPERANDS == 2 || (PROG_OPERANDS && MASKED);
         const int q0 = m * BQ + (lane & 3) * 2, k0 = at.n * BK + warp * 16 + (lane >> 2);
-        const PairLoads loads(a, at.b, h, at.q_len, at.k_len);
+        const OperandLoads loads(a, at.b, h, at.q_len, at.k_len);
         const int k_word[2] = {WORDS ? __ldg(loads.k_words + k0) : 0, WORDS ? __ldg(loads.k_words + k0 + 8) : 0};
         const int queries[2] = {k0 < at.k_len ? at.q_len - q0 : 0, k0 + 8 < at.k_len ? at.q_len - q0 : 0};
-        if (ASKED_ALWAYS || MASKED) program.tile(a, q0, k0);
-        bend_all(program, a, s, !MASKED || (k0 + 8 < at.k_len && (m + 1) * BQ <= at.q_len));
+        if (PAIRS_READ_PROGRAM || MASKED) program.tile(a, q0, k0);
+        softcap_all(program, a, s, !MASKED || (k0 + 8 < at.k_len && (m + 1) * BQ <= at.q_len));
 #pragma unroll
         for (int j = 0; j < BQ / 8; j++) {
             const Float2 lse = load_shared_float2(sh.lse(step) + (lane & 3) * 8 + j * 32);
@@ -125,7 +125,7 @@ struct WideScores : Worker {
                     const float value = score_value<true>(program, a, s[i], pair, slope);
                     float w = exp2_fast(__fmaf_rn(value, unit, -(x ? lse.y : lse.x)));
                     if (MASKED && !((c < queries[r]) & score_mask(program, a, pair))) w = slope = 0.f;
-                    product[x] = times_slope(w, slope);
+                    product[x] = times_derivative(w, slope);
                     s[i] = w;
                 }
                 steep[j * 2 + r] = pack16(product[0], product[1]);
@@ -180,7 +180,7 @@ struct WideScores : Worker {
         if (head != h) program.head(a, at.b, head, at.q_len, at.k_len);
         h = head;
         const int k0 = at.n * BK + warp * 16 + (lane >> 2);
-        const u32 kept = FXA_DROPOUT ? kept_by_column(a, at.b, h, m * BQ, k0) : 0;
+        const u32 kept = FXA_DROPOUT ? kept_of_column(a, at.b, h, m * BQ, k0) : 0;
         wgmma_wait<FIRST ? 0 : 1>();
         settle(s);
         if (number & PARTIAL)

@@ -2,8 +2,8 @@
  *
  * Sizes and shared memory of the Hopper backward kernel for wide heads: what its warps agree on.
  */
-#ifndef FXA_CUDA_BACKWARD_WIDE_LAYOUT_CUH
-#define FXA_CUDA_BACKWARD_WIDE_LAYOUT_CUH
+#ifndef FXA_CUDA_SM90_BACKWARD_WIDE_SHARED_CUH
+#define FXA_CUDA_SM90_BACKWARD_WIDE_SHARED_CUH
 
 #include "common/backward_tile.cuh"
 #include "sm90/pipeline.cuh"
@@ -21,7 +21,7 @@ enum { BAR_CLEAR = 1 }; /* named barriers, one per consumer warpgroup */
 static_assert(!PROG_GRAD_DIAGONAL && !PROG_GRAD_DENSE && !PROG_GRAD_SUMS && !PROG_GRAD_SCATTER,
               "no gradients of captured tensors");
 
-typedef PlaceOf<BK, BQ> Place;
+typedef KeyTile<BK, BQ> Place;
 
 struct Shared {
     u32 base;

@@ -81,7 +81,7 @@ FXA_INLINE void copy_tile(const FxaMaps &maps, const FxaArgs &a, u32 base, const
  * lie. A kernel that begins has its code in no cache, and this is a short way to the first copy. */
 FXA_INLINE int copy_first(const FxaMaps &maps, const FxaArgs &a, u32 base)
 {
-    if (FXA_PAGED || FXA_SPANS || a.list.items || a.k_len % BN) return 0;
+    if (FXA_PAGED || FXA_VARLEN || a.list.items || a.k_len % BN) return 0;
     const Place place(a, blockIdx.x);
     const int b = quotient(place.head, a.by_kv_heads), kv_h = place.head - b * a.kv_heads, total = a.k_len / BN;
     const int piece = quotient(total + a.splits - 1, a.by_splits), begin = place.share * place.run * piece;
@@ -92,7 +92,7 @@ FXA_INLINE int copy_first(const FxaMaps &maps, const FxaArgs &a, u32 base)
     return count;
 }
 
-enum { ASK_TILES = 3 }; /* before an item's last one the next item is asked for: who is slow asks late */
+enum { NEXT_ITEM_TILES = 3 }; /* before an item's last one the next item is asked for: who is slow asks late */
 
 template <class F>
 FXA_INLINE void copy_tiles(const FxaMaps &maps, const FxaArgs &a, u32 base, const Part &at, int begin, int end,
@@ -105,7 +105,7 @@ FXA_INLINE void copy_tiles(const FxaMaps &maps, const FxaArgs &a, u32 base, cons
 #pragma unroll 1
     for (int j = begin; j < end; j++, step++) {
         const int n = next;
-        if (j == max(begin, end - ASK_TILES)) ask();
+        if (j == max(begin, end - NEXT_ITEM_TILES)) ask();
         if (j + 1 < end) next = at.row.tile(j + 1);
         ring.wait_empty(step);
         copy_tile(maps, a, base, from, step, n);
@@ -163,7 +163,7 @@ struct Consumer {
         for (;; values--) {
             worker.walk(base, step, piece, values);
             if (values <= VALUES_FINITE) break;
-            if (values == VALUES_DOWN)
+            if (values == VALUES_NEG_INF)
                 worker.take_marks(down);
             else
                 worker.take_marks(up);
@@ -227,12 +227,12 @@ struct Consumer {
  * of `visit`. */
 template <class N, class F> FXA_INLINE void visit_items(const FxaArgs &a, u32 base, N next, F visit)
 {
-    int item = blockIdx.x, values = VALUES_AS_THEY_ARE;
+    int item = blockIdx.x, values = VALUES_UNCHANGED;
 #pragma unroll 1
     for (u32 count = 0;; count++) {
         if (count) item = values ? *(volatile int *)(again_of(a) + item) : next(count - 1);
         if (item < 0 && !values) {
-            values = VALUES_DOWN;
+            values = VALUES_NEG_INF;
             roles_sync();
             item = take_word(base + AGAIN_AT);
         }

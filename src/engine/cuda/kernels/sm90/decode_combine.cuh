@@ -4,8 +4,8 @@
  * item become one share, and who hands in the last share of a row group adds all of them up. {maximum, sum} of rows are
  * of scores before the unit; a weight of 0 contains what O is.
  */
-#ifndef FXA_CUDA_DECODE_MERGE_CUH
-#define FXA_CUDA_DECODE_MERGE_CUH
+#ifndef FXA_CUDA_SM90_DECODE_COMBINE_CUH
+#define FXA_CUDA_SM90_DECODE_COMBINE_CUH
 
 #include "sm80/mma.cuh"
 #include "sm90/decode_shared.cuh"
@@ -110,7 +110,7 @@ struct RowPlace {
 /* Four columns of a row from d on. */
 FXA_INLINE void write_row(const FxaArgs &a, const RowPlace &to, int d, const Share &x)
 {
-    const RowEnd end(a, to.h, finite_or_zero(x.stat.x), Program::unit(a), BIAS, x.stat.y);
+    const SoftmaxEpilogue end(a, to.h, finite_or_zero(x.stat.x), Program::unit(a), BIAS, x.stat.y);
     if (!to.there) return;
     const bool some = to.inside && end.factor != 0.f;
     store_pair((u16 *)to.o, d, a.dv, some ? pack16(x.o.x * end.factor, x.o.y * end.factor) : 0);

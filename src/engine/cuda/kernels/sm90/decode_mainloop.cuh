@@ -3,8 +3,8 @@
  * A warp of sm90/decode.cu that computes: S^T = K Q^T and O^T += V^T P^T of its keys of each tile with mma.sync, keys
  * as rows and query rows as columns. KEY_PARTS warps have keys of their own, ROW_PARTS query rows of their own.
  */
-#ifndef FXA_CUDA_DECODE_WORKER_CUH
-#define FXA_CUDA_DECODE_WORKER_CUH
+#ifndef FXA_CUDA_SM90_DECODE_MAINLOOP_CUH
+#define FXA_CUDA_SM90_DECODE_MAINLOOP_CUH
 
 #include "sm90/decode_combine.cuh"
 #include "common/nonfinite.cuh"
@@ -59,7 +59,7 @@ struct Worker {
             for (int k = 0; k < FXA_D / 8; k++) q[t][k] = rows[t][k];
             if (a.turned)
 #pragma unroll
-                for (int k = 0; k < FXA_D / 8; k++) q[t][k] = turn_pair(a, q[t][k]);
+                for (int k = 0; k < FXA_D / 8; k++) q[t][k] = negate_pair(a, q[t][k]);
 #pragma unroll
             for (int x = 0; x < 2; x++)
                 program[t][x].head(a, at.b, at.q_head(a, min(row_of(t, x), at.rows - 1)), at.q_len, at.k_len);
@@ -114,9 +114,9 @@ struct Worker {
 #pragma unroll
             for (int x = 0; x < 2; x++) {
                 const int r = min(row_of(t, x), at.rows - 1), row = at.query(a, r);
-                const PairLoads loads(a, at.b, at.q_head(a, r), at.q_len, at.k_len);
+                const OperandLoads loads(a, at.b, at.q_head(a, r), at.q_len, at.k_len);
                 const int keys = row < at.q_len ? at.k_len - k0 : 0;
-                const int q_word = PROG_VECTOR ? __ldg(loads.q_words + row) : 0;
+                const int q_word = PROG_OPERANDS ? __ldg(loads.q_words + row) : 0;
                 if (PROG_VALUE || MASKED) program[t][x].tile(a, row, k0);
 #pragma unroll
                 for (int i = 0; i < 2 * STEPS; i++) {
@@ -124,7 +124,7 @@ struct Worker {
                     float &y = s[i >> 1][t][(i & 1) * 2 + x];
                     const Pair pair = {row, k0 + c, 0, c, PROG_DIAGONAL ? __ldg(loads.diagonal + row - k0 - c) : 0.f,
                                        PROG_DENSE ? loads.dense_at(a, row, k0 + c) : 0.f, q_word,
-                                       PROG_VECTOR ? __ldg(loads.k_words + k0 + c) : 0};
+                                       PROG_OPERANDS ? __ldg(loads.k_words + k0 + c) : 0};
                     y = score_value<false>(program[t][x], a, y, pair);
                     if (MASKED && !((c < keys) & score_mask(program[t][x], a, pair))) y = NEG_INF;
                 }

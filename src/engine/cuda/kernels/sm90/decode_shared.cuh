@@ -2,8 +2,8 @@
  *
  * Tiles, shared memory and items of sm90/decode.cu.
  */
-#ifndef FXA_CUDA_DECODE_LAYOUT_CUH
-#define FXA_CUDA_DECODE_LAYOUT_CUH
+#ifndef FXA_CUDA_SM90_DECODE_SHARED_CUH
+#define FXA_CUDA_SM90_DECODE_SHARED_CUH
 
 #include "sm90/pipeline.cuh"
 #include "common/tile_scheduler.cuh"
@@ -90,13 +90,13 @@ struct Place {
         const int groups = row_groups(a);
         int first = 0, heads = a.batch * a.kv_heads;
 #pragma unroll
-        for (int i = 0; i < FXA_CUDA_CUTS; i++) heads -= a.cut[i];
+        for (int i = 0; i < FXA_CUDA_DECODE_CUTS; i++) heads -= a.cut[i];
         run = a.run;
         shares = (a.splits + run - 1) >> (__ffs(run) - 1);
         first_share = 0;
         int i = 0;
 #pragma unroll 1
-        for (; i < FXA_CUDA_CUTS && item >= heads * shares * groups; i++) {
+        for (; i < FXA_CUDA_DECODE_CUTS && item >= heads * shares * groups; i++) {
             item -= heads * shares * groups;
             first_share += heads * shares * groups;
             first += heads;
@@ -134,9 +134,9 @@ struct Part {
         b = quotient(place.head, a.by_kv_heads);
         kv_h = place.head - b * a.kv_heads;
         first_row = place.group * ROWS;
-        q_first = q_span(a, b).first;
+        q_first = q_sequence(a, b).first;
         q_len = q_length(a, b);
-        k_first = k_span(a, b).first;
+        k_first = k_sequence(a, b).first;
         k_len = k_length(a, b);
         row = ListRow(a, b, kv_h, 0, (k_len + BN - 1) / BN, q_len < a.q_len, k_len % BN != 0);
         rows = min(ROWS, a.group * a.q_len - first_row);

@@ -2,8 +2,8 @@
  *
  * A consumer warpgroup of the Hopper dQ kernel: 64 query rows, their dQ in registers.
  */
-#ifndef FXA_CUDA_DQ_CONSUMER_CUH
-#define FXA_CUDA_DQ_CONSUMER_CUH
+#ifndef FXA_CUDA_SM90_DQ_MAINLOOP_CUH
+#define FXA_CUDA_SM90_DQ_MAINLOOP_CUH
 
 #include "sm90/dq_shared.cuh"
 #include "common/dropout.cuh"
@@ -72,13 +72,13 @@ struct Consumer : TileOwner {
     /* S to P times the slope. */
     template <bool MASKED> FXA_INLINE void probabilities(float (&s)[BN / 2], int n)
     {
-        constexpr bool WORDS = PROG_VECTOR == 2 || (PROG_VECTOR && MASKED);
+        constexpr bool WORDS = PROG_OPERANDS == 2 || (PROG_OPERANDS && MASKED);
         const int k0 = n * BN + (lane & 3) * 2;
-        const PairLoads loads(a, b, h, q_len, k_len);
+        const OperandLoads loads(a, b, h, q_len, k_len);
         const int q_word[2] = {WORDS ? __ldg(loads.q_words + q0) : 0, WORDS ? __ldg(loads.q_words + q0 + 8) : 0};
         const int keys[2] = {q0 < q_len ? k_len - k0 : 0, q0 + 8 < q_len ? k_len - k0 : 0};
-        if (ASKED_ALWAYS || MASKED) program.tile(a, q0, k0);
-        bend_all(program, a, s, !MASKED || (q0 + 8 < q_len && (n + 1) * BN <= k_len));
+        if (PAIRS_READ_PROGRAM || MASKED) program.tile(a, q0, k0);
+        softcap_all(program, a, s, !MASKED || (q0 + 8 < q_len && (n + 1) * BN <= k_len));
 #pragma unroll
         for (int j = 0; j < BN / 8; j++)
 #pragma unroll
@@ -95,7 +95,7 @@ struct Consumer : TileOwner {
                     float slope;
                     float w = exp2_fast(__fmaf_rn(score_value<true>(program, a, s[i], pair, slope), unit, -lse[r]));
                     if (MASKED && !((c < keys[r]) & score_mask(program, a, pair))) w = slope = 0.f;
-                    s[i] = PROG_SLOPE ? times_slope(w, slope) : w;
+                    s[i] = PROG_DERIVATIVE ? times_derivative(w, slope) : w;
                 }
             }
     }
@@ -104,7 +104,7 @@ struct Consumer : TileOwner {
     FXA_INLINE void score_gradients(const float (&s)[BN / 2], float (&dp)[BN / 2], u32 (&ds)[BN / 4], int n) const
     {
         if (FXA_DROPOUT) {
-            const u32 kept = kept_by_row(a, b, h, q0, n * BN);
+            const u32 kept = kept_of_row(a, b, h, q0, n * BN);
 #pragma unroll
             for (int i = 0; i < BN / 2; i++) dp[i] = keeps(kept, i) ? dp[i] * a.keep_inverse : 0.f;
         }

@@ -2,8 +2,8 @@
  *
  * The Hopper dQ kernel's sizes and its shared memory: what producer and consumers agree on.
  */
-#ifndef FXA_CUDA_DQ_LAYOUT_CUH
-#define FXA_CUDA_DQ_LAYOUT_CUH
+#ifndef FXA_CUDA_SM90_DQ_SHARED_CUH
+#define FXA_CUDA_SM90_DQ_SHARED_CUH
 
 #include "sm90/pipeline.cuh"
 #include "common/tile_scheduler.cuh"

@@ -4,8 +4,8 @@
  * must be visited again (common/fixed_max.cuh, common/nonfinite.cuh), O staged and stored. sm90/forward_mainloop.cuh is
  * what comes before it.
  */
-#ifndef FXA_CUDA_FORWARD_ROWS_CUH
-#define FXA_CUDA_FORWARD_ROWS_CUH
+#ifndef FXA_CUDA_SM90_FORWARD_EPILOGUE_CUH
+#define FXA_CUDA_SM90_FORWARD_EPILOGUE_CUH
 
 #include "sm90/forward_shared.cuh"
 
@@ -35,7 +35,7 @@ struct ForwardRows : TileOwner {
 
     /* With few registers left the lane is something that the compiler must keep: else it reads it off the thread's
      * number again in every step, between the products that the other warpgroups wait for (3.5 % of a soft cap). Where
-     * it has some, that is one fewer for the chains of bend_near(). */
+     * it has some, that is one fewer for the chains of softcap_series(). */
     static FXA_INLINE int find_lane()
     {
         const int lane = threadIdx.x & 31;
@@ -63,12 +63,12 @@ struct ForwardRows : TileOwner {
     /* What is taken off the exponents of a visit beside the maximum. */
     static FXA_INLINE float bias(int tile)
     {
-        return tile & (UP | DOWN) ? frozen_mark_bias(FXA_F16) : tile & SAFE ? frozen_bias(FXA_F16) : 0.f;
+        return tile & (UP | DOWN) ? fixed_max_mark_bias(FXA_F16) : tile & SAFE ? fixed_max_bias(FXA_F16) : 0.f;
     }
 
     static FXA_INLINE int values_of(int tile)
     {
-        return tile & UP ? VALUES_UP : tile & DOWN ? VALUES_DOWN : VALUES_FINITE;
+        return tile & UP ? VALUES_POS_INF : tile & DOWN ? VALUES_NEG_INF : VALUES_FINITE;
     }
 
     /* Whether row half r left the range in which the frozen maximum is harmless (common/fixed_max.cuh). froze: it is
@@ -76,9 +76,9 @@ struct ForwardRows : TileOwner {
     FXA_INLINE bool left_range(int r, float sum, bool froze) const
     {
         /* exp2_by_fma knows no infinity; with a cap near the end of f32 the unit is not 1 (codegen/host_values.c) */
-        const bool wild = (EMULATE || PROG_UNIT_ONE) && !(score_bound(a) < (EMULATE ? 126.f : 1e37f));
+        const bool wild = (EMULATE || PROG_SOFTCAP_HAS_UNIT) && !(score_bound(a) < (EMULATE ? 126.f : 1e37f));
         const bool guessed = BOUNDED ? !(score_bound(a) < 64.f) : froze && row_max[r] == NEG_INF;
-        return frozen_is_left(FXA_F16, finite_or_zero(row_max[r]) * unit, sum, guessed, a.sink != 0) || wild;
+        return is_fixed_max_wrong(FXA_F16, finite_or_zero(row_max[r]) * unit, sum, guessed, a.sink != 0) || wild;
     }
 
     /* Flags the tile when a row of this warp left that range, or when its O is not finite. */
@@ -119,9 +119,9 @@ struct ForwardRows : TileOwner {
         if ((lane & 3) == 0 && q0 + 8 < end) to[8 * a.lse_s] = q0 + 8 < q_len ? lse[1] : NEG_INF;
     }
 
-    /* LSE of the rows and what their O is multiplied by where there is no sink, in a first visit: RowEnd for both at
-     * once and without a branch, so that all of it is done while the last product runs. A reciprocal that is mended
-     * once is as good as a quotient here: sums that have none leave their range. */
+    /* LSE of the rows and what their O is multiplied by where there is no sink, in a first visit: SoftmaxEpilogue for
+     * both at once and without a branch, so that all of it is done while the last product runs. A reciprocal that is
+     * mended once is as good as a quotient here: sums that have none leave their range. */
     FXA_INLINE void end_rows_plain(const float (&sum)[2], float (&factor)[2]) const
     {
         float lse[2];
@@ -136,13 +136,15 @@ struct ForwardRows : TileOwner {
         store_lse(lse);
     }
 
-    /* With a sink, or in a safe visit: both rows by one copy of what RowEnd takes, a tenth of a forward's code. */
+    /* With a sink, or in a safe visit: both rows by one copy of what SoftmaxEpilogue takes, a tenth of a forward's
+     * code. */
     FXA_INLINE void end_rows_any(int tile, const float (&sum)[2], float (&factor)[2]) const
     {
         float lse[2];
 #pragma unroll 1
         for (int r = 0; r < 2; r++) {
-            const RowEnd end(a, h, finite_or_zero(r ? row_max[1] : row_max[0]), unit, bias(tile), r ? sum[1] : sum[0]);
+            const SoftmaxEpilogue end(a, h, finite_or_zero(r ? row_max[1] : row_max[0]), unit, bias(tile),
+                                      r ? sum[1] : sum[0]);
             factor[0] = factor[1];
             factor[1] = q0 + 8 * r < q_len ? end.factor : 0.f;
             if (tile & (UP | DOWN)) factor[1] = end.factor > 0.f ? 1.f : 0.f; /* one of NaN, or of its sink, stays so */

@@ -4,8 +4,8 @@
  * end is in sm90/forward_epilogue.cuh. It computes S of tile j + 1 while its product P V of tile j runs, so that tensor
  * cores work during the softmax.
  */
-#ifndef FXA_CUDA_FORWARD_CONSUMER_CUH
-#define FXA_CUDA_FORWARD_CONSUMER_CUH
+#ifndef FXA_CUDA_SM90_FORWARD_MAINLOOP_CUH
+#define FXA_CUDA_SM90_FORWARD_MAINLOOP_CUH
 
 #include "common/dropout.cuh"
 #include "sm90/forward_epilogue.cuh"
@@ -47,16 +47,17 @@ struct Consumer : ForwardRows {
         for (int i = 0; i < BN / 4 + 2; i++) entries[i] = load_shared_float(at + 4 * (8 - 8 * (i >> 1) - (i & 1)));
     }
 
-    /* New scores of a tile (ASK_NOTHING), or what is asked of its pairs, which comes after them. */
-    template <int ASK> FXA_INLINE void score_pairs(float (&s)[BN / 2], int n)
+    /* New scores of a tile (PASS_SCORES), or what is asked of its pairs, which comes after them. */
+    template <int PASS> FXA_INLINE void score_pairs(float (&s)[BN / 2], int n)
     {
         const int k0 = n * BN + (lane & 3) * 2;
         u32 dense[BN / 4] = {};
         float strip[BN / 4 + 2] = {};
         int q_word[2] = {};
-        constexpr bool WORDS = PROG_VECTOR == 2 || (PROG_VECTOR && (PROG_SAME ? ASK == ASK_ALL : ASK != ASK_NOTHING));
-        if (PROG_DENSE && !ASK) load_dense(dense);
-        if (PROG_DIAGONAL && !ASK) load_strip(strip);
+        constexpr bool MASK_READS = PROG_UNIFORM_OPERANDS ? PASS == PASS_MASK : PASS != PASS_SCORES;
+        constexpr bool WORDS = PROG_OPERANDS == 2 || (PROG_OPERANDS && MASK_READS);
+        if (PROG_DENSE && !PASS) load_dense(dense);
+        if (PROG_DIAGONAL && !PASS) load_strip(strip);
         if (WORDS) {
             q_word[0] = load_shared(sh.q_words(turn) + row_in_tile() * 4);
             q_word[1] = load_shared(sh.q_words(turn) + row_in_tile() * 4 + 32);
@@ -72,9 +73,9 @@ struct Consumer : ForwardRows {
                 const u32 word = dense[(j >> 1) * 2 + r];
                 const Pair pair = {q0 + 8 * r, k0 + c, 8 * r, c, strip[2 * ((j >> 1) - r + 1) + (j & 1)],
                                    (j & 1) ? unpack_high(word) : unpack_low(word), q_word[r], k_word};
-                if (ASK == ASK_NOTHING) s[i] = score_value<true>(program, a, s[i], pair);
-                if (ASK == ASK_ALL && !score_mask(program, a, pair)) s[i] = NEG_INF;
-                if (ASK == ASK_SHORT && !score_mask_same(program, a, pair)) s[i] = NEG_INF;
+                if (PASS == PASS_SCORES) s[i] = score_value<true>(program, a, s[i], pair);
+                if (PASS == PASS_MASK && !score_mask(program, a, pair)) s[i] = NEG_INF;
+                if (PASS == PASS_UNIFORM_MASK && !score_uniform_mask(program, a, pair)) s[i] = NEG_INF;
             }
         }
     }
@@ -83,7 +84,7 @@ struct Consumer : ForwardRows {
      * products run. */
     FXA_INLINE bool same_words(int n, bool whole) const
     {
-        if (!PROG_SAME || whole || (n + 1) * BN > k_len) return false;
+        if (!PROG_UNIFORM_OPERANDS || whole || (n + 1) * BN > k_len) return false;
         const Word4 k = load_shared_words(sh.k_words(step) + lane * 16 % (BN * 4));
         const u32 x = load_shared(sh.q_words(turn) + row_in_tile() * 4), one = __shfl_sync(~0u, x, 0);
         const u32 y = load_shared(sh.q_words(turn) + row_in_tile() * 4 + 32);
@@ -103,14 +104,14 @@ struct Consumer : ForwardRows {
      * and where a query tile has two or three key tiles one of them is often so. same: what same_words() says. */
     template <bool MASKED> FXA_INLINE void score(float (&s)[BN / 2], int n, bool whole, bool same)
     {
-        bend_all(program, a, s, !MASKED || (q0 + 8 < q_len && (n + 1) * BN <= k_len));
-        if (PROG_VALUE) score_pairs<ASK_NOTHING>(s, n);
+        softcap_all(program, a, s, !MASKED || (q0 + 8 < q_len && (n + 1) * BN <= k_len));
+        if (PROG_VALUE) score_pairs<PASS_SCORES>(s, n);
         if (!MASKED || whole) return;
         const int keys = k_len - n * BN;
-        if (PROG_SAME && same)
-            score_pairs<ASK_SHORT>(s, n);
+        if (PROG_UNIFORM_OPERANDS && same)
+            score_pairs<PASS_UNIFORM_MASK>(s, n);
         else if (PROG_MASK)
-            score_pairs<ASK_ALL>(s, n);
+            score_pairs<PASS_MASK>(s, n);
         if (keys < BN) cut_keys(s, keys);
     }
 
@@ -141,8 +142,8 @@ struct Consumer : ForwardRows {
             row_max[1] = top[1];
             return false;
         }
-        if (!__any_sync(~0u, (top[0] - row_max[0]) * unit > frozen_lag(FXA_F16) ||
-                                (top[1] - row_max[1]) * unit > frozen_lag(FXA_F16))) return false;
+        if (!__any_sync(~0u, (top[0] - row_max[0]) * unit > fixed_max_threshold(FXA_F16) ||
+                                (top[1] - row_max[1]) * unit > fixed_max_threshold(FXA_F16))) return false;
 #pragma unroll
         for (int r = 0; r < 2; r++) {
             fade[r] = exp2_fast((row_max[r] - finite_or_zero(top[r])) * unit);
@@ -161,14 +162,14 @@ struct Consumer : ForwardRows {
 #pragma unroll
             for (int i = 0; i < BN / 4; i++) {
                 float &x = s[(i >> 1) * 4 + r * 2 + (i & 1)];
-                x = (x - finite_or_zero(row_max[r])) * (PROG_UNIT_ONE ? unit : 1.f) - off;
+                x = (x - finite_or_zero(row_max[r])) * (PROG_SOFTCAP_HAS_UNIT ? unit : 1.f) - off;
             }
     }
 
     /* ZERO: row_max is 0; so it is where JOINED but in safe visits. */
     template <bool FIRST, bool ZERO> FXA_INLINE void exponentiate(float (&s)[BN / 2], int tile)
     {
-        constexpr bool BARE = ZERO || (JOINED && PROG_UNIT_ONE);
+        constexpr bool BARE = ZERO || (JOINED && PROG_SOFTCAP_HAS_UNIT);
         if (!ZERO && (tile & SAFE)) take_maximum(s, BARE ? bias(tile) : 0.f);
 #pragma unroll
         for (int r = 0; r < 2; r++) {
@@ -179,7 +180,7 @@ struct Consumer : ForwardRows {
 #pragma unroll
             for (int i = 0; i < BN / 4; i++) {
                 const int x = (i >> 1) * 4 + r * 2 + (i & 1);
-                const float y = PROG_UNIT_ONE ? (BARE ? s[x] : s[x] - shift)
+                const float y = PROG_SOFTCAP_HAS_UNIT ? (BARE ? s[x] : s[x] - shift)
                                 : BARE        ? s[x] * unit
                                               : __fmaf_rn(s[x], unit, -shift);
                 s[x] = EMULATE && ZERO && (i & 1) ? exp2_by_fma(y) : exp2_fast(y);
@@ -195,7 +196,7 @@ struct Consumer : ForwardRows {
 #if FXA_DROPOUT
 #pragma unroll
         for (int half = 0; half < BN / 64; half++) {
-            const u32 kept = kept_by_row(a, b, h, q0, n * BN + half * 64);
+            const u32 kept = kept_of_row(a, b, h, q0, n * BN + half * 64);
 #pragma unroll
             for (int i = 0; i < 32; i++)
                 if (!keeps(kept, i)) s[half * 32 + i] = 0.f;
@@ -243,8 +244,8 @@ struct Consumer : ForwardRows {
     {
         float s[BN / 2];
         sh.k_ring().wait_full(step);
-        const int number = take_word(sh.number(step)), n = number & FXA_CUDA_PASS - 1;
-        const bool whole = number & FXA_CUDA_WHOLE << group;
+        const int number = take_word(sh.number(step)), n = number & FXA_CUDA_SKIP - 1;
+        const bool whole = number & FXA_CUDA_FULL << group;
         issue_s(s);
         begin_rows(sh.slot(turn).m());
         const bool same = same_words(n, whole);
@@ -267,17 +268,17 @@ struct Consumer : ForwardRows {
 
     /* S of the next tile beside P V of this one, then the softmax of the next one under P V. first: where JOINED, there
      * is no P V yet. */
-    template <bool MASKED, bool FROZEN> FXA_INLINE void next_step(int tile, bool first = false)
+    template <bool MASKED, bool FIXED_MAX> FXA_INLINE void next_step(int tile, bool first = false)
     {
         float s[BN / 2];
         const u32 v_step = PASSES && MASKED ? pending : step;
         step++;
         sh.k_ring().wait_full(step);
         const int number = MASKED || PROG_VALUE || FXA_DROPOUT ? take_word(sh.number(step)) : 0;
-        const int n = number & FXA_CUDA_PASS - 1;
-        const bool whole = number & FXA_CUDA_WHOLE << group;
+        const int n = number & FXA_CUDA_SKIP - 1;
+        const bool whole = number & FXA_CUDA_FULL << group;
         bool same;
-        if (TAKE_TURNS && !MASKED) named_sync(BAR_TURN + group, 256);
+        if (PING_PONG && !MASKED) named_sync(BAR_PING_PONG + group, 256);
         issue_s(s);
         if (first) {
             give_back_q();
@@ -289,7 +290,7 @@ struct Consumer : ForwardRows {
         } else {
             sh.v_ring().wait_full(v_step);
             issue_sum<BN, 4>(o, p, sh.v(v_step));
-            if (TAKE_TURNS && !MASKED) named_arrive(BAR_TURN + (group + 1 == GROUPS ? 0 : group + 1), 256);
+            if (PING_PONG && !MASKED) named_arrive(BAR_PING_PONG + (group + 1 == GROUPS ? 0 : group + 1), 256);
             if (PROG_DENSE) sh.dense_ring().wait_full(step);
             same = MASKED && same_words(n, whole);
             wgmma_wait<1>();
@@ -298,8 +299,8 @@ struct Consumer : ForwardRows {
         give_back(sh.k_ring().empty(step));
         score<MASKED>(s, n, whole, same);
         give_back_dense();
-        const bool shrink = FROZEN || (JOINED && !(tile & SAFE)) ? false : raise_max<false>(s);
-        exponentiate<false, FROZEN && BOUNDED>(s, tile);
+        const bool shrink = FIXED_MAX || (JOINED && !(tile & SAFE)) ? false : raise_max<false>(s);
+        exponentiate<false, FIXED_MAX && BOUNDED>(s, tile);
         drop(s, n);
         wgmma_wait<0>();
         settle(o);
@@ -319,7 +320,7 @@ struct Consumer : ForwardRows {
     FXA_INLINE bool passes_over()
     {
         sh.k_ring().wait_full(step + 1);
-        if (!(take_word(sh.number(step + 1)) & FXA_CUDA_PASS << group)) return false;
+        if (!(take_word(sh.number(step + 1)) & FXA_CUDA_SKIP << group)) return false;
         step++;
         give_back(sh.k_ring().empty(step));
         sh.v_ring().wait_full(step);
@@ -378,7 +379,7 @@ struct Consumer : ForwardRows {
 
     FXA_INLINE void run()
     {
-        if (TAKE_TURNS && group == 0) named_arrive(BAR_TURN, 256);
+        if (PING_PONG && group == 0) named_arrive(BAR_PING_PONG, 256);
         for (;; turn++) {
             const Ring<Q_BUFFERS> ring = sh.q_ring();
             const bool there = __all_sync(~0u, barrier_test(ring.full(turn), (turn / Q_BUFFERS) & 1));

@@ -3,8 +3,8 @@
  * The producer of the Hopper forward kernel: one lane that walks the lists of query tiles and copies Q, K, V and what
  * the program reads beside them. It only ever waits for empty buffers.
  */
-#ifndef FXA_CUDA_FORWARD_PRODUCER_CUH
-#define FXA_CUDA_FORWARD_PRODUCER_CUH
+#ifndef FXA_CUDA_SM90_FORWARD_PRODUCER_CUH
+#define FXA_CUDA_SM90_FORWARD_PRODUCER_CUH
 
 #include "sm90/forward_shared.cuh"
 
@@ -19,7 +19,7 @@ struct Passing {
     /* The number that is told of a tile of the list. */
     FXA_INLINE int number(int item, bool partial, bool may)
     {
-        constexpr int ALL = 7 * FXA_CUDA_PASS;
+        constexpr int ALL = 7 * FXA_CUDA_SKIP;
         if (!PASSES) return partial ? item : item | WHOLE;
         const int now = may ? item & ALL & ~(held & held << 3) : 0;
         held = now | (held >> 3 & ALL >> 3);
@@ -41,8 +41,8 @@ struct Producer {
         barrier_expect(full, Q_BYTES + (words ? QWORD_BYTES : 0));
         tma_load_tile<BM, FXA_D>(sh.q(turn), &maps.q, full, Rows(q_starts(a), w.q_first, w.m * BM, w.h, w.b),
                                  CACHE_FIRST_OUT);
-#if PROG_VECTOR
-        const FxaVector &v = a.q_vector;
+#if PROG_OPERANDS
+        const FxaOperand &v = a.q_vector;
         if (words) bulk_load(sh.q_words(turn), v.data + w.b * v.b + w.h * v.h + w.m * BM, QWORD_BYTES, full);
 #endif
     }
@@ -58,7 +58,7 @@ struct Producer {
     }
 
     /* Words that only mask() reads are not copied where it is not asked. */
-    static FXA_INLINE bool words_needed(bool partial) { return PROG_VECTOR == 2 || (PROG_VECTOR && partial); }
+    static FXA_INLINE bool words_needed(bool partial) { return PROG_OPERANDS == 2 || (PROG_OPERANDS && partial); }
 
     FXA_INLINE void load_k(const Work &w, int n, int number, bool partial) const
     {
@@ -73,8 +73,8 @@ struct Producer {
         const int first = w.m * BM - n * BN + d.zero - (BN - 1); /* a multiple of 4 */
         bulk_load(sh.strip(step), d.data + w.b * d.b + w.h * d.h + first, STRIP_BYTES, full);
 #endif
-#if PROG_VECTOR
-        const FxaVector &v = a.k_vector;
+#if PROG_OPERANDS
+        const FxaOperand &v = a.k_vector;
         if (words) bulk_load(sh.k_words(step), v.data + w.b * v.b + w.h * v.h + n * BN, KWORD_BYTES, full);
 #endif
     }
@@ -109,7 +109,7 @@ struct Producer {
         Work following;
         Passing passing;
         for (int j = 0; j < total; j++, step++) {
-            const int n = ahead & FXA_CUDA_PASS - 1;
+            const int n = ahead & FXA_CUDA_SKIP - 1;
             const int number = passing.number(
                 ahead, j < partial, j > 0 && !safe && !(BOUNDED && j + 1 == partial && partial < total));
             if (j + 1 < total) ahead = w.row.tile(j + 1);

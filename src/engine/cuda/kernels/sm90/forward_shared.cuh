@@ -5,8 +5,8 @@
  * Tile numbers, strips and words have twice as many places as K has stages, because they are read after K's stage is
  * given back.
  */
-#ifndef FXA_CUDA_FORWARD_LAYOUT_CUH
-#define FXA_CUDA_FORWARD_LAYOUT_CUH
+#ifndef FXA_CUDA_SM90_FORWARD_SHARED_CUH
+#define FXA_CUDA_SM90_FORWARD_SHARED_CUH
 
 #include "common/nonfinite.cuh"
 #include "common/fixed_max.cuh"
@@ -27,7 +27,7 @@ constexpr bool SMALL = FXA_D <= 64 && FXA_DV <= 64;
 constexpr int GROUPS = SMALL && !PROG_DENSE && !FXA_DROPOUT ? 3 : 2; /* consumer warpgroups */
 /* Products of the warpgroups in turn: gains at 64, loses at 128. Not in steps with masks, over which some of them pass:
  * all would take as long as the slowest. */
-constexpr bool TAKE_TURNS = GROUPS == 3;
+constexpr bool PING_PONG = GROUPS == 3;
 constexpr int BM = 64 * GROUPS;
 constexpr int THREADS = 128 * (GROUPS + 1);
 constexpr int STAGES = SMALL ? 3 : 2, DENSE_STAGES = 2;
@@ -39,7 +39,7 @@ constexpr bool fits(int keys, int q_buffers)
 {
     const int dense = PROG_DENSE ? DENSE_STAGES * BM * keys * 2 : 0;
     const int strips = 2 * STAGES * (PROG_DIAGONAL ? BM + keys : 0) * 4;
-    const int words = PROG_VECTOR ? (2 * STAGES * keys + q_buffers * BM) * 4 : 0;
+    const int words = PROG_OPERANDS ? (2 * STAGES * keys + q_buffers * BM) * 4 : 0;
     const int tiles = q_buffers * Q_ROOM + STAGES * keys * (D_STORED + DV_STORED) * 2;
     return tiles + dense + strips + words + 1536 <= 227 * 1024;
 }
@@ -51,13 +51,13 @@ constexpr int K_BYTES = BN * D_STORED * 2, V_BYTES = BN * DV_STORED * 2;
 constexpr int DENSE_BYTES = PROG_DENSE ? BM * BN * 2 : 0;
 static_assert(fits(BN, Q_BUFFERS), "shared memory");
 constexpr int STRIP_BYTES = PROG_DIAGONAL ? (BM + BN) * 4 : 0;
-constexpr int KWORD_BYTES = PROG_VECTOR ? BN * 4 : 0, QWORD_BYTES = PROG_VECTOR ? BM * 4 : 0;
+constexpr int KWORD_BYTES = PROG_OPERANDS ? BN * 4 : 0, QWORD_BYTES = PROG_OPERANDS ? BM * 4 : 0;
 constexpr bool BOUNDED = PROG_BOUNDED && !FXA_F16; /* f16 cannot hold exp2 of an unshifted score */
 /* Where tanh and exp2 fill the special function unit, half of the exp2 goes to the other pipes. */
 constexpr bool EMULATE = BOUNDED && FXA_FAST_MATH && SMALL;
 /* In a tile's number: a second visit, never frozen, with V made finite; visits that look for infinities in it. */
 constexpr int SAFE = 0x40000000, UP = 0x20000000, DOWN = 0x10000000;
-constexpr int WHOLE = 7 * FXA_CUDA_WHOLE; /* in a key tile's number: nothing is asked of any warpgroup's pairs */
+constexpr int WHOLE = 7 * FXA_CUDA_FULL; /* in a key tile's number: nothing is asked of any warpgroup's pairs */
 /* Whether a warpgroup passes over a key tile of which its own 64 queries attend to nothing, as FxaTileList says of
  * partial tiles. Of 192 queries one third is often so; of 128 that begin where documents do, none. */
 constexpr bool PASSES = PROG_MASK && GROUPS == 3;
@@ -65,7 +65,7 @@ constexpr bool PASSES = PROG_MASK && GROUPS == 3;
  * what it is: each instance takes a compiler as long as all that is beside them. Without a bound that costs 1 to 7 % of
  * windows, of documents and of packed sequences. */
 constexpr bool JOINED = BOUNDED;
-enum { BAR_TURN = 1, BAR_CLEAR = 4, BAR_VALUES = 7 }; /* named; one per consumer warpgroup but for the last */
+enum { BAR_PING_PONG = 1, BAR_CLEAR = 4, BAR_VALUES = 7 }; /* named; one per consumer warpgroup but for the last */
 
 FXA_INLINE void count_redo(int what)
 {

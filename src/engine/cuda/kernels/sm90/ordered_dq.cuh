@@ -11,8 +11,8 @@
  * wait for each other, each a little longer than the one before; with others in between they begin one after the other
  * as multiprocessors become free, and have their turn when they come.
  */
-#ifndef FXA_CUDA_BACKWARD_TURNS_CUH
-#define FXA_CUDA_BACKWARD_TURNS_CUH
+#ifndef FXA_CUDA_SM90_ORDERED_DQ_CUH
+#define FXA_CUDA_SM90_ORDERED_DQ_CUH
 
 #include "sm90/backward_shared.cuh"
 

@@ -3,8 +3,8 @@
  * What the kernels of sm_90 do with its copies and barriers: rings of buffers, tiles and rows by TMA, the two halves of
  * a persistent kernel. Addresses of shared memory are 32 bits.
  */
-#ifndef FXA_CUDA_HOPPER_CUH
-#define FXA_CUDA_HOPPER_CUH
+#ifndef FXA_CUDA_SM90_PIPELINE_CUH
+#define FXA_CUDA_SM90_PIPELINE_CUH
 
 #include "sm90/ptx.cuh"
 #include "common/varlen.cuh"
@@ -114,7 +114,7 @@ FXA_INLINE void clear_rows(u32 tile, int from, int thread, int threads, int end 
 template <int tile_rows, int columns> FXA_INLINE void turn_rows(const FxaArgs &a, u32 rows)
 {
 #pragma unroll 1
-    for (int c = 0; c < columns; c += 64) turn_words(a, rows + c * tile_rows * 2, 64 * 128, threadIdx.x & 127, 128);
+    for (int c = 0; c < columns; c += 64) negate_tile(a, rows + c * tile_rows * 2, 64 * 128, threadIdx.x & 127, 128);
     async_fence();
 }
 

@@ -3,8 +3,8 @@
  * Copies and barriers of sm_90: mbarriers, TMA loads and stores, bulk copies and reductions, named barriers, registers
  * moved between warpgroups. Addresses of shared memory are 32 bits. See common/ptx.cuh.
  */
-#ifndef FXA_CUDA_PTX_SM90_CUH
-#define FXA_CUDA_PTX_SM90_CUH
+#ifndef FXA_CUDA_SM90_PTX_CUH
+#define FXA_CUDA_SM90_PTX_CUH
 
 #include "common/ptx.cuh"
 

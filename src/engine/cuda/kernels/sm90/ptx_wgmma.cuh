@@ -8,8 +8,8 @@
  *
  * Several steps of 16 may be one statement: statements with so many operands took the compiler a tenth of its time.
  */
-#ifndef FXA_CUDA_PTX_WGMMA_CUH
-#define FXA_CUDA_PTX_WGMMA_CUH
+#ifndef FXA_CUDA_SM90_PTX_WGMMA_CUH
+#define FXA_CUDA_SM90_PTX_WGMMA_CUH
 
 #include "common/ptx.cuh"
 

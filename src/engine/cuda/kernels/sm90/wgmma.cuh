@@ -3,8 +3,8 @@
  * Products of tiles by wgmma: descriptors of operands in shared memory, and whole products that are started and not
  * waited for.
  */
-#ifndef FXA_CUDA_WGMMA_CUH
-#define FXA_CUDA_WGMMA_CUH
+#ifndef FXA_CUDA_SM90_WGMMA_CUH
+#define FXA_CUDA_SM90_WGMMA_CUH
 
 #include "common/swizzle.cuh"
 #include "sm90/ptx_wgmma.cuh"
