@@ -154,12 +154,13 @@ TEST(a_compilers_no_without_memory_to_remember_it) {
 
 /* No result of the first engine can be cached: its refusal still counts for this call. */
 static int seam_forgotten;
+static bool seam_remembers;
 static void *seam_forget(void *user, void *ptr, size_t old_size, size_t new_size, size_t align) {
     typedef struct seam_entry {
         fxa__lru_node node;
         fxa_support answer;
     } seam_entry;
-    bool answer = !ptr && new_size == sizeof(seam_entry);
+    bool answer = !ptr && new_size == sizeof(seam_entry) && !seam_remembers;
     seam_forgotten += answer;
     return answer ? NULL : fail_alloc_fn(user, ptr, old_size, new_size, align);
 }
@@ -186,6 +187,36 @@ TEST(a_compilers_no_that_cannot_be_kept_at_all) {
     T_HAS(err.text, "second: ");
     T_INT(refused, 3);
     T_CHECK(seam_forgotten > 0);
+    fxa_context_destroy(ctx);
+    seam_end(&r);
+}
+
+/* The report that is cached already becomes the refusal, for which no more memory is needed. */
+TEST(a_compilers_no_takes_the_place_of_the_report) {
+    plan_rig r;
+    fxa_error err;
+    fxa_plan *plan = NULL;
+    fxa_context *ctx = NULL;
+    fxa_context_config config = FXA_CONTEXT_CONFIG_INIT;
+    fxa_support reports[2];
+    size_t count = 2;
+    T_REQUIRE(seam_start(&r));
+    config.alloc = seam_forget, config.alloc_user = &r.memory;
+    T_OK(fxa_context_create(&config, &ctx, &err));
+    seam_first.compile = seam_refuse;
+    refused = 0;
+    seam_remembers = true;
+    T_OK(fxa_support_query(ctx, &r.t.problem, reports, &count, &err));
+    seam_remembers = false;
+    T_INT(reports[0].supported, 1);
+    T_OK(fxa_plan_create(ctx, &r.t.problem, &plan, &err));
+    T_STR(fxa_plan_engine(plan), "second");
+    count = 2;
+    T_OK(fxa_support_query(ctx, &r.t.problem, reports, &count, &err));
+    T_INT(reports[0].supported, 0);
+    T_STR(reports[0].reason, "the assembler runs out of registers");
+    T_INT(refused, 1);
+    fxa_plan_destroy(plan);
     fxa_context_destroy(ctx);
     seam_end(&r);
 }

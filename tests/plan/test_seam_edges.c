@@ -276,6 +276,43 @@ TEST(the_environment_names_an_engine_of_another_device) {
     }
 }
 
+/* A set variable of an engine selects this engine; of two, the first in the list. */
+TEST(variables_of_engines_select_them) {
+    static const char *const variables[2] = {"FXA_TEST_FIRST", "FXA_TEST_SECOND"};
+    for (int set = 0; set < 4; set++) {
+        plan_rig r;
+        fxa_context *ctx = NULL;
+        fxa_plan *plan = NULL;
+        fxa_error err;
+        T_REQUIRE(seam_start(&r));
+        seam_first.variable = variables[0], seam_second.variable = variables[1];
+        for (int i = 0; i < 2; i++)
+            if (set >> i & 1) setenv(variables[i], "1", 1);
+        T_OK(fxa_context_create(NULL, &ctx, &err));
+        for (int i = 0; i < 2; i++) unsetenv(variables[i]);
+        T_OK(fxa_plan_create(ctx, &r.t.problem, &plan, &err));
+        T_STR(fxa_plan_engine(plan), set == 2 ? "second" : "first");
+        fxa_plan_destroy(plan);
+        fxa_context_destroy(ctx);
+        seam_end(&r);
+    }
+}
+
+/* A target that no engine of its device can parse is an error, whatever engines of other devices make of it. */
+TEST(a_target_that_no_engine_parses) {
+    plan_rig r;
+    fxa_support report;
+    size_t count = 1;
+    fxa_error err;
+    T_REQUIRE(seam_start(&r));
+    r.t.problem.target = "mock 0";
+    mock.open_status = FXA_E_PROBLEM;
+    T_STATUS(fxa_support_query(r.ctx, &r.t.problem, &report, &count, &err), FXA_E_PROBLEM);
+    T_STR(err.text, "the mock device's driver does not answer");
+    mock.open_status = FXA_OK;
+    seam_end(&r);
+}
+
 TEST(no_engine_of_the_device_at_all) {
     plan_rig r;
     fxa_error err;
