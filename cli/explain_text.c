@@ -196,7 +196,8 @@ static void explain_indices_text(cli *c, const cli_job *job, const explanation *
 static void explain_tiles_text(cli_buf *out, const explanation *e) {
     buf_printf(out,
                "tiles     %" PRId64 " x %" PRId64 " of b %" PRId64 ", h %" PRId64 ": %s%" PRIu64 " empty, %" PRIu64
-               " mixed, %" PRIu64 " full\n",
+               " mixed, %" PRIu64 " full\n"
+               "          empty: no pair is attended; full: every pair is; mixed: neither is proven\n",
                e->tile[0], e->tile[1], e->b, e->h, e->tiles.unknown ? "at least " : "", e->tiles.empty, e->tiles.mixed,
                e->tiles.full);
     if (e->tiles.unknown)
@@ -222,8 +223,8 @@ static void explain_tape_text(cli *c, const explanation *e) {
     static const char *const passes[] = {"forward", "backward"};
     for (int pass = 0; pass < 2; pass++) {
         buf_printf(&c->out, "tape of the %s pass   %s%s\n", passes[pass],
-                   e->tape[pass] ? "as compiled by " : "none: ", e->tape_engine[pass]);
-        if (e->tape[pass]) buf_indented(&c->out, 2, *e->tape[pass] ? e->tape[pass] : "this engine has no listing");
+                   e->tape[pass] ? "the program's code, as compiled by " : "none: ", e->tape_engine[pass]);
+        if (e->tape[pass]) buf_indented(&c->out, 2, *e->tape[pass] ? e->tape[pass] : "this engine prints no code");
     }
 }
 

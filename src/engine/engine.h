@@ -82,8 +82,8 @@ typedef struct fxa__engine {
      * queries call this function and, without a compiler, search the caches for code; plan creation does not call it.
      * NULL: the compiler is always present. */
     fxa_status (*ready)(void *self, fxa_error *err);
-    /* Writes the part of the problem that compiled code depends on; of a problem that the engine refuses, anything
-     * that the refusal depends on. NULL: code depends on the entire problem. */
+    /* Writes the part of the problem that compiled code depends on. For a problem that the engine refuses, writes the
+     * part that the refusal depends on. NULL: code depends on the entire problem. */
     void (*key)(fxa__analysis *a, fxa__writer *w);
     /* Writes the scalar constants of the problem that the function `key` leaves out, so that problems that differ only
      * in these constants share code. A run receives them as bound->constants. NULL: the engine has no such

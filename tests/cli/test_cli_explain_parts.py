@@ -71,7 +71,7 @@ class Parts(Cli):
         tape = self.run_json("explain", *program, "--section", "tape", "--engine", "cpu")["tape"]
         for name in ("forward", "backward"):
             self.assertRegex(tape[name]["engine"], r"^cpu \(\S+, \d+ threads?\)$")
-            self.assertIn("tape of the %s pass   as compiled by %s\n  registers: u per batch entry, " % (name, tape[name]["engine"]), text)
+            self.assertIn("tape of the %s pass   the program's code, as compiled by %s\n  registers: u per batch entry, " % (name, tape[name]["engine"]), text)
             self.assertIn("\n".join("  " + line for line in tape[name]["lines"]), text)
             self.assertIn("    mask = (k < 9 && k <= q)", tape[name]["lines"])
         self.assertEqual([x for x in tape["forward"]["lines"] if not x.startswith(" ")], ["registers: u per batch entry, r per row, c per key, s per head and key, x per pair", "mask", "score"])
@@ -80,8 +80,8 @@ class Parts(Cli):
         self.assertIn("derivative", apart["backward"]["lines"])
         self.assertRegex("\n".join(tape["backward"]["lines"]), r"\n    grad s\[h\] \+= x\d\n")
         self.assertEqual(self.run_cli("explain", "--section", "tape", "--engine", "ref"),
-                         "tape of the forward pass   as compiled by ref\n  this engine has no listing\n"
-                         "tape of the backward pass   as compiled by ref\n  this engine has no listing\n")
+                         "tape of the forward pass   the program's code, as compiled by ref\n  this engine prints no code\n"
+                         "tape of the backward pass   the program's code, as compiled by ref\n  this engine prints no code\n")
         wrong = self.run_cli("explain", "--section", "tape", env={"FXA_CPU": "z80"})
         self.assertRegex(wrong, r"^tape of the forward pass   none: engine cpu cannot run this problem: FXA_CPU=z80")
         self.assertIsNone(self.run_json("explain", "--section", "tape", env={"FXA_CPU": "z80"})["tape"]["forward"]["lines"])

@@ -145,7 +145,7 @@ class _Ring(NamedTuple):
     spec: Spec
 
     def step(self, n: int, ops: Operands, part: Sequence[Any]) -> Tuple[Spec, Operands]:
-        """Returns Spec and Operands of step `n`, which uses `part`, the (K, V) that the device holds in this step."""
+        """Returns Spec and Operands of step `n`, which uses `part`, the (K, V) that the device holds in step `n`."""
         rank = lax.axis_index(self.axis)
         at = self.spec.layout.index("s")
         rows = _part("q", self.order, self.size, rank, ops.q.shape[at])

@@ -165,7 +165,7 @@ def check_size(shape: Sequence[int], most: int = MAX_ELEMENTS) -> None:
 
 
 def check_held(shape: Sequence[int]) -> None:
-    """Raises TraceError if an array of this shape would have more than MAX_HELD elements."""
+    """Raises TraceError if an array of the shape `shape` would have more than MAX_HELD elements."""
     check_size(shape, MAX_HELD)
 
 

@@ -22,7 +22,7 @@ _DEEPEST = 6
 
 def _make_class(numpy: Any) -> type:
     class Captured(numpy.ndarray):  # type: ignore[misc]
-        """A view of a NumPy array whose indexing is traced. `original` is the user's array; None if this object is a
+        """A view of a NumPy array whose indexing is traced. `original` is the user's array; None if the Captured is a
         slice of the user's array."""
 
         original = None
