@@ -17,7 +17,7 @@ FOLDERS = ("include", "cli", "src/base", "src/program", "src/problem", "src/plan
            "src/engine/ref", "bench", "examples", "fuzz", "python/csrc", "tests")
 SUBFOLDERS_APART = ("src/engine",)  # their subfolders have their own limits, or none yet
 # Limits of folders that exceed the usual ones so far: fragments, persons, history. To be lowered, never raised.
-LIMITS = {"python/csrc": (18, 18, 0), "tests": (7, 4, 0)}
+LIMITS = {}
 
 WORD = re.compile(r"[A-Za-z][A-Za-z'_-]+")
 TOKEN = re.compile(r'"(?:\\.|[^"\\\n])*"|\'(?:\\.|[^\'\\\n])*\'|/\*.*?\*/|//[^\n]*', re.S)

@@ -45,7 +45,7 @@ def check(engine, program, dtype):
     past = [c for c in compared if c["worst_error"] > c["tolerance"]]
     if past:  # the reported tolerance includes the rounding to storage, as the verdict does
         return "%s: passed with more than is allowed: %s" % (where, past)
-    if len(compared) < 5:  # at least O, LSE, dQ, dK, dV
+    if len(compared) < 5:  # every program is compared in O, LSE, dQ, dK and dV at least
         return "%s: only %s compared with the reference" % (where, [c["what"] for c in compared])
     return None
 

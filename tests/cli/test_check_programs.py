@@ -253,7 +253,7 @@ class Programs(Cli):
         self.assertIn("no row attends to a key", self.run_cli("check", "--mask", "k > 100", code=1))
 
     def test_what_a_dtype_cannot_hold(self):
-        """Where f32 overflows and f64 does not, nothing is compared and nothing passes."""
+        """Nothing is compared and nothing passes where f32 overflows and f64 does not."""
         text = self.run_cli("check", "--score", "1e300 * score", "--points", "2", code=1)
         self.assertIn("768 of them are NaN or inf where f64 has numbers", text)
         self.assertIn("with a warning", self.run_cli("check", "--score", "exp(100 * score)", "--points", "2"))

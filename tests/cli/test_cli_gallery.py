@@ -77,7 +77,7 @@ class Gallery(Cli):
 
     def test_bash_completion(self):
         complete = self.bash_completion()
-        # as bash splits `--program @tr`, `--program=@tr`, `--program @` and `--program `
+        # the words into which bash splits `--program @tr`, `--program=@tr`, `--program @` and `--program `
         self.assertEqual(complete("fxattn", "explain", "--program", "@", "tr"), ["@tree"])
         self.assertEqual(complete("fxattn", "explain", "--program", "=@", "tr"), ["@tree"])
         self.assertIn("@tree", complete("fxattn", "explain", "--program", "@"))

@@ -15,7 +15,7 @@ BUILD = os.environ.get("FXA_BUILD", os.path.join(HERE, "..", "..", "build"))
 ENVIRONMENT = os.path.join(BUILD, "python-tests")  # made by tests/python/environment.py
 try:
     import numpy as np
-except ImportError:  # R-06: only what needs it is skipped, and says so
+except ImportError:  # R-06: only tests that need the module are skipped, and they report it
     python = os.path.join(ENVIRONMENT, "bin", "python")
     if os.path.exists(python) and os.path.realpath(sys.prefix) != os.path.realpath(ENVIRONMENT):
         os.execv(python, [python, *sys.argv])
@@ -216,7 +216,7 @@ def from_file(x, layout):
 
 
 def near(name, got, want):
-    """Every element of got lies between the roundings of want - tolerance and want + tolerance."""
+    """Every element of `got` lies between the roundings of `want` - `tolerance` and `want` + `tolerance`."""
     assert got.shape == want.shape, f"{name} has shape {got.shape}, not {want.shape}"
     finite = np.isfinite(want)
     assert (got[~finite] == want[~finite]).all(), f"{name} has other infinities"

@@ -11,7 +11,7 @@ import torch
 
 from reference import REFERENCE, context, keep
 
-GAINS = (1.0, -1.0, 0.5, 0.0, 0.75, 1.0, 0.25)  # of neighbouring rows: scores grow, fall, stay
+GAINS = (1.0, -1.0, 0.5, 0.0, 0.75, 1.0, 0.25)  # scores of neighbouring rows grow, fall, stay
 
 
 def put(pr, side, t, b, rows):
@@ -54,7 +54,7 @@ def steps(pr, each):
 
 
 def rise(pr, by):
-    """By so much where the maximum is frozen: below and above 15 ln 2 and 64 ln 2."""
+    """The amounts by which scores exceed a fixed maximum: below and above 15 ln 2 and 64 ln 2."""
     scores(pr, lambda k: torch.where(k // 4 == 75, by, 0.0))
 
 

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What run_gpu.py runs: problems, the kernels they go through, and groups of them by name."""
+"""Problems of run_gpu.py, the kernels that run them, and groups of problems by name."""
 import hashlib
 
 import programs
@@ -18,7 +18,8 @@ class Spec:
 
     def __init__(self, what, program, D=128, f16=0, f32=0, fast=1, family="sm90", separate=0, backward=True, splits=1,
                  adverse=None, again=None, **shape):
-        self.adverse, self.again = adverse, again  # of adverse.py: what changes the problem; whether tiles are redone
+        # adverse: the case of adverse.py that changes the problem; again: whether tiles are recomputed
+        self.adverse, self.again = adverse, again
         self.what, self.program, self.D, self.f16, self.f32, self.fast = what, program, D, f16, f32, fast
         self.family, self.backward, self.shape, self.splits = family, backward, shape, splits
         self.columns, self.columns_v = size_for(D), size_for(shape.get("Dv") or D)
@@ -146,7 +147,7 @@ def size_specs(family="sm90", **more):
 
 
 def row_specs(family="sm90", sizes=((128, 128), (64, 64), (80, 96), (192, 128), (256, 256)), **more):
-    """Packed entries, lengths, sinks, dropout, gradients of LSE; rows of nobody hold NaN."""
+    """Packed entries, lengths, sinks, dropout, gradients of LSE; rows that belong to no entry hold NaN."""
     out = []
     for D, Dv in sizes:
         common = dict(D=D, Dv=Dv, family=family, **more)

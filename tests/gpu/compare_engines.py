@@ -87,7 +87,7 @@ def compare(fxattn, engine, path):
             narrow = name in ("o", "grad_q", "grad_k", "grad_v")
             x = as_float(data[name], meta["bf16"] and narrow)
             y = as_float(theirs, theirs.dtype == np.uint16).reshape(x.shape)
-            there = ~np.isnan(x)  # rows of nobody keep the poison
+            there = ~np.isnan(x)  # rows that belong to no entry keep the poison
             x, y = x[there], y[there]
             if name == "lse":
                 same = np.array_equal(np.isinf(x), np.isinf(y))

@@ -36,7 +36,7 @@ from fxattn.jax import attention  # noqa: E402
 
 SHAPES = {"cuda": (2, 256, 8, 64), "cpu": (1, 16, 4, 8)}
 BIG = {"cuda": (4, 4096, 16, 128), "cpu": (1, 64, 2, 16)}
-SECONDS = 180  # from check to check: one that hangs is shown where it is, and ends the process
+SECONDS = 180  # watchdog from check to check: a check that hangs is reported with its position, and the process ends
 
 
 def capped(cap):
@@ -131,7 +131,7 @@ def check_cases(report, device, host, shape):
 
 
 def check_threads(report, device, shape):
-    """Calls of several threads, whose arrays nobody holds when they have been given."""
+    """Calls of several threads whose arrays have no other reference when they are passed."""
     arrays, _, x = inputs(shape)
     arrays = [np.asarray(a) for a in (*arrays, x)]
     run = jax.jit(CASES["slopes"], donate_argnums=0)
@@ -191,7 +191,7 @@ def refusals(report, device, shape):
 
 
 def as_on_the_host(report, device, host, shape):
-    """What cudnn refuses and cuda has: the same call there and on the host."""
+    """Calls that cudnn refuses and cuda supports: the results on the GPU and on the host are compared."""
     arrays, _, x = inputs(shape)
     calls = {
         "dropout": lambda q, k, v, x: attention(q, k, v, dropout=0.5, dropout_key=jax.random.key(0)),
@@ -218,7 +218,7 @@ def seconds_of(run, given, n):
 
 
 def times(device, shape, platform):
-    """Of a forward pass, and of a backward pass as what forward and backward take more."""
+    """Times of a forward pass, and of forward and backward minus the forward pass."""
     arrays, dout, x = inputs(shape)
     given = jax.device_put([*arrays, x, dout], device)
     rows = {"fxattn": CASES["causal"], "fxattn, slopes": CASES["slopes"],

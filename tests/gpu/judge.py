@@ -38,12 +38,12 @@ class Judge:
         return [(b, kv * g + i) for b, kv in {(0, 0), (pr.B - 1, pr.Hkv - 1)} for i in range(g)]
 
     def alone(self, pr, side, t):
-        """What no entry owns: zeros in a padded tensor, untouched in a packed one."""
+        """Rows that belong to no entry are zeros in a padded tensor, and unchanged in a packed tensor."""
         rest = pr.others(side, t)
         return not rest.numel() or bool(rest.isnan().all() if pr.q_starts is not None else (rest == 0).all())
 
     def same(self, x, y):
-        """Bit for bit; NaN too, which outputs keep where nobody writes."""
+        """Compares bit for bit, NaN too, which outputs keep where no kernel writes."""
         kind = self.torch.int32 if x.dtype == self.torch.float32 else self.torch.int16
         return self.torch.equal(x.contiguous().view(kind), y.contiguous().view(kind))
 

@@ -28,7 +28,7 @@ def find_nvrtc():
 
 
 class Built:
-    """One cubin and what the compiler said."""
+    """One cubin and the messages of the compiler."""
 
     def __init__(self, cubin, log, text=""):
         self.cubin, self.log = cubin, log
@@ -65,7 +65,7 @@ def source_of(kernel):
 
 
 def digest(kernel, arch, program, defines):
-    """What a cubin depends on, as a name: all sources that it may include, among the rest."""
+    """Returns a name made of everything that a cubin depends on, all sources that it may include among the rest."""
     parts = [kernel, arch, source_of(kernel)] + ["%s %s" % i for i in sorted(headers(program).items())]
     return hashlib.sha1("\0".join(parts + ["%s=%d" % i for i in sorted(defines.items())]).encode()).hexdigest()
 

@@ -31,7 +31,7 @@ class Problem:
         self.kind = program.split("_")[0] if program != "per_head" and program != "head_table" else program
         self.q_lens = self.k_lens = self.q_starts = self.k_starts = None
         self.pages, self.paged, self.pitch = None, paged, pitch  # pitch: most tiles of a list's row; 0: all of them
-        if paged:  # in any order, with pages of nobody between
+        if paged:  # the pages in any order, with unused pages between them
             count = up(self.Sk, paged) // paged
             self.pages = torch.randperm(B * count + 3, device=DEV)[:B * count].view(B, count).int().contiguous()
         if packed:
@@ -54,7 +54,8 @@ class Problem:
             lengths[0] = longest
             if self.B > 2:
                 lengths[1], lengths[2] = 1, 0
-            starts = torch.cat((torch.tensor([3]), 3 + torch.cumsum(lengths, 0))).int()  # three rows of nobody first
+            # the first three rows belong to no entry
+            starts = torch.cat((torch.tensor([3]), 3 + torch.cumsum(lengths, 0))).int()
             setattr(self, side + "_starts", starts.to(DEV))
             setattr(self, side + "_ends", starts.tolist())
 
@@ -81,11 +82,11 @@ class Problem:
         return t[0, :, first:first + n]
 
     def own_row(self, t, b):
-        """The same of LSE: [h, rows]."""
+        """Returns the rows of LSE of entry b, [h, rows], like own()."""
         return self.own("q", t[..., None], b)[..., 0]
 
     def others(self, side, t):
-        """What no entry owns, as one row of numbers."""
+        """Returns the elements that no entry owns, as one row of numbers."""
         owned = torch.zeros(t.shape[0], t.shape[2], dtype=torch.bool, device=DEV)
         for b in range(self.B):
             self.own(side, owned[:, None, :, None], b)[:] = True
@@ -128,7 +129,7 @@ class Problem:
         return t.fill_(math.nan)[..., :columns or like.shape[3]]
 
     def pairs(self, batch):
-        """[b, h, q, k] with rows of a multiple of 16 bytes, as TMA wants them."""
+        """[b, h, q, k] with rows of a multiple of 16 bytes, as TMA requires."""
         return torch.empty(batch, self.H, self.Sq, up(self.Sk, 8), device=DEV, dtype=self.dtype)[..., :self.Sk]
 
     def captures(self, docs, dense_b):
@@ -208,14 +209,14 @@ class Problem:
         return a
 
     def scalars(self, a, forward):
-        """f[] and i[] as the generated text of a pass asks for them."""
+        """f[] and i[] that the generated text of a pass reads."""
         own = {"scale": self.scale, "cap": CAP, "window": self.window}
         for to, names in zip((a.f, a.i), programs.ARGUMENTS.get((self.program, forward), ())):
             for i, name in enumerate(names):
                 to[i] = eval(name, {"abs": abs}, own)
 
     def for_prepass(self, a):
-        """The same arguments with the scalars of a forward pass: what pre-passes are compiled with."""
+        """The arguments with the scalars of a forward pass, with which preprocess kernels are compiled."""
         copy = Args.from_buffer_copy(a)
         self.scalars(copy, True)
         self.keep.append(copy)

@@ -244,7 +244,7 @@ def _bucket(c):
     return ((c.q - c.k).abs() >> 4).clamp(max=31)
 
 
-# The same in torch: the new score from the scaled one, and the mask.
+# The program in torch: the new score from the scaled score, and the mask.
 REFERENCE = {
     "plain": (lambda s, c: s, None),
     "causal": (lambda s, c: s, _causal),
@@ -289,9 +289,9 @@ SOURCE = {
     "learned_causal": "tensor t : f32[1]\nscore = score + t[h] * (k - q)\n" + SHIFTED,
     "temperature_causal": "tensor w : f32[2]\nscore = w[h, 0] * score + w[h, 1] * (k % 2)\n" + SHIFTED,
 }
-ARGUMENTS = {}  # of generated programs, by name and pass: names or numbers of f[] and i[]
+ARGUMENTS = {}  # names or numbers of f[] and i[] of generated programs, by name and pass
 FORWARD = {}  # generated programs of forward passes, where they have a text of their own
-SUMS = {}  # of generated programs: the order in which partials() has the terms of PARTIALS
+SUMS = {}  # the order in which partials() of generated programs has the terms of PARTIALS
 
 
 def generate(command):

@@ -12,7 +12,7 @@ U = 2.0 ** -24
 
 
 class Context:
-    """What a reference program sees of one (b, h), and its results."""
+    """The inputs of a reference program for one (b, h), and its results."""
 
 
 def keep(seed, p, b, h, q, k):
@@ -67,12 +67,13 @@ def results(pr, b, h):
         delta = delta - pr.own_row(pr.grad_lse, b)[h].double()[:, None]
     c.grad_new = weights * (factor * (grad_o @ v.T) - delta)
     grad_s = c.grad_new * slope
-    # What rounding dS, and O inside delta, to storage amounts to: squared terms, as they err independently.
+    # Returns the effect of rounding dS, and O inside delta, to storage: squared terms, because their errors are
+    # independent.
     terms = grad_s ** 2 + (weights * slope) ** 2 * ((grad_o * o) ** 2).sum(1, keepdim=True)
     c.noise_q, c.noise_k = (terms @ k ** 2).sum() * pr.scale ** 2, (terms.T @ q ** 2).sum() * pr.scale ** 2
     c.o, c.lse, c.grad_q = o, lse, grad_s @ k * pr.scale
     c.grad_k, c.grad_v = grad_s.T @ q * pr.scale, (weights * factor).T @ grad_o
-    rounding = ((grad_o * o) ** 2).sum(1)  # of O inside delta, which all pairs of a row share
+    rounding = ((grad_o * o) ** 2).sum(1)  # the error of O inside delta, which all pairs of a row share
     c.sums = [(float((c.grad_new * g).sum()),
                float(((c.grad_new * g) ** 2).sum() + ((weights * g).sum(1) ** 2 * rounding).sum()))
               for g in (PARTIALS[pr.program](s.detach(), c) if pr.program in PARTIALS else [])]
@@ -91,7 +92,7 @@ def results(pr, b, h):
 
 
 def dot_error(x, y):
-    """By how much products of the rows of x and y, added up in f32, may be off."""
+    """Returns a bound of the error of products of the rows of x and y that are summed in f32."""
     part = torch.zeros(x.shape[0], y.shape[0], dtype=x.dtype, device=x.device)
     squares = torch.zeros_like(part)
     for d in range(x.shape[1]):
@@ -101,7 +102,7 @@ def dot_error(x, y):
 
 
 def slope_error(value, s, c, slope, e_s):
-    """Of the program's slope: what the error of the score makes of it, and two roundings."""
+    """Returns the error of the program's derivative: the effect of the error of the score, and two roundings."""
     def at(x):
         x = x.detach().requires_grad_(True)
         new = value(x, c)

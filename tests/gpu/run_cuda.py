@@ -49,7 +49,7 @@ LONG = {"every_class": 53, "nothing_to_attend_to": 45, "masks_of_documents": 45,
         "same_bits_in_every_run": 35, "scales_of_zero_and_below": 33, "dq_by_turns": 30,
         "columns_behind_a_mask_that_end_within_16_bytes": 29, "columns_of_packed_rows_that_end_within_16_bytes": 28,
         "halves_of_key_tiles": 27}
-# What cases are counted by: the words of test_cuda_device.
+# The words of test_cuda_device by which cases are counted.
 FEATURES = """padded packed paged packed-and-paged sink sink-zero dropout causal window positions bottom-right scalars-in-memory maximum joined mixed-types
 other-results lse-f64 own-backward dLSE dsink deterministic added-to added-to-captured some-gradients gradients-of-params gradients-of-captured lengths-seen
 map-affine map-segments map-table map-dynamic captured params i64 narrow-words captured-strided pair-tensor pair-tensor-gradient
@@ -61,7 +61,7 @@ REPORTED = 9  # the exit code of a process with reports
 
 
 class Totals:
-    """Of a part of the cases."""
+    """Results of a part of the cases."""
 
     def __init__(self):
         self.states = collections.Counter()  # (pass, state)
@@ -236,7 +236,7 @@ def sanitize(chosen):
     known, unknown = collections.Counter(), collections.Counter()
 
     def one(shard):
-        """By all tools, one after the other."""
+        """Runs all tools, one after the other."""
         _, family, dtype, first = shard
         env = environment(chosen, family, dtype, first, KINDS, 2, FXA_TEST_OTHERS="none", FXA_TEST_SMALL="1", FXA_TEST_SECONDS="240",
                           FXA_CUDA_LINES="1")
@@ -368,13 +368,13 @@ def main():
         standin = os.path.join(os.path.abspath(chosen.build), "tests", "standin")
         chosen.part, chosen.env = "compare", dict(os.environ, LD_LIBRARY_PATH=standin, FXA_NVRTC_PATH=os.path.join(standin, "model"))
     else:
-        version, chosen.env = max(libraries().items())  # of cuDNN, which is asked as well
+        version, chosen.env = max(libraries().items())  # version of cuDNN, which is queried as well
         print("cuDNN %s" % version)
     own = tempfile.mkdtemp(prefix="fxa_cuda_")
     if not chosen.cache:
         chosen.cache = os.path.join(own, "cache")
         os.mkdir(chosen.cache)
-    if chosen.model:  # what processes that are ended leave goes with it
+    if chosen.model:  # files that ended processes leave are removed with this folder
         chosen.env["TMPDIR"] = own
     try:
         said = Runner(chosen, 60).run("first", test(chosen), environment(chosen, "any", "f32", 0, 0, 0), lambda line: None)[1]

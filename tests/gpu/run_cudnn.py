@@ -40,7 +40,8 @@ VERSION = "import ctypes, sys; print(ctypes.CDLL(sys.argv[1]).cudnnGetVersion())
 
 
 def folders_of(name, *packages):
-    """Where files of that name are: NVIDIA's packages for Python first, then where the loader looks."""
+    """Returns the folders that have files of that name: NVIDIA's packages for Python first, then the folders of the
+    loader."""
     found = []
     try:
         import nvidia
@@ -81,7 +82,7 @@ class Runner:
         self.totals, self.bad = [0] * 7 + [0.0], 0
 
     def run(self, program, test, limit, **more):
-        """What it printed, and whether it went well; one that hangs is ended."""
+        """Returns the output of a process, and whether the process succeeded; a process that hangs is ended."""
         words = [os.path.join(self.tests, program), test]
         try:
             done = subprocess.run(words, env=dict(self.env, **more), capture_output=True, text=True, timeout=limit)

@@ -142,7 +142,7 @@ class Backward:
             self.after.append(Kernel(modules["common/backward_prepost"], "fxa_sums_reduce", False).call(
                 (pr.H, n, 1), [a.sums, p(self.grad_sums.data_ptr()), i32(pr.B), i32(rows), i32(n)], 256))
             order = SUMS.get(pr.program)
-            if order:  # as the text has them, to as PARTIALS has them
+            if order:  # from the order of the text to the order of PARTIALS
                 self.after.append(lambda: self.grad_sums.copy_(self.grad_sums.clone()[:, [order.index(i) for i in range(n)]]))
         if pr.program in SCATTER:
             self.grad_table = torch.empty_like(pr.tensor)

@@ -21,17 +21,18 @@ import os
 import re
 
 SOURCES = os.path.join(os.path.dirname(os.path.abspath(__file__)), "..", "..", "src", "engine", "cuda", "kernels")
-# {who writes: who may read, None: anybody}
+# {writer: allowed reader, None: any reader}
 RACES = {"bulk_load": None, "put_word": ("take_word",)}
 READS = ("load_flag",)
 READ_FROM_TMA = ("fxa_grad_q_finish", "fxa_pages_scatter", "fxa_convert_copy", "fxa_convert_merge", "fxa_captured_dense",
                  "convert_load", "finish_block")  # the last two are inlined in some of the others
 
-# As "Read access at take_word(unsigned int)+0x1000 in common/ptx.cuh:157": a kernel, or a function that is inlined in one.
+# A line such as "Read access at take_word(unsigned int)+0x1000 in common/ptx.cuh:157": a kernel, or a function that is
+# inlined in one.
 ACCESS = re.compile(r"(Read|Write) access at (?:<unnamed>::)?(\w+)[^+]*\+0x[0-9a-f]+(?: in (\S+?):(\d+))?")
 PLACE = re.compile(r"^\s*at (?:<unnamed>::)?(\w+)[^+]*\+0x[0-9a-f]+(?: in (\S+?):(\d+))?")
 SUMMARY = re.compile(r"ERROR SUMMARY: (\d+) errors?(?! were)|RACECHECK SUMMARY: \d+ hazards? displayed \((\d+) errors?, (\d+) warnings?\)")
-OVERFLOW, KEPT = "Error buffer overflow has been detected", 256  # said behind the reports of a launch
+OVERFLOW, KEPT = "Error buffer overflow has been detected", 256  # printed after the reports of a launch
 SKIPPED = re.compile(r"^ \d+ errors were skipped \(error buffer overflow\)")
 FUNCTION = re.compile(r"FXA_INLINE[^(]*?(\w+)\(")
 
@@ -48,7 +49,7 @@ def function_of(path, line):
 
 
 class Reports:
-    """Of one process, from its lines in their order."""
+    """Returns the reports of one process, from its lines in their order."""
 
     def __init__(self):
         self.known, self.unknown = collections.Counter(), []
@@ -97,7 +98,7 @@ class Reports:
 
     @staticmethod
     def pairs(block):
-        """The first access with each of the others, as (kind, where the tool says that it is, function)."""
+        """Returns the first access with each of the others, as (kind, position that the tool reports, function)."""
         found = [ACCESS.search(line) for line in block]
         ends = [(m.group(1), m.group(2), function_of(m.group(3), m.group(4))) for m in found if m]
         return [(ends[0], other) for other in ends[1:]]

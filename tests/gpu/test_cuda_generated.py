@@ -13,7 +13,7 @@ sys.path.insert(0, os.path.dirname(os.path.abspath(__file__)))
 import kernels  # noqa: E402
 
 TEXTS = os.path.join(os.environ.get("FXA_BUILD", os.path.join(kernels.ROOT, "build")), "tests", "cuda_texts")
-SAMPLE, RANDOM = (14, 5), 24  # of both lists of jobs
+SAMPLE, RANDOM = (14, 5), 24  # jobs of both lists
 OTHERS, SIZES = ("80", "89", "100", "120"), (32, 64, 96, 128, 192, 256)
 HERE = os.path.dirname(os.path.abspath(__file__))
 MANY, MOST = [os.path.join(HERE, name) for name in ("many_functions.fxa", "many_members.fxa")], 16000  # instructions
@@ -32,7 +32,7 @@ def budget(kernel, name):
 
 
 def texts(random):
-    """By name, as tests/engine/cuda_texts.c prints them."""
+    """Texts by name, as tests/engine/cuda_texts.c prints them."""
     files = sorted(glob.glob(os.path.join(kernels.ROOT, "examples", "programs", "*.fxa")))
     out = subprocess.run([TEXTS, str(random), "grads"] + files, check=True, stdout=subprocess.PIPE, text=True).stdout
     parts = [part.split("\n", 1) for part in out.split("=== ")[1:]]

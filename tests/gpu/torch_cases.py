@@ -9,7 +9,7 @@ import fxattn.torch as fx
 
 
 class World:
-    """Tensors of one place, of the same values in all. `learned`: those whose gradients are wanted."""
+    """Tensors on one device, with equal values on all devices. `learned`: those whose gradients are requested."""
 
     def __init__(self, device, dtype=torch.float32, learn=True):
         self.device, self.dtype, self.learn, self.learned = device, dtype, learn, []

@@ -29,7 +29,7 @@ from torch_cases import CASES, World, capped, inputs  # noqa: E402
 from torch_reference import Dense  # noqa: E402
 
 SHAPE = {"cuda": (2, 4, 256, 64), "cpu": (2, 4, 64, 16)}
-SECONDS = 180  # of a check: one that hangs is shown where it is, and ends the process
+SECONDS = 180  # watchdog of a check: a check that hangs is reported with its position, and the process ends
 
 
 class Report:
@@ -67,7 +67,8 @@ def no_engine(error):
 # ---- Values ----------------------------------------------------------------------------------------------------------
 
 def differences(dense, out, leaves, captured, dout):
-    """Of what is allowed, by result; backward may be refused: its words."""
+    """Returns the errors as shares of the allowed errors, by result; a backward may be refused, then with its
+    message."""
     worst = {"out": dense.worst("out", out)}
     names = ["dq", "dk", "dv", *("dcaptured%d" % i for i in range(len(captured)))]
     try:
@@ -122,7 +123,7 @@ def check_no_gradient(report, name, device, dtype, shape):
 # ---- How tensors lie -------------------------------------------------------------------------------------------------
 
 def lying(x, how):
-    """The same values in other memory."""
+    """Equal values in other memory."""
     b, h, s, d = x.shape
     if how == "shifted by one element":
         out = torch.empty(x.numel() + 8, device=x.device, dtype=x.dtype)[1:x.numel() + 1].view(x.shape)
@@ -339,7 +340,8 @@ def refusals(report, device, dtype, shape):
 
 
 def as_on_the_host(report, device, dtype, shape):
-    """What cudnn refuses and cuda has, f32 and f16 or bf16: the same call there and on the host, with its gradients."""
+    """Calls that cudnn refuses and cuda supports, f32 and f16 or bf16: results and gradients on the GPU and on the host
+    are compared."""
     def flat(q, k, v, x):
         return fx.attention(q, k, v)
 
@@ -387,7 +389,7 @@ def main():
     devices = ["cuda:%d" % i for i in range(torch.cuda.device_count())] if given.platform == "cuda" else ["cpu"]
     print("torch %s, %s, %d device%s" % (torch.__version__, torch.cuda.get_device_name() if given.platform == "cuda"
                                          else "host", len(devices), "s"[:len(devices) > 1]))
-    for device in devices:  # by ordinal; the current one stays the first
+    for device in devices:  # device by ordinal; the current device stays the first
         for dtype in (torch.bfloat16, torch.float16):
             for name, case in list(CASES.items())[::5 if given.short else 1]:
                 if dtype == torch.bfloat16 or case.both:

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What torch_cuda.py checks of whole models: training loops, data parallelism, graphs of modules, models of Hugging Face
+"""Checks of torch_cuda.py on entire models: training loops, data parallelism, graphs of modules, models of Hugging Face
 transformers that generate."""
 import os
 import tempfile
@@ -35,7 +35,7 @@ def loss_of(model, tokens, dtype):
 
 
 def losses(attend, device, dtype, steps=12, wrap=lambda model: model):
-    """Of a training loop with autocast, and for f16 a scaler of gradients."""
+    """Checks a training loop with autocast, and for f16 a scaler of gradients."""
     model, kind = wrap(Layer(attend).to(device)), torch.device(device).type
     optimizer = torch.optim.AdamW(model.parameters(), lr=3e-3)
     scaler = torch.amp.GradScaler(kind, enabled=dtype == torch.float16 and kind == "cuda")

@@ -5,7 +5,8 @@ to 16 bits comes to, that of O, which the backward pass reads, and half an ulp o
 import torch
 
 UNIT = {torch.bfloat16: 2.0 ** -8, torch.float16: 2.0 ** -11}  # half an ulp, relative
-ARITHMETIC = 2.0 ** -15  # of f32: sums of some hundred terms, exp, and tanh, which the hardware has to 16 bits
+# error of f32: sums of some hundred terms, exp, and tanh, which the hardware computes to 16 bits
+ARITHMETIC = 2.0 ** -15
 
 
 class Dense:

@@ -109,7 +109,7 @@ def check_packed_recorded(report, name, device, dtype, shape):
 
 
 def check_longest(report, name, device, dtype, shape):
-    """Packed rows whose longest sequence is not said, while a graph is recorded."""
+    """Packed rows whose longest sequence is not given, while a graph is captured."""
     rows, said = torch.randn(128, 2, 64, device=device, dtype=dtype), ""
     cu = torch.tensor([0, 64, 128], dtype=torch.int32, device=device)
     try:
@@ -122,7 +122,7 @@ def check_longest(report, name, device, dtype, shape):
 
 
 def check_cold(report, name, device, dtype, shape):
-    """A problem whose first run is recorded: it works, or says what to do and leaves the device as it was."""
+    """A problem whose first run is captured: it works, or fails with a remedy and leaves the device unchanged."""
     q, k, v, dout = inputs((1, 2, 128, 64), device, dtype)
     graph, said = torch.cuda.CUDAGraph(), ""
     try:

@@ -41,7 +41,7 @@ def backed(backend):
 
 
 def ways(shape, device):
-    """(row, who): a function of q, k and v."""
+    """(row, library): a function of q, k and v."""
     s = shape[2]
     mask, score = fx.create_block_mask(causal, None, None, s, s, device=device), capped(CAP)
     lists = theirs.create_block_mask(causal, None, None, s, s, device=device)

@@ -1,5 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What the tests of this folder share: a program outside fxattn, and a way to run commands and count checks."""
+"""Functions that the tests of this folder share: a program outside fxattn, and a way to run commands and count
+checks."""
 import os
 import subprocess
 import sys

@@ -22,7 +22,7 @@ def text_of(path):
 
 
 def headings(text):
-    """As sites name them: lower case, letters, digits and hyphens."""
+    """Returns the anchor that sites make of a heading: lower case, letters, digits and hyphens."""
     found = re.findall(r"(?m)^#+ +(.*?) *$", text)
     return {re.sub(r"[^\w\- ]", "", heading.lower()).replace(" ", "-") for heading in found}
 

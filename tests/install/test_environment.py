@@ -17,7 +17,7 @@ SCRIPT = os.path.join(SOURCE, "tests", "python", "environment.py")
 sys.path.insert(0, os.path.dirname(SCRIPT))
 import environment  # noqa: E402
 
-# What Debian's python3 without python3-venv prints, in part.
+# Part of the message of Debian's python3 without python3-venv.
 NO_VENV = """The virtual environment was not created successfully because ensurepip is not
 available.  On Debian/Ubuntu systems, you need to install the python3-venv
 package using the following command.
@@ -50,7 +50,7 @@ class Environment(unittest.TestCase):
         return os.path.join(self.folder.name, *names)
 
     def script(self, code, **variables):
-        """What the script prints for a new folder with these variables; it ends with this exit status."""
+        """Returns the output of the script for a new folder with these variables, and checks the exit status."""
         env = dict(os.environ, PIP_NO_INDEX="1", PIP_FIND_LINKS=self.path("wheels"), PIP_CONFIG_FILE=os.devnull, **variables)
         ran = subprocess.run([sys.executable, SCRIPT, self.path("venv")], env=env, stdout=subprocess.PIPE,
                              stderr=subprocess.STDOUT, universal_newlines=True, check=False)
@@ -95,7 +95,7 @@ class Environment(unittest.TestCase):
         self.sources()
 
     def sources(self):
-        """Of two builds of PyTorch the one without CUDA's packages, if there is one."""
+        """If there are two builds of PyTorch, the build without CUDA's packages is installed."""
         env = dict(PIP_NO_INDEX="1", PIP_FIND_LINKS=self.path("wheels"), PIP_CONFIG_FILE=os.devnull)
         before, cpu = dict(os.environ), environment.CPU_BUILDS
         os.environ.update(env)
@@ -123,7 +123,7 @@ class Environment(unittest.TestCase):
                                           "downloading 0 MB and what has no size in 2 packages\n")
 
     def test_files_skip_what_is_not_installed(self):
-        """A test file that imports PyTorch or JAX says first that it is skipped without."""
+        """A test file that imports PyTorch or JAX first reports that it is skipped without the library."""
         for folder, _, names in os.walk(os.path.dirname(SCRIPT)):
             for name in names:
                 if not name.startswith("test_") or not name.endswith(".py"):

@@ -144,7 +144,7 @@ def main():
     with tempfile.TemporaryDirectory() as folder:
         first, prefix, work = (os.path.join(folder, name) for name in ("first", "moved", "work"))
         run("cmake", "--install", BUILD, "--prefix", first)
-        os.rename(first, prefix)  # the installed tree must not know where it was
+        os.rename(first, prefix)  # the installed tree must not contain the path of the build
         write_consumer(work, CMAKE)
         check_library(prefix)
         by_cmake(prefix, work)

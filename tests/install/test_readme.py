@@ -12,7 +12,7 @@ import tempfile
 from consumer import BUILD, SOURCE, check, finish, run
 from doc_links import check_links
 
-# What a test cannot run inside itself, and what stands for it in the suite.
+# Commands that a test cannot run inside itself, and the tests of the suite that run them.
 ELSEWHERE = {
     "make demo": "examples/demo.sh, below",
     "make test": "this suite",

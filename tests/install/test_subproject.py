@@ -59,7 +59,7 @@ def has_debug_info(compiled):
 
 
 def check_includer(out, prefix):
-    """What the includer did not ask for is not there."""
+    """Targets that the including project did not request do not exist."""
     cache = open(os.path.join(out, "CMakeCache.txt")).read()
     check("CMAKE_BUILD_TYPE:STRING=\n" in cache, "the build type is the includer's")
     tests = run("ctest", "--test-dir", out, "-N")

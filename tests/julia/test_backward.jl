@@ -78,7 +78,8 @@ let
     twice = attention_pullback(q, k, v; score_mod = "2 * score", score_mod_bprop = "dscore = c * dscore", bprop_params = (c = 4.0,))[2](dout)
     @test near(twice.q, 2 .* attention_pullback(q, k, v; score_mod = "2 * score")[2](dout).q)
 end
-# Where a function needed a number at once, gradients of what it captured are not there, and it says why.
+# If a function needs a number while it is traced, gradients of its captured arrays do not exist, and the result states
+# why.
 let (q, k, v) = inputs(), cap = 2.0, w = [1.0, 2.0]
     f = (score, b, h, q, k) -> cap > 0 ? score * w[h + 1] : score
     grads = attention_pullback(f, q, k, v)[2](q)

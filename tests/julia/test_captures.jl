@@ -67,7 +67,7 @@ let cap = 3.0, ref = Ref(2.0), zero_d = fill(0.5), both = (1.5, [2.0, 3.0]), nam
     @test length(t.params) == 3 && length(t.tensors) == 3
 end
 
-# Where the value is needed at once, captured numbers are constants.
+# Captured numbers are constants where the value is needed while the function is traced.
 let cap = 20.0
     f = (score, b, h, q, k) -> cap > 0 ? cap * tanh(score / cap) : score
     t = FXAttn.trace(f, nothing)

@@ -24,7 +24,7 @@ let (q, k, v) = inputs(Float32), slopes = Float32[0.5, 0.25], failures = Threads
     end
     @test failures[] == 0
 end
-# What is dropped is destroyed, by the next call and not before.
+# A dropped object is destroyed by the next call and not before.
 function drop_programs(n)
     for i in 1:n
         Program("score = score * $i")
