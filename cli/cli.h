@@ -20,7 +20,7 @@
 
 enum { CLI_OK = 0, CLI_CHECK_FAILED = 1, CLI_BAD_INPUT = 2, CLI_UNSUPPORTED = 3, CLI_FAILURE = 4 };
 
-/* ---- Growing text (buf.c) ---------------------------------------------------------------------------------------- */
+/* ---- Growing text (io/text.c) ------------------------------------------------------------------------------------ */
 
 typedef struct cli_buf {
     char *data;      /* NUL-terminated; NULL = empty */
@@ -152,7 +152,7 @@ fxa_plan *cli_own_plan(cli *c, fxa_plan *plan);
 /* Frees everything that c owns. */
 void cli_release(cli *c);
 
-/* ---- Numbers, elements, random numbers (numbers.c) --------------------------------------------------------------- */
+/* ---- Numbers, elements, random numbers (input/numbers.c) --------------------------------------------------------- */
 
 /* Returns the length of the UTF-8 sequence at s; 0 if it is invalid (overlong sequences and surrogates included). */
 size_t utf8_length(const unsigned char *s);
@@ -193,13 +193,13 @@ uint64_t random_bits(cli_random *r);
 /* Returns a random float of lo <= x < hi. */
 double random_real(cli_random *r, double lo, double hi);
 
-/* ---- Input files (infile.c) -------------------------------------------------------------------------------------- */
+/* ---- Input files (io/infile.c) ----------------------------------------------------------------------------------- */
 
 /* Reads an entire file of at most max_size bytes, NUL-terminated, owned by c. what: kind of file for messages, "a
  * plan". Returns an exit code. */
 int cli_read_file(cli *c, const char *path, const char *what, size_t max_size, char **data, size_t *size);
 
-/* ---- Output files (outfile.c) ------------------------------------------------------------------------------------ */
+/* ---- Output files (io/outfile.c) --------------------------------------------------------------------------------- */
 
 /* Opens a temporary file beside `path`; cli_outputs_commit renames the file to `path`. Returns a handle >= 0; -1 after
  * a message. */

@@ -2,7 +2,7 @@
  *
  * The command fxattn: reads the command line, runs one command, prints its report, and returns the exit code.
  */
-#include "help.h"
+#include "help/help.h"
 
 #include <errno.h>
 #include <signal.h>

@@ -13,7 +13,7 @@ foreach(program ${programs})
   string(APPEND rows "    {\"${name}\",\n     \"${text}\"},\n")
 endforeach()
 file(WRITE ${OUTPUT} "/* Written by cmake/embed_gallery.cmake. */
-#include \"gallery.h\"
+#include \"input/gallery.h\"
 
 const gallery_program gallery_programs[] = {
 ${rows}};

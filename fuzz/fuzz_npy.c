@@ -4,7 +4,7 @@
  * ints and as floats of any type. The first byte selects the type.
  */
 #include "fuzz.h"
-#include "npy.h"
+#include "io/npy.h"
 
 #include <stdarg.h>
 #include <unistd.h>

@@ -87,8 +87,8 @@ def check_includes():
             for number, line in enumerate(open(path), 1):
                 match = re.match(r'\s*#include "([^"]+)"', line)
                 if match and match.group(1) != "fxattn/fxattn.h":
-                    target = os.path.join(os.path.dirname(path), match.group(1))
-                    if not os.path.exists(target) or ".." in match.group(1):
+                    root = os.path.join(ROOT, "cli") if folder == "cli" else os.path.dirname(path)
+                    if not os.path.exists(os.path.join(root, match.group(1))) or ".." in match.group(1):
                         say(path, number, "uses more than the public header: " + match.group(1))
 
 
