@@ -98,8 +98,9 @@ def index_array(value: Any, what: str, shape: Optional[Tuple[Optional[int], ...]
 
 
 class Layout(NamedTuple):
-    """The order of the axes of an array. `axes` has the indices of the axes batch, head, position and feature; None for
-    an axis that the array lacks. If `packed` is true, the position axis holds the rows of all sequences."""
+    """A Layout is the order of the axes of an array. `axes` has the indices of the axes batch, head, position and
+    feature; None for an axis that the array lacks. If `packed` is true, the position axis holds the rows of all
+    sequences."""
 
     name: str
     axes: Tuple[Optional[int], Optional[int], int, Optional[int]]

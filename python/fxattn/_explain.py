@@ -24,7 +24,8 @@ _DTYPE_WORDS = {**DTYPE_WORDS, "double": "f64", "float": "f32", "half": "f16"}
 
 
 class Engine(NamedTuple):
-    """States whether one engine supports one pass. `reason` says why the pass is not supported."""
+    """A Verdict of explain(): states whether one engine supports one pass. `reason` says why the pass is not
+    supported."""
 
     engine: str
     pass_: str

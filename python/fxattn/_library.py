@@ -161,8 +161,8 @@ def address_of(data: bytes) -> Optional[int]:
 # ---- Contexts and handles --------------------------------------------------------------------------------------------
 
 class _Process:
-    """State of this process. `contexts` maps a number of threads to the address of the context. `generation` counts the
-    forks between the process that loaded the package and this process."""
+    """The state of fxattn in this process. `contexts` maps a number of threads to the address of the context.
+    `generation` counts the forks between the process that loaded the package and this process."""
 
     def __init__(self) -> None:
         self.generation = 0

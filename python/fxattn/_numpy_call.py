@@ -79,7 +79,7 @@ class Forward(NamedTuple):
     maxima: Optional[np.ndarray]
 
     def run(self, plan: Optional[Plan] = None) -> None:
-        """Runs the pass with `plan`. If `plan` is None, the plan comes from the cache or is compiled."""
+        """Runs the forward pass with `plan`. If `plan` is None, the plan comes from the cache or is compiled."""
         _run(self, plan)
 
 

@@ -144,7 +144,7 @@ class Problem:
         return _save(self.struct)
 
     def run(self, args: "Args", threads: Optional[int] = None) -> None:
-        """Runs `args` in host memory with a plan from the cache. The library allocates the workspace."""
+        """Runs `args` in host memory with a plan from the cache. The library allocates the workspace of the run."""
         call(lib.attention, context(threads), _BYREF(self.struct), _BYREF(args.struct))
 
 

@@ -52,8 +52,8 @@ static void negative_note(const negative_walk *w, int32_t node, uint8_t reach) {
     *w->found |= FXA_PROPERTY_LARGE_NEGATIVE | (isfinite(x) ? FXA_PROPERTY_FINITE_LARGE_NEGATIVE : 0);
 }
 
-/* Passes the bits of a product with, or quotient by, a constant on to the other operand; a negative constant flips the
- * sign. Detects -1e9 * float(c). */
+/* Handles a product with a constant, or a quotient by a constant: passes the NEGATIVE_ bits of n to the other operand;
+ * a negative constant flips the sign. Detects -1e9 * float(c). */
 static void negative_scale(const negative_walk *w, const fxa__node *n, uint8_t reach) {
     for (int i = 0; i < 2; i++) {
         const fxa__node *number = &w->p->nodes[n->arg[i]], *x = &w->p->nodes[n->arg[1 - i]];

@@ -85,8 +85,8 @@ def attention(q: Any, k: Any, v: Any, score_mod: Mod = None, mask_mod: Mod = Non
         score 0; an array [H] adds a key with a learned score per query head. `dropout_p, seed`: dropout of softmax
         probabilities, with a 64-bit seed, or with dropout_key, a key of jax.random. `return_lse`: returns (out, lse).
         `deterministic`: requires the same bits in every run; raises an error if no engine can guarantee them.
-        `bounds_check`: on the CPU, an index outside its captured array is an error of the run. Without bounds_check,
-        such an index reads 0. `engine`: the name of an engine; None selects the best one.
+        `bounds_check`: on the CPU, an index outside its captured array is an error of the run. Without bounds_check, an
+        index outside its captured array reads 0. `engine`: the name of an engine; None selects the best one.
 
     Names of jax.nn, Flax and Transformer Engine are accepted as aliases: causal (is_causal), dropout (dropout_p),
     dropout_key (seed), lengths (both q_lengths and k_lengths, or a pair of them), score_mod_tensors (tensors),

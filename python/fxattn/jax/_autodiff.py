@@ -99,7 +99,7 @@ def wanted(keys: Keys) -> Tuple[int, ...]:
 
 
 def given_gradients(out: Any, cotangents: Sequence[Any]) -> List[Any]:
-    """Returns [dout], or [dout, dlse] if lse has a cotangent. A missing dout is zeros like `out`."""
+    """Returns [dout], or [dout, dlse] if lse has a cotangent. If dout is missing, it is zeros like `out`."""
     dout, dlse = (*cotangents, None)[:2]
     return [jnp.zeros_like(out) if dout is None else dout] + ([] if dlse is None else [dlse])
 

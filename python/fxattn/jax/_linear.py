@@ -4,8 +4,8 @@
 The rule of a jax.custom_jvp function computes the results, and their tangents by tangents_of(). JAX transposes the
 tangents, which runs the backward pass. Unlike a custom_vjp function, a function whose tangents come from tangents_of()
 can be traced in a shard_map without jit, and its forward-mode differentiation raises an error with a message of fxattn.
-Under vmap the backward pass is mapped. The parameters of the primitive are hashable and compared by content, so that
-JAX can use them as keys of its caches.
+Under vmap the backward pass of the primitive is mapped. The parameters of the primitive are hashable and compared by
+content, so that JAX can use them as keys of its caches.
 """
 import dataclasses
 from typing import Any, Callable, List, Sequence, Tuple

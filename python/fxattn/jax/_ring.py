@@ -4,8 +4,8 @@ sequence on the devices.
 
 * Method "ring": in each step a device computes the attention of its rows over the part of K and V that it holds, merges
   the result into out and lse (flag ACCUMULATE_O), and passes the part on (ppermute). The backward pass sends the parts
-  around again together with their gradients. One derivative rule covers all steps of a ring. Only the first step
-  includes the sink.
+  around again together with their gradients. One derivative rule covers all steps of a ring. Only the first step of a
+  ring includes the sink.
 * Method "all_gather": every device gets all keys and values.
 * Method "ulysses": by an all-to-all, every device gets all rows and keys for some of the heads. With method "ulysses",
   a second all-to-all returns the rows.
@@ -164,8 +164,8 @@ class _Ring(NamedTuple):
 
 
 def _run(ring: _Ring, ops: Operands) -> Tuple[Any, Any, Any]:
-    """Runs all steps of the ring. Returns (out, lse, stats) over all keys. The output of the ring is rounded to its
-    dtype after the last step."""
+    """Runs all steps of the ring, one after the other. Returns (out, lse, stats) over all keys. The output of the ring
+    is rounded to its dtype after the last step."""
     part, found = [ops.k, ops.v], []  # type: ignore[var-annotated]
     for n in range(ring.size):
         spec, here = ring.step(n, ops, part)

@@ -33,7 +33,7 @@ class Map(NamedTuple):
 
 
 class Spec(NamedTuple):
-    """The static part of a call. A Spec is hashable and compared by content."""
+    """A Spec is the static part of a call. A Spec is hashable and compared by content."""
 
     program: Optional[Program] = None
     bprop: Optional[Program] = None
@@ -80,7 +80,8 @@ def _dependences(program: Program) -> Tuple[str, ...]:
 
 
 class Operands(NamedTuple):
-    """The arrays of a call. `scale` has at most one element; elements of scale, params and bprop_params have rank 0."""
+    """Operands are the arrays of a call. `scale` has at most one element; elements of scale, params and bprop_params
+    have rank 0."""
 
     q: Any
     k: Any

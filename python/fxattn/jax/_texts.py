@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 """Functions that derive a program from another by editing its canonical text: they add statements, change storage
-types, or fold the batch axis of jax.vmap. Bounded caches store the derived programs."""
+types, or fold the batch axis of jax.vmap. The caches of derived programs are bounded."""
 import functools
 import re
 from typing import Mapping, Optional, Tuple

@@ -4,7 +4,7 @@
 The method ndarray.__getitem__ converts the index itself, without a dispatch to the tracer. If a function turns out to
 index NumPy arrays, a copy of the function is called instead. In the closure, globals and defaults of the copy (and the
 attributes, for a method), each array is replaced by a Captured: a view of the same memory, of a subclass of ndarray
-whose indexing is traced. The user's own objects are not modified."""
+whose indexing is traced. The user's own objects are not modified: only their copies have wrapped arrays."""
 import copy
 import functools
 import sys

@@ -105,9 +105,9 @@ def _from_text(score_mod: Source, mask_mod: Source, bprop: Source) -> Traced:
 
 
 class _Flex:
-    """One trace of FlexAttention's functions. A function is traced by one of several routes: by a direct call, by a
-    call with wrapped arrays, or by JAX. The way to trace a function (its route) is found by trial and cached under the
-    code of the function."""
+    """A _Flex is one trace of FlexAttention's functions. A function is traced by one of several routes: by a direct
+    call, by a call with wrapped arrays, or by JAX. The way to trace a function (its route) is found by trial and cached
+    under the code of the function."""
 
     routes: Dict[Any, str] = {}
 
@@ -242,7 +242,7 @@ def _route_of(route: str, error: BaseException, mod: Callable[..., Any]) -> Opti
 
 def _check_call(mod: Any, arguments: Sequence[Any], masks: bool) -> None:
     """Raises a TraceTypeError if `mod` cannot be called with the arguments of a score_mod, or with `masks` of a
-    mask_mod. The message of the error has the arguments."""
+    mask_mod. The message of the TraceTypeError has the arguments."""
     what, wanted = ("mask_mod", "(b, h, q_idx, kv_idx)") if masks else ("score_mod", "(score, b, h, q_idx, kv_idx)")
     if not callable(mod):
         own = "; give its mask_mod" if hasattr(mod, "mask_mod") else ""

@@ -27,7 +27,8 @@ COMMON_OPTIONS = ("compute_data_type", "name")
 
 
 class Node:
-    """A tensor of the graph, which has one value for each (query, key) pair. Setters return the Node itself."""
+    """A tensor of the graph, which has one value for each (query, key) pair. The setters of a Node return the Node
+    itself."""
 
     __slots__ = ("_sym", "_make", "rec", "_known")
 

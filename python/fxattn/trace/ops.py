@@ -59,8 +59,8 @@ def scalar(rec: Recording, x: Any) -> Any:
 
 
 def _from_host(rec: Recording, x: Any) -> Sym:
-    """Returns a param for a tensor of rank 0 in host memory, in a call on a device: torch treats such a tensor as a
-    number too."""
+    """Returns a param for a tensor of rank 0 that is in host memory while the call runs on a device: torch treats it as
+    a number, too."""
     kind = storage_of(x)[2]
     at = Sym(rec, rec.param(x, FLOAT if kind == FLOAT else INT), FLOAT if kind == FLOAT else INT)
     return truth(rec, at) if kind == BOOL else Sym(rec, at.node, kind)
@@ -360,8 +360,8 @@ def where(rec: Recording, c: Any, x: Any, y: Any) -> Sym:
 
 
 def as_sym(rec: Recording, x: Any, kind: int = -1) -> Sym:
-    """Returns any operand as a Sym, which has the type `kind` if `kind` is given. The operand's type must promote to
-    `kind`."""
+    """Returns any operand as a Sym, which has the type `kind` if `kind` is given. The type of the operand must promote
+    to `kind`."""
     if type(x) is Sym:
         if kind in (-1, x.ty):
             return x

@@ -16,8 +16,8 @@ Invariants:
 - A check is made when a trace is found in reuse.py, not when the trace is stored there: functions whose numbers change
   in every call get no check.
 
-- Functions are looked up by the address of their code and compared by the code object, which the check holds. A check
-  holds no tensor and no globals.
+- Functions are looked up by the address of their code and compared by the code object, which the check holds. The state
+  of a check includes no tensor and no globals.
 """
 import threading
 import types
@@ -59,7 +59,7 @@ class _Writer:
         return name
 
     def ask(self, condition: str, name: str, *values: Any) -> None:
-        """Adds a condition to the check. In `condition`, {0} stands for `name`, {1} and up for `values`."""
+        """Adds a condition to the text of the check. In `condition`, {0} stands for `name`, {1} and up for `values`."""
         self.lines.append("if not (%s): return None" % condition.format(name, *map(self.constant, values)))
 
     def function(self, name: str, function: types.FunctionType, depth: int) -> None:
