@@ -74,6 +74,15 @@ static void plan_packed_pages(fxa_problem *p) { plan_pages(p), p->total_q = 555;
 static void plan_batch(fxa_problem *p) { p->b = 64; }
 static void plan_batch_packed(fxa_problem *p) { p->b = 64, p->total_q = 64, p->total_k = 64 * 2000; }
 static void plan_one_entry(fxa_problem *p) { p->b = 1; }
+/* Rows of 60 elements with room for 64, whose stores would end in the next rows. */
+static void plan_room(fxa_problem *p) {
+    p->o.layout = p->dk.layout = FXA_LAYOUT_STRIDED;
+    const int64_t o[4] = {8 * 300 * 64, 300 * 64, 64, 1}, dk[4] = {2 * 500 * 64, 500 * 64, 64, 1};
+    memcpy(p->o.stride, o, sizeof o), memcpy(p->dk.stride, dk, sizeof dk);
+}
+static void plan_no_queries(fxa_problem *p) { p->sq = 0; }
+static void plan_no_keys(fxa_problem *p) { p->sk = 0; }
+static void plan_no_rows(fxa_problem *p) { p->total_q = 0, p->total_k = 0; }
 static void plan_no_entry(fxa_problem *p) { p->b = 0; }
 static void plan_wide_grads(fxa_problem *p) { p->b = 1, p->dq.dtype = p->dk.dtype = p->dv.dtype = FXA_F32; }
 
@@ -98,6 +107,8 @@ __attribute__((unused)) static const plan_case plan_cases[] = {
     {"plain_d192_128_backward", .d = 192, .dv = 128, .flags = FXA_CAUSAL, .pass = FXA_BACKWARD},
     {"plain_sm80", .forced = FXA__CUDA_SM80, .flags = FXA_CAUSAL},
     {"plain_sm80_backward", .forced = FXA__CUDA_SM80, .flags = FXA_CAUSAL, .pass = FXA_BACKWARD},
+    {"long_sm80_backward", .forced = FXA__CUDA_SM80, .sq = 4100, .pass = FXA_BACKWARD},
+    {"long_simt_backward", .forced = FXA__CUDA_SIMT, .sq = 4100, .sk = 4100, .pass = FXA_BACKWARD},
     {"plain_simt", .forced = FXA__CUDA_SIMT, .flags = FXA_CAUSAL},
     {"plain_simt_backward", .forced = FXA__CUDA_SIMT, .flags = FXA_CAUSAL, .pass = FXA_BACKWARD},
     {"plain_f32", .dtype = FXA_F32, .flags = FXA_RETURN_LSE},
@@ -117,9 +128,21 @@ __attribute__((unused)) static const plan_case plan_cases[] = {
     {"gaps_backward", .more = plan_gaps, .pass = FXA_BACKWARD},
     {"one_column", .more = plan_one_column, .d = 1},
     {"two_columns", .more = plan_one_column, .d = 2},
+    {"room_of_bf16", .more = plan_room, .d = 60},
+    {"room_of_f16", .more = plan_room, .d = 60, .dtype = FXA_F16},
+    {"room_of_f32", .more = plan_room, .d = 60, .dtype = FXA_F32},
+    {"room_backward", .more = plan_room, .d = 60, .pass = FXA_BACKWARD},
     {"scale_of_0", .scale = -1e-300, .pass = FXA_BACKWARD},
     {"scale_below_0", .text = CAP, .scale = -0.5},
     {"no_entry", .more = plan_no_entry, .flags = FXA_RETURN_LSE},
+    {"no_queries", .text = DOCUMENTS, .more = plan_no_queries, .flags = FXA_RETURN_LSE},
+    {"no_queries_backward", .text = HEADS, .more = plan_no_queries, .flags = FXA_SINKS | FXA_GRAD_SINKS,
+     .pass = FXA_BACKWARD},
+    {"no_keys", .text = SLOPES, .more = plan_no_keys, .flags = FXA_CAUSAL},
+    {"no_keys_backward", .text = TABLE, .more = plan_no_keys, .pass = FXA_BACKWARD},
+    {"no_packed_rows", .more = plan_no_rows, .flags = FXA_VARLEN | FXA_ACCUMULATE_O | FXA_RETURN_LSE},
+    {"no_packed_rows_backward", .more = plan_no_rows, .flags = FXA_VARLEN | FXA_DETERMINISTIC | GRADS,
+     .pass = FXA_BACKWARD},
     {"no_entry_backward", .text = HEADS, .more = plan_no_entry, .flags = FXA_SINKS | FXA_GRAD_SINKS,
      .pass = FXA_BACKWARD},
     /* Features. */
@@ -198,6 +221,11 @@ __attribute__((unused)) static const plan_case plan_cases[] = {
     {"documents_i64", .text = "tensor ids : i64[2]\nmask = ids[b, q] == ids[b, k]", .flags = FXA_VARLEN,
      .more = plan_packed},
     {"documents_i64_backward", .text = "tensor ids : i64[1]\nmask = ids[q] == ids[k]", .pass = FXA_BACKWARD},
+    {"documents_i64_alone", .text = "tensor ids : i64[2]\nmask = ids[b, q] == 3"},
+    {"documents_i64_of_values",
+     .text =
+         "tensor ids : i64[2]\nscore = score + (ids[b, q] == ids[b, k] ? 1.0 : 0.0)\nmask = ids[b, q] == ids[b, k]"},
+    {"documents_i64_twice", .text = "tensor ids : i64[2]\nmask = ids[b, q] == ids[b, k] && ids[b, q] < ids[b, k] + 5"},
     {"documents_sorted", .text = "tensor ends : i16[2]\nmask = k < ends[h, q] && k >= ends[h, q] - 100"},
     {"words_of_values", .text = "tensor w : f32[3]\ntensor v : f16[2]\nscore = score * w[b, h, q] + v[h, k]"},
     {"words_of_values_backward", .text = "tensor w : f32[3]\ntensor v : f16[2]\nscore = score * w[b, h, q] + v[h, k]",
@@ -208,6 +236,11 @@ __attribute__((unused)) static const plan_case plan_cases[] = {
     {"dense_backward", .text = DENSE, .pass = FXA_BACKWARD},
     {"dense_of_heads_backward", .text = "tensor bias : bf16[3]\nscore = score + bias[h, q, k]\nmask = k <= q",
      .pass = FXA_BACKWARD, .d = 128},
+    {"dense_alone", .text = "tensor bias : bf16[3]\nscore = bias[h, q, k]", .sk = 512},
+    {"dense_of_pairs_backward", .text = "tensor bias : bf16[2]\nscore = score + bias[q, k]", .sk = 512,
+     .captures = {{.size = {300, 512}}}, .pass = FXA_BACKWARD},
+    {"dense_of_entries_backward", .text = "tensor bias : bf16[3]\nscore = score + bias[b, q, k]", .sk = 512,
+     .captures = {{.size = {2, 300, 512}}}, .pass = FXA_BACKWARD},
     {"dense_direct_backward", .text = DENSE, .pass = FXA_BACKWARD, .sk = 512},
     {"dense_direct_causal_backward", .text = DENSE "\nmask = k <= q", .pass = FXA_BACKWARD, .sk = 512},
     {"dense_added_backward", .text = DENSE, .pass = FXA_BACKWARD, .sk = 512, .flags = FXA_ACCUMULATE_DTENSORS},
@@ -256,6 +289,9 @@ __attribute__((unused)) static const plan_case plan_cases[] = {
     {"cap_simt", .text = CAP, .dtype = FXA_F32},
     {"cap_of_30", .text = "score = 30.0 * tanh(score / 30.0)\nmask = k <= q", .d = 128},
     {"cap_of_30_backward", .text = "score = 30.0 * tanh(score / 30.0)", .pass = FXA_BACKWARD},
+    {"cap_of_lengths", .text = "score = float(k_len) * tanh(score / float(k_len))"},
+    {"cap_of_heads_backward", .text = "score = float(h + 1) * tanh(score / float(h + 1))", .pass = FXA_BACKWARD},
+    {"cap_of_both", .text = "param a : float\nparam c : float\nscore = (a * c) * tanh(score / (a + c)) * 2.0"},
     {"cap_with_slopes", .text = "score = 20.0 * tanh(score / 20.0) - 0.5 * float(h + 1) * float(abs(q - k))"},
     {"slopes", .text = SLOPES},
     {"slopes_backward", .text = SLOPES, .pass = FXA_BACKWARD},
@@ -278,6 +314,8 @@ __attribute__((unused)) static const plan_case plan_cases[] = {
     {"selects",
      .text = "param a : float\nscore = (k < 4 ? score : 2.0) + (q <= k ? a : score) + (score < 1.0 ? score : 0.5)"},
     {"mask_of_score", .text = "mask = score < 3.0 && k <= q"},
+    {"masks_of_score_and_pairs",
+     .text = "mask = score < 3.0 && k <= q && q - k < 50 && score > -3.0 && k % 3 != 1 && score * score > 0.01"},
     {"mask_of_score_backward", .text = "mask = score * float(q) < 3.0 || k == q", .pass = FXA_BACKWARD},
     {"large_negative", .text = "score = k <= q ? score : -1e9"},
     {"tiles", .text = "mask = (q // 64 == k // 64 || k < 16 || k % 64 >= 60) && k <= q + 3"},

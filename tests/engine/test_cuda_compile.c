@@ -172,4 +172,52 @@ TEST(kernels_that_a_cubin_lacks) {
     box_check_end();
 }
 
+static void with_captured(fxa_problem *p) { p->captures = NULL, p->n_captures = 0, p->param_grads = 1; }
+static void with_other_types(fxa_problem *p) { with_captured(p), p->param_grads = 0, p->v.dtype = FXA_F32; }
+static void with_a_program(fxa_problem *p) { with_captured(p), p->param_grads = 0; }
+static void with_pages_and_program(fxa_problem *p) { with_a_program(p), with_pages(p); }
+
+/* Every kind of unit is built: the cubins of some have a shape, which the engine compares, others have none. */
+TEST(units_with_and_without_shapes) {
+    NEEDS_BOX;
+    static const struct {
+        fxa_pass pass;
+        const char *text;
+        void (*make)(fxa_problem *p);
+        uint32_t units;
+    } rows[] = {
+        {FXA_FORWARD, "mask = k <= q", with_a_program, 1u << FXA__CUDA_FORWARD | 1u << FXA__CUDA_TILE_LISTS},
+        {FXA_FORWARD, "score = score - exp(0.25 * float(abs(q - k)))", with_a_program,
+         1u << FXA__CUDA_FORWARD | 1u << FXA__CUDA_DIAGONAL_TABLE},
+        {FXA_FORWARD, "score = tanh(score)", with_other_types, 1u << FXA__CUDA_FORWARD | 1u << FXA__CUDA_CONVERT},
+        {FXA_BACKWARD, "param a : float\nscore = a * score", with_captured,
+         1u << FXA__CUDA_BACKWARD | 1u << FXA__CUDA_PREPOST | 1u << FXA__CUDA_CAPTURED_GRADS},
+        {FXA_BACKWARD, "score = tanh(score)", with_pages_and_program,
+         1u << FXA__CUDA_PAGED_GRADS | 1u << FXA__CUDA_CONVERT},
+        {FXA_BACKWARD, "mask = k <= q", with_a_program, 1u << FXA__CUDA_DQ | 1u << FXA__CUDA_TILE_LISTS},
+    };
+    for (size_t i = 0; i < sizeof rows / sizeof *rows; i++) {
+        fxa_context *ctx = box_context();
+        fxa_plan *plan = NULL;
+        fxa_program *program = NULL;
+        fxa_error err;
+        box b;
+        box_start(&b, rows[i].pass, NULL);
+        T_OK(fxa_program_parse(box_ctx, rows[i].text, SIZE_MAX, &program, &err));
+        b.p.program = program;
+        rows[i].make(&b.p);
+        if (compile_plan(ctx, &b, &plan)) {
+            const fxa__cuda_code *code = plan->code->code;
+            T_INT(code->choice.units & rows[i].units, rows[i].units);
+            for (int unit = 0; unit < FXA__CUDA_UNIT_COUNT; unit++)
+                T_INT(code->unit[unit].function[0] != NULL, code->choice.units >> unit & 1);
+        }
+        fxa_plan_destroy(plan);
+        fxa_context_destroy(ctx);
+        fxa_program_destroy(program);
+        box_end(&b);
+        box_check_end();
+    }
+}
+
 T_MAIN

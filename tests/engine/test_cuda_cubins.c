@@ -60,6 +60,7 @@ TEST(section_tables_end_in_the_file) {
     } rows[] = {{m->size - SECTIONS * HEADER, SECTIONS, HEADER, true},
                 {m->size - SECTIONS * HEADER, SECTIONS + 1, HEADER, false},
                 {m->size - SECTIONS * HEADER, 0xffff, HEADER, false},
+                {m->size - SECTIONS * HEADER, 0x100 + SECTIONS, HEADER, false},
                 {m->size - SECTIONS * HEADER, SECTIONS, HEADER + 1, false},
                 {m->size - SECTIONS * HEADER + 1, SECTIONS, HEADER, false},
                 {m->size, SECTIONS, HEADER, false},

@@ -87,6 +87,24 @@ TEST(keys_tell_gradients_apart) {
     T_CHECK(n != m || memcmp(one, two, n) != 0);
 }
 
+static void key_pages_of_64(fxa_problem *p) { p->flags |= FXA_PAGED, p->page_size = 64, p->n_pages = 99; }
+static void key_pages_of_24(fxa_problem *p) { p->flags |= FXA_PAGED, p->page_size = 24, p->n_pages = 99; }
+
+/* Problems that differ in the family of their kernels alone, by the size of pages, have keys that differ. */
+TEST(keys_tell_families_apart) {
+    static uint8_t one[1 << 16], two[1 << 16];
+    double numbers[FXA__MAX_CONSTANTS] = {0};
+    size_t n = 0, m = 0;
+    choice_case c;
+    choice_start(&c, FXA_FORWARD, "score = tanh(score)");
+    key_pages_of_64(&c.p);
+    choice_key(&c, one, &n, numbers);
+    choice_start(&c, FXA_FORWARD, "score = tanh(score)");
+    key_pages_of_24(&c.p);
+    choice_key(&c, two, &m, numbers);
+    T_CHECK(n != m || memcmp(one, two, n) != 0);
+}
+
 /* Captured tensors are identified by their index, so all tensors stay in the rewritten program, read or not, and
  * targets of gradients keep their params. */
 TEST(tensors_keep_their_places) {

@@ -7,6 +7,7 @@
  */
 #include "cudnn_calls_text.h"
 #include "engine/cudnn/descriptors.h"
+#include "engine/cudnn/saved.h"
 #include "support/fail_alloc.h"
 
 #if FXA_ASSERT
@@ -196,6 +197,119 @@ TEST(plans_release_memory_and_descriptors) {
         T_INT(memory.live_bytes, 0);
         T_INT(memory.mistakes, 0);
     }
+}
+
+/* ---- Code of several problems ------------------------------------------------------------------------------------ */
+
+static void calls_lse_of_50(fxa_problem *p) {
+    p->lse.layout = FXA_LAYOUT_STRIDED, p->lse.stride[0] = 200, p->lse.stride[1] = 50, p->lse.stride[2] = 1;
+}
+static void calls_lse_of_60(fxa_problem *p) {
+    p->lse.layout = FXA_LAYOUT_STRIDED, p->lse.stride[0] = 240, p->lse.stride[1] = 60, p->lse.stride[2] = 1;
+}
+
+/* Saves a plan with allocation k failing, 0: none, and loads it. Returns the number of allocations. */
+static size_t calls_save(fxa__dnn_self *self, const fxa__problem *p, void *code, fail_alloc *memory, size_t k) {
+    fxa__writer w = {.host = self->host};
+    fxa_error err;
+    void *loaded = NULL;
+    size_t bytes = 0, before = memory->live_bytes, first = memory->calls;
+    fail_alloc_arm(memory, k, false);
+    fxa__engine_cudnn.save(self, code, &w);
+    fail_alloc_arm(memory, 0, false);
+    size_t n = memory->calls - first;
+    T_CHECK(k || (!w.failed && w.size > 0));
+    fxa__reader r = {.data = w.data, .size = w.size};
+    fxa__analysis a = {.engine = &fxa__engine_cudnn, .self = self, .problem = p};
+    if (!k) T_OK(fxa__engine_cudnn.load(&a, &r, &loaded, &bytes, &err));
+    fxa__analysis_end(&a);
+    T_CHECK(k || r.at == r.size);
+    if (loaded) fxa__engine_cudnn.release(self, loaded);
+    fxa__writer_free(&w);
+    T_INT(memory->live_bytes, before);
+    return n;
+}
+
+/* Bytes that are no saved plan, and a plan that cuDNN refuses, leave no plan. */
+TEST(saved_plans_that_are_none) {
+    static const struct {
+        uint8_t bytes[24];
+        size_t size;
+        fxa_status status;
+        int fail_at;
+    } rows[] = {{{1, 0, 0, 0, 1, 0, 0, 0, 0, 0, 0, 0, '{'}, 13, FXA_OK, 0},
+                {{1, 0, 0, 0, 1, 0, 0, 0, 0, 0, 0, 0, '{'}, 13, FXA_E_ENGINE, 1},
+                {{1, 0, 0, 0, 1, 0, 0, 0, 0, 0, 0, 0, '{'}, 13, FXA_E_VERSION, 2},
+                {{1, 0, 0, 0, 1, 0, 0, 0, 0, 0, 0, 0, '{'}, 13, FXA_E_VERSION, 5},
+                {{1, 0, 0, 0, 1, 0, 0, 0, 0, 0, 0, 0, '['}, 13, FXA_E_BYTES, 0},
+                {{2, 0, 0, 0, 1, 0, 0, 0, 0, 0, 0, 0, '{'}, 13, FXA_E_BYTES, 0},
+                {{1, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, '{'}, 13, FXA_E_BYTES, 0},
+                {{1, 0, 0, 0, 2, 0, 0, 0, 0, 0, 0, 0, '{'}, 13, FXA_E_BYTES, 0},
+                {{1, 0, 0, 0, 1, 0, 0, 0, 0, 0, 0, 0x10, '{'}, 13, FXA_E_BYTES, 0}};
+    static fxa__dnn_self self;
+    calls_start(&self, (fxa__dnn_level){91901, 90}, NULL);
+    for (size_t i = 0; i < sizeof rows / sizeof *rows; i++) {
+        fxa__reader r = {.data = rows[i].bytes, .size = rows[i].size};
+        void *plan = &self;
+        int64_t workspace = 0;
+        fxa_error err;
+        memset(&calls, 0, sizeof calls);
+        calls.fail_at = rows[i].fail_at;
+        T_STATUS(fxa__dnn_saved_read(&self.library.api, &self, &r, &plan, &workspace, &err), rows[i].status);
+        T_INT(plan != NULL, rows[i].status == FXA_OK);
+        T_INT(calls.held, rows[i].status == FXA_OK);
+    }
+}
+
+/* Packed problems whose LSE has other strides have the same code, whose runs use the strides of the problem. */
+TEST(code_runs_with_other_strides) {
+    static fxa__dnn_self self;
+    fail_alloc memory = FAIL_ALLOC_INIT;
+    fxa_context *ctx = fail_alloc_context(&memory);
+    fxa_error err;
+    void *code = NULL;
+    size_t bytes = 0;
+    graph_case c = {"packed", .flags = FXA_VARLEN | FXA_RETURN_LSE, .more = calls_lse_of_50};
+    graph_opened x = graph_open(ctx, &c);
+    c.more = calls_lse_of_60;
+    graph_opened y = graph_open(ctx, &c);
+    T_REQUIRE(x.problem && y.problem);
+    fxa__writer w = {.host = fxa__context_host(ctx)};
+    memset(&calls, 0, sizeof calls);
+    calls.w = &w;
+    calls_start(&self, x.level, w.host);
+    fxa__analysis a = {.engine = &fxa__engine_cudnn, .self = &self, .problem = x.problem};
+    T_OK(fxa__engine_cudnn.compile(&a, &code, &bytes, &err));
+    fxa__analysis_end(&a);
+    T_REQUIRE(code);
+    size_t n = calls_save(&self, x.problem, code, &memory, 0);
+    for (size_t k = 1; k <= n; k++) (void)calls_save(&self, x.problem, code, &memory, k);
+    for (int i = 0; i < 2; i++) {
+        const fxa__problem *p = i ? y.problem : x.problem;
+        static fxa_view tensors[3][FXA_MAX_TENSORS];
+        double params[FXA_MAX_PARAMS];
+        char says[64];
+        fxa__bound_args bound;
+        const int64_t *stride = p->in.lse.stride;
+        calls.code = code;
+        calls_bind(p, tensors, params, &bound);
+        bound.workspace_size = (size_t)fxa__dnn_workspace(calls.code->scratch, calls.code->own_workspace);
+        bound.workspace = (void *)CALLS_WORKSPACE;
+        w.size = 0;
+        calls_run(&self, p, &bound);
+        fxa__write_u8(&w, 0);
+        (void)snprintf(says, sizeof says, " LSE by %lld,%lld,%lld", (long long)stride[0], (long long)stride[1],
+                       (long long)stride[2]);
+        T_HAS((const char *)w.data, says);
+    }
+    calls_end_handles(&self);
+    fxa__engine_cudnn.release(&self, code);
+    T_INT(calls.held, 0);
+    fxa__writer_free(&w);
+    graph_close(&x);
+    graph_close(&y);
+    fxa_context_destroy(ctx);
+    T_INT(memory.live_bytes, 0);
 }
 
 /* ---- Red zones --------------------------------------------------------------------------------------------------- */

@@ -36,6 +36,7 @@ typedef struct nv_cubin {
 
 typedef struct nv_program {
     char source[32], kernels[4][32];
+    bool has_shape[4]; /* [kernel] true: the source defines the constant KERNEL_shape */
     int n_kernels;
     bool complete; /* true: all included headers are given */
     bool made;
@@ -91,8 +92,11 @@ static void nv_kernels(nv_program *p, const char *text) {
     for (const char *at = text; (at = strstr(at, "__global__ void")) && p->n_kernels < 4; at++) {
         const char *name = strstr(at, "fxa_"), *end = name ? strchr(name, '(') : NULL;
         if (!end || end - name > 31) continue;
-        memcpy(p->kernels[p->n_kernels], name, (size_t)(end - name));
-        p->kernels[p->n_kernels++][end - name] = '\0';
+        char *kernel = p->kernels[p->n_kernels], shape[48];
+        memcpy(kernel, name, (size_t)(end - name));
+        kernel[end - name] = '\0';
+        (void)snprintf(shape, sizeof shape, " %s_shape ", kernel);
+        p->has_shape[p->n_kernels++] = strstr(text, shape) != NULL;
     }
 }
 
@@ -158,7 +162,7 @@ static void nv_make(nv_program *p) {
     nv_section(c, 3, 2, offsetof(nv_cubin, symbols), sizeof c->symbols, 2);
     for (int i = 0; i < p->n_kernels; i++) {
         nv_symbol(c, 2 * i, p->kernels[i], "", &at);
-        nv_symbol(c, 2 * i + 1, p->kernels[i], "_shape", &at);
+        nv_symbol(c, 2 * i + 1, p->kernels[i], p->has_shape[i] ? "_shape" : "_none", &at);
         nv_shape(p, i);
     }
     p->made = true;
