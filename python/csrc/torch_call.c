@@ -44,14 +44,14 @@ static fxa_status tensor_read(fxa__torch_call *call, fxa__torch_value value, con
 }
 
 /* Reads the items of a list and releases the list. The caller owns *count items, also after a failure. */
-static fxa_status list_take(fxa__torch_call *call, fxa__torch_value value, const char *name, fxa__torch_value *items,
-                            size_t room, size_t *count) {
+static fxa_status list_read(fxa__torch_call *call, fxa__torch_value value, const char *name, fxa__torch_value *items,
+                            size_t capacity, size_t *count) {
     void *list;
     size_t n = 0;
     memcpy(&list, &value, sizeof list);
     bool failed = fxa__torch.torch_list_size(list, &n) != 0;
     *count = 0;
-    for (size_t i = 0; i < n && i < room && !failed; i++) {
+    for (size_t i = 0; i < n && i < capacity && !failed; i++) {
         failed = fxa__torch.torch_list_get_item(list, i, &items[i]) != 0;
         *count += !failed;
     }
@@ -59,8 +59,8 @@ static fxa_status list_take(fxa__torch_call *call, fxa__torch_value value, const
     if (failed) {
         return fxa__torch_fail(call, FXA_E_ARGUMENT, "PyTorch does not give the items of %s", name);
     }
-    if (n > room) {
-        return fxa__torch_fail(call, FXA_E_LIMIT, "%zu %s are given, at most %zu are taken", n, name, room);
+    if (n > capacity) {
+        return fxa__torch_fail(call, FXA_E_LIMIT, "%zu %s are given, at most %zu are taken", n, name, capacity);
     }
     return FXA_OK;
 }
@@ -74,10 +74,10 @@ static void tensor_drop(fxa__torch_tensor *tensor) {
 
 /* Reads a list of tensors. A single tensor of more than FXA_MAX_RANK dimensions means an empty list (torch_call.h). */
 static fxa_status tensors_take(fxa__torch_call *call, fxa__torch_value value, const char *name, fxa__torch_tensor *out,
-                               size_t room, size_t *count) {
+                               size_t capacity, size_t *count) {
     fxa__torch_value items[2 * FXA_MAX_TENSORS];
-    _Static_assert((int)FXA_SLOT_MAX <= 2 * FXA_MAX_TENSORS, "room for extra tensors");
-    fxa_status status = list_take(call, value, name, items, room, count);
+    _Static_assert((int)FXA_SLOT_MAX <= 2 * FXA_MAX_TENSORS, "capacity for extra tensors");
+    fxa_status status = list_read(call, value, name, items, capacity, count);
     for (size_t i = 0; i < *count; i++) {
         fxa_status read = tensor_read(call, items[i], name, &out[i]);
         status = status ? status : read;
@@ -90,12 +90,12 @@ static fxa_status tensors_take(fxa__torch_call *call, fxa__torch_value value, co
 }
 
 /* Reads a list of int64_t or of doubles into `out`: both are stored in 8 bytes. */
-static fxa_status numbers_take(fxa__torch_call *call, fxa__torch_value value, const char *name, void *out, size_t room,
-                               size_t *count) {
+static fxa_status numbers_read(fxa__torch_call *call, fxa__torch_value value, const char *name, void *out,
+                               size_t capacity, size_t *count) {
     fxa__torch_value items[FXA__TORCH_MAX_CONFIG];
-    _Static_assert(2 * FXA_MAX_PARAMS + 2 <= FXA__TORCH_MAX_CONFIG, "room for params");
-    _Static_assert(FXA__TORCH_MAX_WANT <= FXA__TORCH_MAX_CONFIG, "room for wanted gradients");
-    fxa_status status = list_take(call, value, name, items, room, count);
+    _Static_assert(2 * FXA_MAX_PARAMS + 2 <= FXA__TORCH_MAX_CONFIG, "capacity for params");
+    _Static_assert(FXA__TORCH_MAX_WANT <= FXA__TORCH_MAX_CONFIG, "capacity for wanted gradients");
+    fxa_status status = list_read(call, value, name, items, capacity, count);
     memcpy(out, items, *count * sizeof items[0]);
     return status;
 }
@@ -125,15 +125,15 @@ fxa_status fxa__torch_call_begin(fxa__torch_call *call, const fxa__torch_value *
     status[3] = tensors_take(call, stack[3], "captured tensors", call->tensors, 2 * FXA_MAX_TENSORS, &call->n_tensors);
     status[4] = tensors_take(call, stack[4], "extra tensors", call->extras, FXA_SLOT_MAX, &call->n_extras);
     status[5] = tensors_take(call, stack[5], "tensors of params", &call->scalars, 1, &call->n_scalars);
-    status[6] = numbers_take(call, stack[6], "int params", call->ints, 2 * FXA_MAX_PARAMS, &call->n_ints);
-    status[7] = numbers_take(call, stack[7], "numbers", call->floats, 2 * FXA_MAX_PARAMS + 2, &call->n_floats);
-    status[8] = numbers_take(call, stack[8], "settings", call->config, FXA__TORCH_MAX_CONFIG, &call->n_config);
+    status[6] = numbers_read(call, stack[6], "int params", call->ints, 2 * FXA_MAX_PARAMS, &call->n_ints);
+    status[7] = numbers_read(call, stack[7], "numbers", call->floats, 2 * FXA_MAX_PARAMS + 2, &call->n_floats);
+    status[8] = numbers_read(call, stack[8], "settings", call->config, FXA__TORCH_MAX_CONFIG, &call->n_config);
     status[9] = text_take(call, stack[9]);
     if (backward) {
         status[10] = tensor_read(call, stack[10], "out", &call->out);
         status[11] = tensor_read(call, stack[11], "lse", &call->lse);
         status[12] = tensors_take(call, stack[12], "gradients of outputs", call->grads, 2, &call->n_grads);
-        status[13] = numbers_take(call, stack[13], "wanted gradients", call->want, FXA__TORCH_MAX_WANT, &call->n_want);
+        status[13] = numbers_read(call, stack[13], "wanted gradients", call->want, FXA__TORCH_MAX_WANT, &call->n_want);
     }
     for (size_t i = 0; i < n; i++) {
         if (status[i]) {

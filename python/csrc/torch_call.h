@@ -115,14 +115,14 @@ fxa_dtype fxa__torch_result_dtype(const fxa__torch_call *call, fxa_dtype dtype);
 fxa_status fxa__torch_fail(fxa__torch_call *call, fxa_status status, const char *format, ...)
     __attribute__((format(printf, 3, 4)));
 
-/* A workspace on a device (torch_pieces.c). */
-typedef struct fxa__torch_piece {
-    void *handle; /* of a tensor; NULL: no workspace */
+/* A workspace on a device (torch_device_workspace.c). */
+typedef struct fxa__torch_workspace {
+    void *handle; /* PyTorch's tensor that owns the memory; NULL: no workspace */
     void *data;
     size_t size; /* bytes; 0: not to be cached */
     const void *stream;
-    int32_t index;
-} fxa__torch_piece;
+    int32_t index; /* device */
+} fxa__torch_workspace;
 
 /* A problem, the arguments of its run, and the arrays that both point to. Only the members before the arrays are
  * cleared, as in fxa__torch_call. */
@@ -130,9 +130,9 @@ typedef struct fxa__torch_problem {
     fxa_problem problem;
     fxa_args args;
     fxa_program *program, *bprop;
-    bool recorded;          /* the stream is being captured into a CUDA graph */
-    fxa__torch_piece piece; /* workspace on a device, allocated by PyTorch */
-    void *host_workspace;   /* workspace on the host, cached per thread (torch_state.h) */
+    bool captured;                  /* the stream is being captured into a CUDA graph */
+    fxa__torch_workspace workspace; /* workspace on a device, allocated by PyTorch */
+    void *host_workspace;           /* workspace on the host, cached per thread (torch_state.h) */
     fxa_capture captures[FXA_MAX_TENSORS], bprop_captures[FXA_MAX_TENSORS];
     const void *tensors[FXA_MAX_TENSORS], *bprop_tensors[FXA_MAX_TENSORS];
     void *dtensors[FXA_MAX_TENSORS];
@@ -158,17 +158,19 @@ bool fxa__torch_is_on_host(const fxa__torch_tensor *tensor);
 /* Sets the problem's device and stream: the one device that all tensors are on, and PyTorch's current stream there. */
 fxa_status fxa__torch_device_begin(fxa__torch_problem *p, fxa__torch_call *call);
 /* Returns true if the call is on a device and has no rows: nothing is to be computed, and no plan is needed. */
-bool fxa__torch_is_nothing(const fxa__torch_problem *p, const fxa__torch_call *call);
+bool fxa__torch_has_no_rows(const fxa__torch_problem *p, const fxa__torch_call *call);
 /* Sets *out to the plan of a problem on a device. All pointers of the arguments must be set. */
 fxa_status fxa__torch_device_plan(fxa__torch_problem *p, fxa__torch_call *call, fxa_context *ctx, fxa_plan **out);
-/* Device workspaces (torch_pieces.c). take: sets p->piece for one run; give: returns it to the cache or releases it;
- * clear: releases all cached ones; forget: drops them unreleased, in a child after fork, which has lost its devices. */
-fxa_status fxa__torch_piece_take(fxa__torch_problem *p, fxa__torch_call *call, size_t size);
-void fxa__torch_piece_give(fxa__torch_piece *piece);
-void fxa__torch_pieces_clear(void);
-void fxa__torch_pieces_forget(void);
+/* Sets p->workspace to a device workspace of `size` bytes for one run (torch_device_workspace.c). */
+fxa_status fxa__torch_device_workspace_acquire(fxa__torch_problem *p, fxa__torch_call *call, size_t size);
+/* Puts a workspace into the cache, or frees it if it is not to be cached. */
+void fxa__torch_device_workspace_release(fxa__torch_workspace *workspace);
+/* Frees all cached workspaces. */
+void fxa__torch_device_workspaces_clear(void);
+/* Empties the cache without freeing, in a child after fork, which has lost its devices. */
+void fxa__torch_device_workspaces_forget(void);
 /* Replaces tensors on a device that engines may reject (expanded, unaligned, ...) by dense copies. Returns true if it
  * copied one: the caller should try again. The call must own its handles. */
-bool fxa__torch_call_tidy(fxa__torch_call *call);
+bool fxa__torch_call_make_dense(fxa__torch_call *call);
 
 #endif

@@ -5,7 +5,7 @@
  *
  *     fxa__torch_device_begin -> problem and arguments -> fxa__torch_device_plan -> run
  *                    ^                                              |
- *                    '-- fxa__torch_call_tidy <-- unsupported ------'
+ *                    '-- fxa__torch_call_make_dense <-- unsupported '
  *
  * Plans are requested with FXA_GRAPH_CAPTURE, whether or not the stream is being captured. So the warm-up run before a
  * capture makes the plan that the captured run uses, and nothing is compiled during the capture. A plan whose run was
@@ -27,12 +27,13 @@
 
 enum { DEVICE_ALIGN = 16, DEVICE_STEP = 8 }; /* DEVICE_ALIGN: bytes, of pointers; DEVICE_STEP: elements, of strides */
 
-/* Hash table of the plans whose runs were captured, by address. room: slots, a power of two; at most half are used. */
+/* Hash table of the plans whose runs were captured, by address. */
 static struct {
     pthread_mutex_t lock;
-    fxa_plan **plan; /* NULL: free */
-    size_t n, room;
-} device_kept = {.lock = PTHREAD_MUTEX_INITIALIZER};
+    fxa_plan **plan; /* [capacity] NULL: free */
+    size_t n;
+    size_t capacity; /* a power of two, at least 2 n */
+} captured_plans = {.lock = PTHREAD_MUTEX_INITIALIZER};
 
 bool fxa__torch_is_on_host(const fxa__torch_tensor *t) { return t->device == fxa__torch.aoti_torch_device_type_cpu(); }
 
@@ -54,7 +55,7 @@ fxa_status fxa__torch_device_begin(fxa__torch_problem *p, fxa__torch_call *call)
     }
     p->problem.device = FXA_CUDA;
     p->problem.ordinal = call->q.index;
-    if (fxa__torch_cuda_stream(call->q.index, &p->args.stream, &p->recorded)) {
+    if (fxa__torch_cuda_stream(call->q.index, &p->args.stream, &p->captured)) {
         return fxa__torch_fail(call, FXA_E_UNAVAILABLE, "this build of PyTorch says no current CUDA stream");
     }
     p->problem.flags |= FXA_GRAPH_CAPTURE;
@@ -62,7 +63,7 @@ fxa_status fxa__torch_device_begin(fxa__torch_problem *p, fxa__torch_call *call)
     return FXA_OK;
 }
 
-bool fxa__torch_is_nothing(const fxa__torch_problem *p, const fxa__torch_call *call) {
+bool fxa__torch_has_no_rows(const fxa__torch_problem *p, const fxa__torch_call *call) {
     return p->problem.device != FXA_HOST && call->q.size[0] * call->q.size[1] * call->q.size[2] == 0;
 }
 
@@ -85,45 +86,47 @@ static void alignment_set(fxa__torch_problem *p) {
 /* ---- Plans ------------------------------------------------------------------------------------------------------- */
 
 /* Returns the slot of a plan in the hash table, or the free slot where it would be inserted. */
-static size_t kept_place(fxa_plan *const *table, size_t room, const fxa_plan *plan) {
-    size_t at = (size_t)((uintptr_t)plan / 16 * 0x9e3779b97f4a7c15u >> 32) & (room - 1);
+static size_t captured_slot(fxa_plan *const *table, size_t capacity, const fxa_plan *plan) {
+    size_t at = (size_t)((uintptr_t)plan / 16 * 0x9e3779b97f4a7c15u >> 32) & (capacity - 1);
     while (table[at] && table[at] != plan) {
-        at = (at + 1) & (room - 1);
+        at = (at + 1) & (capacity - 1);
     }
     return at;
 }
 
 /* Grows the hash table if necessary for one more plan. Returns false if out of memory. The lock is held. */
-static bool kept_grow(void) {
-    size_t room = device_kept.room ? 2 * device_kept.room : 64;
-    if (2 * device_kept.n < device_kept.room) {
+static bool captured_grow(void) {
+    size_t capacity = captured_plans.capacity ? 2 * captured_plans.capacity : 64;
+    if (2 * captured_plans.n < captured_plans.capacity) {
         return true;
     }
-    fxa_plan **more = calloc(room, sizeof(fxa_plan *));
-    for (size_t i = 0; more && i < device_kept.room; i++) {
-        if (device_kept.plan[i]) {
-            more[kept_place(more, room, device_kept.plan[i])] = device_kept.plan[i];
+    fxa_plan **more = calloc(capacity, sizeof(fxa_plan *));
+    for (size_t i = 0; more && i < captured_plans.capacity; i++) {
+        if (captured_plans.plan[i]) {
+            more[captured_slot(more, capacity, captured_plans.plan[i])] = captured_plans.plan[i];
         }
     }
     if (more) {
-        free(device_kept.plan);
-        device_kept.plan = more;
-        device_kept.room = room;
+        free(captured_plans.plan);
+        captured_plans.plan = more;
+        captured_plans.capacity = capacity;
     }
     return more != NULL;
 }
 
-static fxa_status device_plan_keep(fxa__torch_call *call, fxa_plan *plan) {
-    pthread_mutex_lock(&device_kept.lock);
-    bool kept = kept_grow();
-    fxa_plan **place = kept ? &device_kept.plan[kept_place(device_kept.plan, device_kept.room, plan)] : NULL;
-    if (kept && !*place) {
+/* Adds a plan to the hash table, with a reference of the table. Returns an error if out of memory. */
+static fxa_status captured_plan_add(fxa__torch_call *call, fxa_plan *plan) {
+    pthread_mutex_lock(&captured_plans.lock);
+    bool added = captured_grow();
+    fxa_plan **slot =
+        added ? &captured_plans.plan[captured_slot(captured_plans.plan, captured_plans.capacity, plan)] : NULL;
+    if (added && !*slot) {
         fxa__torch.fxa_plan_retain(plan);
-        *place = plan;
-        device_kept.n++;
+        *slot = plan;
+        captured_plans.n++;
     }
-    pthread_mutex_unlock(&device_kept.lock);
-    return kept ? FXA_OK : fxa__torch_fail(call, FXA_E_MEMORY, "there is no memory to keep a plan that is recorded");
+    pthread_mutex_unlock(&captured_plans.lock);
+    return added ? FXA_OK : fxa__torch_fail(call, FXA_E_MEMORY, "there is no memory to keep a plan that is recorded");
 }
 
 /* Appends a remedy to the message that no engine of the device supports the call. */
@@ -139,7 +142,7 @@ static void remedy_add(fxa__torch_call *call) {
 fxa_status fxa__torch_device_plan(fxa__torch_problem *p, fxa__torch_call *call, fxa_context *ctx, fxa_plan **out) {
     alignment_set(p);
     fxa_status status = fxa__torch_plan_get(ctx, &p->problem, out, &call->err);
-    if (status == FXA_E_UNSUPPORTED && !p->recorded) { /* try engines that cannot be captured */
+    if (status == FXA_E_UNSUPPORTED && !p->captured) { /* try engines that cannot be captured */
         fxa_error why;
         p->problem.flags &= ~(uint32_t)FXA_GRAPH_CAPTURE;
         fxa_status again = fxa__torch.fxa_plan_create(ctx, &p->problem, out, &why);
@@ -148,8 +151,8 @@ fxa_status fxa__torch_device_plan(fxa__torch_problem *p, fxa__torch_call *call, 
     if (status == FXA_E_UNSUPPORTED) {
         remedy_add(call);
     }
-    if (!status && p->recorded) {
-        status = device_plan_keep(call, *out);
+    if (!status && p->captured) {
+        status = captured_plan_add(call, *out);
     }
     return status;
 }
@@ -158,13 +161,13 @@ fxa_status fxa__torch_device_plan(fxa__torch_problem *p, fxa__torch_call *call, 
 
 /* Returns true if the pointer is aligned and, for an operand, the last stride is 1 and the others are positive
  * multiples of DEVICE_STEP. */
-static bool is_tidy(const fxa__torch_tensor *t, bool operand) {
-    bool tidy = (uintptr_t)t->data % DEVICE_ALIGN == 0;
-    for (int64_t i = 0; operand && tidy && i < t->rank; i++) {
+static bool is_dense_and_aligned(const fxa__torch_tensor *t, bool operand) {
+    bool fits = (uintptr_t)t->data % DEVICE_ALIGN == 0;
+    for (int64_t i = 0; operand && fits && i < t->rank; i++) {
         bool last = i == t->rank - 1;
-        tidy = last ? t->stride[i] == 1 : t->stride[i] > 0 && t->stride[i] % DEVICE_STEP == 0;
+        fits = last ? t->stride[i] == 1 : t->stride[i] > 0 && t->stride[i] % DEVICE_STEP == 0;
     }
-    return tidy;
+    return fits;
 }
 
 /* Replaces a tensor by a dense copy and releases its handle, which the call owns. */
@@ -190,14 +193,14 @@ static fxa_status tensor_copy(fxa__torch_call *call, fxa__torch_tensor *t, bool 
     return status;
 }
 
-bool fxa__torch_call_tidy(fxa__torch_call *call) {
+bool fxa__torch_call_make_dense(fxa__torch_call *call) {
     fxa__torch_tensor *operands[] = {&call->q, &call->k, &call->v, &call->out, &call->grads[0]};
     size_t n = call->backward ? 5 : 3;
     bool copied = false, failed = fxa__torch_is_on_host(&call->q) || (call->backward && call->n_grads < 1);
     for (size_t i = 0; i < n + call->n_tensors && !failed; i++) {
         bool operand = i < n;
         fxa__torch_tensor *t = operand ? operands[i] : &call->tensors[i - n];
-        if (operand ? t->rank == 4 && !is_tidy(t, true) : !is_tidy(t, false)) {
+        if (operand ? t->rank == 4 && !is_dense_and_aligned(t, true) : !is_dense_and_aligned(t, false)) {
             failed = tensor_copy(call, t, operand) != FXA_OK;
             copied = !failed;
         }

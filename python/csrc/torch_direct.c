@@ -54,7 +54,7 @@ static fxa_dtype direct_dtype_ours(const direct_tensor *t) {
 }
 
 /* Reads a tensor. This function and those below return false if the direct path does not support the argument. */
-static bool tensor_take(void *object, fxa__torch_tensor *out) {
+static bool dlpack_read(void *object, fxa__torch_tensor *out) {
     enum { CPU = 1, CUDA = 2 };
     direct_tensor t;
     if (exchange->tensor_from_object(object, &t) || !t.stride || (t.device != CPU && t.device != CUDA)) {
@@ -73,13 +73,13 @@ static bool tensor_take(void *object, fxa__torch_tensor *out) {
 }
 
 /* Reads one item of a tuple into out[at]. Returns false if the item has another type. */
-typedef bool (*direct_take)(void *object, void *out, size_t at);
+typedef bool (*direct_read)(void *object, void *out, size_t at);
 
 static bool tensor_item(void *object, void *out, size_t at) {
-    return fxa__torch_is_own(object) && tensor_take(object, (fxa__torch_tensor *)out + at);
+    return fxa__torch_is_own(object) && dlpack_read(object, (fxa__torch_tensor *)out + at);
 }
 
-static bool whole_item(void *object, void *out, size_t at) {
+static bool int_item(void *object, void *out, size_t at) {
     long long value = fxa__python.PyLong_AsLongLong(object);
     ((int64_t *)out)[at] = value;
     return value != -1 || !fxa__python.PyErr_Occurred();
@@ -92,7 +92,7 @@ static bool float_item(void *object, void *out, size_t at) {
 }
 
 /* Reads all items of a tuple or of a list. A list is slower: it is tried after the tuple functions have failed. */
-static bool items_take(void *items, direct_take take, void *out, size_t room, size_t *count) {
+static bool items_read(void *items, direct_read take, void *out, size_t capacity, size_t *count) {
     void *(*item)(void *, ptrdiff_t) = fxa__python.PyTuple_GetItem;
     ptrdiff_t n = fxa__python.PyTuple_Size(items);
     if (n < 0) {
@@ -100,7 +100,7 @@ static bool items_take(void *items, direct_take take, void *out, size_t room, si
         item = fxa__python.PyList_GetItem;
         n = fxa__python.PyList_Size(items);
     }
-    bool fine = n >= 0 && (size_t)n <= room;
+    bool fine = n >= 0 && (size_t)n <= capacity;
     for (ptrdiff_t i = 0; i < n && fine; i++) {
         fine = take(item(items, i), out, (size_t)i);
     }
@@ -147,38 +147,38 @@ static bool text_read(fxa__torch_call *call, void *object) {
 }
 
 /* Reads a tensor that must be on q's device. */
-static bool beside_q_take(void *object, fxa__torch_call *call, fxa__torch_tensor *out) {
-    return tensor_take(object, out) && out->device == call->q.device && out->index == call->q.index;
+static bool beside_q_read(void *object, fxa__torch_call *call, fxa__torch_tensor *out) {
+    return dlpack_read(object, out) && out->device == call->q.device && out->index == call->q.index;
 }
 
 /* Reads arguments 3 to 9, which both operators have after q, k and v. */
 static bool common_read(fxa__torch_call *call, void *const *a) {
-    return items_take(a[3], tensor_item, call->tensors, 2 * FXA_MAX_TENSORS, &call->n_tensors) &&
-           items_take(a[4], tensor_item, call->extras, FXA_SLOT_MAX, &call->n_extras) &&
-           items_take(a[5], tensor_item, &call->scalars, 1, &call->n_scalars) &&
-           items_take(a[6], whole_item, call->ints, 2 * FXA_MAX_PARAMS, &call->n_ints) &&
-           items_take(a[7], float_item, call->floats, 2 * FXA_MAX_PARAMS + 2, &call->n_floats) &&
-           items_take(a[8], whole_item, call->config, FXA__TORCH_MAX_CONFIG, &call->n_config) && text_read(call, a[9]);
+    return items_read(a[3], tensor_item, call->tensors, 2 * FXA_MAX_TENSORS, &call->n_tensors) &&
+           items_read(a[4], tensor_item, call->extras, FXA_SLOT_MAX, &call->n_extras) &&
+           items_read(a[5], tensor_item, &call->scalars, 1, &call->n_scalars) &&
+           items_read(a[6], int_item, call->ints, 2 * FXA_MAX_PARAMS, &call->n_ints) &&
+           items_read(a[7], float_item, call->floats, 2 * FXA_MAX_PARAMS + 2, &call->n_floats) &&
+           items_read(a[8], int_item, call->config, FXA__TORCH_MAX_CONFIG, &call->n_config) && text_read(call, a[9]);
 }
 
 static bool qkv_read(fxa__torch_call *call, void *const *a) {
-    return tensor_take(a[0], &call->q) && beside_q_take(a[1], call, &call->k) && beside_q_take(a[2], call, &call->v);
+    return dlpack_read(a[0], &call->q) && beside_q_read(a[1], call, &call->k) && beside_q_read(a[2], call, &call->v);
 }
 
 /* Reads the arguments of the forward operator and checks the conditions of argument 10. */
 static bool forward_read(fxa__torch_call *call, void *const *a) {
     int64_t expected[N_EXPECTED];
     size_t n = 0;
-    return qkv_read(call, a) && items_take(a[10], whole_item, expected, N_EXPECTED, &n) && n == N_EXPECTED &&
+    return qkv_read(call, a) && items_read(a[10], int_item, expected, N_EXPECTED, &n) && n == N_EXPECTED &&
            expected_met(expected, call) && common_read(call, a);
 }
 
 /* Reads the arguments of the backward operator. */
 static bool backward_read(fxa__torch_call *call, void *const *a) {
     bool fine = qkv_read(call, a) && common_read(call, a) && fxa__torch_is_own(a[10]) && fxa__torch_is_own(a[11]) &&
-                beside_q_take(a[10], call, &call->out) && beside_q_take(a[11], call, &call->lse) &&
-                items_take(a[12], tensor_item, call->grads, 2, &call->n_grads) &&
-                items_take(a[13], whole_item, call->want, FXA__TORCH_MAX_WANT, &call->n_want);
+                beside_q_read(a[10], call, &call->out) && beside_q_read(a[11], call, &call->lse) &&
+                items_read(a[12], tensor_item, call->grads, 2, &call->n_grads) &&
+                items_read(a[13], int_item, call->want, FXA__TORCH_MAX_WANT, &call->n_want);
     for (size_t i = 0; fine && i < call->n_grads; i++) {
         fine = call->grads[i].device == call->q.device && call->grads[i].index == call->q.index;
     }
@@ -187,15 +187,15 @@ static bool backward_read(fxa__torch_call *call, void *const *a) {
 
 /* ---- Results, and what Python calls ------------------------------------------------------------------------------ */
 
-/* Returns a list of Python tensors, one for each of the `room` results that is not NULL, and takes ownership of the
+/* Returns a list of Python tensors, one for each of the `capacity` results that is not NULL, and takes ownership of the
  * results. Returns an empty tuple if all are NULL; NULL, with a Python exception, if out of memory. */
-static void *results_give(void *const *results, size_t room) {
+static void *results_to_list(void *const *results, size_t capacity) {
     ptrdiff_t n = 0, at = 0;
-    for (size_t i = 0; i < room; i++) {
+    for (size_t i = 0; i < capacity; i++) {
         n += results[i] != NULL;
     }
     void *tuple = fxa__python.PyTuple_New(n);
-    for (size_t i = 0; i < room; i++) {
+    for (size_t i = 0; i < capacity; i++) {
         void *capsule = results[i] && tuple ? fxa__python.PyCapsule_New(results[i], NULL, NULL) : NULL;
         if (capsule) {
             fxa__python.PyTuple_SetItem(tuple, at++, capsule);
@@ -212,7 +212,7 @@ static void *results_give(void *const *results, size_t room) {
 }
 
 /* Python's is_plain(q, k, v): returns True if a call with these tensors may take the direct path. */
-static void *plain_ask(void *self, void *const *a, ptrdiff_t n) {
+static void *is_plain_call(void *self, void *const *a, ptrdiff_t n) {
     (void)self;
     return fxa__python.PyBool_FromLong(n == 3 && fxa__torch_is_own(a[0]) && fxa__torch_is_own(a[1]) &&
                                        fxa__torch_is_own(a[2]) && fxa__torch_modes_are_off());
@@ -221,7 +221,7 @@ static void *plain_ask(void *self, void *const *a, ptrdiff_t n) {
 /* Python's forward(...): the operator's arguments, then those of direct_expected. Returns the tensors out, and lse and
  * max if they are wanted; an empty tuple if the direct path has no result for any reason: the caller then calls the
  * operator, which reports errors. Requires is_plain(q, k, v). */
-static void *forward_run(void *self, void *const *a, ptrdiff_t n) {
+static void *forward_call(void *self, void *const *a, ptrdiff_t n) {
     fxa__torch_call call;
     void *results[3] = {NULL};
     (void)self;
@@ -234,12 +234,12 @@ static void *forward_run(void *self, void *const *a, ptrdiff_t n) {
     } else {
         fxa__python.PyErr_Clear();
     }
-    return results_give(results, 3);
+    return results_to_list(results, 3);
 }
 
-/* Python's backward(...): returns the wanted gradients; an empty tuple on failure, as in forward_run. Checks itself
+/* Python's backward(...): returns the wanted gradients; an empty tuple on failure, as in forward_call. Checks itself
  * that the call may take the direct path. */
-static void *backward_run(void *self, void *const *a, ptrdiff_t n) {
+static void *backward_call(void *self, void *const *a, ptrdiff_t n) {
     fxa__torch_call call;
     void *results[FXA__TORCH_MAX_WANT];
     (void)self;
@@ -255,12 +255,12 @@ static void *backward_run(void *self, void *const *a, ptrdiff_t n) {
         call.n_want = 0;
         fxa__python.PyErr_Clear();
     }
-    return results_give(results, call.n_want);
+    return results_to_list(results, call.n_want);
 }
 
 /* Python's keys(): returns this thread's two sets of dispatch keys, or an empty tuple (fxa__torch_keys_read).
  * keys(included, excluded): also calls fxa__torch_keys_trust with these modes. */
-static void *keys_tell(void *self, void *const *a, ptrdiff_t n) {
+static void *keys_call(void *self, void *const *a, ptrdiff_t n) {
     uint64_t keys[2];
     (void)self;
     bool there = fxa__torch_keys_read(keys);
@@ -278,13 +278,13 @@ static void *keys_tell(void *self, void *const *a, ptrdiff_t n) {
 FXA_API void *fxa_torch_direct_begin(void *given);
 
 /* Called once, before the first call, with a tuple: the capsule of PyTorch's DLPack table, the function `adopt`, and
- * the objects of fxa__torch_asked. Returns a tuple of the four Python functions above; an empty tuple or NULL if the
+ * the objects of fxa__torch_objects. Returns a tuple of the four Python functions above; an empty tuple or NULL if the
  * direct path is unavailable. */
 void *fxa_torch_direct_begin(void *given) {
-    static fxa__python_method methods[] = {{"is_plain", plain_ask, FXA__PYTHON_FAST, NULL},
-                                           {"forward", forward_run, FXA__PYTHON_FAST, NULL},
-                                           {"backward", backward_run, FXA__PYTHON_FAST, NULL},
-                                           {"keys", keys_tell, FXA__PYTHON_FAST, NULL}};
+    static fxa__python_method methods[] = {{"is_plain", is_plain_call, FXA__PYTHON_FAST, NULL},
+                                           {"forward", forward_call, FXA__PYTHON_FAST, NULL},
+                                           {"backward", backward_call, FXA__PYTHON_FAST, NULL},
+                                           {"keys", keys_call, FXA__PYTHON_FAST, NULL}};
     enum { METHODS = sizeof methods / sizeof methods[0], OBJECTS = 10 };
     void *objects[OBJECTS];
     if (fxa__python_find()) {
@@ -301,7 +301,7 @@ void *fxa_torch_direct_begin(void *given) {
     bool fits = exchange && exchange->major == 1;
     adopt = objects[1];
     fxa__python.Py_IncRef(adopt);
-    fxa__torch_plain_begin(&(fxa__torch_asked){
+    fxa__torch_plain_begin(&(fxa__torch_objects){
         {objects[2], objects[3]}, objects[4], objects[5], objects[6], objects[7], objects[8], objects[9]});
     void *tuple = fxa__python.PyTuple_New(fits ? METHODS : 0);
     for (ptrdiff_t i = 0; fits && tuple && i < METHODS; i++) {

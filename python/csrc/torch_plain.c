@@ -15,7 +15,7 @@
 #include <string.h>
 
 fxa__python_functions fxa__python;
-static fxa__torch_asked asked;
+static fxa__torch_objects objects;
 static uint64_t modes_known[2];
 static bool keys_trusted;
 static _Thread_local const uint64_t *keys_here;
@@ -33,17 +33,17 @@ int fxa__python_find(void) {
     return 0;
 }
 
-void fxa__torch_plain_begin(const fxa__torch_asked *given) {
-    void *const objects[] = {given->kinds[0],     given->kinds[1], given->is_neg,     given->keys_on,
-                             given->functions_on, given->profiled, given->dual_names, given->dual_level};
-    for (size_t i = 0; i < sizeof objects / sizeof objects[0]; i++) {
-        fxa__python.Py_IncRef(objects[i]);
+void fxa__torch_plain_begin(const fxa__torch_objects *given) {
+    void *const all[] = {given->kinds[0],     given->kinds[1], given->is_neg,     given->keys_on,
+                         given->functions_on, given->profiled, given->dual_names, given->dual_level};
+    for (size_t i = 0; i < sizeof all / sizeof all[0]; i++) {
+        fxa__python.Py_IncRef(all[i]);
     }
-    asked = *given;
+    objects = *given;
 }
 
 /* Returns true if the Python object `answer` is false, and releases it. Returns false for NULL, a call that raised. */
-static bool is_no(void *answer) {
+static bool is_false(void *answer) {
     bool no = answer && fxa__python.PyObject_IsTrue(answer) == 0;
     if (answer) {
         fxa__python.Py_DecRef(answer);
@@ -55,9 +55,9 @@ static bool is_no(void *answer) {
 
 bool fxa__torch_is_own(void *object) {
     void *kind = fxa__python.PyObject_Type(object);
-    bool own = kind == asked.kinds[0] || kind == asked.kinds[1];
+    bool own = kind == objects.kinds[0] || kind == objects.kinds[1];
     fxa__python.Py_DecRef(kind);
-    return own && is_no(fxa__python.PyObject_CallFunctionObjArgs(asked.is_neg, object, NULL));
+    return own && is_false(fxa__python.PyObject_CallFunctionObjArgs(objects.is_neg, object, NULL));
 }
 
 bool fxa__torch_keys_read(uint64_t keys[2]) {
@@ -78,12 +78,12 @@ void fxa__torch_keys_trust(const uint64_t modes[2]) {
 bool fxa__torch_modes_are_off(void) {
     uint64_t keys[2];
     bool off = keys_trusted && fxa__torch_keys_read(keys) ? !(keys[0] & modes_known[0]) && !(keys[1] & modes_known[1])
-                                                          : is_no(fxa__python.PyObject_CallNoArgs(asked.keys_on));
-    if (!off || !is_no(fxa__python.PyObject_CallNoArgs(asked.functions_on)) ||
-        !is_no(fxa__python.PyObject_CallNoArgs(asked.profiled))) {
+                                                          : is_false(fxa__python.PyObject_CallNoArgs(objects.keys_on));
+    if (!off || !is_false(fxa__python.PyObject_CallNoArgs(objects.functions_on)) ||
+        !is_false(fxa__python.PyObject_CallNoArgs(objects.profiled))) {
         return false;
     }
-    void *level = fxa__python.PyDict_GetItem(asked.dual_names, asked.dual_level); /* borrowed */
+    void *level = fxa__python.PyDict_GetItem(objects.dual_names, objects.dual_level); /* borrowed */
     off = level && fxa__python.PyLong_AsLongLong(level) < 0;
     if (fxa__python.PyErr_Occurred()) {
         fxa__python.PyErr_Clear();

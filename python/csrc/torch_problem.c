@@ -352,28 +352,28 @@ fxa_status fxa__torch_problem_begin(fxa__torch_problem *p, fxa__torch_call *call
 void fxa__torch_problem_end(fxa__torch_problem *p) {
     fxa__torch.fxa_program_destroy(p->program);
     fxa__torch.fxa_program_destroy(p->bprop);
-    fxa__torch_piece_give(&p->piece);
-    fxa__torch_space_give(p->host_workspace);
+    fxa__torch_device_workspace_release(&p->workspace);
+    fxa__torch_host_workspace_release(p->host_workspace);
 }
 
 static fxa_status workspace_new(fxa__torch_problem *p, fxa__torch_call *call, size_t size) {
     p->args.workspace_size = size;
     if (p->problem.device == FXA_HOST) {
-        p->host_workspace = fxa__torch_space_take(size);
+        p->host_workspace = fxa__torch_host_workspace_acquire(size);
         if (!p->host_workspace) {
             return fxa__torch_fail(call, FXA_E_MEMORY, "there is no memory for a workspace of %zu bytes", size);
         }
         p->args.workspace = p->host_workspace;
         return FXA_OK;
     }
-    fxa_status status = fxa__torch_piece_take(p, call, size);
-    p->args.workspace = p->piece.data;
+    fxa_status status = fxa__torch_device_workspace_acquire(p, call, size);
+    p->args.workspace = p->workspace.data;
     return status;
 }
 
 fxa_status fxa__torch_problem_run(fxa__torch_problem *p, fxa__torch_call *call, fxa_context *ctx) {
     fxa_plan *plan = NULL;
-    if (fxa__torch_is_nothing(p, call)) {
+    if (fxa__torch_has_no_rows(p, call)) {
         return FXA_OK;
     }
     fxa_status status = p->problem.device == FXA_HOST ? fxa__torch_plan_get(ctx, &p->problem, &plan, &call->err)

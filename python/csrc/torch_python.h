@@ -66,13 +66,18 @@ typedef struct fxa__python_method {
 
 /* ---- Of torch_plain.c -------------------------------------------------------------------------------------------- */
 
-/* Objects of PyTorch, never released. kinds: the classes Tensor and Parameter. is_neg: Tensor.is_neg. keys_on,
- * functions_on, profiled: functions that return whether a mode of dispatch keys, a mode of __torch_function__, the
- * profiler is on. dual_names, dual_level: the dictionary that holds the level of dual numbers, and its key there. */
-typedef struct fxa__torch_asked {
-    void *kinds[2], *is_neg, *keys_on, *functions_on, *profiled, *dual_names, *dual_level;
-} fxa__torch_asked;
-void fxa__torch_plain_begin(const fxa__torch_asked *asked);
+/* Objects of PyTorch, never released. */
+typedef struct fxa__torch_objects {
+    void *kinds[2];     /* the classes Tensor and Parameter */
+    void *is_neg;       /* Tensor.is_neg */
+    void *keys_on;      /* function: returns true if a mode of dispatch keys is on */
+    void *functions_on; /* function: returns the number of modes of __torch_function__ */
+    void *profiled;     /* function: returns true if the profiler is on */
+    void *dual_names;   /* dictionary that holds the level of dual numbers */
+    void *dual_level;   /* key of this level */
+} fxa__torch_objects;
+/* Sets the objects. Called once, before the first call of the functions below. */
+void fxa__torch_plain_begin(const fxa__torch_objects *given);
 
 /* Returns true if an object is exactly a Tensor or Parameter whose memory holds its values (not a negated view). */
 bool fxa__torch_is_own(void *object);

@@ -14,7 +14,7 @@
 #include <stdio.h>
 #include <string.h>
 
-static void results_drop(void **results, size_t n) {
+static void results_release(void **results, size_t n) {
     for (size_t i = 0; i < n; i++) {
         if (results[i]) {
             fxa__torch.aoti_torch_delete_tensor_object(results[i]);
@@ -75,7 +75,7 @@ fxa_status fxa__torch_call_forward(fxa__torch_call *call, void *results[3]) {
         results[i] = made[i].handle;
     }
     if (status) {
-        results_drop(results, 3);
+        results_release(results, 3);
     }
     fxa__torch_problem_end(&p);
     return status;
@@ -230,7 +230,7 @@ fxa_status fxa__torch_call_backward(fxa__torch_call *call, void *results[FXA__TO
     status = status ? status : fxa__torch_problem_run(&p, call, ctx);
     for (size_t i = 0; i < call->n_want; i++) {
         results[i] = made[i].handle;
-        if (!status && fxa__torch_is_nothing(&p, call)) {
+        if (!status && fxa__torch_has_no_rows(&p, call)) {
             status = fxa__torch_result_clear(call, &made[i]);
         }
         if (!status && call->want[i] == FXA__TORCH_DSCALARS && !(p.problem.flags & FXA_SCALARS_IN_MEMORY)) {
@@ -238,7 +238,7 @@ fxa_status fxa__torch_call_backward(fxa__torch_call *call, void *results[FXA__TO
         }
     }
     if (status) {
-        results_drop(results, call->n_want);
+        results_release(results, call->n_want);
     }
     fxa__torch_problem_end(&p);
     return status;
@@ -257,7 +257,7 @@ static void forward_kernel(fxa__torch_value *stack, uint64_t n_in, uint64_t n_ou
     (void)n_out;
     fxa_status status = fxa__torch_call_begin(&call, stack, false);
     status = status ? status : fxa__torch_call_forward(&call, results);
-    if (status == FXA_E_UNSUPPORTED && fxa__torch_call_tidy(&call)) {
+    if (status == FXA_E_UNSUPPORTED && fxa__torch_call_make_dense(&call)) {
         status = fxa__torch_call_forward(&call, results);
     }
     fxa__torch_call_end(&call);
@@ -274,12 +274,12 @@ static void backward_kernel(fxa__torch_value *stack, uint64_t n_in, uint64_t n_o
     (void)n_out;
     fxa_status status = fxa__torch_call_begin(&call, stack, true);
     status = status ? status : fxa__torch_call_backward(&call, results);
-    if (status == FXA_E_UNSUPPORTED && fxa__torch_call_tidy(&call)) {
+    if (status == FXA_E_UNSUPPORTED && fxa__torch_call_make_dense(&call)) {
         status = fxa__torch_call_backward(&call, results);
     }
     if (!status && fxa__torch.torch_new_list_reserve_size(call.n_want, &list)) {
         status = fxa__torch_fail(&call, FXA_E_MEMORY, "PyTorch gave no memory for the list of gradients");
-        results_drop(results, call.n_want);
+        results_release(results, call.n_want);
     }
     for (size_t i = 0; i < call.n_want && !status; i++) {
         fxa__torch_value value;
@@ -287,7 +287,7 @@ static void backward_kernel(fxa__torch_value *stack, uint64_t n_in, uint64_t n_o
         results[i] = NULL; /* owned by the list from here on */
         if (fxa__torch.torch_list_push_back(list, value)) {
             status = fxa__torch_fail(&call, FXA_E_MEMORY, "PyTorch gave no memory for the list of gradients");
-            results_drop(results, call.n_want);
+            results_release(results, call.n_want);
             fxa__torch.torch_delete_list(list);
         }
     }
@@ -304,7 +304,7 @@ FXA_API int fxa_torch_register(const char *folder, const char *library, const ch
                                const char *backward_schema, char *text, size_t capacity);
 FXA_API int fxa_torch_cache_stats(fxa_cache_stats *out);
 FXA_API int fxa_torch_cache_clear(void);
-FXA_API void fxa_torch_space_clear(void);
+FXA_API void fxa_torch_workspaces_clear(void);
 
 /* Defines both operators and their kernels for CPU and CUDA. Returns 0, or -1 with a message in `text`; then nothing is
  * registered. libtorch's objects that hold the registrations are never released. */
@@ -350,9 +350,9 @@ int fxa_torch_cache_clear(void) {
     }
     fxa__torch_plans_clear();
     fxa__torch.fxa_cache_clear(ctx);
-    fxa__torch_pieces_clear();
+    fxa__torch_device_workspaces_clear();
     return 0;
 }
 
 /* Releases the cached device workspaces, but no plans. */
-void fxa_torch_space_clear(void) { fxa__torch_pieces_clear(); }
+void fxa_torch_workspaces_clear(void) { fxa__torch_device_workspaces_clear(); }

@@ -37,7 +37,7 @@ static void state_after_fork(void) {
     memset(torch_state.entry, 0, sizeof torch_state.entry);
     memset(torch_state.context, 0, sizeof torch_state.context);
     torch_state.forked = 1;
-    fxa__torch_pieces_forget();
+    fxa__torch_device_workspaces_forget();
     fxa__torch_plans_forget();
 }
 
@@ -125,7 +125,8 @@ static fxa_program *entry_find(uint64_t hash, fxa_program_kind kind, const char 
 
 /* Caches a program, with a reference of its own. Does nothing if out of memory: the text is parsed again next time. The
  * lock is held. */
-static void entry_keep(uint64_t hash, fxa_program_kind kind, const char *text, size_t size, fxa_program *program) {
+static void program_entry_add(uint64_t hash, fxa_program_kind kind, const char *text, size_t size,
+                              fxa_program *program) {
     char *copy = malloc(size ? size : 1);
     if (!copy) {
         return;
@@ -157,7 +158,7 @@ fxa_status fxa__torch_program(fxa_context *ctx, fxa_program_kind kind, const cha
     fxa_status status = fxa__torch.fxa_program_parse_texts(ctx, &config, out, err);
     if (!status) {
         pthread_mutex_lock(&torch_state.lock);
-        entry_keep(hash, kind, text, size, *out);
+        program_entry_add(hash, kind, text, size, *out);
         pthread_mutex_unlock(&torch_state.lock);
     }
     return status;

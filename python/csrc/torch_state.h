@@ -23,8 +23,8 @@ fxa_status fxa__torch_context(fxa_context **out, fxa_error *err);
 fxa_status fxa__torch_program(fxa_context *ctx, fxa_program_kind kind, const char *text, size_t size, fxa_program **out,
                               fxa_error *err);
 
-/* Returns memory for a workspace on the host, NULL if there is none. The same thread must return it by space_give. */
-void *fxa__torch_space_take(size_t size);
-void fxa__torch_space_give(void *space);
+/* Returns memory for a workspace on the host, NULL if there is none. The same thread must release it. */
+void *fxa__torch_host_workspace_acquire(size_t size);
+void fxa__torch_host_workspace_release(void *space);
 
 #endif

@@ -176,7 +176,7 @@ class World:
 
     def live(self):
         """Tensors that nobody gave back, besides workspaces that are kept."""
-        self.ours.fxa_torch_space_clear()
+        self.ours.fxa_torch_workspaces_clear()
         return self.number("mock_live")[0]
 
 
