@@ -42,7 +42,7 @@ static void args_check_operand(const args_case *c, fxa_slot slot, const struct F
     const fxa_operand *o = fxa__row_operand(c->p, slot, &d);
     bool unwanted = c->backward && ((slot == FXA_SLOT_DK && !(c->p->flags & FXA_GRAD_K)) ||
                                     (slot == FXA_SLOT_DV && !(c->p->flags & FXA_GRAD_V)));
-    bool here = unwanted || (c->code->choice.staged && fxa__cuda_is_converted(c->p, slot));
+    bool here = unwanted || (c->code->choice.converts && fxa__cuda_is_converted(c->p, slot));
     args_rows(c, slot, size);
     if (here) {
         int64_t s = args_up(d, 8), h = size[2] * s;
@@ -71,7 +71,7 @@ static void args_check_rows(const args_case *c) {
     const fxa_problem *p = c->p;
     const struct FxaArgs *a = c->a;
     bool own = (!c->backward && !(p->flags & FXA_RETURN_LSE)) ||
-               (c->code->choice.staged && fxa__cuda_is_converted(p, FXA_SLOT_LSE));
+               (c->code->choice.converts && fxa__cuda_is_converted(p, FXA_SLOT_LSE));
     int64_t rows = c->packed ? p->total_q : p->sq, entry = c->packed ? 0 : p->hq * p->sq;
     bool maximum = p->flags & FXA_RETURN_ROW_MAX, dlse = p->flags & FXA_READ_DLSE;
     T_CHECK(own || a->lse == c->bound->slot[FXA_SLOT_LSE]);
@@ -117,7 +117,7 @@ static bool args_reads(uint32_t inputs, fxa_input input) { return inputs >> inpu
 
 static bool args_differ_by_entry(const args_case *c, uint32_t inputs) {
     bool lengths = args_reads(inputs, FXA_INPUT_Q_LEN) || args_reads(inputs, FXA_INPUT_K_LEN);
-    return args_reads(inputs, FXA_INPUT_B) || (lengths && c->code->choice.spans);
+    return args_reads(inputs, FXA_INPUT_B) || (lengths && c->code->choice.varlen);
 }
 
 /* Numbers of the text: constants, the caller's params, the scale, above 0 where it goes into the unit. */
@@ -125,9 +125,9 @@ static void args_check_numbers(const args_case *c) {
     const fxa__cuda_program *g = &c->code->program;
     bool memory = c->p->flags & FXA_SCALARS_IN_MEMORY;
     double scale = c->bound->scale;
-    if (c->code->choice.plain) scale = scale == 0 ? 1 : fabs(scale);
+    if (c->code->choice.finite_factors) scale = scale == 0 ? 1 : fabs(scale);
     for (int32_t i = 0, at[2] = {0, 0}; i < g->program->n_params; i++) {
-        int32_t from = g->params[i].from;
+        int32_t from = g->params[i].source;
         double x = from == FXA__CUDA_SCALE      ? scale
                    : from >= 0                  ? c->bound->params[from]
                    : from == FXA__CUDA_CONSTANT ? (c->bound->constants ? c->bound->constants[i] : g->params[i].value)
@@ -145,7 +145,7 @@ static void args_check_numbers(const args_case *c) {
         c->unit == FXA__CUDA_PREPOST && c->function == FXA__CUDA_POSTPROCESS; /* products are turned already */
     T_NEAR(c->a->scale, finish && c->a->turned ? (float)scale : (float)c->bound->scale, 0);
     T_NEAR(c->a->scale_log2, (float)(scale * 1.4426950408889634074), 0);
-    bool below = c->code->choice.plain && c->bound->scale <= 0;
+    bool below = c->code->choice.finite_factors && c->bound->scale <= 0;
     T_INT(c->a->turned, !below ? 0 : c->bound->scale == 0 ? 2 : 1);
 }
 
@@ -187,7 +187,7 @@ static void args_check_dense(const args_case *c) {
 static void args_check_words(const args_case *c, int32_t node, int64_t length, const struct FxaOperand *v) {
     uint32_t inputs = node >= 0 ? args_inputs(c->code->program.program, node) : 0;
     int64_t pitch = args_up(length, 128) + 128, heads = args_reads(inputs, FXA_INPUT_H) ? c->p->hq : 1;
-    if (!c->code->program.vector) {
+    if (!c->code->program.operands) {
         T_CHECK(!v->data && !v->ranges && !v->b && !v->h && !v->ranges_b && !v->ranges_h);
         return;
     }
@@ -217,7 +217,7 @@ static void args_check_gradients(const args_case *c) {
     const struct FxaShape *shape = &c->code->unit[FXA__CUDA_BACKWARD].shape;
     int64_t tiles = c->backward ? (c->p->sk + shape->k_rows - 1) / shape->k_rows : 0, heads = c->p->hq;
     int64_t sums = g->n_sums * tiles * shape->sum_rows, size = args_up(c->p->sq, 128) + 128;
-    bool one = g->fixed || tiles > 32, row = g->grad_diagonal, dense = g->grad_dense;
+    bool one = g->deterministic || tiles > 32, row = g->grad_diagonal, dense = g->grad_dense;
     if (one) tiles = 1, size = c->p->sq + c->p->sk;
     T_INT(a->sums.b, heads * sums);
     T_INT(a->sums.h, sums);
@@ -254,7 +254,7 @@ static void args_check_list(const args_case *c, int64_t rows, int64_t columns) {
     int32_t mask = fxa__program_output(g->program, FXA__OUT_MASK);
     uint32_t inputs = args_inputs(g->program, mask);
     bool listed = g->has_mask && c->p->sq && c->p->sk, heads = args_reads(inputs, FXA_INPUT_H) && c->p->hq > 1;
-    bool entries = (c->code->choice.spans || args_differ_by_entry(c, inputs)) && c->p->b > 1;
+    bool entries = (c->code->choice.varlen || args_differ_by_entry(c, inputs)) && c->p->b > 1;
     int64_t many = args_reads(inputs, FXA_INPUT_H) ? c->p->hq : 1;
     T_INT(c->a->list.items != NULL, listed);
     T_INT(c->a->list.counts != NULL, listed);
@@ -332,7 +332,7 @@ static void args_check_dropout(const args_case *c) {
     T_INT(a->seed[1], drops ? (uint32_t)(c->bound->seed >> 32) : 0);
     T_INT(a->drop_below, drops ? (uint32_t)(c->p->dropout_p * 4294967296.0) : 0);
     T_NEAR(a->keep_inverse, drops ? (float)(1 / (1 - c->p->dropout_p)) : 0, 0);
-    T_INT(a->place_q != NULL, c->code->choice.moved);
+    T_INT(a->place_q != NULL, c->code->choice.mapped_dropout);
 }
 
 static void args_check(const args_case *c) {
@@ -343,8 +343,8 @@ static void args_check(const args_case *c) {
     args_check_numbers(c);
     args_check_tensors(c);
     args_check_dense(c);
-    args_check_words(c, c->code->program.q_word, c->p->sq, &c->a->q_vector);
-    args_check_words(c, c->code->program.k_word, c->p->sk, &c->a->k_vector);
+    args_check_words(c, c->code->program.q_operand, c->p->sq, &c->a->q_vector);
+    args_check_words(c, c->code->program.k_operand, c->p->sk, &c->a->k_vector);
     args_check_diagonal(c);
     args_check_dropout(c);
     if (c->unit == FXA__CUDA_BACKWARD || c->unit == FXA__CUDA_CAPTURED_GRADS) args_check_gradients(c);

@@ -96,15 +96,21 @@ static void plan_write_choice(const bed *x) {
     const struct {
         const char *name;
         bool is;
-    } words[] = {{"spans", c->spans},         {"dropout", c->dropout},
-                 {"paged", c->paged},         {"aligned", c->aligned},
-                 {"plain", c->plain},         {"separate dQ", c->separate_dq},
-                 {"dQ in turns", c->turns},   {"words", c->words},
-                 {"row maximum", c->maximum}, {"coordinates of dropout", c->moved},
-                 {"staged", c->staged},       {"adds rounded", c->adds},
-                 {"O in f32", c->wide_o}};
+    } words[] = {{"spans", c->varlen},
+                 {"dropout", c->dropout},
+                 {"paged", c->paged},
+                 {"aligned", c->aligned},
+                 {"plain", c->finite_factors},
+                 {"separate dQ", c->separate_dq},
+                 {"dQ in turns", c->ordered_dq},
+                 {"words", c->operands_fit},
+                 {"row maximum", c->row_max},
+                 {"coordinates of dropout", c->mapped_dropout},
+                 {"staged", c->converts},
+                 {"adds rounded", c->rounds_before_adding},
+                 {"O in f32", c->o_f32}};
     PLAN_WRITE("kernels %s for sm_%d, head dims %d and %d, from %s to %s", fxa__cuda_family_name(c->family),
-               (int)c->arch, (int)c->d, (int)c->dv, fxa_dtype_name(c->dtype), fxa_dtype_name(c->out));
+               (int)c->arch, (int)c->d, (int)c->dv, fxa_dtype_name(c->dtype), fxa_dtype_name(c->out_dtype));
     if (c->row_tiles) PLAN_WRITE(", row tiles %d, cluster %d", (int)c->row_tiles, (int)c->cluster);
     if (c->dense >= 0) PLAN_WRITE(", tensor %d may be dense", (int)c->dense);
     for (size_t i = 0; i < sizeof words / sizeof *words; i++)
@@ -121,8 +127,8 @@ static void plan_write_program(const fxa__cuda_program *g) {
         PLAN_WRITE(", ranges of %s along %d", g->program->tensors[g->ranges[i].tensor].name, (int)g->ranges[i].axis);
     for (int32_t i = 0; i < g->program->n_tensors; i++)
         for (int d = 0; d < FXA_MAX_RANK; d++)
-            if (g->least[i][d])
-                PLAN_WRITE(", %s has %lld along %d", g->program->tensors[i].name, (long long)g->least[i][d], d);
+            if (g->min_size[i][d])
+                PLAN_WRITE(", %s has %lld along %d", g->program->tensors[i].name, (long long)g->min_size[i][d], d);
     PLAN_WRITE("\n");
 }
 
@@ -165,7 +171,7 @@ static void plan_write_numbers(bed *x, double *numbers) {
     T_OK(fxa__engine_cuda.constants(&a, numbers, &err));
     fxa__analysis_end(&a);
     for (int32_t i = 0; i < x->code.program.program->n_params; i++)
-        if (x->code.program.params[i].from == FXA__CUDA_CONSTANT)
+        if (x->code.program.params[i].source == FXA__CUDA_CONSTANT)
             PLAN_WRITE("constant %d: %.*g\n", (int)i, 2 * plan_text.digits - 1, numbers[i]);
 }
 

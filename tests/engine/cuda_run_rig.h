@@ -352,18 +352,18 @@ static void touch_args(const bed *x, const struct FxaArgs *a) {
     touch("sink", a->sink, 4 * p->hq);
     touch("dsink", a->grad_sink, 4 * p->hq);
     int64_t queries = packed ? p->total_q : p->b * p->sq;
-    touch("dQ", a->grad_q.data, (int64_t)fxa_dtype_size(x->code.choice.out) * queries * p->hq * p->d_qk);
+    touch("dQ", a->grad_q.data, (int64_t)fxa_dtype_size(x->code.choice.out_dtype) * queries * p->hq * p->d_qk);
     touch_operands(x, a);
     const int *const places[] = {a->place_b, a->place_h, a->place_q, a->place_k};
     for (int i = 0; i < 4; i++) touch("places", places[i], 4 * fxa__cuda_coordinate_count(p, i));
     touch("sums", a->sums.data, 4 * p->b * a->sums.b);
     touch("pairs", a->grad_dense.data, 2 * p->b * a->grad_dense.b);
-    bool fixed = x->code.program.fixed;
+    bool fixed = x->code.program.deterministic;
     touch("parts", a->grad_diagonal.data, (fixed ? (int64_t)sizeof(struct FxaExact) : 4) * p->b * a->grad_diagonal.b);
     if (a->grad_diagonal.data && fixed) T_INT(a->grad_diagonal.h, p->sq + p->sk);
     int64_t keys = packed && !(p->flags & FXA_PAGED) ? p->total_k : p->b * p->sk;
-    touch("dK", a->grad_k.data, (int64_t)fxa_dtype_size(x->code.choice.out) * keys * p->hkv * p->d_qk);
-    touch("dV", a->grad_v.data, (int64_t)fxa_dtype_size(x->code.choice.out) * keys * p->hkv * p->d_v);
+    touch("dK", a->grad_k.data, (int64_t)fxa_dtype_size(x->code.choice.out_dtype) * keys * p->hkv * p->d_qk);
+    touch("dV", a->grad_v.data, (int64_t)fxa_dtype_size(x->code.choice.out_dtype) * keys * p->hkv * p->d_v);
     for (size_t i = 0; i < p->n_captures; i++) {
         int64_t n = x->code.program.exact >> i & 1 ? (int64_t)sizeof(struct FxaExact) : 4;
         for (int d = 0; d < x->code.program.program->tensors[i].rank; d++) n *= p->captures[i].size[d];

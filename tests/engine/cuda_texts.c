@@ -18,7 +18,7 @@
 static void texts_arguments(const fxa_program *p, const fxa__cuda_program *out, uint8_t type) {
     printf(" %s:", type == FXA_FLOAT ? "f" : "i");
     for (int32_t i = 0; i < out->program->n_params; i++) {
-        int32_t from = out->params[i].from;
+        int32_t from = out->params[i].source;
         if (out->program->params[i].type != type) continue;
         if (from == FXA__CUDA_CONSTANT)
             printf(" %.17g", out->params[i].value);
@@ -35,10 +35,10 @@ static void texts_expression(const fxa_program *p, const fxa__cuda_program *out,
         printf("%.17g", n->f);
     } else if (n->op == FXA_OP_PARAM) {
         const fxa__cuda_param *x = &out->params[n->imm];
-        if (x->from == FXA__CUDA_CONSTANT)
+        if (x->source == FXA__CUDA_CONSTANT)
             printf("%.17g", x->value);
         else
-            printf("%s", x->from == FXA__CUDA_SCALE ? "scale" : p->params[x->from].name);
+            printf("%s", x->source == FXA__CUDA_SCALE ? "scale" : p->params[x->source].name);
     } else if (n->n_args == 1) {
         printf(n->op == FXA_OP_NEG ? "-(" : "abs(");
         texts_expression(p, out, n->arg[0]);
@@ -65,35 +65,35 @@ static void texts_bend(const fxa_program *p, const fxa__cuda_program *out) {
                                                               "0.1331017362435341", "-0.05210147853455042",
                                                               "0.015475425267545645"};
     printf(" 0.6/abs(");
-    texts_expression(p, out, out->near);
+    texts_expression(p, out, out->softcap_factor);
     printf(")");
     for (int k = 0; k < FXA_CUDA_SOFTCAP_TERMS; k++) {
         printf(" %s*", terms[k]);
-        texts_expression(p, out, out->near);
+        texts_expression(p, out, out->softcap_factor);
         printf("**%d", 2 * k + 1);
-        if (out->folded) texts_unit(p, out);
+        if (out->softcap_has_unit) texts_unit(p, out);
     }
     /* exp_limit() and the values of softcap_exp(), for caps up to 64 */
     static const char *const far[] = {" 28/abs(2.8853900817779268*", ") 2.8853900817779268*", " -0.5/(1"};
     for (int k = 0; k < 3; k++) {
         printf("%s", far[k]);
-        if (k < 2) texts_expression(p, out, out->near);
+        if (k < 2) texts_expression(p, out, out->softcap_factor);
     }
-    if (out->folded) texts_unit(p, out);
+    if (out->softcap_has_unit) texts_unit(p, out);
     printf(")");
 }
 
 /* Prints the values that a run stores after the float params. */
 static void texts_runs(const fxa_program *p, const fxa__cuda_program *out) {
-    for (int32_t i = 0; i < out->n_run; i++) {
+    for (int32_t i = 0; i < out->n_host_values; i++) {
         printf(" ");
-        texts_expression(p, out, out->run[i]);
+        texts_expression(p, out, out->host_value[i]);
     }
     if (out->unit_at >= 0) {
         printf(" 1.4426950408889634*");
         texts_expression(p, out, out->factor);
     }
-    if (out->near_at >= 0) texts_bend(p, out);
+    if (out->softcap_at >= 0) texts_bend(p, out);
 }
 
 /* Prints the terms of the sums: for a tensor the last index if it is a constant, else the number of the sum. */
@@ -115,9 +115,9 @@ static void texts_show(rig *r, fxa_program *p, const char *name, bool backward, 
     uint64_t wanted = strcmp(grads, "alone") ? UINT64_MAX : 0;
     fxa__cuda_config config = {.program = lifted, .derivative = d, .grad_params = wanted, .grad_tensors = wanted};
     config.dense = fxa_program_tensor_find(lifted, "dense");
-    config.words = config.plain = true;
+    config.operands_fit = config.finite_factors = true;
     config.fits = UINT64_MAX;
-    config.fixed = backward && strcmp(grads, "fixed") == 0;
+    config.deterministic = backward && strcmp(grads, "fixed") == 0;
     if (fxa__cuda_program_make(r->host, &config, &out, &err) != FXA_OK)
         printf("=== %s refused: %s\n", name, err.text);
     else {

@@ -211,12 +211,13 @@ TEST(operands_through_the_workspace) {
         choice_start(&c, cases[i].pass, NULL);
         cases[i].make(&c.p);
         T_INT(choice_end(&c, &choice_hopper, &out, NULL, &err), FXA_OK);
-        if (out.dtype != cases[i].in || out.out != cases[i].out || out.family != cases[i].family ||
-            out.staged != cases[i].staged || out.adds != cases[i].adds)
+        if (out.dtype != cases[i].in || out.out_dtype != cases[i].out || out.family != cases[i].family ||
+            out.converts != cases[i].staged || out.rounds_before_adding != cases[i].adds)
             T_FAIL("case %zu: %s to %s by %s, staged %d, adds %d\n", i, fxa_dtype_name(out.dtype),
-                   fxa_dtype_name(out.out), fxa__cuda_family_name(out.family), out.staged, out.adds);
-        T_INT(out.units >> FXA__CUDA_CONVERT & 1u, out.staged);
-        T_INT(out.wide_o, cases[i].make == with_wide_o || cases[i].make == with_other_o);
+                   fxa_dtype_name(out.out_dtype), fxa__cuda_family_name(out.family), out.converts,
+                   out.rounds_before_adding);
+        T_INT(out.units >> FXA__CUDA_CONVERT & 1u, out.converts);
+        T_INT(out.o_f32, cases[i].make == with_wide_o || cases[i].make == with_other_o);
     }
 }
 
@@ -302,8 +303,8 @@ TEST(dropout_at_moved_coordinates) {
         if (i / 2 == 2) c.p.flags |= FXA_Q_START;
         if (i / 2 == 3) c.p.global_heads = 8; /* only programs read the number of heads */
         T_INT(choice_end(&c, &choice_hopper, &out, NULL, &err), FXA_OK);
-        T_CHECK(out.dropout && out.moved == (i / 2 == 1 || i / 2 == 2));
-        T_INT(out.units >> FXA__CUDA_CONVERT & 1u, out.moved);
+        T_CHECK(out.dropout && out.mapped_dropout == (i / 2 == 1 || i / 2 == 2));
+        T_INT(out.units >> FXA__CUDA_CONVERT & 1u, out.mapped_dropout);
     }
 }
 
@@ -320,7 +321,7 @@ TEST(sums_beside_slopes) {
         if (i == 2) c.p.d_qk = 192;
         T_INT(choice_end(&c, &choice_hopper, &out, &g, &err), FXA_OK);
         T_INT(out.family, i ? FXA__CUDA_SM80 : FXA__CUDA_SM90);
-        T_CHECK(g.has_slope && g.n_sums == 1 && !out.separate_dq);
+        T_CHECK(g.has_derivative && g.n_sums == 1 && !out.separate_dq);
         fxa__cuda_program_free(&g);
     }
 }
@@ -372,7 +373,7 @@ TEST(pages_in_the_backward_pass) {
         c.p.flags |= FXA_PAGED, c.p.page_size = size, c.p.n_pages = 7;
         T_INT(choice_end(&c, &choice_hopper, &out, NULL, &err), FXA_OK);
         T_INT(out.family, FXA__CUDA_SM90);
-        T_CHECK(!out.paged && out.staged && (out.units & UNIT(PAGED_GRADS)));
+        T_CHECK(!out.paged && out.converts && (out.units & UNIT(PAGED_GRADS)));
     }
 }
 

@@ -50,7 +50,7 @@ TEST(indices_of_backward_programs_are_guarded) {
     p.bprop = own, p.bprop_captures = &t, p.n_bprop_captures = 1;
     T_REQUIRE(corner_choose(&p, &out, &g));
     T_INT(g.program->n_tensors, 1);
-    for (int d = 0; d < FXA_MAX_RANK; d++) T_INT(g.least[0][d], 0);
+    for (int d = 0; d < FXA_MAX_RANK; d++) T_INT(g.min_size[0][d], 0);
     fxa__cuda_program_free(&g);
     fxa_program_destroy(own);
 }
@@ -82,7 +82,7 @@ TEST(params_may_have_any_name) {
         T_OK(own_parse(FXA_PROGRAM_SCORE, text, strlen(text), &program, &err));
         fxa_problem p = corner_problem((fxa_pass)pass, program);
         T_REQUIRE(corner_choose(&p, &out, &g));
-        for (int32_t i = 0; i < g.program->n_params; i++) own += g.params[i].from >= 0;
+        for (int32_t i = 0; i < g.program->n_params; i++) own += g.params[i].source >= 0;
         T_INT(own, 2);
         fxa__cuda_program_free(&g);
         fxa_program_destroy(program);
@@ -131,8 +131,8 @@ TEST(gradients_that_read_the_score) {
         fxa_problem p = corner_problem(FXA_BACKWARD, program);
         p.captures = &t, p.n_captures = 1;
         T_REQUIRE(corner_choose(&p, &out, &g));
-        if (g.has_slope != (rows[i / 2].reads && t.grad)) T_FAIL("%s: %d\n", rows[i / 2].text, g.has_slope);
-        T_CHECK(corner_has(&g, "#define PROG_DERIVATIVE 1") == g.has_slope);
+        if (g.has_derivative != (rows[i / 2].reads && t.grad)) T_FAIL("%s: %d\n", rows[i / 2].text, g.has_derivative);
+        T_CHECK(corner_has(&g, "#define PROG_DERIVATIVE 1") == g.has_derivative);
         fxa__cuda_program_free(&g);
         fxa_program_destroy(program);
     }
@@ -221,7 +221,7 @@ TEST(units_of_any_scale) {
     fxa__cuda_program g;
     fxa_problem p = corner_problem(FXA_FORWARD, NULL);
     T_REQUIRE(corner_choose(&p, &out, &g));
-    T_REQUIRE(out.plain && g.unit_at >= 0 && g.program->n_params == 1);
+    T_REQUIRE(out.finite_factors && g.unit_at >= 0 && g.program->n_params == 1);
     for (size_t i = 0; i < sizeof scales / sizeof *scales; i++) {
         float f[FXA_CUDA_SCALARS + FXA_CUDA_HOST_VALUES] = {0};
         int ints[FXA_CUDA_SCALARS];

@@ -25,7 +25,7 @@ TEST(factors_that_cancel) {
     for (size_t i = 0; i < sizeof caps / sizeof *caps; i++) {
         double params[2] = {0};
         for (int32_t k = 0; k < out.program->n_params; k++)
-            params[k] = out.params[k].from == FXA__CUDA_SCALE ? 0.5 : caps[i];
+            params[k] = out.params[k].source == FXA__CUDA_SCALE ? 0.5 : caps[i];
         fxa__env env = {.score = 0.75, .dscore = 1, .params = &caps[i]}, own = {.score = 1.5, .params = params};
         fxa__val *want = rig_eval(d, &env), *got = rig_eval(out.program, &own);
         double x = want[fxa__program_output(d, FXA__OUT_DSCORE)].f;
@@ -54,15 +54,15 @@ static void form_check_cap(const fxa__cuda_program *out, double cap) {
     float f[FXA_CUDA_SCALARS + FXA_CUDA_HOST_VALUES];
     int ints[FXA_CUDA_SCALARS];
     for (int32_t k = 0; k < out->program->n_params; k++)
-        params[k] = out->params[k].from == FXA__CUDA_SCALE ? scale : out->params[k].from == 0 ? cap : 1;
+        params[k] = out->params[k].source == FXA__CUDA_SCALE ? scale : out->params[k].source == 0 ? cap : 1;
     fxa__cuda_host_values(out, params, f, ints);
-    const float *c = f + out->near_at + 1, *far = c + FXA_CUDA_SOFTCAP_TERMS;
+    const float *c = f + out->softcap_at + 1, *far = c + FXA_CUDA_SOFTCAP_TERMS;
     double unit = out->gain >= 0 ? (double)f[out->unit_at + 1] : 1, u = (double)f[out->unit_at];
-    T_CHECK(f[out->near_at] <= 4096 && (f[out->near_at] > 0) == (fabs(cap) > 1e-6));
+    T_CHECK(f[out->softcap_at] <= 4096 && (f[out->softcap_at] > 0) == (fabs(cap) > 1e-6));
     T_CHECK(unit == (fabs(cap) > 2.3e38 ? 4 : 1) && (far[0] > 0) == (fabs(cap) > 0.0867 && fabs(cap) <= 64));
     T_NEAR(u * unit, cap * log2e, 0x1p-24 * fabs(cap * log2e));
-    for (double part = 1; f[out->near_at] > 0 && part > 1e-3; part *= 0.77) {
-        double s = part * (double)f[out->near_at], x = s * scale / cap, y = 0;
+    for (double part = 1; f[out->softcap_at] > 0 && part > 1e-3; part *= 0.77) {
+        double s = part * (double)f[out->softcap_at], x = s * scale / cap, y = 0;
         for (int k = FXA_CUDA_SOFTCAP_TERMS; k-- > 0;) y = y * s * s + (double)c[k];
         double want = cap * tanh(x) * log2e / unit;
         T_NEAR(s * y, want, 0x1p-22 * fabs(want));
@@ -82,9 +82,9 @@ TEST(numbers_of_a_soft_cap) {
     fxa__cuda_program out;
     T_REQUIRE(p);
     for (int plain = 0; plain < 2; plain++) {
-        fxa__cuda_config config = {.program = p, .dense = -1, .plain = plain};
+        fxa__cuda_config config = {.program = p, .dense = -1, .finite_factors = plain};
         T_OK(fxa__cuda_program_make(r->host, &config, &out, &err));
-        T_REQUIRE(out.folded && out.near_at >= 0 && (out.gain >= 0) == !plain && out.bound < 1.01);
+        T_REQUIRE(out.softcap_has_unit && out.softcap_at >= 0 && (out.gain >= 0) == !plain && out.bound < 1.01);
         for (size_t i = 0; i < (plain ? 10 : sizeof caps / sizeof *caps); i++) form_check_cap(&out, caps[i]);
         fxa__cuda_program_free(&out);
     }
@@ -105,8 +105,8 @@ static bool form_text(rig *r, const char *source, bool plain, char *out, size_t 
                                .grad_params = UINT64_MAX,
                                .grad_tensors = UINT64_MAX,
                                .dense = -1,
-                               .words = true,
-                               .plain = plain};
+                               .operands_fit = true,
+                               .finite_factors = plain};
     T_OK(fxa__cuda_program_make(r->host, &config, &made, &err));
     (void)snprintf(out, room, "%.*s", (int)made.text.size, (const char *)made.text.data);
     fxa__cuda_program_free(&made);
@@ -254,7 +254,8 @@ TEST(out_of_memory_at_every_allocation) {
     fxa_program *p, *d;
     fxa_context *ctx = fail_alloc_programs(&f, form_full, &p, &d);
     T_REQUIRE(ctx);
-    fxa__cuda_config config = {.program = p, .derivative = d, .grad_tensors = UINT64_MAX, .dense = -1, .plain = true};
+    fxa__cuda_config config = {
+        .program = p, .derivative = d, .grad_tensors = UINT64_MAX, .dense = -1, .finite_factors = true};
     size_t before = f.live_bytes, k = 1;
     for (bool done = false; !done && k < 2000; k++) {
         fxa__cuda_program out;

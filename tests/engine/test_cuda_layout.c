@@ -68,7 +68,7 @@ TEST(tiles_of_the_sm90_forward) {
     };
     for (size_t i = 0; i < sizeof rows / sizeof *rows; i++) {
         const fxa__cuda_program g = {
-            .dense = rows[i].dense ? 1 : -1, .diagonal = rows[i].diagonal ? 1 : -1, .vector = rows[i].vector};
+            .dense = rows[i].dense ? 1 : -1, .diagonal = rows[i].diagonal ? 1 : -1, .operands = rows[i].vector};
         for (int k = 0; k < SHAPE_DIMS * SHAPE_DIMS; k++) {
             fxa__cuda_choice c = {.family = FXA__CUDA_SM90, .arch = 90, .dropout = rows[i].dropout};
             c.d = shape_dims[k / SHAPE_DIMS], c.dv = shape_dims[k % SHAPE_DIMS];
@@ -91,7 +91,7 @@ static void shape_check_sm90(fxa__cuda_choice *c) {
     fxa__cuda_program other[6] = {bare, bare, bare, bare, bare, bare};
     bool wide = c->d > 128 || c->dv > 128, small = c->d <= 64 && c->dv <= 64;
     int32_t columns = shape_columns(c);
-    other[1].has_slope = true, other[2].dense = 1, other[3].grad_diagonal = true, other[4].n_sums = 1;
+    other[1].has_derivative = true, other[2].dense = 1, other[3].grad_diagonal = true, other[4].n_sums = 1;
     other[5].has_scatter = true;
     for (int i = 0; i < 7; i++) {
         c->dropout = i == 6;
@@ -103,7 +103,7 @@ static void shape_check_sm90(fxa__cuda_choice *c) {
     }
     for (int i = 0; !wide && i < 4; i++) { /* of a dense tensor and words */
         fxa__cuda_program g = bare;
-        g.dense = i % 2 ? 1 : -1, g.vector = i / 2;
+        g.dense = i % 2 ? 1 : -1, g.operands = i / 2;
         T_INT(fxa__cuda_fused_dq_fits(c, &g), i % 2 == 0 || columns < 256 || i == 1);
     }
     struct FxaShape s = fxa__cuda_tile_shape(c, &bare, FXA__CUDA_DQ);

@@ -111,7 +111,8 @@ static bool masks_make(rig *r, masks_case *c) {
     bool backward = t_int(&r->rng, 0, 2) == 0;
     if (backward) T_OK(fxa_program_derivative(c->p, &d, &err));
     c->words = t_int(&r->rng, 0, 5) > 0;
-    fxa__cuda_config config = {.program = c->p, .derivative = d, .dense = -1, .words = c->words, .plain = true};
+    fxa__cuda_config config = {
+        .program = c->p, .derivative = d, .dense = -1, .operands_fit = c->words, .finite_factors = true};
     fxa_status status = fxa__cuda_program_make(r->host, &config, &c->cuda, &err);
     fxa_program_destroy(d);
     return status == FXA_OK;
@@ -201,10 +202,10 @@ static void masks_bind(rig *r, const masks_case *c, masks_run *run) {
         if (c->p->params[i].type == FXA_INT) r->params[i] = (double)x;
     }
     for (int32_t i = 0; i < p->n_params; i++)
-        params[i] = c->cuda.params[i].from >= 0 ? r->params[c->cuda.params[i].from] : c->cuda.params[i].value;
+        params[i] = c->cuda.params[i].source >= 0 ? r->params[c->cuda.params[i].source] : c->cuda.params[i].value;
     fxa__cuda_host_values(&c->cuda, params, run->a.f, run->a.i);
-    masks_word(r, p, c->cuda.q_word, &run->a.q_vector, run->words[0]);
-    masks_word(r, p, c->cuda.k_word, &run->a.k_vector, run->words[1]);
+    masks_word(r, p, c->cuda.q_operand, &run->a.q_vector, run->words[0]);
+    masks_word(r, p, c->cuda.k_operand, &run->a.k_vector, run->words[1]);
     for (int32_t i = 0; i < c->cuda.n_ranges; i++) {
         const fxa_view *view = &r->views[c->cuda.ranges[i].tensor];
         T_REQUIRE(fxa__lower_interval_size(view, c->cuda.ranges[i].axis) <= MASKS_PAIRS_OF_TABLE);
@@ -256,11 +257,11 @@ static void masks_check_pair(rig *r, const masks_case *c, const masks_run *run, 
     fxa__env env = masks_env(r, run, at[0], at[1], at[2], at[3]), own = env;
     double params[FXA_MAX_PARAMS] = {0};
     for (int32_t i = 0; i < p->n_params; i++)
-        params[i] = c->cuda.params[i].from >= 0 ? r->params[c->cuda.params[i].from] : c->cuda.params[i].value;
+        params[i] = c->cuda.params[i].source >= 0 ? r->params[c->cuda.params[i].source] : c->cuda.params[i].value;
     own.params = params;
     fxa__val *x = rig_eval(c->p, &env), *y = rig_eval(p, &own);
     float given[2] = {0, 1}, out[3 + FXA__CUDA_SUMS];
-    int words[2] = {meant_word(p, c->cuda.q_word, y), meant_word(p, c->cuda.k_word, y)};
+    int words[2] = {meant_word(p, c->cuda.q_operand, y), meant_word(p, c->cuda.k_operand, y)};
     call(&run->a, at, given, words, out);
     int want = x[fxa__program_output(c->p, FXA__OUT_MASK)].i;
     if ((int)out[2] != want) {

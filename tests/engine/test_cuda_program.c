@@ -91,17 +91,17 @@ static bool meant_make(rig *r, int i, meant_case *c) {
     if (way == 1) c->own = meant_own(r, i / MEANT_WAYS);
     fxa__cuda_config config = {.program = c->p,
                                .derivative = way == 3 ? NULL : c->d,
-                               .own = c->own,
+                               .bprop = c->own,
                                .grad_params = UINT64_MAX,
                                .grad_tensors = UINT64_MAX,
                                .dense = -1,
                                .fits = way == 2 ? 0 : UINT64_MAX,
-                               .fixed = way == 1 || way == 4,
-                               .scalars = way == 4,
-                               .words = way != 2,
-                               .plain = way == 0};
-    c->words = config.words;
-    c->scalars = config.scalars;
+                               .deterministic = way == 1 || way == 4,
+                               .scalars_in_memory = way == 4,
+                               .operands_fit = way != 2,
+                               .finite_factors = way == 0};
+    c->words = config.operands_fit;
+    c->scalars = config.scalars_in_memory;
     for (int32_t t = 0; way % 2 && t < c->p->n_tensors; t++)
         if (c->p->tensors[t].dtype == FXA_F16) config.dense = t;
     return fxa__cuda_program_make(r->host, &config, &c->cuda, &err) == FXA_OK || err.status == FXA_E_UNSUPPORTED;
@@ -131,9 +131,9 @@ static void meant_params(rig *r, const meant_case *c, double scale, meant_run *r
     }
     for (int32_t i = 0; i < p->n_params; i++) {
         const fxa__cuda_param *from = &c->cuda.params[i];
-        double x = from->from == FXA__CUDA_SCALE ? scale : from->from >= 0 ? r->params[from->from] : from->value;
+        double x = from->source == FXA__CUDA_SCALE ? scale : from->source >= 0 ? r->params[from->source] : from->value;
         run->params[i] = given[i] = x;
-        if (c->scalars && from->from != FXA__CUDA_CONSTANT) given[i] = 0;
+        if (c->scalars && from->source != FXA__CUDA_CONSTANT) given[i] = 0;
     }
     fxa__cuda_host_values(&c->cuda, given, run->a.f, run->a.i);
 }
@@ -179,8 +179,8 @@ static void meant_bind(rig *r, const meant_case *c, double scale, meant_run *run
     meant_params(r, c, scale, run);
     run->scale = scale;
     if (c->scalars) run->a.scalars = (struct FxaScalars){&run->scale, r->params, NULL};
-    meant_vector(r, c, c->cuda.q_word, &run->a.q_vector, run->ranges[0]);
-    meant_vector(r, c, c->cuda.k_word, &run->a.k_vector, run->ranges[1]);
+    meant_vector(r, c, c->cuda.q_operand, &run->a.q_vector, run->ranges[0]);
+    meant_vector(r, c, c->cuda.k_operand, &run->a.k_vector, run->ranges[1]);
     meant_tables(r, c, run);
 }
 
@@ -276,7 +276,7 @@ static int meant_check_pair(rig *r, const meant_case *c, meant_run *run, meant_p
     fxa__program_error(c->d, &narrow, fabs(env.score) * 0x1p-23, 0, d, error[1]);
     fxa__program_error(p, &narrow, 0, 0, y, error[2]);
     float given[2] = {c->cuda.dense >= 0 ? (float)y[c->cuda.dense].f : 0, raw}, out[3 + FXA__CUDA_SUMS];
-    int words[2] = {meant_word(p, c->cuda.q_word, y), meant_word(p, c->cuda.k_word, y)}, said = 0;
+    int words[2] = {meant_word(p, c->cuda.q_operand, y), meant_word(p, c->cuda.k_operand, y)}, said = 0;
     memset(run->grads, 0, sizeof run->grads);
     memset(run->exact, 0, sizeof run->exact);
     call(&run->a, at, given, words, out);
@@ -331,7 +331,7 @@ static void meant_check_tile(rig *r, const meant_case *c, const meant_run *run, 
 static bool meant_fits(const rig *r, const meant_case *c) {
     for (int32_t t = 0; t < c->p->n_tensors; t++)
         for (int d = 0; d < r->views[t].rank; d++) {
-            int64_t least = c->cuda.least[t][d];
+            int64_t least = c->cuda.min_size[t][d];
             if (r->views[t].size[d] < (least < 0 ? MEANT_SIDE : least)) return false;
         }
     return true;

@@ -32,12 +32,12 @@ static bool rewrite_make(rig *r, const char *text, unsigned flags, rewrite_case 
                                .grad_params = UINT64_MAX,
                                .grad_tensors = UINT64_MAX,
                                .dense = -1,
-                               .words = true,
-                               .plain = c->plain};
+                               .operands_fit = true,
+                               .finite_factors = c->plain};
     if (fxa__cuda_program_make(r->host, &config, &c->cuda, &err) != FXA_OK) return false;
     if (!c->plain || fxa__cuda_factor_is_positive(&c->cuda)) return true;
     fxa__cuda_program_free(&c->cuda);
-    config.plain = c->plain = false;
+    config.finite_factors = c->plain = false;
     return fxa__cuda_program_make(r->host, &config, &c->cuda, &err) == FXA_OK;
 }
 
@@ -67,7 +67,7 @@ static void rewrite_data(rig *r, const fxa_program *p) {
 static void rewrite_params(const rig *r, const rewrite_case *c, double scale, double *out) {
     for (int32_t i = 0; i < c->cuda.program->n_params; i++) {
         const fxa__cuda_param *from = &c->cuda.params[i];
-        out[i] = from->from == FXA__CUDA_SCALE ? scale : from->from >= 0 ? r->params[from->from] : from->value;
+        out[i] = from->source == FXA__CUDA_SCALE ? scale : from->source >= 0 ? r->params[from->source] : from->value;
     }
 }
 
@@ -138,7 +138,7 @@ static void rewrite_check(rig *r, const rewrite_case *c, bool tame) {
         rig_show(c->p);
     }
     double slope = y[fxa__program_output(p, FXA__OUT_DSCORE)].f;
-    bool said = c->cuda.has_slope && !c->cuda.steep && !isnan(value);
+    bool said = c->cuda.has_derivative && !c->cuda.infinite_derivative && !isnan(value);
     if (said && !isfinite(slope) && rewrite_is_finite(p, y)) {
         T_FAIL("a slope of %g beside a value of %g\n", slope, value);
         rig_show(c->p);

@@ -258,7 +258,7 @@ TEST(scales_of_zero_and_below) {
         T_REQUIRE(bed_open(&x, &p, -1, &err));
         x.bound.scale = scales[i % 3];
         T_OK(bed_run(&x, &err));
-        T_INT(x.code.choice.plain, i < 6);
+        T_INT(x.code.choice.finite_factors, i < 6);
         for (int k = 0; k < watch.launches; k++) {
             const struct FxaArgs *a = &watch.launch[k].a;
             bool finish =

@@ -51,8 +51,8 @@ static bool bits_make(rig *r, int i, bits_case *c) {
                                    .grad_params = UINT64_MAX,
                                    .grad_tensors = UINT64_MAX,
                                    .dense = -1,
-                                   .words = true,
-                                   .plain = plain};
+                                   .operands_fit = true,
+                                   .finite_factors = plain};
         if (fxa__cuda_program_make(r->host, &config, &c->cuda[pass], &err) != FXA_OK) T_FAIL("%s\n", err.text);
     }
     fxa_program_destroy(d);
@@ -85,14 +85,14 @@ static float bits_value(rig *r, const fxa__cuda_program *g, meant_pair call, con
     }
     for (int32_t i = 0; i < p->n_params; i++) {
         const fxa__cuda_param *from = &g->params[i];
-        params[i] = from->from == FXA__CUDA_SCALE ? scale : from->from >= 0 ? r->params[from->from] : from->value;
+        params[i] = from->source == FXA__CUDA_SCALE ? scale : from->source >= 0 ? r->params[from->source] : from->value;
     }
     fxa__cuda_host_values(g, params, a.f, a.i);
     fxa__env env = {.score = raw, .dscore = 1, .params = params, .tensors = r->views};
     for (int i = 0; i < 4; i++) env.coord[FXA_INPUT_B + i] = at[i];
     env.coord[FXA_INPUT_Q_LEN] = env.coord[FXA_INPUT_K_LEN] = env.coord[FXA_INPUT_HEADS] = BITS_SIDE;
     fxa__val *vals = rig_eval(p, &env);
-    int words[2] = {meant_word(p, g->q_word, vals), meant_word(p, g->k_word, vals)};
+    int words[2] = {meant_word(p, g->q_operand, vals), meant_word(p, g->k_operand, vals)};
     call(&a, at, given, words, out);
     free(vals);
     return out[0];

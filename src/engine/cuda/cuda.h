@@ -26,7 +26,7 @@
 
 typedef enum fxa__cuda_family { FXA__CUDA_SM90, FXA__CUDA_SM80, FXA__CUDA_SIMT } fxa__cuda_family;
 
-/* Source files that are compiled on their own; which one a family has for it: host/code.c. */
+/* Units: source files that are compiled separately. host/code.c has the file of each unit and family. */
 typedef enum fxa__cuda_unit {
     FXA__CUDA_FORWARD,
     FXA__CUDA_BACKWARD,
@@ -41,167 +41,183 @@ typedef enum fxa__cuda_unit {
     FXA__CUDA_UNIT_COUNT
 } fxa__cuda_unit;
 
-/* Which kernels a problem runs and what they are compiled with: by the problem alone (and the architecture), before
- * anything is compiled. Everything in it is in the key of the code; nothing else of shapes is. */
+/* Kernels of a problem and the settings that they are compiled with, chosen before anything is compiled. Depends on the
+ * problem and the architecture alone. The code key contains every member, and no other property of the shape. */
 typedef struct fxa__cuda_choice {
     fxa__cuda_family family;
-    int32_t arch;    /* of the device: 80, 90, ... */
-    int32_t d, dv;   /* compiled: 32, 64, 96, 128, 192, 256 */
-    fxa_dtype dtype; /* that kernels read Q, K, V, dO in; */
-    fxa_dtype out;   /* and write O and gradients in: that, or f32 */
-    bool wide_o;     /* backward: O is f32 all the same */
-    uint32_t units;  /* by bits: those that the problem needs */
-    bool spans, dropout, paged, aligned, fast_math, separate_dq, turns, plain;
-    int32_t row_tiles; /* decode */
-    int32_t cluster;   /* of decode: CTAs that share a row group, 0: any */
-    int32_t dense;     /* the captured tensor that is read as pair.dense; -1 */
-    bool words;
-    bool maximum;      /* of rows is written */
-    bool moved;        /* dropout goes by coordinates that are no indices: host/dropout_coordinates.c */
-    bool staged, adds; /* host/convert.c: operands go through the workspace; are rounded before they are added */
+    int32_t arch;              /* architecture of the device: 80, 90, ... */
+    int32_t d, dv;             /* compiled head dims: 32, 64, 96, 128, 192 or 256 */
+    fxa_dtype dtype;           /* type in which kernels read Q, K, V and dO */
+    fxa_dtype out_dtype;       /* type in which kernels write O and gradients: dtype or f32 */
+    bool o_f32;                /* backward: O is read as f32, whatever dtype is */
+    uint32_t units;            /* bit u set = the problem runs unit u */
+    bool varlen;               /* batch entries have lengths of their own */
+    bool dropout;              /* attention weights are dropped */
+    bool paged;                /* forward: kernels read K and V through the page table */
+    bool aligned;              /* pointers and strides are multiples of 16 bytes */
+    bool fast_math;            /* FXA_FAST_MATH=1: the hardware's tanh */
+    bool separate_dq;          /* backward: dQ is computed by a kernel of its own */
+    bool ordered_dq;           /* backward: key tiles add to dQ in a fixed order */
+    bool finite_factors;       /* params that are factors or divisors are finite and not 0, the unit is > 0 */
+    int32_t row_tiles;         /* decode: tiles of 8 query rows per CTA; 0 = not decode */
+    int32_t cluster;           /* decode: CTAs of a cluster that share a row group; 0 = no clusters */
+    int32_t dense;             /* index of the captured tensor that pairs read as pair.dense; -1 = none */
+    bool operands_fit;         /* row and key operands may be packed */
+    bool row_max;              /* forward: the maximum of each row is written */
+    bool mapped_dropout;       /* dropout uses mapped coordinates, not indices (host/dropout_coordinates.c) */
+    bool converts;             /* operands are converted through the workspace (host/convert.c) */
+    bool rounds_before_adding; /* 16-bit results are rounded before they are added to the caller's */
 } fxa__cuda_choice;
 
-/* A compiled unit. Without a device (a profile): cubin alone. */
+/* A compiled unit. */
 typedef struct fxa__cuda_module {
-    uint8_t *cubin;
-    size_t size;
-    void *module;
-    void *function[6];     /* the kernels of the file, in its order: host/code.c has their names */
-    struct FxaShape shape; /* of the first, where it has one */
+    uint8_t *cubin;        /* [size]; NULL = the problem does not run this unit */
+    size_t size;           /* bytes of cubin */
+    void *module;          /* CUmodule; NULL without a device */
+    void *function[6];     /* CUfunctions in the order of host/code.c; NULL without a device */
+    struct FxaShape shape; /* shape of the first kernel; zero if the kernel has none */
 } fxa__cuda_module;
 
-typedef struct fxa__cuda_plan_table fxa__cuda_plan_table; /* host/plan_tables.c */
+/* Tile lists and diagonal rows that are kept with the code (host/plan_tables.c). */
+typedef struct fxa__cuda_plan_table fxa__cuda_plan_table;
 
+/* Compiled code. Plans with equal code keys share it. */
 typedef struct fxa__cuda_code {
     fxa__host *host;
     fxa__cuda_choice choice;
-    fxa__cuda_program program; /* what the host has to give: params, words, diagonal, dense, sums, scatter */
+    fxa__cuda_program program; /* the text, and what the host computes or passes for it in each run */
     fxa__cuda_module unit[FXA__CUDA_UNIT_COUNT];
-    int32_t processors; /* of the device that it was made on or for */
+    int32_t processors; /* multiprocessors of the device */
     struct fxa__cuda_compiled_by {
-        int32_t major, minor; /* of the NVRTC that compiled it, here or elsewhere */
-        int32_t arch;         /* which it compiled it for: the device's own, or the newest of its family that it knew */
+        int32_t major, minor; /* version of the NVRTC that compiled the units, on this machine or another one */
+        int32_t arch;         /* architecture of the code: the device's, or the newest older one that NVRTC supports */
     } maker;
-    char detail[256];
-    _Atomic(fxa__cuda_plan_table *) tables; /* of its problems, which come and go */
+    char detail[256];                       /* text of fxa_plan_description */
+    _Atomic(fxa__cuda_plan_table *) tables; /* list of tables of the problems that use the code */
 } fxa__cuda_code;
 
-typedef struct fxa__cuda_shared_unit fxa__cuda_shared_unit; /* host/compile.c */
+/* A compiled unit without program text, which programs share (host/compile.c). */
+typedef struct fxa__cuda_shared_unit fxa__cuda_shared_unit;
 
-/* Memory of the device for counters (host/counters.c). */
+/* Device memory for counters: parts, and 32-bit words of a part (host/counters.c). */
 enum { FXA__CUDA_COUNTER_PARTS = 256, FXA__CUDA_COUNTER_WORDS = 4096 };
 
+/* An instance of the engine: for a device, or for a device description. */
 typedef struct fxa__cuda_self {
-    fxa__gpu gpu; /* first: see gpu/gpu_memory.c */
+    fxa__gpu gpu; /* must be first: gpu/gpu_memory.c casts the instance */
     fxa__host *host;
-    int32_t arch; /* of the device */
-    int32_t processors;
-    bool on_device;
-    bool fast_math; /* FXA_FAST_MATH=1 */
-    bool lines;     /* FXA_CUDA_LINES=1 */
-    int32_t forced; /* fxa__cuda_family, by FXA_CUDA_FAMILY; -1: none */
-    fxa__lock lock; /* of the compiler: the first who compiles something looks for it */
-    char *folder;   /* FXA_NVRTC_PATH, or NULL */
-    bool looked;
-    fxa_error no_compiler; /* why there is none */
+    int32_t arch;          /* architecture of the device */
+    int32_t processors;    /* multiprocessors of the device */
+    bool on_device;        /* false = device description, nothing can run */
+    bool fast_math;        /* FXA_FAST_MATH=1 */
+    bool with_lines;       /* FXA_CUDA_LINES=1: line numbers in compiled code */
+    int32_t forced;        /* fxa__cuda_family that FXA_CUDA_FAMILY names; -1 = none */
+    fxa__lock lock;        /* protects the search for NVRTC */
+    char *nvrtc_folder;    /* FXA_NVRTC_PATH; NULL = not set */
+    bool has_searched;     /* the search for NVRTC has ended, with the result in no_compiler */
+    fxa_error no_compiler; /* FXA_OK, or why there is no NVRTC */
     fxa__nvrtc nvrtc;
-    _Atomic(fxa__cuda_shared_unit *) kept; /* compiled units that programs share */
-    _Atomic(void *) counters;              /* [FXA__CUDA_COUNTER_PARTS, FXA__CUDA_COUNTER_WORDS], once there is code */
-    _Atomic(uintptr_t) owner[FXA__CUDA_COUNTER_PARTS]; /* whose part it is: a workspace; 0: nobody's yet */
+    _Atomic(fxa__cuda_shared_unit *) shared_units; /* list that only grows */
+    _Atomic(void *) counters;                      /* device memory [parts][words]; NULL before the first code */
+    _Atomic(uintptr_t) counter_owner[FXA__CUDA_COUNTER_PARTS]; /* workspace that uses the part; 0 = free */
 } fxa__cuda_self;
 
-/* host/support.c. E_UNSUPPORTED with the reason. program: made for the answer, the caller frees it in any case. A run
- * gets what a plan has of its numbers as bound->constants, by param of the program (code is shared by problems that
- * differ in them). It looks that the scale is above 0 where the choice is plain. */
+/* ---- host/support.c ---------------------------------------------------------------------------------------------- */
+
+/* Chooses kernels for a problem and generates the program's text. Returns E_UNSUPPORTED with the reason if no kernel
+ * runs it, E_MEMORY, or an error of the program. The caller frees *program in any case. */
 fxa_status fxa__cuda_choose(const fxa__cuda_self *self, const fxa__problem *p, fxa__cuda_choice *out,
                             fxa__cuda_program *program, fxa_error *err);
-/* The types that kernels read operands and write results in: those of the problem where all of them are of one type
- * that kernels have, else f32, and what is otherwise goes through the workspace. */
+/* Returns the type in which kernels read operands: the common type of Q, K, V and dO if it is f16 or bf16, else f32.
+ * Operands of other types are converted through the workspace. */
 fxa_dtype fxa__cuda_input_dtype(const fxa_problem *p);
+/* Returns the type in which kernels write results: the input type if all results have it, else f32. */
 fxa_dtype fxa__cuda_output_dtype(const fxa_problem *p);
-/* For the words on a plan: why a device that could has not the fastest family, which nothing else tells; "" where it
- * has, and for f32. */
+/* Returns why a problem on sm_90 does not run on the kernels of sm90, as ", not sm90: REASON"; "" if it does, on other
+ * devices, and for f32. */
 const char *fxa__cuda_why_not_sm90(const fxa__cuda_self *self, const fxa_problem *p, const fxa__cuda_choice *choice,
                                    const fxa__cuda_program *program);
-/* The why of a row of the support table, NULL past its end: for tests. */
+/* Returns the reason in a row of the table of refusals; NULL if there is no such row. For tests. */
 const char *fxa__cuda_refusal(size_t row);
 
-/* codegen/assumptions.c: what codegen/codegen.h has to be told of a problem. derivative: of program; NULL: forward.
- * own: or NULL.
- */
+/* ---- codegen: passes that need the problem ----------------------------------------------------------------------- */
+
+/* Each returns what program text may assume of a problem (codegen/assumptions.c). derivative, own: may be NULL. */
+
+/* Returns the index of a captured tensor that TMA can copy in tiles of pairs; -1 = none. */
 int32_t fxa__cuda_dense_tensor(const fxa__problem *p, const fxa_program *program);
+/* Returns true if captured tensors have an element for every batch entry, head and position that loads index. */
 bool fxa__cuda_operands_fit(const fxa__problem *p, const fxa_program *program);
+/* Returns true if scale and params that are factors or divisors of floats are finite and not 0. */
 bool fxa__cuda_has_finite_factors(fxa__host *host, const fxa_program *program, const fxa_program *derivative,
                                   const fxa_program *own);
-/* Whether the factor of the score is above 0 with these numbers and any scale above 0. */
+/* Returns true if the unit of the score is > 0 for the constants of the program and any scale > 0. */
 bool fxa__cuda_factor_is_positive(const fxa__cuda_program *program);
-
-/* Tensors, by bits, that are as large as the text counts on; bits of none are set. */
+/* Returns bits of the captured tensors that are at least as large as the text assumes. Bits of other tensors are 1. */
 uint64_t fxa__cuda_tensors_fit(const fxa__problem *p, const fxa__cuda_program *program);
 
-/* codegen/coordinates.c: the program with the coordinates and lengths that the problem says; its tensors past the
- * caller's are arrays of slots. Whether coordinates are other than local indices, which dropout in kernels does not
- * know. */
+/* codegen/coordinates.c: makes a program whose coordinates and lengths are those of the problem. Tensors behind the
+ * caller's are int arrays of slots. */
 fxa_status fxa__cuda_coordinates_substitute(const fxa__problem *p, fxa_program *program, fxa_program **out,
                                             fxa_error *err);
+/* Returns true if the problem maps coordinates, so that they differ from local indices. */
 bool fxa__cuda_has_mapped_coordinates(const fxa_problem *p);
-/* codegen/score_masks.c: the same with conditions of the mask that read the score in the score; p itself, retained,
- * where there are none. */
-fxa_status fxa__cuda_score_masks_move(fxa__host *host, fxa_program *p, fxa_program **out, fxa_error *err);
-/* codegen/user_backward.c: the caller's backward program as kernels have it beside the score program; NULL: there is
- * none. */
-fxa_status fxa__cuda_user_backward_make(const fxa__problem *p, fxa_program **out, fxa_error *err);
-/* The slot of such a tensor; -1: the caller's. */
+/* Returns the slot of a tensor that coordinates_substitute added; -1 = the caller's tensor. */
 int32_t fxa__cuda_coordinates_slot(const fxa_program *program, int32_t tensor);
+/* codegen/score_masks.c: makes a program in which mask conditions that read the score are selects in the score. Returns
+ * p itself, retained, if there is no such condition. */
+fxa_status fxa__cuda_score_masks_move(fxa__host *host, fxa_program *p, fxa_program **out, fxa_error *err);
+/* codegen/user_backward.c: makes the caller's backward program with params and tensors of its own names. *out is NULL
+ * if the caller has none. */
+fxa_status fxa__cuda_user_backward_make(const fxa__problem *p, fxa_program **out, fxa_error *err);
 
-/* host/code.c. Fills the units that the choice has: compiles them, or takes cubins that are there; on a device it
- * loads them. Free in any case, when nothing on the device uses them any more. */
+/* ---- Code -------------------------------------------------------------------------------------------------------- */
+
+/* host/code.c: fills the units of a choice. Compiles units without cubin, checks all cubins, and loads them if the
+ * instance has a device. On failure the code must be released too. */
 fxa_status fxa__cuda_code_make(fxa__cuda_self *self, fxa__cuda_code *code, fxa_error *err);
+/* Unloads and frees the units. No launch of them may be pending. */
 void fxa__cuda_code_release(const fxa__cuda_self *self, fxa__cuda_code *code);
-/* The source file of a unit, without its ending; NULL: the family has none. */
+/* Returns the path of a unit's source below kernels/, without ".cu"; NULL = the family has no such unit. */
 const char *fxa__cuda_unit_source(const fxa__cuda_choice *choice, fxa__cuda_unit unit);
-const char *fxa__cuda_family_name(fxa__cuda_family family); /* "sm90", "sm80", "simt" */
+/* Returns "sm90", "sm80" or "simt". */
+const char *fxa__cuda_family_name(fxa__cuda_family family);
 
-/* host/compile.c: cubins of the units that the choice has. Without a compiler, or where it makes no code for the
- * device, E_UNSUPPORTED with the reason. */
+/* host/compile.c: compiles the units of code->choice. Returns E_UNSUPPORTED with the reason if there is no NVRTC or it
+ * does not support the architecture. */
 fxa_status fxa__cuda_compile(fxa__cuda_self *self, fxa__cuda_code *code, fxa_error *err);
-/* Looks for the compiler, once. */
+/* Searches NVRTC at the first call. Returns the result of the search, E_UNSUPPORTED or E_MEMORY with the reason. */
 fxa_status fxa__cuda_compiler_find(fxa__cuda_self *self, fxa_error *err);
-/* What an instance has for it; `folder` is copied. E_MEMORY. */
+/* Initializes the compiler's members of an instance; copies `folder`, which may be NULL. Returns E_MEMORY or OK. */
 fxa_status fxa__cuda_compiler_init(fxa__cuda_self *self, const char *folder, fxa_error *err);
 void fxa__cuda_compiler_end(fxa__cuda_self *self);
 
-/* host/cubin.c: the bytes of a symbol of a cubin, NULL: it has none. A kernel's are its code. */
+/* host/cubin.c: returns the bytes of a symbol of a cubin, for a kernel its code; NULL = there is no such symbol or the
+ * cubin is malformed. */
 const uint8_t *fxa__cuda_cubin_find(const uint8_t *cubin, size_t size, const char *name, size_t *bytes);
 
-/* host/saved.c */
+/* host/saved.c: writes cubins, and reads them into the units of code. Reading returns E_BYTES if the bytes are not
+ * cubins of these units. */
 void fxa__cuda_saved_write(const fxa__cuda_code *code, fxa__writer *w);
-/* Fills cubins of the code's units, which fxa__cuda_code_make then takes. E_BYTES: they are none of these units. */
 fxa_status fxa__cuda_saved_read(fxa__reader *r, fxa__cuda_code *code, fxa_error *err);
 
-/* host/decode.c: CTAs of a cluster, 0: none are clusters. */
-int32_t fxa__cuda_decode_cluster(const fxa__cuda_self *self, const fxa__cuda_choice *choice, const fxa_problem *p);
+/* ---- Reports ----------------------------------------------------------------------------------------------------- */
 
-/* host/cost.c: seconds of a run, about. */
+/* host/cost.c: returns the estimated seconds of a run. */
 double fxa__cuda_cost(int32_t processors, const fxa__cuda_choice *choice, const fxa__problem *p);
 
-/* host/listing.c: the program's text and tiles for people. */
+/* host/listing.c: writes source files, tiles, params and the program's text. */
 void fxa__cuda_listing(const void *code, const fxa__problem *p, fxa__writer *w);
 
-/* Functions of units that have several: fxa__cuda_module.function. */
-enum {
-    FXA__CUDA_PREPROCESS,
-    FXA__CUDA_POSTPROCESS,
-    FXA__CUDA_SUMS_REDUCE,
-    FXA__CUDA_SINK_GRAD
-};                                                                             /* ENDS: finish is not there with f32 */
-enum { FXA__CUDA_PACK_OPERANDS, FXA__CUDA_LIST_TILES, FXA__CUDA_RANGE_TABLE }; /* LISTS */
-enum { FXA__CUDA_DIAGONAL_FILL, FXA__CUDA_DIAGONAL_REDUCE };                   /* DIAGONAL */
-enum { FXA__CUDA_SIMT_DKV, FXA__CUDA_SIMT_DQ }; /* BACKWARD of SIMT: fxa_backward, fxa_grad_q */
+/* ---- Kernels of a unit: index in fxa__cuda_module.function ------------------------------------------------------- */
 
-enum { FXA__CUDA_CONVERT_COPY, FXA__CUDA_CONVERT_MERGE, FXA__CUDA_WRITE_COORDINATES }; /* STAGE */
-
-/* PAGES */
+enum { FXA__CUDA_SIMT_DKV, FXA__CUDA_SIMT_DQ }; /* BACKWARD of simt */
+/* PREPOST; without POSTPROCESS in f32 */
+enum { FXA__CUDA_PREPROCESS, FXA__CUDA_POSTPROCESS, FXA__CUDA_SUMS_REDUCE, FXA__CUDA_SINK_GRAD };
+enum { FXA__CUDA_PACK_OPERANDS, FXA__CUDA_LIST_TILES, FXA__CUDA_RANGE_TABLE };         /* TILE_LISTS */
+enum { FXA__CUDA_DIAGONAL_FILL, FXA__CUDA_DIAGONAL_REDUCE };                           /* DIAGONAL_TABLE */
+enum { FXA__CUDA_CONVERT_COPY, FXA__CUDA_CONVERT_MERGE, FXA__CUDA_WRITE_COORDINATES }; /* CONVERT */
+/* PAGED_GRADS */
 enum {
     FXA__CUDA_PAGES_GATHER,
     FXA__CUDA_PAGES_COUNT,
@@ -210,8 +226,7 @@ enum {
     FXA__CUDA_PAGES_SORT,
     FXA__CUDA_PAGES_SCATTER
 };
-
-/* CAPTURED */
+/* CAPTURED_GRADS */
 enum {
     FXA__CUDA_CAPTURED_TOTALS,
     FXA__CUDA_CAPTURED_SUMS,
@@ -221,33 +236,42 @@ enum {
     FXA__CUDA_CAPTURED_PARAMS
 };
 
-/* host/workspace.c: rows of tiles of the kernels, as the sources have them (a test and every build compare them with
- * the constants of the cubins). shared_bytes is 0: the cubin alone says it. */
+/* ---- Shapes and workspace ---------------------------------------------------------------------------------------- */
+
+/* host/workspace.c: returns the tile shape of a unit's main kernel, computed as its source computes it; shared_bytes is
+ * 0. host/code.c compares it with the shape in the cubin. */
 struct FxaShape fxa__cuda_tile_shape(const fxa__cuda_choice *choice, const fxa__cuda_program *program,
                                      fxa__cuda_unit unit);
-/* Whether the shared memory of a Hopper CTA has room for the forward, for the backward with dQ beside dK and dV. */
+/* Returns true if the shared memory of an sm_90 CTA is large enough for the forward kernel. */
 bool fxa__cuda_forward_fits(const fxa__cuda_choice *choice, const fxa__cuda_program *program);
+/* Returns true if it is large enough for a backward kernel that also computes dQ. */
 bool fxa__cuda_fused_dq_fits(const fxa__cuda_choice *choice, const fxa__cuda_program *program);
-/* Exact bytes of a run's workspace; UINT64_MAX: more than there are. program: of the code or made for the question. */
+/* Returns the exact bytes of a run's workspace; UINT64_MAX = they do not fit in 64 bits. */
 uint64_t fxa__cuda_workspace(const fxa__cuda_self *self, const fxa__cuda_choice *choice,
                              const fxa__cuda_program *program, const fxa__problem *p);
 
-/* host/convert.c: whether an operand goes through the workspace; any of them. */
+/* host/decode.c: returns the number of CTAs of a cluster; 0 = no clusters. */
+int32_t fxa__cuda_decode_cluster(const fxa__cuda_self *self, const fxa__cuda_choice *choice, const fxa_problem *p);
+
+/* host/convert.c: returns true if the operand of a slot is converted through the workspace. */
 bool fxa__cuda_is_converted(const fxa_problem *p, fxa_slot slot);
+/* Returns true if any operand is. */
 bool fxa__cuda_has_conversions(const fxa_problem *p);
-/* The type that kernels have an operand in. */
+/* Returns the type in which kernels read or write the operand of a slot. */
 fxa_dtype fxa__cuda_kernel_dtype(const fxa_problem *p, fxa_slot slot);
 
-/* host/plan_tables.c: fxa__engine.prepare, for plans on a device. */
+/* ---- Runs -------------------------------------------------------------------------------------------------------- */
+
+/* host/plan_tables.c: fxa__engine.prepare. Writes tables that no argument of a run changes; without memory, runs write
+ * them. */
 void fxa__cuda_plan_tables_make(void *self, const void *code, const fxa__problem *p, const double *numbers);
 void fxa__cuda_plan_tables_free(const fxa__cuda_self *self, fxa__cuda_code *code);
 
-/* host/counters.c: on a device, with the first code. */
+/* host/counters.c: allocates the instance's counters with the first code on a device. */
 fxa_status fxa__cuda_counters_load(fxa__cuda_self *self, fxa_error *err);
 void fxa__cuda_counters_free(fxa__cuda_self *self);
 
-/* host/run.c */
-/* engine->zones. */
+/* host/run.c: fxa__engine.zones and fxa__engine.run. */
 void fxa__cuda_zones(void *self, const void *code, const fxa__problem *p, const void *workspace);
 fxa_status fxa__cuda_run(void *self, const void *code, const fxa__problem *p, const fxa__bound_args *bound,
                          fxa_error *err);

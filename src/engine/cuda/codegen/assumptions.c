@@ -100,7 +100,7 @@ uint64_t fxa__cuda_tensors_fit(const fxa__problem *p, const fxa__cuda_program *p
             (int32_t)p->in.n_captures; /* of codegen/coordinates.c and codegen/user_backward.c: indices are guarded */
         bool fit = true;
         for (int d = 0; d < FXA_MAX_RANK && fit; d++) {
-            int64_t least = program->least[t][d];
+            int64_t least = program->min_size[t][d];
             if (least < 0) least = promise_extent(&p->in, 1u << (-1 - least));
             fit = least == 0 || (sized && p->in.captures[t].size[d] >= least);
         }
@@ -149,7 +149,7 @@ bool fxa__cuda_factor_is_positive(const fxa__cuda_program *program) {
     bool positive = false;
     if (program->factor < 0) return true;
     for (int32_t i = 0; i < program->program->n_params; i++)
-        params[i] = program->params[i].from == FXA__CUDA_CONSTANT ? program->params[i].value : 1;
+        params[i] = program->params[i].source == FXA__CUDA_CONSTANT ? program->params[i].value : 1;
     if (fxa__range_open(&r, &small, program->program, program->factor, &box, params, NULL)) {
         fxa__real x = fxa__range_of(&r, program->factor)->f;
         positive = !x.nan && x.lo >= PROMISE_LEAST && x.hi <= PROMISE_MOST;

@@ -1,20 +1,20 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * From a problem's score program to program.cuh, the one generated text of the CUDA kernels (common/score.cuh says what
- * it has to define). Two steps: codegen/rewrite.c makes the program that kernels compute, codegen/generate.c chooses
- * what of it goes where and writes the text.
+ * Generates program.cuh, the text of a score program, from a problem's program. The interface that the text implements
+ * is described in kernels/common/score.cuh. codegen/rewrite.c makes the program that kernels compute;
+ * codegen/generate.c decides which function and which operand of the text each part of it becomes.
  *
- *   rewritten   the score is the raw product of Q and K times a param, the scale; numbers are params (lower/lift), so
- *               that text does not depend on them; divisions by what no pair changes are products, and factors of one
- *               product are one; of the derivative dscore is 1, so its outputs are slopes
- *   unit        a factor of the whole score that nothing but params decide
- *   diagonal    the largest float that depends on b, h and q - k alone
- *   words       an i32 or f32 per key or per query: loads at [k], [b, k], [h, k], [b, h, k], and so of q
- *   dense       elements [.., q, k] of a tensor in the storage type
- *   sums        gradients with one element for all pairs of a head or of the run; others are added by scatter()
- *   exact       tensors whose gradients are added in any order to sums that have none (common/exact_sum.cuh)
+ *   rewritten program   score = (product of Q and K) * scale. Constants are params, so the text does not depend on
+ *                       them; divisions by uniform values are products; constant factors of a product are one factor;
+ *                       dscore is 1, so outputs of the derivative are derivatives of the new score.
+ *   unit                uniform factor of the entire new score, computed from params
+ *   diagonal            the largest subexpression that depends on b, h and q - k alone: tabulated before the run
+ *   operands            i32 or f32 values per key or per query: loads at [k], [b, k], [h, k], [b, h, k]; likewise for q
+ *   dense               elements [.., q, k] of a tensor in the storage type
+ *   sums                gradients with one element per head or per run; other gradients are added by scatter()
+ *   exact               tensors whose gradients are summed in FxaExact (common/exact_sum.cuh)
  *
- * The text is the same for programs that differ in numbers alone; who runs it looks at the promises below.
+ * Programs that differ only in constants have the same text. The caller checks the assumptions below for each problem.
  */
 #ifndef FXA_ENGINE_CUDA_CODEGEN_CODEGEN_H
 #define FXA_ENGINE_CUDA_CODEGEN_CODEGEN_H
@@ -25,100 +25,106 @@
 enum {
     FXA__CUDA_SUMS = FXA_CUDA_SUMS,
     FXA__CUDA_HOST_VALUES = 8,
-    FXA__CUDA_LENGTH = 1 << 28 /* lengths, heads and batch entries are at most that: texts count on it */
+    FXA__CUDA_LENGTH = 1 << 28 /* upper bound of lengths, heads and batch entries; bounds of ints rely on it */
 };
 
-/* What a param of the rewritten program is given at a run. */
+/* Where a param of the rewritten program gets its value in a run. */
 typedef struct fxa__cuda_param {
-    int32_t from; /* the param of the problem's program, or: */
-    double value; /* from = FXA__CUDA_CONSTANT: this */
+    int32_t source; /* index of a param of the problem's program, or a value of the enum below */
+    double value;   /* FXA__CUDA_CONSTANT: the value */
 } fxa__cuda_param;
 enum {
     FXA__CUDA_CONSTANT = -1,
     FXA__CUDA_SCALE = -2,
-    FXA__CUDA_BPROP = -3 /* and below: param FXA__CUDA_BPROP - x of bprop */
+    FXA__CUDA_BPROP = -3 /* source <= FXA__CUDA_BPROP: param FXA__CUDA_BPROP - source of the caller's backward */
 };
 
-/* With FXA_SCALARS_IN_MEMORY: scale and params of the score program; those of bprop are the host's. */
-static inline bool fxa__cuda_in_memory(const fxa__cuda_param *p) { return p->from >= 0 || p->from == FXA__CUDA_SCALE; }
+/* Returns true if FXA_SCALARS_IN_MEMORY puts the param into device memory: scale and params of the score program. */
+static inline bool fxa__cuda_in_memory(const fxa__cuda_param *p) {
+    return p->source >= 0 || p->source == FXA__CUDA_SCALE;
+}
 
+/* What to generate, and what the text may assume. */
 typedef struct fxa__cuda_config {
-    fxa_program *program;          /* a SCORE program with its masks lifted */
-    const fxa_program *derivative; /* of it; NULL: no backward pass */
-    const fxa_program
-        *own; /* the caller's backward program in its place (codegen/user_backward.c); NULL: there is none */
-    uint64_t grad_params, grad_tensors; /* whose gradients are wanted, by bits */
-    int32_t dense;                      /* tensor that may be read as pair.dense: its strides and sizes are right; -1 */
-    uint64_t fits; /* tensors, by bits, whose sizes the caller compares with `least` below; of others all indices that
-                      are looked at by pairs are guarded */
-    bool fixed;    /* gradients of captured tensors have the same bits in every run */
-    bool scalars;  /* scale and params are where only the device can read them (FxaScalars): not `plain` then */
-    bool words;    /* loads may be words: tensors have an element for each entry, head and position */
-    bool plain; /* scale and params that are factors or divisors of floats are finite and not 0, and the factor of the
-                   whole score is above 0: it may go into the unit */
+    fxa_program *program;          /* SCORE program with its masks extracted */
+    const fxa_program *derivative; /* derivative of `program`; NULL = forward */
+    const fxa_program *bprop;      /* the caller's backward (codegen/user_backward.c) instead of it; NULL = none */
+    uint64_t grad_params;          /* bit i set = the gradient of param i is requested */
+    uint64_t grad_tensors;         /* bit i set = the gradient of captured tensor i is requested */
+    int32_t dense;                 /* captured tensor that TMA can copy; -1 = none */
+    uint64_t fits;          /* bit i set = the caller compares the size of tensor i with min_size; else its indices are
+                               guarded */
+    bool deterministic;     /* gradients of captured tensors have to have the same bits in every run */
+    bool scalars_in_memory; /* scale and params are in device memory (FxaScalars); excludes finite_factors */
+    bool operands_fit;      /* loads may become operands: tensors have an element per batch entry, head and position */
+    bool finite_factors;    /* scale and params that are factors or divisors of floats are finite and not 0, and the
+                               factor of the entire score is > 0, so it may become part of the unit */
 } fxa__cuda_config;
 
+/* The text, and what a run computes or passes for it. Nodes and outputs are indices into `program`; -1 = none. */
 typedef struct fxa__cuda_program {
-    fxa_program *program;                   /* rewritten; kind SCORE, or JOINT with a derivative */
-    fxa__cuda_param params[FXA_MAX_PARAMS]; /* of it; their places in f[] and i[]: fxa__lower_emit_param */
-    int32_t value;                          /* node of value() */
-    int32_t factor;                         /* node that the unit has in it, has to be > 0; -1: there is none */
-    int32_t diagonal, dense;                /* nodes that pairs get so; -1 */
-    int32_t q_word, k_word;                 /* loads; -1 */
-    int32_t sums[FXA__CUDA_SUMS];           /* outputs of the program that partials() gives, in order */
+    fxa_program *program;                   /* rewritten; SCORE, or value and gradients in one program */
+    fxa__cuda_param params[FXA_MAX_PARAMS]; /* of `program`; fxa__lower_emit_param gives their index in f[] or i[] */
+    int32_t value;                          /* node that value() computes */
+    int32_t factor;                         /* node whose value, > 0, is part of the unit */
+    int32_t diagonal, dense;                /* nodes that pairs read as pair.diagonal and pair.dense */
+    int32_t q_operand, k_operand;           /* loads that pairs read as row and key operand */
+    int32_t sums[FXA__CUDA_SUMS];           /* outputs whose terms partials() computes, in this order */
     int32_t n_sums;
-    double bound; /* |value()| is at most that, whatever is run; INFINITY: nobody knows */
+    double bound; /* |value()| <= bound in any run; INFINITY = unknown */
     struct fxa__cuda_range {
         int32_t tensor, axis;
-    } ranges[FXA_CUDA_RANGES]; /* tables that tile_class() reads, where it finds them */
+    } ranges[FXA_CUDA_RANGES]; /* tensors whose ranges tile_class() reads */
     int32_t n_ranges;
-    int32_t vector;                        /* who reads words: 0 nobody, 1 the mask, 2 the value too */
-    uint32_t mask_inputs, diagonal_inputs; /* what they depend on, by bits of fxa_input */
-    /* Floats of params alone, which the host computes: nodes, and their places in f[] from `run_at` on. */
-    int32_t run[FXA__CUDA_HOST_VALUES];
-    int32_t n_run, run_at;
-    int32_t unit_at; /* index in f[] of the unit, made of `factor`; -1 */
-    /* Index in f[] of series_limit(), made of `near`; -1. The FXA_CUDA_SOFTCAP_TERMS terms of softcap_series() follow
-     * it, then exp_limit() and two values of softcap_exp(). */
-    int32_t near_at;
-    int32_t softcap, near; /* nodes: the tanh that softcap() computes, and the factor of the score in it; -1 */
-    int32_t gain;          /* node: what the forward's score is that tanh times, of any sign and size; -1. `unit_at`
-                                 is that then, and behind it the unit */
-    bool folded;           /* softcap() gives the tanh times what `unit_at` is: the whole value */
-    /* Of tensors in `fits`: how many elements an axis has at least, at every run; 0: any number. Below 0: as many as
-     * input -1 - x has values (FXA_INPUT_B: batch entries, FXA_INPUT_H: heads). If one has fewer, the text is not for
-     * it: make another without that bit. */
-    int64_t least[FXA_MAX_TENSORS][FXA_MAX_RANK];
-    uint32_t exact; /* tensors, by bits, whose gradients are collected in FxaExact: sums of heads, and with `fixed` all
-                       to one element of which several pairs may add */
-    bool fixed;     /* as the caller said */
-    bool steep;     /* the slope may be infinite or NaN */
-    bool mask_fixed, diagonal_fixed; /* they read no tensor and no param of the caller's: shapes and numbers decide */
-    bool has_own;                    /* user_backward(): the gradient of the score is the caller's */
-    bool has_value, has_slope, has_mask, has_scatter, grad_diagonal, grad_dense;
+    int32_t operands;                          /* 0 = no operands; read by 1 = the mask, 2 = the value too */
+    uint32_t mask_inputs, diagonal_inputs;     /* bits of fxa_input that the mask, the diagonal depend on */
+    int32_t host_value[FXA__CUDA_HOST_VALUES]; /* float nodes that depend on params alone; the host computes them */
+    int32_t n_host_values;
+    int32_t host_values_at; /* index of the first of them in f[] */
+    int32_t unit_at;        /* index in f[] of the unit, made of `factor`; -1 */
+    /* Index in f[] of series_limit(), made of `softcap_factor`; -1. The FXA_CUDA_SOFTCAP_TERMS terms of
+     * softcap_series() follow it, then exp_limit() and two values of softcap_exp(). */
+    int32_t softcap_at;
+    int32_t softcap;        /* node of the tanh that softcap() computes */
+    int32_t softcap_factor; /* node of the factor of the score in it */
+    int32_t gain;           /* forward: node of the factor of that tanh in the score, of any sign and size. Its value is
+                               at unit_at then, and the unit behind it. */
+    bool softcap_has_unit;  /* softcap() multiplies by f[unit_at]: it is the entire value */
+    /* Of tensors in `fits`: the minimum size of each axis that the text assumes; 0 = none. Below 0: the number of
+     * values of input -1 - x (FXA_INPUT_B: batch entries, FXA_INPUT_H: heads). If a tensor is smaller, generate again
+     * without its bit. */
+    int64_t min_size[FXA_MAX_TENSORS][FXA_MAX_RANK];
+    uint32_t exact;           /* bit i set = the gradient of tensor i is summed in FxaExact: sums of heads, and if
+                           deterministic, all gradients to one element of which several pairs may add */
+    bool deterministic;       /* as in the config */
+    bool infinite_derivative; /* the derivative may be infinite or NaN */
+    bool mask_is_constant, diagonal_is_constant; /* they read no tensor and no param of the caller */
+    bool has_user_backward;                      /* user_backward() computes the gradient of the score */
+    bool has_value, has_derivative, has_mask, has_scatter, grad_diagonal, grad_dense;
     fxa__writer text;
 } fxa__cuda_program;
 
-/* E_UNSUPPORTED: the program has more params or tensors than kernels take, or a mask that reads the score (see
- * codegen/score_masks.c). Free in either case. */
+/* Generates the text. Returns E_UNSUPPORTED if the program has more params or tensors than kernels support, or a mask
+ * that reads the score (see codegen/score_masks.c). The caller frees *out in any case. */
 fxa_status fxa__cuda_program_make(fxa__host *host, const fxa__cuda_config *config, fxa__cuda_program *out,
                                   fxa_error *err);
 void fxa__cuda_program_free(fxa__cuda_program *p);
 
-/* How fxa_operands_pack reads elements of a dtype as words: its last argument. 0: it does not. */
+/* Returns how fxa_operands_pack reads elements of a dtype (FxaPackedOperand.kind); 0 = no operand has this dtype. */
 int32_t fxa__cuda_operand_kind(fxa_dtype dtype);
 
-/* codegen/user_backward.c: of names of params and tensors which of bprop's they are; -1: none. */
+/* codegen/user_backward.c: return the index in the caller's backward program of a param or tensor with this name; -1 =
+ * the name is the score program's. */
 int32_t fxa__cuda_bprop_param(const char *name);
 int32_t fxa__cuda_bprop_tensor(const char *name);
 
-/* codegen/host_values.c: f[] and i[] of a run, from its params: one for each of the rewritten program. Those that
- * kernels read from memory may be anything. */
+/* codegen/host_values.c: writes f[] and i[] of a run. params: a value for each param of the rewritten program; those in
+ * device memory are not read. */
 void fxa__cuda_host_values(const fxa__cuda_program *p, const double *params, float *f, int *i);
-/* Whether the host can compute a float: params, numbers and arithmetic. */
+/* Returns true if the host can compute a float node: params, constants and arithmetic. */
 bool fxa__cuda_is_host_value(const fxa_program *p, int32_t node);
 
-/* codegen/rewrite.c: fills program and params. */
+/* codegen/rewrite.c: sets out->program and out->params. */
 fxa_status fxa__cuda_rewrite(fxa__host *host, const fxa__cuda_config *config, fxa__cuda_program *out, fxa_error *err);
 
 #endif

@@ -11,15 +11,15 @@
 
 static bool short_reads_words(const cuda_work *w, int32_t node) {
     const fxa_program *p = w->c->program;
-    uint64_t words = UINT64_C(1) << p->nodes[w->c->q_word].imm | UINT64_C(1) << p->nodes[w->c->k_word].imm;
-    return w->sets[node].tensors & words;
+    uint64_t words = UINT64_C(1) << p->nodes[w->c->q_operand].imm | UINT64_C(1) << p->nodes[w->c->k_operand].imm;
+    return w->inputs[node].tensors & words;
 }
 
 /* Of ints: floats with the same bits are not equal where they are NaN. */
 static bool short_is_same(const cuda_work *w, const fxa__node *n) {
     if (n->op != FXA_OP_EQ || w->c->program->nodes[n->arg[0]].type == FXA_FLOAT) return false;
-    return (n->arg[0] == w->c->q_word && n->arg[1] == w->c->k_word) ||
-           (n->arg[1] == w->c->q_word && n->arg[0] == w->c->k_word);
+    return (n->arg[0] == w->c->q_operand && n->arg[1] == w->c->k_operand) ||
+           (n->arg[1] == w->c->q_operand && n->arg[0] == w->c->k_operand);
 }
 
 int fxa__cuda_document_mask(const cuda_work *w, int32_t conjuncts[CUDA_CONJUNCTS]) {
@@ -27,7 +27,7 @@ int fxa__cuda_document_mask(const cuda_work *w, int32_t conjuncts[CUDA_CONJUNCTS
     int32_t todo[CUDA_CONJUNCTS];
     int n_todo = 1, n = 0;
     bool same = false;
-    if (w->c->q_word < 0 || w->c->k_word < 0) return -1;
+    if (w->c->q_operand < 0 || w->c->k_operand < 0) return -1;
     todo[0] = fxa__program_output(p, FXA__OUT_MASK);
     while (n_todo > 0) {
         int32_t node = todo[--n_todo];
@@ -52,7 +52,7 @@ int fxa__cuda_document_mask(const cuda_work *w, int32_t conjuncts[CUDA_CONJUNCTS
 static int32_t short_factor(const cuda_work *w, const fxa__node *n) {
     const fxa_program *p = w->c->program;
     for (int k = 0; n->op == FXA_OP_MUL && k < 2; k++) {
-        const fxa__depend *c = &w->sets[n->arg[1 - k]];
+        const fxa__depend *c = &w->inputs[n->arg[1 - k]];
         bool score = fxa__node_input(&p->nodes[n->arg[k]]) & 1u << FXA_INPUT_SCORE;
         if (score && fxa__lower_rate(c) <= FXA__RATE_RUN && !c->tensors) return n->arg[1 - k];
     }
@@ -132,7 +132,7 @@ enum { SHORT_OPERATIONS = 3 };
 /* Operations that pairs would do, counted down; false: something else is needed, or too many. */
 static bool short_count(const cuda_work *w, int32_t node, int *left) {
     const fxa__node *n = &w->c->program->nodes[node];
-    if (fxa__lower_rate(&w->sets[node]) <= FXA__RATE_HEAD) return true;
+    if (fxa__lower_rate(&w->inputs[node]) <= FXA__RATE_HEAD) return true;
     if ((*left)-- == 0) return false;
     switch (n->op) {
     case FXA_OP_FLOAT: return w->tiles[node].kind == CUDA_TILE_FLOAT;

@@ -12,7 +12,7 @@
 /* ---- The value and its unit -------------------------------------------------------------------------------------- */
 
 static bool choose_is_run(const cuda_work *w, int32_t node) {
-    return fxa__lower_rate(&w->sets[node]) <= FXA__RATE_RUN && !w->sets[node].tensors;
+    return fxa__lower_rate(&w->inputs[node]) <= FXA__RATE_RUN && !w->inputs[node].tensors;
 }
 
 /* The score as value * factor, with a factor of params alone: it goes into the unit. */
@@ -68,7 +68,7 @@ static void choose_mark(cuda_work *w) {
 }
 
 static bool choose_is_diagonal(const cuda_work *w, int32_t node) {
-    return fxa__lower_rate(&w->sets[node]) == FXA__RATE_DIAGONAL;
+    return fxa__lower_rate(&w->inputs[node]) == FXA__RATE_DIAGONAL;
 }
 
 /* The largest float on a diagonal that something else than a diagonal reads. */
@@ -107,7 +107,7 @@ static int choose_place(const fxa_program *p, const fxa__node *load, uint32_t *l
 
 static void choose_loads(cuda_work *w, const fxa__cuda_config *config) {
     const fxa_program *p = w->c->program;
-    w->c->dense = w->c->q_word = w->c->k_word = -1;
+    w->c->dense = w->c->q_operand = w->c->k_operand = -1;
     for (int32_t i = 0; i < p->n_nodes; i++) {
         const fxa__node *n = &p->nodes[i];
         uint32_t last = 0;
@@ -115,15 +115,17 @@ static void choose_loads(cuda_work *w, const fxa__cuda_config *config) {
         int positions = choose_place(p, n, &last);
         uint8_t dtype = p->tensors[n->imm].dtype;
         if (positions == 2 && n->imm == config->dense && !(w->need[i] & CUDA_MASK)) w->c->dense = i;
-        if (positions != 1 || !config->words || fxa__cuda_bprop_tensor(p->tensors[n->imm].name) >= 0 ||
+        if (positions != 1 || !config->operands_fit || fxa__cuda_bprop_tensor(p->tensors[n->imm].name) >= 0 ||
             !fxa__cuda_operand_kind((fxa_dtype)dtype))
             continue;
-        if (last == 1u << FXA_INPUT_Q && w->c->q_word < 0) w->c->q_word = i;
-        if (last == 1u << FXA_INPUT_K && w->c->k_word < 0) w->c->k_word = i;
+        if (last == 1u << FXA_INPUT_Q && w->c->q_operand < 0) w->c->q_operand = i;
+        if (last == 1u << FXA_INPUT_K && w->c->k_operand < 0) w->c->k_operand = i;
     }
 }
 
-static bool choose_is_word(const cuda_work *w, int32_t node) { return node == w->c->q_word || node == w->c->k_word; }
+static bool choose_is_word(const cuda_work *w, int32_t node) {
+    return node == w->c->q_operand || node == w->c->k_operand;
+}
 
 /* Whole elements that are compared: by their words where both have one and the mask alone asks; else as they are. */
 static void choose_wide(cuda_work *w) {
@@ -133,14 +135,14 @@ static void choose_wide(cuda_work *w) {
         const fxa__node *n = &p->nodes[i];
         if (!w->need[i] || !fxa__node_compares_wide(p, n)) continue;
         int words = choose_is_word(w, n->arg[0]) + choose_is_word(w, n->arg[1]);
-        w->wide = w->wide || words > 0;
+        w->i64_operands = w->i64_operands || words > 0;
         ok = ok && (words == 0 || (words == 2 && w->need[i] == CUDA_MASK && n->arg[0] != n->arg[1]));
     }
     if (ok) return;
-    int32_t *const words[] = {&w->c->q_word, &w->c->k_word};
+    int32_t *const words[] = {&w->c->q_operand, &w->c->k_operand};
     for (int i = 0; i < 2; i++)
         if (*words[i] >= 0 && p->tensors[p->nodes[*words[i]].imm].dtype == FXA_I64) *words[i] = -1;
-    w->wide = false;
+    w->i64_operands = false;
 }
 
 /* Bits of the indices of a load that are inside of a tensor with `least` elements: b, h, and what is known to stay
@@ -149,7 +151,7 @@ static uint8_t choose_sure(const cuda_work *w, const fxa__node *n, int64_t *leas
     uint8_t sure = 0;
     for (int d = 0; d < n->n_args; d++) {
         const fxa__node *index = &w->c->program->nodes[n->arg[d]];
-        const fxa__interval *s = &w->spans[n->arg[d]];
+        const fxa__interval *s = &w->bounds[n->arg[d]];
         bool head = index->imm == FXA_INPUT_B || index->imm == FXA_INPUT_H;
         bool coordinate = index->op == FXA_OP_INPUT && head;
         int64_t needs = coordinate ? -1 - index->imm : s->hi + 1;
@@ -167,9 +169,9 @@ static void choose_bounds(cuda_work *w, const fxa__cuda_config *config) {
     const fxa_program *p = w->c->program;
     for (int32_t i = 0; i < p->n_nodes; i++) {
         const fxa__node *n = &p->nodes[i];
-        bool given = i == w->c->q_word || i == w->c->k_word || i == w->c->dense;
+        bool given = i == w->c->q_operand || i == w->c->k_operand || i == w->c->dense;
         if (n->op == FXA_OP_LOAD && w->need[i] && !given && (config->fits >> n->imm & 1))
-            w->sure[i] = choose_sure(w, n, w->c->least[n->imm]);
+            w->in_bounds[i] = choose_sure(w, n, w->c->min_size[n->imm]);
     }
 }
 
@@ -183,8 +185,9 @@ static bool choose_is_number(const fxa_program *p, int32_t node, double x) {
  * diagonals they sum what dQ and dK are made of, which a backward program of the caller's has changed. */
 static bool choose_is_load(const cuda_work *w, const fxa__output *out, int32_t load) {
     const fxa_program *p = w->c->program;
-    if (w->c->has_own && load == w->c->diagonal) return false;
-    if (load < 0 || w->c->has_slope || p->nodes[load].op != FXA_OP_LOAD || out->kind != FXA__OUT_DLOAD) return false;
+    if (w->c->has_user_backward && load == w->c->diagonal) return false;
+    if (load < 0 || w->c->has_derivative || p->nodes[load].op != FXA_OP_LOAD || out->kind != FXA__OUT_DLOAD)
+        return false;
     if (p->nodes[load].imm != out->slot || !choose_is_number(p, out->value, 1)) return false;
     for (int32_t d = 0; d < out->n_index; d++)
         if (p->nodes[load].arg[d] != out->index[d]) return false;
@@ -195,8 +198,8 @@ static bool choose_is_load(const cuda_work *w, const fxa__output *out, int32_t l
 static bool choose_is_wanted(const fxa__cuda_program *c, const fxa__cuda_config *config, const fxa__output *out) {
     if (choose_is_number(c->program, out->value, 0)) return false;
     if (out->kind == FXA__OUT_DLOAD) return config->grad_tensors >> out->slot & 1;
-    return out->kind == FXA__OUT_DPARAM && c->params[out->slot].from >= 0 &&
-           (config->grad_params >> c->params[out->slot].from & 1);
+    return out->kind == FXA__OUT_DPARAM && c->params[out->slot].source >= 0 &&
+           (config->grad_params >> c->params[out->slot].source & 1);
 }
 
 /* Whether gradients that are wanted read the score, by a comparison, an index or what has no slope itself (with_grad,
@@ -207,8 +210,8 @@ static bool choose_grads_read_score(const cuda_work *w, const fxa__cuda_config *
     for (int32_t i = 0; i < p->n_outputs; i++) {
         const fxa__output *out = &p->outputs[i];
         if (!choose_is_wanted(w->c, config, out)) continue;
-        inputs |= w->sets[out->value].inputs;
-        for (int32_t d = 0; d < out->n_index; d++) inputs |= w->sets[out->index[d]].inputs;
+        inputs |= w->inputs[out->value].inputs;
+        for (int32_t d = 0; d < out->n_index; d++) inputs |= w->inputs[out->index[d]].inputs;
     }
     return inputs & 1u << FXA_INPUT_SCORE;
 }
@@ -219,7 +222,7 @@ static void choose_gradients(cuda_work *w, const fxa__cuda_config *config) {
         const fxa__output *out = &c->program->outputs[i];
         w->wanted[i] = choose_is_wanted(c, config, out);
         if (!w->wanted[i]) continue;
-        fxa__grad grad = fxa__lower_grad(c->program, i, w->sets);
+        fxa__grad grad = fxa__lower_grad(c->program, i, w->inputs);
         if (choose_is_load(w, out, c->diagonal))
             c->grad_diagonal = true;
         else if (choose_is_load(w, out, c->dense))
@@ -242,7 +245,7 @@ static void choose_exact(cuda_work *w) {
         if (!w->wanted[i] || out->kind != FXA__OUT_DLOAD || choose_is_load(w, out, c->dense)) continue;
         bool scattered = fxa__cuda_is_scattered(w, i), sum = !scattered && !choose_is_load(w, out, c->diagonal);
         bool apart = scattered && fxa__lower_grad_is_injective(c->program, out->slot, &own) && (own & pair) == pair;
-        if (sum || (c->fixed && !apart)) c->exact |= 1u << out->slot;
+        if (sum || (c->deterministic && !apart)) c->exact |= 1u << out->slot;
     }
 }
 
@@ -268,13 +271,13 @@ static bool choose_is_forward(const cuda_work *w, int32_t node) { return w->need
 static void choose_read(cuda_work *w, bool forward) {
     fxa__cuda_program *c = w->c;
     const fxa_program *p = c->program;
-    for (int32_t i = 0; i < p->n_nodes && c->n_run < FXA__CUDA_HOST_VALUES; i++) {
+    for (int32_t i = 0; i < p->n_nodes && c->n_host_values < FXA__CUDA_HOST_VALUES; i++) {
         if (choose_is_run(w, i) || (forward && !choose_is_forward(w, i))) continue;
-        for (int k = 0; k < p->nodes[i].n_args && c->n_run < FXA__CUDA_HOST_VALUES; k++) {
+        for (int k = 0; k < p->nodes[i].n_args && c->n_host_values < FXA__CUDA_HOST_VALUES; k++) {
             int32_t x = p->nodes[i].arg[k];
-            if (w->given[x] != CUDA_NOT_GIVEN || !choose_is_filled(w, x)) continue;
-            w->given[x] = c->run_at + c->n_run;
-            c->run[c->n_run++] = x;
+            if (w->host_value_at[x] != CUDA_NOT_GIVEN || !choose_is_filled(w, x)) continue;
+            w->host_value_at[x] = c->host_values_at + c->n_host_values;
+            c->host_value[c->n_host_values++] = x;
         }
     }
 }
@@ -283,9 +286,9 @@ static void choose_read(cuda_work *w, bool forward) {
 static void choose_keep(cuda_work *w) {
     const fxa_program *p = w->c->program;
     for (int32_t i = 0; i < p->n_nodes; i++) {
-        if (!choose_is_run(w, i) || !choose_is_forward(w, i) || w->given[i] >= 0) continue;
+        if (!choose_is_run(w, i) || !choose_is_forward(w, i) || w->host_value_at[i] >= 0) continue;
         for (int k = 0; k < p->nodes[i].n_args; k++)
-            if (w->given[p->nodes[i].arg[k]] < 0) w->given[p->nodes[i].arg[k]] = CUDA_NEVER_GIVEN;
+            if (w->host_value_at[p->nodes[i].arg[k]] < 0) w->host_value_at[p->nodes[i].arg[k]] = CUDA_NEVER_GIVEN;
     }
 }
 
@@ -303,59 +306,60 @@ static void choose_gain(fxa__cuda_program *c) {
 static void choose_runs(cuda_work *w) {
     fxa__cuda_program *c = w->c;
     const fxa_program *p = c->program;
-    c->unit_at = c->near_at = c->near = c->softcap = c->gain = -1;
-    for (int32_t i = 0; i < p->n_params; i++) c->run_at += p->params[i].type == FXA_FLOAT;
-    for (int32_t i = 0; i < p->n_nodes; i++) w->given[i] = CUDA_NOT_GIVEN;
-    if (w->scalars) return;
+    c->unit_at = c->softcap_at = c->softcap_factor = c->softcap = c->gain = -1;
+    for (int32_t i = 0; i < p->n_params; i++) c->host_values_at += p->params[i].type == FXA_FLOAT;
+    for (int32_t i = 0; i < p->n_nodes; i++) w->host_value_at[i] = CUDA_NOT_GIVEN;
+    if (w->scalars_in_memory) return;
     choose_read(w, true);
     choose_keep(w);
     choose_read(w, false);
-    int32_t next = c->run_at + c->n_run;
+    int32_t next = c->host_values_at + c->n_host_values;
     if (c->factor >= 0 && fxa__cuda_is_host_value(p, c->factor)) c->unit_at = next++;
-    if (c->has_value && !c->has_own) c->softcap = fxa__cuda_softcap_find(w, &c->near);
-    if (c->softcap >= 0 && !fxa__cuda_is_host_value(p, c->near)) c->softcap = -1;
+    if (c->has_value && !c->has_user_backward) c->softcap = fxa__cuda_softcap_find(w, &c->softcap_factor);
+    if (c->softcap >= 0 && !fxa__cuda_is_host_value(p, c->softcap_factor)) c->softcap = -1;
     if (c->softcap < 0) return;
     if (!w->backward) choose_gain(c);
     if (c->gain >= 0) c->unit_at = next, next += 2;
-    c->near_at = next;
-    c->folded = !w->backward && (c->gain >= 0 || (c->value == c->softcap && (c->unit_at >= 0 || c->factor < 0)));
+    c->softcap_at = next;
+    c->softcap_has_unit =
+        !w->backward && (c->gain >= 0 || (c->value == c->softcap && (c->unit_at >= 0 || c->factor < 0)));
 }
 
 /* ---- All of it --------------------------------------------------------------------------------------------------- */
 
 /* No tensor, no scale and no param of the caller's. */
 static bool choose_is_fixed(const cuda_work *w, int32_t node) {
-    bool fixed = !w->sets[node].tensors;
+    bool fixed = !w->inputs[node].tensors;
     for (int i = 0; i < w->c->program->n_params; i++)
-        fixed = fixed && (!(w->sets[node].params >> i & 1) || w->c->params[i].from == FXA__CUDA_CONSTANT);
+        fixed = fixed && (!(w->inputs[node].params >> i & 1) || w->c->params[i].source == FXA__CUDA_CONSTANT);
     return fixed;
 }
 
 static void choose_all(cuda_work *w, const fxa__cuda_config *config) {
     const fxa_program *p = w->c->program;
     int32_t slope = fxa__program_output(p, FXA__OUT_DSCORE), mask = fxa__program_output(p, FXA__OUT_MASK);
-    fxa__lower_affine(p, w->forms);
-    fxa__lower_depend(p, w->forms, w->sets);
-    choose_value(w, config->plain);
-    w->c->has_own = config->own != NULL;
-    w->c->has_slope =
-        slope >= 0 && !w->c->has_own && (!choose_is_number(p, slope, 1) || choose_grads_read_score(w, config));
+    fxa__lower_affine(p, w->affine);
+    fxa__lower_depend(p, w->affine, w->inputs);
+    choose_value(w, config->finite_factors);
+    w->c->has_user_backward = config->bprop != NULL;
+    w->c->has_derivative = slope >= 0 && !w->c->has_user_backward &&
+                           (!choose_is_number(p, slope, 1) || choose_grads_read_score(w, config));
     w->c->has_mask = !(p->nodes[mask].op == FXA_OP_CONST && p->nodes[mask].imm);
     choose_mark(w);
-    fxa__cuda_int_bounds(p, w->spans);
+    fxa__cuda_int_bounds(p, w->bounds);
     fxa__cuda_tile_values(w, w->tiles);
     choose_diagonal(w);
     choose_loads(w, config);
     choose_wide(w);
-    w->c->mask_inputs = w->sets[mask].inputs;
-    w->c->mask_fixed = choose_is_fixed(w, mask);
-    if (w->c->diagonal >= 0) w->c->diagonal_inputs = w->sets[w->c->diagonal].inputs;
-    if (w->c->diagonal >= 0) w->c->diagonal_fixed = choose_is_fixed(w, w->c->diagonal);
+    w->c->mask_inputs = w->inputs[mask].inputs;
+    w->c->mask_is_constant = choose_is_fixed(w, mask);
+    if (w->c->diagonal >= 0) w->c->diagonal_inputs = w->inputs[w->c->diagonal].inputs;
+    if (w->c->diagonal >= 0) w->c->diagonal_is_constant = choose_is_fixed(w, w->c->diagonal);
     choose_bounds(w, config);
     choose_bound(w);
-    w->c->steep = w->c->has_slope && choose_is_steep(w, slope);
+    w->c->infinite_derivative = w->c->has_derivative && choose_is_steep(w, slope);
     choose_gradients(w, config);
-    w->c->fixed = config->fixed;
+    w->c->deterministic = config->deterministic;
     choose_exact(w);
     choose_runs(w);
     fxa__cuda_param_names_make(w, &w->names);
@@ -367,27 +371,27 @@ fxa_status fxa__cuda_program_make(fxa__host *host, const fxa__cuda_config *confi
     FXA_TRY(fxa__cuda_rewrite(host, config, out, err));
     size_t n = (size_t)out->program->n_nodes, n_outputs = (size_t)out->program->n_outputs;
     cuda_work w = {.host = host, .c = out, .backward = config->derivative != NULL, .rounded = -1};
-    w.scalars = config->scalars;
-    w.forms = fxa__alloc_array(host, n, sizeof *w.forms);
-    w.sets = fxa__alloc_array(host, n, sizeof *w.sets);
+    w.scalars_in_memory = config->scalars_in_memory;
+    w.affine = fxa__alloc_array(host, n, sizeof *w.affine);
+    w.inputs = fxa__alloc_array(host, n, sizeof *w.inputs);
     w.need = fxa__alloc(host, n);
-    w.sure = fxa__alloc(host, n);
+    w.in_bounds = fxa__alloc(host, n);
     w.wanted = fxa__alloc(host, n_outputs);
-    w.spans = fxa__alloc_array(host, n, sizeof *w.spans);
+    w.bounds = fxa__alloc_array(host, n, sizeof *w.bounds);
     w.tiles = fxa__alloc_array(host, n, sizeof *w.tiles);
-    w.given = fxa__alloc_array(host, n, sizeof *w.given);
-    bool ok = w.forms && w.sets && w.need && w.sure && w.wanted && w.spans && w.tiles && w.given;
+    w.host_value_at = fxa__alloc_array(host, n, sizeof *w.host_value_at);
+    bool ok = w.affine && w.inputs && w.need && w.in_bounds && w.wanted && w.bounds && w.tiles && w.host_value_at;
     if (ok) choose_all(&w, config);
-    bool refused = ok && w.sets[fxa__program_output(out->program, FXA__OUT_MASK)].inputs & 1u << FXA_INPUT_SCORE;
+    bool refused = ok && w.inputs[fxa__program_output(out->program, FXA__OUT_MASK)].inputs & 1u << FXA_INPUT_SCORE;
     ok = ok && !refused && fxa__cuda_program_write(&w) && !out->text.failed;
-    fxa__free(host, w.forms, n * sizeof *w.forms);
-    fxa__free(host, w.sets, n * sizeof *w.sets);
+    fxa__free(host, w.affine, n * sizeof *w.affine);
+    fxa__free(host, w.inputs, n * sizeof *w.inputs);
     fxa__free(host, w.need, n);
-    fxa__free(host, w.sure, n);
+    fxa__free(host, w.in_bounds, n);
     fxa__free(host, w.wanted, n_outputs);
-    fxa__free(host, w.spans, n * sizeof *w.spans);
+    fxa__free(host, w.bounds, n * sizeof *w.bounds);
     fxa__free(host, w.tiles, n * sizeof *w.tiles);
-    fxa__free(host, w.given, n * sizeof *w.given);
+    fxa__free(host, w.host_value_at, n * sizeof *w.host_value_at);
     if (refused)
         return fxa__fail(err, FXA_E_UNSUPPORTED, "the mask reads the score, which CUDA kernels do not give it");
     return ok ? FXA_OK : fxa__fail_memory(err, "the text of a program for CUDA kernels");

@@ -102,15 +102,16 @@ static double fill_cap(const fxa__cuda_program *p, const double *params, float *
 
 /* series_limit() and the terms behind it. Of a factor so large that they are not finite nothing is near. */
 static void fill_bend(const fxa__cuda_program *p, const double *params, float *f) {
-    double factor = fill_value(p->program, p->near, params), power = factor, limit = FILL_NEAR / fabs(factor), unit = 1;
-    if (p->folded) unit = FILL_LOG2E * (p->factor >= 0 ? fill_value(p->program, p->factor, params) : 1);
+    double factor = fill_value(p->program, p->softcap_factor, params), power = factor, limit = FILL_NEAR / fabs(factor),
+           unit = 1;
+    if (p->softcap_has_unit) unit = FILL_LOG2E * (p->factor >= 0 ? fill_value(p->program, p->factor, params) : 1);
     if (p->gain >= 0) unit = fill_cap(p, params, f + p->unit_at);
-    fill_far(p, params, factor, unit, f + p->near_at + 1 + FXA_CUDA_SOFTCAP_TERMS);
+    fill_far(p, params, factor, unit, f + p->softcap_at + 1 + FXA_CUDA_SOFTCAP_TERMS);
     power *= unit;
-    f[p->near_at] = (float)(limit < FILL_SMALL ? limit : FILL_SMALL);
+    f[p->softcap_at] = (float)(limit < FILL_SMALL ? limit : FILL_SMALL);
     for (int32_t k = 0; k < FXA_CUDA_SOFTCAP_TERMS; k++) {
-        f[p->near_at + 1 + k] = (float)(fill_tanh[k] * power);
-        if (!isfinite(f[p->near_at + 1 + k])) f[p->near_at] = 0;
+        f[p->softcap_at + 1 + k] = (float)(fill_tanh[k] * power);
+        if (!isfinite(f[p->softcap_at + 1 + k])) f[p->softcap_at] = 0;
         power *= factor * factor;
     }
 }
@@ -131,9 +132,10 @@ void fxa__cuda_host_values(const fxa__cuda_program *p, const double *params, flo
         else
             i[at] = fxa__toint(params[k]);
     }
-    for (int32_t k = 0; k < p->n_run; k++) f[p->run_at + k] = (float)fill_value(program, p->run[k], params);
+    for (int32_t k = 0; k < p->n_host_values; k++)
+        f[p->host_values_at + k] = (float)fill_value(program, p->host_value[k], params);
     if (p->unit_at >= 0 && p->gain < 0) f[p->unit_at] = fill_unit(fill_value(program, p->factor, params) * FILL_LOG2E);
-    if (p->near_at >= 0) fill_bend(p, params, f);
+    if (p->softcap_at >= 0) fill_bend(p, params, f);
 }
 
 int32_t fxa__cuda_operand_kind(fxa_dtype dtype) {

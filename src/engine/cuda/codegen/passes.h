@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * Between the choices of codegen/generate.c and the text of codegen/write_program.c.
+ * State that the passes of codegen/ share: what codegen/generate.c decides and codegen/write_program.c writes.
  */
 #ifndef FXA_ENGINE_CUDA_CODEGEN_PASSES_H
 #define FXA_ENGINE_CUDA_CODEGEN_PASSES_H
@@ -11,39 +11,41 @@
 #include "../../../lower/emit.h"
 #include "../../../lower/grad_class.h"
 
-/* Who needs a node: bits of fxa__emit.used. No outputs are asked of it, so all of them are free. */
+/* Bits of fxa__emit.used: which function of the text needs a node. */
 enum {
     CUDA_TILE = 1 << 3,
     CUDA_SAME = 1 << 4,
     CUDA_VALUE = 1 << 5,
     CUDA_SLOPE = 1 << 6,
     CUDA_MASK = 1 << 7,
-    CUDA_GRADS = 1 << 5
+    CUDA_GRADS = 1 << 5 /* in an fxa__emit of its own */
 };
 
-/* What texts read params by, where kernels do not have them as a.f[] and a.i[]. */
+/* Expressions by which the text reads params, unless they are a.f[] and a.i[]. */
 typedef struct cuda_names {
     struct {
-        char member[16], call[32];
-    } scalar[FXA_MAX_PARAMS];            /* of params that are in memory: of Program, and on the spot */
-    char run[FXA__CUDA_HOST_VALUES][16]; /* what the host computes */
+        char member[16];                 /* member of Program */
+        char call[32];                   /* expression in static functions */
+    } scalar[FXA_MAX_PARAMS];            /* params in device memory */
+    char run[FXA__CUDA_HOST_VALUES][16]; /* values that the host computes */
 } cuda_names;
 
+/* Work memory of the passes. Arrays have an element per node unless stated otherwise. */
 typedef struct cuda_work {
     fxa__host *host;
     fxa__cuda_program *c;
-    fxa__linear *forms;
-    fxa__depend *sets;
-    fxa__interval *spans;    /* by node: bounds of ints */
-    uint8_t *need;           /* by node: CUDA_VALUE, CUDA_SLOPE, CUDA_MASK */
-    uint8_t *sure;           /* of loads: indices that are inside for certain */
-    bool *wanted;            /* by output: a gradient that is wanted, and not always 0 */
+    fxa__linear *affine;     /* affine forms */
+    fxa__depend *inputs;     /* inputs that a node depends on */
+    fxa__interval *bounds;   /* bounds of ints */
+    uint8_t *need;           /* bits CUDA_VALUE, CUDA_SLOPE, CUDA_MASK */
+    uint8_t *in_bounds;      /* of loads: bit d set = index d is inside the tensor */
+    bool *wanted;            /* by output: a requested gradient that is not always 0 */
     bool backward;           /* the text is of a backward pass */
-    bool wide;               /* words are i64 elements, cut to 32 bits, and the mask compares whole ones */
-    bool scalars;            /* as the caller says */
-    int32_t rounded;         /* a float that the forward has rounded, as a number on a diagonal: it is not fused; -1 */
-    struct cuda_tile *tiles; /* by node */
-    int32_t *given;          /* by node: the place in f[] that the host fills with it, or: */
+    bool i64_operands;       /* operands are i64 elements cut to 32 bits, and the mask compares all 64 */
+    bool scalars_in_memory;  /* as in the config */
+    int32_t rounded;         /* float that the forward has rounded, on a diagonal: never fused into an fma; -1 = none */
+    struct cuda_tile *tiles; /* values that tile() computes */
+    int32_t *host_value_at;  /* index in f[] of a node that the host computes, or a value of the enum below */
     cuda_names names;
 } cuda_work;
 
@@ -52,55 +54,58 @@ enum { CUDA_NOT_GIVEN = -1, CUDA_NEVER_GIVEN = -2 };
 /* ---- codegen/tile_values.c --------------------------------------------------------------------------------------- */
 
 enum { CUDA_TILE_NONE, CUDA_TILE_SUM, CUDA_TILE_FLOAT, CUDA_TILE_APART, CUDA_TILE_SAME };
-typedef struct cuda_tile { /* of a node that pairs get from t<node>, a member that tile() computes */
+/* How pairs compute a node from t<node>, a member that tile() computes. */
+typedef struct cuda_tile {
     uint8_t kind;
-    int32_t left, right; /* t is left, as a float left; of APART and SAME left - right, cut to 32 bits or modulo them */
-    int32_t row;         /* a node that the text reads beside it; -1 */
+    int32_t left;  /* node: SUM: t is left; FLOAT: t is left as a float */
+    int32_t right; /* node: APART, SAME: t is left - right, saturated to 32 bits or modulo 2^32 */
+    int32_t row;   /* node that the text reads in addition; -1 = none */
     char text[112];
 } cuda_tile;
 
-/* Bounds of ints, by node, for coordinates and lengths up to FXA__CUDA_LENGTH; others are anything. */
+/* Writes the bounds of ints, for coordinates and lengths up to FXA__CUDA_LENGTH. Other nodes are unbounded. */
 void fxa__cuda_int_bounds(const fxa_program *p, fxa__interval *out);
+/* Writes the tile-level value of each node. */
 void fxa__cuda_tile_values(const cuda_work *w, cuda_tile *out);
 
 /* ---- codegen/fast_paths.c ---------------------------------------------------------------------------------------- */
 
 enum { CUDA_CONJUNCTS = 16 };
-/* What a mask asks beside the equality of the words of query and key, where it asks for that: nodes that must all hold,
- * and none of which reads words. -1: it does not. */
+/* Writes the conditions of the mask besides the equality of row and key operand, none of which reads operands. Returns
+ * their number; -1 = the mask has no such equality. */
 int fxa__cuda_document_mask(const cuda_work *w, int32_t conjuncts[CUDA_CONJUNCTS]);
-/* The tanh of the score times a factor that nothing but params decides, where nothing else reads the score: its node,
- * or -1. */
+/* Returns the node tanh(score * factor), if factor depends on params alone and no other node reads the score, or -1.
+ * Sets *factor. */
 int32_t fxa__cuda_softcap_find(const cuda_work *w, int32_t *factor);
-/* Whether the slope may be infinite, or NaN where the value is not. */
+/* Returns true if the derivative may be infinite, or NaN where the value is not NaN. */
 bool fxa__cuda_is_derivative_infinite(const cuda_work *w, int32_t slope);
-/* Whether a float on a diagonal is a few operations on numbers of heads and distances: cheaper than a load. */
+/* Returns true if computing a node of q - k and heads costs less than loading it from the diagonal row. */
 bool fxa__cuda_is_cheap(const cuda_work *w, int32_t node);
 
 /* ---- codegen/param_names.c --------------------------------------------------------------------------------------- */
 
 void fxa__cuda_param_names_make(const cuda_work *w, cuda_names *out);
-/* Gives a text these names, before anything is wanted of it. Every text that computes something of params has them, so
- * that all of them see the same bits. members: it is one of pairs, which have members; else static. */
+/* Makes e read params by these names. Must precede every requirement on e. All functions use them, so they all read the
+ * same bits. members: e is of functions of pairs, which can read members of Program. */
 void fxa__cuda_param_names_use(const cuda_work *w, fxa__emit *e, bool members);
 
 /* ---- codegen/write_tile_functions.c ------------------------------------------------------------------------------ */
 
-/* unit(), diagonal(), tile_class(). False: out of memory. */
+/* Writes unit(), diagonal() and tile_class(). Returns false without memory. */
 bool fxa__cuda_tile_functions_write(const cuda_work *k);
 
 /* ---- codegen/write_program.c ------------------------------------------------------------------------------------- */
 
-/* Whether an output is a gradient that scatter() adds. */
+/* Returns true if an output is a gradient that scatter() adds. */
 bool fxa__cuda_is_scattered(const cuda_work *w, int32_t output);
-/* Writes c->text. False: out of memory. */
+/* Writes c->text. Returns false without memory. */
 bool fxa__cuda_program_write(const cuda_work *w);
 
 /* ---- codegen/write_gradients.c ----------------------------------------------------------------------------------- */
 
-/* partials() and scatter(), of nodes that are marked with CUDA_GRADS. */
+/* Writes partials() and scatter(), of nodes that `grads` marks with CUDA_GRADS. */
 void fxa__cuda_gradients_write(const cuda_work *w, const fxa__emit *grads);
-/* sum_place(), diagonal_place(). False: out of memory. */
+/* Writes sum_place() and diagonal_place(). Returns false without memory. */
 bool fxa__cuda_target_indices_write(const cuda_work *w);
 
 #endif

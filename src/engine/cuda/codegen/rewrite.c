@@ -188,7 +188,7 @@ static void rewrite_sources(const fxa__parameterized *lifted, const fxa__cuda_co
     for (int32_t i = 0; i < out->program->n_params; i++) {
         const char *name = out->program->params[i].name;
         int32_t at = fxa_program_param_find(lifted->program, name),
-                own = config->own ? fxa__cuda_bprop_param(name) : -1;
+                own = config->bprop ? fxa__cuda_bprop_param(name) : -1;
         if (strcmp(name, scale) == 0)
             out->params[i] = (fxa__cuda_param){FXA__CUDA_SCALE, 0};
         else if (lifted->from[at] < 0)
@@ -226,7 +226,7 @@ static fxa_status rewrite_slopes(fxa__host *host, const fxa_program *p, const fx
 static fxa_status rewrite_lifted(fxa__host *host, const fxa__parameterized *lifted, const fxa__cuda_config *config,
                                  fxa__cuda_program *out, fxa_error *err) {
     size_t n = (size_t)lifted->program->n_nodes;
-    rewrite r = {.p = lifted->program, .plain = config->plain};
+    rewrite r = {.p = lifted->program, .plain = config->finite_factors};
     char scale[32];
     fxa_status status;
     r.sets = fxa__alloc_array(host, n, sizeof *r.sets);
@@ -269,7 +269,7 @@ fxa_status fxa__cuda_rewrite(fxa__host *host, const fxa__cuda_config *config, fx
     fxa__parameterized lifted = {.program = NULL};
     fxa_status status = FXA_OK;
     if (config->derivative) status = fxa__lower_fuse(host, config->program, config->derivative, true, &joint, err);
-    if (config->derivative && status == FXA_OK) status = rewrite_slopes(host, joint, config->own, &whole, err);
+    if (config->derivative && status == FXA_OK) status = rewrite_slopes(host, joint, config->bprop, &whole, err);
     if (!config->derivative) fxa_program_retain(whole);
     if (status == FXA_OK && whole->n_tensors > FXA_CUDA_TENSORS)
         status = fxa__fail(err, FXA_E_UNSUPPORTED, "the program captures %d tensors; CUDA kernels take %d",

@@ -58,7 +58,7 @@ enum { TILE_COEF = 1 << 16, TILE_MOVES = 1 << FXA_INPUT_Q | 1 << FXA_INPUT_K };
 
 /* An int whose form has q and k as terms alone: what else it has, no pair of a tile changes. */
 static bool tile_is_affine(const cuda_work *w, int32_t node) {
-    const fxa__linear *f = &w->forms[node];
+    const fxa__linear *f = &w->affine[node];
     uint32_t others = TILE_MOVES | 1u << FXA_INPUT_SCORE | 1u << FXA_INPUT_DSCORE;
     if (w->c->program->nodes[node].type != FXA_INT || (f->nonaffine & FXA__NONAFFINE_READS & others)) return false;
     for (int i = FXA_INPUT_Q; i <= FXA_INPUT_K; i++)
@@ -70,8 +70,8 @@ static bool tile_moves(const fxa__linear *f) { return f->coef[FXA_INPUT_Q] || f-
 
 /* Whether an affine int is its form among the pairs of any tile: it does not move, or nothing in it wraps. */
 static bool tile_is_straight(const cuda_work *w, int32_t node) {
-    const fxa__interval any = fxa__interval_any(), *s = &w->spans[node];
-    return !tile_moves(&w->forms[node]) || s->lo != any.lo || s->hi != any.hi;
+    const fxa__interval any = fxa__interval_any(), *s = &w->bounds[node];
+    return !tile_moves(&w->affine[node]) || s->lo != any.lo || s->hi != any.hi;
 }
 
 /* ---- Texts ------------------------------------------------------------------------------------------------------- */
@@ -91,7 +91,7 @@ static void tile_offset(char text[64], int32_t q, int32_t k) {
 }
 
 static void tile_sum(const cuda_work *w, int32_t node, cuda_tile *t) {
-    const fxa__linear *f = &w->forms[node];
+    const fxa__linear *f = &w->affine[node];
     char offset[64];
     tile_offset(offset, f->coef[FXA_INPUT_Q], f->coef[FXA_INPUT_K]);
     *t = (cuda_tile){.kind = CUDA_TILE_SUM, .left = node, .right = -1, .row = -1};
@@ -101,7 +101,7 @@ static void tile_sum(const cuda_work *w, int32_t node, cuda_tile *t) {
 /* The number of the tile as a float, and offsets added to that: exact while both are below 2^24. */
 static void tile_float(const cuda_work *w, int32_t node, cuda_tile *t) {
     int32_t of = w->c->program->nodes[node].arg[0];
-    const fxa__linear *f = &w->forms[of];
+    const fxa__linear *f = &w->affine[of];
     char offset[64];
     if (!tile_is_affine(w, of) || !tile_moves(f) || !tile_is_straight(w, of)) return;
     tile_offset(offset, f->coef[FXA_INPUT_Q], f->coef[FXA_INPUT_K]);
@@ -115,7 +115,7 @@ static void tile_by_row(const cuda_work *w, int32_t node, cuda_tile *t) {
     const char *op = n->op == FXA_OP_LT ? "<" : "<=";
     for (int k = 0; k < 2; k++) {
         int32_t row = n->arg[k], key = n->arg[1 - k];
-        const fxa__linear *x = &w->forms[row], *y = &w->forms[key];
+        const fxa__linear *x = &w->affine[row], *y = &w->affine[key];
         if (x->coef[FXA_INPUT_K] || y->coef[FXA_INPUT_Q] || y->coef[FXA_INPUT_K] != 1) continue;
         if (!tile_is_straight(w, key)) continue;
         *t = (cuda_tile){.kind = CUDA_TILE_SUM, .left = key, .right = -1, .row = row};
@@ -129,7 +129,7 @@ static void tile_by_row(const cuda_work *w, int32_t node, cuda_tile *t) {
 
 static void tile_compare(const cuda_work *w, int32_t node, cuda_tile *t) {
     const fxa__node *n = &w->c->program->nodes[node];
-    const fxa__linear *x = &w->forms[n->arg[0]], *y = &w->forms[n->arg[1]];
+    const fxa__linear *x = &w->affine[n->arg[0]], *y = &w->affine[n->arg[1]];
     bool equal = n->op == FXA_OP_EQ || n->op == FXA_OP_NE;
     char offset[64];
     if (!tile_is_affine(w, n->arg[0]) || !tile_is_affine(w, n->arg[1]) || !(tile_moves(x) || tile_moves(y))) return;
@@ -159,7 +159,7 @@ void fxa__cuda_tile_values(const cuda_work *w, cuda_tile *out) {
             tile_compare(w, i, &out[i]);
         else if (n->op == FXA_OP_FLOAT && p->nodes[n->arg[0]].type == FXA_INT)
             tile_float(w, i, &out[i]);
-        else if (n->n_args > 0 && n->op != FXA_OP_LOAD && tile_is_affine(w, i) && tile_moves(&w->forms[i]))
+        else if (n->n_args > 0 && n->op != FXA_OP_LOAD && tile_is_affine(w, i) && tile_moves(&w->affine[i]))
             tile_sum(w, i, &out[i]);
     }
 }

@@ -53,7 +53,7 @@ static void places_partials(const fxa__cuda_program *c, const fxa__emit *grads, 
 
 /* Which lanes of a warp add to one element, by its class; NULL: that is not known. */
 static const char *places_lanes(const cuda_work *k, int32_t output) {
-    fxa__grad_kind kind = fxa__lower_grad(k->c->program, output, k->sets).kind;
+    fxa__grad_kind kind = fxa__lower_grad(k->c->program, output, k->inputs).kind;
     if (kind <= FXA__GRAD_HEAD) return "ALL_LANES";
     return kind == FXA__GRAD_ROW ? "KEY_LANES" : kind == FXA__GRAD_KEY ? "QUERY_LANES" : NULL;
 }

@@ -62,8 +62,8 @@ static void cudatext_share(fxa__emit *x, fxa__emit *y) {
 /* What is known of ints, and which loads have bases. */
 static void cudatext_known(const cuda_text *t, fxa__emit *e) {
     for (int32_t i = 0; i < e->p->n_nodes; i++) {
-        e->nonnegative[i] = e->p->nodes[i].type == FXA_INT && t->work->spans[i].lo >= 0;
-        e->in_bounds[i] = t->work->sure[i];
+        e->nonnegative[i] = e->p->nodes[i].type == FXA_INT && t->work->bounds[i].lo >= 0;
+        e->in_bounds[i] = t->work->in_bounds[i];
         e->base[i] = fxa__lower_emit_can_use_base(e, i);
     }
 }
@@ -99,10 +99,10 @@ static void cudatext_want_pairs(cuda_text *t) {
     const fxa_program *p = t->c->program;
     if (t->c->softcap >= 0) {
         t->pairs.given[t->c->gain >= 0 ? t->c->value : t->c->softcap] = "score";
-        fxa__lower_emit_require(&t->pairs, t->c->near, CUDA_VALUE);
+        fxa__lower_emit_require(&t->pairs, t->c->softcap_factor, CUDA_VALUE);
     }
     if (t->c->has_value) fxa__lower_emit_require(&t->pairs, t->c->value, CUDA_VALUE);
-    if (t->c->has_slope || t->c->has_own)
+    if (t->c->has_derivative || t->c->has_user_backward)
         fxa__lower_emit_require(&t->pairs, fxa__program_output(p, FXA__OUT_DSCORE), CUDA_SLOPE);
     if (t->c->has_mask) fxa__lower_emit_require(&t->pairs, fxa__program_output(p, FXA__OUT_MASK), CUDA_MASK);
     for (int i = 0; i < t->n_rest; i++) fxa__lower_emit_require(&t->pairs, t->rest[i], CUDA_SAME);
@@ -110,7 +110,7 @@ static void cudatext_want_pairs(cuda_text *t) {
 
 /* Whole elements in the Hopper backward: both ways to them take more registers than there are, so its pairs load them,
  * and of words the ranges alone are read, by tile_class(). */
-static bool cudatext_ranges_alone(const cuda_text *t) { return t->work->wide && t->work->backward; }
+static bool cudatext_ranges_alone(const cuda_text *t) { return t->work->i64_operands && t->work->backward; }
 
 static bool cudatext_open(cuda_text *t) {
     const fxa_program *p = t->c->program;
@@ -123,14 +123,14 @@ static bool cudatext_open(cuda_text *t) {
     }
     if (!ok) return false;
     if (!cudatext_ranges_alone(t)) {
-        cudatext_give(t, t->c->q_word, "__int_as_float(p.q_word)", "p.q_word");
-        cudatext_give(t, t->c->k_word, "__int_as_float(p.k_word)", "p.k_word");
+        cudatext_give(t, t->c->q_operand, "__int_as_float(p.q_word)", "p.q_word");
+        cudatext_give(t, t->c->k_operand, "__int_as_float(p.k_word)", "p.k_word");
     }
     cudatext_give(t, t->c->dense, "p.dense", "");
     cudatext_give(t, t->c->diagonal, "p.diagonal", "");
     cudatext_give_tiles(t);
     if (t->work->rounded >= 0) t->pairs.unfused[t->work->rounded] = 1;
-    t->n_rest = t->c->has_mask && !t->work->wide ? fxa__cuda_document_mask(t->work, t->rest) : -1;
+    t->n_rest = t->c->has_mask && !t->work->i64_operands ? fxa__cuda_document_mask(t->work, t->rest) : -1;
     cudatext_want_pairs(t);
     cudatext_want_tiles(t);
     for (int32_t i = 0; i < p->n_outputs; i++) {
@@ -142,7 +142,7 @@ static bool cudatext_open(cuda_text *t) {
             fxa__lower_emit_require(&t->grads, p->outputs[i].index[d], CUDA_GRADS);
     }
     for (int32_t i = 0; i < p->n_nodes; i++) t->wholes.base[i] = 0; /* registers that nobody should wait for */
-    if (t->work->wide && !t->work->backward)
+    if (t->work->i64_operands && !t->work->backward)
         fxa__lower_emit_require(&t->wholes, fxa__program_output(p, FXA__OUT_MASK), CUDA_MASK);
     for (int i = 0; i < 4; i++) cudatext_localize(emits[i], FXA__EMIT_ROW);
     for (int i = 0; i < 2; i++) /* once more for what the last ones keep */
@@ -225,7 +225,7 @@ static void cudatext_value(cuda_text *t) {
         cudatext_inside(t, &t->pairs, CUDA_VALUE);
         cudatext_return(t, &t->pairs, t->c->value);
     }
-    if (!t->c->has_slope) return;
+    if (!t->c->has_derivative) return;
     cudatext_put(
         t, "    FXA_INLINE float value(const FxaArgs &a, float score, const Pair &p, float &slope) const\n    {\n");
     cudatext_put(t, cudatext_pair);
@@ -240,7 +240,7 @@ static void cudatext_value(cuda_text *t) {
 }
 
 static void cudatext_own(cuda_text *t) {
-    if (!t->c->has_own) return;
+    if (!t->c->has_user_backward) return;
     cudatext_put(t, "    FXA_INLINE float user_backward(const FxaArgs &a, float score, const Pair &p, float dscore) "
                     "const\n    {\n");
     cudatext_put(t, cudatext_pair);
@@ -253,26 +253,26 @@ static void cudatext_bend(cuda_text *t) {
     if (t->c->softcap < 0) return;
     cudatext_put(t, "#define PROG_SOFTCAP 1\n    FXA_INLINE float softcap(const FxaArgs &a, float score) const\n    {\n"
                     "        return score_tanh(__fmul_rn(score, ");
-    fxa__lower_emit_value(&t->pairs, t->c->near, t->w);
-    if (!t->c->folded)
+    fxa__lower_emit_value(&t->pairs, t->c->softcap_factor, t->w);
+    if (!t->c->softcap_has_unit)
         cudatext_put(t, "));\n    }\n");
     else if (t->c->unit_at >= 0)
         fxa__write_format(t->w, ")) * a.f[%d];\n    }\n", (int)t->c->unit_at);
     else
         cudatext_put(t, ")) * LOG2E;\n    }\n");
-    if (t->c->folded) cudatext_put(t, "#define PROG_SOFTCAP_HAS_UNIT 1\n");
+    if (t->c->softcap_has_unit) cudatext_put(t, "#define PROG_SOFTCAP_HAS_UNIT 1\n");
     cudatext_put(t, "#if !FXA_FAST_MATH\n#define PROG_SOFTCAP_SERIES 1\n");
     fxa__write_format(t->w,
                       "    FXA_INLINE float series_limit(const FxaArgs &a) const { return a.f[%d]; }\n"
                       "    FXA_INLINE float softcap_series(const FxaArgs &a, float score) const\n    {\n"
                       "        return score_softcap_series(score, a.f + %d);\n    }\n",
-                      (int)t->c->near_at, (int)t->c->near_at + 1);
-    int at = (int)t->c->near_at + 1 + FXA_CUDA_SOFTCAP_TERMS;
+                      (int)t->c->softcap_at, (int)t->c->softcap_at + 1);
+    int at = (int)t->c->softcap_at + 1 + FXA_CUDA_SOFTCAP_TERMS;
     fxa__write_format(t->w,
                       "    FXA_INLINE float exp_limit(const FxaArgs &a) const { return a.f[%d]; }\n"
                       "    FXA_INLINE SoftcapExp softcap_exp(const FxaArgs &a) const\n    {\n        return {a.f[%d], ",
                       at, at + 1);
-    if (t->c->folded)
+    if (t->c->softcap_has_unit)
         fxa__write_format(t->w, "a.f[%d], softcap_unit(a)};\n    }\n#endif\n", at + 2);
     else
         cudatext_put(t, "-0.5f, 1.f};\n    }\n#endif\n");
@@ -303,7 +303,7 @@ static void cudatext_mask_whole(cuda_text *t) {
 
 static void cudatext_mask(cuda_text *t) {
     if (!t->c->has_mask) return;
-    bool whole = t->work->wide && !t->work->backward;
+    bool whole = t->work->i64_operands && !t->work->backward;
     if (whole) cudatext_mask_whole(t);
     /* One that reads the score would have it from nobody: codegen/score_masks.c. */
     cudatext_put(t, "    FXA_INLINE bool mask(const FxaArgs &a, const Pair &p) const\n    {\n");
@@ -318,7 +318,7 @@ static void cudatext_mask(cuda_text *t) {
 /* ---- All of it --------------------------------------------------------------------------------------------------- */
 
 static int cudatext_words(const cuda_text *t) {
-    int32_t words[] = {t->c->q_word, t->c->k_word};
+    int32_t words[] = {t->c->q_operand, t->c->k_operand};
     int most = 0;
     for (int i = 0; i < 2; i++) {
         if (words[i] < 0 || !t->pairs.used[words[i]]) continue;
@@ -337,9 +337,9 @@ static int cudatext_bound(double bound) { return !(bound <= 16) ? 0 : bound <= 1
  * are shared by pairs, but not in gradients: there the compiler was seen to have them at every pair. */
 static int cudatext_apart(const cuda_text *t) {
     int limit = t->work->backward ? CUDA_APART_BACKWARD : CUDA_APART_FORWARD;
-    uint32_t values = t->c->has_own ? CUDA_VALUE : CUDA_VALUE | CUDA_SLOPE;
+    uint32_t values = t->c->has_user_backward ? CUDA_VALUE : CUDA_VALUE | CUDA_SLOPE;
     int32_t value = fxa__lower_emit_weight(&t->pairs, values, CUDA_APART_SHARED);
-    int32_t own = t->c->has_own ? fxa__lower_emit_weight(&t->pairs, CUDA_SLOPE, CUDA_APART_SHARED) : 0;
+    int32_t own = t->c->has_user_backward ? fxa__lower_emit_weight(&t->pairs, CUDA_SLOPE, CUDA_APART_SHARED) : 0;
     int32_t mask = fxa__lower_emit_weight(&t->pairs, CUDA_MASK, CUDA_APART_SHARED);
     int32_t grads = fxa__lower_emit_weight(&t->grads, CUDA_GRADS, 1) + own;
     return (value > limit) | (mask > limit) << 1 | (grads > limit) << 2;
@@ -347,17 +347,17 @@ static int cudatext_apart(const cuda_text *t) {
 
 static void cudatext_switches(cuda_text *t) {
     fxa__cuda_program *c = t->c;
-    c->vector = cudatext_words(t);
+    c->operands = cudatext_words(t);
     cudatext_put(t, "#define FXA__OPS_F32\n#include \"program_ops.h\"\n#include \"interval_rules.h\"\n");
     cudatext_switch(t, "VALUE", c->has_value);
-    cudatext_switch(t, "DERIVATIVE", c->has_slope ? (c->steep ? 2 : 1) : 0);
-    cudatext_switch(t, "USER_BACKWARD", c->has_own);
+    cudatext_switch(t, "DERIVATIVE", c->has_derivative ? (c->infinite_derivative ? 2 : 1) : 0);
+    cudatext_switch(t, "USER_BACKWARD", c->has_user_backward);
     cudatext_switch(t, "MASK", c->has_mask);
     cudatext_switch(t, "BOUNDED", c->has_value ? cudatext_bound(c->bound) : 0);
     cudatext_switch(t, "DIAGONAL", c->diagonal >= 0);
     cudatext_switch(t, "DENSE", c->dense >= 0);
-    cudatext_switch(t, "OPERANDS", cudatext_ranges_alone(t) ? 0 : c->vector);
-    cudatext_switch(t, "PACK_OPERANDS", c->vector > 0);
+    cudatext_switch(t, "OPERANDS", cudatext_ranges_alone(t) ? 0 : c->operands);
+    cudatext_switch(t, "PACK_OPERANDS", c->operands > 0);
     cudatext_switch(t, "UNIFORM_OPERANDS", t->n_rest >= 0);
     cudatext_switch(t, "GRAD_DIAGONAL", c->grad_diagonal);
     cudatext_switch(t, "GRAD_DENSE", c->grad_dense);
@@ -365,7 +365,7 @@ static void cudatext_switches(cuda_text *t) {
     cudatext_switch(t, "GRAD_SCATTER", c->has_scatter);
     cudatext_switch(t, "GRAD_EXACT", (int)c->exact);
     cudatext_switch(t, "OUT_OF_LINE", cudatext_apart(t));
-    cudatext_switch(t, "GRAD_DIAGONAL_EXACT", c->fixed && c->grad_diagonal);
+    cudatext_switch(t, "GRAD_DIAGONAL_EXACT", c->deterministic && c->grad_diagonal);
 }
 
 bool fxa__cuda_program_write(const cuda_work *w) {

@@ -34,7 +34,7 @@ static bool static_alone(const cuda_work *k, int32_t node, fxa__emit_level most)
 static bool static_unit(const cuda_work *k) {
     static_put(k, "    static FXA_INLINE float unit(const FxaArgs &a)\n    {\n");
     bool ok = true;
-    if (k->c->folded) {
+    if (k->c->softcap_has_unit) {
         if (k->c->gain >= 0)
             fxa__write_format(&k->c->text, "        return a.f[%d];\n", (int)k->c->unit_at + 1);
         else
@@ -132,8 +132,8 @@ static bool static_class(const cuda_work *k) {
     if (!k->c->has_mask) return true;
     bool ok = fxa__lower_interval_open(k->host, k->c->program, FXA__CUDA_F32, &v);
     if (ok) {
-        static_give(&v, k->c->program, k->c->q_word, static_q_range);
-        static_give(&v, k->c->program, k->c->k_word, static_k_range);
+        static_give(&v, k->c->program, k->c->q_operand, static_q_range);
+        static_give(&v, k->c->program, k->c->k_operand, static_k_range);
         static_choose_tables(k, &v);
         static_class_head(k, &v);
         static_put(k, static_lengths);

@@ -36,14 +36,14 @@ fxa__cuda_operand fxa__cuda_operand_given(const fxa__cuda_call *c, fxa_slot slot
 fxa__cuda_operand fxa__cuda_operand_of(const fxa__cuda_call *c, fxa_slot slot) {
     fxa__cuda_operand t = fxa__cuda_operand_given(c, slot);
     int spare = fxa__cuda_copy_of_slot(slot);
-    if (spare >= 0 && c->at.spare[spare]) t.view = args_spare(t.size, c->at.spare[spare]);
+    if (spare >= 0 && c->at.copy[spare]) t.view = args_spare(t.size, c->at.copy[spare]);
     return t;
 }
 
 /* ---- The program's ----------------------------------------------------------------------------------------------- */
 
 /* A unit is above 0: where the scale is not, products are turned instead, which is as if Q were. */
-static bool args_is_turned(const fxa__cuda_call *c) { return c->code->choice.plain && c->bound->scale <= 0; }
+static bool args_is_turned(const fxa__cuda_call *c) { return c->code->choice.finite_factors && c->bound->scale <= 0; }
 
 double fxa__cuda_unit_scale(const fxa__cuda_call *c) {
     if (!args_is_turned(c)) return c->bound->scale;
@@ -53,9 +53,10 @@ double fxa__cuda_unit_scale(const fxa__cuda_call *c) {
 /* A number of the program's text, one of the caller's params, or the scale. */
 static double args_param(const fxa__cuda_call *c, int32_t i) {
     const fxa__cuda_param *param = &c->code->program.params[i];
-    if (param->from == FXA__CUDA_SCALE) return fxa__cuda_unit_scale(c);
-    if (param->from == FXA__CUDA_CONSTANT) return c->bound->constants ? c->bound->constants[i] : param->value;
-    return param->from >= 0 ? c->bound->params[param->from] : c->bound->bprop_params[FXA__CUDA_BPROP - param->from];
+    if (param->source == FXA__CUDA_SCALE) return fxa__cuda_unit_scale(c);
+    if (param->source == FXA__CUDA_CONSTANT) return c->bound->constants ? c->bound->constants[i] : param->value;
+    return param->source >= 0 ? c->bound->params[param->source]
+                              : c->bound->bprop_params[FXA__CUDA_BPROP - param->source];
 }
 
 static void args_scalars(fxa__cuda_call *c) {
@@ -129,9 +130,9 @@ static void args_program(fxa__cuda_call *c) {
     args_scalars(c);
     args_captures(c);
     args_dense(c);
-    if (c->code->program.vector) {
-        args_words(&c->at.word[0], &c->a.q_vector);
-        args_words(&c->at.word[1], &c->a.k_vector);
+    if (c->code->program.operands) {
+        args_words(&c->at.operand[0], &c->a.q_vector);
+        args_words(&c->at.operand[1], &c->a.k_vector);
     }
     for (int i = 0; i < FXA_CUDA_RANGES; i++) c->a.ranges[i] = c->at.ranges[i];
     if (!r->pitch) return;
@@ -161,7 +162,7 @@ static void args_sizes(fxa__cuda_call *c) {
     a->scale_log2 = (float)(fxa__cuda_unit_scale(c) * ARGS_LOG2E);
     a->turned = !args_is_turned(c) ? 0 : c->bound->scale == 0 ? 2 : 1;
     a->splits = c->at.splits;
-    a->run = c->at.run;
+    a->run = c->at.item_splits;
     for (int i = 0; i < FXA_CUDA_DECODE_CUTS; i++) a->cut[i] = c->at.cut[i];
 }
 
@@ -228,22 +229,22 @@ void fxa__cuda_args_make(fxa__cuda_call *c) {
     if (c->at.sink) a->sink = c->at.sink;
     if (p->flags & FXA_GRAD_SINKS) a->grad_sink = c->at.grad_sink ? c->at.grad_sink : c->bound->slot[FXA_SLOT_DSINKS];
     a->next_tile = c->at.next_tile;
-    a->redo = c->at.redo;
+    a->redo = c->at.recompute;
     a->lse2 = c->at.lse2;
     a->delta = c->at.delta;
     a->grad_q_sum = c->at.grad_q_sum;
     a->first_share = c->at.first_share;
-    a->sent = c->at.sent;
+    a->sent = c->at.reduced;
     a->partial = c->at.partial;
     a->partial_ml = c->at.partial_ml;
     if (!(p->flags & FXA_DROPOUT)) return;
     a->seed[0] = (unsigned)c->bound->seed;
     a->seed[1] = (unsigned)(c->bound->seed >> 32);
     a->drop_below = fxa__dropout_threshold(p->dropout_p);
-    a->place_b = c->at.places[0];
-    a->place_h = c->at.places[1];
-    a->place_q = c->at.places[2];
-    a->place_k = c->at.places[3];
+    a->place_b = c->at.coordinates[0];
+    a->place_h = c->at.coordinates[1];
+    a->place_q = c->at.coordinates[2];
+    a->place_k = c->at.coordinates[3];
     a->keep_inverse = (float)(1 / (1 - p->dropout_p));
 }
 

@@ -38,8 +38,8 @@ static fxa_status backward_keys(fxa__cuda_call *c) {
             FXA_TRY(fxa__cuda_tensor_map_dense(c, &c->a.grad_dense, true, shape->q_rows, &c->maps.grad_dense));
     }
     fxa__cuda_args_tile_list(c, &c->at.keys);
-    if (c->code->choice.turns) fxa__cuda_args_dq_order(c);
-    c->a.sent_all = (int)tiles * (c->code->choice.turns ? BACKWARD_SENDERS : 1);
+    if (c->code->choice.ordered_dq) fxa__cuda_args_dq_order(c);
+    c->a.sent_all = (int)tiles * (c->code->choice.ordered_dq ? BACKWARD_SENDERS : 1);
     return fxa__cuda_launch_main(c, FXA__CUDA_BACKWARD, FXA__CUDA_SIMT_DKV,
                                  (fxa__cuda_grid){tiles * shape->parts, p->hkv, packed ? 1 : p->b});
 }
@@ -93,7 +93,7 @@ fxa_status fxa__cuda_backward(fxa__cuda_call *c) {
     FXA_TRY(fxa__cuda_captured_grads_begin(c));
     FXA_TRY(fxa__cuda_tile_list_write(c, &c->at.keys));
     FXA_TRY(fxa__cuda_tile_list_write(c, &c->at.queries));
-    if (c->code->choice.staged) c->early = false; /* prepare reads O, dO and LSE before it waits */
+    if (c->code->choice.converts) c->follows_kernel = false; /* prepare reads O, dO and LSE before it waits */
     FXA_TRY(backward_end(c, FXA__CUDA_PREPROCESS, c->at.pad_rows / rows, p->hq));
     FXA_TRY(backward_keys(c));
     if (p->flags & FXA_GRAD_Q) FXA_TRY(backward_is_separate(c) ? backward_queries(c) : backward_finish(c));

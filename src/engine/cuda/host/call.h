@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * Between the files of a run: where its workspace lies (host/workspace.c), the arguments of its kernels
- * (host/arguments.c), and its launches (host/launch.c, host/forward.c, host/backward.c, host/decode.c). Everything here
- * is on the stack of the run: nothing is allocated.
+ * State of one run, shared by the files of host/: buffers of the workspace (host/workspace.c), arguments of the kernels
+ * (host/arguments.c, host/tensor_maps.c) and launches (host/launch.c, host/forward.c, host/backward.c, host/decode.c).
+ * All of it is on the stack of fxa__cuda_run, which allocates nothing.
  */
 #ifndef FXA_ENGINE_CUDA_HOST_CALL_H
 #define FXA_ENGINE_CUDA_HOST_CALL_H
@@ -10,88 +10,107 @@
 #include "../../../base/carve.h"
 #include "../cuda.h"
 
-/* Tiles as fxa_tile_lists has them: its struct ListShape. */
+/* Tiles of a list, as fxa_tile_lists reads them (struct ListShape there). */
 typedef struct fxa__cuda_list_shape {
-    int32_t q_rows, k_rows, rows, columns, by_key, parts;
+    int32_t q_rows, k_rows; /* queries and keys of a tile */
+    int32_t rows, columns;  /* rows of the list per (b, h), and tiles of a row */
+    int32_t by_key;         /* 1 = a row per key tile, 0 = a row per query tile */
+    int32_t parts;          /* parts of 64 queries with skip and full bits; 0 = none */
 } fxa__cuda_list_shape;
 
-/* A tile list: rows for `heads` heads (1: shared by all) of `batch` entries. items NULL: there is no mask. */
+/* A tile list (struct FxaTileList). */
 typedef struct fxa__cuda_tile_list {
-    int32_t *items, *counts;
+    int32_t *items;  /* [batch, heads, cut.rows, pitch]; NULL = all tiles are computed */
+    int32_t *counts; /* [batch, heads, cut.rows, 2] */
     fxa__cuda_list_shape cut;
-    int32_t heads, batch, pitch; /* pitch: ints of a row */
-    bool kept;                   /* it is written already: host/plan_tables.c */
+    int32_t heads, batch; /* 1 = all heads, all batch entries share rows */
+    int32_t pitch;        /* ints of a row */
+    bool is_written;      /* the list is kept with the plan (host/plan_tables.c) */
 } fxa__cuda_tile_list;
 
-/* A row of words per position, of `heads` heads and `batch` entries; node: the load, -1: zeroes. */
+/* A packed row or key operand: a 32-bit word per position, and ranges of 64 positions (struct FxaOperand). */
 typedef struct fxa__cuda_packed_operand {
-    int32_t *data, *ranges;
-    int64_t pitch, length;
-    int32_t heads, batch, node;
+    int32_t *data, *ranges; /* [batch, heads, pitch], [batch, heads, pitch / 64, 2] */
+    int64_t pitch;          /* words of a row, padded */
+    int64_t length;         /* positions of a row */
+    int32_t heads, batch;   /* 1 = shared */
+    int32_t node;           /* the load in the program; -1 = the operand is 0 */
 } fxa__cuda_packed_operand;
 
+/* Rows of values that depend on b, h and q - k (struct FxaDiagonal). */
 typedef struct fxa__cuda_diagonal_rows {
-    float *data;
-    int64_t pitch;
-    int32_t heads, batch, zero;
-    bool kept;
+    float *data;          /* [batch, heads, pitch] */
+    int64_t pitch;        /* floats of a row */
+    int32_t heads, batch; /* 1 = shared */
+    int32_t zero;         /* index of q - k = 0 in a row */
+    bool is_written;      /* the rows are kept with the plan (host/plan_tables.c) */
 } fxa__cuda_diagonal_rows;
 
-/* Gradients of captured tensors and params on their way. */
+/* Partial sums of the gradients of captured tensors and params. */
 typedef struct fxa__cuda_captured_sums {
-    float *sums; /* [b, h, sum_rows, n_sums]: of warps */
-    int64_t sum_rows;
+    float *sums;             /* [b, h, sum_rows, n_sums] sums of warps */
+    int64_t sum_rows;        /* warps that write sums, per (b, h) */
     double *totals;          /* [b, h, n_sums] */
     struct FxaExact *params; /* [n_sums] */
-    void *parts; /* [b, h, part_rows, part_size]: along diagonals, a row for each key tile, or of sq + sk for all of
-                    them where there are many or the order must not show; then FxaExact, else f32 */
-    int32_t tiles, part_rows, part_size;
-    bool one_row;
-    bool direct;     /* pairs of the dense tensor go to the caller; else: */
-    uint16_t *dense; /* [b, h, q, pitch]: of pairs */
-    int64_t pitch;
-    float *tensor[FXA_CUDA_TENSORS]; /* dense, in f32 or FxaExact */
-    int64_t count[FXA_CUDA_TENSORS]; /* elements */
+    void *parts;             /* [b, h, part_rows, part_size] sums along diagonals: f32, or FxaExact if exact */
+    int32_t tiles;           /* key tiles of a (b, h) */
+    int32_t part_rows;       /* tiles, or 1 = all key tiles add to one row of sq + sk elements */
+    int32_t part_size;       /* elements of a row */
+    bool one_row;            /* part_rows is 1: there are many key tiles, or the sums are exact */
+    bool direct;             /* the gradient of the dense tensor is written to the caller's memory, not to `dense` */
+    uint16_t *dense;         /* [b, h, q, pitch] gradient of the dense tensor */
+    int64_t pitch;           /* elements of a row of `dense` */
+    float *tensor[FXA_CUDA_TENSORS]; /* dense sums of each captured tensor, f32 or FxaExact; NULL = none */
+    int64_t count[FXA_CUDA_TENSORS]; /* elements of tensor[i] */
 } fxa__cuda_captured_sums;
 
-/* b, h, q, k. */
+/* Axes of coordinates: b, h, q, k. */
 enum { FXA__CUDA_AXES = 4 };
 
-/* Operands that may lie in the workspace, in the order of fxa__cuda_copy_of_slot(). */
+/* Operands that may have a copy in the workspace, in the order of fxa__cuda_copy_of_slot(). */
 enum { FXA__CUDA_COPIES = 8 };
 
-/* Who uses a page, in the backward pass: common/paged_grads.cu. */
+/* Batch entries that use a page, for the gradients of paged K and V (common/paged_grads.cu). */
 typedef struct fxa__cuda_page_users {
-    int32_t *count, *used; /* [n_pages], [1]: 0 before the first launch */
-    int32_t *end, *list;   /* [n_pages], [places of the table] */
+    int32_t *count; /* [n_pages] users of each page; 0 before the first launch */
+    int32_t *used;  /* [1] length of `list`; 0 before the first launch */
+    int32_t *end;   /* [n_pages] end of a page's part of `list` */
+    int32_t *list;  /* entries of the page table, sorted by page */
 } fxa__cuda_page_users;
 
-/* The workspace of a run. */
+/* Buffers of a run in its workspace. */
 typedef struct fxa__cuda_buffers {
-    void *zero; /* so many words from here on are 0 before the first launch */
-    size_t zero_words;
-    size_t counter_words; /* of them: those that kernels leave at 0, from zero on */
-    uint32_t *next_tile;  /* of the forward, of dQ */
-    int32_t *redo;
-    float *no_sink;                   /* a sink of score 0 for every head */
-    fxa__cuda_packed_operand word[2]; /* of queries, of keys */
+    void *zero;                          /* zero_words words that are 0 before the first launch */
+    size_t zero_words;                   /* words from `zero` on */
+    size_t counter_words;                /* the first of them, which every run leaves at 0 */
+    uint32_t *next_tile;                 /* tile counters of the forward and of the dQ kernel */
+    int32_t *recompute;                  /* [query tiles] flags of tiles that are recomputed */
+    float *no_sink;                      /* [hq] a sink of score 0 */
+    fxa__cuda_packed_operand operand[2]; /* of queries, of keys */
     fxa__cuda_diagonal_rows diagonal;
-    int32_t *ranges[FXA_CUDA_RANGES];  /* tables of the program's; NULL: too large a tensor */
-    fxa__cuda_tile_list queries, keys; /* lists of query tiles, of key tiles */
-    float *lse, *lse2, *delta, *grad_q_sum;
-    int32_t *first_share;
-    uint32_t *sent;
-    float *sink, *grad_sink;       /* as kernels have them, where the caller's are otherwise */
-    void *spare[FXA__CUDA_COPIES]; /* what goes through the workspace, and dK and dV that nobody asked for */
-    float *partial, *partial_ml;
-    int *places[FXA__CUDA_AXES];                           /* coordinates, for dropout */
-    int32_t splits, run, items, cut[FXA_CUDA_DECODE_CUTS]; /* of decode */
-    fxa__cuda_captured_sums grads;
+    int32_t *ranges[FXA_CUDA_RANGES];  /* tables of the program's ranges; NULL = the tensor is too large */
+    fxa__cuda_tile_list queries;       /* a row per query tile: forward, decode, dQ */
+    fxa__cuda_tile_list keys;          /* a row per key tile: backward */
+    float *lse, *lse2, *delta;         /* LSE, LSE in log2, sum of dO * O per row */
+    float *grad_q_sum;                 /* dQ in f32 */
+    int32_t *first_share;              /* per 64 rows of dQ: state of their sum (struct FxaArgs) */
+    uint32_t *reduced;                 /* counters of CTAs and warps whose dQ is complete (struct FxaArgs, sent) */
+    float *sink, *grad_sink;           /* converted sinks and their gradients; NULL = the caller's */
+    void *copy[FXA__CUDA_COPIES];      /* converted operands, and dK or dV that the caller did not request */
+    float *partial, *partial_ml;       /* decode: results of splits, their maxima and sums */
+    int *coordinates[FXA__CUDA_AXES];  /* mapped coordinates, for dropout */
+    int32_t splits;                    /* decode: splits of the keys of a (b, KV head) */
+    int32_t item_splits;               /* decode: splits of a work item */
+    int32_t items;                     /* decode: work items */
+    int32_t cut[FXA_CUDA_DECODE_CUTS]; /* decode: last (b, KV head)s, with items of 1/2, 1/4, ... of item_splits */
+    fxa__cuda_captured_sums captured;
     fxa__cuda_page_users users;
-    int32_t q_pad, pad_rows;
+    int32_t q_pad;    /* sq rounded up to 128 */
+    int32_t pad_rows; /* rows of a head in lse2, delta and grad_q_sum */
 } fxa__cuda_buffers;
 
-/* With base NULL it is only counted: bytes in all, UINT64_MAX where there are not so many. */
+/* Lays out the buffers from the carver on. A carver without memory only counts. Returns the bytes; UINT64_MAX = they do
+ * not fit in 64 bits. */
 uint64_t fxa__cuda_buffers_make(const fxa__cuda_self *self, const fxa__cuda_choice *choice,
                                 const fxa__cuda_program *program, const fxa__problem *p, fxa__carver c,
                                 fxa__cuda_buffers *out);
@@ -103,95 +122,119 @@ typedef struct fxa__cuda_call {
     const fxa__problem *p;
     const fxa__bound_args *bound;
     fxa_error *err;
-    bool early; /* the stream's last work is a kernel of this run: the next one need not wait for its end to begin */
-    bool words_due; /* the next list is written with the words that it reads */
+    bool follows_kernel; /* the last work of the stream is a kernel of this run; the next may start before its end */
+    bool packing_due;    /* the next tile list is written by the launch that also packs operands */
     fxa__cuda_buffers at;
-    fxa_view tensors[FXA_CUDA_TENSORS]; /* of the program: the caller's, then arrays of slots */
-    _Alignas(128) struct FxaMaps maps;  /* the driver wants 64 */
+    fxa_view tensors[FXA_CUDA_TENSORS]; /* captured tensors of the program: the caller's, then arrays of slots */
+    _Alignas(128) struct FxaMaps maps;  /* the driver requires 64 */
     struct FxaArgs a;
 } fxa__cuda_call;
 
-/* Which operand, with its sizes, as kernels and maps take it. */
+/* An operand as kernels and tensor maps read it. */
 typedef struct fxa__cuda_operand {
     struct FxaView view;
     int64_t size[4]; /* b, h, s, d */
 } fxa__cuda_operand;
 
-/* host/plan_tables.c: lists and diagonal rows of earlier, where nothing that a run is given decides over them. */
-void fxa__cuda_plan_tables_use(fxa__cuda_call *c);
-
-/* host/counters.c: counters that are 0 already, where the instance has a part for the workspace. */
-void fxa__cuda_counters_use(fxa__cuda_call *c);
-
-/* The scale that units are made of: above 0 where the choice is plain. */
-double fxa__cuda_unit_scale(const fxa__cuda_call *c);
-/* host/arguments.c: all but the lists, and what single launches add. */
-void fxa__cuda_args_make(fxa__cuda_call *c);
-/* The operand of a slot as the caller gave it; that, or what stands in for it. */
-fxa__cuda_operand fxa__cuda_operand_given(const fxa__cuda_call *c, fxa_slot slot);
-fxa__cuda_operand fxa__cuda_operand_of(const fxa__cuda_call *c, fxa_slot slot);
-/* host/tensor_maps.c: a map of a slot with boxes of so many rows. */
-fxa_status fxa__cuda_tensor_map(fxa__cuda_call *c, fxa_slot slot, int32_t rows, struct FxaMap *out);
-fxa_status fxa__cuda_tensor_map_dense(fxa__cuda_call *c, const struct FxaView *view, bool whole, int32_t rows,
-                                      struct FxaMap *out);
-/* Points the arguments to a list, or to none. */
-void fxa__cuda_args_tile_list(fxa__cuda_call *c, const fxa__cuda_tile_list *list);
-/* For divisions by this number; 1 for those by 0, of what is empty. */
-struct FxaDivisor fxa__cuda_divisor(int64_t by);
-/* How many query tiles of so many rows there are, and in which order they are taken. */
-void fxa__cuda_args_query_order(fxa__cuda_call *c, int32_t q_rows);
-/* In which order key tiles are taken where they add by turns. */
-void fxa__cuda_args_dq_order(fxa__cuda_call *c);
-
+/* A grid of CTAs. */
 typedef struct fxa__cuda_grid {
     int64_t x, y, z;
 } fxa__cuda_grid;
 
-/* host/launch.c: a kernel of the code, with the shape of its unit's first or so many threads. */
+/* ---- Buffers ----------------------------------------------------------------------------------------------------- */
+
+/* host/plan_tables.c: replaces buffers by tables that are kept with the plan. */
+void fxa__cuda_plan_tables_use(fxa__cuda_call *c);
+/* host/counters.c: replaces counters of the workspace by a part of the instance's, if one is free or already its
+ * own. */
+void fxa__cuda_counters_use(fxa__cuda_call *c);
+
+/* ---- host/arguments.c -------------------------------------------------------------------------------------------- */
+
+/* Fills c->a except tile lists, and what single launches set. */
+void fxa__cuda_args_make(fxa__cuda_call *c);
+/* Returns the scale that the unit contains: the run's, made positive if the choice has finite_factors. */
+double fxa__cuda_unit_scale(const fxa__cuda_call *c);
+/* Returns the caller's operand of a slot. */
+fxa__cuda_operand fxa__cuda_operand_given(const fxa__cuda_call *c, fxa_slot slot);
+/* Returns the operand that kernels use for a slot: the caller's, or its copy in the workspace. */
+fxa__cuda_operand fxa__cuda_operand_of(const fxa__cuda_call *c, fxa_slot slot);
+/* Sets the tile list of the arguments; no list if list->items is NULL. */
+void fxa__cuda_args_tile_list(fxa__cuda_call *c, const fxa__cuda_tile_list *list);
+/* Returns the constants of a division by `by`; those of 1 if by is 0. */
+struct FxaDivisor fxa__cuda_divisor(int64_t by);
+/* Sets number and order of query tiles of q_rows rows. */
+void fxa__cuda_args_query_order(fxa__cuda_call *c, int32_t q_rows);
+/* Sets the order of key tiles for ordered dQ. */
+void fxa__cuda_args_dq_order(fxa__cuda_call *c);
+
+/* ---- host/tensor_maps.c ------------------------------------------------------------------------------------------ */
+
+/* Encodes the tensor map of a slot, with boxes of `rows` rows. Returns E_ENGINE if the driver refuses it. */
+fxa_status fxa__cuda_tensor_map(fxa__cuda_call *c, fxa_slot slot, int32_t rows, struct FxaMap *out);
+/* Encodes the map of a tensor [b, h, q, k]. whole: it has an element for every batch entry and head. */
+fxa_status fxa__cuda_tensor_map_dense(fxa__cuda_call *c, const struct FxaView *view, bool whole, int32_t rows,
+                                      struct FxaMap *out);
+
+/* ---- host/launch.c ----------------------------------------------------------------------------------------------- */
+
+/* Launches a kernel of a unit. threads: 0 = threads and shared memory of the unit's shape; else no
+ * dynamic shared memory. */
 fxa_status fxa__cuda_launch(fxa__cuda_call *c, fxa__cuda_unit unit, int function, fxa__cuda_grid grid, int32_t threads,
                             void **params);
-/* So many words from there on are 0 for launches after it. */
-fxa_status fxa__cuda_clear(fxa__cuda_call *c, void *at, size_t words);
-/* A kernel that takes (maps and) arguments. */
+/* Launches a main kernel: its params are c->a, and c->maps if the family has tensor maps. */
 fxa_status fxa__cuda_launch_main(fxa__cuda_call *c, fxa__cuda_unit unit, int function, fxa__cuda_grid grid);
-/* By query tiles: the forward, dQ. */
+/* Launches a main kernel whose work is query tiles: forward or dQ. */
 fxa_status fxa__cuda_launch_query_tiles(fxa__cuda_call *c, fxa__cuda_unit unit, int function);
-/* Zeroes, words, diagonal rows: before everything else. first: the list that is written next, words perhaps with it. */
+/* Sets `words` 32-bit words to 0 before later launches. */
+fxa_status fxa__cuda_clear(fxa__cuda_call *c, void *at, size_t words);
+/* Launches the pre-passes: clears buffers, packs operands, fills diagonal rows. first: the list that is written next,
+ * which may be written by the launch that packs operands. */
 fxa_status fxa__cuda_prepasses(fxa__cuda_call *c, const fxa__cuda_tile_list *first);
 fxa_status fxa__cuda_diagonal_write(fxa__cuda_call *c, const fxa__cuda_diagonal_rows *rows);
 fxa_status fxa__cuda_tile_list_write(fxa__cuda_call *c, const fxa__cuda_tile_list *list);
 
-/* host/dropout_coordinates.c: elements of an array of coordinates; what writes those that dropout needs. */
+/* ---- Launches of other units ------------------------------------------------------------------------------------- */
+
+/* host/dropout_coordinates.c: returns the number of elements of the array of an axis. */
 int64_t fxa__cuda_coordinate_count(const fxa_problem *p, int axis);
+/* Launches the kernels that write these arrays. */
 fxa_status fxa__cuda_dropout_coordinates_write(fxa__cuda_call *c);
 
-/* host/convert.c: the place of a slot among spares, -1: none; its b, h, s, d. Copies before and after the kernels. */
+/* host/convert.c: returns the index of a slot's copy in fxa__cuda_buffers.copy; -1 = the slot never has one. */
 int fxa__cuda_copy_of_slot(fxa_slot slot);
-fxa_slot fxa__cuda_slot_of_copy(int spare);
+fxa_slot fxa__cuda_slot_of_copy(int copy);
+/* Writes the sizes b, h, s, d of a slot's operand. */
 void fxa__cuda_operand_sizes(const fxa_problem *p, fxa_slot slot, int64_t size[4]);
+/* Launch the conversions before and after the main kernels. */
 fxa_status fxa__cuda_convert_inputs(fxa__cuda_call *c);
 fxa_status fxa__cuda_convert_results(fxa__cuda_call *c);
 
-/* host/paged_grads.c: whether the pass has keys entry by entry in the workspace; K or V to there; lists of who uses a
- * page; dK or dV to the pool. */
+/* host/paged_grads.c: returns true if a backward pass gathers pages of K and V into the workspace. */
 bool fxa__cuda_has_gathered_pages(const fxa_problem *p);
+/* Gathers K or V. s: the conversion from the pages to the copy. */
 fxa_status fxa__cuda_pages_gather(fxa__cuda_call *c, struct FxaConvert *s);
+/* Lists the batch entries that use each page. */
 fxa_status fxa__cuda_page_users_list(fxa__cuda_call *c);
+/* Adds dK or dV of the batch entries to the pages. */
 fxa_status fxa__cuda_pages_scatter(fxa__cuda_call *c, struct FxaConvert *s);
 
-/* host/captured_grads.c: what the arguments of the backward kernels say of such gradients; and where those go after
- * them. */
+/* host/captured_grads.c: sets the arguments of the backward kernels for gradients of captured tensors and params. */
 void fxa__cuda_captured_grads_args(fxa__cuda_call *c);
-/* Whether the kernel writes the gradient of the dense tensor where the caller wants it. */
+/* Returns true if the backward kernel writes the gradient of the dense tensor to the caller's memory. */
 bool fxa__cuda_is_dense_grad_direct(const fxa__cuda_choice *choice, const fxa__cuda_program *program,
                                     const fxa_problem *p);
+/* Clears the caller's gradient of the dense tensor if the backward kernel writes it but skips tiles. */
 fxa_status fxa__cuda_captured_grads_begin(fxa__cuda_call *c);
+/* Sums and stores these gradients, after the backward kernel. */
 fxa_status fxa__cuda_captured_grads_store(fxa__cuda_call *c);
+
+/* ---- Passes ------------------------------------------------------------------------------------------------------ */
 
 fxa_status fxa__cuda_forward(fxa__cuda_call *c);
 fxa_status fxa__cuda_backward(fxa__cuda_call *c);
 fxa_status fxa__cuda_decode(fxa__cuda_call *c);
-/* splits, run and items of it, whose tiles are of this shape. */
+/* host/decode.c: sets splits, item_splits, items and cut for tiles of this shape. */
 void fxa__cuda_decode_split(const fxa__cuda_self *self, const fxa__cuda_choice *choice, const fxa_problem *p,
                             const struct FxaShape *shape, fxa__cuda_buffers *out);
 

@@ -43,7 +43,7 @@ bool fxa__cuda_is_dense_grad_direct(const fxa__cuda_choice *choice, const fxa__c
 static bool captured_all_dense(const fxa__cuda_call *c, const fxa_view *v) {
     const fxa_problem *p = &c->p->in;
     const int64_t all[] = {p->b, p->hq, p->sq, p->sk};
-    if (c->code->choice.family != FXA__CUDA_SM90 || c->code->program.has_mask || c->code->choice.spans) return false;
+    if (c->code->choice.family != FXA__CUDA_SM90 || c->code->program.has_mask || c->code->choice.varlen) return false;
     for (int d = 0; d < 4; d++)
         if (v->size[d] != all[d]) return false;
     return true;
@@ -59,7 +59,7 @@ static fxa_status captured_clear_dense(fxa__cuda_call *c) {
 }
 
 static struct FxaView captured_dense_view(const fxa__cuda_call *c) {
-    const fxa__cuda_captured_sums *g = &c->at.grads;
+    const fxa__cuda_captured_sums *g = &c->at.captured;
     int64_t pairs = c->p->in.sq * g->pitch;
     if (!g->direct) return (struct FxaView){g->dense, c->p->in.hq * pairs, pairs, g->pitch};
     const fxa_view *v = &c->bound->dtensors[captured_dense_tensor(&c->code->program)];
@@ -67,7 +67,7 @@ static struct FxaView captured_dense_view(const fxa__cuda_call *c) {
 }
 
 void fxa__cuda_captured_grads_args(fxa__cuda_call *c) {
-    const fxa__cuda_captured_sums *g = &c->at.grads;
+    const fxa__cuda_captured_sums *g = &c->at.captured;
     const fxa_problem *p = &c->p->in;
     const fxa__cuda_program *program = &c->code->program;
     const struct FxaShape *shape = &c->code->unit[FXA__CUDA_BACKWARD].shape;
@@ -91,7 +91,7 @@ static captured_targets captured_find(const fxa__cuda_program *g) {
     for (int32_t i = 0; i < g->n_sums; i++) {
         const fxa__output *out = &g->program->outputs[g->sums[i]];
         if (out->kind == FXA__OUT_DPARAM)
-            to.param[i] = g->params[out->slot].from;
+            to.param[i] = g->params[out->slot].source;
         else
             to.tensor[i] = out->slot;
     }
@@ -109,7 +109,7 @@ static fxa_status captured_no_sums(fxa__cuda_call *c, const captured_targets *to
 }
 
 static fxa_status captured_sums(fxa__cuda_call *c) {
-    const fxa__cuda_captured_sums *g = &c->at.grads;
+    const fxa__cuda_captured_sums *g = &c->at.captured;
     captured_targets to = captured_find(&c->code->program);
     int n = c->code->program.n_sums, rows = (int)g->sum_rows, add = (c->p->in.flags & FXA_ACCUMULATE_DPARAMS) != 0;
     int64_t heads = c->p->in.b * c->p->in.hq;
@@ -137,7 +137,7 @@ static fxa_status captured_diagonal(fxa__cuda_call *c) {
     const fxa_problem *p = &c->p->in;
     if (!program->grad_diagonal) return FXA_OK;
     int tensor = program->program->nodes[program->diagonal].imm;
-    int tiles = c->at.grads.part_rows;
+    int tiles = c->at.captured.part_rows;
     int size = (int)(p->sq + p->sk - 1), zero = (int)p->sk - 1;
     void *params[] = {&c->a, &tensor, &tiles, &size, &zero};
     return fxa__cuda_launch(c, FXA__CUDA_CAPTURED_GRADS, FXA__CUDA_CAPTURED_DIAGONAL,
@@ -161,8 +161,8 @@ static fxa__cuda_grid captured_grid(int64_t count) {
 
 static fxa_status captured_store(fxa__cuda_call *c, int32_t i) {
     captured_tensor to = captured_target(c, i);
-    const float *from = c->at.grads.tensor[i];
-    long long count = c->at.grads.count[i];
+    const float *from = c->at.captured.tensor[i];
+    long long count = c->at.captured.count[i];
     int exact = c->code->program.exact >> i & 1;
     void *params[] = {&from, &to, &count, &exact};
     if (!count) return FXA_OK;
@@ -173,7 +173,7 @@ static fxa_status captured_store(fxa__cuda_call *c, int32_t i) {
 /* The load has b and h, where it has them, before q and k. */
 static fxa_status captured_dense(fxa__cuda_call *c) {
     const fxa__cuda_program *g = &c->code->program;
-    if (!g->grad_dense || c->at.grads.direct) return FXA_OK;
+    if (!g->grad_dense || c->at.captured.direct) return FXA_OK;
     const fxa__node *load = &g->program->nodes[g->dense];
     captured_tensor to = captured_target(c, load->imm);
     long long count = 1;
@@ -190,7 +190,7 @@ static fxa_status captured_dense(fxa__cuda_call *c) {
 }
 
 fxa_status fxa__cuda_captured_grads_begin(fxa__cuda_call *c) {
-    return c->code->program.grad_dense && c->at.grads.direct ? captured_clear_dense(c) : FXA_OK;
+    return c->code->program.grad_dense && c->at.captured.direct ? captured_clear_dense(c) : FXA_OK;
 }
 
 fxa_status fxa__cuda_captured_grads_store(fxa__cuda_call *c) {
@@ -198,6 +198,6 @@ fxa_status fxa__cuda_captured_grads_store(fxa__cuda_call *c) {
     FXA_TRY(captured_diagonal(c));
     FXA_TRY(captured_dense(c));
     for (int32_t i = 0; i < FXA_CUDA_TENSORS; i++)
-        if (c->at.grads.tensor[i]) FXA_TRY(captured_store(c, i));
+        if (c->at.captured.tensor[i]) FXA_TRY(captured_store(c, i));
     return FXA_OK;
 }

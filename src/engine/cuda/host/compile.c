@@ -46,12 +46,12 @@ struct fxa__cuda_shared_unit {
 /* ---- The compiler ------------------------------------------------------------------------------------------------ */
 
 fxa_status fxa__cuda_compiler_init(fxa__cuda_self *self, const char *folder, fxa_error *err) {
-    atomic_init(&self->kept, NULL);
+    atomic_init(&self->shared_units, NULL);
     FXA_TRY(fxa__lock_init(&self->lock, err));
     if (!folder) return FXA_OK;
-    self->folder = fxa__alloc(self->host, strlen(folder) + 1);
-    if (self->folder) {
-        memcpy(self->folder, folder, strlen(folder) + 1);
+    self->nvrtc_folder = fxa__alloc(self->host, strlen(folder) + 1);
+    if (self->nvrtc_folder) {
+        memcpy(self->nvrtc_folder, folder, strlen(folder) + 1);
         return FXA_OK;
     }
     fxa__lock_destroy(&self->lock);
@@ -59,7 +59,7 @@ fxa_status fxa__cuda_compiler_init(fxa__cuda_self *self, const char *folder, fxa
 }
 
 static void compile_free_kept(fxa__cuda_self *self) {
-    for (fxa__cuda_shared_unit *k = atomic_exchange(&self->kept, NULL), *next; k; k = next) {
+    for (fxa__cuda_shared_unit *k = atomic_exchange(&self->shared_units, NULL), *next; k; k = next) {
         next = k->next;
         fxa__free(self->host, k, sizeof *k + k->size);
     }
@@ -68,7 +68,7 @@ static void compile_free_kept(fxa__cuda_self *self) {
 void fxa__cuda_compiler_end(fxa__cuda_self *self) {
     compile_free_kept(self);
     fxa__nvrtc_close(&self->nvrtc);
-    if (self->folder) fxa__free(self->host, self->folder, strlen(self->folder) + 1);
+    if (self->nvrtc_folder) fxa__free(self->host, self->nvrtc_folder, strlen(self->nvrtc_folder) + 1);
     fxa__lock_destroy(&self->lock);
 }
 
@@ -76,8 +76,8 @@ void fxa__cuda_compiler_end(fxa__cuda_self *self) {
 static void compile_look(fxa__cuda_self *self) {
     fxa_error *why = &self->no_compiler;
     fxa__ok(why);
-    why->status = fxa__nvrtc_open(self->host, self->folder, &self->nvrtc, why);
-    self->looked = why->status != FXA_E_MEMORY;
+    why->status = fxa__nvrtc_open(self->host, self->nvrtc_folder, &self->nvrtc, why);
+    self->has_searched = why->status != FXA_E_MEMORY;
     if (why->status == FXA_OK && !fxa__nvrtc_arch(&self->nvrtc, self->arch)) {
         (void)fxa__fail(why, FXA_E_UNSUPPORTED, "NVRTC %d.%d makes no code for sm_%d", self->nvrtc.major,
                         self->nvrtc.minor, (int)self->arch);
@@ -87,7 +87,7 @@ static void compile_look(fxa__cuda_self *self) {
 
 fxa_status fxa__cuda_compiler_find(fxa__cuda_self *self, fxa_error *err) {
     fxa__lock_take(&self->lock);
-    if (!self->looked) compile_look(self);
+    if (!self->has_searched) compile_look(self);
     fxa_error why = self->no_compiler;
     fxa__lock_give(&self->lock);
     if (why.status == FXA_OK) return FXA_OK;
@@ -115,16 +115,16 @@ static void compile_options(const fxa__cuda_choice *c, int32_t arch, bool lines,
     compile_define(r, "FXA_DV", c->dv);
     compile_define(r, "FXA_F16", c->dtype == FXA_F16);
     compile_define(r, "FXA_F32", c->dtype == FXA_F32);
-    compile_define(r, "FXA_VARLEN", c->spans);
-    compile_define(r, "FXA_DROPOUT", c->dropout + c->moved);
+    compile_define(r, "FXA_VARLEN", c->varlen);
+    compile_define(r, "FXA_DROPOUT", c->dropout + c->mapped_dropout);
     compile_define(r, "FXA_PAGED", c->paged);
     compile_define(r, "FXA_ALIGNED", c->aligned);
     compile_define(r, "FXA_FAST_MATH", c->fast_math);
     compile_define(r, "FXA_SEPARATE_DQ", c->separate_dq);
-    if (c->turns) compile_define(r, "FXA_DQ_ORDERED", 1);
-    if (c->out != c->dtype) compile_define(r, "FXA_OUT_F32", 1);
-    if (c->wide_o) compile_define(r, "FXA_O_F32", 1);
-    if (c->maximum) compile_define(r, "FXA_RETURN_ROW_MAX", 1);
+    if (c->ordered_dq) compile_define(r, "FXA_DQ_ORDERED", 1);
+    if (c->out_dtype != c->dtype) compile_define(r, "FXA_OUT_F32", 1);
+    if (c->o_f32) compile_define(r, "FXA_O_F32", 1);
+    if (c->row_max) compile_define(r, "FXA_RETURN_ROW_MAX", 1);
     if (c->row_tiles) compile_define(r, "FXA_ROW_TILES", c->row_tiles);
     if (c->cluster) compile_define(r, "FXA_CLUSTER", c->cluster);
 }
@@ -154,7 +154,7 @@ static const char *compile_source(const char *file) {
 
 static const fxa__cuda_shared_unit *compile_find_kept(const fxa__cuda_self *self, const compile_room *r,
                                                       fxa__cuda_unit unit) {
-    const fxa__cuda_shared_unit *k = atomic_load_explicit(&self->kept, memory_order_acquire);
+    const fxa__cuda_shared_unit *k = atomic_load_explicit(&self->shared_units, memory_order_acquire);
     while (k && (k->unit != unit || memcmp(k->option, r->option, sizeof k->option) != 0)) k = k->next;
     return k;
 }
@@ -175,7 +175,7 @@ static fxa_status compile_copy_kept(const fxa__cuda_self *self, const compile_ro
 
 /* Without memory, or with enough of them, nothing is kept. Two threads may keep the same. */
 static void compile_keep(fxa__cuda_self *self, const compile_room *r, fxa__cuda_unit unit, const fxa__cuda_module *m) {
-    fxa__cuda_shared_unit *first = atomic_load_explicit(&self->kept, memory_order_acquire);
+    fxa__cuda_shared_unit *first = atomic_load_explicit(&self->shared_units, memory_order_acquire);
     if (!(COMPILE_KEPT_UNITS >> unit & 1) || (first && first->count >= COMPILE_KEPT)) return;
     fxa__cuda_shared_unit *k = fxa__alloc(self->host, sizeof *k + m->size);
     if (!k) return;
@@ -186,7 +186,7 @@ static void compile_keep(fxa__cuda_self *self, const compile_room *r, fxa__cuda_
     do {
         k->next = first;
         k->count = first ? first->count + 1 : 1;
-    } while (!atomic_compare_exchange_weak(&self->kept, &first, k));
+    } while (!atomic_compare_exchange_weak(&self->shared_units, &first, k));
 }
 
 /* ---- Compiling --------------------------------------------------------------------------------------------------- */
@@ -205,7 +205,7 @@ static void compile_add(compile_room *r, const fxa__cuda_choice *choice, fxa__cu
 static fxa_status compile_all(fxa__cuda_self *self, fxa__cuda_code *code, compile_room *r, const char *program,
                               fxa_error *err) {
     compile_headers(r, program);
-    compile_options(&code->choice, code->maker.arch, self->lines, r);
+    compile_options(&code->choice, code->maker.arch, self->with_lines, r);
     for (int i = 0; i < FXA__CUDA_UNIT_COUNT; i++) {
         fxa__cuda_unit unit = (fxa__cuda_unit)i;
         bool there = true;

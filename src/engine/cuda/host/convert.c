@@ -175,7 +175,7 @@ static struct FxaConvertArray stage_heads(void *data, int64_t stride, uint32_t t
 
 fxa_status fxa__cuda_convert_inputs(fxa__cuda_call *c) {
     const fxa_problem *p = &c->p->in;
-    if (!c->code->choice.staged) return FXA_OK;
+    if (!c->code->choice.converts) return FXA_OK;
     for (int i = 0; i < FXA__CUDA_COPIES; i++) {
         if (stage_is_result(p, i) || !stage_row_is_needed(p, i)) continue;
         struct FxaConvert s = stage_operand(c, i);
@@ -207,7 +207,7 @@ static fxa_status stage_forward(fxa__cuda_call *c) {
 
 fxa_status fxa__cuda_convert_results(fxa__cuda_call *c) {
     const fxa_problem *p = &c->p->in;
-    if (!c->code->choice.staged) return FXA_OK;
+    if (!c->code->choice.converts) return FXA_OK;
     if (p->pass == FXA_FORWARD) return stage_forward(c);
     bool fetched = fxa__cuda_has_gathered_pages(p);
     if (fetched && (p->flags & (FXA_GRAD_K | FXA_GRAD_V))) FXA_TRY(fxa__cuda_page_users_list(c));

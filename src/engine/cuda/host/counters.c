@@ -45,8 +45,8 @@ static char *counters_part(fxa__cuda_self *self, uintptr_t workspace) {
     size_t first = (size_t)((workspace >> 6) * UINT64_C(0x9e3779b97f4a7c15) >> 40);
     for (size_t i = 0; memory && i < COUNTERS_TRIES; i++) {
         size_t at = (first + i) % FXA__CUDA_COUNTER_PARTS;
-        uintptr_t owner = atomic_load_explicit(&self->owner[at], memory_order_relaxed);
-        if (!owner && atomic_compare_exchange_strong(&self->owner[at], &owner, workspace)) owner = workspace;
+        uintptr_t owner = atomic_load_explicit(&self->counter_owner[at], memory_order_relaxed);
+        if (!owner && atomic_compare_exchange_strong(&self->counter_owner[at], &owner, workspace)) owner = workspace;
         if (owner == workspace) return memory + at * FXA__CUDA_COUNTER_WORDS * sizeof(uint32_t);
     }
     return NULL;
@@ -60,7 +60,7 @@ void fxa__cuda_counters_use(fxa__cuda_call *c) {
     char *part = counters_part((fxa__cuda_self *)(uintptr_t)c->self, (uintptr_t)c->bound->workspace);
     if (!part) return;
     if (at->next_tile) at->next_tile = (uint32_t *)(void *)(part + ((char *)at->next_tile - from));
-    if (at->redo && (char *)at->redo - from < (ptrdiff_t)(sizeof(uint32_t) * at->counter_words))
-        at->redo = (int32_t *)(void *)(part + ((char *)at->redo - from));
+    if (at->recompute && (char *)at->recompute - from < (ptrdiff_t)(sizeof(uint32_t) * at->counter_words))
+        at->recompute = (int32_t *)(void *)(part + ((char *)at->recompute - from));
     at->zero_words = 0;
 }

@@ -70,8 +70,10 @@ static int64_t decode_run(const decode_cut *c, bool spans) {
 
 /* The heads of the last items: halves of these, or quarters, of two pieces at least where they have them. */
 static void decode_tail(const decode_cut *c, int64_t groups, fxa__cuda_buffers *out) {
-    int64_t row = groups * fxa__div_up(out->splits, out->run), items = c->rows / groups * row; /* row: of a head */
-    if (decode_has_tail(c, items, out->run)) out->cut[out->run >> 1 > 2] = (int32_t)fxa__div_up(items % c->ctas, row);
+    int64_t row = groups * fxa__div_up(out->splits, out->item_splits),
+            items = c->rows / groups * row; /* row: of a head */
+    if (decode_has_tail(c, items, out->item_splits))
+        out->cut[out->item_splits >> 1 > 2] = (int32_t)fxa__div_up(items % c->ctas, row);
 }
 
 /* Of a row group of each of so many heads. */
@@ -79,9 +81,9 @@ static int64_t decode_items(const fxa__cuda_buffers *at, int64_t heads) {
     int64_t items = 0;
     for (int i = 0; i < FXA_CUDA_DECODE_CUTS; i++) {
         heads -= at->cut[i];
-        if (at->cut[i]) items += at->cut[i] * (at->splits / (at->run >> (i + 1)));
+        if (at->cut[i]) items += at->cut[i] * (at->splits / (at->item_splits >> (i + 1)));
     }
-    return items + heads * fxa__div_up(at->splits, at->run);
+    return items + heads * fxa__div_up(at->splits, at->item_splits);
 }
 
 static decode_cut decode_cut_make(const fxa__cuda_self *self, const fxa__cuda_choice *choice, const fxa_problem *p,
@@ -114,7 +116,7 @@ void fxa__cuda_decode_split(const fxa__cuda_self *self, const fxa__cuda_choice *
     int64_t groups = fxa__div_up(p->hq / p->hkv * p->sq, shape->q_rows);
     decode_cut c = decode_cut_make(self, choice, p, shape);
     out->splits = (int32_t)c.pieces;
-    out->run = (int32_t)(choice->cluster ? c.pieces / choice->cluster : decode_run(&c, choice->spans));
+    out->item_splits = (int32_t)(choice->cluster ? c.pieces / choice->cluster : decode_run(&c, choice->varlen));
     if (!choice->cluster) decode_tail(&c, groups, out);
     out->items = (int32_t)(groups * decode_items(out, p->b * p->hkv));
 }

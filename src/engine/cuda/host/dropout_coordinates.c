@@ -20,7 +20,7 @@ int64_t fxa__cuda_coordinate_count(const fxa_problem *p, int axis) {
 static struct FxaCoordinates moved_places(const fxa__cuda_call *c, int axis) {
     const fxa_problem *p = &c->p->in;
     const fxa_index_map *maps[FXA__CUDA_AXES] = {&p->map_b, &p->map_h, &p->map_q, &p->map_k}, *m = maps[axis];
-    struct FxaCoordinates x = {.out = c->at.places[axis], .base = m->base, .step = m->step ? m->step : 1};
+    struct FxaCoordinates x = {.out = c->at.coordinates[axis], .base = m->base, .step = m->step ? m->step : 1};
     x.entries = axis == MOVED_Q ? p->b : 1;
     x.size = axis == MOVED_Q ? p->sq : fxa__cuda_coordinate_count(p, axis);
     if (m->kind == FXA_MAP_TABLE) x.table = c->bound->slot[FXA_SLOT_MAP_B + axis];
@@ -40,7 +40,7 @@ static struct FxaCoordinates moved_places(const fxa__cuda_call *c, int axis) {
 }
 
 fxa_status fxa__cuda_dropout_coordinates_write(fxa__cuda_call *c) {
-    for (int axis = 0; c->code->choice.moved && axis < FXA__CUDA_AXES; axis++) {
+    for (int axis = 0; c->code->choice.mapped_dropout && axis < FXA__CUDA_AXES; axis++) {
         struct FxaCoordinates x = moved_places(c, axis);
         void *params[] = {&c->a, &x};
         int64_t blocks = fxa__min_i64(fxa__div_up(x.size * x.entries, MOVED_THREADS), MOVED_BLOCKS);

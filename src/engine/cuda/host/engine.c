@@ -38,9 +38,9 @@ static fxa_status cu_open_kernels(fxa__cuda_self *s, int32_t arch, char identity
                          (int)arch);
     s->arch = arch;
     FXA_TRY(fxa__gpu_switch_read("FXA_FAST_MATH", &s->fast_math, err));
-    FXA_TRY(fxa__gpu_switch_read("FXA_CUDA_LINES", &s->lines, err));
+    FXA_TRY(fxa__gpu_switch_read("FXA_CUDA_LINES", &s->with_lines, err));
     (void)snprintf(identity, FXA__IDENTITY, "cuda kernels %s, sm_%d%s%s%s%s", fxa__cuda_sources_hash, (int)s->arch,
-                   s->fast_math ? ", fast functions" : "", s->lines ? ", with lines" : "",
+                   s->fast_math ? ", fast functions" : "", s->with_lines ? ", with lines" : "",
                    s->forced >= 0 ? ", family " : "",
                    s->forced >= 0 ? fxa__cuda_family_name((fxa__cuda_family)s->forced) : "");
     return fxa__cuda_compiler_init(s, getenv("FXA_NVRTC_PATH"), err);
@@ -92,8 +92,8 @@ static void cu_close(fxa__host *host, void *self) {
 /* dQ of the joint backward is added in any order, and so are what is scattered and diagonals where nobody asked. */
 static bool cu_is_deterministic(const fxa__problem *p, const fxa__cuda_choice *c, const fxa__cuda_program *g) {
     if (p->in.pass == FXA_FORWARD) return true;
-    bool dq = !(p->in.flags & FXA_GRAD_Q) || c->separate_dq || c->turns || c->family == FXA__CUDA_SIMT;
-    return dq && (g->fixed || (!g->has_scatter && !g->grad_diagonal));
+    bool dq = !(p->in.flags & FXA_GRAD_Q) || c->separate_dq || c->ordered_dq || c->family == FXA__CUDA_SIMT;
+    return dq && (g->deterministic || (!g->has_scatter && !g->grad_diagonal));
 }
 
 /* Tiles that are left out where the mask leaves nothing of them. */
@@ -170,13 +170,33 @@ static void cu_key(fxa__analysis *a, fxa__writer *w) {
     if (d) {
         const fxa__cuda_choice c = d->choice;
         const fxa__cuda_program *g = &d->program;
-        const int32_t parts[] = {(int32_t)c.family, c.arch,      c.d,     c.dv,      (int32_t)c.dtype, (int32_t)c.units,
-                                 c.spans,           c.dropout,   c.paged, c.aligned, c.fast_math,      c.separate_dq,
-                                 c.plain,           c.row_tiles, c.dense, c.words,   c.staged,         c.adds,
-                                 (int32_t)c.out,    c.maximum,   c.moved, c.wide_o,  c.turns,          c.cluster};
+        const int32_t parts[] = {(int32_t)c.family,
+                                 c.arch,
+                                 c.d,
+                                 c.dv,
+                                 (int32_t)c.dtype,
+                                 (int32_t)c.units,
+                                 c.varlen,
+                                 c.dropout,
+                                 c.paged,
+                                 c.aligned,
+                                 c.fast_math,
+                                 c.separate_dq,
+                                 c.finite_factors,
+                                 c.row_tiles,
+                                 c.dense,
+                                 c.operands_fit,
+                                 c.converts,
+                                 c.rounds_before_adding,
+                                 (int32_t)c.out_dtype,
+                                 c.row_max,
+                                 c.mapped_dropout,
+                                 c.o_f32,
+                                 c.ordered_dq,
+                                 c.cluster};
         for (size_t i = 0; i < sizeof parts / sizeof *parts; i++) fxa__write_u32(w, (uint32_t)parts[i]);
         fxa__write_bytes(w, g->program->hash, sizeof g->program->hash);
-        for (int32_t i = 0; i < g->program->n_params; i++) fxa__write_u32(w, (uint32_t)g->params[i].from);
+        for (int32_t i = 0; i < g->program->n_params; i++) fxa__write_u32(w, (uint32_t)g->params[i].source);
         for (int32_t i = 0; i < g->n_sums; i++) fxa__write_u32(w, (uint32_t)g->sums[i]); /* the text has only values */
         fxa__write_u64(w, g->text.size);
         fxa__write_bytes(w, g->text.data, g->text.size);
@@ -216,13 +236,13 @@ static void cu_describe(const fxa__cuda_self *s, const fxa_problem *p, fxa__cuda
         c->detail, sizeof c->detail, "kernels %s, NVRTC %d.%d, sm_%d%s, %s, columns %d and %d%s%s%s%s%s%s%s%s",
         fxa__cuda_family_name(x->family), (int)c->maker.major, (int)c->maker.minor, (int)c->maker.arch,
         x->family == FXA__CUDA_SM90 ? "a" : "", fxa_dtype_name(x->dtype), (int)x->d, (int)x->dv,
-        x->separate_dq ? ", dQ apart"
-        : x->turns     ? ", dQ by turns"
-                       : "",
+        x->separate_dq  ? ", dQ apart"
+        : x->ordered_dq ? ", dQ by turns"
+                        : "",
         x->units >> FXA__CUDA_DECODE & 1u ? ", keys split" : "", x->fast_math ? ", fast functions" : "",
         (c->program.grad_diagonal && x->family == FXA__CUDA_SM90) || c->program.grad_dense ? ", pairs rounded" : "",
-        wide ? ", dK rounded twice" : "", x->adds ? ", rounded before added" : "",
-        x->units >> FXA__CUDA_PAGED_GRADS & 1u && x->out != FXA_F32 ? ", entries and heads rounded" : "",
+        wide ? ", dK rounded twice" : "", x->rounds_before_adding ? ", rounded before added" : "",
+        x->units >> FXA__CUDA_PAGED_GRADS & 1u && x->out_dtype != FXA_F32 ? ", entries and heads rounded" : "",
         fxa__cuda_why_not_sm90(s, p, x, &c->program));
 }
 

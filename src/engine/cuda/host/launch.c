@@ -20,14 +20,14 @@ fxa_status fxa__cuda_launch(fxa__cuda_call *c, fxa__cuda_unit unit, int function
     fxa__gpu_dim dim = {(unsigned)grid.x, (unsigned)grid.y, (unsigned)grid.z};
     int status =
         fxa__gpu_start(&c->self->gpu, m->function[function], dim, (unsigned)(threads ? threads : m->shape.threads),
-                       (unsigned)shared, c->early, c->bound->stream, params);
-    c->early = true;
+                       (unsigned)shared, c->follows_kernel, c->bound->stream, params);
+    c->follows_kernel = true;
     return fxa__gpu_status(&c->self->gpu, status, "cuLaunchKernel", c->err);
 }
 
 fxa_status fxa__cuda_clear(fxa__cuda_call *c, void *at, size_t words) {
     if (!words) return FXA_OK;
-    c->early = false;
+    c->follows_kernel = false;
     int status = c->self->gpu.driver.fill((uintptr_t)at, 0, words, c->bound->stream);
     return fxa__gpu_status(&c->self->gpu, status, "cuMemsetD32Async", c->err);
 }
@@ -50,7 +50,7 @@ fxa_status fxa__cuda_launch_query_tiles(fxa__cuda_call *c, fxa__cuda_unit unit, 
 /* Words as they lie in the tensor: strides of the axes by what stands there. */
 static struct FxaPackedOperand launch_words_of(const fxa__cuda_call *c, const fxa__cuda_packed_operand *w) {
     const fxa_program *program = c->code->program.program;
-    if (!c->code->program.vector || w->node < 0) return (struct FxaPackedOperand){.to = NULL};
+    if (!c->code->program.operands || w->node < 0) return (struct FxaPackedOperand){.to = NULL};
     const fxa__node *load = &program->nodes[w->node];
     const fxa_view *v = &c->tensors[load->imm];
     int kind = fxa__cuda_operand_kind(v->dtype);
@@ -75,9 +75,9 @@ static fxa_status launch_words(fxa__cuda_call *c, const fxa__cuda_packed_operand
  * each. */
 static bool launch_is_joined(const fxa__cuda_call *c, const fxa__cuda_tile_list *list) {
     bool any = false;
-    if (!c->code->program.vector || !list || !list->items || list->kept) return false;
+    if (!c->code->program.operands || !list || !list->items || list->is_written) return false;
     for (int side = 0; side < 2; side++) {
-        const fxa__cuda_packed_operand *w = &c->at.word[side];
+        const fxa__cuda_packed_operand *w = &c->at.operand[side];
         if (w->node < 0) continue;
         any = true;
         if (w->heads != list->heads || w->batch != list->batch || w->length > LAUNCH_JOINED) return false;
@@ -102,7 +102,7 @@ fxa_status fxa__cuda_diagonal_write(fxa__cuda_call *c, const fxa__cuda_diagonal_
     long long pitch = r->pitch;
     int zero = r->zero;
     void *params[] = {&c->a, &to, &pitch, &zero};
-    if (!r->pitch || r->kept) return FXA_OK;
+    if (!r->pitch || r->is_written) return FXA_OK;
     return fxa__cuda_launch(c, FXA__CUDA_DIAGONAL_TABLE, FXA__CUDA_DIAGONAL_FILL,
                             (fxa__cuda_grid){fxa__div_up(pitch, LAUNCH_PREPASS), r->heads, r->batch}, LAUNCH_PREPASS,
                             params);
@@ -110,8 +110,8 @@ fxa_status fxa__cuda_diagonal_write(fxa__cuda_call *c, const fxa__cuda_diagonal_
 
 fxa_status fxa__cuda_prepasses(fxa__cuda_call *c, const fxa__cuda_tile_list *first) {
     FXA_TRY(fxa__cuda_clear(c, c->at.zero, c->at.zero_words));
-    c->words_due = launch_is_joined(c, first);
-    for (int side = 0; !c->words_due && side < 2; side++) FXA_TRY(launch_words(c, &c->at.word[side]));
+    c->packing_due = launch_is_joined(c, first);
+    for (int side = 0; !c->packing_due && side < 2; side++) FXA_TRY(launch_words(c, &c->at.operand[side]));
     for (int32_t i = 0; i < c->code->program.n_ranges; i++) FXA_TRY(launch_range(c, i));
     return fxa__cuda_diagonal_write(c, &c->at.diagonal);
 }
@@ -122,12 +122,12 @@ fxa_status fxa__cuda_tile_list_write(fxa__cuda_call *c, const fxa__cuda_tile_lis
     long long pitch = list->pitch;
     struct FxaPackedOperands words = {{{.to = NULL}}};
     void *params[] = {&c->a, &cut, &items, &counts, &pitch, &words};
-    bool due = c->words_due;
-    if (!items || list->kept) return FXA_OK;
-    for (int side = 0; due && side < 2; side++) words.side[side] = launch_words_of(c, &c->at.word[side]);
-    c->words_due = false;
+    bool due = c->packing_due;
+    if (!items || list->is_written) return FXA_OK;
+    for (int side = 0; due && side < 2; side++) words.side[side] = launch_words_of(c, &c->at.operand[side]);
+    c->packing_due = false;
     int64_t grid = due ? 1 : fxa__div_up(cut.rows, LAUNCH_LIST_ROWS);
     return fxa__cuda_launch(c, FXA__CUDA_TILE_LISTS, FXA__CUDA_LIST_TILES,
                             (fxa__cuda_grid){grid, list->heads, list->batch},
-                            due ? FXA_CUDA_LIST_THREADS(c->code->choice.spans) : LAUNCH_PREPASS, params);
+                            due ? FXA_CUDA_LIST_THREADS(c->code->choice.varlen) : LAUNCH_PREPASS, params);
 }

@@ -33,10 +33,10 @@ static void cu_list_tiles(const fxa__cuda_code *c, const fxa__problem *p, fxa__w
     fxa_tile_counts n;
     if (!c->program.has_mask || !shape->q_rows || !shape->k_rows || fxa__tiles_count(&grid, &n, NULL) != FXA_OK) return;
     const fxa_program *program = p->in.program;
-    const char *open = !program || c->program.mask_fixed ? ""
-                       : !program->n_params              ? (p->in.n_captures ? ", for any tensor values" : "")
-                       : !p->in.n_captures               ? ", for any params"
-                                                         : ", for any params and tensor values";
+    const char *open = !program || c->program.mask_is_constant ? ""
+                       : !program->n_params                    ? (p->in.n_captures ? ", for any tensor values" : "")
+                       : !p->in.n_captures                     ? ", for any params"
+                                                               : ", for any params and tensor values";
     fxa__write_format(w, "tiles of b 0, h 0%s: %llu skipped, %llu with the mask, %llu without", open,
                       (unsigned long long)n.empty, (unsigned long long)n.mixed, (unsigned long long)n.full);
     if (n.unknown) fxa__write_format(w, ", %llu not classified", (unsigned long long)n.unknown);
@@ -47,16 +47,18 @@ static void cu_list_tiles(const fxa__cuda_code *c, const fxa__problem *p, fxa__w
 static void cu_list_given(const fxa__cuda_code *c, fxa__writer *w) {
     const fxa__cuda_program *g = &c->program;
     const char *tile_lists = !g->has_mask ? "all tiles are computed"
-                             : g->mask_fixed && !c->choice.spans
+                             : g->mask_is_constant && !c->choice.varlen
                                  ? "the list of tiles is made on the device when the plan is created"
                                  : "the list of tiles is made on the device before each run";
     fxa__write_format(w, "%s\n", tile_lists);
     if (g->diagonal >= 0)
         fxa__write_format(w, "values that depend only on q - k come from a table, made %s\n",
-                          g->diagonal_fixed ? "when the plan is created" : "before each run");
+                          g->diagonal_is_constant ? "when the plan is created" : "before each run");
     if (g->dense >= 0) fxa__write_format(w, "%s is loaded with each tile of pairs\n", cu_list_tensor(c, g->dense));
-    if (g->q_word >= 0) fxa__write_format(w, "%s is loaded with the queries of a tile\n", cu_list_tensor(c, g->q_word));
-    if (g->k_word >= 0) fxa__write_format(w, "%s is loaded with the keys of a tile\n", cu_list_tensor(c, g->k_word));
+    if (g->q_operand >= 0)
+        fxa__write_format(w, "%s is loaded with the queries of a tile\n", cu_list_tensor(c, g->q_operand));
+    if (g->k_operand >= 0)
+        fxa__write_format(w, "%s is loaded with the keys of a tile\n", cu_list_tensor(c, g->k_operand));
 }
 
 /* Returns true if the gradient `out` is that of node `load`; false without such a node (has == false). */
@@ -90,7 +92,7 @@ static void cu_list_params(const fxa__cuda_code *c, const fxa__problem *p, fxa__
     int at[2] = {0, 0};
     for (int32_t i = 0; i < g->program->n_params; i++) {
         bool is_int = g->program->params[i].type == FXA_INT;
-        int32_t from = g->params[i].from;
+        int32_t from = g->params[i].source;
         const char *name = from == FXA__CUDA_SCALE ? "scale"
                            : from >= 0             ? p->program->params[from].name
                                                    : "a constant of the program";
@@ -102,13 +104,13 @@ static void cu_list_params(const fxa__cuda_code *c, const fxa__problem *p, fxa__
 /* Prints the elements of a.f after the params; codegen/host_values.c computes them for each run. */
 static void cu_list_filled(const fxa__cuda_program *g, fxa__writer *w) {
     int unit = (int)g->unit_at + (g->gain >= 0);
-    for (int32_t i = 0; i < g->n_run; i++)
-        fxa__write_format(w, "a.f[%d]: from the values above, computed by the host\n", (int)(g->run_at + i));
+    for (int32_t i = 0; i < g->n_host_values; i++)
+        fxa__write_format(w, "a.f[%d]: from the values above, computed by the host\n", (int)(g->host_values_at + i));
     if (g->gain >= 0) fxa__write_format(w, "a.f[%d]: the factor of the tanh, computed by the host\n", (int)g->unit_at);
     if (g->unit_at >= 0) fxa__write_format(w, "a.f[%d]: the factor of all new scores, computed by the host\n", unit);
-    if (g->near_at >= 0)
+    if (g->softcap_at >= 0)
         fxa__write_format(w, "a.f[%d] and on: limits and polynomial of the soft cap, computed by the host\n",
-                          (int)g->near_at);
+                          (int)g->softcap_at);
 }
 
 void fxa__cuda_listing(const void *code, const fxa__problem *p, fxa__writer *w) {

@@ -39,9 +39,9 @@ static fxa__cuda_tile_list *tables_list(fxa__cuda_call *c, tables_kind kind) {
 /* Whether the run has such a table, and nothing that it is given decides over it. */
 static bool tables_is_fixed(fxa__cuda_call *c, tables_kind kind) {
     const fxa__cuda_program *g = &c->code->program;
-    if (c->code->choice.spans) return false;
-    if (kind == TABLES_DIAGONAL) return g->diagonal_fixed && c->at.diagonal.data;
-    return g->mask_fixed && tables_list(c, kind)->items;
+    if (c->code->choice.varlen) return false;
+    if (kind == TABLES_DIAGONAL) return g->diagonal_is_constant && c->at.diagonal.data;
+    return g->mask_is_constant && tables_list(c, kind)->items;
 }
 
 static tables_key tables_key_make(fxa__cuda_call *c, tables_kind kind) {
@@ -54,7 +54,7 @@ static tables_key tables_key_make(fxa__cuda_call *c, tables_kind kind) {
     key.batch = kind == TABLES_DIAGONAL ? c->at.diagonal.batch : tables_list(c, kind)->batch;
     if (kind != TABLES_DIAGONAL) key.cut = tables_list(c, kind)->cut;
     for (int32_t i = 0; i < g->program->n_params; i++)
-        if (g->params[i].from == FXA__CUDA_CONSTANT)
+        if (g->params[i].source == FXA__CUDA_CONSTANT)
             key.numbers[i] = c->bound->constants ? c->bound->constants[i] : g->params[i].value;
     return key;
 }
@@ -75,13 +75,13 @@ static size_t tables_items(const fxa__cuda_tile_list *l) {
 static void tables_use(fxa__cuda_call *c, tables_kind kind, void *data) {
     if (kind == TABLES_DIAGONAL) {
         c->at.diagonal.data = data;
-        c->at.diagonal.kept = true;
+        c->at.diagonal.is_written = true;
         return;
     }
     fxa__cuda_tile_list *l = tables_list(c, kind);
     l->items = data;
     l->counts = l->items + (tables_items(l) + 1) / 2 * 2; /* pairs, of 8 bytes */
-    l->kept = true;
+    l->is_written = true;
 }
 
 void fxa__cuda_plan_tables_use(fxa__cuda_call *c) {
@@ -118,13 +118,13 @@ static fxa_status tables_begin(void *user, void *stream, fxa_error *err) {
     tables_work *w = user;
     FXA_TRY(fxa__gpu_alloc(&w->c->self->gpu, w->size, &w->data, err));
     w->bound->stream = stream;
-    w->c->early = false;
+    w->c->follows_kernel = false;
     tables_use(w->c, w->kind, w->data);
     if (w->kind == TABLES_DIAGONAL) {
-        w->c->at.diagonal.kept = false;
+        w->c->at.diagonal.is_written = false;
         return fxa__cuda_diagonal_write(w->c, &w->c->at.diagonal);
     }
-    tables_list(w->c, w->kind)->kept = false;
+    tables_list(w->c, w->kind)->is_written = false;
     return fxa__cuda_tile_list_write(w->c, tables_list(w->c, w->kind));
 }
 

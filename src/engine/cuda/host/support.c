@@ -205,19 +205,19 @@ static bool cu_is_separate(const fxa_problem *p, const fxa__cuda_choice *c, cons
  * who comes before is known. Not by the number of tiles: an entry has the same bits in any batch. Beside a tensor of
  * pairs and words nothing was measured. */
 static bool cu_is_by_turns(const fxa_problem *p, const fxa__cuda_choice *c, const fxa__cuda_program *g) {
-    bool wide = c->d > CU_MOST_NARROW || c->dv > CU_MOST_NARROW, all = !g->has_mask && !c->spans;
+    bool wide = c->d > CU_MOST_NARROW || c->dv > CU_MOST_NARROW, all = !g->has_mask && !c->varlen;
     bool wanted = p->pass == FXA_BACKWARD && p->flags & FXA_DETERMINISTIC && p->flags & FXA_GRAD_Q;
-    return wanted && all && !wide && g->dense < 0 && !g->vector && !g->grad_diagonal;
+    return wanted && all && !wide && g->dense < 0 && !g->operands && !g->grad_diagonal;
 }
 
 /* The Hopper backward above 128 columns has none of these sums; below it has registers for those that need the score
  * too, of 128 columns for one, but not for places of pairs or dropout beside them. */
 static bool cu_hopper_has_grads(const fxa__cuda_choice *c, const fxa__cuda_program *g) {
     bool wide = c->d > CU_MOST_NARROW || c->dv > CU_MOST_NARROW, sums = g->n_sums || g->has_scatter;
-    if (g->has_own) return false;
+    if (g->has_user_backward) return false;
     if (wide) return !sums && !g->grad_diagonal && !g->grad_dense;
     bool few = (c->d <= CU_MOST_SCORED && c->dv <= CU_MOST_SCORED) || g->n_sums == 1;
-    return !(sums && g->has_slope) || (few && !g->has_scatter && !c->dropout);
+    return !(sums && g->has_derivative) || (few && !g->has_scatter && !c->dropout);
 }
 
 static fxa__cuda_family cu_family(const fxa__cuda_self *s, const fxa_problem *p, const fxa__cuda_choice *c,
@@ -226,8 +226,8 @@ static fxa__cuda_family cu_family(const fxa__cuda_self *s, const fxa_problem *p,
     bool fixed = (p->flags & FXA_DETERMINISTIC) && by_pairs;
     bool maps = !s->on_device || s->gpu.driver.tensor_map;
     if (c->dtype == FXA_F32 || s->forced == FXA__CUDA_SIMT) return FXA__CUDA_SIMT;
-    bool hopper = c->arch == 90 && maps && c->aligned && s->forced != FXA__CUDA_SM80 && c->out == c->dtype &&
-                  !c->maximum && !cu_is_empty(p); /* nothing of maps is 0 */
+    bool hopper = c->arch == 90 && maps && c->aligned && s->forced != FXA__CUDA_SM80 && c->out_dtype == c->dtype &&
+                  !c->row_max && !cu_is_empty(p); /* nothing of maps is 0 */
     if (hopper && cu_pages_fit(p) && (backward ? cu_hopper_has_grads(c, g) : fxa__cuda_forward_fits(c, g)))
         return FXA__CUDA_SM90;
     return backward && fixed ? FXA__CUDA_SIMT : FXA__CUDA_SM80;
@@ -235,7 +235,7 @@ static fxa__cuda_family cu_family(const fxa__cuda_self *s, const fxa_problem *p,
 
 /* What of cu_hopper_has_grads() is missing. */
 static const char *cu_hopper_lacks(const fxa__cuda_choice *c, const fxa__cuda_program *g) {
-    if (g->has_own) return ", not sm90: a backward program of the caller's";
+    if (g->has_user_backward) return ", not sm90: a backward program of the caller's";
     if (c->d > CU_MOST_NARROW || c->dv > CU_MOST_NARROW)
         return ", not sm90: gradients of params or tensors above 128 columns";
     if (g->has_scatter) return ", not sm90: scattered gradients beside a slope";
@@ -251,8 +251,8 @@ const char *fxa__cuda_why_not_sm90(const fxa__cuda_self *s, const fxa_problem *p
     if (s->on_device && !s->gpu.driver.tensor_map) return ", not sm90: the driver has no tensor maps";
     if (cu_is_empty(p)) return ", not sm90: empty";
     if (!cu_is_aligned(p)) return ", not sm90: alignment is to be 16, strides multiples of 16 bytes above 0";
-    if (c->out != c->dtype) return ", not sm90: a result has another type";
-    if (c->maximum) return ", not sm90: row maximum";
+    if (c->out_dtype != c->dtype) return ", not sm90: a result has another type";
+    if (c->row_max) return ", not sm90: row maximum";
     if (!cu_pages_fit(p)) return ", not sm90: the page size is to be 8, 16, 32, 64 or a multiple of 128";
     return p->pass == FXA_BACKWARD ? cu_hopper_lacks(c, g) : ", not sm90: shared memory";
 }
@@ -291,9 +291,9 @@ static uint32_t cu_units(const fxa_problem *p, const fxa__cuda_choice *c, const 
     else
         units |= 1u << FXA__CUDA_BACKWARD | 1u << FXA__CUDA_PREPOST;
     if (c->separate_dq && c->family == FXA__CUDA_SM90 && (p->flags & FXA_GRAD_Q)) units |= 1u << FXA__CUDA_DQ;
-    if (g->has_mask || g->vector) units |= 1u << FXA__CUDA_TILE_LISTS;
+    if (g->has_mask || g->operands) units |= 1u << FXA__CUDA_TILE_LISTS;
     if (g->diagonal >= 0) units |= 1u << FXA__CUDA_DIAGONAL_TABLE;
-    if (fxa__cuda_has_conversions(p) || c->moved) units |= 1u << FXA__CUDA_CONVERT;
+    if (fxa__cuda_has_conversions(p) || c->mapped_dropout) units |= 1u << FXA__CUDA_CONVERT;
     if (fxa__cuda_has_gathered_pages(p)) units |= 1u << FXA__CUDA_PAGED_GRADS;
     if (p->pass == FXA_BACKWARD && (p->param_grads || cu_tensor_grads(p))) units |= 1u << FXA__CUDA_CAPTURED_GRADS;
     return units;
@@ -301,16 +301,16 @@ static uint32_t cu_units(const fxa_problem *p, const fxa__cuda_choice *c, const 
 
 static void cu_fill(const fxa__cuda_self *s, const fxa_problem *p, fxa__cuda_choice *c, const fxa__cuda_program *g) {
     c->family = cu_family(s, p, c, g);
-    c->turns = c->family == FXA__CUDA_SM90 && cu_is_by_turns(p, c, g);
-    c->separate_dq = c->family == FXA__CUDA_SM90 && !c->turns && cu_is_separate(p, c, g);
+    c->ordered_dq = c->family == FXA__CUDA_SM90 && cu_is_by_turns(p, c, g);
+    c->separate_dq = c->family == FXA__CUDA_SM90 && !c->ordered_dq && cu_is_separate(p, c, g);
     if (c->family == FXA__CUDA_SIMT) c->aligned = false; /* it makes no difference there */
     if (cu_is_decode(p, c, g)) {
         c->row_tiles = cu_row_tiles(p, c);
         c->cluster = fxa__cuda_decode_cluster(s, c, p);
     }
     c->units = cu_units(p, c, g);
-    c->staged = fxa__cuda_has_conversions(p);
-    c->adds = c->out != FXA_F32 && (p->flags & SUPPORT_ACCUMULATES);
+    c->converts = fxa__cuda_has_conversions(p);
+    c->rounds_before_adding = c->out_dtype != FXA_F32 && (p->flags & SUPPORT_ACCUMULATES);
 }
 
 /* ---- The program ------------------------------------------------------------------------------------------------- */
@@ -320,22 +320,23 @@ static void cu_fill(const fxa__cuda_self *s, const fxa_problem *p, fxa__cuda_cho
 static fxa_status cu_text(const fxa__problem *p, fxa_program *lifted, const fxa_program *derivative,
                           const fxa_program *own, fxa__cuda_choice *c, fxa__cuda_program *out, fxa_error *err) {
     bool backward = p->in.pass == FXA_BACKWARD;
-    fxa__cuda_config config = {.program = lifted, .derivative = derivative, .dense = c->dense, .words = c->words};
+    fxa__cuda_config config = {
+        .program = lifted, .derivative = derivative, .dense = c->dense, .operands_fit = c->operands_fit};
     config.grad_params = backward ? p->in.param_grads : 0;
     config.grad_tensors = backward ? cu_tensor_grads(&p->in) : 0;
-    config.own = own;
-    config.plain = c->plain;
-    config.fixed = backward && (p->in.flags & FXA_DETERMINISTIC);
-    config.scalars = p->in.flags & FXA_SCALARS_IN_MEMORY;
+    config.bprop = own;
+    config.finite_factors = c->finite_factors;
+    config.deterministic = backward && (p->in.flags & FXA_DETERMINISTIC);
+    config.scalars_in_memory = p->in.flags & FXA_SCALARS_IN_MEMORY;
     config.fits = UINT64_MAX;
     for (;;) {
         FXA_TRY(fxa__cuda_program_make(p->host, &config, out, err));
-        bool stays = c->plain && !fxa__cuda_factor_is_positive(out);
+        bool stays = c->finite_factors && !fxa__cuda_factor_is_positive(out);
         uint64_t fits = config.fits & fxa__cuda_tensors_fit(p, out);
         if (!stays && fits == config.fits) return FXA_OK;
         fxa__cuda_program_free(out);
         config.fits = fits;
-        if (stays) c->plain = config.plain = false;
+        if (stays) c->finite_factors = config.finite_factors = false;
     }
 }
 
@@ -353,8 +354,8 @@ static fxa_status cu_program(const fxa__problem *p, fxa__cuda_choice *c, fxa__cu
     if (status == FXA_OK && p->in.pass == FXA_BACKWARD) status = fxa_program_derivative(lifted, &derivative, err);
     if (status == FXA_OK) {
         c->dense = fxa__cuda_dense_tensor(p, lifted);
-        c->words = fxa__cuda_operands_fit(p, lifted);
-        c->plain =
+        c->operands_fit = fxa__cuda_operands_fit(p, lifted);
+        c->finite_factors =
             !(p->in.flags & FXA_SCALARS_IN_MEMORY) && fxa__cuda_has_finite_factors(p->host, lifted, derivative, bprop);
         status = cu_text(p, lifted, derivative, bprop, c, out, err);
     }
@@ -371,15 +372,14 @@ fxa_status fxa__cuda_choose(const fxa__cuda_self *self, const fxa__problem *p, f
     *out = (fxa__cuda_choice){.arch = self->arch, .fast_math = self->fast_math};
     FXA_TRY(cu_check_table(in, err));
     out->dtype = fxa__cuda_input_dtype(in);
-    out->out = fxa__cuda_output_dtype(in);
-    out->wide_o =
-        in->pass == FXA_BACKWARD && out->dtype != FXA_F32 && fxa__cuda_kernel_dtype(in, FXA_SLOT_O) == FXA_F32;
-    out->maximum = in->pass == FXA_FORWARD && (in->flags & FXA_RETURN_ROW_MAX);
+    out->out_dtype = fxa__cuda_output_dtype(in);
+    out->o_f32 = in->pass == FXA_BACKWARD && out->dtype != FXA_F32 && fxa__cuda_kernel_dtype(in, FXA_SLOT_O) == FXA_F32;
+    out->row_max = in->pass == FXA_FORWARD && (in->flags & FXA_RETURN_ROW_MAX);
     out->d = cu_columns(in->d_qk);
     out->dv = cu_columns(in->d_v);
-    out->spans = in->flags & SUPPORT_SPANS;
+    out->varlen = in->flags & SUPPORT_SPANS;
     out->dropout = in->flags & FXA_DROPOUT;
-    out->moved = out->dropout && fxa__cuda_has_mapped_coordinates(in);
+    out->mapped_dropout = out->dropout && fxa__cuda_has_mapped_coordinates(in);
     out->paged = (in->flags & FXA_PAGED) && !fxa__cuda_has_gathered_pages(in);
     out->aligned = cu_is_aligned(in);
     FXA_TRY(cu_program(p, out, program, err));

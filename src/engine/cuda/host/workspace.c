@@ -34,7 +34,7 @@ static bool layout_forward_fits(const fxa__cuda_choice *c, const fxa__cuda_progr
     int32_t bytes = rows * (d > dv ? d : dv) * 2 + stages * keys * (d + dv) * 2;
     if (g->dense >= 0) bytes += 2 * rows * keys * 2;
     if (g->diagonal >= 0) bytes += 2 * stages * (rows + keys) * 4;
-    if (g->vector) bytes += (2 * stages * keys + rows) * 4;
+    if (g->operands) bytes += (2 * stages * keys + rows) * 4;
     return bytes <= LAYOUT_SHARED;
 }
 
@@ -59,7 +59,7 @@ bool fxa__cuda_forward_fits(const fxa__cuda_choice *c, const fxa__cuda_program *
 bool fxa__cuda_fused_dq_fits(const fxa__cuda_choice *c, const fxa__cuda_program *g) {
     int32_t columns = layout_stored(c->d) + layout_stored(c->dv), pairs = 64 * 128 * 2;
     int32_t bytes = (128 + 2 * 64) * columns * 2 + 4 * pairs + 2 * 64 * (c->d > 64 ? 64 : 32) * 4 + 2 * 2 * 64 * 4;
-    if (g->vector) bytes += 2 * (64 + 128) * 4;
+    if (g->operands) bytes += 2 * (64 + 128) * 4;
     return g->dense < 0 || bytes <= LAYOUT_SHARED;
 }
 
@@ -72,7 +72,7 @@ static struct FxaShape layout_forward_sm90(const fxa__cuda_choice *c, const fxa_
 
 static struct FxaShape layout_backward_sm90(const fxa__cuda_choice *c, const fxa__cuda_program *g) {
     bool small = layout_is_small(c);
-    bool bare = !g->has_slope && g->dense < 0 && !g->grad_diagonal && !g->n_sums && !g->has_scatter;
+    bool bare = !g->has_derivative && g->dense < 0 && !g->grad_diagonal && !g->n_sums && !g->has_scatter;
     if (c->d > 128 || c->dv > 128) return (struct FxaShape){384, 0, 64, 64, 16, 0, 0, 1};
     return (struct FxaShape){384, 0, small && bare && !c->dropout ? 128 : 64, 128, 16, 0, 8, 1};
 }
@@ -161,7 +161,7 @@ static uint32_t layout_bit(fxa_input input) { return 1u << input; }
 /* Entries whose lists, rows and words differ. */
 static int32_t layout_batch(const layout *l, uint32_t inputs) {
     uint32_t lengths = layout_bit(FXA_INPUT_Q_LEN) | layout_bit(FXA_INPUT_K_LEN);
-    bool own = inputs & layout_bit(FXA_INPUT_B) || (l->choice->spans && inputs & lengths);
+    bool own = inputs & layout_bit(FXA_INPUT_B) || (l->choice->varlen && inputs & lengths);
     return own ? (int32_t)l->p->b : 1;
 }
 
@@ -171,10 +171,10 @@ static int32_t layout_heads(const layout *l, uint32_t inputs) {
 
 /* Words of one side: of the load at `node`, or zeroes. */
 static void layout_words_describe(layout *l, int side) {
-    fxa__cuda_packed_operand *w = &l->out->word[side];
+    fxa__cuda_packed_operand *w = &l->out->operand[side];
     const fxa_program *program = l->g->program;
     uint32_t inputs = 0;
-    w->node = side ? l->g->k_word : l->g->q_word;
+    w->node = side ? l->g->k_operand : l->g->q_operand;
     w->length = side ? l->p->sk : l->p->sq;
     w->pitch = fxa__round_up(w->length, LAYOUT_PAD) + LAYOUT_PAD;
     for (int d = 0; w->node >= 0 && d < program->nodes[w->node].n_args; d++)
@@ -185,7 +185,7 @@ static void layout_words_describe(layout *l, int side) {
 
 /* Queries and keys with the same words, as those of documents are: one row set serves both. */
 static bool layout_words_are_same(const layout *l) {
-    const fxa__cuda_packed_operand *q = &l->out->word[0], *k = &l->out->word[1];
+    const fxa__cuda_packed_operand *q = &l->out->operand[0], *k = &l->out->operand[1];
     if (q->node < 0 || k->node < 0 || q->length != k->length) return false;
     const fxa__node *nodes = l->g->program->nodes, *x = &nodes[q->node], *y = &nodes[k->node];
     bool same = x->imm == y->imm && x->n_args == y->n_args;
@@ -196,11 +196,11 @@ static bool layout_words_are_same(const layout *l) {
 
 static void layout_words_take(layout *l, int side) {
     if (side == 1 && layout_words_are_same(l)) {
-        l->out->word[1] = l->out->word[0];
-        l->out->word[1].node = -1; /* nothing is to be written for it */
+        l->out->operand[1] = l->out->operand[0];
+        l->out->operand[1].node = -1; /* nothing is to be written for it */
         return;
     }
-    fxa__cuda_packed_operand *w = &l->out->word[side];
+    fxa__cuda_packed_operand *w = &l->out->operand[side];
     int64_t rows = (int64_t)w->batch * w->heads;
     w->data = layout_take(l, rows, w->pitch, 1, sizeof(int32_t));
     w->ranges = layout_take(l, rows, w->pitch / 64, 2, sizeof(int32_t));
@@ -212,7 +212,7 @@ static void layout_list(layout *l, fxa__cuda_tile_list *list, struct FxaShape sh
     if (!l->g->has_mask || l->p->sq == 0 || l->p->sk == 0) return;
     list->cut = (fxa__cuda_list_shape){
         shape.q_rows, shape.k_rows, (int32_t)(by_key ? k : q), (int32_t)(by_key ? q : k), by_key, 0};
-    list->batch = l->choice->spans ? (int32_t)l->p->b : layout_batch(l, l->g->mask_inputs);
+    list->batch = l->choice->varlen ? (int32_t)l->p->b : layout_batch(l, l->g->mask_inputs);
     list->heads = layout_heads(l, l->g->mask_inputs);
     int64_t rows = (int64_t)list->batch * list->heads;
     list->pitch = (int32_t)fxa__min_i64(list->cut.columns, LAYOUT_PITCH);
@@ -256,9 +256,9 @@ static void layout_diagonal(layout *l) {
 static void layout_decode(layout *l) {
     struct FxaShape shape = layout_shape(l, FXA__CUDA_DECODE);
     fxa__cuda_decode_split(l->self, l->choice, l->p, &shape, l->out);
-    int64_t items = l->out->items, shared = l->out->run < l->out->splits ? items : 0;
+    int64_t items = l->out->items, shared = l->out->item_splits < l->out->splits ? items : 0;
     for (int i = 0; i < FXA_CUDA_DECODE_CUTS; i++) shared = l->out->cut[i] ? items : shared;
-    l->out->redo = layout_take(l, items, 3, 1, sizeof(uint32_t));
+    l->out->recompute = layout_take(l, items, 3, 1, sizeof(uint32_t));
     l->out->partial = layout_take(l, shared, shape.q_rows, l->choice->dv, sizeof(float));
     l->out->partial_ml = layout_take(l, shared, shape.q_rows, 2, sizeof(float));
     shape.q_rows = (int32_t)l->p->sq;
@@ -267,7 +267,7 @@ static void layout_decode(layout *l) {
 
 /* Gradients of captured tensors, all of which begin as 0. */
 static void layout_captured(layout *l) {
-    fxa__cuda_captured_sums *g = &l->out->grads;
+    fxa__cuda_captured_sums *g = &l->out->captured;
     struct FxaShape shape = layout_shape(l, FXA__CUDA_BACKWARD);
     int64_t heads = l->p->b * l->p->hq;
     g->tiles = (int32_t)fxa__div_up(l->p->sk, shape.k_rows);
@@ -275,12 +275,12 @@ static void layout_captured(layout *l) {
     if (l->g->n_sums) g->sums = layout_take(l, heads, g->sum_rows, l->g->n_sums, sizeof(float));
     if (l->g->n_sums) g->totals = layout_take(l, heads, l->g->n_sums, 1, sizeof(double));
     if (l->g->n_sums) g->params = layout_take(l, l->g->n_sums, 1, 1, sizeof(struct FxaExact));
-    g->one_row = l->g->fixed || g->tiles > LAYOUT_PARTS;
+    g->one_row = l->g->deterministic || g->tiles > LAYOUT_PARTS;
     g->part_rows = g->one_row ? 1 : g->tiles;
     g->part_size = (int32_t)(g->one_row ? l->p->sq + l->p->sk : fxa__round_up(l->p->sq, LAYOUT_PAD) + LAYOUT_PAD);
     if (l->g->grad_diagonal)
-        g->parts =
-            layout_take(l, heads, g->part_rows, g->part_size, l->g->fixed ? sizeof(struct FxaExact) : sizeof(float));
+        g->parts = layout_take(l, heads, g->part_rows, g->part_size,
+                               l->g->deterministic ? sizeof(struct FxaExact) : sizeof(float));
     g->pitch = fxa__round_up(l->p->sk, 8);
     int32_t dense = l->g->grad_dense ? l->g->program->nodes[l->g->dense].imm : -1;
     g->direct = dense >= 0 && fxa__cuda_is_dense_grad_direct(l->choice, l->g, l->p);
@@ -304,14 +304,15 @@ static void layout_zeroes(layout *l) {
     } else if (layout_by_queries(l)) {
         struct FxaShape shape = layout_shape(l, layout_query_unit(l));
         out->next_tile = layout_take(l, 1, 1, 1, sizeof(uint32_t));
-        out->redo = layout_take(l, shape.persistent ? layout_query_tiles(l, shape.q_rows) : 0, 1, 1, sizeof(int32_t));
+        out->recompute =
+            layout_take(l, shape.persistent ? layout_query_tiles(l, shape.q_rows) : 0, 1, 1, sizeof(int32_t));
     }
-    if (l->choice->turns) out->next_tile = layout_take(l, 1, 1, 1, sizeof(uint32_t));
+    if (l->choice->ordered_dq) out->next_tile = layout_take(l, 1, 1, 1, sizeof(uint32_t));
     out->counter_words = l->c.used / sizeof(uint32_t);
     if (l->p->flags & FXA_SINK_ZERO) out->no_sink = layout_take(l, l->p->hq, 1, 1, sizeof(float));
-    for (int side = 0; l->g->vector && side < 2; side++) {
+    for (int side = 0; l->g->operands && side < 2; side++) {
         layout_words_describe(l, side);
-        if (out->word[side].node < 0) layout_words_take(l, side);
+        if (out->operand[side].node < 0) layout_words_take(l, side);
     }
     if (l->p->pass == FXA_BACKWARD) layout_captured(l);
     if (fxa__cuda_has_gathered_pages(l->p)) {
@@ -324,7 +325,7 @@ static void layout_zeroes(layout *l) {
 
 /* Asked for at every run: most problems have nothing there. */
 static bool layout_is_staged(const layout *l, fxa_slot slot) {
-    return l->choice->staged && fxa__cuda_is_converted(l->p, slot);
+    return l->choice->converts && fxa__cuda_is_converted(l->p, slot);
 }
 
 /* Operands that the kernels do not have in the caller's memory. */
@@ -337,8 +338,8 @@ static void layout_spare(layout *l) {
         int64_t size[4];
         if (!nobody && !layout_is_staged(l, slot)) continue;
         fxa__cuda_operand_sizes(p, slot, size);
-        l->out->spare[i] = layout_take(l, size[0] * size[1], size[2], fxa__round_up(size[3], 8),
-                                       fxa_dtype_size(fxa__cuda_kernel_dtype(p, slot)));
+        l->out->copy[i] = layout_take(l, size[0] * size[1], size[2], fxa__round_up(size[3], 8),
+                                      fxa_dtype_size(fxa__cuda_kernel_dtype(p, slot)));
     }
     if (fxa__cuda_has_gathered_pages(p)) {
         l->out->users.end = layout_take(l, p->n_pages, 1, 1, sizeof(int32_t));
@@ -354,14 +355,15 @@ static void layout_backward(layout *l) {
     out->lse2 = layout_take(l, rows, 1, 1, sizeof(float));
     out->delta = layout_take(l, rows, 1, 1, sizeof(float));
     if (joint) out->grad_q_sum = layout_take(l, rows, l->choice->d, 1, sizeof(float));
-    bool listed = l->g->has_mask || l->choice->spans;
+    bool listed = l->g->has_mask || l->choice->varlen;
     bool first_stored = joint && l->choice->family == FXA__CUDA_SM90 && listed && !l->g->grad_dense; /* of its kernel */
-    if (first_stored || l->choice->turns) out->first_share = layout_take(l, rows / LAYOUT_SHARE, 1, 1, sizeof(int32_t));
+    if (first_stored || l->choice->ordered_dq)
+        out->first_share = layout_take(l, rows / LAYOUT_SHARE, 1, 1, sizeof(int32_t));
     int64_t entries = l->packed && !(l->p->flags & FXA_PAGED) ? 1 : l->p->b;
     /* Not where tiles may be short, of documents or packed sequences, and small: there it was 2 to 4 % slower. */
-    bool is_short = layout_is_small(l->choice) && (l->choice->spans || l->g->vector);
+    bool is_short = layout_is_small(l->choice) && (l->choice->varlen || l->g->operands);
     if (joint && l->choice->family == FXA__CUDA_SM90 && !is_short)
-        out->sent = layout_take(l, 1 + entries * l->p->hkv, 1, 1, sizeof(uint32_t));
+        out->reduced = layout_take(l, 1 + entries * l->p->hkv, 1, 1, sizeof(uint32_t));
     layout_list(l, &out->keys, layout_shape(l, FXA__CUDA_BACKWARD), true);
     bool halves = joint && l->choice->family == FXA__CUDA_SM90 && l->g->has_mask && !layout_is_small(l->choice);
     if (halves) out->keys.cut.parts = LAYOUT_HALVES;
@@ -378,8 +380,8 @@ uint64_t fxa__cuda_buffers_make(const fxa__cuda_self *self, const fxa__cuda_choi
     out->q_pad = (int32_t)pad;
     out->pad_rows = (int32_t)rows;
     layout_zeroes(&l);
-    for (int side = 0; program->vector && side < 2; side++)
-        if (out->word[side].node >= 0) layout_words_take(&l, side);
+    for (int side = 0; program->operands && side < 2; side++)
+        if (out->operand[side].node >= 0) layout_words_take(&l, side);
     layout_diagonal(&l);
     layout_ranges(&l);
     if (layout_is_staged(&l, FXA_SLOT_SINKS)) out->sink = layout_take(&l, p->in.hq, 1, 1, sizeof(float));
@@ -390,8 +392,8 @@ uint64_t fxa__cuda_buffers_make(const fxa__cuda_self *self, const fxa__cuda_choi
     if (layout_has(&l, FXA__CUDA_FORWARD) && layout_passes(choice, program)) out->queries.cut.parts = LAYOUT_PASSING;
     bool forward = p->in.pass == FXA_FORWARD;
     layout_spare(&l);
-    for (int axis = 0; choice->moved && axis < FXA__CUDA_AXES; axis++)
-        out->places[axis] = layout_take(&l, fxa__cuda_coordinate_count(&p->in, axis), 1, 1, sizeof(int));
+    for (int axis = 0; choice->mapped_dropout && axis < FXA__CUDA_AXES; axis++)
+        out->coordinates[axis] = layout_take(&l, fxa__cuda_coordinate_count(&p->in, axis), 1, 1, sizeof(int));
     if ((forward && !(p->in.flags & FXA_RETURN_LSE)) || layout_is_staged(&l, FXA_SLOT_LSE))
         out->lse = layout_take(&l, p->in.hq, l.packed ? p->in.total_q : p->in.b * p->in.sq, 1, sizeof(float));
     if (!forward) layout_backward(&l);
