@@ -328,17 +328,17 @@ saturates, and is 0 for NaN. Nothing becomes a bool implicitly: write `x != 0`.
 expression, for example a loaded value. A negative index counts from the end. An index outside the
 tensor on either side reads 0 (or false) and adds no gradient.
 
-Reading 0 can hide a mistake (a transposed table, a window one too short). `fxa_bounds_check` counts
-out-of-bounds indices by tensor and axis; `fxattn run`, `check` and `explain` report them. A run of
-a problem with `FXA_BOUNDS_CHECK` fails if an index is out of bounds. The check costs nothing if
-sizes, masks and conditions prove that all indices are in bounds; otherwise each run evaluates the
-indices of all pairs. `fxa_bounds_check` and `FXA_BOUNDS_CHECK` check only loads that the result
-needs: loads of the mask at every existing pair, loads of the score where the mask is true, and
-loads in the branch that a `select` takes. A load in one operand of `&&` or `||` is not checked if
-the other operand decides the result. For example, `k < n && t[k] > 0` and `d < n ? t[d] : 0` are
-valid. Loads of a user-written backward program are checked at attended pairs. Loads in the second
-operand of `with_grad` are checked in backward passes with the derived backward, since the gradient
-passes through them.
+Reading 0 for an index outside the tensor can hide a mistake, such as a transposed table.
+`fxa_bounds_check` counts out-of-bounds indices by tensor and axis; `fxattn run`, `check` and
+`explain` report them. A run of a problem with `FXA_BOUNDS_CHECK` fails if an index is out of
+bounds. The check of `FXA_BOUNDS_CHECK` costs nothing if sizes, masks and conditions prove that all
+indices are in bounds; otherwise each run evaluates the indices of all pairs. `fxa_bounds_check` and
+`FXA_BOUNDS_CHECK` check only loads that the result needs: loads of the mask at every existing pair,
+loads of the score where the mask is true, and loads in the branch that a `select` takes. A load in
+one operand of `&&` or `||` is not checked if the other operand decides the result. For example, `k
+< n && t[k] > 0` and `d < n ? t[d] : 0` are valid. Loads of a user-written backward program are
+checked at attended pairs. Loads in the second operand of `with_grad` are checked in backward passes
+with the derived backward, since the gradient passes through them.
 
 @dtypes@
 
@@ -367,7 +367,7 @@ Functions of floats:
 
 `relu`, `sign`, `stop_gradient` and `softplus` are rewritten when a program is built and never
 appear in canonical text. A param, tensor, let or `fn` with the name `relu`, `sign`, `stop_gradient`
-or `softplus` hides the function. All other function names are reserved.
+or `softplus` hides the function. The names of all other functions are reserved.
 
 Bits and logic:
 
@@ -399,16 +399,16 @@ Loops are unrolled when the program is built. With n = 0 `sum` is 0 of the type 
     mask  = k <= q && near(q, k)
 
 `fn NAME(x, y) = expr` names an expression with 0 to @PARAMETERS@ parameters. The parser replaces a
-call by the expression, so functions are not part of programs and hashes. Each argument of a call is
-computed once. A parameter has the type of its argument, so a function can be called with ints and
-with floats.
+call of a function by the function's expression, so functions are not part of programs and hashes.
+Each argument of a call is computed once. A parameter has the type of its argument, so a function
+can be called with ints and with floats.
 
 Other names in the body of a function refer to lets, params, tensors and functions that precede the
 definition, so a function cannot call itself. A `let` after the definition, or a parameter or loop
 around a call, does not change the meaning of names in the body. Loop variables in the body of a
 function are local to the body. In the body of a function, `score`, `mask` and `dscore` have the
-values that they have at the call. A parameter may hide a let. A later `fn` of the same name
-replaces the function for the statements after it.
+values that they have at the call. A parameter of a function may hide a let. A second `fn` with the
+name of a function replaces the function for the statements after the second `fn`.
 
 Errors in the body of a function that do not depend on arguments (syntax, names, numbers of
 arguments) are reported at the definition, even if the function is never called. Types and loop

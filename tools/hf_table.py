@@ -19,8 +19,8 @@ HEAD = """# fxattn for Hugging Face transformers
 
 One call, `register_transformers()`, makes `attn_implementation="fxattn"` available to the models of
 transformers: in training and in generation, eager and under `torch.compile`, on the CPU and on
-GPUs. Each attention layer then makes one fused call. Masks are functions, so no array of size [S,S]
-is allocated.
+GPUs. After the registration, each attention layer makes one fused call. Masks are functions, so no
+array of size [S,S] is allocated.
 
 ## Install
 
@@ -38,7 +38,7 @@ config = MistralConfig(vocab_size=99, hidden_size=64, intermediate_size=64, num_
 model = AutoModelForCausalLM.from_config(config, attn_implementation="fxattn")
 ```
 
-The same option loads a pretrained model: `from_pretrained(..., attn_implementation="fxattn")`.
+A pretrained model takes the option, too: `from_pretrained(..., attn_implementation="fxattn")`.
 
 ## What a model may use
 
@@ -54,10 +54,10 @@ The same option loads a pretrained model: `from_pretrained(..., attn_implementat
 | ALiBi in the model's own attention layers (BLOOM, MPT) | supported with transformers 5; pass `attn_implementation` when the model is created, because `set_attn_implementation` refuses these models |
 | attention classes selected from a table by name (Falcon, SAM) | the class for SDPA is used, with fxattn's attention |
 
-Some models read their mask as a tensor (indexers, pooling heads, a `torch.cat` of two masks). When
-such a model reads the mask, fxattn makes the same dense mask as transformers, with one warning for
-each model type. Dense masks above 1 GiB are refused; `register_transformers(dense_mask_bytes=...)`
-sets this limit.
+Some models read their mask as a tensor (indexers, pooling heads, a `torch.cat` of two masks). For
+models that read the mask as a tensor, fxattn makes the dense mask that transformers would make, and
+warns once for each model type. fxattn refuses dense masks above 1 GiB; another limit is set by
+`register_transformers(dense_mask_bytes=...)`.
 
 ## What differs from eager attention
 
@@ -91,11 +91,11 @@ fxattn's.
 ## Which architectures
 
 `make hf` creates a small model of each model type that transformers registers, with random weights,
-and runs the model in f32 with fxattn and with eager attention. The test compares the outputs, the
+and runs the model in f32 with fxattn and with eager attention. `make hf` compares the outputs, the
 gradients of all parameters, and the results of `generate()` with a dynamic and with a static cache.
 The accepted difference is 16 times the effect of changing the parameters by 2^-20 of their size.
 [The list of model types](generated/transformers-models.md) has the outcome of each model type. The
-script `tools/hf_table.py` makes the list and this page from the results.
+script `tools/hf_table.py` writes that list and the page `docs/transformers.md` from the results.
 
 The results in the next tables were measured with transformers %(transformers)s and torch
 %(torch)s, for %(all)d of the %(registered)d registered model types.

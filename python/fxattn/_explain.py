@@ -147,8 +147,8 @@ def _without(options: List[str], *names: str) -> List[str]:
 
 
 def _run(arguments: List[str], folder: str) -> str:
-    """Runs the command-line tool and returns its standard output. If the tool fails, raises the exception for the
-    status that the tool reports."""
+    """Runs the command-line tool and returns its standard output. If the command-line tool fails, raises the exception
+    for the status that the tool reports."""
     ran = subprocess.run([command_path(), *arguments], cwd=folder, stdout=subprocess.PIPE, stderr=subprocess.PIPE)
     if ran.returncode == 0:
         return ran.stdout.decode("utf-8")

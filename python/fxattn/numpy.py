@@ -129,20 +129,20 @@ def attention(q: Any, k: Any, v: Any, score_mod: ScoreLike = None, mask_mod: Sco
         or an array [H] of a learned score per query head. `dropout_p`: the probability of dropout on the softmax
         probabilities. `seed`: the seed of the counter-based random generator of dropout. `tensors, params`: {name:
         array} and {name: number}, the arrays and numbers that a Program or text uses by name. A Python function needs
-        neither, because it captures the arrays and numbers that it uses. `style`: "flex", or "graph" for callbacks
-        score_mod(graph, score, tensors), which get `tensors`. `score_mod_bprop, bprop_tensors, bprop_params`: a
-        user-written derivative of score_mod, see vjp(). `coordinates`: for a shard of a larger problem, a map from an
-        axis ("b", "h", "q" or "k") to the position of the shard in the entire problem: {"q": 512}. The position is an
-        offset, an array with an entry per index of the shard, or segments [(begin, base, step), ...]. `global_q_len,
-        global_k_len, global_heads`: for a shard, the values of q_len, k_len and heads in the program. `deterministic`:
-        uses only engines whose results are equal in every run; raises an error if there is no deterministic engine for
-        the call. `bounds_check`: raises an error for an out-of-bounds index into a captured array; without bounds_check
-        the load is 0. `engine`: the name of an engine ("cpu", "ref"); None selects the best engine. `threads`: the
-        maximum number of threads of the run; None: the number that set_num_threads() set. `return_lse, return_row_max`:
-        return LSE and row maxima after the output. `lse_dtype`: the dtype of the returned LSE, float32 or float64.
-        `out`: the array that the result is written to, of any float dtype and strides; None makes a new array. `plan`:
-        a Plan that plan() made for the same call, or that Plan.load() loaded; None: the plan comes from the cache or is
-        compiled.
+        neither `tensors` nor `params`, because it captures the arrays and numbers that it uses. `style`: "flex", or
+        "graph" for callbacks score_mod(graph, score, tensors), which get `tensors`. `score_mod_bprop, bprop_tensors,
+        bprop_params`: a user-written derivative of score_mod, see vjp(). `coordinates`: for a shard of a larger
+        problem, a map from an axis ("b", "h", "q" or "k") to the position of the shard in the entire problem: {"q":
+        512}. The position is an offset, an array with an entry per index of the shard, or segments [(begin, base,
+        step), ...]. `global_q_len, global_k_len, global_heads`: for a shard, the values of q_len, k_len and heads in
+        the program. `deterministic`: uses only engines whose results are equal in every run; raises an error if there
+        is no deterministic engine for the call. `bounds_check`: raises an error for an out-of-bounds index into a
+        captured array; without bounds_check the load is 0. `engine`: the name of an engine ("cpu", "ref"); None selects
+        the best engine. `threads`: the maximum number of threads of the run; None: the number that set_num_threads()
+        set. `return_lse, return_row_max`: return LSE and row maxima after the output. `lse_dtype`: the dtype of the
+        returned LSE, float32 or float64. `out`: the array that the result is written to, of any float dtype and
+        strides; None makes a new array. `plan`: a Plan that plan() made for the same call, or that Plan.load() loaded;
+        None: the plan comes from the cache or is compiled.
 
     Raises subclasses of fxattn.Error; each subclass is a ValueError, TypeError or NotImplementedError as well.
     """

@@ -51,7 +51,8 @@ static fxa_status problem_copy(fxa__host *host, const fxa_problem *from, fxa__pr
     return FXA_OK;
 }
 
-/* Replaces the inputs q_row and k_row by q and k in both programs, where the problem makes them equal. */
+/* Replaces the inputs q_row and k_row by q and k in the score program and the backward program, where the problem makes
+ * them equal. */
 static fxa_status problem_drop_row_inputs(fxa__problem *p, fxa_error *err) {
     fxa_program *masked = p->program;
     uint32_t identity = fxa__identity_inputs(&p->in);

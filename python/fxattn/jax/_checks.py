@@ -162,7 +162,8 @@ def offsets_of(name: str, value: Any) -> int:
 def refuse_keywords(who: str, surplus: Sequence[Any], unknown: Iterable[str], accepted: Mapping[str, Any],
                     remedies: Optional[Mapping[str, str]] = None) -> None:
     """Raises ArgumentTypeError if function `who`, with the parameters `accepted`, was called with `surplus` positional
-    arguments or `unknown` keywords. The message says what to write instead, from `remedies` and REMEDIES."""
+    arguments or `unknown` keywords. The message of the error says what to write instead, from `remedies` and
+    REMEDIES."""
     if surplus:
         first = [p.name for p in accepted.values() if p.kind is p.POSITIONAL_OR_KEYWORD]
         raise ArgumentTypeError("%s takes %s by position, and everything else by name, as is_causal=True; %d more "

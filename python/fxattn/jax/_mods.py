@@ -63,7 +63,7 @@ class Score(NamedTuple):
 
 
 def _unused(name: str, names: Collection[str]) -> str:
-    """Returns `name`, with letters "z" before it until it is not in `names`. Names that fxattn adds to a program thus
+    """Returns `name`, with letters "z" before it until it is not in `names`. So names that fxattn adds to a program
     differ from names of the caller."""
     while name in names:
         name = "z" + name
@@ -137,8 +137,9 @@ def _plain_arrays(named: Named) -> Named:
 
 
 def _numbers_as_arrays(given: Named, dtype: Any) -> Named:
-    """Returns the dictionary with floats converted to arrays of rank 0. Calls with a backward program use the arrays,
-    because engines read params of a backward program on the host, but captured tensors on the device."""
+    """Returns the dictionary with floats converted to arrays of rank 0. Calls with a backward program use arrays of
+    rank 0 in place of floats, because engines read params of a backward program on the host, but captured tensors on
+    the device."""
     wide = "float64" if dtype == jnp.dtype("float64") else "float32"
     return given and {name: jnp.asarray(x, wide) if isinstance(x, (float, np.floating)) else x
                       for name, x in given.items()}

@@ -5,7 +5,8 @@ Each call is wrapped in a custom_partitioning, whose Shardy rule allows only bat
 The program must get the b and h of the entire problem, which is done separately for b and for h:
 * If the program uses b (or h) only as a direct index of captured arrays (bias[b, h, q, k], slopes[h]), these arrays are
   sharded along the indexed dimension, and local indices are correct.
-* Otherwise captured arrays are replicated on every device, and the run gets the offset of the device's part.
+* If the program uses b (or h) in another way, captured arrays are replicated on every device, and the run gets the
+  offset of the device's part.
 
 Gradients of arrays that are replicated on several devices are summed over these devices (psum).
 

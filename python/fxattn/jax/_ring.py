@@ -3,15 +3,15 @@
 sequence on the devices.
 
 * Method "ring": in each step a device computes the attention of its rows over the part of K and V that it holds, merges
-  the result into out and lse (flag ACCUMULATE_O), and passes the part on (ppermute). The backward pass sends the parts
-  around again together with their gradients. One derivative rule covers all steps of a ring. Only the first step of a
-  ring includes the sink.
+  the result into out and lse (flag ACCUMULATE_O), and passes the part on (ppermute). In method "ring", the backward
+  pass sends the parts of K and V around again together with their gradients. One derivative rule covers all steps of a
+  ring. Only the first step of a ring includes the sink.
 * Method "all_gather": every device gets all keys and values.
 * Method "ulysses": by an all-to-all, every device gets all rows and keys for some of the heads. With method "ulysses",
   a second all-to-all returns the rows.
 
-The program gets positions in the entire sequence, through coordinate maps of the library that read the device's offset
-at run time, so any score_mod and mask_mod works, and dropout too.
+The program of a ring gets positions in the entire sequence, through coordinate maps of the library that read the
+device's offset at run time, so any score_mod and mask_mod works, and dropout too.
 """
 import functools
 import math

@@ -3,7 +3,7 @@
 
 A function should be accurate to a few ulp in f64 and f32 wherever the function of the user's library is accurate,
 including at the limits of the range and at signed zeros. The derivative of a function should be as accurate as the
-function, because fxattn differentiates the formula used here."""
+function, because fxattn differentiates the formula of this file."""
 import math
 from typing import Any, List
 
@@ -76,7 +76,7 @@ def atanh(rec: Recording, x: Any) -> Sym:
 
 def atan2(rec: Recording, y: Any, x: Any) -> Sym:
     """Returns atan2(y, x), computed from the smaller of |y / x| and |x / y|, so that the result is accurate near both
-    axes. For zeros and infinities the result follows from the signs of x and y."""
+    axes. For zeros and infinities the result of atan2 follows from the signs of x and y."""
     y, x = real(rec, y), real(rec, x)
     wide, high = absolute(rec, x), absolute(rec, y)
     steep = LT(rec, wide, high)
@@ -192,8 +192,8 @@ def _log_of_tail(rec: Recording, size: Sym) -> List[Sym]:
 
 
 def erfc(rec: Recording, x: Any) -> Sym:
-    """Returns erfc(x). For |x| < 0.5 the formula is 1 - erf(x); for larger x that difference cancels, and _log_of_tail
-    is used."""
+    """Returns erfc(x). For |x| < 0.5 the formula of erfc is 1 - erf(x); for larger x the difference 1 - erf(x) cancels,
+    and _log_of_tail is used."""
     x = real(rec, x)
     size = absolute(rec, x)
     t, power = _log_of_tail(rec, size)

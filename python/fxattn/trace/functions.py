@@ -3,8 +3,8 @@
 signs, and tests for NaN and infinity. curves.py and activations.py compose further functions from the functions of this
 file.
 
-As in ops.py, functions take a Recording and operands. Float literals in this file become constants of the program,
-never params."""
+As in ops.py, the functions of this file take a Recording and operands. Float literals in this file become constants of
+the program, never params."""
 import math
 import sys
 from typing import Any, Callable, Optional
@@ -208,8 +208,8 @@ def heaviside(rec: Recording, x: Any, at_zero: Any) -> Sym:
 
 
 def lerp(rec: Recording, x: Any, y: Any, weight: Any) -> Sym:
-    """Returns x + weight * (y - x). As in torch, the formula starts from the nearer of x and y, so that a weight of 1
-    returns y exactly."""
+    """Returns x + weight * (y - x). As in torch, the formula of lerp starts from the nearer of x and y, so that a
+    weight of 1 returns y exactly."""
     apart, weight = ops.sub(rec, y, x), real(rec, weight)
     near = ops.add(rec, x, ops.mul(rec, weight, apart))
     far = ops.sub(rec, y, ops.mul(rec, apart, ops.sub(rec, k(rec, 1.0), weight)))

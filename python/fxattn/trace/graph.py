@@ -229,9 +229,9 @@ def given(rec: Recording, name: str, value: Any, shape: Optional[Sequence[int]])
 
 
 def _broadcast(rec: Recording, name: str, array: Any, shape: Optional[Sequence[int]]) -> Sym:
-    """Returns the element of an array for the (query, key) pair of the score. The array broadcasts to [batch, heads,
-    rows, keys]: dimensions are aligned at the right, size 1 repeats. The indices of row and key are storage indices,
-    independent of q_start and alignment."""
+    """Returns the element of an array for the (query, key) pair of the score. The loaded array broadcasts to [batch,
+    heads, rows, keys]: dimensions are aligned at the right, size 1 repeats. The indices of row and key are storage
+    indices, independent of q_start and alignment."""
     if array.ndim > 4:
         refuse("%s has shape %s; at most 4 dimensions, [batch, heads, rows, keys], are accepted"
                          % (name, tuple(array.shape)))

@@ -2,8 +2,8 @@
 """Changes torch while a function is traced: a mode intercepts operators without a traced operand, and a replaced
 autograd.Function.apply calls the forward method of the function.
 
-The mode and the replacement are removed when the trace ends. Other threads are not affected: modes are per thread, and
-the replaced `apply` passes calls without traced values to the original `apply`.
+The mode and the replaced `apply` are removed when the trace ends. Other threads are not affected: modes are per thread,
+and the replaced `apply` passes calls without traced values to the original `apply`.
 """
 import contextlib
 import sys
@@ -78,8 +78,8 @@ def torch_mode() -> Any:
 
 
 class Context:
-    """The argument ctx of the forward method of an autograd.Function while the method is traced. The object stores any
-    attribute; no attribute is read."""
+    """The argument ctx of the forward method of an autograd.Function while the method is traced. The ctx object stores
+    any attribute; no attribute is read."""
 
     def __init__(self) -> None:
         self.saved_tensors: Any = ()

@@ -3,8 +3,8 @@
 program of the list.
 
 The list of instructions is the key of the program cache, so tracing a function again makes no call into C. Tensors and
-params are named by position (t00, p00), so programs that differ only in the user's names share plans. Keys contain no
-addresses; `id` identifies only objects that the running trace holds.
+params are named by position (t00, p00), so programs that differ only in the user's names share plans. Keys of the
+program cache contain no addresses; `id` identifies only objects that the running trace holds.
 
 Values are numbered: inputs (codes of fxa_input), then the instructions in order. An instruction is a tuple:
 
@@ -217,7 +217,7 @@ def _original(array: Any) -> Any:
 
 class _Converted:
     """A captured array (`original`), and a copy of the array in another storage type (`kept`), because fxattn lacks the
-    storage type of the original. The reference to the original keeps the id of the original valid."""
+    storage type of the original. The reference to the original array keeps the id() of the original valid."""
 
     __slots__ = ("original", "kept")
 

@@ -176,8 +176,8 @@ class _Reader:
             among.append(value)
 
     def given(self, tensors: Mapping[str, Any]) -> None:
-        """Adds the dictionary of a callback of the style "graph" to the key. Shapes are included, because dimensions of
-        size 1 are broadcast."""
+        """Adds the dictionary of a callback of the style "graph" to the key. Shapes are part of the key, because
+        dimensions of size 1 are broadcast."""
         parts = self.parts
         parts.append(len(tensors))
         for name, value in tensors.items():

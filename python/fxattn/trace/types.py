@@ -3,8 +3,8 @@
 JAX, whose arithmetic wraps around at their own width.
 
 A narrow int is a 32-bit int of the program that is wrapped to the narrow width after each operation that may overflow
-this width. The libraries agree on the promotion of two types. The libraries differ on a Python int that does not fit
-the narrow type: torch wraps the int, NumPy refuses it.
+this width. torch, NumPy and JAX agree on the promotion of two types. torch, NumPy and JAX differ on a Python int that
+does not fit the narrow type: torch wraps the int, NumPy refuses it.
 """
 from typing import Dict, List, Tuple
 

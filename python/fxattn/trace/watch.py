@@ -11,7 +11,7 @@ Invariants:
 - A check compares everything that _Reader in reuse.py reads, so functions that a check accepts have the key of the
   cached trace. Functions with dependences that a check cannot compare (lists, partials, arrays of JAX, ...) get no
   check. Functions that a check rejects are looked up in reuse.py. So a check changes only the time of a lookup, not the
-  result.
+  result of the lookup.
 
 - A check is made when a trace is found in reuse.py, not when the trace is stored there: functions whose numbers change
   in every call get no check.
@@ -35,8 +35,8 @@ class _Unknown(Exception):
 
 
 class _Writer:
-    """Generates the check of two functions in their present state. The variables of the check are named in order: x0,
-    x1, ..."""
+    """Generates the check of two functions in their present state. The variables in the text of a check are named in
+    order: x0, x1, ..."""
 
     def __init__(self, tensor_types: Dict[type, Any]) -> None:
         self.tensor_types = tensor_types
