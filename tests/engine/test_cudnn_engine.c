@@ -82,6 +82,23 @@ TEST(libraries_go_with_the_engine) {
     standin_check_end();
 }
 
+/* cuDNN reads a device description in three calls. One that fails leaves no library loaded. */
+TEST(libraries_go_with_a_failed_target) {
+    NEEDS_STANDIN;
+    for (size_t k = 1; k <= 3; k++) {
+        fxa_context *ctx = context_new();
+        fxa_problem p = problem_of(&spec, FXA_FORWARD);
+        p.target = profile;
+        standin_arm(1, k);
+        T_HAS(answer_of(ctx, &p).reason, "does not read this target");
+        T_INT(standin[1]->failures, 1);
+        standin_arm(1, 0);
+        fxa_context_destroy(ctx);
+        T_CHECK(!library_is_loaded("libcublasLt.so.13"));
+        standin_check_end();
+    }
+}
+
 TEST(plans_for_a_device_that_is_not_here) {
     NEEDS_STANDIN;
     fxa_context *ctx = context_new();
@@ -165,6 +182,7 @@ static void fail_each(int which, fxa_pass pass) {
         attn_data_free(&x);
         fxa_context_destroy(ctx);
         standin_check_end();
+        T_CHECK(!library_is_loaded("libcublasLt.so.13"));
         if (!fired) break;
     }
     T_CHECK(failed > 20);
