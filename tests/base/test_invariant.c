@@ -6,6 +6,7 @@
 
 #include "base/host.h"
 #include "base/invariant.h"
+#include "base/sync.h"
 
 #include <signal.h>
 #include <sys/wait.h>
@@ -61,11 +62,23 @@ static void break_memory_of(size_t allocated, size_t freed, size_t align, size_t
 static void break_size(void) { break_memory_of(100, 99, 64, 100); }
 static void break_align(void) { break_memory_of(100, 100, 32, 100); }
 static void break_end(void) { break_memory_of(100, 100, 64, 101); }
+static void break_lock(int takes, int gives, bool destroy) {
+    fxa__lock lock;
+    fxa_error err;
+    if (fxa__lock_init(&lock, &err)) return;
+    while (takes-- > 0) fxa__lock_take(&lock);
+    while (gives-- > 0) fxa__lock_give(&lock);
+    if (destroy) fxa__lock_destroy(&lock);
+}
+static void break_take(void) { break_lock(2, 2, false); }
+static void break_give(void) { break_lock(1, 2, false); }
+static void break_destroy(void) { break_lock(1, 0, true); }
 static void break_none(void) {
     int evaluated = 0;
     FXA__ASSERT(++evaluated == 1);
     if (!FXA__HOLDS(++evaluated == 2) || evaluated != 2) _exit(1);
     break_memory_of(100, 100, 64, 100);
+    break_lock(1, 1, true);
 }
 
 static void check_broken(void (*fn)(void), const char *says) {
@@ -96,6 +109,14 @@ TEST(a_wrong_free_and_a_write_past_the_end_stop_the_process) {
     check_broken(break_size, "broken invariant: head.size == size && head.align == align");
     check_broken(break_align, "broken invariant: head.size == size && head.align == align");
     check_broken(break_end, "broken invariant: fxa__poison_holds(");
+}
+
+/* A lock that a thread takes twice, gives twice, or destroys while it has it. */
+TEST(a_wrong_use_of_a_lock_stops_the_process) {
+    if (!FXA_ASSERT) T_SKIP("this build has no asserts");
+    check_broken(break_take, "sync.c:");
+    check_broken(break_give, "sync.c:");
+    check_broken(break_destroy, "sync.c:");
 }
 
 TEST(one_that_holds_does_nothing) {
