@@ -89,6 +89,7 @@ static const attn_spec shapes[] = {
      .stride[FXA_SLOT_Q] = {60 * 64, 60 * 32, 32, 2},
      .stride[FXA_SLOT_O] = {60 * 96, 60 * 48, 48, 3},
      .stride[FXA_SLOT_DO] = {60 * 64, 60 * 32, 32, 2}},
+    {.b = 2, .hq = 2, .hkv = 2, .sq = 240, .sk = 1600, .d = 8, .dv = 8, .text = apart_text},
     {.b = 1, .hq = 2, .hkv = 1, .sq = 40, .sk = 150, .d = 16, .dv = 16, .text = third_text, .bprop_text = own_text},
     {.b = 1, .hq = 2, .hkv = 1, .sq = 40, .sk = 150, .d = 16, .dv = 16, .bprop_text = own_text},
 };

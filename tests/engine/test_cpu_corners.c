@@ -233,6 +233,29 @@ TEST(sinks_of_rows_without_an_lse) {
     corner_backward(&s, NULL, corner_lose_lse, "lost LSE");
 }
 
+/* Tensors that are read at clamped indices beside indices of keys, so that elements are gathered. */
+TEST(gathered_elements_at_clamped_indices) {
+    static const struct {
+        const char *text;
+        int64_t size[2];
+    } cases[] = {
+        {"tensor t : f32[1]\nscore = score + t[clamp(q - k, -3, 3) + 3]", {7}},
+        {"tensor t : f32[2]\nscore = score + t[clamp(q - k, -3, 3) + 3, k % 5]", {7, 5}},
+        {"tensor t : f32[2]\nscore = score * t[q * k % 5, clamp(k - q + 2, 0, 6)]", {5, 7}},
+        {"tensor t : f32[2]\nscore = score * t[clamp(k, 3, 20) - 3, clamp(k - q, -9, 8) + 9]", {18, 18}},
+    };
+    for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
+        attn_spec s = corner_spec(cases[i].text, 1, 2, 40, 90, 8);
+        attn_data x;
+        memcpy(s.tensor[0], cases[i].size, sizeof cases[i].size);
+        if (corner_make(&x, &s)) {
+            corner_check(&x, CORNER_UNITS, cases[i].text);
+            attn_data_free(&x);
+        }
+        corner_backward(&s, NULL, NULL, cases[i].text);
+    }
+}
+
 /* ---- Blocks that are cut or lose their weight -------------------------------------------------------------------- */
 
 /* Masks that single pairs decide, with keys cut off on both sides of a block. */
