@@ -62,7 +62,7 @@ def _from_torch(tensor: Any) -> np.ndarray:
 
 def code_of(array: Any, what: str, accepted: Sequence[int] = ALL) -> int:
     """Returns the C library's code (_abi.F32, ...) for the dtype of `array`, which is any object with a dtype. Raises
-    ArgumentTypeError if the code is not in `accepted`."""
+    ArgumentTypeError if the code of the dtype is not in `accepted`."""
     code = _codes.get(array.dtype)
     if code is None:
         code = _CODES.get(array.dtype.name)

@@ -20,7 +20,7 @@ class Error(Exception):
 
 
 class ArgumentError(Error, ValueError):
-    """An argument is missing, out of range, or contradicts another."""
+    """An argument is missing, out of range, or contradicts another argument."""
 
     status = "E_ARGUMENT"
 

@@ -100,9 +100,9 @@ lib: Any = _Library()
 
 def call(function: Callable[..., int], *arguments: Any, source: Optional[bytes] = None, name: str = "program") -> None:
     """Calls a C function that returns a status and takes an fxa_error as its last argument. Raises the exception for
-    the status if the C function fails. `source`: the program text that `function` parses, if it parses one. `name`:
-    what the error message calls the text `source`. The message of the exception shows the wrong line of `source` with a
-    caret."""
+    the status that the C function returns, unless the status is OK. `source`: the program text that `function` parses,
+    if it parses one. `name`: what the error message calls the text `source`. The message of the exception shows the
+    wrong line of `source` with a caret."""
     error = _abi.Error()
     if function(*arguments, ctypes.byref(error)):
         raise error_of(error, source, name)

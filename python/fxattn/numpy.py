@@ -122,7 +122,7 @@ def attention(q: Any, k: Any, v: Any, score_mod: ScoreLike = None, mask_mod: Sco
         the lengths of the longest sequences; None: computed from the offsets. `scale`: the factor of Q K^T; None for 1
         / sqrt(D). `is_causal`: True attends only to pairs with k <= q. `window`: (left, right) attends only to pairs
         with q - left <= k <= q + right; None or -1 is an open side. `bottom_right`: True aligns the last row with the
-        last key in the masks of is_causal and window; without these masks, it shifts the program's q in this way.
+        last key: in the masks of is_causal and window, or without these masks in the positions q of the program.
         `q_lengths, k_lengths`: [B], the number of rows and keys of each batch entry. `q_start`: [B], the position of
         the first row of each batch entry. `pages`: [B,n], the page numbers of each batch entry. With pages, K and V are
         [pages,H,page size,D], and k_lengths is required. `sinks`: "zero" (one more key of score 0, softmax off by one),

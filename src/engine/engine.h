@@ -117,9 +117,11 @@ typedef struct fxa__engine {
     /* Checks the red zones of a workspace, or of a copy of a workspace, after a run (fxa__carver_after). Only in builds
      * with asserts. */
     void (*zones)(void *self, const void *code, const fxa__problem *p, const void *workspace);
-    /* Returns the text of fxa_plan_description, which lives as long as the code. NULL: "". */
+    /* Returns the text of fxa_plan_description, which lives as long as the code. If `description` is NULL, the text is
+     * "". */
     const char *(*description)(const void *code, const fxa__problem *p);
-    /* Writes the text of fxa_plan_dump: a readable description of how the code runs the score program. NULL: "". */
+    /* Writes the text of fxa_plan_dump: a readable description of how the code runs the score program. If `dump` is
+     * NULL, the text is "". */
     void (*dump)(const void *code, const fxa__problem *p, fxa__writer *w);
     /* `save` writes and `load` reads the engine's section of plan bytes. If both are NULL or `save` writes nothing,
      * plan bytes have no such section, and loading a plan compiles it again. */

@@ -15,7 +15,7 @@ typedef struct halves_work {
     fxa__node *nodes;
     int32_t n;
     int32_t *map;  /* [nodes of p] index of the new node that replaces a node of p */
-    int32_t *half; /* [nodes of p][HALVES] index of the node that loads that half; -1 = none yet */
+    int32_t *half; /* [nodes of p][HALVES] index of the node that loads a half of an i64; -1 = none yet */
 } halves_work;
 
 /* Appends a node to the new program; returns its index. */

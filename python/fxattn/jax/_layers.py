@@ -181,8 +181,8 @@ def _separate(settings: Settings, query: Any, key: Any, value: Any) -> Tuple[Any
 
 def _indices(name: str, array: Any, shape: Tuple[int, ...]) -> Tuple[Any, str]:
     """Returns `array` reshaped to rank 4, and the list of index expressions with which a program loads the array's
-    element of a (q, k) pair; the expression of an axis of size 1 is "0". Raises ArgumentError if it does not broadcast
-    to `shape`."""
+    element of a (q, k) pair; the expression of an axis of size 1 is "0". Raises ArgumentError if `array` does not
+    broadcast to `shape`."""
     full = (1,) * (4 - array.ndim) + array.shape
     if len(full) != 4 or any(size not in (1, whole) for size, whole in zip(full, shape)):
         raise ArgumentError("%s has shape %s, which does not broadcast to the scores' %s" % (name, array.shape, shape))

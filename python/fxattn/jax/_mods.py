@@ -63,8 +63,8 @@ class Score(NamedTuple):
 
 
 def _unused(name: str, names: Collection[str]) -> str:
-    """Returns `name`, with letters "z" before it until it is not in `names`. So names that fxattn adds to a program
-    differ from names of the caller."""
+    """Returns `name`, with letters "z" before it until it is not in `names`. Names that fxattn adds to a program
+    therefore differ from names of the caller."""
     while name in names:
         name = "z" + name
     return name

@@ -114,8 +114,8 @@ def _rows(spec: Spec) -> Dims:
 
 
 class _Call:
-    """A call of a primitive with its global shapes. `dims` and `results` have the named dimensions of its operands and
-    results."""
+    """A call of a primitive with its global shapes. `dims` and `results` have the named dimensions of the operands and
+    results of the call."""
 
     def __init__(self, backward: bool, params: Dict[str, Any], flat: Sequence[Any]) -> None:
         self.backward, self.params = backward, params
@@ -147,8 +147,8 @@ class _Call:
 
     def rule(self, mesh: Any, *types: Any) -> Tuple[str, Dict[str, Any]]:
         """Returns the sharding rule for Shardy, and its keyword arguments. Heads of q factor into heads of k times a
-        group, which are sharded together; if the heads of k are not divisible by the size of a mesh axis, they are
-        replicated."""
+        group, which are sharded together; if the heads of k are not divisible by the size of a mesh axis, the heads of
+        k are replicated."""
         group = self.sizes.hq // self.sizes.hkv
         whole = any(self.sizes.hkv % n for n in mesh.shape.values())
         heads = "h" if whole else "g" if group == 1 else "(g r)"
@@ -221,7 +221,7 @@ class _Call:
         return spec._replace(heads=spec.heads or (self.sizes.hq if h else 0), wide=spec.wide or self.backward)
 
     def _summed(self, results: Sequence[Any], b: Any, h: Any, together: bool, head: Any) -> List[Any]:
-        """Returns the gradients of a backward call, with those of replicated operands summed over devices."""
+        """Returns the gradients of a backward call; gradients of replicated operands are summed over the devices."""
         found = []
         for one, dims, x in zip(self.params["want"], self.results, results):
             axes = tuple(name for axis, names in (("b", b), ("h", h)) for name in names

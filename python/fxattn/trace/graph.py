@@ -4,8 +4,8 @@ as in Transformer Engine and cuDNN's frontend. The argument `graph` has the poin
 argument names of the frontend. The methods of a Graph return Nodes, and setters of a Node return the Node.
 
 The backward callback is traced after the forward callback, in a Recording whose parent is the Recording of the forward
-callback. So the backward callback may use nodes that the forward callback stored, such as the value before the tanh of
-a soft cap: stored nodes are recomputed from the score."""
+callback. The backward callback may therefore use nodes that the forward callback stored, such as the value before the
+tanh of a soft cap: stored nodes are recomputed from the score."""
 from typing import Any, Callable, Dict, List, Mapping, Optional, Sequence, Tuple
 
 from .. import _abi

@@ -296,7 +296,7 @@ class _Player:
 
 
 def _is_jax_numpys(equation: Any) -> bool:
-    """Returns True if a jitted function is the function of jax.numpy with that name, not a user's function."""
+    """Returns True if a jitted function is a function of jax.numpy, not a user's function with the name of one."""
     name = equation.params.get("name")
     if name not in INLINED or any(atom.aval.dtype == "uint32" for atom in equation.invars):
         return False

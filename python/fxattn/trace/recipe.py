@@ -179,7 +179,8 @@ _lock = threading.Lock()
 
 
 def recipe_of(code: types.CodeType) -> Recipe:
-    """Returns the Recipe of a code object; Recipes are cached. Raises Unsure if the code has no Recipe."""
+    """Returns the Recipe of a code object; Recipes are cached. Raises Unsure for code with unknown instructions or
+    unknown builtins."""
     try:
         found = _recipes[code]
     except KeyError:

@@ -255,9 +255,9 @@ def _build(key: Tuple[Any, ...]) -> Program:
 
 
 class Programs:
-    """Bounded cache of programs by content, in two generations of limit / 2 entries. When the young generation is full,
-    it becomes the old generation, and the previous old generation is dropped. A hit in the young generation is one
-    dictionary access."""
+    """Bounded cache of programs by content, in two dictionaries of limit / 2 entries each: the young and the old
+    generation. When the young generation is full, it becomes the old generation, and the previous old generation is
+    dropped. A program in the young generation of the cache is found by one dictionary access."""
 
     def __init__(self, limit: int = 1024) -> None:
         self.limit = limit

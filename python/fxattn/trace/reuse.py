@@ -9,8 +9,8 @@ that fulfil the same conditions, modules of a short list, and tensors. The reach
 - Numbers are compared by value.
 
 - Tensors are compared by dtype, by rank, and by which tensors are the same object. A cached trace must have captured
-  the reachable tensors themselves and passed none of their values to Python (modes.py detects it). A function with a
-  branch must reach no tensor.
+  the reachable tensors themselves and passed no value of a reachable tensor to Python (modes.py detects it). A function
+  with a branch must reach no tensor.
 
 - Modules are compared by the attributes that the functions may read from the modules.
 
@@ -19,7 +19,7 @@ other classes of arrays.
 
 JAX's arrays are immutable, so arrays of JAX are compared by identity. A function that reaches only arrays of JAX may
 branch, read sizes and elements of the arrays, and compute further arrays. Callbacks of the style "graph" get a
-dictionary of tensors and numbers. The key of a callback contains everything that the callback can read of the
+dictionary of tensors and numbers. The key of a callback contains everything that the callback can read from the
 dictionary; a callback must reach no other tensors.
 
 Keys consist of values; a key contains no tensor and no address.

@@ -2,8 +2,8 @@
 """JAX's integer types that a program does not have: uint32, uint16, int64, uint64. An operation on JAX's integer types
 gives an exact result or raises an error.
 
-- uint32 is stored as an int of the same bits. Operations whose result depends on signedness are emulated here, unless
-  the operands are proven to be below 2^31.
+- uint32 is stored as an int of the same bits. Operations whose result depends on signedness are emulated in this file,
+  unless the operands are proven to be below 2^31.
 
 - uint16 is an int whose upper bits are cleared.
 

@@ -10,14 +10,14 @@ Invariants:
 
 - A check compares everything that _Reader in reuse.py reads, so functions that a check accepts have the key of the
   cached trace. Functions with dependences that a check cannot compare (lists, partials, arrays of JAX, ...) get no
-  check. Functions that a check rejects are looked up in reuse.py. So a check changes only the time of a lookup, not the
-  result of the lookup.
+  check. Functions that a check rejects are looked up in reuse.py. A check therefore changes only the time of a lookup
+  in the trace cache, not the result of the lookup.
 
 - A check is made when a trace is found in reuse.py, not when the trace is stored there: functions whose numbers change
   in every call get no check.
 
-- Functions are looked up by the address of their code and compared by the code object, which the check holds. The state
-  of a check includes no tensor and no globals.
+- Functions are looked up by the address of their code and compared by the code object, which the check holds. A check
+  holds no tensor and no dictionary of globals.
 """
 import threading
 import types
@@ -180,8 +180,8 @@ _lock = threading.Lock()
 
 
 def find(score_mod: Any, mask_mod: Any, rest: Tuple[Any, ...]) -> Any:
-    """Returns the cached trace of two functions if a check proves them unchanged, else None. `rest` has further
-    dependences of the trace."""
+    """Returns the cached trace of two functions if a check proves them unchanged, else None. `rest` has the other
+    arguments that a trace depends on: library, device, dtype and sizes."""
     try:  # AttributeError: callables without __code__ have no check
         pair = _pairs.get((None if score_mod is None else id(score_mod.__code__),
                            None if mask_mod is None else id(mask_mod.__code__), rest))
