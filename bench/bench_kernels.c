@@ -195,13 +195,13 @@ static void bench_pairs(const fxa__cpu_kernels *k, bench_data *data, int64_t d, 
     enum { KEYS = 256, LD = 272, DEEP = 192, COLUMNS = 32 };
     double seconds;
     for (int64_t m = k->mr; m <= 8 * k->mr; m *= 2) {
-        BENCH_BEST(seconds, k->micro.gemm_pairs(m, KEYS, d, data->a, d / 2, data->b, d * k->nr, data->c, LD, NULL));
+        BENCH_BEST(seconds, k->pairs.gemm_pairs(m, KEYS, d, data->a, d / 2, data->b, d * k->nr, data->c, LD, NULL));
         bench_rate("pairs: Q K^T ", seconds, m, KEYS, d, peak);
-        BENCH_BEST(seconds, k->micro.gemm_pairs(m, d, KEYS, data->a, LD, data->b, KEYS * k->nr, data->c, d, ones));
+        BENCH_BEST(seconds, k->pairs.gemm_pairs(m, d, KEYS, data->a, LD, data->b, KEYS * k->nr, data->c, d, ones));
         bench_rate("pairs: P V   ", seconds, m, d, KEYS, peak);
     }
     BENCH_BEST(seconds, k->micro.pack_n(data->b, data->c, LD, DEEP, COLUMNS);
-               k->micro.gemm_pairs(d, COLUMNS, DEEP, data->a, DEEP / 2, data->b, 0, data->c, LD, ones));
+               k->pairs.gemm_pairs(d, COLUMNS, DEEP, data->a, DEEP / 2, data->b, 0, data->c, LD, ones));
     bench_rate("pairs: dO^T P", seconds, d, COLUMNS, DEEP, peak);
 }
 
@@ -234,8 +234,8 @@ static void bench_line(const char *label, double seconds, double elements, doubl
 /* Measures dropout of a row: the keep decisions for consecutive and for other keys, and their application to scores. */
 static void bench_drop(const fxa__cpu_kernels *k, bench_data *data, double hertz) {
     enum { N = 256 };
-    int32_t keys[N], keep[N + FXA__CPU_KEEP_ROOM];
-    fxa__cpu_drop row = {.seed = 1, .threshold = 1u << 28};
+    int32_t keys[N], keep[N + FXA__CPU_KEEP_CAPACITY];
+    fxa__cpu_dropout_row row = {.seed = 1, .threshold = 1u << 28};
     double seconds;
     for (int i = 0; i < N; i++) keys[i] = i;
     BENCH_BEST(seconds, row.q++; (void)k->row_keep(keep, &row, keys, N, true));
@@ -257,8 +257,8 @@ static void bench_rows(const fxa__cpu_kernels *k, bench_data *data, double hertz
     BENCH_BEST(seconds, for (int64_t i = 0; i < ROWS * row; i += row) call);                                           \
     bench_line(label, seconds, ROWS *N, hertz)
     bench_fill(k, data->a, -8, 0);
-    fxa__cpu_part part[ROWS];
-    for (int i = 0; i < ROWS; i++) part[i] = (fxa__cpu_part){a + i * row, N, 2};
+    fxa__cpu_score_row part[ROWS];
+    for (int i = 0; i < ROWS; i++) part[i] = (fxa__cpu_score_row){a + i * row, N, 2};
     BENCH_BEST(seconds, k->rows_exp(part, ROWS));
     bench_line("rows_exp 256", seconds, ROWS * N, hertz);
     BENCH_BEST(seconds, k->rows_max(part, ROWS));
@@ -278,7 +278,7 @@ static void bench_rows(const fxa__cpu_kernels *k, bench_data *data, double hertz
  * rows. */
 static void bench_decode(const fxa__cpu_kernels *k, bench_data *data, uint32_t dtype, int64_t rows, double hertz) {
     enum { KEYS = 256, D = 128 };
-    fxa__cpu_stored x = {.data = data->b, .dtype = dtype, .ld = D, .n = KEYS, .d = D};
+    fxa__cpu_stored_rows x = {.data = data->b, .dtype = dtype, .ld = D, .n = KEYS, .d = D};
     const char *name = fxa_dtype_name((fxa_dtype)dtype);
     double seconds;
     char label[64];

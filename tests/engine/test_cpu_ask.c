@@ -50,7 +50,7 @@ typedef struct ask_rig {
     fxa_program *program;
     fxa_plan *plan;
     fxa__bound_args bound;
-    fxa__cpu_group g;
+    fxa__cpu_kv_group g;
 } ask_rig;
 
 /* Opens a problem of two query heads that share a KV head, with the plan's code. */
@@ -65,8 +65,8 @@ static bool ask_open(ask_rig *rig, const char *mask) {
     p.b = 1, p.hq = ASK_HEADS, p.hkv = 1, p.sq = ASK_ROWS, p.sk = ASK_WIDE, p.d_qk = p.d_v = 4;
     p.program = rig->program, p.engine = "cpu";
     if (fxa_plan_create(rig->ctx, &p, &rig->plan, &err)) return false;
-    rig->g = (fxa__cpu_group){.code = rig->plan->code->code, .p = rig->plan->problem, .bound = &rig->bound};
-    fxa__cpu_group_enter(&rig->g, 0, 0);
+    rig->g = (fxa__cpu_kv_group){.code = rig->plan->code->code, .p = rig->plan->problem, .bound = &rig->bound};
+    fxa__cpu_kv_group_enter(&rig->g, 0, 0);
     return true;
 }
 
@@ -94,7 +94,7 @@ static fxa_tile_class ask_brute(const ask_case *c, int64_t first, int64_t n, int
 
 static void ask_check(const ask_rig *rig, const ask_case *c, int64_t first, int64_t n, int64_t key, int64_t m) {
     int64_t begin, end, want_begin, want_end;
-    fxa_tile_class got = fxa__cpu_columns(&rig->g, first, n, key, m, &begin, &end);
+    fxa_tile_class got = fxa__cpu_mask_classify(&rig->g, first, n, key, m, &begin, &end);
     fxa_tile_class want = ask_brute(c, first, n, key, m, &want_begin, &want_end);
     bool same = got == want;
     if (want != FXA_TILE_EMPTY) same = same && begin <= want_begin && end >= want_end;
@@ -111,10 +111,10 @@ TEST(tiles_have_the_class_and_the_columns_of_their_pairs) {
         int64_t step = c->step;
         ask_rig rig;
         T_REQUIRE(ask_open(&rig, c->mask));
-        fxa__cpu_seen seen[1024];
-        T_CHECK(fxa__cpu_seen_count(rig.g.code, rig.g.p) <= 1024);
+        fxa__cpu_range_cache seen[1024];
+        T_CHECK(fxa__cpu_range_cache_count(rig.g.code, rig.g.p) <= 1024);
         for (int kept = 0; kept < 2; kept++) {
-            if (kept) fxa__cpu_seen_clear(&rig.g, seen);
+            if (kept) fxa__cpu_range_cache_clear(&rig.g, seen);
             for (int64_t first = 0; first < ASK_ROWS; first += step)
                 for (int64_t n = step; first + n <= ASK_ROWS; n += step)
                     for (int64_t key = 0; key < ASK_KEYS; key += step)
@@ -130,15 +130,15 @@ TEST(tiles_have_the_class_and_the_columns_of_their_pairs) {
 
 typedef struct ask_bits {
     ask_rig rig;
-    fxa__cpu_kept kept;
-    fxa__cpu_cut cut[2];
+    fxa__cpu_shared_mask_bits kept;
+    fxa__cpu_masked_tile cut[2];
     int32_t h[ASK_HEADS][ASK_ROWS], q[ASK_ROWS];
     void *memory;
 } ask_bits;
 
 static void ask_carve(ask_bits *a, fxa__carver *c) {
-    fxa__cpu_kept_carve(c, a->rig.g.code, a->rig.g.p, ASK_ROWS, ASK_WIDE, &a->kept);
-    for (int i = 0; i < 2; i++) fxa__cpu_cut_carve(c, a->rig.g.code, ASK_ROWS, ASK_WIDE, &a->cut[i]);
+    fxa__cpu_shared_mask_bits_carve(c, a->rig.g.code, a->rig.g.p, ASK_ROWS, ASK_WIDE, &a->kept);
+    for (int i = 0; i < 2; i++) fxa__cpu_masked_tile_carve(c, a->rig.g.code, ASK_ROWS, ASK_WIDE, &a->cut[i]);
 }
 
 static bool ask_bits_open(ask_bits *a, const char *mask) {
@@ -152,15 +152,15 @@ static bool ask_bits_open(ask_bits *a, const char *mask) {
     fxa__carver all = fxa__carver_make(a->memory);
     ask_carve(a, &all);
     for (int64_t i = 0; i < ASK_ROWS; i++) a->q[i] = (int32_t)i, a->h[1][i] = 1;
-    for (int i = 0; i < 2; i++) fxa__cpu_cut_start(&a->cut[i], &a->rig.g, &a->kept, ASK_ROWS, ASK_WIDE);
+    for (int i = 0; i < 2; i++) fxa__cpu_masked_tile_start(&a->cut[i], &a->rig.g, &a->kept, ASK_ROWS, ASK_WIDE);
     return true;
 }
 
-static void ask_bits_check(const fxa__cpu_cut *c, bool (*attends)(int64_t q, int64_t k)) {
+static void ask_bits_check(const fxa__cpu_masked_tile *c, bool (*attends)(int64_t q, int64_t k)) {
     T_REQUIRE(c->bits);
     for (int64_t r = 0; r < c->n; r++)
         for (int64_t k = 0; k < c->keys; k++) {
-            bool is = fxa__cpu_cut_bits(c, r)[k / 64] >> k % 64 & 1;
+            bool is = fxa__cpu_masked_tile_bits(c, r)[k / 64] >> k % 64 & 1;
             if (is != attends(c->q[r], c->key + k)) T_FAIL("row %d, key %d: %d\n", (int)r, (int)(c->key + k), is);
         }
 }
@@ -170,9 +170,9 @@ TEST(heads_share_the_bits_of_a_tile) {
     T_REQUIRE(ask_bits_open(&a, "(q ^ k) % 3 == 0"));
     T_CHECK(a.kept.count > 0);
     for (int i = 0; i < 2; i++) {
-        fxa__cpu_cut_tile(&a.cut[i], 0, i * ASK_ROWS, ASK_ROWS, a.h[i], a.q);
-        T_CHECK(fxa__cpu_cut_block(&a.cut[i], 0, ASK_WIDE));
-        T_CHECK(a.cut[i].bits == &a.kept.slots[0].bits);
+        fxa__cpu_masked_tile_set_rows(&a.cut[i], 0, i * ASK_ROWS, ASK_ROWS, a.h[i], a.q);
+        T_CHECK(fxa__cpu_masked_tile_set_keys(&a.cut[i], 0, ASK_WIDE));
+        T_CHECK(a.cut[i].bits == &a.kept.entries[0].bits);
         ask_bits_check(&a.cut[i], ask_thirds);
     }
     free(a.memory);
@@ -184,14 +184,15 @@ TEST(another_tile_has_bits_of_its_own) {
     ask_bits a;
     T_REQUIRE(ask_bits_open(&a, "(q ^ k) % 3 == 0"));
     for (int i = 0; i < 2; i++) {
-        fxa__cpu_cut_tile(&a.cut[i], 0, i, ASK_ROWS - i, a.h[0], a.q + i);
-        T_CHECK(fxa__cpu_cut_block(&a.cut[i], 0, ASK_WIDE));
-        T_CHECK(a.cut[i].bits == (i ? &a.cut[i].own : &a.kept.slots[0].bits));
+        fxa__cpu_masked_tile_set_rows(&a.cut[i], 0, i, ASK_ROWS - i, a.h[0], a.q + i);
+        T_CHECK(fxa__cpu_masked_tile_set_keys(&a.cut[i], 0, ASK_WIDE));
+        T_CHECK(a.cut[i].bits == (i ? &a.cut[i].own : &a.kept.entries[0].bits));
         ask_bits_check(&a.cut[i], ask_thirds);
     }
-    fxa__cpu_cut_tile(&a.cut[1], 0, 0, ASK_ROWS, a.h[0], a.q); /* the slot is being filled by another worker */
-    atomic_store(&a.kept.slots[0].state, 1);
-    T_CHECK(fxa__cpu_cut_block(&a.cut[1], 0, ASK_WIDE));
+    fxa__cpu_masked_tile_set_rows(&a.cut[1], 0, 0, ASK_ROWS, a.h[0],
+                                  a.q); /* the slot is being filled by another worker */
+    atomic_store(&a.kept.entries[0].state, 1);
+    T_CHECK(fxa__cpu_masked_tile_set_keys(&a.cut[1], 0, ASK_WIDE));
     T_CHECK(a.cut[1].bits == &a.cut[1].own);
     ask_bits_check(&a.cut[1], ask_thirds);
     free(a.memory);
@@ -202,8 +203,8 @@ TEST(another_tile_has_bits_of_its_own) {
 TEST(bits_of_the_columns_that_are_left) {
     ask_bits a;
     T_REQUIRE(ask_bits_open(&a, "(q ^ k) % 3 == 0 && k - q > 64 && k < 150"));
-    fxa__cpu_cut_tile(&a.cut[0], 0, 0, ASK_ROWS, a.h[0], a.q);
-    T_CHECK(fxa__cpu_cut_block(&a.cut[0], 0, ASK_WIDE));
+    fxa__cpu_masked_tile_set_rows(&a.cut[0], 0, 0, ASK_ROWS, a.h[0], a.q);
+    T_CHECK(fxa__cpu_masked_tile_set_keys(&a.cut[0], 0, ASK_WIDE));
     T_INT(a.cut[0].key, 64);
     T_CHECK(a.cut[0].keys >= 150 - 64 && a.cut[0].keys <= ASK_WIDE - 64);
     ask_bits_check(&a.cut[0], ask_far_thirds);

@@ -17,15 +17,15 @@ static int32_t draw_coordinate(t_rng *rng) {
     return (int32_t)(uint32_t)(uint64_t)x;
 }
 
-static fxa__cpu_drop draw_row(t_rng *rng) {
+static fxa__cpu_dropout_row draw_row(t_rng *rng) {
     static const uint32_t thresholds[] = {0, 1, 1u << 31, UINT32_MAX};
     uint32_t any = (uint32_t)t_next(rng);
     int64_t which = t_int(rng, 0, 7);
-    return (fxa__cpu_drop){.seed = t_next(rng),
-                           .threshold = which < 4 ? thresholds[which] : any,
-                           .b = draw_coordinate(rng),
-                           .h = draw_coordinate(rng),
-                           .q = draw_coordinate(rng)};
+    return (fxa__cpu_dropout_row){.seed = t_next(rng),
+                                  .threshold = which < 4 ? thresholds[which] : any,
+                                  .b = draw_coordinate(rng),
+                                  .h = draw_coordinate(rng),
+                                  .q = draw_coordinate(rng)};
 }
 
 /* Draws the coordinates of n keys; `run`: consecutive ones. */
@@ -41,7 +41,7 @@ static void draw_keys(t_rng *rng, int32_t *k, int64_t n, bool run) {
 }
 
 /* Returns the random word that decides about a pair. As a threshold, this word just keeps the pair. */
-static uint32_t word_of(const fxa__cpu_drop *row, int32_t k) {
+static uint32_t word_of(const fxa__cpu_dropout_row *row, int32_t k) {
     uint32_t counter[4] = {(uint32_t)k >> 2, (uint32_t)row->q, (uint32_t)row->h, (uint32_t)row->b}, word[4];
     fxa__philox(counter, row->seed, word);
     return word[(uint32_t)k & 3u];
@@ -49,13 +49,13 @@ static uint32_t word_of(const fxa__cpu_drop *row, int32_t k) {
 
 static void check_keep(const fxa__cpu_kernels *kernels, t_rng *rng, int64_t n, bool run) {
     guard keys = guard_open((size_t)n * sizeof(int32_t));
-    guard room = guard_open((size_t)(n + FXA__CPU_KEEP_ROOM) * sizeof(int32_t));
+    guard room = guard_open((size_t)(n + FXA__CPU_KEEP_CAPACITY) * sizeof(int32_t));
     int32_t *k = (int32_t *)(void *)keys.data, *all = (int32_t *)(void *)room.data;
-    fxa__cpu_drop row = draw_row(rng);
+    fxa__cpu_dropout_row row = draw_row(rng);
     draw_keys(rng, k, n, run);
     if (n > 0 && t_int(rng, 0, 2) == 0) row.threshold = word_of(&row, k[t_int(rng, 0, n - 1)]);
     const int32_t *keep = kernels->row_keep(all, &row, k, n, run);
-    T_CHECK(keep >= all && keep <= all + FXA__CPU_KEEP_ROOM);
+    T_CHECK(keep >= all && keep <= all + FXA__CPU_KEEP_CAPACITY);
     for (int64_t i = 0; i < n; i++)
         if (keep[i] != -(int32_t)fxa__dropout_keep(row.seed, row.threshold, row.b, row.h, row.q, k[i])) {
             T_FAIL("%s: key %" PRId64 " of %" PRId64 ", coordinate %d after %d, %s: %d\n", kernels->isa, i, n, k[i],
@@ -104,13 +104,13 @@ SET_TESTS(drop_f64, sizeof(double), check_set)
 /* The share of dropped pairs is right, and decisions for neighbouring keys are independent. */
 TEST(a_tenth_is_dropped) {
     enum { N = 1000, ROWS = 200 };
-    static int32_t k[N], room[N + FXA__CPU_KEEP_ROOM];
+    static int32_t k[N], room[N + FXA__CPU_KEEP_CAPACITY];
     bool usable = false;
     const fxa__cpu_kernels *kernels;
     for (int i = 0; i < N; i++) k[i] = i;
     for (size_t i = 0; (kernels = fxa__cpu_set(i, sizeof(float), &usable)) != NULL; i++) {
         double dropped = 0, both = 0;
-        fxa__cpu_drop row = {.seed = t_seed(), .threshold = fxa__dropout_threshold(0.1)};
+        fxa__cpu_dropout_row row = {.seed = t_seed(), .threshold = fxa__dropout_threshold(0.1)};
         for (row.q = 0; usable && row.q < ROWS; row.q++) {
             const int32_t *keep = kernels->row_keep(room, &row, k, N, true);
             for (int j = 0; j < N; j++) dropped += !keep[j], both += j > 0 && !keep[j] && !keep[j - 1];

@@ -322,10 +322,10 @@ TEST(blocks_fill_the_caches) {
         for (size_t set = 0; (k = fxa__cpu_set(set, size, &usable)) != NULL; set++) {
             const fxa__cpu_code code = {.kernels = k, .classify = classify};
             const fxa_problem p = {.d_qk = wide, .d_v = narrow_v ? 1 : wide};
-            const fxa__cpu_blocks b = fxa__cpu_forward_blocks(&code, &p);
+            const fxa__cpu_sizes b = fxa__cpu_forward_sizes(&code, &p);
             const int64_t each = (int64_t)k->real_size * wide,
-                          shorter = classify || k->rows > FXA__CPU_MAX_ROWS ? 2 : 1;
-            fwd_check_fill("keys", b.keys, k->nr, each, (1 << 18) / shorter, k->nr, FXA__CPU_MAX_KEYS / shorter);
+                          shorter = classify || k->rows > FXA__CPU_ROW_BLOCK ? 2 : 1;
+            fwd_check_fill("keys", b.keys, k->nr, each, (1 << 18) / shorter, k->nr, FXA__CPU_KEY_BLOCK / shorter);
             fwd_check_fill("rows of a tile", b.tile_rows, b.rows, each, 3 << 17, 4 * b.rows, 768);
             T_CHECK(k->rows ? b.rows == k->rows : b.rows >= 12 && b.rows < 12 + k->mr && b.rows % k->mr == 0);
             T_CHECK(b.ldq >= p.d_qk && b.ldo >= p.d_v && b.ldv == p.d_v && b.ldt > b.keys && b.lda <= b.ldq);

@@ -24,7 +24,7 @@ static void check_gemm(const fxa__cpu_kernels *k, t_rng *rng) {
     int64_t skip = k->nr_step < k->nr && t_int(rng, 0, 3) == 0 ? k->nr_step : 0;
     int64_t m = t_int(rng, 1, 3 * k->mr + 1), depth = t_int(rng, 0, 40);
     int64_t n = t_int(rng, skip + 1, skip ? k->nr : 3 * k->nr);
-    bool as_it_lies = k->micro.gemm_rows && !transposed && !skip && t_int(rng, 0, 2) == 0;
+    bool as_it_lies = !transposed && !skip && t_int(rng, 0, 2) == 0;
     if (as_it_lies) n = round_up(n, k->nr);
     int64_t x_rows = transposed ? n : depth, x_columns = transposed ? depth : n, ld = x_columns + t_int(rng, 0, 3);
     int64_t wide = round_up(n, k->nr), ldc = wide + t_int(rng, 0, 3), lda = (by_columns ? m : depth) + t_int(rng, 0, 3);
@@ -37,7 +37,7 @@ static void check_gemm(const fxa__cpu_kernels *k, t_rng *rng) {
     (transposed ? k->micro.pack_t : k->micro.pack_n)(b.data, x.data, ld, x_rows, x_columns);
     size_t skipped = (size_t)skip * k->real_size;
     if (as_it_lies)
-        k->micro.gemm_rows(m, n, depth, a.data, rs, cs, x.data, ld, c.data, ldc, scaled ? beta.data : NULL);
+        k->real.gemm_rows(m, n, depth, a.data, rs, cs, x.data, ld, c.data, ldc, scaled ? beta.data : NULL);
     else
         k->micro.gemm(m, n - skip, depth, a.data, rs, cs, (char *)b.data + (depth ? skipped : 0), depth * k->nr,
                       (char *)c.data + skipped, ldc, scaled ? beta.data : NULL);
@@ -92,12 +92,12 @@ static void check_panels(const fxa__cpu_kernels *k) {
 /* ---- Rows ------------------------------------------------------------------------------------------------------ */
 
 static double row_max(const fxa__cpu_kernels *k, void *s, int64_t n) {
-    fxa__cpu_part part = {s, n, 0};
+    fxa__cpu_score_row part = {s, n, 0};
     k->rows_max(&part, 1);
     return part.x;
 }
 static double row_exp(const fxa__cpu_kernels *k, void *s, int64_t n, double m) {
-    fxa__cpu_part part = {s, n, m};
+    fxa__cpu_score_row part = {s, n, m};
     k->rows_exp(&part, 1);
     return part.x;
 }

@@ -22,7 +22,7 @@ static void k16_gemm(const fxa__cpu_kernels *k, int64_t m, int64_t n, int64_t de
 static void k16_gemm_pairs(const fxa__cpu_kernels *k, int64_t m, int64_t n, int64_t depth, const uint32_t *a,
                            int64_t step, const void *b, int64_t panel, float *c, int64_t ldc, const float *beta) {
     if (k->enter) k->enter();
-    k->micro.gemm_pairs(m, n, depth, a, step, b, panel, c, ldc, beta);
+    k->pairs.gemm_pairs(m, n, depth, a, step, b, panel, c, ldc, beta);
     if (k->leave) k->leave();
 }
 
@@ -129,7 +129,7 @@ TEST(rounding_and_product_may_be_apart) {
                     memcpy(k16_pairs + i * step + shift, k16_a + i * c.rs, (size_t)c.k * sizeof(float));
                 from = k16_pairs + shift;
             }
-            k.micro.round(k16_pairs, step, c.m, c.k, from, shift < 0 ? c.rs : step, c.cs);
+            k.pairs.round(k16_pairs, step, c.m, c.k, from, shift < 0 ? c.rs : step, c.cs);
             k16_check_pairs(&k, &c, step, shift);
             for (int64_t i = 0; i < 128; i++) beta[i] = t_int(&rng, 0, 1) ? 1 : (float)t_real(&rng, 0, 1);
             k16_canaries(k16_panels);
@@ -148,12 +148,12 @@ TEST(transposes_are_added_inside_alone) {
     t_rng rng = {t_seed() + 3};
     k16_fill(k16_x, K16_FLOATS, &rng);
     K16_EACH(k) {
-        for (int n = k.micro.add_transposed ? t_scaled(100) : 0; n > 0; n--) {
+        for (int n = t_scaled(100); n > 0; n--) {
             int64_t rows = t_int(&rng, 1, 140), columns = t_int(&rng, 1, 140), wrong = 0;
             int64_t ld = columns + t_int(&rng, 0, 20), ld_out = rows + t_int(&rng, 0, 20);
             k16_fill(k16_c, K16_FLOATS, &rng);
             memcpy(k16_old, k16_c, sizeof k16_c);
-            k.micro.add_transposed(k16_c, ld_out, k16_x, ld, rows, columns);
+            k.pairs.add_transposed(k16_c, ld_out, k16_x, ld, rows, columns);
             for (int64_t i = 0; i < K16_FLOATS; i++) {
                 bool inside = i / ld_out < columns && i % ld_out < rows;
                 wrong += k16_c[i] != k16_old[i] + (inside ? k16_x[i % ld_out * ld + i / ld_out] : 0);
@@ -232,7 +232,7 @@ TEST(dots_of_all_small_sizes) {
     K16_EACH(k) {
         for (int n = t_scaled(300); n > 0; n--) {
             int64_t rows = t_int(&rng, 0, 9), d = t_int(&rng, 1, 140), ldq = d + t_int(&rng, 0, 3), outside = 0;
-            fxa__cpu_stored x = {.dtype = FXA_BF16, .n = t_int(&rng, 0, 80), .d = d};
+            fxa__cpu_stored_rows x = {.dtype = FXA_BF16, .n = t_int(&rng, 0, 80), .d = d};
             x.ld = d + t_int(&rng, 0, 9);
             guard keys = guard_open((size_t)(x.n ? (x.n - 1) * x.ld + d : 0) * sizeof *stored);
             memcpy(keys.data, stored, keys.size);
@@ -246,7 +246,7 @@ TEST(dots_of_all_small_sizes) {
                 for (int64_t i = 0; i < x.n; i++) {
                     double sum = 0, size = 0;
                     float alone = 0;
-                    fxa__cpu_stored one = {
+                    fxa__cpu_stored_rows one = {
                         .data = keys.data + i * x.ld * 2, .dtype = FXA_BF16, .ld = x.ld, .n = 1, .d = d};
                     for (int64_t j = 0; j < d; j++) {
                         double term = (double)k16_a[r * ldq + j] * fxa__bf16_to_f64(stored[i * x.ld + j]);

@@ -137,13 +137,13 @@ static void lanes_set_maps(fxa_problem *p, t_rng *rng) {
 /* ---- By counting ------------------------------------------------------------------------------------------------- */
 
 typedef struct lanes_paths {
-    int shared, once, own, chunks, pool, by[FXA__BACK_ALL + 1];
+    int shared, once, own, chunks, pool, by[FXA__CPU_CHAIN_BY_ALL + 1];
 } lanes_paths;
 
 typedef struct lanes_count {
     const lanes_program *program;
     const fxa__problem *p;
-    fxa__back_shares cut;
+    fxa__cpu_backward_split split;
     uint8_t *seen; /* [element] 1 + the thread that wrote it, 0 = none */
     int meetings;
 } lanes_count;
@@ -172,21 +172,21 @@ static void lanes_touch(lanes_count *c, int64_t lane, const int32_t *at) {
         if (!lanes_is_first(c->program, i)) continue;
         int64_t element = lanes_element(c, c->program->index[i], at);
         if (element < 0) continue;
-        if (c->seen[element] && ((c->cut.once & 1) || c->seen[element] != lane + 1)) c->meetings++;
+        if (c->seen[element] && ((c->split.one_pair_per_element & 1) || c->seen[element] != lane + 1)) c->meetings++;
         c->seen[element] = (uint8_t)(lane + 1);
     }
 }
 
 static void lanes_touch_item(lanes_count *c, int64_t item) {
     const fxa_problem *p = &c->p->in;
-    const fxa__back_shares *cut = &c->cut;
+    const fxa__cpu_backward_split *split = &c->split;
     fxa__bound_args bound = {.scale = 1};
-    int64_t group = item % cut->groups, chunk = item / cut->groups, heads = p->hq / p->hkv;
-    int64_t lane = fxa__back_lane_of(cut, p, item), b = group / p->hkv, hkv = group % p->hkv;
+    int64_t group = item % split->groups, chunk = item / split->groups, heads = p->hq / p->hkv;
+    int64_t lane = fxa__cpu_backward_chain_of(split, p, item), b = group / p->hkv, hkv = group % p->hkv;
     fxa__seq seq = fxa__seq_get(c->p, &bound, b);
     for (int64_t h = hkv * heads; h < (hkv + 1) * heads; h++)
         for (int64_t q = 0; q < p->sq; q++)
-            for (int64_t k = chunk * cut->chunk; k < (chunk + 1) * cut->chunk && k < p->sk; k++) {
+            for (int64_t k = chunk * split->split_keys; k < (chunk + 1) * split->split_keys && k < p->sk; k++) {
                 int32_t at[LANES_COORDS] = {
                     fxa__coord(c->p, &bound, FXA_INPUT_B, b), fxa__coord(c->p, &bound, FXA_INPUT_H, h),
                     fxa__row_coord(c->p, &bound, &seq, q), fxa__coord(c->p, &bound, FXA_INPUT_K, k)};
@@ -194,19 +194,19 @@ static void lanes_touch_item(lanes_count *c, int64_t item) {
             }
 }
 
-static void lanes_note(lanes_paths *paths, const fxa__back_shares *cut, const fxa_problem *p) {
-    int64_t many = cut->lanes > 1;
-    if (cut->once & 1)
+static void lanes_note(lanes_paths *paths, const fxa__cpu_backward_split *split, const fxa_problem *p) {
+    int64_t many = split->chains > 1;
+    if (split->one_pair_per_element & 1)
         paths->once++;
-    else if (cut->shared & 1)
+    else if (split->shared & 1)
         paths->shared += many != 0;
     else
         paths->own += many != 0;
-    paths->chunks += cut->chunks > 1;
-    paths->pool += cut->pool;
-    uint32_t axes =
-        (p->b > 1 ? FXA__BACK_B : 0u) | (p->hkv > 1 ? FXA__BACK_H : 0u) | (cut->chunks > 1 ? FXA__BACK_CHUNK : 0u);
-    if (many && (cut->shared & 1)) paths->by[cut->lane_axes & axes]++;
+    paths->chunks += split->key_splits > 1;
+    paths->pool += split->pool;
+    uint32_t axes = (p->b > 1 ? FXA__CPU_CHAIN_BY_BATCH : 0u) | (p->hkv > 1 ? FXA__CPU_CHAIN_BY_HEAD : 0u) |
+                    (split->key_splits > 1 ? FXA__CPU_CHAIN_BY_SPLIT : 0u);
+    if (many && (split->shared & 1)) paths->by[split->chain_axes & axes]++;
 }
 
 /* Returns the shape as a problem without data, because partitioning needs no data. */
@@ -226,13 +226,14 @@ static int lanes_count_meetings(const lanes_program *program, const fxa__problem
     fxa__cpu_code code = {.kernels = fxa__cpu_set(0, sizeof(double), &usable), .width = 2};
     fxa_error err;
     T_OK(fxa_program_derivative(p->program, &code.by_score, &err));
-    lanes_count c = {.program = program, .p = p, .cut = fxa__back_shares_make(&code, p)};
+    lanes_count c = {.program = program, .p = p, .split = fxa__cpu_backward_split_make(&code, p)};
     int64_t n = 1;
     for (int i = 0; i < program->rank; i++) n *= p->in.captures[0].size[i];
-    lanes_note(paths, &c.cut, &p->in);
+    lanes_note(paths, &c.split, &p->in);
     c.seen = calloc((size_t)n, 1);
     if (!c.seen) abort();
-    for (int64_t item = 0; ((c.cut.once | c.cut.shared) & 1) && item < c.cut.items; item++) lanes_touch_item(&c, item);
+    for (int64_t item = 0; ((c.split.one_pair_per_element | c.split.shared) & 1) && item < c.split.tasks; item++)
+        lanes_touch_item(&c, item);
     free(c.seen);
     fxa_program_destroy(code.by_score);
     return c.meetings;
@@ -264,7 +265,8 @@ TEST(lanes_never_meet) {
     for (int i = 0; i < t_scaled_up(800); i++) lanes_count_case(ctx, &rng, &paths);
     fxa_context_destroy(ctx);
     T_CHECK(paths.shared > 20 && paths.once > 5 && paths.own > 20 && paths.chunks > 50 && paths.pool > 5);
-    T_CHECK(paths.by[FXA__BACK_B] > 2 && paths.by[FXA__BACK_H] > 2 && paths.by[FXA__BACK_CHUNK] > 2);
+    T_CHECK(paths.by[FXA__CPU_CHAIN_BY_BATCH] > 2 && paths.by[FXA__CPU_CHAIN_BY_HEAD] > 2 &&
+            paths.by[FXA__CPU_CHAIN_BY_SPLIT] > 2);
 }
 
 /* ---- By running -------------------------------------------------------------------------------------------------- */

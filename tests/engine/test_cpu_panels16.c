@@ -64,22 +64,22 @@ TEST(panels_straight_from_storage_are_the_same) {
         for (int n = t_scaled(200); n > 0; n--) {
             int64_t rows = t_int(&rng, 1, 130), d = t_int(&rng, 1, 135), ld = d + t_int(&rng, 0, 5);
             k16_canaries(k16_panels);
-            k.micro.pack_t_stored(k16_panels, stored, ld, rows, d);
+            k.pairs.pack_t_stored(k16_panels, stored, ld, rows, d);
             k16_check_panels(&k, "pack_t_stored", k16_x, 1, ld, d, rows);
             k16_canaries(k16_panels);
-            T_CHECK(k.micro.pack_n_stored(k16_panels, stored, ld, rows, d));
+            T_CHECK(k.pairs.pack_n_stored(k16_panels, stored, ld, rows, d));
             k16_check_panels(&k, "pack_n_stored", k16_x, ld, 1, rows, d);
             int64_t at = t_int(&rng, 0, rows - 1) * ld + t_int(&rng, 0, d - 1);
             uint16_t kept = stored[at];
             stored[at] = (uint16_t)(0x7f80 + t_int(&rng, 0, 1) * 0x8000 + t_int(&rng, 0, 1) * t_int(&rng, 1, 127));
-            T_CHECK(!k.micro.pack_n_stored(k16_panels, stored, ld, rows, d)); /* inf or NaN */
+            T_CHECK(!k.pairs.pack_n_stored(k16_panels, stored, ld, rows, d)); /* inf or NaN */
             stored[at] = 0xff7f;                                              /* the largest number */
-            T_CHECK(k.micro.pack_n_stored(k16_panels, stored, ld, rows, d));
+            T_CHECK(k.pairs.pack_n_stored(k16_panels, stored, ld, rows, d));
             stored[at] = kept;
             if (ld > d) { /* values between rows have no effect */
                 kept = stored[d];
                 stored[d] = 0x7fc0;
-                T_CHECK(k.micro.pack_n_stored(k16_panels, stored, ld, rows, d));
+                T_CHECK(k.pairs.pack_n_stored(k16_panels, stored, ld, rows, d));
                 stored[d] = kept;
             }
         }

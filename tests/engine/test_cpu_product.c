@@ -91,7 +91,7 @@ static void check_rows(const fxa__cpu_kernels *k, t_rng *rng) {
     int64_t rows = t_int(rng, 1, 40), d = t_int(rng, 1, 70), keys = t_int(rng, 1, 90), ld = d + t_int(rng, 0, 5);
     int64_t begin = t_int(rng, 0, (keys - 1) / k->nr_step) * k->nr_step, end = t_int(rng, begin + 1, keys);
     int64_t lda = d + t_int(rng, 0, 5), ldc = fxa__round_up(keys, k->nr) + 3;
-    fxa__cpu_b b = {.panels = packed};
+    fxa__cpu_packed_b b = {.panels = packed};
     fill(k, rng, matrix_x, keys * ld);
     fill(k, rng, matrix_a, rows * lda);
     start_c(k, rng, (rows + 1) * ldc);
@@ -102,7 +102,7 @@ static void check_rows(const fxa__cpu_kernels *k, t_rng *rng) {
     x.ldc = ldc;
     x.beta = some_beta(k, rng, matrix_b, rows);
     k->format->product_rows(k, &x);
-    const void *from = fxa__cpu_at(k, matrix_x, begin * ld);
+    const void *from = fxa__cpu_real_at(k, matrix_x, begin * ld);
     expected e = {matrix_a, from, x.beta, lda, 1, 1, ld, rows, end - begin, d, ldc};
     check_c(k, &e);
 }
@@ -113,7 +113,7 @@ static void check_weights(const fxa__cpu_kernels *k, t_rng *rng) {
     int64_t begin = t_int(rng, 0, keys - 1), end = t_int(rng, begin + 1, keys), column = begin / step * step;
     int64_t columns = end - column, ldt = fxa__round_up(keys, k->nr) + 32, ldo = fxa__round_up(dv, k->nr) + 3;
     int64_t half = rows / 2, later = t_int(rng, 0, (columns - 1) / step) * step; /* first column of the second half */
-    fxa__cpu_b b = {.panels = packed};
+    fxa__cpu_packed_b b = {.panels = packed};
     fill(k, rng, matrix_x, keys * dv);
     k->format->b_pack(k, &b, matrix_x, dv, keys, dv);
     fill_nan(k, matrix_a, rows * ldt);
@@ -126,7 +126,7 @@ static void check_weights(const fxa__cpu_kernels *k, t_rng *rng) {
         }
     start_c(k, rng, (rows + 1) * ldo);
     k->format->a_weights(k, matrix_a, ldt, half, 0, columns, columns);
-    k->format->a_weights(k, fxa__cpu_at(k, matrix_a, half * ldt), ldt, rows - half, later, columns, columns);
+    k->format->a_weights(k, fxa__cpu_real_at(k, matrix_a, half * ldt), ldt, rows - half, later, columns, columns);
     fxa__cpu_product x = {.rows = rows, .a = matrix_a, .lda = ldt, .a_first = column, .b = &b, .end = dv};
     x.k_begin = begin;
     x.k_end = end;
@@ -134,32 +134,33 @@ static void check_weights(const fxa__cpu_kernels *k, t_rng *rng) {
     x.ldc = ldo;
     x.beta = some_beta(k, rng, room, rows);
     k->format->product(k, &x);
-    expected e = {matrix_b, fxa__cpu_at(k, matrix_x, column * dv), x.beta, columns, 1, dv, 1, rows, dv, columns, ldo};
+    expected e = {matrix_b, fxa__cpu_real_at(k, matrix_x, column * dv), x.beta, columns, 1, dv, 1, rows, dv, columns,
+                  ldo};
     check_c(k, &e);
 }
 
 /* out += W^T X for two X one after the other, with some columns over some rows, as backward uses it for dK and dV. */
-static void check_over(const fxa__cpu_kernels *k, t_rng *rng) {
+static void check_transposed_sum(const fxa__cpu_kernels *k, t_rng *rng) {
     int64_t most = t_int(rng, 1, 60), d = t_int(rng, 1, 50), columns = t_int(rng, 1, 90), ldw = columns + 16;
-    fxa__cpu_over o = {.most = most, .d = d, .columns = columns, .x = packed, .sums = sums, .room = room};
+    fxa__cpu_transposed_sum o = {.capacity = most, .d = d, .columns = columns, .x = packed, .sums = sums, .room = room};
     o.out = matrix_c;
     o.ld_out = fxa__round_up(d, k->nr);
     o.ones = ones;
-    T_REQUIRE(k->format->over_x_size(k, most, d) <= MOST && k->format->over_sums_size(k, columns, d) <= MOST &&
-              k->format->over_room_size(k, most) <= MOST);
+    k->format->sum_layout(k, &o);
+    T_REQUIRE(o.x_size <= MOST && o.sums_size <= MOST && o.room_size <= MOST);
     for (int64_t i = 0; i < 1024; i++) put(k, ones, i, 1);
     start_c(k, rng, columns * o.ld_out);
-    k->format->over_clear(k, &o);
+    fxa__cpu_transposed_sum_clear(k, &o);
     for (int round = 0; round < 2; round++) {
         int64_t n = t_int(rng, 1, most), first = t_int(rng, 0, n - 1), last = t_int(rng, first + 1, n);
-        int64_t step = k->format->over_step(k, t_int(rng, 0, 1), columns);
+        int64_t step = t_int(rng, 0, 1) ? o.masked_step : o.step;
         fill(k, rng, matrix_x, n * d);
         fill(k, rng, matrix_a, n * ldw);
         for (int64_t i = 0; i < n * ldw; i++)
             if (i / ldw < first || i / ldw >= last) put(k, matrix_a, i, 0);
-        k->format->over_pack(k, &o, matrix_x, d, n);
+        k->format->sum_pack(k, &o, matrix_x, d, n);
         for (int64_t at = 0; at < columns; at += step)
-            k->format->over_add(k, &o, matrix_a, ldw, at, fxa__min_i64(at + step, columns), first, last);
+            k->format->sum_add(k, &o, matrix_a, ldw, at, fxa__min_i64(at + step, columns), first, last);
         for (int64_t c = 0; c < columns; c++)
             for (int64_t j = 0; j < d; j++) {
                 double sum = get(k, matrix_old, c * o.ld_out + j);
@@ -168,7 +169,7 @@ static void check_over(const fxa__cpu_kernels *k, t_rng *rng) {
                 put(k, matrix_old, c * o.ld_out + j, sum);
             }
     }
-    k->format->over_end(k, &o, columns);
+    k->format->sum_end(k, &o, columns);
     int wrong = 0;
     for (int64_t c = 0; c < columns; c++)
         for (int64_t j = c * o.ld_out; j < c * o.ld_out + d; j++) wrong += get(k, matrix_c, j) != get(k, matrix_old, j);
@@ -177,6 +178,6 @@ static void check_over(const fxa__cpu_kernels *k, t_rng *rng) {
 
 TEST(rows_of_real_with_some_columns) { each_set(check_rows); }
 TEST(weights_with_some_rows) { each_set(check_weights); }
-TEST(over_rows) { each_set(check_over); }
+TEST(transposed_sums) { each_set(check_transposed_sum); }
 
 T_MAIN

@@ -129,7 +129,7 @@ static void check_bytes(const fxa__cpu_kernels *k) {
 /* Rows of queries and weights for decoding, with keys and results that end at an inaccessible page. */
 typedef struct decode_case {
     int64_t rows, ldq, ldp, ldo, ldt;
-    fxa__cpu_stored x;
+    fxa__cpu_stored_rows x;
     guard stored, q, p, t, o, old;
 } decode_case;
 
@@ -159,12 +159,12 @@ static void decode_close(decode_case *c) {
 }
 
 static void check_dots(const fxa__cpu_kernels *k, const decode_case *c) {
-    const fxa__cpu_stored *x = &c->x;
+    const fxa__cpu_stored_rows *x = &c->x;
     k->dots(c->t.data, c->ldt, c->q.data, c->ldq, c->rows, x);
     for (int64_t r = 0; r < c->rows; r++)
         for (int64_t i = 0; i < x->n; i++) {
             double want = 0, alone[1] = {0}, got = real_at(k, c->t.data, r * c->ldt + i);
-            fxa__cpu_stored one = *x;
+            fxa__cpu_stored_rows one = *x;
             one.data = (const char *)x->data + i * x->ld * (int64_t)fxa_dtype_size((fxa_dtype)x->dtype), one.n = 1;
             for (int64_t j = 0; j < x->d; j++)
                 want += real_at(k, c->q.data, r * c->ldq + j) * fxa__load_f64(x->data, x->dtype, i * x->ld + j);
@@ -187,7 +187,7 @@ static void decode_spoil(const fxa__cpu_kernels *k, t_rng *rng, const decode_cas
 }
 
 static void check_sums(const fxa__cpu_kernels *k, const decode_case *c) {
-    const fxa__cpu_stored *x = &c->x;
+    const fxa__cpu_stored_rows *x = &c->x;
     guard alone = guard_open((size_t)x->d * k->real_size);
     k->sums(c->o.data, c->ldo, c->p.data, c->ldp, c->rows, x);
     for (int64_t r = 0; r < c->rows; r++) {
@@ -208,7 +208,7 @@ static void check_sums(const fxa__cpu_kernels *k, const decode_case *c) {
 
 /* A NaN in a key affects the rows that have a weight for the key, and no others. */
 static void check_sums_nan(const fxa__cpu_kernels *k, const decode_case *c, int64_t key) {
-    const fxa__cpu_stored *x = &c->x;
+    const fxa__cpu_stored_rows *x = &c->x;
     for (int64_t j = 0; j < x->d; j++) fxa__store_f64(c->stored.data, x->dtype, key * x->ld + j, NAN);
     for (int64_t r = 0; r < c->rows; r += 2) real_put(k, c->p.data, r * c->ldp + key, 0);
     for (int64_t r = 1; r < c->rows; r += 2) real_put(k, c->p.data, r * c->ldp + key, 0.25);

@@ -229,7 +229,7 @@ TEST(backward_values_stored_once) {
             fxa__tape *tape = NULL;
             for (int i = 0; i < N; i++) t[i] = 0.25f, key[i] = i, f64[i] = f32[i] = i % 3 ? 2 : 0;
             fxa_view view = {.data = t, .dtype = FXA_F32, .rank = 1, .size = {N}, .stride = {1}};
-            fxa__tape_sum sum = {.view = view, .once = true};
+            fxa__tape_sum sum = {.view = view, .one_pair_per_element = true};
             T_OK(fxa__tape_create(fxa__context_host(ctx), p, FXA__TAPE_GRADS | FXA__TAPE_NO_DSCORE, k, &tape, &err));
             T_REQUIRE(fxa__tape_scratch(tape, 1, N, &bytes));
             guard scratch = guard_open(bytes);

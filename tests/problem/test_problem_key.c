@@ -54,16 +54,17 @@ static fxa_problem full_problem(void) {
 
 enum { GEOMETRY, CODE };
 static keys seen[200];
-static size_t n_seen;
+static size_t n_range_cache;
 
 /* Checks that the key differs from all earlier keys, and that the code key changes exactly for fields outside the
  * geometry. */
 static void varied(const fxa_problem *p, int kind, const char *what) {
     keys k = keys_of(p);
-    for (size_t i = 0; i < n_seen; i++)
+    for (size_t i = 0; i < n_range_cache; i++)
         if (keys_same(k.key, seen[i].key)) T_FAIL("%s: the key is that of variant %zu\n", what, i);
-    if (n_seen && keys_same(k.code_key, seen[0].code_key) != (kind == GEOMETRY)) T_FAIL("%s: wrong code key\n", what);
-    if (n_seen < sizeof seen / sizeof *seen) seen[n_seen++] = k;
+    if (n_range_cache && keys_same(k.code_key, seen[0].code_key) != (kind == GEOMETRY))
+        T_FAIL("%s: wrong code key\n", what);
+    if (n_range_cache < sizeof seen / sizeof *seen) seen[n_range_cache++] = k;
 }
 
 #define VARIED(kind, change)                                                                                           \
@@ -74,7 +75,7 @@ static void varied(const fxa_problem *p, int kind, const char *what) {
     } while (0)
 
 TEST(sizes_and_flags_reach_the_key) {
-    n_seen = 0;
+    n_range_cache = 0;
     VARIED(GEOMETRY, (void)0);
     VARIED(CODE, p.flags &= ~(uint32_t)FXA_READ_DLSE);
     VARIED(CODE, p.flags |= FXA_CAUSAL);
@@ -126,7 +127,7 @@ TEST(operands_reach_the_key) {
         {"k", offsetof(fxa_problem, k), false},          {"v", offsetof(fxa_problem, v), false},
         {"lse", offsetof(fxa_problem, lse), true},       {"dlse", offsetof(fxa_problem, dlse), true},
     };
-    n_seen = 0;
+    n_range_cache = 0;
     VARIED(GEOMETRY, (void)0);
     VARIED(CODE, p.q.dtype = FXA_F64);
     VARIED(CODE, p.q.dtype = FXA_BF16);
@@ -144,7 +145,7 @@ TEST(operands_reach_the_key) {
 }
 
 TEST(maps_and_captures_reach_the_key) {
-    n_seen = 0;
+    n_range_cache = 0;
     VARIED(GEOMETRY, (void)0);
     VARIED(GEOMETRY, p.map_b.base = 1);
     VARIED(GEOMETRY, p.map_h.base = 1);
@@ -175,7 +176,7 @@ TEST(maps_and_captures_reach_the_key) {
 
 TEST(packed_totals_reach_the_key) {
     fxa_problem p = case_forward();
-    n_seen = 0;
+    n_range_cache = 0;
     p.flags = FXA_VARLEN;
     p.total_q = 10, p.total_k = 12;
     varied(&p, GEOMETRY, "packed");
@@ -208,7 +209,7 @@ TEST(programs_reach_the_key) {
                                         "mask = k <= q",
                                         "param c : float\nscore = score * c",
                                         "param c : int\nscore = score * float(c)"};
-    n_seen = 0;
+    n_range_cache = 0;
     for (size_t i = 0; i < sizeof texts / sizeof *texts; i++) {
         fxa_problem p = case_forward();
         fxa_program *program = case_parse(FXA_PROGRAM_SCORE, texts[i]);

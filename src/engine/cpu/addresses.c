@@ -7,10 +7,11 @@
 
 #include "../../base/invariant.h"
 #include "../../base/num.h"
+#include "../../base/philox.h"
 
 #include <string.h>
 
-void fxa__cpu_group_enter(fxa__cpu_group *g, int64_t b, int64_t hkv) {
+void fxa__cpu_kv_group_enter(fxa__cpu_kv_group *g, int64_t b, int64_t hkv) {
     g->b = b;
     g->hkv = hkv;
     g->seq = fxa__seq_get(g->p, g->bound, b);
@@ -20,36 +21,37 @@ void fxa__cpu_group_enter(fxa__cpu_group *g, int64_t b, int64_t hkv) {
 
 /* ---- Rows in memory ---------------------------------------------------------------------------------------------- */
 
-static fxa__cpu_place place_of(const fxa__cpu_group *g, fxa_slot slot, bool is_key, int64_t h, int64_t s) {
+static fxa__cpu_address place_of(const fxa__cpu_kv_group *g, fxa_slot slot, bool is_key, int64_t h, int64_t s) {
     int64_t d, left = (is_key ? g->seq.k_len : g->seq.q_len) - s, page = g->p->in.page_size;
     const fxa_operand *t = fxa__row_operand(&g->p->in, slot, &d);
     int64_t at = fxa__row_offset(g->p, &g->seq, t, is_key, g->bound, g->b, h, s);
     int64_t size = (int64_t)fxa_dtype_size((fxa_dtype)t->dtype);
     if (is_key && (g->p->in.flags & FXA_PAGED)) left = fxa__min_i64(left, page - s % page);
-    return (fxa__cpu_place){(char *)g->bound->slot[slot] + at * size,
-                            t->dtype,
-                            t->stride[3],
-                            d,
-                            t->stride[2] * size,
-                            fxa__max_i64(left, 1)};
+    return (fxa__cpu_address){(char *)g->bound->slot[slot] + at * size,
+                              t->dtype,
+                              t->stride[3],
+                              d,
+                              t->stride[2] * size,
+                              fxa__max_i64(left, 1)};
 }
 
-fxa__cpu_place fxa__cpu_row_place(const fxa__cpu_group *g, fxa_slot slot, int64_t r) {
+fxa__cpu_address fxa__cpu_row_address(const fxa__cpu_kv_group *g, fxa_slot slot, int64_t r) {
     return place_of(g, slot, false, fxa__cpu_row_head(g, r), fxa__cpu_row_q(g, r));
 }
 
-fxa__cpu_place fxa__cpu_key_place(const fxa__cpu_group *g, fxa_slot slot, int64_t k) {
+fxa__cpu_address fxa__cpu_key_address(const fxa__cpu_kv_group *g, fxa_slot slot, int64_t k) {
     return place_of(g, slot, true, g->hkv, k);
 }
 
-fxa__cpu_stored fxa__cpu_take_keys(const fxa__cpu_group *g, fxa_slot slot, int64_t key, int64_t n) {
-    fxa__cpu_place at = fxa__cpu_key_place(g, slot, key);
+fxa__cpu_stored_rows fxa__cpu_stored_keys(const fxa__cpu_kv_group *g, fxa_slot slot, int64_t key, int64_t n) {
+    fxa__cpu_address at = fxa__cpu_key_address(g, slot, key);
     int64_t ld = at.next / (int64_t)fxa_dtype_size((fxa_dtype)at.dtype);
-    return (fxa__cpu_stored){.data = at.data, .dtype = at.dtype, .ld = ld, .n = fxa__min_i64(n, at.count), .d = at.n};
+    return (fxa__cpu_stored_rows){
+        .data = at.data, .dtype = at.dtype, .ld = ld, .n = fxa__min_i64(n, at.count), .d = at.n};
 }
 
 /* n rows from `at` on, which lie evenly; dense ones are one long row. */
-static bool place_load_even(const fxa__cpu_kernels *kernels, fxa__cpu_place at, int64_t n, void *x, int64_t ld) {
+static bool place_load_even(const fxa__cpu_kernels *kernels, fxa__cpu_address at, int64_t n, void *x, int64_t ld) {
     char *row = x;
     bool finite = true;
     if (at.stride == 1 && ld == at.n && at.next == at.n * (int64_t)fxa_dtype_size((fxa_dtype)at.dtype))
@@ -59,12 +61,13 @@ static bool place_load_even(const fxa__cpu_kernels *kernels, fxa__cpu_place at, 
     return finite;
 }
 
-static bool place_load(const fxa__cpu_group *g, fxa_slot slot, bool is_key, int64_t first, int64_t n, void *x,
+static bool place_load(const fxa__cpu_kv_group *g, fxa_slot slot, bool is_key, int64_t first, int64_t n, void *x,
                        int64_t ld) {
     int64_t size = (int64_t)g->code->kernels->real_size;
     bool finite = true;
     for (int64_t i = 0, count; i < n; i += count) {
-        fxa__cpu_place at = is_key ? fxa__cpu_key_place(g, slot, first + i) : fxa__cpu_row_place(g, slot, first + i);
+        fxa__cpu_address at =
+            is_key ? fxa__cpu_key_address(g, slot, first + i) : fxa__cpu_row_address(g, slot, first + i);
         count = fxa__min_i64(at.count, n - i);
         finite &= place_load_even(g->code->kernels, at, count, (char *)x + i * ld * size, ld);
     }
@@ -79,7 +82,7 @@ static void place_scale(const fxa__cpu_kernels *kernels, void *x, int64_t n, int
 /* Rows that are loaded before they are scaled, and so are in the first-level cache by then; not tuned. */
 enum { PLACE_ROWS = 32 };
 
-bool fxa__cpu_load_rows(const fxa__cpu_group *g, fxa_slot slot, int64_t first, int64_t n, double factor, void *x,
+bool fxa__cpu_load_rows(const fxa__cpu_kv_group *g, fxa_slot slot, int64_t first, int64_t n, double factor, void *x,
                         int64_t ld) {
     const fxa__cpu_kernels *kernels = g->code->kernels;
     bool finite = true;
@@ -95,7 +98,7 @@ bool fxa__cpu_load_rows(const fxa__cpu_group *g, fxa_slot slot, int64_t first, i
     return finite;
 }
 
-bool fxa__cpu_load_keys(const fxa__cpu_group *g, fxa_slot slot, int64_t first, int64_t n, void *x, int64_t ld) {
+bool fxa__cpu_load_keys(const fxa__cpu_kv_group *g, fxa_slot slot, int64_t first, int64_t n, void *x, int64_t ld) {
     bool finite = place_load(g, slot, true, first, n, x, ld);
     int64_t d;
     (void)fxa__row_operand(&g->p->in, slot, &d);
@@ -103,7 +106,7 @@ bool fxa__cpu_load_keys(const fxa__cpu_group *g, fxa_slot slot, int64_t first, i
     return finite;
 }
 
-bool fxa__cpu_keys_are(const fxa__cpu_group *g, fxa_slot slot, uint32_t dtype) {
+bool fxa__cpu_has_dense_keys(const fxa__cpu_kv_group *g, fxa_slot slot, uint32_t dtype) {
     int64_t d;
     const fxa_operand *t = fxa__row_operand(&g->p->in, slot, &d);
     return t->dtype == dtype && t->stride[3] == 1 && !(g->p->in.flags & FXA_PAGED);
@@ -111,7 +114,7 @@ bool fxa__cpu_keys_are(const fxa__cpu_group *g, fxa_slot slot, uint32_t dtype) {
 
 /* ---- Coordinates ------------------------------------------------------------------------------------------------- */
 
-void fxa__cpu_row_coords(const fxa__cpu_group *g, int64_t first, int64_t n, int32_t *h, int32_t *q) {
+void fxa__cpu_row_coords(const fxa__cpu_kv_group *g, int64_t first, int64_t n, int32_t *h, int32_t *q) {
     FXA__ASSERT(n > 0); /* so there are rows to divide by */
     const fxa_index_map *map = &g->p->in.map_q;
     int64_t head = fxa__cpu_row_head(g, first), at = fxa__cpu_row_q(g, first);
@@ -124,7 +127,7 @@ void fxa__cpu_row_coords(const fxa__cpu_group *g, int64_t first, int64_t n, int3
     }
 }
 
-bool fxa__cpu_key_coords(const fxa__cpu_group *g, int64_t first, int64_t n, int32_t *k) {
+bool fxa__cpu_key_coords(const fxa__cpu_kv_group *g, int64_t first, int64_t n, int32_t *k) {
     const fxa_index_map *map = &g->p->in.map_k;
     bool run = true;
     for (int64_t i = 0; i < n; i++) {
@@ -133,4 +136,24 @@ bool fxa__cpu_key_coords(const fxa__cpu_group *g, int64_t first, int64_t n, int3
         run = run && (i == 0 || (uint32_t)k[i] == (uint32_t)k[i - 1] + 1u);
     }
     return run;
+}
+
+/* ---- Rows of tapes and dropout ----------------------------------------------------------------------------------- */
+
+void fxa__cpu_tape_batch(const fxa__cpu_kv_group *g, fxa__tape_run *run) {
+    fxa__tape_batch(run, fxa__coord(g->p, g->bound, FXA_INPUT_B, g->b), g->seq.q_len_seen, g->seq.k_len_seen,
+                    g->seq.heads_seen);
+}
+
+void fxa__cpu_tape_rows(const fxa__cpu_kv_group *g, fxa__tape_run *run, int64_t first, int64_t n, const int32_t *h,
+                        const int32_t *q) {
+    fxa__tape_rows(run, n, h, q, fxa__cpu_row_q(g, first), g->seq.q_len);
+}
+
+fxa__cpu_dropout_row fxa__cpu_dropout_row_make(const fxa__cpu_kv_group *g, int32_t h, int32_t q) {
+    return (fxa__cpu_dropout_row){.seed = g->bound->seed,
+                                  .threshold = fxa__dropout_threshold(g->p->in.dropout_p),
+                                  .b = fxa__coord(g->p, g->bound, FXA_INPUT_B, g->b),
+                                  .h = h,
+                                  .q = q};
 }

@@ -54,66 +54,73 @@ _Static_assert(FXA__CARVE_ALIGN % FXA__CPU_PAD == 0 && FXA_WORKSPACE_ALIGN % FXA
 typedef void (*fxa__tape_fn)(int64_t n, void *dst, const void *a, const void *b, const void *c);
 
 /* Some scores of a row, and a number of theirs. */
-typedef struct fxa__cpu_part {
+typedef struct fxa__cpu_score_row {
     void *s;
     int64_t n;
     double x;
-} fxa__cpu_part;
+} fxa__cpu_score_row;
 
 /* Rows in storage, features dense. */
-typedef struct fxa__cpu_stored {
+typedef struct fxa__cpu_stored_rows {
     const void *data;
     uint32_t dtype;    /* that of real; f16, bf16, e4m3 and e5m2 where that is float */
     int64_t ld, n, d;  /* elements between rows; how many; features, at most FXA_MAX_D */
     const void *next;  /* NULL, or as many rows that will be read soon: they are fetched into the cache on the way */
     int64_t next_step; /* bytes from one of those to the other */
-} fxa__cpu_stored;
+} fxa__cpu_stored_rows;
 
 /* What dropout decides the pairs of a row by, beside their key: see base/philox.h. */
-typedef struct fxa__cpu_drop {
+typedef struct fxa__cpu_dropout_row {
     uint64_t seed;
     uint32_t threshold;
     int32_t b, h, q; /* coordinates */
-} fxa__cpu_drop;
+} fxa__cpu_dropout_row;
 
-enum { FXA__CPU_KEEP_ROOM = 66 }; /* 3 before a whole counter, 63 past the last in steps of 64 */
+enum { FXA__CPU_KEEP_CAPACITY = 66 }; /* 3 before a whole counter, 63 past the last in steps of 64 */
 
-/* What products are made of. Only the format of the set looks in here; what another has is NULL. */
+/* Micro-kernels of products with B in panels. Only the formats (product/) call these functions and those below. */
 typedef struct fxa__cpu_micro {
     int32_t panel_row; /* reals between rows of a panel */
-    int32_t depth;     /* pairs: rows of B that a product takes at once, and is fastest on a multiple of */
 
-    /* x [n,ld] of real into panels for gemm's B, padded with zeroes: pack_t gives x^T, [ceil(n/nr)][d][nr] (columns are
-     * the rows of x); pack_n gives x, [ceil(d/nr)][n][nr]. */
+    /* Pack x [n,ld] of real into panels, padded with zeroes: pack_t packs x^T as [ceil(n/nr)][d][nr], whose columns are
+     * the rows of x; pack_n packs x as [ceil(d/nr)][n][nr]. */
     void (*pack_t)(void *panels, const void *x, int64_t ld, int64_t n, int64_t d);
     void (*pack_n)(void *panels, const void *x, int64_t ld, int64_t n, int64_t d);
 
-    /* Pairs: the same straight from rows of bf16 in storage. pack_n_stored: false when an element is not
-     * finite. */
+    /* C[m,n] = A B, or beta_i C + A B with one beta per row; the product is summed before it is added. Element (i, j)
+     * of A is at i * rs + j * cs. B is in panels of nr columns, `panel` reals apart, or starts inside of a panel, at a
+     * multiple of nr_step, if n ends in that panel. n may be rounded up to a multiple of nr, for which C has room. m is
+     * any number; rows past m are not touched. */
+    void (*gemm)(int64_t m, int64_t n, int64_t k, const void *a, int64_t rs, int64_t cs, const void *b, int64_t panel,
+                 void *c, int64_t ldc, const void *beta);
+} fxa__cpu_micro;
+
+/* Micro-kernels of the format of reals. */
+typedef struct fxa__cpu_real_micro {
+    /* As gemm, with B as its rows are stored, with pitch ldb; n is a multiple of nr. */
+    void (*gemm_rows)(int64_t m, int64_t n, int64_t k, const void *a, int64_t rs, int64_t cs, const void *b,
+                      int64_t ldb, void *c, int64_t ldc, const void *beta);
+} fxa__cpu_real_micro;
+
+/* Micro-kernels of the formats of bf16 pairs. */
+typedef struct fxa__cpu_pairs_micro {
+    int32_t depth; /* rows of B that a product takes at once; it is fastest on a multiple of that */
+
+    /* Pack rows of bf16 as they are stored. pack_n_stored returns false if an element is infinite or NaN. */
     void (*pack_t_stored)(void *panels, const void *x, int64_t ld, int64_t n, int64_t d);
     bool (*pack_n_stored)(void *panels, const void *x, int64_t ld, int64_t n, int64_t d);
 
-    /* C[m,n] = A B, or beta_i C + A B with beta (one per row; the product is summed apart first). A element (i, j) at
-     * i * rs + j * cs; B in panels of nr columns, `panel` reals apart, or inside one (nr_step) if n ends in it; n may
-     * be rounded up to a multiple of nr and C has room for that; m is any (rows past m are not touched). */
-    void (*gemm)(int64_t m, int64_t n, int64_t k, const void *a, int64_t rs, int64_t cs, const void *b, int64_t panel,
-                 void *c, int64_t ldc, const void *beta);
-
-    /* The same with B as its rows lie, ldb apart; n is a multiple of nr. Reals alone. */
-    void (*gemm_rows)(int64_t m, int64_t n, int64_t k, const void *a, int64_t rs, int64_t cs, const void *b,
-                      int64_t ldb, void *c, int64_t ldc, const void *beta);
-
-    /* Pairs: gemm in two steps, so that A is rounded once for several products. round gives m x k of A as
-     * rows of pairs, `step` words apart, each filled with zeroes to a multiple of 16 words; a row-major A may begin
-     * where the rows of pairs do. gemm_pairs takes such rows; past k, up to a multiple of 16 words, there may also be
-     * other numbers, and past m, up to a multiple of mr, anything that can be read. */
+    /* gemm in two steps, so that A is rounded once for several products. round turns m x k of A into rows of pairs,
+     * `step` words apart, each padded with zeroes to a multiple of 16 words; the pairs of a row-major A may overwrite
+     * A. gemm_pairs takes such rows. Past k, up to a multiple of 16 words, they may hold other numbers, and past m, up
+     * to a multiple of mr, there may be anything that can be read. */
     void (*round)(void *pairs, int64_t step, int64_t m, int64_t k, const void *a, int64_t rs, int64_t cs);
     void (*gemm_pairs)(int64_t m, int64_t n, int64_t k, const void *a, int64_t step, const void *b, int64_t panel,
                        void *c, int64_t ldc, const void *beta);
 
-    /* Products by their transposes: out [n,m] += x^T of x [m,n], of real. */
+    /* out [n,m] += x^T of x [m,n], of real. */
     void (*add_transposed)(void *out, int64_t ld_out, const void *x, int64_t ld, int64_t m, int64_t n);
-} fxa__cpu_micro;
+} fxa__cpu_pairs_micro;
 typedef struct fxa__cpu_format fxa__cpu_format;
 
 typedef struct fxa__cpu_kernels {
@@ -127,6 +134,10 @@ typedef struct fxa__cpu_kernels {
     bool rounds;         /* products round A and B to bf16; see fxa__cpu_q_factor */
     const fxa__cpu_format *format; /* how operands of products are packed: product/product.h */
     fxa__cpu_micro micro;
+    union {
+        fxa__cpu_real_micro real;   /* if format is fxa__cpu_format_real */
+        fxa__cpu_pairs_micro pairs; /* if format is another */
+    };
 
     /* n elements between storage and real; strides in elements of the storage. store multiplies by the factor in real
      * and rounds to nearest even; `add` adds to what is there, in real (in double where f64 is stored). load returns
@@ -146,8 +157,8 @@ typedef struct fxa__cpu_kernels {
 
     /* Rows of scores, several in one call: rows_max sets x to the maximum, which ignores NaN; rows_exp makes them
      * exp(s - x), exactly 0 at -inf, NaN stays NaN, and x their sum. */
-    void (*rows_max)(fxa__cpu_part *part, int64_t rows);
-    void (*rows_exp)(fxa__cpu_part *part, int64_t rows);
+    void (*rows_max)(fxa__cpu_score_row *part, int64_t rows);
+    void (*rows_exp)(fxa__cpu_score_row *part, int64_t rows);
     /* One row of n. row_probability: exp(s - lse), at most 1, where lse keeps the digits that real has no room for:
      * what is lost is a rounding of the difference. Exactly 0 at -inf, NaN stays NaN; lse is not NaN. row_grad: ds =
      * p * (dp - delta), exactly 0 where p is 0. */
@@ -163,15 +174,15 @@ typedef struct fxa__cpu_kernels {
     void (*row_mask)(void *x, const uint64_t *words, int64_t first, int64_t n);
     /* Dropout. row_keep decides about the pairs of a row with n keys of coordinates k, `run` when each is the one
      * before plus 1, modulo 2^32: -1 is kept, 0 dropped. The result is where in `keep`, which has room for n +
-     * FXA__CPU_KEEP_ROOM, the decisions lie. row_drop: x times factor where kept, else 0 whatever x is. */
-    const int32_t *(*row_keep)(int32_t *keep, const fxa__cpu_drop *row, const int32_t *k, int64_t n, bool run);
+     * FXA__CPU_KEEP_CAPACITY, the decisions lie. row_drop: x times factor where kept, else 0 whatever x is. */
+    const int32_t *(*row_keep)(int32_t *keep, const fxa__cpu_dropout_row *row, const int32_t *k, int64_t n, bool run);
     void (*row_drop)(void *x, const int32_t *keep, double factor, int64_t n);
 
     /* Decode: straight from storage, no packing; `rows` rows of real at once, ldq, ldp and ldo reals apart.
      * out[r][i] = sum_d q[r][d] * x[i][d]; out[r][d] += sum_i p[r][i] * x[i][d], where x[i] is not looked at for
      * p[r][i] = 0. What a row gets does not depend on the other rows. dots of sets that round: q and x are bf16. */
-    void (*dots)(void *out, int64_t ldo, const void *q, int64_t ldq, int64_t rows, const fxa__cpu_stored *x);
-    void (*sums)(void *out, int64_t ldo, const void *p, int64_t ldp, int64_t rows, const fxa__cpu_stored *x);
+    void (*dots)(void *out, int64_t ldo, const void *q, int64_t ldq, int64_t rows, const fxa__cpu_stored_rows *x);
+    void (*sums)(void *out, int64_t ldo, const void *p, int64_t ldp, int64_t rows, const fxa__cpu_stored_rows *x);
 
     const fxa__tape_fn *tape; /* by tape opcode, see bytecode/tape.h */
 } fxa__cpu_kernels;
@@ -192,7 +203,7 @@ extern const fxa__cpu_format fxa__cpu_format_real, fxa__cpu_format_pairs, fxa__c
 extern const fxa__cpu_kernels fxa__cpu_scalar[2];
 #if defined(__x86_64__)
 extern const fxa__cpu_kernels fxa__cpu_sse2[2], fxa__cpu_avx2[2], fxa__cpu_avx512[2];
-extern const fxa__cpu_kernels fxa__cpu_avx512bf16[1], fxa__cpu_amx[1];
+extern const fxa__cpu_kernels fxa__cpu_avx512_bf16[1], fxa__cpu_amx[1];
 #elif defined(__aarch64__)
 extern const fxa__cpu_kernels fxa__cpu_neon[2];
 #endif

@@ -127,8 +127,8 @@ static fxa_status cpu_fill_backward(fxa__cpu_code *c, const fxa__problem *p, fxa
 
 /* What arrays on stacks are sized by. */
 static bool cpu_fits(const fxa__cpu_kernels *kernels, const fxa_problem *p) {
-    return p->d_qk <= FXA_MAX_D && p->d_v <= FXA_MAX_D && kernels->rows <= FXA__CPU_MAX_BLOCK &&
-           kernels->mr <= FXA__CPU_MAX_BLOCK;
+    return p->d_qk <= FXA_MAX_D && p->d_v <= FXA_MAX_D && kernels->rows <= FXA__CPU_PRODUCT_ROWS &&
+           kernels->mr <= FXA__CPU_PRODUCT_ROWS;
 }
 
 static fxa_status cpu_fill(const cpu_self *self, fxa__cpu_code *c, const fxa__problem *p, fxa_error *err) {
@@ -204,9 +204,9 @@ static fxa_status cpu_query(fxa__analysis *a, const void *code, fxa_support *rep
     report->supported = 1;
     report->workspace = fits ? bytes : UINT64_MAX;
     if (forward)
-        fxa__cpu_forward_least(cpu_kernels(self, p), &p->in, &report->tile_q, &report->tile_k);
+        fxa__cpu_forward_min_sub_block(cpu_kernels(self, p), &p->in, &report->tile_q, &report->tile_k);
     else
-        fxa__cpu_backward_least(cpu_kernels(self, p), &report->tile_q, &report->tile_k);
+        fxa__cpu_backward_min_sub_block(cpu_kernels(self, p), &report->tile_q, &report->tile_k);
     return FXA_OK;
 }
 

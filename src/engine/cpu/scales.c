@@ -6,6 +6,7 @@
  * scores, and with it one descale too many.
  */
 #include "code.h"
+#include "real.h"
 
 #include "../../problem/scales.h"
 
@@ -25,26 +26,25 @@ fxa__bound_args fxa__cpu_bind_scaled(const fxa__bound_args *bound, fxa_pass pass
     return b;
 }
 
-/* NaN is largest. */
-static double scales_largest(const void *row, size_t real_size, int64_t n) {
+/* Returns the largest magnitude of a row; NaN if the row has a NaN. */
+static double scales_amax(const fxa__cpu_kernels *kernels, const void *row, int64_t n) {
     double most = 0;
     for (int64_t i = 0; i < n && most == most; i++) {
-        double x = fabs(real_size == sizeof(float) ? (double)((const float *)row)[i] : ((const double *)row)[i]);
+        double x = fabs(fxa__cpu_real_get(kernels, row, i));
         if (!(x <= most)) most = x;
     }
     return most;
 }
 
 void fxa__cpu_store(const fxa__cpu_kernels *kernels, const fxa__bound_args *bound, fxa_slot slot,
-                    const fxa__cpu_place *to, const void *row, double factor, bool add) {
+                    const fxa__cpu_address *to, const void *row, double factor, bool add) {
     factor *= bound->load[slot];
     kernels->store(to->data, to->dtype, to->stride, row, to->n, factor * bound->store[slot], add);
-    if (bound->amax[slot])
-        fxa__amax_add(bound->amax[slot], scales_largest(row, kernels->real_size, to->n) * fabs(factor));
+    if (bound->amax[slot]) fxa__amax_add(bound->amax[slot], scales_amax(kernels, row, to->n) * fabs(factor));
 }
 
 void fxa__cpu_amax_ds(const fxa__cpu_kernels *kernels, const fxa__bound_args *bound, const void *ds, int64_t n) {
     if (!bound->amax[FXA_SLOT_DO]) return;
     double scale = bound->scale * bound->load[FXA_SLOT_DQ] * bound->load[FXA_SLOT_DK];
-    fxa__amax_add(bound->amax[FXA_SLOT_DO], scales_largest(ds, kernels->real_size, n) * fabs(scale));
+    fxa__amax_add(bound->amax[FXA_SLOT_DO], scales_amax(kernels, ds, n) * fabs(scale));
 }

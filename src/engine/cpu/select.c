@@ -23,7 +23,7 @@ static const struct select_set {
     {fxa__cpu_sse2, FXA__CPU_SSE2, "SSE2"},
     {fxa__cpu_avx2, FXA__CPU_AVX2, "AVX2, FMA and F16C"},
     {fxa__cpu_avx512, FXA__CPU_AVX512, "AVX-512 F, BW, DQ and VL"},
-    {fxa__cpu_avx512bf16, FXA__CPU_AVX512 | FXA__CPU_AVX512_BF16, "AVX512_BF16"},
+    {fxa__cpu_avx512_bf16, FXA__CPU_AVX512 | FXA__CPU_AVX512_BF16, "AVX512_BF16"},
     {fxa__cpu_amx, FXA__CPU_AVX512 | FXA__CPU_AVX512_BF16 | FXA__CPU_AMX_BF16,
      "AMX_BF16, or the system does not permit its tiles"},
 #elif defined(__aarch64__)

@@ -1,328 +1,347 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * The backward pass: the jobs of a run, one after the other, each over work items that workers take.
+ * The backward pass: the phases of a run, one after the other, whose work items the workers take.
  *
- *   before   LSE and delta of every row; sums of captured tensors cleared
- *   lanes    the items: dK and dV are stored by block, dQ at the end of an item when the keys have one chunk
- *   after    dQ of several chunks added up and stored, gradients of captured tensors and sinks
+ *   prepare   LSE and delta of every row; sums of captured tensors are set to 0
+ *   chains    all tasks: dK and dV are stored per block, and dQ at the end of a task if its keys are not split
+ *   finish    dQ of several key splits is added and stored; gradients of captured tensors and sinks
  *
- * See backward/backward.h for items and lanes. Small problems use one worker.
+ * backward.h explains tasks and chains. Small problems use one worker.
  */
 #include "backward.h"
-#include "../mask/bits.h"
 
 #include "../../../base/dtype.h"
+#include "../../../base/invariant.h"
 #include "../../../base/num.h"
 
 #include <string.h>
 
-#define BACK_SMALL 2e6 /* operations of a problem that one worker does alone; as FORWARD_SMALL_FLOPS */
+#define BACKWARD_SMALL_FLOPS 2e6 /* operations of a problem that one worker computes alone; as FORWARD_SMALL_FLOPS */
 
-static fxa__cpu_place back_absent_row(const fxa__back_worker *w, int64_t h, int64_t q) {
-    const fxa_operand *t = &w->job->p->in.dq;
-    int64_t at = fxa__row_offset(w->job->p, &w->g.seq, t, false, w->job->bound, w->g.b, h, q);
-    char *data = (char *)w->job->bound->slot[FXA_SLOT_DQ] + at * (int64_t)fxa_dtype_size((fxa_dtype)t->dtype);
-    return (fxa__cpu_place){data, t->dtype, t->stride[3], w->job->p->in.d_qk, 0, 1};
+static void backward_store(const fxa__cpu_backward_run *run, fxa_slot slot, fxa__cpu_address to, const void *row,
+                           double factor, bool add) {
+    fxa__cpu_store(run->code->kernels, run->bound, slot, &to, row, factor, add);
 }
 
-static void back_store(const fxa__back *job, fxa_slot slot, fxa__cpu_place to, const void *row, double factor,
-                       bool add) {
-    fxa__cpu_store(job->code->kernels, job->bound, slot, &to, row, factor, add);
-}
+/* ---- dQ ---------------------------------------------------------------------------------------------------------- */
 
-/* ---- dQ --------------------------------------------------------------------------------------------------------- */
-
-/* Stores rows first..first+n of the group from their sums, scaled. */
-static void back_store_dq(const fxa__back_worker *w, void *dq, int64_t first, int64_t n) {
-    const fxa__back *job = w->job;
-    int64_t ld = job->cut.ld_d;
-    fxa__cpu_place to = {.count = 0};
+/* Stores rows first..first+n of the kv group from their sums, scaled. */
+static void backward_store_dq(const fxa__cpu_backward_worker *w, void *dq, int64_t first, int64_t n) {
+    const fxa__cpu_backward_run *run = w->run;
+    fxa__cpu_address to = {.count = 0};
     for (int64_t r = first; r < first + n; r++) {
         fxa__cpu_row_next(&w->g, FXA_SLOT_DQ, r, &to);
-        back_store(job, FXA_SLOT_DQ, to, fxa__back_at(job, dq, r * ld), job->bound->scale,
-                   job->p->in.flags & FXA_ACCUMULATE_DQ);
+        backward_store(run, FXA_SLOT_DQ, to, fxa__cpu_real_at(run->code->kernels, dq, r * run->split.ld_d),
+                       run->bound->scale, run->p->in.flags & FXA_ACCUMULATE_DQ);
     }
 }
 
-/* Rows past the end of a padded sequence. */
-static void back_store_dq_absent(const fxa__back_worker *w) {
-    const fxa_problem *p = &w->job->p->in;
-    if (p->flags & (FXA_ACCUMULATE_DQ | FXA_VARLEN) || w->g.seq.q_len == p->sq) return; /* no head has any */
-    memset(w->q, 0, (size_t)p->d_qk * w->job->code->kernels->real_size);
+/* Returns the address of row q of head h of dQ, which may be past the end of the sequence. */
+static fxa__cpu_address backward_absent_row(const fxa__cpu_backward_worker *w, int64_t h, int64_t q) {
+    const fxa_operand *t = &w->run->p->in.dq;
+    int64_t at = fxa__row_offset(w->run->p, &w->g.seq, t, false, w->run->bound, w->g.b, h, q);
+    char *data = (char *)w->run->bound->slot[FXA_SLOT_DQ] + at * (int64_t)fxa_dtype_size((fxa_dtype)t->dtype);
+    return (fxa__cpu_address){data, t->dtype, t->stride[3], w->run->p->in.d_qk, 0, 1};
+}
+
+/* Stores zeroes as dQ of rows past the end of a padded sequence. */
+static void backward_store_dq_absent(const fxa__cpu_backward_worker *w) {
+    const fxa_problem *p = &w->run->p->in;
+    if (p->flags & (FXA_ACCUMULATE_DQ | FXA_VARLEN) || w->g.seq.q_len == p->sq) return;
+    memset(w->q, 0, (size_t)p->d_qk * w->run->code->kernels->real_size);
     for (int64_t h = w->g.hkv * w->g.heads; h < (w->g.hkv + 1) * w->g.heads; h++)
         for (int64_t q = w->g.seq.q_len; q < p->sq; q++)
-            back_store(w->job, FXA_SLOT_DQ, back_absent_row(w, h, q), w->q, 1, false);
+            backward_store(w->run, FXA_SLOT_DQ, backward_absent_row(w, h, q), w->q, 1, false);
 }
 
-static void *back_dq_part(const fxa__back *job, int64_t group, int64_t chunk) {
-    return fxa__back_at(job, job->dq_parts, (chunk * job->cut.groups + group) * job->cut.rows * job->cut.ld_d);
+/* Returns dQ [rows,ld_d] of a key split of a kv group. */
+static void *backward_dq_part(const fxa__cpu_backward_run *run, int64_t group, int64_t key_split) {
+    const fxa__cpu_backward_split *split = &run->split;
+    int64_t task = key_split * split->groups + group;
+    FXA__ASSERT(run->dq_parts && task < split->tasks);
+    return fxa__cpu_real_at(run->code->kernels, run->dq_parts, task * split->rows * split->ld_d);
 }
 
-static unsigned char *back_dq_has(const fxa__back *job, int64_t group, int64_t chunk) {
-    return job->dq_has + (chunk * job->cut.groups + group) * job->cut.tiles;
+static unsigned char *backward_dq_has(const fxa__cpu_backward_run *run, int64_t group, int64_t key_split) {
+    return run->dq_has + (key_split * run->split.groups + group) * run->split.tiles;
 }
 
-/* ---- dK, dV of a block ------------------------------------------------------------------------------------------ */
+/* ---- dK, dV of a block ------------------------------------------------------------------------------------------- */
 
-static void back_add_page(const fxa__back_worker *w, void *pool, int64_t ld, const void *x, int64_t d) {
-    const fxa__back *job = w->job;
-    int64_t size = job->p->in.page_size, per_batch = fxa__div_up(job->p->in.sk, size);
-    const int32_t *pages = (const int32_t *)job->bound->slot[FXA_SLOT_PAGES] + w->g.b * per_batch;
+/* Adds rows x [n_keys,ld] of the block to the pool [pool_rows,ld]. */
+static void backward_add_page(const fxa__cpu_backward_worker *w, void *pool, int64_t ld, const void *x, int64_t d) {
+    const fxa__cpu_backward_run *run = w->run;
+    const fxa__cpu_kernels *kernels = run->code->kernels;
+    int64_t size = run->p->in.page_size, per_batch = fxa__div_up(run->p->in.sk, size);
+    const int32_t *pages = (const int32_t *)run->bound->slot[FXA_SLOT_PAGES] + w->g.b * per_batch;
     for (int64_t i = 0; i < w->n_keys; i++) {
         int64_t k = w->key + i, row = pages[k / size] * size + k % size;
-        job->code->kernels->store(fxa__back_at(job, pool, row * ld), fxa__back_real(job), 1,
-                                  (const char *)x + i * ld * (int64_t)job->code->kernels->real_size, d, 1, true);
+        FXA__ASSERT(0 <= row && row < run->split.pool_rows);
+        kernels->store(fxa__cpu_real_at(kernels, pool, row * ld), kernels->real_dtype, 1,
+                       fxa__cpu_real_at(kernels, x, i * ld), d, 1, true);
     }
 }
 
-static void back_store_keys(const fxa__back_worker *w, fxa_slot slot, void *x, int64_t ld, bool add) {
-    fxa__cpu_place to = {.count = 0};
+static void backward_store_keys(const fxa__cpu_backward_worker *w, fxa_slot slot, void *x, int64_t ld, bool add) {
+    fxa__cpu_address to = {.count = 0};
     for (int64_t i = 0; i < w->n_keys; i++) {
         fxa__cpu_key_next(&w->g, slot, w->key + i, &to);
-        back_store(w->job, slot, to, fxa__back_at(w->job, x, i * ld), 1, add);
+        backward_store(w->run, slot, to, fxa__cpu_real_at(w->run->code->kernels, x, i * ld), 1, add);
     }
 }
 
-static void back_store_block(const fxa__back_worker *w) {
-    const fxa__back_shares *cut = &w->job->cut;
-    const fxa__cpu_kernels *kernels = w->job->code->kernels;
-    const fxa_problem *p = &w->job->p->in;
-    if (cut->want_k) kernels->format->over_end(kernels, &w->over_k, w->n_keys);
-    if (cut->want_v) kernels->format->over_end(kernels, &w->over_v, w->n_keys);
-    double factor = fxa__cpu_score_factor(w->job->code->scores, w->job->bound->scale); /* Q had the rest of the scale */
-    if (cut->want_k && factor != 1) kernels->row_scale(w->dk, w->n_keys * cut->ld_d, factor);
-    if (cut->pool) {
-        if (cut->want_k) back_add_page(w, w->dk_pool, cut->ld_d, w->dk, p->d_qk);
-        if (cut->want_v) back_add_page(w, w->dv_pool, cut->ld_v, w->dv, p->d_v);
+static void backward_store_block(const fxa__cpu_backward_worker *w) {
+    const fxa__cpu_backward_split *split = &w->run->split;
+    const fxa__cpu_kernels *kernels = w->run->code->kernels;
+    const fxa_problem *p = &w->run->p->in;
+    /* the part of the scale that Q was not multiplied by */
+    double factor = fxa__cpu_score_factor(w->run->code->scores, w->run->bound->scale);
+    if (split->want_k) kernels->format->sum_end(kernels, &w->dk_sum, w->n_keys);
+    if (split->want_v) kernels->format->sum_end(kernels, &w->dv_sum, w->n_keys);
+    if (split->want_k && factor != 1) kernels->row_scale(w->dk, w->n_keys * split->ld_d, factor);
+    if (split->pool) {
+        if (split->want_k) backward_add_page(w, w->dk_pool, split->ld_d, w->dk, p->d_qk);
+        if (split->want_v) backward_add_page(w, w->dv_pool, split->ld_v, w->dv, p->d_v);
         return;
     }
-    if (cut->want_k) back_store_keys(w, FXA_SLOT_DK, w->dk, cut->ld_d, p->flags & FXA_ACCUMULATE_DK);
-    if (cut->want_v) back_store_keys(w, FXA_SLOT_DV, w->dv, cut->ld_v, p->flags & FXA_ACCUMULATE_DV);
+    if (split->want_k) backward_store_keys(w, FXA_SLOT_DK, w->dk, split->ld_d, p->flags & FXA_ACCUMULATE_DK);
+    if (split->want_v) backward_store_keys(w, FXA_SLOT_DV, w->dv, split->ld_v, p->flags & FXA_ACCUMULATE_DV);
 }
 
-static void back_clear_block(const fxa__back_worker *w, int64_t n) {
-    const fxa__back_shares *cut = &w->job->cut;
-    const fxa__cpu_kernels *kernels = w->job->code->kernels;
+/* Sets dK and dV of n keys to 0. */
+static void backward_clear_block(const fxa__cpu_backward_worker *w, int64_t n) {
+    const fxa__cpu_backward_split *split = &w->run->split;
+    const fxa__cpu_kernels *kernels = w->run->code->kernels;
     size_t size = kernels->real_size;
-    if (cut->want_k) memset(w->dk, 0, (size_t)(n * cut->ld_d) * size);
-    if (cut->want_v) memset(w->dv, 0, (size_t)(n * cut->ld_v) * size);
-    if (cut->want_k) kernels->format->over_clear(kernels, &w->over_k);
-    if (cut->want_v) kernels->format->over_clear(kernels, &w->over_v);
+    if (split->want_k) memset(w->dk, 0, (size_t)(n * split->ld_d) * size);
+    if (split->want_v) memset(w->dv, 0, (size_t)(n * split->ld_v) * size);
+    if (split->want_k) fxa__cpu_transposed_sum_clear(kernels, &w->dk_sum);
+    if (split->want_v) fxa__cpu_transposed_sum_clear(kernels, &w->dv_sum);
 }
 
-/* Keys begin..end past the end of a padded sequence. */
-static void back_store_absent(fxa__back_worker *w, int64_t begin, int64_t end) {
-    const fxa__back_shares *cut = &w->job->cut;
-    const fxa_problem *p = &w->job->p->in;
-    if (cut->pool || (p->flags & FXA_VARLEN)) return;
-    back_clear_block(w, 1);
+/* Stores zeroes as dK and dV of keys begin..end past the end of a padded sequence. */
+static void backward_store_absent(fxa__cpu_backward_worker *w, int64_t begin, int64_t end) {
+    const fxa__cpu_backward_split *split = &w->run->split;
+    const fxa_problem *p = &w->run->p->in;
+    if (split->pool || (p->flags & FXA_VARLEN)) return;
+    backward_clear_block(w, 1);
     w->n_keys = 1;
     for (w->key = begin; w->key < end; w->key++) {
-        if (cut->want_k && !(p->flags & FXA_ACCUMULATE_DK)) back_store_keys(w, FXA_SLOT_DK, w->dk, cut->ld_d, false);
-        if (cut->want_v && !(p->flags & FXA_ACCUMULATE_DV)) back_store_keys(w, FXA_SLOT_DV, w->dv, cut->ld_v, false);
+        if (split->want_k && !(p->flags & FXA_ACCUMULATE_DK))
+            backward_store_keys(w, FXA_SLOT_DK, w->dk, split->ld_d, false);
+        if (split->want_v && !(p->flags & FXA_ACCUMULATE_DV))
+            backward_store_keys(w, FXA_SLOT_DV, w->dv, split->ld_v, false);
     }
 }
 
-/* ---- Items ------------------------------------------------------------------------------------------------------ */
+/* ---- Tasks ------------------------------------------------------------------------------------------------------- */
 
-static void back_enter(fxa__back_worker *w, int64_t group) {
-    const fxa__back *job = w->job;
-    fxa__cpu_group_enter(&w->g, group / job->p->in.hkv, group % job->p->in.hkv);
-    w->lse = job->lse + group * job->cut.rows;
-    w->delta = fxa__back_at(job, job->delta, group * job->cut.rows);
-    w->finite = job->finite + group * job->cut.tiles;
-    w->few = fxa__cpu_is_few(&job->p->in, w->g.rows);
+static void backward_enter(fxa__cpu_backward_worker *w, int64_t group) {
+    const fxa__cpu_backward_run *run = w->run;
+    FXA__ASSERT(group < run->split.groups);
+    fxa__cpu_kv_group_enter(&w->g, group / run->p->in.hkv, group % run->p->in.hkv);
+    w->lse = run->lse + group * run->split.rows;
+    w->delta = fxa__cpu_real_at(run->code->kernels, run->delta, group * run->split.rows);
+    w->finite = run->finite + group * run->split.tiles;
+    w->is_decode = fxa__cpu_is_decode(&run->p->in, w->g.rows);
 }
 
-static void back_block(fxa__back_worker *w, int64_t key, int64_t n) {
+/* Computes keys key..key+n with all row tiles. */
+static void backward_block(fxa__cpu_backward_worker *w, int64_t key, int64_t n) {
     w->key = key;
     w->n_keys = n;
-    w->loaded = false;
-    back_clear_block(w, n);
-    for (int64_t tile = 0; tile < w->job->cut.tiles; tile++) fxa__back_tile(w, tile);
-    back_store_block(w);
-    fxa__cpu_progress_add(w->job->code->scores, w->job->bound, n);
+    w->is_loaded = false;
+    backward_clear_block(w, n);
+    for (int64_t tile = 0; tile < w->run->split.tiles; tile++) fxa__cpu_backward_tile(w, tile);
+    backward_store_block(w);
+    fxa__cpu_progress_add(w->run->code->scores, w->run->bound, n);
 }
 
-static void back_item(fxa__back_worker *w, int64_t item) {
-    const fxa__back *job = w->job;
-    const fxa__back_shares *cut = &job->cut;
-    int64_t group = item % cut->groups, chunk = item / cut->groups;
-    back_enter(w, group);
-    for (int i = 0; i < FXA__BACK_TAPES; i++)
-        if (w->tape[i].tape)
-            fxa__tape_batch(&w->tape[i], fxa__coord(job->p, job->bound, FXA_INPUT_B, w->g.b), w->g.seq.q_len_seen,
-                            w->g.seq.k_len_seen, w->g.seq.heads_seen);
-    if (cut->want_q && cut->chunks > 1) {
-        w->dq = back_dq_part(job, group, chunk);
-        w->dq_has = memset(back_dq_has(job, group, chunk), 0, (size_t)cut->tiles);
-    } else if (cut->want_q) {
-        memset(w->dq, 0, (size_t)(w->g.rows * cut->ld_d) * job->code->kernels->real_size);
+static void backward_task(fxa__cpu_backward_worker *w, int64_t task) {
+    const fxa__cpu_backward_run *run = w->run;
+    const fxa__cpu_backward_split *split = &run->split;
+    int64_t group = task % split->groups, key_split = task / split->groups;
+    backward_enter(w, group);
+    for (int i = 0; i < FXA__CPU_TAPES; i++)
+        if (w->tape[i].tape) fxa__cpu_tape_batch(&w->g, &w->tape[i]);
+    if (split->want_q && split->key_splits > 1) {
+        w->dq = backward_dq_part(run, group, key_split);
+        w->dq_has = memset(backward_dq_has(run, group, key_split), 0, (size_t)split->tiles);
+    } else if (split->want_q) {
+        memset(w->dq, 0, (size_t)(w->g.rows * split->ld_d) * run->code->kernels->real_size);
     }
-    int64_t begin = chunk * cut->chunk, last = fxa__min_i64(begin + cut->chunk, job->p->in.sk);
-    int64_t end = fxa__min_i64(last, w->g.seq.k_len);
-    for (int64_t key = begin; key < end; key += cut->block) back_block(w, key, fxa__min_i64(cut->block, end - key));
-    back_store_absent(w, fxa__max_i64(begin, end), last);
-    fxa__cpu_progress_add(job->code->scores, job->bound, last - fxa__max_i64(begin, end));
-    if (cut->want_q && cut->chunks == 1) {
-        back_store_dq(w, w->dq, 0, w->g.rows);
-        back_store_dq_absent(w);
+    int64_t begin = key_split * split->split_keys, last = fxa__min_i64(begin + split->split_keys, run->p->in.sk);
+    int64_t end = fxa__min_i64(last, w->g.seq.k_len), step = split->block_keys;
+    for (int64_t key = begin; key < end; key += step) backward_block(w, key, fxa__min_i64(step, end - key));
+    backward_store_absent(w, fxa__max_i64(begin, end), last);
+    fxa__cpu_progress_add(run->code->scores, run->bound, last - fxa__max_i64(begin, end));
+    if (split->want_q && split->key_splits == 1) {
+        backward_store_dq(w, w->dq, 0, w->g.rows);
+        backward_store_dq_absent(w);
     }
 }
 
-/* ---- Lanes ------------------------------------------------------------------------------------------------------ */
+/* ---- Chains ------------------------------------------------------------------------------------------------------ */
 
-/* One gradient of a whole pool of pages, of one KV head. */
-static void back_store_pool(const fxa__back *job, const fxa_operand *t, fxa_slot slot, int64_t hkv, void *pool,
-                            int64_t ld, int64_t d, bool add) {
-    int64_t size = job->p->in.page_size, bytes = (int64_t)fxa_dtype_size((fxa_dtype)t->dtype);
-    for (int64_t row = 0; row < job->cut.pool_rows; row++) {
+/* Stores the gradient of the entire pool of pages for one KV head. */
+static void backward_store_pool(const fxa__cpu_backward_run *run, const fxa_operand *t, fxa_slot slot, int64_t hkv,
+                                void *pool, int64_t ld, int64_t d, bool add) {
+    int64_t size = run->p->in.page_size, bytes = (int64_t)fxa_dtype_size((fxa_dtype)t->dtype);
+    for (int64_t row = 0; row < run->split.pool_rows; row++) {
         int64_t at = row / size * t->stride[0] + hkv * t->stride[1] + row % size * t->stride[2];
-        fxa__cpu_place to = {(char *)job->bound->slot[slot] + at * bytes, t->dtype, t->stride[3], d, 0, 1};
-        back_store(job, slot, to, fxa__back_at(job, pool, row * ld), 1, add);
+        fxa__cpu_address to = {(char *)run->bound->slot[slot] + at * bytes, t->dtype, t->stride[3], d, 0, 1};
+        backward_store(run, slot, to, fxa__cpu_real_at(run->code->kernels, pool, row * ld), 1, add);
     }
 }
 
-/* Pages may be shared between batch entries: one KV head after the other, its sums over all entries in their order. */
-static void back_lane_paged(fxa__back_worker *w, int64_t lane) {
-    const fxa__back *job = w->job;
-    const fxa__back_shares *cut = &job->cut;
-    const fxa_problem *p = &job->p->in;
-    size_t size = job->code->kernels->real_size;
-    for (int64_t hkv = lane; hkv < p->hkv; hkv += cut->lanes) {
-        if (cut->want_k) memset(w->dk_pool, 0, (size_t)(cut->pool_rows * cut->ld_d) * size);
-        if (cut->want_v) memset(w->dv_pool, 0, (size_t)(cut->pool_rows * cut->ld_v) * size);
-        for (int64_t item = hkv; item < cut->items; item += p->hkv) back_item(w, item);
-        if (cut->want_k)
-            back_store_pool(job, &p->dk, FXA_SLOT_DK, hkv, w->dk_pool, cut->ld_d, p->d_qk,
-                            p->flags & FXA_ACCUMULATE_DK);
-        if (cut->want_v)
-            back_store_pool(job, &p->dv, FXA_SLOT_DV, hkv, w->dv_pool, cut->ld_v, p->d_v, p->flags & FXA_ACCUMULATE_DV);
+/* Batch entries may share pages: KV heads are computed one after the other, each summed over all entries in order. */
+static void backward_chain_paged(fxa__cpu_backward_worker *w, int64_t chain) {
+    const fxa__cpu_backward_run *run = w->run;
+    const fxa__cpu_backward_split *split = &run->split;
+    const fxa_problem *p = &run->p->in;
+    size_t size = run->code->kernels->real_size;
+    for (int64_t hkv = chain; hkv < p->hkv; hkv += split->chains) {
+        if (split->want_k) memset(w->dk_pool, 0, (size_t)(split->pool_rows * split->ld_d) * size);
+        if (split->want_v) memset(w->dv_pool, 0, (size_t)(split->pool_rows * split->ld_v) * size);
+        for (int64_t task = hkv; task < split->tasks; task += p->hkv) backward_task(w, task);
+        if (split->want_k)
+            backward_store_pool(run, &p->dk, FXA_SLOT_DK, hkv, w->dk_pool, split->ld_d, p->d_qk,
+                                p->flags & FXA_ACCUMULATE_DK);
+        if (split->want_v)
+            backward_store_pool(run, &p->dv, FXA_SLOT_DV, hkv, w->dv_pool, split->ld_v, p->d_v,
+                                p->flags & FXA_ACCUMULATE_DV);
     }
 }
 
-static void back_lane(fxa__back_worker *w, int64_t lane) {
-    const fxa__back *job = w->job;
-    const fxa__back_shares *cut = &job->cut;
-    if (cut->want_sums) {
-        fxa__tape_run *derivative = &w->tape[job->code->joined ? FXA__BACK_SCORE : FXA__BACK_DERIVATIVE];
-        derivative->sums = job->sums + lane * job->p->program->n_tensors;
-        derivative->dparams = job->p->in.param_grads ? job->dparams + lane * job->p->program->n_params : NULL;
+static void backward_chain(fxa__cpu_backward_worker *w, int64_t chain) {
+    const fxa__cpu_backward_run *run = w->run;
+    const fxa__cpu_backward_split *split = &run->split;
+    if (split->want_sums) {
+        fxa__tape_run *derivative = &w->tape[run->code->joined ? FXA__CPU_TAPE_SCORE : FXA__CPU_TAPE_DERIVATIVE];
+        derivative->sums = run->sums + chain * run->p->program->n_tensors;
+        derivative->dparams = run->p->in.param_grads ? run->dparams + chain * run->p->program->n_params : NULL;
     }
-    if (cut->pool)
-        back_lane_paged(w, lane);
-    else if (cut->lanes == cut->items)
-        back_item(w, lane);
+    if (split->pool)
+        backward_chain_paged(w, chain);
+    else if (split->chains == split->tasks)
+        backward_task(w, chain);
     else
-        for (int64_t item = 0; item < cut->items; item++)
-            if (fxa__back_lane_of(cut, &job->p->in, item) == lane) back_item(w, item);
+        for (int64_t task = 0; task < split->tasks; task++)
+            if (fxa__cpu_backward_chain_of(split, &run->p->in, task) == chain) backward_task(w, task);
 }
 
-/* ---- Jobs ------------------------------------------------------------------------------------------------------- */
+/* ---- Phases ------------------------------------------------------------------------------------------------------ */
 
-typedef void (*back_item_fn)(fxa__back_worker *w, int64_t item);
+typedef void (*backward_item)(fxa__cpu_backward_worker *w, int64_t item);
 
-typedef struct back_job {
-    const fxa__back *run;
-    back_item_fn fn;
+typedef struct backward_phase {
+    const fxa__cpu_backward_run *run;
+    backward_item item;
     int64_t items;
     atomic_llong next;
-} back_job;
+} backward_phase;
 
-static void back_work(void *arg, int32_t worker) {
-    back_job *job = arg;
-    const fxa__cpu_kernels *kernels = job->run->code->scores; /* if some must be entered, these */
+static void backward_work(void *arg, int32_t worker) {
+    backward_phase *phase = arg;
+    const fxa__cpu_kernels *kernels = phase->run->code->scores; /* if `kernels` has enter, these are the same */
     if (kernels->enter) kernels->enter();
-    for (int64_t item; (item = atomic_fetch_add_explicit(&job->next, 1, memory_order_relaxed)) < job->items;)
-        job->fn(&job->run->workers[worker], item);
+    for (int64_t i; (i = atomic_fetch_add_explicit(&phase->next, 1, memory_order_relaxed)) < phase->items;)
+        phase->item(&phase->run->workers[worker], i);
     if (kernels->leave) kernels->leave();
 }
 
-static void back_do(const fxa__back *run, int32_t width, back_item_fn fn, int64_t items) {
-    back_job job = {.run = run, .fn = fn, .items = items};
+/* Runs all items of a phase and waits for them. */
+static void backward_phase_run(const fxa__cpu_backward_run *run, int32_t width, backward_item item, int64_t items) {
+    backward_phase phase = {.run = run, .item = item, .items = items};
     if (items > 0)
-        fxa__pool_run(run->bound->pool, run->bound->parallel_user, (int32_t)fxa__min_i64(width, items), back_work,
-                      &job);
+        fxa__pool_run(run->bound->pool, run->bound->parallel_user, (int32_t)fxa__min_i64(width, items), backward_work,
+                      &phase);
 }
 
-static void back_before(fxa__back_worker *w, int64_t item) {
-    const fxa__back *job = w->job;
-    int64_t tiles = job->cut.groups * job->cut.tiles;
+static int64_t backward_prepare_items(const fxa__cpu_backward_run *run) {
+    return run->split.groups * run->split.tiles + fxa__cpu_captured_sum_pieces(run);
+}
+
+static void backward_prepare_item(fxa__cpu_backward_worker *w, int64_t item) {
+    const fxa__cpu_backward_run *run = w->run;
+    int64_t tiles = run->split.groups * run->split.tiles;
     if (item >= tiles) {
-        fxa__back_sum_clear(job, item - tiles);
+        fxa__cpu_captured_sum_clear(run, item - tiles);
         return;
     }
-    back_enter(w, item / job->cut.tiles);
-    fxa__back_delta(w, item % job->cut.tiles);
+    backward_enter(w, item / run->split.tiles);
+    fxa__cpu_backward_delta(w, item % run->split.tiles);
 }
 
-/* Adds up the chunks that have something of a tile of rows, in order, and stores it. */
-static void back_join(fxa__back_worker *w, int64_t group, int64_t tile) {
-    const fxa__back *job = w->job;
-    const fxa__back_shares *cut = &job->cut;
+/* Adds dQ of the key splits that have written a tile, in order, and stores the sum. */
+static void backward_merge_dq(fxa__cpu_backward_worker *w, int64_t group, int64_t tile) {
+    const fxa__cpu_backward_run *run = w->run;
+    const fxa__cpu_backward_split *split = &run->split;
+    const fxa__cpu_kernels *kernels = run->code->kernels;
     int64_t first, n;
-    back_enter(w, group);
-    if (tile == 0) back_store_dq_absent(w);
-    if (!fxa__back_tile_rows(w, tile, &first, &n)) return;
+    backward_enter(w, group);
+    if (tile == 0) backward_store_dq_absent(w);
+    if (!fxa__cpu_backward_tile_rows(w, tile, &first, &n)) return;
+    int64_t at = first * split->ld_d, reals = n * split->ld_d;
     void *sum = NULL;
-    for (int64_t chunk = 0; chunk < cut->chunks; chunk++) {
-        void *part = back_dq_part(job, group, chunk), *rows = fxa__back_at(job, part, first * cut->ld_d);
-        if (!back_dq_has(job, group, chunk)[tile]) continue;
+    for (int64_t i = 0; i < split->key_splits; i++) {
+        void *part = backward_dq_part(run, group, i);
+        if (!backward_dq_has(run, group, i)[tile]) continue;
         if (sum)
-            job->code->kernels->store(fxa__back_at(job, sum, first * cut->ld_d), fxa__back_real(job), 1, rows,
-                                      n * cut->ld_d, 1, true);
+            kernels->store(fxa__cpu_real_at(kernels, sum, at), kernels->real_dtype, 1,
+                           fxa__cpu_real_at(kernels, part, at), reals, 1, true);
         else
             sum = part;
     }
     if (!sum) {
-        sum = back_dq_part(job, group, 0);
-        memset(fxa__back_at(job, sum, first * cut->ld_d), 0, (size_t)(n * cut->ld_d) * job->code->kernels->real_size);
+        sum = backward_dq_part(run, group, 0);
+        memset(fxa__cpu_real_at(kernels, sum, at), 0, (size_t)reals * kernels->real_size);
     }
-    back_store_dq(w, sum, first, n);
+    backward_store_dq(w, sum, first, n);
 }
 
-static int64_t back_joins(const fxa__back *job) {
-    return job->cut.want_q && job->cut.chunks > 1 ? job->cut.groups * job->cut.tiles : 0;
+/* Returns the number of tiles whose dQ must be merged. */
+static int64_t backward_merges(const fxa__cpu_backward_run *run) {
+    return run->split.want_q && run->split.key_splits > 1 ? run->split.groups * run->split.tiles : 0;
 }
 
-static void back_after(fxa__back_worker *w, int64_t item) {
-    const fxa__back *job = w->job;
-    int64_t joins = back_joins(job), pieces = fxa__back_sum_pieces(job);
-    if (item < joins)
-        back_join(w, item / job->cut.tiles, item % job->cut.tiles);
-    else if (item < joins + pieces)
-        fxa__back_sum_store(job, item - joins);
+static int64_t backward_finish_items(const fxa__cpu_backward_run *run) {
+    int64_t sinks = run->p->in.flags & FXA_GRAD_SINKS ? run->p->in.hq : 0;
+    return backward_merges(run) + fxa__cpu_captured_sum_pieces(run) + sinks;
+}
+
+static void backward_finish_item(fxa__cpu_backward_worker *w, int64_t item) {
+    const fxa__cpu_backward_run *run = w->run;
+    int64_t merges = backward_merges(run), pieces = fxa__cpu_captured_sum_pieces(run);
+    if (item < merges)
+        backward_merge_dq(w, item / run->split.tiles, item % run->split.tiles);
+    else if (item < merges + pieces)
+        fxa__cpu_captured_sum_store(run, item - merges);
     else
-        fxa__back_store_sink(job, item - joins - pieces);
-}
-
-void fxa__cpu_backward_least(const fxa__cpu_kernels *kernels, int32_t *rows, int32_t *keys) {
-    *rows = (int32_t)fxa__back_strip_most(kernels);
-    *keys = (int32_t)fxa__max_i64(fxa__cpu_bits_granule(kernels), kernels->nr); /* strips begin at whole panels */
+        fxa__cpu_sink_store(run, item - merges - pieces);
 }
 
 bool fxa__cpu_backward_workspace(const fxa__cpu_code *code, const fxa__problem *p, fxa__carver c, size_t *bytes) {
-    fxa__back run = {.code = code, .p = p, .cut = fxa__back_shares_make(code, p)};
-    return fxa__back_layout(&run, c, bytes);
+    fxa__cpu_backward_run run = {.code = code, .p = p, .split = fxa__cpu_backward_split_make(code, p)};
+    return fxa__cpu_backward_carve(&run, c, bytes);
 }
 
 bool fxa__cpu_backward(const fxa__cpu_code *code, const fxa__problem *p, const fxa__bound_args *bound) {
-    fxa__back run = {.code = code, .p = p, .bound = bound, .cut = fxa__back_shares_make(code, p)};
-    const fxa__back_shares *cut = &run.cut;
+    fxa__cpu_backward_run run = {.code = code, .p = p, .bound = bound, .split = fxa__cpu_backward_split_make(code, p)};
+    const fxa__cpu_backward_split *split = &run.split;
     const fxa_problem *in = &p->in;
     size_t bytes;
-    if (!fxa__back_layout(&run, fxa__carver_make(bound->workspace), &bytes) || bytes > bound->workspace_size)
+    if (!fxa__cpu_backward_carve(&run, fxa__carver_make(bound->workspace), &bytes) || bytes > bound->workspace_size)
         return false;
-    for (int64_t i = 0; i < cut->ones; i++) fxa__store_f64(run.ones, fxa__back_real(&run), i, 1);
-    fxa__cpu_scan(code, bound, run.ranges);
-    for (int64_t i = 0; cut->want_sums && i < cut->lanes * p->program->n_params; i++) run.dparams[i] = 0;
-    double pairs = (double)cut->groups * (double)cut->rows * (double)in->sk;
-    int32_t width = pairs * 10 * (double)in->d_qk < BACK_SMALL ? 1 : code->width;
-    fxa__progress_begin(bound->progress, cut->entries, in->hkv, in->sk);
-    back_do(&run, width, back_before, cut->groups * cut->tiles + fxa__back_sum_pieces(&run));
-    back_do(&run, width, back_lane, cut->lanes);
-    back_do(&run, width, back_after,
-            back_joins(&run) + fxa__back_sum_pieces(&run) + (in->flags & FXA_GRAD_SINKS ? in->hq : 0));
-    fxa__back_store_params(&run);
+    for (int64_t i = 0; i < split->ones; i++) fxa__cpu_real_set(code->kernels, run.ones, i, 1);
+    fxa__cpu_tensors_scan(code, bound, run.ranges);
+    for (int64_t i = 0; split->want_sums && i < split->chains * p->program->n_params; i++) run.dparams[i] = 0;
+    double pairs = (double)split->groups * (double)split->rows * (double)in->sk;
+    int32_t width = pairs * 10 * (double)in->d_qk < BACKWARD_SMALL_FLOPS ? 1 : code->width;
+    fxa__progress_begin(bound->progress, split->entries, in->hkv, in->sk);
+    backward_phase_run(&run, width, backward_prepare_item, backward_prepare_items(&run));
+    backward_phase_run(&run, width, backward_chain, split->chains);
+    backward_phase_run(&run, width, backward_finish_item, backward_finish_items(&run));
+    fxa__cpu_param_sums_store(&run);
     return true;
 }

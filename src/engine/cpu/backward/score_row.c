@@ -1,83 +1,82 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * One row of a tile of scores in backward: the program, probabilities, dropout, and the gradient's way back through the
- * program. backward/tile.c has the products before and after.
+ * One row of a tile of scores in backward: program, probabilities, dropout, and the derivative of the program. The
+ * products before and after are in tile.c.
  */
 #include "backward.h"
 #include "../bytecode/tape_ops.h"
 
+#include "../../../base/invariant.h"
 #include "../../../base/num.h"
-#include "../../../base/philox.h"
 
 #include <string.h>
 
-/* A row whose LSE is NaN: so is every probability but those of pairs that are not attended. */
-static void back_row_nan(const fxa__back *job, void *x, int64_t n) {
+/* Probabilities of a row whose LSE is NaN: NaN, except 0 for pairs that are not attended. */
+static void score_row_nan(const fxa__cpu_kernels *kernels, void *x, int64_t n) {
     for (int64_t i = 0; i < n; i++)
-        if (job->p->f64)
-            ((double *)x)[i] = ((double *)x)[i] == -INFINITY ? 0 : NAN;
-        else
-            ((float *)x)[i] = ((float *)x)[i] == -INFINITY ? 0 : NAN;
+        fxa__cpu_real_set(kernels, x, i, fxa__cpu_real_get(kernels, x, i) == -INFINITY ? 0 : NAN);
 }
 
-/* Which of columns begin..end dropout keeps. */
-static const int32_t *back_row_keep(const fxa__back_worker *w, int64_t row, int64_t begin, int64_t end) {
-    const fxa__back *job = w->job;
-    fxa__cpu_drop drop = {.seed = job->bound->seed,
-                          .threshold = fxa__dropout_threshold(job->p->in.dropout_p),
-                          .b = fxa__coord(job->p, job->bound, FXA_INPUT_B, w->g.b),
-                          .h = w->h[row],
-                          .q = w->q_at[row]};
-    return job->code->kernels->row_keep(w->keep, &drop, w->k_at + begin, end - begin, w->keys_run);
+/* Returns dropout's decisions for columns begin..end. */
+static const int32_t *score_row_keep(const fxa__cpu_backward_worker *w, int64_t row, int64_t begin, int64_t end) {
+    fxa__cpu_dropout_row drop = fxa__cpu_dropout_row_make(&w->g, w->h[row], w->q_at[row]);
+    return w->run->code->kernels->row_keep(w->keep, &drop, w->k_at + begin, end - begin, w->keys_are_consecutive);
 }
 
-/* ds, the gradient by new scores, becomes that by scaled scores; captured tensors and params get their part. */
-static void back_row_through(fxa__back_worker *w, int64_t row, int64_t first, int64_t n, const void *s, void *ds) {
-    fxa__tape_run *derivative = &w->tape[FXA__BACK_DERIVATIVE], *bprop = &w->tape[FXA__BACK_BPROP];
-    if (w->job->code->joined) fxa__tape_row_back(&w->tape[FXA__BACK_SCORE], n, ds, ds);
-    if (derivative->tape) fxa__tape_row(derivative, row, first, n, s, ds, ds); /* beside a bprop it leaves ds alone */
+/* Turns ds, the gradient with respect to new scores, into that with respect to scaled scores. Adds the row's gradients
+ * of captured tensors and params. */
+static void score_row_derive(fxa__cpu_backward_worker *w, int64_t row, int64_t first, int64_t n, const void *s,
+                             void *ds) {
+    fxa__tape_run *derivative = &w->tape[FXA__CPU_TAPE_DERIVATIVE], *bprop = &w->tape[FXA__CPU_TAPE_BPROP];
+    if (w->run->code->joined) fxa__tape_row_back(&w->tape[FXA__CPU_TAPE_SCORE], n, ds, ds);
+    if (derivative->tape) fxa__tape_row(derivative, row, first, n, s, ds, ds); /* with a bprop, leaves ds unchanged */
     if (bprop->tape) fxa__tape_row(bprop, row, first, n, s, ds, ds);
 }
 
-/* Tapes work best on whole steps: what lies in ds past the end is 0 for them, what they find there is not used. */
-void fxa__back_row(fxa__back_worker *w, int64_t first, int64_t row, bool masked, int64_t begin, int64_t end) {
-    const fxa__back *job = w->job;
-    const fxa__cpu_kernels *kernels = job->code->kernels;
-    int64_t at = row * job->cut.ld + begin, n = end - begin;
+/* Tapes are fastest on whole steps: elements of ds past the end are set to 0 for them, and their results are not used.
+ * */
+void fxa__cpu_score_row_back(fxa__cpu_backward_worker *w, int64_t first, int64_t row, bool masked, int64_t begin,
+                             int64_t end) {
+    const fxa__cpu_backward_run *run = w->run;
+    const fxa__cpu_kernels *kernels = run->code->kernels;
+    int64_t at = row * run->split.ld + begin, n = end - begin;
     int64_t steps = fxa__min_i64(fxa__round_up(n, FXA__TAPE_STEP), w->n_keys - begin);
-    void *s = fxa__back_at(job, w->s, at), *p = fxa__back_at(job, w->p, at);
-    void *ds = job->cut.want_ds ? fxa__back_at(job, w->ds, at) : NULL;
-    const uint64_t *bits = masked ? fxa__cpu_cut_bits(&w->cut, row) : NULL;
-    fxa__tape_run *program = &w->tape[masked && !bits ? FXA__BACK_MASKED : FXA__BACK_SCORE];
-    double lse = w->lse[first + row], delta = fxa__back_get(job, w->delta, first + row);
-    double factor = 1 / (1 - job->p->in.dropout_p);
+    void *s = fxa__cpu_real_at(kernels, w->s, at), *p = fxa__cpu_real_at(kernels, w->p, at);
+    void *ds = run->split.want_ds ? fxa__cpu_real_at(kernels, w->ds, at) : NULL;
+    const uint64_t *bits = masked ? fxa__cpu_masked_tile_bits(&w->masked, row) : NULL;
+    fxa__tape_run *program = &w->tape[masked && !bits ? FXA__CPU_TAPE_MASKED : FXA__CPU_TAPE_SCORE];
+    double lse = w->lse[first + row], delta = fxa__cpu_real_get(kernels, w->delta, first + row);
+    double factor = 1 / (1 - run->p->in.dropout_p);
     const int32_t *keep = NULL;
+    FXA__ASSERT(0 <= begin && begin < end && end <= w->n_keys && row < run->split.tile_rows);
     if (program->tape)
         fxa__tape_row(program, row, begin, steps, s, NULL, p);
     else if (p != s)
         memcpy(p, s, (size_t)n * kernels->real_size);
-    if (bits) kernels->row_mask(p, bits, begin - (w->cut.key - w->key), n);
+    if (bits) kernels->row_mask(p, bits, begin - (w->masked.key - w->key), n);
     if (lse == lse)
         kernels->row_probability(p, n, lse);
     else
-        back_row_nan(job, p, n);
-    if (job->p->in.flags & FXA_DROPOUT) keep = back_row_keep(w, row, begin, end);
+        score_row_nan(kernels, p, n);
+    if (run->p->in.flags & FXA_DROPOUT) keep = score_row_keep(w, row, begin, end);
     if (ds) {
         if (keep) kernels->row_drop(ds, keep, factor, n);
         kernels->row_grad(ds, p, ds, delta, n);
-        if (job->cut.keep_score) {
-            memset(fxa__back_at(job, ds, n), 0, (size_t)(steps - n) * kernels->real_size);
-            back_row_through(w, row, begin, steps, s, ds);
+        if (run->split.keeps_scores) {
+            memset(fxa__cpu_real_at(kernels, ds, n), 0, (size_t)(steps - n) * kernels->real_size);
+            score_row_derive(w, row, begin, steps, s, ds);
         }
-        fxa__cpu_amax_ds(kernels, job->bound, ds, n);
+        fxa__cpu_amax_ds(kernels, run->bound, ds, n);
     }
     if (keep) kernels->row_drop(p, keep, factor, n);
 }
 
-void fxa__back_row_clear(const fxa__back_worker *w, int64_t row, int64_t begin, int64_t end) {
-    const fxa__back *job = w->job;
-    size_t bytes = (size_t)(end - begin) * job->code->kernels->real_size;
+void fxa__cpu_score_row_clear(const fxa__cpu_backward_worker *w, int64_t row, int64_t begin, int64_t end) {
+    const fxa__cpu_backward_run *run = w->run;
+    const fxa__cpu_kernels *kernels = run->code->kernels;
+    int64_t at = row * run->split.ld + begin;
+    size_t bytes = (size_t)(end - begin) * kernels->real_size;
     if (begin >= end) return;
-    memset(fxa__back_at(job, w->p, row * job->cut.ld + begin), 0, bytes);
-    if (job->cut.want_ds) memset(fxa__back_at(job, w->ds, row * job->cut.ld + begin), 0, bytes);
+    memset(fxa__cpu_real_at(kernels, w->p, at), 0, bytes);
+    if (run->split.want_ds) memset(fxa__cpu_real_at(kernels, w->ds, at), 0, bytes);
 }

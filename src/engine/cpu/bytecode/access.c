@@ -248,7 +248,7 @@ void fxa__tape_access_add(const fxa__tape_at *r, const fxa__tape_access *access,
     const fxa__tape_sum *sum = &r->run->sums[access->tensor];
     access_walk w;
     bool outside;
-    if (!sum->sum && !sum->once) return;
+    if (!sum->sum && !sum->one_pair_per_element) return;
     if (access->axis < 0 && !access->rows) { /* one element for the whole row */
         int64_t offset = fxa__tape_gather_base(r, access, &sum->view);
         access_piece all = {.end = r->n, .offset = offset};
@@ -261,8 +261,9 @@ void fxa__tape_access_add(const fxa__tape_at *r, const fxa__tape_access *access,
     }
     for (access_piece p = {0}; !outside && p.end < r->n;) {
         p = access_next(&w, p.end);
-        if (p.inside && sum->once) access_add_stored(r, &sum->view, &p, value, access->value_row, dscore);
-        if (p.inside && !sum->once) access_add_piece(r, access, p, value, dscore, sum->sum);
+        if (p.inside && sum->one_pair_per_element)
+            access_add_stored(r, &sum->view, &p, value, access->value_row, dscore);
+        if (p.inside && !sum->one_pair_per_element) access_add_piece(r, access, p, value, dscore, sum->sum);
     }
 }
 

@@ -7,8 +7,8 @@
  *
  * Floats are `real`, ints are int32, bools int32 0 or 1, in rows padded to FXA__CPU_PAD bytes.
  */
-#ifndef FXA_ENGINE_CPU_TAPE_H
-#define FXA_ENGINE_CPU_TAPE_H
+#ifndef FXA_ENGINE_CPU_BYTECODE_TAPE_H
+#define FXA_ENGINE_CPU_BYTECODE_TAPE_H
 
 #include "../cpu.h"
 
@@ -39,7 +39,7 @@ bool fxa__tape_is_identity(const fxa__tape *tape); /* scores or gradients stay a
 typedef struct fxa__tape_sum {
     fxa_view view;
     double *sum;
-    bool once;
+    bool one_pair_per_element;
 } fxa__tape_sum;
 
 /* One worker's state. Laid out in scratch memory that the caller gives; nothing is allocated. */
@@ -53,6 +53,16 @@ typedef struct fxa__tape_run {
     int64_t max_rows, max_columns;
     int64_t columns;
 } fxa__tape_run;
+/* Returns the state of a worker for a tape; NULL: a state that no function may be called with. */
+static inline fxa__tape_run fxa__tape_run_make(const fxa__tape *tape, const double *params, const fxa_view *tensors,
+                                               void *scratch, int64_t max_rows, int64_t max_columns) {
+    return (fxa__tape_run){.tape = tape,
+                           .params = params,
+                           .tensors = tensors,
+                           .scratch = scratch,
+                           .max_rows = max_rows,
+                           .max_columns = max_columns};
+}
 
 /* Bytes of scratch for tiles of at most max_rows rows and blocks of max_columns keys; false: overflow. */
 bool fxa__tape_scratch(const fxa__tape *tape, int64_t max_rows, int64_t max_columns, size_t *bytes);

@@ -20,8 +20,8 @@
  * FULL values once per pair. No value has a lower level than its operands. A COLUMN value is a row to SHARED and FULL
  * operations, and a SHARED one to FULL ones; all others are one value to them.
  */
-#ifndef FXA_ENGINE_CPU_TAPE_CODE_H
-#define FXA_ENGINE_CPU_TAPE_CODE_H
+#ifndef FXA_ENGINE_CPU_BYTECODE_TAPE_CODE_H
+#define FXA_ENGINE_CPU_BYTECODE_TAPE_CODE_H
 
 #include "tape.h"
 #include "tape_ops.h"

@@ -3,8 +3,8 @@
  * Opcodes of tapes: what bytecode/tape_ops.def lists, in its order, then what the tape's own C does with memory outside
  * of rows.
  */
-#ifndef FXA_ENGINE_CPU_TAPE_OPS_H
-#define FXA_ENGINE_CPU_TAPE_OPS_H
+#ifndef FXA_ENGINE_CPU_BYTECODE_TAPE_OPS_H
+#define FXA_ENGINE_CPU_BYTECODE_TAPE_OPS_H
 
 #include "fxattn/fxattn.h"
 

@@ -1,16 +1,23 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * One item by packed panels. The keys of the item go by in blocks; what the mask leaves of none of its rows is not even
- * loaded. A block is packed once for all rows, and Q once for all blocks. Then the rows go the whole way a block at a
- * time, while their scores stay in cache:
+ * Key blocks of a task of many rows, with packed operands. A block is packed once for all rows of the tile, and Q once
+ * for all blocks. Keys that the mask excludes for all rows are not even loaded. For each set of product rows, while
+ * their scores are in the cache:
  *
  *     t = Q K^T [rows, columns]    only the panels that the mask leaves of these rows
- *     t = softmax                  a group of a few rows at a time, each with the columns that the mask leaves of it
- *     o = beta o + t V             the product summed apart first, so that errors do not grow with the length
+ *     t = softmax                  one row block at a time, each with the columns that the mask leaves of it
+ *     o = beta o + t V             the product is summed before it is added, so that errors do not grow with the length
  *
- * Where products want many rows a block is several groups. The weights of a group are 0 in columns of the block that it
- * does not have.
+ * The product rows are one row block or several. The scores of their sub-blocks are stored side by side:
+ *
+ *                    column    begin                end
+ *     key block    |    :........[#### first ########]......gap......[## second ##]   |
+ *     t              [  :........#### first ########  |## second ##]
+ *
+ * Row blocks may have less of the first sub-block; their weights in its other columns are 0. If there are several
+ * sub-blocks, all row blocks have all columns of all of them.
  */
+#include "../real.h"
 #include "forward.h"
 
 #include "../../../base/invariant.h"
@@ -19,281 +26,296 @@
 #include <string.h>
 
 enum {
-    ATTEND_GROUPS = FXA__CPU_MAX_BLOCK / FXA__CPU_MAX_ROWS,
-    ATTEND_STRIPS = FXA__CPU_MAX_KEYS / (FXA__CPU_GRANULE + FXA__CPU_GAP) + 2 /* and one that is not there */
+    ATTEND_ROW_BLOCKS = FXA__CPU_PRODUCT_ROWS / FXA__CPU_ROW_BLOCK,
+    ATTEND_SUB_BLOCKS = FXA__CPU_KEY_BLOCK / (FXA__CPU_GRANULE + FXA__CPU_GAP) + 2 /* the last is never used */
 };
 
-/* Rows that go through the softmax together, with what they have of the first strip. Its scores are made from `column`
- * on, where a product can begin; before the strip's begin they do not count. None when column is its end. */
-typedef struct attend_group {
-    fxa__cpu_strip strip;
-    int64_t column;
-} attend_group;
+/* A row block and what the mask leaves of the first sub-block for it. */
+typedef struct attend_row_block {
+    fxa__cpu_sub_block s; /* begin == end: nothing */
+    int64_t column;       /* scores start here, where a product can start; at most s.begin */
+} attend_row_block;
 
-/* Rows that share their products, and their strips, whose scores lie side by side. Of the first strip some group has
- * columns begin..end, made from `column` on; of the others all groups have all. */
-typedef struct attend_part {
-    int64_t row, n, column, begin, end;
-    int count, strips;
-    bool first; /* no row has an output yet: what lies there is not looked at */
-    attend_group group[ATTEND_GROUPS];
-    fxa__cpu_strip strip[ATTEND_STRIPS];
-} attend_part;
+/* Rows that share their products. */
+typedef struct attend_rows {
+    int64_t row, n;
+    int64_t column;     /* scores of the first sub-block start here */
+    int64_t begin, end; /* columns of the first sub-block that some row block has */
+    int row_blocks, sub_blocks;
+    bool is_first; /* no row has an output yet: outputs are written, not read */
+    attend_row_block row_block[ATTEND_ROW_BLOCKS];
+    fxa__cpu_sub_block sub_block[ATTEND_SUB_BLOCKS];
+} attend_rows;
 
-/* K^T of the cut's block: the panels in which some row has a pair. */
-static void attend_pack_k(fxa__cpu_item *it) {
-    int64_t d = it->g.p->in.d_qk, nr = it->kernels->nr, n = it->cut.keys;
+/* Adds n weights t of a row times n rows v of V to beta times the row's output. */
+typedef void (*attend_add)(fxa__cpu_forward_worker *w, int64_t row, const void *t, const void *v, int64_t n,
+                           double beta);
+
+/* ---- Packing ----------------------------------------------------------------------------------------------------- */
+
+/* Packs K^T of the key block: the panels in which some row has a pair. */
+static void attend_pack_k(fxa__cpu_forward_worker *w) {
+    int64_t d = w->g.p->in.d_qk, nr = w->kernels->nr, n = w->masked.keys;
     for (int64_t at = 0, end; at < n; at = end) {
-        bool needed = fxa__cpu_cut_needs(&it->cut, at, nr);
-        for (end = fxa__min_i64(at + nr, n); end < n && fxa__cpu_cut_needs(&it->cut, end, nr) == needed;)
+        bool has_pairs = fxa__cpu_masked_tile_has_pairs(&w->masked, at, nr);
+        for (end = fxa__min_i64(at + nr, n);
+             end < n && fxa__cpu_masked_tile_has_pairs(&w->masked, end, nr) == has_pairs;)
             end = fxa__min_i64(end + nr, n);
-        fxa__cpu_b run = {.panels = fxa__real_at(it, it->s.k.panels, at * d)};
-        if (needed)
-            it->kernels->format->b_load_t(it->kernels, &it->g, FXA_SLOT_K, it->cut.key + at, end - at, &run, it->s.x);
+        fxa__cpu_packed_b run = {.panels = fxa__cpu_real_at(w->kernels, w->k.panels, at * d)};
+        if (has_pairs)
+            w->kernels->format->b_load_t(w->kernels, &w->g, FXA_SLOT_K, w->masked.key + at, end - at, &run, w->x);
     }
-    it->s.k.rows = NULL;
-    it->s.k.k = d;
+    w->k.rows = NULL;
+    w->k.k = d;
 }
 
-/* K^T and V of keys key..key+n. Infinities and NaN of V make the item dirty: it is then left as rows of real. */
-static void attend_pack(fxa__cpu_item *it, int64_t key, int64_t n) {
-    const fxa__cpu_format *format = it->kernels->format;
-    int64_t ldv = it->run->blocks.ldv;
-    attend_pack_k(it);
-    if (it->dirty)
-        (void)fxa__cpu_load_keys(&it->g, FXA_SLOT_V, key, n, it->s.x, ldv);
-    else
-        it->dirty = !format->b_load(it->kernels, &it->g, FXA_SLOT_V, key, n, &it->s.v, it->s.x, ldv);
+/* Packs V of the key block. Returns false if V has infinities or NaN: then V is in w->x, as rows of real. */
+static bool attend_pack_v(fxa__cpu_forward_worker *w) {
+    return w->kernels->format->b_load(w->kernels, &w->g, FXA_SLOT_V, w->masked.key, w->masked.keys, &w->v, w->x,
+                                      w->run->sizes.ldv);
 }
 
-/* o = beta o + t V for one row and n keys from `column` of the block on, where a number may be infinite or NaN: weights
- * of 0 and outputs of weight 0 count for nothing. */
-static void attend_careful_row(fxa__cpu_item *it, int64_t row, const void *t, int64_t column, int64_t n, double beta) {
-    const fxa__cpu_kernels *kernels = it->kernels;
-    const fxa__cpu_blocks *blocks = &it->run->blocks;
-    int64_t dv = it->g.p->in.d_v;
-    void *o = fxa__real_at(it, it->s.o, row * blocks->ldo), *x = fxa__real_at(it, it->s.x, column * blocks->ldv);
-    if (it->large_end > 0) {
-        fxa__cpu_large_add(it, row, t, x, n, beta);
-        return;
-    }
+static void attend_load_v(fxa__cpu_forward_worker *w) {
+    (void)fxa__cpu_load_keys(&w->g, FXA_SLOT_V, w->masked.key, w->masked.keys, w->x, w->run->sizes.ldv);
+}
+
+/* ---- Outputs ----------------------------------------------------------------------------------------------------- */
+
+static bool attend_has_none(const fxa__cpu_forward_worker *w, int64_t row) { return w->state.m[row] == -INFINITY; }
+
+/* Sets outputs of rows without any attended pair so far to 0. */
+static void attend_clear(fxa__cpu_forward_worker *w, int64_t row, int64_t n) {
+    int64_t ldo = w->run->sizes.ldo;
+    for (int64_t i = row; i < row + n; i++)
+        if (attend_has_none(w, i))
+            memset(fxa__cpu_real_at(w->kernels, w->o, i * ldo), 0, (size_t)ldo * w->kernels->real_size);
+}
+
+/* Returns true if none of the rows has an output yet, and a product will write all their memory. */
+static bool attend_is_first(const fxa__cpu_forward_worker *w, int64_t row, int64_t n) {
+    int64_t i = row;
+    if (w->g.p->in.d_v != w->run->sizes.ldo) return false;
+    while (i < row + n && attend_has_none(w, i)) i++;
+    return i == row + n;
+}
+
+/* o = beta o + t V for a row, where V may be infinite or NaN: V with weight 0 and outputs with beta 0 are skipped. */
+static void attend_add_row(fxa__cpu_forward_worker *w, int64_t row, const void *t, const void *v, int64_t n,
+                           double beta) {
+    const fxa__cpu_kernels *kernels = w->kernels;
+    const fxa__cpu_sizes *sizes = &w->run->sizes;
+    int64_t dv = w->g.p->in.d_v;
+    void *o = fxa__cpu_real_at(kernels, w->o, row * sizes->ldo);
     if (beta == 0)
-        memset(o, 0, (size_t)blocks->ldo * kernels->real_size);
+        memset(o, 0, (size_t)sizes->ldo * kernels->real_size);
     else if (beta != 1)
         kernels->row_scale(o, dv, beta);
-    fxa__cpu_stored v = {.data = x, .dtype = kernels->real_dtype, .ld = blocks->ldv, .n = n, .d = dv};
-    kernels->sums(o, blocks->ldo, t, blocks->ldt, 1, &v);
+    fxa__cpu_stored_rows rows = {.data = v, .dtype = kernels->real_dtype, .ld = sizes->ldv, .n = n, .d = dv};
+    kernels->sums(o, sizes->ldo, t, sizes->ldt, 1, &rows);
 }
 
-/* The same of a group. */
-static void attend_careful(fxa__cpu_item *it, const attend_part *part, const attend_group *g) {
-    for (int64_t i = 0; i < g->strip.rows; i++) {
-        int64_t row = g->strip.row + i, n = g->strip.end - g->column;
-        void *t = fxa__real_at(it, it->s.t, i * it->run->blocks.ldt);
-        attend_careful_row(it, row, t, g->column, n, fxa__real_get(it->s.beta, it->kernels->real_size, i));
-        for (int j = 1; j < part->strips; j++) {
-            t = fxa__real_at(it, t, n);
-            n = part->strip[j].end - part->strip[j].begin;
-            attend_careful_row(it, row, t, part->strip[j].begin, n, 1);
+/* Passes the weights of a row block to `add`, row by row and sub-block by sub-block. */
+static void attend_add_rows(fxa__cpu_forward_worker *w, const attend_rows *rows, const attend_row_block *b,
+                            attend_add add) {
+    const fxa__cpu_kernels *kernels = w->kernels;
+    int64_t ldv = w->run->sizes.ldv;
+    for (int64_t i = 0; i < b->s.rows; i++) {
+        int64_t row = b->s.row + i, n = b->s.end - b->column;
+        void *t = fxa__cpu_real_at(kernels, w->t, i * w->run->sizes.ldt);
+        add(w, row, t, fxa__cpu_real_at(kernels, w->x, b->column * ldv), n, fxa__cpu_real_get(kernels, w->beta, i));
+        for (int j = 1; j < rows->sub_blocks; j++) {
+            const fxa__cpu_sub_block *s = &rows->sub_block[j];
+            t = fxa__cpu_real_at(kernels, t, n);
+            n = s->end - s->begin;
+            add(w, row, t, fxa__cpu_real_at(kernels, w->x, s->begin * ldv), n, 1);
         }
     }
 }
 
-/* Weights of a group as operands, strip by strip. */
-static void attend_weights(fxa__cpu_item *it, const attend_part *part, const attend_group *g) {
-    const fxa__cpu_kernels *kernels = it->kernels;
-    int64_t ldt = it->run->blocks.ldt, n = part->end - part->column;
-    void *t = fxa__real_at(it, it->s.scores, (g->strip.row - part->row) * ldt);
-    kernels->format->a_weights(kernels, t, ldt, g->strip.rows, g->column - part->column, g->strip.end - part->column,
-                               n);
-    for (int j = 1; j < part->strips; j++) {
-        t = fxa__real_at(it, t, n);
-        n = part->strip[j].end - part->strip[j].begin;
-        kernels->format->a_weights(kernels, t, ldt, g->strip.rows, 0, n, n);
+/* Packs the weights of a row block as an operand, sub-block by sub-block. */
+static void attend_pack_weights(fxa__cpu_forward_worker *w, const attend_rows *rows, const attend_row_block *b) {
+    const fxa__cpu_kernels *kernels = w->kernels;
+    int64_t ldt = w->run->sizes.ldt, n = rows->end - rows->column;
+    void *t = fxa__cpu_real_at(kernels, w->scores, (b->s.row - rows->row) * ldt);
+    kernels->format->a_weights(kernels, t, ldt, b->s.rows, b->column - rows->column, b->s.end - rows->column, n);
+    for (int j = 1; j < rows->sub_blocks; j++) {
+        t = fxa__cpu_real_at(kernels, t, n);
+        n = rows->sub_block[j].end - rows->sub_block[j].begin;
+        kernels->format->a_weights(kernels, t, ldt, b->s.rows, 0, n, n);
     }
 }
 
-/* Scores of a group become weights, and these an operand. */
-static void attend_softmax(fxa__cpu_item *it, attend_part *part, const attend_group *g) {
-    const fxa__cpu_kernels *kernels = it->kernels;
-    int64_t ldt = it->run->blocks.ldt, at = g->strip.row - part->row, n = g->strip.end - g->column;
-    it->s.t = fxa__real_at(it, it->s.scores, at * ldt + g->column - part->column);
-    it->s.beta = fxa__real_at(it, it->s.betas, at);
-    part->strip[0] = g->strip;
-    for (int j = 1; j < part->strips; j++) n += part->strip[j].end - part->strip[j].begin;
-    if (n == 0) {
-        for (int64_t i = 0; i < g->strip.rows; i++) fxa__real_set(it->s.beta, kernels->real_size, i, 1);
-    } else {
-        double factor = fxa__cpu_score_factor(kernels, it->g.bound->scale);
-        for (int64_t i = 0; factor != 1 && i < g->strip.rows; i++)
-            kernels->row_scale(fxa__real_at(it, it->s.t, i * ldt), n, factor);
-        fxa__cpu_softmax(it, part->strip, part->strips, g->column);
-        if (it->dirty) attend_careful(it, part, g);
-    }
-    if (!it->dirty) attend_weights(it, part, g);
-}
-
-/* t = Q K^T, strip by strip */
-static void attend_scores(fxa__cpu_item *it, const attend_part *part) {
-    const fxa__cpu_blocks *blocks = &it->run->blocks;
-    fxa__cpu_product x = {.rows = part->n, .b = &it->s.k, .k_end = it->s.k.k};
-    x.a = fxa__real_at(it, it->s.q, part->row * blocks->lda);
-    x.lda = blocks->lda;
-    x.begin = part->column;
-    x.end = part->end;
-    x.c = it->s.scores;
-    x.ldc = blocks->ldt;
-    it->kernels->format->product(it->kernels, &x);
-    for (int j = 1; j < part->strips; j++) {
-        x.c = fxa__real_at(it, x.c, x.end - x.begin);
-        x.begin = part->strip[j].begin;
-        x.end = part->strip[j].end;
-        it->kernels->format->product(it->kernels, &x);
-    }
-}
-
-static bool attend_has_none(const fxa__cpu_item *it, int64_t row) { return it->s.m[row] == -INFINITY; }
-
-/* Outputs of rows that have none are 0; those of an earlier pass stay. */
-static void attend_clear(fxa__cpu_item *it, int64_t row, int64_t n) {
-    int64_t ldo = it->run->blocks.ldo;
-    for (int64_t i = row; it->large_end == 0 && i < row + n; i++)
-        if (attend_has_none(it, i)) memset(fxa__real_at(it, it->s.o, i * ldo), 0, (size_t)ldo * it->kernels->real_size);
-}
-
-/* None of these rows has an output, and a product will write all that lies there. */
-static bool attend_is_first(const fxa__cpu_item *it, int64_t row, int64_t n) {
-    int64_t i = row;
-    if (it->g.p->in.d_v != it->run->blocks.ldo) return false;
-    while (i < row + n && attend_has_none(it, i)) i++;
-    return i == row + n;
-}
-
-/* o = beta o + t V, strip by strip; weights before part->begin are 0. */
-static void attend_output(fxa__cpu_item *it, const attend_part *part) {
-    const fxa__cpu_blocks *blocks = &it->run->blocks;
-    fxa__cpu_product x = {.rows = part->n, .b = &it->s.v, .end = it->g.p->in.d_v};
-    x.beta = part->first ? NULL : it->s.betas;
-    x.a = it->s.scores;
-    x.lda = blocks->ldt;
-    x.a_first = part->column;
-    x.k_begin = part->begin;
-    x.k_end = part->end;
-    x.c = fxa__real_at(it, it->s.o, part->row * blocks->ldo);
-    x.ldc = blocks->ldo;
-    it->kernels->format->product(it->kernels, &x);
-    x.beta = it->s.betas;
-    for (int64_t i = 0; part->strips > 1 && i < part->n; i++)
-        fxa__real_set(it->s.betas, it->kernels->real_size, i, 1); /* the others add to that */
-    for (int64_t j = 1, at = part->end - part->column; j < part->strips; j++) {
-        x.a = fxa__real_at(it, it->s.scores, at);
-        x.a_first = x.k_begin = part->strip[j].begin;
-        x.k_end = part->strip[j].end;
+/* o = beta o + t V with packed operands, sub-block by sub-block; weights before rows->begin are 0. */
+static void attend_product(fxa__cpu_forward_worker *w, const attend_rows *rows) {
+    const fxa__cpu_kernels *kernels = w->kernels;
+    const fxa__cpu_sizes *sizes = &w->run->sizes;
+    fxa__cpu_product x = {.rows = rows->n, .b = &w->v, .end = w->g.p->in.d_v};
+    x.beta = rows->is_first ? NULL : w->betas;
+    x.a = w->scores;
+    x.lda = sizes->ldt;
+    x.a_first = rows->column;
+    x.k_begin = rows->begin;
+    x.k_end = rows->end;
+    x.c = fxa__cpu_real_at(kernels, w->o, rows->row * sizes->ldo);
+    x.ldc = sizes->ldo;
+    kernels->format->product(kernels, &x);
+    x.beta = w->betas;
+    for (int64_t i = 0; rows->sub_blocks > 1 && i < rows->n; i++)
+        fxa__cpu_real_set(kernels, w->betas, i, 1); /* the other sub-blocks are added without rescaling */
+    for (int64_t j = 1, at = rows->end - rows->column; j < rows->sub_blocks; j++) {
+        x.a = fxa__cpu_real_at(kernels, w->scores, at);
+        x.a_first = x.k_begin = rows->sub_block[j].begin;
+        x.k_end = rows->sub_block[j].end;
         at += x.k_end - x.k_begin;
-        it->kernels->format->product(it->kernels, &x);
+        kernels->format->product(kernels, &x);
     }
 }
 
-/* Groups of the part's rows, each with what is left of the first strip. Where there are more the bits alone tell. */
-static void attend_cut(const fxa__cpu_item *it, attend_part *part) {
-    const fxa__cpu_strip *strip = &part->strip[0];
-    int64_t step = it->kernels->nr_step, keys = it->cut.keys;
-    FXA__ASSERT(strip->rows <= FXA__CPU_MAX_BLOCK);
-    part->row = strip->row;
-    part->n = strip->rows;
-    part->column = part->begin = keys;
-    part->end = 0;
-    part->count = 0;
-    for (int64_t i = 0; i < strip->rows; i += FXA__CPU_MAX_ROWS) {
-        attend_group *g = &part->group[part->count++];
-        int64_t n = fxa__min_i64(FXA__CPU_MAX_ROWS, strip->rows - i);
-        g->strip = *strip;
-        if (n < strip->rows && part->strips == 1)
-            g->strip = fxa__cpu_cut_within(&it->cut, strip->row + i, n, strip->begin, strip->end);
-        g->strip.row = strip->row + i;
-        g->strip.rows = n;
-        if (g->strip.begin == g->strip.end) continue;
-        g->column = g->strip.begin / step * step;
-        part->column = fxa__min_i64(part->column, g->column);
-        part->begin = fxa__min_i64(part->begin, g->strip.begin);
-        part->end = fxa__max_i64(part->end, g->strip.end);
-    }
-    for (int i = 0; i < part->count; i++) { /* so that an empty one lies inside */
-        attend_group *g = &part->group[i];
-        if (g->strip.begin == g->strip.end) g->column = g->strip.begin = g->strip.end = part->column;
+/* ---- Scores and weights ------------------------------------------------------------------------------------------ */
+
+/* t = Q K^T, sub-block by sub-block. */
+static void attend_scores(fxa__cpu_forward_worker *w, const attend_rows *rows) {
+    const fxa__cpu_kernels *kernels = w->kernels;
+    const fxa__cpu_sizes *sizes = &w->run->sizes;
+    fxa__cpu_product x = {.rows = rows->n, .b = &w->k, .k_end = w->k.k};
+    x.a = fxa__cpu_real_at(kernels, w->q, rows->row * sizes->lda);
+    x.lda = sizes->lda;
+    x.begin = rows->column;
+    x.end = rows->end;
+    x.c = w->scores;
+    x.ldc = sizes->ldt;
+    kernels->format->product(kernels, &x);
+    for (int j = 1; j < rows->sub_blocks; j++) {
+        x.c = fxa__cpu_real_at(kernels, x.c, x.end - x.begin);
+        x.begin = rows->sub_block[j].begin;
+        x.end = rows->sub_block[j].end;
+        kernels->format->product(kernels, &x);
     }
 }
 
-/* The tape's view of the block, where a strip uses it; what it will read arrives while scores are computed. */
-static void attend_ready(fxa__cpu_item *it, bool ready[2], const fxa__cpu_strip *s) {
-    fxa__tape_run *tape = fxa__cpu_softmax_tape(it, s);
-    bool *known = &ready[tape != it->tape];
+/* Turns the scores of a row block into weights. Without `add` the weights are packed as an operand. */
+static void attend_softmax(fxa__cpu_forward_worker *w, attend_rows *rows, const attend_row_block *b, attend_add add) {
+    const fxa__cpu_kernels *kernels = w->kernels;
+    int64_t ldt = w->run->sizes.ldt, at = b->s.row - rows->row, n = b->s.end - b->column;
+    w->t = fxa__cpu_real_at(kernels, w->scores, at * ldt + b->column - rows->column);
+    w->beta = fxa__cpu_real_at(kernels, w->betas, at);
+    rows->sub_block[0] = b->s;
+    for (int j = 1; j < rows->sub_blocks; j++) n += rows->sub_block[j].end - rows->sub_block[j].begin;
+    if (n == 0) {
+        for (int64_t i = 0; i < b->s.rows; i++) fxa__cpu_real_set(kernels, w->beta, i, 1);
+    } else {
+        double factor = fxa__cpu_score_factor(kernels, w->g.bound->scale);
+        for (int64_t i = 0; factor != 1 && i < b->s.rows; i++)
+            kernels->row_scale(fxa__cpu_real_at(kernels, w->t, i * ldt), n, factor);
+        fxa__cpu_softmax(w, rows->sub_block, rows->sub_blocks, b->column);
+        if (add) attend_add_rows(w, rows, b, add);
+    }
+    if (!add) attend_pack_weights(w, rows, b);
+}
+
+/* ---- Product rows ------------------------------------------------------------------------------------------------ */
+
+/* Divides the rows of the first sub-block into row blocks. If it is the only one, each row block has what the mask
+ * leaves of the sub-block for its rows. */
+static void attend_divide(const fxa__cpu_forward_worker *w, attend_rows *rows) {
+    const fxa__cpu_sub_block *first = &rows->sub_block[0];
+    int64_t step = w->kernels->nr_step, keys = w->masked.keys;
+    FXA__ASSERT(first->rows <= FXA__CPU_PRODUCT_ROWS);
+    rows->row = first->row;
+    rows->n = first->rows;
+    rows->column = rows->begin = keys;
+    rows->end = 0;
+    rows->row_blocks = 0;
+    for (int64_t i = 0; i < first->rows; i += FXA__CPU_ROW_BLOCK) {
+        attend_row_block *b = &rows->row_block[rows->row_blocks++];
+        int64_t n = fxa__min_i64(FXA__CPU_ROW_BLOCK, first->rows - i);
+        b->s = *first;
+        if (n < first->rows && rows->sub_blocks == 1)
+            b->s = fxa__cpu_sub_block_within(&w->masked, first->row + i, n, first->begin, first->end);
+        b->s.row = first->row + i;
+        b->s.rows = n;
+        if (b->s.begin == b->s.end) continue;
+        b->column = b->s.begin / step * step;
+        rows->column = fxa__min_i64(rows->column, b->column);
+        rows->begin = fxa__min_i64(rows->begin, b->s.begin);
+        rows->end = fxa__max_i64(rows->end, b->s.end);
+    }
+    for (int i = 0; i < rows->row_blocks; i++) { /* an empty row block gets a column inside of the scores */
+        attend_row_block *b = &rows->row_block[i];
+        if (b->s.begin == b->s.end) b->column = b->s.begin = b->s.end = rows->column;
+    }
+}
+
+/* Passes the block's keys to the tape of a sub-block, once, and prefetches what the tape will read, while scores are
+ * computed. ready[i]: tape i has the keys. */
+static void attend_prefetch(fxa__cpu_forward_worker *w, bool ready[2], const fxa__cpu_sub_block *s) {
+    fxa__tape_run *tape = fxa__cpu_softmax_tape(w, s);
+    bool *is_ready = &ready[tape != w->tape];
     if (s->begin == s->end) return;
-    if (!*known) fxa__cpu_softmax_keys(it, tape);
-    *known = true;
+    if (!*is_ready) fxa__cpu_softmax_keys(w, tape);
+    *is_ready = true;
     for (int64_t row = s->row; tape->tape && row < s->row + s->rows; row++)
         fxa__tape_prefetch(tape, row, s->begin, s->end - s->begin);
 }
 
-static void attend_strips(fxa__cpu_item *it, bool ready[2], attend_part *part) {
-    attend_cut(it, part);
-    if (part->column >= part->end) return;
-    for (int i = 0; i < part->count; i++) attend_ready(it, ready, &part->group[i].strip);
-    for (int j = 1; j < part->strips; j++) attend_ready(it, ready, &part->strip[j]);
-    attend_scores(it, part);
-    part->first = attend_is_first(it, part->row, part->n);
-    if (!part->first) attend_clear(it, part->row, part->n);
-    for (int i = 0; i < part->count; i++) attend_softmax(it, part, &part->group[i]);
-    if (!it->dirty) attend_output(it, part);
+/* Processes the sub-blocks of product rows. */
+static void attend_rows_run(fxa__cpu_forward_worker *w, bool ready[2], attend_rows *rows, attend_add add) {
+    attend_divide(w, rows);
+    if (rows->column >= rows->end) return;
+    for (int i = 0; i < rows->row_blocks; i++) attend_prefetch(w, ready, &rows->row_block[i].s);
+    for (int j = 1; j < rows->sub_blocks; j++) attend_prefetch(w, ready, &rows->sub_block[j]);
+    attend_scores(w, rows);
+    rows->is_first = attend_is_first(w, rows->row, rows->n);
+    if (!rows->is_first && add != fxa__cpu_rescaled_add) attend_clear(w, rows->row, rows->n);
+    for (int i = 0; i < rows->row_blocks; i++) attend_softmax(w, rows, &rows->row_block[i], add);
+    if (!add) attend_product(w, rows);
 }
 
-/* Keys key..key+n. */
-static void attend_block(fxa__cpu_item *it, int64_t key, int64_t n) {
-    bool ready[2] = {false, false}; /* the tape without and with its mask knows the block */
-    attend_part part;
-    if (!fxa__cpu_cut_block(&it->cut, key, n)) return;
-    if (it->looking) {
-        fxa__cpu_large_look(it, it->cut.key, it->cut.keys);
-        return;
+/* Processes the key block; `add` NULL: with packed V. */
+static void attend_block(fxa__cpu_forward_worker *w, attend_add add) {
+    bool ready[2] = {false, false};
+    attend_rows rows;
+    for (int64_t row = w->masked.row, n; row < w->masked.row_end; row += n) {
+        n = fxa__cpu_masked_tile_choose_rows(&w->masked, row,
+                                             fxa__min_i64(w->run->sizes.rows, w->masked.row_end - row));
+        rows.sub_blocks = 0;
+        for (int64_t at = 0; fxa__cpu_sub_block_next(&w->masked, row, n, &at, &rows.sub_block[rows.sub_blocks]);)
+            rows.sub_blocks++;
+        FXA__ASSERT(rows.sub_blocks < ATTEND_SUB_BLOCKS);
+        if (rows.sub_blocks > 0) attend_rows_run(w, ready, &rows, add);
     }
-    attend_pack(it, it->cut.key, it->cut.keys);
-    for (int64_t row = it->cut.row, rows; row < it->cut.row_end; row += rows) {
-        rows = fxa__cpu_cut_rows(&it->cut, row, fxa__min_i64(it->run->blocks.rows, it->cut.row_end - row));
-        part.strips = 0;
-        for (int64_t at = 0; fxa__cpu_cut_next(&it->cut, row, rows, &at, &part.strip[part.strips]);) part.strips++;
-        FXA__ASSERT(part.strips < ATTEND_STRIPS);
-        if (part.strips > 0) attend_strips(it, ready, &part);
-    }
-    it->s.t = it->s.scores;
-    it->s.beta = it->s.betas;
+    w->t = w->scores;
+    w->beta = w->betas;
 }
 
-static void attend_all(fxa__cpu_item *it) {
-    int64_t step = it->run->blocks.keys, begin, end;
-    fxa_tile_class tile = fxa__cpu_columns(&it->g, it->first, it->n, it->key, it->key_end - it->key, &begin, &end);
-    if (tile != FXA_TILE_EMPTY)
-        for (int64_t key = it->key + begin, last = it->key + end; key < last; key += step)
-            attend_block(it, key, fxa__min_i64(step, last - key));
-    attend_clear(it, 0, it->n);
+/* ---- Visitors ---------------------------------------------------------------------------------------------------- */
+
+void fxa__cpu_attend_block(fxa__cpu_forward_worker *w) {
+    attend_pack_k(w);
+    if (w->v_is_unpacked)
+        attend_load_v(w);
+    else
+        w->v_is_unpacked = !attend_pack_v(w);
+    attend_block(w, w->v_is_unpacked ? attend_add_row : NULL);
 }
 
-/* Outputs that are not finite: V is to blame. What has a weight of 0 may have been multiplied, if V was taken as it
- * lies; then sums may be too large. */
-static void attend_again(fxa__cpu_item *it, int64_t row) {
-    if (!it->dirty) {
-        fxa__cpu_item_clear(it);
-        it->dirty = true;
-        attend_all(it);
-        row = fxa__cpu_large_find(it, 0);
-    }
-    fxa__cpu_large_sum(it, row, attend_all);
+void fxa__cpu_attend_block_unpacked(fxa__cpu_forward_worker *w) {
+    attend_pack_k(w);
+    attend_load_v(w);
+    attend_block(w, attend_add_row);
 }
 
-void fxa__cpu_attend(fxa__cpu_item *it) {
-    double factor = fxa__cpu_q_factor(it->kernels, it->g.bound->scale);
-    it->kernels->format->a_load(it->kernels, &it->g, FXA_SLOT_Q, it->first, it->n, factor, it->s.q, it->run->blocks.lda,
-                                it->s.x);
-    attend_all(it);
-    int64_t row = fxa__cpu_large_find(it, 0);
-    if (row < it->n) attend_again(it, row);
+void fxa__cpu_attend_block_rescaled(fxa__cpu_forward_worker *w) {
+    attend_pack_k(w);
+    attend_load_v(w);
+    attend_block(w, fxa__cpu_rescaled_add);
 }
+
+void fxa__cpu_attend_start(fxa__cpu_forward_worker *w) {
+    double factor = fxa__cpu_q_factor(w->kernels, w->g.bound->scale);
+    FXA__ASSERT(w->task.n <= w->run->sizes.tile_rows);
+    w->kernels->format->a_load(w->kernels, &w->g, FXA_SLOT_Q, w->task.first, w->task.n, factor, w->q, w->run->sizes.lda,
+                               w->x);
+}
+
+void fxa__cpu_attend_finish(fxa__cpu_forward_worker *w) { attend_clear(w, 0, w->task.n); }

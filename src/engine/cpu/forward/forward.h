@@ -1,161 +1,188 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * The forward pass, inside. Rows of a (b, KV head) are cut into tiles, and the keys into chunks where there are too few
- * tiles to go around; a work item is one tile and one chunk. It keeps, for each row, the running maximum m of its
- * scores, the sum l of exp(s - m), and the unnormalised output:
+ * The forward pass, between its files. A task is one row tile and one key split of a kv group (see cpu.h). For each row
+ * it computes the maximum m of the scores, the sum l of exp(score - m) and the output o before the division by l:
  *
- *   run.c            the cut into items, workspace, the run
- *   attend.c         an item by packed panels: Q K^T, softmax, P V for a few rows at a time
- *   decode.c         an item of very few rows: straight from storage
- *   softmax.c        scores to weights: program, maximum, exp, sums, dropout
- *   rescaled_sums.c  rows whose sums of V leave the range of real, once more
- *   output.c         a row's end: sink, 1 / l, LSE, merging, storing; joining the chunks of a row
+ *   split.c           how a kv group is divided into tasks, and the sizes of tiles and blocks
+ *   run.c             workspace, the run, and the order of the passes of a task
+ *   attend.c          passes over the key blocks of a task with packed operands: Q K^T, softmax, P V
+ *   decode.c          the same for a task of very few rows, with keys as they are stored
+ *   softmax.c         scores to weights: program, maximum, exp, sums, dropout
+ *   rescaled_sums.c   recomputes, in f64, rows whose sums of V overflow
+ *   output.c          last step of a row: sink, division by l, LSE, storing; merges the results of key splits
  *
- * Everything that decides the cut is the shape of one batch entry, so neither the number of threads nor the rest of the
- * batch changes a bit.
+ * The division depends on the shape of one batch entry alone. So results depend neither on the number of threads nor on
+ * the other batch entries.
  */
-#ifndef FXA_ENGINE_CPU_CPU_FORWARD_H
-#define FXA_ENGINE_CPU_CPU_FORWARD_H
+#ifndef FXA_ENGINE_CPU_FORWARD_FORWARD_H
+#define FXA_ENGINE_CPU_FORWARD_FORWARD_H
 
 #include "../mask/sub_blocks.h"
 #include "../product/product.h"
 
-#define FXA__CPU_MAX_ROWS 16   /* that go through the softmax together: a group */
-#define FXA__CPU_MAX_BLOCK 128 /* rows that go through a product together, at most: groups that share it */
-#define FXA__CPU_MAX_KEYS 512  /* of a block, at most */
-_Static_assert(FXA__CPU_FEW_ROWS <= FXA__CPU_MAX_ROWS, "decoding gives all its rows to the softmax at once");
-_Static_assert(FXA__CPU_MAX_BLOCK % FXA__CPU_MAX_ROWS == 0, "a block has whole groups");
+_Static_assert(FXA__CPU_DECODE_ROWS <= FXA__CPU_ROW_BLOCK, "decoding passes all its rows to the softmax at once");
+_Static_assert(FXA__CPU_PRODUCT_ROWS % FXA__CPU_ROW_BLOCK == 0, "product rows are whole row blocks");
 
-/* Sizes of blocks; functions of the problem and the kernels alone. */
-typedef struct fxa__cpu_blocks {
-    int64_t tile_rows;          /* at most, of an item */
-    int64_t rows;               /* that go through Q K^T and P V together */
-    int64_t keys;               /* of a block: packed once for all rows of a tile */
-    int64_t ldq, ldo, ldt, ldv; /* in reals: of Q rows, of outputs, of scores, of V rows */
-    int64_t lda;                /* of rows of Q packed, which take the place of the others; not more than ldq */
-} fxa__cpu_blocks;
+/* Sizes of tiles and blocks: functions of the problem and the kernels. Row pitches are in reals. */
+typedef struct fxa__cpu_sizes {
+    int64_t tile_rows; /* rows of a tile, at most */
+    int64_t rows;      /* product rows, at most */
+    int64_t keys;      /* keys of a block, at most */
+    int64_t ldq;       /* pitch of Q */
+    int64_t ldo;       /* pitch of outputs */
+    int64_t ldt;       /* pitch of scores */
+    int64_t ldv;       /* pitch of V as rows of real */
+    int64_t lda;       /* pitch of packed Q, which replaces Q in memory; at most ldq */
+} fxa__cpu_sizes;
 
-/* How one (b, KV head) is cut. */
-typedef struct fxa__cpu_shares {
-    int64_t tiles,
-        tile_rows;    /* tiles of that many rows; per head (tiles of the heads one after the other) or stacked */
-    int64_t per_head; /* tiles of one head; 0: stacked */
-    int64_t chunks, chunk_keys;
-    bool decode;
-} fxa__cpu_shares;
+/* How one kv group is divided into tasks. */
+typedef struct fxa__cpu_forward_split {
+    int64_t tiles;          /* row tiles of the kv group */
+    int64_t tile_rows;      /* rows of a tile, except the last of a head or of the group */
+    int64_t tiles_per_head; /* row tiles of one head; 0: tiles contain rows of several heads */
+    int64_t key_splits;     /* key splits of each tile */
+    int64_t split_keys;     /* keys of a key split, except the last */
+    bool is_decode;         /* the rows are few: decode.c computes them */
+} fxa__cpu_forward_split;
 
-/* What a chunk leaves of a row when there are several. */
-typedef struct fxa__cpu_partial {
-    double m, l, unit; /* m NaN: a score was NaN */
-} fxa__cpu_partial;
-
-/* One worker's memory, all parts aligned to FXA__CPU_PAD. */
-typedef struct fxa__cpu_scratch {
-    void *q, *o;     /* [tile_rows,ldq], [tile_rows,ldo] */
-    fxa__cpu_b k, v; /* K^T and V of a block */
-    void *x;         /* [keys,ldv] or [nr,d]: rows as loaded */
-    void *scores;    /* [rows,ldt]: scores, then weights, then these packed */
-    void *betas;     /* [rows]: what the outputs so far are multiplied with */
-    void *t, *beta;  /* of the group in hand: inside scores and betas */
-    double *m, *l;   /* [tile_rows] */
-    double *
-        unit; /* [tile_rows]: what o is to be multiplied with; 1 but of rows that forward/rescaled_sums.c has settled */
-    uint8_t *nan;         /* [tile_rows]: a score was NaN */
-    int32_t *h, *qc, *kc; /* coordinates of rows and keys */
-    int32_t *keep;        /* [keys + FXA__CPU_KEEP_ROOM]: dropout, of a row */
-    fxa__cpu_seen *seen;  /* fxa__cpu_seen_count of them */
-    double *row, *old;    /* [dv] */
-    void *tape[2];        /* of the program without and with its mask */
-} fxa__cpu_scratch;
+/* Result of one key split for one row: m, l, and the factor of its o. */
+typedef struct fxa__cpu_split_result {
+    double m;    /* NaN: a score was NaN */
+    double l;    /* sum of exp(score - m) */
+    double unit; /* factor of o, see fxa__cpu_softmax_state */
+} fxa__cpu_split_result;
 
 typedef struct fxa__cpu_forward_run {
     const fxa__cpu_code *code;
     const fxa__problem *p;
     const fxa__bound_args *bound;
-    fxa__cpu_blocks blocks;
+    fxa__cpu_sizes sizes;
     int32_t workers;
-    int64_t entries; /* fxa__entries_with_work: B of what follows */
-    int64_t items;   /* of a (b, KV head), at most */
-    int64_t slots;   /* partial rows of a (b, KV head), at most */
-    size_t scratch_bytes;
-    char *scratch; /* workers * scratch_bytes */
-    fxa_tensor_range *ranges;
-    fxa__cpu_kept kept;        /* bits of masks */
-    fxa__cpu_partial *partial; /* [B,Hkv,slots] */
-    char *partial_o;           /* [B,Hkv,slots,ldo] */
-    _Atomic int64_t next;      /* item */
+    int64_t entries;                /* batch entries with work */
+    int64_t tasks;                  /* tasks of a kv group, at most */
+    int64_t result_rows;            /* rows of split results of a kv group, at most; 0: no group has key splits */
+    size_t worker_bytes;            /* memory of one worker */
+    char *worker_memory;            /* [workers,worker_bytes] */
+    fxa_tensor_range *ranges;       /* [n_tensors] ranges of captured ints, for range analysis of the mask */
+    fxa__cpu_shared_mask_bits kept; /* mask bits that workers share */
+    fxa__cpu_split_result *results; /* [entries,Hkv,result_rows] */
+    char *results_o;                /* [entries,Hkv,result_rows,ldo] of real */
+    _Atomic int64_t next;           /* index of the next task */
 } fxa__cpu_forward_run;
 
-/* An item being worked on. */
-typedef struct fxa__cpu_item {
+/* What a worker computes: rows first..first+n of the kv group with keys key..key_end. */
+typedef struct fxa__cpu_forward_task {
+    int64_t first, n;
+    int64_t key, key_end;
+    int64_t tile;      /* index among the tiles of a head, or of the group */
+    int64_t key_split; /* index of the key split */
+} fxa__cpu_forward_task;
+
+/* Online softmax of the task's rows. */
+typedef struct fxa__cpu_softmax_state {
+    double *m;    /* [tile_rows] maximum of the scores; -inf = no pair is attended yet */
+    double *l;    /* [tile_rows] sum of exp(score - m) */
+    double *unit; /* [tile_rows] factor that o must be multiplied by: 1, except for rows of rescaled_sums.c */
+    uint8_t *nan; /* [tile_rows] 1 = a score was NaN */
+} fxa__cpu_softmax_state;
+
+/* One worker: its task and its memory. Matrices are of real, aligned to FXA__CPU_PAD. */
+typedef struct fxa__cpu_forward_worker {
     const fxa__cpu_forward_run *run;
     const fxa__cpu_kernels *kernels;
-    fxa__cpu_group g;
-    fxa__cpu_shares shares;
-    fxa__cpu_scratch s;
-    fxa__cpu_cut cut;
-    fxa__tape_run tape[2]; /* as scratch.tape; tape NULL: identity */
-    int64_t first, n;      /* rows of the group */
-    int64_t key, key_end;  /* keys */
-    int64_t tile, chunk;   /* tile: of its head, or of the stacked rows */
-    int32_t b;             /* coordinate */
-    bool keys_run;         /* coordinates of the block's keys are consecutive; known where there is dropout */
-    bool dirty;            /* an output may hold a number that is not finite */
-    int64_t large;     /* rows large..large_end are summed by forward/rescaled_sums.c, and all other outputs stay; */
-    int64_t large_end; /* 0: none */
-    bool looking;      /* V alone is looked at: */
-    bool leaves;       /* whether sums of what is finite of it may leave the range */
-} fxa__cpu_item;
+    fxa__cpu_kv_group g;
+    fxa__cpu_forward_split split; /* division of g */
+    fxa__cpu_forward_task task;
+    fxa__cpu_softmax_state state;
+    fxa__cpu_masked_tile masked; /* what the mask leaves of the tile and the key block */
+    void *q, *o;                 /* [tile_rows,ldq] packed Q; [tile_rows,ldo] outputs */
+    fxa__cpu_packed_b k, v;      /* K^T and V of the key block */
+    void *x;                     /* [keys,ldv] or [nr,d]: rows as loaded */
+    void *scores;                /* [rows,ldt] scores, then weights, then packed weights */
+    void *betas;                 /* [rows] rescale factors of the outputs */
+    void *t, *beta;              /* the row block's part of scores and betas */
+    int32_t *h, *qc, *kc;        /* [tile_rows], [tile_rows], [keys] coordinates that programs see */
+    int32_t *keep;               /* [keys + FXA__CPU_KEEP_CAPACITY] dropout's decisions for a row */
+    double *row, *old;           /* [dv] rows of f64, for merging */
+    fxa__tape_run tape[2];       /* the program without and with its mask; member tape NULL: identity */
+    bool keys_are_consecutive;   /* each key coordinate is the one before plus 1; valid with dropout only */
+    bool v_is_unpacked;          /* V of some block holds infinities or NaN: from there on it is not packed */
+    bool may_overflow;           /* V has finite values so large that their sums may overflow */
+    int64_t rescaled;            /* rows rescaled..rescaled_end have f64 sums, in the memory of v */
+    int64_t rescaled_end;
+} fxa__cpu_forward_worker;
 
-void fxa__cpu_item_clear(fxa__cpu_item *it); /* nothing attended yet; outputs are left as they are */
-/* Block sizes of a pass, by the kernels and the widths of the heads. */
-fxa__cpu_blocks fxa__cpu_forward_blocks(const fxa__cpu_code *code, const fxa_problem *p);
-fxa__cpu_shares fxa__cpu_shares_make(const fxa__cpu_forward_run *run, int64_t q_len, int64_t k_len);
+/* ---- split.c ----------------------------------------------------------------------------------------------------- */
 
-/* forward/softmax.c. Readies the item's tapes for its rows; the tape that a strip uses for the cut's block. */
-void fxa__cpu_softmax_rows(fxa__cpu_item *it);
-fxa__tape_run *fxa__cpu_softmax_tape(fxa__cpu_item *it, const fxa__cpu_strip *strip);
-void fxa__cpu_softmax_keys(fxa__cpu_item *it, fxa__tape_run *tape);
-/* Scores t [rows,ldt] of a strip, from `column` of the block on, and of the count - 1 after it, which have the same
- * rows (those of the first count) and lie side by side after it, become weights, 0 before its begin; m, l and beta
- * follow. Several only where there are bits. */
-void fxa__cpu_softmax(fxa__cpu_item *it, const fxa__cpu_strip *strip, int count, int64_t column);
+/* Returns the sizes for a problem; they depend on the kernels and the head dims. */
+fxa__cpu_sizes fxa__cpu_forward_sizes(const fxa__cpu_code *code, const fxa_problem *p);
+/* Returns the division of a kv group with sequences of q_len and k_len; run->p and run->sizes must be set. */
+fxa__cpu_forward_split fxa__cpu_forward_split_make(const fxa__cpu_forward_run *run, int64_t q_len, int64_t k_len);
+/* Sets run->tasks and run->result_rows, bounds over all lengths that a batch entry may have. */
+void fxa__cpu_forward_bound(fxa__cpu_forward_run *run);
 
-/* The two ways to do an item: m, l, nan and o of its rows over its keys. */
-void fxa__cpu_attend(fxa__cpu_item *it);
-void fxa__cpu_decode(fxa__cpu_item *it);
+/* ---- run.c: passes over the keys of a task ----------------------------------------------------------------------- */
 
-/* forward/rescaled_sums.c. The first row from `row` on whose scores are in order and whose output is not finite; n:
- * none. */
-int64_t fxa__cpu_large_find(const fxa__cpu_item *it, int64_t row);
-/* Sums of such rows from `row` on once more, where V can make them leave the range. `all` lets the item's keys go by:
- * `look` at V where it->looking; else softmax as ever, then `add` in place of products where it->large_end is not 0:
- * weights t of a row and n rows of V, ldv apart. */
-void fxa__cpu_large_sum(fxa__cpu_item *it, int64_t row, void (*all)(fxa__cpu_item *it));
-void fxa__cpu_large_look(fxa__cpu_item *it, int64_t key, int64_t n);
-void fxa__cpu_large_add(fxa__cpu_item *it, int64_t row, const void *t, const void *v, int64_t n, double beta);
-/* What is not finite of the output o of a row becomes what its sums / FXA__CPU_LARGE tell; the result is its unit. */
-double fxa__cpu_large_settle(const fxa__cpu_item *it, void *o, const double *sums, double l);
-#define FXA__CPU_LARGE 0x1p64 /* more than there are keys, whatever dropout makes of them */
+/* Processes the key block that w->masked is set to. */
+typedef void (*fxa__cpu_block_visit)(fxa__cpu_forward_worker *w);
+/* Calls `visit` for each key block of the task of which the mask leaves something. */
+void fxa__cpu_each_block(fxa__cpu_forward_worker *w, fxa__cpu_block_visit visit);
+/* Sets m, l and nan of the task's rows to those of rows without pairs. */
+void fxa__cpu_softmax_clear(fxa__cpu_forward_worker *w);
 
-/* forward/output.c. Stores the item's rows, or leaves them as partials; joins the partials of a (b, KV head); writes
- * the rows past the end of a padded sequence. */
-void fxa__cpu_output(fxa__cpu_item *it, int64_t group);
-void fxa__cpu_join(fxa__cpu_item *it, int64_t group);
-void fxa__cpu_output_absent(fxa__cpu_item *it);
+/* ---- softmax.c --------------------------------------------------------------------------------------------------- */
 
-/* Elements of real of either width. */
-static inline double fxa__real_get(const void *x, size_t real_size, int64_t i) {
-    return real_size == sizeof(float) ? (double)((const float *)x)[i] : ((const double *)x)[i];
-}
-static inline void fxa__real_set(void *x, size_t real_size, int64_t i, double value) {
-    if (real_size == sizeof(float))
-        ((float *)x)[i] = (float)value;
-    else
-        ((double *)x)[i] = value;
-}
-static inline void *fxa__real_at(const fxa__cpu_item *it, void *x, int64_t i) {
-    return (char *)x + i * (int64_t)it->kernels->real_size;
-}
+/* Loads the coordinates of the task's rows and passes them to the tapes. */
+void fxa__cpu_softmax_rows(fxa__cpu_forward_worker *w);
+/* Returns the tape that computes the scores of a sub-block. */
+fxa__tape_run *fxa__cpu_softmax_tape(fxa__cpu_forward_worker *w, const fxa__cpu_sub_block *s);
+/* Loads the coordinates of the block's keys and passes them to a tape. */
+void fxa__cpu_softmax_keys(fxa__cpu_forward_worker *w, fxa__tape_run *tape);
+/* Turns the scores w->t [rows,ldt] of `count` sub-blocks of the same rows into weights, and updates m, l and w->beta.
+ * The scores of the first sub-block start at column `column` of the key block; weights before its begin are 0. The
+ * scores of the other sub-blocks follow it without gaps. count > 1 requires mask bits. */
+void fxa__cpu_softmax(fxa__cpu_forward_worker *w, const fxa__cpu_sub_block *s, int count, int64_t column);
+
+/* ---- attend.c, decode.c: visitors of key blocks ------------------------------------------------------------------ */
+
+/* Loads and packs Q of the task's rows. */
+void fxa__cpu_attend_start(fxa__cpu_forward_worker *w);
+/* Sets outputs of rows without any attended pair to 0. */
+void fxa__cpu_attend_finish(fxa__cpu_forward_worker *w);
+/* Adds the block to m, l and o with packed V. Sets v_is_unpacked at the first block whose V holds infinities or NaN,
+ * and from there on does what attend_block_unpacked does. */
+void fxa__cpu_attend_block(fxa__cpu_forward_worker *w);
+/* Adds the block to m, l and o with V as rows; skips V where the weight is 0. */
+void fxa__cpu_attend_block_unpacked(fxa__cpu_forward_worker *w);
+/* Adds the block to m, l and the f64 sums of rows rescaled..rescaled_end. */
+void fxa__cpu_attend_block_rescaled(fxa__cpu_forward_worker *w);
+
+void fxa__cpu_decode_start(fxa__cpu_forward_worker *w);
+void fxa__cpu_decode_block(fxa__cpu_forward_worker *w);
+void fxa__cpu_decode_block_rescaled(fxa__cpu_forward_worker *w);
+
+/* ---- rescaled_sums.c --------------------------------------------------------------------------------------------- */
+
+#define FXA__CPU_RESCALE 0x1p64 /* divisor of V: more than the number of keys times dropout's factor */
+
+/* Returns the first row from `row` on whose scores are in range and whose output is not finite; n if there is none. */
+int64_t fxa__cpu_overflow_find(const fxa__cpu_forward_worker *w, int64_t row);
+/* Computes the outputs of such rows from `row` on again in f64, if finite values of V can have made them overflow. */
+void fxa__cpu_rescaled_sums(fxa__cpu_forward_worker *w, int64_t row);
+/* Adds beta * sum + sum_k t[k] V[k] to the f64 sum of a row, for n rows v of real with pitch ldv. Does nothing for rows
+ * outside of rescaled..rescaled_end. */
+void fxa__cpu_rescaled_add(fxa__cpu_forward_worker *w, int64_t row, const void *t, const void *v, int64_t n,
+                           double beta);
+/* Replaces elements of the output o of a row that are not finite, from sums / FXA__CPU_RESCALE. Returns its unit. */
+double fxa__cpu_rescaled_finish(const fxa__cpu_forward_worker *w, void *o, const double *sums, double l);
+
+/* ---- output.c ---------------------------------------------------------------------------------------------------- */
+
+/* Stores the rows of the task, or keeps them as split results; group: index of the kv group. */
+void fxa__cpu_output(fxa__cpu_forward_worker *w, int64_t group);
+/* Merges the split results of a kv group and stores its rows. */
+void fxa__cpu_output_merge_splits(fxa__cpu_forward_worker *w, int64_t group);
+/* Stores the rows past the end of a padded sequence. */
+void fxa__cpu_output_absent(fxa__cpu_forward_worker *w);
 
 #endif

@@ -22,15 +22,15 @@ typedef struct output_row {
 } output_row;
 
 /* Of stacked row r. */
-static double output_sink(const fxa__cpu_item *it, int64_t r) {
-    const fxa_problem *p = &it->g.p->in;
+static double output_sink(const fxa__cpu_forward_worker *w, int64_t r) {
+    const fxa_problem *p = &w->g.p->in;
     if (p->flags & FXA_SINKS)
-        return fxa__load_f64(it->g.bound->slot[FXA_SLOT_SINKS], p->sinks.dtype,
-                             fxa__cpu_row_head(&it->g, r) * p->sinks.stride[1]);
+        return fxa__load_f64(w->g.bound->slot[FXA_SLOT_SINKS], p->sinks.dtype,
+                             fxa__cpu_row_head(&w->g, r) * p->sinks.stride[1]);
     return p->flags & FXA_SINK_ZERO ? 0 : -INFINITY;
 }
 
-/* The factor of the output; *lse gets the row's if it is wanted. A factor of exactly 0 makes the output 0, whatever it
+/* The factor of the output; *lse gets the row's if w is wanted. A factor of exactly 0 makes the output 0, whatever w
  * holds. */
 static double output_factor(const output_row *row, double sink, bool want_lse, double *lse) {
     double top = fxa__fmax(row->m, sink);
@@ -46,135 +46,136 @@ static double output_factor(const output_row *row, double sink, bool want_lse, d
     return row->unit * weight / sum;
 }
 
-static void output_store_one(const fxa__cpu_place *to, double x) { fxa__store_f64(to->data, to->dtype, 0, x); }
+static void output_store_one(const fxa__cpu_address *to, double x) { fxa__store_f64(to->data, to->dtype, 0, x); }
 
 /* FXA_ACCUMULATE_O: joins o (unnormalised, times factor) with the row that is there; in f64, rounded once. */
-static void output_merge(const fxa__cpu_item *it, const fxa__cpu_place *to, const void *o, double factor, double *lse,
-                         const fxa__cpu_place *lse_to) {
+static void output_merge(const fxa__cpu_forward_worker *w, const fxa__cpu_address *to, const void *o, double factor,
+                         double *lse, const fxa__cpu_address *lse_to) {
     double old_lse = fxa__load_f64(lse_to->data, lse_to->dtype, 0);
     for (int64_t i = 0; i < to->n; i++) {
-        double x = factor == 0 ? 0 : fxa__real_get(o, it->kernels->real_size, i) * factor;
-        it->s.row[i] = factor != factor ? NAN : x;
-        it->s.old[i] = fxa__load_f64(to->data, to->dtype, i * to->stride);
+        double x = factor == 0 ? 0 : fxa__cpu_real_get(w->kernels, o, i) * factor;
+        w->row[i] = factor != factor ? NAN : x;
+        w->old[i] = fxa__load_f64(to->data, to->dtype, i * to->stride);
     }
-    fxa__merge_row(it->s.old, &old_lse, it->s.row, *lse, to->n);
-    for (int64_t i = 0; i < to->n; i++) fxa__store_f64(to->data, to->dtype, i * to->stride, it->s.old[i]);
+    fxa__merge_row(w->old, &old_lse, w->row, *lse, to->n);
+    for (int64_t i = 0; i < to->n; i++) fxa__store_f64(to->data, to->dtype, i * to->stride, w->old[i]);
     *lse = old_lse;
 }
 
-static void output_fill(const fxa__cpu_item *it, void *o, int64_t n, double x) {
-    for (int64_t i = 0; i < n; i++) fxa__real_set(o, it->kernels->real_size, i, x);
+static void output_fill(const fxa__cpu_forward_worker *w, void *o, int64_t n, double x) {
+    for (int64_t i = 0; i < n; i++) fxa__cpu_real_set(w->kernels, o, i, x);
 }
 
 /* Where what is wanted of a row goes. */
 typedef struct output_to {
-    fxa__cpu_place o, lse, max; /* data NULL: not wanted */
+    fxa__cpu_address o, lse, max; /* data NULL: not wanted */
 } output_to;
 
 /* Moves on to stacked row r, from r - 1 or from {0}. */
-static void output_move(const fxa__cpu_item *it, output_to *to, int64_t r) {
-    uint32_t flags = it->g.p->in.flags;
-    fxa__cpu_row_next(&it->g, FXA_SLOT_O, r, &to->o);
-    if (flags & (FXA_RETURN_LSE | FXA_ACCUMULATE_O)) fxa__cpu_row_next(&it->g, FXA_SLOT_LSE, r, &to->lse);
-    if (flags & FXA_RETURN_ROW_MAX) fxa__cpu_row_next(&it->g, FXA_SLOT_ROW_MAX, r, &to->max);
+static void output_to_row(const fxa__cpu_forward_worker *w, output_to *to, int64_t r) {
+    uint32_t flags = w->g.p->in.flags;
+    fxa__cpu_row_next(&w->g, FXA_SLOT_O, r, &to->o);
+    if (flags & (FXA_RETURN_LSE | FXA_ACCUMULATE_O)) fxa__cpu_row_next(&w->g, FXA_SLOT_LSE, r, &to->lse);
+    if (flags & FXA_RETURN_ROW_MAX) fxa__cpu_row_next(&w->g, FXA_SLOT_ROW_MAX, r, &to->max);
 }
 
 /* o is the row's unnormalised output and is used up. */
-static void output_store(fxa__cpu_item *it, const output_to *to, void *o, double factor, double lse, double max) {
-    if (it->g.p->in.flags & FXA_ACCUMULATE_O)
-        output_merge(it, &to->o, o, factor * it->g.bound->load[FXA_SLOT_O], &lse, &to->lse);
+static void output_store(fxa__cpu_forward_worker *w, const output_to *to, void *o, double factor, double lse,
+                         double max) {
+    if (w->g.p->in.flags & FXA_ACCUMULATE_O)
+        output_merge(w, &to->o, o, factor * w->g.bound->load[FXA_SLOT_O], &lse, &to->lse);
     else {
-        if (!(factor > 0)) output_fill(it, o, to->o.n, factor); /* 0 or NaN */
-        fxa__cpu_store(it->kernels, it->g.bound, FXA_SLOT_O, &to->o, o, factor > 0 ? factor : 1, false);
+        if (!(factor > 0)) output_fill(w, o, to->o.n, factor); /* 0 or NaN */
+        fxa__cpu_store(w->kernels, w->g.bound, FXA_SLOT_O, &to->o, o, factor > 0 ? factor : 1, false);
     }
     if (to->lse.data) output_store_one(&to->lse, lse);
     if (to->max.data) output_store_one(&to->max, max);
 }
 
-static void output_finish(fxa__cpu_item *it, int64_t r, const output_to *to, const output_row *row, void *o) {
-    double lse, sink = output_sink(it, r);
+static void output_finish(fxa__cpu_forward_worker *w, int64_t r, const output_to *to, const output_row *row, void *o) {
+    double lse, sink = output_sink(w, r);
     double factor = output_factor(row, sink, to->lse.data != NULL, &lse);
-    output_store(it, to, o, factor, lse, row->m);
+    output_store(w, to, o, factor, lse, row->m);
 }
 
 /* ---- Chunks ------------------------------------------------------------------------------------------------------ */
 
-static int64_t output_slot(const fxa__cpu_item *it, int64_t group, int64_t chunk, int64_t r) {
-    return group * it->run->slots + chunk * it->g.rows + r;
+static int64_t output_result(const fxa__cpu_forward_worker *w, int64_t group, int64_t chunk, int64_t r) {
+    return group * w->run->result_rows + chunk * w->g.rows + r;
 }
 
-static char *output_partial(const fxa__cpu_item *it, int64_t slot) {
-    return it->run->partial_o + slot * it->run->blocks.ldo * (int64_t)it->kernels->real_size;
+static char *output_result_o(const fxa__cpu_forward_worker *w, int64_t at) {
+    return w->run->results_o + at * w->run->sizes.ldo * (int64_t)w->kernels->real_size;
 }
 
-void fxa__cpu_output(fxa__cpu_item *it, int64_t group) {
-    int64_t ldo = it->run->blocks.ldo;
+void fxa__cpu_output(fxa__cpu_forward_worker *w, int64_t group) {
+    int64_t ldo = w->run->sizes.ldo;
     output_to to = {.o = {.data = NULL}};
-    for (int64_t i = 0; i < it->n; i++) {
-        output_row row = {it->s.nan[i] ? NAN : it->s.m[i], it->s.l[i], it->s.unit[i]};
-        void *o = fxa__real_at(it, it->s.o, i * ldo);
-        if (it->shares.chunks == 1) {
-            output_move(it, &to, it->first + i);
-            output_finish(it, it->first + i, &to, &row, o);
+    for (int64_t i = 0; i < w->task.n; i++) {
+        output_row row = {w->state.nan[i] ? NAN : w->state.m[i], w->state.l[i], w->state.unit[i]};
+        void *o = fxa__cpu_real_at(w->kernels, w->o, i * ldo);
+        if (w->split.key_splits == 1) {
+            output_to_row(w, &to, w->task.first + i);
+            output_finish(w, w->task.first + i, &to, &row, o);
             continue;
         }
-        int64_t slot = output_slot(it, group, it->chunk, it->first + i);
-        it->run->partial[slot] = (fxa__cpu_partial){row.m, row.l, row.unit};
-        memcpy(output_partial(it, slot), o, (size_t)ldo * it->kernels->real_size);
+        int64_t at = output_result(w, group, w->task.key_split, w->task.first + i);
+        w->run->results[at] = (fxa__cpu_split_result){row.m, row.l, row.unit};
+        memcpy(output_result_o(w, at), o, (size_t)ldo * w->kernels->real_size);
     }
 }
 
 /* Adds the chunks of stacked row r: row->l, and s.row, which is the output times a factor. row->m is known. Outputs get
- * the factor, not their share: that may be 0 with it, and some output infinite. */
-static void output_add_chunks(fxa__cpu_item *it, int64_t group, int64_t r, double factor, output_row *row) {
-    int64_t dv = it->g.p->in.d_v;
+ * the factor, not their share: that may be 0 with w, and some output infinite. */
+static void output_add_splits(fxa__cpu_forward_worker *w, int64_t group, int64_t r, double factor, output_row *row) {
+    int64_t dv = w->g.p->in.d_v;
     row->l = 0;
-    for (int64_t i = 0; i < dv; i++) it->s.row[i] = 0;
-    for (int64_t c = 0; c < it->shares.chunks && row->m > -INFINITY && row->m < INFINITY; c++) {
-        int64_t slot = output_slot(it, group, c, r);
-        const fxa__cpu_partial *x = &it->run->partial[slot];
+    for (int64_t i = 0; i < dv; i++) w->row[i] = 0;
+    for (int64_t c = 0; c < w->split.key_splits && row->m > -INFINITY && row->m < INFINITY; c++) {
+        int64_t at = output_result(w, group, c, r);
+        const fxa__cpu_split_result *x = &w->run->results[at];
         double weight = exp(x->m - row->m), share = weight * x->unit;
-        const char *o = output_partial(it, slot);
+        const char *o = output_result_o(w, at);
         if (weight == 0) continue;
         row->l += weight * x->l;
-        for (int64_t i = 0; i < dv; i++) it->s.row[i] += share * (factor * fxa__real_get(o, it->kernels->real_size, i));
+        for (int64_t i = 0; i < dv; i++) w->row[i] += share * (factor * fxa__cpu_real_get(w->kernels, o, i));
     }
 }
 
 /* The chunks of stacked row r as one, its output in s.o. */
-static output_row output_join_row(fxa__cpu_item *it, int64_t group, int64_t r) {
-    const fxa__cpu_kernels *kernels = it->kernels;
-    int64_t dv = it->g.p->in.d_v;
+static output_row output_merge_row(fxa__cpu_forward_worker *w, int64_t group, int64_t r) {
+    const fxa__cpu_kernels *kernels = w->kernels;
+    int64_t dv = w->g.p->in.d_v;
     output_row row = {-INFINITY, 0, 1};
-    for (int64_t c = 0; c < it->shares.chunks; c++)
-        row.m = fxa__fmax(row.m, it->run->partial[output_slot(it, group, c, r)].m);
-    output_add_chunks(it, group, r, 1, &row);
-    for (int64_t i = 0; i < dv; i++) fxa__real_set(it->s.o, kernels->real_size, i, it->s.row[i]);
-    if (!kernels->load(it->s.x, it->s.o, kernels->real_dtype, 1, dv)) {
-        output_add_chunks(it, group, r, 1 / FXA__CPU_LARGE, &row);
-        row.unit = fxa__cpu_large_settle(it, it->s.o, it->s.row, row.l);
+    for (int64_t c = 0; c < w->split.key_splits; c++)
+        row.m = fxa__fmax(row.m, w->run->results[output_result(w, group, c, r)].m);
+    output_add_splits(w, group, r, 1, &row);
+    for (int64_t i = 0; i < dv; i++) fxa__cpu_real_set(w->kernels, w->o, i, w->row[i]);
+    if (!kernels->load(w->x, w->o, kernels->real_dtype, 1, dv)) {
+        output_add_splits(w, group, r, 1 / FXA__CPU_RESCALE, &row);
+        row.unit = fxa__cpu_rescaled_finish(w, w->o, w->row, row.l);
     }
     return row;
 }
 
-void fxa__cpu_join(fxa__cpu_item *it, int64_t group) {
+void fxa__cpu_output_merge_splits(fxa__cpu_forward_worker *w, int64_t group) {
     output_to to = {.o = {.data = NULL}};
-    for (int64_t r = 0; r < it->g.rows; r++) {
-        output_row row = output_join_row(it, group, r);
-        output_move(it, &to, r);
-        output_finish(it, r, &to, &row, it->s.o);
+    for (int64_t r = 0; r < w->g.rows; r++) {
+        output_row row = output_merge_row(w, group, r);
+        output_to_row(w, &to, r);
+        output_finish(w, r, &to, &row, w->o);
     }
 }
 
 /* ---- Rows that do not exist -------------------------------------------------------------------------------------- */
 
-void fxa__cpu_output_absent(fxa__cpu_item *it) {
-    fxa__cpu_item all = *it; /* the group as if it had all the rows that its tensors have room for */
-    all.g.seq.q_len = it->g.p->in.sq;
-    for (int64_t h = 0; h < it->g.heads; h++)
-        for (int64_t q = it->g.seq.q_len; q < all.g.seq.q_len; q++) {
+void fxa__cpu_output_absent(fxa__cpu_forward_worker *w) {
+    fxa__cpu_forward_worker all = *w; /* the group as if w had all the rows that its tensors have room for */
+    all.g.seq.q_len = w->g.p->in.sq;
+    for (int64_t h = 0; h < w->g.heads; h++)
+        for (int64_t q = w->g.seq.q_len; q < all.g.seq.q_len; q++) {
             output_to to = {.o = {.data = NULL}};
-            output_move(&all, &to, h * all.g.seq.q_len + q);
-            output_store(&all, &to, it->s.o, 0, -INFINITY, -INFINITY);
+            output_to_row(&all, &to, h * all.g.seq.q_len + q);
+            output_store(&all, &to, w->o, 0, -INFINITY, -INFINITY);
         }
 }

@@ -1,16 +1,17 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * Rows whose sums of V leave the range of real. No output is larger than V, but for dropout's factor; o, which is not
- * divided by l yet, may be as many times as large as there are keys. Such a row has an o that is not finite though its
- * scores are in order, and that is all that is looked for in the end of an item. Its keys go by once more:
+ * Rows whose sums of V overflow. No output is larger than V, except by dropout's factor, but o, which is not divided by
+ * l yet, may be as many times as large as there are keys. Such a row is found after a pass: its o is not finite
+ * although its scores are in range. Its keys are passed over once more:
  *
- *     sums = sum_k t_k (V[k] / 2^64)       in f64, so finite where V is; weights of 0 count for nothing
+ *     sums = sum_k t_k (V[k] / 2^64)       in f64, so finite if V is; weights of 0 are skipped
  *     o    = sums 2^64 / unit              where o is not finite, else o / unit
- *     unit = l / (1 - p)                   1 of all other rows: what o has to be multiplied with
+ *     unit = l / (1 - p)                   factor that o must be multiplied by; 1 for all other rows
  *
- * o is a mean of V then. Elements that were finite keep their sums, so that columns of tiny numbers beside large ones
- * lose nothing. Sums of a few rows at a time lie where V is packed otherwise: here it is taken as rows of real.
+ * So o is a mean of V. Elements that were finite keep their sums, so that columns of tiny values beside large ones lose
+ * no digits. The f64 sums of some rows at a time are in the memory of packed V, which these passes do not use.
  */
+#include "../real.h"
 #include "forward.h"
 
 #include "../../../base/invariant.h"
@@ -19,122 +20,140 @@
 #include <float.h>
 #include <string.h>
 
-static bool large_is_finite(double x) { return x - x == 0; }
+static bool rescaled_is_finite(double x) { return x - x == 0; }
 
-/* Squares tell, of all rows first; where they add up to infinity, or are none, the rows are looked at. */
-int64_t fxa__cpu_large_find(const fxa__cpu_item *it, int64_t row) {
-    const fxa__cpu_kernels *kernels = it->kernels;
-    int64_t ldo = it->run->blocks.ldo, dv = it->g.p->in.d_v;
-    if (row == 0 && large_is_finite(kernels->row_dot(it->s.o, it->s.o, (it->n - 1) * ldo + dv))) return it->n;
-    for (; row < it->n; row++) {
-        bool in_order = !it->s.nan[row] && it->s.m[row] < INFINITY;
-        const void *o = fxa__real_at(it, it->s.o, row * ldo);
-        if (in_order && !kernels->load(it->s.x, o, kernels->real_dtype, 1, dv)) break;
+/* Tests the sum of squares of all outputs first. If that is infinite or NaN, tests rows one by one. */
+int64_t fxa__cpu_overflow_find(const fxa__cpu_forward_worker *w, int64_t row) {
+    const fxa__cpu_kernels *kernels = w->kernels;
+    int64_t ldo = w->run->sizes.ldo, dv = w->g.p->in.d_v, n = w->task.n;
+    if (row == 0 && rescaled_is_finite(kernels->row_dot(w->o, w->o, (n - 1) * ldo + dv))) return n;
+    for (; row < n; row++) {
+        bool in_range = !w->state.nan[row] && w->state.m[row] < INFINITY;
+        const void *o = fxa__cpu_real_at(kernels, w->o, row * ldo);
+        if (in_range && !kernels->load(w->x, o, kernels->real_dtype, 1, dv)) break;
     }
     return row;
 }
 
-static double large_most(const fxa__cpu_item *it) {
-    return it->kernels->real_size == sizeof(float) ? (double)FLT_MAX : DBL_MAX;
+static double rescaled_real_max(const fxa__cpu_forward_worker *w) {
+    return w->kernels->real_size == sizeof(float) ? (double)FLT_MAX : DBL_MAX;
 }
 
-/* V that is not finite has such outputs of its own, and no second sum makes them others: that took ten times as long as
- * all the rest. Only numbers that are a share of the largest can add up to infinity; 2^16 is room. */
-void fxa__cpu_large_look(fxa__cpu_item *it, int64_t key, int64_t n) {
-    const fxa_problem *p = &it->g.p->in;
-    int64_t ldv = it->run->blocks.ldv;
-    double most = large_most(it), keys = (double)(it->key_end - it->key);
+/* ---- Are the sums worth computing? ------------------------------------------------------------------------------- */
+
+/* Sets may_overflow if V of n keys has a finite value so large that the sums over all keys may overflow; 2^16 is a
+ * margin. If V only has infinities and NaN, the outputs are right as they are, and f64 sums would take ten times as
+ * long as all the rest. */
+static void rescaled_scan(fxa__cpu_forward_worker *w, int64_t key, int64_t n) {
+    const fxa_problem *p = &w->g.p->in;
+    int64_t ldv = w->run->sizes.ldv;
+    double most = rescaled_real_max(w), keys = (double)(w->task.key_end - w->task.key);
     double least = most * 0x1p-16 / keys * (p->flags & FXA_DROPOUT ? 1 - p->dropout_p : 1);
-    if (it->leaves) return;
-    (void)fxa__cpu_load_keys(&it->g, FXA_SLOT_V, key, n, it->s.x, ldv);
+    if (w->may_overflow) return;
+    (void)fxa__cpu_load_keys(&w->g, FXA_SLOT_V, key, n, w->x, ldv);
     for (int64_t i = 0; i < n * ldv; i++) {
-        double x = fabs(fxa__real_get(it->s.x, it->kernels->real_size, i));
-        it->leaves |= (x >= least) & (x <= most);
+        double x = fabs(fxa__cpu_real_get(w->kernels, w->x, i));
+        w->may_overflow |= (x >= least) & (x <= most);
     }
 }
 
-static double *large_sums(const fxa__cpu_item *it, int64_t row) {
-    return (double *)it->s.v.panels + (row - it->large) * it->g.p->in.d_v;
+static void rescaled_scan_block(fxa__cpu_forward_worker *w) {
+    fxa__cpu_sub_block s;
+    if (!w->split.is_decode) {
+        rescaled_scan(w, w->masked.key, w->masked.keys);
+        return;
+    }
+    for (int64_t at = 0; fxa__cpu_sub_block_next(&w->masked, 0, w->task.n, &at, &s);)
+        rescaled_scan(w, w->masked.key + s.begin, s.end - s.begin);
 }
 
-static void large_begin(fxa__cpu_item *it, int64_t row) {
-    const fxa__cpu_kernels *kernels = it->kernels;
-    int64_t dv = it->g.p->in.d_v, reals = kernels->format->b_size(kernels, it->run->blocks.keys, dv);
-    int64_t room = reals * (int64_t)kernels->real_size / (dv * (int64_t)sizeof(double));
-    FXA__ASSERT(room > 0 && row < it->n);
-    fxa__cpu_item_clear(it);
-    it->dirty = true;
-    it->large = row;
-    it->large_end = fxa__min_i64(row + room, it->n);
-    memset(it->s.v.panels, 0, (size_t)((it->large_end - row) * dv) * sizeof(double));
+/* ---- Sums -------------------------------------------------------------------------------------------------------- */
+
+static double *rescaled_row(const fxa__cpu_forward_worker *w, int64_t row) {
+    return (double *)w->v.panels + (row - w->rescaled) * w->g.p->in.d_v;
 }
 
-static void large_add_f32(double *sum, const float *v, double weight, int64_t n) {
-    for (int64_t i = 0; i < n; i++) sum[i] += weight * ((double)v[i] / FXA__CPU_LARGE);
-}
-static void large_add_f64(double *sum, const double *v, double weight, int64_t n) {
-    for (int64_t i = 0; i < n; i++) sum[i] += weight * (v[i] / FXA__CPU_LARGE);
+/* Clears the sums of as many rows from `row` on as have memory. */
+static void rescaled_begin(fxa__cpu_forward_worker *w, int64_t row) {
+    const fxa__cpu_kernels *kernels = w->kernels;
+    int64_t dv = w->g.p->in.d_v, reals = kernels->format->b_size(kernels, w->run->sizes.keys, dv);
+    int64_t capacity = reals * (int64_t)kernels->real_size / (dv * (int64_t)sizeof(double));
+    FXA__ASSERT(capacity > 0 && row < w->task.n);
+    w->rescaled = row;
+    w->rescaled_end = fxa__min_i64(row + capacity, w->task.n);
+    memset(w->v.panels, 0, (size_t)((w->rescaled_end - row) * dv) * sizeof(double));
 }
 
-void fxa__cpu_large_add(fxa__cpu_item *it, int64_t row, const void *t, const void *v, int64_t n, double beta) {
-    int64_t dv = it->g.p->in.d_v, ldv = it->run->blocks.ldv;
-    size_t size = it->kernels->real_size;
-    if (row < it->large || row >= it->large_end) return;
-    double *sum = large_sums(it, row);
+static void rescaled_add_f32(double *sum, const float *v, double weight, int64_t n) {
+    for (int64_t i = 0; i < n; i++) sum[i] += weight * ((double)v[i] / FXA__CPU_RESCALE);
+}
+static void rescaled_add_f64(double *sum, const double *v, double weight, int64_t n) {
+    for (int64_t i = 0; i < n; i++) sum[i] += weight * (v[i] / FXA__CPU_RESCALE);
+}
+
+void fxa__cpu_rescaled_add(fxa__cpu_forward_worker *w, int64_t row, const void *t, const void *v, int64_t n,
+                           double beta) {
+    const fxa__cpu_kernels *kernels = w->kernels;
+    int64_t dv = w->g.p->in.d_v, ldv = w->run->sizes.ldv;
+    if (row < w->rescaled || row >= w->rescaled_end) return;
+    double *sum = rescaled_row(w, row);
     for (int64_t i = 0; beta != 1 && i < dv; i++) sum[i] = beta == 0 ? 0 : sum[i] * beta;
     for (int64_t k = 0; k < n; k++) {
-        double weight = fxa__real_get(t, size, k);
+        double weight = fxa__cpu_real_get(kernels, t, k);
         if (weight == 0) continue;
-        if (size == sizeof(float))
-            large_add_f32(sum, (const float *)v + k * ldv, weight, dv);
+        if (kernels->real_size == sizeof(float))
+            rescaled_add_f32(sum, (const float *)v + k * ldv, weight, dv);
         else
-            large_add_f64(sum, (const double *)v + k * ldv, weight, dv);
+            rescaled_add_f64(sum, (const double *)v + k * ldv, weight, dv);
     }
 }
 
-/* A mean is no larger than what it is of; that l and the sums are rounded may not make it so. */
-static double large_mean(const fxa__cpu_item *it, double sum, double unit) {
-    double most = large_most(it);
-    return fmax(-most, fmin(sum / unit * FXA__CPU_LARGE, most));
+/* ---- Outputs ----------------------------------------------------------------------------------------------------- */
+
+/* Returns the mean. It is clamped, because a mean is never larger than its values, but rounding of l and the sums could
+ * make it so. */
+static double rescaled_mean(const fxa__cpu_forward_worker *w, double sum, double unit) {
+    double most = rescaled_real_max(w);
+    return fmax(-most, fmin(sum / unit * FXA__CPU_RESCALE, most));
 }
 
-double fxa__cpu_large_settle(const fxa__cpu_item *it, void *o, const double *sums, double l) {
-    const fxa_problem *p = &it->g.p->in;
-    size_t size = it->kernels->real_size;
+double fxa__cpu_rescaled_finish(const fxa__cpu_forward_worker *w, void *o, const double *sums, double l) {
+    const fxa_problem *p = &w->g.p->in;
     double unit = p->flags & FXA_DROPOUT ? l / (1 - p->dropout_p) : l;
-    bool left = false; /* the range, and nothing else is wrong */
+    bool overflowed = false; /* an element is not finite, and its sum is */
     for (int64_t i = 0; i < p->d_v; i++) {
-        if (large_is_finite(fxa__real_get(o, size, i))) continue;
-        left = left || large_is_finite(sums[i]);
-        if (!large_is_finite(sums[i])) fxa__real_set(o, size, i, sums[i]);
+        if (rescaled_is_finite(fxa__cpu_real_get(w->kernels, o, i))) continue;
+        overflowed = overflowed || rescaled_is_finite(sums[i]);
+        if (!rescaled_is_finite(sums[i])) fxa__cpu_real_set(w->kernels, o, i, sums[i]);
     }
-    for (int64_t i = 0; left && i < p->d_v; i++) {
-        double x = fxa__real_get(o, size, i);
-        if (large_is_finite(x))
-            fxa__real_set(o, size, i, x / unit);
-        else if (large_is_finite(sums[i]))
-            fxa__real_set(o, size, i, large_mean(it, sums[i], unit));
+    for (int64_t i = 0; overflowed && i < p->d_v; i++) {
+        double x = fxa__cpu_real_get(w->kernels, o, i);
+        if (rescaled_is_finite(x))
+            fxa__cpu_real_set(w->kernels, o, i, x / unit);
+        else if (rescaled_is_finite(sums[i]))
+            fxa__cpu_real_set(w->kernels, o, i, rescaled_mean(w, sums[i], unit));
     }
-    return left ? unit : 1;
+    return overflowed ? unit : 1;
 }
 
-static int64_t large_end(fxa__cpu_item *it) {
-    int64_t end = it->large_end, ldo = it->run->blocks.ldo;
-    for (int64_t row = it->large; row < end; row++)
-        if (!it->s.nan[row] && it->s.m[row] > -INFINITY && it->s.m[row] < INFINITY)
-            it->s.unit[row] =
-                fxa__cpu_large_settle(it, fxa__real_at(it, it->s.o, row * ldo), large_sums(it, row), it->s.l[row]);
-    it->large = it->large_end = 0;
+/* Sets outputs and units of rows rescaled..rescaled_end. Returns the index of the row after them. */
+static int64_t rescaled_end(fxa__cpu_forward_worker *w) {
+    const fxa__cpu_softmax_state *state = &w->state;
+    int64_t end = w->rescaled_end, ldo = w->run->sizes.ldo;
+    for (int64_t row = w->rescaled; row < end; row++)
+        if (!state->nan[row] && state->m[row] > -INFINITY && state->m[row] < INFINITY)
+            state->unit[row] = fxa__cpu_rescaled_finish(w, fxa__cpu_real_at(w->kernels, w->o, row * ldo),
+                                                        rescaled_row(w, row), state->l[row]);
+    w->rescaled = w->rescaled_end = 0;
     return end;
 }
 
-void fxa__cpu_large_sum(fxa__cpu_item *it, int64_t row, void (*all)(fxa__cpu_item *it)) {
-    if (row == it->n) return;
-    it->looking = true;
-    all(it);
-    it->looking = false;
-    for (; it->leaves && row < it->n; row = fxa__cpu_large_find(it, large_end(it))) {
-        large_begin(it, row);
-        all(it);
+void fxa__cpu_rescaled_sums(fxa__cpu_forward_worker *w, int64_t row) {
+    w->may_overflow = false;
+    fxa__cpu_each_block(w, rescaled_scan_block);
+    for (; w->may_overflow && row < w->task.n; row = fxa__cpu_overflow_find(w, rescaled_end(w))) {
+        rescaled_begin(w, row);
+        fxa__cpu_softmax_clear(w);
+        fxa__cpu_each_block(w, w->split.is_decode ? fxa__cpu_decode_block_rescaled : fxa__cpu_attend_block_rescaled);
     }
 }

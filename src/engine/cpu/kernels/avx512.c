@@ -24,16 +24,18 @@ const fxa__cpu_kernels fxa__cpu_avx512[2] = {
 /* What both sets of bf16 pairs have. */
 #define PAIRS_TABLE(isa_name)                                                                                          \
     KERN_ROWS(isa_name, _f32, sizeof(float), 16), .nr = FXA__BF16_NR, .nr_step = FXA__BF16_NR, .rounds = true
-#define PAIRS_MICRO                                                                                                    \
-    .panel_row = FXA__BF16_NR / 2, .pack_t = fxa__bf16_pack_t, .pack_n = fxa__bf16_pack_n,                             \
-    .pack_t_stored = fxa__bf16_pack_t_stored, .pack_n_stored = fxa__bf16_pack_n_stored, .round = fxa__bf16_round
+#define PAIRS_MICRO .panel_row = FXA__BF16_NR / 2, .pack_t = fxa__bf16_pack_t, .pack_n = fxa__bf16_pack_n
+#define PAIRS_PAIRS                                                                                                    \
+    .pack_t_stored = fxa__bf16_pack_t_stored, .pack_n_stored = fxa__bf16_pack_n_stored, .round = fxa__bf16_round,      \
+    .add_transposed = fxa__bf16_add_transposed
 
-const fxa__cpu_kernels fxa__cpu_avx512bf16[1] = {{
+const fxa__cpu_kernels fxa__cpu_avx512_bf16[1] = {{
     PAIRS_TABLE("avx512-bf16"),
     .mr = FXA__BF16_MR,
     .rows = FXA__BF16_MR,
     .format = &fxa__cpu_format_pairs,
-    .micro = {PAIRS_MICRO, .depth = 2, .gemm = fxa__bf16_gemm, .gemm_pairs = fxa__bf16_gemm_pairs},
+    .micro = {PAIRS_MICRO, .gemm = fxa__bf16_gemm},
+    .pairs = {PAIRS_PAIRS, .depth = 2, .gemm_pairs = fxa__bf16_gemm_pairs},
     .dots = fxa__bf16_dots,
 }};
 
@@ -42,8 +44,8 @@ const fxa__cpu_kernels fxa__cpu_amx[1] = {{
     .mr = FXA__AMX_MR,
     .rows = 2 * FXA__AMX_MR,
     .format = &fxa__cpu_format_transposed,
-    .micro = {PAIRS_MICRO, .depth = 2 * FXA__AMX_WORDS, .gemm = fxa__amx_gemm, .gemm_pairs = fxa__amx_gemm_pairs,
-              .add_transposed = fxa__bf16_add_transposed},
+    .micro = {PAIRS_MICRO, .gemm = fxa__amx_gemm},
+    .pairs = {PAIRS_PAIRS, .depth = 2 * FXA__AMX_WORDS, .gemm_pairs = fxa__amx_gemm_pairs},
     .dots = kern_dots_f32, /* where there are tiles, pairs are no faster than floats */
     .enter = fxa__amx_enter,
     .leave = fxa__amx_leave,

@@ -75,7 +75,7 @@ DOTS16_INLINE void dots16_block(const int rows, const int keys, float *out, int6
 
 /* next: what this group fetches, a row of it for every `parts` keys. */
 DOTS16_INLINE void dots16_group(const int rows, float *out, int64_t ldo, const float *q, int64_t ldq,
-                                const fxa__cpu_stored *x, uintptr_t next, int64_t step, int64_t parts) {
+                                const fxa__cpu_stored_rows *x, uintptr_t next, int64_t step, int64_t parts) {
     _Alignas(64) uint32_t pairs[4 * DOTS16_WORDS];
     const int keys = DOTS16_SUMS / rows;
     int64_t i = 0, turn = 0;
@@ -90,7 +90,7 @@ DOTS16_INLINE void dots16_group(const int rows, float *out, int64_t ldo, const f
     for (; i < x->n; i++, k.x += x->ld) dots16_block(rows, keys, out + i, ldo, 1, pairs, &k);
 }
 
-void fxa__bf16_dots(void *out, int64_t ldo, const void *q, int64_t ldq, int64_t rows, const fxa__cpu_stored *x) {
+void fxa__bf16_dots(void *out, int64_t ldo, const void *q, int64_t ldq, int64_t rows, const fxa__cpu_stored_rows *x) {
     int64_t parts = rows ? rows / 4 + rows % 4 / 2 + rows % 2 : 1, step = x->next ? x->next_step : x->ld * 2;
     uintptr_t next = (uintptr_t)(x->next ? x->next : x->data), part = (uintptr_t)(x->n / parts * step);
     FXA__ASSERT(x->d <= 2 * DOTS16_WORDS);

@@ -11,8 +11,8 @@
  * of two bf16 numbers is exact in f32; sums are f32, the two products of a pair first rounded apart or not as the
  * processor does it.
  */
-#ifndef FXA_ENGINE_CPU_KERN_BF16_H
-#define FXA_ENGINE_CPU_KERN_BF16_H
+#ifndef FXA_ENGINE_CPU_KERNELS_BF16_H
+#define FXA_ENGINE_CPU_KERNELS_BF16_H
 
 #include "../cpu.h"
 
@@ -31,7 +31,7 @@ bool fxa__bf16_pack_n_stored(void *panels, const void *x, int64_t ld, int64_t n,
 void fxa__bf16_gemm(int64_t m, int64_t n, int64_t k, const void *a, int64_t rs, int64_t cs, const void *b,
                     int64_t panel, void *c, int64_t ldc, const void *beta);
 /* q holds numbers of bf16, and x is stored so. */
-void fxa__bf16_dots(void *out, int64_t ldo, const void *q, int64_t ldq, int64_t rows, const fxa__cpu_stored *x);
+void fxa__bf16_dots(void *out, int64_t ldo, const void *q, int64_t ldq, int64_t rows, const fxa__cpu_stored_rows *x);
 void fxa__amx_gemm(int64_t m, int64_t n, int64_t k, const void *a, int64_t rs, int64_t cs, const void *b, int64_t panel,
                    void *c, int64_t ldc, const void *beta);
 void fxa__bf16_round(void *pairs, int64_t step, int64_t m, int64_t k, const void *a, int64_t rs, int64_t cs);

@@ -10,8 +10,8 @@
  *   VEC_BYTES            bytes of a vector; 0: one real (scalar)
  *   GEMM_MR, GEMM_VECS   rows of the matrix micro-kernel, and its columns in vectors
  */
-#ifndef FXA_ENGINE_CPU_KERN_H
-#define FXA_ENGINE_CPU_KERN_H
+#ifndef FXA_ENGINE_CPU_KERNELS_SET_H
+#define FXA_ENGINE_CPU_KERNELS_SET_H
 
 #include "../cpu.h"
 #include "../../../base/dtype.h"
@@ -103,18 +103,19 @@
 #define v_pow KERN_NAME(v_pow)
 #define v_rsqrt KERN_NAME(v_rsqrt)
 
-/* One entry of a set's table, once both widths are compiled; lanes is the number of real in a vector. */
+/* One entry of a set's table, after the bodies of both widths; lanes: reals of a vector. */
 #define KERN_TABLE(isa_name, suffix, size, lanes)                                                                      \
     {                                                                                                                  \
-        KERN_ROWS(isa_name, suffix, size, lanes),                                                                      \
-            .mr = GEMM_MR, .nr = GEMM_VECS * (lanes), .nr_step = (GEMM_VECS == 2 ? 1 : GEMM_VECS) * (lanes),           \
-            .dots = kern_dots##suffix, .format = &fxa__cpu_format_real, .micro = {                                     \
-                .panel_row = GEMM_VECS * (lanes),                                                                      \
-                .pack_t = kern_pack_t##suffix,                                                                         \
-                .pack_n = kern_pack_n##suffix,                                                                         \
-                .gemm = kern_gemm##suffix,                                                                             \
-                .gemm_rows = kern_gemm_rows##suffix                                                                    \
-            }                                                                                                          \
+        KERN_ROWS(isa_name, suffix, size, lanes), .mr = GEMM_MR, .nr = GEMM_VECS * (lanes),                            \
+                                                  .nr_step = (GEMM_VECS == 2 ? 1 : GEMM_VECS) * (lanes),               \
+                                                  .dots = kern_dots##suffix, .format = &fxa__cpu_format_real,          \
+                                                  .micro = {.panel_row = GEMM_VECS * (lanes),                          \
+                                                            .pack_t = kern_pack_t##suffix,                             \
+                                                            .pack_n = kern_pack_n##suffix,                             \
+                                                            .gemm = kern_gemm##suffix},                                \
+                                                  .real = {                                                            \
+                                                      .gemm_rows = kern_gemm_rows##suffix                              \
+                                                  }                                                                    \
     }
 /* The part of it that is not about matrices. */
 #define KERN_ROWS(isa_name, suffix, size, lanes)                                                                       \

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
  * Masks as bits, before the products: rows that range analysis can say nothing of are run through the mask's tape.
- * Bits that other heads or batch entries will ask for are kept where all workers find them. See mask/sub_blocks.h.
+ * Bits that other heads or batch entries will ask for are shared where all workers find them. See mask/sub_blocks.h.
  */
 #include "bits.h"
 
@@ -15,26 +15,25 @@ enum {
      * above which it is. Ice Lake, f32, S 4096, H 8, D 64: a mask of 3 operations takes 100 ms where it is asked and 87
      * where not, one of 20 that leaves blocks of 512 takes 138 and 198; with 48, 96 and 192 rows that takes 133, 138
      * and 147. */
-    BITS_SPAN = 96,
-    BITS_ASK = 6,
-    BITS_KEPT_BYTES = 16 << 20 /* of all slots: a mask of 8,192 x 8,192 pairs and what sums it up */
+    BITS_CLASSIFY_ROWS = 96,
+    BITS_CLASSIFY_COST = 6,
+    BITS_SHARED_BYTES = 16 << 20 /* of all entries: a mask of 8,192 x 8,192 pairs and what sums it up */
 };
 
 /* ---- Layout ------------------------------------------------------------------------------------------------------ */
 
-int64_t fxa__cpu_bits_granule(const fxa__cpu_kernels *kernels) {
-    return fxa__max_i64(FXA__CPU_GRANULE, kernels->nr_step);
-}
+int64_t fxa__cpu_granule(const fxa__cpu_kernels *kernels) { return fxa__max_i64(FXA__CPU_GRANULE, kernels->nr_step); }
 
-static void bits_carve(fxa__carver *c, int64_t rows, int64_t words, fxa__cpu_bits *bits) {
+static void bits_carve(fxa__carver *c, int64_t rows, int64_t words, fxa__cpu_mask_bits *bits) {
     bits->pairs = fxa__carve_matrix(c, rows, words, sizeof *bits->pairs);
     bits->from = fxa__carve(c, rows, sizeof *bits->from);
     bits->any = fxa__carve(c, rows, sizeof *bits->any);
     bits->all = fxa__carve(c, rows, sizeof *bits->all);
 }
 
-void fxa__cpu_cut_carve(fxa__carver *c, const fxa__cpu_code *code, int64_t rows, int64_t keys, fxa__cpu_cut *cut) {
-    *cut = (fxa__cpu_cut){.granule = fxa__cpu_bits_granule(code->kernels), .words = fxa__div_up(keys, 64)};
+void fxa__cpu_masked_tile_carve(fxa__carver *c, const fxa__cpu_code *code, int64_t rows, int64_t keys,
+                                fxa__cpu_masked_tile *cut) {
+    *cut = (fxa__cpu_masked_tile){.granule = fxa__cpu_granule(code->kernels), .words = fxa__div_up(keys, 64)};
     if (!code->mask) return;
     bits_carve(c, rows, cut->words, &cut->own);
     cut->k = fxa__carve(c, keys, sizeof *cut->k);
@@ -48,24 +47,24 @@ static bool bits_repeat(const fxa__cpu_code *code, const fxa_problem *p) {
     return code->mask && !by_h && (p->hq > 1 || (!by_b && p->b > 1));
 }
 
-void fxa__cpu_kept_carve(fxa__carver *c, const fxa__cpu_code *code, const fxa__problem *p, int64_t rows, int64_t keys,
-                         fxa__cpu_kept *kept) {
+void fxa__cpu_shared_mask_bits_carve(fxa__carver *c, const fxa__cpu_code *code, const fxa__problem *p, int64_t rows,
+                                     int64_t keys, fxa__cpu_shared_mask_bits *shared) {
     const fxa_problem *in = &p->in;
     int64_t words = fxa__div_up(keys, 64), batch = code->band.reads >> FXA_INPUT_B & 1 ? fxa__max_i64(in->b, 1) : 1;
-    int64_t bytes = rows * (words + 3) * (int64_t)sizeof(uint64_t), most = BITS_KEPT_BYTES / fxa__max_i64(bytes, 1);
-    *kept = (fxa__cpu_kept){.tiles = fxa__div_up(in->sq, fxa__max_i64(rows, 1)) + 1, .block_keys = keys};
-    kept->blocks = fxa__div_up(in->sk, fxa__max_i64(keys, 1)) + 1;
+    int64_t bytes = rows * (words + 3) * (int64_t)sizeof(uint64_t), most = BITS_SHARED_BYTES / fxa__max_i64(bytes, 1);
+    *shared = (fxa__cpu_shared_mask_bits){.tiles = fxa__div_up(in->sq, fxa__max_i64(rows, 1)) + 1, .block_keys = keys};
+    shared->blocks = fxa__div_up(in->sk, fxa__max_i64(keys, 1)) + 1;
     if (!bits_repeat(code, in)) return;
-    kept->count = fxa__min_i64(most, kept->tiles);
-    kept->count = kept->count > most / kept->blocks ? most : kept->count * kept->blocks;
-    kept->count = kept->count > most / batch ? most : kept->count * batch;
-    kept->slots = fxa__carve(c, kept->count, sizeof *kept->slots);
-    for (int64_t i = 0; i < kept->count; i++) {
-        fxa__cpu_bits bits;
+    shared->count = fxa__min_i64(most, shared->tiles);
+    shared->count = shared->count > most / shared->blocks ? most : shared->count * shared->blocks;
+    shared->count = shared->count > most / batch ? most : shared->count * batch;
+    shared->entries = fxa__carve(c, shared->count, sizeof *shared->entries);
+    for (int64_t i = 0; i < shared->count; i++) {
+        fxa__cpu_mask_bits bits;
         bits_carve(c, rows, words, &bits);
-        if (!kept->slots) continue;
-        kept->slots[i].bits = bits;
-        atomic_init(&kept->slots[i].state, 0);
+        if (!shared->entries) continue;
+        shared->entries[i].bits = bits;
+        atomic_init(&shared->entries[i].state, 0);
     }
 }
 
@@ -88,7 +87,7 @@ static uint64_t bits_granules(uint64_t word, int64_t granule) {
 }
 
 /* What row `row` has of each granule. Words that the row before has too have been looked at. */
-static void bits_sum_up(const fxa__cpu_cut *c, const fxa__cpu_bits *to, int64_t row) {
+static void bits_sum_up(const fxa__cpu_masked_tile *c, const fxa__cpu_mask_bits *to, int64_t row) {
     const uint64_t *pairs = to->pairs + row * c->words;
     const uint64_t *before = row > 0 ? to->pairs + to->from[row - 1] * c->words : NULL;
     uint64_t some = before ? to->any[row - 1] : 0, all = before ? to->all[row - 1] : 0;
@@ -106,12 +105,11 @@ static void bits_sum_up(const fxa__cpu_cut *c, const fxa__cpu_bits *to, int64_t 
 }
 
 /* The tape's views of the tile and of the block. */
-static void bits_ready(fxa__cpu_cut *c, bool *block_ready) {
-    const fxa__cpu_group *g = c->g;
+static void bits_ready(fxa__cpu_masked_tile *c, bool *block_ready) {
+    const fxa__cpu_kv_group *g = c->g;
     if (!c->ready) {
-        fxa__tape_batch(&c->mask, fxa__coord(g->p, g->bound, FXA_INPUT_B, g->b), g->seq.q_len_seen, g->seq.k_len_seen,
-                        g->seq.heads_seen);
-        fxa__tape_rows(&c->mask, c->n, c->h, c->q, fxa__cpu_row_q(g, c->first), g->seq.q_len);
+        fxa__cpu_tape_batch(g, &c->mask);
+        fxa__cpu_tape_rows(g, &c->mask, c->first, c->n, c->h, c->q);
     }
     if (!*block_ready) {
         (void)fxa__cpu_key_coords(g, c->key, c->keys, c->k);
@@ -121,10 +119,10 @@ static void bits_ready(fxa__cpu_cut *c, bool *block_ready) {
 }
 
 /* Pairs of rows row..row+rows of the tile, and which rows are like the ones before them. */
-static void bits_pairs(fxa__cpu_cut *c, int64_t row, int64_t rows, uint64_t *pairs, bool *ready) {
+static void bits_pairs(fxa__cpu_masked_tile *c, int64_t row, int64_t rows, uint64_t *pairs, bool *ready) {
     int64_t begin, end;
     fxa_tile_class tile = FXA_TILE_MIXED;
-    if (rows < c->n) tile = fxa__cpu_columns(c->g, c->first + row, rows, c->key, c->keys, &begin, &end);
+    if (rows < c->n) tile = fxa__cpu_mask_classify(c->g, c->first + row, rows, c->key, c->keys, &begin, &end);
     if (tile == FXA_TILE_MIXED) {
         bits_ready(c, ready);
         fxa__tape_mask(&c->mask, row, rows, pairs, c->words, c->same + row);
@@ -135,7 +133,7 @@ static void bits_pairs(fxa__cpu_cut *c, int64_t row, int64_t rows, uint64_t *pai
 }
 
 /* Rows from `row` on that are the same as it get what it has; up to where. */
-static int64_t bits_repeat_row(const fxa__cpu_cut *c, const fxa__cpu_bits *to, int64_t row) {
+static int64_t bits_repeat_row(const fxa__cpu_masked_tile *c, const fxa__cpu_mask_bits *to, int64_t row) {
     uint64_t any = to->any[row], all = to->all[row];
     int64_t i = row;
     do {
@@ -146,9 +144,9 @@ static int64_t bits_repeat_row(const fxa__cpu_cut *c, const fxa__cpu_bits *to, i
     return i;
 }
 
-static void bits_compute(fxa__cpu_cut *c, fxa__cpu_bits *to) {
+static void bits_compute(fxa__cpu_masked_tile *c, fxa__cpu_mask_bits *to) {
     bool ready = false;
-    int64_t span = fxa__tape_mask_cost(c->mask.tape) > BITS_ASK ? BITS_SPAN : c->n;
+    int64_t span = fxa__tape_mask_cost(c->mask.tape) > BITS_CLASSIFY_COST ? BITS_CLASSIFY_ROWS : c->n;
     for (int64_t row = 0; row < c->n; row += span)
         bits_pairs(c, row, fxa__min_i64(span, c->n - row), to->pairs + row * c->words, &ready);
     to->some = 0;
@@ -165,41 +163,41 @@ static void bits_compute(fxa__cpu_cut *c, fxa__cpu_bits *to) {
 
 /* ---- Keeping ----------------------------------------------------------------------------------------------------- */
 
-static bool bits_same(const fxa__cpu_bits_of *a, const fxa__cpu_bits_of *b) {
+static bool bits_same(const fxa__cpu_mask_bits_key *a, const fxa__cpu_mask_bits_key *b) {
     return a->first == b->first && a->n == b->n && a->q_len == b->q_len && a->key == b->key && a->keys == b->keys &&
            a->q == b->q && a->k_len_seen == b->k_len_seen;
 }
 
-static fxa__cpu_bits_of bits_of(const fxa__cpu_cut *c) {
-    const fxa__cpu_group *g = c->g;
-    return (fxa__cpu_bits_of){.first = c->first % g->seq.q_len,
-                              .n = c->n,
-                              .q_len = g->seq.q_len,
-                              .key = c->key,
-                              .keys = c->keys,
-                              .q = c->q[0],
-                              .k_len_seen = g->seq.k_len_seen};
+static fxa__cpu_mask_bits_key bits_key(const fxa__cpu_masked_tile *c) {
+    const fxa__cpu_kv_group *g = c->g;
+    return (fxa__cpu_mask_bits_key){.first = c->first % g->seq.q_len,
+                                    .n = c->n,
+                                    .q_len = g->seq.q_len,
+                                    .key = c->key,
+                                    .keys = c->keys,
+                                    .q = c->q[0],
+                                    .k_len_seen = g->seq.k_len_seen};
 }
 
-static fxa__cpu_slot *bits_slot(const fxa__cpu_cut *c) {
-    const fxa__cpu_kept *kept = c->kept;
-    int64_t b = c->g->code->band.reads >> FXA_INPUT_B & 1 ? c->g->b : 0, block = c->key / kept->block_keys;
-    FXA__ASSERT(block < kept->blocks); /* keys are below sk */
-    if (c->number >= kept->tiles || b >= kept->count) return NULL;
-    int64_t at = (b * kept->tiles + c->number) * kept->blocks + block;
-    return at < kept->count ? &kept->slots[at] : NULL;
+static fxa__cpu_mask_bits_entry *bits_entry(const fxa__cpu_masked_tile *c) {
+    const fxa__cpu_shared_mask_bits *shared = c->shared;
+    int64_t b = c->g->code->band.reads >> FXA_INPUT_B & 1 ? c->g->b : 0, block = c->key / shared->block_keys;
+    FXA__ASSERT(block < shared->blocks); /* keys are below sk */
+    if (c->number >= shared->tiles || b >= shared->count) return NULL;
+    int64_t at = (b * shared->tiles + c->number) * shared->blocks + block;
+    return at < shared->count ? &shared->entries[at] : NULL;
 }
 
-const fxa__cpu_bits *fxa__cpu_bits_get(fxa__cpu_cut *c) {
-    fxa__cpu_slot *slot = bits_slot(c);
-    fxa__cpu_bits_of of = bits_of(c);
-    int32_t state = slot ? atomic_load_explicit(&slot->state, memory_order_acquire) : 1;
-    if (state == 2 && bits_same(&slot->of, &of)) return &slot->bits;
-    if (state == 0 && atomic_compare_exchange_strong(&slot->state, &state, 1)) {
-        slot->of = of;
-        bits_compute(c, &slot->bits);
-        atomic_store_explicit(&slot->state, 2, memory_order_release);
-        return &slot->bits;
+const fxa__cpu_mask_bits *fxa__cpu_mask_bits_get(fxa__cpu_masked_tile *c) {
+    fxa__cpu_mask_bits_entry *entry = bits_entry(c);
+    fxa__cpu_mask_bits_key of = bits_key(c);
+    int32_t state = entry ? atomic_load_explicit(&entry->state, memory_order_acquire) : 1;
+    if (state == 2 && bits_same(&entry->key, &of)) return &entry->bits;
+    if (state == 0 && atomic_compare_exchange_strong(&entry->state, &state, 1)) {
+        entry->key = of;
+        bits_compute(c, &entry->bits);
+        atomic_store_explicit(&entry->state, 2, memory_order_release);
+        return &entry->bits;
     }
     bits_compute(c, &c->own);
     return &c->own;

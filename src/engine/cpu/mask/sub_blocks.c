@@ -3,36 +3,31 @@
  * Strips from what is known of a tile and a block; see mask/sub_blocks.h.
  */
 #include "bits.h"
-#include "../forward/forward.h"
 
 #include "../../../base/invariant.h"
 #include "../../../base/num.h"
 
 enum {
-    CUT_ALIGN = 64, /* columns: where a block begins, if bits tell what to do in it: granules meet tables */
+    SUB_BLOCK_ALIGN = 64, /* columns: where a block begins, if bits tell what to do in it: granules meet tables */
     /* Rows that a micro-kernel of reals could have taken in the time that it needs besides its own. Ice Lake, f32, 64 x
      * 64 columns and features: avx512 took 332 ns for 4 rows, 543 for 8, 682 for 12, which is 3.2; avx2 5, sse2 1.5 */
-    CUT_MORE_ROWS = 3
+    SUB_BLOCK_MORE_ROWS = 3
 };
 
-void fxa__cpu_cut_start(fxa__cpu_cut *c, const fxa__cpu_group *g, const fxa__cpu_kept *kept, int64_t rows,
-                        int64_t keys) {
+void fxa__cpu_masked_tile_start(fxa__cpu_masked_tile *c, const fxa__cpu_kv_group *g,
+                                const fxa__cpu_shared_mask_bits *shared, int64_t rows, int64_t keys) {
     void *scratch = c->mask.scratch;
     c->g = g;
-    c->kept = kept;
-    c->mask = (fxa__tape_run){.tape = g->code->mask,
-                              .params = g->bound->params,
-                              .tensors = g->bound->tensors,
-                              .scratch = scratch,
-                              .max_rows = rows,
-                              .max_columns = keys};
+    c->shared = shared;
+    c->mask = fxa__tape_run_make(g->code->mask, g->bound->params, g->bound->tensors, scratch, rows, keys);
 }
 
-int64_t fxa__cpu_cut_strips(const fxa__cpu_code *code, int64_t rows, int64_t keys) {
-    return code->mask ? rows * (keys / (fxa__cpu_bits_granule(code->kernels) + FXA__CPU_GAP) + 1) : rows;
+int64_t fxa__cpu_sub_block_max_count(const fxa__cpu_code *code, int64_t rows, int64_t keys) {
+    return code->mask ? rows * (keys / (fxa__cpu_granule(code->kernels) + FXA__CPU_GAP) + 1) : rows;
 }
 
-void fxa__cpu_cut_tile(fxa__cpu_cut *c, int64_t number, int64_t first, int64_t n, const int32_t *h, const int32_t *q) {
+void fxa__cpu_masked_tile_set_rows(fxa__cpu_masked_tile *c, int64_t number, int64_t first, int64_t n, const int32_t *h,
+                                   const int32_t *q) {
     c->number = number;
     c->first = first;
     c->n = n;
@@ -44,8 +39,8 @@ void fxa__cpu_cut_tile(fxa__cpu_cut *c, int64_t number, int64_t first, int64_t n
 /* ---- Blocks ------------------------------------------------------------------------------------------------------ */
 
 /* Of a mixed block: its bits. False: they are all 0. */
-static bool cut_by_bits(fxa__cpu_cut *c) {
-    c->bits = fxa__cpu_bits_get(c);
+static bool sub_block_by_bits(fxa__cpu_masked_tile *c) {
+    c->bits = fxa__cpu_mask_bits_get(c);
     uint64_t some = c->bits->some;
     c->row = c->bits->row;
     c->row_end = c->bits->end;
@@ -54,55 +49,55 @@ static bool cut_by_bits(fxa__cpu_cut *c) {
     return some != 0;
 }
 
-bool fxa__cpu_cut_block(fxa__cpu_cut *c, int64_t key, int64_t m) {
+bool fxa__cpu_masked_tile_set_keys(fxa__cpu_masked_tile *c, int64_t key, int64_t m) {
     int64_t begin, end;
     c->bits = NULL;
     c->banded = false;
     c->row = 0;
     c->row_end = c->n;
-    c->tile = fxa__cpu_columns(c->g, c->first, c->n, key, m, &begin, &end);
+    c->tile = fxa__cpu_mask_classify(c->g, c->first, c->n, key, m, &begin, &end);
     if (c->tile == FXA_TILE_EMPTY) return false;
     bool bits = c->tile == FXA_TILE_MIXED && c->mask.tape;
     if (c->tile == FXA_TILE_MIXED) {
         c->banded = fxa__cpu_band_columns(c->g, c->first, c->n, key + begin, end - begin, &c->band_begin, &c->band_end);
         bits = bits && !c->banded;
     }
-    if (bits) begin = begin / CUT_ALIGN * CUT_ALIGN;
+    if (bits) begin = begin / SUB_BLOCK_ALIGN * SUB_BLOCK_ALIGN;
     c->key = key + begin;
     c->keys = end - begin;
-    return !bits || cut_by_bits(c);
+    return !bits || sub_block_by_bits(c);
 }
 
 /* Granules of a block and of a gap behind it are fewer than the bits of a word. */
-_Static_assert(FXA__CPU_MAX_KEYS + FXA__CPU_GAP < 63 * FXA__CPU_GRANULE, "a shift by all bits of a word");
+_Static_assert(FXA__CPU_KEY_BLOCK + FXA__CPU_GAP < 63 * FXA__CPU_GRANULE, "a shift by all bits of a word");
 
-static uint64_t cut_low(int64_t n) { /* the first n bits */
+static uint64_t sub_block_low(int64_t n) { /* the first n bits */
     FXA__ASSERT(0 <= n && n < 64);
     return ((uint64_t)1 << n) - 1;
 }
 
 /* A gap in a strip, which is not worth leaving out, has its scores made too. */
-bool fxa__cpu_cut_needs(const fxa__cpu_cut *c, int64_t begin, int64_t n) {
+bool fxa__cpu_masked_tile_has_pairs(const fxa__cpu_masked_tile *c, int64_t begin, int64_t n) {
     int64_t from = fxa__max_i64(0, begin - FXA__CPU_GAP) / c->granule,
             to = fxa__div_up(begin + n + FXA__CPU_GAP, c->granule);
-    return !c->bits || (c->bits->some & cut_low(to) & ~cut_low(from)) != 0;
+    return !c->bits || (c->bits->some & sub_block_low(to) & ~sub_block_low(from)) != 0;
 }
 
 /* ---- Strips ------------------------------------------------------------------------------------------------------ */
 
 /* Whether all of these rows have the same bits. */
-static bool cut_is_one(const fxa__cpu_cut *c, int64_t row, int64_t rows) {
+static bool sub_block_is_one(const fxa__cpu_masked_tile *c, int64_t row, int64_t rows) {
     return c->bits->from[row] == c->bits->from[row + rows - 1];
 }
 
-int64_t fxa__cpu_cut_rows(const fxa__cpu_cut *c, int64_t row, int64_t most) {
+int64_t fxa__cpu_masked_tile_choose_rows(const fxa__cpu_masked_tile *c, int64_t row, int64_t most) {
     const fxa__cpu_kernels *kernels = c->g->code->kernels;
     int64_t best = 1, best_cost = 0, count = 0, work = 0; /* work: of products of n rows, in rows */
     uint64_t any = 0, more;
     if (!c->bits) return most;
-    if (cut_is_one(c, row, most)) return most < kernels->mr ? most : most / kernels->mr * kernels->mr;
+    if (sub_block_is_one(c, row, most)) return most < kernels->mr ? most : most / kernels->mr * kernels->mr;
     for (int64_t n = 1, room = 0; n <= most; n++, room--) { /* room: rows that the last micro-kernel has place for */
-        if (room == 0) room = kernels->mr, work += kernels->rows ? kernels->mr : CUT_MORE_ROWS;
+        if (room == 0) room = kernels->mr, work += kernels->rows ? kernels->mr : SUB_BLOCK_MORE_ROWS;
         if (!kernels->rows) work++; /* sets that take many at once take no fewer */
         more = c->bits->any[row + n - 1] & ~any;
         if (more) count += __builtin_popcountll(more); /* a call, and rows differ rarely */
@@ -115,10 +110,10 @@ int64_t fxa__cpu_cut_rows(const fxa__cpu_cut *c, int64_t row, int64_t most) {
 }
 
 /* What some of the rows has of each granule, and what all of them have. */
-static uint64_t cut_any(const fxa__cpu_cut *c, int64_t row, int64_t rows, uint64_t *all) {
+static uint64_t sub_block_any(const fxa__cpu_masked_tile *c, int64_t row, int64_t rows, uint64_t *all) {
     uint64_t any = 0;
     *all = UINT64_MAX;
-    if (cut_is_one(c, row, rows)) rows = 1;
+    if (sub_block_is_one(c, row, rows)) rows = 1;
     for (int64_t i = row; i < row + rows; i++) {
         any |= c->bits->any[i];
         *all &= c->bits->all[i];
@@ -126,18 +121,18 @@ static uint64_t cut_any(const fxa__cpu_cut *c, int64_t row, int64_t rows, uint64
     return any;
 }
 
-static fxa__cpu_strip cut_strip(const fxa__cpu_cut *c, int64_t row, int64_t rows, int64_t first, int64_t last,
-                                uint64_t all) {
-    uint64_t whole = cut_low(last - first);
-    return (fxa__cpu_strip){.row = row,
-                            .rows = rows,
-                            .begin = first * c->granule,
-                            .end = fxa__min_i64(last * c->granule, c->keys),
-                            .masked = (all >> first & whole) != whole};
+static fxa__cpu_sub_block sub_block_strip(const fxa__cpu_masked_tile *c, int64_t row, int64_t rows, int64_t first,
+                                          int64_t last, uint64_t all) {
+    uint64_t whole = sub_block_low(last - first);
+    return (fxa__cpu_sub_block){.row = row,
+                                .rows = rows,
+                                .begin = first * c->granule,
+                                .end = fxa__min_i64(last * c->granule, c->keys),
+                                .masked = (all >> first & whole) != whole};
 }
 
 /* Past the last granule of the run that begins at `first`, with gaps that are not worth it. */
-static int64_t cut_run_end(uint64_t any, int64_t first, int64_t granule) {
+static int64_t sub_block_run_end(uint64_t any, int64_t first, int64_t granule) {
     int64_t end = first;
     for (int64_t i = first, gap = 0; gap * granule < FXA__CPU_GAP; i++) {
         gap = any >> i & 1 ? 0 : gap + 1;
@@ -146,33 +141,36 @@ static int64_t cut_run_end(uint64_t any, int64_t first, int64_t granule) {
     return end;
 }
 
-bool fxa__cpu_cut_next(const fxa__cpu_cut *c, int64_t row, int64_t rows, int64_t *at, fxa__cpu_strip *out) {
+bool fxa__cpu_sub_block_next(const fxa__cpu_masked_tile *c, int64_t row, int64_t rows, int64_t *at,
+                             fxa__cpu_sub_block *out) {
     uint64_t all;
     if (*at >= c->keys) return false;
     if (!c->bits) {
-        *out = fxa__cpu_cut_within(c, row, rows, 0, c->keys);
+        *out = fxa__cpu_sub_block_within(c, row, rows, 0, c->keys);
         *at = c->keys;
         return out->begin < out->end;
     }
-    uint64_t any = cut_any(c, row, rows, &all) & ~cut_low(*at / c->granule);
+    uint64_t any = sub_block_any(c, row, rows, &all) & ~sub_block_low(*at / c->granule);
     if (any == 0) return false;
-    int64_t first = __builtin_ctzll(any), last = cut_run_end(any, first, c->granule);
-    *out = cut_strip(c, row, rows, first, last, all);
+    int64_t first = __builtin_ctzll(any), last = sub_block_run_end(any, first, c->granule);
+    *out = sub_block_strip(c, row, rows, first, last, all);
     *at = any >> last ? last * c->granule : c->keys;
     return true;
 }
 
-fxa__cpu_strip fxa__cpu_cut_within(const fxa__cpu_cut *c, int64_t row, int64_t rows, int64_t begin, int64_t end) {
-    fxa__cpu_strip whole = {.row = row, .rows = rows, .begin = begin, .end = end}, none = {.row = row, .rows = rows};
+fxa__cpu_sub_block fxa__cpu_sub_block_within(const fxa__cpu_masked_tile *c, int64_t row, int64_t rows, int64_t begin,
+                                             int64_t end) {
+    fxa__cpu_sub_block whole = {.row = row, .rows = rows, .begin = begin, .end = end},
+                       none = {.row = row, .rows = rows};
     if (c->tile == FXA_TILE_FULL) return whole;
     if (c->bits) {
         int64_t from = begin / c->granule, to = fxa__div_up(end, c->granule);
-        uint64_t all, any = cut_any(c, row, rows, &all) & cut_low(to) & ~cut_low(from);
+        uint64_t all, any = sub_block_any(c, row, rows, &all) & sub_block_low(to) & ~sub_block_low(from);
         if (any == 0) return none;
-        return cut_strip(c, row, rows, __builtin_ctzll(any), 64 - __builtin_clzll(any), all);
+        return sub_block_strip(c, row, rows, __builtin_ctzll(any), 64 - __builtin_clzll(any), all);
     }
     fxa_tile_class tile =
-        fxa__cpu_columns(c->g, c->first + row, rows, c->key + begin, end - begin, &whole.begin, &whole.end);
+        fxa__cpu_mask_classify(c->g, c->first + row, rows, c->key + begin, end - begin, &whole.begin, &whole.end);
     if (tile == FXA_TILE_EMPTY) return none;
     whole.begin += begin;
     whole.end += begin;

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * Products of reals. B [k,n] in panels of nr columns, [ceil(n/nr)][k][nr], or where it lies if that is a dense matrix
- * of whole panels; A as its rows lie, either way round: what is packed as A is rows of real.
+ * The format of reals. A packed A is rows of reals. B [k,n] is in panels of nr columns, [ceil(n/nr)][k][nr], or stays
+ * where it is stored if that is a contiguous matrix of reals whose rows are entire panels.
  */
 #include "product.h"
 
@@ -16,7 +16,7 @@ static int64_t reals_a_ld(const fxa__cpu_kernels *kernels, int64_t k) {
     return fxa__round_up(k, FXA__CPU_PAD / (int64_t)kernels->real_size);
 }
 
-static void reals_a_load(const fxa__cpu_kernels *kernels, const fxa__cpu_group *g, fxa_slot slot, int64_t first,
+static void reals_a_load(const fxa__cpu_kernels *kernels, const fxa__cpu_kv_group *g, fxa_slot slot, int64_t first,
                          int64_t n, double factor, void *a, int64_t ld, void *room) {
     (void)kernels, (void)room;
     (void)fxa__cpu_load_rows(g, slot, first, n, factor, a, ld);
@@ -26,37 +26,37 @@ static void reals_a_weights(const fxa__cpu_kernels *kernels, void *weights, int6
                             int64_t end, int64_t columns) {
     size_t before = (size_t)begin * kernels->real_size, after = (size_t)(columns - end) * kernels->real_size;
     for (int64_t i = 0; before + after > 0 && i < rows; i++) {
-        memset(fxa__cpu_at(kernels, weights, i * ld), 0, before);
-        memset(fxa__cpu_at(kernels, weights, i * ld + end), 0, after);
+        memset(fxa__cpu_real_at(kernels, weights, i * ld), 0, before);
+        memset(fxa__cpu_real_at(kernels, weights, i * ld + end), 0, after);
     }
 }
 
 /* ---- B ----------------------------------------------------------------------------------------------------------- */
 
-static void reals_b_load_t(const fxa__cpu_kernels *kernels, const fxa__cpu_group *g, fxa_slot slot, int64_t key,
-                           int64_t n, fxa__cpu_b *b, void *room) {
-    if (!fxa__cpu_keys_are(g, slot, kernels->real_dtype)) {
+static void reals_b_load_t(const fxa__cpu_kernels *kernels, const fxa__cpu_kv_group *g, fxa_slot slot, int64_t key,
+                           int64_t n, fxa__cpu_packed_b *b, void *room) {
+    if (!fxa__cpu_has_dense_keys(g, slot, kernels->real_dtype)) {
         fxa__cpu_panels_load_t(kernels, g, slot, key, n, b, room);
         return;
     }
-    fxa__cpu_place at = fxa__cpu_key_place(g, slot, key);
+    fxa__cpu_address at = fxa__cpu_key_address(g, slot, key);
     fxa__cpu_panels_pack_t(kernels, b, at.data, at.next / (int64_t)kernels->real_size, n, at.n);
 }
 
-/* Keys from `at` on are a dense matrix whose rows are whole panels of aligned vectors. */
-static bool reals_lies_well(const fxa__cpu_kernels *kernels, const fxa__cpu_place *at) {
+/* Returns true if keys from `at` on are a contiguous matrix whose rows are entire panels of aligned vectors. */
+static bool reals_is_panels(const fxa__cpu_kernels *kernels, const fxa__cpu_address *at) {
     size_t vector = (size_t)kernels->width * kernels->real_size;
     return at->n % kernels->nr == 0 && (uintptr_t)at->data % vector == 0 &&
            at->next == at->n * (int64_t)kernels->real_size;
 }
 
-static bool reals_b_load(const fxa__cpu_kernels *kernels, const fxa__cpu_group *g, fxa_slot slot, int64_t key,
-                         int64_t n, fxa__cpu_b *b, void *room, int64_t ld) {
-    fxa__cpu_place at = fxa__cpu_key_place(g, slot, key);
-    if (fxa__cpu_keys_are(g, slot, kernels->real_dtype)) {
-        bool lies_well = reals_lies_well(kernels, &at);
-        if (!lies_well) kernels->micro.pack_n(b->panels, at.data, at.next / (int64_t)kernels->real_size, n, at.n);
-        b->rows = lies_well ? at.data : NULL;
+static bool reals_b_load(const fxa__cpu_kernels *kernels, const fxa__cpu_kv_group *g, fxa_slot slot, int64_t key,
+                         int64_t n, fxa__cpu_packed_b *b, void *room, int64_t ld) {
+    fxa__cpu_address at = fxa__cpu_key_address(g, slot, key);
+    if (fxa__cpu_has_dense_keys(g, slot, kernels->real_dtype)) {
+        bool is_panels = reals_is_panels(kernels, &at);
+        if (!is_panels) kernels->micro.pack_n(b->panels, at.data, at.next / (int64_t)kernels->real_size, n, at.n);
+        b->rows = is_panels ? at.data : NULL;
         b->k = n;
         return true;
     }
@@ -72,10 +72,10 @@ static void reals_product(const fxa__cpu_kernels *kernels, const fxa__cpu_produc
         fxa__cpu_panels_product(kernels, x);
         return;
     }
-    int64_t n = x->end; /* whole rows: they are the matrix */
+    int64_t n = x->end; /* entire rows, because B is used without packing */
     FXA__ASSERT(x->begin == 0 && n % kernels->nr == 0 && x->k_end <= x->b->k && x->a_first <= x->k_begin);
-    kernels->micro.gemm_rows(x->rows, n, x->k_end - x->k_begin, fxa__cpu_at(kernels, x->a, x->k_begin - x->a_first),
-                             x->lda, 1, fxa__cpu_at(kernels, x->b->rows, x->k_begin * n), n, x->c, x->ldc, x->beta);
+    kernels->real.gemm_rows(x->rows, n, x->k_end - x->k_begin, fxa__cpu_real_at(kernels, x->a, x->k_begin - x->a_first),
+                            x->lda, 1, fxa__cpu_real_at(kernels, x->b->rows, x->k_begin * n), n, x->c, x->ldc, x->beta);
 }
 
 const fxa__cpu_format fxa__cpu_format_real = {
@@ -87,5 +87,5 @@ const fxa__cpu_format fxa__cpu_format_real = {
     .b_load = reals_b_load,
     .product = reals_product,
     .product_rows = reals_product,
-    FXA__CPU_PANELS_OVER,
+    FXA__CPU_PANELS_SUM,
 };
