@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * Rows and keys in memory: where they lie, what they hold as real numbers, which coordinates the program sees of them.
- * All that knows of layouts, dtypes, pages, packed sequences and maps is here; the passes see matrices of real.
+ * Addresses and coordinates of rows and keys, and loading them as real. Layouts, dtypes, pages, packed sequences and
+ * maps are used here only; the passes see matrices of real.
  */
 #include "code.h"
 
@@ -50,7 +50,7 @@ fxa__cpu_stored_rows fxa__cpu_stored_keys(const fxa__cpu_kv_group *g, fxa_slot s
         .data = at.data, .dtype = at.dtype, .ld = ld, .n = fxa__min_i64(n, at.count), .d = at.n};
 }
 
-/* n rows from `at` on, which lie evenly; dense ones are one long row. */
+/* Loads n rows from `at` on, which are evenly spaced. Contiguous rows are loaded as one long row. */
 static bool place_load_even(const fxa__cpu_kernels *kernels, fxa__cpu_address at, int64_t n, void *x, int64_t ld) {
     char *row = x;
     bool finite = true;
@@ -75,11 +75,11 @@ static bool place_load(const fxa__cpu_kv_group *g, fxa_slot slot, bool is_key, i
 }
 
 static void place_scale(const fxa__cpu_kernels *kernels, void *x, int64_t n, int64_t d, int64_t ld, double factor) {
-    if (d == ld) d *= n, n = 1; /* dense ones are one long row */
+    if (d == ld) d *= n, n = 1; /* contiguous rows are one long row */
     for (int64_t i = 0; i < n; i++) kernels->row_scale((char *)x + i * ld * (int64_t)kernels->real_size, d, factor);
 }
 
-/* Rows that are loaded before they are scaled, and so are in the first-level cache by then; not tuned. */
+/* Rows that are loaded before they are scaled, so that they are still in the first-level cache; not tuned. */
 enum { PLACE_ROWS = 32 };
 
 bool fxa__cpu_load_rows(const fxa__cpu_kv_group *g, fxa_slot slot, int64_t first, int64_t n, double factor, void *x,
@@ -115,7 +115,7 @@ bool fxa__cpu_has_dense_keys(const fxa__cpu_kv_group *g, fxa_slot slot, uint32_t
 /* ---- Coordinates ------------------------------------------------------------------------------------------------- */
 
 void fxa__cpu_row_coords(const fxa__cpu_kv_group *g, int64_t first, int64_t n, int32_t *h, int32_t *q) {
-    FXA__ASSERT(n > 0); /* so there are rows to divide by */
+    FXA__ASSERT(n > 0); /* so q_len is not 0 */
     const fxa_index_map *map = &g->p->in.map_q;
     int64_t head = fxa__cpu_row_head(g, first), at = fxa__cpu_row_q(g, first);
     for (int64_t i = 0; i < n; i++, at++) {

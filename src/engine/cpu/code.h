@@ -1,9 +1,10 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * What the cpu engine compiles, and the view of one work item that forward, decode and backward share.
+ * What the cpu engine compiles, and what forward, decode and backward share: kv groups, addresses, loading,
+ * classification of tiles by the mask.
  *
- * Rows are stacked: the query rows of all heads that share a KV head are the rows of one tall matrix,
- * row r = (head of the group) * q_len + q, so that grouped heads share packed keys and a decode step still has rows.
+ * Rows of a kv group are stacked: the query rows of all heads that share a KV head are the rows of one tall matrix, row
+ * r = (head of the group) * q_len + q. So heads share packed keys, and a decode step has several rows.
  */
 #ifndef FXA_ENGINE_CPU_CODE_H
 #define FXA_ENGINE_CPU_CODE_H
@@ -15,40 +16,40 @@
 
 #include <math.h>
 
-/* What the mask says of q - k whatever else it reads (mask/band.c): it is false outside of
+/* Bounds of q - k that a mask implies (mask/band.c). The mask is false outside of
  *     qa - k <= left[i]  and  k - qa <= right[i],  qa = q for i = 0 and q + k_len - q_len for i = 1,
- * as long as coordinates and lengths are in 0..2^30 - 1. INT64_MAX: open. */
+ * if coordinates and lengths are in 0..2^30 - 1. INT64_MAX: no bound. */
 typedef struct fxa__cpu_band {
     int64_t left[2], right[2];
-    bool exact;     /* and true inside */
-    bool dark;      /* range analysis can say nothing of what else it reads, whatever the tile: so where it is exact */
+    bool exact;     /* the mask is true inside of the bounds */
+    bool dark;      /* range analysis cannot improve on the bounds, whatever the tile; set if `exact` is */
     uint32_t reads; /* bit i: the mask reads input i */
-    int32_t nodes;  /* of the program that it is made of */
+    int32_t nodes;  /* nodes of the program that the mask depends on */
 } fxa__cpu_band;
-bool fxa__cpu_band_find(fxa__host *host, const fxa_program *program, fxa__cpu_band *out); /* false: out of memory */
+bool fxa__cpu_band_find(fxa__host *host, const fxa_program *program,
+                        fxa__cpu_band *out); /* Returns false if memory is exhausted. */
 
 typedef struct fxa__cpu_code {
     fxa__host *host;
     const fxa__cpu_kernels *kernels;
-    const fxa__cpu_kernels *scores; /* those whose products are scores: forward's, in backward too; their nr is that of
-                                       `kernels` */
-    fxa_program *program; /* what runs: the problem's, its masks lifted out of its score (fxa__program_extract_masks) */
-    fxa__tape *score;     /* the program without its mask, for where that is true; NULL: identity */
-    bool joined;          /* backward: `score` is the derivative too, FXA__TAPE_JOINT */
-    fxa__tape *masked;    /* the program with its mask, where that reads the score; else NULL */
-    fxa__tape *mask;      /* the mask alone, where there is one that does not read the score; else NULL */
-    fxa_program *by_score;     /* backward: the derivative of program, where it is used */
-    fxa__tape *derivative;     /* backward: by score (unless a bprop is given) and `grad` statements; NULL: identity */
-    fxa__tape *bprop;          /* backward: the user's own */
-    fxa_properties properties; /* of the composed program */
-    fxa__cpu_band band;        /* of its mask */
-    bool classify;             /* range analysis of the mask is worth asking, and allocates nothing */
-    int32_t width;             /* threads of the context's pool */
-    char detail[64];           /* "avx512, 2 threads" */
+    const fxa__cpu_kernels *scores; /* for products that give scores: forward's kernels, with the nr of `kernels` */
+    fxa_program *program;           /* the problem's, with masks extracted from its score */
+    fxa__tape *score;               /* program without its mask, for pairs that are attended; NULL: identity */
+    bool joined;                    /* backward: `score` also has the derivative, FXA__TAPE_JOINT */
+    fxa__tape *masked;              /* program with its mask, if the mask reads the score; else NULL */
+    fxa__tape *mask;                /* mask alone, if there is one that does not read the score; else NULL */
+    fxa_program *by_score;          /* backward: derivative of `program`; NULL: not used */
+    fxa__tape *derivative;          /* backward: derivative unless there is a bprop, and gradients; NULL: identity */
+    fxa__tape *bprop;               /* backward: the user's backward program; NULL: none */
+    fxa_properties properties;      /* of `program` */
+    fxa__cpu_band band;             /* bounds of q - k by the mask */
+    bool classify;                  /* range analysis of the mask is useful and allocates nothing */
+    int32_t width;                  /* threads of the context's pool */
+    char detail[64];                /* description of the plan: "avx512, 2 threads" */
 } fxa__cpu_code;
 
-/* Factors of Q before its product with K and of the scores after it, which make the scale together. Where products
- * round Q, only a scale that changes no digit of it, a power of two, comes before. */
+/* Return the factors of Q before its product with K, and of the scores after it; together they are the scale. If
+ * products round Q, only a power of two, which changes no digit, is applied before. */
 static inline double fxa__cpu_q_factor(const fxa__cpu_kernels *kernels, double scale) {
     int exponent;
     return !kernels->rounds || scale == 0 || fabs(frexp(scale, &exponent)) == 0.5 ? scale : 1;
@@ -57,7 +58,8 @@ static inline double fxa__cpu_score_factor(const fxa__cpu_kernels *kernels, doub
     return fxa__cpu_q_factor(kernels, scale) == scale ? 1 : scale;
 }
 
-/* Between products the processor is the caller's: its fxa_progress_fn may use what `enter` sets up. */
+/* Adds to the progress of a run. The caller's fxa_progress_fn may use the processor state that `enter` changes, so that
+ * is restored for the call. */
 static inline void fxa__cpu_progress_add(const fxa__cpu_kernels *kernels, const fxa__bound_args *bound, int64_t parts) {
     if (!bound->progress) return;
     if (kernels->leave) kernels->leave();
@@ -71,66 +73,68 @@ enum {
     FXA__CPU_KEY_BLOCK = 512     /* keys of a block of forward, at most */
 };
 
-/* Stacked rows so few that forward multiplies them straight from storage; backward does for their scores. */
+/* Stacked rows that forward multiplies with keys as they are stored, at most; backward does so for its scores. */
 #define FXA__CPU_DECODE_ROWS 16
 static inline bool fxa__cpu_is_decode(const fxa_problem *p, int64_t rows) {
     return rows <= FXA__CPU_DECODE_ROWS && p->k.stride[3] == 1 && p->v.stride[3] == 1;
 }
 
-/* What range analysis said of a box. Other heads, and other entries of a batch, mostly ask the same. */
+/* An entry of the cache of range analysis. Other heads and batch entries often have the same box. */
 typedef struct fxa__cpu_range_cache {
     fxa_tile_bounds box;
-    uint32_t tile; /* UINT32_MAX: nothing yet */
+    uint32_t tile; /* class of the box; UINT32_MAX: the entry is free */
 } fxa__cpu_range_cache;
 
-/* One (b, KV head) of a run. */
+/* One (batch entry, KV head) of a run. */
 typedef struct fxa__cpu_kv_group {
     const fxa__cpu_code *code;
     const fxa__problem *p;
     const fxa__bound_args *bound;
-    const fxa_tensor_range *ranges;    /* of the program's tensors, see fxa__cpu_tensors_scan; NULL: nothing known */
-    fxa__cpu_range_cache *range_cache; /* the worker's own, by hash; */
-    int64_t n_range_cache;             /* a power of 2, or 0 */
+    const fxa_tensor_range *ranges; /* [n_tensors] ranges of captured ints, see fxa__cpu_tensors_scan; NULL: unknown */
+    fxa__cpu_range_cache *range_cache; /* [n_range_cache] the worker's cache, indexed by hash */
+    int64_t n_range_cache;             /* entries: a power of 2, or 0 */
     int64_t b, hkv;
     fxa__seq seq;
-    int64_t heads; /* query heads of the group */
+    int64_t heads; /* query heads of the kv group */
     int64_t rows;  /* heads * seq.q_len */
 } fxa__cpu_kv_group;
 
-/* Moves to (b, hkv); code, p, bound and ranges are set by the caller. */
+/* Moves to (b, hkv). The caller has set code, p, bound and ranges. */
 void fxa__cpu_kv_group_enter(fxa__cpu_kv_group *g, int64_t b, int64_t hkv);
 
-/* How many answers of range analysis a worker should keep, and the beginning. */
+/* Return the number of entries that a worker's cache of range analysis should have, and set the cache of a kv group to
+ * free entries. */
 int64_t fxa__cpu_range_cache_count(const fxa__cpu_code *code, const fxa__problem *p);
 void fxa__cpu_range_cache_clear(fxa__cpu_kv_group *g, fxa__cpu_range_cache *range_cache);
 
-/* Looks once at the int tensors that range analysis of the mask can use: ranges has one entry per tensor. */
+/* Computes the ranges of captured int tensors that range analysis of the mask can use. ranges: [n_tensors]. */
 void fxa__cpu_tensors_scan(const fxa__cpu_code *code, const fxa__bound_args *bound, fxa_tensor_range *ranges);
 
-/* Local head and position of stacked row r. */
+/* Return the head and the position of stacked row r. */
 static inline int64_t fxa__cpu_row_head(const fxa__cpu_kv_group *g, int64_t r) {
     return g->hkv * g->heads + r / g->seq.q_len;
 }
 static inline int64_t fxa__cpu_row_q(const fxa__cpu_kv_group *g, int64_t r) { return r % g->seq.q_len; }
 
-/* Where one row of an operand lies: Q, O, DO, DQ, LSE, ROW_MAX, DLSE by stacked row, K, V, DK, DV by key. */
+/* Address of one row of an operand: of Q, O, DO, DQ, LSE, ROW_MAX, DLSE by stacked row, of K, V, DK, DV by key. */
 typedef struct fxa__cpu_address {
     char *data; /* feature 0 */
     uint32_t dtype;
-    int64_t stride, n; /* elements from one feature to the next; features */
-    int64_t next;      /* bytes from this row to the one after it */
-    int64_t count;     /* rows, from this one on, that are each `next` bytes after the one before; at least 1 */
+    int64_t stride; /* elements from one feature to the next */
+    int64_t n;      /* number of features */
+    int64_t next;   /* bytes from this row to the next */
+    int64_t count;  /* rows from this one on, itself included, that are `next` bytes apart; at least 1 */
 } fxa__cpu_address;
 fxa__cpu_address fxa__cpu_row_address(const fxa__cpu_kv_group *g, fxa_slot slot, int64_t r);
 fxa__cpu_address fxa__cpu_key_address(const fxa__cpu_kv_group *g, fxa_slot slot, int64_t k);
-/* One further, if that lies like this one. */
+/* Moves to the next row. Returns false if it is not `next` bytes after this one. */
 static inline bool fxa__cpu_address_step(fxa__cpu_address *at) {
     if (at->count <= 1) return false;
     at->count--;
     at->data += at->next;
     return true;
 }
-/* Moves *at to row r or key k, from the one before or, when at->count is 0, from anywhere. */
+/* Move *at to row r or key k: from the one before, or from anywhere if at->count is 0. */
 static inline void fxa__cpu_row_next(const fxa__cpu_kv_group *g, fxa_slot slot, int64_t r, fxa__cpu_address *at) {
     if (!fxa__cpu_address_step(at)) *at = fxa__cpu_row_address(g, slot, r);
 }
@@ -138,25 +142,26 @@ static inline void fxa__cpu_key_next(const fxa__cpu_kv_group *g, fxa_slot slot, 
     if (!fxa__cpu_address_step(at)) *at = fxa__cpu_key_address(g, slot, k);
 }
 
-/* Keys from `key` on, at most n, that lie evenly; their features are dense. */
+/* Returns keys from `key` on that are evenly spaced, at most n. Their features must be contiguous. */
 fxa__cpu_stored_rows fxa__cpu_stored_keys(const fxa__cpu_kv_group *g, fxa_slot slot, int64_t key, int64_t n);
-/* Keys of a slot are rows of `dtype`, features dense, stride[2] elements apart: what packs that needs no loading. */
+/* Returns true if keys of a slot are rows of `dtype` with contiguous features, stride[2] elements apart, so that they
+ * can be packed without loading. */
 bool fxa__cpu_has_dense_keys(const fxa__cpu_kv_group *g, fxa_slot slot, uint32_t dtype);
 
-/* Rows first..first+n of a [.,.,.,D] operand (slot Q, O, DO) or keys of (K, V), as real [n,ld] times factor. False when
- * an element is not finite: then zeroes in the other factor must be skipped, not multiplied ("zero wins"). */
+/* Load rows first..first+n of slot Q, O or DO, times factor, or keys of K or V, as real [n,ld]. Return false if an
+ * element is infinite or NaN: products must then skip zeroes of the other factor, so that 0 * inf counts as 0. */
 bool fxa__cpu_load_rows(const fxa__cpu_kv_group *g, fxa_slot slot, int64_t first, int64_t n, double factor, void *x,
                         int64_t ld);
 bool fxa__cpu_load_keys(const fxa__cpu_kv_group *g, fxa_slot slot, int64_t first, int64_t n, void *x, int64_t ld);
 
-/* The scales of a run as this engine multiplies them in: `load` of a slot that is written is what its sums have to be
- * multiplied with. */
+/* Returns the bound arguments with scales as this engine applies them: `load` of a slot that is written is the factor
+ * of its sums. */
 fxa__bound_args fxa__cpu_bind_scaled(const fxa__bound_args *bound, fxa_pass pass);
-/* A row of sums times factor and what the slot's sums have to be multiplied with, and its scale, to where it goes; and
- * the largest of it before the scale, if that is asked for. */
+/* Stores a row of sums, times factor, times the slot's load and store scales. Also updates the slot's amax, which is
+ * taken before the store scale, if it is requested. */
 void fxa__cpu_store(const fxa__cpu_kernels *kernels, const fxa__bound_args *bound, fxa_slot slot,
                     const fxa__cpu_address *to, const void *row, double factor, bool add);
-/* The largest of gradients by scaled scores, times the scale without descales, if that is asked for. */
+/* Updates the amax of gradients with respect to scaled scores, times the scale without descales, if it is requested. */
 void fxa__cpu_amax_ds(const fxa__cpu_kernels *kernels, const fxa__bound_args *bound, const void *ds, int64_t n);
 
 /* Load the coordinates that programs see of n rows or keys. fxa__cpu_key_coords returns true if each is the one before
@@ -164,33 +169,34 @@ void fxa__cpu_amax_ds(const fxa__cpu_kernels *kernels, const fxa__bound_args *bo
 void fxa__cpu_row_coords(const fxa__cpu_kv_group *g, int64_t first, int64_t n, int32_t *h, int32_t *q);
 bool fxa__cpu_key_coords(const fxa__cpu_kv_group *g, int64_t first, int64_t n, int32_t *k);
 
-/* Passes the group's batch entry to a tape. */
+/* Passes the batch entry of a kv group to a tape. */
 void fxa__cpu_tape_batch(const fxa__cpu_kv_group *g, fxa__tape_run *run);
-/* Passes rows first..first+n of the group, with coordinates h and q, to a tape. */
+/* Passes rows first..first+n of a kv group, with coordinates h and q, to a tape. */
 void fxa__cpu_tape_rows(const fxa__cpu_kv_group *g, fxa__tape_run *run, int64_t first, int64_t n, const int32_t *h,
                         const int32_t *q);
-/* Returns what dropout decides the pairs of a row by, for a row with coordinates h and q. */
+/* Returns the part of dropout's counter that a row with coordinates h and q determines. */
 fxa__cpu_dropout_row fxa__cpu_dropout_row_make(const fxa__cpu_kv_group *g, int32_t h, int32_t q);
 
-/* What the mask leaves of rows first..first+n and keys key..key+m: its class, and the columns begin..end (relative to
- * key) outside of which no pair is attended. Cheap when the mask bounds q - k by constants, else by range
- * analysis. */
+/* Returns the class of rows first..first+n and keys key..key+m by the mask. Sets the columns begin..end, relative to
+ * key, outside of which no pair is attended. Cheap if the mask bounds q - k by constants, else uses range analysis. */
 fxa_tile_class fxa__cpu_mask_classify(const fxa__cpu_kv_group *g, int64_t first, int64_t n, int64_t key, int64_t m,
                                       int64_t *begin, int64_t *end);
 
-/* Where the mask is nothing but a band: a row of these whose coordinate is q attends to columns q + *begin up to, not
- * including, q + *end of these keys, and to no others; both may lie outside of 0..m. False: the mask must be asked. */
+/* Computes the columns of rows whose mask is a band: a row with coordinate q attends to columns q + *begin up to, not
+ * including, q + *end of these keys, and to no others. Both may be outside of 0..m. Returns false if the mask is no
+ * band. */
 bool fxa__cpu_band_columns(const fxa__cpu_kv_group *g, int64_t first, int64_t n, int64_t key, int64_t m, int64_t *begin,
                            int64_t *end);
 
-/* Rows and keys of the strips that a pass leaves out where its mask is false, in the main: bits may cut rows closer,
- * and a short gap between two strips is not worth leaving out (mask/sub_blocks.c). */
+/* Return the rows and keys of the smallest sub-block that a pass omits if its mask is false. Two exceptions: bits may
+ * omit rows in smaller numbers, and short gaps between sub-blocks are not omitted (mask/sub_blocks.c). */
 void fxa__cpu_forward_min_sub_block(const fxa__cpu_kernels *kernels, const fxa_problem *p, int32_t *rows,
                                     int32_t *keys);
 void fxa__cpu_backward_min_sub_block(const fxa__cpu_kernels *kernels, int32_t *rows, int32_t *keys);
 
-/* The passes; false, and nothing done: the bound arguments' workspace does not hold the run, which its plan sees to.
- * Workspace: exact bytes for one run, all workers together; false on overflow. */
+/* The passes return false, and do nothing, if the workspace of the bound arguments is too small, which the plan
+ * prevents. The workspace functions compute the exact bytes of a run with all its workers; they return false on
+ * overflow. */
 bool fxa__cpu_forward_workspace(const fxa__cpu_code *code, const fxa__problem *p, fxa__carver c, size_t *bytes);
 bool fxa__cpu_forward(const fxa__cpu_code *code, const fxa__problem *p, const fxa__bound_args *bound);
 bool fxa__cpu_backward_workspace(const fxa__cpu_code *code, const fxa__problem *p, fxa__carver c, size_t *bytes);

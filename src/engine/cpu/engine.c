@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * The cpu engine's table. Its code is a choice of kernels and the tapes of the problem's programs; geometry is left
- * to the run, so one code serves every length and stride.
+ * The cpu engine's table of functions. Its compiled code is a choice of kernels and the tapes of the problem's
+ * programs. Geometry is used by runs only, so one code serves every length and stride.
  */
 #include "forward/forward.h"
 
@@ -11,9 +11,9 @@
 
 #include <stdio.h>
 
-/* An instance: the sets that this machine runs, chosen once. */
+/* An instance: the sets that this machine runs, selected once. */
 typedef struct cpu_self {
-    const fxa__cpu_kernels *f32, *f64, *bf16; /* bf16: where all that is multiplied is */
+    const fxa__cpu_kernels *f32, *f64, *bf16; /* bf16: for problems whose operands of products are all bf16 */
 } cpu_self;
 
 static fxa_status cpu_open(fxa__host *host, int32_t ordinal, const char *target, void **out,
@@ -35,7 +35,7 @@ static fxa_status cpu_open(fxa__host *host, int32_t ordinal, const char *target,
 
 static void cpu_close(fxa__host *host, void *self) { fxa__free(host, self, sizeof(cpu_self)); }
 
-/* What a forward pass over the same tensors runs. Only where all that is multiplied is bf16 may products be of bf16. */
+/* Returns the kernels of a forward pass over the same tensors. Products may be of bf16 only if Q, K and V are bf16. */
 static const fxa__cpu_kernels *cpu_forward_kernels(const cpu_self *self, const fxa__problem *p) {
     bool bf16 = p->in.q.dtype == FXA_BF16 && p->in.k.dtype == FXA_BF16 && p->in.v.dtype == FXA_BF16;
     return p->f64 ? self->f64 : bf16 ? self->bf16 : self->f32;
@@ -46,7 +46,7 @@ static const fxa__cpu_kernels *cpu_kernels(const cpu_self *self, const fxa__prob
     return mixed ? self->f32 : cpu_forward_kernels(self, p);
 }
 
-/* E_UNSUPPORTED, with the operation's name, for a program that tapes cannot do. */
+/* Returns E_UNSUPPORTED, with the name of the operation, if the bytecode lacks an operation of the program. */
 static fxa_status cpu_can_lower(const fxa_program *program, fxa_error *err) {
     const fxa__node *n = program ? fxa__tape_missing(program) : NULL;
     if (!n) return FXA_OK;
@@ -68,7 +68,7 @@ static void cpu_release(void *self, void *code) {
     fxa__free(c->host, c, sizeof *c);
 }
 
-/* A tape, or NULL when it would change nothing. */
+/* Creates a tape; sets *out to NULL if the tape would change nothing. */
 static fxa_status cpu_tape(const fxa__cpu_code *c, const fxa_program *program, uint32_t flags, fxa__tape **out,
                            fxa_error *err) {
     FXA_TRY(cpu_can_lower(program, err));
@@ -79,21 +79,22 @@ static fxa_status cpu_tape(const fxa__cpu_code *c, const fxa_program *program, u
     return FXA_OK;
 }
 
-/* Runs allocate nothing, and range analysis does for large masks: those are never asked. */
+/* Returns true if range analysis can be used. It allocates memory for large masks, which runs must not, so large masks
+ * are not classified. */
 static bool cpu_can_classify(const fxa__cpu_code *c) {
     return !c->band.dark && fxa__program_output(c->program, FXA__OUT_MASK) < FXA__SMALL_PROGRAM &&
            c->band.nodes <= FXA__SMALL_NODES;
 }
 
-/* A mask is run before there are scores, or with them if it reads them. */
+/* Creates the tape of the mask: run before there are scores, or with the program if the mask reads them. */
 static fxa_status cpu_mask(fxa__cpu_code *c, fxa_error *err) {
     if (c->properties.flags & FXA_PROPERTY_NO_MASK) return FXA_OK;
     if (c->band.reads >> FXA_INPUT_SCORE & 1) return cpu_tape(c, c->program, FXA__TAPE_MASK, &c->masked, err);
     return cpu_tape(c, c->program, FXA__TAPE_MASK_ALONE, &c->mask, err);
 }
 
-/* Value and derivative as one tape, where it saves a function. Without a mask that is run with the scores, which is a
- * tape of its own, and without a user's bprop. */
+/* Joins program and derivative to one tape, if that saves a function. Not if a mask is run with the program, which is a
+ * tape of its own, nor with a user's bprop. */
 static fxa_status cpu_join(fxa__cpu_code *c, const fxa__problem *p, uint32_t flags, fxa_error *err) {
     fxa_program *joint = NULL;
     if (!c->score || c->masked || p->in.bprop) return FXA_OK;
@@ -110,8 +111,9 @@ static fxa_status cpu_join(fxa__cpu_code *c, const fxa__problem *p, uint32_t fla
     return FXA_OK;
 }
 
-/* The tapes of the way back: by score from the user's own program if there is one; sums always from the derivative.
- * That is of what runs: where masks were lifted out of the score, it need not ask for them again. */
+/* Creates the tapes of backward. The derivative by the score is the user's program if there is one; gradients of
+ * captured tensors and params are always of the derivative. The derivative is of the program that runs, whose masks
+ * have been extracted, so it does not contain them. */
 static fxa_status cpu_fill_backward(fxa__cpu_code *c, const fxa__problem *p, fxa_error *err) {
     bool sums = p->in.param_grads != 0;
     for (int32_t t = 0; t < p->program->n_tensors; t++) sums = sums || p->in.captures[t].grad;
@@ -125,7 +127,7 @@ static fxa_status cpu_fill_backward(fxa__cpu_code *c, const fxa__problem *p, fxa
     return p->in.bprop ? cpu_tape(c, p->bprop, 0, &c->bprop, err) : FXA_OK;
 }
 
-/* What arrays on stacks are sized by. */
+/* Returns true if the kernels and the problem fit into the arrays that are on stacks. */
 static bool cpu_fits(const fxa__cpu_kernels *kernels, const fxa_problem *p) {
     return p->d_qk <= FXA_MAX_D && p->d_v <= FXA_MAX_D && kernels->rows <= FXA__CPU_PRODUCT_ROWS &&
            kernels->mr <= FXA__CPU_PRODUCT_ROWS;
@@ -246,7 +248,7 @@ static void cpu_dump(const void *code, const fxa__problem *p, fxa__writer *w) {
         const char *name;
         const fxa__tape *tape;
         const fxa_program *program;
-        bool wanted; /* false: the pass has no such tape; true with tape == NULL: the tape would be empty */
+        bool wanted; /* false: the pass has no such tape. true, with tape NULL: the tape would be empty */
     } tapes[] = {{"mask", c->mask, c->program, c->mask != NULL},
                  {c->joined ? "score and derivative" : "score", c->score, c->program, true},
                  {"score and mask", c->masked, c->program, c->masked != NULL},

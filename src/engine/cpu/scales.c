@@ -1,9 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * Scales of operands of 8 bits (FXA_SCALED) in the cpu engine. Q and K are multiplied as they are stored, their
- * descales being part of the scale of scores, so that decoding from storage needs nothing new; V of a forward pass too,
- * whose descale the outputs have. In backward V, O and dO have theirs once loaded; sums of dQ and dK hold the scale of
- * scores, and with it one descale too many.
+ * Scales of operands of 8 bits (FXA_SCALED). Q and K are multiplied as they are stored: their descales become part of
+ * the scale of scores, so decoding needs no changes. In forward, V too is multiplied as it is stored, and outputs are
+ * multiplied by its descale. In backward, V, O and dO are multiplied by their descales when they are loaded; sums of dQ
+ * and dK contain the scale of scores, and so one descale too many, which is divided out.
  */
 #include "code.h"
 #include "real.h"

@@ -1,9 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * Elements of captured tensors, for the columns of a row: read into a register, or added to a gradient's sum. An index
- * that runs along one axis with the keys is cut into pieces inside of which elements are evenly spaced: where it counts
- * from the end, where it is inside, where it is outside, where a bound holds it. Everything else goes element by
- * element. Nothing outside a tensor is ever touched.
+ * Elements of captured tensors for the columns of a row: loaded into a register, or added to the sum of a gradient. If
+ * an index runs along one axis with the keys, the columns are divided into pieces in which elements are evenly spaced:
+ * where the index counts from the end, is inside, is outside, or is clamped. Other accesses are in gather.c. Nothing
+ * outside of a tensor is touched.
  */
 #include "tape_code.h"
 
@@ -15,14 +15,15 @@
 
 /* ---- Evenly spaced: pieces --------------------------------------------------------------------------------------- */
 
-/* The index along the axis is x + i * dx in column i, held between lo and hi, plus shift. */
+/* The index along the axis is x + i * dx in column i, clamped to lo..hi, plus shift. */
 typedef struct access_walk {
     int64_t n, x, dx, lo, hi, shift;
-    int64_t size, stride; /* of the axis */
-    int64_t offset;       /* by the other axes */
+    int64_t size, stride; /* size and stride of the axis */
+    int64_t offset;       /* offset by the other axes */
 } access_walk;
 
-/* Columns begin..end: elements offset, offset + stride, ...; or none, outside. */
+/* Columns begin..end. inside: their elements are at offset, offset + stride, ...; else they are outside of the tensor.
+ * */
 typedef struct access_piece {
     int64_t begin, end, offset, stride;
     bool inside;
@@ -30,8 +31,8 @@ typedef struct access_piece {
 
 static int32_t access_int(const fxa__tape_at *r, int32_t place) { return *(const int32_t *)r->at[place]; }
 
-/* The walk along an access's axis; false when an index wraps around or keys are not evenly spaced. *outside: another
- * axis' index is, so that nothing is read. */
+/* Starts the walk along an access's axis. Returns false if an index wraps around or keys are not evenly spaced.
+ * *outside: an index of another axis is outside, so that nothing is read. */
 static bool access_begin(const fxa__tape_at *r, const fxa__tape_access *access, const fxa_view *view, access_walk *w,
                          bool *outside) {
     const fxa__tape_state *s = r->state;
@@ -56,7 +57,7 @@ static bool access_begin(const fxa__tape_at *r, const fxa__tape_access *access, 
     return true;
 }
 
-/* The piece that begins at column i. */
+/* Returns the piece that starts at column i. */
 static access_piece access_next(const access_walk *w, int64_t i) {
     int64_t lo = w->lo + w->shift, hi = w->hi + w->shift, x = w->x + w->shift + i * w->dx, from = lo, to = hi,
             index = x;
@@ -98,8 +99,8 @@ static void access_store(const fxa__tape_at *r, void *dst, int64_t i, double x) 
         ((double *)dst)[i] = x;
 }
 
-/* One value in columns begin..end: whole steps, the last one over the one before it; what is shorter than a step one by
- * one. */
+/* Sets columns begin..end to one value: in whole steps, of which the last overlaps the one before; ranges shorter than
+ * a step element by element. */
 static void access_fill(const fxa__tape_at *r, void *row, int64_t begin, int64_t end, double x) {
     const fxa__cpu_kernels *kernels = r->run->tape->kernels;
     int64_t n = end - begin, size = (int64_t)kernels->real_size;
@@ -118,7 +119,7 @@ static void access_copy_floats(const fxa__tape_at *r, const fxa_view *view, cons
     char *to = (char *)dst + (size_t)p->begin * kernels->real_size;
     const char *from = (const char *)view->data + p->offset * (int64_t)fxa_dtype_size(view->dtype);
     int64_t n = p->end - p->begin;
-    if (p->inside && p->stride == -1) { /* the row as it lies in memory, then backwards */
+    if (p->inside && p->stride == -1) { /* load the row as it is stored, then reverse it */
         kernels->load(to, from - (n - 1) * (int64_t)fxa_dtype_size(view->dtype), view->dtype, 1, n);
         kernels->tape[FXA__TAPE_REVERSE_F](n, to, NULL, NULL, NULL);
         return;
@@ -145,7 +146,7 @@ static void access_copy_ints(const fxa__tape_at *r, const fxa__tape_access *acce
     for (int64_t i = p->begin; i < p->end; i++) dst[i] = x;
 }
 
-/* All columns are one piece, the first, that lies as a row of registers does. */
+/* Returns true if all columns are one piece, which is stored as a row of registers is. */
 static bool access_is_row(const fxa__tape_at *r, const fxa__tape_access *access, const fxa_view *view,
                           const access_piece *p) {
     fxa_dtype real = (fxa_dtype)r->run->tape->kernels->real_dtype;
@@ -195,7 +196,7 @@ void fxa__tape_access_prefetch(const fxa__tape_at *r, const fxa__tape_access *ac
 
 /* ---- Sums -------------------------------------------------------------------------------------------------------- */
 
-/* Columns begin..end of a row added to evenly spaced sums. */
+/* Adds columns begin..end of a row to evenly spaced sums. */
 static void access_add_spread(const fxa__tape_at *r, const fxa__tape_access *access, const access_piece *p,
                               const void *value, const void *dscore, double *sum) {
     const fxa__cpu_kernels *kernels = r->run->tape->kernels;
@@ -205,7 +206,8 @@ static void access_add_spread(const fxa__tape_at *r, const fxa__tape_access *acc
     kernels->tape[op](p->end - p->begin, sum + p->offset, d, x, &p->stride);
 }
 
-/* The same, where a stride of 0 makes it one sum: whole steps of it at once. */
+/* Adds columns begin..end of a row to the sums of a piece. With stride 0 there is one sum, and whole steps are added to
+ * it. */
 static void access_add_piece(const fxa__tape_at *r, const fxa__tape_access *access, access_piece p, const void *value,
                              const void *dscore, double *sum) {
     const fxa__cpu_kernels *kernels = r->run->tape->kernels;
@@ -219,7 +221,7 @@ static void access_add_piece(const fxa__tape_at *r, const fxa__tape_access *acce
     access_add_spread(r, access, &p, value, dscore, sum);
 }
 
-/* n numbers of a row, 0 where dscore is, to evenly spaced elements of whatever dtype. */
+/* Adds n numbers of a row to evenly spaced elements of any dtype, except where dscore is 0. */
 static void access_add_stored(const fxa__tape_at *r, const fxa_view *view, const access_piece *p, const void *value,
                               bool row, const void *dscore) {
     enum { PIECE = 64 };
@@ -249,7 +251,7 @@ void fxa__tape_access_add(const fxa__tape_at *r, const fxa__tape_access *access,
     access_walk w;
     bool outside;
     if (!sum->sum && !sum->one_pair_per_element) return;
-    if (access->axis < 0 && !access->rows) { /* one element for the whole row */
+    if (access->axis < 0 && !access->rows) { /* one element for the entire row */
         int64_t offset = fxa__tape_gather_base(r, access, &sum->view);
         access_piece all = {.end = r->n, .offset = offset};
         if (offset != FXA__TAPE_OUTSIDE) access_add_piece(r, access, all, value, dscore, sum->sum);
@@ -276,7 +278,7 @@ static bool access_within(const fxa__tape_range *range, int32_t x, int32_t bound
     return range->strict ? x < bound : x <= bound;
 }
 
-/* The numbers lo..hi that are in the range. */
+/* Computes the numbers lo..hi that are in the range. */
 static void access_interval(const fxa__tape_range *range, int64_t bound, int64_t *lo, int64_t *hi) {
     const int64_t far = (int64_t)1 << 40;
     int64_t most = range->strict ? bound - 1 : bound;
@@ -287,7 +289,7 @@ static void access_interval(const fxa__tape_range *range, int64_t bound, int64_t
     if (range->side == TAPE_AT) *lo = *hi = bound;
 }
 
-/* x / step, rounded up, for x > 0: divisions are slow, and rarely needed. */
+/* Returns x / step rounded up, for x > 0. Divisions are slow, and rarely needed. */
 static int64_t access_steps(int64_t x, int64_t step) { return step == 1 ? x : (x + step - 1) / step; }
 
 bool fxa__tape_range_ends(const fxa__tape_state *s, const fxa__tape_range *range, int32_t offset, int32_t bound,
@@ -296,7 +298,7 @@ bool fxa__tape_range_ends(const fxa__tape_state *s, const fxa__tape_range *range
     int64_t least = range->side == TAPE_NEAR ? -INT32_MAX : INT32_MIN; /* abs(INT32_MIN) wraps */
     if (!s->step || x < least || x > INT32_MAX || y < least || y > INT32_MAX) return false;
     access_interval(range, bound, &lo, &hi);
-    if (range->sign < 0) { /* -x counts up */
+    if (range->sign < 0) { /* -x increases with k */
         int64_t t = lo;
         lo = -hi, hi = -t, x = -x;
     }

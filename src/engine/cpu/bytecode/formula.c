@@ -1,12 +1,12 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * A mask alone as a formula over rows of bits: what joins bools is done 64 pairs at a time, comparisons that leave a
- * range of columns and values that are the same for a row cost no more than a few numbers, and every other bool is a
- * part, whose rows are run only where they differ from the row before (bytecode/mask.c). So of a window or a table by
- * block the table is run once for the rows of a block, though the window moves with each.
+ * A mask alone as a formula over rows of bits. Operations on bools process 64 pairs at a time. Comparisons that leave a
+ * range of columns, and values that are the same for a row, cost a few numbers per row. Every other bool is a part,
+ * whose rows are run only if they differ from the row before (mask.c). So, for a window or a table by block, the table
+ * is run once for the rows of a block, although the window moves with each row.
  *
- * Bools whose operands need the value of one pair stay together in one part, so that it is not computed twice; so do
- * those that a formula has no room for.
+ * Bools whose operands need the value of the same pair stay in one part, so that the value is computed once, and so do
+ * bools that exceed the capacity of a formula.
  */
 #include "tape_code.h"
 
@@ -14,8 +14,8 @@
 
 typedef struct formula_state {
     fxa__tape_graph *g;
-    uint8_t *seen;  /* by node of the program: operands of a bool that it is reached from */
-    int32_t splits; /* left */
+    uint8_t *seen;  /* [nodes of the program] operands of a bool from which the node is reached */
+    int32_t splits; /* divisions of a bool that are still allowed */
 } formula_state;
 
 static bool formula_is_logic(const fxa__tape_node *n, uint8_t *kind) {
@@ -30,10 +30,10 @@ static bool formula_is_logic(const fxa__tape_node *n, uint8_t *kind) {
     }
 }
 
-/* ---- What operands share ----------------------------------------------------------------------------------------- */
+/* ---- Values that operands share ---------------------------------------------------------------------------------- */
 
-/* A node that is reached through bools alone may become part of a formula; one that some operation takes the value of
- * is computed for every pair. */
+/* LOGIC: the node is reached through bools alone and may become part of a formula. VALUE: an operation uses its value,
+ * so it is computed for every pair. */
 enum { FORMULA_LOGIC = 1, FORMULA_VALUE = 2 };
 
 static bool formula_is_cheap(const fxa__tape_graph *g, int32_t node) {
@@ -42,7 +42,7 @@ static bool formula_is_cheap(const fxa__tape_graph *g, int32_t node) {
     return fxa__tape_graph_range(g, node, &range, &negated);
 }
 
-/* Marks what an operand needs, by `shift` to tell operands apart. Operands of a FULL node come before it. */
+/* Marks what an operand needs; `shift` distinguishes operands. Operands of a FULL node come before it. */
 static void formula_mark(formula_state *f, int32_t node, int shift) {
     const fxa__tape_graph *g = f->g;
     f->seen[node] |= (uint8_t)(FORMULA_LOGIC << shift);
@@ -60,7 +60,7 @@ static void formula_mark(formula_state *f, int32_t node, int shift) {
     }
 }
 
-/* Whether two operands need the value of one pair. */
+/* Returns true if two operands need the value of the same pair. */
 static bool formula_shares(formula_state *f, const fxa__tape_node *n) {
     bool shared = false;
     for (int32_t i = 0; i < f->g->program->n_nodes; i++) f->seen[i] = 0;
@@ -98,7 +98,7 @@ static void formula_leaf(formula_state *f, int32_t node) {
     if (is_range && negated) formula_add(f, TAPE_BITS_NOT, -1);
 }
 
-/* `held` rows are waiting for this one. Recursion is as deep as there are splits. */
+/* Builds the terms of a node, while `held` rows are on the stack. The recursion is as deep as there are splits. */
 static void formula_build(formula_state *f, int32_t node, int held) {
     const fxa__tape_node n = f->g->nodes[node];
     uint8_t kind;
@@ -125,7 +125,7 @@ void fxa__tape_formula_make(fxa__tape_graph *g, int32_t node) {
     fxa__free(g->host, f.seen, size);
 }
 
-/* ---- What rows are told apart by --------------------------------------------------------------------------------- */
+/* ---- Places by which rows are compared --------------------------------------------------------------------------- */
 
 static bool formula_watch_place(fxa__tape *t, int32_t place) {
     const fxa__tape_part *part = &t->parts[t->n_parts - 1];

@@ -1,10 +1,10 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * Elements of captured tensors at any indices. What axes with one index add to an offset is the same for the row; the
- * others are gone through a few columns at a time. Elements are fetched as they are stored, and converted side by side.
+ * Elements of captured tensors at any indices. The offset by axes with a single index is the same for the row; the
+ * other axes are processed for a few columns at a time. Elements are copied as they are stored, and converted together.
  *
- * Every axis adds to an offset, the far negative FXA__TAPE_OUTSIDE where its index is outside; offsets of elements stay
- * far from that, and no sum of as many axes as there are wraps around.
+ * Each axis adds to an offset, or adds FXA__TAPE_OUTSIDE, a large negative number, if its index is outside. Offsets of
+ * elements are far from that number, and no sum over all axes wraps around.
  */
 #include "tape_code.h"
 
@@ -29,7 +29,7 @@ int64_t fxa__tape_gather_base(const fxa__tape_at *r, const fxa__tape_access *acc
     return gather_is_outside(offset) ? FXA__TAPE_OUTSIDE : offset;
 }
 
-/* The index of columns first..first+n along the axis that goes with the keys, into `index`. */
+/* Computes the index of columns first..first+n along the axis that goes with the keys. */
 static void gather_index(const fxa__tape_at *r, const fxa__tape_access *access, int64_t first, int64_t n,
                          int32_t *index) {
     const int32_t *k = r->state->k + r->first + first;
@@ -44,7 +44,7 @@ static void gather_index(const fxa__tape_at *r, const fxa__tape_access *access, 
     }
 }
 
-/* Offsets of columns first..first+n beyond that of all. */
+/* Computes the offsets of columns first..first+n, without the part that is the same for all. */
 static void gather_offsets(const fxa__tape_at *r, const fxa__tape_access *access, const fxa_view *view, int64_t first,
                            int64_t n, int64_t *offset) {
     int32_t room[GATHER_COLUMNS];
@@ -56,7 +56,7 @@ static void gather_offsets(const fxa__tape_at *r, const fxa__tape_access *access
         r->run->tape->kernels->offsets(offset, add, index, view->size[d], view->stride[d], n);
         add = true;
     }
-    if (!add) memset(offset, 0, (size_t)n * sizeof *offset); /* one element for all */
+    if (!add) memset(offset, 0, (size_t)n * sizeof *offset); /* one element for all columns */
 }
 
 /* ---- Loads ------------------------------------------------------------------------------------------------------- */
@@ -64,13 +64,13 @@ static void gather_offsets(const fxa__tape_at *r, const fxa__tape_access *access
 static inline void gather_sized(const size_t size, const char *data, const int64_t *offset, int64_t n, char *to) {
     for (int64_t i = 0; i < n; i++, to += size) {
         if (gather_is_outside(offset[i]))
-            memset(to, 0, size); /* which is 0 in every dtype */
+            memset(to, 0, size); /* bytes of 0 are the number 0 in every dtype */
         else
             memcpy(to, data + offset[i] * (int64_t)size, size);
     }
 }
 
-/* Elements as they are stored, from one of them on. */
+/* Copies elements as they are stored. */
 static void gather_stored(const void *data, size_t size, const int64_t *offset, int64_t n, void *to) {
     switch (size) {
     case 1: gather_sized(1, data, offset, n, to); break;
@@ -108,14 +108,14 @@ void fxa__tape_gather(const fxa__tape_at *r, const fxa__tape_access *access, voi
 
 /* ---- Sums -------------------------------------------------------------------------------------------------------- */
 
-/* Where a scatter stands: what goes to element `at` and is not there yet; -1: nothing. */
+/* State of a scatter: the sum for element `at` that has not been added yet; at -1: none. */
 typedef struct gather_sum {
     double *to;
     int64_t at;
     double sum;
 } gather_sum;
 
-/* n columns. Neighbours often go to one element: what they add is summed before that is touched. */
+/* Adds n columns. Neighbours often have the same element: their sum is computed before the element is touched. */
 #define GATHER_ADD(name, real)                                                                                         \
     static void name(gather_sum *s, const int64_t *offset, const real *value, bool row, const real *dscore,            \
                      int64_t n) {                                                                                      \

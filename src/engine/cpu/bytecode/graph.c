@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * From a program to the graph that a tape is made of: the program's nodes with their levels, ints that are k plus
- * something of a lower level, loads along such ints, and the roots. Nodes that this makes are appended; they are of a
- * lower level than whatever uses them, so inside a level operands still come before users.
+ * Makes the graph of a tape from a program: the program's nodes with their levels, ints that are k plus something of a
+ * lower level, loads along such ints, and the roots. Nodes that are added are appended. They have a lower level than
+ * the nodes that use them, so within a level operands come before users.
  */
 #include "tape_code.h"
 
@@ -18,7 +18,7 @@
 enum { GRAPH_MAX_CONJUNCTS = 64 };
 
 int32_t fxa__tape_graph_add(fxa__tape_graph *g, const fxa__tape_node *node) {
-    fxa__tape_node copy = *node; /* may lie in the array that grows */
+    fxa__tape_node copy = *node; /* node may be in the array that grows */
     if (g->failed || g->n_nodes >= INT32_MAX - 1 ||
         !fxa__grow(g->host, &g->nodes, &g->nodes_capacity, g->n_nodes + 1, sizeof *g->nodes)) {
         g->failed = true;
@@ -42,7 +42,7 @@ enum {
     GRAPH_KEY = FXA__OF_KEY
 };
 
-/* But for SHARED, which comes last. */
+/* Returns the level of a value, without SHARED, which is set last. */
 static uint8_t graph_level(uint32_t inputs) {
     if (inputs & GRAPH_SCORE || (inputs & GRAPH_KEY && inputs & GRAPH_ROW)) return TAPE_FULL;
     return inputs & GRAPH_KEY ? TAPE_COLUMN : inputs & GRAPH_ROW ? TAPE_ROW : TAPE_UNIFORM;
@@ -67,8 +67,8 @@ static int32_t graph_int(fxa__tape_graph *g, int32_t value) {
 
 /* ---- K plus something -------------------------------------------------------------------------------------------- */
 
-/* An int whose form is sign * k + something: the offset as a node, where it is k itself, or one such plus, minus or
- * taken from a value that k does not change. */
+/* Sets sign and offset of an int that is sign * k + something: k itself, or such an int plus or minus a value that k
+ * does not change, or such a value minus it. */
 static void graph_find_affine(fxa__tape_graph *g, int32_t i, const fxa__linear *form) {
     fxa__tape_node n = g->nodes[i];
     if (n.type != FXA_INT || !fxa__lower_key_sign(form)) return;
@@ -99,14 +99,13 @@ static void graph_find_affine(fxa__tape_graph *g, int32_t i, const fxa__linear *
 
 static bool graph_is_row(const fxa__tape_graph *g, int32_t node) { return fxa__tape_has_keys(g->nodes[node].level); }
 
-/* An index as a line, bounds and a shift: clamp(line, lo, hi) + shift, each part but the line a node that k does not
- * change. */
+/* An index as clamp(line, lo, hi) + shift. All but the line are nodes that k does not change. */
 typedef struct graph_index {
     int32_t line, lo, hi, shift; /* shift -1: none */
     bool bounded;
 } graph_index;
 
-/* Takes sums with values that k does not change off an index, into its shift. */
+/* Moves sums with values that k does not change from an index to its shift. */
 static void graph_take_shift(fxa__tape_graph *g, graph_index *x) {
     while (!g->failed && !g->nodes[x->line].sign) {
         const fxa__tape_node n = g->nodes[x->line];
@@ -119,7 +118,7 @@ static void graph_take_shift(fxa__tape_graph *g, graph_index *x) {
     }
 }
 
-/* Takes clamp, min or max with such values off it. */
+/* Moves clamp, min or max with such values from an index to its bounds. */
 static void graph_take_bounds(fxa__tape_graph *g, graph_index *x) {
     const fxa__tape_node n = g->nodes[x->line];
     if (n.op == FXA_OP_CLAMP && !graph_is_row(g, n.arg[1]) && !graph_is_row(g, n.arg[2])) {
@@ -134,8 +133,8 @@ static void graph_take_bounds(fxa__tape_graph *g, graph_index *x) {
     }
 }
 
-/* Along an axis whose index is k plus something, perhaps bounded, while all others stay: the elements are evenly
- * spaced. */
+/* Sets the axis of a load whose index along one axis is k plus something, perhaps clamped, while k changes no other
+ * index: the elements are evenly spaced. */
 static void graph_find_axis(fxa__tape_graph *g, fxa__tape_node *load) {
     int axis = -1, rank = load->n_args;
     load->axis = -1;
@@ -161,13 +160,13 @@ static void graph_find_axis(fxa__tape_graph *g, fxa__tape_node *load) {
 
 /* ---- Import ------------------------------------------------------------------------------------------------------ */
 
-/* The node that stands for program node i: int() of an int or bool is what it is given. */
+/* Returns the node that stands for program node i: int() of an int or bool is its operand. */
 static int32_t graph_same(const fxa_program *p, int32_t i) {
     while (fxa__tape_is_through(p, &p->nodes[i])) i = p->nodes[i].arg[0];
     return i;
 }
 
-/* What is known of the program's nodes. */
+/* Properties of the program's nodes. */
 typedef struct graph_known {
     fxa__linear *forms;
     fxa__depend *sets;
@@ -216,7 +215,7 @@ static void graph_import_all(fxa__tape_graph *g) {
 
 /* ---- Roots ------------------------------------------------------------------------------------------------------- */
 
-/* sign * k + offset, or the absolute value of such. */
+/* Returns the node that has the form sign * k + offset, or the absolute value of it. */
 static const fxa__tape_node *graph_line(const fxa__tape_graph *g, int32_t node, bool *absolute) {
     const fxa__tape_node *n = &g->nodes[node];
     *absolute = n->op == FXA_OP_ABS && n->type == FXA_INT;
@@ -224,8 +223,8 @@ static const fxa__tape_node *graph_line(const fxa__tape_graph *g, int32_t node, 
     return n->sign ? n : NULL;
 }
 
-/* A comparison of k plus something, or of its absolute value, with a value that k does not change leaves a range of
- * columns, or all but one: b < abs(x) is not abs(x) <= b. */
+/* Comparing k plus something, or its absolute value, with a value that k does not change leaves a range of columns, or
+ * all columns except a range: b < abs(x) is not abs(x) <= b. */
 bool fxa__tape_graph_range(const fxa__tape_graph *g, int32_t node, fxa__tape_node *range, bool *negated) {
     const fxa__tape_node n = g->nodes[node];
     bool order = n.op == FXA_OP_LT || n.op == FXA_OP_LE, strict = n.op == FXA_OP_LT, absolute = false;
@@ -254,7 +253,7 @@ static bool graph_add_range(fxa__tape_graph *g, int32_t node) {
     return true;
 }
 
-/* The mask as conjuncts, each a root; one that is constantly true is none. */
+/* Adds the conjuncts of the mask as roots, except those that are constantly true. */
 static void graph_add_mask(fxa__tape_graph *g, int32_t mask) {
     int32_t stack[GRAPH_MAX_CONJUNCTS], depth = 0;
     stack[depth++] = mask;
@@ -339,8 +338,8 @@ static void graph_need_between(fxa__tape_graph *g, size_t begin, size_t end) {
         if (g->nodes[i].needed) graph_need_args(g, &g->nodes[i]);
 }
 
-/* Three times over, since the program's nodes use appended ones, those use nodes of the program whose level is below
- * COLUMN, and these use none that were appended. */
+/* Propagates needs three times: the program's nodes use appended nodes, which use nodes of the program with levels
+ * below COLUMN, which use no appended nodes. */
 static void graph_need(fxa__tape_graph *g, uint32_t kinds) {
     size_t appended = (size_t)g->program->n_nodes;
     for (size_t i = 0; i < g->n_nodes; i++) g->nodes[i].needed = false;

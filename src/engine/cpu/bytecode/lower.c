@@ -1,9 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * From the graph to instructions: the needed nodes of each level in order, each with a register of its level. A
- * register is free again after its value's last reader, unless a later level or a root reads it. Roots come last, and
- * write to the caller's row. In FULL of a JOINT tape what the score needs comes first, and the score; what of it the
- * way back reads keeps its register.
+ * Lowers the graph to instructions: the needed nodes of each level in order, each with a register of its level. A
+ * register is free again after the last reader of its value, unless a later level or a root reads it. Roots come last,
+ * and write to the caller's row. In FULL of a JOINT tape the nodes that the score needs come first, then the score;
+ * values of these that the derivative reads keep their registers.
  */
 #include "tape_code.h"
 
@@ -15,15 +15,15 @@
 typedef struct lower_state {
     fxa__tape_graph *g;
     fxa__tape *tape;
-    int level; /* that is being lowered */
+    int level; /* level that is being lowered */
     int32_t *free_regs;
     size_t n_free, free_capacity;
-    int32_t *place_of;             /* by node: its place in this level, -1: none yet */
-    int32_t external[TAPE_SPACES]; /* the same for the caller's rows */
-    int32_t minus_inf, zero;       /* nodes */
-    uint8_t *wanted;               /* by node: the part of a formula needs it; NULL: no formula */
-    bool failed;                   /* out of memory */
-    bool no_code;                  /* an operation has none: a bug here, since fxa__tape_missing found none */
+    int32_t *place_of;             /* [nodes] place of the node in this level; -1 = none yet */
+    int32_t external[TAPE_SPACES]; /* [spaces] place of the caller's row in this level; -1 = none yet */
+    int32_t minus_inf, zero;       /* nodes of these constants */
+    uint8_t *wanted;               /* [nodes] 1 = a part of the formula needs the node; NULL: no formula */
+    bool failed;                   /* memory is exhausted */
+    bool no_code;                  /* an operation has no opcode: a bug, because fxa__tape_missing found none */
 } lower_state;
 
 /* ---- Registers and places ---------------------------------------------------------------------------------------- */
@@ -82,7 +82,7 @@ static char lower_letter(const lower_state *l, int32_t node, bool spread) {
     return real ? (row ? 'F' : 'f') : (row ? 'I' : 'i');
 }
 
-/* One value as a row of its own, for operations that have no variant with it. */
+/* Fills a row with a single value, for operations that have no variant for it. Returns its place. */
 static int32_t lower_spread(lower_state *l, int32_t node, int32_t reg) {
     bool real = l->g->nodes[node].type == FXA_FLOAT;
     int32_t place = lower_add_place(l, l->level, real, reg);
@@ -91,7 +91,7 @@ static int32_t lower_spread(lower_state *l, int32_t node, int32_t reg) {
     return place;
 }
 
-/* The opcode of a node, with its operands as they are or all of them rows. */
+/* Returns the opcode of a node: for its operands as they are, or with all of them as rows. */
 static int32_t lower_opcode(const lower_state *l, const fxa__tape_node *n, bool spread) {
     char letters[4] = "___";
     for (int k = 0; k < n->n_args && k < 3; k++) letters[k] = lower_letter(l, n->arg[k], spread);
@@ -103,7 +103,7 @@ static void lower_operation(lower_state *l, const fxa__tape_node *n, int32_t dst
     bool spread = code < 0;
     if (spread) code = lower_opcode(l, n, true);
     l->no_code = l->no_code || !FXA__HOLDS(code >= 0);
-    if (n->n_args == 4) /* added to: comes into the result's place first, where it often is already */
+    if (n->n_args == 4) /* the row that is added to is copied to the result's place first; often it is there already */
         lower_add_ins(l, (fxa__tape_ins){.op = FXA__TAPE_COPY_F, .dst = dst, .a = lower_place(l, n->arg[3])});
     for (int k = 0; k < n->n_args && k < 3; k++) {
         if (spread && !lower_is_row(l, n->arg[k])) {
@@ -145,14 +145,10 @@ static int32_t lower_add_access(lower_state *l, const fxa__tape_node *n) {
 
 /* ---- Nodes of a level -------------------------------------------------------------------------------------------- */
 
-static bool lower_is_leaf(const fxa__tape_node *n) {
-    return n->op == FXA_OP_CONST || n->op == FXA_OP_PARAM || n->op == FXA_OP_INPUT;
-}
-
 static void lower_leaf(lower_state *l, fxa__tape_node *n) {
     fxa__tape *t = l->tape;
-    if (n->op == FXA_OP_INPUT && n->level == TAPE_FULL) return; /* the caller's */
-    n->reg = l->tape->level[l->level].n_regs++; /* never one that a value had before: leaves are written first */
+    if (n->op == FXA_OP_INPUT && n->level == TAPE_FULL) return; /* a row of the caller */
+    n->reg = l->tape->level[l->level].n_regs++; /* a register of its own, because leaves are written first */
     fxa__tape_leaf leaf = {.op = n->op, .type = n->type, .level = n->level, .imm = n->imm, .reg = n->reg, .f = n->f};
     if (!fxa__grow(l->g->host, &t->leaves, &t->leaves_capacity, t->n_leaves + 1, sizeof leaf))
         l->failed = true;
@@ -160,25 +156,25 @@ static void lower_leaf(lower_state *l, fxa__tape_node *n) {
         t->leaves[t->n_leaves++] = leaf;
 }
 
-/* Registers whose last reader is node i. */
+/* Frees the registers whose last reader is node i. */
 static void lower_release(lower_state *l, int32_t i) {
     fxa__tape_node *nodes = l->g->nodes, *n = &nodes[i];
     for (int k = 0; k < n->n_args; k++) {
         fxa__tape_node *x = &nodes[n->arg[k]];
         bool again = false;
         for (int j = 0; j < k; j++) again |= n->arg[j] == n->arg[k];
-        if (!again && x->level == l->level && x->last == i && !lower_is_leaf(x)) lower_give_reg(l, x->reg);
+        if (!again && x->level == l->level && x->last == i && !fxa__tape_is_leaf(x)) lower_give_reg(l, x->reg);
     }
 }
 
 static void lower_node(lower_state *l, int32_t i) {
     fxa__tape_node *n = &l->g->nodes[i];
-    if (lower_is_leaf(n)) {
+    if (fxa__tape_is_leaf(n)) {
         lower_leaf(l, n);
         return;
     }
     int32_t access = n->op == FXA_OP_LOAD ? lower_add_access(l, n) : -1;
-    /* A result may take the place of an operand where elements are of one size, and no operand is spread before. */
+    /* The result may overwrite an operand if elements have one size and no operand must be spread before. */
     bool in_place = access < 0 && l->tape->kernels->real_size == sizeof(int32_t) && lower_opcode(l, n, false) >= 0;
     if (in_place) lower_release(l, i);
     if (!n->is_out) n->reg = lower_take_reg(l);
@@ -190,42 +186,9 @@ static void lower_node(lower_state *l, int32_t i) {
     if (!in_place) lower_release(l, i);
 }
 
-/* A result that nothing else reads is computed last and straight into out: the caller's rows, which out may be, have
- * been read by all others then. */
-static void lower_find_out(fxa__tape_graph *g) {
-    for (size_t r = 0; r < g->n_roots; r++) {
-        const fxa__tape_root *root = &g->roots[r];
-        if (root->kind != FXA__OUT_SCORE && root->kind != FXA__OUT_DSCORE) continue;
-        fxa__tape_node *n = &g->nodes[root->node];
-        bool guard = root->kind == FXA__OUT_DSCORE && !n->zero;
-        n->is_out = n->level == TAPE_FULL && n->uses == 1 && !lower_is_leaf(n) && !guard;
-    }
-}
-
-static void lower_find_last(fxa__tape_graph *g) {
-    for (size_t i = 0; i < g->n_nodes; i++) g->nodes[i].last = -1;
-    for (size_t i = 0; i < g->n_nodes; i++) {
-        const fxa__tape_node *n = &g->nodes[i];
-        for (int k = 0; n->needed && k < n->n_args; k++) {
-            fxa__tape_node *x = &g->nodes[n->arg[k]];
-            bool later = n->level == TAPE_FULL && x->value && !n->value; /* the way back */
-            if (x->level != n->level || n->is_out || later)
-                x->last = TAPE_PINNED;
-            else if (x->last < (int32_t)i)
-                x->last = (int32_t)i;
-        }
-    }
-    for (size_t r = 0; r < g->n_roots; r++) {
-        const fxa__tape_root *root = &g->roots[r];
-        if (root->node >= 0) g->nodes[root->node].last = TAPE_PINNED;
-        for (int k = 0; root->access >= 0 && k < g->nodes[root->access].n_args; k++)
-            g->nodes[g->nodes[root->access].arg[k]].last = TAPE_PINNED;
-    }
-}
-
 /* ---- Roots ------------------------------------------------------------------------------------------------------- */
 
-/* A row or one value into out; where it may not be 0 although dscore is, with a guard. */
+/* Writes a row or a single value to out; with a guard, if it may not be 0 where dscore is. */
 static void lower_write(lower_state *l, const fxa__tape_root *root) {
     const fxa__tape_node *n = &l->g->nodes[root->node];
     *(root->kind == FXA__OUT_DSCORE && l->g->joint ? &l->tape->writes_back : &l->tape->writes) = true;
@@ -268,7 +231,7 @@ static void lower_range(lower_state *l, const fxa__tape_node *n) {
         l, (fxa__tape_ins){.op = FXA__TAPE_RANGE, .dst = lower_external(l, TAPE_OUT), .aux = (int32_t)t->n_ranges - 1});
 }
 
-/* A comparison and its effect on out in one. */
+/* Combines a comparison with its effect on out. */
 static void lower_compare(lower_state *l, const fxa__tape_node *n) {
     char letters[4] = "__F";
     int32_t out = lower_external(l, TAPE_OUT);
@@ -322,8 +285,8 @@ static void lower_nodes(lower_state *l, bool value) {
             lower_node(l, (int32_t)i);
 }
 
-/* Gradients first, since out may be the caller's dscore; then the value, then its mask. The score of a JOINT tape comes
- * before all that is left of its way back. */
+/* Lowers gradients first, because out may be the caller's dscore; then the value, then its mask. The score of a JOINT
+ * tape comes before its derivative. */
 static void lower_roots(lower_state *l) {
     if (l->g->joint) {
         lower_roots_of(l, 1u << FXA__OUT_SCORE, lower_write);
@@ -341,7 +304,7 @@ static void lower_want_one(lower_state *l, int32_t node) {
     if (l->g->nodes[node].level == TAPE_FULL) l->wanted[node] = 1;
 }
 
-/* Nodes of FULL that a root needs; operands of FULL come before their users. */
+/* Marks the nodes of FULL that a root needs. Operands of FULL come before their users. */
 static void lower_want(lower_state *l, const fxa__tape_root *root) {
     const fxa__tape_node *nodes = l->g->nodes, *access = root->access >= 0 ? &nodes[root->access] : NULL;
     for (size_t i = 0; i < l->g->n_nodes; i++) l->wanted[i] = 0;
@@ -351,7 +314,7 @@ static void lower_want(lower_state *l, const fxa__tape_root *root) {
         for (int k = 0; l->wanted[i] && k < nodes[i].n_args; k++) lower_want_one(l, nodes[i].arg[k]);
 }
 
-/* Instructions of their own, also for what another part computes: that may be of another row. */
+/* Lowers a part: all its instructions, even for values that another part computes, which may be of another row. */
 static void lower_part(lower_state *l, const fxa__tape_root *root) {
     fxa__tape *t = l->tape;
     const fxa__tape_level *full = &t->level[TAPE_FULL];
@@ -369,7 +332,7 @@ static void lower_part(lower_state *l, const fxa__tape_root *root) {
     l->failed = l->failed || !fxa__tape_formula_watch(t);
 }
 
-/* Leaves get their numbers in the order of their terms. */
+/* Lowers a formula. Leaves are numbered in the order of their terms. */
 static void lower_formula(lower_state *l) {
     fxa__tape *t = l->tape;
     for (size_t i = 0; i < l->g->n_terms && !l->failed; i++) {
@@ -401,8 +364,7 @@ fxa_status fxa__tape_lower(fxa__tape_graph *g, fxa__tape *tape, fxa_error *err) 
     fxa__tape_node zero = {.op = FXA_OP_CONST, .type = FXA_FLOAT, .axis = -1, .needed = true};
     l.minus_inf = fxa__tape_graph_add(g, &inf), l.zero = fxa__tape_graph_add(g, &zero);
     if (g->failed) return fxa__fail_memory(err, "a score program's tape");
-    lower_find_out(g);
-    lower_find_last(g);
+    fxa__tape_graph_find_last(g);
     g->nodes[l.minus_inf].last = g->nodes[l.zero].last = TAPE_PINNED;
     size_t n = g->n_nodes;
     l.place_of = fxa__alloc_array(g->host, n, sizeof *l.place_of);

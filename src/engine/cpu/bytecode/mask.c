@@ -1,10 +1,10 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * A mask alone, before there are scores: rows of pairs as bits, by the formula of bytecode/formula.c. A part of it
- * makes -inf of a row of zeroes where it is false. What a row reads of its own, beside the columns and the batch entry,
- * is in places of ROW; where those of a part hold the same as for the row before, so do its bits, and nothing is run:
- * blocks, documents and heads repeat whole rows. Where no part, range or test differs from the row before, it is only
- * said so.
+ * Runs a mask alone, before there are scores: computes rows of pairs as bits, by the formula of formula.c. A part sets
+ * elements of a row of zeroes to -inf where it is false. Values that a row reads besides columns and batch entry are in
+ * places of ROW. If those of a part are the same as in the row before, the part's bits are too, and nothing is run:
+ * blocks, documents and heads repeat entire rows. If no part, range or test differs from the row before, the row is
+ * only reported to be the same.
  */
 #include "tape_code.h"
 
@@ -13,8 +13,8 @@
 
 #include <string.h>
 
-/* Rows that are asked about together. Ice Lake, S 4096, H 8, a window or blocks: 80.3 ms without, 75.2 so; no other
- * number was tried. */
+/* Rows that are tested together for being the same. Ice Lake, S 4096, H 8, a window or blocks: 80.3 ms without, 75.2
+ * with 32; no other number was tried. */
 enum { MASK_STRETCH = 32 };
 
 /* ---- Leaves of a row --------------------------------------------------------------------------------------------- */
@@ -23,13 +23,13 @@ static const fxa__tape_place *mask_place(const fxa__tape_run *run, int32_t place
     return &run->tape->level[TAPE_FULL].places[place];
 }
 
-/* One int of FULL's places: of the row or of the batch entry. */
+/* Returns an int of FULL's places that belongs to the row or to the batch entry. */
 static int32_t mask_int(const fxa__tape_run *run, int32_t place, int64_t row) {
     const fxa__tape_state *s = run->scratch;
     return ((const int32_t *)s->fixed[place])[mask_place(run, place)->space == TAPE_ROW ? row : 0];
 }
 
-/* Whether what a place holds of a row differs from the row before. */
+/* Returns true if the value of a place differs from the row before. */
 static bool mask_moves(const fxa__tape_run *run, int32_t place, int64_t row) {
     const fxa__tape_state *s = run->scratch;
     size_t size = mask_place(run, place)->real ? run->tape->kernels->real_size : sizeof(int32_t);
@@ -44,7 +44,8 @@ static bool mask_part_moves(const fxa__tape_run *run, const fxa__tape_part *part
     return moves;
 }
 
-/* Whether the numbers of ranges move from row to row + 1 as they did from the row before to it. */
+/* Returns true if the numbers of ranges change by the same steps from this row to the next as from the row before to
+ * it. */
 static bool mask_is_even(const fxa__tape_run *run, int64_t row) {
     const fxa__tape *t = run->tape;
     bool even = true;
@@ -91,7 +92,7 @@ static void mask_run_part(fxa__tape_run *run, size_t part, int64_t row, int64_t 
     run->tape->kernels->row_signs(bits, s->spare[0], run->columns);
 }
 
-/* Columns of the ranges in a row. False: they are as they were for the row before. */
+/* Computes the columns of the ranges in a row. Returns false if they are those of the row before. */
 static bool mask_move_ranges(fxa__tape_run *run, int64_t row) {
     const fxa__tape *t = run->tape;
     fxa__tape_state *s = run->scratch;
@@ -107,8 +108,8 @@ static bool mask_move_ranges(fxa__tape_run *run, int64_t row) {
     return changed;
 }
 
-/* How many of the rows after `row`, up to `end`, have its bits: where numbers move evenly the ends of a range move one
- * way, so if those of the last row are the same, no row between has others. */
+/* Returns how many rows after `row`, up to `end`, have its bits. If numbers change by equal steps, the ends of a range
+ * are monotonic, so if those of the last row are the same, those of all rows between are. */
 static int64_t mask_repeats(const fxa__tape_run *run, int64_t row, int64_t end) {
     const fxa__tape *t = run->tape;
     const fxa__tape_state *s = run->scratch;
@@ -127,7 +128,8 @@ static int64_t mask_repeats(const fxa__tape_run *run, int64_t row, int64_t end) 
     return last - row;
 }
 
-/* Brings the leaves to a row. False: all are as they were for the row before, which `kept` says they are of. */
+/* Computes the leaves of a row. Returns false if all are as in the row before; `kept`: the leaves in memory are of the
+ * row before. */
 static bool mask_leaves(fxa__tape_run *run, int64_t row, int64_t words, bool kept) {
     const fxa__tape *t = run->tape;
     const fxa__tape_state *s = run->scratch;
@@ -139,11 +141,11 @@ static bool mask_leaves(fxa__tape_run *run, int64_t row, int64_t words, bool kep
 
 /* ---- The formula ------------------------------------------------------------------------------------------------- */
 
-static uint64_t mask_low(int64_t n) { /* the first n bits */
+static uint64_t mask_low(int64_t n) { /* Returns a word whose first n bits are set. */
     return n >= 64 ? UINT64_MAX : n <= 0 ? 0 : ((uint64_t)1 << n) - 1;
 }
 
-/* Keys that do not lie evenly, or numbers that wrap: column by column. */
+/* Computes a range column by column: for keys that are not evenly spaced, or numbers that wrap. */
 static void mask_range_each(fxa__tape_run *run, const fxa__tape_range *range, int64_t row, uint64_t *bits,
                             int64_t words) {
     fxa__tape_state *s = run->scratch;
@@ -156,7 +158,7 @@ static void mask_range_each(fxa__tape_run *run, const fxa__tape_range *range, in
     run->tape->kernels->row_signs(bits, out, r.n);
 }
 
-/* The row of a leaf: where it lies, or made in `room`. */
+/* Returns the row of a leaf: where it is stored, or computed in `room`. */
 static const uint64_t *mask_leaf(fxa__tape_run *run, const fxa__tape_term *term, int64_t row, uint64_t *room,
                                  int64_t words) {
     const fxa__tape_state *s = run->scratch;
@@ -173,7 +175,7 @@ static const uint64_t *mask_leaf(fxa__tape_run *run, const fxa__tape_term *term,
     return room;
 }
 
-/* x joined with what comes after it. */
+/* Combines x with the row or rows after it. */
 static void mask_join(int kind, uint64_t *restrict x, const uint64_t *restrict y, const uint64_t *restrict z,
                       int64_t words) {
     switch (kind) {
@@ -194,7 +196,8 @@ static void mask_join(int kind, uint64_t *restrict x, const uint64_t *restrict y
     }
 }
 
-/* x || leaf, where the leaf is the same for the row or a range: most of x stays. False: no such leaf. */
+/* Computes x || leaf for a leaf that is the same for the row or a range, where most of x is unchanged. Returns false if
+ * the leaf is another. */
 static bool mask_or_leaf(const fxa__tape_run *run, const fxa__tape_term *term, int64_t row, uint64_t *x,
                          int64_t words) {
     const fxa__tape_state *s = run->scratch;
@@ -226,7 +229,7 @@ static const uint64_t *mask_formula(fxa__tape_run *run, int64_t row, int64_t wor
         uint64_t *x = stack + depth * words;
         if (takes > 0) {
             mask_join(term->kind, x, x + words, x + 2 * words, words);
-        } else if (depth > 0 && mask_takes(next) == 2) { /* a leaf that is joined at once needs no row of its own */
+        } else if (depth > 0 && mask_takes(next) == 2) { /* a leaf that is combined next needs no row of its own */
             uint64_t *to = x - words;
             if (next != TAPE_BITS_OR || !mask_or_leaf(run, term, row, to, words))
                 mask_join(next, to, mask_leaf(run, term, row, x, words), x, words);
@@ -246,7 +249,7 @@ void fxa__tape_mask(fxa__tape_run *run, int64_t row, int64_t n, uint64_t *bits, 
     FXA__ASSERT(fxa__div_up(run->columns, 64) <= words && words <= fxa__div_up(run->max_columns, 64));
     const fxa__tape_state *s = run->scratch;
     int64_t ask = s->ranges_move ? row + 1 : row + n,
-            repeats = row; /* the next row to ask about; up to where they do */
+            repeats = row; /* the next row to test; `until` is the last that repeats */
     for (int64_t i = row; i < row + n; i++, bits += words) {
         if (i == ask) {
             repeats = i + mask_repeats(run, i - 1, row + n);

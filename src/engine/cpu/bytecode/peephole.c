@@ -1,18 +1,18 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * Several nodes as one operation, for float tapes: a value that only one operation uses need not be stored. Products
- * that are added to round once instead of twice. What is left without users is dropped by the next count.
+ * Joins several nodes into one operation, on tapes of floats: a value that only one operation uses need not be stored.
+ * Products that are added to are rounded once instead of twice. The next count of uses drops nodes that have none.
  *
- * What is joined does not depend on the mask: scores have the same bits from the tape with it and from the one without,
- * so that it does not matter which of the two ran over a pair in forward and which in backward. For the same reason the
- * score of a JOINT tape is joined as it is alone; but a tanh that the way back needs is taken apart again, which
+ * What is joined does not depend on the mask: scores have the same bits on the tape with the mask and on the one
+ * without, so forward and backward may use different ones for the same pair. For the same reason the score of a JOINT
+ * tape is joined as on a tape of its own, except that a tanh which the derivative needs is separated again; that
  * changes no bit.
  */
 #include "tape_code.h"
 
 #include "../../../base/invariant.h"
 
-/* The node of an argument, a float as n is, when it is of this operation, of n's level and used by nothing else. */
+/* Returns argument k of n if it is a float node with this operation, at n's level, with no other user; else NULL. */
 static const fxa__tape_node *peephole_inner(const fxa__tape_graph *g, const fxa__tape_node *n, int k, uint32_t op) {
     const fxa__tape_node *x = &g->nodes[n->arg[k]];
     return x->op == op && x->level == n->level && x->uses == 1 ? x : NULL;
@@ -22,7 +22,7 @@ static bool peephole_is_one(const fxa__tape_graph *g, int level, int32_t node) {
     return !fxa__tape_is_row(level, g->nodes[node].level);
 }
 
-/* a * b joined with c as one operation; the first factor is a row. */
+/* Joins a * b and c to one operation; the first factor is a row. */
 static void peephole_join(const fxa__tape_graph *g, fxa__tape_node *n, uint32_t op, const fxa__tape_node *product,
                           int32_t c) {
     bool swap = peephole_is_one(g, n->level, product->arg[0]);
@@ -46,7 +46,7 @@ static void peephole_fma(const fxa__tape_graph *g, fxa__tape_node *n) {
         peephole_join(g, n, FXA__TAPE_FNMA, b, n->arg[0]);
 }
 
-/* x ** 2 is a product, of one rounding and a fraction of the time. */
+/* x ** 2 becomes a product, which is rounded once and takes a fraction of the time. */
 static void peephole_square(const fxa__tape_graph *g, fxa__tape_node *n) {
     const fxa__tape_node *y = &g->nodes[n->arg[1]];
     if (y->op != FXA_OP_CONST || y->f != 2) return;
@@ -54,7 +54,7 @@ static void peephole_square(const fxa__tape_graph *g, fxa__tape_node *n) {
     n->arg[1] = n->arg[0];
 }
 
-/* tanh(x * y), tanh(x / y) with y one value, times one for the time being */
+/* tanh(x * y), tanh(x / y) with y a single value, times 1 until a factor is joined */
 static void peephole_tanh(fxa__tape_graph *g, fxa__tape_node *n) {
     const fxa__tape_node *mul = peephole_inner(g, n, 0, FXA_OP_MUL), *div = peephole_inner(g, n, 0, FXA_OP_DIV);
     const fxa__tape_node *inner = mul ? mul : div;
@@ -68,7 +68,7 @@ static void peephole_tanh(fxa__tape_graph *g, fxa__tape_node *n) {
     n->arg[2] = g->one;
 }
 
-/* z * (such a tanh), with z one value too */
+/* z * (such a tanh), with z a single value too */
 static void peephole_scale_tanh(fxa__tape_graph *g, fxa__tape_node *n) {
     for (int k = 0; k < 2; k++) {
         const fxa__tape_node *mul = peephole_inner(g, n, k, FXA__TAPE_TANH_MUL);
@@ -84,7 +84,7 @@ static void peephole_scale_tanh(fxa__tape_graph *g, fxa__tape_node *n) {
     }
 }
 
-/* mulz(x, c - y * y) with c one value: what slopes of tanh and sigmoid look like */
+/* mulz(x, c - y * y) with c a single value: the form of derivatives of tanh and sigmoid */
 static void peephole_slope(const fxa__tape_graph *g, fxa__tape_node *n) {
     const fxa__tape_node *fnma = peephole_inner(g, n, 1, FXA__TAPE_FNMA);
     if (!fnma || fnma->arg[0] != fnma->arg[1] || !peephole_is_one(g, n->level, fnma->arg[2])) return;
@@ -95,12 +95,13 @@ static void peephole_slope(const fxa__tape_graph *g, fxa__tape_node *n) {
     n->arg[2] = fnma->arg[2];
 }
 
-/* float(a + b), float(a - b) of ints; where the sum is k plus something, of just these two */
+/* float(a + b), float(a - b) of ints; if the sum is k plus something, of these two */
 static void peephole_float(const fxa__tape_graph *g, fxa__tape_node *n) {
     const fxa__tape_node *x = &g->nodes[n->arg[0]];
     bool down = x->sign ? x->sign < 0 : x->op == FXA_OP_SUB;
     if (x->op != FXA_OP_ADD && x->op != FXA_OP_SUB) return;
-    FXA__ASSERT(x->type == FXA_INT && x->level == n->level); /* float() of a float is none, bools have no sums */
+    FXA__ASSERT(x->type == FXA_INT &&
+                x->level == n->level); /* float() of a float does not exist, and bools have no sums */
     if (!x->sign && x->uses != 1) return;
     n->op = down ? FXA__TAPE_FLOAT_SUB : FXA__TAPE_FLOAT_ADD;
     n->n_args = 2;
@@ -108,7 +109,7 @@ static void peephole_float(const fxa__tape_graph *g, fxa__tape_node *n) {
     n->arg[1] = x->sign ? g->key : x->arg[1];
 }
 
-/* z + y * float(k plus something), z - y * ..., with y one value and z a row */
+/* z + y * float(k plus something), z - y * ..., with y a single value and z a row */
 static void peephole_line(fxa__tape_graph *g, int32_t i) {
     const fxa__tape_node *n = &g->nodes[i];
     bool minus = n->op == FXA__TAPE_FNMA;
@@ -132,7 +133,7 @@ static void peephole_line(fxa__tape_graph *g, int32_t i) {
     for (int k = 0; k < 4; k++) g->nodes[i].arg[k] = args[k];
 }
 
-/* A conjunct that compares ints, applied to the scores at once. */
+/* Joins a conjunct that compares ints with its effect on the scores. */
 static void peephole_mask(fxa__tape_graph *g, fxa__tape_root *root) {
     if (root->kind != FXA__OUT_MASK || root->node < 0) return;
     fxa__tape_node n = g->nodes[root->node];
@@ -161,7 +162,7 @@ static void peephole_node(fxa__tape_graph *g, fxa__tape_node *n) {
     }
 }
 
-/* All nodes that are counted; rest: but for those of the score. */
+/* Joins all nodes that have uses; rest: except those of the score. */
 static void peephole_nodes(fxa__tape_graph *g, bool rest) {
     for (int32_t i = 0; i < g->program->n_nodes && !g->failed; i++) {
         const fxa__tape_node *n = &g->nodes[i];
@@ -171,7 +172,7 @@ static void peephole_nodes(fxa__tape_graph *g, bool rest) {
     }
 }
 
-/* Node i as the program has it, where a tanh that the way back needs is in it. */
+/* Restores node i as the program has it, if it has joined a tanh that the derivative needs. */
 static void peephole_part_tanh(fxa__tape_graph *g, int32_t i) {
     fxa__tape_node *n = &g->nodes[i];
     const fxa__node *was = &g->program->nodes[i];
@@ -185,7 +186,7 @@ static void peephole_part_tanh(fxa__tape_graph *g, int32_t i) {
     for (int k = 0; k < n->n_args; k++) n->arg[k] = was->arg[k]; /* floats, which are the same nodes in both */
 }
 
-/* By the counts of the score alone, as it is in a tape of its own. */
+/* Joins the nodes of the score by their uses in the score alone, as on a tape of its own. */
 static void peephole_value(fxa__tape_graph *g) {
     fxa__tape_graph_count(g, TAPE_ROOTS_ALL & ~(TAPE_ROOTS_SCORE | TAPE_ROOTS_MASK));
     for (size_t i = 0; i < g->n_nodes; i++) g->nodes[i].back = g->nodes[i].needed;

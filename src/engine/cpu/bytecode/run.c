@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * A tape at run time: memory laid out in the caller's scratch, then one level after the other. Rows are worked on in
- * whole steps; a caller's row that is none is copied to a spare row first, where a dscore past its end is 0, so that
- * what lies there adds nothing to sums.
+ * Runs a tape: lays out the caller's scratch memory, then runs one level after the other. Rows are processed in whole
+ * steps. A caller's row that is no whole number of steps is copied to a spare row first; its dscore past the end is 0,
+ * so that these elements add nothing to sums.
  */
 #include "tape_code.h"
 
@@ -16,18 +16,18 @@
 
 static int64_t run_steps(int64_t n) { return fxa__round_up(n, FXA__TAPE_STEP); }
 
-/* Bytes of a row of n elements, with room for a whole step after any element of it. */
+/* Computes the bytes of a row of n elements, with room for a whole step after any element. */
 static bool run_pitch(int64_t n, size_t real_size, size_t *pitch) {
     FXA__ASSERT(n >= 0);
     if (n > INT64_MAX / 64) return false;
     return !__builtin_mul_overflow(run_steps(n) + FXA__TAPE_STEP, real_size, pitch);
 }
 
-/* The one layout: the pointers of s are set where the carver has a base. */
+/* Computes the layout. A carver with a base also sets the pointers of s. */
 static bool run_layout(const fxa__tape *t, int64_t max_rows, int64_t max_columns, fxa__carver *c, fxa__tape_state *s) {
     const int64_t n[TAPE_LEVELS] = {1, max_rows, max_columns, max_columns, max_columns};
     size_t places = 0;
-    (void)fxa__carve(c, 1, sizeof *s); /* what the pointers are in */
+    (void)fxa__carve(c, 1, sizeof *s); /* memory of *s, which holds the pointers */
     for (int i = 0; i < TAPE_LEVELS; i++) {
         if (t->level[i].n_places > places) places = t->level[i].n_places;
         if (!run_pitch(n[i], t->kernels->real_size, &s->pitch[i])) return false;
@@ -69,7 +69,7 @@ static void run_sum(const fxa__tape_at *r, const fxa__tape_ins *ins) {
         run->tape->kernels->tape[op](run_steps(r->n), &run->dparams[ins->aux], r->at[ins->b], r->at[ins->a], NULL);
 }
 
-/* The result of a FULL load is read by this row alone, so it may stay where it is. */
+/* The result of a FULL load is read by this row only, so it may stay in the tensor. */
 static void run_load(const fxa__tape_at *r, const fxa__tape_ins *ins) {
     const fxa__tape *t = r->run->tape;
     bool may_alias = r->level == TAPE_FULL && t->level[TAPE_FULL].places[ins->dst].space == TAPE_FULL;
@@ -86,7 +86,7 @@ static void run_special(const fxa__tape_at *r, const fxa__tape_ins *ins) {
     }
 }
 
-/* Instructions begin..end of a level, which has no array of them where it has none. */
+/* Runs instructions begin..end of a level. A level without instructions has no array of them. */
 static void run_instructions(const fxa__tape_at *r, const fxa__tape_level *l, size_t begin, size_t end) {
     const fxa__tape_fn *table = r->run->tape->kernels->tape;
     int64_t n = run_steps(r->n);
@@ -105,7 +105,7 @@ void fxa__tape_run_part(const fxa__tape_at *r, const fxa__tape_part *part) {
 
 /* ---- Levels below FULL ------------------------------------------------------------------------------------------- */
 
-/* row: whose values of ROW are read by SHARED; else 0, as ROW reads all. */
+/* row: the row whose ROW values SHARED reads; 0 for other levels. */
 static void run_level(fxa__tape_run *run, int level, int64_t row, int64_t n) {
     fxa__tape_state *s = run->scratch;
     const fxa__tape_level *l = &run->tape->level[level];
@@ -123,7 +123,7 @@ static void *run_reg(const fxa__tape_state *s, const fxa__tape_leaf *leaf) {
     return s->base[leaf->level] + (size_t)leaf->reg * s->pitch[leaf->level];
 }
 
-/* Where the heads of rows are, if SHARED values need them. */
+/* Returns the heads of the rows if SHARED values need them; else NULL. */
 static const int32_t *run_heads(const fxa__tape_run *run) {
     const fxa__tape *t = run->tape;
     for (size_t i = 0; t->level[TAPE_SHARED].n_ins > 0 && i < t->n_leaves; i++)
@@ -132,7 +132,7 @@ static const int32_t *run_heads(const fxa__tape_run *run) {
     return NULL;
 }
 
-/* SHARED values of a row's head: there already, unless this is its first row of the block. */
+/* Computes the SHARED values of a row's head, unless the registers hold them for this block. */
 static void run_shared(fxa__tape_run *run, int64_t row) {
     fxa__tape_state *s = run->scratch;
     if (s->shared && s->head == s->heads[row]) return;
@@ -141,7 +141,7 @@ static void run_shared(fxa__tape_run *run, int64_t row) {
     s->shared = true;
 }
 
-/* A constant, param or coordinate of the batch entry, in every lane of its register. */
+/* Fills a register with a constant, a param or a coordinate of the batch entry. */
 static void run_fill_uniform(const fxa__tape_run *run, const fxa__tape_leaf *leaf, const int32_t *coord) {
     void *reg = run_reg(run->scratch, leaf);
     double f = leaf->op == FXA_OP_PARAM ? run->params[leaf->imm] : leaf->f;
@@ -156,8 +156,8 @@ static void run_fill_uniform(const fxa__tape_run *run, const fxa__tape_leaf *lea
     }
 }
 
-/* Bytes of a tensor that are soon in the second-level cache: a part of the smallest that servers have, not tuned. Rows
- * of larger ones are sent for: a dense bias of S 2048 79 -> 86 GFLOP/s on one core of Zen 4. */
+/* Bytes of a tensor that the second-level cache soon holds: a part of the smallest in servers, not tuned. Rows of
+ * larger tensors are prefetched: a dense bias of S 2048 runs at 86 GFLOP/s with and 79 without on one core of Zen 4. */
 enum { RUN_NEAR = 1 << 18 };
 
 static bool run_is_far(const fxa__tape_run *run) {
@@ -188,12 +188,12 @@ void fxa__tape_batch(fxa__tape_run *run, int32_t b, int32_t q_len, int32_t k_len
         if (t->leaves[i].level == TAPE_UNIFORM) run_fill_uniform(run, &t->leaves[i], coord);
     s->far = run_is_far(run);
     s->heads = run_heads(run);
-    FXA__ASSERT(s->heads || t->level[TAPE_SHARED].n_ins == 0); /* what is SHARED needs the head, so there is a leaf */
+    FXA__ASSERT(s->heads || t->level[TAPE_SHARED].n_ins == 0); /* SHARED values need the head, so there is a leaf */
     s->shared = false;
     run_level(run, TAPE_UNIFORM, 0, 1);
 }
 
-/* Indices first, first + 1, ... that begin again at 0 after `size` of them. */
+/* Fills a register with first, first + 1, ..., which continues at 0 after size - 1. */
 static void run_count(int32_t *reg, int64_t n, int64_t first, int64_t size) {
     for (int64_t i = 0, x = first; i < n; i++, x++) {
         if (x == size) x = 0;
@@ -216,7 +216,7 @@ void fxa__tape_rows(fxa__tape_run *run, int64_t n, const int32_t *h, const int32
     if (t->alone) fxa__tape_mask_rows(run, n);
 }
 
-/* The step of evenly spaced ascending keys, 0 for others. One key alone may have any. */
+/* Returns the step of evenly spaced ascending keys; 0 for other keys. A single key may have any step. */
 static int64_t run_key_step(int64_t n, const int32_t *k) {
     int64_t step = n > 1 ? (int64_t)k[1] - k[0] : 1;
     for (int64_t i = 1; i < n; i++)
@@ -254,7 +254,7 @@ static void run_fill(void *out, size_t real_size, int64_t n, double x) {
     }
 }
 
-/* A caller's row that is no whole number of steps: its copy, with zeroes after its end. */
+/* Copies a caller's row that is no whole number of steps, with zeroes after its end. Returns the copy. */
 static const void *run_copy_row(const fxa__tape_at *r, int which, const void *row) {
     size_t size = r->run->tape->kernels->real_size, n = (size_t)r->n;
     char *spare = r->state->spare[which];
@@ -264,7 +264,7 @@ static const void *run_copy_row(const fxa__tape_at *r, int which, const void *ro
     return spare;
 }
 
-/* What rows and columns add to them, by space and element. */
+/* Adds the offsets of row and columns to the places, by space and element. */
 void fxa__tape_set_places(const fxa__tape_at *r, int64_t row, const void *score, const void *dscore, void *out) {
     const fxa__tape_level *level = &r->run->tape->level[TAPE_FULL];
     const fxa__tape_place *places = level->places;
@@ -319,7 +319,7 @@ void fxa__tape_row(fxa__tape_run *run, int64_t row, int64_t first, int64_t n, co
     if (t->writes && !whole) memcpy(out, s->spare[2], (size_t)n * size);
 }
 
-/* Places are as the way there left them: a load may have put elsewhere what it found. */
+/* Uses the places of fxa__tape_row, because a load may have left its result in the tensor. */
 void fxa__tape_row_back(fxa__tape_run *run, int64_t n, const void *dscore, void *out) {
     const fxa__tape *t = run->tape;
     const fxa__tape_level *full = &t->level[TAPE_FULL];

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * The operations of tapes by their letters: the table of bytecode/tape_ops.def, and what of a program it has.
+ * Finds operations by their letters in the table of tape_ops.def, and operations of programs that the table lacks.
  */
 #include "tape_code.h"
 
@@ -22,14 +22,14 @@ int32_t fxa__tape_find(uint32_t op, char d, const char *letters) {
     return -1;
 }
 
-/* With all operands as rows there is always a code, or there is none for some operands. */
+/* If an operation has a code for operands that are all rows, it has codes for all operands. */
 const fxa__node *fxa__tape_missing(const fxa_program *program) {
     for (int32_t i = 0; i < program->n_nodes; i++) {
         const fxa__node *n = &program->nodes[i];
         char letters[4] = "___";
         bool leaf = n->op == FXA_OP_CONST || n->op == FXA_OP_PARAM || n->op == FXA_OP_INPUT || n->op == FXA_OP_LOAD;
         if (leaf || fxa__tape_is_through(program, n)) continue;
-        FXA__ASSERT(n->n_args <= 3); /* only loads take more */
+        FXA__ASSERT(n->n_args <= 3); /* only loads have more operands */
         for (int k = 0; k < n->n_args; k++) letters[k] = program->nodes[n->arg[k]].type == FXA_FLOAT ? 'F' : 'I';
         if (fxa__tape_find(fxa__tape_op_of(n), n->type == FXA_FLOAT ? 'F' : 'I', letters) < 0) return n;
     }

@@ -1,12 +1,12 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * The end of a row. From its maximum m, its sum l and its unnormalised output o, and the score z of its sink:
+ * The last step of a row. From its maximum m, its sum l, its output o before division, and the score z of its sink:
  *
  *     M = max(m, z),  L = l exp(m - M) + exp(z - M),  O = u o exp(m - M) / L,  LSE = M + log L
  *
- * u is the row's unit: 1, but where sums of V left the range of real (forward/rescaled_sums.c). M = -inf: O = 0 and LSE
- * = -inf. A NaN or +inf among the scores and z: both are NaN. Rows whose keys were worked on in chunks are joined the
- * same way first, in the order of the chunks.
+ * u is the row's unit: 1, except for rows of rescaled_sums.c. If M is -inf, O = 0 and LSE = -inf. If the scores and z
+ * include NaN or +inf, both are NaN. The results of key splits are merged first by the same formulas, in the order of
+ * the splits.
  */
 #include "forward.h"
 
@@ -16,12 +16,12 @@
 
 #include <string.h>
 
-/* What is known of a row besides its output. */
+/* Softmax of a row. */
 typedef struct output_row {
     double m, l, unit; /* m NaN: a score was NaN */
 } output_row;
 
-/* Of stacked row r. */
+/* Returns the score of the sink of stacked row r; -inf: no sink. */
 static double output_sink(const fxa__cpu_forward_worker *w, int64_t r) {
     const fxa_problem *p = &w->g.p->in;
     if (p->flags & FXA_SINKS)
@@ -30,8 +30,8 @@ static double output_sink(const fxa__cpu_forward_worker *w, int64_t r) {
     return p->flags & FXA_SINK_ZERO ? 0 : -INFINITY;
 }
 
-/* The factor of the output; *lse gets the row's if w is wanted. A factor of exactly 0 makes the output 0, whatever w
- * holds. */
+/* Returns the factor of the output, and sets *lse to the row's if want_lse. Outputs with factor 0 become 0 whatever
+ * they hold. */
 static double output_factor(const output_row *row, double sink, bool want_lse, double *lse) {
     double top = fxa__fmax(row->m, sink);
     *lse = top < INFINITY ? top : NAN;
@@ -48,7 +48,7 @@ static double output_factor(const output_row *row, double sink, bool want_lse, d
 
 static void output_store_one(const fxa__cpu_address *to, double x) { fxa__store_f64(to->data, to->dtype, 0, x); }
 
-/* FXA_ACCUMULATE_O: joins o (unnormalised, times factor) with the row that is there; in f64, rounded once. */
+/* FXA_ACCUMULATE_O: merges o, times factor, with the row that is stored; in f64, rounded once. */
 static void output_merge(const fxa__cpu_forward_worker *w, const fxa__cpu_address *to, const void *o, double factor,
                          double *lse, const fxa__cpu_address *lse_to) {
     double old_lse = fxa__load_f64(lse_to->data, lse_to->dtype, 0);
@@ -66,12 +66,12 @@ static void output_fill(const fxa__cpu_forward_worker *w, void *o, int64_t n, do
     for (int64_t i = 0; i < n; i++) fxa__cpu_real_set(w->kernels, o, i, x);
 }
 
-/* Where what is wanted of a row goes. */
+/* Addresses of the results of a row. */
 typedef struct output_to {
-    fxa__cpu_address o, lse, max; /* data NULL: not wanted */
+    fxa__cpu_address o, lse, max; /* data NULL: not requested */
 } output_to;
 
-/* Moves on to stacked row r, from r - 1 or from {0}. */
+/* Moves to stacked row r, from r - 1 or from all zeroes. */
 static void output_to_row(const fxa__cpu_forward_worker *w, output_to *to, int64_t r) {
     uint32_t flags = w->g.p->in.flags;
     fxa__cpu_row_next(&w->g, FXA_SLOT_O, r, &to->o);
@@ -79,7 +79,7 @@ static void output_to_row(const fxa__cpu_forward_worker *w, output_to *to, int64
     if (flags & FXA_RETURN_ROW_MAX) fxa__cpu_row_next(&w->g, FXA_SLOT_ROW_MAX, r, &to->max);
 }
 
-/* o is the row's unnormalised output and is used up. */
+/* Stores a row. o, the output before division, is overwritten. */
 static void output_store(fxa__cpu_forward_worker *w, const output_to *to, void *o, double factor, double lse,
                          double max) {
     if (w->g.p->in.flags & FXA_ACCUMULATE_O)
@@ -98,7 +98,7 @@ static void output_finish(fxa__cpu_forward_worker *w, int64_t r, const output_to
     output_store(w, to, o, factor, lse, row->m);
 }
 
-/* ---- Chunks ------------------------------------------------------------------------------------------------------ */
+/* ---- Key splits -------------------------------------------------------------------------------------------------- */
 
 static int64_t output_result(const fxa__cpu_forward_worker *w, int64_t group, int64_t chunk, int64_t r) {
     return group * w->run->result_rows + chunk * w->g.rows + r;
@@ -125,8 +125,9 @@ void fxa__cpu_output(fxa__cpu_forward_worker *w, int64_t group) {
     }
 }
 
-/* Adds the chunks of stacked row r: row->l, and s.row, which is the output times a factor. row->m is known. Outputs get
- * the factor, not their share: that may be 0 with w, and some output infinite. */
+/* Adds the key splits of stacked row r to row->l and to w->row, which is the output times a factor; row->m must be set.
+ * Outputs are multiplied by the factor before their weight: the product of both may be 0 while an output is infinite.
+ * */
 static void output_add_splits(fxa__cpu_forward_worker *w, int64_t group, int64_t r, double factor, output_row *row) {
     int64_t dv = w->g.p->in.d_v;
     row->l = 0;
@@ -142,7 +143,7 @@ static void output_add_splits(fxa__cpu_forward_worker *w, int64_t group, int64_t
     }
 }
 
-/* The chunks of stacked row r as one, its output in s.o. */
+/* Merges the key splits of stacked row r; its output is in w->o. */
 static output_row output_merge_row(fxa__cpu_forward_worker *w, int64_t group, int64_t r) {
     const fxa__cpu_kernels *kernels = w->kernels;
     int64_t dv = w->g.p->in.d_v;
@@ -167,10 +168,10 @@ void fxa__cpu_output_merge_splits(fxa__cpu_forward_worker *w, int64_t group) {
     }
 }
 
-/* ---- Rows that do not exist -------------------------------------------------------------------------------------- */
+/* ---- Rows past the end of a sequence ----------------------------------------------------------------------------- */
 
 void fxa__cpu_output_absent(fxa__cpu_forward_worker *w) {
-    fxa__cpu_forward_worker all = *w; /* the group as if w had all the rows that its tensors have room for */
+    fxa__cpu_forward_worker all = *w; /* the kv group as if it had all rows of its tensors */
     all.g.seq.q_len = w->g.p->in.sq;
     for (int64_t h = 0; h < w->g.heads; h++)
         for (int64_t q = w->g.seq.q_len; q < all.g.seq.q_len; q++) {

@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * Products by AMX tiles, and the tiles' state: a process asks the operating system once for their registers, and each
- * thread sets their shapes before its products and gives them back after the last, so that nothing of them is saved
- * when it sleeps.
+ * Products by AMX tiles, and the state of the tiles: a process requests permission for their registers from the
+ * operating system once. Each thread sets their shapes before its products and releases them after the last one, so
+ * that they are not saved when the thread sleeps.
  */
 #define _DEFAULT_SOURCE 1 /* syscall */
 
@@ -17,7 +17,8 @@
 #include <unistd.h>
 #endif
 
-/* Some compilers do not know that loading a tile reads memory: what was written must be there by then. */
+/* Some compilers do not know that loading a tile reads memory. Stores before the barrier are complete when the tile is
+ * loaded. */
 #define AMX_MEMORY __asm__ volatile("" ::: "memory")
 #define AMX_ZERO(t) _tile_zero(t)
 #define AMX_LOAD(t, p, bytes)                                                                                          \
@@ -43,7 +44,7 @@ bool fxa__amx_permit(void) {
 #endif
 }
 
-/* What LDTILECFG reads: palette 1, and for each tile bytes of a row and rows. */
+/* Operand of LDTILECFG: palette 1, and the bytes of a row and the rows of each tile. */
 typedef struct amx_shapes {
     uint8_t palette, start_row, reserved[14];
     uint16_t bytes[16];

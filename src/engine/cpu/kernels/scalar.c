@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * Kernels for scalar: plain C, one lane: the set every machine has, and the one the others are tested against.
+ * Kernels for scalar: plain C, one lane. Every machine has this set, and the others are tested against it.
  */
 #include "set.h"
 

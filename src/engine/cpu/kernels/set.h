@@ -1,11 +1,11 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * How one body becomes many kernels. Each file of kernels/ names its instruction set and includes kernels/body/all.inc
- * twice, first with REAL_IS_DOUBLE 1, then 0. In the bodies `real` is double or float, and every name listed here
- * stands for itself with _f64 or _f32 at its end, so that both fit in one file; bodies give their own names the same
- * with KERN_NAME.
+ * How one body becomes many kernels. Each file of kernels/ names its instruction set and includes body/all.inc twice,
+ * first with REAL_IS_DOUBLE 1, then 0. In the bodies `real` is double or float, and each name that is listed here is
+ * replaced by itself with _f64 or _f32 at its end, so that both fit into one file; bodies do the same with their own
+ * names by KERN_NAME.
  *
- * What an isa file defines:
+ * A file of an instruction set defines:
  *   KERN_SCALAR, KERN_SSE2, KERN_AVX2, KERN_AVX512 or KERN_NEON
  *   VEC_BYTES            bytes of a vector; 0: one real (scalar)
  *   GEMM_MR, GEMM_VECS   rows of the matrix micro-kernel, and its columns in vectors
@@ -38,7 +38,7 @@
 #define vmask KERN_NAME(vmask)
 #define ivec KERN_NAME(ivec)
 
-/* Vectors: kernels/body/vectors.inc */
+/* Vectors: body/vectors.inc */
 #define v_load KERN_NAME(v_load)
 #define v_store KERN_NAME(v_store)
 #define v_load_n KERN_NAME(v_load_n)
@@ -87,7 +87,7 @@
 #define v_from_i KERN_NAME(v_from_i)
 #define v_to_i KERN_NAME(v_to_i)
 
-/* Functions: kernels/body/math.inc */
+/* Functions: body/math.inc */
 #define v_exp KERN_NAME(v_exp)
 #define v_exp2 KERN_NAME(v_exp2)
 #define v_log KERN_NAME(v_log)
@@ -117,7 +117,7 @@
                                                       .gemm_rows = kern_gemm_rows##suffix                              \
                                                   }                                                                    \
     }
-/* The part of it that is not about matrices. */
+/* Members of the table that are not about matrix products. */
 #define KERN_ROWS(isa_name, suffix, size, lanes)                                                                       \
     .isa = isa_name, .real_size = (size), .real_dtype = (size) == sizeof(float) ? FXA_F32 : FXA_F64, .width = (lanes), \
     .load = kern_load##suffix, .store = kern_store##suffix, .load_ints = kern_load_ints##suffix,                       \

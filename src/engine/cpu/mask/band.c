@@ -1,17 +1,17 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * Masks that bound q - k: the conjuncts of a mask (lower/conjunct.h) that are bounds of q - k by constants. Causal
- * masks and windows are nothing else, whether they come from flags or from a text; their tiles then need no range
+ * Masks that bound q - k: finds the conjuncts of a mask (lower/conjunct.h) that bound q - k by constants. Causal masks
+ * and windows consist of such conjuncts only, whether they come from flags or from a text, so their tiles need no range
  * analysis.
  *
- * Conjuncts are said of coordinates and lengths in 0..2^30 - 1; whoever uses a band makes sure that they are.
+ * Conjuncts assume coordinates and lengths in 0..2^30 - 1; classify.c checks that before it uses a band.
  */
 #include "../code.h"
 
 #include "../../../base/num.h"
 #include "../../../lower/conjunct.h"
 
-/* Takes up a part of the mask that is a bound of q - k; false: it is none. */
+/* Adds a conjunct to the band. Returns false if it does not bound q - k. */
 static bool band_take(const fxa__part *part, fxa__cpu_band *band) {
     if ((part->kind != FXA__PART_CAUSAL && part->kind != FXA__PART_WINDOW) || part->bound >= 0) return false;
     int64_t *bound = (part->kind == FXA__PART_CAUSAL ? band->right : band->left) + part->aligned;
@@ -19,8 +19,8 @@ static bool band_take(const fxa__part *part, fxa__cpu_band *band) {
     return true;
 }
 
-/* Of a node: it changes with row or key; it hangs on elements of matrices, or on captured floats, that do; the mask
- * needs it. */
+/* Marks of a node. VARIES: it changes with the row or the key. DARK: it depends on elements of matrices, or on captured
+ * floats, that vary, so range analysis cannot bound it. NEEDED: the mask depends on it. */
 enum { BAND_VARIES = 1, BAND_DARK = 2, BAND_NEEDED = 4 };
 
 static uint8_t band_mark(const fxa__node *n, const uint8_t *marks) {
@@ -43,7 +43,7 @@ static void band_conjuncts(const fxa__conjuncts *c, const uint8_t *marks, fxa__c
     }
 }
 
-/* What the mask is made of. */
+/* Marks the nodes that the mask depends on, counts them, and collects the inputs that they read. */
 static void band_needed(const fxa_program *program, int32_t mask, uint8_t *marks, fxa__cpu_band *out) {
     marks[mask] |= BAND_NEEDED;
     for (int32_t i = mask; i >= 0; i--) {

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * Masks as bits, before the products: rows that range analysis can say nothing of are run through the mask's tape.
- * Bits that other heads or batch entries will ask for are shared where all workers find them. See mask/sub_blocks.h.
+ * Masks as bits, computed before the products: rows that range analysis cannot classify run the mask's tape. Bits that
+ * other heads or batch entries need too are kept where all workers find them. sub_blocks.h has the data structures.
  */
 #include "bits.h"
 
@@ -11,13 +11,13 @@
 #include <string.h>
 
 enum {
-    /* Rows that range analysis is asked about together, before they are run, and the operations per pair of a mask
-     * above which it is. Ice Lake, f32, S 4096, H 8, D 64: a mask of 3 operations takes 100 ms where it is asked and 87
-     * where not, one of 20 that leaves blocks of 512 takes 138 and 198; with 48, 96 and 192 rows that takes 133, 138
-     * and 147. */
+    /* Rows that are classified together before the tape runs them, and the operations per pair of a mask above which
+     * they are classified. Ice Lake, f32, S 4096, H 8, D 64: a mask of 3 operations takes 100 ms with classification
+     * and 87 without; a mask of 20 operations that leaves blocks of 512 takes 138 and 198. With 48, 96 and 192 rows the
+     * latter takes 133, 138 and 147. */
     BITS_CLASSIFY_ROWS = 96,
     BITS_CLASSIFY_COST = 6,
-    BITS_SHARED_BYTES = 16 << 20 /* of all entries: a mask of 8,192 x 8,192 pairs and what sums it up */
+    BITS_SHARED_BYTES = 16 << 20 /* bytes of all shared entries: a mask of 8,192 x 8,192 pairs with its summaries */
 };
 
 /* ---- Layout ------------------------------------------------------------------------------------------------------ */
@@ -32,16 +32,16 @@ static void bits_carve(fxa__carver *c, int64_t rows, int64_t words, fxa__cpu_mas
 }
 
 void fxa__cpu_masked_tile_carve(fxa__carver *c, const fxa__cpu_code *code, int64_t rows, int64_t keys,
-                                fxa__cpu_masked_tile *cut) {
-    *cut = (fxa__cpu_masked_tile){.granule = fxa__cpu_granule(code->kernels), .words = fxa__div_up(keys, 64)};
+                                fxa__cpu_masked_tile *masked) {
+    *masked = (fxa__cpu_masked_tile){.granule = fxa__cpu_granule(code->kernels), .words = fxa__div_up(keys, 64)};
     if (!code->mask) return;
-    bits_carve(c, rows, cut->words, &cut->own);
-    cut->k = fxa__carve(c, keys, sizeof *cut->k);
-    cut->same = fxa__carve(c, rows, 1);
-    cut->mask.scratch = fxa__tape_carve(c, code->mask, rows, keys);
+    bits_carve(c, rows, masked->words, &masked->own);
+    masked->k = fxa__carve(c, keys, sizeof *masked->k);
+    masked->same = fxa__carve(c, rows, 1);
+    masked->mask.scratch = fxa__tape_carve(c, code->mask, rows, keys);
 }
 
-/* Whether the mask is the same for several heads or batch entries. */
+/* Returns true if the mask is the same for several heads or batch entries. */
 static bool bits_repeat(const fxa__cpu_code *code, const fxa_problem *p) {
     bool by_b = code->band.reads >> FXA_INPUT_B & 1, by_h = code->band.reads >> FXA_INPUT_H & 1;
     return code->mask && !by_h && (p->hq > 1 || (!by_b && p->b > 1));
@@ -70,23 +70,25 @@ void fxa__cpu_shared_mask_bits_carve(fxa__carver *c, const fxa__cpu_code *code, 
 
 /* ---- Filling ----------------------------------------------------------------------------------------------------- */
 
-static uint64_t bits_low(int64_t n) { /* the first n, 0 <= n <= 64 */
+static uint64_t bits_low(int64_t n) { /* Returns a word whose first n bits are set, 0 <= n <= 64. */
     return n >= 64 ? UINT64_MAX : ((uint64_t)1 << n) - 1;
 }
 
-static void bits_fill(uint64_t *row, int64_t words, int64_t n) { /* n of them are set */
+static void bits_fill(uint64_t *row, int64_t words, int64_t n) { /* Sets the first n bits of a row. */
     for (int64_t i = 0; i < words; i++) row[i] = bits_low(fxa__max_i64(0, fxa__min_i64(n - 64 * i, 64)));
 }
 
-/* Bit i: granule i of a word is not 0. A granule divides a word. */
+/* Returns a word whose bit i is set if granule i of `word` has a bit. Granules divide a word evenly. */
 static uint64_t bits_granules(uint64_t word, int64_t granule) {
     uint64_t out = 0;
-    for (int64_t i = granule / 2; i > 0; i /= 2) word |= word >> i; /* its first bit has them all */
+    for (int64_t i = granule / 2; i > 0; i /= 2)
+        word |= word >> i; /* the first bit of each granule is the OR of all its bits */
     for (int64_t i = 0; i * granule < 64; i++) out |= (word >> i * granule & 1) << i;
     return out;
 }
 
-/* What row `row` has of each granule. Words that the row before has too have been looked at. */
+/* Computes the summary of a row: which granules have some pair, and which have all. Words that equal those of the row
+ * before are not examined again. */
 static void bits_sum_up(const fxa__cpu_masked_tile *c, const fxa__cpu_mask_bits *to, int64_t row) {
     const uint64_t *pairs = to->pairs + row * c->words;
     const uint64_t *before = row > 0 ? to->pairs + to->from[row - 1] * c->words : NULL;
@@ -104,7 +106,7 @@ static void bits_sum_up(const fxa__cpu_masked_tile *c, const fxa__cpu_mask_bits 
     to->all[row] = all;
 }
 
-/* The tape's views of the tile and of the block. */
+/* Passes the tile's rows and the block's keys to the tape, once each. */
 static void bits_ready(fxa__cpu_masked_tile *c, bool *block_ready) {
     const fxa__cpu_kv_group *g = c->g;
     if (!c->ready) {
@@ -118,7 +120,7 @@ static void bits_ready(fxa__cpu_masked_tile *c, bool *block_ready) {
     c->ready = *block_ready = true;
 }
 
-/* Pairs of rows row..row+rows of the tile, and which rows are like the ones before them. */
+/* Computes the pairs of rows row..row+rows of the tile, and which of these rows equal the row before. */
 static void bits_pairs(fxa__cpu_masked_tile *c, int64_t row, int64_t rows, uint64_t *pairs, bool *ready) {
     int64_t begin, end;
     fxa_tile_class tile = FXA_TILE_MIXED;
@@ -132,7 +134,7 @@ static void bits_pairs(fxa__cpu_masked_tile *c, int64_t row, int64_t rows, uint6
     for (int64_t i = 0; i < rows; i++) c->same[row + i] = i > 0;
 }
 
-/* Rows from `row` on that are the same as it get what it has; up to where. */
+/* Copies the summary of a row to the rows after it that equal it. Returns the index of the row after these. */
 static int64_t bits_repeat_row(const fxa__cpu_masked_tile *c, const fxa__cpu_mask_bits *to, int64_t row) {
     uint64_t any = to->any[row], all = to->all[row];
     int64_t i = row;
@@ -161,7 +163,7 @@ static void bits_compute(fxa__cpu_masked_tile *c, fxa__cpu_mask_bits *to) {
     }
 }
 
-/* ---- Keeping ----------------------------------------------------------------------------------------------------- */
+/* ---- Sharing ----------------------------------------------------------------------------------------------------- */
 
 static bool bits_same(const fxa__cpu_mask_bits_key *a, const fxa__cpu_mask_bits_key *b) {
     return a->first == b->first && a->n == b->n && a->q_len == b->q_len && a->key == b->key && a->keys == b->keys &&
@@ -182,7 +184,7 @@ static fxa__cpu_mask_bits_key bits_key(const fxa__cpu_masked_tile *c) {
 static fxa__cpu_mask_bits_entry *bits_entry(const fxa__cpu_masked_tile *c) {
     const fxa__cpu_shared_mask_bits *shared = c->shared;
     int64_t b = c->g->code->band.reads >> FXA_INPUT_B & 1 ? c->g->b : 0, block = c->key / shared->block_keys;
-    FXA__ASSERT(block < shared->blocks); /* keys are below sk */
+    FXA__ASSERT(block < shared->blocks); /* keys are smaller than sk */
     if (c->number >= shared->tiles || b >= shared->count) return NULL;
     int64_t at = (b * shared->tiles + c->number) * shared->blocks + block;
     return at < shared->count ? &shared->entries[at] : NULL;

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * Questions about the mask: what is left of some rows and some keys, by the band that bounds q - k or by range
- * analysis. mask/sub_blocks.c asks them.
+ * Classifies a tile of rows and keys by the mask: empty, full or mixed, and the columns that are left. It uses the band
+ * that bounds q - k if there is one, else range analysis.
  */
 #include "../code.h"
 
@@ -11,7 +11,7 @@
 
 #include <string.h>
 
-/* Indices first..last of one axis (inclusive), and the coordinates of them: all in lo..hi. */
+/* Indices first..last of one axis (inclusive). Their coordinates are in lo..hi. */
 typedef struct axis_range {
     int64_t first, last, lo, hi;
     bool line; /* coordinates are lo, lo + 1, ... in the order of the indices */
@@ -39,11 +39,12 @@ static axis_range classify_range_of(const fxa__cpu_kv_group *g, fxa_input axis, 
     r.lo = fxa__min_i64(x, y);
     r.hi = fxa__max_i64(x, y);
     r.line = map->step == 1;
-    if (r.lo < INT32_MIN || r.hi > INT32_MAX) r = (axis_range){first, last, INT32_MIN, INT32_MAX, false}; /* it wraps */
+    if (r.lo < INT32_MIN || r.hi > INT32_MAX)
+        r = (axis_range){first, last, INT32_MIN, INT32_MAX, false}; /* coordinates wrap */
     return r;
 }
 
-/* ---- What the mask leaves ---------------------------------------------------------------------------------------- */
+/* ---- Classification ---------------------------------------------------------------------------------------------- */
 
 void fxa__cpu_tensors_scan(const fxa__cpu_code *code, const fxa__bound_args *bound, fxa_tensor_range *ranges) {
     const fxa_program *program = code->program;
@@ -58,14 +59,14 @@ void fxa__cpu_tensors_scan(const fxa__cpu_code *code, const fxa__bound_args *bou
 
 static bool classify_is_plain(int64_t lo, int64_t hi) { return lo >= 0 && hi < (int64_t)1 << 30; }
 
-/* Whether the band may be used: keys one by one, and all numbers in the range that it is true for. */
+/* Returns true if the band is valid: key coordinates are consecutive, and all numbers are in its range. */
 static bool classify_has_band(const fxa__cpu_kv_group *g, const axis_range *q, const axis_range *k) {
     return k->line && classify_is_plain(k->lo, k->hi) && classify_is_plain(q->lo, q->hi) &&
            classify_is_plain(g->seq.q_len_seen, g->seq.q_len_seen) &&
            classify_is_plain(g->seq.k_len_seen, g->seq.k_len_seen);
 }
 
-/* The key coordinates that the band leaves to some row of *q, or to every row. */
+/* Computes the range of key coordinates that the band leaves to some row of *q, or to every row. */
 static void classify_band(const fxa__cpu_kv_group *g, const axis_range *q, bool every, int64_t *lo, int64_t *hi) {
     const fxa__cpu_band *band = &g->code->band;
     int64_t shift[2] = {0, (int64_t)g->seq.k_len_seen - g->seq.q_len_seen};
@@ -78,7 +79,7 @@ static void classify_band(const fxa__cpu_kv_group *g, const axis_range *q, bool 
     }
 }
 
-/* Cuts *k to the columns that the band leaves to rows *q. True when that is all there is to say: nothing is left, or
+/* Reduces *k to the columns that the band leaves to rows *q. Returns true if the class is final: nothing is left, or
  * the mask is the band. */
 static bool classify_cut(const fxa__cpu_kv_group *g, const axis_range *q, axis_range *k, fxa_tile_class *tile) {
     int64_t lo, hi, base = k->lo - k->first;
@@ -101,7 +102,7 @@ static void classify_set(const fxa__cpu_kv_group *g, fxa_tile_bounds *box, fxa_i
 }
 
 int64_t fxa__cpu_range_cache_count(const fxa__cpu_code *code, const fxa__problem *p) {
-    const double per_question = 2048; /* pairs, about: a strip and a panel or two; an untuned guess */
+    const double per_question = 2048; /* pairs of a sub-block and a panel or two; an untuned guess */
     double questions = (double)p->in.sq * (double)p->in.sk / per_question;
     int64_t n = 16;
     if (!code->classify || p->in.b * p->in.hq <= 1) return 0;
@@ -112,11 +113,11 @@ int64_t fxa__cpu_range_cache_count(const fxa__cpu_code *code, const fxa__problem
 void fxa__cpu_range_cache_clear(fxa__cpu_kv_group *g, fxa__cpu_range_cache *entry) {
     g->range_cache = entry;
     g->n_range_cache = fxa__cpu_range_cache_count(g->code, g->p);
-    FXA__ASSERT((g->n_range_cache & (g->n_range_cache - 1)) == 0); /* hashes are cut to it by their low bits */
+    FXA__ASSERT((g->n_range_cache & (g->n_range_cache - 1)) == 0); /* the low bits of hashes are indices */
     for (int64_t i = 0; i < g->n_range_cache; i++) entry[i].tile = UINT32_MAX;
 }
 
-/* Asks, or remembers. Inputs that the mask does not read are 0 in the box. */
+/* Returns the class of a box, from the cache if it is there. Inputs that the mask does not read are 0 in the box. */
 static fxa_tile_class classify_box(const fxa__cpu_kv_group *g, const fxa_tile_bounds *box) {
     uint32_t hash = 0;
     if (!g->n_range_cache) return fxa__program_classify(g->code->program, box, g->bound->params, g->ranges, NULL);
@@ -176,7 +177,7 @@ fxa_tile_class fxa__cpu_mask_classify(const fxa__cpu_kv_group *g, int64_t first,
 
 bool fxa__cpu_band_columns(const fxa__cpu_kv_group *g, int64_t first, int64_t n, int64_t key, int64_t m, int64_t *begin,
                            int64_t *end) {
-    const int64_t far = (int64_t)1 << 40; /* past every coordinate, and sums of a few do not overflow */
+    const int64_t far = (int64_t)1 << 40; /* larger than any coordinate, and sums of a few do not overflow */
     FXA__ASSERT(n > 0 && m > 0);
     if (!g->code->band.exact) return false;
     axis_range q = classify_rows(g, first, n), k = classify_range_of(g, FXA_INPUT_K, key, key + m - 1),

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * Strips from what is known of a tile and a block; see mask/sub_blocks.h.
+ * Finds the sub-blocks of a tile and a key block; the contracts are in sub_blocks.h.
  */
 #include "bits.h"
 
@@ -8,9 +8,10 @@
 #include "../../../base/num.h"
 
 enum {
-    SUB_BLOCK_ALIGN = 64, /* columns: where a block begins, if bits tell what to do in it: granules meet tables */
-    /* Rows that a micro-kernel of reals could have taken in the time that it needs besides its own. Ice Lake, f32, 64 x
-     * 64 columns and features: avx512 took 332 ns for 4 rows, 543 for 8, 682 for 12, which is 3.2; avx2 5, sse2 1.5 */
+    SUB_BLOCK_ALIGN =
+        64, /* columns: multiples of this start a block that has bits, so that granules agree with tables by block */
+    /* Rows that a micro-kernel of reals could compute in the time of its overhead. Ice Lake, f32, 64 x 64 columns and
+     * features: avx512 took 332 ns for 4 rows, 543 for 8, 682 for 12, which is 3.2; avx2 5, sse2 1.5 */
     SUB_BLOCK_MORE_ROWS = 3
 };
 
@@ -38,14 +39,14 @@ void fxa__cpu_masked_tile_set_rows(fxa__cpu_masked_tile *c, int64_t number, int6
 
 /* ---- Blocks ------------------------------------------------------------------------------------------------------ */
 
-/* Of a mixed block: its bits. False: they are all 0. */
+/* Gets the bits of a mixed block. Returns false if none is set. */
 static bool sub_block_by_bits(fxa__cpu_masked_tile *c) {
     c->bits = fxa__cpu_mask_bits_get(c);
     uint64_t some = c->bits->some;
     c->row = c->bits->row;
     c->row_end = c->bits->end;
     for (; c->keys > c->granule && !(some >> (c->keys - 1) / c->granule & 1);)
-        c->keys = (c->keys - 1) / c->granule * c->granule; /* nobody needs the last ones */
+        c->keys = (c->keys - 1) / c->granule * c->granule; /* no row has a pair in the last granules */
     return some != 0;
 }
 
@@ -68,39 +69,40 @@ bool fxa__cpu_masked_tile_set_keys(fxa__cpu_masked_tile *c, int64_t key, int64_t
     return !bits || sub_block_by_bits(c);
 }
 
-/* Granules of a block and of a gap behind it are fewer than the bits of a word. */
+/* Granules of a block and of the gap after it are fewer than the bits of a word. */
 _Static_assert(FXA__CPU_KEY_BLOCK + FXA__CPU_GAP < 63 * FXA__CPU_GRANULE, "a shift by all bits of a word");
 
-static uint64_t sub_block_low(int64_t n) { /* the first n bits */
+static uint64_t sub_block_low(int64_t n) { /* Returns a word whose first n bits are set. */
     FXA__ASSERT(0 <= n && n < 64);
     return ((uint64_t)1 << n) - 1;
 }
 
-/* A gap in a strip, which is not worth leaving out, has its scores made too. */
+/* Includes gaps up to FXA__CPU_GAP, because scores of gaps inside of a sub-block are computed too. */
 bool fxa__cpu_masked_tile_has_pairs(const fxa__cpu_masked_tile *c, int64_t begin, int64_t n) {
     int64_t from = fxa__max_i64(0, begin - FXA__CPU_GAP) / c->granule,
             to = fxa__div_up(begin + n + FXA__CPU_GAP, c->granule);
     return !c->bits || (c->bits->some & sub_block_low(to) & ~sub_block_low(from)) != 0;
 }
 
-/* ---- Strips ------------------------------------------------------------------------------------------------------ */
+/* ---- Sub-blocks -------------------------------------------------------------------------------------------------- */
 
-/* Whether all of these rows have the same bits. */
+/* Returns true if all of these rows have the same bits. */
 static bool sub_block_is_one(const fxa__cpu_masked_tile *c, int64_t row, int64_t rows) {
     return c->bits->from[row] == c->bits->from[row + rows - 1];
 }
 
 int64_t fxa__cpu_masked_tile_choose_rows(const fxa__cpu_masked_tile *c, int64_t row, int64_t most) {
     const fxa__cpu_kernels *kernels = c->g->code->kernels;
-    int64_t best = 1, best_cost = 0, count = 0, work = 0; /* work: of products of n rows, in rows */
+    int64_t best = 1, best_cost = 0, count = 0,
+            work = 0; /* work: rows that the micro-kernels of n rows compute, overhead included */
     uint64_t any = 0, more;
     if (!c->bits) return most;
     if (sub_block_is_one(c, row, most)) return most < kernels->mr ? most : most / kernels->mr * kernels->mr;
-    for (int64_t n = 1, room = 0; n <= most; n++, room--) { /* room: rows that the last micro-kernel has place for */
+    for (int64_t n = 1, room = 0; n <= most; n++, room--) { /* room: free rows of the last micro-kernel */
         if (room == 0) room = kernels->mr, work += kernels->rows ? kernels->mr : SUB_BLOCK_MORE_ROWS;
-        if (!kernels->rows) work++; /* sets that take many at once take no fewer */
+        if (!kernels->rows) work++; /* sets that process many rows at once compute all of them */
         more = c->bits->any[row + n - 1] & ~any;
-        if (more) count += __builtin_popcountll(more); /* a call, and rows differ rarely */
+        if (more) count += __builtin_popcountll(more); /* popcount is a call; rows rarely differ */
         any |= more;
         if (n > 1 && work * count * best > best_cost * n) continue;
         best = n;
@@ -109,7 +111,7 @@ int64_t fxa__cpu_masked_tile_choose_rows(const fxa__cpu_masked_tile *c, int64_t 
     return best;
 }
 
-/* What some of the rows has of each granule, and what all of them have. */
+/* Returns the granules in which some of the rows has a pair. *all gets those in which all of them have all pairs. */
 static uint64_t sub_block_any(const fxa__cpu_masked_tile *c, int64_t row, int64_t rows, uint64_t *all) {
     uint64_t any = 0;
     *all = UINT64_MAX;
@@ -131,7 +133,7 @@ static fxa__cpu_sub_block sub_block_strip(const fxa__cpu_masked_tile *c, int64_t
                                 .masked = (all >> first & whole) != whole};
 }
 
-/* Past the last granule of the run that begins at `first`, with gaps that are not worth it. */
+/* Returns the granule after the run that starts at `first`. Gaps shorter than FXA__CPU_GAP belong to the run. */
 static int64_t sub_block_run_end(uint64_t any, int64_t first, int64_t granule) {
     int64_t end = first;
     for (int64_t i = first, gap = 0; gap * granule < FXA__CPU_GAP; i++) {
