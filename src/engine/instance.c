@@ -6,6 +6,7 @@
  */
 #include "instance.h"
 
+#include "../base/invariant.h"
 #include "../base/num.h"
 
 #include <pthread.h>
@@ -208,6 +209,7 @@ fxa_status fxa__code_create(fxa__instance *instance, fxa__analysis *a, const fxa
                             fxa_error *err) {
     size_t bytes = 0;
     *out = NULL;
+    FXA__ASSERT(a->engine == instance->engine && a->self == instance->self);
     instance_drain(instance);
     fxa__code *code = fxa__alloc(instance->host, sizeof *code);
     if (!code) return fxa__fail_memory(err, "the code of a plan");
@@ -218,6 +220,7 @@ fxa_status fxa__code_create(fxa__instance *instance, fxa__analysis *a, const fxa
         fxa__free(instance->host, code, sizeof *code);
         return status;
     }
+    FXA__ASSERT(code->code || bytes == 0);
     if (!fxa__add_size(bytes, sizeof *code, &code->bytes)) code->bytes = SIZE_MAX;
     atomic_init(&code->refs, 1);
     fxa__host_retain(instance->host);

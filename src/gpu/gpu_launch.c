@@ -4,6 +4,8 @@
  */
 #include "gpu_launch.h"
 
+#include "../base/invariant.h"
+
 #include "gpu_kernels_ptx.h"
 
 enum { LAUNCH_THREADS = 256, LAUNCH_BLOCKS_OF_PROCESSOR = 8 };
@@ -83,6 +85,7 @@ enum { LAUNCH_EARLY_ARCH = 90, LAUNCH_EARLY_DRIVER = 12030, LAUNCH_EARLY = 6 };
 int fxa__gpu_start(const fxa__gpu *gpu, void *function, fxa__gpu_dim grid, unsigned threads, unsigned shared_bytes,
                    bool early, void *stream, void **params) {
     const fxa__gpu_driver *cu = &gpu->driver;
+    FXA__ASSERT(grid.x > 0 && grid.y > 0 && grid.z > 0 && threads > 0 && threads <= 1024);
     if (!early || !cu->launch_with || gpu->arch < LAUNCH_EARLY_ARCH || gpu->driver_version < LAUNCH_EARLY_DRIVER)
         return cu->launch(function, grid.x, grid.y, grid.z, threads, 1, 1, shared_bytes, stream, params, NULL);
     fxa__gpu_launch_attribute attribute = {.id = LAUNCH_EARLY, .value = {.flag = 1}};
@@ -92,6 +95,7 @@ int fxa__gpu_start(const fxa__gpu *gpu, void *function, fxa__gpu_dim grid, unsig
 
 fxa_status fxa__gpu_launch(const fxa__gpu *gpu, const fxa__gpu_module *module, fxa__gpu_kernel kernel,
                            const fxa__gpu_args *args, int64_t work, void *stream, fxa_error *err) {
+    FXA__ASSERT(kernel < FXA__GPU_KERNEL_COUNT && module && gpu->processors > 0);
     const struct launch_kernel *k = &launch_kernels[kernel];
     int64_t blocks = k->by_blocks ? work : (work + LAUNCH_THREADS - 1) / LAUNCH_THREADS;
     int64_t most = (int64_t)gpu->processors * LAUNCH_BLOCKS_OF_PROCESSOR;

@@ -13,6 +13,7 @@
  * frees happen outside the lock: entries to free are linked into a chain (garbage) under the lock, and the chain is
  * freed after the lock is released.
  */
+#include "../base/invariant.h"
 #include "plan.h"
 
 #include <string.h>
@@ -52,11 +53,13 @@ static void cache_free_chain(fxa__cache *cache, cache_entry *entry) {
  * all functions from here to cache_build. */
 static void cache_entry_collect(cache_entry *entry, cache_entry **garbage) {
     if (entry->in_table || entry->users > 0) return;
+    FXA__ASSERT(entry->state != CACHE_BUILDING); /* its builder is a user */
     entry->next_free = *garbage;
     *garbage = entry;
 }
 
 static void cache_remove(fxa__cache *cache, cache_entry *entry, cache_entry **garbage) {
+    FXA__ASSERT(entry->in_table && (entry->state != CACHE_READY || cache->bytes >= entry->code->bytes));
     fxa__lru_remove(&cache->lru, &entry->node);
     entry->in_table = false;
     if (entry->state == CACHE_READY) cache->bytes -= entry->code->bytes;
@@ -74,6 +77,7 @@ static void cache_shrink(fxa__cache *cache, cache_entry **garbage) {
 /* Finishes a successful build: makes the entry READY and the owner of the reference `code`. Code that alone exceeds a
  * limit of the cache is not cached, because caching it would evict all other code. */
 static void cache_accept(fxa__cache *cache, cache_entry *entry, fxa__code *code, cache_entry **garbage) {
+    FXA__ASSERT(entry->state == CACHE_BUILDING && !entry->code && code);
     entry->code = code;
     entry->state = CACHE_READY;
     cache->bytes += code->bytes;
@@ -145,6 +149,7 @@ static fxa_status cache_try(fxa__cache *cache, const uint8_t key[16], fxa__build
     fxa_error error = entry->error;
     if (entry->state == CACHE_READY) *out = fxa__code_retain(entry->code);
     *(*is_builder || !*out ? &cache->misses : &cache->hits) += 1;
+    FXA__ASSERT(entry->users > 0 && (entry->state == CACHE_READY) == (*out != NULL));
     entry->users--;
     cache_entry_collect(entry, &garbage);
     fxa__lock_give(&cache->lock);
@@ -239,6 +244,7 @@ void fxa__cache_drop(fxa__cache *cache) {
 
 void fxa__cache_end(fxa__cache *cache) {
     fxa__cache_drop(cache);
+    FXA__ASSERT(cache->lru.count == 0 && cache->bytes == 0);
     fxa__lock_destroy(&cache->lock);
 }
 

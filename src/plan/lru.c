@@ -21,6 +21,7 @@ static void lru_unlink(fxa__lru *lru, fxa__lru_node *node) {
     if (!lru_is_ordered(lru, node)) return;
     *(node->newer ? &node->newer->older : &lru->newest) = node->older;
     *(node->older ? &node->older->newer : &lru->oldest) = node->newer;
+    FXA__ASSERT(lru->count > 0);
     node->newer = node->older = NULL;
     lru->count--;
 }
@@ -66,5 +67,6 @@ fxa__lru_node *fxa__lru_empty(fxa__lru *lru) {
         node->chain = all;
         all = node;
     }
+    FXA__ASSERT(lru->count == 0 && !lru->newest);
     return all;
 }

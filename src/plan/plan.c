@@ -7,6 +7,7 @@
 
 #include "../base/blake2s.h"
 #include "../base/float_state.h"
+#include "../base/invariant.h"
 #include "../problem/index_check.h"
 
 #include <string.h>
@@ -84,6 +85,7 @@ static fxa_status plan_create(fxa__host *host, fxa__problem *p, fxa__code *code,
     plan->code = fxa__code_retain(code);
     plan->pool = pool;
     plan->workspace = (size_t)support->workspace;
+    FXA__ASSERT(plan->workspace >= fxa__index_workspace(p)); /* support_apply_limits has added it */
     plan->engine_workspace = plan->workspace - fxa__index_workspace(p);
     plan->deterministic = support->deterministic != 0;
     fxa__plan_key_make(p, engine->name, engine->version, code->instance->identity, plan->key);
@@ -104,6 +106,7 @@ fxa_status fxa__plan_make(fxa_context *ctx, fxa__problem *p, fxa__instance *inst
     FXA_TRY(fxa__support_get(ctx, instance, a, &support, err));
     if (!support.supported) return plan_refuse(instance->engine, support.reason, err);
     plan_build build = {.disk = &ctx->disk, .instance = instance, .analysis = a, .section = section};
+    FXA__ASSERT(a->problem == p && a->engine == instance->engine && a->self == instance->self);
     uint8_t key[16];
     double constants[FXA__MAX_CONSTANTS] = {0};
     FXA_TRY(fxa__code_key_make(instance, a, section, key, err));
@@ -117,6 +120,7 @@ fxa_status fxa__plan_make(fxa_context *ctx, fxa__problem *p, fxa__instance *inst
         return plan_refuse(instance->engine, why.text, err);
     }
     if (status != FXA_OK) return fxa__fail(err, status, "%s", why.text);
+    FXA__ASSERT(code->instance == instance);
     status = plan_create(fxa__context_host(ctx), p, code, key, constants, &support, out, err);
     fxa__code_release(code);
     return status;

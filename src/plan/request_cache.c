@@ -6,6 +6,7 @@
  */
 #include "request_cache.h"
 
+#include "../base/invariant.h"
 #include "plan.h"
 
 #include <string.h>
@@ -167,6 +168,7 @@ void fxa__request_cache_drop(fxa__request_cache *requests) {
 
 void fxa__request_cache_end(fxa__request_cache *requests) {
     fxa__request_cache_drop(requests);
+    FXA__ASSERT(requests->lru.count == 0);
     fxa__lock_destroy(&requests->lock);
 }
 

@@ -5,6 +5,7 @@
  * device and back (stage.c).
  */
 #include "../base/float_state.h"
+#include "../base/invariant.h"
 #include "../base/poison.h"
 #include "../problem/index_check.h"
 #include "stage.h"
@@ -72,6 +73,8 @@ fxa_status fxa_plan_run(const fxa_plan *plan, const fxa_args *args, fxa_error *e
     if (engine->device != FXA_HOST) FXA_TRY(run_check(plan, &bound, err));
     if (bound.index_memory) FXA_TRY(fxa__index_refuse(plan->problem, &bound, bound.index_memory, err));
     fxa__progress progress = {.fn = bound.progress_fn, .user = bound.progress_user, .total = 1};
+    FXA__ASSERT(bound.workspace_size == plan->engine_workspace);
+    FXA__ASSERT(!engine->threads == !plan->pool);
     bound.pool = plan->pool;
     bound.constants = plan->constants;
     bound.progress = progress.fn ? &progress : NULL;

@@ -11,6 +11,7 @@
  */
 #include "stage.h"
 
+#include "../base/invariant.h"
 #include "../base/num.h"
 #include "../base/poison.h"
 #include "../problem/run_regions.h"
@@ -78,6 +79,7 @@ static void stage_collect(stage *s, const fxa__run_region_list *list) {
         last->end = fxa__max_i64(last->end, s->range[i].end);
         last->written = last->written || s->range[i].written;
     }
+    for (size_t i = 1; i < joined; i++) FXA__ASSERT(s->range[i - 1].end <= s->range[i].first);
     s->n = joined;
 }
 

@@ -6,6 +6,7 @@
  * problem with that code. If two threads query an engine about the same problem at once, the first result is cached.
  */
 #include "../base/float_state.h"
+#include "../base/invariant.h"
 #include "../base/num.h"
 #include "../problem/index_check.h"
 #include "plan.h"
@@ -38,6 +39,7 @@ void fxa__support_cache_drop(fxa__support_cache *cache) {
 
 void fxa__support_cache_end(fxa__support_cache *cache) {
     fxa__support_cache_drop(cache);
+    FXA__ASSERT(cache->hits <= cache->queries);
     fxa__lock_destroy(&cache->lock);
 }
 
@@ -125,6 +127,7 @@ static fxa_status support_query(fxa_context *ctx, fxa__analysis *a, const uint8_
     fxa_status status = a->engine->query(a, code ? code->code : NULL, out, err);
     fxa__code_release(code);
     if (status != FXA_OK) return status;
+    FXA__ASSERT(!out->supported == (out->reason[0] != '\0')); /* a refusal has a reason, and only a refusal */
     double seconds = out->supported && a->engine->cost ? a->engine->cost(a) : 0;
     out->seconds = seconds > 0 && seconds < INFINITY ? seconds : 0;
     if (out->supported) return support_apply_limits(a->problem, out);

@@ -5,6 +5,8 @@
  */
 #include "descriptors.h"
 
+#include "../../base/invariant.h"
+
 #include <stdio.h>
 #include <string.h>
 
@@ -79,6 +81,7 @@ static void maker_tensor(dnn_maker *m, int32_t i) {
     const fxa__dnn_tensor *t = &m->g->tensors[i];
     const bool yes = true;
     if (m->tensors[i]) return;
+    FXA__ASSERT(!t->ragged || !m->g->tensors[t->ragged - 1].ragged); /* offsets have no offsets of their own */
     if (t->ragged) maker_tensor(m, t->ragged - 1);
     void *d = m->tensors[i] = maker_new(m, CUDNN_BACKEND_TENSOR_DESCRIPTOR);
     maker_set_type(m, d, CUDNN_ATTR_TENSOR_DATA_TYPE, t->type);
@@ -171,6 +174,7 @@ static void *maker_graph(dnn_maker *m) {
     for (size_t i = 0; i < m->g->n_tensors; i++)
         if (fxa__dnn_is_used(m->g, (int32_t)i)) maker_tensor(m, (int32_t)i);
     for (size_t i = 0; i < m->g->n_ops; i++) {
+        FXA__ASSERT(m->g->ops[i].kind <= FXA__DNN_PAGED);
         m->ops[i] = maker_ops[m->g->ops[i].kind](m, &m->g->ops[i]);
         maker_finish(m, m->ops[i]);
     }

@@ -11,6 +11,7 @@
  */
 #include "cudnn.h"
 
+#include "../../base/invariant.h"
 #include "../../gpu/gpu_merge.h"
 #include "../../gpu/gpu_description.h"
 #include "descriptors.h"
@@ -266,6 +267,7 @@ static fxa_status dnn_fill(fxa__dnn_self *s, const fxa__dnn_attention *a, fxa__r
     c->level = s->level;
     c->program = a->program;
     fxa_program_retain(c->program);
+    FXA__ASSERT(a->g.status == FXA_OK && c->program == a->numbers.program && a->g.scratch >= 0);
     memcpy(c->from, a->numbers.from, sizeof c->from);
     c->own = (fxa_program *)(uintptr_t)a->own.program;
     if (c->own) fxa_program_retain(c->own);

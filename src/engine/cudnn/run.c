@@ -7,6 +7,7 @@
 #include "cudnn.h"
 
 #include "../../base/carve.h"
+#include "../../base/invariant.h"
 #include "descriptors.h"
 
 #include <float.h>
@@ -87,6 +88,7 @@ static run_value run_value_of(const fxa_program *program, const fxa__dnn_tensor 
     run_value value = {.i = 0};
     bool ints = t->type == CUDNN_DATA_INT32;
     double x = t->value;
+    FXA__ASSERT(ints || t->type == CUDNN_DATA_FLOAT);
     if (t->source == FXA__DNN_SCALE) {
         x = run_scale(t, bound, v);
     } else if (program) {
@@ -110,6 +112,7 @@ static void *run_pointer(const fxa__dnn_tensor *t, const fxa__bound_args *bound,
     const fxa_view *views = t->source == FXA__DNN_OWN_TENSOR ? bound->bprop_tensors
                             : t->source == FXA__DNN_DTENSOR  ? bound->dtensors
                                                              : bound->tensors;
+    FXA__ASSERT(t->index >= 0 && t->index < FXA_MAX_TENSORS && t->offset >= 0);
     const char *data = views[t->index].data;
     return (void *)(uintptr_t)(data + t->offset * fxa__dnn_size(t->type));
 }
@@ -130,6 +133,7 @@ static void run_params(const fxa__dnn_code *c, const fxa__bound_args *bound, dou
 
 static void run_fill_pack(const fxa__dnn_code *c, const fxa__problem *p, const fxa__bound_args *bound, char *scratch,
                           run_pack *r) {
+    FXA__ASSERT(c->n_bound <= FXA__DNN_BOUND);
     r->values.there = r->own.there = false;
     run_params(c, bound, r->params);
     for (size_t i = 0; i < c->n_bound; i++) {
@@ -176,6 +180,7 @@ static void *run_ref(const fxa__dnn_ref *r, const fxa__bound_args *bound, char *
 
 /* Copies the strides of a slot into the FxaGpuArray whose `data` member is r->at bytes into the arguments. */
 static void run_strides(fxa__gpu_args *args, const fxa__dnn_ref *r, const fxa_problem *p) {
+    FXA__ASSERT(r->at >= offsetof(FxaGpuArray, data) && r->source == FXA__DNN_SLOT);
     char *array = (char *)args + r->at - offsetof(FxaGpuArray, data);
     memcpy(array + offsetof(FxaGpuArray, stride), fxa__dnn_row_strides(p, (fxa_slot)r->index), 3 * sizeof(int64_t));
 }

@@ -5,6 +5,7 @@
 #include "graph.h"
 
 #include "../../../base/carve.h"
+#include "../../../base/invariant.h"
 #include "helper_steps.h"
 
 #include <stdarg.h>
@@ -38,6 +39,7 @@ int32_t fxa__dnn_add(fxa__dnn_graph *g, const fxa__dnn_tensor *tensor) {
         g->status = FXA_E_MEMORY;
         return 0;
     }
+    FXA__ASSERT(tensor->ragged >= 0 && (size_t)tensor->ragged <= g->n_tensors); /* offsets are added first */
     g->tensors[g->n_tensors] = *tensor;
     return (int32_t)g->n_tensors++;
 }
@@ -87,6 +89,7 @@ int32_t fxa__dnn_scratch(fxa__dnn_graph *g, const int64_t dim[4], uint8_t type) 
     bytes = fits ? bytes / FXA__DNN_SCRATCH_ALIGN * FXA__DNN_SCRATCH_ALIGN : 0;
     if (!fits || !fxa__add_i64(g->scratch, bytes, &g->scratch))
         return fxa__dnn_refuse(g, "the workspace would not fit in 63 bits");
+    FXA__ASSERT(t.offset % FXA__DNN_SCRATCH_ALIGN == 0 && g->scratch - t.offset >= FXA__CARVE_ZONE);
     graph_pack(&t, dim);
     return fxa__dnn_add(g, &t);
 }
@@ -115,8 +118,15 @@ bool fxa__dnn_is_used(const fxa__dnn_graph *g, int32_t t) {
 
 /* ---- Operations -------------------------------------------------------------------------------------------------- */
 
+/* Returns true if x is a tensor of the graph, or -1 for no tensor. */
+static bool graph_is_tensor(const fxa__dnn_graph *g, int32_t x) { return x >= -1 && x < (int32_t)g->n_tensors; }
+
 static int32_t graph_op(fxa__dnn_graph *g, const fxa__dnn_op *op) {
     if (g->status != FXA_OK) return 0;
+    FXA__ASSERT(op->x >= 0 && op->y >= 0 && op->y != op->x && op->y != op->b && op->y != op->t);
+    FXA__ASSERT(graph_is_tensor(g, op->x) && graph_is_tensor(g, op->b) && graph_is_tensor(g, op->t));
+    FXA__ASSERT(graph_is_tensor(g, op->m) && graph_is_tensor(g, op->n) && graph_is_tensor(g, op->k));
+    FXA__ASSERT(graph_is_tensor(g, op->y) && !fxa__dnn_is_by_value(&g->tensors[op->y]));
     if (!fxa__grow(g->host, &g->ops, &g->op_capacity, g->n_ops + 1, sizeof *g->ops)) {
         g->status = FXA_E_MEMORY;
         return 0;

@@ -4,6 +4,8 @@
  */
 #include "helper_steps.h"
 
+#include "../../../base/invariant.h"
+
 #include <string.h>
 
 fxa__dnn_step *fxa__dnn_step_new(fxa__dnn_graph *g, fxa__gpu_kernel kernel, bool after, int64_t work,
@@ -18,13 +20,15 @@ fxa__dnn_step *fxa__dnn_step_new(fxa__dnn_graph *g, fxa__gpu_kernel kernel, bool
 
 void fxa__dnn_step_point(fxa__dnn_step *step, const void *field, uint8_t source, int32_t index, int64_t offset) {
     if (step->n_refs == FXA__DNN_REFS) return; /* only in a graph that has failed: no other step has so many */
-    step->ref[step->n_refs++] =
-        (fxa__dnn_ref){(uint16_t)((const char *)field - (const char *)&step->args), source, false, index, offset};
+    const char *args = (const char *)&step->args;
+    FXA__ASSERT((const char *)field >= args && (const char *)field + sizeof(void *) <= args + sizeof step->args);
+    step->ref[step->n_refs++] = (fxa__dnn_ref){(uint16_t)((const char *)field - args), source, false, index, offset};
 }
 
 void fxa__dnn_step_data(fxa__dnn_step *step, const void *field, const fxa__dnn_graph *g, int32_t tensor) {
     if (g->status != FXA_OK) return;
     const fxa__dnn_tensor *t = &g->tensors[tensor];
+    FXA__ASSERT(tensor < (int32_t)g->n_tensors && t->source != FXA__DNN_VIRTUAL && !fxa__dnn_is_by_value(t));
     bool elements = fxa__dnn_is_captured(t);
     fxa__dnn_step_point(step, field, t->source, t->index, elements ? t->offset * fxa__dnn_size(t->type) : t->offset);
 }

@@ -5,6 +5,7 @@
  */
 #include "score.h"
 
+#include "../../../base/invariant.h"
 #include "../../../base/num.h"
 
 #include <math.h>
@@ -301,10 +302,12 @@ static void score_mark(fxa__dnn_score *s, int32_t node) {
 }
 
 int32_t fxa__dnn_score_node(fxa__dnn_score *s, int32_t node) {
+    FXA__ASSERT(node >= 0 && node < s->program->n_nodes && s->program->n_nodes <= FXA__DNN_MAX_NODES);
     score_mark(s, node);
     for (int32_t i = 0; i <= node && s->g->status == FXA_OK; i++) {
         const fxa__node *n = &s->program->nodes[i];
         if (!s->needed[i] || s->value[i] >= 0) continue;
+        FXA__ASSERT(s->same[i] < i); /* the node that replaces node i comes first */
         bool leaf = n->op == FXA_OP_LOAD || n->op == FXA_OP_INPUT || n->op == FXA_OP_PARAM;
         s->value[i] = fxa__dnn_score_is_by_value(s, i) ? score_by_value(s, i)
                       : s->same[i] >= 0                ? s->value[s->same[i]]

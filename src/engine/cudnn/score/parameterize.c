@@ -10,6 +10,7 @@
  */
 #include "../attention/attention.h"
 
+#include "../../../base/invariant.h"
 #include "../../../lower/fuse.h"
 
 #include <math.h>
@@ -93,6 +94,7 @@ fxa_status fxa__dnn_program_make(const fxa__problem *p, bool lifts, fxa__paramet
 fxa_status fxa__dnn_numbers(const fxa__problem *p, double numbers[FXA__MAX_CONSTANTS], fxa_error *err) {
     fxa__parameterized lifted;
     FXA_TRY(fxa__dnn_program_make(p, true, &lifted, err));
+    FXA__ASSERT(sizeof lifted.value <= FXA__MAX_CONSTANTS * sizeof *numbers);
     memcpy(numbers, lifted.value, sizeof lifted.value);
     fxa_program_destroy(lifted.program);
     return FXA_OK;
