@@ -56,22 +56,26 @@ def table(rows):
     return text
 
 
+def line(cells):
+    """Returns a line of a table of Markdown."""
+    return "| %s |" % " | ".join(cell.replace("|", "\\|") for cell in cells)
+
+
 def report(results):
     """Returns the table of verdicts by folder, and the lists of survived, unreached and equivalent mutants, as text."""
     rows, unused = with_reasons(results)
     for _, name, part in unused:
         print(f"mutants.py: tools/mutants_equivalent.txt has an entry that fits no survivor: {name}: {part}", file=sys.stderr)
     text = table(rows)
-    for verdict, about in (("survived", "Survived: no test fails"), ("unreached", "Unreached: no test runs the statement")):
-        some = sorted((r for r in rows if r["verdict"] == verdict), key=lambda r: (r["file"], r["line"]))
+    for verdict, about in (("survived", "Survived: no test fails"), ("unreached", "Unreached: no test runs the statement"),
+                           ("equivalent", "Equivalent: no result can change")):
+        some = sorted((r for r in rows if r["verdict"] == verdict), key=lambda r: (r.get("reason", ""), r["file"], r["line"]))
         if some:
             text += ["", f"**{about}** ({len(some)})", ""]
-            text += [f"- {r['file']}:{r['line']}: `{change(r)}` in `{r['text']}`" for r in some]
-    some = sorted((r for r in rows if r["verdict"] == "equivalent"), key=lambda r: (r["reason"], r["file"], r["line"]))
-    if some:
-        text += ["", f"**Equivalent: no result can change** ({len(some)})", "", "| change | reason |", "|---|---|"]
-        text += ["| %s | %s |" % tuple(cell.replace("|", "\\|") for cell in
-                                      (f"{r['file']}:{r['line']}: `{change(r)}` in `{r['text']}`", r["reason"])) for r in some]
+            reasons = verdict == "equivalent"
+            text += [line(["line", "change", "statement"] + ["reason"] * reasons), "|" + "---|" * (3 + reasons)]
+            text += [line([f"{r['file']}:{r['line']}", f"`{change(r)}`", f"`{r['text']}`"] + ([r["reason"]] if reasons else []))
+                     for r in some]
     return "\n".join(text)
 
 

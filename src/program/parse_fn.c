@@ -179,7 +179,8 @@ static bool fn_enter(fxa__parser *p, const fxa__function *f, const fxa_value *ar
     return true;
 }
 
-/* Restores the caller's symbols after a call. A SYM_OFFER of the caller that the body has declared stays declared. */
+/* Restores the caller's symbols after a call. A name of config->declarations that the body of the called function has
+ * used first (SYM_OFFER) stays declared. */
 static void fn_leave(fxa__parser *p, const fxa__function *f) {
     size_t first = p->n_bindings - f->n_bindings;
     for (size_t i = f->n_parameters; i < f->n_bindings; i++) {

@@ -66,7 +66,8 @@ static bool range_use_memory(fxa__range *r, int32_t node, int32_t n_known) {
     return true;
 }
 
-/* Places the arrays in *small if they fit, else in an allocation. Returns false if memory ran out. */
+/* Places the arrays of the range analysis in *small if they fit, else in an allocation. Returns false if memory ran
+ * out. */
 static bool range_allocate(fxa__range *r, fxa__range_small *small, int32_t node) {
     int32_t needed = node + 1;
     if (node < FXA__SMALL_PROGRAM) {

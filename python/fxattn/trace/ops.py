@@ -28,8 +28,8 @@ class RunInt(int):
 
 
 def scalar(rec: Recording, x: Any) -> Any:
-    """Returns an operand as a Sym or a Python bool, int or float. Converts other kinds of numbers and captured tensors
-    of rank 0; raises an error for any other value."""
+    """Returns an operand as a Sym or a Python bool, int or float. Numbers of other libraries and captured tensors of
+    rank 0 are converted; any other value raises an error."""
     kind = type(x)
     if kind is Sym:
         return x if x.rec is rec else moved(rec, x)
@@ -319,8 +319,8 @@ def _shift_operands(rec: Recording, x: Any, y: Any) -> Tuple[int, int, int]:
 
 
 def _shift(rec: Recording, x: Any, y: Any, op: int) -> Sym:
-    """Returns x shifted by y. If y is outside 0..31, a left shift returns 0, and a right shift returns -1 for
-    negative x, else 0, as in torch and NumPy. The program language itself takes y modulo 32."""
+    """Returns x shifted by y. If y is outside 0..31, a left shift returns 0, and a right shift returns -1 for negative
+    x, else 0, as in torch and NumPy. The shifts of the program language itself take the shift count modulo 32."""
     kind, value, count = _shift_operands(rec, x, y)
     at = rec.emit(op, value, count)
     if type(y) is Sym or not 0 <= y < 32:
