@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * The arguments of a run's kernels (common/args.h), from the problem and its bound arguments. Nothing here reads
- * memory of the device or asks it.
+ * Arguments of a run's kernels (struct FxaArgs), computed from the problem and its bound arguments. Neither reads
+ * device memory nor calls the driver.
  */
 #include "call.h"
 
@@ -17,7 +17,7 @@
 
 /* ---- Tensors ----------------------------------------------------------------------------------------------------- */
 
-/* An operand in the workspace; packed ones have no batch stride. */
+/* Returns the view of a copy in the workspace. Packed operands have no batch stride. */
 static struct FxaView args_spare(const int64_t size[4], void *data) {
     int64_t pitch = fxa__round_up(size[3], 8);
     return (struct FxaView){data, size[0] > 1 ? size[1] * size[2] * pitch : 0, size[2] * pitch, pitch};
@@ -42,7 +42,7 @@ fxa__cuda_operand fxa__cuda_operand_of(const fxa__cuda_call *c, fxa_slot slot) {
 
 /* ---- The program's ----------------------------------------------------------------------------------------------- */
 
-/* A unit is above 0: where the scale is not, products are turned instead, which is as if Q were. */
+/* Returns true if kernels negate products of Q and K: the unit must be > 0, so the sign of a scale <= 0 goes into Q. */
 static bool args_is_turned(const fxa__cuda_call *c) { return c->code->choice.finite_factors && c->bound->scale <= 0; }
 
 double fxa__cuda_unit_scale(const fxa__cuda_call *c) {
@@ -50,7 +50,7 @@ double fxa__cuda_unit_scale(const fxa__cuda_call *c) {
     return c->bound->scale == 0 ? 1 : -c->bound->scale;
 }
 
-/* A number of the program's text, one of the caller's params, or the scale. */
+/* Returns the value of param i of the rewritten program: a constant, a param of the caller, or the scale. */
 static double args_param(const fxa__cuda_call *c, int32_t i) {
     const fxa__cuda_param *param = &c->code->program.params[i];
     if (param->source == FXA__CUDA_SCALE) return fxa__cuda_unit_scale(c);
@@ -67,7 +67,7 @@ static void args_scalars(fxa__cuda_call *c) {
                                            c->bound->slot[FXA_SLOT_SEED]};
     double params[FXA_MAX_PARAMS];
     for (int32_t i = 0; i < program->n_params; i++) {
-        bool read = memory && fxa__cuda_in_memory(&c->code->program.params[i]); /* by the kernels */
+        bool read = memory && fxa__cuda_in_memory(&c->code->program.params[i]); /* kernels read it from device memory */
         params[i] = read ? 0 : args_param(c, i);
     }
     fxa__cuda_host_values(&c->code->program, params, c->a.f, c->a.i);
@@ -101,7 +101,7 @@ static void args_captures(fxa__cuda_call *c) {
     }
 }
 
-/* The dense tensor: its load has b and h, where it has them, before q and k. */
+/* Sets the view of the dense tensor. Its load has indices b and h, if any, before q and k. */
 static void args_dense(fxa__cuda_call *c) {
     const fxa__cuda_program *g = &c->code->program;
     if (g->dense < 0) return;
@@ -166,7 +166,7 @@ static void args_sizes(fxa__cuda_call *c) {
     for (int i = 0; i < FXA_CUDA_DECODE_CUTS; i++) a->cut[i] = c->at.cut[i];
 }
 
-/* Lengths, offsets, pages; a slot that the problem does not use is NULL. */
+/* Sets lengths, offsets and pages. Slots that the problem does not use are NULL. */
 static void args_tables(fxa__cuda_call *c) {
     const fxa_problem *p = &c->p->in;
     void *const *slot = c->bound->slot;
@@ -260,13 +260,13 @@ void fxa__cuda_args_tile_list(fxa__cuda_call *c, const fxa__cuda_tile_list *list
 
 struct FxaDivisor fxa__cuda_divisor(int64_t by) {
     struct FxaDivisor d = {0, 0};
-    if (by < 1) by = 1; /* of what is empty */
+    if (by < 1) by = 1; /* an empty problem */
     while ((int64_t)1 << d.shift < by) d.shift++;
     d.factor = (unsigned)((UINT64_C(1) << (31 + d.shift)) / (uint64_t)by + 1);
     return d;
 }
 
-#define ARGS_L2_BYTES (32 << 20) /* of keys and values that stay in the cache of an H200 beside the rest */
+#define ARGS_L2_BYTES (32 << 20) /* bytes of K and V that stay in the L2 cache of an H200 */
 
 void fxa__cuda_args_query_order(fxa__cuda_call *c, int32_t q_rows) {
     const fxa_problem *p = &c->p->in;
@@ -286,7 +286,7 @@ void fxa__cuda_args_query_order(fxa__cuda_call *c, int32_t q_rows) {
     c->a.by_group = fxa__cuda_divisor(c->a.group);
 }
 
-/* Heads whose key tiles are taken together where they add by turns: Q, dO and the sum of dQ stay in the cache. */
+/* Sets how many heads' key tiles run together, so that their Q, dO and dQ sums stay in the L2 cache. */
 void fxa__cuda_args_dq_order(fxa__cuda_call *c) {
     const fxa_problem *p = &c->p->in;
     int64_t bytes = fxa__round_up(p->sq, 128) * (6 * p->d_qk + 2 * p->d_v), heads = p->b * p->hkv;

@@ -1,18 +1,19 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * The backward pass: pre-passes, fxa_backward_prepare, fxa_backward by key tiles, dQ from its sum (fxa_grad_q_finish)
- * or by a kernel of its own (fxa_grad_q), gradients of the sink.
+ * Launches of the backward pass: pre-passes, preprocess (fxa_backward_prepare), fxa_backward over key tiles, dQ from
+ * its sum (postprocess, fxa_grad_q_finish) or by a kernel of its own (fxa_grad_q), gradients of sinks.
  */
 #include "call.h"
 
 #include "../../../base/num.h"
 
 enum {
-    BACKWARD_SENDERS = 2, /* SENDERS of sm90/backward_shared.cuh */
-    BACKWARD_FINISH = 8   /* CTAs of fxa_grad_q_finish that a multiprocessor has room for */
+    BACKWARD_SENDERS = 2, /* as SENDERS of sm90/backward_shared.cuh */
+    BACKWARD_FINISH = 8   /* resident CTAs of fxa_grad_q_finish per multiprocessor */
 };
 
-/* Whether dQ has its own kernel: bit-stable, wide and f32 backwards. Not by the workspace, which may be nothing. */
+/* Returns true if a kernel of its own computes dQ: deterministic, above head dim 128, and f32. Does not depend on the
+ * workspace, which may be empty. */
 static bool backward_is_separate(const fxa__cuda_call *c) {
     return c->code->choice.separate_dq || c->code->choice.family == FXA__CUDA_SIMT;
 }
@@ -63,19 +64,19 @@ static fxa_status backward_end(fxa__cuda_call *c, int function, int64_t rows, in
                             c->code->unit[FXA__CUDA_PREPOST].shape.threads, params);
 }
 
-/* Where products are turned, the kernels have turned K, and summed dQ with that. */
+/* Launches the postprocess of dQ. Negated products mean that K was negated, so the sum of dQ is negated too. */
 static fxa_status backward_finish(fxa__cuda_call *c) {
     float scale = c->a.scale;
     if (c->a.turned) c->a.scale = (float)fxa__cuda_unit_scale(c);
     fxa__cuda_grid grid = {c->at.pad_rows / 64, c->p->in.hq, 1};
-    if (c->a.sent_all == 0) c->a.sent = NULL; /* without keys nothing is launched that sends */
+    if (c->a.sent_all == 0) c->a.sent = NULL; /* without keys no launch reduces dQ */
     if (c->a.sent) grid = (fxa__cuda_grid){fxa__min_i64(grid.x * grid.y, BACKWARD_FINISH * c->self->processors), 1, 1};
     fxa_status status = backward_end(c, FXA__CUDA_POSTPROCESS, grid.x, grid.y);
     c->a.scale = scale;
     return status;
 }
 
-/* Without an entry gradients of sinks, params and captured tensors are 0, and packed rows are nobody's. */
+/* Without batch entries, gradients of sinks, params and captured tensors are 0, and packed rows belong to no entry. */
 static fxa_status backward_of_nothing(fxa__cuda_call *c) {
     FXA_TRY(fxa__cuda_prepasses(c, NULL));
     FXA_TRY(fxa__cuda_captured_grads_begin(c));
@@ -93,7 +94,8 @@ fxa_status fxa__cuda_backward(fxa__cuda_call *c) {
     FXA_TRY(fxa__cuda_captured_grads_begin(c));
     FXA_TRY(fxa__cuda_tile_list_write(c, &c->at.keys));
     FXA_TRY(fxa__cuda_tile_list_write(c, &c->at.queries));
-    if (c->code->choice.converts) c->follows_kernel = false; /* prepare reads O, dO and LSE before it waits */
+    if (c->code->choice.converts)
+        c->follows_kernel = false; /* the preprocess reads O, dO and LSE before it waits for earlier kernels */
     FXA_TRY(backward_end(c, FXA__CUDA_PREPROCESS, c->at.pad_rows / rows, p->hq));
     FXA_TRY(backward_keys(c));
     if (p->flags & FXA_GRAD_Q) FXA_TRY(backward_is_separate(c) ? backward_queries(c) : backward_finish(c));

@@ -1,9 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * Gradients of params and captured tensors: how the backward kernels sum them (common/args.h), and where the sums go
- * afterwards. Those of tensors are collected in dense arrays of the workspace first (common/captured_grads.cu), then
- * stored in the type and the strides of the caller's; a dense tensor [b, h, q, k] comes from the kernel in storage
- * type.
+ * Gradients of params and captured tensors: how backward kernels sum them (common/args.h), and the launches that store
+ * the sums afterwards. Gradients of tensors are first collected in dense arrays of the workspace
+ * (common/captured_grads.cu), then stored in the caller's type and strides. The gradient of a dense tensor [b, h, q, k]
+ * is written by the main kernel in storage type.
  */
 #include "call.h"
 
@@ -11,7 +11,7 @@
 
 enum { CAPTURED_WARP = 32, CAPTURED_DIAGONALS = 128, CAPTURED_BLOCK = 256, CAPTURED_BLOCKS = 1024 };
 
-/* struct SumTargets and struct GradTensor of common/captured_grads.cu. */
+/* Copies of struct SumTargets and struct GradTensor of common/captured_grads.cu. */
 typedef struct captured_targets {
     int32_t param[FXA__CUDA_SUMS], tensor[FXA__CUDA_SUMS];
 } captured_targets;
@@ -38,8 +38,8 @@ bool fxa__cuda_is_dense_grad_direct(const fxa__cuda_choice *choice, const fxa__c
     return p->alignment >= 16 && !(p->flags & FXA_ACCUMULATE_DTENSORS);
 }
 
-/* Whether the kernel writes every element of the dense gradient: without a mask and lengths all tiles are visited, and
- * the Hopper kernel stores whole ones. */
+/* Returns true if the kernel writes every element of the dense gradient: there is no mask and no lengths, and the
+ * kernels of sm90 store entire tiles. */
 static bool captured_all_dense(const fxa__cuda_call *c, const fxa_view *v) {
     const fxa_problem *p = &c->p->in;
     const int64_t all[] = {p->b, p->hq, p->sq, p->sk};
@@ -49,7 +49,7 @@ static bool captured_all_dense(const fxa__cuda_call *c, const fxa_view *v) {
     return true;
 }
 
-/* Tiles that nobody visits are not written. */
+/* Clears the gradient of the dense tensor, because skipped tiles are not written. */
 static fxa_status captured_clear_dense(fxa__cuda_call *c) {
     const fxa_view *v = &c->bound->dtensors[captured_dense_tensor(&c->code->program)];
     size_t words = 1;
@@ -98,7 +98,7 @@ static captured_targets captured_find(const fxa__cuda_program *g) {
     return to;
 }
 
-/* Params whose gradient is 0 throughout have no sum. */
+/* Clears the gradients of params that have no sum: they are always 0. */
 static fxa_status captured_no_sums(fxa__cuda_call *c, const captured_targets *to) {
     uint64_t left = c->p->in.flags & FXA_ACCUMULATE_DPARAMS ? 0 : c->p->in.param_grads;
     for (int32_t i = 0; i < FXA__CUDA_SUMS; i++)
@@ -170,7 +170,7 @@ static fxa_status captured_store(fxa__cuda_call *c, int32_t i) {
                             params);
 }
 
-/* The load has b and h, where it has them, before q and k. */
+/* Stores the gradient of the dense tensor. Its load has indices b and h, if any, before q and k. */
 static fxa_status captured_dense(fxa__cuda_call *c) {
     const fxa__cuda_program *g = &c->code->program;
     if (!g->grad_dense || c->at.captured.direct) return FXA_OK;

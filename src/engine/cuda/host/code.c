@@ -1,21 +1,21 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * From cubins, compiled (host/compile.c) or of bytes, to code, and on a device to loaded kernels: see cuda.h. A unit is
- * one source file of this folder, compiled by itself. What a kernel wants of a launch is in its cubin and held against
- * what host/workspace.c reckons with: a cubin that says something else is not run.
+ * From cubins, compiled (host/compile.c) or read from bytes, to code, and with a device to loaded kernels. A unit is
+ * one source file below kernels/, compiled separately. The tile shape that a kernel needs is a constant of its cubin;
+ * it is compared with host/workspace.c, and a cubin with another shape is refused.
  */
 #include "../cuda.h"
 
 #include <stdio.h>
 #include <string.h>
 
-enum { BUILD_SHARED_BYTES = 8 }; /* the driver's attribute of a function */
+enum { BUILD_SHARED_BYTES = 8 }; /* CU_FUNC_ATTRIBUTE_MAX_DYNAMIC_SHARED_SIZE_BYTES */
 
 /* ---- Units ------------------------------------------------------------------------------------------------------- */
 
 static const struct build_unit {
-    const char *file[3];     /* by family; NULL: it has none */
-    const char *function[6]; /* in the order of fxa__cuda_module */
+    const char *file[3];     /* by family; NULL = the family has no such unit */
+    const char *function[6]; /* names in the order of fxa__cuda_module.function */
 } build_units[FXA__CUDA_UNIT_COUNT] = {
     [FXA__CUDA_FORWARD] = {{"sm90/forward", "sm80/forward", "simt/forward"}, {"fxa_forward"}},
     [FXA__CUDA_BACKWARD] = {{"sm90/backward", "sm80/backward", "simt/backward"}, {"fxa_backward", "fxa_grad_q"}},
@@ -65,7 +65,7 @@ static void build_read_shape(const uint8_t *data, size_t size, struct FxaShape *
     for (size_t i = 0; i < sizeof fields / sizeof *fields; i++) *fields[i] = (int)(int32_t)fxa__read_u32(&r);
 }
 
-/* The first kernel of a unit is always there, and says its shape where launches go by it. */
+/* Checks that a cubin has the first kernel of its unit, with the expected shape if launches depend on it. */
 static fxa_status build_check(fxa__cuda_code *code, fxa__cuda_unit unit, fxa_error *err) {
     fxa__cuda_module *m = &code->unit[unit];
     const char *first = build_units[unit].function[0];
@@ -90,7 +90,8 @@ static fxa_status build_check(fxa__cuda_code *code, fxa__cuda_unit unit, fxa_err
 
 /* ---- On a device ------------------------------------------------------------------------------------------------- */
 
-/* What it is given room for in shared memory is loaded, so that a first run, perhaps recorded, loads nothing. */
+/* Loads a kernel and sets its shared memory, so that the first run, which may be captured into a graph, loads
+ * nothing. */
 static int build_function(const fxa__gpu_driver *cu, fxa__cuda_module *m, const char *name, void **function) {
     int status = cu->module_function(function, m->module, name);
     if (status != FXA__CUDA_OK) return status;

@@ -1,13 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * From a choice and a program's text to cubins: see cuda.h. The units of a problem do not know each other and are
- * compiled beside each other, on as many threads as a run may use; headers and the text of the program are given to the
- * compiler by name.
- *
- * The compiler is looked for by the first who compiles something: code of bytes or of a folder needs none.
- *
- * What the text is not in (ends, stage) is kept by the instance once it was compiled, by the options it was compiled
- * with, and copied into the code of every other program: a list that is only ever added to, read without a lock.
+ * Compiles the units of a choice with a program's text into cubins. Units are independent and are compiled in parallel,
+ * on as many threads as a run may use. NVRTC receives headers and the text by name.
  */
 #include "../cuda.h"
 
@@ -20,7 +14,7 @@
 enum { COMPILE_OPTIONS = 20, COMPILE_OPTION = 48, COMPILE_KEPT = 64 };
 enum { COMPILE_KEPT_UNITS = 1 << FXA__CUDA_PREPOST | 1 << FXA__CUDA_CONVERT | 1 << FXA__CUDA_PAGED_GRADS };
 
-/* Room for all jobs: pointers into it and into the code. */
+/* Memory of all jobs: the jobs point into it and into the code. */
 typedef struct compile_room {
     char option[COMPILE_OPTIONS][COMPILE_OPTION];
     const char *options[COMPILE_OPTIONS];
@@ -30,13 +24,13 @@ typedef struct compile_room {
     char file[FXA__CUDA_UNIT_COUNT][32];
     fxa__nvrtc_job jobs[FXA__CUDA_UNIT_COUNT];
     int n_jobs;
-    fxa__cuda_unit unit[FXA__CUDA_UNIT_COUNT]; /* of a job */
+    fxa__cuda_unit unit[FXA__CUDA_UNIT_COUNT]; /* [n_jobs] unit of a job */
 } compile_room;
 
 /* A unit that programs share. */
 struct fxa__cuda_shared_unit {
     struct fxa__cuda_shared_unit *next;
-    int count; /* of those up to this one */
+    int count; /* shared units up to and including this one */
     fxa__cuda_unit unit;
     char option[COMPILE_OPTIONS][COMPILE_OPTION];
     size_t size;
@@ -72,7 +66,7 @@ void fxa__cuda_compiler_end(fxa__cuda_self *self) {
     fxa__lock_destroy(&self->lock);
 }
 
-/* Without memory it is looked for again the next time. */
+/* Searches NVRTC. Without memory the next call searches again. */
 static void compile_look(fxa__cuda_self *self) {
     fxa_error *why = &self->no_compiler;
     fxa__ok(why);
@@ -102,7 +96,7 @@ static void compile_define(compile_room *r, const char *name, int32_t value) {
     r->n_options++;
 }
 
-/* wgmma is there in code for sm_90a alone, which runs on devices of sm_90 and no other. */
+/* Writes the options. Code for sm_90a, the only one with wgmma, runs on sm_90 and on no other architecture. */
 static void compile_options(const fxa__cuda_choice *c, int32_t arch, bool lines, compile_room *r) {
     (void)snprintf(r->option[0], COMPILE_OPTION, "--gpu-architecture=sm_%d%s", (int)arch,
                    c->family == FXA__CUDA_SM90 ? "a" : "");
@@ -159,7 +153,7 @@ static const fxa__cuda_shared_unit *compile_find_kept(const fxa__cuda_self *self
     return k;
 }
 
-/* *there: it was kept, and is copied. */
+/* Copies a shared unit into the code, if there is one with these options. *there: true = copied. */
 static fxa_status compile_copy_kept(const fxa__cuda_self *self, const compile_room *r, fxa__cuda_unit unit,
                                     fxa__cuda_code *code, bool *there, fxa_error *err) {
     const fxa__cuda_shared_unit *kept = COMPILE_KEPT_UNITS >> unit & 1 ? compile_find_kept(self, r, unit) : NULL;
@@ -173,7 +167,7 @@ static fxa_status compile_copy_kept(const fxa__cuda_self *self, const compile_ro
     return FXA_OK;
 }
 
-/* Without memory, or with enough of them, nothing is kept. Two threads may keep the same. */
+/* Adds a unit to the shared ones, unless memory or their number is exhausted. Two threads may add the same unit. */
 static void compile_keep(fxa__cuda_self *self, const compile_room *r, fxa__cuda_unit unit, const fxa__cuda_module *m) {
     fxa__cuda_shared_unit *first = atomic_load_explicit(&self->shared_units, memory_order_acquire);
     if (!(COMPILE_KEPT_UNITS >> unit & 1) || (first && first->count >= COMPILE_KEPT)) return;
@@ -201,7 +195,7 @@ static void compile_add(compile_room *r, const fxa__cuda_choice *choice, fxa__cu
         (fxa__nvrtc_job){source, name, r->headers, r->names, r->n_headers, r->options, r->n_options, .cubin = NULL};
 }
 
-/* A caller with threads of its own for runs gets none of ours here. */
+/* Compiles all units that are not shared. A caller that runs plans on threads of its own gets one thread here. */
 static fxa_status compile_all(fxa__cuda_self *self, fxa__cuda_code *code, compile_room *r, const char *program,
                               fxa_error *err) {
     compile_headers(r, program);

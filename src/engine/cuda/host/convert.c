@@ -1,9 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * What kernels want otherwise than the caller has it goes through the workspace, by the kernels of common/convert.cu:
- * operands of other types than the kernels', or whose features do not lie beside each other, an LSE of f64, sinks of
- * other types and strides; results whose rows end where TMA cannot; and those that are added to what is there, or
- * joined with it, which are rounded to the kernels' type before (as the engine's detail says).
+ * Conversions through the workspace, by the kernels of common/convert.cu: operands of another type than the kernels',
+ * or with a feature stride other than 1; an LSE in f64; sinks of other types or strides; results whose rows end inside
+ * a 16-byte TMA store; and results that are added to or merged with the caller's, which are rounded to the kernels'
+ * type first (stated in the plan's description).
  */
 #include "call.h"
 
@@ -13,7 +13,7 @@
 static const struct stage_row {
     uint8_t slot;
     bool keys;
-    uint32_t wanted, added; /* flags: of a result that is there, that is added; 0: always, never */
+    uint32_t wanted, added; /* flags: the result is requested, is added to; 0 = always, never */
 } stage_rows[FXA__CUDA_COPIES] = {{FXA_SLOT_Q, false, 0, 0},
                                   {FXA_SLOT_K, true, 0, 0},
                                   {FXA_SLOT_V, true, 0, 0},
@@ -45,7 +45,7 @@ void fxa__cuda_operand_sizes(const fxa_problem *p, fxa_slot slot, int64_t size[4
 
 /* ---- What goes there --------------------------------------------------------------------------------------------- */
 
-/* Whether the pass has it at all. */
+/* Returns true if the pass has this operand. */
 static bool stage_is_used(const fxa_problem *p, int i) {
     bool backward = p->pass == FXA_BACKWARD;
     if (i >= STAGE_DO && !backward) return false;
@@ -60,11 +60,12 @@ fxa_dtype fxa__cuda_kernel_dtype(const fxa_problem *p, fxa_slot slot) {
     int i = fxa__cuda_copy_of_slot(slot);
     fxa_dtype type = fxa__cuda_input_dtype(p);
     if (stage_is_result(p, i)) return fxa__cuda_output_dtype(p);
-    return i == STAGE_O && p->o.dtype != (uint32_t)type ? FXA_F32 : type; /* backward reads it before all else */
+    return i == STAGE_O && p->o.dtype != (uint32_t)type ? FXA_F32
+                                                        : type; /* the preprocess of backward reads it as f32 */
 }
 
-/* TMA stores 16 bytes at a time: where the columns of a result end within them, what follows would be written, too. Its
- * kernels are not for results with other strides than these. */
+/* Returns true if a TMA store would write past the end of a row: TMA stores 16 bytes at a time. Results with other
+ * strides are not stored by TMA. */
 static bool stage_ends_within(const fxa_problem *p, const fxa_operand *t, fxa_slot slot) {
     int64_t size[4];
     bool maps = p->alignment >= 16 && (t->dtype == FXA_F16 || t->dtype == FXA_BF16);
@@ -126,14 +127,14 @@ static struct FxaConvertArray stage_array(const struct FxaView *v, int64_t last,
     return (struct FxaConvertArray){v->data, {v->b, v->h, v->s, last}, (int)type};
 }
 
-/* Rows of results: of packed ones by entries, which own them. */
+/* Sets the rows of a result. Packed results have the rows of their batch entries only. */
 static void stage_sizes(const fxa_problem *p, int side, struct FxaConvert *s) {
     if (!(p->flags & FXA_VARLEN) || side == FXA_CONVERT_ALL) return;
     s->size[0] = p->b;
     s->size[2] = side == FXA_CONVERT_KEYS ? p->sk : p->sq;
 }
 
-/* An operand between the caller's memory (given) and the workspace. */
+/* Returns the conversion between the caller's memory and the copy. */
 static struct FxaConvert stage_operand(const fxa__cuda_call *c, int i) {
     const fxa_problem *p = &c->p->in;
     fxa_slot slot = (fxa_slot)stage_rows[i].slot;
@@ -168,7 +169,7 @@ static struct FxaConvert stage_lse(const fxa__cuda_call *c) {
     return s;
 }
 
-/* Of one element per head. */
+/* Returns an array of one element per head. */
 static struct FxaConvertArray stage_heads(void *data, int64_t stride, uint32_t type) {
     return (struct FxaConvertArray){data, {0, stride, 0, 0}, (int)type};
 }
@@ -195,7 +196,7 @@ fxa_status fxa__cuda_convert_inputs(fxa__cuda_call *c) {
     return stage_copy(c, &s);
 }
 
-/* O and LSE: joined, or each by itself. */
+/* Converts O and LSE, or merges both with the caller's. */
 static fxa_status stage_forward(fxa__cuda_call *c) {
     const fxa_problem *p = &c->p->in;
     struct FxaConvert lse = stage_lse(c), o = stage_operand(c, STAGE_O);

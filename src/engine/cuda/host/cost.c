@@ -1,10 +1,10 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * What a run costs, from what was measured on one H200 (docs/cuda.md, figures): problems of 4096 rows in TFLOP/s, and
- * decoding in bytes of K and V. On other devices it is the number of multiprocessors that is reckoned with, and nothing
- * was measured. What is not in the table goes by the row of its columns. Measured are full problems, and at 64 and 128
- * columns soft caps, which at others are full ones times what these were of full ones at the nearer of the two. A
- * bit-stable backward by turns was as fast as one in any order, and above 128 columns it is the same one.
+ * Estimates the time of a run from rates that were measured on one H200 (docs/cuda.md): TFLOP/s at 4,096 rows, and for
+ * decode bytes of K and V per second. On other devices the rates are scaled by the number of multiprocessors; nothing
+ * was measured there. The table has rates of full masks, and of soft caps at head dims 64 and 128; soft caps at other
+ * head dims are scaled as at the nearer one. Ordered dQ is as fast as unordered; above head dim 128 both are the same
+ * kernels.
  */
 #include "../cuda.h"
 
@@ -13,23 +13,24 @@
 #include <math.h>
 
 enum {
-    COST_CLUSTER = 4, /* CTAs at least */
-    COST_JOINT = 128  /* columns */
+    COST_CLUSTER = 4, /* minimum CTAs of a cluster */
+    COST_JOINT = 128  /* maximum head dim of the fused backward */
 };
 #define COST_PROCESSORS 132.0
-#define COST_ROWS 128.0          /* of a tile */
-#define COST_CPU_US 6.0          /* of a launch */
-#define COST_DECODE_US 13.0      /* of a step of decoding beside what it reads */
-#define COST_CLUSTER_US 10.0     /* of a step of decoding by clusters of COST_CLUSTER CTAs */
-#define COST_DECODE_BYTES 4.5e12 /* a second */
-#define COST_APART 0.85          /* of the rate has a bit-stable backward with a kernel for dQ: causal, 128 columns */
+#define COST_ROWS 128.0          /* rows of a tile */
+#define COST_CPU_US 6.0          /* host time of a launch */
+#define COST_DECODE_US 13.0      /* time of a decoding step besides reading K and V */
+#define COST_CLUSTER_US 10.0     /* the same, with clusters of COST_CLUSTER CTAs */
+#define COST_DECODE_BYTES 4.5e12 /* per second */
+/* Rate of a deterministic backward with a kernel for dQ, relative to the fused one: causal, head dim 128. */
+#define COST_APART 0.85
 
 static const struct cost_row {
     fxa__cuda_family family;
-    int32_t columns;  /* up to so many */
-    double tera[2];   /* forward, backward */
+    int32_t columns;  /* maximum head dim of the row */
+    double tera[2];   /* TFLOP/s of forward, backward */
     double capped[2]; /* with a soft cap */
-    double fast[2];   /* of that with FXA_FAST_MATH=1 */
+    double fast[2];   /* with a soft cap and FXA_FAST_MATH=1 */
 } cost_rows[] = {
     {FXA__CUDA_SM90, 32, {342, 376}, {211, 271}, {227, 288}},
     {FXA__CUDA_SM90, 64, {596, 559}, {365, 404}, {396, 431}},
@@ -56,6 +57,6 @@ double fxa__cuda_cost(int32_t processors, const fxa__cuda_choice *choice, const 
     if (choice->units >> FXA__CUDA_DECODE & 1)
         return 1e-6 * (choice->cluster >= COST_CLUSTER ? COST_CLUSTER_US : COST_DECODE_US) +
                fxa__problem_key_bytes(p) / (COST_DECODE_BYTES * share);
-    double wasted = rows > 0 ? fmax(1, COST_ROWS / rows) : 1; /* a tile has so many, also where few are there */
+    double wasted = rows > 0 ? fmax(1, COST_ROWS / rows) : 1; /* a tile computes COST_ROWS rows, however few exist */
     return 1e-6 * COST_CPU_US + wasted * fxa__problem_operations(p) / (cost_rate(choice, p) * share);
 }

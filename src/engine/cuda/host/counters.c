@@ -1,11 +1,11 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * Counters of kernels, which begin at 0 and are left at 0 (docs/cuda-kernels.md, "A run"): next_tile, redo. In the
- * caller's workspace, which may hold anything, they would have to be set before every run, by a call of the driver that
- * takes as long as a launch. So an instance has some of its own, and a workspace gets a part of them for good when it
- * is first seen: runs on one workspace do not overlap (docs/gpu.md), so those on one part do not either, recorded ones
- * included. Workspaces past the room there is, and runs with more counters than a part has, have theirs in the
- * workspace and set them.
+ * Counters of kernels, which start at 0 and are left at 0 by every run (docs/cuda-kernels.md, "A run"): next_tile and
+ * recompute. The caller's workspace has arbitrary contents, so counters there must be cleared before every run, by a
+ * driver call that takes as long as a launch. Therefore an instance has counters of its own, and each workspace gets a
+ * part of them permanently when it is first used. Runs on one workspace do not overlap (docs/gpu.md), so neither do
+ * runs on one part, including captured ones. Further workspaces, and runs with more counters than a part has, clear
+ * counters in the workspace.
  */
 #include "call.h"
 
@@ -39,7 +39,7 @@ void fxa__cuda_counters_free(fxa__cuda_self *self) {
 
 enum { COUNTERS_TRIES = 8 };
 
-/* NULL: there is none for it. */
+/* Returns the part of a workspace, which may be new; NULL = no part is free. */
 static char *counters_part(fxa__cuda_self *self, uintptr_t workspace) {
     char *memory = atomic_load_explicit(&self->counters, memory_order_acquire);
     size_t first = (size_t)((workspace >> 6) * UINT64_C(0x9e3779b97f4a7c15) >> 40);

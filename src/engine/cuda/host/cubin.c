@@ -1,16 +1,16 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * What a cubin has in it: kernels and constants by name. A cubin is an ELF file of 64 bits, little-endian; it is read
- * with doubt, since plan bytes may bring one, so shapes of kernels (FxaShape) are known without a device.
+ * Finds kernels and constants of a cubin by name. A cubin is a 64-bit little-endian ELF file. Every offset is checked,
+ * because the cubin may come from plan bytes. Shapes of kernels (FxaShape) are so known without a device.
  */
 #include "../cuda.h"
 
 #include <string.h>
 
-/* Offsets and sizes of the format. */
+/* Offsets and sizes of the ELF format. */
 enum {
     CUBIN_HEADER = 64,
-    CUBIN_SECTIONS = 0x28, /* of the header: where section headers begin */
+    CUBIN_SECTIONS = 0x28, /* in the header: offset of the section headers */
     CUBIN_SECTION_SIZE = 0x3a,
     CUBIN_SECTION_COUNT = 0x3c,
     CUBIN_SECTION = 64, /* bytes of a section header */
@@ -18,7 +18,7 @@ enum {
     CUBIN_OFFSET = 0x18,
     CUBIN_SIZE = 0x20,
     CUBIN_LINK = 0x28,
-    CUBIN_SYMTAB = 2, /* types of sections */
+    CUBIN_SYMTAB = 2, /* section types */
     CUBIN_NOBITS = 8,
     CUBIN_SYMBOL = 24, /* bytes of a symbol */
     CUBIN_SYMBOL_SECTION = 6,
@@ -37,7 +37,7 @@ static uint64_t cubin_read(const uint8_t *at, int bytes) {
     return x;
 }
 
-/* Header of a section, NULL: there is none. */
+/* Returns the header of a section; NULL = there is none. */
 static const uint8_t *cubin_header(cubin_part file, uint64_t index) {
     uint64_t first = cubin_read(file.data + CUBIN_SECTIONS, 8), count = cubin_read(file.data + CUBIN_SECTION_COUNT, 2);
     if (cubin_read(file.data + CUBIN_SECTION_SIZE, 2) != CUBIN_SECTION || index >= count) return NULL;

@@ -1,39 +1,41 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * Decoding: few queries, keys split over CTAs. Pre-passes, a list with one row per entry (and KV head), fxa_decode; and
- * how the keys of an entry are cut into what a CTA has at a time (sm90/decode.cu).
+ * Launches of decode (few queries, split-KV): pre-passes, a tile list with one row per batch entry (and KV head),
+ * fxa_decode. Also computes how the keys of a (b, KV head) are divided into splits, and splits into work items, which
+ * CTAs compute (sm90/decode.cu).
  */
 #include "call.h"
 
 #include "../../../base/num.h"
 
 enum {
-    DECODE_PIECE = 8,  /* tiles at least, */
-    DECODE_KEYS = 512, /* but so many keys where that makes no more than DECODE_FEW pieces */
+    DECODE_PIECE = 8,  /* minimum tiles of a split, */
+    DECODE_KEYS = 512, /* or minimum keys of a split, if that gives at most DECODE_FEW splits */
     DECODE_FEW = 8,
-    DECODE_ALONE = 16,  /* tiles, where each piece is an item */
-    DECODE_PIECES = 64, /* of an entry: what sm90/decode_combine.cuh adds up */
-    DECODE_TAIL = 6,    /* of items that are cut there are more than a sixth of the multiprocessors, */
-    DECODE_EVEN = 5,    /* and less than three fifths */
-    DECODE_RUN = 16,    /* pieces of an item: RUN_LEVELS there */
-    DECODE_ROUNDS = 4,  /* of items, where these are of many lengths */
-    DECODE_END = 128,   /* KB that a multiprocessor would read while an item ends */
-    DECODE_SHARE = 640, /* KB that the device would read while a share more is added up */
-    DECODE_CLUSTER = 8, /* CTAs at most, */
-    DECODE_EACH = 2,    /* with so many pieces each; */
-    DECODE_BUSY = 9,    /* twentieths of the multiprocessors read what memory gives, nearly; */
-    DECODE_NEAR = 2,    /* clusters on half of the multiprocessors are there at once, those on more may not be */
-    DECODE_FULL = 3,    /* a third of the multiprocessors reads what memory gives, */
-    DECODE_IDLE = 20    /* but for a twentieth of what those that are idle had read */
+    DECODE_ALONE = 16,  /* minimum tiles of a split if each split is a work item */
+    DECODE_PIECES = 64, /* maximum splits of a (b, KV head), which sm90/decode_combine.cuh combines */
+    DECODE_TAIL = 6,    /* items of the last round are halved if they occupy more than 1/6 of the multiprocessors */
+    DECODE_EVEN = 5,    /* and less than 3/5 */
+    DECODE_RUN = 16,    /* maximum splits of an item: 2^RUN_LEVELS of sm90/decode_combine.cuh */
+    DECODE_ROUNDS = 4,  /* minimum rounds of items if batch entries have different lengths */
+    DECODE_END = 128,   /* KB that a multiprocessor could read in the time of an item's end */
+    DECODE_SHARE = 640, /* KB that the device could read in the time of combining one more item */
+    DECODE_CLUSTER = 8, /* maximum CTAs of a cluster */
+    DECODE_EACH = 2,    /* maximum splits of each CTA of a cluster */
+    DECODE_BUSY = 9,    /* twentieths of the multiprocessors that nearly saturate memory bandwidth */
+    DECODE_NEAR = 2,    /* clusters may use 1/2 of the multiprocessors, so that all are resident at once */
+    DECODE_FULL = 3,    /* 1/3 of the multiprocessors saturates memory bandwidth, */
+    DECODE_IDLE = 20    /* except for 1/20 of what an idle one would have read */
 };
 
 typedef struct decode_cut {
-    int64_t ctas, rows, pieces, piece; /* rows: (entry, KV head, row group)s; piece: KB */
-    bool folds;                        /* a CTA can add pieces up (FOLDS in sm90/decode_shared.cuh) */
+    int64_t ctas, rows, pieces,
+        piece; /* ctas: multiprocessors; rows: (b, KV head, row group)s; pieces: splits of each; piece: KB of a split */
+    bool folds; /* a CTA can combine the splits of an item (FOLDS in sm90/decode_shared.cuh) */
 } decode_cut;
 
-/* Pieces of the keys of one (entry, KV head), by its own shape alone: results do not depend on the batch. As many as
- * fill the device with one entry; where each of them ends an item, half as many, which read all there is. */
+/* Returns the number of splits of a (b, KV head). Depends on its own shape alone, so results do not depend on the
+ * batch. One batch entry fills the device; if each split is an item, half of it, which saturates memory bandwidth. */
 static int64_t decode_pieces(const decode_cut *c, int64_t rows, int64_t tiles, int64_t tile) {
     int64_t most = fxa__div_up(tiles, c->folds ? DECODE_PIECE : DECODE_ALONE), pieces = 1;
     if (c->folds) most = fxa__max_i64(most, fxa__min_i64(tiles * tile / DECODE_KEYS, DECODE_FEW));
@@ -42,14 +44,14 @@ static int64_t decode_pieces(const decode_cut *c, int64_t rows, int64_t tiles, i
     return c->folds ? pieces : fxa__max_i64(most, 1);
 }
 
-/* Whether the last items are cut: those that do not fill a round of CTAs, where they are a good part of one. Where they
- * nearly fill it, the ends of the cut ones cost more than these even out; for few, smaller items of all are as good. */
+/* Returns true if the items of the last, incomplete round are made smaller. If the round is nearly full, the ends of
+ * the smaller items cost more than they balance; with few rounds, smaller items everywhere are as good. */
 static bool decode_has_tail(const decode_cut *c, int64_t items, int64_t run) {
     int64_t rest = items % c->ctas;
     return run > 1 && items > c->ctas && rest > c->ctas / DECODE_TAIL && rest < c->ctas / DECODE_EVEN * 3;
 }
 
-/* Time of a run with so many pieces in an item, in KB that memory gives. */
+/* Returns the time of a run with `run` splits per item, in KB that memory delivers in that time. */
 static int64_t decode_time(const decode_cut *c, int64_t run) {
     int64_t shares = fxa__div_up(c->pieces, run), items = c->rows * shares, rest = items % c->ctas;
     int64_t busy = items - rest, rounds = fxa__div_up(items, c->ctas);
@@ -58,7 +60,7 @@ static int64_t decode_time(const decode_cut *c, int64_t run) {
     return busy * run * c->piece + rounds * c->ctas * DECODE_END + (shares > 1 ? shares * DECODE_SHARE : 0);
 }
 
-/* Pieces of an item. Entries of other lengths are balanced by many items. */
+/* Returns the number of splits per item. Different lengths of batch entries need many items for balance. */
 static int64_t decode_run(const decode_cut *c, bool spans) {
     int64_t best = 1, most = c->folds ? fxa__min_i64(c->pieces, DECODE_RUN) : 1;
     for (int64_t run = 2; run <= most; run *= 2) {
@@ -68,15 +70,15 @@ static int64_t decode_run(const decode_cut *c, bool spans) {
     return best;
 }
 
-/* The heads of the last items: halves of these, or quarters, of two pieces at least where they have them. */
+/* Sets how many of the last (b, KV head)s have items of half or a quarter of the size, of at least two splits. */
 static void decode_tail(const decode_cut *c, int64_t groups, fxa__cuda_buffers *out) {
     int64_t row = groups * fxa__div_up(out->splits, out->item_splits),
-            items = c->rows / groups * row; /* row: of a head */
+            items = c->rows / groups * row; /* row: items of a (b, KV head) */
     if (decode_has_tail(c, items, out->item_splits))
         out->cut[out->item_splits >> 1 > 2] = (int32_t)fxa__div_up(items % c->ctas, row);
 }
 
-/* Of a row group of each of so many heads. */
+/* Returns the items of one row group of `heads` (b, KV head)s. */
 static int64_t decode_items(const fxa__cuda_buffers *at, int64_t heads) {
     int64_t items = 0;
     for (int i = 0; i < FXA_CUDA_DECODE_CUTS; i++) {
@@ -90,14 +92,15 @@ static decode_cut decode_cut_make(const fxa__cuda_self *self, const fxa__cuda_ch
                                   const struct FxaShape *shape) {
     int64_t groups = fxa__div_up(p->hq / p->hkv * p->sq, shape->q_rows), tiles = fxa__div_up(p->sk, shape->k_rows);
     decode_cut c = {self->processors, p->b * p->hkv * groups, 1, 1, false};
-    int64_t workers = (shape->threads - 32) / 128 * 128; /* whole warpgroups beside the warp that copies */
+    int64_t workers = (shape->threads - 32) / 128 * 128; /* threads of entire warpgroups, without the producer warp */
     c.folds = (int64_t)shape->q_rows * choice->dv / 4 <= workers;
     c.pieces = decode_pieces(&c, p->hkv * groups, tiles, shape->k_rows);
     c.piece = fxa__div_up(fxa__div_up(tiles, c.pieces) * shape->k_rows * (choice->d + choice->dv) * 2, 1024);
     return c;
 }
 
-/* Where one item for each of so many CTAs reads what memory gives or is a piece, they add shares up without it. */
+/* Returns the number of CTAs of a cluster, if one item per CTA saturates memory bandwidth or is a single split; a
+ * cluster combines its results without the workspace. */
 int32_t fxa__cuda_decode_cluster(const fxa__cuda_self *self, const fxa__cuda_choice *choice, const fxa_problem *p) {
     const struct FxaShape shape = fxa__cuda_tile_shape(choice, NULL, FXA__CUDA_DECODE);
     const decode_cut c = decode_cut_make(self, choice, p, &shape);
@@ -140,7 +143,7 @@ fxa_status fxa__cuda_decode(fxa__cuda_call *c) {
     FXA_TRY(fxa__cuda_tile_list_write(c, &c->at.queries));
     fxa__cuda_args_tile_list(c, &c->at.queries);
     int64_t items = c->at.items, ctas = fxa__min_i64(items, c->self->processors);
-    if (shape->parts > 1) ctas = items; /* of clusters, one item each */
+    if (shape->parts > 1) ctas = items; /* one item per cluster CTA */
     c->a.tiles = (int)items;
     decode_divisors(&c->a, shape->q_rows);
     return fxa__cuda_launch_main(c, FXA__CUDA_DECODE, 0, (fxa__cuda_grid){ctas, 1, 1});

@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * Dropout where coordinates are no local indices (maps, positions, rows aligned to the last key): which pairs are
- * dropped is decided by coordinates, so kernels look those up in arrays of the workspace, which fxa_coordinates_write
- * of common/convert.cu writes before them: one element per entry, head and key, and per entry and row.
+ * Dropout with mapped coordinates (index maps, positions, rows aligned to the last key). Coordinates decide which pairs
+ * are dropped, so kernels read them from arrays of the workspace: one element per batch entry, head and key, and per
+ * batch entry and row. fxa_coordinates_write (common/convert.cu) writes them before the main kernels.
  */
 #include "call.h"
 
@@ -11,7 +11,7 @@
 
 enum { MOVED_THREADS = 256, MOVED_BLOCKS = 1024, MOVED_Q = 2 };
 
-/* Elements of the array of an axis: b, h, q, k. */
+/* Axes: b, h, q, k. */
 int64_t fxa__cuda_coordinate_count(const fxa_problem *p, int axis) {
     const int64_t sizes[FXA__CUDA_AXES] = {p->b, p->hq, p->b * p->sq, p->sk};
     return sizes[axis];

@@ -1,11 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * The CUDA engine's table: instances, answers and code; see cuda.h.
- *
- * The environment, read when an instance is opened: FXA_NVRTC_PATH, a folder to look for NVRTC in first;
- * FXA_FAST_MATH=1, the hardware's tanh and the like (docs/numerics.md); FXA_CUDA_FAMILY, sm80 or simt: kernels of that
- * family also where others are better, for tests; FXA_CUDA_LINES=1, code that knows its lines, for sanitizers and
- * profilers.
+ * The table of the cuda engine: instances, analyses and code; see cuda.h.
  */
 #include "../cuda.h"
 
@@ -29,8 +24,8 @@ static fxa_status cu_read_family(fxa__cuda_self *s, fxa_error *err) {
     return fxa__fail(err, FXA_E_UNAVAILABLE, "FXA_CUDA_FAMILY is \"%.32s\"; accepted are sm80 and simt", name);
 }
 
-/* arch: of the device. The compiler is not looked for before there is something to compile, and not in the identity:
- * which one has made code is told with the code. */
+/* Initializes an instance for an architecture. NVRTC is not searched before something is compiled, and its version is
+ * part of the code, not of the identity. */
 static fxa_status cu_open_kernels(fxa__cuda_self *s, int32_t arch, char identity[FXA__IDENTITY], fxa_error *err) {
     FXA_TRY(cu_read_family(s, err));
     if (arch < 80)
@@ -46,7 +41,7 @@ static fxa_status cu_open_kernels(fxa__cuda_self *s, int32_t arch, char identity
     return fxa__cuda_compiler_init(s, getenv("FXA_NVRTC_PATH"), err);
 }
 
-/* The instance of a profile: code is made for it, and nothing runs. */
+/* Opens an instance for a device description: compiles code, runs nothing. */
 static fxa_status cu_open_target(fxa__cuda_self *s, const char *target, char identity[FXA__IDENTITY], fxa_error *err) {
     fxa__gpu_description described;
     FXA_TRY(fxa__gpu_description_parse(target, &described, err));
@@ -89,14 +84,15 @@ static void cu_close(fxa__host *host, void *self) {
 
 /* ---- Answers ----------------------------------------------------------------------------------------------------- */
 
-/* dQ of the joint backward is added in any order, and so are what is scattered and diagonals where nobody asked. */
+/* Returns true if results do not depend on the order of atomics. The fused backward adds dQ in any order, as do
+ * scattered gradients and sums along diagonals without FXA_DETERMINISTIC. */
 static bool cu_is_deterministic(const fxa__problem *p, const fxa__cuda_choice *c, const fxa__cuda_program *g) {
     if (p->in.pass == FXA_FORWARD) return true;
     bool dq = !(p->in.flags & FXA_GRAD_Q) || c->separate_dq || c->ordered_dq || c->family == FXA__CUDA_SIMT;
     return dq && (g->deterministic || (!g->has_scatter && !g->grad_diagonal));
 }
 
-/* Tiles that are left out where the mask leaves nothing of them. */
+/* Reports the tile shape whose tiles are skipped if the mask is false in all their pairs. */
 static void cu_tiles(const fxa__cuda_choice *c, const fxa__cuda_program *g, fxa_support *report) {
     fxa__cuda_unit unit = c->units >> FXA__CUDA_DECODE & 1u     ? FXA__CUDA_DECODE
                           : c->units >> FXA__CUDA_BACKWARD & 1u ? FXA__CUDA_BACKWARD
@@ -163,7 +159,7 @@ static double cu_cost(fxa__analysis *a) {
 
 static fxa_status cu_ready(void *self, fxa_error *err) { return fxa__cuda_compiler_find(self, err); }
 
-/* Writes the entire problem if the engine refuses it. */
+/* Writes the code key, or the entire problem if the engine refuses it. */
 static void cu_key(fxa__analysis *a, fxa__writer *w) {
     fxa_status status;
     const cu_derived *d = cu_derived_of(a, &status, NULL);
@@ -197,7 +193,8 @@ static void cu_key(fxa__analysis *a, fxa__writer *w) {
         for (size_t i = 0; i < sizeof parts / sizeof *parts; i++) fxa__write_u32(w, (uint32_t)parts[i]);
         fxa__write_bytes(w, g->program->hash, sizeof g->program->hash);
         for (int32_t i = 0; i < g->program->n_params; i++) fxa__write_u32(w, (uint32_t)g->params[i].source);
-        for (int32_t i = 0; i < g->n_sums; i++) fxa__write_u32(w, (uint32_t)g->sums[i]); /* the text has only values */
+        for (int32_t i = 0; i < g->n_sums; i++)
+            fxa__write_u32(w, (uint32_t)g->sums[i]); /* the text contains only their values */
         fxa__write_u64(w, g->text.size);
         fxa__write_bytes(w, g->text.data, g->text.size);
     } else {
@@ -222,7 +219,7 @@ static void cu_free(const fxa__cuda_self *s, fxa__cuda_code *c) {
     fxa__free(c->host, c, sizeof *c);
 }
 
-/* What was begun with it on the device may not have ended: its code must not be unloaded under it. */
+/* Waits for the device before the code is unloaded: launches may be pending. */
 static void cu_release(void *self, void *code) {
     const fxa__cuda_self *s = self;
     if (s->on_device) fxa__gpu_wait_all(&s->gpu);
@@ -266,13 +263,13 @@ static fxa_status cu_load(fxa__analysis *a, fxa__reader *saved, void **code, siz
     if (status == FXA_OK && saved) status = fxa__cuda_saved_read(saved, c, err);
     if (status == FXA_OK) status = fxa__cuda_code_make(s, c, err);
     if (status != FXA_OK) {
-        cu_free(s, c); /* nothing runs it: to wait would end what other threads record */
+        cu_free(s, c); /* nothing was launched; waiting would invalidate a capture in another thread */
         return status;
     }
     cu_describe(s, &a->problem->in, c);
     *bytes = sizeof *c + c->program.text.capacity;
     for (int unit = 0; unit < FXA__CUDA_UNIT_COUNT; unit++)
-        *bytes += 2 * c->unit[unit].size; /* here and on the device */
+        *bytes += 2 * c->unit[unit].size; /* on the host and on the device */
     *code = c;
     return fxa__ok(err);
 }

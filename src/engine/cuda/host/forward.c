@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * The forward pass: pre-passes, the tile list, fxa_forward.
+ * Launches of the forward pass: pre-passes, tile list, fxa_forward.
  */
 #include "call.h"
 

@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * Pages in the backward pass: K and V are fetched from them into the workspace, where the kernels have every entry by
- * itself, and dK and dV go back to the whole pool; see common/paged_grads.cu. The work besides copies is linear in the
- * table of pages, whoever shares what.
+ * Pages in the backward pass: K and V are gathered from the pages into the workspace, where each batch entry is
+ * contiguous; dK and dV are added to the page pool afterwards (common/paged_grads.cu). The work besides copying is
+ * linear in the size of the page table, however pages are shared.
  */
 #include "call.h"
 
@@ -37,7 +37,7 @@ fxa_status fxa__cuda_page_users_list(fxa__cuda_call *c) {
     return pages_launch(c, FXA__CUDA_PAGES_SORT, pages, sorting);
 }
 
-/* s: as for rows of entries; the pool is all of the caller's. */
+/* s: the conversion of dK or dV, as for rows of batch entries; its target is the caller's entire pool. */
 fxa_status fxa__cuda_pages_scatter(fxa__cuda_call *c, struct FxaConvert *s) {
     const fxa__cuda_page_users *u = &c->at.users;
     int *count = u->count, *end = u->end, *list = u->list;

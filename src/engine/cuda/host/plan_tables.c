@@ -1,32 +1,36 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * Tile lists and diagonal rows that shapes and the program's numbers alone decide (causal masks, windows, slopes of
- * heads): they are written once, when a plan is made, to memory of the device that lives as long as the code, and its
- * runs have them without a launch. The list of tables of a code only grows, up to a limit, and is read without a lock;
- * past the limit, and for whatever a run decides over, runs write them into their workspace.
+ * Tile lists and diagonal rows that depend only on the shape and the program's constants (causal masks, windows, slopes
+ * of heads). They are written once, when a plan is created, to device memory that lives as long as the code, and runs
+ * read them without a launch. The list of tables of a code only grows, up to a limit, and is read without a lock.
+ * Beyond the limit, and for tables that depend on arguments of a run, runs write them into their workspace.
  */
 #include "call.h"
 
 #include <string.h>
 
-enum { TABLES_MOST = 64, TABLES_BYTES = 4 << 20, TABLES_ROOM = 16 << 20 }; /* of a code; bytes of one, of all */
+enum {
+    TABLES_MOST = 64,
+    TABLES_BYTES = 4 << 20,
+    TABLES_ROOM = 16 << 20
+}; /* per code: maximum tables; maximum bytes of a table, of all tables */
 
 typedef enum tables_kind { TABLES_QUERIES, TABLES_KEYS, TABLES_DIAGONAL, TABLES_KINDS } tables_kind;
 
-/* What a table holds is decided by this and the code. */
+/* Together with the code, determines the contents of a table. */
 typedef struct tables_key {
     int64_t q, k, h;
     int32_t heads, batch;
     uint32_t kind;
-    fxa__cuda_list_shape cut;       /* of a list */
-    double numbers[FXA_MAX_PARAMS]; /* of the program; else 0 */
+    fxa__cuda_list_shape cut;       /* of a tile list */
+    double numbers[FXA_MAX_PARAMS]; /* constants of the program; else 0 */
 } tables_key;
 
 struct fxa__cuda_plan_table {
     fxa__cuda_plan_table *next;
-    int32_t number; /* of those before it */
-    size_t bytes;   /* with those before it */
-    void *data;     /* on the device: items and counts, or a row */
+    int32_t number; /* tables before this one in the list */
+    size_t bytes;   /* bytes of this one and those before it */
+    void *data;     /* device memory: items and counts, or diagonal rows */
     tables_key key;
 };
 
@@ -36,7 +40,7 @@ static fxa__cuda_tile_list *tables_list(fxa__cuda_call *c, tables_kind kind) {
     return kind == TABLES_QUERIES ? &c->at.queries : &c->at.keys;
 }
 
-/* Whether the run has such a table, and nothing that it is given decides over it. */
+/* Returns true if the run has a table of this kind that depends on none of its arguments. */
 static bool tables_is_fixed(fxa__cuda_call *c, tables_kind kind) {
     const fxa__cuda_program *g = &c->code->program;
     if (c->code->choice.varlen) return false;
@@ -48,7 +52,7 @@ static tables_key tables_key_make(fxa__cuda_call *c, tables_kind kind) {
     const fxa__cuda_program *g = &c->code->program;
     const fxa_problem *p = &c->p->in;
     tables_key key;
-    memset(&key, 0, sizeof key); /* keys are compared as bytes */
+    memset(&key, 0, sizeof key); /* keys are compared by memcmp */
     key.q = p->sq, key.k = p->sk, key.h = p->hq, key.kind = kind;
     key.heads = kind == TABLES_DIAGONAL ? c->at.diagonal.heads : tables_list(c, kind)->heads;
     key.batch = kind == TABLES_DIAGONAL ? c->at.diagonal.batch : tables_list(c, kind)->batch;
@@ -80,7 +84,7 @@ static void tables_use(fxa__cuda_call *c, tables_kind kind, void *data) {
     }
     fxa__cuda_tile_list *l = tables_list(c, kind);
     l->items = data;
-    l->counts = l->items + (tables_items(l) + 1) / 2 * 2; /* pairs, of 8 bytes */
+    l->counts = l->items + (tables_items(l) + 1) / 2 * 2; /* counts are pairs of ints, aligned to 8 bytes */
     l->is_written = true;
 }
 
@@ -96,12 +100,12 @@ void fxa__cuda_plan_tables_use(fxa__cuda_call *c) {
 
 /* ---- Plans ------------------------------------------------------------------------------------------------------- */
 
-/* 0: it is too large to be kept. */
+/* Returns the bytes of a table; 0 = too large to keep. */
 static size_t tables_size(fxa__cuda_call *c, tables_kind kind) {
     const fxa__cuda_diagonal_rows *r = &c->at.diagonal;
     const fxa__cuda_tile_list *l = kind == TABLES_DIAGONAL ? NULL : tables_list(c, kind);
     size_t rows = l ? (size_t)l->batch * (size_t)l->heads * (size_t)l->cut.rows : (size_t)r->batch * (size_t)r->heads;
-    size_t wide = l ? (size_t)l->pitch + 3 : (size_t)r->pitch; /* items, counts, and what rounding takes */
+    size_t wide = l ? (size_t)l->pitch + 3 : (size_t)r->pitch; /* items, two counts, and alignment */
     if (rows > TABLES_BYTES || wide > TABLES_BYTES || 4 * rows * wide > TABLES_BYTES) return 0;
     return 4 * rows * wide;
 }
@@ -128,7 +132,7 @@ static fxa_status tables_begin(void *user, void *stream, fxa_error *err) {
     return fxa__cuda_tile_list_write(w->c, tables_list(w->c, w->kind));
 }
 
-/* Whether there was room for it. */
+/* Returns false if the limits are exceeded. */
 static bool tables_add(fxa__cuda_code *code, fxa__cuda_plan_table *t, size_t size) {
     t->next = atomic_load(&code->tables);
     do {
@@ -156,7 +160,8 @@ static void tables_make(fxa__cuda_call *c, fxa__bound_args *bound, tables_kind k
     fxa__free(code->host, t, sizeof *t);
 }
 
-/* A run that is given nothing: what is written here asks for nothing. Places in a workspace only say what there is. */
+/* Simulates a run without arguments: the launches that write tables read none. Buffers of its workspace only show which
+ * tables there are. */
 void fxa__cuda_plan_tables_make(void *self, const void *code, const fxa__problem *p, const double *numbers) {
     static const double no_params[FXA_MAX_PARAMS] = {0};
     fxa_view none[FXA_MAX_TENSORS];

@@ -1,12 +1,12 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * A run: where its workspace lies, the arguments of its kernels, launches on the caller's stream. It allocates nothing,
- * takes no lock and waits for nothing, so that it can be recorded into a graph.
+ * Runs a plan: lays out the workspace, fills the arguments and launches kernels on the caller's stream. Allocates
+ * nothing, takes no lock and does not wait, so that a run can be captured into a CUDA graph.
  */
 #include "call.h"
 
 static fxa_status run_kernels(fxa__cuda_call *c) {
-    if (c->p->in.b == 0 && c->p->in.pass == FXA_FORWARD) return FXA_OK; /* packed rows are nobody's */
+    if (c->p->in.b == 0 && c->p->in.pass == FXA_FORWARD) return FXA_OK; /* packed rows belong to no batch entry */
     if (c->p->in.pass == FXA_BACKWARD) return fxa__cuda_backward(c);
     return c->code->choice.units >> FXA__CUDA_DECODE & 1 ? fxa__cuda_decode(c) : fxa__cuda_forward(c);
 }

@@ -1,11 +1,10 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * Cubins as bytes: format, units by bits, who compiled them for what (fxa__cuda_compiled_by), of which text, then the
- * size and the cubin of every unit. Everything else of the code is made again of the problem, and so is the text:
- * another library may write it otherwise, and would give those kernels arguments that are not theirs. What a cubin does
- * nobody can check but who made it: bytes are undamaged when they come here, by their checksums, and from whom they are
- * is for the caller to know (docs/gpu.md). That its kernels have the shapes that runs reckon with is checked by
- * fxa__cuda_code_make.
+ * Cubins as bytes: format, bits of the units, the version of NVRTC (fxa__cuda_compiled_by), a digest of the program's
+ * text, then size and cubin of each unit. All other members of the code are derived from the problem again. The text is
+ * derived too, and its digest compared: another version of the library may generate another text, whose kernels would
+ * read other arguments. What a cubin computes cannot be checked here: a checksum detects damage, and the caller has to
+ * trust the source of plan bytes (docs/gpu.md). fxa__cuda_code_make checks the shapes of the kernels.
  */
 #include "../cuda.h"
 
@@ -25,7 +24,7 @@ static void saved_add_ints(fxa__blake2s *s, const int32_t *x, size_t n) {
     }
 }
 
-/* The text, and what the host gives it that the text does not say. */
+/* Digest of the text, and of what the host computes for it that the text does not contain. */
 static void saved_digest(const fxa__cuda_program *g, uint8_t out[SAVED_DIGEST]) {
     const int32_t places[] = {g->n_host_values, g->host_values_at, g->unit_at,
                               g->softcap_at,    g->gain,           g->softcap_has_unit};
@@ -54,7 +53,7 @@ void fxa__cuda_saved_write(const fxa__cuda_code *code, fxa__writer *w) {
     }
 }
 
-/* Another version of NVRTC is as good: the kernels are the same, and so is the device. */
+/* Reads the version of NVRTC. Code of any version is accepted if it is for the same device and kernel set. */
 static fxa_status saved_maker(fxa__reader *r, fxa__cuda_code *code, fxa_error *err) {
     uint32_t major = fxa__read_u32(r), minor = fxa__read_u32(r), arch = fxa__read_u32(r);
     uint32_t device = (uint32_t)code->choice.arch;

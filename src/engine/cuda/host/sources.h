@@ -1,7 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * The sources of the kernels as text, for the compiler at run time: cmake/embed_cuda.cmake writes them into a C file of
- * the build.
+ * Sources of the kernels as text, for NVRTC. cmake/embed_cuda.cmake writes them into a C file of the build.
  */
 #ifndef FXA_ENGINE_CUDA_HOST_SOURCES_H
 #define FXA_ENGINE_CUDA_HOST_SOURCES_H
@@ -14,7 +13,7 @@ typedef struct fxa__cuda_source {
 
 extern const fxa__cuda_source fxa__cuda_sources[];
 extern const size_t fxa__cuda_source_count;
-/* Of all of them, 16 digits: the version of the kernel set. */
+/* Hash of all sources, 16 hex digits: the version of the kernel set. */
 extern const char fxa__cuda_sources_hash[];
 
 #endif

@@ -1,13 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * What the kernels can do, and which of them a problem gets: first the table of what none of them has, then operands
- * and captured tensors, then the program's text is made, and with it known the family is chosen:
- *
- *   sm90   wgmma and TMA, for devices of sm_90: 16 bits, pointers and strides that are multiples of 16 bytes
- *   sm80   mma.sync, sm_80 and newer: 16 bits, any strides
- *   simt   neither: f32; and the bit-stable backward of what sm80 is for
- *
- * Nothing here is guessed from pointers: alignment is what the problem promises.
+ * Which problems the engine supports, and which kernels run them. fxa__cuda_choose checks the table of refusals, then
+ * types and captured tensors; it then generates the program's text, on which the family depends:
  */
 #include "call.h"
 
@@ -28,12 +22,12 @@ enum {
     CU_MOST_GRID = 65535,
     CU_MOST_LENGTH = FXA__CUDA_LENGTH,
     CU_MOST_TILES = 1 << 28,
-    CU_LEAST_TILE = 128, /* rows, of forwards whose tiles have flags */
+    CU_LEAST_TILE = 128, /* rows of the smallest query tile of a kernel with flags in tile numbers */
     CU_MOST_NARROW = 128,
     CU_MOST_SCORED = 96
 };
 
-#define CU_MOST_STRIDE (INT64_C(1) << 39) /* elements of 16 bits: strides of TMA are below 2^40 bytes */
+#define CU_MOST_STRIDE (INT64_C(1) << 39) /* in 16-bit elements: TMA strides are below 2^40 bytes */
 
 /* ---- Questions --------------------------------------------------------------------------------------------------- */
 
@@ -50,8 +44,8 @@ static bool cu_is_long(const fxa_problem *p) {
     return p->sq > CU_MOST_LENGTH || p->sk > CU_MOST_LENGTH || p->total_q > CU_MOST_LENGTH ||
            p->total_k > CU_MOST_LENGTH || p->n_pages > CU_MOST_LENGTH || p->hq * p->b > CU_MOST_LENGTH;
 }
-/* Numbers of tiles have flags above them (sm90/forward_shared.cuh), and packed entries have more tiles than their rows
- * fill (common/tile_scheduler.cuh). */
+/* Returns true if a tile number does not fit below its flags (sm90/forward_shared.cuh). A packed batch entry can have
+ * one tile more than its rows fill (common/tile_scheduler.cuh). */
 static bool cu_has_many_tiles(const fxa_problem *p) {
     int64_t packed = p->total_q / CU_LEAST_TILE + p->b, tiles = p->b * fxa__div_up(p->sq, (int64_t)CU_LEAST_TILE);
     return (p->flags & FXA_VARLEN ? packed : tiles) * p->hq > CU_MOST_TILES;
@@ -62,11 +56,11 @@ static bool cu_has_long_table(const fxa_problem *p) {
 
 /* ---- The table --------------------------------------------------------------------------------------------------- */
 
-/* test_cuda_choice.c has a problem for every row, docs/cuda.md a table of what is taken. */
+/* test_cuda_choice.c has a problem for each row; docs/cuda.md has a table of supported problems. */
 static const struct cu_row {
     uint32_t passes;
-    uint32_t flags;                      /* one of these is set; 0: whatever is */
-    bool (*holds)(const fxa_problem *p); /* NULL: always */
+    uint32_t flags;                      /* the row applies if one of these flags is set; 0 = always */
+    bool (*holds)(const fxa_problem *p); /* NULL = always true */
     const char *why;
 } cu_rows[] = {
     {BOTH, 0, cu_is_f64, "f64: kernels compute in f32, and take all other types"},
@@ -104,10 +98,10 @@ typedef struct cu_operand {
     fxa_slot slot;
     bool result;
     const fxa_operand *operand;
-    int64_t size[4]; /* b, h, s, d */
+    int64_t size[4]; /* [b, h, s, d] */
 } cu_operand;
 
-/* Those that the pass reads or writes. */
+/* Writes the operands that the pass reads or writes. Returns their number. */
 static size_t cu_operands(const fxa_problem *p, cu_operand out[CU_OPERANDS]) {
     bool backward = p->pass == FXA_BACKWARD;
     const struct {
@@ -150,8 +144,8 @@ fxa_dtype fxa__cuda_output_dtype(const fxa_problem *p) {
     return same ? dtype : FXA_F32;
 }
 
-/* Multiples of 16 bytes throughout, and what TMA takes: strides above 0. Of an axis of 1 the stride does not count, and
- * what goes through the workspace is so there. */
+/* Returns true if all operands are aligned to 16 bytes and have strides that TMA supports: multiples of 16 bytes, > 0.
+ * Strides of axes of size 1 and of converted operands are not checked. */
 static bool cu_is_aligned(const fxa_problem *p) {
     cu_operand operands[CU_OPERANDS];
     size_t n = cu_operands(p, operands);
@@ -189,7 +183,8 @@ static int32_t cu_columns(int64_t d) {
     return compiled[i];
 }
 
-/* With TMA a page is a multiple of 8 rows, and a multiple or a divisor of a tile of 64 or 128 keys. */
+/* Returns true if TMA can copy pages: the page size is a multiple of 8 rows, and a multiple or a divisor of a tile of
+ * 64 or 128 keys. */
 static bool cu_pages_fit(const fxa_problem *p) {
     return !(p->flags & FXA_PAGED) || p->pass == FXA_BACKWARD || p->page_size % 128 == 0 ||
            (p->page_size % 8 == 0 && 64 % p->page_size == 0);
@@ -201,17 +196,19 @@ static bool cu_is_separate(const fxa_problem *p, const fxa__cuda_choice *c, cons
            (wide || (p->flags & FXA_DETERMINISTIC) || !(p->flags & FXA_GRAD_Q) || !fxa__cuda_fused_dq_fits(c, g));
 }
 
-/* Bit-stable, but in one kernel: key tiles add to dQ in their order. All of them have all blocks of queries, so that
- * who comes before is known. Not by the number of tiles: an entry has the same bits in any batch. Beside a tensor of
- * pairs and words nothing was measured. */
+/* Returns true if a deterministic backward computes dQ in the main kernel, by ordered accumulation. Requires that every
+ * key tile visits every query block, so that the order is known. Does not depend on the number of tiles, so a batch
+ * entry has the same bits in any batch. Excluded with a dense tensor and with operands, for which no time was
+ * measured. */
 static bool cu_is_by_turns(const fxa_problem *p, const fxa__cuda_choice *c, const fxa__cuda_program *g) {
     bool wide = c->d > CU_MOST_NARROW || c->dv > CU_MOST_NARROW, all = !g->has_mask && !c->varlen;
     bool wanted = p->pass == FXA_BACKWARD && p->flags & FXA_DETERMINISTIC && p->flags & FXA_GRAD_Q;
     return wanted && all && !wide && g->dense < 0 && !g->operands && !g->grad_diagonal;
 }
 
-/* The Hopper backward above 128 columns has none of these sums; below it has registers for those that need the score
- * too, of 128 columns for one, but not for places of pairs or dropout beside them. */
+/* Returns true if the backward kernels of sm90 compute the requested gradients. Above head dim 128 they have no
+ * gradients of captures. Below, sums beside a derivative need registers: up to head dim 96, or one sum at 128, without
+ * scatter() and dropout. */
 static bool cu_hopper_has_grads(const fxa__cuda_choice *c, const fxa__cuda_program *g) {
     bool wide = c->d > CU_MOST_NARROW || c->dv > CU_MOST_NARROW, sums = g->n_sums || g->has_scatter;
     if (g->has_user_backward) return false;
@@ -227,13 +224,13 @@ static fxa__cuda_family cu_family(const fxa__cuda_self *s, const fxa_problem *p,
     bool maps = !s->on_device || s->gpu.driver.tensor_map;
     if (c->dtype == FXA_F32 || s->forced == FXA__CUDA_SIMT) return FXA__CUDA_SIMT;
     bool hopper = c->arch == 90 && maps && c->aligned && s->forced != FXA__CUDA_SM80 && c->out_dtype == c->dtype &&
-                  !c->row_max && !cu_is_empty(p); /* nothing of maps is 0 */
+                  !c->row_max && !cu_is_empty(p); /* sizes in tensor maps are > 0 */
     if (hopper && cu_pages_fit(p) && (backward ? cu_hopper_has_grads(c, g) : fxa__cuda_forward_fits(c, g)))
         return FXA__CUDA_SM90;
     return backward && fixed ? FXA__CUDA_SIMT : FXA__CUDA_SM80;
 }
 
-/* What of cu_hopper_has_grads() is missing. */
+/* Returns which condition of cu_hopper_has_grads() failed. */
 static const char *cu_hopper_lacks(const fxa__cuda_choice *c, const fxa__cuda_program *g) {
     if (g->has_user_backward) return ", not sm90: a backward program of the caller's";
     if (c->d > CU_MOST_NARROW || c->dv > CU_MOST_NARROW)
@@ -243,7 +240,7 @@ static const char *cu_hopper_lacks(const fxa__cuda_choice *c, const fxa__cuda_pr
     return ", not sm90: several gradients of params or tensors beside a slope above 96 columns";
 }
 
-/* What stays true of every problem with that code: some share it that differ in strides, say. */
+/* The reason must hold for all problems with the same code key, which may differ in strides. */
 const char *fxa__cuda_why_not_sm90(const fxa__cuda_self *s, const fxa_problem *p, const fxa__cuda_choice *c,
                                    const fxa__cuda_program *g) {
     if (c->arch != 90 || c->family == FXA__CUDA_SM90 || c->dtype == FXA_F32) return "";
@@ -263,19 +260,24 @@ static uint64_t cu_tensor_grads(const fxa_problem *p) {
     return bits;
 }
 
-enum { CU_DECODE_KEYS = 256, CU_DECODE_TILES = 4 /* of 8 rows */, CU_DECODE_GROUPS = 4 /* items are below 2^31 */ };
+enum {
+    CU_DECODE_KEYS = 256,
+    CU_DECODE_TILES = 4 /* of 8 rows */,
+    CU_DECODE_GROUPS = 4 /* keeps the number of work items below 2^31 */
+};
 
-/* Rows of a KV head that share what is read. */
+/* Returns the number of rows that read the same keys: queries of all heads of a KV head. */
 static int64_t cu_decode_rows(const fxa_problem *p) { return p->sq * (p->hq / p->hkv); }
 
-/* What a CTA takes of them: as many as there are registers for. */
+/* Returns how many tiles of 8 rows a CTA computes, limited by registers. */
 static int32_t cu_row_tiles(const fxa_problem *p, const fxa__cuda_choice *c) {
     int64_t rows = cu_decode_rows(p);
     bool wide = c->d > CU_MOST_NARROW || c->dv > CU_MOST_NARROW;
     return rows <= 8 ? 1 : rows <= 16 || wide ? CU_DECODE_TILES / 2 : CU_DECODE_TILES;
 }
 
-/* Few rows for many keys: decoding. Its lists have a row for each KV head: masks are the same for its query heads. */
+/* Returns true if the problem runs on the decode kernel: few rows per KV head, many keys. The tile lists of decode have
+ * a row per KV head, so the mask must not differ among its query heads. */
 static bool cu_is_decode(const fxa_problem *p, const fxa__cuda_choice *c, const fxa__cuda_program *g) {
     bool same = p->hq == p->hkv || !(g->mask_inputs & 1u << FXA_INPUT_H);
     bool fits =
@@ -303,7 +305,7 @@ static void cu_fill(const fxa__cuda_self *s, const fxa_problem *p, fxa__cuda_cho
     c->family = cu_family(s, p, c, g);
     c->ordered_dq = c->family == FXA__CUDA_SM90 && cu_is_by_turns(p, c, g);
     c->separate_dq = c->family == FXA__CUDA_SM90 && !c->ordered_dq && cu_is_separate(p, c, g);
-    if (c->family == FXA__CUDA_SIMT) c->aligned = false; /* it makes no difference there */
+    if (c->family == FXA__CUDA_SIMT) c->aligned = false; /* the kernels of simt do not depend on it */
     if (cu_is_decode(p, c, g)) {
         c->row_tiles = cu_row_tiles(p, c);
         c->cluster = fxa__cuda_decode_cluster(s, c, p);
@@ -315,8 +317,9 @@ static void cu_fill(const fxa__cuda_self *s, const fxa_problem *p, fxa__cuda_cho
 
 /* ---- The program ------------------------------------------------------------------------------------------------- */
 
-/* A factor that turns out to be 0 or below stays with the pairs; of tensors that are smaller than the text counts on
- * indices are guarded. Every text is looked at: one that is made once more may count on other sizes. */
+/* Generates the text, and generates it again if an assumption does not hold: if the factor is <= 0 it stays in value();
+ * indices of tensors that are smaller than assumed are guarded. Each text is checked, because the next one may assume
+ * other sizes. */
 static fxa_status cu_text(const fxa__problem *p, fxa_program *lifted, const fxa_program *derivative,
                           const fxa_program *own, fxa__cuda_choice *c, fxa__cuda_program *out, fxa_error *err) {
     bool backward = p->in.pass == FXA_BACKWARD;

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * Tensor maps of a run's operands. The driver makes them on the host, of addresses, sizes and strides alone, in less
- * time than looking for one that was kept takes (bench/bench_runs.c).
+ * Tensor maps of a run's operands. The driver encodes them on the host from addresses, sizes and strides, in less time
+ * than a lookup of a cached map takes (bench/bench_runs.c).
  */
 #include "call.h"
 
@@ -9,11 +9,11 @@
 
 enum { MAPS_F16 = 6, MAPS_BF16 = 9, MAPS_SWIZZLE_128 = 3, MAPS_L2_128 = 2, MAPS_L2_256 = 3, MAPS_COLUMNS = 64 };
 
-/* Decoding reads every byte once, and lines of 128 come 4 % faster from memory than pairs of them; the forward of short
- * documents gains 0.3 % by it, others lose nothing. */
+/* Returns the L2 promotion. Decode reads every byte once, and single 128-byte lines are 4 % faster than pairs of them.
+ * The forward of short documents is 0.3 % faster with them, and no other forward is slower. */
 static int maps_promotion(const fxa__cuda_call *c) { return c->p->in.pass == FXA_FORWARD ? MAPS_L2_128 : MAPS_L2_256; }
 
-/* Of 16-bit elements; size and stride: b, h, s, d. Strides of axes with one element mean nothing. */
+/* Encodes a map of a tensor [b, h, s, d] of 16-bit elements. Strides of axes of size 1 are ignored. */
 static fxa_status maps_make(fxa__cuda_call *c, const void *data, const int64_t size[4], const int64_t stride[3],
                             int32_t rows, struct FxaMap *out) {
     const uint64_t sizes[4] = {(uint64_t)size[3], (uint64_t)size[2], (uint64_t)size[1], (uint64_t)size[0]};

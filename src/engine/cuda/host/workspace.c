@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * How large tiles are and where the workspace of a run lies, by the problem and what its kernels are compiled with: see
- * host/call.h. Sizes of tiles are those of the kernels' sources (sm90/forward_shared.cuh and its like); a build
- * compares them with what the cubin says, because a list cut otherwise would be read past its end.
+ * Tile shapes of the kernels, and the layout of a run's workspace (fxa__cuda_buffers of host/call.h). Tile shapes are
+ * computed as in the kernels' sources (sm90/forward_shared.cuh and others). host/code.c compares them with the shapes
+ * in the cubins, because kernels with other tiles would read tile lists past their end.
  */
 #include "call.h"
 
@@ -10,24 +10,24 @@
 
 enum {
     LAYOUT_PAD = 128,
-    LAYOUT_SHARE = 64,  /* rows of dQ of which it is known whether there is a share */
-    LAYOUT_PARTS = 32,  /* rows of diagonals, by key tiles */
-    LAYOUT_PASSING = 3, /* warpgroups of a forward in which each has tiles of its own */
-    LAYOUT_HALVES = 2,  /* those of a backward: PASSES of sm90/backward_shared.cuh */
+    LAYOUT_SHARE = 64,  /* rows of dQ per element of first_share */
+    LAYOUT_PARTS = 32,  /* rows of sums along diagonals, one per key tile; more key tiles share one row */
+    LAYOUT_PASSING = 3, /* consumer warpgroups of a forward kernel whose warpgroups skip tiles independently */
+    LAYOUT_HALVES = 2,  /* query parts of a backward kernel with skip bits (sm90/backward_shared.cuh) */
     LAYOUT_ELEMENTS = 1 << 30
 };
 
-/* Ints of a row of a list: all tiles of 131072 positions. Longer rows have runs (FxaTileList), so that lists take
- * memory as positions do, not as pairs. */
+/* Ints of a list row: all tiles of 131,072 positions. Longer rows are stored with runs (FxaTileList), so the size of
+ * lists is linear in the number of positions, not of pairs. */
 enum { LAYOUT_PITCH = 2048 };
 
 /* ---- Tiles ------------------------------------------------------------------------------------------------------- */
 
 static int32_t layout_stored(int32_t d) { return (d + 63) / 64 * 64; }
 
-enum { LAYOUT_SHARED = 227 * 1024 - 1536 }; /* of a Hopper CTA, but for alignment and barriers */
+enum { LAYOUT_SHARED = 227 * 1024 - 1536 }; /* shared memory of an sm_90 CTA minus alignment and barriers */
 
-/* Whether a tile of so many keys fits in the shared memory of the Hopper forward, with one buffer of Q. */
+/* Returns true if the forward kernel of sm90 with key tiles of `keys` rows and one Q buffer fits in shared memory. */
 static bool layout_forward_fits(const fxa__cuda_choice *c, const fxa__cuda_program *g, int32_t rows, int32_t keys,
                                 bool small) {
     int32_t d = layout_stored(c->d), dv = layout_stored(c->dv), stages = small ? 3 : 2;
@@ -44,18 +44,19 @@ static int32_t layout_forward_groups(const fxa__cuda_choice *c, const fxa__cuda_
     return layout_is_small(c) && g->dense < 0 && !c->dropout ? 3 : 2;
 }
 
-/* Whether its warpgroups pass over tiles: PASSES of sm90/forward_shared.cuh. */
+/* Returns true if the consumer warpgroups of the forward kernel skip tiles independently (sm90/forward_shared.cuh). */
 static bool layout_passes(const fxa__cuda_choice *c, const fxa__cuda_program *g) {
     return c->family == FXA__CUDA_SM90 && layout_forward_groups(c, g) == LAYOUT_PASSING;
 }
 
-/* Of 256 columns a dense tensor leaves no room for diagonals. */
+/* With head dim 256, a dense tensor leaves no shared memory for a diagonal row. */
 bool fxa__cuda_forward_fits(const fxa__cuda_choice *c, const fxa__cuda_program *g) {
     return layout_forward_fits(c, g, 64 * layout_forward_groups(c, g), 64, layout_is_small(c));
 }
 
-/* Tiles of 128 keys and 64 queries, two of these, of dS and of the dense tensor, without which all has room. Of 128
- * columns it leaves none for words beside the sum of dQ. */
+/* Shared memory of the fused backward: a K and V tile of 128 keys, and two stages of Q and dO of 64 queries, of dS and
+ * of a dense tile. It always fits without a dense tensor. With head dim 128, a dense tensor leaves none for operands
+ * and the dQ sum. */
 bool fxa__cuda_fused_dq_fits(const fxa__cuda_choice *c, const fxa__cuda_program *g) {
     int32_t columns = layout_stored(c->d) + layout_stored(c->dv), pairs = 64 * 128 * 2;
     int32_t bytes = (128 + 2 * 64) * columns * 2 + 4 * pairs + 2 * 64 * (c->d > 64 ? 64 : 32) * 4 + 2 * 2 * 64 * 4;
@@ -130,7 +131,7 @@ typedef struct layout {
 
 static bool layout_has(const layout *l, fxa__cuda_unit unit) { return l->choice->units >> unit & 1; }
 
-/* n0 * n1 * n2 elements. */
+/* Allocates n0 * n1 * n2 elements. */
 static void *layout_take(layout *l, int64_t n0, int64_t n1, int64_t n2, size_t element) {
     int64_t n = -1;
     if (!fxa__mul_i64(n0, n1, &n)) n = -1;
@@ -146,7 +147,7 @@ static int64_t layout_query_tiles(const layout *l, int32_t rows) {
     return fxa__div_up(l->p->sq, rows) * l->p->hq * l->p->b;
 }
 
-/* The unit whose kernel goes by query tiles. */
+/* Returns the unit whose main kernel works on query tiles. */
 static fxa__cuda_unit layout_query_unit(const layout *l) {
     return l->p->pass == FXA_BACKWARD ? FXA__CUDA_DQ : FXA__CUDA_FORWARD;
 }
@@ -158,7 +159,7 @@ static bool layout_by_queries(const layout *l) {
 
 static uint32_t layout_bit(fxa_input input) { return 1u << input; }
 
-/* Entries whose lists, rows and words differ. */
+/* Returns the number of batch entries whose lists, diagonal rows or operands differ. */
 static int32_t layout_batch(const layout *l, uint32_t inputs) {
     uint32_t lengths = layout_bit(FXA_INPUT_Q_LEN) | layout_bit(FXA_INPUT_K_LEN);
     bool own = inputs & layout_bit(FXA_INPUT_B) || (l->choice->varlen && inputs & lengths);
@@ -169,7 +170,7 @@ static int32_t layout_heads(const layout *l, uint32_t inputs) {
     return inputs & layout_bit(FXA_INPUT_H) ? (int32_t)l->p->hq : 1;
 }
 
-/* Words of one side: of the load at `node`, or zeroes. */
+/* Describes the operand of one side: the load, or 0 without a load. */
 static void layout_words_describe(layout *l, int side) {
     fxa__cuda_packed_operand *w = &l->out->operand[side];
     const fxa_program *program = l->g->program;
@@ -183,7 +184,7 @@ static void layout_words_describe(layout *l, int side) {
     w->heads = layout_heads(l, inputs);
 }
 
-/* Queries and keys with the same words, as those of documents are: one row set serves both. */
+/* Returns true if queries and keys have the same operand, as with document ids; one packed array then serves both. */
 static bool layout_words_are_same(const layout *l) {
     const fxa__cuda_packed_operand *q = &l->out->operand[0], *k = &l->out->operand[1];
     if (q->node < 0 || k->node < 0 || q->length != k->length) return false;
@@ -197,7 +198,7 @@ static bool layout_words_are_same(const layout *l) {
 static void layout_words_take(layout *l, int side) {
     if (side == 1 && layout_words_are_same(l)) {
         l->out->operand[1] = l->out->operand[0];
-        l->out->operand[1].node = -1; /* nothing is to be written for it */
+        l->out->operand[1].node = -1; /* the operand of the queries is used, nothing is packed */
         return;
     }
     fxa__cuda_packed_operand *w = &l->out->operand[side];
@@ -220,7 +221,7 @@ static void layout_list(layout *l, fxa__cuda_tile_list *list, struct FxaShape sh
     list->counts = layout_take(l, rows, list->cut.rows, 2, sizeof(int32_t));
 }
 
-/* Elements of a captured tensor; below 0: more than there are. */
+/* Returns the number of elements of a captured tensor; -1 = it exceeds int64. */
 static int64_t layout_elements(const fxa_capture *t, int32_t rank) {
     int64_t n = 1;
     for (int32_t d = 0; d < rank; d++)
@@ -228,8 +229,8 @@ static int64_t layout_elements(const fxa_capture *t, int32_t rank) {
     return n;
 }
 
-/* Tables of ranges: of tensors that are no larger than all positions of all heads, or reading them would take longer
- * than what is left out. Arrays of slots have none. */
+/* Allocates tables of ranges, for tensors with at most as many elements as all heads have positions: a longer table
+ * would take more time to write than it saves. Tensors behind the caller's have no table. */
 static void layout_ranges(layout *l) {
     int64_t most = fxa__min_i64(l->p->b * l->p->hq * (l->p->sq + l->p->sk), LAYOUT_ELEMENTS);
     for (int32_t i = 0; i < l->g->n_ranges; i++) {
@@ -252,7 +253,7 @@ static void layout_diagonal(layout *l) {
     r->data = layout_take(l, r->batch, r->heads, r->pitch, sizeof(float));
 }
 
-/* Flags of shares may hold anything before a run. */
+/* Allocates the partial results of decode. Their flags need no initialization. */
 static void layout_decode(layout *l) {
     struct FxaShape shape = layout_shape(l, FXA__CUDA_DECODE);
     fxa__cuda_decode_split(l->self, l->choice, l->p, &shape, l->out);
@@ -265,7 +266,7 @@ static void layout_decode(layout *l) {
     layout_list(l, &l->out->queries, shape, false);
 }
 
-/* Gradients of captured tensors, all of which begin as 0. */
+/* Allocates the sums of gradients of captured tensors, which start at 0. */
 static void layout_captured(layout *l) {
     fxa__cuda_captured_sums *g = &l->out->captured;
     struct FxaShape shape = layout_shape(l, FXA__CUDA_BACKWARD);
@@ -293,7 +294,7 @@ static void layout_captured(layout *l) {
     }
 }
 
-/* What begins as 0, in one piece, zones between its parts too. */
+/* Allocates all buffers that start at 0, as one contiguous piece; it includes the red zones between buffers. */
 static void layout_zeroes(layout *l) {
     fxa__cuda_buffers *out = l->out;
     const char *after = l->c.after;
@@ -323,12 +324,12 @@ static void layout_zeroes(layout *l) {
     l->c.after = after;
 }
 
-/* Asked for at every run: most problems have nothing there. */
+/* Hot path: called for every slot of every run; most problems convert nothing. */
 static bool layout_is_staged(const layout *l, fxa_slot slot) {
     return l->choice->converts && fxa__cuda_is_converted(l->p, slot);
 }
 
-/* Operands that the kernels do not have in the caller's memory. */
+/* Allocates copies of operands that kernels do not read or write in the caller's memory. */
 static void layout_spare(layout *l) {
     const fxa_problem *p = l->p;
     for (int i = 0; i < FXA__CUDA_COPIES; i++) {
@@ -356,11 +357,12 @@ static void layout_backward(layout *l) {
     out->delta = layout_take(l, rows, 1, 1, sizeof(float));
     if (joint) out->grad_q_sum = layout_take(l, rows, l->choice->d, 1, sizeof(float));
     bool listed = l->g->has_mask || l->choice->varlen;
-    bool first_stored = joint && l->choice->family == FXA__CUDA_SM90 && listed && !l->g->grad_dense; /* of its kernel */
+    bool first_stored =
+        joint && l->choice->family == FXA__CUDA_SM90 && listed && !l->g->grad_dense; /* dQ's main kernel */
     if (first_stored || l->choice->ordered_dq)
         out->first_share = layout_take(l, rows / LAYOUT_SHARE, 1, 1, sizeof(int32_t));
     int64_t entries = l->packed && !(l->p->flags & FXA_PAGED) ? 1 : l->p->b;
-    /* Not where tiles may be short, of documents or packed sequences, and small: there it was 2 to 4 % slower. */
+    /* Excludes the small head dims with batch lengths or operands, whose tiles may be short: 2 to 4 % slower there. */
     bool is_short = layout_is_small(l->choice) && (l->choice->varlen || l->g->operands);
     if (joint && l->choice->family == FXA__CUDA_SM90 && !is_short)
         out->reduced = layout_take(l, 1 + entries * l->p->hkv, 1, 1, sizeof(uint32_t));
