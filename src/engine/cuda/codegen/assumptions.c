@@ -1,22 +1,23 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * What a problem promises to the text of its program (fxa__cuda_config): which captured tensor can be read as pairs,
- * which as words, and that factors are numbers to reckon with. All of it is known when a plan is made, and in its key.
+ * What program text may assume of a problem (fxa__cuda_config): which captured tensor pairs can read as pair.dense,
+ * whether loads can become operands, and whether factors are finite and not 0. All of it is known when a plan is
+ * created and is part of its key.
  */
 #include "../cuda.h"
 
 #include "../../../program/range.h"
 
-enum { PROMISE_ALIGN = 8 };               /* elements of 16 bits in the 16 bytes that copies by TMA want */
-#define PROMISE_STRIDE (INT64_C(1) << 39) /* of these elements: TMA has strides below 2^40 bytes */
+enum { PROMISE_ALIGN = 8 };               /* 16-bit elements in the 16 bytes to which TMA copies are aligned */
+#define PROMISE_STRIDE (INT64_C(1) << 39) /* in 16-bit elements: TMA strides are below 2^40 bytes */
 
-/* A factor that leaves a scale of any kind room in f32. */
+/* The smallest factor that leaves f32 range for any scale. */
 #define PROMISE_LEAST 1e-18
 #define PROMISE_MOST 1e18
 
 /* ---- Sizes of captured tensors ----------------------------------------------------------------------------------- */
 
-/* The extent of a coordinate, 0 for what is none. */
+/* Returns the number of values of a coordinate; 0 = the input is no coordinate. */
 static int64_t promise_extent(const fxa_problem *p, uint32_t input) {
     if (input == 1u << FXA_INPUT_B) return p->b;
     if (input == 1u << FXA_INPUT_H) return p->hq;
@@ -24,9 +25,10 @@ static int64_t promise_extent(const fxa_problem *p, uint32_t input) {
     return input == 1u << FXA_INPUT_K ? p->sk : 0;
 }
 
-/* How many of q and k a load is at, beside b and h; every index a coordinate that stays inside. -1: it is not so. */
+/* Returns how many of q and k are indices of a load, besides b and h, if every index is a coordinate inside the tensor;
+ * -1 = an index is not. */
 static int promise_positions(const fxa_problem *p, const fxa_program *program, const fxa__node *load) {
-    bool own = load->imm >= (int32_t)p->n_captures; /* of codegen/coordinates.c: as long as it has to be */
+    bool own = load->imm >= (int32_t)p->n_captures; /* added by codegen/coordinates.c, as large as it must be */
     uint32_t pair = 1u << FXA_INPUT_Q | 1u << FXA_INPUT_K;
     int positions = 0;
     for (int d = 0; d < load->n_args; d++) {
@@ -38,7 +40,7 @@ static int promise_positions(const fxa_problem *p, const fxa_program *program, c
     return positions;
 }
 
-/* Loads at coordinates alone, one of them at least a position, whatever the sizes are. */
+/* Returns true if all indices of a load are coordinates, at least one of them a position, for any size. */
 static bool promise_is_place(const fxa_problem *p, const fxa_program *program, const fxa__node *load) {
     uint32_t all = 0;
     for (int d = 0; d < load->n_args; d++) {
@@ -49,7 +51,7 @@ static bool promise_is_place(const fxa_problem *p, const fxa_program *program, c
     return (all & (1u << FXA_INPUT_Q | 1u << FXA_INPUT_K)) != 0;
 }
 
-/* How many loads a tensor has: its gradient is one sum of pairs if that is one. */
+/* Returns the number of loads of a tensor. With one load its gradient is one sum over pairs. */
 static int promise_loads(const fxa_program *program, int32_t tensor) {
     int n = 0;
     for (int32_t i = 0; i < program->n_nodes; i++)
@@ -57,7 +59,7 @@ static int promise_loads(const fxa_program *program, int32_t tensor) {
     return n;
 }
 
-/* Rows that TMA can copy. */
+/* Returns true if TMA can copy the rows of a tensor. */
 static bool promise_is_dense(const fxa_problem *p, const fxa_program *program, int32_t tensor) {
     const fxa_capture *t = &p->captures[tensor];
     int32_t rank = program->tensors[tensor].rank;
@@ -95,9 +97,8 @@ bool fxa__cuda_operands_fit(const fxa__problem *p, const fxa_program *program) {
 uint64_t fxa__cuda_tensors_fit(const fxa__problem *p, const fxa__cuda_program *program) {
     uint64_t fits = UINT64_MAX;
     for (int32_t t = 0; t < program->program->n_tensors; t++) {
-        bool sized =
-            t <
-            (int32_t)p->in.n_captures; /* of codegen/coordinates.c and codegen/user_backward.c: indices are guarded */
+        /* indices of tensors that codegen/coordinates.c and codegen/user_backward.c added are guarded */
+        bool sized = t < (int32_t)p->in.n_captures;
         bool fit = true;
         for (int d = 0; d < FXA_MAX_RANK && fit; d++) {
             int64_t least = program->min_size[t][d];
@@ -114,7 +115,7 @@ uint64_t fxa__cuda_tensors_fit(const fxa__problem *p, const fxa__cuda_program *p
 static const uint8_t promise_factors[FXA_OP_COUNT] = {
     [FXA_OP_MUL] = 1, [FXA_OP_DIV] = 1, [FXA_OP_MULZ] = 1, [FXA_OP_DIVZ] = 1};
 
-/* No param of the caller's is a factor or divisor: nobody looks at what it is in a run. */
+/* Returns true if no param of the caller is a factor or divisor, so no run has to check its value. */
 static bool promise_has_no_factors(const fxa_program *p, fxa__depend *sets) {
     fxa__lower_depend(p, NULL, sets);
     for (int32_t i = 0; i < p->n_nodes; i++) {

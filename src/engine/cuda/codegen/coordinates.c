@@ -1,10 +1,10 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * Kernels know local indices and the lengths of entries; where the program sees others (coordinate maps, positions of
- * rows, shards of a whole) they are written into the program: an index becomes base + step * index, a load of a table,
- * or one of these with what a run adds, and q_row and k_row are the local indices themselves. Tables and what is added
- * are captured tensors that the caller does not have: they come after the caller's, under names that say their slot,
- * and a run finds them there (host/arguments.c).
+ * Substitutes coordinates. Kernels compute local indices and lengths of batch entries; if the problem has others
+ * (coordinate maps, row positions, shards), the program is changed: an index becomes base + step * index, a load of a
+ * table, or one of these plus an offset of the run, and q_row and k_row become local indices. Tables and offsets are
+ * additional captured tensors, behind the caller's. Their names contain the slot in which a run finds them
+ * (host/arguments.c).
  */
 #include "../cuda.h"
 
@@ -41,7 +41,7 @@ bool fxa__cuda_has_mapped_coordinates(const fxa_problem *p) { return coords_is_m
 
 /* ---- Values ------------------------------------------------------------------------------------------------------ */
 
-/* An element of the int32 array in a slot. */
+/* Loads an element of the int32 array in a slot. */
 static fxa_value coords_load(coords *c, fxa_slot slot, fxa_value index) {
     char name[32];
     (void)snprintf(name, sizeof name, "%s%02d", coords_prefix, (int)slot);
@@ -78,7 +78,7 @@ static fxa_value coords_length(coords *c, fxa_input which, int64_t given) {
     return given ? coords_int(c, given) : fxa_builder_input(c->b, which);
 }
 
-/* What stands for an input; -1: itself. */
+/* Returns the expression that replaces an input; -1 = the input stays. */
 static fxa_value coords_of(coords *c, fxa_input input) {
     const fxa_problem *p = c->p;
     const fxa_index_map *maps[] = {&p->map_b, &p->map_h, &p->map_q, &p->map_k};
@@ -128,7 +128,7 @@ static fxa_status coords_build(fxa__host *host, coords *c, const fxa_program *pr
     return status;
 }
 
-/* The caller's tensors keep their places, and none of them stands in for a slot. */
+/* Returns true if the caller's tensors keep their indices and none of them has the name of a slot. */
 static bool coords_keeps(const fxa_program *before, const fxa_program *after) {
     for (int32_t i = 0; i < before->n_tensors; i++) {
         const char *name = before->tensors[i].name;

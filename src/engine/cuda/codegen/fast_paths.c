@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * Shorter ways to the same bits, where a program has them; see codegen/passes.h: a mask inside one document, a soft
- * cap near its middle, distances that are computed faster than read.
+ * Faster forms with the same bits: a mask inside one document, a soft cap of small scores, distances that cost less to
+ * compute than to load.
  */
 #include "passes.h"
 
@@ -15,7 +15,8 @@ static bool short_reads_words(const cuda_work *w, int32_t node) {
     return w->inputs[node].tensors & words;
 }
 
-/* Of ints: floats with the same bits are not equal where they are NaN. */
+/* Returns true if a condition compares row and key operand for equality. Ints only: floats with equal bits are unequal
+ * if they are NaN. */
 static bool short_is_same(const cuda_work *w, const fxa__node *n) {
     if (n->op != FXA_OP_EQ || w->c->program->nodes[n->arg[0]].type == FXA_FLOAT) return false;
     return (n->arg[0] == w->c->q_operand && n->arg[1] == w->c->k_operand) ||
@@ -48,7 +49,7 @@ int fxa__cuda_document_mask(const cuda_work *w, int32_t conjuncts[CUDA_CONJUNCTS
 
 /* ---- Near the middle of a soft cap ------------------------------------------------------------------------------- */
 
-/* The score times what nothing but params decide: that; -1. */
+/* Returns the node c of score * c if c depends on params alone; -1 = n is no such product. */
 static int32_t short_factor(const cuda_work *w, const fxa__node *n) {
     const fxa_program *p = w->c->program;
     for (int k = 0; n->op == FXA_OP_MUL && k < 2; k++) {
@@ -80,7 +81,10 @@ int32_t fxa__cuda_softcap_find(const cuda_work *w, int32_t *factor) {
 
 /* ---- Slopes that are finite -------------------------------------------------------------------------------------- */
 
-enum { SHORT_STRICT = 1, SHORT_NAN = 2 }; /* the value is NaN where it is; it may be NaN where the value is not */
+enum {
+    SHORT_STRICT = 1,
+    SHORT_NAN = 2
+}; /* STRICT: the value is NaN where the node is; NAN: the node may be NaN where the value is not */
 
 static bool short_is_strict(const fxa__node *n) {
     return (n->op >= FXA_OP_ADD && n->op <= FXA_OP_CLAMP) || (n->op >= FXA_OP_SQRT && n->op <= FXA_OP_ATAN);
@@ -94,7 +98,7 @@ static void short_mark_strict(const cuda_work *w, uint8_t *marks) {
             if (p->nodes[p->nodes[i].arg[k]].type == FXA_FLOAT) marks[p->nodes[i].arg[k]] = SHORT_STRICT;
 }
 
-/* A NaN comes from operands that are NaN or infinite, of what is not the value's own. */
+/* Returns true if a node may be NaN because of NaN or infinite operands that are not the value's own. */
 static bool short_may_be_nan(const cuda_work *w, const fxa__range *r, const uint8_t *marks, int32_t node) {
     const fxa__node *n = &w->c->program->nodes[node];
     if (n->type != FXA_FLOAT || (marks[node] & SHORT_STRICT)) return false;
@@ -129,7 +133,8 @@ bool fxa__cuda_is_derivative_infinite(const cuda_work *w, int32_t slope) {
 
 enum { SHORT_OPERATIONS = 3 };
 
-/* Operations that pairs would do, counted down; false: something else is needed, or too many. */
+/* Counts down the operations that pairs would compute. Returns false if there are too many, or operations besides
+ * arithmetic of heads and distances. */
 static bool short_count(const cuda_work *w, int32_t node, int *left) {
     const fxa__node *n = &w->c->program->nodes[node];
     if (fxa__lower_rate(&w->inputs[node]) <= FXA__RATE_HEAD) return true;

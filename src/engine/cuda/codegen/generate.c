@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * What of a rewritten program goes where: unit, diagonal row, words, dense tensor, sums and scatter, the bound of its
- * value; see codegen/codegen.h. codegen/write_program.c writes it down.
+ * Decides what of a rewritten program becomes the unit, the diagonal row, operands, the dense tensor, sums and scatter,
+ * and bounds its value; see codegen/codegen.h. codegen/write_program.c writes the text.
  */
 #include "passes.h"
 
@@ -15,7 +15,7 @@ static bool choose_is_run(const cuda_work *w, int32_t node) {
     return fxa__lower_rate(&w->inputs[node]) <= FXA__RATE_RUN && !w->inputs[node].tensors;
 }
 
-/* The score as value * factor, with a factor of params alone: it goes into the unit. */
+/* Splits the score into value * factor, where the factor depends on params alone and becomes part of the unit. */
 static void choose_value(cuda_work *w, bool unit) {
     fxa__cuda_program *c = w->c;
     int32_t score = fxa__program_output(c->program, FXA__OUT_SCORE);
@@ -30,8 +30,8 @@ static void choose_value(cuda_work *w, bool unit) {
     c->has_value = !(fxa__node_input(&c->program->nodes[c->value]) & 1u << FXA_INPUT_SCORE);
 }
 
-/* What value() cannot pass, for any scores, params and tensors: interval_rules.h is the proof. A NaN is no bound's
- * matter: a score that is NaN spoils its row in any case. */
+/* Bounds |value()| for any scores, params and tensors by interval_rules.h. NaN needs no bound: a NaN score makes its
+ * row NaN in any case. */
 static void choose_bound(cuda_work *w) {
     fxa__range_small small;
     fxa__range r;
@@ -44,7 +44,8 @@ static void choose_bound(cuda_work *w) {
     fxa__range_close(&r);
 }
 
-/* What params alone decide is no pair's matter: where that is not finite, nothing of the run is. */
+/* Returns true if the derivative may be infinite or NaN. Nodes of params alone do not count: if they are not finite, no
+ * result of the run is. */
 static bool choose_is_steep(const cuda_work *w, int32_t slope) {
     const fxa_program *p = w->c->program;
     for (const fxa__node *n = &p->nodes[slope]; n->op == FXA_OP_MUL || n->op == FXA_OP_MULZ; n = &p->nodes[slope]) {
@@ -56,7 +57,7 @@ static bool choose_is_steep(const cuda_work *w, int32_t slope) {
 
 /* ---- What pairs are given ---------------------------------------------------------------------------------------- */
 
-/* Marks what the nodes that pairs compute need: value, slope and mask. */
+/* Marks the nodes that value, derivative and mask of a pair need. */
 static void choose_mark(cuda_work *w) {
     const fxa_program *p = w->c->program;
     int32_t mask = fxa__program_output(p, FXA__OUT_MASK), slope = fxa__program_output(p, FXA__OUT_DSCORE);
@@ -71,7 +72,7 @@ static bool choose_is_diagonal(const cuda_work *w, int32_t node) {
     return fxa__lower_rate(&w->inputs[node]) == FXA__RATE_DIAGONAL;
 }
 
-/* The largest float on a diagonal that something else than a diagonal reads. */
+/* Chooses the largest float that depends on q - k and heads alone and is read by another kind of node. */
 static void choose_diagonal(cuda_work *w) {
     const fxa_program *p = w->c->program;
     w->c->diagonal = -1;
@@ -83,21 +84,22 @@ static void choose_diagonal(cuda_work *w) {
             if (p->nodes[x].type == FXA_FLOAT && choose_is_diagonal(w, x) && x > w->c->diagonal) w->c->diagonal = x;
         }
     }
-    /* The forward has rows beside its keys in shared memory; the backward would read them from memory. Either way a
-     * distance's number has the same bits. */
+    /* The forward has the row in shared memory, next to its keys; the backward would load it. Both compute the same
+     * bits. */
     if (w->backward && w->c->diagonal >= 0 && fxa__cuda_is_cheap(w, w->c->diagonal)) {
         w->rounded = w->c->diagonal;
         w->c->diagonal = -1;
     }
 }
 
-/* An element [.., q, k] before which b and h stand, each at most once: 2 for q and k, 1 for one of them. 0: other. */
+/* Returns the kind of a load [b, h, q, k], each index at most once: 2 = with q and k, 1 = with one of them, 0 =
+ * other. */
 static int choose_place(const fxa_program *p, const fxa__node *load, uint32_t *last) {
     uint32_t seen = 0, heads = 1u << FXA_INPUT_B | 1u << FXA_INPUT_H, pair = 1u << FXA_INPUT_Q | 1u << FXA_INPUT_K;
     int positions = 0;
     for (int d = 0; d < load->n_args; d++) {
         uint32_t input = fxa__node_input(&p->nodes[load->arg[d]]);
-        if (!(input & (heads | pair)) || (input <= seen && d > 0)) return 0; /* in the order b, h, q, k */
+        if (!(input & (heads | pair)) || (input <= seen && d > 0)) return 0; /* not in the order b, h, q, k */
         positions += (input & pair) != 0;
         seen |= input;
         *last = input;
@@ -127,7 +129,8 @@ static bool choose_is_word(const cuda_work *w, int32_t node) {
     return node == w->c->q_operand || node == w->c->k_operand;
 }
 
-/* Whole elements that are compared: by their words where both have one and the mask alone asks; else as they are. */
+/* Chooses how i64 elements are compared: as operands of 32 bits if both sides have one and only the mask reads them,
+ * else as loaded. */
 static void choose_wide(cuda_work *w) {
     const fxa_program *p = w->c->program;
     bool ok = true;
@@ -145,8 +148,8 @@ static void choose_wide(cuda_work *w) {
     w->i64_operands = false;
 }
 
-/* Bits of the indices of a load that are inside of a tensor with `least` elements: b, h, and what is known to stay
- * between 0 and a number. Not q and k: a tile reaches past the last of them, and values of its pairs are computed. */
+/* Returns bits of the indices of a load that are inside a tensor of `least` elements: b, h, and ints with a constant
+ * upper bound. Never q and k: tiles extend past the last row and key, and values of such pairs are computed. */
 static uint8_t choose_sure(const cuda_work *w, const fxa__node *n, int64_t *least) {
     uint8_t sure = 0;
     for (int d = 0; d < n->n_args; d++) {
@@ -156,7 +159,7 @@ static uint8_t choose_sure(const cuda_work *w, const fxa__node *n, int64_t *leas
         bool coordinate = index->op == FXA_OP_INPUT && head;
         int64_t needs = coordinate ? -1 - index->imm : s->hi + 1;
         bool known = coordinate || (s->lo >= 0 && s->hi < FXA__CUDA_LENGTH);
-        /* One axis has one bound: the larger of two numbers, or the same coordinate. */
+        /* An axis has one bound: the larger of two constants, or one coordinate. */
         if (known && (least[d] == 0 || least[d] == needs || (least[d] > 0 && needs > 0))) {
             least[d] = needs > least[d] || least[d] == 0 ? needs : least[d];
             sure |= (uint8_t)(1u << d);
@@ -181,8 +184,9 @@ static bool choose_is_number(const fxa_program *p, int32_t node, double x) {
     return p->nodes[node].op == FXA_OP_CONST && p->nodes[node].type == FXA_FLOAT && p->nodes[node].f == x;
 }
 
-/* The gradient of a load that pairs are given, with slope 1 throughout: what the kernels sum by themselves. Along
- * diagonals they sum what dQ and dK are made of, which a backward program of the caller's has changed. */
+/* Returns true if an output is the gradient of a load that pairs read as operand, with derivative 1, which the kernels
+ * sum themselves. Excludes sums along diagonals with a user backward: kernels sum the dS that dQ and dK are made of,
+ * which the user backward has changed. */
 static bool choose_is_load(const cuda_work *w, const fxa__output *out, int32_t load) {
     const fxa_program *p = w->c->program;
     if (w->c->has_user_backward && load == w->c->diagonal) return false;
@@ -194,7 +198,8 @@ static bool choose_is_load(const cuda_work *w, const fxa__output *out, int32_t l
     return true;
 }
 
-/* Params of the rewritten program have other numbers than those of the problem's; tensors keep theirs. */
+/* Returns true if a gradient is requested. Params of the rewritten program have other indices than the problem's;
+ * tensors have the same. */
 static bool choose_is_wanted(const fxa__cuda_program *c, const fxa__cuda_config *config, const fxa__output *out) {
     if (choose_is_number(c->program, out->value, 0)) return false;
     if (out->kind == FXA__OUT_DLOAD) return config->grad_tensors >> out->slot & 1;
@@ -202,8 +207,9 @@ static bool choose_is_wanted(const fxa__cuda_program *c, const fxa__cuda_config 
            (config->grad_params >> c->params[out->slot].source & 1);
 }
 
-/* Whether gradients that are wanted read the score, by a comparison, an index or what has no slope itself (with_grad,
- * floor): a slope of 1 does not say that they do not. Kernels have it for them beside slopes alone. */
+/* Returns true if requested gradients read the score in a comparison, an index or a function without derivative
+ * (with_grad, floor), which a derivative of 1 does not show. Kernels pass the score to gradients only with
+ * PROG_DERIVATIVE. */
 static bool choose_grads_read_score(const cuda_work *w, const fxa__cuda_config *config) {
     const fxa_program *p = w->c->program;
     uint32_t inputs = 0;
@@ -234,8 +240,8 @@ static void choose_gradients(cuda_work *w, const fxa__cuda_config *config) {
     }
 }
 
-/* To whose elements pairs, diagonals or heads add in any order, and must not show it. Where every pair has an element
- * for itself there is no order. */
+/* Chooses tensors whose elements several pairs, diagonals or heads add to in any order, although results must be
+ * deterministic. Excludes tensors with an element per pair. */
 static void choose_exact(cuda_work *w) {
     fxa__cuda_program *c = w->c;
     const uint32_t pair = 1u << FXA_INPUT_B | 1u << FXA_INPUT_H | 1u << FXA_INPUT_Q | 1u << FXA_INPUT_K;
@@ -267,7 +273,7 @@ static bool choose_is_filled(const cuda_work *w, int32_t node) {
 
 static bool choose_is_forward(const cuda_work *w, int32_t node) { return w->need[node] & (CUDA_VALUE | CUDA_MASK); }
 
-/* What the nodes of value and mask read, or all others. */
+/* Marks what the nodes of value and mask read, or all other nodes. */
 static void choose_read(cuda_work *w, bool forward) {
     fxa__cuda_program *c = w->c;
     const fxa_program *p = c->program;
@@ -282,7 +288,7 @@ static void choose_read(cuda_work *w, bool forward) {
     }
 }
 
-/* Value and mask compute the rest of it of each other: as the forward does, where nothing else reads it. */
+/* Nodes that value and mask share are computed by each of them, as in the forward, unless a gradient reads them. */
 static void choose_keep(cuda_work *w) {
     const fxa_program *p = w->c->program;
     for (int32_t i = 0; i < p->n_nodes; i++) {
@@ -292,7 +298,8 @@ static void choose_keep(cuda_work *w) {
     }
 }
 
-/* A soft cap by a param, which may be 0, below or not finite, so that it is no unit: |value()| is at most that. */
+/* A soft cap whose cap is a param, which may be 0, negative or not finite and so is no unit: |value()| is at most this
+ * param. */
 static void choose_gain(fxa__cuda_program *c) {
     const fxa_program *p = c->program;
     const fxa__node *n = &p->nodes[c->value];
@@ -301,8 +308,8 @@ static void choose_gain(fxa__cuda_program *c) {
     if (c->gain >= 0) c->bound = 1;
 }
 
-/* Floats of params alone that something else reads, the unit and series_limit(). Not where the device alone has the
- * params. The backward fills of value and mask what the forward does: else their bits would be others. */
+/* Chooses the floats of params alone that other nodes read, the unit and series_limit(). None if params are in device
+ * memory. The backward chooses the same values for score and mask as the forward, so that their bits are equal. */
 static void choose_runs(cuda_work *w) {
     fxa__cuda_program *c = w->c;
     const fxa_program *p = c->program;
@@ -327,7 +334,7 @@ static void choose_runs(cuda_work *w) {
 
 /* ---- All of it --------------------------------------------------------------------------------------------------- */
 
-/* No tensor, no scale and no param of the caller's. */
+/* Returns true if a node reads no tensor, no scale and no param of the caller. */
 static bool choose_is_fixed(const cuda_work *w, int32_t node) {
     bool fixed = !w->inputs[node].tensors;
     for (int i = 0; i < w->c->program->n_params; i++)

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * The numbers of a run that the program's text reads: params, and what is made of params alone, computed in f64 and
- * rounded once. So kernels have it beside their other arguments, and no register of theirs holds it.
+ * Values of a run that the text reads from f[] and i[]: params, and floats of params alone, computed in f64 and rounded
+ * once. Kernels read them as arguments, which takes no registers.
  */
 #include "codegen.h"
 
@@ -12,17 +12,20 @@
 #include <math.h>
 
 #define FILL_LOG2E 1.4426950408889634074
-#define FILL_NEAR 0.6    /* |x| below which the polynomial is used */
-#define FILL_SMALL 4096. /* no product above that is near: terms of a tiny factor, rounded to 0, would be missing */
-#define FILL_CAP 64.     /* 2^-20 of it, what a new score may be off by where pairs are bent four at a time, is 2^-14 */
-#define FILL_LEAST 0.125 /* of a unit: products of four pairs are finite then, while exponents stay below */
-#define FILL_POWER 28.   /* this */
+#define FILL_NEAR 0.6 /* |x| below which tanh x is computed by the polynomial */
+/* Upper bound of series_limit(): with a tiny factor the terms round to 0. */
+#define FILL_SMALL 4096.
+/* Upper bound of the cap for softcap_exp(): its error of 2^-20 of the cap is then at most 2^-14. */
+#define FILL_CAP 64.
+/* Lower bound of the unit, and bound of exponents, for softcap_exp(): products of four pairs are then finite. */
+#define FILL_LEAST 0.125
+#define FILL_POWER 28.
 
-/* tanh x = x (c[0] + c[1] x^2 + ...) within 2^-23.7 of itself for |x| < 0.6. */
+/* Coefficients: tanh x = x (c[0] + c[1] x^2 + ...), relative error below 2^-23.7 for |x| < 0.6. */
 static const double fill_tanh[FXA_CUDA_SOFTCAP_TERMS] = {0.9999999268692358, -0.33332309972578855, 0.1331017362435341,
                                                          -0.05210147853455042, 0.015475425267545645};
 
-enum { FILL_STEPS = 48 }; /* a run does them all, what is read twice twice */
+enum { FILL_STEPS = 48 }; /* maximum operations; a node that is read twice counts twice */
 
 static bool fill_can(const fxa_program *p, int32_t node, int *left) {
     const fxa__node *n = &p->nodes[node];
@@ -47,7 +50,7 @@ bool fxa__cuda_is_host_value(const fxa_program *p, int32_t node) {
     return fill_can(p, node, &left);
 }
 
-/* Of what can be filled. */
+/* Returns the value of a node that is_host_value() accepts. */
 static double fill_value(const fxa_program *p, int32_t node, const double *params) {
     const fxa__node *n = &p->nodes[node];
     double x = n->n_args > 0 ? fill_value(p, n->arg[0], params) : 0;
@@ -66,7 +69,7 @@ static double fill_value(const fxa_program *p, int32_t node, const double *param
     }
 }
 
-/* What a change of the tanh is multiplied by in value(), at most; INFINITY: not known. */
+/* Returns an upper bound of the factor by which value() scales an error of the tanh; INFINITY = unknown. */
 static double fill_gain(const fxa__cuda_program *c, int32_t node, const double *params, int *left) {
     const fxa_program *p = c->program;
     const fxa__node *n = &p->nodes[node];
@@ -80,7 +83,7 @@ static double fill_gain(const fxa__cuda_program *c, int32_t node, const double *
     return INFINITY;
 }
 
-/* exp_limit() and the numbers of softcap_exp(): 0 where nothing is to be bent so. */
+/* Writes exp_limit() and the values of softcap_exp(); all 0 if softcap_exp() must not be used. */
 static void fill_far(const fxa__cuda_program *p, const double *params, double factor, double unit, float *f) {
     int left = FILL_STEPS;
     double cap = fill_gain(p, p->value, params, &left), by = 2 * FILL_LOG2E * factor;
@@ -91,8 +94,8 @@ static void fill_far(const fxa__cuda_program *p, const double *params, double fa
     f[2] = takes ? (float)(-0.5 / unit) : 0;
 }
 
-/* What softcap() gives where a param is the cap, and the unit: 1, but where that would overflow beside the cap. Kernels
- * then see that it is not (left_range of sm90/forward_epilogue.cuh). */
+/* For a cap that is a param: writes and returns the factor that softcap() includes, and writes the unit: 1, or 4 if the
+ * factor would overflow f32, which kernels detect (left_range of sm90/forward_epilogue.cuh). */
 static double fill_cap(const fxa__cuda_program *p, const double *params, float *f) {
     double cap = fill_value(p->program, p->gain, params) * FILL_LOG2E, unit = fabs(cap) > FLT_MAX ? 4 : 1;
     f[0] = (float)(cap / unit);
@@ -100,7 +103,7 @@ static double fill_cap(const fxa__cuda_program *p, const double *params, float *
     return cap / unit;
 }
 
-/* series_limit() and the terms behind it. Of a factor so large that they are not finite nothing is near. */
+/* Writes series_limit() and the terms behind it; the limit is 0 if a term is not finite. */
 static void fill_bend(const fxa__cuda_program *p, const double *params, float *f) {
     double factor = fill_value(p->program, p->softcap_factor, params), power = factor, limit = FILL_NEAR / fabs(factor),
            unit = 1;
@@ -116,7 +119,7 @@ static void fill_bend(const fxa__cuda_program *p, const double *params, float *f
     }
 }
 
-/* Above 0 and finite as the factor is: 0 times a score of -inf would be NaN, and so would an infinity times 0. */
+/* Returns the unit as a float that is > 0 and finite if x is: 0 * -inf and infinity * 0 would be NaN. */
 static float fill_unit(double x) {
     float unit = (float)x;
     if (x > 0 && unit < FLT_MIN) return FLT_MIN;

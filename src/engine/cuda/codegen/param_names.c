@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * What a program's text reads params by, where that is neither a.f[] nor a.i[]: floats that the host computes of params
- * (codegen/host_values.c), and params that lie in memory which only the device can read (common/scalars.cuh). What the
- * host has in a.f[] and a.i[] for those means nothing, so every text is given these names.
+ * Names by which the text reads params that are not in a.f[] and a.i[]: floats that the host computes of params
+ * (codegen/host_values.c), and params in device memory (common/scalars.cuh). All functions of the text use these names,
+ * because a.f[] and a.i[] have no values for such params.
  */
 #include "passes.h"
 

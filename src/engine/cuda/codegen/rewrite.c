@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * The program that kernels compute; see codegen/codegen.h. Every result differs from the original's by the rounding of
- * a factor at most: x / c becomes x * (1 / c), and (x * c) * d becomes x * (c * d), where no pair changes c and d. That
- * is within what docs/numerics.md lets a quotient and a product be off by.
+ * Rewrites a program for the kernels; see codegen/codegen.h. Each result differs from the original by at most the
+ * rounding of a factor: x / c becomes x * (1 / c), and (x * c) * d becomes x * (c * d), where c and d are uniform. This
+ * is within the error bounds of quotients and products in docs/numerics.md.
  */
 #include "codegen.h"
 
@@ -18,36 +18,37 @@
 #include <string.h>
 
 typedef struct rewrite {
-    const fxa_program *p; /* lifted */
+    const fxa_program *p; /* the parameterized program */
     fxa_builder *b;
     fxa__depend *sets;
-    fxa_value *map;    /* by node of p: its value in b */
-    fxa_value *factor; /* by node: map is base * factor; -1: it is no product with what stays */
+    fxa_value *map;    /* [node of p] its value in b */
+    fxa_value *factor; /* [node of p] map is base * factor; -1 = no product with a uniform factor */
     fxa_value *base;
-    bool *wins;  /* by node: map is mulz(base, factor) */
-    bool *signs; /* by node of p: somebody sees whether it is 0 or -0 */
+    bool *wins;  /* [node of p] map is mulz(base, factor) */
+    bool *signs; /* [node of p] a reader distinguishes 0 and -0 */
     int32_t tensor[FXA_MAX_TENSORS];
     fxa_value scale;
     bool plain; /* params that are factors are finite and not 0 */
 } rewrite;
 
-/* What neither pairs nor rows nor keys change. */
+/* Returns true if neither pair, row nor key changes a node. */
 static bool rewrite_stays(const rewrite *r, int32_t node) { return fxa__lower_rate(&r->sets[node]) <= FXA__RATE_HEAD; }
 
-/* How a product or quotient is read: x * c, x / c; of mulz and divz, in which an exact 0 of the first operand wins,
- * that one is x, unless c is sure. */
+/* Returns true if n is a product or quotient: x * c, x / c. In mulz and divz an exact 0 of the first operand wins; this
+ * operand is x, unless c is finite and not 0. */
 static bool rewrite_is_product(const fxa__node *n) { return n->op == FXA_OP_MUL || n->op == FXA_OP_MULZ; }
 static bool rewrite_is_quotient(const fxa__node *n) { return n->op == FXA_OP_DIV || n->op == FXA_OP_DIVZ; }
 static bool rewrite_zero_wins(const fxa__node *n) { return n->op == FXA_OP_MULZ || n->op == FXA_OP_DIVZ; }
 
-/* A number that is finite and not 0 in every run: then who wins makes no difference but for the sign of a 0. */
+/* Returns true if a node is finite and not 0 in every run. Then it makes no difference which operand wins, except for
+ * the sign of a 0. */
 static bool rewrite_is_sure(const rewrite *r, int32_t node) {
     const fxa__node *n = &r->p->nodes[node];
     if (n->op == FXA_OP_CONST) return n->type == FXA_FLOAT && isfinite(n->f) && n->f != 0;
     return n->op == FXA_OP_PARAM && r->plain;
 }
 
-/* Which operand of a product (or the divisor of a quotient) stays while the other moves; -1. */
+/* Returns which operand of a product (or the divisor of a quotient) is uniform while the other varies; -1 = none. */
 static int rewrite_factor_at(const rewrite *r, const fxa__node *n) {
     if (n->type != FXA_FLOAT || !(rewrite_is_product(n) || rewrite_is_quotient(n))) return -1;
     for (int k = rewrite_is_quotient(n); k < 2; k++) {
@@ -71,13 +72,13 @@ static fxa_value rewrite_operation(const rewrite *r, const fxa__node *n) {
     }
 }
 
-/* A product or quotient in which a 0 wins and what stays may be anything: x is looked at by the pair, what stays once
- * for a head. */
+/* Rewrites a product or quotient in which a 0 wins over a uniform operand of any value: the pair tests x, and the
+ * uniform operand is tested once per head. */
 static void rewrite_product_zero(rewrite *r, int32_t i, int at) {
     const fxa__node *n = &r->p->nodes[i];
     int32_t moving = n->arg[1 - at];
     fxa_value c = r->map[n->arg[at]];
-    bool had = r->wins[moving] && !r->signs[i]; /* a product that is -0 is 0 when it is multiplied again */
+    bool had = r->wins[moving] && !r->signs[i]; /* a product that is -0 becomes 0 when multiplied again */
     r->wins[i] = true;
     if (rewrite_is_quotient(n)) c = fxa_builder_op2(r->b, FXA_OP_DIV, fxa_builder_float(r->b, 1), c);
     r->base[i] = had ? r->base[moving] : r->map[moving];
@@ -85,8 +86,8 @@ static void rewrite_product_zero(rewrite *r, int32_t i, int at) {
     r->map[i] = fxa_builder_op2(r->b, FXA_OP_MULZ, r->base[i], r->factor[i]);
 }
 
-/* The same of others: of the operand that moves, whatever factor that had joins; one that is divided by again is
- * gone, where it is sure. */
+/* Rewrites other products: the factor of the varying operand joins the uniform one. A factor that is divided by again
+ * cancels if it is finite and not 0. */
 static void rewrite_product(rewrite *r, int32_t i, int at) {
     const fxa__node *n = &r->p->nodes[i];
     int32_t moving = n->arg[1 - at];
@@ -103,8 +104,8 @@ static void rewrite_product(rewrite *r, int32_t i, int at) {
     r->map[i] = fxa_builder_op2(r->b, FXA_OP_MUL, r->base[i], r->factor[i]);
 }
 
-/* c * x / c, as the derivative of a soft cap has it, whatever c is: which operand of the product c is; -1. An exact 0
- * wins in both operations or in neither; where it does, divz makes 0 of a product that is -0. */
+/* Returns which operand of the product in (c * x) / c is c, for any c; -1 = no such quotient. Derivatives of soft caps
+ * have this form. An exact 0 wins in both operations or in neither; divz turns a product of -0 into 0. */
 static int rewrite_cancels_at(const rewrite *r, int32_t i) {
     const fxa__node *n = &r->p->nodes[i];
     if (n->type != FXA_FLOAT || !rewrite_is_quotient(n) || !rewrite_stays(r, n->arg[1])) return -1;
@@ -116,7 +117,7 @@ static int rewrite_cancels_at(const rewrite *r, int32_t i) {
     return -1;
 }
 
-/* (c / c) * x: the quotient is 1, or 0 or NaN as the whole is then, and no pair divides. */
+/* Returns (c / c) * x. The quotient is 1, or it is 0 or NaN where the entire expression is, and no pair divides. */
 static fxa_value rewrite_cancelled(const rewrite *r, const fxa__node *n, int at) {
     const fxa__node *m = &r->p->nodes[n->arg[0]];
     fxa_value arg[2] = {r->map[m->arg[0]], r->map[m->arg[1]]};
@@ -131,7 +132,7 @@ static void rewrite_node(rewrite *r, int32_t i) {
     cancelled = at < 0 || wins ? rewrite_cancels_at(r, i) : -1;
     r->factor[i] = r->base[i] = -1;
     r->wins[i] = false;
-    if (n->op == FXA_OP_WITH_GRAD) { /* its value: slopes were taken before, and joint programs have none */
+    if (n->op == FXA_OP_WITH_GRAD) { /* its value: derivatives were taken before */
         r->map[i] = r->map[n->arg[0]];
         r->factor[i] = r->factor[n->arg[0]], r->base[i] = r->base[n->arg[0]], r->wins[i] = r->wins[n->arg[0]];
         return;
@@ -151,7 +152,7 @@ static void rewrite_node(rewrite *r, int32_t i) {
     }
 }
 
-/* A name for the scale that the program has not. */
+/* Writes a name for the scale that the program does not use. */
 static void rewrite_name(const fxa_program *p, char name[32]) {
     (void)snprintf(name, 32, "scale");
     for (int i = 0; fxa_program_param_find(p, name) >= 0 || fxa_program_tensor_find(p, name) >= 0; i++)
@@ -181,8 +182,8 @@ static fxa_status rewrite_build(fxa__host *host, rewrite *r, const char *scale, 
     return status;
 }
 
-/* Where each param of the result comes from: by name, since params are sorted by it. Without a backward program of the
- * caller's a name that reads like one of its params is a name like others. */
+/* Sets the source of each param of the result, by name, because params are sorted by name. Without a user backward, a
+ * name that looks like one of its params is an ordinary name. */
 static void rewrite_sources(const fxa__parameterized *lifted, const fxa__cuda_config *config, const char *scale,
                             fxa__cuda_program *out) {
     for (int32_t i = 0; i < out->program->n_params; i++) {
@@ -199,7 +200,8 @@ static void rewrite_sources(const fxa__parameterized *lifted, const fxa__cuda_co
     }
 }
 
-/* The same program with dscore 1: its derivative and gradients are slopes. The caller's own backward keeps it. */
+/* Returns the program with dscore = 1, so that its outputs are derivatives of the new score. A user backward keeps its
+ * dscore. */
 static fxa_status rewrite_slopes(fxa__host *host, const fxa_program *p, const fxa_program *own, fxa_program **out,
                                  fxa_error *err) {
     size_t n = (size_t)(own && own->n_nodes > p->n_nodes ? own->n_nodes : p->n_nodes);
@@ -253,8 +255,8 @@ static int32_t rewrite_count(const fxa_program *p, uint8_t type) {
     return n;
 }
 
-/* Numbers as params while kernels have room for them beside the scale; the rest stays in the text. Those of the score
- * come first, so that both passes have the same ones there, and sums in the same order. */
+/* Makes constants params, as far as kernels have room besides the scale; others stay in the text. Constants of the
+ * score come first, so both passes have the same ones, and sums in the same order. */
 static fxa_status rewrite_lift(fxa__host *host, fxa_program *p, fxa__parameterized *out, fxa_error *err) {
     int32_t floats = rewrite_count(p, FXA_FLOAT), ints = rewrite_count(p, FXA_INT);
     if (floats >= FXA_CUDA_SCALARS || ints > FXA_CUDA_SCALARS)

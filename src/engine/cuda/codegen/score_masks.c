@@ -1,9 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * Masks that read the score. Kernels ask a mask once the score is gone, and tiles are skipped before there is one: so
- * those conditions of a mask become a part of the score, `c ? x : -inf`, which gives every pair the same weight and the
- * same gradients. Conditions that do not read the score stay in the mask. It is the other way round of
- * fxa__program_extract_masks.
+ * Moves mask conditions that read the score into the score. Kernels evaluate a mask after the score was overwritten,
+ * and skip tiles before it is computed. Such conditions become `c ? x : -inf` in the score, which gives every pair the
+ * same weight and gradients. Other conditions stay in the mask. This is the inverse of fxa__program_extract_masks.
  */
 #include "../cuda.h"
 
@@ -16,14 +15,14 @@ static bool scored_is_join(const fxa_program *p, const uint16_t *reads, int32_t 
     return n->op == FXA_OP_AND && n->type == FXA_BOOL && scored_reads(reads, node);
 }
 
-/* Marks the conditions that must all hold, and what joins them: each once, however often it is joined. */
+/* Marks the conditions of a conjunction, and the operations that join them, each once. */
 static void scored_mark(const fxa_program *p, const uint16_t *reads, int32_t mask, bool *parts) {
     parts[mask] = true;
     for (int32_t i = mask; i >= 0; i--)
         for (int k = 0; parts[i] && scored_is_join(p, reads, i) && k < 2; k++) parts[p->nodes[i].arg[k]] = true;
 }
 
-/* Those of them that read the score, or the others, as one; -1: there are none. */
+/* Returns the conjunction of those that read the score, or of the others; -1 = there are none. */
 static fxa_value scored_join(fxa_builder *b, const fxa_program *p, const uint16_t *reads, const bool *parts,
                              const fxa_value *map, bool wanted) {
     fxa_value all = -1;

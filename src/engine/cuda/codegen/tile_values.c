@@ -1,20 +1,15 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * What pairs have from their tile; see codegen/passes.h. In a tile q and k are those of its first pair plus offsets
- * that are constants once loops are unrolled. So an int that is affine in q and k is a number of the tile plus a
- * constant, and a comparison of two such compares the number with a constant: one instruction per pair.
- *
- * Ints wrap. Sums and equality follow modulo 2^32, whatever happens. For an order both sides must not wrap among the
- * pairs of a tile: the rules of interval_rules.h prove it for coordinates and lengths below FXA__CUDA_LENGTH. Where
- * they do not, because a param may be anything, the side that rows have alone is still exact: its distance from the
- * first key is taken once for each row.
+ * Values that a pair gets from its tile. In a tile, q and k are those of its first pair plus offsets that are constants
+ * in unrolled loops. An int that is affine in q and k is therefore a tile-level int plus a constant, and a comparison
+ * of two such ints compares a tile-level int with a constant: one instruction per pair.
  */
 #include "passes.h"
 
 #include <stdio.h>
 #include <string.h>
 
-enum { TILE_OVERHANG = 1024 }; /* tiles reach past the last row and key by less than that */
+enum { TILE_OVERHANG = 1024 }; /* tiles extend past the last row and key by less than this */
 
 /* ---- Bounds of ints ---------------------------------------------------------------------------------------------- */
 
@@ -56,7 +51,7 @@ void fxa__cuda_int_bounds(const fxa_program *p, fxa__interval *out) {
 
 enum { TILE_COEF = 1 << 16, TILE_MOVES = 1 << FXA_INPUT_Q | 1 << FXA_INPUT_K };
 
-/* An int whose form has q and k as terms alone: what else it has, no pair of a tile changes. */
+/* Returns true if q and k occur in an int only as affine terms, so the rest is uniform in a tile. */
 static bool tile_is_affine(const cuda_work *w, int32_t node) {
     const fxa__linear *f = &w->affine[node];
     uint32_t others = TILE_MOVES | 1u << FXA_INPUT_SCORE | 1u << FXA_INPUT_DSCORE;
@@ -68,7 +63,7 @@ static bool tile_is_affine(const cuda_work *w, int32_t node) {
 
 static bool tile_moves(const fxa__linear *f) { return f->coef[FXA_INPUT_Q] || f->coef[FXA_INPUT_K]; }
 
-/* Whether an affine int is its form among the pairs of any tile: it does not move, or nothing in it wraps. */
+/* Returns true if an affine int equals its form for all pairs of any tile: it does not vary, or no part of it wraps. */
 static bool tile_is_straight(const cuda_work *w, int32_t node) {
     const fxa__interval any = fxa__interval_any(), *s = &w->bounds[node];
     return !tile_moves(&w->affine[node]) || s->lo != any.lo || s->hi != any.hi;
@@ -83,7 +78,7 @@ static size_t tile_term(char *text, size_t size, int32_t coef, const char *offse
     return (size_t)snprintf(text, size, "%s%d * %s", first ? "" : " + ", (int)coef, offset);
 }
 
-/* q * p.q_off + k * p.k_off */
+/* Writes q * p.q_off + k * p.k_off. */
 static void tile_offset(char text[64], int32_t q, int32_t k) {
     size_t n = tile_term(text, 64, q, "p.q_off", true);
     n += tile_term(text + n, 64 - n, k, "p.k_off", n == 0);
@@ -98,7 +93,7 @@ static void tile_sum(const cuda_work *w, int32_t node, cuda_tile *t) {
     (void)snprintf(t->text, sizeof t->text, "fxa__shift(t%d, %s)", (int)node, offset);
 }
 
-/* The number of the tile as a float, and offsets added to that: exact while both are below 2^24. */
+/* A tile-level float plus offsets: exact while both are below 2^24. */
 static void tile_float(const cuda_work *w, int32_t node, cuda_tile *t) {
     int32_t of = w->c->program->nodes[node].arg[0];
     const fxa__linear *f = &w->affine[of];
@@ -109,7 +104,7 @@ static void tile_float(const cuda_work *w, int32_t node, cuda_tile *t) {
     (void)snprintf(t->text, sizeof t->text, "__fadd_rn(t%d, (float)(%s))", (int)node, offset);
 }
 
-/* x < y, x <= y where x is what rows have and y the key plus something, or the other way round. */
+/* Comparisons x < y, x <= y of an int of rows with the key plus a uniform int, or reversed. */
 static void tile_by_row(const cuda_work *w, int32_t node, cuda_tile *t) {
     const fxa__node *n = &w->c->program->nodes[node];
     const char *op = n->op == FXA_OP_LT ? "<" : "<=";

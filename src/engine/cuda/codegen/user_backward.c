@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * The caller's own backward program (bprop) beside the score program: kernels have one text, so its params and tensors
- * get names that say which they are, and come after those of the score program. A run finds them by these names
- * (host/arguments.c). Its coordinates are those of the problem, as of every program.
+ * The caller's backward program (bprop) next to the score program. Both become one text, so its params and tensors get
+ * names of their own, which sort behind those of the score program. A run finds them by these names (host/arguments.c).
+ * Its coordinates are those of the problem.
  */
 #include "../cuda.h"
 
@@ -49,7 +49,7 @@ static fxa_status own_rename(fxa__host *host, const fxa_program *p, fxa_program 
     return status;
 }
 
-/* A caller's name that is one of these, or sorts after them, would not be where a run looks for it. */
+/* Returns false if the score program has a name that equals one of these or sorts behind them. */
 static bool own_is_free(const fxa_program *p) {
     for (int32_t i = 0; i < p->n_tensors; i++)
         if (strncmp(p->tensors[i].name, own_prefix, sizeof own_prefix - 1) >= 0) return false;

@@ -1,9 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * The text of gradients of params and captured tensors: what a pair adds to sums (partials()), and where those of
- * tensors go, as places in dense f32 arrays of the tensors' sizes, in which a run collects them (host/captured_grads.c)
- * before they go to the caller's memory in its type and strides. sum_place() is for sums over all pairs of (b, h),
- * diagonal_place() for sums along diagonals; scatter() writes the same for a pair.
+ * Writes the gradients of params and captured tensors: the terms that a pair adds to sums (partials()), and the target
+ * indices of gradients of tensors in dense f32 arrays of the tensors' sizes, from which host/captured_grads.c stores
+ * them in the caller's type and strides. sum_place() is for sums over all pairs of (b, h), diagonal_place() for sums
+ * along diagonals; scatter() contains the same for a pair.
  */
 #include "passes.h"
 
@@ -14,7 +14,7 @@
 
 static void places_put(fxa__writer *w, const char *text) { fxa__write_bytes(w, text, strlen(text)); }
 
-/* "at" and "inside" of an element of a dense array, by the values of its indices. */
+/* Writes "at" and "inside" of an element of a dense array. */
 static void places_element(const fxa__emit *e, const fxa__output *out, fxa__writer *w) {
     places_put(w, "            long long at = 0;\n            const int inside = 1");
     for (int32_t d = 0; d < out->n_index; d++) {
@@ -51,14 +51,14 @@ static void places_partials(const fxa__cuda_program *c, const fxa__emit *grads, 
     places_put(w, "    }\n");
 }
 
-/* Which lanes of a warp add to one element, by its class; NULL: that is not known. */
+/* Returns which lanes of a warp add to one element, by its class; NULL = unknown. */
 static const char *places_lanes(const cuda_work *k, int32_t output) {
     fxa__grad_kind kind = fxa__lower_grad(k->c->program, output, k->inputs).kind;
     if (kind <= FXA__GRAD_HEAD) return "ALL_LANES";
     return kind == FXA__GRAD_ROW ? "KEY_LANES" : kind == FXA__GRAD_KEY ? "QUERY_LANES" : NULL;
 }
 
-/* One element of a tensor: added to where its indices are inside. Params are sums: all of them have room there. */
+/* Writes the addition to one element of a tensor if its indices are inside. Params are sums, which always fit. */
 static void places_add(const cuda_work *k, const fxa__emit *grads, int32_t output, fxa__writer *w) {
     const fxa__output *out = &k->c->program->outputs[output];
     const char *lanes = places_lanes(k, output);
@@ -94,7 +94,7 @@ void fxa__cuda_gradients_write(const cuda_work *k, const fxa__emit *grads) {
 
 /* ---- Of sums ----------------------------------------------------------------------------------------------------- */
 
-/* What the indices of an output need, and then its place; -1: outside of the tensor. */
+/* Writes what the indices of an output need, and returns its target index, or -1 outside of the tensor. */
 static bool places_return(const cuda_work *k, const fxa__output *out, fxa__emit_level most, fxa__writer *w) {
     fxa__emit e;
     bool ok = fxa__lower_emit_open(k->host, k->c->program, FXA__CUDA_F32, 0, &e);
@@ -131,7 +131,7 @@ static bool places_sums(const cuda_work *k, fxa__writer *w) {
     return ok;
 }
 
-/* Any pair on the diagonal does, as for diagonal(). */
+/* Any pair on the diagonal has this value, as in diagonal(). */
 static bool places_diagonal(const cuda_work *k, fxa__writer *w) {
     const fxa__cuda_program *c = k->c;
     if (!c->grad_diagonal) return true;

@@ -1,9 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * The text of program.cuh; see common/score.cuh for what it defines. What neither rows nor keys change is in head(), as
- * members; everything else is in the function that needs it, as a function of the pair: the compiler finds what
- * unrolled loops over pairs have in common. Static functions are those of codegen/write_tile_functions.c;
- * codegen/write_gradients.c has the gradients of params and captured tensors.
+ * Writes program.cuh; common/score.cuh describes what it defines. Values that neither rows nor keys change are members,
+ * which head() computes. All other values are computed in the function that needs them, as functions of the pair: the
+ * compiler shares what pairs of unrolled loops have in common. codegen/write_tile_functions.c writes the static
+ * functions, codegen/write_gradients.c the gradients of params and captured tensors.
  */
 #include "passes.h"
 
@@ -17,12 +17,12 @@ typedef struct cuda_text {
     const cuda_work *work;
     fxa__cuda_program *c;
     fxa__writer *w;
-    fxa__emit pairs;              /* value, slope, mask: with what pairs are given */
-    fxa__emit grads;              /* partials and scatter, where pairs have nothing but q and k */
-    fxa__emit tiles;              /* of the first pair of a tile */
-    fxa__emit wholes;             /* the mask, where whole elements are compared */
-    int32_t rest[CUDA_CONJUNCTS]; /* of uniform_mask() */
-    int n_rest;                   /* -1: there is none */
+    fxa__emit pairs;              /* value, derivative, mask: with the operands of pairs */
+    fxa__emit grads;              /* partials and scatter, whose pairs have only q and k */
+    fxa__emit tiles;              /* values of the first pair of a tile */
+    fxa__emit wholes;             /* the mask if it compares 64-bit elements */
+    int32_t rest[CUDA_CONJUNCTS]; /* [n_rest] conditions of uniform_mask() */
+    int n_rest;                   /* -1 = no uniform_mask() */
 } cuda_text;
 
 static const char cudatext_pair[] = "        const int q = p.q, k = p.k;\n";
@@ -37,19 +37,19 @@ static void cudatext_switch(cuda_text *t, const char *name, int value) {
 
 /* ---- Statements -------------------------------------------------------------------------------------------------- */
 
-/* Everything inside of a head that nodes marked with `bits` need. */
+/* Requires the head-level values that nodes marked with `bits` need. */
 static void cudatext_inside(cuda_text *t, const fxa__emit *e, uint32_t bits) {
     for (int level = FXA__EMIT_ROW; level < FXA__EMIT_LEVELS; level++)
         fxa__lower_emit_nodes(e, (fxa__emit_level)level, bits, t->w);
 }
 
-/* Members are what heads have for pairs; rows and keys are computed with the pair. */
+/* Makes values of heads members; values of rows and keys are computed with the pair. */
 static void cudatext_localize(fxa__emit *e, fxa__emit_level from) {
     for (int32_t i = 0; i < e->p->n_nodes; i++)
         if (e->level[i] >= from) e->hoisted[i] = 0;
 }
 
-/* All texts have the same members. */
+/* Makes two emits use the same members. */
 static void cudatext_share(fxa__emit *x, fxa__emit *y) {
     for (int32_t i = 0; i < x->p->n_nodes; i++) {
         if (x->base[i] && ((x->used[i] && !x->given[i]) || (y->base[i] && y->used[i] && !y->given[i]))) x->base[i] = 2;
@@ -59,7 +59,7 @@ static void cudatext_share(fxa__emit *x, fxa__emit *y) {
     }
 }
 
-/* What is known of ints, and which loads have bases. */
+/* Passes bounds of ints, and which loads have base addresses, to an emit. */
 static void cudatext_known(const cuda_text *t, fxa__emit *e) {
     for (int32_t i = 0; i < e->p->n_nodes; i++) {
         e->nonnegative[i] = e->p->nodes[i].type == FXA_INT && t->work->bounds[i].lo >= 0;
@@ -73,7 +73,7 @@ static void cudatext_give(cuda_text *t, int32_t node, const char *as_float, cons
     t->pairs.given[node] = t->c->program->nodes[node].type == FXA_FLOAT ? as_float : as_int;
 }
 
-/* A pair's ints and comparisons from those of its tile; what other texts give is given already. */
+/* Makes pairs read ints and comparisons from the tile, unless they are operands already. */
 static void cudatext_give_tiles(cuda_text *t) {
     const cuda_tile *tiles = t->work->tiles;
     for (int32_t i = 0; i < t->c->program->n_nodes; i++)
@@ -84,7 +84,7 @@ static bool cudatext_is_tiled(const cuda_text *t, int32_t node) {
     return t->work->tiles[node].kind && t->pairs.used[node] && t->pairs.given[node] == t->work->tiles[node].text;
 }
 
-/* Reads of texts that are given, which emit does not see; the last nodes first, since those may read others. */
+/* Requires what the texts of tile values read, which emit does not see. Last nodes first: they may read others. */
 static void cudatext_want_tiles(cuda_text *t) {
     for (int32_t i = t->c->program->n_nodes - 1; i >= 0; i--) {
         const cuda_tile *x = &t->work->tiles[i];
@@ -108,8 +108,8 @@ static void cudatext_want_pairs(cuda_text *t) {
     for (int i = 0; i < t->n_rest; i++) fxa__lower_emit_require(&t->pairs, t->rest[i], CUDA_SAME);
 }
 
-/* Whole elements in the Hopper backward: both ways to them take more registers than there are, so its pairs load them,
- * and of words the ranges alone are read, by tile_class(). */
+/* Returns true if pairs load 64-bit elements and tile_class() alone reads operands: the backward of sm90 lacks
+ * registers for both. */
 static bool cudatext_ranges_alone(const cuda_text *t) { return t->work->i64_operands && t->work->backward; }
 
 static bool cudatext_open(cuda_text *t) {
@@ -141,18 +141,18 @@ static bool cudatext_open(cuda_text *t) {
         for (int32_t d = 0; !sum && d < p->outputs[i].n_index; d++)
             fxa__lower_emit_require(&t->grads, p->outputs[i].index[d], CUDA_GRADS);
     }
-    for (int32_t i = 0; i < p->n_nodes; i++) t->wholes.base[i] = 0; /* registers that nobody should wait for */
+    for (int32_t i = 0; i < p->n_nodes; i++) t->wholes.base[i] = 0; /* base addresses would occupy registers */
     if (t->work->i64_operands && !t->work->backward)
         fxa__lower_emit_require(&t->wholes, fxa__program_output(p, FXA__OUT_MASK), CUDA_MASK);
     for (int i = 0; i < 4; i++) cudatext_localize(emits[i], FXA__EMIT_ROW);
-    for (int i = 0; i < 2; i++) /* once more for what the last ones keep */
+    for (int i = 0; i < 2; i++) /* twice: the last ones need members too */
         for (int k = 1; k < 4; k++) cudatext_share(&t->pairs, emits[k]);
     return true;
 }
 
 /* ---- Functions of pairs ------------------------------------------------------------------------------------------ */
 
-/* Members for params that are in memory: their declarations, or what fills them. */
+/* Writes members for params in device memory: their declarations, or the code that sets them. */
 static void cudatext_scalars(cuda_text *t, bool fill) {
     const fxa_program *p = t->c->program;
     for (int32_t i = 0; i < p->n_nodes; i++) {
@@ -248,7 +248,7 @@ static void cudatext_own(cuda_text *t) {
     cudatext_return(t, &t->pairs, fxa__program_output(t->c->program, FXA__OUT_DSCORE));
 }
 
-/* The tanh that value() takes in place of the score. */
+/* Writes softcap(), the tanh that value() reads in place of the score. */
 static void cudatext_bend(cuda_text *t) {
     if (t->c->softcap < 0) return;
     cudatext_put(t, "#define PROG_SOFTCAP 1\n    FXA_INLINE float softcap(const FxaArgs &a, float score) const\n    {\n"
@@ -291,7 +291,8 @@ static void cudatext_mask_same(cuda_text *t) {
     cudatext_put(t, ";\n    }\n");
 }
 
-/* Words that differ are elements that differ, and so are equal ones equal but for those at the ends of 32 bits. */
+/* Writes the mask for 64-bit elements: unequal operands are unequal elements; equal operands are equal elements unless
+ * they are INT32_MIN or INT32_MAX. */
 static void cudatext_mask_whole(cuda_text *t) {
     cudatext_put(t, "#define fxa__get_whole fxa__rare_whole\n"
                     "    FXA_INLINE bool mask_whole(const FxaArgs &a, const Pair &p) const\n    {\n");
@@ -305,7 +306,7 @@ static void cudatext_mask(cuda_text *t) {
     if (!t->c->has_mask) return;
     bool whole = t->work->i64_operands && !t->work->backward;
     if (whole) cudatext_mask_whole(t);
-    /* One that reads the score would have it from nobody: codegen/score_masks.c. */
+    /* The mask never reads the score: codegen/score_masks.c moved such conditions. */
     cudatext_put(t, "    FXA_INLINE bool mask(const FxaArgs &a, const Pair &p) const\n    {\n");
     if (whole)
         cudatext_put(t,
@@ -328,13 +329,13 @@ static int cudatext_words(const cuda_text *t) {
     return most;
 }
 
-/* The bound as a whole number, or 0. Sixteen: exp2 of what a bounded score is times the unit stays far from the ends of
- * f32 for units up to 4. Who reads it leaves room for the roundings that a bound has in it. */
+/* Returns the bound as an integer; 0 = none. At most 16: exp2 of the score times the unit then stays inside f32 for
+ * units up to 4. Kernels leave range for the rounding of a bound. */
 static int cudatext_bound(double bound) { return !(bound <= 16) ? 0 : bound <= 1.01 ? 1 : (int)ceil(bound * 0.99); }
 
-/* Of what a pair asks, what weighs so much that kernels call it; see common/out_of_line.cuh. The limits are about five
- * seconds of compiling: a thread of a forward has 64 pairs three times, of a backward 32 twice. Values of rows and keys
- * are shared by pairs, but not in gradients: there the compiler was seen to have them at every pair. */
+/* Returns bits of the functions that kernels call; see common/out_of_line.cuh. The limits correspond to five seconds of
+ * compilation: a thread has 64 pairs, three times in a forward, and 32, twice in a backward. Values of rows and keys
+ * are shared by pairs, except in gradients, where the compiler computes them for every pair. */
 static int cudatext_apart(const cuda_text *t) {
     int limit = t->work->backward ? CUDA_APART_BACKWARD : CUDA_APART_FORWARD;
     uint32_t values = t->c->has_user_backward ? CUDA_VALUE : CUDA_VALUE | CUDA_SLOPE;

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * The static functions of program.cuh that are asked before there is a pair: unit(), diagonal(), tile_class(). They see
- * no members and compute all by themselves.
+ * Writes the static functions of program.cuh, which are called without a pair: unit(), diagonal(), tile_class(). They
+ * read no members.
  */
 #include "passes.h"
 
@@ -14,14 +14,14 @@ static const char static_lengths[] =
 
 static void static_put(const cuda_work *k, const char *text) { fxa__write_bytes(&k->c->text, text, strlen(text)); }
 
-/* All that one node needs, computed on the spot. */
+/* Writes all that one node needs. */
 static bool static_alone(const cuda_work *k, int32_t node, fxa__emit_level most) {
     fxa__emit e;
     bool ok = fxa__lower_emit_open(k->host, k->c->program, FXA__CUDA_F32, 0, &e);
     if (ok) {
         fxa__cuda_param_names_use(k, &e, false);
         fxa__lower_emit_require(&e, node, CUDA_VALUE);
-        for (int32_t i = 0; i < e.p->n_nodes; i++) e.hoisted[i] = 0; /* there are no members */
+        for (int32_t i = 0; i < e.p->n_nodes; i++) e.hoisted[i] = 0; /* static functions have no members */
         for (int level = FXA__EMIT_RUN; level <= (int)most; level++)
             fxa__lower_emit_nodes(&e, (fxa__emit_level)level, CUDA_VALUE, &k->c->text);
         static_put(k, "        return ");
@@ -56,7 +56,7 @@ static bool static_unit(const cuda_work *k) {
     return ok;
 }
 
-/* Any pair on the diagonal does: the one nearest to 0. */
+/* Any pair on the diagonal has this value; uses the one nearest to 0. */
 static bool static_diagonal(const cuda_work *k) {
     if (k->c->diagonal < 0) return true;
     static_put(k, "    static FXA_INLINE float diagonal(const FxaArgs &a, int b, int h, int d)\n    {\n");
@@ -67,7 +67,7 @@ static bool static_diagonal(const cuda_work *k) {
     return ok;
 }
 
-/* Ranges of the words of a tile are there; those of other loads come from tables, as far as there is room. */
+/* Ranges of operands come from the packed operands; those of other loads from tables, as far as there are tables. */
 static const char static_q_range[] = "fxa__interval_words(operand_range(a.q_vector, b, h, q0, q1))";
 static const char static_k_range[] = "fxa__interval_words(operand_range(a.k_vector, b, h, k0, k1))";
 
@@ -85,7 +85,7 @@ static void static_give(fxa__interval_text *v, const fxa_program *p, int32_t nod
     v->table[node] = -1;
 }
 
-/* The tables that are still asked for, renumbered. */
+/* Keeps the tables that are still read, and renumbers them. */
 static void static_choose_tables(const cuda_work *k, fxa__interval_text *v) {
     const fxa_program *p = k->c->program;
     int8_t chosen[FXA__INTERVAL_TABLES];
@@ -105,8 +105,8 @@ static void static_choose_tables(const cuda_work *k, fxa__interval_text *v) {
         v->tables[i] = (fxa__interval_table){k->c->ranges[i].tensor, k->c->ranges[i].axis};
 }
 
-/* What is long is called, since a list asks for a class in three places, and a range is two loops: with sixteen of them
- * everywhere a list took twelve seconds to compile, with sixty-four over a hundred. */
+/* Long classes are out of line, because a tile list evaluates the class in three places, and a range takes two loops:
+ * with sixteen ranges inlined a list took twelve seconds to compile, with sixty-four more than a hundred. */
 enum { STATIC_LOADS = 4, STATIC_NODES = 128 };
 
 static const char *static_way(bool called) { return called ? "__device__ __noinline__" : "FXA_INLINE"; }
