@@ -174,9 +174,9 @@ def key(mutant):
 
 def sources(tree, only):
     """Returns the files of src from which mutants are drawn; with `only`, those whose path matches a pattern in it.
-    Excludes ptx*.cuh, which the tests replace, and tables and generated files (engine/cpu/kernels/*.c, gpu_kernels*)."""
+    Excludes ptx*.cuh, which the tests replace, and tables and generated files (engine/cpu/kernels/*.c, helper_kernels*)."""
     files = [p for p in sorted((tree / "src").rglob("*.*")) if p.suffix in (".c", ".h", ".inc", ".cu", ".cuh") and
-             not re.match(r"ptx|gpu_kernels", p.name) and not p.match("cpu/kernels/*.c")]
+             not re.match(r"ptx|helper_kernels", p.name) and not p.match("cpu/kernels/*.c")]
     files = [p for p in files if not only or any(re.search(part, str(p.relative_to(tree))) for part in only)]
     if not files:
         sys.exit(f"mutants.py: no file of src is named like {', '.join(only)}")

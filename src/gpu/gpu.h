@@ -95,7 +95,7 @@ typedef struct fxa__gpu {
     int processors;     /* number of SMs */
     char name[FXA__GPU_NAME];
     fxa__host *host;                           /* allocator for `helpers`; set by the engine */
-    _Atomic(struct fxa__gpu_module *) helpers; /* helper kernels (gpu_launch.h); NULL until first used */
+    _Atomic(struct fxa__gpu_module *) helpers; /* helper kernels (launch.h); NULL until first used */
 } fxa__gpu;
 
 /* Opens a device and retains its primary context. If there is no driver or no such device, fails with E_UNAVAILABLE and

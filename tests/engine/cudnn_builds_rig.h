@@ -8,7 +8,7 @@
 #include "engine/cudnn/cudnn.h"
 #include "engine/cudnn/descriptors.h"
 #include "engine/cudnn/saved.h"
-#include "gpu/gpu_description.h"
+#include "gpu/device_description.h"
 #include "t.h"
 
 enum { BUILDS_JSON = 405, BUILDS_LENGTH = 512 };

@@ -22,7 +22,7 @@ def functions(path, prefix):
 
 def main():
     wrong = []
-    for source, prefix, standins in (("src/gpu/gpu.c", "cu", ("standin_cuda.c", "standin_launch.c")),
+    for source, prefix, standins in (("src/gpu/device.c", "cu", ("standin_cuda.c", "standin_launch.c")),
                                      ("src/engine/cudnn/library.c", "cudnn", ("standin_cudnn.c",))):
         asked = functions(source, prefix)
         if not asked:

@@ -4,7 +4,7 @@
  * a driver that knows the owner of each address. The table below lists the members of the public structs by hand,
  * independently of src/problem.
  */
-#include "engine/gpu_engine.h"
+#include "engine/gpu_pointers.h"
 #include "problem/problem_private.h"
 #include "support/own_context.h"
 #include "t.h"

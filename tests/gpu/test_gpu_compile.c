@@ -1,10 +1,10 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * Parallel compilation (gpu/gpu_nvrtc.h) with a fake compiler: sources compile in parallel, the first failure in order
+ * Parallel compilation (gpu/nvrtc.h) with a fake compiler: sources compile in parallel, the first failure in order
  * is reported, only the calling thread allocates memory. Also tests the target for devices that the compiler does not
  * know, and an empty folder.
  */
-#include "gpu/gpu_nvrtc.h"
+#include "gpu/nvrtc.h"
 #include "support/fail_alloc.h"
 #include "t.h"
 

@@ -3,7 +3,7 @@
  * Device descriptions: invalid ones are refused with a message, whatever bytes they contain; a description written of
  * the stand-in, or of this machine, is read back as the same device.
  */
-#include "gpu/gpu_description.h"
+#include "gpu/device_description.h"
 #include "standin/standin_profile.h"
 #include "t.h"
 

@@ -4,7 +4,7 @@
  * device and back, pointers and streams belong to their devices, and each call of the driver fails once, with a message
  * and no leak.
  */
-#include "gpu/gpu_description.h"
+#include "gpu/device_description.h"
 #include "standin/standin_rig.h"
 
 enum { DRIVER_BYTES = 1000 };

@@ -1,10 +1,10 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * Conversions of the helper kernels (src/gpu/gpu_kernels.cu), on the stand-in driver or a device: every 8-bit and
+ * Conversions of the helper kernels (src/gpu/helper_kernels.cu), on the stand-in driver or a device: every 8-bit and
  * 16-bit float converted to f32 equals the library's value, and so do floats converted to 16 bits.
  */
 #include "base/dtype.h"
-#include "gpu/gpu_launch.h"
+#include "gpu/launch.h"
 #include "standin/standin_rig.h"
 
 #include <math.h>

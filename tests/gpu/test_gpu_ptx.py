@@ -1,6 +1,6 @@
 #!/usr/bin/env python3
 # SPDX-License-Identifier: Apache-2.0
-"""src/gpu/gpu_kernels_ptx.h is made from the kernels as they are: tools/gen_ptx.py --check."""
+"""src/gpu/helper_kernels_ptx.h is made from the kernels as they are: tools/gen_ptx.py --check."""
 import os
 import subprocess
 import sys

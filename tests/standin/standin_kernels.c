@@ -4,8 +4,8 @@
  */
 #include "standin_kernels.h"
 
-#include "gpu/gpu_kernels.cu"
-#include "gpu/gpu_launch.h"
+#include "gpu/helper_kernels.cu"
+#include "gpu/launch.h"
 
 /* clang-format off */
 #define STANDIN_RUN(name, text, type) static void run_##text(const void *args) { fxa_gpu_##text(*(const type *)args); }

@@ -5,7 +5,7 @@
  *   host/engine.c        table of the engine; instances, of a device or of a device description
  *   host/support.c       problem -> refusal, or the choice (fxa__cuda_choice): which kernels, with which settings
  *   codegen/             choice and program -> program.cuh, the text of the score program (codegen/generate.c)
- *   host/compile.c       kernel sources and program.cuh -> cubins, by NVRTC (gpu/gpu_nvrtc.h)
+ *   host/compile.c       kernel sources and program.cuh -> cubins, by NVRTC (gpu/nvrtc.h)
  *   host/code.c          cubins -> checked code, loaded if there is a device
  *   host/saved.c         cubins <-> bytes
  *   host/run.c           a run: host/workspace.c (buffers), host/arguments.c (FxaArgs), host/tensor_maps.c,
@@ -18,9 +18,9 @@
 #ifndef FXA_ENGINE_CUDA_CUDA_H
 #define FXA_ENGINE_CUDA_CUDA_H
 
-#include "../../gpu/gpu_launch.h"
-#include "../../gpu/gpu_nvrtc.h"
-#include "../gpu_engine.h"
+#include "../../gpu/launch.h"
+#include "../../gpu/nvrtc.h"
+#include "../gpu_pointers.h"
 #include "codegen/codegen.h"
 #include "kernels/common/args.h"
 
@@ -104,7 +104,7 @@ enum { FXA__CUDA_COUNTER_PARTS = 256, FXA__CUDA_COUNTER_WORDS = 4096 };
 
 /* An instance of the engine: for a device, or for a device description. */
 typedef struct fxa__cuda_self {
-    fxa__gpu gpu; /* must be first: gpu/gpu_memory.c casts the instance */
+    fxa__gpu gpu; /* must be first: gpu/memory.c casts the instance */
     fxa__host *host;
     int32_t arch;          /* architecture of the device */
     int32_t processors;    /* multiprocessors of the device */

@@ -15,7 +15,7 @@
  *      v
  *   run.c               pointers and scalars for cuDNN
  *
- * engine.c is the engine's table, with instances on a device or for a device description (gpu/gpu_description.h);
+ * engine.c is the engine's table, with instances on a device or for a device description (gpu/device_description.h);
  * cost.c estimates the seconds of a run; listing.c writes a graph as text.
  *
  * cuDNN computes the graph in f32. P and dS are rounded to the dtype of Q where they enter a product. A weight of
@@ -24,7 +24,7 @@
 #ifndef FXA_ENGINE_CUDNN_CUDNN_H
 #define FXA_ENGINE_CUDNN_CUDNN_H
 
-#include "../gpu_engine.h"
+#include "../gpu_pointers.h"
 #include "attention/attention.h"
 
 enum {
@@ -33,7 +33,7 @@ enum {
 };
 
 typedef struct fxa__dnn_self {
-    fxa__gpu gpu; /* must be the first member: gpu/gpu_memory.c casts the instance to it */
+    fxa__gpu gpu; /* must be the first member: gpu/memory.c casts the instance to it */
     fxa__host *host;
     fxa__cudnn_library library;
     void *profile; /* cuDNN's descriptor of the device */

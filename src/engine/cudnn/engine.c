@@ -12,8 +12,8 @@
 #include "cudnn.h"
 
 #include "../../base/invariant.h"
-#include "../../gpu/gpu_merge.h"
-#include "../../gpu/gpu_description.h"
+#include "../../gpu/merge.h"
+#include "../../gpu/device_description.h"
 #include "descriptors.h"
 #include "saved.h"
 

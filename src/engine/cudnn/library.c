@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * Finds and loads cuDNN, in the order of gpu/gpu_search.h, with FXA_CUDNN_PATH as the first folder. A FXA_CUDNN_PATH
- * that has none of the libraries is an error, even if they are found elsewhere.
+ * Finds and loads cuDNN, in the order of gpu/library_search.h, with FXA_CUDNN_PATH as the first folder. A
+ * FXA_CUDNN_PATH that has none of the libraries is an error, even if they are found elsewhere.
  *
  * cuDNN ends the process if it cannot find cuBLASLt or its own part libcudnn_graph. Both are therefore loaded before
  * the first call of cuDNN, and stay loaded as long as cuDNN. If one is missing, opening the instance fails with the
@@ -10,7 +10,7 @@
 #include "api.h"
 
 #include "../../base/dl.h"
-#include "../../gpu/gpu_search.h"
+#include "../../gpu/library_search.h"
 
 #include <stdio.h>
 #include <unistd.h>

@@ -4,8 +4,8 @@
  */
 #include "../cuda.h"
 
-#include "../../../gpu/gpu_merge.h"
-#include "../../../gpu/gpu_description.h"
+#include "../../../gpu/merge.h"
+#include "../../../gpu/device_description.h"
 #include "sources.h"
 
 #include <stdio.h>

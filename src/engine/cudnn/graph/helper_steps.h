@@ -1,13 +1,13 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * Helper kernels (gpu/gpu_launch.h) that a run launches before and after cuDNN's kernel, as data next to the graph,
+ * Helper kernels (gpu/launch.h) that a run launches before and after cuDNN's kernel, as data next to the graph,
  * with the meaning of each pointer in their arguments. They compute lengths and offsets of batch entries, convert
  * tensors whose dtype or layout cuDNN does not support, add results to existing values, and finish LSE and row maxima.
  */
 #ifndef FXA_ENGINE_CUDNN_STEPS_H
 #define FXA_ENGINE_CUDNN_STEPS_H
 
-#include "../../../gpu/gpu_launch.h"
+#include "../../../gpu/launch.h"
 #include "graph.h"
 
 enum { FXA__DNN_REFS = 32 };

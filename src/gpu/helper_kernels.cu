@@ -1,11 +1,11 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
  * Helper kernels of engines on CUDA devices: conversions, batch bounds, statistics and merges around an attention
- * kernel. tools/gen_ptx.py compiles this file into gpu_kernels_ptx.h, which the library loads; tests/standin compiles
+ * kernel. tools/gen_ptx.py compiles this file into helper_kernels_ptx.h, which the library loads; tests/standin compiles
  * it for the host, where a kernel runs as one thread. This file is therefore C, except for the macros below, and
  * includes no header of the CUDA toolkit.
  */
-#include "gpu_kernel_args.h"
+#include "helper_kernel_args.h"
 
 #ifdef __CUDACC__
 #define FXA_KERNEL extern "C" __global__ void __launch_bounds__(256)

@@ -1,12 +1,12 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * Loads and launches the helper kernels (gpu_launch.h).
+ * Loads and launches the helper kernels (launch.h).
  */
-#include "gpu_launch.h"
+#include "launch.h"
 
 #include "../base/invariant.h"
 
-#include "gpu_kernels_ptx.h"
+#include "helper_kernels_ptx.h"
 
 enum { LAUNCH_THREADS = 256, LAUNCH_BLOCKS_OF_PROCESSOR = 8 };
 
@@ -26,7 +26,7 @@ static const struct launch_kernel {
 fxa_status fxa__gpu_module_open(const fxa__gpu *gpu, fxa__gpu_module *module, fxa_error *err) {
     *module = (fxa__gpu_module){.module = NULL};
     FXA_TRY(fxa__gpu_enter(gpu, err));
-    int status = gpu->driver.module_load(&module->module, gpu_kernels_ptx);
+    int status = gpu->driver.module_load(&module->module, helper_kernels_ptx);
     bool loaded = status == FXA__CUDA_OK;
     for (int i = 0; i < FXA__GPU_KERNEL_COUNT && status == FXA__CUDA_OK; i++)
         status = gpu->driver.module_function(&module->function[i], module->module, launch_kernels[i].name);

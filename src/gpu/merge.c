@@ -1,9 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * Merges on a CUDA device (gpu_merge.h). The kernel computes the formulas of src/problem/merge.c in f64, with exp and
+ * Merges on a CUDA device (merge.h). The kernel computes the formulas of src/problem/merge.c in f64, with exp and
  * log of the device.
  */
-#include "gpu_merge.h"
+#include "merge.h"
 
 #include <string.h>
 

@@ -1,13 +1,13 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * Loads and launches the helper kernels of gpu_kernels.cu. A launch is asynchronous on the caller's stream; it
+ * Loads and launches the helper kernels of helper_kernels.cu. A launch is asynchronous on the caller's stream; it
  * allocates nothing and waits for nothing, so it can be captured into a CUDA graph.
  */
 #ifndef FXA_GPU_LAUNCH_H
 #define FXA_GPU_LAUNCH_H
 
 #include "gpu.h"
-#include "gpu_kernel_args.h"
+#include "helper_kernel_args.h"
 
 /* X(KERNEL, member of fxa__gpu_args, argument struct). A kernel's name is fxa_gpu_ and KERNEL in lower case. */
 #define FXA__GPU_KERNELS(X)                                                                                            \

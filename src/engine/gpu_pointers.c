@@ -1,10 +1,10 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * Checks that the pointers of a run are device memory (gpu_engine.h). Which slots a problem uses is read from the
+ * Checks that the pointers of a run are device memory (gpu_pointers.h). Which slots a problem uses is read from the
  * tables of src/problem, so a new slot needs no change in this file. bound_args.c has already refused missing pointers;
  * a pointer that is NULL here is optional or has no elements. Params are in host memory and are not checked.
  */
-#include "gpu_engine.h"
+#include "gpu_pointers.h"
 
 #include "../problem/problem_private.h"
 

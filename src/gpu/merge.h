@@ -5,7 +5,7 @@
 #ifndef FXA_GPU_MERGE_H
 #define FXA_GPU_MERGE_H
 
-#include "gpu_launch.h"
+#include "launch.h"
 
 /* Implements fxa__engine.merge. self: an instance whose first member is its fxa__gpu. The caller has checked all
  * arguments except pointers; a pointer that is not memory of the device fails with E_BINDING. The merge is asynchronous

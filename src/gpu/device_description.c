@@ -1,9 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * Parser and writer of device descriptions: see gpu_description.h. One table lists the keys, the accepted values and
+ * Parser and writer of device descriptions: see device_description.h. One table lists the keys, the accepted values and
  * the attributes of the driver that hold them.
  */
-#include "gpu_description.h"
+#include "device_description.h"
 
 #include <limits.h>
 #include <string.h>

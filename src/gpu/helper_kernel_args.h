@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * Arguments of the helper kernels (gpu_kernels.cu), passed by value: the host fills them, a kernel reads them. This
+ * Arguments of the helper kernels (helper_kernels.cu), passed by value: the host fills them, a kernel reads them. This
  * file is both C and CUDA, with one layout for both. Arrays are [B,H,S,D]; types are values of fxa_dtype.
  */
 #ifndef FXA_GPU_KERNEL_ARGS_H

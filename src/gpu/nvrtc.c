@@ -1,12 +1,12 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * Finds and calls NVRTC: see gpu_nvrtc.h. NVRTC is searched in the order of gpu_search.h; the environment variable
+ * Finds and calls NVRTC: see nvrtc.h. NVRTC is searched in the order of library_search.h; the environment variable
  * FXA_NVRTC_PATH names the folder. NVRTC may be called by several threads at the same time with different programs.
  */
-#include "gpu_nvrtc.h"
+#include "nvrtc.h"
 
 #include "../base/dl.h"
-#include "gpu_search.h"
+#include "library_search.h"
 
 #include <pthread.h>
 #include <signal.h>

@@ -1,9 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * Lists the file names of NVIDIA's libraries in search order (gpu_search.h). base/dl.h opens the first one that
+ * Lists the file names of NVIDIA's libraries in search order (library_search.h). base/dl.h opens the first one that
  * loads.
  */
-#include "gpu_search.h"
+#include "library_search.h"
 
 #include "../base/dl.h"
 
