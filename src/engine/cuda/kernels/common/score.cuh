@@ -150,6 +150,9 @@ struct ProgramBase {
 #ifndef PROG_OPERANDS
 #define PROG_OPERANDS 0
 #endif
+#ifndef PROG_PACK_OPERANDS
+#define PROG_PACK_OPERANDS 0
+#endif
 #ifndef PROG_GRAD_DIAGONAL
 #define PROG_GRAD_DIAGONAL 0
 #endif

@@ -17,10 +17,6 @@
  */
 #include "common/score.cuh"
 
-#ifndef PROG_PACK_OPERANDS
-#define PROG_PACK_OPERANDS 0
-#endif
-
 namespace {
 
 constexpr int WARPS = 8;
