@@ -262,8 +262,8 @@ typedef struct fxa_problem {
     size_t n_bprop_captures;           /* number of tensors of bprop */
     uint64_t param_grads;              /* backward: bit i = compute the gradient of float param i of program */
 
-    int64_t window_left;  /* WINDOW: number of attended keys before q; negative or 2^31 - 1 = unbounded */
-    int64_t window_right; /* WINDOW: number of attended keys after q; negative or 2^31 - 1 = unbounded */
+    int64_t window_left;  /* WINDOW: number of attended keys before q; -1 or 2^31 - 1 = unbounded */
+    int64_t window_right; /* WINDOW: number of attended keys after q; -1 or 2^31 - 1 = unbounded */
     double dropout_p;     /* DROPOUT: probability, 0 <= p < 1. Without the flag dropout_p must be 0, else E_PROBLEM */
 
     fxa_index_map map_b;  /* index map of batch entries */

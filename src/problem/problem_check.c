@@ -40,8 +40,6 @@ void fxa__problem_default(fxa_problem *p) {
     if ((p->flags & (FXA_VARLEN | FXA_PAGED)) != FXA_VARLEN) p->total_k = 0;
     if (!(p->flags & FXA_PAGED)) p->page_size = 0, p->n_pages = 0;
     if (!(p->flags & FXA_WINDOW)) p->window_left = p->window_right = 0;
-    if (p->window_left < 0) p->window_left = -1;
-    if (p->window_right < 0) p->window_right = -1;
     if (p->dropout_p == 0) p->dropout_p = 0; /* -0 becomes 0 */
     default_dtypes(p);
 }
@@ -133,7 +131,8 @@ static fxa_status check_size_list(const check_size *list, size_t n, fxa_error *e
 }
 
 static fxa_status check_sizes(const fxa_problem *p, fxa_error *err) {
-    static const char *const coordinate = " (program coordinates are 32 bit)", *const offset = " (offsets are 32 bit)";
+    static const char *const coordinate = " (program coordinates are 32 bit)", *const offset = " (offsets are 32 bit)",
+                             *const side = " (-1 does not limit the window)";
     const int64_t most = INT32_MAX;
     const check_size list[] = {
         {"b", p->b, 0, most, coordinate},
@@ -150,8 +149,8 @@ static fxa_status check_sizes(const fxa_problem *p, fxa_error *err) {
         {"global_q_len", p->global_q_len, 0, most, coordinate},
         {"global_k_len", p->global_k_len, 0, most, coordinate},
         {"global_heads", p->global_heads, 0, most, coordinate},
-        {"window_left", p->window_left, -1, most, " (a negative value does not limit the window)"},
-        {"window_right", p->window_right, -1, most, " (a negative value does not limit the window)"},
+        {"window_left", p->window_left, -1, most, side},
+        {"window_right", p->window_right, -1, most, side},
     };
     FXA_TRY(check_size_list(list, sizeof list / sizeof *list, err));
     if (p->hkv && p->hq % p->hkv)

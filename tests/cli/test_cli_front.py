@@ -215,6 +215,9 @@ class Front(Cli):
         self.fails("explain", "--engine", "rfe", says="did you mean 'ref'?")
         self.fails("explain", "--engine", "rfe", "--json")
         self.fails("explain", "--window", "3", says="two numbers")
+        for command in ("explain", "plot"):
+            self.fails(command, "--window", "3,-2", "--shape", "s=8,d=4",
+                       says="window_right is -2: accepted are -1 to 2147483647 (-1 does not limit the window)")
         self.fails("explain", "--decode", "--shape", "sq=2", says="--decode has one row")
         self.fails("explain", "--tile", "0,4", says="from 1")
         self.fails("explain", "--dtype", "f8", says="bf16")

@@ -108,9 +108,13 @@ TEST(refused_sizes) {
             p.global_q_len = -3);
     REFUSED(case_forward(), "global_k_len is 2147483648: accepted are 0 to 2147483647 (program coordinates are 32 bit)",
             p.global_k_len = INT64_C(1) << 31);
-    REFUSED(case_forward(),
-            "window_left is 2147483648: accepted are -1 to 2147483647 (a negative value does not limit the window)",
+    REFUSED(case_forward(), "window_left is 2147483648: accepted are -1 to 2147483647 (-1 does not limit the window)",
             (p.flags = FXA_WINDOW, p.window_left = INT64_C(1) << 31));
+    REFUSED(case_forward(), "window_left is -2: accepted are -1 to 2147483647 (-1 does not limit the window)",
+            (p.flags = FXA_WINDOW, p.window_left = -2, p.window_right = -1));
+    REFUSED(case_forward(),
+            "window_right is -9223372036854775808: accepted are -1 to 2147483647 (-1 does not limit the window)",
+            (p.flags = FXA_WINDOW, p.window_left = -1, p.window_right = INT64_MIN));
     REFUSED(case_forward(), "dropout_p is 0.25 without flag FXA_DROPOUT", p.dropout_p = 0.25);
     REFUSED(case_forward(), "dropout_p is 1: accepted are 0 <= p < 1", (p.flags = FXA_DROPOUT, p.dropout_p = 1));
     REFUSED(case_forward(), "dropout_p is -0.5: accepted are 0 <= p < 1", (p.flags = FXA_DROPOUT, p.dropout_p = -0.5));
