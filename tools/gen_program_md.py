@@ -274,8 +274,8 @@ Two more kinds of program use the language of score programs:
 | user-written backward program (bprop) | `score`, coordinates, params, tensors, and `dscore`, the gradient of the new score | `dscore =` |
 | derivative, created by the library | the same as a bprop | `dscore =`, `grad PARAM += expr`, `grad TENSOR[i, j] += expr` |
 
-In a bprop and a derivative, `score` is the score before the program, and `dscore` in an expression
-is its current value.
+In a bprop and a derivative, `score` is the score before the program; an expression that reads
+`dscore` gets the value that earlier statements have assigned to `dscore`.
 
 ## Values
 
@@ -420,8 +420,9 @@ counts are checked in each call, and the message names the line of the call.
   modulo 32. An `i64` element beyond 32 bits saturates when it is read, except in `==` and `!=` of
   two loads of `i64` tensors. `==` and `!=` of two `i64` loads, from the same tensor or from two
   tensors, compare all 64 bits, so `doc[q] == doc[k]` is exact for ids of any size. A load named by
-  a `let` also counts as a load. All other expressions, like `doc[q] <= doc[k]`, `doc[q] - doc[k] ==
-  0` and equality with another int, use the saturated 32 bits.
+  a `let` also counts as a load. All expressions other than `==` and `!=` of two `i64` loads, like
+  `doc[q] <= doc[k]`, `doc[q] - doc[k] == 0` and equality with an int that is no load, use the
+  saturated 32 bits.
 - `//` rounds down and `%` has the sign of the divisor, for ints and floats. `round` rounds halves
   to even. `min`, `max` and `clamp` with a NaN give NaN.
 - Comparisons with a NaN are false, except `!=`, which is true.
@@ -430,7 +431,8 @@ counts are checked in each call, and the message names the line of the call.
 - Engines compute in f64 or f32, and their math functions (exp, tanh, ...) may differ in the last
   digits.
 
-[Numerics](numerics.md) defines the softmax of the new scores, rows that attend to nothing, and NaN.
+The page [numerics](numerics.md) defines the softmax of the new scores, rows that attend to nothing,
+and NaN.
 
 ## Derivatives
 

@@ -138,8 +138,8 @@ def is_outside(text: str) -> bool:
 
 
 def make_error(status: int, text: str, status_name: Optional[str] = None) -> Error:
-    """Returns the exception for `status` with the message `text`. A status that is not in BY_STATUS gives a plain
-    Error."""
+    """Returns the exception for `status` with the message `text`. A status without an exception class of its own gives
+    a plain Error."""
     error = OutsideError(text) if status == 130 and is_outside(text) else BY_STATUS.get(status, Error)(text)
     if status_name:
         error.status = status_name
@@ -148,7 +148,7 @@ def make_error(status: int, text: str, status_name: Optional[str] = None) -> Err
 
 def missing_library(error: ImportError, library: str, version: str) -> ImportError:
     """Returns an error for a failed import of `library`, with the needed `version` and the pip command in the message.
-    Returns `error` itself if another module failed to import."""
+    If the module that failed to import is not `library`, returns `error` unchanged."""
     if error.name is None or error.name.partition(".")[0] != library:
         return error
     words = "fxattn.{0} needs {0} {1} or newer: pip install \"fxattn[{0}]\" ({2})".format(library, version, error)

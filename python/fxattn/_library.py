@@ -124,7 +124,8 @@ def in_keywords(text: str) -> str:
 
 
 def error_of(error: "_abi.Error", source: Optional[bytes] = None, name: str = "program") -> Error:
-    """Returns the exception that corresponds to an fxa_error. `source` and `name`: as for call()."""
+    """Returns the exception that corresponds to an fxa_error. `source` is the program text that the C function parsed,
+    and `name` is what the message calls this text."""
     text = error.text.decode("utf-8", "replace")
     if source is not None and error.line > 0:
         text = _render(error, source, name)

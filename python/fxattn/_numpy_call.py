@@ -288,9 +288,9 @@ class Call:
                 self.fields[name] = _int(self.options[name], name)
 
     def _arrays_beside(self, moved: Set[str]) -> None:
-        """Raises ArgumentError if an axis in `moved` ("b", "h") has coordinates, and an array of the graph style has
-        more than one entry along that axis. The program indexes arrays of the graph style by b and h of the entire
-        problem."""
+        """Raises ArgumentError if a callback (graph, score, tensors) gets an array with more than one entry along an
+        axis in `moved`, the axes of "b" and "h" that have coordinates. The program would index such an array by b and h
+        of the entire problem."""
         for option in ("tensors", "bprop_tensors"):
             named = self.options[option]
             for name, array in named.items() if isinstance(named, Mapping) else ():

@@ -31,8 +31,8 @@ _calls: Dict[Any, "_Known"] = {}
 
 
 class _Known(NamedTuple):
-    """A cached call without addresses and values of params. The struct `problem` keeps the program alive, so that the
-    id() of the program stays unique; a key may contain that id()."""
+    """A cached call without addresses and values of params. Holds `problem`, and thereby the program, because cache
+    keys contain the id() of the program, which Python could reuse for another object after the program's end."""
 
     problem: Problem
     args: bytes

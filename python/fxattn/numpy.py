@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
 """Attention on NumPy arrays with a user-written score function, forward and backward.
 
-This call computes causal attention: `attention(q, k, v, lambda s, b, h, q, k: s - 0.1 * abs(q - k), is_causal=True)`.
-This call returns the output and a pullback for gradients: `out, pullback = vjp(q, k, v, "score = tanh(score)")`.
-The call `dq, dk, dv = pullback(dout)` computes the gradients.
+The call `attention(q, k, v, lambda s, b, h, q, k: s - 0.1 * abs(q - k), is_causal=True)` computes causal attention.
+The call `out, pullback = vjp(q, k, v, "score = tanh(score)")` returns the output and a pullback, and the call `dq, dk,
+dv = pullback(dout)` of the pullback computes the gradients.
 
 Arrays may have any strides. Arrays of other libraries are accepted if they are in host memory (__array__, DLPack). The
 dtypes for bf16, e4m3 and e5m2 are bfloat16, float8_e4m3fn and float8_e5m2 of ml_dtypes. Score functions are traced

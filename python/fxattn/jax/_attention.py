@@ -133,7 +133,7 @@ _PARAMETERS = signature_without_rest(attention)
 
 def call_of(features: Features, score: Score, layout: str, engine: Optional[str],
             arrays: Tuple[Any, Any, Any], scales: Tuple[Any, ...]) -> Tuple[Spec, Operands]:
-    """Returns the Spec and Operands of a call from its collected features, for the primitives."""
+    """Returns the Spec (static properties) and the Operands (arrays) of a call, which the JAX primitives take."""
     slots = tuple(sorted(features.slots))
     spec = Spec(score.program, score.bprop, layout, features.flags, slots, engine=engine, **features.fields)
     return spec, Operands(*arrays, score.tensors, tuple(features.slots[slot] for slot in slots), scales, score.params,

@@ -105,8 +105,8 @@ def given_gradients(out: Any, cotangents: Sequence[Any]) -> List[Any]:
 
 
 def gradients(spec: Spec, ops: Operands, keys: Keys, found: Mapping[int, Any]) -> List[Any]:
-    """Returns the gradient of each operand in `keys`, in its dtype, from `found`, results of the backward primitive by
-    code WANT_... ."""
+    """Returns the gradients of the operands `keys`, each in the dtype of its operand. `found` maps codes WANT_... to
+    results of the backward primitive."""
     floats = [i for i, p in enumerate(spec.params()) if p.type == "float"]
     operands = dict(_differentiable(spec, ops))
     made = [found[WANT_PARAMS][floats.index(_PARAM - key)] if key <= _PARAM else found[key] for key in keys]

@@ -88,9 +88,9 @@ def resolve(score_mod: Any, mask_mod: Mod, bprop: Mod, tensors: Named, bprop_ten
             shape: Sequence[int], dtype: Any, moved: bool = False, part: Optional[str] = None,
             bprop_params: Named = None, style: Optional[str] = None) -> Score:
     """Returns the Score of score_mod and mask_mod for scores of `shape` (batch, heads, rows, keys) and `dtype`; a Score
-    as score_mod is returned unchanged. `moved`: True if q may differ from the row index. `part`: not None if the call
-    computes a part of the scores in a ring (trace_graph). `style` None selects "graph" if score_mod has three
-    arguments, else "flex"."""
+    as score_mod is returned unchanged. `moved`: True if q may differ from the row index. `part`: a value other than
+    None if the call is a step of ring attention, which computes a part of the scores (trace_graph). `style` None
+    selects "graph" if score_mod has three arguments, else "flex"."""
     if isinstance(score_mod, Score):
         return score_mod
     if style not in (None, *STYLES):

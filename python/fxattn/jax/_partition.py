@@ -2,7 +2,7 @@
 """Partitioning of the primitives over sharded arrays under jit: each device computes its part of the batch and heads.
 
 Each call is wrapped in a custom_partitioning, whose Shardy rule allows only batch and head dimensions to be sharded.
-The program must get the b and h of the entire problem, which is done separately for b and for h:
+The program must get the b and h of the entire problem. One of two methods is chosen for b, and one for h:
 * If the program uses b (or h) only as a direct index of captured arrays (bias[b, h, q, k], slopes[h]), these arrays are
   sharded along the indexed dimension, and local indices are correct.
 * If the program uses b (or h) in another way, captured arrays are replicated on every device, and the run gets the

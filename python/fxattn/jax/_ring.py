@@ -98,7 +98,8 @@ def _here(order: str, size: int, rank: Any, length: int) -> Any:
 
 
 class _Place(NamedTuple):
-    """The coordinates of a part: a map, and the array that the map reads at run time, with its slot."""
+    """The coordinates of a device's part: a coordinate map, the array that the map reads at run time, and the array's
+    slot among the arguments."""
 
     map: Map
     slot: int

@@ -83,8 +83,8 @@ class Described(NamedTuple):
 
 
 def described(given: Any, rows: int, keys: int) -> Described:
-    """Returns the Described of SequenceDescriptor `given`, for q with `rows` rows and k with `keys` keys. Raises
-    ArgumentError for wrong combinations of the descriptor's fields."""
+    """Returns the options of attention() that SequenceDescriptor `given` stands for, with `rows` rows of q and `keys`
+    keys. Raises ArgumentError for wrong combinations of the descriptor's fields."""
     if not isinstance(given, SequenceDescriptor):
         raise ArgumentError("sequence_descriptor is of type %s; a SequenceDescriptor is accepted"
                             % type(given).__name__)

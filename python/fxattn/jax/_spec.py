@@ -101,8 +101,8 @@ class Operands(NamedTuple):
 
 
 def gather(spec: Spec, has_scale: bool, flat: Sequence[Any], backward: bool) -> Operands:
-    """Returns the Operands whose flat() is `flat`. `backward`: True if `flat` includes operands of the backward
-    program."""
+    """Returns the Operands from the list `flat` that Operands.flat() made of them. `backward`: True if `flat` includes
+    operands of the backward program."""
     parts, at = [], 3
     sizes = [len(spec.captures()), len(spec.slots), int(has_scale), len(spec.params()),
              len(spec.bprop_captures()) if backward else 0, len(spec.bprop_params()) if backward else 0]
@@ -113,8 +113,8 @@ def gather(spec: Spec, has_scale: bool, flat: Sequence[Any], backward: bool) -> 
 
 
 def forward_rest(spec: Spec) -> int:
-    """Returns the number of operands of the forward primitive after Operands.flat(): 2 (out and stats to merge with),
-    or 0."""
+    """Returns how many operands the forward primitive has besides those of Operands.flat(): 2 if the run merges its
+    results with an earlier out and its statistics, else 0."""
     return 2 if spec.flags & _abi.ACCUMULATE_O else 0
 
 

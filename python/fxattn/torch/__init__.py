@@ -8,7 +8,7 @@ only its import. `attention` has every feature of the library. `DotProductAttent
 arguments of Transformer Engine's modules. `ring_attention` computes attention over sequences that are sharded over
 processes. `register_transformers` adds attn_implementation="fxattn" to Hugging Face transformers.
 
-All of these make a Call, which takes one of four routes to the library:
+Each public function of fxattn.torch makes a Call, which takes one of four routes to the library:
 
     flex.py   attention.py <- dot_product.py <- multihead.py     transformers.py
        |           |    options: settings.py, score_arguments.py       |

@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """attention(): fused attention for PyTorch tensors, with every feature of the library.
 
-Options become settings and extra tensors of the operators (settings.py). Score and mask functions become a program
-(score_arguments.py).
+settings.py converts options to the integers, floats and extra tensors that PyTorch's operators take. Score and mask
+functions become a program (score_arguments.py).
 """
 import inspect
 import itertools

@@ -1,10 +1,10 @@
 # SPDX-License-Identifier: Apache-2.0
 """Masks with PyTorch's names: create_block_mask, BlockMask, create_mask, and_masks, or_masks, noop_mask.
 
-BlockMask is PyTorch's class: a mask_mod, a list of blocks in which the mask_mod decides, and a list of full blocks.
-create_block_mask returns a LazyBlockMask, which evaluates nothing: the library finds the tiles to compute by analysing
-the traced mask_mod, and the lists are made when a list is read. Any other BlockMask has the meaning that PyTorch's
-kernels give its lists and mask_mod together (`mask_mod_of`).
+BlockMask is PyTorch's class: a mask_mod, a list of blocks in which the mask_mod decides, and a list of full blocks. The
+function create_block_mask returns a LazyBlockMask, which evaluates nothing: the library finds the tiles to compute by
+analysing the traced mask_mod, and the lists are made when a list is read. Any other BlockMask has the meaning that
+PyTorch's kernels give its lists and mask_mod together (`mask_mod_of`).
 """
 import inspect
 import warnings

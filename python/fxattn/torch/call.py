@@ -74,8 +74,8 @@ class Call:
         return any(t.requires_grad for t in (*self.extras, *self.scalars)) if self.extras or self.scalars else False
 
     def check_tensors(self, q: Tensor, k: Tensor, v: Tensor) -> None:
-        """Raises an error if a tensor is a DTensor, or is not on the device of q. Without the error the dispatcher
-        would run the kernel of one device on tensors of another."""
+        """Raises an error if a tensor is a DTensor, or is not on the device of q. Without this check, PyTorch's
+        dispatcher would run the kernel of one device on tensors of another device."""
         refuse_dtensors(("q", "k", "v"), (q, k, v))
         refuse_dtensors(("a captured tensor",) * len(self.tensors), self.tensors)
         if k.device != q.device or v.device != q.device or any(t.device != q.device for t in self.tensors):
@@ -114,7 +114,8 @@ def floats_as_tensor(values: Sequence[Any]) -> Tensor:
 
 
 def is_on_device(value: Any) -> bool:
-    """Returns True if `value` is a tensor on a device. Reading such a number would wait for the device."""
+    """Returns True if `value` is a tensor on a device. Reading a number that is on a device would wait for the
+    device."""
     return isinstance(value, Tensor) and not value.is_cpu
 
 

@@ -186,9 +186,9 @@ class DotProductAttention(nn.Module):
         parameter softmax_offset).
     `softcap`: replaces each score by softcap * tanh(score / softcap).
     `bounds_check`: an index outside a tensor of score_mod raises IndexError (not an argument of Transformer Engine).
-    `others`: the other arguments of Transformer Engine's module, such as those of tensor and context parallelism. A
-        value that disables the feature of its argument is accepted; any other value raises an error that names the
-        argument. For sequences that are sharded over processes use ring_attention.
+    `others`: the other arguments of Transformer Engine's module, such as those of tensor and context parallelism. In
+        `others`, a value that disables the feature of its argument is accepted; any other value raises an error that
+        names the argument. For sequences that are sharded over processes use ring_attention.
     """
 
     def __init__(self, num_attention_heads: int, kv_channels: Any, num_gqa_groups: Optional[int] = None,
@@ -249,8 +249,8 @@ class DotProductAttention(nn.Module):
         `score_mod_bprop`: score_mod_bprop(graph, dscore, tensors) for a score_mod of Transformer Engine. Without
             score_mod_bprop, fxattn derives the backward program.
         `score_mod_tensors, score_mod_bprop_tensors`: the dictionaries that the callbacks get as `tensors`.
-        `others`: the other arguments of Transformer Engine's forward. Hints for kernels are accepted and ignored;
-            caches and fp8 raise an error.
+        `others`: the other arguments of Transformer Engine's forward. In `others`, hints for kernels are accepted and
+            ignored; caches and fp8 raise an error.
         """
         layout = self.qkv_format if qkv_format is None else qkv_format
         kind = mask_kind(self.attn_mask_type if attn_mask_type is None else attn_mask_type)

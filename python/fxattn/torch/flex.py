@@ -124,7 +124,7 @@ def _refuse_lengths(query: Tensor, key: Tensor, block_mask: Any) -> NoReturn:
 def _check_entries(query: Tensor, batch: int, heads: int) -> None:
     """Raises ValueError if the mask has fewer batch entries or heads than the query, but more than 1, because PyTorch's
     kernels disagree about the meaning: GPU kernels use the mask's entries cyclically, CPU kernels divide the index. A
-    mask with more entries than the query is accepted, and its surplus is ignored."""
+    mask with more batch entries or heads than the query is accepted; the surplus entries of the mask are ignored."""
     if 1 < batch < query.size(0) or 1 < heads < query.size(1) or not batch or not heads:
         raise ValueError(f"Expect block_mask and query to have the same batch size and the same number of heads, or "
                          f"block_mask to have 1, but got Bq={query.size(0)}, Hq={query.size(1)}, "
@@ -181,8 +181,8 @@ def _check_aux(return_lse: bool, return_aux: Optional[AuxRequest]) -> None:
 # ---- The call --------------------------------------------------------------------------------------------------------
 
 def _device_code(device: Any) -> Optional[int]:
-    """Returns the code of a device in _DEVICE_CODES, after adding a CUDA device with an index. Returns None for other
-    devices."""
+    """Returns the code of a device from the table _DEVICE_CODES, or None for a device without a code. CUDA devices with
+    an index are added to the table."""
     where = torch.device(device)
     if where.type == "cuda" and where.index is not None:
         _DEVICE_CODES[device] = where.index
@@ -191,9 +191,9 @@ def _device_code(device: Any) -> Optional[int]:
 
 def _known_output(query: Tensor, key: Tensor, value: Tensor, score_mod: Any, block_mask: Any, scale: Any,
                   enable_gqa: bool) -> Optional[Tensor]:
-    """Returns the output of a call whose functions were traced in an earlier call and in which no check would find an
-    error (the C function checks shapes). Returns None for all other calls, which flex_attention checks and traces.
-    Requires bypass.is_plain(query, key, value). Raises no errors."""
+    """Returns the output of a call if its functions were traced in an earlier call and no check would find an error in
+    its arguments. Shapes are checked by the C function. Returns None for all other calls, which flex_attention checks
+    and traces. Requires bypass.is_plain(query, key, value). Raises no errors."""
     mask_mod, expected = None, ALIKE_GROUPED if enable_gqa else ALIKE
     if block_mask is not None:
         if type(block_mask) is not LazyBlockMask or block_mask._read is not None:
@@ -241,7 +241,8 @@ def flex_attention(query: Tensor, key: Tensor, value: Tensor, score_mod: Optiona
 
     `query, key, value`: [B,Hq,L,E], [B,Hkv,S,E] and [B,Hkv,S,Ev], with any strides. The result [B,Hq,L,Ev] has the
         dtype of query and its order of strides. Key and value may have other dtypes than query, also float8. If key and
-        value have batch size 1, a block_mask of query's batch size is required, and all batch entries use them.
+        value have batch size 1, all batch entries use this key and value, and a block_mask of query's batch size is
+        required.
     `score_mod`: score_mod(score, b, h, q_idx, kv_idx) returns the new score; None leaves the score unchanged.
     `block_mask`: the mask, made by create_block_mask; None means that all pairs are attended.
     `scale`: the factor of query key^T, by default 1 / sqrt(E).

@@ -2,8 +2,8 @@
 """Refuses forward-mode derivatives: torch.func.jvp, jacfwd, linearize, hessian, dual numbers.
 
 The library has no forward mode. If an input of an operator carries a forward-mode tangent, the call raises an error,
-whether the call is eager, compiled or goes through the dispatcher. Without the error the operator would drop the
-tangent, and PyTorch would take the dropped tangent for 0.
+whether the call is eager, compiled or goes through the dispatcher. If there were no such error, the operator would drop
+the tangent, and PyTorch would treat a dropped tangent as 0.
 
 * Eager calls: PyTorch calls Forward.jvp and Backward.jvp (routes/autograd.py) with the tangents.
 * Calls through the dispatcher, also in exported programs: the operators' Autograd kernels call refuse_tangents().

@@ -91,8 +91,8 @@ class MaskTensor(Tensor):
 
 
 def _guarded(name: str) -> Callable[..., Any]:
-    """Returns Tensor's method `name` with a check that refuses floats first. Without the check, Python's operators
-    would treat an error inside Tensor's method as an unsupported type."""
+    """Returns a wrapper of Tensor's method `name` that first raises an error if the other operand is float. The wrapper
+    is necessary because Python's operators treat an error inside Tensor's method as an unsupported type."""
     original = getattr(Tensor, name)
 
     def method(self: Any, other: Any) -> Any:
@@ -334,8 +334,8 @@ def tests_masks(config_class: type) -> bool:
 
 
 def note_model(config_class: type, has_sdpa: bool) -> None:
-    """Records how a model reads masks. Runs when the model is made, because a compiled forward cannot search source
-    text."""
+    """Records how a model reads masks. This function runs when the model is made, because a compiled forward cannot
+    search source text."""
     tests_masks(config_class)
     if has_sdpa:
         _eager.discard(config_class)

@@ -132,8 +132,9 @@ def sink_index(slots: int) -> int:
 
 
 def _check_there(q: Tensor, *others: Any) -> None:
-    """Raises RuntimeError if q has values but another tensor of the call is on the device meta. The dispatcher runs the
-    fake implementation for such a call, whose result would be uninitialized memory."""
+    """Raises RuntimeError if q has values but another tensor of the call is on the device meta. For a call with a
+    tensor on meta, the dispatcher runs the fake implementation, and results with values would be uninitialized
+    memory."""
     if q.device.type != "meta" and any(t.device.type == "meta" for part in others for t in part):
         raise RuntimeError("q is on %s, and another tensor of the call on meta, which has no values" % q.device)
 

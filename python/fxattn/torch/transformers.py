@@ -4,11 +4,12 @@
     fxattn.torch.register_transformers()
     model = AutoModelForCausalLM.from_pretrained(..., attn_implementation="fxattn")
 
-transformers calls two functions that are registered under the name of the implementation. attention_mask() makes the
-mask of a pass: a ModelMask, which is a mask_mod, so that no array of size [S,S] is allocated for padding, causal masks
-and windows (model_mask.py). attention_forward() computes the attention of a layer as one fused call, for all
-combinations of window, soft cap, sinks, biases, sparse indices, dropout and grouped heads. supported_models.py finds
-the models that can use the implementation; alibi_models.py replaces the attention layers of models with ALiBi.
+transformers calls two functions that are registered under the name of the implementation. The function attention_mask()
+makes the mask of a pass: a ModelMask, which is a mask_mod, so that no array of size [S,S] is allocated for padding,
+causal masks and windows (model_mask.py). The function attention_forward() computes the attention of a layer as one
+fused call, for all combinations of window, soft cap, sinks, biases, sparse indices, dropout and grouped heads. The file
+supported_models.py finds the models that can use the implementation; alibi_models.py replaces the attention layers of
+models with ALiBi.
 """
 import warnings
 from typing import Any, Callable, Optional, Set, Tuple
@@ -67,8 +68,8 @@ def _both(first: Optional[Callable[..., Any]], second: Optional[Callable[..., An
 
 def _padding_mod(real: Tensor) -> Optional[Callable[..., Any]]:
     """Returns the mask_mod of `real`, bool [B,keys], True for tokens; None if all keys are tokens. Comparisons with the
-    first and last token of each batch entry let engines skip entire tiles. The table itself is read only if there is
-    padding between tokens, or while PyTorch compiles, because the values are unknown then."""
+    first and last token of each batch entry let engines skip entire tiles. The table is read only if there is padding
+    between tokens, or while PyTorch compiles, when the values of the table are unknown."""
     has_values = not torch.compiler.is_compiling()
     if has_values and bool(real.all()):
         return None

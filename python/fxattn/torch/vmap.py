@@ -99,8 +99,8 @@ def backward_batched(size: int, in_dims: Sequence[Any], call: Call, want: List[i
 
 
 def _has_level(level: int, x: Tensor) -> bool:
-    """Returns True if the older vmap has wrapped `x` at `level`. Removing the level from a tensor without it expands
-    the tensor to a given size, so the results for sizes 0 and 1 differ."""
+    """Returns True if the older vmap has wrapped `x` at `level`. Compares the results of removing the level for the
+    sizes 0 and 1: a tensor that lacks the level is expanded to the size, so its two results differ."""
     return torch._remove_batch_dim(x, level, 0, 0).shape[0] == torch._remove_batch_dim(x, level, 1, 0).shape[0]
 
 

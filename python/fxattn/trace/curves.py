@@ -47,8 +47,8 @@ def acos(rec: Recording, x: Any) -> Sym:
 
 
 def asinh(rec: Recording, x: Any) -> Sym:
-    """Returns asinh(x). For |x| from 1e9 on, the formula is log(2x), because x^2 overflows f32 for
-    larger x. Near 0, the formula is atanh(x / sqrt(1 + x^2)), because a formula with the sign of x has no derivative at
+    """Returns asinh(x). For |x| from 1e9 on, asinh(x) is computed as log(2x), because x^2 overflows f32 for larger x.
+    Near 0, asinh(x) is computed as atanh(x / sqrt(1 + x^2)), because a formula with the sign of x has no derivative at
     0."""
     x = real(rec, x)
     size, high, one = absolute(rec, x), k(rec, 1e9), k(rec, 1.0)

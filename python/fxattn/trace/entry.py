@@ -29,7 +29,8 @@ attach_all()
 class Traced(NamedTuple):
     """The result of a trace: a program, its captured arrays (`tensors`) and its numbers (`params`), in the program's
     order. `bprop`, `bprop_tensors` and `bprop_params` are the program, arrays and numbers of a user-written backward.
-    known() also sets `text`, the program's text, and `floats`, which is `params` if all of them are floats."""
+    The function known() also sets `text`, the program's text, and `floats`, which is `params` if all params are
+    floats."""
 
     program: Program
     tensors: Tuple[Any, ...] = ()
@@ -241,8 +242,8 @@ def _route_of(route: str, error: BaseException, mod: Callable[..., Any]) -> Opti
 
 
 def _check_call(mod: Any, arguments: Sequence[Any], masks: bool) -> None:
-    """Raises a TraceTypeError if `mod` cannot be called with the arguments of a score_mod, or with `masks` of a
-    mask_mod. The message of the TraceTypeError has the arguments."""
+    """Raises a TraceTypeError if `mod` cannot be called with the arguments of a score_mod (of a mask_mod if `masks` is
+    True). The message of the TraceTypeError has the arguments."""
     what, wanted = ("mask_mod", "(b, h, q_idx, kv_idx)") if masks else ("score_mod", "(score, b, h, q_idx, kv_idx)")
     if not callable(mod):
         own = "; give its mask_mod" if hasattr(mod, "mask_mod") else ""

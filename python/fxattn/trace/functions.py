@@ -306,8 +306,8 @@ def angle(rec: Recording, x: Any) -> Sym:
 
 
 def ldexp(rec: Recording, x: Any, y: Any) -> Sym:
-    """Returns x * 2^y. Multiplies by 2^(y/2) twice, as NumPy does, so that an overflow of 2^y alone
-    has no effect."""
+    """Returns x * 2^y. As in NumPy, x is multiplied by 2^(y/2) twice, so that an overflow of 2^y alone has no
+    effect."""
     x, y = real(rec, x), real(rec, y)
     if rec.lib == "torch":
         return ops.mul(rec, x, exp2(rec, y))

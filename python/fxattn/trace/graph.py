@@ -246,9 +246,9 @@ def _broadcast(rec: Recording, name: str, array: Any, shape: Optional[Sequence[i
 
 
 def _place(rec: Recording, axis: int) -> int:
-    """Returns the node of the index with which arrays are read along an axis of the scores. In a part of a ring the
-    index is global: k for keys, and q for rows. If bottom-right alignment has added k_len - q_len to q, the row index
-    is q - (k_len - q_len)."""
+    """Returns the node of the index with which arrays are read along an axis of the scores. In a step of ring
+    attention, arrays are indexed by the positions in the entire sequence: k for keys, and q for rows. If bottom-right
+    alignment has added k_len - q_len to q, the row index is q - (k_len - q_len)."""
     if rec.part is None or axis < 2:
         return STORED[axis]
     if axis == 3:

@@ -3,7 +3,7 @@
 
 JAX's functions accept only JAX's own arrays, so a function that uses JAX runs under jax.make_jaxpr. The jaxpr of a
 function contains JAX's promotion, weak types and rounding. Operations without a traced operand are executed by JAX, so
-that gradients and outer transformations keep working (a captured array may be a tracer of an enclosing jit).
+that gradients and outer transformations keep working (a captured array may be a tracer of an enclosing jit). The file
 primitives.py has the table of primitives on traced values."""
 import os
 import sys

@@ -103,8 +103,8 @@ class Context:
 @contextlib.contextmanager
 def functions_by_forward() -> Iterator[None]:
     """Makes autograd.Function.apply on traced values call the forward method of the function; fxattn computes the
-    derivative. Function.apply calls `apply` of the base class; the replaced method is that of the base class, so that
-    an `apply` bound earlier calls the replacement too."""
+    derivative. The method that is replaced is `apply` of the base class, which Function.apply calls, so that an `apply`
+    that was bound before the trace calls the replacement too."""
     function = sys.modules["torch"].autograd.Function
     below = function.__mro__[1]
     with _apply_lock:

@@ -46,7 +46,7 @@ def h_ravel(rec: Recording, x: Any, order: str = "C") -> Any:
 
 
 def reciprocal(rec: Recording, x: Any) -> Sym:
-    """Returns 1 / x. For an int x, returns the int quotient, which is 0 if x is neither 1 nor -1."""
+    """Returns 1 / x. For an int x, 1 / x is an int, which is 0 unless x is 1 or -1."""
     return functions.reciprocal(rec, x) if ops.kind_of_operand(x) == FLOAT else functions.div_mode(rec, 1, x, "trunc")
 
 

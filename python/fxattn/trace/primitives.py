@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
-"""JAX's primitives on traced values. A handler takes the player (jaxprs.py), operands, the parameters of the equation,
-and the shape and type of the result.
+"""JAX's primitives on traced values. A handler of a primitive takes the player (the evaluator of a jaxpr, in
+jaxprs.py), operands, the parameters of the equation, and the shape and type of the result.
 
 jax.numpy wraps every index: at < 0 ? at + size : at. The select of a wrapped index is dropped if a captured array is
 read and the index is proven to be in bounds, because loads of a program count negative indices from the end.
@@ -36,7 +36,7 @@ class Held:
 
 
 def settled(x: Any) -> Any:
-    """Returns the elements of a Held; any other operand is returned unchanged."""
+    """Returns the elements of a Held, the result of a dynamic_slice; any other operand is returned unchanged."""
     if type(x) is not Held:
         return x
     rec = x.part.rec

@@ -2,9 +2,10 @@
 """Cache of traces: a function is not traced again if its code, cells, defaults and globals are unchanged.
 
 A trace may be cached only if the trace depends on nothing but the code, cells, defaults and globals of its functions.
-recipe.py checks the code of a function once: the code must consist of known instructions, and use only attributes and
-builtins that read no value. Through cells, globals and defaults the function may reach only numbers, strings, functions
-that fulfil the same conditions, modules of a short list, and tensors. The reachable values are compared as follows:
+The file recipe.py checks the code of a function once: the code must consist of known instructions, and use only
+attributes and builtins that read no value. Through cells, globals and defaults the function may reach only numbers,
+strings, functions that fulfil the same conditions, modules of a short list, and tensors. The reachable values are
+compared as follows:
 
 - Numbers are compared by value.
 

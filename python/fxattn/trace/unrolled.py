@@ -90,8 +90,8 @@ def _scatter_add(player: Any, operands: List[Any], params: Dict[str, Any], out: 
 
 
 def _update(player: Any, operands: List[Any], params: Dict[str, Any], out: Any) -> Any:
-    """Returns dynamic_update_slice. If the start index is traced, each element of the result is a select of an old and
-    a new element."""
+    """Returns dynamic_update_slice. In a dynamic_update_slice at a traced start index, each element of the result is a
+    select of an old and a new element."""
     rec, (old, new) = player.rec, (player.elements(x) for x in operands[:2])
     starts = operands[2:]
     if not any(type(x) is Sym for x in starts):

@@ -72,7 +72,8 @@ def _builtin_masks(device: Any, is_causal: bool, window: Window, bottom_right: b
 
 def _extras(q: Tensor, sinks: Optional[Tensor], dropout_p: float, seed: Optional[int], bounds_check: bool
             ) -> Tuple[List[int], List[Tensor]]:
-    """Returns config and extra tensors for sinks and dropout; the seed is the last extra tensor."""
+    """Returns, for sinks and dropout, the ints of `config` (flags, and the slots in use) and the extra tensors of the
+    operators; with dropout, the seed is the last extra tensor."""
     flags, slots, extras = _abi.RETURN_LSE | (_abi.BOUNDS_CHECK if bounds_check else 0), 0, []
     if sinks is not None:
         if not isinstance(sinks, Tensor):
@@ -153,9 +154,9 @@ def ring_attention(q: Tensor, k: Tensor, v: Tensor, score_mod: Mod = None, mask_
         is drawn and shared by all processes.
     `bounds_check`: an index outside its captured tensor raises an error. Without bounds_check, such an index reads 0.
 
-    Each process has a copy of sinks and of the captured tensors. The gradients of these copies are summed over the
-    group, so that each copy gets the gradient of the entire sequence. Gradients of q, k and v are those of this
-    process's parts. All processes of the group must make the call and run its backward pass. Arguments that differ
+    Each process has a copy of sinks and of the captured tensors. The gradients of sinks and captured tensors are summed
+    over the group, so that each copy gets the gradient of the entire sequence. Gradients of q, k and v are those of
+    this process's parts. All processes of the group must make the call and run its backward pass. Arguments that differ
     between processes raise ArgumentError on all processes.
     """
     ring = Ring(group_of((q, k, v), group))

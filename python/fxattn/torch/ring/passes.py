@@ -41,7 +41,8 @@ def merge_(out: Tensor, lse: Tensor, part: Tensor, part_lse: Tensor) -> None:
 
 
 class RingFunction(torch.autograd.Function):
-    """The autograd Function (ring, call, q, k, v, *tensors of the call) -> (out, lse in f64). `call` has no tensors."""
+    """The autograd Function that runs a ring. Takes (ring, call, q, k, v, *tensors of the call), where `call` itself
+    has no tensors, and returns (out, lse in f64)."""
 
     @staticmethod
     def forward(ctx: Any, ring: Ring, call: Call, q: Tensor, k: Tensor, v: Tensor, *rest: Tensor) -> Any:
@@ -104,8 +105,8 @@ def _arguments(ring: Ring, call: Call, step: int, tensors: Sequence[Tensor]) -> 
 
 def _gradients(ring: Ring, call: Call, inputs: Sequence[Tensor], out: Tensor, lse: Tensor, grads: Sequence[Tensor],
                want: Sequence[int]) -> Dict[int, Tensor]:
-    """Returns {value of `want`: gradient}: for q, k and v the gradients of this process's parts; for all other tensors
-    the sum over the processes."""
+    """Returns a dictionary from values of `want` to gradients: for q, k and v the gradients of this process's parts;
+    for all other tensors the sum over the processes."""
     q, rest, part = inputs[0], inputs[3:], list(inputs[1:3])
     moving = [one for one in want if one in (ops.WANT_K, ops.WANT_V)]
     total: Dict[int, Tensor] = {}

@@ -80,8 +80,8 @@ class Ring:
         return Transfer(self, tensors, [t.new_empty((*t.shape[:2], length, t.shape[3])) for t in tensors], tag)
 
     def call_of(self, call: Call, step: int) -> Call:
-        """Returns the Call of `step`, without tensors: with the positions of its rows and keys, and with the sink in
-        step 0 only."""
+        """Returns the Call of `step`, which has no tensors. The Call has the positions of the rows and keys of the
+        step, and has the sink in step 0 only."""
         config = [*call.config, *[0] * (ops.WIDE - len(call.config)), 1]
         config[ops.Q_LEN], config[ops.K_LEN] = self.rows.total, self.keys.total
         if step > 0:

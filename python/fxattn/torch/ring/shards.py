@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The shards of a sequence on the P processes of a group (ring.py): the positions of local rows and keys, and which
-pairs of processes a mask leaves work for.
+"""The shards of a sequence on the P processes of a group: the positions of local rows and keys, and a check whether a
+mask leaves any pair between the rows of one process and the keys of another.
 
 * contiguous: process r has the r-th part. The parts may have different lengths.
 * zigzag: the sequence has 2 * P chunks; process r has the r-th chunk and the r-th from the end, so that causal masks
@@ -68,8 +68,9 @@ class Shards:
 
 
 class Mask:
-    """The mask of a program, which can tell whether any pair of two processes' shards is attended. A Mask is made for
-    one call, because it depends on values of params; elements of captured tensors may have any value."""
+    """The mask of a program, for checks whether any pair of two processes' shards is attended. A Mask serves one call,
+    because it depends on the values of params. A Mask does not depend on captured tensors: it assumes that their
+    elements may have any value."""
 
     def __init__(self, text: str, params: Optional[Sequence[float]], batch: int, heads: int, rows: Shards,
                  keys: Shards) -> None:

@@ -48,8 +48,8 @@ def run(call: Call, q: Tensor, k: Tensor, v: Tensor) -> Results:
 
 def run_backward(call: Call, tensors: Sequence[Tensor], q: Tensor, k: Tensor, v: Tensor, out: Tensor, lse: Tensor,
                  grads: Sequence[Tensor], want: Sequence[int]) -> Sequence[Tensor]:
-    """Returns the gradients of `want`, in a run that autograd does not record. `tensors`: those of the Call, which are
-    absent in `call`."""
+    """Returns the gradients of `want`, in a run that autograd does not record. `tensors`: the tensors of the Call;
+    `call` itself has none."""
     arguments = (q, k, v, *call.arguments(tensors), out, lse, grads, want)
     made = bypass.backward(*arguments)
     if made:
@@ -126,7 +126,7 @@ def _modes_on() -> Iterator[None]:
 def _outer_levels() -> ContextManager[None]:
     """Returns a context for the body of Function.forward. PyTorch runs forward() with reverse and forward mode
     disabled, so that in nested functorch transforms the outer transforms would treat the result as a constant. The
-    context enables both modes again."""
+    context enables reverse and forward mode again."""
     return _modes_on() if has_transforms() else NO_CONTEXT
 
 

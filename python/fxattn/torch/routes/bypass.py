@@ -3,13 +3,13 @@
 (python/csrc/torch_direct.c).
 
 A call may bypass the dispatcher only if the dispatcher would call nothing but autograd before the operator's kernel.
-is_plain (python/csrc/torch_plain.c) checks in every call that the tensors have PyTorch's own classes and no lazy
-negation, and that no mode is on in this thread: autocast, torch.func, fake and functional tensors, tracing,
+The function is_plain (python/csrc/torch_plain.c) checks in every call that the tensors have PyTorch's own classes and
+no lazy negation, and that no mode is on in this thread: autocast, torch.func, fake and functional tensors, tracing,
 __torch_dispatch__ and __torch_function__ modes, dual numbers, a profiler. No property of a tensor is cached between
 calls.
 
-The functions raise no errors. They return an empty tuple if the call is impossible here or fails; the caller then calls
-the operator, which raises the error.
+forward() and backward() raise no errors. If a call cannot bypass the dispatcher, or fails, forward() and backward()
+return an empty tuple; the caller then calls the operator, which raises the error.
 """
 import ctypes
 from typing import Any, Callable, Sequence, Tuple
@@ -38,7 +38,7 @@ def _bits(*names: str) -> int:
 
 
 def _is_mode_on() -> bool:
-    """Returns True if a mode is on in this thread, by the thread's dispatch keys as Python objects."""
+    """Returns True if a mode is on in this thread. Reads the thread's dispatch keys from PyTorch's Python objects."""
     return bool(_included().raw_repr() & _MODES) or _autocast()
 
 

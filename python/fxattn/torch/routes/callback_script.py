@@ -5,8 +5,8 @@ While Dynamo compiles, it runs record() in place of the tracer. Program text bec
 Callbacks are called with a RecordedGraph, which records the operations that they call. Dynamo guards everything that a
 callback reads (attributes of its object, closures, globals), so that a changed value causes a recompilation. The
 recording is plain data, which is part of the compiled graph; tensors and numbers, which may change from call to call,
-are operands. When the operator Flex runs (compiled.py), replay() makes a ScoreArguments from data and operands. Its
-callbacks repeat the recorded operations; the tracer traces these callbacks like any others.
+are operands. When the operator Flex runs (compiled.py), replay() makes a ScoreArguments from data and operands. The
+callbacks of the ScoreArguments repeat the recorded operations, and the tracer traces them like any other callbacks.
 
     Dynamo:  callback(RecordedGraph, node, nodes) --record()--> data (in the graph), operands
     Flex:    data, operands --replay()--> ScoreArguments --trace()--> program
@@ -170,8 +170,8 @@ def replay(source: Tuple[Any, ...], operands: Sequence[Any], mask_mod: Any) -> S
 
 
 class _Replay:
-    """Replays one of the two callbacks. Both callbacks share one table of nodes, because the backward may use nodes of
-    the forward."""
+    """Replays the forward or the backward callback. Both callbacks share one table of nodes, because the backward may
+    use nodes of the forward."""
 
     def __init__(self, steps: Sequence[Tuple[Any, ...]], begin: int, end: Optional[Tuple[Any, ...]],
                  operands: Sequence[Any], table: Dict[Any, Any]) -> None:

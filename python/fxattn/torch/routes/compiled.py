@@ -7,8 +7,8 @@
 
 Dynamo captures the higher-order operator Flex by the code that Dynamo has for PyTorch's own flex_attention. Dynamo's
 code records score_mod and mask_mod on 0-d tensors, and turns captured intermediates, parameters and symbolic numbers
-into operands. Flex, when it is called (by Dynamo on fake tensors, by AOT's trace, by backend "eager"), traces the
-recorded graphs as eager calls trace functions, and calls fxattn::fwd. Compilers see only fxattn::fwd, whose gradients
+into operands. A call of Flex (by Dynamo on fake tensors, by AOT's trace, by backend "eager") traces the recorded
+graphs, as an eager call traces functions, and then calls fxattn::fwd. Compilers see only fxattn::fwd, whose gradients
 are in autograd.py.
 
 The module uses private names of PyTorch: HigherOrderOperator, Dynamo's table of higher-order operators and one class in
@@ -62,9 +62,9 @@ def _enter() -> None:
 
 def _with_one_record(variable: Any) -> Any:
     """Returns a subclass of PyTorch's class `variable` that keeps Dynamo's record of side effects. After recording
-    score_mod and mask_mod, PyTorch's class replaces the record by a copy. Objects made earlier would then write to the
-    old record and read from the new one: in PyTorch 2.13 the second layer of a model lost the attributes of its
-    cache."""
+    score_mod and mask_mod, PyTorch's class replaces the record by a copy. Objects that refer to the old record would
+    then write to the old record and read from the copy: in PyTorch 2.13 the second layer of a model lost the attributes
+    of its cache."""
     def call(self: Any, tx: Any, *args: Any, **kwargs: Any) -> Any:
         record = tx.output.side_effects
         result = variable._call_function(self, tx, *args, **kwargs)

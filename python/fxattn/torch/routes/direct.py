@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The direct route: an eager call that bypasses PyTorch's dispatcher (bypass.py). If the call needs gradients, it runs
-first, and then autograd records the finished run (FinishedRun)."""
+"""The direct route: an eager call that bypasses PyTorch's dispatcher (bypass.py). If a call needs gradients, the kernel
+runs first, and autograd then records the finished run (FinishedRun)."""
 from typing import Any, Optional, Sequence, Tuple
 
 import torch
