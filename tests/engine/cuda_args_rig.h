@@ -174,7 +174,7 @@ static void args_check_tensors(const args_case *c) {
 static void args_check_dense(const args_case *c) {
     const fxa__cuda_program *g = &c->code->program;
     long long stride[FXA_INPUT_COUNT] = {0};
-    const fxa__node *load = g->dense >= 0 ? &g->program->nodes[g->dense] : NULL;
+    const fxa__node *load = g->operands.dense >= 0 ? &g->program->nodes[g->operands.dense] : NULL;
     for (int d = 0; load && d < load->n_args; d++)
         stride[g->program->nodes[load->arg[d]].imm] = c->a->tensor[load->imm].stride[d];
     T_CHECK(c->a->dense.data == (load ? c->a->tensor[load->imm].data : NULL));
@@ -187,7 +187,7 @@ static void args_check_dense(const args_case *c) {
 static void args_check_words(const args_case *c, int32_t node, int64_t length, const struct FxaOperand *v) {
     uint32_t inputs = node >= 0 ? args_inputs(c->code->program.program, node) : 0;
     int64_t pitch = args_up(length, 128) + 128, heads = args_reads(inputs, FXA_INPUT_H) ? c->p->hq : 1;
-    if (!c->code->program.operands) {
+    if (!c->code->program.switches.pack_operands) {
         T_CHECK(!v->data && !v->ranges && !v->b && !v->h && !v->ranges_b && !v->ranges_h);
         return;
     }
@@ -201,11 +201,11 @@ static void args_check_words(const args_case *c, int32_t node, int64_t length, c
 static void args_check_diagonal(const args_case *c) {
     const fxa__cuda_program *g = &c->code->program;
     const struct FxaDiagonal *row = &c->a->diagonal;
-    uint32_t inputs = g->diagonal >= 0 ? args_inputs(g->program, g->diagonal) : 0;
+    uint32_t inputs = g->operands.diagonal >= 0 ? args_inputs(g->program, g->operands.diagonal) : 0;
     int64_t zero = args_up(c->p->sk, 128) + 127, pitch = args_up(zero + args_up(c->p->sq, 192) + 256, 4);
     int64_t heads = args_reads(inputs, FXA_INPUT_H) ? c->p->hq : 1;
-    T_INT(row->data != NULL, g->diagonal >= 0);
-    T_INT(row->zero, g->diagonal >= 0 ? zero : 0);
+    T_INT(row->data != NULL, g->operands.diagonal >= 0);
+    T_INT(row->zero, g->operands.diagonal >= 0 ? zero : 0);
     T_INT(row->b, args_differ_by_entry(c, inputs) && c->p->b > 1 ? heads * pitch : 0);
     T_INT(row->h, heads > 1 ? pitch : 0);
 }
@@ -216,8 +216,9 @@ static void args_check_gradients(const args_case *c) {
     const struct FxaArgs *a = c->a;
     const struct FxaShape *shape = &c->code->unit[FXA__CUDA_BACKWARD].shape;
     int64_t tiles = c->backward ? (c->p->sk + shape->k_rows - 1) / shape->k_rows : 0, heads = c->p->hq;
-    int64_t sums = g->n_sums * tiles * shape->sum_rows, size = args_up(c->p->sq, 128) + 128;
-    bool one = g->deterministic || tiles > 32, row = g->grad_diagonal, dense = g->grad_dense;
+    int64_t sums = g->switches.grad_sums * tiles * shape->sum_rows, size = args_up(c->p->sq, 128) + 128;
+    bool one = g->gradients.deterministic || tiles > 32, row = g->switches.grad_diagonal,
+         dense = g->switches.grad_dense;
     if (one) tiles = 1, size = c->p->sq + c->p->sk;
     T_INT(a->sums.b, heads * sums);
     T_INT(a->sums.h, sums);
@@ -227,7 +228,7 @@ static void args_check_gradients(const args_case *c) {
     T_INT(a->grad_diagonal.size, row ? size : 0);
     T_INT(a->grad_diagonal.zero, !row ? 0 : one ? c->p->sk - 1 : shape->k_rows - 1);
     T_INT(a->grad_diagonal.zero_step, row && !one ? shape->k_rows : 0);
-    const fxa_view *to = dense ? &c->bound->dtensors[g->program->nodes[g->dense].imm] : NULL;
+    const fxa_view *to = dense ? &c->bound->dtensors[g->program->nodes[g->operands.dense].imm] : NULL;
     bool direct = to && to->data && a->grad_dense.data == to->data;
     int64_t pitch = args_up(c->p->sk, 8);
     T_INT(a->grad_dense.s, !dense ? 0 : direct ? to->stride[2] : pitch);
@@ -253,7 +254,7 @@ static void args_check_list(const args_case *c, int64_t rows, int64_t columns) {
     const fxa__cuda_program *g = &c->code->program;
     int32_t mask = fxa__program_output(g->program, FXA__OUT_MASK);
     uint32_t inputs = args_inputs(g->program, mask);
-    bool listed = g->has_mask && c->p->sq && c->p->sk, heads = args_reads(inputs, FXA_INPUT_H) && c->p->hq > 1;
+    bool listed = g->switches.mask && c->p->sq && c->p->sk, heads = args_reads(inputs, FXA_INPUT_H) && c->p->hq > 1;
     bool entries = (c->code->choice.varlen || args_differ_by_entry(c, inputs)) && c->p->b > 1;
     int64_t many = args_reads(inputs, FXA_INPUT_H) ? c->p->hq : 1;
     T_INT(c->a->list.items != NULL, listed);
@@ -270,13 +271,13 @@ static void args_check_order(const args_case *c, int32_t q_rows) {
     const fxa_problem *p = c->p;
     int64_t heads = (c->packed ? 1 : p->b) * p->hq, bytes = 2 * p->sk * (p->d_qk + p->d_v), section = 1;
     int64_t tiles = c->packed ? p->total_q / q_rows + p->b : (p->sq + q_rows - 1) / q_rows;
-    if (c->code->program.has_mask)
+    if (c->code->program.switches.mask)
         while (section < heads && 2 * section * bytes <= 32 << 20) section *= 2;
     if (section > heads) section = heads;
     T_INT(a->q_tiles, tiles);
     T_INT(a->tiles, tiles * heads);
     T_INT(a->section, section);
-    T_INT(a->reverse, c->code->program.has_mask);
+    T_INT(a->reverse, c->code->program.switches.mask);
     T_CHECK(section < 1 || tiles < 1 || args_divides(a->by_order, section * tiles));
     T_CHECK(section < 1 || args_divides(a->by_section, section));
     T_CHECK(section < 1 || heads % section == 0 || args_divides(a->by_last, heads % section));
@@ -343,8 +344,8 @@ static void args_check(const args_case *c) {
     args_check_numbers(c);
     args_check_tensors(c);
     args_check_dense(c);
-    args_check_words(c, c->code->program.q_operand, c->p->sq, &c->a->q_vector);
-    args_check_words(c, c->code->program.k_operand, c->p->sk, &c->a->k_vector);
+    args_check_words(c, c->code->program.operands.q, c->p->sq, &c->a->q_vector);
+    args_check_words(c, c->code->program.operands.k, c->p->sk, &c->a->k_vector);
     args_check_diagonal(c);
     args_check_dropout(c);
     if (c->unit == FXA__CUDA_BACKWARD || c->unit == FXA__CUDA_CAPTURED_GRADS) args_check_gradients(c);

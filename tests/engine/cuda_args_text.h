@@ -119,7 +119,7 @@ static void plan_gradient(const watched_gradient *g) {
 
 static void plan_targets(const int32_t *to) {
     PLAN_WRITE("\n    sums to");
-    for (int i = 0; i < plan_text.x->code.program.n_sums; i++)
+    for (int i = 0; i < plan_text.x->code.program.switches.grad_sums; i++)
         if (to[i] >= 0)
             PLAN_WRITE(" param %d", (int)to[i]);
         else

@@ -36,7 +36,7 @@ static void choice_start(choice_case *c, fxa_pass pass, const char *text) {
 static fxa_status choice_end(choice_case *c, const fxa__cuda_self *self, fxa__cuda_choice *out, fxa__cuda_program *g,
                              fxa_error *err) {
     fxa__problem *p = NULL;
-    fxa__cuda_program own = {.value = -1};
+    fxa__cuda_program own = {.program = NULL};
     fxa_status status = fxa__problem_create(fxa__context_host(ctx), &c->p, &p, err);
     if (status != FXA_OK) T_FAIL("no problem: %s\n", err->text);
     if (status == FXA_OK) status = fxa__cuda_choose(self, p, out, g ? g : &own, err);

@@ -120,15 +120,17 @@ static void plan_write_choice(const bed *x) {
 
 /* Writes the members of the program that the report leaves out. */
 static void plan_write_program(const fxa__cuda_program *g) {
-    PLAN_WRITE("inputs of the mask %x, of diagonals %x", g->has_mask ? g->mask_inputs : 0,
-               g->diagonal >= 0 ? g->diagonal_inputs : 0);
-    if (isfinite(g->bound)) PLAN_WRITE(", bound %.*g", plan_text.digits, g->bound);
-    for (int32_t i = 0; i < g->n_ranges; i++)
-        PLAN_WRITE(", ranges of %s along %d", g->program->tensors[g->ranges[i].tensor].name, (int)g->ranges[i].axis);
+    PLAN_WRITE("inputs of the mask %x, of diagonals %x", g->switches.mask ? g->operands.mask_inputs : 0,
+               g->operands.diagonal >= 0 ? g->operands.diagonal_inputs : 0);
+    if (isfinite(g->bounds.value)) PLAN_WRITE(", bound %.*g", plan_text.digits, g->bounds.value);
+    for (int32_t i = 0; i < g->operands.n_ranges; i++)
+        PLAN_WRITE(", ranges of %s along %d", g->program->tensors[g->operands.ranges[i].tensor].name,
+                   (int)g->operands.ranges[i].axis);
     for (int32_t i = 0; i < g->program->n_tensors; i++)
         for (int d = 0; d < FXA_MAX_RANK; d++)
-            if (g->min_size[i][d])
-                PLAN_WRITE(", %s has %lld along %d", g->program->tensors[i].name, (long long)g->min_size[i][d], d);
+            if (g->bounds.min_size[i][d])
+                PLAN_WRITE(", %s has %lld along %d", g->program->tensors[i].name, (long long)g->bounds.min_size[i][d],
+                           d);
     PLAN_WRITE("\n");
 }
 

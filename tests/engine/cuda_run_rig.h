@@ -117,7 +117,7 @@ static int watch_launch(void *function, unsigned x, unsigned y, unsigned z, unsi
         memcpy(&w->to, params[1], sizeof w->to);
     if (w->unit == FXA__CUDA_CAPTURED_GRADS &&
         w->function == FXA__CUDA_CAPTURED_PARAMS) /* whose third argument begins with params */
-        for (int i = 0; i < watch_code->program.n_sums; i++)
+        for (int i = 0; i < watch_code->program.switches.grad_sums; i++)
             if (((const int32_t *)params[2])[i] >= 0) watch.summed_param[((const int32_t *)params[2])[i]]++;
     if (w->unit == FXA__CUDA_PAGED_GRADS &&
         (w->function == FXA__CUDA_PAGES_GATHER || w->function == FXA__CUDA_PAGES_SCATTER))
@@ -343,8 +343,8 @@ static void touch_args(const bed *x, const struct FxaArgs *a) {
     }
     touch_vector("q words", &a->q_vector, p, p->sq);
     if (a->k_vector.data != a->q_vector.data) touch_vector("k words", &a->k_vector, p, p->sk);
-    for (int32_t i = 0; i < x->code.program.n_ranges; i++) {
-        const struct fxa__cuda_range *r = &x->code.program.ranges[i];
+    for (int32_t i = 0; i < x->code.program.operands.n_ranges; i++) {
+        const struct fxa__cuda_range *r = &x->code.program.operands.ranges[i];
         int64_t n = 1, size = a->tensor[r->tensor].size[r->axis];
         for (int d = 0; d < a->tensor[r->tensor].rank; d++) n *= a->tensor[r->tensor].size[d];
         if (a->ranges[i]) touch("ranges", a->ranges[i], 8 * (n / size) * ((size + 63) / 64));
@@ -358,14 +358,14 @@ static void touch_args(const bed *x, const struct FxaArgs *a) {
     for (int i = 0; i < 4; i++) touch("places", places[i], 4 * fxa__cuda_coordinate_count(p, i));
     touch("sums", a->sums.data, 4 * p->b * a->sums.b);
     touch("pairs", a->grad_dense.data, 2 * p->b * a->grad_dense.b);
-    bool fixed = x->code.program.deterministic;
+    bool fixed = x->code.program.gradients.deterministic;
     touch("parts", a->grad_diagonal.data, (fixed ? (int64_t)sizeof(struct FxaExact) : 4) * p->b * a->grad_diagonal.b);
     if (a->grad_diagonal.data && fixed) T_INT(a->grad_diagonal.h, p->sq + p->sk);
     int64_t keys = packed && !(p->flags & FXA_PAGED) ? p->total_k : p->b * p->sk;
     touch("dK", a->grad_k.data, (int64_t)fxa_dtype_size(x->code.choice.out_dtype) * keys * p->hkv * p->d_qk);
     touch("dV", a->grad_v.data, (int64_t)fxa_dtype_size(x->code.choice.out_dtype) * keys * p->hkv * p->d_v);
     for (size_t i = 0; i < p->n_captures; i++) {
-        int64_t n = x->code.program.exact >> i & 1 ? (int64_t)sizeof(struct FxaExact) : 4;
+        int64_t n = x->code.program.switches.grad_exact >> i & 1 ? (int64_t)sizeof(struct FxaExact) : 4;
         for (int d = 0; d < x->code.program.program->tensors[i].rank; d++) n *= p->captures[i].size[d];
         touch("tensor", a->grad_tensor[i], n);
     }

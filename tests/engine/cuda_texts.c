@@ -54,8 +54,8 @@ static void texts_expression(const fxa_program *p, const fxa__cuda_program *out,
 
 static void texts_unit(const fxa_program *p, const fxa__cuda_program *out) {
     printf("*1.4426950408889634*");
-    if (out->factor >= 0) texts_expression(p, out, out->factor);
-    if (out->factor < 0) printf("1");
+    if (out->computed.factor >= 0) texts_expression(p, out, out->computed.factor);
+    if (out->computed.factor < 0) printf("1");
 }
 
 /* Prints the values of a soft cap that a run stores, series_limit() and those after it, as codegen/host_values.c
@@ -65,42 +65,42 @@ static void texts_bend(const fxa_program *p, const fxa__cuda_program *out) {
                                                               "0.1331017362435341", "-0.05210147853455042",
                                                               "0.015475425267545645"};
     printf(" 0.6/abs(");
-    texts_expression(p, out, out->softcap_factor);
+    texts_expression(p, out, out->computed.softcap_factor);
     printf(")");
     for (int k = 0; k < FXA_CUDA_SOFTCAP_TERMS; k++) {
         printf(" %s*", terms[k]);
-        texts_expression(p, out, out->softcap_factor);
+        texts_expression(p, out, out->computed.softcap_factor);
         printf("**%d", 2 * k + 1);
-        if (out->softcap_has_unit) texts_unit(p, out);
+        if (out->switches.softcap_has_unit) texts_unit(p, out);
     }
     /* exp_limit() and the values of softcap_exp(), for caps up to 64 */
     static const char *const far[] = {" 28/abs(2.8853900817779268*", ") 2.8853900817779268*", " -0.5/(1"};
     for (int k = 0; k < 3; k++) {
         printf("%s", far[k]);
-        if (k < 2) texts_expression(p, out, out->softcap_factor);
+        if (k < 2) texts_expression(p, out, out->computed.softcap_factor);
     }
-    if (out->softcap_has_unit) texts_unit(p, out);
+    if (out->switches.softcap_has_unit) texts_unit(p, out);
     printf(")");
 }
 
 /* Prints the values that a run stores after the float params. */
 static void texts_runs(const fxa_program *p, const fxa__cuda_program *out) {
-    for (int32_t i = 0; i < out->n_host_values; i++) {
+    for (int32_t i = 0; i < out->computed.n; i++) {
         printf(" ");
-        texts_expression(p, out, out->host_value[i]);
+        texts_expression(p, out, out->computed.node[i]);
     }
-    if (out->unit_at >= 0) {
+    if (out->computed.unit_at >= 0) {
         printf(" 1.4426950408889634*");
-        texts_expression(p, out, out->factor);
+        texts_expression(p, out, out->computed.factor);
     }
-    if (out->softcap_at >= 0) texts_bend(p, out);
+    if (out->computed.softcap_at >= 0) texts_bend(p, out);
 }
 
 /* Prints the terms of the sums: for a tensor the last index if it is a constant, else the number of the sum. */
 static void texts_sums(const fxa__cuda_program *out) {
     printf(" sums:");
-    for (int32_t i = 0; i < out->n_sums; i++) {
-        const fxa__output *x = &out->program->outputs[out->sums[i]];
+    for (int32_t i = 0; i < out->switches.grad_sums; i++) {
+        const fxa__output *x = &out->program->outputs[out->gradients.sums[i]];
         const fxa__node *last = x->n_index ? &out->program->nodes[x->index[x->n_index - 1]] : NULL;
         printf(" %d", last && last->op == FXA_OP_CONST ? (int)last->imm : (int)i);
     }

@@ -209,7 +209,7 @@ static const plan_case answer_cases[] = {
 static void answer_write(const plan_case *c, fxa__writer *w) {
     fxa__cuda_self self = {.arch = 90, .processors = 132, .forced = -1};
     fxa__cuda_choice choice;
-    fxa__cuda_program program = {.value = -1};
+    fxa__cuda_program program = {.program = NULL};
     fxa_support report = {.supported = 0};
     fxa__problem *p = NULL;
     fxa_error err = {.status = FXA_OK};

@@ -242,7 +242,7 @@ TEST(lesser_kernels_have_a_reason) {
     for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
         choice_case c;
         fxa__cuda_choice out;
-        fxa__cuda_program g = {.value = -1};
+        fxa__cuda_program g = {.program = NULL};
         fxa__problem *p = NULL;
         fxa_error err = {.status = FXA_OK};
         choice_start(&c, FXA_FORWARD, NULL);
@@ -278,7 +278,7 @@ TEST(gradients_by_lesser_kernels_have_a_reason) {
     for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
         choice_case c;
         fxa__cuda_choice out;
-        fxa__cuda_program g = {.value = -1};
+        fxa__cuda_program g = {.program = NULL};
         fxa_error err = {.status = FXA_OK};
         choice_start(&c, FXA_BACKWARD, cases[i].text);
         c.captures[0].grad = c.p.n_captures > 0, c.p.param_grads = c.p.n_captures ? 0 : 3;
@@ -321,7 +321,7 @@ TEST(sums_beside_slopes) {
         if (i == 2) c.p.d_qk = 192;
         T_INT(choice_end(&c, &choice_hopper, &out, &g, &err), FXA_OK);
         T_INT(out.family, i ? FXA__CUDA_SM80 : FXA__CUDA_SM90);
-        T_CHECK(g.has_derivative && g.n_sums == 1 && !out.separate_dq);
+        T_CHECK(g.switches.derivative && g.switches.grad_sums == 1 && !out.separate_dq);
         fxa__cuda_program_free(&g);
     }
 }
@@ -354,10 +354,10 @@ TEST(fixed_gradients_are_exact_sums) {
         choice_start(&c, FXA_BACKWARD, rows[i].text);
         c.captures[0].grad = 1, c.p.flags |= rows[i].flags;
         T_INT(choice_end(&c, &choice_hopper, &out, &g, &err), FXA_OK);
-        if (g.exact != rows[i].exact || out.family != rows[i].family || g.has_scatter != rows[i].scatter ||
-            g.grad_diagonal != rows[i].diagonal)
-            T_FAIL("%s: exact %u, %s, scatter %d, diagonal %d\n", rows[i].text, g.exact,
-                   fxa__cuda_family_name(out.family), g.has_scatter, g.grad_diagonal);
+        if (g.switches.grad_exact != rows[i].exact || out.family != rows[i].family ||
+            g.switches.grad_scatter != rows[i].scatter || g.switches.grad_diagonal != rows[i].diagonal)
+            T_FAIL("%s: exact %u, %s, scatter %d, diagonal %d\n", rows[i].text, g.switches.grad_exact,
+                   fxa__cuda_family_name(out.family), g.switches.grad_scatter, g.switches.grad_diagonal);
         fxa__cuda_program_free(&g);
     }
 }

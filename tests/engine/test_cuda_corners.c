@@ -25,7 +25,7 @@ static bool corner_choose(const fxa_problem *given, fxa__cuda_choice *out, fxa__
     fxa_error err = {.status = FXA_OK};
     fxa__problem *p = NULL;
     fxa_status status = fxa__problem_create(fxa__context_host(ctx), given, &p, &err);
-    *g = (fxa__cuda_program){.value = -1};
+    *g = (fxa__cuda_program){.program = NULL};
     if (status == FXA_OK) status = fxa__cuda_choose(&corner_hopper, p, out, g, &err);
     if (status != FXA_OK) T_FAIL("%s\n", err.text);
     if (status == FXA_OK) fxa__write_bytes(&g->text, "", 1);
@@ -50,7 +50,7 @@ TEST(indices_of_backward_programs_are_guarded) {
     p.bprop = own, p.bprop_captures = &t, p.n_bprop_captures = 1;
     T_REQUIRE(corner_choose(&p, &out, &g));
     T_INT(g.program->n_tensors, 1);
-    for (int d = 0; d < FXA_MAX_RANK; d++) T_INT(g.min_size[0][d], 0);
+    for (int d = 0; d < FXA_MAX_RANK; d++) T_INT(g.bounds.min_size[0][d], 0);
     fxa__cuda_program_free(&g);
     fxa_program_destroy(own);
 }
@@ -103,7 +103,7 @@ TEST(gradients_beside_backward_programs) {
         fxa_problem p = corner_problem(FXA_BACKWARD, program);
         p.captures = &t, p.n_captures = 1, p.bprop = i ? own : NULL;
         T_REQUIRE(corner_choose(&p, &out, &g));
-        T_CHECK(g.diagonal >= 0 && g.grad_diagonal == !i && g.has_scatter == i);
+        T_CHECK(g.operands.diagonal >= 0 && g.switches.grad_diagonal == !i && g.switches.grad_scatter == i);
         fxa__cuda_program_free(&g);
         fxa_program_destroy(own);
         fxa_program_destroy(program);
@@ -131,8 +131,9 @@ TEST(gradients_that_read_the_score) {
         fxa_problem p = corner_problem(FXA_BACKWARD, program);
         p.captures = &t, p.n_captures = 1;
         T_REQUIRE(corner_choose(&p, &out, &g));
-        if (g.has_derivative != (rows[i / 2].reads && t.grad)) T_FAIL("%s: %d\n", rows[i / 2].text, g.has_derivative);
-        T_CHECK(corner_has(&g, "#define PROG_DERIVATIVE 1") == g.has_derivative);
+        if (g.switches.derivative != (rows[i / 2].reads && t.grad))
+            T_FAIL("%s: %d\n", rows[i / 2].text, g.switches.derivative);
+        T_CHECK(corner_has(&g, "#define PROG_DERIVATIVE 1") == g.switches.derivative);
         fxa__cuda_program_free(&g);
         fxa_program_destroy(program);
     }
@@ -198,7 +199,7 @@ TEST(much_for_shared_memory) {
         fxa_problem p = corner_problem(rows[i].pass, program);
         p.captures = t, p.n_captures = fxa_program_tensor_count(program), p.d_qk = rows[i].d;
         T_REQUIRE(corner_choose(&p, &out, &g));
-        T_CHECK(g.dense >= 0);
+        T_CHECK(g.operands.dense >= 0);
         if (out.family != rows[i].family || out.separate_dq != rows[i].apart)
             T_FAIL("row %d: %s%s\n", (int)i, fxa__cuda_family_name(out.family), out.separate_dq ? ", dQ apart" : "");
         fxa__cuda_program_free(&g);
@@ -221,12 +222,12 @@ TEST(units_of_any_scale) {
     fxa__cuda_program g;
     fxa_problem p = corner_problem(FXA_FORWARD, NULL);
     T_REQUIRE(corner_choose(&p, &out, &g));
-    T_REQUIRE(out.finite_factors && g.unit_at >= 0 && g.program->n_params == 1);
+    T_REQUIRE(out.finite_factors && g.computed.unit_at >= 0 && g.program->n_params == 1);
     for (size_t i = 0; i < sizeof scales / sizeof *scales; i++) {
         float f[FXA_CUDA_SCALARS + FXA_CUDA_HOST_VALUES] = {0};
         int ints[FXA_CUDA_SCALARS];
         fxa__cuda_host_values(&g, &scales[i], f, ints);
-        T_CHECK(f[g.unit_at] > 0 && isfinite(f[g.unit_at]));
+        T_CHECK(f[g.computed.unit_at] > 0 && isfinite(f[g.computed.unit_at]));
     }
     fxa__cuda_program_free(&g);
 }
@@ -271,7 +272,7 @@ TEST(shared_parts_are_walked_once) {
         fxa__cuda_choice out;
         fxa__cuda_program g;
         fxa_problem p = corner_problem((fxa_pass)(i % 2), program);
-        if (corner_choose(&p, &out, &g)) T_CHECK(g.has_mask == (i < 4));
+        if (corner_choose(&p, &out, &g)) T_CHECK(g.switches.mask == (i < 4));
         fxa__cuda_program_free(&g);
         fxa_program_destroy(program);
     }

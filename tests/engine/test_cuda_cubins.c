@@ -91,10 +91,9 @@ TEST(saved_digest_is_that_of_little_endian_ints) {
     NEEDS_BOX;
     fxa__host *host = fxa__context_host(box_ctx);
     fxa__writer w = {.host = host};
-    fxa__cuda_code code = {
-        .program = {.n_host_values = 3, .host_values_at = -1, .unit_at = 2, .softcap_at = 70000, .gain = -5}};
-    code.program.softcap_has_unit = 1, code.program.text.host = host;
-    memcpy(code.program.host_value, run, sizeof run);
+    fxa__cuda_code code = {.program.computed = {.n = 3, .at = -1, .unit_at = 2, .softcap_at = 70000, .gain = -5}};
+    code.program.switches.softcap_has_unit = 1, code.program.text.host = host;
+    memcpy(code.program.computed.node, run, sizeof run);
     fxa__write_bytes(&code.program.text, "text", 4);
     fxa__cuda_saved_write(&code, &w);
     T_INT(w.size, 36); /* format, units, three ints of the compiler, digest */

@@ -56,13 +56,14 @@ static void form_check_cap(const fxa__cuda_program *out, double cap) {
     for (int32_t k = 0; k < out->program->n_params; k++)
         params[k] = out->params[k].source == FXA__CUDA_SCALE ? scale : out->params[k].source == 0 ? cap : 1;
     fxa__cuda_host_values(out, params, f, ints);
-    const float *c = f + out->softcap_at + 1, *far = c + FXA_CUDA_SOFTCAP_TERMS;
-    double unit = out->gain >= 0 ? (double)f[out->unit_at + 1] : 1, u = (double)f[out->unit_at];
-    T_CHECK(f[out->softcap_at] <= 4096 && (f[out->softcap_at] > 0) == (fabs(cap) > 1e-6));
+    const float *c = f + out->computed.softcap_at + 1, *far = c + FXA_CUDA_SOFTCAP_TERMS;
+    double unit = out->computed.gain >= 0 ? (double)f[out->computed.unit_at + 1] : 1,
+           u = (double)f[out->computed.unit_at];
+    T_CHECK(f[out->computed.softcap_at] <= 4096 && (f[out->computed.softcap_at] > 0) == (fabs(cap) > 1e-6));
     T_CHECK(unit == (fabs(cap) > 2.3e38 ? 4 : 1) && (far[0] > 0) == (fabs(cap) > 0.0867 && fabs(cap) <= 64));
     T_NEAR(u * unit, cap * log2e, 0x1p-24 * fabs(cap * log2e));
-    for (double part = 1; f[out->softcap_at] > 0 && part > 1e-3; part *= 0.77) {
-        double s = part * (double)f[out->softcap_at], x = s * scale / cap, y = 0;
+    for (double part = 1; f[out->computed.softcap_at] > 0 && part > 1e-3; part *= 0.77) {
+        double s = part * (double)f[out->computed.softcap_at], x = s * scale / cap, y = 0;
         for (int k = FXA_CUDA_SOFTCAP_TERMS; k-- > 0;) y = y * s * s + (double)c[k];
         double want = cap * tanh(x) * log2e / unit;
         T_NEAR(s * y, want, 0x1p-22 * fabs(want));
@@ -84,7 +85,8 @@ TEST(numbers_of_a_soft_cap) {
     for (int plain = 0; plain < 2; plain++) {
         fxa__cuda_config config = {.program = p, .dense = -1, .finite_factors = plain};
         T_OK(fxa__cuda_program_make(r->host, &config, &out, &err));
-        T_REQUIRE(out.softcap_has_unit && out.softcap_at >= 0 && (out.gain >= 0) == !plain && out.bound < 1.01);
+        T_REQUIRE(out.switches.softcap_has_unit && out.computed.softcap_at >= 0 && (out.computed.gain >= 0) == !plain &&
+                  out.bounds.value < 1.01);
         for (size_t i = 0; i < (plain ? 10 : sizeof caps / sizeof *caps); i++) form_check_cap(&out, caps[i]);
         fxa__cuda_program_free(&out);
     }

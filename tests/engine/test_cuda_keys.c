@@ -138,7 +138,7 @@ TEST(places_of_gradients_read_params_in_memory) {
         choice_start(&c, FXA_BACKWARD, texts[i]);
         c.captures[0].grad = 1, c.p.flags |= FXA_SCALARS_IN_MEMORY;
         T_INT(choice_end(&c, &choice_hopper, &out, &g, &err), FXA_OK);
-        T_CHECK(g.grad_diagonal || g.n_sums);
+        T_CHECK(g.switches.grad_diagonal || g.switches.grad_sums);
         fxa__write_bytes(&g.text, "", 1);
         T_CHECK(strstr((const char *)g.text.data, "a.i[") == NULL); /* the text must not read the host value */
         fxa__cuda_program_free(&g);
@@ -157,9 +157,10 @@ TEST(params_have_room_among_sums) {
     choice_start(&c, FXA_BACKWARD, text);
     c.captures[0].grad = 1, c.p.param_grads = 1;
     T_INT(choice_end(&c, &choice_hopper, &out, &g, &err), FXA_OK);
-    T_INT(g.n_sums, FXA__CUDA_SUMS);
-    T_CHECK(g.has_scatter);
-    for (int32_t i = 0; i < g.n_sums; i++) param |= g.program->outputs[g.sums[i]].kind == FXA__OUT_DPARAM;
+    T_INT(g.switches.grad_sums, FXA__CUDA_SUMS);
+    T_CHECK(g.switches.grad_scatter);
+    for (int32_t i = 0; i < g.switches.grad_sums; i++)
+        param |= g.program->outputs[g.gradients.sums[i]].kind == FXA__OUT_DPARAM;
     T_CHECK(param);
     fxa__cuda_program_free(&g);
 }

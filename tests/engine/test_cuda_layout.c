@@ -30,7 +30,8 @@ static void shape_for_all(fxa__cuda_family family, int32_t arch, void (*check)(f
 
 /* Key tiles of the sm80 backward by the shared memory of a CTA: 163 KiB on sm_80, sm_90 and sm_100, else 99 KiB. */
 static void shape_check_sm80(fxa__cuda_choice *c) {
-    const fxa__cuda_program plain = {.dense = -1, .diagonal = -1}, dense = {.dense = 1, .diagonal = -1};
+    const fxa__cuda_program plain = {.operands = {.dense = -1, .diagonal = -1}},
+                            dense = {.operands = {.dense = 1, .diagonal = -1}};
     int32_t columns = shape_columns(c);
     bool roomy = c->arch == 80 || c->arch == 90 || c->arch == 100, wide = c->d > 128 || c->dv > 128;
     int32_t keys = columns <= (roomy ? 384 : 192) ? 128 : columns <= (roomy ? 512 : 320) ? 64 : 32;
@@ -68,7 +69,8 @@ TEST(tiles_of_the_sm90_forward) {
     };
     for (size_t i = 0; i < sizeof rows / sizeof *rows; i++) {
         const fxa__cuda_program g = {
-            .dense = rows[i].dense ? 1 : -1, .diagonal = rows[i].diagonal ? 1 : -1, .operands = rows[i].vector};
+            .operands = {.dense = rows[i].dense ? 1 : -1, .diagonal = rows[i].diagonal ? 1 : -1},
+            .switches = {.pack_operands = rows[i].vector}};
         for (int k = 0; k < SHAPE_DIMS * SHAPE_DIMS; k++) {
             fxa__cuda_choice c = {.family = FXA__CUDA_SM90, .arch = 90, .dropout = rows[i].dropout};
             c.d = shape_dims[k / SHAPE_DIMS], c.dv = shape_dims[k % SHAPE_DIMS];
@@ -87,12 +89,13 @@ TEST(tiles_of_the_sm90_forward) {
 /* Query tiles of the sm90 backward: 128 rows for head dims up to 64 without slopes, dense tensors, captured gradients
  * and dropout. The kernel for head dims above 128 has tiles of 64 x 64. */
 static void shape_check_sm90(fxa__cuda_choice *c) {
-    const fxa__cuda_program bare = {.dense = -1, .diagonal = -1};
+    const fxa__cuda_program bare = {.operands = {.dense = -1, .diagonal = -1}};
     fxa__cuda_program other[6] = {bare, bare, bare, bare, bare, bare};
     bool wide = c->d > 128 || c->dv > 128, small = c->d <= 64 && c->dv <= 64;
     int32_t columns = shape_columns(c);
-    other[1].has_derivative = true, other[2].dense = 1, other[3].grad_diagonal = true, other[4].n_sums = 1;
-    other[5].has_scatter = true;
+    other[1].switches.derivative = true, other[2].operands.dense = 1, other[3].switches.grad_diagonal = true,
+    other[4].switches.grad_sums = 1;
+    other[5].switches.grad_scatter = true;
     for (int i = 0; i < 7; i++) {
         c->dropout = i == 6;
         struct FxaShape s = fxa__cuda_tile_shape(c, &other[i % 6], FXA__CUDA_BACKWARD);
@@ -103,7 +106,7 @@ static void shape_check_sm90(fxa__cuda_choice *c) {
     }
     for (int i = 0; !wide && i < 4; i++) { /* of a dense tensor and words */
         fxa__cuda_program g = bare;
-        g.dense = i % 2 ? 1 : -1, g.operands = i / 2;
+        g.operands.dense = i % 2 ? 1 : -1, g.switches.pack_operands = i / 2;
         T_INT(fxa__cuda_fused_dq_fits(c, &g), i % 2 == 0 || columns < 256 || i == 1);
     }
     struct FxaShape s = fxa__cuda_tile_shape(c, &bare, FXA__CUDA_DQ);
@@ -116,7 +119,7 @@ TEST(tiles_of_the_sm90_backward) { shape_for_all(FXA__CUDA_SM90, 90, shape_check
 
 /* Kernels without tensor cores, and those that are the same in every family. */
 static void shape_check_others(fxa__cuda_choice *c) {
-    const fxa__cuda_program plain = {.dense = -1, .diagonal = -1};
+    const fxa__cuda_program plain = {.operands = {.dense = -1, .diagonal = -1}};
     static const fxa__cuda_unit tiles[] = {FXA__CUDA_FORWARD, FXA__CUDA_BACKWARD},
                                 none[] = {FXA__CUDA_TILE_LISTS, FXA__CUDA_CONVERT};
     for (int i = 0; i < 2; i++) {

@@ -204,12 +204,12 @@ static void masks_bind(rig *r, const masks_case *c, masks_run *run) {
     for (int32_t i = 0; i < p->n_params; i++)
         params[i] = c->cuda.params[i].source >= 0 ? r->params[c->cuda.params[i].source] : c->cuda.params[i].value;
     fxa__cuda_host_values(&c->cuda, params, run->a.f, run->a.i);
-    masks_word(r, p, c->cuda.q_operand, &run->a.q_vector, run->words[0]);
-    masks_word(r, p, c->cuda.k_operand, &run->a.k_vector, run->words[1]);
-    for (int32_t i = 0; i < c->cuda.n_ranges; i++) {
-        const fxa_view *view = &r->views[c->cuda.ranges[i].tensor];
-        T_REQUIRE(fxa__lower_interval_size(view, c->cuda.ranges[i].axis) <= MASKS_PAIRS_OF_TABLE);
-        fxa__lower_interval_fill(view, c->cuda.ranges[i].axis, run->tables[i]);
+    masks_word(r, p, c->cuda.operands.q, &run->a.q_vector, run->words[0]);
+    masks_word(r, p, c->cuda.operands.k, &run->a.k_vector, run->words[1]);
+    for (int32_t i = 0; i < c->cuda.operands.n_ranges; i++) {
+        const fxa_view *view = &r->views[c->cuda.operands.ranges[i].tensor];
+        T_REQUIRE(fxa__lower_interval_size(view, c->cuda.operands.ranges[i].axis) <= MASKS_PAIRS_OF_TABLE);
+        fxa__lower_interval_fill(view, c->cuda.operands.ranges[i].axis, run->tables[i]);
         if (t_int(&r->rng, 0, 4)) run->a.ranges[i] = run->tables[i];
     }
 }
@@ -261,7 +261,7 @@ static void masks_check_pair(rig *r, const masks_case *c, const masks_run *run, 
     own.params = params;
     fxa__val *x = rig_eval(c->p, &env), *y = rig_eval(p, &own);
     float given[2] = {0, 1}, out[3 + FXA__CUDA_SUMS];
-    int words[2] = {meant_word(p, c->cuda.q_operand, y), meant_word(p, c->cuda.k_operand, y)};
+    int words[2] = {meant_word(p, c->cuda.operands.q, y), meant_word(p, c->cuda.operands.k, y)};
     call(&run->a, at, given, words, out);
     int want = x[fxa__program_output(c->p, FXA__OUT_MASK)].i;
     if ((int)out[2] != want) {

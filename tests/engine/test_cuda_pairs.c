@@ -126,8 +126,8 @@ TEST(bounds_of_indices) {
         (void)snprintf(text, sizeof text, "tensor t : f32[2]\nscore = score * %s * float(q * k)", rows[i].load);
         T_REQUIRE(pairs_make(r, text, false, true, &g));
         for (int d = 0; d < 2; d++)
-            if (g.min_size[0][d] != rows[i].least[d])
-                T_FAIL("%s: axis %d has %lld elements, not %lld\n", text, d, (long long)g.min_size[0][d],
+            if (g.bounds.min_size[0][d] != rows[i].least[d])
+                T_FAIL("%s: axis %d has %lld elements, not %lld\n", text, d, (long long)g.bounds.min_size[0][d],
                        (long long)rows[i].least[d]);
         fxa__cuda_program_free(&g);
     }
@@ -146,8 +146,8 @@ TEST(bounds_that_exclude_each_other) {
         (void)snprintf(text, sizeof text, "tensor t : f32[1]\nscore = score * %s", loads[i]);
         T_REQUIRE(pairs_make(r, text, false, true, &g));
         bool guarded = strstr(pairs_text(&g), "fxa__inside(") || strstr(pairs_text(&g), "fxa__at(");
-        if (guarded != (i < 4) || !g.min_size[0][0])
-            T_FAIL("%s: %lld elements:\n%s\n", text, (long long)g.min_size[0][0], pairs_text(&g));
+        if (guarded != (i < 4) || !g.bounds.min_size[0][0])
+            T_FAIL("%s: %lld elements:\n%s\n", text, (long long)g.bounds.min_size[0][0], pairs_text(&g));
         fxa__cuda_program_free(&g);
     }
     rig_end(r);
@@ -228,10 +228,10 @@ TEST(numbers_that_the_host_fills) {
             T_REQUIRE(pairs_make(r, rows[i].text, back, false, &g[back]));
             pairs_fill(&g[back], f[back]);
         }
-        if (g[0].n_host_values != rows[i].forward || g[1].n_host_values != rows[i].backward)
-            T_FAIL("%s: %d and %d numbers\n", rows[i].text, (int)g[0].n_host_values, (int)g[1].n_host_values);
-        for (int k = 0; k < g[0].n_host_values && k < g[1].n_host_values; k++)
-            T_NEAR(f[1][g[1].host_values_at + k], f[0][g[0].host_values_at + k], 0);
+        if (g[0].computed.n != rows[i].forward || g[1].computed.n != rows[i].backward)
+            T_FAIL("%s: %d and %d numbers\n", rows[i].text, (int)g[0].computed.n, (int)g[1].computed.n);
+        for (int k = 0; k < g[0].computed.n && k < g[1].computed.n; k++)
+            T_NEAR(f[1][g[1].computed.at + k], f[0][g[0].computed.at + k], 0);
         for (int back = 0; back < 2; back++) fxa__cuda_program_free(&g[back]);
     }
     rig_end(r);
@@ -282,7 +282,7 @@ TEST(places_of_a_soft_cap) {
         fxa__cuda_program g;
         char part[200];
         T_REQUIRE(pairs_make(r, texts[i / 2], i % 2, i >= 2, &g));
-        int at = (int)g.softcap_at, far = at + 1 + FXA_CUDA_SOFTCAP_TERMS;
+        int at = (int)g.computed.softcap_at, far = at + 1 + FXA_CUDA_SOFTCAP_TERMS;
         T_CHECK(at > 0);
         (void)snprintf(part, sizeof part, "float series_limit(const FxaArgs &a) const { return a.f[%d]; }", at);
         T_HAS(pairs_text(&g), part);
@@ -292,8 +292,8 @@ TEST(places_of_a_soft_cap) {
         T_HAS(pairs_text(&g), part);
         (void)snprintf(part, sizeof part, "return {a.f[%d], ", far + 1);
         T_HAS(pairs_text(&g), part);
-        if (g.softcap_has_unit) (void)snprintf(part, sizeof part, "a.f[%d], softcap_unit(a)};", far + 2);
-        T_HAS(pairs_text(&g), g.softcap_has_unit ? part : "-0.5f, 1.f};");
+        if (g.switches.softcap_has_unit) (void)snprintf(part, sizeof part, "a.f[%d], softcap_unit(a)};", far + 2);
+        T_HAS(pairs_text(&g), g.switches.softcap_has_unit ? part : "-0.5f, 1.f};");
         fxa__cuda_program_free(&g);
     }
     rig_end(r);

@@ -155,10 +155,11 @@ static void meant_vector(const rig *r, const meant_case *c, int32_t word, struct
 
 /* Makes the tables of ranges; one in four is left out. */
 static void meant_tables(rig *r, const meant_case *c, meant_run *run) {
-    for (int32_t i = 0; i < c->cuda.n_ranges; i++) {
-        const fxa_view *view = &r->views[c->cuda.ranges[i].tensor];
-        if (fxa__lower_interval_size(view, c->cuda.ranges[i].axis) > 4096 || t_int(&r->rng, 0, 3) == 0) continue;
-        fxa__lower_interval_fill(view, c->cuda.ranges[i].axis, run->tables[i]);
+    for (int32_t i = 0; i < c->cuda.operands.n_ranges; i++) {
+        const fxa_view *view = &r->views[c->cuda.operands.ranges[i].tensor];
+        if (fxa__lower_interval_size(view, c->cuda.operands.ranges[i].axis) > 4096 || t_int(&r->rng, 0, 3) == 0)
+            continue;
+        fxa__lower_interval_fill(view, c->cuda.operands.ranges[i].axis, run->tables[i]);
         run->a.ranges[i] = run->tables[i];
     }
 }
@@ -174,13 +175,13 @@ static void meant_bind(rig *r, const meant_case *c, double scale, meant_run *run
             to->stride[d] = r->views[t].stride[d];
             to->size[d] = (int)r->views[t].size[d];
         }
-        run->a.grad_tensor[t] = c->cuda.exact >> t & 1 ? (float *)run->exact[t] : run->grads[t];
+        run->a.grad_tensor[t] = c->cuda.switches.grad_exact >> t & 1 ? (float *)run->exact[t] : run->grads[t];
     }
     meant_params(r, c, scale, run);
     run->scale = scale;
     if (c->scalars) run->a.scalars = (struct FxaScalars){&run->scale, r->params, NULL};
-    meant_vector(r, c, c->cuda.q_operand, &run->a.q_vector, run->ranges[0]);
-    meant_vector(r, c, c->cuda.k_operand, &run->a.k_vector, run->ranges[1]);
+    meant_vector(r, c, c->cuda.operands.q, &run->a.q_vector, run->ranges[0]);
+    meant_vector(r, c, c->cuda.operands.k, &run->a.k_vector, run->ranges[1]);
     meant_tables(r, c, run);
 }
 
@@ -206,12 +207,12 @@ static bool meant_place(const fxa_view *view, const int32_t *index, int64_t *at)
 static void meant_scattered(const rig *r, const meant_case *c, const meant_run *run, const fxa__val *vals,
                             const double *error) {
     const fxa_program *p = c->cuda.program;
-    for (int32_t i = 0; c->cuda.has_scatter && i < p->n_outputs; i++) {
+    for (int32_t i = 0; c->cuda.switches.grad_scatter && i < p->n_outputs; i++) {
         const fxa__output *out = &p->outputs[i];
         int32_t index[FXA_MAX_RANK];
         int64_t at;
         bool sum = out->kind != FXA__OUT_DLOAD, sure = true;
-        for (int32_t j = 0; j < c->cuda.n_sums; j++) sum = sum || c->cuda.sums[j] == i;
+        for (int32_t j = 0; j < c->cuda.switches.grad_sums; j++) sum = sum || c->cuda.gradients.sums[j] == i;
         double want = 0, most = 0;
         for (int32_t d = 0; !sum && d < out->n_index; d++) index[d] = vals[out->index[d]].i;
         if (sum || !meant_place(&r->views[out->slot], index, &at)) continue;
@@ -220,7 +221,7 @@ static void meant_scattered(const rig *r, const meant_case *c, const meant_run *
             int32_t there[FXA_MAX_RANK];
             int64_t place;
             bool is_sum = other->kind != FXA__OUT_DLOAD || other->slot != out->slot;
-            for (int32_t k = 0; k < c->cuda.n_sums; k++) is_sum = is_sum || c->cuda.sums[k] == j;
+            for (int32_t k = 0; k < c->cuda.switches.grad_sums; k++) is_sum = is_sum || c->cuda.gradients.sums[k] == j;
             for (int32_t d = 0; !is_sum && d < other->n_index; d++) {
                 there[d] = vals[other->index[d]].i;
                 sure = sure && error[other->index[d]] == 0;
@@ -229,7 +230,7 @@ static void meant_scattered(const rig *r, const meant_case *c, const meant_run *
             want += vals[other->value].f;
             most += error[other->value] + fabs(vals[other->value].f) * 0x1p-24; /* f32 adds them up */
         }
-        if (sure && !c->cuda.grad_diagonal && !c->cuda.grad_dense)
+        if (sure && !c->cuda.switches.grad_diagonal && !c->cuda.switches.grad_dense)
             (void)meant_close("a scattered gradient", run->grads[out->slot][at], want, most, c->p);
     }
 }
@@ -244,7 +245,7 @@ static void meant_total(const rig *r, const meant_case *c, const meant_run *run,
         int32_t index[FXA_MAX_RANK];
         int64_t at;
         bool sum = out->kind != FXA__OUT_DLOAD || out->slot != tensor;
-        for (int32_t j = 0; j < c->cuda.n_sums; j++) sum = sum || c->cuda.sums[j] == i;
+        for (int32_t j = 0; j < c->cuda.switches.grad_sums; j++) sum = sum || c->cuda.gradients.sums[j] == i;
         for (int32_t d = 0; !sum && d < out->n_index; d++) {
             index[d] = vals[out->index[d]].i;
             most += error[out->index[d]];
@@ -254,7 +255,7 @@ static void meant_total(const rig *r, const meant_case *c, const meant_run *run,
         most += error[out->value] + fabs(vals[out->value].f) * 0x1p-24;
     }
     for (int i = 0; i < RIG_CELLS; i++) got += (double)run->grads[tensor][i];
-    if (!c->cuda.grad_diagonal && !c->cuda.grad_dense)
+    if (!c->cuda.switches.grad_diagonal && !c->cuda.switches.grad_dense)
         (void)meant_close("all that was scattered", got, want, most, c->p);
 }
 
@@ -275,13 +276,14 @@ static int meant_check_pair(rig *r, const meant_case *c, meant_run *run, meant_p
     fxa__program_error(c->p, &narrow, fabs(env.score) * 0x1p-23, 0, x, error[0]);
     fxa__program_error(c->d, &narrow, fabs(env.score) * 0x1p-23, 0, d, error[1]);
     fxa__program_error(p, &narrow, 0, 0, y, error[2]);
-    float given[2] = {c->cuda.dense >= 0 ? (float)y[c->cuda.dense].f : 0, raw}, out[3 + FXA__CUDA_SUMS];
-    int words[2] = {meant_word(p, c->cuda.q_operand, y), meant_word(p, c->cuda.k_operand, y)}, said = 0;
+    float given[2] = {c->cuda.operands.dense >= 0 ? (float)y[c->cuda.operands.dense].f : 0, raw},
+          out[3 + FXA__CUDA_SUMS];
+    int words[2] = {meant_word(p, c->cuda.operands.q, y), meant_word(p, c->cuda.operands.k, y)}, said = 0;
     memset(run->grads, 0, sizeof run->grads);
     memset(run->exact, 0, sizeof run->exact);
     call(&run->a, at, given, words, out);
     for (int32_t t = 0; t < c->p->n_tensors; t++)
-        for (int i = 0; (c->cuda.exact >> t & 1) && i < RIG_CELLS; i++)
+        for (int i = 0; (c->cuda.switches.grad_exact >> t & 1) && i < RIG_CELLS; i++)
             run->grads[t][i] += (float)exact_value(&run->exact[t][i]);
     int32_t score = fxa__program_output(c->p, FXA__OUT_SCORE), mask = fxa__program_output(c->p, FXA__OUT_MASK);
     int32_t slope = fxa__program_output(c->d, FXA__OUT_DSCORE);
@@ -296,8 +298,8 @@ static int meant_check_pair(rig *r, const meant_case *c, meant_run *run, meant_p
     } else if (p->kind != FXA_PROGRAM_SCORE)
         said += meant_close("slope", out[1], d[slope].f, error[1][slope], c->p);
     said += meant_close("mask", out[2], x[mask].i, error[0][mask], c->p);
-    for (int32_t i = 0; i < c->cuda.n_sums; i++) {
-        int32_t node = p->outputs[c->cuda.sums[i]].value;
+    for (int32_t i = 0; i < c->cuda.switches.grad_sums; i++) {
+        int32_t node = p->outputs[c->cuda.gradients.sums[i]].value;
         said += meant_close("a sum's term", out[3 + i], y[node].f, error[2][node], c->p);
     }
     meant_scattered(r, c, run, y, error[2]);
@@ -331,7 +333,7 @@ static void meant_check_tile(rig *r, const meant_case *c, const meant_run *run, 
 static bool meant_fits(const rig *r, const meant_case *c) {
     for (int32_t t = 0; t < c->p->n_tensors; t++)
         for (int d = 0; d < r->views[t].rank; d++) {
-            int64_t least = c->cuda.min_size[t][d];
+            int64_t least = c->cuda.bounds.min_size[t][d];
             if (r->views[t].size[d] < (least < 0 ? MEANT_SIDE : least)) return false;
         }
     return true;

@@ -45,8 +45,9 @@ TEST(promises_to_the_text) {
         if (out.finite_factors != cases[i].plain || out.operands_fit != cases[i].words || out.dense != cases[i].dense)
             T_FAIL("%s, %lld: plain %d, words %d, dense %d\n", cases[i].text, (long long)cases[i].last,
                    out.finite_factors, out.operands_fit, (int)out.dense);
-        if (cases[i].plain) T_CHECK(g.factor < 0 || fxa__cuda_factor_is_positive(&g));
-        if (strstr(cases[i].text, "t[k, q]")) T_CHECK(g.dense < 0); /* the axes are not in the order of tiles */
+        if (cases[i].plain) T_CHECK(g.computed.factor < 0 || fxa__cuda_factor_is_positive(&g));
+        if (strstr(cases[i].text, "t[k, q]"))
+            T_CHECK(g.operands.dense < 0); /* the axes are not in the order of tiles */
         fxa__cuda_program_free(&g);
     }
 }
@@ -66,7 +67,7 @@ TEST(indices_are_guarded_where_tensors_are_small) {
             choice_start(&c, FXA_FORWARD, texts[i]);
             c.captures[0].size[0] = size;
             T_INT(choice_end(&c, &choice_hopper, &out, &g, &err), FXA_OK);
-            if (size < 4 && g.min_size[0][0]) T_FAIL("%s: t has to have one for each head\n", texts[i]);
+            if (size < 4 && g.bounds.min_size[0][0]) T_FAIL("%s: t has to have one for each head\n", texts[i]);
             fxa__write_bytes(&g.text, "", 1);
             T_CHECK(strstr((const char *)g.text.data, "a.tensor[0]")); /* 0 / 0 is no 1 */
             fxa__cuda_program_free(&g);
@@ -89,7 +90,7 @@ TEST(backward_programs_of_the_caller) {
     c.p.map_q.kind = FXA_MAP_TABLE; /* which nothing reads */
     T_INT(choice_end(&c, &choice_hopper, &out, &g, &err), FXA_OK);
     T_INT(out.family, FXA__CUDA_SM80);
-    T_CHECK(g.has_user_backward && !g.has_derivative && !out.finite_factors && g.program->n_tensors == 2);
+    T_CHECK(g.switches.user_backward && !g.switches.derivative && !out.finite_factors && g.program->n_tensors == 2);
     T_INT(fxa__cuda_bprop_tensor(g.program->tensors[0].name), -1);
     T_INT(fxa__cuda_bprop_tensor(g.program->tensors[1].name), 0);
     int from[2] = {0, 0};
@@ -117,8 +118,8 @@ TEST(indices_of_backward_programs_are_guarded) {
         c.p.bprop = own, c.p.bprop_captures = &t, c.p.n_bprop_captures = 1;
         T_INT(choice_end(&c, &choice_hopper, &out, &g, &err), FXA_OK);
         T_INT(g.program->n_tensors, (int)i + 1);
-        T_INT(g.min_size[i][0], 0);
-        T_INT(g.min_size[i][1], 0);
+        T_INT(g.bounds.min_size[i][0], 0);
+        T_INT(g.bounds.min_size[i][1], 0);
         fxa__cuda_program_free(&g);
     }
     fxa_program_destroy(own);
@@ -135,7 +136,7 @@ TEST(masks_may_read_the_score) {
         fxa_error err = {.status = FXA_OK};
         choice_start(&c, i % 2 ? FXA_BACKWARD : FXA_FORWARD, texts[i / 2]);
         T_INT(choice_end(&c, &choice_hopper, &out, &g, &err), FXA_OK);
-        T_CHECK(g.has_value && g.has_mask == (i > 1) && !(g.mask_inputs & 1u << FXA_INPUT_SCORE));
+        T_CHECK(g.switches.value && g.switches.mask == (i > 1) && !(g.operands.mask_inputs & 1u << FXA_INPUT_SCORE));
         T_INT(out.family, FXA__CUDA_SM90);
         fxa__cuda_program_free(&g);
     }

@@ -132,13 +132,13 @@ static void rewrite_check(rig *r, const rewrite_case *c, bool tame) {
                         d[fxa__program_output(c->d, FXA__OUT_DSCORE)].f, tame, c);
         rewrite_check_gradients(c, y, d, tame);
     }
-    double value = y[c->cuda.value].f;
-    if (fabs(value) > c->cuda.bound * 1.01) {
-        T_FAIL("a value of %g is beyond the bound %g\n", value, c->cuda.bound);
+    double value = y[c->cuda.computed.value].f;
+    if (fabs(value) > c->cuda.bounds.value * 1.01) {
+        T_FAIL("a value of %g is beyond the bound %g\n", value, c->cuda.bounds.value);
         rig_show(c->p);
     }
     double slope = y[fxa__program_output(p, FXA__OUT_DSCORE)].f;
-    bool said = c->cuda.has_derivative && !c->cuda.infinite_derivative && !isnan(value);
+    bool said = c->cuda.switches.derivative == 1 && !isnan(value);
     if (said && !isfinite(slope) && rewrite_is_finite(p, y)) {
         T_FAIL("a slope of %g beside a value of %g\n", slope, value);
         rig_show(c->p);

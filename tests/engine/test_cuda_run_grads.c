@@ -85,7 +85,7 @@ TEST(workspace_of_fixed_gradients) {
             T_OK(bed_run(&x, &err));
             touch_check(&x);
             bytes[fixed] = x.workspace;
-            if (x.code.program.grad_diagonal && !fixed) bytes[0] -= 4 * 16 * 8 * (384 + 128);
+            if (x.code.program.switches.grad_diagonal && !fixed) bytes[0] -= 4 * 16 * 8 * (384 + 128);
             bed_close(&x);
             fxa_program_destroy(program);
         }
@@ -183,7 +183,7 @@ TEST(pairs_of_no_entry) {
         bed x;
         p.b = 0, p.captures = &t, p.n_captures = 1, p.flags |= flags;
         T_REQUIRE(bed_open(&x, &p, -1, &err));
-        T_CHECK(x.code.program.grad_dense && x.workspace == 0);
+        T_CHECK(x.code.program.switches.grad_dense && x.workspace == 0);
         T_OK(bed_run(&x, &err));
         T_INT(watch.fills, 0);
         T_CHECK(watch.launches == 1 && watch_is(0, FXA__CUDA_CAPTURED_GRADS, FXA__CUDA_CAPTURED_DENSE));

@@ -77,7 +77,7 @@ static float bits_value(rig *r, const fxa__cuda_program *g, meant_pair call, con
     a = (struct FxaArgs){.heads = BITS_SIDE, .q_len = BITS_SIDE, .k_len = BITS_SIDE};
     for (int32_t t = 0; t < p->n_tensors; t++) {
         a.tensor[t].data = r->views[t].data;
-        a.grad_tensor[t] = g->exact >> t & 1 ? (float *)exact[t] : grads[t];
+        a.grad_tensor[t] = g->switches.grad_exact >> t & 1 ? (float *)exact[t] : grads[t];
         for (int d = 0; d < r->views[t].rank; d++) {
             a.tensor[t].stride[d] = r->views[t].stride[d];
             a.tensor[t].size[d] = (int)r->views[t].size[d];
@@ -92,7 +92,7 @@ static float bits_value(rig *r, const fxa__cuda_program *g, meant_pair call, con
     for (int i = 0; i < 4; i++) env.coord[FXA_INPUT_B + i] = at[i];
     env.coord[FXA_INPUT_Q_LEN] = env.coord[FXA_INPUT_K_LEN] = env.coord[FXA_INPUT_HEADS] = BITS_SIDE;
     fxa__val *vals = rig_eval(p, &env);
-    int words[2] = {meant_word(p, g->q_operand, vals), meant_word(p, g->k_operand, vals)};
+    int words[2] = {meant_word(p, g->operands.q, vals), meant_word(p, g->operands.k, vals)};
     call(&a, at, given, words, out);
     free(vals);
     return out[0];
@@ -102,7 +102,7 @@ static int bits_check(rig *r, const bits_case *c, int number, const emit_object 
     meant_pair pair[2];
     char name[32];
     int compared = 0;
-    if (c->cuda[0].softcap >= 0 || c->cuda[1].softcap >= 0) return 0;
+    if (c->cuda[0].computed.softcap >= 0 || c->cuda[1].computed.softcap >= 0) return 0;
     for (int pass = 0; pass < 2; pass++) {
         (void)snprintf(name, sizeof name, "pair%d", 2 * number + pass);
         emit_find(o, name, &pair[pass]);

@@ -24,7 +24,7 @@ static void split_write(const split_case *c, fxa__writer *w) {
     fxa_problem in = FXA_PROBLEM_INIT;
     fxa__problem *p = NULL;
     fxa__cuda_choice choice;
-    fxa__cuda_program program = {.value = -1};
+    fxa__cuda_program program = {.program = NULL};
     fxa__cuda_buffers at;
     fxa_error err;
     in.device = FXA_CUDA, in.alignment = 16, in.q.dtype = FXA_BF16, in.flags = c->lengths ? FXA_PADDING : 0;
@@ -101,7 +101,7 @@ static void cost_write(const cost_case *c, int64_t d, int64_t dv, fxa__writer *w
     fxa__problem *p = NULL;
     fxa_program *program = NULL;
     fxa__cuda_choice choice;
-    fxa__cuda_program own = {.value = -1};
+    fxa__cuda_program own = {.program = NULL};
     fxa_error err;
     if (c->text) T_OK(own_parse(FXA_PROGRAM_SCORE, c->text, SIZE_MAX, &program, &err));
     in.device = FXA_CUDA, in.alignment = 16, in.pass = (uint32_t)c->pass, in.flags = c->flags, in.program = program;

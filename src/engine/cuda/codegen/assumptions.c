@@ -101,7 +101,7 @@ uint64_t fxa__cuda_tensors_fit(const fxa__problem *p, const fxa__cuda_program *p
         bool sized = t < (int32_t)p->in.n_captures;
         bool fit = true;
         for (int d = 0; d < FXA_MAX_RANK && fit; d++) {
-            int64_t least = program->min_size[t][d];
+            int64_t least = program->bounds.min_size[t][d];
             if (least < 0) least = promise_extent(&p->in, 1u << (-1 - least));
             fit = least == 0 || (sized && p->in.captures[t].size[d] >= least);
         }
@@ -148,11 +148,11 @@ bool fxa__cuda_factor_is_positive(const fxa__cuda_program *program) {
     fxa__range r;
     fxa_tile_bounds box = fxa__box_default();
     bool positive = false;
-    if (program->factor < 0) return true;
+    if (program->computed.factor < 0) return true;
     for (int32_t i = 0; i < program->program->n_params; i++)
         params[i] = program->params[i].source == FXA__CUDA_CONSTANT ? program->params[i].value : 1;
-    if (fxa__range_open(&r, &small, program->program, program->factor, &box, params, NULL)) {
-        fxa__real x = fxa__range_of(&r, program->factor)->f;
+    if (fxa__range_open(&r, &small, program->program, program->computed.factor, &box, params, NULL)) {
+        fxa__real x = fxa__range_of(&r, program->computed.factor)->f;
         positive = !x.nan && x.lo >= PROMISE_LEAST && x.hi <= PROMISE_MOST;
     }
     fxa__range_close(&r);

@@ -61,27 +61,52 @@ typedef struct fxa__cuda_config {
                                factor of the entire score is > 0, so it may become part of the unit */
 } fxa__cuda_config;
 
-/* The text, and what a run computes or passes for it. Nodes and outputs are indices into `program`; -1 = none. */
-typedef struct fxa__cuda_program {
-    fxa_program *program;                   /* rewritten; SCORE, or value and gradients in one program */
-    fxa__cuda_param params[FXA_MAX_PARAMS]; /* of `program`; fxa__lower_emit_param gives their index in f[] or i[] */
-    int32_t value;                          /* node that value() computes */
-    int32_t factor;                         /* node whose value, > 0, is part of the unit */
-    int32_t diagonal, dense;                /* nodes that pairs read as pair.diagonal and pair.dense */
-    int32_t q_operand, k_operand;           /* loads that pairs read as row and key operand */
-    int32_t sums[FXA__CUDA_SUMS];           /* outputs whose terms partials() computes, in this order */
-    int32_t n_sums;
-    double bound; /* |value()| <= bound in any run; INFINITY = unknown */
+/* Values of the switches of the text: PROG_DERIVATIVE is `derivative`, and so on (common/score.cuh describes them). */
+typedef struct fxa__cuda_switches {
+    bool value;               /* value() changes the score */
+    int32_t derivative;       /* 1 = the derivative is not 1; 2 = it may also be infinite or NaN */
+    bool user_backward;       /* user_backward() computes the gradient of the score */
+    bool mask;                /* mask() may be false */
+    int32_t bounded;          /* abs(value()) <= bounded; 0 = unknown */
+    int32_t operands;         /* row and key operands are read by 1 = the mask, 2 = the value too; 0 = by no pair */
+    bool pack_operands;       /* row and key operands are packed before the run */
+    bool uniform_operands;    /* uniform_mask() is the mask of tiles whose operands are all equal */
+    bool grad_diagonal;       /* the gradient of the diagonal row's tensor is summed along diagonals */
+    bool grad_dense;          /* dS is the gradient of the dense tensor */
+    int32_t grad_sums;        /* gradients that partials() computes */
+    bool grad_scatter;        /* scatter() adds gradients per pair */
+    uint32_t grad_exact;      /* bit i set = the gradient of tensor i is summed in FxaExact */
+    int32_t out_of_line;      /* bits of functions that are called: 1 = value(), 2 = mask(), 4 = gradients */
+    bool grad_diagonal_exact; /* sums along diagonals are FxaExact */
+    bool softcap_has_unit;    /* softcap() multiplies by f[unit_at]: it is the entire value */
+} fxa__cuda_switches;
+
+/* What pairs read besides the score. Nodes are indices into `program`; -1 = none. */
+typedef struct fxa__cuda_operands {
+    int32_t diagonal, dense; /* nodes that pairs read as pair.diagonal and pair.dense */
+    int32_t q, k;            /* loads that pairs read as row and key operand */
     struct fxa__cuda_range {
         int32_t tensor, axis;
-    } ranges[FXA_CUDA_RANGES]; /* tensors whose ranges tile_class() reads */
+    } ranges[FXA_CUDA_RANGES]; /* [n_ranges] tensors whose ranges tile_class() reads */
     int32_t n_ranges;
-    int32_t operands;                          /* 0 = no operands; read by 1 = the mask, 2 = the value too */
-    uint32_t mask_inputs, diagonal_inputs;     /* bits of fxa_input that the mask, the diagonal depend on */
-    int32_t host_value[FXA__CUDA_HOST_VALUES]; /* float nodes that depend on params alone; the host computes them */
-    int32_t n_host_values;
-    int32_t host_values_at; /* index of the first of them in f[] */
-    int32_t unit_at;        /* index in f[] of the unit, made of `factor`; -1 */
+    uint32_t mask_inputs, diagonal_inputs;       /* bits of fxa_input that the mask, the diagonal depend on */
+    bool mask_is_constant, diagonal_is_constant; /* they read no tensor and no param of the caller */
+} fxa__cuda_operands;
+
+/* Gradients of params and captured tensors. */
+typedef struct fxa__cuda_gradients {
+    int32_t sums[FXA__CUDA_SUMS]; /* [switches.grad_sums] outputs whose terms partials() computes, in this order */
+    bool deterministic;           /* as in the config */
+} fxa__cuda_gradients;
+
+/* Values of f[] that the host computes for each run. Nodes are indices into `program`; -1 = none. */
+typedef struct fxa__cuda_computed {
+    int32_t value;                       /* node that value() computes */
+    int32_t factor;                      /* node whose value, > 0, is part of the unit */
+    int32_t node[FXA__CUDA_HOST_VALUES]; /* [n] float nodes that depend on params alone */
+    int32_t n;
+    int32_t at;      /* index of the first of them in f[] */
+    int32_t unit_at; /* index in f[] of the unit, made of `factor`; -1 */
     /* Index in f[] of series_limit(), made of `softcap_factor`; -1. The FXA_CUDA_SOFTCAP_TERMS terms of
      * softcap_series() follow it, then exp_limit() and two values of softcap_exp(). */
     int32_t softcap_at;
@@ -89,18 +114,26 @@ typedef struct fxa__cuda_program {
     int32_t softcap_factor; /* node of the factor of the score in it */
     int32_t gain;           /* forward: node of the factor of that tanh in the score, of any sign and size. Its value is
                                at unit_at then, and the unit behind it. */
-    bool softcap_has_unit;  /* softcap() multiplies by f[unit_at]: it is the entire value */
+} fxa__cuda_computed;
+
+/* What the text assumes. */
+typedef struct fxa__cuda_bounds {
+    double value; /* |value()| <= bound in any run; INFINITY = unknown */
     /* Of tensors in `fits`: the minimum size of each axis that the text assumes; 0 = none. Below 0: the number of
      * values of input -1 - x (FXA_INPUT_B: batch entries, FXA_INPUT_H: heads). If a tensor is smaller, generate again
      * without its bit. */
     int64_t min_size[FXA_MAX_TENSORS][FXA_MAX_RANK];
-    uint32_t exact;           /* bit i set = the gradient of tensor i is summed in FxaExact: sums of heads, and if
-                           deterministic, all gradients to one element of which several pairs may add */
-    bool deterministic;       /* as in the config */
-    bool infinite_derivative; /* the derivative may be infinite or NaN */
-    bool mask_is_constant, diagonal_is_constant; /* they read no tensor and no param of the caller */
-    bool has_user_backward;                      /* user_backward() computes the gradient of the score */
-    bool has_value, has_derivative, has_mask, has_scatter, grad_diagonal, grad_dense;
+} fxa__cuda_bounds;
+
+/* The text, and what a run computes or passes for it. */
+typedef struct fxa__cuda_program {
+    fxa_program *program;                   /* rewritten; SCORE, or value and gradients in one program */
+    fxa__cuda_param params[FXA_MAX_PARAMS]; /* of `program`; fxa__lower_emit_param gives their index in f[] or i[] */
+    fxa__cuda_switches switches;            /* read by host/support.c and whatever depends on kernels */
+    fxa__cuda_operands operands;            /* read by host/workspace.c, host/arguments.c, host/launch.c */
+    fxa__cuda_gradients gradients;          /* read by host/captured_grads.c */
+    fxa__cuda_computed computed;            /* read by codegen/host_values.c */
+    fxa__cuda_bounds bounds;
     fxa__writer text;
 } fxa__cuda_program;
 

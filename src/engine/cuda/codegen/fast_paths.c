@@ -11,7 +11,7 @@
 
 static bool short_reads_words(const cuda_work *w, int32_t node) {
     const fxa_program *p = w->c->program;
-    uint64_t words = UINT64_C(1) << p->nodes[w->c->q_operand].imm | UINT64_C(1) << p->nodes[w->c->k_operand].imm;
+    uint64_t words = UINT64_C(1) << p->nodes[w->c->operands.q].imm | UINT64_C(1) << p->nodes[w->c->operands.k].imm;
     return w->inputs[node].tensors & words;
 }
 
@@ -19,8 +19,8 @@ static bool short_reads_words(const cuda_work *w, int32_t node) {
  * if they are NaN. */
 static bool short_is_same(const cuda_work *w, const fxa__node *n) {
     if (n->op != FXA_OP_EQ || w->c->program->nodes[n->arg[0]].type == FXA_FLOAT) return false;
-    return (n->arg[0] == w->c->q_operand && n->arg[1] == w->c->k_operand) ||
-           (n->arg[1] == w->c->q_operand && n->arg[0] == w->c->k_operand);
+    return (n->arg[0] == w->c->operands.q && n->arg[1] == w->c->operands.k) ||
+           (n->arg[1] == w->c->operands.q && n->arg[0] == w->c->operands.k);
 }
 
 int fxa__cuda_document_mask(const cuda_work *w, int32_t conjuncts[CUDA_CONJUNCTS]) {
@@ -28,7 +28,7 @@ int fxa__cuda_document_mask(const cuda_work *w, int32_t conjuncts[CUDA_CONJUNCTS
     int32_t todo[CUDA_CONJUNCTS];
     int n_todo = 1, n = 0;
     bool same = false;
-    if (w->c->q_operand < 0 || w->c->k_operand < 0) return -1;
+    if (w->c->operands.q < 0 || w->c->operands.k < 0) return -1;
     todo[0] = fxa__program_output(p, FXA__OUT_MASK);
     while (n_todo > 0) {
         int32_t node = todo[--n_todo];
@@ -92,8 +92,8 @@ static bool short_is_strict(const fxa__node *n) {
 
 static void short_mark_strict(const cuda_work *w, uint8_t *marks) {
     const fxa_program *p = w->c->program;
-    marks[w->c->value] = SHORT_STRICT;
-    for (int32_t i = w->c->value; i >= 0; i--)
+    marks[w->c->computed.value] = SHORT_STRICT;
+    for (int32_t i = w->c->computed.value; i >= 0; i--)
         for (int k = 0; marks[i] && short_is_strict(&p->nodes[i]) && k < p->nodes[i].n_args; k++)
             if (p->nodes[p->nodes[i].arg[k]].type == FXA_FLOAT) marks[p->nodes[i].arg[k]] = SHORT_STRICT;
 }

@@ -20,14 +20,14 @@ static void choose_value(cuda_work *w, bool unit) {
     fxa__cuda_program *c = w->c;
     int32_t score = fxa__program_output(c->program, FXA__OUT_SCORE);
     const fxa__node *n = &c->program->nodes[score];
-    c->value = score;
-    c->factor = -1;
+    c->computed.value = score;
+    c->computed.factor = -1;
     for (int k = 0; unit && n->op == FXA_OP_MUL && k < 2; k++) {
         if (!choose_is_run(w, n->arg[k]) || choose_is_run(w, n->arg[1 - k])) continue;
-        c->value = n->arg[1 - k];
-        c->factor = n->arg[k];
+        c->computed.value = n->arg[1 - k];
+        c->computed.factor = n->arg[k];
     }
-    c->has_value = !(fxa__node_input(&c->program->nodes[c->value]) & 1u << FXA_INPUT_SCORE);
+    c->switches.value = !(fxa__node_input(&c->program->nodes[c->computed.value]) & 1u << FXA_INPUT_SCORE);
 }
 
 /* Bounds |value()| for any scores, params and tensors by interval_rules.h. NaN needs no bound: a NaN score makes its
@@ -36,10 +36,10 @@ static void choose_bound(cuda_work *w) {
     fxa__range_small small;
     fxa__range r;
     fxa_tile_bounds box = fxa__box_default();
-    w->c->bound = INFINITY;
-    if (fxa__range_open(&r, &small, w->c->program, w->c->value, &box, NULL, NULL)) {
-        fxa__real x = fxa__range_of(&r, w->c->value)->f;
-        if (x.lo <= x.hi) w->c->bound = fmax(fabs(x.lo), fabs(x.hi));
+    w->c->bounds.value = INFINITY;
+    if (fxa__range_open(&r, &small, w->c->program, w->c->computed.value, &box, NULL, NULL)) {
+        fxa__real x = fxa__range_of(&r, w->c->computed.value)->f;
+        if (x.lo <= x.hi) w->c->bounds.value = fmax(fabs(x.lo), fabs(x.hi));
     }
     fxa__range_close(&r);
 }
@@ -61,7 +61,7 @@ static bool choose_is_steep(const cuda_work *w, int32_t slope) {
 static void choose_mark(cuda_work *w) {
     const fxa_program *p = w->c->program;
     int32_t mask = fxa__program_output(p, FXA__OUT_MASK), slope = fxa__program_output(p, FXA__OUT_DSCORE);
-    if (w->c->has_value) w->need[w->c->value] |= CUDA_VALUE;
+    if (w->c->switches.value) w->need[w->c->computed.value] |= CUDA_VALUE;
     if (slope >= 0) w->need[slope] |= CUDA_SLOPE;
     w->need[mask] |= CUDA_MASK;
     for (int32_t i = p->n_nodes - 1; i >= 0; i--)
@@ -75,20 +75,22 @@ static bool choose_is_diagonal(const cuda_work *w, int32_t node) {
 /* Chooses the largest float that depends on q - k and heads alone and is read by another kind of node. */
 static void choose_diagonal(cuda_work *w) {
     const fxa_program *p = w->c->program;
-    w->c->diagonal = -1;
-    if (w->c->has_value && choose_is_diagonal(w, w->c->value)) w->c->diagonal = w->c->value;
+    w->c->operands.diagonal = -1;
+    if (w->c->switches.value && choose_is_diagonal(w, w->c->computed.value))
+        w->c->operands.diagonal = w->c->computed.value;
     for (int32_t i = 0; i < p->n_nodes; i++) {
         if (!(w->need[i] & (CUDA_VALUE | CUDA_SLOPE)) || choose_is_diagonal(w, i)) continue;
         for (int k = 0; k < p->nodes[i].n_args; k++) {
             int32_t x = p->nodes[i].arg[k];
-            if (p->nodes[x].type == FXA_FLOAT && choose_is_diagonal(w, x) && x > w->c->diagonal) w->c->diagonal = x;
+            if (p->nodes[x].type == FXA_FLOAT && choose_is_diagonal(w, x) && x > w->c->operands.diagonal)
+                w->c->operands.diagonal = x;
         }
     }
     /* The forward has the row in shared memory, next to its keys; the backward would load it. Both compute the same
      * bits. */
-    if (w->backward && w->c->diagonal >= 0 && fxa__cuda_is_cheap(w, w->c->diagonal)) {
-        w->rounded = w->c->diagonal;
-        w->c->diagonal = -1;
+    if (w->backward && w->c->operands.diagonal >= 0 && fxa__cuda_is_cheap(w, w->c->operands.diagonal)) {
+        w->rounded = w->c->operands.diagonal;
+        w->c->operands.diagonal = -1;
     }
 }
 
@@ -109,24 +111,24 @@ static int choose_place(const fxa_program *p, const fxa__node *load, uint32_t *l
 
 static void choose_loads(cuda_work *w, const fxa__cuda_config *config) {
     const fxa_program *p = w->c->program;
-    w->c->dense = w->c->q_operand = w->c->k_operand = -1;
+    w->c->operands.dense = w->c->operands.q = w->c->operands.k = -1;
     for (int32_t i = 0; i < p->n_nodes; i++) {
         const fxa__node *n = &p->nodes[i];
         uint32_t last = 0;
         if (n->op != FXA_OP_LOAD || !w->need[i]) continue;
         int positions = choose_place(p, n, &last);
         uint8_t dtype = p->tensors[n->imm].dtype;
-        if (positions == 2 && n->imm == config->dense && !(w->need[i] & CUDA_MASK)) w->c->dense = i;
+        if (positions == 2 && n->imm == config->dense && !(w->need[i] & CUDA_MASK)) w->c->operands.dense = i;
         if (positions != 1 || !config->operands_fit || fxa__cuda_bprop_tensor(p->tensors[n->imm].name) >= 0 ||
             !fxa__cuda_operand_kind((fxa_dtype)dtype))
             continue;
-        if (last == 1u << FXA_INPUT_Q && w->c->q_operand < 0) w->c->q_operand = i;
-        if (last == 1u << FXA_INPUT_K && w->c->k_operand < 0) w->c->k_operand = i;
+        if (last == 1u << FXA_INPUT_Q && w->c->operands.q < 0) w->c->operands.q = i;
+        if (last == 1u << FXA_INPUT_K && w->c->operands.k < 0) w->c->operands.k = i;
     }
 }
 
 static bool choose_is_word(const cuda_work *w, int32_t node) {
-    return node == w->c->q_operand || node == w->c->k_operand;
+    return node == w->c->operands.q || node == w->c->operands.k;
 }
 
 /* Chooses how i64 elements are compared: as operands of 32 bits if both sides have one and only the mask reads them,
@@ -142,7 +144,7 @@ static void choose_wide(cuda_work *w) {
         ok = ok && (words == 0 || (words == 2 && w->need[i] == CUDA_MASK && n->arg[0] != n->arg[1]));
     }
     if (ok) return;
-    int32_t *const words[] = {&w->c->q_operand, &w->c->k_operand};
+    int32_t *const words[] = {&w->c->operands.q, &w->c->operands.k};
     for (int i = 0; i < 2; i++)
         if (*words[i] >= 0 && p->tensors[p->nodes[*words[i]].imm].dtype == FXA_I64) *words[i] = -1;
     w->i64_operands = false;
@@ -172,9 +174,9 @@ static void choose_bounds(cuda_work *w, const fxa__cuda_config *config) {
     const fxa_program *p = w->c->program;
     for (int32_t i = 0; i < p->n_nodes; i++) {
         const fxa__node *n = &p->nodes[i];
-        bool given = i == w->c->q_operand || i == w->c->k_operand || i == w->c->dense;
+        bool given = i == w->c->operands.q || i == w->c->operands.k || i == w->c->operands.dense;
         if (n->op == FXA_OP_LOAD && w->need[i] && !given && (config->fits >> n->imm & 1))
-            w->in_bounds[i] = choose_sure(w, n, w->c->min_size[n->imm]);
+            w->in_bounds[i] = choose_sure(w, n, w->c->bounds.min_size[n->imm]);
     }
 }
 
@@ -189,8 +191,8 @@ static bool choose_is_number(const fxa_program *p, int32_t node, double x) {
  * which the user backward has changed. */
 static bool choose_is_load(const cuda_work *w, const fxa__output *out, int32_t load) {
     const fxa_program *p = w->c->program;
-    if (w->c->has_user_backward && load == w->c->diagonal) return false;
-    if (load < 0 || w->c->has_derivative || p->nodes[load].op != FXA_OP_LOAD || out->kind != FXA__OUT_DLOAD)
+    if (w->c->switches.user_backward && load == w->c->operands.diagonal) return false;
+    if (load < 0 || w->c->switches.derivative || p->nodes[load].op != FXA_OP_LOAD || out->kind != FXA__OUT_DLOAD)
         return false;
     if (p->nodes[load].imm != out->slot || !choose_is_number(p, out->value, 1)) return false;
     for (int32_t d = 0; d < out->n_index; d++)
@@ -229,14 +231,14 @@ static void choose_gradients(cuda_work *w, const fxa__cuda_config *config) {
         w->wanted[i] = choose_is_wanted(c, config, out);
         if (!w->wanted[i]) continue;
         fxa__grad grad = fxa__lower_grad(c->program, i, w->inputs);
-        if (choose_is_load(w, out, c->diagonal))
-            c->grad_diagonal = true;
-        else if (choose_is_load(w, out, c->dense))
-            c->grad_dense = true;
-        else if (grad.kind <= FXA__GRAD_HEAD && c->n_sums < FXA__CUDA_SUMS)
-            c->sums[c->n_sums++] = i;
+        if (choose_is_load(w, out, c->operands.diagonal))
+            c->switches.grad_diagonal = true;
+        else if (choose_is_load(w, out, c->operands.dense))
+            c->switches.grad_dense = true;
+        else if (grad.kind <= FXA__GRAD_HEAD && c->switches.grad_sums < FXA__CUDA_SUMS)
+            c->gradients.sums[c->switches.grad_sums++] = i;
         else
-            c->has_scatter = true;
+            c->switches.grad_scatter = true;
     }
 }
 
@@ -248,19 +250,21 @@ static void choose_exact(cuda_work *w) {
     for (int32_t i = 0; i < c->program->n_outputs; i++) {
         const fxa__output *out = &c->program->outputs[i];
         uint32_t own = 0;
-        if (!w->wanted[i] || out->kind != FXA__OUT_DLOAD || choose_is_load(w, out, c->dense)) continue;
-        bool scattered = fxa__cuda_is_scattered(w, i), sum = !scattered && !choose_is_load(w, out, c->diagonal);
+        if (!w->wanted[i] || out->kind != FXA__OUT_DLOAD || choose_is_load(w, out, c->operands.dense)) continue;
+        bool scattered = fxa__cuda_is_scattered(w, i),
+             sum = !scattered && !choose_is_load(w, out, c->operands.diagonal);
         bool apart = scattered && fxa__lower_grad_is_injective(c->program, out->slot, &own) && (own & pair) == pair;
-        if (sum || (c->deterministic && !apart)) c->exact |= 1u << out->slot;
+        if (sum || (c->gradients.deterministic && !apart)) c->switches.grad_exact |= 1u << out->slot;
     }
 }
 
 bool fxa__cuda_is_scattered(const cuda_work *w, int32_t output) {
     const fxa__cuda_program *c = w->c;
     const fxa__output *out = &c->program->outputs[output];
-    for (int32_t i = 0; i < c->n_sums; i++)
-        if (c->sums[i] == output) return false;
-    return w->wanted[output] && !choose_is_load(w, out, c->diagonal) && !choose_is_load(w, out, c->dense);
+    for (int32_t i = 0; i < c->switches.grad_sums; i++)
+        if (c->gradients.sums[i] == output) return false;
+    return w->wanted[output] && !choose_is_load(w, out, c->operands.diagonal) &&
+           !choose_is_load(w, out, c->operands.dense);
 }
 
 /* ---- What the host computes -------------------------------------------------------------------------------------- */
@@ -277,13 +281,13 @@ static bool choose_is_forward(const cuda_work *w, int32_t node) { return w->need
 static void choose_read(cuda_work *w, bool forward) {
     fxa__cuda_program *c = w->c;
     const fxa_program *p = c->program;
-    for (int32_t i = 0; i < p->n_nodes && c->n_host_values < FXA__CUDA_HOST_VALUES; i++) {
+    for (int32_t i = 0; i < p->n_nodes && c->computed.n < FXA__CUDA_HOST_VALUES; i++) {
         if (choose_is_run(w, i) || (forward && !choose_is_forward(w, i))) continue;
-        for (int k = 0; k < p->nodes[i].n_args && c->n_host_values < FXA__CUDA_HOST_VALUES; k++) {
+        for (int k = 0; k < p->nodes[i].n_args && c->computed.n < FXA__CUDA_HOST_VALUES; k++) {
             int32_t x = p->nodes[i].arg[k];
             if (w->host_value_at[x] != CUDA_NOT_GIVEN || !choose_is_filled(w, x)) continue;
-            w->host_value_at[x] = c->host_values_at + c->n_host_values;
-            c->host_value[c->n_host_values++] = x;
+            w->host_value_at[x] = c->computed.at + c->computed.n;
+            c->computed.node[c->computed.n++] = x;
         }
     }
 }
@@ -302,10 +306,11 @@ static void choose_keep(cuda_work *w) {
  * param. */
 static void choose_gain(fxa__cuda_program *c) {
     const fxa_program *p = c->program;
-    const fxa__node *n = &p->nodes[c->value];
-    for (int k = 0; c->factor < 0 && n->op == FXA_OP_MUL && k < 2; k++)
-        if (n->arg[k] == c->softcap && fxa__cuda_is_host_value(p, n->arg[1 - k])) c->gain = n->arg[1 - k];
-    if (c->gain >= 0) c->bound = 1;
+    const fxa__node *n = &p->nodes[c->computed.value];
+    for (int k = 0; c->computed.factor < 0 && n->op == FXA_OP_MUL && k < 2; k++)
+        if (n->arg[k] == c->computed.softcap && fxa__cuda_is_host_value(p, n->arg[1 - k]))
+            c->computed.gain = n->arg[1 - k];
+    if (c->computed.gain >= 0) c->bounds.value = 1;
 }
 
 /* Chooses the floats of params alone that other nodes read, the unit and series_limit(). None if params are in device
@@ -313,23 +318,26 @@ static void choose_gain(fxa__cuda_program *c) {
 static void choose_runs(cuda_work *w) {
     fxa__cuda_program *c = w->c;
     const fxa_program *p = c->program;
-    c->unit_at = c->softcap_at = c->softcap_factor = c->softcap = c->gain = -1;
-    for (int32_t i = 0; i < p->n_params; i++) c->host_values_at += p->params[i].type == FXA_FLOAT;
+    c->computed.unit_at = c->computed.softcap_at = c->computed.softcap_factor = c->computed.softcap = c->computed.gain =
+        -1;
+    for (int32_t i = 0; i < p->n_params; i++) c->computed.at += p->params[i].type == FXA_FLOAT;
     for (int32_t i = 0; i < p->n_nodes; i++) w->host_value_at[i] = CUDA_NOT_GIVEN;
     if (w->scalars_in_memory) return;
     choose_read(w, true);
     choose_keep(w);
     choose_read(w, false);
-    int32_t next = c->host_values_at + c->n_host_values;
-    if (c->factor >= 0 && fxa__cuda_is_host_value(p, c->factor)) c->unit_at = next++;
-    if (c->has_value && !c->has_user_backward) c->softcap = fxa__cuda_softcap_find(w, &c->softcap_factor);
-    if (c->softcap >= 0 && !fxa__cuda_is_host_value(p, c->softcap_factor)) c->softcap = -1;
-    if (c->softcap < 0) return;
+    int32_t next = c->computed.at + c->computed.n;
+    if (c->computed.factor >= 0 && fxa__cuda_is_host_value(p, c->computed.factor)) c->computed.unit_at = next++;
+    if (c->switches.value && !c->switches.user_backward)
+        c->computed.softcap = fxa__cuda_softcap_find(w, &c->computed.softcap_factor);
+    if (c->computed.softcap >= 0 && !fxa__cuda_is_host_value(p, c->computed.softcap_factor)) c->computed.softcap = -1;
+    if (c->computed.softcap < 0) return;
     if (!w->backward) choose_gain(c);
-    if (c->gain >= 0) c->unit_at = next, next += 2;
-    c->softcap_at = next;
-    c->softcap_has_unit =
-        !w->backward && (c->gain >= 0 || (c->value == c->softcap && (c->unit_at >= 0 || c->factor < 0)));
+    if (c->computed.gain >= 0) c->computed.unit_at = next, next += 2;
+    c->computed.softcap_at = next;
+    c->switches.softcap_has_unit =
+        !w->backward && (c->computed.gain >= 0 || (c->computed.value == c->computed.softcap &&
+                                                   (c->computed.unit_at >= 0 || c->computed.factor < 0)));
 }
 
 /* ---- All of it --------------------------------------------------------------------------------------------------- */
@@ -348,25 +356,25 @@ static void choose_all(cuda_work *w, const fxa__cuda_config *config) {
     fxa__lower_affine(p, w->affine);
     fxa__lower_depend(p, w->affine, w->inputs);
     choose_value(w, config->finite_factors);
-    w->c->has_user_backward = config->bprop != NULL;
-    w->c->has_derivative = slope >= 0 && !w->c->has_user_backward &&
-                           (!choose_is_number(p, slope, 1) || choose_grads_read_score(w, config));
-    w->c->has_mask = !(p->nodes[mask].op == FXA_OP_CONST && p->nodes[mask].imm);
+    w->c->switches.user_backward = config->bprop != NULL;
+    w->c->switches.derivative = slope >= 0 && !w->c->switches.user_backward &&
+                                (!choose_is_number(p, slope, 1) || choose_grads_read_score(w, config));
+    w->c->switches.mask = !(p->nodes[mask].op == FXA_OP_CONST && p->nodes[mask].imm);
     choose_mark(w);
     fxa__cuda_int_bounds(p, w->bounds);
     fxa__cuda_tile_values(w, w->tiles);
     choose_diagonal(w);
     choose_loads(w, config);
     choose_wide(w);
-    w->c->mask_inputs = w->inputs[mask].inputs;
-    w->c->mask_is_constant = choose_is_fixed(w, mask);
-    if (w->c->diagonal >= 0) w->c->diagonal_inputs = w->inputs[w->c->diagonal].inputs;
-    if (w->c->diagonal >= 0) w->c->diagonal_is_constant = choose_is_fixed(w, w->c->diagonal);
+    w->c->operands.mask_inputs = w->inputs[mask].inputs;
+    w->c->operands.mask_is_constant = choose_is_fixed(w, mask);
+    if (w->c->operands.diagonal >= 0) w->c->operands.diagonal_inputs = w->inputs[w->c->operands.diagonal].inputs;
+    if (w->c->operands.diagonal >= 0) w->c->operands.diagonal_is_constant = choose_is_fixed(w, w->c->operands.diagonal);
     choose_bounds(w, config);
     choose_bound(w);
-    w->c->infinite_derivative = w->c->has_derivative && choose_is_steep(w, slope);
+    if (w->c->switches.derivative && choose_is_steep(w, slope)) w->c->switches.derivative = 2;
     choose_gradients(w, config);
-    w->c->deterministic = config->deterministic;
+    w->c->gradients.deterministic = config->deterministic;
     choose_exact(w);
     choose_runs(w);
     fxa__cuda_param_names_make(w, &w->names);
@@ -407,5 +415,5 @@ fxa_status fxa__cuda_program_make(fxa__host *host, const fxa__cuda_config *confi
 void fxa__cuda_program_free(fxa__cuda_program *p) {
     fxa_program_destroy(p->program);
     fxa__writer_free(&p->text);
-    *p = (fxa__cuda_program){.value = -1};
+    *p = (fxa__cuda_program){.program = NULL};
 }

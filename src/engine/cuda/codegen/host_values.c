@@ -73,7 +73,7 @@ static double fill_value(const fxa_program *p, int32_t node, const double *param
 static double fill_gain(const fxa__cuda_program *c, int32_t node, const double *params, int *left) {
     const fxa_program *p = c->program;
     const fxa__node *n = &p->nodes[node];
-    if (node == c->softcap) return 1;
+    if (node == c->computed.softcap) return 1;
     if ((*left)-- <= 0) return INFINITY;
     double gain[FXA_MAX_RANK], sum = 0;
     for (int i = 0; i < n->n_args; i++) sum += gain[i] = fill_gain(c, n->arg[i], params, left);
@@ -86,8 +86,8 @@ static double fill_gain(const fxa__cuda_program *c, int32_t node, const double *
 /* Writes exp_limit() and the values of softcap_exp(); all 0 if softcap_exp() must not be used. */
 static void fill_far(const fxa__cuda_program *p, const double *params, double factor, double unit, float *f) {
     int left = FILL_STEPS;
-    double cap = fill_gain(p, p->value, params, &left), by = 2 * FILL_LOG2E * factor;
-    if (p->factor >= 0) cap *= fabs(fill_value(p->program, p->factor, params));
+    double cap = fill_gain(p, p->computed.value, params, &left), by = 2 * FILL_LOG2E * factor;
+    if (p->computed.factor >= 0) cap *= fabs(fill_value(p->program, p->computed.factor, params));
     bool takes = cap <= FILL_CAP && fabs(unit) >= FILL_LEAST && fabs(by) > FLT_MIN && fabs(by) < FLT_MAX;
     f[0] = takes ? (float)fmin(FILL_POWER / fabs(by), FLT_MAX) : 0;
     f[1] = takes ? (float)by : 0;
@@ -97,7 +97,7 @@ static void fill_far(const fxa__cuda_program *p, const double *params, double fa
 /* For a cap that is a param: writes and returns the factor that softcap() includes, and writes the unit: 1, or 4 if the
  * factor would overflow f32, which kernels detect (left_range of sm90/forward_epilogue.cuh). */
 static double fill_cap(const fxa__cuda_program *p, const double *params, float *f) {
-    double cap = fill_value(p->program, p->gain, params) * FILL_LOG2E, unit = fabs(cap) > FLT_MAX ? 4 : 1;
+    double cap = fill_value(p->program, p->computed.gain, params) * FILL_LOG2E, unit = fabs(cap) > FLT_MAX ? 4 : 1;
     f[0] = (float)(cap / unit);
     f[1] = (float)unit;
     return cap / unit;
@@ -105,16 +105,17 @@ static double fill_cap(const fxa__cuda_program *p, const double *params, float *
 
 /* Writes series_limit() and the terms behind it; the limit is 0 if a term is not finite. */
 static void fill_bend(const fxa__cuda_program *p, const double *params, float *f) {
-    double factor = fill_value(p->program, p->softcap_factor, params), power = factor, limit = FILL_NEAR / fabs(factor),
-           unit = 1;
-    if (p->softcap_has_unit) unit = FILL_LOG2E * (p->factor >= 0 ? fill_value(p->program, p->factor, params) : 1);
-    if (p->gain >= 0) unit = fill_cap(p, params, f + p->unit_at);
-    fill_far(p, params, factor, unit, f + p->softcap_at + 1 + FXA_CUDA_SOFTCAP_TERMS);
+    double factor = fill_value(p->program, p->computed.softcap_factor, params), power = factor,
+           limit = FILL_NEAR / fabs(factor), unit = 1;
+    if (p->switches.softcap_has_unit)
+        unit = FILL_LOG2E * (p->computed.factor >= 0 ? fill_value(p->program, p->computed.factor, params) : 1);
+    if (p->computed.gain >= 0) unit = fill_cap(p, params, f + p->computed.unit_at);
+    fill_far(p, params, factor, unit, f + p->computed.softcap_at + 1 + FXA_CUDA_SOFTCAP_TERMS);
     power *= unit;
-    f[p->softcap_at] = (float)(limit < FILL_SMALL ? limit : FILL_SMALL);
+    f[p->computed.softcap_at] = (float)(limit < FILL_SMALL ? limit : FILL_SMALL);
     for (int32_t k = 0; k < FXA_CUDA_SOFTCAP_TERMS; k++) {
-        f[p->softcap_at + 1 + k] = (float)(fill_tanh[k] * power);
-        if (!isfinite(f[p->softcap_at + 1 + k])) f[p->softcap_at] = 0;
+        f[p->computed.softcap_at + 1 + k] = (float)(fill_tanh[k] * power);
+        if (!isfinite(f[p->computed.softcap_at + 1 + k])) f[p->computed.softcap_at] = 0;
         power *= factor * factor;
     }
 }
@@ -135,10 +136,11 @@ void fxa__cuda_host_values(const fxa__cuda_program *p, const double *params, flo
         else
             i[at] = fxa__toint(params[k]);
     }
-    for (int32_t k = 0; k < p->n_host_values; k++)
-        f[p->host_values_at + k] = (float)fill_value(program, p->host_value[k], params);
-    if (p->unit_at >= 0 && p->gain < 0) f[p->unit_at] = fill_unit(fill_value(program, p->factor, params) * FILL_LOG2E);
-    if (p->softcap_at >= 0) fill_bend(p, params, f);
+    for (int32_t k = 0; k < p->computed.n; k++)
+        f[p->computed.at + k] = (float)fill_value(program, p->computed.node[k], params);
+    if (p->computed.unit_at >= 0 && p->computed.gain < 0)
+        f[p->computed.unit_at] = fill_unit(fill_value(program, p->computed.factor, params) * FILL_LOG2E);
+    if (p->computed.softcap_at >= 0) fill_bend(p, params, f);
 }
 
 int32_t fxa__cuda_operand_kind(fxa_dtype dtype) {

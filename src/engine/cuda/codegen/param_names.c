@@ -10,8 +10,8 @@
 
 void fxa__cuda_param_names_make(const cuda_work *w, cuda_names *out) {
     const fxa__cuda_program *c = w->c;
-    for (int32_t i = 0; i < c->n_host_values; i++)
-        (void)snprintf(out->run[i], sizeof out->run[i], "a.f[%d]", (int)(c->host_values_at + i));
+    for (int32_t i = 0; i < c->computed.n; i++)
+        (void)snprintf(out->run[i], sizeof out->run[i], "a.f[%d]", (int)(c->computed.at + i));
     for (int32_t i = 0; i < c->program->n_params; i++) {
         int32_t from = c->params[i].source;
         bool real = c->program->params[i].type == FXA_FLOAT;
@@ -25,7 +25,7 @@ void fxa__cuda_param_names_make(const cuda_work *w, cuda_names *out) {
 }
 
 void fxa__cuda_param_names_use(const cuda_work *w, fxa__emit *e, bool members) {
-    for (int32_t i = 0; i < w->c->n_host_values; i++) e->given[w->c->host_value[i]] = w->names.run[i];
+    for (int32_t i = 0; i < w->c->computed.n; i++) e->given[w->c->computed.node[i]] = w->names.run[i];
     for (int32_t i = 0; w->scalars_in_memory && i < e->p->n_nodes; i++) {
         const fxa__node *n = &e->p->nodes[i];
         if (n->op != FXA_OP_PARAM || !fxa__cuda_in_memory(&w->c->params[n->imm])) continue;

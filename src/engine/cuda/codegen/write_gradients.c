@@ -37,15 +37,15 @@ static void places_inside(const fxa__emit *grads, fxa__writer *w) {
 }
 
 static void places_partials(const fxa__cuda_program *c, const fxa__emit *grads, fxa__writer *w) {
-    if (!c->n_sums) return;
+    if (!c->switches.grad_sums) return;
     fxa__write_format(w,
                       "    FXA_INLINE void partials(const FxaArgs &a, float score, const Pair &p, float (&g)[%d]) "
                       "const\n    {\n",
-                      (int)c->n_sums);
+                      (int)c->switches.grad_sums);
     places_inside(grads, w);
-    for (int32_t i = 0; i < c->n_sums; i++) {
+    for (int32_t i = 0; i < c->switches.grad_sums; i++) {
         fxa__write_format(w, "        g[%d] = ", (int)i);
-        fxa__lower_emit_value(grads, c->program->outputs[c->sums[i]].value, w);
+        fxa__lower_emit_value(grads, c->program->outputs[c->gradients.sums[i]].value, w);
         places_put(w, ";\n");
     }
     places_put(w, "    }\n");
@@ -72,12 +72,13 @@ static void places_add(const cuda_work *k, const fxa__emit *grads, int32_t outpu
     else
         places_put(w, "x != 0.f");
     fxa__write_format(w, " & inside) %s[%d] + at, x);\n        }\n",
-                      k->c->exact >> out->slot & 1 ? "exact_add((FxaExact *)a.grad_tensor" : "atomicAdd(a.grad_tensor",
+                      k->c->switches.grad_exact >> out->slot & 1 ? "exact_add((FxaExact *)a.grad_tensor"
+                                                                 : "atomicAdd(a.grad_tensor",
                       (int)out->slot);
 }
 
 static void places_scatter(const cuda_work *k, const fxa__emit *grads, fxa__writer *w) {
-    if (!k->c->has_scatter) return;
+    if (!k->c->switches.grad_scatter) return;
     places_put(w,
                "    FXA_INLINE void scatter(const FxaArgs &a, int b, int h, float score, const Pair &p, float ds) const"
                "\n    {\n");
@@ -117,11 +118,11 @@ static const char places_lengths[] =
 static bool places_sums(const cuda_work *k, fxa__writer *w) {
     const fxa__cuda_program *c = k->c;
     bool ok = true;
-    if (!c->n_sums) return true;
+    if (!c->switches.grad_sums) return true;
     places_put(w, "    static FXA_INLINE long long sum_place(const FxaArgs &a, int b, int h, int i)\n    {\n");
     places_put(w, places_lengths);
-    for (int32_t i = 0; i < c->n_sums && ok; i++) {
-        const fxa__output *out = &c->program->outputs[c->sums[i]];
+    for (int32_t i = 0; i < c->switches.grad_sums && ok; i++) {
+        const fxa__output *out = &c->program->outputs[c->gradients.sums[i]];
         if (out->kind != FXA__OUT_DLOAD) continue;
         fxa__write_format(w, "        if (i == %d) {\n", (int)i);
         ok = places_return(k, out, FXA__EMIT_HEAD, w);
@@ -134,8 +135,8 @@ static bool places_sums(const cuda_work *k, fxa__writer *w) {
 /* Any pair on the diagonal has this value, as in diagonal(). */
 static bool places_diagonal(const cuda_work *k, fxa__writer *w) {
     const fxa__cuda_program *c = k->c;
-    if (!c->grad_diagonal) return true;
-    const fxa__node *load = &c->program->nodes[c->diagonal];
+    if (!c->switches.grad_diagonal) return true;
+    const fxa__node *load = &c->program->nodes[c->operands.diagonal];
     fxa__output out = {.kind = FXA__OUT_DLOAD, .slot = load->imm, .n_index = load->n_args};
     for (int d = 0; d < load->n_args; d++) out.index[d] = load->arg[d];
     places_put(w, "    static FXA_INLINE long long diagonal_place(const FxaArgs &a, int b, int h, int d)\n    {\n");

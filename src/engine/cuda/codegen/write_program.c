@@ -97,14 +97,14 @@ static void cudatext_want_tiles(cuda_text *t) {
 
 static void cudatext_want_pairs(cuda_text *t) {
     const fxa_program *p = t->c->program;
-    if (t->c->softcap >= 0) {
-        t->pairs.given[t->c->gain >= 0 ? t->c->value : t->c->softcap] = "score";
-        fxa__lower_emit_require(&t->pairs, t->c->softcap_factor, CUDA_VALUE);
+    if (t->c->computed.softcap >= 0) {
+        t->pairs.given[t->c->computed.gain >= 0 ? t->c->computed.value : t->c->computed.softcap] = "score";
+        fxa__lower_emit_require(&t->pairs, t->c->computed.softcap_factor, CUDA_VALUE);
     }
-    if (t->c->has_value) fxa__lower_emit_require(&t->pairs, t->c->value, CUDA_VALUE);
-    if (t->c->has_derivative || t->c->has_user_backward)
+    if (t->c->switches.value) fxa__lower_emit_require(&t->pairs, t->c->computed.value, CUDA_VALUE);
+    if (t->c->switches.derivative || t->c->switches.user_backward)
         fxa__lower_emit_require(&t->pairs, fxa__program_output(p, FXA__OUT_DSCORE), CUDA_SLOPE);
-    if (t->c->has_mask) fxa__lower_emit_require(&t->pairs, fxa__program_output(p, FXA__OUT_MASK), CUDA_MASK);
+    if (t->c->switches.mask) fxa__lower_emit_require(&t->pairs, fxa__program_output(p, FXA__OUT_MASK), CUDA_MASK);
     for (int i = 0; i < t->n_rest; i++) fxa__lower_emit_require(&t->pairs, t->rest[i], CUDA_SAME);
 }
 
@@ -123,19 +123,19 @@ static bool cudatext_open(cuda_text *t) {
     }
     if (!ok) return false;
     if (!cudatext_ranges_alone(t)) {
-        cudatext_give(t, t->c->q_operand, "__int_as_float(p.q_word)", "p.q_word");
-        cudatext_give(t, t->c->k_operand, "__int_as_float(p.k_word)", "p.k_word");
+        cudatext_give(t, t->c->operands.q, "__int_as_float(p.q_word)", "p.q_word");
+        cudatext_give(t, t->c->operands.k, "__int_as_float(p.k_word)", "p.k_word");
     }
-    cudatext_give(t, t->c->dense, "p.dense", "");
-    cudatext_give(t, t->c->diagonal, "p.diagonal", "");
+    cudatext_give(t, t->c->operands.dense, "p.dense", "");
+    cudatext_give(t, t->c->operands.diagonal, "p.diagonal", "");
     cudatext_give_tiles(t);
     if (t->work->rounded >= 0) t->pairs.unfused[t->work->rounded] = 1;
-    t->n_rest = t->c->has_mask && !t->work->i64_operands ? fxa__cuda_document_mask(t->work, t->rest) : -1;
+    t->n_rest = t->c->switches.mask && !t->work->i64_operands ? fxa__cuda_document_mask(t->work, t->rest) : -1;
     cudatext_want_pairs(t);
     cudatext_want_tiles(t);
     for (int32_t i = 0; i < p->n_outputs; i++) {
         bool sum = false;
-        for (int32_t j = 0; j < t->c->n_sums; j++) sum = sum || t->c->sums[j] == i;
+        for (int32_t j = 0; j < t->c->switches.grad_sums; j++) sum = sum || t->c->gradients.sums[j] == i;
         if (!sum && !fxa__cuda_is_scattered(t->work, i)) continue;
         fxa__lower_emit_require(&t->grads, p->outputs[i].value, CUDA_GRADS);
         for (int32_t d = 0; !sum && d < p->outputs[i].n_index; d++)
@@ -219,13 +219,13 @@ static void cudatext_return(cuda_text *t, const fxa__emit *e, int32_t node) {
 
 static void cudatext_value(cuda_text *t) {
     int32_t slope = fxa__program_output(t->c->program, FXA__OUT_DSCORE);
-    if (t->c->has_value) {
+    if (t->c->switches.value) {
         cudatext_put(t, "    FXA_INLINE float value(const FxaArgs &a, float score, const Pair &p) const\n    {\n");
         cudatext_put(t, cudatext_pair);
         cudatext_inside(t, &t->pairs, CUDA_VALUE);
-        cudatext_return(t, &t->pairs, t->c->value);
+        cudatext_return(t, &t->pairs, t->c->computed.value);
     }
-    if (!t->c->has_derivative) return;
+    if (!t->c->switches.derivative) return;
     cudatext_put(
         t, "    FXA_INLINE float value(const FxaArgs &a, float score, const Pair &p, float &slope) const\n    {\n");
     cudatext_put(t, cudatext_pair);
@@ -233,14 +233,14 @@ static void cudatext_value(cuda_text *t) {
     cudatext_put(t, "        slope = ");
     fxa__lower_emit_value(&t->pairs, slope, t->w);
     cudatext_put(t, ";\n");
-    if (t->c->has_value)
-        cudatext_return(t, &t->pairs, t->c->value);
+    if (t->c->switches.value)
+        cudatext_return(t, &t->pairs, t->c->computed.value);
     else
         cudatext_put(t, "        return score;\n    }\n");
 }
 
 static void cudatext_own(cuda_text *t) {
-    if (!t->c->has_user_backward) return;
+    if (!t->c->switches.user_backward) return;
     cudatext_put(t, "    FXA_INLINE float user_backward(const FxaArgs &a, float score, const Pair &p, float dscore) "
                     "const\n    {\n");
     cudatext_put(t, cudatext_pair);
@@ -250,29 +250,29 @@ static void cudatext_own(cuda_text *t) {
 
 /* Writes softcap(), the tanh that value() reads in place of the score. */
 static void cudatext_bend(cuda_text *t) {
-    if (t->c->softcap < 0) return;
+    if (t->c->computed.softcap < 0) return;
     cudatext_put(t, "#define PROG_SOFTCAP 1\n    FXA_INLINE float softcap(const FxaArgs &a, float score) const\n    {\n"
                     "        return score_tanh(__fmul_rn(score, ");
-    fxa__lower_emit_value(&t->pairs, t->c->softcap_factor, t->w);
-    if (!t->c->softcap_has_unit)
+    fxa__lower_emit_value(&t->pairs, t->c->computed.softcap_factor, t->w);
+    if (!t->c->switches.softcap_has_unit)
         cudatext_put(t, "));\n    }\n");
-    else if (t->c->unit_at >= 0)
-        fxa__write_format(t->w, ")) * a.f[%d];\n    }\n", (int)t->c->unit_at);
+    else if (t->c->computed.unit_at >= 0)
+        fxa__write_format(t->w, ")) * a.f[%d];\n    }\n", (int)t->c->computed.unit_at);
     else
         cudatext_put(t, ")) * LOG2E;\n    }\n");
-    if (t->c->softcap_has_unit) cudatext_put(t, "#define PROG_SOFTCAP_HAS_UNIT 1\n");
+    if (t->c->switches.softcap_has_unit) cudatext_put(t, "#define PROG_SOFTCAP_HAS_UNIT 1\n");
     cudatext_put(t, "#if !FXA_FAST_MATH\n#define PROG_SOFTCAP_SERIES 1\n");
     fxa__write_format(t->w,
                       "    FXA_INLINE float series_limit(const FxaArgs &a) const { return a.f[%d]; }\n"
                       "    FXA_INLINE float softcap_series(const FxaArgs &a, float score) const\n    {\n"
                       "        return score_softcap_series(score, a.f + %d);\n    }\n",
-                      (int)t->c->softcap_at, (int)t->c->softcap_at + 1);
-    int at = (int)t->c->softcap_at + 1 + FXA_CUDA_SOFTCAP_TERMS;
+                      (int)t->c->computed.softcap_at, (int)t->c->computed.softcap_at + 1);
+    int at = (int)t->c->computed.softcap_at + 1 + FXA_CUDA_SOFTCAP_TERMS;
     fxa__write_format(t->w,
                       "    FXA_INLINE float exp_limit(const FxaArgs &a) const { return a.f[%d]; }\n"
                       "    FXA_INLINE SoftcapExp softcap_exp(const FxaArgs &a) const\n    {\n        return {a.f[%d], ",
                       at, at + 1);
-    if (t->c->softcap_has_unit)
+    if (t->c->switches.softcap_has_unit)
         fxa__write_format(t->w, "a.f[%d], softcap_unit(a)};\n    }\n#endif\n", at + 2);
     else
         cudatext_put(t, "-0.5f, 1.f};\n    }\n#endif\n");
@@ -303,7 +303,7 @@ static void cudatext_mask_whole(cuda_text *t) {
 }
 
 static void cudatext_mask(cuda_text *t) {
-    if (!t->c->has_mask) return;
+    if (!t->c->switches.mask) return;
     bool whole = t->work->i64_operands && !t->work->backward;
     if (whole) cudatext_mask_whole(t);
     /* The mask never reads the score: codegen/score_masks.c moved such conditions. */
@@ -319,7 +319,7 @@ static void cudatext_mask(cuda_text *t) {
 /* ---- All of it --------------------------------------------------------------------------------------------------- */
 
 static int cudatext_words(const cuda_text *t) {
-    int32_t words[] = {t->c->q_operand, t->c->k_operand};
+    int32_t words[] = {t->c->operands.q, t->c->operands.k};
     int most = 0;
     for (int i = 0; i < 2; i++) {
         if (words[i] < 0 || !t->pairs.used[words[i]]) continue;
@@ -338,9 +338,9 @@ static int cudatext_bound(double bound) { return !(bound <= 16) ? 0 : bound <= 1
  * are shared by pairs, except in gradients, where the compiler computes them for every pair. */
 static int cudatext_apart(const cuda_text *t) {
     int limit = t->work->backward ? CUDA_APART_BACKWARD : CUDA_APART_FORWARD;
-    uint32_t values = t->c->has_user_backward ? CUDA_VALUE : CUDA_VALUE | CUDA_SLOPE;
+    uint32_t values = t->c->switches.user_backward ? CUDA_VALUE : CUDA_VALUE | CUDA_SLOPE;
     int32_t value = fxa__lower_emit_weight(&t->pairs, values, CUDA_APART_SHARED);
-    int32_t own = t->c->has_user_backward ? fxa__lower_emit_weight(&t->pairs, CUDA_SLOPE, CUDA_APART_SHARED) : 0;
+    int32_t own = t->c->switches.user_backward ? fxa__lower_emit_weight(&t->pairs, CUDA_SLOPE, CUDA_APART_SHARED) : 0;
     int32_t mask = fxa__lower_emit_weight(&t->pairs, CUDA_MASK, CUDA_APART_SHARED);
     int32_t grads = fxa__lower_emit_weight(&t->grads, CUDA_GRADS, 1) + own;
     return (value > limit) | (mask > limit) << 1 | (grads > limit) << 2;
@@ -348,25 +348,32 @@ static int cudatext_apart(const cuda_text *t) {
 
 static void cudatext_switches(cuda_text *t) {
     fxa__cuda_program *c = t->c;
-    c->operands = cudatext_words(t);
+    fxa__cuda_switches *s = &c->switches;
+    int operands = cudatext_words(t);
+    s->bounded = s->value ? cudatext_bound(c->bounds.value) : 0;
+    s->operands = cudatext_ranges_alone(t) ? 0 : operands;
+    s->pack_operands = operands > 0;
+    s->uniform_operands = t->n_rest >= 0;
+    s->out_of_line = cudatext_apart(t);
+    s->grad_diagonal_exact = c->gradients.deterministic && s->grad_diagonal;
     cudatext_put(t, "#define FXA__OPS_F32\n#include \"program_ops.h\"\n#include \"interval_rules.h\"\n");
-    cudatext_switch(t, "VALUE", c->has_value);
-    cudatext_switch(t, "DERIVATIVE", c->has_derivative ? (c->infinite_derivative ? 2 : 1) : 0);
-    cudatext_switch(t, "USER_BACKWARD", c->has_user_backward);
-    cudatext_switch(t, "MASK", c->has_mask);
-    cudatext_switch(t, "BOUNDED", c->has_value ? cudatext_bound(c->bound) : 0);
-    cudatext_switch(t, "DIAGONAL", c->diagonal >= 0);
-    cudatext_switch(t, "DENSE", c->dense >= 0);
-    cudatext_switch(t, "OPERANDS", cudatext_ranges_alone(t) ? 0 : c->operands);
-    cudatext_switch(t, "PACK_OPERANDS", c->operands > 0);
-    cudatext_switch(t, "UNIFORM_OPERANDS", t->n_rest >= 0);
-    cudatext_switch(t, "GRAD_DIAGONAL", c->grad_diagonal);
-    cudatext_switch(t, "GRAD_DENSE", c->grad_dense);
-    cudatext_switch(t, "GRAD_SUMS", c->n_sums);
-    cudatext_switch(t, "GRAD_SCATTER", c->has_scatter);
-    cudatext_switch(t, "GRAD_EXACT", (int)c->exact);
-    cudatext_switch(t, "OUT_OF_LINE", cudatext_apart(t));
-    cudatext_switch(t, "GRAD_DIAGONAL_EXACT", c->deterministic && c->grad_diagonal);
+    cudatext_switch(t, "VALUE", s->value);
+    cudatext_switch(t, "DERIVATIVE", s->derivative);
+    cudatext_switch(t, "USER_BACKWARD", s->user_backward);
+    cudatext_switch(t, "MASK", s->mask);
+    cudatext_switch(t, "BOUNDED", s->bounded);
+    cudatext_switch(t, "DIAGONAL", c->operands.diagonal >= 0);
+    cudatext_switch(t, "DENSE", c->operands.dense >= 0);
+    cudatext_switch(t, "OPERANDS", s->operands);
+    cudatext_switch(t, "PACK_OPERANDS", s->pack_operands);
+    cudatext_switch(t, "UNIFORM_OPERANDS", s->uniform_operands);
+    cudatext_switch(t, "GRAD_DIAGONAL", s->grad_diagonal);
+    cudatext_switch(t, "GRAD_DENSE", s->grad_dense);
+    cudatext_switch(t, "GRAD_SUMS", s->grad_sums);
+    cudatext_switch(t, "GRAD_SCATTER", s->grad_scatter);
+    cudatext_switch(t, "GRAD_EXACT", (int)s->grad_exact);
+    cudatext_switch(t, "OUT_OF_LINE", s->out_of_line);
+    cudatext_switch(t, "GRAD_DIAGONAL_EXACT", s->grad_diagonal_exact);
 }
 
 bool fxa__cuda_program_write(const cuda_work *w) {

@@ -34,35 +34,35 @@ static bool static_alone(const cuda_work *k, int32_t node, fxa__emit_level most)
 static bool static_unit(const cuda_work *k) {
     static_put(k, "    static FXA_INLINE float unit(const FxaArgs &a)\n    {\n");
     bool ok = true;
-    if (k->c->softcap_has_unit) {
-        if (k->c->gain >= 0)
-            fxa__write_format(&k->c->text, "        return a.f[%d];\n", (int)k->c->unit_at + 1);
+    if (k->c->switches.softcap_has_unit) {
+        if (k->c->computed.gain >= 0)
+            fxa__write_format(&k->c->text, "        return a.f[%d];\n", (int)k->c->computed.unit_at + 1);
         else
             static_put(k, "        return 1.f;\n");
         static_put(k, "    }\n    static FXA_INLINE float softcap_unit(const FxaArgs &a)\n    {\n");
-        if (k->c->unit_at >= 0)
-            fxa__write_format(&k->c->text, "        return a.f[%d];\n    }\n", (int)k->c->unit_at);
+        if (k->c->computed.unit_at >= 0)
+            fxa__write_format(&k->c->text, "        return a.f[%d];\n    }\n", (int)k->c->computed.unit_at);
         else
             static_put(k, "        return LOG2E;\n    }\n");
         return true;
     }
-    if (k->c->unit_at >= 0)
-        fxa__write_format(&k->c->text, "        return a.f[%d]", (int)k->c->unit_at);
-    else if (k->c->factor >= 0)
-        ok = static_alone(k, k->c->factor, FXA__EMIT_RUN);
+    if (k->c->computed.unit_at >= 0)
+        fxa__write_format(&k->c->text, "        return a.f[%d]", (int)k->c->computed.unit_at);
+    else if (k->c->computed.factor >= 0)
+        ok = static_alone(k, k->c->computed.factor, FXA__EMIT_RUN);
     else
         static_put(k, "        return 1.f");
-    static_put(k, k->c->unit_at >= 0 ? ";\n    }\n" : " * LOG2E;\n    }\n");
+    static_put(k, k->c->computed.unit_at >= 0 ? ";\n    }\n" : " * LOG2E;\n    }\n");
     return ok;
 }
 
 /* Any pair on the diagonal has this value; uses the one nearest to 0. */
 static bool static_diagonal(const cuda_work *k) {
-    if (k->c->diagonal < 0) return true;
+    if (k->c->operands.diagonal < 0) return true;
     static_put(k, "    static FXA_INLINE float diagonal(const FxaArgs &a, int b, int h, int d)\n    {\n");
     static_put(k, static_lengths);
     static_put(k, "        const int q = max(d, 0), k = max(-d, 0);\n");
-    bool ok = static_alone(k, k->c->diagonal, FXA__EMIT_PAIR);
+    bool ok = static_alone(k, k->c->operands.diagonal, FXA__EMIT_PAIR);
     static_put(k, ";\n    }\n");
     return ok;
 }
@@ -90,19 +90,20 @@ static void static_choose_tables(const cuda_work *k, fxa__interval_text *v) {
     const fxa_program *p = k->c->program;
     int8_t chosen[FXA__INTERVAL_TABLES];
     for (int i = 0; i < FXA__INTERVAL_TABLES; i++) chosen[i] = -1;
-    k->c->n_ranges = 0;
+    k->c->operands.n_ranges = 0;
     for (int32_t i = 0; i < p->n_nodes; i++) {
         if (v->table[i] < 0) continue;
         const fxa__interval_table *t = &v->tables[v->table[i]];
-        bool room = k->c->n_ranges < FXA_CUDA_RANGES && fxa__cuda_operand_kind((fxa_dtype)p->tensors[t->tensor].dtype);
+        bool room =
+            k->c->operands.n_ranges < FXA_CUDA_RANGES && fxa__cuda_operand_kind((fxa_dtype)p->tensors[t->tensor].dtype);
         if (chosen[v->table[i]] < 0 && room) {
-            chosen[v->table[i]] = (int8_t)k->c->n_ranges;
-            k->c->ranges[k->c->n_ranges++] = (struct fxa__cuda_range){t->tensor, t->axis};
+            chosen[v->table[i]] = (int8_t)k->c->operands.n_ranges;
+            k->c->operands.ranges[k->c->operands.n_ranges++] = (struct fxa__cuda_range){t->tensor, t->axis};
         }
         v->table[i] = chosen[v->table[i]];
     }
-    for (int32_t i = 0; i < k->c->n_ranges; i++)
-        v->tables[i] = (fxa__interval_table){k->c->ranges[i].tensor, k->c->ranges[i].axis};
+    for (int32_t i = 0; i < k->c->operands.n_ranges; i++)
+        v->tables[i] = (fxa__interval_table){k->c->operands.ranges[i].tensor, k->c->operands.ranges[i].axis};
 }
 
 /* Long classes are out of line, because a tile list evaluates the class in three places, and a range takes two loops:
@@ -129,11 +130,11 @@ static void static_class_head(const cuda_work *k, const fxa__interval_text *v) {
 
 static bool static_class(const cuda_work *k) {
     fxa__interval_text v;
-    if (!k->c->has_mask) return true;
+    if (!k->c->switches.mask) return true;
     bool ok = fxa__lower_interval_open(k->host, k->c->program, FXA__CUDA_F32, &v);
     if (ok) {
-        static_give(&v, k->c->program, k->c->q_operand, static_q_range);
-        static_give(&v, k->c->program, k->c->k_operand, static_k_range);
+        static_give(&v, k->c->program, k->c->operands.q, static_q_range);
+        static_give(&v, k->c->program, k->c->operands.k, static_k_range);
         static_choose_tables(k, &v);
         static_class_head(k, &v);
         static_put(k, static_lengths);

@@ -104,8 +104,8 @@ static void args_captures(fxa__cuda_call *c) {
 /* Sets the view of the dense tensor. Its load has indices b and h, if any, before q and k. */
 static void args_dense(fxa__cuda_call *c) {
     const fxa__cuda_program *g = &c->code->program;
-    if (g->dense < 0) return;
-    const fxa__node *load = &g->program->nodes[g->dense];
+    if (g->operands.dense < 0) return;
+    const fxa__node *load = &g->program->nodes[g->operands.dense];
     const fxa_view *v = &c->tensors[load->imm];
     c->a.dense.data = (void *)(uintptr_t)v->data;
     for (int d = 0; d < load->n_args; d++) {
@@ -130,7 +130,7 @@ static void args_program(fxa__cuda_call *c) {
     args_scalars(c);
     args_captures(c);
     args_dense(c);
-    if (c->code->program.operands) {
+    if (c->code->program.switches.pack_operands) {
         args_words(&c->at.operand[0], &c->a.q_vector);
         args_words(&c->at.operand[1], &c->a.k_vector);
     }
@@ -270,7 +270,7 @@ struct FxaDivisor fxa__cuda_divisor(int64_t by) {
 
 void fxa__cuda_args_query_order(fxa__cuda_call *c, int32_t q_rows) {
     const fxa_problem *p = &c->p->in;
-    bool packed = p->flags & FXA_VARLEN, masked = c->code->program.has_mask;
+    bool packed = p->flags & FXA_VARLEN, masked = c->code->program.switches.mask;
     int64_t batch = packed ? 1 : p->b, heads = batch * p->hq, keys = p->sk * (p->d_qk + p->d_v) * 2, section = 1;
     int64_t tiles = packed ? p->total_q / q_rows + p->b : fxa__div_up(p->sq, q_rows);
     while (masked && section < heads && 2 * section * keys <= ARGS_L2_BYTES) section *= 2;

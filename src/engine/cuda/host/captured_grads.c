@@ -23,13 +23,13 @@ typedef struct captured_tensor {
     int rank, dtype, add;
 } captured_tensor;
 
-static int32_t captured_dense_tensor(const fxa__cuda_program *g) { return g->program->nodes[g->dense].imm; }
+static int32_t captured_dense_tensor(const fxa__cuda_program *g) { return g->program->nodes[g->operands.dense].imm; }
 
 bool fxa__cuda_is_dense_grad_direct(const fxa__cuda_choice *choice, const fxa__cuda_program *g, const fxa_problem *p) {
     int32_t i = captured_dense_tensor(g);
     const fxa_capture *t = &p->captures[i];
     int64_t step = 1;
-    if (g->program->nodes[g->dense].n_args != 4 || t->grad_dtype != (uint32_t)choice->dtype || t->size[3] % 8)
+    if (g->program->nodes[g->operands.dense].n_args != 4 || t->grad_dtype != (uint32_t)choice->dtype || t->size[3] % 8)
         return false;
     for (int d = 3; d >= 0; d--) {
         if (t->grad_stride[d] != step) return false;
@@ -43,7 +43,8 @@ bool fxa__cuda_is_dense_grad_direct(const fxa__cuda_choice *choice, const fxa__c
 static bool captured_all_dense(const fxa__cuda_call *c, const fxa_view *v) {
     const fxa_problem *p = &c->p->in;
     const int64_t all[] = {p->b, p->hq, p->sq, p->sk};
-    if (c->code->choice.family != FXA__CUDA_SM90 || c->code->program.has_mask || c->code->choice.varlen) return false;
+    if (c->code->choice.family != FXA__CUDA_SM90 || c->code->program.switches.mask || c->code->choice.varlen)
+        return false;
     for (int d = 0; d < 4; d++)
         if (v->size[d] != all[d]) return false;
     return true;
@@ -71,15 +72,15 @@ void fxa__cuda_captured_grads_args(fxa__cuda_call *c) {
     const fxa_problem *p = &c->p->in;
     const fxa__cuda_program *program = &c->code->program;
     const struct FxaShape *shape = &c->code->unit[FXA__CUDA_BACKWARD].shape;
-    int64_t row = g->sum_rows * program->n_sums, part = (int64_t)g->part_rows * g->part_size;
-    if (program->n_sums) c->a.sums = (struct FxaSums){g->sums, p->hq * row, row};
-    if (program->grad_diagonal && g->one_row)
+    int64_t row = g->sum_rows * program->switches.grad_sums, part = (int64_t)g->part_rows * g->part_size;
+    if (program->switches.grad_sums) c->a.sums = (struct FxaSums){g->sums, p->hq * row, row};
+    if (program->switches.grad_diagonal && g->one_row)
         c->a.grad_diagonal =
             (struct FxaDiagonalGrad){g->parts, p->hq * g->part_size, g->part_size, 0, (int)p->sk - 1, 0, g->part_size};
-    else if (program->grad_diagonal)
+    else if (program->switches.grad_diagonal)
         c->a.grad_diagonal = (struct FxaDiagonalGrad){g->parts,          p->hq * part,  part,        g->part_size,
                                                       shape->k_rows - 1, shape->k_rows, g->part_size};
-    if (program->grad_dense) c->a.grad_dense = captured_dense_view(c);
+    if (program->switches.grad_dense) c->a.grad_dense = captured_dense_view(c);
     for (int i = 0; i < FXA_CUDA_TENSORS; i++) c->a.grad_tensor[i] = g->tensor[i];
 }
 
@@ -88,8 +89,8 @@ void fxa__cuda_captured_grads_args(fxa__cuda_call *c) {
 static captured_targets captured_find(const fxa__cuda_program *g) {
     captured_targets to;
     for (int32_t i = 0; i < FXA__CUDA_SUMS; i++) to.param[i] = to.tensor[i] = -1;
-    for (int32_t i = 0; i < g->n_sums; i++) {
-        const fxa__output *out = &g->program->outputs[g->sums[i]];
+    for (int32_t i = 0; i < g->switches.grad_sums; i++) {
+        const fxa__output *out = &g->program->outputs[g->gradients.sums[i]];
         if (out->kind == FXA__OUT_DPARAM)
             to.param[i] = g->params[out->slot].source;
         else
@@ -111,7 +112,8 @@ static fxa_status captured_no_sums(fxa__cuda_call *c, const captured_targets *to
 static fxa_status captured_sums(fxa__cuda_call *c) {
     const fxa__cuda_captured_sums *g = &c->at.captured;
     captured_targets to = captured_find(&c->code->program);
-    int n = c->code->program.n_sums, rows = (int)g->sum_rows, add = (c->p->in.flags & FXA_ACCUMULATE_DPARAMS) != 0;
+    int n = c->code->program.switches.grad_sums, rows = (int)g->sum_rows,
+        add = (c->p->in.flags & FXA_ACCUMULATE_DPARAMS) != 0;
     int64_t heads = c->p->in.b * c->p->in.hq;
     double *totals = g->totals, *params = c->bound->dparams;
     struct FxaExact *sums = g->params;
@@ -135,8 +137,8 @@ static fxa_status captured_sums(fxa__cuda_call *c) {
 static fxa_status captured_diagonal(fxa__cuda_call *c) {
     const fxa__cuda_program *program = &c->code->program;
     const fxa_problem *p = &c->p->in;
-    if (!program->grad_diagonal) return FXA_OK;
-    int tensor = program->program->nodes[program->diagonal].imm;
+    if (!program->switches.grad_diagonal) return FXA_OK;
+    int tensor = program->program->nodes[program->operands.diagonal].imm;
     int tiles = c->at.captured.part_rows;
     int size = (int)(p->sq + p->sk - 1), zero = (int)p->sk - 1;
     void *params[] = {&c->a, &tensor, &tiles, &size, &zero};
@@ -163,7 +165,7 @@ static fxa_status captured_store(fxa__cuda_call *c, int32_t i) {
     captured_tensor to = captured_target(c, i);
     const float *from = c->at.captured.tensor[i];
     long long count = c->at.captured.count[i];
-    int exact = c->code->program.exact >> i & 1;
+    int exact = c->code->program.switches.grad_exact >> i & 1;
     void *params[] = {&from, &to, &count, &exact};
     if (!count) return FXA_OK;
     return fxa__cuda_launch(c, FXA__CUDA_CAPTURED_GRADS, FXA__CUDA_CAPTURED_STORE, captured_grid(count), CAPTURED_BLOCK,
@@ -173,8 +175,8 @@ static fxa_status captured_store(fxa__cuda_call *c, int32_t i) {
 /* Stores the gradient of the dense tensor. Its load has indices b and h, if any, before q and k. */
 static fxa_status captured_dense(fxa__cuda_call *c) {
     const fxa__cuda_program *g = &c->code->program;
-    if (!g->grad_dense || c->at.captured.direct) return FXA_OK;
-    const fxa__node *load = &g->program->nodes[g->dense];
+    if (!g->switches.grad_dense || c->at.captured.direct) return FXA_OK;
+    const fxa__node *load = &g->program->nodes[g->operands.dense];
     captured_tensor to = captured_target(c, load->imm);
     long long count = 1;
     int by[2] = {0, 0};
@@ -190,7 +192,7 @@ static fxa_status captured_dense(fxa__cuda_call *c) {
 }
 
 fxa_status fxa__cuda_captured_grads_begin(fxa__cuda_call *c) {
-    return c->code->program.grad_dense && c->at.captured.direct ? captured_clear_dense(c) : FXA_OK;
+    return c->code->program.switches.grad_dense && c->at.captured.direct ? captured_clear_dense(c) : FXA_OK;
 }
 
 fxa_status fxa__cuda_captured_grads_store(fxa__cuda_call *c) {

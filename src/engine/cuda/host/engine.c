@@ -89,7 +89,7 @@ static void cu_close(fxa__host *host, void *self) {
 static bool cu_is_deterministic(const fxa__problem *p, const fxa__cuda_choice *c, const fxa__cuda_program *g) {
     if (p->in.pass == FXA_FORWARD) return true;
     bool dq = !(p->in.flags & FXA_GRAD_Q) || c->separate_dq || c->ordered_dq || c->family == FXA__CUDA_SIMT;
-    return dq && (g->deterministic || (!g->has_scatter && !g->grad_diagonal));
+    return dq && (g->gradients.deterministic || (!g->switches.grad_scatter && !g->switches.grad_diagonal));
 }
 
 /* Reports the tile shape whose tiles are skipped if the mask is false in all their pairs. */
@@ -98,7 +98,7 @@ static void cu_tiles(const fxa__cuda_choice *c, const fxa__cuda_program *g, fxa_
                           : c->units >> FXA__CUDA_BACKWARD & 1u ? FXA__CUDA_BACKWARD
                                                                 : FXA__CUDA_FORWARD;
     struct FxaShape shape = fxa__cuda_tile_shape(c, g, unit);
-    if (!g->has_mask || unit == FXA__CUDA_DECODE) return;
+    if (!g->switches.mask || unit == FXA__CUDA_DECODE) return;
     report->tile_q = shape.q_rows;
     report->tile_k = shape.k_rows;
 }
@@ -193,8 +193,8 @@ static void cu_key(fxa__analysis *a, fxa__writer *w) {
         for (size_t i = 0; i < sizeof parts / sizeof *parts; i++) fxa__write_u32(w, (uint32_t)parts[i]);
         fxa__write_bytes(w, g->program->hash, sizeof g->program->hash);
         for (int32_t i = 0; i < g->program->n_params; i++) fxa__write_u32(w, (uint32_t)g->params[i].source);
-        for (int32_t i = 0; i < g->n_sums; i++)
-            fxa__write_u32(w, (uint32_t)g->sums[i]); /* the text contains only their values */
+        for (int32_t i = 0; i < g->switches.grad_sums; i++)
+            fxa__write_u32(w, (uint32_t)g->gradients.sums[i]); /* the text contains only their values */
         fxa__write_u64(w, g->text.size);
         fxa__write_bytes(w, g->text.data, g->text.size);
     } else {
@@ -237,7 +237,9 @@ static void cu_describe(const fxa__cuda_self *s, const fxa_problem *p, fxa__cuda
         : x->ordered_dq ? ", dQ by turns"
                         : "",
         x->units >> FXA__CUDA_DECODE & 1u ? ", keys split" : "", x->fast_math ? ", fast functions" : "",
-        (c->program.grad_diagonal && x->family == FXA__CUDA_SM90) || c->program.grad_dense ? ", pairs rounded" : "",
+        (c->program.switches.grad_diagonal && x->family == FXA__CUDA_SM90) || c->program.switches.grad_dense
+            ? ", pairs rounded"
+            : "",
         wide ? ", dK rounded twice" : "", x->rounds_before_adding ? ", rounded before added" : "",
         x->units >> FXA__CUDA_PAGED_GRADS & 1u && x->out_dtype != FXA_F32 ? ", entries and heads rounded" : "",
         fxa__cuda_why_not_sm90(s, p, x, &c->program));

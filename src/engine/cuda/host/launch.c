@@ -50,7 +50,7 @@ fxa_status fxa__cuda_launch_query_tiles(fxa__cuda_call *c, fxa__cuda_unit unit, 
 /* Returns how to pack an operand: the tensor's strides along the axes of its load's indices. */
 static struct FxaPackedOperand launch_words_of(const fxa__cuda_call *c, const fxa__cuda_packed_operand *w) {
     const fxa_program *program = c->code->program.program;
-    if (!c->code->program.operands || w->node < 0) return (struct FxaPackedOperand){.to = NULL};
+    if (!c->code->program.switches.pack_operands || w->node < 0) return (struct FxaPackedOperand){.to = NULL};
     const fxa__node *load = &program->nodes[w->node];
     const fxa_view *v = &c->tensors[load->imm];
     int kind = fxa__cuda_operand_kind(v->dtype);
@@ -75,7 +75,7 @@ static fxa_status launch_words(fxa__cuda_call *c, const fxa__cuda_packed_operand
  * operands are short enough for one CTA each. */
 static bool launch_is_joined(const fxa__cuda_call *c, const fxa__cuda_tile_list *list) {
     bool any = false;
-    if (!c->code->program.operands || !list || !list->items || list->is_written) return false;
+    if (!c->code->program.switches.pack_operands || !list || !list->items || list->is_written) return false;
     for (int side = 0; side < 2; side++) {
         const fxa__cuda_packed_operand *w = &c->at.operand[side];
         if (w->node < 0) continue;
@@ -86,7 +86,7 @@ static bool launch_is_joined(const fxa__cuda_call *c, const fxa__cuda_tile_list 
 }
 
 static fxa_status launch_range(fxa__cuda_call *c, int32_t i) {
-    const struct fxa__cuda_range *r = &c->code->program.ranges[i];
+    const struct fxa__cuda_range *r = &c->code->program.operands.ranges[i];
     struct FxaCapture *t = &c->a.tensor[r->tensor];
     int axis = r->axis, kind = fxa__cuda_operand_kind(c->tensors[r->tensor].dtype);
     void *to = c->at.ranges[i], *params[] = {t, &axis, &kind, &to};
@@ -112,7 +112,7 @@ fxa_status fxa__cuda_prepasses(fxa__cuda_call *c, const fxa__cuda_tile_list *fir
     FXA_TRY(fxa__cuda_clear(c, c->at.zero, c->at.zero_words));
     c->packing_due = launch_is_joined(c, first);
     for (int side = 0; !c->packing_due && side < 2; side++) FXA_TRY(launch_words(c, &c->at.operand[side]));
-    for (int32_t i = 0; i < c->code->program.n_ranges; i++) FXA_TRY(launch_range(c, i));
+    for (int32_t i = 0; i < c->code->program.operands.n_ranges; i++) FXA_TRY(launch_range(c, i));
     return fxa__cuda_diagonal_write(c, &c->at.diagonal);
 }
 

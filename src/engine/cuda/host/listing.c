@@ -31,12 +31,13 @@ static void cu_list_tiles(const fxa__cuda_code *c, const fxa__problem *p, fxa__w
     const struct FxaShape *shape = &c->unit[unit].shape;
     fxa__tile_grid grid = {.p = p, .tile_q = shape->q_rows, .tile_k = shape->k_rows};
     fxa_tile_counts n;
-    if (!c->program.has_mask || !shape->q_rows || !shape->k_rows || fxa__tiles_count(&grid, &n, NULL) != FXA_OK) return;
+    if (!c->program.switches.mask || !shape->q_rows || !shape->k_rows || fxa__tiles_count(&grid, &n, NULL) != FXA_OK)
+        return;
     const fxa_program *program = p->in.program;
-    const char *open = !program || c->program.mask_is_constant ? ""
-                       : !program->n_params                    ? (p->in.n_captures ? ", for any tensor values" : "")
-                       : !p->in.n_captures                     ? ", for any params"
-                                                               : ", for any params and tensor values";
+    const char *open = !program || c->program.operands.mask_is_constant ? ""
+                       : !program->n_params ? (p->in.n_captures ? ", for any tensor values" : "")
+                       : !p->in.n_captures  ? ", for any params"
+                                            : ", for any params and tensor values";
     fxa__write_format(w, "tiles of b 0, h 0%s: %llu skipped, %llu with the mask, %llu without", open,
                       (unsigned long long)n.empty, (unsigned long long)n.mixed, (unsigned long long)n.full);
     if (n.unknown) fxa__write_format(w, ", %llu not classified", (unsigned long long)n.unknown);
@@ -46,19 +47,20 @@ static void cu_list_tiles(const fxa__cuda_code *c, const fxa__problem *p, fxa__w
 /* Prints which operands of pairs kernels read from tables or load for an entire tile. */
 static void cu_list_given(const fxa__cuda_code *c, fxa__writer *w) {
     const fxa__cuda_program *g = &c->program;
-    const char *tile_lists = !g->has_mask ? "all tiles are computed"
-                             : g->mask_is_constant && !c->choice.varlen
+    const char *tile_lists = !g->switches.mask ? "all tiles are computed"
+                             : g->operands.mask_is_constant && !c->choice.varlen
                                  ? "the list of tiles is made on the device when the plan is created"
                                  : "the list of tiles is made on the device before each run";
     fxa__write_format(w, "%s\n", tile_lists);
-    if (g->diagonal >= 0)
+    if (g->operands.diagonal >= 0)
         fxa__write_format(w, "values that depend only on q - k come from a table, made %s\n",
-                          g->diagonal_is_constant ? "when the plan is created" : "before each run");
-    if (g->dense >= 0) fxa__write_format(w, "%s is loaded with each tile of pairs\n", cu_list_tensor(c, g->dense));
-    if (g->q_operand >= 0)
-        fxa__write_format(w, "%s is loaded with the queries of a tile\n", cu_list_tensor(c, g->q_operand));
-    if (g->k_operand >= 0)
-        fxa__write_format(w, "%s is loaded with the keys of a tile\n", cu_list_tensor(c, g->k_operand));
+                          g->operands.diagonal_is_constant ? "when the plan is created" : "before each run");
+    if (g->operands.dense >= 0)
+        fxa__write_format(w, "%s is loaded with each tile of pairs\n", cu_list_tensor(c, g->operands.dense));
+    if (g->operands.q >= 0)
+        fxa__write_format(w, "%s is loaded with the queries of a tile\n", cu_list_tensor(c, g->operands.q));
+    if (g->operands.k >= 0)
+        fxa__write_format(w, "%s is loaded with the keys of a tile\n", cu_list_tensor(c, g->operands.k));
 }
 
 /* Returns true if the gradient `out` is that of node `load`; false without such a node (has == false). */
@@ -75,14 +77,15 @@ static void cu_list_grads(const fxa__cuda_code *c, const fxa__problem *problem, 
     for (int32_t i = 0; i < p->n_outputs; i++) {
         const fxa__output *out = &p->outputs[i];
         bool sum = false, tensor = out->kind == FXA__OUT_DLOAD;
-        for (int32_t j = 0; j < g->n_sums; j++) sum = sum || g->sums[j] == i;
+        for (int32_t j = 0; j < g->switches.grad_sums; j++) sum = sum || g->gradients.sums[j] == i;
         bool wanted = tensor && out->slot < (int32_t)problem->in.n_captures && problem->in.captures[out->slot].grad;
         if (!sum && !wanted) continue;
-        const char *how = sum                                                      ? "sums of tiles, in a fixed order"
-                          : cu_list_is_load(p, out, g->diagonal, g->grad_diagonal) ? "along diagonals"
-                          : cu_list_is_load(p, out, g->dense, g->grad_dense)       ? "stored for each pair, like dS"
-                          : g->exact >> out->slot & 1                              ? "by atomics, exact in any order"
-                                                                                   : "by atomics, rounded in any order";
+        const char *how = sum ? "sums of tiles, in a fixed order"
+                          : cu_list_is_load(p, out, g->operands.diagonal, g->switches.grad_diagonal) ? "along diagonals"
+                          : cu_list_is_load(p, out, g->operands.dense, g->switches.grad_dense)
+                              ? "stored for each pair, like dS"
+                          : g->switches.grad_exact >> out->slot & 1 ? "by atomics, exact in any order"
+                                                                    : "by atomics, rounded in any order";
         fxa__write_format(w, "grad %s: %s\n", tensor ? p->tensors[out->slot].name : p->params[out->slot].name, how);
     }
 }
@@ -103,19 +106,21 @@ static void cu_list_params(const fxa__cuda_code *c, const fxa__problem *p, fxa__
 
 /* Prints the elements of a.f after the params; codegen/host_values.c computes them for each run. */
 static void cu_list_filled(const fxa__cuda_program *g, fxa__writer *w) {
-    int unit = (int)g->unit_at + (g->gain >= 0);
-    for (int32_t i = 0; i < g->n_host_values; i++)
-        fxa__write_format(w, "a.f[%d]: from the values above, computed by the host\n", (int)(g->host_values_at + i));
-    if (g->gain >= 0) fxa__write_format(w, "a.f[%d]: the factor of the tanh, computed by the host\n", (int)g->unit_at);
-    if (g->unit_at >= 0) fxa__write_format(w, "a.f[%d]: the factor of all new scores, computed by the host\n", unit);
-    if (g->softcap_at >= 0)
+    int unit = (int)g->computed.unit_at + (g->computed.gain >= 0);
+    for (int32_t i = 0; i < g->computed.n; i++)
+        fxa__write_format(w, "a.f[%d]: from the values above, computed by the host\n", (int)(g->computed.at + i));
+    if (g->computed.gain >= 0)
+        fxa__write_format(w, "a.f[%d]: the factor of the tanh, computed by the host\n", (int)g->computed.unit_at);
+    if (g->computed.unit_at >= 0)
+        fxa__write_format(w, "a.f[%d]: the factor of all new scores, computed by the host\n", unit);
+    if (g->computed.softcap_at >= 0)
         fxa__write_format(w, "a.f[%d] and on: limits and polynomial of the soft cap, computed by the host\n",
-                          (int)g->softcap_at);
+                          (int)g->computed.softcap_at);
 }
 
 void fxa__cuda_listing(const void *code, const fxa__problem *p, fxa__writer *w) {
     const fxa__cuda_code *c = code;
-    bool bent = c->program.has_value && !fxa__problem_is_capped(p);
+    bool bent = c->program.switches.value && !fxa__problem_is_capped(p);
     fxa__write_format(w, "estimated time of a run: %.3g ms%s\n", 1e3 * fxa__cuda_cost(c->processors, &c->choice, p),
                       bent ? " without the score program" : "");
     for (int unit = 0; unit < FXA__CUDA_UNIT_COUNT; unit++)

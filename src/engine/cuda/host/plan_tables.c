@@ -44,8 +44,8 @@ static fxa__cuda_tile_list *tables_list(fxa__cuda_call *c, tables_kind kind) {
 static bool tables_is_fixed(fxa__cuda_call *c, tables_kind kind) {
     const fxa__cuda_program *g = &c->code->program;
     if (c->code->choice.varlen) return false;
-    if (kind == TABLES_DIAGONAL) return g->diagonal_is_constant && c->at.diagonal.data;
-    return g->mask_is_constant && tables_list(c, kind)->items;
+    if (kind == TABLES_DIAGONAL) return g->operands.diagonal_is_constant && c->at.diagonal.data;
+    return g->operands.mask_is_constant && tables_list(c, kind)->items;
 }
 
 static tables_key tables_key_make(fxa__cuda_call *c, tables_kind kind) {

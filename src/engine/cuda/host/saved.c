@@ -26,13 +26,13 @@ static void saved_add_ints(fxa__blake2s *s, const int32_t *x, size_t n) {
 
 /* Digest of the text, and of what the host computes for it that the text does not contain. */
 static void saved_digest(const fxa__cuda_program *g, uint8_t out[SAVED_DIGEST]) {
-    const int32_t places[] = {g->n_host_values, g->host_values_at, g->unit_at,
-                              g->softcap_at,    g->gain,           g->softcap_has_unit};
+    const int32_t places[] = {g->computed.n,          g->computed.at,   g->computed.unit_at,
+                              g->computed.softcap_at, g->computed.gain, g->switches.softcap_has_unit};
     fxa__blake2s s;
     fxa__blake2s_start(&s, SAVED_DIGEST);
     if (g->program) fxa__blake2s_add(&s, g->program->hash, sizeof g->program->hash);
     saved_add_ints(&s, places, sizeof places / sizeof *places);
-    saved_add_ints(&s, g->host_value, FXA__CUDA_HOST_VALUES);
+    saved_add_ints(&s, g->computed.node, FXA__CUDA_HOST_VALUES);
     fxa__blake2s_add(&s, g->text.data, g->text.size);
     fxa__blake2s_end(&s, out);
 }

@@ -201,25 +201,26 @@ static bool cu_is_separate(const fxa_problem *p, const fxa__cuda_choice *c, cons
  * entry has the same bits in any batch. Excluded with a dense tensor and with operands, for which no time was
  * measured. */
 static bool cu_is_by_turns(const fxa_problem *p, const fxa__cuda_choice *c, const fxa__cuda_program *g) {
-    bool wide = c->d > CU_MOST_NARROW || c->dv > CU_MOST_NARROW, all = !g->has_mask && !c->varlen;
+    bool wide = c->d > CU_MOST_NARROW || c->dv > CU_MOST_NARROW, all = !g->switches.mask && !c->varlen;
     bool wanted = p->pass == FXA_BACKWARD && p->flags & FXA_DETERMINISTIC && p->flags & FXA_GRAD_Q;
-    return wanted && all && !wide && g->dense < 0 && !g->operands && !g->grad_diagonal;
+    return wanted && all && !wide && g->operands.dense < 0 && !g->switches.pack_operands && !g->switches.grad_diagonal;
 }
 
 /* Returns true if the backward kernels of sm90 compute the requested gradients. Above head dim 128 they have no
  * gradients of captures. Below, sums beside a derivative need registers: up to head dim 96, or one sum at 128, without
  * scatter() and dropout. */
 static bool cu_hopper_has_grads(const fxa__cuda_choice *c, const fxa__cuda_program *g) {
-    bool wide = c->d > CU_MOST_NARROW || c->dv > CU_MOST_NARROW, sums = g->n_sums || g->has_scatter;
-    if (g->has_user_backward) return false;
-    if (wide) return !sums && !g->grad_diagonal && !g->grad_dense;
-    bool few = (c->d <= CU_MOST_SCORED && c->dv <= CU_MOST_SCORED) || g->n_sums == 1;
-    return !(sums && g->has_derivative) || (few && !g->has_scatter && !c->dropout);
+    bool wide = c->d > CU_MOST_NARROW || c->dv > CU_MOST_NARROW,
+         sums = g->switches.grad_sums || g->switches.grad_scatter;
+    if (g->switches.user_backward) return false;
+    if (wide) return !sums && !g->switches.grad_diagonal && !g->switches.grad_dense;
+    bool few = (c->d <= CU_MOST_SCORED && c->dv <= CU_MOST_SCORED) || g->switches.grad_sums == 1;
+    return !(sums && g->switches.derivative) || (few && !g->switches.grad_scatter && !c->dropout);
 }
 
 static fxa__cuda_family cu_family(const fxa__cuda_self *s, const fxa_problem *p, const fxa__cuda_choice *c,
                                   const fxa__cuda_program *g) {
-    bool backward = p->pass == FXA_BACKWARD, by_pairs = (p->flags & FXA_GRAD_Q) || g->grad_diagonal;
+    bool backward = p->pass == FXA_BACKWARD, by_pairs = (p->flags & FXA_GRAD_Q) || g->switches.grad_diagonal;
     bool fixed = (p->flags & FXA_DETERMINISTIC) && by_pairs;
     bool maps = !s->on_device || s->gpu.driver.tensor_map;
     if (c->dtype == FXA_F32 || s->forced == FXA__CUDA_SIMT) return FXA__CUDA_SIMT;
@@ -232,10 +233,10 @@ static fxa__cuda_family cu_family(const fxa__cuda_self *s, const fxa_problem *p,
 
 /* Returns which condition of cu_hopper_has_grads() failed. */
 static const char *cu_hopper_lacks(const fxa__cuda_choice *c, const fxa__cuda_program *g) {
-    if (g->has_user_backward) return ", not sm90: a backward program of the caller's";
+    if (g->switches.user_backward) return ", not sm90: a backward program of the caller's";
     if (c->d > CU_MOST_NARROW || c->dv > CU_MOST_NARROW)
         return ", not sm90: gradients of params or tensors above 128 columns";
-    if (g->has_scatter) return ", not sm90: scattered gradients beside a slope";
+    if (g->switches.grad_scatter) return ", not sm90: scattered gradients beside a slope";
     if (c->dropout) return ", not sm90: gradients of params or tensors beside a slope and dropout";
     return ", not sm90: several gradients of params or tensors beside a slope above 96 columns";
 }
@@ -279,7 +280,7 @@ static int32_t cu_row_tiles(const fxa_problem *p, const fxa__cuda_choice *c) {
 /* Returns true if the problem runs on the decode kernel: few rows per KV head, many keys. The tile lists of decode have
  * a row per KV head, so the mask must not differ among its query heads. */
 static bool cu_is_decode(const fxa_problem *p, const fxa__cuda_choice *c, const fxa__cuda_program *g) {
-    bool same = p->hq == p->hkv || !(g->mask_inputs & 1u << FXA_INPUT_H);
+    bool same = p->hq == p->hkv || !(g->operands.mask_inputs & 1u << FXA_INPUT_H);
     bool fits =
         c->family == FXA__CUDA_SM90 && c->d == c->dv && c->d <= CU_MOST_NARROW && p->d_qk == p->d_v && !c->dropout;
     bool few = cu_decode_rows(p) <= 8 * CU_DECODE_GROUPS * cu_row_tiles(p, c);
@@ -293,8 +294,8 @@ static uint32_t cu_units(const fxa_problem *p, const fxa__cuda_choice *c, const 
     else
         units |= 1u << FXA__CUDA_BACKWARD | 1u << FXA__CUDA_PREPOST;
     if (c->separate_dq && c->family == FXA__CUDA_SM90 && (p->flags & FXA_GRAD_Q)) units |= 1u << FXA__CUDA_DQ;
-    if (g->has_mask || g->operands) units |= 1u << FXA__CUDA_TILE_LISTS;
-    if (g->diagonal >= 0) units |= 1u << FXA__CUDA_DIAGONAL_TABLE;
+    if (g->switches.mask || g->switches.pack_operands) units |= 1u << FXA__CUDA_TILE_LISTS;
+    if (g->operands.diagonal >= 0) units |= 1u << FXA__CUDA_DIAGONAL_TABLE;
     if (fxa__cuda_has_conversions(p) || c->mapped_dropout) units |= 1u << FXA__CUDA_CONVERT;
     if (fxa__cuda_has_gathered_pages(p)) units |= 1u << FXA__CUDA_PAGED_GRADS;
     if (p->pass == FXA_BACKWARD && (p->param_grads || cu_tensor_grads(p))) units |= 1u << FXA__CUDA_CAPTURED_GRADS;
@@ -371,7 +372,7 @@ static fxa_status cu_program(const fxa__problem *p, fxa__cuda_choice *c, fxa__cu
 fxa_status fxa__cuda_choose(const fxa__cuda_self *self, const fxa__problem *p, fxa__cuda_choice *out,
                             fxa__cuda_program *program, fxa_error *err) {
     const fxa_problem *in = &p->in;
-    *program = (fxa__cuda_program){.value = -1};
+    *program = (fxa__cuda_program){.program = NULL};
     *out = (fxa__cuda_choice){.arch = self->arch, .fast_math = self->fast_math};
     FXA_TRY(cu_check_table(in, err));
     out->dtype = fxa__cuda_input_dtype(in);

@@ -32,16 +32,16 @@ static bool layout_forward_fits(const fxa__cuda_choice *c, const fxa__cuda_progr
                                 bool small) {
     int32_t d = layout_stored(c->d), dv = layout_stored(c->dv), stages = small ? 3 : 2;
     int32_t bytes = rows * (d > dv ? d : dv) * 2 + stages * keys * (d + dv) * 2;
-    if (g->dense >= 0) bytes += 2 * rows * keys * 2;
-    if (g->diagonal >= 0) bytes += 2 * stages * (rows + keys) * 4;
-    if (g->operands) bytes += (2 * stages * keys + rows) * 4;
+    if (g->operands.dense >= 0) bytes += 2 * rows * keys * 2;
+    if (g->operands.diagonal >= 0) bytes += 2 * stages * (rows + keys) * 4;
+    if (g->switches.pack_operands) bytes += (2 * stages * keys + rows) * 4;
     return bytes <= LAYOUT_SHARED;
 }
 
 static bool layout_is_small(const fxa__cuda_choice *c) { return c->d <= 64 && c->dv <= 64; }
 
 static int32_t layout_forward_groups(const fxa__cuda_choice *c, const fxa__cuda_program *g) {
-    return layout_is_small(c) && g->dense < 0 && !c->dropout ? 3 : 2;
+    return layout_is_small(c) && g->operands.dense < 0 && !c->dropout ? 3 : 2;
 }
 
 /* Returns true if the consumer warpgroups of the forward kernel skip tiles independently (sm90/forward_shared.cuh). */
@@ -60,8 +60,8 @@ bool fxa__cuda_forward_fits(const fxa__cuda_choice *c, const fxa__cuda_program *
 bool fxa__cuda_fused_dq_fits(const fxa__cuda_choice *c, const fxa__cuda_program *g) {
     int32_t columns = layout_stored(c->d) + layout_stored(c->dv), pairs = 64 * 128 * 2;
     int32_t bytes = (128 + 2 * 64) * columns * 2 + 4 * pairs + 2 * 64 * (c->d > 64 ? 64 : 32) * 4 + 2 * 2 * 64 * 4;
-    if (g->operands) bytes += 2 * (64 + 128) * 4;
-    return g->dense < 0 || bytes <= LAYOUT_SHARED;
+    if (g->switches.pack_operands) bytes += 2 * (64 + 128) * 4;
+    return g->operands.dense < 0 || bytes <= LAYOUT_SHARED;
 }
 
 static struct FxaShape layout_forward_sm90(const fxa__cuda_choice *c, const fxa__cuda_program *g) {
@@ -73,13 +73,14 @@ static struct FxaShape layout_forward_sm90(const fxa__cuda_choice *c, const fxa_
 
 static struct FxaShape layout_backward_sm90(const fxa__cuda_choice *c, const fxa__cuda_program *g) {
     bool small = layout_is_small(c);
-    bool bare = !g->has_derivative && g->dense < 0 && !g->grad_diagonal && !g->n_sums && !g->has_scatter;
+    bool bare = !g->switches.derivative && g->operands.dense < 0 && !g->switches.grad_diagonal &&
+                !g->switches.grad_sums && !g->switches.grad_scatter;
     if (c->d > 128 || c->dv > 128) return (struct FxaShape){384, 0, 64, 64, 16, 0, 0, 1};
     return (struct FxaShape){384, 0, small && bare && !c->dropout ? 128 : 64, 128, 16, 0, 8, 1};
 }
 
 static struct FxaShape layout_forward_sm80(const fxa__cuda_choice *c, const fxa__cuda_program *g) {
-    bool two = c->d <= 128 && c->dv <= 128 && g->dense < 0;
+    bool two = c->d <= 128 && c->dv <= 128 && g->operands.dense < 0;
     return (struct FxaShape){128, 0, two ? 128 : 64, 64, 0, 0, 0, 1};
 }
 
@@ -175,7 +176,7 @@ static void layout_words_describe(layout *l, int side) {
     fxa__cuda_packed_operand *w = &l->out->operand[side];
     const fxa_program *program = l->g->program;
     uint32_t inputs = 0;
-    w->node = side ? l->g->k_operand : l->g->q_operand;
+    w->node = side ? l->g->operands.k : l->g->operands.q;
     w->length = side ? l->p->sk : l->p->sq;
     w->pitch = fxa__round_up(w->length, LAYOUT_PAD) + LAYOUT_PAD;
     for (int d = 0; w->node >= 0 && d < program->nodes[w->node].n_args; d++)
@@ -210,11 +211,11 @@ static void layout_words_take(layout *l, int side) {
 static void layout_list(layout *l, fxa__cuda_tile_list *list, struct FxaShape shape, bool by_key) {
     int64_t q = fxa__div_up(l->p->sq, shape.q_rows), k = fxa__div_up(l->p->sk, shape.k_rows);
     *list = (fxa__cuda_tile_list){.items = NULL};
-    if (!l->g->has_mask || l->p->sq == 0 || l->p->sk == 0) return;
+    if (!l->g->switches.mask || l->p->sq == 0 || l->p->sk == 0) return;
     list->cut = (fxa__cuda_list_shape){
         shape.q_rows, shape.k_rows, (int32_t)(by_key ? k : q), (int32_t)(by_key ? q : k), by_key, 0};
-    list->batch = l->choice->varlen ? (int32_t)l->p->b : layout_batch(l, l->g->mask_inputs);
-    list->heads = layout_heads(l, l->g->mask_inputs);
+    list->batch = l->choice->varlen ? (int32_t)l->p->b : layout_batch(l, l->g->operands.mask_inputs);
+    list->heads = layout_heads(l, l->g->operands.mask_inputs);
     int64_t rows = (int64_t)list->batch * list->heads;
     list->pitch = (int32_t)fxa__min_i64(list->cut.columns, LAYOUT_PITCH);
     list->items = layout_take(l, rows, list->cut.rows, list->pitch, sizeof(int32_t));
@@ -233,11 +234,11 @@ static int64_t layout_elements(const fxa_capture *t, int32_t rank) {
  * would take more time to write than it saves. Tensors behind the caller's have no table. */
 static void layout_ranges(layout *l) {
     int64_t most = fxa__min_i64(l->p->b * l->p->hq * (l->p->sq + l->p->sk), LAYOUT_ELEMENTS);
-    for (int32_t i = 0; i < l->g->n_ranges; i++) {
-        int32_t tensor = l->g->ranges[i].tensor;
+    for (int32_t i = 0; i < l->g->operands.n_ranges; i++) {
+        int32_t tensor = l->g->operands.ranges[i].tensor;
         if (tensor >= (int32_t)l->p->n_captures) continue;
         int64_t n = layout_elements(&l->p->captures[tensor], l->g->program->tensors[tensor].rank);
-        int64_t size = l->p->captures[tensor].size[l->g->ranges[i].axis];
+        int64_t size = l->p->captures[tensor].size[l->g->operands.ranges[i].axis];
         if (n > 0 && n <= most)
             l->out->ranges[i] = layout_take(l, n / size, fxa__interval_n_blocks(size), 2, sizeof(int32_t));
     }
@@ -245,11 +246,11 @@ static void layout_ranges(layout *l) {
 
 static void layout_diagonal(layout *l) {
     fxa__cuda_diagonal_rows *r = &l->out->diagonal;
-    if (l->g->diagonal < 0) return;
+    if (l->g->operands.diagonal < 0) return;
     r->zero = (int32_t)fxa__round_up(l->p->sk, 128) + 127;
     r->pitch = fxa__round_up(r->zero + fxa__round_up(l->p->sq, 192) + 256, 4);
-    r->heads = layout_heads(l, l->g->diagonal_inputs);
-    r->batch = layout_batch(l, l->g->diagonal_inputs);
+    r->heads = layout_heads(l, l->g->operands.diagonal_inputs);
+    r->batch = layout_batch(l, l->g->operands.diagonal_inputs);
     r->data = layout_take(l, r->batch, r->heads, r->pitch, sizeof(float));
 }
 
@@ -273,24 +274,24 @@ static void layout_captured(layout *l) {
     int64_t heads = l->p->b * l->p->hq;
     g->tiles = (int32_t)fxa__div_up(l->p->sk, shape.k_rows);
     g->sum_rows = (int64_t)g->tiles * shape.sum_rows;
-    if (l->g->n_sums) g->sums = layout_take(l, heads, g->sum_rows, l->g->n_sums, sizeof(float));
-    if (l->g->n_sums) g->totals = layout_take(l, heads, l->g->n_sums, 1, sizeof(double));
-    if (l->g->n_sums) g->params = layout_take(l, l->g->n_sums, 1, 1, sizeof(struct FxaExact));
-    g->one_row = l->g->deterministic || g->tiles > LAYOUT_PARTS;
+    if (l->g->switches.grad_sums) g->sums = layout_take(l, heads, g->sum_rows, l->g->switches.grad_sums, sizeof(float));
+    if (l->g->switches.grad_sums) g->totals = layout_take(l, heads, l->g->switches.grad_sums, 1, sizeof(double));
+    if (l->g->switches.grad_sums) g->params = layout_take(l, l->g->switches.grad_sums, 1, 1, sizeof(struct FxaExact));
+    g->one_row = l->g->gradients.deterministic || g->tiles > LAYOUT_PARTS;
     g->part_rows = g->one_row ? 1 : g->tiles;
     g->part_size = (int32_t)(g->one_row ? l->p->sq + l->p->sk : fxa__round_up(l->p->sq, LAYOUT_PAD) + LAYOUT_PAD);
-    if (l->g->grad_diagonal)
+    if (l->g->switches.grad_diagonal)
         g->parts = layout_take(l, heads, g->part_rows, g->part_size,
-                               l->g->deterministic ? sizeof(struct FxaExact) : sizeof(float));
+                               l->g->gradients.deterministic ? sizeof(struct FxaExact) : sizeof(float));
     g->pitch = fxa__round_up(l->p->sk, 8);
-    int32_t dense = l->g->grad_dense ? l->g->program->nodes[l->g->dense].imm : -1;
+    int32_t dense = l->g->switches.grad_dense ? l->g->program->nodes[l->g->operands.dense].imm : -1;
     g->direct = dense >= 0 && fxa__cuda_is_dense_grad_direct(l->choice, l->g, l->p);
     if (dense >= 0 && !g->direct) g->dense = layout_take(l, heads, l->p->sq, g->pitch, sizeof(uint16_t));
     for (size_t i = 0; i < l->p->n_captures && i < FXA_CUDA_TENSORS; i++) {
         if (!l->p->captures[i].grad || (int32_t)i == dense) continue;
         g->count[i] = layout_elements(&l->p->captures[i], l->g->program->tensors[i].rank);
-        g->tensor[i] =
-            layout_take(l, g->count[i], 1, 1, l->g->exact >> i & 1 ? sizeof(struct FxaExact) : sizeof(float));
+        g->tensor[i] = layout_take(l, g->count[i], 1, 1,
+                                   l->g->switches.grad_exact >> i & 1 ? sizeof(struct FxaExact) : sizeof(float));
     }
 }
 
@@ -311,7 +312,7 @@ static void layout_zeroes(layout *l) {
     if (l->choice->ordered_dq) out->next_tile = layout_take(l, 1, 1, 1, sizeof(uint32_t));
     out->counter_words = l->c.used / sizeof(uint32_t);
     if (l->p->flags & FXA_SINK_ZERO) out->no_sink = layout_take(l, l->p->hq, 1, 1, sizeof(float));
-    for (int side = 0; l->g->operands && side < 2; side++) {
+    for (int side = 0; l->g->switches.pack_operands && side < 2; side++) {
         layout_words_describe(l, side);
         if (out->operand[side].node < 0) layout_words_take(l, side);
     }
@@ -356,18 +357,18 @@ static void layout_backward(layout *l) {
     out->lse2 = layout_take(l, rows, 1, 1, sizeof(float));
     out->delta = layout_take(l, rows, 1, 1, sizeof(float));
     if (joint) out->grad_q_sum = layout_take(l, rows, l->choice->d, 1, sizeof(float));
-    bool listed = l->g->has_mask || l->choice->varlen;
+    bool listed = l->g->switches.mask || l->choice->varlen;
     bool first_stored =
-        joint && l->choice->family == FXA__CUDA_SM90 && listed && !l->g->grad_dense; /* dQ's main kernel */
+        joint && l->choice->family == FXA__CUDA_SM90 && listed && !l->g->switches.grad_dense; /* dQ's main kernel */
     if (first_stored || l->choice->ordered_dq)
         out->first_share = layout_take(l, rows / LAYOUT_SHARE, 1, 1, sizeof(int32_t));
     int64_t entries = l->packed && !(l->p->flags & FXA_PAGED) ? 1 : l->p->b;
     /* Excludes the small head dims with batch lengths or operands, whose tiles may be short: 2 to 4 % slower there. */
-    bool is_short = layout_is_small(l->choice) && (l->choice->varlen || l->g->operands);
+    bool is_short = layout_is_small(l->choice) && (l->choice->varlen || l->g->switches.pack_operands);
     if (joint && l->choice->family == FXA__CUDA_SM90 && !is_short)
         out->reduced = layout_take(l, 1 + entries * l->p->hkv, 1, 1, sizeof(uint32_t));
     layout_list(l, &out->keys, layout_shape(l, FXA__CUDA_BACKWARD), true);
-    bool halves = joint && l->choice->family == FXA__CUDA_SM90 && l->g->has_mask && !layout_is_small(l->choice);
+    bool halves = joint && l->choice->family == FXA__CUDA_SM90 && l->g->switches.mask && !layout_is_small(l->choice);
     if (halves) out->keys.cut.parts = LAYOUT_HALVES;
 }
 
@@ -382,7 +383,7 @@ uint64_t fxa__cuda_buffers_make(const fxa__cuda_self *self, const fxa__cuda_choi
     out->q_pad = (int32_t)pad;
     out->pad_rows = (int32_t)rows;
     layout_zeroes(&l);
-    for (int side = 0; program->operands && side < 2; side++)
+    for (int side = 0; program->switches.pack_operands && side < 2; side++)
         if (out->operand[side].node >= 0) layout_words_take(&l, side);
     layout_diagonal(&l);
     layout_ranges(&l);
