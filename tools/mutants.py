@@ -3,7 +3,9 @@
 """Mutation testing: makes random small changes (mutants) of src and runs the C tests that reach them.
 
     tools/mutants.py [--count 100] [--seed 1] [--only cudnn,program] [--minutes M] [--work build-mutants]
-    tools/mutants.py --again [--sanitize]      the survivors of the results once more, with the tests of this tree
+    tools/mutants.py --again [VERDICTS] [--sanitize]   the survivors of the results once more, with the tests of this
+                                                       tree; or the mutants with these verdicts
+    tools/mutants.py --move                    finds the mutants of the results in the present sources, runs no test
     tools/mutants.py --one FILE:LINE OLD NEW   one change by hand
     tools/mutants.py --summary | --page        prints the table of the results; writes docs/reliability-mutants.md
 
@@ -18,10 +20,11 @@ WORK/tree is a clone of the working tree. WORK/build is its build, in which test
 
 Verdicts: killed (with the test), timeout (a test took four times its CPU time; counts as killed), survived, unreached
 (no test runs the statement), same (compiles to the same code), uncompiled (does not compile), gone (the line has been
-removed). Survivors that tools/mutants_equivalent.txt lists with a reason are equivalent and are not counted."""
+removed; such mutants are deleted from the results). Survivors that tools/mutants_equivalent.txt lists with a reason are equivalent and are not counted."""
 import argparse
 import json
 import os
+import re
 import shutil
 import sys
 import time
@@ -30,6 +33,7 @@ from pathlib import Path
 import mutants_changes as changes
 import mutants_report as report
 from mutants_judge import Judge
+from mutants_moved import Moved
 from mutants_schema import Schema, say
 
 ROOT = Path(__file__).resolve().parent.parent
@@ -58,17 +62,35 @@ def prepare(work):
 
 def chosen(given, tree, known):
     """Returns the mutants of this run."""
+    parts = [part for part in given.only.split(",") if part]
     if given.one:
         return [changes.by_hand(tree, *given.one)]
-    if given.again:
-        kept = [r for r in report.with_reasons(known.values())[0] if r["verdict"] in report.MISSED]
-        return [{k: r[k] for k in report.KEPT if k not in ("verdict", "by", "commit")} | {"inside": r["inside"]} for r in kept]
     out = []
-    for mutant in changes.draw(tree, [part for part in given.only.split(",") if part], given.seed):
-        if len(out) >= given.count:
+    if given.again:
+        rows = [r for r in report.with_reasons(known.values())[0] if r["verdict"] in given.again.split(",")]
+        out = [{k: r[k] for k in report.KEPT if k not in ("verdict", "commit")} | {"inside": r["inside"]} for r in rows
+               if not parts or any(re.search(part, r["file"]) for part in parts)]
+    count = len(out) + (given.count if given.count is not None else 0 if given.again else 100)
+    for mutant in changes.draw(tree, parts, given.seed):
+        if len(out) >= count:
             break
         if changes.key(mutant) not in known:
             out.append(mutant)
+    return out
+
+
+def follow(known, tree, commit):
+    """Returns the results with each mutant as it is in the sources of `tree`, at `commit`. Mutants whose lines have been
+    removed are left out. The entries of the list of equivalent mutants follow theirs."""
+    files, out, listed = Moved(ROOT, tree), {}, report.EQUIVALENT.read_text()
+    for r in known.values():
+        now = r if r["commit"] == commit else files.find(r)
+        if now:
+            out[changes.key(now)] = {**r, **now, "commit": commit}
+            listed = listed.replace(f"  {report.entry(r)}\n", f"  {report.entry(now)}\n")
+        else:
+            print(f"gone: {r['verdict']} {r['file']}:{r['line']}: {report.change(r)}: {r['text']}")
+    report.EQUIVALENT.write_text(listed)
     return out
 
 
@@ -76,7 +98,7 @@ def main():
     options = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     options.add_argument("--work", type=Path, default=ROOT / "build-mutants")
     options.add_argument("--results", type=Path, default=ROOT / "tests" / "mutants.jsonl")
-    options.add_argument("--count", type=int, default=100)
+    options.add_argument("--count", type=int, help="new mutants: 100, with --again 0")
     options.add_argument("--seed", type=int, default=1)
     options.add_argument("--only", default="", help="regular expressions of paths of src, by commas")
     options.add_argument("--jobs", type=int, default=os.cpu_count(), help="mutants side by side")
@@ -85,7 +107,8 @@ def main():
     options.add_argument("--longest", type=float, default=20, help="seconds of one test; of a longer one a tenth is run, or less")
     options.add_argument("--skip", default="", help="tests of names like this regular expression are not run")
     options.add_argument("--minutes", type=float, default=1e9, help="no mutant begins after that")
-    options.add_argument("--again", action="store_true")
+    options.add_argument("--again", nargs="?", const=",".join(report.MISSED), metavar="VERDICTS")
+    options.add_argument("--move", action="store_true")
     options.add_argument("--resume", action="store_true", help="a run with the same options that was ended before its time")
     options.add_argument("--sanitize", action="store_true", help="address and undefined behaviour, as in make asan: slower")
     options.add_argument("--one", nargs=3, metavar=("FILE:LINE", "OLD", "NEW"))
@@ -100,16 +123,15 @@ def main():
     if given.page:
         report.write_page(known.values(), given.results.resolve())
         return 0
+    commit = say(["git", "-C", ROOT, "rev-parse", "--short=8", "HEAD"]).stdout.strip()
+    if given.move:
+        report.write(given.results, follow(known, ROOT, commit).values())
+        return 0
     tree, build = (work / "tree", work / "build") if given.resume else prepare(work)
-    schema, mutants, results = Schema(work, tree, build, given.jobs, given.sanitize), {}, dict(known)
-    for mutant in chosen(given, tree, known):
-        path, now = tree / mutant["file"], mutant
-        if not path.exists() or changes.place(mutant, path.read_text()) is None:
-            now = changes.moved(mutant, tree)
-        if now:
-            mutants[len(mutants) + 1] = dict(now, was=changes.key(mutant))
-        else:
-            results[changes.key(mutant)]["verdict"] = "gone"
+    if any(r["commit"] != commit for r in known.values()):
+        known = follow(known, tree, commit)
+    schema, results = Schema(work, tree, build, given.jobs, given.sanitize), dict(known)
+    mutants = {n: dict(m, was=changes.key(m)) for n, m in enumerate(chosen(given, tree, known), 1)}
     bad = schema.make(mutants) if not given.resume else ()
     judge = Judge(work, schema, build, given)
     judge.learn(len(mutants))
@@ -136,9 +158,9 @@ def main():
             log.flush()
             print("%6.1f s %-10s %-26s %s:%d: %s" % (r["seconds"], r["verdict"], r["by"] or "", r["file"], r["line"],
                                                      report.change(r)), flush=True)
-    commit = say(["git", "-C", ROOT, "rev-parse", "--short", "HEAD"]).stdout.strip()
-    for key in {changes.key(m) for m in mutants.values()} & set(results):
-        results[key]["commit"] = commit
+    for m in mutants.values():
+        if changes.key(m) in results:
+            results[changes.key(m)].update(commit=commit, judged=commit)
     if not given.one:
         report.write(given.results, results.values())
     print(report.report(results.values()))

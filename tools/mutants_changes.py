@@ -142,32 +142,6 @@ def place(mutant, text):
     return None
 
 
-def moved(mutant, tree):
-    """Returns a mutant adapted to a tree in which identifiers have been renamed; None if no line resembles its line."""
-    words, marks = re.compile(r"\w+"), lambda row: re.findall(r"[^\w\s]", row)
-    file, best = tree / mutant["file"], None
-    mine = words.findall(mutant["text"])
-    for path in [file] if file.exists() else sorted(file.parent.glob("*" + file.suffix)):
-        for line, row in enumerate(path.read_text().split("\n"), 1):
-            theirs = words.findall(row)
-            if len(theirs) != len(mine) or marks(row) != marks(mutant["text"]):
-                continue
-            like = sum(a == b for a, b in zip(mine, theirs)) / max(len(mine), 1)
-            rank = (like, path == file, -abs(line - mutant["line"]))
-            if like > 0.4 and (best is None or rank > best[0]):
-                best = rank, path, line, row, dict(zip(mine, theirs))
-    if best is None:
-        return None
-    _, path, line, row, names = best
-    renamed = lambda text: words.sub(lambda m: names.get(m.group(), m.group()), text)
-    text, begin = path.read_text(), len(renamed(mutant["text"][:mutant["column"]]))
-    at = sum(len(other) + 1 for other in text.split("\n")[:line - 1]) + len(row) - len(row.lstrip()) + begin
-    old, new = renamed(mutant["old"]), renamed(mutant["new"])
-    if text[at:at + len(old)] != old:
-        return None
-    return named(str(path.relative_to(tree)), text, at, mutant["kind"], old, new, mutant["inside"])
-
-
 def key(mutant):
     return tuple(mutant[part] for part in ("file", "text", "above", "column", "old", "new"))
 

@@ -127,11 +127,12 @@ class Judge:
             self.kills[place, result["by"]] = self.kills.get((place, result["by"]), 0) + 1
 
     def reaching(self, n, mutant):
-        """Returns the tests that reach a mutant, ordered by probability of killing it per second."""
+        """Returns the tests that reach a mutant: the one that killed it before, then by probability of killing it per
+        second."""
         def chance(test):
             shared = set(re.split(r"[_/.]", mutant["file"])) & set(test["name"].split("_"))
             here, near = (self.kills.get((place, test["name"]), 0) for place in (mutant["file"], os.path.dirname(mutant["file"])))
-            return (0.05 + len(shared) + 4 * here + 0.5 * near) / (test["seconds"] + 0.1)
+            return mutant.get("by") == test["name"], (0.05 + len(shared) + 4 * here + 0.5 * near) / (test["seconds"] + 0.1)
         kernel = re.search(r"\.cuh?$", mutant["file"])
         some = [t for t in self.tests if n in t["reached"] or not mutant["inside"] and mutant["file"] in t["files"] or
                 kernel and t["env"].get("FXA_NVRTC_PATH", "").endswith("/model")]
@@ -139,7 +140,7 @@ class Judge:
 
     def judge(self, n, mutant):
         begin, library, same = time.monotonic(), self.schema.folder, None
-        result = dict(mutant, verdict="survived", by=None, said=None, ran=0, left=0)
+        result = dict(mutant, verdict="survived", said=None, ran=0, left=0)
         if not mutant["inside"]:
             library = self.place()
             same = self.schema.alone(mutant, library)
@@ -152,8 +153,9 @@ class Judge:
 
     def run(self, n, result, library):
         """Runs the tests that reach mutant number `n` until one fails or the time budget is spent."""
-        spent = 0
-        for test in self.reaching(n, result):
+        spent, tests = 0, self.reaching(n, result)
+        result["by"] = None
+        for test in tests:
             if spent + test["seconds"] > self.given.budget:
                 result["left"] += 1
                 continue

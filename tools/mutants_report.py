@@ -12,7 +12,7 @@ import reliability
 ROOT = Path(__file__).resolve().parent.parent
 PAGE = ROOT / "docs" / "reliability-mutants.md"
 EQUIVALENT = ROOT / "tools" / "mutants_equivalent.txt"
-KEPT = ("file", "line", "text", "above", "column", "kind", "old", "new", "verdict", "by", "commit")
+KEPT = ("file", "line", "text", "above", "column", "kind", "old", "new", "verdict", "by", "commit", "judged")
 SEEN, MISSED = ("killed", "timeout"), ("survived", "unreached")
 VERDICTS = ("killed", "timeout", "survived", "unreached", "equivalent", "same", "uncompiled")
 
@@ -21,7 +21,7 @@ def read(path):
     """Returns {key of the mutant: result} of a results file, which has one result per line; empty if it does not
     exist."""
     rows = [{"inside": True, **json.loads(line)} for line in path.read_text().splitlines()] if path.exists() else []
-    return {changes.key(r): r for r in rows}
+    return {changes.key(r): {"judged": r["commit"], **r} for r in rows}
 
 
 def write(path, results):
@@ -34,13 +34,18 @@ def change(r):
     return " -> ".join(" ".join(r[key].split()) or "nothing" for key in ("old", "new"))
 
 
+def entry(r):
+    """Returns the line of a mutant in the list of equivalent mutants."""
+    return f"{r['file']}: {change(r)}: {r['text']}"
+
+
 def with_reasons(rows):
     """Returns (rows, unused): the rows with verdict "equivalent" for those that tools/mutants_equivalent.txt lists, and
     the entries of this list that match no row."""
     out, used, reasons = [], set(), reliability.read_reasons(EQUIVALENT)
     for r in rows:
         fits = [i for i, (_, path, part) in enumerate(reasons)
-                if r["verdict"] in MISSED and path == r["file"] and part == f"{change(r)}: {r['text']}"]
+                if r["verdict"] in MISSED and f"{path}: {part}" == entry(r)]
         used.update(fits)
         out.append(dict(r, verdict="equivalent", reason=reasons[fits[0]][0]) if fits else r)
     return out, [entry for i, entry in enumerate(reasons) if i not in used]
@@ -81,7 +86,7 @@ def report(results):
 
 def write_page(results, source):
     source = os.path.relpath(source, ROOT)
-    commits = ", ".join(sorted({r["commit"] for r in results if r.get("commit")}))
+    commits, judged = (", ".join(sorted({r[key] for r in results if r.get(key)})) for key in ("commit", "judged"))
     kinds = ", ".join(sorted({os.path.splitext(r["file"])[1] for r in results}))
     text = f"""# Mutants
 
@@ -104,7 +109,8 @@ changed statement.
 
 Mutants with the verdicts killed, timeout, survived and unreached are counted in the column
 "mutants". The column "seen" is the share of these mutants that the tests detect. Line numbers are
-those of commit {commits}. Mutants were drawn from files of these kinds: {kinds}.
+those of commit {commits}. The tests were those of commit {judged}. Mutants were drawn from files of
+these kinds: {kinds}.
 
 """
     PAGE.write_text(text + report(results) + "\n")
