@@ -87,10 +87,9 @@ test-gpu: $(BUILD)/Makefile ## the cudnn and cuda engines on a GPU against the r
 	@$(MAKE_IN) test_cudnn_lowering test_cudnn_functions test_cudnn_bprop test_cudnn_bias test_cudnn_reuse \
 	test_gpu_kernels test_cudnn_device test_cudnn_programs test_cudnn_fp8 test_cudnn_fp8_backward test_cuda_device \
 	test_cuda_plans test_cuda_features test_cuda_grads test_cuda_adverse test_cuda_odd test_cuda_tables test_cuda_caps \
-	test_cuda_decode test_model test_model_copies test_model_products python
+	test_cuda_decode test_cuda_stress test_model test_model_copies test_model_functions test_model_products python
 	@python3 tests/gpu/run_cudnn.py $(BUILD) $(GPU_FLAGS) || [ $$? = 77 ]
 	@python3 tests/gpu/run_cuda.py $(BUILD) $(GPU_FLAGS) || [ $$? = 77 ]
-	@python3 tests/gpu/run_gpu.py adverse stress || [ $$? = 77 ]
 	@for file in torch_cuda jax_cuda; do PYTHONPATH=$(BUILD)/python python3 tests/gpu/$$file.py || [ $$? = 77 ] || exit 1; done
 
 bench-gpu: $(BUILD)/Makefile ## the engines of a GPU beside PyTorch's cuDNN attention and FlexAttention (needs torch)

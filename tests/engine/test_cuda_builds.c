@@ -44,17 +44,22 @@ enum { BUILT_COLUMNS = sizeof built_columns / sizeof *built_columns };
 static const struct built_feature {
     uint32_t dtype, flags, alignment;
     bool grads, shared; /* gradients of captured tensors and params; query heads that share KV heads */
+    bool wide, decode;  /* O and dK are f32; few queries */
+    int64_t step;       /* step of query coordinates; 0 = 1 */
 } built_features[] = {
-    {FXA_BF16, 0, 16, false, false},
-    {FXA_F16, FXA_CAUSAL, 16, false, true},
-    {FXA_BF16, FXA_PADDING | FXA_CAUSAL | FXA_BOTTOM_RIGHT, 16, false, true},
-    {FXA_BF16, FXA_VARLEN | FXA_DROPOUT, 16, false, false},
-    {FXA_BF16, 0, 16, true, false},
-    {FXA_F32, FXA_SINKS | FXA_PADDING, 0, false, false},
-    {FXA_F16, FXA_DETERMINISTIC, 16, false, false},
-    {FXA_BF16, FXA_DROPOUT, 2, false, true},
-    {FXA_F32, FXA_CAUSAL, 16, true, false},
-    {FXA_F16, FXA_PAGED | FXA_PADDING, 16, false, true},
+    {FXA_BF16, 0, 16, false, false, false, false, 0},
+    {FXA_F16, FXA_CAUSAL, 16, false, true, false, false, 0},
+    {FXA_BF16, FXA_PADDING | FXA_CAUSAL | FXA_BOTTOM_RIGHT, 16, false, true, false, false, 0},
+    {FXA_BF16, FXA_VARLEN | FXA_DROPOUT, 16, false, false, false, false, 0},
+    {FXA_BF16, 0, 16, true, false, false, false, 0},
+    {FXA_F32, FXA_SINKS | FXA_PADDING, 0, false, false, false, false, 0},
+    {FXA_F16, FXA_DETERMINISTIC, 16, false, false, false, false, 0},
+    {FXA_BF16, FXA_DROPOUT, 2, false, true, false, false, 0},
+    {FXA_F32, FXA_CAUSAL, 16, true, false, false, false, 0},
+    {FXA_F16, FXA_PAGED | FXA_PADDING, 16, false, true, false, false, 0},
+    {FXA_BF16, 0, 16, false, false, true, false, 0},
+    {FXA_BF16, FXA_DROPOUT, 16, false, false, false, false, 2},
+    {FXA_F16, FXA_PADDING, 16, false, true, false, true, 0},
 };
 enum { BUILT_FEATURES = sizeof built_features / sizeof *built_features };
 
@@ -119,6 +124,10 @@ static fxa_problem built_problem(const fxa_program *program, const struct built_
     p.dropout_p = f->flags & FXA_DROPOUT ? 0.25 : 0;
     if (!(f->flags & FXA_VARLEN)) p.total_q = p.total_k = 0;
     if (!(f->flags & FXA_PAGED)) p.n_pages = 0;
+    if (f->decode && pass == FXA_FORWARD) p.sq = 3, p.sk = 8 * BUILT_SIZE;
+    if (f->wide && pass == FXA_FORWARD) p.o.dtype = FXA_F32, p.flags |= FXA_RETURN_ROW_MAX;
+    if (f->wide && pass == FXA_BACKWARD) p.dk.dtype = FXA_F32;
+    if (f->step) p.map_q.kind = FXA_MAP_AFFINE, p.map_q.base = 5, p.map_q.step = f->step;
     p.captures = captures, p.n_captures = fxa_program_tensor_count(program);
     for (size_t i = 0; i < p.n_captures; i++) {
         fxa_tensor_info t = fxa_program_tensor(program, i);

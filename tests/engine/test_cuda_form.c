@@ -176,7 +176,7 @@ TEST(loads_look_at_what_moves) {
     free(r);
 }
 
-/* Programs of tests/gpu/programs.py, with strings that the generated text must or must not contain. */
+/* Programs of every kind, with strings that the generated text must or must not contain. */
 TEST(what_goes_where) {
     static const struct {
         const char *text, *has, *has_not;

@@ -14,7 +14,7 @@
 
 enum { MEANT_RANDOM = 60, MEANT_MOST = 256, MEANT_ROUNDS = 12, MEANT_TILES = 12, MEANT_SIDE = 4 };
 
-/* The programs of tests/gpu/programs.py, and programs for which other code is generated. */
+/* Programs of every kind, each with code that others do not have. */
 static const char *const meant_listed[] = {
     "score = score",
     "mask = k <= q + k_len - q_len",

@@ -6,7 +6,6 @@
  */
 #include "cuda_run_rig.h"
 
-/* Expects the launch of tests/gpu/problem.py and runs.py. */
 TEST(causal_forward) {
     fxa_program *program;
     fxa_problem p = bed_problem(FXA_FORWARD, "mask = k <= q", &program);

@@ -87,7 +87,8 @@ static void device_call_make(const attn_data *x, fxa_pass pass, attn_call *call)
 }
 
 /* Runs a pass by fxa_attention, which copies to the device and back. */
-static fxa_status device_data_run(attn_data *x, fxa_context *ctx, fxa_pass pass, fxa_error *err) {
+__attribute__((unused)) static fxa_status device_data_run(attn_data *x, fxa_context *ctx, fxa_pass pass,
+                                                          fxa_error *err) {
     attn_call call;
     device_call_make(x, pass, &call);
     alarm(DEVICE_SECONDS);

@@ -3,7 +3,6 @@
 are given by name. Reads registers, spills and warnings off the compiler's log."""
 import ctypes
 import glob
-import hashlib
 import os
 import re
 import sys
@@ -57,17 +56,8 @@ def headers(program):
 
 
 def source_of(kernel):
-    """Returns the text of the engine's <folder>/<name>.cu, or of a kernel of this folder."""
-    path = os.path.join(SOURCE, kernel + ".cu")
-    if not os.path.exists(path):
-        path = os.path.join(os.path.dirname(os.path.abspath(__file__)), kernel + ".cu")
-    return open(path).read()
-
-
-def digest(kernel, arch, program, defines):
-    """Returns a name made of everything that a cubin depends on, all sources that it may include among the rest."""
-    parts = [kernel, arch, source_of(kernel)] + ["%s %s" % i for i in sorted(headers(program).items())]
-    return hashlib.sha1("\0".join(parts + ["%s=%d" % i for i in sorted(defines.items())]).encode()).hexdigest()
+    """Returns the text of the engine's <folder>/<name>.cu."""
+    return open(os.path.join(SOURCE, kernel + ".cu")).read()
 
 
 def build(nvrtc, kernel, arch, program, defines):

@@ -8,7 +8,7 @@ sanitize: a few small cases of every feature and family under compute-sanitizer'
 what it reports that is not known (sanitizer.py) is wrong. --sanitizer names another one than that of the toolkit.
 named: every test of the programs for a device that draw no kinds (features, gradients, adverse numbers, masks of tables, soft caps, decoding,
 and the tests of the model), by each family.
-alone: alone on the device, threads, recording, memory and equal bits (test_cuda_plans).
+alone: alone on the device, threads, recording, memory and equal bits (test_cuda_plans), launches with a cold cache (test_cuda_stress).
 --model: on the model of a device that tests/model is, without a GPU; half of it in small shapes, nothing alone or sanitized.
 --seconds bounds each of the first three: processes are ended then, and what they had said counts. A process that hangs is ended by
 itself, and costs nothing else. Code is kept in a folder (--cache) that all processes share. Without a GPU, driver or NVRTC it
@@ -34,12 +34,14 @@ KINDS, SHAPES = 3, 16  # kinds of a process, shapes of a kind
 PAIRS, ALL_PAIRS = 0xf000, 36  # kinds from here on: every pair of widths
 SANITIZED = 8  # processes of each family and tool, with the kinds of compare
 TOOLS = ("memcheck", "racecheck", "synccheck", "initcheck")
-ALONE = ("recorded_and_replayed", "given_back_right_after_the_call", "memory_is_back_after_200_plans",
-         "eight_threads_whose_plans_come_and_go", "bits_of_many_runs")
+ALONE = [("test_cuda_plans", name) for name in
+         ("recorded_and_replayed", "given_back_right_after_the_call", "memory_is_back_after_200_plans",
+          "eight_threads_whose_plans_come_and_go", "bits_of_many_runs")]
+ALONE += [("test_cuda_stress", "many_launches_with_a_cold_cache")]
 # Programs of part named, and whether families differ in them.
 NAMED = {"test_cuda_features": True, "test_cuda_grads": True, "test_cuda_adverse": True, "test_cuda_odd": True,
          "test_cuda_tables": True, "test_cuda_caps": False, "test_cuda_decode": False, "test_model": False, "test_model_copies": False,
-         "test_model_products": False}
+         "test_model_functions": False, "test_model_products": False}
 # Tests of which a family has no kernels of its own: it would compile, and run, once more what another one does.
 SAME = {"types_of_operands": ("sm80",), "mixed_types_and_strides": ("sm80", "simt"), "packed_rows_are_added": ("sm80",),
         "nothing_to_attend_to": ("sm80",)}
@@ -333,10 +335,10 @@ def named(chosen):
 def alone(chosen):
     """How many of them went wrong."""
     bad = 0
-    for name in ALONE:
+    for program, name in ALONE:
         began = time.time()
         try:
-            done = subprocess.run([os.path.join(chosen.build, "tests", "test_cuda_plans"), name], text=True,
+            done = subprocess.run([os.path.join(chosen.build, "tests", program), name], text=True,
                                   capture_output=True, timeout=chosen.limit)
             said, code = done.stdout + done.stderr, 0 if done.returncode == SKIPPED else done.returncode
         except subprocess.TimeoutExpired as late:

@@ -2,10 +2,10 @@
  *
  * Numerically difficult inputs for the cuda kernels, compared with the reference: scores that rise after the first
  * tiles, fall, or are as large as floats; rows without keys; V near the limits of its type, or not finite where weights
- * are 0; soft caps near and far from their middle. Covers forward, decoding and backward, with every feature that
- * changes where rows and keys are stored. Masks by tables are in test_cuda_tables.c. Runs on a GPU or the GPU emulator
- * (tests/model). A case is drawn from one number: FXA_TEST_CASE repeats it, FXA_TEST_CASES is the number of cases,
- * FXA_TEST_ENGINE=cpu needs no GPU.
+ * are 0, behind a mask too; soft caps near and far from their middle. Covers forward, decoding and backward, with every
+ * feature that changes where rows and keys are stored. Masks by tables are in test_cuda_tables.c. Runs on a GPU or the
+ * GPU emulator (tests/model). A case is drawn from one number: FXA_TEST_CASE repeats it, FXA_TEST_CASES is the number
+ * of cases, FXA_TEST_ENGINE=cpu needs no GPU.
  */
 #include "base/dtype.h"
 #include "support/conf_frame.h"
@@ -45,7 +45,7 @@ static const struct adverse_program {
     {"dense", "tensor w : bf16[4]\nscore = score + w[b, h, q, k]"},
     {"per key", "tensor w : f32[2]\nscore = score + w[b, k]\nmask = k != 3"},
 };
-enum { ADVERSE_PROGRAMS = sizeof adverse_programs / sizeof *adverse_programs };
+enum { ADVERSE_PROGRAMS = sizeof adverse_programs / sizeof *adverse_programs, ADVERSE_DENSE = ADVERSE_PROGRAMS - 2 };
 
 /* ---- Values ------------------------------------------------------------------------------------------------------ */
 
@@ -64,9 +64,14 @@ enum {
 };
 static const char *const adverse_scores[] = {"plain", "small", "steps", "rise", "single", "fall", "huge", "mixed"};
 /* Kinds of V. POISONED: not finite at keys whose score is far below all others; OVERCOME: at keys whose score is far
- * below that of a later key. */
-enum { V_PLAIN, V_LARGE, V_EQUAL, V_TINY, V_POISONED, V_OVERCOME, V_KINDS };
-static const char *const adverse_values[] = {"plain", "large", "equal", "tiny", "poisoned", "overcome"};
+ * below that of a later key. FUTURE, in fixed cases only: at the second half of the keys, which a causal mask hides
+ * from the first queries. */
+enum { V_PLAIN, V_LARGE, V_EQUAL, V_TINY, V_POISONED, V_OVERCOME, V_KINDS, V_FUTURE = V_KINDS };
+static const char *const adverse_values[] = {"plain", "large", "equal", "tiny", "poisoned", "overcome", "future"};
+/* Kinds of a dense tensor of fixed cases. LATE: -inf at the first 400 keys, then `level`. PENALTY: all keys of two rows
+ * in three have the lowest finite value of the dtype, the keys from 5 on of a third of these rows; other rows have -1e9
+ * or, in f16, -6e4. */
+enum { DENSE_DRAWN, DENSE_LATE, DENSE_PENALTY };
 
 typedef struct adverse {
     uint64_t start;
@@ -74,6 +79,8 @@ typedef struct adverse {
     uint32_t features;
     int scores, values;
     double by; /* score increment of SCORES_RISE and SCORES_STEPS */
+    int dense;
+    double level; /* DENSE_LATE: score of the later keys */
     bool decode, f16, fixed, scalars;
     attn_shape s;
 } adverse;
@@ -107,13 +114,14 @@ static double adverse_v(const adverse *x, int64_t k, int64_t d, double v) {
     case V_TINY: return v * (x->f16 ? 0x1p-20 : 0x1p-100);
     case V_POISONED:
     case V_OVERCOME: return k % 97 != 50 || d % 5 == 4 ? v : odd[d % 5 < 3 ? d % 5 : k % 3];
+    case V_FUTURE: return k < x->s.sk / 2 || d % 5 == 4 ? v : odd[d % 5 < 3 ? d % 5 : k % 3];
     default: return v;
     }
 }
 
 static double adverse_value(const adverse *x, fxa_slot slot, double scale, int64_t s, int64_t d, double old) {
     if (slot == FXA_SLOT_V) return adverse_v(x, s, d, old);
-    if (x->scores == SCORES_PLAIN && x->values < V_POISONED) return old;
+    if (x->scores == SCORES_PLAIN && (x->values < V_POISONED || x->values == V_FUTURE)) return old;
     if (x->scores == SCORES_SMALL && x->values < V_POISONED) return old * 0.02;
     if (slot == FXA_SLOT_Q) return d == 0 ? adverse_gain(x, s) : 0;
     if (d > 0) return old;
@@ -143,6 +151,18 @@ static void adverse_fill(conf_case *c, const adverse *x, fxa_slot slot) {
                         else
                             *dense = attn_tensor_get(t, at);
                     }
+}
+
+static void adverse_dense(conf_case *c, const adverse *x) {
+    const double lowest = x->f16 ? -65504 : -0x1.fep127;
+    conf_buffer *t = &c->tensor[0];
+    int64_t at[FXA_MAX_RANK] = {0};
+    do {
+        int64_t q = at[2], k = at[3];
+        double value = k < 400 ? -INFINITY : x->level;
+        if (x->dense == DENSE_PENALTY) value = q % 3 == 2 ? (x->f16 ? -6e4 : -1e9) : q % 3 == 0 || k >= 5 ? lowest : 0;
+        fxa__store_f64(t->memory, t->dtype, conf_place(t, at), value);
+    } while (conf_next(t, at));
 }
 
 /* Sets sinks that do not change a row, that get all the weight, or that are NaN. */
@@ -277,6 +297,7 @@ static bool adverse_run(fxa_context *ctx, conf_frame *f, adverse x, double scale
     if (x.features & ATTN_DROPOUT) c.base.x.dropout_p = c.base.data.problem.dropout_p;
     if (strcmp(x.program->name, "dense") == 0)
         conf_resize(&c, 0, (int64_t[]){x.s.b, x.s.hq, x.s.sq, (x.s.sk + 7) / 8 * 8}, &rng);
+    if (x.dense) adverse_dense(&c, &x);
     if (isnan(scale)) scale = attn_int(&rng, 0, 7) ? 0.125 : attn_int(&rng, 0, 2) ? -0.25 : 0;
     c.base.x.scale = scale == 0 ? 1 : scale; /* the values of K were made for this scale */
     adverse_fill(&c, &x, FXA_SLOT_Q), adverse_fill(&c, &x, FXA_SLOT_K), adverse_fill(&c, &x, FXA_SLOT_V);
@@ -356,6 +377,31 @@ TEST(terms_that_round_alike) {
     x.values = V_TINY, x.features = ATTN_DLSE | ATTN_PADDING, x.f16 = true, x.by = 80;
     x.s = (attn_shape){.b = 2, .hq = 1, .hkv = 1, .sq = 292, .sk = 160, .d = 96, .dv = 96, .window = 40};
     T_CHECK(adverse_run(ctx, &f, x, 0.125) && f.done[1] == 1);
+    fxa_context_destroy(ctx);
+}
+
+/* Scores far below those of the first keys, or as low as the storage type allows, from a dense tensor; then V that is
+ * not finite behind a causal mask. */
+TEST(low_scores_and_later_keys) {
+    static const double levels[] = {-300, -20, 0, 0};
+    fxa_context *ctx = NULL;
+    conf_frame f;
+    const char *missing = frame_begin(&f, ADVERSE_SECONDS, &ctx);
+    if (missing) T_SKIP(missing);
+    for (int i = 0; i < 16; i++) {
+        const int kind = i / 4; /* late twice, penalty, V of later keys */
+        adverse x = {.start = 700 + (uint64_t)i, .program = &adverse_programs[kind == 3 ? 1 : ADVERSE_DENSE]};
+        x.f16 = i % 2, x.decode = i % 4 == 3 && kind < 3, x.level = levels[kind];
+        x.dense = kind < 2 ? DENSE_LATE : kind == 2 ? DENSE_PENALTY : DENSE_DRAWN;
+        x.scores = kind == 2 ? SCORES_RISE : SCORES_PLAIN, x.values = kind == 3 ? V_FUTURE : V_PLAIN;
+        x.s = (attn_shape){.b = 1, .hq = 1, .hkv = 1, .sq = 130, .sk = 450, .d = 128, .dv = 128, .window = 40};
+        if (i % 4 >= 2) x.s.d = x.s.dv = 64;
+        if (x.decode) x.s.hq = 2, x.s.sq = 3, x.features = ATTN_GQA;
+        if (kind == 3) x.s.sq = 260, x.s.sk = 300;
+        if (!adverse_run(ctx, &f, x, 0.125)) break;
+    }
+    T_CHECK(f.done[0] >= 14 && f.refused[0] == 0); /* where bf16 has the penalty, the arithmetic decides nothing */
+    frame_print(&f);
     fxa_context_destroy(ctx);
 }
 
