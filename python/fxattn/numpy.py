@@ -111,38 +111,48 @@ def attention(q: Any, k: Any, v: Any, score_mod: ScoreLike = None, mask_mod: Sco
 
     `q, k, v`: arrays [B,H,S,D], or in the order that `layout` names. The number of heads of q is a multiple of the
         number of heads of k and v. If k and v have a batch of 1, all batch entries of q use the same k and v. The
-        number of features of v may differ from that of q and k. `score_mod`: the function f, which computes the new
-        score of each pair: a function score_mod(score, b, h, q, k) as in FlexAttention, which is traced; a Program;
-        program text; or an expression ("score - 0.1 * abs(q - k)"). `mask_mod`: the mask, true for each pair that is
-        attended: a function mask_mod(b, h, q, k), a Program, program text, or an expression ("q >= k"). A program in
-        score_mod may have a mask as well. `layout`: the order of the axes of q: "bhsd" (default), "bshd", "sbhd" or any
-        other order; "hsd", "shd" or "sd" without batch or heads; "thd" or "htd" for packed sequences. `kv_layout`: the
-        order of the axes of k and v; None: the value of layout. `cu_q, cu_k`: [B+1] ints, the offsets of packed
-        sequences: sequence i has rows cu[i] to cu[i + 1] - 1. If cu_k is None, cu_q serves k and v too. `max_q, max_k`:
-        the lengths of the longest sequences; None: computed from the offsets. `scale`: the factor of Q K^T; None for 1
-        / sqrt(D). `is_causal`: True attends only to pairs with k <= q. `window`: (left, right) attends only to pairs
-        with q - left <= k <= q + right; None or -1 is an open side. `bottom_right`: True aligns the last row with the
-        last key: in the masks of is_causal and window, or without these masks in the positions q of the program.
-        `q_lengths, k_lengths`: [B], the number of rows and keys of each batch entry. `q_start`: [B], the position of
-        the first row of each batch entry. `pages`: [B,n], the page numbers of each batch entry. With pages, K and V are
-        [pages,H,page size,D], and k_lengths is required. `sinks`: "zero" (one more key of score 0, softmax off by one),
-        or an array [H] of a learned score per query head. `dropout_p`: the probability of dropout on the softmax
-        probabilities. `seed`: the seed of the counter-based random generator of dropout. `tensors, params`: {name:
-        array} and {name: number}, the arrays and numbers that a Program or text uses by name. A Python function needs
-        neither `tensors` nor `params`, because it captures the arrays and numbers that it uses. `style`: "flex", or
-        "graph" for callbacks score_mod(graph, score, tensors), which get `tensors`. `score_mod_bprop, bprop_tensors,
-        bprop_params`: a user-written derivative of score_mod, see vjp(). `coordinates`: for a shard of a larger
-        problem, a map from an axis ("b", "h", "q" or "k") to the position of the shard in the entire problem: {"q":
-        512}. The position is an offset, an array with an entry per index of the shard, or segments [(begin, base,
-        step), ...]. `global_q_len, global_k_len, global_heads`: for a shard, the values of q_len, k_len and heads in
-        the program. `deterministic`: uses only engines whose results are equal in every run; raises an error if there
-        is no deterministic engine for the call. `bounds_check`: raises an error for an out-of-bounds index into a
-        captured array; without bounds_check the load is 0. `engine`: the name of an engine ("cpu", "ref"); None selects
-        the best engine. `threads`: the maximum number of threads of the run; None: the number that set_num_threads()
-        set. `return_lse, return_row_max`: return LSE and row maxima after the output. `lse_dtype`: the dtype of the
-        returned LSE, float32 or float64. `out`: the array that the result is written to, of any float dtype and
-        strides; None makes a new array. `plan`: a Plan that plan() made for the same call, or that Plan.load() loaded;
-        None: the plan comes from the cache or is compiled.
+        number of features of v may differ from that of q and k.
+    `score_mod`: the function f, which computes the new score of each pair: a function score_mod(score, b, h, q, k) as
+        in FlexAttention, which is traced; a Program; program text; or an expression ("score - 0.1 * abs(q - k)").
+    `mask_mod`: the mask, true for each pair that is attended: a function mask_mod(b, h, q, k), a Program, program text,
+        or an expression ("q >= k"). A program in score_mod may have a mask as well.
+    `layout`: the order of the axes of q: "bhsd" (default), "bshd", "sbhd" or any other order; "hsd", "shd" or "sd"
+        without batch or heads; "thd" or "htd" for packed sequences.
+    `kv_layout`: the order of the axes of k and v; None: the value of layout.
+    `cu_q, cu_k`: [B+1] ints, the offsets of packed sequences: sequence i has rows cu[i] to cu[i + 1] - 1. If cu_k is
+        None, cu_q serves k and v too.
+    `max_q, max_k`: the lengths of the longest sequences; None: computed from the offsets.
+    `scale`: the factor of Q K^T; None for 1 / sqrt(D).
+    `is_causal`: True attends only to pairs with k <= q.
+    `window`: (left, right) attends only to pairs with q - left <= k <= q + right; None or -1 is an open side.
+    `bottom_right`: True aligns the last row with the last key: in the masks of is_causal and window, or without these
+        masks in the positions q of the program.
+    `q_lengths, k_lengths`: [B], the number of rows and keys of each batch entry.
+    `q_start`: [B], the position of the first row of each batch entry.
+    `pages`: [B,n], the page numbers of each batch entry. With pages, K and V are [pages,H,page size,D], and k_lengths
+        is required.
+    `sinks`: "zero" (one more key of score 0, softmax off by one), or an array [H] of a learned score per query head.
+    `dropout_p`: the probability of dropout on the softmax probabilities.
+    `seed`: the seed of the counter-based random generator of dropout.
+    `tensors, params`: {name: array} and {name: number}, the arrays and numbers that a Program or text uses by name. A
+        Python function needs neither `tensors` nor `params`, because it captures the arrays and numbers that it uses.
+    `style`: "flex", or "graph" for callbacks score_mod(graph, score, tensors), which get `tensors`.
+    `score_mod_bprop, bprop_tensors, bprop_params`: a user-written derivative of score_mod, see vjp().
+    `coordinates`: for a shard of a larger problem, a map from an axis ("b", "h", "q" or "k") to the position of the
+        shard in the entire problem: {"q": 512}. The position is an offset, an array with an entry per index of the
+        shard, or segments [(begin, base, step), ...].
+    `global_q_len, global_k_len, global_heads`: for a shard, the values of q_len, k_len and heads in the program.
+    `deterministic`: uses only engines whose results are equal in every run; raises an error if there is no
+        deterministic engine for the call.
+    `bounds_check`: raises an error for an out-of-bounds index into a captured array; without bounds_check the load is
+        0.
+    `engine`: the name of an engine ("cpu", "ref"); None selects the best engine.
+    `threads`: the maximum number of threads of the run; None: the number that set_num_threads() set.
+    `return_lse, return_row_max`: return LSE and row maxima after the output.
+    `lse_dtype`: the dtype of the returned LSE, float32 or float64.
+    `out`: the array that the result is written to, of any float dtype and strides; None makes a new array.
+    `plan`: a Plan that plan() made for the same call, or that Plan.load() loaded; None: the plan comes from the cache
+        or is compiled.
 
     Raises subclasses of fxattn.Error; each subclass is a ValueError, TypeError or NotImplementedError as well.
     """
@@ -205,9 +215,11 @@ def vjp(q: Any, k: Any, v: Any, score_mod: ScoreLike = None, mask_mod: ScoreLike
     The callback score_mod_bprop(graph, dscore, tensors) gets bprop_tensors; the callback score_mod(graph, score,
     tensors) gets tensors.
 
-    `wrt`: the inputs whose gradients are computed, of "q", "k", "v", "sinks", "tensors" and "params". `plans`: the
-    result of plan_vjp() for equal arguments. The backward plan of plan_vjp() serves pullbacks without dlse. q, k, v,
-    return_lse, lse_dtype and the other keywords: as in attention().
+    `wrt`: the inputs whose gradients are computed, of "q", "k", "v", "sinks", "tensors" and "params".
+    `plans`: the result of plan_vjp() for equal arguments. The backward plan of plan_vjp() serves pullbacks without
+        dlse.
+
+    q, k, v, return_lse, lse_dtype and the other keywords: as in attention().
     """
     call = _call(locals())
     ahead, back = _pair_of_plans(plans)
@@ -289,6 +301,7 @@ def backward(dout: Any, out: Any, lse: Any, q: Any, k: Any, v: Any, score_mod: S
     `out, lse`: the results of attention(); if k and v are a shard of the keys, the results over all keys.
     `dout, dlse`: the gradients of out and lse.
     `wrt`: as in vjp().
+
     q, k, v and the other keywords: as in attention().
     """
     call = _call(locals())
@@ -421,7 +434,7 @@ def _call(given: Mapping[str, Any]) -> Call:
 
 
 # cleandoc, because Python 3.13 removes the indentation of docstrings and older versions keep it.
-_common = inspect.cleandoc(attention.__doc__ or "").partition("\nscore_mod:")
+_common = inspect.cleandoc(attention.__doc__ or "").partition("\n`score_mod")
 _function: Any
 for _function in (vjp, backward, plan, plan_vjp):
     _function.__doc__ = "%s\n\nAs in attention():\n%s" % (

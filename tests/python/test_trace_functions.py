@@ -131,7 +131,7 @@ REFUSED = {
     "norm of order 1 of a matrix": lambda s, b, h, q, k: torch.linalg.norm(small(s, q), ord=1),
     "names 1 operands of the 2": lambda s, b, h, q, k: torch.einsum("i->", rows[q], rows[k]),
     "sizes of a product do not fit": lambda s, b, h, q, k: torch.einsum("i,i", rows[q], rows[:, 0]),
-    "as many": lambda s, b, h, q, k: torch.gather(rows, 0, q),
+    "torch requires equal numbers": lambda s, b, h, q, k: torch.gather(rows, 0, q),
     "Python bool": lambda s, b, h, q, k: s if torch.allclose(s, s) else s,
     "NumPy's i0 is not known.*a table": lambda s, b, h, q, k: np.i0(s),
     "descriptor 'abs'.*write x.abs": lambda s, b, h, q, k: torch.Tensor.abs(s),

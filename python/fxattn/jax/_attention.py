@@ -65,28 +65,35 @@ def attention(q: Any, k: Any, v: Any, score_mod: Mod = None, mask_mod: Mod = Non
     the pair (out, lse), where lse is [B,H,S] of float32, or of float64 if q is float64. Out and lse are differentiable.
 
     `q, k, v`: [B,S,H,D] (layout "bshd") or [B,H,S,D] ("bhsd"), or rank 3 without a batch. The number of heads of q is a
-        multiple of that of k and v. `layout`: "bshd", "bhsd", or "thd" for packed rows [T,H,D]. `cu_q, cu_k, max_q,
-        max_k`: for packed rows, the offsets [N+1] of the sequences (cu_k None: cu_q) and the lengths of the longest
-        sequences (None: all rows). `score_mod, mask_mod`: functions of (score, b, h, q, k) and (b, h, q, k), which may
-        call jax.numpy. Arrays that the functions capture, tracers included, become operands of the call and get
-        gradients. Program text, an expression or a Program is accepted too, with `params` and `tensors` by name.
-        `style`: "flex" for functions as above; "graph" for Transformer Engine's score_mod(graph, score, tensors), which
-        gets `tensors`. By default, `style` is "graph" if score_mod has three arguments, else "flex". `score_mod_bprop`:
-        a user-written derivative of score_mod: text or a Program with `bprop_params` and `bprop_tensors`, or
-        score_mod_bprop(graph, dscore, tensors), which gets `bprop_tensors`. `scale`: a number, or an array of rank 0,
-        which gets a gradient; by default 1 / sqrt(D). `is_causal, window`: built-in masks. Pairs with k <= q are
-        attended with is_causal, and those with q - left <= k <= q + right with window=(left, right), where None or -1
-        means unlimited. `bottom_right`: aligns the last row with the last key, in the built-in masks; without built-in
-        masks, in the positions q that functions get. `q_lengths, k_lengths`: [B], the number of rows and of keys of
-        each batch entry. `segment_ids`: [B,S] for both sequences, or a pair (ids of q, ids of k). A row attends only to
-        keys with the row's id; id 0 is an id like any other. `sequence_descriptor`: a SequenceDescriptor, which has
-        lengths or segments. If the descriptor has positions in segments, is_causal and window compare the positions in
-        segments. `q_start`: [B], the position q of the first row of each batch entry. `sinks`: "zero" adds a key of
-        score 0; an array [H] adds a key with a learned score per query head. `dropout_p, seed`: dropout of softmax
-        probabilities, with a 64-bit seed, or with dropout_key, a key of jax.random. `return_lse`: returns (out, lse).
-        `deterministic`: requires the same bits in every run; raises an error if no engine can guarantee them.
-        `bounds_check`: on the CPU, an index outside its captured array is an error of the run. Without bounds_check, an
-        index outside its captured array reads 0. `engine`: the name of an engine; None selects the best one.
+        multiple of that of k and v.
+    `layout`: "bshd", "bhsd", or "thd" for packed rows [T,H,D].
+    `cu_q, cu_k, max_q, max_k`: for packed rows, the offsets [N+1] of the sequences (cu_k None: cu_q) and the lengths of
+        the longest sequences (None: all rows).
+    `score_mod, mask_mod`: functions of (score, b, h, q, k) and (b, h, q, k), which may call jax.numpy. Arrays that the
+        functions capture, tracers included, become operands of the call and get gradients. Program text, an expression
+        or a Program is accepted too, with `params` and `tensors` by name.
+    `style`: "flex" for functions as above; "graph" for Transformer Engine's score_mod(graph, score, tensors), which
+        gets `tensors`. By default, `style` is "graph" if score_mod has three arguments, else "flex".
+    `score_mod_bprop`: a user-written derivative of score_mod: text or a Program with `bprop_params` and
+        `bprop_tensors`, or score_mod_bprop(graph, dscore, tensors), which gets `bprop_tensors`.
+    `scale`: a number, or an array of rank 0, which gets a gradient; by default 1 / sqrt(D).
+    `is_causal, window`: built-in masks. Pairs with k <= q are attended with is_causal, and those with q - left <= k <=
+        q + right with window=(left, right), where None or -1 means unlimited.
+    `bottom_right`: aligns the last row with the last key, in the built-in masks; without built-in masks, in the
+        positions q that functions get.
+    `q_lengths, k_lengths`: [B], the number of rows and of keys of each batch entry.
+    `segment_ids`: [B,S] for both sequences, or a pair (ids of q, ids of k). A row attends only to keys with the row's
+        id; id 0 is an id like any other.
+    `sequence_descriptor`: a SequenceDescriptor, which has lengths or segments. If the descriptor has positions in
+        segments, is_causal and window compare the positions in segments.
+    `q_start`: [B], the position q of the first row of each batch entry.
+    `sinks`: "zero" adds a key of score 0; an array [H] adds a key with a learned score per query head.
+    `dropout_p, seed`: dropout of softmax probabilities, with a 64-bit seed, or with dropout_key, a key of jax.random.
+    `return_lse`: returns (out, lse).
+    `deterministic`: requires the same bits in every run; raises an error if no engine can guarantee them.
+    `bounds_check`: on the CPU, an index outside its captured array is an error of the run. Without bounds_check, an
+        index outside its captured array reads 0.
+    `engine`: the name of an engine; None selects the best one.
 
     Names of jax.nn, Flax and Transformer Engine are accepted as aliases: causal (is_causal), dropout (dropout_p),
     dropout_key (seed), lengths (both q_lengths and k_lengths, or a pair of them), score_mod_tensors (tensors),
@@ -304,8 +311,8 @@ def _with_segments(score: Score, ids: Any, padded: bool, sizes: Tuple[int, int, 
 def with_ids(score: Score, ids: Sequence[Any], padded: bool = False, places: Tuple[str, str] = ("q_row", "k_row")
              ) -> Score:
     """Returns `score` with a mask that is true for pairs of equal ids. `ids`: int arrays [B,S] of q and [B,T] of k.
-    `padded`: id 0 is padding, which attends to nothing. `places`: expressions for the indices of a row and of a key in
-    `ids`."""
+    `padded`: id 0 is padding, which attends to nothing.
+    `places`: expressions for the indices of a row and of a key in `ids`."""
     of_q, of_k = same_ids(*ids)
     text = ("tensor zz_segment_k : {0}[2]\ntensor zz_segment_q : {0}[2]\n"
             "mask = mask && zz_segment_q[b, {q}] == zz_segment_k[b, {k}]{1}").format(

@@ -20,10 +20,12 @@ def dot_product_attention(query: Any, key: Any, value: Any, bias: Any = None, ma
     without the batch. The function dot_product_attention() can replace jax.nn.dot_product_attention.
 
     `bias, mask`: arrays of rank 4 or less that broadcast to [B,N,T,S]. `mask` is True for pairs that are attended;
-    `bias` gets a gradient. `is_causal, query_seq_lengths, key_value_seq_lengths`: further masks. `local_window_size`: a
-    window, as an int or (left, right). `scale`: a number, or an array of rank 0, which gets a gradient; by default 1 /
-    sqrt(H). `implementation`: None or "fxattn". `return_residual`: also returns LSE, [B,T,N], with the dtype of query
-    and without a gradient, as jax.nn does.
+        `bias` gets a gradient.
+    `is_causal, query_seq_lengths, key_value_seq_lengths`: further masks.
+    `local_window_size`: a window, as an int or (left, right).
+    `scale`: a number, or an array of rank 0, which gets a gradient; by default 1 / sqrt(H).
+    `implementation`: None or "fxattn".
+    `return_residual`: also returns LSE, [B,T,N], with the dtype of query and without a gradient, as jax.nn does.
 
     The output of a row that attends to nothing is 0, and its residual -inf; jax.nn returns the mean of all values.
     """

@@ -66,10 +66,11 @@ class DotProductAttention(nn.Module):
                  score_mod_bprop_tensors: Optional[Mapping[str, Any]] = None) -> Any:
         """Returns the attention output [B,S,H,D].
 
-        `query, key, value`: the inputs, in the layout `qkv_layout`. `sequence_descriptor`: a SequenceDescriptor. Mask
-        types with padding require a sequence_descriptor or a `mask`. `bias, mask`: arrays that broadcast to [B,H,S,T].
-        `mask` is True for pairs that are not attended. `deterministic`: True disables dropout. `score_mod_tensors,
-        score_mod_bprop_tensors`: the tensors that the callbacks get.
+        `query, key, value`: the inputs, in the layout `qkv_layout`.
+        `sequence_descriptor`: a SequenceDescriptor. Mask types with padding require a sequence_descriptor or a `mask`.
+        `bias, mask`: arrays that broadcast to [B,H,S,T]. `mask` is True for pairs that are not attended.
+        `deterministic`: True disables dropout.
+        `score_mod_tensors, score_mod_bprop_tensors`: the tensors that the callbacks get.
         """
         settings = Settings(*(getattr(self, name) for name in Settings._fields))
         settings.check("DotProductAttention")

@@ -195,8 +195,8 @@ class ModelMask(LazyBlockMask):
             return self
         return super().to(device) if self.current() is self else self.dense().to(device)
 
-    def _again(self, seq_lengths: Tuple[int, int], device: Any) -> "ModelMask":
-        made: Any = super()._again(seq_lengths, device)
+    def _copy(self, seq_lengths: Tuple[int, int], device: Any) -> "ModelMask":
+        made: Any = super()._copy(seq_lengths, device)
         made.owner, made.dtype = self.owner, self.dtype
         return made
 
@@ -217,7 +217,7 @@ class ModelMask(LazyBlockMask):
         if short is None:
             return self.dense()[index]
         rows, keys = short
-        made = self if keys == (0, self.shape[3]) else self._again((self.shape[2], keys[1]), self.device)
+        made = self if keys == (0, self.shape[3]) else self._copy((self.shape[2], keys[1]), self.device)
         return made if rows == (0, self.shape[2]) else made.rows_from(rows[0], rows[1] - rows[0])
 
     # All other operations use the dense tensor.

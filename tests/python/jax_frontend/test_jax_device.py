@@ -120,8 +120,8 @@ def test_threads_of_every_kind(mock):
 def test_what_a_module_may_have_wrong(mock):
     library = ctypes.CDLL(mock)
     for change, words in (
-            (lambda w: w.operands.__setitem__(1, (_abi.SLOT_K, w.operands[1][1][:, :39].copy())), "buffer K .* wants"),
-            (lambda w: w.results.__setitem__(0, (_abi.SLOT_O, np.zeros((2, 40, 4, 9), "float32"))), "buffer O .* wants"),
+            (lambda w: w.operands.__setitem__(1, (_abi.SLOT_K, w.operands[1][1][:, :39].copy())), "buffer K .* needs 10240"),
+            (lambda w: w.results.__setitem__(0, (_abi.SLOT_O, np.zeros((2, 40, 4, 9), "float32"))), "buffer O .* needs"),
             (lambda w: w.operands.pop(), "slot V|V is"),
             (lambda w: w.operands.append((63, np.zeros(4, "float32"))), "role 63"),
             (lambda w: w.operands.append((-5, np.zeros(4, "float32"))), "role -5"),

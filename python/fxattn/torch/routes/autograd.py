@@ -71,12 +71,9 @@ def needed_gradients(needs: Sequence[bool], call: Call, first: int) -> Tuple[int
         want = tuple([i for i in range(3) if needs[first + i]])
     if len(needs) == first + 3:
         return want
-    tensors, config = first + 3, call.config
-    own = len(call.tensors)
-    if len(config) > ops.BPROP_TEXT and config[ops.BPROP_TEXT]:
-        own = config[ops.BPROP_TENSORS]
-    if call.extras and config[ops.SLOTS] >> _abi.SLOT_SINKS & 1 \
-            and needs[tensors + len(call.tensors) + ops.sink_index(config[ops.SLOTS])]:
+    tensors, slots = first + 3, call.field(ops.SLOTS)
+    own = call.field(ops.BPROP_TENSORS) if call.field(ops.BPROP_TEXT) else len(call.tensors)
+    if slots >> _abi.SLOT_SINKS & 1 and needs[tensors + len(call.tensors) + ops.sink_index(slots)]:
         want += ops.WANT_SINK,
     if call.scalars and needs[-1]:
         want += ops.WANT_SCALARS,
@@ -89,7 +86,7 @@ def input_of(one: int, call: Call) -> int:
     if one <= ops.WANT_V:
         return one
     if one == ops.WANT_SINK:
-        return 3 + len(call.tensors) + ops.sink_index(call.config[ops.SLOTS])
+        return 3 + len(call.tensors) + ops.sink_index(call.field(ops.SLOTS))
     return 3 + len(call.tensors) + len(call.extras) if one == ops.WANT_SCALARS else 3 + one - ops.WANT_TENSORS
 
 
