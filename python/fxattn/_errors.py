@@ -10,7 +10,7 @@ from typing import Dict, Optional, Type
 class Error(Exception):
     """Base class of all exceptions of fxattn. `status` is the name of the status that the C library returned, such as
     "E_PROGRAM". For an error in program text, `line`, `column` and `length` (from 1, in characters) are the position of
-    the error in text number `part` (from 0). For other errors `line`, `column` and `length` are 0."""
+    the error in text number `part` (from 0). For errors outside program text, `line`, `column` and `length` are 0."""
 
     status: str = ""
     part: int = 0

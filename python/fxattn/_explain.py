@@ -2,8 +2,8 @@
 """explain() reports what fxattn derives from a score function: the program, its derivative and properties, the support
 of each engine, the tiles that a mask leaves unmasked, and a picture.
 
-The command-line tool of the package (`fxattn explain`, `fxattn plot`) makes the report and the picture. The program and
-the arrays are passed to the tool as files in a temporary folder, and params as arguments of the tool."""
+The command-line tool of the package (`fxattn explain`, `fxattn plot`) makes the report and the picture. explain()
+passes the program and the arrays to the command-line tool as files in a temporary folder, and params as arguments."""
 import html
 import json
 import os
@@ -161,8 +161,8 @@ def _run(arguments: List[str], folder: str) -> str:
 
 
 def _write_program(source: Source, folder: str) -> List[str]:
-    """Writes the program and the arrays to files in `folder`. Returns the command-line options that pass the written
-    files and the values of the params."""
+    """Writes the program and the arrays to files in `folder`. Returns command-line options that name the files of the
+    program and the arrays, and options with the values of the params."""
     program = source.program
     if program is None:
         return ["--score", "score"]

@@ -146,7 +146,7 @@ def _render(error: "_abi.Error", source: bytes, name: str) -> str:
 
 def two_calls(function: Callable[..., int], *arguments: Any) -> bytes:
     """Returns the bytes that a C function with the arguments (..., out, capacity, needed, error) writes. Calls the C
-    function twice: the first call returns the size."""
+    function twice: first for the number of bytes, then for the bytes."""
     needed = ctypes.c_size_t()
     call(function, *arguments, None, 0, ctypes.byref(needed))
     out = ctypes.create_string_buffer(needed.value + 1)

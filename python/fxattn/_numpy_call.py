@@ -260,8 +260,8 @@ class Call:
 
     def _coordinates(self) -> None:
         """Checks the option `coordinates`, which maps indices of a shard to indices in the entire problem, and fills
-        self.maps. The value of an axis is an offset (int), an array with an entry per index, or segments (begin, base,
-        step)."""
+        self.maps. For each axis, `coordinates` has an offset (int), an array with an entry for each index, or segments
+        (begin, base, step)."""
         sizes = {"b": self.shape.b, "h": self.shape.hq, "q": self.shape.sq, "k": self.shape.sk}
         self.maps: Dict[str, Dict[str, Any]] = {}
         given = {} if self.options["coordinates"] is None else self.options["coordinates"]

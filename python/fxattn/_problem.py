@@ -83,8 +83,8 @@ class Problem:
     def operand(self, name: str, dtype: int, stride: Sequence[int] = ()) -> None:
         """Sets storage type and strides of the operand `name`, which is q, k, v, o, dout, dq, dk, dv, lse, row_max,
         dlse, sinks or dsinks. `stride` has strides in elements, in the order batch, head, position, feature; empty for
-        a dense [B,H,S,D] array. Axes that the operand lacks at the end are omitted: three strides for lse, (0, stride)
-        for sinks."""
+        a dense [B,H,S,D] array. Strides of trailing axes that the operand lacks are omitted: lse has three strides,
+        sinks have (0, stride)."""
         operand = getattr(self.struct, name)
         operand.dtype = dtype
         if stride:
@@ -108,7 +108,7 @@ class Problem:
                   table: bool = False, offset: bool = False) -> None:
         """Sets how index i along `axis` ("b", "h", "q" or "k") of this problem, which is a shard, maps to an index in
         the entire problem: base + step * i; `segments` of (begin, base, step); or, with `table`, an array given at run
-        time. If `offset` is true, an int32 that is read at run time is added to the result."""
+        time. If `offset` is true, each run reads an int32 that is added to the mapped index."""
         entry, segments = getattr(self.struct, "map_" + axis), tuple(segments)
         if len(segments) > _abi.MAX_SEGMENTS:
             raise ArgumentError("map_%s has %d segments; at most %d are accepted"

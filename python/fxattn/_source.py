@@ -35,8 +35,8 @@ class Source(NamedTuple):
 
 
 def as_part(text: str, target: str) -> Part:
-    """Returns `text` itself if the text has statements, and (target, text) if the text is an expression. The options
-    --score and --mask of the command-line tool distinguish statements from expressions in the same way."""
+    """Returns `text` itself if the text has statements, and (target, text) if the text is an expression. The
+    command-line tool distinguishes statements from expressions by the same rule, in its options --score and --mask."""
     bare = _COMMENT.sub("", text)
     return text if not bare.strip() or _STATEMENT.search(bare) else (target, text)
 

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Turns score_mod and mask_mod (None, functions, callbacks of the graph style, text or a Program) into a Score: a
+"""Turns score_mod and mask_mod (None, functions, callbacks (graph, score, tensors), text or a Program) into a Score: a
 program with its captured tensors and values of params as JAX arrays, in the program's order.
 
 JAX has no 64-bit types unless they are enabled. Storage types in the program are changed to the dtypes of the JAX
@@ -63,8 +63,8 @@ class Score(NamedTuple):
 
 
 def _unused(name: str, names: Collection[str]) -> str:
-    """Returns `name`, with letters "z" before it until it is not in `names`. Names that fxattn adds to a program
-    therefore differ from names of the caller."""
+    """Returns `name`, with letters "z" in front until the name is not in `names`, so that names that fxattn adds to a
+    program differ from names of the caller."""
     while name in names:
         name = "z" + name
     return name

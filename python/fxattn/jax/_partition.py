@@ -11,8 +11,8 @@ The program must get the b and h of the entire problem. One of two methods is ch
 Gradients of arrays that are replicated on several devices are summed over these devices (psum).
 
 If there are fewer heads of k and v than devices, k and v are replicated too, and each device slices the head it needs.
-On a mesh with explicit axes, where shardings are known when a call is lowered, the parts are computed by a shard_map
-instead.
+On a mesh with explicit axes, where shardings are known when a call is lowered, the call becomes a shard_map in which
+each device computes its part.
 """
 import functools
 import math

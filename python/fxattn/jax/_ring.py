@@ -255,8 +255,8 @@ def _gathered_ids(ids: Any, axis: str, size: int, order: str, sizes: Tuple[int, 
 def _with_lengths(score: Score, lengths: Any, ready: Tuple[bool, Any, bool], whole: Tuple[int, int, int, int],
                   single: bool) -> Tuple[Score, Any]:
     """Returns (score, lengths of q): the Score with a mask by `lengths` of the entire sequences. If bottom_right is set
-    in `ready` (causal, window, bottom_right), causal and window are added as program statements, because they then
-    depend on the lengths."""
+    in `ready` (causal, window, bottom_right), causal and window are added as program statements, because with
+    bottom_right the masks depend on the lengths."""
     causal, window, bottom_right = ready
     given = pair_of(lengths, "lengths", whole[2] == whole[3], single)
     batch, (rows, keys) = whole[0], whole[2:]
@@ -309,7 +309,7 @@ def ring_attention(q: Any, k: Any, v: Any, axis_name: str, *surplus: Any, score_
     `q, k, v`: the device's parts, [B,S,H,D] (layout "bshd") or [B,H,S,D] ("bhsd"), with the same S on all devices.
     `layout`: "bshd" or "bhsd".
     `order`: the order of the sequence on the devices: "contiguous", or "zigzag" or "striped", which balance the work of
-        causal masks. The function reorder_sequence() arranges an array in an order.
+        causal masks. The function reorder_sequence() rearranges an array into the order "zigzag" or "striped".
     `method`: "ring" passes the parts of k and v from device to device. "all_gather" gives every device all keys and
         values. "ulysses" gives every device all rows and keys for some of the heads; the number of heads of q must be a
         multiple of the number of devices, and heads of k and v are copied if necessary.

@@ -3,8 +3,8 @@
 conversion to options of attention().
 
 Lengths of a descriptor are passed to the library as lengths. Segments of a descriptor become a mask of equal ids, in
-which id 0 is padding. If positions in the segments are given, causal masks and windows compare the positions, as
-statements of the program.
+which id 0 is padding. If positions in the segments are given, causal masks and windows become statements of the program
+that compare these positions.
 
 64-bit and unsigned ints keep their values: ids are compared in full; lengths and positions are clipped to 32 bits,
 which no sequence exceeds. If JAX has no 64-bit types, 64-bit NumPy arrays are clipped before they become JAX arrays.

@@ -101,8 +101,8 @@ class Operands(NamedTuple):
 
 
 def gather(spec: Spec, has_scale: bool, flat: Sequence[Any], backward: bool) -> Operands:
-    """Returns the Operands from the list `flat` that Operands.flat() made of them. `backward`: True if `flat` includes
-    operands of the backward program."""
+    """Returns Operands from `flat`, a list that the method Operands.flat() returned: the inverse of flat(). `backward`:
+    True if `flat` includes operands of the backward program."""
     parts, at = [], 3
     sizes = [len(spec.captures()), len(spec.slots), int(has_scale), len(spec.params()),
              len(spec.bprop_captures()) if backward else 0, len(spec.bprop_params()) if backward else 0]

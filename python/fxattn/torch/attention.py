@@ -251,8 +251,8 @@ def _simple_output(q: Tensor, k: Tensor, v: Tensor, layout: str, score_mod: Mod,
 @compiled.untraced
 def _graph_output(q: Tensor, k: Tensor, v: Tensor, flags: int, score_mod: Callable[..., Any], bprop: Mod, tensors: Any,
                    bprop_tensors: Any) -> Optional[Tensor]:
-    """Returns the output of a call of the graph style that has no other options and equal shapes of k and v. Returns
-    None for any other call; attention() then handles such a call in full and reports errors. Requires
+    """Returns the output of a call with callbacks (graph, score, tensors) that has no other options and equal shapes of
+    k and v. Returns None for any other call; attention() then handles such a call in full and reports errors. Requires
     bypass.is_plain(q, k, v)."""
     sizes, keys = q.shape, k.shape
     if len(sizes) != 4 or len(keys) != 4 or keys != v.shape:

@@ -208,8 +208,8 @@ def _lists_of(mask: BlockMask) -> Tuple[Any, ...]:
 
 
 def _are_unchanged(one: Tuple[Any, ...], other: Tuple[Any, ...]) -> bool:
-    """Returns True if both results of _lists_of are the same, unchanged tensors. Returns False if a tensor has no
-    version counter (tensors of inference mode), because changes of such a tensor cannot be detected."""
+    """Returns True if two results of _lists_of() have the same tensors, with the same versions. Returns False if a
+    tensor has no version counter (tensors of inference mode), because changes of such a tensor cannot be detected."""
     known = all(x is None or version is not None for x, version in zip(one[:4], one[4:]))
     return known and all(x is y for x, y in zip(one[:4], other)) and one[4:] == other[4:]
 
@@ -259,8 +259,8 @@ def _combined(mod: Optional[MaskMod], some: Optional[MaskMod], full: Optional[Ma
 
 def _is_equal_to_mod(mod: MaskMod, mask: BlockMask, some: Tensor, full: Optional[Tensor]) -> bool:
     """Returns True if `mod` alone is equal to the mask: the lists contain each block in which `mod` attends a pair, and
-    `mod` attends all pairs of each full block. The check takes as long as making the lists, and pays on GPUs, where a
-    mask_mod without tables of blocks runs faster."""
+    `mod` attends all pairs of each full block. Comparing `mod` with the lists takes as long as making the lists, and
+    pays on GPUs, where a mask_mod without tables of blocks runs faster."""
     batch, heads = (1, 1, *mask.kv_indices.shape[:-2])[-2:]
     try:
         depends = trace(None, mod).program.properties()["mask_depends"]

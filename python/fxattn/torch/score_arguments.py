@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 """The score and mask arguments of attention(): FlexAttention's functions; program text with params and tensors by name;
-or callbacks of the graph style with their tensors. ScoreArguments checks these arguments and makes a Call.
+or callbacks (graph, score, tensors) with their tensors. ScoreArguments checks these arguments and makes a Call.
 
 Eager calls make a ScoreArguments from the arguments of attention(). Compiled calls make a ScoreArguments from the data
 that routes/callback_script.py has recorded.

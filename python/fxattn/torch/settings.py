@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """Converts the options of attention() to settings and extra tensors of the operators.
 
-Wrong types and ranks raise errors here, which name the argument. The library checks whether the values fit together;
-its message is passed on.
+Wrong types and ranks raise errors here, which name the argument. The C library checks whether the values of options fit
+together, and its message becomes the message of the exception.
 """
 import operator
 from typing import Any, Dict, List, Mapping, Optional, Sequence, Tuple, Union

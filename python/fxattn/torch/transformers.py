@@ -99,8 +99,8 @@ def _shifted(mod: Callable[..., Any], q_offset: Any, kv_offset: Any) -> Callable
 
 
 def _shifted_causal(q_offset: Any, kv_offset: Any) -> Callable[..., Any]:
-    """Returns the causal mask with offsets, as a bound of kv_idx - q_idx. GPU engines treat such a bound as a band
-    along the diagonal for every value of the offsets."""
+    """Returns the causal mask with offsets, as a bound of kv_idx - q_idx. GPU engines treat a bound of kv_idx - q_idx
+    as a band along the diagonal, for every value of the offsets."""
     if isinstance(q_offset, int) and isinstance(kv_offset, int) and q_offset == kv_offset:
         return _causal
     most = q_offset - kv_offset
@@ -119,7 +119,8 @@ def attention_mask(batch_size: int, kv_length: int, q_length: Optional[int] = No
                    cache_position: Optional[Tensor] = None, config: Any = None, dtype: Any = None, **_: Any) -> Any:
     """Makes the mask of a pass for transformers: a ModelMask, or a dense tensor for models that test the type of their
     mask. `attention_mask`: the padding mask [B,keys], True for tokens. `cache_position`: the positions of the rows,
-    which transformers 4 passes in place of q_length and q_offset. Other keywords are hints, and are ignored."""
+    which transformers 4 passes in place of q_length and q_offset. Keywords that this docstring does not name are hints,
+    and are ignored."""
     if q_length is None:
         if cache_position is None:
             raise ArgumentError("the mask of attn_implementation=\"fxattn\" was asked for without q_length or "

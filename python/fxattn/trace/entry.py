@@ -233,7 +233,8 @@ def _sort_of(value: Any) -> Any:
 
 
 def _route_of(route: str, error: BaseException, mod: Callable[..., Any]) -> Optional[str]:
-    """Returns another route to trace a function by if the error requires another route; else None."""
+    """Returns the route by which to trace a function that raised the error; None if no other route would avoid the
+    error."""
     if route != "jax" and ("__jax_array__" in str(error) or mentions_jax(mod)):
         return "jax"
     if route == "plain" and isinstance(error, TypeError) and "save_for_backward" in str(error):

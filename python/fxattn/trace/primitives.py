@@ -2,8 +2,8 @@
 """JAX's primitives on traced values. A handler of a primitive takes the player (the evaluator of a jaxpr, in
 jaxprs.py), operands, the parameters of the equation, and the shape and type of the result.
 
-jax.numpy wraps every index: at < 0 ? at + size : at. The select of a wrapped index is dropped if a captured array is
-read and the index is proven to be in bounds, because loads of a program count negative indices from the end.
+jax.numpy wraps every index: at < 0 ? at + size : at. If a captured array is read and the index is proven to be in
+bounds, the index is used without the wrap, because loads of a program count negative indices from the end.
 """
 import itertools
 import sys

@@ -45,8 +45,8 @@ class Ring:
         return (self.rank - step) % self.size
 
     def agree(self, own: Sequence[int], device: Any) -> List[List[int]]:
-        """Returns the lists of ints of all processes; `own` is that of this process. Raises ArgumentError on all
-        processes if a process has failed or if values that must be the same differ."""
+        """Exchanges lists of ints: returns the lists of all processes, where `own` is the list of this process. Raises
+        ArgumentError on all processes if a process has failed or if values that must be the same differ."""
         mine = torch.tensor(own, dtype=torch.int64, device=device)
         received = [torch.empty_like(mine) for _ in range(self.size)]
         dist.all_gather(received, mine, group=self.group)
@@ -64,7 +64,8 @@ class Ring:
         return lists
 
     def report(self, error: Optional[Exception], device: Any) -> None:
-        """Raises the error of this process, or on the others an ArgumentError that names the processes that failed."""
+        """Reports whether this process failed (`error`) to all processes. If any process failed, this process raises
+        `error`, or an ArgumentError with the names of the failed processes if `error` is None."""
         try:
             self.agree([error is not None] + [0] * (N_INTS - 1), device)
         except ArgumentError:

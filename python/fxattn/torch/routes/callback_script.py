@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Program text and callbacks of the graph style under torch.compile.
+"""Program text and callbacks (graph, score, tensors) under torch.compile.
 
 While Dynamo compiles, it runs record() in place of the tracer. Program text becomes a constant of the compiled graph.
 Callbacks are called with a RecordedGraph, which records the operations that they call. Dynamo guards everything that a
