@@ -94,8 +94,9 @@ fxattn's.
 and runs the model in f32 with fxattn and with eager attention. `make hf` compares the outputs, the
 gradients of all parameters, and the results of `generate()` with a dynamic and with a static cache.
 The accepted difference is 16 times the effect of changing the parameters by 2^-20 of their size.
-[The list of model types](generated/transformers-models.md) has the outcome of each model type. The
-script `tools/hf_table.py` writes that list and the page `docs/transformers.md` from the results.
+[The list of model types](generated/transformers-models.md) says for each model type whether the
+results of fxattn agreed with those of eager attention. The script `tools/hf_table.py` writes the
+list and this page from the results of `make hf`.
 
 The results in the next tables were measured with transformers %(transformers)s and torch
 %(torch)s, for %(all)d of the %(registered)d registered model types.

@@ -311,7 +311,8 @@ class Builder(Handle):
         return value
 
     def tensor(self, name: str, dtype: Union[str, int], rank: int) -> int:
-        """Declares a captured tensor with `name`, `dtype` ("f32") and `rank`. Returns the tensor argument of load()."""
+        """Declares a captured tensor with `name`, `dtype` ("f32") and `rank`. Returns the handle of the tensor, which
+        load() takes."""
         code = find(DTYPES, "the dtype of a captured tensor", dtype)
         return self._checked(lib.builder_tensor(self._handle, name.encode(), code, rank))
 

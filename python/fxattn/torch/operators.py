@@ -104,7 +104,7 @@ def results_of_forward(q: Tensor, v: Tensor, config: Sequence[int]) -> Tuple[Ten
 
 def results_of_backward(q: Tensor, k: Tensor, v: Tensor, tensors: Sequence[Tensor], extras: Sequence[Tensor],
                         scalars: Sequence[Tensor], config: Sequence[int], want: Sequence[int]) -> List[Tensor]:
-    """Returns new tensors for the gradients of `want`."""
+    """Returns new tensors for the gradients that `want` lists."""
     results = []
     for one in want:
         if one <= WANT_V:

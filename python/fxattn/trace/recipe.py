@@ -171,7 +171,8 @@ def _steps() -> Callable[[types.CodeType], List[Tuple[str, Any]]]:
 
 
 def steps_of(code: types.CodeType) -> List[Tuple[str, Any]]:
-    """Returns the instructions of a code object as (instruction, value) pairs, as _quick_steps describes."""
+    """Returns a pair (instruction, value) for each instruction of a code object, where the value is the name or
+    constant that the instruction uses."""
     return _steps()(code)
 
 

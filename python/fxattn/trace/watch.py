@@ -145,8 +145,8 @@ class _Writer:
                     self.modules.append(found)
 
     def check(self, mods: Tuple[Any, Any], traced: Any) -> Check:
-        """Returns the check: a function of (score_mod, mask_mod) that returns the trace with the present tensors of the
-        functions, or None."""
+        """Returns the check, a function of (score_mod, mask_mod). The check returns the cached trace, with the present
+        tensors of the functions, or None if a dependence has changed."""
         for name, mod in zip(("score_mod", "mask_mod"), mods):
             if mod is not None:
                 self.function(name, mod, 0)

@@ -91,8 +91,8 @@ class RingFunction(torch.autograd.Function):
 
 
 def _tensors_of(call: Call, step: int, tensors: Sequence[Tensor]) -> Sequence[Tensor]:
-    """Returns the captured and extra tensors that the operators take in `step`. After step 0 the sink, which is the
-    first extra tensor, is left out."""
+    """Returns the captured and extra tensors that the operators take in `step`. The sink, which is the first extra
+    tensor, is included in step 0 only."""
     if step > 0 and call.field(ops.SLOTS) >> _abi.SLOT_SINKS & 1:
         first = len(call.tensors)
         return [*tensors[:first], *tensors[first + 1:]]

@@ -6,7 +6,7 @@ before the operators' own.
     fxattn::bwd --> functorch: vmap.py --> Autograd: _backward_kernel --> ...
                     Batched: _batched_kernel, for torch.autograd.grad(is_grads_batched=True)
 
-Operators in compiled and exported graphs, and calls of torch.ops.fxattn by users, go through these kernels.
+Operators in compiled and exported graphs, and calls of torch.ops.fxattn by users, go through the kernels of this file.
 """
 from typing import Any, ContextManager, List, Sequence
 
