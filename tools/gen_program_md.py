@@ -281,9 +281,9 @@ In a bprop and a derivative, `score` is the score before the program; an express
 
 A value is a `float`, an `int` of 32 bits or a `bool`. Floats are f64 in the reference engine and
 for f64 problems, and f32 otherwise. Constants and params are stored in f64 and rounded once;
-elements of `f64` tensors are rounded when they are read. Unless Q is f64, a float therefore cannot
-represent a time in seconds, or a count beyond 2^24, exactly. Store times and large counts in an int
-tensor and compute differences of ints, or subtract an offset before you store them as floats.
+elements of `f64` tensors are rounded when they are read. Unless Q is f64, a float cannot represent
+a time in seconds, or a count beyond 2^24, exactly. Store times and large counts in an int tensor
+and compute differences of ints, or subtract an offset before you store them as floats.
 
 | name | type | meaning |
 |---|---|---|
@@ -367,7 +367,8 @@ Functions of floats:
 
 `relu`, `sign`, `stop_gradient` and `softplus` are rewritten when a program is built and never
 appear in canonical text. A param, tensor, let or `fn` with the name `relu`, `sign`, `stop_gradient`
-or `softplus` hides the function. The names of all other functions are reserved.
+or `softplus` hides the function. The names of all functions but `relu`, `sign`, `stop_gradient` and
+`softplus` are reserved.
 
 Bits and logic:
 
@@ -419,10 +420,10 @@ counts are checked in each call, and the message names the line of the call.
 - Ints wrap at 32 bits. `x // 0` and `x % 0` are 0. `>>` is arithmetic; shift counts are taken
   modulo 32. An `i64` element beyond 32 bits saturates when it is read, except in `==` and `!=` of
   two loads of `i64` tensors. `==` and `!=` of two `i64` loads, from the same tensor or from two
-  tensors, compare all 64 bits, so `doc[q] == doc[k]` is exact for ids of any size. A load named by
-  a `let` also counts as a load. All expressions other than `==` and `!=` of two `i64` loads, like
-  `doc[q] <= doc[k]`, `doc[q] - doc[k] == 0` and equality with an int that is no load, use the
-  saturated 32 bits.
+  tensors, compare all 64 bits, so `doc[q] == doc[k]` is exact for ids of any size. In `==` and
+  `!=`, the name of a `let` whose value is a load counts as a load. All expressions other than `==`
+  and `!=` of two `i64` loads, like `doc[q] <= doc[k]`, `doc[q] - doc[k] == 0` and equality with an
+  int that is no load, use the saturated 32 bits.
 - `//` rounds down and `%` has the sign of the divisor, for ints and floats. `round` rounds halves
   to even. `min`, `max` and `clamp` with a NaN give NaN.
 - Comparisons with a NaN are false, except `!=`, which is true.

@@ -38,7 +38,8 @@ config = MistralConfig(vocab_size=99, hidden_size=64, intermediate_size=64, num_
 model = AutoModelForCausalLM.from_config(config, attn_implementation="fxattn")
 ```
 
-A pretrained model takes the option, too: `from_pretrained(..., attn_implementation="fxattn")`.
+A pretrained model takes `attn_implementation`, too: `from_pretrained(...,
+attn_implementation="fxattn")`.
 
 ## What a model may use
 
@@ -71,8 +72,8 @@ warns once for each model type. fxattn refuses dense masks above 1 GiB; another 
 ## Options
 
 `register_transformers(name="fxattn", dense_mask_bytes=...)` registers the attention and mask
-functions under a name; [the reference](reference/torch.md) describes its arguments. All other
-options are in the model's configuration.
+functions under a name; [the reference](reference/torch.md) describes its arguments. All options of
+attention that `register_transformers` does not take are in the model's configuration.
 
 ## What raises
 

@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """Turns score_mod and mask_mod (each None, a function, a Program or text) into one program, with its captured tensors
-and the values of its params in the program's order. This module serves fxattn.numpy, explain() and program(); the torch
-and JAX front ends have modules of their own for this task."""
+and the values of its params in the program's order. This module serves fxattn.numpy, explain() and program();
+fxattn.torch and fxattn.jax turn functions into programs by modules of their own."""
 import operator
 import re
 from typing import Any, Callable, Dict, List, Mapping, NamedTuple, Optional, Sequence, Tuple, Union

@@ -41,7 +41,7 @@ REMEDIES = {
 
 def array_of(name: str, value: Any) -> Any:
     """Returns `value` as a JAX array. Accepts arrays of JAX and NumPy, lists, nnx.Param and any value with
-    __jax_array__. Raises ArgumentTypeError for other values, with `name` in the message."""
+    __jax_array__. Raises ArgumentTypeError for a value that is no array, with `name` in the message."""
     if value is None:
         raise ArgumentTypeError("%s is None; an array is accepted" % name)
     try:

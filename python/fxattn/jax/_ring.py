@@ -8,7 +8,7 @@ sequence on the devices.
   ring. Only the first step of a ring includes the sink.
 * Method "all_gather": every device gets all keys and values.
 * Method "ulysses": by an all-to-all, every device gets all rows and keys for some of the heads. With method "ulysses",
-  a second all-to-all returns the rows.
+  a second all-to-all returns the rows of the output to their devices.
 
 The program of a ring gets positions in the entire sequence, through coordinate maps of the library that read the
 device's offset at run time, so any score_mod and mask_mod works, and dropout too.

@@ -138,15 +138,16 @@ def attention(q: Tensor, k: Tensor, v: Tensor, score_mod: Mod = None, mask_mod: 
     `bottom_right`: aligns the last row with the last key, in the built-in masks; without built-in masks, in the
         positions q that functions get.
     `q_lengths, k_lengths`: [B], the number of rows and of keys of each batch entry.
-    `pages`: page numbers [B, blocks]; requires k_lengths. The shape of k and v is then [pages,H,page_size,D], or with
-        layouts "bshd" and "thd" [pages,page_size,H,D].
+    `pages`: page numbers [B, blocks]; requires k_lengths. With pages, the shape of k and v is [pages,H,page_size,D], or
+        with layouts "bshd" and "thd" [pages,page_size,H,D].
     `q_start`: [B], the position q of the first row of each batch entry.
     `sinks`: "zero" adds a key of score 0; a tensor [H] adds a key with a learned score per query head.
     `dropout_p, seed`: dropout of softmax probabilities. Without `seed`, a seed is drawn from PyTorch's generator.
     `return_lse, return_row_max`: add LSE or row maxima to the result.
     `lse_dtype`: the dtype of LSE, torch.float32 or torch.float64.
     `deterministic`: requires the same bits in every run; raises an error if no engine can guarantee them.
-    `bounds_check`: an index outside its captured tensor raises IndexError. Without bounds_check, such an index reads 0.
+    `bounds_check`: an index outside its captured tensor raises IndexError. Without bounds_check, an index outside its
+        captured tensor reads 0.
 
     Raises ValueError, TypeError or NotImplementedError. Error messages name the argument and what is accepted.
     """
@@ -220,7 +221,7 @@ def _lse_dtype(given: Optional[torch.dtype], usual: torch.dtype) -> torch.dtype:
 
 
 def _switch(value: Any) -> Any:
-    """Returns `value` if it is True or False, else None, for which _FLAGS has no key."""
+    """Returns `value` if it is True or False, else None. The table _FLAGS has no key None."""
     return value if value is True or value is False else None
 
 
@@ -233,7 +234,8 @@ attention.__signature__ = _SIGNATURE  # type: ignore[attr-defined]
 def _simple_output(q: Tensor, k: Tensor, v: Tensor, layout: str, score_mod: Mod, mask_mod: Mod, scale: Any, flags: int,
              style: str, bprop: Mod, tensors: Any, bprop_tensors: Any) -> Optional[Tensor]:
     """Returns the output of a call that has only functions and flags, and that needs no further checks. Returns None
-    for any other call, which attention() then handles in full. Requires bypass.is_plain(q, k, v)."""
+    for a call with other options, or that needs further checks; attention() then handles the call in full. Requires
+    bypass.is_plain(q, k, v)."""
     if layout != "bhsd":
         if q.dim() != 4 or k.dim() != 4 or v.dim() != 4:
             return None
@@ -252,8 +254,8 @@ def _simple_output(q: Tensor, k: Tensor, v: Tensor, layout: str, score_mod: Mod,
 def _graph_output(q: Tensor, k: Tensor, v: Tensor, flags: int, score_mod: Callable[..., Any], bprop: Mod, tensors: Any,
                    bprop_tensors: Any) -> Optional[Tensor]:
     """Returns the output of a call with callbacks (graph, score, tensors) that has no other options and equal shapes of
-    k and v. Returns None for any other call; attention() then handles such a call in full and reports errors. Requires
-    bypass.is_plain(q, k, v)."""
+    k and v. Returns None for a call that has other options, or k and v of different shapes; attention() then handles
+    the call in full and reports errors. Requires bypass.is_plain(q, k, v)."""
     sizes, keys = q.shape, k.shape
     if len(sizes) != 4 or len(keys) != 4 or keys != v.shape:
         return None

@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Computes the lists of blocks of a large mask. The lists equal those of PyTorch's create_block_mask, which evaluates
-all pairs at once and allocates 34 GB at 65,536 rows and keys.
+"""Computes the lists of blocks of a large mask. The lists of blocks equal those of PyTorch's create_block_mask, which
+evaluates all pairs at once and allocates 34 GB at 65,536 rows and keys.
 
 The library classifies rectangles of blocks as empty, full or mixed. The mask_mod is evaluated only in blocks that stay
 mixed, a bounded number of pairs at a time.

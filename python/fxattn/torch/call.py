@@ -74,7 +74,7 @@ class Call:
         return any(t.requires_grad for t in (*self.extras, *self.scalars)) if self.extras or self.scalars else False
 
     def check_tensors(self, q: Tensor, k: Tensor, v: Tensor) -> None:
-        """Raises an error if a tensor is a DTensor, or is not on the device of q. Without this check, PyTorch's
+        """Raises an error if a tensor is a DTensor, or is not on the device of q. Without a check of devices, PyTorch's
         dispatcher would run the kernel of one device on tensors of another device."""
         refuse_dtensors(("q", "k", "v"), (q, k, v))
         refuse_dtensors(("a captured tensor",) * len(self.tensors), self.tensors)

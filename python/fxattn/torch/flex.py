@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
-"""flex_attention, with the signature, argument checks and results of PyTorch's function. A program changes only its
-import:
+"""flex_attention, with the signature, argument checks and results of PyTorch's function. A program that uses PyTorch's
+flex_attention changes only its import:
 
     from fxattn.torch import flex_attention, create_block_mask
 
@@ -192,8 +192,9 @@ def _device_code(device: Any) -> Optional[int]:
 def _known_output(query: Tensor, key: Tensor, value: Tensor, score_mod: Any, block_mask: Any, scale: Any,
                   enable_gqa: bool) -> Optional[Tensor]:
     """Returns the output of a call if its functions were traced in an earlier call and no check would find an error in
-    its arguments. Shapes are checked by the C function. Returns None for all other calls, which flex_attention checks
-    and traces. Requires bypass.is_plain(query, key, value). Raises no errors."""
+    its arguments. Shapes are checked by the C function. Returns None for a call with untraced functions or a possible
+    error; flex_attention then checks and traces the call. Requires bypass.is_plain(query, key, value). Raises no
+    errors."""
     mask_mod, expected = None, ALIKE_GROUPED if enable_gqa else ALIKE
     if block_mask is not None:
         if type(block_mask) is not LazyBlockMask or block_mask._read is not None:

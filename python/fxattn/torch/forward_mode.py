@@ -2,14 +2,14 @@
 """Refuses forward-mode derivatives: torch.func.jvp, jacfwd, linearize, hessian, dual numbers.
 
 The library has no forward mode. If an input of an operator carries a forward-mode tangent, the call raises an error,
-whether the call is eager, compiled or goes through the dispatcher. If there were no such error, the operator would drop
-the tangent, and PyTorch would treat a dropped tangent as 0.
+whether the call is eager, compiled or goes through the dispatcher. Without an error, the operator would drop the
+tangent of its input, and PyTorch would treat a dropped tangent as 0.
 
 * Eager calls: PyTorch calls Forward.jvp and Backward.jvp (routes/autograd.py) with the tangents.
 * Calls through the dispatcher, also in exported programs: the operators' Autograd kernels call refuse_tangents().
 * Compiled calls: the kernels call refuse_tangents() when Dynamo runs the operator on fake tensors. The error of
   refuse_tangents() becomes a graph break, after which the eager call raises the error; with fullgraph=True, Dynamo's
-  error contains the text.
+  own error contains the text of the error of refuse_tangents().
 """
 from typing import Any, NoReturn, Sequence
 

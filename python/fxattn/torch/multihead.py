@@ -3,7 +3,7 @@
 of Transformer Engine's module.
 
 The parameters have the names and the row order of Transformer Engine's module: qkv interleaved by KV group, query and
-key_value for cross attention, and proj. A state_dict of Transformer Engine thus loads unchanged. A state_dict of
+key_value for cross attention, and proj. A state_dict of Transformer Engine's module loads unchanged. A state_dict of
 torch.nn.MultiheadAttention is rearranged when it is loaded.
 """
 from typing import Any, Callable, Dict, List, Optional, Tuple, Union

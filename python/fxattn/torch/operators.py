@@ -4,8 +4,8 @@
     operators.py --schemas--> libfxattn_torch: torch_shim.c registers the kernels for CPU and CUDA (python/csrc)
                  --fake implementations--> torch.library, for compilers
 
-libfxattn_torch registers itself through libtorch's stable C interface. A call of an operator thus runs no Python code,
-and compiled and exported programs can run without Python. torch_call.h (python/csrc) describes the arguments of the
+libfxattn_torch registers itself through libtorch's stable C interface. A call of an operator runs no Python code, so
+compiled and exported programs can run without Python. torch_call.h (python/csrc) describes the arguments of the
 operators. routes/autograd.py has the gradients of the operators.
 """
 import ctypes
@@ -177,5 +177,5 @@ def cache_stats() -> Dict[str, int]:
 
 
 def cache_clear() -> None:
-    """Removes all plans from the plan cache of PyTorch's operators. Plans in use stay valid."""
+    """Removes all plans from the plan cache of PyTorch's operators. Plans in use by a run stay valid."""
     library.fxa_torch_cache_clear()

@@ -1,6 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """The score and mask arguments of attention(): FlexAttention's functions; program text with params and tensors by name;
-or callbacks (graph, score, tensors) with their tensors. ScoreArguments checks these arguments and makes a Call.
+or callbacks (graph, score, tensors) with their tensors. ScoreArguments checks the score and mask arguments and makes a
+Call.
 
 Eager calls make a ScoreArguments from the arguments of attention(). Compiled calls make a ScoreArguments from the data
 that routes/callback_script.py has recorded.
@@ -39,8 +40,8 @@ def numbers_of_host(q: Tensor, named: Named) -> Named:
 
 
 class ScoreArguments:
-    """The arguments of attention() that define scores and masks. The class is no NamedTuple, because Dynamo of torch
-    2.10 cannot read properties of a NamedTuple."""
+    """The arguments of attention() that define scores and masks. ScoreArguments is no NamedTuple, because Dynamo of
+    torch 2.10 cannot read properties of a NamedTuple."""
 
     def __init__(self, score_mod: Mod, mask_mod: Mod, params: Named = None, tensors: Named = None, style: str = "flex",
                  bprop: Mod = None, bprop_tensors: Named = None, bprop_params: Named = None) -> None:

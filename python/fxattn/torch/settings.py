@@ -20,8 +20,8 @@ _RANKS = {"cu_q": 1, "cu_k": 1, "pages": 2}
 
 
 def whole_number(name: str, value: Any, shown: Any = None) -> int:
-    """Returns `value` as an int of 64 bits, or unchanged if it is symbolic. Raises TypeError or ValueError for other
-    values, with `shown` in the message if it is given."""
+    """Returns `value` as an int of 64 bits, or unchanged if it is symbolic. Raises TypeError or ValueError for a value
+    that is no int of 64 bits, with `shown` in the message if it is given."""
     if not isinstance(value, (int, torch.SymInt)):
         try:
             value = operator.index(value)
@@ -37,7 +37,8 @@ def _symbolic_or_index(value: Any) -> Any:
 
 
 def real_number(name: str, value: Any) -> Any:
-    """Returns `value` as a number: an int, a float or a symbolic number. Raises TypeError for other values."""
+    """Returns `value` as a number: an int, a float or a symbolic number. Raises TypeError for a value that is no
+    number."""
     if isinstance(value, (int, float, *_SYMBOLIC)):
         return value
     try:

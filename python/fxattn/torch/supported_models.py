@@ -1,11 +1,12 @@
 # SPDX-License-Identifier: Apache-2.0
 """Decides which models of transformers accept attn_implementation="fxattn".
 
-Models that call transformers' AttentionInterface accept the name "fxattn". Some other models select the class of their
-attention layers from a table of names. If such a table has a class for SDPA, a subclass is added to the table under the
-name "fxattn", whose scaled_dot_product_attention is fxattn's. Models that neither call AttentionInterface nor have a
-class for SDPA in a table would ignore the name "fxattn". Creating a model that would ignore the name raises an error,
-as transformers raises one for "sdpa" and models without SDPA.
+Models that call transformers' AttentionInterface accept the name "fxattn". Some models that do not call
+AttentionInterface select the class of their attention layers from a table of names. If a model's table of attention
+layers has a class for SDPA, a subclass whose scaled_dot_product_attention is fxattn's is added to the table under the
+name "fxattn". Models that neither call AttentionInterface nor have a class for SDPA in a table would ignore the name
+"fxattn". Creating a model that would ignore the name raises an error, as transformers raises one for "sdpa" and models
+without SDPA.
 """
 import copy
 import functools

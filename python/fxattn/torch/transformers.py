@@ -68,8 +68,8 @@ def _both(first: Optional[Callable[..., Any]], second: Optional[Callable[..., An
 
 def _padding_mod(real: Tensor) -> Optional[Callable[..., Any]]:
     """Returns the mask_mod of `real`, bool [B,keys], True for tokens; None if all keys are tokens. Comparisons with the
-    first and last token of each batch entry let engines skip entire tiles. The table is read only if there is padding
-    between tokens, or while PyTorch compiles, when the values of the table are unknown."""
+    first and last token of each batch entry let engines skip entire tiles. The mask_mod reads `real` only if there is
+    padding between tokens, or if PyTorch compiles, when the values of `real` are unknown."""
     has_values = not torch.compiler.is_compiling()
     if has_values and bool(real.all()):
         return None
@@ -82,8 +82,8 @@ def _padding_mod(real: Tensor) -> Optional[Callable[..., Any]]:
 
 
 def _offset(value: Any, device: Any) -> Any:
-    """Returns an offset as a tensor, so that all steps of decoding use one program; an int 0 stays an int. A tensor is
-    copied, because a static cache increments its offset in place before the mask is read."""
+    """Returns an offset as a tensor, so that all steps of decoding use one program; an int 0 stays an int. An offset
+    that is a tensor is copied, because a static cache increments the offset in place before the mask is read."""
     if isinstance(value, Tensor):
         return value.to(torch.int32, copy=True)
     if isinstance(value, int) and value != 0 and not torch.compiler.is_compiling():
@@ -154,8 +154,8 @@ def _reader(table: Tensor, what: str, sizes: Tuple[int, ...]) -> Callable[..., A
 
 def _without_mask(module: Any, sizes: Tuple[int, ...], is_causal: Optional[bool], window: Optional[int]) -> Any:
     """Returns the mask_mod for attention_mask=None, with the meaning that SDPA has in transformers: causal if the
-    module is causal, aligned to the first row and key; a single row is the last row. With causal masks a sliding window
-    is applied too."""
+    module is causal, aligned to the first row and key; a single row is the last row. If the module is causal and has a
+    sliding window, the mask includes the window."""
     rows, keys = sizes[2], sizes[3]
     causal = getattr(module, "is_causal", True) if is_causal is None else is_causal
     if not causal or (rows == 1 and window is None):

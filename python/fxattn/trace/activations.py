@@ -123,7 +123,8 @@ def _alike(rec: Recording, number: Any, x: Any) -> Any:
 
 
 def hardtanh(rec: Recording, x: Any, low: Any, high: Any) -> Sym:
-    """Returns x clamped to [low, high]. The derivative at a bound is 0; the derivative of torch.clamp there is 1."""
+    """Returns x clamped to [low, high]. The derivative of the result at low and high is 0; the derivative of
+    torch.clamp at low and high is 1."""
     low, high = _alike(rec, low, x), _alike(rec, high, x)
     return choose(rec, LE(rec, x, low), low, choose(rec, LE(rec, high, x), high, x))
 

@@ -229,7 +229,7 @@ def elementwise(fn: Callable[..., Sym], rec: Recording, operands: Sequence[Any],
 
 def axes_of(dim: Any, rank: int) -> List[int]:
     """Returns the list of dimensions that an argument `dim` names: all for None, else the given dimension or
-    dimensions. A tensor of rank 0 stands for the int that it holds."""
+    dimensions. If `dim` is a tensor of rank 0, its value names the dimension."""
     if not rank:
         return []
     given = range(rank) if dim is None else dim if isinstance(dim, (tuple, list)) else [dim]

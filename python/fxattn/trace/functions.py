@@ -121,7 +121,7 @@ def fmod(rec: Recording, x: Any, y: Any) -> Sym:
 
 
 def _is_turned(rec: Recording, x: Any, y: Any, rest: Sym) -> Sym:
-    """Returns True where x / y is negative and not an integer: there, rounding x / y down moved the quotient away from
+    """Returns True where x / y is negative and not an integer, so that rounding x / y down moves the quotient away from
     0."""
     return choose(rec, NE(rec, rest, 0), NE(rec, LT(rec, x, 0), LT(rec, y, 0)), NE(rec, rest, rest))
 

@@ -2,7 +2,8 @@
 """Implements the indexing of captured tensors by traced values, and of small arrays of traced values.
 
 Ints, slices and new axes are applied to a captured tensor by the library of the tensor, which keeps strides and
-autograd. Each remaining dimension has a traced index, an array of traced indices, or no index."""
+autograd. Each dimension that remains after ints, slices and new axes has a traced index, an array of traced indices, or
+no index."""
 from typing import Any, Callable, List, Optional, Sequence, Tuple
 
 from .arrays import Vec, View, broadcast, expanded, is_wide, load, permute, product, value, vec

@@ -345,8 +345,8 @@ def _at_equation(error: TraceError, equation: Any) -> TraceError:
 
 
 def _library_folders() -> Tuple[str, ...]:
-    """Returns the folders of JAX and of this tracer. The returned paths are complete, because a user's folder may have
-    the name jax too."""
+    """Returns the folders of JAX and of this tracer. Returns complete paths of the folders, because a user's folder may
+    have the name jax too."""
     files = [__file__, *(sys.modules[name].__file__ or "" for name in ("jax", "jaxlib") if name in sys.modules)]
     return tuple(os.path.join(os.path.dirname(file), "") for file in files if file)
 

@@ -2,8 +2,8 @@
 """Handlers of NumPy's functions, by name. Ufuncs reach their handler through __array_ufunc__, other functions through
 __array_function__.
 
-Indexing a NumPy array with a traced value is not dispatched to the tracer. The NumPy arrays of a function are therefore
-wrapped first (capture.py) in Captured, a subclass of ndarray whose indexing is traced.
+Indexing a NumPy array with a traced value is not dispatched to the tracer. Before a trace, the NumPy arrays of a
+function are wrapped (capture.py) in Captured, a subclass of ndarray whose indexing is traced.
 """
 from typing import Any, Dict, Optional
 

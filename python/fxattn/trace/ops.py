@@ -192,8 +192,8 @@ def absolute(rec: Recording, x: Any) -> Sym:
 # ---- powers
 
 def power(rec: Recording, x: Any, y: Any) -> Sym:
-    """Returns x to the power y. Powers of ints are computed by multiplications, which wrap around; other powers are
-    float powers."""
+    """Returns x to the power y. Powers of ints are computed by multiplications, which wrap around; powers with a float
+    operand are float powers."""
     kind = joint(x, y)
     if kind == FLOAT:
         if type(x) is Sym and x.ty == FLOAT and _is_two(rec, y):

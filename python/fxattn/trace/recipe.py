@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 """Lists what a function can read, by one pass over the bytecode of the function. The file reuse.py reads the present
-values.
+values of what the function can read.
 
 A code object that has an unknown instruction or uses an unknown builtin has no Recipe: functions with such code are
 traced at every call.

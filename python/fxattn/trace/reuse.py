@@ -4,8 +4,8 @@
 A trace may be cached only if the trace depends on nothing but the code, cells, defaults and globals of its functions.
 The file recipe.py checks the code of a function once: the code must consist of known instructions, and use only
 attributes and builtins that read no value. Through cells, globals and defaults the function may reach only numbers,
-strings, functions that fulfil the same conditions, modules of a short list, and tensors. The reachable values are
-compared as follows:
+strings, functions that may be cached too, modules of a short list, and tensors. The reachable values are compared as
+follows:
 
 - Numbers are compared by value.
 
@@ -15,13 +15,13 @@ compared as follows:
 
 - Modules are compared by the attributes that the functions may read from the modules.
 
-Functions that reach anything else are traced at every call: attributes of objects, functions and tensors, dictionaries,
-other classes of arrays.
+A function that reaches an object that is not in this list is traced at every call. Examples are attributes of objects,
+functions and tensors; dictionaries; arrays of other classes.
 
 JAX's arrays are immutable, so arrays of JAX are compared by identity. A function that reaches only arrays of JAX may
 branch, read sizes and elements of the arrays, and compute further arrays. Callbacks of the style "graph" get a
 dictionary of tensors and numbers. The key of a callback contains everything that the callback can read from the
-dictionary; a callback must reach no other tensors.
+dictionary; a callback must reach no tensor outside its dictionary.
 
 Keys consist of values; a key contains no tensor and no address.
 """

@@ -35,7 +35,8 @@ def is_plain(rec: Recording, x: Any) -> bool:
 
 
 def check_rest(name: str, rest: Dict[str, Any]) -> None:
-    """Accepts keywords that do not change the value, and raises an error for other keywords."""
+    """Accepts keywords that do not change the value, and raises an error for all keywords that could change the
+    value."""
     for key, given in rest.items():
         if given is None or key in ("name", "device", "requires_grad", "pin_memory", "memory_format", "layout",
                                     "non_blocking", "copy", "casting", "order", "subok", "validate_args", "stable",

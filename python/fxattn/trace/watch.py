@@ -10,8 +10,8 @@ Invariants:
 
 - A check compares everything that _Reader in reuse.py reads, so functions that a check accepts have the key of the
   cached trace. Functions with dependences that a check cannot compare (lists, partials, arrays of JAX, ...) get no
-  check. Functions that a check rejects are looked up in reuse.py. A check therefore changes only the time of a lookup
-  in the trace cache, not the result of the lookup.
+  check. Functions that a check rejects are looked up in reuse.py. A check changes only the time of a lookup in the
+  trace cache, not the result of the lookup.
 
 - A check is made when a trace is found in reuse.py, not when the trace is stored there: functions whose numbers change
   in every call get no check.

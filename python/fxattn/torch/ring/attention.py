@@ -105,7 +105,8 @@ def _check(q: Tensor, k: Tensor, v: Tensor, order: str) -> None:
 
 
 def _report_failure(ring: Ring, q: Any) -> None:
-    """Reports to the other processes that this one has failed, so that they do not wait for it."""
+    """Reports to the other processes that this process has failed, so that the other processes do not wait for this
+    one."""
     try:
         ring.agree([1] + [0] * (N_INTS - 1), q.device if isinstance(q, Tensor) else "cpu")
     except ArgumentError:
@@ -152,7 +153,8 @@ def ring_attention(q: Tensor, k: Tensor, v: Tensor, score_mod: Mod = None, mask_
     `sinks`: [H], a learned score per query head.
     `dropout_p, seed`: dropout drops the pairs that a single process would drop with this seed. Without `seed`, a seed
         is drawn and shared by all processes.
-    `bounds_check`: an index outside its captured tensor raises an error. Without bounds_check, such an index reads 0.
+    `bounds_check`: an index outside its captured tensor raises an error. Without bounds_check, an index outside its
+        captured tensor reads 0.
 
     Each process has a copy of sinks and of the captured tensors. The gradients of sinks and captured tensors are summed
     over the group, so that each copy gets the gradient of the entire sequence. Gradients of q, k and v are those of

@@ -68,7 +68,7 @@ def _trust_keys() -> bool:
 
 def _functions_of_c() -> Sequence[Callable[..., Any]]:
     """Returns the functions is_plain, forward, backward and keys of torch_direct.c. Returns an empty tuple if this
-    build of PyTorch, this Python or the library lacks something that these functions need."""
+    build of PyTorch, this Python or the library lacks something that torch_direct.c needs."""
     if not hasattr(Tensor, "__dlpack_c_exchange_api__"):
         return ()
     begin = ctypes.PyDLL(ops.library._name).fxa_torch_direct_begin

@@ -12,8 +12,8 @@ graphs, as an eager call traces functions, and then calls fxattn::fwd. Compilers
 are in autograd.py.
 
 The module uses private names of PyTorch: HigherOrderOperator, Dynamo's table of higher-order operators and one class in
-this table. The table and the class are read when Dynamo looks up the operator, so that importing this module does not
-import Dynamo. If the table or the class is missing, calls in a compiled function become graph breaks
+this table. Dynamo's table and class are read when Dynamo looks up the operator Flex, so that importing this module does
+not import Dynamo. If Dynamo lacks the table or the class, calls in a compiled function become graph breaks
 (`is_capturable`).
 """
 import functools
@@ -53,8 +53,8 @@ is_capturable._dynamo_marked_constant = True  # type: ignore[attr-defined]
 
 
 def _enter() -> None:
-    """Adds the operator to Dynamo's table. Dynamo must not trace this function, because changing the table is a side
-    effect."""
+    """Adds the operator Flex to Dynamo's table of higher-order operators. Dynamo must not trace _enter(), because
+    changing the table is a side effect."""
     table, variable = _names_of_dynamo()
     if table is not None and variable is not None and _NAME not in table:
         table[_NAME] = _with_one_record(variable)
@@ -135,7 +135,7 @@ def identity(score: Any, b: Any, h: Any, q_idx: Any, kv_idx: Any) -> Any:
 def call_in_graph(q: Tensor, k: Tensor, v: Tensor, score_mod: Any, last: Tuple[Any, ...], scale: Optional[float],
                   **options: Any) -> Results:
     """Returns (out, LSE, row maxima) of a call that Dynamo compiles. `last`: extra tensors and operands of a recorded
-    callback, then the mask_mod. Dynamo compiles this function too."""
+    callback, then the mask_mod. Dynamo compiles call_in_graph() too."""
     return flex(q, k, v, identity if score_mod is None else score_mod, last,  # type: ignore[no-any-return]
                 math.nan if scale is None else scale, {**options, "version": VERSION})
 
