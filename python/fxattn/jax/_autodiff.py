@@ -69,10 +69,9 @@ _attend.defjvp(_attend_rule, symbolic_zeros=True)
 
 def differentiated(run: Callable[..., Any], static: Any, spec: Spec, kept: Any, tangents: Operands,
                    results: Tuple[Any, Any]) -> Any:
-    """Returns the result of a custom_jvp rule: `results`, which are (out, lse or None), and their tangents. The
-    transpose of the tangents calls run((static, keys), kept, cotangents), which returns the gradients of the operands
-    `keys`. `kept` has the saved arrays; `tangents`, the tangents of the operands, decides which keys are
-    differentiated."""
+    """Returns the result of a custom_jvp rule: `results`, which are (out, lse or None), and their tangents. When JAX
+    transposes the tangents, run((static, keys), kept, cotangents) computes the gradients of the operands `keys`. `kept`
+    has the saved arrays; `tangents`, the tangents of the operands, decides which keys are differentiated."""
     moved = [(key, x) for key, x in _differentiable(spec, tangents) if not isinstance(x, SymbolicZero)]
     there = [x for x in results if x is not None]
     if moved:

@@ -3,7 +3,7 @@
 
 Arrays [V,B,...] are reshaped to [V*B,...]. In the program b becomes b % B, and a captured array that is mapped gets the
 leading index b // B (_texts.py). If a call cannot be folded (packed rows, mapped scalars, sinks or seeds, captured
-arrays of rank 5, explicit shardings, symbolic shapes), its V entries run one after the other.
+arrays of rank 5, explicit shardings, symbolic shapes), the V calls that vmap has mapped run one after the other.
 """
 from typing import Any, List, Optional, Sequence, Tuple
 

@@ -60,8 +60,8 @@ def workspace(problem: bytes) -> int:
 
 
 def cache_stats() -> Dict[str, int]:
-    """Returns the counters of the handlers' plan cache by name: hits, builds, runs and others; `plans` is the number of
-    cached plans."""
+    """Returns the counters of the plan cache of XLA's handlers by name: hits, builds, runs and others; `plans` is the
+    number of cached plans."""
     stats = _abi.CacheStats()
     _library.fxa_jax_cache_stats(ctypes.byref(stats))
     return {name: getattr(stats, name) for name, *_ in _abi.CacheStats._fields_ if name != "reserved"}

@@ -52,8 +52,8 @@ class _Mapped:
 
 def tangents_of(run: Callable[..., Sequence[Any]], static: Any, kept: Any, tangents: Sequence[Any],
                 results: Sequence[Any]) -> List[Any]:
-    """Returns the tangents of `results`. `tangents` are the tangents of the differentiated operands. The transpose of
-    the tangents calls run(static, kept, cotangents), which returns the gradients of the differentiated operands in the
+    """Returns the tangents of `results`. `tangents` are the tangents of the differentiated operands. When JAX
+    transposes the tangents, run(static, kept, cotangents) computes the gradients of the differentiated operands in the
     order of `tangents`."""
     leaves, tree = jax.tree.flatten(kept)
     return linear_p.bind(*leaves, *tangents, backward=_Backward(run, static, tree), count=len(leaves),

@@ -5,7 +5,7 @@
   which are merged into the results. The results of fxattn_forward are out; lse if `lse` is set; stats if `stats` is
   set.
 * `fxattn_backward` takes the operands of the call, out, stats, dout, and dlse if `dlse` is set. The results of
-  fxattn_backward are the gradients of `want`.
+  fxattn_backward are the gradients that its parameter `want` lists.
 
 Stats are the LSE in f64, for the backward pass: gradients of programs with large slopes need this precision
 (docs/numerics.md). Stats are stored as uint32 [..., 2], because f64 is disabled in JAX by default. Scalars are passed
@@ -46,8 +46,8 @@ def forward(spec: Spec, ops: Operands, *before: Any, lse: bool = False, stats: b
 
 
 def backward(spec: Spec, ops: Operands, out: Any, stats: Any, grads: Sequence[Any], want: Tuple[int, ...]) -> List[Any]:
-    """Returns the gradients of `want`, codes WANT_... . The gradient of params is one vector with an element for each
-    float param. `grads`: dout, and optionally dlse."""
+    """Returns the gradients that `want` lists, by codes WANT_... . The gradient of params is one vector with an element
+    for each float param. `grads`: dout, and optionally dlse."""
     return backward_p.bind(*ops.flat(), out, stats, *grads, spec=spec, has_scale=bool(ops.scale), want=want,
                            dlse=len(grads) > 1)
 

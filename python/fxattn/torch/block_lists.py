@@ -23,8 +23,8 @@ _INT32_MAX = (1 << 31) - 1
 
 
 class _Classes:
-    """Classifies rectangles of pairs, by the library. Holds references to the captured tensors, because the library
-    reads their memory."""
+    """Classifies rectangles of (q, k) pairs by calls of the C library. Holds references to the captured tensors,
+    because the library reads their memory."""
 
     def __init__(self, mask_mod: Callable[..., Any], lengths: Tuple[int, int], heads: int) -> None:
         traced = trace(None, mask_mod)

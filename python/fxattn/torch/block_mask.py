@@ -3,8 +3,8 @@
 
 BlockMask is PyTorch's class: a mask_mod, a list of blocks in which the mask_mod decides, and a list of full blocks. The
 function create_block_mask returns a LazyBlockMask, which evaluates nothing: the library finds the tiles to compute by
-analysing the traced mask_mod, and the lists are made when a list is read. Any other BlockMask has the meaning that
-PyTorch's kernels give its lists and mask_mod together (`mask_mod_of`).
+analysing the traced mask_mod, and the lists are made when a list is read. A BlockMask that is no LazyBlockMask has the
+meaning that PyTorch's kernels give its lists and mask_mod together (`mask_mod_of`).
 """
 import inspect
 import warnings

@@ -107,8 +107,8 @@ def _from_text(score_mod: Source, mask_mod: Source, bprop: Source) -> Traced:
 
 class _Flex:
     """A _Flex is one trace of FlexAttention's functions. A function is traced by one of several routes: by a direct
-    call, by a call with wrapped arrays, or by JAX. The way to trace a function (its route) is found by trial and cached
-    under the code of the function."""
+    call, by a call with wrapped arrays, or by JAX. The way to trace a function (its route) is found by trial, and is
+    cached under the code of the function."""
 
     routes: Dict[Any, str] = {}
 
@@ -161,8 +161,8 @@ class _Flex:
 
     def run(self, rec: Recording, mod: Callable[..., Any], inputs: Sequence[Tuple[int, int]],
             extra: Sequence[Any]) -> Any:
-        """Calls a function on symbols by the route of the function, and tries other routes after an error. Returns the
-        result of the call."""
+        """Calls a function on symbols in the way (route) in which it was traced before, and in other ways after an
+        error. Returns the result of the call."""
         kind = _kind_of(mod)
         kind = kind and (*kind, self.sizes is None)  # with sizes (a call from JAX) another route may be needed
         route = self.routes.get(kind) or ("jax" if self.sizes is not None and mentions_jax(mod) else "plain")
@@ -191,8 +191,8 @@ class _Flex:
 
     @staticmethod
     def next_route(route: str, error: BaseException, mod: Callable[..., Any]) -> str:
-        """Returns another route for a function that raised the error `error`. Raises `error` if there is no other
-        route."""
+        """Returns another way (route) to trace a function that raised the error `error`. Raises `error` if the function
+        cannot be traced in another way."""
         if isinstance(error, NeedsCapture):
             return _Flex.other(route, "captured", error)
         if isinstance(error, NeedsJax):
@@ -215,8 +215,8 @@ class _Flex:
 
 def _kind_of(mod: Callable[..., Any]) -> Any:
     """Returns the key under which the route of a function is cached: the code of the function and the types of the
-    objects that the code names. A function with the same code, but with arrays of another library, needs another route.
-    Returns None for a value that is no function."""
+    objects that the code names. A function with the same code, but with arrays of another library, must be traced in
+    another way. Returns None for a value that is no function."""
     if type(mod) is not types.FunctionType:
         return None
     names, sorts = mod.__globals__, []

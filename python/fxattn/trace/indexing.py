@@ -107,7 +107,7 @@ def _index_value(rec: Recording, item: Any) -> Sym:
 
 
 def _gather(rec: Recording, left: Sequence[Any], read: Callable[[Sequence[Any]], Any]) -> Any:
-    """Returns the results of `read` for each element of the array indices in `left`. As in torch and NumPy, the
+    """Calls `read` for each element of the array indices in `left`, and returns the results. As in torch and NumPy, the
     dimensions of the array indices replace the indexed dimensions if the indexed dimensions are adjacent; otherwise the
     dimensions of the array indices come first. NumPy counts a scalar index as an array index, and torch does not."""
     wide = [d for d, x in enumerate(left) if type(x) is Vec]

@@ -3,8 +3,8 @@
 closures, globals, attributes and defaults become params, so that a new value needs no new program.
 
 CPython pushes the constant object itself, so a float is a literal if it is the same object as a constant of the code.
-The float of a closure may be the same object as a literal of equal value in the module of the function. A closure's
-float that is treated as a literal costs one more program, but gives the correct result."""
+The float of a closure may be the same object as a literal of equal value in the module of the function. If the float of
+a closure is mistaken for a literal, a new value of the float needs a new program; results are correct all the same."""
 import functools
 import struct
 import types

@@ -48,8 +48,8 @@ def run(call: Call, q: Tensor, k: Tensor, v: Tensor) -> Results:
 
 def run_backward(call: Call, tensors: Sequence[Tensor], q: Tensor, k: Tensor, v: Tensor, out: Tensor, lse: Tensor,
                  grads: Sequence[Tensor], want: Sequence[int]) -> Sequence[Tensor]:
-    """Returns the gradients of `want`, in a run that autograd does not record. `tensors`: the tensors of the Call;
-    `call` itself has none."""
+    """Returns the gradients that `want` lists, computed by a run that autograd does not record. `tensors`: the tensors
+    of the Call; `call` itself has none."""
     arguments = (q, k, v, *call.arguments(tensors), out, lse, grads, want)
     made = bypass.backward(*arguments)
     if made:
@@ -63,8 +63,8 @@ def run_backward(call: Call, tensors: Sequence[Tensor], q: Tensor, k: Tensor, v:
 # ---- Which gradients -------------------------------------------------------------------------------------------------
 
 def needed_gradients(needs: Sequence[bool], call: Call, first: int) -> Tuple[int, ...]:
-    """Returns the values of `want` for the inputs that need gradients. `needs` has one bool for each input: q, at index
-    `first`, then k, v, tensors, extras, scalars."""
+    """Returns the list `want` for the backward operator: a code for each input that needs a gradient. `needs` has one
+    bool for each input: q, at index `first`, then k, v, tensors, extras, scalars."""
     if needs[first] and needs[first + 1] and needs[first + 2]:
         want: Tuple[int, ...] = WANT_QKV
     else:
@@ -158,7 +158,7 @@ class Forward(torch.autograd.Function):
 
 
 class Backward(torch.autograd.Function):
-    """The autograd Function of the operator fxattn::bwd. The Function is used only if autograd records the backward
+    """The autograd Function of the operator fxattn::bwd. This Function is used only if autograd records the backward
     pass itself (create_graph=True)."""
 
     @staticmethod
