@@ -155,11 +155,11 @@ static void args_check_tensors(const args_case *c) {
     const int64_t axes[] = {c->p->b, c->p->hq, c->p->sq, c->p->sk};
     for (int32_t i = 0; i < program->n_tensors; i++) {
         const struct FxaCapture *t = &c->a->tensor[i];
-        int32_t own = fxa__cuda_bprop_tensor(program->tensors[i].name), slot = fxa__cuda_coordinates_slot(program, i);
+        int32_t caller = fxa_program_tensor_find(c->p->program, program->tensors[i].name);
+        int32_t slot = c->code->program.source[i].index;
         bool map = slot >= FXA_SLOT_MAP_B && slot <= FXA_SLOT_MAP_K;
-        const fxa_view *v = i < (int32_t)c->p->n_captures ? &c->bound->tensors[i]
-                            : own >= 0                    ? &c->bound->bprop_tensors[own]
-                                                          : NULL;
+        bool own = c->code->program.source[i].kind == FXA__CUDA_FROM_BPROP;
+        const fxa_view *v = caller >= 0 ? &c->bound->tensors[caller] : own ? &c->bound->bprop_tensors[slot] : NULL;
         T_CHECK(t->data == (v ? v->data : c->bound->slot[slot]));
         T_INT(t->rank, v ? v->rank : 1);
         for (int d = 0; d < t->rank; d++) {
@@ -228,7 +228,7 @@ static void args_check_gradients(const args_case *c) {
     T_INT(a->grad_diagonal.size, row ? size : 0);
     T_INT(a->grad_diagonal.zero, !row ? 0 : one ? c->p->sk - 1 : shape->k_rows - 1);
     T_INT(a->grad_diagonal.zero_step, row && !one ? shape->k_rows : 0);
-    const fxa_view *to = dense ? &c->bound->dtensors[g->program->nodes[g->operands.dense].imm] : NULL;
+    const fxa_view *to = dense ? &c->bound->dtensors[g->source[g->program->nodes[g->operands.dense].imm].index] : NULL;
     bool direct = to && to->data && a->grad_dense.data == to->data;
     int64_t pitch = args_up(c->p->sk, 8);
     T_INT(a->grad_dense.s, !dense ? 0 : direct ? to->stride[2] : pitch);

@@ -114,9 +114,9 @@ static void texts_show(rig *r, fxa_program *p, const char *name, bool backward, 
     if (backward && fxa_program_derivative(lifted, &d, &err) != FXA_OK) abort();
     uint64_t wanted = strcmp(grads, "alone") ? UINT64_MAX : 0;
     fxa__cuda_config config = {.program = lifted, .derivative = d, .grad_params = wanted, .grad_tensors = wanted};
-    config.dense = fxa_program_tensor_find(lifted, "dense");
-    config.operands_fit = config.finite_factors = true;
-    config.fits = UINT64_MAX;
+    config.assumed.dense = fxa_program_tensor_find(lifted, "dense");
+    config.assumed.operands_fit = config.assumed.finite_factors = true;
+    config.sizes_fit = true;
     config.deterministic = backward && strcmp(grads, "fixed") == 0;
     if (fxa__cuda_program_make(r->host, &config, &out, &err) != FXA_OK)
         printf("=== %s refused: %s\n", name, err.text);

@@ -78,27 +78,6 @@ TEST(refusals_have_their_reasons) {
         if (!(reached >> row & 1)) T_FAIL("no problem reaches: %s\n", fxa__cuda_refusal(row));
 }
 
-TEST(refusals_of_programs) {
-    choice_case c;
-    fxa__cuda_choice choice;
-    fxa_error err = {.status = FXA_OK};
-    fxa_program *own = NULL;
-    choice_start(&c, FXA_BACKWARD, "tensor zzzz : f32[1]\nscore = score + zzzz[k]");
-    T_OK(own_parse(FXA_PROGRAM_BPROP, "dscore = dscore", 15, &own, &err));
-    c.p.bprop = own;
-    T_INT(choice_end(&c, &choice_hopper, &choice, NULL, &err), FXA_E_UNSUPPORTED);
-    T_HAS(err.text, "beside bprop");
-    fxa_program_destroy(own);
-    choice_start(&c, FXA_FORWARD, "tensor zzzz_slot_20 : i32[1]\nscore = score + float(q + zzzz_slot_20[k])");
-    c.p.map_q.kind = FXA_MAP_TABLE; /* the table is in slot 20 */
-    T_INT(choice_end(&c, &choice_hopper, &choice, NULL, &err), FXA_E_UNSUPPORTED);
-    T_HAS(err.text, "zzzz_slot_");
-    choice_start(&c, FXA_FORWARD, "tensor zzzzz : i32[1]\nscore = score + float(q + zzzzz[k])");
-    c.p.map_q.kind = FXA_MAP_TABLE; /* the table's tensor would be the first, in place of the caller's */
-    T_INT(choice_end(&c, &choice_hopper, &choice, NULL, &err), FXA_E_UNSUPPORTED);
-    T_HAS(err.text, "zzzz_slot_");
-}
-
 /* ---- Families ---------------------------------------------------------------------------------------------------- */
 
 static const char choice_slopes[] = "param cap : float\nscore = cap * tanh(score / cap)";

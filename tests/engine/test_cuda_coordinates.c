@@ -3,7 +3,7 @@
  * Coordinates written into programs of the cuda engine: at local indices the rewritten program gives the value of the
  * problem's program at the coordinates of src/problem/geometry.c, for random maps, start positions and shards.
  */
-#include "engine/cuda/cuda.h"
+#include "engine/cuda/codegen/passes.h"
 #include "plan/plan.h"
 #include "problem/geometry.h"
 #include "support/own_context.h"
@@ -52,12 +52,15 @@ static double place_value(const fxa_program *program, const int32_t coord[FXA_IN
 }
 
 /* Draws all four indices and compares the values of both programs. */
-static void place_compare(const place *x, const fxa_program *own, t_rng *r) {
+static void place_compare(const place *x, const cuda_work *w, t_rng *r) {
+    const fxa_program *own = w->config.program;
     const fxa_problem *p = &x->p->in;
     fxa_view views[PLACE_TENSORS] = {{0}};
     for (int32_t i = 0; i < own->n_tensors; i++) {
-        int32_t slot = fxa__cuda_coordinates_slot(own, i);
-        T_CHECK(slot >= FXA_SLOT_MAP_B && slot <= FXA_SLOT_Q_START && x->bound.slot[slot]);
+        fxa__cuda_origin from = fxa__cuda_tensor_source(w, own->tensors[i].name);
+        int32_t slot = from.index;
+        T_CHECK(from.kind == FXA__CUDA_FROM_SLOT && slot >= FXA_SLOT_MAP_B && slot <= FXA_SLOT_Q_START &&
+                x->bound.slot[slot]);
         views[i] =
             (fxa_view){.data = x->bound.slot[slot], .dtype = FXA_I32, .rank = 1, .size = {PLACE_MOST}, .stride = {1}};
         if (slot >= FXA_SLOT_OFFSET_B && slot <= FXA_SLOT_OFFSET_K) views[i].size[0] = 1;
@@ -84,7 +87,7 @@ static void place_compare(const place *x, const fxa_program *own, t_rng *r) {
 
 TEST(random_coordinates) {
     t_rng r = {t_seed()};
-    fxa_program *program = NULL, *own = NULL;
+    fxa_program *program = NULL;
     fxa_error err;
     static const char text[] = "score = 1.0 * b + 7919.0 * h + 104729.0 * q + 1299709.0 * k + 0.5 * q_len + 0.001 * "
                                "k_len + 0.25 * heads + 15485863.0 * q_row + 179424673.0 * k_row + score\nmask = k <= q";
@@ -103,9 +106,11 @@ TEST(random_coordinates) {
         T_OK(fxa__problem_create(fxa__context_host(ctx), &p, &x.p, &err));
         T_REQUIRE(x.p);
         place_bind(&x, &r);
-        T_OK(fxa__cuda_coordinates_substitute(x.p, x.p->program, &own, &err));
-        if (own) place_compare(&x, own, &r);
-        fxa_program_destroy(own);
+        cuda_work w = {.host = x.p->host, .problem = x.p};
+        fxa__cuda_added_names_make(&w);
+        T_OK(fxa__cuda_substitute_coordinates(&w, &err));
+        if (w.config.program) place_compare(&x, &w, &r);
+        fxa_program_destroy(w.config.program);
         fxa__problem_release(x.p);
     }
     fxa_program_destroy(program);
@@ -113,13 +118,15 @@ TEST(random_coordinates) {
 
 /* ---- Backward programs of the caller ----------------------------------------------------------------------------- */
 
-/* Returns a renamed program's param or tensor number for each of the caller's. */
-static int32_t own_find(const fxa_program *renamed, bool tensor, int32_t number) {
-    int32_t n = tensor ? renamed->n_tensors : renamed->n_params;
-    for (int32_t i = 0; i < n; i++)
-        if (number == (tensor ? fxa__cuda_bprop_tensor(renamed->tensors[i].name)
-                              : fxa__cuda_bprop_param(renamed->params[i].name)))
-            return i;
+/* Returns the param or tensor of the renamed program that is the caller's of this number. */
+static int32_t own_find(const cuda_work *w, bool tensor, int32_t number) {
+    const fxa_program *p = w->config.bprop;
+    for (int32_t i = 0; i < (tensor ? p->n_tensors : p->n_params); i++) {
+        fxa__cuda_origin from = {FXA__CUDA_FROM_BPROP, FXA__CUDA_BPROP};
+        if (tensor) from = fxa__cuda_tensor_source(w, p->tensors[i].name);
+        if (!tensor) from.index -= fxa__cuda_param_source(w, p->params[i].name);
+        if (from.kind == FXA__CUDA_FROM_BPROP && from.index == number) return i;
+    }
     T_FAIL("no %s %d\n", tensor ? "tensor" : "param", (int)number);
     return 0;
 }
@@ -145,21 +152,24 @@ TEST(backward_programs_are_renamed) {
         fxa_problem p = FXA_PROBLEM_INIT;
         fxa_capture captures[2] = {{.size = {20}}, {.size = {3, 20}}};
         fxa__problem *problem = NULL;
-        fxa_program *bprop = NULL, *renamed = NULL;
+        fxa_program *bprop = NULL;
         fxa_error err;
         T_OK(own_parse(FXA_PROGRAM_BPROP, texts[i], SIZE_MAX, &bprop, &err));
         p.pass = FXA_BACKWARD, p.flags = FXA_GRAD_Q, p.hq = 3, p.sq = p.sk = 20, p.d_qk = 16, p.bprop = bprop;
         p.bprop_captures = captures, p.n_bprop_captures = (size_t)bprop->n_tensors;
         T_OK(fxa__problem_create(fxa__context_host(ctx), &p, &problem, &err));
         T_REQUIRE(problem);
-        T_OK(fxa__cuda_user_backward_make(problem, &renamed, &err));
+        cuda_work w = {.host = problem->host, .problem = problem, .backward = true};
+        fxa__cuda_added_names_make(&w);
+        T_OK(fxa__cuda_prepare_user_backward(&w, &err));
+        const fxa_program *renamed = w.config.bprop;
         T_REQUIRE(renamed && renamed->n_params == bprop->n_params && renamed->n_tensors == bprop->n_tensors);
         for (int j = 0; j < 64; j++) floats[j] = (float)t_real(&r, -2, 2), ints[j] = (int32_t)t_int(&r, -99, 99);
         fxa_view views[2][2] = {{{.data = floats, .dtype = FXA_F32, .rank = 1, .size = {20}, .stride = {1}},
                                  {.data = ints, .dtype = FXA_I32, .rank = 2, .size = {3, 20}, .stride = {20, 1}}}};
         double params[2][2] = {{1.75, 5}};
-        for (int32_t j = 0; j < bprop->n_tensors; j++) views[1][own_find(renamed, true, j)] = views[0][j];
-        for (int32_t j = 0; j < bprop->n_params; j++) params[1][own_find(renamed, false, j)] = params[0][j];
+        for (int32_t j = 0; j < bprop->n_tensors; j++) views[1][own_find(&w, true, j)] = views[0][j];
+        for (int32_t j = 0; j < bprop->n_params; j++) params[1][own_find(&w, false, j)] = params[0][j];
         for (int n = 0; n < 200; n++) {
             fxa__env env = {.score = t_real(&r, -2, 2), .dscore = t_real(&r, -2, 2)};
             for (int j = 0; j < FXA_INPUT_COUNT; j++) env.coord[j] = (int32_t)t_int(&r, 0, j == FXA_INPUT_H ? 2 : 19);
@@ -168,7 +178,7 @@ TEST(backward_programs_are_renamed) {
             env.tensors = views[1], env.params = params[1];
             T_NEAR(own_value(renamed, &env), want, 0);
         }
-        fxa_program_destroy(renamed);
+        fxa_program_destroy(w.config.bprop);
         fxa_program_destroy(bprop);
         fxa__problem_release(problem);
     }
@@ -196,7 +206,10 @@ TEST(conditions_on_the_score_are_moved) {
         fxa_program *program = NULL, *moved = NULL;
         fxa_error err;
         T_OK(own_parse(FXA_PROGRAM_SCORE, texts[i], SIZE_MAX, &program, &err));
-        T_OK(fxa__cuda_score_masks_move(fxa__context_host(ctx), program, &moved, &err));
+        fxa_program_retain(program);
+        cuda_work w = {.host = fxa__context_host(ctx), .config = {.program = program}};
+        T_OK(fxa__cuda_move_mask_to_score(&w, &err));
+        moved = w.config.program;
         T_REQUIRE(moved);
         T_INT(moved == program, !strstr(texts[i], "score > 0"));
         uint16_t reads[64];

@@ -20,7 +20,7 @@ TEST(factors_that_cancel) {
     fxa__cuda_program out;
     T_REQUIRE(p);
     T_OK(fxa_program_derivative(p, &d, &err));
-    fxa__cuda_config config = {.program = p, .derivative = d, .dense = -1};
+    fxa__cuda_config config = {.program = p, .derivative = d, .assumed.dense = -1};
     T_OK(fxa__cuda_program_make(r->host, &config, &out, &err));
     for (size_t i = 0; i < sizeof caps / sizeof *caps; i++) {
         double params[2] = {0};
@@ -83,7 +83,7 @@ TEST(numbers_of_a_soft_cap) {
     fxa__cuda_program out;
     T_REQUIRE(p);
     for (int plain = 0; plain < 2; plain++) {
-        fxa__cuda_config config = {.program = p, .dense = -1, .finite_factors = plain};
+        fxa__cuda_config config = {.program = p, .assumed.dense = -1, .assumed.finite_factors = plain};
         T_OK(fxa__cuda_program_make(r->host, &config, &out, &err));
         T_REQUIRE(out.switches.softcap_has_unit && out.computed.softcap_at >= 0 && (out.computed.gain >= 0) == !plain &&
                   out.bounds.value < 1.01);
@@ -106,9 +106,9 @@ static bool form_text(rig *r, const char *source, bool plain, char *out, size_t 
                                .derivative = d,
                                .grad_params = UINT64_MAX,
                                .grad_tensors = UINT64_MAX,
-                               .dense = -1,
-                               .operands_fit = true,
-                               .finite_factors = plain};
+                               .assumed.dense = -1,
+                               .assumed.operands_fit = true,
+                               .assumed.finite_factors = plain};
     T_OK(fxa__cuda_program_make(r->host, &config, &made, &err));
     (void)snprintf(out, room, "%.*s", (int)made.text.size, (const char *)made.text.data);
     fxa__cuda_program_free(&made);
@@ -235,7 +235,7 @@ TEST(costly_gradients_are_called) {
         fxa_program *p = rig_parse(r, text), *d = NULL;
         T_REQUIRE(p);
         T_OK(fxa_program_derivative(p, &d, &err));
-        fxa__cuda_config config = {.program = p, .derivative = d, .dense = -1, .grad_params = 1};
+        fxa__cuda_config config = {.program = p, .derivative = d, .assumed.dense = -1, .grad_params = 1};
         T_OK(fxa__cuda_program_make(r->host, &config, &out, &err));
         (void)snprintf(written, sizeof written, "%.*s", (int)out.text.size, (const char *)out.text.data);
         T_INT(strstr(written, "#define PROG_OUT_OF_LINE 4") != NULL, i);
@@ -257,7 +257,7 @@ TEST(out_of_memory_at_every_allocation) {
     fxa_context *ctx = fail_alloc_programs(&f, form_full, &p, &d);
     T_REQUIRE(ctx);
     fxa__cuda_config config = {
-        .program = p, .derivative = d, .grad_tensors = UINT64_MAX, .dense = -1, .finite_factors = true};
+        .program = p, .derivative = d, .grad_tensors = UINT64_MAX, .assumed.dense = -1, .assumed.finite_factors = true};
     size_t before = f.live_bytes, k = 1;
     for (bool done = false; !done && k < 2000; k++) {
         fxa__cuda_program out;
@@ -301,7 +301,7 @@ TEST(as_much_as_kernels_take) {
         form_many(rows[i][0], i ? "" : "[]", i ? FXA_CUDA_SCALARS : FXA_CUDA_TENSORS, text);
         fxa_program *p = rig_parse(r, text);
         T_REQUIRE(p);
-        fxa__cuda_config config = {.program = p, .dense = -1};
+        fxa__cuda_config config = {.program = p, .assumed.dense = -1};
         T_OK(fxa__cuda_program_make(r->host, &config, &out, &err));
         fxa__write_bytes(&out.text, "", 1);
         T_CHECK(strstr((const char *)out.text.data, rows[i][1]));
@@ -330,7 +330,7 @@ TEST(what_kernels_cannot_do_is_refused) {
         fxa_error err;
         fxa__cuda_program out;
         T_REQUIRE(p);
-        fxa__cuda_config config = {.program = p, .dense = -1};
+        fxa__cuda_config config = {.program = p, .assumed.dense = -1};
         T_STATUS(fxa__cuda_program_make(r->host, &config, &out, &err), FXA_E_UNSUPPORTED);
         T_HAS(err.text, rows[i][1]);
         fxa__cuda_program_free(&out);

@@ -111,8 +111,11 @@ static bool masks_make(rig *r, masks_case *c) {
     bool backward = t_int(&r->rng, 0, 2) == 0;
     if (backward) T_OK(fxa_program_derivative(c->p, &d, &err));
     c->words = t_int(&r->rng, 0, 5) > 0;
-    fxa__cuda_config config = {
-        .program = c->p, .derivative = d, .dense = -1, .operands_fit = c->words, .finite_factors = true};
+    fxa__cuda_config config = {.program = c->p,
+                               .derivative = d,
+                               .assumed.dense = -1,
+                               .assumed.operands_fit = c->words,
+                               .assumed.finite_factors = true};
     fxa_status status = fxa__cuda_program_make(r->host, &config, &c->cuda, &err);
     fxa_program_destroy(d);
     return status == FXA_OK;

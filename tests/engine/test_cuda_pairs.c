@@ -18,10 +18,10 @@ static bool pairs_make(rig *r, const char *source, bool backward, bool plain, fx
                                .derivative = backward ? d : NULL,
                                .grad_params = UINT64_MAX,
                                .grad_tensors = UINT64_MAX,
-                               .dense = -1,
-                               .fits = UINT64_MAX,
-                               .operands_fit = true,
-                               .finite_factors = plain};
+                               .assumed.dense = -1,
+                               .sizes_fit = true,
+                               .assumed.operands_fit = true,
+                               .assumed.finite_factors = plain};
     fxa_status status = fxa__cuda_program_make(r->host, &config, out, &err);
     T_OK(status);
     if (status == FXA_OK) fxa__write_bytes(&out->text, "", 1);

@@ -5,6 +5,7 @@
  * for listed and random programs, and classifies no tile wrongly as empty or full. Skipped by name without a C++
  * compiler.
  */
+#include "cuda_pass_rig.h"
 #include "cuda_text_rig.h"
 #include "exact_rig.h"
 
@@ -81,12 +82,8 @@ static bool meant_make(rig *r, int i, meant_case *c) {
     fxa_error err = {.status = FXA_OK};
     *c = (meant_case){.p = NULL};
     if (!p) return false;
-    fxa_program *lifted = NULL;
-    T_OK(fxa__program_extract_masks(r->host, p, &lifted, &err));
-    T_OK(fxa__cuda_score_masks_move(r->host, lifted, &c->p, &err));
-    fxa_program_destroy(lifted);
+    c->p = pass_masks(r->host, p);
     T_OK(fxa_program_derivative(c->p, &c->d, &err));
-    fxa_program_destroy(p);
     int way = i % MEANT_WAYS; /* 0 = no assumptions; then factors of any value, no sizes, forward only, scalars */
     if (way == 1) c->own = meant_own(r, i / MEANT_WAYS);
     fxa__cuda_config config = {.program = c->p,
@@ -94,16 +91,16 @@ static bool meant_make(rig *r, int i, meant_case *c) {
                                .bprop = c->own,
                                .grad_params = UINT64_MAX,
                                .grad_tensors = UINT64_MAX,
-                               .dense = -1,
-                               .fits = way == 2 ? 0 : UINT64_MAX,
+                               .assumed.dense = -1,
+                               .sizes_fit = way != 2,
                                .deterministic = way == 1 || way == 4,
                                .scalars_in_memory = way == 4,
-                               .operands_fit = way != 2,
-                               .finite_factors = way == 0};
-    c->words = config.operands_fit;
+                               .assumed.operands_fit = way != 2,
+                               .assumed.finite_factors = way == 0};
+    c->words = config.assumed.operands_fit;
     c->scalars = config.scalars_in_memory;
     for (int32_t t = 0; way % 2 && t < c->p->n_tensors; t++)
-        if (c->p->tensors[t].dtype == FXA_F16) config.dense = t;
+        if (c->p->tensors[t].dtype == FXA_F16) config.assumed.dense = t;
     return fxa__cuda_program_make(r->host, &config, &c->cuda, &err) == FXA_OK || err.status == FXA_E_UNSUPPORTED;
 }
 

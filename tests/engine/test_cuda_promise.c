@@ -91,8 +91,8 @@ TEST(backward_programs_of_the_caller) {
     T_INT(choice_end(&c, &choice_hopper, &out, &g, &err), FXA_OK);
     T_INT(out.family, FXA__CUDA_SM80);
     T_CHECK(g.switches.user_backward && !g.switches.derivative && !out.finite_factors && g.program->n_tensors == 2);
-    T_INT(fxa__cuda_bprop_tensor(g.program->tensors[0].name), -1);
-    T_INT(fxa__cuda_bprop_tensor(g.program->tensors[1].name), 0);
+    T_CHECK(g.source[0].kind == FXA__CUDA_FROM_CALLER && g.source[0].index == 0);
+    T_CHECK(g.source[1].kind == FXA__CUDA_FROM_BPROP && g.source[1].index == 0);
     int from[2] = {0, 0};
     for (int32_t i = 0; i < g.program->n_params; i++)
         from[0] += g.params[i].source == 0, from[1] += g.params[i].source == FXA__CUDA_BPROP;

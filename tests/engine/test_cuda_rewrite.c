@@ -4,6 +4,7 @@
  * gradients, infinities and NaN included, for any params; the bounds that it states for values and derivatives hold for
  * any scores and tensors.
  */
+#include "cuda_pass_rig.h"
 #include "engine/cuda/cuda.h"
 #include "lower/lower_rig.h"
 
@@ -16,29 +17,24 @@ typedef struct rewrite_case {
 } rewrite_case;
 
 static bool rewrite_make(rig *r, const char *text, unsigned flags, rewrite_case *c) {
-    fxa_program *given = text ? rig_parse(r, text) : rig_program(r, flags | GEN_NO_STORED), *masked = NULL;
+    fxa_program *given = text ? rig_parse(r, text) : rig_program(r, flags | GEN_NO_STORED);
     fxa_error err = {.status = FXA_OK};
     *c = (rewrite_case){.p = NULL};
     if (!given) return false;
-    T_OK(fxa__program_extract_masks(r->host, given, &masked, &err));
-    T_OK(fxa__cuda_score_masks_move(r->host, masked, &c->p, &err));
-    fxa_program_destroy(masked);
-    fxa_program_destroy(given);
+    c->p = pass_masks(r->host, given);
     if (fxa_program_derivative(c->p, &c->d, &err) != FXA_OK) return false;
-    c->plain =
-        t_int(&r->rng, 0, 1) && fxa__cuda_has_finite_factors(r->host, c->p, c->d, NULL); /* as host/support.c decides */
+    c->plain = t_int(&r->rng, 0, 1) &&
+               fxa__cuda_has_finite_factors(r->host, c->p, c->d, NULL); /* as codegen/assumptions.c decides */
     fxa__cuda_config config = {.program = c->p,
                                .derivative = c->d,
                                .grad_params = UINT64_MAX,
                                .grad_tensors = UINT64_MAX,
-                               .dense = -1,
-                               .operands_fit = true,
-                               .finite_factors = c->plain};
-    if (fxa__cuda_program_make(r->host, &config, &c->cuda, &err) != FXA_OK) return false;
-    if (!c->plain || fxa__cuda_factor_is_positive(&c->cuda)) return true;
-    fxa__cuda_program_free(&c->cuda);
-    config.finite_factors = c->plain = false;
-    return fxa__cuda_program_make(r->host, &config, &c->cuda, &err) == FXA_OK;
+                               .assumed.dense = -1,
+                               .assumed.operands_fit = true,
+                               .assumed.finite_factors = c->plain};
+    fxa_status status = fxa__cuda_program_make(r->host, &config, &c->cuda, &err);
+    c->plain = c->cuda.assumed.finite_factors;
+    return status == FXA_OK;
 }
 
 static void rewrite_end(rewrite_case *c) {

@@ -33,6 +33,44 @@ TEST(pages_of_gradients) {
     fxa_program_destroy(program);
 }
 
+/* The name of a captured tensor decides where the rewritten program has it, before or behind the arrays of coordinates
+ * and the tensors of a backward program, and never which tensor kernels read, or where its gradient is stored. */
+TEST(tensors_of_any_name) {
+    char last[FXA_MAX_NAME + 1];
+    memset(last, 'z', FXA_MAX_NAME), last[FXA_MAX_NAME] = 0;
+    const char *const names[] = {"a", "zzzz_slot_20", "zzzz_slot_20_0", "zzzy_own_t00", "zzzzz", last};
+    static const char back[] = "tensor a : f32[1]\nparam zzzy_own_00 : float\ndscore = dscore * a[k] * zzzy_own_00";
+    for (int n = 0; n < 4 * (int)(sizeof names / sizeof *names); n++) {
+        const char *name = names[n / 4];
+        char text[512];
+        fxa_program *program, *own = NULL;
+        fxa_capture captures[2] = {{.size = {512}}, {.size = {512}}}, t = {.size = {512}};
+        fxa_error err = {.status = FXA_OK};
+        bed x;
+        (void)snprintf(text, sizeof text,
+                       "tensor %s : f32[1]\ntensor m : f32[1]\nparam zzzy_own_00 : float\n"
+                       "score = score + zzzy_own_00 * %s[k %% 16] + m[q * 3] * float(q)",
+                       name, name);
+        fxa_problem p = bed_problem(n & 1 ? FXA_BACKWARD : FXA_FORWARD, text, &program);
+        p.captures = captures, p.n_captures = 2;
+        captures[fxa_program_tensor_find(program, name)].grad = n & 1;
+        if (n & 2) p.map_q.kind = FXA_MAP_TABLE, p.map_q.has_offset = 1; /* arrays in slots */
+        if (n & 1) T_OK(own_parse(FXA_PROGRAM_BPROP, back, strlen(back), &own, &err));
+        p.bprop = own, p.bprop_captures = &t, p.n_bprop_captures = own ? 1 : 0;
+        T_REQUIRE(bed_open(&x, &p, -1, &err));
+        for (int i = FXA_SLOT_MAP_B; i <= FXA_SLOT_OFFSET_K; i++) x.bound.slot[i] = bed_place(100 + i);
+        T_INT(x.code.program.program->n_tensors, 2 + (n & 2) + (n & 1));
+        T_OK(bed_run(&x, &err)); /* compares the tensors of every launch, by name */
+        for (int i = 0; i < watch.launches; i++)
+            if (watch_is(i, FXA__CUDA_CAPTURED_GRADS, FXA__CUDA_CAPTURED_STORE))
+                T_CHECK(watch.launch[i].to.data == bed_place(160 + fxa_program_tensor_find(program, name)));
+        touch_check(&x);
+        bed_close(&x);
+        fxa_program_destroy(own);
+        fxa_program_destroy(program);
+    }
+}
+
 /* Gradients of a param and of an element per head: the partial sums of a run grow with the number of heads, not with
  * its square. */
 TEST(sums_of_many_heads) {

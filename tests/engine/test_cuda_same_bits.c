@@ -4,6 +4,7 @@
  * C++ for the host, give the same value for every pair. Soft caps are left out, because the passes use different tanh
  * variants (common/score.cuh). Skipped by name without a C++ compiler.
  */
+#include "cuda_pass_rig.h"
 #include "cuda_text_rig.h"
 
 enum { BITS_RANDOM = 60, BITS_MOST = 1000, BITS_ROUNDS = 10, BITS_SIDE = 4 };
@@ -37,12 +38,11 @@ static bits_case bits_cases[BITS_MOST];
 static bool bits_make(rig *r, int i, bits_case *c) {
     fxa_program *given = i < BITS_LISTED ? rig_parse(r, bits_listed[i])
                                          : rig_program(r, GEN_NO_STORED | (i % 2 ? GEN_SMOOTH : GEN_NO_SPECIAL));
-    fxa_program *masked = NULL, *d = NULL;
+    fxa_program *d = NULL;
     fxa_error err = {.status = FXA_OK};
     *c = (bits_case){.p = NULL};
     if (!given) return false;
-    T_OK(fxa__program_extract_masks(r->host, given, &masked, &err));
-    T_OK(fxa__cuda_score_masks_move(r->host, masked, &c->p, &err));
+    c->p = pass_masks(r->host, given);
     T_OK(fxa_program_derivative(c->p, &d, &err));
     bool plain = fxa__cuda_has_finite_factors(r->host, c->p, d, NULL);
     for (int pass = 0; pass < 2; pass++) {
@@ -50,14 +50,12 @@ static bool bits_make(rig *r, int i, bits_case *c) {
                                    .derivative = pass ? d : NULL,
                                    .grad_params = UINT64_MAX,
                                    .grad_tensors = UINT64_MAX,
-                                   .dense = -1,
-                                   .operands_fit = true,
-                                   .finite_factors = plain};
+                                   .assumed.dense = -1,
+                                   .assumed.operands_fit = true,
+                                   .assumed.finite_factors = plain};
         if (fxa__cuda_program_make(r->host, &config, &c->cuda[pass], &err) != FXA_OK) T_FAIL("%s\n", err.text);
     }
     fxa_program_destroy(d);
-    fxa_program_destroy(masked);
-    fxa_program_destroy(given);
     return true;
 }
 

@@ -140,37 +140,6 @@ const char *fxa__cuda_why_not_sm90(const fxa__cuda_self *self, const fxa_problem
 /* Returns the reason in a row of the table of refusals; NULL if there is no such row. For tests. */
 const char *fxa__cuda_refusal(size_t row);
 
-/* ---- codegen: passes that need the problem ----------------------------------------------------------------------- */
-
-/* Each returns what program text may assume of a problem (codegen/assumptions.c). derivative, own: may be NULL. */
-
-/* Returns the index of a captured tensor that TMA can copy in tiles of pairs; -1 = none. */
-int32_t fxa__cuda_dense_tensor(const fxa__problem *p, const fxa_program *program);
-/* Returns true if captured tensors have an element for every batch entry, head and position that loads index. */
-bool fxa__cuda_operands_fit(const fxa__problem *p, const fxa_program *program);
-/* Returns true if scale and params that are factors or divisors of floats are finite and not 0. */
-bool fxa__cuda_has_finite_factors(fxa__host *host, const fxa_program *program, const fxa_program *derivative,
-                                  const fxa_program *own);
-/* Returns true if the unit of the score is > 0 for the constants of the program and any scale > 0. */
-bool fxa__cuda_factor_is_positive(const fxa__cuda_program *program);
-/* Returns bits of the captured tensors that are at least as large as the text assumes. Bits of other tensors are 1. */
-uint64_t fxa__cuda_tensors_fit(const fxa__problem *p, const fxa__cuda_program *program);
-
-/* codegen/coordinates.c: makes a program whose coordinates and lengths are those of the problem. Tensors behind the
- * caller's are int arrays of slots. */
-fxa_status fxa__cuda_coordinates_substitute(const fxa__problem *p, fxa_program *program, fxa_program **out,
-                                            fxa_error *err);
-/* Returns true if the problem maps coordinates, so that they differ from local indices. */
-bool fxa__cuda_has_mapped_coordinates(const fxa_problem *p);
-/* Returns the slot of a tensor that coordinates_substitute added; -1 = the caller's tensor. */
-int32_t fxa__cuda_coordinates_slot(const fxa_program *program, int32_t tensor);
-/* codegen/score_masks.c: makes a program in which mask conditions that read the score are selects in the score. Returns
- * p itself, retained, if there is no such condition. */
-fxa_status fxa__cuda_score_masks_move(fxa__host *host, fxa_program *p, fxa_program **out, fxa_error *err);
-/* codegen/user_backward.c: makes the caller's backward program with params and tensors of its own names. *out is NULL
- * if the caller has none. */
-fxa_status fxa__cuda_user_backward_make(const fxa__problem *p, fxa_program **out, fxa_error *err);
-
 /* ---- Code -------------------------------------------------------------------------------------------------------- */
 
 /* host/code.c: fills the units of a choice. Compiles units without cubin, checks all cubins, and loads them if the

@@ -1,8 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * Generates program.cuh, the text of a score program, from a problem's program. The interface that the text implements
- * is described in kernels/common/score.cuh. codegen/rewrite.c makes the program that kernels compute;
- * codegen/generate.c decides which function and which operand of the text each part of it becomes.
+ * Generates program.cuh, the text of a score program, from a problem. The interface that the text implements is
+ * described in kernels/common/score.cuh. codegen/generate.c runs the passes, each in a file of its own.
  *
  *   rewritten program   score = (product of Q and K) * scale. Constants are params, so the text does not depend on
  *                       them; divisions by uniform values are products; constant factors of a product are one factor;
@@ -14,12 +13,14 @@
  *   sums                gradients with one element per head or per run; other gradients are added by scatter()
  *   exact               tensors whose gradients are summed in FxaExact (common/exact_sum.cuh)
  *
- * Programs that differ only in constants have the same text. The caller checks the assumptions below for each problem.
+ * Programs that differ only in constants have the same text. The text holds for the sizes of captured tensors and the
+ * factors that it was generated for, which are part of the code key through the text.
  */
 #ifndef FXA_ENGINE_CUDA_CODEGEN_CODEGEN_H
 #define FXA_ENGINE_CUDA_CODEGEN_CODEGEN_H
 
 #include "../../../lower/depend.h"
+#include "../../../problem/problem.h"
 #include "../kernels/common/args.h"
 
 enum {
@@ -39,26 +40,40 @@ enum {
     FXA__CUDA_BPROP = -3 /* source <= FXA__CUDA_BPROP: param FXA__CUDA_BPROP - source of the caller's backward */
 };
 
+/* Where a tensor of the rewritten program is in a run. */
+typedef struct fxa__cuda_origin {
+    enum {
+        FXA__CUDA_FROM_CALLER, /* captured tensor `index` of the problem's program */
+        FXA__CUDA_FROM_SLOT,   /* int32 array in slot `index` of the run: coordinates and offsets */
+        FXA__CUDA_FROM_BPROP   /* captured tensor `index` of the caller's backward program */
+    } kind;
+    int32_t index;
+} fxa__cuda_origin;
+
 /* Returns true if FXA_SCALARS_IN_MEMORY puts the param into device memory: scale and params of the score program. */
 static inline bool fxa__cuda_in_memory(const fxa__cuda_param *p) {
     return p->source >= 0 || p->source == FXA__CUDA_SCALE;
 }
 
-/* What to generate, and what the text may assume. */
+/* What the text assumes of a problem (codegen/assumptions.c). Part of the code key. */
+typedef struct fxa__cuda_assumptions {
+    int32_t dense;       /* captured tensor of the problem's program that TMA can copy; -1 = none */
+    bool operands_fit;   /* loads may become operands: tensors have an element per batch entry, head and position */
+    bool finite_factors; /* scale and params that are factors or divisors of floats are finite and not 0, and the
+                            factor of the entire score is > 0, so it is part of the unit */
+} fxa__cuda_assumptions;
+
+/* A score program without a problem, for tests: what passes 1 to 6 of codegen/generate.c make of a problem. */
 typedef struct fxa__cuda_config {
-    fxa_program *program;          /* SCORE program with its masks extracted */
-    const fxa_program *derivative; /* derivative of `program`; NULL = forward */
-    const fxa_program *bprop;      /* the caller's backward (codegen/user_backward.c) instead of it; NULL = none */
-    uint64_t grad_params;          /* bit i set = the gradient of param i is requested */
-    uint64_t grad_tensors;         /* bit i set = the gradient of captured tensor i is requested */
-    int32_t dense;                 /* captured tensor that TMA can copy; -1 = none */
-    uint64_t fits;          /* bit i set = the caller compares the size of tensor i with min_size; else its indices are
-                               guarded */
-    bool deterministic;     /* gradients of captured tensors have to have the same bits in every run */
-    bool scalars_in_memory; /* scale and params are in device memory (FxaScalars); excludes finite_factors */
-    bool operands_fit;      /* loads may become operands: tensors have an element per batch entry, head and position */
-    bool finite_factors;    /* scale and params that are factors or divisors of floats are finite and not 0, and the
-                               factor of the entire score is > 0, so it may become part of the unit */
+    fxa_program *program;    /* SCORE program whose mask does not read the score */
+    fxa_program *derivative; /* derivative of `program`; NULL = forward */
+    fxa_program *bprop;      /* the caller's backward instead of it, with names of its own; NULL = none */
+    uint64_t grad_params;    /* bit i set = the gradient of param i is requested */
+    uint64_t grad_tensors;   /* bit i set = the gradient of captured tensor i is requested */
+    bool sizes_fit;          /* captured tensors are as large as the text assumes; false = indices are guarded */
+    bool deterministic;      /* gradients of captured tensors have to have the same bits in every run */
+    bool scalars_in_memory;  /* scale and params are in device memory (FxaScalars); excludes finite_factors */
+    fxa__cuda_assumptions assumed;
 } fxa__cuda_config;
 
 /* Values of the switches of the text: PROG_DERIVATIVE is `derivative`, and so on (common/score.cuh describes them). */
@@ -96,7 +111,7 @@ typedef struct fxa__cuda_operands {
 /* Gradients of params and captured tensors. */
 typedef struct fxa__cuda_gradients {
     int32_t sums[FXA__CUDA_SUMS]; /* [switches.grad_sums] outputs whose terms partials() computes, in this order */
-    bool deterministic;           /* as in the config */
+    bool deterministic;           /* gradients of captured tensors have the same bits in every run */
 } fxa__cuda_gradients;
 
 /* Values of f[] that the host computes for each run. Nodes are indices into `program`; -1 = none. */
@@ -116,40 +131,45 @@ typedef struct fxa__cuda_computed {
                                at unit_at then, and the unit behind it. */
 } fxa__cuda_computed;
 
-/* What the text assumes. */
+/* Bounds of values and sizes, for reports. */
 typedef struct fxa__cuda_bounds {
     double value; /* |value()| <= bound in any run; INFINITY = unknown */
-    /* Of tensors in `fits`: the minimum size of each axis that the text assumes; 0 = none. Below 0: the number of
-     * values of input -1 - x (FXA_INPUT_B: batch entries, FXA_INPUT_H: heads). If a tensor is smaller, generate again
-     * without its bit. */
-    int64_t min_size[FXA_MAX_TENSORS][FXA_MAX_RANK];
+    /* Minimum size of each axis of a tensor that unguarded indices rely on; 0 = none. Below 0: the number of values of
+     * input -1 - x (FXA_INPUT_B: batch entries, FXA_INPUT_H: heads). */
+    int64_t min_size[FXA_CUDA_TENSORS][FXA_MAX_RANK];
 } fxa__cuda_bounds;
 
 /* The text, and what a run computes or passes for it. */
 typedef struct fxa__cuda_program {
-    fxa_program *program;                   /* rewritten; SCORE, or value and gradients in one program */
-    fxa__cuda_param params[FXA_MAX_PARAMS]; /* of `program`; fxa__lower_emit_param gives their index in f[] or i[] */
-    fxa__cuda_switches switches;            /* read by host/support.c and whatever depends on kernels */
-    fxa__cuda_operands operands;            /* read by host/workspace.c, host/arguments.c, host/launch.c */
-    fxa__cuda_gradients gradients;          /* read by host/captured_grads.c */
-    fxa__cuda_computed computed;            /* read by codegen/host_values.c */
+    fxa_program *program;                      /* rewritten; SCORE, or value and gradients in one program */
+    fxa__cuda_origin source[FXA_CUDA_TENSORS]; /* [program->n_tensors] */
+    fxa__cuda_param params[FXA_MAX_PARAMS];    /* of `program`; fxa__lower_emit_param gives their index in f[] or i[] */
+    fxa__cuda_assumptions assumed;             /* read by host/support.c */
+    fxa__cuda_switches switches;               /* read by host/support.c and whatever depends on kernels */
+    fxa__cuda_operands operands;               /* read by host/workspace.c, host/arguments.c, host/launch.c */
+    fxa__cuda_gradients gradients;             /* read by host/captured_grads.c */
+    fxa__cuda_computed computed;               /* read by codegen/host_values.c */
     fxa__cuda_bounds bounds;
     fxa__writer text;
 } fxa__cuda_program;
 
-/* Generates the text. Returns E_UNSUPPORTED if the program has more params or tensors than kernels support, or a mask
- * that reads the score (see codegen/score_masks.c). The caller frees *out in any case. */
+/* Generates the text of a problem, once. Returns E_UNSUPPORTED if the program has more params or tensors than kernels
+ * support, or axes of more than 2^31 - 1 elements. The caller frees *out in any case. */
+fxa_status fxa__cuda_generate(const fxa__problem *p, fxa__cuda_program *out, fxa_error *err);
+/* Generates the text of a config by the passes from 7 on. Also returns E_UNSUPPORTED if the mask reads the score. The
+ * caller frees *out in any case. */
 fxa_status fxa__cuda_program_make(fxa__host *host, const fxa__cuda_config *config, fxa__cuda_program *out,
                                   fxa_error *err);
 void fxa__cuda_program_free(fxa__cuda_program *p);
 
+/* Returns the index in the problem's program of a captured tensor of the rewritten program; -1 = a tensor that a pass
+ * added, which has no gradient. */
+static inline int32_t fxa__cuda_caller_tensor(const fxa__cuda_program *p, int32_t tensor) {
+    return p->source[tensor].kind == FXA__CUDA_FROM_CALLER ? p->source[tensor].index : -1;
+}
+
 /* Returns how fxa_operands_pack reads elements of a dtype (FxaPackedOperand.kind); 0 = no operand has this dtype. */
 int32_t fxa__cuda_operand_kind(fxa_dtype dtype);
-
-/* codegen/user_backward.c: return the index in the caller's backward program of a param or tensor with this name; -1 =
- * the name is the score program's. */
-int32_t fxa__cuda_bprop_param(const char *name);
-int32_t fxa__cuda_bprop_tensor(const char *name);
 
 /* codegen/host_values.c: writes f[] and i[] of a run. params: a value for each param of the rewritten program; those in
  * device memory are not read. */
@@ -157,7 +177,14 @@ void fxa__cuda_host_values(const fxa__cuda_program *p, const double *params, flo
 /* Returns true if the host can compute a float node: params, constants and arithmetic. */
 bool fxa__cuda_is_host_value(const fxa_program *p, int32_t node);
 
-/* codegen/rewrite.c: sets out->program and out->params. */
-fxa_status fxa__cuda_rewrite(fxa__host *host, const fxa__cuda_config *config, fxa__cuda_program *out, fxa_error *err);
+/* codegen/assumptions.c: returns true if no param of the caller is a factor or divisor of a float. derivative, own: may
+ * be NULL. */
+bool fxa__cuda_has_finite_factors(fxa__host *host, const fxa_program *program, const fxa_program *derivative,
+                                  const fxa_program *own);
+/* codegen/split_unit.c: returns true if the unit of the score is > 0 for the constants of the program and any scale
+ * > 0. */
+bool fxa__cuda_factor_is_positive(const fxa__cuda_program *program);
+/* codegen/coordinates.c: returns true if the problem maps coordinates, so that they differ from local indices. */
+bool fxa__cuda_has_mapped_coordinates(const fxa_problem *p);
 
 #endif

@@ -3,21 +3,16 @@
  * Substitutes coordinates. Kernels compute local indices and lengths of batch entries; if the problem has others
  * (coordinate maps, row positions, shards), the program is changed: an index becomes base + step * index, a load of a
  * table, or one of these plus an offset of the run, and q_row and k_row become local indices. Tables and offsets are
- * additional captured tensors, behind the caller's. Their names contain the slot in which a run finds them
- * (host/arguments.c).
+ * additional int tensors, which a run finds in slots (fxa__cuda_origin).
  */
-#include "../cuda.h"
+#include "passes.h"
 
 #include "../../../lower/copy_outputs.h"
 #include "../../../problem/geometry.h"
 #include "../../../program/build.h"
 
-#include <stdio.h>
-#include <string.h>
-
-static const char coords_prefix[] = "zzzz_slot_";
-
 typedef struct coords {
+    const cuda_added *added;
     const fxa_problem *p;
     fxa_builder *b;
 } coords;
@@ -43,9 +38,7 @@ bool fxa__cuda_has_mapped_coordinates(const fxa_problem *p) { return coords_is_m
 
 /* Loads an element of the int32 array in a slot. */
 static fxa_value coords_load(coords *c, fxa_slot slot, fxa_value index) {
-    char name[32];
-    (void)snprintf(name, sizeof name, "%s%02d", coords_prefix, (int)slot);
-    return fxa_builder_load(c->b, fxa_builder_tensor(c->b, name, FXA_I32, 1), &index, 1);
+    return fxa_builder_load(c->b, fxa_builder_tensor(c->b, c->added->slot[slot], FXA_I32, 1), &index, 1);
 }
 
 static fxa_value coords_int(coords *c, int64_t x) { return fxa_builder_int(c->b, (int32_t)(uint32_t)(uint64_t)x); }
@@ -128,39 +121,21 @@ static fxa_status coords_build(fxa__host *host, coords *c, const fxa_program *pr
     return status;
 }
 
-/* Returns true if the caller's tensors keep their indices and none of them has the name of a slot. */
-static bool coords_keeps(const fxa_program *before, const fxa_program *after) {
-    for (int32_t i = 0; i < before->n_tensors; i++) {
-        const char *name = before->tensors[i].name;
-        if (i >= after->n_tensors || strcmp(name, after->tensors[i].name) != 0) return false;
-        if (strncmp(name, coords_prefix, sizeof coords_prefix - 1) == 0) return false;
-    }
-    return true;
-}
-
-fxa_status fxa__cuda_coordinates_substitute(const fxa__problem *p, fxa_program *program, fxa_program **out,
-                                            fxa_error *err) {
-    coords c = {.p = &p->in};
+fxa_status fxa__cuda_coordinates_apply(cuda_work *w, fxa_program *program, fxa_program **out, fxa_error *err) {
+    coords c = {.added = &w->added, .p = &w->problem->in};
     size_t n = (size_t)program->n_nodes;
-    if (coords_are_own(&p->in)) {
+    if (coords_are_own(c.p)) {
         fxa_program_retain(program);
         *out = program;
         return FXA_OK;
     }
-    fxa_value *given = fxa__alloc_array(p->host, 2 * n, sizeof *given);
+    fxa_value *given = fxa__alloc_array(w->host, 2 * n, sizeof *given);
     if (!given) return fxa__fail_memory(err, "a program with coordinates of its own");
-    fxa_status status = coords_build(p->host, &c, program, given, out, err);
-    fxa__free(p->host, given, 2 * n * sizeof *given);
-    if (status != FXA_OK || coords_keeps(program, *out)) return status;
-    fxa_program_destroy(*out);
-    *out = NULL;
-    return fxa__fail(err, FXA_E_UNSUPPORTED,
-                     "the program's tensors have names like %s or after it, or are not all read", coords_prefix);
+    fxa_status status = coords_build(w->host, &c, program, given, out, err);
+    fxa__free(w->host, given, 2 * n * sizeof *given);
+    return status;
 }
 
-int32_t fxa__cuda_coordinates_slot(const fxa_program *program, int32_t tensor) {
-    int slot;
-    size_t n = sizeof coords_prefix - 1;
-    const char *name = program->tensors[tensor].name;
-    return strncmp(name, coords_prefix, n) == 0 && sscanf(name + n, "%2d", &slot) == 1 ? slot : -1;
+fxa_status fxa__cuda_substitute_coordinates(cuda_work *w, fxa_error *err) {
+    return fxa__cuda_coordinates_apply(w, w->problem->program, &w->config.program, err);
 }

@@ -8,7 +8,7 @@
 
 #include <stdio.h>
 
-void fxa__cuda_param_names_make(const cuda_work *w, cuda_names *out) {
+void fxa__cuda_param_names_make(const cuda_work *w, cuda_param_names *out) {
     const fxa__cuda_program *c = w->c;
     for (int32_t i = 0; i < c->computed.n; i++)
         (void)snprintf(out->run[i], sizeof out->run[i], "a.f[%d]", (int)(c->computed.at + i));
@@ -26,7 +26,7 @@ void fxa__cuda_param_names_make(const cuda_work *w, cuda_names *out) {
 
 void fxa__cuda_param_names_use(const cuda_work *w, fxa__emit *e, bool members) {
     for (int32_t i = 0; i < w->c->computed.n; i++) e->given[w->c->computed.node[i]] = w->names.run[i];
-    for (int32_t i = 0; w->scalars_in_memory && i < e->p->n_nodes; i++) {
+    for (int32_t i = 0; w->config.scalars_in_memory && i < e->p->n_nodes; i++) {
         const fxa__node *n = &e->p->nodes[i];
         if (n->op != FXA_OP_PARAM || !fxa__cuda_in_memory(&w->c->params[n->imm])) continue;
         e->given[i] = members ? w->names.scalar[n->imm].member : w->names.scalar[n->imm].call;

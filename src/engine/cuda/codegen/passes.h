@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * State that the passes of codegen/ share: what codegen/generate.c decides and codegen/write_program.c writes.
+ * The passes of codegen/generate.c and the state that they share. Each pass is a function on cuda_work that reads what
+ * earlier passes produced and writes its own product. A failed pass leaves the state so that the driver can free it.
  */
 #ifndef FXA_ENGINE_CUDA_CODEGEN_PASSES_H
 #define FXA_ENGINE_CUDA_CODEGEN_PASSES_H
@@ -11,47 +12,31 @@
 #include "../../../lower/emit.h"
 #include "../../../lower/grad_class.h"
 
-/* Bits of fxa__emit.used: which function of the text needs a node. */
+/* Users of a node: the functions of the text that need it. A bit each, of cuda_work.need and of fxa__emit.used. */
 enum {
-    CUDA_TILE = 1 << 3,
-    CUDA_SAME = 1 << 4,
-    CUDA_VALUE = 1 << 5,
-    CUDA_SLOPE = 1 << 6,
-    CUDA_MASK = 1 << 7,
-    CUDA_GRADS = 1 << 5 /* in an fxa__emit of its own */
+    CUDA_TILE = 1 << 2,         /* tile() */
+    CUDA_UNIFORM_MASK = 1 << 3, /* uniform_mask() */
+    CUDA_VALUE = 1 << 4,        /* value(), and functions without a pair: unit(), diagonal(), target indices */
+    CUDA_DERIVATIVE = 1 << 5,   /* the derivative that value() also returns; user_backward() */
+    CUDA_MASK = 1 << 6,         /* mask() */
+    CUDA_GRADIENTS = 1 << 7     /* partials() and scatter() */
 };
 
+/* Names of the tensors and params that passes add, which the score program does not declare. "" = not added. */
+enum { CUDA_NAME = 40 };
+typedef struct cuda_added {
+    char slot[FXA_SLOT_COUNT][CUDA_NAME];
+    char bprop_tensor[FXA_MAX_TENSORS][CUDA_NAME], bprop_param[FXA_MAX_PARAMS][CUDA_NAME];
+} cuda_added;
+
 /* Expressions by which the text reads params, unless they are a.f[] and a.i[]. */
-typedef struct cuda_names {
+typedef struct cuda_param_names {
     struct {
         char member[16];                 /* member of Program */
         char call[32];                   /* expression in static functions */
     } scalar[FXA_MAX_PARAMS];            /* params in device memory */
     char run[FXA__CUDA_HOST_VALUES][16]; /* values that the host computes */
-} cuda_names;
-
-/* Work memory of the passes. Arrays have an element per node unless stated otherwise. */
-typedef struct cuda_work {
-    fxa__host *host;
-    fxa__cuda_program *c;
-    fxa__linear *affine;     /* affine forms */
-    fxa__depend *inputs;     /* inputs that a node depends on */
-    fxa__interval *bounds;   /* bounds of ints */
-    uint8_t *need;           /* bits CUDA_VALUE, CUDA_SLOPE, CUDA_MASK */
-    uint8_t *in_bounds;      /* of loads: bit d set = index d is inside the tensor */
-    bool *wanted;            /* by output: a requested gradient that is not always 0 */
-    bool backward;           /* the text is of a backward pass */
-    bool i64_operands;       /* operands are i64 elements cut to 32 bits, and the mask compares all 64 */
-    bool scalars_in_memory;  /* as in the config */
-    int32_t rounded;         /* float that the forward has rounded, on a diagonal: never fused into an fma; -1 = none */
-    struct cuda_tile *tiles; /* values that tile() computes */
-    int32_t *host_value_at;  /* index in f[] of a node that the host computes, or a value of the enum below */
-    cuda_names names;
-} cuda_work;
-
-enum { CUDA_NOT_GIVEN = -1, CUDA_NEVER_GIVEN = -2 };
-
-/* ---- codegen/tile_values.c --------------------------------------------------------------------------------------- */
+} cuda_param_names;
 
 enum { CUDA_TILE_NONE, CUDA_TILE_SUM, CUDA_TILE_FLOAT, CUDA_TILE_APART, CUDA_TILE_SAME };
 /* How pairs compute a node from t<node>, a member that tile() computes. */
@@ -63,48 +48,139 @@ typedef struct cuda_tile {
     char text[112];
 } cuda_tile;
 
-/* Writes the bounds of ints, for coordinates and lengths up to FXA__CUDA_LENGTH. Other nodes are unbounded. */
+enum { CUDA_CONJUNCTS = 16 };
+enum { CUDA_NOT_GIVEN = -1, CUDA_NEVER_GIVEN = -2 };
+
+/* State of the passes. Arrays have an element per node of c->program unless stated otherwise. */
+typedef struct cuda_work {
+    fxa__host *host;
+    const fxa__problem *problem; /* NULL = generated from a config */
+    fxa__cuda_config config;     /* what to generate; its programs and assumptions are those before pass 7 */
+    cuda_added added;
+    bool backward; /* the text is of a backward pass */
+    uint32_t done; /* products of the passes that have run (codegen/generate.c) */
+
+    fxa_program *joined;  /* pass 7: all outputs in one program, unfolded */
+    fxa__cuda_program *c; /* the result */
+
+    /* Pass 8: the final program and its analyses. */
+    fxa__linear *affine;   /* affine forms */
+    fxa__depend *inputs;   /* inputs that a node depends on */
+    fxa__interval *bounds; /* bounds of ints */
+    uint8_t *need;         /* passes 9 and 10: bits CUDA_VALUE, CUDA_DERIVATIVE, CUDA_MASK */
+
+    /* Pass 10. */
+    cuda_tile *tiles;  /* values that tile() computes */
+    bool i64_operands; /* operands are i64 elements cut to 32 bits, and the mask compares all 64 */
+    int32_t rounded;   /* float that the forward has rounded, on a diagonal: never fused into an fma; -1 = none */
+
+    uint8_t *in_bounds;                /* pass 11, of loads: bit d set = index d is inside the tensor */
+    bool *wanted;                      /* pass 12, [outputs]: a requested gradient that is not always 0 */
+    int32_t conjuncts[CUDA_CONJUNCTS]; /* pass 13, [n_conjuncts]: conditions of uniform_mask() */
+    int n_conjuncts;                   /* pass 13: -1 = no uniform_mask() */
+    int32_t *host_value_at; /* pass 14: index in f[] of a node that the host computes, or CUDA_NOT_GIVEN, ... */
+    cuda_param_names names; /* pass 14 */
+
+    /* Pass 15: the nodes that each function needs. */
+    fxa__emit pairs;      /* value, derivative, mask: with the operands of pairs */
+    fxa__emit grads;      /* partials and scatter, whose pairs have only q and k */
+    fxa__emit tiles_emit; /* values of the first pair of a tile */
+    fxa__emit wholes;     /* the mask if it compares 64-bit elements */
+} cuda_work;
+
+/* ---- Passes, in order -------------------------------------------------------------------------------------------- */
+
+/* Each returns FXA_OK, E_MEMORY, E_UNSUPPORTED with the reason, or an error of the program builder. */
+
+/* codegen/coordinates.c. Consumes the problem's score program, index maps and lengths. Produces config.program, whose
+ * b, h, q, k and lengths are those of the problem; tables and offsets are additional int tensors. */
+fxa_status fxa__cuda_substitute_coordinates(cuda_work *w, fxa_error *err);
+/* codegen/score_masks.c. Turns `c ? x : -inf` in the score into conditions of the mask. */
+fxa_status fxa__cuda_lift_score_masks(cuda_work *w, fxa_error *err);
+/* codegen/score_masks.c. Turns conditions of the mask that read the score back into `c ? x : -inf` in the score. */
+fxa_status fxa__cuda_move_mask_to_score(cuda_work *w, fxa_error *err);
+/* codegen/user_backward.c. Consumes the caller's backward program. Produces config.bprop, with params and tensors of
+ * its own names and the coordinates of the problem; NULL without one. */
+fxa_status fxa__cuda_prepare_user_backward(cuda_work *w, fxa_error *err);
+/* codegen/join.c. Produces config.derivative; NULL in a forward. */
+fxa_status fxa__cuda_derive(cuda_work *w, fxa_error *err);
+/* codegen/assumptions.c. Produces config.assumed. */
+fxa_status fxa__cuda_find_assumptions(cuda_work *w, fxa_error *err);
+/* codegen/join.c. Consumes the score program and its derivative or the caller's backward. Produces w->joined: all
+ * outputs in one program with dscore = 1, constants as params and score = product * scale; c->params and c->source. */
+fxa_status fxa__cuda_join_and_scale(cuda_work *w, fxa_error *err);
+/* codegen/fold_factors.c. Consumes w->joined. Produces c->program, in which divisions by uniform values are products
+ * and uniform factors of one product are one factor, and its analyses. */
+fxa_status fxa__cuda_fold_factors(cuda_work *w, fxa_error *err);
+/* codegen/split_unit.c. Produces the nodes of value() and unit(), the uniform factor of the entire score, and which of
+ * value, derivative and mask the text has. If the factor may be <= 0, folds again without finite_factors. */
+fxa_status fxa__cuda_split_unit(cuda_work *w, fxa_error *err);
+/* codegen/operands.c. Produces c->operands: what a pair reads besides q and k; and w->tiles. */
+fxa_status fxa__cuda_place_operands(cuda_work *w, fxa_error *err);
+/* codegen/bound_values.c. Produces the bound of value(), whether the derivative may be infinite, and which indices need
+ * no guard for the sizes of the captured tensors. */
+fxa_status fxa__cuda_bound_values(cuda_work *w, fxa_error *err);
+/* codegen/place_gradients.c. Produces how each requested gradient is summed. */
+fxa_status fxa__cuda_place_gradients(cuda_work *w, fxa_error *err);
+/* codegen/fast_paths.c. Produces the conditions of uniform_mask() and the tanh of softcap(). */
+fxa_status fxa__cuda_choose_fast_paths(cuda_work *w, fxa_error *err);
+/* codegen/choose_host_values.c. Produces the floats of params alone that the host computes, and their places in f[]. */
+fxa_status fxa__cuda_choose_host_values(cuda_work *w, fxa_error *err);
+/* codegen/out_of_line.c. Produces the nodes that each function of the text needs, and which functions are called. */
+fxa_status fxa__cuda_choose_out_of_line(cuda_work *w, fxa_error *err);
+/* codegen/write_program.c. Writes c->text. */
+fxa_status fxa__cuda_write_text(cuda_work *w, fxa_error *err);
+
+/* ---- codegen/added_names.c --------------------------------------------------------------------------------------- */
+
+/* Writes the names of w->added. Must precede the passes. */
+void fxa__cuda_added_names_make(cuda_work *w);
+/* Writes `base`, or if a program declares it `base` with a number, into name. */
+void fxa__cuda_unused_name(const fxa_program *p, const char *base, char name[CUDA_NAME]);
+/* Returns where a run finds the tensor of this name. */
+fxa__cuda_origin fxa__cuda_tensor_source(const cuda_work *w, const char *name);
+/* Returns the source of the param of this name, which is no hidden constant and not the scale (fxa__cuda_param). */
+int32_t fxa__cuda_param_source(const cuda_work *w, const char *name);
+
+/* ---- Parts of passes --------------------------------------------------------------------------------------------- */
+
+/* codegen/coordinates.c: returns a program in *out whose coordinates and lengths are those of the problem. */
+fxa_status fxa__cuda_coordinates_apply(cuda_work *w, fxa_program *program, fxa_program **out, fxa_error *err);
+
+/* codegen/fold_factors.c: frees the analyses of c->program. */
+void fxa__cuda_analyses_free(cuda_work *w);
+
+/* codegen/split_unit.c: returns true if a node depends on params alone. */
+bool fxa__cuda_is_run(const cuda_work *w, int32_t node);
+
+/* codegen/tile_values.c: writes the bounds of ints, for coordinates and lengths up to FXA__CUDA_LENGTH. Other nodes are
+ * unbounded. */
 void fxa__cuda_int_bounds(const fxa_program *p, fxa__interval *out);
 /* Writes the tile-level value of each node. */
 void fxa__cuda_tile_values(const cuda_work *w, cuda_tile *out);
 
-/* ---- codegen/fast_paths.c ---------------------------------------------------------------------------------------- */
+/* codegen/place_gradients.c: returns true if a node is this float constant. */
+bool fxa__cuda_is_number(const fxa_program *p, int32_t node, double x);
+/* Returns true if a requested gradient reads the score. */
+bool fxa__cuda_gradients_read_score(const cuda_work *w);
+/* Returns true if an output is a gradient that scatter() adds. */
+bool fxa__cuda_is_scattered(const cuda_work *w, int32_t output);
 
-enum { CUDA_CONJUNCTS = 16 };
-/* Writes the conditions of the mask besides the equality of row and key operand, none of which reads operands. Returns
- * their number; -1 = the mask has no such equality. */
-int fxa__cuda_document_mask(const cuda_work *w, int32_t conjuncts[CUDA_CONJUNCTS]);
-/* Returns the node tanh(score * factor), if factor depends on params alone and no other node reads the score, or -1.
- * Sets *factor. */
-int32_t fxa__cuda_softcap_find(const cuda_work *w, int32_t *factor);
-/* Returns true if the derivative may be infinite, or NaN where the value is not NaN. */
-bool fxa__cuda_is_derivative_infinite(const cuda_work *w, int32_t slope);
-/* Returns true if computing a node of q - k and heads costs less than loading it from the diagonal row. */
-bool fxa__cuda_is_cheap(const cuda_work *w, int32_t node);
-
-/* ---- codegen/param_names.c --------------------------------------------------------------------------------------- */
-
-void fxa__cuda_param_names_make(const cuda_work *w, cuda_names *out);
+/* codegen/param_names.c. */
+void fxa__cuda_param_names_make(const cuda_work *w, cuda_param_names *out);
 /* Makes e read params by these names. Must precede every requirement on e. All functions use them, so they all read the
  * same bits. members: e is of functions of pairs, which can read members of Program. */
 void fxa__cuda_param_names_use(const cuda_work *w, fxa__emit *e, bool members);
 
-/* ---- codegen/write_tile_functions.c ------------------------------------------------------------------------------ */
+/* codegen/out_of_line.c: returns true if pairs load 64-bit elements and tile_class() alone reads operands. */
+bool fxa__cuda_only_ranges_read_operands(const cuda_work *w);
+/* Returns true if pairs read a node as member t<node> of the tile. */
+bool fxa__cuda_is_tiled(const cuda_work *w, int32_t node);
 
-/* Writes unit(), diagonal() and tile_class(). Returns false without memory. */
-bool fxa__cuda_tile_functions_write(const cuda_work *k);
-
-/* ---- codegen/write_program.c ------------------------------------------------------------------------------------- */
-
-/* Returns true if an output is a gradient that scatter() adds. */
-bool fxa__cuda_is_scattered(const cuda_work *w, int32_t output);
-/* Writes c->text. Returns false without memory. */
-bool fxa__cuda_program_write(const cuda_work *w);
-
-/* ---- codegen/write_gradients.c ----------------------------------------------------------------------------------- */
-
-/* Writes partials() and scatter(), of nodes that `grads` marks with CUDA_GRADS. */
-void fxa__cuda_gradients_write(const cuda_work *w, const fxa__emit *grads);
+/* codegen/write_tile_functions.c: writes unit(), diagonal() and tile_class(). Returns false without memory. */
+bool fxa__cuda_tile_functions_write(const cuda_work *w);
+/* codegen/write_gradients.c: writes partials() and scatter(). */
+void fxa__cuda_gradients_write(const cuda_work *w);
 /* Writes sum_place() and diagonal_place(). Returns false without memory. */
 bool fxa__cuda_target_indices_write(const cuda_work *w);
 

@@ -1,10 +1,11 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * Moves mask conditions that read the score into the score. Kernels evaluate a mask after the score was overwritten,
- * and skip tiles before it is computed. Such conditions become `c ? x : -inf` in the score, which gives every pair the
- * same weight and gradients. Other conditions stay in the mask. This is the inverse of fxa__program_extract_masks.
+ * Masks inside scores and scores inside masks. A `c ? x : -inf` in the score becomes a condition of the mask, by which
+ * kernels skip tiles. Then conditions that read the score become `c ? x : -inf` in the score: kernels evaluate a mask
+ * after the score was overwritten, and skip tiles before it is computed. Both forms give every pair the same weight and
+ * gradients.
  */
-#include "../cuda.h"
+#include "passes.h"
 
 #include <math.h>
 
@@ -44,7 +45,8 @@ static void scored_build(fxa_builder *b, const fxa_program *p, const uint16_t *r
     fxa_builder_set_mask(b, rest < 0 ? fxa_builder_bool(b, 1) : rest);
 }
 
-fxa_status fxa__cuda_score_masks_move(fxa__host *host, fxa_program *p, fxa_program **out, fxa_error *err) {
+/* Makes the program whose mask does not read the score; p itself, retained, if its mask does not. */
+static fxa_status scored_move(fxa__host *host, fxa_program *p, fxa_program **out, fxa_error *err) {
     size_t n = (size_t)p->n_nodes;
     fxa_builder *b = NULL;
     uint16_t *reads = fxa__alloc_array(host, n, sizeof *reads);
@@ -66,4 +68,24 @@ fxa_status fxa__cuda_score_masks_move(fxa__host *host, fxa_program *p, fxa_progr
     fxa__free(host, map, n * sizeof *map);
     fxa__free(host, parts, n);
     return status;
+}
+
+/* Puts a program into the place of the one that it was made from. */
+static void scored_replace(cuda_work *w, fxa_program *made) {
+    fxa_program_destroy(w->config.program);
+    w->config.program = made;
+}
+
+fxa_status fxa__cuda_lift_score_masks(cuda_work *w, fxa_error *err) {
+    fxa_program *made = NULL;
+    FXA_TRY(fxa__program_extract_masks(w->host, w->config.program, &made, err));
+    scored_replace(w, made);
+    return FXA_OK;
+}
+
+fxa_status fxa__cuda_move_mask_to_score(cuda_work *w, fxa_error *err) {
+    fxa_program *made = NULL;
+    FXA_TRY(scored_move(w->host, w->config.program, &made, err));
+    scored_replace(w, made);
+    return FXA_OK;
 }

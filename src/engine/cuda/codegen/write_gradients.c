@@ -33,7 +33,7 @@ static void places_element(const fxa__emit *e, const fxa__output *out, fxa__writ
 static void places_inside(const fxa__emit *grads, fxa__writer *w) {
     places_put(w, "        const int q = p.q, k = p.k;\n");
     for (int level = FXA__EMIT_ROW; level < FXA__EMIT_LEVELS; level++)
-        fxa__lower_emit_nodes(grads, (fxa__emit_level)level, CUDA_GRADS, w);
+        fxa__lower_emit_nodes(grads, (fxa__emit_level)level, CUDA_GRADIENTS, w);
 }
 
 static void places_partials(const fxa__cuda_program *c, const fxa__emit *grads, fxa__writer *w) {
@@ -88,9 +88,9 @@ static void places_scatter(const cuda_work *k, const fxa__emit *grads, fxa__writ
     places_put(w, "    }\n");
 }
 
-void fxa__cuda_gradients_write(const cuda_work *k, const fxa__emit *grads) {
-    places_partials(k->c, grads, &k->c->text);
-    places_scatter(k, grads, &k->c->text);
+void fxa__cuda_gradients_write(const cuda_work *k) {
+    places_partials(k->c, &k->grads, &k->c->text);
+    places_scatter(k, &k->grads, &k->c->text);
 }
 
 /* ---- Of sums ----------------------------------------------------------------------------------------------------- */

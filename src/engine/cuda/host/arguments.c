@@ -84,12 +84,11 @@ static fxa_view args_slot_view(const fxa__cuda_call *c, int32_t slot) {
 
 static void args_captures(fxa__cuda_call *c) {
     const fxa_program *program = c->code->program.program;
-    for (int32_t i = 0; i < program->n_tensors && i < FXA_CUDA_TENSORS; i++) {
-        int32_t slot = fxa__cuda_coordinates_slot(program, i), own = fxa__cuda_bprop_tensor(program->tensors[i].name);
-        bool caller = i < (int32_t)c->p->in.n_captures;
-        c->tensors[i] = caller     ? c->bound->tensors[i]
-                        : own >= 0 ? c->bound->bprop_tensors[own]
-                                   : args_slot_view(c, slot);
+    for (int32_t i = 0; i < program->n_tensors; i++) {
+        fxa__cuda_origin from = c->code->program.source[i];
+        c->tensors[i] = from.kind == FXA__CUDA_FROM_CALLER  ? c->bound->tensors[from.index]
+                        : from.kind == FXA__CUDA_FROM_BPROP ? c->bound->bprop_tensors[from.index]
+                                                            : args_slot_view(c, from.index);
         const fxa_view *v = &c->tensors[i];
         struct FxaCapture *t = &c->a.tensor[i];
         t->data = v->data;

@@ -125,7 +125,7 @@ typedef struct fxa__cuda_call {
     bool follows_kernel; /* the last work of the stream is a kernel of this run; the next may start before its end */
     bool packing_due;    /* the next tile list is written by the launch that also packs operands */
     fxa__cuda_buffers at;
-    fxa_view tensors[FXA_CUDA_TENSORS]; /* captured tensors of the program: the caller's, then arrays of slots */
+    fxa_view tensors[FXA_CUDA_TENSORS]; /* [program->n_tensors] views of fxa__cuda_program.source */
     _Alignas(128) struct FxaMaps maps;  /* the driver requires 64 */
     struct FxaArgs a;
 } fxa__cuda_call;

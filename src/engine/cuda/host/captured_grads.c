@@ -23,7 +23,10 @@ typedef struct captured_tensor {
     int rank, dtype, add;
 } captured_tensor;
 
-static int32_t captured_dense_tensor(const fxa__cuda_program *g) { return g->program->nodes[g->operands.dense].imm; }
+/* Returns the index of the dense tensor in the problem's program. */
+static int32_t captured_dense_tensor(const fxa__cuda_program *g) {
+    return fxa__cuda_caller_tensor(g, g->program->nodes[g->operands.dense].imm);
+}
 
 bool fxa__cuda_is_dense_grad_direct(const fxa__cuda_choice *choice, const fxa__cuda_program *g, const fxa_problem *p) {
     int32_t i = captured_dense_tensor(g);
@@ -149,6 +152,7 @@ static fxa_status captured_diagonal(fxa__cuda_call *c) {
 
 /* ---- To the caller ----------------------------------------------------------------------------------------------- */
 
+/* i: index in the problem's program. */
 static captured_tensor captured_target(const fxa__cuda_call *c, int32_t i) {
     const fxa_view *v = &c->bound->dtensors[i];
     captured_tensor to = {.data = (void *)(uintptr_t)v->data, .rank = v->rank, .dtype = (int)v->dtype};
@@ -162,7 +166,7 @@ static fxa__cuda_grid captured_grid(int64_t count) {
 }
 
 static fxa_status captured_store(fxa__cuda_call *c, int32_t i) {
-    captured_tensor to = captured_target(c, i);
+    captured_tensor to = captured_target(c, fxa__cuda_caller_tensor(&c->code->program, i));
     const float *from = c->at.captured.tensor[i];
     long long count = c->at.captured.count[i];
     int exact = c->code->program.switches.grad_exact >> i & 1;
@@ -177,7 +181,7 @@ static fxa_status captured_dense(fxa__cuda_call *c) {
     const fxa__cuda_program *g = &c->code->program;
     if (!g->switches.grad_dense || c->at.captured.direct) return FXA_OK;
     const fxa__node *load = &g->program->nodes[g->operands.dense];
-    captured_tensor to = captured_target(c, load->imm);
+    captured_tensor to = captured_target(c, captured_dense_tensor(g));
     long long count = 1;
     int by[2] = {0, 0};
     for (int d = 0; d < load->n_args; d++) {

@@ -193,6 +193,8 @@ static void cu_key(fxa__analysis *a, fxa__writer *w) {
         for (size_t i = 0; i < sizeof parts / sizeof *parts; i++) fxa__write_u32(w, (uint32_t)parts[i]);
         fxa__write_bytes(w, g->program->hash, sizeof g->program->hash);
         for (int32_t i = 0; i < g->program->n_params; i++) fxa__write_u32(w, (uint32_t)g->params[i].source);
+        for (int32_t i = 0; i < g->program->n_tensors; i++)
+            fxa__write_u32(w, (uint32_t)g->source[i].kind << 16 | (uint32_t)g->source[i].index);
         for (int32_t i = 0; i < g->switches.grad_sums; i++)
             fxa__write_u32(w, (uint32_t)g->gradients.sums[i]); /* the text contains only their values */
         fxa__write_u64(w, g->text.size);

@@ -78,7 +78,8 @@ static void cu_list_grads(const fxa__cuda_code *c, const fxa__problem *problem, 
         const fxa__output *out = &p->outputs[i];
         bool sum = false, tensor = out->kind == FXA__OUT_DLOAD;
         for (int32_t j = 0; j < g->switches.grad_sums; j++) sum = sum || g->gradients.sums[j] == i;
-        bool wanted = tensor && out->slot < (int32_t)problem->in.n_captures && problem->in.captures[out->slot].grad;
+        int32_t capture = tensor ? fxa__cuda_caller_tensor(g, out->slot) : -1;
+        bool wanted = capture >= 0 && problem->in.captures[capture].grad;
         if (!sum && !wanted) continue;
         const char *how = sum ? "sums of tiles, in a fixed order"
                           : cu_list_is_load(p, out, g->operands.diagonal, g->switches.grad_diagonal) ? "along diagonals"

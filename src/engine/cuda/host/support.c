@@ -161,19 +161,6 @@ static bool cu_is_aligned(const fxa_problem *p) {
 
 _Static_assert(FXA_CUDA_RANK == FXA_MAX_RANK, "kernels take tensors of every rank that programs declare");
 
-static fxa_status cu_check_captures(const fxa_capture *captures, size_t n, const fxa_program *program, fxa_error *err) {
-    for (size_t i = 0; i < n; i++) {
-        const fxa__decl *t = &program->tensors[i];
-        for (int32_t d = 0; d < t->rank; d++)
-            if (captures[i].size[d] > INT32_MAX)
-                return fxa__fail(err, FXA_E_UNSUPPORTED,
-                                 "tensor %s has %lld elements along axis %d; kernels count to "
-                                 "2^31 - 1",
-                                 t->name, (long long)captures[i].size[d], (int)d);
-    }
-    return FXA_OK;
-}
-
 /* ---- The choice -------------------------------------------------------------------------------------------------- */
 
 static int32_t cu_columns(int64_t d) {
@@ -316,59 +303,6 @@ static void cu_fill(const fxa__cuda_self *s, const fxa_problem *p, fxa__cuda_cho
     c->rounds_before_adding = c->out_dtype != FXA_F32 && (p->flags & SUPPORT_ACCUMULATES);
 }
 
-/* ---- The program ------------------------------------------------------------------------------------------------- */
-
-/* Generates the text, and generates it again if an assumption does not hold: if the factor is <= 0 it stays in value();
- * indices of tensors that are smaller than assumed are guarded. Each text is checked, because the next one may assume
- * other sizes. */
-static fxa_status cu_text(const fxa__problem *p, fxa_program *lifted, const fxa_program *derivative,
-                          const fxa_program *own, fxa__cuda_choice *c, fxa__cuda_program *out, fxa_error *err) {
-    bool backward = p->in.pass == FXA_BACKWARD;
-    fxa__cuda_config config = {
-        .program = lifted, .derivative = derivative, .dense = c->dense, .operands_fit = c->operands_fit};
-    config.grad_params = backward ? p->in.param_grads : 0;
-    config.grad_tensors = backward ? cu_tensor_grads(&p->in) : 0;
-    config.bprop = own;
-    config.finite_factors = c->finite_factors;
-    config.deterministic = backward && (p->in.flags & FXA_DETERMINISTIC);
-    config.scalars_in_memory = p->in.flags & FXA_SCALARS_IN_MEMORY;
-    config.fits = UINT64_MAX;
-    for (;;) {
-        FXA_TRY(fxa__cuda_program_make(p->host, &config, out, err));
-        bool stays = c->finite_factors && !fxa__cuda_factor_is_positive(out);
-        uint64_t fits = config.fits & fxa__cuda_tensors_fit(p, out);
-        if (!stays && fits == config.fits) return FXA_OK;
-        fxa__cuda_program_free(out);
-        config.fits = fits;
-        if (stays) c->finite_factors = config.finite_factors = false;
-    }
-}
-
-static fxa_status cu_program(const fxa__problem *p, fxa__cuda_choice *c, fxa__cuda_program *out, fxa_error *err) {
-    fxa_program *own = NULL, *masked = NULL, *lifted = NULL, *derivative = NULL, *bprop = NULL;
-    FXA_TRY(fxa__cuda_coordinates_substitute(p, p->program, &own, err));
-    fxa_status status = fxa__program_extract_masks(p->host, own, &masked, err);
-    if (status == FXA_OK) status = fxa__cuda_score_masks_move(p->host, masked, &lifted, err);
-    fxa_program_destroy(own);
-    fxa_program_destroy(masked);
-    if (status == FXA_OK) status = cu_check_captures(p->in.captures, p->in.n_captures, lifted, err);
-    if (status == FXA_OK) status = fxa__cuda_user_backward_make(p, &bprop, err);
-    if (status == FXA_OK && bprop)
-        status = cu_check_captures(p->in.bprop_captures, p->in.n_bprop_captures, p->in.bprop, err);
-    if (status == FXA_OK && p->in.pass == FXA_BACKWARD) status = fxa_program_derivative(lifted, &derivative, err);
-    if (status == FXA_OK) {
-        c->dense = fxa__cuda_dense_tensor(p, lifted);
-        c->operands_fit = fxa__cuda_operands_fit(p, lifted);
-        c->finite_factors =
-            !(p->in.flags & FXA_SCALARS_IN_MEMORY) && fxa__cuda_has_finite_factors(p->host, lifted, derivative, bprop);
-        status = cu_text(p, lifted, derivative, bprop, c, out, err);
-    }
-    fxa_program_destroy(bprop);
-    fxa_program_destroy(derivative);
-    fxa_program_destroy(lifted);
-    return status;
-}
-
 fxa_status fxa__cuda_choose(const fxa__cuda_self *self, const fxa__problem *p, fxa__cuda_choice *out,
                             fxa__cuda_program *program, fxa_error *err) {
     const fxa_problem *in = &p->in;
@@ -386,7 +320,10 @@ fxa_status fxa__cuda_choose(const fxa__cuda_self *self, const fxa__problem *p, f
     out->mapped_dropout = out->dropout && fxa__cuda_has_mapped_coordinates(in);
     out->paged = (in->flags & FXA_PAGED) && !fxa__cuda_has_gathered_pages(in);
     out->aligned = cu_is_aligned(in);
-    FXA_TRY(cu_program(p, out, program, err));
+    FXA_TRY(fxa__cuda_generate(p, program, err));
+    out->dense = program->assumed.dense;
+    out->operands_fit = program->assumed.operands_fit;
+    out->finite_factors = program->assumed.finite_factors;
     cu_fill(self, in, out, program);
     return FXA_OK;
 }

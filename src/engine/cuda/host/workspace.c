@@ -231,14 +231,14 @@ static int64_t layout_elements(const fxa_capture *t, int32_t rank) {
 }
 
 /* Allocates tables of ranges, for tensors with at most as many elements as all heads have positions: a longer table
- * would take more time to write than it saves. Tensors behind the caller's have no table. */
+ * would take more time to write than it saves. Tensors that codegen added have no table. */
 static void layout_ranges(layout *l) {
     int64_t most = fxa__min_i64(l->p->b * l->p->hq * (l->p->sq + l->p->sk), LAYOUT_ELEMENTS);
     for (int32_t i = 0; i < l->g->operands.n_ranges; i++) {
-        int32_t tensor = l->g->operands.ranges[i].tensor;
-        if (tensor >= (int32_t)l->p->n_captures) continue;
-        int64_t n = layout_elements(&l->p->captures[tensor], l->g->program->tensors[tensor].rank);
-        int64_t size = l->p->captures[tensor].size[l->g->operands.ranges[i].axis];
+        int32_t tensor = l->g->operands.ranges[i].tensor, capture = fxa__cuda_caller_tensor(l->g, tensor);
+        if (capture < 0) continue;
+        int64_t n = layout_elements(&l->p->captures[capture], l->g->program->tensors[tensor].rank);
+        int64_t size = l->p->captures[capture].size[l->g->operands.ranges[i].axis];
         if (n > 0 && n <= most)
             l->out->ranges[i] = layout_take(l, n / size, fxa__interval_n_blocks(size), 2, sizeof(int32_t));
     }
@@ -287,9 +287,10 @@ static void layout_captured(layout *l) {
     int32_t dense = l->g->switches.grad_dense ? l->g->program->nodes[l->g->operands.dense].imm : -1;
     g->direct = dense >= 0 && fxa__cuda_is_dense_grad_direct(l->choice, l->g, l->p);
     if (dense >= 0 && !g->direct) g->dense = layout_take(l, heads, l->p->sq, g->pitch, sizeof(uint16_t));
-    for (size_t i = 0; i < l->p->n_captures && i < FXA_CUDA_TENSORS; i++) {
-        if (!l->p->captures[i].grad || (int32_t)i == dense) continue;
-        g->count[i] = layout_elements(&l->p->captures[i], l->g->program->tensors[i].rank);
+    for (int32_t i = 0; i < l->g->program->n_tensors; i++) {
+        int32_t capture = fxa__cuda_caller_tensor(l->g, i);
+        if (capture < 0 || !l->p->captures[capture].grad || i == dense) continue;
+        g->count[i] = layout_elements(&l->p->captures[capture], l->g->program->tensors[i].rank);
         g->tensor[i] = layout_take(l, g->count[i], 1, 1,
                                    l->g->switches.grad_exact >> i & 1 ? sizeof(struct FxaExact) : sizeof(float));
     }

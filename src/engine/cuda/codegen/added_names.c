@@ -1,0 +1,59 @@
+/* SPDX-License-Identifier: Apache-2.0
+ *
+ * Names of the tensors and params that passes add to programs: int arrays of slots, and everything that the caller's
+ * backward program declares. A name is the base name if the score program does not declare it, else the base name with
+ * a number. Programs sort declarations by name, so names decide the order of tensors; where the values of a tensor are
+ * is in fxa__cuda_origin, never in the name.
+ */
+#include "passes.h"
+
+#include <stdio.h>
+#include <string.h>
+
+static bool added_is_declared(const fxa_program *p, const char *name) {
+    return p && (fxa_program_param_find(p, name) >= 0 || fxa_program_tensor_find(p, name) >= 0);
+}
+
+void fxa__cuda_unused_name(const fxa_program *p, const char *base, char name[CUDA_NAME]) {
+    (void)snprintf(name, CUDA_NAME, "%s", base);
+    for (int i = 0; added_is_declared(p, name); i++) (void)snprintf(name, CUDA_NAME, "%s_%d", base, i);
+}
+
+void fxa__cuda_added_names_make(cuda_work *w) {
+    const fxa__problem *p = w->problem;
+    char base[24];
+    for (int i = 0; i < FXA_SLOT_COUNT; i++) {
+        (void)snprintf(base, sizeof base, "zzzz_slot_%02d", i);
+        fxa__cuda_unused_name(p->program, base, w->added.slot[i]);
+    }
+    for (int32_t i = 0; p->in.bprop && i < p->bprop->n_tensors; i++) {
+        (void)snprintf(base, sizeof base, "zzzy_own_t%02d", (int)i);
+        fxa__cuda_unused_name(p->program, base, w->added.bprop_tensor[i]);
+    }
+    for (int32_t i = 0; p->in.bprop && i < p->bprop->n_params; i++) {
+        (void)snprintf(base, sizeof base, "zzzy_own_%02d", (int)i);
+        fxa__cuda_unused_name(p->program, base, w->added.bprop_param[i]);
+    }
+}
+
+/* Returns the index of a name in list[n]; -1 = it is none of them. */
+static int32_t added_find(const char list[][CUDA_NAME], int32_t n, const char *name) {
+    for (int32_t i = 0; i < n; i++)
+        if (strcmp(list[i], name) == 0) return i;
+    return -1;
+}
+
+fxa__cuda_origin fxa__cuda_tensor_source(const cuda_work *w, const char *name) {
+    const fxa_program *caller = w->problem ? w->problem->program : w->config.program;
+    int32_t slot = added_find(w->added.slot, FXA_SLOT_COUNT, name);
+    int32_t own = added_find(w->added.bprop_tensor, FXA_MAX_TENSORS, name);
+    if (slot >= 0) return (fxa__cuda_origin){FXA__CUDA_FROM_SLOT, slot};
+    if (own >= 0) return (fxa__cuda_origin){FXA__CUDA_FROM_BPROP, own};
+    return (fxa__cuda_origin){FXA__CUDA_FROM_CALLER, fxa_program_tensor_find(caller, name)};
+}
+
+int32_t fxa__cuda_param_source(const cuda_work *w, const char *name) {
+    const fxa_program *caller = w->problem ? w->problem->program : w->config.program;
+    int32_t own = added_find(w->added.bprop_param, FXA_MAX_PARAMS, name);
+    return own >= 0 ? FXA__CUDA_BPROP - own : fxa_program_param_find(caller, name);
+}

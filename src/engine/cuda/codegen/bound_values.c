@@ -1,0 +1,152 @@
+/* SPDX-License-Identifier: Apache-2.0
+ *
+ * Bounds values: of value(), for a fixed maximum of the softmax; of the derivative, which may be infinite where a
+ * gradient of 0 has to stay 0; of indices, which need no guard inside a tensor of the problem's size.
+ */
+#include "passes.h"
+
+#include "../../../program/range.h"
+
+#include <math.h>
+
+/* Bounds |value()| for any scores, params and tensors by interval_rules.h. NaN needs no bound: a NaN score makes its
+ * row NaN in any case. */
+static void bounds_value(cuda_work *w) {
+    fxa__range_small small;
+    fxa__range r;
+    fxa_tile_bounds box = fxa__box_default();
+    w->c->bounds.value = INFINITY;
+    if (fxa__range_open(&r, &small, w->c->program, w->c->computed.value, &box, NULL, NULL)) {
+        fxa__real x = fxa__range_of(&r, w->c->computed.value)->f;
+        if (x.lo <= x.hi) w->c->bounds.value = fmax(fabs(x.lo), fabs(x.hi));
+    }
+    fxa__range_close(&r);
+}
+
+/* ---- Slopes that are finite -------------------------------------------------------------------------------------- */
+
+enum {
+    BOUNDS_STRICT = 1,
+    BOUNDS_NAN = 2
+}; /* STRICT: the value is NaN where the node is; NAN: the node may be NaN where the value is not */
+
+static bool bounds_is_strict(const fxa__node *n) {
+    return (n->op >= FXA_OP_ADD && n->op <= FXA_OP_CLAMP) || (n->op >= FXA_OP_SQRT && n->op <= FXA_OP_ATAN);
+}
+
+static void bounds_mark_strict(const cuda_work *w, uint8_t *marks) {
+    const fxa_program *p = w->c->program;
+    marks[w->c->computed.value] = BOUNDS_STRICT;
+    for (int32_t i = w->c->computed.value; i >= 0; i--)
+        for (int k = 0; marks[i] && bounds_is_strict(&p->nodes[i]) && k < p->nodes[i].n_args; k++)
+            if (p->nodes[p->nodes[i].arg[k]].type == FXA_FLOAT) marks[p->nodes[i].arg[k]] = BOUNDS_STRICT;
+}
+
+/* Returns true if a node may be NaN because of NaN or infinite operands that are not the value's own. */
+static bool bounds_may_be_nan(const cuda_work *w, const fxa__range *r, const uint8_t *marks, int32_t node) {
+    const fxa__node *n = &w->c->program->nodes[node];
+    if (n->type != FXA_FLOAT || (marks[node] & BOUNDS_STRICT)) return false;
+    if (n->op == FXA_OP_CONST) return n->f != n->f;
+    if (n->n_args == 0 || n->op == FXA_OP_LOAD) return true;
+    for (int k = 0; k < n->n_args; k++) {
+        if (w->c->program->nodes[n->arg[k]].type != FXA_FLOAT) continue;
+        if ((marks[n->arg[k]] & BOUNDS_NAN) || !fxa__real_finite(fxa__range_of(r, n->arg[k])->f)) return true;
+    }
+    return !bounds_is_strict(n) && n->op != FXA_OP_SELECT && n->op != FXA_OP_FLOAT && n->op != FXA_OP_MULZ;
+}
+
+static bool bounds_is_infinite(const cuda_work *w, int32_t slope) {
+    size_t n = (size_t)w->c->program->n_nodes;
+    uint8_t *marks = fxa__alloc(w->host, n);
+    fxa__range_small small;
+    fxa__range r;
+    fxa_tile_bounds box = fxa__box_default();
+    bool steep = true, open = fxa__range_open(&r, &small, w->c->program, slope, &box, NULL, NULL);
+    if (marks && open) {
+        bounds_mark_strict(w, marks);
+        for (int32_t i = 0; i <= slope; i++)
+            if (r.at[i] >= 0 && bounds_may_be_nan(w, &r, marks, i)) marks[i] |= BOUNDS_NAN;
+        steep = (marks[slope] & BOUNDS_NAN) || !fxa__real_finite(fxa__range_of(&r, slope)->f);
+    }
+    fxa__range_close(&r);
+    fxa__free(w->host, marks, n);
+    return steep;
+}
+
+/* Returns true if the derivative may be infinite or NaN. Nodes of params alone do not count: if they are not finite, no
+ * result of the run is. */
+static bool bounds_is_steep(const cuda_work *w, int32_t slope) {
+    const fxa_program *p = w->c->program;
+    for (const fxa__node *n = &p->nodes[slope]; n->op == FXA_OP_MUL || n->op == FXA_OP_MULZ; n = &p->nodes[slope]) {
+        if (fxa__cuda_is_run(w, n->arg[0]) == fxa__cuda_is_run(w, n->arg[1])) break;
+        slope = n->arg[fxa__cuda_is_run(w, n->arg[0])];
+    }
+    return !fxa__cuda_is_run(w, slope) && bounds_is_infinite(w, slope);
+}
+
+/* ---- Indices ----------------------------------------------------------------------------------------------------- */
+
+/* Returns bits of the indices of a load that are inside a tensor of `least` elements: b, h, and ints with a constant
+ * upper bound. Never q and k: tiles extend past the last row and key, and values of such pairs are computed. */
+static uint8_t bounds_sure(const cuda_work *w, const fxa__node *n, int64_t *least) {
+    uint8_t sure = 0;
+    for (int d = 0; d < n->n_args; d++) {
+        const fxa__node *index = &w->c->program->nodes[n->arg[d]];
+        const fxa__interval *s = &w->bounds[n->arg[d]];
+        bool head = index->imm == FXA_INPUT_B || index->imm == FXA_INPUT_H;
+        bool coordinate = index->op == FXA_OP_INPUT && head;
+        int64_t needs = coordinate ? -1 - index->imm : s->hi + 1;
+        bool known = coordinate || (s->lo >= 0 && s->hi < FXA__CUDA_LENGTH);
+        /* An axis has one bound: the larger of two constants, or one coordinate. */
+        if (known && (least[d] == 0 || least[d] == needs || (least[d] > 0 && needs > 0))) {
+            least[d] = needs > least[d] || least[d] == 0 ? needs : least[d];
+            sure |= (uint8_t)(1u << d);
+        }
+    }
+    return sure;
+}
+
+/* Returns true if the problem's tensor is as large as unguarded indices need. Tensors that passes added have no size
+ * yet. */
+static bool bounds_fit(const cuda_work *w, int32_t tensor) {
+    int32_t i = fxa__cuda_caller_tensor(w->c, tensor);
+    if (!w->problem) return w->config.sizes_fit;
+    for (int d = 0; d < FXA_MAX_RANK; d++) {
+        int64_t needs = w->c->bounds.min_size[tensor][d];
+        if (needs < 0) needs = -1 - needs == FXA_INPUT_B ? w->problem->in.b : w->problem->in.hq;
+        if (needs > 0 && (i < 0 || w->problem->in.captures[i].size[d] < needs)) return false;
+    }
+    return true;
+}
+
+/* Finds the indices that need no guard. If one axis of a tensor is too short, all of its indices are guarded. */
+static void bounds_indices(cuda_work *w) {
+    const fxa_program *p = w->c->program;
+    const fxa__cuda_operands *o = &w->c->operands;
+    for (int32_t i = 0; i < p->n_nodes; i++) {
+        const fxa__node *n = &p->nodes[i];
+        bool given = i == o->q || i == o->k || i == o->dense;
+        if (n->op == FXA_OP_LOAD && w->need[i] && !given)
+            w->in_bounds[i] = bounds_sure(w, n, w->c->bounds.min_size[n->imm]);
+    }
+    for (int32_t t = 0; t < p->n_tensors; t++) {
+        if (bounds_fit(w, t)) continue;
+        for (int d = 0; d < FXA_MAX_RANK; d++) w->c->bounds.min_size[t][d] = 0;
+        for (int32_t i = 0; i < p->n_nodes; i++)
+            if (p->nodes[i].op == FXA_OP_LOAD && p->nodes[i].imm == t) w->in_bounds[i] = 0;
+    }
+}
+
+/* Returns the bound as an integer; 0 = none. At most 16: exp2 of the score times the unit then stays inside f32 for
+ * units up to 4. Kernels leave range for the rounding of a bound. */
+static int bounds_integer(double bound) { return !(bound <= 16) ? 0 : bound <= 1.01 ? 1 : (int)ceil(bound * 0.99); }
+
+fxa_status fxa__cuda_bound_values(cuda_work *w, fxa_error *err) {
+    fxa__cuda_switches *s = &w->c->switches;
+    (void)err;
+    bounds_indices(w);
+    bounds_value(w);
+    s->bounded = s->value ? bounds_integer(w->c->bounds.value) : 0;
+    if (s->derivative && bounds_is_steep(w, fxa__program_output(w->c->program, FXA__OUT_DSCORE))) s->derivative = 2;
+    return FXA_OK;
+}

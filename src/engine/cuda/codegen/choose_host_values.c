@@ -1,0 +1,82 @@
+/* SPDX-License-Identifier: Apache-2.0
+ *
+ * Decides which floats the host computes for a run, and their places in f[]: floats of params alone that other nodes
+ * read, the unit, the constants of softcap(). codegen/host_values.c computes them.
+ */
+#include "passes.h"
+
+static bool host_is_filled(const cuda_work *w, int32_t node) {
+    uint8_t op = w->c->program->nodes[node].op;
+    return fxa__cuda_is_run(w, node) && op != FXA_OP_PARAM && op != FXA_OP_CONST &&
+           fxa__cuda_is_host_value(w->c->program, node);
+}
+
+static bool host_is_forward(const cuda_work *w, int32_t node) { return w->need[node] & (CUDA_VALUE | CUDA_MASK); }
+
+/* Marks what the nodes of value and mask read, or all other nodes. */
+static void host_read(cuda_work *w, bool forward) {
+    fxa__cuda_program *c = w->c;
+    const fxa_program *p = c->program;
+    for (int32_t i = 0; i < p->n_nodes && c->computed.n < FXA__CUDA_HOST_VALUES; i++) {
+        if (fxa__cuda_is_run(w, i) || (forward && !host_is_forward(w, i))) continue;
+        for (int k = 0; k < p->nodes[i].n_args && c->computed.n < FXA__CUDA_HOST_VALUES; k++) {
+            int32_t x = p->nodes[i].arg[k];
+            if (w->host_value_at[x] != CUDA_NOT_GIVEN || !host_is_filled(w, x)) continue;
+            w->host_value_at[x] = c->computed.at + c->computed.n;
+            c->computed.node[c->computed.n++] = x;
+        }
+    }
+}
+
+/* Nodes that value and mask share are computed by each of them, as in the forward, unless a gradient reads them. */
+static void host_keep(cuda_work *w) {
+    const fxa_program *p = w->c->program;
+    for (int32_t i = 0; i < p->n_nodes; i++) {
+        if (!fxa__cuda_is_run(w, i) || !host_is_forward(w, i) || w->host_value_at[i] >= 0) continue;
+        for (int k = 0; k < p->nodes[i].n_args; k++)
+            if (w->host_value_at[p->nodes[i].arg[k]] < 0) w->host_value_at[p->nodes[i].arg[k]] = CUDA_NEVER_GIVEN;
+    }
+}
+
+/* A soft cap whose cap is a param, which may be 0, negative or not finite and so is no unit: |value()| is at most this
+ * param. */
+static void host_gain(fxa__cuda_program *c) {
+    const fxa_program *p = c->program;
+    const fxa__node *n = &p->nodes[c->computed.value];
+    for (int k = 0; c->computed.factor < 0 && n->op == FXA_OP_MUL && k < 2; k++)
+        if (n->arg[k] == c->computed.softcap && fxa__cuda_is_host_value(p, n->arg[1 - k]))
+            c->computed.gain = n->arg[1 - k];
+    if (c->computed.gain >= 0) c->bounds.value = c->switches.bounded = 1;
+}
+
+/* Sets the places of the unit and of what softcap() reads, behind the other values. */
+static void host_places(cuda_work *w) {
+    fxa__cuda_computed *to = &w->c->computed;
+    int32_t next = to->at + to->n;
+    if (to->factor >= 0 && fxa__cuda_is_host_value(w->c->program, to->factor)) to->unit_at = next++;
+    if (to->softcap < 0) return;
+    if (!w->backward) host_gain(w->c);
+    if (to->gain >= 0) to->unit_at = next, next += 2;
+    to->softcap_at = next;
+    w->c->switches.softcap_has_unit =
+        !w->backward && (to->gain >= 0 || (to->value == to->softcap && (to->unit_at >= 0 || to->factor < 0)));
+}
+
+/* None if params are in device memory. The backward chooses the same values for score and mask as the forward, so that
+ * their bits are equal. */
+fxa_status fxa__cuda_choose_host_values(cuda_work *w, fxa_error *err) {
+    fxa__cuda_computed *to = &w->c->computed;
+    const fxa_program *p = w->c->program;
+    (void)err;
+    to->unit_at = to->softcap_at = to->gain = -1;
+    for (int32_t i = 0; i < p->n_params; i++) to->at += p->params[i].type == FXA_FLOAT;
+    for (int32_t i = 0; i < p->n_nodes; i++) w->host_value_at[i] = CUDA_NOT_GIVEN;
+    if (!w->config.scalars_in_memory) {
+        host_read(w, true);
+        host_keep(w);
+        host_read(w, false);
+        host_places(w);
+    }
+    fxa__cuda_param_names_make(w, &w->names);
+    return FXA_OK;
+}

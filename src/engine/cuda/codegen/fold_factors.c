@@ -1,0 +1,230 @@
+/* SPDX-License-Identifier: Apache-2.0
+ *
+ * Folds uniform factors. Each result differs from the original by at most the rounding of a factor: x / c becomes
+ * x * (1 / c), and (x * c) * d becomes x * (c * d), where c and d are uniform. This is within the error bounds of
+ * quotients and products in docs/numerics.md.
+ */
+#include "passes.h"
+
+#include "../../../base/invariant.h"
+#include "../../../lower/copy_outputs.h"
+#include "../../../lower/zero.h"
+
+#include <math.h>
+
+typedef struct fold {
+    const fxa_program *p; /* the joined program */
+    fxa_builder *b;
+    fxa__depend *sets;
+    fxa_value *map;    /* [node of p] its value in b */
+    fxa_value *factor; /* [node of p] map is base * factor; -1 = no product with a uniform factor */
+    fxa_value *base;
+    bool *wins;  /* [node of p] map is mulz(base, factor) */
+    bool *signs; /* [node of p] a reader distinguishes 0 and -0 */
+    int32_t tensor[FXA_MAX_TENSORS];
+    bool finite; /* params that are factors are finite and not 0 */
+} fold;
+
+/* Returns true if neither pair, row nor key changes a node. */
+static bool fold_stays(const fold *r, int32_t node) { return fxa__lower_rate(&r->sets[node]) <= FXA__RATE_HEAD; }
+
+/* Returns true if n is a product or quotient: x * c, x / c. In mulz and divz an exact 0 of the first operand wins; this
+ * operand is x, unless c is finite and not 0. */
+static bool fold_is_product(const fxa__node *n) { return n->op == FXA_OP_MUL || n->op == FXA_OP_MULZ; }
+static bool fold_is_quotient(const fxa__node *n) { return n->op == FXA_OP_DIV || n->op == FXA_OP_DIVZ; }
+static bool fold_zero_wins(const fxa__node *n) { return n->op == FXA_OP_MULZ || n->op == FXA_OP_DIVZ; }
+
+/* Returns true if a node is finite and not 0 in every run. Then it makes no difference which operand wins, except for
+ * the sign of a 0. */
+static bool fold_is_sure(const fold *r, int32_t node) {
+    const fxa__node *n = &r->p->nodes[node];
+    if (n->op == FXA_OP_CONST) return n->type == FXA_FLOAT && isfinite(n->f) && n->f != 0;
+    return n->op == FXA_OP_PARAM && r->finite;
+}
+
+/* Returns which operand of a product (or the divisor of a quotient) is uniform while the other varies; -1 = none. */
+static int fold_factor_at(const fold *r, const fxa__node *n) {
+    if (n->type != FXA_FLOAT || !(fold_is_product(n) || fold_is_quotient(n))) return -1;
+    for (int k = fold_is_quotient(n); k < 2; k++) {
+        if (fold_zero_wins(n) && k == 0 && !fold_is_sure(r, n->arg[k])) continue;
+        if (fold_stays(r, n->arg[k]) && !fold_stays(r, n->arg[1 - k])) return k;
+    }
+    return -1;
+}
+
+static fxa_value fold_operation(const fold *r, const fxa__node *n) {
+    fxa_value arg[FXA_MAX_RANK];
+    for (int k = 0; k < n->n_args; k++) arg[k] = r->map[n->arg[k]];
+    switch (n->op) {
+    case FXA_OP_CONST:
+        if (n->type == FXA_FLOAT) return fxa_builder_float(r->b, n->f);
+        return n->type == FXA_INT ? fxa_builder_int(r->b, n->imm) : fxa_builder_bool(r->b, n->imm);
+    case FXA_OP_INPUT: return fxa_builder_input(r->b, (fxa_input)n->imm);
+    case FXA_OP_PARAM: return fxa_builder_param(r->b, r->p->params[n->imm].name, (fxa_type)n->type);
+    case FXA_OP_LOAD: return fxa_builder_load(r->b, r->tensor[n->imm], arg, n->n_args);
+    default: return fxa_builder_op(r->b, (fxa_op)n->op, arg, n->n_args);
+    }
+}
+
+/* Rewrites a product or quotient in which a 0 wins over a uniform operand of any value: the pair tests x, and the
+ * uniform operand is tested once per head. */
+static void fold_product_zero(fold *r, int32_t i, int at) {
+    const fxa__node *n = &r->p->nodes[i];
+    int32_t moving = n->arg[1 - at];
+    fxa_value c = r->map[n->arg[at]];
+    bool had = r->wins[moving] && !r->signs[i]; /* a product that is -0 becomes 0 when multiplied again */
+    r->wins[i] = true;
+    if (fold_is_quotient(n)) c = fxa_builder_op2(r->b, FXA_OP_DIV, fxa_builder_float(r->b, 1), c);
+    r->base[i] = had ? r->base[moving] : r->map[moving];
+    r->factor[i] = had ? fxa_builder_op2(r->b, FXA_OP_MULZ, r->factor[moving], c) : c;
+    r->map[i] = fxa_builder_op2(r->b, FXA_OP_MULZ, r->base[i], r->factor[i]);
+}
+
+/* Rewrites other products: the factor of the varying operand joins the uniform one. A factor that is divided by again
+ * cancels if it is finite and not 0. */
+static void fold_product(fold *r, int32_t i, int at) {
+    const fxa__node *n = &r->p->nodes[i];
+    int32_t moving = n->arg[1 - at];
+    fxa_value c = r->map[n->arg[at]];
+    bool had = r->factor[moving] >= 0 && !r->wins[moving], sure = fold_is_sure(r, n->arg[at]);
+    r->base[i] = had ? r->base[moving] : r->map[moving];
+    if (had && fold_is_quotient(n) && r->factor[moving] == c && sure) {
+        r->map[i] = r->base[i];
+        r->base[i] = -1;
+        return;
+    }
+    if (fold_is_quotient(n)) c = fxa_builder_op2(r->b, FXA_OP_DIV, fxa_builder_float(r->b, 1), c);
+    r->factor[i] = had ? fxa_builder_op2(r->b, FXA_OP_MUL, r->factor[moving], c) : c;
+    r->map[i] = fxa_builder_op2(r->b, FXA_OP_MUL, r->base[i], r->factor[i]);
+}
+
+/* Returns which operand of the product in (c * x) / c is c, for any c; -1 = no such quotient. Derivatives of soft caps
+ * have this form. An exact 0 wins in both operations or in neither; divz turns a product of -0 into 0. */
+static int fold_cancels_at(const fold *r, int32_t i) {
+    const fxa__node *n = &r->p->nodes[i];
+    if (n->type != FXA_FLOAT || !fold_is_quotient(n) || !fold_stays(r, n->arg[1])) return -1;
+    if (fold_zero_wins(n) && r->signs[i]) return -1;
+    const fxa__node *m = &r->p->nodes[n->arg[0]];
+    if (!fold_is_product(m) || fold_zero_wins(m) != fold_zero_wins(n)) return -1;
+    for (int k = 0; k < 2; k++)
+        if (m->arg[k] == n->arg[1] && !fold_stays(r, m->arg[1 - k])) return k;
+    return -1;
+}
+
+/* Returns (c / c) * x. The quotient is 1, or it is 0 or NaN where the entire expression is, and no pair divides. */
+static fxa_value fold_cancelled(const fold *r, const fxa__node *n, int at) {
+    const fxa__node *m = &r->p->nodes[n->arg[0]];
+    fxa_value arg[2] = {r->map[m->arg[0]], r->map[m->arg[1]]};
+    arg[at] = fxa_builder_op2(r->b, (fxa_op)n->op, r->map[n->arg[1]], r->map[n->arg[1]]);
+    return fxa_builder_op2(r->b, (fxa_op)m->op, arg[0], arg[1]);
+}
+
+static void fold_node(fold *r, int32_t i) {
+    const fxa__node *n = &r->p->nodes[i];
+    int at = fold_factor_at(r, n), cancelled;
+    bool wins = at >= 0 && fold_zero_wins(n) && (!fold_is_sure(r, n->arg[at]) || (at == 1 && r->signs[i]));
+    cancelled = at < 0 || wins ? fold_cancels_at(r, i) : -1;
+    r->factor[i] = r->base[i] = -1;
+    r->wins[i] = false;
+    if (n->op == FXA_OP_WITH_GRAD) { /* its value: derivatives were taken before */
+        r->map[i] = r->map[n->arg[0]];
+        r->factor[i] = r->factor[n->arg[0]], r->base[i] = r->base[n->arg[0]], r->wins[i] = r->wins[n->arg[0]];
+        return;
+    }
+    if (cancelled >= 0) {
+        r->map[i] = fold_cancelled(r, n, cancelled);
+    } else if (wins) {
+        fold_product_zero(r, i, at);
+    } else if (at >= 0) {
+        fold_product(r, i, at);
+    } else {
+        r->map[i] = fold_operation(r, n);
+    }
+}
+
+static void fold_declare(fold *r) {
+    for (int32_t i = 0; i < r->p->n_params; i++)
+        (void)fxa_builder_param(r->b, r->p->params[i].name, (fxa_type)r->p->params[i].type);
+    for (int32_t i = 0; i < r->p->n_tensors; i++) {
+        const fxa__decl *t = &r->p->tensors[i];
+        r->tensor[i] = fxa_builder_tensor(r->b, t->name, (fxa_dtype)t->dtype, t->rank);
+    }
+}
+
+static fxa_status fold_build(fxa__host *host, fold *r, fxa_program **out, fxa_error *err) {
+    FXA_TRY(fxa__builder_new(host, (fxa_program_kind)r->p->kind, &r->b, err));
+    fxa__builder_set_limit(r->b, 4 * FXA__MAX_DERIVED_NODES);
+    fold_declare(r);
+    fxa__lower_depend(r->p, NULL, r->sets);
+    fxa__lower_zero_signs(r->p, r->signs);
+    for (int32_t i = 0; i < r->p->n_nodes && !fxa__builder_failed(r->b); i++) fold_node(r, i);
+    if (!fxa__builder_failed(r->b)) fxa__lower_copy_outputs(r->b, r->p, r->map, UINT32_MAX);
+    fxa_status status = fxa_builder_finish(r->b, out, err);
+    fxa_builder_destroy(r->b);
+    return status;
+}
+
+static fxa_status fold_program(const cuda_work *w, fxa_program **out, fxa_error *err) {
+    size_t n = (size_t)w->joined->n_nodes;
+    fold r = {.p = w->joined, .finite = w->config.assumed.finite_factors};
+    fxa_status status;
+    r.sets = fxa__alloc_array(w->host, n, sizeof *r.sets);
+    r.map = fxa__alloc_array(w->host, 3 * n, sizeof *r.map);
+    r.factor = r.map ? r.map + n : NULL;
+    r.base = r.map ? r.map + 2 * n : NULL;
+    r.wins = fxa__alloc(w->host, 2 * n);
+    r.signs = r.wins ? r.wins + n : NULL;
+    if (!r.sets || !r.map || !r.wins)
+        status = fxa__fail_memory(err, "a program for CUDA kernels");
+    else
+        status = fold_build(w->host, &r, out, err);
+    fxa__free(w->host, r.sets, n * sizeof *r.sets);
+    fxa__free(w->host, r.map, 3 * n * sizeof *r.map);
+    fxa__free(w->host, r.wins, 2 * n);
+    return status;
+}
+
+/* ---- Analyses of the result -------------------------------------------------------------------------------------- */
+
+static fxa_status fold_analyze(cuda_work *w, fxa_error *err) {
+    const fxa_program *p = w->c->program;
+    size_t n = (size_t)p->n_nodes;
+    w->affine = fxa__alloc_array(w->host, n, sizeof *w->affine);
+    w->inputs = fxa__alloc_array(w->host, n, sizeof *w->inputs);
+    w->bounds = fxa__alloc_array(w->host, n, sizeof *w->bounds);
+    w->need = fxa__alloc(w->host, n);
+    w->tiles = fxa__alloc_array(w->host, n, sizeof *w->tiles);
+    w->in_bounds = fxa__alloc(w->host, n);
+    w->wanted = fxa__alloc(w->host, (size_t)p->n_outputs);
+    w->host_value_at = fxa__alloc_array(w->host, n, sizeof *w->host_value_at);
+    if (!w->affine || !w->inputs || !w->bounds || !w->need || !w->tiles || !w->in_bounds || !w->wanted ||
+        !w->host_value_at)
+        return fxa__fail_memory(err, "the text of a program for CUDA kernels");
+    fxa__lower_affine(p, w->affine);
+    fxa__lower_depend(p, w->affine, w->inputs);
+    fxa__cuda_int_bounds(p, w->bounds);
+    return FXA_OK;
+}
+
+void fxa__cuda_analyses_free(cuda_work *w) {
+    size_t n = w->c->program ? (size_t)w->c->program->n_nodes : 0;
+    fxa__free(w->host, w->affine, n * sizeof *w->affine);
+    fxa__free(w->host, w->inputs, n * sizeof *w->inputs);
+    fxa__free(w->host, w->bounds, n * sizeof *w->bounds);
+    fxa__free(w->host, w->need, n);
+    fxa__free(w->host, w->tiles, n * sizeof *w->tiles);
+    fxa__free(w->host, w->in_bounds, n);
+    fxa__free(w->host, w->wanted, n ? (size_t)w->c->program->n_outputs : 0);
+    fxa__free(w->host, w->host_value_at, n * sizeof *w->host_value_at);
+    w->affine = NULL, w->inputs = NULL, w->bounds = NULL, w->need = NULL, w->tiles = NULL, w->in_bounds = NULL;
+    w->wanted = NULL, w->host_value_at = NULL;
+}
+
+fxa_status fxa__cuda_fold_factors(cuda_work *w, fxa_error *err) {
+    fxa__cuda_analyses_free(w);
+    fxa_program_destroy(w->c->program);
+    w->c->program = NULL;
+    FXA_TRY(fold_program(w, &w->c->program, err));
+    FXA__ASSERT(w->c->program->n_params == w->joined->n_params && w->c->program->n_tensors == w->joined->n_tensors);
+    return fold_analyze(w, err);
+}

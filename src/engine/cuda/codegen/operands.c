@@ -1,0 +1,156 @@
+/* SPDX-License-Identifier: Apache-2.0
+ *
+ * Decides what a pair reads besides the score, q and k: a value of the diagonal row, an element of the dense tensor, a
+ * row and a key operand; and which ints it computes from a member of its tile (codegen/tile_values.c).
+ */
+#include "passes.h"
+
+/* Marks the nodes that value, derivative and mask of a pair need. */
+static void operands_mark(cuda_work *w) {
+    const fxa_program *p = w->c->program;
+    int32_t mask = fxa__program_output(p, FXA__OUT_MASK), slope = fxa__program_output(p, FXA__OUT_DSCORE);
+    if (w->c->switches.value) w->need[w->c->computed.value] |= CUDA_VALUE;
+    if (slope >= 0) w->need[slope] |= CUDA_DERIVATIVE;
+    w->need[mask] |= CUDA_MASK;
+    for (int32_t i = p->n_nodes - 1; i >= 0; i--)
+        for (int k = 0; w->need[i] && k < p->nodes[i].n_args; k++) w->need[p->nodes[i].arg[k]] |= w->need[i];
+}
+
+/* ---- The diagonal row -------------------------------------------------------------------------------------------- */
+
+enum { OPERANDS_MAX_OPERATIONS = 3 };
+
+/* Counts down the operations that pairs would compute. Returns false if there are too many, or operations besides
+ * arithmetic of heads and distances. */
+static bool operands_count(const cuda_work *w, int32_t node, int *left) {
+    const fxa__node *n = &w->c->program->nodes[node];
+    if (fxa__lower_rate(&w->inputs[node]) <= FXA__RATE_HEAD) return true;
+    if ((*left)-- == 0) return false;
+    switch (n->op) {
+    case FXA_OP_FLOAT: return w->tiles[node].kind == CUDA_TILE_FLOAT;
+    case FXA_OP_ADD:
+    case FXA_OP_SUB:
+    case FXA_OP_MUL: return operands_count(w, n->arg[0], left) && operands_count(w, n->arg[1], left);
+    case FXA_OP_NEG:
+    case FXA_OP_ABS: return operands_count(w, n->arg[0], left);
+    default: return false;
+    }
+}
+
+/* Returns true if computing a node of q - k and heads costs less than loading it from the diagonal row. */
+static bool operands_is_cheap(const cuda_work *w, int32_t node) {
+    int left = OPERANDS_MAX_OPERATIONS;
+    return operands_count(w, node, &left);
+}
+
+static bool operands_is_diagonal(const cuda_work *w, int32_t node) {
+    return fxa__lower_rate(&w->inputs[node]) == FXA__RATE_DIAGONAL;
+}
+
+/* Chooses the largest float that depends on q - k and heads alone and is read by another kind of node. */
+static void operands_diagonal(cuda_work *w) {
+    const fxa_program *p = w->c->program;
+    w->c->operands.diagonal = -1;
+    if (w->c->switches.value && operands_is_diagonal(w, w->c->computed.value))
+        w->c->operands.diagonal = w->c->computed.value;
+    for (int32_t i = 0; i < p->n_nodes; i++) {
+        if (!(w->need[i] & (CUDA_VALUE | CUDA_DERIVATIVE)) || operands_is_diagonal(w, i)) continue;
+        for (int k = 0; k < p->nodes[i].n_args; k++) {
+            int32_t x = p->nodes[i].arg[k];
+            if (p->nodes[x].type == FXA_FLOAT && operands_is_diagonal(w, x) && x > w->c->operands.diagonal)
+                w->c->operands.diagonal = x;
+        }
+    }
+    /* The forward has the row in shared memory, next to its keys; the backward would load it. Both compute the same
+     * bits. */
+    if (w->backward && w->c->operands.diagonal >= 0 && operands_is_cheap(w, w->c->operands.diagonal)) {
+        w->rounded = w->c->operands.diagonal;
+        w->c->operands.diagonal = -1;
+    }
+}
+
+/* ---- Loads ------------------------------------------------------------------------------------------------------- */
+
+/* Returns the kind of a load [b, h, q, k], each index at most once: 2 = with q and k, 1 = with one of them, 0 =
+ * other. */
+static int operands_place(const fxa_program *p, const fxa__node *load, uint32_t *last) {
+    uint32_t seen = 0, heads = 1u << FXA_INPUT_B | 1u << FXA_INPUT_H, pair = 1u << FXA_INPUT_Q | 1u << FXA_INPUT_K;
+    int positions = 0;
+    for (int d = 0; d < load->n_args; d++) {
+        uint32_t input = fxa__node_input(&p->nodes[load->arg[d]]);
+        if (!(input & (heads | pair)) || (input <= seen && d > 0)) return 0; /* not in the order b, h, q, k */
+        positions += (input & pair) != 0;
+        seen |= input;
+        *last = input;
+    }
+    return positions;
+}
+
+static void operands_loads(cuda_work *w) {
+    const fxa_program *p = w->c->program;
+    w->c->operands.dense = w->c->operands.q = w->c->operands.k = -1;
+    for (int32_t i = 0; i < p->n_nodes; i++) {
+        const fxa__node *n = &p->nodes[i];
+        uint32_t last = 0;
+        if (n->op != FXA_OP_LOAD || !w->need[i]) continue;
+        int positions = operands_place(p, n, &last);
+        uint8_t dtype = p->tensors[n->imm].dtype;
+        if (positions == 2 && n->imm == w->config.assumed.dense && !(w->need[i] & CUDA_MASK)) w->c->operands.dense = i;
+        if (positions != 1 || !w->config.assumed.operands_fit || w->c->source[n->imm].kind == FXA__CUDA_FROM_BPROP ||
+            !fxa__cuda_operand_kind((fxa_dtype)dtype))
+            continue;
+        if (last == 1u << FXA_INPUT_Q && w->c->operands.q < 0) w->c->operands.q = i;
+        if (last == 1u << FXA_INPUT_K && w->c->operands.k < 0) w->c->operands.k = i;
+    }
+}
+
+static bool operands_is_word(const cuda_work *w, int32_t node) {
+    return node == w->c->operands.q || node == w->c->operands.k;
+}
+
+/* Chooses how i64 elements are compared: as operands of 32 bits if both sides have one and only the mask reads them,
+ * else as loaded. */
+static void operands_wide(cuda_work *w) {
+    const fxa_program *p = w->c->program;
+    bool ok = true;
+    for (int32_t i = 0; i < p->n_nodes; i++) {
+        const fxa__node *n = &p->nodes[i];
+        if (!w->need[i] || !fxa__node_compares_wide(p, n)) continue;
+        int words = operands_is_word(w, n->arg[0]) + operands_is_word(w, n->arg[1]);
+        w->i64_operands = w->i64_operands || words > 0;
+        ok = ok && (words == 0 || (words == 2 && w->need[i] == CUDA_MASK && n->arg[0] != n->arg[1]));
+    }
+    if (ok) return;
+    int32_t *const words[] = {&w->c->operands.q, &w->c->operands.k};
+    for (int i = 0; i < 2; i++)
+        if (*words[i] >= 0 && p->tensors[p->nodes[*words[i]].imm].dtype == FXA_I64) *words[i] = -1;
+    w->i64_operands = false;
+}
+
+/* ---- The pass ---------------------------------------------------------------------------------------------------- */
+
+/* Returns true if a node reads no tensor, no scale and no param of the caller. */
+static bool operands_is_fixed(const cuda_work *w, int32_t node) {
+    bool fixed = !w->inputs[node].tensors;
+    for (int i = 0; i < w->c->program->n_params; i++)
+        fixed = fixed && (!(w->inputs[node].params >> i & 1) || w->c->params[i].source == FXA__CUDA_CONSTANT);
+    return fixed;
+}
+
+fxa_status fxa__cuda_place_operands(cuda_work *w, fxa_error *err) {
+    fxa__cuda_operands *to = &w->c->operands;
+    int32_t mask = fxa__program_output(w->c->program, FXA__OUT_MASK);
+    if (w->inputs[mask].inputs & 1u << FXA_INPUT_SCORE)
+        return fxa__fail(err, FXA_E_UNSUPPORTED, "the mask reads the score, which CUDA kernels do not give it");
+    operands_mark(w);
+    fxa__cuda_tile_values(w, w->tiles);
+    operands_diagonal(w);
+    operands_loads(w);
+    operands_wide(w);
+    to->mask_inputs = w->inputs[mask].inputs;
+    to->mask_is_constant = operands_is_fixed(w, mask);
+    if (to->diagonal < 0) return FXA_OK;
+    to->diagonal_inputs = w->inputs[to->diagonal].inputs;
+    to->diagonal_is_constant = operands_is_fixed(w, to->diagonal);
+    return FXA_OK;
+}
