@@ -53,7 +53,7 @@ class Capture(NamedTuple):
 
 def find(table: Mapping[str, int], what: str, name: Union[str, int]) -> int:
     """Returns the code of `name` in `table`; a `name` that is an int is a code already and is returned. `what` is the
-    name of the argument in error messages. Raises ArgumentError if the table does not have the name."""
+    name of the argument in error messages. Raises ArgumentError if `table` does not have `name`."""
     if isinstance(name, str):
         code = table.get(name)
         if code is None:

@@ -35,8 +35,8 @@ class Source(NamedTuple):
 
 
 def as_part(text: str, target: str) -> Part:
-    """Returns `text` itself if the text has statements, and (target, text) if the text is an expression. The
-    command-line tool distinguishes statements from expressions by the same rule, in its options --score and --mask."""
+    """Returns `text` itself if the text has statements, and (target, text) if the text is an expression, as the options
+    --score and --mask of the command-line tool do."""
     bare = _COMMENT.sub("", text)
     return text if not bare.strip() or _STATEMENT.search(bare) else (target, text)
 
@@ -151,8 +151,8 @@ def _traced(score: Any, mask: Any, bprop: Any, tensors: Named, params: Named, bp
 
 def text_program(parts: List[Tuple[Any, str]], kind: str, describe: Describe, tensors: Named,
                   params: Named) -> Optional[Program]:
-    """Returns one program of kind `kind` that combines all `parts`. A part is a pair of a source (a Program, text or
-    None) and the target that a source sets if it is an expression ("score", "mask", "dscore"). Returns None if all
+    """Returns one program of kind `kind` that combines all `parts`. A part is a pair (source, target). The source is a
+    Program, text or None; the target says what an expression sets: "score", "mask" or "dscore". Returns None if all
     sources are None. Programs are cached."""
     given = [(source, target) for source, target in parts if source is not None]
     if not given:

@@ -3,20 +3,20 @@
 
 A trace may be cached only if the trace depends on nothing but the code, cells, defaults and globals of its functions.
 The file recipe.py checks the code of a function once: the code must consist of known instructions, and use only
-attributes and builtins that read no value. Through cells, globals and defaults the function may reach only numbers,
-strings, functions that may be cached too, modules of a short list, and tensors. The reachable values are compared as
-follows:
+attributes and builtins that read no value. Through its cells, globals and defaults, a cacheable function reaches only
+numbers, strings, cacheable functions, modules of a short list, and tensors. A lookup compares the values that a
+function reaches as follows:
 
 - Numbers are compared by value.
 
-- Tensors are compared by dtype, by rank, and by which tensors are the same object. A cached trace must have captured
-  the reachable tensors themselves and passed no value of a reachable tensor to Python (modes.py detects it). A function
-  with a branch must reach no tensor.
+- Tensors are compared by dtype, by rank, and by which tensors are the same object. A trace is cached only if it
+  captured the tensors themselves and passed no value of a tensor to Python (modes.py detects values that are passed). A
+  function that has a branch and reaches a tensor is not cached.
 
 - Modules are compared by the attributes that the functions may read from the modules.
 
-A function that reaches an object that is not in this list is traced at every call. Examples are attributes of objects,
-functions and tensors; dictionaries; arrays of other classes.
+A function is traced at every call if it reaches an attribute of an object, function or tensor, a dictionary, or an
+array that is neither a torch.Tensor or Parameter nor an array of JAX.
 
 JAX's arrays are immutable, so arrays of JAX are compared by identity. A function that reaches only arrays of JAX may
 branch, read sizes and elements of the arrays, and compute further arrays. Callbacks of the style "graph" get a
