@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * Addresses and coordinates of rows and keys, and loading them as real. Layouts, dtypes, pages, packed sequences and
- * maps are used here only; the passes see matrices of real.
+ * Addresses and coordinates of rows and keys, and functions that load rows and keys as matrices of real. Only this file
+ * handles layouts, dtypes, pages, packed sequences and index maps; the passes read matrices of real.
  */
 #include "code.h"
 
@@ -21,7 +21,7 @@ void fxa__cpu_kv_group_enter(fxa__cpu_kv_group *g, int64_t b, int64_t hkv) {
 
 /* ---- Rows in memory ---------------------------------------------------------------------------------------------- */
 
-static fxa__cpu_address place_of(const fxa__cpu_kv_group *g, fxa_slot slot, bool is_key, int64_t h, int64_t s) {
+static fxa__cpu_address address_of(const fxa__cpu_kv_group *g, fxa_slot slot, bool is_key, int64_t h, int64_t s) {
     int64_t d, left = (is_key ? g->seq.k_len : g->seq.q_len) - s, page = g->p->in.page_size;
     const fxa_operand *t = fxa__row_operand(&g->p->in, slot, &d);
     int64_t at = fxa__row_offset(g->p, &g->seq, t, is_key, g->bound, g->b, h, s);
@@ -36,11 +36,11 @@ static fxa__cpu_address place_of(const fxa__cpu_kv_group *g, fxa_slot slot, bool
 }
 
 fxa__cpu_address fxa__cpu_row_address(const fxa__cpu_kv_group *g, fxa_slot slot, int64_t r) {
-    return place_of(g, slot, false, fxa__cpu_row_head(g, r), fxa__cpu_row_q(g, r));
+    return address_of(g, slot, false, fxa__cpu_row_head(g, r), fxa__cpu_row_q(g, r));
 }
 
 fxa__cpu_address fxa__cpu_key_address(const fxa__cpu_kv_group *g, fxa_slot slot, int64_t k) {
-    return place_of(g, slot, true, g->hkv, k);
+    return address_of(g, slot, true, g->hkv, k);
 }
 
 fxa__cpu_stored_rows fxa__cpu_stored_keys(const fxa__cpu_kv_group *g, fxa_slot slot, int64_t key, int64_t n) {
@@ -50,8 +50,9 @@ fxa__cpu_stored_rows fxa__cpu_stored_keys(const fxa__cpu_kv_group *g, fxa_slot s
         .data = at.data, .dtype = at.dtype, .ld = ld, .n = fxa__min_i64(n, at.count), .d = at.n};
 }
 
-/* Loads n rows from `at` on, which are evenly spaced. Contiguous rows are loaded as one long row. */
-static bool place_load_even(const fxa__cpu_kernels *kernels, fxa__cpu_address at, int64_t n, void *x, int64_t ld) {
+/* Loads n evenly spaced rows, the first at address `at`, into x [n,ld]. Contiguous rows are loaded as one long row.
+ * Returns false if an element is infinite or NaN. */
+static bool address_load_even(const fxa__cpu_kernels *kernels, fxa__cpu_address at, int64_t n, void *x, int64_t ld) {
     char *row = x;
     bool finite = true;
     if (at.stride == 1 && ld == at.n && at.next == at.n * (int64_t)fxa_dtype_size((fxa_dtype)at.dtype))
@@ -61,26 +62,26 @@ static bool place_load_even(const fxa__cpu_kernels *kernels, fxa__cpu_address at
     return finite;
 }
 
-static bool place_load(const fxa__cpu_kv_group *g, fxa_slot slot, bool is_key, int64_t first, int64_t n, void *x,
-                       int64_t ld) {
+static bool address_load(const fxa__cpu_kv_group *g, fxa_slot slot, bool is_key, int64_t first, int64_t n, void *x,
+                         int64_t ld) {
     int64_t size = (int64_t)g->code->kernels->real_size;
     bool finite = true;
     for (int64_t i = 0, count; i < n; i += count) {
         fxa__cpu_address at =
             is_key ? fxa__cpu_key_address(g, slot, first + i) : fxa__cpu_row_address(g, slot, first + i);
         count = fxa__min_i64(at.count, n - i);
-        finite &= place_load_even(g->code->kernels, at, count, (char *)x + i * ld * size, ld);
+        finite &= address_load_even(g->code->kernels, at, count, (char *)x + i * ld * size, ld);
     }
     return finite;
 }
 
-static void place_scale(const fxa__cpu_kernels *kernels, void *x, int64_t n, int64_t d, int64_t ld, double factor) {
+static void address_scale(const fxa__cpu_kernels *kernels, void *x, int64_t n, int64_t d, int64_t ld, double factor) {
     if (d == ld) d *= n, n = 1; /* contiguous rows are one long row */
     for (int64_t i = 0; i < n; i++) kernels->row_scale((char *)x + i * ld * (int64_t)kernels->real_size, d, factor);
 }
 
-/* Rows that are loaded before they are scaled, so that they are still in the first-level cache; not tuned. */
-enum { PLACE_ROWS = 32 };
+/* Rows that are loaded before they are scaled, so that they are still in the L1 cache when they are scaled; untuned. */
+enum { ADDRESS_SCALE_ROWS = 32 };
 
 bool fxa__cpu_load_rows(const fxa__cpu_kv_group *g, fxa_slot slot, int64_t first, int64_t n, double factor, void *x,
                         int64_t ld) {
@@ -89,20 +90,20 @@ bool fxa__cpu_load_rows(const fxa__cpu_kv_group *g, fxa_slot slot, int64_t first
     int64_t d;
     (void)fxa__row_operand(&g->p->in, slot, &d);
     factor *= g->bound->load[slot];
-    for (int64_t i = 0; i < n; i += PLACE_ROWS) {
-        int64_t count = fxa__min_i64(n - i, PLACE_ROWS);
+    for (int64_t i = 0; i < n; i += ADDRESS_SCALE_ROWS) {
+        int64_t count = fxa__min_i64(n - i, ADDRESS_SCALE_ROWS);
         void *row = (char *)x + i * ld * (int64_t)kernels->real_size;
-        finite &= place_load(g, slot, false, first + i, count, row, ld);
-        if (factor != 1) place_scale(kernels, row, count, d, ld, factor);
+        finite &= address_load(g, slot, false, first + i, count, row, ld);
+        if (factor != 1) address_scale(kernels, row, count, d, ld, factor);
     }
     return finite;
 }
 
 bool fxa__cpu_load_keys(const fxa__cpu_kv_group *g, fxa_slot slot, int64_t first, int64_t n, void *x, int64_t ld) {
-    bool finite = place_load(g, slot, true, first, n, x, ld);
+    bool finite = address_load(g, slot, true, first, n, x, ld);
     int64_t d;
     (void)fxa__row_operand(&g->p->in, slot, &d);
-    if (g->bound->load[slot] != 1) place_scale(g->code->kernels, x, n, d, ld, g->bound->load[slot]);
+    if (g->bound->load[slot] != 1) address_scale(g->code->kernels, x, n, d, ld, g->bound->load[slot]);
     return finite;
 }
 
@@ -115,7 +116,7 @@ bool fxa__cpu_has_dense_keys(const fxa__cpu_kv_group *g, fxa_slot slot, uint32_t
 /* ---- Coordinates ------------------------------------------------------------------------------------------------- */
 
 void fxa__cpu_row_coords(const fxa__cpu_kv_group *g, int64_t first, int64_t n, int32_t *h, int32_t *q) {
-    FXA__ASSERT(n > 0); /* so q_len is not 0 */
+    FXA__ASSERT(n > 0); /* n > 0 implies that q_len is not 0 */
     const fxa_index_map *map = &g->p->in.map_q;
     int64_t head = fxa__cpu_row_head(g, first), at = fxa__cpu_row_q(g, first);
     for (int64_t i = 0; i < n; i++, at++) {

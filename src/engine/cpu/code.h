@@ -1,10 +1,11 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * What the cpu engine compiles, and what forward, decode and backward share: kv groups, addresses, loading,
- * classification of tiles by the mask.
+ * The compiled code of the cpu engine, and the functions that forward, decode and backward share: kv groups, addresses,
+ * loading, classification of tiles by the mask.
  *
- * Rows of a kv group are stacked: the query rows of all heads that share a KV head are the rows of one tall matrix, row
- * r = (head of the group) * q_len + q. So heads share packed keys, and a decode step has several rows.
+ * The rows of a kv group are stacked: the query rows of all heads that share a KV head are the rows of one tall matrix,
+ * row r = (head of the group) * q_len + q. So the heads share packed keys, and a decode step with one position has
+ * several rows.
  */
 #ifndef FXA_ENGINE_CPU_CODE_H
 #define FXA_ENGINE_CPU_CODE_H
@@ -16,40 +17,43 @@
 
 #include <math.h>
 
-/* Bounds of q - k that a mask implies (mask/band.c). The mask is false outside of
+/* Bounds of q - k that a mask implies (mask/band.c). The mask is false unless
  *     qa - k <= left[i]  and  k - qa <= right[i],  qa = q for i = 0 and q + k_len - q_len for i = 1,
- * if coordinates and lengths are in 0..2^30 - 1. INT64_MAX: no bound. */
+ * if coordinates and lengths are in 0..2^30 - 1. INT64_MAX: no bound.
+ */
 typedef struct fxa__cpu_band {
     int64_t left[2], right[2];
-    bool exact;     /* the mask is true inside of the bounds */
-    bool dark;      /* range analysis cannot improve on the bounds, whatever the tile; set if `exact` is */
+    bool exact;     /* the mask is true wherever the bounds hold */
+    bool dark;      /* range analysis cannot improve on the bounds for any tile; set if `exact` is */
     uint32_t reads; /* bit i: the mask reads input i */
-    int32_t nodes;  /* nodes of the program that the mask depends on */
+    int32_t nodes;  /* number of program nodes that the mask depends on */
 } fxa__cpu_band;
 bool fxa__cpu_band_find(fxa__host *host, const fxa_program *program,
-                        fxa__cpu_band *out); /* Returns false if memory is exhausted. */
+                        /* Finds the band of the program's mask. Returns false if memory is exhausted. */
+                        fxa__cpu_band *out);
 
 typedef struct fxa__cpu_code {
     fxa__host *host;
     const fxa__cpu_kernels *kernels;
-    const fxa__cpu_kernels *scores; /* for products that give scores: forward's kernels, with the nr of `kernels` */
-    fxa_program *program;           /* the problem's, with masks extracted from its score */
-    fxa__tape *score;               /* program without its mask, for pairs that are attended; NULL: identity */
-    bool joined;                    /* backward: `score` also has the derivative, FXA__TAPE_JOINT */
+    const fxa__cpu_kernels *scores; /* for products that compute scores: forward's kernels, with `nr` of `kernels` */
+    fxa_program *program;           /* the problem's program, with masks in its score moved to its mask */
+    fxa__tape *score;               /* the program without its mask, for attended pairs; NULL: identity */
+    bool joined;                    /* backward: `score` is a FXA__TAPE_JOINT, which includes the derivative */
     fxa__tape *masked;              /* program with its mask, if the mask reads the score; else NULL */
-    fxa__tape *mask;                /* mask alone, if there is one that does not read the score; else NULL */
-    fxa_program *by_score;          /* backward: derivative of `program`; NULL: not used */
-    fxa__tape *derivative;          /* backward: derivative unless there is a bprop, and gradients; NULL: identity */
-    fxa__tape *bprop;               /* backward: the user's backward program; NULL: none */
-    fxa_properties properties;      /* of `program` */
-    fxa__cpu_band band;             /* bounds of q - k by the mask */
-    bool classify;                  /* range analysis of the mask is useful and allocates nothing */
-    int32_t width;                  /* threads of the context's pool */
-    char detail[64];                /* description of the plan: "avx512, 2 threads" */
+    fxa__tape *mask;                /* the mask without the score, if it does not read the score; NULL: no such mask */
+    fxa_program *by_score;          /* backward: derivative of `program` by the score; NULL: unused */
+    /* backward: derivative (unless there is a bprop), and gradients of captured tensors and params; NULL: identity */
+    fxa__tape *derivative;
+    fxa__tape *bprop;          /* backward: the user's backward program; NULL: none */
+    fxa_properties properties; /* properties of `program` */
+    fxa__cpu_band band;        /* bounds of q - k that the mask implies */
+    bool classify;             /* range analysis of the mask is useful and allocates no memory */
+    int32_t width;             /* threads of the context's pool */
+    char detail[64];           /* description of the plan: "avx512, 2 threads" */
 } fxa__cpu_code;
 
-/* Return the factors of Q before its product with K, and of the scores after it; together they are the scale. If
- * products round Q, only a power of two, which changes no digit, is applied before. */
+/* Return the factor of Q before the product with K, and the factor of the scores after it. The product of both is the
+ * score scale. If products round Q to bf16, only a power of two, which changes no digit, is applied to Q. */
 static inline double fxa__cpu_q_factor(const fxa__cpu_kernels *kernels, double scale) {
     int exponent;
     return !kernels->rounds || scale == 0 || fabs(frexp(scale, &exponent)) == 0.5 ? scale : 1;
@@ -58,8 +62,8 @@ static inline double fxa__cpu_score_factor(const fxa__cpu_kernels *kernels, doub
     return fxa__cpu_q_factor(kernels, scale) == scale ? 1 : scale;
 }
 
-/* Adds to the progress of a run. The caller's fxa_progress_fn may use the processor state that `enter` changes, so that
- * is restored for the call. */
+/* Adds to the progress of a run, with the caller's processor state, which its fxa_progress_fn requires; `enter` has
+ * changed it. */
 static inline void fxa__cpu_progress_add(const fxa__cpu_kernels *kernels, const fxa__bound_args *bound, int64_t parts) {
     if (!bound->progress) return;
     if (kernels->leave) kernels->leave();
@@ -68,21 +72,22 @@ static inline void fxa__cpu_progress_add(const fxa__cpu_kernels *kernels, const 
 }
 
 enum {
-    FXA__CPU_ROW_BLOCK = 16,     /* rows of a row block, at most */
-    FXA__CPU_PRODUCT_ROWS = 128, /* rows that share a product, at most */
-    FXA__CPU_KEY_BLOCK = 512     /* keys of a block of forward, at most */
+    FXA__CPU_ROW_BLOCK = 16,     /* maximum rows of a row block */
+    FXA__CPU_PRODUCT_ROWS = 128, /* maximum rows of a product */
+    FXA__CPU_KEY_BLOCK = 512     /* maximum keys of a key block in forward */
 };
 
-/* Stacked rows that forward multiplies with keys as they are stored, at most; backward does so for its scores. */
+/* Maximum number of stacked rows for which forward multiplies with keys as they are stored. Backward then computes its
+ * scores in the same way. */
 #define FXA__CPU_DECODE_ROWS 16
 static inline bool fxa__cpu_is_decode(const fxa_problem *p, int64_t rows) {
     return rows <= FXA__CPU_DECODE_ROWS && p->k.stride[3] == 1 && p->v.stride[3] == 1;
 }
 
-/* An entry of the cache of range analysis. Other heads and batch entries often have the same box. */
+/* An entry of the cache of classified boxes. Other heads and batch entries often have the same box. */
 typedef struct fxa__cpu_range_cache {
     fxa_tile_bounds box;
-    uint32_t tile; /* class of the box; UINT32_MAX: the entry is free */
+    uint32_t tile; /* fxa_tile_class of the box; UINT32_MAX = the entry is free */
 } fxa__cpu_range_cache;
 
 /* One (batch entry, KV head) of a run. */
@@ -90,51 +95,52 @@ typedef struct fxa__cpu_kv_group {
     const fxa__cpu_code *code;
     const fxa__problem *p;
     const fxa__bound_args *bound;
-    const fxa_tensor_range *ranges; /* [n_tensors] ranges of captured ints, see fxa__cpu_tensors_scan; NULL: unknown */
-    fxa__cpu_range_cache *range_cache; /* [n_range_cache] the worker's cache, indexed by hash */
-    int64_t n_range_cache;             /* entries: a power of 2, or 0 */
+    const fxa_tensor_range *ranges; /* [n_tensors] bounds of captured ints, see fxa__cpu_tensors_scan; NULL: unknown */
+    fxa__cpu_range_cache *range_cache; /* [n_range_cache] the worker's cache of classified boxes, indexed by hash */
+    int64_t n_range_cache;             /* capacity of the cache: a power of 2, or 0 */
     int64_t b, hkv;
     fxa__seq seq;
-    int64_t heads; /* query heads of the kv group */
-    int64_t rows;  /* heads * seq.q_len */
+    int64_t heads; /* number of query heads of the kv group */
+    int64_t rows;  /* number of stacked rows: heads * seq.q_len */
 } fxa__cpu_kv_group;
 
-/* Moves to (b, hkv). The caller has set code, p, bound and ranges. */
+/* Sets the kv group to (b, hkv). The caller has set code, p, bound and ranges. */
 void fxa__cpu_kv_group_enter(fxa__cpu_kv_group *g, int64_t b, int64_t hkv);
 
-/* Return the number of entries that a worker's cache of range analysis should have, and set the cache of a kv group to
- * free entries. */
+/* Return the capacity that a worker's cache of classified boxes should have; set the cache of a kv group, with all
+ * entries free. */
 int64_t fxa__cpu_range_cache_count(const fxa__cpu_code *code, const fxa__problem *p);
 void fxa__cpu_range_cache_clear(fxa__cpu_kv_group *g, fxa__cpu_range_cache *range_cache);
 
-/* Computes the ranges of captured int tensors that range analysis of the mask can use. ranges: [n_tensors]. */
+/* Computes the bounds of the captured int tensors that range analysis of the mask can use. ranges: [n_tensors]. */
 void fxa__cpu_tensors_scan(const fxa__cpu_code *code, const fxa__bound_args *bound, fxa_tensor_range *ranges);
 
-/* Return the head and the position of stacked row r. */
+/* Return the query head of stacked row r, and its index in the sequence. */
 static inline int64_t fxa__cpu_row_head(const fxa__cpu_kv_group *g, int64_t r) {
     return g->hkv * g->heads + r / g->seq.q_len;
 }
 static inline int64_t fxa__cpu_row_q(const fxa__cpu_kv_group *g, int64_t r) { return r % g->seq.q_len; }
 
-/* Address of one row of an operand: of Q, O, DO, DQ, LSE, ROW_MAX, DLSE by stacked row, of K, V, DK, DV by key. */
+/* Address of one row of an operand. Operands are indexed by stacked row (Q, O, DO, DQ, LSE, ROW_MAX, DLSE) or by key
+ * (K, V, DK, DV). */
 typedef struct fxa__cpu_address {
-    char *data; /* feature 0 */
+    char *data; /* address of feature 0 */
     uint32_t dtype;
     int64_t stride; /* elements from one feature to the next */
     int64_t n;      /* number of features */
     int64_t next;   /* bytes from this row to the next */
-    int64_t count;  /* rows from this one on, itself included, that are `next` bytes apart; at least 1 */
+    int64_t count;  /* number of rows, this one included, that are `next` bytes apart; at least 1 */
 } fxa__cpu_address;
 fxa__cpu_address fxa__cpu_row_address(const fxa__cpu_kv_group *g, fxa_slot slot, int64_t r);
 fxa__cpu_address fxa__cpu_key_address(const fxa__cpu_kv_group *g, fxa_slot slot, int64_t k);
-/* Moves to the next row. Returns false if it is not `next` bytes after this one. */
+/* Sets *at to the next row. Returns false if that row is not `next` bytes after this one. */
 static inline bool fxa__cpu_address_step(fxa__cpu_address *at) {
     if (at->count <= 1) return false;
     at->count--;
     at->data += at->next;
     return true;
 }
-/* Move *at to row r or key k: from the one before, or from anywhere if at->count is 0. */
+/* Set *at to row r or key k. *at is the address of the row or key before it, or has count 0. */
 static inline void fxa__cpu_row_next(const fxa__cpu_kv_group *g, fxa_slot slot, int64_t r, fxa__cpu_address *at) {
     if (!fxa__cpu_address_step(at)) *at = fxa__cpu_row_address(g, slot, r);
 }
@@ -142,61 +148,62 @@ static inline void fxa__cpu_key_next(const fxa__cpu_kv_group *g, fxa_slot slot, 
     if (!fxa__cpu_address_step(at)) *at = fxa__cpu_key_address(g, slot, k);
 }
 
-/* Returns keys from `key` on that are evenly spaced, at most n. Their features must be contiguous. */
+/* Returns the longest evenly spaced run of keys that starts at `key`, at most n keys. Their features must be
+ * contiguous. */
 fxa__cpu_stored_rows fxa__cpu_stored_keys(const fxa__cpu_kv_group *g, fxa_slot slot, int64_t key, int64_t n);
-/* Returns true if keys of a slot are rows of `dtype` with contiguous features, stride[2] elements apart, so that they
- * can be packed without loading. */
+/* Returns true if the keys of a slot are rows of `dtype` with contiguous features, stride[2] elements apart. Such keys
+ * can be packed without loading them. */
 bool fxa__cpu_has_dense_keys(const fxa__cpu_kv_group *g, fxa_slot slot, uint32_t dtype);
 
-/* Load rows first..first+n of slot Q, O or DO, times factor, or keys of K or V, as real [n,ld]. Return false if an
- * element is infinite or NaN: products must then skip zeroes of the other factor, so that 0 * inf counts as 0. */
+/* Load rows first..first+n of slot Q, O or DO, multiplied by `factor`, or keys of K or V, as real [n,ld]. Return false
+ * if an element is infinite or NaN: products must then skip zeroes of the other factor, so that 0 * inf counts as 0. */
 bool fxa__cpu_load_rows(const fxa__cpu_kv_group *g, fxa_slot slot, int64_t first, int64_t n, double factor, void *x,
                         int64_t ld);
 bool fxa__cpu_load_keys(const fxa__cpu_kv_group *g, fxa_slot slot, int64_t first, int64_t n, void *x, int64_t ld);
 
-/* Returns the bound arguments with scales as this engine applies them: `load` of a slot that is written is the factor
+/* Returns the bound arguments with the scales as this engine applies them: `load` of an output slot becomes the factor
  * of its sums. */
 fxa__bound_args fxa__cpu_bind_scaled(const fxa__bound_args *bound, fxa_pass pass);
-/* Stores a row of sums, times factor, times the slot's load and store scales. Also updates the slot's amax, which is
- * taken before the store scale, if it is requested. */
+/* Stores a row of sums, multiplied by `factor` and by the slot's load and store scales; with `add`, adds it. If the
+ * slot's amax is requested, updates it with the values before the store scale. */
 void fxa__cpu_store(const fxa__cpu_kernels *kernels, const fxa__bound_args *bound, fxa_slot slot,
                     const fxa__cpu_address *to, const void *row, double factor, bool add);
-/* Updates the amax of gradients with respect to scaled scores, times the scale without descales, if it is requested. */
+/* If the amax of dS is requested, updates it with n gradients by scaled scores, multiplied by the score scale without
+ * descales. */
 void fxa__cpu_amax_ds(const fxa__cpu_kernels *kernels, const fxa__bound_args *bound, const void *ds, int64_t n);
 
-/* Load the coordinates that programs see of n rows or keys. fxa__cpu_key_coords returns true if each is the one before
- * plus 1, modulo 2^32. */
+/* Load the coordinates that programs read for n rows or keys. fxa__cpu_key_coords returns true if each coordinate is
+ * the previous one plus 1, modulo 2^32. */
 void fxa__cpu_row_coords(const fxa__cpu_kv_group *g, int64_t first, int64_t n, int32_t *h, int32_t *q);
 bool fxa__cpu_key_coords(const fxa__cpu_kv_group *g, int64_t first, int64_t n, int32_t *k);
 
-/* Passes the batch entry of a kv group to a tape. */
+/* Sets the batch entry of a tape to that of a kv group. */
 void fxa__cpu_tape_batch(const fxa__cpu_kv_group *g, fxa__tape_run *run);
-/* Passes rows first..first+n of a kv group, with coordinates h and q, to a tape. */
+/* Sets the rows of a tape to rows first..first+n of a kv group, with coordinates h and q. */
 void fxa__cpu_tape_rows(const fxa__cpu_kv_group *g, fxa__tape_run *run, int64_t first, int64_t n, const int32_t *h,
                         const int32_t *q);
-/* Returns the part of dropout's counter that a row with coordinates h and q determines. */
+/* Returns the seed, threshold and coordinates that determine the dropout decisions of a row. */
 fxa__cpu_dropout_row fxa__cpu_dropout_row_make(const fxa__cpu_kv_group *g, int32_t h, int32_t q);
 
-/* Returns the class of rows first..first+n and keys key..key+m by the mask. Sets the columns begin..end, relative to
- * key, outside of which no pair is attended. Cheap if the mask bounds q - k by constants, else uses range analysis. */
+/* Returns the class of rows first..first+n and keys key..key+m by the mask. No pair outside of columns *begin..*end,
+ * relative to `key`, is attended. Cheap if the mask bounds q - k by constants; else uses range analysis. */
 fxa_tile_class fxa__cpu_mask_classify(const fxa__cpu_kv_group *g, int64_t first, int64_t n, int64_t key, int64_t m,
                                       int64_t *begin, int64_t *end);
 
-/* Computes the columns of rows whose mask is a band: a row with coordinate q attends to columns q + *begin up to, not
- * including, q + *end of these keys, and to no others. Both may be outside of 0..m. Returns false if the mask is no
- * band. */
+/* Computes the columns of rows whose mask is a band: a row with coordinate q attends exactly to columns q + *begin .. q
+ * + *end (exclusive) of keys key..key+m. Both ends may be outside of 0..m. Returns false if the mask is not a band. */
 bool fxa__cpu_band_columns(const fxa__cpu_kv_group *g, int64_t first, int64_t n, int64_t key, int64_t m, int64_t *begin,
                            int64_t *end);
 
-/* Return the rows and keys of the smallest sub-block that a pass omits if its mask is false. Two exceptions: bits may
- * omit rows in smaller numbers, and short gaps between sub-blocks are not omitted (mask/sub_blocks.c). */
+/* Return the rows and keys of the smallest sub-block that a pass omits if its mask is false. Exceptions: with mask
+ * bits, a pass may omit fewer rows; short gaps between sub-blocks are computed (mask/sub_blocks.c). */
 void fxa__cpu_forward_min_sub_block(const fxa__cpu_kernels *kernels, const fxa_problem *p, int32_t *rows,
                                     int32_t *keys);
 void fxa__cpu_backward_min_sub_block(const fxa__cpu_kernels *kernels, int32_t *rows, int32_t *keys);
 
-/* The passes return false, and do nothing, if the workspace of the bound arguments is too small, which the plan
- * prevents. The workspace functions compute the exact bytes of a run with all its workers; they return false on
- * overflow. */
+/* fxa__cpu_x_workspace computes the exact bytes of a run with all its workers, and returns false on overflow.
+ * fxa__cpu_x runs a pass. It returns false, and does nothing, if the bound workspace is too small, which the plan
+ * prevents. */
 bool fxa__cpu_forward_workspace(const fxa__cpu_code *code, const fxa__problem *p, fxa__carver c, size_t *bytes);
 bool fxa__cpu_forward(const fxa__cpu_code *code, const fxa__problem *p, const fxa__bound_args *bound);
 bool fxa__cpu_backward_workspace(const fxa__cpu_code *code, const fxa__problem *p, fxa__carver c, size_t *bytes);

@@ -6,8 +6,8 @@
  *   engine.c        the table of functions: query, compile, workspace, run
  *   select.c        selects the instruction set
  *   addresses.c     addresses, loading and coordinates of rows and keys
- *   scales.c        scales of operands of 8 bits, and amax
- *   mask/           what the mask leaves of tiles and key blocks
+ *   scales.c        scales of 8-bit operands, and amax
+ *   mask/           which parts of tiles and key blocks the mask leaves
  *   forward/, backward/   the passes
  *   product/        matrix products, and how their operands are packed
  *   bytecode/       a score program as row bytecode
@@ -43,8 +43,8 @@
  * do not depend on the number of threads.
  *
  * `real` is float, or double for f64 problems: the type of all values between loading and storing. Rows of real
- * (scores, registers of bytecode) are padded to FXA__CPU_PAD bytes, so kernels may compute entire vectors past n inside
- * them. The results there are never used. Nothing outside of the caller's arrays is read.
+ * (scores, registers of bytecode) are padded to FXA__CPU_PAD bytes, so kernels may compute the entire vector that
+ * contains the last element. The results past the end are never used. Nothing outside of the caller's arrays is read.
  */
 #ifndef FXA_ENGINE_CPU_CPU_H
 #define FXA_ENGINE_CPU_CPU_H
@@ -58,83 +58,85 @@ _Static_assert(FXA__CARVE_ALIGN % FXA__CPU_PAD == 0 && FXA_WORKSPACE_ALIGN % FXA
 
 /* ---- Kernels of one instruction set and float width ------------------------------------------------------------ */
 
-/* Offset of an index outside of its axis: so small that the sum of offsets of all axes is recognised as outside. */
+/* Offset of an index outside of its axis: so negative that a sum of offsets that includes it is recognised as
+ * outside. */
 #define FXA__TAPE_OUTSIDE (INT64_MIN / 64)
 
-/* A row operation of the bytecode, see bytecode/tape.h. Each operand is a row or one value, as the operation's variant
- * says. */
+/* A row operation of the bytecode, see bytecode/tape.h: computes n elements of dst. Each operand is a row or a single
+ * value; the opcode determines which. */
 typedef void (*fxa__tape_fn)(int64_t n, void *dst, const void *a, const void *b, const void *c);
 
-/* Scores of a row, and a number that belongs to them. */
+/* A row of scores for rows_max and rows_exp. */
 typedef struct fxa__cpu_score_row {
     void *s;   /* [n] reals */
     int64_t n; /* number of scores */
-    double x;  /* see rows_max and rows_exp */
+    double x;  /* in and out: maximum or sum, see rows_max and rows_exp */
 } fxa__cpu_score_row;
 
-/* Rows as they are stored, with contiguous features. */
+/* Rows of K or V as they are stored, with contiguous features. */
 typedef struct fxa__cpu_stored_rows {
     const void *data;
     uint32_t dtype;    /* dtype of real; also f16, bf16, e4m3 or e5m2 if real is float */
-    int64_t ld;        /* elements between rows */
+    int64_t ld;        /* elements from one row to the next */
     int64_t n;         /* number of rows */
     int64_t d;         /* number of features, at most FXA_MAX_D */
-    const void *next;  /* as many rows that will be read soon and are prefetched; NULL: none */
+    const void *next;  /* n rows to prefetch, because they will be read soon; NULL: none */
     int64_t next_step; /* bytes between rows of `next` */
 } fxa__cpu_stored_rows;
 
-/* What determines dropout's decisions for the pairs of a row, besides the keys; see base/philox.h. */
+/* Values that, together with the keys, determine the dropout decisions of a row; see base/philox.h. */
 typedef struct fxa__cpu_dropout_row {
     uint64_t seed;
     uint32_t threshold;
-    int32_t b, h, q; /* coordinates */
+    int32_t b, h, q; /* coordinates of the row */
 } fxa__cpu_dropout_row;
 
-/* Decisions that row_keep may store in excess of the keys: 3 before an entire counter, 63 past the last key because it
- * takes steps of 64. */
+/* Number of decisions that row_keep may store in excess of the keys: 3 before the first key, from its Philox counter,
+ * and 63 past the last key, because it takes steps of 64. */
 enum { FXA__CPU_KEEP_CAPACITY = 66 };
 
-/* Micro-kernels of products with B in panels. Only the formats (product/) call these functions and those below. */
+/* Micro-kernels of matrix products C = A B with B packed in panels. Only the formats (product/) call the functions of
+ * this struct and of the next two. */
 typedef struct fxa__cpu_micro {
-    int32_t panel_row; /* reals between rows of a panel */
+    int32_t panel_row; /* reals from one row of a panel to the next */
 
-    /* Pack x [n,ld] of real into panels, padded with zeroes: pack_t packs x^T as [ceil(n/nr)][d][nr], whose columns are
+    /* Pack x [n,ld] of real into panels, padded with zeroes. pack_t packs x^T as [ceil(n/nr)][d][nr], whose columns are
      * the rows of x; pack_n packs x as [ceil(d/nr)][n][nr]. */
     void (*pack_t)(void *panels, const void *x, int64_t ld, int64_t n, int64_t d);
     void (*pack_n)(void *panels, const void *x, int64_t ld, int64_t n, int64_t d);
 
-    /* C[m,n] = A B, or beta_i C + A B with one beta per row; the product is summed before it is added. Element (i, j)
-     * of A is at i * rs + j * cs. B is in panels of nr columns, `panel` reals apart, or starts inside of a panel, at a
-     * multiple of nr_step, if n ends in that panel. n may be rounded up to a multiple of nr, for which C has room. m is
-     * any number; rows past m are not touched. */
+    /* Computes C[m,n] = A B, or C[i] = beta[i] C[i] + (A B)[i] for each row i; the product is summed before it is
+     * added. Element (i, j) of A is at a[i * rs + j * cs]. B is in panels of nr columns, `panel` reals apart. B may
+     * also start inside of a panel, at a multiple of nr_step, if n ends in the same panel. n may be rounded up to a
+     * multiple of nr, for which C has capacity. m is arbitrary; rows past m are not touched. */
     void (*gemm)(int64_t m, int64_t n, int64_t k, const void *a, int64_t rs, int64_t cs, const void *b, int64_t panel,
                  void *c, int64_t ldc, const void *beta);
 } fxa__cpu_micro;
 
-/* Micro-kernels of the format of reals. */
+/* Micro-kernel of the format that stores B as reals. */
 typedef struct fxa__cpu_real_micro {
-    /* As gemm, with B as its rows are stored, with pitch ldb; n is a multiple of nr. */
+    /* Like fxa__cpu_micro.gemm, with the rows of B as they are stored, with pitch ldb. n is a multiple of nr. */
     void (*gemm_rows)(int64_t m, int64_t n, int64_t k, const void *a, int64_t rs, int64_t cs, const void *b,
                       int64_t ldb, void *c, int64_t ldc, const void *beta);
 } fxa__cpu_real_micro;
 
-/* Micro-kernels of the formats of bf16 pairs. */
+/* Micro-kernels of the formats that store B as pairs of bf16. */
 typedef struct fxa__cpu_pairs_micro {
-    int32_t depth; /* rows of B that a product takes at once; it is fastest on a multiple of that */
+    int32_t depth; /* rows of B that one step of a product reads; k is best a multiple of depth */
 
-    /* Pack rows of bf16 as they are stored. pack_n_stored returns false if an element is infinite or NaN. */
+    /* Pack rows of bf16 without conversion. pack_n_stored returns false if an element is infinite or NaN. */
     void (*pack_t_stored)(void *panels, const void *x, int64_t ld, int64_t n, int64_t d);
     bool (*pack_n_stored)(void *panels, const void *x, int64_t ld, int64_t n, int64_t d);
 
-    /* gemm in two steps, so that A is rounded once for several products. round turns m x k of A into rows of pairs,
+    /* gemm in two steps, so that A is rounded once for several products. `round` rounds A [m,k] to rows of bf16 pairs,
      * `step` words apart, each padded with zeroes to a multiple of 16 words; the pairs of a row-major A may overwrite
-     * A. gemm_pairs takes such rows. Past k, up to a multiple of 16 words, they may hold other numbers, and past m, up
-     * to a multiple of mr, there may be anything that can be read. */
+     * A. gemm_pairs multiplies such rows. Words past k, up to a multiple of 16, may hold other numbers; rows past m, up
+     * to a multiple of mr, must be readable. */
     void (*round)(void *pairs, int64_t step, int64_t m, int64_t k, const void *a, int64_t rs, int64_t cs);
     void (*gemm_pairs)(int64_t m, int64_t n, int64_t k, const void *a, int64_t step, const void *b, int64_t panel,
                        void *c, int64_t ldc, const void *beta);
 
-    /* out [n,m] += x^T of x [m,n], of real. */
+    /* Adds the transpose of x [m,n] to out [n,m], both of real. */
     void (*add_transposed)(void *out, int64_t ld_out, const void *x, int64_t ld, int64_t m, int64_t n);
 } fxa__cpu_pairs_micro;
 typedef struct fxa__cpu_format fxa__cpu_format;
@@ -143,82 +145,82 @@ typedef struct fxa__cpu_kernels {
     const char *isa;     /* "scalar", "sse2", "avx2", "avx512", "neon", "avx512-bf16" or "amx" */
     size_t real_size;    /* 4 or 8 */
     uint32_t real_dtype; /* FXA_F32 or FXA_F64 */
-    int32_t width;       /* reals of a vector */
+    int32_t width;       /* reals per vector */
     int32_t mr, nr;      /* rows and columns of C that the micro-kernel computes at once */
-    int32_t nr_step;     /* products may start at columns of B that are multiples of this: nr, or half of it */
-    int32_t rows;        /* product rows with which a product is fastest, a multiple of mr; 0: mr */
+    int32_t nr_step;     /* columns of B at which a product may start are multiples of nr_step: nr, or half of it */
+    int32_t rows;        /* rows of A with which a product is fastest, a multiple of mr; 0 = mr */
     bool rounds;         /* products round A and B to bf16; see fxa__cpu_q_factor */
     const fxa__cpu_format *format; /* how operands are packed: product/product.h */
     fxa__cpu_micro micro;
     union {
         fxa__cpu_real_micro real;   /* if format is fxa__cpu_format_real */
-        fxa__cpu_pairs_micro pairs; /* if format is another one */
+        fxa__cpu_pairs_micro pairs; /* if format is another */
     };
 
-    /* Convert n elements between storage and real; strides are in elements of the storage. load returns false if an
-     * element is infinite or NaN. store multiplies by the factor in real and rounds to nearest even; with `add` it adds
-     * to the old contents, in real (in double if f64 is stored). */
+    /* Convert n elements between storage and real; strides are in stored elements. `load` returns false if an element
+     * is infinite or NaN. `store` multiplies by the factor in real and rounds to nearest even; with `add` it adds to
+     * the old contents, in real (in double if f64 is stored). */
     bool (*load)(void *real_row, const void *src, uint32_t dtype, int64_t stride, int64_t n);
     void (*store)(void *dst, uint32_t dtype, int64_t stride, const void *real_row, int64_t n, double factor, bool add);
 
-    /* Loads n elements of an int or bool dtype as fxa__load_i32 does. */
+    /* Loads n elements of an int or bool dtype with the conversions of fxa__load_i32. */
     void (*load_ints)(int32_t *out, const void *src, uint32_t dtype, int64_t stride, int64_t n);
-    /* Stores, or adds, the offsets of n indices along an axis of a captured tensor. An index below 0 counts from the
+    /* Stores, or adds, the offsets of n indices along an axis of a captured tensor. A negative index counts from the
      * end. An index outside of the axis gives FXA__TAPE_OUTSIDE, see bytecode/gather.c. */
     void (*offsets)(int64_t *offset, bool add, const int32_t *index, int64_t size, int64_t stride, int64_t n);
 
-    /* Set up and restore the processor state for a worker's products. NULL: nothing to do. */
+    /* Set up and restore the processor state that a worker's products require. NULL: nothing to do. */
     void (*enter)(void);
     void (*leave)(void);
 
-    /* Process several rows of scores. rows_max sets x to the maximum, which ignores NaN. rows_exp replaces s by exp(s -
-     * x), exactly 0 at -inf and NaN at NaN, and x by the sum. */
+    /* Process several rows of scores. rows_max sets x to the maximum of s, which ignores NaN. rows_exp replaces s by
+     * exp(s - x), exactly 0 at -inf and NaN at NaN, and replaces x by the sum. */
     void (*rows_max)(fxa__cpu_score_row *part, int64_t rows);
     void (*rows_exp)(fxa__cpu_score_row *part, int64_t rows);
-    /* Process one row of n. row_probability computes exp(s - lse), at most 1, exactly 0 at -inf and NaN at NaN. lse is
-     * not NaN; its digits that real cannot hold are used, so only a rounding of the difference is lost. row_grad
-     * computes ds = p * (dp - delta), exactly 0 where p is 0. */
+    /* Process one row of n values. row_probability replaces s by exp(s - lse), at most 1, exactly 0 at -inf and NaN at
+     * NaN. lse must not be NaN; s - lse is rounded once, from the double lse. row_grad computes ds = p * (dp - delta),
+     * exactly 0 where p is 0. */
     void (*row_probability)(void *s, int64_t n, double lse);
     void (*row_scale)(void *x, int64_t n, double factor);
     void (*row_grad)(void *ds, const void *p, const void *dp, double delta, int64_t n);
     double (*row_dot)(const void *x, const void *y, int64_t n);
-    /* out[i] = sum of row i of x times row i of y, for m rows of n. The sums are exactly those of gemm, except in sets
-     * that round. */
+    /* Computes out[i] = sum of x[i][j] * y[i][j] over j, for m rows of n columns. The sums have the same bits as those
+     * of gemm, except in sets that round to bf16. */
     void (*rows_dot)(void *out, const void *x, int64_t ldx, const void *y, int64_t ldy, int64_t m, int64_t n);
-    /* Masks as bits, 64 to a word. row_signs sets bits 0..n where x is not negative; the words are 0 before. row_mask
-     * sets x to -inf where bit first + i is 0; first is a multiple of 16. */
+    /* Masks as bits, 64 per word. row_signs sets bit i where x[i] is not negative, for i in 0..n; all bits must be 0
+     * before. row_mask sets x[i] to -inf where bit first + i is 0; first is a multiple of 16. */
     void (*row_signs)(uint64_t *words, const void *x, int64_t n);
     void (*row_mask)(void *x, const uint64_t *words, int64_t first, int64_t n);
     /* Dropout. row_keep decides about n pairs of a row whose keys have coordinates k: -1 = kept, 0 = dropped. run: each
-     * coordinate is the one before plus 1, modulo 2^32. Returns the address of the first decision in `keep`, which has
-     * room for n + FXA__CPU_KEEP_CAPACITY. row_drop multiplies x by factor where it is kept and sets the others to 0,
-     * whatever x is. */
+     * coordinate is the previous one plus 1, modulo 2^32. Returns the address of the first decision, in the array
+     * `keep` of n + FXA__CPU_KEEP_CAPACITY. row_drop multiplies x by `factor` where it is kept and sets it to 0
+     * elsewhere, even if it is NaN. */
     const int32_t *(*row_keep)(int32_t *keep, const fxa__cpu_dropout_row *row, const int32_t *k, int64_t n, bool run);
     void (*row_drop)(void *x, const int32_t *keep, double factor, int64_t n);
 
-    /* Decoding: products of `rows` rows of real with rows as they are stored; ldq, ldp and ldo are in reals. dots:
-     * out[r][i] = sum_d q[r][d] * x[i][d]. sums: out[r][d] += sum_i p[r][i] * x[i][d], where rows with p[r][i] = 0 are
-     * skipped. The result of a row does not depend on the other rows. In sets that round, dots requires q and x that
-     * are bf16. */
+    /* Products for decoding: `rows` rows of real with rows as they are stored. ldq, ldp and ldo are in reals. dots:
+     * out[r][i] = sum_d q[r][d] * x[i][d]. sums: out[r][d] += sum_i p[r][i] * x[i][d], where products with p[r][i] = 0
+     * are skipped. The result of a row does not depend on the other rows. In sets that round, dots requires bf16 values
+     * in q and x. */
     void (*dots)(void *out, int64_t ldo, const void *q, int64_t ldq, int64_t rows, const fxa__cpu_stored_rows *x);
     void (*sums)(void *out, int64_t ldo, const void *p, int64_t ldp, int64_t rows, const fxa__cpu_stored_rows *x);
 
-    const fxa__tape_fn *tape; /* [opcode] see bytecode/tape.h */
+    const fxa__tape_fn *tape; /* [opcode] row operations, see bytecode/tape.h */
 } fxa__cpu_kernels;
 
-/* Returns the best set of this machine for a width of float (4 or 8), or the set that FXA_CPU names. dtype: of all
- * operands of products; with bf16 the products may be of bf16. Returns NULL, with a reason, if FXA_CPU names a set that
- * is unknown or that the machine cannot run. */
+/* Returns the kernels of the instruction set that FXA_CPU names, or else of the best one of this machine, for a width
+ * of float (4 or 8). dtype: dtype of all operands of products; for FXA_BF16, products may round to bf16. Returns NULL,
+ * and a reason, if FXA_CPU names an unknown set or one that the machine cannot run. */
 const fxa__cpu_kernels *fxa__cpu_select(size_t real_size, uint32_t dtype, char *reason, size_t reason_size);
-/* For tests: returns set number i of this build for a width, NULL past the end. *usable: this machine can run the set.
- * */
+/* For tests: returns instruction set i of this build for a width of float; NULL past the last one. *usable: this
+ * machine can run the set. */
 const fxa__cpu_kernels *fxa__cpu_set(size_t i, size_t real_size, bool *usable);
-/* Does the same for sets that round; their real is float. */
+/* For tests: like fxa__cpu_set, for the sets that round to bf16. Their real is float. */
 const fxa__cpu_kernels *fxa__cpu_set_bf16(size_t i, bool *usable);
 
 extern const fxa__cpu_format fxa__cpu_format_real, fxa__cpu_format_pairs, fxa__cpu_format_transposed;
 
-/* Each file of kernels/ exports [0] for float and [1] for double; sets that round only have float. */
+/* Each file of kernels/ exports [0] for float and [1] for double. Sets that round to bf16 only have [0]. */
 extern const fxa__cpu_kernels fxa__cpu_scalar[2];
 #if defined(__x86_64__)
 extern const fxa__cpu_kernels fxa__cpu_sse2[2], fxa__cpu_avx2[2], fxa__cpu_avx512[2];

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * The cpu engine's table of functions. Its compiled code is a choice of kernels and the tapes of the problem's
- * programs. Geometry is used by runs only, so one code serves every length and stride.
+ * The cpu engine's table of functions. Its compiled code is a choice of kernels, and the tapes of the problem's
+ * programs. Only runs read lengths and strides, so one code serves all of them.
  */
 #include "forward/forward.h"
 
@@ -11,9 +11,10 @@
 
 #include <stdio.h>
 
-/* An instance: the sets that this machine runs, selected once. */
+/* An instance of the engine: the instruction sets that it uses, selected once. */
 typedef struct cpu_self {
-    const fxa__cpu_kernels *f32, *f64, *bf16; /* bf16: for problems whose operands of products are all bf16 */
+    /* kernels for f32, for f64, and for problems whose operands of products are all bf16 */
+    const fxa__cpu_kernels *f32, *f64, *bf16;
 } cpu_self;
 
 static fxa_status cpu_open(fxa__host *host, int32_t ordinal, const char *target, void **out,
@@ -35,7 +36,8 @@ static fxa_status cpu_open(fxa__host *host, int32_t ordinal, const char *target,
 
 static void cpu_close(fxa__host *host, void *self) { fxa__free(host, self, sizeof(cpu_self)); }
 
-/* Returns the kernels of a forward pass over the same tensors. Products may be of bf16 only if Q, K and V are bf16. */
+/* Returns the kernels of a forward pass over the same tensors. Products may round to bf16 only if Q, K and V are
+ * bf16. */
 static const fxa__cpu_kernels *cpu_forward_kernels(const cpu_self *self, const fxa__problem *p) {
     bool bf16 = p->in.q.dtype == FXA_BF16 && p->in.k.dtype == FXA_BF16 && p->in.v.dtype == FXA_BF16;
     return p->f64 ? self->f64 : bf16 ? self->bf16 : self->f32;
@@ -68,7 +70,7 @@ static void cpu_release(void *self, void *code) {
     fxa__free(c->host, c, sizeof *c);
 }
 
-/* Creates a tape; sets *out to NULL if the tape would change nothing. */
+/* Creates a tape. Sets *out to NULL if the tape would be an identity. */
 static fxa_status cpu_tape(const fxa__cpu_code *c, const fxa_program *program, uint32_t flags, fxa__tape **out,
                            fxa_error *err) {
     FXA_TRY(cpu_can_lower(program, err));
@@ -79,22 +81,23 @@ static fxa_status cpu_tape(const fxa__cpu_code *c, const fxa_program *program, u
     return FXA_OK;
 }
 
-/* Returns true if range analysis can be used. It allocates memory for large masks, which runs must not, so large masks
- * are not classified. */
+/* Returns true if range analysis can be used. For large masks it would allocate memory, which runs must not do, so
+ * their tiles are not classified. */
 static bool cpu_can_classify(const fxa__cpu_code *c) {
     return !c->band.dark && fxa__program_output(c->program, FXA__OUT_MASK) < FXA__SMALL_PROGRAM &&
            c->band.nodes <= FXA__SMALL_NODES;
 }
 
-/* Creates the tape of the mask: run before there are scores, or with the program if the mask reads them. */
+/* Creates the tape of the mask: a separate tape that runs before the scores are computed, or a tape with the program if
+ * the mask reads the score. */
 static fxa_status cpu_mask(fxa__cpu_code *c, fxa_error *err) {
     if (c->properties.flags & FXA_PROPERTY_NO_MASK) return FXA_OK;
     if (c->band.reads >> FXA_INPUT_SCORE & 1) return cpu_tape(c, c->program, FXA__TAPE_MASK, &c->masked, err);
     return cpu_tape(c, c->program, FXA__TAPE_MASK_ALONE, &c->mask, err);
 }
 
-/* Joins program and derivative to one tape, if that saves a function. Not if a mask is run with the program, which is a
- * tape of its own, nor with a user's bprop. */
+/* Joins program and derivative into one tape if that saves the evaluation of a function. Does nothing if the mask reads
+ * the score, which needs a separate tape, or if there is a bprop. */
 static fxa_status cpu_join(fxa__cpu_code *c, const fxa__problem *p, uint32_t flags, fxa_error *err) {
     fxa_program *joint = NULL;
     if (!c->score || c->masked || p->in.bprop) return FXA_OK;
@@ -111,9 +114,9 @@ static fxa_status cpu_join(fxa__cpu_code *c, const fxa__problem *p, uint32_t fla
     return FXA_OK;
 }
 
-/* Creates the tapes of backward. The derivative by the score is the user's program if there is one; gradients of
- * captured tensors and params are always of the derivative. The derivative is of the program that runs, whose masks
- * have been extracted, so it does not contain them. */
+/* Creates the tapes of backward. The derivative by the score is the user's bprop if there is one; gradients of captured
+ * tensors and params always come from the derivative. The derivative is that of the program that runs, from whose score
+ * masks have been extracted, so it does not contain them. */
 static fxa_status cpu_fill_backward(fxa__cpu_code *c, const fxa__problem *p, fxa_error *err) {
     bool sums = p->in.param_grads != 0;
     for (int32_t t = 0; t < p->program->n_tensors; t++) sums = sums || p->in.captures[t].grad;
@@ -127,7 +130,7 @@ static fxa_status cpu_fill_backward(fxa__cpu_code *c, const fxa__problem *p, fxa
     return p->in.bprop ? cpu_tape(c, p->bprop, 0, &c->bprop, err) : FXA_OK;
 }
 
-/* Returns true if the kernels and the problem fit into the arrays that are on stacks. */
+/* Returns true if the kernels and the problem fit into the arrays that functions have on their stacks. */
 static bool cpu_fits(const fxa__cpu_kernels *kernels, const fxa_problem *p) {
     return p->d_qk <= FXA_MAX_D && p->d_v <= FXA_MAX_D && kernels->rows <= FXA__CPU_PRODUCT_ROWS &&
            kernels->mr <= FXA__CPU_PRODUCT_ROWS;
@@ -150,7 +153,8 @@ static fxa_status cpu_fill(const cpu_self *self, fxa__cpu_code *c, const fxa__pr
     return p->in.pass == FXA_BACKWARD ? cpu_fill_backward(c, p, err) : FXA_OK;
 }
 
-/* Compiles: the tapes decide how much workspace a run needs, and whether the engine can run the programs. */
+/* Compiles the problem. The query needs the result too: the tapes determine the workspace of a run and whether the
+ * engine can run the programs. */
 static fxa_status cpu_analyze(void *self, const fxa__problem *p, void **code, fxa_error *err) {
     *code = NULL;
     fxa__cpu_code *c = fxa__alloc(p->host, sizeof *c);
@@ -183,7 +187,7 @@ static fxa_status cpu_compile(fxa__analysis *a, void **code, size_t *bytes, fxa_
     return fxa__ok(err);
 }
 
-/* Code does not depend on lengths and strides. */
+/* Writes the cache key of the code, which does not depend on lengths and strides. */
 static void cpu_key(fxa__analysis *a, fxa__writer *w) {
     fxa__problem_write(a->problem, FXA__WITH_HEADS | FXA__WITH_WINDOW | FXA__WITH_DROPOUT, w);
 }
@@ -239,8 +243,7 @@ static const char *cpu_description(const void *code, const fxa__problem *p) {
     return ((const fxa__cpu_code *)code)->detail;
 }
 
-/* Prints the tapes in the order in which a run executes them, after a line that says what the letters of registers
- * mean. */
+/* Prints the tapes in the order in which a run executes them, after a line that explains the letters of registers. */
 static void cpu_dump(const void *code, const fxa__problem *p, fxa__writer *w) {
     const fxa__cpu_code *c = code;
     bool backward = p->in.pass == FXA_BACKWARD, own = p->in.bprop != NULL;
@@ -248,7 +251,7 @@ static void cpu_dump(const void *code, const fxa__problem *p, fxa__writer *w) {
         const char *name;
         const fxa__tape *tape;
         const fxa_program *program;
-        bool wanted; /* false: the pass has no such tape. true, with tape NULL: the tape would be empty */
+        bool wanted; /* false: the pass has no such tape; true with tape NULL: the tape would be empty */
     } tapes[] = {{"mask", c->mask, c->program, c->mask != NULL},
                  {c->joined ? "score and derivative" : "score", c->score, c->program, true},
                  {"score and mask", c->masked, c->program, c->masked != NULL},

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * Elements of rows and matrices of real, which is float or double, as kernels->real_size says.
+ * Access to elements of rows and matrices of type real, which is float or double depending on kernels->real_size.
  */
 #ifndef FXA_ENGINE_CPU_REAL_H
 #define FXA_ENGINE_CPU_REAL_H

@@ -1,9 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * Scales of operands of 8 bits (FXA_SCALED). Q and K are multiplied as they are stored: their descales become part of
- * the scale of scores, so decoding needs no changes. In forward, V too is multiplied as it is stored, and outputs are
- * multiplied by its descale. In backward, V, O and dO are multiplied by their descales when they are loaded; sums of dQ
- * and dK contain the scale of scores, and so one descale too many, which is divided out.
+ * Scales of 8-bit operands (FXA_SCALED). Q and K are multiplied as they are stored; their descales become part of the
+ * score scale, so decoding needs no changes. In forward, V too is multiplied as it is stored, and outputs are
+ * multiplied by its descale. In backward, V, O and dO are multiplied by their descales when they are loaded. Sums of dQ
+ * and dK contain the entire score scale, hence one descale too many, which is divided out.
  */
 #include "code.h"
 #include "real.h"
@@ -26,7 +26,7 @@ fxa__bound_args fxa__cpu_bind_scaled(const fxa__bound_args *bound, fxa_pass pass
     return b;
 }
 
-/* Returns the largest magnitude of a row; NaN if the row has a NaN. */
+/* Returns the largest absolute value of a row; NaN if the row has a NaN. */
 static double scales_amax(const fxa__cpu_kernels *kernels, const void *row, int64_t n) {
     double most = 0;
     for (int64_t i = 0; i < n && most == most; i++) {

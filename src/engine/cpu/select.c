@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * Selects the instruction set by the features of the processor and a table of rates per processor family, never by a
- * timing: the same machine must compute the same bits every time. FXA_CPU overrides the selection.
+ * Selects the instruction set by the features of the processor and by a table of rates per processor family. Nothing is
+ * timed, because the same machine must compute the same bits in every process. FXA_CPU overrides the selection.
  */
 #include "cpu.h"
 
@@ -12,7 +12,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-/* All sets of this build, narrow before wide, sets of 16-bit products last. */
+/* All sets of this build: narrow vectors before wide ones, sets of bf16 products last. */
 static const struct select_set {
     const fxa__cpu_kernels *kernels;
     uint32_t needs;
@@ -45,9 +45,9 @@ static bool select_has(const fxa__cpu_features *f, size_t i) {
     return true;
 }
 
-/* Operations per cycle in the order of the sets, for processors whose widest set is not simply the best: f32, and bf16
- * for the last two sets (0 = not known to be faster). Of equally fast sets the wider one is selected, because it needs
- * fewer instructions. */
+/* Operations per cycle of each set, for processors on which the widest set may not be the fastest. The last two sets
+ * are rated for bf16, the others for f32; 0 = not known to be faster. Of equally fast sets the wider one is selected,
+ * because it needs fewer instructions. */
 static const struct select_rates {
     fxa__cpu_vendor vendor;
     uint32_t family, first_model, last_model;
@@ -55,13 +55,14 @@ static const struct select_rates {
 } select_rates[] = {
     {FXA__CPU_AMD, 25, 0x10, 0xaf, {2, 16, 32, 32, 64, 0}},  /* Zen 4 (and Zen 3, which has no AVX-512) */
     {FXA__CPU_AMD, 26, 0x00, 0xff, {2, 16, 32, 64, 128, 0}}, /* Zen 5 */
-    {FXA__CPU_INTEL, 6, 0x55, 0x55, {2, 8, 32, 64, 0, 0}},   /* Skylake-SP, Cascade Lake, Cooper Lake */
-    {FXA__CPU_INTEL, 6, 0x7d, 0x8d, {2, 8, 32, 32, 0, 0}},   /* Ice Lake and Tiger Lake of laptops: one wide unit */
+    {FXA__CPU_INTEL, 6, 0x55, 0x55, {2, 8, 32, 64, 0, 0}},   /* Skylake-SP, Cascade Lake and Cooper Lake */
+    /* Ice Lake and Tiger Lake in laptops, with one 512-bit unit */
+    {FXA__CPU_INTEL, 6, 0x7d, 0x8d, {2, 8, 32, 32, 0, 0}},
     {FXA__CPU_INTEL,
      6,
      0x8f,
      0x8f,
-     {2, 8, 32, 64, 32, 1024}}, /* Sapphire Rapids: bf16 pairs without tiles are half as fast as f32 */
+     {2, 8, 32, 64, 32, 1024}}, /* Sapphire Rapids; without tiles, bf16 pairs are half as fast as f32 */
     {FXA__CPU_INTEL, 6, 0xad, 0xae, {2, 8, 32, 64, 32, 1024}}, /* Granite Rapids */
     {FXA__CPU_INTEL, 6, 0xcf, 0xcf, {2, 8, 32, 64, 32, 1024}}, /* Emerald Rapids */
 };
@@ -84,8 +85,8 @@ static const fxa__cpu_kernels *select_best(const fxa__cpu_features *f, size_t wi
     return &select_sets[best].kernels[width];
 }
 
-/* Returns the set that a name selects. For other problems than bf16, a set of 16-bit products stands for the plain set
- * of the same width. */
+/* Returns set i of the table, which FXA_CPU names. For problems other than bf16, a set of bf16 products is replaced by
+ * avx512. */
 static const fxa__cpu_kernels *select_named(size_t i, size_t width, bool bf16) {
 #if defined(__x86_64__)
     if (i >= SELECT_PLAIN && !bf16) i = SELECT_AVX512;

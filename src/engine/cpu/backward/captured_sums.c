@@ -1,9 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * The parts of backward outside of the tiles: delta of every row before them; after them the gradients of sinks, params
- * and captured tensors. These gradients are summed in f64. Each chain has its own sum, or one sum serves all chains if
- * they never add to the same element; the sums of the chains are added in the order of the chains. If each pair has an
- * element of its own there is no sum: the gradient is set to 0, and the tiles add to it.
+ * Backward outside of the tiles. Before them: delta of every row. After them: gradients of sinks, params and captured
+ * tensors, summed in f64. Each chain has its own sum, or all chains share one sum if they never add to the same
+ * element; the sums of the chains are added in the order of the chains. If each element receives the gradient of at
+ * most one pair there is no sum: the gradient is set to 0, and the tiles add to it.
  */
 #include "backward.h"
 
@@ -14,25 +14,26 @@
 #include <float.h>
 #include <string.h>
 
-enum { CAPTURED_PIECE = 16384 }; /* elements of a sum that are one work item: 128 KiB of f64; an untuned guess */
+enum { CAPTURED_PIECE = 16384 }; /* elements of one work item: 128 KiB of f64; untuned */
 
 /* ---- Rows ------------------------------------------------------------------------------------------------------ */
 
-/* Returns the value of row r of LSE or dLSE. *at is the address of the row before, or all zeroes. */
+/* Returns LSE or dLSE of stacked row r. *at is the address of row r - 1, or all zeroes; it becomes the address of row
+ * r. */
 static double captured_row_value(const fxa__cpu_kv_group *g, fxa_slot slot, int64_t r, fxa__cpu_address *at) {
     fxa__cpu_row_next(g, slot, r, at);
     return fxa__load_f64(at->data, at->dtype, 0);
 }
 
-/* Returns true if all elements of a row, times a factor, are finite. Returns false also if their sum of squares
- * overflows, which only costs time. */
+/* Returns true if all elements of a row, multiplied by `factor`, are finite. May return false for large finite
+ * elements, whose sum of squares overflows; the products are then slower but correct. */
 static bool captured_is_finite(const fxa__cpu_backward_run *run, const void *row, int64_t n, double factor) {
     double x = run->code->kernels->row_dot(row, row, n) * factor * factor;
     return fabs(x) <= (run->p->f64 ? DBL_MAX : FLT_MAX);
 }
 
-/* delta = sum_d dO[d] O[d] - dLSE. It is summed in the order of dP: if one key has all of a row's weight, O is its V,
- * and dP - delta is exactly 0, however large the derivative of the program is. */
+/* Computes delta = sum_d dO[d] O[d] - dLSE in the order in which dP is summed. If one key has all the weight of a row,
+ * then O is V of that key, and dP - delta is exactly 0, however large the program's derivative is. */
 void fxa__cpu_backward_delta(fxa__cpu_backward_worker *w, int64_t tile) {
     const fxa__cpu_backward_run *run = w->run;
     const fxa_problem *p = &run->p->in;
@@ -60,7 +61,7 @@ void fxa__cpu_backward_delta(fxa__cpu_backward_worker *w, int64_t tile) {
         (unsigned char)((q_finite ? FXA__CPU_Q_IS_FINITE : 0) | (dout_finite ? FXA__CPU_DO_IS_FINITE : 0));
 }
 
-/* dsink[h] += exp(z - LSE) (dLSE - delta) over the rows of head h in all batch entries. */
+/* Adds exp(z - LSE) (dLSE - delta) to dsink[h] for each row of head h in all batch entries; z is the sink. */
 void fxa__cpu_sink_store(const fxa__cpu_backward_run *run, int64_t h) {
     const fxa_problem *p = &run->p->in;
     void *data = run->bound->slot[FXA_SLOT_DSINKS];
@@ -97,7 +98,7 @@ int64_t fxa__cpu_captured_sum_pieces(const fxa__cpu_backward_run *run) {
     return n;
 }
 
-/* Returns the tensor of a piece, and sets its range of elements, *begin to *end, in dense order. */
+/* Returns the tensor of a piece, and sets *begin and *end to the piece's elements, as indices in row-major order. */
 static int32_t captured_piece(const fxa__cpu_backward_run *run, int64_t piece, int64_t *begin, int64_t *end) {
     int32_t t = 0;
     while (piece >= captured_pieces(&run->sums[t])) piece -= captured_pieces(&run->sums[t++]);
@@ -106,7 +107,7 @@ static int32_t captured_piece(const fxa__cpu_backward_run *run, int64_t piece, i
     return t;
 }
 
-/* Returns the number of sums of a tensor: one for each chain, or one for all. */
+/* Returns the number of sums of tensor t: one for each chain, or 1 if the chains share it. */
 static int64_t captured_chains(const fxa__cpu_backward_run *run, int32_t t) {
     return run->split.shared >> t & 1 ? 1 : run->split.chains;
 }
@@ -115,8 +116,8 @@ static double *captured_sum(const fxa__cpu_backward_run *run, int64_t chain, int
     return run->sums[chain * run->p->program->n_tensors + t].sum;
 }
 
-/* Returns how many of elements i..end, in dense row-major order, are consecutive along the last axis of the view from i
- * on. Sets *at to the offset of element i. */
+/* Returns the number of elements from index i on, before `end`, that are in one row of the last axis. Indices are in
+ * row-major order. Sets *at to the offset of element i. */
 static int64_t captured_run(const fxa_view *view, int64_t i, int64_t end, int64_t *at) {
     int64_t last = view->rank > 0 ? view->size[view->rank - 1] : 1, n = fxa__min_i64(end - i, last - i % last);
     *at = 0;
@@ -150,7 +151,7 @@ void fxa__cpu_captured_sum_clear(const fxa__cpu_backward_run *run, int64_t piece
         for (int64_t i = begin; i < end; i++) captured_sum(run, chain, t)[i] = 0;
 }
 
-/* Stores or adds n sums to elements from `at` on, `stride` apart. */
+/* Stores n sums to elements at, at + stride, ..., or adds them if `add`. */
 static void captured_store_run(void *data, uint32_t dtype, int64_t at, int64_t stride, const double *sum, int64_t n,
                                bool add) {
     if (dtype == FXA_F32 && stride == 1) {

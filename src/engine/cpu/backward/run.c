@@ -1,10 +1,11 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * The backward pass: the phases of a run, one after the other, whose work items the workers take.
+ * The phases of a backward run. Each phase is a number of work items, which the workers take; it ends before the next
+ * one starts.
  *
  *   prepare   LSE and delta of every row; sums of captured tensors are set to 0
- *   chains    all tasks: dK and dV are stored per block, and dQ at the end of a task if its keys are not split
- *   finish    dQ of several key splits is added and stored; gradients of captured tensors and sinks
+ *   chains    all tasks: dK and dV are stored per key block, and dQ at the end of a task if keys are not split
+ *   finish    dQs of several key splits are added and stored; gradients of captured tensors and sinks are stored
  *
  * backward.h explains tasks and chains. Small problems use one worker.
  */
@@ -16,7 +17,8 @@
 
 #include <string.h>
 
-#define BACKWARD_SMALL_FLOPS 2e6 /* operations of a problem that one worker computes alone; as FORWARD_SMALL_FLOPS */
+/* floating-point operations up to which one worker computes the problem; the value of FORWARD_SMALL_FLOPS */
+#define BACKWARD_SMALL_FLOPS 2e6
 
 static void backward_store(const fxa__cpu_backward_run *run, fxa_slot slot, fxa__cpu_address to, const void *row,
                            double factor, bool add) {
@@ -25,7 +27,7 @@ static void backward_store(const fxa__cpu_backward_run *run, fxa_slot slot, fxa_
 
 /* ---- dQ ---------------------------------------------------------------------------------------------------------- */
 
-/* Stores rows first..first+n of the kv group from their sums, scaled. */
+/* Stores dQ of rows first..first+n of the kv group, multiplied by the score scale. dq: sums over keys. */
 static void backward_store_dq(const fxa__cpu_backward_worker *w, void *dq, int64_t first, int64_t n) {
     const fxa__cpu_backward_run *run = w->run;
     fxa__cpu_address to = {.count = 0};
@@ -36,7 +38,7 @@ static void backward_store_dq(const fxa__cpu_backward_worker *w, void *dq, int64
     }
 }
 
-/* Returns the address of row q of head h of dQ, which may be past the end of the sequence. */
+/* Returns the address of row q of dQ of head h. q may be past the end of the sequence. */
 static fxa__cpu_address backward_absent_row(const fxa__cpu_backward_worker *w, int64_t h, int64_t q) {
     const fxa_operand *t = &w->run->p->in.dq;
     int64_t at = fxa__row_offset(w->run->p, &w->g.seq, t, false, w->run->bound, w->g.b, h, q);
@@ -68,7 +70,7 @@ static unsigned char *backward_dq_has(const fxa__cpu_backward_run *run, int64_t 
 
 /* ---- dK, dV of a block ------------------------------------------------------------------------------------------- */
 
-/* Adds rows x [n_keys,ld] of the block to the pool [pool_rows,ld]. */
+/* Adds x [n_keys,ld], the rows of the key block, to their pages in `pool` [pool_rows,ld]. */
 static void backward_add_page(const fxa__cpu_backward_worker *w, void *pool, int64_t ld, const void *x, int64_t d) {
     const fxa__cpu_backward_run *run = w->run;
     const fxa__cpu_kernels *kernels = run->code->kernels;
@@ -94,7 +96,7 @@ static void backward_store_block(const fxa__cpu_backward_worker *w) {
     const fxa__cpu_backward_split *split = &w->run->split;
     const fxa__cpu_kernels *kernels = w->run->code->kernels;
     const fxa_problem *p = &w->run->p->in;
-    /* the part of the scale that Q was not multiplied by */
+    /* factor of the scale that was applied to the scores instead of Q */
     double factor = fxa__cpu_score_factor(w->run->code->scores, w->run->bound->scale);
     if (split->want_k) kernels->format->sum_end(kernels, &w->dk_sum, w->n_keys);
     if (split->want_v) kernels->format->sum_end(kernels, &w->dv_sum, w->n_keys);
@@ -119,7 +121,7 @@ static void backward_clear_block(const fxa__cpu_backward_worker *w, int64_t n) {
     if (split->want_v) fxa__cpu_transposed_sum_clear(kernels, &w->dv_sum);
 }
 
-/* Stores zeroes as dK and dV of keys begin..end past the end of a padded sequence. */
+/* Stores zeroes as dK and dV of keys begin..end, which are past the end of a padded sequence. */
 static void backward_store_absent(fxa__cpu_backward_worker *w, int64_t begin, int64_t end) {
     const fxa__cpu_backward_split *split = &w->run->split;
     const fxa_problem *p = &w->run->p->in;
@@ -146,7 +148,7 @@ static void backward_enter(fxa__cpu_backward_worker *w, int64_t group) {
     w->is_decode = fxa__cpu_is_decode(&run->p->in, w->g.rows);
 }
 
-/* Computes keys key..key+n with all row tiles. */
+/* Computes the keys key..key+n with all row tiles, and stores their dK and dV. */
 static void backward_block(fxa__cpu_backward_worker *w, int64_t key, int64_t n) {
     w->key = key;
     w->n_keys = n;
@@ -183,7 +185,7 @@ static void backward_task(fxa__cpu_backward_worker *w, int64_t task) {
 
 /* ---- Chains ------------------------------------------------------------------------------------------------------ */
 
-/* Stores the gradient of the entire pool of pages for one KV head. */
+/* Stores dK or dV of the entire page pool for one KV head. */
 static void backward_store_pool(const fxa__cpu_backward_run *run, const fxa_operand *t, fxa_slot slot, int64_t hkv,
                                 void *pool, int64_t ld, int64_t d, bool add) {
     int64_t size = run->p->in.page_size, bytes = (int64_t)fxa_dtype_size((fxa_dtype)t->dtype);
@@ -194,7 +196,8 @@ static void backward_store_pool(const fxa__cpu_backward_run *run, const fxa_oper
     }
 }
 
-/* Batch entries may share pages: KV heads are computed one after the other, each summed over all entries in order. */
+/* Runs a chain with paged K and V. Batch entries may share pages, so one KV head after the other is computed, and each
+ * is summed over all batch entries in order. */
 static void backward_chain_paged(fxa__cpu_backward_worker *w, int64_t chain) {
     const fxa__cpu_backward_run *run = w->run;
     const fxa__cpu_backward_split *split = &run->split;
@@ -243,7 +246,8 @@ typedef struct backward_phase {
 
 static void backward_work(void *arg, int32_t worker) {
     backward_phase *phase = arg;
-    const fxa__cpu_kernels *kernels = phase->run->code->scores; /* if `kernels` has enter, these are the same */
+    /* `scores` and `kernels` have the same enter and leave */
+    const fxa__cpu_kernels *kernels = phase->run->code->scores;
     if (kernels->enter) kernels->enter();
     for (int64_t i; (i = atomic_fetch_add_explicit(&phase->next, 1, memory_order_relaxed)) < phase->items;)
         phase->item(&phase->run->workers[worker], i);
@@ -300,7 +304,7 @@ static void backward_merge_dq(fxa__cpu_backward_worker *w, int64_t group, int64_
     backward_store_dq(w, sum, first, n);
 }
 
-/* Returns the number of tiles whose dQ must be merged. */
+/* Returns the number of tiles whose dQ is the sum of several key splits. */
 static int64_t backward_merges(const fxa__cpu_backward_run *run) {
     return run->split.want_q && run->split.key_splits > 1 ? run->split.groups * run->split.tiles : 0;
 }

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * One row of a tile of scores in backward: program, probabilities, dropout, and the derivative of the program. The
- * products before and after are in tile.c.
+ * One row of a tile of scores in backward: the program, probabilities, dropout, and the derivative of the program.
+ * tile.c computes the matrix products before and after.
  */
 #include "backward.h"
 #include "../bytecode/tape_ops.h"
@@ -11,30 +11,31 @@
 
 #include <string.h>
 
-/* Probabilities of a row whose LSE is NaN: NaN, except 0 for pairs that are not attended. */
+/* Sets the probabilities of a row whose LSE is NaN: 0 for pairs that are not attended (score -inf), else NaN. */
 static void score_row_nan(const fxa__cpu_kernels *kernels, void *x, int64_t n) {
     for (int64_t i = 0; i < n; i++)
         fxa__cpu_real_set(kernels, x, i, fxa__cpu_real_get(kernels, x, i) == -INFINITY ? 0 : NAN);
 }
 
-/* Returns dropout's decisions for columns begin..end. */
+/* Returns the dropout decisions for columns begin..end of a row: -1 = kept, 0 = dropped. */
 static const int32_t *score_row_keep(const fxa__cpu_backward_worker *w, int64_t row, int64_t begin, int64_t end) {
     fxa__cpu_dropout_row drop = fxa__cpu_dropout_row_make(&w->g, w->h[row], w->q_at[row]);
     return w->run->code->kernels->row_keep(w->keep, &drop, w->k_at + begin, end - begin, w->keys_are_consecutive);
 }
 
-/* Turns ds, the gradient with respect to new scores, into that with respect to scaled scores. Adds the row's gradients
- * of captured tensors and params. */
+/* Replaces ds, the gradient by the new scores, by the gradient by the scaled scores. Adds the row's gradients of
+ * captured tensors and params to their sums. */
 static void score_row_derive(fxa__cpu_backward_worker *w, int64_t row, int64_t first, int64_t n, const void *s,
                              void *ds) {
     fxa__tape_run *derivative = &w->tape[FXA__CPU_TAPE_DERIVATIVE], *bprop = &w->tape[FXA__CPU_TAPE_BPROP];
     if (w->run->code->joined) fxa__tape_row_back(&w->tape[FXA__CPU_TAPE_SCORE], n, ds, ds);
-    if (derivative->tape) fxa__tape_row(derivative, row, first, n, s, ds, ds); /* with a bprop, leaves ds unchanged */
+    /* with a bprop, this only adds to sums and leaves ds unchanged */
+    if (derivative->tape) fxa__tape_row(derivative, row, first, n, s, ds, ds);
     if (bprop->tape) fxa__tape_row(bprop, row, first, n, s, ds, ds);
 }
 
-/* Tapes are fastest on whole steps: elements of ds past the end are set to 0 for them, and their results are not used.
- * */
+/* Tapes are fastest on entire steps of FXA__TAPE_STEP elements: ds is padded with zeroes, and the results there are
+ * unused. */
 void fxa__cpu_score_row_back(fxa__cpu_backward_worker *w, int64_t first, int64_t row, bool masked, int64_t begin,
                              int64_t end) {
     const fxa__cpu_backward_run *run = w->run;

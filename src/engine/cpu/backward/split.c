@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * Divides a backward run: sizes of tiles and blocks, key splits, tasks, and chains of tasks that add to the same sums.
+ * Divides a backward run: computes the sizes of tiles and blocks, the key splits, the tasks, and the chains of tasks
+ * that add to the same sums.
  */
 #include "backward.h"
 
@@ -11,17 +12,18 @@
 #include "../../../problem/scales.h"
 #include "../../../problem/work.h"
 
-/* Limits of memory and of numbers of tasks are untuned guesses: as much memory as a problem of that size needs anyway,
- * as many tasks and chains as large machines have threads. */
-#define BACKWARD_PARTS_BYTES ((int64_t)512 << 20) /* dQ of key splits */
-#define BACKWARD_SUM_BYTES ((int64_t)64 << 20)    /* sums that each chain has for itself */
+/* Limits of memory and of the numbers of tasks. They are untuned: about as much memory as a problem of that size needs
+ * anyway, and as many tasks and chains as large machines have threads. */
+#define BACKWARD_PARTS_BYTES ((int64_t)512 << 20) /* maximum bytes of the dQs of all key splits */
+#define BACKWARD_SUM_BYTES ((int64_t)64 << 20)    /* maximum bytes of sums that each chain has for itself */
 enum {
-    BACKWARD_TASKS = 32, /* keys are split while there are fewer tasks than this */
-    /* Key splits, at most. On Zen 3 with H 1, S 4096, D 64, 4 key splits cost one thread no measurable time. */
+    BACKWARD_TASKS = 32, /* number of tasks up to which keys are split */
+    /* Maximum number of key splits. On Zen 3 with H 1, S 4096, D 64, 4 key splits cost one thread no measurable
+     * time. */
     BACKWARD_KEY_SPLITS = 8,
-    BACKWARD_CHAINS = 32, /* chains, at most, if chains cost memory */
-    /* Keys of a block, at most, and bytes of one matrix [keys,D]: head dim 128 gets 384 keys in f32. Chosen by a
-     * measurement without kept figures. */
+    BACKWARD_CHAINS = 32, /* maximum number of chains if chains cost memory */
+    /* Maximum keys of a block, and maximum bytes of one matrix [keys,D]: head dim 128 gets 384 keys in f32. Found by
+     * measurement. */
     BACKWARD_KEYS = 384,
     BACKWARD_BLOCK_BYTES = 196608,
 };
@@ -36,7 +38,7 @@ int64_t fxa__cpu_backward_size_mul(int64_t a, int64_t b) {
 static void split_sizes(fxa__cpu_backward_split *s, const fxa__cpu_kernels *kernels, const fxa_problem *p) {
     int64_t mr = kernels->mr, nr = kernels->nr, wide = fxa__max_i64(1, fxa__max_i64(p->d_qk, p->d_v));
     int64_t step = nr % mr == 0 ? nr : nr * 3, heads = p->hq / fxa__max_i64(p->hkv, 1);
-    FXA__ASSERT(step % mr == 0); /* the least common multiple, for every set */
+    FXA__ASSERT(step % mr == 0); /* `step` is the least common multiple of mr and nr for every set */
     int64_t keys = BACKWARD_BLOCK_BYTES / (wide * (int64_t)kernels->real_size);
     keys = fxa__max_i64(step, fxa__min_i64(keys, BACKWARD_KEYS) / step * step);
     s->block_keys = fxa__min_i64(keys, fxa__round_up(fxa__max_i64(p->sk, 1), nr));
@@ -76,8 +78,8 @@ void fxa__cpu_backward_min_sub_block(const fxa__cpu_kernels *kernels, int32_t *r
 
 /* ---- Chains ------------------------------------------------------------------------------------------------------ */
 
-/* Returns true if different indices give different elements: coordinates count up from 0 or more. That none wraps has
- * been checked with the problem. */
+/* Returns true if the map is injective: coordinates are >= 0 and increase with the index. The check of the problem
+ * ensures that none wraps. */
 static bool split_map_is_plain(const fxa_index_map *map) {
     return map->kind == FXA_MAP_AFFINE && !map->has_offset && map->base >= 0 && map->step > 0;
 }
@@ -99,21 +101,22 @@ static uint32_t split_tensor_axes(const fxa__problem *p, const fxa_program *d, i
     return axes;
 }
 
-/* Returns true if q coordinates may be shifted, also below 0, where an index counts from the end. */
+/* Returns true if q coordinates may be shifted. A shift may give negative coordinates, which count from the end of an
+ * axis. */
 static bool split_has_q_shift(const fxa_problem *p) {
     int64_t lo, hi;
     fxa__q_shift_range(p, &lo, &hi);
     return lo != 0 || hi != 0;
 }
 
-/* Returns true if rows have elements of their own by one of the inputs that index them. */
+/* Returns true if rows with different q index different elements, given `inputs`, the inputs that index the tensor. */
 static bool split_has_own_rows(const fxa_problem *p, uint32_t inputs) {
     if (p->sq <= 1 || inputs & 1u << FXA_INPUT_Q_ROW) return true;
     return inputs & 1u << FXA_INPUT_Q && split_map_is_plain(&p->map_q) && !split_has_q_shift(p);
 }
 
-/* Returns true if each pair has an element of tensor t of its own, and the elements of a row are evenly spaced: indexed
- * by k alone. */
+/* Returns true if each pair has its own element of tensor t, and the elements of a row are evenly spaced, because k
+ * alone indexes their axis. */
 static bool split_has_one_pair_per_element(const fxa__problem *p, const fxa_program *d, int32_t t) {
     const fxa_problem *in = &p->in;
     uint32_t wanted = (in->b > 1 ? 1u << FXA_INPUT_B : 0u) | (in->hq > 1 ? 1u << FXA_INPUT_H : 0u);
@@ -132,16 +135,16 @@ static int64_t split_tensor_bytes(const fxa__problem *p, int32_t t) {
     return n;
 }
 
-/* Returns the number of chains by some axes. */
+/* Returns the number of chains if tasks are separated along `axes` (FXA__CPU_CHAIN_BY_x). */
 static int64_t split_chains(const fxa__cpu_backward_split *s, const fxa_problem *p, uint32_t axes) {
     int64_t groups = fxa__cpu_backward_size_mul(axes & FXA__CPU_CHAIN_BY_BATCH ? p->b : 1,
                                                 axes & FXA__CPU_CHAIN_BY_HEAD ? p->hkv : 1);
     return fxa__cpu_backward_size_mul(groups, axes & FXA__CPU_CHAIN_BY_SPLIT ? s->key_splits : 1);
 }
 
-/* Sets the chains if gradients are summed. Each chain has its own sum of a small tensor. A large tensor has one sum,
- * and chains only along axes on which tasks never add to the same element; if there are no such axes, as many sums as
- * memory allows. */
+/* Determines the chains for a problem with summed gradients. Each chain has its own sum of a small tensor. A large
+ * tensor has one sum, and chains only along axes on which tasks never add to the same element. If there are no such
+ * axes, it has as many sums as memory allows. */
 static void split_sums(fxa__cpu_backward_split *s, const fxa__problem *p, const fxa_program *d) {
     int64_t all = 0, small = 0;
     uint32_t axes = s->chain_axes;

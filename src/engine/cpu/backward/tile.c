@@ -7,12 +7,13 @@
  *     dS = P (r dP - delta) times the derivative of the program     r: dropout
  *     dV += (P r)^T dO,  dK += dS^T (scale Q),  dQ += dS K          dQ is scaled when it is complete
  *
- * S has exactly the bits of forward's scores: the same kernels multiply the same numbers, with keys as they are stored
- * if forward does so. If products round, a scale that is no power of two is applied after them, to S and to dK.
+ * S has the same bits as forward's scores, because the same kernels multiply the same numbers; keys are read as they
+ * are stored if forward does so. If products round to bf16, a scale that is not a power of two is applied after the
+ * products, to S and to dK.
  *
- * If the mask excludes something, each sub-block has its own columns, and the transposed sums go by steps of columns,
- * with only the rows of sub-blocks that have any of the columns. A product in which one factor has infinities or NaN
- * skips zeroes of the other factor, so that 0 * inf counts as 0.
+ * If the mask excludes pairs, each sub-block has its own columns. The transposed sums dV and dK are then computed by
+ * column steps; each step reads only the rows of sub-blocks that contain any of its columns. A product in which one
+ * factor has infinities or NaN skips zeroes of the other factor, so that 0 * inf counts as 0.
  */
 #include "backward.h"
 
@@ -22,21 +23,20 @@
 #include <string.h>
 
 typedef struct tile_pass {
-    int64_t first, n;      /* rows of the kv group */
-    const void *q, *dout;  /* Q and dO of the rows, as real */
-    int64_t ld_q, ld_dout; /* their pitches */
-    int64_t count;         /* number of w->sub_blocks, in the order of rows, then columns; they start at panels */
-    bool is_masked;        /* the sub-blocks differ in their columns */
-    bool clear;            /* P and dS are 0 outside of all sub-blocks; else only in column steps that a sub-block has
-                               a part of */
-    int64_t column_step;   /* columns that a call of sum_add has */
-    bool reads_other_rows; /* sum_add also reads rows that no sub-block has */
+    int64_t first, n;      /* stacked rows first..first+n of the kv group */
+    const void *q, *dout;  /* Q [n,ld_q] and dO [n,ld_dout] of the rows, as real */
+    int64_t ld_q, ld_dout; /* row pitches of q and dout in reals */
+    int64_t count;         /* number of w->sub_blocks, ordered by rows, then columns; each starts at a panel */
+    bool is_masked;        /* the sub-blocks have different columns */
+    bool clear;            /* P and dS are 0 outside of all sub-blocks; else only in the column steps of a sub-block */
+    int64_t column_step;   /* columns of one call of sum_add */
+    bool reads_other_rows; /* sum_add also reads rows between the sub-blocks */
     bool q_is_finite, dout_is_finite;
 } tile_pass;
 
 /* ---- Sub-blocks -------------------------------------------------------------------------------------------------- */
 
-/* Finds the sub-blocks. Returns false if the mask excludes the entire tile. */
+/* Finds the sub-blocks of tile `number`. Returns false if the mask excludes the entire tile. */
 static bool tile_sub_blocks_make(fxa__cpu_backward_worker *w, tile_pass *t, int64_t number) {
     const fxa__cpu_kernels *kernels = w->run->code->kernels;
     fxa__cpu_masked_tile *masked = &w->masked;
@@ -64,7 +64,7 @@ static bool tile_sub_blocks_make(fxa__cpu_backward_worker *w, tile_pass *t, int6
 
 /* ---- Scores and dS ----------------------------------------------------------------------------------------------- */
 
-/* s = Q K^T in a sub-block. */
+/* Computes the scores s = Q K^T of a sub-block. */
 static void tile_scores(fxa__cpu_backward_worker *w, const tile_pass *t, const fxa__cpu_sub_block *s) {
     const fxa__cpu_backward_run *run = w->run;
     const fxa__cpu_kernels *kernels = run->code->scores;
@@ -86,7 +86,7 @@ static void tile_scores(fxa__cpu_backward_worker *w, const tile_pass *t, const f
     }
 }
 
-/* ds = dP = dO V^T in a sub-block. */
+/* Computes dP = dO V^T of a sub-block into ds. */
 static void tile_dp(fxa__cpu_backward_worker *w, const tile_pass *t, const fxa__cpu_sub_block *s) {
     const fxa__cpu_backward_run *run = w->run;
     const fxa__cpu_kernels *kernels = run->code->kernels;
@@ -99,8 +99,8 @@ static void tile_dp(fxa__cpu_backward_worker *w, const tile_pass *t, const fxa__
     kernels->format->product_rows(kernels, &x);
 }
 
-/* Sets P and dS next to columns begin..end of a row of sub-block i to 0: columns that transposed sums may read, and
- * that products wrote past the end. Sub-blocks further on in the row are computed later. */
+/* Sets P and dS beside columns begin..end of a row of sub-block i to 0: the columns that transposed sums may read, and
+ * those that products wrote past the end. Later sub-blocks of the row are computed after this call. */
 static void tile_row_clear(const fxa__cpu_backward_worker *w, const tile_pass *t, int64_t i, int64_t row, int64_t begin,
                            int64_t end) {
     const fxa__cpu_sub_block *s = &w->sub_blocks[i];
@@ -114,7 +114,7 @@ static void tile_row_clear(const fxa__cpu_backward_worker *w, const tile_pass *t
     fxa__cpu_score_row_clear(w, row, end, to);
 }
 
-/* Computes P and dS of one row of sub-block i, in its columns or those that the band leaves of them. */
+/* Computes P and dS of one row of sub-block i, in all its columns or in those that the band leaves. */
 static void tile_row(fxa__cpu_backward_worker *w, const tile_pass *t, int64_t i, int64_t row) {
     const fxa__cpu_sub_block *s = &w->sub_blocks[i];
     int64_t begin = s->begin, end = s->end;
@@ -123,7 +123,7 @@ static void tile_row(fxa__cpu_backward_worker *w, const tile_pass *t, int64_t i,
         begin = fxa__min_i64(fxa__max_i64(q + w->masked.band_begin, begin), end);
         end = fxa__min_i64(fxa__max_i64(q + w->masked.band_end, begin), end);
     }
-    if (w->lse[t->first + row] == -INFINITY) end = begin; /* the row attended to nothing */
+    if (w->lse[t->first + row] == -INFINITY) end = begin; /* the row attends to no key */
     if (begin < end) fxa__cpu_score_row_back(w, t->first, row, s->masked, begin, end);
     if (begin == end || t->is_masked) tile_row_clear(w, t, i, row, begin, end);
 }
@@ -148,14 +148,14 @@ static void tile_sub_block(fxa__cpu_backward_worker *w, const tile_pass *t, int6
 /* ---- Transposed sums: dV += (P r)^T dO, dK += dS^T Q ------------------------------------------------------------- */
 
 typedef struct tile_product {
-    void *weight;                       /* [tile_rows,ld] P or dS */
+    void *weight;                       /* P or dS: [tile_rows,ld] factor of the rows of x */
     const void *x;                      /* [n,ld_x] dO or Q */
     int64_t ld_x;                       /* pitch of x */
-    const fxa__cpu_transposed_sum *sum; /* x packed */
+    const fxa__cpu_transposed_sum *sum; /* the sum, with x packed */
     bool x_is_finite;
 } tile_product;
 
-/* Adds the product column by column; skips rows of x whose weight is 0. */
+/* Adds weight^T x to the sum column by column; skips rows of x whose weight is 0. */
 static void tile_product_skip_zeroes(const fxa__cpu_backward_worker *w, const tile_pass *t, const tile_product *x) {
     const fxa__cpu_kernels *kernels = w->run->code->kernels;
     const fxa__cpu_transposed_sum *sum = x->sum;
@@ -168,8 +168,8 @@ static void tile_product_skip_zeroes(const fxa__cpu_backward_worker *w, const ti
     }
 }
 
-/* Adds columns begin..end over the rows of the sub-blocks that have any of them. Where sum_add reads many rows at once,
- * rows between these sub-blocks are included. */
+/* Adds columns begin..end of weight^T x, over the rows of the sub-blocks that contain any of these columns. If sum_add
+ * reads many rows at once, rows between these sub-blocks are included. */
 static void tile_product_columns(const fxa__cpu_backward_worker *w, const tile_pass *t, const tile_product *x,
                                  int64_t begin, int64_t end) {
     const fxa__cpu_kernels *kernels = w->run->code->kernels;
@@ -230,7 +230,7 @@ static void tile_dq(const fxa__cpu_backward_worker *w, const tile_pass *t) {
 
 /* ---- Loading ----------------------------------------------------------------------------------------------------- */
 
-/* Loads and packs K and V of the block, when the first tile needs them. */
+/* Loads and packs K and V of the key block. Called by the first tile that needs them. */
 static void tile_load_keys(fxa__cpu_backward_worker *w) {
     const fxa__cpu_backward_run *run = w->run;
     const fxa__cpu_kernels *kernels = run->code->kernels, *scores = run->code->scores;
@@ -249,7 +249,7 @@ static void tile_load_keys(fxa__cpu_backward_worker *w) {
     w->is_loaded = true;
 }
 
-/* Returns true if n rows are stored as a matrix of real, and sets its pitch. */
+/* Returns true if n rows of Q, O or dO are stored as a matrix of real. Sets *ld to the pitch of that matrix. */
 static bool tile_rows_are_real(const fxa__cpu_backward_worker *w, fxa_slot slot, int64_t first, int64_t n,
                                int64_t *ld) {
     const fxa_problem *p = &w->run->p->in;
@@ -295,7 +295,7 @@ static void tile_load_rows(fxa__cpu_backward_worker *w, tile_pass *t) {
 
 /* ---- The tile ---------------------------------------------------------------------------------------------------- */
 
-/* Returns the number of tiles of a head, and sets the rows of each. */
+/* Returns the number of tiles of a head, and sets *rows to the rows of each tile. */
 static int64_t tile_per_head(const fxa__cpu_backward_worker *w, int64_t *rows) {
     int64_t most = w->run->split.tile_rows, q_len = w->g.seq.q_len, tiles = fxa__div_up(q_len, most);
     int64_t even = fxa__round_up(fxa__div_up(q_len, tiles), fxa__cpu_backward_min_rows(w->run->code->kernels));
@@ -303,7 +303,7 @@ static int64_t tile_per_head(const fxa__cpu_backward_worker *w, int64_t *rows) {
     return fxa__div_up(q_len, *rows);
 }
 
-/* A head of many rows has tiles of its own, with about the same number of rows, so that masks cut them alike. */
+/* A head with more rows than a tile has its own tiles of about equal size, so that the mask cuts all heads alike. */
 bool fxa__cpu_backward_tile_rows(const fxa__cpu_backward_worker *w, int64_t tile, int64_t *first, int64_t *n) {
     int64_t rows = w->run->split.tile_rows, q_len = w->g.seq.q_len;
     if (w->g.rows == 0) return false;
@@ -318,12 +318,12 @@ bool fxa__cpu_backward_tile_rows(const fxa__cpu_backward_worker *w, int64_t tile
     return *first < w->g.rows;
 }
 
-/* Returns the index of a tile among those of its head, or of the kv group. */
+/* Returns the index of a tile within its head, or within the kv group if tiles span several heads. */
 static int64_t tile_number(const fxa__cpu_backward_worker *w, int64_t tile) {
     return w->g.seq.q_len < w->run->split.tile_rows ? tile : tile % tile_per_head(w, &(int64_t){0});
 }
 
-/* Adds dS K to dQ; the first block of a key split sets dQ to 0 before. */
+/* Adds dS K to dQ of the tile. The first key block of a key split sets dQ to 0 before. */
 static void tile_dq_add(fxa__cpu_backward_worker *w, const tile_pass *t, int64_t tile) {
     const fxa__cpu_kernels *kernels = w->run->code->kernels;
     int64_t ld_d = w->run->split.ld_d;

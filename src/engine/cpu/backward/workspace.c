@@ -2,17 +2,17 @@
  *
  * The workspace of a backward run. One function computes its size and sets its pointers.
  *
- * Only these parts grow with the sequence: LSE and delta (two numbers per row); dQ of a kv group, in real, for each
- * worker, or for each key split of each group if there are several (at most BACKWARD_PARTS_BYTES); for pages, dK and dV
- * of one KV head of the pool for each worker; and f64 sums of captured tensors whose gradients are requested, except
- * tensors in which each pair has an element of its own.
+ * These parts grow with the sequence length: LSE and delta (two numbers per row); dQ of a kv group as real, for each
+ * worker, or for each key split of each group if keys are split (at most BACKWARD_PARTS_BYTES); for paged K and V, dK
+ * and dV of the page pool of one KV head, for each worker; f64 sums of the captured tensors whose gradients are
+ * requested, unless each pair has its own element.
  */
 #include "backward.h"
 
 #include "../../../base/carve.h"
 #include "../../../base/num.h"
 
-/* Allocates [rows,columns] of real; returns NULL if it is not wanted. */
+/* Allocates a matrix [rows,columns] of real. Returns NULL if not `wanted`. */
 static void *backward_carve_matrix(fxa__carver *c, const fxa__cpu_backward_run *run, bool wanted, int64_t rows,
                                    int64_t columns) {
     return wanted ? fxa__carve_matrix(c, rows, columns, run->code->kernels->real_size) : NULL;
@@ -28,14 +28,14 @@ static void backward_carve_tape(fxa__carver *c, const fxa__cpu_backward_run *run
                                   split->block_keys);
 }
 
-/* Allocates a packed B [k,n]. */
+/* Allocates the panels of a packed right operand B [k,n], if `wanted`. */
 static void backward_carve_b(fxa__carver *c, const fxa__cpu_kernels *kernels, bool wanted, int64_t k, int64_t n,
                              fxa__cpu_packed_b *b) {
     if (wanted) b->panels = fxa__carve(c, kernels->format->b_size(kernels, k, n), kernels->real_size);
 }
 
-/* Allocates the transposed sum into out [block_keys,ld_out] of X with d features. Sets its steps also if it is not
- * wanted. */
+/* Allocates a transposed sum that is written to out [block_keys,ld_out], for operands X with d features. Sets the sizes
+ * even if the sum is not wanted. */
 static void backward_carve_sum(fxa__carver *c, const fxa__cpu_backward_run *run, bool wanted, int64_t d, void *out,
                                int64_t ld_out, fxa__cpu_transposed_sum *sum) {
     const fxa__cpu_kernels *kernels = run->code->kernels;
@@ -88,7 +88,7 @@ static void backward_carve_worker(fxa__carver *c, const fxa__cpu_backward_run *r
     w->tape[FXA__CPU_TAPE_BPROP].tensors = run->bound->bprop_tensors;
 }
 
-/* Allocates the sums of one chain. Those of a shared tensor are allocated with the first chain. */
+/* Allocates the sums of one chain. The sum of a shared tensor is allocated with chain 0. */
 static void backward_carve_chain_sums(fxa__carver *c, const fxa__cpu_backward_run *run, int64_t chain) {
     const fxa_program *program = run->p->program;
     for (int32_t t = 0; t < program->n_tensors; t++) {
@@ -99,7 +99,7 @@ static void backward_carve_chain_sums(fxa__carver *c, const fxa__cpu_backward_ru
         for (int32_t i = sum.view.rank - 1; i >= 0; i--) {
             sum.view.size[i] = capture->size[i];
             sum.view.stride[i] = n;
-            if (!fxa__mul_i64(n, capture->size[i], &n)) n = 0; /* only if another axis has no elements */
+            if (!fxa__mul_i64(n, capture->size[i], &n)) n = 0; /* n overflows only if another axis has size 0 */
         }
         if (run->split.one_pair_per_element >> t & 1)
             sum = (fxa__tape_sum){.view = c->base ? run->bound->dtensors[t] : sum.view, .one_pair_per_element = true};

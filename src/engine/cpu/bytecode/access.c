@@ -1,9 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * Elements of captured tensors for the columns of a row: loaded into a register, or added to the sum of a gradient. If
- * an index runs along one axis with the keys, the columns are divided into pieces in which elements are evenly spaced:
- * where the index counts from the end, is inside, is outside, or is clamped. Other accesses are in gather.c. Nothing
- * outside of a tensor is touched.
+ * Loads elements of captured tensors for the columns of a row into a register, or adds to the sums of their gradients.
+ * If one index increases or decreases with the keys, the columns are divided into pieces of evenly spaced elements: a
+ * new piece starts where the index becomes negative (and counts from the end), leaves the tensor, or is clamped. Other
+ * accesses are in gather.c. No memory outside of a tensor is read or written.
  */
 #include "tape_code.h"
 
@@ -15,15 +15,15 @@
 
 /* ---- Evenly spaced: pieces --------------------------------------------------------------------------------------- */
 
-/* The index along the axis is x + i * dx in column i, clamped to lo..hi, plus shift. */
+/* An access along one axis: the index in column i is clamp(x + i * dx, lo, hi) + shift. */
 typedef struct access_walk {
     int64_t n, x, dx, lo, hi, shift;
-    int64_t size, stride; /* size and stride of the axis */
-    int64_t offset;       /* offset by the other axes */
+    int64_t size, stride; /* size of the axis, and elements from one index to the next */
+    int64_t offset;       /* offset that the indices of the other axes give, in elements */
 } access_walk;
 
-/* Columns begin..end. inside: their elements are at offset, offset + stride, ...; else they are outside of the tensor.
- * */
+/* Columns begin..end of a row. If `inside`, their elements are at offset, offset + stride, ...; else they are outside
+ * of the tensor. */
 typedef struct access_piece {
     int64_t begin, end, offset, stride;
     bool inside;
@@ -31,8 +31,8 @@ typedef struct access_piece {
 
 static int32_t access_int(const fxa__tape_at *r, int32_t place) { return *(const int32_t *)r->at[place]; }
 
-/* Starts the walk along an access's axis. Returns false if an index wraps around or keys are not evenly spaced.
- * *outside: an index of another axis is outside, so that nothing is read. */
+/* Sets *w to the walk along an access's axis. Returns false if an index wraps around or the keys are not evenly spaced.
+ * Sets *outside if an index of another axis is outside of the tensor, so that nothing is read. */
 static bool access_begin(const fxa__tape_at *r, const fxa__tape_access *access, const fxa_view *view, access_walk *w,
                          bool *outside) {
     const fxa__tape_state *s = r->state;
@@ -57,7 +57,7 @@ static bool access_begin(const fxa__tape_at *r, const fxa__tape_access *access, 
     return true;
 }
 
-/* Returns the piece that starts at column i. */
+/* Returns the longest piece that starts at column i. */
 static access_piece access_next(const access_walk *w, int64_t i) {
     int64_t lo = w->lo + w->shift, hi = w->hi + w->shift, x = w->x + w->shift + i * w->dx, from = lo, to = hi,
             index = x;
@@ -76,7 +76,7 @@ static access_piece access_next(const access_walk *w, int64_t i) {
         from = fxa__max_i64(from, w->size);
     }
     int64_t reach = w->dx > 0 ? to - x : x - from, step = w->dx > 0 ? w->dx : -w->dx;
-    int64_t columns = (step == 1 ? reach : reach / step) + 1; /* divisions are slow, and rarely needed */
+    int64_t columns = (step == 1 ? reach : reach / step) + 1; /* no division for the common step 1 */
     if (index < 0) index += w->size;
     access_piece p = {.begin = i, .end = fxa__min_i64(w->n, i + columns), .inside = index >= 0 && index < w->size};
     if (p.inside) p.offset = w->offset + index * w->stride;
@@ -99,8 +99,8 @@ static void access_store(const fxa__tape_at *r, void *dst, int64_t i, double x) 
         ((double *)dst)[i] = x;
 }
 
-/* Sets columns begin..end to one value: in whole steps, of which the last overlaps the one before; ranges shorter than
- * a step element by element. */
+/* Sets columns begin..end to x, in entire steps, of which the last overlaps the one before. Ranges shorter than a step
+ * are set element by element. */
 static void access_fill(const fxa__tape_at *r, void *row, int64_t begin, int64_t end, double x) {
     const fxa__cpu_kernels *kernels = r->run->tape->kernels;
     int64_t n = end - begin, size = (int64_t)kernels->real_size;
@@ -146,7 +146,8 @@ static void access_copy_ints(const fxa__tape_at *r, const fxa__tape_access *acce
     for (int64_t i = p->begin; i < p->end; i++) dst[i] = x;
 }
 
-/* Returns true if all columns are one piece, which is stored as a row of registers is. */
+/* Returns true if all columns are one contiguous piece with the dtype of a register, so that the tensor can be read in
+ * place. */
 static bool access_is_row(const fxa__tape_at *r, const fxa__tape_access *access, const fxa_view *view,
                           const access_piece *p) {
     fxa_dtype real = (fxa_dtype)r->run->tape->kernels->real_dtype;
@@ -196,7 +197,7 @@ void fxa__tape_access_prefetch(const fxa__tape_at *r, const fxa__tape_access *ac
 
 /* ---- Sums -------------------------------------------------------------------------------------------------------- */
 
-/* Adds columns begin..end of a row to evenly spaced sums. */
+/* Adds columns begin..end of a row to sums that are evenly spaced, one sum per column. */
 static void access_add_spread(const fxa__tape_at *r, const fxa__tape_access *access, const access_piece *p,
                               const void *value, const void *dscore, double *sum) {
     const fxa__cpu_kernels *kernels = r->run->tape->kernels;
@@ -206,8 +207,8 @@ static void access_add_spread(const fxa__tape_at *r, const fxa__tape_access *acc
     kernels->tape[op](p->end - p->begin, sum + p->offset, d, x, &p->stride);
 }
 
-/* Adds columns begin..end of a row to the sums of a piece. With stride 0 there is one sum, and whole steps are added to
- * it. */
+/* Adds the columns of a piece to their sums. If the stride is 0, all columns have one sum, and entire steps are added
+ * to it. */
 static void access_add_piece(const fxa__tape_at *r, const fxa__tape_access *access, access_piece p, const void *value,
                              const void *dscore, double *sum) {
     const fxa__cpu_kernels *kernels = r->run->tape->kernels;
@@ -221,7 +222,7 @@ static void access_add_piece(const fxa__tape_at *r, const fxa__tape_access *acce
     access_add_spread(r, access, &p, value, dscore, sum);
 }
 
-/* Adds n numbers of a row to evenly spaced elements of any dtype, except where dscore is 0. */
+/* Adds n values of a row to evenly spaced elements of any dtype, except where dscore is 0. */
 static void access_add_stored(const fxa__tape_at *r, const fxa_view *view, const access_piece *p, const void *value,
                               bool row, const void *dscore) {
     enum { PIECE = 64 };
@@ -278,7 +279,7 @@ static bool access_within(const fxa__tape_range *range, int32_t x, int32_t bound
     return range->strict ? x < bound : x <= bound;
 }
 
-/* Computes the numbers lo..hi that are in the range. */
+/* Computes the interval lo..hi of ints that are in the range, given its bound. */
 static void access_interval(const fxa__tape_range *range, int64_t bound, int64_t *lo, int64_t *hi) {
     const int64_t far = (int64_t)1 << 40;
     int64_t most = range->strict ? bound - 1 : bound;
@@ -289,13 +290,13 @@ static void access_interval(const fxa__tape_range *range, int64_t bound, int64_t
     if (range->side == TAPE_AT) *lo = *hi = bound;
 }
 
-/* Returns x / step rounded up, for x > 0. Divisions are slow, and rarely needed. */
+/* Returns x / step rounded up, for x > 0, without a division for the common step 1. */
 static int64_t access_steps(int64_t x, int64_t step) { return step == 1 ? x : (x + step - 1) / step; }
 
 bool fxa__tape_range_ends(const fxa__tape_state *s, const fxa__tape_range *range, int32_t offset, int32_t bound,
                           int64_t first, int64_t n, int64_t *begin, int64_t *end) {
     int64_t x = offset + (int64_t)range->sign * s->k[first], y = x + (n - 1) * range->sign * s->step, lo, hi;
-    int64_t least = range->side == TAPE_NEAR ? -INT32_MAX : INT32_MIN; /* abs(INT32_MIN) wraps */
+    int64_t least = range->side == TAPE_NEAR ? -INT32_MAX : INT32_MIN; /* abs(INT32_MIN) would wrap */
     if (!s->step || x < least || x > INT32_MAX || y < least || y > INT32_MAX) return false;
     access_interval(range, bound, &lo, &hi);
     if (range->sign < 0) { /* -x increases with k */

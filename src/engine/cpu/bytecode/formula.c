@@ -1,12 +1,16 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * A mask alone as a formula over rows of bits. Operations on bools process 64 pairs at a time. Comparisons that leave a
- * range of columns, and values that are the same for a row, cost a few numbers per row. Every other bool is a part,
- * whose rows are run only if they differ from the row before (mask.c). So, for a window or a table by block, the table
- * is run once for the rows of a block, although the window moves with each row.
+ * Converts a mask into a formula over rows of bits, which processes 64 pairs at a time. The leaves of a formula:
  *
- * Bools whose operands need the value of the same pair stay in one part, so that the value is computed once, and so do
- * bools that exceed the capacity of a formula.
+ *   range   a comparison that is true for a contiguous range of columns; costs a few operations per row
+ *   test    a bool that is the same for all columns of a row; costs a few operations per row
+ *   part    any other bool; its instructions run for a row only if they read other values than in the previous row
+ *
+ * For example, a window combined with a table by block runs the table once for the rows of a block, although the window
+ * moves with each row.
+ *
+ * Bools that need the value of the same pair stay in one part, so that the value is computed once. Bools that exceed
+ * the capacity of a formula also stay in one part.
  */
 #include "tape_code.h"
 
@@ -14,8 +18,9 @@
 
 typedef struct formula_state {
     fxa__tape_graph *g;
-    uint8_t *seen;  /* [nodes of the program] operands of a bool from which the node is reached */
-    int32_t splits; /* divisions of a bool that are still allowed */
+    /* [nodes of the program] flags FORMULA_x of each operand (two bits per operand) that depends on the node */
+    uint8_t *seen;
+    int32_t splits; /* number of operators that the formula may still be split at */
 } formula_state;
 
 static bool formula_is_logic(const fxa__tape_node *n, uint8_t *kind) {
@@ -30,10 +35,10 @@ static bool formula_is_logic(const fxa__tape_node *n, uint8_t *kind) {
     }
 }
 
-/* ---- Values that operands share ---------------------------------------------------------------------------------- */
+/* ---- Values that two operands share ------------------------------------------------------------------------------ */
 
-/* LOGIC: the node is reached through bools alone and may become part of a formula. VALUE: an operation uses its value,
- * so it is computed for every pair. */
+/* LOGIC: the node is reached through bools alone and may become part of a formula. VALUE: another operation reads its
+ * value, so the node is computed for every pair. */
 enum { FORMULA_LOGIC = 1, FORMULA_VALUE = 2 };
 
 static bool formula_is_cheap(const fxa__tape_graph *g, int32_t node) {
@@ -42,7 +47,8 @@ static bool formula_is_cheap(const fxa__tape_graph *g, int32_t node) {
     return fxa__tape_graph_range(g, node, &range, &negated);
 }
 
-/* Marks what an operand needs; `shift` distinguishes operands. Operands of a FULL node come before it. */
+/* Marks the nodes that operand `node` depends on. `shift` selects the operand's bits in `seen`. Operands of a FULL node
+ * precede the node, so one pass is enough. */
 static void formula_mark(formula_state *f, int32_t node, int shift) {
     const fxa__tape_graph *g = f->g;
     f->seen[node] |= (uint8_t)(FORMULA_LOGIC << shift);
@@ -60,7 +66,7 @@ static void formula_mark(formula_state *f, int32_t node, int shift) {
     }
 }
 
-/* Returns true if two operands need the value of the same pair. */
+/* Returns true if two operands of n depend on the same value of a pair. */
 static bool formula_shares(formula_state *f, const fxa__tape_node *n) {
     bool shared = false;
     for (int32_t i = 0; i < f->g->program->n_nodes; i++) f->seen[i] = 0;
@@ -98,7 +104,8 @@ static void formula_leaf(formula_state *f, int32_t node) {
     if (is_range && negated) formula_add(f, TAPE_BITS_NOT, -1);
 }
 
-/* Builds the terms of a node, while `held` rows are on the stack. The recursion is as deep as there are splits. */
+/* Appends the terms of a node, while `held` rows are on the stack. The depth of the recursion is at most the number of
+ * splits. */
 static void formula_build(formula_state *f, int32_t node, int held) {
     const fxa__tape_node n = f->g->nodes[node];
     uint8_t kind;
@@ -125,7 +132,7 @@ void fxa__tape_formula_make(fxa__tape_graph *g, int32_t node) {
     fxa__free(g->host, f.seen, size);
 }
 
-/* ---- Places by which rows are compared --------------------------------------------------------------------------- */
+/* ---- Places by which a row is compared with the previous one ----------------------------------------------------- */
 
 static bool formula_watch_place(fxa__tape *t, int32_t place) {
     const fxa__tape_part *part = &t->parts[t->n_parts - 1];

@@ -1,10 +1,11 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * Elements of captured tensors at any indices. The offset by axes with a single index is the same for the row; the
- * other axes are processed for a few columns at a time. Elements are copied as they are stored, and converted together.
+ * Loads elements of captured tensors at arbitrary indices, and adds to their sums. The offset from axes with one index
+ * for the entire row is computed once; the indices of the other axes are processed 64 columns at a time. Elements are
+ * copied as they are stored, and then converted together.
  *
- * Each axis adds to an offset, or adds FXA__TAPE_OUTSIDE, a large negative number, if its index is outside. Offsets of
- * elements are far from that number, and no sum over all axes wraps around.
+ * Each axis adds its offset, or FXA__TAPE_OUTSIDE, a large negative number, if its index is outside of the axis. No sum
+ * over all axes wraps around, and no sum with an outside index is near a valid offset.
  */
 #include "tape_code.h"
 
@@ -29,7 +30,7 @@ int64_t fxa__tape_gather_base(const fxa__tape_at *r, const fxa__tape_access *acc
     return gather_is_outside(offset) ? FXA__TAPE_OUTSIDE : offset;
 }
 
-/* Computes the index of columns first..first+n along the axis that goes with the keys. */
+/* Computes the indices of columns first..first+n along the axis whose index is sign * k plus a value. */
 static void gather_index(const fxa__tape_at *r, const fxa__tape_access *access, int64_t first, int64_t n,
                          int32_t *index) {
     const int32_t *k = r->state->k + r->first + first;
@@ -44,7 +45,7 @@ static void gather_index(const fxa__tape_at *r, const fxa__tape_access *access, 
     }
 }
 
-/* Computes the offsets of columns first..first+n, without the part that is the same for all. */
+/* Computes the offsets of columns first..first+n from the axes whose index varies with the column. */
 static void gather_offsets(const fxa__tape_at *r, const fxa__tape_access *access, const fxa_view *view, int64_t first,
                            int64_t n, int64_t *offset) {
     int32_t room[GATHER_COLUMNS];
@@ -56,7 +57,7 @@ static void gather_offsets(const fxa__tape_at *r, const fxa__tape_access *access
         r->run->tape->kernels->offsets(offset, add, index, view->size[d], view->stride[d], n);
         add = true;
     }
-    if (!add) memset(offset, 0, (size_t)n * sizeof *offset); /* one element for all columns */
+    if (!add) memset(offset, 0, (size_t)n * sizeof *offset); /* all columns have the same element */
 }
 
 /* ---- Loads ------------------------------------------------------------------------------------------------------- */
@@ -70,7 +71,7 @@ static inline void gather_sized(const size_t size, const char *data, const int64
     }
 }
 
-/* Copies elements as they are stored. */
+/* Copies n elements of `size` bytes without conversion; 0 for elements outside of the tensor. */
 static void gather_stored(const void *data, size_t size, const int64_t *offset, int64_t n, void *to) {
     switch (size) {
     case 1: gather_sized(1, data, offset, n, to); break;
@@ -108,14 +109,15 @@ void fxa__tape_gather(const fxa__tape_at *r, const fxa__tape_access *access, voi
 
 /* ---- Sums -------------------------------------------------------------------------------------------------------- */
 
-/* State of a scatter: the sum for element `at` that has not been added yet; at -1: none. */
+/* State of a scatter: consecutive values for the same element are summed before they are added to it. */
 typedef struct gather_sum {
     double *to;
     int64_t at;
     double sum;
 } gather_sum;
 
-/* Adds n columns. Neighbours often have the same element: their sum is computed before the element is touched. */
+/* Adds n columns to their elements. Neighbours often have the same element: their sum is computed first, in
+ * gather_sum. */
 #define GATHER_ADD(name, real)                                                                                         \
     static void name(gather_sum *s, const int64_t *offset, const real *value, bool row, const real *dscore,            \
                      int64_t n) {                                                                                      \

@@ -1,8 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * Makes the graph of a tape from a program: the program's nodes with their levels, ints that are k plus something of a
- * lower level, loads along such ints, and the roots. Nodes that are added are appended. They have a lower level than
- * the nodes that use them, so within a level operands come before users.
+ * Makes the graph of a tape from a program. The graph has the program's nodes with their levels, marks ints that are k
+ * plus or minus a value of a lower level, finds loads along such ints, and lists the roots. Nodes that do not come from
+ * the program are appended. Their level is lower than that of the nodes that use them, so within a level operands
+ * precede users.
  */
 #include "tape_code.h"
 
@@ -42,7 +43,7 @@ enum {
     GRAPH_KEY = FXA__OF_KEY
 };
 
-/* Returns the level of a value, without SHARED, which is set last. */
+/* Returns the level of a value that depends on `inputs`: never SHARED, which fxa__tape_graph_share sets last. */
 static uint8_t graph_level(uint32_t inputs) {
     if (inputs & GRAPH_SCORE || (inputs & GRAPH_KEY && inputs & GRAPH_ROW)) return TAPE_FULL;
     return inputs & GRAPH_KEY ? TAPE_COLUMN : inputs & GRAPH_ROW ? TAPE_ROW : TAPE_UNIFORM;
@@ -65,10 +66,10 @@ static int32_t graph_int(fxa__tape_graph *g, int32_t value) {
     return fxa__tape_graph_add(g, &n);
 }
 
-/* ---- K plus something -------------------------------------------------------------------------------------------- */
+/* ---- Ints of the form k + offset --------------------------------------------------------------------------------- */
 
-/* Sets sign and offset of an int that is sign * k + something: k itself, or such an int plus or minus a value that k
- * does not change, or such a value minus it. */
+/* Sets sign and offset of node i if it is the int sign * k + offset, where offset does not depend on k: k itself, such
+ * an int plus or minus a value that does not depend on k, or that value minus such an int. */
 static void graph_find_affine(fxa__tape_graph *g, int32_t i, const fxa__linear *form) {
     fxa__tape_node n = g->nodes[i];
     if (n.type != FXA_INT || !fxa__lower_key_sign(form)) return;
@@ -99,13 +100,13 @@ static void graph_find_affine(fxa__tape_graph *g, int32_t i, const fxa__linear *
 
 static bool graph_is_row(const fxa__tape_graph *g, int32_t node) { return fxa__tape_has_keys(g->nodes[node].level); }
 
-/* An index as clamp(line, lo, hi) + shift. All but the line are nodes that k does not change. */
+/* An index of a load as clamp(line, lo, hi) + shift. lo, hi and shift are nodes that do not depend on k. */
 typedef struct graph_index {
-    int32_t line, lo, hi, shift; /* shift -1: none */
+    int32_t line, lo, hi, shift; /* nodes; shift -1 = none */
     bool bounded;
 } graph_index;
 
-/* Moves sums with values that k does not change from an index to its shift. */
+/* Moves added and subtracted values that do not depend on k from the line of an index to its shift. */
 static void graph_take_shift(fxa__tape_graph *g, graph_index *x) {
     while (!g->failed && !g->nodes[x->line].sign) {
         const fxa__tape_node n = g->nodes[x->line];
@@ -118,7 +119,7 @@ static void graph_take_shift(fxa__tape_graph *g, graph_index *x) {
     }
 }
 
-/* Moves clamp, min or max with such values from an index to its bounds. */
+/* Moves a clamp, min or max with bounds that do not depend on k from the line of an index to lo and hi. */
 static void graph_take_bounds(fxa__tape_graph *g, graph_index *x) {
     const fxa__tape_node n = g->nodes[x->line];
     if (n.op == FXA_OP_CLAMP && !graph_is_row(g, n.arg[1]) && !graph_is_row(g, n.arg[2])) {
@@ -133,8 +134,8 @@ static void graph_take_bounds(fxa__tape_graph *g, graph_index *x) {
     }
 }
 
-/* Sets the axis of a load whose index along one axis is k plus something, perhaps clamped, while k changes no other
- * index: the elements are evenly spaced. */
+/* Sets the axis of a load if exactly one index depends on k, and that index is sign * k plus a value, perhaps clamped.
+ * The elements of a row are then evenly spaced. */
 static void graph_find_axis(fxa__tape_graph *g, fxa__tape_node *load) {
     int axis = -1, rank = load->n_args;
     load->axis = -1;
@@ -160,13 +161,13 @@ static void graph_find_axis(fxa__tape_graph *g, fxa__tape_node *load) {
 
 /* ---- Import ------------------------------------------------------------------------------------------------------ */
 
-/* Returns the node that stands for program node i: int() of an int or bool is its operand. */
+/* Returns the node that replaces program node i: int() of an int or bool, and with_grad, are their operand. */
 static int32_t graph_same(const fxa_program *p, int32_t i) {
     while (fxa__tape_is_through(p, &p->nodes[i])) i = p->nodes[i].arg[0];
     return i;
 }
 
-/* Properties of the program's nodes. */
+/* Properties of the program's nodes, all [n_nodes]. */
 typedef struct graph_known {
     fxa__linear *forms;
     fxa__depend *sets;
@@ -215,7 +216,8 @@ static void graph_import_all(fxa__tape_graph *g) {
 
 /* ---- Roots ------------------------------------------------------------------------------------------------------- */
 
-/* Returns the node that has the form sign * k + offset, or the absolute value of it. */
+/* Returns the node of the form sign * k + offset that `node` is, or is the absolute value of; NULL: neither. Sets
+ * *absolute. */
 static const fxa__tape_node *graph_line(const fxa__tape_graph *g, int32_t node, bool *absolute) {
     const fxa__tape_node *n = &g->nodes[node];
     *absolute = n->op == FXA_OP_ABS && n->type == FXA_INT;
@@ -223,8 +225,8 @@ static const fxa__tape_node *graph_line(const fxa__tape_graph *g, int32_t node, 
     return n->sign ? n : NULL;
 }
 
-/* Comparing k plus something, or its absolute value, with a value that k does not change leaves a range of columns, or
- * all columns except a range: b < abs(x) is not abs(x) <= b. */
+/* A comparison of k plus a value, or of its absolute value, with a bound that does not depend on k is true for a range
+ * of columns, or for all columns except a range: b < abs(x) is the negation of abs(x) <= b. */
 bool fxa__tape_graph_range(const fxa__tape_graph *g, int32_t node, fxa__tape_node *range, bool *negated) {
     const fxa__tape_node n = g->nodes[node];
     bool order = n.op == FXA_OP_LT || n.op == FXA_OP_LE, strict = n.op == FXA_OP_LT, absolute = false;
@@ -253,7 +255,7 @@ static bool graph_add_range(fxa__tape_graph *g, int32_t node) {
     return true;
 }
 
-/* Adds the conjuncts of the mask as roots, except those that are constantly true. */
+/* Adds the conjuncts of the mask as roots, except those that are always true. */
 static void graph_add_mask(fxa__tape_graph *g, int32_t mask) {
     int32_t stack[GRAPH_MAX_CONJUNCTS], depth = 0;
     stack[depth++] = mask;
@@ -338,8 +340,8 @@ static void graph_need_between(fxa__tape_graph *g, size_t begin, size_t end) {
         if (g->nodes[i].needed) graph_need_args(g, &g->nodes[i]);
 }
 
-/* Propagates needs three times: the program's nodes use appended nodes, which use nodes of the program with levels
- * below COLUMN, which use no appended nodes. */
+/* Propagates needs in three passes: the program's nodes use appended nodes; these use program nodes with levels below
+ * COLUMN; such nodes use no appended nodes. */
 static void graph_need(fxa__tape_graph *g, uint32_t kinds) {
     size_t appended = (size_t)g->program->n_nodes;
     for (size_t i = 0; i < g->n_nodes; i++) g->nodes[i].needed = false;

@@ -2,8 +2,10 @@
  *
  * Lowers the graph to instructions: the needed nodes of each level in order, each with a register of its level. A
  * register is free again after the last reader of its value, unless a later level or a root reads it. Roots come last,
- * and write to the caller's row. In FULL of a JOINT tape the nodes that the score needs come first, then the score;
- * values of these that the derivative reads keep their registers.
+ * and write to the caller's row.
+ *
+ * In the FULL level of a JOINT tape, the nodes of the score come first, then the score, then the derivative. Values of
+ * the score that the derivative reads keep their registers.
  */
 #include "tape_code.h"
 
@@ -19,8 +21,8 @@ typedef struct lower_state {
     int32_t *free_regs;
     size_t n_free, free_capacity;
     int32_t *place_of;             /* [nodes] place of the node in this level; -1 = none yet */
-    int32_t external[TAPE_SPACES]; /* [spaces] place of the caller's row in this level; -1 = none yet */
-    int32_t minus_inf, zero;       /* nodes of these constants */
+    int32_t external[TAPE_SPACES]; /* [spaces] place of the caller's rows in this level; -1 = none yet */
+    int32_t minus_inf, zero;       /* nodes of the constants -inf and 0 */
     uint8_t *wanted;               /* [nodes] 1 = a part of the formula needs the node; NULL: no formula */
     bool failed;                   /* memory is exhausted */
     bool no_code;                  /* an operation has no opcode: a bug, because fxa__tape_missing found none */
@@ -82,7 +84,8 @@ static char lower_letter(const lower_state *l, int32_t node, bool spread) {
     return real ? (row ? 'F' : 'f') : (row ? 'I' : 'i');
 }
 
-/* Fills a row with a single value, for operations that have no variant for it. Returns its place. */
+/* Appends an instruction that fills a row with a single value, for operations without a variant for single values.
+ * Returns the row's place. */
 static int32_t lower_spread(lower_state *l, int32_t node, int32_t reg) {
     bool real = l->g->nodes[node].type == FXA_FLOAT;
     int32_t place = lower_add_place(l, l->level, real, reg);
@@ -91,7 +94,8 @@ static int32_t lower_spread(lower_state *l, int32_t node, int32_t reg) {
     return place;
 }
 
-/* Returns the opcode of a node: for its operands as they are, or with all of them as rows. */
+/* Returns the opcode of a node for operands that are rows or single values as they are; with `spread`, for rows only.
+ * -1 = none. */
 static int32_t lower_opcode(const lower_state *l, const fxa__tape_node *n, bool spread) {
     char letters[4] = "___";
     for (int k = 0; k < n->n_args && k < 3; k++) letters[k] = lower_letter(l, n->arg[k], spread);
@@ -103,7 +107,8 @@ static void lower_operation(lower_state *l, const fxa__tape_node *n, int32_t dst
     bool spread = code < 0;
     if (spread) code = lower_opcode(l, n, true);
     l->no_code = l->no_code || !FXA__HOLDS(code >= 0);
-    if (n->n_args == 4) /* the row that is added to is copied to the result's place first; often it is there already */
+    /* the fourth operand is a row that is added to: it is copied to the result first, unless it is there already */
+    if (n->n_args == 4)
         lower_add_ins(l, (fxa__tape_ins){.op = FXA__TAPE_COPY_F, .dst = dst, .a = lower_place(l, n->arg[3])});
     for (int k = 0; k < n->n_args && k < 3; k++) {
         if (spread && !lower_is_row(l, n->arg[k])) {
@@ -147,8 +152,9 @@ static int32_t lower_add_access(lower_state *l, const fxa__tape_node *n) {
 
 static void lower_leaf(lower_state *l, fxa__tape_node *n) {
     fxa__tape *t = l->tape;
-    if (n->op == FXA_OP_INPUT && n->level == TAPE_FULL) return; /* a row of the caller */
-    n->reg = l->tape->level[l->level].n_regs++; /* a register of its own, because leaves are written first */
+    if (n->op == FXA_OP_INPUT && n->level == TAPE_FULL) return; /* the input is a row of the caller */
+    /* never a free register: leaves are written first, before other values could be read */
+    n->reg = l->tape->level[l->level].n_regs++;
     fxa__tape_leaf leaf = {.op = n->op, .type = n->type, .level = n->level, .imm = n->imm, .reg = n->reg, .f = n->f};
     if (!fxa__grow(l->g->host, &t->leaves, &t->leaves_capacity, t->n_leaves + 1, sizeof leaf))
         l->failed = true;
@@ -174,7 +180,7 @@ static void lower_node(lower_state *l, int32_t i) {
         return;
     }
     int32_t access = n->op == FXA_OP_LOAD ? lower_add_access(l, n) : -1;
-    /* The result may overwrite an operand if elements have one size and no operand must be spread before. */
+    /* The result may overwrite an operand if all elements have the same size and no operand has to be spread. */
     bool in_place = access < 0 && l->tape->kernels->real_size == sizeof(int32_t) && lower_opcode(l, n, false) >= 0;
     if (in_place) lower_release(l, i);
     if (!n->is_out) n->reg = lower_take_reg(l);
@@ -188,7 +194,7 @@ static void lower_node(lower_state *l, int32_t i) {
 
 /* ---- Roots ------------------------------------------------------------------------------------------------------- */
 
-/* Writes a row or a single value to out; with a guard, if it may not be 0 where dscore is. */
+/* Writes the result of a root to out. Appends a guard if the result may be nonzero where dscore is 0. */
 static void lower_write(lower_state *l, const fxa__tape_root *root) {
     const fxa__tape_node *n = &l->g->nodes[root->node];
     *(root->kind == FXA__OUT_DSCORE && l->g->joint ? &l->tape->writes_back : &l->tape->writes) = true;
@@ -231,7 +237,7 @@ static void lower_range(lower_state *l, const fxa__tape_node *n) {
         l, (fxa__tape_ins){.op = FXA__TAPE_RANGE, .dst = lower_external(l, TAPE_OUT), .aux = (int32_t)t->n_ranges - 1});
 }
 
-/* Combines a comparison with its effect on out. */
+/* Appends one instruction that sets out to -inf where a comparison is false. */
 static void lower_compare(lower_state *l, const fxa__tape_node *n) {
     char letters[4] = "__F";
     int32_t out = lower_external(l, TAPE_OUT);
@@ -285,8 +291,8 @@ static void lower_nodes(lower_state *l, bool value) {
             lower_node(l, (int32_t)i);
 }
 
-/* Lowers gradients first, because out may be the caller's dscore; then the value, then its mask. The score of a JOINT
- * tape comes before its derivative. */
+/* Gradients are lowered first, because out may be the caller's dscore; then the value; then its mask. The score of a
+ * JOINT tape precedes its derivative. */
 static void lower_roots(lower_state *l) {
     if (l->g->joint) {
         lower_roots_of(l, 1u << FXA__OUT_SCORE, lower_write);
@@ -304,7 +310,7 @@ static void lower_want_one(lower_state *l, int32_t node) {
     if (l->g->nodes[node].level == TAPE_FULL) l->wanted[node] = 1;
 }
 
-/* Marks the nodes of FULL that a root needs. Operands of FULL come before their users. */
+/* Marks the nodes of FULL that a root needs. Operands of a FULL node precede it. */
 static void lower_want(lower_state *l, const fxa__tape_root *root) {
     const fxa__tape_node *nodes = l->g->nodes, *access = root->access >= 0 ? &nodes[root->access] : NULL;
     for (size_t i = 0; i < l->g->n_nodes; i++) l->wanted[i] = 0;
@@ -314,7 +320,8 @@ static void lower_want(lower_state *l, const fxa__tape_root *root) {
         for (int k = 0; l->wanted[i] && k < nodes[i].n_args; k++) lower_want_one(l, nodes[i].arg[k]);
 }
 
-/* Lowers a part: all its instructions, even for values that another part computes, which may be of another row. */
+/* Lowers a part with all its instructions, even for values that another part computes: that part may have run for
+ * another row. */
 static void lower_part(lower_state *l, const fxa__tape_root *root) {
     fxa__tape *t = l->tape;
     const fxa__tape_level *full = &t->level[TAPE_FULL];
@@ -332,7 +339,7 @@ static void lower_part(lower_state *l, const fxa__tape_root *root) {
     l->failed = l->failed || !fxa__tape_formula_watch(t);
 }
 
-/* Lowers a formula. Leaves are numbered in the order of their terms. */
+/* Lowers a formula. Leaves are numbered in the order of the formula's terms. */
 static void lower_formula(lower_state *l) {
     fxa__tape *t = l->tape;
     for (size_t i = 0; i < l->g->n_terms && !l->failed; i++) {
@@ -355,7 +362,7 @@ static void lower_level(lower_state *l, int level) {
     l->n_free = 0;
     for (size_t i = 0; i < l->g->n_nodes; i++) l->place_of[i] = -1;
     for (int s = 0; s < TAPE_SPACES; s++) l->external[s] = -1;
-    if (!(l->wanted && level == TAPE_FULL)) lower_nodes(l, true); /* else part by part */
+    if (!(l->wanted && level == TAPE_FULL)) lower_nodes(l, true); /* else: nodes are lowered part by part */
 }
 
 fxa_status fxa__tape_lower(fxa__tape_graph *g, fxa__tape *tape, fxa_error *err) {

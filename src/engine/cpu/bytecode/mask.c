@@ -1,10 +1,10 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * Runs a mask alone, before there are scores: computes rows of pairs as bits, by the formula of formula.c. A part sets
- * elements of a row of zeroes to -inf where it is false. Values that a row reads besides columns and batch entry are in
- * places of ROW. If those of a part are the same as in the row before, the part's bits are too, and nothing is run:
- * blocks, documents and heads repeat entire rows. If no part, range or test differs from the row before, the row is
- * only reported to be the same.
+ * Evaluates a mask before the scores: computes the pairs of a row as bits, by the formula of formula.c. To compute a
+ * part, its instructions set elements of a row of zeroes to -inf where the part is false. Apart from columns and batch
+ * entry, a part reads values from places of the ROW level. If these are the same as in the row before, the bits of the
+ * part are the same too, and nothing runs: blocks, documents and heads repeat entire rows. If no part, range or test
+ * differs from the row before, the row is only reported as equal.
  */
 #include "tape_code.h"
 
@@ -13,8 +13,8 @@
 
 #include <string.h>
 
-/* Rows that are tested together for being the same. Ice Lake, S 4096, H 8, a window or blocks: 80.3 ms without, 75.2
- * with 32; no other number was tried. */
+/* Number of rows that are tested together for being equal. Ice Lake, S 4096, H 8, a window or blocks: 80.3 ms without,
+ * 75.2 ms with 32; other numbers are untested. */
 enum { MASK_STRETCH = 32 };
 
 /* ---- Leaves of a row --------------------------------------------------------------------------------------------- */
@@ -23,13 +23,13 @@ static const fxa__tape_place *mask_place(const fxa__tape_run *run, int32_t place
     return &run->tape->level[TAPE_FULL].places[place];
 }
 
-/* Returns an int of FULL's places that belongs to the row or to the batch entry. */
+/* Returns the int at a place of FULL: of this row, or of the batch entry. */
 static int32_t mask_int(const fxa__tape_run *run, int32_t place, int64_t row) {
     const fxa__tape_state *s = run->scratch;
     return ((const int32_t *)s->fixed[place])[mask_place(run, place)->space == TAPE_ROW ? row : 0];
 }
 
-/* Returns true if the value of a place differs from the row before. */
+/* Returns true if the value at a place differs from that of the row before. */
 static bool mask_moves(const fxa__tape_run *run, int32_t place, int64_t row) {
     const fxa__tape_state *s = run->scratch;
     size_t size = mask_place(run, place)->real ? run->tape->kernels->real_size : sizeof(int32_t);
@@ -44,8 +44,8 @@ static bool mask_part_moves(const fxa__tape_run *run, const fxa__tape_part *part
     return moves;
 }
 
-/* Returns true if the numbers of ranges change by the same steps from this row to the next as from the row before to
- * it. */
+/* Returns true if the offset and bound of each range change from this row to the next as much as from the row before to
+ * this row. */
 static bool mask_is_even(const fxa__tape_run *run, int64_t row) {
     const fxa__tape *t = run->tape;
     bool even = true;
@@ -92,7 +92,7 @@ static void mask_run_part(fxa__tape_run *run, size_t part, int64_t row, int64_t 
     run->tape->kernels->row_signs(bits, s->spare[0], run->columns);
 }
 
-/* Computes the columns of the ranges in a row. Returns false if they are those of the row before. */
+/* Computes the columns of each range in a row. Returns false if all are as in the row before. */
 static bool mask_move_ranges(fxa__tape_run *run, int64_t row) {
     const fxa__tape *t = run->tape;
     fxa__tape_state *s = run->scratch;
@@ -108,8 +108,9 @@ static bool mask_move_ranges(fxa__tape_run *run, int64_t row) {
     return changed;
 }
 
-/* Returns how many rows after `row`, up to `end`, have its bits. If numbers change by equal steps, the ends of a range
- * are monotonic, so if those of the last row are the same, those of all rows between are. */
+/* Returns the number of rows after `row`, before `end`, that have its bits. If offsets and bounds change by equal
+ * steps, the ends of a range are monotonic in the row, so if they are the same in the last row, they are in all rows
+ * between. */
 static int64_t mask_repeats(const fxa__tape_run *run, int64_t row, int64_t end) {
     const fxa__tape *t = run->tape;
     const fxa__tape_state *s = run->scratch;
@@ -128,8 +129,8 @@ static int64_t mask_repeats(const fxa__tape_run *run, int64_t row, int64_t end) 
     return last - row;
 }
 
-/* Computes the leaves of a row. Returns false if all are as in the row before; `kept`: the leaves in memory are of the
- * row before. */
+/* Computes the leaves of a row. Returns false if all are as in the row before. `kept`: the leaves in memory belong to
+ * the row before. */
 static bool mask_leaves(fxa__tape_run *run, int64_t row, int64_t words, bool kept) {
     const fxa__tape *t = run->tape;
     const fxa__tape_state *s = run->scratch;
@@ -141,11 +142,10 @@ static bool mask_leaves(fxa__tape_run *run, int64_t row, int64_t words, bool kep
 
 /* ---- The formula ------------------------------------------------------------------------------------------------- */
 
-static uint64_t mask_low(int64_t n) { /* Returns a word whose first n bits are set. */
-    return n >= 64 ? UINT64_MAX : n <= 0 ? 0 : ((uint64_t)1 << n) - 1;
-}
+/* Returns a word whose first n bits are set: 0 for n <= 0, all ones for n >= 64. */
+static uint64_t mask_low(int64_t n) { return n >= 64 ? UINT64_MAX : n <= 0 ? 0 : ((uint64_t)1 << n) - 1; }
 
-/* Computes a range column by column: for keys that are not evenly spaced, or numbers that wrap. */
+/* Computes the bits of a range column by column, for keys that are not evenly spaced or values that wrap around. */
 static void mask_range_each(fxa__tape_run *run, const fxa__tape_range *range, int64_t row, uint64_t *bits,
                             int64_t words) {
     fxa__tape_state *s = run->scratch;
@@ -158,7 +158,7 @@ static void mask_range_each(fxa__tape_run *run, const fxa__tape_range *range, in
     run->tape->kernels->row_signs(bits, out, r.n);
 }
 
-/* Returns the row of a leaf: where it is stored, or computed in `room`. */
+/* Returns the bits of a leaf: a pointer to the stored bits, or `room` if they were computed. */
 static const uint64_t *mask_leaf(fxa__tape_run *run, const fxa__tape_term *term, int64_t row, uint64_t *room,
                                  int64_t words) {
     const fxa__tape_state *s = run->scratch;
@@ -175,7 +175,7 @@ static const uint64_t *mask_leaf(fxa__tape_run *run, const fxa__tape_term *term,
     return room;
 }
 
-/* Combines x with the row or rows after it. */
+/* Combines x with y, or with y and z, by an operation of the formula. Stores the result in x. */
 static void mask_join(int kind, uint64_t *restrict x, const uint64_t *restrict y, const uint64_t *restrict z,
                       int64_t words) {
     switch (kind) {
@@ -196,8 +196,8 @@ static void mask_join(int kind, uint64_t *restrict x, const uint64_t *restrict y
     }
 }
 
-/* Computes x || leaf for a leaf that is the same for the row or a range, where most of x is unchanged. Returns false if
- * the leaf is another. */
+/* Computes x |= leaf for a TEST or a RANGE, without touching the words of x that do not change. Returns false for other
+ * leaves. */
 static bool mask_or_leaf(const fxa__tape_run *run, const fxa__tape_term *term, int64_t row, uint64_t *x,
                          int64_t words) {
     const fxa__tape_state *s = run->scratch;
@@ -229,7 +229,8 @@ static const uint64_t *mask_formula(fxa__tape_run *run, int64_t row, int64_t wor
         uint64_t *x = stack + depth * words;
         if (takes > 0) {
             mask_join(term->kind, x, x + words, x + 2 * words, words);
-        } else if (depth > 0 && mask_takes(next) == 2) { /* a leaf that is combined next needs no row of its own */
+            /* the next operation combines the leaf with the row before, so the leaf needs no row of its own */
+        } else if (depth > 0 && mask_takes(next) == 2) {
             uint64_t *to = x - words;
             if (next != TAPE_BITS_OR || !mask_or_leaf(run, term, row, to, words))
                 mask_join(next, to, mask_leaf(run, term, row, x, words), x, words);
@@ -249,7 +250,7 @@ void fxa__tape_mask(fxa__tape_run *run, int64_t row, int64_t n, uint64_t *bits, 
     FXA__ASSERT(fxa__div_up(run->columns, 64) <= words && words <= fxa__div_up(run->max_columns, 64));
     const fxa__tape_state *s = run->scratch;
     int64_t ask = s->ranges_move ? row + 1 : row + n,
-            repeats = row; /* the next row to test; `until` is the last that repeats */
+            repeats = row; /* first row after `row` that is not known to be equal */
     for (int64_t i = row; i < row + n; i++, bits += words) {
         if (i == ask) {
             repeats = i + mask_repeats(run, i - 1, row + n);

@@ -1,12 +1,13 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * Joins several nodes into one operation, on tapes of floats: a value that only one operation uses need not be stored.
- * Products that are added to are rounded once instead of twice. The next count of uses drops nodes that have none.
+ * Joins several nodes into one operation, on tapes of floats: a value with one user need not be stored. A product plus
+ * a value becomes a fused multiply-add, which rounds once instead of twice. Nodes that lose their last user are dropped
+ * at the next count of uses.
  *
- * What is joined does not depend on the mask: scores have the same bits on the tape with the mask and on the one
- * without, so forward and backward may use different ones for the same pair. For the same reason the score of a JOINT
- * tape is joined as on a tape of its own, except that a tanh which the derivative needs is separated again; that
- * changes no bit.
+ * The joined nodes do not depend on the mask: scores have the same bits on the tape with the mask and on the tape
+ * without it, so forward and backward may use different tapes for the same pair. For the same reason the score of a
+ * JOINT tape is joined as on a separate tape. The exception is a tanh that the derivative needs: it is separated again,
+ * which changes no bit.
  */
 #include "tape_code.h"
 
@@ -33,7 +34,7 @@ static void peephole_join(const fxa__tape_graph *g, fxa__tape_node *n, uint32_t 
     n->arg[2] = c;
 }
 
-/* x * y + c, x * y - c, c - x * y */
+/* Replaces x * y + c, x * y - c and c - x * y by one operation. */
 static void peephole_fma(const fxa__tape_graph *g, fxa__tape_node *n) {
     const fxa__tape_node *a = peephole_inner(g, n, 0, FXA_OP_MUL), *b = peephole_inner(g, n, 1, FXA_OP_MUL);
     if (n->op == FXA_OP_ADD && a)
@@ -46,7 +47,7 @@ static void peephole_fma(const fxa__tape_graph *g, fxa__tape_node *n) {
         peephole_join(g, n, FXA__TAPE_FNMA, b, n->arg[0]);
 }
 
-/* x ** 2 becomes a product, which is rounded once and takes a fraction of the time. */
+/* Replaces x ** 2 by the product x * x, which is rounded once and takes a fraction of the time. */
 static void peephole_square(const fxa__tape_graph *g, fxa__tape_node *n) {
     const fxa__tape_node *y = &g->nodes[n->arg[1]];
     if (y->op != FXA_OP_CONST || y->f != 2) return;
@@ -54,7 +55,7 @@ static void peephole_square(const fxa__tape_graph *g, fxa__tape_node *n) {
     n->arg[1] = n->arg[0];
 }
 
-/* tanh(x * y), tanh(x / y) with y a single value, times 1 until a factor is joined */
+/* Replaces tanh(x * y) and tanh(x / y) by TANH_MUL and TANH_DIV, with the factor 1. y is a single value. */
 static void peephole_tanh(fxa__tape_graph *g, fxa__tape_node *n) {
     const fxa__tape_node *mul = peephole_inner(g, n, 0, FXA_OP_MUL), *div = peephole_inner(g, n, 0, FXA_OP_DIV);
     const fxa__tape_node *inner = mul ? mul : div;
@@ -68,7 +69,7 @@ static void peephole_tanh(fxa__tape_graph *g, fxa__tape_node *n) {
     n->arg[2] = g->one;
 }
 
-/* z * (such a tanh), with z a single value too */
+/* Replaces z * TANH_x by TANH_x with the factor z. z is a single value, and the factor is 1 before. */
 static void peephole_scale_tanh(fxa__tape_graph *g, fxa__tape_node *n) {
     for (int k = 0; k < 2; k++) {
         const fxa__tape_node *mul = peephole_inner(g, n, k, FXA__TAPE_TANH_MUL);
@@ -84,7 +85,7 @@ static void peephole_scale_tanh(fxa__tape_graph *g, fxa__tape_node *n) {
     }
 }
 
-/* mulz(x, c - y * y) with c a single value: the form of derivatives of tanh and sigmoid */
+/* Replaces mulz(x, c - y * y) by SLOPE, where c is a single value: the form of derivatives of tanh and sigmoid. */
 static void peephole_slope(const fxa__tape_graph *g, fxa__tape_node *n) {
     const fxa__tape_node *fnma = peephole_inner(g, n, 1, FXA__TAPE_FNMA);
     if (!fnma || fnma->arg[0] != fnma->arg[1] || !peephole_is_one(g, n->level, fnma->arg[2])) return;
@@ -95,7 +96,8 @@ static void peephole_slope(const fxa__tape_graph *g, fxa__tape_node *n) {
     n->arg[2] = fnma->arg[2];
 }
 
-/* float(a + b), float(a - b) of ints; if the sum is k plus something, of these two */
+/* Replaces float(a + b) and float(a - b) of ints by one operation. If the sum is k plus or minus a value, the operands
+ * become that value and k. */
 static void peephole_float(const fxa__tape_graph *g, fxa__tape_node *n) {
     const fxa__tape_node *x = &g->nodes[n->arg[0]];
     bool down = x->sign ? x->sign < 0 : x->op == FXA_OP_SUB;
@@ -109,7 +111,8 @@ static void peephole_float(const fxa__tape_graph *g, fxa__tape_node *n) {
     n->arg[1] = x->sign ? g->key : x->arg[1];
 }
 
-/* z + y * float(k plus something), z - y * ..., with y a single value and z a row */
+/* Replaces z + y * float(v + k), and the variants with minus, by LINE_UP or LINE_DOWN. y and v are single values, z is
+ * a row. */
 static void peephole_line(fxa__tape_graph *g, int32_t i) {
     const fxa__tape_node *n = &g->nodes[i];
     bool minus = n->op == FXA__TAPE_FNMA;
@@ -133,7 +136,7 @@ static void peephole_line(fxa__tape_graph *g, int32_t i) {
     for (int k = 0; k < 4; k++) g->nodes[i].arg[k] = args[k];
 }
 
-/* Joins a conjunct that compares ints with its effect on the scores. */
+/* Joins a conjunct that compares ints with its effect on the scores, in one operation MASK_x. */
 static void peephole_mask(fxa__tape_graph *g, fxa__tape_root *root) {
     if (root->kind != FXA__OUT_MASK || root->node < 0) return;
     fxa__tape_node n = g->nodes[root->node];
@@ -162,7 +165,7 @@ static void peephole_node(fxa__tape_graph *g, fxa__tape_node *n) {
     }
 }
 
-/* Joins all nodes that have uses; rest: except those of the score. */
+/* Joins all nodes that have uses. rest: omits the nodes of the score. */
 static void peephole_nodes(fxa__tape_graph *g, bool rest) {
     for (int32_t i = 0; i < g->program->n_nodes && !g->failed; i++) {
         const fxa__tape_node *n = &g->nodes[i];
@@ -172,7 +175,7 @@ static void peephole_nodes(fxa__tape_graph *g, bool rest) {
     }
 }
 
-/* Restores node i as the program has it, if it has joined a tanh that the derivative needs. */
+/* Restores node i to its state in the program if it has joined a tanh that the derivative needs. */
 static void peephole_part_tanh(fxa__tape_graph *g, int32_t i) {
     fxa__tape_node *n = &g->nodes[i];
     const fxa__node *was = &g->program->nodes[i];
@@ -183,10 +186,11 @@ static void peephole_part_tanh(fxa__tape_graph *g, int32_t i) {
     if (!needed) return;
     n->op = was->op;
     n->n_args = was->n_args;
-    for (int k = 0; k < n->n_args; k++) n->arg[k] = was->arg[k]; /* floats, which are the same nodes in both */
+    /* float operands have the same index in program and graph */
+    for (int k = 0; k < n->n_args; k++) n->arg[k] = was->arg[k];
 }
 
-/* Joins the nodes of the score by their uses in the score alone, as on a tape of its own. */
+/* Joins the nodes of the score. Only the score's own uses of a node count, as on a separate tape. */
 static void peephole_value(fxa__tape_graph *g) {
     fxa__tape_graph_count(g, TAPE_ROOTS_ALL & ~(TAPE_ROOTS_SCORE | TAPE_ROOTS_MASK));
     for (size_t i = 0; i < g->n_nodes; i++) g->nodes[i].back = g->nodes[i].needed;

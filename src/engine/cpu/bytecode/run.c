@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * Runs a tape: lays out the caller's scratch memory, then runs one level after the other. Rows are processed in whole
- * steps. A caller's row that is no whole number of steps is copied to a spare row first; its dscore past the end is 0,
- * so that these elements add nothing to sums.
+ * Runs a tape: lays out the caller's scratch memory, then runs one level after the other. Rows are processed in entire
+ * steps of FXA__TAPE_STEP elements. If a row of the caller ends within a step, it is first copied to a spare row. Past
+ * the end its dscore is 0, so that these elements add nothing to sums.
  */
 #include "tape_code.h"
 
@@ -16,18 +16,20 @@
 
 static int64_t run_steps(int64_t n) { return fxa__round_up(n, FXA__TAPE_STEP); }
 
-/* Computes the bytes of a row of n elements, with room for a whole step after any element. */
+/* Computes the bytes of a row of n elements, with space for an entire step after any element. Returns false on
+ * overflow. */
 static bool run_pitch(int64_t n, size_t real_size, size_t *pitch) {
     FXA__ASSERT(n >= 0);
     if (n > INT64_MAX / 64) return false;
     return !__builtin_mul_overflow(run_steps(n) + FXA__TAPE_STEP, real_size, pitch);
 }
 
-/* Computes the layout. A carver with a base also sets the pointers of s. */
+/* Computes the layout of the scratch memory. A carver with a base also sets the pointers of s. Returns false on
+ * overflow. */
 static bool run_layout(const fxa__tape *t, int64_t max_rows, int64_t max_columns, fxa__carver *c, fxa__tape_state *s) {
     const int64_t n[TAPE_LEVELS] = {1, max_rows, max_columns, max_columns, max_columns};
     size_t places = 0;
-    (void)fxa__carve(c, 1, sizeof *s); /* memory of *s, which holds the pointers */
+    (void)fxa__carve(c, 1, sizeof *s); /* memory of *s itself, which is at the start */
     for (int i = 0; i < TAPE_LEVELS; i++) {
         if (t->level[i].n_places > places) places = t->level[i].n_places;
         if (!run_pitch(n[i], t->kernels->real_size, &s->pitch[i])) return false;
@@ -69,7 +71,8 @@ static void run_sum(const fxa__tape_at *r, const fxa__tape_ins *ins) {
         run->tape->kernels->tape[op](run_steps(r->n), &run->dparams[ins->aux], r->at[ins->b], r->at[ins->a], NULL);
 }
 
-/* The result of a FULL load is read by this row only, so it may stay in the tensor. */
+/* Runs a LOAD. Its result at level FULL is read for this row only, so the instruction may refer to the tensor in
+ * place. */
 static void run_load(const fxa__tape_at *r, const fxa__tape_ins *ins) {
     const fxa__tape *t = r->run->tape;
     bool may_alias = r->level == TAPE_FULL && t->level[TAPE_FULL].places[ins->dst].space == TAPE_FULL;
@@ -86,7 +89,7 @@ static void run_special(const fxa__tape_at *r, const fxa__tape_ins *ins) {
     }
 }
 
-/* Runs instructions begin..end of a level. A level without instructions has no array of them. */
+/* Runs instructions begin..end of a level. `ins` of a level without instructions is NULL. */
 static void run_instructions(const fxa__tape_at *r, const fxa__tape_level *l, size_t begin, size_t end) {
     const fxa__tape_fn *table = r->run->tape->kernels->tape;
     int64_t n = run_steps(r->n);
@@ -105,7 +108,8 @@ void fxa__tape_run_part(const fxa__tape_at *r, const fxa__tape_part *part) {
 
 /* ---- Levels below FULL ------------------------------------------------------------------------------------------- */
 
-/* row: the row whose ROW values SHARED reads; 0 for other levels. */
+/* Sets the places of a level and runs its instructions. row: the row whose ROW values the SHARED level reads; 0 for
+ * other levels. */
 static void run_level(fxa__tape_run *run, int level, int64_t row, int64_t n) {
     fxa__tape_state *s = run->scratch;
     const fxa__tape_level *l = &run->tape->level[level];
@@ -123,7 +127,7 @@ static void *run_reg(const fxa__tape_state *s, const fxa__tape_leaf *leaf) {
     return s->base[leaf->level] + (size_t)leaf->reg * s->pitch[leaf->level];
 }
 
-/* Returns the heads of the rows if SHARED values need them; else NULL. */
+/* Returns the heads of the rows, [rows], if the tape has SHARED values; else NULL. */
 static const int32_t *run_heads(const fxa__tape_run *run) {
     const fxa__tape *t = run->tape;
     for (size_t i = 0; t->level[TAPE_SHARED].n_ins > 0 && i < t->n_leaves; i++)
@@ -156,8 +160,8 @@ static void run_fill_uniform(const fxa__tape_run *run, const fxa__tape_leaf *lea
     }
 }
 
-/* Bytes of a tensor that the second-level cache soon holds: a part of the smallest in servers, not tuned. Rows of
- * larger tensors are prefetched: a dense bias of S 2048 runs at 86 GFLOP/s with and 79 without on one core of Zen 4. */
+/* Bytes of a tensor that soon fits in the L2 cache: a fraction of the smallest L2 of servers; untuned. Rows of larger
+ * tensors are prefetched: with a dense bias of S 2048, one core of Zen 4 runs at 86 GFLOP/s with and 79 without. */
 enum { RUN_NEAR = 1 << 18 };
 
 static bool run_is_far(const fxa__tape_run *run) {
@@ -188,12 +192,12 @@ void fxa__tape_batch(fxa__tape_run *run, int32_t b, int32_t q_len, int32_t k_len
         if (t->leaves[i].level == TAPE_UNIFORM) run_fill_uniform(run, &t->leaves[i], coord);
     s->far = run_is_far(run);
     s->heads = run_heads(run);
-    FXA__ASSERT(s->heads || t->level[TAPE_SHARED].n_ins == 0); /* SHARED values need the head, so there is a leaf */
+    FXA__ASSERT(s->heads || t->level[TAPE_SHARED].n_ins == 0); /* SHARED values depend on the head, so h is a leaf */
     s->shared = false;
     run_level(run, TAPE_UNIFORM, 0, 1);
 }
 
-/* Fills a register with first, first + 1, ..., which continues at 0 after size - 1. */
+/* Fills a register with first, first + 1, ..., and continues at 0 after size - 1. */
 static void run_count(int32_t *reg, int64_t n, int64_t first, int64_t size) {
     for (int64_t i = 0, x = first; i < n; i++, x++) {
         if (x == size) x = 0;
@@ -216,7 +220,7 @@ void fxa__tape_rows(fxa__tape_run *run, int64_t n, const int32_t *h, const int32
     if (t->alone) fxa__tape_mask_rows(run, n);
 }
 
-/* Returns the step of evenly spaced ascending keys; 0 for other keys. A single key may have any step. */
+/* Returns the difference of consecutive keys if it is constant and positive, else 0. Returns 1 for a single key. */
 static int64_t run_key_step(int64_t n, const int32_t *k) {
     int64_t step = n > 1 ? (int64_t)k[1] - k[0] : 1;
     for (int64_t i = 1; i < n; i++)
@@ -254,7 +258,8 @@ static void run_fill(void *out, size_t real_size, int64_t n, double x) {
     }
 }
 
-/* Copies a caller's row that is no whole number of steps, with zeroes after its end. Returns the copy. */
+/* Copies a row of the caller that ends within a step to a spare row, and pads it with zeroes. Returns the spare row;
+ * NULL if `row` is NULL. */
 static const void *run_copy_row(const fxa__tape_at *r, int which, const void *row) {
     size_t size = r->run->tape->kernels->real_size, n = (size_t)r->n;
     char *spare = r->state->spare[which];
@@ -264,7 +269,7 @@ static const void *run_copy_row(const fxa__tape_at *r, int which, const void *ro
     return spare;
 }
 
-/* Adds the offsets of row and columns to the places, by space and element. */
+/* Sets the places of FULL: adds the offset of the row or of the columns to those that depend on it. */
 void fxa__tape_set_places(const fxa__tape_at *r, int64_t row, const void *score, const void *dscore, void *out) {
     const fxa__tape_level *level = &r->run->tape->level[TAPE_FULL];
     const fxa__tape_place *places = level->places;
@@ -319,7 +324,7 @@ void fxa__tape_row(fxa__tape_run *run, int64_t row, int64_t first, int64_t n, co
     if (t->writes && !whole) memcpy(out, s->spare[2], (size_t)n * size);
 }
 
-/* Uses the places of fxa__tape_row, because a load may have left its result in the tensor. */
+/* Runs with the places that fxa__tape_row has set, because a load may have left its result in the tensor. */
 void fxa__tape_row_back(fxa__tape_run *run, int64_t n, const void *dscore, void *out) {
     const fxa__tape *t = run->tape;
     const fxa__tape_level *full = &t->level[TAPE_FULL];

@@ -1,14 +1,14 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * Tapes as objects: create, destroy, properties.
+ * Tapes as objects: creates and destroys them, and returns their properties.
  */
 #include "tape_code.h"
 
 #include "../../../base/invariant.h"
 #include "../../../lower/i64_halves.h"
 
-/* Returns true if scores, or their gradient, stay unchanged: the result is the input, no conjunct of a mask is left,
- * and nothing is summed. */
+/* Returns true if the tape changes neither scores nor gradients: its result is its input, no conjunct of a mask is
+ * left, and nothing is summed. */
 static bool tape_find_identity(const fxa__tape_graph *g) {
     bool score = g->n_roots == 1 && g->roots[0].kind == FXA__OUT_SCORE;
     bool gradient = g->n_roots == 1 && g->roots[0].kind == FXA__OUT_DSCORE;

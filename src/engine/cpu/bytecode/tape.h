@@ -1,12 +1,12 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * Row bytecode: a score program, its derivative, or a user's bprop as a tape of row operations. Values that are the
- * same for a batch entry are computed once for it, values that depend on the row (h, q) once per row, values that
- * depend on the key, or on head and key, once per key block (and head), and only the others once per score. The part
- * per score runs one row at a time: one operation after the other over the columns of the row, with registers of one
- * row each, which stay in the first-level cache.
+ * Row bytecode: compiles a score program, its derivative, or a user's bprop to a tape of row operations. Each value is
+ * computed as rarely as possible: once per batch entry, once per row (h, q), once per key of a key block, once per head
+ * and key, or once per pair. The part per pair runs one row at a time: one operation after the other over the columns
+ * of the row. Its registers hold one row each and stay in the L1 cache.
  *
- * Floats are `real`, ints are int32, bools are int32 0 or 1, in rows padded to FXA__CPU_PAD bytes.
+ * Elements of registers: floats are `real`, ints are int32, bools are int32 0 or 1. Rows are padded to FXA__CPU_PAD
+ * bytes.
  */
 #ifndef FXA_ENGINE_CPU_BYTECODE_TAPE_H
 #define FXA_ENGINE_CPU_BYTECODE_TAPE_H
@@ -15,13 +15,13 @@
 
 typedef struct fxa__tape fxa__tape;
 
-/* Flags of a tape. JOINT programs: fxa__tape_row computes the score without its mask, with the bits of a tape of its
- * own; fxa__tape_row_back then computes what a DERIVATIVE does. Common values are computed once. */
+/* Flags of a tape. For JOINT programs, fxa__tape_row computes the score without its mask, with the same bits as a
+ * separate tape; fxa__tape_row_back then computes the derivative. Common values are computed once. */
 enum {
     FXA__TAPE_MASK = 1,        /* SCORE programs: with the mask; scores of pairs that are not attended become -inf */
     FXA__TAPE_GRADS = 2,       /* DERIVATIVE programs: with the `grad` statements */
     FXA__TAPE_NO_DSCORE = 4,   /* DERIVATIVE programs: only the `grad` statements; dscore comes from a bprop */
-    FXA__TAPE_PLAIN = 8,       /* for tests: one operation after the other, none joined with another */
+    FXA__TAPE_PLAIN = 8,       /* for tests: no operation is joined with another */
     FXA__TAPE_MASK_ALONE = 16, /* SCORE programs: only the mask, for fxa__tape_mask */
     FXA__TAPE_JOINT = 32       /* JOINT programs */
 };
@@ -31,22 +31,27 @@ void fxa__tape_destroy(fxa__tape *tape);
 /* Returns the first node of a program for whose operation the bytecode has no code; NULL: fxa__tape_create can compile
  * the program. */
 const fxa__node *fxa__tape_missing(const fxa_program *program);
-/* Prints the instructions as lines of text. program: the one that the tape was created from. */
+/* Prints the instructions as lines of text. program: the program that the tape was created from. */
 void fxa__tape_print(const fxa__tape *tape, const fxa_program *program, fxa__writer *w);
-size_t fxa__tape_bytes(const fxa__tape *tape); /* size for the plan cache */
+size_t fxa__tape_bytes(const fxa__tape *tape); /* Returns the bytes that the plan cache counts for a tape. */
 bool fxa__tape_is_identity(
-    const fxa__tape *tape); /* the tape changes neither scores nor gradients, masks nothing and sums nothing */
+    /* Returns true if the tape changes neither scores nor gradients, masks nothing and sums nothing. */
+    const fxa__tape *tape);
 
-/* Sum of the gradient of a captured tensor. sum NULL: not requested; else the view has dense strides.
- * one_pair_per_element: no element gets more than one number, and the elements of a row are evenly spaced; numbers are
- * added to the view's elements, and sum is NULL. */
+/* Where the gradient of a captured tensor is summed.
+ *
+ *   sum                    f64 sums, one for each element; the view has dense strides. NULL: see below
+ *   one_pair_per_element   each element receives the gradient of at most one pair, and the elements of a row are evenly
+ *                          spaced: gradients are added to the elements of the view themselves, and `sum` is NULL
+ *
+ * If `sum` is NULL and one_pair_per_element false, the gradient is not requested. */
 typedef struct fxa__tape_sum {
     fxa_view view;
     double *sum;
     bool one_pair_per_element;
 } fxa__tape_sum;
 
-/* State of one worker, in scratch memory of the caller; nothing is allocated. */
+/* State of a tape that one worker runs, in scratch memory of the caller. Nothing is allocated during a run. */
 typedef struct fxa__tape_run {
     const fxa__tape *tape;
     const double *params;
@@ -57,7 +62,7 @@ typedef struct fxa__tape_run {
     int64_t max_rows, max_columns;
     int64_t columns;
 } fxa__tape_run;
-/* Returns the state for a tape. With tape NULL no other function may be called with the state. */
+/* Returns the state for a tape. If tape is NULL, no other function may be called with the state. */
 static inline fxa__tape_run fxa__tape_run_make(const fxa__tape *tape, const double *params, const fxa_view *tensors,
                                                void *scratch, int64_t max_rows, int64_t max_columns) {
     return (fxa__tape_run){.tape = tape,
@@ -71,7 +76,7 @@ static inline fxa__tape_run fxa__tape_run_make(const fxa__tape *tape, const doub
 /* Computes the bytes of scratch memory for tiles of at most max_rows rows and blocks of max_columns keys. Returns false
  * on overflow. */
 bool fxa__tape_scratch(const fxa__tape *tape, int64_t max_rows, int64_t max_columns, size_t *bytes);
-/* Allocates the scratch memory; 0 bytes if tape is NULL. */
+/* Allocates the scratch memory. If tape is NULL, allocates 0 bytes. */
 void *fxa__tape_carve(fxa__carver *c, const fxa__tape *tape, int64_t max_rows, int64_t max_columns);
 
 void fxa__tape_batch(fxa__tape_run *run, int32_t b, int32_t q_len, int32_t k_len, int32_t heads);
@@ -80,22 +85,22 @@ void fxa__tape_batch(fxa__tape_run *run, int32_t b, int32_t q_len, int32_t k_len
 void fxa__tape_rows(fxa__tape_run *run, int64_t n, const int32_t *h, const int32_t *q, int64_t first, int64_t q_len);
 /* Sets n keys with coordinates k. Their k_row is first, first + 1, ... */
 void fxa__tape_columns(fxa__tape_run *run, int64_t n, const int32_t *k, int64_t first);
-/* Prefetches what fxa__tape_row will read of large tensors for this row and these columns. */
+/* Prefetches the elements of large tensors that fxa__tape_row will read for this row and these columns. */
 void fxa__tape_prefetch(fxa__tape_run *run, int64_t row, int64_t first, int64_t n);
-/* FXA__TAPE_MASK_ALONE: computes rows row..row+n of those set, in `words` words each: bit c of a row is 1 if it attends
- * to column c; bits past the last column are 0. same [n]: 1 = the row has the bits of the row before and is not
- * written. Some rows with 0 may have the bits of the row before, too. */
+/* For FXA__TAPE_MASK_ALONE: computes the mask of rows row..row+n of those set by fxa__tape_rows, in `words` words per
+ * row. Bit c of a row is 1 if the row attends to column c; bits past the last column are 0. same [n]: 1 = the row has
+ * the bits of the previous row, and its words are not written. same may be 0 for such rows too. */
 void fxa__tape_mask(fxa__tape_run *run, int64_t row, int64_t n, uint64_t *bits, int64_t words, uint8_t *same);
-/* Returns the operations per pair if no row repeats the one before. */
+/* Returns the number of operations per pair, as if all rows were different. */
 int64_t fxa__tape_mask_cost(const fxa__tape *tape);
 /* Runs row `row` of those set by fxa__tape_rows, in columns first..first+n of those set by fxa__tape_columns. score,
- * dscore and out point at column `first` and are aligned for real. SCORE: computes new scores; out may be score.
- * DERIVATIVE and BPROP: computes the gradient by the scaled score, exactly 0 where dscore is exactly 0, and adds to the
- * sums; out may be dscore. */
+ * dscore and out point at column `first` and are aligned for real. SCORE programs: computes the new scores; out may be
+ * score. DERIVATIVE and BPROP programs: computes the gradient by the scaled score, exactly 0 where dscore is exactly 0,
+ * and adds to the sums; out may be dscore. */
 void fxa__tape_row(fxa__tape_run *run, int64_t row, int64_t first, int64_t n, const void *score, const void *dscore,
                    void *out);
-/* FXA__TAPE_JOINT: runs the derivative of the row of the last fxa__tape_row, with its row, first, n and score. dscore
- * and out as for a DERIVATIVE. */
+/* For FXA__TAPE_JOINT: runs the derivative for the row, columns and scores of the last fxa__tape_row. dscore and out
+ * have the meaning that they have for a DERIVATIVE. */
 void fxa__tape_row_back(fxa__tape_run *run, int64_t n, const void *dscore, void *out);
 
 #endif

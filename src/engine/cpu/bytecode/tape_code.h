@@ -1,30 +1,31 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * A tape as it is stored, and the graph that it is made from.
+ * The data structures of a tape, and of the graph that it is made from. The files of this folder:
  *
  *   tape.c      create, destroy, properties: program -> graph -> tape
- *   graph.c     the graph: levels of nodes, ints that are k plus something, roots
- *   formula.c   a mask alone as a formula over rows of bits
+ *   graph.c     the graph: levels of nodes, ints of the form k + offset, roots
+ *   formula.c   a mask as a formula over rows of bits
  *   peephole.c  joins several nodes into one operation
- *   tape_ops.c  finds operations by the letters of their operands
+ *   tape_ops.c  finds the opcode for operands that are rows or single values
  *   last_use.c  finds the last reader of each value
- *   lower.c     orders the nodes of each level and gives them registers: instructions
+ *   lower.c     orders the nodes of each level, assigns registers and appends instructions
  *   run.c       runs the levels
  *   access.c    elements of captured tensors that are evenly spaced: loads, sums, ranges of columns
- *   gather.c    elements of captured tensors at any indices
- *   mask.c      runs a mask alone, as bits
+ *   gather.c    elements of captured tensors at arbitrary indices
+ *   mask.c      runs a mask tape, which computes bits
  *   text.c      the tape as text
  *
- * The level of a value is how often it is computed, which follows from the inputs that it needs (lower/depend.h):
+ * The level of a value is how often it is computed. It follows from the inputs that the value depends on
+ * (lower/depend.h):
  *
  *   UNIFORM   once per batch entry
  *   ROW       once per row of a tile; stored for all rows of the tile
  *   COLUMN    once per key of a block
- *   SHARED    needs the head and the key: once per key for the rows of a head
+ *   SHARED    once per key and head, for all rows of the head
  *   FULL      once per pair
  *
- * No value has a lower level than its operands. For SHARED and FULL operations a COLUMN value is a row, and for FULL
- * operations a SHARED value is one; all other values are single values for them.
+ * No value has a lower level than its operands. An operand of an operation is a row of values if it has the level of
+ * the operation or is COLUMN or SHARED; else it is a single value.
  */
 #ifndef FXA_ENGINE_CPU_BYTECODE_TAPE_CODE_H
 #define FXA_ENGINE_CPU_BYTECODE_TAPE_CODE_H
@@ -42,41 +43,41 @@ enum { TAPE_SCORE = TAPE_LEVELS, TAPE_DSCORE, TAPE_OUT, TAPE_SPACES };
 
 typedef struct fxa__tape_place {
     int32_t space;
-    int32_t real; /* 1: elements are reals, 0: ints */
+    int32_t real; /* 1 = elements are reals, 0 = ints */
     int32_t reg;
 } fxa__tape_place;
 
 typedef struct fxa__tape_ins {
     int32_t op;           /* fxa__tape_opcode */
-    int32_t dst, a, b, c; /* places of the level; 0 = none */
-    int32_t aux;          /* LOAD, SCATTER: index of the access; RANGE: of the range; SUM: of the param */
+    int32_t dst, a, b, c; /* indices of fxa__tape_level.places; 0 = none */
+    int32_t aux;          /* LOAD, SCATTER: index of the access; RANGE: index of the range; SUM: index of the param */
 } fxa__tape_ins;
 
-/* An element of a tensor for each column. With axis >= 0, index[axis] is a single value, and the index along that axis
- * is sign * k + that value, or that clamped to lo..hi, plus shift; all other indices are single values. If the keys are
- * evenly spaced, so are the elements. */
+/* The element of a captured tensor for each column. If axis >= 0, the index along that axis is clamp(sign * k + v, lo,
+ * hi) + shift with v = index[axis]; v, lo, hi, shift and all other indices are single values. If the keys are evenly
+ * spaced, so are the elements. */
 typedef struct fxa__tape_access {
     int32_t tensor;
     int32_t index[FXA_MAX_RANK]; /* places */
-    int32_t lo, hi, shift;       /* places; lo -1 = not clamped */
+    int32_t lo, hi, shift;       /* indices of fxa__tape_level.places; lo -1 = not clamped; shift -1 = none */
     uint8_t rank, type;
-    uint8_t rows;      /* bit i: index i is a row */
-    uint8_t value_row; /* SCATTER: the value is a row */
+    uint8_t rows;      /* bit i: index i is a row of values */
+    uint8_t value_row; /* SCATTER: the value is a row, else a single value */
     int8_t axis, sign;
-    uint8_t word; /* i64 elements: 1 or 2 = that half of the element unchanged; 0 = all of it, saturated */
+    uint8_t word; /* of i64 elements: 1 or 2 = low or high half, unchanged; 0 = the entire element, saturated */
 } fxa__tape_access;
 
-/* Columns where x = `sign * k + offset` compares with the bound: BELOW x < bound, ABOVE bound < x, NEAR |x| < bound, AT
- * x == bound. Not strict: <= in place of <. */
+/* The columns where x = sign * k + offset compares with the bound: BELOW x < bound, ABOVE bound < x, NEAR |x| < bound,
+ * AT x == bound. If not strict, <= replaces <. */
 enum { TAPE_BELOW, TAPE_ABOVE, TAPE_NEAR, TAPE_AT };
 typedef struct fxa__tape_range {
     int32_t offset, bound; /* places of single ints */
     int8_t sign;
-    uint8_t side, strict; /* strict: the bound is excluded; not used by TAPE_AT */
+    uint8_t side, strict; /* strict: the bound is excluded; unused by TAPE_AT */
 } fxa__tape_range;
 
-/* A mask alone as a formula over rows of bits, in postfix order: leaves push a row, operations pop their operands and
- * push a row. */
+/* A mask as a formula over rows of bits, in postfix order: leaves push a row; operations pop their operands and push a
+ * row. */
 enum {
     TAPE_BITS_RANGE,
     TAPE_BITS_TEST,
@@ -90,11 +91,11 @@ enum {
 enum { TAPE_FORMULA_SPLITS = 24, TAPE_FORMULA_TERMS = 3 * TAPE_FORMULA_SPLITS + 2, TAPE_FORMULA_ROWS = 8 };
 typedef struct fxa__tape_term {
     uint8_t kind;
-    int32_t leaf; /* graph: root; tape: index of the range, test or part */
+    int32_t leaf; /* of a leaf, in the graph: index of the root; in the tape: index of the range, test or part */
 } fxa__tape_term;
 
-/* A leaf of a formula that instructions of FULL compute, and the places by which rows are compared with the row before.
- * */
+/* A leaf of a formula that needs instructions: its range of instructions of FULL, and its range of `watched` places.
+ * The part runs for a row only if a watched place differs from the previous row. */
 typedef struct fxa__tape_part {
     size_t ins, n_ins, watched, n_watched;
 } fxa__tape_part;
@@ -116,16 +117,17 @@ typedef struct fxa__tape_level {
 struct fxa__tape {
     fxa__host *host;
     const fxa__cpu_kernels *kernels;
-    bool identity, writes; /* writes: the tape has an out */
-    bool writes_back;      /* JOINT: as `writes`, for the derivative */
-    size_t n_value;        /* JOINT: instructions of FULL up to the score; else 0 */
+    bool identity, writes; /* writes: the tape writes `out` */
+    bool writes_back;      /* JOINT: the derivative writes `out` */
+    size_t n_value;        /* JOINT: number of instructions of FULL up to the score; else 0 */
     bool alone;            /* FXA__TAPE_MASK_ALONE: the tape is a formula, and FULL has the instructions of its parts */
     fxa__tape_level level[TAPE_LEVELS];
     fxa__tape_access *accesses;
     fxa__tape_range *ranges;
     fxa__tape_leaf *leaves;
-    int32_t *tests;   /* places of FULL with single bools. Not alone: if one is false, the entire row is masked */
-    int32_t *watched; /* alone: places of FULL by which rows are compared, part by part */
+    /* places of FULL with single bools. In other tapes than formulas, one false test masks the entire row */
+    int32_t *tests;
+    int32_t *watched; /* formulas: places of FULL by which a row is compared with the previous one, part by part */
     fxa__tape_part *parts;
     fxa__tape_term terms[TAPE_FORMULA_TERMS];
     size_t n_accesses, n_ranges, n_leaves, n_tests, n_watched, n_parts, n_terms;
@@ -137,33 +139,34 @@ struct fxa__tape {
 enum { TAPE_ARGS = FXA_MAX_RANK + 3, TAPE_PINNED = INT32_MAX };
 
 typedef struct fxa__tape_node {
-    uint8_t op; /* fxa_op, or one of tape_ops.h */
+    uint8_t op; /* fxa_op, or an operation of tape_ops.h */
     uint8_t type, level, n_args;
-    uint16_t inputs; /* bit i: needs fxa_input i */
+    uint16_t inputs; /* bit i: the value depends on fxa_input i */
     bool needed;
     bool is_out; /* computed last, directly into out */
-    bool value;  /* JOINT: the score needs the node */
-    bool back;   /* JOINT: derivative or gradients need the node; set for peephole.c */
-    bool zero;   /* exactly 0 where dscore is */
-    int8_t sign; /* 1, -1: the value is sign * k + offset, as wrapping ints; 0: unknown */
-    int8_t axis; /* LOAD: see fxa__tape_access; -1 = none. Args are then the indices, and lo, hi, shift if clamped */
+    bool value;  /* JOINT: the score depends on the node */
+    bool back;   /* JOINT: derivative or gradients depend on the node; set for peephole.c */
+    bool zero;   /* the value is exactly 0 where dscore is */
+    int8_t sign; /* 1 or -1: the value is sign * k + offset, with wrapping ints; 0: not of this form */
+    int8_t axis; /* LOAD: fxa__tape_access.axis, -1 = none. arg: the indices, then lo, hi and shift if clamped */
     int8_t axis_sign;
-    uint8_t word;   /* LOAD: see fxa__tape_access */
-    int32_t offset; /* node of a lower level */
+    uint8_t word;   /* LOAD: fxa__tape_access.word */
+    int32_t offset; /* node whose value is the offset; has a lower level */
     int32_t imm;
     int32_t arg[TAPE_ARGS];
     double f;
-    int32_t uses; /* uses by roots and needed nodes */
+    int32_t uses; /* number of uses by roots and needed nodes */
     int32_t last; /* last node of the same level that reads the value; TAPE_PINNED: a later level or a root reads it */
     int32_t reg;
 } fxa__tape_node;
 
 /* A result of the tape. */
 typedef struct fxa__tape_root {
-    uint32_t kind;  /* fxa__out_kind; each conjunct of a MASK is a root */
-    int32_t slot;   /* DPARAM, DLOAD: index of the param or tensor */
-    int32_t node;   /* DLOAD: the value; -1 = none */
-    int32_t access; /* DLOAD: a LOAD, for its indices; MASK: a WITHIN or MASK_x in place of `node`; else -1 */
+    uint32_t kind; /* fxa__out_kind; each conjunct of a MASK is one root */
+    int32_t slot;  /* DPARAM, DLOAD: index of the param or tensor */
+    int32_t node;  /* node of the result; DLOAD: node of the added value; -1 = none */
+    /* DLOAD: a LOAD node with the indices; MASK: a WITHIN or MASK_x node that replaces `node`; else -1 */
+    int32_t access;
 } fxa__tape_root;
 
 typedef struct fxa__tape_graph {
@@ -172,34 +175,34 @@ typedef struct fxa__tape_graph {
     fxa__tape_node *nodes;
     fxa__tape_root *roots;
     size_t n_nodes, n_roots, nodes_capacity, roots_capacity;
-    fxa__tape_term terms[TAPE_FORMULA_TERMS]; /* formula of a mask alone */
+    fxa__tape_term terms[TAPE_FORMULA_TERMS]; /* formula of the mask, for FXA__TAPE_MASK_ALONE */
     size_t n_terms;
-    int32_t key; /* the input k; -1: not read */
-    int32_t one; /* the float 1, for peephole.c */
+    int32_t key; /* node of the input k; -1 = not read */
+    int32_t one; /* node of the float 1, for peephole.c */
     bool joint;
     bool failed; /* memory is exhausted */
 } fxa__tape_graph;
 
 bool fxa__tape_graph_make(fxa__tape_graph *g, fxa__host *host, const fxa_program *program, uint32_t flags);
 void fxa__tape_graph_free(fxa__tape_graph *g);
-/* Adds the mask at `node` as terms of g, with their leaves as roots. */
+/* Adds the mask at `node` to g->terms, and the leaves of the formula to the roots. */
 void fxa__tape_formula_make(fxa__tape_graph *g, int32_t node);
-/* Completes the last part of a tape, whose instructions are the last ones: records all places of ROW that they read.
- * Returns false if memory is exhausted. */
+/* Completes the last part of a tape, whose instructions are the last ones: adds the places of ROW that they read to
+ * `watched`. Returns false if memory is exhausted. */
 bool fxa__tape_formula_watch(fxa__tape *tape);
-/* Writes the comparison at `node` as a WITHIN; *negated: the pairs are those outside of it. Returns false if the node
- * is no such comparison. */
+/* Converts the comparison at `node` to a WITHIN node. *negated: the comparison is true outside of that range. Returns
+ * false if `node` is not a comparison that a range can express. */
 bool fxa__tape_graph_range(const fxa__tape_graph *g, int32_t node, fxa__tape_node *range, bool *negated);
 void fxa__tape_graph_root(fxa__tape_graph *g, uint32_t kind, int32_t slot, int32_t node, int32_t access);
-/* Appends a copy. Returns its index; -1 if memory is exhausted. */
+/* Appends a copy of *node. Returns its index; -1 if memory is exhausted. */
 int32_t fxa__tape_graph_add(fxa__tape_graph *g, const fxa__tape_node *node);
-/* Changes values that need a head and a key but no row to SHARED. Called last, because peephole.c decides by FULL what
- * it joins: so a value has the same bits at both levels. */
+/* Changes the level of values that depend on a head and a key but on no row to SHARED. Called last: peephole.c joins
+ * them as FULL values, so a value has the same bits at both levels. */
 void fxa__tape_graph_share(fxa__tape_graph *g);
-/* Determines which nodes the roots of these kinds need (bit i: fxa__out_kind i), and how often each is used. */
+/* Computes `needed` and `uses` of all nodes, as seen by the roots of these kinds (bit i: fxa__out_kind i). */
 enum { TAPE_ROOTS_SCORE = 1 << FXA__OUT_SCORE, TAPE_ROOTS_MASK = 1 << FXA__OUT_MASK, TAPE_ROOTS_ALL = 0xff };
 void fxa__tape_graph_count(fxa__tape_graph *g, uint32_t kinds);
-/* JOINT: sets `value` of all nodes. Uses are then those of the score alone. */
+/* JOINT: sets `value` of all nodes. `uses` then counts the uses by the score alone. */
 void fxa__tape_graph_value(fxa__tape_graph *g);
 /* Sets `last` and `is_out` of all nodes. */
 void fxa__tape_graph_find_last(fxa__tape_graph *g);
@@ -207,56 +210,57 @@ void fxa__tape_graph_find_last(fxa__tape_graph *g);
 static inline bool fxa__tape_is_leaf(const fxa__tape_node *n) {
     return n->op == FXA_OP_CONST || n->op == FXA_OP_PARAM || n->op == FXA_OP_INPUT;
 }
-/* Returns the operation of a node: that of the program, except for operations that mean something else on bools. */
+/* Returns the operation of a program node on a tape. It differs from the node's if the operation has another meaning
+ * for bools. */
 static inline uint8_t fxa__tape_op_of(const fxa__node *n) {
     return n->op == FXA_OP_NOT && n->type == FXA_BOOL ? FXA__TAPE_NOT_BOOL : n->op;
 }
-/* Returns true if a node is replaced by its operand: ints and bools are the same for tapes, and with_grad is its value.
- * */
+/* Returns true if a node is replaced by its operand: int() of an int or bool, and with_grad. */
 static inline bool fxa__tape_is_through(const fxa_program *p, const fxa__node *n) {
     return n->op == FXA_OP_WITH_GRAD || (n->op == FXA_OP_INT && p->nodes[n->arg[0]].type != FXA_FLOAT);
 }
-/* Returns true if an operand of a node at `level` is a row, not a single value. */
+/* Returns true if an operand is a row for an operation at `level`; false if it is a single value. */
 static inline bool fxa__tape_is_row(int level, int operand_level) {
     return operand_level == level || operand_level >= TAPE_COLUMN;
 }
-/* Returns true if the value may differ between the keys of a block. */
+/* Returns true if a value of this level may differ between the keys of a block. */
 static inline bool fxa__tape_has_keys(int level) { return level >= TAPE_COLUMN; }
 
-/* Returns the opcode of an operation for operands of these letters; -1 if there is none. */
+/* Returns the opcode of an operation with this result letter and these operand letters (tape_ops.def); -1 = none. */
 int32_t fxa__tape_find(uint32_t op, char d, const char *letters);
 void fxa__tape_peephole(fxa__tape_graph *g);
 fxa_status fxa__tape_lower(fxa__tape_graph *g, fxa__tape *tape, fxa_error *err);
 
 /* ---- Run --------------------------------------------------------------------------------------------------------- */
 
-/* Columns begin..end of a range; begin < 0: not one contiguous range. */
+/* Columns begin..end of a range; begin < 0: the columns are not one contiguous range. */
 typedef struct fxa__tape_ends {
     int64_t begin, end;
 } fxa__tape_ends;
 
-/* The start of the scratch memory; filled by fxa__tape_batch. */
+/* State of a run, at the start of the scratch memory. fxa__tape_batch fills it. */
 typedef struct fxa__tape_state {
     char *base[TAPE_LEVELS];   /* registers of each level */
     size_t pitch[TAPE_LEVELS]; /* bytes from one register to the next */
-    char *spare[3];            /* score, dscore, out for rows that are no whole number of steps */
-    uintptr_t *fixed;          /* places of FULL that are the same for all rows */
-    void **at;                 /* places of the level that runs */
+    char *spare[3];            /* copies of score, dscore and out, for rows that end within a step */
+    uintptr_t *fixed;          /* [places] addresses of FULL's places without the offsets of row and columns */
+    void **at;                 /* [places] addresses of the places of the level that runs */
     int32_t *k;                /* [columns] coordinates of the keys */
-    uint64_t *bits;       /* alone: rows of the parts, then TAPE_FORMULA_ROWS rows in which the formula is evaluated */
-    fxa__tape_ends *ends; /* alone: columns of the ranges in the last row */
-    uint8_t *moved;       /* alone, [rows] 1 = a part or a test may differ from the row before */
-    int64_t *until;       /* alone, [rows] up to this row no part or test differs, and ranges move by equal steps */
-    bool ranges_move;     /* alone: a range may differ from the row before */
-    int64_t step;         /* k[i] = k[0] + i * step, step > 0; 0: any coordinates */
-    const int32_t *heads; /* [rows] heads, if there are SHARED values; else NULL */
+    /* formulas: bits of the parts in the last row, then TAPE_FORMULA_ROWS rows in which the formula is evaluated */
+    uint64_t *bits;
+    fxa__tape_ends *ends; /* formulas: columns of each range in the last row */
+    uint8_t *moved;       /* formulas: [rows] 1 = a part or a test may differ from the previous row */
+    int64_t *until;       /* formulas: [rows] row up to which no part or test differs and ranges move by equal steps */
+    bool ranges_move;     /* formulas: a range may differ from the previous row */
+    int64_t step;         /* k[i] = k[0] + i * step, step > 0; 0 = the coordinates are not evenly spaced */
+    const int32_t *heads; /* [rows] heads; NULL: there are no SHARED values */
     int32_t head;         /* head whose SHARED values are in the registers */
     bool shared;          /* SHARED registers hold values of this block */
-    int64_t first;        /* first column of the last row, for its derivative */
-    bool far;             /* rows are read from a tensor that is larger than the near caches */
+    int64_t first;        /* first column of the last fxa__tape_row, for its derivative */
+    bool far;             /* a LOAD reads rows of a tensor that is larger than RUN_NEAR, so rows are prefetched */
 } fxa__tape_state;
 
-/* The places of a row or level that runs. */
+/* A level that runs, for a row and a range of columns, with the addresses of its places. */
 typedef struct fxa__tape_at {
     int level;
     const fxa__tape_run *run;
@@ -265,37 +269,40 @@ typedef struct fxa__tape_at {
     int64_t first, n;
 } fxa__tape_at;
 
-/* Loads half `word` (1 or 2) of n elements of 64 bits, `stride` elements apart. */
+/* Loads the low (word 1) or high (word 2) half of n 64-bit elements that are `stride` elements apart. */
 static inline void fxa__tape_words(const void *data, int64_t stride, int word, int64_t n, int32_t *dst) {
     const char *from = (const char *)data + (size_t)(word - 1) * sizeof *dst;
     for (int64_t i = 0; i < n; i++) memcpy(&dst[i], from + i * stride * (int64_t)sizeof(int64_t), sizeof *dst);
 }
-/* Loads elements into dst. Returns their address: dst, or, with `may_alias`, the tensor itself if it stores them as
- * registers do. */
+/* Loads elements. Returns their address: dst, or an address in the tensor if `may_alias` and the tensor has the format
+ * of registers. */
 void *fxa__tape_access_load(const fxa__tape_at *r, const fxa__tape_access *access, void *dst, bool may_alias);
 /* Prefetches the elements if they are contiguous. */
 void fxa__tape_access_prefetch(const fxa__tape_at *r, const fxa__tape_access *access);
 void fxa__tape_access_add(const fxa__tape_at *r, const fxa__tape_access *access, const void *value, const void *dscore);
-/* Returns the sum of the offsets of axes with one index for all columns; FXA__TAPE_OUTSIDE if an index is outside. */
+/* Returns the sum of the offsets along the axes whose index is a single value; FXA__TAPE_OUTSIDE if such an index is
+ * outside. */
 int64_t fxa__tape_gather_base(const fxa__tape_at *r, const fxa__tape_access *access, const fxa_view *view);
-/* Do what fxa__tape_access_load and fxa__tape_access_add do, for any indices; see gather.c. */
+/* Like fxa__tape_access_load and fxa__tape_access_add, for arbitrary indices; see gather.c. */
 void fxa__tape_gather(const fxa__tape_at *r, const fxa__tape_access *access, void *dst);
 void fxa__tape_scatter(const fxa__tape_at *r, const fxa__tape_access *access, const void *value, const void *dscore);
-/* Sets the places of FULL for a row. */
+/* Sets the addresses of FULL's places for a row. */
 void fxa__tape_set_places(const fxa__tape_at *r, int64_t row, const void *score, const void *dscore, void *out);
-/* Alone: compares n rows, whose places of ROW are filled, with the rows before them. */
+/* For formulas: compares each of n rows, whose places of ROW are filled, with the previous row; sets `moved` and
+ * `until`. */
 void fxa__tape_mask_rows(fxa__tape_run *run, int64_t n);
-/* Runs the instructions of a part for the row whose places are set. */
+/* Runs the instructions of a part for the row whose places fxa__tape_set_places has set. */
 void fxa__tape_run_part(const fxa__tape_at *r, const fxa__tape_part *part);
-/* Computes the columns begin..end of the n columns from `first` on that are in the range; begin >= end: none, and the
- * values then say on which side the range would be. Both ends are monotonic in offset and bound, and stay at 0 or n
- * beyond the columns. Returns false if the range wraps around or keys are not evenly spaced. */
+/* Computes which of the n columns from `first` on are in the range: begin..end. If begin >= end, none is, and begin
+ * shows on which side of the columns the range is. Both ends are monotonic in offset and bound, and stay at 0 or n
+ * beyond the columns. Returns false if x wraps around or the keys are not evenly spaced. */
 bool fxa__tape_range_ends(const fxa__tape_state *s, const fxa__tape_range *range, int32_t offset, int32_t bound,
                           int64_t first, int64_t n, int64_t *begin, int64_t *end);
-/* Computes the same columns; 0 and 0 if there are none. Returns false if they may not be contiguous. */
+/* Like fxa__tape_range_ends, but sets both ends to 0 if no column is in the range. Returns false if the columns may not
+ * be contiguous. */
 bool fxa__tape_range_columns(const fxa__tape_state *s, const fxa__tape_range *range, int32_t offset, int32_t bound,
                              int64_t first, int64_t n, int64_t *begin, int64_t *end);
-/* Sets out to -inf outside of the range. */
+/* Sets the columns of `out` outside of the range to -inf. */
 void fxa__tape_apply_range(const fxa__tape_at *r, const fxa__tape_range *range, void *out);
 
 #endif

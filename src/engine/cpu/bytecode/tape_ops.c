@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * Finds operations by their letters in the table of tape_ops.def, and operations of programs that the table lacks.
+ * Finds the opcode for an operation and its operands in the table of tape_ops.def, and the operations of a program that
+ * the table lacks.
  */
 #include "tape_code.h"
 
@@ -22,7 +23,7 @@ int32_t fxa__tape_find(uint32_t op, char d, const char *letters) {
     return -1;
 }
 
-/* If an operation has a code for operands that are all rows, it has codes for all operands. */
+/* Looks for the variant whose operands are all rows: if the table has that variant, lower.c can compile all others. */
 const fxa__node *fxa__tape_missing(const fxa_program *program) {
     for (int32_t i = 0; i < program->n_nodes; i++) {
         const fxa__node *n = &program->nodes[i];

@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
  * Prints row bytecode as text for reports: the instructions of each level, from those executed once per batch entry to
- * those executed for each pair. A register is printed as a letter for its level and its number ("r2"), a register that
- * holds an input, a param or a constant as the name or value that it holds.
+ * those executed for each pair. A register is printed as the letter of its level and its number ("r2"). A register that
+ * holds an input, a param or a constant is printed as the name or value that it holds.
  */
 #include "tape_code.h"
 
@@ -45,7 +45,7 @@ static void text_place(const tape_text *t, int32_t number) {
         fxa__write_format(t->w, "%c%d", letters[place->space], (int)place->reg);
 }
 
-/* Prints sign * k + the value of a place: "-k + r1". */
+/* Prints sign * k plus the value at a place: "-k + r1". */
 static void text_line(const tape_text *t, int sign, int32_t place) {
     const fxa__tape_leaf *leaf = text_leaf_at(t->tape, &t->tape->level[t->level].places[place]);
     fxa__write_format(t->w, sign < 0 ? "-k" : "k");
@@ -92,7 +92,7 @@ static void text_range(const tape_text *t, const fxa__tape_range *range) {
 
 /* ---- Instructions ------------------------------------------------------------------------------------------------ */
 
-/* Formulas of operations that the program language lacks or writes in another way. A, B and C are the operands. */
+/* Formulas of operations that the program language lacks or has another syntax for. A, B and C are the operands. */
 static const struct text_formula {
     int op;
     const char *formula;
@@ -181,7 +181,7 @@ static void text_instruction(const tape_text *t, const fxa__tape_ins *ins) {
     fxa__write_format(t->w, "\n");
 }
 
-/* ---- A mask alone ------------------------------------------------------------------------------------------------ */
+/* ---- Formulas of masks ------------------------------------------------------------------------------------------- */
 
 /* Returns the index of the first term of the subexpression that ends at term `last`. Terms are in postfix order. */
 static size_t text_begin(const fxa__tape *tape, size_t last) {
@@ -209,7 +209,7 @@ static void text_term(const tape_text *t, size_t last) {
         return;
     default: break;
     }
-    size_t second = text_begin(t->tape, last - 1) - 1; /* last term of the operand before the last one */
+    size_t second = text_begin(t->tape, last - 1) - 1; /* last term of the previous operand */
     fxa__write_format(t->w, "(");
     if (term->kind == TAPE_BITS_SELECT) {
         text_term(t, text_begin(t->tape, second) - 1);

@@ -1,11 +1,11 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * Key blocks of a task of many rows, with packed operands. A block is packed once for all rows of the tile, and Q once
- * for all blocks. Keys that the mask excludes for all rows are not even loaded. For each set of product rows, while
- * their scores are in the cache:
+ * Processes a key block for a task of many rows, with packed operands. A block is packed once for all rows of the tile,
+ * and Q once for all blocks. Keys that the mask excludes for all rows are not loaded. For the rows of one product
+ * (product rows), while their scores are in the cache:
  *
- *     t = Q K^T [rows, columns]    only the panels that the mask leaves of these rows
- *     t = softmax                  one row block at a time, each with the columns that the mask leaves of it
+ *     t = Q K^T [rows, columns]    only the panels with attended pairs of these rows
+ *     t = softmax                  one row block at a time, each with its own columns
  *     o = beta o + t V             the product is summed before it is added, so that errors do not grow with the length
  *
  * The product rows are one row block or several. The scores of their sub-blocks are stored side by side:
@@ -14,8 +14,8 @@
  *     key block    |    :........[#### first ########]......gap......[## second ##]   |
  *     t              [  :........#### first ########  |## second ##]
  *
- * Row blocks may have less of the first sub-block; their weights in its other columns are 0. If there are several
- * sub-blocks, all row blocks have all columns of all of them.
+ * If there is one sub-block, a row block may have fewer columns; its weights in the other columns are 0. If there are
+ * several sub-blocks, all row blocks have all their columns.
  */
 #include "../real.h"
 #include "forward.h"
@@ -27,33 +27,33 @@
 
 enum {
     ATTEND_ROW_BLOCKS = FXA__CPU_PRODUCT_ROWS / FXA__CPU_ROW_BLOCK,
-    ATTEND_SUB_BLOCKS = FXA__CPU_KEY_BLOCK / (FXA__CPU_GRANULE + FXA__CPU_GAP) + 2 /* the last is never used */
+    ATTEND_SUB_BLOCKS = FXA__CPU_KEY_BLOCK / (FXA__CPU_GRANULE + FXA__CPU_GAP) + 2 /* the last entry stays unused */
 };
 
-/* A row block and what the mask leaves of the first sub-block for it. */
+/* A row block, and the part of the first sub-block that the mask leaves for it. */
 typedef struct attend_row_block {
-    fxa__cpu_sub_block s; /* begin == end: nothing */
-    int64_t column;       /* scores start here, where a product can start; at most s.begin */
+    fxa__cpu_sub_block s; /* begin == end: nothing is left */
+    int64_t column;       /* column at which the scores start: where a product can start, at most s.begin */
 } attend_row_block;
 
-/* Rows that share their products. */
+/* The rows of one product, and the sub-blocks of the key block for them. */
 typedef struct attend_rows {
     int64_t row, n;
-    int64_t column;     /* scores of the first sub-block start here */
-    int64_t begin, end; /* columns of the first sub-block that some row block has */
+    int64_t column;     /* column at which the scores of the first sub-block start */
+    int64_t begin, end; /* columns of the first sub-block that at least one row block has */
     int row_blocks, sub_blocks;
-    bool is_first; /* no row has an output yet: outputs are written, not read */
+    bool is_first; /* no row has an output yet, so outputs are written without being read */
     attend_row_block row_block[ATTEND_ROW_BLOCKS];
     fxa__cpu_sub_block sub_block[ATTEND_SUB_BLOCKS];
 } attend_rows;
 
-/* Adds n weights t of a row times n rows v of V to beta times the row's output. */
+/* Replaces the output of a row by beta * output + sum of t[i] * v[i], for n weights t and n rows v of V. */
 typedef void (*attend_add)(fxa__cpu_forward_worker *w, int64_t row, const void *t, const void *v, int64_t n,
                            double beta);
 
 /* ---- Packing ----------------------------------------------------------------------------------------------------- */
 
-/* Packs K^T of the key block: the panels in which some row has a pair. */
+/* Packs the panels of K^T of the key block in which some row has a pair. */
 static void attend_pack_k(fxa__cpu_forward_worker *w) {
     int64_t d = w->g.p->in.d_qk, nr = w->kernels->nr, n = w->masked.keys;
     for (int64_t at = 0, end; at < n; at = end) {
@@ -69,7 +69,7 @@ static void attend_pack_k(fxa__cpu_forward_worker *w) {
     w->k.k = d;
 }
 
-/* Packs V of the key block. Returns false if V has infinities or NaN: then V is in w->x, as rows of real. */
+/* Packs V of the key block. Returns false if V has infinities or NaN; then V is in w->x, as rows of real. */
 static bool attend_pack_v(fxa__cpu_forward_worker *w) {
     return w->kernels->format->b_load(w->kernels, &w->g, FXA_SLOT_V, w->masked.key, w->masked.keys, &w->v, w->x,
                                       w->run->sizes.ldv);
@@ -83,7 +83,7 @@ static void attend_load_v(fxa__cpu_forward_worker *w) {
 
 static bool attend_has_none(const fxa__cpu_forward_worker *w, int64_t row) { return w->state.m[row] == -INFINITY; }
 
-/* Sets outputs of rows without any attended pair so far to 0. */
+/* Sets the outputs of rows that have attended to no key so far to 0. */
 static void attend_clear(fxa__cpu_forward_worker *w, int64_t row, int64_t n) {
     int64_t ldo = w->run->sizes.ldo;
     for (int64_t i = row; i < row + n; i++)
@@ -91,7 +91,7 @@ static void attend_clear(fxa__cpu_forward_worker *w, int64_t row, int64_t n) {
             memset(fxa__cpu_real_at(w->kernels, w->o, i * ldo), 0, (size_t)ldo * w->kernels->real_size);
 }
 
-/* Returns true if none of the rows has an output yet, and a product will write all their memory. */
+/* Returns true if none of the rows has an output yet, and a product writes all features of an output. */
 static bool attend_is_first(const fxa__cpu_forward_worker *w, int64_t row, int64_t n) {
     int64_t i = row;
     if (w->g.p->in.d_v != w->run->sizes.ldo) return false;
@@ -99,7 +99,8 @@ static bool attend_is_first(const fxa__cpu_forward_worker *w, int64_t row, int64
     return i == row + n;
 }
 
-/* o = beta o + t V for a row, where V may be infinite or NaN: V with weight 0 and outputs with beta 0 are skipped. */
+/* Computes o = beta o + t V for a row where V may be infinite or NaN. Skips keys with weight 0, and the old output if
+ * beta is 0. */
 static void attend_add_row(fxa__cpu_forward_worker *w, int64_t row, const void *t, const void *v, int64_t n,
                            double beta) {
     const fxa__cpu_kernels *kernels = w->kernels;
@@ -132,7 +133,7 @@ static void attend_add_rows(fxa__cpu_forward_worker *w, const attend_rows *rows,
     }
 }
 
-/* Packs the weights of a row block as an operand, sub-block by sub-block. */
+/* Packs the weights of a row block as the left operand of a product, sub-block by sub-block. */
 static void attend_pack_weights(fxa__cpu_forward_worker *w, const attend_rows *rows, const attend_row_block *b) {
     const fxa__cpu_kernels *kernels = w->kernels;
     int64_t ldt = w->run->sizes.ldt, n = rows->end - rows->column;
@@ -145,7 +146,7 @@ static void attend_pack_weights(fxa__cpu_forward_worker *w, const attend_rows *r
     }
 }
 
-/* o = beta o + t V with packed operands, sub-block by sub-block; weights before rows->begin are 0. */
+/* Computes o = beta o + t V with packed operands, sub-block by sub-block. Weights before rows->begin are 0. */
 static void attend_product(fxa__cpu_forward_worker *w, const attend_rows *rows) {
     const fxa__cpu_kernels *kernels = w->kernels;
     const fxa__cpu_sizes *sizes = &w->run->sizes;
@@ -161,7 +162,7 @@ static void attend_product(fxa__cpu_forward_worker *w, const attend_rows *rows) 
     kernels->format->product(kernels, &x);
     x.beta = w->betas;
     for (int64_t i = 0; rows->sub_blocks > 1 && i < rows->n; i++)
-        fxa__cpu_real_set(kernels, w->betas, i, 1); /* the other sub-blocks are added without rescaling */
+        fxa__cpu_real_set(kernels, w->betas, i, 1); /* further sub-blocks are added without rescaling */
     for (int64_t j = 1, at = rows->end - rows->column; j < rows->sub_blocks; j++) {
         x.a = fxa__cpu_real_at(kernels, w->scores, at);
         x.a_first = x.k_begin = rows->sub_block[j].begin;
@@ -173,7 +174,7 @@ static void attend_product(fxa__cpu_forward_worker *w, const attend_rows *rows) 
 
 /* ---- Scores and weights ------------------------------------------------------------------------------------------ */
 
-/* t = Q K^T, sub-block by sub-block. */
+/* Computes t = Q K^T, sub-block by sub-block. */
 static void attend_scores(fxa__cpu_forward_worker *w, const attend_rows *rows) {
     const fxa__cpu_kernels *kernels = w->kernels;
     const fxa__cpu_sizes *sizes = &w->run->sizes;
@@ -193,7 +194,8 @@ static void attend_scores(fxa__cpu_forward_worker *w, const attend_rows *rows) {
     }
 }
 
-/* Turns the scores of a row block into weights. Without `add` the weights are packed as an operand. */
+/* Replaces the scores of a row block by weights. If `add` is NULL, packs the weights as an operand; else calls `add`
+ * for them. */
 static void attend_softmax(fxa__cpu_forward_worker *w, attend_rows *rows, const attend_row_block *b, attend_add add) {
     const fxa__cpu_kernels *kernels = w->kernels;
     int64_t ldt = w->run->sizes.ldt, at = b->s.row - rows->row, n = b->s.end - b->column;
@@ -215,8 +217,8 @@ static void attend_softmax(fxa__cpu_forward_worker *w, attend_rows *rows, const 
 
 /* ---- Product rows ------------------------------------------------------------------------------------------------ */
 
-/* Divides the rows of the first sub-block into row blocks. If it is the only one, each row block has what the mask
- * leaves of the sub-block for its rows. */
+/* Divides the rows of the first sub-block into row blocks. If it is the only sub-block, each row block gets the columns
+ * that the mask leaves for its rows. */
 static void attend_divide(const fxa__cpu_forward_worker *w, attend_rows *rows) {
     const fxa__cpu_sub_block *first = &rows->sub_block[0];
     int64_t step = w->kernels->nr_step, keys = w->masked.keys;
@@ -246,8 +248,8 @@ static void attend_divide(const fxa__cpu_forward_worker *w, attend_rows *rows) {
     }
 }
 
-/* Passes the block's keys to the tape of a sub-block, once, and prefetches what the tape will read, while scores are
- * computed. ready[i]: tape i has the keys. */
+/* Passes the coordinates of the block's keys to the tape of a sub-block, unless ready[i] is set for tape i. Prefetches
+ * the elements that the tape will read, while scores are computed. */
 static void attend_prefetch(fxa__cpu_forward_worker *w, bool ready[2], const fxa__cpu_sub_block *s) {
     fxa__tape_run *tape = fxa__cpu_softmax_tape(w, s);
     bool *is_ready = &ready[tape != w->tape];
@@ -258,7 +260,7 @@ static void attend_prefetch(fxa__cpu_forward_worker *w, bool ready[2], const fxa
         fxa__tape_prefetch(tape, row, s->begin, s->end - s->begin);
 }
 
-/* Processes the sub-blocks of product rows. */
+/* Computes one set of product rows: scores, weights and outputs. */
 static void attend_rows_run(fxa__cpu_forward_worker *w, bool ready[2], attend_rows *rows, attend_add add) {
     attend_divide(w, rows);
     if (rows->column >= rows->end) return;
@@ -271,7 +273,7 @@ static void attend_rows_run(fxa__cpu_forward_worker *w, bool ready[2], attend_ro
     if (!add) attend_product(w, rows);
 }
 
-/* Processes the key block; `add` NULL: with packed V. */
+/* Processes the key block. add: how rows of V are added to the outputs; NULL: by a product with packed V. */
 static void attend_block(fxa__cpu_forward_worker *w, attend_add add) {
     bool ready[2] = {false, false};
     attend_rows rows;

@@ -1,9 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * Key blocks of a task of very few rows (decoding: one position, all query heads of a KV head). Each key is used by
- * those rows only, so packing would cost as much as the products: scores and outputs are computed from K and V as they
- * are stored, in any dtype. Memory is the limit: while the keys of a block are multiplied, its values are prefetched,
- * and while these are multiplied, the keys of the next block.
+ * Processes a key block for a task of very few rows (decoding: one position, all query heads of a KV head). Only those
+ * rows use a key, so packing would cost as much as the products. Scores and outputs are therefore computed from K and V
+ * as they are stored, in any dtype. Memory bandwidth is the limit: while the keys of a block are multiplied, its values
+ * are prefetched, and while the values are multiplied, the keys of the next block are.
  */
 #include "../real.h"
 #include "forward.h"
@@ -13,7 +13,8 @@
 
 #include <string.h>
 
-/* Sets x to prefetch as many keys of a slot from `key` on, if the task has them and they are contiguous. */
+/* Sets x->next to the x->n keys of a slot from `key` on, for prefetching, if the task has these keys and they are
+ * contiguous. */
 static void decode_prefetch(const fxa__cpu_forward_worker *w, fxa__cpu_stored_rows *x, fxa_slot slot, int64_t key) {
     if (key + x->n > w->task.key_end) return;
     fxa__cpu_address next = fxa__cpu_key_address(&w->g, slot, key);
@@ -22,7 +23,7 @@ static void decode_prefetch(const fxa__cpu_forward_worker *w, fxa__cpu_stored_ro
     x->next_step = next.next;
 }
 
-/* t [rows,ldt] = Q K^T for n keys. */
+/* Computes t [rows,ldt] = Q K^T for n keys. */
 static void decode_scores(fxa__cpu_forward_worker *w, int64_t key, int64_t n) {
     const fxa__cpu_sizes *sizes = &w->run->sizes;
     const fxa__cpu_kernels *kernels = w->kernels;
@@ -37,7 +38,7 @@ static void decode_scores(fxa__cpu_forward_worker *w, int64_t key, int64_t n) {
         kernels->row_scale(fxa__cpu_real_at(kernels, w->t, row * sizes->ldt), n, factor);
 }
 
-/* o = beta o + t V. Outputs with beta 0 become 0 even if they are infinite. */
+/* Computes o = beta o + t V for n keys. Outputs with beta 0 become 0 first, even if they are infinite. */
 static void decode_outputs(fxa__cpu_forward_worker *w, int64_t key, int64_t n) {
     const fxa__cpu_sizes *sizes = &w->run->sizes;
     const fxa__cpu_kernels *kernels = w->kernels;
@@ -57,7 +58,7 @@ static void decode_outputs(fxa__cpu_forward_worker *w, int64_t key, int64_t n) {
     }
 }
 
-/* Adds t V to the f64 sums of rows that overflow. */
+/* Adds t V for n keys to the f64 sums of the rows that overflow. */
 static void decode_rescaled(fxa__cpu_forward_worker *w, int64_t key, int64_t n) {
     const fxa__cpu_sizes *sizes = &w->run->sizes;
     (void)fxa__cpu_load_keys(&w->g, FXA_SLOT_V, key, n, w->x, sizes->ldv);
@@ -66,7 +67,7 @@ static void decode_rescaled(fxa__cpu_forward_worker *w, int64_t key, int64_t n) 
                               fxa__cpu_real_get(w->kernels, w->beta, row));
 }
 
-/* Computes the weights of each sub-block of the block and passes its keys to `add`. */
+/* Computes the weights of each sub-block of the key block, and calls `add` for its keys. */
 static void decode_sub_blocks(fxa__cpu_forward_worker *w,
                               void (*add)(fxa__cpu_forward_worker *w, int64_t key, int64_t n)) {
     const fxa__tape_run *ready = NULL; /* tape that has the block's keys */

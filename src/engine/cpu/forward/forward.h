@@ -1,18 +1,19 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * The forward pass, between its files. A task is one row tile and one key split of a kv group (see cpu.h). For each row
- * it computes the maximum m of the scores, the sum l of exp(score - m) and the output o before the division by l:
+ * The forward pass, and the declarations that its files share. A task is one row tile and one key split of a kv group
+ * (see cpu.h). For each row it computes the maximum m of the scores, the sum l of exp(score - m) and the output o
+ * before the division by l:
  *
  *   split.c           how a kv group is divided into tasks, and the sizes of tiles and blocks
  *   run.c             workspace, the run, and the order of the passes of a task
  *   attend.c          passes over the key blocks of a task with packed operands: Q K^T, softmax, P V
- *   decode.c          the same for a task of very few rows, with keys as they are stored
+ *   decode.c          passes for a task of very few rows, with keys as they are stored
  *   softmax.c         scores to weights: program, maximum, exp, sums, dropout
  *   rescaled_sums.c   recomputes, in f64, rows whose sums of V overflow
  *   output.c          last step of a row: sink, division by l, LSE, storing; merges the results of key splits
  *
- * The division depends on the shape of one batch entry alone. So results depend neither on the number of threads nor on
- * the other batch entries.
+ * The division into tasks depends on the shape of one batch entry alone, so results depend neither on the number of
+ * threads nor on the other batch entries.
  */
 #ifndef FXA_ENGINE_CPU_FORWARD_FORWARD_H
 #define FXA_ENGINE_CPU_FORWARD_FORWARD_H
@@ -23,33 +24,33 @@
 _Static_assert(FXA__CPU_DECODE_ROWS <= FXA__CPU_ROW_BLOCK, "decoding passes all its rows to the softmax at once");
 _Static_assert(FXA__CPU_PRODUCT_ROWS % FXA__CPU_ROW_BLOCK == 0, "product rows are whole row blocks");
 
-/* Sizes of tiles and blocks: functions of the problem and the kernels. Row pitches are in reals. */
+/* Sizes of tiles and blocks, which depend on the problem and the kernels. Row pitches are in reals. */
 typedef struct fxa__cpu_sizes {
-    int64_t tile_rows; /* rows of a tile, at most */
-    int64_t rows;      /* product rows, at most */
-    int64_t keys;      /* keys of a block, at most */
-    int64_t ldq;       /* pitch of Q */
-    int64_t ldo;       /* pitch of outputs */
-    int64_t ldt;       /* pitch of scores */
-    int64_t ldv;       /* pitch of V as rows of real */
-    int64_t lda;       /* pitch of packed Q, which replaces Q in memory; at most ldq */
+    int64_t tile_rows; /* maximum rows of a row tile */
+    int64_t rows;      /* maximum rows of a product */
+    int64_t keys;      /* maximum keys of a key block */
+    int64_t ldq;       /* row pitch of Q */
+    int64_t ldo;       /* row pitch of outputs */
+    int64_t ldt;       /* row pitch of scores */
+    int64_t ldv;       /* row pitch of V as rows of real */
+    int64_t lda;       /* row pitch of packed Q, which replaces Q in memory; at most ldq */
 } fxa__cpu_sizes;
 
-/* How one kv group is divided into tasks. */
+/* Division of one kv group into tasks. */
 typedef struct fxa__cpu_forward_split {
     int64_t tiles;          /* row tiles of the kv group */
-    int64_t tile_rows;      /* rows of a tile, except the last of a head or of the group */
-    int64_t tiles_per_head; /* row tiles of one head; 0: tiles contain rows of several heads */
+    int64_t tile_rows;      /* rows of a tile; the last tile of a head or of the group may have fewer */
+    int64_t tiles_per_head; /* row tiles of one head; 0 = tiles contain rows of several heads */
     int64_t key_splits;     /* key splits of each tile */
-    int64_t split_keys;     /* keys of a key split, except the last */
-    bool is_decode;         /* the rows are few: decode.c computes them */
+    int64_t split_keys;     /* keys of a key split; the last split may have fewer */
+    bool is_decode;         /* there are few rows, and decode.c computes them */
 } fxa__cpu_forward_split;
 
-/* Result of one key split for one row: m, l, and the factor of its o. */
+/* Result of one key split for one row: m, l and unit. The output is in fxa__cpu_forward_run.results_o. */
 typedef struct fxa__cpu_split_result {
-    double m;    /* NaN: a score was NaN */
+    double m;    /* maximum of the scores; NaN: a score was NaN */
     double l;    /* sum of exp(score - m) */
-    double unit; /* factor of o, see fxa__cpu_softmax_state */
+    double unit; /* factor of o, as in fxa__cpu_softmax_state */
 } fxa__cpu_split_result;
 
 typedef struct fxa__cpu_forward_run {
@@ -58,57 +59,59 @@ typedef struct fxa__cpu_forward_run {
     const fxa__bound_args *bound;
     fxa__cpu_sizes sizes;
     int32_t workers;
-    int64_t entries;                /* batch entries with work */
-    int64_t tasks;                  /* tasks of a kv group, at most */
-    int64_t result_rows;            /* rows of split results of a kv group, at most; 0: no group has key splits */
-    size_t worker_bytes;            /* memory of one worker */
+    int64_t entries;                /* number of batch entries with work */
+    int64_t tasks;                  /* maximum number of tasks of a kv group */
+    int64_t result_rows;            /* maximum rows of split results of a kv group; 0 = no group has key splits */
+    size_t worker_bytes;            /* bytes of one worker's memory */
     char *worker_memory;            /* [workers,worker_bytes] */
-    fxa_tensor_range *ranges;       /* [n_tensors] ranges of captured ints, for range analysis of the mask */
-    fxa__cpu_shared_mask_bits kept; /* mask bits that workers share */
+    fxa_tensor_range *ranges;       /* [n_tensors] bounds of captured ints, for range analysis of the mask */
+    fxa__cpu_shared_mask_bits kept; /* mask bits, cached for all workers */
     fxa__cpu_split_result *results; /* [entries,Hkv,result_rows] */
-    char *results_o;                /* [entries,Hkv,result_rows,ldo] of real */
+    char *results_o;                /* [entries,Hkv,result_rows,ldo] outputs of the key splits, as real */
     _Atomic int64_t next;           /* index of the next task */
 } fxa__cpu_forward_run;
 
-/* What a worker computes: rows first..first+n of the kv group with keys key..key_end. */
+/* A task: rows first..first+n of the kv group with keys key..key_end. */
 typedef struct fxa__cpu_forward_task {
     int64_t first, n;
     int64_t key, key_end;
-    int64_t tile;      /* index among the tiles of a head, or of the group */
+    int64_t tile;      /* index of the tile within its head, or within the kv group if tiles span several heads */
     int64_t key_split; /* index of the key split */
 } fxa__cpu_forward_task;
 
-/* Online softmax of the task's rows. */
+/* State of the online softmax of the task's rows. */
 typedef struct fxa__cpu_softmax_state {
-    double *m;    /* [tile_rows] maximum of the scores; -inf = no pair is attended yet */
-    double *l;    /* [tile_rows] sum of exp(score - m) */
-    double *unit; /* [tile_rows] factor that o must be multiplied by: 1, except for rows of rescaled_sums.c */
+    double *m; /* [tile_rows] maximum of the scores; -inf = no pair is attended yet */
+    double *l; /* [tile_rows] sum of exp(score - m) */
+    /* [tile_rows] factor by which o must be multiplied at the end: 1, except for rows of rescaled_sums.c */
+    double *unit;
     uint8_t *nan; /* [tile_rows] 1 = a score was NaN */
 } fxa__cpu_softmax_state;
 
-/* One worker: its task and its memory. Matrices are of real, aligned to FXA__CPU_PAD. */
+/* One worker: its task and its memory. Matrices have elements of type real and are aligned to FXA__CPU_PAD. */
 typedef struct fxa__cpu_forward_worker {
     const fxa__cpu_forward_run *run;
     const fxa__cpu_kernels *kernels;
     fxa__cpu_kv_group g;
-    fxa__cpu_forward_split split; /* division of g */
+    fxa__cpu_forward_split split; /* division of the kv group g */
     fxa__cpu_forward_task task;
     fxa__cpu_softmax_state state;
-    fxa__cpu_masked_tile masked; /* what the mask leaves of the tile and the key block */
+    fxa__cpu_masked_tile masked; /* sub-blocks of the tile and the key block that the mask leaves */
     void *q, *o;                 /* [tile_rows,ldq] packed Q; [tile_rows,ldo] outputs */
-    fxa__cpu_packed_b k, v;      /* K^T and V of the key block */
-    void *x;                     /* [keys,ldv] or [nr,d]: rows as loaded */
+    fxa__cpu_packed_b k, v;      /* packed K^T and V of the key block */
+    void *x;                     /* [keys,ldv] or [nr,d] K or V as loaded, before packing */
     void *scores;                /* [rows,ldt] scores, then weights, then packed weights */
     void *betas;                 /* [rows] rescale factors of the outputs */
-    void *t, *beta;              /* the row block's part of scores and betas */
-    int32_t *h, *qc, *kc;        /* [tile_rows], [tile_rows], [keys] coordinates that programs see */
-    int32_t *keep;               /* [keys + FXA__CPU_KEEP_CAPACITY] dropout's decisions for a row */
-    double *row, *old;           /* [dv] rows of f64, for merging */
-    fxa__tape_run tape[2];       /* the program without and with its mask; member tape NULL: identity */
-    bool keys_are_consecutive;   /* each key coordinate is the one before plus 1; valid with dropout only */
-    bool v_is_unpacked;          /* V of some block holds infinities or NaN: from there on it is not packed */
-    bool may_overflow;           /* V has finite values so large that their sums may overflow */
-    int64_t rescaled;            /* rows rescaled..rescaled_end have f64 sums, in the memory of v */
+    void *t, *beta;              /* parts of scores and betas that belong to the current row block */
+    int32_t *h, *qc, *kc;        /* coordinates that programs read: h [tile_rows], q [tile_rows], k [keys] */
+    int32_t *keep;     /* [keys + FXA__CPU_KEEP_CAPACITY] dropout decisions of a row: -1 = kept, 0 = dropped */
+    double *row, *old; /* [dv] f64 outputs of a row, for merging */
+    /* [0] the program without its mask, [1] with its mask; member `tape` is NULL for an identity */
+    fxa__tape_run tape[2];
+    bool keys_are_consecutive; /* key coordinates increase by 1 from key to key; valid with dropout only */
+    bool v_is_unpacked;        /* V of some block holds infinities or NaN; from that block on V is not packed */
+    bool may_overflow;         /* V has finite values so large that sums of them may overflow */
+    int64_t rescaled;          /* rows rescaled..rescaled_end have f64 sums, in the memory of v.panels */
     int64_t rescaled_end;
 } fxa__cpu_forward_worker;
 
@@ -116,45 +119,45 @@ typedef struct fxa__cpu_forward_worker {
 
 /* Returns the sizes for a problem; they depend on the kernels and the head dims. */
 fxa__cpu_sizes fxa__cpu_forward_sizes(const fxa__cpu_code *code, const fxa_problem *p);
-/* Returns the division of a kv group with sequences of q_len and k_len; run->p and run->sizes must be set. */
+/* Returns the division of a kv group with q_len rows per head and k_len keys. run->p and run->sizes must be set. */
 fxa__cpu_forward_split fxa__cpu_forward_split_make(const fxa__cpu_forward_run *run, int64_t q_len, int64_t k_len);
-/* Sets run->tasks and run->result_rows, bounds over all lengths that a batch entry may have. */
+/* Sets run->tasks and run->result_rows to upper bounds for all lengths that a batch entry may have. */
 void fxa__cpu_forward_bound(fxa__cpu_forward_run *run);
 
 /* ---- run.c: passes over the keys of a task ----------------------------------------------------------------------- */
 
-/* Processes the key block that w->masked is set to. */
+/* Processes the key block that w->masked describes. */
 typedef void (*fxa__cpu_block_visit)(fxa__cpu_forward_worker *w);
-/* Calls `visit` for each key block of the task of which the mask leaves something. */
+/* Calls `visit` for each key block of the task in which some pair is attended. */
 void fxa__cpu_each_block(fxa__cpu_forward_worker *w, fxa__cpu_block_visit visit);
-/* Sets m, l and nan of the task's rows to those of rows without pairs. */
+/* Sets m, l and nan of the task's rows to the state before the first key. */
 void fxa__cpu_softmax_clear(fxa__cpu_forward_worker *w);
 
 /* ---- softmax.c --------------------------------------------------------------------------------------------------- */
 
-/* Loads the coordinates of the task's rows and passes them to the tapes. */
+/* Loads the coordinates of the task's rows and sets the rows of the tapes. */
 void fxa__cpu_softmax_rows(fxa__cpu_forward_worker *w);
-/* Returns the tape that computes the scores of a sub-block. */
+/* Returns the tape that computes the scores of a sub-block: with or without the mask. */
 fxa__tape_run *fxa__cpu_softmax_tape(fxa__cpu_forward_worker *w, const fxa__cpu_sub_block *s);
-/* Loads the coordinates of the block's keys and passes them to a tape. */
+/* Loads the coordinates of the block's keys and sets the columns of a tape. */
 void fxa__cpu_softmax_keys(fxa__cpu_forward_worker *w, fxa__tape_run *tape);
-/* Turns the scores w->t [rows,ldt] of `count` sub-blocks of the same rows into weights, and updates m, l and w->beta.
+/* Replaces the scores w->t [rows,ldt] of `count` sub-blocks of the same rows by weights, and updates m, l and w->beta.
  * The scores of the first sub-block start at column `column` of the key block; weights before its begin are 0. The
- * scores of the other sub-blocks follow it without gaps. count > 1 requires mask bits. */
+ * scores of the other sub-blocks follow without gaps. count > 1 requires mask bits. */
 void fxa__cpu_softmax(fxa__cpu_forward_worker *w, const fxa__cpu_sub_block *s, int count, int64_t column);
 
 /* ---- attend.c, decode.c: visitors of key blocks ------------------------------------------------------------------ */
 
 /* Loads and packs Q of the task's rows. */
 void fxa__cpu_attend_start(fxa__cpu_forward_worker *w);
-/* Sets outputs of rows without any attended pair to 0. */
+/* Sets the outputs of rows that attend to no key to 0. */
 void fxa__cpu_attend_finish(fxa__cpu_forward_worker *w);
-/* Adds the block to m, l and o with packed V. Sets v_is_unpacked at the first block whose V holds infinities or NaN,
- * and from there on does what attend_block_unpacked does. */
+/* Adds the key block to m, l and o with packed V. From the first block whose V holds infinities or NaN on, sets
+ * v_is_unpacked and does what attend_block_unpacked does. */
 void fxa__cpu_attend_block(fxa__cpu_forward_worker *w);
-/* Adds the block to m, l and o with V as rows; skips V where the weight is 0. */
+/* Adds the key block to m, l and o with V as rows. Skips keys whose weight is 0. */
 void fxa__cpu_attend_block_unpacked(fxa__cpu_forward_worker *w);
-/* Adds the block to m, l and the f64 sums of rows rescaled..rescaled_end. */
+/* Adds the key block to m and l, and to the f64 sums of rows rescaled..rescaled_end. */
 void fxa__cpu_attend_block_rescaled(fxa__cpu_forward_worker *w);
 
 void fxa__cpu_decode_start(fxa__cpu_forward_worker *w);
@@ -163,22 +166,23 @@ void fxa__cpu_decode_block_rescaled(fxa__cpu_forward_worker *w);
 
 /* ---- rescaled_sums.c --------------------------------------------------------------------------------------------- */
 
-#define FXA__CPU_RESCALE 0x1p64 /* divisor of V: more than the number of keys times dropout's factor */
+#define FXA__CPU_RESCALE 0x1p64 /* divisor of V in the f64 sums: more than the number of keys times dropout's factor */
 
-/* Returns the first row from `row` on whose scores are in range and whose output is not finite; n if there is none. */
+/* Returns the first row >= `row` whose scores are in range but whose output is not finite; n if there is none. */
 int64_t fxa__cpu_overflow_find(const fxa__cpu_forward_worker *w, int64_t row);
-/* Computes the outputs of such rows from `row` on again in f64, if finite values of V can have made them overflow. */
+/* Recomputes the outputs of the rows >= `row` that fxa__cpu_overflow_find finds in f64, if finite values of V can have
+ * made them overflow. */
 void fxa__cpu_rescaled_sums(fxa__cpu_forward_worker *w, int64_t row);
-/* Adds beta * sum + sum_k t[k] V[k] to the f64 sum of a row, for n rows v of real with pitch ldv. Does nothing for rows
- * outside of rescaled..rescaled_end. */
+/* Replaces the f64 sum of a row by beta * sum + sum_k t[k] V[k] / FXA__CPU_RESCALE, for n rows v of real with pitch
+ * ldv. Does nothing for rows outside of rescaled..rescaled_end. */
 void fxa__cpu_rescaled_add(fxa__cpu_forward_worker *w, int64_t row, const void *t, const void *v, int64_t n,
                            double beta);
-/* Replaces elements of the output o of a row that are not finite, from sums / FXA__CPU_RESCALE. Returns its unit. */
+/* Replaces the non-finite elements of the output o of a row by means computed from `sums`. Returns the row's unit. */
 double fxa__cpu_rescaled_finish(const fxa__cpu_forward_worker *w, void *o, const double *sums, double l);
 
 /* ---- output.c ---------------------------------------------------------------------------------------------------- */
 
-/* Stores the rows of the task, or keeps them as split results; group: index of the kv group. */
+/* Stores the rows of the task, or keeps them as split results if keys are split. group: index of the kv group. */
 void fxa__cpu_output(fxa__cpu_forward_worker *w, int64_t group);
 /* Merges the split results of a kv group and stores its rows. */
 void fxa__cpu_output_merge_splits(fxa__cpu_forward_worker *w, int64_t group);

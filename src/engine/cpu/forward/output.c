@@ -1,12 +1,13 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * The last step of a row. From its maximum m, its sum l, its output o before division, and the score z of its sink:
+ * The last step of a row (softmax epilogue). From the maximum m of its scores, the sum l, the output o before division,
+ * and the score z of its sink:
  *
  *     M = max(m, z),  L = l exp(m - M) + exp(z - M),  O = u o exp(m - M) / L,  LSE = M + log L
  *
- * u is the row's unit: 1, except for rows of rescaled_sums.c. If M is -inf, O = 0 and LSE = -inf. If the scores and z
- * include NaN or +inf, both are NaN. The results of key splits are merged first by the same formulas, in the order of
- * the splits.
+ * u is the row's unit: 1, except for rows of rescaled_sums.c. If M is -inf, then O = 0 and LSE = -inf. If a score or z
+ * is NaN or +inf, both O and LSE are NaN. The results of key splits are merged first by the same formulas, in the order
+ * of the splits.
  */
 #include "forward.h"
 
@@ -16,12 +17,12 @@
 
 #include <string.h>
 
-/* Softmax of a row. */
+/* Softmax state of a row: maximum, sum, and factor of the output. */
 typedef struct output_row {
-    double m, l, unit; /* m NaN: a score was NaN */
+    double m, l, unit; /* m = NaN: a score was NaN */
 } output_row;
 
-/* Returns the score of the sink of stacked row r; -inf: no sink. */
+/* Returns the sink's score for stacked row r; -inf = no sink. */
 static double output_sink(const fxa__cpu_forward_worker *w, int64_t r) {
     const fxa_problem *p = &w->g.p->in;
     if (p->flags & FXA_SINKS)
@@ -30,8 +31,8 @@ static double output_sink(const fxa__cpu_forward_worker *w, int64_t r) {
     return p->flags & FXA_SINK_ZERO ? 0 : -INFINITY;
 }
 
-/* Returns the factor of the output, and sets *lse to the row's if want_lse. Outputs with factor 0 become 0 whatever
- * they hold. */
+/* Returns the factor of a row's output, and sets *lse to its LSE if want_lse. Outputs with factor 0 become 0 even if
+ * they are not finite. */
 static double output_factor(const output_row *row, double sink, bool want_lse, double *lse) {
     double top = fxa__fmax(row->m, sink);
     *lse = top < INFINITY ? top : NAN;
@@ -48,7 +49,7 @@ static double output_factor(const output_row *row, double sink, bool want_lse, d
 
 static void output_store_one(const fxa__cpu_address *to, double x) { fxa__store_f64(to->data, to->dtype, 0, x); }
 
-/* FXA_ACCUMULATE_O: merges o, times factor, with the row that is stored; in f64, rounded once. */
+/* For FXA_ACCUMULATE_O: merges o * factor with the row that is stored, in f64, and rounds the result once. */
 static void output_merge(const fxa__cpu_forward_worker *w, const fxa__cpu_address *to, const void *o, double factor,
                          double *lse, const fxa__cpu_address *lse_to) {
     double old_lse = fxa__load_f64(lse_to->data, lse_to->dtype, 0);
@@ -66,12 +67,12 @@ static void output_fill(const fxa__cpu_forward_worker *w, void *o, int64_t n, do
     for (int64_t i = 0; i < n; i++) fxa__cpu_real_set(w->kernels, o, i, x);
 }
 
-/* Addresses of the results of a row. */
+/* Addresses where the results of a row are stored. */
 typedef struct output_to {
-    fxa__cpu_address o, lse, max; /* data NULL: not requested */
+    fxa__cpu_address o, lse, max; /* member `data` is NULL if the result is not requested */
 } output_to;
 
-/* Moves to stacked row r, from r - 1 or from all zeroes. */
+/* Sets the addresses to stacked row r. *to has those of row r - 1, or is all zeroes. */
 static void output_to_row(const fxa__cpu_forward_worker *w, output_to *to, int64_t r) {
     uint32_t flags = w->g.p->in.flags;
     fxa__cpu_row_next(&w->g, FXA_SLOT_O, r, &to->o);
@@ -79,7 +80,7 @@ static void output_to_row(const fxa__cpu_forward_worker *w, output_to *to, int64
     if (flags & FXA_RETURN_ROW_MAX) fxa__cpu_row_next(&w->g, FXA_SLOT_ROW_MAX, r, &to->max);
 }
 
-/* Stores a row. o, the output before division, is overwritten. */
+/* Stores a row. Overwrites o, the output before division. */
 static void output_store(fxa__cpu_forward_worker *w, const output_to *to, void *o, double factor, double lse,
                          double max) {
     if (w->g.p->in.flags & FXA_ACCUMULATE_O)
@@ -125,9 +126,9 @@ void fxa__cpu_output(fxa__cpu_forward_worker *w, int64_t group) {
     }
 }
 
-/* Adds the key splits of stacked row r to row->l and to w->row, which is the output times a factor; row->m must be set.
- * Outputs are multiplied by the factor before their weight: the product of both may be 0 while an output is infinite.
- * */
+/* Adds the key splits of stacked row r: sets row->l, and w->row to the output times `factor`; row->m must be set. An
+ * output is multiplied by `factor` before its weight, because factor * weight may underflow to 0 while an output is
+ * infinite. */
 static void output_add_splits(fxa__cpu_forward_worker *w, int64_t group, int64_t r, double factor, output_row *row) {
     int64_t dv = w->g.p->in.d_v;
     row->l = 0;
@@ -143,7 +144,7 @@ static void output_add_splits(fxa__cpu_forward_worker *w, int64_t group, int64_t
     }
 }
 
-/* Merges the key splits of stacked row r; its output is in w->o. */
+/* Merges the key splits of stacked row r. Its output is then in w->o. */
 static output_row output_merge_row(fxa__cpu_forward_worker *w, int64_t group, int64_t r) {
     const fxa__cpu_kernels *kernels = w->kernels;
     int64_t dv = w->g.p->in.d_v;
@@ -171,7 +172,7 @@ void fxa__cpu_output_merge_splits(fxa__cpu_forward_worker *w, int64_t group) {
 /* ---- Rows past the end of a sequence ----------------------------------------------------------------------------- */
 
 void fxa__cpu_output_absent(fxa__cpu_forward_worker *w) {
-    fxa__cpu_forward_worker all = *w; /* the kv group as if it had all rows of its tensors */
+    fxa__cpu_forward_worker all = *w; /* the kv group with q_len extended to the padded length Sq */
     all.g.seq.q_len = w->g.p->in.sq;
     for (int64_t h = 0; h < w->g.heads; h++)
         for (int64_t q = w->g.seq.q_len; q < all.g.seq.q_len; q++) {

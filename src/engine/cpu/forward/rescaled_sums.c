@@ -1,15 +1,16 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * Rows whose sums of V overflow. No output is larger than V, except by dropout's factor, but o, which is not divided by
- * l yet, may be as many times as large as there are keys. Such a row is found after a pass: its o is not finite
- * although its scores are in range. Its keys are passed over once more:
+ * Recomputes rows whose sums of V overflow. A final output is a weighted mean of V (times dropout's factor), but o,
+ * which is not divided by l yet, may be larger by the number of keys. An affected row is recognised after a pass: its o
+ * is not finite although its scores are in range. Then another pass over its keys computes
  *
  *     sums = sum_k t_k (V[k] / 2^64)       in f64, so finite if V is; weights of 0 are skipped
  *     o    = sums 2^64 / unit              where o is not finite, else o / unit
- *     unit = l / (1 - p)                   factor that o must be multiplied by; 1 for all other rows
+ *     unit = l / (1 - p)                   factor by which o must be multiplied; 1 for all other rows
  *
- * So o is a mean of V. Elements that were finite keep their sums, so that columns of tiny values beside large ones lose
- * no digits. The f64 sums of some rows at a time are in the memory of packed V, which these passes do not use.
+ * So o is a mean of V. Elements that were finite keep their sums, so that columns of tiny values next to large ones
+ * lose no digits. The f64 sums are stored in the memory of packed V, which these passes do not use, for as many rows at
+ * a time as fit.
  */
 #include "../real.h"
 #include "forward.h"
@@ -22,7 +23,7 @@
 
 static bool rescaled_is_finite(double x) { return x - x == 0; }
 
-/* Tests the sum of squares of all outputs first. If that is infinite or NaN, tests rows one by one. */
+/* Tests the sum of squares of all outputs first. If it is infinite or NaN, tests the rows one by one. */
 int64_t fxa__cpu_overflow_find(const fxa__cpu_forward_worker *w, int64_t row) {
     const fxa__cpu_kernels *kernels = w->kernels;
     int64_t ldo = w->run->sizes.ldo, dv = w->g.p->in.d_v, n = w->task.n;
@@ -39,11 +40,11 @@ static double rescaled_real_max(const fxa__cpu_forward_worker *w) {
     return w->kernels->real_size == sizeof(float) ? (double)FLT_MAX : DBL_MAX;
 }
 
-/* ---- Are the sums worth computing? ------------------------------------------------------------------------------- */
+/* ---- Detection of possible overflow ------------------------------------------------------------------------------ */
 
-/* Sets may_overflow if V of n keys has a finite value so large that the sums over all keys may overflow; 2^16 is a
- * margin. If V only has infinities and NaN, the outputs are right as they are, and f64 sums would take ten times as
- * long as all the rest. */
+/* Sets may_overflow if V of n keys has a finite value so large that sums over all keys may overflow, with a margin of
+ * 2^16. If V only has infinities and NaN besides small values, the outputs are right as they are, and f64 sums would
+ * take ten times as long as the rest of the pass. */
 static void rescaled_scan(fxa__cpu_forward_worker *w, int64_t key, int64_t n) {
     const fxa_problem *p = &w->g.p->in;
     int64_t ldv = w->run->sizes.ldv;
@@ -73,7 +74,7 @@ static double *rescaled_row(const fxa__cpu_forward_worker *w, int64_t row) {
     return (double *)w->v.panels + (row - w->rescaled) * w->g.p->in.d_v;
 }
 
-/* Clears the sums of as many rows from `row` on as have memory. */
+/* Sets the f64 sums of the rows from `row` on to 0, for as many rows as fit into the memory. */
 static void rescaled_begin(fxa__cpu_forward_worker *w, int64_t row) {
     const fxa__cpu_kernels *kernels = w->kernels;
     int64_t dv = w->g.p->in.d_v, reals = kernels->format->b_size(kernels, w->run->sizes.keys, dv);
@@ -110,8 +111,8 @@ void fxa__cpu_rescaled_add(fxa__cpu_forward_worker *w, int64_t row, const void *
 
 /* ---- Outputs ----------------------------------------------------------------------------------------------------- */
 
-/* Returns the mean. It is clamped, because a mean is never larger than its values, but rounding of l and the sums could
- * make it so. */
+/* Returns the mean sum / unit * 2^64. A mean is never larger than its values, but rounding could make it so, and it is
+ * therefore clamped to the range of real. */
 static double rescaled_mean(const fxa__cpu_forward_worker *w, double sum, double unit) {
     double most = rescaled_real_max(w);
     return fmax(-most, fmin(sum / unit * FXA__CPU_RESCALE, most));
@@ -120,7 +121,7 @@ static double rescaled_mean(const fxa__cpu_forward_worker *w, double sum, double
 double fxa__cpu_rescaled_finish(const fxa__cpu_forward_worker *w, void *o, const double *sums, double l) {
     const fxa_problem *p = &w->g.p->in;
     double unit = p->flags & FXA_DROPOUT ? l / (1 - p->dropout_p) : l;
-    bool overflowed = false; /* an element is not finite, and its sum is */
+    bool overflowed = false; /* an element of o is not finite, but its f64 sum is */
     for (int64_t i = 0; i < p->d_v; i++) {
         if (rescaled_is_finite(fxa__cpu_real_get(w->kernels, o, i))) continue;
         overflowed = overflowed || rescaled_is_finite(sums[i]);
@@ -136,7 +137,7 @@ double fxa__cpu_rescaled_finish(const fxa__cpu_forward_worker *w, void *o, const
     return overflowed ? unit : 1;
 }
 
-/* Sets outputs and units of rows rescaled..rescaled_end. Returns the index of the row after them. */
+/* Sets outputs and units of rows rescaled..rescaled_end. Returns rescaled_end. */
 static int64_t rescaled_end(fxa__cpu_forward_worker *w) {
     const fxa__cpu_softmax_state *state = &w->state;
     int64_t end = w->rescaled_end, ldo = w->run->sizes.ldo;

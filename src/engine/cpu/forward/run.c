@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * The forward pass: workspace, the passes of a task, and the run. Workers take the tasks of all kv groups, then merge
- * the kv groups that have key splits. One function allocates the workspace and computes its size.
+ * The forward pass: its workspace, the passes of a task, and the run. Workers take the tasks of all kv groups, then
+ * merge the results of kv groups whose keys are split. One function allocates the workspace and computes its size.
  */
 #include "forward.h"
 
@@ -10,8 +10,8 @@
 #include "../../../base/num.h"
 #include "../../../problem/work.h"
 
-/* Floating-point operations of a problem below which waking a thread costs more than it saves: that takes 25 to 35 us
- * on two cores of Zen 3, as 2.5 to 3.5 million operations do on one. */
+/* Number of floating-point operations below which waking a thread costs more than it saves: on two cores of Zen 3 a
+ * wake takes 25 to 35 us, in which one core computes 2.5 to 3.5 million operations. */
 #define FORWARD_SMALL_FLOPS 2e6
 
 /* ---- Workspace --------------------------------------------------------------------------------------------------- */
@@ -46,7 +46,8 @@ static void forward_carve_worker(fxa__carver *c, const fxa__cpu_forward_run *run
     for (int i = 0; i < 2; i++) w->tape[i].scratch = fxa__tape_carve(c, tapes[i], rows, sizes->keys);
 }
 
-/* Computes everything of a run that does not depend on its pointers. A carver with a base also places the workspace. */
+/* Computes the parts of a run that do not depend on its pointers. A carver with a base also sets the pointers to the
+ * workspace. Returns false on overflow. */
 static bool forward_carve(fxa__cpu_forward_run *run, fxa__carver all, size_t *bytes) {
     const fxa_problem *p = &run->p->in;
     fxa__carver own = fxa__carver_make(NULL);
@@ -101,18 +102,19 @@ void fxa__cpu_each_block(fxa__cpu_forward_worker *w, fxa__cpu_block_visit visit)
         if (fxa__cpu_masked_tile_set_keys(&w->masked, key, fxa__min_i64(step, last - key))) visit(w);
 }
 
-/* Makes a pass over the keys of a task of many rows that computes m, l and o. */
+/* Makes one pass over the keys of a task of many rows, which computes m, l and o. */
 static void forward_attend(fxa__cpu_forward_worker *w, fxa__cpu_block_visit visit) {
     fxa__cpu_softmax_clear(w);
     fxa__cpu_each_block(w, visit);
     fxa__cpu_attend_finish(w);
 }
 
-/* Computes the task of the worker in up to three kinds of passes:
+/* Computes the worker's task with up to three passes over its keys:
  *
- *   1. V packed, or as stored for decoding
- *   2. V unpacked, if an output is not finite: packed products compute 0 * inf = NaN, which a weight of 0 must not
- *   3. f64 sums, if an output is still not finite although V is, or has finite values large enough to overflow
+ *   1. with packed V, or V as stored for decoding
+ *   2. with unpacked V, if an output is not finite: packed products give 0 * inf = NaN, but keys of weight 0 must
+ *      not count
+ *   3. with f64 sums, if an output is still not finite and V has finite values large enough to overflow
  */
 static void forward_task(fxa__cpu_forward_worker *w, int64_t group) {
     const fxa__cpu_forward_task *task = &w->task;
@@ -156,8 +158,8 @@ static void forward_enter(fxa__cpu_forward_worker *w, int64_t group) {
     FXA__ASSERT(w->split.tiles * w->split.key_splits <= w->run->tasks);
 }
 
-/* Sets the worker's task to number i of the kv group. Returns false if there is no such task. The last tiles come
- * first, because causal masks leave most of them. */
+/* Sets the worker's task to task i of the kv group. Returns false if there is no such task. The last tiles come first,
+ * because a causal mask leaves most pairs in them. */
 static bool forward_select(fxa__cpu_forward_worker *w, int64_t i) {
     const fxa__cpu_forward_split *split = &w->split;
     fxa__cpu_forward_task *task = &w->task;

@@ -1,10 +1,10 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * Scores to weights, for a row block and sub-blocks of a key block:
+ * Computes weights from scores, for a row block and sub-blocks of a key block:
  *
  *     s' = program(s)                        by a tape; -inf where the mask is false
- *     m' = max(m, max s')                    while that is -inf, 0 is subtracted in its place, so nothing becomes NaN
- *     t  = exp(s' - m')                      subtracted first: exact at the maximum, however large it is
+ *     m' = max(m, max s')                    while m' is -inf, 0 is subtracted instead, so nothing becomes NaN
+ *     t  = exp(s' - m')                      the difference comes first: exact at the maximum, however large it is
  *     l  = l exp(m - m') + sum t,  beta = exp(m - m')
  *     t  = 0 or t / (1 - p)                  dropout, which does not change l
  *
@@ -55,8 +55,8 @@ static bool softmax_has_nan(const fxa__cpu_forward_worker *w, const void *t, int
     return false;
 }
 
-/* Returns the scores of a row that the mask may leave, of scores t that start at `column`. *from is the first of their
- * columns. A band excludes the columns outside of its range. */
+/* Returns the scores of a row that the mask may leave: a part of the scores t, which start at `column`. Sets *from to
+ * the first column of that part. If the mask is a band, the columns outside of the row's range are left out. */
 static fxa__cpu_score_row softmax_columns(const fxa__cpu_forward_worker *w, const fxa__cpu_sub_block *s, int64_t row,
                                           void *t, int64_t column, int64_t *from) {
     int64_t q = w->qc[row], to = s->end;
@@ -68,14 +68,14 @@ static fxa__cpu_score_row softmax_columns(const fxa__cpu_forward_worker *w, cons
     return (fxa__cpu_score_row){fxa__cpu_real_at(w->kernels, t, *from - column), to - *from, 0};
 }
 
-/* Runs the program on scores that start at column `from`. Tapes are fastest on whole steps, so some scores past the end
- * are computed too; they are not used. */
+/* Runs the program on scores that start at column `from`. Tapes are fastest on entire steps, so some scores past the
+ * end are computed too; these are unused. */
 static void softmax_program(fxa__tape_run *run, int64_t row, int64_t from, const fxa__cpu_score_row *x) {
     int64_t steps = fxa__round_up(x->n, FXA__TAPE_STEP);
     fxa__tape_row(run, row, from, fxa__min_i64(steps, run->columns - from), x->s, NULL, x->s);
 }
 
-/* Replaces the scores of a row in a sub-block by the program's, with -inf where the pair is not attended. */
+/* Replaces the scores of a row in a sub-block by the program's results, -inf where the pair is not attended. */
 static void softmax_scores_row(fxa__cpu_forward_worker *w, const fxa__cpu_sub_block *s, int64_t row, int64_t from,
                                const fxa__cpu_score_row *x) {
     fxa__tape_run *tape = fxa__cpu_softmax_tape(w, s);
@@ -83,7 +83,7 @@ static void softmax_scores_row(fxa__cpu_forward_worker *w, const fxa__cpu_sub_bl
     if (s->masked && w->masked.bits) w->kernels->row_mask(x->s, fxa__cpu_masked_tile_bits(&w->masked, row), from, x->n);
 }
 
-/* Returns the scores of row i of the row block in all sub-blocks, after the program. */
+/* Returns the scores of row i of the row block in all sub-blocks, after the program. Sets *from to the first column. */
 static fxa__cpu_score_row softmax_scores(fxa__cpu_forward_worker *w, const fxa__cpu_sub_block *s, int count,
                                          int64_t column, int64_t i, int64_t *from) {
     int64_t row = s->row + i;
@@ -100,7 +100,7 @@ static fxa__cpu_score_row softmax_scores(fxa__cpu_forward_worker *w, const fxa__
 
 /* ---- Weights ----------------------------------------------------------------------------------------------------- */
 
-/* Sets those of the n weights t that are outside of x to 0. */
+/* Sets the weights t[0..n] to 0, except those of x, which is a part of t. */
 static void softmax_clear_others(const fxa__cpu_forward_worker *w, void *t, int64_t n, const fxa__cpu_score_row *x) {
     size_t size = w->kernels->real_size, before = (size_t)((char *)x->s - (char *)t);
     size_t after = (size_t)(n - x->n) * size - before;
@@ -108,7 +108,7 @@ static void softmax_clear_others(const fxa__cpu_forward_worker *w, void *t, int6
     if (after > 0) memset(fxa__cpu_real_at(w->kernels, x->s, x->n), 0, after);
 }
 
-/* Applies dropout to the weights of a row, the first of which is in column `from`. */
+/* Applies dropout to the weights x of a row. The first weight is in column `from`. */
 static void softmax_drop(const fxa__cpu_forward_worker *w, int64_t row, const fxa__cpu_score_row *x, int64_t from) {
     fxa__cpu_dropout_row drop = fxa__cpu_dropout_row_make(&w->g, w->h[row], w->qc[row]);
     const int32_t *keep = w->kernels->row_keep(w->keep, &drop, w->kc + from, x->n, w->keys_are_consecutive);
@@ -127,7 +127,8 @@ static void softmax_drop_all(const fxa__cpu_forward_worker *w, const fxa__cpu_su
     }
 }
 
-/* Updates m and beta from the maxima x of the rows, which are copied to top, and sets each x to what exp subtracts. */
+/* Updates m and beta from the maxima x[i].x of the rows. Copies the maxima to `top`, and replaces x[i].x by the value
+ * that rows_exp must subtract. */
 static void softmax_update_max(fxa__cpu_forward_worker *w, int64_t row, int64_t n_rows, fxa__cpu_score_row *x,
                                double *top) {
     bool changed = false;

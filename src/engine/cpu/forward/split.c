@@ -1,7 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * Divides the forward pass: sizes of tiles and blocks, row tiles and key splits of a kv group. The sizes keep the
- * scores of a row block in the first-level cache and the packed keys and values of a key block in the second.
+ * Divides the forward pass: computes the sizes of tiles and blocks, and divides a kv group into row tiles and key
+ * splits. With these sizes the scores of a row block stay in the L1 cache, and packed K and V of a key block in the L2
+ * cache.
  */
 #include "../mask/bits.h"
 #include "forward.h"
@@ -10,17 +11,17 @@
 #include "../../../base/num.h"
 
 enum {
-    /* Product rows of sets that do not name a number. Zen 3, f32, D 64: 12 rows x 256 keys and 24 x 128 were fastest,
-     * 24 x 256, whose scores do not fit into the first-level cache, was 5 to 10 % slower. */
+    /* Rows of a product for sets that do not define a number. Zen 3, f32, D 64: 12 rows x 256 keys and 24 x 128 were
+     * fastest; 24 x 256, whose scores do not fit in the L1 cache, was 5 to 10 % slower. */
     FORWARD_ROWS = 12,
-    /* Bytes of K^T of a key block, and of its V. One core of Zen 4, f32, S 2048, D 64, 2^18 against 2^17: full 86.8 and
-     * 85.6 % of the peak, causal 84.3 and 83.0, dense bias 77.9 and 73.2. */
+    /* Maximum bytes of K^T of a key block, and of its V. One core of Zen 4, f32, S 2048, D 64, 2^18 against 2^17: full
+     * 86.8 and 85.6 % of peak, causal 84.3 and 83.0, dense bias 77.9 and 73.2. */
     FORWARD_PANEL_BYTES = 1 << 18,
-    /* Bytes of Q of a tile, and of its output; rows of a tile. Chosen by measurements without kept figures. */
+    /* Maximum bytes of Q of a tile and of its output, and maximum rows of a tile. Found by measurement. */
     FORWARD_TILE_BYTES = 3 << 17,
     FORWARD_MAX_TILE = 768,
-    /* Tasks that a batch entry should have at least, and keys that a key split should have at least. Untuned guesses:
-     * as many tasks as large machines have threads, and splits whose merge costs little. */
+    /* Minimum number of tasks of a batch entry, and minimum number of keys of a key split, for decoding and for tiles.
+     * Untuned: as many tasks as large machines have threads, and splits whose merge costs little. */
     FORWARD_DECODE_TASKS = 64,
     FORWARD_DECODE_KEYS = 1024,
     FORWARD_TILE_TASKS = 8,
@@ -31,8 +32,8 @@ static int64_t split_clamp(int64_t x, int64_t lo, int64_t hi) { return fxa__max_
 
 /* ---- Sizes ------------------------------------------------------------------------------------------------------- */
 
-/* Returns the keys of a block. They are halved for masks that range analysis alone evaluates, which excludes more of
- * smaller blocks, and for sets that process many rows at once. */
+/* Returns the maximum keys of a block. It is halved for masks that only range analysis evaluates, because smaller
+ * blocks exclude more pairs, and for sets that process many rows at once. */
 static int64_t split_block_keys(const fxa__cpu_code *code, int64_t widest) {
     bool by_ranges = code->classify && !code->mask;
     int64_t shorter = code->kernels->rows > FXA__CPU_ROW_BLOCK || by_ranges ? 2 : 1, nr = code->kernels->nr;
@@ -60,7 +61,7 @@ fxa__cpu_sizes fxa__cpu_forward_sizes(const fxa__cpu_code *code, const fxa_probl
     s.tile_rows = split_clamp(FORWARD_TILE_BYTES / (size * widest) / rows * rows, 4 * rows, FORWARD_MAX_TILE);
     s.ldq = fxa__round_up(p->d_qk, vector);
     s.ldo = fxa__round_up(p->d_v, fxa__max_i64(nr, vector));
-    s.ldt = fxa__round_up(s.keys, nr) + vector; /* an odd number of cache lines */
+    s.ldt = fxa__round_up(s.keys, nr) + vector; /* pitch is an odd number of cache lines */
     s.ldv = p->d_v;
     s.lda = kernels->format->a_ld(kernels, p->d_qk);
     FXA__ASSERT(s.lda <= s.ldq);
@@ -70,7 +71,8 @@ fxa__cpu_sizes fxa__cpu_forward_sizes(const fxa__cpu_code *code, const fxa_probl
 
 /* ---- Tasks ------------------------------------------------------------------------------------------------------- */
 
-/* Tiles contain rows of several heads, or, for long sequences, of one head, of which masks leave less. */
+/* Divides rows into tiles. The tiles of long sequences contain rows of one head, of which masks leave fewer pairs;
+ * other tiles contain rows of several heads. */
 static void split_rows(const fxa__cpu_sizes *sizes, int64_t heads, int64_t q_len, fxa__cpu_forward_split *split) {
     bool per_head = 2 * q_len > sizes->tile_rows;
     int64_t rows = per_head ? q_len : heads * q_len, tiles = fxa__div_up(rows, sizes->tile_rows);
@@ -79,7 +81,7 @@ static void split_rows(const fxa__cpu_sizes *sizes, int64_t heads, int64_t q_len
     split->tiles = per_head ? heads * tiles : tiles;
 }
 
-/* Returns the number of key splits with which a batch entry has enough tasks, if each has enough keys. */
+/* Returns the number of key splits that gives a batch entry enough tasks, as far as each split has enough keys. */
 static int64_t split_count(bool is_decode, int64_t hkv, int64_t tiles, int64_t k_len) {
     int64_t tasks = (is_decode ? FORWARD_DECODE_TASKS : FORWARD_TILE_TASKS) / (hkv * fxa__max_i64(tiles, 1));
     return split_clamp(tasks, 1, fxa__max_i64(1, k_len / (is_decode ? FORWARD_DECODE_KEYS : FORWARD_TILE_KEYS)));

@@ -1,10 +1,10 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * Products by AMX tiles, and the state of the tiles: a process requests permission for their registers from the
- * operating system once. Each thread sets their shapes before its products and releases them after the last one, so
- * that they are not saved when the thread sleeps.
+ * Matrix products by AMX tiles, and the state of the tiles. The process requests permission for tile registers from the
+ * operating system once. Each thread sets the shapes of its tiles before its products, and releases the tiles after
+ * them, so that they are not saved while the thread sleeps.
  */
-#define _DEFAULT_SOURCE 1 /* syscall */
+#define _DEFAULT_SOURCE 1 /* declares syscall */
 
 #include "bf16.h"
 
@@ -17,8 +17,8 @@
 #include <unistd.h>
 #endif
 
-/* Some compilers do not know that loading a tile reads memory. Stores before the barrier are complete when the tile is
- * loaded. */
+/* Barrier for compilers that do not model AMX loads as memory reads: stores before the barrier are complete when a tile
+ * is loaded. */
 #define AMX_MEMORY __asm__ volatile("" ::: "memory")
 #define AMX_ZERO(t) _tile_zero(t)
 #define AMX_LOAD(t, p, bytes)                                                                                          \
@@ -44,7 +44,7 @@ bool fxa__amx_permit(void) {
 #endif
 }
 
-/* Operand of LDTILECFG: palette 1, and the bytes of a row and the rows of each tile. */
+/* Operand of LDTILECFG: palette 1, bytes per row of each tile, and rows of each tile. */
 typedef struct amx_shapes {
     uint8_t palette, start_row, reserved[14];
     uint16_t bytes[16];

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * Kernels for avx512: AVX-512 F, BW, DQ, VL; and the tables of the two sets that differ from it in matrix products
- * only.
+ * Kernels for avx512 (AVX-512 F, BW, DQ, VL), and the tables of avx512-bf16 and amx, which differ from avx512 in matrix
+ * products only.
  */
 #include "set.h"
 #include "bf16.h"
@@ -22,7 +22,7 @@ const fxa__cpu_kernels fxa__cpu_avx512[2] = {
     KERN_TABLE("avx512", _f64, sizeof(double), 8),
 };
 
-/* Members that both sets of bf16 pairs share. */
+/* Members that the tables of avx512-bf16 and amx share. */
 #define PAIRS_TABLE(isa_name)                                                                                          \
     KERN_ROWS(isa_name, _f32, sizeof(float), 16), .nr = FXA__BF16_NR, .nr_step = FXA__BF16_NR, .rounds = true
 #define PAIRS_MICRO .panel_row = FXA__BF16_NR / 2, .pack_t = fxa__bf16_pack_t, .pack_n = fxa__bf16_pack_n
@@ -47,7 +47,7 @@ const fxa__cpu_kernels fxa__cpu_amx[1] = {{
     .format = &fxa__cpu_format_transposed,
     .micro = {PAIRS_MICRO, .gemm = fxa__amx_gemm},
     .pairs = {PAIRS_PAIRS, .depth = 2 * FXA__AMX_WORDS, .gemm_pairs = fxa__amx_gemm_pairs},
-    .dots = kern_dots_f32, /* with tiles, pairs are no faster than floats */
+    .dots = kern_dots_f32, /* with tiles, bf16 pairs are no faster than floats */
     .enter = fxa__amx_enter,
     .leave = fxa__amx_leave,
 }};

@@ -1,11 +1,12 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * Packing and products by AVX512_BF16: vdpbf16ps adds the two products of a pair to an f32 sum in each of 16 lanes. The
- * micro-kernel is that of body/gemm.inc, 12 x 32, with pairs in place of floats. bf16.h has the formats.
+ * Packing and matrix products with AVX512_BF16: vdpbf16ps adds the two products of a bf16 pair to an f32 sum in each of
+ * 16 lanes. The micro-kernel has the structure of body/gemm.inc, 12 x 32, with pairs instead of floats. bf16.h
+ * describes the formats.
  *
- * A is rows of pairs, or is rounded into a buffer on the stack first: a row-major A as [12][pairs], so that rounding is
- * the only step; an A whose rows are adjacent as [pairs][48], for the same reason. Longer sums are divided into pieces
- * of k, which are added to C.
+ * A is given as rows of pairs, or is first rounded into a buffer on the stack: a row-major A as [12][pairs], an A with
+ * contiguous columns as [pairs][48]. Both layouts need no transposition. Long sums are divided into pieces of k, which
+ * are added to C.
  */
 #include "bf16.h"
 
@@ -17,16 +18,16 @@
 enum {
     BF16_NR = FXA__BF16_NR,
     BF16_MR = FXA__BF16_MR,
-    BF16_K = 512,                /* k of a piece, row-major A */
-    BF16_STEP = BF16_K / 2 + 16, /* words between rows of a piece: not a power of two */
-    BF16_ROWS = 48,              /* rows that are rounded together, transposed A */
+    BF16_K = 512,                /* k of a piece, for a row-major A */
+    BF16_STEP = BF16_K / 2 + 16, /* words from one row of a piece to the next: not a power of two */
+    BF16_ROWS = 48,              /* rows that are rounded together, for a column-major A */
     BF16_ROWS_K = 128
 };
 #define BF16_INLINE static inline __attribute__((always_inline))
 
 BF16_INLINE __mmask16 bf16_first(int64_t n) { return (__mmask16)(n >= 16 ? 0xffff : n <= 0 ? 0 : (1 << n) - 1); }
 
-/* Returns 32 numbers of a row as 16 pairs. */
+/* Rounds 32 floats of a row to 16 pairs. Floats past n count as 0. */
 BF16_INLINE __m512i bf16_pairs(const float *x, int64_t n) {
     if (n >= 32) return (__m512i)_mm512_cvtne2ps_pbh(_mm512_loadu_ps(x + 16), _mm512_loadu_ps(x));
     __m512 low = _mm512_maskz_loadu_ps(bf16_first(n), x);
@@ -34,7 +35,7 @@ BF16_INLINE __m512i bf16_pairs(const float *x, int64_t n) {
     return (__m512i)_mm512_cvtne2ps_pbh(high, low);
 }
 
-/* Returns lane i of both vectors as pair i. */
+/* Rounds lane i of both vectors to pair i. */
 BF16_INLINE __m512i bf16_zip(__m512 even, __m512 odd) {
     const __m512i order = _mm512_set_epi16(31, 15, 30, 14, 29, 13, 28, 12, 27, 11, 26, 10, 25, 9, 24, 8, 23, 7, 22, 6,
                                            21, 5, 20, 4, 19, 3, 18, 2, 17, 1, 16, 0);
@@ -45,13 +46,13 @@ BF16_INLINE __m512i bf16_zip(__m512 even, __m512 odd) {
 BF16_INLINE void bf16_transpose(__m512i x[16]) {
     __m512i y[16];
 #pragma GCC unroll 8
-    for (int i = 0; i < 16; i += 2) { /* 2 x 2 inside of 128 bits */
+    for (int i = 0; i < 16; i += 2) { /* transposes 2 x 2 words within each 128-bit lane */
         y[i] = _mm512_unpacklo_epi32(x[i], x[i + 1]);
         y[i + 1] = _mm512_unpackhi_epi32(x[i], x[i + 1]);
     }
 #pragma GCC unroll 4
     for (int i = 0; i < 16;
-         i += 4) { /* 4 x 4: x[i + j] has columns 4 l + j of rows i..i+3, where l is the index of the 128 bits */
+         i += 4) { /* transposes 4 x 4: x[i + j] has columns 4 l + j of rows i..i+3 in 128-bit lane l */
         x[i] = _mm512_unpacklo_epi64(y[i], y[i + 2]);
         x[i + 1] = _mm512_unpackhi_epi64(y[i], y[i + 2]);
         x[i + 2] = _mm512_unpacklo_epi64(y[i + 1], y[i + 3]);
@@ -90,14 +91,15 @@ void fxa__bf16_add_transposed(void *out, int64_t ld_out, const void *x, int64_t 
 
 /* ---- Panels of B ------------------------------------------------------------------------------------------------- */
 
-/* Returns 32 numbers of a row, of which n are stored, as 16 pairs: rounded, or as they are stored. */
+/* Returns 32 elements of a row, of which n exist, as 16 pairs. The row has floats, which are rounded, or bf16
+ * (`stored`). */
 BF16_INLINE __m512i bf16_row(const void *x, int64_t at, int64_t n, const bool stored) {
     if (!stored) return bf16_pairs((const float *)x + at, n);
     const uint16_t *from = (const uint16_t *)x + at;
     return n >= 32 ? _mm512_loadu_si512(from) : _mm512_maskz_loadu_epi16((__mmask32)((1u << n) - 1u), from);
 }
 
-/* Packs half a panel: 16 rows of x, which become columns; those from `rows` on are 0. */
+/* Packs half a panel: 16 rows of x become columns. Rows from `rows` on count as 0. */
 BF16_INLINE void bf16_pack_half(uint32_t *out, const void *x, int64_t at, int64_t ld, int64_t rows, int64_t d,
                                 const bool stored) {
     for (int64_t j = 0; j < d; j += 32) {
@@ -164,7 +166,7 @@ bool fxa__bf16_pack_n_stored(void *panels, const void *x, int64_t ld, int64_t n,
 
 /* ---- Blocks of A ------------------------------------------------------------------------------------------------- */
 
-/* Returns a column of up to 16 rows of A. */
+/* Returns a column of A with up to 16 rows. */
 BF16_INLINE __m512 bf16_column(const float *a, int64_t rs, int64_t rows) {
     if (rs == 1) return rows >= 16 ? _mm512_loadu_ps(a) : _mm512_maskz_loadu_ps(bf16_first(rows), a);
     float lanes[16] = {0};
@@ -179,7 +181,7 @@ BF16_INLINE void bf16_round_16(uint32_t *out, int64_t step, int64_t rows, int64_
     if (k > 0) _mm512_storeu_si512(out, bf16_zip(bf16_column(a, rs, rows), _mm512_setzero_ps()));
 }
 
-/* Rounds A to [pairs][step], 16 rows at a time. */
+/* Rounds A to pairs [k/2][step], where the rows of A become columns, 16 at a time. */
 static void bf16_round_columns(uint32_t *out, int64_t step, int64_t m, int64_t k, const float *a, int64_t rs,
                                int64_t cs) {
     for (; m > 0; m -= 16, a += 16 * rs, out += 16) {
@@ -190,7 +192,7 @@ static void bf16_round_columns(uint32_t *out, int64_t step, int64_t m, int64_t k
     }
 }
 
-/* Does the same for a row-major A, by transposition. */
+/* Like bf16_round_columns, for a row-major A, whose pairs are transposed. */
 static void bf16_transpose_rows(uint32_t *out, int64_t step, int64_t m, int64_t k, const float *a, int64_t rs,
                                 int64_t cs) {
     for (int64_t i = 0; i < m; i += 16) {
@@ -218,8 +220,8 @@ void fxa__bf16_round(void *pairs, int64_t step, int64_t m, int64_t k, const void
 
 /* ---- The product ------------------------------------------------------------------------------------------------- */
 
-/* Word (row i, pair k) of A is at i * row + k * pair. Addresses are computed from every third row, so that few
- * registers hold addresses; if `row` is a constant, one register is enough. */
+/* Computes a block of C. Word (row i, pair k) of A is at a[i * row + k * pair]. Addresses are computed from every third
+ * row, so that few registers hold addresses; if `row` is a constant, one register is enough. */
 BF16_INLINE void bf16_block(const int rows, const int64_t row, const int64_t pair, int64_t pairs, const uint32_t *a,
                             const uint32_t *b, float *c, int64_t ldc, const float *beta) {
     const uint32_t *a3 = a + 3 * row, *a6 = a + 6 * row, *a9 = a + 9 * row;
@@ -264,8 +266,8 @@ BF16_EACH(BF16_KERNEL)
 static const bf16_kernel bf16_by_rows[] = {BF16_EACH(BF16_ROWS_NAME)};
 static const bf16_kernel bf16_by_columns[] = {BF16_EACH(BF16_COLUMNS_NAME)};
 
-/* Multiplies rounded rows of A, `row` words apart, by one panel after the other: each panel stays in the first-level
- * cache for all rows. */
+/* Multiplies rounded rows of A, `row` words apart, by one panel after the other. A panel stays in the L1 cache for all
+ * rows. */
 static void bf16_panels(const bf16_kernel *kernels, int64_t row, int64_t m, int64_t n, int64_t k, const uint32_t *a,
                         const uint32_t *b, int64_t panel, float *c, int64_t ldc, const float *beta) {
     int64_t blocks = fxa__div_up(m, BF16_MR);
@@ -303,7 +305,7 @@ void fxa__bf16_gemm(int64_t m, int64_t n, int64_t k, const void *a, int64_t rs, 
             const uint32_t *panels = (const uint32_t *)b + j / 2 * BF16_NR;
             bf16_panels(by_rows ? bf16_by_rows : bf16_by_columns, by_rows ? BF16_STEP : 1, rows, n, count, x, panels,
                         panel, (float *)c + i * ldc, ldc, j ? bf16_ones : factor);
-            if (count == 0) break; /* k = 0: only beta is applied */
+            if (count == 0) break; /* k = 0: beta has been applied, nothing else remains */
         }
     }
 }

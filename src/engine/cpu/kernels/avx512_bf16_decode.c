@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * Scores of decoding by AVX512_BF16: queries times keys as they are stored. Both are bf16, so that products are exact;
- * see bf16.h. As in body/decode.inc, rows are processed in groups of 4, 2 and 1, with as many keys as make 16 sums, and
- * the next block of keys is prefetched meanwhile. The queries of a group are copied as pairs to the stack first.
+ * Scores of decoding with AVX512_BF16: queries times keys as they are stored. Both are bf16, so products are exact; see
+ * bf16.h. As in body/decode.inc, rows are processed in groups of 4, 2 and 1, with as many keys at once as give 16 sums,
+ * and the next block of keys is prefetched meanwhile. The queries of a group are first copied to the stack as pairs.
  */
 #include "bf16.h"
 
@@ -11,10 +11,11 @@
 #include <immintrin.h>
 #include <string.h>
 
-enum { DOTS16_SUMS = 16, DOTS16_WORDS = FXA_MAX_D / 2 /* words: of a query, at most */ };
+enum { DOTS16_SUMS = 16, DOTS16_WORDS = FXA_MAX_D / 2 /* sums of a block, and maximum words of a query */ };
 #define DOTS16_INLINE static inline __attribute__((always_inline))
 
-/* Keys of a group's block, and the next address to prefetch: bytes from key to key and from line to line. */
+/* Keys of the block that a group multiplies, and the next address to prefetch, which advances by_key bytes per key and
+ * by_line bytes per step of 32 features. */
 typedef struct dots16_keys {
     const uint16_t *x;
     int64_t ld, d;
@@ -22,7 +23,8 @@ typedef struct dots16_keys {
     int64_t by_key, by_line;
 } dots16_keys;
 
-/* Returns a vector whose lane i is the sum of x[i]: halves of two vectors make a new one, four times. */
+/* Returns a vector whose lane i is the sum of the lanes of x[i]. Four times, halves of two vectors are combined to a
+ * new one. */
 DOTS16_INLINE __m512 dots16_fold(__m512 *x) {
 #pragma GCC unroll 8
     for (int i = 0; i < 8; i++) {
@@ -38,7 +40,7 @@ DOTS16_INLINE __m512 dots16_fold(__m512 *x) {
     return _mm512_shuffle_ps(x[0], x[2], 0x88) + _mm512_shuffle_ps(x[0], x[2], 0xdd);
 }
 
-/* Adds 32 features, or the first of them, as the mask `there` says, to the sums. */
+/* Adds the products of 32 features to the sums; if not `whole`, only of the features in the mask `there`. */
 DOTS16_INLINE void dots16_step(const int rows, const int keys, __m512 *sum, const uint32_t *q, const uint16_t *x,
                                int64_t ld, const bool whole, __mmask32 there) {
 #pragma GCC unroll 16
@@ -53,7 +55,7 @@ DOTS16_INLINE void dots16_step(const int rows, const int keys, __m512 *sum, cons
     }
 }
 
-/* Computes out[r][i] = q[r] . key i for keys = DOTS16_SUMS / rows keys, of which `n` are stored. */
+/* Computes out[r][i] = dot product of q[r] and key i, for keys = DOTS16_SUMS / rows keys, of which `n` exist. */
 DOTS16_INLINE void dots16_block(const int rows, const int keys, float *out, int64_t ldo, int64_t n, const uint32_t *q,
                                 const dots16_keys *k) {
     __m512 sum[DOTS16_SUMS];
@@ -73,20 +75,22 @@ DOTS16_INLINE void dots16_block(const int rows, const int keys, float *out, int6
     for (int r = 0; r < rows; r++) memcpy(out + r * ldo, lanes + r * keys, (size_t)n * sizeof(float));
 }
 
-/* next: rows that this group prefetches, one for every `parts` keys. */
+/* Computes the scores of a group of rows. next: first row that the group prefetches; it prefetches a block of keys for
+ * every `parts` blocks. */
 DOTS16_INLINE void dots16_group(const int rows, float *out, int64_t ldo, const float *q, int64_t ldq,
                                 const fxa__cpu_stored_rows *x, uintptr_t next, int64_t step, int64_t parts) {
     _Alignas(64) uint32_t pairs[4 * DOTS16_WORDS];
     const int keys = DOTS16_SUMS / rows;
     int64_t i = 0, turn = 0;
     dots16_keys k = {x->data, x->ld, x->d, next, step, 64};
-    if (step == x->d * 2) k.by_key = 64, k.by_line = keys * 64; /* contiguous: prefetched in order */
+    /* contiguous keys are prefetched in the order of memory */
+    if (step == x->d * 2) k.by_key = 64, k.by_line = keys * 64;
     fxa__bf16_round(pairs, DOTS16_WORDS, rows, x->d, q, ldq, 1);
     for (; i + keys <= x->n; i += keys, k.x += keys * k.ld) {
         dots16_block(rows, keys, out + i, ldo, keys, pairs, &k);
         if (++turn == parts) turn = 0, k.next += (uintptr_t)(keys * step);
     }
-    k.ld = 0; /* the same key in all places */
+    k.ld = 0; /* all keys of a block are the same key */
     for (; i < x->n; i++, k.x += x->ld) dots16_block(rows, keys, out + i, ldo, 1, pairs, &k);
 }
 

@@ -1,16 +1,16 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * Products of bf16 pairs, for the sets "avx512-bf16" and "amx". Their real is float, and they use the loading, rows and
- * bytecode of "avx512"; packing, products and decode's scores are their own (avx512.c has the tables).
+ * Matrix products of bf16 pairs, for the sets "avx512-bf16" and "amx". Their real is float. Loading, row operations and
+ * bytecode are those of "avx512"; packing, products and decode's scores are different (avx512.c has the tables).
  *
  * A pair is two bf16 in one 32-bit word, the even one in the low half: rows 2k and 2k + 1 of a column of B, or columns
- * 2k and 2k + 1 of a row of A; an odd end is padded with zero. Panels of B are [ceil(k/2)][FXA__BF16_NR] words, in the
- * memory of panels of floats, of which they use the first half. A product rounds A itself, block by block, or takes
+ * 2k and 2k + 1 of a row of A. An odd end is padded with zero. Panels of B are [ceil(k/2)][FXA__BF16_NR] words and use
+ * the first half of the memory of a panel of floats. A product gets A as floats, which it rounds block by block, or as
  * rows of pairs.
  *
- * Rounding is to nearest even. Subnormal floats count as zero as operands and results, whatever the mode of the thread.
- * A product of two bf16 numbers is exact in f32. Sums are f32; whether the two products of a pair are added first
- * depends on the processor.
+ * Rounding is to nearest even. Subnormal floats count as zero, as operands and as results, in every floating-point mode
+ * of the thread. A product of two bf16 is exact in f32. Sums are f32; the processor determines whether the two products
+ * of a pair are added to each other first.
  */
 #ifndef FXA_ENGINE_CPU_KERNELS_BF16_H
 #define FXA_ENGINE_CPU_KERNELS_BF16_H
@@ -21,8 +21,8 @@
 
 #define FXA__BF16_NR 32
 #define FXA__BF16_MR 12
-#define FXA__AMX_MR 16    /* rows of a tile */
-#define FXA__AMX_WORDS 16 /* words of a row of a tile */
+#define FXA__AMX_MR 16    /* rows of an AMX tile */
+#define FXA__AMX_WORDS 16 /* 32-bit words per row of an AMX tile */
 
 /* Members of fxa__cpu_kernels; cpu.h has the contracts. */
 void fxa__bf16_pack_t(void *panels, const void *x, int64_t ld, int64_t n, int64_t d);
@@ -31,7 +31,7 @@ void fxa__bf16_pack_t_stored(void *panels, const void *x, int64_t ld, int64_t n,
 bool fxa__bf16_pack_n_stored(void *panels, const void *x, int64_t ld, int64_t n, int64_t d);
 void fxa__bf16_gemm(int64_t m, int64_t n, int64_t k, const void *a, int64_t rs, int64_t cs, const void *b,
                     int64_t panel, void *c, int64_t ldc, const void *beta);
-/* Requires q that holds numbers of bf16, and x that is stored as bf16. */
+/* q must hold values that are exact in bf16; x must be stored as bf16. */
 void fxa__bf16_dots(void *out, int64_t ldo, const void *q, int64_t ldq, int64_t rows, const fxa__cpu_stored_rows *x);
 void fxa__amx_gemm(int64_t m, int64_t n, int64_t k, const void *a, int64_t rs, int64_t cs, const void *b, int64_t panel,
                    void *c, int64_t ldc, const void *beta);
@@ -42,9 +42,9 @@ void fxa__bf16_add_transposed(void *out, int64_t ld_out, const void *x, int64_t 
 void fxa__amx_gemm_pairs(int64_t m, int64_t n, int64_t k, const void *a, int64_t step, const void *b, int64_t panel,
                          void *c, int64_t ldc, const void *beta);
 
-/* Returns true if the operating system lets this process use AMX tiles; requests the permission. */
+/* Requests permission to use AMX tiles from the operating system. Returns true if this process has it. */
 bool fxa__amx_permit(void);
-/* Set the shapes of the thread's tiles before the products of a worker, and release them after. */
+/* Set the shapes of the thread's tiles before the products of a worker; release the tiles after them. */
 void fxa__amx_enter(void);
 void fxa__amx_leave(void);
 

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * Kernels for neon, which every aarch64 machine has.
+ * Kernels for neon (Advanced SIMD), which every aarch64 machine has.
  */
 #include "set.h"
 

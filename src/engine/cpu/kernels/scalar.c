@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * Kernels for scalar: plain C, one lane. Every machine has this set, and the others are tested against it.
+ * Kernels for scalar: plain C with one lane. Every machine can run this set, and all other sets are tested against it.
  */
 #include "set.h"
 

@@ -1,14 +1,14 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * How one body becomes many kernels. Each file of kernels/ names its instruction set and includes body/all.inc twice,
- * first with REAL_IS_DOUBLE 1, then 0. In the bodies `real` is double or float, and each name that is listed here is
- * replaced by itself with _f64 or _f32 at its end, so that both fit into one file; bodies do the same with their own
- * names by KERN_NAME.
+ * Compiles one set of bodies to the kernels of an instruction set, for double and for float. Each file of kernels/
+ * names its instruction set and includes body/all.inc twice, first with REAL_IS_DOUBLE 1, then 0. In the bodies `real`
+ * is double or float. A macro appends _f64 or _f32 to each name that is listed here, so that both versions fit into one
+ * file; bodies append it to other names by KERN_NAME.
  *
- * A file of an instruction set defines:
+ * The file of an instruction set defines:
  *   KERN_SCALAR, KERN_SSE2, KERN_AVX2, KERN_AVX512 or KERN_NEON
- *   VEC_BYTES            bytes of a vector; 0: one real (scalar)
- *   GEMM_MR, GEMM_VECS   rows of the matrix micro-kernel, and its columns in vectors
+ *   VEC_BYTES            bytes of a vector; 0 = one real (scalar)
+ *   GEMM_MR, GEMM_VECS   rows of the matrix micro-kernel; its columns, in vectors
  */
 #ifndef FXA_ENGINE_CPU_KERNELS_SET_H
 #define FXA_ENGINE_CPU_KERNELS_SET_H
@@ -103,7 +103,7 @@
 #define v_pow KERN_NAME(v_pow)
 #define v_rsqrt KERN_NAME(v_rsqrt)
 
-/* One entry of a set's table, after the bodies of both widths; lanes: reals of a vector. */
+/* One table of kernels, for use after the bodies of both widths; lanes: reals per vector. */
 #define KERN_TABLE(isa_name, suffix, size, lanes)                                                                      \
     {                                                                                                                  \
         KERN_ROWS(isa_name, suffix, size, lanes), .mr = GEMM_MR, .nr = GEMM_VECS * (lanes),                            \
@@ -117,7 +117,7 @@
                                                       .gemm_rows = kern_gemm_rows##suffix                              \
                                                   }                                                                    \
     }
-/* Members of the table that are not about matrix products. */
+/* Members of the table other than matrix products. */
 #define KERN_ROWS(isa_name, suffix, size, lanes)                                                                       \
     .isa = isa_name, .real_size = (size), .real_dtype = (size) == sizeof(float) ? FXA_F32 : FXA_F64, .width = (lanes), \
     .load = kern_load##suffix, .store = kern_store##suffix, .load_ints = kern_load_ints##suffix,                       \

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * Kernels for sse2, which every x86-64 machine has; without fused multiply-add.
+ * Kernels for sse2, which every x86-64 machine has. It has no fused multiply-add.
  */
 #include "set.h"
 

@@ -1,10 +1,10 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * Masks that bound q - k: finds the conjuncts of a mask (lower/conjunct.h) that bound q - k by constants. Causal masks
- * and windows consist of such conjuncts only, whether they come from flags or from a text, so their tiles need no range
- * analysis.
+ * Finds the bounds of q - k that a mask implies. They come from the conjuncts of the mask (lower/conjunct.h) that bound
+ * q - k by constants. Causal masks and windows consist of such conjuncts only, whether flags or a program text define
+ * them, so their tiles need no range analysis.
  *
- * Conjuncts assume coordinates and lengths in 0..2^30 - 1; classify.c checks that before it uses a band.
+ * Conjuncts assume coordinates and lengths in 0..2^30 - 1; classify.c checks this before it uses a band.
  */
 #include "../code.h"
 
@@ -19,13 +19,14 @@ static bool band_take(const fxa__part *part, fxa__cpu_band *band) {
     return true;
 }
 
-/* Marks of a node. VARIES: it changes with the row or the key. DARK: it depends on elements of matrices, or on captured
- * floats, that vary, so range analysis cannot bound it. NEEDED: the mask depends on it. */
+/* Marks of a node. VARIES: its value depends on the row or the key. DARK: it depends on varying elements of a tensor
+ * that is a float tensor or has rank > 1, so range analysis cannot bound it. NEEDED: the mask depends on it. */
 enum { BAND_VARIES = 1, BAND_DARK = 2, BAND_NEEDED = 4 };
 
 static uint8_t band_mark(const fxa__node *n, const uint8_t *marks) {
     bool varies = (fxa__node_input(n) & (FXA__OF_ROW | FXA__OF_KEY)) != 0;
-    bool either = n->type == FXA_BOOL && (n->op == FXA_OP_AND || n->op == FXA_OP_OR); /* one operand may decide */
+    /* one operand may determine the result */
+    bool either = n->type == FXA_BOOL && (n->op == FXA_OP_AND || n->op == FXA_OP_OR);
     int dark = either ? -1 : 0;
     for (int i = 0; i < n->n_args; i++) {
         varies = varies || (marks[n->arg[i]] & BAND_VARIES);

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * Masks as bits, computed before the products: rows that range analysis cannot classify run the mask's tape. Bits that
- * other heads or batch entries need too are kept where all workers find them. sub_blocks.h has the data structures.
+ * Computes masks as bits before the products: rows that range analysis cannot classify run the mask's tape. Bits that
+ * other heads or batch entries need too are cached for all workers. sub_blocks.h has the data structures.
  */
 #include "bits.h"
 
@@ -11,13 +11,14 @@
 #include <string.h>
 
 enum {
-    /* Rows that are classified together before the tape runs them, and the operations per pair of a mask above which
-     * they are classified. Ice Lake, f32, S 4096, H 8, D 64: a mask of 3 operations takes 100 ms with classification
-     * and 87 without; a mask of 20 operations that leaves blocks of 512 takes 138 and 198. With 48, 96 and 192 rows the
-     * latter takes 133, 138 and 147. */
+    /* ROWS: number of rows that are classified together before the tape runs them. COST: operations per pair of a mask
+     * above which rows are classified. Ice Lake, f32, S 4096, H 8, D 64: a mask of 3 operations takes 100 ms with
+     * classification and 87 without; a mask of 20 operations that leaves blocks of 512 takes 138 and 198 ms. With 48,
+     * 96 and 192 rows that second mask takes 133, 138 and 147 ms. */
     BITS_CLASSIFY_ROWS = 96,
     BITS_CLASSIFY_COST = 6,
-    BITS_SHARED_BYTES = 16 << 20 /* bytes of all shared entries: a mask of 8,192 x 8,192 pairs with its summaries */
+    /* maximum bytes of all shared entries: fits a mask of 8,192 x 8,192 pairs with its summaries */
+    BITS_SHARED_BYTES = 16 << 20
 };
 
 /* ---- Layout ------------------------------------------------------------------------------------------------------ */
@@ -78,17 +79,17 @@ static void bits_fill(uint64_t *row, int64_t words, int64_t n) { /* Sets the fir
     for (int64_t i = 0; i < words; i++) row[i] = bits_low(fxa__max_i64(0, fxa__min_i64(n - 64 * i, 64)));
 }
 
-/* Returns a word whose bit i is set if granule i of `word` has a bit. Granules divide a word evenly. */
+/* Returns a word whose bit i is set if granule i of `word` has a set bit. The size of a granule divides 64. */
 static uint64_t bits_granules(uint64_t word, int64_t granule) {
     uint64_t out = 0;
     for (int64_t i = granule / 2; i > 0; i /= 2)
-        word |= word >> i; /* the first bit of each granule is the OR of all its bits */
+        word |= word >> i; /* ORs all bits of each granule into its first bit */
     for (int64_t i = 0; i * granule < 64; i++) out |= (word >> i * granule & 1) << i;
     return out;
 }
 
-/* Computes the summary of a row: which granules have some pair, and which have all. Words that equal those of the row
- * before are not examined again. */
+/* Computes the summary of a row: granules with some attended pair, and granules with all pairs. Words that equal those
+ * of the previous row are not examined again. */
 static void bits_sum_up(const fxa__cpu_masked_tile *c, const fxa__cpu_mask_bits *to, int64_t row) {
     const uint64_t *pairs = to->pairs + row * c->words;
     const uint64_t *before = row > 0 ? to->pairs + to->from[row - 1] * c->words : NULL;
@@ -106,7 +107,7 @@ static void bits_sum_up(const fxa__cpu_masked_tile *c, const fxa__cpu_mask_bits 
     to->all[row] = all;
 }
 
-/* Passes the tile's rows and the block's keys to the tape, once each. */
+/* Sets the tile's rows and the block's keys in the tape, if that has not been done yet. */
 static void bits_ready(fxa__cpu_masked_tile *c, bool *block_ready) {
     const fxa__cpu_kv_group *g = c->g;
     if (!c->ready) {
@@ -120,7 +121,7 @@ static void bits_ready(fxa__cpu_masked_tile *c, bool *block_ready) {
     c->ready = *block_ready = true;
 }
 
-/* Computes the pairs of rows row..row+rows of the tile, and which of these rows equal the row before. */
+/* Computes the bits of rows row..row+rows of the tile, and which of these rows equal the previous row. */
 static void bits_pairs(fxa__cpu_masked_tile *c, int64_t row, int64_t rows, uint64_t *pairs, bool *ready) {
     int64_t begin, end;
     fxa_tile_class tile = FXA_TILE_MIXED;
@@ -134,7 +135,7 @@ static void bits_pairs(fxa__cpu_masked_tile *c, int64_t row, int64_t rows, uint6
     for (int64_t i = 0; i < rows; i++) c->same[row + i] = i > 0;
 }
 
-/* Copies the summary of a row to the rows after it that equal it. Returns the index of the row after these. */
+/* Copies the summary of a row to the following rows that equal it. Returns the index of the first row that does not. */
 static int64_t bits_repeat_row(const fxa__cpu_masked_tile *c, const fxa__cpu_mask_bits *to, int64_t row) {
     uint64_t any = to->any[row], all = to->all[row];
     int64_t i = row;
@@ -184,7 +185,7 @@ static fxa__cpu_mask_bits_key bits_key(const fxa__cpu_masked_tile *c) {
 static fxa__cpu_mask_bits_entry *bits_entry(const fxa__cpu_masked_tile *c) {
     const fxa__cpu_shared_mask_bits *shared = c->shared;
     int64_t b = c->g->code->band.reads >> FXA_INPUT_B & 1 ? c->g->b : 0, block = c->key / shared->block_keys;
-    FXA__ASSERT(block < shared->blocks); /* keys are smaller than sk */
+    FXA__ASSERT(block < shared->blocks); /* keys are below sk */
     if (c->number >= shared->tiles || b >= shared->count) return NULL;
     int64_t at = (b * shared->tiles + c->number) * shared->blocks + block;
     return at < shared->count ? &shared->entries[at] : NULL;

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * Classifies a tile of rows and keys by the mask: empty, full or mixed, and the columns that are left. It uses the band
- * that bounds q - k if there is one, else range analysis.
+ * Classifies a tile of rows and keys by the mask (empty, full or mixed), and finds the columns with attended pairs.
+ * Uses the band that bounds q - k if the mask has one, else range analysis.
  */
 #include "../code.h"
 
@@ -11,7 +11,7 @@
 
 #include <string.h>
 
-/* Indices first..last of one axis (inclusive). Their coordinates are in lo..hi. */
+/* Indices first..last (inclusive) of one axis, and the interval lo..hi of their coordinates. */
 typedef struct axis_range {
     int64_t first, last, lo, hi;
     bool line; /* coordinates are lo, lo + 1, ... in the order of the indices */
@@ -59,14 +59,16 @@ void fxa__cpu_tensors_scan(const fxa__cpu_code *code, const fxa__bound_args *bou
 
 static bool classify_is_plain(int64_t lo, int64_t hi) { return lo >= 0 && hi < (int64_t)1 << 30; }
 
-/* Returns true if the band is valid: key coordinates are consecutive, and all numbers are in its range. */
+/* Returns true if the band applies: key coordinates are consecutive, and all coordinates and lengths are in 0..2^30 -
+ * 1. */
 static bool classify_has_band(const fxa__cpu_kv_group *g, const axis_range *q, const axis_range *k) {
     return k->line && classify_is_plain(k->lo, k->hi) && classify_is_plain(q->lo, q->hi) &&
            classify_is_plain(g->seq.q_len_seen, g->seq.q_len_seen) &&
            classify_is_plain(g->seq.k_len_seen, g->seq.k_len_seen);
 }
 
-/* Computes the range of key coordinates that the band leaves to some row of *q, or to every row. */
+/* Computes the interval of key coordinates that the band allows for at least one row of *q, or, if `every`, for every
+ * row. */
 static void classify_band(const fxa__cpu_kv_group *g, const axis_range *q, bool every, int64_t *lo, int64_t *hi) {
     const fxa__cpu_band *band = &g->code->band;
     int64_t shift[2] = {0, (int64_t)g->seq.k_len_seen - g->seq.q_len_seen};
@@ -79,8 +81,8 @@ static void classify_band(const fxa__cpu_kv_group *g, const axis_range *q, bool 
     }
 }
 
-/* Reduces *k to the columns that the band leaves to rows *q. Returns true if the class is final: nothing is left, or
- * the mask is the band. */
+/* Reduces *k to the columns that the band allows for rows *q. Returns true if the class *tile is final: no column is
+ * left, or the mask is exactly the band. */
 static bool classify_cut(const fxa__cpu_kv_group *g, const axis_range *q, axis_range *k, fxa_tile_class *tile) {
     int64_t lo, hi, base = k->lo - k->first;
     if (!classify_has_band(g, q, k)) return false;
@@ -102,7 +104,7 @@ static void classify_set(const fxa__cpu_kv_group *g, fxa_tile_bounds *box, fxa_i
 }
 
 int64_t fxa__cpu_range_cache_count(const fxa__cpu_code *code, const fxa__problem *p) {
-    const double per_question = 2048; /* pairs of a sub-block and a panel or two; an untuned guess */
+    const double per_question = 2048; /* pairs per query: a sub-block of a panel or two; untuned */
     double questions = (double)p->in.sq * (double)p->in.sk / per_question;
     int64_t n = 16;
     if (!code->classify || p->in.b * p->in.hq <= 1) return 0;
@@ -113,11 +115,12 @@ int64_t fxa__cpu_range_cache_count(const fxa__cpu_code *code, const fxa__problem
 void fxa__cpu_range_cache_clear(fxa__cpu_kv_group *g, fxa__cpu_range_cache *entry) {
     g->range_cache = entry;
     g->n_range_cache = fxa__cpu_range_cache_count(g->code, g->p);
-    FXA__ASSERT((g->n_range_cache & (g->n_range_cache - 1)) == 0); /* the low bits of hashes are indices */
+    /* the low bits of a hash are an index of the cache */
+    FXA__ASSERT((g->n_range_cache & (g->n_range_cache - 1)) == 0);
     for (int64_t i = 0; i < g->n_range_cache; i++) entry[i].tile = UINT32_MAX;
 }
 
-/* Returns the class of a box, from the cache if it is there. Inputs that the mask does not read are 0 in the box. */
+/* Returns the class of a box, from the cache if possible. Inputs that the mask does not read must be 0 in the box. */
 static fxa_tile_class classify_box(const fxa__cpu_kv_group *g, const fxa_tile_bounds *box) {
     uint32_t hash = 0;
     if (!g->n_range_cache) return fxa__program_classify(g->code->program, box, g->bound->params, g->ranges, NULL);
@@ -177,7 +180,7 @@ fxa_tile_class fxa__cpu_mask_classify(const fxa__cpu_kv_group *g, int64_t first,
 
 bool fxa__cpu_band_columns(const fxa__cpu_kv_group *g, int64_t first, int64_t n, int64_t key, int64_t m, int64_t *begin,
                            int64_t *end) {
-    const int64_t far = (int64_t)1 << 40; /* larger than any coordinate, and sums of a few do not overflow */
+    const int64_t far = (int64_t)1 << 40; /* exceeds every coordinate; sums of a few such numbers do not overflow */
     FXA__ASSERT(n > 0 && m > 0);
     if (!g->code->band.exact) return false;
     axis_range q = classify_rows(g, first, n), k = classify_range_of(g, FXA_INPUT_K, key, key + m - 1),

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * Finds the sub-blocks of a tile and a key block; the contracts are in sub_blocks.h.
+ * Finds the sub-blocks of a tile and a key block. sub_blocks.h has the data structures and contracts.
  */
 #include "bits.h"
 
@@ -9,9 +9,11 @@
 
 enum {
     SUB_BLOCK_ALIGN =
-        64, /* columns: multiples of this start a block that has bits, so that granules agree with tables by block */
-    /* Rows that a micro-kernel of reals could compute in the time of its overhead. Ice Lake, f32, 64 x 64 columns and
-     * features: avx512 took 332 ns for 4 rows, 543 for 8, 682 for 12, which is 3.2; avx2 5, sse2 1.5 */
+        /* a key block with bits starts at a multiple of this many columns, so that granules coincide with tables by
+         * block */
+    64,
+    /* Rows that a micro-kernel of reals could compute in the time of its overhead. Ice Lake, f32, 64 columns, 64
+     * features: avx512 took 332 ns for 4 rows, 543 for 8, 682 for 12, which gives 3.2; avx2 gives 5, sse2 1.5. */
     SUB_BLOCK_MORE_ROWS = 3
 };
 
@@ -39,7 +41,7 @@ void fxa__cpu_masked_tile_set_rows(fxa__cpu_masked_tile *c, int64_t number, int6
 
 /* ---- Blocks ------------------------------------------------------------------------------------------------------ */
 
-/* Gets the bits of a mixed block. Returns false if none is set. */
+/* Sets the bits of a mixed block. Returns false if no bit is set. */
 static bool sub_block_by_bits(fxa__cpu_masked_tile *c) {
     c->bits = fxa__cpu_mask_bits_get(c);
     uint64_t some = c->bits->some;
@@ -69,7 +71,7 @@ bool fxa__cpu_masked_tile_set_keys(fxa__cpu_masked_tile *c, int64_t key, int64_t
     return !bits || sub_block_by_bits(c);
 }
 
-/* Granules of a block and of the gap after it are fewer than the bits of a word. */
+/* A word has bits for the granules of a block and of the gap after it. */
 _Static_assert(FXA__CPU_KEY_BLOCK + FXA__CPU_GAP < 63 * FXA__CPU_GRANULE, "a shift by all bits of a word");
 
 static uint64_t sub_block_low(int64_t n) { /* Returns a word whose first n bits are set. */
@@ -77,7 +79,7 @@ static uint64_t sub_block_low(int64_t n) { /* Returns a word whose first n bits 
     return ((uint64_t)1 << n) - 1;
 }
 
-/* Includes gaps up to FXA__CPU_GAP, because scores of gaps inside of a sub-block are computed too. */
+/* Counts pairs up to FXA__CPU_GAP columns away too, because scores of gaps inside of a sub-block are computed. */
 bool fxa__cpu_masked_tile_has_pairs(const fxa__cpu_masked_tile *c, int64_t begin, int64_t n) {
     int64_t from = fxa__max_i64(0, begin - FXA__CPU_GAP) / c->granule,
             to = fxa__div_up(begin + n + FXA__CPU_GAP, c->granule);
@@ -86,7 +88,7 @@ bool fxa__cpu_masked_tile_has_pairs(const fxa__cpu_masked_tile *c, int64_t begin
 
 /* ---- Sub-blocks -------------------------------------------------------------------------------------------------- */
 
-/* Returns true if all of these rows have the same bits. */
+/* Returns true if rows row..row+rows have the same bits. */
 static bool sub_block_is_one(const fxa__cpu_masked_tile *c, int64_t row, int64_t rows) {
     return c->bits->from[row] == c->bits->from[row + rows - 1];
 }
@@ -94,15 +96,16 @@ static bool sub_block_is_one(const fxa__cpu_masked_tile *c, int64_t row, int64_t
 int64_t fxa__cpu_masked_tile_choose_rows(const fxa__cpu_masked_tile *c, int64_t row, int64_t most) {
     const fxa__cpu_kernels *kernels = c->g->code->kernels;
     int64_t best = 1, best_cost = 0, count = 0,
-            work = 0; /* work: rows that the micro-kernels of n rows compute, overhead included */
+            work = 0; /* rows that the micro-kernels compute for n rows, overhead included */
     uint64_t any = 0, more;
     if (!c->bits) return most;
     if (sub_block_is_one(c, row, most)) return most < kernels->mr ? most : most / kernels->mr * kernels->mr;
     for (int64_t n = 1, room = 0; n <= most; n++, room--) { /* room: free rows of the last micro-kernel */
         if (room == 0) room = kernels->mr, work += kernels->rows ? kernels->mr : SUB_BLOCK_MORE_ROWS;
-        if (!kernels->rows) work++; /* sets that process many rows at once compute all of them */
+        if (!kernels->rows) work++; /* sets that process many rows at once always compute entire micro-kernels */
         more = c->bits->any[row + n - 1] & ~any;
-        if (more) count += __builtin_popcountll(more); /* popcount is a call; rows rarely differ */
+        /* tested first because popcount is a call, and rows rarely differ */
+        if (more) count += __builtin_popcountll(more);
         any |= more;
         if (n > 1 && work * count * best > best_cost * n) continue;
         best = n;
@@ -111,7 +114,8 @@ int64_t fxa__cpu_masked_tile_choose_rows(const fxa__cpu_masked_tile *c, int64_t 
     return best;
 }
 
-/* Returns the granules in which some of the rows has a pair. *all gets those in which all of them have all pairs. */
+/* Returns the granules in which at least one of these rows has a pair. *all receives the granules in which all rows
+ * have all pairs. */
 static uint64_t sub_block_any(const fxa__cpu_masked_tile *c, int64_t row, int64_t rows, uint64_t *all) {
     uint64_t any = 0;
     *all = UINT64_MAX;
@@ -133,7 +137,8 @@ static fxa__cpu_sub_block sub_block_strip(const fxa__cpu_masked_tile *c, int64_t
                                 .masked = (all >> first & whole) != whole};
 }
 
-/* Returns the granule after the run that starts at `first`. Gaps shorter than FXA__CPU_GAP belong to the run. */
+/* Returns the granule after the run of columns that starts at granule `first`. Gaps shorter than FXA__CPU_GAP belong to
+ * the run. */
 static int64_t sub_block_run_end(uint64_t any, int64_t first, int64_t granule) {
     int64_t end = first;
     for (int64_t i = first, gap = 0; gap * granule < FXA__CPU_GAP; i++) {

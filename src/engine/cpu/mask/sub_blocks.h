@@ -1,17 +1,18 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * Sub-blocks: what the mask leaves of a tile of rows and a block of keys. Both passes use this file to find the work
- * that they can omit. A sub-block is some rows and a run of columns that share their products; rows whose mask has
- * holes have several. A tile and a block are described in one of four ways, the cheapest that is sufficient:
+ * Sub-blocks: the parts of a tile of rows and a block of keys in which the mask leaves attended pairs. Both passes skip
+ * all other pairs. A sub-block is a set of rows and a run of columns that are computed by the same products; if the
+ * mask of a row has holes, the row is in several sub-blocks. A tile and a block are described in one of four ways, the
+ * cheapest that is sufficient:
  *
- *   full    no mask, or range analysis finds that every pair is attended
+ *   full    there is no mask, or range analysis finds that every pair is attended
  *   band    the mask bounds q - k and does nothing else (band.c): two numbers give the columns of every row
  *   bits    the mask does not read the score: it is run before the products, one bit per pair
  *   tape    the mask reads the score and is run with the program; range analysis may still exclude rows and columns
  *
- * Bits are summarised by granules of columns, the smallest unit in which products can start or end: granules with some
- * pair, and granules with all pairs. Heads and batch entries with the same mask share the bits. Bits are a function of
- * the tile and the block, so it does not matter which worker computes them.
+ * Bits are summarised by granules, groups of columns at whose ends products can start or end: which granules have some
+ * attended pair, and in which all pairs are attended. Heads and batch entries with the same mask share the bits. Bits
+ * depend on the tile and the block only, so it does not matter which worker computes them.
  */
 #ifndef FXA_ENGINE_CPU_MASK_SUB_BLOCKS_H
 #define FXA_ENGINE_CPU_MASK_SUB_BLOCKS_H
@@ -21,36 +22,37 @@
 #include "../../../base/carve.h"
 
 enum {
-    FXA__CPU_GRANULE = 16, /* columns of a granule, at least */
-    /* Columns between two runs from which on the runs are separate sub-blocks. Ice Lake, f32, S 4096, H 8, D 64, CPU
-     * time: a tree mask took 78.5 ms with 16 and 75.3 with 32, a block mask 64.4 and 63.2. */
+    FXA__CPU_GRANULE = 16, /* minimum number of columns of a granule */
+    /* Minimum number of columns between two runs that makes them separate sub-blocks. Ice Lake, f32, S 4096, H 8, D 64,
+     * CPU time: a tree mask took 78.5 ms with 16 and 75.3 with 32, a block mask 64.4 and 63.2 ms. */
     FXA__CPU_GAP = 32
 };
 
 typedef struct fxa__cpu_sub_block {
-    int64_t row, rows;  /* first row within the tile; number of rows */
-    int64_t begin, end; /* columns of the key block */
-    bool masked;        /* some pair is not attended: bits or a tape give the pairs */
-    bool banded;        /* some pair is not attended: the band gives the columns of each row */
+    int64_t row, rows;  /* first row, relative to the tile; number of rows */
+    int64_t begin, end; /* columns begin..end of the key block */
+    bool masked;        /* some pair is not attended; bits or a tape determine which */
+    bool banded;        /* some pair is not attended; the band determines the columns of each row */
 } fxa__cpu_sub_block;
 
 /* ---- Bits -------------------------------------------------------------------------------------------------------- */
 
 typedef struct fxa__cpu_mask_bits {
-    uint64_t *pairs;  /* [rows,words] bits of rows that differ from the row before */
-    int32_t *from;    /* [rows] row of `pairs` that has a row's bits: itself or an earlier row */
-    uint64_t *any;    /* [rows] bit i: the row has some pair of granule i */
-    uint64_t *all;    /* [rows] bit i: the row has every pair of granule i */
-    uint64_t some;    /* bit i: some row has a pair of granule i */
+    /* [rows,words] bits of each row that differs from the previous row; bit c: the row attends to column c */
+    uint64_t *pairs;
+    int32_t *from;    /* [rows] index of the row of `pairs` that has the row's bits: the row itself or an earlier one */
+    uint64_t *any;    /* [rows] bit i: the row has some pair in granule i */
+    uint64_t *all;    /* [rows] bit i: the row has every pair in granule i */
+    uint64_t some;    /* bit i: at least one row has a pair in granule i */
     int64_t row, end; /* rows outside of row..end have no pair */
 } fxa__cpu_mask_bits;
 
-/* What the bits of an entry are a function of, besides the index of the entry. */
+/* Values that, together with the index of an entry, determine its bits. */
 typedef struct fxa__cpu_mask_bits_key {
-    int64_t first, n, q_len; /* rows first..first+n of sequences of q_len */
+    int64_t first, n, q_len; /* rows first..first+n of the kv group, with q_len rows per head */
     int64_t key, keys;       /* keys key..key+keys */
     int32_t q;               /* coordinate of the first row */
-    int32_t k_len_seen;      /* key length that programs see */
+    int32_t k_len_seen;      /* key length that programs read */
 } fxa__cpu_mask_bits_key;
 
 typedef struct fxa__cpu_mask_bits_entry {
@@ -59,17 +61,17 @@ typedef struct fxa__cpu_mask_bits_entry {
     fxa__cpu_mask_bits bits;
 } fxa__cpu_mask_bits_entry;
 
-/* Mask bits of a run that all workers share. The first worker that needs an entry computes it. A worker that finds the
- * entry used for another tile, or being computed, computes the bits in its own memory. */
+/* Mask bits of a run, cached for all workers. The first worker that needs an entry computes it. A worker that finds the
+ * entry computed for another tile, or not complete yet, computes the bits in its own memory. */
 typedef struct fxa__cpu_shared_mask_bits {
-    int64_t tiles, blocks;             /* a batch entry has tiles * blocks entries */
-    int64_t block_keys;                /* keys of a block */
-    int64_t count;                     /* limited by memory; 0: no heads or batch entries share their mask */
+    int64_t tiles, blocks; /* a batch entry has tiles * blocks cache entries */
+    int64_t block_keys;    /* number of keys of a block */
+    int64_t count;         /* number of cache entries, limited by memory; 0 = no heads or batch entries share a mask */
     fxa__cpu_mask_bits_entry *entries; /* [count] */
 } fxa__cpu_shared_mask_bits;
 
-/* Allocates the entries for tiles of at most `rows` rows and blocks of `keys` keys. A carver with a base also marks
- * them as free. */
+/* Allocates the cache entries for tiles of at most `rows` rows and blocks of `keys` keys. A carver with a base also
+ * marks the entries as free. */
 void fxa__cpu_shared_mask_bits_carve(fxa__carver *c, const fxa__cpu_code *code, const fxa__problem *p, int64_t rows,
                                      int64_t keys, fxa__cpu_shared_mask_bits *shared);
 
@@ -78,57 +80,60 @@ void fxa__cpu_shared_mask_bits_carve(fxa__carver *c, const fxa__cpu_code *code, 
 typedef struct fxa__cpu_masked_tile {
     const fxa__cpu_kv_group *g;
     const fxa__cpu_shared_mask_bits *shared;
-    fxa__tape_run mask;     /* tape of the mask; member tape NULL: no bits */
-    fxa__cpu_mask_bits own; /* the worker's memory for bits that are not shared */
+    fxa__tape_run mask;     /* tape of the mask; member `tape` is NULL if the mask is not computed as bits */
+    fxa__cpu_mask_bits own; /* the worker's own memory for bits */
     int32_t *k;             /* [keys] coordinates of the block's keys */
-    uint8_t *same;          /* [rows] 1 = the row has the bits of the row before; used while bits are computed */
-    int64_t granule;        /* columns of a granule */
-    int64_t words;          /* words of a row of bits */
+    uint8_t *same;          /* [rows] 1 = the row has the bits of the previous row; used while bits are computed */
+    int64_t granule;        /* number of columns of a granule */
+    int64_t words;          /* number of 64-bit words of a row of bits */
 
-    /* The tile. */
+    /* The current tile. */
     int64_t number;       /* index of the tile among tiles that may share bits */
-    int64_t first, n;     /* rows first..first+n of the kv group */
+    int64_t first, n;     /* stacked rows first..first+n of the kv group */
     const int32_t *h, *q; /* [n] coordinates of the rows */
-    bool ready;           /* the tape has the rows */
+    bool ready;           /* the tape's rows are set to those of the tile */
 
-    /* The key block. */
-    int64_t key, keys;              /* keys that the mask leaves, in whole granules if there are bits */
-    int64_t row, row_end;           /* rows outside of row..row_end have no sub-block */
-    fxa_tile_class tile;            /* class of the tile and the block */
-    bool banded;                    /* each row attends to a range of columns: */
-    int64_t band_begin, band_end;   /* from q + band_begin up to, not including, q + band_end */
-    const fxa__cpu_mask_bits *bits; /* bits of the block; NULL: described in another way */
+    /* The current key block. */
+    int64_t key, keys;    /* keys key..key+keys that the mask leaves; entire granules if there are bits */
+    int64_t row, row_end; /* rows outside of row..row_end have no sub-block */
+    fxa_tile_class tile;  /* class of the tile and the block */
+    bool banded;          /* each row with coordinate q attends to exactly the columns q + band_begin .. q + band_end */
+    int64_t band_begin, band_end;   /* first and last (exclusive) column of a row, relative to its coordinate q */
+    const fxa__cpu_mask_bits *bits; /* bits of the tile and block; NULL: the mask is described in another way */
 } fxa__cpu_masked_tile;
 
-/* Allocate a worker's memory, and start a run with it. */
+/* Allocate a worker's memory; start a run with that memory. */
 void fxa__cpu_masked_tile_carve(fxa__carver *c, const fxa__cpu_code *code, int64_t rows, int64_t keys,
                                 fxa__cpu_masked_tile *masked);
 void fxa__cpu_masked_tile_start(fxa__cpu_masked_tile *masked, const fxa__cpu_kv_group *g,
                                 const fxa__cpu_shared_mask_bits *shared, int64_t rows, int64_t keys);
 
-/* Returns the number of sub-blocks that a tile and a block have at most. */
+/* Returns the maximum number of sub-blocks of a tile and a block. */
 int64_t fxa__cpu_sub_block_max_count(const fxa__cpu_code *code, int64_t rows, int64_t keys);
 
-/* Moves to rows first..first+n of the kv group, with coordinates h and q. Tiles with the same number in other kv groups
- * or heads share bits. */
+/* Sets the tile to rows first..first+n of the kv group, with coordinates h and q. Tiles with the same `number` in other
+ * kv groups or heads share bits. */
 void fxa__cpu_masked_tile_set_rows(fxa__cpu_masked_tile *masked, int64_t number, int64_t first, int64_t n,
                                    const int32_t *h, const int32_t *q);
-/* Moves to keys key..key+m, or to those of them that are left: masked->key, masked->keys. Returns false if none is
- * left. */
+/* Sets the key block to those of keys key..key+m that the mask leaves: masked->key, masked->keys. Returns false if none
+ * is left. */
 bool fxa__cpu_masked_tile_set_keys(fxa__cpu_masked_tile *masked, int64_t key, int64_t m);
 
-/* Returns how many of `most` rows from `row` of the tile on should share their products, so that a row costs least. */
+/* Returns the number of rows, at most `most`, from `row` of the tile on, that should share their products, so that the
+ * cost per row is smallest. */
 int64_t fxa__cpu_masked_tile_choose_rows(const fxa__cpu_masked_tile *masked, int64_t row, int64_t most);
-/* Finds the next sub-block of these rows from column *at on, and moves *at past it; *at is 0 for the first. Returns
- * false if there is none. */
+/* Finds the next sub-block of rows row..row+rows from column *at on, and sets *at to its end. *at is 0 for the first
+ * call. Returns false if there is none. */
 bool fxa__cpu_sub_block_next(const fxa__cpu_masked_tile *masked, int64_t row, int64_t rows, int64_t *at,
                              fxa__cpu_sub_block *out);
-/* Returns what is left of columns begin..end of a sub-block for some of its rows; begin == end: nothing. */
+/* Returns the sub-block of these rows within columns begin..end of a sub-block that contains them; begin == end: the
+ * mask leaves nothing. */
 fxa__cpu_sub_block fxa__cpu_sub_block_within(const fxa__cpu_masked_tile *masked, int64_t row, int64_t rows,
                                              int64_t begin, int64_t end);
-/* Returns true if a row may have a sub-block in some of columns begin..begin+n of the block. */
+/* Returns true if some row may have a sub-block that overlaps columns begin..begin+n of the key block. */
 bool fxa__cpu_masked_tile_has_pairs(const fxa__cpu_masked_tile *masked, int64_t begin, int64_t n);
-/* Returns the bits of a row of a masked sub-block; NULL: the tape of the program with its mask gives the pairs. */
+/* Returns the bits of a row of a masked sub-block; NULL if there are no bits, and the tape of the program applies the
+ * mask. */
 static inline const uint64_t *fxa__cpu_masked_tile_bits(const fxa__cpu_masked_tile *masked, int64_t row) {
     return masked->bits ? masked->bits->pairs + masked->bits->from[row] * masked->words : NULL;
 }

@@ -1,11 +1,11 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
  * The formats of bf16 pairs (kernels/bf16.h). A packed A is rows of pairs, padded with zeroes to a multiple of
- * PAIRS_WORDS words. B is in panels of pairs, in the memory of panels of reals, of which it uses the first half.
+ * PAIRS_WORDS words. B is in panels of pairs, which use the first half of the memory of panels of reals.
  *
- * The formats differ in transposed sums. "pairs": A = W^T, rounded by its columns, and B = X, as in panels.c.
- * "transposed", for sets that make panels faster than rows of a transposed A: A = X^T, and W is packed as B, some
- * columns at a time. The products are added to sums^T [d,columns], which sum_end adds to out.
+ * The formats differ in transposed sums W^T X. Format "pairs": A = W^T, rounded by its columns, and B = X, as in
+ * panels.c. Format "transposed", for sets that pack panels faster than the rows of a transposed A: A = X^T, and W is
+ * packed as B, a few columns at a time. Its products are added to sums^T [d,columns], which sum_end adds to out.
  */
 #include "product.h"
 
@@ -35,7 +35,7 @@ static void pairs_a_load(const fxa__cpu_kernels *kernels, const fxa__cpu_kv_grou
     }
 }
 
-/* The pairs of a row overwrite the reals that they are made of, from the start of the row. */
+/* Packs weights in place: the pairs of a row overwrite its reals from the start of the row. */
 static void pairs_a_weights(const fxa__cpu_kernels *kernels, void *weights, int64_t ld, int64_t rows, int64_t begin,
                             int64_t end, int64_t columns) {
     int64_t n = end - begin, before = begin / 2, after = before + pairs_words(n), words = pairs_words(columns);
@@ -77,7 +77,7 @@ static bool pairs_b_load(const fxa__cpu_kernels *kernels, const fxa__cpu_kv_grou
 
 /* ---- Products ---------------------------------------------------------------------------------------------------- */
 
-/* A packed A is 0 past its columns, so k may be rounded up; weights are 0 before k_begin. */
+/* A packed A is 0 past its columns, and weights before k_begin are 0, so k may be rounded up and down. */
 static void pairs_product(const fxa__cpu_kernels *kernels, const fxa__cpu_product *x) {
     int64_t nr = kernels->nr, first = x->k_begin / nr * nr, skipped = first - x->a_first;
     int64_t k = fxa__min_i64(fxa__round_up(x->k_end - first, kernels->pairs.depth), x->b->k - first);
@@ -87,9 +87,10 @@ static void pairs_product(const fxa__cpu_kernels *kernels, const fxa__cpu_produc
                               x->ldc, x->beta);
 }
 
-/* ---- Transposed sums by transposes ------------------------------------------------------------------------------- */
+/* ---- Transposed sums of the format "transposed" ------------------------------------------------------------------ */
 
-/* Returns the pitch of sums^T: products write entire panels, and the number of cache lines is odd. */
+/* Returns the row pitch of sums^T in reals: products write entire panels, and the number of cache lines per row is
+ * odd. */
 static int64_t transposed_ld(const fxa__cpu_kernels *kernels, int64_t columns) {
     return fxa__round_up(columns, kernels->nr) + PAIRS_WORDS;
 }
@@ -109,7 +110,7 @@ static void transposed_sum_pack(const fxa__cpu_kernels *kernels, fxa__cpu_transp
     kernels->pairs.round(sum->x, pairs_words(sum->capacity), sum->d, n, x, 1, ld);
 }
 
-/* A product takes `depth` rows at once. Rows past the last one are 0. */
+/* A product reads `depth` rows at once. Rows past the last one are 0. */
 static void transposed_sum_add(const fxa__cpu_kernels *kernels, const fxa__cpu_transposed_sum *sum, const void *w,
                                int64_t ldw, int64_t begin, int64_t end, int64_t first, int64_t last) {
     int64_t depth = sum->depth, nr = kernels->nr;

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * What the formats have in common: B [k,n] in panels, products with B, and transposed sums as products with A = W^T and
- * B = X. Panels of nr columns are stored one after the other, each with k rows of panel_row reals:
+ * Functions that the formats share: B [k,n] in panels, products with B, and transposed sums as products with A = W^T
+ * and B = X. Panels of nr columns are stored one after the other, each with k rows of panel_row reals:
  *
  *     columns 0..nr        columns nr..2 nr
  *     [row 0 .. row k-1]   [row 0 .. row k-1]   ...          distance of panels: k * nr reals
@@ -29,7 +29,7 @@ void fxa__cpu_panels_pack(const fxa__cpu_kernels *kernels, fxa__cpu_packed_b *b,
     kernels->micro.pack_n(b->panels, x, ld, k, n);
 }
 
-/* Loads and packs one panel at a time, so that the loaded rows stay in the first-level cache. */
+/* Loads and packs one panel at a time, so that the loaded rows stay in the L1 cache. */
 void fxa__cpu_panels_load_t(const fxa__cpu_kernels *kernels, const fxa__cpu_kv_group *g, fxa_slot slot, int64_t key,
                             int64_t n, fxa__cpu_packed_b *b, void *room) {
     int64_t d = fxa__cpu_key_address(g, slot, key).n;
@@ -44,7 +44,7 @@ void fxa__cpu_panels_load_t(const fxa__cpu_kernels *kernels, const fxa__cpu_kv_g
     b->k = d;
 }
 
-/* If x->begin is inside of a panel, the first product ends with that panel. */
+/* If x->begin is inside of a panel, computes the rest of that panel first. */
 void fxa__cpu_panels_product(const fxa__cpu_kernels *kernels, const fxa__cpu_product *x) {
     int64_t nr = kernels->nr, k = x->k_end - x->k_begin, panel = x->b->k * nr;
     const void *a = fxa__cpu_real_at(kernels, x->a, x->k_begin - x->a_first);
@@ -61,11 +61,11 @@ void fxa__cpu_panels_product(const fxa__cpu_kernels *kernels, const fxa__cpu_pro
 
 /* ---- Transposed sums --------------------------------------------------------------------------------------------- */
 
-/* Columns of W that a product should have where the columns differ in their rows: two micro-kernels of 12 rows of out,
- * four of 6. An untuned guess: fewer columns follow the mask more closely, more columns use B for more rows. */
+/* Number of columns of W per product if the columns have different nonzero rows: two micro-kernels of 12 rows of `out`,
+ * or four of 6. Untuned: fewer columns follow the mask more closely, more columns use B for more rows. */
 enum { PANELS_MASKED_STEP = 24 };
 
-/* Products are added to out directly, without sums. */
+/* Products are added to `out` directly, so `sums` needs no memory. */
 void fxa__cpu_panels_sum_layout(const fxa__cpu_kernels *kernels, fxa__cpu_transposed_sum *sum) {
     sum->x_size = fxa__cpu_panels_size(kernels, sum->capacity, sum->d);
     sum->sums_size = sum->room_size = 0;
