@@ -148,7 +148,7 @@ enum {
 #define FXA__CUDNN_ENUM(name, value) CUDNN_##name = value,
     FXA__CUDNN_CONSTANTS(FXA__CUDNN_ENUM)
 #undef FXA__CUDNN_ENUM
-    CUDNN_SUPPORT_STATUSES = 1000 /* statuses 3000 to 3999 mean "not supported" */
+    CUDNN_SUPPORT_STATUSES = 1000 /* number of statuses from 3000 on that mean "not supported" */
 };
 /* clang-format on */
 
@@ -165,25 +165,26 @@ typedef struct fxa__cudnn_api {
     int (*get)(void *descriptor, int name, int type, int64_t capacity, int64_t *count, void *elements);
     int (*finalize)(void *descriptor);
     int (*execute)(void *handle, void *plan, void *pack);
-    int (*graph_check)(void); /* never called; not NULL = cuDNN consists of several libraries */
+    int (*graph_check)(void); /* never called; non-NULL if cuDNN consists of several libraries */
 } fxa__cudnn_api;
 
-/* cuDNN, loaded, and the libraries that it needs. */
+/* The loaded cuDNN, and the loaded libraries that it needs. */
 typedef struct fxa__cudnn_library {
     fxa__cudnn_api api;
-    void *handle, *graph, *blas, *compiler; /* graph: NULL = cuDNN is one library; compiler: NULL = not found */
-    int64_t version;                        /* 91901 = 9.19.1 */
+    /* dlopen handles. graph NULL: cuDNN is one library; compiler (NVRTC) NULL: not found */
+    void *handle, *graph, *blas, *compiler;
+    int64_t version; /* 91901 = 9.19.1 */
 } fxa__cudnn_library;
 
-/* Loads cuDNN. `folder`: searched first; NULL = none. Fails with E_UNAVAILABLE and the reason; nothing is loaded
- * then. */
+/* Loads cuDNN. `folder` is searched first; NULL = none. Fails with E_UNAVAILABLE and the reason, and then leaves
+ * nothing loaded. */
 fxa_status fxa__cudnn_library_open(fxa__host *host, const char *folder, fxa__cudnn_library *out, fxa_error *err);
 void fxa__cudnn_library_close(fxa__cudnn_library *library);
 
-/* Writes cuDNN's text about the last failed call of this thread to text[size], on one line. */
+/* Writes cuDNN's message about this thread's last failed call to text[size], as one line. */
 void fxa__cudnn_last(const fxa__cudnn_api *api, char *text, size_t size);
-/* Returns the error for a failed call: E_UNSUPPORTED if `status` means "not supported", E_MEMORY, else E_ENGINE. The
- * message has cuDNN's own text. `doing`: what the call does, such as "a plan is built". */
+/* Returns the error for a failed call of cuDNN: E_UNSUPPORTED if `status` means "not supported", E_MEMORY if memory ran
+ * out, else E_ENGINE. The message includes cuDNN's own text. `doing`: what the call does, such as "a plan is built". */
 fxa_status fxa__cudnn_fail(const fxa__cudnn_api *api, int status, const char *doing, fxa_error *err);
 
 #endif

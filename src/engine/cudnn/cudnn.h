@@ -7,7 +7,7 @@
  *      |                attention.c: the steps below; forward.c, backward.c: the operations of each pass
  *      |                operands.c, mask.c, bias_gradient.c, fp8.c, fp8_scalars.c: parts of both passes
  *      |   score/       parameterize.c: the program, with its constants as params; leaves.c, captured_loads.c, ops.c:
- *      |                its nodes as operations; zero_products.c, common_factors.c: operations that are not needed
+ *      |                its nodes as operations; zero_products.c, common_factors.c: operations that can be left out
  *      v
  *   graph as data       graph/graph.h; helper_steps.c: kernels of src/gpu before and after; graph_checks.c: last check
  *      v
@@ -29,22 +29,23 @@
 
 enum {
     FXA__DNN_HANDLES =
-        32 /* idle handles that an instance keeps; more handles exist while more than 32 runs start at once */
+        /* capacity for idle handles; if more than 32 runs start at once, further handles are created and destroyed */
+    32
 };
 
 typedef struct fxa__dnn_self {
-    fxa__gpu gpu; /* must be the first member: gpu/memory.c casts the instance to it */
+    fxa__gpu gpu; /* must be the first member: gpu/memory.c casts a pointer to the instance to a pointer to it */
     fxa__host *host;
     fxa__cudnn_library library;
     void *profile; /* cuDNN's descriptor of the device */
     fxa__dnn_level level;
-    bool untried;   /* true: FXA_CUDNN_UNTRIED=1 is set */
-    bool on_device; /* false: the instance belongs to a device description, and nothing runs */
+    bool untried;   /* true: FXA_CUDNN_UNTRIED=1 allows devices on which the engine has not run */
+    bool on_device; /* false: the instance belongs to a device description and cannot run */
     int64_t processors;
-    _Atomic(void *) handles[FXA__DNN_HANDLES]; /* idle handles; NULL = free place */
+    _Atomic(void *) handles[FXA__DNN_HANDLES]; /* idle handles; NULL = free entry */
 } fxa__dnn_self;
 
-/* A tensor of the graph for which each run passes a pointer to cuDNN. */
+/* A tensor of the graph whose address each run passes to cuDNN. */
 typedef struct fxa__dnn_bound {
     int64_t id;
     fxa__dnn_tensor tensor;
@@ -54,11 +55,11 @@ typedef struct fxa__dnn_bound {
 typedef struct fxa__dnn_code {
     fxa__host *host;
     fxa_program *program;         /* program from which a run computes the scalars that are passed by value */
-    int32_t from[FXA_MAX_PARAMS]; /* [params of program] param of the caller, or -1 = a constant of the plan */
+    int32_t from[FXA_MAX_PARAMS]; /* [params of program] index of the caller's param; -1 = a constant of the plan */
     fxa_program *own;             /* the caller's backward program; NULL = none */
     fxa__dnn_level level;         /* cuDNN version and architecture for which the code was made */
     void *plan;
-    int64_t own_workspace; /* bytes of workspace that cuDNN needs, after the scratch memory of the graph */
+    int64_t own_workspace; /* bytes of workspace that cuDNN needs, in addition to the scratch memory of the graph */
     int64_t scratch;
     size_t n_bound;
     fxa__dnn_bound bound[FXA__DNN_BOUND];
@@ -67,7 +68,7 @@ typedef struct fxa__dnn_code {
     char detail[160];
 } fxa__dnn_code;
 
-/* Returns the bytes of a run's workspace, which include the bytes to align it to 256; UINT64_MAX if they exceed an
+/* Returns the bytes of a run's workspace, including the bytes that align it to 256; UINT64_MAX if the sum exceeds an
  * int64. */
 uint64_t fxa__dnn_workspace(int64_t scratch, int64_t own);
 /* Fills code->bound with the tensors for which a run passes pointers. Returns false if there are more than
@@ -80,8 +81,8 @@ double fxa__dnn_cost(int64_t processors, const fxa__problem *p);
 /* Writes the graph as text, one operation per line (listing.c). */
 void fxa__dnn_dump(const void *code, const fxa__problem *p, fxa__writer *w);
 
-/* fxa__dnn_handle_take sets *handle to a handle that only the caller uses, on `stream`; fxa__dnn_handle_give
- * releases it. */
+/* fxa__dnn_handle_take sets *handle to a handle on `stream` that no other thread uses; fxa__dnn_handle_give releases
+ * it. */
 fxa_status fxa__dnn_handle_take(fxa__dnn_self *self, void *stream, void **handle, fxa_error *err);
 void fxa__dnn_handle_give(fxa__dnn_self *self, void *handle);
 

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * Creates descriptors (descriptors.h). A dnn_maker keeps all descriptors of one graph in a list, and the status of the
- * first failed call; after a failure, its functions do nothing.
+ * Creates descriptors (descriptors.h). A dnn_maker has a list of all descriptors of one graph, and the status of the
+ * first failed call. After a failure its functions do nothing.
  */
 #include "descriptors.h"
 
@@ -15,7 +15,7 @@ typedef struct dnn_maker {
     const fxa__dnn_graph *g;
     void **made; /* [n_made] all descriptors, in the order of their creation */
     size_t n_made, capacity;
-    void **tensors, **ops; /* [tensors, operations of the graph] also in `made` */
+    void **tensors, **ops; /* [tensors] and [operations of the graph] descriptors, which are also in `made` */
     int status;            /* status of the first failed call of cuDNN */
     const char *doing;
     bool no_memory;
@@ -66,22 +66,22 @@ static fxa_status maker_status(const dnn_maker *m, fxa_error *err) {
     return m->status == CUDNN_STATUS_SUCCESS ? FXA_OK : fxa__cudnn_fail(m->api, m->status, m->doing, err);
 }
 
-/* ---- A graph ----------------------------------------------------------------------------------------------------- */
+/* ---- Descriptors of a graph -------------------------------------------------------------------------------------- */
 
 static int64_t maker_alignment(const fxa__dnn_tensor *t) {
     bool inside = fxa__dnn_is_captured(t) &&
-                  t->offset != 0; /* starts inside the caller's array: only the start of the array is aligned */
+                  t->offset != 0; /* starts inside the caller's array, of which only the start is aligned */
     bool scale = t->source == FXA__DNN_SLOT &&
-                 (t->fill || t->cleared); /* single scalars: the problem's alignment does not hold for them */
+                 (t->fill || t->cleared); /* scalars, to which the problem's alignment does not apply */
     return !inside && !scale ? 16 : fxa__dnn_size(t->type);
 }
 
-/* Creates the descriptor of tensor i, once, after that of its ragged offsets. */
+/* Creates the descriptor of tensor i, and that of its ragged offsets before it, unless they exist. */
 static void maker_tensor(dnn_maker *m, int32_t i) {
     const fxa__dnn_tensor *t = &m->g->tensors[i];
     const bool yes = true;
     if (m->tensors[i]) return;
-    FXA__ASSERT(!t->ragged || !m->g->tensors[t->ragged - 1].ragged); /* offsets have no offsets of their own */
+    FXA__ASSERT(!t->ragged || !m->g->tensors[t->ragged - 1].ragged); /* offsets have no offsets */
     if (t->ragged) maker_tensor(m, t->ragged - 1);
     void *d = m->tensors[i] = maker_new(m, CUDNN_BACKEND_TENSOR_DESCRIPTOR);
     maker_set_type(m, d, CUDNN_ATTR_TENSOR_DATA_TYPE, t->type);
@@ -163,8 +163,8 @@ static void *(*const maker_ops[])(dnn_maker *m, const fxa__dnn_op *op) = {
     [FXA__DNN_RESHAPE] = maker_reshape,     [FXA__DNN_PAGED] = maker_pages,
 };
 
-/* Returns the descriptor of the operation graph; NULL if memory runs out. Tensors that no operation uses are left
- * out, since cuDNN would require pointers for them. */
+/* Returns the descriptor of the operation graph; NULL if memory runs out. Tensors that no operation uses are left out,
+ * because cuDNN would require addresses for them. */
 static void *maker_graph(dnn_maker *m) {
     m->tensors = fxa__alloc_array(m->g->host, m->g->n_tensors, sizeof *m->tensors);
     m->ops = fxa__alloc_array(m->g->host, m->g->n_ops, sizeof *m->ops);
@@ -187,8 +187,8 @@ static void *maker_graph(dnn_maker *m) {
 
 /* ---- Engines of cuDNN -------------------------------------------------------------------------------------------- */
 
-/* Returns the reason in cuDNN's text about a refused graph, "...; Reason: REASON at: ...", cut at " at: "; the
- * entire text if it has no reason. */
+/* Returns the reason in cuDNN's text about a refused graph, "...; Reason: REASON at: ...", terminated before " at: ";
+ * the entire text if it has no reason. */
 static char *config_reason(char *text) {
     static const char begin[] = "Reason: ", end[] = " at: ";
     char *reason = strstr(text, begin), *rest;
@@ -275,7 +275,7 @@ fxa_status fxa__dnn_compile(const fxa__cudnn_api *api, void *profile, const fxa_
     return status;
 }
 
-/* ---- Profiles ---------------------------------------------------------------------------------------------------- */
+/* ---- Descriptors of devices -------------------------------------------------------------------------------------- */
 
 static fxa_status profile_make(const fxa__cudnn_api *api, int name, int type, int64_t n, const void *value, void **out,
                                fxa_error *err) {
@@ -300,7 +300,7 @@ fxa_status fxa__dnn_profile_handle(const fxa__cudnn_api *api, void *handle, void
     return profile_make(api, CUDNN_ATTR_DEVICEPROP_HANDLE, CUDNN_TYPE_HANDLE, 1, &handle, profile, err);
 }
 
-/* ---- Packs of pointers ------------------------------------------------------------------------------------------- */
+/* ---- Addresses of a run ------------------------------------------------------------------------------------------ */
 
 fxa_status fxa__dnn_pack(const fxa__cudnn_api *api, int64_t n, const int64_t *ids, void *const *pointers,
                          void *workspace, void **pack, fxa_error *err) {

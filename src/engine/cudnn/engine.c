@@ -1,13 +1,11 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * The engine table of the cuDNN engine: instances, support results and code (map: cudnn.h).
+ * The cudnn engine's table of functions: instances, support queries and code (map: cudnn.h). Environment variables,
+ * which are read when an instance is opened:
  *
- * Environment variables, which are read when an instance is opened:
- *
- *     FXA_CUDNN_PATH       the folder that is searched first for cuDNN and cuBLASLt
- *     FXA_CUDNN_UNTRIED=1  runs the engine also on devices other than sm_90. There cuDNN has other kernels, whose
- *                          results have not been compared with the reference yet (make test-gpu), so the automatic
- *                          choice of an engine excludes these devices without the variable.
+ *     FXA_CUDNN_PATH       folder that is searched first for cuDNN and cuBLASLt
+ *     FXA_CUDNN_UNTRIED=1  allows devices other than sm_90 in the automatic choice of an engine. There cuDNN has other
+ *                          kernels, whose results have not been compared with the reference yet (make test-gpu)
  */
 #include "cudnn.h"
 
@@ -24,7 +22,7 @@
 
 /* ---- Handles ----------------------------------------------------------------------------------------------------- */
 
-/* Creates a handle of cuDNN. cuDNN allocates device memory for it, which must not fail because this thread or
+/* Creates a cuDNN handle. cuDNN allocates device memory for the handle, which must also work while this thread or
  * another one is capturing a stream. */
 static fxa_status dnn_handle_make(const fxa__dnn_self *self, void **handle, fxa_error *err) {
     int before;
@@ -105,7 +103,7 @@ static fxa_status dnn_open_handle(fxa__dnn_self *s, fxa_error *err) {
     return status;
 }
 
-enum { DNN_TRIED = 9 }; /* family of the devices on which the engine has run: compute capability / 10 */
+enum { DNN_TRIED = 9 }; /* compute capability / 10 of the devices on which the engine has run */
 
 static fxa_status dnn_check_tried(const fxa__dnn_self *s, fxa_error *err) {
     if (s->gpu.arch / 10 == DNN_TRIED || s->untried) return FXA_OK;
@@ -167,7 +165,7 @@ static void dnn_close(fxa__host *host, void *self) {
     fxa__free(host, s, sizeof *s);
 }
 
-/* Makes the device's context current. cuDNN requires it in every call that may load code. */
+/* Makes the device's context current, which cuDNN requires in every call that may load code. */
 static fxa_status dnn_enter(const fxa__dnn_self *s, fxa_error *err) {
     return s->on_device ? fxa__gpu_enter(&s->gpu, err) : FXA_OK;
 }
@@ -176,7 +174,7 @@ static void dnn_leave(const fxa__dnn_self *s) {
     if (s->on_device) fxa__gpu_leave(&s->gpu);
 }
 
-/* ---- Answers ----------------------------------------------------------------------------------------------------- */
+/* ---- Support queries --------------------------------------------------------------------------------------------- */
 
 static fxa_status dnn_probe_graph(const fxa__dnn_self *s, const fxa__dnn_attention *a, fxa_support *report,
                                   fxa_error *err) {
@@ -222,8 +220,8 @@ static fxa_status dnn_query(fxa__analysis *a, const void *code, fxa_support *rep
     return fxa__query_end(status, &why, report, err);
 }
 
-/* Returns INFINITY for a device description of a family on which the engine has not run: the automatic choice then
- * takes this engine only if no other one supports the problem. */
+/* Returns INFINITY for a description of a device family on which the engine has not run: the automatic choice then uses
+ * this engine only if no other engine supports the problem. */
 static double dnn_cost(fxa__analysis *a) {
     const fxa__dnn_self *s = a->self;
     return s->level.arch / 10 == DNN_TRIED || s->untried ? fxa__dnn_cost(s->processors, a->problem) : INFINITY;
@@ -237,7 +235,7 @@ static fxa_status dnn_constants(fxa__analysis *a, double constants[FXA__MAX_CONS
 
 /* ---- Code -------------------------------------------------------------------------------------------------------- */
 
-/* Frees code. Waits for the device first, because work that was launched with the code may still be running. */
+/* Frees code. Waits for the device first, because work launched with the code may still be running. */
 static void dnn_release(void *self, void *code) {
     fxa__dnn_self *s = self;
     fxa__dnn_code *c = code;
@@ -260,7 +258,7 @@ static fxa_status dnn_steps(fxa__dnn_self *s, const fxa__dnn_graph *g, fxa__dnn_
     return s->on_device ? fxa__gpu_helpers_load(&s->gpu, err) : FXA_OK;
 }
 
-/* Fills code from a graph. `saved`: bytes of the compiled plan; NULL = cuDNN compiles the graph. */
+/* Fills code from a graph. `saved`: bytes of a compiled plan; NULL: cuDNN compiles the graph. */
 static fxa_status dnn_fill(fxa__dnn_self *s, const fxa__dnn_attention *a, fxa__reader *saved, fxa__dnn_code *c,
                            fxa_error *err) {
     c->scratch = a->g.scratch;
@@ -305,7 +303,7 @@ static fxa_status dnn_load(fxa__analysis *a, fxa__reader *saved, void **code, si
         dnn_release(s, c);
         return status;
     }
-    *bytes = sizeof *c + (128u << 10); /* estimated size of a plan in cuDNN: its text has 63 to 140 KB */
+    *bytes = sizeof *c + (128u << 10); /* estimate: cuDNN's text of a plan has 63 to 140 KB */
     *code = c;
     return fxa__ok(err);
 }

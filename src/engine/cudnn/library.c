@@ -1,9 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * Finds and loads cuDNN, in the order of gpu/library_search.h, with FXA_CUDNN_PATH as the first folder. A
- * FXA_CUDNN_PATH that has none of the libraries is an error, even if they are found elsewhere.
+ * Finds and loads cuDNN, in the order of gpu/library_search.h, with FXA_CUDNN_PATH as the first folder. If
+ * FXA_CUDNN_PATH has none of the libraries, opening fails, even if they exist in other folders.
  *
- * cuDNN ends the process if it cannot find cuBLASLt or its own part libcudnn_graph. Both are therefore loaded before
+ * cuDNN aborts the process if it cannot find cuBLASLt or its own part libcudnn_graph. Both are therefore loaded before
  * the first call of cuDNN, and stay loaded as long as cuDNN. If one is missing, opening the instance fails with the
  * reason.
  */
@@ -48,7 +48,7 @@ typedef struct cudnn_part {
 } cudnn_part;
 static const fxa__dl_symbol cudnn_part_symbols[] = {{"cudnnGraphVersionCheck", offsetof(cudnn_part, check), false}};
 
-/* Subfolders of NVIDIA's Python packages that may have the library. */
+/* Subfolders of NVIDIA's Python packages that may contain the library. */
 static const char *const cudnn_packages[] = {"/cu13/lib", "/cublas/lib", NULL};
 static const char *const cudnn_compilers[] = {"/cu13/lib", "/cuda_nvrtc/lib", NULL};
 static const char *const cudnn_package[] = {"/cudnn/lib", NULL};
@@ -72,8 +72,8 @@ static fxa_status cudnn_check_folder(const char *folder, fxa_error *err) {
                      folder);
 }
 
-/* Loads cuBLASLt. cuDNN finds it by its name alone and ends the process if a file with this name has another SONAME,
- * so the library is opened by its name too. */
+/* Loads cuBLASLt. cuDNN finds it by its name alone, and aborts the process if a file with this name has another SONAME,
+ * so this function loads it by its name too. */
 static fxa_status cudnn_blas_open(fxa__gpu_search *s, const char *folder, void **handle, fxa_error *err) {
     static const char *const files[] = {"libcublasLt.so.13", "libcublasLt.so.12", NULL};
     const fxa__dl_spec spec = {"cuBLASLt, which cuDNN needs (FXA_CUDNN_PATH may name its folder),", s->names,
@@ -89,9 +89,8 @@ static fxa_status cudnn_blas_open(fxa__gpu_search *s, const char *folder, void *
     return status;
 }
 
-/* Loads NVRTC and returns its handle; NULL if it is not found, which cuDNN reports by itself. cuDNN loads and
- * unloads NVRTC twice in each support query, which takes ten times as long as the query; a loaded library avoids
- * this. */
+/* Loads NVRTC and returns its handle; NULL if it is not found, which cuDNN reports by itself. Without it cuDNN would
+ * load and unload NVRTC twice in each support query, which takes ten times as long as the query itself. */
 static void *cudnn_compiler_open(fxa__gpu_search *s, const char *folder) {
     static const char *const files[] = {"libnvrtc.so.13", "libnvrtc.so.12", NULL};
     const fxa__dl_spec spec = {"NVRTC", s->names, cudnn_compiler_symbols, 1};
@@ -102,7 +101,7 @@ static void *cudnn_compiler_open(fxa__gpu_search *s, const char *folder) {
 }
 
 /* Loads libcudnn_graph, if cuDNN consists of several libraries, from cuDNN's folder or by the loader's search path.
- * Called before the first call of cuDNN. */
+ * Must be called before the first call of cuDNN. */
 static fxa_status cudnn_graph_open(fxa__gpu_search *s, fxa__cudnn_library *library, fxa_error *err) {
     static const char *const files[] = {"libcudnn_graph.so.9", NULL}, *const no_packages[] = {NULL};
     const fxa__dl_spec spec = {"libcudnn_graph, a part of cuDNN,", s->names, cudnn_part_symbols, 1};

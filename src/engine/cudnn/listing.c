@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * Writes a graph as text (`fxattn explain --section tape`): a line for each operation that cuDNN gets, how cuDNN
- * implements each select of -inf, and the helper kernels before and after. The graph is made again from the problem.
+ * Writes a graph as text (`fxattn explain --section tape`): a line for each operation, how cuDNN implements each select
+ * of -inf, and the helper kernels before and after. The graph is made again from the problem.
  */
 #include "cudnn.h"
 
@@ -11,7 +11,7 @@
 
 typedef struct listing {
     const fxa__dnn_graph *g;
-    const fxa_program *program, *own; /* own: the caller's backward program; NULL = none */
+    const fxa_program *program, *own; /* the problem's program, and the user's bprop; NULL = none */
     const fxa__parameterized *numbers;
     fxa__writer *w;
 } listing;
@@ -31,7 +31,7 @@ static void listing_scale(const listing *l, const fxa__dnn_tensor *t) {
         fxa__write_format(l->w, "%s", param ? l->program->params[n->imm].name : "value");
 }
 
-/* Writes a scalar that the host computes in each run; a param by its name. */
+/* Writes a scalar that the host computes in each run; a param is written by its name. */
 static void listing_by_value(const listing *l, const fxa__dnn_tensor *t) {
     const fxa_program *program = t->source == FXA__DNN_OWN_NODE ? l->own : l->program;
     bool node = t->source == FXA__DNN_NODE || t->source == FXA__DNN_OWN_NODE;

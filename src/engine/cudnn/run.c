@@ -1,8 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * Runs a plan: computes the scalars that are passed by value, fills lengths, launches the helper kernels, passes the
- * pointers of the bound arguments to cuDNN and executes the plan on the caller's stream. Allocates no memory of its
- * own.
+ * Runs a plan on the caller's stream: computes the scalars that are passed by value, fills lengths, launches the helper
+ * kernels, passes the addresses of the bound arguments to cuDNN and executes the plan. Does not allocate memory.
  */
 #include "cudnn.h"
 
@@ -41,7 +40,7 @@ typedef union run_value {
     int32_t i;
 } run_value;
 
-/* Values of a program's nodes that depend on no pair, which the host computes in a run. */
+/* Values of a program's nodes that are equal for all pairs, which the host computes in a run. */
 typedef struct run_values {
     fxa__val node[FXA__DNN_MAX_NODES];
     fxa_view none[FXA_MAX_TENSORS];
@@ -63,7 +62,7 @@ static void run_evaluate(const fxa_program *program, const fxa_problem *in, cons
     v->there = true;
 }
 
-/* Returns the part of the int x that a scalar of the graph stands for (FXA__DNN_DIVISOR and the like). */
+/* Returns the part of the int x that a scalar of the graph has (fxa__dnn_part). */
 static int64_t run_part(int64_t x, uint8_t part) {
     int64_t magnitude = x < 0 ? -x : x > 0 ? x : 1, divisor = fxa__min_i64(magnitude, FXA__DNN_DIVIDED + 1);
     switch (part) {
@@ -75,8 +74,8 @@ static int64_t run_part(int64_t x, uint8_t part) {
     }
 }
 
-/* Returns the scale of the run, multiplied or divided by a scalar y of the program if the tensor says so. If y is
- * finite and not 0, a result beyond the range of f32 is clamped, because the score that it multiplies may be 0. */
+/* Returns the scale of the run; if t->times is set, multiplied or divided by a scalar y of the program. If y is finite
+ * and nonzero, a result beyond the range of f32 is clamped, because the score that it multiplies may be 0. */
 static double run_scale(const fxa__dnn_tensor *t, const fxa__bound_args *bound, const run_values *v) {
     if (!t->times) return bound->scale;
     const double y = v->node[t->index].f, x = t->times > 0 ? bound->scale * y : bound->scale / y;
@@ -97,7 +96,7 @@ static run_value run_value_of(const fxa_program *program, const fxa__dnn_tensor 
     }
     if (t->bound) x = fxa__fclamp(x, -(1 << 30), 1 << 30);
     if (ints)
-        value.i = fxa__wrap32(run_part((int64_t)x, t->part)); /* an integer with absolute value below 2^33 */
+        value.i = fxa__wrap32(run_part((int64_t)x, t->part)); /* an integer with an absolute value below 2^33 */
     else
         value.f = (float)x;
     return value;
@@ -125,7 +124,7 @@ typedef struct run_pack {
     run_values values, own;
 } run_pack;
 
-/* Fills params[] with the caller's params, which may be in memory, and the plan's constants. */
+/* Fills params[] with the caller's params, which may be in host memory, and with the plan's constants. */
 static void run_params(const fxa__dnn_code *c, const fxa__bound_args *bound, double *params) {
     for (int32_t i = 0; i < c->program->n_params; i++)
         params[i] = c->from[i] < 0 ? bound->constants[i] : bound->params ? bound->params[c->from[i]] : 0;
@@ -216,7 +215,8 @@ static fxa_status run_execute(fxa__dnn_self *s, const fxa__dnn_code *c, const ru
         int result = s->library.api.execute(handle, c->plan, pack);
         if (result != CUDNN_STATUS_SUCCESS) status = fxa__cudnn_fail(&s->library.api, result, "it runs", err);
         if (status == FXA_E_UNSUPPORTED)
-            status = FXA_E_ENGINE; /* a refusal after a successful support query is a failure of the engine */
+            /* the support query has succeeded before, so a refusal now is a failure of the engine */
+            status = FXA_E_ENGINE;
         (void)s->library.api.descriptor_destroy(pack);
     }
     fxa__dnn_handle_give(s, handle);
@@ -224,8 +224,8 @@ static fxa_status run_execute(fxa__dnn_self *s, const fxa__dnn_code *c, const ru
     return status == FXA_OK ? run_helpers(s, c, true, p, bound, scratch, err) : status;
 }
 
-/* Refuses scales that are not above 0 if no operation is between the scale and the mask: cuDNN then takes the row
- * maximum before it multiplies by the scale, and a scale of 0 or below makes NaN. */
+/* Refuses scales <= 0 if no operation is between the scale and the mask: cuDNN then computes the row maximum before it
+ * multiplies by the scale, and a scale <= 0 gives NaN. */
 static fxa_status run_check_scale(const fxa__dnn_code *c, const fxa_problem *p, const fxa__bound_args *bound,
                                   fxa_error *err) {
     const fxa_program *program = c->program;
@@ -238,7 +238,8 @@ static fxa_status run_check_scale(const fxa__dnn_code *c, const fxa_problem *p, 
                      bound->scale);
 }
 
-/* Refuses a scale that a scalar of the program makes smaller than the smallest normal float: every score would be 0. */
+/* Refuses a scale that, combined with a scalar of the program, is below the smallest normal float: every score would be
+ * 0. */
 static fxa_status run_check_folded(const fxa__dnn_code *c, const fxa__bound_args *bound, const run_pack *r,
                                    fxa_error *err) {
     for (size_t i = 0; i < c->n_bound; i++) {

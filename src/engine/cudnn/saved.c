@@ -1,11 +1,11 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * Writes and reads compiled plans: cuDNN's own text of a plan, which contains the machine code. Loading takes
- * milliseconds. cuDNN loads a plan if the device, or the device description, equals that of the plan in what matters to
- * cuDNN; it refuses any other plan, which fails with E_VERSION here, and the plan is compiled again.
+ * Writes and reads compiled plans, as cuDNN's own text of a plan, which contains the machine code. Loading takes
+ * milliseconds. cuDNN loads a plan only if the device, or the device description, has the same relevant properties as
+ * that of the plan; otherwise loading fails with E_VERSION, and the plan is compiled again.
  *
- * Only cuDNN can check the meaning of the text. Checksums ensure that the bytes are undamaged; whether they come from a
- * trusted source is the caller's responsibility (docs/gpu.md).
+ * Only cuDNN can check the meaning of the text. Checksums ensure that the bytes are undamaged; the caller is
+ * responsible for the bytes coming from a trusted source (docs/gpu.md).
  */
 #include "saved.h"
 

@@ -15,7 +15,7 @@ static fxa_status attention_analyse_one(fxa__dnn_score *s, const fxa_program *pr
     fxa__lower_depend(program, NULL, *depend);
     for (int32_t i = 0; i < program->n_nodes; i++) {
         s->load[i] = -1;
-        /* only the value of with_grad is needed */
+        /* forward and backward of the graph need only the value of with_grad */
         s->same[i] = program->nodes[i].op == FXA_OP_WITH_GRAD ? program->nodes[i].arg[0] : -1;
     }
     s->program = program, s->depend = *depend;
@@ -43,8 +43,8 @@ static fxa_status attention_analyse(fxa__dnn_attention *a, fxa_error *err) {
                                                                  : fxa__fail_memory(err, "the graph of a program");
 }
 
-/* Refuses one query row with more than 128 keys if a node or mask reads coordinates: cuDNN has another engine for
- * one row, which counts keys wrongly from key 128 on. */
+/* Refuses one query row with more than 128 keys if a node or mask reads coordinates: for one row cuDNN uses a different
+ * engine, which counts keys wrongly from key 128 on. */
 static void attention_check_rows(fxa__dnn_attention *a) {
     bool counts = a->score.indexed || a->own.indexed || a->banded;
     if (a->p->in.sq == 1 && a->p->in.sk > 128 && counts)
@@ -70,10 +70,10 @@ fxa_status fxa__dnn_attention_make_with(const fxa__problem *p, fxa__dnn_level le
     if (fxa__dnn_supports(&a->g, p, level)) {
         if (p->in.flags & (FXA_PADDING | FXA_VARLEN | FXA_PAGED)) fxa__dnn_spans_begin(a);
         a->score.spans = a->spans;
-        /* on these devices cuDNN otherwise ends the process */
+        /* on these devices cuDNN aborts the process for strided keys */
         a->score.keys_dense = fxa__dnn_family_of(level.arch) == FXA__SM_100;
         a->score.length[0] = a->len_q, a->score.length[1] = a->len_k, a->score.length[2] = a->more;
-        a->own = a->score; /* equal up to the members that are set below */
+        a->own = a->score; /* equal except for the members that are set below */
         a->own.own = true, a->own.captures = p->in.bprop_captures;
         a->score.captures = p->in.captures;
         FXA_TRY(fxa__dnn_program_make(p, lifts, &a->numbers, err));

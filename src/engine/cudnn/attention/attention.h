@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
  * Attention as a graph: the operations around the score program, in the order that cuDNN's fused engines require, and
- * the conditions for a problem. support.c refuses all other problems; forward.c and backward.c add the operations of
- * the two passes, mask.c the masks.
+ * the conditions under which a problem is supported. support.c refuses all other problems; forward.c and backward.c add
+ * the operations of the two passes, mask.c the masks.
  */
 #ifndef FXA_ENGINE_CUDNN_ATTENTION_H
 #define FXA_ENGINE_CUDNN_ATTENTION_H
@@ -11,7 +11,7 @@
 #include "../score/score.h"
 #include "../graph/helper_steps.h"
 
-/* The version and the device, on which the abilities of cuDNN depend. */
+/* The cuDNN version and the device, which determine what cuDNN supports. */
 typedef struct fxa__dnn_level {
     int64_t version; /* version of cuDNN: 91901 = 9.19.1 */
     int32_t arch;    /* compute capability: 90 = 9.0 */
@@ -29,7 +29,7 @@ static inline uint32_t fxa__dnn_family_of(int32_t arch) {
 
 enum { FXA__DNN_SCALES = FXA_SLOT_COUNT - FXA_SLOT_DESCALE_Q }; /* number of slots for scales and amax */
 
-/* The graph of a problem while it is made, and the data from which it is made. */
+/* The graph of a problem while it is made, and the data that it is made from. */
 typedef struct fxa__dnn_attention {
     fxa__dnn_graph g;
     const fxa__problem *p;
@@ -40,20 +40,20 @@ typedef struct fxa__dnn_attention {
     fxa__conjuncts mask; /* conditions of the mask of `program` */
     fxa__dnn_score score;
     fxa__depend *own_depend;
-    fxa__dnn_score own;    /* the caller's backward program, which replaces the derivative; program NULL = none */
-    bool spread;           /* true: scalars of the program are in memory (fp8_scalars.c) */
-    size_t first;          /* if `spread`: number of the program's first operation in the graph */
-    int32_t scale, scaled; /* scale: tensor of the run's scale; scaled: scores as programs read them */
-    int32_t len_q, len_k;  /* tensors with the lengths for matmuls; -1 = none */
+    fxa__dnn_score own;    /* the user's bprop, which replaces the derivative; program NULL = none */
+    bool spread;           /* true: scalars of the program are stored in memory (fp8_scalars.c) */
+    size_t first;          /* if `spread`: index of the program's first operation in the graph */
+    int32_t scale, scaled; /* tensors: the run's scale; the scaled scores, which programs read */
+    int32_t len_q, len_k;  /* tensors with the sequence lengths, for matmuls; -1 = none */
     bool banded;           /* true: the graph has a causal mask or a window */
-    bool spans;            /* true: batch entries have lengths of their own, in the tensors len_q and len_k */
-    /* more: tensor of k length - q length; joined: LSE of this run, which is merged with the existing one */
+    bool spans;            /* true: each batch entry has its own lengths, in the tensors len_q and len_k */
+    /* tensors. more: k length - q length; joined: LSE of this run, before it is merged with the existing LSE */
     int32_t more, joined;
-    size_t span_step;                 /* step that writes the tensors of lengths */
-    uint8_t offsets[FXA_SLOT_DV + 1]; /* 1 + index of the operand among those of span_step; 0 = none */
-    /* 1 + step that fills results after cuDNN's kernel; 0 = span_step does it before */
+    size_t span_step;                 /* index of the step that writes the tensors of lengths and offsets */
+    uint8_t offsets[FXA_SLOT_DV + 1]; /* [slot] 1 + index of the slot's operand in span_step; 0 = none */
+    /* 1 + index of the step after cuDNN's kernel that fills results; 0 = span_step fills them before */
     size_t fill_step;
-    /* [scales] 1 + tensor of each scale and amax; last element: 1 + inverse of SCALE_DS; 0 = not added yet */
+    /* [scales and amax slots, then 1 / SCALE_DS] 1 + tensor of the scalar; 0 = not added yet */
     uint16_t scales[FXA__DNN_SCALES + 1];
     fxa__dnn_step nobody;
 } fxa__dnn_attention;
@@ -61,66 +61,67 @@ typedef struct fxa__dnn_attention {
 /* Makes the graph of a problem. Fails with E_UNSUPPORTED and the reason. The caller calls fxa__dnn_attention_free,
  * also after a failure. */
 fxa_status fxa__dnn_attention_make(const fxa__problem *p, fxa__dnn_level level, fxa__dnn_attention *a, fxa_error *err);
-/* Like fxa__dnn_attention_make; if `lifts` is false, constants do not become params. For tests. */
+/* For tests: like fxa__dnn_attention_make, with lifts = false: constants do not become params. */
 fxa_status fxa__dnn_attention_make_with(const fxa__problem *p, fxa__dnn_level level, bool lifts, fxa__dnn_attention *a,
                                         fxa_error *err);
 void fxa__dnn_attention_free(fxa__dnn_attention *a);
 
-/* Sets *out to the program from which graphs are made: the masks are extracted from its score, in backward it is
- * fused with its derivative, and if `lifts` is true, constants are params. The caller destroys out->program
+/* Sets *out to the program from which the graph is made: masks are extracted from its score; in backward it is fused
+ * with its derivative; if `lifts`, its constants are params. The caller destroys out->program
  * (score/parameterize.c). */
 fxa_status fxa__dnn_program_make(const fxa__problem *p, bool lifts, fxa__parameterized *out, fxa_error *err);
-/* Writes the values of the hidden params of that program, by param. */
+/* Writes the values of the params that were constants, in the order of those params. */
 fxa_status fxa__dnn_numbers(const fxa__problem *p, double numbers[FXA__MAX_CONSTANTS], fxa_error *err);
 
 /* Returns false, with the reason in g, if the engine refuses the problem without making a graph (support.c). */
 bool fxa__dnn_supports(fxa__dnn_graph *g, const fxa__problem *p, fxa__dnn_level level);
-/* Returns the reason of a row of the table of support.c; NULL past the last row. For tests, which have a case for
- * each row. */
+/* For tests, which have a case for each row: returns the reason in a row of the table of support.c; NULL past the last
+ * row. */
 const char *fxa__dnn_support_why(size_t row);
 
-/* Returns true if elements of O or dO are beyond the offsets that cuDNN's backward computes. For packed rows,
- * depends on the total number of rows. */
+/* Returns true if O or dO has elements beyond the 32-bit offsets of cuDNN's backward. For packed rows, depends on the
+ * total number of rows. */
 bool fxa__dnn_is_far(const fxa_problem *p);
 /* Returns true if a tensor has no elements. For packed rows, depends on the total number of rows. */
 bool fxa__dnn_is_empty(const fxa_problem *p);
 
-/* Refuses a graph that cuDNN would accept and compute wrongly (graph/graph_checks.c). */
+/* Refuses a graph that cuDNN would accept but compute wrongly (graph/graph_checks.c). */
 void fxa__dnn_rules_check(fxa__dnn_graph *g, fxa__dnn_level level);
 
 /* ---- attention/operands.c: operands ------------------------------------------------------------------------------ */
 
 int fxa__dnn_data_type(uint32_t dtype); /* returns the CUDNN_DATA_ type of f32, f16, bf16, e4m3 or e5m2 */
-/* Adds the lengths and offsets of batch entries, before any operand is added. */
+/* Starts the steps for lengths and offsets of batch entries. Called before any operand is added. */
 void fxa__dnn_spans_begin(fxa__dnn_attention *a);
 /* Returns the rows of a slot as a tensor [B,H,S,D], or [B,H,D,S] if `turned`. */
 int32_t fxa__dnn_operand(fxa__dnn_attention *a, fxa_slot slot, bool turned);
-/* Returns a packed tensor in the workspace with the sizes of the slot; per-row slots are f32. */
+/* Returns a contiguous tensor in the workspace with the sizes of the slot. Slots with one value per row are f32. */
 int32_t fxa__dnn_dense(fxa__dnn_attention *a, fxa_slot slot);
-/* Returns the tensor of a result with rows and features: the slot, or a tensor in the workspace if the result is not
- * wanted or is added to existing values. */
+/* Returns the tensor of a result with rows and features: the slot itself, or a tensor in the workspace if the result is
+ * not wanted or is added to existing values. */
 int32_t fxa__dnn_output(fxa__dnn_attention *a, fxa_slot slot, bool wanted, bool adds);
-/* Returns true if the batch entries of both slots start at the same elements. */
+/* Returns true if each batch entry starts at the same element offset in both slots. */
 bool fxa__dnn_spans_alike(const fxa__dnn_attention *a, fxa_slot x, fxa_slot y);
-/* fxa__dnn_row_is_direct returns true if cuDNN can read or write LSE or dLSE in the caller's layout; fxa__dnn_row
- * then returns the slot as a tensor. */
+/* fxa__dnn_row_is_direct returns true if cuDNN can read or write LSE or dLSE in the caller's layout. In that case
+ * fxa__dnn_row returns the slot as a tensor. */
 bool fxa__dnn_row_is_direct(const fxa_problem *p, fxa_slot slot);
 int32_t fxa__dnn_row(fxa__dnn_attention *a, fxa_slot slot);
-/* Returns the strides of LSE, row maxima or dLSE in the problem of a run. */
+/* Returns the strides of LSE, row maxima or dLSE of a run's problem. */
 const int64_t *fxa__dnn_row_strides(const fxa_problem *p, fxa_slot slot);
-/* Writes what code depends on: the entire problem without the device, the constants that are params
- * (score/parameterize.c) and the total number of packed rows, on which the strides of packed LSE and the like depend
- * too. So problems that differ only in these run the same code. */
+/* Writes the cache key of code: the entire problem except the device, the constants that are params
+ * (score/parameterize.c), and the total number of packed rows with the strides that follow from it. Problems that
+ * differ only in these run the same code. */
 void fxa__dnn_key(const fxa__problem *p, fxa__writer *w);
 
 fxa__dnn_step *fxa__dnn_step_add(fxa__dnn_attention *a, fxa__gpu_kernel kernel, bool after, int64_t work);
-/* Set parts of a step's arguments: the rows of a slot, and the array of a slot. */
+/* Set a part of a step's arguments: to the rows of a slot; to the array of a slot. */
 void fxa__dnn_step_rows(fxa__dnn_attention *a, fxa__dnn_step *step, FxaGpuRows *rows, fxa_slot slot);
 void fxa__dnn_step_slot(fxa__dnn_attention *a, fxa__dnn_step *step, FxaGpuArray *array, fxa_slot slot);
-void fxa__dnn_step_drop(fxa__dnn_step *step, const void *field); /* removes the pointer that was set last for `field` */
-/* Adds a fill of a result's elements that cuDNN does not write with `value`. */
+/* removes the pointer that was added last, which must be that of `field` */
+void fxa__dnn_step_drop(fxa__dnn_step *step, const void *field);
+/* Adds a fill with `value` of the elements of a result that cuDNN does not write. */
 void fxa__dnn_fill(fxa__dnn_attention *a, fxa_slot slot, double value);
-/* Adds a copy between a slot and a tensor in the workspace: from the slot before cuDNN's kernel, to the slot after
+/* Adds a copy between a slot and a tensor in the workspace: from the slot before cuDNN's kernel, or to the slot after
  * it. */
 fxa__dnn_step *fxa__dnn_step_copy(fxa__dnn_attention *a, fxa_slot slot, int32_t dense, bool after, int mode,
                                   double fill);
@@ -135,8 +136,8 @@ static inline bool fxa__dnn_rounds_sums(const fxa_problem *p) {
     return (p->flags & (FXA_ACCUMULATE_O | FXA_ACCUMULATE_DQ | FXA_ACCUMULATE_DK | FXA_ACCUMULATE_DV)) != 0;
 }
 
-/* Return the scores with -inf where a part of the mask is false: by lengths, if there are any; by evaluated parts;
- * by causal mask and window. */
+/* Return the scores with -inf where a condition of the mask is false: padding by lengths; conditions that are
+ * evaluated; causal masks and windows. */
 int32_t fxa__dnn_mask_lengths(fxa__dnn_attention *a, int32_t s);
 int32_t fxa__dnn_mask_others(fxa__dnn_attention *a, int32_t s);
 int32_t fxa__dnn_mask_bands(fxa__dnn_attention *a, int32_t s);
@@ -146,23 +147,23 @@ bool fxa__dnn_mask_is_banded(fxa__dnn_attention *a);
 /* Returns the new scores, without masks, from Q and K. */
 int32_t fxa__dnn_scores(fxa__dnn_attention *a, int32_t q, int32_t k);
 void fxa__dnn_forward(fxa__dnn_attention *a);
-/* Scalars of the program next to 8-bit operands (fp8_scalars.c). fxa__dnn_spread_is_needed returns true if they must
- * be in memory; fxa__dnn_spread_scores returns scores multiplied by the descales of Q and K; fxa__dnn_spread moves
- * the scalars of operations from `first` on to memory; fxa__dnn_spread_derivative does so for the derivative, and
- * refuses derivatives that are no scalar. */
+/* Scalars of the program in problems with 8-bit operands (fp8_scalars.c). fxa__dnn_spread_is_needed returns true if
+ * they must be stored in memory. fxa__dnn_spread_scores returns the scores multiplied by the descales of Q and K.
+ * fxa__dnn_spread moves the scalars of the operations from index `first` on to memory. fxa__dnn_spread_derivative does
+ * so for the derivative, and refuses derivatives that are not scalars. */
 bool fxa__dnn_spread_is_needed(fxa__dnn_attention *a);
 int32_t fxa__dnn_spread_scores(fxa__dnn_attention *a, int32_t s);
 void fxa__dnn_spread(fxa__dnn_attention *a, size_t first);
 void fxa__dnn_spread_derivative(fxa__dnn_attention *a, size_t first, int32_t dscore);
-/* fxa__dnn_is_fp8 returns true if Q has 8 bits; fxa__dnn_fp8_scores returns scores of an 8-bit product;
- * fxa__dnn_fp8_output adds the operations from exp and its sum to O (fp8.c). */
+/* fxa__dnn_is_fp8 returns true if Q has 8 bits. fxa__dnn_fp8_scores returns the scores from the product of 8-bit
+ * operands. fxa__dnn_fp8_output adds the operations from the exponentials and their sum to O (fp8.c). */
 bool fxa__dnn_is_fp8(const fxa_problem *p);
 int32_t fxa__dnn_fp8_scores(fxa__dnn_attention *a, int32_t s);
 void fxa__dnn_fp8_output(fxa__dnn_attention *a, int32_t e, int32_t sum, int32_t v, int32_t o);
 /* Refuses operations that the forward pass of 8 bits cannot compute. */
 void fxa__dnn_fp8_check(fxa__dnn_attention *a);
-/* Backward of 8 bits: return the sums of dO O, P as operand of a matmul, dP, and dS as operand of a matmul;
- * fxa__dnn_fp8_result adds the operations from the sums of dQ, dK or dV to the result. */
+/* Backward with 8-bit operands. Return: the row sums of dO O; P as an operand of a matmul; dP; dS as an operand of a
+ * matmul. fxa__dnn_fp8_result adds the operations from the f32 sums of dQ, dK or dV to the result. */
 int32_t fxa__dnn_fp8_sums(fxa__dnn_attention *a, int32_t sums);
 int32_t fxa__dnn_fp8_weights(fxa__dnn_attention *a, int32_t weights);
 int32_t fxa__dnn_fp8_dp(fxa__dnn_attention *a, int32_t dp);
@@ -170,8 +171,8 @@ int32_t fxa__dnn_fp8_ds(fxa__dnn_attention *a, int32_t ds);
 void fxa__dnn_fp8_result(fxa__dnn_attention *a, fxa_slot slot, int32_t x, int32_t out);
 void fxa__dnn_backward(fxa__dnn_attention *a);
 
-/* fxa__dnn_bias_of returns the captured tensor whose gradient is computed, -1 = none; fxa__dnn_bias adds that
- * gradient, computed from the gradients of pairs (bias_gradient.c). */
+/* fxa__dnn_bias_of returns the captured tensor whose gradient is requested; -1 = none. fxa__dnn_bias adds that gradient
+ * to the graph, computed from the gradients of pairs (bias_gradient.c). */
 int32_t fxa__dnn_bias_of(const fxa_problem *p);
 void fxa__dnn_bias(fxa__dnn_attention *a, int32_t dscore);
 

@@ -1,13 +1,13 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * The backward pass as a graph, in the form that cuDNN's fused engines require: K and V are declared transposed, scores
- * are recomputed and converted to probabilities by LSE, causal masks and windows come after LSE is subtracted, and the
- * way in which dQ is summed decides whether runs are deterministic. The derivative of the program, or the caller's own
- * backward program, is between dP and dS.
+ * The backward pass as a graph, in the form that cuDNN's fused engines require: K and V are declared transposed; scores
+ * are recomputed and converted to probabilities by LSE; causal masks and windows come after LSE is subtracted; the form
+ * of the dQ sum determines whether runs are deterministic. The derivative of the program, or the user's bprop, is
+ * between dP and dS.
  *
  * If rows or keys do not fill cuDNN's tiles, values beyond the last row or key overflow and make all results NaN,
- * unless a mask reaches them. The graph then declares lengths, which are those of the problem, and masks by them in the
- * form of padding.
+ * unless a mask covers them. The graph then declares lengths (equal to those of the problem), and masks by them in the
+ * form that cuDNN recognizes as padding.
  */
 #include "attention.h"
 
@@ -18,12 +18,12 @@
 
 /* rows and keys of a tile of cuDNN's backward kernels */
 enum { BACKWARD_ROWS = 64, BACKWARD_KEYS = 128 };
-/* Maximum number of operations with a tensor that has one value per row, in addition to LSE and the sums of dO O,
- * that kernels for sm_90 support; a dLSE counts as one. Other devices and 8-bit operands support none: cuDNN offers
- * such an engine, and its compilation fails. */
+/* Maximum number of operations that read a tensor with one value per row, in addition to LSE and the sums of dO O, in
+ * kernels for sm_90; dLSE counts as one. Other devices and 8-bit operands support none: cuDNN offers an engine for such
+ * a graph, but compiling it fails. */
 enum { BACKWARD_VECTORS = 2 };
 
-/* Returns the tensor of a gradient: the caller's memory, or the workspace if the gradient is not wanted or is added
+/* Returns the tensor of a gradient: the caller's memory, or the workspace if the gradient is not requested or is added
  * to existing values. */
 static int32_t backward_output(fxa__dnn_attention *a, fxa_slot slot, uint32_t flag, uint32_t add) {
     return fxa__dnn_output(a, slot, (a->p->in.flags & flag) != 0, (a->p->in.flags & add) != 0);
@@ -37,7 +37,7 @@ static int32_t backward_row(fxa__dnn_attention *a, fxa_slot slot, double fill) {
     return t;
 }
 
-/* Returns the sum of dO O over the head dim, one value per row, in memory as cuDNN requires, except for 8-bit
+/* Returns the sum of dO O over the head dim, one value per row. cuDNN requires it in memory, except for 8-bit
  * operands. */
 static int32_t backward_sums(fxa__dnn_attention *a, int32_t dout, int32_t o) {
     fxa__dnn_graph *g = &a->g;
@@ -57,9 +57,9 @@ static void backward_lengths(fxa__dnn_attention *a) {
     a->len_k = fxa__dnn_length(&a->g, p->b, p->sk);
 }
 
-/* Returns true if the derivative reads the new score, or its coordinates. The caller's backward program reads the
- * original score, which may be the new score too. If the program leaves the score unchanged, a derivative other than
- * dscore comes from with_grad. */
+/* Returns true if the derivative reads the new score or its coordinates. A bprop reads the original score, which is
+ * also the new score if the program leaves the score unchanged. If the program does so, a derivative other than dscore
+ * can only come from with_grad. */
 static bool backward_reads_score(const fxa__dnn_attention *a) {
     const fxa_program *p = a->program;
     int32_t score = fxa__program_output(p, FXA__OUT_SCORE);
@@ -72,7 +72,7 @@ static bool backward_reads_score(const fxa__dnn_attention *a) {
     return false;
 }
 
-/* Masks by lengths a score that has no other use: only then does cuDNN recognize the form of padding. */
+/* Masks a score by lengths. cuDNN recognizes the form of padding only if the masked score has no other use. */
 static int32_t backward_pad(fxa__dnn_attention *a, int32_t s) {
     if (a->len_q >= 0 && backward_reads_score(a)) s = fxa__dnn_float2(&a->g, CUDNN_POINTWISE_IDENTITY, s, -1);
     return fxa__dnn_mask_lengths(a, s);
@@ -90,8 +90,8 @@ static int32_t backward_turn(fxa__dnn_attention *a, int32_t x) {
     return fxa__dnn_reshape(&a->g, x, fxa__dnn_add(&a->g, &t));
 }
 
-/* Adds dK or dV: the product of weights with rows, summed over the query heads of a KV head. Gradients of single
- * heads are rounded to 16 bits before they are summed, because cuDNN accepts f32 and sums wrongly. */
+/* Adds dK or dV to the graph: the product of transposed weights with rows, summed over the query heads of a KV head.
+ * Gradients of single heads are rounded to 16 bits before that sum, because cuDNN accepts f32 but sums it wrongly. */
 static void backward_by_keys(fxa__dnn_attention *a, int32_t weights, int32_t rows, int32_t out, int64_t features) {
     const fxa_problem *p = &a->p->in;
     const int64_t dim[4] = {p->b, p->hq, p->sk, features};
@@ -105,7 +105,7 @@ static void backward_by_keys(fxa__dnn_attention *a, int32_t weights, int32_t row
                           fxa__dnn_matmul(&a->g, turned, rows, heads, a->len_k, -1, a->len_q), out);
 }
 
-/* Like backward_by_keys, of 8-bit operands: all values are f32 until the scale of the result. */
+/* Like backward_by_keys, for 8-bit operands: values are f32 until the result is scaled. */
 static void backward_by_keys_fp8(fxa__dnn_attention *a, int32_t weights, int32_t rows, fxa_slot slot, int32_t out,
                                  int64_t features) {
     const fxa_problem *p = &a->p->in;
@@ -117,7 +117,7 @@ static void backward_by_keys_fp8(fxa__dnn_attention *a, int32_t weights, int32_t
     fxa__dnn_fp8_result(a, slot, x, out);
 }
 
-/* Adds dQ: summed into f32 in any order, or in a fixed order from the entire dS in memory. */
+/* Adds dQ to the graph: atomically summed into f32, or in a fixed order from the entire dS in memory. */
 static void backward_by_rows(fxa__dnn_attention *a, int32_t ds, int32_t k, int32_t dq) {
     fxa__dnn_graph *g = &a->g;
     const fxa_problem *p = &a->p->in;
@@ -144,23 +144,22 @@ static void backward_by_rows(fxa__dnn_attention *a, int32_t ds, int32_t k, int32
     (void)fxa__dnn_op2_into(g, CUDNN_POINTWISE_IDENTITY, sum, -1, dq, CUDNN_DATA_FLOAT);
 }
 
-/* Starts the caller's backward program at the place of the score program. Returns true if the program is known to
- * return 0 where dscore is 0. */
+/* Starts the user's bprop in place of the derivative. Returns true if it certainly returns 0 where dscore is 0. */
 static bool backward_start_own(fxa__dnn_attention *a, int32_t node, int32_t dscore) {
     fxa__dnn_score *s = &a->own;
-    fxa__lower_zero(s->program, s->needed); /* not used otherwise until nodes are added */
+    fxa__lower_zero(s->program, s->needed); /* `needed` is free until nodes are added */
     bool keeps_zero = s->needed[node];
     fxa__dnn_score_start(s, a->scaled, dscore, a->scaled);
-    memcpy(s->axis, a->score.axis, sizeof s->axis); /* equal coordinates */
+    memcpy(s->axis, a->score.axis, sizeof s->axis); /* coordinates are those of the score program */
     memcpy(s->table, a->score.table, sizeof s->table);
     fxa__dnn_reuse_made(&a->score, s);
     return keeps_zero;
 }
 
-/* Returns the gradient of the score: dscore through the derivative, or through the caller's backward program, times
- * the scale. A pair with dscore 0, such as a masked pair, must have gradient 0; if the program is not known to
- * return 0 there, a select sets it. The select is also added if dscore is not read at all (the derivative of
- * floor(score) is 0), because cuDNN has no backward pass without it. */
+/* Returns the gradient of the score: dscore through the derivative or the bprop, multiplied by the scale. A pair with
+ * dscore 0, such as a masked pair, must have gradient 0. If the program may return another value there, a select sets
+ * it to 0. The select is also added if the program does not read dscore (the derivative of floor(score) is 0), because
+ * cuDNN has no backward engine without it. */
 static int32_t backward_score(fxa__dnn_attention *a, int32_t dscore) {
     fxa__dnn_graph *g = &a->g;
     fxa__dnn_score *s = a->own.program ? &a->own : &a->score;
@@ -179,7 +178,8 @@ static int32_t backward_score(fxa__dnn_attention *a, int32_t dscore) {
     return fxa__dnn_float2(g, CUDNN_POINTWISE_MUL, ds, a->scale);
 }
 
-/* Returns P from recomputed scores. Sets *kept to the nodes that were added, which the derivative reuses. */
+/* Returns P from recomputed scores. Sets *kept to the state with the nodes that were added, which the derivative
+ * reuses. */
 static int32_t backward_weights(fxa__dnn_attention *a, int32_t q, int32_t k, fxa__dnn_score *kept) {
     fxa__dnn_graph *g = &a->g;
     int32_t s = fxa__dnn_scores(a, q, k);
@@ -191,7 +191,7 @@ static int32_t backward_weights(fxa__dnn_attention *a, int32_t q, int32_t k, fxa
     return fxa__dnn_float2(g, CUDNN_POINTWISE_EXP, fxa__dnn_mask_bands(a, s), -1);
 }
 
-/* Adds the helper kernel that computes the gradient of sinks from the sums of dO O, which cuDNN leaves in memory. */
+/* Adds the helper kernel that computes the gradient of the sinks from the row sums of dO O in memory. */
 static void backward_sinks(fxa__dnn_attention *a, int32_t sums, int32_t dlse) {
     const fxa_problem *p = &a->p->in;
     if (!(p->flags & FXA_GRAD_SINKS)) return;
@@ -233,7 +233,7 @@ static void backward_write(fxa__dnn_attention *a, fxa__dnn_score *kept) {
     if (dlse >= 0) dp = fxa__dnn_float2(g, CUDNN_POINTWISE_ADD, dp, dlse);
     dp = fxa__dnn_float2(g, CUDNN_POINTWISE_MUL, dp, weights);
     backward_sinks(a, sums, dlse);
-    kept->indexed = a->score.indexed; /* a mask may have read coordinates too */
+    kept->indexed = a->score.indexed; /* the mask may have read coordinates in addition to the score program */
     a->score = *kept;
     fxa__dnn_bias(a, dp);
     int32_t ds = backward_score(a, dp), dk = backward_output(a, FXA_SLOT_DK, FXA_GRAD_K, FXA_ACCUMULATE_DK);
@@ -244,8 +244,8 @@ static void backward_write(fxa__dnn_attention *a, fxa__dnn_score *kept) {
     backward_by_rows(a, ds, k, backward_output(a, FXA_SLOT_DQ, FXA_GRAD_Q, FXA_ACCUMULATE_DQ));
 }
 
-/* Counts tensors with one value per row and refuses too many. Values per batch entry count too: they are expanded to
- * rows if there is more than one row (score/captured_loads.c). */
+/* Counts operands with one value per row, and refuses too many. Values per batch entry count too: they are expanded to
+ * rows if there are two or more rows (score/captured_loads.c). */
 static void backward_count_vectors(fxa__dnn_attention *a) {
     const fxa_problem *p = &a->p->in;
     bool some = a->level.arch / 10 == 9 && !fxa__dnn_is_fp8(p), dlse = p->flags & FXA_READ_DLSE;
@@ -263,8 +263,8 @@ static void backward_count_vectors(fxa__dnn_attention *a) {
                               fxa_dtype_name((fxa_dtype)p->q.dtype), most, dlse ? " beside dLSE" : "");
 }
 
-/* Refuses gradients whose batch entries start at other elements than those of the operand: before 9.19, cuDNN writes
- * the entries at the offsets of the operand. */
+/* Refuses gradients whose batch entries start at other offsets than those of the operand: before 9.19, cuDNN writes
+ * them at the operand's offsets. */
 static void backward_check_offsets(fxa__dnn_attention *a) {
     static const fxa_slot slots[3] = {FXA_SLOT_Q, FXA_SLOT_K, FXA_SLOT_V};
     static const fxa_slot grads[3] = {FXA_SLOT_DQ, FXA_SLOT_DK, FXA_SLOT_DV};

@@ -1,9 +1,10 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * The gradient of a captured tensor that is added to the score, as t[q, k] or also indexed by b or h: the sum of the
- * gradients of pairs over the axes that the tensor does not have. cuDNN writes this gradient in the same kernel as dS.
- * Supported is one such tensor, in 16 bits and contiguous, together with features that were tried on a device. dQ is
- * then summed in a fixed order, because cuDNN otherwise accepts the graph and never writes the gradient. support.c
+ * The gradient of a captured tensor that is added to the score, as t[q, k] or also indexed by b or h: the gradients of
+ * pairs, summed over the axes that the tensor lacks. cuDNN writes it in the kernel that computes dS.
+ *
+ * Supported is one such tensor, contiguous and in 16 bits, with the features that were tested on a device. dQ must then
+ * be summed in a fixed order, because cuDNN otherwise accepts the graph but never writes the gradient. support.c
  * refuses what depends on the problem, this file what depends on the program.
  */
 #include "attention.h"
@@ -14,8 +15,8 @@ int32_t fxa__dnn_bias_of(const fxa_problem *p) {
     return -1;
 }
 
-/* Returns the only output that adds to the tensor's gradient, if it adds dscore and no other node changes dscore;
- * else NULL. */
+/* Returns the only output that adds to the tensor's gradient, if it adds dscore itself and no node other than the
+ * result reads dscore; else NULL. */
 static const fxa__output *bias_statement(const fxa_program *program, int32_t tensor) {
     const fxa__output *only = NULL;
     const uint32_t dscore = 1u << FXA_INPUT_DSCORE;
@@ -31,7 +32,7 @@ static const fxa__output *bias_statement(const fxa_program *program, int32_t ten
     return plain ? only : NULL;
 }
 
-/* Returns true if there is no mask, or the plain causal mask. */
+/* Returns true if the mask is absent or exactly causal. */
 static bool bias_mask_ok(const fxa__dnn_attention *a) {
     const fxa__part *part = a->mask.n ? &a->mask.parts[0] : NULL;
     if (!part) return true;
@@ -39,7 +40,7 @@ static bool bias_mask_ok(const fxa__dnn_attention *a) {
            part->c == 0;
 }
 
-/* Sets *t to the gradient as a contiguous tensor [1|B,1|H,Sq,Sk]. Returns false if it does not have this shape. */
+/* Sets *t to the gradient as a contiguous tensor [1|B,1|H,Sq,Sk]. Returns false if the gradient has another shape. */
 static bool bias_shape(const fxa__dnn_attention *a, const fxa__output *out, fxa__dnn_tensor *t) {
     const fxa_problem *p = &a->p->in;
     const fxa_capture *c = &p->captures[out->slot];

@@ -1,16 +1,16 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * The forward pass as a graph, operation by operation, in the form that cuDNN's fused engines require: K is declared
- * transposed, the softmax consists of single operations, its statistics are computed even if they are not wanted, and P
- * has the dtype of V. If one of these is missing, cuDNN finds no engine. The file begins with operations that both
- * passes share.
+ * The forward pass as a graph, operation by operation, in the form that cuDNN's fused engines require; without it,
+ * cuDNN finds no engine. K is declared transposed, the softmax consists of single operations, its statistics are
+ * computed even if they are not requested, and P has the dtype of V. The first part of the file has operations that
+ * both passes share.
  */
 #include "attention.h"
 
 #include <math.h>
 #include <string.h>
 
-/* ---- What both passes share -------------------------------------------------------------------------------------- */
+/* ---- Operations that both passes share --------------------------------------------------------------------------- */
 
 /* cuDNN recognizes the form of padding only if the masked tensor has no other use. */
 int32_t fxa__dnn_mask_lengths(fxa__dnn_attention *a, int32_t s) {
@@ -53,9 +53,9 @@ static int32_t forward_row(fxa__dnn_attention *a) {
     return fxa__dnn_virtual(&a->g, dim, CUDNN_DATA_FLOAT);
 }
 
-/* Returns true if a helper kernel computes LSE from the row maximum and sum in the workspace. This is the case if
- * the row maximum is wanted too, or LSE in f64. With the features in `other`, cuDNN does not write these, and LSE in
- * f64 is converted from f32. cuDNN writes either these or LSE. */
+/* Returns true if LSE and the row maximum are computed by a helper kernel from the maximum and sum that cuDNN writes to
+ * the workspace: if the row maximum is requested, or LSE in f64. With one of the features in `other`, LSE in f64 is
+ * converted from f32 instead. cuDNN writes either LSE, or maximum and sum. */
 static bool forward_has_parts(const fxa_problem *p) {
     bool other = p->flags & (FXA_ACCUMULATE_O | FXA_PADDING | FXA_VARLEN | FXA_PAGED | FXA_SINKS | FXA_SINK_ZERO);
     bool wide = (p->flags & FXA_RETURN_LSE) && p->lse.dtype == FXA_F64 && !other;
@@ -78,8 +78,8 @@ static void forward_parts(fxa__dnn_attention *a, int32_t most, int32_t sum) {
     if (p->flags & FXA_RETURN_ROW_MAX) fxa__dnn_step_slot(a, step, &s->max, FXA_SLOT_ROW_MAX);
 }
 
-/* Returns the tensor of LSE: virtual; in the caller's memory; or in the workspace, from which it is copied or merged
- * with the existing LSE. */
+/* Returns the tensor of LSE: virtual, in the caller's memory, or in the workspace. From the workspace, a helper kernel
+ * copies LSE or merges it with the existing LSE. */
 static int32_t forward_statistics(fxa__dnn_attention *a) {
     const fxa_problem *p = &a->p->in;
     if (!(p->flags & (FXA_RETURN_LSE | FXA_ACCUMULATE_O))) return forward_row(a);
@@ -91,7 +91,7 @@ static int32_t forward_statistics(fxa__dnn_attention *a) {
     return t;
 }
 
-/* Adds the helper kernel that merges the existing O and LSE with those of this run, which are in the workspace. */
+/* Adds the helper kernel that merges O and LSE of this run, in the workspace, with the existing O and LSE. */
 static void forward_join(fxa__dnn_attention *a, int32_t o) {
     const fxa_problem *p = &a->p->in;
     fxa__dnn_step *step = fxa__dnn_step_add(a, FXA__GPU_JOIN, true, p->b * p->hq * p->sq);
@@ -103,7 +103,8 @@ static void forward_join(fxa__dnn_attention *a, int32_t o) {
     fxa__dnn_step_slot(a, step, &j->into_lse, FXA_SLOT_LSE);
 }
 
-/* Returns a tensor [1,H,1,1] of f32 in the workspace with the scores of the sinks. */
+/* Returns a tensor [1,H,1,1] of f32 in the workspace with the scores of the sinks. Elements are 0 if the problem has a
+ * zero sink. */
 static int32_t forward_sinks(fxa__dnn_attention *a) {
     const fxa_problem *p = &a->p->in;
     const int64_t dim[4] = {1, p->hq, 1, 1};
@@ -114,10 +115,10 @@ static int32_t forward_sinks(fxa__dnn_attention *a) {
     fxa__dnn_step_tensor(step, &c->to, &a->g, t);
     c->from.stride[1] = p->sinks.stride[1], c->from.type = (int32_t)p->sinks.dtype;
     if (p->flags & FXA_SINKS) fxa__dnn_step_point(step, &c->from.data, FXA__DNN_SLOT, FXA_SLOT_SINKS, 0);
-    return t; /* reads NULL as 0 if the problem has no sinks */
+    return t; /* the slot is NULL for a zero sink, and its elements are read as 0 */
 }
 
-/* Returns the sum of a row, with its sink. Sets *e to exp of the scores minus the row maximum. */
+/* Returns the sum of a row, its sink included. Sets *e to the exponentials of the scores minus the row maximum. */
 static int32_t forward_sum(fxa__dnn_attention *a, int32_t s, int32_t sink, int32_t most, int32_t *e, int32_t sum) {
     fxa__dnn_graph *g = &a->g;
     *e = fxa__dnn_float2(g, CUDNN_POINTWISE_EXP, fxa__dnn_float2(g, CUDNN_POINTWISE_SUB, s, most), -1);
@@ -153,7 +154,7 @@ static void forward_softmax(fxa__dnn_attention *a, int32_t s, int32_t v, int32_t
     (void)fxa__dnn_matmul(g, weights, v, o, a->len_q, -1, a->len_k);
 }
 
-/* Returns K or V gathered by pages: [n_pages,H,page,D] through a page table [B,1,pages of an entry,1]. */
+/* Returns K or V, stored as pages [n_pages,H,page,D], gathered through a page table [B,1,pages of a batch entry,1]. */
 static int32_t forward_pages(fxa__dnn_attention *a, fxa_slot slot, int32_t table) {
     const fxa_problem *p = &a->p->in;
     bool keys = slot == FXA_SLOT_K;
@@ -186,8 +187,8 @@ static int32_t forward_table(fxa__dnn_attention *a) {
 
 void fxa__dnn_forward(fxa__dnn_attention *a) {
     const fxa_problem *p = &a->p->in;
-    bool whole = (p->page_size & (p->page_size - 1)) == 0; /* cuDNN requires a power of two */
-    /* with more rows, pages are gathered to the workspace first */
+    bool whole = (p->page_size & (p->page_size - 1)) == 0; /* cuDNN requires a page size that is a power of two */
+    /* for more rows, pages are gathered into the workspace first */
     bool paged = (p->flags & FXA_PAGED) && p->sq == 1 && whole;
     int32_t table = paged ? forward_table(a) : -1, q = fxa__dnn_operand(a, FXA_SLOT_Q, false);
     int32_t k = paged ? forward_pages(a, FXA_SLOT_K, table) : fxa__dnn_operand(a, FXA_SLOT_K, true);

@@ -1,14 +1,14 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * Q, K and V of 8 bits, where passes with them differ. In forward, scores are multiplied by the descales of Q and K. P
- * is multiplied by a scale of its own before it is rounded to 8 bits; the product with V is divided by this scale and
- * multiplied by V's descale before the scale of O. In backward, P is treated alike; dS is rounded to the dtype of dO
- * with the caller's scale; results are f32 until their own scale. amax values are reductions that cuDNN's engines
- * require, whether they are wanted or not.
+ * The parts of both passes that differ for 8-bit Q, K and V. In forward, scores are multiplied by the descales of Q and
+ * K. P is multiplied by a fixed scale before it is rounded to 8 bits; the product with V is divided by that scale,
+ * multiplied by V's descale, and then by the scale of O. In backward, P is scaled in the same way; dS is multiplied by
+ * the caller's scale and rounded to the dtype of dO; results are f32 until they are multiplied by their scale. The amax
+ * values are reductions that cuDNN's engines require even if they are not requested.
  *
- * Scales are in memory. A scale that the problem does not have, or that a run does not pass, is a 1 in the workspace,
- * which the run writes; a helper kernel computes the inverse of SCALE_DS. Each scale is one tensor, however often it is
- * used.
+ * Scales are in memory. A scale that the problem lacks, or that a run does not pass, is a 1 in the workspace, which the
+ * run writes. A helper kernel computes the inverse of SCALE_DS. Each scale is one tensor, even if several operations
+ * use it.
  */
 #include "attention.h"
 
@@ -17,8 +17,8 @@
 
 #include <string.h>
 
-/* Scale of P before it is rounded to 8 bits. P is at most 1, whether it is divided by the sum of its row before or
- * after the rounding. 256 P stays below 448, the maximum of e4m3, and values of P above 2^-14 keep all digits. */
+/* Scale of P before it is rounded to 8 bits. P is at most 1, before or after the division by its row's sum. So 256 P
+ * stays below 448, the maximum of e4m3, and values of P above 2^-14 keep all digits. */
 #define FP8_SCALE_P 256.0f
 
 static const int64_t fp8_one[4] = {1, 1, 1, 1};
@@ -41,7 +41,7 @@ static bool fp8_is_written(fxa_slot slot) {
     return (slot >= FXA_SLOT_AMAX_O && slot <= FXA_SLOT_AMAX_DV) || slot == FXA_SLOT_AMAX_DS;
 }
 
-/* Returns the tensor of a scale or amax: the slot's memory if the run passes it, else the workspace. */
+/* Returns the tensor of a scale or amax: the slot's memory if the run passes it, else a scalar in the workspace. */
 static int32_t fp8_slot(fxa__dnn_attention *a, fxa_slot slot) {
     bool written = fp8_is_written(slot);
     uint16_t *made = &a->scales[slot - FXA_SLOT_DESCALE_Q];
@@ -84,8 +84,8 @@ static bool fp8_is_pairs(const fxa__dnn_graph *g, int32_t t) {
     return t >= 0 && g->tensors[t].score && g->tensors[t].dim[3] > 1;
 }
 
-/* Returns true for operations that cuDNN offers 8-bit forward kernels for and then fails to compile. Backward
- * supports all operations. */
+/* Returns true for operations for which cuDNN offers 8-bit forward kernels that fail to compile. Backward supports all
+ * operations. */
 static bool fp8_lacks(const fxa__dnn_graph *g, const fxa__dnn_op *op) {
     static const int16_t modes[] = {CUDNN_POINTWISE_SIN,   CUDNN_POINTWISE_COS,       CUDNN_POINTWISE_TAN,
                                     CUDNN_POINTWISE_FLOOR, CUDNN_POINTWISE_CEIL,      CUDNN_POINTWISE_MIN,
@@ -106,7 +106,7 @@ void fxa__dnn_fp8_check(fxa__dnn_attention *a) {
 
 /* ---- Backward ---------------------------------------------------------------------------------------------------- */
 
-/* Returns the tensor of 1 / SCALE_DS in the workspace. */
+/* Returns a tensor in the workspace with 1 / SCALE_DS. */
 static int32_t fp8_inverse(fxa__dnn_attention *a) {
     uint16_t *made = &a->scales[FXA__DNN_SCALES];
     if (*made) return *made - 1;

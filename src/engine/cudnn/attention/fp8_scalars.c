@@ -1,14 +1,14 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * Scalars of a score program next to Q, K and V of 8 bits. cuDNN's kernels for 8 bits identify their scales by the
- * order in which scalars, [1,1,1,1], appear among the operations of a graph: they multiply scores by the first three
- * after Q K^T once all other operations before the softmax are done, whatever the graph says; the next scalar is the
- * scale of P, and so on. A scalar of the program is taken for one of these; this was seen on a device with every
- * program that has one.
+ * Scalars of a score program in problems with 8-bit Q, K and V. cuDNN's 8-bit kernels identify their scales by the
+ * order in which scalars [1,1,1,1] appear among the operations of a graph: the kernels multiply scores by the first
+ * three after Q K^T, once all other operations before the softmax are done, in any graph; the next scalar is the scale
+ * of P, and so on. A scalar of the program would be mistaken for one of these; on a device, every program with a scalar
+ * gave wrong results.
  *
- * Therefore the three are 1 here, and the descales, the scale and all scalars of the program are tensors [1,H,1,1] in
- * memory, which a run writes first, one value per head; cuDNN reads these correctly. With one head, the tensor is
- * [1,1,Sq,1] with stride 0, for which backward has no code.
+ * Therefore those three scalars are 1 here. The descales, the scale and all scalars of the program are tensors
+ * [1,H,1,1] in memory, which a run writes first, one value per head; cuDNN reads such tensors correctly. With one head,
+ * the tensor is [1,1,Sq,1] with stride 0, which backward does not support.
  */
 #include "attention.h"
 
@@ -27,7 +27,7 @@ bool fxa__dnn_spread_is_needed(fxa__dnn_attention *a) {
     return fxa__dnn_is_fp8(&a->p->in) && !(bare && fxa__dnn_mask_is_banded(a));
 }
 
-/* Returns a tensor in the workspace for a scalar, in the shape that cuDNN reads correctly. */
+/* Returns a tensor in the workspace for a scalar, with a shape that cuDNN reads correctly. */
 static int32_t spread_room(fxa__dnn_attention *a, uint8_t type) {
     const int64_t dim[4] = {1, a->p->in.hq, 1, 1};
     int32_t t = fxa__dnn_scratch(&a->g, dim, type);
@@ -38,7 +38,7 @@ static int32_t spread_room(fxa__dnn_attention *a, uint8_t type) {
     return t;
 }
 
-/* Adds a helper kernel that copies one scalar to all heads. */
+/* Adds a helper kernel that copies one scalar to the element of each head. */
 static fxa__dnn_step *spread_copy(fxa__dnn_attention *a) {
     fxa__dnn_step *step = fxa__dnn_step_add(a, FXA__GPU_COPY, false, a->p->in.hq);
     FxaGpuCopy *c = &step->args.copy;
@@ -46,7 +46,7 @@ static fxa__dnn_step *spread_copy(fxa__dnn_attention *a) {
     return step;
 }
 
-/* Returns s times a scale of the caller, which is 1 if the run does not pass it. */
+/* Returns s multiplied by a scale of the caller; by 1 if the run does not pass the scale. */
 static int32_t spread_slot(fxa__dnn_attention *a, int32_t s, fxa_slot slot) {
     if (fxa__scale_use_of(&a->p->in, slot) < FXA__SCALE_READ) return s;
     int32_t t = spread_room(a, CUDNN_DATA_FLOAT);
@@ -69,7 +69,8 @@ int32_t fxa__dnn_spread_scores(fxa__dnn_attention *a, int32_t s) {
     return spread_slot(a, spread_slot(a, s, FXA_SLOT_DESCALE_Q), FXA_SLOT_DESCALE_K);
 }
 
-/* Returns the tensor that replaces a scalar: a scalar by value becomes one in memory; a scalar in memory is copied. */
+/* Returns the tensor in memory that replaces a scalar. A scalar that is passed by value is written by the run; a scalar
+ * in memory is copied. */
 static int32_t spread_number(fxa__dnn_attention *a, int32_t number) {
     if (number < 0 || a->g.status != FXA_OK) return number;
     fxa__dnn_tensor t = a->g.tensors[number];
@@ -90,8 +91,8 @@ static int32_t spread_number(fxa__dnn_attention *a, int32_t number) {
     return number;
 }
 
-/* Returns true for operations that were right on a device. In backward, these are sums, products and selects of the
- * score; with others, such as tanh, dS has errors above its bound. */
+/* Returns true for operations with correct results on a device. In backward, these are sums, products and selects of
+ * the score; with other operations, such as tanh, dS has errors above its bound. */
 static bool spread_is_plain(const fxa__dnn_attention *a, const fxa__dnn_op *op) {
     bool plain = op->mode == CUDNN_POINTWISE_ADD || op->mode == CUDNN_POINTWISE_SUB ||
                  op->mode == CUDNN_POINTWISE_MUL || op->mode == CUDNN_POINTWISE_BINARY_SELECT;
@@ -110,8 +111,7 @@ void fxa__dnn_spread(fxa__dnn_attention *a, size_t first) {
     }
 }
 
-/* Returns true if tensor t, an operand of the derivative, is neither dscore, nor a scalar, nor computed by the
- * derivative itself. */
+/* Returns true if the derivative reads tensor t as an input other than dscore and scalars. */
 static bool spread_reads_more(const fxa__dnn_attention *a, size_t first, int32_t t, int32_t dscore) {
     if (t < 0 || t == dscore || a->g.tensors[t].spread || fxa__dnn_is_by_value(&a->g.tensors[t])) return false;
     for (size_t i = first; i < a->g.n_ops; i++)
@@ -119,8 +119,8 @@ static bool spread_reads_more(const fxa__dnn_attention *a, size_t first, int32_t
     return true;
 }
 
-/* Returns true for a captured tensor with one value per pair, equal for all batch entries and heads; these were
- * right on a device. */
+/* Returns true for a captured tensor with one value per pair that all batch entries and heads share; such tensors had
+ * correct results on a device. */
 static bool spread_is_pairs(const fxa__dnn_attention *a, const fxa__dnn_tensor *t) {
     return t->dim[0] == 1 && t->dim[1] == 1 && t->dim[2] == a->p->in.sq && t->dim[3] == a->p->in.sk;
 }

@@ -2,35 +2,35 @@
  *
  * The mask of a score program in a graph: a select of -inf for each condition of the mask (lower/conjunct.h). Causal
  * and window conditions have the form that cuDNN recognizes, with the same operations and types; cuDNN then skips
- * tiles, if the indices are those of the very tensor that is masked. In any other form, cuDNN compares rows with keys
- * correctly only by <= and ==, which score/ops.c uses.
+ * tiles, provided that the indices are those of the masked tensor itself. In any other form, cuDNN compares rows with
+ * keys correctly only by <= and ==, which score/ops.c uses.
  */
 #include "attention.h"
 
 #include <math.h>
 
-#define MASK_MOST (1 << 24) /* largest int that f32 represents with all smaller ones; no coordinate is larger */
+#define MASK_MOST (1 << 24) /* f32 represents all ints up to this; no coordinate is larger */
 
-/* Sets *shift to the difference between q - k in coordinates and in places. Returns false if only a run knows it. */
+/* Sets *shift to (q - k in coordinates) - (q - k in indices). Returns false if it is not known before the run. */
 static bool mask_origin(const fxa__dnn_attention *a, int64_t *shift) {
     const fxa__dnn_axis q = fxa__dnn_axis_of(&a->score, FXA_INPUT_Q), k = fxa__dnn_axis_of(&a->score, FXA_INPUT_K);
     *shift = q.base - k.base;
     return q.known && k.known && q.step == 1 && k.step == 1;
 }
 
-/* Returns true if the condition is aligned by lengths that differ between batch entries. */
+/* Returns true if the condition is aligned by k_len - q_len and these lengths differ between batch entries. */
 static bool mask_is_by_entry(const fxa__dnn_attention *a, const fxa__part *part) {
     return part->aligned && (fxa__dnn_length_of(&a->score, false) < 0 || fxa__dnn_length_of(&a->score, true) < 0);
 }
 
-/* Returns what a condition that is aligned by lengths adds to q, if the lengths are equal for all batch entries;
- * else 0. */
+/* Returns k_len - q_len for an aligned condition if all batch entries have the same lengths; else 0. */
 static int64_t mask_more(const fxa__dnn_attention *a, const fxa__part *part) {
     if (!part->aligned || mask_is_by_entry(a, part)) return 0;
     return fxa__dnn_length_of(&a->score, true) - fxa__dnn_length_of(&a->score, false);
 }
 
-/* Returns the bound of a condition as a scalar by value: c, plus the value that the bound's node has in a run. */
+/* Returns the bound of a condition as a scalar that is passed by value: c plus the value of the bound's node in the
+ * run. */
 static int32_t mask_bound(fxa__dnn_attention *a, const fxa__part *part, int64_t c, uint8_t type) {
     fxa__dnn_tensor t = {.dim = {1, 1, 1, 1},
                          .stride = {1, 1, 1, 1},
@@ -52,11 +52,11 @@ static int32_t mask_refuse_far(fxa__dnn_attention *a, int64_t c) {
     return fxa__dnn_refuse(&a->g, "a bound of the mask is %lld: beyond 2^24", (long long)c);
 }
 
-/* Adds k <= q + c in the form q + c >= k. */
+/* Masks s by k <= q + c, in the form q + c >= k. */
 static int32_t mask_causal(fxa__dnn_attention *a, int32_t s, const fxa__part *part, int64_t c) {
     fxa__dnn_graph *g = &a->g;
     int32_t q = fxa__dnn_index(g, s, 2, CUDNN_DATA_FLOAT), k = fxa__dnn_index(g, s, 3, CUDNN_DATA_FLOAT);
-    if (mask_is_by_entry(a, part)) { /* cuDNN takes these constants for the lengths of each batch entry */
+    if (mask_is_by_entry(a, part)) { /* cuDNN replaces these constants by the lengths of each batch entry */
         q = fxa__dnn_int2(g, CUDNN_POINTWISE_ADD, q, fxa__dnn_int(g, a->p->in.sk));
         q = fxa__dnn_int2(g, CUDNN_POINTWISE_SUB, q, fxa__dnn_int(g, a->p->in.sq));
     }
@@ -65,7 +65,7 @@ static int32_t mask_causal(fxa__dnn_attention *a, int32_t s, const fxa__part *pa
     return fxa__dnn_select(g, s, fxa__dnn_float(g, -INFINITY), m);
 }
 
-/* Adds q - k <= c in the form k + (c + 1) > q, with the sum in f32. */
+/* Masks s by q - k <= c, in the form k + (c + 1) > q with the sum in f32. */
 static int32_t mask_window(fxa__dnn_attention *a, int32_t s, const fxa__part *part, int64_t c) {
     fxa__dnn_graph *g = &a->g;
     int32_t q = fxa__dnn_index(g, s, 2, CUDNN_DATA_FLOAT), k = fxa__dnn_index(g, s, 3, CUDNN_DATA_FLOAT);
@@ -74,7 +74,7 @@ static int32_t mask_window(fxa__dnn_attention *a, int32_t s, const fxa__part *pa
     return fxa__dnn_select(g, s, fxa__dnn_float(g, -INFINITY), m);
 }
 
-/* ---- Parts of no known spelling ---------------------------------------------------------------------------------- */
+/* ---- Conditions without a form that cuDNN recognizes ------------------------------------------------------------- */
 
 static int64_t mask_clamp(int64_t c) { return c < -MASK_MOST ? -MASK_MOST : c > MASK_MOST ? MASK_MOST : c; }
 
@@ -82,8 +82,8 @@ static bool mask_is_by_value(const fxa__dnn_attention *a, const fxa__part *part)
     return part->bound < 0 || fxa__dnn_score_is_by_value(&a->score, part->bound);
 }
 
-/* Returns x <= c + times * bound, where x is an int of coordinates. The constant is subtracted from x, which then
- * stays within 32 bits. */
+/* Returns x <= c + times * bound, where x is an int made of coordinates. The constant is subtracted from x, which does
+ * not overflow. */
 static int32_t mask_at_most(fxa__dnn_attention *a, int32_t x, const fxa__part *part, int64_t c) {
     fxa__dnn_graph *g = &a->g;
     if (part->needs_small_bound) return mask_refuse_wrap(a);
@@ -98,7 +98,7 @@ static int32_t mask_at_most(fxa__dnn_attention *a, int32_t x, const fxa__part *p
     return fxa__dnn_int2(g, CUDNN_POINTWISE_CMP_LE, fxa__dnn_as_virtual(&a->score, bound), x);
 }
 
-/* Returns k <= C, or k <= k_len + C. */
+/* Returns the condition k <= C, or k <= k_len + C. */
 static int32_t mask_length(fxa__dnn_attention *a, const fxa__part *part) {
     int64_t length = fxa__dnn_length_of(&a->score, true);
     int32_t k = fxa__dnn_score_input(&a->score, FXA_INPUT_K);
@@ -107,7 +107,7 @@ static int32_t mask_length(fxa__dnn_attention *a, const fxa__part *part) {
     return mask_at_most(a, k, part, part->c + (part->of_length && length >= 0 ? length : 0));
 }
 
-/* Returns k <= q + prefix, or the condition of a length. */
+/* Returns the condition k <= q + prefix, combined with the condition of a length. */
 static int32_t mask_prefix(fxa__dnn_attention *a, const fxa__part *part) {
     int64_t c = mask_clamp(part->prefix + mask_more(a, part));
     int32_t q = fxa__dnn_score_input(&a->score, FXA_INPUT_Q), k = fxa__dnn_score_input(&a->score, FXA_INPUT_K);
@@ -117,7 +117,8 @@ static int32_t mask_prefix(fxa__dnn_attention *a, const fxa__part *part) {
                          mask_length(a, part));
 }
 
-/* Returns a causal or window condition whose bound differs between batch entries or heads; cuDNN has no form for it. */
+/* Returns a causal or window condition whose bound differs between batch entries or heads, for which cuDNN has no
+ * form. */
 static int32_t mask_diagonal(fxa__dnn_attention *a, const fxa__part *part) {
     bool causal = part->kind == FXA__PART_CAUSAL;
     int64_t aligned = mask_more(a, part);
@@ -146,9 +147,9 @@ static int32_t mask_part(fxa__dnn_attention *a, const fxa__part *part) {
 
 /* ---- Causal and window ------------------------------------------------------------------------------------------- */
 
-/* The causal and the window condition in cuDNN's form. cuDNN computes one of each kind and takes a second for the
- * first: conditions with constant bounds are merged to the tightest; without these, the first condition whose bound
- * a run knows is used. Other conditions are evaluated. */
+/* The causal and the window condition in cuDNN's form. cuDNN computes one condition of each kind and mistakes a second
+ * one for the first. Conditions with constant bounds are therefore merged to the tightest; if there are none, the first
+ * condition whose bound only a run knows is used. Other conditions are evaluated. */
 typedef struct mask_bands {
     const fxa__part *part[2]; /* [causal, window] NULL = none */
     int64_t c[2];
@@ -163,7 +164,7 @@ static bool mask_may_band(const fxa__dnn_attention *a, const fxa__part *part) {
     return causal && both && part->bound < 0 && part->c + shift == 0;
 }
 
-/* Sets *c to the constant of a condition between places, clamped where larger values change nothing, so that f32 is
+/* Sets *c to the constant of a condition on indices. It is clamped where larger values change nothing, so that f32 is
  * exact. Returns false if the condition cannot have cuDNN's form. */
 static bool mask_band_constant(fxa__dnn_attention *a, const fxa__part *part, int64_t *c) {
     int64_t shift = 0, most = a->p->in.sq + a->p->in.sk;
@@ -193,8 +194,8 @@ static mask_bands mask_bands_choose(fxa__dnn_attention *a) {
     return bands;
 }
 
-/* Returns true if all coordinates are in [0, 2^30]. Conditions hold only there; with other coordinates, the mask is
- * evaluated entirely. */
+/* Returns true if all coordinates are in [0, 2^30], which the conditions require. For other coordinates, the entire
+ * mask is evaluated. */
 static bool mask_is_plain(const fxa__dnn_attention *a) {
     bool plain = true;
     for (fxa_input axis = FXA_INPUT_B; axis < FXA_INPUT_COUNT; axis++) {
@@ -229,7 +230,7 @@ bool fxa__dnn_mask_is_banded(fxa__dnn_attention *a) {
     return true;
 }
 
-/* Indices are those of the tensor that is masked. */
+/* Indices are those of the masked tensor. */
 int32_t fxa__dnn_mask_others(fxa__dnn_attention *a, int32_t s) {
     if (!mask_is_plain(a)) return mask_whole(a, s);
     const mask_bands bands = mask_bands_choose(a);

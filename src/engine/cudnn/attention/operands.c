@@ -2,11 +2,11 @@
  *
  * Operands as tensors of a graph, and the helper kernels for operands that cuDNN does not support directly.
  *
- * If batch entries have lengths of their own or are packed, every operand has an offset per batch entry, in elements. A
- * helper kernel writes these with the lengths before cuDNN's kernel, which then reads no row past a length. The same
- * kernel fills rows of results that cuDNN does not write: rows past a length, rows of batch entries without keys, and
- * keys of batch entries without rows. LSE and the like pass through packed tensors in the workspace unless they have
- * cuDNN's layout.
+ * If each batch entry has its own lengths, or operands are packed, every operand has an offset per batch entry, in
+ * elements. A helper kernel writes these offsets and the lengths before cuDNN's kernel, which then reads no row past a
+ * length. The same helper fills the rows of results that cuDNN does not write: rows past a length, rows of batch
+ * entries without keys, and keys of batch entries without rows. LSE, dLSE and row maxima pass through contiguous
+ * tensors in the workspace unless they have cuDNN's layout.
  */
 #include "attention.h"
 
@@ -67,7 +67,7 @@ static int32_t spans_ints(fxa__dnn_attention *a) {
     return fxa__dnn_scratch(&a->g, dim, CUDNN_DATA_INT32);
 }
 
-/* Adds a helper kernel that gets the lengths; its operands and fills are added later. */
+/* Adds a helper kernel that gets the lengths. Its operands and fills are added later. */
 static fxa__dnn_step *spans_step_new(fxa__dnn_attention *a, bool after, int64_t work) {
     const fxa_problem *p = &a->p->in;
     static const uint8_t starts[2] = {FXA_SLOT_CU_Q, FXA_SLOT_CU_K}, lens[2] = {FXA_SLOT_Q_LENGTHS, FXA_SLOT_K_LENGTHS};
@@ -94,8 +94,8 @@ void fxa__dnn_spans_begin(fxa__dnn_attention *a) {
     fxa__dnn_step_data(step, &s->more, &a->g, a->more);
 }
 
-/* Returns the tensor of offsets for an operand with these strides. `dense`: batch entries are one stride apart,
- * whatever the layout of the problem. */
+/* Returns the tensor of the batch entries' offsets for an operand with these strides. `dense`: batch entries are one
+ * stride apart even if the problem is packed. */
 static int32_t spans_offsets(fxa__dnn_attention *a, int64_t row, int64_t entry, bool keys, bool dense) {
     const int64_t dim[4] = {a->p->in.b + 1, 1, 1, 1};
     int32_t t = fxa__dnn_scratch(&a->g, dim, CUDNN_DATA_INT64);
@@ -118,13 +118,13 @@ static bool spans_is_packed(const fxa_problem *p, bool keys) {
 
 static int32_t spans_tensor(fxa__dnn_attention *a, fxa__dnn_tensor *t, bool keys) {
     bool packed = spans_is_packed(&a->p->in, keys);
-    if (packed) t->stride[0] = t->dim[2] * t->stride[2]; /* not read, but must not be 0 */
+    if (packed) t->stride[0] = t->dim[2] * t->stride[2]; /* not read, but must be nonzero */
     if (a->spans) t->ragged = 1 + spans_offsets(a, t->stride[2], t->stride[0], keys, !packed);
     return fxa__dnn_add(&a->g, t);
 }
 
-/* Returns K or V copied from pages to contiguous rows in the workspace. Read in place, rows of a page past the last
- * key would have to be finite. */
+/* Returns K or V copied from pages to contiguous rows in the workspace. If cuDNN read the pages themselves, rows of a
+ * page past the last key would have to be finite. */
 static int32_t spans_gather(fxa__dnn_attention *a, fxa_slot slot) {
     const fxa_problem *p = &a->p->in;
     int32_t t = fxa__dnn_dense(a, slot);
@@ -141,7 +141,7 @@ static void spans_turn(fxa__dnn_tensor *t) {
     t->dim[3] = dim, t->stride[3] = stride;
 }
 
-/* Stores that the offsets that were added last belong to this slot. */
+/* Records that the offsets added last belong to this slot. */
 static void spans_note(fxa__dnn_attention *a, fxa_slot slot) {
     if (a->spans && slot <= FXA_SLOT_DV) a->offsets[slot] = (uint8_t)spans_step(a)->args.spans.operands;
 }
@@ -181,7 +181,7 @@ int32_t fxa__dnn_dense(fxa__dnn_attention *a, fxa_slot slot) {
     return t;
 }
 
-/* ---- Rows and what is done with them ----------------------------------------------------------------------------- */
+/* ---- Steps that copy and fill rows ------------------------------------------------------------------------------- */
 
 void fxa__dnn_step_rows(fxa__dnn_attention *a, fxa__dnn_step *step, FxaGpuRows *rows, fxa_slot slot) {
     const fxa_problem *p = &a->p->in;
@@ -206,7 +206,7 @@ void fxa__dnn_step_slot(fxa__dnn_attention *a, fxa__dnn_step *step, FxaGpuArray 
 
 static int64_t spans_work(const fxa_problem *p, const dnn_slot *s) { return p->b * s->heads * s->rows * s->features; }
 
-/* Returns true if rows past a length are filled; packed rows have none. */
+/* Returns true if rows past a length are filled. Packed operands have no such rows. */
 static bool spans_fills_past(const fxa_problem *p) { return (p->flags & (FXA_PADDING | FXA_VARLEN)) == FXA_PADDING; }
 
 fxa__dnn_step *fxa__dnn_step_copy(fxa__dnn_attention *a, fxa_slot slot, int32_t dense, bool after, int mode,
@@ -229,8 +229,8 @@ void fxa__dnn_step_drop(fxa__dnn_step *step, const void *field) {
         if (step->ref[i].at == at) step->ref[i--] = step->ref[--step->n_refs];
 }
 
-/* Returns the step that fills results: that of the lengths, or one of its own after cuDNN's kernel, because before
- * 9.19 cuDNN writes wrong sums of heads for batch entries without rows. */
+/* Returns the step that fills results: the step of the lengths, or a separate step after cuDNN's kernel, because before
+ * 9.19 cuDNN writes wrong sums over heads for batch entries without rows. */
 static fxa__dnn_step *spans_fill_step(fxa__dnn_attention *a) {
     if (a->level.version >= 91900) return spans_step(a);
     if (!a->fill_step) {
@@ -250,7 +250,7 @@ void fxa__dnn_fill(fxa__dnn_attention *a, fxa_slot slot, double value) {
     f->heads = s.heads, f->rows = s.rows, f->features = s.features, f->value = value, f->keys = s.keys;
     w->past = spans_fills_past(p);
     fxa__dnn_step_slot(a, step, &f->to, slot);
-    /* packed: few batch entries have rows to fill */
+    /* packed: few batch entries have rows that must be filled */
     int64_t work = p->b * (w->past ? s.heads * s.rows : SPANS_THREADS);
     if (step->work < work) step->work = work;
 }
@@ -262,10 +262,10 @@ int32_t fxa__dnn_output(fxa__dnn_attention *a, fxa_slot slot, bool wanted, bool 
     return t;
 }
 
-/* ---- Statistics -------------------------------------------------------------------------------------------------- */
+/* ---- LSE and row maxima ------------------------------------------------------------------------------------------ */
 
-/* Returns true if the layout is dense [B,H,Sq], or packed [T,H], in f32. cuDNN accepts any other layout, and
- * gradients are wrong. */
+/* Returns true if the layout is contiguous [B,H,Sq], or packed [T,H], in f32. cuDNN accepts other layouts, but
+ * gradients are then wrong. */
 static bool spans_lse_is_direct(const fxa_problem *p, const fxa_operand *o) {
     const int64_t *stride = o->stride;
     if (o->dtype != FXA_F32) return false;
@@ -274,7 +274,7 @@ static bool spans_lse_is_direct(const fxa_problem *p, const fxa_operand *o) {
            (p->sq == 1 || stride[2] == 1);
 }
 
-/* Rows past a length may have any values, so an operand with such rows is copied. */
+/* Rows past a length may hold any values, so an operand with such rows is copied. */
 bool fxa__dnn_row_is_direct(const fxa_problem *p, fxa_slot slot) {
     bool past = p->pass == FXA_BACKWARD && spans_fills_past(p);
     return !past && spans_lse_is_direct(p, dnn_slot_of(p, slot).operand);
@@ -293,7 +293,7 @@ void fxa__dnn_key(const fxa__problem *p, fxa__writer *w) {
     memcpy(q, p, sizeof *q);
     fxa_status status = fxa__dnn_program_make(p, true, &numbers, NULL);
     w->failed = w->failed || status == FXA_E_MEMORY;
-    if (status == FXA_OK) q->in.program = numbers.program; /* else no graph is made of the problem */
+    if (status == FXA_OK) q->in.program = numbers.program; /* else the problem has no graph */
     rows[0] = &q->in.lse, rows[1] = &q->in.row_max, rows[2] = &q->in.dlse;
     q->in.total_q = q->in.total_k = 0;
     for (int i = 0; i < 3 && (p->in.flags & FXA_VARLEN); i++)
@@ -309,7 +309,7 @@ void fxa__dnn_key(const fxa__problem *p, fxa__writer *w) {
     fxa__free(w->host, q, sizeof *q);
 }
 
-/* Returns the slot as a tensor; its layout is direct. */
+/* Returns the slot as a tensor. Requires fxa__dnn_row_is_direct. */
 int32_t fxa__dnn_row(fxa__dnn_attention *a, fxa_slot slot) {
     const fxa_problem *p = &a->p->in;
     fxa__dnn_tensor t = {.dim = {p->b, p->hq, p->sq, 1},

@@ -1,9 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * What cuDNN cannot compute, or computes wrongly, as far as the problem alone decides it: a table in which each row
- * refuses some versions, devices, passes, dtypes and features, with the reason (tests/engine/test_cudnn_support.c has a
- * case for every row). Other refusals depend on the program (score/ops.c, score/leaves.c, mask.c) or come from cuDNN.
- * These checks are cheap: they make no graph.
+ * Problems that cuDNN cannot compute, or computes wrongly, as far as the problem alone determines it: a table in which
+ * each row refuses some versions, devices, passes, dtypes and features, with a reason
+ * (tests/engine/test_cudnn_support.c has a case for every row). Other refusals depend on the program (score/ops.c,
+ * score/leaves.c, mask.c) or come from cuDNN. These checks are cheap, because they make no graph.
  */
 #include "attention.h"
 
@@ -18,14 +18,15 @@ enum { FORWARD = 1 << FXA_FORWARD, BACKWARD = 1 << FXA_BACKWARD, BOTH = FORWARD 
 enum { HALVES = 1, OTHERS = 2, BYTES = 4, DTYPES = 7 }; /* f16 and bf16; e4m3 and e5m2; all other dtypes */
 
 #define SUPPORT_LAST INT64_MAX
-#define SUPPORT_FIRST 91400              /* oldest version that was tried */
-#define SUPPORT_REACH ((int64_t)1 << 31) /* elements; with rows 2^24 elements apart, row 128 was the first wrong one */
+#define SUPPORT_FIRST 91400 /* oldest version that was tested */
+/* elements; with rows 2^24 elements apart, the results from row 128 on were wrong */
+#define SUPPORT_REACH ((int64_t)1 << 31)
 #define SUPPORT_SPANS (FXA_PADDING | FXA_VARLEN | FXA_PAGED)
 #define SUPPORT_BYTE_FLAGS                                                                                             \
     (SUPPORT_SPANS | FXA_SCALARS_IN_MEMORY | FXA_DETERMINISTIC | FXA_READ_DLSE | FXA_GRAD_SINKS | FXA_ACCUMULATE_DQ |  \
      FXA_ACCUMULATE_DK | FXA_ACCUMULATE_DV)
 
-/* ---- Conditions of rows that flags do not say -------------------------------------------------------------------- */
+/* ---- Conditions of table rows other than flags ------------------------------------------------------------------- */
 
 static bool support_is_unaligned(const fxa_problem *p) { return p->alignment < 16; }
 bool fxa__dnn_is_empty(const fxa_problem *p) {
@@ -35,14 +36,16 @@ bool fxa__dnn_is_empty(const fxa_problem *p) {
 }
 static bool support_is_one_row(const fxa_problem *p) { return p->sq == 1; }
 static bool support_is_one_pair(const fxa_problem *p) { return p->sq == 1 && p->sk == 1; }
-/* On a device, dQ was NaN where one row attended to nothing; with two or more rows it was 0 (docs/cuda.md). */
+/* Returns true for one row with a mask. On a device, dQ was NaN if that row attended to no key; with two or more rows
+ * dQ was 0 (docs/cuda.md). */
 static bool support_is_masked_row(const fxa_problem *p) {
     int32_t mask = p->program ? fxa__program_output(p->program, FXA__OUT_MASK) : -1;
     if (mask < 0 || p->sq != 1) return false;
     const fxa__node *n = &p->program->nodes[mask];
     return n->op != FXA_OP_CONST || !n->imm;
 }
-/* cuDNN counts tiles in 32 bits and ends the process if the count overflows to 0; strides of pairs have 63 bits. */
+/* Returns true for more than 2^30 tiles, or strides beyond 63 bits. cuDNN counts tiles in 32 bits and aborts the
+ * process if the count overflows to 0. */
 static bool support_is_beyond(const fxa_problem *p) {
     enum { TILE = 64, MOST = 1 << 30 };
     int64_t longer = p->sq > p->sk ? p->sq : p->sk, wider = p->d_qk > p->d_v ? p->d_qk : p->d_v, tiles, pairs;
@@ -50,7 +53,7 @@ static bool support_is_beyond(const fxa_problem *p) {
     bool fits = fxa__mul_i64(p->b, p->hq, &pairs) && fxa__mul_i64(pairs, tile, &tiles) && tiles <= MOST;
     return !fits || !fxa__mul_i64(pairs, p->sq, &pairs) || !fxa__mul_i64(pairs, p->sk, &pairs);
 }
-/* cuDNN computes offsets for the sum of dO O in 32 bits. */
+/* Returns true if an offset exceeds 32 bits, in which cuDNN computes the offsets for the sum of dO O. */
 static bool support_reaches_far(const fxa_problem *p, const fxa_operand *o) {
     const bool packed = p->flags & FXA_VARLEN;
     const int64_t size[3] = {packed ? 1 : p->b, p->hq, packed ? p->total_q : p->sq};
@@ -70,7 +73,7 @@ static bool support_is_odd(const fxa_problem *p) { return p->d_qk % 8 || p->d_v 
 static bool support_is_odd_16(const fxa_problem *p) { return p->d_qk % 16 || p->d_v % 16; }
 static bool support_is_e5m2(const fxa_problem *p) { return p->q.dtype == FXA_E5M2; }
 static bool support_has_wide_output(const fxa_problem *p) { return !fxa__dtype_is_byte_float(p->o.dtype); }
-/* cuDNN chooses kernels by d, without regard to dv. */
+/* Returns true for a wide V with a narrow Q: cuDNN chooses kernels by d_qk alone. */
 static bool support_is_wider(const fxa_problem *p) { return p->d_qk <= 128 && p->d_v > 128; }
 static bool support_has_bprop(const fxa_problem *p) { return p->bprop != NULL; }
 static bool support_is_odd_rows(const fxa_problem *p) { return p->sq % 16 != 0; }
@@ -78,7 +81,8 @@ static bool support_has_wide_lse(const fxa_problem *p) {
     return (p->flags & FXA_RETURN_LSE) && p->lse.dtype == FXA_F64;
 }
 static bool support_is_above_128(const fxa_problem *p) { return p->d_qk > 128 || p->d_v > 128; }
-/* On a device, 20 of 31 such problems were wrong, and none of 217 others (docs/gpu.md). */
+/* Returns true for d_qk > 192 with d_v <= 128. On a device, 20 of 31 such problems had wrong results, and none of 217
+ * others (docs/gpu.md). */
 static bool support_is_deep(const fxa_problem *p) { return p->d_qk > 192 && p->d_v <= 128; }
 static bool support_is_above_256(const fxa_problem *p) { return p->d_qk > 256 || p->d_v > 256; }
 static bool support_has_spans(const fxa_problem *p) { return (p->flags & SUPPORT_SPANS) != 0; }
@@ -115,10 +119,10 @@ static bool support_has_own_grads(const fxa_problem *p) { return support_has_gra
 /* ---- The table --------------------------------------------------------------------------------------------------- */
 
 typedef struct support_row {
-    int64_t from, until; /* versions of cuDNN, `until` excluded */
+    int64_t from, until; /* cuDNN versions from <= version < until */
     uint32_t families, passes, dtypes;
-    uint32_t flags;                      /* refused if one of these flags is set; 0 = for any flags */
-    bool (*holds)(const fxa_problem *p); /* NULL: holds for every problem */
+    uint32_t flags;                      /* the row applies if one of these flags is set; 0 = always */
+    bool (*holds)(const fxa_problem *p); /* further condition; NULL: none */
     const char *why;
 } support_row;
 
@@ -247,9 +251,9 @@ static bool support_table_ok(fxa__dnn_graph *g, const fxa_problem *p, fxa__dnn_l
 typedef struct support_operand {
     const char *name;
     const fxa_operand *operand;
-    uint32_t passes, wanted; /* wanted: flag with which the operand is used; 0 = always */
+    uint32_t passes, wanted; /* passes that use the operand; flag with which it is used, 0 = always */
     bool keys;
-    bool free; /* true: may have another dtype if Q, K and V have 8 bits */
+    bool free; /* true: the dtype may differ from that of Q, K and V if those have 8 bits */
 } support_operand;
 
 static bool support_layout_ok(fxa__dnn_graph *g, const support_operand *o, uint32_t dtype, bool packed) {

@@ -39,7 +39,8 @@ int32_t fxa__dnn_add(fxa__dnn_graph *g, const fxa__dnn_tensor *tensor) {
         g->status = FXA_E_MEMORY;
         return 0;
     }
-    FXA__ASSERT(tensor->ragged >= 0 && (size_t)tensor->ragged <= g->n_tensors); /* offsets are added first */
+    /* the tensor of offsets is added before the tensor that uses it */
+    FXA__ASSERT(tensor->ragged >= 0 && (size_t)tensor->ragged <= g->n_tensors);
     g->tensors[g->n_tensors] = *tensor;
     return (int32_t)g->n_tensors++;
 }
@@ -118,7 +119,7 @@ bool fxa__dnn_is_used(const fxa__dnn_graph *g, int32_t t) {
 
 /* ---- Operations -------------------------------------------------------------------------------------------------- */
 
-/* Returns true if x is a tensor of the graph, or -1 for no tensor. */
+/* Returns true if x is the index of a tensor of the graph, or -1 (no tensor). */
 static bool graph_is_tensor(const fxa__dnn_graph *g, int32_t x) { return x >= -1 && x < (int32_t)g->n_tensors; }
 
 static int32_t graph_op(fxa__dnn_graph *g, const fxa__dnn_op *op) {
@@ -152,8 +153,7 @@ int32_t fxa__dnn_op2_into(fxa__dnn_graph *g, int mode, int32_t x, int32_t b, int
     return graph_op(g, &op);
 }
 
-/* Returns a virtual tensor with the larger size of x and b along each axis; x may be the smaller one, as in row -
- * scores. */
+/* Returns a virtual tensor with the larger size of x and b along each axis; either may be the smaller one. */
 static int32_t graph_result(fxa__dnn_graph *g, int32_t x, int32_t b, uint8_t type) {
     int64_t dim[4];
     if (g->status != FXA_OK) return 0;

@@ -4,37 +4,38 @@
  * evaluated on machines without cuDNN. attention/attention.c makes the graph, score/ adds the score program,
  * graph_checks.c checks the result, and descriptors.c converts it to cuDNN's descriptors.
  *
- * Every tensor has four axes, [B,H,Sq,Sk] for scores. The number of a tensor is its unique id in cuDNN minus 1. The
- * functions that build a graph may be called after a failure: the graph stores the first failure, and every later call
- * returns tensor 0.
+ * Every tensor has four axes, [B,H,Sq,Sk] for scores. A tensor is identified by its index, which is its unique id in
+ * cuDNN minus 1. The functions that build a graph may be called after a failure: the graph stores the first failure,
+ * and every later call returns tensor 0.
  */
 #ifndef FXA_ENGINE_CUDNN_GRAPH_H
 #define FXA_ENGINE_CUDNN_GRAPH_H
 
 #include "../api.h"
 
-/* Where the elements of a tensor come from. */
+/* Sources of a tensor's elements. */
 typedef enum fxa__dnn_source {
     FXA__DNN_VIRTUAL, /* result of an operation, without memory */
-    /* slot `index` of the run; if `fill` or `cleared` is set and the run's pointer is NULL, the workspace */
+    /* slot `index` of the run; the workspace if the run passes NULL and `fill` or `cleared` is set */
     FXA__DNN_SLOT,
     FXA__DNN_TENSOR,  /* captured tensor `index` */
-    FXA__DNN_SCRATCH, /* workspace, at byte `offset` */
-    FXA__DNN_VALUE,   /* passed by value: `value`, a float, or an integer if the type is INT32 */
-    /* passed by value: value + times * node `index` of the program, which depends on neither coordinates nor tensors */
+    FXA__DNN_SCRATCH, /* workspace, from byte `offset` on */
+    FXA__DNN_VALUE,   /* passed by value: `value`, as a float, or as an integer if the type is INT32 */
+    /* passed by value: value + times * (node `index` of the program, which depends on neither coordinates nor
+     * tensors) */
     FXA__DNN_NODE,
-    /* passed by value: the scale of the run; with `times` 1 or -1, multiplied or divided by node `index` */
+    /* passed by value: the scale of the run; if `times` is 1 or -1, multiplied or divided by node `index` */
     FXA__DNN_SCALE,
     FXA__DNN_DTENSOR,    /* gradient of captured tensor `index` */
-    FXA__DNN_OWN_TENSOR, /* like TENSOR and NODE, of the caller's backward program */
+    FXA__DNN_OWN_TENSOR, /* captured tensor `index` of the user's bprop */
     FXA__DNN_OWN_NODE
 } fxa__dnn_source;
 
-/* Maximum absolute value of an int that is divided. cuDNN divides in f32; quotients were wrong at 16 million and are
- * right up to this value. */
+/* Maximum absolute value of a dividend. cuDNN divides ints in f32: quotients were wrong at 16 million, and are right up
+ * to this value. */
 enum { FXA__DNN_DIVIDED = 1 << 22 };
 
-/* Which part of an int the graph gets by value, for rounded-down division of non-negative ints (score/ops.c). */
+/* The part of an int that the graph gets by value, for floor division of non-negative ints (score/ops.c). */
 typedef enum fxa__dnn_part {
     FXA__DNN_WHOLE,
     FXA__DNN_DIVISOR,  /* absolute value, at most FXA__DNN_DIVIDED + 1; 1 if the int is 0 */
@@ -48,19 +49,20 @@ typedef struct fxa__dnn_tensor {
     uint8_t type;   /* CUDNN_DATA_... */
     uint8_t source; /* fxa__dnn_source */
     bool score;     /* true: depends on the score */
-    bool read;      /* in the workspace: true = the program reads it */
-    bool number;    /* by value: true = finite and not 0 in every run (score/parameterize.c) */
-    /* of a mask: true = clamped to [-2^30, 2^30]; beyond, the mask does not change, and sums would wrap around */
+    bool read;      /* workspace: true = the program reads the tensor */
+    bool number;    /* by value: true = finite and nonzero in every run (score/parameterize.c) */
+    /* bound of a mask: true = clamped to [-2^30, 2^30]; larger values would not change the mask, but sums would wrap */
     bool bound;
     int8_t times;
     uint8_t part; /* fxa__dnn_part */
     int32_t index;
     int64_t offset;
     double value;
-    bool spread;    /* true: a scalar that a run writes to the workspace, once per head */
-    int32_t fill;   /* workspace: value of all its 32-bit words, which a run writes first; 0 = none */
-    bool cleared;   /* true: a run writes 0 there first */
-    int32_t ragged; /* 1 + tensor with the start of each batch entry in elements; 0 = the starts are stride[0] apart */
+    bool spread;  /* true: a scalar that a run writes to the workspace for each head */
+    int32_t fill; /* workspace: value to which a run sets all its 32-bit words before cuDNN starts; 0 = none */
+    bool cleared; /* workspace: true = a run sets it to 0 before cuDNN starts */
+    /* 1 + tensor with the offset of each batch entry in elements; 0 = batch entries are stride[0] apart */
+    int32_t ragged;
 } fxa__dnn_tensor;
 
 typedef enum fxa__dnn_kind {
@@ -68,10 +70,10 @@ typedef enum fxa__dnn_kind {
     FXA__DNN_MATMUL,
     FXA__DNN_REDUCTION,
     FXA__DNN_RESHAPE,
-    FXA__DNN_PAGED /* y is x gathered by pages: b is the page table, t the lengths */
+    FXA__DNN_PAGED /* gathers x by pages into y: b is the page table, t has the lengths */
 } fxa__dnn_kind;
 
-enum { FXA__DNN_BOUND = 128 }; /* maximum number of tensors and scalars of a graph for which a run passes pointers */
+enum { FXA__DNN_BOUND = 128 }; /* maximum number of tensors and scalars whose addresses a run passes */
 
 struct fxa__dnn_step;
 
@@ -80,9 +82,9 @@ typedef struct fxa__dnn_op {
     uint8_t precision; /* CUDNN_DATA_... */
     uint8_t axis;      /* axis of GEN_INDEX */
     int16_t mode;      /* CUDNN_POINTWISE_... or CUDNN_REDUCE_TENSOR_... */
-    int32_t x, b, t;   /* operands, -1 = none; a matmul multiplies x by b */
-    int32_t y;         /* result */
-    int32_t m, n, k;   /* of a matmul: tensors with the lengths of each batch entry; -1 = none */
+    int32_t x, b, t;   /* operand tensors, -1 = none; a matmul multiplies x by b */
+    int32_t y;         /* result tensor */
+    int32_t m, n, k;   /* matmul: tensors with the lengths of each batch entry; -1 = none */
 } fxa__dnn_op;
 
 typedef struct fxa__dnn_graph {
@@ -98,21 +100,20 @@ typedef struct fxa__dnn_graph {
 } fxa__dnn_graph;
 
 void fxa__dnn_graph_free(fxa__dnn_graph *g);
-/* Sets the graph's failure to E_UNSUPPORTED with this reason, unless the graph has failed already. Returns 0, a
- * tensor. */
+/* Sets the graph's failure to E_UNSUPPORTED with this reason, unless the graph has failed already. Returns 0. */
 int32_t fxa__dnn_refuse(fxa__dnn_graph *g, const char *format, ...) FXA__PRINTF(2, 3);
 
 /* ---- Tensors ----------------------------------------------------------------------------------------------------- */
 
 int32_t fxa__dnn_add(fxa__dnn_graph *g, const fxa__dnn_tensor *tensor);
-/* Both return a new virtual tensor, packed: fxa__dnn_like with the sizes of x, fxa__dnn_virtual with the sizes dim. */
+/* Return a new contiguous virtual tensor: fxa__dnn_like with the sizes of x, fxa__dnn_virtual with the sizes `dim`. */
 int32_t fxa__dnn_like(fxa__dnn_graph *g, int32_t x, uint8_t type);
 int32_t fxa__dnn_virtual(fxa__dnn_graph *g, const int64_t dim[4], uint8_t type);
 int32_t fxa__dnn_float(fxa__dnn_graph *g, double value);
 int32_t fxa__dnn_int(fxa__dnn_graph *g, int64_t value);
 int64_t fxa__dnn_size(uint8_t type); /* returns the bytes of an element */
-/* fxa__dnn_scratch returns a new packed tensor in the workspace; a red zone (base/carve.h) follows it. */
-enum { FXA__DNN_SCRATCH_ALIGN = 256 }; /* alignment in bytes of tensors in the workspace */
+/* fxa__dnn_scratch returns a new contiguous tensor in the workspace. A red zone (base/carve.h) follows it. */
+enum { FXA__DNN_SCRATCH_ALIGN = 256 }; /* alignment of tensors in the workspace, in bytes */
 int32_t fxa__dnn_scratch(fxa__dnn_graph *g, const int64_t dim[4], uint8_t type);
 /* Returns a tensor [B,1,1,1] of INT32 in the workspace. Each run sets all elements to `length`. */
 int32_t fxa__dnn_length(fxa__dnn_graph *g, int64_t b, int64_t length);
@@ -125,28 +126,28 @@ static inline bool fxa__dnn_is_captured(const fxa__dnn_tensor *t) {
     return t->source == FXA__DNN_TENSOR || t->source == FXA__DNN_OWN_TENSOR;
 }
 
-/* Returns true if an operation has the tensor as operand, result or length, or as ragged offsets of such a tensor. */
+/* Returns true if an operation uses the tensor as operand, result or length, or as ragged offsets of such a tensor. */
 bool fxa__dnn_is_used(const fxa__dnn_graph *g, int32_t tensor);
-/* Returns true for [1,H,1,1] with H > 1. */
+/* Returns true for a tensor [1,H,1,1] with H > 1. */
 static inline bool fxa__dnn_is_per_head(const fxa__dnn_tensor *t) {
     return t->dim[0] == 1 && t->dim[1] > 1 && t->dim[2] == 1 && t->dim[3] == 1;
 }
 
 /* ---- Operations -------------------------------------------------------------------------------------------------- */
 
-/* Adds a pointwise operation on x and b, whose types must fit the precision; b = -1: none. Returns its result, a
- * virtual tensor of type `type`; each size is the larger one of x and b. */
+/* Adds a pointwise operation on x and b (-1 = none), whose types must fit the precision. Returns the result, a virtual
+ * tensor of type `type`, whose sizes are the larger ones of x and b. */
 int32_t fxa__dnn_op2(fxa__dnn_graph *g, int mode, int32_t x, int32_t b, uint8_t type, uint8_t precision);
-/* Like fxa__dnn_op2, with result y. */
+/* Like fxa__dnn_op2, with the given result tensor y. */
 int32_t fxa__dnn_op2_into(fxa__dnn_graph *g, int mode, int32_t x, int32_t b, int32_t y, uint8_t precision);
-/* fxa__dnn_op2 with f32 operands and result. */
+/* Like fxa__dnn_op2, with f32 operands and result. */
 int32_t fxa__dnn_float2(fxa__dnn_graph *g, int mode, int32_t x, int32_t b);
-/* fxa__dnn_op2 with INT32 operands and result; bools are 0 and 1. */
+/* Like fxa__dnn_op2, with INT32 operands and result; bools are 0 and 1. */
 int32_t fxa__dnn_int2(fxa__dnn_graph *g, int mode, int32_t x, int32_t b);
 /* Returns t ? x : b. */
 int32_t fxa__dnn_select(fxa__dnn_graph *g, int32_t x, int32_t b, int32_t t);
-/* Returns the index along `axis` of each element of `of`. `precision` is FLOAT in the forms that cuDNN recognizes as
- * causal mask and window. */
+/* Returns a tensor with the index along `axis` of each element of `of`. `precision` is FLOAT in the forms that cuDNN
+ * recognizes as causal mask and window. */
 int32_t fxa__dnn_index(fxa__dnn_graph *g, int32_t of, int axis, uint8_t precision);
 int32_t fxa__dnn_reduce(fxa__dnn_graph *g, int mode, int32_t x, int32_t y);
 int32_t fxa__dnn_matmul(fxa__dnn_graph *g, int32_t a, int32_t b, int32_t c, int32_t m, int32_t n, int32_t k);

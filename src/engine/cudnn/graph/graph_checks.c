@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * The last check of a graph before cuDNN gets it. Refuses forms that cuDNN accepts and computes wrongly, or with which
- * cuDNN ends the process. The lowering makes none of these forms; this check enforces that for every problem, not only
- * in tests. Each rules_... function returns what is wrong with an operation, or NULL.
+ * The last check of a graph before cuDNN gets it. Refuses forms that cuDNN accepts but computes wrongly, or for which
+ * cuDNN aborts the process. The lowering makes no such form; this check enforces that for every problem, not only in
+ * tests. Each rules_... function returns what is wrong with an operation, or NULL.
  */
 #include "../attention/attention.h"
 
@@ -33,14 +33,14 @@ static const fxa__dnn_op *rules_maker(const rules_look *l, int32_t t) {
     return NULL;
 }
 
-/* An operation whose result is not used makes gradients wrong. */
+/* An operation whose result has no use makes gradients wrong. */
 static const char *rules_unused(const rules_look *l) {
     bool kept = rules_tensor(l, l->op->y)->source != FXA__DNN_VIRTUAL || rules_is_used(l->g, l->op->y);
     return kept ? NULL : "has a result that nobody uses";
 }
 
-/* Returns true if the result has one value per row. Only such results, the statistics of a forward pass, may be
- * unused. */
+/* Returns true if the result has one value per row. Only such results, the statistics of a forward pass, may have no
+ * use. */
 static bool rules_is_row(const rules_look *l) { return rules_tensor(l, l->op->y)->dim[3] == 1; }
 
 static const char *rules_first_operand(const rules_look *l) {
@@ -58,14 +58,14 @@ static const char *rules_sum(const rules_look *l) {
     return wrong ? "adds the score to something, not something to the score" : NULL;
 }
 
-/* cuDNN reads one value per head as if the values were adjacent, whatever the stride. */
+/* cuDNN ignores the head stride of a tensor with one value per head, and reads it as contiguous. */
 static const char *rules_per_head(const rules_look *l) {
     const fxa__dnn_tensor *b = l->op->b < 0 ? NULL : rules_tensor(l, l->op->b);
     bool wrong = b && b->source != FXA__DNN_VIRTUAL && fxa__dnn_is_per_head(b) && b->stride[1] != 1;
     return wrong ? "reads values per head that do not lie side by side" : NULL;
 }
 
-/* Ordered comparisons of ints are wrong, except in the BOOLEAN forms of causal masks, windows and padding. */
+/* cuDNN's ordered comparisons of ints are wrong, except in the BOOLEAN forms of causal masks, windows and padding. */
 static const char *rules_order(const rules_look *l) {
     bool ints = l->op->precision == CUDNN_DATA_INT32;
     bool less = l->op->mode == CUDNN_POINTWISE_CMP_LT || l->op->mode == CUDNN_POINTWISE_CMP_GT;
@@ -79,8 +79,8 @@ static const char *rules_cast(const rules_look *l) {
     return cast && rules_tensor(l, l->op->y)->type != CUDNN_DATA_FLOAT ? "casts to something else than a float" : NULL;
 }
 
-/* Sums over heads of f32 values are accepted and computed wrongly. Gradients of captured tensors are right; sums of
- * 8-bit products were never seen wrong. */
+/* cuDNN accepts sums over heads of f32 values but computes them wrongly. Gradients of captured tensors are right; sums
+ * of 8-bit products have never been observed to be wrong. */
 static const char *rules_heads(const rules_look *l) {
     const fxa__dnn_tensor *x = rules_tensor(l, l->op->x), *y = rules_tensor(l, l->op->y);
     bool sums = l->op->kind == FXA__DNN_REDUCTION && l->op->mode == CUDNN_REDUCE_TENSOR_ADD;
@@ -90,7 +90,7 @@ static const char *rules_heads(const rules_look *l) {
     return heads && x->type == CUDNN_DATA_FLOAT && !bytes ? "sums heads of floats" : NULL;
 }
 
-/* The gradient of a captured tensor is never written if dQ is summed into f32 in any order. */
+/* cuDNN never writes the gradient of a captured tensor if dQ is atomically summed into f32. */
 static const char *rules_bias(const rules_look *l) {
     if (l->op->kind != FXA__DNN_REDUCTION || rules_tensor(l, l->op->y)->source != FXA__DNN_DTENSOR) return NULL;
     for (size_t i = 0; i < l->g->n_ops; i++)
@@ -104,7 +104,7 @@ static bool rules_is_band(const fxa__dnn_op *op, int16_t mode) {
     return op->kind == FXA__DNN_POINTWISE && op->mode == mode && op->precision == CUDNN_DATA_BOOLEAN;
 }
 
-/* cuDNN computes only one causal mask and one window of a graph. */
+/* cuDNN computes only one causal mask and one window per graph. */
 static const char *rules_second_band(const rules_look *l) {
     static const int16_t modes[2] = {CUDNN_POINTWISE_CMP_GE, CUDNN_POINTWISE_CMP_GT};
     for (int i = 0; i < 2; i++) {
@@ -123,8 +123,8 @@ static bool rules_is_length(const fxa__dnn_graph *g, int32_t t) {
     return false;
 }
 
-/* cuDNN recognizes q < length && k < length as padding and then masks by the lengths of the matmuls; without lengths
- * it masks nothing. It joins no other BOOLEAN masks. */
+/* cuDNN recognizes q < length && k < length as padding, and then masks by the lengths of the matmuls; if these have no
+ * lengths, it masks nothing. It supports no other combination of BOOLEAN masks. */
 static const char *rules_padding(const rules_look *l) {
     if (rules_is_band(l->op, CUDNN_POINTWISE_CMP_LT))
         return rules_is_length(l->g, l->op->b) ? NULL : "is padding by lengths that no product has";
@@ -143,7 +143,7 @@ static const char *rules_window(const rules_look *l) {
     return memory ? "is a window with a bound in memory" : NULL;
 }
 
-/* ---- Backward passes, in which something is turned --------------------------------------------------------------- */
+/* ---- Backward passes, which have a transposed tensor ------------------------------------------------------------- */
 
 static bool rules_is_backward(const fxa__dnn_graph *g) {
     for (size_t i = 0; i < g->n_ops; i++)
@@ -151,8 +151,8 @@ static bool rules_is_backward(const fxa__dnn_graph *g) {
     return false;
 }
 
-/* Without lengths, rows and keys beyond the last partial tile have scores of 0 in a backward pass, and exp
- * overflows. */
+/* In a backward pass without lengths, rows and keys beyond the last partial tile have scores of 0, and their
+ * exponentials overflow. */
 static const char *rules_tiles(const rules_look *l) {
     enum { ROWS = 64, KEYS = 128 };
     const fxa__dnn_tensor *y = rules_tensor(l, l->op->y);
@@ -164,7 +164,7 @@ static const char *rules_tiles(const rules_look *l) {
 /* ---- Memory ------------------------------------------------------------------------------------------------------ */
 
 /* Refuses operands in memory that cuDNN reads wrongly: one value per batch entry, and in backward one value per key.
- * Bools and bytes end the process. */
+ * For bools and bytes cuDNN aborts the process. */
 static const char *rules_memory_of(const rules_look *l, int32_t t) {
     const fxa__dnn_tensor *x = t >= 0 ? rules_tensor(l, t) : NULL, *y = rules_tensor(l, l->op->y);
     if (!x || !rules_has_memory(x)) return NULL;
@@ -185,7 +185,7 @@ static const char *rules_memory(const rules_look *l) {
     return why ? why : rules_memory_of(l, l->op->t);
 }
 
-/* The row maximum in memory is never written if LSE is computed too. */
+/* cuDNN never writes the row maximum to memory if LSE is computed too. */
 static const char *rules_maximum(const rules_look *l) {
     bool most = l->op->kind == FXA__DNN_REDUCTION && l->op->mode == CUDNN_REDUCE_TENSOR_MAX;
     if (!most || rules_tensor(l, l->op->y)->source == FXA__DNN_VIRTUAL) return NULL;
@@ -215,8 +215,8 @@ static const char *rules_look_at(const rules_look *l) {
     return why ? why : rules_cast(l);
 }
 
-/* Refuses graphs with more than `most` tensors and scalars for which a run passes pointers. cuDNN 9.14 did not find
- * one of 100, so the support query reports the limit. */
+/* Refuses graphs with more than `most` tensors and scalars whose addresses a run passes. cuDNN 9.14 failed to find one
+ * of 100, so the support query reports the limit. */
 static void rules_count_bound(fxa__dnn_graph *g, size_t most) {
     size_t n = 0;
     for (size_t i = 0; i < g->n_tensors && g->status == FXA_OK; i++)

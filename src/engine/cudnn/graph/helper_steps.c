@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * Fills the steps of helper_steps.h.
+ * Builds the steps of helper_steps.h.
  */
 #include "helper_steps.h"
 
@@ -19,7 +19,7 @@ fxa__dnn_step *fxa__dnn_step_new(fxa__dnn_graph *g, fxa__gpu_kernel kernel, bool
 }
 
 void fxa__dnn_step_point(fxa__dnn_step *step, const void *field, uint8_t source, int32_t index, int64_t offset) {
-    if (step->n_refs == FXA__DNN_REFS) return; /* only in a graph that has failed: no other step has so many */
+    if (step->n_refs == FXA__DNN_REFS) return; /* only in a graph that has failed: no other step has so many pointers */
     const char *args = (const char *)&step->args;
     FXA__ASSERT((const char *)field >= args && (const char *)field + sizeof(void *) <= args + sizeof step->args);
     step->ref[step->n_refs++] = (fxa__dnn_ref){(uint16_t)((const char *)field - args), source, false, index, offset};

@@ -1,8 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * Helper kernels (gpu/launch.h) that a run launches before and after cuDNN's kernel, as data next to the graph,
- * with the meaning of each pointer in their arguments. They compute lengths and offsets of batch entries, convert
- * tensors whose dtype or layout cuDNN does not support, add results to existing values, and finish LSE and row maxima.
+ * Helper kernels (gpu/launch.h) that a run launches before and after cuDNN's kernel. They compute lengths and offsets
+ * of batch entries, convert tensors whose dtype or layout cuDNN does not support, add results to existing values, and
+ * finish LSE and row maxima. Steps are stored as data next to the graph; each pointer in a step's arguments has a
+ * description (fxa__dnn_ref) of the address that a run sets.
  */
 #ifndef FXA_ENGINE_CUDNN_STEPS_H
 #define FXA_ENGINE_CUDNN_STEPS_H
@@ -12,14 +13,14 @@
 
 enum { FXA__DNN_REFS = 32 };
 
-/* What the pointer `at` bytes into the arguments is set to in a run. */
+/* The address to which a run sets the pointer at byte `at` of a step's arguments. */
 typedef struct fxa__dnn_ref {
     uint16_t at;
     uint8_t source; /* fxa__dnn_source: SLOT, TENSOR, OWN_TENSOR, DTENSOR or SCRATCH */
-    /* true: the pointer is the data of an FxaGpuArray, whose strides are those of the slot in the run's problem */
+    /* true: the pointer is `data` of an FxaGpuArray, whose strides come from the slot in the run's problem */
     bool strided;
     int32_t index;
-    int64_t offset; /* bytes added to the pointer */
+    int64_t offset; /* bytes that are added to the address */
 } fxa__dnn_ref;
 
 typedef struct fxa__dnn_step {
@@ -32,15 +33,15 @@ typedef struct fxa__dnn_step {
     fxa__gpu_args args;
 } fxa__dnn_step;
 
-/* Adds a step and returns it, valid until the next step is added. If the graph has failed, returns `nobody`, which
- * the caller fills without effect. */
+/* Adds a step and returns it; it is valid until the next step is added. If the graph has failed, returns `nobody`, a
+ * dummy that callers may fill without effect. */
 fxa__dnn_step *fxa__dnn_step_new(fxa__dnn_graph *g, fxa__gpu_kernel kernel, bool after, int64_t work,
                                  fxa__dnn_step *nobody);
-/* Sets the meaning of `field`, a pointer inside the step's arguments. */
+/* Describes the address of `field`, a pointer inside the step's arguments. */
 void fxa__dnn_step_point(fxa__dnn_step *step, const void *field, uint8_t source, int32_t index, int64_t offset);
-/* Sets `field` to the data of a tensor of the graph that has memory. */
+/* Describes the address of `field` as that of a tensor of the graph, which must have memory. */
 void fxa__dnn_step_data(fxa__dnn_step *step, const void *field, const fxa__dnn_graph *g, int32_t tensor);
-/* Sets `array` to the memory, strides and type of a tensor of the graph. */
+/* Describes `array` as the memory of a tensor of the graph, with its strides and type. */
 void fxa__dnn_step_tensor(fxa__dnn_step *step, FxaGpuArray *array, const fxa__dnn_graph *g, int32_t tensor);
 
 #endif

@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * Loads of captured tensors as tensors of a graph. cuDNN reads the caller's memory if it reads it correctly; else a
- * helper kernel first copies the elements to the workspace, with another dtype (cuDNN ends the process on 8-bit
- * elements), another layout, or 0 past the end of an axis.
+ * Loads of captured tensors as tensors of a graph. cuDNN reads the caller's memory directly where it does so correctly.
+ * Otherwise a helper kernel first copies the elements to the workspace: with another dtype (cuDNN aborts the process on
+ * 8-bit elements), another layout, or 0 past the end of an axis.
  */
 #include "score.h"
 
@@ -18,11 +18,11 @@ static int load_data_type(fxa_dtype dtype) {
     }
 }
 
-/* A load as a tensor in captured memory, and what a copy needs in addition. */
+/* A load as a tensor in captured memory, with additional data in case it is copied. */
 typedef struct load_source {
     fxa__dnn_tensor t;
-    int64_t limit[4]; /* [axes] of a copy: number of existing elements; 0 = all exist */
-    bool copied;      /* true: cuDNN cannot read the elements in place */
+    int64_t limit[4]; /* [axes] of a copy: number of elements that exist; 0 = all */
+    bool copied;      /* true: cuDNN cannot read the elements directly */
 } load_source;
 
 static bool load_constant(fxa__dnn_score *s, const fxa__node *load, int i, int64_t index, load_source *x) {
@@ -37,8 +37,8 @@ static bool load_constant(fxa__dnn_score *s, const fxa__node *load, int i, int64
     return false;
 }
 
-/* Adds index i of a load: a coordinate, which gives the tensor's axis, or a constant. Returns false if the index is
- * refused. */
+/* Handles index i of a load: a coordinate, which determines an axis of the tensor, or a constant. Returns false if the
+ * index is refused. */
 static bool load_index(fxa__dnn_score *s, const fxa__node *load, int i, load_source *x) {
     const fxa__node *n = &s->program->nodes[load->arg[i]];
     const fxa_capture *c = &s->captures[load->imm];
@@ -68,8 +68,8 @@ static bool load_index(fxa__dnn_score *s, const fxa__node *load, int i, load_sou
     return true;
 }
 
-/* Adds a row axis with stride 0 to a tensor with one value per batch entry, and in backward to a tensor with one
- * value per key: cuDNN reads wrong elements of these. */
+/* Adds a row axis with stride 0 to tensors of which cuDNN would read wrong elements: tensors with one value per batch
+ * entry, and in backward those with one value per key. */
 void fxa__dnn_expand(const fxa_problem *p, fxa__dnn_tensor *t) {
     bool per_entry = t->dim[0] > 1 && t->dim[2] == 1 && t->dim[3] == 1;
     bool per_key = t->dim[2] == 1 && t->dim[3] > 1 && p->pass == FXA_BACKWARD;
@@ -79,8 +79,8 @@ void fxa__dnn_expand(const fxa_problem *p, fxa__dnn_tensor *t) {
     t->dim[0] = p->b, t->dim[1] = p->hq;
 }
 
-/* Returns a tensor in the workspace, with a dtype that cuDNN reads, to which a helper kernel copies the elements;
- * elements outside the captured tensor are 0. */
+/* Returns a tensor in the workspace to which a helper kernel copies the elements, with a dtype that cuDNN reads.
+ * Elements outside of the captured tensor are 0. */
 static int32_t load_copy(fxa__dnn_score *s, const fxa__decl *decl, const load_source *x) {
     uint8_t type = decl->type == FXA_FLOAT ? CUDNN_DATA_FLOAT : CUDNN_DATA_INT32;
     int32_t t = fxa__dnn_scratch(s->g, x->t.dim, type);
@@ -97,8 +97,8 @@ static int32_t load_copy(fxa__dnn_score *s, const fxa__decl *decl, const load_so
     return t;
 }
 
-/* Copies values per head of a forward pass with one row to all keys. For one row, cuDNN reads values per batch entry
- * and head wrongly, and has no code for values per head at larger numbers of keys. */
+/* Expands a tensor with one value per head to all keys, for forward passes with one row: there cuDNN reads values per
+ * batch entry and head wrongly, and for many keys it does not support values per head. */
 static void load_write_out(const fxa__dnn_score *s, load_source *x) {
     const fxa_problem *p = &s->p->in;
     if (p->sq != 1 || p->pass != FXA_FORWARD || x->t.dim[1] == 1 || x->t.dim[3] > 1 || p->sk == 1) return;
@@ -116,7 +116,7 @@ int32_t fxa__dnn_load(fxa__dnn_score *s, const fxa__node *n) {
         if (!load_index(s, n, i, &x)) return 0;
     for (int i = 0; i < 4; i++) x.copied = x.copied || x.t.stride[i] < 0;
     if (fxa__dnn_is_per_head(&x.t)) x.copied = x.copied || x.t.stride[1] != 1;
-    /* cuDNN reads two of these elements at once */
+    /* cuDNN reads two 16-bit elements at once */
     bool narrow = type == CUDNN_DATA_HALF || type == CUDNN_DATA_BFLOAT16;
     x.copied = x.copied || ((narrow || s->keys_dense) && x.t.dim[3] > 1 && x.t.stride[3] != 1);
     load_write_out(s, &x);

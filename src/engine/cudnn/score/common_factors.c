@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * Finds what of a program need not be computed: factors that cancel in a derivative, a factor that the run's scale can
- * include, and values that the score program has computed already for the backward program. Called between the analyses
- * of a program and its lowering (leaves.c), which reads the results in `same`, `folded` and `value`.
+ * Finds nodes of a program that need not be computed: factors that cancel in a derivative, a factor that the run's
+ * scale can include, and values of a bprop that the score program has already computed. Called between the analyses of
+ * a program and its lowering (leaves.c), which reads the results in `same`, `folded` and `value`.
  */
 #include "../attention/attention.h"
 
@@ -22,7 +22,7 @@ static void reuse_mark(const fxa_program *p, bool *needed) {
         for (int j = 0; needed[i] && j < p->nodes[i].n_args; j++) needed[p->nodes[i].arg[j]] = true;
 }
 
-/* Returns true if one needed node or output uses the node. */
+/* Returns true if exactly one needed node or output uses the node. */
 static bool reuse_has_one_user(const fxa_program *p, const bool *needed, int32_t node) {
     int users = 0;
     for (int i = 0; i < REUSE_KINDS; i++) users += node == fxa__program_output(p, reuse_kinds[i]);
@@ -31,13 +31,13 @@ static bool reuse_has_one_user(const fxa_program *p, const bool *needed, int32_t
     return users == 1;
 }
 
-/* Cancels c in the derivative of c f(x / c), such as a soft cap: dscore c f'(x / c) / c. Without both c, there are
- * fewer roundings. No other result changes: if c is 0 or not finite and the score is finite nevertheless, f' is 0 or
- * dscore is 0. */
+/* Cancels c in the derivative of c f(x / c), as in soft caps: dscore c f'(x / c) / c. Without both factors there are
+ * fewer roundings. Results change in no other way: if c is 0 or not finite while the score is finite, then f' or dscore
+ * is 0. */
 void fxa__dnn_reuse_cancel(fxa__dnn_score *s) {
     const fxa_program *p = s->program;
     const uint32_t varies = 1u << FXA_INPUT_SCORE | 1u << FXA_INPUT_DSCORE;
-    bool *needed = s->needed; /* not used otherwise until nodes are added */
+    bool *needed = s->needed; /* `needed` is free until nodes are added */
     reuse_mark(p, needed);
     for (int32_t i = 0; i < p->n_nodes; i++) {
         const fxa__node *n = &p->nodes[i];
@@ -61,11 +61,11 @@ static int32_t reuse_user(const fxa_program *p, const bool *needed, int32_t node
     return -1;
 }
 
-/* Only a tanh may use the node: with a bare factor between Q K^T and the softmax, cuDNN would take the row maximum
- * before it multiplies, even by a negative factor. */
+/* Requires that the only user is a tanh: with a bare factor between Q K^T and the softmax, cuDNN would compute the row
+ * maximum before it multiplies, even if the factor is negative. */
 int32_t fxa__dnn_reuse_fold(fxa__dnn_score *s) {
     const fxa_program *p = s->program;
-    bool *needed = s->needed; /* not used otherwise until nodes are added */
+    bool *needed = s->needed; /* `needed` is free until nodes are added */
     int32_t score = 0;
     reuse_mark(p, needed);
     while (score < p->n_nodes && !(fxa__node_input(&p->nodes[score]) & 1u << FXA_INPUT_SCORE)) score++;
@@ -77,7 +77,7 @@ int32_t fxa__dnn_reuse_fold(fxa__dnn_score *s) {
     return fxa__dnn_score_is_by_value(s, n->arg[n->arg[0] == score]) ? at : -1;
 }
 
-/* ---- What is there already --------------------------------------------------------------------------------------- */
+/* ---- Nodes that are already computed ----------------------------------------------------------------------------- */
 
 static bool reuse_is_same(const fxa__dnn_score *from, int32_t j, const fxa__dnn_score *to, int32_t i) {
     const fxa__node *x = &from->program->nodes[j], *y = &to->program->nodes[i];
@@ -92,8 +92,8 @@ static bool reuse_is_same(const fxa__dnn_score *from, int32_t j, const fxa__dnn_
     return true;
 }
 
-/* Params and tensors belong to one program each, and the new score may have no other use (backward_pad), so these
- * nodes and nodes that depend on them are not shared. */
+/* Params and tensors belong to one program each, and the new score must have no other use (backward_pad). Such nodes,
+ * and nodes that depend on them, are not shared. */
 void fxa__dnn_reuse_made(const fxa__dnn_score *from, fxa__dnn_score *to) {
     int32_t score = fxa__program_output(from->program, FXA__OUT_SCORE);
     for (int32_t i = 0; i < to->program->n_nodes; i++) {

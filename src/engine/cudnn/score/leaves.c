@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * The leaves of a score program as tensors of a graph: coordinates, lengths, params and constants (score.h). Loads of
- * captured tensors are in captured_loads.c.
+ * The leaves of a score program as tensors of a graph: coordinates, lengths, params and constants (score.h).
+ * captured_loads.c handles loads of captured tensors.
  */
 #include "score.h"
 
@@ -11,7 +11,7 @@
 #include <math.h>
 #include <string.h>
 
-enum { SCORE_EXACT = 1 << 24 }; /* largest int up to which f32 represents every int */
+enum { SCORE_EXACT = 1 << 24 }; /* f32 represents all ints up to this */
 
 void fxa__dnn_score_start(fxa__dnn_score *s, int32_t score, int32_t dscore, int32_t base) {
     s->score = score, s->dscore = dscore, s->base = base;
@@ -128,8 +128,8 @@ static int32_t score_from_table(fxa__dnn_score *s, fxa_input input, int axis) {
     return fxa__dnn_as_virtual(s, s->table[axis]);
 }
 
-/* Returns a length per batch entry as [B,1,Sq,1] with stride 0 along rows; cuDNN reads one value per batch entry
- * wrongly in any other form. */
+/* Returns a length per batch entry as [B,1,Sq,1] with stride 0 along rows. In any other form, cuDNN reads one value per
+ * batch entry wrongly. */
 static int32_t score_by_entry(fxa__dnn_score *s, int32_t of) {
     if (s->g->status != FXA_OK) return 0;
     fxa__dnn_tensor t = s->g->tensors[of];
@@ -192,7 +192,7 @@ bool fxa__dnn_score_is_number(const fxa__dnn_score *s, int32_t node) {
     return n->op == FXA_OP_PARAM && s->numbers && s->numbers->from[n->imm] < 0;
 }
 
-/* Returns the hidden params of the program, bit i for param i. */
+/* Returns the params of the program that were constants: bit i for param i. */
 static uint64_t score_hidden(const fxa__dnn_score *s) {
     uint64_t hidden = 0;
     for (int32_t i = 0; s->numbers && i < s->program->n_params; i++)
@@ -244,7 +244,7 @@ int32_t fxa__dnn_scale_folded(fxa__dnn_score *s) {
 
 static int32_t score_param(fxa__dnn_score *s, const fxa__node *n) {
     uint8_t type = n->type == FXA_FLOAT ? CUDNN_DATA_FLOAT : CUDNN_DATA_INT32;
-    int64_t slot = s->numbers ? s->numbers->from[n->imm] : n->imm; /* param number of the caller */
+    int64_t slot = s->numbers ? s->numbers->from[n->imm] : n->imm; /* index of the caller's param */
     if (s->param[n->imm] < 0) s->param[n->imm] = score_scalar(s, FXA_SLOT_PARAMS, 8 * slot, type, NAN);
     return s->param[n->imm];
 }
@@ -262,8 +262,8 @@ static int32_t score_by_value(fxa__dnn_score *s, int32_t node) {
     return fxa__dnn_add(s->g, &t);
 }
 
-/* Returns the tensor plus index * 0, a virtual tensor of the size of the scores. For floats the zero is -0, which
- * leaves all bits of the other operand unchanged. */
+/* Returns the tensor plus index * 0: a virtual tensor with the size of the scores. For floats the added zero is -0,
+ * which changes no bit. */
 int32_t fxa__dnn_as_virtual(fxa__dnn_score *s, int32_t tensor) {
     if (s->g->status != FXA_OK || s->g->tensors[tensor].source == FXA__DNN_VIRTUAL) return tensor;
     bool ints = s->g->tensors[tensor].type == CUDNN_DATA_INT32;
@@ -288,8 +288,8 @@ static int32_t score_leaf(fxa__dnn_score *s, int32_t node) {
     return fxa__dnn_score_input(s, (fxa_input)n->imm);
 }
 
-/* Sets s->needed[] for the nodes that `node` depends on and that have no tensor yet. Operands have lower numbers
- * than their users. */
+/* Sets s->needed[] for all nodes that `node` depends on and that have no tensor yet. Operands have lower indices than
+ * their users. */
 static void score_mark(fxa__dnn_score *s, int32_t node) {
     memset(s->needed, 0, sizeof s->needed);
     s->needed[node] = true;
@@ -307,7 +307,7 @@ int32_t fxa__dnn_score_node(fxa__dnn_score *s, int32_t node) {
     for (int32_t i = 0; i <= node && s->g->status == FXA_OK; i++) {
         const fxa__node *n = &s->program->nodes[i];
         if (!s->needed[i] || s->value[i] >= 0) continue;
-        FXA__ASSERT(s->same[i] < i); /* the node that replaces node i comes first */
+        FXA__ASSERT(s->same[i] < i); /* the replacing node precedes node i */
         bool leaf = n->op == FXA_OP_LOAD || n->op == FXA_OP_INPUT || n->op == FXA_OP_PARAM;
         s->value[i] = fxa__dnn_score_is_by_value(s, i) ? score_by_value(s, i)
                       : s->same[i] >= 0                ? s->value[s->same[i]]

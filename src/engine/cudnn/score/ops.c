@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * The operations of the language as operations of cuDNN: a table with a rule per operation, which keeps to the forms of
+ * The operations of the language as operations of cuDNN: a table with a rule per operation. Rules produce the forms of
  * score.h. An operation without a rule is refused by its name.
  */
 #include "score.h"
@@ -13,9 +13,9 @@ typedef struct dnn_use {
     fxa__dnn_graph *g;
     int32_t node;
     const fxa__node *n;
-    bool floats;    /* true: its operands are floats */
+    bool floats;    /* true: the operands are floats */
     int32_t arg[3]; /* tensors of the operands */
-    int mode;       /* mode of the operation's row in the table */
+    int mode;       /* mode in the operation's row of the table */
 } dnn_use;
 
 typedef int32_t (*dnn_rule)(const dnn_use *u);
@@ -33,7 +33,7 @@ static int32_t use_apply(const dnn_use *u, int mode, int32_t x, int32_t b, bool 
     return floats ? fxa__dnn_float2(u->g, mode, x, b) : fxa__dnn_int2(u->g, mode, x, b);
 }
 
-/* Returns true if b must be the first operand, not x. */
+/* Returns true if the operands must be swapped, so that b is the first operand. */
 static bool use_is_reversed(const dnn_use *u, int32_t x, int32_t b) {
     if (use_is_virtual(u, x) != use_is_virtual(u, b)) return use_is_virtual(u, b);
     return use_has_score(u, b) && !use_has_score(u, x);
@@ -49,8 +49,8 @@ static int32_t use_not(const dnn_use *u, int32_t m) {
     return fxa__dnn_int2(u->g, CUDNN_POINTWISE_LOGICAL_NOT, fxa__dnn_as_virtual(u->s, m), -1);
 }
 
-/* Returns true if the operation is exact: additions of ints have 32 bits, other operations on ints are exact as far
- * as f32 represents their values, which is the range that was tried. */
+/* Returns true if the operation is exact: sums of ints have 32 bits; other operations on ints are exact if f32
+ * represents their values, which is the range that was tested. */
 static bool use_is_exact(const dnn_use *u) {
     int64_t lo, hi;
     if (u->n->op == FXA_OP_ADD || u->n->op == FXA_OP_SUB || u->n->op == FXA_OP_NEG) return true;
@@ -66,15 +66,15 @@ static int32_t dnn_commuting(const dnn_use *u) {
     return use_commute(u, u->mode, u->arg[0], u->arg[1], u->floats);
 }
 
-/* Returns an int by value with the opposite sign. */
+/* Returns an int that is passed by value, with the opposite sign. */
 static int32_t use_negate(const dnn_use *u, int32_t t) {
     fxa__dnn_tensor other = *use_tensor(u, t);
     other.value = -other.value, other.times = (int8_t)-other.times;
     return fxa__dnn_add(u->g, &other);
 }
 
-/* c - s becomes -s + c, since the score must be the first operand. For ints, i - c becomes i + (-c): cuDNN could
- * take a row index plus one constant minus another for the form of padding, a row index plus q_len minus k_len. */
+/* Rewrites c - s as -s + c, because the score must be the first operand. Rewrites i - c of ints as i + (-c): cuDNN
+ * could mistake a row index plus one constant minus another for padding, which has the form q index + q_len - k_len. */
 static int32_t dnn_sub(const dnn_use *u) {
     int32_t x = u->arg[0], y = u->arg[1];
     if (!use_is_exact(u)) return use_refuse(u, USE_NOT_EXACT);
@@ -93,7 +93,7 @@ static int32_t dnn_unary(const dnn_use *u) {
     return use_apply(u, u->mode, fxa__dnn_as_virtual(u->s, u->arg[0]), -1, u->floats);
 }
 
-/* Returns the tensor of a constant, which the graph has once. */
+/* Returns the tensor of a constant; equal constants share one tensor. */
 static int32_t use_number(const dnn_use *u, double value) {
     for (size_t i = 0; i < u->g->n_tensors && u->g->status == FXA_OK; i++) {
         const fxa__dnn_tensor *t = &u->g->tensors[i];
@@ -102,8 +102,8 @@ static int32_t use_number(const dnn_use *u, double value) {
     return fxa__dnn_float(u->g, value);
 }
 
-/* sin, cos, tan: cuDNN's functions are accurate only near 0, so multiples of 2 pi are subtracted first. 2 pi is
- * split in three parts; the first two have few bits, so that their products with the number of turns are exact. */
+/* sin, cos, tan: cuDNN's functions are accurate only near 0, so a multiple of 2 pi is subtracted first. 2 pi is split
+ * into three parts; the first two have few bits, so that their products with the number of turns are exact. */
 static int32_t dnn_turn(const dnn_use *u) {
     static const double parts[3] = {201.0 / 32, 4059.0 / (1 << 21), -1.7484555605e-7};
     fxa__dnn_graph *g = u->g;
@@ -131,7 +131,7 @@ static int32_t dnn_atan(const dnn_use *u) {
     return fxa__dnn_float2(u->g, CUDNN_POINTWISE_ATAN2, fxa__dnn_as_virtual(u->s, u->arg[0]), fxa__dnn_float(u->g, 1));
 }
 
-/* x ** y for the exponents 2, 3, 4 and -1, by products and the reciprocal, since cuDNN's power of a negative base is
+/* x ** y for the exponents 2, 3, 4 and -1: products and the reciprocal, because cuDNN's power of a negative base is
  * NaN. */
 static int32_t dnn_pow(const dnn_use *u) {
     const fxa__node *exponent = &u->s->program->nodes[u->n->arg[1]];
@@ -146,15 +146,16 @@ static int32_t dnn_pow(const dnn_use *u) {
     return y;
 }
 
-/* Returns a part of an int by value. */
+/* Returns a part (fxa__dnn_part) of an int that is passed by value. */
 static int32_t use_part(const dnn_use *u, int32_t t, fxa__dnn_part part) {
     fxa__dnn_tensor of = *use_tensor(u, t);
     of.part = (uint8_t)part;
     return fxa__dnn_add(u->g, &of);
 }
 
-/* x // n or x % n for x >= 0 and a divisor n that only a run knows. The absolute quotient is rounded up or down by
- * the sign of n and multiplied by this sign; the remainder is x minus quotient * |n|. Both results are 0 for n = 0. */
+/* Returns x // n or x % n for x >= 0 and a divisor n that only a run knows. The quotient by |n| is rounded up or down,
+ * depending on the sign of n, and multiplied by that sign; the remainder is x minus quotient * |n|. Both results are 0
+ * for n = 0. */
 static int32_t use_floor_by_value(const dnn_use *u, int32_t x, int32_t n) {
     int32_t rounded = fxa__dnn_int2(u->g, CUDNN_POINTWISE_ADD, x, use_part(u, n, FXA__DNN_ROUNDS));
     int32_t times = fxa__dnn_int2(u->g, CUDNN_POINTWISE_DIV, rounded, use_part(u, n, FXA__DNN_DIVISOR));
@@ -164,8 +165,8 @@ static int32_t use_floor_by_value(const dnn_use *u, int32_t x, int32_t n) {
     return remainder ? fxa__dnn_int2(u->g, CUDNN_POINTWISE_SUB, x, product) : product;
 }
 
-/* Rounded-down quotients and remainders of ints. cuDNN rounds towards zero, which is equal for non-negative ints;
- * others are refused. */
+/* Floor divisions and remainders of ints. cuDNN rounds towards zero, which is equal for non-negative ints; others are
+ * refused. */
 static int32_t dnn_floor_int(const dnn_use *u) {
     const fxa__node *by = &u->s->program->nodes[u->n->arg[1]];
     int64_t lo, hi;
@@ -191,7 +192,7 @@ static int32_t dnn_mod(const dnn_use *u) {
 
 /* ---- Minimum and maximum ----------------------------------------------------------------------------------------- */
 
-/* Returns y, but NaN where the operand is NaN: cuDNN's minimum and maximum drop a NaN operand. */
+/* Returns y, but NaN where `operand` is NaN: cuDNN's minimum and maximum ignore NaN. */
 static int32_t use_keep_nan(const dnn_use *u, int32_t y, int32_t operand) {
     const fxa__dnn_tensor *t = use_tensor(u, operand);
     if (t->number || (t->source == FXA__DNN_VALUE && !isnan(t->value))) return y;
@@ -242,7 +243,7 @@ static int32_t dnn_equal(const dnn_use *u) {
     return use_compare(u, u->mode, fxa__dnn_as_virtual(u->s, u->arg[reversed]), u->arg[!reversed]);
 }
 
-/* For ints, x < y becomes !(y <= x): cuDNN takes `<` for a padding mask and drops it. */
+/* Rewrites x < y of ints as !(y <= x): cuDNN would take `<` for padding and drop it. */
 static int32_t dnn_less(const dnn_use *u) {
     bool strict = u->n->op == FXA_OP_LT, reversed = use_is_reversed(u, u->arg[0], u->arg[1]);
     int32_t first = fxa__dnn_as_virtual(u->s, u->arg[reversed]), second = u->arg[!reversed];
@@ -269,8 +270,8 @@ static int32_t use_select_bool(const dnn_use *u) {
     return fxa__dnn_int2(u->g, CUDNN_POINTWISE_LOGICAL_OR, yes, no);
 }
 
-/* A select between two tensors is 4 times slower in cuDNN, so each is selected against 0 and the two results are
- * added. */
+/* Selects each value against 0 and adds the two results, because a select between two tensors is 4 times slower in
+ * cuDNN. */
 static int32_t dnn_select(const dnn_use *u) {
     int32_t m = u->arg[0], x = u->arg[1], y = u->arg[2];
     if (u->n->type == FXA_BOOL) return use_select_bool(u);
@@ -304,7 +305,7 @@ static int32_t dnn_to_int(const dnn_use *u) {
 /* ---- The table --------------------------------------------------------------------------------------------------- */
 
 static const struct dnn_row {
-    dnn_rule rule; /* NULL: cuDNN has no such operation, or computes it wrongly */
+    dnn_rule rule; /* NULL: cuDNN lacks the operation, or computes it wrongly */
     int mode;
 } dnn_rows[FXA_OP_COUNT] = {
     [FXA_OP_ADD] = {dnn_commuting, CUDNN_POINTWISE_ADD},

@@ -1,12 +1,13 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
  * Makes the program from which a graph is made, with its constants as params (lower/parameterize.h). Problems that
- * differ only in these constants so have one key and one compiled plan of cuDNN; each plan of fxattn stores its
- * constants, which runs pass by value. Called by attention/attention.c; attention/operands.c computes the key.
+ * differ only in these constants therefore have one key and share one compiled plan of cuDNN. Each plan of fxattn
+ * stores its constants, and runs pass them by value. Called by attention/attention.c; attention/operands.c computes the
+ * key.
  *
- * Constants become params after masks and the derivative have been found with all values known. The lowering treats
- * every constant in [FXA__DNN_NUMBER_LEAST, FXA__DNN_NUMBER_MOST] alike, so the graph has the same operations and
- * number of tensors as with the constants in place, and support results are equal.
+ * Constants become params after masks and the derivative have been found with all values known. The lowering treats all
+ * constants in [FXA__DNN_NUMBER_LEAST, FXA__DNN_NUMBER_MOST] alike, so the graph has the operations and tensors that it
+ * would have with the constants in place, and support results are equal.
  */
 #include "../attention/attention.h"
 
@@ -32,16 +33,16 @@ static fxa_status lift_joint(const fxa__problem *p, fxa_program **out, fxa_error
     return status;
 }
 
-/* ---- Which constants --------------------------------------------------------------------------------------------- */
+/* ---- Constants that become params -------------------------------------------------------------------------------- */
 
-/* Operations on floats that the lowering handles without the values of constant operands. */
+/* Operations on floats that the lowering handles without knowing the values of constant operands. */
 static const uint8_t lift_users[FXA_OP_COUNT] = {
     [FXA_OP_ADD] = 1,  [FXA_OP_SUB] = 1, [FXA_OP_MUL] = 1, [FXA_OP_DIV] = 1,   [FXA_OP_MULZ] = 1,
     [FXA_OP_DIVZ] = 1, [FXA_OP_MIN] = 1, [FXA_OP_MAX] = 1, [FXA_OP_CLAMP] = 1, [FXA_OP_SELECT] = 1,
 };
 
-/* Returns true for a node that is an operation of the graph, since it varies from pair to pair. Range analysis of
- * ints may need the constants of other nodes. */
+/* Returns true for a node that varies from pair to pair, and so is an operation of the graph. Constants of other nodes
+ * may be needed by range analysis of ints. */
 static bool lift_is_user(const fxa__node *n, const fxa__depend *d) {
     const uint32_t same = 1u << FXA_INPUT_HEADS | 1u << FXA_INPUT_Q_LEN | 1u << FXA_INPUT_K_LEN;
     return lift_users[n->op] && n->type == FXA_FLOAT && (d->inputs & ~same || d->tensors);
@@ -75,8 +76,7 @@ static fxa_status lift_numbers(fxa__host *host, const fxa_program *p, fxa__param
     return status;
 }
 
-/* If the caller passes a backward program, constants stay: nodes that both programs share are found by their
- * constants. */
+/* With a bprop, constants stay constants: nodes that both programs share are identified by them. */
 fxa_status fxa__dnn_program_make(const fxa__problem *p, bool lifts, fxa__parameterized *out, fxa_error *err) {
     fxa_program *program = NULL;
     *out = (fxa__parameterized){.n_hidden = 0};

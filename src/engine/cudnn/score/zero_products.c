@@ -1,19 +1,19 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * Products and quotients in which 0 wins, as derivatives need them: 0 times an infinity or NaN is 0, because the pair
- * has no part in the result. Chooses the fastest form of score.h that computes this.
+ * Products and quotients in which zero wins, as derivatives require: 0 times an infinity or NaN is 0, because such a
+ * pair must not contribute. Chooses the fastest form (score.h) that computes this.
  */
 #include "score.h"
 
 #include <math.h>
 
-/* Returns a bound of the absolute value of a node that is not NaN; INFINITY if none is known. `depth`: number of
- * levels to search. */
+/* Returns an upper bound of the absolute value of a node that is not NaN; INFINITY if none is known. `depth`: levels of
+ * operands to search. */
 static double zero_bound(const fxa__dnn_score *s, int32_t node, int depth) {
     const fxa__node *n = &s->program->nodes[node];
     switch (n->op) {
     case FXA_OP_PARAM: return fxa__dnn_score_is_number(s, node) ? FXA__DNN_NUMBER_MOST : INFINITY;
-    case FXA_OP_CONST: /* the bound holds for every constant that becomes a param */
+    case FXA_OP_CONST: /* the maximum with NUMBER_MOST also bounds every constant that becomes a param */
         return n->type == FXA_FLOAT && isfinite(n->f) ? fmax(fabs(n->f), FXA__DNN_NUMBER_MOST) : INFINITY;
     case FXA_OP_TANH:
     case FXA_OP_SIGMOID:
@@ -29,14 +29,15 @@ static double zero_bound(const fxa__dnn_score *s, int32_t node, int depth) {
     return n->op == FXA_OP_MUL ? x * y : x + y;
 }
 
-/* Returns true if 0 * y, or 0 / y, is certainly 0: y is a scalar by value, finite in f32, and as a divisor not 0. */
+/* Returns true if 0 * y, or 0 / y, is certainly 0: y is a scalar that is passed by value and finite in f32, and nonzero
+ * as a divisor. */
 static bool zero_is_plain(const fxa__dnn_tensor *y, int mode) {
     float f = (float)y->value;
     return y->number || (y->source == FXA__DNN_VALUE && isfinite(f) && (mode == CUDNN_POINTWISE_MUL || f != 0));
 }
 
-/* The fast forms replace y by 0 (in a product) or 1 (in a quotient) where x is 0, which needs a y without memory. If
- * y is bounded, only NaN could spoil the 0, and cuDNN's minimum drops NaN. Where x is not 0, y's NaN came from the
+/* The fast forms replace y by 0 (product) or 1 (quotient) where x is 0, which requires a virtual y. If y is bounded,
+ * only a NaN could prevent the result 0, and cuDNN's minimum drops NaN. Where x is nonzero, a NaN of y came from the
  * score, and x is NaN too. */
 int32_t fxa__dnn_zero_wins(fxa__dnn_score *s, int32_t node, int mode, int32_t x, int32_t y) {
     static const double most = 0x1p64; /* 0 * most is 0 */
