@@ -62,7 +62,7 @@ int32_t fxa__cpu_count(void) {
     return n < 1 ? 1 : n > FXA_MAX_THREADS ? FXA_MAX_THREADS : (int32_t)n;
 }
 
-/* ---- Looking and sleeping ---------------------------------------------------------------------------------------- */
+/* ---- Waiting: polling, then sleeping ----------------------------------------------------------------------------- */
 
 typedef bool (*pool_ready_fn)(fxa__pool *pool);
 
@@ -204,7 +204,7 @@ void fxa__pool_run(fxa__pool *pool, void *user, int32_t width, fxa__task_fn fn, 
 
 int32_t fxa__pool_width(const fxa__pool *pool) { return pool->width; }
 
-/* ---- Life -------------------------------------------------------------------------------------------------------- */
+/* ---- Creation, destruction and fork ------------------------------------------------------------------------------ */
 
 static size_t pool_size(int32_t width) {
     return sizeof(fxa__pool) + (size_t)(width - 1) * sizeof(pthread_t); /* width is at most FXA_MAX_THREADS */

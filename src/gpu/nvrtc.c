@@ -40,7 +40,7 @@ static fxa_status nvrtc_status(const fxa__nvrtc *nvrtc, int status, const char *
                      text ? text : "NVRTC has no words for it");
 }
 
-/* ---- Finding it -------------------------------------------------------------------------------------------------- */
+/* ---- Search for the library -------------------------------------------------------------------------------------- */
 
 /* Returns true if one of the searched folders contains a file of NVRTC. */
 static bool nvrtc_is_somewhere(const fxa__gpu_search *s) {
@@ -133,7 +133,7 @@ static fxa_status nvrtc_take(const fxa__nvrtc *nvrtc, fxa__host *host, fxa__nvrt
     return nvrtc_status(nvrtc, nvrtc->api.cubin(job->program, (char *)job->cubin), "nvrtcGetCUBIN", err);
 }
 
-/* ---- On threads -------------------------------------------------------------------------------------------------- */
+/* ---- Compilation on another thread ------------------------------------------------------------------------------- */
 
 enum { NVRTC_THREADS = 16 };
 #define NVRTC_STACK ((size_t)8 << 20) /* 8 MiB, like a main thread, because the compiler recurses */

@@ -26,7 +26,7 @@ static void folder_name(const uint8_t key[16], char out[FOLDER_NAME]) {
     memcpy(out + 32, FOLDER_ENDING, sizeof FOLDER_ENDING);
 }
 
-/* ---- Trust ------------------------------------------------------------------------------------------------------- */
+/* ---- Owner and mode of the folder -------------------------------------------------------------------------------- */
 
 /* Returns true if no user except the user of this process and root may write the file or folder that `s` describes. */
 static bool folder_is_ours(const struct stat *s) {

@@ -20,7 +20,7 @@ typedef struct merge_tensor {
     char *host; /* copy of the range in host memory; NULL = the tensor is empty */
 } merge_tensor;
 
-/* ---- Which engine ------------------------------------------------------------------------------------------------ */
+/* ---- Choice of the engine ---------------------------------------------------------------------------------------- */
 
 /* Sets *out to the first engine of the device that can be opened, and that can merge or at least copy device memory. If
  * there is none, fails with E_UNSUPPORTED; the message has the reason why the last engine could not be opened. */

@@ -131,7 +131,7 @@ const char *fxa__problem_engine(const fxa_problem *problem) {
     return has_field ? problem->engine : NULL;
 }
 
-/* ---- Public ------------------------------------------------------------------------------------------------------ */
+/* ---- Public functions -------------------------------------------------------------------------------------------- */
 
 fxa_status fxa_plan_create(fxa_context *ctx, const fxa_problem *problem, fxa_plan **out, fxa_error *err) {
     FXA__FLOAT_SCOPE;

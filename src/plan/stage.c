@@ -50,7 +50,7 @@ static bool stage_is_copied(const fxa__run_region *t) {
     return t->region.data && !fxa__region_is_empty(&t->region) && (t->part != FXA__PART_OTHER || t->index == 2);
 }
 
-/* ---- Spans ------------------------------------------------------------------------------------------------------- */
+/* ---- Address ranges ---------------------------------------------------------------------------------------------- */
 
 /* Compares two ranges for qsort: the range with the lower address comes first. */
 static int stage_compare(const void *a, const void *b) {
@@ -239,7 +239,8 @@ static fxa_status stage_run(stage *s, const fxa_args *args, fxa_error *err) {
     checked.workspace = NULL;
     FXA_TRY(fxa__bound_args_make(plan->problem, &checked, 0, true, s->views, &bound, err));
     fxa__progress progress = {.fn = bound.progress_fn, .user = bound.progress_user, .total = 1};
-    checked.progress = NULL; /* fxa_plan_run reports no progress: the end is reported after the results are copied */
+    /* fxa_plan_run must not report progress: the end is reported after the results have been copied */
+    checked.progress = NULL;
     const fxa__run_region_list list = {&plan->problem->in, &checked, 0};
     s->args = checked;
     if (stage_memory(s)->begin) FXA_TRY(stage_memory(s)->begin(stage_self(s), s->args.stream, err));

@@ -421,7 +421,7 @@ void fxa__index_walk_all(const fxa__problem *p, const fxa__bound_args *bound, vo
     if (!w.stopped && p->bprop) index_program(&w, p->bprop, true, bound->bprop_tensors);
 }
 
-/* ---- Refusing ---------------------------------------------------------------------------------------------------- */
+/* ---- Error of the first out-of-bounds index ---------------------------------------------------------------------- */
 
 /* Stores the first out-of-bounds index in *user, and returns false to end the walk. */
 static bool index_keep_first(void *user, const fxa__miss *miss) {

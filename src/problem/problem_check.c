@@ -163,7 +163,7 @@ static fxa_status check_sizes(const fxa_problem *p, fxa_error *err) {
     return FXA_OK;
 }
 
-/* ---- Place ------------------------------------------------------------------------------------------------------- */
+/* ---- Device and memory of the data ------------------------------------------------------------------------------- */
 
 static fxa_status check_host(const fxa_problem *p, fxa_error *err) {
     if (p->ordinal != 0)

@@ -52,7 +52,7 @@ typedef struct overlap_search {
     overlap_memo memo[OVERLAP_MEMO];
 } overlap_search;
 
-/* ---- Numbers ----------------------------------------------------------------------------------------------------- */
+/* ---- Arithmetic -------------------------------------------------------------------------------------------------- */
 
 static int64_t overlap_gcd(int64_t a, int64_t b) {
     while (b != 0) {

@@ -35,7 +35,7 @@ static const scale_row scale_rows[] = {
 };
 enum { SCALE_ROWS = sizeof scale_rows / sizeof *scale_rows };
 
-/* Returns the operand that the scale or amax of a row belongs to. */
+/* Returns the operand whose scale or amax a row of the table describes. */
 static const fxa__operand_info *scale_operand(const scale_row *row) {
     size_t i = 0;
     while (fxa__operand_info_get(i)->slot != row->operand) i++;

@@ -9,7 +9,7 @@
 #include "../base/num.h"
 #include "../program/linear.h"
 
-/* ---- Does the mask depend on q - k only? ------------------------------------------------------------------------- */
+/* ---- Masks that depend on q - k only ----------------------------------------------------------------------------- */
 
 /* Returns true if the mask is constant along the diagonals of `box`, which contains every pair to be counted. Returns
  * false if memory runs out; the caller then counts by rectangles, which needs no memory. */

@@ -14,7 +14,7 @@
 
 #include <string.h>
 
-/* ---- Life and failure -------------------------------------------------------------------------------------------- */
+/* ---- Creation, destruction and failures -------------------------------------------------------------------------- */
 
 fxa_status fxa__builder_new(fxa__host *host, fxa_program_kind kind, fxa_builder **out, fxa_error *err) {
     if (!out) return fxa__fail(err, FXA_E_ARGUMENT, "the place for the new builder is NULL");

@@ -34,8 +34,8 @@ struct fxa_builder {
     size_t table_size;    /* a power of two, or 0 */
 
     size_t n_params, n_tensors, params_capacity, tensors_capacity;
-    fxa__decl *params;  /* [n_params] in order of declaration; imm of a PARAM node is the index in this array */
-    fxa__decl *tensors; /* [n_tensors] in order of declaration; imm of a LOAD node is the index in this array */
+    fxa__decl *params;  /* [n_params] in order of declaration; fxa__node.imm of a PARAM is an index of this array */
+    fxa__decl *tensors; /* [n_tensors] in order of declaration; fxa__node.imm of a LOAD is an index of this array */
 
     fxa_value score, mask, dscore; /* values of the outputs; -1 = not set */
     size_t n_grads, grads_capacity;

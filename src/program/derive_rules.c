@@ -77,7 +77,7 @@ static void derive_rule_DIV(derive_step *s) {
     if (s->wanted[1]) s->out[1] = derive_neg(s, derive_bin(s, FXA_OP_MULZ, over, s->result));
 }
 
-/* a % b = a - b * floor(a / b), and floor has derivative 0. */
+/* By a % b = a - b * floor(a / b), where floor has derivative 0. */
 static void derive_rule_MOD(derive_step *s) {
     if (s->wanted[0]) s->out[0] = s->adj;
     if (s->wanted[1]) s->out[1] = derive_neg(s, derive_mulz(s, derive_bin(s, FXA_OP_FLOORDIV, s->arg[0], s->arg[1])));

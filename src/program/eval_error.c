@@ -68,7 +68,8 @@ static double error_divide(double a, double b, double y, double e_a, double e_b)
 
 /* Returns the error of y = a ** b caused by the errors of a and b. */
 static double error_power(double a, double b, double y, double e_a, double e_b) {
-    if (e_b == 0 && b > 0 && b < INFINITY && fabs(a) <= 2 * e_a) /* the base may be 0 or have either sign */
+    /* the sign of the base is not certain, or the base may be 0 */
+    if (e_b == 0 && b > 0 && b < INFINITY && fabs(a) <= 2 * e_a)
         return b == floor(b) || a >= e_a ? pow(fabs(a) + e_a, b) + fabs(y) : INFINITY;
     if (a == 0 || b == 0 || fabs(a) == INFINITY || fabs(b) == INFINITY) return e_a == 0 && e_b == 0 ? 0 : INFINITY;
     if (fabs(a) <= 2 * e_a || (a < 0 && e_b != 0)) return INFINITY;
@@ -91,7 +92,8 @@ static double error_binary(const fxa__arithmetic *m, uint32_t op, double a, doub
     case FXA_OP_FLOORDIV: return exact || error_floor_decided(quotient, 0, e_rounded) ? 0 : INFINITY;
     case FXA_OP_MOD:
         if (!exact && !error_floor_decided(quotient, 0, e_rounded)) return INFINITY;
-        return e_a + error_through(floor(quotient), e_b) + m->unit * fabs(a); /* computed as a - b * floor(a / b) */
+        /* a % b is computed as a - b * floor(a / b) */
+        return e_a + error_through(floor(quotient), e_b) + m->unit * fabs(a);
     case FXA_OP_POW: return error_power(a, b, y, e_a, e_b);
     case FXA_OP_MIN:
     case FXA_OP_MAX:

@@ -134,7 +134,7 @@ FXA__RULE_FN fxa__interval fxa__interval_left(fxa__interval a, fxa__interval n) 
     const fxa__i64 times = (fxa__i64)1 << (n.lo & 31);
     return fxa__interval_is_one(n) ? fxa__interval_clip(a.lo * times, a.hi * times) : fxa__interval_any();
 }
-/* Bounds of a >> n. */
+/* Returns bounds of a >> n. */
 FXA__RULE_FN fxa__interval fxa__interval_right(fxa__interval a, fxa__interval n) {
     const fxa__i64 by = (fxa__i64)1 << (n.lo & 31);
     if (fxa__interval_is_one(n)) return fxa__interval_make(fxa__floordiv64(a.lo, by), fxa__floordiv64(a.hi, by));

@@ -47,7 +47,7 @@ bool fxa__linear_bounds(const fxa__linear *f, const fxa_tile_bounds *box, int64_
     return *lo >= INT32_MIN && *hi <= INT32_MAX;
 }
 
-/* ---- One node ---------------------------------------------------------------------------------------------------- */
+/* ---- The form of one node ---------------------------------------------------------------------------------------- */
 
 /* Returns the form of a node that is not affine. still: true if the node does not change when q and k shift by the same
  * amount. */

@@ -90,7 +90,7 @@ size_t fxa__parse_given_name(fxa__parser *p, const char *what, fxa__symbol_kind 
     return name;
 }
 
-/* The functions below return 0, or -1 after a failure. */
+/* The functions of this section return 0, or -1 after a failure. */
 
 /* Binds the name at token `name` to a new param or tensor, whose value is negative if the builder failed. */
 static fxa_value parse_declared(fxa__parser *p, size_t name, fxa__symbol symbol) {
@@ -265,7 +265,7 @@ static fxa_value parse_grad(fxa__parser *p) {
     return fxa__builder_failed(p->b) ? fxa__parse_fail_builder(p, name, name) : 0;
 }
 
-/* Parses one statement, without its end. */
+/* Parses one statement, without the newline or ';' that ends it. */
 static fxa_value parse_statement(fxa__parser *p) {
     char text[FXA_MAX_NAME + 1];
     const char *wanted = p->config->kind == FXA_PROGRAM_SCORE ? "a statement: param, tensor, let, fn, score = or mask ="
@@ -441,7 +441,7 @@ done:
     return status;
 }
 
-/* ---- Public ------------------------------------------------------------------------------------------------------ */
+/* ---- Public functions -------------------------------------------------------------------------------------------- */
 
 fxa_status fxa_program_parse_texts(fxa_context *ctx, const fxa_parse_config *config, fxa_program **out,
                                    fxa_error *err) {

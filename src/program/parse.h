@@ -173,7 +173,7 @@ fxa_value fxa__parse_fn(fxa__parser *p);
 /* Parses the (x, y) of a call of the function at token `name` and its body. Returns the value. */
 fxa_value fxa__parse_call_fn(fxa__parser *p, size_t name);
 
-/* ---- Names and what follows them (parse_call.c) ---- */
+/* ---- Names, loads, calls and loops (parse_call.c) ---- */
 /* Parses an operand that begins with a name: a variable, a load, a call or a loop. */
 fxa_value fxa__parse_name(fxa__parser *p);
 /* Parses the [i, j] after the tensor at token `name` into index[rank]. Returns false after a failure. */

@@ -117,7 +117,7 @@ fxa_value fxa__parse_fn(fxa__parser *p) {
     size_t name = fxa__parse_given_name(p, "the name of the function", SYM_FN);
     if (name == SIZE_MAX) return -1;
     fxa__function f = {.token = name, .first = p->n_bindings};
-    /* a call of the function in its own body is refused */
+    /* makes a call of the function in its own body fail */
     *fxa__parse_symbol(p, name) = (fxa__symbol){SYM_FN, 0, 0, false, PARSE_ANY};
     if (!fn_parameters(p, &f)) return -1;
     if (!fxa__parse_expect(p, TOK_ASSIGN, "'=' and the expression that the function is")) return -1;

@@ -37,7 +37,7 @@ typedef struct print_state {
 
 static void print_text(print_state *s, const char *text) { fxa__write_bytes(&s->w, text, strlen(text)); }
 
-/* ---- Which nodes get a let --------------------------------------------------------------------------------------- */
+/* ---- Choice of the nodes that get a let -------------------------------------------------------------------------- */
 
 /* Returns true if the node is a conversion that the builder may insert. */
 static bool print_is_cast(const print_state *s, int32_t n) {
@@ -391,7 +391,7 @@ fxa_status fxa_program_print(const fxa_program *program, char *out, size_t capac
     return status;
 }
 
-/* No node has a let here, so shared nodes are written at every use; max_bytes bounds the text. */
+/* Prints without lets, so shared nodes are written at every use; max_bytes limits the text. */
 void fxa__program_print_value(const fxa_program *p, int32_t node, size_t max_bytes, fxa__writer *w) {
     print_state s = {.w = {.host = p->host}, .p = p, .max_bytes = max_bytes};
     size_t n = (size_t)p->n_nodes;

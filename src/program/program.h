@@ -208,7 +208,7 @@ fxa__val fxa__op_eval(uint32_t op, uint32_t result_type, uint32_t type, const fx
  * false if an index is out of bounds. */
 bool fxa__view_offset(const fxa_view *view, const int32_t *index, int64_t *offset);
 
-/* ---- Reading programs ------------------------------------------------------------------------------------------ */
+/* ---- Queries of programs --------------------------------------------------------------------------------------- */
 
 /* Returns the node of the first output of a kind, -1 if there is none. */
 int32_t fxa__program_output(const fxa_program *p, uint32_t kind);

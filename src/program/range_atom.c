@@ -133,7 +133,7 @@ static bool atom_residue(fxa__range *r, const fxa__affine *rest, int64_t d, fxa_
 
 bool fxa__affine_mod(fxa__range *r, const fxa__affine *f, int64_t d, fxa__affine *out) {
     fxa__affine rest = fxa__affine_const(atom_mod64(f->c, d));
-    for (int i = 0; i < f->n; i++) { /* only coefs modulo d matter: uses the residue nearest to 0 */
+    for (int i = 0; i < f->n; i++) { /* only coefs modulo d matter; the representative nearest to 0 is used */
         int64_t coef = atom_mod64(f->coef[i], d);
         if (coef > d / 2) coef -= d;
         if (coef == 0) continue;

@@ -133,7 +133,8 @@ bool fxa__affine_range(const fxa__range *r, const fxa__affine *f, fxa__set *set,
     uint32_t seen = 0, done = 0;
     *set = fxa__set_of(f->c, f->c);
     *dense = true;
-    for (int step = 0; step < f->n; step++) { /* small steps first: they fill the gaps of the larger ones */
+    /* smallest coefficients first, because their steps fill the gaps between larger steps */
+    for (int step = 0; step < f->n; step++) {
         int best = -1;
         for (int i = 0; i < f->n; i++)
             if (!(done >> i & 1u) && (best < 0 || llabs(f->coef[i]) < llabs(f->coef[best]))) best = i;
@@ -149,7 +150,7 @@ bool fxa__affine_range(const fxa__range *r, const fxa__affine *f, fxa__set *set,
     return true;
 }
 
-/* ---- Tables ------------------------------------------------------------------------------------------------------ */
+/* ---- Tables of atoms and rows ------------------------------------------------------------------------------------ */
 
 /* Returns `hash` combined with x. */
 static uint32_t form_mix(uint32_t hash, int64_t x) {

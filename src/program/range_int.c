@@ -262,7 +262,7 @@ static bool int_by_value(fxa__range *r, const fxa__node *node, fxa__int *out) {
     return true;
 }
 
-/* ---- Leaves, choices, casts -------------------------------------------------------------------------------------- */
+/* ---- Leaves, selects, casts -------------------------------------------------------------------------------------- */
 
 static void int_input(fxa__range *r, const fxa__node *node, fxa__int *out) {
     int64_t lo = r->box->lo[node->imm], hi = r->box->hi[node->imm];

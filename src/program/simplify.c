@@ -139,8 +139,8 @@ static fxa_value simplify_int(fxa_builder *b, const fxa__node *n) {
     }
 }
 
-/* Rule: identities of and, or, xor of ints and bools. `ones` is true if operand 1 is the constant with all bits set, -1
- * or true. */
+/* Rule: identities of and, or, xor of ints and bools. `ones`: operand 1 is the constant with all bits set (-1 or
+ * true). */
 static fxa_value simplify_bits(fxa_builder *b, fxa__node *n) {
     const fxa__node *y = simplify_arg(b, n, 1);
     bool same = n->arg[0] == n->arg[1], zero = simplify_is_int(y, 0);
