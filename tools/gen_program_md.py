@@ -404,12 +404,13 @@ call of a function by the function's expression, so functions are not part of pr
 Each argument of a call is computed once. A parameter has the type of its argument, so a function
 can be called with ints and with floats.
 
-Other names in the body of a function refer to lets, params, tensors and functions that precede the
-definition, so a function cannot call itself. A `let` after the definition, or a parameter or loop
-around a call, does not change the meaning of names in the body. Loop variables in the body of a
-function are local to the body. In the body of a function, `score`, `mask` and `dscore` have the
-values that they have at the call. A parameter of a function may hide a let. A second `fn` with the
-name of a function replaces the function for the statements after the second `fn`.
+Names in the body of a function that are not parameters refer to lets, params, tensors and functions
+that precede the definition, so a function cannot call itself. A `let` after the definition, or a
+parameter or loop around a call, does not change the meaning of names in the body. Loop variables in
+the body of a function are local to the body. In the body of a function, `score`, `mask` and
+`dscore` have the values that they have at the call. A parameter of a function may hide a let. A
+second `fn` with the name of a function replaces the function for the statements after the second
+`fn`.
 
 Errors in the body of a function that do not depend on arguments (syntax, names, numbers of
 arguments) are reported at the definition, even if the function is never called. Types and loop

@@ -341,7 +341,7 @@ class Builder(Handle):
 
     def include(self, program: Program, score: int) -> Tuple[int, int]:
         """Adds all operations of the score program `program`, with the value `score` as the input score of that
-        program. Returns the values of the new score and of the mask of that program."""
+        program. Returns two values: the new score and the mask that `program` computes."""
         out = (ctypes.c_int32 * 2)()
         at = ctypes.addressof(out)
         lib.builder_import(self._handle, program._handle, score, at, at + 4)

@@ -139,8 +139,8 @@ def attention(q: Any, k: Any, v: Any, score_mod: ScoreLike = None, mask_mod: Sco
     `style`: "flex", or "graph" for callbacks score_mod(graph, score, tensors), which get `tensors`.
     `score_mod_bprop, bprop_tensors, bprop_params`: a user-written derivative of score_mod, see vjp().
     `coordinates`: for a shard of a larger problem, a map from an axis ("b", "h", "q" or "k") to the position of the
-        shard in the entire problem: {"q": 512}. The position is an offset, an array with an entry per index of the
-        shard, or segments [(begin, base, step), ...].
+        shard in the entire problem: {"q": 512}. The position of a shard along an axis is an offset, an array with an
+        entry per index of the shard, or segments [(begin, base, step), ...].
     `global_q_len, global_k_len, global_heads`: for a shard, the values of q_len, k_len and heads in the program.
     `deterministic`: uses only engines whose results are equal in every run; raises an error if there is no
         deterministic engine for the call.

@@ -101,9 +101,9 @@ def _backward_abstract(*flat: Any, **params: Any) -> List[Any]:
 
 def _call(problem: Any, operands: List[Tuple[int, Any]], results: List[Tuple[int, Tuple[int, ...], Any]],
           packed: bool, before: Sequence[Any] = ()) -> List[Any]:
-    """Calls the handler with `operands`, (role, array) each. Returns the arrays of `results`, (role, shape, dtype)
-    each. `before` has the initial contents of the results. With `packed` the initial contents are zeros by default,
-    because the library does not write rows outside of the sequences."""
+    """Calls the handler with `operands`, a list of (role, array). Returns the arrays that `results`, a list of (role,
+    shape, dtype), describes. `before` has the initial contents of the results. With `packed` the initial contents are
+    zeros by default, because the library does not write rows outside of the sequences."""
     if packed and not before:
         before = [lax.full(shape, np.zeros((), dtype)) for _, shape, dtype in results]
     aliases = {len(operands) + i: i for i in range(len(before))}

@@ -221,7 +221,7 @@ def _lse_dtype(given: Optional[torch.dtype], usual: torch.dtype) -> torch.dtype:
 
 
 def _switch(value: Any) -> Any:
-    """Returns `value` if it is True or False, else None, which is no key of the table _FLAGS."""
+    """Returns `value` if it is True or False, else None."""
     return value if value is True or value is False else None
 
 

@@ -94,7 +94,8 @@ def untraced(function: _Function) -> _Function:
 
 class Flex(HigherOrderOperator):
     """The higher-order operator, with the arguments that Dynamo's class for flex_attention expects: (q, k, v,
-    score_mod, (*extras, mask_mod), scale, options). Dynamo adds two tuples of operands, for score_mod and mask_mod.
+    score_mod, (*extras, mask_mod), scale, options). Dynamo appends two tuples to the arguments of a call: the operands
+    of score_mod and those of mask_mod.
     `options`: a dictionary with the operator's config, dropout_p and VERSION."""
 
     def __init__(self) -> None:
