@@ -85,9 +85,9 @@ attention that `register_transformers` does not take are in the model's configur
 
 ## Limits
 
-The limits of [fxattn.torch](torch.md#limits) apply. Under `torch.compile`, the expression `~mask`
-in a model causes a graph break. With transformers 4, BLOOM and MPT use their own attention, not
-fxattn's.
+Models with fxattn have the limits of [fxattn.torch](torch.md#limits). Under `torch.compile`, the
+expression `~mask` in a model causes a graph break. With transformers 4, BLOOM and MPT use their own
+attention, not fxattn's.
 
 ## Which architectures
 

@@ -311,8 +311,8 @@ def _is_jax_numpys(equation: Any) -> bool:
 
 
 def _primitives(closed: Any) -> List[str]:
-    """Returns the primitives of a jaxpr and of its nested jaxprs, in order. Conversions are omitted, because
-    conversions depend on weak types."""
+    """Returns the primitives of a jaxpr and of its nested jaxprs, in order. Primitives that convert types are omitted,
+    because conversions depend on weak types."""
     found: List[str] = []
     for equation in getattr(closed, "jaxpr", closed).eqns:
         inner = equation.params.get("jaxpr") or equation.params.get("call_jaxpr")
