@@ -73,7 +73,7 @@ julia: $(BUILD)/Makefile ## the Julia package, assembled in build/julia (docs/ju
 
 test-model: $(BUILD)/Makefile ## the kernels of the cuda engine on a model of a GPU, against the reference: SECONDS=600 of it (tests/model)
 	@$(MAKE_IN) test_cuda_device standin_cuda model_nvrtc
-	@python3 tests/gpu/run_cuda.py $(BUILD) --model --seconds $(or $(SECONDS),600) $(GPU_FLAGS)
+	@python3 tests/device/python/run_cuda.py $(BUILD) --model --seconds $(or $(SECONDS),600) $(GPU_FLAGS)
 
 HF_PYTHON = $(BUILD)/python-tests/bin/python
 hf: $(BUILD)/Makefile ## every architecture of transformers beside eager attention, into docs/transformers.md (an hour; HF_FLAGS=--resume)
@@ -88,9 +88,9 @@ test-gpu: $(BUILD)/Makefile ## the cudnn and cuda engines on a GPU against the r
 	test_gpu_kernels test_cudnn_device test_cudnn_programs test_cudnn_fp8 test_cudnn_fp8_backward test_cuda_device \
 	test_cuda_plans test_cuda_features test_cuda_grads test_cuda_adverse test_cuda_odd test_cuda_tables test_cuda_caps \
 	test_cuda_decode test_cuda_stress test_model test_model_copies test_model_functions test_model_products python
-	@python3 tests/gpu/run_cudnn.py $(BUILD) $(GPU_FLAGS) || [ $$? = 77 ]
-	@python3 tests/gpu/run_cuda.py $(BUILD) $(GPU_FLAGS) || [ $$? = 77 ]
-	@for file in torch_cuda jax_cuda; do PYTHONPATH=$(BUILD)/python python3 tests/gpu/$$file.py || [ $$? = 77 ] || exit 1; done
+	@python3 tests/device/python/run_cudnn.py $(BUILD) $(GPU_FLAGS) || [ $$? = 77 ]
+	@python3 tests/device/python/run_cuda.py $(BUILD) $(GPU_FLAGS) || [ $$? = 77 ]
+	@for file in torch_cuda jax_cuda; do PYTHONPATH=$(BUILD)/python python3 tests/device/python/$$file.py || [ $$? = 77 ] || exit 1; done
 
 bench-gpu: $(BUILD)/Makefile ## the engines of a GPU beside PyTorch's cuDNN attention and FlexAttention (needs torch)
 	@$(MAKE_IN) python

@@ -3,14 +3,14 @@
  * Fuzzes saved problems (fxa_problem_save, fxa_plan_create_from_problem). The result must be an error status with a
  * message, or a plan; plans of small problems are run on tensors of exactly their extents. The first byte selects the
  * input: arbitrary bytes with a valid checksum, or the description of a problem, with sizes up to their limits and
- * programs of support/gen.h, which is saved first.
+ * programs of support/fixtures/gen.h, which is saved first.
  */
 #include "fuzz.h"
 #include "base/blake2s.h"
 #include "plan/plan.h"
-#include "support/any_call.h"
-#include "support/attn_data.h"
-#include "support/gen.h"
+#include "support/fixtures/any_call.h"
+#include "support/fixtures/attn_data.h"
+#include "support/fixtures/gen.h"
 
 /* ---- Runs -------------------------------------------------------------------------------------------------------- */
 

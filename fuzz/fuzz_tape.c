@@ -1,10 +1,11 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * Fuzzes programs built from a sequence of builder calls that the input encodes (tests/support/gen.h). Checks all
- * properties of programs, and evaluates a few pairs with empty tensors. The first byte contains the generator's flags.
+ * Fuzzes programs built from a sequence of builder calls that the input encodes (tests/support/fixtures/gen.h). Checks
+ * all properties of programs, and evaluates a few pairs with empty tensors. The first byte contains the generator's
+ * flags.
  */
 #include "fuzz.h"
-#include "support/gen.h"
+#include "support/fixtures/gen.h"
 
 int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size) {
     if (size == 0) return 0;

@@ -5,12 +5,12 @@
  * missing in one of them fails here by name. (src/lower and engines: test_ops_lowered.c; the reference page:
  * test_program_md.py; golden programs: test_golden_hash.c.)
  */
-#include "support/op_walk.h"
+#include "support/oracle/op_walk.h"
 
 #include "program/derive.h"
 #include "program/function_ulps.h"
-#include "support/brute.h"
-#include "support/gen.h"
+#include "support/oracle/brute.h"
+#include "support/fixtures/gen.h"
 
 static bool walk_equal(const fxa_program *a, const fxa_program *b) {
     uint8_t x[16], y[16];
@@ -316,7 +316,7 @@ static void walk_visit_made(fxa_context *ctx, const walk_step *s) {
     fxa_type type = walk_decisive(s);
     if ((s->info->flags & FXA__OP_SURFACE) || (s->result == type && (s->op == FXA_OP_FLOAT || s->op == FXA_OP_INT)))
         return;
-    if (!walk_made[s->op][type]) T_FAIL("%s: tests/support/gen.c never makes it\n", s->label);
+    if (!walk_made[s->op][type]) T_FAIL("%s: tests/support/fixtures/gen.c never makes it\n", s->label);
 }
 
 TEST(the_generator_makes_each) {

@@ -4,13 +4,13 @@
  * every engine of the build, forward and backward, compared with the reference. An operation missing or misread in one
  * of them fails here by name.
  */
-#include "support/op_walk.h"
+#include "support/oracle/op_walk.h"
 
 #include "engine/cpu/bytecode/tape.h"
 #include "engine/cpu/bytecode/tape_ops.h"
 #include "lower/lower_checks.h"
-#include "support/conf_case.h"
-#include "support/tape_case.h"
+#include "support/conformance/conf_case.h"
+#include "support/fixtures/tape_case.h"
 
 enum { LOWERED_ROUNDS = 12 };
 

@@ -8,7 +8,7 @@
  */
 #include "engine/cuda/cuda.h"
 #include "plan/plan.h"
-#include "support/attn_data.h"
+#include "support/fixtures/attn_data.h"
 #include "t.h"
 
 #define TABLE_README FXA_SOURCE_DIR "/README.md"

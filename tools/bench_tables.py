@@ -207,11 +207,11 @@ def campaigns():
         found = {row[0]: row[at] for row in table_of(cuda, "compare")["rows"]}
         add("the cuda engine on an H200, %s run" % name, cuda, "%s cases right, %s undecidable" % (
             found["cases right, of all"], found["of which nothing can be said"]), found["wrong"],
-            "tests/gpu/run_cuda.py build --part compare")
+            "tests/device/python/run_cuda.py build --part compare")
     found = {row["quantity"]: row["count"] for row in records(cuda, "sanitize")}
     add("the cuda engine under compute-sanitizer on an H200: memcheck, racecheck, synccheck, initcheck", cuda,
         "%s cases of %s kinds with each tool" % (found["cases of each tool"], found["kinds of problems"]),
-        found["reports that are not listed as false"], "tests/gpu/run_cuda.py build --part sanitize")
+        found["reports that are not listed as false"], "tests/device/python/run_cuda.py build --part sanitize")
     columns = table_of(cudnn, "cases")["columns"]
     for at in range(1, len(columns)):
         found = {row[0]: row[at] for row in table_of(cudnn, "cases")["rows"]}

@@ -136,7 +136,7 @@ def model_section(build, seconds, seed):
     """Runs random problems on the GPU emulator. Returns (exit code, section of the page)."""
     build_tests(build, ["test_cuda_device", "standin_cuda", "model_nvrtc"])
     commit = run(["git", "describe", "--always", "--dirty=, with changes that were not committed"])[1].strip()
-    code, out = run([sys.executable, "tests/gpu/run_cuda.py", build, "--model", "--seconds", str(seconds), "--seed", str(seed)])
+    code, out = run([sys.executable, "tests/device/python/run_cuda.py", build, "--model", "--seconds", str(seconds), "--seed", str(seed)])
     rows = []
     for family, right, cases, kinds, text in re.findall(r"^family (\w+): (\d+) cases right of (\d+), of (\d+) kinds: (.*)", out, re.M):
         passes = re.findall(r"(?:forward|backward) (\d+) right, (\d+) refused, (\d+) unsure, (\d+) wrong", text)

@@ -5,7 +5,7 @@
  * early.
  */
 #include "base/host.h"
-#include "support/thread_count.h"
+#include "support/fixtures/thread_count.h"
 #include "t.h"
 
 #include <fenv.h>

@@ -9,7 +9,7 @@
 #endif
 #include "base/host.h"
 #include "base/pool.h"
-#include "support/fail_alloc.h"
+#include "support/memory/fail_alloc.h"
 #include "t.h"
 
 #if FXA_TEST_WRAPS

@@ -5,7 +5,7 @@
  * know, and an empty folder.
  */
 #include "gpu/nvrtc.h"
-#include "support/fail_alloc.h"
+#include "support/memory/fail_alloc.h"
 #include "t.h"
 
 #include <pthread.h>

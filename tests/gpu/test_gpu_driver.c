@@ -5,7 +5,7 @@
  * and no leak.
  */
 #include "gpu/device_description.h"
-#include "standin/standin_rig.h"
+#include "standin/standin_fixture.h"
 
 enum { DRIVER_BYTES = 1000 };
 

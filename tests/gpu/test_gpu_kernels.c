@@ -5,7 +5,7 @@
  */
 #include "base/dtype.h"
 #include "gpu/launch.h"
-#include "standin/standin_rig.h"
+#include "standin/standin_fixture.h"
 
 #include <math.h>
 #include <string.h>

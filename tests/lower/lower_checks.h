@@ -6,7 +6,7 @@
 #ifndef FXA_TESTS_LOWER_CHECKS_H
 #define FXA_TESTS_LOWER_CHECKS_H
 
-#include "lower/lower_rig.h"
+#include "lower_fixture.h"
 
 #include "lower/affine.h"
 #include "lower/conjunct.h"

@@ -4,12 +4,12 @@
  * and their derivatives; in f32 it is within the running error; the CUDA dialect, with its few functions defined in C,
  * has the bits of the f32 text. Every level is a function that sees only its own inputs.
  */
-#include "lower/emit_rig.h"
+#include "emit_fixture.h"
 
 #include "lower/fuse.h"
 #include "lower/parameterize.h"
 #include "program/eval_error.h"
-#include "support/op_walk.h"
+#include "support/oracle/op_walk.h"
 
 enum { EMIT_RANDOM = 160, EMIT_PROGRAMS = 640, EMIT_ROUNDS = 12, EMIT_KINDS = 0x1f, EMIT_RESULTS = 512 };
 

@@ -3,7 +3,7 @@
  * 64-bit elements compared by their 32-bit words: outputs of the lowered program, evaluated with loads of halves, equal
  * the program's; no comparison of 64-bit elements remains; other programs are unchanged.
  */
-#include "lower/lower_rig.h"
+#include "lower_fixture.h"
 
 #include "lower/i64_halves.h"
 

@@ -4,7 +4,7 @@
  * random and listed masks, near and far coordinates, any tensor layout; checked in f64 by the evaluator, in f32 by the
  * emitted mask. Common masks are decided exactly.
  */
-#include "lower/emit_rig.h"
+#include "emit_fixture.h"
 
 #include "lower/interval.h"
 

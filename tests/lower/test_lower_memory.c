@@ -10,7 +10,7 @@
 #include "lower/fuse.h"
 #include "lower/parameterize.h"
 #include "lower/i64_halves.h"
-#include "support/fail_alloc.h"
+#include "support/memory/fail_alloc.h"
 
 static const char memory_text[] =
     "param cap : float\ntensor slope : f32[1]\ntensor doc : i64[1]\n"

@@ -3,7 +3,7 @@
  * Texts of src/lower for listed programs, compared with the golden file tests/golden/lowered.txt: emitted code of every
  * level, its weights, code for tiles, and the dumps of fxa_program_dump. FXA_TEST_UPDATE=1 writes the file anew.
  */
-#include "lower/lower_rig.h"
+#include "lower_fixture.h"
 
 #include "lower/emit.h"
 #include "lower/fuse.h"

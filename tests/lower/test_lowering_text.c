@@ -2,9 +2,9 @@
  *
  * fxa_program_dump: lines for some programs, valid endings for random ones, and refusals.
  */
-#include "lower/lower_rig.h"
+#include "lower_fixture.h"
 
-#include "support/fail_alloc.h"
+#include "support/memory/fail_alloc.h"
 
 static const struct {
     const char *text;

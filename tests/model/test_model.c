@@ -1,10 +1,10 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
  * The GPU emulator behaves like a device: threads, warps, CTAs, clusters, barriers and atomics. Copies are tested in
- * test_model_copies.c, numbers and matrices in test_model_products.c, mistakes in test_model_mistakes.c. model_rig.h
- * explains the environment variables.
+ * test_model_copies.c, numbers and matrices in test_model_products.c, mistakes in test_model_mistakes.c.
+ * model_fixture.h explains the environment variables.
  */
-#include "model_rig.h"
+#include "model_fixture.h"
 
 static bool check_grid(const rig_run *r) {
     for (size_t i = 0; i < r->out_bytes / 4; i++)

@@ -1,9 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
  * Copies on the GPU emulator behave as on a device: groups of copies, boxes of tensors in both directions, ring
- * buffers. model_rig.h explains the environment variables.
+ * buffers. model_fixture.h explains the environment variables.
  */
-#include "model_rig.h"
+#include "model_fixture.h"
 
 static bool check_copies(const rig_run *r) {
     bool ok = true;

@@ -1,10 +1,10 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
  * Errors of the functions of common/softcap_tanh.cuh, compared with f64: tanh by score_tanh, by score_softcap_series
- * near 0, and by score_softcap_four. On a GPU (FXA_TEST_MODEL=device, model_rig.h) every f32 of both signs from 2^-40
- * to 32 is an argument; on the GPU emulator, whose exp2 and reciprocal are those of the host, a sample.
+ * near 0, and by score_softcap_four. On a GPU (FXA_TEST_MODEL=device, model_fixture.h) every f32 of both signs from
+ * 2^-40 to 32 is an argument; on the GPU emulator, whose exp2 and reciprocal are those of the host, a sample.
  */
-#include "model_rig.h"
+#include "model_fixture.h"
 
 enum { FUNCTIONS_FIRST = 0x2B800000, FUNCTIONS_END = 0x42000000 }; /* bits of 2^-40 and of 32 */
 enum { FUNCTIONS_NUMBERS = 8, FUNCTIONS_COUNT = 1 << 19, FUNCTIONS_SAMPLE = 1 << 16 };

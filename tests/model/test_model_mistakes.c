@@ -1,9 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
  * Mistakes of kernels and launches that the GPU emulator reports by a message, each next to a correct variant.
- * model_rig.h explains the environment variables.
+ * model_fixture.h explains the environment variables.
  */
-#include "model_rig.h"
+#include "model_fixture.h"
 
 /* ---- Mistakes with words ----------------------------------------------------------------------------------------- */
 

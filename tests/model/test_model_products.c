@@ -1,9 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * 16-bit numbers and matrices on the GPU emulator; layouts are compared with plain sums on the host. model_rig.h
+ * 16-bit numbers and matrices on the GPU emulator; layouts are compared with plain sums on the host. model_fixture.h
  * explains the environment variables.
  */
-#include "model_rig.h"
+#include "model_fixture.h"
 
 /* ---- Numbers ----------------------------------------------------------------------------------------------------- */
 

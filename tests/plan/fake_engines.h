@@ -8,8 +8,8 @@
 #define FXA_TESTS_FAKE_ENGINES_H
 
 #include "plan/plan.h"
-#include "support/own_engines.h"
-#include "support/plan_rig.h"
+#include "support/fixtures/own_engines.h"
+#include "support/fixtures/plan_fixture.h"
 
 static atomic_int queries, compiles, loads, releases;
 static fxa_status compile_status;

@@ -3,7 +3,7 @@
  * NULL arguments of every public function: E_ARGUMENT with a text (or a harmless result of functions that cannot fail),
  * and outputs set to NULL. fxa_error may be NULL everywhere.
  */
-#include "support/tiny.h"
+#include "support/fixtures/tiny.h"
 #include "t.h"
 
 #define NULL_STATUS(call) T_STATUS(call, FXA_E_ARGUMENT)

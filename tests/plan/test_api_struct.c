@@ -4,8 +4,8 @@
  * one. Each struct is placed at the end of accessible memory, at its own end or that of the current struct, so a read
  * beyond it faults.
  */
-#include "support/guard.h"
-#include "support/tiny.h"
+#include "support/memory/guard.h"
+#include "support/fixtures/tiny.h"
 #include "t.h"
 
 static fxa_context *struct_ctx;

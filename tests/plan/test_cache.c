@@ -4,7 +4,7 @@
  * builds, failures. Keys are a small number in the first bytes.
  */
 #include "plan/plan.h"
-#include "support/fail_alloc.h"
+#include "support/memory/fail_alloc.h"
 #include "t.h"
 
 #include <pthread.h>

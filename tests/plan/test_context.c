@@ -2,8 +2,8 @@
  *
  * The context: creation, limits, counters, lifetimes.
  */
-#include "support/fail_alloc.h"
-#include "support/tiny.h"
+#include "support/memory/fail_alloc.h"
+#include "support/fixtures/tiny.h"
 #include "t.h"
 
 TEST(version_is_that_of_the_header) { T_STR(fxa_version(), FXA_VERSION_STRING); }

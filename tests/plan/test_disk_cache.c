@@ -3,7 +3,7 @@
  * The disk cache, with the mock device's engine, whose code has a section of plan bytes: one context compiles, the next
  * loads; limits and eviction. Damaged files and folders are in test_disk_damage.c.
  */
-#include "disk_rig.h"
+#include "disk_fixture.h"
 
 TEST(what_one_context_compiled_the_next_one_loads) {
     plan_rig r;

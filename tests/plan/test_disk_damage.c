@@ -3,7 +3,7 @@
  * The disk cache with damaged files, wrong folders, failing system calls or other processes at work: each is a miss,
  * never a failure of the call.
  */
-#include "disk_rig.h"
+#include "disk_fixture.h"
 
 #include "base/blake2s.h"
 

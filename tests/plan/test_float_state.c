@@ -4,9 +4,9 @@
  * rounding mode, with denormals flushed, with every exception trapped, with valid and invalid arguments, and returns
  * the same bytes as in the default state. Afterwards the state is the caller's, flags included.
  */
-#include "support/float_states.h"
-#include "support/isa.h"
-#include "support/tiny.h"
+#include "support/memory/float_states.h"
+#include "support/fixtures/isa.h"
+#include "support/fixtures/tiny.h"
 
 /* A program with everything that depends on the state: inexact numbers, folding that rounds, overflows, divides by
  * zero, is inexact, denormal or NaN, and operations that only eval computes. */

@@ -4,9 +4,9 @@
  * derivative, properties and tiles, and both passes of every engine are the same in a random state as in the default
  * one. test_float_state.c has the single calls.
  */
-#include "support/float_states.h"
+#include "support/memory/float_states.h"
 
-#include "support/conf_case.h"
+#include "support/conformance/conf_case.h"
 
 /* Parses and loads the case's program again; computes its derivative, properties and tiles. */
 static void drawn_program(record *r, const conf_case *c, const char *text, const void *bytes, size_t n_bytes) {

@@ -3,8 +3,8 @@
  * Every allocation of the library ends at an inaccessible page: an element that is read or written past the end of an
  * array ends the process. Programs go through all analyses, and plans of both passes through creation, bytes and runs.
  */
-#include "support/attn_data.h"
-#include "support/guard.h"
+#include "support/fixtures/attn_data.h"
+#include "support/memory/guard.h"
 #include "t.h"
 
 #include "lower/emit.h"

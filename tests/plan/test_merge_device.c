@@ -3,9 +3,9 @@
  * fxa_merge on a device: same bits as on the host for random shapes, layouts and dtypes, with nothing written between
  * the elements; an engine's own kernel if it has one; failures of every call and allocation; refusals.
  */
-#include "support/fail_alloc.h"
-#include "support/mock_device.h"
-#include "support/own_engines.h"
+#include "support/memory/fail_alloc.h"
+#include "support/mock/mock_device.h"
+#include "support/fixtures/own_engines.h"
 #include "t.h"
 
 #include <sys/wait.h>

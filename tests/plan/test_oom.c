@@ -4,9 +4,9 @@
  * ones. Each time the result is E_MEMORY (or correct, where memory was only for speed), nothing leaks, every freed size
  * was allocated, and the same context does the same job right afterwards.
  */
-#include "support/fail_alloc.h"
-#include "support/plan_bytes.h"
-#include "support/tiny.h"
+#include "support/memory/fail_alloc.h"
+#include "support/fixtures/plan_bytes.h"
+#include "support/fixtures/tiny.h"
 #include "t.h"
 
 /* Objects created before memory fails. Flows only read them, except for the data of the tiny problems. */

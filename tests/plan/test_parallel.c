@@ -5,10 +5,10 @@
  * replaces the library's.
  */
 #include "plan/plan.h"
-#include "support/fail_alloc.h"
-#include "support/own_engines.h"
-#include "support/thread_count.h"
-#include "support/tiny.h"
+#include "support/memory/fail_alloc.h"
+#include "support/fixtures/own_engines.h"
+#include "support/fixtures/thread_count.h"
+#include "support/fixtures/tiny.h"
 #include "t.h"
 
 #include <time.h>

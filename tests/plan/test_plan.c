@@ -2,7 +2,7 @@
  *
  * Plans: content selects the plan, which changes need a new one, and what a run may do.
  */
-#include "support/plan_rig.h"
+#include "support/fixtures/plan_fixture.h"
 
 static void plan_key_of(plan_rig *r, const fxa_problem *problem, uint8_t key[16]) {
     fxa_error err;

@@ -4,8 +4,8 @@
  * test_plan_bytes_hostile.c. FXA_TEST_UPDATE=1 writes the golden files anew.
  */
 #include "plan/plan.h"
-#include "support/plan_bytes.h"
-#include "support/tiny.h"
+#include "support/fixtures/plan_bytes.h"
+#include "support/fixtures/tiny.h"
 #include "t.h"
 
 static fxa_context *blob_context(void) {

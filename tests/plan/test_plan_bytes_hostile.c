@@ -4,8 +4,8 @@
  * tables, random damage. Loading returns an error about the bytes, or a valid plan.
  */
 #include "plan/plan.h"
-#include "support/fail_alloc.h"
-#include "support/plan_bytes.h"
+#include "support/memory/fail_alloc.h"
+#include "support/fixtures/plan_bytes.h"
 #include "t.h"
 
 static fxa_context *hostile_context(void) {

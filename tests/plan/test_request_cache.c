@@ -5,7 +5,7 @@
  */
 #include "base/blake2s.h"
 #include "plan/plan.h"
-#include "support/plan_rig.h"
+#include "support/fixtures/plan_fixture.h"
 
 static fxa_plan *memo_create(plan_rig *r, const fxa_problem *p) {
     fxa_plan *plan = NULL;

@@ -4,7 +4,7 @@
  * which refusals are cached, which engine is chosen, what each key contains, and requirements of a problem that the
  * library checks itself.
  */
-#include "seam_rig.h"
+#include "seam_fixture.h"
 
 static fxa_support seam_ask(plan_rig *r, size_t engine) {
     fxa_error err;

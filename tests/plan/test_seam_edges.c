@@ -3,7 +3,7 @@
  * The interface between plans and engines at its limits: targets without memory, engines without optional hooks, a
  * device without an engine, more engines than a context uses, and environment variables for engines of other devices.
  */
-#include "seam_rig.h"
+#include "seam_fixture.h"
 
 #include "problem/bound_args.h"
 

@@ -4,8 +4,8 @@
  * same. Plans for a target that is not present; the instruction set of the cpu engine; scalars in memory, which give
  * the same results as scalars of a call.
  */
-#include "seam_rig.h"
-#include "support/isa.h"
+#include "seam_fixture.h"
+#include "support/fixtures/isa.h"
 
 typedef struct key {
     uint8_t byte[16];

@@ -4,7 +4,7 @@
  * thread at any time and never waits for a thread that opens, compiles or runs; other threads release device code
  * later, and in the end all of it. For ThreadSanitizer and AddressSanitizer too.
  */
-#include "seam_rig.h"
+#include "seam_fixture.h"
 
 #include <pthread.h>
 #include <sched.h>

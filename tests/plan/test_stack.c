@@ -6,7 +6,7 @@
 #ifndef _GNU_SOURCE
 #define _GNU_SOURCE /* MAP_ANONYMOUS, pthread_attr_setstack */
 #endif
-#include "support/isa.h"
+#include "support/fixtures/isa.h"
 #include "t.h"
 
 #include <pthread.h>

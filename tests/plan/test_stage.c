@@ -4,10 +4,10 @@
  * failing call of the engine and every failing allocation nothing leaks, and no memory of the caller has changed. Bytes
  * between the elements of an output are never written, not even during the run.
  */
-#include "support/mock_device.h"
-#include "support/own_engines.h"
-#include "support/fail_alloc.h"
-#include "support/tiny.h"
+#include "support/mock/mock_device.h"
+#include "support/fixtures/own_engines.h"
+#include "support/memory/fail_alloc.h"
+#include "support/fixtures/tiny.h"
 #include "t.h"
 
 #include <sys/wait.h>

@@ -3,7 +3,7 @@
  * Support queries: their results, that they are cached, and that plans agree with them.
  */
 #include "engine/engine.h"
-#include "support/plan_rig.h"
+#include "support/fixtures/plan_fixture.h"
 
 static size_t engine_count(void) {
     size_t n = 0;

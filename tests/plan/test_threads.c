@@ -3,9 +3,9 @@
  * Thread safety (R-20): one context, its programs and plans, used by many threads at once. Results are bit-equal to
  * those of one thread, counters add up, nothing leaks. Also for ThreadSanitizer.
  */
-#include "support/fail_alloc.h"
-#include "support/plan_bytes.h"
-#include "support/tiny.h"
+#include "support/memory/fail_alloc.h"
+#include "support/fixtures/plan_bytes.h"
+#include "support/fixtures/tiny.h"
 #include "t.h"
 
 #include <pthread.h>

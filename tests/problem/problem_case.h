@@ -7,7 +7,7 @@
 #define FXA_TESTS_PROBLEM_CASE_H
 
 #include "problem/bound_args.h"
-#include "support/attn_data.h"
+#include "support/fixtures/attn_data.h"
 #include "t.h"
 
 /* Two params and three tensors, declared out of order. The slots are sorted: bias, ids, table and gain, shift. */

@@ -3,7 +3,7 @@
  * Arguments of a run: refusals with their texts, and the bound arguments of valid ones. R-21, R-22: counts and slots
  * are checked before anything runs, and a workspace of size 0 is legal. Int32 arrays are in test_bound_args_tables.c.
  */
-#include "bound_args_rig.h"
+#include "bound_args_fixture.h"
 
 #if defined(__i386__)
 enum { BIND_WIDE = 4 };

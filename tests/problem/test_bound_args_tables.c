@@ -3,7 +3,7 @@
  * Int32 arrays of a run (lengths, offsets, page numbers, maps, positions): refusals with their texts, and bound
  * arguments.
  */
-#include "bound_args_rig.h"
+#include "bound_args_fixture.h"
 
 TEST(lengths) {
     const fxa_problem padded = with_flags(case_forward(), FXA_PADDING);

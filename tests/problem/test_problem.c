@@ -3,7 +3,7 @@
  * Problems: defaults, layouts, captures, maps, struct sizes, zero sizes. Refusals are in test_problem_refused.c.
  */
 #include "problem_case.h"
-#include "support/fail_alloc.h"
+#include "support/memory/fail_alloc.h"
 
 static fxa_error err;
 

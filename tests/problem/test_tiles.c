@@ -3,7 +3,7 @@
  * Tile counts, compared with single tiles, and single tiles with every pair: maps, lengths, edges, sizes (R-92). Limits
  * are in test_tiles_limits.c.
  */
-#include "support/gen.h"
+#include "support/fixtures/gen.h"
 #include "tiles_case.h"
 
 TEST(exact_masks) {

@@ -2,7 +2,7 @@
  *
  * Tile counts at their limits: huge problems, bounded work, failing memory.
  */
-#include "support/fail_alloc.h"
+#include "support/memory/fail_alloc.h"
 #include "tiles_case.h"
 
 /* The longest sequences, 2^31 - 1 tokens, counted by arithmetic: a diagonal of n tiles, and a mask without coordinates.

@@ -3,7 +3,7 @@
  * Estimated work of a pass (src/problem/work.h), compared with pairs counted one by one.
  */
 #include "problem/work.h"
-#include "support/own_context.h"
+#include "support/fixtures/own_context.h"
 
 static double work_of(const fxa_problem *p) {
     fxa__problem *made = NULL;

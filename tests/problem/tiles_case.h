@@ -6,7 +6,7 @@
 #define FXA_TESTS_TILES_CASE_H
 
 #include "problem/tiles.h"
-#include "support/attn_data.h"
+#include "support/fixtures/attn_data.h"
 #include "t.h"
 
 __attribute__((unused)) static fxa_context *tiles_ctx(void) {

@@ -3,8 +3,8 @@
  * The builder: types of results, conversions of operands, outputs, declarations. Errors and limits are in
  * test_build_errors.c.
  */
-#include "support/op_meaning.h"
-#include "support/own_context.h"
+#include "support/oracle/op_meaning.h"
+#include "support/fixtures/own_context.h"
 
 /* ---- Memory ------------------------------------------------------------------------------------------------------ */
 

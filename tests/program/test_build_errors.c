@@ -2,8 +2,8 @@
  *
  * Builder errors: the text of each, sticky errors, limits, failing memory.
  */
-#include "support/fail_alloc.h"
-#include "support/own_context.h"
+#include "support/memory/fail_alloc.h"
+#include "support/fixtures/own_context.h"
 
 static void build_expect(fxa_builder *b, fxa_status status, const char *text) {
     fxa_program *p = NULL;

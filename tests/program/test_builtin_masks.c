@@ -2,8 +2,8 @@
  *
  * Ready masks, appended to a program: what they mean, with what they compose, and what may fail.
  */
-#include "support/fail_alloc.h"
-#include "support/own_context.h"
+#include "support/memory/fail_alloc.h"
+#include "support/fixtures/own_context.h"
 
 /* ---- Ready masks ------------------------------------------------------------------------------------------------- */
 

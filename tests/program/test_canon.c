@@ -3,7 +3,7 @@
  * Canonical form and hash: what is and is not folded, what the hash does and does not depend on, sums of gradients,
  * import. Random programs are in test_canon_random.c.
  */
-#include "support/own_context.h"
+#include "support/fixtures/own_context.h"
 
 /* ---- Identities -------------------------------------------------------------------------------------------------- */
 

@@ -2,8 +2,8 @@
  *
  * Canonical form and hash of random programs: two different builds give the same program, whose values are correct.
  */
-#include "support/op_meaning.h"
-#include "support/own_context.h"
+#include "support/oracle/op_meaning.h"
+#include "support/fixtures/own_context.h"
 
 /* ---- Random programs, built in two ways -------------------------------------------------------------------------- */
 

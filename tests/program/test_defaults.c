@@ -3,7 +3,7 @@
  * Default values of params, `param cap : float = 20`: text, builder, queries, canonical text, bytes. Hashes, nodes and
  * plan keys do not depend on them.
  */
-#include "support/own_context.h"
+#include "support/fixtures/own_context.h"
 #include "t.h"
 
 #include <math.h>

@@ -12,7 +12,7 @@
  */
 #include "t.h"
 #include "program/program.h"
-#include "support/grads.h"
+#include "support/oracle/grads.h"
 
 #include <float.h>
 

@@ -5,7 +5,7 @@
  */
 #include "t.h"
 #include "program/program.h"
-#include "support/grads.h"
+#include "support/oracle/grads.h"
 
 static fxa_program *kink_derive(fxa_context *ctx, const char *text) {
     fxa_error err;

@@ -4,8 +4,8 @@
  * implementation; and refusals of the public function. All engines must follow these rules. Loads are in
  * test_eval_loads.c.
  */
-#include "eval_rig.h"
-#include "support/op_meaning.h"
+#include "eval_fixture.h"
+#include "support/oracle/op_meaning.h"
 
 static const double special_floats[] = {0.0,    -0.0,     1.0,       -1.0, 0.5,          -0.5,          1.5,
                                         2.5,    -2.5,     3.7,       -3.7, 0.1,          1e10,          1e300,

@@ -2,7 +2,7 @@
  *
  * The evaluator: loads of every dtype, rank and layout, 64-bit elements, out-of-bounds indices.
  */
-#include "eval_rig.h"
+#include "eval_fixture.h"
 
 /* Returns t[index...] from a program whose indices are the coordinates b, h, q, k and k_len. */
 static double eval_load_at(const fxa_view *view, const int32_t *index) {

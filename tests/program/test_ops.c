@@ -4,7 +4,7 @@
  */
 #include "t.h"
 
-#include "support/op_meaning.h"
+#include "support/oracle/op_meaning.h"
 #include "program/program.h"
 
 TEST(every_row_is_filled) {

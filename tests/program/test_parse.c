@@ -3,7 +3,7 @@
  * The parser: meaning of texts, by value or by the hash of an equivalent text; loops, composition, several texts,
  * offered declarations, arguments. Errors are in test_parse_errors.c, limits in test_parse_limits.c.
  */
-#include "support/own_context.h"
+#include "support/fixtures/own_context.h"
 
 #include "program/program.h"
 

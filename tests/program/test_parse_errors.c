@@ -2,7 +2,7 @@
  *
  * The parser: every error text, with its line, column and length.
  */
-#include "support/own_context.h"
+#include "support/fixtures/own_context.h"
 
 typedef struct perr_row {
     const char *text;

@@ -3,7 +3,7 @@
  * Functions defined in a text: meaning of calls, by the hash of the text without functions; scope of names in a body;
  * errors in definitions and calls; limits.
  */
-#include "support/own_context.h"
+#include "support/fixtures/own_context.h"
 #include "t.h"
 
 static void fn_same_as(fxa_program_kind kind, const char *a, const char *b) {

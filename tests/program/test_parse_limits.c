@@ -2,8 +2,8 @@
  *
  * The parser with extreme texts: too deep, too long, too much work, garbage, no memory. Each gives an error quickly.
  */
-#include "support/fail_alloc.h"
-#include "support/own_context.h"
+#include "support/memory/fail_alloc.h"
+#include "support/fixtures/own_context.h"
 
 #include <pthread.h>
 #include <time.h>

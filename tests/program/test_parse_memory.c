@@ -3,7 +3,7 @@
  * The parser stopped at any token, when unrolled loops read too many, and at any failing allocation, for programs of
  * many lengths, so that each list of parser and builder is the one that grows.
  */
-#include "support/fail_alloc.h"
+#include "support/memory/fail_alloc.h"
 #include "t.h"
 
 /* ---- Too many tokens --------------------------------------------------------------------------------------------- */

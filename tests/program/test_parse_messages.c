@@ -3,7 +3,7 @@
  * Complete error messages of the parser for programs with one small mistake, compared with the golden file
  * tests/golden/parse_messages.txt. FXA_TEST_UPDATE=1 writes the file anew.
  */
-#include "support/own_context.h"
+#include "support/fixtures/own_context.h"
 
 #include <ctype.h>
 

@@ -6,7 +6,7 @@
 #include "t.h"
 
 #include "program/program.h"
-#include "support/gen.h"
+#include "support/fixtures/gen.h"
 
 static fxa_program *print_parse(fxa_context *ctx, const char *text, fxa_program_kind kind) {
     fxa_error err = {0};

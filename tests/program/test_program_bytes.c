@@ -3,9 +3,9 @@
  * Program bytes: a saved program loads as the same program, each program has one encoding, and damaged or hostile bytes
  * only give an error.
  */
-#include "support/fail_alloc.h"
-#include "support/gen.h"
-#include "support/own_context.h"
+#include "support/memory/fail_alloc.h"
+#include "support/fixtures/gen.h"
+#include "support/fixtures/own_context.h"
 #include "program/program.h"
 
 typedef struct pbytes_blob {

@@ -6,7 +6,7 @@
 #include "program/build.h"
 #include "program/lex.h"
 #include "program/range.h"
-#include "support/fail_alloc.h"
+#include "support/memory/fail_alloc.h"
 #include "t.h"
 
 static fxa_context *edges_context(void) {

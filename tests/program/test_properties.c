@@ -5,8 +5,8 @@
 #include "t.h"
 
 #include "program/program.h"
-#include "support/fail_alloc.h"
-#include "support/gen.h"
+#include "support/memory/fail_alloc.h"
+#include "support/fixtures/gen.h"
 
 static fxa_context *properties_ctx(void) {
     fxa_context *ctx = NULL;

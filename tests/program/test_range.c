@@ -5,8 +5,8 @@
 #include "t.h"
 
 #include "program/range.h"
-#include "support/brute.h"
-#include "support/fail_alloc.h"
+#include "support/oracle/brute.h"
+#include "support/memory/fail_alloc.h"
 
 #include <stdarg.h>
 

@@ -6,7 +6,7 @@
  */
 #include "t.h"
 
-#include "support/brute.h"
+#include "support/oracle/brute.h"
 
 typedef struct far_make {
     fxa_builder *b;

@@ -6,7 +6,7 @@
 #include "t.h"
 
 #include "program/program.h"
-#include "support/brute.h"
+#include "support/oracle/brute.h"
 
 enum { STEPS = 24 };
 typedef struct float_step {

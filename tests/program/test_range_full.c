@@ -5,7 +5,7 @@
  * its values at points of the box, every class with brute force.
  */
 #include "program/program.h"
-#include "support/brute.h"
+#include "support/oracle/brute.h"
 #include "t.h"
 
 /* Writes, `n` times, a form that may wrap (a term), its remainder (another one), and their sum (a third one). */

@@ -7,7 +7,7 @@
 #include "t.h"
 
 #include "program/range.h"
-#include "support/brute.h"
+#include "support/oracle/brute.h"
 
 static const char *const inner[] = {
     "q * 2147483647",

@@ -6,8 +6,8 @@
 #include "t.h"
 
 #include "program/program.h"
-#include "support/brute.h"
-#include "support/gen.h"
+#include "support/oracle/brute.h"
+#include "support/fixtures/gen.h"
 
 /* Counts decided and decidable classes; a class must be the truth or MIXED. */
 typedef struct range_tally {

@@ -7,7 +7,7 @@
 
 #include "base/dtype.h"
 #include "program/program.h"
-#include "support/brute.h"
+#include "support/oracle/brute.h"
 
 #include <math.h>
 #include <stdlib.h>

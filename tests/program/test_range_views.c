@@ -6,7 +6,7 @@
 #include "t.h"
 
 #include "program/program.h"
-#include "support/brute.h"
+#include "support/oracle/brute.h"
 
 /* Returns a program, which outlives its context. */
 static fxa_program *view_parse(const char *text) {

@@ -10,7 +10,7 @@
 #include "standin_driver.h"
 #include "gpu/gpu.h"
 #include "model/model.h"
-#include "support/guard.h"
+#include "support/memory/guard.h"
 
 #include <pthread.h>
 #include <stdarg.h>

@@ -3,8 +3,8 @@
  * A stand-in for cuDNN that evaluates graphs: descriptors are stored as set, a plan owns a copy of its graph, and
  * execution computes one operation after the other in f64 (standin_eval.c). The stand-in allows tests without a GPU to
  * compare the lowering with the reference. What the real cuDNN accepts and computes is tested by
- * tests/engine/test_cudnn_builds.py and tests/gpu. Calls that can fail are counted as in standin_cuda.c. Tests find
- * this library as libcudnn.so.9 in FXA_CUDNN_PATH.
+ * tests/engine/cudnn/test_cudnn_builds.py and tests/device. Calls that can fail are counted as in standin_cuda.c. Tests
+ * find this library as libcudnn.so.9 in FXA_CUDNN_PATH.
  */
 #include "standin_graph.h"
 

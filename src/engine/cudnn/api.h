@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
  * cuDNN's backend interface as this engine uses it: a table of its functions, and the constants that the engine sets or
- * reads. All declarations are our own; tests/engine/test_cudnn_header.py compares the values with a real header of
- * cuDNN.
+ * reads. All declarations are our own; tests/engine/cudnn/test_cudnn_header.py compares the values with a real header
+ * of cuDNN.
  *
  * X(name, value): the constant CUDNN_name.
  */

@@ -45,8 +45,8 @@ def test_calls_of_a_device(mock, case):
 
 
 def test_the_checks_of_a_gpu_pass_on_the_host():
-    """tests/gpu/jax_cuda.py is run by hand where a device is; so it does not rot."""
-    ran = subprocess.run([sys.executable, os.path.join(HERE, "..", "..", "gpu", "jax_cuda.py"), "--platform", "cpu"],
+    """tests/device/python/jax_cuda.py is run by hand where a device is; so it does not rot."""
+    ran = subprocess.run([sys.executable, os.path.join(HERE, "..", "..", "device", "python", "jax_cuda.py"), "--platform", "cpu"],
                          env=dict(os.environ, XLA_FLAGS="", PYTHONPATH=os.pathsep.join(p for p in sys.path if p)),
                          stdout=subprocess.PIPE, stderr=subprocess.STDOUT, universal_newlines=True, timeout=300)
     assert ran.returncode == 0 and ran.stdout.endswith("\n0 bad\n"), ran.stdout

@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 """Tensors on CUDA without a GPU: the kernels of libfxattn_torch over a libtorch in little (torch_mock.c) and stand-ins for
-driver and cuDNN (torch_device_calls.py). That tests/gpu/torch_cuda.py, which is run where a device is, does not rot."""
+driver and cuDNN (torch_device_calls.py). That tests/device/python/torch_cuda.py, which is run where a device is, does not rot."""
 import os
 import shutil
 import subprocess
@@ -46,7 +46,7 @@ def test_calls_of_a_device(mock, case):
 
 def test_the_checks_of_a_gpu_pass_on_the_host():
     pytest.importorskip("torch")
-    ran = subprocess.run([sys.executable, os.path.join(SOURCE, "tests", "gpu", "torch_cuda.py"), "--platform", "cpu",
+    ran = subprocess.run([sys.executable, os.path.join(SOURCE, "tests", "device", "python", "torch_cuda.py"), "--platform", "cpu",
                           "--short"], env=dict(os.environ, PYTHONPATH=PATH), stdout=subprocess.PIPE,
                          stderr=subprocess.STDOUT, universal_newlines=True, timeout=300)
     assert ran.returncode == 0 and ran.stdout.endswith("\n0 bad\n"), ran.stdout

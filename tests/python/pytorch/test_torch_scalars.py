@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 """Scale, params and seed as tensors that the run reads where q lies (call_on_device): what calls on a device are given, tried
-on the host, whose engines read them too. tests/gpu/torch_cuda.py has them on a GPU."""
+on the host, whose engines read them too. tests/device/python/torch_cuda.py has them on a GPU."""
 import pytest
 
 torch = pytest.importorskip("torch")

@@ -2,8 +2,8 @@
  *
  * Problems that cuDNN cannot compute, or computes wrongly, as far as the problem alone determines it: a table in which
  * each row refuses some versions, devices, passes, dtypes and features, with a reason
- * (tests/engine/test_cudnn_support.c has a case for every row). Other refusals depend on the program (score/ops.c,
- * score/leaves.c, mask.c) or come from cuDNN. These checks are cheap, because they make no graph.
+ * (tests/engine/cudnn/test_cudnn_support.c has a case for every row). Other refusals depend on the program
+ * (score/ops.c, score/leaves.c, mask.c) or come from cuDNN. These checks are cheap, because they make no graph.
  */
 #include "attention.h"
 

@@ -6,7 +6,7 @@
  * rounded where it is read, and nowhere else. 2^42 of the largest float have room. What is not finite is added to a
  * float beside it: the sums of infinities and NaN do not depend on their order either.
  *
- * C as well as CUDA: tests/engine/test_cuda_exact.c holds it against sums of whole numbers.
+ * C as well as CUDA: tests/engine/cuda/test_cuda_exact.c holds it against sums of whole numbers.
  */
 #ifndef FXA_CUDA_COMMON_EXACT_SUM_CUH
 #define FXA_CUDA_COMMON_EXACT_SUM_CUH

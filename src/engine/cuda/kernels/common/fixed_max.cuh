@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
  * When a row of the Hopper forward kernel may keep the maximum that it froze, and when its tile is computed again; the
- * proof is in docs/cuda-kernels.md. Plain C as well as CUDA: tests/engine/test_cuda_frozen.c runs rows by it on the
- * host.
+ * proof is in docs/cuda-kernels.md. Plain C as well as CUDA: tests/engine/cuda/test_cuda_frozen.c runs rows by it on
+ * the host.
  *
  * Exponents are in log2. A row has exponentials 2^(x - top), where top is what its maximum was when it was frozen, and
  * their sum. Whatever top is, O and LSE are right while no exponential, and no product with V, leaves the range of its

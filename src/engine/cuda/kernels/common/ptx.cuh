@@ -151,7 +151,7 @@ FXA_INLINE int load_shared(u32 at)
 }
 
 /* A word that one thread leaves for others, which barriers of a ring order both ways. Racecheck of compute-sanitizer
- * does not see it everywhere, so such words are known by these names (tests/gpu/sanitizer.py). */
+ * does not see it everywhere, so such words are known by these names (tests/device/python/sanitizer.py). */
 FXA_INLINE void put_word(u32 at, int x)
 {
     asm volatile("st.shared.s32 [%0], %1;" ::"r"(at), "r"(x) : "memory");
