@@ -46,25 +46,13 @@ typedef enum fxa__cuda_unit {
 typedef struct fxa__cuda_choice {
     fxa__cuda_family family;
     int32_t arch;              /* architecture of the device: 80, 90, ... */
-    int32_t d, dv;             /* compiled head dims: 32, 64, 96, 128, 192 or 256 */
+    struct FxaTraits traits;   /* what kernels are compiled with; head dims are 32, 64, 96, 128, 192 or 256 */
     fxa_dtype dtype;           /* type in which kernels read Q, K, V and dO */
     fxa_dtype out_dtype;       /* type in which kernels write O and gradients: dtype or f32 */
-    bool o_f32;                /* backward: O is read as f32, whatever dtype is */
     uint32_t units;            /* bit u set = the problem runs unit u */
-    bool varlen;               /* batch entries have lengths of their own */
-    bool dropout;              /* attention weights are dropped */
-    bool paged;                /* forward: kernels read K and V through the page table */
-    bool aligned;              /* pointers and strides are multiples of 16 bytes */
-    bool fast_math;            /* FXA_FAST_MATH=1: the hardware's tanh */
-    bool separate_dq;          /* backward: dQ is computed by a kernel of its own */
-    bool ordered_dq;           /* backward: key tiles add to dQ in a fixed order */
     bool finite_factors;       /* params that are factors or divisors are finite and not 0, the unit is > 0 */
-    int32_t row_tiles;         /* decode: tiles of 8 query rows per CTA; 0 = not decode */
-    int32_t cluster;           /* decode: CTAs of a cluster that share a row group; 0 = no clusters */
     int32_t dense;             /* index of the captured tensor that pairs read as pair.dense; -1 = none */
     bool operands_fit;         /* row and key operands may be packed */
-    bool row_max;              /* forward: the maximum of each row is written */
-    bool mapped_dropout;       /* dropout uses mapped coordinates, not indices (host/dropout_coordinates.c) */
     bool converts;             /* operands are converted through the workspace (host/convert.c) */
     bool rounds_before_adding; /* 16-bit results are rounded before they are added to the caller's */
 } fxa__cuda_choice;

@@ -32,13 +32,13 @@ static void split_write(const split_case *c, fxa__writer *w) {
     T_OK(fxa__problem_create(fxa__context_host(ctx), &in, &p, &err));
     T_REQUIRE(p);
     T_OK(fxa__cuda_choose(&self, p, &choice, &program, &err));
-    T_CHECK(choice.row_tiles > 0);
+    T_CHECK(choice.traits.row_tiles > 0);
     uint64_t bytes = fxa__cuda_buffers_make(&self, &choice, &program, p, fxa__carver_make(NULL), &at);
     fxa__write_format(w, "%lld,%lld,%lld,%lld,%lld of %d%s: %d pieces by %d, %d items, cut %d,%d,%d,%d, cluster %d, ",
                       (long long)c->b, (long long)c->hkv, (long long)c->sq, (long long)c->sk, (long long)c->d,
                       (int)c->processors, c->lengths ? " with lengths" : "", (int)at.splits, (int)at.item_splits,
                       (int)at.items, (int)at.cut[0], (int)at.cut[1], (int)at.cut[2], (int)at.cut[3],
-                      (int)choice.cluster);
+                      (int)choice.traits.cluster);
     fxa__write_format(w, "%llu bytes, %.6g us\n", (unsigned long long)bytes, 1e6 * fxa__cuda_cost(132, &choice, p));
     fxa__cuda_program_free(&program);
     fxa__problem_release(p);

@@ -117,7 +117,7 @@ static bool args_reads(uint32_t inputs, fxa_input input) { return inputs >> inpu
 
 static bool args_differ_by_entry(const args_case *c, uint32_t inputs) {
     bool lengths = args_reads(inputs, FXA_INPUT_Q_LEN) || args_reads(inputs, FXA_INPUT_K_LEN);
-    return args_reads(inputs, FXA_INPUT_B) || (lengths && c->code->choice.varlen);
+    return args_reads(inputs, FXA_INPUT_B) || (lengths && c->code->choice.traits.varlen);
 }
 
 /* Numbers of the text: constants, the caller's params, the scale, above 0 where it goes into the unit. */
@@ -255,7 +255,7 @@ static void args_check_list(const args_case *c, int64_t rows, int64_t columns) {
     int32_t mask = fxa__program_output(g->program, FXA__OUT_MASK);
     uint32_t inputs = args_inputs(g->program, mask);
     bool listed = g->switches.mask && c->p->sq && c->p->sk, heads = args_reads(inputs, FXA_INPUT_H) && c->p->hq > 1;
-    bool entries = (c->code->choice.varlen || args_differ_by_entry(c, inputs)) && c->p->b > 1;
+    bool entries = (c->code->choice.traits.varlen || args_differ_by_entry(c, inputs)) && c->p->b > 1;
     int64_t many = args_reads(inputs, FXA_INPUT_H) ? c->p->hq : 1;
     T_INT(c->a->list.items != NULL, listed);
     T_INT(c->a->list.counts != NULL, listed);
@@ -333,7 +333,7 @@ static void args_check_dropout(const args_case *c) {
     T_INT(a->seed[1], drops ? (uint32_t)(c->bound->seed >> 32) : 0);
     T_INT(a->drop_below, drops ? (uint32_t)(c->p->dropout_p * 4294967296.0) : 0);
     T_NEAR(a->keep_inverse, drops ? (float)(1 / (1 - c->p->dropout_p)) : 0, 0);
-    T_INT(a->place_q != NULL, c->code->choice.mapped_dropout);
+    T_INT(a->place_q != NULL, c->code->choice.traits.dropout == 2);
 }
 
 static void args_check(const args_case *c) {

@@ -96,22 +96,23 @@ static void plan_write_choice(const bed *x) {
     const struct {
         const char *name;
         bool is;
-    } words[] = {{"spans", c->varlen},
-                 {"dropout", c->dropout},
-                 {"paged", c->paged},
-                 {"aligned", c->aligned},
+    } words[] = {{"spans", c->traits.varlen},
+                 {"dropout", c->traits.dropout != 0},
+                 {"paged", c->traits.paged},
+                 {"aligned", c->traits.aligned},
                  {"plain", c->finite_factors},
-                 {"separate dQ", c->separate_dq},
-                 {"dQ in turns", c->ordered_dq},
+                 {"separate dQ", c->traits.separate_dq},
+                 {"dQ in turns", c->traits.ordered_dq},
                  {"words", c->operands_fit},
-                 {"row maximum", c->row_max},
-                 {"coordinates of dropout", c->mapped_dropout},
+                 {"row maximum", c->traits.row_max},
+                 {"coordinates of dropout", c->traits.dropout == 2},
                  {"staged", c->converts},
                  {"adds rounded", c->rounds_before_adding},
-                 {"O in f32", c->o_f32}};
+                 {"O in f32", c->traits.o_f32}};
     PLAN_WRITE("kernels %s for sm_%d, head dims %d and %d, from %s to %s", fxa__cuda_family_name(c->family),
-               (int)c->arch, (int)c->d, (int)c->dv, fxa_dtype_name(c->dtype), fxa_dtype_name(c->out_dtype));
-    if (c->row_tiles) PLAN_WRITE(", row tiles %d, cluster %d", (int)c->row_tiles, (int)c->cluster);
+               (int)c->arch, (int)c->traits.d, (int)c->traits.dv, fxa_dtype_name(c->dtype),
+               fxa_dtype_name(c->out_dtype));
+    if (c->traits.row_tiles) PLAN_WRITE(", row tiles %d, cluster %d", (int)c->traits.row_tiles, (int)c->traits.cluster);
     if (c->dense >= 0) PLAN_WRITE(", tensor %d may be dense", (int)c->dense);
     for (size_t i = 0; i < sizeof words / sizeof *words; i++)
         if (words[i].is) PLAN_WRITE(", %s", words[i].name);

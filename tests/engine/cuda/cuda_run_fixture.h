@@ -318,7 +318,7 @@ static void touch_args(const bed *x, const struct FxaArgs *a) {
     int64_t list_rows = a->list.h_rows ? a->list.h_rows : a->list.b_rows / h;
     touch("lse2", a->lse2, 4 * rows);
     touch("delta", a->delta, 4 * rows);
-    touch("sum", a->grad_q_sum, 4 * rows * x->code.choice.d);
+    touch("sum", a->grad_q_sum, 4 * rows * x->code.choice.traits.d);
     touch("first", a->first_share, rows / 16);
     touch("sent", a->sent, 4 * (1 + (a->k_starts ? 1 : p->b) * p->hkv));
     touch("next", a->next_tile, 4);
@@ -327,10 +327,10 @@ static void touch_args(const bed *x, const struct FxaArgs *a) {
     if (list_rows) touch("items", a->list.items, 4 * b * h * list_rows * a->list.pitch);
     if (list_rows) touch("counts", a->list.counts, 8 * b * h * list_rows);
     if (decodes) {
-        int64_t tile = 8 * (int64_t)x->code.choice.row_tiles, items = a->tiles;
+        int64_t tile = 8 * (int64_t)x->code.choice.traits.row_tiles, items = a->tiles;
         bool shared = a->run < a->splits;
         for (int i = 0; i < FXA_CUDA_DECODE_CUTS; i++) shared = shared || a->cut[i];
-        if (shared) touch("partial", a->partial, 4 * items * tile * x->code.choice.dv);
+        if (shared) touch("partial", a->partial, 4 * items * tile * x->code.choice.traits.dv);
         if (shared) touch("partial ml", a->partial_ml, 8 * items * tile);
         touch("flags", a->redo, 12 * items);
     }

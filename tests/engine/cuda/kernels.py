@@ -45,8 +45,16 @@ def instructions(cubin):
     return sum(word(row + 32, 8) // 16 for row in rows if cubin.startswith(b".text", names + word(row, 4)))
 
 
+def defaults(name):
+    """Returns {macro: default} of a list of traits.h: FXA_SETTINGS or FXA_SWITCHES."""
+    text = open(os.path.join(SOURCE, "common", "traits.h")).read()
+    lines = text[text.index("#define " + name):].split("\n\n")[0]
+    return dict(re.findall(r"X\(\w+, (\w+), (\w+),", lines))
+
+
 def headers(program):
-    out = {"program.cuh": program}
+    unset = ["#ifndef %s\n#define %s %s\n#endif\n" % (macro, macro, x) for macro, x in defaults("FXA_SWITCHES").items()]
+    out = {"program.cuh": program + "\n" + "".join(unset)}
     shared = [os.path.join(ROOT, "src", *name) for name in (("lower", "program_ops.h"), ("program", "interval_rules.h"))]
     for path in glob.glob(os.path.join(SOURCE, "*", "*.cuh")) + glob.glob(os.path.join(SOURCE, "*", "*.h")):
         out[os.path.relpath(path, SOURCE)] = open(path).read()
@@ -70,7 +78,7 @@ def build(nvrtc, kernel, arch, program, defines):
     handle = ctypes.c_void_p()
     nvrtc.nvrtcCreateProgram(ctypes.byref(handle), source.encode(), (kernel + ".cu").encode(), count, texts, names)
     options = ["--gpu-architecture=sm_" + arch, "--std=c++17", "--ptxas-options=-v", "-default-device", "-lineinfo"]
-    options += ["-D%s=%d" % item for item in defines.items()]
+    options += ["-D%s=%s" % item for item in {**defaults("FXA_SETTINGS"), **defines}.items()]
     array = (ctypes.c_char_p * len(options))(*[o.encode() for o in options])
     status = nvrtc.nvrtcCompileProgram(handle, len(options), array)
     size = ctypes.c_size_t()

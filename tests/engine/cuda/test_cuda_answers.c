@@ -224,10 +224,11 @@ static void answer_write(const plan_case *c, fxa__writer *w) {
         fxa__analysis_end(&a);
         fxa__write_format(
             w, "%s, head dims %d and %d of %s, kernels %x%s%s%s%s, row tiles %d, tiles %d x %d, %llu bytes%s\n",
-            fxa__cuda_family_name(choice.family), (int)choice.d, (int)choice.dv, fxa_dtype_name(choice.dtype),
-            (unsigned)choice.units, choice.aligned ? ", aligned" : "", choice.separate_dq ? ", separate dQ" : "",
-            choice.ordered_dq ? ", dQ in turns" : "", report.deterministic ? ", deterministic" : "",
-            (int)choice.row_tiles, (int)report.tile_q, (int)report.tile_k, (unsigned long long)report.workspace,
+            fxa__cuda_family_name(choice.family), (int)choice.traits.d, (int)choice.traits.dv,
+            fxa_dtype_name(choice.dtype), (unsigned)choice.units, choice.traits.aligned ? ", aligned" : "",
+            choice.traits.separate_dq ? ", separate dQ" : "", choice.traits.ordered_dq ? ", dQ in turns" : "",
+            report.deterministic ? ", deterministic" : "", (int)choice.traits.row_tiles, (int)report.tile_q,
+            (int)report.tile_k, (unsigned long long)report.workspace,
             fxa__cuda_why_not_sm90(&self, &p->in, &choice, &program));
     } else {
         fxa__write_format(w, "%d, %s\n", status, err.text);

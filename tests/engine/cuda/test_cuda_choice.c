@@ -130,7 +130,7 @@ TEST(problems_get_their_kernels) {
         if (out.family != r->family || out.units != r->units)
             T_FAIL("row %zu: family %s and units %x, not %s and %x\n", i, fxa__cuda_family_name(out.family), out.units,
                    fxa__cuda_family_name(r->family), r->units);
-        T_CHECK(out.d >= r->d && out.d % 32 == 0 && out.dv >= r->dv);
+        T_CHECK(out.traits.d >= r->d && out.traits.d % 32 == 0 && out.traits.dv >= r->dv);
         for (int unit = 0; unit < FXA__CUDA_UNIT_COUNT; unit++)
             if (out.units >> unit & 1u) T_CHECK(fxa__cuda_unit_source(&out, (fxa__cuda_unit)unit));
     }
@@ -196,7 +196,7 @@ TEST(operands_through_the_workspace) {
                    fxa_dtype_name(out.out_dtype), fxa__cuda_family_name(out.family), out.converts,
                    out.rounds_before_adding);
         T_INT(out.units >> FXA__CUDA_CONVERT & 1u, out.converts);
-        T_INT(out.o_f32, cases[i].make == with_wide_o || cases[i].make == with_other_o);
+        T_INT(out.traits.o_f32, cases[i].make == with_wide_o || cases[i].make == with_other_o);
     }
 }
 
@@ -282,8 +282,8 @@ TEST(dropout_at_moved_coordinates) {
         if (i / 2 == 2) c.p.flags |= FXA_Q_START;
         if (i / 2 == 3) c.p.global_heads = 8; /* only programs read the number of heads */
         T_INT(choice_end(&c, &choice_hopper, &out, NULL, &err), FXA_OK);
-        T_CHECK(out.dropout && out.mapped_dropout == (i / 2 == 1 || i / 2 == 2));
-        T_INT(out.units >> FXA__CUDA_CONVERT & 1u, out.mapped_dropout);
+        T_INT(out.traits.dropout, i / 2 == 1 || i / 2 == 2 ? 2 : 1);
+        T_INT(out.units >> FXA__CUDA_CONVERT & 1u, out.traits.dropout == 2);
     }
 }
 
@@ -300,7 +300,7 @@ TEST(sums_beside_slopes) {
         if (i == 2) c.p.d_qk = 192;
         T_INT(choice_end(&c, &choice_hopper, &out, &g, &err), FXA_OK);
         T_INT(out.family, i ? FXA__CUDA_SM80 : FXA__CUDA_SM90);
-        T_CHECK(g.switches.derivative && g.switches.grad_sums == 1 && !out.separate_dq);
+        T_CHECK(g.switches.derivative && g.switches.grad_sums == 1 && !out.traits.separate_dq);
         fxa__cuda_program_free(&g);
     }
 }
@@ -310,7 +310,8 @@ TEST(sums_beside_slopes) {
 TEST(fixed_gradients_are_exact_sums) {
     static const struct {
         const char *text;
-        uint32_t flags, exact;
+        uint32_t flags;
+        int exact;
         fxa__cuda_family family;
         bool scatter, diagonal;
     } rows[] = {
@@ -352,7 +353,7 @@ TEST(pages_in_the_backward_pass) {
         c.p.flags |= FXA_PAGED, c.p.page_size = size, c.p.n_pages = 7;
         T_INT(choice_end(&c, &choice_hopper, &out, NULL, &err), FXA_OK);
         T_INT(out.family, FXA__CUDA_SM90);
-        T_CHECK(!out.paged && out.converts && (out.units & UNIT(PAGED_GRADS)));
+        T_CHECK(!out.traits.paged && out.converts && (out.units & UNIT(PAGED_GRADS)));
     }
 }
 
@@ -399,7 +400,7 @@ TEST(decoding_takes_few_rows) {
         choice_start(&c, FXA_FORWARD, NULL);
         c.p.hkv = 2, c.p.hq = 2 * cases[i].group, c.p.sq = cases[i].sq, c.p.d_qk = cases[i].d, c.p.d_v = cases[i].dv;
         T_INT(choice_end(&c, &choice_hopper, &out, NULL, &err), FXA_OK);
-        T_INT(out.row_tiles, cases[i].tiles);
+        T_INT(out.traits.row_tiles, cases[i].tiles);
     }
 }
 

@@ -37,11 +37,13 @@ static void with_any_order(fxa_problem *p) { p->flags &= ~(uint32_t)FXA_DETERMIN
 static void with_one_row(fxa_problem *p) { with_no_mask(p), p->sq = 1, p->sk = 1024, p->b = 1; }
 static void with_many_rows(fxa_problem *p) { with_one_row(p), p->sq = 12, p->b = 64; }
 
-/* Every macro that sources read has the value of the problem; those without a default are always given. */
+/* Every setting of kernels/common/traits.h is an option with the value of the problem. */
 TEST(options_say_what_the_problem_needs) {
     NEEDS_BOX;
-    static const char usual[] = "-DFXA_D=64 -DFXA_DV=64 -DFXA_F16=0 -DFXA_F32=0 -DFXA_VARLEN=0 -DFXA_DROPOUT=0 "
-                                "-DFXA_PAGED=0 -DFXA_ALIGNED=1 -DFXA_FAST_MATH=0 -DFXA_SEPARATE_DQ=0 ";
+    static const char usual[] =
+        "-DFXA_D=64 -DFXA_DV=64 -DFXA_F16=0 -DFXA_F32=0 -DFXA_OUT_F32=0 -DFXA_O_F32=0 -DFXA_VARLEN=0 -DFXA_DROPOUT=0 "
+        "-DFXA_PAGED=0 -DFXA_ALIGNED=1 -DFXA_FAST_MATH=0 -DFXA_SEPARATE_DQ=0 -DFXA_DQ_ORDERED=0 "
+        "-DFXA_RETURN_ROW_MAX=0 -DFXA_ROW_TILES=0 -DFXA_CLUSTER=0 ";
     static const struct {
         fxa_pass pass;
         void (*make)(fxa_problem *p);

@@ -200,8 +200,9 @@ TEST(much_for_shared_memory) {
         p.captures = t, p.n_captures = fxa_program_tensor_count(program), p.d_qk = rows[i].d;
         T_REQUIRE(corner_choose(&p, &out, &g));
         T_CHECK(g.operands.dense >= 0);
-        if (out.family != rows[i].family || out.separate_dq != rows[i].apart)
-            T_FAIL("row %d: %s%s\n", (int)i, fxa__cuda_family_name(out.family), out.separate_dq ? ", dQ apart" : "");
+        if (out.family != rows[i].family || out.traits.separate_dq != rows[i].apart)
+            T_FAIL("row %d: %s%s\n", (int)i, fxa__cuda_family_name(out.family),
+                   out.traits.separate_dq ? ", dQ apart" : "");
         fxa__cuda_program_free(&g);
         fxa_program_destroy(program);
     }

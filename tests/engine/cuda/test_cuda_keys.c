@@ -234,7 +234,7 @@ TEST(costs_order_engines_as_they_were_measured) {
             choice_case c;
             fxa__problem *p = NULL;
             fxa_error err;
-            fxa__cuda_choice choice = {.family = FXA__CUDA_SM90, .d = columns[i], .dv = columns[i]};
+            fxa__cuda_choice choice = {.family = FXA__CUDA_SM90, .traits.d = columns[i], .traits.dv = columns[i]};
             choice_start(&c, (fxa_pass)pass, NULL);
             c.p.d_qk = columns[i], c.p.sq = c.p.sk = 4096;
             T_OK(fxa__problem_create(fxa__context_host(ctx), &c.p, &p, &err));

@@ -10,20 +10,23 @@ static const int32_t shape_dims[] = {32, 64, 96, 128, 192, 256};
 enum { SHAPE_DIMS = sizeof shape_dims / sizeof *shape_dims };
 
 /* Returns the columns of a row in shared memory, which has swizzled rows of 64 elements. */
-static int32_t shape_columns(const fxa__cuda_choice *c) { return (c->d + 63) / 64 * 64 + (c->dv + 63) / 64 * 64; }
+static int32_t shape_columns(const fxa__cuda_choice *c) {
+    return (c->traits.d + 63) / 64 * 64 + (c->traits.dv + 63) / 64 * 64;
+}
 
 static void shape_check(const fxa__cuda_choice *c, const struct FxaShape *s, int32_t threads, int32_t q_rows,
                         int32_t k_rows) {
     if (s->threads != threads || s->q_rows != q_rows || s->k_rows != k_rows)
         T_FAIL("sm_%d, head dims %d and %d: %d threads for %d x %d pairs, not %d for %d x %d\n", (int)c->arch,
-               (int)c->d, (int)c->dv, s->threads, s->q_rows, s->k_rows, (int)threads, (int)q_rows, (int)k_rows);
+               (int)c->traits.d, (int)c->traits.dv, s->threads, s->q_rows, s->k_rows, (int)threads, (int)q_rows,
+               (int)k_rows);
 }
 
 /* Calls `check` for every pair of head dims. */
 static void shape_for_all(fxa__cuda_family family, int32_t arch, void (*check)(fxa__cuda_choice *c)) {
     for (int i = 0; i < SHAPE_DIMS * SHAPE_DIMS; i++) {
-        fxa__cuda_choice c = {.family = family, .arch = arch, .d = shape_dims[i / SHAPE_DIMS]};
-        c.dv = shape_dims[i % SHAPE_DIMS];
+        fxa__cuda_choice c = {.family = family, .arch = arch, .traits.d = shape_dims[i / SHAPE_DIMS]};
+        c.traits.dv = shape_dims[i % SHAPE_DIMS];
         check(&c);
     }
 }
@@ -33,7 +36,7 @@ static void shape_check_sm80(fxa__cuda_choice *c) {
     const fxa__cuda_program plain = {.operands = {.dense = -1, .diagonal = -1}},
                             dense = {.operands = {.dense = 1, .diagonal = -1}};
     int32_t columns = shape_columns(c);
-    bool roomy = c->arch == 80 || c->arch == 90 || c->arch == 100, wide = c->d > 128 || c->dv > 128;
+    bool roomy = c->arch == 80 || c->arch == 90 || c->arch == 100, wide = c->traits.d > 128 || c->traits.dv > 128;
     int32_t keys = columns <= (roomy ? 384 : 192) ? 128 : columns <= (roomy ? 512 : 320) ? 64 : 32;
     struct FxaShape back = fxa__cuda_tile_shape(c, &plain, FXA__CUDA_BACKWARD);
     shape_check(c, &back, 2 * keys, keys == 32 ? 32 : 64, keys);
@@ -72,16 +75,16 @@ TEST(tiles_of_the_sm90_forward) {
             .operands = {.dense = rows[i].dense ? 1 : -1, .diagonal = rows[i].diagonal ? 1 : -1},
             .switches = {.pack_operands = rows[i].vector}};
         for (int k = 0; k < SHAPE_DIMS * SHAPE_DIMS; k++) {
-            fxa__cuda_choice c = {.family = FXA__CUDA_SM90, .arch = 90, .dropout = rows[i].dropout};
-            c.d = shape_dims[k / SHAPE_DIMS], c.dv = shape_dims[k % SHAPE_DIMS];
-            bool small = c.d <= 64 && c.dv <= 64, both = rows[i].dense && rows[i].diagonal;
+            fxa__cuda_choice c = {.family = FXA__CUDA_SM90, .arch = 90, .traits.dropout = rows[i].dropout};
+            c.traits.d = shape_dims[k / SHAPE_DIMS], c.traits.dv = shape_dims[k % SHAPE_DIMS];
+            bool small = c.traits.d <= 64 && c.traits.dv <= 64, both = rows[i].dense && rows[i].diagonal;
             int32_t groups = small && !rows[i].dense && !rows[i].dropout ? 3 : 2;
             struct FxaShape s = fxa__cuda_tile_shape(&c, &g, FXA__CUDA_FORWARD);
             shape_check(&c, &s, 128 * (groups + 1), 64 * groups, rows[i].keys[k] == '2' ? 128 : 64);
             T_INT(s.store_rows, 16);
             T_INT(s.persistent, 1);
             T_INT(s.parts, 1);
-            T_INT(fxa__cuda_forward_fits(&c, &g), !(both && c.d == 256 && c.dv == 256));
+            T_INT(fxa__cuda_forward_fits(&c, &g), !(both && c.traits.d == 256 && c.traits.dv == 256));
         }
     }
 }
@@ -91,13 +94,13 @@ TEST(tiles_of_the_sm90_forward) {
 static void shape_check_sm90(fxa__cuda_choice *c) {
     const fxa__cuda_program bare = {.operands = {.dense = -1, .diagonal = -1}};
     fxa__cuda_program other[6] = {bare, bare, bare, bare, bare, bare};
-    bool wide = c->d > 128 || c->dv > 128, small = c->d <= 64 && c->dv <= 64;
+    bool wide = c->traits.d > 128 || c->traits.dv > 128, small = c->traits.d <= 64 && c->traits.dv <= 64;
     int32_t columns = shape_columns(c);
     other[1].switches.derivative = true, other[2].operands.dense = 1, other[3].switches.grad_diagonal = true,
     other[4].switches.grad_sums = 1;
     other[5].switches.grad_scatter = true;
     for (int i = 0; i < 7; i++) {
-        c->dropout = i == 6;
+        c->traits.dropout = i == 6;
         struct FxaShape s = fxa__cuda_tile_shape(c, &other[i % 6], FXA__CUDA_BACKWARD);
         shape_check(c, &s, 384, small && i == 0 ? 128 : 64, wide ? 64 : 128);
         T_INT(s.store_rows, 16);
@@ -131,15 +134,16 @@ static void shape_check_others(fxa__cuda_choice *c) {
         shape_check(c, &s, 0, 0, 0);
     }
     struct FxaShape s = fxa__cuda_tile_shape(c, &plain, FXA__CUDA_PREPOST);
-    shape_check(c, &s, 256, c->dv == 32 ? 64 : c->dv == 64 ? 32 : c->dv <= 128 ? 16 : 8, 0);
+    shape_check(c, &s, 256, c->traits.dv == 32 ? 64 : c->traits.dv == 64 ? 32 : c->traits.dv <= 128 ? 16 : 8, 0);
     T_INT(s.parts, 1);
-    for (c->row_tiles = 1; c->row_tiles <= 4 && c->d <= 128 && c->d == c->dv; c->row_tiles *= 2)
-        for (c->cluster = 0; c->cluster < 3; c->cluster++) {
+    for (c->traits.row_tiles = 1; c->traits.row_tiles <= 4 && c->traits.d <= 128 && c->traits.d == c->traits.dv;
+         c->traits.row_tiles *= 2)
+        for (c->traits.cluster = 0; c->traits.cluster < 3; c->traits.cluster++) {
             s = fxa__cuda_tile_shape(c, &plain, FXA__CUDA_DECODE);
-            shape_check(c, &s, 384, 8 * c->row_tiles, 128);
+            shape_check(c, &s, 384, 8 * c->traits.row_tiles, 128);
             T_INT(s.store_rows, 32);
             T_INT(s.persistent, 1);
-            T_INT(s.parts, c->cluster ? c->cluster : 1);
+            T_INT(s.parts, c->traits.cluster ? c->traits.cluster : 1);
         }
 }
 

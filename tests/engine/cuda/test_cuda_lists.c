@@ -65,7 +65,8 @@ TEST(items_by_batch_and_length) {
         T_REQUIRE(bed_open(&x, &p, -1, &err));
         T_OK(bed_run(&x, &err));
         const watched *main = &watch.launch[watch.launches - 1];
-        const int32_t got[] = {x.code.choice.cluster, main->a.splits, main->a.run, main->a.cut[0], main->a.cut[1]};
+        const int32_t got[] = {x.code.choice.traits.cluster, main->a.splits, main->a.run, main->a.cut[0],
+                               main->a.cut[1]};
         const int32_t want[] = {c->cluster, c->splits, c->run, c->cut[0], c->cut[1]};
         if (memcmp(got, want, sizeof got) != 0)
             T_FAIL("b=%d hkv=%d sk=%d d=%d: cluster %d, %d/%d, cut %d %d\n", (int)c->b, (int)c->hkv, (int)c->sk,
@@ -83,8 +84,8 @@ static void cut_check(const fxa_problem *p, int32_t processors, int *clusters, i
     T_OK(bed_run(&x, &err));
     const watched *main = &watch.launch[watch.launches - 1];
     const struct FxaArgs *a = &main->a;
-    int64_t rows = 8 * (int64_t)x.code.choice.row_tiles, groups = (p->hq / p->hkv * p->sq + rows - 1) / rows;
-    int64_t heads = p->b * p->hkv, items = 0, size = x.code.choice.cluster;
+    int64_t rows = 8 * (int64_t)x.code.choice.traits.row_tiles, groups = (p->hq / p->hkv * p->sq + rows - 1) / rows;
+    int64_t heads = p->b * p->hkv, items = 0, size = x.code.choice.traits.cluster;
     for (int i = 0; i < FXA_CUDA_DECODE_CUTS; i++) {
         heads -= a->cut[i];
         *tails += a->cut[i] > 0;

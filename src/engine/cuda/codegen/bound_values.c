@@ -142,7 +142,7 @@ static void bounds_indices(cuda_work *w) {
 static int bounds_integer(double bound) { return !(bound <= 16) ? 0 : bound <= 1.01 ? 1 : (int)ceil(bound * 0.99); }
 
 fxa_status fxa__cuda_bound_values(cuda_work *w, fxa_error *err) {
-    fxa__cuda_switches *s = &w->c->switches;
+    struct FxaTraits *s = &w->c->switches;
     (void)err;
     bounds_indices(w);
     bounds_value(w);

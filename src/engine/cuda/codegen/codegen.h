@@ -22,6 +22,7 @@
 #include "../../../lower/depend.h"
 #include "../../../problem/problem.h"
 #include "../kernels/common/args.h"
+#include "../kernels/common/traits.h"
 
 enum {
     FXA__CUDA_SUMS = FXA_CUDA_SUMS,
@@ -76,26 +77,6 @@ typedef struct fxa__cuda_config {
     fxa__cuda_assumptions assumed;
 } fxa__cuda_config;
 
-/* Values of the switches of the text: PROG_DERIVATIVE is `derivative`, and so on (common/score.cuh describes them). */
-typedef struct fxa__cuda_switches {
-    bool value;               /* value() changes the score */
-    int32_t derivative;       /* 1 = the derivative is not 1; 2 = it may also be infinite or NaN */
-    bool user_backward;       /* user_backward() computes the gradient of the score */
-    bool mask;                /* mask() may be false */
-    int32_t bounded;          /* abs(value()) <= bounded; 0 = unknown */
-    int32_t operands;         /* row and key operands are read by 1 = the mask, 2 = the value too; 0 = by no pair */
-    bool pack_operands;       /* row and key operands are packed before the run */
-    bool uniform_operands;    /* uniform_mask() is the mask of tiles whose operands are all equal */
-    bool grad_diagonal;       /* the gradient of the diagonal row's tensor is summed along diagonals */
-    bool grad_dense;          /* dS is the gradient of the dense tensor */
-    int32_t grad_sums;        /* gradients that partials() computes */
-    bool grad_scatter;        /* scatter() adds gradients per pair */
-    uint32_t grad_exact;      /* bit i set = the gradient of tensor i is summed in FxaExact */
-    int32_t out_of_line;      /* bits of functions that are called: 1 = value(), 2 = mask(), 4 = gradients */
-    bool grad_diagonal_exact; /* sums along diagonals are FxaExact */
-    bool softcap_has_unit;    /* softcap() multiplies by f[unit_at]: it is the entire value */
-} fxa__cuda_switches;
-
 /* What pairs read besides the score. Nodes are indices into `program`; -1 = none. */
 typedef struct fxa__cuda_operands {
     int32_t diagonal, dense; /* nodes that pairs read as pair.diagonal and pair.dense */
@@ -145,10 +126,10 @@ typedef struct fxa__cuda_program {
     fxa__cuda_origin source[FXA_CUDA_TENSORS]; /* [program->n_tensors] */
     fxa__cuda_param params[FXA_MAX_PARAMS];    /* of `program`; fxa__lower_emit_param gives their index in f[] or i[] */
     fxa__cuda_assumptions assumed;             /* read by host/support.c */
-    fxa__cuda_switches switches;               /* read by host/support.c and whatever depends on kernels */
-    fxa__cuda_operands operands;               /* read by host/workspace.c, host/arguments.c, host/launch.c */
-    fxa__cuda_gradients gradients;             /* read by host/captured_grads.c */
-    fxa__cuda_computed computed;               /* read by codegen/host_values.c */
+    struct FxaTraits switches;     /* FXA_SWITCHES of the text; the host clears softcap_series for FXA_FAST_MATH */
+    fxa__cuda_operands operands;   /* read by host/workspace.c, host/arguments.c, host/launch.c */
+    fxa__cuda_gradients gradients; /* read by host/captured_grads.c */
+    fxa__cuda_computed computed;   /* read by codegen/host_values.c */
     fxa__cuda_bounds bounds;
     fxa__writer text;
 } fxa__cuda_program;

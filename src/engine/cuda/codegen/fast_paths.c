@@ -85,7 +85,7 @@ static int32_t fast_softcap(const cuda_work *w, int32_t *factor) {
 
 fxa_status fxa__cuda_choose_fast_paths(cuda_work *w, fxa_error *err) {
     fxa__cuda_computed *to = &w->c->computed;
-    const fxa__cuda_switches *s = &w->c->switches;
+    const struct FxaTraits *s = &w->c->switches;
     (void)err;
     w->n_conjuncts = s->mask && !w->i64_operands ? fast_document_mask(w, w->conjuncts) : -1;
     to->softcap = to->softcap_factor = -1;

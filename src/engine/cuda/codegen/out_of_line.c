@@ -140,7 +140,7 @@ static int call_bits(const cuda_work *w) {
 }
 
 fxa_status fxa__cuda_choose_out_of_line(cuda_work *w, fxa_error *err) {
-    fxa__cuda_switches *s = &w->c->switches;
+    struct FxaTraits *s = &w->c->switches;
     if (!call_open(w)) return fxa__fail_memory(err, "the text of a program for CUDA kernels");
     int operands = call_words(w);
     s->operands = fxa__cuda_only_ranges_read_operands(w) ? 0 : operands;

@@ -80,7 +80,7 @@ static void grads_exact(cuda_work *w) {
         if (!w->wanted[i] || out->kind != FXA__OUT_DLOAD || grads_is_load(w, out, c->operands.dense)) continue;
         bool scattered = fxa__cuda_is_scattered(w, i), sum = !scattered && !grads_is_load(w, out, c->operands.diagonal);
         bool apart = scattered && fxa__lower_grad_is_injective(c->program, out->slot, &own) && (own & pair) == pair;
-        if (sum || (c->gradients.deterministic && !apart)) c->switches.grad_exact |= 1u << out->slot;
+        if (sum || (c->gradients.deterministic && !apart)) c->switches.grad_exact |= 1 << out->slot;
     }
 }
 

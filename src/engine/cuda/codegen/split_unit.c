@@ -51,7 +51,7 @@ static void split_score(cuda_work *w) {
 /* Decides which of value, derivative and mask the text has. */
 static void split_functions(cuda_work *w) {
     const fxa_program *p = w->c->program;
-    fxa__cuda_switches *s = &w->c->switches;
+    struct FxaTraits *s = &w->c->switches;
     int32_t derivative = fxa__program_output(p, FXA__OUT_DSCORE), mask = fxa__program_output(p, FXA__OUT_MASK);
     s->value = !(fxa__node_input(&p->nodes[w->c->computed.value]) & 1u << FXA_INPUT_SCORE);
     s->user_backward = w->config.bprop != NULL;

@@ -17,10 +17,6 @@ static const char write_pair[] = "        const int q = p.q, k = p.k;\n";
 
 static void write_put(cuda_work *w, const char *text) { fxa__write_bytes(&w->c->text, text, strlen(text)); }
 
-static void write_switch(cuda_work *w, const char *name, int value) {
-    if (value) fxa__write_format(&w->c->text, "#define PROG_%s %d\n", name, value);
-}
-
 /* ---- Statements -------------------------------------------------------------------------------------------------- */
 
 /* Requires the head-level values that nodes marked with `bits` need. */
@@ -196,26 +192,19 @@ static void write_mask(cuda_work *w) {
 
 /* ---- All of it --------------------------------------------------------------------------------------------------- */
 
+/* Writes the switches that differ from their defaults, but for those of the soft cap, which write_softcap() writes. */
 static void write_switches(cuda_work *w) {
-    const fxa__cuda_switches *s = &w->c->switches;
+    struct FxaTraits *s = &w->c->switches, here;
+    s->diagonal = w->c->operands.diagonal >= 0;
+    s->dense = w->c->operands.dense >= 0;
+    s->softcap = s->softcap_series = w->c->computed.softcap >= 0;
+    here = *s;
+    here.softcap = here.softcap_series = here.softcap_has_unit = 0;
     write_put(w, "#define FXA__OPS_F32\n#include \"program_ops.h\"\n#include \"interval_rules.h\"\n");
-    write_switch(w, "VALUE", s->value);
-    write_switch(w, "DERIVATIVE", s->derivative);
-    write_switch(w, "USER_BACKWARD", s->user_backward);
-    write_switch(w, "MASK", s->mask);
-    write_switch(w, "BOUNDED", s->bounded);
-    write_switch(w, "DIAGONAL", w->c->operands.diagonal >= 0);
-    write_switch(w, "DENSE", w->c->operands.dense >= 0);
-    write_switch(w, "OPERANDS", s->operands);
-    write_switch(w, "PACK_OPERANDS", s->pack_operands);
-    write_switch(w, "UNIFORM_OPERANDS", s->uniform_operands);
-    write_switch(w, "GRAD_DIAGONAL", s->grad_diagonal);
-    write_switch(w, "GRAD_DENSE", s->grad_dense);
-    write_switch(w, "GRAD_SUMS", s->grad_sums);
-    write_switch(w, "GRAD_SCATTER", s->grad_scatter);
-    write_switch(w, "GRAD_EXACT", (int)s->grad_exact);
-    write_switch(w, "OUT_OF_LINE", s->out_of_line);
-    write_switch(w, "GRAD_DIAGONAL_EXACT", s->grad_diagonal_exact);
+#define WRITE_SWITCH(member, macro, otherwise, meaning)                                                                \
+    if (here.member != (otherwise)) fxa__write_format(&w->c->text, "#define %s %d\n", #macro, here.member);
+    FXA_SWITCHES(WRITE_SWITCH)
+#undef WRITE_SWITCH
 }
 
 fxa_status fxa__cuda_write_text(cuda_work *w, fxa_error *err) {

@@ -15,7 +15,7 @@ enum {
 /* Returns true if a kernel of its own computes dQ: deterministic, above head dim 128, and f32. Does not depend on the
  * workspace, which may be empty. */
 static bool backward_is_separate(const fxa__cuda_call *c) {
-    return c->code->choice.separate_dq || c->code->choice.family == FXA__CUDA_SIMT;
+    return c->code->choice.traits.separate_dq || c->code->choice.family == FXA__CUDA_SIMT;
 }
 
 static fxa_status backward_maps(fxa__cuda_call *c, const struct FxaShape *shape) {
@@ -39,8 +39,8 @@ static fxa_status backward_keys(fxa__cuda_call *c) {
             FXA_TRY(fxa__cuda_tensor_map_dense(c, &c->a.grad_dense, true, shape->q_rows, &c->maps.grad_dense));
     }
     fxa__cuda_args_tile_list(c, &c->at.keys);
-    if (c->code->choice.ordered_dq) fxa__cuda_args_dq_order(c);
-    c->a.sent_all = (int)tiles * (c->code->choice.ordered_dq ? BACKWARD_SENDERS : 1);
+    if (c->code->choice.traits.ordered_dq) fxa__cuda_args_dq_order(c);
+    c->a.sent_all = (int)tiles * (c->code->choice.traits.ordered_dq ? BACKWARD_SENDERS : 1);
     return fxa__cuda_launch_main(c, FXA__CUDA_BACKWARD, FXA__CUDA_SIMT_DKV,
                                  (fxa__cuda_grid){tiles * shape->parts, p->hkv, packed ? 1 : p->b});
 }

@@ -46,7 +46,7 @@ bool fxa__cuda_is_dense_grad_direct(const fxa__cuda_choice *choice, const fxa__c
 static bool captured_all_dense(const fxa__cuda_call *c, const fxa_view *v) {
     const fxa_problem *p = &c->p->in;
     const int64_t all[] = {p->b, p->hq, p->sq, p->sk};
-    if (c->code->choice.family != FXA__CUDA_SM90 || c->code->program.switches.mask || c->code->choice.varlen)
+    if (c->code->choice.family != FXA__CUDA_SM90 || c->code->program.switches.mask || c->code->choice.traits.varlen)
         return false;
     for (int d = 0; d < 4; d++)
         if (v->size[d] != all[d]) return false;

@@ -38,7 +38,7 @@ static const struct build_unit {
 };
 
 const char *fxa__cuda_unit_source(const fxa__cuda_choice *choice, fxa__cuda_unit unit) {
-    bool wide = choice->d > 128 || choice->dv > 128;
+    bool wide = choice->traits.d > 128 || choice->traits.dv > 128;
     if (unit == FXA__CUDA_BACKWARD && choice->family == FXA__CUDA_SM90 && wide) return "sm90/backward_wide";
     return build_units[unit].file[choice->family];
 }

@@ -11,7 +11,10 @@
 #include <stdio.h>
 #include <string.h>
 
-enum { COMPILE_OPTIONS = 20, COMPILE_OPTION = 48, COMPILE_KEPT = 64 };
+#define COMPILE_COUNT(member, macro, otherwise, meaning) +1
+enum { COMPILE_SETTINGS = 0 FXA_SETTINGS(COMPILE_COUNT), COMPILE_OPTIONS = 4 + COMPILE_SETTINGS };
+#undef COMPILE_COUNT
+enum { COMPILE_OPTION = 48, COMPILE_KEPT = 64 };
 enum { COMPILE_KEPT_UNITS = 1 << FXA__CUDA_PREPOST | 1 << FXA__CUDA_CONVERT | 1 << FXA__CUDA_PAGED_GRADS };
 
 /* Memory of all jobs: the jobs point into it and into the code. */
@@ -105,22 +108,9 @@ static void compile_options(const fxa__cuda_choice *c, int32_t arch, bool lines,
     r->options[2] = "-default-device";
     r->options[3] = "-lineinfo";
     r->n_options = lines ? 4 : 3;
-    compile_define(r, "FXA_D", c->d);
-    compile_define(r, "FXA_DV", c->dv);
-    compile_define(r, "FXA_F16", c->dtype == FXA_F16);
-    compile_define(r, "FXA_F32", c->dtype == FXA_F32);
-    compile_define(r, "FXA_VARLEN", c->varlen);
-    compile_define(r, "FXA_DROPOUT", c->dropout + c->mapped_dropout);
-    compile_define(r, "FXA_PAGED", c->paged);
-    compile_define(r, "FXA_ALIGNED", c->aligned);
-    compile_define(r, "FXA_FAST_MATH", c->fast_math);
-    compile_define(r, "FXA_SEPARATE_DQ", c->separate_dq);
-    if (c->ordered_dq) compile_define(r, "FXA_DQ_ORDERED", 1);
-    if (c->out_dtype != c->dtype) compile_define(r, "FXA_OUT_F32", 1);
-    if (c->o_f32) compile_define(r, "FXA_O_F32", 1);
-    if (c->row_max) compile_define(r, "FXA_RETURN_ROW_MAX", 1);
-    if (c->row_tiles) compile_define(r, "FXA_ROW_TILES", c->row_tiles);
-    if (c->cluster) compile_define(r, "FXA_CLUSTER", c->cluster);
+#define COMPILE_SETTING(member, macro, otherwise, meaning) compile_define(r, #macro, c->traits.member);
+    FXA_SETTINGS(COMPILE_SETTING)
+#undef COMPILE_SETTING
 }
 
 static bool compile_is_header(const char *name) {
@@ -217,25 +207,34 @@ static fxa_status compile_all(fxa__cuda_self *self, fxa__cuda_code *code, compil
     return FXA_OK;
 }
 
+/* Writes program.cuh: the text, and defaults of the switches that it does not define. */
+static void compile_write_program(const fxa__cuda_program *program, fxa__writer *w) {
+    fxa__write_bytes(w, program->text.data, program->text.size);
+#define COMPILE_DEFAULT(member, macro, otherwise, meaning)                                                             \
+    fxa__write_format(w, "#ifndef %s\n#define %s %s\n#endif\n", #macro, #macro, #otherwise);
+    FXA_SWITCHES(COMPILE_DEFAULT)
+#undef COMPILE_DEFAULT
+    fxa__write_bytes(w, "", 1);
+}
+
 fxa_status fxa__cuda_compile(fxa__cuda_self *self, fxa__cuda_code *code, fxa_error *err) {
     FXA_TRY(fxa__cuda_compiler_find(self, err));
     const fxa__nvrtc *nvrtc = &self->nvrtc;
     code->maker = (struct fxa__cuda_compiled_by){nvrtc->major, nvrtc->minor, fxa__nvrtc_arch(nvrtc, self->arch)};
-    size_t room = fxa__cuda_source_count + 1, length = code->program.text.size;
+    size_t room = fxa__cuda_source_count + 1;
     compile_room *r = fxa__alloc(code->host, sizeof *r);
     const char **names = fxa__alloc_array(code->host, 2 * room, sizeof *names);
-    char *program = fxa__alloc(code->host, length + 1);
+    fxa__writer program = {.host = code->host};
+    compile_write_program(&code->program, &program);
     fxa_status status = FXA_OK;
-    if (r && names && program) {
-        memcpy(program, code->program.text.data, length);
-        program[length] = '\0';
+    if (r && names && !program.failed) {
         r->names = names;
         r->headers = names + room;
-        status = compile_all(self, code, r, program, err);
+        status = compile_all(self, code, r, (const char *)program.data, err);
     } else {
         status = fxa__fail_memory(err, "the sources of kernels");
     }
-    fxa__free(code->host, program, length + 1);
+    fxa__writer_free(&program);
     fxa__free(code->host, names, 2 * room * sizeof *names);
     fxa__free(code->host, r, sizeof *r);
     return status;

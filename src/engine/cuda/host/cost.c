@@ -43,19 +43,19 @@ static const struct cost_row {
 };
 
 static double cost_rate(const fxa__cuda_choice *choice, const fxa__problem *p) {
-    int32_t columns = choice->d > choice->dv ? choice->d : choice->dv;
+    int32_t columns = choice->traits.d > choice->traits.dv ? choice->traits.d : choice->traits.dv;
     size_t i = 0;
     while (cost_rows[i].family != choice->family || cost_rows[i].columns < columns) i++;
     const struct cost_row *row = &cost_rows[i];
-    const double *tera = !fxa__problem_is_capped(p) ? row->tera : choice->fast_math ? row->fast : row->capped;
-    bool apart = choice->separate_dq && columns <= COST_JOINT && (p->in.flags & FXA_DETERMINISTIC);
+    const double *tera = !fxa__problem_is_capped(p) ? row->tera : choice->traits.fast_math ? row->fast : row->capped;
+    bool apart = choice->traits.separate_dq && columns <= COST_JOINT && (p->in.flags & FXA_DETERMINISTIC);
     return 1e12 * tera[p->in.pass] * (apart ? COST_APART : 1);
 }
 
 double fxa__cuda_cost(int32_t processors, const fxa__cuda_choice *choice, const fxa__problem *p) {
     double share = (double)processors / COST_PROCESSORS, rows = (double)p->in.sq;
     if (choice->units >> FXA__CUDA_DECODE & 1)
-        return 1e-6 * (choice->cluster >= COST_CLUSTER ? COST_CLUSTER_US : COST_DECODE_US) +
+        return 1e-6 * (choice->traits.cluster >= COST_CLUSTER ? COST_CLUSTER_US : COST_DECODE_US) +
                fxa__problem_key_bytes(p) / (COST_DECODE_BYTES * share);
     double wasted = rows > 0 ? fmax(1, COST_ROWS / rows) : 1; /* a tile computes COST_ROWS rows, however few exist */
     return 1e-6 * COST_CPU_US + wasted * fxa__problem_operations(p) / (cost_rate(choice, p) * share);

@@ -93,9 +93,10 @@ static decode_cut decode_cut_make(const fxa__cuda_self *self, const fxa__cuda_ch
     int64_t groups = fxa__div_up(p->hq / p->hkv * p->sq, shape->q_rows), tiles = fxa__div_up(p->sk, shape->k_rows);
     decode_cut c = {self->processors, p->b * p->hkv * groups, 1, 1, false};
     int64_t workers = (shape->threads - 32) / 128 * 128; /* threads of entire warpgroups, without the producer warp */
-    c.folds = (int64_t)shape->q_rows * choice->dv / 4 <= workers;
+    c.folds = (int64_t)shape->q_rows * choice->traits.dv / 4 <= workers;
     c.pieces = decode_pieces(&c, p->hkv * groups, tiles, shape->k_rows);
-    c.piece = fxa__div_up(fxa__div_up(tiles, c.pieces) * shape->k_rows * (choice->d + choice->dv) * 2, 1024);
+    c.piece =
+        fxa__div_up(fxa__div_up(tiles, c.pieces) * shape->k_rows * (choice->traits.d + choice->traits.dv) * 2, 1024);
     return c;
 }
 
@@ -119,8 +120,9 @@ void fxa__cuda_decode_split(const fxa__cuda_self *self, const fxa__cuda_choice *
     int64_t groups = fxa__div_up(p->hq / p->hkv * p->sq, shape->q_rows);
     decode_cut c = decode_cut_make(self, choice, p, shape);
     out->splits = (int32_t)c.pieces;
-    out->item_splits = (int32_t)(choice->cluster ? c.pieces / choice->cluster : decode_run(&c, choice->varlen));
-    if (!choice->cluster) decode_tail(&c, groups, out);
+    out->item_splits =
+        (int32_t)(choice->traits.cluster ? c.pieces / choice->traits.cluster : decode_run(&c, choice->traits.varlen));
+    if (!choice->traits.cluster) decode_tail(&c, groups, out);
     out->items = (int32_t)(groups * decode_items(out, p->b * p->hkv));
 }
 

@@ -40,7 +40,7 @@ static struct FxaCoordinates moved_places(const fxa__cuda_call *c, int axis) {
 }
 
 fxa_status fxa__cuda_dropout_coordinates_write(fxa__cuda_call *c) {
-    for (int axis = 0; c->code->choice.mapped_dropout && axis < FXA__CUDA_AXES; axis++) {
+    for (int axis = 0; c->code->choice.traits.dropout == 2 && axis < FXA__CUDA_AXES; axis++) {
         struct FxaCoordinates x = moved_places(c, axis);
         void *params[] = {&c->a, &x};
         int64_t blocks = fxa__min_i64(fxa__div_up(x.size * x.entries, MOVED_THREADS), MOVED_BLOCKS);

@@ -88,7 +88,8 @@ static void cu_close(fxa__host *host, void *self) {
  * scattered gradients and sums along diagonals without FXA_DETERMINISTIC. */
 static bool cu_is_deterministic(const fxa__problem *p, const fxa__cuda_choice *c, const fxa__cuda_program *g) {
     if (p->in.pass == FXA_FORWARD) return true;
-    bool dq = !(p->in.flags & FXA_GRAD_Q) || c->separate_dq || c->ordered_dq || c->family == FXA__CUDA_SIMT;
+    bool dq =
+        !(p->in.flags & FXA_GRAD_Q) || c->traits.separate_dq || c->traits.ordered_dq || c->family == FXA__CUDA_SIMT;
     return dq && (g->gradients.deterministic || (!g->switches.grad_scatter && !g->switches.grad_diagonal));
 }
 
@@ -164,33 +165,15 @@ static void cu_key(fxa__analysis *a, fxa__writer *w) {
     fxa_status status;
     const cu_derived *d = cu_derived_of(a, &status, NULL);
     if (d) {
-        const fxa__cuda_choice c = d->choice;
+        const fxa__cuda_choice *c = &d->choice;
         const fxa__cuda_program *g = &d->program;
-        const int32_t parts[] = {(int32_t)c.family,
-                                 c.arch,
-                                 c.d,
-                                 c.dv,
-                                 (int32_t)c.dtype,
-                                 (int32_t)c.units,
-                                 c.varlen,
-                                 c.dropout,
-                                 c.paged,
-                                 c.aligned,
-                                 c.fast_math,
-                                 c.separate_dq,
-                                 c.finite_factors,
-                                 c.row_tiles,
-                                 c.dense,
-                                 c.operands_fit,
-                                 c.converts,
-                                 c.rounds_before_adding,
-                                 (int32_t)c.out_dtype,
-                                 c.row_max,
-                                 c.mapped_dropout,
-                                 c.o_f32,
-                                 c.ordered_dq,
-                                 c.cluster};
+        const int32_t parts[] = {(int32_t)c->family, c->arch,         (int32_t)c->units, c->finite_factors,
+                                 c->dense,           c->operands_fit, c->converts,       c->rounds_before_adding};
         for (size_t i = 0; i < sizeof parts / sizeof *parts; i++) fxa__write_u32(w, (uint32_t)parts[i]);
+#define CU_KEY_TRAIT(member, macro, otherwise, meaning) fxa__write_u32(w, (uint32_t)c->traits.member);
+        FXA_SETTINGS(CU_KEY_TRAIT)
+        FXA_SWITCHES(CU_KEY_TRAIT)
+#undef CU_KEY_TRAIT
         fxa__write_bytes(w, g->program->hash, sizeof g->program->hash);
         for (int32_t i = 0; i < g->program->n_params; i++) fxa__write_u32(w, (uint32_t)g->params[i].source);
         for (int32_t i = 0; i < g->program->n_tensors; i++)
@@ -230,15 +213,16 @@ static void cu_release(void *self, void *code) {
 
 static void cu_describe(const fxa__cuda_self *s, const fxa_problem *p, fxa__cuda_code *c) {
     const fxa__cuda_choice *x = &c->choice;
-    bool wide = x->units >> FXA__CUDA_BACKWARD & 1u && x->family == FXA__CUDA_SM90 && (x->d > 128 || x->dv > 128);
+    bool wide =
+        x->units >> FXA__CUDA_BACKWARD & 1u && x->family == FXA__CUDA_SM90 && (x->traits.d > 128 || x->traits.dv > 128);
     (void)snprintf(
         c->detail, sizeof c->detail, "kernels %s, NVRTC %d.%d, sm_%d%s, %s, columns %d and %d%s%s%s%s%s%s%s%s",
         fxa__cuda_family_name(x->family), (int)c->maker.major, (int)c->maker.minor, (int)c->maker.arch,
-        x->family == FXA__CUDA_SM90 ? "a" : "", fxa_dtype_name(x->dtype), (int)x->d, (int)x->dv,
-        x->separate_dq  ? ", dQ apart"
-        : x->ordered_dq ? ", dQ by turns"
-                        : "",
-        x->units >> FXA__CUDA_DECODE & 1u ? ", keys split" : "", x->fast_math ? ", fast functions" : "",
+        x->family == FXA__CUDA_SM90 ? "a" : "", fxa_dtype_name(x->dtype), (int)x->traits.d, (int)x->traits.dv,
+        x->traits.separate_dq  ? ", dQ apart"
+        : x->traits.ordered_dq ? ", dQ by turns"
+                               : "",
+        x->units >> FXA__CUDA_DECODE & 1u ? ", keys split" : "", x->traits.fast_math ? ", fast functions" : "",
         (c->program.switches.grad_diagonal && x->family == FXA__CUDA_SM90) || c->program.switches.grad_dense
             ? ", pairs rounded"
             : "",
@@ -296,7 +280,7 @@ _Static_assert(offsetof(fxa__cuda_self, gpu) == 0, "fxa__gpu_memory and the like
 
 const fxa__engine fxa__engine_cuda = {
     .name = "cuda",
-    .version = 3,
+    .version = 4,
     .device = FXA_CUDA,
     .open = cu_open,
     .close = cu_close,

@@ -129,5 +129,5 @@ fxa_status fxa__cuda_tile_list_write(fxa__cuda_call *c, const fxa__cuda_tile_lis
     int64_t grid = due ? 1 : fxa__div_up(cut.rows, LAUNCH_LIST_ROWS);
     return fxa__cuda_launch(c, FXA__CUDA_TILE_LISTS, FXA__CUDA_LIST_TILES,
                             (fxa__cuda_grid){grid, list->heads, list->batch},
-                            due ? FXA_CUDA_LIST_THREADS(c->code->choice.varlen) : LAUNCH_PREPASS, params);
+                            due ? FXA_CUDA_LIST_THREADS(c->code->choice.traits.varlen) : LAUNCH_PREPASS, params);
 }

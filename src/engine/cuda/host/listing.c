@@ -48,7 +48,7 @@ static void cu_list_tiles(const fxa__cuda_code *c, const fxa__problem *p, fxa__w
 static void cu_list_given(const fxa__cuda_code *c, fxa__writer *w) {
     const fxa__cuda_program *g = &c->program;
     const char *tile_lists = !g->switches.mask ? "all tiles are computed"
-                             : g->operands.mask_is_constant && !c->choice.varlen
+                             : g->operands.mask_is_constant && !c->choice.traits.varlen
                                  ? "the list of tiles is made on the device when the plan is created"
                                  : "the list of tiles is made on the device before each run";
     fxa__write_format(w, "%s\n", tile_lists);

@@ -43,7 +43,7 @@ static fxa__cuda_tile_list *tables_list(fxa__cuda_call *c, tables_kind kind) {
 /* Returns true if the run has a table of this kind that depends on none of its arguments. */
 static bool tables_is_fixed(fxa__cuda_call *c, tables_kind kind) {
     const fxa__cuda_program *g = &c->code->program;
-    if (c->code->choice.varlen) return false;
+    if (c->code->choice.traits.varlen) return false;
     if (kind == TABLES_DIAGONAL) return g->operands.diagonal_is_constant && c->at.diagonal.data;
     return g->operands.mask_is_constant && tables_list(c, kind)->items;
 }

@@ -178,7 +178,7 @@ static bool cu_pages_fit(const fxa_problem *p) {
 }
 
 static bool cu_is_separate(const fxa_problem *p, const fxa__cuda_choice *c, const fxa__cuda_program *g) {
-    bool wide = c->d > CU_MOST_NARROW || c->dv > CU_MOST_NARROW;
+    bool wide = c->traits.d > CU_MOST_NARROW || c->traits.dv > CU_MOST_NARROW;
     return p->pass == FXA_BACKWARD &&
            (wide || (p->flags & FXA_DETERMINISTIC) || !(p->flags & FXA_GRAD_Q) || !fxa__cuda_fused_dq_fits(c, g));
 }
@@ -188,7 +188,8 @@ static bool cu_is_separate(const fxa_problem *p, const fxa__cuda_choice *c, cons
  * entry has the same bits in any batch. Excluded with a dense tensor and with operands, for which no time was
  * measured. */
 static bool cu_is_by_turns(const fxa_problem *p, const fxa__cuda_choice *c, const fxa__cuda_program *g) {
-    bool wide = c->d > CU_MOST_NARROW || c->dv > CU_MOST_NARROW, all = !g->switches.mask && !c->varlen;
+    bool wide = c->traits.d > CU_MOST_NARROW || c->traits.dv > CU_MOST_NARROW,
+         all = !g->switches.mask && !c->traits.varlen;
     bool wanted = p->pass == FXA_BACKWARD && p->flags & FXA_DETERMINISTIC && p->flags & FXA_GRAD_Q;
     return wanted && all && !wide && g->operands.dense < 0 && !g->switches.pack_operands && !g->switches.grad_diagonal;
 }
@@ -197,12 +198,12 @@ static bool cu_is_by_turns(const fxa_problem *p, const fxa__cuda_choice *c, cons
  * gradients of captures. Below, sums beside a derivative need registers: up to head dim 96, or one sum at 128, without
  * scatter() and dropout. */
 static bool cu_hopper_has_grads(const fxa__cuda_choice *c, const fxa__cuda_program *g) {
-    bool wide = c->d > CU_MOST_NARROW || c->dv > CU_MOST_NARROW,
+    bool wide = c->traits.d > CU_MOST_NARROW || c->traits.dv > CU_MOST_NARROW,
          sums = g->switches.grad_sums || g->switches.grad_scatter;
     if (g->switches.user_backward) return false;
     if (wide) return !sums && !g->switches.grad_diagonal && !g->switches.grad_dense;
-    bool few = (c->d <= CU_MOST_SCORED && c->dv <= CU_MOST_SCORED) || g->switches.grad_sums == 1;
-    return !(sums && g->switches.derivative) || (few && !g->switches.grad_scatter && !c->dropout);
+    bool few = (c->traits.d <= CU_MOST_SCORED && c->traits.dv <= CU_MOST_SCORED) || g->switches.grad_sums == 1;
+    return !(sums && g->switches.derivative) || (few && !g->switches.grad_scatter && !c->traits.dropout);
 }
 
 static fxa__cuda_family cu_family(const fxa__cuda_self *s, const fxa_problem *p, const fxa__cuda_choice *c,
@@ -211,8 +212,8 @@ static fxa__cuda_family cu_family(const fxa__cuda_self *s, const fxa_problem *p,
     bool fixed = (p->flags & FXA_DETERMINISTIC) && by_pairs;
     bool maps = !s->on_device || s->gpu.driver.tensor_map;
     if (c->dtype == FXA_F32 || s->forced == FXA__CUDA_SIMT) return FXA__CUDA_SIMT;
-    bool hopper = c->arch == 90 && maps && c->aligned && s->forced != FXA__CUDA_SM80 && c->out_dtype == c->dtype &&
-                  !c->row_max && !cu_is_empty(p); /* sizes in tensor maps are > 0 */
+    bool hopper = c->arch == 90 && maps && c->traits.aligned && s->forced != FXA__CUDA_SM80 &&
+                  c->out_dtype == c->dtype && !c->traits.row_max && !cu_is_empty(p); /* sizes in tensor maps are > 0 */
     if (hopper && cu_pages_fit(p) && (backward ? cu_hopper_has_grads(c, g) : fxa__cuda_forward_fits(c, g)))
         return FXA__CUDA_SM90;
     return backward && fixed ? FXA__CUDA_SIMT : FXA__CUDA_SM80;
@@ -221,10 +222,10 @@ static fxa__cuda_family cu_family(const fxa__cuda_self *s, const fxa_problem *p,
 /* Returns which condition of cu_hopper_has_grads() failed. */
 static const char *cu_hopper_lacks(const fxa__cuda_choice *c, const fxa__cuda_program *g) {
     if (g->switches.user_backward) return ", not sm90: a backward program of the caller's";
-    if (c->d > CU_MOST_NARROW || c->dv > CU_MOST_NARROW)
+    if (c->traits.d > CU_MOST_NARROW || c->traits.dv > CU_MOST_NARROW)
         return ", not sm90: gradients of params or tensors above 128 columns";
     if (g->switches.grad_scatter) return ", not sm90: scattered gradients beside a slope";
-    if (c->dropout) return ", not sm90: gradients of params or tensors beside a slope and dropout";
+    if (c->traits.dropout) return ", not sm90: gradients of params or tensors beside a slope and dropout";
     return ", not sm90: several gradients of params or tensors beside a slope above 96 columns";
 }
 
@@ -237,7 +238,7 @@ const char *fxa__cuda_why_not_sm90(const fxa__cuda_self *s, const fxa_problem *p
     if (cu_is_empty(p)) return ", not sm90: empty";
     if (!cu_is_aligned(p)) return ", not sm90: alignment is to be 16, strides multiples of 16 bytes above 0";
     if (c->out_dtype != c->dtype) return ", not sm90: a result has another type";
-    if (c->row_max) return ", not sm90: row maximum";
+    if (c->traits.row_max) return ", not sm90: row maximum";
     if (!cu_pages_fit(p)) return ", not sm90: the page size is to be 8, 16, 32, 64 or a multiple of 128";
     return p->pass == FXA_BACKWARD ? cu_hopper_lacks(c, g) : ", not sm90: shared memory";
 }
@@ -260,7 +261,7 @@ static int64_t cu_decode_rows(const fxa_problem *p) { return p->sq * (p->hq / p-
 /* Returns how many tiles of 8 rows a CTA computes, limited by registers. */
 static int32_t cu_row_tiles(const fxa_problem *p, const fxa__cuda_choice *c) {
     int64_t rows = cu_decode_rows(p);
-    bool wide = c->d > CU_MOST_NARROW || c->dv > CU_MOST_NARROW;
+    bool wide = c->traits.d > CU_MOST_NARROW || c->traits.dv > CU_MOST_NARROW;
     return rows <= 8 ? 1 : rows <= 16 || wide ? CU_DECODE_TILES / 2 : CU_DECODE_TILES;
 }
 
@@ -268,8 +269,8 @@ static int32_t cu_row_tiles(const fxa_problem *p, const fxa__cuda_choice *c) {
  * a row per KV head, so the mask must not differ among its query heads. */
 static bool cu_is_decode(const fxa_problem *p, const fxa__cuda_choice *c, const fxa__cuda_program *g) {
     bool same = p->hq == p->hkv || !(g->operands.mask_inputs & 1u << FXA_INPUT_H);
-    bool fits =
-        c->family == FXA__CUDA_SM90 && c->d == c->dv && c->d <= CU_MOST_NARROW && p->d_qk == p->d_v && !c->dropout;
+    bool fits = c->family == FXA__CUDA_SM90 && c->traits.d == c->traits.dv && c->traits.d <= CU_MOST_NARROW &&
+                p->d_qk == p->d_v && !c->traits.dropout;
     bool few = cu_decode_rows(p) <= 8 * CU_DECODE_GROUPS * cu_row_tiles(p, c);
     return p->pass == FXA_FORWARD && fits && same && few && p->sk >= CU_DECODE_KEYS;
 }
@@ -277,49 +278,68 @@ static bool cu_is_decode(const fxa_problem *p, const fxa__cuda_choice *c, const 
 static uint32_t cu_units(const fxa_problem *p, const fxa__cuda_choice *c, const fxa__cuda_program *g) {
     uint32_t units = 0;
     if (p->pass == FXA_FORWARD)
-        units |= 1u << (c->row_tiles ? FXA__CUDA_DECODE : FXA__CUDA_FORWARD);
+        units |= 1u << (c->traits.row_tiles ? FXA__CUDA_DECODE : FXA__CUDA_FORWARD);
     else
         units |= 1u << FXA__CUDA_BACKWARD | 1u << FXA__CUDA_PREPOST;
-    if (c->separate_dq && c->family == FXA__CUDA_SM90 && (p->flags & FXA_GRAD_Q)) units |= 1u << FXA__CUDA_DQ;
+    if (c->traits.separate_dq && c->family == FXA__CUDA_SM90 && (p->flags & FXA_GRAD_Q)) units |= 1u << FXA__CUDA_DQ;
     if (g->switches.mask || g->switches.pack_operands) units |= 1u << FXA__CUDA_TILE_LISTS;
     if (g->operands.diagonal >= 0) units |= 1u << FXA__CUDA_DIAGONAL_TABLE;
-    if (fxa__cuda_has_conversions(p) || c->mapped_dropout) units |= 1u << FXA__CUDA_CONVERT;
+    if (fxa__cuda_has_conversions(p) || c->traits.dropout == 2) units |= 1u << FXA__CUDA_CONVERT;
     if (fxa__cuda_has_gathered_pages(p)) units |= 1u << FXA__CUDA_PAGED_GRADS;
     if (p->pass == FXA_BACKWARD && (p->param_grads || cu_tensor_grads(p))) units |= 1u << FXA__CUDA_CAPTURED_GRADS;
     return units;
 }
 
+/* Copies the switches of the program's text. */
+static void cu_switches(const fxa__cuda_program *g, struct FxaTraits *t) {
+#define CU_SWITCH(member, macro, otherwise, meaning) t->member = g->switches.member;
+    FXA_SWITCHES(CU_SWITCH)
+#undef CU_SWITCH
+    if (t->fast_math) t->softcap_series = 0;
+}
+
 static void cu_fill(const fxa__cuda_self *s, const fxa_problem *p, fxa__cuda_choice *c, const fxa__cuda_program *g) {
+    cu_switches(g, &c->traits);
     c->family = cu_family(s, p, c, g);
-    c->ordered_dq = c->family == FXA__CUDA_SM90 && cu_is_by_turns(p, c, g);
-    c->separate_dq = c->family == FXA__CUDA_SM90 && !c->ordered_dq && cu_is_separate(p, c, g);
-    if (c->family == FXA__CUDA_SIMT) c->aligned = false; /* the kernels of simt do not depend on it */
+    c->traits.ordered_dq = c->family == FXA__CUDA_SM90 && cu_is_by_turns(p, c, g);
+    c->traits.separate_dq = c->family == FXA__CUDA_SM90 && !c->traits.ordered_dq && cu_is_separate(p, c, g);
+    if (c->family == FXA__CUDA_SIMT) c->traits.aligned = false; /* the kernels of simt do not depend on it */
     if (cu_is_decode(p, c, g)) {
-        c->row_tiles = cu_row_tiles(p, c);
-        c->cluster = fxa__cuda_decode_cluster(s, c, p);
+        c->traits.row_tiles = cu_row_tiles(p, c);
+        c->traits.cluster = fxa__cuda_decode_cluster(s, c, p);
     }
     c->units = cu_units(p, c, g);
     c->converts = fxa__cuda_has_conversions(p);
     c->rounds_before_adding = c->out_dtype != FXA_F32 && (p->flags & SUPPORT_ACCUMULATES);
 }
 
+/* Sets what kernels of all families are compiled with. */
+static void cu_settings(const fxa__cuda_self *self, const fxa_problem *p, fxa__cuda_choice *c) {
+    struct FxaTraits *t = &c->traits;
+    bool drops = p->flags & FXA_DROPOUT, small = c->dtype != FXA_F32;
+    t->d = cu_columns(p->d_qk);
+    t->dv = cu_columns(p->d_v);
+    t->f16 = c->dtype == FXA_F16;
+    t->f32 = c->dtype == FXA_F32;
+    t->out_f32 = c->out_dtype != c->dtype;
+    t->o_f32 = p->pass == FXA_BACKWARD && small && fxa__cuda_kernel_dtype(p, FXA_SLOT_O) == FXA_F32;
+    t->varlen = (p->flags & SUPPORT_SPANS) != 0;
+    t->dropout = !drops ? 0 : fxa__cuda_has_mapped_coordinates(p) ? 2 : 1;
+    t->paged = (p->flags & FXA_PAGED) && !fxa__cuda_has_gathered_pages(p);
+    t->aligned = cu_is_aligned(p);
+    t->fast_math = self->fast_math;
+    t->row_max = p->pass == FXA_FORWARD && (p->flags & FXA_RETURN_ROW_MAX);
+}
+
 fxa_status fxa__cuda_choose(const fxa__cuda_self *self, const fxa__problem *p, fxa__cuda_choice *out,
                             fxa__cuda_program *program, fxa_error *err) {
     const fxa_problem *in = &p->in;
     *program = (fxa__cuda_program){.program = NULL};
-    *out = (fxa__cuda_choice){.arch = self->arch, .fast_math = self->fast_math};
+    *out = (fxa__cuda_choice){.arch = self->arch};
     FXA_TRY(cu_check_table(in, err));
     out->dtype = fxa__cuda_input_dtype(in);
     out->out_dtype = fxa__cuda_output_dtype(in);
-    out->o_f32 = in->pass == FXA_BACKWARD && out->dtype != FXA_F32 && fxa__cuda_kernel_dtype(in, FXA_SLOT_O) == FXA_F32;
-    out->row_max = in->pass == FXA_FORWARD && (in->flags & FXA_RETURN_ROW_MAX);
-    out->d = cu_columns(in->d_qk);
-    out->dv = cu_columns(in->d_v);
-    out->varlen = in->flags & SUPPORT_SPANS;
-    out->dropout = in->flags & FXA_DROPOUT;
-    out->mapped_dropout = out->dropout && fxa__cuda_has_mapped_coordinates(in);
-    out->paged = (in->flags & FXA_PAGED) && !fxa__cuda_has_gathered_pages(in);
-    out->aligned = cu_is_aligned(in);
+    cu_settings(self, in, out);
     FXA_TRY(fxa__cuda_generate(p, program, err));
     out->dense = program->assumed.dense;
     out->operands_fit = program->assumed.operands_fit;

@@ -30,7 +30,7 @@ enum { LAYOUT_SHARED = 227 * 1024 - 1536 }; /* shared memory of an sm_90 CTA min
 /* Returns true if the forward kernel of sm90 with key tiles of `keys` rows and one Q buffer fits in shared memory. */
 static bool layout_forward_fits(const fxa__cuda_choice *c, const fxa__cuda_program *g, int32_t rows, int32_t keys,
                                 bool small) {
-    int32_t d = layout_stored(c->d), dv = layout_stored(c->dv), stages = small ? 3 : 2;
+    int32_t d = layout_stored(c->traits.d), dv = layout_stored(c->traits.dv), stages = small ? 3 : 2;
     int32_t bytes = rows * (d > dv ? d : dv) * 2 + stages * keys * (d + dv) * 2;
     if (g->operands.dense >= 0) bytes += 2 * rows * keys * 2;
     if (g->operands.diagonal >= 0) bytes += 2 * stages * (rows + keys) * 4;
@@ -38,10 +38,10 @@ static bool layout_forward_fits(const fxa__cuda_choice *c, const fxa__cuda_progr
     return bytes <= LAYOUT_SHARED;
 }
 
-static bool layout_is_small(const fxa__cuda_choice *c) { return c->d <= 64 && c->dv <= 64; }
+static bool layout_is_small(const fxa__cuda_choice *c) { return c->traits.d <= 64 && c->traits.dv <= 64; }
 
 static int32_t layout_forward_groups(const fxa__cuda_choice *c, const fxa__cuda_program *g) {
-    return layout_is_small(c) && g->operands.dense < 0 && !c->dropout ? 3 : 2;
+    return layout_is_small(c) && g->operands.dense < 0 && !c->traits.dropout ? 3 : 2;
 }
 
 /* Returns true if the consumer warpgroups of the forward kernel skip tiles independently (sm90/forward_shared.cuh). */
@@ -58,8 +58,9 @@ bool fxa__cuda_forward_fits(const fxa__cuda_choice *c, const fxa__cuda_program *
  * of a dense tile. It always fits without a dense tensor. With head dim 128, a dense tensor leaves none for operands
  * and the dQ sum. */
 bool fxa__cuda_fused_dq_fits(const fxa__cuda_choice *c, const fxa__cuda_program *g) {
-    int32_t columns = layout_stored(c->d) + layout_stored(c->dv), pairs = 64 * 128 * 2;
-    int32_t bytes = (128 + 2 * 64) * columns * 2 + 4 * pairs + 2 * 64 * (c->d > 64 ? 64 : 32) * 4 + 2 * 2 * 64 * 4;
+    int32_t columns = layout_stored(c->traits.d) + layout_stored(c->traits.dv), pairs = 64 * 128 * 2;
+    int32_t bytes =
+        (128 + 2 * 64) * columns * 2 + 4 * pairs + 2 * 64 * (c->traits.d > 64 ? 64 : 32) * 4 + 2 * 2 * 64 * 4;
     if (g->switches.pack_operands) bytes += 2 * (64 + 128) * 4;
     return g->operands.dense < 0 || bytes <= LAYOUT_SHARED;
 }
@@ -67,7 +68,7 @@ bool fxa__cuda_fused_dq_fits(const fxa__cuda_choice *c, const fxa__cuda_program 
 static struct FxaShape layout_forward_sm90(const fxa__cuda_choice *c, const fxa__cuda_program *g) {
     bool small = layout_is_small(c);
     int32_t groups = layout_forward_groups(c, g), rows = 64 * groups;
-    int32_t keys = c->dv <= 128 && layout_forward_fits(c, g, rows, 128, small) ? 128 : 64;
+    int32_t keys = c->traits.dv <= 128 && layout_forward_fits(c, g, rows, 128, small) ? 128 : 64;
     return (struct FxaShape){128 * (groups + 1), 0, rows, keys, 16, 1, 0, 1};
 }
 
@@ -75,17 +76,18 @@ static struct FxaShape layout_backward_sm90(const fxa__cuda_choice *c, const fxa
     bool small = layout_is_small(c);
     bool bare = !g->switches.derivative && g->operands.dense < 0 && !g->switches.grad_diagonal &&
                 !g->switches.grad_sums && !g->switches.grad_scatter;
-    if (c->d > 128 || c->dv > 128) return (struct FxaShape){384, 0, 64, 64, 16, 0, 0, 1};
-    return (struct FxaShape){384, 0, small && bare && !c->dropout ? 128 : 64, 128, 16, 0, 8, 1};
+    if (c->traits.d > 128 || c->traits.dv > 128) return (struct FxaShape){384, 0, 64, 64, 16, 0, 0, 1};
+    return (struct FxaShape){384, 0, small && bare && !c->traits.dropout ? 128 : 64, 128, 16, 0, 8, 1};
 }
 
 static struct FxaShape layout_forward_sm80(const fxa__cuda_choice *c, const fxa__cuda_program *g) {
-    bool two = c->d <= 128 && c->dv <= 128 && g->operands.dense < 0;
+    bool two = c->traits.d <= 128 && c->traits.dv <= 128 && g->operands.dense < 0;
     return (struct FxaShape){128, 0, two ? 128 : 64, 64, 0, 0, 0, 1};
 }
 
 static int32_t layout_backward_bytes(const fxa__cuda_choice *c, int32_t keys, int32_t queries) {
-    return (keys + queries) * (layout_stored(c->d) + layout_stored(c->dv)) * 2 + queries * keys * 2 + 1024;
+    return (keys + queries) * (layout_stored(c->traits.d) + layout_stored(c->traits.dv)) * 2 + queries * keys * 2 +
+           1024;
 }
 
 static struct FxaShape layout_backward_sm80(const fxa__cuda_choice *c) {
@@ -94,18 +96,19 @@ static struct FxaShape layout_backward_sm80(const fxa__cuda_choice *c) {
     int32_t keys = layout_backward_bytes(c, 128, 64) <= limit  ? 128
                    : layout_backward_bytes(c, 64, 64) <= limit ? 64
                                                                : 32;
-    int32_t parts = c->d <= 128 && c->dv <= 128 ? 1 : 2;
+    int32_t parts = c->traits.d <= 128 && c->traits.dv <= 128 ? 1 : 2;
     return (struct FxaShape){2 * keys, 0, keys == 32 ? 32 : 64, keys, 0, 0, keys / 16, parts};
 }
 
 static struct FxaShape layout_decode_shape(const fxa__cuda_choice *c) {
-    bool wide = c->d + c->dv > 256;
-    int32_t keys = wide ? 64 : 128, warps = wide && c->row_tiles < 4 ? 5 : 12;
-    return (struct FxaShape){32 * warps, 0, 8 * c->row_tiles, keys, 32, 1, 0, c->cluster ? c->cluster : 1};
+    bool wide = c->traits.d + c->traits.dv > 256;
+    int32_t keys = wide ? 64 : 128, warps = wide && c->traits.row_tiles < 4 ? 5 : 12;
+    return (struct FxaShape){
+        32 * warps, 0, 8 * c->traits.row_tiles, keys, 32, 1, 0, c->traits.cluster ? c->traits.cluster : 1};
 }
 
 struct FxaShape fxa__cuda_tile_shape(const fxa__cuda_choice *c, const fxa__cuda_program *g, fxa__cuda_unit unit) {
-    int32_t lanes = c->dv <= 32 ? 4 : c->dv <= 64 ? 8 : c->dv <= 128 ? 16 : 32;
+    int32_t lanes = c->traits.dv <= 32 ? 4 : c->traits.dv <= 64 ? 8 : c->traits.dv <= 128 ? 16 : 32;
     if (unit == FXA__CUDA_PREPOST) return (struct FxaShape){256, 0, 256 / lanes, 0, 0, 0, 0, 1};
     if (unit == FXA__CUDA_DECODE) return layout_decode_shape(c);
     if (unit == FXA__CUDA_DQ && c->family == FXA__CUDA_SM90) return (struct FxaShape){384, 0, 128, 64, 16, 1, 0, 1};
@@ -163,7 +166,7 @@ static uint32_t layout_bit(fxa_input input) { return 1u << input; }
 /* Returns the number of batch entries whose lists, diagonal rows or operands differ. */
 static int32_t layout_batch(const layout *l, uint32_t inputs) {
     uint32_t lengths = layout_bit(FXA_INPUT_Q_LEN) | layout_bit(FXA_INPUT_K_LEN);
-    bool own = inputs & layout_bit(FXA_INPUT_B) || (l->choice->varlen && inputs & lengths);
+    bool own = inputs & layout_bit(FXA_INPUT_B) || (l->choice->traits.varlen && inputs & lengths);
     return own ? (int32_t)l->p->b : 1;
 }
 
@@ -214,7 +217,7 @@ static void layout_list(layout *l, fxa__cuda_tile_list *list, struct FxaShape sh
     if (!l->g->switches.mask || l->p->sq == 0 || l->p->sk == 0) return;
     list->cut = (fxa__cuda_list_shape){
         shape.q_rows, shape.k_rows, (int32_t)(by_key ? k : q), (int32_t)(by_key ? q : k), by_key, 0};
-    list->batch = l->choice->varlen ? (int32_t)l->p->b : layout_batch(l, l->g->operands.mask_inputs);
+    list->batch = l->choice->traits.varlen ? (int32_t)l->p->b : layout_batch(l, l->g->operands.mask_inputs);
     list->heads = layout_heads(l, l->g->operands.mask_inputs);
     int64_t rows = (int64_t)list->batch * list->heads;
     list->pitch = (int32_t)fxa__min_i64(list->cut.columns, LAYOUT_PITCH);
@@ -261,7 +264,7 @@ static void layout_decode(layout *l) {
     int64_t items = l->out->items, shared = l->out->item_splits < l->out->splits ? items : 0;
     for (int i = 0; i < FXA_CUDA_DECODE_CUTS; i++) shared = l->out->cut[i] ? items : shared;
     l->out->recompute = layout_take(l, items, 3, 1, sizeof(uint32_t));
-    l->out->partial = layout_take(l, shared, shape.q_rows, l->choice->dv, sizeof(float));
+    l->out->partial = layout_take(l, shared, shape.q_rows, l->choice->traits.dv, sizeof(float));
     l->out->partial_ml = layout_take(l, shared, shape.q_rows, 2, sizeof(float));
     shape.q_rows = (int32_t)l->p->sq;
     layout_list(l, &l->out->queries, shape, false);
@@ -310,7 +313,7 @@ static void layout_zeroes(layout *l) {
         out->recompute =
             layout_take(l, shape.persistent ? layout_query_tiles(l, shape.q_rows) : 0, 1, 1, sizeof(int32_t));
     }
-    if (l->choice->ordered_dq) out->next_tile = layout_take(l, 1, 1, 1, sizeof(uint32_t));
+    if (l->choice->traits.ordered_dq) out->next_tile = layout_take(l, 1, 1, 1, sizeof(uint32_t));
     out->counter_words = l->c.used / sizeof(uint32_t);
     if (l->p->flags & FXA_SINK_ZERO) out->no_sink = layout_take(l, l->p->hq, 1, 1, sizeof(float));
     for (int side = 0; l->g->switches.pack_operands && side < 2; side++) {
@@ -354,18 +357,18 @@ static void layout_spare(layout *l) {
 static void layout_backward(layout *l) {
     fxa__cuda_buffers *out = l->out;
     int64_t rows = l->p->hq * (int64_t)out->pad_rows;
-    bool joint = !l->choice->separate_dq && l->choice->family != FXA__CUDA_SIMT;
+    bool joint = !l->choice->traits.separate_dq && l->choice->family != FXA__CUDA_SIMT;
     out->lse2 = layout_take(l, rows, 1, 1, sizeof(float));
     out->delta = layout_take(l, rows, 1, 1, sizeof(float));
-    if (joint) out->grad_q_sum = layout_take(l, rows, l->choice->d, 1, sizeof(float));
-    bool listed = l->g->switches.mask || l->choice->varlen;
+    if (joint) out->grad_q_sum = layout_take(l, rows, l->choice->traits.d, 1, sizeof(float));
+    bool listed = l->g->switches.mask || l->choice->traits.varlen;
     bool first_stored =
         joint && l->choice->family == FXA__CUDA_SM90 && listed && !l->g->switches.grad_dense; /* dQ's main kernel */
-    if (first_stored || l->choice->ordered_dq)
+    if (first_stored || l->choice->traits.ordered_dq)
         out->first_share = layout_take(l, rows / LAYOUT_SHARE, 1, 1, sizeof(int32_t));
     int64_t entries = l->packed && !(l->p->flags & FXA_PAGED) ? 1 : l->p->b;
     /* Excludes the small head dims with batch lengths or operands, whose tiles may be short: 2 to 4 % slower there. */
-    bool is_short = layout_is_small(l->choice) && (l->choice->varlen || l->g->switches.pack_operands);
+    bool is_short = layout_is_small(l->choice) && (l->choice->traits.varlen || l->g->switches.pack_operands);
     if (joint && l->choice->family == FXA__CUDA_SM90 && !is_short)
         out->reduced = layout_take(l, 1 + entries * l->p->hkv, 1, 1, sizeof(uint32_t));
     layout_list(l, &out->keys, layout_shape(l, FXA__CUDA_BACKWARD), true);
@@ -396,7 +399,7 @@ uint64_t fxa__cuda_buffers_make(const fxa__cuda_self *self, const fxa__cuda_choi
     if (layout_has(&l, FXA__CUDA_FORWARD) && layout_passes(choice, program)) out->queries.cut.parts = LAYOUT_PASSING;
     bool forward = p->in.pass == FXA_FORWARD;
     layout_spare(&l);
-    for (int axis = 0; choice->mapped_dropout && axis < FXA__CUDA_AXES; axis++)
+    for (int axis = 0; choice->traits.dropout == 2 && axis < FXA__CUDA_AXES; axis++)
         out->coordinates[axis] = layout_take(&l, fxa__cuda_coordinate_count(&p->in, axis), 1, 1, sizeof(int));
     if ((forward && !(p->in.flags & FXA_RETURN_LSE)) || layout_is_staged(&l, FXA_SLOT_LSE))
         out->lse = layout_take(&l, p->in.hq, l.packed ? p->in.total_q : p->in.b * p->in.sq, 1, sizeof(float));

@@ -114,67 +114,9 @@ struct ProgramBase {
 
 #include "program.cuh"
 
-#ifndef PROG_VALUE
-#define PROG_VALUE 0
-#endif
-#ifndef PROG_DERIVATIVE
-#define PROG_DERIVATIVE 0
-#endif
-#ifndef PROG_USER_BACKWARD
-#define PROG_USER_BACKWARD 0
-#endif
-#ifndef PROG_MASK
-#define PROG_MASK 0
-#endif
-#ifndef PROG_UNIFORM_OPERANDS
-#define PROG_UNIFORM_OPERANDS 0
-#endif
-#ifndef PROG_SOFTCAP
-#define PROG_SOFTCAP 0
-#endif
-#ifndef PROG_SOFTCAP_SERIES
-#define PROG_SOFTCAP_SERIES 0
-#endif
-#ifndef PROG_SOFTCAP_HAS_UNIT
-#define PROG_SOFTCAP_HAS_UNIT 0
-#endif
-#ifndef PROG_BOUNDED
-#define PROG_BOUNDED 0
-#endif
-#ifndef PROG_DIAGONAL
-#define PROG_DIAGONAL 0
-#endif
-#ifndef PROG_DENSE
-#define PROG_DENSE 0
-#endif
-#ifndef PROG_OPERANDS
-#define PROG_OPERANDS 0
-#endif
-#ifndef PROG_PACK_OPERANDS
-#define PROG_PACK_OPERANDS 0
-#endif
-#ifndef PROG_GRAD_DIAGONAL
-#define PROG_GRAD_DIAGONAL 0
-#endif
-#ifndef PROG_GRAD_DENSE
-#define PROG_GRAD_DENSE 0
-#endif
-
-#ifndef PROG_OUT_OF_LINE
-#define PROG_OUT_OF_LINE 0
-#endif
-#ifndef PROG_GRAD_SUMS
-#define PROG_GRAD_SUMS 0
-#endif
-#ifndef PROG_GRAD_SCATTER
-#define PROG_GRAD_SCATTER 0
-#endif
-#ifndef PROG_GRAD_EXACT
-#define PROG_GRAD_EXACT 0
-#endif
-#ifndef PROG_GRAD_DIAGONAL_EXACT
-#define PROG_GRAD_DIAGONAL_EXACT 0
-#endif
+#define FXA_TRAIT_VALUE(member, macro, otherwise, meaning) macro,
+constexpr FxaTraits TRAITS = {FXA_SETTINGS(FXA_TRAIT_VALUE) FXA_SWITCHES(FXA_TRAIT_VALUE)};
+#undef FXA_TRAIT_VALUE
 
 /* Whether pairs of the backward ask the program for something in tiles without a mask too: then it has to have seen
  * their tile(). A slope may be the one thing that it says of a score (with_grad). */

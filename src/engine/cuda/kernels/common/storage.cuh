@@ -8,10 +8,6 @@
 
 #include "common/varlen.cuh"
 
-#ifndef FXA_F32
-#define FXA_F32 0
-#endif
-
 #if FXA_F32
 typedef float Stored;
 #else

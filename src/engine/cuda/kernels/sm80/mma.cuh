@@ -9,10 +9,6 @@
 #include "sm80/ptx.cuh"
 #include "common/varlen.cuh"
 
-#ifndef FXA_ALIGNED
-#define FXA_ALIGNED 1 /* addresses and strides of all tensors are multiples of 16 bytes */
-#endif
-
 /* Eight columns of a row to shared memory, of which the first `valid` exist; the others become zeros. Unaligned rows
  * (FXA_ALIGNED=0) go through registers. */
 FXA_INLINE void copy_chunk(u32 to, const u16 *from, int valid)

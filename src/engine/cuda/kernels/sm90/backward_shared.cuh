@@ -10,15 +10,6 @@
 #include "common/score.cuh"
 #include "sm90/wgmma.cuh"
 
-#ifndef FXA_SEPARATE_DQ
-#define FXA_SEPARATE_DQ 0
-#endif
-
-/* dQ is added up in a fixed order: sm90/ordered_dq.cuh. */
-#ifndef FXA_DQ_ORDERED
-#define FXA_DQ_ORDERED 0
-#endif
-
 namespace {
 
 constexpr int BK = 128; /* keys of a tile */

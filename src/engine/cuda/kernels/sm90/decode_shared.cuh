@@ -8,14 +8,6 @@
 #include "sm90/pipeline.cuh"
 #include "common/tile_scheduler.cuh"
 
-#ifndef FXA_ROW_TILES
-#define FXA_ROW_TILES 1 /* of 8 rows: 1, 2 or 4 */
-#endif
-
-#ifndef FXA_CLUSTER
-#define FXA_CLUSTER 1 /* CTAs that have all shares of a row group, one each: 1, 2, 4 or 8 */
-#endif
-
 namespace {
 
 constexpr int TILES = FXA_ROW_TILES < 2 ? 1 : 2; /* of a warp */
@@ -41,7 +33,7 @@ constexpr int SPOILT_AT = ITEMS_AT + 4 * ITEMS, AGAIN_AT = SPOILT_AT + 8; /* see
 constexpr int NUMBERS_AT = AGAIN_AT + 4;                                  /* of the tiles in the stages */
 constexpr int BYTES = OUT_AT + FIXED_BYTES;
 static_assert(STAGES >= 1 && NUMBERS_AT + 4 * STAGES <= ORDER_AT + 256 && STEPS >= 1, "shared memory");
-constexpr int CLUSTER = FXA_CLUSTER;
+constexpr int CLUSTER = FXA_CLUSTER > 1 ? FXA_CLUSTER : 1;
 static_assert(CLUSTER == 1 || FOLDS, "shares in shared memory");
 static_assert(!FXA_DROPOUT, "other problems go by the forward kernels");
 

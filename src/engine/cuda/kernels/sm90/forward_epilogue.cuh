@@ -89,7 +89,6 @@ struct ForwardRows : TileOwner {
         for (int r = 0; r < 2; r++) {
             const bool row = (q0 + 8 * r < q_len) & bad[r];
             any |= row;
-            if (FXA_COUNT_REDO && row && (lane & 3) == 0) count_redo(0);
         }
         if (!__any_sync(~0u, any) || lane) return;
         *(volatile int *)(a.redo + tile) = (int)blockIdx.x + 1;

@@ -163,7 +163,6 @@ struct Producer {
             while (w.tile < a.tiles) {
                 w = visit(w, mode);
                 if (!mode) continue;
-                count_redo(mode == SAFE ? 1 : 2);
                 wait_for_consumers();
                 mode = load_shared(sh.found()) ? next_mode(mode) : 0;
                 if (!mode) break;

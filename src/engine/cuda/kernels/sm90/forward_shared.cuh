@@ -15,12 +15,6 @@
 #include "common/score.cuh"
 #include "sm90/wgmma.cuh"
 
-#if FXA_COUNT_REDO /* for tests: rows that were flagged, tiles that were visited again, and for their infinities */
-extern "C" {
-__device__ unsigned fxa_redone[3];
-}
-#endif
-
 namespace {
 
 constexpr bool SMALL = FXA_D <= 64 && FXA_DV <= 64;
@@ -66,13 +60,6 @@ constexpr bool PASSES = PROG_MASK && GROUPS == 3;
  * windows, of documents and of packed sequences. */
 constexpr bool JOINED = BOUNDED;
 enum { BAR_PING_PONG = 1, BAR_CLEAR = 4, BAR_VALUES = 7 }; /* named; one per consumer warpgroup but for the last */
-
-FXA_INLINE void count_redo(int what)
-{
-#if FXA_COUNT_REDO
-    atomicAdd(&fxa_redone[what], 1u);
-#endif
-}
 
 /* Shared memory: the buffers, then the barriers, then what the producer tells the consumers. */
 struct Shared {
