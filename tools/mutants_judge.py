@@ -104,7 +104,12 @@ class Judge:
 
     def learn(self, count):
         """Runs every test on the unchanged code. Stores those that pass, with their CPU time and the mutants that they
-        reach."""
+        reach, in a file that a resumed run reads."""
+        learned = self.work / "learned.json"
+        if self.given.resume and learned.exists():
+            self.tests = [dict(test, reached=set(test["reached"])) for test in json.loads(learned.read_text())]
+            return
+
         def one(test):
             reached = self.place() / "reached"
             for scale in (None, "0.1", "0.02"):
@@ -121,6 +126,7 @@ class Judge:
             print(f"{test['seconds']:7.2f} s {verdict:8} {test['name']} {'' if verdict == 'passed' else said}", flush=True)
         with concurrent.futures.ThreadPoolExecutor(self.given.jobs) as pool:
             list(pool.map(one, tests_of(self.build, self.given.scale, self.given.skip)))
+        learned.write_text(json.dumps([dict(test, reached=sorted(test["reached"])) for test in self.tests]))
 
     def note(self, result):
         for place in (result["file"], os.path.dirname(result["file"])):

@@ -117,8 +117,12 @@ class Moved:
         spans = [found.span() for found in TOKEN.finditer(COMMENT.sub(lambda m: " " * len(m.group()), row))]
         if where.get(first, len(spans)) >= len(spans):
             return None
-        at = sum(len(other) + 1 for other in text.split("\n")[:line]) + spans[where[first]][0]
-        old, new = rename(mutant["old"]), rename(mutant["new"])
-        if text[at:at + len(old)] != old:
+        begin = sum(len(other) + 1 for other in text.split("\n")[:line])
+        at, old, new = begin + spans[where[first]][0], rename(mutant["old"]), rename(mutant["new"])
+        last = where.get(first + len(tokens(mutant["old"])) - 1, -1)
+        if mutant["kind"] in ("negate", "remove") and where[first] <= last < len(spans):
+            old = text[at:begin + spans[last][1]]
+            new = f"(!{old})" if mutant["kind"] == "negate" else new
+        if text[at:at + len(old)] != old or old == new:
             return None
         return changes.named(path, text, at, mutant["kind"], old, new, mutant["inside"])
