@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * A shared library for test_dl.c.
+ * A small shared library, which test_dl.c loads.
  */
 __attribute__((visibility("default"))) int sample_add(int x, int y);
 __attribute__((visibility("default"))) const char *sample_name(void);

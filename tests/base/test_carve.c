@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * Arenas: counting and placing agree, parts are aligned and disjoint, overflow is reported.
+ * Tests carvers (base/carve.h): the size that a carver without a base counts is the size that a carver with a base
+ * uses, parts are aligned and disjoint, and overflow is reported.
  */
 #include "t.h"
 

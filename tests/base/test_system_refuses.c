@@ -1,8 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * Systems that refuse locks, thread attributes, threads, or the number of CPUs. The linker substitutes the __wrap_
- * functions below for the C library's (tests/CMakeLists.txt); each fails the calls that a test selects. A context is
- * created complete or not at all, with a message and no leak; a pool has all workers whatever number of threads it got.
+ * Tests systems on which locks, thread attributes, threads or the number of CPUs are not available. The linker
+ * substitutes the __wrap_ functions below for the C library's (tests/CMakeLists.txt); each fails the calls that a test
+ * selects. A context is created completely or not at all, with a message and no leak. A pool has all its workers, even
+ * if it got fewer threads.
  */
 #ifndef _GNU_SOURCE
 #define _GNU_SOURCE /* cpu_set_t */

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * Loaded before the C library into the process of the Julia tests: the machine has eight CPUs. Julia 1.5 starts no more
- * threads than there are CPUs, whatever it is told, and the tests of threads want eight on small machines too.
+ * A library that is loaded before the C library into the process of the Julia tests, and reports eight CPUs. Julia 1.5
+ * starts at most as many threads as there are CPUs, and the tests of threads need eight on small machines too.
  */
 #define _GNU_SOURCE
 #include <dlfcn.h>

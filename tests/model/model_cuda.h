@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * What CUDA adds to C++, as far as the kernels use it, on the GPU emulator (model.h). model_nvrtc.c includes this file
- * before every source.
+ * The part of CUDA C++ that the kernels use, implemented on the GPU emulator (model.h). model_nvrtc.c includes this
+ * file before every source.
  */
 #ifndef FXA_TESTS_MODEL_CUDA_H
 #define FXA_TESTS_MODEL_CUDA_H

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * Asynchronous copies and products of the GPU emulator (model.h). Each thread, for products each warp, has a queue for
- * every kind of job, and a job may complete at any time until a thread waits for it.
+ * Asynchronous copies and products of the GPU emulator (model.h). Each thread has a queue for every kind of job (each
+ * warp, for products). A job may complete at any time until a thread waits for it.
  */
 #include "model_machine.h"
 

@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * Engines for what ref never does: "picky" refuses wide problems, "fixed" compiles for one geometry and can save and
- * load code. A test that includes this file defines the registry, which replaces the library's. The variables below set
- * the engines' results; starting a rig resets them.
+ * Engines with behaviour that ref never shows: "picky" refuses wide problems; "fixed" compiles for one geometry, and
+ * can save and load code. A test that includes this file defines the registry, which replaces the library's. The
+ * variables below set the engines' results; starting a rig resets them.
  */
 #ifndef FXA_TESTS_FAKE_ENGINES_H
 #define FXA_TESTS_FAKE_ENGINES_H

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * Engine behaviour that ref never shows, with engines made for it: refusals, fixed geometry, failing compilation. Code
- * in plan bytes is in test_fake_code.c.
+ * Engine behaviour that ref never shows, tested with engines written for this purpose: refusals, fixed geometry,
+ * failing compilation. Code in plan bytes is in test_fake_code.c.
  */
 #include "fake_engines.h"
 

@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * Plans: content selects the plan, which changes need a new one, and what a run may do.
+ * Plans: problems of equal content get the same plan, each used property changes the plan, and runs check their
+ * arguments.
  */
 #include "support/fixtures/plan_fixture.h"
 

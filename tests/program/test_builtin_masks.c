@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * Ready masks, appended to a program: what they mean, with what they compose, and what may fail.
+ * Built-in masks, appended to a program: their meaning, their combination with other masks, and failures.
  */
 #include "support/memory/fail_alloc.h"
 #include "support/fixtures/own_context.h"

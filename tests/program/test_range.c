@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * Range analysis: hand-made cases of masks, params, tensors, sizes. test_range_random.c has the random ones. (R-92)
+ * Range analysis of hand-made masks with given params, tensors and sizes (R-92). test_range_random.c tests random
+ * masks.
  */
 #include "t.h"
 

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * Interface between tests and the NVRTC stand-in, besides its standin_state.
+ * Interface between tests and the NVRTC stand-in, in addition to its standin_state.
  */
 #ifndef FXA_TESTS_STANDIN_NVRTC_H
 #define FXA_TESTS_STANDIN_NVRTC_H

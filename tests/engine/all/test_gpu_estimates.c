@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * How the cuda engine splits the keys of decoding, and how long both GPU engines estimate a run to take, compared with
+ * Compares the key splits of decoding in the cuda engine, and the run times that both GPU engines estimate, with
  * tests/golden/cuda_splits.txt and tests/golden/gpu_costs.txt. After an intended change, FXA_TEST_UPDATE=1 writes the
  * texts.
  */

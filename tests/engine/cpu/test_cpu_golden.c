@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * What the cpu engine compiles and how it divides work, compared with the golden files tests/golden/cpu_bytecode.txt
- * and cpu_workspaces.txt: row bytecode of the gallery's programs and of masks with much logic, and the workspace of
+ * Compares row bytecode and workspaces of the cpu engine with the golden files tests/golden/cpu_bytecode.txt and
+ * cpu_workspaces.txt: the bytecode of the gallery's programs and of masks with much logic, and the workspace of
  * problems of many shapes in each instruction set. FXA_TEST_UPDATE=1 writes the files anew; lines of instruction sets
  * that this machine lacks are kept.
  */

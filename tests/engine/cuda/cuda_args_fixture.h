@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * What common/args.h says of the arguments of a launch, computed from the problem, for cuda_run_fixture.h: every launch
- * of every run is compared with it.
+ * Computes the arguments of a launch from the problem, as common/args.h documents them, for cuda_run_fixture.h, which
+ * compares every launch of every run with them.
  */
 #ifndef FXA_TESTS_CUDA_ARGS_FIXTURE_H
 #define FXA_TESTS_CUDA_ARGS_FIXTURE_H

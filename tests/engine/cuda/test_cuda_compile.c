@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * What the cuda engine compiles, on stand-ins for the driver and NVRTC: the options of every choice, units that
- * programs share and how many of them are kept, kernels that a cubin lacks.
+ * Compilation by the cuda engine, on stand-ins for the driver and NVRTC: the options of every kernel choice, modules
+ * that programs share and the number of cached ones, and kernels that a cubin lacks.
  */
 #include "cuda_engine_fixture.h"
 

@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * How the generated program.cuh gives pairs what they read: numbers of tiles, numbers that the host fills in, indices
- * without checks, lanes that add to one element, slopes that may not be finite, and what is called out of line. The
- * rest of the text's form is tested by test_cuda_form.c, its meaning by test_cuda_program.c.
+ * Values that the generated program.cuh passes to pairs: tile indices, scalars that the host fills in, indices without
+ * bounds checks, lanes that add to one element, derivatives that may not be finite, and functions that are called out
+ * of line. test_cuda_form.c tests the rest of the text's form, test_cuda_program.c its meaning.
  */
 #include "lower/lower_fixture.h"
 

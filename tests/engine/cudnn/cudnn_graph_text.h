@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * Text of a graph of the cuDNN engine, for tests/golden/graphs: all that cuDNN is told, and the helper kernels.
+ * Text of a graph of the cuDNN engine, for tests/golden/graphs: everything that is passed to cuDNN, and the helper
+ * kernels.
  *
  *   1: Q bf16 2x4x9x16                       memory and values: number, source, dtype, sizes, strides if not packed
  *   t9 = mul(t8, scale)  ; f32 2x4x9x12      operations, as `fxattn explain` shows them, and the result's form

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * Which files the cudnn engine loads from the folder of FXA_CUDNN_PATH, with folders that hold links to some of the
- * stand-in libraries. FXA_TEST_STANDIN is the folder of the stand-ins; LD_LIBRARY_PATH contains it.
+ * Tests which files the cudnn engine loads from the folder of FXA_CUDNN_PATH, with folders that contain links to some
+ * of the stand-in libraries. FXA_TEST_STANDIN is the folder of the stand-ins, which LD_LIBRARY_PATH contains.
  */
 #include "engine/cudnn/api.h"
 #include "support/fixtures/own_context.h"

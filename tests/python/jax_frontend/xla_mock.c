@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * A runtime of XLA in little, for the handlers of libfxattn_jax (its path is the only argument): versions older and
- * newer than ours ask for metadata, and calls without what a call needs get an error, not a crash. With XLA_HEADER
- * defined, the declarations are held against that header of XLA, and nothing is run.
+ * A small substitute for the XLA runtime, which calls the handlers of libfxattn_jax (its path is the only argument).
+ * XLA versions older and newer than ours query metadata, and calls that lack an argument must return an error, not
+ * crash. With XLA_HEADER defined, the declarations are compared with that header of XLA, and nothing is run.
  */
 #ifdef XLA_HEADER
 #include XLA_HEADER

@@ -1,9 +1,10 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * A runtime of XLA in little that calls a handler as the real one does, with buffers and attributes: a shared object
- * for device_calls.py and test_jax_device.py, which have the memory and the problems. What a handler must not do while
- * a command buffer is recorded, ask for memory or for threads, is counted. Of the threads of a CPU client it has every
- * kind: none, such that run a task at once, that come late, that come when the call is over, and that refuse.
+ * A small substitute for the XLA runtime that calls a handler with buffers and attributes, as XLA does: a shared object
+ * for device_calls.py and test_jax_device.py, which provide memory and problems. It counts operations that a handler
+ * must not perform while a command buffer is recorded: allocations and requests for threads. As the thread pool of a
+ * CPU client it offers each kind of behaviour: no threads, threads that run a task at once, late, after the end of the
+ * call, and threads that refuse a task.
  */
 #include "jax_abi.h"
 

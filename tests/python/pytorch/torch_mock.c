@@ -1,9 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * PyTorch in little, for the kernels of libfxattn_torch on a CUDA device that is a stand-in (tests/standin): the
- * functions of libtorch's C interface that they call, over tensors of memory that the test or cuMemAlloc gives. Built
- * twice: as libtorch_cpu.so, and with MOCK_CUDA as libtorch_cuda.so. torch_device_calls.py calls the kernels that are
- * registered.
+ * A small substitute for PyTorch, for the kernels of libfxattn_torch on a CUDA stand-in (tests/standin): implements the
+ * functions of libtorch's C interface that these kernels call, for tensors in memory from the test or cuMemAlloc. Built
+ * twice: as libtorch_cpu.so, and with MOCK_CUDA as libtorch_cuda.so. torch_device_calls.py calls the registered
+ * kernels.
  */
 #include <stdbool.h>
 #include <stdint.h>

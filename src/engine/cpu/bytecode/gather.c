@@ -116,8 +116,8 @@ typedef struct gather_sum {
     double sum;
 } gather_sum;
 
-/* Adds n columns to their elements. Neighbours often have the same element: their sum is computed first, in
- * gather_sum. */
+/* Adds the values of n columns to the sums of their elements. Neighbouring columns often have the same element: their
+ * values are summed first, in gather_sum. */
 #define GATHER_ADD(name, real)                                                                                         \
     static void name(gather_sum *s, const int64_t *offset, const real *value, bool row, const real *dscore,            \
                      int64_t n) {                                                                                      \

@@ -68,8 +68,8 @@ static int32_t graph_int(fxa__tape_graph *g, int32_t value) {
 
 /* ---- Ints of the form k + offset --------------------------------------------------------------------------------- */
 
-/* Sets sign and offset of node i if it is the int sign * k + offset, where offset does not depend on k: k itself, such
- * an int plus or minus a value that does not depend on k, or that value minus such an int. */
+/* Sets sign and offset of node i if its value is sign * k + offset, with an offset that does not depend on k. Such a
+ * node is k itself, or a sum or difference of such an int and a value that does not depend on k. */
 static void graph_find_affine(fxa__tape_graph *g, int32_t i, const fxa__linear *form) {
     fxa__tape_node n = g->nodes[i];
     if (n.type != FXA_INT || !fxa__lower_key_sign(form)) return;

@@ -33,10 +33,10 @@ void fxa__tape_destroy(fxa__tape *tape);
 const fxa__node *fxa__tape_missing(const fxa_program *program);
 /* Prints the instructions as lines of text. program: the program that the tape was created from. */
 void fxa__tape_print(const fxa__tape *tape, const fxa_program *program, fxa__writer *w);
-size_t fxa__tape_bytes(const fxa__tape *tape); /* Returns the bytes that the plan cache counts for a tape. */
-bool fxa__tape_is_identity(
-    /* Returns true if the tape changes neither scores nor gradients, masks nothing and sums nothing. */
-    const fxa__tape *tape);
+/* Returns the bytes that the plan cache counts for a tape. */
+size_t fxa__tape_bytes(const fxa__tape *tape);
+/* Returns true if the tape changes neither scores nor gradients, masks nothing and sums nothing. */
+bool fxa__tape_is_identity(const fxa__tape *tape);
 
 /* Where the gradient of a captured tensor is summed.
  *

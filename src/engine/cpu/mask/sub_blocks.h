@@ -126,8 +126,8 @@ int64_t fxa__cpu_masked_tile_choose_rows(const fxa__cpu_masked_tile *masked, int
  * call. Returns false if there is none. */
 bool fxa__cpu_sub_block_next(const fxa__cpu_masked_tile *masked, int64_t row, int64_t rows, int64_t *at,
                              fxa__cpu_sub_block *out);
-/* Returns the sub-block of these rows within columns begin..end of a sub-block that contains them; begin == end: the
- * mask leaves nothing. */
+/* Cuts a sub-block: returns its part in rows row..row+rows and columns begin..end that the mask leaves. begin == end:
+ * nothing is left. */
 fxa__cpu_sub_block fxa__cpu_sub_block_within(const fxa__cpu_masked_tile *masked, int64_t row, int64_t rows,
                                              int64_t begin, int64_t end);
 /* Returns true if some row may have a sub-block that overlaps columns begin..begin+n of the key block. */
