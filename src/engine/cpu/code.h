@@ -28,9 +28,8 @@ typedef struct fxa__cpu_band {
     uint32_t reads; /* bit i: the mask reads input i */
     int32_t nodes;  /* number of program nodes that the mask depends on */
 } fxa__cpu_band;
-bool fxa__cpu_band_find(fxa__host *host, const fxa_program *program,
-                        /* Finds the band of the program's mask. Returns false if memory is exhausted. */
-                        fxa__cpu_band *out);
+/* Finds the band of the program's mask. Returns false if memory is exhausted. */
+bool fxa__cpu_band_find(fxa__host *host, const fxa_program *program, fxa__cpu_band *out);
 
 typedef struct fxa__cpu_code {
     fxa__host *host;
