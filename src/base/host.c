@@ -23,10 +23,9 @@
 
 #define HOST_ALIGN 16
 
-/* Returns memory of the C library, or NULL. Resizes only memory of HOST_ALIGN; the library resizes no other. */
-static void *host_allocate(void *ptr, size_t size, size_t align) {
-    if (align <= HOST_ALIGN) return realloc(ptr, size);
-    FXA__ASSERT(ptr == NULL);
+/* Returns new memory of the C library; NULL if memory runs out. */
+static void *host_allocate(size_t size, size_t align) {
+    if (align <= HOST_ALIGN) return malloc(size);
     void *fresh = NULL;
     return posix_memalign(&fresh, align, size) == 0 ? fresh : NULL;
 }
@@ -49,7 +48,7 @@ static size_t host_front(size_t align) { return align > sizeof(host_head) ? alig
 
 static void *host_block(size_t size, size_t align) {
     size_t front = host_front(align);
-    char *block = size < SIZE_MAX - front - HOST_ZONE ? host_allocate(NULL, front + size + HOST_ZONE, align) : NULL;
+    char *block = size < SIZE_MAX - front - HOST_ZONE ? host_allocate(front + size + HOST_ZONE, align) : NULL;
     if (!block) return NULL;
     memset(block, HOST_JUNK, front + size);
     fxa__poison_fill(block + front + size, HOST_ZONE);
@@ -78,10 +77,13 @@ static void *host_default_alloc(void *user, void *ptr, size_t old_size, size_t n
 }
 #else
 static void *host_default_alloc(void *user, void *ptr, size_t old_size, size_t new_size, size_t align) {
-    (void)user, (void)old_size;
-    if (new_size) return host_allocate(ptr, new_size, align);
+    (void)user;
+    if (new_size && align <= HOST_ALIGN) return realloc(ptr, new_size);
+    void *fresh = new_size ? host_allocate(new_size, align) : NULL;
+    if (new_size && !fresh) return NULL;
+    if (ptr && fresh) memcpy(fresh, ptr, old_size < new_size ? old_size : new_size);
     free(ptr);
-    return NULL;
+    return fresh;
 }
 #endif
 

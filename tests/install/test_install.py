@@ -116,7 +116,9 @@ def without_warnings(prefix, work):
 def check_documented(header):
     """R-09 for C: score program, backward program and the tensors of each, described and bound, say what they are."""
     for field in ("program", "bprop", "captures", "bprop_captures", "tensors", "bprop_tensors"):
-        check(re.search(r"(?m)^ +const [^;\n]*\*%s; +/\* [\[\w]" % field, header), "no word about " + field)
+        trailing = r"(?m)^ +const [^;\n]*\*%s; +/\* [\[\w]" % field
+        above = r"(?m)\*/\n +const [^;\n]*\*%s;$" % field
+        check(re.search(trailing, header) or re.search(above, header), "no comment on the member " + field)
 
 
 def check_library(prefix):
