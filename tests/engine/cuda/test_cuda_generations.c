@@ -4,7 +4,7 @@
  * for a plan, whichever functions of the engine the plan calls. The linker passes calls of the pass that writes the
  * text to this file (-Wl,--wrap). Plans are on stand-ins for the driver and NVRTC.
  */
-#include "cuda_engine_rig.h"
+#include "cuda_engine_fixture.h"
 
 #include "engine/cuda/codegen/passes.h"
 
