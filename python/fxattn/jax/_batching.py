@@ -36,7 +36,19 @@ def _unfold(size: int, batch: int, x: Any) -> Any:
     return lax.reshape(x, (size, batch, *x.shape[1:]))
 
 
-def _in_turn(primitive: Any, dims: Sequence[Any], flat: Sequence[Any], params: Any) -> Tuple[List[Any], List[int]]:
+def is_unmapped(dims: Sequence[Any]) -> bool:
+    """Returns True if no operand is mapped. JAX calls the batching rules for such calls too."""
+    return all(dim is None for dim in dims)
+
+
+def unmapped(primitive: Any, flat: Sequence[Any], params: Any) -> Tuple[List[Any], List[Optional[int]]]:
+    """Runs a call without mapped operands once. Returns its results, which are not mapped either."""
+    results = primitive.bind(*flat, **params)
+    return results, [None] * len(results)
+
+
+def _in_turn(primitive: Any, dims: Sequence[Any], flat: Sequence[Any],
+             params: Any) -> Tuple[List[Any], List[Optional[int]]]:
     mapped = [lax.transpose(x, (d, *[i for i in range(x.ndim) if i != d])) for x, d in zip(flat, dims) if d is not None]
 
     def one(entries: Sequence[Any]) -> Any:
@@ -108,8 +120,10 @@ class _Folded:
 
 
 def forward_rule(primitive: Any, axis: Any, flat: Sequence[Any], dims: Sequence[Any], *, spec: Spec, has_scale: bool,
-                 **params: Any) -> Tuple[List[Any], List[int]]:
+                 **params: Any) -> Tuple[List[Any], List[Optional[int]]]:
     end = len(flat) - forward_rest(spec)
+    if is_unmapped(dims):
+        return unmapped(primitive, flat, dict(spec=spec, has_scale=has_scale, **params))
     call = _Folded(spec, axis.size, gather(spec, has_scale, flat[:end], False),
                    gather(spec, has_scale, dims[:end], False), ())
     if not call.fits:
@@ -120,9 +134,11 @@ def forward_rule(primitive: Any, axis: Any, flat: Sequence[Any], dims: Sequence[
 
 
 def backward_rule(primitive: Any, axis: Any, flat: Sequence[Any], dims: Sequence[Any], *, spec: Spec, has_scale: bool,
-                  want: Tuple[int, ...], dlse: bool) -> Tuple[List[Any], List[int]]:
+                  want: Tuple[int, ...], dlse: bool) -> Tuple[List[Any], List[Optional[int]]]:
     end = len(flat) - (4 if dlse else 3)
     params = dict(has_scale=has_scale, want=want, dlse=dlse)
+    if is_unmapped(dims):
+        return unmapped(primitive, flat, dict(spec=spec, **params))
     call = _Folded(spec, axis.size, gather(spec, has_scale, flat[:end], True),
                    gather(spec, has_scale, dims[:end], True), want)
     if not call.fits:

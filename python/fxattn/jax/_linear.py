@@ -17,6 +17,7 @@ from jax.extend import core
 from jax.interpreters import ad, batching, mlir
 
 from .._errors import UnsupportedError
+from ._batching import is_unmapped, unmapped
 
 linear_p = core.Primitive("fxattn_linear")
 linear_p.multiple_results = True
@@ -73,6 +74,9 @@ def _transpose(cotangents: Sequence[Any], *operands: Any, backward: Any, count: 
 
 
 def _batched(axis: Any, operands: Sequence[Any], dims: Sequence[Any], *, backward: Any, count: int, types: Any) -> Any:
+    if is_unmapped(dims):
+        return unmapped(linear_p, operands, dict(backward=backward, count=count, types=types))
+
     def front(x: Any, dim: Any) -> Any:
         if dim is None:
             return lax.broadcast(x, (axis.size,))

@@ -1,5 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 """fxattn.jax under JAX's transformations: each against what it stands for."""
+import functools
 import os
 import subprocess
 import sys
@@ -141,6 +142,23 @@ def test_vmap_of_what_is_not_folded():
     assert all_close(jax.jit(jax.vmap(grad))(sinks, scales), want, 40)
 
 
+def test_vmap_runs_a_call_without_mapped_operands_once():
+    q, k, v, slopes = ARGS
+    many = jnp.stack([slopes, 2 * slopes, 3 * slopes])
+
+    def added(x):
+        return f(q, k, v, slopes) + x.sum()
+
+    def gradient(x):
+        return jax.grad(loss_of(f))(q, k, v, slopes) * x.sum()
+    three = "f32[%d," % (3 * q.shape[0])
+    for run, primitive in ((added, "fxattn_forward["), (gradient, "fxattn_backward[")):
+        text = str(jax.make_jaxpr(jax.vmap(run))(many))
+        assert primitive in text and three not in text
+        assert three in str(jax.make_jaxpr(jax.vmap(lambda x: f(q * x[0], k, v, slopes)))(many))
+        assert all_close(jax.vmap(run)(many), jnp.stack([run(x) for x in many]), 40)
+
+
 def test_vmap_over_nothing():
     q, k, v, slopes = ARGS
     axes, none = (0, None, None, None), jnp.zeros((0, *q.shape))
@@ -224,8 +242,17 @@ def test_what_has_no_derivative_is_refused_by_name():
 
     def run(q):
         return f(q, *ARGS[1:])
-    forward = [lambda: jax.jvp(run, (q,), (q,)), lambda: jax.jvp(jax.jit(run), (q,), (q,)), lambda: jax.jacfwd(run)(q),
-               lambda: jax.jit(lambda q: jax.jvp(run, (q,), (q,)))(q), lambda: jax.linearize(run, q)[1](q)]
+
+    def as_it_is(call):
+        return call
+
+    def composed(outer, inner):
+        return lambda call: outer(inner(call))
+    modes = [lambda run: lambda q: jax.jvp(run, (q,), (q,)), jax.jacfwd, lambda run: lambda q: jax.linearize(run, q)[1](q)]
+    forward = [functools.partial(wrap(mode(inner(run))), q) for mode in modes for inner in (jax.jit, as_it_is)
+               for wrap in (jax.jit, as_it_is)]
+    forward += [functools.partial(wrap(both(mode, jax.vmap)(run)), jnp.stack([q, 2 * q])) for mode in modes
+                for both in (composed, lambda f, g: composed(g, f)) for wrap in (jax.jit, as_it_is)]
     twice = [lambda: jax.hessian(loss_of(run))(q), lambda: jax.hessian(jax.jit(loss_of(run)))(q),
              lambda: jax.grad(lambda q: jax.grad(loss_of(run))(q).sum())(q)]
     for calls, text in ((forward, r"fxattn has no forward mode \(jax.jvp"), (twice, "fxattn has no second derivative")):
