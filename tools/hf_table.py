@@ -75,7 +75,7 @@ warns once for each model type. fxattn refuses dense masks above 1 GiB; another 
 functions under a name; [the reference](reference/torch.md) describes its arguments. All options of
 attention that `register_transformers` does not take are in the model's configuration.
 
-## What raises
+## Errors
 
 | cause | exception |
 |---|---|

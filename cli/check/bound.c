@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * Error bounds of an engine against the reference, element by element: docs/numerics.md, "How close is close". Each
+ * Error bounds of an engine against the reference, element by element: docs/numerics.md, "Error bounds". Each
  * element is a sum over pairs. Three quantities are accumulated over these pairs:
  *
  *   size    sum of the magnitudes of the terms: the scale of rounding in sums, exp and products

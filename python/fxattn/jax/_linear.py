@@ -1,11 +1,11 @@
 # SPDX-License-Identifier: Apache-2.0
 """A linear primitive whose transpose is a backward pass, for functions that have a reverse mode only.
 
-The rule of a jax.custom_jvp function computes the results, and their tangents by tangents_of(). JAX transposes the
-tangents, which runs the backward pass. Unlike a custom_vjp function, a function whose tangents come from tangents_of()
-can be traced in a shard_map without jit, and its forward-mode differentiation raises an error with a message of fxattn.
-Under vmap the backward pass of the primitive is mapped. The parameters of the primitive are hashable and compared by
-content, so that JAX can use them as keys of its caches.
+The rule of a jax.custom_jvp function computes the results of the function, and calls tangents_of() for their tangents.
+JAX transposes the tangents, which runs the backward pass. Unlike a custom_vjp function, a function whose tangents come
+from tangents_of() can be traced in a shard_map without jit, and its forward-mode differentiation raises an error with a
+message of fxattn. Under vmap the backward pass of the primitive is mapped. The parameters of the primitive are hashable
+and compared by content, so that JAX can use them as keys of its caches.
 """
 import dataclasses
 from typing import Any, Callable, List, Sequence, Tuple

@@ -168,8 +168,8 @@ class Recording:
         return self._copies.get(at, at)
 
     def _copied(self, instruction: Instruction) -> int:
-        """Copies an instruction of the parent recording, whose operands are copied already. Returns the node of the
-        copy."""
+        """Copies an instruction of the parent recording, whose operands are copied already, into this recording.
+        Returns the node of the copied instruction."""
         parent, (op, *rest) = self.parent, instruction
         assert parent is not None
         if op == CONST:

@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """ring_attention: four processes against attention over the whole sequence, written out in f64.
 
-What is allowed is the bound of docs/numerics.md ("How close is close"), element by element: an error of the scores and of the
+What is allowed is the bound of docs/numerics.md ("Error bounds"), element by element: an error of the scores and of the
 program that is passed on, and rounding of sums in proportion to the magnitudes of their terms; and for each of the merges 8
 units more (two weights, two products, a sum, a quotient). Partial sums are at most the sum of magnitudes."""
 import math

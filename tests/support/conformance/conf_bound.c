@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * Error bounds of an engine against the reference, element by element; docs/numerics.md, "How close is close", has the
+ * Error bounds of an engine against the reference, element by element; docs/numerics.md, "Error bounds", has the
  * derivation. For each output element, three quantities are accumulated over all pairs that contribute to the element:
  *
  *   size    sum of the magnitudes of the terms: the scale of rounding in sums, exp and products

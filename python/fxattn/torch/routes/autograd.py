@@ -4,9 +4,9 @@
     Forward.apply --> fxattn::fwd          gradients --> run_backward --> fxattn::bwd (not recorded)
                                                     '--> Backward.apply --> fxattn::bwd (create_graph=True)
 
-The Functions have setup_context, which functorch requires. The tensors of a Call are inputs of the Functions, so that
-autograd computes gradients of captured tensors, of sinks and of params given as tensors, and detects captured tensors
-that are changed in place between the passes. The Functions store the Call without its tensors.
+The autograd Functions define setup_context(), because functorch requires it. The tensors of a Call are inputs of the
+Functions, so that autograd computes gradients of captured tensors, of sinks and of params given as tensors, and detects
+captured tensors that are changed in place between the passes. The Functions store the Call without its tensors.
 
 LSE is a differentiable output; the row maxima are not. A second derivative raises an error.
 """
