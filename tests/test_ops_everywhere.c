@@ -342,7 +342,7 @@ TEST(error_bounds_know_each_function) {
     for (uint32_t op = 0; op < FXA_OP_COUNT; op++) {
         const fxa__op_info *info = fxa__op_info_get(op);
         if (!info->id || info->sig == FXA__SIG_LEAF || info->exact == FXA__EXACT_ALWAYS) continue;
-        if (info->flags & FXA__OP_SURFACE) continue; /* its parts have one */
+        if (info->flags & FXA__OP_SURFACE) continue; /* it is rewritten into functions that have bounds */
         if (!(fxa__function_ulps(op, false) > 0) || !(fxa__function_ulps(op, true) > 0))
             T_FAIL("%s has no bound in src/program/function_ulps.c\n", info->id);
     }

@@ -14,7 +14,7 @@ HABITS = (("open with a fragment (of, what, where, the same, ...)", "match", OPE
           ("speak of code as of a person (asks, wants, knows, tells, ...)", "search", PERSON, 4),
           ("tell history (no longer, used to, ...)", "search", HISTORY, 0))
 FOLDERS = ("include", "cli", "src/base", "src/program", "src/problem", "src/plan", "src/lower", "src/gpu", "src/engine",
-           "src/engine/ref", "bench", "examples", "fuzz", "python/csrc", "tests")
+           "src/engine/cpu", "src/engine/cudnn", "src/engine/ref", "bench", "examples", "fuzz", "python/csrc", "tests")
 SUBFOLDERS_APART = ("src/engine",)  # their subfolders have their own limits, or none yet
 # Limits of folders that exceed the usual ones so far: fragments, persons, history. To be lowered, never raised.
 LIMITS = {}

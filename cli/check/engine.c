@@ -91,12 +91,15 @@ static double engine_tolerance(fxa_dtype dtype, double got, double want, double 
     return fmax(side, fabs(engine_round(dtype, want) - want));
 }
 
-/* Tally of the comparison of one array. */
+/* Result of comparing one array; the counts are numbers of elements. */
 typedef struct engine_tally {
-    double worst, error, allowed;                     /* ratio, error, tolerance of the worst element */
-    int64_t at, unsure, lost, compared, silent, told; /* index of the worst; numbers of elements; told = not 0 on
-                                                         both sides */
-    bool finite_differs;
+    double worst, error, allowed; /* ratio, error, tolerance of the worst element */
+    int64_t at;                   /* index of the worst element */
+    int64_t unsure;               /* elements outside of a bound that is infinite or relies on rounding */
+    int64_t lost;                 /* unsure elements that are not finite although the reference is */
+    int64_t compared, silent;     /* elements compared; elements with a bound too wide to detect an error */
+    int64_t nonzero;              /* compared elements that are not 0 on both sides */
+    bool finite_differs;          /* one is finite and the other is not */
 } engine_tally;
 
 static void engine_compare_element(engine_tally *t, const check_bound *bound, size_t array, int64_t i,
@@ -111,7 +114,7 @@ static void engine_compare_element(engine_tally *t, const check_bound *bound, si
     bool silent = ratio > 0 && ratio <= 1 && !bound_tells(bound, array, i, product);
     t->silent += silent;
     t->compared += !silent;
-    t->told += !silent && (g != 0 || w != 0);
+    t->nonzero += !silent && (g != 0 || w != 0);
     if (silent || ratio <= t->worst) return;
     t->worst = ratio;
     t->at = i;
@@ -142,7 +145,7 @@ static void engine_compare(cli *c, check_state *s, const trial_array *got, size_
     for (int64_t i = 0; i < want->count; i++)
         engine_compare_element(&t, bound, array, i, product, got->dtype, element_get(got->dtype, got->data, i),
                                element_get(want->dtype, want->data, i));
-    bool silent = want->count && (!t.compared || (t.silent && !t.told));
+    bool silent = want->count && (!t.compared || (t.silent && !t.nonzero));
     check_verdict verdict = t.worst > 1 || (t.lost && t.lost == want->count) ? CHECK_FAILED
                             : t.lost                                         ? CHECK_WARNED
                             : silent                                         ? CHECK_SKIPPED

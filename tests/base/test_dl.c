@@ -201,7 +201,7 @@ TEST(every_call_fails) {
         dl_refuse_nothing();
         dl_fail_at = k;
         void *handle = sample_open(&s, names, &status, &err);
-        bool optional = k == 3; /* dlopen, add, newer, name */
+        bool optional = k == 3; /* calls that fail: dlopen, then the lookups of add, newer (optional), name */
         T_INT(status, !dl_failures || optional ? FXA_OK : FXA_E_UNAVAILABLE);
         T_CHECK((handle != NULL) == (status == FXA_OK));
         T_INT(dl_is_open, status == FXA_OK);

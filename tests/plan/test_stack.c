@@ -142,7 +142,7 @@ static void deep_add(const char *part, int times) {
     for (; times > 0; times--) strcat(deep_text, part);
 }
 
-static void *deep_calls(void *arg) { /* every query about a program, a plan and its run */
+static void *deep_calls(void *arg) { /* calls every query about a program, a plan and its run */
     static char bytes[1 << 20];
     fxa_program *p = NULL, *derivative = NULL, *again = NULL;
     fxa_plan *plan = NULL;

@@ -304,7 +304,8 @@ TEST(many_pairs_are_sampled) {
     c.call.p.sq = c.call.p.sk = 4096;
     index_ask(&c);
     T_CHECK(c.count == 1 && !c.reports[0].exact && c.reports[0].lo == 8 && c.reports[0].hi == 15);
-    double share = (double)c.reports[0].pairs / (double)c.reports[0].of; /* products of two numbers modulo 16 */
+    double share =
+        (double)c.reports[0].pairs / (double)c.reports[0].of; /* share of pairs with an index out of bounds */
     int64_t want = 0;
     for (int q = 0; q < 16; q++)
         for (int k = 0; k < 16; k++) want += q * k % 16 >= 8;
@@ -312,7 +313,8 @@ TEST(many_pairs_are_sampled) {
     index_end(&c);
 }
 
-/* Rows 2048 and up are outside; keys, which there are half as many of, would all be inside. */
+/* Samples must draw rows from all 4096 queries: indices are out of bounds in rows from 2048 on. With rows drawn from the
+ * 2048 keys, no index would be out of bounds. */
 TEST(samples_are_rows_and_keys) {
     index_case c;
     index_start(&c, "tensor t : f32[1]\nscore = score + (score > 9 ? 0 : t[(q * k) % 16 // 8 + q // 512 * 2])", 8, 0);

@@ -56,12 +56,12 @@ TEST(arguments_are_taken_once) {
 }
 
 TEST(a_body_sees_the_names_of_its_definition) {
-    /* A later let with the same name. */
+    /* A let with the same name after the definition has no effect. */
     fn_same("let a = 1.0; fn f(x) = x * a; let a = 2.0; score = f(score) + a", "score = score * 1.0 + 2.0");
-    /* A parameter of the caller, and a loop around the call. */
+    /* Nor has a parameter of the calling function, or the variable of a loop around the call. */
     fn_same("let a = 3.0; fn f(x) = x * a; fn g(a) = f(a) + a; score = g(score)", "score = score * 3.0 + score");
     fn_same("let i = 5; fn f(x) = x * i; score = score + sum(i, 3, f(i))", "score = score + (0 * 5 + 1 * 5 + 2 * 5)");
-    /* A parameter with the name of an outer let, which is visible again afterwards. */
+    /* A parameter hides a let of the same name, which is visible again after the definition. */
     fn_same("let a = 3.0; fn f(a) = a + 1; score = f(score) * a", "score = (score + 1.0) * 3.0");
     /* Loop variables in a body are local, whatever names the caller defines later. */
     fn_same("fn f(x) = sum(i, 3, x * i); param i : float; score = f(score) + i",

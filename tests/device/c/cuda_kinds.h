@@ -18,9 +18,9 @@
 #include <string.h>
 
 enum {
-    KINDS_MORE = 5 /* of ten shapes, how many have at most KINDS_FEW pairs */,
-    KINDS_FEW = 4000,
-    KINDS_MOST = 120000
+    KINDS_MORE = 5,     /* number of shapes, of ten, that have at most KINDS_FEW pairs */
+    KINDS_FEW = 4000,   /* pairs */
+    KINDS_MOST = 120000 /* maximum number of pairs of the other shapes */
 };
 
 /* Bits of kinds_theme.also: properties of a kind that are not features of attn_case.h. */

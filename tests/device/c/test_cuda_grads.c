@@ -148,9 +148,8 @@ static const char grads_scatter_all[] = "tensor t : f32[1]\ntensor ids : i32[1]\
 static const char grads_slope[] = "tensor t : bf16[2]\nparam cap : float\n"
                                   "score = cap * tanh(score * t[h, (q * k) % 7] / cap) + t[h, 0]";
 static const char grads_bucket[] = "tensor t : f16[2]\nscore = score + t[h, min(abs(q - k) >> 1, 31)]\nmask = k <= q";
-static const char grads_quotient[] =
-    "tensor c : f32[2]\ntensor w : f32[1]\n" /* a scattered gradient next to sums, without division */
-    "score = score - ((0.01 * k - c[h, q]) / (w[h] * w[h] + 0.5)) ** 2";
+static const char grads_quotient[] = "tensor c : f32[2]\ntensor w : f32[1]\n" /* dc sums a row, dw a head */
+                                     "score = score - ((0.01 * k - c[h, q]) / (w[h] * w[h] + 0.5)) ** 2";
 static const char grads_distance[] = "tensor t : f32[1]\nscore = score + t[q - k + 100]";
 
 TEST(same_bits_in_every_run) {

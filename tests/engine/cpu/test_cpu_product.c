@@ -107,7 +107,7 @@ static void check_rows(const fxa__cpu_kernels *k, t_rng *rng) {
     check_c(k, &e);
 }
 
-/* o = beta o + t V, where some rows have weights in fewer columns than others, as forward uses it. */
+/* Checks o = beta o + t V as forward calls it: some rows of t have weights in fewer columns than others. */
 static void check_weights(const fxa__cpu_kernels *k, t_rng *rng) {
     int64_t step = k->nr_step, keys = t_int(rng, 1, 150), rows = t_int(rng, 1, 32), dv = t_int(rng, 1, 70);
     int64_t begin = t_int(rng, 0, keys - 1), end = t_int(rng, begin + 1, keys), column = begin / step * step;

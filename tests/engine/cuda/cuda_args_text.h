@@ -12,10 +12,10 @@
 static struct {
     const bed *x;
     fxa__writer *w;
-    struct FxaArgs last; /* of the preceding launch */
+    struct FxaArgs last; /* arguments of the preceding launch */
     bool new_line;       /* true: the next argument starts a line */
-    int digits;          /* of floats */
-    int kept;            /* allocations of the device that are not released */
+    int digits;          /* significant digits of floats */
+    int kept;            /* number of allocations on the device that are not released */
 } plan_text;
 
 #define PLAN_COUNTERS ((uintptr_t)1 << 45) /* counters of the instance */
