@@ -22,12 +22,31 @@ from .trace.entry import known
 _MAX_CALLS = 512
 _SLOTS = tuple(SLOTS[name] for name in ("q", "k", "v", "o"))
 _NUMBERS = (float, int)
+_TEXTS = (str, Program, type(None))
 _CONSTANT = frozenset((bool, int, float, str, type(None)))  # types whose values never change
 _ATTENTION, _BYREF = lib.attention, ctypes.byref
 KEPT = tuple(name for name in OPTIONS if name not in ("params", "tensors"))  # options whose values are part of the key
 _PLACES = range(len(KEPT))
 defaults: Tuple[Any, ...] = ()  # default values of KEPT in attention(); numpy.py sets them
 _calls: Dict[Any, "_Known"] = {}
+
+
+class _Interface(ctypes.Structure):
+    """The C struct PyArrayInterface of NumPy's array interface, which array.__array_struct__ points to."""
+
+    _fields_ = [("two", ctypes.c_int), ("nd", ctypes.c_int), ("typekind", ctypes.c_char), ("itemsize", ctypes.c_int),
+                ("flags", ctypes.c_int), ("shape", ctypes.c_void_p), ("strides", ctypes.c_void_p),
+                ("data", ctypes.c_size_t)]
+
+
+_interface = ctypes.PYFUNCTYPE(ctypes.POINTER(_Interface), ctypes.py_object, ctypes.c_char_p)(
+    ("PyCapsule_GetPointer", ctypes.pythonapi))
+
+
+def address(array: np.ndarray) -> int:
+    """Returns array.ctypes.data in half of the time."""
+    capsule = array.__array_struct__  # owns the struct
+    return _interface(capsule, None).contents.data  # type: ignore[no-any-return]
 
 
 class _Known(NamedTuple):
@@ -97,10 +116,11 @@ def find(q: Any, k: Any, v: Any, score_mod: Any, mask_mod: Any, params: Any, ten
         source, numbers, arrays = id(traced.program), traced.params, traced.tensors
         shapes = tuple(map(_geometry, arrays))
     elif score_mod is not None or mask_mod is not None:
-        if not all(x is None or isinstance(x, (str, Program)) for x in (score_mod, mask_mod)):
+        if not (isinstance(score_mod, _TEXTS) and isinstance(mask_mod, _TEXTS)):
             return None
-        source = (score_mod, mask_mod, tuple([(name, type(numbers[name])) for name in numbers]), tuple(arrays))
-        shapes = tuple([_geometry(arrays[name]) for name in arrays])
+        kinds = tuple(map(type, numbers.values())) if numbers else ()
+        source = (score_mod, mask_mod, tuple(numbers), kinds, tuple(arrays))
+        shapes = tuple(map(_geometry, arrays.values())) if arrays else ()
     else:
         if numbers or arrays:
             return None
@@ -124,14 +144,14 @@ def run(found: Found, q: np.ndarray, k: np.ndarray, v: np.ndarray, threads: Opti
     if one.tensor_names:
         arrays = [arrays[name] for name in one.tensor_names]
     out = np.empty(one.shape, one.dtype)
-    places = [array.ctypes.data for array in (q, k, v, *arrays)]
+    places = [address(q), address(k), address(v), *map(address, arrays)]
     for place, alignment in zip(places, one.alignments):
         if place % alignment:
             return None
     args = _abi.Args.from_buffer_copy(one.args)
     slot = args.slot
     slot[_SLOTS[0]], slot[_SLOTS[1]], slot[_SLOTS[2]] = places[0], places[1], places[2]
-    slot[_SLOTS[3]] = out.ctypes.data
+    slot[_SLOTS[3]] = address(out)
     if arrays:
         tensors = (ctypes.c_void_p * len(arrays))(*places[3:])
         args.tensors, args.n_tensors = ctypes.addressof(tensors), len(arrays)

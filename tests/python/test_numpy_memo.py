@@ -203,3 +203,12 @@ def test_threads():
     for thread in threads:
         thread.join()
     assert wrong == []
+
+
+def test_addresses_are_those_of_ctypes():
+    data = np.arange(240, dtype=np.float32).reshape(2, 3, 5, 8)
+    constant = data[1:]
+    constant.flags.writeable = False
+    for array in (data, data[:, ::-1], data[..., 3:], data.T, constant, data[:0], data.astype(np.float64),
+                  np.frombuffer(bytes(17), np.uint8)[1:].view(np.float32), np.float32(3) * np.ones(())):
+        assert _numpy_memo.address(array) == array.ctypes.data
