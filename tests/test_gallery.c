@@ -87,7 +87,7 @@ typedef struct run {
     double *dtensors[MAX_TENSORS], params[MAX_PARAMS], dparams[MAX_PARAMS];
     double q[B * HQ * SQ * D], k[B * HKV * SK * D], v[B * HKV * SK * DV], o[B * HQ * SQ * DV], lse[B * HQ * SQ];
     double dout[B * HQ * SQ * DV], dlse[B * HQ * SQ], dq[B * HQ * SQ * D], dk[B * HKV * SK * D], dv[B * HKV * SK * DV];
-    double size; /* of L: sum of the magnitudes of its terms */
+    double size; /* sum of the magnitudes of its terms */
 } run;
 
 static double run_grid(t_rng *r) { return (double)t_int(r, -1000, 1000) * steps[0]; }

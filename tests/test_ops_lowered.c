@@ -14,7 +14,7 @@
 
 enum { LOWERED_ROUNDS = 12 };
 
-static rig *lowered_rig; /* of the current walk */
+static rig *lowered_rig; /* state of the current walk */
 
 /* ---- src/lower --------------------------------------------------------------------------------------------------- */
 

@@ -10,8 +10,8 @@ OPENING = re.compile(r"(of|what|where|the same|whose|that|those|as|by|with|in|fo
 PERSON = re.compile(r"\b(asks?|asked|wants?|wanted|knows?|promises?|tells?|told|says?|said|somebody|nobody|who|gives? back"
                     r"|takes turns)\b", re.I)
 HISTORY = re.compile(r"\b(no longer(?! than)|used to|until now|any ?more|as before|as they were|prototype|previously)\b", re.I)
-HABITS = (("open with a fragment (of, what, where, the same, ...)", "match", OPENING, 3),
-          ("speak of code as of a person (asks, wants, knows, tells, ...)", "search", PERSON, 4),
+HABITS = (("open with a fragment (of, what, where, the same, ...)", "match", OPENING, 2),
+          ("speak of code as of a person (asks, wants, knows, tells, ...)", "search", PERSON, 2),
           ("tell history (no longer, used to, ...)", "search", HISTORY, 0))
 FOLDERS = ("include", "cli", "src/base", "src/program", "src/problem", "src/plan", "src/lower", "src/gpu", "src/engine",
            "src/engine/cpu", "src/engine/cudnn", "src/engine/ref", "bench", "examples", "fuzz", "python/csrc", "tests")

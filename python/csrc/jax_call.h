@@ -24,8 +24,8 @@ typedef enum fxa__jax_role {
     FXA__JAX_DPARAMS,             /* result: f64, one per param */
     FXA__JAX_WORKSPACE,           /* result: the plan's workspace on a device; on the host the handler allocates it */
     FXA__JAX_ROOM,                /* operand that aliases a result and initializes its memory */
-    FXA__JAX_TENSORS = 128,       /* and up: captured tensor i; as a result, its gradient */
-    FXA__JAX_BPROP_TENSORS = 256, /* and up: tensor i captured by the backward program */
+    FXA__JAX_TENSORS = 128,       /* + i: captured tensor i; as a result, its gradient */
+    FXA__JAX_BPROP_TENSORS = 256, /* + i: tensor i captured by the backward program */
     FXA__JAX_ROLES = 384
 } fxa__jax_role;
 
@@ -33,7 +33,7 @@ typedef struct fxa__jax_call {
     const fxa__xla_frame *frame;
     bool cuda;
     fxa_plan *plan;
-    fxa_problem problem; /* as resolved by the plan */
+    fxa_problem problem; /* the plan's problem, with defaults resolved */
     size_t n_params, n_bprop_params;
     uintptr_t addresses; /* bitwise OR of all buffer addresses, for their common alignment */
     fxa_args args;

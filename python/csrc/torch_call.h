@@ -19,7 +19,7 @@
  * The backward operator has further arguments:
  *     10, 11 out, lse    of the forward pass
  *     12 grads           dout, then dlse if there is one
- *     13 want            wanted gradients (fxa__torch_want), in the order of the results
+ *     13 want            requested gradients (fxa__torch_want), in the order of the results
  */
 #ifndef FXATTN_TORCH_CALL_H
 #define FXATTN_TORCH_CALL_H
@@ -56,7 +56,7 @@ typedef enum fxa__torch_want {
     FXA__TORCH_DV,
     FXA__TORCH_DSINK,
     FXA__TORCH_DSCALARS,
-    FXA__TORCH_DTENSORS /* and up: gradient of captured tensor i */
+    FXA__TORCH_DTENSORS /* + i: gradient of captured tensor i */
 } fxa__torch_want;
 
 typedef struct fxa__torch_tensor {
@@ -65,15 +65,15 @@ typedef struct fxa__torch_tensor {
     const int64_t *size, *stride;
     int64_t rank;
     fxa_dtype dtype;
-    int32_t device, index; /* in PyTorch's codes */
+    int32_t device, index; /* type and index of the device, as PyTorch numbers them */
 } fxa__torch_tensor;
 
-/* The arguments of a call. Large, because it describes 2 x FXA_MAX_TENSORS tensors, and on the caller's stack. Clearing
- * it entirely would take longer than the rest of a small call, so only the members before the arrays are cleared; the
- * counts tell how much of each array is set. */
+/* The arguments of a call, on the caller's stack. Clearing all 2 x FXA_MAX_TENSORS tensors would take longer than the
+ * rest of a small call, so only the members before the arrays are cleared; elements of an array beyond its count are
+ * not set. */
 typedef struct fxa__torch_call {
     bool backward;
-    bool only_wanted; /* forward: unwanted lse and max are NULL handles, not empty tensors */
+    bool only_wanted; /* forward: lse and max that are not requested are NULL handles, not empty tensors */
     fxa__torch_tensor q, k, v, out, lse, scalars, grads[2];
     size_t n_tensors, n_extras, n_scalars, n_ints, n_floats, n_config, n_grads, n_want;
     const char *text;
@@ -92,8 +92,8 @@ void fxa__torch_call_clear(fxa__torch_call *call, bool backward);
 fxa_status fxa__torch_call_begin(fxa__torch_call *call, const fxa__torch_value *stack, bool backward);
 void fxa__torch_call_end(fxa__torch_call *call);
 
-/* Run a call. Results are new tensors: out, lse, max in forward; one per `want` in backward. On failure there are no
- * results. */
+/* Run a call. Results are new tensors: out, lse, max in forward; one per requested gradient in backward. On failure
+ * there are no results. */
 fxa_status fxa__torch_call_forward(fxa__torch_call *call, void *results[3]);
 fxa_status fxa__torch_call_backward(fxa__torch_call *call, void *results[FXA__TORCH_MAX_WANT]);
 
@@ -150,7 +150,7 @@ fxa_status fxa__torch_problem_run(fxa__torch_problem *p, fxa__torch_call *call, 
  * (torch_plans.c), then in the context. */
 fxa_status fxa__torch_plan_get(fxa_context *ctx, const fxa_problem *problem, fxa_plan **out, fxa_error *err);
 void fxa__torch_plans_clear(void);
-void fxa__torch_plans_forget(void); /* in a child after fork: drops the entries without releasing them */
+void fxa__torch_plans_forget(void); /* drops the entries without releasing them; for a child after fork */
 
 /* ---- Of torch_device.c ------------------------------------------------------------------------------------------ */
 

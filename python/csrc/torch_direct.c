@@ -219,7 +219,7 @@ static void *is_plain_call(void *self, void *const *a, ptrdiff_t n) {
 }
 
 /* Python's forward(...): the operator's arguments, then those of direct_expected. Returns the tensors out, and lse and
- * max if they are wanted; an empty tuple if the direct path has no result for any reason: the caller then calls the
+ * max if they are requested; an empty tuple if the direct path has no result for any reason: the caller then calls the
  * operator, which reports errors. Requires is_plain(q, k, v). */
 static void *forward_call(void *self, void *const *a, ptrdiff_t n) {
     fxa__torch_call call;
@@ -237,7 +237,7 @@ static void *forward_call(void *self, void *const *a, ptrdiff_t n) {
     return results_to_list(results, 3);
 }
 
-/* Python's backward(...): returns the wanted gradients; an empty tuple on failure, as in forward_call. Checks itself
+/* Python's backward(...): returns the requested gradients; an empty tuple on failure, as in forward_call. Checks itself
  * that the call may take the direct path. */
 static void *backward_call(void *self, void *const *a, ptrdiff_t n) {
     fxa__torch_call call;

@@ -23,7 +23,8 @@ static void results_release(void **results, size_t n) {
     }
 }
 
-/* Creates a dense result of rows, such as LSE. If it is not wanted, it is empty, or none with only_wanted. */
+/* Creates a dense result of rows, such as LSE. If the result is not requested, it is an empty tensor, or with
+ * only_wanted none. */
 static fxa_status row_new(fxa__torch_call *call, bool wanted, fxa_dtype dtype, fxa__torch_tensor *out) {
     if (!wanted && call->only_wanted) {
         return FXA_OK;
@@ -148,7 +149,7 @@ static fxa_status capture_gradient_begin(fxa__torch_problem *p, fxa__torch_call 
     return status;
 }
 
-/* Creates the tensor of one wanted gradient. */
+/* Creates the tensor of one requested gradient. */
 static fxa_status gradient_begin(fxa__torch_problem *p, fxa__torch_call *call, int64_t want, fxa__torch_tensor *out) {
     if (want >= FXA__TORCH_DQ && want <= FXA__TORCH_DV) {
         return operand_gradient_begin(p, call, want, out);

@@ -103,7 +103,7 @@ TEST(the_mask_rebuilt_from_its_parts_is_the_mask) {
 /* ---- Spellings --------------------------------------------------------------------------------------------------- */
 
 static const struct {
-    const char *mask, *parts; /* by node index, the largest first */
+    const char *mask, *parts; /* parts in descending order of their node index */
 } conjunct_masks[] = {
     {"true", ""},
     {"k <= q", "causal 0"},
@@ -147,7 +147,7 @@ static const struct {
     {"k <= q + d[k]", "other"},
     {"k <= q + w - 2147483647 + 2147483647", "causal 0 bound narrow"},
     {"k + 1073741823 + 1073741823 <= q + w", "other"},                  /* may wrap below the minimum */
-    {"(abs(q - 7) < 3 ? 1 : 2) == (abs(f[k]) < 3.0 ? 1 : 2)", "equal"}, /* the same operations on another type */
+    {"(abs(q - 7) < 3 ? 1 : 2) == (abs(f[k]) < 3.0 ? 1 : 2)", "equal"}, /* equal operations on different types */
     {"k <= q + (b + (h + (b + (h + (b + (h + (b + (h + (b + (h + (b + (h + (b + (q - n[k]))))))))))))))", "other"},
     {"3 * k <= 3 * q", "other"}, /* 3 * 2^30 wraps */
     {"false", "row"},

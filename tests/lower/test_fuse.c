@@ -56,7 +56,7 @@ TEST(a_soft_cap_has_one_tanh) {
     T_HAS(text, "tanh(");
     T_HAS(text, "grad cap += ");
     T_HAS(text, "\nscore = ");
-    /* With a bprop the derivative by the score is not computed. */
+    /* A bprop replaces the derivative by the score. */
     T_OK(fxa__lower_fuse(r->host, p, d, false, &bprop, &err));
     const fxa__node *dscore = &bprop->nodes[fxa__program_output(bprop, FXA__OUT_DSCORE)];
     T_CHECK(dscore->op == FXA_OP_INPUT && dscore->imm == FXA_INPUT_DSCORE);

@@ -26,7 +26,7 @@ __asm__(".text\n.globl model_switch\n.hidden model_switch\n.type model_switch,@f
         ".size model_switch,.-model_switch\n");
 
 void fiber_make(fiber_context *context, char *stack, void (*entry)(void)) {
-    void **top = (void **)(stack + FIBER_STACK) - 8; /* what model_switch pops; aligned as after a call */
+    void **top = (void **)(stack + FIBER_STACK) - 8; /* words that model_switch pops; aligned as after a call */
     memset(top, 0, 8 * sizeof *top);
     memcpy(&top[6], &entry, sizeof entry);
     *context = top;

@@ -10,7 +10,7 @@ enum { FUNCTIONS_FIRST = 0x2B800000, FUNCTIONS_END = 0x42000000 }; /* bits of 2^
 enum { FUNCTIONS_NUMBERS = 8, FUNCTIONS_COUNT = 1 << 19, FUNCTIONS_SAMPLE = 1 << 16 };
 static const double functions_log2e = 1.4426950408889634;
 
-/* As fill_tanh of codegen/host_values.c. */
+/* Coefficients, equal to those of fill_tanh of codegen/host_values.c. */
 static const double functions_terms[] = {0.9999999268692358, -0.33332309972578855, 0.1331017362435341,
                                          -0.05210147853455042, 0.015475425267545645};
 

@@ -25,7 +25,7 @@ TEST(what_one_context_compiled_the_next_one_loads) {
         T_CHECK(tiny_error(&r.t) < TINY_TOLERANCE);
         fxa_plan_destroy(plan);
         plan = NULL;
-        T_OK(fxa_plan_create(r.ctx, &r.t.problem, &plan, &err)); /* in the plan cache already */
+        T_OK(fxa_plan_create(r.ctx, &r.t.problem, &plan, &err)); /* the plan cache has the plan already */
         T_INT(plan_stats(&r).disk_hits, round > 0);
         fxa_plan_destroy(plan);
         seam_end(&r);

@@ -170,7 +170,7 @@ TEST(a_reason_is_cut_before_a_word) {
         }
         T_CHECK(n > 230 && n < sizeof report.reason);
         T_STR(report.reason + n - 7, "xxx ...");
-        T_INT((n - 4) % 7, 6); /* at the place of a space */
+        T_INT((n - 4) % 7, 6); /* the text is cut at a space */
     }
     memset(text, 'x', sizeof text - 1);
     text[sizeof text - 1] = '\0';

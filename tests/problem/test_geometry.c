@@ -178,7 +178,7 @@ TEST(maps) {
     for (int64_t i = 0; i < 4; i++) T_INT(fxa__coord(made, &bound, FXA_INPUT_H, i), heads[i]);
     for (int64_t i = 0; i < 2; i++) T_INT(fxa__coord(made, &bound, FXA_INPUT_B, i), 10 + i);
     for (int64_t i = 0; i < 6; i++) T_INT(fxa__coord(made, &bound, FXA_INPUT_K, i), 43 + 2 * i);
-    shift = INT32_MAX; /* what is only known at run time wraps as program ints do */
+    shift = INT32_MAX; /* values known only at run time wrap as program ints do */
     T_INT(fxa__coord(made, &bound, FXA_INPUT_K, 0), INT32_MIN + 2);
     fxa__problem_release(made);
 }

@@ -12,7 +12,7 @@ enum { IB = 2, IH = 3, IQ = 9, IK = 11, ID = 4 };
 typedef struct index_case {
     fxa_context *ctx;
     attn_data x;
-    attn_call call; /* of the forward pass */
+    attn_call call; /* the call of the forward pass */
     float *q, *k, *o;
     fxa_bounds_report reports[8];
     size_t count;
@@ -313,8 +313,7 @@ TEST(many_pairs_are_sampled) {
     index_end(&c);
 }
 
-/* Samples must draw rows from all 4096 queries: indices are out of bounds in rows from 2048 on. With rows drawn from the
- * 2048 keys, no index would be out of bounds. */
+/* Samples must draw rows from all 4096 queries: only rows from 2048 on have indices out of bounds. */
 TEST(samples_are_rows_and_keys) {
     index_case c;
     index_start(&c, "tensor t : f32[1]\nscore = score + (score > 9 ? 0 : t[(q * k) % 16 // 8 + q // 512 * 2])", 8, 0);

@@ -86,7 +86,7 @@ TEST(rows_without_pairs_are_merged) {
           lse[2][3] = {{-INFINITY, 0, -INFINITY}, {-INFINITY, -INFINITY, 0}};
     fxa_merge_args m = FXA_MERGE_ARGS_INIT;
     fxa_error err;
-    for (int i = 0; i < 2; i++) o[i][0] = o[i][1] = 0; /* as a run leaves them */
+    for (int i = 0; i < 2; i++) o[i][0] = o[i][1] = 0; /* contents of O after a run */
     m.b = m.h = 1, m.s = 3, m.d = 2;
     m.o_a.dtype = m.o_b.dtype = m.lse_a.dtype = m.lse_b.dtype = FXA_F32;
     m.o_a_data = o[0], m.o_b_data = o[1], m.lse_a_data = lse[0], m.lse_b_data = lse[1];

@@ -202,7 +202,7 @@ TEST(bounds_hold_for_f32) {
     for (size_t i = 0; i < sizeof bounded / sizeof *bounded; i++) check_bounds(bounded[i], FXA_F32);
 }
 
-/* What a function adds to the error of an exact operand is its row of function_ulps.c: an ulp of the result is at most
+/* For an exact operand the error of a function is its row of function_ulps.c: an ulp of the result is at most
  * two units of 2^-24, and one of 2^-52, where the reference may be off by two ulps of its own. */
 TEST(functions_are_off_by_their_ulps) {
     static const struct {

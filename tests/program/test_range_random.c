@@ -173,7 +173,7 @@ static fxa_value range_exact_mask(range_make *m, int kind) {
     case 0: /* affine compared with affine, two coordinates vary */
         x = range_affine(m, ON_Q | ON_K, false);
         return fxa_builder_op2(b, cmp, x, range_affine(m, ON_Q | ON_K, false));
-    case 1: /* the same with all six coordinates, steps of one */
+    case 1: /* compares a sum of all six coordinates, with steps of one, with a number */
         x = range_affine(m, ON_ALL & (unsigned)t_next(m->rng), true);
         return fxa_builder_op2(b, cmp, x, range_number(m, -60, 60));
     case 2: /* quotient or remainder of an affine form, plus anything affine, compared with a constant */

@@ -28,7 +28,7 @@ typedef struct standin_descriptor {
     bool final;
     int n_items;
     standin_item item[STANDIN_ITEMS];
-    standin_graph *graph; /* for descriptors of graphs, configurations and plans: the graph */
+    standin_graph *graph; /* graph of a graph, configuration or plan; NULL for other descriptors */
 } standin_descriptor;
 
 static _Thread_local char standin_text[200];

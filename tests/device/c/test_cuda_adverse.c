@@ -400,7 +400,7 @@ TEST(low_scores_and_later_keys) {
         if (kind == 3) x.s.sq = 260, x.s.sk = 300;
         if (!adverse_run(ctx, &f, x, 0.125)) break;
     }
-    T_CHECK(f.done[0] >= 14 && f.refused[0] == 0); /* where bf16 has the penalty, the arithmetic decides nothing */
+    T_CHECK(f.done[0] >= 14 && f.refused[0] == 0); /* the arithmetic decides nothing where bf16 has the penalty */
     frame_print(&f);
     fxa_context_destroy(ctx);
 }

@@ -163,7 +163,7 @@ static void bits_run_entry(conf_case *c, const char *engine, fxa_pass pass, int6
     conf_call_make(c, engine, pass, false, &x);
     T_OK(fxa_plan_create(c->base.ctx, &x.p, &plan, &err));
     if (!plan) return;
-    fxa_plan_problem(plan, &p); /* the same problem with explicit strides */
+    fxa_plan_problem(plan, &p); /* problem x.p with explicit strides */
     p.struct_size = sizeof p, p.engine = engine, p.b = 1;
     p.map_b.base = b;
     for (int i = 0; i < CONF_SLOTS; i++) {

@@ -70,7 +70,7 @@ TEST(parts_that_know_the_whole_are_the_whole) {
         T_CHECK(memcmp(x->o, y->o, sizeof x->o) == 0 && memcmp(x->lse, y->lse, sizeof x->lse) == 0);
         T_CHECK(memcmp(x->dq, y->dq, sizeof x->dq) == 0 && memcmp(x->dk, y->dk, sizeof x->dk) == 0 &&
                 memcmp(x->dv, y->dv, sizeof x->dv) == 0);
-        T_OK(heads_run(y, program, engines[e], FXA_FORWARD, 2, 2, 0, &err)); /* of 2 heads in total */
+        T_OK(heads_run(y, program, engines[e], FXA_FORWARD, 2, 2, 0, &err)); /* the problem has 2 heads in total */
         T_CHECK(memcmp(x->o, y->o, sizeof x->o) != 0);
         free(x);
         free(y);

@@ -109,7 +109,7 @@ WHOLE(keys_split_in_two_and_merged_are_the_whole) {
         whole_near("merged O", o[0], w.o, w.n_o, 1e-14);
         whole_near("merged LSE", lse[0], w.lse, w.n_row, 1e-14);
         whole_shard(&w, FXA_FORWARD, 0, left, o[0], lse[0]);
-        whole_shard(&w, FXA_FORWARD, FXA_ACCUMULATE_O, right, o[0], lse[0]); /* the same merge within a run */
+        whole_shard(&w, FXA_FORWARD, FXA_ACCUMULATE_O, right, o[0], lse[0]); /* a run that merges */
         whole_near("accumulated O", o[0], w.o, w.n_o, 1e-14);
         whole_near("accumulated LSE", lse[0], w.lse, w.n_row, 1e-14);
         whole_end(&w);

@@ -153,7 +153,7 @@ static const struct golden_shape {
     fxa_dtype dtype;
     uint32_t page_size;
     const char *text;
-    int64_t size[3]; /* of the captured tensor */
+    int64_t size[3]; /* sizes of the captured tensor */
 } golden_shapes[] = {
     {1, 1, 1, 1, 1, 1, 1, 0, FXA_F32, 0, NULL, {0}},
     {2, 4, 4, 100, 100, 64, 64, FXA_CAUSAL, FXA_F32, 0, NULL, {0}},

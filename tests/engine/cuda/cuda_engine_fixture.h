@@ -18,7 +18,7 @@
 static const fxa__engine *own_engines[OWN_ENGINES] = {&fxa__engine_cuda};
 
 static standin_state *box_driver, *box_nvrtc;
-static const char *box_options; /* of the last compilation */
+static const char *box_options; /* options of the last compilation */
 static fxa_context *box_ctx;    /* context of programs and of the stand-in's kernel shapes */
 
 /* ---- Stand-ins --------------------------------------------------------------------------------------------------- */

@@ -116,7 +116,7 @@ static int watch_launch(void *function, unsigned x, unsigned y, unsigned z, unsi
     if (w->unit == FXA__CUDA_CAPTURED_GRADS && w->function == FXA__CUDA_CAPTURED_STORE)
         memcpy(&w->to, params[1], sizeof w->to);
     if (w->unit == FXA__CUDA_CAPTURED_GRADS &&
-        w->function == FXA__CUDA_CAPTURED_PARAMS) /* whose third argument begins with params */
+        w->function == FXA__CUDA_CAPTURED_PARAMS) /* the third argument begins with params */
         for (int i = 0; i < watch_code->program.switches.grad_sums; i++)
             if (((const int32_t *)params[2])[i] >= 0) watch.summed_param[((const int32_t *)params[2])[i]]++;
     if (w->unit == FXA__CUDA_PAGED_GRADS &&

@@ -55,7 +55,7 @@ TEST(counters_are_left_at_zero) {
 }
 
 static int kept_held;
-static size_t kept_size; /* of the last allocation */
+static size_t kept_size; /* size of the last allocation */
 static int kept_alloc(uintptr_t *out, size_t size) {
     int status = size ? watch_call() : 1;
     *out = ((uintptr_t)1 << 46) + ((uintptr_t)kept_held << 32);

@@ -26,7 +26,7 @@ static const struct list_row {
     fxa_pass pass;
     const char *text;
     void (*make)(fxa_problem *p);
-    const char *lines; /* those after the estimated time */
+    const char *lines; /* lines after the estimated time */
 } list_rows[] = {
     {FXA_FORWARD, NULL, list_nothing,
      "sm90/forward.cu: cubin of 1000 bytes, 384 threads, 2000 bytes of shared memory, tiles of 128 x 128 pairs\n"

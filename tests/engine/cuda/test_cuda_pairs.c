@@ -262,7 +262,7 @@ TEST(factors_are_joined) {
     free(r);
 }
 
-/* What the forward reads from a row of distances is rounded there, so the backward does not fuse it into a sum. */
+/* The forward pass reads rounded values from a row of distances, so the backward pass does not fuse them into a sum. */
 TEST(distances_are_rounded_in_both_passes) {
     static const pairs_row forward[] = {{"param s : float\nscore = s * float(q - k) - score", "p.diagonal", NULL}};
     static const pairs_row backward[] = {

@@ -18,7 +18,7 @@ static int graph_digits = 9; /* of floats */
 
 typedef struct graph_text {
     const fxa__dnn_attention *a;
-    const fxa__dnn_step *step; /* that is being written */
+    const fxa__dnn_step *step; /* the step that is being written */
     fxa__writer *w;
 } graph_text;
 
@@ -85,7 +85,7 @@ static void graph_write_source(const graph_text *x, const fxa__dnn_tensor *t) {
 
 /* ---- Operations -------------------------------------------------------------------------------------------------- */
 
-/* What the line of the listing does not say: the form of the result, the type of the arithmetic, lengths. */
+/* Writes what the line of the listing omits: the form of the result, the type of the arithmetic, lengths. */
 static void graph_write_form(const graph_text *x, const fxa__dnn_op *op) {
     const fxa__dnn_tensor *y = &x->a->g.tensors[op->y];
     const int32_t lengths[3] = {op->m, op->n, op->k};
@@ -99,7 +99,7 @@ static void graph_write_form(const graph_text *x, const fxa__dnn_op *op) {
 
 /* ---- Helper kernels ---------------------------------------------------------------------------------------------- */
 
-/* What a pointer of the arguments is in a run. */
+/* Writes which memory a pointer of the arguments addresses in a run. */
 static void graph_write_pointer(const graph_text *x, const char *name, const void *field) {
     const uint16_t at = (uint16_t)((const char *)field - (const char *)&x->step->args);
     for (int i = 0; i < x->step->n_refs; i++) {

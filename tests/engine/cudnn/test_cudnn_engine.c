@@ -116,7 +116,7 @@ TEST(plans_for_a_device_that_is_not_here) {
     p.target = other;
     T_OK(fxa_plan_create(ctx, &p, &plan, &err));
     T_HAS(fxa_plan_description(plan), "sm_80 (there with FXA_CUDNN_UNTRIED=1 alone), products");
-    T_CHECK(answer_of(ctx, &p).seconds == 0); /* and automatic selection prefers any other engine */
+    T_CHECK(answer_of(ctx, &p).seconds == 0); /* automatic selection prefers any other engine */
     fxa_plan_destroy(plan);
     p.target = "{}";
     T_STATUS(fxa_plan_create(ctx, &p, &plan, &err), FXA_E_PROBLEM);

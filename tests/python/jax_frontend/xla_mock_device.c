@@ -28,17 +28,18 @@ typedef struct mock_buffer {
     void *data;
 } mock_buffer;
 
-/* What the runtime is like. */
+/* Properties of the runtime, set by the test. */
 typedef struct mock_runtime {
-    int32_t ordinal, old, streamless; /* old: its table ends before the ordinals; streamless: it gives no stream */
+    int32_t ordinal, old,
+        streamless; /* old: the table of functions ends before the ordinals; streamless: no stream is available */
     void *stream;
-    int64_t asked;   /* for memory or threads: never */
+    int64_t asked;   /* number of requests for memory or threads; must stay 0 */
     int64_t threads; /* a mock_threads */
     char text[600];
 } mock_runtime;
 
 static _Thread_local mock_runtime *mock_now;
-static char mock_failure; /* what errors point to */
+static char mock_failure; /* errors point to this byte */
 
 static fxa__xla_error *error_keep(fxa__xla_error_args *args) {
     snprintf(mock_now->text, sizeof mock_now->text, "%d %s", args->code, args->message);

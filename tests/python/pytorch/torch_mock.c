@@ -42,7 +42,7 @@ typedef struct mock_string {
 
 typedef void (*mock_kernel)(uint64_t *stack, uint64_t n_in, uint64_t n_out);
 
-/* What the test reads and sets. */
+/* Counts that the test reads, and options that it sets. */
 MOCK int64_t mock_live, mock_copies, mock_zeroed,
     mock_made[3];          /* tensors; copies; allocations on the host, of device 0, of 1 */
 MOCK int64_t mock_fail_at; /* the allocation or copy of that number fails, from 1 */
@@ -81,7 +81,7 @@ MOCK int32_t aoti_torch_empty_strided(int64_t rank, const int64_t *size, const i
     mock_made[device == MOCK_CUDA_TYPE ? 1 + index : 0]++;
     if (bytes && device == MOCK_CUDA_TYPE && mock_alloc(index, bytes, &data)) return 1;
     if (bytes && device != MOCK_CUDA_TYPE) data = (uintptr_t)aligned_alloc(64, (bytes + 63) / 64 * 64);
-    if (bytes) memset((void *)data, 0x7f, bytes); /* what was not written shows */
+    if (bytes) memset((void *)data, 0x7f, bytes); /* a pattern that shows unwritten memory */
     *out = mock_tensor_new((void *)data, rank, size, stride, dtype, device, index);
     ((mock_tensor *)*out)->bytes = (int64_t)bytes;
     ((mock_tensor *)*out)->owns = device != MOCK_CUDA_TYPE;

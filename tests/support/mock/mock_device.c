@@ -114,7 +114,7 @@ static fxa_status mock_make(const fxa__problem *p, void **code, size_t *bytes, f
     return mock_wrap(p->host, inner, code, err);
 }
 
-/* What the mock derives from a problem: an analysis of ref, which `compile` does not take over. */
+/* Derives an analysis of ref from a problem; `compile` does not take it over. */
 static fxa_status mock_analyze(void *self, const fxa__problem *p, void **derived, fxa_error *err) {
     void *code;
     FXA_TRY(mock_enter(self, MOCK_ANALYZE, err));
