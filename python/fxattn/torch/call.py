@@ -46,8 +46,8 @@ class Call:
                     self.floats, (self.flags() | flags, *self.config[1:]))
 
     def arguments(self, tensors: Optional[Sequence[Tensor]] = None) -> Tuple[Any, ...]:
-        """Returns the arguments that follow q, k and v in a call of fxattn::fwd or fxattn::bwd. `tensors`: all tensors
-        of a Call whose tensors are absent, in the order of all_tensors()."""
+        """Returns the arguments that follow q, k and v in a call of fxattn::fwd or fxattn::bwd. `tensors`: tensors in
+        the order of all_tensors(), which replace the absent tensors of this Call."""
         if tensors is None:
             return self.tensors, self.extras, self.scalars, self.ints, self.floats, self.config, self.program
         first, second = len(self.tensors), len(self.tensors) + len(self.extras)

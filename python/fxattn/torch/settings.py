@@ -198,8 +198,9 @@ def seed_tensor(seed: Any) -> Tensor:
 
 
 def shape_of_scores(config: Sequence[int], extras: Sequence[Tensor], q: Tensor, k: Tensor) -> Tuple[int, ...]:
-    """Returns (batch, heads, rows, keys). For packed rows, batch is the number of sequences, and rows and keys are the
-    maximal lengths. For paged K and V, keys is the maximal length of a sequence."""
+    """Returns the sizes of the scores of a call: (batch, heads, rows, keys). For packed rows, batch is the number of
+    sequences, and rows and keys are the maximal lengths. For paged K and V, keys is the maximal length of a
+    sequence."""
     flags = config[ops.FLAGS]
     packed, paged = flags & _abi.VARLEN, flags & _abi.PAGED
     batch = extras[ops.extra_index(config[ops.SLOTS], _abi.SLOT_CU_Q)].numel() - 1 if packed else q.shape[0]

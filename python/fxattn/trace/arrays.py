@@ -213,7 +213,8 @@ def expanded(x: Vec, shape: Shape) -> List[Sym]:
 
 
 def elementwise(fn: Callable[..., Sym], rec: Recording, operands: Sequence[Any], **rest: Any) -> Any:
-    """Applies `fn`, an operation on scalars, to each element of the broadcast operands. Returns a Vec or a scalar."""
+    """Applies `fn`, an operation on scalars, to each element of the broadcast operands. Returns a Vec, or a scalar if
+    all operands are scalars."""
     if not any(map(is_wide, operands)):
         return fn(rec, *[x if x is None else scalar(rec, x) for x in operands], **rest)
     rows = [None if x is None else vec(rec, x) for x in operands]

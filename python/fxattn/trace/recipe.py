@@ -149,7 +149,8 @@ def plain_steps(steps: Iterable[Tuple[str, Any]]) -> List[Tuple[str, Any]]:
 
 
 def _sample(a: Any, b: int = 2) -> Any:
-    """A function whose code contains every instruction in _NAMED that the running version of Python has."""
+    """A sample function for a test: its code contains every instruction in _NAMED that the running version of Python
+    has."""
     def inner() -> Any:
         nonlocal b
         b = len(a.x.y(1.5)) + abs(a.z)
