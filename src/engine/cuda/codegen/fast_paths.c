@@ -85,12 +85,13 @@ static int32_t fast_softcap(const cuda_work *w, int32_t *factor) {
 
 fxa_status fxa__cuda_choose_fast_paths(cuda_work *w, fxa_error *err) {
     fxa__cuda_computed *to = &w->c->computed;
-    const struct FxaTraits *s = &w->c->switches;
+    struct FxaTraits *s = &w->c->switches;
     (void)err;
     w->n_conjuncts = s->mask && !w->i64_operands ? fast_document_mask(w, w->conjuncts) : -1;
     to->softcap = to->softcap_factor = -1;
     if (s->value && !s->user_backward && !w->config.scalars_in_memory)
         to->softcap = fast_softcap(w, &to->softcap_factor);
     if (to->softcap >= 0 && !fxa__cuda_is_host_value(w->c->program, to->softcap_factor)) to->softcap = -1;
+    s->softcap = s->softcap_series = to->softcap >= 0;
     return FXA_OK;
 }

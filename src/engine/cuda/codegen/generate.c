@@ -50,6 +50,27 @@ static const struct generate_pass {
 };
 enum { GENERATE_PASSES = sizeof generate_passes / sizeof *generate_passes, GENERATE_FROM_CONFIG = 6 };
 
+/* Asserts which switches require or exclude each other; common/score.cuh asserts the same of the text. */
+static void generate_check_switches(const cuda_work *w) {
+    const struct FxaTraits *s = &w->c->switches;
+    bool of_value = s->value || s->derivative || s->user_backward, added = s->grad_sums || s->grad_scatter;
+    FXA__ASSERT(w->backward || !(s->derivative || s->user_backward || added || s->grad_diagonal || s->grad_dense));
+    FXA__ASSERT(!s->derivative || !(s->user_backward || s->grad_diagonal || s->grad_dense));
+    FXA__ASSERT(!s->user_backward || (!s->grad_diagonal && !s->softcap));
+    FXA__ASSERT(!s->bounded || s->value);
+    FXA__ASSERT(!s->softcap || (s->value && !w->config.scalars_in_memory));
+    FXA__ASSERT(!s->softcap_has_unit || (s->softcap && !w->backward));
+    FXA__ASSERT(!(s->diagonal || s->dense) || of_value);
+    FXA__ASSERT(!s->uniform_operands || (s->mask && s->operands));
+    FXA__ASSERT(!s->operands || s->pack_operands);
+    FXA__ASSERT((!s->grad_diagonal || s->diagonal) && (!s->grad_dense || s->dense));
+    FXA__ASSERT(!s->grad_diagonal_exact || s->grad_diagonal);
+    FXA__ASSERT(!s->grad_exact || added || s->grad_diagonal);
+    FXA__ASSERT(!(s->out_of_line & 1) || s->value || s->derivative);
+    FXA__ASSERT(!(s->out_of_line & 2) || s->mask);
+    FXA__ASSERT(!(s->out_of_line & 4) || added || s->user_backward);
+}
+
 static fxa_status generate_run(cuda_work *w, int first, fxa_error *err) {
     for (int i = 0; i < first; i++) w->done |= generate_passes[i].produces;
     for (int i = first; i < GENERATE_PASSES; i++) {
@@ -58,6 +79,7 @@ static fxa_status generate_run(cuda_work *w, int first, fxa_error *err) {
         FXA_TRY(pass->run(w, err));
         w->done |= pass->produces;
     }
+    generate_check_switches(w);
     w->c->assumed = w->config.assumed;
     return FXA_OK;
 }

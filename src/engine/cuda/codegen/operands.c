@@ -147,6 +147,8 @@ fxa_status fxa__cuda_place_operands(cuda_work *w, fxa_error *err) {
     operands_diagonal(w);
     operands_loads(w);
     operands_wide(w);
+    w->c->switches.diagonal = to->diagonal >= 0;
+    w->c->switches.dense = to->dense >= 0;
     to->mask_inputs = w->inputs[mask].inputs;
     to->mask_is_constant = operands_is_fixed(w, mask);
     if (to->diagonal < 0) return FXA_OK;

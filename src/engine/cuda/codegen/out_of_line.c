@@ -61,7 +61,7 @@ static void call_want_tiles(cuda_work *w) {
 
 static void call_want_pairs(cuda_work *w) {
     const fxa_program *p = w->c->program;
-    if (w->c->computed.softcap >= 0) {
+    if (w->c->switches.softcap) {
         w->pairs.given[w->c->computed.gain >= 0 ? w->c->computed.value : w->c->computed.softcap] = "score";
         fxa__lower_emit_require(&w->pairs, w->c->computed.softcap_factor, CUDA_VALUE);
     }

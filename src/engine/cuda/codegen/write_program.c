@@ -125,7 +125,7 @@ static void write_user_backward(cuda_work *w) {
 
 /* Writes softcap(), the tanh that value() reads in place of the score. */
 static void write_softcap(cuda_work *w) {
-    if (w->c->computed.softcap < 0) return;
+    if (!w->c->switches.softcap) return;
     write_put(w, "#define PROG_SOFTCAP 1\n    FXA_INLINE float softcap(const FxaArgs &a, float score) const\n    {\n"
                  "        return score_tanh(__fmul_rn(score, ");
     fxa__lower_emit_value(&w->pairs, w->c->computed.softcap_factor, &w->c->text);
@@ -194,11 +194,7 @@ static void write_mask(cuda_work *w) {
 
 /* Writes the switches that differ from their defaults, but for those of the soft cap, which write_softcap() writes. */
 static void write_switches(cuda_work *w) {
-    struct FxaTraits *s = &w->c->switches, here;
-    s->diagonal = w->c->operands.diagonal >= 0;
-    s->dense = w->c->operands.dense >= 0;
-    s->softcap = s->softcap_series = w->c->computed.softcap >= 0;
-    here = *s;
+    struct FxaTraits here = w->c->switches;
     here.softcap = here.softcap_series = here.softcap_has_unit = 0;
     write_put(w, "#define FXA__OPS_F32\n#include \"program_ops.h\"\n#include \"interval_rules.h\"\n");
 #define WRITE_SWITCH(member, macro, otherwise, meaning)                                                                \
