@@ -71,6 +71,31 @@ TEST(tensors_of_any_name) {
     }
 }
 
+/* A dense tensor is found before and behind the array of the heads' coordinates, and its gradient is dS. */
+TEST(dense_tensors_of_any_name) {
+    static const char *const names[] = {"a", "zzzz_slot_21", "zzzzz"};
+    for (int n = 0; n < 4 * (int)(sizeof names / sizeof *names); n++) {
+        char text[256];
+        fxa_program *program;
+        fxa_capture captures[2] = {{.size = {8}}, {.size = {300, 504}, .grad = n & 1}}; /* of Z, and of the other */
+        fxa_error err;
+        bed x;
+        (void)snprintf(text, sizeof text, "tensor %s : bf16[2]\ntensor Z : i32[1]\nscore = score + %s[q, k]%s",
+                       names[n / 4], names[n / 4], n & 2 ? "\nmask = k >= Z[h] + h" : " + 0.5 * float(Z[h] + h)");
+        fxa_problem p = bed_problem(n & 1 ? FXA_BACKWARD : FXA_FORWARD, text, &program);
+        p.captures = captures, p.n_captures = 2, p.map_h.kind = FXA_MAP_TABLE;
+        T_REQUIRE(bed_open(&x, &p, -1, &err));
+        x.bound.slot[FXA_SLOT_MAP_H] = bed_place(100);
+        T_INT(x.code.choice.dense, 1);
+        T_CHECK(x.code.program.operands.dense >= 0 && x.code.program.switches.grad_dense == (n & 1));
+        T_OK(bed_run(&x, &err));
+        int last = watch.launches - 1;
+        if (n & 1) T_CHECK(watch_is(last, FXA__CUDA_CAPTURED_GRADS, FXA__CUDA_CAPTURED_DENSE));
+        bed_close(&x);
+        fxa_program_destroy(program);
+    }
+}
+
 /* Gradients of a param and of an element per head: the partial sums of a run grow with the number of heads, not with
  * its square. */
 TEST(sums_of_many_heads) {

@@ -95,7 +95,8 @@ static void operands_loads(cuda_work *w) {
         if (n->op != FXA_OP_LOAD || !w->need[i]) continue;
         int positions = operands_place(p, n, &last);
         uint8_t dtype = p->tensors[n->imm].dtype;
-        if (positions == 2 && n->imm == w->config.assumed.dense && !(w->need[i] & CUDA_MASK)) w->c->operands.dense = i;
+        bool dense = w->config.assumed.dense >= 0 && fxa__cuda_caller_tensor(w->c, n->imm) == w->config.assumed.dense;
+        if (positions == 2 && dense && !(w->need[i] & CUDA_MASK)) w->c->operands.dense = i;
         if (positions != 1 || !w->config.assumed.operands_fit || w->c->source[n->imm].kind == FXA__CUDA_FROM_BPROP ||
             !fxa__cuda_operand_kind((fxa_dtype)dtype))
             continue;
