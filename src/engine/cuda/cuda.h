@@ -23,6 +23,8 @@
 #include "../gpu_pointers.h"
 #include "codegen/codegen.h"
 #include "kernels/common/args.h"
+#include "kernels/common/traits.h"
+#include "kernels/common/tile_shape.h"
 
 typedef enum fxa__cuda_family { FXA__CUDA_SM90, FXA__CUDA_SM80, FXA__CUDA_SIMT } fxa__cuda_family;
 
@@ -195,14 +197,9 @@ enum {
 
 /* ---- Shapes and workspace ---------------------------------------------------------------------------------------- */
 
-/* host/workspace.c: returns the tile shape of a unit's main kernel, computed as its source computes it; shared_bytes is
- * 0. host/code.c compares it with the shape in the cubin. */
-struct FxaShape fxa__cuda_tile_shape(const fxa__cuda_choice *choice, const fxa__cuda_program *program,
-                                     fxa__cuda_unit unit);
-/* Returns true if the shared memory of an sm_90 CTA is large enough for the forward kernel. */
-bool fxa__cuda_forward_fits(const fxa__cuda_choice *choice, const fxa__cuda_program *program);
-/* Returns true if it is large enough for a backward kernel that also computes dQ. */
-bool fxa__cuda_fused_dq_fits(const fxa__cuda_choice *choice, const fxa__cuda_program *program);
+/* host/workspace.c: returns the tile shape of a unit's main kernel (kernels/common/tile_shape.h); zero if the unit has
+ * none. */
+struct FxaTileShape fxa__cuda_tile_shape(const fxa__cuda_choice *choice, fxa__cuda_unit unit);
 /* Returns the exact bytes of a run's workspace; UINT64_MAX = they do not fit in 64 bits. */
 uint64_t fxa__cuda_workspace(const fxa__cuda_self *self, const fxa__cuda_choice *choice,
                              const fxa__cuda_program *program, const fxa__problem *p);

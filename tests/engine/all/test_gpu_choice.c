@@ -40,10 +40,9 @@ static void pick_shape(const char *source, int32_t shape[8]) {
     for (int unit = 0; unit < FXA__CUDA_UNIT_COUNT; unit++) {
         const char *file = fxa__cuda_unit_source(&choice, (fxa__cuda_unit)unit);
         if (!file || strncmp(source, file, strlen(file)) != 0 || source[strlen(file)] != '.') continue;
-        struct FxaShape s = fxa__cuda_tile_shape(&choice, &program, (fxa__cuda_unit)unit);
+        struct FxaShape s = fxa__cuda_tile_shape(&choice, (fxa__cuda_unit)unit).launch;
         memcpy(shape, &s, sizeof s);
     }
-    shape[1] = 1024; /* shape[1]: bytes of shared memory */
     fxa__cuda_program_free(&program);
 }
 

@@ -204,7 +204,7 @@ static bool bed_open_on(bed *x, const fxa_problem *problem, int32_t arch, int32_
     if (status != FXA_OK) return false;
     for (int unit = 0; unit < FXA__CUDA_UNIT_COUNT; unit++) {
         if (!(x->code.choice.units >> unit & 1)) continue;
-        x->code.unit[unit].shape = fxa__cuda_tile_shape(&x->code.choice, &x->code.program, (fxa__cuda_unit)unit);
+        x->code.unit[unit].shape = fxa__cuda_tile_shape(&x->code.choice, (fxa__cuda_unit)unit).launch;
         for (int i = 0; i < 6; i++) x->code.unit[unit].function[i] = (void *)(uintptr_t)(unit * WATCH_MODULE + i + 1);
     }
     bed_bind(x);

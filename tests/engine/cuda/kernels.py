@@ -78,7 +78,8 @@ def build(nvrtc, kernel, arch, program, defines):
     handle = ctypes.c_void_p()
     nvrtc.nvrtcCreateProgram(ctypes.byref(handle), source.encode(), (kernel + ".cu").encode(), count, texts, names)
     options = ["--gpu-architecture=sm_" + arch, "--std=c++17", "--ptxas-options=-v", "-default-device", "-lineinfo"]
-    options += ["-D%s=%s" % item for item in {**defaults("FXA_SETTINGS"), **defines}.items()]
+    shared = 227 if kernel.startswith("sm90/") else 163 if arch in ("80", "90", "90a", "100") else 99
+    options += ["-D%s=%s" % item for item in {**defaults("FXA_SETTINGS"), "FXA_SHARED_KB": shared, **defines}.items()]
     array = (ctypes.c_char_p * len(options))(*[o.encode() for o in options])
     status = nvrtc.nvrtcCompileProgram(handle, len(options), array)
     size = ctypes.c_size_t()

@@ -263,8 +263,8 @@ static void built_judge(const char *program, const char *label, const fxa_plan *
             if (x->serialised) serialised = false;
         }
         if (getenv("FXA_TEST_VERBOSE") && (spills || built_compiler.said[i].serialised))
-            printf("NOTE %s %s %s d %d: spills %d%s\n", fxa__cuda_family_name(c->family), kernel, program, (int)c->traits.d,
-                   spills, built_compiler.said[i].serialised ? ", serialised" : "");
+            printf("NOTE %s %s %s d %d: spills %d%s\n", fxa__cuda_family_name(c->family), kernel, program,
+                   (int)c->traits.d, spills, built_compiler.said[i].serialised ? ", serialised" : "");
         if (spills > allowed) T_FAIL("%s: %s spills %d bytes, %d are listed\n", label, kernel, spills, allowed);
         if (serialised) T_FAIL("%s: products of %s are serialised\n", label, kernel);
     }

@@ -89,6 +89,7 @@ TEST(options_say_what_the_problem_needs) {
             }
             for (int k = 0; k < 2; k++)
                 if (extra[k]) (void)strcat(want, extra[k]);
+            (void)strcat(want, box_choice.family == FXA__CUDA_SM90 ? "-DFXA_SHARED_KB=227 " : "-DFXA_SHARED_KB=163 ");
             T_STR(strstr(given, "-DFXA_D="), want);
         }
         fxa_plan_destroy(plan);

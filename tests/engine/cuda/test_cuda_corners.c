@@ -65,7 +65,7 @@ TEST(tiles_of_wide_operands) {
         p.d_qk = sizes[i][0], p.d_v = sizes[i][1];
         T_REQUIRE(corner_choose(&p, &out, &g));
         T_INT(out.family, FXA__CUDA_SM90);
-        T_INT(fxa__cuda_tile_shape(&out, &g, FXA__CUDA_BACKWARD).k_rows, sizes[i][2]);
+        T_INT(fxa__cuda_tile_shape(&out, FXA__CUDA_BACKWARD).launch.k_rows, sizes[i][2]);
         fxa__cuda_program_free(&g);
     }
 }

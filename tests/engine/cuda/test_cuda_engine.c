@@ -186,7 +186,7 @@ TEST(tiles_are_reported) {
         box b;
         box_start(&b, pass, NULL);
         fxa__cuda_unit unit = pass == FXA_FORWARD ? FXA__CUDA_FORWARD : FXA__CUDA_BACKWARD;
-        const struct FxaShape shape = fxa__cuda_tile_shape(&box_choice, &box_program, unit);
+        const struct FxaShape shape = fxa__cuda_tile_shape(&box_choice, unit).launch;
         fxa_support said = box_support(ctx, &b);
         T_CHECK(shape.q_rows >= 64 && shape.k_rows >= 64);
         T_INT(said.tile_q, shape.q_rows);

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * Tile shapes of the cuda engine's kernels for every pair of head dims, against tables. The layout of the workspace is
- * tested by test_cuda_run.c.
+ * Tile shapes of the cuda engine's kernels (kernels/common/tile_shape.h) for every pair of head dims, against tables.
+ * test_cuda_run.c tests the layout of the workspace.
  */
 #include "engine/cuda/cuda.h"
 #include "t.h"
@@ -33,18 +33,20 @@ static void shape_for_all(fxa__cuda_family family, int32_t arch, void (*check)(f
 
 /* Key tiles of the sm80 backward by the shared memory of a CTA: 163 KiB on sm_80, sm_90 and sm_100, else 99 KiB. */
 static void shape_check_sm80(fxa__cuda_choice *c) {
-    const fxa__cuda_program plain = {.operands = {.dense = -1, .diagonal = -1}},
-                            dense = {.operands = {.dense = 1, .diagonal = -1}};
     int32_t columns = shape_columns(c);
     bool roomy = c->arch == 80 || c->arch == 90 || c->arch == 100, wide = c->traits.d > 128 || c->traits.dv > 128;
     int32_t keys = columns <= (roomy ? 384 : 192) ? 128 : columns <= (roomy ? 512 : 320) ? 64 : 32;
-    struct FxaShape back = fxa__cuda_tile_shape(c, &plain, FXA__CUDA_BACKWARD);
+    c->traits.shared_kb = roomy ? 163 : 99;
+    struct FxaShape back = fxa__cuda_tile_shape(c, FXA__CUDA_BACKWARD).launch;
     shape_check(c, &back, 2 * keys, keys == 32 ? 32 : 64, keys);
     T_INT(back.sum_rows, keys / 16);
     T_INT(back.parts, wide ? 2 : 1);
-    struct FxaShape forward = fxa__cuda_tile_shape(c, &plain, FXA__CUDA_FORWARD);
+    T_CHECK(back.shared_bytes <= c->traits.shared_kb * 1024);
+    struct FxaShape forward = fxa__cuda_tile_shape(c, FXA__CUDA_FORWARD).launch;
     shape_check(c, &forward, 128, wide ? 64 : 128, 64);
-    forward = fxa__cuda_tile_shape(c, &dense, FXA__CUDA_FORWARD);
+    T_CHECK(forward.shared_bytes <= 99 * 1024);
+    c->traits.dense = 1;
+    forward = fxa__cuda_tile_shape(c, FXA__CUDA_FORWARD).launch;
     shape_check(c, &forward, 128, 64, 64);
 }
 
@@ -71,20 +73,21 @@ TEST(tiles_of_the_sm90_forward) {
         {true, true, true, false, "222211222211221111221111111111111111"},
     };
     for (size_t i = 0; i < sizeof rows / sizeof *rows; i++) {
-        const fxa__cuda_program g = {
-            .operands = {.dense = rows[i].dense ? 1 : -1, .diagonal = rows[i].diagonal ? 1 : -1},
-            .switches = {.pack_operands = rows[i].vector}};
         for (int k = 0; k < SHAPE_DIMS * SHAPE_DIMS; k++) {
-            fxa__cuda_choice c = {.family = FXA__CUDA_SM90, .arch = 90, .traits.dropout = rows[i].dropout};
+            fxa__cuda_choice c = {.family = FXA__CUDA_SM90, .arch = 90};
+            c.traits = (struct FxaTraits){.dropout = rows[i].dropout, .dense = rows[i].dense, .shared_kb = 227};
+            c.traits.diagonal = rows[i].diagonal, c.traits.operands = rows[i].vector;
             c.traits.d = shape_dims[k / SHAPE_DIMS], c.traits.dv = shape_dims[k % SHAPE_DIMS];
             bool small = c.traits.d <= 64 && c.traits.dv <= 64, both = rows[i].dense && rows[i].diagonal;
             int32_t groups = small && !rows[i].dense && !rows[i].dropout ? 3 : 2;
-            struct FxaShape s = fxa__cuda_tile_shape(&c, &g, FXA__CUDA_FORWARD);
+            struct FxaTileShape t = fxa__cuda_tile_shape(&c, FXA__CUDA_FORWARD);
+            struct FxaShape s = t.launch;
             shape_check(&c, &s, 128 * (groups + 1), 64 * groups, rows[i].keys[k] == '2' ? 128 : 64);
             T_INT(s.store_rows, 16);
             T_INT(s.persistent, 1);
             T_INT(s.parts, 1);
-            T_INT(fxa__cuda_forward_fits(&c, &g), !(both && c.traits.d == 256 && c.traits.dv == 256));
+            T_INT(t.query_parts, groups == 3 ? 3 : 0);
+            T_INT(t.fits, !(both && c.traits.d == 256 && c.traits.dv == 256));
         }
     }
 }
@@ -92,27 +95,32 @@ TEST(tiles_of_the_sm90_forward) {
 /* Query tiles of the sm90 backward: 128 rows for head dims up to 64 without slopes, dense tensors, captured gradients
  * and dropout. The kernel for head dims above 128 has tiles of 64 x 64. */
 static void shape_check_sm90(fxa__cuda_choice *c) {
-    const fxa__cuda_program bare = {.operands = {.dense = -1, .diagonal = -1}};
-    fxa__cuda_program other[6] = {bare, bare, bare, bare, bare, bare};
     bool wide = c->traits.d > 128 || c->traits.dv > 128, small = c->traits.d <= 64 && c->traits.dv <= 64;
     int32_t columns = shape_columns(c);
-    other[1].switches.derivative = true, other[2].operands.dense = 1, other[3].switches.grad_diagonal = true,
-    other[4].switches.grad_sums = 1;
-    other[5].switches.grad_scatter = true;
+    c->traits.shared_kb = 227;
+    const struct FxaTraits bare = c->traits;
     for (int i = 0; i < 7; i++) {
-        c->traits.dropout = i == 6;
-        struct FxaShape s = fxa__cuda_tile_shape(c, &other[i % 6], FXA__CUDA_BACKWARD);
+        struct FxaTraits *t = &c->traits;
+        int *const members[] = {&t->derivative, &t->dense,        &t->grad_diagonal,
+                                &t->grad_sums,  &t->grad_scatter, &t->dropout};
+        *t = bare;
+        if (i) *members[i - 1] = 1;
+        struct FxaShape s = fxa__cuda_tile_shape(c, FXA__CUDA_BACKWARD).launch;
         shape_check(c, &s, 384, small && i == 0 ? 128 : 64, wide ? 64 : 128);
         T_INT(s.store_rows, 16);
         T_INT(s.sum_rows, wide ? 0 : 8);
         T_INT(s.parts, 1);
     }
     for (int i = 0; !wide && i < 4; i++) { /* of a dense tensor and words */
-        fxa__cuda_program g = bare;
-        g.operands.dense = i % 2 ? 1 : -1, g.switches.pack_operands = i / 2;
-        T_INT(fxa__cuda_fused_dq_fits(c, &g), i % 2 == 0 || columns < 256 || i == 1);
+        struct FxaTraits t = bare;
+        t.dense = i % 2, t.operands = t.pack_operands = i / 2;
+        bool fits = i % 2 == 0 || columns < 256 || i == 1;
+        T_INT(fxa_fused_dq_fits(t), fits);
+        t.separate_dq = !fits;
+        T_CHECK(fxa_backward_sm90(t).launch.shared_bytes <= 227 * 1024);
     }
-    struct FxaShape s = fxa__cuda_tile_shape(c, &bare, FXA__CUDA_DQ);
+    c->traits = bare;
+    struct FxaShape s = fxa__cuda_tile_shape(c, FXA__CUDA_DQ).launch;
     shape_check(c, &s, 384, 128, 64);
     T_INT(s.store_rows, 16);
     T_INT(s.persistent, 1);
@@ -122,24 +130,24 @@ TEST(tiles_of_the_sm90_backward) { shape_for_all(FXA__CUDA_SM90, 90, shape_check
 
 /* Kernels without tensor cores, and those that are the same in every family. */
 static void shape_check_others(fxa__cuda_choice *c) {
-    const fxa__cuda_program plain = {.operands = {.dense = -1, .diagonal = -1}};
     static const fxa__cuda_unit tiles[] = {FXA__CUDA_FORWARD, FXA__CUDA_BACKWARD},
                                 none[] = {FXA__CUDA_TILE_LISTS, FXA__CUDA_CONVERT};
     for (int i = 0; i < 2; i++) {
-        struct FxaShape s = fxa__cuda_tile_shape(c, &plain, tiles[i]);
+        struct FxaShape s = fxa__cuda_tile_shape(c, tiles[i]).launch;
         shape_check(c, &s, 256, 64, 64);
         T_INT(s.sum_rows, i ? 8 : 0);
         T_INT(s.parts, 1);
-        s = fxa__cuda_tile_shape(c, &plain, none[i]);
+        s = fxa__cuda_tile_shape(c, none[i]).launch;
         shape_check(c, &s, 0, 0, 0);
     }
-    struct FxaShape s = fxa__cuda_tile_shape(c, &plain, FXA__CUDA_PREPOST);
+    struct FxaShape s = fxa__cuda_tile_shape(c, FXA__CUDA_PREPOST).launch;
     shape_check(c, &s, 256, c->traits.dv == 32 ? 64 : c->traits.dv == 64 ? 32 : c->traits.dv <= 128 ? 16 : 8, 0);
     T_INT(s.parts, 1);
+    c->traits.shared_kb = 227;
     for (c->traits.row_tiles = 1; c->traits.row_tiles <= 4 && c->traits.d <= 128 && c->traits.d == c->traits.dv;
          c->traits.row_tiles *= 2)
         for (c->traits.cluster = 0; c->traits.cluster < 3; c->traits.cluster++) {
-            s = fxa__cuda_tile_shape(c, &plain, FXA__CUDA_DECODE);
+            s = fxa__cuda_tile_shape(c, FXA__CUDA_DECODE).launch;
             shape_check(c, &s, 384, 8 * c->traits.row_tiles, 128);
             T_INT(s.store_rows, 32);
             T_INT(s.persistent, 1);

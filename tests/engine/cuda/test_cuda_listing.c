@@ -235,7 +235,7 @@ static void list_make(const struct list_row *row, char *out, size_t size) {
     for (int i = 0; i < FXA__CUDA_UNIT_COUNT; i++) {
         if (!(code.choice.units >> i & 1)) continue;
         code.unit[i] = (fxa__cuda_module){.cubin = &cubin, .size = 1000 + (size_t)i};
-        code.unit[i].shape = fxa__cuda_tile_shape(&code.choice, &code.program, (fxa__cuda_unit)i);
+        code.unit[i].shape = fxa__cuda_tile_shape(&code.choice, (fxa__cuda_unit)i).launch;
         code.unit[i].shape.shared_bytes = code.unit[i].shape.q_rows ? 2000 + i : 0;
     }
     fxa__cuda_listing(&code, problem, &w);

@@ -8,8 +8,7 @@
 #include "../../../base/num.h"
 
 enum {
-    BACKWARD_SENDERS = 2, /* as SENDERS of sm90/backward_shared.cuh */
-    BACKWARD_FINISH = 8   /* resident CTAs of fxa_grad_q_finish per multiprocessor */
+    BACKWARD_FINISH = 8 /* resident CTAs of fxa_grad_q_finish per multiprocessor */
 };
 
 /* Returns true if a kernel of its own computes dQ: deterministic, above head dim 128, and f32. Does not depend on the
@@ -40,7 +39,7 @@ static fxa_status backward_keys(fxa__cuda_call *c) {
     }
     fxa__cuda_args_tile_list(c, &c->at.keys);
     if (c->code->choice.traits.ordered_dq) fxa__cuda_args_dq_order(c);
-    c->a.sent_all = (int)tiles * (c->code->choice.traits.ordered_dq ? BACKWARD_SENDERS : 1);
+    c->a.sent_all = (int)tiles * fxa__cuda_tile_shape(&c->code->choice, FXA__CUDA_BACKWARD).dq_writers;
     return fxa__cuda_launch_main(c, FXA__CUDA_BACKWARD, FXA__CUDA_SIMT_DKV,
                                  (fxa__cuda_grid){tiles * shape->parts, p->hkv, packed ? 1 : p->b});
 }

@@ -2,7 +2,7 @@
  *
  * From cubins, compiled (host/compile.c) or read from bytes, to code, and with a device to loaded kernels. A unit is
  * one source file below kernels/, compiled separately. The tile shape that a kernel needs is a constant of its cubin;
- * it is compared with host/workspace.c, and a cubin with another shape is refused.
+ * it is compared with kernels/common/tile_shape.h, and a cubin with another shape is refused.
  */
 #include "../cuda.h"
 
@@ -50,12 +50,6 @@ const char *fxa__cuda_family_name(fxa__cuda_family family) {
 
 /* ---- What is in it ----------------------------------------------------------------------------------------------- */
 
-static bool build_same_shape(const struct FxaShape *x, const struct FxaShape *y) {
-    return x->threads == y->threads && x->q_rows == y->q_rows && x->k_rows == y->k_rows &&
-           x->store_rows == y->store_rows && x->persistent == y->persistent && x->sum_rows == y->sum_rows &&
-           x->parts == y->parts;
-}
-
 /* Reads a FxaShape from a cubin: eight little-endian ints. Leaves `out` unchanged if `size` is not theirs. */
 static void build_read_shape(const uint8_t *data, size_t size, struct FxaShape *out) {
     fxa__reader r = {.data = data, .size = size};
@@ -79,8 +73,8 @@ static fxa_status build_check(fxa__cuda_code *code, fxa__cuda_unit unit, fxa_err
     const unsigned shapeless = 1u << FXA__CUDA_TILE_LISTS | 1u << FXA__CUDA_DIAGONAL_TABLE |
                                1u << FXA__CUDA_CAPTURED_GRADS | 1u << FXA__CUDA_CONVERT | 1u << FXA__CUDA_PAGED_GRADS;
     if (shapeless >> unit & 1u) return FXA_OK;
-    struct FxaShape known = fxa__cuda_tile_shape(&code->choice, &code->program, unit);
-    if (shape && build_same_shape(&m->shape, &known)) return FXA_OK;
+    struct FxaShape known = fxa__cuda_tile_shape(&code->choice, unit).launch;
+    if (shape && memcmp(&m->shape, &known, sizeof known) == 0) return FXA_OK;
     return fxa__fail(err, FXA_E_VERSION,
                      "%s of a cubin needs %d threads, tiles of %d x %d and %d CTAs for them; this library expects "
                      "%d, %d x %d and %d",

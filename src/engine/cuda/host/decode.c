@@ -13,10 +13,8 @@ enum {
     DECODE_KEYS = 512, /* or minimum keys of a split, if that gives at most DECODE_FEW splits */
     DECODE_FEW = 8,
     DECODE_ALONE = 16,  /* minimum tiles of a split if each split is a work item */
-    DECODE_PIECES = 64, /* maximum splits of a (b, KV head), which sm90/decode_combine.cuh combines */
     DECODE_TAIL = 6,    /* items of the last round are halved if they occupy more than 1/6 of the multiprocessors */
     DECODE_EVEN = 5,    /* and less than 3/5 */
-    DECODE_RUN = 16,    /* maximum splits of an item: 2^RUN_LEVELS of sm90/decode_combine.cuh */
     DECODE_ROUNDS = 4,  /* minimum rounds of items if batch entries have different lengths */
     DECODE_END = 128,   /* KB that a multiprocessor could read in the time of an item's end */
     DECODE_SHARE = 640, /* KB that the device could read in the time of combining one more item */
@@ -39,7 +37,7 @@ typedef struct decode_cut {
 static int64_t decode_pieces(const decode_cut *c, int64_t rows, int64_t tiles, int64_t tile) {
     int64_t most = fxa__div_up(tiles, c->folds ? DECODE_PIECE : DECODE_ALONE), pieces = 1;
     if (c->folds) most = fxa__max_i64(most, fxa__min_i64(tiles * tile / DECODE_KEYS, DECODE_FEW));
-    most = fxa__min_i64(fxa__min_i64(most, DECODE_PIECES), c->ctas / (c->folds ? 1 : 2) / rows);
+    most = fxa__min_i64(fxa__min_i64(most, FXA_DECODE_MAX_SPLITS), c->ctas / (c->folds ? 1 : 2) / rows);
     while (pieces * 2 <= most) pieces *= 2;
     return c->folds ? pieces : fxa__max_i64(most, 1);
 }
@@ -62,7 +60,7 @@ static int64_t decode_time(const decode_cut *c, int64_t run) {
 
 /* Returns the number of splits per item. Different lengths of batch entries need many items for balance. */
 static int64_t decode_run(const decode_cut *c, bool spans) {
-    int64_t best = 1, most = c->folds ? fxa__min_i64(c->pieces, DECODE_RUN) : 1;
+    int64_t best = 1, most = c->folds ? fxa__min_i64(c->pieces, FXA_DECODE_MAX_RUN) : 1;
     for (int64_t run = 2; run <= most; run *= 2) {
         if (spans && c->rows * (c->pieces / run) < DECODE_ROUNDS * c->ctas) break;
         if (decode_time(c, run) <= decode_time(c, best)) best = run;
@@ -89,21 +87,21 @@ static int64_t decode_items(const fxa__cuda_buffers *at, int64_t heads) {
 }
 
 static decode_cut decode_cut_make(const fxa__cuda_self *self, const fxa__cuda_choice *choice, const fxa_problem *p,
-                                  const struct FxaShape *shape) {
-    int64_t groups = fxa__div_up(p->hq / p->hkv * p->sq, shape->q_rows), tiles = fxa__div_up(p->sk, shape->k_rows);
+                                  const struct FxaTileShape *shape) {
+    int64_t groups = fxa__div_up(p->hq / p->hkv * p->sq, shape->launch.q_rows),
+            tiles = fxa__div_up(p->sk, shape->launch.k_rows);
     decode_cut c = {self->processors, p->b * p->hkv * groups, 1, 1, false};
-    int64_t workers = (shape->threads - 32) / 128 * 128; /* threads of entire warpgroups, without the producer warp */
-    c.folds = (int64_t)shape->q_rows * choice->traits.dv / 4 <= workers;
-    c.pieces = decode_pieces(&c, p->hkv * groups, tiles, shape->k_rows);
-    c.piece =
-        fxa__div_up(fxa__div_up(tiles, c.pieces) * shape->k_rows * (choice->traits.d + choice->traits.dv) * 2, 1024);
+    c.folds = shape->folds;
+    c.pieces = decode_pieces(&c, p->hkv * groups, tiles, shape->launch.k_rows);
+    c.piece = fxa__div_up(
+        fxa__div_up(tiles, c.pieces) * shape->launch.k_rows * (choice->traits.d + choice->traits.dv) * 2, 1024);
     return c;
 }
 
 /* Returns the number of CTAs of a cluster, if one item per CTA saturates memory bandwidth or is a single split; a
  * cluster combines its results without the workspace. */
 int32_t fxa__cuda_decode_cluster(const fxa__cuda_self *self, const fxa__cuda_choice *choice, const fxa_problem *p) {
-    const struct FxaShape shape = fxa__cuda_tile_shape(choice, NULL, FXA__CUDA_DECODE);
+    const struct FxaTileShape shape = fxa__cuda_tile_shape(choice, FXA__CUDA_DECODE);
     const decode_cut c = decode_cut_make(self, choice, p, &shape);
     if (!c.folds) return 0;
     for (int64_t ctas = DECODE_CLUSTER; ctas > 1; ctas /= 2) {
@@ -116,8 +114,8 @@ int32_t fxa__cuda_decode_cluster(const fxa__cuda_self *self, const fxa__cuda_cho
 }
 
 void fxa__cuda_decode_split(const fxa__cuda_self *self, const fxa__cuda_choice *choice, const fxa_problem *p,
-                            const struct FxaShape *shape, fxa__cuda_buffers *out) {
-    int64_t groups = fxa__div_up(p->hq / p->hkv * p->sq, shape->q_rows);
+                            const struct FxaTileShape *shape, fxa__cuda_buffers *out) {
+    int64_t groups = fxa__div_up(p->hq / p->hkv * p->sq, shape->launch.q_rows);
     decode_cut c = decode_cut_make(self, choice, p, shape);
     out->splits = (int32_t)c.pieces;
     out->item_splits =

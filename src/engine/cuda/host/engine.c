@@ -98,7 +98,7 @@ static void cu_tiles(const fxa__cuda_choice *c, const fxa__cuda_program *g, fxa_
     fxa__cuda_unit unit = c->units >> FXA__CUDA_DECODE & 1u     ? FXA__CUDA_DECODE
                           : c->units >> FXA__CUDA_BACKWARD & 1u ? FXA__CUDA_BACKWARD
                                                                 : FXA__CUDA_FORWARD;
-    struct FxaShape shape = fxa__cuda_tile_shape(c, g, unit);
+    struct FxaShape shape = fxa__cuda_tile_shape(c, unit).launch;
     if (!g->switches.mask || unit == FXA__CUDA_DECODE) return;
     report->tile_q = shape.q_rows;
     report->tile_k = shape.k_rows;

@@ -24,7 +24,8 @@ enum {
     CU_MOST_TILES = 1 << 28,
     CU_LEAST_TILE = 128, /* rows of the smallest query tile of a kernel with flags in tile numbers */
     CU_MOST_NARROW = 128,
-    CU_MOST_SCORED = 96
+    CU_MOST_SCORED = 96,
+    CU_SHARED_KB_SM90 = 227
 };
 
 #define CU_MOST_STRIDE (INT64_C(1) << 39) /* in 16-bit elements: TMA strides are below 2^40 bytes */
@@ -177,10 +178,10 @@ static bool cu_pages_fit(const fxa_problem *p) {
            (p->page_size % 8 == 0 && 64 % p->page_size == 0);
 }
 
-static bool cu_is_separate(const fxa_problem *p, const fxa__cuda_choice *c, const fxa__cuda_program *g) {
+static bool cu_is_separate(const fxa_problem *p, const fxa__cuda_choice *c) {
     bool wide = c->traits.d > CU_MOST_NARROW || c->traits.dv > CU_MOST_NARROW;
     return p->pass == FXA_BACKWARD &&
-           (wide || (p->flags & FXA_DETERMINISTIC) || !(p->flags & FXA_GRAD_Q) || !fxa__cuda_fused_dq_fits(c, g));
+           (wide || (p->flags & FXA_DETERMINISTIC) || !(p->flags & FXA_GRAD_Q) || !fxa_fused_dq_fits(c->traits));
 }
 
 /* Returns true if a deterministic backward computes dQ in the main kernel, by ordered accumulation. Requires that every
@@ -214,7 +215,7 @@ static fxa__cuda_family cu_family(const fxa__cuda_self *s, const fxa_problem *p,
     if (c->dtype == FXA_F32 || s->forced == FXA__CUDA_SIMT) return FXA__CUDA_SIMT;
     bool hopper = c->arch == 90 && maps && c->traits.aligned && s->forced != FXA__CUDA_SM80 &&
                   c->out_dtype == c->dtype && !c->traits.row_max && !cu_is_empty(p); /* sizes in tensor maps are > 0 */
-    if (hopper && cu_pages_fit(p) && (backward ? cu_hopper_has_grads(c, g) : fxa__cuda_forward_fits(c, g)))
+    if (hopper && cu_pages_fit(p) && (backward ? cu_hopper_has_grads(c, g) : fxa_forward_sm90(c->traits).fits))
         return FXA__CUDA_SM90;
     return backward && fixed ? FXA__CUDA_SIMT : FXA__CUDA_SM80;
 }
@@ -290,6 +291,9 @@ static uint32_t cu_units(const fxa_problem *p, const fxa__cuda_choice *c, const 
     return units;
 }
 
+/* Returns the KB of shared memory that the kernels of sm80 use: 163 of devices that have them, else 99. */
+static int32_t cu_shared_kb(int32_t arch) { return arch == 80 || (arch >= 90 && arch < 120) ? 163 : 99; }
+
 /* Copies the switches of the program's text. */
 static void cu_switches(const fxa__cuda_program *g, struct FxaTraits *t) {
 #define CU_SWITCH(member, macro, otherwise, meaning) t->member = g->switches.member;
@@ -300,9 +304,11 @@ static void cu_switches(const fxa__cuda_program *g, struct FxaTraits *t) {
 
 static void cu_fill(const fxa__cuda_self *s, const fxa_problem *p, fxa__cuda_choice *c, const fxa__cuda_program *g) {
     cu_switches(g, &c->traits);
+    c->traits.shared_kb = CU_SHARED_KB_SM90;
     c->family = cu_family(s, p, c, g);
+    if (c->family != FXA__CUDA_SM90) c->traits.shared_kb = cu_shared_kb(c->arch);
     c->traits.ordered_dq = c->family == FXA__CUDA_SM90 && cu_is_by_turns(p, c, g);
-    c->traits.separate_dq = c->family == FXA__CUDA_SM90 && !c->traits.ordered_dq && cu_is_separate(p, c, g);
+    c->traits.separate_dq = c->family == FXA__CUDA_SM90 && !c->traits.ordered_dq && cu_is_separate(p, c);
     if (c->family == FXA__CUDA_SIMT) c->traits.aligned = false; /* the kernels of simt do not depend on it */
     if (cu_is_decode(p, c, g)) {
         c->traits.row_tiles = cu_row_tiles(p, c);

@@ -1,19 +1,14 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * Tile shapes of the kernels, and the layout of a run's workspace (fxa__cuda_buffers of host/call.h). Tile shapes are
- * computed as in the kernels' sources (sm90/forward_shared.cuh and others). host/code.c compares them with the shapes
- * in the cubins, because kernels with other tiles would read tile lists past their end.
+ * Layout of a run's workspace (fxa__cuda_buffers of host/call.h). Tile shapes come from kernels/common/tile_shape.h,
+ * which kernels include too.
  */
 #include "call.h"
 
 #include "../../../program/interval_rules.h"
 
 enum {
-    LAYOUT_PAD = 128,
-    LAYOUT_SHARE = 64,  /* rows of dQ per element of first_share */
-    LAYOUT_PARTS = 32,  /* rows of sums along diagonals, one per key tile; more key tiles share one row */
-    LAYOUT_PASSING = 3, /* consumer warpgroups of a forward kernel whose warpgroups skip tiles independently */
-    LAYOUT_HALVES = 2,  /* query parts of a backward kernel with skip bits (sm90/backward_shared.cuh) */
+    LAYOUT_PARTS = 32, /* rows of sums along diagonals, one per key tile; more key tiles share one row */
     LAYOUT_ELEMENTS = 1 << 30
 };
 
@@ -23,101 +18,18 @@ enum { LAYOUT_PITCH = 2048 };
 
 /* ---- Tiles ------------------------------------------------------------------------------------------------------- */
 
-static int32_t layout_stored(int32_t d) { return (d + 63) / 64 * 64; }
-
-enum { LAYOUT_SHARED = 227 * 1024 - 1536 }; /* shared memory of an sm_90 CTA minus alignment and barriers */
-
-/* Returns true if the forward kernel of sm90 with key tiles of `keys` rows and one Q buffer fits in shared memory. */
-static bool layout_forward_fits(const fxa__cuda_choice *c, const fxa__cuda_program *g, int32_t rows, int32_t keys,
-                                bool small) {
-    int32_t d = layout_stored(c->traits.d), dv = layout_stored(c->traits.dv), stages = small ? 3 : 2;
-    int32_t bytes = rows * (d > dv ? d : dv) * 2 + stages * keys * (d + dv) * 2;
-    if (g->operands.dense >= 0) bytes += 2 * rows * keys * 2;
-    if (g->operands.diagonal >= 0) bytes += 2 * stages * (rows + keys) * 4;
-    if (g->switches.pack_operands) bytes += (2 * stages * keys + rows) * 4;
-    return bytes <= LAYOUT_SHARED;
-}
-
-static bool layout_is_small(const fxa__cuda_choice *c) { return c->traits.d <= 64 && c->traits.dv <= 64; }
-
-static int32_t layout_forward_groups(const fxa__cuda_choice *c, const fxa__cuda_program *g) {
-    return layout_is_small(c) && g->operands.dense < 0 && !c->traits.dropout ? 3 : 2;
-}
-
-/* Returns true if the consumer warpgroups of the forward kernel skip tiles independently (sm90/forward_shared.cuh). */
-static bool layout_passes(const fxa__cuda_choice *c, const fxa__cuda_program *g) {
-    return c->family == FXA__CUDA_SM90 && layout_forward_groups(c, g) == LAYOUT_PASSING;
-}
-
-/* With head dim 256, a dense tensor leaves no shared memory for a diagonal row. */
-bool fxa__cuda_forward_fits(const fxa__cuda_choice *c, const fxa__cuda_program *g) {
-    return layout_forward_fits(c, g, 64 * layout_forward_groups(c, g), 64, layout_is_small(c));
-}
-
-/* Shared memory of the fused backward: a K and V tile of 128 keys, and two stages of Q and dO of 64 queries, of dS and
- * of a dense tile. It always fits without a dense tensor. With head dim 128, a dense tensor leaves none for operands
- * and the dQ sum. */
-bool fxa__cuda_fused_dq_fits(const fxa__cuda_choice *c, const fxa__cuda_program *g) {
-    int32_t columns = layout_stored(c->traits.d) + layout_stored(c->traits.dv), pairs = 64 * 128 * 2;
-    int32_t bytes =
-        (128 + 2 * 64) * columns * 2 + 4 * pairs + 2 * 64 * (c->traits.d > 64 ? 64 : 32) * 4 + 2 * 2 * 64 * 4;
-    if (g->switches.pack_operands) bytes += 2 * (64 + 128) * 4;
-    return g->operands.dense < 0 || bytes <= LAYOUT_SHARED;
-}
-
-static struct FxaShape layout_forward_sm90(const fxa__cuda_choice *c, const fxa__cuda_program *g) {
-    bool small = layout_is_small(c);
-    int32_t groups = layout_forward_groups(c, g), rows = 64 * groups;
-    int32_t keys = c->traits.dv <= 128 && layout_forward_fits(c, g, rows, 128, small) ? 128 : 64;
-    return (struct FxaShape){128 * (groups + 1), 0, rows, keys, 16, 1, 0, 1};
-}
-
-static struct FxaShape layout_backward_sm90(const fxa__cuda_choice *c, const fxa__cuda_program *g) {
-    bool small = layout_is_small(c);
-    bool bare = !g->switches.derivative && g->operands.dense < 0 && !g->switches.grad_diagonal &&
-                !g->switches.grad_sums && !g->switches.grad_scatter;
-    if (c->traits.d > 128 || c->traits.dv > 128) return (struct FxaShape){384, 0, 64, 64, 16, 0, 0, 1};
-    return (struct FxaShape){384, 0, small && bare && !c->traits.dropout ? 128 : 64, 128, 16, 0, 8, 1};
-}
-
-static struct FxaShape layout_forward_sm80(const fxa__cuda_choice *c, const fxa__cuda_program *g) {
-    bool two = c->traits.d <= 128 && c->traits.dv <= 128 && g->operands.dense < 0;
-    return (struct FxaShape){128, 0, two ? 128 : 64, 64, 0, 0, 0, 1};
-}
-
-static int32_t layout_backward_bytes(const fxa__cuda_choice *c, int32_t keys, int32_t queries) {
-    return (keys + queries) * (layout_stored(c->traits.d) + layout_stored(c->traits.dv)) * 2 + queries * keys * 2 +
-           1024;
-}
-
-static struct FxaShape layout_backward_sm80(const fxa__cuda_choice *c) {
-    bool roomy = c->arch == 80 || (c->arch >= 90 && c->arch < 120);
-    int32_t limit = (roomy ? 163 : 99) * 1024;
-    int32_t keys = layout_backward_bytes(c, 128, 64) <= limit  ? 128
-                   : layout_backward_bytes(c, 64, 64) <= limit ? 64
-                                                               : 32;
-    int32_t parts = c->traits.d <= 128 && c->traits.dv <= 128 ? 1 : 2;
-    return (struct FxaShape){2 * keys, 0, keys == 32 ? 32 : 64, keys, 0, 0, keys / 16, parts};
-}
-
-static struct FxaShape layout_decode_shape(const fxa__cuda_choice *c) {
-    bool wide = c->traits.d + c->traits.dv > 256;
-    int32_t keys = wide ? 64 : 128, warps = wide && c->traits.row_tiles < 4 ? 5 : 12;
-    return (struct FxaShape){
-        32 * warps, 0, 8 * c->traits.row_tiles, keys, 32, 1, 0, c->traits.cluster ? c->traits.cluster : 1};
-}
-
-struct FxaShape fxa__cuda_tile_shape(const fxa__cuda_choice *c, const fxa__cuda_program *g, fxa__cuda_unit unit) {
-    int32_t lanes = c->traits.dv <= 32 ? 4 : c->traits.dv <= 64 ? 8 : c->traits.dv <= 128 ? 16 : 32;
-    if (unit == FXA__CUDA_PREPOST) return (struct FxaShape){256, 0, 256 / lanes, 0, 0, 0, 0, 1};
-    if (unit == FXA__CUDA_DECODE) return layout_decode_shape(c);
-    if (unit == FXA__CUDA_DQ && c->family == FXA__CUDA_SM90) return (struct FxaShape){384, 0, 128, 64, 16, 1, 0, 1};
-    if (unit != FXA__CUDA_FORWARD && unit != FXA__CUDA_BACKWARD && unit != FXA__CUDA_DQ) return (struct FxaShape){0};
-    bool forward = unit == FXA__CUDA_FORWARD;
-    switch (c->family) {
-    case FXA__CUDA_SM90: return forward ? layout_forward_sm90(c, g) : layout_backward_sm90(c, g);
-    case FXA__CUDA_SM80: return forward ? layout_forward_sm80(c, g) : layout_backward_sm80(c);
-    default: return (struct FxaShape){256, 0, 64, 64, 0, 0, unit == FXA__CUDA_BACKWARD ? 8 : 0, 1};
+struct FxaTileShape fxa__cuda_tile_shape(const fxa__cuda_choice *c, fxa__cuda_unit unit) {
+    const struct FxaTraits t = c->traits;
+    bool sm90 = c->family == FXA__CUDA_SM90, sm80 = c->family == FXA__CUDA_SM80;
+    switch (unit) {
+    case FXA__CUDA_FORWARD: return sm90 ? fxa_forward_sm90(t) : sm80 ? fxa_forward_sm80(t) : fxa_forward_simt(t);
+    case FXA__CUDA_BACKWARD:
+        if (sm90) return fxa_is_wide(t) ? fxa_backward_wide_sm90(t) : fxa_backward_sm90(t);
+        return sm80 ? fxa_backward_sm80(t) : fxa_backward_simt(t);
+    case FXA__CUDA_DQ: return sm90 ? fxa_dq_sm90(t) : fxa_forward_simt(t);
+    case FXA__CUDA_DECODE: return fxa_decode_sm90(t);
+    case FXA__CUDA_PREPOST: return fxa_prepost(t.dv);
+    default: return (struct FxaTileShape){0};
     }
 }
 
@@ -142,8 +54,8 @@ static void *layout_take(layout *l, int64_t n0, int64_t n1, int64_t n2, size_t e
     return fxa__carve_matrix(&l->c, n, n2, element);
 }
 
-static struct FxaShape layout_shape(const layout *l, fxa__cuda_unit unit) {
-    return fxa__cuda_tile_shape(l->choice, l->g, unit);
+static struct FxaTileShape layout_shape(const layout *l, fxa__cuda_unit unit) {
+    return fxa__cuda_tile_shape(l->choice, unit);
 }
 
 static int64_t layout_query_tiles(const layout *l, int32_t rows) {
@@ -181,7 +93,7 @@ static void layout_words_describe(layout *l, int side) {
     uint32_t inputs = 0;
     w->node = side ? l->g->operands.k : l->g->operands.q;
     w->length = side ? l->p->sk : l->p->sq;
-    w->pitch = fxa__round_up(w->length, LAYOUT_PAD) + LAYOUT_PAD;
+    w->pitch = fxa__round_up(w->length, FXA_PAD_ROWS) + FXA_PAD_ROWS;
     for (int d = 0; w->node >= 0 && d < program->nodes[w->node].n_args; d++)
         inputs |= fxa__node_input(&program->nodes[program->nodes[w->node].arg[d]]);
     w->batch = inputs & layout_bit(FXA_INPUT_B) ? (int32_t)l->p->b : 1;
@@ -211,12 +123,13 @@ static void layout_words_take(layout *l, int side) {
     w->ranges = layout_take(l, rows, w->pitch / 64, 2, sizeof(int32_t));
 }
 
-static void layout_list(layout *l, fxa__cuda_tile_list *list, struct FxaShape shape, bool by_key) {
-    int64_t q = fxa__div_up(l->p->sq, shape.q_rows), k = fxa__div_up(l->p->sk, shape.k_rows);
+static void layout_list(layout *l, fxa__cuda_tile_list *list, struct FxaTileShape shape, bool by_key) {
+    int64_t q = fxa__div_up(l->p->sq, shape.launch.q_rows), k = fxa__div_up(l->p->sk, shape.launch.k_rows);
     *list = (fxa__cuda_tile_list){.items = NULL};
     if (!l->g->switches.mask || l->p->sq == 0 || l->p->sk == 0) return;
     list->cut = (fxa__cuda_list_shape){
-        shape.q_rows, shape.k_rows, (int32_t)(by_key ? k : q), (int32_t)(by_key ? q : k), by_key, 0};
+        shape.launch.q_rows, shape.launch.k_rows, (int32_t)(by_key ? k : q), (int32_t)(by_key ? q : k), by_key,
+        shape.query_parts};
     list->batch = l->choice->traits.varlen ? (int32_t)l->p->b : layout_batch(l, l->g->operands.mask_inputs);
     list->heads = layout_heads(l, l->g->operands.mask_inputs);
     int64_t rows = (int64_t)list->batch * list->heads;
@@ -259,30 +172,30 @@ static void layout_diagonal(layout *l) {
 
 /* Allocates the partial results of decode. Their flags need no initialization. */
 static void layout_decode(layout *l) {
-    struct FxaShape shape = layout_shape(l, FXA__CUDA_DECODE);
+    struct FxaTileShape shape = layout_shape(l, FXA__CUDA_DECODE);
     fxa__cuda_decode_split(l->self, l->choice, l->p, &shape, l->out);
     int64_t items = l->out->items, shared = l->out->item_splits < l->out->splits ? items : 0;
     for (int i = 0; i < FXA_CUDA_DECODE_CUTS; i++) shared = l->out->cut[i] ? items : shared;
     l->out->recompute = layout_take(l, items, 3, 1, sizeof(uint32_t));
-    l->out->partial = layout_take(l, shared, shape.q_rows, l->choice->traits.dv, sizeof(float));
-    l->out->partial_ml = layout_take(l, shared, shape.q_rows, 2, sizeof(float));
-    shape.q_rows = (int32_t)l->p->sq;
+    l->out->partial = layout_take(l, shared, shape.launch.q_rows, l->choice->traits.dv, sizeof(float));
+    l->out->partial_ml = layout_take(l, shared, shape.launch.q_rows, 2, sizeof(float));
+    shape.launch.q_rows = (int32_t)l->p->sq;
     layout_list(l, &l->out->queries, shape, false);
 }
 
 /* Allocates the sums of gradients of captured tensors, which start at 0. */
 static void layout_captured(layout *l) {
     fxa__cuda_captured_sums *g = &l->out->captured;
-    struct FxaShape shape = layout_shape(l, FXA__CUDA_BACKWARD);
+    struct FxaTileShape shape = layout_shape(l, FXA__CUDA_BACKWARD);
     int64_t heads = l->p->b * l->p->hq;
-    g->tiles = (int32_t)fxa__div_up(l->p->sk, shape.k_rows);
-    g->sum_rows = (int64_t)g->tiles * shape.sum_rows;
+    g->tiles = (int32_t)fxa__div_up(l->p->sk, shape.launch.k_rows);
+    g->sum_rows = (int64_t)g->tiles * shape.launch.sum_rows;
     if (l->g->switches.grad_sums) g->sums = layout_take(l, heads, g->sum_rows, l->g->switches.grad_sums, sizeof(float));
     if (l->g->switches.grad_sums) g->totals = layout_take(l, heads, l->g->switches.grad_sums, 1, sizeof(double));
     if (l->g->switches.grad_sums) g->params = layout_take(l, l->g->switches.grad_sums, 1, 1, sizeof(struct FxaExact));
     g->one_row = l->g->gradients.deterministic || g->tiles > LAYOUT_PARTS;
     g->part_rows = g->one_row ? 1 : g->tiles;
-    g->part_size = (int32_t)(g->one_row ? l->p->sq + l->p->sk : fxa__round_up(l->p->sq, LAYOUT_PAD) + LAYOUT_PAD);
+    g->part_size = (int32_t)(g->one_row ? l->p->sq + l->p->sk : fxa__round_up(l->p->sq, FXA_PAD_ROWS) + FXA_PAD_ROWS);
     if (l->g->switches.grad_diagonal)
         g->parts = layout_take(l, heads, g->part_rows, g->part_size,
                                l->g->gradients.deterministic ? sizeof(struct FxaExact) : sizeof(float));
@@ -308,10 +221,10 @@ static void layout_zeroes(layout *l) {
     if (layout_has(l, FXA__CUDA_DECODE)) {
         out->next_tile = layout_take(l, 1, 1, 1, sizeof(uint32_t));
     } else if (layout_by_queries(l)) {
-        struct FxaShape shape = layout_shape(l, layout_query_unit(l));
+        struct FxaTileShape shape = layout_shape(l, layout_query_unit(l));
         out->next_tile = layout_take(l, 1, 1, 1, sizeof(uint32_t));
-        out->recompute =
-            layout_take(l, shape.persistent ? layout_query_tiles(l, shape.q_rows) : 0, 1, 1, sizeof(int32_t));
+        out->recompute = layout_take(l, shape.launch.persistent ? layout_query_tiles(l, shape.launch.q_rows) : 0, 1, 1,
+                                     sizeof(int32_t));
     }
     if (l->choice->traits.ordered_dq) out->next_tile = layout_take(l, 1, 1, 1, sizeof(uint32_t));
     out->counter_words = l->c.used / sizeof(uint32_t);
@@ -357,23 +270,16 @@ static void layout_spare(layout *l) {
 static void layout_backward(layout *l) {
     fxa__cuda_buffers *out = l->out;
     int64_t rows = l->p->hq * (int64_t)out->pad_rows;
+    struct FxaTileShape shape = layout_shape(l, FXA__CUDA_BACKWARD);
     bool joint = !l->choice->traits.separate_dq && l->choice->family != FXA__CUDA_SIMT;
     out->lse2 = layout_take(l, rows, 1, 1, sizeof(float));
     out->delta = layout_take(l, rows, 1, 1, sizeof(float));
     if (joint) out->grad_q_sum = layout_take(l, rows, l->choice->traits.d, 1, sizeof(float));
-    bool listed = l->g->switches.mask || l->choice->traits.varlen;
-    bool first_stored =
-        joint && l->choice->family == FXA__CUDA_SM90 && listed && !l->g->switches.grad_dense; /* dQ's main kernel */
-    if (first_stored || l->choice->traits.ordered_dq)
-        out->first_share = layout_take(l, rows / LAYOUT_SHARE, 1, 1, sizeof(int32_t));
+    if (shape.first_share_stores || l->choice->traits.ordered_dq)
+        out->first_share = layout_take(l, rows / FXA_DQ_SHARE_ROWS, 1, 1, sizeof(int32_t));
     int64_t entries = l->packed && !(l->p->flags & FXA_PAGED) ? 1 : l->p->b;
-    /* Excludes the small head dims with batch lengths or operands, whose tiles may be short: 2 to 4 % slower there. */
-    bool is_short = layout_is_small(l->choice) && (l->choice->traits.varlen || l->g->switches.pack_operands);
-    if (joint && l->choice->family == FXA__CUDA_SM90 && !is_short)
-        out->reduced = layout_take(l, 1 + entries * l->p->hkv, 1, 1, sizeof(uint32_t));
-    layout_list(l, &out->keys, layout_shape(l, FXA__CUDA_BACKWARD), true);
-    bool halves = joint && l->choice->family == FXA__CUDA_SM90 && l->g->switches.mask && !layout_is_small(l->choice);
-    if (halves) out->keys.cut.parts = LAYOUT_HALVES;
+    if (shape.signals_dq) out->reduced = layout_take(l, 1 + entries * l->p->hkv, 1, 1, sizeof(uint32_t));
+    layout_list(l, &out->keys, shape, true);
 }
 
 uint64_t fxa__cuda_buffers_make(const fxa__cuda_self *self, const fxa__cuda_choice *choice,
@@ -381,8 +287,8 @@ uint64_t fxa__cuda_buffers_make(const fxa__cuda_self *self, const fxa__cuda_choi
                                 fxa__cuda_buffers *out) {
     layout l = {c, self, choice, program, &p->in, out, p->in.flags & FXA_VARLEN};
     *out = (fxa__cuda_buffers){.zero = NULL};
-    int64_t pad = fxa__round_up(p->in.sq, LAYOUT_PAD);
-    int64_t rows = l.packed ? (p->in.total_q / LAYOUT_PAD + p->in.b) * LAYOUT_PAD : pad * p->in.b;
+    int64_t pad = fxa__round_up(p->in.sq, FXA_PAD_ROWS);
+    int64_t rows = l.packed ? (p->in.total_q / FXA_PAD_ROWS + p->in.b) * FXA_PAD_ROWS : pad * p->in.b;
     if (pad > INT32_MAX || rows > INT32_MAX) return UINT64_MAX;
     out->q_pad = (int32_t)pad;
     out->pad_rows = (int32_t)rows;
@@ -396,7 +302,6 @@ uint64_t fxa__cuda_buffers_make(const fxa__cuda_self *self, const fxa__cuda_choi
         layout_decode(&l);
     else if (layout_by_queries(&l))
         layout_list(&l, &out->queries, layout_shape(&l, layout_query_unit(&l)), false);
-    if (layout_has(&l, FXA__CUDA_FORWARD) && layout_passes(choice, program)) out->queries.cut.parts = LAYOUT_PASSING;
     bool forward = p->in.pass == FXA_FORWARD;
     layout_spare(&l);
     for (int axis = 0; choice->traits.dropout == 2 && axis < FXA__CUDA_AXES; axis++)

@@ -17,12 +17,13 @@
  * entry, in a fixed order. Launch: grid (heads, n).
  */
 #include "common/storage.cuh"
+#include "common/tile_shape.h"
 
 namespace {
 
-constexpr int THREADS = 256;
-constexpr int LANES = FXA_DV <= 32 ? 4 : FXA_DV <= 64 ? 8 : FXA_DV <= 128 ? 16 : 32; /* of a row, 8 elements each */
-constexpr int ROWS = THREADS / LANES;
+constexpr FxaTileShape TILE = fxa_prepost(FXA_DV);
+constexpr int THREADS = TILE.launch.threads, ROWS = TILE.launch.q_rows;
+constexpr int LANES = THREADS / ROWS; /* of a row, 8 elements each */
 
 /* Which query a padded row of a head is. */
 struct PaddedRow {
@@ -88,7 +89,7 @@ FXA_INLINE bool has_no_sum(const FxaArgs &a, const QueryBlock &block)
 
 } // namespace
 
-extern "C" __constant__ FxaShape fxa_backward_prepare_shape = {THREADS, 0, ROWS, 0, 0, 0, 0, 1};
+extern "C" __constant__ FxaShape fxa_backward_prepare_shape = TILE.launch;
 extern "C" __constant__ FxaShape fxa_grad_q_finish_shape = {THREADS, 0, 64, 0, 0, 0, 0, 1};
 extern "C" __constant__ FxaShape fxa_grad_sink_shape = {THREADS, 0, 0, 0, 0, 0, 0, 1};
 

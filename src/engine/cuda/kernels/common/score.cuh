@@ -56,6 +56,7 @@
 #define FXA_CUDA_COMMON_SCORE_CUH
 
 #include "common/softcap_tanh.cuh"
+#include "common/tile_shape.h"
 #include "common/exact_sum.cuh"
 #include "common/softmax_epilogue.cuh"
 #include "common/varlen.cuh"

@@ -107,8 +107,8 @@ struct Gradients {
 
 } // namespace
 
-extern "C" __constant__ FxaShape fxa_backward_shape = {THREADS, sizeof(Scratch), SIDE, SIDE, 0, 0, 8, 1};
-extern "C" __constant__ FxaShape fxa_grad_q_shape = {THREADS, sizeof(Scratch), SIDE, SIDE, 0, 0, 0, 1};
+extern "C" __constant__ FxaShape fxa_backward_shape = fxa_backward_simt(TRAITS).launch;
+extern "C" __constant__ FxaShape fxa_grad_q_shape = TILE.launch;
 
 extern "C" __global__ void __launch_bounds__(THREADS, 1) fxa_backward(const __grid_constant__ FxaArgs a)
 {

@@ -129,7 +129,7 @@ struct Tile {
 
 } // namespace
 
-extern "C" __constant__ FxaShape fxa_forward_shape = {THREADS, sizeof(Scratch), SIDE, SIDE, 0, 0, 0, 1};
+extern "C" __constant__ FxaShape fxa_forward_shape = TILE.launch;
 
 extern "C" __global__ void __launch_bounds__(THREADS, BLOCKS <= 2 ? 2 : 1)
     fxa_forward(const __grid_constant__ FxaArgs a)

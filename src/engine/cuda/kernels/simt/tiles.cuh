@@ -16,7 +16,8 @@
 
 namespace {
 
-constexpr int SIDE = 64, THREADS = 256;
+constexpr FxaTileShape TILE = fxa_forward_simt(TRAITS);
+constexpr int SIDE = TILE.launch.q_rows, THREADS = TILE.launch.threads;
 constexpr int PIECE = 32, PITCH = PIECE + 4; /* columns of operands of scores; rows 16 bytes apart in banks */
 constexpr int WIDE = SIDE + 4; /* pitch of a tile of 64 columns */
 
@@ -27,6 +28,7 @@ struct Scratch {
     };
     float weights[2][SIDE * WIDE];
 };
+static_assert(sizeof(Scratch) == TILE.launch.shared_bytes, "common/tile_shape.h has another size");
 
 /* 64 rows of an entry from `tile` on, of which `count` exist; keys may lie in pages. */
 struct Strip {

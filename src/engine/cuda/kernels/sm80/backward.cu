@@ -15,28 +15,16 @@
 
 namespace {
 
-#if __CUDA_ARCH__ == 800 || (__CUDA_ARCH__ >= 900 && __CUDA_ARCH__ < 1200)
-constexpr int SHARED_LIMIT = 163 * 1024;
-#else
-constexpr int SHARED_LIMIT = 99 * 1024; /* sm_86, sm_89, sm_120 */
-#endif
-
-constexpr int bytes(int keys, int queries)
-{
-    return (keys + queries) * (D_STORED + DV_STORED) * 2 + queries * keys * 2 + 1024;
-}
-
-constexpr int BK = bytes(128, 64) <= SHARED_LIMIT ? 128 : bytes(64, 64) <= SHARED_LIMIT ? 64 : 32;
-constexpr int BQ = BK == 32 ? 32 : 64;
-constexpr int WARPS = BK / 16, THREADS = 32 * WARPS;
-constexpr int PARTS = FXA_D <= 128 && FXA_DV <= 128 ? 1 : 2;
+constexpr FxaTileShape TILE = fxa_backward_sm80(TRAITS);
+static_assert(TILE.fits, "shared memory");
+constexpr int BK = TILE.launch.k_rows, BQ = TILE.launch.q_rows, THREADS = TILE.launch.threads, WARPS = THREADS / 32;
+constexpr int PARTS = TILE.launch.parts;
 constexpr int PART = FXA_D / PARTS, PART_V = FXA_DV / PARTS; /* columns of a CTA */
 constexpr int DQ_PIECE = PART % 32 ? PART : PART / 2; /* columns of dQ that a warp computes at a time */
 constexpr int DQ_PIECES = PART / DQ_PIECE;
 static_assert(DQ_PIECE % 16 == 0 && PART_V % 16 == 0, "products have 16 columns");
 constexpr int K_BYTES = BK * D_STORED * 2, V_BYTES = BK * DV_STORED * 2;
 constexpr int Q_BYTES = BQ * D_STORED * 2, DO_BYTES = BQ * DV_STORED * 2;
-static_assert(bytes(BK, BQ) <= SHARED_LIMIT, "shared memory");
 
 typedef KeyTile<BK, BQ> Place;
 /* Gradients of pairs by one text (in_batches): all that are scattered, and sums that are so many that a compiler took
@@ -283,7 +271,7 @@ struct Tile {
 
 } // namespace
 
-extern "C" __constant__ FxaShape fxa_backward_shape = {THREADS, bytes(BK, BQ), BQ, BK, 0, 0, WARPS, PARTS};
+extern "C" __constant__ FxaShape fxa_backward_shape = TILE.launch;
 
 extern "C" __global__ void __launch_bounds__(THREADS) fxa_backward(const __grid_constant__ FxaArgs a)
 {

@@ -14,11 +14,13 @@
 
 namespace {
 
+constexpr FxaTileShape TILE = fxa_forward_sm80(TRAITS);
+constexpr int BM = TILE.launch.q_rows, BN = TILE.launch.k_rows, THREADS = TILE.launch.threads, WARPS = THREADS / 32;
 /* Of 16 rows, of a warp: two halve the loads of K and V, where the registers hold them. */
-constexpr int BLOCKS = FXA_D <= 128 && FXA_DV <= 128 && !PROG_DENSE ? 2 : 1;
-constexpr int WARPS = 4, THREADS = 32 * WARPS, BM = 16 * BLOCKS * WARPS, BN = 64;
+constexpr int BLOCKS = BM / (16 * WARPS);
 constexpr int Q_BYTES = BM * D_STORED * 2, K_BYTES = BN * D_STORED * 2, V_BYTES = BN * DV_STORED * 2;
 constexpr int BYTES = Q_BYTES + K_BYTES + V_BYTES + 1024;
+static_assert(BYTES == TILE.launch.shared_bytes, "common/tile_shape.h has another size");
 constexpr float LARGE = 65536.f; /* of a maximum in log2: what its rounding may put weights off by is 2^-8 */
 
 struct Tile {
@@ -296,7 +298,7 @@ struct Tile {
 
 } // namespace
 
-extern "C" __constant__ FxaShape fxa_forward_shape = {THREADS, BYTES, BM, BN, 0, 0, 0, 1};
+extern "C" __constant__ FxaShape fxa_forward_shape = TILE.launch;
 
 extern "C" __global__ void __launch_bounds__(THREADS) fxa_forward(const __grid_constant__ FxaArgs a)
 {

@@ -17,7 +17,7 @@
 #include "sm90/backward_producer.cuh"
 #include "sm90/ordered_dq.cuh"
 
-extern "C" __constant__ FxaShape fxa_backward_shape = {THREADS, Shared::BYTES, BQ, BK, 16, 0, 8, 1};
+extern "C" __constant__ FxaShape fxa_backward_shape = TILE.launch;
 
 extern "C" __global__ void __launch_bounds__(THREADS, 1)
     fxa_backward(const __grid_constant__ FxaMaps maps, const __grid_constant__ FxaArgs a)

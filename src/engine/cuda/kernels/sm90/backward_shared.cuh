@@ -12,24 +12,22 @@
 
 namespace {
 
-constexpr int BK = 128; /* keys of a tile */
-/* Queries of a block. 128 need the registers and the shared memory of a head dimension of 64 and a plain program. */
+constexpr FxaTileShape TILE = fxa_backward_sm90(TRAITS);
+constexpr int BK = TILE.launch.k_rows, BQ = TILE.launch.q_rows, THREADS = TILE.launch.threads;
 constexpr bool SMALL = FXA_D <= 64 && FXA_DV <= 64;
 /* Gradients of what is captured need the score, which the slope takes the place of: they wait for dP before it. */
 constexpr bool SCORED = PROG_DERIVATIVE && (PROG_GRAD_SUMS || PROG_GRAD_SCATTER);
 /* Statements of plain ones have several steps of a product, for which a compiler takes a tenth less time; beside slopes
  * that changes what it spills, and some programs lose 4 %. */
 constexpr bool PLAIN = !PROG_DERIVATIVE && !PROG_DENSE && !PROG_GRAD_DIAGONAL && !PROG_GRAD_SUMS && !PROG_GRAD_SCATTER;
-constexpr int BQ = SMALL && PLAIN && !FXA_DROPOUT ? 128 : 64;
-constexpr int STAGES = 2; /* of Q, dO and of dS */
+constexpr int STAGES = TILE.stages; /* of Q, dO and of dS */
 /* Whether a warp keeps its rows of K and V in registers, which a small block of a small head leaves. */
 constexpr bool KV_HELD = SMALL && BQ == 64 && PROG_DERIVATIVE && !SCORED && !PROG_DENSE && !FXA_DROPOUT;
-constexpr int THREADS = 384;
 constexpr bool WITH_DQ = !FXA_SEPARATE_DQ;
 /* Whether who comes first to a block of queries stores its share of dQ; else the sum is 0 before. Where all key tiles
  * of a head have all blocks, they come to each at the same time, and all but one would wait. Beside stores of all of dS
  * the way of a word there and back takes longer than a block leaves time for. */
-constexpr bool FIRST_STORED = WITH_DQ && (PROG_MASK || FXA_VARLEN) && !PROG_GRAD_DENSE;
+constexpr bool FIRST_STORED = TILE.first_share_stores;
 constexpr bool TURNS = FXA_DQ_ORDERED;
 static_assert(!TURNS || (WITH_DQ && !PROG_MASK && !FXA_VARLEN), "turns are of key tiles that all have all blocks");
 static_assert(!TURNS || !PROG_GRAD_DIAGONAL, "the warp that would send by turns adds up diagonals");
@@ -39,12 +37,12 @@ constexpr int Q_BYTES = BQ * D_STORED * 2, DO_BYTES = BQ * DV_STORED * 2;
 /* A warpgroup's share of dQ is 64 rows: all columns of half of the queries where a block has 128, else half of the
  * columns; both lie alike in the f32 sum. With 32 and 96 columns the second warpgroup also computes columns that are
  * not there, from zeros, and does not send them: products of another width beside these make the compiler serialise. */
-constexpr int DQ_COLUMNS = BQ == 128 ? FXA_D : FXA_D > 64 ? 64 : 32;
+constexpr int DQ_COLUMNS = TILE.dq_columns;
 constexpr int DQ_BYTES = 64 * DQ_COLUMNS * 4;
 constexpr int DQ_SENT[2] = {DQ_BYTES, BQ == 128 ? DQ_BYTES : 64 * (FXA_D - DQ_COLUMNS) * 4};
 /* Who waits for a turn and then until what it has sent is there takes longer than a block: two warps do so by turns.
  * They share a buffer, which is free before that. */
-constexpr int SENDERS = TURNS ? 2 : 1;
+constexpr int SENDERS = TILE.dq_writers;
 constexpr int DENSE_BYTES = PROG_DENSE ? DS_BYTES : 0;
 constexpr int QWORD_BYTES = PROG_OPERANDS ? BQ * 4 : 0, KWORD_BYTES = PROG_OPERANDS ? BK * 4 : 0;
 /* Named barriers. Of dQ there is one per consumer warpgroup, shared with the warps that send; BAR_DQ_SECOND is full for
@@ -55,7 +53,7 @@ static_assert(FXA_D <= 128 && FXA_DV <= 128, "backward_wide_sm90.cu is for the o
 
 /* Whether a warpgroup passes over a block of queries that attends to none of its own 64 keys, as FxaTileList says of
  * partial ones: of causal masks and documents the first of every tile. Blocks of small heads are over too soon. */
-constexpr bool PASSES = PROG_MASK && WITH_DQ && !SMALL;
+constexpr bool PASSES = TILE.query_parts;
 
 typedef KeyTile<BK, BQ> Place;
 
@@ -86,7 +84,7 @@ struct Shared {
     static constexpr int KWORD_AT = QWORD_AT + STAGES * QWORD_BYTES, KV_BAR_AT = KWORD_AT + STAGES * KWORD_BYTES;
     static constexpr int RINGS_AT = KV_BAR_AT + 16, NUMBERS_AT = RINGS_AT + 3 * Ring<STAGES>::bytes;
     static constexpr int TICKET_AT = NUMBERS_AT + 4 * STAGES, BYTES = TICKET_AT + 8 + 1024;
-    static_assert(BYTES <= 227 * 1024, "shared memory");
+    static_assert(BYTES == TILE.launch.shared_bytes, "common/tile_shape.h has another size");
 
     FXA_INLINE u32 k() const { return base; }
     FXA_INLINE u32 v() const { return base + V_AT; }

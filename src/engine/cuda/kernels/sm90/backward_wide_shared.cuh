@@ -12,7 +12,8 @@
 
 namespace {
 
-constexpr int BK = 64, BQ = 64, THREADS = 384, STAGES = 2;
+constexpr FxaTileShape TILE = fxa_backward_wide_sm90(TRAITS);
+constexpr int BK = TILE.launch.k_rows, BQ = TILE.launch.q_rows, THREADS = TILE.launch.threads, STAGES = TILE.stages;
 constexpr int K_BYTES = BK * D_STORED * 2, V_BYTES = BK * DV_STORED * 2;
 constexpr int Q_BYTES = BQ * D_STORED * 2, DO_BYTES = BQ * DV_STORED * 2;
 constexpr int X_BYTES = BQ * BK * 2 + (FXA_DROPOUT ? 512 : 0); /* of the exchange; kept pairs behind */
@@ -31,7 +32,7 @@ struct Shared {
     static constexpr int DELTA_AT = LSE_AT + STAGES * BQ * 4, KV_BAR_AT = DELTA_AT + STAGES * BQ * 4;
     static constexpr int RINGS_AT = KV_BAR_AT + 16, NUMBERS_AT = RINGS_AT + 3 * Ring<STAGES>::bytes;
     static constexpr int BYTES = NUMBERS_AT + 8 * STAGES + 1024;
-    static_assert(BYTES <= 227 * 1024, "shared memory");
+    static_assert(BYTES == TILE.launch.shared_bytes, "common/tile_shape.h has another size");
 
     FXA_INLINE u32 k() const { return base; }
     FXA_INLINE u32 v() const { return base + V_AT; }

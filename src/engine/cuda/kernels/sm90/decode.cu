@@ -278,7 +278,7 @@ FXA_INLINE void consume(const FxaArgs &a, u32 base, u8 *start)
 
 } // namespace
 
-extern "C" __constant__ FxaShape fxa_decode_shape = {LAUNCHED, BYTES, ROWS, BN, BOX_ROWS, 1, 0, CLUSTER};
+extern "C" __constant__ FxaShape fxa_decode_shape = TILE.launch;
 
 #if FXA_CLUSTER > 1
 #define CLUSTERED __cluster_dims__(FXA_CLUSTER, 1, 1)

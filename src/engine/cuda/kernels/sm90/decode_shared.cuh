@@ -7,33 +7,37 @@
 
 #include "sm90/pipeline.cuh"
 #include "common/tile_scheduler.cuh"
+#include "common/score.cuh"
 
 namespace {
 
+constexpr FxaTileShape TILE = fxa_decode_sm90(TRAITS);
 constexpr int TILES = FXA_ROW_TILES < 2 ? 1 : 2; /* of a warp */
-constexpr int ROW_PARTS = FXA_ROW_TILES / TILES, ROWS = 8 * FXA_ROW_TILES;
-constexpr int BN = FXA_D + FXA_DV > 256 ? 64 : 128, KEY_PARTS = BN == 128 && ROW_PARTS == 1 ? 8 : 4;
-constexpr int BOX_ROWS = 32; /* of a copy, where pages do not say it */
+constexpr int ROW_PARTS = FXA_ROW_TILES / TILES, ROWS = TILE.launch.q_rows;
+constexpr int BN = TILE.launch.k_rows, KEY_PARTS = BN == 128 && ROW_PARTS == 1 ? 8 : 4;
+constexpr int BOX_ROWS = TILE.launch.store_rows; /* of a copy, where pages do not say it */
 constexpr int KEYS = BN / KEY_PARTS, STEPS = KEYS / 16;
 constexpr int WARPS = KEY_PARTS * ROW_PARTS, WORKERS = 32 * WARPS, THREADS = WORKERS + 32;
 constexpr bool TAKES = WARPS == 8; /* registers of idle warps: nine warps have no more of them than twelve */
-constexpr int LAUNCHED = TAKES ? 384 : THREADS;
+constexpr int LAUNCHED = TILE.launch.threads;
+static_assert(LAUNCHED == (TAKES ? 384 : THREADS), "common/tile_shape.h has other warps");
 /* A warp has room for its rows of K, and then of V, beside Q and O: so a stage is empty again before its scores are. */
 constexpr bool AHEAD = STEPS == 1 && TILES * (FXA_D / 8 + FXA_DV / 4) + FXA_DV / 4 <= 128;
 constexpr int K_BYTES = BN * D_STORED * 2, STAGE_BYTES = K_BYTES + BN * DV_STORED * 2;
 constexpr int OUT_BYTES = KEY_PARTS * ROWS * FXA_DV * 4, STATS_BYTES = KEY_PARTS * ROWS * 8;
 constexpr int QUADS = ROWS * FXA_DV / 4, EACH = (QUADS + WORKERS - 1) / WORKERS; /* of O, all and of a thread */
-constexpr bool FOLDS = EACH == 1; /* else threads have no room for what pieces before have left, and a.run is 1 */
+constexpr bool FOLDS = TILE.folds; /* else threads have no room for what pieces before have left, and a.run is 1 */
 constexpr int FIXED_BYTES = OUT_BYTES + STATS_BYTES + 256 + 1024;
-constexpr int ROOM = (227 * 1024 - FIXED_BYTES) / STAGE_BYTES, STAGES = ROOM < 8 ? ROOM : 8;
+constexpr int STAGES = TILE.stages;
 constexpr int OUT_AT = STAGES * STAGE_BYTES, STATS_AT = OUT_AT + OUT_BYTES, ORDER_AT = STATS_AT + STATS_BYTES;
 constexpr int BARS_AT = ORDER_AT + 16, ITEM_BARS_AT = BARS_AT + Ring<STAGES>::bytes;
 constexpr int ITEMS = 2, ITEMS_AT = ITEM_BARS_AT + Ring<ITEMS>::bytes; /* that the roles have at a time */
 constexpr int SPOILT_AT = ITEMS_AT + 4 * ITEMS, AGAIN_AT = SPOILT_AT + 8; /* see Consumer */
 constexpr int NUMBERS_AT = AGAIN_AT + 4;                                  /* of the tiles in the stages */
 constexpr int BYTES = OUT_AT + FIXED_BYTES;
+static_assert(BYTES == TILE.launch.shared_bytes && FOLDS == (EACH == 1), "common/tile_shape.h has another size");
 static_assert(STAGES >= 1 && NUMBERS_AT + 4 * STAGES <= ORDER_AT + 256 && STEPS >= 1, "shared memory");
-constexpr int CLUSTER = FXA_CLUSTER > 1 ? FXA_CLUSTER : 1;
+constexpr int CLUSTER = TILE.launch.parts;
 static_assert(CLUSTER == 1 || FOLDS, "shares in shared memory");
 static_assert(!FXA_DROPOUT, "other problems go by the forward kernels");
 

@@ -75,7 +75,7 @@ struct Producer {
 
 } // namespace
 
-extern "C" __constant__ FxaShape fxa_grad_q_shape = {THREADS, Shared::BYTES, BM, BN, 16, 1, 0, 1};
+extern "C" __constant__ FxaShape fxa_grad_q_shape = TILE.launch;
 
 extern "C" __global__ void __launch_bounds__(THREADS, 1)
     fxa_grad_q(const __grid_constant__ FxaMaps maps, const __grid_constant__ FxaArgs a)

@@ -12,15 +12,15 @@
 
 namespace {
 
-constexpr int BM = 128, BN = 64, THREADS = 384;
+constexpr FxaTileShape TILE = fxa_dq_sm90(TRAITS);
+constexpr int BM = TILE.launch.q_rows, BN = TILE.launch.k_rows, THREADS = TILE.launch.threads;
 /* Up to 128 columns Q and dO of a tile move to registers at once, so that their buffers take the next tile's, and dQ
  * leaves through a buffer of its own. Wider ones stay where they are, and dQ leaves through Q's buffer. */
 constexpr bool IN_REGISTERS = FXA_D <= 128 && FXA_DV <= 128;
 constexpr bool DENSE_TILES = PROG_DENSE && IN_REGISTERS; /* else the dense tensor is read by plain loads */
 constexpr int Q_BYTES = BM * D_STORED * 2, DO_BYTES = BM * DV_STORED * 2;
 constexpr int K_BYTES = BN * D_STORED * 2, V_BYTES = BN * DV_STORED * 2, DENSE_BYTES = DENSE_TILES ? BM * BN * 2 : 0;
-constexpr int K_STAGES = !IN_REGISTERS || PROG_DENSE ? 2 : 4;
-constexpr int V_STAGES = Q_BYTES + DO_BYTES + 2 * (K_BYTES + V_BYTES) <= 220 * 1024 ? K_STAGES : 1;
+constexpr int K_STAGES = TILE.stages, V_STAGES = TILE.v_stages;
 constexpr int FEW = IN_REGISTERS && !PROG_DENSE && !FXA_DROPOUT ? 24 : 40, MANY = FEW == 24 ? 240 : 232; /* registers */
 enum { BAR_TILE = 1, BAR_CLEAR = 3 }; /* named barriers, one per consumer warpgroup each */
 
@@ -32,7 +32,7 @@ struct Shared {
     static constexpr int DENSE_AT = V_AT + V_STAGES * V_BYTES, RINGS_AT = DENSE_AT + K_STAGES * DENSE_BYTES;
     static constexpr int SLOT_AT = RINGS_AT + Ring<1>::bytes + Ring<K_STAGES>::bytes + Ring<V_STAGES>::bytes;
     static constexpr int NUMBERS_AT = SLOT_AT + TileSlot::bytes, BYTES = NUMBERS_AT + 4 * K_STAGES + 1024;
-    static_assert(BYTES <= 227 * 1024, "shared memory");
+    static_assert(BYTES == TILE.launch.shared_bytes, "common/tile_shape.h has another size");
 
     FXA_INLINE u32 q() const { return base; }
     FXA_INLINE u32 grad_o() const { return base + DO_AT; }

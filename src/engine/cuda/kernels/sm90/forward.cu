@@ -19,7 +19,7 @@
 #include "sm90/forward_mainloop.cuh"
 #include "sm90/forward_producer.cuh"
 
-extern "C" __constant__ FxaShape fxa_forward_shape = {THREADS, Shared::BYTES, BM, BN, 16, 1, 0, 1};
+extern "C" __constant__ FxaShape fxa_forward_shape = TILE.launch;
 
 extern "C" __global__ void __launch_bounds__(THREADS, 1)
     fxa_forward(const __grid_constant__ FxaMaps maps, const __grid_constant__ FxaArgs a)

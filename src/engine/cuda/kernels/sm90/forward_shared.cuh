@@ -17,33 +17,20 @@
 
 namespace {
 
+constexpr FxaTileShape TILE = fxa_forward_sm90(TRAITS);
+static_assert(TILE.fits, "the host chooses another kernel");
 constexpr bool SMALL = FXA_D <= 64 && FXA_DV <= 64;
-constexpr int GROUPS = SMALL && !PROG_DENSE && !FXA_DROPOUT ? 3 : 2; /* consumer warpgroups */
+constexpr int GROUPS = TILE.groups;
 /* Products of the warpgroups in turn: gains at 64, loses at 128. Not in steps with masks, over which some of them pass:
  * all would take as long as the slowest. */
 constexpr bool PING_PONG = GROUPS == 3;
-constexpr int BM = 64 * GROUPS;
-constexpr int THREADS = 128 * (GROUPS + 1);
-constexpr int STAGES = SMALL ? 3 : 2, DENSE_STAGES = 2;
+constexpr int BM = TILE.launch.q_rows, BN = TILE.launch.k_rows, THREADS = TILE.launch.threads;
+constexpr int STAGES = TILE.stages, DENSE_STAGES = 2, Q_BUFFERS = TILE.q_buffers;
 constexpr int O_BYTES = BM * DV_STORED * 2, Q_BYTES = BM * D_STORED * 2;
 constexpr int Q_ROOM = Q_BYTES > O_BYTES ? Q_BYTES : O_BYTES; /* O is staged where Q was */
 
-/* Whether a tile of so many keys leaves room for so many buffers of Q, 1.5 KB aside for alignment and barriers. */
-constexpr bool fits(int keys, int q_buffers)
-{
-    const int dense = PROG_DENSE ? DENSE_STAGES * BM * keys * 2 : 0;
-    const int strips = 2 * STAGES * (PROG_DIAGONAL ? BM + keys : 0) * 4;
-    const int words = PROG_OPERANDS ? (2 * STAGES * keys + q_buffers * BM) * 4 : 0;
-    const int tiles = q_buffers * Q_ROOM + STAGES * keys * (D_STORED + DV_STORED) * 2;
-    return tiles + dense + strips + words + 1536 <= 227 * 1024;
-}
-
-/* With more than 128 columns of V the accumulators of 128 keys and those of O do not fit in registers together. */
-constexpr int BN = FXA_DV <= 128 && fits(128, 1) ? 128 : 64;
-constexpr int Q_BUFFERS = fits(BN, 2) ? 2 : 1;
 constexpr int K_BYTES = BN * D_STORED * 2, V_BYTES = BN * DV_STORED * 2;
 constexpr int DENSE_BYTES = PROG_DENSE ? BM * BN * 2 : 0;
-static_assert(fits(BN, Q_BUFFERS), "shared memory");
 constexpr int STRIP_BYTES = PROG_DIAGONAL ? (BM + BN) * 4 : 0;
 constexpr int KWORD_BYTES = PROG_OPERANDS ? BN * 4 : 0, QWORD_BYTES = PROG_OPERANDS ? BM * 4 : 0;
 constexpr bool BOUNDED = PROG_BOUNDED && !FXA_F16; /* f16 cannot hold exp2 of an unshifted score */
@@ -54,7 +41,7 @@ constexpr int SAFE = 0x40000000, UP = 0x20000000, DOWN = 0x10000000;
 constexpr int WHOLE = 7 * FXA_CUDA_FULL; /* in a key tile's number: nothing is asked of any warpgroup's pairs */
 /* Whether a warpgroup passes over a key tile of which its own 64 queries attend to nothing, as FxaTileList says of
  * partial tiles. Of 192 queries one third is often so; of 128 that begin where documents do, none. */
-constexpr bool PASSES = PROG_MASK && GROUPS == 3;
+constexpr bool PASSES = PROG_MASK && TILE.query_parts;
 /* The first tile, masked ones and safe visits of a bounded program in one instance of the consumers' step, which asks
  * what it is: each instance takes a compiler as long as all that is beside them. Without a bound that costs 1 to 7 % of
  * windows, of documents and of packed sequences. */
@@ -74,7 +61,7 @@ struct Shared {
     static constexpr int NUMBERS_AT = SLOTS_AT + TileSlot::bytes * Q_BUFFERS;
     static constexpr int FLAG_AT = NUMBERS_AT + 8 * STAGES;
     static constexpr int BYTES = FLAG_AT + 16 + 1024; /* 1024: to align the base */
-    static_assert(BYTES <= 227 * 1024, "shared memory");
+    static_assert(BYTES == TILE.launch.shared_bytes, "common/tile_shape.h has another size");
 
     FXA_INLINE u32 q(u32 turn) const { return base + (turn % Q_BUFFERS) * Q_ROOM; }
     FXA_INLINE u32 k(u32 step) const { return base + K_AT + (step % STAGES) * K_BYTES; }

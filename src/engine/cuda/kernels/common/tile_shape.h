@@ -1,0 +1,266 @@
+/* SPDX-License-Identifier: Apache-2.0
+ *
+ * Tile shapes of the main kernels: one function of FxaTraits per kernel. The kernel calls it at compile time; the host
+ * calls it to lay out the workspace, tile lists and launches. The file is the common subset of C11 and C++17. Kernels
+ * draw their shared memory themselves (sm90/forward_shared.cuh and others) and assert that its size is
+ * launch.shared_bytes. args.h and traits.h are included before it: their paths differ between host and NVRTC.
+ */
+#ifndef FXA_CUDA_COMMON_TILE_SHAPE_H
+#define FXA_CUDA_COMMON_TILE_SHAPE_H
+
+#ifdef __cplusplus
+#define FXA_SHAPE_FN constexpr static
+#else
+#define FXA_SHAPE_FN static inline
+#endif
+
+enum {
+    FXA_PAD_ROWS = 128,         /* rows of a batch entry are padded to a multiple of it in the backward's workspace */
+    FXA_DQ_SHARE_ROWS = 64,     /* rows of dQ per element of FxaArgs.first_share */
+    FXA_DECODE_MAX_SPLITS = 64, /* splits of the keys of a (b, KV head), which sm90/decode_combine.cuh combines */
+    FXA_DECODE_MAX_RUN = 16,    /* splits of a work item: 2^RUN_LEVELS of sm90/decode_combine.cuh */
+    FXA_SHAPE_BARRIER = 16,     /* bytes of a pipeline stage's two barriers: Ring<1>::bytes */
+    FXA_SHAPE_SLOT = 48,        /* TileSlot::bytes */
+    FXA_SHAPE_ALIGN = 1024,     /* bytes that align the base of dynamic shared memory */
+    FXA_SHAPE_SPARE = 1536      /* bytes that `fits` leaves for alignment and barriers */
+};
+
+/* Tiles of a main kernel, and what the host must know of it. */
+struct FxaTileShape {
+    struct FxaShape launch; /* what the cubin states as KERNEL_shape */
+    int fits;               /* 0 = no tile fits in shared memory: the kernel does not run the problem */
+    int groups;             /* sm90: consumer warpgroups */
+    int stages;             /* sm90: pipeline stages of K and V, in backward of Q and dO, in dQ of K */
+    int v_stages;           /* dQ of sm90: stages of V */
+    int q_buffers;          /* forward of sm90: buffers of Q */
+    int dq_columns;         /* backward of sm90: columns of dQ that a warpgroup adds at a time */
+    int dq_writers;         /* backward: warps of a CTA that take turns to add to dQ: FxaArgs.sent_all counts them */
+    int query_parts;        /* parts of 64 queries that tile lists mark as skipped or full; 0 = none */
+    int first_share_stores; /* backward: the first key tile of a query block stores its dQ, the others add */
+    int signals_dq;         /* backward: warps count completed dQ in FxaArgs.sent */
+    int folds;              /* decode: a CTA can combine the splits of a work item */
+};
+
+/* Returns the columns of a row in shared memory, which has swizzled rows of 64 elements. */
+FXA_SHAPE_FN int fxa_stored_columns(int d) { return (d + 63) / 64 * 64; }
+
+/* Returns the bytes of `rows` rows of 16-bit elements. */
+FXA_SHAPE_FN int fxa_tile_bytes(int rows, int d) { return rows * fxa_stored_columns(d) * 2; }
+
+FXA_SHAPE_FN int fxa_is_small(struct FxaTraits t) { return t.d <= 64 && t.dv <= 64; }
+FXA_SHAPE_FN int fxa_is_wide(struct FxaTraits t) { return t.d > 128 || t.dv > 128; }
+
+/* ---- sm90 -------------------------------------------------------------------------------------------------------- */
+
+/* Returns the bytes of the buffers of the forward: Q (O is staged there), K and V, dense tiles, strips of the diagonal
+ * row, row and key operands. */
+FXA_SHAPE_FN int fxa_forward_sm90_buffers(struct FxaTraits t, struct FxaTileShape s, int keys, int q_buffers) {
+    int rows = s.launch.q_rows, room = fxa_tile_bytes(rows, t.d > t.dv ? t.d : t.dv);
+    int bytes = q_buffers * room + s.stages * (fxa_tile_bytes(keys, t.d) + fxa_tile_bytes(keys, t.dv));
+    if (t.dense) bytes += 2 * rows * keys * 2;
+    if (t.diagonal) bytes += 2 * s.stages * (rows + keys) * 4;
+    if (t.operands) bytes += (2 * s.stages * keys + q_buffers * rows) * 4;
+    return bytes;
+}
+
+FXA_SHAPE_FN int fxa_forward_sm90_fits(struct FxaTraits t, struct FxaTileShape s, int keys, int q_buffers) {
+    return fxa_forward_sm90_buffers(t, s, keys, q_buffers) + FXA_SHAPE_SPARE <= t.shared_kb * 1024;
+}
+
+/* Forward of sm90. Above head dim 128 of V, accumulators of 128 keys and of O do not fit in registers together. */
+FXA_SHAPE_FN struct FxaTileShape fxa_forward_sm90(struct FxaTraits t) {
+    struct FxaTileShape s = {0};
+    s.groups = fxa_is_small(t) && !t.dense && !t.dropout ? 3 : 2;
+    s.stages = fxa_is_small(t) ? 3 : 2;
+    s.launch.threads = 128 * (s.groups + 1);
+    s.launch.q_rows = 64 * s.groups;
+    s.launch.k_rows = t.dv <= 128 && fxa_forward_sm90_fits(t, s, 128, 1) ? 128 : 64;
+    s.launch.store_rows = 16;
+    s.launch.persistent = 1;
+    s.launch.parts = 1;
+    s.fits = fxa_forward_sm90_fits(t, s, s.launch.k_rows, 1);
+    s.q_buffers = fxa_forward_sm90_fits(t, s, s.launch.k_rows, 2) ? 2 : 1;
+    s.query_parts = s.groups == 3 ? 3 : 0;
+    s.launch.shared_bytes = fxa_forward_sm90_buffers(t, s, s.launch.k_rows, s.q_buffers) +
+                            FXA_SHAPE_BARRIER * (s.q_buffers + 2 * s.stages + 2) + FXA_SHAPE_SLOT * s.q_buffers +
+                            8 * s.stages + 16 + FXA_SHAPE_ALIGN;
+    return s;
+}
+
+/* Backward of sm90 up to head dim 128. 128 queries need the registers and the shared memory of head dim 64 and a
+ * program without derivative and gradients. */
+FXA_SHAPE_FN struct FxaTileShape fxa_backward_sm90(struct FxaTraits t) {
+    struct FxaTileShape s = {0};
+    int plain = !t.derivative && !t.dense && !t.grad_diagonal && !t.grad_sums && !t.grad_scatter;
+    int rows = fxa_is_small(t) && plain && !t.dropout ? 128 : 64, keys = 128, fused = !t.separate_dq;
+    int ds = fused || t.grad_dense || t.grad_diagonal;
+    s.stages = 2;
+    s.groups = 2;
+    s.dq_columns = rows == 128 ? t.d : t.d > 64 ? 64 : 32;
+    s.dq_writers = t.ordered_dq ? 2 : 1;
+    s.launch.threads = 384;
+    s.launch.q_rows = rows;
+    s.launch.k_rows = keys;
+    s.launch.store_rows = 16;
+    s.launch.sum_rows = 8;
+    s.launch.parts = 1;
+    s.fits = 1;
+    s.query_parts = t.mask && fused && !fxa_is_small(t) ? 2 : 0;
+    s.first_share_stores = fused && (t.mask || t.varlen) && !t.grad_dense;
+    /* Tiles of small head dims with lengths or operands may be short: counting is 2 to 4 % slower there. */
+    s.signals_dq = fused && !(fxa_is_small(t) && (t.varlen || t.pack_operands));
+    s.launch.shared_bytes = fxa_tile_bytes(keys, t.d) + fxa_tile_bytes(keys, t.dv) +
+                            2 * (fxa_tile_bytes(rows, t.d) + fxa_tile_bytes(rows, t.dv)) +
+                            (ds ? 2 * rows * keys * 2 : 0) + (fused ? 2 * 64 * s.dq_columns * 4 : 0) +
+                            (t.dense ? 2 * rows * keys * 2 : 0) + 2 * 2 * rows * 4 +
+                            (t.operands ? 2 * (rows + keys) * 4 : 0) + FXA_SHAPE_BARRIER * (1 + 3 * s.stages) +
+                            4 * s.stages + 8 + FXA_SHAPE_ALIGN;
+    return s;
+}
+
+/* Returns true if the backward of sm90 has shared memory for dQ too: a K and V tile of 128 keys, two stages of Q and dO
+ * of 64 queries, of dS and of a dense tile. It always fits without a dense tensor. With head dim 128, a dense tensor
+ * leaves none for operands and the dQ sum. */
+FXA_SHAPE_FN int fxa_fused_dq_fits(struct FxaTraits t) {
+    int columns = fxa_stored_columns(t.d) + fxa_stored_columns(t.dv), pairs = 64 * 128 * 2;
+    int bytes = (128 + 2 * 64) * columns * 2 + 4 * pairs + 2 * 64 * (t.d > 64 ? 64 : 32) * 4 + 2 * 2 * 64 * 4;
+    if (t.pack_operands) bytes += 2 * (64 + 128) * 4;
+    return !t.dense || bytes + FXA_SHAPE_SPARE <= t.shared_kb * 1024;
+}
+
+/* Backward of sm90 above head dim 128: dK and dV. */
+FXA_SHAPE_FN struct FxaTileShape fxa_backward_wide_sm90(struct FxaTraits t) {
+    struct FxaTileShape s = {0};
+    int side = 64;
+    s.stages = 2;
+    s.groups = 2;
+    s.launch.threads = 384;
+    s.launch.q_rows = s.launch.k_rows = side;
+    s.launch.store_rows = 16;
+    s.launch.parts = 1;
+    s.dq_writers = 1;
+    s.fits = 1;
+    s.launch.shared_bytes = (1 + s.stages) * (fxa_tile_bytes(side, t.d) + fxa_tile_bytes(side, t.dv)) +
+                            s.stages * (side * side * 2 + (t.dropout ? 512 : 0)) + s.stages * 2 * side * 4 +
+                            FXA_SHAPE_BARRIER * (1 + 3 * s.stages) + 8 * s.stages + FXA_SHAPE_ALIGN;
+    return s;
+}
+
+/* dQ kernel of sm90. Up to head dim 128 Q and dO of a tile move to registers, and dQ leaves through a buffer of its
+ * own. */
+FXA_SHAPE_FN struct FxaTileShape fxa_dq_sm90(struct FxaTraits t) {
+    struct FxaTileShape s = {0};
+    int rows = 128, keys = 64, registers = !fxa_is_wide(t);
+    int q = fxa_tile_bytes(rows, t.d), grad_o = fxa_tile_bytes(rows, t.dv);
+    int k = fxa_tile_bytes(keys, t.d), v = fxa_tile_bytes(keys, t.dv);
+    s.stages = !registers || t.dense ? 2 : 4;
+    s.v_stages = q + grad_o + 2 * (k + v) <= 220 * 1024 ? s.stages : 1;
+    s.groups = 2;
+    s.launch.threads = 384;
+    s.launch.q_rows = rows;
+    s.launch.k_rows = keys;
+    s.launch.store_rows = 16;
+    s.launch.persistent = 1;
+    s.launch.parts = 1;
+    s.fits = 1;
+    s.launch.shared_bytes = q + grad_o + (registers ? q : 0) + s.stages * k + s.v_stages * v +
+                            (t.dense && registers ? s.stages * rows * keys * 2 : 0) +
+                            FXA_SHAPE_BARRIER * (1 + s.stages + s.v_stages) + FXA_SHAPE_SLOT + 4 * s.stages +
+                            FXA_SHAPE_ALIGN;
+    return s;
+}
+
+/* Decode of sm90. Warps compute a part of the keys of a tile (sm90/decode_shared.cuh); threads of idle warps give their
+ * registers to the others where there are eight. */
+FXA_SHAPE_FN struct FxaTileShape fxa_decode_sm90(struct FxaTraits t) {
+    struct FxaTileShape s = {0};
+    int rows = 8 * t.row_tiles, keys = t.d + t.dv > 256 ? 64 : 128, row_parts = t.row_tiles < 2 ? 1 : t.row_tiles / 2;
+    int key_parts = keys == 128 && row_parts == 1 ? 8 : 4, warps = key_parts * row_parts, workers = 32 * warps;
+    int stage = fxa_tile_bytes(keys, t.d) + fxa_tile_bytes(keys, t.dv);
+    int fixed = key_parts * rows * (t.dv * 4 + 8) + 256 + FXA_SHAPE_ALIGN;
+    int most = (t.shared_kb * 1024 - fixed) / stage;
+    s.stages = most < 8 ? most : 8;
+    s.launch.threads = warps == 8 ? 384 : workers + 32;
+    s.launch.q_rows = rows;
+    s.launch.k_rows = keys;
+    s.launch.store_rows = 32;
+    s.launch.persistent = 1;
+    s.launch.parts = t.cluster ? t.cluster : 1;
+    s.fits = s.stages >= 1;
+    s.folds = rows * t.dv / 4 <= workers;
+    s.launch.shared_bytes = s.stages * stage + fixed;
+    return s;
+}
+
+/* ---- sm80 -------------------------------------------------------------------------------------------------------- */
+
+/* Forward of sm80: a warp has 32 rows, or 16 where the registers do not hold more. */
+FXA_SHAPE_FN struct FxaTileShape fxa_forward_sm80(struct FxaTraits t) {
+    struct FxaTileShape s = {0};
+    s.launch.threads = 128;
+    s.launch.q_rows = !fxa_is_wide(t) && !t.dense ? 128 : 64;
+    s.launch.k_rows = 64;
+    s.launch.parts = 1;
+    s.fits = 1;
+    s.launch.shared_bytes = fxa_tile_bytes(s.launch.q_rows + s.launch.k_rows, t.d) +
+                            fxa_tile_bytes(s.launch.k_rows, t.dv) + FXA_SHAPE_ALIGN;
+    return s;
+}
+
+FXA_SHAPE_FN int fxa_backward_sm80_bytes(struct FxaTraits t, int keys, int queries) {
+    return fxa_tile_bytes(keys + queries, t.d) + fxa_tile_bytes(keys + queries, t.dv) + queries * keys * 2 +
+           FXA_SHAPE_ALIGN;
+}
+
+/* Backward of sm80. Tiles shrink with the shared memory of a CTA. Above head dim 128 two CTAs share a tile, each with
+ * half of the columns of dK, dV and dQ, because registers hold no more. */
+FXA_SHAPE_FN struct FxaTileShape fxa_backward_sm80(struct FxaTraits t) {
+    struct FxaTileShape s = {0};
+    int limit = t.shared_kb * 1024;
+    int keys = fxa_backward_sm80_bytes(t, 128, 64) <= limit  ? 128
+               : fxa_backward_sm80_bytes(t, 64, 64) <= limit ? 64
+                                                             : 32;
+    s.launch.threads = 2 * keys;
+    s.launch.k_rows = keys;
+    s.launch.q_rows = keys == 32 ? 32 : 64;
+    s.launch.sum_rows = keys / 16;
+    s.launch.parts = fxa_is_wide(t) ? 2 : 1;
+    s.launch.shared_bytes = fxa_backward_sm80_bytes(t, keys, s.launch.q_rows);
+    s.fits = s.launch.shared_bytes <= limit;
+    s.dq_writers = 1;
+    return s;
+}
+
+/* ---- simt, and all families -------------------------------------------------------------------------------------- */
+
+/* Kernels of simt: 64 x 64 pairs, one tile of 64 columns and two of weights. */
+FXA_SHAPE_FN struct FxaTileShape fxa_forward_simt(struct FxaTraits t) {
+    struct FxaTileShape s = {0};
+    (void)t;
+    s.launch.threads = 256;
+    s.launch.q_rows = s.launch.k_rows = 64;
+    s.launch.parts = 1;
+    s.fits = 1;
+    s.launch.shared_bytes = 4 * (2 * 64 * 36 + 2 * 64 * 68);
+    return s;
+}
+
+FXA_SHAPE_FN struct FxaTileShape fxa_backward_simt(struct FxaTraits t) {
+    struct FxaTileShape s = fxa_forward_simt(t);
+    s.dq_writers = 1;
+    s.launch.sum_rows = 8;
+    return s;
+}
+
+/* Kernel before the backward: rows of 4, 8, 16 or 32 threads, by the head dim of V. */
+FXA_SHAPE_FN struct FxaTileShape fxa_prepost(int dv) {
+    struct FxaTileShape s = {0};
+    int lanes = dv <= 32 ? 4 : dv <= 64 ? 8 : dv <= 128 ? 16 : 32;
+    s.launch.threads = 256;
+    s.launch.q_rows = 256 / lanes;
+    s.launch.parts = 1;
+    s.fits = 1;
+    return s;
+}
+
+#endif
