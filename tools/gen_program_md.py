@@ -317,10 +317,11 @@ rounds correctly in every locale.
 
 ### Conversions
 
-Implicit conversions only widen: if the other operand is an int, a bool becomes 0 or 1; if the other
-operand is a float, an int or bool becomes a float. Arithmetic counts bools as ints, so `(q < 4) +
-(k < 4)` is an int. `float(x)` and `int(x)` are explicit; `int` of a float truncates towards zero,
-saturates, and is 0 for NaN. Nothing becomes a bool implicitly: write `x != 0`.
+Implicit conversions only widen: in an operation of a bool and an int, the bool becomes 0 or 1; in
+an operation of a float and an int or bool, the int or bool becomes a float. Arithmetic counts bools
+as ints, so `(q < 4) + (k < 4)` is an int. `float(x)` and `int(x)` are explicit; `int` of a float
+truncates towards zero, saturates, and is 0 for NaN. Nothing becomes a bool implicitly: write `x !=
+0`.
 
 ### Tensors
 

@@ -183,7 +183,7 @@ def create_block_mask(mask_mod: MaskMod, B: Optional[int], H: Optional[int], Q_L
 
 class _CachedMod:
     """The mask_mod that was made from the lists of a mask, stored as an attribute of the mask. In pickled and deep
-    copies of the mask, the attribute is None."""
+    copies of the mask, this stored mask_mod is None."""
 
     def __init__(self, lists: Tuple[Any, ...], mod: Any, sizes: Tuple[Any, ...], made: Optional[MaskMod]) -> None:
         self.lists, self.mod, self.sizes, self.made = lists, mod, sizes, made
