@@ -210,5 +210,5 @@ def test_addresses_are_those_of_ctypes():
     constant = data[1:]
     constant.flags.writeable = False
     for array in (data, data[:, ::-1], data[..., 3:], data.T, constant, data[:0], data.astype(np.float64),
-                  np.frombuffer(bytes(17), np.uint8)[1:].view(np.float32), np.float32(3) * np.ones(())):
+                  np.frombuffer(bytes(17), np.uint8)[1:].view(np.float32), np.array(3.0)):
         assert _numpy_memo.address(array) == array.ctypes.data
