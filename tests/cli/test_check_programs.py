@@ -222,7 +222,7 @@ class Programs(Cli):
             if c["check"] == "derivative" and c["what"] != "d score":
                 self.assertEqual((c["verdict"], c["compared"], sum(c["left_out"].values())), ("passed", 24, 0), c)
 
-    def test_right_backwards_pass_and_wrong_ones_fail(self):
+    def test_right_backwards_pass_and_wrong_ones_fail(self):
         jobs = []
         for score, right, wrong in BACKWARDS:
             if right:

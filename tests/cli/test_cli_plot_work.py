@@ -43,7 +43,7 @@ class PlotWork(Cli):
         self.assertLess(seconds, 8 * slow)
         self.assertEqual((len(p["mask"]), p["warnings"]), (57, [says]))
 
-    def test_what_fits_stays_exact(self):
+    def test_what_fits_stays_exact(self):
         file = self.write("p.fxa", chain(400))
         p = self.run_json("plot", "--program", file, "--shape", "s=96")
         self.assertTrue(p["exact"] and p["masked_exact"])

@@ -148,7 +148,7 @@ TEST(a_folder_without_it_is_said) {
 
 /* The architecture that is selected is the newest that the compiler knows of the device's family, never one of another
  * family. */
-TEST(architectures_go_by_family) {
+TEST(architectures_go_by_family) { /* */
     static const fxa__nvrtc nvrtc = {.archs = {75, 80, 86, 89, 90, 100, 103, 120}, .n_archs = 8};
     static const int cases[][2] = {{80, 80},   {86, 86},   {87, 86}, {89, 89},   {90, 90},   {92, 90}, {100, 100},
                                    {101, 100}, {103, 103}, {110, 0}, {120, 120}, {121, 120}, {130, 0}};

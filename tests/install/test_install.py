@@ -1,7 +1,7 @@
 #!/usr/bin/env python3
 # SPDX-License-Identifier: Apache-2.0
 """Installs the build into a folder, moves that folder, and builds an outside program against it: by find_package and by
-pkg-config, with the shared and with the static library. Also looks at the SONAME and at what is exported."""
+pkg-config, with the shared and with the static library (R-115). Also looks at the SONAME and at what is exported."""
 import ctypes
 import os
 import re

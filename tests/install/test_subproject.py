@@ -1,7 +1,7 @@
 #!/usr/bin/env python3
 # SPDX-License-Identifier: Apache-2.0
 """fxattn inside another project's tree, by add_subdirectory and by FetchContent from a local path: the includer's warnings,
-build type, tests and install rules stay its own, nothing but what it links is built, and its programs run. The second
+build type, tests and install rules stay its own, nothing but what it links is built, and its programs run (R-115). The second
 way is configured only: what it would build is the same sources with the same flags, and a minute more. What is built is
 compiled at -O0, for a quarter of the time; which optimisation was asked for is read from the commands."""
 import json

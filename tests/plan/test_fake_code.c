@@ -146,7 +146,7 @@ TEST(code_of_any_size_runs) {
 }
 
 /* code of another engine version is refused by name. */
-TEST(code_of_another_version_is_refused) {
+TEST(code_of_another_version_is_refused) { /* */
     plan_rig r;
     fxa_error err;
     static uint8_t bytes[8192];

@@ -131,7 +131,7 @@ static void gate_test(bool opening) {
     seam_end(&r);
 }
 
-TEST(a_finalizer_does_not_wait_for_a_compiler) { gate_test(false); }
+TEST(a_finalizer_does_not_wait_for_a_compiler) { gate_test(false); } /* */
 TEST(a_finalizer_does_not_wait_for_a_device_to_open) { gate_test(true); }
 
 /* ---- Past the end of the context --------------------------------------------------------------------------------- */
@@ -211,7 +211,7 @@ static void *storm_run(void *user) {
     return NULL;
 }
 
-TEST(finalizer_storm) {
+TEST(finalizer_storm) { /* */
     static storm s;
     storm_thread thread[CROWD];
     fxa_error err;

@@ -126,7 +126,7 @@ static void stack_run_set(const char *isa) {
     stack_run_all("cpu");
 }
 
-TEST(runs_need_a_bounded_stack) {
+TEST(runs_need_a_bounded_stack) { /* */
 #ifdef STACK_SANITIZED
     T_SKIP("sanitizers need stack of their own");
 #endif

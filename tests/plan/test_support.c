@@ -183,7 +183,7 @@ TEST(a_reason_is_cut_before_a_word) {
 
 /* R-86: callers that need determinism or have limited workspace choose by the reports and name the engine. Its plan has
  * the properties of its report, forward and backward. */
-TEST(a_plan_keeps_what_its_report_promised) {
+TEST(a_plan_keeps_what_its_report_promised) { /* */
     plan_rig r;
     fxa_error err;
     T_REQUIRE(plan_rig_start(&r));

@@ -102,7 +102,7 @@ TEST(the_last_pairs_of_a_budget) {
 }
 
 /* Masks with borders everywhere: counting stops, at the same tile in every call, and reports how many are unknown. */
-TEST(work_is_bounded) {
+TEST(work_is_bounded) { /* */
     static const struct {
         const char *text;
         int64_t size, tile;

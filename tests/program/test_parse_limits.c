@@ -121,7 +121,7 @@ static double plim_seconds(void) {
 
 /* Time limits far above the actual time (0.7 s; ThreadSanitizer: 25 s), far below that of a quadratic parser, which
  * would take minutes for 50000 lines. */
-TEST(long_texts_and_loops_end_soon) {
+TEST(long_texts_and_loops_end_soon) { /* */
     double start = plim_seconds();
     plim_repeated("", "mask = mask && q >= k\n", 47000, "", FXA_OK, 0);
     plim_repeated("", "let a = q + 1\n", 70000, "", FXA_OK, 0);

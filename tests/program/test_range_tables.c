@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
  * Range analysis of masks that read tables, compared with brute force: never wrong for any table, layout and index, and
- * exact where a tile covers few elements. (R-92)
+ * exact where a tile covers few elements. (R-92, R-106)
  */
 #include "t.h"
 

@@ -138,7 +138,7 @@ def test_options_of_one_name_mean_the_same(name):
 
 
 @pytest.mark.parametrize("name", FRONTS)
-def test_values_of_a_backward_program_have_names(name):
+def test_values_of_a_backward_program_have_names(name):
     call(name, "score", score_mod_bprop="param c : float\ndscore = dscore * c", bprop_params={"c": 2.0})
     with pytest.raises(ValueError, match="bprop_params.* without score_mod_bprop"):
         call(name, "score", bprop_params={"c": 2.0})

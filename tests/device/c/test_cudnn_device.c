@@ -158,7 +158,7 @@ static void device_record(device *d, fxa_pass pass, bool first) {
 }
 
 /* Captures runs into CUDA graphs, also a plan's first run, and replays them. */
-TEST(recorded_and_replayed) {
+TEST(recorded_and_replayed) { /* */
     NEEDS_DEVICE;
     device d;
     T_REQUIRE(device_open(&d));
@@ -209,7 +209,7 @@ static void device_run_and_drop(device *d, fxa_context *ctx, attn_data *x, fxa_p
     T_INT(d->more.stream_destroy(stream), 0);
 }
 
-TEST(given_back_right_after_the_call) {
+TEST(given_back_right_after_the_call) { /* */
     NEEDS_DEVICE;
     device d;
     fxa_error err;

@@ -262,7 +262,7 @@ TEST(packed_with_gaps) {
     conform_cases((conform_plan){ATTN_VARLEN | ATTN_CHUNKED | ATTN_PADDING | ATTN_DTYPES, false, tame, 1500,
                                  t_scaled(60), 0.02, NULL});
 }
-TEST(chunked_prefill) {
+TEST(chunked_prefill) { /* */
     conform_cases((conform_plan){ATTN_VARLEN | ATTN_CHUNKED | ATTN_PAGED | ATTN_PADDING | ATTN_ROWS | ATTN_GQA |
                                      ATTN_DTYPES | ATTN_MIXED,
                                  false, tame | FROM(CONF_MASK), 1500, t_scaled(150), 0.02, NULL});

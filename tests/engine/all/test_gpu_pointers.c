@@ -155,7 +155,7 @@ static void pointers_row_check(const fxa__engine *engine, const pointers_row *ro
     pointers_close(&x);
 }
 
-TEST(every_slot_is_asked_about) {
+TEST(every_slot_is_asked_about) { /* */
     bool seen[FXA_SLOT_COUNT] = {false};
     for (int i = 0; i < POINTERS_ROWS; i++) {
         seen[pointers_rows[i].slot] = true;
@@ -199,7 +199,7 @@ TEST(all_other_pointers_are_asked_about) {
         }
 }
 
-TEST(a_recorded_stream_needs_the_flag) {
+TEST(a_recorded_stream_needs_the_flag) { /* */
     for (int e = 0; e < 2; e++) {
         pointers_case x;
         fxa_error err;

@@ -43,7 +43,7 @@ static void device_end(device_rig *d) {
     T_INT(mock.codes, 0);
 }
 
-TEST(the_host_cannot_touch_it) {
+TEST(the_host_cannot_touch_it) { /* */
     static device_rig d;
     fxa_error err;
     T_REQUIRE(device_start(&d, 0));

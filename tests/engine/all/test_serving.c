@@ -142,7 +142,7 @@ TEST(ready_masks_follow_positions) {
 }
 
 /* Each batch entry has its own start position: row 5 of the first and row 30 of the second sequence in one call. */
-TEST(batch_entries_have_their_own_positions) {
+TEST(batch_entries_have_their_own_positions) { /* */
     for (size_t e = 0; engine_here(e); e++) {
         serve_open(engine_here(e), serve_programs[1]);
         const int32_t positions[B] = {5, 30};

@@ -303,7 +303,7 @@ static void lanes_compare(attn_spec *s, uint64_t seed) {
 }
 
 /* Loads whose threads have collided in the past; threads divided by chunk, by head, by batch entry. */
-TEST(permuted_loads_give_the_same_bits) {
+TEST(permuted_loads_give_the_same_bits) { /* */
     static const struct {
         const char *loads;
         int64_t tensor[FXA_MAX_RANK];

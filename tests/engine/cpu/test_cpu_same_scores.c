@@ -132,6 +132,6 @@ static void same_run(const char *isa) {
         }
 }
 
-TEST(backward_has_the_scores_of_forward) { isa_each(same_run); }
+TEST(backward_has_the_scores_of_forward) { isa_each(same_run); } /* */
 
 T_MAIN

@@ -225,6 +225,6 @@ static void steep_run(const char *isa) {
             if (t_some(cases++)) steep_check(isa, &steep_programs[i], shapes[j][0], shapes[j][1], shapes[j][2]);
 }
 
-TEST(steep_programs_are_as_close_as_eager) { isa_each(steep_run); }
+TEST(steep_programs_are_as_close_as_eager) { isa_each(steep_run); } /* */
 
 T_MAIN

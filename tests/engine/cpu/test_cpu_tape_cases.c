@@ -72,7 +72,7 @@ TEST(loads_along_k_of_every_dtype) {
 }
 
 /* Equality of 64-bit elements: indexed by row, key, head and pair, gathered and along k, in masks and values. */
-TEST(equalities_of_i64) {
+TEST(equalities_of_i64) { /* */
     static const char *const texts[] = {
         "mask = t[q] == t[k]",
         "mask = t[q] != t[k] && k <= q",

@@ -181,7 +181,7 @@ static size_t calls_fail_at(fxa__dnn_self *self, const fxa__problem *p, fail_all
     return memory->calls - first;
 }
 
-TEST(plans_release_memory_and_descriptors) {
+TEST(plans_release_memory_and_descriptors) { /* */
     for (size_t i = 0; i < sizeof graph_cases / sizeof *graph_cases; i++) {
         static fxa__dnn_self self;
         fail_alloc memory = FAIL_ALLOC_INIT;

@@ -14,7 +14,7 @@
 /* ---- Opening ----------------------------------------------------------------------------------------------------- */
 
 /* With or without a GPU, plan creation succeeds or fails with the reason of the support report. */
-TEST(on_whatever_this_machine_has) {
+TEST(on_whatever_this_machine_has) { /* */
     fxa_context *ctx = context_new();
     fxa_problem p = problem_of(&spec, FXA_FORWARD);
     fxa_support said = answer_of(ctx, &p);
@@ -195,7 +195,7 @@ TEST(every_call_of_the_driver_fails) {
     fail_each(0, FXA_BACKWARD);
 }
 
-TEST(every_call_of_cudnn_fails) {
+TEST(every_call_of_cudnn_fails) { /* */
     NEEDS_STANDIN;
     NEEDS_NO_TSAN;
     fail_each(1, FXA_FORWARD);
@@ -336,7 +336,7 @@ TEST(a_scale_below_all_floats) {
     standin_check_end();
 }
 
-TEST(eight_threads_have_eight_handles) {
+TEST(eight_threads_have_eight_handles) { /* */
     NEEDS_STANDIN;
     enum { THREADS = 8 };
     fxa_context *ctx = context_new();

@@ -267,7 +267,7 @@ TEST(many_on_a_device) {
 }
 
 /* Problems for which cuDNN lists kernels but does not compile them, or computes something else, are refused. */
-TEST(what_cudnn_does_not_compile_or_gets_wrong_is_refused) {
+TEST(what_cudnn_does_not_compile_or_gets_wrong_is_refused) { /* */
     static const struct {
         const char *text, *forward, *backward; /* NULL: taken */
     } cases[] = {

@@ -321,7 +321,7 @@ TEST(keys_of_tensors_lie_together) {
 }
 
 /* Statistics in a layout that cuDNN does not support are copied; the stride of an axis of size 1 does not matter. */
-TEST(statistics_that_lie_as_cudnn_has_them) {
+TEST(statistics_that_lie_as_cudnn_has_them) { /* */
     static const struct {
         int64_t b, hq, sq, stride[3];
         bool varlen, direct;

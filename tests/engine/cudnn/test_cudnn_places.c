@@ -67,7 +67,7 @@ TEST(trusted_memory_is_not_asked_about) {
 }
 
 /* Two devices in one context: each uses only its own memory. */
-TEST(two_devices) {
+TEST(two_devices) { /* */
     NEEDS_STANDIN;
     fxa_context *ctx = context_new();
     fxa_error err;

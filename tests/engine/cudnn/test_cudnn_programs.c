@@ -180,7 +180,7 @@ TEST(graphs_for_people) {
     standin_check_end();
 }
 
-TEST(no_engine_of_cudnn) {
+TEST(no_engine_of_cudnn) { /* */
     NEEDS_STANDIN;
     fxa_context *ctx = context_new();
     fxa_problem p = problem_of(&spec, FXA_FORWARD);

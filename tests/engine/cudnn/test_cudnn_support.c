@@ -260,7 +260,7 @@ static void support_ask_others(fxa__host *host, bool hit[SUPPORT_MOST]) {
     fxa_context_destroy(ctx);
 }
 
-TEST(every_row_of_the_table) {
+TEST(every_row_of_the_table) { /* */
     bool hit[SUPPORT_MOST] = {false};
     fxa__host *host = NULL;
     fxa_error err;

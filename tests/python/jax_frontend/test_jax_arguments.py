@@ -43,7 +43,7 @@ IDS = {"signed": np.asarray([0, 2**32, -2**32, 2**63 - 1, 0, -2**63, 2**32, 1, 2
 
 @pytest.mark.parametrize("how", ["x64", "x64 traced", "host"])
 @pytest.mark.parametrize("kind", IDS)
-def test_ids_of_64_bits_are_compared_whole(kind, how):
+def test_ids_of_64_bits_are_compared_whole(kind, how):
     ids = np.stack([IDS[kind], np.roll(IDS[kind], 3)])
     args = qkv(33)
     kept = ids[:, None, :, None] == ids[:, None, None, :]

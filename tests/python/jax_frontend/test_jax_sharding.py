@@ -61,7 +61,7 @@ GATHERS = ("all-gather", "all-to-all", "collective-permute")
 
 
 @pytest.mark.parametrize("case", CASES)
-def test_plain_jit_gathers_nothing(case):
+def test_plain_jit_gathers_nothing(case):
     f, heads, kv_heads, shape, spec = CASES[case]
     args = (*qkv(31, b=4, h=heads, hkv=kv_heads), rand(34, *shape))
     keys = P("dp", None, "tp" if kv_heads > 1 else None)

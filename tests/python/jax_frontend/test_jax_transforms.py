@@ -93,7 +93,7 @@ AXES = [(0, None, None, None), (None, None, None, 0), (0, 0, 0, 0), (1, 2, 3, 1)
 
 
 @pytest.mark.parametrize("axes", AXES)
-def test_vmap(axes):
+def test_vmap(axes):
     args = [x if axis is None else jnp.stack([x, 0.5 * x, -x], axis) for x, axis in zip(ARGS, axes)]
 
     def entry(n):

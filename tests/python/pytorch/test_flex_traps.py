@@ -73,7 +73,7 @@ OUTSIDE = {
 
 
 @pytest.mark.parametrize("case", OUTSIDE)
-def test_an_index_outside_is_an_index_error(case):
+def test_an_index_outside_is_an_index_error(case):  # R-109
     """As in PyTorch's own eager call, whatever is around it."""
     score_mod, mask_mod, says = OUTSIDE[case]
     q, k, v = inputs()

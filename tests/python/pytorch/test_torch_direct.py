@@ -344,7 +344,7 @@ def test_wrong_calls_say_what_the_operator_says():
 
 # ---- Gradients, memory, threads --------------------------------------------------------------------------------------
 
-def test_graph_is_autograds_own():
+def test_graph_is_autograds_own():
     x = x4().requires_grad_()
     bias = torch.rand(2, requires_grad=True)
 

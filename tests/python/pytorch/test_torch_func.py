@@ -21,7 +21,7 @@ GRADCHECK = {
 
 
 @pytest.mark.parametrize("name", GRADCHECK)
-def test_gradcheck_of_output_and_lse(name):
+def test_gradcheck_of_output_and_lse(name):
     q, k, v = inputs(2, 2, 1, 5, 6, 4, 3, torch.float64)
     w = torch.randn(2, dtype=torch.float64, requires_grad=True)
 
@@ -151,7 +151,7 @@ def test_second_derivative_is_refused_by_name():
 
 
 @pytest.mark.parametrize("reentrant", [False, True])
-def test_checkpoint(reentrant):
+def test_checkpoint(reentrant):
     q, k, v = inputs(1, 2, 2, 9, 9, 4, 4, torch.float32)
     w = torch.randn(2, requires_grad=True)
     want = torch.autograd.grad(loss(q, k, v, w), (q, k, v, w))

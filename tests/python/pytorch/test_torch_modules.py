@@ -141,7 +141,7 @@ def test_one_error_lists_everything():
 
 
 @pytest.mark.parametrize("qkv_format", ["sbhd", "bshd"])
-def test_multihead(qkv_format):
+def test_multihead(qkv_format):
     module = MultiheadAttention(32, 4, num_gqa_groups=2, qkv_format=qkv_format, attn_mask_type="causal")
     x = torch.randn(S, B, 32) if qkv_format == "sbhd" else torch.randn(B, S, 32)
     cap, tensors = SoftCap(), {"cap": torch.full((1, 1, 1, 1), 3.0)}

@@ -100,7 +100,7 @@ def test_a_direct_run_that_is_impossible_takes_another_route(taken, monkeypatch)
     assert call(*x).shape == expected and taken == ["direct", "dispatcher"]
 
 
-def test_few_calls_are_made(calls):
+def test_few_calls_are_made(calls):  # R-83
     """A known eager call makes none, with gradients one, which its backward pass uses too; a compiled one two: for Flex
     and for the kernel of Autograd."""
     def known(s, b, h, i, j):

@@ -33,7 +33,7 @@ def test_params_and_scale_are_those_given():
         assert torch.equal(run(call, q, k, v)[0], want)
 
 
-def test_they_are_read_when_the_call_runs():
+def test_they_are_read_when_the_call_runs():
     q, k, v = arrays()
     call = call_on_device(program(), (), 0.3, [2.0, 1], (0,), 0.0, (), HOST)
     call.scalars[0].copy_(torch.tensor([0.5, 3.0]))
