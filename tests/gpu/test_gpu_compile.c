@@ -42,13 +42,16 @@ static int fake_compile(void *program, int n, const char *const *options) {
     return ((const char *)program)[1] == 'l' ? 6 : 0;
 }
 static const char *fake_words(int status) { return status ? "no" : "yes"; }
+/* A name that ends with L has a log of one long line, with 300 digits. */
+static size_t fake_log_digits(const void *program) { return ((const char *)program)[2] == 'L' ? 300 : 0; }
 static int fake_log_size(void *program, size_t *size) {
-    (void)program;
-    *size = 16;
+    *size = 16 + fake_log_digits(program);
     return 0;
 }
 static int fake_log(void *program, char *out) {
-    (void)snprintf(out, 16, "error %c", ((const char *)program)[0]);
+    (void)sprintf(out, "error %c", ((const char *)program)[0]);
+    memset(out + 7, '7', fake_log_digits(program));
+    out[7 + fake_log_digits(program)] = '\0';
     return 0;
 }
 static int fake_cubin_size(void *program, size_t *size) {
@@ -128,6 +131,19 @@ TEST(compilations_beside_each_other) {
     T_INT(f.mistakes, 0);
 }
 
+TEST(a_long_line_of_the_log_is_cut) {
+    static const char *const sources[JOBS] = {"0", "1lL", "2", "3", "4", "5"};
+    static const char before[] = "NVRTC 0.0 does not compile it.cu: error 1777";
+    fxa__host *host = NULL;
+    fxa_error err;
+    char made[JOBS];
+    T_OK(fxa__host_create(NULL, NULL, &host, &err));
+    T_STATUS(fake_run(host, sources, 1, made, &err), FXA_E_ENGINE);
+    T_CHECK(strncmp(err.text, before, strlen(before)) == 0);
+    T_INT(strlen(err.text), strlen(before) - strlen("error 1777") + 255);
+    fxa__host_release(host);
+}
+
 TEST(a_folder_without_it_is_said) {
     fxa__host *host = NULL;
     fxa__nvrtc nvrtc;
@@ -143,6 +159,10 @@ TEST(a_folder_without_it_is_said) {
     T_STR(err.text,
           "FXA_NVRTC_PATH is /nowhere: no folder with libnvrtc.so.13 or libnvrtc.so.12, and NVRTC is not found "
           "elsewhere");
+    T_STATUS(fxa__nvrtc_open(host, NULL, &nvrtc, &err), FXA_E_UNAVAILABLE);
+    T_CHECK(!strstr(err.text, "FXA_NVRTC_PATH is"));
+    T_STATUS(fxa__nvrtc_open(host, "", &nvrtc, &err), FXA_E_UNAVAILABLE);
+    T_CHECK(!strstr(err.text, "FXA_NVRTC_PATH is"));
     fxa__host_release(host);
 }
 

@@ -89,6 +89,44 @@ TEST(a_target_warms_its_device) {
     disk_end();
 }
 
+static fxa_status disk_no_compiler(void *self, fxa_error *why) {
+    (void)self;
+    why->status = FXA_E_UNSUPPORTED;
+    (void)snprintf(why->text, sizeof why->text, "the compiler is missing");
+    return why->status;
+}
+
+static bool disk_is_supported(plan_rig *r) {
+    fxa_error err;
+    fxa_support reports[OWN_ENGINES];
+    size_t n = OWN_ENGINES;
+    T_OK(fxa_support_query(r->ctx, &r->t.problem, reports, &n, &err));
+    for (size_t i = 0; i < n; i++)
+        if (strcmp(reports[i].engine, "first") == 0) return reports[i].supported;
+    return false;
+}
+
+/* Without a compiler, a query loads code from the disk into the plan cache, where plan creation finds it. */
+TEST(a_query_loads_what_a_plan_needs) {
+    plan_rig r;
+    fxa_error err;
+    disk_start();
+    for (int round = 0; round < 2; round++) {
+        T_REQUIRE(seam_start(&r));
+        r.t.problem.engine = "first";
+        seam_first.ready = disk_no_compiler;
+        T_INT(disk_is_supported(&r), round);
+        T_INT(mock.count[MOCK_LOAD], round);
+        T_STR(seam_engine(&r, &err), "first");
+        T_INT(disk_is_supported(&r), true);
+        T_INT(mock.count[MOCK_COMPILE], !round);
+        T_INT(mock.count[MOCK_LOAD], round);
+        T_INT(plan_stats(&r).disk_hits, round);
+        seam_end(&r);
+    }
+    disk_end();
+}
+
 /* ---- Size -------------------------------------------------------------------------------------------------------- */
 
 static uint64_t disk_total(void) {

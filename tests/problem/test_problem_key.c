@@ -113,6 +113,30 @@ TEST(sizes_and_flags_reach_the_key) {
            p.param_grads = 0; full_captures[0].grad = 0);
 }
 
+/* Bytes without the dropout probability are the same for each of them, and likewise for windows. */
+TEST(parts_that_are_left_out) {
+    static const uint32_t parts[] = {0, FXA__WITH_WINDOW, FXA__WITH_DROPOUT, FXA__WITH_WINDOW | FXA__WITH_DROPOUT};
+    for (size_t i = 0; i < sizeof parts / sizeof *parts; i++) {
+        uint8_t sum[4][16];
+        for (int which = 0; which < 4; which++) {
+            fxa_problem p = full_problem();
+            fxa__problem *made = NULL;
+            fxa__writer w = {.host = case_host()};
+            if (which & 1) p.window_left = 4;
+            if (which & 2) p.dropout_p = 0.25;
+            T_OK(fxa__problem_create(case_host(), &p, &made, &err));
+            T_REQUIRE(made != NULL);
+            fxa__problem_write(made, FXA__WITH_HEADS | parts[i], &w);
+            fxa__blake2s_128(w.data, w.size, sum[which]);
+            fxa__writer_free(&w);
+            fxa__problem_release(made);
+        }
+        T_INT(keys_same(sum[0], sum[1]), !(parts[i] & FXA__WITH_WINDOW));
+        T_INT(keys_same(sum[0], sum[2]), !(parts[i] & FXA__WITH_DROPOUT));
+        T_INT(keys_same(sum[0], sum[3]), !parts[i]);
+    }
+}
+
 /* Another dtype of an operand changes the code key (rows have one dtype only), another stride only the geometry. */
 TEST(operands_reach_the_key) {
     static const struct {

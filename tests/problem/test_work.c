@@ -79,4 +79,26 @@ TEST(packed_sequences_share_their_rows) {
     T_NEAR(work_of(&p), 2.0 * 16 * 4 * 2 * 100 * 200, 1);
 }
 
+/* A backward pass may have a single result: a gradient of the three inputs, or one that is a sum over all pairs. */
+TEST(entries_of_each_single_result) {
+    static const uint32_t flags[] = {FXA_GRAD_Q, FXA_GRAD_K, FXA_GRAD_V, 0, 0};
+    static const char text[] = "param a : float\ntensor t : f32[1]\nscore = score * a + t[h]";
+    fxa_error err;
+    fxa_program *program = NULL;
+    T_OK(fxa_program_parse(ctx, text, SIZE_MAX, &program, &err));
+    for (size_t i = 0; i < sizeof flags / sizeof *flags; i++) {
+        fxa_problem p = FXA_PROBLEM_INIT;
+        fxa__problem *made = NULL;
+        fxa_capture capture = {.size = {2}};
+        p.b = 3, p.hq = p.hkv = 2, p.sq = p.sk = 5, p.d_qk = p.d_v = 4, p.pass = FXA_BACKWARD, p.program = program;
+        p.captures = &capture, p.n_captures = 1;
+        p.flags = flags[i], p.param_grads = i == 3, capture.grad = i == 4;
+        T_OK(fxa__problem_create(fxa__context_host(ctx), &p, &made, &err));
+        T_REQUIRE(made != NULL);
+        T_INT(fxa__entries_with_work(made), 3);
+        fxa__problem_release(made);
+    }
+    fxa_program_destroy(program);
+}
+
 T_MAIN

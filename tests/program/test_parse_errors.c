@@ -161,6 +161,7 @@ TEST(errors_of_statements) {
         {"score 3", 1, 7, 1, "expected '=', found '3'"},
         {"score = 1 2", 1, 11, 1, "expected an operator or the end of the statement, found '2'"},
         {"score = q >= k", 1, 9, 6, "score needs a number, this is a bool; write mask = ..."},
+        {"score = q >= k; mask = true", 1, 9, 6, "score needs a number, this is a bool; write mask = ..."},
         {"mask = score", 1, 8, 5, "mask needs a bool, this is a float; compare it, as in x != 0"},
         {"mask = q", 1, 8, 1, "mask needs a bool, this is an int"},
         {"dscore = 1", 1, 1, 6, "a score program cannot assign 'dscore'; it assigns score and mask"},

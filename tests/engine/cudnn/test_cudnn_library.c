@@ -82,4 +82,19 @@ TEST(no_folder) {
     }
 }
 
+/* A library that fills the entire array with its message, without a zero, as cuDNN does not. */
+static void library_says_much(char *text, size_t size) { memset(text, 'x', size); }
+
+static void library_says_lines(char *text, size_t size) { (void)snprintf(text, size, "one\ntwo\r\tthree"); }
+
+TEST(messages_of_a_library_are_one_line) {
+    char text[24];
+    memset(text, 'y', sizeof text);
+    fxa__cudnn_last(&(fxa__cudnn_api){.last_error = library_says_much}, text, sizeof text - 1);
+    T_STR(text, "xxxxxxxxxxxxxxxxxxxxxx");
+    T_INT(text[sizeof text - 1], 'y');
+    fxa__cudnn_last(&(fxa__cudnn_api){.last_error = library_says_lines}, text, sizeof text);
+    T_STR(text, "one two  three");
+}
+
 T_MAIN
