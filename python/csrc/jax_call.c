@@ -192,7 +192,7 @@ static void scalars_set(fxa__jax_call *call, double *data) {
 static fxa_status buffer_set(fxa__jax_call *call, int64_t role, const fxa__xla_buffer *buffer, bool result) {
     fxa_args *args = &call->args;
     int64_t given = buffer_bytes(buffer), need = role_bytes(call, role, result);
-    if (role == FXA__JAX_ROOM) {
+    if (role == FXA__JAX_ALIAS) {
         return FXA_OK;
     }
     call->addresses |= (uintptr_t)buffer->data;
@@ -264,7 +264,7 @@ static fxa_status arguments_set(fxa__jax_call *call) {
     fxa_status status = buffers_set(call, &call->frame->operands, "operands", false);
     status = status ? status : buffers_set(call, &call->frame->results, "results", true);
     /* The library may skip its pointer checks: XLA's buffers are in memory of the running device, their sizes were
-     * checked here, and results overlap no operands except those of role ROOM. */
+     * checked here, and results overlap no operands except those of role ALIAS. */
     args->flags = call->cuda && p->alignment && call->addresses % p->alignment == 0 ? FXA_SKIP_POINTER_CHECKS : 0;
     args->tensors = call->tensors;
     args->n_tensors = p->n_captures;

@@ -23,7 +23,7 @@ typedef enum fxa__jax_role {
     FXA__JAX_SCALARS = 64,        /* operand: f64 scale, params, params of the backward program */
     FXA__JAX_DPARAMS,             /* result: f64, one per param */
     FXA__JAX_WORKSPACE,           /* result: the plan's workspace on a device; on the host the handler allocates it */
-    FXA__JAX_ROOM,                /* operand that aliases a result and initializes its memory */
+    FXA__JAX_ALIAS,               /* operand that aliases a result and initializes its memory */
     FXA__JAX_TENSORS = 128,       /* + i: captured tensor i; as a result, its gradient */
     FXA__JAX_BPROP_TENSORS = 256, /* + i: tensor i captured by the backward program */
     FXA__JAX_ROLES = 384

@@ -146,7 +146,7 @@ typedef struct nvrtc_queue {
 } nvrtc_queue;
 
 /* Thread function: compiles jobs until the queue is empty. Does not use the host's allocator. */
-static void *nvrtc_work(void *user) {
+static void *nvrtc_worker(void *user) {
     nvrtc_queue *q = user;
     const fxa__nvrtc_api *api = &q->nvrtc->api;
     for (int i; (i = atomic_fetch_add(&q->next, 1)) < q->n;) {
@@ -167,7 +167,7 @@ static int nvrtc_threads_start(nvrtc_queue *q, int n, pthread_t threads[NVRTC_TH
     sigfillset(&all);
     pthread_sigmask(SIG_SETMASK, &all, &before);
     if (pthread_attr_setstacksize(&attr, NVRTC_STACK) == 0)
-        while (started < n && pthread_create(&threads[started], &attr, nvrtc_work, q) == 0) started++;
+        while (started < n && pthread_create(&threads[started], &attr, nvrtc_worker, q) == 0) started++;
     pthread_sigmask(SIG_SETMASK, &before, NULL);
     pthread_attr_destroy(&attr);
     return started;
@@ -180,7 +180,7 @@ fxa_status fxa__nvrtc_compile(const fxa__nvrtc *nvrtc, fxa__host *host, fxa__nvr
     atomic_init(&q.next, 0);
     int most = width < n ? width : n;
     int started = nvrtc_threads_start(&q, (most < NVRTC_THREADS ? most : NVRTC_THREADS) - 1, threads);
-    (void)nvrtc_work(&q);
+    (void)nvrtc_worker(&q);
     for (int i = 0; i < started; i++) (void)pthread_join(threads[i], NULL);
     fxa_status status = FXA_OK;
     for (int i = 0; i < n; i++) {

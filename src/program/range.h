@@ -71,23 +71,23 @@ typedef enum fxa__atom_kind {
 
 typedef struct fxa__atom {
     fxa__affine form; /* form inside the atom, over earlier atoms; empty for INPUT and NODE */
-    fxa__set set;
-    int64_t d;
-    int32_t id;
+    fxa__set set;     /* superset of the values */
+    int64_t d;        /* divisor of DIV and MOD */
+    int32_t id;       /* INPUT: fxa_input; NODE: the node */
     uint32_t support; /* bit i: the atom depends on fxa_input i, which has more than one value in the box */
     int32_t next;     /* next atom in the same hash bucket; -1 = none */
-    uint8_t kind;
-    bool dense;
+    uint8_t kind;     /* fxa__atom_kind */
+    bool dense;       /* the atom takes every value of the set */
 } fxa__atom;
 
-/* A primitive form: its constant is 0, its coefs have no common factor and its first coef is > 0. Bounds refer to
- * rows. */
+/* A form that is part of bounds, which refer to it by its index. It is primitive: the constant is 0, the coefs have no
+ * common factor, and the first coef is > 0. */
 typedef struct fxa__row {
     fxa__affine form;
-    fxa__set set;
+    fxa__set set;     /* superset of the values of the form */
     uint32_t support; /* as in fxa__atom */
     int32_t next;     /* next row in the same hash bucket; -1 = none */
-    bool dense;
+    bool dense;       /* the form takes every value of the set */
 } fxa__row;
 
 /* An int node. */

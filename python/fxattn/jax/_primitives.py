@@ -27,7 +27,7 @@ from .._errors import UnsupportedError
 from . import _batching, _handlers
 from ._linear import refuse
 from ._partition import partitioned, result_specs
-from ._spec import (BPROP_TENSORS, DPARAMS, ROOM, SCALARS, TENSORS, WANT_K, WANT_PARAMS, WANT_Q, WANT_SINK,
+from ._spec import (BPROP_TENSORS, DPARAMS, ALIAS, SCALARS, TENSORS, WANT_K, WANT_PARAMS, WANT_Q, WANT_SINK,
                     WANT_TENSORS, WORKSPACE, Operands, Spec, forward_rest, gather, has_scalars, is_symbolic, problem_of,
                     result_dtype, row_dtype, rows_shape)
 
@@ -107,7 +107,7 @@ def _call(problem: Any, operands: List[Tuple[int, Any]], results: List[Tuple[int
     if packed and not before:
         before = [lax.full(shape, np.zeros((), dtype)) for _, shape, dtype in results]
     aliases = {len(operands) + i: i for i in range(len(before))}
-    operands = [*operands, *((ROOM, x) for x in before)]
+    operands = [*operands, *((ALIAS, x) for x in before)]
     data, given = problem.save(), len(results)
     size = _handlers.workspace(data) if problem.struct.device == _abi.CUDA else 0
     # XLA allocates the workspace as a result, so the handler allocates nothing, and CUDA graphs can capture the call.

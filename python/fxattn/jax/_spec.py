@@ -14,7 +14,7 @@ from .._problem import Problem, Sizes, View
 from .._program import Program
 
 # Roles of handler buffers that are not slots: fxa__jax_role of python/csrc/jax_call.h.
-SCALARS, DPARAMS, WORKSPACE, ROOM, TENSORS, BPROP_TENSORS = 64, 65, 66, 67, 128, 256
+SCALARS, DPARAMS, WORKSPACE, ALIAS, TENSORS, BPROP_TENSORS = 64, 65, 66, 67, 128, 256
 # Codes of the gradients that the backward primitive can return. WANT_TENSORS + i is that of captured tensor i.
 WANT_Q, WANT_K, WANT_V, WANT_SINK, WANT_PARAMS, WANT_TENSORS = range(6)
 LAYOUTS = {"bhsd": _abi.LAYOUT_BHSD, "bshd": _abi.LAYOUT_BSHD, "thd": _abi.LAYOUT_BSHD}

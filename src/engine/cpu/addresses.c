@@ -62,6 +62,8 @@ static bool address_load_even(const fxa__cpu_kernels *kernels, fxa__cpu_address 
     return finite;
 }
 
+/* Loads n rows of a slot as reals, from row `first` of the batch entry on, into x [n][ld]. Returns false if a value is
+ * NaN or infinite. */
 static bool address_load(const fxa__cpu_kv_group *g, fxa_slot slot, bool is_key, int64_t first, int64_t n, void *x,
                          int64_t ld) {
     int64_t size = (int64_t)g->code->kernels->real_size;

@@ -68,6 +68,7 @@ static const struct select_rates {
 };
 static const double select_default_rates[6] = {2, 8, 32, 64, 0, 1024};
 
+/* Returns the rates of the kernel sets on this processor, by set. */
 static const double *select_rate_row(const fxa__cpu_features *f) {
     for (size_t i = 0; i < sizeof select_rates / sizeof select_rates[0]; i++) {
         const struct select_rates *r = &select_rates[i];

@@ -68,6 +68,7 @@ static fxa_status maker_status(const dnn_maker *m, fxa_error *err) {
 
 /* ---- Descriptors of a graph -------------------------------------------------------------------------------------- */
 
+/* Returns the alignment of a tensor's memory that the descriptor states, in bytes. */
 static int64_t maker_alignment(const fxa__dnn_tensor *t) {
     bool inside = fxa__dnn_is_captured(t) &&
                   t->offset != 0; /* starts inside the caller's array, of which only the start is aligned */

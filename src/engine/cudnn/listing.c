@@ -92,6 +92,7 @@ static void listing_mode(const listing *l, int mode) {
     fxa__write_format(l->w, "%s", text);
 }
 
+/* Returns the operation whose result is the tensor; NULL if there is none. */
 static const fxa__dnn_op *listing_maker(const listing *l, int32_t tensor) {
     for (size_t i = 0; i < l->g->n_ops; i++)
         if (l->g->ops[i].y == tensor) return &l->g->ops[i];

@@ -104,6 +104,7 @@ static run_value run_value_of(const fxa_program *program, const fxa__dnn_tensor 
 
 /* ---- Pointers ---------------------------------------------------------------------------------------------------- */
 
+/* Returns the address of a tensor in this run. */
 static void *run_pointer(const fxa__dnn_tensor *t, const fxa__bound_args *bound, char *scratch) {
     bool instead = t->source == FXA__DNN_SLOT && !bound->slot[t->index] && (t->fill || t->cleared);
     if (t->source == FXA__DNN_SLOT && !instead) return bound->slot[t->index];
@@ -168,6 +169,7 @@ static fxa_status run_lengths(const fxa__dnn_self *s, const fxa__dnn_code *c, co
 
 /* ---- Helper kernels ---------------------------------------------------------------------------------------------- */
 
+/* Returns the address in this run of an argument of a helper kernel. */
 static void *run_ref(const fxa__dnn_ref *r, const fxa__bound_args *bound, char *scratch) {
     char *base = r->source == FXA__DNN_SLOT         ? bound->slot[r->index]
                  : r->source == FXA__DNN_TENSOR     ? (char *)bound->tensors[r->index].data

@@ -10,12 +10,13 @@
 #include "saved.h"
 
 enum { SAVED_FORMAT = 1 };
-#define SAVED_MOST ((size_t)256 << 20)
+#define SAVED_MAX_BYTES ((size_t)256 << 20) /* maximum size of a saved cuDNN plan */
 
 void fxa__dnn_saved_write(const fxa__cudnn_api *api, void *plan, fxa__host *host, fxa__writer *w) {
     int64_t n = 0;
     const int name = CUDNN_ATTR_EXECUTION_PLAN_JSON_REPRESENTATION;
-    if (api->get(plan, name, CUDNN_TYPE_CHAR, 0, &n, NULL) != CUDNN_STATUS_SUCCESS || n < 1 || (size_t)n > SAVED_MOST)
+    if (api->get(plan, name, CUDNN_TYPE_CHAR, 0, &n, NULL) != CUDNN_STATUS_SUCCESS || n < 1 ||
+        (size_t)n > SAVED_MAX_BYTES)
         return;
     size_t room = (size_t)n;
     char *text = fxa__alloc(host, room);
@@ -27,6 +28,7 @@ void fxa__dnn_saved_write(const fxa__cudnn_api *api, void *plan, fxa__host *host
     fxa__free(host, text, room);
 }
 
+/* Makes a plan of cuDNN from its saved text and reads its workspace size. Returns a status of cuDNN. */
 static int saved_restore(const fxa__cudnn_api *api, void *profile, const uint8_t *text, size_t n, void *plan,
                          int64_t *workspace) {
     int64_t count = 0;
@@ -44,7 +46,7 @@ fxa_status fxa__dnn_saved_read(const fxa__cudnn_api *api, void *profile, fxa__re
     fxa_error why = {.status = FXA_OK};
     uint32_t format = fxa__read_u32(r);
     uint64_t n = fxa__read_u64(r);
-    const uint8_t *text = n >= 1 && n <= SAVED_MOST ? fxa__read_bytes(r, (size_t)n) : NULL;
+    const uint8_t *text = n >= 1 && n <= SAVED_MAX_BYTES ? fxa__read_bytes(r, (size_t)n) : NULL;
     *plan = NULL;
     if (format != SAVED_FORMAT || !text || text[0] != '{')
         return fxa__fail(err, FXA_E_BYTES, "a saved plan of cuDNN of format %u and %llu bytes: that is none", format,

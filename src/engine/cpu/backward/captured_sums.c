@@ -81,12 +81,15 @@ void fxa__cpu_sink_store(const fxa__cpu_backward_run *run, int64_t h) {
 
 /* ---- Captured tensors and params ------------------------------------------------------------------------------- */
 
+/* Returns the number of elements of a captured tensor. */
 static int64_t captured_elements(const fxa_view *view) {
     int64_t n = 1;
     for (int32_t i = 0; i < view->rank; i++) n *= view->size[i];
     return n;
 }
 
+/* Returns the number of pieces of the tensor's gradient, which workers process one at a time; 0 if the gradient is not
+ * requested. */
 static int64_t captured_pieces(const fxa__tape_sum *sum) {
     return sum->sum || sum->one_pair_per_element ? fxa__div_up(captured_elements(&sum->view), CAPTURED_PIECE) : 0;
 }
@@ -112,6 +115,7 @@ static int64_t captured_chains(const fxa__cpu_backward_run *run, int32_t t) {
     return run->split.shared >> t & 1 ? 1 : run->split.chains;
 }
 
+/* Returns the f64 sums of tensor t in a chain; NULL if the gradient has none. */
 static double *captured_sum(const fxa__cpu_backward_run *run, int64_t chain, int32_t t) {
     return run->sums[chain * run->p->program->n_tensors + t].sum;
 }
@@ -128,6 +132,7 @@ static int64_t captured_run(const fxa_view *view, int64_t i, int64_t end, int64_
     return n;
 }
 
+/* Returns the stride of the last axis, in elements; 0 for a scalar. */
 static int64_t captured_stride(const fxa_view *view) { return view->rank > 0 ? view->stride[view->rank - 1] : 1; }
 
 static void captured_clear_view(const fxa_view *view, int64_t begin, int64_t end) {

@@ -262,6 +262,7 @@ static void backward_phase_run(const fxa__cpu_backward_run *run, int32_t width, 
                       &phase);
 }
 
+/* Returns the number of work items of the phase that prepares sums. */
 static int64_t backward_prepare_items(const fxa__cpu_backward_run *run) {
     return run->split.groups * run->split.tiles + fxa__cpu_captured_sum_pieces(run);
 }
@@ -309,6 +310,7 @@ static int64_t backward_merges(const fxa__cpu_backward_run *run) {
     return run->split.want_q && run->split.key_splits > 1 ? run->split.groups * run->split.tiles : 0;
 }
 
+/* Returns the number of work items of the phase that merges and stores sums. */
 static int64_t backward_finish_items(const fxa__cpu_backward_run *run) {
     int64_t sinks = run->p->in.flags & FXA_GRAD_SINKS ? run->p->in.hq : 0;
     return backward_merges(run) + fxa__cpu_captured_sum_pieces(run) + sinks;

@@ -155,6 +155,8 @@ static bool access_is_row(const fxa__tape_at *r, const fxa__tape_access *access,
            view->dtype == (access->type == FXA_FLOAT ? real : FXA_I32);
 }
 
+/* Loads a row of the tensor into dst, by the pieces of the walk. Returns dst, or the address in the tensor itself if
+ * may_alias and the row is contiguous there. */
 static void *access_walk_load(const fxa__tape_at *r, const fxa__tape_access *access, const fxa_view *view,
                               const access_walk *w, void *dst, bool may_alias) {
     access_piece p = access_next(w, 0);
@@ -272,8 +274,9 @@ void fxa__tape_access_add(const fxa__tape_at *r, const fxa__tape_access *access,
 
 /* ---- Ranges of columns ------------------------------------------------------------------------------------------- */
 
+/* Returns true if x compares with the bound as the range states. */
 static bool access_within(const fxa__tape_range *range, int32_t x, int32_t bound) {
-    if (range->side == TAPE_NEAR) x = fxa__wrap32(x < 0 ? -(int64_t)x : x);
+    if (range->side == TAPE_ABS) x = fxa__wrap32(x < 0 ? -(int64_t)x : x);
     if (range->side == TAPE_AT) return x == bound;
     if (range->side == TAPE_ABOVE) return range->strict ? bound < x : bound <= x;
     return range->strict ? x < bound : x <= bound;
@@ -286,7 +289,7 @@ static void access_interval(const fxa__tape_range *range, int64_t bound, int64_t
     *lo = -far;
     *hi = most;
     if (range->side == TAPE_ABOVE) *lo = range->strict ? bound + 1 : bound, *hi = far;
-    if (range->side == TAPE_NEAR) *lo = -most;
+    if (range->side == TAPE_ABS) *lo = -most;
     if (range->side == TAPE_AT) *lo = *hi = bound;
 }
 
@@ -296,7 +299,7 @@ static int64_t access_steps(int64_t x, int64_t step) { return step == 1 ? x : (x
 bool fxa__tape_range_ends(const fxa__tape_state *s, const fxa__tape_range *range, int32_t offset, int32_t bound,
                           int64_t first, int64_t n, int64_t *begin, int64_t *end) {
     int64_t x = offset + (int64_t)range->sign * s->k[first], y = x + (n - 1) * range->sign * s->step, lo, hi;
-    int64_t least = range->side == TAPE_NEAR ? -INT32_MAX : INT32_MIN; /* abs(INT32_MIN) would wrap */
+    int64_t least = range->side == TAPE_ABS ? -INT32_MAX : INT32_MIN; /* abs(INT32_MIN) would wrap */
     if (!s->step || x < least || x > INT32_MAX || y < least || y > INT32_MAX) return false;
     access_interval(range, bound, &lo, &hi);
     if (range->sign < 0) { /* -x increases with k */

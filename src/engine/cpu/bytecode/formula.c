@@ -134,6 +134,8 @@ void fxa__tape_formula_make(fxa__tape_graph *g, int32_t node) {
 
 /* ---- Places by which a row is compared with the previous one ----------------------------------------------------- */
 
+/* Adds a place to those that the part watches, if its value varies by row and the place is not among them. Returns
+ * false if memory is exhausted. */
 static bool formula_watch_place(fxa__tape *t, int32_t place) {
     const fxa__tape_part *part = &t->parts[t->n_parts - 1];
     if (place < 0 || t->level[TAPE_FULL].places[place].space != TAPE_ROW) return true;
@@ -144,6 +146,7 @@ static bool formula_watch_place(fxa__tape *t, int32_t place) {
     return true;
 }
 
+/* Adds the places from which an access computes its elements. Returns false if memory is exhausted. */
 static bool formula_watch_access(fxa__tape *t, const fxa__tape_access *access) {
     bool ok = formula_watch_place(t, access->lo) && formula_watch_place(t, access->hi) &&
               formula_watch_place(t, access->shift);

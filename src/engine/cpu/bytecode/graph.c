@@ -54,6 +54,7 @@ static void graph_set_inputs(fxa__tape_node *n, uint32_t inputs) {
     n->level = graph_level(inputs);
 }
 
+/* Adds an int operation of two nodes. Returns its index; -1 after a failure. */
 static int32_t graph_binary(fxa__tape_graph *g, uint32_t op, int32_t a, int32_t b) {
     fxa__tape_node n = {.op = (uint8_t)op, .type = FXA_INT, .n_args = 2, .axis = -1, .arg = {a, b}};
     if (g->failed) return -1;
@@ -61,6 +62,7 @@ static int32_t graph_binary(fxa__tape_graph *g, uint32_t op, int32_t a, int32_t 
     return fxa__tape_graph_add(g, &n);
 }
 
+/* Adds an int constant. Returns its index; -1 after a failure. */
 static int32_t graph_int(fxa__tape_graph *g, int32_t value) {
     fxa__tape_node n = {.op = FXA_OP_CONST, .type = FXA_INT, .axis = -1, .imm = value};
     return fxa__tape_graph_add(g, &n);
@@ -238,7 +240,7 @@ bool fxa__tape_graph_range(const fxa__tape_graph *g, int32_t node, fxa__tape_nod
     int32_t bound = n.arg[!second];
     if (!line || fxa__tape_has_keys(g->nodes[bound].level) || (absolute && !order)) return false;
     if (absolute && second) *negated = true, strict = !strict;
-    uint32_t side = !order ? TAPE_AT : absolute ? TAPE_NEAR : second ? TAPE_ABOVE : TAPE_BELOW;
+    uint32_t side = !order ? TAPE_AT : absolute ? TAPE_ABS : second ? TAPE_ABOVE : TAPE_BELOW;
     *range = (fxa__tape_node){.op = FXA__TAPE_WITHIN, .type = FXA_BOOL, .level = TAPE_FULL, .n_args = 2, .axis = -1};
     range->arg[0] = line->offset;
     range->arg[1] = bound;

@@ -30,6 +30,7 @@ typedef struct lower_state {
 
 /* ---- Registers and places ---------------------------------------------------------------------------------------- */
 
+/* Returns a free register of the level. */
 static int32_t lower_take_reg(lower_state *l) {
     if (l->n_free) return l->free_regs[--l->n_free];
     return l->tape->level[l->level].n_regs++;
@@ -42,6 +43,7 @@ static void lower_give_reg(lower_state *l, int32_t reg) {
         l->free_regs[l->n_free++] = reg;
 }
 
+/* Adds a place of the level. Returns its index; 0 if memory is exhausted, with l->failed set. */
 static int32_t lower_add_place(lower_state *l, int space, bool real, int32_t reg) {
     fxa__tape_level *level = &l->tape->level[l->level];
     if (!fxa__grow(l->g->host, &level->places, &level->places_capacity, level->n_places + 1, sizeof *level->places)) {
@@ -52,6 +54,7 @@ static int32_t lower_add_place(lower_state *l, int space, bool real, int32_t reg
     return (int32_t)level->n_places++;
 }
 
+/* Returns the place of an array outside of the tape's registers, such as the scores. */
 static int32_t lower_external(lower_state *l, int space) {
     if (l->external[space] < 0) l->external[space] = lower_add_place(l, space, true, 0);
     return l->external[space];
@@ -79,6 +82,7 @@ static bool lower_is_row(const lower_state *l, int32_t node) {
     return fxa__tape_is_row(l->level, l->g->nodes[node].level);
 }
 
+/* Returns the letter of an operand in the name of an opcode: F or I for rows, f or i for single values. */
 static char lower_letter(const lower_state *l, int32_t node, bool spread) {
     bool real = l->g->nodes[node].type == FXA_FLOAT, row = spread || lower_is_row(l, node);
     return real ? (row ? 'F' : 'f') : (row ? 'I' : 'i');

@@ -37,6 +37,7 @@ static bool mask_moves(const fxa__tape_run *run, int32_t place, int64_t row) {
     return mask_place(run, place)->space == TAPE_ROW && memcmp(x, x - size, size) != 0;
 }
 
+/* Returns true if the bits of a part may differ from those of the row before. */
 static bool mask_part_moves(const fxa__tape_run *run, const fxa__tape_part *part, int64_t row) {
     bool moves = false;
     for (size_t i = part->watched; !moves && i < part->watched + part->n_watched; i++)
@@ -212,10 +213,12 @@ static bool mask_or_leaf(const fxa__tape_run *run, const fxa__tape_term *term, i
     return true;
 }
 
+/* Returns the number of operands of a term. */
 static int mask_takes(int kind) {
     return kind <= TAPE_BITS_PART ? 0 : kind == TAPE_BITS_NOT ? 1 : kind == TAPE_BITS_SELECT ? 3 : 2;
 }
 
+/* Evaluates the formula for a row. Returns the bits of the mask, [words]. */
 static const uint64_t *mask_formula(fxa__tape_run *run, int64_t row, int64_t words) {
     const fxa__tape *t = run->tape;
     const fxa__tape_state *s = run->scratch;

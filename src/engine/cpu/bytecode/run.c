@@ -123,6 +123,7 @@ static void run_level(fxa__tape_run *run, int level, int64_t row, int64_t n) {
     run_instructions(&r, l, 0, l->n_ins);
 }
 
+/* Returns the memory of a leaf's register. */
 static void *run_reg(const fxa__tape_state *s, const fxa__tape_leaf *leaf) {
     return s->base[leaf->level] + (size_t)leaf->reg * s->pitch[leaf->level];
 }
@@ -162,7 +163,7 @@ static void run_fill_uniform(const fxa__tape_run *run, const fxa__tape_leaf *lea
 
 /* Bytes of a tensor that soon fits in the L2 cache: a fraction of the smallest L2 of servers; untuned. Rows of larger
  * tensors are prefetched: with a dense bias of S 2048, one core of Zen 4 runs at 86 GFLOP/s with and 79 without. */
-enum { RUN_NEAR = 1 << 18 };
+enum { RUN_SMALL = 1 << 18 };
 
 static bool run_is_far(const fxa__tape_run *run) {
     const fxa__tape_level *full = &run->tape->level[TAPE_FULL];
@@ -170,8 +171,8 @@ static bool run_is_far(const fxa__tape_run *run) {
         if (full->ins[i].op != FXA__TAPE_LOAD) continue;
         const fxa_view *view = &run->tensors[run->tape->accesses[full->ins[i].aux].tensor];
         int64_t bytes = (int64_t)fxa_dtype_size(view->dtype);
-        for (int32_t d = 0; d < view->rank && bytes <= RUN_NEAR; d++) bytes *= fxa__min_i64(view->size[d], RUN_NEAR);
-        if (bytes > RUN_NEAR) return true;
+        for (int32_t d = 0; d < view->rank && bytes <= RUN_SMALL; d++) bytes *= fxa__min_i64(view->size[d], RUN_SMALL);
+        if (bytes > RUN_SMALL) return true;
     }
     return false;
 }

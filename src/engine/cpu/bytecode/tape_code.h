@@ -67,9 +67,9 @@ typedef struct fxa__tape_access {
     uint8_t word; /* of i64 elements: 1 or 2 = low or high half, unchanged; 0 = the entire element, saturated */
 } fxa__tape_access;
 
-/* The columns where x = sign * k + offset compares with the bound: BELOW x < bound, ABOVE bound < x, NEAR |x| < bound,
+/* The columns where x = sign * k + offset compares with the bound: BELOW x < bound, ABOVE bound < x, ABS |x| < bound,
  * AT x == bound. If not strict, <= replaces <. */
-enum { TAPE_BELOW, TAPE_ABOVE, TAPE_NEAR, TAPE_AT };
+enum { TAPE_BELOW, TAPE_ABOVE, TAPE_ABS, TAPE_AT };
 typedef struct fxa__tape_range {
     int32_t offset, bound; /* places of single ints */
     int8_t sign;
@@ -257,7 +257,7 @@ typedef struct fxa__tape_state {
     int32_t head;         /* head whose SHARED values are in the registers */
     bool shared;          /* SHARED registers hold values of this block */
     int64_t first;        /* first column of the last fxa__tape_row, for its derivative */
-    bool far;             /* a LOAD reads rows of a tensor that is larger than RUN_NEAR, so rows are prefetched */
+    bool far;             /* a LOAD reads rows of a tensor that is larger than RUN_SMALL, so rows are prefetched */
 } fxa__tape_state;
 
 /* A level that runs, for a row and a range of columns, with the addresses of its places. */

@@ -82,9 +82,9 @@ static void text_range(const tape_text *t, const fxa__tape_range *range) {
         text_place(t, range->bound);
         fxa__write_format(t->w, "%s", compare);
     }
-    if (range->side == TAPE_NEAR) fxa__write_format(t->w, "abs(");
+    if (range->side == TAPE_ABS) fxa__write_format(t->w, "abs(");
     text_line(t, range->sign, range->offset);
-    if (range->side == TAPE_NEAR) fxa__write_format(t->w, ")");
+    if (range->side == TAPE_ABS) fxa__write_format(t->w, ")");
     if (range->side == TAPE_ABOVE) return;
     fxa__write_format(t->w, "%s", range->side == TAPE_AT ? " == " : compare);
     text_place(t, range->bound);

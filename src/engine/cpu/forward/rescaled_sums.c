@@ -70,6 +70,7 @@ static void rescaled_scan_block(fxa__cpu_forward_worker *w) {
 
 /* ---- Sums -------------------------------------------------------------------------------------------------------- */
 
+/* Returns the f64 sums of a row, [d_v]. */
 static double *rescaled_row(const fxa__cpu_forward_worker *w, int64_t row) {
     return (double *)w->v.panels + (row - w->rescaled) * w->g.p->in.d_v;
 }

@@ -41,6 +41,7 @@ static int64_t split_block_keys(const fxa__cpu_code *code, int64_t widest) {
     return split_clamp(FORWARD_PANEL_BYTES / bytes / nr * nr, nr, FXA__CPU_KEY_BLOCK / shorter);
 }
 
+/* Returns the number of rows that the kernels process at once. */
 static int64_t split_product_rows(const fxa__cpu_kernels *kernels) {
     return kernels->rows ? kernels->rows : fxa__round_up(FORWARD_ROWS, kernels->mr);
 }

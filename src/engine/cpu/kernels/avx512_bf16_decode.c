@@ -14,13 +14,12 @@
 enum { DOTS16_SUMS = 16, DOTS16_WORDS = FXA_MAX_D / 2 /* sums of a block, and maximum words of a query */ };
 #define DOTS16_INLINE static inline __attribute__((always_inline))
 
-/* Keys of the block that a group multiplies, and the next address to prefetch, which advances by_key bytes per key and
- * by_line bytes per step of 32 features. */
+/* The rows of K that are multiplied by the queries of a group of heads, and the prefetch of later rows. */
 typedef struct dots16_keys {
-    const uint16_t *x;
-    int64_t ld, d;
-    uintptr_t next;
-    int64_t by_key, by_line;
+    const uint16_t *x;       /* [.., ld] bf16 rows of K */
+    int64_t ld, d;           /* row pitch and head dim */
+    uintptr_t next;          /* next address to prefetch */
+    int64_t by_key, by_line; /* bytes by which `next` advances per key, and per step of 32 features */
 } dots16_keys;
 
 /* Returns a vector whose lane i is the sum of the lanes of x[i]. Four times, halves of two vectors are combined to a

@@ -23,7 +23,8 @@ static bool band_take(const fxa__part *part, fxa__cpu_band *band) {
  * that is a float tensor or has rank > 1, so range analysis cannot bound it. NEEDED: the mask depends on it. */
 enum { BAND_VARIES = 1, BAND_DARK = 2, BAND_NEEDED = 4 };
 
-static uint8_t band_mark(const fxa__node *n, const uint8_t *marks) {
+/* Returns the marks of node n, given those of its operands. */
+static uint8_t band_mark_node(const fxa__node *n, const uint8_t *marks) {
     bool varies = (fxa__node_input(n) & (FXA__OF_ROW | FXA__OF_KEY)) != 0;
     /* one operand may determine the result */
     bool either = n->type == FXA_BOOL && (n->op == FXA_OP_AND || n->op == FXA_OP_OR);
@@ -64,7 +65,7 @@ bool fxa__cpu_band_find(fxa__host *host, const fxa_program *program, fxa__cpu_ba
     uint8_t *marks = fxa__alloc(host, size);
     bool ok = fxa__lower_conjuncts(host, program, &conjuncts) && marks;
     if (ok) {
-        for (int32_t i = 0; i <= mask; i++) marks[i] = band_mark(&program->nodes[i], marks);
+        for (int32_t i = 0; i <= mask; i++) marks[i] = band_mark_node(&program->nodes[i], marks);
         band_conjuncts(&conjuncts, marks, out);
         band_needed(program, mask, marks, out);
     }

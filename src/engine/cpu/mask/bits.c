@@ -166,11 +166,13 @@ static void bits_compute(fxa__cpu_masked_tile *c, fxa__cpu_mask_bits *to) {
 
 /* ---- Sharing ----------------------------------------------------------------------------------------------------- */
 
+/* Returns true if two tiles have the same mask bits. */
 static bool bits_same(const fxa__cpu_mask_bits_key *a, const fxa__cpu_mask_bits_key *b) {
     return a->first == b->first && a->n == b->n && a->q_len == b->q_len && a->key == b->key && a->keys == b->keys &&
            a->q == b->q && a->k_len_seen == b->k_len_seen;
 }
 
+/* Returns the properties of a tile that determine its mask bits. */
 static fxa__cpu_mask_bits_key bits_key(const fxa__cpu_masked_tile *c) {
     const fxa__cpu_kv_group *g = c->g;
     return (fxa__cpu_mask_bits_key){.first = c->first % g->seq.q_len,
@@ -182,6 +184,7 @@ static fxa__cpu_mask_bits_key bits_key(const fxa__cpu_masked_tile *c) {
                                     .k_len_seen = g->seq.k_len_seen};
 }
 
+/* Returns the cache entry of a tile; NULL if the cache has no entry for it. */
 static fxa__cpu_mask_bits_entry *bits_entry(const fxa__cpu_masked_tile *c) {
     const fxa__cpu_shared_mask_bits *shared = c->shared;
     int64_t b = c->g->code->band.reads >> FXA_INPUT_B & 1 ? c->g->b : 0, block = c->key / shared->block_keys;

@@ -17,6 +17,7 @@ typedef struct axis_range {
     bool line; /* coordinates are lo, lo + 1, ... in the order of the indices */
 } axis_range;
 
+/* Returns the coordinate map of an axis: H, Q or K. */
 static const fxa_index_map *classify_map(const fxa_problem *p, fxa_input axis) {
     return axis == FXA_INPUT_H ? &p->map_h : axis == FXA_INPUT_Q ? &p->map_q : &p->map_k;
 }
@@ -134,6 +135,7 @@ static fxa_tile_class classify_box(const fxa__cpu_kv_group *g, const fxa_tile_bo
     return (fxa_tile_class)entry->tile;
 }
 
+/* Returns the class of the tile of these heads, rows and keys, by range analysis. */
 static fxa_tile_class classify_classify(const fxa__cpu_kv_group *g, const axis_range *h, const axis_range *q,
                                         const axis_range *k) {
     fxa_tile_bounds box = {{0}, {0}};
@@ -151,6 +153,7 @@ static fxa_tile_class classify_classify(const fxa__cpu_kv_group *g, const axis_r
     return classify_box(g, &box);
 }
 
+/* Returns the range of q in rows first to first + n - 1 of a KV group, whose heads follow each other. */
 static axis_range classify_rows(const fxa__cpu_kv_group *g, int64_t first, int64_t n) {
     int64_t q_len = g->seq.q_len, last = first + n - 1;
     bool one_head = first / q_len == last / q_len;

@@ -127,6 +127,7 @@ static uint64_t sub_block_any(const fxa__cpu_masked_tile *c, int64_t row, int64_
     return any;
 }
 
+/* Returns the sub-block of rows row to row + rows - 1 and granules first to last - 1. */
 static fxa__cpu_sub_block sub_block_strip(const fxa__cpu_masked_tile *c, int64_t row, int64_t rows, int64_t first,
                                           int64_t last, uint64_t all) {
     uint64_t whole = sub_block_low(last - first);

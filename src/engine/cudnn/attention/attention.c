@@ -64,12 +64,12 @@ fxa_status fxa__dnn_attention_make_with(const fxa__problem *p, fxa__dnn_level le
     a->level = level;
     a->g.host = p->host;
     a->len_q = a->len_k = -1;
-    a->score.g = &a->g, a->score.p = p, a->score.nobody = &a->nobody, a->score.folded = -1;
+    a->score.g = &a->g, a->score.p = p, a->score.discarded = &a->discarded, a->score.folded = -1;
     for (int i = 0; i < 4; i++) a->score.table[i] = -1;
     for (int i = 0; i < FXA_MAX_PARAMS; i++) a->score.param[i] = -1;
     if (fxa__dnn_supports(&a->g, p, level)) {
         if (p->in.flags & (FXA_PADDING | FXA_VARLEN | FXA_PAGED)) fxa__dnn_spans_begin(a);
-        a->score.spans = a->spans;
+        a->score.own_lengths = a->own_lengths;
         /* on these devices cuDNN aborts the process for strided keys */
         a->score.keys_dense = fxa__dnn_family_of(level.arch) == FXA__SM_100;
         a->score.length[0] = a->len_q, a->score.length[1] = a->len_k, a->score.length[2] = a->more;

@@ -35,7 +35,7 @@ typedef struct fxa__dnn_attention {
     const fxa__problem *p;
     fxa__dnn_level level;
     fxa__parameterized numbers; /* the problem's program with its constants as params (score/parameterize.c) */
-    fxa_program *program;       /* numbers.program, which the graph computes */
+    fxa_program *program;       /* the program that the graph computes: that of `numbers` */
     fxa__depend *depend;
     fxa__conjuncts mask; /* conditions of the mask of `program` */
     fxa__dnn_score score;
@@ -46,7 +46,7 @@ typedef struct fxa__dnn_attention {
     int32_t scale, scaled; /* tensors: the run's scale; the scaled scores, which programs read */
     int32_t len_q, len_k;  /* tensors with the sequence lengths, for matmuls; -1 = none */
     bool banded;           /* true: the graph has a causal mask or a window */
-    bool spans;            /* true: each batch entry has its own lengths, in the tensors len_q and len_k */
+    bool own_lengths;      /* true: each batch entry has its own lengths, in the tensors len_q and len_k */
     /* tensors. more: k length - q length; joined: LSE of this run, before it is merged with the existing LSE */
     int32_t more, joined;
     size_t span_step;                 /* index of the step that writes the tensors of lengths and offsets */
@@ -55,7 +55,7 @@ typedef struct fxa__dnn_attention {
     size_t fill_step;
     /* [scales and amax slots, then 1 / SCALE_DS] 1 + tensor of the scalar; 0 = not added yet */
     uint16_t scales[FXA__DNN_SCALES + 1];
-    fxa__dnn_step nobody;
+    fxa__dnn_step discarded; /* receives the arguments of steps after the graph has failed */
 } fxa__dnn_attention;
 
 /* Makes the graph of a problem. Fails with E_UNSUPPORTED and the reason. The caller calls fxa__dnn_attention_free,

@@ -268,7 +268,7 @@ static void backward_count_vectors(fxa__dnn_attention *a) {
 static void backward_check_offsets(fxa__dnn_attention *a) {
     static const fxa_slot slots[3] = {FXA_SLOT_Q, FXA_SLOT_K, FXA_SLOT_V};
     static const fxa_slot grads[3] = {FXA_SLOT_DQ, FXA_SLOT_DK, FXA_SLOT_DV};
-    if (!a->spans || a->level.version >= 91900) return;
+    if (!a->own_lengths || a->level.version >= 91900) return;
     for (int i = 0; i < 3 && a->g.status == FXA_OK; i++)
         if (!fxa__dnn_spans_alike(a, slots[i], grads[i]))
             (void)fxa__dnn_refuse(&a->g,
@@ -279,7 +279,7 @@ static void backward_check_offsets(fxa__dnn_attention *a) {
 
 void fxa__dnn_backward(fxa__dnn_attention *a) {
     const fxa_problem *p = &a->p->in;
-    if (!a->spans && (p->sq % BACKWARD_ROWS || p->sk % BACKWARD_KEYS)) backward_lengths(a);
+    if (!a->own_lengths && (p->sq % BACKWARD_ROWS || p->sk % BACKWARD_KEYS)) backward_lengths(a);
     fxa__dnn_score *kept = fxa__alloc(a->g.host, sizeof *kept);
     if (!kept) {
         a->g.status = FXA_E_MEMORY;

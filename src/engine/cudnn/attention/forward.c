@@ -33,7 +33,7 @@ int32_t fxa__dnn_scores(fxa__dnn_attention *a, int32_t q, int32_t k) {
     a->spread = fxa__dnn_spread_is_needed(a);
     if (fxa__dnn_is_fp8(p)) s = fxa__dnn_fp8_scores(a, s);
     const bool scale = !a->spread && a->score.folded < 0;
-    a->scaled = fxa__dnn_float2(&a->g, CUDNN_POINTWISE_MUL, s, scale ? a->scale : fxa__dnn_scale_folded(&a->score));
+    a->scaled = fxa__dnn_float2(&a->g, CUDNN_POINTWISE_MUL, s, scale ? a->scale : fxa__dnn_qk_factor(&a->score));
     fxa__dnn_score_start(&a->score, a->scaled, -1, a->scaled);
     int32_t node = fxa__program_output(a->program, FXA__OUT_SCORE);
     s = fxa__dnn_as_virtual(&a->score, fxa__dnn_score_node(&a->score, node));
@@ -48,6 +48,7 @@ int32_t fxa__dnn_scores(fxa__dnn_attention *a, int32_t q, int32_t k) {
 
 /* ---- Forward ----------------------------------------------------------------------------------------------------- */
 
+/* Returns a new virtual tensor with one float per row. */
 static int32_t forward_row(fxa__dnn_attention *a) {
     const int64_t dim[4] = {a->p->in.b, a->p->in.hq, a->p->in.sq, 1};
     return fxa__dnn_virtual(&a->g, dim, CUDNN_DATA_FLOAT);
@@ -87,7 +88,7 @@ static int32_t forward_statistics(fxa__dnn_attention *a) {
     bool direct = fxa__dnn_row_is_direct(p, FXA_SLOT_LSE);
     int32_t t = direct ? fxa__dnn_row(a, FXA_SLOT_LSE) : fxa__dnn_dense(a, FXA_SLOT_LSE);
     if (!direct) (void)fxa__dnn_step_copy(a, FXA_SLOT_LSE, t, true, FXA_GPU_COPY, -INFINITY);
-    if (direct && a->spans) fxa__dnn_fill(a, FXA_SLOT_LSE, -INFINITY);
+    if (direct && a->own_lengths) fxa__dnn_fill(a, FXA_SLOT_LSE, -INFINITY);
     return t;
 }
 
@@ -174,6 +175,7 @@ static int32_t forward_pages(fxa__dnn_attention *a, fxa_slot slot, int32_t table
     return fxa__dnn_load_pages(&a->g, x, table, a->len_k, fxa__dnn_add(&a->g, &all));
 }
 
+/* Returns the tensor of the page table. */
 static int32_t forward_table(fxa__dnn_attention *a) {
     const fxa_problem *p = &a->p->in;
     int64_t n = (p->sk + p->page_size - 1) / p->page_size;

@@ -25,18 +25,21 @@ static const int64_t fp8_one[4] = {1, 1, 1, 1};
 
 bool fxa__dnn_is_fp8(const fxa_problem *p) { return fxa__dtype_is_byte_float(p->q.dtype); }
 
+/* Returns the bits of a float. */
 static int32_t fp8_bits(float x) {
     int32_t bits;
     memcpy(&bits, &x, sizeof bits);
     return bits;
 }
 
+/* Returns a new scalar in the workspace with value x. */
 static int32_t fp8_value(fxa__dnn_attention *a, float x) {
     int32_t t = fxa__dnn_scratch(&a->g, fp8_one, CUDNN_DATA_FLOAT);
     if (a->g.status == FXA_OK) a->g.tensors[t].fill = fp8_bits(x);
     return t;
 }
 
+/* Returns true if runs write the slot: the maxima, not the scales. */
 static bool fp8_is_written(fxa_slot slot) {
     return (slot >= FXA_SLOT_AMAX_O && slot <= FXA_SLOT_AMAX_DV) || slot == FXA_SLOT_AMAX_DS;
 }
@@ -55,6 +58,7 @@ static int32_t fp8_slot(fxa__dnn_attention *a, fxa_slot slot) {
     return t;
 }
 
+/* Returns the tensor x * scale. */
 static int32_t fp8_times(fxa__dnn_attention *a, int32_t x, int32_t scale) {
     return fxa__dnn_float2(&a->g, CUDNN_POINTWISE_MUL, x, scale);
 }

@@ -9,7 +9,7 @@
 
 #include <math.h>
 
-#define MASK_MOST (1 << 24) /* f32 represents all ints up to this; no coordinate is larger */
+#define MASK_MAX (1 << 24) /* f32 represents all ints up to this; no coordinate is larger */
 
 /* Sets *shift to (q - k in coordinates) - (q - k in indices). Returns false if it is not known before the run. */
 static bool mask_origin(const fxa__dnn_attention *a, int64_t *shift) {
@@ -76,7 +76,7 @@ static int32_t mask_window(fxa__dnn_attention *a, int32_t s, const fxa__part *pa
 
 /* ---- Conditions without a form that cuDNN recognizes ------------------------------------------------------------- */
 
-static int64_t mask_clamp(int64_t c) { return c < -MASK_MOST ? -MASK_MOST : c > MASK_MOST ? MASK_MOST : c; }
+static int64_t mask_clamp(int64_t c) { return c < -MASK_MAX ? -MASK_MAX : c > MASK_MAX ? MASK_MAX : c; }
 
 static bool mask_is_by_value(const fxa__dnn_attention *a, const fxa__part *part) {
     return part->bound < 0 || fxa__dnn_score_is_by_value(&a->score, part->bound);
@@ -88,7 +88,7 @@ static int32_t mask_at_most(fxa__dnn_attention *a, int32_t x, const fxa__part *p
     fxa__dnn_graph *g = &a->g;
     if (part->needs_small_bound) return mask_refuse_wrap(a);
     c = part->bound < 0 ? mask_clamp(c) : c;
-    if (c < -MASK_MOST || c > MASK_MOST) return mask_refuse_far(a, c);
+    if (c < -MASK_MAX || c > MASK_MAX) return mask_refuse_far(a, c);
     if (mask_is_by_value(a, part))
         return fxa__dnn_int2(g, CUDNN_POINTWISE_CMP_LE, x, mask_bound(a, part, c, CUDNN_DATA_INT32));
     int32_t bound = fxa__dnn_score_node(&a->score, part->bound);
@@ -136,6 +136,7 @@ static int32_t mask_equal(fxa__dnn_attention *a, const fxa__part *part) {
     return fxa__dnn_int2(&a->g, CUDNN_POINTWISE_CMP_EQ, row, key);
 }
 
+/* Returns the tensor of bools of one condition of the mask. */
 static int32_t mask_part(fxa__dnn_attention *a, const fxa__part *part) {
     if (part->kind == FXA__PART_LENGTH) return mask_length(a, part);
     if (part->kind == FXA__PART_PREFIX) return mask_prefix(a, part);
@@ -155,6 +156,7 @@ typedef struct mask_bands {
     int64_t c[2];
 } mask_bands;
 
+/* Returns true if cuDNN's own causal mask or window can express the condition. */
 static bool mask_may_band(const fxa__dnn_attention *a, const fxa__part *part) {
     int64_t shift = 0;
     bool causal = part->kind == FXA__PART_CAUSAL, band = causal || part->kind == FXA__PART_WINDOW;
@@ -173,10 +175,12 @@ static bool mask_band_constant(fxa__dnn_attention *a, const fxa__part *part, int
     shift += mask_more(a, part);
     *c = part->c + (part->kind == FXA__PART_CAUSAL ? shift : -shift);
     if (part->bound < 0) *c = *c > most ? most : *c < -most ? -most : *c;
-    if (*c < -MASK_MOST || *c > MASK_MOST) (void)mask_refuse_far(a, *c);
+    if (*c < -MASK_MAX || *c > MASK_MAX) (void)mask_refuse_far(a, *c);
     return a->g.status == FXA_OK;
 }
 
+/* Returns the conditions for cuDNN's own causal mask and window: the tightest whose bounds are known, else the
+ * first. */
 static mask_bands mask_bands_choose(fxa__dnn_attention *a) {
     mask_bands bands = {{NULL, NULL}, {0, 0}};
     for (size_t i = 0; i < a->mask.n; i++) {
@@ -206,6 +210,7 @@ static bool mask_is_plain(const fxa__dnn_attention *a) {
     return plain;
 }
 
+/* Evaluates the entire mask. Returns the scores s, which are -inf where the mask is false. */
 static int32_t mask_whole(fxa__dnn_attention *a, int32_t s) {
     int32_t node = fxa__program_output(a->program, FXA__OUT_MASK);
     const fxa__node *n = &a->program->nodes[node];
@@ -230,7 +235,7 @@ bool fxa__dnn_mask_is_banded(fxa__dnn_attention *a) {
     return true;
 }
 
-/* Indices are those of the masked tensor. */
+/* Coordinates of rows and keys are indices of elements of s. */
 int32_t fxa__dnn_mask_others(fxa__dnn_attention *a, int32_t s) {
     if (!mask_is_plain(a)) return mask_whole(a, s);
     const mask_bands bands = mask_bands_choose(a);
@@ -246,7 +251,7 @@ int32_t fxa__dnn_mask_others(fxa__dnn_attention *a, int32_t s) {
 int32_t fxa__dnn_mask_bands(fxa__dnn_attention *a, int32_t s) {
     if (!mask_is_plain(a)) return s;
     const mask_bands bands = mask_bands_choose(a);
-    if ((bands.part[0] || bands.part[1]) && (a->p->in.sq > MASK_MOST || a->p->in.sk > MASK_MOST))
+    if ((bands.part[0] || bands.part[1]) && (a->p->in.sq > MASK_MAX || a->p->in.sk > MASK_MAX))
         return fxa__dnn_refuse(&a->g, "a causal mask or window of more than 2^24 rows or keys: cuDNN counts in floats");
     if (bands.part[0] && a->g.status == FXA_OK) s = mask_causal(a, s, bands.part[0], bands.c[0]);
     if (bands.part[1] && a->g.status == FXA_OK) s = mask_window(a, s, bands.part[1], bands.c[1]);

@@ -45,7 +45,7 @@ static dnn_slot dnn_slot_of(const fxa_problem *p, fxa_slot slot) {
     }
 }
 
-static bool spans_is_row(fxa_slot slot) {
+static bool operands_is_row(fxa_slot slot) {
     return slot == FXA_SLOT_LSE || slot == FXA_SLOT_ROW_MAX || slot == FXA_SLOT_DLSE;
 }
 
@@ -53,22 +53,23 @@ enum { SPANS_THREADS = 256 }; /* threads of a block of the helper kernel */
 
 /* ---- Lengths ----------------------------------------------------------------------------------------------------- */
 
-static fxa__dnn_step *spans_step(fxa__dnn_attention *a) {
-    return a->g.status == FXA_OK ? &a->g.steps[a->span_step] : &a->nobody;
+/* Returns the step that writes lengths and offsets. */
+static fxa__dnn_step *operands_step(fxa__dnn_attention *a) {
+    return a->g.status == FXA_OK ? &a->g.steps[a->span_step] : &a->discarded;
 }
 
 fxa__dnn_step *fxa__dnn_step_add(fxa__dnn_attention *a, fxa__gpu_kernel kernel, bool after, int64_t work) {
-    return fxa__dnn_step_new(&a->g, kernel, after, work, &a->nobody);
+    return fxa__dnn_step_new(&a->g, kernel, after, work, &a->discarded);
 }
 
 /* Returns a tensor [B,1,1,1] of INT32 in the workspace. */
-static int32_t spans_ints(fxa__dnn_attention *a) {
+static int32_t operands_ints(fxa__dnn_attention *a) {
     const int64_t dim[4] = {a->p->in.b, 1, 1, 1};
     return fxa__dnn_scratch(&a->g, dim, CUDNN_DATA_INT32);
 }
 
 /* Adds a helper kernel that gets the lengths. Its operands and fills are added later. */
-static fxa__dnn_step *spans_step_new(fxa__dnn_attention *a, bool after, int64_t work) {
+static fxa__dnn_step *operands_step_new(fxa__dnn_attention *a, bool after, int64_t work) {
     const fxa_problem *p = &a->p->in;
     static const uint8_t starts[2] = {FXA_SLOT_CU_Q, FXA_SLOT_CU_K}, lens[2] = {FXA_SLOT_Q_LENGTHS, FXA_SLOT_K_LENGTHS};
     fxa__dnn_step *step = fxa__dnn_step_add(a, FXA__GPU_SPANS, after, work);
@@ -84,10 +85,10 @@ static fxa__dnn_step *spans_step_new(fxa__dnn_attention *a, bool after, int64_t 
 
 void fxa__dnn_spans_begin(fxa__dnn_attention *a) {
     const fxa_problem *p = &a->p->in;
-    a->spans = true;
-    a->len_q = spans_ints(a), a->len_k = spans_ints(a), a->more = spans_ints(a);
+    a->own_lengths = true;
+    a->len_q = operands_ints(a), a->len_k = operands_ints(a), a->more = operands_ints(a);
     a->span_step = a->g.n_steps;
-    fxa__dnn_step *step = spans_step_new(a, false, (p->b + 1) * (FXA_GPU_OPERANDS + 1));
+    fxa__dnn_step *step = operands_step_new(a, false, (p->b + 1) * (FXA_GPU_OPERANDS + 1));
     FxaGpuSpans *s = &step->args.spans;
     fxa__dnn_step_data(step, &s->len[0], &a->g, a->len_q);
     fxa__dnn_step_data(step, &s->len[1], &a->g, a->len_k);
@@ -96,10 +97,10 @@ void fxa__dnn_spans_begin(fxa__dnn_attention *a) {
 
 /* Returns the tensor of the batch entries' offsets for an operand with these strides. `dense`: batch entries are one
  * stride apart even if the problem is packed. */
-static int32_t spans_offsets(fxa__dnn_attention *a, int64_t row, int64_t entry, bool keys, bool dense) {
+static int32_t operands_offsets(fxa__dnn_attention *a, int64_t row, int64_t entry, bool keys, bool dense) {
     const int64_t dim[4] = {a->p->in.b + 1, 1, 1, 1};
     int32_t t = fxa__dnn_scratch(&a->g, dim, CUDNN_DATA_INT64);
-    fxa__dnn_step *step = spans_step(a);
+    fxa__dnn_step *step = operands_step(a);
     FxaGpuSpans *s = &step->args.spans;
     int i = s->operands;
     if (i == FXA_GPU_OPERANDS) return fxa__dnn_refuse(&a->g, "more than %d operands are packed", FXA_GPU_OPERANDS);
@@ -112,20 +113,22 @@ static int32_t spans_offsets(fxa__dnn_attention *a, int64_t row, int64_t entry, 
 
 /* ---- Operands ---------------------------------------------------------------------------------------------------- */
 
-static bool spans_is_packed(const fxa_problem *p, bool keys) {
+static bool operands_is_packed(const fxa_problem *p, bool keys) {
     return (p->flags & FXA_VARLEN) && !(keys && (p->flags & FXA_PAGED));
 }
 
-static int32_t spans_tensor(fxa__dnn_attention *a, fxa__dnn_tensor *t, bool keys) {
-    bool packed = spans_is_packed(&a->p->in, keys);
+/* Adds a tensor of rows, with the offsets of its sequences if batch entries have their own lengths. Returns the
+ * tensor. */
+static int32_t operands_tensor(fxa__dnn_attention *a, fxa__dnn_tensor *t, bool keys) {
+    bool packed = operands_is_packed(&a->p->in, keys);
     if (packed) t->stride[0] = t->dim[2] * t->stride[2]; /* not read, but must be nonzero */
-    if (a->spans) t->ragged = 1 + spans_offsets(a, t->stride[2], t->stride[0], keys, !packed);
+    if (a->own_lengths) t->ragged = 1 + operands_offsets(a, t->stride[2], t->stride[0], keys, !packed);
     return fxa__dnn_add(&a->g, t);
 }
 
 /* Returns K or V copied from pages to contiguous rows in the workspace. If cuDNN read the pages themselves, rows of a
  * page past the last key would have to be finite. */
-static int32_t spans_gather(fxa__dnn_attention *a, fxa_slot slot) {
+static int32_t operands_gather(fxa__dnn_attention *a, fxa_slot slot) {
     const fxa_problem *p = &a->p->in;
     int32_t t = fxa__dnn_dense(a, slot);
     fxa__dnn_step *step = fxa__dnn_step_copy(a, slot, t, false, FXA_GPU_COPY, 0);
@@ -135,15 +138,15 @@ static int32_t spans_gather(fxa__dnn_attention *a, fxa_slot slot) {
     return t;
 }
 
-static void spans_turn(fxa__dnn_tensor *t) {
+static void operands_turn(fxa__dnn_tensor *t) {
     int64_t dim = t->dim[2], stride = t->stride[2];
     t->dim[2] = t->dim[3], t->stride[2] = t->stride[3];
     t->dim[3] = dim, t->stride[3] = stride;
 }
 
 /* Records that the offsets added last belong to this slot. */
-static void spans_note(fxa__dnn_attention *a, fxa_slot slot) {
-    if (a->spans && slot <= FXA_SLOT_DV) a->offsets[slot] = (uint8_t)spans_step(a)->args.spans.operands;
+static void operands_note(fxa__dnn_attention *a, fxa_slot slot) {
+    if (a->own_lengths && slot <= FXA_SLOT_DV) a->offsets[slot] = (uint8_t)operands_step(a)->args.spans.operands;
 }
 
 bool fxa__dnn_spans_alike(const fxa__dnn_attention *a, fxa_slot x, fxa_slot y) {
@@ -161,9 +164,9 @@ int32_t fxa__dnn_operand(fxa__dnn_attention *a, fxa_slot slot, bool turned) {
                          .source = FXA__DNN_SLOT,
                          .index = (int32_t)slot};
     memcpy(t.stride, s.operand->stride, sizeof t.stride);
-    int32_t made = s.keys && (p->flags & FXA_PAGED) ? spans_gather(a, slot) : spans_tensor(a, &t, s.keys);
-    spans_note(a, slot);
-    if (turned && a->g.status == FXA_OK) spans_turn(&a->g.tensors[made]);
+    int32_t made = s.keys && (p->flags & FXA_PAGED) ? operands_gather(a, slot) : operands_tensor(a, &t, s.keys);
+    operands_note(a, slot);
+    if (turned && a->g.status == FXA_OK) operands_turn(&a->g.tensors[made]);
     return made;
 }
 
@@ -171,13 +174,13 @@ int32_t fxa__dnn_dense(fxa__dnn_attention *a, fxa_slot slot) {
     const fxa_problem *p = &a->p->in;
     const dnn_slot s = dnn_slot_of(p, slot);
     const int64_t dim[4] = {p->b, s.heads, s.rows, s.features};
-    bool row = spans_is_row(slot);
+    bool row = operands_is_row(slot);
     int32_t t = fxa__dnn_scratch(&a->g, dim, row ? CUDNN_DATA_FLOAT : (uint8_t)fxa__dnn_data_type(p->q.dtype));
-    if (row || !a->spans || a->g.status != FXA_OK) return t;
+    if (row || !a->own_lengths || a->g.status != FXA_OK) return t;
     fxa__dnn_tensor *made = &a->g.tensors[t];
-    int32_t offsets = spans_offsets(a, made->stride[2], made->stride[0], s.keys, true);
+    int32_t offsets = operands_offsets(a, made->stride[2], made->stride[0], s.keys, true);
     if (a->g.status == FXA_OK) a->g.tensors[t].ragged = 1 + offsets;
-    spans_note(a, slot);
+    operands_note(a, slot);
     return t;
 }
 
@@ -187,7 +190,7 @@ void fxa__dnn_step_rows(fxa__dnn_attention *a, fxa__dnn_step *step, FxaGpuRows *
     const fxa_problem *p = &a->p->in;
     const dnn_slot s = dnn_slot_of(p, slot);
     rows->size[0] = p->b, rows->size[1] = s.heads, rows->size[2] = s.rows, rows->size[3] = s.features;
-    if (!a->spans) return;
+    if (!a->own_lengths) return;
     fxa__dnn_step_data(step, &rows->len, &a->g, s.keys ? a->len_k : a->len_q);
     fxa__dnn_step_data(step, &rows->other, &a->g, s.keys ? a->len_q : a->len_k);
 }
@@ -199,24 +202,27 @@ void fxa__dnn_step_slot(fxa__dnn_attention *a, fxa__dnn_step *step, FxaGpuArray 
     if (s.features == 1 && slot != FXA_SLOT_O) array->stride[3] = 0;
     array->type = (int32_t)s.operand->dtype;
     fxa__dnn_step_point(step, &array->data, FXA__DNN_SLOT, (int32_t)slot, 0);
-    if (spans_is_row(slot) && step->n_refs) step->ref[step->n_refs - 1].strided = true;
-    if (spans_is_packed(p, s.keys))
+    if (operands_is_row(slot) && step->n_refs) step->ref[step->n_refs - 1].strided = true;
+    if (operands_is_packed(p, s.keys))
         fxa__dnn_step_point(step, &array->start, FXA__DNN_SLOT, s.keys ? FXA_SLOT_CU_K : FXA_SLOT_CU_Q, 0);
 }
 
-static int64_t spans_work(const fxa_problem *p, const dnn_slot *s) { return p->b * s->heads * s->rows * s->features; }
+/* Returns the number of elements of a slot. */
+static int64_t operands_work(const fxa_problem *p, const dnn_slot *s) {
+    return p->b * s->heads * s->rows * s->features;
+}
 
 /* Returns true if rows past a length are filled. Packed operands have no such rows. */
-static bool spans_fills_past(const fxa_problem *p) { return (p->flags & (FXA_PADDING | FXA_VARLEN)) == FXA_PADDING; }
+static bool operands_fills_past(const fxa_problem *p) { return (p->flags & (FXA_PADDING | FXA_VARLEN)) == FXA_PADDING; }
 
 fxa__dnn_step *fxa__dnn_step_copy(fxa__dnn_attention *a, fxa_slot slot, int32_t dense, bool after, int mode,
                                   double fill) {
     const fxa_problem *p = &a->p->in;
     const dnn_slot s = dnn_slot_of(p, slot);
-    fxa__dnn_step *step = fxa__dnn_step_add(a, FXA__GPU_COPY, after, spans_work(p, &s));
+    fxa__dnn_step *step = fxa__dnn_step_add(a, FXA__GPU_COPY, after, operands_work(p, &s));
     FxaGpuCopy *c = &step->args.copy;
     fxa__dnn_step_rows(a, step, &c->rows, slot);
-    c->mode = mode, c->fill = fill, c->past = !after || spans_fills_past(p);
+    c->mode = mode, c->fill = fill, c->past = !after || operands_fills_past(p);
     fxa__dnn_step_slot(a, step, after ? &c->to : &c->from, slot);
     fxa__dnn_step_tensor(step, after ? &c->from : &c->to, &a->g, dense);
     if (!after) c->rows.other = NULL, fxa__dnn_step_drop(step, &c->rows.other);
@@ -231,24 +237,24 @@ void fxa__dnn_step_drop(fxa__dnn_step *step, const void *field) {
 
 /* Returns the step that fills results: the step of the lengths, or a separate step after cuDNN's kernel, because before
  * 9.19 cuDNN writes wrong sums over heads for batch entries without rows. */
-static fxa__dnn_step *spans_fill_step(fxa__dnn_attention *a) {
-    if (a->level.version >= 91900) return spans_step(a);
+static fxa__dnn_step *operands_fill_step(fxa__dnn_attention *a) {
+    if (a->level.version >= 91900) return operands_step(a);
     if (!a->fill_step) {
-        (void)spans_step_new(a, true, 1);
+        (void)operands_step_new(a, true, 1);
         a->fill_step = a->g.n_steps;
     }
-    return a->g.status == FXA_OK ? &a->g.steps[a->fill_step - 1] : &a->nobody;
+    return a->g.status == FXA_OK ? &a->g.steps[a->fill_step - 1] : &a->discarded;
 }
 
 void fxa__dnn_fill(fxa__dnn_attention *a, fxa_slot slot, double value) {
     const fxa_problem *p = &a->p->in;
     const dnn_slot s = dnn_slot_of(p, slot);
-    fxa__dnn_step *step = spans_fill_step(a);
+    fxa__dnn_step *step = operands_fill_step(a);
     FxaGpuSpans *w = &step->args.spans;
     if (w->fills == FXA_GPU_FILLS) return; /* only in a graph that has failed: no pass has so many results */
     FxaGpuFill *f = &w->fill[w->fills++];
     f->heads = s.heads, f->rows = s.rows, f->features = s.features, f->value = value, f->keys = s.keys;
-    w->past = spans_fills_past(p);
+    w->past = operands_fills_past(p);
     fxa__dnn_step_slot(a, step, &f->to, slot);
     /* packed: few batch entries have rows that must be filled */
     int64_t work = p->b * (w->past ? s.heads * s.rows : SPANS_THREADS);
@@ -258,7 +264,7 @@ void fxa__dnn_fill(fxa__dnn_attention *a, fxa_slot slot, double value) {
 int32_t fxa__dnn_output(fxa__dnn_attention *a, fxa_slot slot, bool wanted, bool adds) {
     int32_t t = wanted && !adds ? fxa__dnn_operand(a, slot, false) : fxa__dnn_dense(a, slot);
     if (wanted && adds) (void)fxa__dnn_step_copy(a, slot, t, true, FXA_GPU_ADD, 0);
-    if (wanted && !adds && a->spans) fxa__dnn_fill(a, slot, 0);
+    if (wanted && !adds && a->own_lengths) fxa__dnn_fill(a, slot, 0);
     return t;
 }
 
@@ -266,7 +272,7 @@ int32_t fxa__dnn_output(fxa__dnn_attention *a, fxa_slot slot, bool wanted, bool 
 
 /* Returns true if the layout is contiguous [B,H,Sq], or packed [T,H], in f32. cuDNN accepts other layouts, but
  * gradients are then wrong. */
-static bool spans_lse_is_direct(const fxa_problem *p, const fxa_operand *o) {
+static bool operands_lse_is_direct(const fxa_problem *p, const fxa_operand *o) {
     const int64_t *stride = o->stride;
     if (o->dtype != FXA_F32) return false;
     if (p->flags & FXA_VARLEN) return stride[1] == 1 && stride[2] == p->hq;
@@ -276,8 +282,8 @@ static bool spans_lse_is_direct(const fxa_problem *p, const fxa_operand *o) {
 
 /* Rows past a length may hold any values, so an operand with such rows is copied. */
 bool fxa__dnn_row_is_direct(const fxa_problem *p, fxa_slot slot) {
-    bool past = p->pass == FXA_BACKWARD && spans_fills_past(p);
-    return !past && spans_lse_is_direct(p, dnn_slot_of(p, slot).operand);
+    bool past = p->pass == FXA_BACKWARD && operands_fills_past(p);
+    return !past && operands_lse_is_direct(p, dnn_slot_of(p, slot).operand);
 }
 
 const int64_t *fxa__dnn_row_strides(const fxa_problem *p, fxa_slot slot) {
@@ -297,7 +303,7 @@ void fxa__dnn_key(const fxa__problem *p, fxa__writer *w) {
     rows[0] = &q->in.lse, rows[1] = &q->in.row_max, rows[2] = &q->in.dlse;
     q->in.total_q = q->in.total_k = 0;
     for (int i = 0; i < 3 && (p->in.flags & FXA_VARLEN); i++)
-        if (!spans_lse_is_direct(&p->in, rows[i])) rows[i]->stride[0] = rows[i]->stride[1] = rows[i]->stride[2] = 0;
+        if (!operands_lse_is_direct(&p->in, rows[i])) rows[i]->stride[0] = rows[i]->stride[1] = rows[i]->stride[2] = 0;
     fxa__problem_write(q, FXA__WITH_ALL & ~(uint32_t)FXA__WITH_PLACE, w);
     fxa__write_u32(w, p->in.flags);
     fxa__write_u32(w, p->in.alignment);
@@ -319,7 +325,7 @@ int32_t fxa__dnn_row(fxa__dnn_attention *a, fxa_slot slot) {
                          .index = (int32_t)slot};
     if (p->flags & FXA_VARLEN) {
         t.stride[1] = 1, t.stride[2] = p->hq;
-        t.ragged = 1 + spans_offsets(a, p->hq, 0, false, false);
+        t.ragged = 1 + operands_offsets(a, p->hq, 0, false, false);
     }
     return fxa__dnn_add(&a->g, &t);
 }

@@ -216,6 +216,7 @@ const char *fxa__dnn_support_why(size_t row) {
     return row < sizeof support_rows / sizeof *support_rows ? support_rows[row].why : NULL;
 }
 
+/* Returns true if the row of the table refuses the problem for this cuDNN and GPU. */
 static bool support_row_says_no(const support_row *r, const fxa_problem *p, fxa__dnn_level level) {
     bool half = p->q.dtype == FXA_F16 || p->q.dtype == FXA_BF16;
     uint32_t dtype = half ? HALVES : fxa__dnn_is_fp8(p) ? BYTES : OTHERS;
@@ -224,6 +225,7 @@ static bool support_row_says_no(const support_row *r, const fxa_problem *p, fxa_
            (!r->holds || r->holds(p));
 }
 
+/* Returns true if no row of the table refuses the problem; else fails the graph with the reason. */
 static bool support_table_ok(fxa__dnn_graph *g, const fxa_problem *p, fxa__dnn_level level) {
     for (size_t i = 0; i < sizeof support_rows / sizeof *support_rows; i++) {
         const support_row *r = &support_rows[i];
@@ -256,6 +258,7 @@ typedef struct support_operand {
     bool free; /* true: the dtype may differ from that of Q, K and V if those have 8 bits */
 } support_operand;
 
+/* Returns true if cuDNN accepts dtype and strides of the operand; else fails the graph with the reason. */
 static bool support_layout_ok(fxa__dnn_graph *g, const support_operand *o, uint32_t dtype, bool packed) {
     const int64_t *stride = o->operand->stride;
     bool free = o->free && fxa__dtype_is_byte_float(dtype); /* rows of the table check its dtype */
@@ -276,6 +279,7 @@ static bool support_layout_ok(fxa__dnn_graph *g, const support_operand *o, uint3
     return ok;
 }
 
+/* Returns true if cuDNN accepts all operands; else fails the graph with the reason. */
 static bool support_operands_ok(fxa__dnn_graph *g, const fxa_problem *p) {
     const support_operand operands[] = {{"Q", &p->q, BOTH, 0, false, false},
                                         {"K", &p->k, BOTH, 0, true, false},

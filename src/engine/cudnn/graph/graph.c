@@ -67,6 +67,7 @@ int32_t fxa__dnn_like(fxa__dnn_graph *g, int32_t x, uint8_t type) {
     return fxa__dnn_virtual(g, dim, type);
 }
 
+/* Adds a scalar that is passed by value. Returns its tensor. */
 static int32_t graph_value(fxa__dnn_graph *g, double value, uint8_t type) {
     const fxa__dnn_tensor t = {
         .dim = {1, 1, 1, 1}, .stride = {1, 1, 1, 1}, .type = type, .source = FXA__DNN_VALUE, .value = value};
@@ -122,6 +123,7 @@ bool fxa__dnn_is_used(const fxa__dnn_graph *g, int32_t t) {
 /* Returns true if x is the index of a tensor of the graph, or -1 (no tensor). */
 static bool graph_is_tensor(const fxa__dnn_graph *g, int32_t x) { return x >= -1 && x < (int32_t)g->n_tensors; }
 
+/* Adds an operation. Returns the tensor of its result. */
 static int32_t graph_op(fxa__dnn_graph *g, const fxa__dnn_op *op) {
     if (g->status != FXA_OK) return 0;
     FXA__ASSERT(op->x >= 0 && op->y >= 0 && op->y != op->x && op->y != op->b && op->y != op->t);

@@ -9,10 +9,10 @@
 #include <string.h>
 
 fxa__dnn_step *fxa__dnn_step_new(fxa__dnn_graph *g, fxa__gpu_kernel kernel, bool after, int64_t work,
-                                 fxa__dnn_step *nobody) {
+                                 fxa__dnn_step *discarded) {
     if (g->status == FXA_OK && !fxa__grow(g->host, &g->steps, &g->step_capacity, g->n_steps + 1, sizeof *g->steps))
         g->status = FXA_E_MEMORY;
-    fxa__dnn_step *step = g->status == FXA_OK ? &g->steps[g->n_steps++] : nobody;
+    fxa__dnn_step *step = g->status == FXA_OK ? &g->steps[g->n_steps++] : discarded;
     memset(step, 0, sizeof *step);
     step->kernel = (uint8_t)kernel, step->after = after, step->work = work;
     return step;
@@ -33,6 +33,7 @@ void fxa__dnn_step_data(fxa__dnn_step *step, const void *field, const fxa__dnn_g
     fxa__dnn_step_point(step, field, t->source, t->index, elements ? t->offset * fxa__dnn_size(t->type) : t->offset);
 }
 
+/* Returns the fxa_dtype of a type of cuDNN. */
 static int32_t step_type(uint8_t type) {
     switch (type) {
     case CUDNN_DATA_HALF: return FXA_F16;

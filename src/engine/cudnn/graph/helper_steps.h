@@ -33,10 +33,10 @@ typedef struct fxa__dnn_step {
     fxa__gpu_args args;
 } fxa__dnn_step;
 
-/* Adds a step and returns it; it is valid until the next step is added. If the graph has failed, returns `nobody`, a
+/* Adds a step and returns it; it is valid until the next step is added. If the graph has failed, returns `discarded`, a
  * dummy that callers may fill without effect. */
 fxa__dnn_step *fxa__dnn_step_new(fxa__dnn_graph *g, fxa__gpu_kernel kernel, bool after, int64_t work,
-                                 fxa__dnn_step *nobody);
+                                 fxa__dnn_step *discarded);
 /* Describes the address of `field`, a pointer inside the step's arguments. */
 void fxa__dnn_step_point(fxa__dnn_step *step, const void *field, uint8_t source, int32_t index, int64_t offset);
 /* Describes the address of `field` as that of a tensor of the graph, which must have memory. */

@@ -8,6 +8,7 @@
 
 #include <string.h>
 
+/* Returns the type of cuDNN for a dtype; -1 if cuDNN cannot read the dtype. */
 static int load_data_type(fxa_dtype dtype) {
     switch (dtype) {
     case FXA_F32: return CUDNN_DATA_FLOAT;
@@ -85,7 +86,7 @@ static int32_t load_copy(fxa__dnn_score *s, const fxa__decl *decl, const load_so
     uint8_t type = decl->type == FXA_FLOAT ? CUDNN_DATA_FLOAT : CUDNN_DATA_INT32;
     int32_t t = fxa__dnn_scratch(s->g, x->t.dim, type);
     int64_t work = x->t.dim[0] * x->t.dim[1] * x->t.dim[2] * x->t.dim[3];
-    fxa__dnn_step *step = fxa__dnn_step_new(s->g, FXA__GPU_COPY, false, work, s->nobody);
+    fxa__dnn_step *step = fxa__dnn_step_new(s->g, FXA__GPU_COPY, false, work, s->discarded);
     FxaGpuCopy *c = &step->args.copy;
     memcpy(c->rows.size, x->t.dim, sizeof c->rows.size);
     memcpy(c->from.stride, x->t.stride, sizeof c->from.stride);

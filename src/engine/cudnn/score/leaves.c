@@ -21,6 +21,7 @@ void fxa__dnn_score_start(fxa__dnn_score *s, int32_t score, int32_t dscore, int3
 
 /* ---- Coordinates ------------------------------------------------------------------------------------------------- */
 
+/* Returns the coordinate map of an axis. */
 static const fxa_index_map *score_map(const fxa_problem *p, fxa_input axis) {
     return axis == FXA_INPUT_B   ? &p->map_b
            : axis == FXA_INPUT_H ? &p->map_h
@@ -45,7 +46,7 @@ int64_t fxa__dnn_extent(const fxa_problem *p, fxa_input axis) {
 int64_t fxa__dnn_length_of(const fxa__dnn_score *s, bool keys) {
     const fxa_problem *p = &s->p->in;
     int64_t said = keys ? p->global_k_len : p->global_q_len;
-    return said ? said : s->spans ? -1 : keys ? p->sk : p->sq;
+    return said ? said : s->own_lengths ? -1 : keys ? p->sk : p->sq;
 }
 
 /* Returns true if the coordinate of rows is shifted by k_len - q_len. */
@@ -95,7 +96,7 @@ static int32_t score_table(fxa__dnn_score *s, fxa_input input, int axis) {
         return fxa__dnn_refuse(s->g, "bottom-right: of q_len and k_len one is said, the other that of each entry");
     const int64_t room[4] = {by_entry ? p->b : 1, 1, 1, n};
     int32_t t = fxa__dnn_scratch(s->g, room, CUDNN_DATA_INT32);
-    fxa__dnn_step *step = fxa__dnn_step_new(s->g, FXA__GPU_PLACES, false, room[0] * n, s->nobody);
+    fxa__dnn_step *step = fxa__dnn_step_new(s->g, FXA__GPU_PLACES, false, room[0] * n, s->discarded);
     FxaGpuPlaces *w = &step->args.places;
     w->size = n, w->batch = room[0], w->base = map->base, w->step = map->step;
     w->add = aligned && !by_entry ? k - q : 0;
@@ -213,7 +214,7 @@ bool fxa__dnn_score_is_by_value(const fxa__dnn_score *s, int32_t node) {
 static int32_t score_scalar(fxa__dnn_score *s, fxa_slot slot, int64_t offset, uint8_t type, double instead) {
     const int64_t one[4] = {1, 1, 1, 1};
     int32_t t = fxa__dnn_scratch(s->g, one, type);
-    fxa__dnn_step *step = fxa__dnn_step_new(s->g, FXA__GPU_COPY, false, 1, s->nobody);
+    fxa__dnn_step *step = fxa__dnn_step_new(s->g, FXA__GPU_COPY, false, 1, s->discarded);
     FxaGpuCopy *c = &step->args.copy;
     for (int i = 0; i < 4; i++) c->rows.size[i] = 1;
     c->from.type = FXA_F64, c->has_instead = !isnan(instead), c->instead = instead;
@@ -229,7 +230,7 @@ int32_t fxa__dnn_scale(fxa__dnn_score *s) {
     return score_scalar(s, FXA_SLOT_SCALE, 0, CUDNN_DATA_FLOAT, 1 / sqrt((double)s->p->in.d_qk));
 }
 
-int32_t fxa__dnn_scale_folded(fxa__dnn_score *s) {
+int32_t fxa__dnn_qk_factor(fxa__dnn_score *s) {
     if (s->folded < 0) return fxa__dnn_scale(s);
     const fxa__node *n = &s->program->nodes[s->folded];
     const bool first = s->program->nodes[n->arg[0]].op == FXA_OP_INPUT;
@@ -242,6 +243,7 @@ int32_t fxa__dnn_scale_folded(fxa__dnn_score *s) {
     return fxa__dnn_add(s->g, &t);
 }
 
+/* Returns the tensor of a param in device memory. */
 static int32_t score_param(fxa__dnn_score *s, const fxa__node *n) {
     uint8_t type = n->type == FXA_FLOAT ? CUDNN_DATA_FLOAT : CUDNN_DATA_INT32;
     int64_t slot = s->numbers ? s->numbers->from[n->imm] : n->imm; /* index of the caller's param */
@@ -249,6 +251,7 @@ static int32_t score_param(fxa__dnn_score *s, const fxa__node *n) {
     return s->param[n->imm];
 }
 
+/* Returns the tensor of a node that the host computes and passes by value. */
 static int32_t score_by_value(fxa__dnn_score *s, int32_t node) {
     const fxa__node *n = &s->program->nodes[node];
     if (n->op == FXA_OP_CONST) return n->type == FXA_FLOAT ? fxa__dnn_float(s->g, n->f) : fxa__dnn_int(s->g, n->imm);
@@ -276,6 +279,7 @@ int32_t fxa__dnn_as_virtual(fxa__dnn_score *s, int32_t tensor) {
 
 /* ---- Nodes ------------------------------------------------------------------------------------------------------- */
 
+/* Returns the tensor of a node without operands, or of a load. */
 static int32_t score_leaf(fxa__dnn_score *s, int32_t node) {
     const fxa__node *n = &s->program->nodes[node];
     if (n->op == FXA_OP_LOAD) {
@@ -290,7 +294,7 @@ static int32_t score_leaf(fxa__dnn_score *s, int32_t node) {
 
 /* Sets s->needed[] for all nodes that `node` depends on and that have no tensor yet. Operands have lower indices than
  * their users. */
-static void score_mark(fxa__dnn_score *s, int32_t node) {
+static void score_mark_needed(fxa__dnn_score *s, int32_t node) {
     memset(s->needed, 0, sizeof s->needed);
     s->needed[node] = true;
     for (int32_t i = node; i >= 0; i--) {
@@ -303,7 +307,7 @@ static void score_mark(fxa__dnn_score *s, int32_t node) {
 
 int32_t fxa__dnn_score_node(fxa__dnn_score *s, int32_t node) {
     FXA__ASSERT(node >= 0 && node < s->program->n_nodes && s->program->n_nodes <= FXA__DNN_MAX_NODES);
-    score_mark(s, node);
+    score_mark_needed(s, node);
     for (int32_t i = 0; i <= node && s->g->status == FXA_OK; i++) {
         const fxa__node *n = &s->program->nodes[i];
         if (!s->needed[i] || s->value[i] >= 0) continue;

@@ -24,11 +24,13 @@ static const fxa__dnn_tensor *use_tensor(const dnn_use *u, int32_t t) { return &
 static bool use_is_virtual(const dnn_use *u, int32_t t) { return use_tensor(u, t)->source == FXA__DNN_VIRTUAL; }
 static bool use_has_score(const dnn_use *u, int32_t t) { return use_tensor(u, t)->score; }
 
+/* Fails the graph with the operation's name and a reason. Returns a tensor that must not be read. */
 static int32_t use_refuse(const dnn_use *u, const char *why) {
     const fxa__op_info *info = fxa__op_info_get(u->n->op);
     return fxa__dnn_refuse(u->g, "operation %s (%s): %s", info->id, info->text, why);
 }
 
+/* Returns the result of a pointwise operation on floats or ints. */
 static int32_t use_apply(const dnn_use *u, int mode, int32_t x, int32_t b, bool floats) {
     return floats ? fxa__dnn_float2(u->g, mode, x, b) : fxa__dnn_int2(u->g, mode, x, b);
 }
@@ -39,12 +41,14 @@ static bool use_is_reversed(const dnn_use *u, int32_t x, int32_t b) {
     return use_has_score(u, b) && !use_has_score(u, x);
 }
 
+/* Returns the result of a commutative operation, with its operands in the order that cuDNN requires. */
 static int32_t use_commute(const dnn_use *u, int mode, int32_t x, int32_t b, bool floats) {
     if (u->g->status != FXA_OK) return 0;
     bool reversed = use_is_reversed(u, x, b);
     return use_apply(u, mode, fxa__dnn_as_virtual(u->s, reversed ? b : x), reversed ? x : b, floats);
 }
 
+/* Returns the negation of bools. */
 static int32_t use_not(const dnn_use *u, int32_t m) {
     return fxa__dnn_int2(u->g, CUDNN_POINTWISE_LOGICAL_NOT, fxa__dnn_as_virtual(u->s, m), -1);
 }
@@ -201,6 +205,7 @@ static int32_t use_keep_nan(const dnn_use *u, int32_t y, int32_t operand) {
     return fxa__dnn_select(u->g, y, fxa__dnn_float(u->g, NAN), equal);
 }
 
+/* Returns the minimum or maximum, NaN if an operand is NaN. */
 static int32_t use_extreme(const dnn_use *u, int mode, int32_t x, int32_t b) {
     int32_t y = use_commute(u, mode, x, b, u->floats);
     if (!u->floats || u->g->status != FXA_OK) return y;
@@ -264,6 +269,7 @@ static int32_t dnn_less(const dnn_use *u) {
     return strict ? use_not(u, m) : m;
 }
 
+/* Returns m ? x : y for bools, as (m and x) or (not m and y). */
 static int32_t use_select_bool(const dnn_use *u) {
     int32_t yes = use_commute(u, CUDNN_POINTWISE_LOGICAL_AND, u->arg[0], u->arg[1], false);
     int32_t no = use_commute(u, CUDNN_POINTWISE_LOGICAL_AND, use_not(u, u->arg[0]), u->arg[2], false);

@@ -6,7 +6,7 @@
  * key.
  *
  * Constants become params after masks and the derivative have been found with all values known. The lowering treats all
- * constants in [FXA__DNN_NUMBER_LEAST, FXA__DNN_NUMBER_MOST] alike, so the graph has the operations and tensors that it
+ * constants in [FXA__DNN_NUMBER_MIN, FXA__DNN_NUMBER_MAX] alike, so the graph has the operations and tensors that it
  * would have with the constants in place, and support results are equal.
  */
 #include "../attention/attention.h"
@@ -48,7 +48,7 @@ static bool lift_is_user(const fxa__node *n, const fxa__depend *d) {
     return lift_users[n->op] && n->type == FXA_FLOAT && (d->inputs & ~same || d->tensors);
 }
 
-static bool lift_is_number(double x) { return fabs(x) >= FXA__DNN_NUMBER_LEAST && fabs(x) <= FXA__DNN_NUMBER_MOST; }
+static bool lift_is_number(double x) { return fabs(x) >= FXA__DNN_NUMBER_MIN && fabs(x) <= FXA__DNN_NUMBER_MAX; }
 
 static void lift_which(const fxa_program *p, const fxa__depend *depend, uint8_t *kept) {
     for (int32_t i = 0; i < p->n_nodes; i++) {

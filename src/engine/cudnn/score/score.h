@@ -42,15 +42,15 @@ typedef struct fxa__dnn_score {
     int32_t same[FXA__DNN_MAX_NODES];
     int32_t axis[FXA_INPUT_COUNT]; /* [inputs] tensor of each coordinate; -1 = not added yet */
     bool needed[FXA__DNN_MAX_NODES];
-    bool indexed;    /* result: true = some node reads q or k as a number */
-    bool keys_dense; /* true: the keys of captured tensors must be contiguous */
-    bool spans;      /* true: each batch entry has its own lengths */
+    bool indexed;     /* result: true = some node reads q or k as a number */
+    bool keys_dense;  /* true: the keys of captured tensors must be contiguous */
+    bool own_lengths; /* true: each batch entry has its own lengths */
     /* tensors [B,1,1,1]: q length, k length, k length - q length */
     int32_t length[3];
     /* [axes] tensor of the coordinates if they are not base + step * index; -1 = not added yet */
     int32_t table[4];
     int32_t param[FXA_MAX_PARAMS]; /* tensors of params in memory; -1 = not added yet */
-    fxa__dnn_step *nobody;
+    fxa__dnn_step *discarded;      /* receives the arguments of steps after the graph has failed */
 } fxa__dnn_score;
 
 /* Sets the inputs score and dscore, and the tensor whose elements' coordinates later nodes read. */
@@ -60,8 +60,8 @@ void fxa__dnn_score_start(fxa__dnn_score *s, int32_t score, int32_t dscore, int3
 int32_t fxa__dnn_score_node(fxa__dnn_score *s, int32_t node);
 /* Bounds of the absolute value of constants that become params. Within the bounds, the form of the graph does not
  * depend on the value. */
-#define FXA__DNN_NUMBER_LEAST 0x1p-64
-#define FXA__DNN_NUMBER_MOST 65536.0
+#define FXA__DNN_NUMBER_MIN 0x1p-64
+#define FXA__DNN_NUMBER_MAX 65536.0
 /* Returns true if the node is a param that was a constant. */
 bool fxa__dnn_score_is_number(const fxa__dnn_score *s, int32_t node);
 /* Returns true if a node has one value for all pairs of a run; the host computes that value and passes it. */
@@ -92,7 +92,7 @@ int32_t fxa__dnn_more(fxa__dnn_score *s);
 int32_t fxa__dnn_scale(fxa__dnn_score *s);
 /* Returns the factor by which Q K^T is multiplied: the scale, multiplied or divided by a scalar of the program if a
  * node is folded (s->folded). */
-int32_t fxa__dnn_scale_folded(fxa__dnn_score *s);
+int32_t fxa__dnn_qk_factor(fxa__dnn_score *s);
 /* Sets [*lo, *hi] to bounds of an int over all coordinates of the problem. Returns false if they are not known. */
 bool fxa__dnn_range(const fxa__dnn_score *s, int32_t node, int64_t *lo, int64_t *hi);
 

@@ -12,9 +12,9 @@
 static double zero_bound(const fxa__dnn_score *s, int32_t node, int depth) {
     const fxa__node *n = &s->program->nodes[node];
     switch (n->op) {
-    case FXA_OP_PARAM: return fxa__dnn_score_is_number(s, node) ? FXA__DNN_NUMBER_MOST : INFINITY;
-    case FXA_OP_CONST: /* the maximum with NUMBER_MOST also bounds every constant that becomes a param */
-        return n->type == FXA_FLOAT && isfinite(n->f) ? fmax(fabs(n->f), FXA__DNN_NUMBER_MOST) : INFINITY;
+    case FXA_OP_PARAM: return fxa__dnn_score_is_number(s, node) ? FXA__DNN_NUMBER_MAX : INFINITY;
+    case FXA_OP_CONST: /* the maximum with FXA__DNN_NUMBER_MAX also bounds every constant that becomes a param */
+        return n->type == FXA_FLOAT && isfinite(n->f) ? fmax(fabs(n->f), FXA__DNN_NUMBER_MAX) : INFINITY;
     case FXA_OP_TANH:
     case FXA_OP_SIGMOID:
     case FXA_OP_ERF: return 1 + 0x1p-8;
