@@ -20,8 +20,7 @@ static int64_t assume_extent(const fxa_problem *p, uint32_t input) {
     return input == 1u << FXA_INPUT_K ? p->sk : 0;
 }
 
-/* Returns how many of q and k are indices of a load, besides b and h, if every index is a coordinate inside the tensor;
- * -1 = an index is not. */
+/* Returns how many indices of a load are q or k if every index is a coordinate inside the tensor, else -1. */
 static int assume_positions(const cuda_work *w, const fxa__node *load) {
     const fxa_problem *p = &w->problem->in;
     const fxa_program *program = w->config.program;
@@ -38,8 +37,8 @@ static int assume_positions(const cuda_work *w, const fxa__node *load) {
     return positions;
 }
 
-/* Returns true if all indices of a load are coordinates, at least one of them a position, for any size. */
-static bool assume_is_place(const fxa_problem *p, const fxa_program *program, const fxa__node *load) {
+/* Returns true if all indices of a load are coordinates, at least one of them q or k. Ignores sizes. */
+static bool assume_has_position(const fxa_problem *p, const fxa_program *program, const fxa__node *load) {
     uint32_t all = 0;
     for (int d = 0; d < load->n_args; d++) {
         uint32_t input = fxa__node_input(&program->nodes[load->arg[d]]);
@@ -72,7 +71,7 @@ static bool assume_is_dense(const cuda_work *w, int32_t tensor, int32_t capture)
     bool found = false;
     for (int32_t i = 0; i < program->n_nodes; i++) {
         const fxa__node *n = &program->nodes[i];
-        if (n->op != FXA_OP_LOAD || n->imm != tensor || !assume_is_place(p, program, n)) continue;
+        if (n->op != FXA_OP_LOAD || n->imm != tensor || !assume_has_position(p, program, n)) continue;
         if (assume_positions(w, n) != 2) return false;
         found = true;
     }
@@ -94,7 +93,7 @@ static bool assume_operands_fit(const cuda_work *w) {
     const fxa_program *program = w->config.program;
     for (int32_t i = 0; i < program->n_nodes; i++) {
         const fxa__node *n = &program->nodes[i];
-        if (n->op != FXA_OP_LOAD || !assume_is_place(&w->problem->in, program, n)) continue;
+        if (n->op != FXA_OP_LOAD || !assume_has_position(&w->problem->in, program, n)) continue;
         if (assume_positions(w, n) < 0) return false;
     }
     return true;
@@ -105,7 +104,7 @@ static bool assume_operands_fit(const cuda_work *w) {
 static const uint8_t assume_factors[FXA_OP_COUNT] = {
     [FXA_OP_MUL] = 1, [FXA_OP_DIV] = 1, [FXA_OP_MULZ] = 1, [FXA_OP_DIVZ] = 1};
 
-/* Returns true if no param of the caller is a factor or divisor, so no run has to check its value. */
+/* Returns true if no param of the caller is a factor or divisor of a float. No run has to check such params then. */
 static bool assume_has_no_factors(const fxa_program *p, fxa__depend *sets) {
     fxa__lower_depend(p, NULL, sets);
     for (int32_t i = 0; i < p->n_nodes; i++) {
@@ -119,12 +118,12 @@ static bool assume_has_no_factors(const fxa_program *p, fxa__depend *sets) {
 }
 
 bool fxa__cuda_has_finite_factors(fxa__host *host, const fxa_program *program, const fxa_program *derivative,
-                                  const fxa_program *own) {
-    const fxa_program *const all[] = {program, derivative, own};
+                                  const fxa_program *bprop) {
+    const fxa_program *const all[] = {program, derivative, bprop};
     size_t n = 0;
     for (int i = 0; i < 3; i++)
         if (all[i] && (size_t)all[i]->n_nodes > n) n = (size_t)all[i]->n_nodes;
-    if (program->n_params == 0 && (!own || own->n_params == 0)) return true;
+    if (program->n_params == 0 && (!bprop || bprop->n_params == 0)) return true;
     fxa__depend *sets = fxa__alloc_array(host, n, sizeof *sets);
     bool plain = sets != NULL;
     for (int i = 0; i < 3; i++) plain = plain && (!all[i] || assume_has_no_factors(all[i], sets));

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * Bounds values: of value(), for a fixed maximum of the softmax; of the derivative, which may be infinite where a
- * gradient of 0 has to stay 0; of indices, which need no guard inside a tensor of the problem's size.
+ * Bounds value(), so that the softmax can fix its maximum in advance; finds out if the derivative may be infinite, where
+ * a gradient of 0 has to stay 0; proves indices in bounds for the sizes of the problem's captured tensors.
  */
 #include "passes.h"
 
@@ -23,17 +23,19 @@ static void bounds_value(cuda_work *w) {
     fxa__range_close(&r);
 }
 
-/* ---- Slopes that are finite -------------------------------------------------------------------------------------- */
+/* ---- Infinite derivatives ---------------------------------------------------------------------------------------- */
 
 enum {
-    BOUNDS_STRICT = 1,
-    BOUNDS_NAN = 2
-}; /* STRICT: the value is NaN where the node is; NAN: the node may be NaN where the value is not */
+    BOUNDS_STRICT = 1, /* value() is NaN wherever the node is */
+    BOUNDS_NAN = 2     /* the node may be NaN where value() is not */
+};
 
+/* Returns true if the result of an operation is NaN whenever an operand is. */
 static bool bounds_is_strict(const fxa__node *n) {
     return (n->op >= FXA_OP_ADD && n->op <= FXA_OP_CLAMP) || (n->op >= FXA_OP_SQRT && n->op <= FXA_OP_ATAN);
 }
 
+/* Marks the floats whose NaN makes value() NaN. */
 static void bounds_mark_strict(const cuda_work *w, uint8_t *marks) {
     const fxa_program *p = w->c->program;
     marks[w->c->computed.value] = BOUNDS_STRICT;
@@ -55,41 +57,44 @@ static bool bounds_may_be_nan(const cuda_work *w, const fxa__range *r, const uin
     return !bounds_is_strict(n) && n->op != FXA_OP_SELECT && n->op != FXA_OP_FLOAT && n->op != FXA_OP_MULZ;
 }
 
-static bool bounds_is_infinite(const cuda_work *w, int32_t slope) {
+/* Returns true if a node may be infinite, or NaN where value() is not. */
+static bool bounds_is_infinite(const cuda_work *w, int32_t derivative) {
     size_t n = (size_t)w->c->program->n_nodes;
     uint8_t *marks = fxa__alloc(w->host, n);
     fxa__range_small small;
     fxa__range r;
     fxa_tile_bounds box = fxa__box_default();
-    bool steep = true, open = fxa__range_open(&r, &small, w->c->program, slope, &box, NULL, NULL);
+    bool infinite = true, open = fxa__range_open(&r, &small, w->c->program, derivative, &box, NULL, NULL);
     if (marks && open) {
         bounds_mark_strict(w, marks);
-        for (int32_t i = 0; i <= slope; i++)
+        for (int32_t i = 0; i <= derivative; i++)
             if (r.at[i] >= 0 && bounds_may_be_nan(w, &r, marks, i)) marks[i] |= BOUNDS_NAN;
-        steep = (marks[slope] & BOUNDS_NAN) || !fxa__real_finite(fxa__range_of(&r, slope)->f);
+        infinite = (marks[derivative] & BOUNDS_NAN) || !fxa__real_finite(fxa__range_of(&r, derivative)->f);
     }
     fxa__range_close(&r);
     fxa__free(w->host, marks, n);
-    return steep;
+    return infinite;
 }
 
-/* Returns true if the derivative may be infinite or NaN. Nodes of params alone do not count: if they are not finite, no
- * result of the run is. */
-static bool bounds_is_steep(const cuda_work *w, int32_t slope) {
+/* Returns true if the derivative may be infinite or NaN. Factors of params alone are ignored: if such a factor is not
+ * finite, no result of the run is. */
+static bool bounds_derivative_is_infinite(const cuda_work *w, int32_t derivative) {
     const fxa_program *p = w->c->program;
-    for (const fxa__node *n = &p->nodes[slope]; n->op == FXA_OP_MUL || n->op == FXA_OP_MULZ; n = &p->nodes[slope]) {
+    for (const fxa__node *n = &p->nodes[derivative]; n->op == FXA_OP_MUL || n->op == FXA_OP_MULZ;
+         n = &p->nodes[derivative]) {
         if (fxa__cuda_is_run(w, n->arg[0]) == fxa__cuda_is_run(w, n->arg[1])) break;
-        slope = n->arg[fxa__cuda_is_run(w, n->arg[0])];
+        derivative = n->arg[fxa__cuda_is_run(w, n->arg[0])];
     }
-    return !fxa__cuda_is_run(w, slope) && bounds_is_infinite(w, slope);
+    return !fxa__cuda_is_run(w, derivative) && bounds_is_infinite(w, derivative);
 }
 
 /* ---- Indices ----------------------------------------------------------------------------------------------------- */
 
-/* Returns bits of the indices of a load that are inside a tensor of `least` elements: b, h, and ints with a constant
- * upper bound. Never q and k: tiles extend past the last row and key, and values of such pairs are computed. */
-static uint8_t bounds_sure(const cuda_work *w, const fxa__node *n, int64_t *least) {
-    uint8_t sure = 0;
+/* Returns bits of the indices of a load that are inside a tensor of min_size[rank] elements, and raises min_size for
+ * them: b, h, and ints with a constant upper bound. q and k are never inside: tiles extend past the last row and key,
+ * and kernels compute the values of such pairs. */
+static uint8_t bounds_of_load(const cuda_work *w, const fxa__node *n, int64_t *min_size) {
+    uint8_t proven = 0;
     for (int d = 0; d < n->n_args; d++) {
         const fxa__node *index = &w->c->program->nodes[n->arg[d]];
         const fxa__interval *s = &w->bounds[n->arg[d]];
@@ -98,12 +103,12 @@ static uint8_t bounds_sure(const cuda_work *w, const fxa__node *n, int64_t *leas
         int64_t needs = coordinate ? -1 - index->imm : s->hi + 1;
         bool known = coordinate || (s->lo >= 0 && s->hi < FXA__CUDA_LENGTH);
         /* An axis has one bound: the larger of two constants, or one coordinate. */
-        if (known && (least[d] == 0 || least[d] == needs || (least[d] > 0 && needs > 0))) {
-            least[d] = needs > least[d] || least[d] == 0 ? needs : least[d];
-            sure |= (uint8_t)(1u << d);
+        if (known && (min_size[d] == 0 || min_size[d] == needs || (min_size[d] > 0 && needs > 0))) {
+            min_size[d] = needs > min_size[d] || min_size[d] == 0 ? needs : min_size[d];
+            proven |= (uint8_t)(1u << d);
         }
     }
-    return sure;
+    return proven;
 }
 
 /* Returns true if the problem's tensor is as large as unguarded indices need. Tensors that passes added have no size
@@ -127,7 +132,7 @@ static void bounds_indices(cuda_work *w) {
         const fxa__node *n = &p->nodes[i];
         bool given = i == o->q || i == o->k || i == o->dense;
         if (n->op == FXA_OP_LOAD && w->need[i] && !given)
-            w->in_bounds[i] = bounds_sure(w, n, w->c->bounds.min_size[n->imm]);
+            w->in_bounds[i] = bounds_of_load(w, n, w->c->bounds.min_size[n->imm]);
     }
     for (int32_t t = 0; t < p->n_tensors; t++) {
         if (bounds_fit(w, t)) continue;
@@ -137,8 +142,8 @@ static void bounds_indices(cuda_work *w) {
     }
 }
 
-/* Returns the bound as an integer; 0 = none. At most 16: exp2 of the score times the unit then stays inside f32 for
- * units up to 4. Kernels leave range for the rounding of a bound. */
+/* Returns the bound as an integer of at most 16; 0 = none. exp2 of the score times the unit then stays inside f32 for
+ * units up to 4. Kernels tolerate a value that exceeds the bound by rounding. */
 static int bounds_integer(double bound) { return !(bound <= 16) ? 0 : bound <= 1.01 ? 1 : (int)ceil(bound * 0.99); }
 
 fxa_status fxa__cuda_bound_values(cuda_work *w, fxa_error *err) {
@@ -147,6 +152,7 @@ fxa_status fxa__cuda_bound_values(cuda_work *w, fxa_error *err) {
     bounds_indices(w);
     bounds_value(w);
     s->bounded = s->value ? bounds_integer(w->c->bounds.value) : 0;
-    if (s->derivative && bounds_is_steep(w, fxa__program_output(w->c->program, FXA__OUT_DSCORE))) s->derivative = 2;
+    if (s->derivative && bounds_derivative_is_infinite(w, fxa__program_output(w->c->program, FXA__OUT_DSCORE)))
+        s->derivative = 2;
     return FXA_OK;
 }

@@ -5,15 +5,17 @@
  */
 #include "passes.h"
 
+/* Returns true if the host can compute a node, and has to: params and constants need no computation. */
 static bool host_is_filled(const cuda_work *w, int32_t node) {
     uint8_t op = w->c->program->nodes[node].op;
     return fxa__cuda_is_run(w, node) && op != FXA_OP_PARAM && op != FXA_OP_CONST &&
            fxa__cuda_is_host_value(w->c->program, node);
 }
 
+/* Returns true if the forward computes the node too. */
 static bool host_is_forward(const cuda_work *w, int32_t node) { return w->need[node] & (CUDA_VALUE | CUDA_MASK); }
 
-/* Marks what the nodes of value and mask read, or all other nodes. */
+/* Chooses floats that nodes of value and mask read (forward), or that any node reads. */
 static void host_read(cuda_work *w, bool forward) {
     fxa__cuda_program *c = w->c;
     const fxa_program *p = c->program;
@@ -28,7 +30,7 @@ static void host_read(cuda_work *w, bool forward) {
     }
 }
 
-/* Nodes that value and mask share are computed by each of them, as in the forward, unless a gradient reads them. */
+/* Excludes operands of the nodes of params that value and mask compute themselves, as they do in the forward. */
 static void host_keep(cuda_work *w) {
     const fxa_program *p = w->c->program;
     for (int32_t i = 0; i < p->n_nodes; i++) {
@@ -38,8 +40,8 @@ static void host_keep(cuda_work *w) {
     }
 }
 
-/* A soft cap whose cap is a param, which may be 0, negative or not finite and so is no unit: |value()| is at most this
- * param. */
+/* Finds the factor of the tanh in value() = factor * tanh, if the factor is no unit because it may be 0, negative or
+ * not finite. The bound of value() excludes it. */
 static void host_gain(fxa__cuda_program *c) {
     const fxa_program *p = c->program;
     const fxa__node *n = &p->nodes[c->computed.value];
@@ -62,8 +64,8 @@ static void host_places(cuda_work *w) {
         !w->backward && (to->gain >= 0 || (to->value == to->softcap && (to->unit_at >= 0 || to->factor < 0)));
 }
 
-/* None if params are in device memory. The backward chooses the same values for score and mask as the forward, so that
- * their bits are equal. */
+/* Chooses nothing if params are in device memory. The backward chooses the same values for score and mask as the
+ * forward, so that both compute the same bits. */
 fxa_status fxa__cuda_choose_host_values(cuda_work *w, fxa_error *err) {
     fxa__cuda_computed *to = &w->c->computed;
     const fxa_program *p = w->c->program;

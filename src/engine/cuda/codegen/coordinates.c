@@ -17,22 +17,24 @@ typedef struct coords {
     fxa_builder *b;
 } coords;
 
+/* Returns true if a map changes indices. */
 static bool coords_is_map(const fxa_index_map *m) {
     return m->kind != FXA_MAP_AFFINE || m->base != 0 || (m->step != 0 && m->step != 1) || m->has_offset;
 }
 
-static bool coords_is_moved(const fxa_problem *p) {
+static bool coords_is_mapped(const fxa_problem *p) {
     bool maps =
         coords_is_map(&p->map_b) || coords_is_map(&p->map_h) || coords_is_map(&p->map_q) || coords_is_map(&p->map_k);
     return maps || fxa__rows_are_aligned(p) || (p->flags & FXA_Q_START);
 }
 
-static bool coords_are_own(const fxa_problem *p) {
-    return !coords_is_moved(p) && !p->global_q_len && !p->global_k_len &&
+/* Returns true if the score program already reads local indices and lengths. */
+static bool coords_are_local(const fxa_problem *p) {
+    return !coords_is_mapped(p) && !p->global_q_len && !p->global_k_len &&
            (!p->global_heads || p->global_heads == p->hq);
 }
 
-bool fxa__cuda_has_mapped_coordinates(const fxa_problem *p) { return coords_is_moved(p); }
+bool fxa__cuda_has_mapped_coordinates(const fxa_problem *p) { return coords_is_mapped(p); }
 
 /* ---- Values ------------------------------------------------------------------------------------------------------ */
 
@@ -50,7 +52,7 @@ static fxa_value coords_affine(coords *c, fxa_value i, int64_t begin, int64_t ba
     return coords_add(c, fxa_builder_op2(c->b, FXA_OP_MUL, from, coords_int(c, step ? step : 1)), coords_int(c, base));
 }
 
-static fxa_value coords_mapped(coords *c, const fxa_index_map *m, int axis, fxa_value i) {
+static fxa_value coords_map(coords *c, const fxa_index_map *m, int axis, fxa_value i) {
     fxa_value x = i;
     if (m->kind == FXA_MAP_TABLE)
         x = coords_load(c, (fxa_slot)(FXA_SLOT_MAP_B + axis), i);
@@ -83,7 +85,7 @@ static fxa_value coords_of(coords *c, fxa_input input) {
     if (input == FXA_INPUT_K_ROW) return fxa_builder_input(c->b, FXA_INPUT_K);
     for (int axis = 0; axis < 4; axis++) {
         if (input != axes[axis]) continue;
-        fxa_value x = coords_mapped(c, maps[axis], axis, fxa_builder_input(c->b, input));
+        fxa_value x = coords_map(c, maps[axis], axis, fxa_builder_input(c->b, input));
         if (input != FXA_INPUT_Q) return x;
         if (p->flags & FXA_Q_START)
             x = coords_add(c, x, coords_load(c, FXA_SLOT_Q_START, fxa_builder_input(c->b, FXA_INPUT_B)));
@@ -124,7 +126,7 @@ static fxa_status coords_build(fxa__host *host, coords *c, const fxa_program *pr
 fxa_status fxa__cuda_coordinates_apply(cuda_work *w, fxa_program *program, fxa_program **out, fxa_error *err) {
     coords c = {.added = &w->added, .p = &w->problem->in};
     size_t n = (size_t)program->n_nodes;
-    if (coords_are_own(c.p)) {
+    if (coords_are_local(c.p)) {
         fxa_program_retain(program);
         *out = program;
         return FXA_OK;

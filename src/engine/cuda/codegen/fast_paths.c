@@ -5,17 +5,18 @@
  */
 #include "passes.h"
 
-/* ---- Inside one document ----------------------------------------------------------------------------------------- */
+/* ---- Tiles with equal operands ----------------------------------------------------------------------------------- */
 
-static bool fast_reads_words(const cuda_work *w, int32_t node) {
+/* Returns true if a node reads a tensor of the row or key operand. */
+static bool fast_reads_operands(const cuda_work *w, int32_t node) {
     const fxa_program *p = w->c->program;
-    uint64_t words = UINT64_C(1) << p->nodes[w->c->operands.q].imm | UINT64_C(1) << p->nodes[w->c->operands.k].imm;
-    return w->inputs[node].tensors & words;
+    uint64_t tensors = UINT64_C(1) << p->nodes[w->c->operands.q].imm | UINT64_C(1) << p->nodes[w->c->operands.k].imm;
+    return w->inputs[node].tensors & tensors;
 }
 
-/* Returns true if a condition compares row and key operand for equality. Ints only: floats with equal bits are unequal
- * if they are NaN. */
-static bool fast_is_same(const cuda_work *w, const fxa__node *n) {
+/* Returns true if a condition compares row and key operand, which are ints, for equality. Floats with equal bits may be
+ * NaN, hence unequal. */
+static bool fast_compares_operands(const cuda_work *w, const fxa__node *n) {
     if (n->op != FXA_OP_EQ || w->c->program->nodes[n->arg[0]].type == FXA_FLOAT) return false;
     return (n->arg[0] == w->c->operands.q && n->arg[1] == w->c->operands.k) ||
            (n->arg[1] == w->c->operands.q && n->arg[0] == w->c->operands.k);
@@ -27,7 +28,7 @@ static int fast_document_mask(const cuda_work *w, int32_t conjuncts[CUDA_CONJUNC
     const fxa_program *p = w->c->program;
     int32_t todo[CUDA_CONJUNCTS];
     int n_todo = 1, n = 0;
-    bool same = false;
+    bool compares = false;
     if (w->c->operands.q < 0 || w->c->operands.k < 0) return -1;
     todo[0] = fxa__program_output(p, FXA__OUT_MASK);
     while (n_todo > 0) {
@@ -37,17 +38,17 @@ static int fast_document_mask(const cuda_work *w, int32_t conjuncts[CUDA_CONJUNC
         if (x->op == FXA_OP_AND) {
             todo[n_todo++] = x->arg[1];
             todo[n_todo++] = x->arg[0];
-        } else if (fast_is_same(w, x)) {
-            same = true;
+        } else if (fast_compares_operands(w, x)) {
+            compares = true;
         } else {
-            if (fast_reads_words(w, node)) return -1;
+            if (fast_reads_operands(w, node)) return -1;
             conjuncts[n++] = node;
         }
     }
-    return same ? n : -1;
+    return compares ? n : -1;
 }
 
-/* ---- Near the middle of a soft cap ------------------------------------------------------------------------------- */
+/* ---- Soft cap ---------------------------------------------------------------------------------------------------- */
 
 /* Returns the node c of score * c if c depends on params alone; -1 = n is no such product. */
 static int32_t fast_factor(const cuda_work *w, const fxa__node *n) {
@@ -60,8 +61,8 @@ static int32_t fast_factor(const cuda_work *w, const fxa__node *n) {
     return -1;
 }
 
-/* Returns the node tanh(score * factor), if factor depends on params alone and no other node reads the score, or -1.
- * Sets *factor. */
+/* Returns the node tanh(score * factor) and sets *factor, if factor depends on params alone and no other node reads the
+ * score; else returns -1. */
 static int32_t fast_softcap(const cuda_work *w, int32_t *factor) {
     const fxa_program *p = w->c->program;
     int32_t softcap = -1, product = -1;

@@ -19,14 +19,14 @@ typedef struct fold {
     fxa_value *map;    /* [node of p] its value in b */
     fxa_value *factor; /* [node of p] map is base * factor; -1 = no product with a uniform factor */
     fxa_value *base;
-    bool *wins;  /* [node of p] map is mulz(base, factor) */
+    bool *wins;  /* [node of p] map is mulz(base, factor): a base of 0 wins over any factor */
     bool *signs; /* [node of p] a reader distinguishes 0 and -0 */
     int32_t tensor[FXA_MAX_TENSORS];
     bool finite; /* params that are factors are finite and not 0 */
 } fold;
 
-/* Returns true if neither pair, row nor key changes a node. */
-static bool fold_stays(const fold *r, int32_t node) { return fxa__lower_rate(&r->sets[node]) <= FXA__RATE_HEAD; }
+/* Returns true if a node is equal for all pairs of a head. */
+static bool fold_is_uniform(const fold *r, int32_t node) { return fxa__lower_rate(&r->sets[node]) <= FXA__RATE_HEAD; }
 
 /* Returns true if n is a product or quotient: x * c, x / c. In mulz and divz an exact 0 of the first operand wins; this
  * operand is x, unless c is finite and not 0. */
@@ -34,9 +34,9 @@ static bool fold_is_product(const fxa__node *n) { return n->op == FXA_OP_MUL || 
 static bool fold_is_quotient(const fxa__node *n) { return n->op == FXA_OP_DIV || n->op == FXA_OP_DIVZ; }
 static bool fold_zero_wins(const fxa__node *n) { return n->op == FXA_OP_MULZ || n->op == FXA_OP_DIVZ; }
 
-/* Returns true if a node is finite and not 0 in every run. Then it makes no difference which operand wins, except for
- * the sign of a 0. */
-static bool fold_is_sure(const fold *r, int32_t node) {
+/* Returns true if a node is finite and not 0 in every run. mul and mulz by such a node differ by the sign of a 0 at
+ * most. */
+static bool fold_is_finite(const fold *r, int32_t node) {
     const fxa__node *n = &r->p->nodes[node];
     if (n->op == FXA_OP_CONST) return n->type == FXA_FLOAT && isfinite(n->f) && n->f != 0;
     return n->op == FXA_OP_PARAM && r->finite;
@@ -46,8 +46,8 @@ static bool fold_is_sure(const fold *r, int32_t node) {
 static int fold_factor_at(const fold *r, const fxa__node *n) {
     if (n->type != FXA_FLOAT || !(fold_is_product(n) || fold_is_quotient(n))) return -1;
     for (int k = fold_is_quotient(n); k < 2; k++) {
-        if (fold_zero_wins(n) && k == 0 && !fold_is_sure(r, n->arg[k])) continue;
-        if (fold_stays(r, n->arg[k]) && !fold_stays(r, n->arg[1 - k])) return k;
+        if (fold_zero_wins(n) && k == 0 && !fold_is_finite(r, n->arg[k])) continue;
+        if (fold_is_uniform(r, n->arg[k]) && !fold_is_uniform(r, n->arg[1 - k])) return k;
     }
     return -1;
 }
@@ -70,13 +70,13 @@ static fxa_value fold_operation(const fold *r, const fxa__node *n) {
  * uniform operand is tested once per head. */
 static void fold_product_zero(fold *r, int32_t i, int at) {
     const fxa__node *n = &r->p->nodes[i];
-    int32_t moving = n->arg[1 - at];
+    int32_t varying = n->arg[1 - at];
     fxa_value c = r->map[n->arg[at]];
-    bool had = r->wins[moving] && !r->signs[i]; /* a product that is -0 becomes 0 when multiplied again */
+    bool folds = r->wins[varying] && !r->signs[i]; /* a product that is -0 becomes 0 when multiplied again */
     r->wins[i] = true;
     if (fold_is_quotient(n)) c = fxa_builder_op2(r->b, FXA_OP_DIV, fxa_builder_float(r->b, 1), c);
-    r->base[i] = had ? r->base[moving] : r->map[moving];
-    r->factor[i] = had ? fxa_builder_op2(r->b, FXA_OP_MULZ, r->factor[moving], c) : c;
+    r->base[i] = folds ? r->base[varying] : r->map[varying];
+    r->factor[i] = folds ? fxa_builder_op2(r->b, FXA_OP_MULZ, r->factor[varying], c) : c;
     r->map[i] = fxa_builder_op2(r->b, FXA_OP_MULZ, r->base[i], r->factor[i]);
 }
 
@@ -84,17 +84,17 @@ static void fold_product_zero(fold *r, int32_t i, int at) {
  * cancels if it is finite and not 0. */
 static void fold_product(fold *r, int32_t i, int at) {
     const fxa__node *n = &r->p->nodes[i];
-    int32_t moving = n->arg[1 - at];
+    int32_t varying = n->arg[1 - at];
     fxa_value c = r->map[n->arg[at]];
-    bool had = r->factor[moving] >= 0 && !r->wins[moving], sure = fold_is_sure(r, n->arg[at]);
-    r->base[i] = had ? r->base[moving] : r->map[moving];
-    if (had && fold_is_quotient(n) && r->factor[moving] == c && sure) {
+    bool folds = r->factor[varying] >= 0 && !r->wins[varying], finite = fold_is_finite(r, n->arg[at]);
+    r->base[i] = folds ? r->base[varying] : r->map[varying];
+    if (folds && fold_is_quotient(n) && r->factor[varying] == c && finite) {
         r->map[i] = r->base[i];
         r->base[i] = -1;
         return;
     }
     if (fold_is_quotient(n)) c = fxa_builder_op2(r->b, FXA_OP_DIV, fxa_builder_float(r->b, 1), c);
-    r->factor[i] = had ? fxa_builder_op2(r->b, FXA_OP_MUL, r->factor[moving], c) : c;
+    r->factor[i] = folds ? fxa_builder_op2(r->b, FXA_OP_MUL, r->factor[varying], c) : c;
     r->map[i] = fxa_builder_op2(r->b, FXA_OP_MUL, r->base[i], r->factor[i]);
 }
 
@@ -102,12 +102,12 @@ static void fold_product(fold *r, int32_t i, int at) {
  * have this form. An exact 0 wins in both operations or in neither; divz turns a product of -0 into 0. */
 static int fold_cancels_at(const fold *r, int32_t i) {
     const fxa__node *n = &r->p->nodes[i];
-    if (n->type != FXA_FLOAT || !fold_is_quotient(n) || !fold_stays(r, n->arg[1])) return -1;
+    if (n->type != FXA_FLOAT || !fold_is_quotient(n) || !fold_is_uniform(r, n->arg[1])) return -1;
     if (fold_zero_wins(n) && r->signs[i]) return -1;
     const fxa__node *m = &r->p->nodes[n->arg[0]];
     if (!fold_is_product(m) || fold_zero_wins(m) != fold_zero_wins(n)) return -1;
     for (int k = 0; k < 2; k++)
-        if (m->arg[k] == n->arg[1] && !fold_stays(r, m->arg[1 - k])) return k;
+        if (m->arg[k] == n->arg[1] && !fold_is_uniform(r, m->arg[1 - k])) return k;
     return -1;
 }
 
@@ -122,7 +122,7 @@ static fxa_value fold_cancelled(const fold *r, const fxa__node *n, int at) {
 static void fold_node(fold *r, int32_t i) {
     const fxa__node *n = &r->p->nodes[i];
     int at = fold_factor_at(r, n), cancelled;
-    bool wins = at >= 0 && fold_zero_wins(n) && (!fold_is_sure(r, n->arg[at]) || (at == 1 && r->signs[i]));
+    bool wins = at >= 0 && fold_zero_wins(n) && (!fold_is_finite(r, n->arg[at]) || (at == 1 && r->signs[i]));
     cancelled = at < 0 || wins ? fold_cancels_at(r, i) : -1;
     r->factor[i] = r->base[i] = -1;
     r->wins[i] = false;
@@ -186,6 +186,7 @@ static fxa_status fold_program(const cuda_work *w, fxa_program **out, fxa_error 
 
 /* ---- Analyses of the result -------------------------------------------------------------------------------------- */
 
+/* Allocates the arrays of the later passes, and analyzes the final program. */
 static fxa_status fold_analyze(cuda_work *w, fxa_error *err) {
     const fxa_program *p = w->c->program;
     size_t n = (size_t)p->n_nodes;

@@ -90,11 +90,11 @@ static void generate_free(cuda_work *w) {
     fxa_program_destroy(w->config.program);
     fxa_program_destroy(w->config.derivative);
     fxa_program_destroy(w->config.bprop);
-    if (!w->pairs.p) return;
-    fxa__lower_emit_close(&w->pairs);
-    fxa__lower_emit_close(&w->grads);
-    fxa__lower_emit_close(&w->tiles_emit);
-    fxa__lower_emit_close(&w->wholes);
+    if (!w->emit.pairs.p) return;
+    fxa__lower_emit_close(&w->emit.pairs);
+    fxa__lower_emit_close(&w->emit.gradients);
+    fxa__lower_emit_close(&w->emit.tile);
+    fxa__lower_emit_close(&w->emit.mask64);
 }
 
 /* Initializes the state and the result. */

@@ -12,42 +12,42 @@
 #include <math.h>
 
 #define FILL_LOG2E 1.4426950408889634074
-#define FILL_NEAR 0.6 /* |x| below which tanh x is computed by the polynomial */
+#define FILL_SERIES_RANGE 0.6 /* |x| below which tanh x is computed by the polynomial */
 /* Upper bound of series_limit(): with a tiny factor the terms round to 0. */
-#define FILL_SMALL 4096.
+#define FILL_MAX_SERIES_LIMIT 4096.
 /* Upper bound of the cap for softcap_exp(): its error of 2^-20 of the cap is then at most 2^-14. */
-#define FILL_CAP 64.
+#define FILL_MAX_CAP 64.
 /* Lower bound of the unit, and bound of exponents, for softcap_exp(): products of four pairs are then finite. */
-#define FILL_LEAST 0.125
-#define FILL_POWER 28.
+#define FILL_MIN_UNIT 0.125
+#define FILL_MAX_EXPONENT 28.
 
 /* Coefficients: tanh x = x (c[0] + c[1] x^2 + ...), relative error below 2^-23.7 for |x| < 0.6. */
 static const double fill_tanh[FXA_CUDA_SOFTCAP_TERMS] = {0.9999999268692358, -0.33332309972578855, 0.1331017362435341,
                                                          -0.05210147853455042, 0.015475425267545645};
 
-enum { FILL_STEPS = 48 }; /* maximum operations; a node that is read twice counts twice */
+enum { FILL_MAX_OPERATIONS = 48 }; /* of a value; a node that is read twice counts twice */
 
-static bool fill_can(const fxa_program *p, int32_t node, int *left) {
+static bool fill_is_arithmetic(const fxa_program *p, int32_t node, int *left) {
     const fxa__node *n = &p->nodes[node];
     if (n->type != FXA_FLOAT || (*left)-- == 0) return false;
     switch (n->op) {
     case FXA_OP_CONST:
     case FXA_OP_PARAM: return true;
     case FXA_OP_NEG:
-    case FXA_OP_ABS: return fill_can(p, n->arg[0], left);
+    case FXA_OP_ABS: return fill_is_arithmetic(p, n->arg[0], left);
     case FXA_OP_ADD:
     case FXA_OP_SUB:
     case FXA_OP_MUL:
     case FXA_OP_MULZ:
     case FXA_OP_DIVZ:
-    case FXA_OP_DIV: return fill_can(p, n->arg[0], left) && fill_can(p, n->arg[1], left);
+    case FXA_OP_DIV: return fill_is_arithmetic(p, n->arg[0], left) && fill_is_arithmetic(p, n->arg[1], left);
     default: return false;
     }
 }
 
 bool fxa__cuda_is_host_value(const fxa_program *p, int32_t node) {
-    int left = FILL_STEPS;
-    return fill_can(p, node, &left);
+    int left = FILL_MAX_OPERATIONS;
+    return fill_is_arithmetic(p, node, &left);
 }
 
 /* Returns the value of a node that is_host_value() accepts. */
@@ -70,13 +70,13 @@ static double fill_value(const fxa_program *p, int32_t node, const double *param
 }
 
 /* Returns an upper bound of the factor by which value() scales an error of the tanh; INFINITY = unknown. */
-static double fill_gain(const fxa__cuda_program *c, int32_t node, const double *params, int *left) {
+static double fill_sensitivity(const fxa__cuda_program *c, int32_t node, const double *params, int *left) {
     const fxa_program *p = c->program;
     const fxa__node *n = &p->nodes[node];
     if (node == c->computed.softcap) return 1;
     if ((*left)-- <= 0) return INFINITY;
     double gain[FXA_MAX_RANK], sum = 0;
-    for (int i = 0; i < n->n_args; i++) sum += gain[i] = fill_gain(c, n->arg[i], params, left);
+    for (int i = 0; i < n->n_args; i++) sum += gain[i] = fill_sensitivity(c, n->arg[i], params, left);
     if (sum == 0 || n->op == FXA_OP_ADD || n->op == FXA_OP_SUB || n->op == FXA_OP_NEG) return sum;
     for (int i = 0; n->op == FXA_OP_MUL && i < 2; i++)
         if (gain[i] == 0 && fxa__cuda_is_host_value(p, n->arg[i])) return sum * fabs(fill_value(p, n->arg[i], params));
@@ -84,17 +84,17 @@ static double fill_gain(const fxa__cuda_program *c, int32_t node, const double *
 }
 
 /* Writes exp_limit() and the values of softcap_exp(); all 0 if softcap_exp() must not be used. */
-static void fill_far(const fxa__cuda_program *p, const double *params, double factor, double unit, float *f) {
-    int left = FILL_STEPS;
-    double cap = fill_gain(p, p->computed.value, params, &left), by = 2 * FILL_LOG2E * factor;
+static void fill_exp(const fxa__cuda_program *p, const double *params, double factor, double unit, float *f) {
+    int left = FILL_MAX_OPERATIONS;
+    double cap = fill_sensitivity(p, p->computed.value, params, &left), by = 2 * FILL_LOG2E * factor;
     if (p->computed.factor >= 0) cap *= fabs(fill_value(p->program, p->computed.factor, params));
-    bool takes = cap <= FILL_CAP && fabs(unit) >= FILL_LEAST && fabs(by) > FLT_MIN && fabs(by) < FLT_MAX;
-    f[0] = takes ? (float)fmin(FILL_POWER / fabs(by), FLT_MAX) : 0;
+    bool takes = cap <= FILL_MAX_CAP && fabs(unit) >= FILL_MIN_UNIT && fabs(by) > FLT_MIN && fabs(by) < FLT_MAX;
+    f[0] = takes ? (float)fmin(FILL_MAX_EXPONENT / fabs(by), FLT_MAX) : 0;
     f[1] = takes ? (float)by : 0;
     f[2] = takes ? (float)(-0.5 / unit) : 0;
 }
 
-/* For a cap that is a param: writes and returns the factor that softcap() includes, and writes the unit: 1, or 4 if the
+/* Writes and returns the factor that softcap() includes if the cap is a param, and writes the unit: 1, or 4 if the
  * factor would overflow f32, which kernels detect (left_range of sm90/forward_epilogue.cuh). */
 static double fill_cap(const fxa__cuda_program *p, const double *params, float *f) {
     double cap = fill_value(p->program, p->computed.gain, params) * FILL_LOG2E, unit = fabs(cap) > FLT_MAX ? 4 : 1;
@@ -104,15 +104,15 @@ static double fill_cap(const fxa__cuda_program *p, const double *params, float *
 }
 
 /* Writes series_limit() and the terms behind it; the limit is 0 if a term is not finite. */
-static void fill_bend(const fxa__cuda_program *p, const double *params, float *f) {
+static void fill_softcap(const fxa__cuda_program *p, const double *params, float *f) {
     double factor = fill_value(p->program, p->computed.softcap_factor, params), power = factor,
-           limit = FILL_NEAR / fabs(factor), unit = 1;
+           limit = FILL_SERIES_RANGE / fabs(factor), unit = 1;
     if (p->switches.softcap_has_unit)
         unit = FILL_LOG2E * (p->computed.factor >= 0 ? fill_value(p->program, p->computed.factor, params) : 1);
     if (p->computed.gain >= 0) unit = fill_cap(p, params, f + p->computed.unit_at);
-    fill_far(p, params, factor, unit, f + p->computed.softcap_at + 1 + FXA_CUDA_SOFTCAP_TERMS);
+    fill_exp(p, params, factor, unit, f + p->computed.softcap_at + 1 + FXA_CUDA_SOFTCAP_TERMS);
     power *= unit;
-    f[p->computed.softcap_at] = (float)(limit < FILL_SMALL ? limit : FILL_SMALL);
+    f[p->computed.softcap_at] = (float)(limit < FILL_MAX_SERIES_LIMIT ? limit : FILL_MAX_SERIES_LIMIT);
     for (int32_t k = 0; k < FXA_CUDA_SOFTCAP_TERMS; k++) {
         f[p->computed.softcap_at + 1 + k] = (float)(fill_tanh[k] * power);
         if (!isfinite(f[p->computed.softcap_at + 1 + k])) f[p->computed.softcap_at] = 0;
@@ -140,7 +140,7 @@ void fxa__cuda_host_values(const fxa__cuda_program *p, const double *params, flo
         f[p->computed.at + k] = (float)fill_value(program, p->computed.node[k], params);
     if (p->computed.unit_at >= 0 && p->computed.gain < 0)
         f[p->computed.unit_at] = fill_unit(fill_value(program, p->computed.factor, params) * FILL_LOG2E);
-    if (p->computed.softcap_at >= 0) fill_bend(p, params, f);
+    if (p->computed.softcap_at >= 0) fill_softcap(p, params, f);
 }
 
 int32_t fxa__cuda_operand_kind(fxa_dtype dtype) {

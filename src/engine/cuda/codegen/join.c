@@ -48,7 +48,7 @@ static int32_t join_count(const fxa_program *p, uint8_t type) {
     return n;
 }
 
-/* Makes constants params, as far as kernels have room besides the scale; others stay in the text. Constants of the
+/* Makes constants params, as many as kernels take besides the scale; others stay in the text. Constants of the
  * score come first, so both passes have the same ones, and sums in the same order. */
 static fxa_status join_parameterize(fxa__host *host, fxa_program *p, fxa__parameterized *out, fxa_error *err) {
     int32_t floats = join_count(p, FXA_FLOAT), ints = join_count(p, FXA_INT);

@@ -8,9 +8,9 @@
 /* Marks the nodes that value, derivative and mask of a pair need. */
 static void operands_mark(cuda_work *w) {
     const fxa_program *p = w->c->program;
-    int32_t mask = fxa__program_output(p, FXA__OUT_MASK), slope = fxa__program_output(p, FXA__OUT_DSCORE);
+    int32_t mask = fxa__program_output(p, FXA__OUT_MASK), derivative = fxa__program_output(p, FXA__OUT_DSCORE);
     if (w->c->switches.value) w->need[w->c->computed.value] |= CUDA_VALUE;
-    if (slope >= 0) w->need[slope] |= CUDA_DERIVATIVE;
+    if (derivative >= 0) w->need[derivative] |= CUDA_DERIVATIVE;
     w->need[mask] |= CUDA_MASK;
     for (int32_t i = p->n_nodes - 1; i >= 0; i--)
         for (int k = 0; w->need[i] && k < p->nodes[i].n_args; k++) w->need[p->nodes[i].arg[k]] |= w->need[i];
@@ -20,9 +20,9 @@ static void operands_mark(cuda_work *w) {
 
 enum { OPERANDS_MAX_OPERATIONS = 3 };
 
-/* Counts down the operations that pairs would compute. Returns false if there are too many, or operations besides
- * arithmetic of heads and distances. */
-static bool operands_count(const cuda_work *w, int32_t node, int *left) {
+/* Subtracts from *left the operations that a pair would compute for a node. Returns false if *left is exceeded or the
+ * node is not arithmetic of heads and distances. */
+static bool operands_count_down(const cuda_work *w, int32_t node, int *left) {
     const fxa__node *n = &w->c->program->nodes[node];
     if (fxa__lower_rate(&w->inputs[node]) <= FXA__RATE_HEAD) return true;
     if ((*left)-- == 0) return false;
@@ -30,9 +30,9 @@ static bool operands_count(const cuda_work *w, int32_t node, int *left) {
     case FXA_OP_FLOAT: return w->tiles[node].kind == CUDA_TILE_FLOAT;
     case FXA_OP_ADD:
     case FXA_OP_SUB:
-    case FXA_OP_MUL: return operands_count(w, n->arg[0], left) && operands_count(w, n->arg[1], left);
+    case FXA_OP_MUL: return operands_count_down(w, n->arg[0], left) && operands_count_down(w, n->arg[1], left);
     case FXA_OP_NEG:
-    case FXA_OP_ABS: return operands_count(w, n->arg[0], left);
+    case FXA_OP_ABS: return operands_count_down(w, n->arg[0], left);
     default: return false;
     }
 }
@@ -40,15 +40,16 @@ static bool operands_count(const cuda_work *w, int32_t node, int *left) {
 /* Returns true if computing a node of q - k and heads costs less than loading it from the diagonal row. */
 static bool operands_is_cheap(const cuda_work *w, int32_t node) {
     int left = OPERANDS_MAX_OPERATIONS;
-    return operands_count(w, node, &left);
+    return operands_count_down(w, node, &left);
 }
 
+/* Returns true if a node depends on b, h and q - k alone. */
 static bool operands_is_diagonal(const cuda_work *w, int32_t node) {
     return fxa__lower_rate(&w->inputs[node]) == FXA__RATE_DIAGONAL;
 }
 
-/* Chooses the largest float that depends on q - k and heads alone and is read by another kind of node. */
-static void operands_diagonal(cuda_work *w) {
+/* Chooses the largest float of q - k and heads that value or derivative reads. */
+static void operands_find_diagonal(cuda_work *w) {
     const fxa_program *p = w->c->program;
     w->c->operands.diagonal = -1;
     if (w->c->switches.value && operands_is_diagonal(w, w->c->computed.value))
@@ -61,8 +62,8 @@ static void operands_diagonal(cuda_work *w) {
                 w->c->operands.diagonal = x;
         }
     }
-    /* The forward has the row in shared memory, next to its keys; the backward would load it. Both compute the same
-     * bits. */
+    /* The forward has the row in shared memory, next to its keys. The backward would load it, and computes the same
+     * bits instead if that is cheaper. */
     if (w->backward && w->c->operands.diagonal >= 0 && operands_is_cheap(w, w->c->operands.diagonal)) {
         w->rounded = w->c->operands.diagonal;
         w->c->operands.diagonal = -1;
@@ -71,9 +72,9 @@ static void operands_diagonal(cuda_work *w) {
 
 /* ---- Loads ------------------------------------------------------------------------------------------------------- */
 
-/* Returns the kind of a load [b, h, q, k], each index at most once: 2 = with q and k, 1 = with one of them, 0 =
- * other. */
-static int operands_place(const fxa_program *p, const fxa__node *load, uint32_t *last) {
+/* Returns how many indices of a load are q or k, if its indices are some of b, h, q, k in this order; 0 for other loads.
+ * Sets *last to the bit of the last index. */
+static int operands_positions(const fxa_program *p, const fxa__node *load, uint32_t *last) {
     uint32_t seen = 0, heads = 1u << FXA_INPUT_B | 1u << FXA_INPUT_H, pair = 1u << FXA_INPUT_Q | 1u << FXA_INPUT_K;
     int positions = 0;
     for (int d = 0; d < load->n_args; d++) {
@@ -86,14 +87,15 @@ static int operands_place(const fxa_program *p, const fxa__node *load, uint32_t 
     return positions;
 }
 
-static void operands_loads(cuda_work *w) {
+/* Chooses the loads of the dense tensor, the row operand and the key operand. */
+static void operands_find_loads(cuda_work *w) {
     const fxa_program *p = w->c->program;
     w->c->operands.dense = w->c->operands.q = w->c->operands.k = -1;
     for (int32_t i = 0; i < p->n_nodes; i++) {
         const fxa__node *n = &p->nodes[i];
         uint32_t last = 0;
         if (n->op != FXA_OP_LOAD || !w->need[i]) continue;
-        int positions = operands_place(p, n, &last);
+        int positions = operands_positions(p, n, &last);
         uint8_t dtype = p->tensors[n->imm].dtype;
         bool dense = w->config.assumed.dense >= 0 && fxa__cuda_caller_tensor(w->c, n->imm) == w->config.assumed.dense;
         if (positions == 2 && dense && !(w->need[i] & CUDA_MASK)) w->c->operands.dense = i;
@@ -105,26 +107,26 @@ static void operands_loads(cuda_work *w) {
     }
 }
 
-static bool operands_is_word(const cuda_work *w, int32_t node) {
+static bool operands_is_operand(const cuda_work *w, int32_t node) {
     return node == w->c->operands.q || node == w->c->operands.k;
 }
 
-/* Chooses how i64 elements are compared: as operands of 32 bits if both sides have one and only the mask reads them,
- * else as loaded. */
-static void operands_wide(cuda_work *w) {
+/* Decides how i64 elements are compared: as operands of 32 bits if both sides of every comparison are operands and only
+ * the mask compares them, else as loaded, so that i64 loads are no operands. */
+static void operands_i64(cuda_work *w) {
     const fxa_program *p = w->c->program;
     bool ok = true;
     for (int32_t i = 0; i < p->n_nodes; i++) {
         const fxa__node *n = &p->nodes[i];
         if (!w->need[i] || !fxa__node_compares_wide(p, n)) continue;
-        int words = operands_is_word(w, n->arg[0]) + operands_is_word(w, n->arg[1]);
-        w->i64_operands = w->i64_operands || words > 0;
-        ok = ok && (words == 0 || (words == 2 && w->need[i] == CUDA_MASK && n->arg[0] != n->arg[1]));
+        int sides = operands_is_operand(w, n->arg[0]) + operands_is_operand(w, n->arg[1]);
+        w->i64_operands = w->i64_operands || sides > 0;
+        ok = ok && (sides == 0 || (sides == 2 && w->need[i] == CUDA_MASK && n->arg[0] != n->arg[1]));
     }
     if (ok) return;
-    int32_t *const words[] = {&w->c->operands.q, &w->c->operands.k};
+    int32_t *const sides[] = {&w->c->operands.q, &w->c->operands.k};
     for (int i = 0; i < 2; i++)
-        if (*words[i] >= 0 && p->tensors[p->nodes[*words[i]].imm].dtype == FXA_I64) *words[i] = -1;
+        if (*sides[i] >= 0 && p->tensors[p->nodes[*sides[i]].imm].dtype == FXA_I64) *sides[i] = -1;
     w->i64_operands = false;
 }
 
@@ -145,9 +147,9 @@ fxa_status fxa__cuda_place_operands(cuda_work *w, fxa_error *err) {
         return fxa__fail(err, FXA_E_UNSUPPORTED, "the mask reads the score, which CUDA kernels do not give it");
     operands_mark(w);
     fxa__cuda_tile_values(w, w->tiles);
-    operands_diagonal(w);
-    operands_loads(w);
-    operands_wide(w);
+    operands_find_diagonal(w);
+    operands_find_loads(w);
+    operands_i64(w);
     w->c->switches.diagonal = to->diagonal >= 0;
     w->c->switches.dense = to->dense >= 0;
     to->mask_inputs = w->inputs[mask].inputs;

@@ -38,7 +38,7 @@ typedef struct cuda_param_names {
     char run[FXA__CUDA_HOST_VALUES][16]; /* values that the host computes */
 } cuda_param_names;
 
-enum { CUDA_TILE_NONE, CUDA_TILE_SUM, CUDA_TILE_FLOAT, CUDA_TILE_APART, CUDA_TILE_SAME };
+enum { CUDA_TILE_NONE, CUDA_TILE_SUM, CUDA_TILE_FLOAT, CUDA_TILE_DIFFERENCE, CUDA_TILE_EQUAL };
 /* How pairs compute a node from t<node>, a member that tile() computes. */
 typedef struct cuda_tile {
     uint8_t kind;
@@ -67,7 +67,7 @@ typedef struct cuda_work {
     fxa__linear *affine;   /* affine forms */
     fxa__depend *inputs;   /* inputs that a node depends on */
     fxa__interval *bounds; /* bounds of ints */
-    uint8_t *need;         /* passes 9 and 10: bits CUDA_VALUE, CUDA_DERIVATIVE, CUDA_MASK */
+    uint8_t *need;         /* pass 10: bits CUDA_VALUE, CUDA_DERIVATIVE, CUDA_MASK */
 
     /* Pass 10. */
     cuda_tile *tiles;  /* values that tile() computes */
@@ -81,11 +81,13 @@ typedef struct cuda_work {
     int32_t *host_value_at; /* pass 14: index in f[] of a node that the host computes, or CUDA_NOT_GIVEN, ... */
     cuda_param_names names; /* pass 14 */
 
-    /* Pass 15: the nodes that each function needs. */
-    fxa__emit pairs;      /* value, derivative, mask: with the operands of pairs */
-    fxa__emit grads;      /* partials and scatter, whose pairs have only q and k */
-    fxa__emit tiles_emit; /* values of the first pair of a tile */
-    fxa__emit wholes;     /* the mask if it compares 64-bit elements */
+    /* Pass 15: the nodes that functions of the text need. */
+    struct {
+        fxa__emit pairs;     /* value(), mask(), user_backward(): with the operands of pairs */
+        fxa__emit gradients; /* partials() and scatter(), whose pairs have only q and k */
+        fxa__emit tile;      /* tile(): values of the first pair of a tile */
+        fxa__emit mask64;    /* mask() of 64-bit elements */
+    } emit;
 } cuda_work;
 
 /* ---- Passes, in order -------------------------------------------------------------------------------------------- */
@@ -128,7 +130,7 @@ fxa_status fxa__cuda_choose_fast_paths(cuda_work *w, fxa_error *err);
 fxa_status fxa__cuda_choose_host_values(cuda_work *w, fxa_error *err);
 /* codegen/out_of_line.c. Produces the nodes that each function of the text needs, and which functions are called. */
 fxa_status fxa__cuda_choose_out_of_line(cuda_work *w, fxa_error *err);
-/* codegen/write_program.c. Writes c->text. */
+/* codegen/write_program.c. Writes c->text, and chooses c->operands.ranges: the tensors whose ranges tile_class() reads. */
 fxa_status fxa__cuda_write_text(cuda_work *w, fxa_error *err);
 
 /* ---- codegen/added_names.c --------------------------------------------------------------------------------------- */
@@ -172,7 +174,8 @@ void fxa__cuda_param_names_make(const cuda_work *w, cuda_param_names *out);
  * same bits. members: e is of functions of pairs, which can read members of Program. */
 void fxa__cuda_param_names_use(const cuda_work *w, fxa__emit *e, bool members);
 
-/* codegen/out_of_line.c: returns true if pairs load 64-bit elements and tile_class() alone reads operands. */
+/* codegen/out_of_line.c: returns true if pairs load 64-bit elements and tile_class() alone reads operands: the backward
+ * of sm90 lacks registers for both. */
 bool fxa__cuda_only_ranges_read_operands(const cuda_work *w);
 /* Returns true if pairs read a node as member t<node> of the tile. */
 bool fxa__cuda_is_tiled(const cuda_work *w, int32_t node);

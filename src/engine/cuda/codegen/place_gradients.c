@@ -9,9 +9,8 @@ bool fxa__cuda_is_number(const fxa_program *p, int32_t node, double x) {
     return p->nodes[node].op == FXA_OP_CONST && p->nodes[node].type == FXA_FLOAT && p->nodes[node].f == x;
 }
 
-/* Returns true if an output is the gradient of a load that pairs read as operand, with derivative 1, which the kernels
- * sum themselves. Excludes sums along diagonals with a user backward: kernels sum the dS that dQ and dK are made of,
- * which the user backward has changed. */
+/* Returns true if an output is the gradient of the load that pairs read as `load`, with derivative 1: kernels then sum
+ * or store dS itself. With a user backward dS is not summed along diagonals, because the dS of dQ and dK is another. */
 static bool grads_is_load(const cuda_work *w, const fxa__output *out, int32_t load) {
     const fxa_program *p = w->c->program;
     if (w->c->switches.user_backward && load == w->c->operands.diagonal) return false;
@@ -23,8 +22,8 @@ static bool grads_is_load(const cuda_work *w, const fxa__output *out, int32_t lo
     return true;
 }
 
-/* Returns true if a gradient is requested. Params of the rewritten program have other indices than the problem's;
- * tensors have the same. */
+/* Returns true if the caller requests a gradient and it is not always 0. Params and tensors of the rewritten program
+ * have indices of their own. */
 static bool grads_is_wanted(const cuda_work *w, const fxa__output *out) {
     const fxa__cuda_program *c = w->c;
     if (fxa__cuda_is_number(c->program, out->value, 0)) return false;
@@ -51,7 +50,8 @@ bool fxa__cuda_gradients_read_score(const cuda_work *w) {
     return inputs & 1u << FXA_INPUT_SCORE;
 }
 
-static void grads_gradients(cuda_work *w) {
+/* Decides for each requested gradient how it is summed. Sums of heads beyond FXA__CUDA_SUMS are scattered. */
+static void grads_choose_sums(cuda_work *w) {
     fxa__cuda_program *c = w->c;
     for (int32_t i = 0; i < c->program->n_outputs; i++) {
         const fxa__output *out = &c->program->outputs[i];
@@ -69,9 +69,9 @@ static void grads_gradients(cuda_work *w) {
     }
 }
 
-/* Chooses tensors whose elements several pairs, diagonals or heads add to in any order, although results must be
- * deterministic. Excludes tensors with an element per pair. */
-static void grads_exact(cuda_work *w) {
+/* Chooses the tensors that are summed in FxaExact: gradients of which several pairs, diagonals or heads add to one
+ * element in any order, although results must be deterministic. Tensors with an element per pair are not. */
+static void grads_choose_exact(cuda_work *w) {
     fxa__cuda_program *c = w->c;
     const uint32_t pair = 1u << FXA_INPUT_B | 1u << FXA_INPUT_H | 1u << FXA_INPUT_Q | 1u << FXA_INPUT_K;
     for (int32_t i = 0; i < c->program->n_outputs; i++) {
@@ -79,8 +79,9 @@ static void grads_exact(cuda_work *w) {
         uint32_t own = 0;
         if (!w->wanted[i] || out->kind != FXA__OUT_DLOAD || grads_is_load(w, out, c->operands.dense)) continue;
         bool scattered = fxa__cuda_is_scattered(w, i), sum = !scattered && !grads_is_load(w, out, c->operands.diagonal);
-        bool apart = scattered && fxa__lower_grad_is_injective(c->program, out->slot, &own) && (own & pair) == pair;
-        if (sum || (c->gradients.deterministic && !apart)) c->switches.grad_exact |= 1 << out->slot;
+        bool is_separate =
+            scattered && fxa__lower_grad_is_injective(c->program, out->slot, &own) && (own & pair) == pair;
+        if (sum || (c->gradients.deterministic && !is_separate)) c->switches.grad_exact |= 1 << out->slot;
     }
 }
 
@@ -96,8 +97,8 @@ bool fxa__cuda_is_scattered(const cuda_work *w, int32_t output) {
 fxa_status fxa__cuda_place_gradients(cuda_work *w, fxa_error *err) {
     (void)err;
     w->c->gradients.deterministic = w->config.deterministic;
-    grads_gradients(w);
-    grads_exact(w);
+    grads_choose_sums(w);
+    grads_choose_exact(w);
     w->c->switches.grad_diagonal_exact = w->config.deterministic && w->c->switches.grad_diagonal;
     return FXA_OK;
 }

@@ -9,44 +9,45 @@
 
 #include <math.h>
 
-static bool scored_reads(const uint16_t *reads, int32_t node) { return reads[node] >> FXA_INPUT_SCORE & 1; }
+static bool scoremask_reads(const uint16_t *reads, int32_t node) { return reads[node] >> FXA_INPUT_SCORE & 1; }
 
-static bool scored_is_join(const fxa_program *p, const uint16_t *reads, int32_t node) {
+static bool scoremask_is_join(const fxa_program *p, const uint16_t *reads, int32_t node) {
     const fxa__node *n = &p->nodes[node];
-    return n->op == FXA_OP_AND && n->type == FXA_BOOL && scored_reads(reads, node);
+    return n->op == FXA_OP_AND && n->type == FXA_BOOL && scoremask_reads(reads, node);
 }
 
 /* Marks the conditions of a conjunction, and the operations that join them, each once. */
-static void scored_mark(const fxa_program *p, const uint16_t *reads, int32_t mask, bool *parts) {
+static void scoremask_mark(const fxa_program *p, const uint16_t *reads, int32_t mask, bool *parts) {
     parts[mask] = true;
     for (int32_t i = mask; i >= 0; i--)
-        for (int k = 0; parts[i] && scored_is_join(p, reads, i) && k < 2; k++) parts[p->nodes[i].arg[k]] = true;
+        for (int k = 0; parts[i] && scoremask_is_join(p, reads, i) && k < 2; k++) parts[p->nodes[i].arg[k]] = true;
 }
 
 /* Returns the conjunction of those that read the score, or of the others; -1 = there are none. */
-static fxa_value scored_join(fxa_builder *b, const fxa_program *p, const uint16_t *reads, const bool *parts,
-                             const fxa_value *map, bool wanted) {
+static fxa_value scoremask_join(fxa_builder *b, const fxa_program *p, const uint16_t *reads, const bool *parts,
+                                const fxa_value *map, bool wanted) {
     fxa_value all = -1;
     for (int32_t i = 0; i < p->n_nodes; i++) {
-        if (!parts[i] || scored_is_join(p, reads, i) || scored_reads(reads, i) != wanted) continue;
+        if (!parts[i] || scoremask_is_join(p, reads, i) || scoremask_reads(reads, i) != wanted) continue;
         all = all < 0 ? map[i] : fxa_builder_op2(b, FXA_OP_AND, all, map[i]);
     }
     return all;
 }
 
-static void scored_build(fxa_builder *b, const fxa_program *p, const uint16_t *reads, bool *parts, fxa_value *map) {
+static void scoremask_build(fxa_builder *b, const fxa_program *p, const uint16_t *reads, bool *parts, fxa_value *map) {
     int32_t score = fxa__program_output(p, FXA__OUT_SCORE), mask = fxa__program_output(p, FXA__OUT_MASK);
     fxa__builder_set_limit(b, FXA__MAX_DERIVED_NODES);
     if (!fxa__builder_import(b, p, map)) return;
-    scored_mark(p, reads, mask, parts);
-    fxa_value there = scored_join(b, p, reads, parts, map, true), rest = scored_join(b, p, reads, parts, map, false);
+    scoremask_mark(p, reads, mask, parts);
+    fxa_value there = scoremask_join(b, p, reads, parts, map, true),
+              rest = scoremask_join(b, p, reads, parts, map, false);
     fxa_value none = fxa_builder_float(b, -INFINITY);
     fxa_builder_set_score(b, fxa_builder_op(b, FXA_OP_SELECT, (const fxa_value[]){there, map[score], none}, 3));
     fxa_builder_set_mask(b, rest < 0 ? fxa_builder_bool(b, 1) : rest);
 }
 
 /* Makes the program whose mask does not read the score; p itself, retained, if its mask does not. */
-static fxa_status scored_move(fxa__host *host, fxa_program *p, fxa_program **out, fxa_error *err) {
+static fxa_status scoremask_move(fxa__host *host, fxa_program *p, fxa_program **out, fxa_error *err) {
     size_t n = (size_t)p->n_nodes;
     fxa_builder *b = NULL;
     uint16_t *reads = fxa__alloc_array(host, n, sizeof *reads);
@@ -60,7 +61,7 @@ static fxa_status scored_move(fxa__host *host, fxa_program *p, fxa_program **out
         *out = p;
     } else if (status == FXA_OK) {
         status = fxa__builder_new(host, FXA_PROGRAM_SCORE, &b, err);
-        if (status == FXA_OK) scored_build(b, p, reads, parts, map);
+        if (status == FXA_OK) scoremask_build(b, p, reads, parts, map);
         if (status == FXA_OK) status = fxa_builder_finish(b, out, err);
         fxa_builder_destroy(b);
     }
@@ -71,7 +72,7 @@ static fxa_status scored_move(fxa__host *host, fxa_program *p, fxa_program **out
 }
 
 /* Puts a program into the place of the one that it was made from. */
-static void scored_replace(cuda_work *w, fxa_program *made) {
+static void scoremask_replace(cuda_work *w, fxa_program *made) {
     fxa_program_destroy(w->config.program);
     w->config.program = made;
 }
@@ -79,13 +80,13 @@ static void scored_replace(cuda_work *w, fxa_program *made) {
 fxa_status fxa__cuda_lift_score_masks(cuda_work *w, fxa_error *err) {
     fxa_program *made = NULL;
     FXA_TRY(fxa__program_extract_masks(w->host, w->config.program, &made, err));
-    scored_replace(w, made);
+    scoremask_replace(w, made);
     return FXA_OK;
 }
 
 fxa_status fxa__cuda_move_mask_to_score(cuda_work *w, fxa_error *err) {
     fxa_program *made = NULL;
-    FXA_TRY(scored_move(w->host, w->config.program, &made, err));
-    scored_replace(w, made);
+    FXA_TRY(scoremask_move(w->host, w->config.program, &made, err));
+    scoremask_replace(w, made);
     return FXA_OK;
 }

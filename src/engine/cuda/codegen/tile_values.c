@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * Values that a pair gets from its tile. In a tile, q and k are those of its first pair plus offsets that are constants
- * in unrolled loops. An int that is affine in q and k is therefore a tile-level int plus a constant, and a comparison
- * of two such ints compares a tile-level int with a constant: one instruction per pair.
+ * Tile-level values: what a pair reads from its tile. In a tile, q and k are those of its first pair plus offsets that
+ * are constants in unrolled loops. An int that is affine in q and k is therefore a tile-level int plus a constant, and
+ * a comparison of two such ints compares a tile-level int with a constant: one instruction per pair.
  */
 #include "passes.h"
 
@@ -27,49 +27,50 @@ static fxa__interval tile_of_load(const fxa_program *p, const fxa__node *n) {
     }
 }
 
-static fxa__interval tile_span(const fxa_program *p, const fxa__node *n, const fxa__interval *spans) {
+static fxa__interval tile_bounds(const fxa_program *p, const fxa__node *n, const fxa__interval *bounds) {
     if (n->type == FXA_BOOL) return fxa__interval_make(0, 1);
     if (n->type != FXA_INT) return fxa__interval_any();
-    const fxa__interval x = n->n_args > 0 ? spans[n->arg[0]] : fxa__interval_any();
-    const fxa__interval y = n->n_args > 1 ? spans[n->arg[1]] : x;
+    const fxa__interval x = n->n_args > 0 ? bounds[n->arg[0]] : fxa__interval_any();
+    const fxa__interval y = n->n_args > 1 ? bounds[n->arg[1]] : x;
     switch (n->op) {
     case FXA_OP_CONST: return fxa__interval_make(n->imm, n->imm);
     case FXA_OP_INPUT: return fxa__interval_make(0, FXA__CUDA_LENGTH + TILE_OVERHANG);
     case FXA_OP_LOAD: return tile_of_load(p, n);
-    case FXA_OP_SELECT: return fxa__interval_select(x, y, spans[n->arg[2]]);
-    case FXA_OP_CLAMP: return fxa__ints_MIN(fxa__ints_MAX(x, y), spans[n->arg[2]]);
+    case FXA_OP_SELECT: return fxa__interval_select(x, y, bounds[n->arg[2]]);
+    case FXA_OP_CLAMP: return fxa__ints_MIN(fxa__ints_MAX(x, y), bounds[n->arg[2]]);
     case FXA_OP_INT: return p->nodes[n->arg[0]].type == FXA_BOOL ? fxa__interval_make(0, 1) : fxa__interval_any();
     default: return tile_rules[n->op] ? tile_rules[n->op](x, y) : fxa__interval_any();
     }
 }
 
 void fxa__cuda_int_bounds(const fxa_program *p, fxa__interval *out) {
-    for (int32_t i = 0; i < p->n_nodes; i++) out[i] = tile_span(p, &p->nodes[i], out);
+    for (int32_t i = 0; i < p->n_nodes; i++) out[i] = tile_bounds(p, &p->nodes[i], out);
 }
 
-/* ---- What moves, and how ----------------------------------------------------------------------------------------- */
+/* ---- Affine ints ------------------------------------------------------------------------------------------------- */
 
-enum { TILE_COEF = 1 << 16, TILE_MOVES = 1 << FXA_INPUT_Q | 1 << FXA_INPUT_K };
+enum { TILE_COEF = 1 << 16, TILE_VARYING = 1 << FXA_INPUT_Q | 1 << FXA_INPUT_K };
 
-/* Returns true if q and k occur in an int only as affine terms, so the rest is uniform in a tile. */
+/* Returns true if q and k occur in an int only as affine terms, so the non-affine part is uniform in a tile. */
 static bool tile_is_affine(const cuda_work *w, int32_t node) {
     const fxa__linear *f = &w->affine[node];
-    uint32_t others = TILE_MOVES | 1u << FXA_INPUT_SCORE | 1u << FXA_INPUT_DSCORE;
+    uint32_t others = TILE_VARYING | 1u << FXA_INPUT_SCORE | 1u << FXA_INPUT_DSCORE;
     if (w->c->program->nodes[node].type != FXA_INT || (f->nonaffine & FXA__NONAFFINE_READS & others)) return false;
     for (int i = FXA_INPUT_Q; i <= FXA_INPUT_K; i++)
         if (f->coef[i] > TILE_COEF || f->coef[i] < -TILE_COEF) return false;
     return true;
 }
 
-static bool tile_moves(const fxa__linear *f) { return f->coef[FXA_INPUT_Q] || f->coef[FXA_INPUT_K]; }
+static bool tile_varies(const fxa__linear *f) { return f->coef[FXA_INPUT_Q] || f->coef[FXA_INPUT_K]; }
 
-/* Returns true if an affine int equals its form for all pairs of any tile: it does not vary, or no part of it wraps. */
-static bool tile_is_straight(const cuda_work *w, int32_t node) {
+/* Returns true if an affine int equals its affine form for all pairs of any tile: the int does not vary, or no part of
+ * it wraps. */
+static bool tile_is_exact(const cuda_work *w, int32_t node) {
     const fxa__interval any = fxa__interval_any(), *s = &w->bounds[node];
-    return !tile_moves(&w->affine[node]) || s->lo != any.lo || s->hi != any.hi;
+    return !tile_varies(&w->affine[node]) || s->lo != any.lo || s->hi != any.hi;
 }
 
-/* ---- Texts ------------------------------------------------------------------------------------------------------- */
+/* ---- Expressions of pairs ---------------------------------------------------------------------------------------- */
 
 static size_t tile_term(char *text, size_t size, int32_t coef, const char *offset, bool first) {
     if (coef == 0) return 0;
@@ -93,18 +94,18 @@ static void tile_sum(const cuda_work *w, int32_t node, cuda_tile *t) {
     (void)snprintf(t->text, sizeof t->text, "fxa__shift(t%d, %s)", (int)node, offset);
 }
 
-/* A tile-level float plus offsets: exact while both are below 2^24. */
+/* Makes a node a tile-level float plus offsets, which is exact while both are below 2^24. */
 static void tile_float(const cuda_work *w, int32_t node, cuda_tile *t) {
     int32_t of = w->c->program->nodes[node].arg[0];
     const fxa__linear *f = &w->affine[of];
     char offset[64];
-    if (!tile_is_affine(w, of) || !tile_moves(f) || !tile_is_straight(w, of)) return;
+    if (!tile_is_affine(w, of) || !tile_varies(f) || !tile_is_exact(w, of)) return;
     tile_offset(offset, f->coef[FXA_INPUT_Q], f->coef[FXA_INPUT_K]);
     *t = (cuda_tile){.kind = CUDA_TILE_FLOAT, .left = of, .right = -1, .row = -1};
     (void)snprintf(t->text, sizeof t->text, "__fadd_rn(t%d, (float)(%s))", (int)node, offset);
 }
 
-/* Comparisons x < y, x <= y of an int of rows with the key plus a uniform int, or reversed. */
+/* Makes x < y and x <= y comparisons of an int of rows with the key plus a uniform int, on either side. */
 static void tile_by_row(const cuda_work *w, int32_t node, cuda_tile *t) {
     const fxa__node *n = &w->c->program->nodes[node];
     const char *op = n->op == FXA_OP_LT ? "<" : "<=";
@@ -112,7 +113,7 @@ static void tile_by_row(const cuda_work *w, int32_t node, cuda_tile *t) {
         int32_t row = n->arg[k], key = n->arg[1 - k];
         const fxa__linear *x = &w->affine[row], *y = &w->affine[key];
         if (x->coef[FXA_INPUT_K] || y->coef[FXA_INPUT_Q] || y->coef[FXA_INPUT_K] != 1) continue;
-        if (!tile_is_straight(w, key)) continue;
+        if (!tile_is_exact(w, key)) continue;
         *t = (cuda_tile){.kind = CUDA_TILE_SUM, .left = key, .right = -1, .row = row};
         if (k == 0)
             (void)snprintf(t->text, sizeof t->text, "fxa__apart(v%d, t%d) %s p.k_off", (int)row, (int)node, op);
@@ -127,14 +128,14 @@ static void tile_compare(const cuda_work *w, int32_t node, cuda_tile *t) {
     const fxa__linear *x = &w->affine[n->arg[0]], *y = &w->affine[n->arg[1]];
     bool equal = n->op == FXA_OP_EQ || n->op == FXA_OP_NE;
     char offset[64];
-    if (!tile_is_affine(w, n->arg[0]) || !tile_is_affine(w, n->arg[1]) || !(tile_moves(x) || tile_moves(y))) return;
-    if (!equal && !(tile_is_straight(w, n->arg[0]) && tile_is_straight(w, n->arg[1]))) {
+    if (!tile_is_affine(w, n->arg[0]) || !tile_is_affine(w, n->arg[1]) || !(tile_varies(x) || tile_varies(y))) return;
+    if (!equal && !(tile_is_exact(w, n->arg[0]) && tile_is_exact(w, n->arg[1]))) {
         if (!w->backward) tile_by_row(w, node, t);
         return;
     }
     tile_offset(offset, x->coef[FXA_INPUT_Q] - y->coef[FXA_INPUT_Q], x->coef[FXA_INPUT_K] - y->coef[FXA_INPUT_K]);
-    *t =
-        (cuda_tile){.kind = equal ? CUDA_TILE_SAME : CUDA_TILE_APART, .left = n->arg[1], .right = n->arg[0], .row = -1};
+    *t = (cuda_tile){
+        .kind = equal ? CUDA_TILE_EQUAL : CUDA_TILE_DIFFERENCE, .left = n->arg[1], .right = n->arg[0], .row = -1};
     (void)snprintf(t->text, sizeof t->text, "(%s) %s t%d", offset,
                    n->op == FXA_OP_EQ   ? "=="
                    : n->op == FXA_OP_NE ? "!="
@@ -154,7 +155,7 @@ void fxa__cuda_tile_values(const cuda_work *w, cuda_tile *out) {
             tile_compare(w, i, &out[i]);
         else if (n->op == FXA_OP_FLOAT && p->nodes[n->arg[0]].type == FXA_INT)
             tile_float(w, i, &out[i]);
-        else if (n->n_args > 0 && n->op != FXA_OP_LOAD && tile_is_affine(w, i) && tile_moves(&w->affine[i]))
+        else if (n->n_args > 0 && n->op != FXA_OP_LOAD && tile_is_affine(w, i) && tile_varies(&w->affine[i]))
             tile_sum(w, i, &out[i]);
     }
 }

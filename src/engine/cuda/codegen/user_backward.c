@@ -6,8 +6,8 @@
  */
 #include "passes.h"
 
-static fxa_value own_operation(fxa_builder *b, const cuda_added *names, const fxa_program *p, const fxa__node *n,
-                               const fxa_value *map) {
+static fxa_value bprop_operation(fxa_builder *b, const cuda_added *names, const fxa_program *p, const fxa__node *n,
+                                 const fxa_value *map) {
     fxa_value arg[FXA_MAX_RANK];
     for (int k = 0; k < n->n_args; k++) arg[k] = map[n->arg[k]];
     switch (n->op) {
@@ -26,7 +26,7 @@ static fxa_value own_operation(fxa_builder *b, const cuda_added *names, const fx
 }
 
 /* Makes the backward program with names of its own. */
-static fxa_status own_rename(const cuda_work *w, fxa_program **out, fxa_error *err) {
+static fxa_status bprop_rename(const cuda_work *w, fxa_program **out, fxa_error *err) {
     const fxa_program *p = w->problem->bprop;
     size_t n = (size_t)p->n_nodes;
     fxa_builder *b = NULL;
@@ -36,7 +36,7 @@ static fxa_status own_rename(const cuda_work *w, fxa_program **out, fxa_error *e
     if (status == FXA_OK) {
         fxa__builder_set_limit(b, FXA__MAX_DERIVED_NODES);
         for (int32_t i = 0; i < p->n_nodes && !fxa__builder_failed(b); i++)
-            map[i] = own_operation(b, &w->added, p, &p->nodes[i], map);
+            map[i] = bprop_operation(b, &w->added, p, &p->nodes[i], map);
         if (!fxa__builder_failed(b)) fxa_builder_set_dscore(b, map[fxa__program_output(p, FXA__OUT_DSCORE)]);
         status = fxa_builder_finish(b, out, err);
         fxa_builder_destroy(b);
@@ -48,7 +48,7 @@ static fxa_status own_rename(const cuda_work *w, fxa_program **out, fxa_error *e
 fxa_status fxa__cuda_prepare_user_backward(cuda_work *w, fxa_error *err) {
     fxa_program *renamed = NULL;
     if (!w->backward || !w->problem->in.bprop) return FXA_OK;
-    FXA_TRY(own_rename(w, &renamed, err));
+    FXA_TRY(bprop_rename(w, &renamed, err));
     fxa_status status = fxa__cuda_coordinates_apply(w, renamed, &w->config.bprop, err);
     fxa_program_destroy(renamed);
     return status;

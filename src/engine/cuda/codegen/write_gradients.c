@@ -12,91 +12,92 @@
 
 #include <string.h>
 
-static void places_put(fxa__writer *w, const char *text) { fxa__write_bytes(w, text, strlen(text)); }
+static void targets_put(fxa__writer *w, const char *text) { fxa__write_bytes(w, text, strlen(text)); }
 
-/* Writes "at" and "inside" of an element of a dense array. */
-static void places_element(const fxa__emit *e, const fxa__output *out, fxa__writer *w) {
-    places_put(w, "            long long at = 0;\n            const int inside = 1");
+/* Writes the variables "at" and "inside": the index of an element in a dense array, and whether the array has it. */
+static void targets_element(const fxa__emit *e, const fxa__output *out, fxa__writer *w) {
+    targets_put(w, "            long long at = 0;\n            const int inside = 1");
     for (int32_t d = 0; d < out->n_index; d++) {
         fxa__write_format(w, " & fxa__at(a.tensor[%d].size[%d], 1ll", (int)out->slot, (int)d);
         for (int32_t i = d + 1; i < out->n_index; i++)
             fxa__write_format(w, " * a.tensor[%d].size[%d]", (int)out->slot, (int)i);
-        places_put(w, ", ");
+        targets_put(w, ", ");
         fxa__lower_emit_value(e, out->index[d], w);
-        places_put(w, ", &at)");
+        targets_put(w, ", &at)");
     }
-    places_put(w, ";\n");
+    targets_put(w, ";\n");
 }
 
-/* ---- Of pairs ---------------------------------------------------------------------------------------------------- */
+/* ---- Gradients of pairs ------------------------------------------------------------------------------------------ */
 
-static void places_inside(const fxa__emit *grads, fxa__writer *w) {
-    places_put(w, "        const int q = p.q, k = p.k;\n");
+static void targets_inside(const fxa__emit *grads, fxa__writer *w) {
+    targets_put(w, "        const int q = p.q, k = p.k;\n");
     for (int level = FXA__EMIT_ROW; level < FXA__EMIT_LEVELS; level++)
         fxa__lower_emit_nodes(grads, (fxa__emit_level)level, CUDA_GRADIENTS, w);
 }
 
-static void places_partials(const fxa__cuda_program *c, const fxa__emit *grads, fxa__writer *w) {
+static void targets_partials(const fxa__cuda_program *c, const fxa__emit *grads, fxa__writer *w) {
     if (!c->switches.grad_sums) return;
     fxa__write_format(w,
                       "    FXA_INLINE void partials(const FxaArgs &a, float score, const Pair &p, float (&g)[%d]) "
                       "const\n    {\n",
                       (int)c->switches.grad_sums);
-    places_inside(grads, w);
+    targets_inside(grads, w);
     for (int32_t i = 0; i < c->switches.grad_sums; i++) {
         fxa__write_format(w, "        g[%d] = ", (int)i);
         fxa__lower_emit_value(grads, c->program->outputs[c->gradients.sums[i]].value, w);
-        places_put(w, ";\n");
+        targets_put(w, ";\n");
     }
-    places_put(w, "    }\n");
+    targets_put(w, "    }\n");
 }
 
-/* Returns which lanes of a warp add to one element, by its class; NULL = unknown. */
-static const char *places_lanes(const cuda_work *k, int32_t output) {
+/* Returns the name of the lanes of a warp that add to one element; NULL = unknown. */
+static const char *targets_lanes(const cuda_work *k, int32_t output) {
     fxa__grad_kind kind = fxa__lower_grad(k->c->program, output, k->inputs).kind;
     if (kind <= FXA__GRAD_HEAD) return "ALL_LANES";
     return kind == FXA__GRAD_ROW ? "KEY_LANES" : kind == FXA__GRAD_KEY ? "QUERY_LANES" : NULL;
 }
 
-/* Writes the addition to one element of a tensor if its indices are inside. Params are sums, which always fit. */
-static void places_add(const cuda_work *k, const fxa__emit *grads, int32_t output, fxa__writer *w) {
+/* Writes the addition to one element of a tensor if its indices are inside. Outputs of params are sums, never here. */
+static void targets_add(const cuda_work *k, const fxa__emit *grads, int32_t output, fxa__writer *w) {
     const fxa__output *out = &k->c->program->outputs[output];
-    const char *lanes = places_lanes(k, output);
-    places_put(w, "        {\n");
-    places_element(grads, out, w);
-    places_put(w, "            float x = ds == 0.f ? 0.f : ds * (");
+    const char *lanes = targets_lanes(k, output);
+    targets_put(w, "        {\n");
+    targets_element(grads, out, w);
+    targets_put(w, "            float x = ds == 0.f ? 0.f : ds * (");
     fxa__lower_emit_value(grads, out->value, w);
-    places_put(w, ");\n            if (");
+    targets_put(w, ");\n            if (");
     if (lanes)
         fxa__write_format(w, "sum_lanes<%s>(x)", lanes);
     else
-        places_put(w, "x != 0.f");
+        targets_put(w, "x != 0.f");
     fxa__write_format(w, " & inside) %s[%d] + at, x);\n        }\n",
                       k->c->switches.grad_exact >> out->slot & 1 ? "exact_add((FxaExact *)a.grad_tensor"
                                                                  : "atomicAdd(a.grad_tensor",
                       (int)out->slot);
 }
 
-static void places_scatter(const cuda_work *k, const fxa__emit *grads, fxa__writer *w) {
+static void targets_scatter(const cuda_work *k, const fxa__emit *grads, fxa__writer *w) {
     if (!k->c->switches.grad_scatter) return;
-    places_put(w,
-               "    FXA_INLINE void scatter(const FxaArgs &a, int b, int h, float score, const Pair &p, float ds) const"
-               "\n    {\n");
-    places_inside(grads, w);
+    targets_put(
+        w, "    FXA_INLINE void scatter(const FxaArgs &a, int b, int h, float score, const Pair &p, float ds) const"
+           "\n    {\n");
+    targets_inside(grads, w);
     for (int32_t i = 0; i < k->c->program->n_outputs; i++)
-        if (fxa__cuda_is_scattered(k, i)) places_add(k, grads, i, w);
-    places_put(w, "    }\n");
+        if (fxa__cuda_is_scattered(k, i)) targets_add(k, grads, i, w);
+    targets_put(w, "    }\n");
 }
 
 void fxa__cuda_gradients_write(const cuda_work *k) {
-    places_partials(k->c, &k->grads, &k->c->text);
-    places_scatter(k, &k->grads, &k->c->text);
+    targets_partials(k->c, &k->emit.gradients, &k->c->text);
+    targets_scatter(k, &k->emit.gradients, &k->c->text);
 }
 
-/* ---- Of sums ----------------------------------------------------------------------------------------------------- */
+/* ---- Target indices of sums -------------------------------------------------------------------------------------- */
 
-/* Writes what the indices of an output need, and returns its target index, or -1 outside of the tensor. */
-static bool places_return(const cuda_work *k, const fxa__output *out, fxa__emit_level most, fxa__writer *w) {
+/* Writes statements that return the target index of an output, or -1 outside of the tensor. Returns false without
+ * memory. */
+static bool targets_return(const cuda_work *k, const fxa__output *out, fxa__emit_level most, fxa__writer *w) {
     fxa__emit e;
     bool ok = fxa__lower_emit_open(k->host, k->c->program, FXA__CUDA_F32, 0, &e);
     if (ok) {
@@ -105,48 +106,48 @@ static bool places_return(const cuda_work *k, const fxa__output *out, fxa__emit_
         for (int32_t i = 0; i < e.p->n_nodes; i++) e.hoisted[i] = 0;
         for (int level = FXA__EMIT_RUN; level <= (int)most; level++)
             fxa__lower_emit_nodes(&e, (fxa__emit_level)level, CUDA_VALUE, w);
-        places_element(&e, out, w);
-        places_put(w, "            return inside ? at : -1;\n");
+        targets_element(&e, out, w);
+        targets_put(w, "            return inside ? at : -1;\n");
     }
     fxa__lower_emit_close(&e);
     return ok;
 }
 
-static const char places_lengths[] =
+static const char targets_lengths[] =
     "        const int q_len = q_length(a, b), k_len = k_length(a, b), heads = a.heads;\n";
 
-static bool places_sums(const cuda_work *k, fxa__writer *w) {
+static bool targets_sums(const cuda_work *k, fxa__writer *w) {
     const fxa__cuda_program *c = k->c;
     bool ok = true;
     if (!c->switches.grad_sums) return true;
-    places_put(w, "    static FXA_INLINE long long sum_place(const FxaArgs &a, int b, int h, int i)\n    {\n");
-    places_put(w, places_lengths);
+    targets_put(w, "    static FXA_INLINE long long sum_place(const FxaArgs &a, int b, int h, int i)\n    {\n");
+    targets_put(w, targets_lengths);
     for (int32_t i = 0; i < c->switches.grad_sums && ok; i++) {
         const fxa__output *out = &c->program->outputs[c->gradients.sums[i]];
         if (out->kind != FXA__OUT_DLOAD) continue;
         fxa__write_format(w, "        if (i == %d) {\n", (int)i);
-        ok = places_return(k, out, FXA__EMIT_HEAD, w);
-        places_put(w, "        }\n");
+        ok = targets_return(k, out, FXA__EMIT_HEAD, w);
+        targets_put(w, "        }\n");
     }
-    places_put(w, "        return -1;\n    }\n");
+    targets_put(w, "        return -1;\n    }\n");
     return ok;
 }
 
-/* Any pair on the diagonal has this value, as in diagonal(). */
-static bool places_diagonal(const cuda_work *k, fxa__writer *w) {
+/* Writes diagonal_place(). All pairs of a diagonal have one target; the statements use the pair nearest to 0. */
+static bool targets_diagonal(const cuda_work *k, fxa__writer *w) {
     const fxa__cuda_program *c = k->c;
     if (!c->switches.grad_diagonal) return true;
     const fxa__node *load = &c->program->nodes[c->operands.diagonal];
     fxa__output out = {.kind = FXA__OUT_DLOAD, .slot = load->imm, .n_index = load->n_args};
     for (int d = 0; d < load->n_args; d++) out.index[d] = load->arg[d];
-    places_put(w, "    static FXA_INLINE long long diagonal_place(const FxaArgs &a, int b, int h, int d)\n    {\n");
-    places_put(w, places_lengths);
-    places_put(w, "        const int q = max(d, 0), k = max(-d, 0);\n");
-    bool ok = places_return(k, &out, FXA__EMIT_PAIR, w);
-    places_put(w, "    }\n");
+    targets_put(w, "    static FXA_INLINE long long diagonal_place(const FxaArgs &a, int b, int h, int d)\n    {\n");
+    targets_put(w, targets_lengths);
+    targets_put(w, "        const int q = max(d, 0), k = max(-d, 0);\n");
+    bool ok = targets_return(k, &out, FXA__EMIT_PAIR, w);
+    targets_put(w, "    }\n");
     return ok;
 }
 
 bool fxa__cuda_target_indices_write(const cuda_work *k) {
-    return places_sums(k, &k->c->text) && places_diagonal(k, &k->c->text);
+    return targets_sums(k, &k->c->text) && targets_diagonal(k, &k->c->text);
 }

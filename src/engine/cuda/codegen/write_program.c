@@ -7,10 +7,6 @@
  */
 #include "passes.h"
 
-#include "../../../lower/emit.h"
-
-#include <math.h>
-#include <stdio.h>
 #include <string.h>
 
 static const char write_pair[] = "        const int q = p.q, k = p.k;\n";
@@ -19,8 +15,8 @@ static void write_put(cuda_work *w, const char *text) { fxa__write_bytes(&w->c->
 
 /* ---- Statements -------------------------------------------------------------------------------------------------- */
 
-/* Requires the head-level values that nodes marked with `bits` need. */
-static void write_inside(cuda_work *w, const fxa__emit *e, uint32_t bits) {
+/* Writes the statements of rows, keys and pairs that the functions in `bits` need. Values of heads are members. */
+static void write_statements(cuda_work *w, const fxa__emit *e, uint32_t bits) {
     for (int level = FXA__EMIT_ROW; level < FXA__EMIT_LEVELS; level++)
         fxa__lower_emit_nodes(e, (fxa__emit_level)level, bits, &w->c->text);
 }
@@ -32,8 +28,8 @@ static void write_scalars(cuda_work *w, bool fill) {
     const fxa_program *p = w->c->program;
     for (int32_t i = 0; i < p->n_nodes; i++) {
         const fxa__node *n = &p->nodes[i];
-        if (n->op != FXA_OP_PARAM || !w->pairs.given[i]) continue;
-        if (!(w->pairs.used[i] | w->grads.used[i] | w->tiles_emit.used[i])) continue;
+        if (n->op != FXA_OP_PARAM || !w->emit.pairs.given[i]) continue;
+        if (!(w->emit.pairs.used[i] | w->emit.gradients.used[i] | w->emit.tile.used[i])) continue;
         if (fill)
             fxa__write_format(&w->c->text, "        %s = %s;\n", w->names.scalar[n->imm].member,
                               w->names.scalar[n->imm].call);
@@ -43,34 +39,37 @@ static void write_scalars(cuda_work *w, bool fill) {
     }
 }
 
+/* Writes the members and head(), which computes values of runs and heads. */
 static void write_head(cuda_work *w) {
     for (int level = FXA__EMIT_RUN; level <= FXA__EMIT_HEAD; level++)
-        fxa__lower_emit_hoisted(&w->pairs, (fxa__emit_level)level, &w->c->text);
+        fxa__lower_emit_hoisted(&w->emit.pairs, (fxa__emit_level)level, &w->c->text);
     write_scalars(w, false);
     write_put(w, "    FXA_INLINE void head(const FxaArgs &a, int b, int h, int q_len, int k_len)\n    {\n"
                  "        const int heads = a.heads;\n");
     write_scalars(w, true);
     for (int level = FXA__EMIT_RUN; level <= FXA__EMIT_HEAD; level++)
-        fxa__lower_emit_nodes(&w->pairs, (fxa__emit_level)level, 0xff, &w->c->text);
-    fxa__lower_emit_bases(&w->pairs, &w->c->text);
+        fxa__lower_emit_nodes(&w->emit.pairs, (fxa__emit_level)level, 0xff, &w->c->text);
+    fxa__lower_emit_bases(&w->emit.pairs, &w->c->text);
     write_put(w, "    }\n");
 }
 
+/* Writes the statement that computes t<node>. */
 static void write_tile_member(cuda_work *w, int32_t node) {
     const cuda_tile *x = &w->tiles[node];
     fxa__write_format(&w->c->text, "        t%d = ", (int)node);
-    if (x->kind == CUDA_TILE_APART) write_put(w, "fxa__apart(");
-    if (x->kind == CUDA_TILE_SAME) write_put(w, "fxa__shift(");
+    if (x->kind == CUDA_TILE_DIFFERENCE) write_put(w, "fxa__apart(");
+    if (x->kind == CUDA_TILE_EQUAL) write_put(w, "fxa__shift(");
     if (x->kind == CUDA_TILE_FLOAT) write_put(w, "(float)");
-    fxa__lower_emit_value(&w->tiles_emit, x->left, &w->c->text);
+    fxa__lower_emit_value(&w->emit.tile, x->left, &w->c->text);
     if (x->right >= 0) {
-        write_put(w, x->kind == CUDA_TILE_SAME ? ", fxa__wrap32(-(long long)" : ", ");
-        fxa__lower_emit_value(&w->tiles_emit, x->right, &w->c->text);
-        write_put(w, x->kind == CUDA_TILE_SAME ? "))" : ")");
+        write_put(w, x->kind == CUDA_TILE_EQUAL ? ", fxa__wrap32(-(long long)" : ", ");
+        fxa__lower_emit_value(&w->emit.tile, x->right, &w->c->text);
+        write_put(w, x->kind == CUDA_TILE_EQUAL ? "))" : ")");
     }
     write_put(w, ";\n");
 }
 
+/* Writes the members that pairs read from their tile, and tile(), which computes them. */
 static void write_tile(cuda_work *w) {
     int32_t n = w->c->program->n_nodes, count = 0;
     for (int32_t i = 0; i < n; i++) {
@@ -80,36 +79,38 @@ static void write_tile(cuda_work *w) {
     }
     if (!count) return;
     write_put(w, "    FXA_INLINE void tile(const FxaArgs &a, int q, int k)\n    {\n");
-    write_inside(w, &w->tiles_emit, CUDA_TILE);
+    write_statements(w, &w->emit.tile, CUDA_TILE);
     for (int32_t i = 0; i < n; i++)
         if (fxa__cuda_is_tiled(w, i)) write_tile_member(w, i);
     write_put(w, "    }\n");
 }
 
+/* Writes the end of a function that returns a node. */
 static void write_return(cuda_work *w, const fxa__emit *e, int32_t node) {
     write_put(w, "        return ");
     fxa__lower_emit_value(e, node, &w->c->text);
     write_put(w, ";\n    }\n");
 }
 
+/* Writes value(), and the overload that also returns the derivative. */
 static void write_value(cuda_work *w) {
-    int32_t slope = fxa__program_output(w->c->program, FXA__OUT_DSCORE);
+    int32_t derivative = fxa__program_output(w->c->program, FXA__OUT_DSCORE);
     if (w->c->switches.value) {
         write_put(w, "    FXA_INLINE float value(const FxaArgs &a, float score, const Pair &p) const\n    {\n");
         write_put(w, write_pair);
-        write_inside(w, &w->pairs, CUDA_VALUE);
-        write_return(w, &w->pairs, w->c->computed.value);
+        write_statements(w, &w->emit.pairs, CUDA_VALUE);
+        write_return(w, &w->emit.pairs, w->c->computed.value);
     }
     if (!w->c->switches.derivative) return;
     write_put(w,
               "    FXA_INLINE float value(const FxaArgs &a, float score, const Pair &p, float &slope) const\n    {\n");
     write_put(w, write_pair);
-    write_inside(w, &w->pairs, CUDA_VALUE | CUDA_DERIVATIVE);
+    write_statements(w, &w->emit.pairs, CUDA_VALUE | CUDA_DERIVATIVE);
     write_put(w, "        slope = ");
-    fxa__lower_emit_value(&w->pairs, slope, &w->c->text);
+    fxa__lower_emit_value(&w->emit.pairs, derivative, &w->c->text);
     write_put(w, ";\n");
     if (w->c->switches.value)
-        write_return(w, &w->pairs, w->c->computed.value);
+        write_return(w, &w->emit.pairs, w->c->computed.value);
     else
         write_put(w, "        return score;\n    }\n");
 }
@@ -119,8 +120,8 @@ static void write_user_backward(cuda_work *w) {
     write_put(w, "    FXA_INLINE float user_backward(const FxaArgs &a, float score, const Pair &p, float dscore) "
                  "const\n    {\n");
     write_put(w, write_pair);
-    write_inside(w, &w->pairs, CUDA_DERIVATIVE);
-    write_return(w, &w->pairs, fxa__program_output(w->c->program, FXA__OUT_DSCORE));
+    write_statements(w, &w->emit.pairs, CUDA_DERIVATIVE);
+    write_return(w, &w->emit.pairs, fxa__program_output(w->c->program, FXA__OUT_DSCORE));
 }
 
 /* Writes softcap(), the tanh that value() reads in place of the score. */
@@ -128,7 +129,7 @@ static void write_softcap(cuda_work *w) {
     if (!w->c->switches.softcap) return;
     write_put(w, "#define PROG_SOFTCAP 1\n    FXA_INLINE float softcap(const FxaArgs &a, float score) const\n    {\n"
                  "        return score_tanh(__fmul_rn(score, ");
-    fxa__lower_emit_value(&w->pairs, w->c->computed.softcap_factor, &w->c->text);
+    fxa__lower_emit_value(&w->emit.pairs, w->c->computed.softcap_factor, &w->c->text);
     if (!w->c->switches.softcap_has_unit)
         write_put(w, "));\n    }\n");
     else if (w->c->computed.unit_at >= 0)
@@ -157,42 +158,42 @@ static void write_uniform_mask(cuda_work *w) {
     if (w->n_conjuncts < 0) return;
     write_put(w, "    FXA_INLINE bool uniform_mask(const FxaArgs &a, const Pair &p) const\n    {\n");
     write_put(w, write_pair);
-    write_inside(w, &w->pairs, CUDA_UNIFORM_MASK);
+    write_statements(w, &w->emit.pairs, CUDA_UNIFORM_MASK);
     write_put(w, "        return 1");
     for (int i = 0; i < w->n_conjuncts; i++) {
         write_put(w, " & ");
-        fxa__lower_emit_value(&w->pairs, w->conjuncts[i], &w->c->text);
+        fxa__lower_emit_value(&w->emit.pairs, w->conjuncts[i], &w->c->text);
     }
     write_put(w, ";\n    }\n");
 }
 
 /* Writes the mask for 64-bit elements: unequal operands are unequal elements; equal operands are equal elements unless
  * they are INT32_MIN or INT32_MAX. */
-static void write_mask_whole(cuda_work *w) {
+static void write_mask64(cuda_work *w) {
     write_put(w, "#define fxa__get_whole fxa__rare_whole\n"
                  "    FXA_INLINE bool mask_whole(const FxaArgs &a, const Pair &p) const\n    {\n");
     write_put(w, write_pair);
-    write_inside(w, &w->wholes, CUDA_MASK);
-    write_return(w, &w->wholes, fxa__program_output(w->c->program, FXA__OUT_MASK));
+    write_statements(w, &w->emit.mask64, CUDA_MASK);
+    write_return(w, &w->emit.mask64, fxa__program_output(w->c->program, FXA__OUT_MASK));
     write_put(w, "#undef fxa__get_whole\n");
 }
 
 static void write_mask(cuda_work *w) {
     if (!w->c->switches.mask) return;
-    bool whole = w->i64_operands && !w->backward;
-    if (whole) write_mask_whole(w);
+    bool is_64_bit = w->i64_operands && !w->backward;
+    if (is_64_bit) write_mask64(w);
     /* The mask never reads the score: codegen/score_masks.c moved such conditions. */
     write_put(w, "    FXA_INLINE bool mask(const FxaArgs &a, const Pair &p) const\n    {\n");
-    if (whole)
+    if (is_64_bit)
         write_put(w, "        if (p.q_word == 2147483647 || p.q_word == -2147483647 - 1) return mask_whole(a, p);\n");
     write_put(w, write_pair);
-    write_inside(w, &w->pairs, CUDA_MASK);
-    write_return(w, &w->pairs, fxa__program_output(w->c->program, FXA__OUT_MASK));
+    write_statements(w, &w->emit.pairs, CUDA_MASK);
+    write_return(w, &w->emit.pairs, fxa__program_output(w->c->program, FXA__OUT_MASK));
 }
 
-/* ---- All of it --------------------------------------------------------------------------------------------------- */
+/* ---- The pass ---------------------------------------------------------------------------------------------------- */
 
-/* Writes the switches that differ from their defaults, but for those of the soft cap, which write_softcap() writes. */
+/* Writes the switches that differ from their defaults. write_softcap() writes those of the soft cap. */
 static void write_switches(cuda_work *w) {
     struct FxaTraits here = w->c->switches;
     here.softcap = here.softcap_series = here.softcap_has_unit = 0;

@@ -9,13 +9,13 @@
 
 #include <string.h>
 
-static const char static_lengths[] =
+static const char tilefn_lengths[] =
     "        const int q_len = q_length(a, b), k_len = k_length(a, b), heads = a.heads;\n";
 
-static void static_put(const cuda_work *k, const char *text) { fxa__write_bytes(&k->c->text, text, strlen(text)); }
+static void tilefn_put(const cuda_work *k, const char *text) { fxa__write_bytes(&k->c->text, text, strlen(text)); }
 
-/* Writes all that one node needs. */
-static bool static_alone(const cuda_work *k, int32_t node, fxa__emit_level most) {
+/* Writes the statements and the return value of a function that returns one node. Returns false without memory. */
+static bool tilefn_alone(const cuda_work *k, int32_t node, fxa__emit_level most) {
     fxa__emit e;
     bool ok = fxa__lower_emit_open(k->host, k->c->program, FXA__CUDA_F32, 0, &e);
     if (ok) {
@@ -24,54 +24,55 @@ static bool static_alone(const cuda_work *k, int32_t node, fxa__emit_level most)
         for (int32_t i = 0; i < e.p->n_nodes; i++) e.hoisted[i] = 0; /* static functions have no members */
         for (int level = FXA__EMIT_RUN; level <= (int)most; level++)
             fxa__lower_emit_nodes(&e, (fxa__emit_level)level, CUDA_VALUE, &k->c->text);
-        static_put(k, "        return ");
+        tilefn_put(k, "        return ");
         fxa__lower_emit_value(&e, node, &k->c->text);
     }
     fxa__lower_emit_close(&e);
     return ok;
 }
 
-static bool static_unit(const cuda_work *k) {
-    static_put(k, "    static FXA_INLINE float unit(const FxaArgs &a)\n    {\n");
+static bool tilefn_unit(const cuda_work *k) {
+    tilefn_put(k, "    static FXA_INLINE float unit(const FxaArgs &a)\n    {\n");
     bool ok = true;
     if (k->c->switches.softcap_has_unit) {
         if (k->c->computed.gain >= 0)
             fxa__write_format(&k->c->text, "        return a.f[%d];\n", (int)k->c->computed.unit_at + 1);
         else
-            static_put(k, "        return 1.f;\n");
-        static_put(k, "    }\n    static FXA_INLINE float softcap_unit(const FxaArgs &a)\n    {\n");
+            tilefn_put(k, "        return 1.f;\n");
+        tilefn_put(k, "    }\n    static FXA_INLINE float softcap_unit(const FxaArgs &a)\n    {\n");
         if (k->c->computed.unit_at >= 0)
             fxa__write_format(&k->c->text, "        return a.f[%d];\n    }\n", (int)k->c->computed.unit_at);
         else
-            static_put(k, "        return LOG2E;\n    }\n");
+            tilefn_put(k, "        return LOG2E;\n    }\n");
         return true;
     }
     if (k->c->computed.unit_at >= 0)
         fxa__write_format(&k->c->text, "        return a.f[%d]", (int)k->c->computed.unit_at);
     else if (k->c->computed.factor >= 0)
-        ok = static_alone(k, k->c->computed.factor, FXA__EMIT_RUN);
+        ok = tilefn_alone(k, k->c->computed.factor, FXA__EMIT_RUN);
     else
-        static_put(k, "        return 1.f");
-    static_put(k, k->c->computed.unit_at >= 0 ? ";\n    }\n" : " * LOG2E;\n    }\n");
+        tilefn_put(k, "        return 1.f");
+    tilefn_put(k, k->c->computed.unit_at >= 0 ? ";\n    }\n" : " * LOG2E;\n    }\n");
     return ok;
 }
 
-/* Any pair on the diagonal has this value; uses the one nearest to 0. */
-static bool static_diagonal(const cuda_work *k) {
+/* Writes diagonal(). All pairs of a diagonal have one value; the statements use the pair nearest to 0. */
+static bool tilefn_diagonal(const cuda_work *k) {
     if (k->c->operands.diagonal < 0) return true;
-    static_put(k, "    static FXA_INLINE float diagonal(const FxaArgs &a, int b, int h, int d)\n    {\n");
-    static_put(k, static_lengths);
-    static_put(k, "        const int q = max(d, 0), k = max(-d, 0);\n");
-    bool ok = static_alone(k, k->c->operands.diagonal, FXA__EMIT_PAIR);
-    static_put(k, ";\n    }\n");
+    tilefn_put(k, "    static FXA_INLINE float diagonal(const FxaArgs &a, int b, int h, int d)\n    {\n");
+    tilefn_put(k, tilefn_lengths);
+    tilefn_put(k, "        const int q = max(d, 0), k = max(-d, 0);\n");
+    bool ok = tilefn_alone(k, k->c->operands.diagonal, FXA__EMIT_PAIR);
+    tilefn_put(k, ";\n    }\n");
     return ok;
 }
 
-/* Ranges of operands come from the packed operands; those of other loads from tables, as far as there are tables. */
-static const char static_q_range[] = "fxa__interval_words(operand_range(a.q_vector, b, h, q0, q1))";
-static const char static_k_range[] = "fxa__interval_words(operand_range(a.k_vector, b, h, k0, k1))";
+/* Ranges of operands come from the packed operands, ranges of other loads from tables (FxaArgs.ranges); a load without
+ * table may have any value. */
+static const char tilefn_q_range[] = "fxa__interval_words(operand_range(a.q_vector, b, h, q0, q1))";
+static const char tilefn_k_range[] = "fxa__interval_words(operand_range(a.k_vector, b, h, k0, k1))";
 
-static const char static_tables[] =
+static const char tilefn_tables[] =
     "        const auto load_range = [&](const FxaArgs &, int table, long long row, int size, fxa__interval index) {\n"
     "            const int *pairs = a.ranges[table];\n"
     "            return pairs ? find_range(pairs + row * 2 * fxa__interval_n_blocks(size), size, index) : "
@@ -79,14 +80,14 @@ static const char static_tables[] =
     "        };\n"
     "        const auto fxa__interval_words = [](Int2 r) { return fxa__interval_make(r.x, r.y); };\n";
 
-static void static_give(fxa__interval_text *v, const fxa_program *p, int32_t node, const char *range) {
+static void tilefn_give(fxa__interval_text *v, const fxa_program *p, int32_t node, const char *range) {
     if (node < 0 || p->nodes[node].type == FXA_FLOAT) return;
     v->emit.given[node] = range;
     v->table[node] = -1;
 }
 
-/* Keeps the tables that are still read, and renumbers them. */
-static void static_choose_tables(const cuda_work *k, fxa__interval_text *v) {
+/* Numbers the tables that tile_class() reads, at most FXA_CUDA_RANGES; other loads may have any value. */
+static void tilefn_choose_tables(const cuda_work *k, fxa__interval_text *v) {
     const fxa_program *p = k->c->program;
     int8_t chosen[FXA__INTERVAL_TABLES];
     for (int i = 0; i < FXA__INTERVAL_TABLES; i++) chosen[i] = -1;
@@ -106,13 +107,14 @@ static void static_choose_tables(const cuda_work *k, fxa__interval_text *v) {
         v->tables[i] = (fxa__interval_table){k->c->operands.ranges[i].tensor, k->c->operands.ranges[i].axis};
 }
 
-/* Long classes are out of line, because a tile list evaluates the class in three places, and a range takes two loops:
- * with sixteen ranges inlined a list took twelve seconds to compile, with sixty-four more than a hundred. */
-enum { STATIC_LOADS = 4, STATIC_NODES = 128 };
+/* A class with more loads of ranges, or more nodes, is a function that is called: a tile list evaluates the class in
+ * three places, and a range takes two loops. Inlined, sixteen ranges compile in twelve seconds, sixty-four in more than
+ * a hundred. */
+enum { TILEFN_MAX_LOADS = 4, TILEFN_MAX_NODES = 128 };
 
-static const char *static_way(bool called) { return called ? "__device__ __noinline__" : "FXA_INLINE"; }
+static const char *tilefn_way(bool called) { return called ? "__device__ __noinline__" : "FXA_INLINE"; }
 
-static void static_class_head(const cuda_work *k, const fxa__interval_text *v) {
+static void tilefn_class_head(const cuda_work *k, const fxa__interval_text *v) {
     int32_t loads = 0, nodes = 0;
     for (int32_t i = 0; i < k->c->program->n_nodes; i++) {
         loads += v->table[i] >= 0 && v->emit.used[i];
@@ -121,32 +123,32 @@ static void static_class_head(const cuda_work *k, const fxa__interval_text *v) {
     fxa__write_format(&k->c->text,
                       "    static %s fxa__interval find_range(const int *pairs, int size, fxa__interval index)\n    {\n"
                       "        return fxa__interval_load(pairs, size, index);\n    }\n",
-                      static_way(loads > STATIC_LOADS));
+                      tilefn_way(loads > TILEFN_MAX_LOADS));
     fxa__write_format(&k->c->text,
                       "    static %s int tile_class(const FxaArgs &a, int b, int h, int q0, int q1, int k0, int k1)"
                       "\n    {\n",
-                      static_way(loads > STATIC_LOADS || nodes > STATIC_NODES));
+                      tilefn_way(loads > TILEFN_MAX_LOADS || nodes > TILEFN_MAX_NODES));
 }
 
-static bool static_class(const cuda_work *k) {
+static bool tilefn_class(const cuda_work *k) {
     fxa__interval_text v;
     if (!k->c->switches.mask) return true;
     bool ok = fxa__lower_interval_open(k->host, k->c->program, FXA__CUDA_F32, &v);
     if (ok) {
-        static_give(&v, k->c->program, k->c->operands.q, static_q_range);
-        static_give(&v, k->c->program, k->c->operands.k, static_k_range);
-        static_choose_tables(k, &v);
-        static_class_head(k, &v);
-        static_put(k, static_lengths);
+        tilefn_give(&v, k->c->program, k->c->operands.q, tilefn_q_range);
+        tilefn_give(&v, k->c->program, k->c->operands.k, tilefn_k_range);
+        tilefn_choose_tables(k, &v);
+        tilefn_class_head(k, &v);
+        tilefn_put(k, tilefn_lengths);
         fxa__cuda_param_names_use(k, &v.emit, false);
-        static_put(k, static_tables);
+        tilefn_put(k, tilefn_tables);
         fxa__lower_interval_text(&v, &k->c->text);
-        static_put(k, "    }\n");
+        tilefn_put(k, "    }\n");
     }
     fxa__lower_interval_close(&v);
     return ok;
 }
 
 bool fxa__cuda_tile_functions_write(const cuda_work *k) {
-    return static_unit(k) && static_diagonal(k) && static_class(k);
+    return tilefn_unit(k) && tilefn_diagonal(k) && tilefn_class(k);
 }
