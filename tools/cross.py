@@ -7,7 +7,7 @@
 builds in BUILD/cross/ARCHITECTURE. --short, for CI, builds only the library and the tests in SHORT, and only for s390x,
 which is big-endian. Without --short all tests run, with FXA_TEST_SCALE (default here: 0.02). The exit status is 1 if a
 build or test failed, and 77 if no tests could run. It needs the Debian packages gcc-TRIPLET, libc6-dev-*-cross and
-qemu-user."""
+qemu-user. Tests that compile C++ are skipped without g++-TRIPLET."""
 import os
 import re
 import shutil

@@ -118,13 +118,19 @@ __attribute__((unused)) static bool emit_load(const fxa__writer *texts, int n, e
     return o->handle != NULL;
 }
 
-/* Compiles and loads one text as C++, with whatever compiler the machine has. */
+/* Returns true if there is a C++ compiler for the machine that this test runs on. */
+__attribute__((unused)) static bool emit_has_cpp(void) {
+    return system(FXA_TEST_CXX " --version >/dev/null 2>&1") == 0;
+}
+
+/* Compiles and loads one text as C++. Requires emit_has_cpp(). */
 __attribute__((unused)) static bool emit_load_cpp(const fxa__writer *text, emit_object *o) {
     char command[1024], path[128];
     *o = (emit_object){.folder = "/tmp/fxa-emit-XXXXXX"};
     if (!mkdtemp(o->folder) || !emit_write(o, 0, text)) return false;
     (void)snprintf(command, sizeof command,
-                   "c++ -std=c++17 -x c++ -O0 -fno-builtin -ffp-contract=off -shared -fPIC -w -I%s/src -I%s/src/lower "
+                   FXA_TEST_CXX
+                   " -std=c++17 -x c++ -O0 -fno-builtin -ffp-contract=off -shared -fPIC -w -I%s/src -I%s/src/lower "
                    "-I%s/src/program -I%s/src/engine/cuda/kernels -o %s/text.so %s/text0.c",
                    FXA_SOURCE_DIR, FXA_SOURCE_DIR, FXA_SOURCE_DIR, FXA_SOURCE_DIR, o->folder, o->folder);
     if (system(command) != 0) return false;
