@@ -111,7 +111,7 @@ TEST(a_library_that_is_not_there) {
     T_CHECK(!sample_open(&s, names, &status, &err));
     T_INT(status, FXA_E_UNAVAILABLE);
     T_INT(err.status, status);
-    /* the name occurs once */
+    /* the message names each library once */
     T_HAS(err.text, "the sample cannot be used: libno-such-thing.so.7 is not loaded: cannot open");
     T_HAS(err.text, "; libneither-this.so is not loaded: ");
     T_CHECK(sample_is_empty(&s));

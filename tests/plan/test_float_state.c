@@ -153,7 +153,7 @@ typedef struct run_data {
     float in[3][RUN_N], out[4][RUN_N], lse[RUN_S * RUN_H], dt[2];
     double dparams[2];
 } run_data;
-static run_data run_start; /* filled in the default state */
+static run_data run_start; /* inputs, filled in the default floating-point state */
 
 static fxa_problem run_problem(const char *engine, const fxa_capture *capture, bool backward) {
     fxa_problem p = FXA_PROBLEM_INIT;

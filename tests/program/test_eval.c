@@ -114,7 +114,7 @@ static double eval_int2(fxa_op op, int32_t x, int32_t y) {
 
 static double eval_float1(fxa_op op, double x) { return fxa__op_eval(op, FXA_FLOAT, FXA_FLOAT, &(fxa__val){.f = x}).f; }
 
-/* Rules by name, with literal numbers. */
+/* Rules of docs/program.md for ints: wrap-around, division by 0, signs of quotients and remainders, shifts. */
 TEST(int_rules) {
     T_INT(eval_int2(FXA_OP_ADD, INT32_MAX, 1), INT32_MIN);
     T_INT(eval_int2(FXA_OP_MUL, 65536, 65536), 0);

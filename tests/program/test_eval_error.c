@@ -284,8 +284,8 @@ static double said_of_exp(uint32_t op, double x, double y) {
     return op == FXA_OP_EXP ? 0x1p-130 : -1;
 }
 
-/* The bound of a result near zero, which may become 0, has twice `tiny` besides. What a device says of a function
- * stands in place of its row of function_ulps.c. */
+/* The bound of a result near zero, which a device may flush to 0, includes 2 * tiny. A device's own bound of a function
+ * replaces the row of function_ulps.c. */
 TEST(functions_with_results_near_zero) {
     static const char *const texts[] = {"exp(score)", "exp2(score)"};
     for (int t = 0; t < 2; t++)

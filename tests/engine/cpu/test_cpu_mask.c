@@ -234,7 +234,7 @@ TEST(formulas_have_the_leaves_that_they_should) {
         /* one value of a pair used twice: both uses form one leaf */
         {"(q * k) % 3 == 0 || (q * k) % 5 == 1", 0, 0, 1},
         {"k <= q && ((q * k) % 3 == 0 || (q * k) % 5 == 1)", 1, 0, 1},
-        /* a range needs no such value */
+        /* ranges of columns need no bits of their own */
         {"q - k < 9 && k - q < 9 && doc[q] == doc[k]", 2, 0, 1},
     };
     fxa_context *ctx = tape_ctx();

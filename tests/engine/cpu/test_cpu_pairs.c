@@ -112,7 +112,7 @@ TEST(gradients_of_one_element_per_pair) { /* R-08, R-94 */
         {"b, h, q, k", 4, {PAIRS_B, PAIRS_H, PAIRS_Q, PAIRS_K}},
         {"k, h, b, q", 4, {PAIRS_K + 3, PAIRS_H, PAIRS_B, PAIRS_Q}}, /* more elements than keys */
         {"b, q, h, k", 4, {PAIRS_B, PAIRS_Q, PAIRS_H, 50}},          /* fewer elements than keys: other loads give 0 */
-        {"h, q, k", 3, {PAIRS_H, PAIRS_Q, PAIRS_K, 0}},              /* batch entries share elements: sums */
+        {"h, q, k", 3, {PAIRS_H, PAIRS_Q, PAIRS_K, 0}}, /* batch entries share elements, so gradients are sums */
     };
     static const fxa_dtype dtypes[] = {FXA_F64, FXA_F32, FXA_F16, FXA_BF16};
     fxa_context *ctx = NULL;

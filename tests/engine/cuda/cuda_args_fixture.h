@@ -323,7 +323,8 @@ static void args_check_sizes(const args_case *c) {
     T_INT(a->q_pad, pad);
     T_INT(a->q_total, c->packed ? p->total_q : 0);
     T_INT(a->k_total, c->packed ? p->total_k : 0);
-    T_INT(a->pad_rows, c->backward && p->b == 0 ? 0 : rows); /* packed rows are nobody's without entries */
+    T_INT(a->pad_rows,
+          c->backward && p->b == 0 ? 0 : rows); /* without batch entries, no sequence owns the packed rows */
 }
 
 static void args_check_dropout(const args_case *c) {

@@ -115,7 +115,7 @@ TEST(causal_backward) {
     fxa_program_destroy(program);
 }
 
-/* Sinks in 16 bits, and gradients that are accumulated: by copies before and after the kernels. */
+/* Sinks in 16 bits and accumulated gradients are converted in the workspace, before and after the kernels. */
 TEST(through_the_workspace) {
     fxa_program *program;
     fxa_problem p = bed_problem(FXA_BACKWARD, NULL, &program);
@@ -196,8 +196,9 @@ TEST(launches_begin_early) {
     }
 }
 
-/* The preprocess kernel sets flags to 0 instead of the sum of dQ if the kernel stores the first contribution to dQ.
- * This is not the case if deterministic, next to a gradient with an element per pair, or without a mask. */
+/* If the backward kernel stores the first contribution to dQ instead of adding it, the preprocess kernel sets only flags
+ * to 0, not the sums of dQ. Runs without flags: deterministic ones, those with a gradient that has an element per pair,
+ * and those without a mask. */
 TEST(first_share_of_dq) {
     static const char *const texts[] = {"mask = k <= q", "mask = k <= q",
                                         "tensor w : bf16[4]\nscore = score + w[b, h, q, k]\nmask = k <= q", NULL};
