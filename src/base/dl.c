@@ -20,7 +20,7 @@ _Static_assert(sizeof(dl_function) == sizeof(void *), "what dlsym gives is kept 
  * starts with the library's name, once, even if the system's message also has the name. */
 typedef struct dl_reasons {
     char text[sizeof((fxa_error *)0)->text];
-    size_t at;
+    size_t at; /* bytes written */
 } dl_reasons;
 
 static void dl_add_reason(dl_reasons *r, const char *name, const char *verb, const char *reason) {

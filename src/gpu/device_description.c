@@ -57,10 +57,10 @@ enum { DESCRIPTION_KEYS = sizeof description_keys / sizeof *description_keys };
 /* ---- Reading ----------------------------------------------------------------------------------------------------- */
 
 typedef struct description_reader {
-    const char *at;
-    int64_t value[DESCRIPTION_KEYS];
-    char name[FXA__GPU_NAME];
-    uint32_t seen;
+    const char *at;                  /* next character */
+    int64_t value[DESCRIPTION_KEYS]; /* [key] value of each number */
+    char name[FXA__GPU_NAME];        /* the device's name */
+    uint32_t seen;                   /* bit i: key i was read */
 } description_reader;
 
 static void description_skip(description_reader *r) {

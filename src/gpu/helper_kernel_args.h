@@ -30,7 +30,7 @@ typedef struct FxaGpuRows {
     const int32_t *len; /* [B] number of rows of each batch entry; NULL: size[2] */
     /* [B] number of rows of the other sequence (for rows of q: of keys); NULL: positive everywhere */
     const int32_t *other;
-    int64_t size[4];
+    int64_t size[4]; /* B, H, S, D */
 } FxaGpuRows;
 
 enum { FXA_GPU_COPY, FXA_GPU_ADD };
@@ -41,8 +41,8 @@ typedef struct FxaGpuCopy {
     FxaGpuArray to;
     FxaGpuArray from; /* without data: 0 everywhere */
     FxaGpuRows rows;
-    int64_t limit[4]; /* [b, h, s, d] limits: elements of `from` at or beyond a limit read as 0; 0: no limit */
-    double fill;
+    int64_t limit[4];    /* [b, h, s, d] limits: elements of `from` at or beyond a limit read as 0; 0: no limit */
+    double fill;         /* value of rows without a result */
     double instead;      /* value written in place of NaN if has_instead is 1 */
     int32_t mode;        /* FXA_GPU_COPY or FXA_GPU_ADD */
     int32_t past;        /* 1: padding is written */

@@ -140,9 +140,9 @@ enum { NVRTC_THREADS = 16 };
 
 typedef struct nvrtc_queue {
     const fxa__nvrtc *nvrtc;
-    fxa__nvrtc_job *jobs;
+    fxa__nvrtc_job *jobs; /* [n] */
     int n;
-    atomic_int next;
+    atomic_int next; /* index of the next job */
 } nvrtc_queue;
 
 /* Thread function: compiles jobs until the queue is empty. Does not use the host's allocator. */

@@ -28,7 +28,7 @@ typedef enum fxa__part_kind {
 } fxa__part_kind;
 
 typedef struct fxa__part {
-    uint8_t kind;
+    uint8_t kind; /* fxa__part_kind */
     bool negated; /* ROW, KEY, OTHER: the part holds where `node` is false */
     /* CAUSAL, WINDOW, PREFIX: the condition is aligned to the bottom right (definition of Q at the top) */
     bool aligned;
@@ -44,7 +44,7 @@ typedef struct fxa__part {
 } fxa__part;
 
 typedef struct fxa__conjuncts {
-    fxa__part *parts;
+    fxa__part *parts; /* [n] conditions; the mask is true where all are */
     size_t n, capacity;
     bool exact; /* true: no part is of kind OTHER */
 } fxa__conjuncts;

@@ -12,7 +12,7 @@ enum {
 
 typedef struct halves_work {
     const fxa_program *p;
-    fxa__node *nodes;
+    fxa__node *nodes; /* [n] nodes of the new program */
     int32_t n;
     int32_t *map;  /* [nodes of p] index of the new node that replaces a node of p */
     int32_t *half; /* [nodes of p][HALVES] index of the node that loads a half of an i64; -1 = none yet */

@@ -78,7 +78,7 @@ static fxa_status select_instance(fxa_context *ctx, const fxa__problem *p, const
  * out. */
 typedef struct select_reasons {
     char text[sizeof((fxa_error *)0)->text + sizeof((fxa_support *)0)->reason];
-    size_t at;
+    size_t at;     /* bytes written */
     bool is_wrong; /* true = an engine could not parse problem.target: the error is E_PROBLEM */
 } select_reasons;
 

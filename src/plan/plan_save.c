@@ -48,12 +48,13 @@ enum { BYTES_PROBLEM = 1, BYTES_CODE = 2, BYTES_MAX_SECTIONS = 2 };
 static const char bytes_magic[8] = "FXAPLAN";
 
 typedef struct bytes_section {
-    uint32_t id;
+    uint32_t id; /* BYTES_PROBLEM or BYTES_CODE */
+    /* offset: from the end of the header when saving, from the start of the plan bytes when loading */
     uint64_t offset, size, checksum;
 } bytes_section;
 
 typedef struct bytes_header {
-    uint32_t size;
+    uint32_t size; /* bytes of the header */
     uint8_t key[16];
     char library[BYTES_MAX_STRING], engine[BYTES_MAX_STRING], identity[FXA__IDENTITY];
     uint32_t engine_version;

@@ -33,11 +33,12 @@ void fxa__merge_row(double *o_a, double *lse_a, const double *o_b, double lse_b,
 
 /* ---- Full tensors ------------------------------------------------------------------------------------------------ */
 
+/* A tensor of a merge. */
 typedef struct merge_side {
-    const char *name;
+    const char *name; /* name in messages */
     fxa_operand *t;
     void *data;
-    bool row, written;
+    bool row, written; /* one element per row, as LSE; the merge writes the tensor */
 } merge_side;
 
 static fxa_status merge_check_side(const merge_side *side, const int64_t full[4], fxa__region *out, fxa_error *err) {

@@ -118,8 +118,8 @@ static fxa_status check_flags(const fxa_problem *p, fxa_error *err) {
 
 typedef struct check_size {
     const char *name;
-    int64_t value, lo, hi;
-    const char *why; /* reason for hi */
+    int64_t value, lo, hi; /* the size, and its limits, inclusive */
+    const char *why;       /* reason for hi */
 } check_size;
 
 static fxa_status check_size_list(const check_size *list, size_t n, fxa_error *err) {

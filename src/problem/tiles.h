@@ -38,7 +38,7 @@ typedef struct fxa__tile_grid {
     /* Program with the mask: the problem's program, or the result of fxa__program_extract_masks, where masks in the
      * score are part of the mask. */
     const fxa_program *program;
-    int64_t b, h, tile_q, tile_k;
+    int64_t b, h, tile_q, tile_k; /* tile_q, tile_k: rows and keys of a tile */
     const double *params;
     const fxa_tensor_range *tensors;
     int64_t *budget;             /* evaluations left; below 0 every tile counts as MIXED. NULL = no limit */

@@ -22,7 +22,7 @@ typedef struct fxa__digest {
 
 struct fxa_builder {
     fxa__host *host;
-    uint32_t kind;
+    uint32_t kind; /* fxa_program_kind */
     bool finished;
     fxa_error err; /* first failure of a call; status FXA_OK = no failure */
     size_t limit;  /* maximum of n_nodes */

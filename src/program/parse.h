@@ -54,8 +54,8 @@ typedef struct fxa__operator {
 
 /* A binary operator whose right operand is being parsed. */
 typedef struct fxa__pending {
-    uint8_t prec;
-    fxa_value left;
+    uint8_t prec;     /* precedence of the operator */
+    fxa_value left;   /* value of the left operand */
     size_t first, at; /* token indices of the first token of the left operand, and of the operator */
 } fxa__pending;
 

@@ -87,7 +87,7 @@ typedef enum fxa__out_kind {
 } fxa__out_kind;
 
 typedef struct fxa__output {
-    uint32_t kind;
+    uint32_t kind;               /* fxa__out_kind */
     int32_t slot;                /* DPARAM: slot of the param; DLOAD: slot of the tensor */
     int32_t value;               /* node of the value */
     int32_t n_index;             /* DLOAD: number of indices; else 0 */

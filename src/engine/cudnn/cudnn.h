@@ -47,7 +47,7 @@ typedef struct fxa__dnn_self {
 
 /* A tensor of the graph whose address each run passes to cuDNN. */
 typedef struct fxa__dnn_bound {
-    int64_t id;
+    int64_t id; /* unique id of the tensor in cuDNN's graph */
     fxa__dnn_tensor tensor;
     int64_t words; /* number of 32-bit words that a run fills before cuDNN starts; 0 = none */
 } fxa__dnn_bound;

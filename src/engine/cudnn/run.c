@@ -117,10 +117,11 @@ static void *run_pointer(const fxa__dnn_tensor *t, const fxa__bound_args *bound,
     return (void *)(uintptr_t)(data + t->offset * fxa__dnn_size(t->type));
 }
 
+/* The tensors that a run passes to cuDNN, and the memory of those passed by value. */
 typedef struct run_pack {
-    int64_t id[FXA__DNN_BOUND];
-    void *pointer[FXA__DNN_BOUND];
-    run_value value[FXA__DNN_BOUND];
+    int64_t id[FXA__DNN_BOUND];      /* unique ids of the tensors */
+    void *pointer[FXA__DNN_BOUND];   /* address of each tensor */
+    run_value value[FXA__DNN_BOUND]; /* value of each tensor passed by value */
     double params[FXA_MAX_PARAMS];
     run_values values, own;
 } run_pack;

@@ -17,7 +17,8 @@
 
 /* An access along one axis: the index in column i is clamp(x + i * dx, lo, hi) + shift. */
 typedef struct access_walk {
-    int64_t n, x, dx, lo, hi, shift;
+    int64_t n; /* number of columns */
+    int64_t x, dx, lo, hi, shift;
     int64_t size, stride; /* size of the axis, and elements from one index to the next */
     int64_t offset;       /* offset that the indices of the other axes give, in elements */
 } access_walk;

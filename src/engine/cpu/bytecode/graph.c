@@ -171,9 +171,9 @@ static int32_t graph_same(const fxa_program *p, int32_t i) {
 
 /* Properties of the program's nodes, all [n_nodes]. */
 typedef struct graph_known {
-    fxa__linear *forms;
-    fxa__depend *sets;
-    bool *zero;
+    fxa__linear *forms; /* affine forms of int nodes */
+    fxa__depend *sets;  /* inputs that a node depends on */
+    bool *zero;         /* the node is 0 wherever dscore is 0 */
 } graph_known;
 
 static void graph_import(fxa__tape_graph *g, int32_t i, const graph_known *known) {

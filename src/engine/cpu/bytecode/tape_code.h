@@ -90,7 +90,7 @@ enum {
 };
 enum { TAPE_FORMULA_SPLITS = 24, TAPE_FORMULA_TERMS = 3 * TAPE_FORMULA_SPLITS + 2, TAPE_FORMULA_ROWS = 8 };
 typedef struct fxa__tape_term {
-    uint8_t kind;
+    uint8_t kind; /* TAPE_BITS_x */
     int32_t leaf; /* of a leaf, in the graph: index of the root; in the tape: index of the range, test or part */
 } fxa__tape_term;
 
@@ -265,8 +265,8 @@ typedef struct fxa__tape_at {
     int level;
     const fxa__tape_run *run;
     const fxa__tape_state *state;
-    void **at;
-    int64_t first, n;
+    void **at;        /* [place] address of the place's values for this row and these columns */
+    int64_t first, n; /* first column, and number of columns */
 } fxa__tape_at;
 
 /* Loads the low (word 1) or high (word 2) half of n 64-bit elements that are `stride` elements apart. */

@@ -38,7 +38,7 @@ typedef struct attend_row_block {
 
 /* The rows of one product, and the sub-blocks of the key block for them. */
 typedef struct attend_rows {
-    int64_t row, n;
+    int64_t row, n;     /* first row, and number of rows */
     int64_t column;     /* column at which the scores of the first sub-block start */
     int64_t begin, end; /* columns of the first sub-block that at least one row block has */
     int row_blocks, sub_blocks;

@@ -15,20 +15,21 @@ enum { FXA__DNN_REFS = 32 };
 
 /* The address to which a run sets the pointer at byte `at` of a step's arguments. */
 typedef struct fxa__dnn_ref {
-    uint16_t at;
+    uint16_t at;    /* offset in fxa__dnn_step.args, in bytes */
     uint8_t source; /* fxa__dnn_source: SLOT, TENSOR, OWN_TENSOR, DTENSOR or SCRATCH */
     /* true: the pointer is `data` of an FxaGpuArray, whose strides come from the slot in the run's problem */
     bool strided;
-    int32_t index;
+    int32_t index;  /* number of the slot or tensor of the source */
     int64_t offset; /* bytes that are added to the address */
 } fxa__dnn_ref;
 
+/* A launch of a helper kernel before or after cuDNN's kernel. */
 typedef struct fxa__dnn_step {
     uint8_t kernel; /* fxa__gpu_kernel */
     bool after;     /* true: launched after cuDNN's kernel, else before it */
     bool optional;  /* true: skipped in runs that pass NULL for the slot of the first pointer */
-    uint8_t n_refs;
-    int64_t work;
+    uint8_t n_refs; /* number of elements of `ref` */
+    int64_t work;   /* argument of fxa__gpu_launch: number of elements, or of CTAs */
     fxa__dnn_ref ref[FXA__DNN_REFS];
     fxa__gpu_args args;
 } fxa__dnn_step;
