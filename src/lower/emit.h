@@ -42,7 +42,7 @@ typedef struct fxa__emit {
     const char *tanh; /* name of the tanh function in the text, set by the caller; NULL = that of the dialect */
     /* Arrays with one element per node: */
     uint8_t *level; /* fxa__emit_level */
-    uint8_t *used;  /* bit i = fxa__out_kind i needs the node; the caller uses bits of kinds that open() was not given */
+    uint8_t *used; /* bit i = fxa__out_kind i needs the node; the caller uses bits of kinds that open() was not given */
     uint8_t *hoisted; /* 1 = an inner level or an output reads the node; 0 for constants and params */
     /* Arrays with one element per node, initially zero; the caller sets them before fxa__lower_emit_require: */
     const char **given;   /* text that replaces the node's operation; NULL = none */
