@@ -136,6 +136,7 @@ static bool cpu_fits(const fxa__cpu_kernels *kernels, const fxa_problem *p) {
            kernels->mr <= FXA__CPU_PRODUCT_ROWS;
 }
 
+/* Fills the code of a problem: kernels, programs, tapes and the band of the mask. */
 static fxa_status cpu_fill(const cpu_self *self, fxa__cpu_code *c, const fxa__problem *p, fxa_error *err) {
     c->kernels = cpu_kernels(self, p);
     c->scores = cpu_forward_kernels(self, p);

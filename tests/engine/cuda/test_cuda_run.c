@@ -196,8 +196,8 @@ TEST(launches_begin_early) {
     }
 }
 
-/* If the backward kernel stores the first contribution to dQ instead of adding it, the preprocess kernel sets only flags
- * to 0, not the sums of dQ. Runs without flags: deterministic ones, those with a gradient that has an element per pair,
+/* If the backward kernel stores the first contribution to dQ instead of adding it, the preprocess kernel sets flags to
+ * 0, not the sums of dQ. Runs without flags: deterministic ones, those with a gradient that has an element per pair,
  * and those without a mask. */
 TEST(first_share_of_dq) {
     static const char *const texts[] = {"mask = k <= q", "mask = k <= q",

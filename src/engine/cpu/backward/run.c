@@ -92,6 +92,7 @@ static void backward_store_keys(const fxa__cpu_backward_worker *w, fxa_slot slot
     }
 }
 
+/* Stores the sums dK and dV of the key block, or adds them to those of its page. */
 static void backward_store_block(const fxa__cpu_backward_worker *w) {
     const fxa__cpu_backward_split *split = &w->run->split;
     const fxa__cpu_kernels *kernels = w->run->code->kernels;
@@ -159,6 +160,7 @@ static void backward_block(fxa__cpu_backward_worker *w, int64_t key, int64_t n) 
     fxa__cpu_progress_add(w->run->code->scores, w->run->bound, n);
 }
 
+/* Runs a task: all key blocks of a key split of a KV group, with the rows that attend to them. */
 static void backward_task(fxa__cpu_backward_worker *w, int64_t task) {
     const fxa__cpu_backward_run *run = w->run;
     const fxa__cpu_backward_split *split = &run->split;
@@ -216,6 +218,7 @@ static void backward_chain_paged(fxa__cpu_backward_worker *w, int64_t chain) {
     }
 }
 
+/* Runs the tasks of a chain, one after the other, so that its sums are added in a fixed order. */
 static void backward_chain(fxa__cpu_backward_worker *w, int64_t chain) {
     const fxa__cpu_backward_run *run = w->run;
     const fxa__cpu_backward_split *split = &run->split;

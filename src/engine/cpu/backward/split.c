@@ -35,6 +35,7 @@ int64_t fxa__cpu_backward_size_mul(int64_t a, int64_t b) {
 
 /* ---- Sizes and key splits ---------------------------------------------------------------------------------------- */
 
+/* Sets the sizes of key blocks and tiles, and the row pitches. */
 static void split_sizes(fxa__cpu_backward_split *s, const fxa__cpu_kernels *kernels, const fxa_problem *p) {
     int64_t mr = kernels->mr, nr = kernels->nr, wide = fxa__max_i64(1, fxa__max_i64(p->d_qk, p->d_v));
     int64_t step = nr % mr == 0 ? nr : nr * 3, heads = p->hq / fxa__max_i64(p->hkv, 1);
@@ -52,6 +53,7 @@ static void split_sizes(fxa__cpu_backward_split *s, const fxa__cpu_kernels *kern
     FXA__ASSERT(s->block_keys % nr == 0 && s->block_keys <= FXA__CPU_KEY_BLOCK);
 }
 
+/* Divides the keys so that there are enough tasks for the threads, within the memory for parts of dQ. */
 static void split_keys_divide(fxa__cpu_backward_split *s, const fxa__cpu_kernels *kernels, const fxa_problem *p) {
     int64_t blocks = fxa__div_up(fxa__max_i64(p->sk, 1), s->block_keys);
     s->groups = fxa__cpu_backward_size_mul(s->entries, p->hkv);

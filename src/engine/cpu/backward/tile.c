@@ -206,6 +206,7 @@ static void tile_dq_skip_zeroes(const fxa__cpu_backward_worker *w, const tile_pa
     kernels->sums(fxa__cpu_real_at(kernels, w->dq, t->first * ld_d), ld_d, w->ds, run->split.ld, t->n, &k);
 }
 
+/* Adds dS K to dQ of the tile. */
 static void tile_dq(const fxa__cpu_backward_worker *w, const tile_pass *t) {
     const fxa__cpu_backward_run *run = w->run;
     const fxa__cpu_kernels *kernels = run->code->kernels;
@@ -276,6 +277,7 @@ static void tile_tape_rows(fxa__cpu_backward_worker *w, const tile_pass *t) {
         if (w->tape[i].tape) fxa__cpu_tape_rows(&w->g, &w->tape[i], t->first, t->n, w->h, w->q_at);
 }
 
+/* Loads the rows of Q and dO and packs them for the sums dK and dV. Q is multiplied by fxa__cpu_q_factor. */
 static void tile_load_rows(fxa__cpu_backward_worker *w, tile_pass *t) {
     const fxa__cpu_backward_run *run = w->run;
     const fxa__cpu_kernels *kernels = run->code->kernels;

@@ -49,6 +49,7 @@ static void backward_carve_sum(fxa__carver *c, const fxa__cpu_backward_run *run,
     sum->ones = run->ones;
 }
 
+/* Places the arrays of a worker in the workspace. */
 static void backward_carve_worker(fxa__carver *c, const fxa__cpu_backward_run *run, fxa__cpu_backward_worker *w) {
     const fxa__cpu_backward_split *split = &run->split;
     int64_t d = run->p->in.d_qk, dv = run->p->in.d_v, rows = split->tile_rows, keys = split->block_keys;

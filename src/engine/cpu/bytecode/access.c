@@ -115,6 +115,7 @@ static void access_fill(const fxa__tape_at *r, void *row, int64_t begin, int64_t
     kernels->tape[FXA__TAPE_FILL_F](FXA__TAPE_STEP, (char *)row + (end - FXA__TAPE_STEP) * size, value, NULL, NULL);
 }
 
+/* Loads a piece of a row as reals. */
 static void access_copy_floats(const fxa__tape_at *r, const fxa_view *view, const access_piece *p, void *dst) {
     const fxa__cpu_kernels *kernels = r->run->tape->kernels;
     char *to = (char *)dst + (size_t)p->begin * kernels->real_size;

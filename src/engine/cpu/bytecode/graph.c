@@ -176,6 +176,7 @@ typedef struct graph_known {
     bool *zero;         /* the node is 0 wherever dscore is 0 */
 } graph_known;
 
+/* Makes node i of the graph from node i of the program. */
 static void graph_import(fxa__tape_graph *g, int32_t i, const graph_known *known) {
     const fxa__node *from = &g->program->nodes[i];
     fxa__tape_node *n = &g->nodes[i];
@@ -198,6 +199,7 @@ static void graph_import(fxa__tape_graph *g, int32_t i, const graph_known *known
     if (!g->failed) g->nodes[i] = load;
 }
 
+/* Makes a node of the graph from each node of the program. */
 static void graph_import_all(fxa__tape_graph *g) {
     const fxa_program *p = g->program;
     size_t n = (size_t)p->n_nodes;
@@ -287,6 +289,7 @@ static void graph_add_grad(fxa__tape_graph *g, const fxa__output *out) {
     fxa__tape_graph_root(g, out->kind, out->slot, graph_same(g->program, out->value), fxa__tape_graph_add(g, &target));
 }
 
+/* Adds a root for each output of the program that the tape computes. */
 static void graph_add_roots(fxa__tape_graph *g, uint32_t flags) {
     for (int32_t i = 0; i < g->program->n_outputs && !g->failed; i++) {
         const fxa__output *out = &g->program->outputs[i];

@@ -106,6 +106,8 @@ static int32_t lower_opcode(const lower_state *l, const fxa__tape_node *n, bool 
     return fxa__tape_find(n->op, n->type == FXA_FLOAT ? 'F' : 'I', letters);
 }
 
+/* Adds the instruction of an operation. Single values are spread to rows first if the bytecode has the operation for
+ * rows only. */
 static void lower_operation(lower_state *l, const fxa__tape_node *n, int32_t dst) {
     int32_t place[3] = {0}, spare[3], n_spare = 0, code = lower_opcode(l, n, false);
     bool spread = code < 0;
@@ -177,6 +179,7 @@ static void lower_release(lower_state *l, int32_t i) {
     }
 }
 
+/* Adds the instructions of a node and allocates its register. */
 static void lower_node(lower_state *l, int32_t i) {
     fxa__tape_node *n = &l->g->nodes[i];
     if (fxa__tape_is_leaf(n)) {
@@ -225,6 +228,7 @@ static void lower_test(lower_state *l, int32_t node) {
         t->tests[t->n_tests++] = lower_place(l, node);
 }
 
+/* Adds a range of columns, and the instruction that masks the columns outside of it. */
 static void lower_range(lower_state *l, const fxa__tape_node *n) {
     fxa__tape *t = l->tape;
     fxa__tape_range range = {

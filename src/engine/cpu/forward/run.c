@@ -179,6 +179,7 @@ static bool forward_select(fxa__cpu_forward_worker *w, int64_t i) {
     return task->n > 0;
 }
 
+/* Body of a worker: runs tasks until none is left. */
 static void forward_tasks(void *arg, int32_t worker) {
     fxa__cpu_forward_run *run = arg;
     fxa__cpu_forward_worker w = forward_worker(run, worker);

@@ -147,6 +147,7 @@ static int64_t bits_repeat_row(const fxa__cpu_masked_tile *c, const fxa__cpu_mas
     return i;
 }
 
+/* Computes the bits of a tile, and which granules of its rows have pairs. */
 static void bits_compute(fxa__cpu_masked_tile *c, fxa__cpu_mask_bits *to) {
     bool ready = false;
     int64_t span = fxa__tape_mask_cost(c->mask.tape) > BITS_CLASSIFY_COST ? BITS_CLASSIFY_ROWS : c->n;

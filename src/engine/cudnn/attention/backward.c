@@ -211,6 +211,7 @@ static void backward_sinks(fxa__dnn_attention *a, int32_t sums, int32_t dlse) {
     s->features = p->d_v;
 }
 
+/* Adds the operations of the backward pass to the graph. */
 static void backward_write(fxa__dnn_attention *a, fxa__dnn_score *kept) {
     fxa__dnn_graph *g = &a->g;
     const fxa_problem *p = &a->p->in;

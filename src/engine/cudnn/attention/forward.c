@@ -63,6 +63,7 @@ static bool forward_has_parts(const fxa_problem *p) {
     return (p->flags & FXA_RETURN_ROW_MAX) || wide;
 }
 
+/* Adds the step that computes LSE and row maxima from the maximum and the sum of each row. */
 static void forward_parts(fxa__dnn_attention *a, int32_t most, int32_t sum) {
     const fxa_problem *p = &a->p->in;
     if (p->flags & FXA_ACCUMULATE_O) a->joined = fxa__dnn_dense(a, FXA_SLOT_LSE);
@@ -130,6 +131,7 @@ static int32_t forward_sum(fxa__dnn_attention *a, int32_t s, int32_t sink, int32
     return fxa__dnn_op2_into(g, CUDNN_POINTWISE_ADD, keys, other, sum, CUDNN_DATA_FLOAT);
 }
 
+/* Adds the operations of the softmax of the scores s, and of o as its product with v. */
 static void forward_softmax(fxa__dnn_attention *a, int32_t s, int32_t v, int32_t o) {
     fxa__dnn_graph *g = &a->g;
     const fxa_problem *p = &a->p->in;
