@@ -9,7 +9,7 @@ macro(add_library name)
 endmacro()
 function(fxa_mutants_end)
   set_target_properties(fxattn_checked_objects fxattn_kernels fxattn_models PROPERTIES C_VISIBILITY_PRESET default)
-  foreach(wrapped test_dl test_system_refuses test_cuda_generations) # --wrap works on one link: these contain the objects themselves
+  foreach(wrapped test_dl test_system_refuses) # --wrap works on one link: these contain the objects themselves
     if(TARGET ${wrapped})
       target_sources(${wrapped} PRIVATE $<TARGET_OBJECTS:fxattn_checked_objects>)
     endif()

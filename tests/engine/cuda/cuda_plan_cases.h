@@ -246,6 +246,8 @@ __attribute__((unused)) static const plan_case plan_cases[] = {
      .pass = FXA_BACKWARD, .no_grads = true},
     {"cap_of_lengths", .text = "score = float(k_len) * tanh(score / float(k_len))"},
     {"cap_of_heads_backward", .text = "score = float(h + 1) * tanh(score / float(h + 1))", .pass = FXA_BACKWARD},
+    {"cap_of_one", .text = "score = tanh(score)"},
+    {"params_alone", .text = "param a : float\nparam c : float\nscore = a * c"},
     {"cap_of_both", .text = "param a : float\nparam c : float\nscore = (a * c) * tanh(score / (a + c)) * 2.0"},
     {"cap_with_slopes", .text = "score = 20.0 * tanh(score / 20.0) - 0.5 * float(h + 1) * float(abs(q - k))"},
     {"slopes", .text = SLOPES},

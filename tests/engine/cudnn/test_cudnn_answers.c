@@ -19,6 +19,10 @@ static void answer_offset(fxa_problem *p) { p->map_h.has_offset = 1; }
 static void answer_segments(fxa_problem *p) {
     p->map_q.kind = FXA_MAP_SEGMENTS, p->map_q.n_segments = 2, p->map_q.segment[1] = (fxa_segment){7, 1 << 24, -1};
 }
+static void answer_aligned(fxa_problem *p) {
+    p->flags |= FXA_BOTTOM_RIGHT;
+    p->map_q.kind = FXA_MAP_SEGMENTS, p->map_q.n_segments = 2, p->map_q.segment[1] = (fxa_segment){7, 7, 1};
+}
 static void answer_lengths(fxa_problem *p) { p->global_q_len = 1 << 20, p->global_k_len = 1 << 25; }
 static void answer_heads(fxa_problem *p) { p->global_heads = 1 << 23; }
 static void answer_stride(fxa_problem *p) {
@@ -108,6 +112,10 @@ static const graph_case answer_cases[] = {
      .more = answer_table},
     {"load at an offset of heads", TENSOR("f32", "[1]\nscore = score + x[h]"), .captures = {{.size = {30}}},
      .more = answer_offset},
+    {"rows of segments from 9 on minus 2^24 + 9", .text = "score = score + float(q - 16777225)",
+     .more = answer_aligned},
+    {"rows of segments from 9 on minus 2^24 + 10", .text = "score = score + float(q - 16777226)",
+     .more = answer_aligned},
     {"rows of segments beyond 2^24", .text = "score = score + float(q)", .more = answer_segments},
     {"lengths of the problem", .text = "score = score + float(k_len)", .more = answer_lengths},
     {"keys to the end of the problem", .text = "score = score + float(k_len - k)", .more = answer_lengths},
