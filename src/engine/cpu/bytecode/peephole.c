@@ -165,7 +165,8 @@ static void peephole_node(fxa__tape_graph *g, fxa__tape_node *n) {
     }
 }
 
-/* Joins all nodes that have uses. rest: omits the nodes of the score. */
+/* Replaces each used float node by a joint operation where there is one. rest: leaves the nodes of the score as they
+ * are. */
 static void peephole_nodes(fxa__tape_graph *g, bool rest) {
     for (int32_t i = 0; i < g->program->n_nodes && !g->failed; i++) {
         const fxa__tape_node *n = &g->nodes[i];

@@ -64,7 +64,7 @@ typedef struct fxa__tape_access {
     uint8_t rows;      /* bit i: index i is a row of values */
     uint8_t value_row; /* SCATTER: the value is a row, else a single value */
     int8_t axis, sign;
-    uint8_t word; /* of i64 elements: 1 or 2 = low or high half, unchanged; 0 = the entire element, saturated */
+    uint8_t word; /* for i64: 1 or 2 = the low or high half of the element, unchanged; 0 = the element, saturated */
 } fxa__tape_access;
 
 /* The columns where x = sign * k + offset compares with the bound: BELOW x < bound, ABOVE bound < x, ABS |x| < bound,

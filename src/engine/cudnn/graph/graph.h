@@ -35,7 +35,8 @@ typedef enum fxa__dnn_source {
  * to this value. */
 enum { FXA__DNN_DIVIDED = 1 << 22 };
 
-/* The part of an int that the graph gets by value, for floor division of non-negative ints (score/ops.c). */
+/* Values that the host computes from the divisor of a floor division, an int, and passes to the graph in its place
+ * (use_floor_by_value of score/ops.c). */
 typedef enum fxa__dnn_part {
     FXA__DNN_WHOLE,
     FXA__DNN_DIVISOR,  /* absolute value, at most FXA__DNN_DIVIDED + 1; 1 if the int is 0 */
