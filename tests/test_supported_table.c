@@ -208,7 +208,7 @@ static void table_ask_host(const table_case *c, table_votes *votes) {
 }
 
 static fxa_support table_h200(const table_case *c) {
-    fxa__cuda_self h200 = {.arch = 90, .processors = 132, .forced = -1};
+    fxa__cuda_self h200 = {.arch = 90, .processors = 132};
     fxa__problem *p = NULL;
     fxa_support report = {.supported = 0};
     fxa_error err;

@@ -160,6 +160,21 @@ def check_assembly():
                 say(path, number, "assembly outside of ptx*.cuh")
 
 
+def check_recipes():
+    """Checks that the cuda engine tests architectures and families only where it lists them: in the recipe table on the
+    host, and in ptx*.cuh, which wrap instructions, on the device."""
+    number = r"(0x)?\d+"
+    host = re.compile(r"\barch\w* *([=!]=|[<>]=?) *%s|\b%s *([=!]=|[<>]=?) *[\w>.-]*\barch\w*\b|"
+                      r"\bstrn?cmp\([^;]*\bfamily\b|\bfamily(\[0\])? *[=!]=" % (number, number))
+    for path in sources("src/engine/cuda", ".c", ".h", ".cu", ".cuh"):
+        device = os.path.relpath(path, ROOT).startswith("src/engine/cuda/kernels")
+        if os.path.basename(path) == "recipes.c" or os.path.basename(path).startswith("ptx"):
+            continue
+        for number_of_line, line in enumerate(open(path), 1):
+            if (re.search(r"\b__CUDA_ARCH__\b", line) if device else host.search(line)):
+                say(path, number_of_line, "a test of an architecture or family outside of host/recipes.c")
+
+
 def check_forbidden():
     for path in sources("src", ".c", ".h"):
         relative = os.path.relpath(path, ROOT)
@@ -224,8 +239,8 @@ def check_prose():
 
 
 def main():
-    for check in (check_includes, check_names, check_text, check_packages, check_assembly, check_forbidden,
-                  check_float_state, check_exports, check_prose, check_format):
+    for check in (check_includes, check_names, check_text, check_packages, check_assembly, check_recipes,
+                  check_forbidden, check_float_state, check_exports, check_prose, check_format):
         check()
     print("\n".join(findings) if findings else "lint: nothing found")
     return 1 if findings else 0

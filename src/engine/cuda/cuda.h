@@ -4,6 +4,7 @@
  *
  *   host/engine.c        table of the engine; instances, of a device or of a device description
  *   host/support.c       problem -> refusal, or the choice (fxa__cuda_choice): which kernels, with which settings
+ *   host/recipes.c       table of main kernels, their devices, conditions and tiles; table of units
  *   codegen/             choice and program -> program.cuh, the text of the score program (codegen/generate.c)
  *   host/compile.c       kernel sources and program.cuh -> cubins, by NVRTC (gpu/nvrtc.h)
  *   host/code.c          cubins -> checked code, loaded if there is a device
@@ -26,9 +27,18 @@
 #include "kernels/common/traits.h"
 #include "kernels/common/tile_shape.h"
 
-typedef enum fxa__cuda_family { FXA__CUDA_SM90, FXA__CUDA_SM80, FXA__CUDA_SIMT } fxa__cuda_family;
+/* A row of the recipe table: a main kernel, the devices that it is for, and what it requires (host/recipes.h). */
+typedef struct fxa__cuda_recipe fxa__cuda_recipe;
 
-/* Units: source files that are compiled separately. host/code.c has the file of each unit and family. */
+/* How a backward computes dQ. */
+typedef enum fxa__cuda_dq {
+    FXA__CUDA_DQ_NONE,      /* forward, or dQ is not requested */
+    FXA__CUDA_DQ_ANY_ORDER, /* key tiles add to its sum in any order */
+    FXA__CUDA_DQ_ORDERED,   /* key tiles add in a fixed order */
+    FXA__CUDA_DQ_OWN_KERNEL /* a kernel of its own, over query tiles */
+} fxa__cuda_dq;
+
+/* Units: source files that are compiled separately. host/recipes.c has their files. */
 typedef enum fxa__cuda_unit {
     FXA__CUDA_FORWARD,
     FXA__CUDA_BACKWARD,
@@ -46,7 +56,10 @@ typedef enum fxa__cuda_unit {
 /* Kernels of a problem and the settings that they are compiled with, chosen before anything is compiled. Depends on the
  * problem and the architecture alone. The code key contains every member, and no other property of the shape. */
 typedef struct fxa__cuda_choice {
-    fxa__cuda_family family;
+    const fxa__cuda_recipe *recipe;
+    const char *better;  /* family that is preferred on the device but does not run the problem; NULL = none */
+    const char *why_not; /* why it does not */
+    fxa__cuda_dq dq;
     int32_t arch;              /* architecture of the device: 80, 90, ... */
     struct FxaTraits traits;   /* what kernels are compiled with; head dims are 32, 64, 96, 128, 192 or 256 */
     fxa_dtype dtype;           /* type in which kernels read Q, K, V and dO */
@@ -101,7 +114,7 @@ typedef struct fxa__cuda_self {
     bool on_device;        /* false = device description, nothing can run */
     bool fast_math;        /* FXA_FAST_MATH=1 */
     bool with_lines;       /* FXA_CUDA_LINES=1: line numbers in compiled code */
-    int32_t forced;        /* fxa__cuda_family that FXA_CUDA_FAMILY names; -1 = none */
+    const char *forced;    /* family that FXA_CUDA_FAMILY names; NULL = none */
     fxa__lock lock;        /* protects the search for NVRTC */
     char *nvrtc_folder;    /* FXA_NVRTC_PATH; NULL = not set */
     bool has_searched;     /* the search for NVRTC has ended, with the result in no_compiler */
@@ -123,10 +136,6 @@ fxa_status fxa__cuda_choose(const fxa__cuda_self *self, const fxa__problem *p, f
 fxa_dtype fxa__cuda_input_dtype(const fxa_problem *p);
 /* Returns the type in which kernels write results: the input type if all results have it, else f32. */
 fxa_dtype fxa__cuda_output_dtype(const fxa_problem *p);
-/* Returns why a problem on sm_90 does not run on the kernels of sm90, as ", not sm90: REASON"; "" if it does, on other
- * devices, and for f32. */
-const char *fxa__cuda_why_not_sm90(const fxa__cuda_self *self, const fxa_problem *p, const fxa__cuda_choice *choice,
-                                   const fxa__cuda_program *program);
 /* Returns the reason in a row of the table of refusals; NULL if there is no such row. For tests. */
 const char *fxa__cuda_refusal(size_t row);
 
@@ -137,10 +146,9 @@ const char *fxa__cuda_refusal(size_t row);
 fxa_status fxa__cuda_code_make(fxa__cuda_self *self, fxa__cuda_code *code, fxa_error *err);
 /* Unloads and frees the units. No launch of them may be pending. */
 void fxa__cuda_code_release(const fxa__cuda_self *self, fxa__cuda_code *code);
-/* Returns the path of a unit's source below kernels/, without ".cu"; NULL = the family has no such unit. */
+/* host/recipes.c: returns the path of a unit's source below kernels/, without ".cu"; NULL = the choice has no such
+ * unit. */
 const char *fxa__cuda_unit_source(const fxa__cuda_choice *choice, fxa__cuda_unit unit);
-/* Returns "sm90", "sm80" or "simt". */
-const char *fxa__cuda_family_name(fxa__cuda_family family);
 
 /* host/compile.c: compiles the units of code->choice. Returns E_UNSUPPORTED with the reason if there is no NVRTC or it
  * does not support the architecture. */
@@ -197,7 +205,7 @@ enum {
 
 /* ---- Shapes and workspace ---------------------------------------------------------------------------------------- */
 
-/* host/workspace.c: returns the tile shape of a unit's main kernel (kernels/common/tile_shape.h); zero if the unit has
+/* host/recipes.c: returns the tile shape of a unit's main kernel (kernels/common/tile_shape.h); zero if the unit has
  * none. */
 struct FxaTileShape fxa__cuda_tile_shape(const fxa__cuda_choice *choice, fxa__cuda_unit unit);
 /* Returns the exact bytes of a run's workspace; UINT64_MAX = they do not fit in 64 bits. */
@@ -205,7 +213,8 @@ uint64_t fxa__cuda_workspace(const fxa__cuda_self *self, const fxa__cuda_choice 
                              const fxa__cuda_program *program, const fxa__problem *p);
 
 /* host/decode.c: returns the number of CTAs of a cluster; 0 = no clusters. */
-int32_t fxa__cuda_decode_cluster(const fxa__cuda_self *self, const fxa__cuda_choice *choice, const fxa_problem *p);
+int32_t fxa__cuda_decode_cluster(const fxa__cuda_self *self, const struct FxaTraits *traits, const fxa_problem *p,
+                                 const struct FxaTileShape *shape);
 
 /* host/convert.c: returns true if the operand of a slot is converted through the workspace. */
 bool fxa__cuda_is_converted(const fxa_problem *p, fxa_slot slot);

@@ -310,7 +310,7 @@ TEST(kinds) {
 
 /* Returns a hash of the key of the code that a pass is compiled to on sm_90; 0 if the engine refuses the pass. */
 static uint64_t cudev_code(conf_case *c, fxa_pass pass) {
-    fxa__cuda_self self = {.arch = 90, .processors = 132, .forced = -1};
+    fxa__cuda_self self = {.arch = 90, .processors = 132};
     fxa__problem *p = NULL;
     fxa_support report = {.supported = 0};
     fxa_error err;

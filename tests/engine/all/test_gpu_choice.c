@@ -32,7 +32,7 @@ static fxa_context *pick_own; /* context for the stand-in's kernel shapes */
 static fxa__problem *pick_problem;
 
 static void pick_shape(const char *source, int32_t shape[8]) {
-    const fxa__cuda_self self = {.arch = 90, .processors = 132, .forced = -1};
+    const fxa__cuda_self self = {.arch = 90, .processors = 132};
     fxa__cuda_choice choice;
     fxa__cuda_program program;
     fxa_error err;

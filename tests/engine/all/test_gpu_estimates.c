@@ -4,6 +4,7 @@
  * tests/golden/cuda_splits.txt and tests/golden/gpu_costs.txt. After an intended change, FXA_TEST_UPDATE=1 writes the
  * texts.
  */
+#include "cuda_families.h"
 #include "engine/cuda/host/call.h"
 #include "engine/cudnn/cudnn.h"
 #include "plan/plan.h"
@@ -20,7 +21,7 @@ typedef struct split_case {
 
 /* Writes the pieces of the keys, the pieces of an item, the shortened items and the cluster of a problem. */
 static void split_write(const split_case *c, fxa__writer *w) {
-    const fxa__cuda_self self = {.arch = 90, .processors = c->processors, .forced = -1};
+    const fxa__cuda_self self = {.arch = 90, .processors = c->processors};
     fxa_problem in = FXA_PROBLEM_INIT;
     fxa__problem *p = NULL;
     fxa__cuda_choice choice;
@@ -90,13 +91,13 @@ static const cost_case cost_cases[] = {
     {.name = "one row of pages", .flags = FXA_PAGED | FXA_PADDING, .sq = 1, .sk = 9000},
     {.name = "two rows of pages", .flags = FXA_PAGED | FXA_PADDING, .sq = 2, .sk = 9000},
     {.name = "one row backward", .pass = FXA_BACKWARD, .sq = 1, .sk = 9000},
-    {.name = "sm80", .sq = 4096, .sk = 4096, .forced = FXA__CUDA_SM80},
+    {.name = "sm80", .sq = 4096, .sk = 4096, .forced = FAMILY_SM80},
     {.name = "simt", .sq = 4096, .sk = 4096, .dtype = FXA_F32},
 };
 
 static void cost_write(const cost_case *c, int64_t d, int64_t dv, fxa__writer *w) {
     const fxa__cuda_self self = {
-        .arch = 90, .processors = 132, .forced = c->forced ? c->forced : -1, .fast_math = c->fast};
+        .arch = 90, .processors = 132, .forced = family_forced(c->forced ? c->forced : -1), .fast_math = c->fast};
     fxa_problem in = FXA_PROBLEM_INIT;
     fxa__problem *p = NULL;
     fxa_program *program = NULL;

@@ -26,8 +26,7 @@ static fxa__problem *device_problem(const device_seen *seen, size_walk_case *c) 
 }
 
 static void device_ask_cuda(size_walk_case *c, void *user) {
-    static const fxa__cuda_self devices[] = {{.arch = 90, .processors = 132, .forced = -1},
-                                             {.arch = 80, .processors = 108, .forced = -1}};
+    static const fxa__cuda_self devices[] = {{.arch = 90, .processors = 132}, {.arch = 80, .processors = 108}};
     device_seen *seen = user;
     fxa__problem *p = device_problem(seen, c);
     for (size_t i = 0; p && i < sizeof devices / sizeof *devices; i++) {

@@ -6,6 +6,7 @@
 #ifndef FXA_TESTS_CUDA_CHOICE_FIXTURE_H
 #define FXA_TESTS_CUDA_CHOICE_FIXTURE_H
 
+#include "../all/cuda_families.h"
 #include "engine/cuda/cuda.h"
 #include "plan/plan.h"
 #include "support/fixtures/own_context.h"
@@ -16,7 +17,7 @@ typedef struct choice_case {
     fxa_capture captures[FXA_MAX_TENSORS];
 } choice_case;
 
-static const fxa__cuda_self choice_hopper = {.arch = 90, .processors = 132, .forced = -1};
+static const fxa__cuda_self choice_hopper = {.arch = 90, .processors = 132};
 
 static void choice_start(choice_case *c, fxa_pass pass, const char *text) {
     fxa_error err;

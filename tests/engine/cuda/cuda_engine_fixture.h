@@ -7,6 +7,7 @@
 #ifndef FXA_TESTS_CUDA_ENGINE_FIXTURE_H
 #define FXA_TESTS_CUDA_ENGINE_FIXTURE_H
 
+#include "../all/cuda_families.h"
 #include "engine/cuda/cuda.h"
 #include "plan/plan.h"
 #include "standin/standin_nvrtc.h"
@@ -91,7 +92,7 @@ typedef struct box {
 static void box_start(box *b, fxa_pass pass, const char *target) {
     fxa_error err;
     fxa__problem *p = NULL;
-    const fxa__cuda_self self = {.arch = box_arch, .processors = 132, .forced = -1};
+    const fxa__cuda_self self = {.arch = box_arch, .processors = 132};
     memset(b, 0, sizeof *b);
     b->p = (fxa_problem)FXA_PROBLEM_INIT;
     T_OK(fxa_program_parse(box_ctx, box_text, strlen(box_text), &b->program, &err));

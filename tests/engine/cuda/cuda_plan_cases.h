@@ -15,7 +15,7 @@ typedef struct plan_case {
     fxa_capture captures[3];        /* size 0: see plan_capture_sizes */
     void (*more)(fxa_problem *p);
     bool no_grads;      /* backward: of params and captured tensors */
-    int32_t forced;     /* fxa__cuda_family; 0: none */
+    int32_t forced;     /* cuda_family; 0: none */
     int32_t arch;       /* 0: 90 */
     double scale;       /* 0: 0.125 */
     int32_t processors; /* 0: 132 */
@@ -42,12 +42,12 @@ __attribute__((unused)) static const plan_case plan_cases[] = {
     {"plain_d40", .d = 40, .dv = 72, .flags = FXA_RETURN_LSE},
     {"plain_d192_128", .d = 192, .dv = 128, .flags = FXA_CAUSAL},
     {"plain_d192_128_backward", .d = 192, .dv = 128, .flags = FXA_CAUSAL, .pass = FXA_BACKWARD},
-    {"plain_sm80", .forced = FXA__CUDA_SM80, .flags = FXA_CAUSAL},
-    {"plain_sm80_backward", .forced = FXA__CUDA_SM80, .flags = FXA_CAUSAL, .pass = FXA_BACKWARD},
-    {"long_sm80_backward", .forced = FXA__CUDA_SM80, .sq = 4100, .pass = FXA_BACKWARD},
-    {"long_simt_backward", .forced = FXA__CUDA_SIMT, .sq = 4100, .sk = 4100, .pass = FXA_BACKWARD},
-    {"plain_simt", .forced = FXA__CUDA_SIMT, .flags = FXA_CAUSAL},
-    {"plain_simt_backward", .forced = FXA__CUDA_SIMT, .flags = FXA_CAUSAL, .pass = FXA_BACKWARD},
+    {"plain_sm80", .forced = FAMILY_SM80, .flags = FXA_CAUSAL},
+    {"plain_sm80_backward", .forced = FAMILY_SM80, .flags = FXA_CAUSAL, .pass = FXA_BACKWARD},
+    {"long_sm80_backward", .forced = FAMILY_SM80, .sq = 4100, .pass = FXA_BACKWARD},
+    {"long_simt_backward", .forced = FAMILY_SIMT, .sq = 4100, .sk = 4100, .pass = FXA_BACKWARD},
+    {"plain_simt", .forced = FAMILY_SIMT, .flags = FXA_CAUSAL},
+    {"plain_simt_backward", .forced = FAMILY_SIMT, .flags = FXA_CAUSAL, .pass = FXA_BACKWARD},
     {"plain_f32", .dtype = FXA_F32, .flags = FXA_RETURN_LSE},
     {"plain_f32_backward", .dtype = FXA_F32, .pass = FXA_BACKWARD},
     {"plain_sm_86_backward", .arch = 86, .d = 128, .pass = FXA_BACKWARD},
@@ -87,7 +87,7 @@ __attribute__((unused)) static const plan_case plan_cases[] = {
     {"deterministic_causal", .flags = FXA_DETERMINISTIC | FXA_CAUSAL | GRADS, .pass = FXA_BACKWARD},
     {"deterministic_long", .flags = FXA_DETERMINISTIC | GRADS, .sq = 9000, .d = 128, .pass = FXA_BACKWARD},
     {"causal_long", .flags = FXA_CAUSAL, .sq = 9000, .sk = 9000, .d = 128},
-    {"deterministic_sm80", .flags = FXA_DETERMINISTIC | GRADS, .forced = FXA__CUDA_SM80, .pass = FXA_BACKWARD},
+    {"deterministic_sm80", .flags = FXA_DETERMINISTIC | GRADS, .forced = FAMILY_SM80, .pass = FXA_BACKWARD},
     {"gradients_of_keys", .flags = FXA_GRAD_K, .pass = FXA_BACKWARD},
     {"gradients_of_queries", .flags = FXA_GRAD_Q, .pass = FXA_BACKWARD},
     {"windows", .flags = FXA_CAUSAL | FXA_WINDOW | FXA_BOTTOM_RIGHT, .more = plan_window},
@@ -165,7 +165,7 @@ __attribute__((unused)) static const plan_case plan_cases[] = {
      .text = "tensor ids : i32[2]\nmask = ids[b, q] == ids[b, k] && k != 1 && k != 4 && k != 7 && k != 10 && k != 13 "
              "&& k != 16 && k != 19 && k != 22 && k != 25 && k != 28 && k != 31 && k != 34 && k != 37 && k != 40 && k "
              "!= 43 && k != 46"},
-    {"documents_simt", .text = DOCUMENTS, .forced = FXA__CUDA_SIMT},
+    {"documents_simt", .text = DOCUMENTS, .forced = FAMILY_SIMT},
     {"documents_i64", .text = "tensor ids : i64[2]\nmask = ids[b, q] == ids[b, k]", .flags = FXA_VARLEN,
      .more = plan_packed},
     {"documents_i64_backward", .text = "tensor ids : i64[1]\nmask = ids[q] == ids[k]", .pass = FXA_BACKWARD},

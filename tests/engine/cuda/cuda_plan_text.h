@@ -109,14 +109,13 @@ static void plan_write_choice(const bed *x) {
                  {"staged", c->converts},
                  {"adds rounded", c->rounds_before_adding},
                  {"O in f32", c->traits.o_f32}};
-    PLAN_WRITE("kernels %s for sm_%d, head dims %d and %d, from %s to %s", fxa__cuda_family_name(c->family),
-               (int)c->arch, (int)c->traits.d, (int)c->traits.dv, fxa_dtype_name(c->dtype),
-               fxa_dtype_name(c->out_dtype));
+    PLAN_WRITE("kernels %s for sm_%d, head dims %d and %d, from %s to %s", family_names[family_of(c)], (int)c->arch,
+               (int)c->traits.d, (int)c->traits.dv, fxa_dtype_name(c->dtype), fxa_dtype_name(c->out_dtype));
     if (c->traits.row_tiles) PLAN_WRITE(", row tiles %d, cluster %d", (int)c->traits.row_tiles, (int)c->traits.cluster);
     if (c->dense >= 0) PLAN_WRITE(", tensor %d may be dense", (int)c->dense);
     for (size_t i = 0; i < sizeof words / sizeof *words; i++)
         if (words[i].is) PLAN_WRITE(", %s", words[i].name);
-    PLAN_WRITE("%s\n", fxa__cuda_why_not_sm90(&x->self, &x->p->in, c, &x->code.program));
+    PLAN_WRITE("%s\n", family_why(c));
 }
 
 /* Writes the members of the program that the report leaves out. */

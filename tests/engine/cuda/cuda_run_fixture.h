@@ -7,6 +7,7 @@
 #ifndef FXA_TESTS_CUDA_RUN_FIXTURE_H
 #define FXA_TESTS_CUDA_RUN_FIXTURE_H
 
+#include "../all/cuda_families.h"
 #include "engine/cuda/host/call.h"
 #include "base/num.h"
 #include "plan/plan.h"
@@ -190,7 +191,8 @@ static void bed_bind(bed *x) {
 static bool bed_open_on(bed *x, const fxa_problem *problem, int32_t arch, int32_t forced, int32_t processors,
                         fxa_error *err) {
     memset(x, 0, sizeof *x);
-    x->self.arch = arch, x->self.processors = x->self.gpu.processors = processors, x->self.forced = forced;
+    x->self.arch = arch, x->self.processors = x->self.gpu.processors = processors,
+    x->self.forced = family_forced(forced);
     fxa__gpu_driver *driver = &x->self.gpu.driver;
     x->self.gpu.arch = arch, x->self.gpu.driver_version = 13000;
     driver->launch = watch_launch, driver->launch_with = watch_launch_early;
@@ -323,7 +325,8 @@ static void touch_args(const bed *x, const struct FxaArgs *a) {
     touch("sent", a->sent, 4 * (1 + (a->k_starts ? 1 : p->b) * p->hkv));
     touch("next", a->next_tile, 4);
     bool decodes = x->code.choice.units >> FXA__CUDA_DECODE & 1;
-    if (a->tiles && !decodes && x->code.choice.family == FXA__CUDA_SM90) touch("redo", a->redo, 4 * (int64_t)a->tiles);
+    if (a->tiles && !decodes && family_of(&x->code.choice) == FAMILY_SM90)
+        touch("redo", a->redo, 4 * (int64_t)a->tiles);
     if (list_rows) touch("items", a->list.items, 4 * b * h * list_rows * a->list.pitch);
     if (list_rows) touch("counts", a->list.counts, 8 * b * h * list_rows);
     if (decodes) {

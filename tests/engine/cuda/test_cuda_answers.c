@@ -4,6 +4,7 @@
  * kernels of a problem, their tile and the workspace, or the reason of a refusal. After an intended change,
  * FXA_TEST_UPDATE=1 writes the text.
  */
+#include "../all/cuda_families.h"
 #include "cuda_plan_cases.h"
 #include "support/fixtures/golden.h"
 
@@ -207,7 +208,7 @@ static const plan_case answer_cases[] = {
 
 /* Writes the answer to a case as a line. */
 static void answer_write(const plan_case *c, fxa__writer *w) {
-    fxa__cuda_self self = {.arch = 90, .processors = 132, .forced = -1};
+    fxa__cuda_self self = {.arch = 90, .processors = 132};
     fxa__cuda_choice choice;
     fxa__cuda_program program = {.program = NULL};
     fxa_support report = {.supported = 0};
@@ -224,12 +225,11 @@ static void answer_write(const plan_case *c, fxa__writer *w) {
         fxa__analysis_end(&a);
         fxa__write_format(
             w, "%s, head dims %d and %d of %s, kernels %x%s%s%s%s, row tiles %d, tiles %d x %d, %llu bytes%s\n",
-            fxa__cuda_family_name(choice.family), (int)choice.traits.d, (int)choice.traits.dv,
-            fxa_dtype_name(choice.dtype), (unsigned)choice.units, choice.traits.aligned ? ", aligned" : "",
+            family_names[family_of(&choice)], (int)choice.traits.d, (int)choice.traits.dv, fxa_dtype_name(choice.dtype),
+            (unsigned)choice.units, choice.traits.aligned ? ", aligned" : "",
             choice.traits.separate_dq ? ", separate dQ" : "", choice.traits.ordered_dq ? ", dQ in turns" : "",
             report.deterministic ? ", deterministic" : "", (int)choice.traits.row_tiles, (int)report.tile_q,
-            (int)report.tile_k, (unsigned long long)report.workspace,
-            fxa__cuda_why_not_sm90(&self, &p->in, &choice, &program));
+            (int)report.tile_k, (unsigned long long)report.workspace, family_why(&choice));
     } else {
         fxa__write_format(w, "%d, %s\n", status, err.text);
     }

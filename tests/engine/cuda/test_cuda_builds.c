@@ -17,6 +17,7 @@
  * NVRTC is searched as the engine does, and in the folder of make deps-cudnn. Without NVRTC every test is skipped, by
  * name.
  */
+#include "../all/cuda_families.h"
 #include "built_budgets.h"
 #include "engine/cuda/cuda.h"
 #include "plan/plan.h"
@@ -257,14 +258,14 @@ static void built_judge(const char *program, const char *label, const fxa_plan *
         bool serialised = built_compiler.said[i].serialised;
         for (size_t j = 0; j < sizeof built_budgets / sizeof *built_budgets; j++) {
             const struct built_budget *x = &built_budgets[j];
-            if (x->family != (int)c->family || strcmp(x->kernel, kernel) != 0) continue;
+            if (x->family != (int)family_of(c) || strcmp(x->kernel, kernel) != 0) continue;
             if (strncmp(x->program, program, strlen(x->program)) != 0) continue;
             if (x->spills > allowed) allowed = x->spills;
             if (x->serialised) serialised = false;
         }
         if (getenv("FXA_TEST_VERBOSE") && (spills || built_compiler.said[i].serialised))
-            printf("NOTE %s %s %s d %d: spills %d%s\n", fxa__cuda_family_name(c->family), kernel, program,
-                   (int)c->traits.d, spills, built_compiler.said[i].serialised ? ", serialised" : "");
+            printf("NOTE %s %s %s d %d: spills %d%s\n", family_names[family_of(c)], kernel, program, (int)c->traits.d,
+                   spills, built_compiler.said[i].serialised ? ", serialised" : "");
         if (spills > allowed) T_FAIL("%s: %s spills %d bytes, %d are listed\n", label, kernel, spills, allowed);
         if (serialised) T_FAIL("%s: products of %s are serialised\n", label, kernel);
     }

@@ -87,33 +87,33 @@ static const struct choice_row {
     int32_t arch, forced, d, dv;
     uint32_t dtype, flags, alignment;
     const char *text;
-    fxa__cuda_family family;
+    cuda_family family;
     uint32_t units; /* bit set */
 } choice_rows[] = {
 #define UNIT(name) (1u << FXA__CUDA_##name)
 #define BACK (UNIT(BACKWARD) | UNIT(PREPOST))
-    {0, 90, -1, 128, 128, FXA_BF16, 0, 16, NULL, FXA__CUDA_SM90, UNIT(FORWARD)},
-    {0, 90, -1, 40, 72, FXA_F16, FXA_CAUSAL, 16, NULL, FXA__CUDA_SM90, UNIT(FORWARD) | UNIT(TILE_LISTS)},
-    {0, 90, -1, 128, 128, FXA_BF16, 0, 8, NULL, FXA__CUDA_SM80, UNIT(FORWARD)},
-    {0, 90, -1, 36, 36, FXA_BF16, 0, 16, NULL, FXA__CUDA_SM80, UNIT(FORWARD)},
-    {0, 80, -1, 128, 128, FXA_BF16, 0, 16, NULL, FXA__CUDA_SM80, UNIT(FORWARD)},
-    {0, 120, -1, 128, 128, FXA_F16, 0, 16, NULL, FXA__CUDA_SM80, UNIT(FORWARD)},
-    {0, 90, -1, 128, 128, FXA_F32, 0, 16, NULL, FXA__CUDA_SIMT, UNIT(FORWARD)},
-    {0, 90, FXA__CUDA_SM80, 128, 128, FXA_BF16, 0, 16, NULL, FXA__CUDA_SM80, UNIT(FORWARD)},
-    {0, 90, FXA__CUDA_SIMT, 128, 128, FXA_BF16, 0, 16, NULL, FXA__CUDA_SIMT, UNIT(FORWARD)},
-    {0, 90, -1, 64, 64, FXA_BF16, 0, 16, "score = score - 0.5 * float(abs(q - k))", FXA__CUDA_SM90,
+    {0, 90, -1, 128, 128, FXA_BF16, 0, 16, NULL, FAMILY_SM90, UNIT(FORWARD)},
+    {0, 90, -1, 40, 72, FXA_F16, FXA_CAUSAL, 16, NULL, FAMILY_SM90, UNIT(FORWARD) | UNIT(TILE_LISTS)},
+    {0, 90, -1, 128, 128, FXA_BF16, 0, 8, NULL, FAMILY_SM80, UNIT(FORWARD)},
+    {0, 90, -1, 36, 36, FXA_BF16, 0, 16, NULL, FAMILY_SM80, UNIT(FORWARD)},
+    {0, 80, -1, 128, 128, FXA_BF16, 0, 16, NULL, FAMILY_SM80, UNIT(FORWARD)},
+    {0, 120, -1, 128, 128, FXA_F16, 0, 16, NULL, FAMILY_SM80, UNIT(FORWARD)},
+    {0, 90, -1, 128, 128, FXA_F32, 0, 16, NULL, FAMILY_SIMT, UNIT(FORWARD)},
+    {0, 90, FAMILY_SM80, 128, 128, FXA_BF16, 0, 16, NULL, FAMILY_SM80, UNIT(FORWARD)},
+    {0, 90, FAMILY_SIMT, 128, 128, FXA_BF16, 0, 16, NULL, FAMILY_SIMT, UNIT(FORWARD)},
+    {0, 90, -1, 64, 64, FXA_BF16, 0, 16, "score = score - 0.5 * float(abs(q - k))", FAMILY_SM90,
      UNIT(FORWARD) | UNIT(DIAGONAL_TABLE)},
-    {0, 90, -1, 64, 64, FXA_BF16, 0, 16, "tensor d : i32[1]\nmask = d[q] == d[k]", FXA__CUDA_SM90,
+    {0, 90, -1, 64, 64, FXA_BF16, 0, 16, "tensor d : i32[1]\nmask = d[q] == d[k]", FAMILY_SM90,
      UNIT(FORWARD) | UNIT(TILE_LISTS)},
-    {1, 90, -1, 128, 128, FXA_BF16, 0, 16, NULL, FXA__CUDA_SM90, BACK},
-    {1, 90, -1, 128, 128, FXA_BF16, FXA_DETERMINISTIC, 16, NULL, FXA__CUDA_SM90, BACK},
-    {1, 90, -1, 128, 128, FXA_BF16, FXA_DETERMINISTIC, 16, "mask = k <= q", FXA__CUDA_SM90,
+    {1, 90, -1, 128, 128, FXA_BF16, 0, 16, NULL, FAMILY_SM90, BACK},
+    {1, 90, -1, 128, 128, FXA_BF16, FXA_DETERMINISTIC, 16, NULL, FAMILY_SM90, BACK},
+    {1, 90, -1, 128, 128, FXA_BF16, FXA_DETERMINISTIC, 16, "mask = k <= q", FAMILY_SM90,
      BACK | UNIT(TILE_LISTS) | UNIT(DQ)},
-    {1, 90, -1, 192, 128, FXA_BF16, 0, 16, NULL, FXA__CUDA_SM90, BACK | UNIT(DQ)},
-    {1, 89, -1, 128, 128, FXA_BF16, 0, 16, NULL, FXA__CUDA_SM80, BACK},
-    {1, 89, -1, 128, 128, FXA_BF16, FXA_DETERMINISTIC, 16, NULL, FXA__CUDA_SIMT, BACK},
-    {1, 90, -1, 64, 64, FXA_F32, FXA_DETERMINISTIC, 16, NULL, FXA__CUDA_SIMT, BACK},
-    {1, 90, -1, 64, 64, FXA_BF16, 0, 16, choice_slopes, FXA__CUDA_SM90, BACK},
+    {1, 90, -1, 192, 128, FXA_BF16, 0, 16, NULL, FAMILY_SM90, BACK | UNIT(DQ)},
+    {1, 89, -1, 128, 128, FXA_BF16, 0, 16, NULL, FAMILY_SM80, BACK},
+    {1, 89, -1, 128, 128, FXA_BF16, FXA_DETERMINISTIC, 16, NULL, FAMILY_SIMT, BACK},
+    {1, 90, -1, 64, 64, FXA_F32, FXA_DETERMINISTIC, 16, NULL, FAMILY_SIMT, BACK},
+    {1, 90, -1, 64, 64, FXA_BF16, 0, 16, choice_slopes, FAMILY_SM90, BACK},
 };
 
 TEST(problems_get_their_kernels) {
@@ -123,13 +123,13 @@ TEST(problems_get_their_kernels) {
         fxa__cuda_choice out;
         fxa_error err = {.status = FXA_OK};
         fxa__cuda_self self = choice_hopper;
-        self.arch = r->arch, self.forced = r->forced;
+        self.arch = r->arch, self.forced = family_forced(r->forced);
         choice_start(&c, r->pass, r->text);
         c.p.d_qk = r->d, c.p.d_v = r->dv, c.p.q.dtype = r->dtype, c.p.flags |= r->flags, c.p.alignment = r->alignment;
         T_INT(choice_end(&c, &self, &out, NULL, &err), FXA_OK);
-        if (out.family != r->family || out.units != r->units)
-            T_FAIL("row %zu: family %s and units %x, not %s and %x\n", i, fxa__cuda_family_name(out.family), out.units,
-                   fxa__cuda_family_name(r->family), r->units);
+        if (family_of(&out) != r->family || out.units != r->units)
+            T_FAIL("row %zu: family %s and units %x, not %s and %x\n", i, family_names[family_of(&out)], out.units,
+                   family_names[r->family], r->units);
         T_CHECK(out.traits.d >= r->d && out.traits.d % 32 == 0 && out.traits.dv >= r->dv);
         for (int unit = 0; unit < FXA__CUDA_UNIT_COUNT; unit++)
             if (out.units >> unit & 1u) T_CHECK(fxa__cuda_unit_source(&out, (fxa__cuda_unit)unit));
@@ -162,26 +162,26 @@ TEST(operands_through_the_workspace) {
         fxa_pass pass;
         void (*make)(fxa_problem *p);
         fxa_dtype in, out;
-        fxa__cuda_family family;
+        cuda_family family;
         bool staged, adds;
     } cases[] = {
-        {FXA_FORWARD, with_bytes, FXA_F32, FXA_F32, FXA__CUDA_SIMT, true, false},
-        {FXA_FORWARD, with_byte_results, FXA_F32, FXA_F32, FXA__CUDA_SIMT, true, false},
-        {FXA_FORWARD, with_wide_results, FXA_BF16, FXA_F32, FXA__CUDA_SM80, false, false},
-        {FXA_FORWARD, with_mixture, FXA_F32, FXA_F32, FXA__CUDA_SIMT, true, false},
-        {FXA_FORWARD, with_columns, FXA_BF16, FXA_BF16, FXA__CUDA_SM90, true, false},
-        {FXA_FORWARD, with_wide_lse, FXA_BF16, FXA_BF16, FXA__CUDA_SM90, true, false},
-        {FXA_FORWARD, with_max, FXA_BF16, FXA_BF16, FXA__CUDA_SM80, false, false},
-        {FXA_FORWARD, with_joining, FXA_BF16, FXA_BF16, FXA__CUDA_SM90, true, true},
-        {FXA_BACKWARD, with_wide_lse, FXA_BF16, FXA_BF16, FXA__CUDA_SM90, true, false},
-        {FXA_BACKWARD, with_wide_grads, FXA_BF16, FXA_F32, FXA__CUDA_SM80, true, false},
-        {FXA_BACKWARD, with_stable_wide_grads, FXA_BF16, FXA_F32, FXA__CUDA_SIMT, true, false},
-        {FXA_BACKWARD, with_wide_o, FXA_BF16, FXA_BF16, FXA__CUDA_SM90, false, false},
-        {FXA_BACKWARD, with_other_o, FXA_BF16, FXA_BF16, FXA__CUDA_SM90, true, false},
-        {FXA_BACKWARD, with_wide_dout, FXA_F32, FXA_F32, FXA__CUDA_SIMT, true, false},
-        {FXA_FORWARD, with_no_keys, FXA_BF16, FXA_BF16, FXA__CUDA_SM80, false, false},
-        {FXA_BACKWARD, with_no_keys, FXA_BF16, FXA_BF16, FXA__CUDA_SM80, false, false},
-        {FXA_BACKWARD, with_packed_adding, FXA_BF16, FXA_BF16, FXA__CUDA_SM90, true, true},
+        {FXA_FORWARD, with_bytes, FXA_F32, FXA_F32, FAMILY_SIMT, true, false},
+        {FXA_FORWARD, with_byte_results, FXA_F32, FXA_F32, FAMILY_SIMT, true, false},
+        {FXA_FORWARD, with_wide_results, FXA_BF16, FXA_F32, FAMILY_SM80, false, false},
+        {FXA_FORWARD, with_mixture, FXA_F32, FXA_F32, FAMILY_SIMT, true, false},
+        {FXA_FORWARD, with_columns, FXA_BF16, FXA_BF16, FAMILY_SM90, true, false},
+        {FXA_FORWARD, with_wide_lse, FXA_BF16, FXA_BF16, FAMILY_SM90, true, false},
+        {FXA_FORWARD, with_max, FXA_BF16, FXA_BF16, FAMILY_SM80, false, false},
+        {FXA_FORWARD, with_joining, FXA_BF16, FXA_BF16, FAMILY_SM90, true, true},
+        {FXA_BACKWARD, with_wide_lse, FXA_BF16, FXA_BF16, FAMILY_SM90, true, false},
+        {FXA_BACKWARD, with_wide_grads, FXA_BF16, FXA_F32, FAMILY_SM80, true, false},
+        {FXA_BACKWARD, with_stable_wide_grads, FXA_BF16, FXA_F32, FAMILY_SIMT, true, false},
+        {FXA_BACKWARD, with_wide_o, FXA_BF16, FXA_BF16, FAMILY_SM90, false, false},
+        {FXA_BACKWARD, with_other_o, FXA_BF16, FXA_BF16, FAMILY_SM90, true, false},
+        {FXA_BACKWARD, with_wide_dout, FXA_F32, FXA_F32, FAMILY_SIMT, true, false},
+        {FXA_FORWARD, with_no_keys, FXA_BF16, FXA_BF16, FAMILY_SM80, false, false},
+        {FXA_BACKWARD, with_no_keys, FXA_BF16, FXA_BF16, FAMILY_SM80, false, false},
+        {FXA_BACKWARD, with_packed_adding, FXA_BF16, FXA_BF16, FAMILY_SM90, true, true},
     };
     for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
         choice_case c;
@@ -190,10 +190,10 @@ TEST(operands_through_the_workspace) {
         choice_start(&c, cases[i].pass, NULL);
         cases[i].make(&c.p);
         T_INT(choice_end(&c, &choice_hopper, &out, NULL, &err), FXA_OK);
-        if (out.dtype != cases[i].in || out.out_dtype != cases[i].out || out.family != cases[i].family ||
+        if (out.dtype != cases[i].in || out.out_dtype != cases[i].out || family_of(&out) != cases[i].family ||
             out.converts != cases[i].staged || out.rounds_before_adding != cases[i].adds)
             T_FAIL("case %zu: %s to %s by %s, staged %d, adds %d\n", i, fxa_dtype_name(out.dtype),
-                   fxa_dtype_name(out.out_dtype), fxa__cuda_family_name(out.family), out.converts,
+                   fxa_dtype_name(out.out_dtype), family_names[family_of(&out)], out.converts,
                    out.rounds_before_adding);
         T_INT(out.units >> FXA__CUDA_CONVERT & 1u, out.converts);
         T_INT(out.traits.o_f32, cases[i].make == with_wide_o || cases[i].make == with_other_o);
@@ -228,7 +228,7 @@ TEST(lesser_kernels_have_a_reason) {
         cases[i].make(&c.p);
         T_OK(fxa__problem_create(fxa__context_host(ctx), &c.p, &p, &err));
         T_OK(choice_end(&c, &choice_hopper, &out, &g, &err));
-        const char *why = fxa__cuda_why_not_sm90(&choice_hopper, &p->in, &out, &g);
+        const char *why = family_why(&out);
         if (cases[i].why)
             T_HAS(why, cases[i].why);
         else
@@ -264,7 +264,7 @@ TEST(gradients_by_lesser_kernels_have_a_reason) {
         c.p.d_qk = cases[i].d, c.p.dropout_p = cases[i].dropout;
         if (cases[i].dropout > 0) c.p.flags |= FXA_DROPOUT;
         T_OK(choice_end(&c, &choice_hopper, &out, &g, &err));
-        const char *why = fxa__cuda_why_not_sm90(&choice_hopper, &c.p, &out, &g);
+        const char *why = family_why(&out);
         T_CHECK(*cases[i].why || !*why);
         T_HAS(why, cases[i].why);
         fxa__cuda_program_free(&g);
@@ -299,7 +299,7 @@ TEST(sums_beside_slopes) {
         if (i == 1) c.p.flags |= FXA_DROPOUT, c.p.dropout_p = 0.5;
         if (i == 2) c.p.d_qk = 192;
         T_INT(choice_end(&c, &choice_hopper, &out, &g, &err), FXA_OK);
-        T_INT(out.family, i ? FXA__CUDA_SM80 : FXA__CUDA_SM90);
+        T_INT(family_of(&out), i ? FAMILY_SM80 : FAMILY_SM90);
         T_CHECK(g.switches.derivative && g.switches.grad_sums == 1 && !out.traits.separate_dq);
         fxa__cuda_program_free(&g);
     }
@@ -312,19 +312,19 @@ TEST(fixed_gradients_are_exact_sums) {
         const char *text;
         uint32_t flags;
         int exact;
-        fxa__cuda_family family;
+        cuda_family family;
         bool scatter, diagonal;
     } rows[] = {
-        {"tensor t : f32[1]\nscore = score + t[(q * k) % 9]", 0, 0, FXA__CUDA_SM90, true, false},
-        {"tensor t : f32[1]\nscore = score + t[(q * k) % 9]", FXA_DETERMINISTIC, 1, FXA__CUDA_SM90, true, false},
-        {"tensor t : f32[1]\nscore = score * t[(q * k) % 9]", FXA_DETERMINISTIC, 1, FXA__CUDA_SIMT, true, false},
-        {"tensor t : f32[1]\nscore = score + t[min(abs(q - k), 8)]", 0, 0, FXA__CUDA_SM90, false, true},
-        {"tensor t : f32[1]\nscore = score + t[min(abs(q - k), 8)]", FXA_DETERMINISTIC, 1, FXA__CUDA_SM90, false, true},
-        {"tensor t : f32[1]\nscore = score + t[h]", 0, 1, FXA__CUDA_SM90, false, false},
-        {"tensor t : f32[4]\nscore = score + t[b, h, q, k]", FXA_DETERMINISTIC, 0, FXA__CUDA_SM90, true, false},
-        {"tensor t : f32[4]\nscore = score + t[b, h, k, q] + t[b, h, q, k]", FXA_DETERMINISTIC, 1, FXA__CUDA_SM90, true,
+        {"tensor t : f32[1]\nscore = score + t[(q * k) % 9]", 0, 0, FAMILY_SM90, true, false},
+        {"tensor t : f32[1]\nscore = score + t[(q * k) % 9]", FXA_DETERMINISTIC, 1, FAMILY_SM90, true, false},
+        {"tensor t : f32[1]\nscore = score * t[(q * k) % 9]", FXA_DETERMINISTIC, 1, FAMILY_SIMT, true, false},
+        {"tensor t : f32[1]\nscore = score + t[min(abs(q - k), 8)]", 0, 0, FAMILY_SM90, false, true},
+        {"tensor t : f32[1]\nscore = score + t[min(abs(q - k), 8)]", FXA_DETERMINISTIC, 1, FAMILY_SM90, false, true},
+        {"tensor t : f32[1]\nscore = score + t[h]", 0, 1, FAMILY_SM90, false, false},
+        {"tensor t : f32[4]\nscore = score + t[b, h, q, k]", FXA_DETERMINISTIC, 0, FAMILY_SM90, true, false},
+        {"tensor t : f32[4]\nscore = score + t[b, h, k, q] + t[b, h, q, k]", FXA_DETERMINISTIC, 1, FAMILY_SM90, true,
          false},
-        {"tensor t : f32[3]\nscore = score + t[h, q, k]", FXA_DETERMINISTIC, 1, FXA__CUDA_SM90, true, false},
+        {"tensor t : f32[3]\nscore = score + t[h, q, k]", FXA_DETERMINISTIC, 1, FAMILY_SM90, true, false},
     };
     for (size_t i = 0; i < sizeof rows / sizeof *rows; i++) {
         choice_case c;
@@ -334,10 +334,10 @@ TEST(fixed_gradients_are_exact_sums) {
         choice_start(&c, FXA_BACKWARD, rows[i].text);
         c.captures[0].grad = 1, c.p.flags |= rows[i].flags;
         T_INT(choice_end(&c, &choice_hopper, &out, &g, &err), FXA_OK);
-        if (g.switches.grad_exact != rows[i].exact || out.family != rows[i].family ||
+        if (g.switches.grad_exact != rows[i].exact || family_of(&out) != rows[i].family ||
             g.switches.grad_scatter != rows[i].scatter || g.switches.grad_diagonal != rows[i].diagonal)
             T_FAIL("%s: exact %u, %s, scatter %d, diagonal %d\n", rows[i].text, g.switches.grad_exact,
-                   fxa__cuda_family_name(out.family), g.switches.grad_scatter, g.switches.grad_diagonal);
+                   family_names[family_of(&out)], g.switches.grad_scatter, g.switches.grad_diagonal);
         fxa__cuda_program_free(&g);
     }
 }
@@ -352,7 +352,7 @@ TEST(pages_in_the_backward_pass) {
         choice_start(&c, FXA_BACKWARD, NULL);
         c.p.flags |= FXA_PAGED, c.p.page_size = size, c.p.n_pages = 7;
         T_INT(choice_end(&c, &choice_hopper, &out, NULL, &err), FXA_OK);
-        T_INT(out.family, FXA__CUDA_SM90);
+        T_INT(family_of(&out), FAMILY_SM90);
         T_CHECK(!out.traits.paged && out.converts && (out.units & UNIT(PAGED_GRADS)));
     }
 }
@@ -366,8 +366,7 @@ TEST(pages_that_tma_fetches) {
         choice_start(&c, FXA_FORWARD, NULL);
         c.p.flags |= FXA_PAGED, c.p.page_size = size, c.p.n_pages = 600;
         T_INT(choice_end(&c, &choice_hopper, &out, NULL, &err), FXA_OK);
-        if ((out.family == FXA__CUDA_SM90) != fits)
-            T_FAIL("pages of %u: %s\n", size, fxa__cuda_family_name(out.family));
+        if ((family_of(&out) == FAMILY_SM90) != fits) T_FAIL("pages of %u: %s\n", size, family_names[family_of(&out)]);
     }
 }
 
@@ -382,7 +381,7 @@ TEST(strides_beyond_tma_are_for_sm80) {
         c.p.k.stride[0] = (INT64_C(1) << 39) - (i ? 0 : 8);
         c.p.k.stride[1] = 500 * 64, c.p.k.stride[2] = 64, c.p.k.stride[3] = 1;
         T_INT(choice_end(&c, &choice_hopper, &out, NULL, &err), FXA_OK);
-        T_INT(out.family, i ? FXA__CUDA_SM80 : FXA__CUDA_SM90);
+        T_INT(family_of(&out), i ? FAMILY_SM80 : FAMILY_SM90);
     }
 }
 

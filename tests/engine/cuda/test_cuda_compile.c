@@ -9,7 +9,7 @@
 static bool compile_plan(fxa_context *ctx, const box *b, fxa_plan **plan) {
     fxa_error err;
     fxa__problem *p = NULL;
-    const fxa__cuda_self self = {.arch = box_arch, .processors = 132, .forced = -1};
+    const fxa__cuda_self self = {.arch = box_arch, .processors = 132};
     fxa__cuda_program_free(&box_program);
     T_OK(fxa__problem_create(fxa__context_host(box_ctx), &b->p, &p, &err));
     if (p) T_OK(fxa__cuda_choose(&self, p, &box_choice, &box_program, &err)); /* the stand-in's kernel shapes */
@@ -77,7 +77,7 @@ TEST(options_say_what_the_problem_needs) {
         if (compile_plan(ctx, &b, &plan)) {
             const char *given = box_options, *extra[] = {rows[i].option, rows[i].other};
             T_HAS(given,
-                  box_choice.family == FXA__CUDA_SM90 ? "--gpu-architecture=sm_90a " : "--gpu-architecture=sm_90 ");
+                  family_of(&box_choice) == FAMILY_SM90 ? "--gpu-architecture=sm_90a " : "--gpu-architecture=sm_90 ");
             T_HAS(given, "--std=c++17 -default-device -DFXA_D=");
             char want[1024] = "";
             for (const char *at = usual, *end; *at; at = end + 1) { /* usual ones, or those that replace them */
@@ -89,7 +89,7 @@ TEST(options_say_what_the_problem_needs) {
             }
             for (int k = 0; k < 2; k++)
                 if (extra[k]) (void)strcat(want, extra[k]);
-            (void)strcat(want, box_choice.family == FXA__CUDA_SM90 ? "-DFXA_SHARED_KB=227 " : "-DFXA_SHARED_KB=163 ");
+            (void)strcat(want, family_of(&box_choice) == FAMILY_SM90 ? "-DFXA_SHARED_KB=227 " : "-DFXA_SHARED_KB=163 ");
             T_STR(strstr(given, "-DFXA_D="), want);
         }
         fxa_plan_destroy(plan);

@@ -3,13 +3,14 @@
  * Rare programs in the host part of the cuda engine: many shared parts, mask operands that are not ints, backward
  * programs with their own tensors. Needs neither a device nor NVRTC.
  */
+#include "../all/cuda_families.h"
 #include "engine/cuda/cuda.h"
 #include "problem/problem_private.h"
 #include "support/fixtures/own_context.h"
 
 #include <math.h>
 
-static const fxa__cuda_self corner_hopper = {.arch = 90, .processors = 132, .forced = -1};
+static const fxa__cuda_self corner_hopper = {.arch = 90, .processors = 132};
 
 static fxa_problem corner_problem(fxa_pass pass, const fxa_program *program) {
     fxa_problem p = FXA_PROBLEM_INIT;
@@ -64,7 +65,7 @@ TEST(tiles_of_wide_operands) {
         fxa_problem p = corner_problem(FXA_BACKWARD, NULL);
         p.d_qk = sizes[i][0], p.d_v = sizes[i][1];
         T_REQUIRE(corner_choose(&p, &out, &g));
-        T_INT(out.family, FXA__CUDA_SM90);
+        T_INT(family_of(&out), FAMILY_SM90);
         T_INT(fxa__cuda_tile_shape(&out, FXA__CUDA_BACKWARD).launch.k_rows, sizes[i][2]);
         fxa__cuda_program_free(&g);
     }
@@ -183,12 +184,12 @@ TEST(much_for_shared_memory) {
         const char *text;
         fxa_pass pass;
         int64_t d;
-        fxa__cuda_family family;
+        cuda_family family;
         bool apart;
-    } rows[] = {{bias, FXA_BACKWARD, 128, FXA__CUDA_SM90, false}, {words, FXA_BACKWARD, 64, FXA__CUDA_SM90, false},
-                {words, FXA_BACKWARD, 128, FXA__CUDA_SM90, true}, {words, FXA_BACKWARD, 96, FXA__CUDA_SM90, true},
-                {words, FXA_FORWARD, 256, FXA__CUDA_SM90, false}, {far, FXA_FORWARD, 192, FXA__CUDA_SM90, false},
-                {far, FXA_FORWARD, 256, FXA__CUDA_SM80, false}};
+    } rows[] = {{bias, FXA_BACKWARD, 128, FAMILY_SM90, false}, {words, FXA_BACKWARD, 64, FAMILY_SM90, false},
+                {words, FXA_BACKWARD, 128, FAMILY_SM90, true}, {words, FXA_BACKWARD, 96, FAMILY_SM90, true},
+                {words, FXA_FORWARD, 256, FAMILY_SM90, false}, {far, FXA_FORWARD, 192, FAMILY_SM90, false},
+                {far, FXA_FORWARD, 256, FAMILY_SM80, false}};
     for (size_t i = 0; i < sizeof rows / sizeof *rows; i++) {
         fxa_program *program = NULL;
         fxa_capture t[2] = {{.size = {4, 300, 512}}, {.size = {512}}};
@@ -200,9 +201,8 @@ TEST(much_for_shared_memory) {
         p.captures = t, p.n_captures = fxa_program_tensor_count(program), p.d_qk = rows[i].d;
         T_REQUIRE(corner_choose(&p, &out, &g));
         T_CHECK(g.operands.dense >= 0);
-        if (out.family != rows[i].family || out.traits.separate_dq != rows[i].apart)
-            T_FAIL("row %d: %s%s\n", (int)i, fxa__cuda_family_name(out.family),
-                   out.traits.separate_dq ? ", dQ apart" : "");
+        if (family_of(&out) != rows[i].family || out.traits.separate_dq != rows[i].apart)
+            T_FAIL("row %d: %s%s\n", (int)i, family_names[family_of(&out)], out.traits.separate_dq ? ", dQ apart" : "");
         fxa__cuda_program_free(&g);
         fxa_program_destroy(program);
     }

@@ -234,7 +234,10 @@ TEST(costs_order_engines_as_they_were_measured) {
             choice_case c;
             fxa__problem *p = NULL;
             fxa_error err;
-            fxa__cuda_choice choice = {.family = FXA__CUDA_SM90, .traits.d = columns[i], .traits.dv = columns[i]};
+            bool wide = columns[i] > 128;
+            const char *name = !pass ? "forward_sm90" : wide ? "backward_wide_sm90" : "backward_sm90";
+            fxa__cuda_choice choice = {.recipe = family_recipe(name, 90)};
+            choice.traits.d = choice.traits.dv = columns[i];
             choice_start(&c, (fxa_pass)pass, NULL);
             c.p.d_qk = columns[i], c.p.sq = c.p.sk = 4096;
             T_OK(fxa__problem_create(fxa__context_host(ctx), &c.p, &p, &err));
@@ -242,7 +245,7 @@ TEST(costs_order_engines_as_they_were_measured) {
             if (!(cuda > 0 && cuda < cudnn))
                 T_FAIL("pass %d, %d columns: %g and %g s\n", pass, columns[i], cuda, cudnn);
             T_CHECK(fxa__cuda_cost(66, &choice, p) > cuda);
-            choice.family = FXA__CUDA_SIMT;
+            choice.recipe = family_recipe(pass ? "backward_simt" : "forward_simt", 90);
             T_CHECK(fxa__cuda_cost(132, &choice, p) > cudnn);
             fxa__problem_release(p);
         }

@@ -3,7 +3,7 @@
  * Tile shapes of the cuda engine's kernels (kernels/common/tile_shape.h) for every pair of head dims, against tables.
  * test_cuda_run.c tests the layout of the workspace.
  */
-#include "engine/cuda/cuda.h"
+#include "../all/cuda_families.h"
 #include "t.h"
 
 static const int32_t shape_dims[] = {32, 64, 96, 128, 192, 256};
@@ -23,12 +23,19 @@ static void shape_check(const fxa__cuda_choice *c, const struct FxaShape *s, int
 }
 
 /* Calls `check` for every pair of head dims. */
-static void shape_for_all(fxa__cuda_family family, int32_t arch, void (*check)(fxa__cuda_choice *c)) {
+static void shape_for_all(int32_t arch, void (*check)(fxa__cuda_choice *c)) {
     for (int i = 0; i < SHAPE_DIMS * SHAPE_DIMS; i++) {
-        fxa__cuda_choice c = {.family = family, .arch = arch, .traits.d = shape_dims[i / SHAPE_DIMS]};
-        c.traits.dv = shape_dims[i % SHAPE_DIMS];
+        fxa__cuda_choice c = {.arch = arch};
+        c.traits.d = shape_dims[i / SHAPE_DIMS], c.traits.dv = shape_dims[i % SHAPE_DIMS];
         check(&c);
     }
+}
+
+/* Returns the tiles of a kernel with the shared memory that its recipe has. */
+static struct FxaTileShape shape_of(fxa__cuda_choice *c, const char *recipe, fxa__cuda_unit unit) {
+    c->recipe = family_recipe(recipe, c->arch);
+    c->traits.shared_kb = c->recipe->shared_kb;
+    return fxa__cuda_tile_shape(c, unit);
 }
 
 /* Key tiles of the sm80 backward by the shared memory of a CTA: 163 KiB on sm_80, sm_90 and sm_100, else 99 KiB. */
@@ -36,23 +43,22 @@ static void shape_check_sm80(fxa__cuda_choice *c) {
     int32_t columns = shape_columns(c);
     bool roomy = c->arch == 80 || c->arch == 90 || c->arch == 100, wide = c->traits.d > 128 || c->traits.dv > 128;
     int32_t keys = columns <= (roomy ? 384 : 192) ? 128 : columns <= (roomy ? 512 : 320) ? 64 : 32;
-    c->traits.shared_kb = roomy ? 163 : 99;
-    struct FxaShape back = fxa__cuda_tile_shape(c, FXA__CUDA_BACKWARD).launch;
+    struct FxaShape back = shape_of(c, "backward_sm80", FXA__CUDA_BACKWARD).launch;
     shape_check(c, &back, 2 * keys, keys == 32 ? 32 : 64, keys);
     T_INT(back.sum_rows, keys / 16);
     T_INT(back.parts, wide ? 2 : 1);
     T_CHECK(back.shared_bytes <= c->traits.shared_kb * 1024);
-    struct FxaShape forward = fxa__cuda_tile_shape(c, FXA__CUDA_FORWARD).launch;
+    struct FxaShape forward = shape_of(c, "forward_sm80", FXA__CUDA_FORWARD).launch;
     shape_check(c, &forward, 128, wide ? 64 : 128, 64);
     T_CHECK(forward.shared_bytes <= 99 * 1024);
     c->traits.dense = 1;
-    forward = fxa__cuda_tile_shape(c, FXA__CUDA_FORWARD).launch;
+    forward = shape_of(c, "forward_sm80", FXA__CUDA_FORWARD).launch;
     shape_check(c, &forward, 128, 64, 64);
 }
 
 TEST(tiles_of_sm80) {
     static const int32_t arch[] = {80, 86, 89, 90, 100, 120};
-    for (size_t i = 0; i < sizeof arch / sizeof *arch; i++) shape_for_all(FXA__CUDA_SM80, arch[i], shape_check_sm80);
+    for (size_t i = 0; i < sizeof arch / sizeof *arch; i++) shape_for_all(arch[i], shape_check_sm80);
 }
 
 /* Key tiles of the sm90 forward by pairs of head dims, 2 for 128 keys and 1 for 64, and whether 64 keys fit. Computed
@@ -74,13 +80,13 @@ TEST(tiles_of_the_sm90_forward) {
     };
     for (size_t i = 0; i < sizeof rows / sizeof *rows; i++) {
         for (int k = 0; k < SHAPE_DIMS * SHAPE_DIMS; k++) {
-            fxa__cuda_choice c = {.family = FXA__CUDA_SM90, .arch = 90};
-            c.traits = (struct FxaTraits){.dropout = rows[i].dropout, .dense = rows[i].dense, .shared_kb = 227};
+            fxa__cuda_choice c = {.arch = 90};
+            c.traits = (struct FxaTraits){.dropout = rows[i].dropout, .dense = rows[i].dense};
             c.traits.diagonal = rows[i].diagonal, c.traits.operands = rows[i].vector;
             c.traits.d = shape_dims[k / SHAPE_DIMS], c.traits.dv = shape_dims[k % SHAPE_DIMS];
             bool small = c.traits.d <= 64 && c.traits.dv <= 64, both = rows[i].dense && rows[i].diagonal;
             int32_t groups = small && !rows[i].dense && !rows[i].dropout ? 3 : 2;
-            struct FxaTileShape t = fxa__cuda_tile_shape(&c, FXA__CUDA_FORWARD);
+            struct FxaTileShape t = shape_of(&c, "forward_sm90", FXA__CUDA_FORWARD);
             struct FxaShape s = t.launch;
             shape_check(&c, &s, 128 * (groups + 1), 64 * groups, rows[i].keys[k] == '2' ? 128 : 64);
             T_INT(s.store_rows, 16);
@@ -97,6 +103,7 @@ TEST(tiles_of_the_sm90_forward) {
 static void shape_check_sm90(fxa__cuda_choice *c) {
     bool wide = c->traits.d > 128 || c->traits.dv > 128, small = c->traits.d <= 64 && c->traits.dv <= 64;
     int32_t columns = shape_columns(c);
+    const char *name = wide ? "backward_wide_sm90" : "backward_sm90";
     c->traits.shared_kb = 227;
     const struct FxaTraits bare = c->traits;
     for (int i = 0; i < 7; i++) {
@@ -105,7 +112,7 @@ static void shape_check_sm90(fxa__cuda_choice *c) {
                                 &t->grad_sums,  &t->grad_scatter, &t->dropout};
         *t = bare;
         if (i) *members[i - 1] = 1;
-        struct FxaShape s = fxa__cuda_tile_shape(c, FXA__CUDA_BACKWARD).launch;
+        struct FxaShape s = shape_of(c, name, FXA__CUDA_BACKWARD).launch;
         shape_check(c, &s, 384, small && i == 0 ? 128 : 64, wide ? 64 : 128);
         T_INT(s.store_rows, 16);
         T_INT(s.sum_rows, wide ? 0 : 8);
@@ -120,34 +127,33 @@ static void shape_check_sm90(fxa__cuda_choice *c) {
         T_CHECK(fxa_backward_sm90(t).launch.shared_bytes <= 227 * 1024);
     }
     c->traits = bare;
-    struct FxaShape s = fxa__cuda_tile_shape(c, FXA__CUDA_DQ).launch;
+    struct FxaShape s = shape_of(c, name, FXA__CUDA_DQ).launch;
     shape_check(c, &s, 384, 128, 64);
     T_INT(s.store_rows, 16);
     T_INT(s.persistent, 1);
 }
 
-TEST(tiles_of_the_sm90_backward) { shape_for_all(FXA__CUDA_SM90, 90, shape_check_sm90); }
+TEST(tiles_of_the_sm90_backward) { shape_for_all(90, shape_check_sm90); }
 
 /* Kernels without tensor cores, and those that are the same in every family. */
 static void shape_check_others(fxa__cuda_choice *c) {
     static const fxa__cuda_unit tiles[] = {FXA__CUDA_FORWARD, FXA__CUDA_BACKWARD},
                                 none[] = {FXA__CUDA_TILE_LISTS, FXA__CUDA_CONVERT};
     for (int i = 0; i < 2; i++) {
-        struct FxaShape s = fxa__cuda_tile_shape(c, tiles[i]).launch;
+        struct FxaShape s = shape_of(c, i ? "backward_simt" : "forward_simt", tiles[i]).launch;
         shape_check(c, &s, 256, 64, 64);
         T_INT(s.sum_rows, i ? 8 : 0);
         T_INT(s.parts, 1);
-        s = fxa__cuda_tile_shape(c, none[i]).launch;
+        s = shape_of(c, "forward_simt", none[i]).launch;
         shape_check(c, &s, 0, 0, 0);
     }
-    struct FxaShape s = fxa__cuda_tile_shape(c, FXA__CUDA_PREPOST).launch;
+    struct FxaShape s = shape_of(c, "backward_simt", FXA__CUDA_PREPOST).launch;
     shape_check(c, &s, 256, c->traits.dv == 32 ? 64 : c->traits.dv == 64 ? 32 : c->traits.dv <= 128 ? 16 : 8, 0);
     T_INT(s.parts, 1);
-    c->traits.shared_kb = 227;
     for (c->traits.row_tiles = 1; c->traits.row_tiles <= 4 && c->traits.d <= 128 && c->traits.d == c->traits.dv;
          c->traits.row_tiles *= 2)
         for (c->traits.cluster = 0; c->traits.cluster < 3; c->traits.cluster++) {
-            s = fxa__cuda_tile_shape(c, FXA__CUDA_DECODE).launch;
+            s = shape_of(c, "decode_sm90", FXA__CUDA_DECODE).launch;
             shape_check(c, &s, 384, 8 * c->traits.row_tiles, 128);
             T_INT(s.store_rows, 32);
             T_INT(s.persistent, 1);
@@ -155,6 +161,24 @@ static void shape_check_others(fxa__cuda_choice *c) {
         }
 }
 
-TEST(tiles_of_other_kernels) { shape_for_all(FXA__CUDA_SIMT, 80, shape_check_others); }
+TEST(tiles_of_other_kernels) { shape_for_all(90, shape_check_others); }
+
+/* Every device from sm_80 on has, for both passes, rows of the recipe table that take any problem, and each row states
+ * what launches need. */
+TEST(every_architecture_has_kernels) {
+    for (int32_t arch = 0; arch < 200; arch++) {
+        bool any[2] = {false, false};
+        for (size_t i = 0; i < fxa__cuda_recipe_count; i++) {
+            const fxa__cuda_recipe *r = &fxa__cuda_recipes[i];
+            if (arch < r->arch_first || arch > r->arch_last) continue;
+            T_CHECK(r->main.source && r->main.shape && r->refuses && r->launch && r->shared_kb >= 99);
+            T_INT(r->dq != NULL, r->pass == FXA_BACKWARD);
+            any[r->pass] = any[r->pass] || (strcmp(r->family, "simt") == 0 && !r->refuses(NULL));
+        }
+        T_CHECK(any[FXA_FORWARD] == (arch >= 80) && any[FXA_BACKWARD] == (arch >= 80));
+        T_INT(fxa__cuda_recipe_has_arch(arch), arch >= 80);
+    }
+    T_CHECK(!fxa__cuda_recipe_family("sm90") && fxa__cuda_recipe_family("sm80") && !fxa__cuda_recipe_family("sm"));
+}
 
 T_MAIN

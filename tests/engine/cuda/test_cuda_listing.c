@@ -8,7 +8,7 @@
 #include "support/fixtures/own_context.h"
 #include "t.h"
 
-static const fxa__cuda_self list_hopper = {.arch = 90, .processors = 132, .forced = -1};
+static const fxa__cuda_self list_hopper = {.arch = 90, .processors = 132};
 
 static void list_nothing(fxa_problem *p) { (void)p; }
 static void list_decode(fxa_problem *p) { p->sq = 1, p->sk = 4096; }

@@ -64,7 +64,7 @@ TEST(choices_release_memory) {
     for (size_t i = 0; i < sizeof plan_cases / sizeof *plan_cases; i++) {
         const plan_case *c = &plan_cases[i];
         const fxa__cuda_self self = {
-            .arch = c->arch ? c->arch : 90, .processors = 132, .forced = c->forced - !c->forced};
+            .arch = c->arch ? c->arch : 90, .processors = 132, .forced = family_forced(c->forced - !c->forced)};
         fail_alloc memory = FAIL_ALLOC_INIT;
         fxa_context *counted = fail_alloc_context(&memory);
         fxa__problem *p = NULL;

@@ -89,7 +89,7 @@ TEST(backward_programs_of_the_caller) {
     c.p.bprop = own, c.p.bprop_captures = &t, c.p.n_bprop_captures = 1;
     c.p.map_q.kind = FXA_MAP_TABLE; /* which nothing reads */
     T_INT(choice_end(&c, &choice_hopper, &out, &g, &err), FXA_OK);
-    T_INT(out.family, FXA__CUDA_SM80);
+    T_INT(family_of(&out), FAMILY_SM80);
     T_CHECK(g.switches.user_backward && !g.switches.derivative && !out.finite_factors && g.program->n_tensors == 2);
     T_CHECK(g.source[0].kind == FXA__CUDA_FROM_CALLER && g.source[0].index == 0);
     T_CHECK(g.source[1].kind == FXA__CUDA_FROM_BPROP && g.source[1].index == 0);
@@ -137,7 +137,7 @@ TEST(masks_may_read_the_score) {
         choice_start(&c, i % 2 ? FXA_BACKWARD : FXA_FORWARD, texts[i / 2]);
         T_INT(choice_end(&c, &choice_hopper, &out, &g, &err), FXA_OK);
         T_CHECK(g.switches.value && g.switches.mask == (i > 1) && !(g.operands.mask_inputs & 1u << FXA_INPUT_SCORE));
-        T_INT(out.family, FXA__CUDA_SM90);
+        T_INT(family_of(&out), FAMILY_SM90);
         fxa__cuda_program_free(&g);
     }
 }

@@ -149,7 +149,7 @@ TEST(operands_are_staged) {
     p.flags |= FXA_ACCUMULATE_O, p.lse.dtype = FXA_F64, p.k.dtype = FXA_E4M3;
     p.v = (fxa_operand){.dtype = FXA_BF16, .layout = FXA_LAYOUT_STRIDED, .stride = {500 * 512, 128, 512, 2}};
     T_REQUIRE(bed_open(&x, &p, -1, &err));
-    T_INT(x.code.choice.family, FXA__CUDA_SIMT);
+    T_INT(family_of(&x.code.choice), FAMILY_SIMT);
     T_OK(bed_run(&x, &err));
     T_INT(watch.launches, 6);
     for (int i = 0; i < 3; i++)

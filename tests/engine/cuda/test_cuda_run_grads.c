@@ -144,7 +144,7 @@ TEST(workspace_of_fixed_gradients) {
             bed x;
             memcpy(t.size, rows[i].size, sizeof rows[i].size);
             p.captures = &t, p.n_captures = 1, p.flags = FXA_GRAD_K | FXA_GRAD_V | (fixed ? FXA_DETERMINISTIC : 0);
-            T_REQUIRE(bed_open(&x, &p, FXA__CUDA_SIMT, &err));
+            T_REQUIRE(bed_open(&x, &p, FAMILY_SIMT, &err));
             T_OK(bed_run(&x, &err));
             touch_check(&x);
             bytes[fixed] = x.workspace;
@@ -175,7 +175,7 @@ TEST(tensors_of_every_rank) {
             t.grad_stride[d] = INT64_C(1) << (36 - 9 * d);
         }
         p.captures = &t, p.n_captures = 1;
-        T_REQUIRE(bed_open(&x, &p, FXA__CUDA_SM80, &err));
+        T_REQUIRE(bed_open(&x, &p, FAMILY_SM80, &err));
         T_OK(bed_run(&x, &err));
         const watched *main = NULL, *store = NULL;
         for (int i = 0; i < watch.launches; i++) {
@@ -282,7 +282,7 @@ TEST(pairs_that_nobody_writes) {
 
 /* Without rows there is no sum of dQ, and the same kernels are launched. */
 TEST(no_rows) {
-    for (int32_t forced = FXA__CUDA_SM80; forced <= FXA__CUDA_SIMT; forced++) {
+    for (int32_t forced = FAMILY_SM80; forced <= FAMILY_SIMT; forced++) {
         fxa_program *program;
         fxa_problem p = bed_problem(FXA_BACKWARD, NULL, &program);
         fxa_error err;

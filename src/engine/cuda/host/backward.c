@@ -4,18 +4,13 @@
  * its sum (postprocess, fxa_grad_q_finish) or by a kernel of its own (fxa_grad_q), gradients of sinks.
  */
 #include "call.h"
+#include "recipes.h"
 
 #include "../../../base/num.h"
 
 enum {
     BACKWARD_FINISH = 8 /* resident CTAs of fxa_grad_q_finish per multiprocessor */
 };
-
-/* Returns true if a kernel of its own computes dQ: deterministic, above head dim 128, and f32. Does not depend on the
- * workspace, which may be empty. */
-static bool backward_is_separate(const fxa__cuda_call *c) {
-    return c->code->choice.traits.separate_dq || c->code->choice.family == FXA__CUDA_SIMT;
-}
 
 static fxa_status backward_maps(fxa__cuda_call *c, const struct FxaShape *shape) {
     FXA_TRY(fxa__cuda_tensor_map(c, FXA_SLOT_Q, shape->q_rows, &c->maps.q));
@@ -40,21 +35,20 @@ static fxa_status backward_keys(fxa__cuda_call *c) {
     fxa__cuda_args_tile_list(c, &c->at.keys);
     if (c->code->choice.traits.ordered_dq) fxa__cuda_args_dq_order(c);
     c->a.sent_all = (int)tiles * fxa__cuda_tile_shape(&c->code->choice, FXA__CUDA_BACKWARD).dq_writers;
-    return fxa__cuda_launch_main(c, FXA__CUDA_BACKWARD, FXA__CUDA_SIMT_DKV,
+    return fxa__cuda_launch_main(c, FXA__CUDA_BACKWARD, c->code->choice.recipe->main.function,
                                  (fxa__cuda_grid){tiles * shape->parts, p->hkv, packed ? 1 : p->b});
 }
 
 static fxa_status backward_queries(fxa__cuda_call *c) {
-    bool simt = c->code->choice.family == FXA__CUDA_SIMT;
-    fxa__cuda_unit unit = simt ? FXA__CUDA_BACKWARD : FXA__CUDA_DQ;
-    const struct FxaShape *shape = &c->code->unit[unit].shape;
+    const fxa__cuda_kernel *kernel = &c->code->choice.recipe->dq_kernel;
+    const struct FxaShape *shape = &c->code->unit[kernel->unit].shape;
     if (shape->store_rows) {
         FXA_TRY(backward_maps(c, shape));
         FXA_TRY(fxa__cuda_tensor_map(c, FXA_SLOT_DQ, shape->store_rows, &c->maps.grad_q));
     }
     fxa__cuda_args_tile_list(c, &c->at.queries);
     fxa__cuda_args_query_order(c, shape->q_rows);
-    return fxa__cuda_launch_query_tiles(c, unit, simt ? FXA__CUDA_SIMT_DQ : 0);
+    return fxa__cuda_launch_query_tiles(c, kernel->unit, kernel->function);
 }
 
 static fxa_status backward_end(fxa__cuda_call *c, int function, int64_t rows, int64_t heads) {
@@ -97,7 +91,8 @@ fxa_status fxa__cuda_backward(fxa__cuda_call *c) {
         c->follows_kernel = false; /* the preprocess reads O, dO and LSE before it waits for earlier kernels */
     FXA_TRY(backward_end(c, FXA__CUDA_PREPROCESS, c->at.pad_rows / rows, p->hq));
     FXA_TRY(backward_keys(c));
-    if (p->flags & FXA_GRAD_Q) FXA_TRY(backward_is_separate(c) ? backward_queries(c) : backward_finish(c));
+    if (p->flags & FXA_GRAD_Q)
+        FXA_TRY(c->code->choice.dq == FXA__CUDA_DQ_OWN_KERNEL ? backward_queries(c) : backward_finish(c));
     if (p->flags & FXA_GRAD_SINKS) FXA_TRY(backward_end(c, FXA__CUDA_SINK_GRAD, p->hq, 1));
     return fxa__cuda_captured_grads_store(c);
 }

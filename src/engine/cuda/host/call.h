@@ -235,7 +235,7 @@ fxa_status fxa__cuda_forward(fxa__cuda_call *c);
 fxa_status fxa__cuda_backward(fxa__cuda_call *c);
 fxa_status fxa__cuda_decode(fxa__cuda_call *c);
 /* host/decode.c: sets splits, item_splits, items and cut for tiles of this shape. */
-void fxa__cuda_decode_split(const fxa__cuda_self *self, const fxa__cuda_choice *choice, const fxa_problem *p,
+void fxa__cuda_decode_split(const fxa__cuda_self *self, const struct FxaTraits *traits, const fxa_problem *p,
                             const struct FxaTileShape *shape, fxa__cuda_buffers *out);
 
 #endif

@@ -6,6 +6,7 @@
  * is written by the main kernel in storage type.
  */
 #include "call.h"
+#include "recipes.h"
 
 #include "../../../base/num.h"
 
@@ -42,11 +43,12 @@ bool fxa__cuda_is_dense_grad_direct(const fxa__cuda_choice *choice, const fxa__c
 }
 
 /* Returns true if the kernel writes every element of the dense gradient: there is no mask and no lengths, and the
- * kernels of sm90 store entire tiles. */
+ * kernel stores entire tiles. */
 static bool captured_all_dense(const fxa__cuda_call *c, const fxa_view *v) {
     const fxa_problem *p = &c->p->in;
     const int64_t all[] = {p->b, p->hq, p->sq, p->sk};
-    if (c->code->choice.family != FXA__CUDA_SM90 || c->code->program.switches.mask || c->code->choice.traits.varlen)
+    if (!(c->code->choice.recipe->is & FXA__CUDA_WHOLE_TILES) || c->code->program.switches.mask ||
+        c->code->choice.traits.varlen)
         return false;
     for (int d = 0; d < 4; d++)
         if (v->size[d] != all[d]) return false;

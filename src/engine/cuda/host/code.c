@@ -4,49 +4,12 @@
  * one source file below kernels/, compiled separately. The tile shape that a kernel needs is a constant of its cubin;
  * it is compared with kernels/common/tile_shape.h, and a cubin with another shape is refused.
  */
-#include "../cuda.h"
+#include "recipes.h"
 
 #include <stdio.h>
 #include <string.h>
 
 enum { BUILD_SHARED_BYTES = 8 }; /* CU_FUNC_ATTRIBUTE_MAX_DYNAMIC_SHARED_SIZE_BYTES */
-
-/* ---- Units ------------------------------------------------------------------------------------------------------- */
-
-static const struct build_unit {
-    const char *file[3];     /* by family; NULL = the family has no such unit */
-    const char *function[6]; /* names in the order of fxa__cuda_module.function */
-} build_units[FXA__CUDA_UNIT_COUNT] = {
-    [FXA__CUDA_FORWARD] = {{"sm90/forward", "sm80/forward", "simt/forward"}, {"fxa_forward"}},
-    [FXA__CUDA_BACKWARD] = {{"sm90/backward", "sm80/backward", "simt/backward"}, {"fxa_backward", "fxa_grad_q"}},
-    [FXA__CUDA_DQ] = {{"sm90/dq", NULL, NULL}, {"fxa_grad_q"}},
-    [FXA__CUDA_PREPOST] = {{"common/backward_prepost", "common/backward_prepost", "common/backward_prepost"},
-                           {"fxa_backward_prepare", "fxa_grad_q_finish", "fxa_sums_reduce", "fxa_grad_sink"}},
-    [FXA__CUDA_TILE_LISTS] = {{"common/tile_lists", "common/tile_lists", "common/tile_lists"},
-                              {"fxa_operands_pack", "fxa_tile_lists", "fxa_range_table"}},
-    [FXA__CUDA_DIAGONAL_TABLE] = {{"common/diagonal_table", "common/diagonal_table", "common/diagonal_table"},
-                                  {"fxa_diagonal_fill", "fxa_diagonal_reduce"}},
-    [FXA__CUDA_DECODE] = {{"sm90/decode", NULL, NULL}, {"fxa_decode"}},
-    [FXA__CUDA_CAPTURED_GRADS] = {{"common/captured_grads", "common/captured_grads", "common/captured_grads"},
-                                  {"fxa_captured_totals", "fxa_captured_sums", "fxa_captured_diagonal",
-                                   "fxa_captured_store", "fxa_captured_dense", "fxa_captured_params"}},
-    [FXA__CUDA_CONVERT] = {{"common/convert", "common/convert", "common/convert"},
-                           {"fxa_convert_copy", "fxa_convert_merge", "fxa_coordinates_write"}},
-    [FXA__CUDA_PAGED_GRADS] = {{"common/paged_grads", "common/paged_grads", "common/paged_grads"},
-                               {"fxa_pages_gather", "fxa_pages_count", "fxa_pages_offsets", "fxa_pages_list",
-                                "fxa_pages_sort", "fxa_pages_scatter"}},
-};
-
-const char *fxa__cuda_unit_source(const fxa__cuda_choice *choice, fxa__cuda_unit unit) {
-    bool wide = choice->traits.d > 128 || choice->traits.dv > 128;
-    if (unit == FXA__CUDA_BACKWARD && choice->family == FXA__CUDA_SM90 && wide) return "sm90/backward_wide";
-    return build_units[unit].file[choice->family];
-}
-
-const char *fxa__cuda_family_name(fxa__cuda_family family) {
-    static const char *const names[] = {"sm90", "sm80", "simt"};
-    return names[family];
-}
 
 /* ---- What is in it ----------------------------------------------------------------------------------------------- */
 
@@ -62,7 +25,7 @@ static void build_read_shape(const uint8_t *data, size_t size, struct FxaShape *
 /* Checks that a cubin has the first kernel of its unit, with the expected shape if launches depend on it. */
 static fxa_status build_check(fxa__cuda_code *code, fxa__cuda_unit unit, fxa_error *err) {
     fxa__cuda_module *m = &code->unit[unit];
-    const char *first = build_units[unit].function[0];
+    const char *first = fxa__cuda_units[unit].function[0];
     char name[48];
     size_t bytes = 0;
     (void)snprintf(name, sizeof name, "%s_shape", first);
@@ -70,9 +33,7 @@ static fxa_status build_check(fxa__cuda_code *code, fxa__cuda_unit unit, fxa_err
     if (shape) build_read_shape(shape, bytes, &m->shape);
     if (!fxa__cuda_cubin_find(m->cubin, m->size, first, &bytes))
         return fxa__fail(err, FXA_E_VERSION, "a cubin has no %s", first);
-    const unsigned shapeless = 1u << FXA__CUDA_TILE_LISTS | 1u << FXA__CUDA_DIAGONAL_TABLE |
-                               1u << FXA__CUDA_CAPTURED_GRADS | 1u << FXA__CUDA_CONVERT | 1u << FXA__CUDA_PAGED_GRADS;
-    if (shapeless >> unit & 1u) return FXA_OK;
+    if (!fxa__cuda_units[unit].has_shape) return FXA_OK;
     struct FxaShape known = fxa__cuda_tile_shape(&code->choice, unit).launch;
     if (shape && memcmp(&m->shape, &known, sizeof known) == 0) return FXA_OK;
     return fxa__fail(err, FXA_E_VERSION,
@@ -97,8 +58,8 @@ static fxa_status build_load(const fxa__cuda_self *self, fxa__cuda_code *code, f
     fxa__cuda_module *m = &code->unit[unit];
     size_t bytes;
     FXA_TRY(fxa__gpu_status(&self->gpu, cu->module_load(&m->module, m->cubin), "cuModuleLoadData", err));
-    for (int i = 0; i < 6 && build_units[unit].function[i]; i++) {
-        const char *name = build_units[unit].function[i];
+    for (int i = 0; i < 6 && fxa__cuda_units[unit].function[i]; i++) {
+        const char *name = fxa__cuda_units[unit].function[i];
         if (!fxa__cuda_cubin_find(m->cubin, m->size, name, &bytes)) continue;
         int status = build_function(cu, m, name, &m->function[i]);
         FXA_TRY(fxa__gpu_status(&self->gpu, status, name, err));

@@ -6,6 +6,7 @@
 #include "../cuda.h"
 
 #include "../../../base/invariant.h"
+#include "recipes.h"
 #include "sources.h"
 
 #include <stdio.h>
@@ -15,7 +16,6 @@
 enum { COMPILE_SETTINGS = 0 FXA_SETTINGS(COMPILE_COUNT), COMPILE_OPTIONS = 4 + COMPILE_SETTINGS };
 #undef COMPILE_COUNT
 enum { COMPILE_OPTION = 48, COMPILE_KEPT = 64 };
-enum { COMPILE_KEPT_UNITS = 1 << FXA__CUDA_PREPOST | 1 << FXA__CUDA_CONVERT | 1 << FXA__CUDA_PAGED_GRADS };
 
 /* Memory of all jobs: the jobs point into it and into the code. */
 typedef struct compile_room {
@@ -99,10 +99,9 @@ static void compile_define(compile_room *r, const char *name, int32_t value) {
     r->n_options++;
 }
 
-/* Writes the options. Code for sm_90a, the only one with wgmma, runs on sm_90 and on no other architecture. */
+/* Writes the options. */
 static void compile_options(const fxa__cuda_choice *c, int32_t arch, bool lines, compile_room *r) {
-    (void)snprintf(r->option[0], COMPILE_OPTION, "--gpu-architecture=sm_%d%s", (int)arch,
-                   c->family == FXA__CUDA_SM90 ? "a" : "");
+    (void)snprintf(r->option[0], COMPILE_OPTION, "--gpu-architecture=sm_%d%s", (int)arch, c->recipe->arch_suffix);
     r->options[0] = r->option[0];
     r->options[1] = "--std=c++17";
     r->options[2] = "-default-device";
@@ -146,7 +145,7 @@ static const fxa__cuda_shared_unit *compile_find_kept(const fxa__cuda_self *self
 /* Copies a shared unit into the code, if there is one with these options. *there: true = copied. */
 static fxa_status compile_copy_kept(const fxa__cuda_self *self, const compile_room *r, fxa__cuda_unit unit,
                                     fxa__cuda_code *code, bool *there, fxa_error *err) {
-    const fxa__cuda_shared_unit *kept = COMPILE_KEPT_UNITS >> unit & 1 ? compile_find_kept(self, r, unit) : NULL;
+    const fxa__cuda_shared_unit *kept = fxa__cuda_units[unit].has_program ? NULL : compile_find_kept(self, r, unit);
     *there = kept != NULL;
     if (!kept) return FXA_OK;
     fxa__cuda_module *m = &code->unit[unit];
@@ -160,7 +159,7 @@ static fxa_status compile_copy_kept(const fxa__cuda_self *self, const compile_ro
 /* Adds a unit to the shared ones, unless memory or their number is exhausted. Two threads may add the same unit. */
 static void compile_keep(fxa__cuda_self *self, const compile_room *r, fxa__cuda_unit unit, const fxa__cuda_module *m) {
     fxa__cuda_shared_unit *first = atomic_load_explicit(&self->shared_units, memory_order_acquire);
-    if (!(COMPILE_KEPT_UNITS >> unit & 1) || (first && first->count >= COMPILE_KEPT)) return;
+    if (fxa__cuda_units[unit].has_program || (first && first->count >= COMPILE_KEPT)) return;
     fxa__cuda_shared_unit *k = fxa__alloc(self->host, sizeof *k + m->size);
     if (!k) return;
     k->unit = unit;

@@ -2,11 +2,11 @@
  *
  * Estimates the time of a run from rates that were measured on one H200 (docs/cuda.md): TFLOP/s at 4,096 rows, and for
  * decode bytes of K and V per second. On other devices the rates are scaled by the number of multiprocessors; nothing
- * was measured there. The table has rates of full masks, and of soft caps at head dims 64 and 128; soft caps at other
- * head dims are scaled as at the nearer one. Ordered dQ is as fast as unordered; above head dim 128 both are the same
- * kernels.
+ * was measured there. Recipes (host/recipes.c) have rates of full masks, and of soft caps at head dims 64 and 128; soft
+ * caps at other head dims are scaled as at the nearer one. Ordered dQ is as fast as unordered; above head dim 128 both
+ * are the same kernels.
  */
-#include "../cuda.h"
+#include "recipes.h"
 
 #include "../../../problem/work.h"
 
@@ -25,36 +25,19 @@ enum {
 /* Rate of a deterministic backward with a kernel for dQ, relative to the fused one: causal, head dim 128. */
 #define COST_APART 0.85
 
-static const struct cost_row {
-    fxa__cuda_family family;
-    int32_t columns;  /* maximum head dim of the row */
-    double tera[2];   /* TFLOP/s of forward, backward */
-    double capped[2]; /* with a soft cap */
-    double fast[2];   /* with a soft cap and FXA_FAST_MATH=1 */
-} cost_rows[] = {
-    {FXA__CUDA_SM90, 32, {342, 376}, {211, 271}, {227, 288}},
-    {FXA__CUDA_SM90, 64, {596, 559}, {365, 404}, {396, 431}},
-    {FXA__CUDA_SM90, 96, {679, 541}, {513, 505}, {529, 493}},
-    {FXA__CUDA_SM90, 128, {786, 584}, {581, 551}, {606, 530}},
-    {FXA__CUDA_SM90, 192, {780, 491}, {584, 453}, {602, 442}},
-    {FXA__CUDA_SM90, 256, {801, 519}, {598, 480}, {617, 468}},
-    {FXA__CUDA_SM80, 256, {301, 213}, {196, 165}, {224, 199}},
-    {FXA__CUDA_SIMT, 256, {23, 16}, {20, 14}, {20, 14}},
-};
-
 static double cost_rate(const fxa__cuda_choice *choice, const fxa__problem *p) {
-    int32_t columns = choice->traits.d > choice->traits.dv ? choice->traits.d : choice->traits.dv;
-    size_t i = 0;
-    while (cost_rows[i].family != choice->family || cost_rows[i].columns < columns) i++;
-    const struct cost_row *row = &cost_rows[i];
-    const double *tera = !fxa__problem_is_capped(p) ? row->tera : choice->traits.fast_math ? row->fast : row->capped;
-    bool apart = choice->traits.separate_dq && columns <= COST_JOINT && (p->in.flags & FXA_DETERMINISTIC);
-    return 1e12 * tera[p->in.pass] * (apart ? COST_APART : 1);
+    const struct FxaTraits *t = &choice->traits;
+    const fxa__cuda_rate *rate = choice->recipe->rates;
+    int32_t columns = t->d > t->dv ? t->d : t->dv;
+    while (rate->columns < columns) rate++;
+    double tera = !fxa__problem_is_capped(p) ? rate->plain : t->fast_math ? rate->fast_softcap : rate->softcap;
+    bool apart = t->separate_dq && columns <= COST_JOINT && (p->in.flags & FXA_DETERMINISTIC);
+    return 1e12 * tera * (apart ? COST_APART : 1);
 }
 
 double fxa__cuda_cost(int32_t processors, const fxa__cuda_choice *choice, const fxa__problem *p) {
     double share = (double)processors / COST_PROCESSORS, rows = (double)p->in.sq;
-    if (choice->units >> FXA__CUDA_DECODE & 1)
+    if (!choice->recipe->rates)
         return 1e-6 * (choice->traits.cluster >= COST_CLUSTER ? COST_CLUSTER_US : COST_DECODE_US) +
                fxa__problem_key_bytes(p) / (COST_DECODE_BYTES * share);
     double wasted = rows > 0 ? fmax(1, COST_ROWS / rows) : 1; /* a tile computes COST_ROWS rows, however few exist */

@@ -86,23 +86,22 @@ static int64_t decode_items(const fxa__cuda_buffers *at, int64_t heads) {
     return items + heads * fxa__div_up(at->splits, at->item_splits);
 }
 
-static decode_cut decode_cut_make(const fxa__cuda_self *self, const fxa__cuda_choice *choice, const fxa_problem *p,
+static decode_cut decode_cut_make(const fxa__cuda_self *self, const struct FxaTraits *t, const fxa_problem *p,
                                   const struct FxaTileShape *shape) {
     int64_t groups = fxa__div_up(p->hq / p->hkv * p->sq, shape->launch.q_rows),
             tiles = fxa__div_up(p->sk, shape->launch.k_rows);
     decode_cut c = {self->processors, p->b * p->hkv * groups, 1, 1, false};
     c.folds = shape->folds;
     c.pieces = decode_pieces(&c, p->hkv * groups, tiles, shape->launch.k_rows);
-    c.piece = fxa__div_up(
-        fxa__div_up(tiles, c.pieces) * shape->launch.k_rows * (choice->traits.d + choice->traits.dv) * 2, 1024);
+    c.piece = fxa__div_up(fxa__div_up(tiles, c.pieces) * shape->launch.k_rows * (t->d + t->dv) * 2, 1024);
     return c;
 }
 
 /* Returns the number of CTAs of a cluster, if one item per CTA saturates memory bandwidth or is a single split; a
  * cluster combines its results without the workspace. */
-int32_t fxa__cuda_decode_cluster(const fxa__cuda_self *self, const fxa__cuda_choice *choice, const fxa_problem *p) {
-    const struct FxaTileShape shape = fxa__cuda_tile_shape(choice, FXA__CUDA_DECODE);
-    const decode_cut c = decode_cut_make(self, choice, p, &shape);
+int32_t fxa__cuda_decode_cluster(const fxa__cuda_self *self, const struct FxaTraits *t, const fxa_problem *p,
+                                 const struct FxaTileShape *shape) {
+    const decode_cut c = decode_cut_make(self, t, p, shape);
     if (!c.folds) return 0;
     for (int64_t ctas = DECODE_CLUSTER; ctas > 1; ctas /= 2) {
         int64_t all = c.rows * ctas;
@@ -113,14 +112,13 @@ int32_t fxa__cuda_decode_cluster(const fxa__cuda_self *self, const fxa__cuda_cho
     return 0;
 }
 
-void fxa__cuda_decode_split(const fxa__cuda_self *self, const fxa__cuda_choice *choice, const fxa_problem *p,
+void fxa__cuda_decode_split(const fxa__cuda_self *self, const struct FxaTraits *t, const fxa_problem *p,
                             const struct FxaTileShape *shape, fxa__cuda_buffers *out) {
     int64_t groups = fxa__div_up(p->hq / p->hkv * p->sq, shape->launch.q_rows);
-    decode_cut c = decode_cut_make(self, choice, p, shape);
+    decode_cut c = decode_cut_make(self, t, p, shape);
     out->splits = (int32_t)c.pieces;
-    out->item_splits =
-        (int32_t)(choice->traits.cluster ? c.pieces / choice->traits.cluster : decode_run(&c, choice->traits.varlen));
-    if (!choice->traits.cluster) decode_tail(&c, groups, out);
+    out->item_splits = (int32_t)(t->cluster ? c.pieces / t->cluster : decode_run(&c, t->varlen));
+    if (!t->cluster) decode_tail(&c, groups, out);
     out->items = (int32_t)(groups * decode_items(out, p->b * p->hkv));
 }
 

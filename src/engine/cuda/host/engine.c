@@ -6,6 +6,7 @@
 
 #include "../../../gpu/merge.h"
 #include "../../../gpu/device_description.h"
+#include "recipes.h"
 #include "sources.h"
 
 #include <stdio.h>
@@ -16,11 +17,10 @@
 
 static fxa_status cu_read_family(fxa__cuda_self *s, fxa_error *err) {
     const char *name = getenv("FXA_CUDA_FAMILY");
-    s->forced = -1;
+    s->forced = NULL;
     if (!name || !*name) return FXA_OK;
-    for (int i = FXA__CUDA_SM80; i <= FXA__CUDA_SIMT; i++)
-        if (strcmp(name, fxa__cuda_family_name((fxa__cuda_family)i)) == 0) s->forced = i;
-    if (s->forced >= 0) return FXA_OK;
+    s->forced = fxa__cuda_recipe_family(name);
+    if (s->forced) return FXA_OK;
     return fxa__fail(err, FXA_E_UNAVAILABLE, "FXA_CUDA_FAMILY is \"%.32s\"; accepted are sm80 and simt", name);
 }
 
@@ -28,7 +28,7 @@ static fxa_status cu_read_family(fxa__cuda_self *s, fxa_error *err) {
  * part of the code, not of the identity. */
 static fxa_status cu_open_kernels(fxa__cuda_self *s, int32_t arch, char identity[FXA__IDENTITY], fxa_error *err) {
     FXA_TRY(cu_read_family(s, err));
-    if (arch < 80)
+    if (!fxa__cuda_recipe_has_arch(arch))
         return fxa__fail(err, FXA_E_UNAVAILABLE, "the kernels are for devices from sm_80 on, and this is sm_%d",
                          (int)arch);
     s->arch = arch;
@@ -36,8 +36,7 @@ static fxa_status cu_open_kernels(fxa__cuda_self *s, int32_t arch, char identity
     FXA_TRY(fxa__gpu_switch_read("FXA_CUDA_LINES", &s->with_lines, err));
     (void)snprintf(identity, FXA__IDENTITY, "cuda kernels %s, sm_%d%s%s%s%s", fxa__cuda_sources_hash, (int)s->arch,
                    s->fast_math ? ", fast functions" : "", s->with_lines ? ", with lines" : "",
-                   s->forced >= 0 ? ", family " : "",
-                   s->forced >= 0 ? fxa__cuda_family_name((fxa__cuda_family)s->forced) : "");
+                   s->forced ? ", family " : "", s->forced ? s->forced : "");
     return fxa__cuda_compiler_init(s, getenv("FXA_NVRTC_PATH"), err);
 }
 
@@ -88,18 +87,14 @@ static void cu_close(fxa__host *host, void *self) {
  * scattered gradients and sums along diagonals without FXA_DETERMINISTIC. */
 static bool cu_is_deterministic(const fxa__problem *p, const fxa__cuda_choice *c, const fxa__cuda_program *g) {
     if (p->in.pass == FXA_FORWARD) return true;
-    bool dq =
-        !(p->in.flags & FXA_GRAD_Q) || c->traits.separate_dq || c->traits.ordered_dq || c->family == FXA__CUDA_SIMT;
+    bool dq = !(p->in.flags & FXA_GRAD_Q) || c->dq != FXA__CUDA_DQ_ANY_ORDER;
     return dq && (g->gradients.deterministic || (!g->switches.grad_scatter && !g->switches.grad_diagonal));
 }
 
 /* Reports the tile shape whose tiles are skipped if the mask is false in all their pairs. */
 static void cu_tiles(const fxa__cuda_choice *c, const fxa__cuda_program *g, fxa_support *report) {
-    fxa__cuda_unit unit = c->units >> FXA__CUDA_DECODE & 1u     ? FXA__CUDA_DECODE
-                          : c->units >> FXA__CUDA_BACKWARD & 1u ? FXA__CUDA_BACKWARD
-                                                                : FXA__CUDA_FORWARD;
-    struct FxaShape shape = fxa__cuda_tile_shape(c, unit).launch;
-    if (!g->switches.mask || unit == FXA__CUDA_DECODE) return;
+    struct FxaShape shape = c->recipe->main.shape(c->traits).launch;
+    if (!g->switches.mask || c->recipe->main.unit == FXA__CUDA_DECODE) return;
     report->tile_q = shape.q_rows;
     report->tile_k = shape.k_rows;
 }
@@ -143,7 +138,7 @@ static fxa_status cu_query(fxa__analysis *a, const void *code, fxa_support *repo
     (void)code;
     if (d) {
         report->supported = 1;
-        report->multiplies_zeros = p->in.pass == FXA_BACKWARD && d->choice.family != FXA__CUDA_SIMT;
+        report->multiplies_zeros = p->in.pass == FXA_BACKWARD && (d->choice.recipe->is & FXA__CUDA_MATRIX_UNITS);
         report->deterministic = cu_is_deterministic(p, &d->choice, &d->program);
         report->workspace = fxa__cuda_workspace(a->self, &d->choice, &d->program, p);
         cu_tiles(&d->choice, &d->program, report);
@@ -167,8 +162,14 @@ static void cu_key(fxa__analysis *a, fxa__writer *w) {
     if (d) {
         const fxa__cuda_choice *c = &d->choice;
         const fxa__cuda_program *g = &d->program;
-        const int32_t parts[] = {(int32_t)c->family, c->arch,         (int32_t)c->units, c->finite_factors,
-                                 c->dense,           c->operands_fit, c->converts,       c->rounds_before_adding};
+        const int32_t parts[] = {(int32_t)(c->recipe - fxa__cuda_recipes),
+                                 c->arch,
+                                 (int32_t)c->units,
+                                 c->finite_factors,
+                                 c->dense,
+                                 c->operands_fit,
+                                 c->converts,
+                                 c->rounds_before_adding};
         for (size_t i = 0; i < sizeof parts / sizeof *parts; i++) fxa__write_u32(w, (uint32_t)parts[i]);
 #define CU_KEY_TRAIT(member, macro, otherwise, meaning) fxa__write_u32(w, (uint32_t)c->traits.member);
         FXA_SETTINGS(CU_KEY_TRAIT)
@@ -211,24 +212,23 @@ static void cu_release(void *self, void *code) {
     cu_free(s, code);
 }
 
-static void cu_describe(const fxa__cuda_self *s, const fxa_problem *p, fxa__cuda_code *c) {
+static void cu_describe(fxa__cuda_code *c) {
     const fxa__cuda_choice *x = &c->choice;
-    bool wide =
-        x->units >> FXA__CUDA_BACKWARD & 1u && x->family == FXA__CUDA_SM90 && (x->traits.d > 128 || x->traits.dv > 128);
+    const struct FxaTraits *t = &x->traits;
+    const uint32_t is = x->recipe->is;
     (void)snprintf(
-        c->detail, sizeof c->detail, "kernels %s, NVRTC %d.%d, sm_%d%s, %s, columns %d and %d%s%s%s%s%s%s%s%s",
-        fxa__cuda_family_name(x->family), (int)c->maker.major, (int)c->maker.minor, (int)c->maker.arch,
-        x->family == FXA__CUDA_SM90 ? "a" : "", fxa_dtype_name(x->dtype), (int)x->traits.d, (int)x->traits.dv,
-        x->traits.separate_dq  ? ", dQ apart"
-        : x->traits.ordered_dq ? ", dQ by turns"
-                               : "",
-        x->units >> FXA__CUDA_DECODE & 1u ? ", keys split" : "", x->traits.fast_math ? ", fast functions" : "",
-        (c->program.switches.grad_diagonal && x->family == FXA__CUDA_SM90) || c->program.switches.grad_dense
-            ? ", pairs rounded"
-            : "",
-        wide ? ", dK rounded twice" : "", x->rounds_before_adding ? ", rounded before added" : "",
+        c->detail, sizeof c->detail, "kernels %s, NVRTC %d.%d, sm_%d%s, %s, columns %d and %d%s%s%s%s%s%s%s%s%s%s%s",
+        x->recipe->family, (int)c->maker.major, (int)c->maker.minor, (int)c->maker.arch, x->recipe->arch_suffix,
+        fxa_dtype_name(x->dtype), t->d, t->dv,
+        t->separate_dq  ? ", dQ apart"
+        : t->ordered_dq ? ", dQ by turns"
+                        : "",
+        x->units >> FXA__CUDA_DECODE & 1u ? ", keys split" : "", t->fast_math ? ", fast functions" : "",
+        (t->grad_diagonal && is & FXA__CUDA_DIAGONAL_ROUNDED) || t->grad_dense ? ", pairs rounded" : "",
+        is & FXA__CUDA_DK_ROUNDED_TWICE ? ", dK rounded twice" : "",
+        x->rounds_before_adding ? ", rounded before added" : "",
         x->units >> FXA__CUDA_PAGED_GRADS & 1u && x->out_dtype != FXA_F32 ? ", entries and heads rounded" : "",
-        fxa__cuda_why_not_sm90(s, p, x, &c->program));
+        x->better ? ", not " : "", x->better ? x->better : "", x->better ? ": " : "", x->better ? x->why_not : "");
 }
 
 /* Creates code, which takes over what was derived. `saved`: cubins; NULL = they are compiled. */
@@ -254,7 +254,7 @@ static fxa_status cu_load(fxa__analysis *a, fxa__reader *saved, void **code, siz
         cu_free(s, c); /* nothing was launched; waiting would invalidate a capture in another thread */
         return status;
     }
-    cu_describe(s, &a->problem->in, c);
+    cu_describe(c);
     *bytes = sizeof *c + c->program.text.capacity;
     for (int unit = 0; unit < FXA__CUDA_UNIT_COUNT; unit++)
         *bytes += 2 * c->unit[unit].size; /* on the host and on the device */

@@ -4,11 +4,11 @@
  * nothing, takes no lock and does not wait, so that a run can be captured into a CUDA graph.
  */
 #include "call.h"
+#include "recipes.h"
 
 static fxa_status run_kernels(fxa__cuda_call *c) {
     if (c->p->in.b == 0 && c->p->in.pass == FXA_FORWARD) return FXA_OK; /* packed rows belong to no batch entry */
-    if (c->p->in.pass == FXA_BACKWARD) return fxa__cuda_backward(c);
-    return c->code->choice.units >> FXA__CUDA_DECODE & 1 ? fxa__cuda_decode(c) : fxa__cuda_forward(c);
+    return c->code->choice.recipe->launch(c);
 }
 
 fxa_status fxa__cuda_run(void *self, const void *code, const fxa__problem *p, const fxa__bound_args *bound,

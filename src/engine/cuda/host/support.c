@@ -4,6 +4,7 @@
  * types and captured tensors; it then generates the program's text, on which the family depends:
  */
 #include "call.h"
+#include "recipes.h"
 
 #include "../../../base/num.h"
 #include "../../../problem/geometry.h"
@@ -34,11 +35,6 @@ enum {
 
 static bool cu_is_f64(const fxa_problem *p) { return p->q.dtype == FXA_F64; }
 static bool cu_is_wide(const fxa_problem *p) { return p->d_qk > CU_MOST_COLUMNS || p->d_v > CU_MOST_COLUMNS; }
-static bool cu_is_empty(const fxa_problem *p) {
-    bool packed = p->flags & FXA_VARLEN, paged = p->flags & FXA_PAGED;
-    return p->b < 1 || p->sq < 1 || p->sk < 1 || (packed && p->total_q < 1) || (packed && !paged && p->total_k < 1) ||
-           (paged && p->n_pages < 1);
-}
 static bool cu_lacks_heads(const fxa_problem *p) { return p->hq < 1 || p->d_qk < 1 || p->d_v < 1; }
 static bool cu_is_beyond(const fxa_problem *p) { return p->b > CU_MOST_GRID || p->hq > CU_MOST_GRID; }
 static bool cu_is_long(const fxa_problem *p) {
@@ -171,118 +167,17 @@ static int32_t cu_columns(int64_t d) {
     return compiled[i];
 }
 
-/* Returns true if TMA can copy pages: the page size is a multiple of 8 rows, and a multiple or a divisor of a tile of
- * 64 or 128 keys. */
-static bool cu_pages_fit(const fxa_problem *p) {
-    return !(p->flags & FXA_PAGED) || p->pass == FXA_BACKWARD || p->page_size % 128 == 0 ||
-           (p->page_size % 8 == 0 && 64 % p->page_size == 0);
-}
-
-static bool cu_is_separate(const fxa_problem *p, const fxa__cuda_choice *c) {
-    bool wide = c->traits.d > CU_MOST_NARROW || c->traits.dv > CU_MOST_NARROW;
-    return p->pass == FXA_BACKWARD &&
-           (wide || (p->flags & FXA_DETERMINISTIC) || !(p->flags & FXA_GRAD_Q) || !fxa_fused_dq_fits(c->traits));
-}
-
-/* Returns true if a deterministic backward computes dQ in the main kernel, by ordered accumulation. Requires that every
- * key tile visits every query block, so that the order is known. Does not depend on the number of tiles, so a batch
- * entry has the same bits in any batch. Excluded with a dense tensor and with operands, for which no time was
- * measured. */
-static bool cu_is_by_turns(const fxa_problem *p, const fxa__cuda_choice *c, const fxa__cuda_program *g) {
-    bool wide = c->traits.d > CU_MOST_NARROW || c->traits.dv > CU_MOST_NARROW,
-         all = !g->switches.mask && !c->traits.varlen;
-    bool wanted = p->pass == FXA_BACKWARD && p->flags & FXA_DETERMINISTIC && p->flags & FXA_GRAD_Q;
-    return wanted && all && !wide && g->operands.dense < 0 && !g->switches.pack_operands && !g->switches.grad_diagonal;
-}
-
-/* Returns true if the backward kernels of sm90 compute the requested gradients. Above head dim 128 they have no
- * gradients of captures. Below, sums beside a derivative need registers: up to head dim 96, or one sum at 128, without
- * scatter() and dropout. */
-static bool cu_hopper_has_grads(const fxa__cuda_choice *c, const fxa__cuda_program *g) {
-    bool wide = c->traits.d > CU_MOST_NARROW || c->traits.dv > CU_MOST_NARROW,
-         sums = g->switches.grad_sums || g->switches.grad_scatter;
-    if (g->switches.user_backward) return false;
-    if (wide) return !sums && !g->switches.grad_diagonal && !g->switches.grad_dense;
-    bool few = (c->traits.d <= CU_MOST_SCORED && c->traits.dv <= CU_MOST_SCORED) || g->switches.grad_sums == 1;
-    return !(sums && g->switches.derivative) || (few && !g->switches.grad_scatter && !c->traits.dropout);
-}
-
-static fxa__cuda_family cu_family(const fxa__cuda_self *s, const fxa_problem *p, const fxa__cuda_choice *c,
-                                  const fxa__cuda_program *g) {
-    bool backward = p->pass == FXA_BACKWARD, by_pairs = (p->flags & FXA_GRAD_Q) || g->switches.grad_diagonal;
-    bool fixed = (p->flags & FXA_DETERMINISTIC) && by_pairs;
-    bool maps = !s->on_device || s->gpu.driver.tensor_map;
-    if (c->dtype == FXA_F32 || s->forced == FXA__CUDA_SIMT) return FXA__CUDA_SIMT;
-    bool hopper = c->arch == 90 && maps && c->traits.aligned && s->forced != FXA__CUDA_SM80 &&
-                  c->out_dtype == c->dtype && !c->traits.row_max && !cu_is_empty(p); /* sizes in tensor maps are > 0 */
-    if (hopper && cu_pages_fit(p) && (backward ? cu_hopper_has_grads(c, g) : fxa_forward_sm90(c->traits).fits))
-        return FXA__CUDA_SM90;
-    return backward && fixed ? FXA__CUDA_SIMT : FXA__CUDA_SM80;
-}
-
-/* Returns which condition of cu_hopper_has_grads() failed. */
-static const char *cu_hopper_lacks(const fxa__cuda_choice *c, const fxa__cuda_program *g) {
-    if (g->switches.user_backward) return ", not sm90: a backward program of the caller's";
-    if (c->traits.d > CU_MOST_NARROW || c->traits.dv > CU_MOST_NARROW)
-        return ", not sm90: gradients of params or tensors above 128 columns";
-    if (g->switches.grad_scatter) return ", not sm90: scattered gradients beside a slope";
-    if (c->traits.dropout) return ", not sm90: gradients of params or tensors beside a slope and dropout";
-    return ", not sm90: several gradients of params or tensors beside a slope above 96 columns";
-}
-
-/* The reason must hold for all problems with the same code key, which may differ in strides. */
-const char *fxa__cuda_why_not_sm90(const fxa__cuda_self *s, const fxa_problem *p, const fxa__cuda_choice *c,
-                                   const fxa__cuda_program *g) {
-    if (c->arch != 90 || c->family == FXA__CUDA_SM90 || c->dtype == FXA_F32) return "";
-    if (s->forced >= 0) return ", not sm90: FXA_CUDA_FAMILY";
-    if (s->on_device && !s->gpu.driver.tensor_map) return ", not sm90: the driver has no tensor maps";
-    if (cu_is_empty(p)) return ", not sm90: empty";
-    if (!cu_is_aligned(p)) return ", not sm90: alignment is to be 16, strides multiples of 16 bytes above 0";
-    if (c->out_dtype != c->dtype) return ", not sm90: a result has another type";
-    if (c->traits.row_max) return ", not sm90: row maximum";
-    if (!cu_pages_fit(p)) return ", not sm90: the page size is to be 8, 16, 32, 64 or a multiple of 128";
-    return p->pass == FXA_BACKWARD ? cu_hopper_lacks(c, g) : ", not sm90: shared memory";
-}
-
 static uint64_t cu_tensor_grads(const fxa_problem *p) {
     uint64_t bits = 0;
     for (size_t i = 0; i < p->n_captures; i++) bits |= (uint64_t)(p->captures[i].grad != 0) << i;
     return bits;
 }
 
-enum {
-    CU_DECODE_KEYS = 256,
-    CU_DECODE_TILES = 4 /* of 8 rows */,
-    CU_DECODE_GROUPS = 4 /* keeps the number of work items below 2^31 */
-};
-
-/* Returns the number of rows that read the same keys: queries of all heads of a KV head. */
-static int64_t cu_decode_rows(const fxa_problem *p) { return p->sq * (p->hq / p->hkv); }
-
-/* Returns how many tiles of 8 rows a CTA computes, limited by registers. */
-static int32_t cu_row_tiles(const fxa_problem *p, const fxa__cuda_choice *c) {
-    int64_t rows = cu_decode_rows(p);
-    bool wide = c->traits.d > CU_MOST_NARROW || c->traits.dv > CU_MOST_NARROW;
-    return rows <= 8 ? 1 : rows <= 16 || wide ? CU_DECODE_TILES / 2 : CU_DECODE_TILES;
-}
-
-/* Returns true if the problem runs on the decode kernel: few rows per KV head, many keys. The tile lists of decode have
- * a row per KV head, so the mask must not differ among its query heads. */
-static bool cu_is_decode(const fxa_problem *p, const fxa__cuda_choice *c, const fxa__cuda_program *g) {
-    bool same = p->hq == p->hkv || !(g->operands.mask_inputs & 1u << FXA_INPUT_H);
-    bool fits = c->family == FXA__CUDA_SM90 && c->traits.d == c->traits.dv && c->traits.d <= CU_MOST_NARROW &&
-                p->d_qk == p->d_v && !c->traits.dropout;
-    bool few = cu_decode_rows(p) <= 8 * CU_DECODE_GROUPS * cu_row_tiles(p, c);
-    return p->pass == FXA_FORWARD && fits && same && few && p->sk >= CU_DECODE_KEYS;
-}
-
 static uint32_t cu_units(const fxa_problem *p, const fxa__cuda_choice *c, const fxa__cuda_program *g) {
     uint32_t units = 0;
-    if (p->pass == FXA_FORWARD)
-        units |= 1u << (c->traits.row_tiles ? FXA__CUDA_DECODE : FXA__CUDA_FORWARD);
-    else
-        units |= 1u << FXA__CUDA_BACKWARD | 1u << FXA__CUDA_PREPOST;
-    if (c->traits.separate_dq && c->family == FXA__CUDA_SM90 && (p->flags & FXA_GRAD_Q)) units |= 1u << FXA__CUDA_DQ;
+    units |= 1u << c->recipe->main.unit;
+    if (c->dq == FXA__CUDA_DQ_OWN_KERNEL) units |= 1u << c->recipe->dq_kernel.unit;
+    if (p->pass == FXA_BACKWARD) units |= 1u << FXA__CUDA_PREPOST;
     if (g->switches.mask || g->switches.pack_operands) units |= 1u << FXA__CUDA_TILE_LISTS;
     if (g->operands.diagonal >= 0) units |= 1u << FXA__CUDA_DIAGONAL_TABLE;
     if (fxa__cuda_has_conversions(p) || c->traits.dropout == 2) units |= 1u << FXA__CUDA_CONVERT;
@@ -290,9 +185,6 @@ static uint32_t cu_units(const fxa_problem *p, const fxa__cuda_choice *c, const 
     if (p->pass == FXA_BACKWARD && (p->param_grads || cu_tensor_grads(p))) units |= 1u << FXA__CUDA_CAPTURED_GRADS;
     return units;
 }
-
-/* Returns the KB of shared memory that the kernels of sm80 use: 163 of devices that have them, else 99. */
-static int32_t cu_shared_kb(int32_t arch) { return arch == 80 || (arch >= 90 && arch < 120) ? 163 : 99; }
 
 /* Copies the switches of the program's text. */
 static void cu_switches(const fxa__cuda_program *g, struct FxaTraits *t) {
@@ -303,17 +195,9 @@ static void cu_switches(const fxa__cuda_program *g, struct FxaTraits *t) {
 }
 
 static void cu_fill(const fxa__cuda_self *s, const fxa_problem *p, fxa__cuda_choice *c, const fxa__cuda_program *g) {
-    cu_switches(g, &c->traits);
-    c->traits.shared_kb = CU_SHARED_KB_SM90;
-    c->family = cu_family(s, p, c, g);
-    if (c->family != FXA__CUDA_SM90) c->traits.shared_kb = cu_shared_kb(c->arch);
-    c->traits.ordered_dq = c->family == FXA__CUDA_SM90 && cu_is_by_turns(p, c, g);
-    c->traits.separate_dq = c->family == FXA__CUDA_SM90 && !c->traits.ordered_dq && cu_is_separate(p, c);
-    if (c->family == FXA__CUDA_SIMT) c->traits.aligned = false; /* the kernels of simt do not depend on it */
-    if (cu_is_decode(p, c, g)) {
-        c->traits.row_tiles = cu_row_tiles(p, c);
-        c->traits.cluster = fxa__cuda_decode_cluster(s, c, p);
-    }
+    fxa__cuda_case of = {s, p, g, c, c->traits};
+    cu_switches(g, &of.traits);
+    fxa__cuda_recipe_choose(&of, c);
     c->units = cu_units(p, c, g);
     c->converts = fxa__cuda_has_conversions(p);
     c->rounds_before_adding = c->out_dtype != FXA_F32 && (p->flags & SUPPORT_ACCUMULATES);

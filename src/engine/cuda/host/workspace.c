@@ -4,6 +4,7 @@
  * which kernels include too.
  */
 #include "call.h"
+#include "recipes.h"
 
 #include "../../../program/interval_rules.h"
 
@@ -17,21 +18,6 @@ enum {
 enum { LAYOUT_PITCH = 2048 };
 
 /* ---- Tiles ------------------------------------------------------------------------------------------------------- */
-
-struct FxaTileShape fxa__cuda_tile_shape(const fxa__cuda_choice *c, fxa__cuda_unit unit) {
-    const struct FxaTraits t = c->traits;
-    bool sm90 = c->family == FXA__CUDA_SM90, sm80 = c->family == FXA__CUDA_SM80;
-    switch (unit) {
-    case FXA__CUDA_FORWARD: return sm90 ? fxa_forward_sm90(t) : sm80 ? fxa_forward_sm80(t) : fxa_forward_simt(t);
-    case FXA__CUDA_BACKWARD:
-        if (sm90) return fxa_is_wide(t) ? fxa_backward_wide_sm90(t) : fxa_backward_sm90(t);
-        return sm80 ? fxa_backward_sm80(t) : fxa_backward_simt(t);
-    case FXA__CUDA_DQ: return sm90 ? fxa_dq_sm90(t) : fxa_forward_simt(t);
-    case FXA__CUDA_DECODE: return fxa_decode_sm90(t);
-    case FXA__CUDA_PREPOST: return fxa_prepost(t.dv);
-    default: return (struct FxaTileShape){0};
-    }
-}
 
 /* ---- Places ------------------------------------------------------------------------------------------------------ */
 
@@ -63,14 +49,14 @@ static int64_t layout_query_tiles(const layout *l, int32_t rows) {
     return fxa__div_up(l->p->sq, rows) * l->p->hq * l->p->b;
 }
 
-/* Returns the unit whose main kernel works on query tiles. */
-static fxa__cuda_unit layout_query_unit(const layout *l) {
-    return l->p->pass == FXA_BACKWARD ? FXA__CUDA_DQ : FXA__CUDA_FORWARD;
+/* Returns the tiles of the kernel that works on query tiles: dQ's, or the forward. */
+static struct FxaTileShape layout_query_shape(const layout *l) {
+    const fxa__cuda_recipe *r = l->choice->recipe;
+    return (l->p->pass == FXA_BACKWARD ? &r->dq_kernel : &r->main)->shape(l->choice->traits);
 }
 
 static bool layout_by_queries(const layout *l) {
-    bool simt = l->choice->family == FXA__CUDA_SIMT && l->p->flags & FXA_GRAD_Q;
-    return l->p->pass == FXA_FORWARD || layout_has(l, FXA__CUDA_DQ) || simt;
+    return l->p->pass == FXA_FORWARD || l->choice->dq == FXA__CUDA_DQ_OWN_KERNEL;
 }
 
 static uint32_t layout_bit(fxa_input input) { return 1u << input; }
@@ -173,7 +159,7 @@ static void layout_diagonal(layout *l) {
 /* Allocates the partial results of decode. Their flags need no initialization. */
 static void layout_decode(layout *l) {
     struct FxaTileShape shape = layout_shape(l, FXA__CUDA_DECODE);
-    fxa__cuda_decode_split(l->self, l->choice, l->p, &shape, l->out);
+    fxa__cuda_decode_split(l->self, &l->choice->traits, l->p, &shape, l->out);
     int64_t items = l->out->items, shared = l->out->item_splits < l->out->splits ? items : 0;
     for (int i = 0; i < FXA_CUDA_DECODE_CUTS; i++) shared = l->out->cut[i] ? items : shared;
     l->out->recompute = layout_take(l, items, 3, 1, sizeof(uint32_t));
@@ -221,7 +207,7 @@ static void layout_zeroes(layout *l) {
     if (layout_has(l, FXA__CUDA_DECODE)) {
         out->next_tile = layout_take(l, 1, 1, 1, sizeof(uint32_t));
     } else if (layout_by_queries(l)) {
-        struct FxaTileShape shape = layout_shape(l, layout_query_unit(l));
+        struct FxaTileShape shape = layout_query_shape(l);
         out->next_tile = layout_take(l, 1, 1, 1, sizeof(uint32_t));
         out->recompute = layout_take(l, shape.launch.persistent ? layout_query_tiles(l, shape.launch.q_rows) : 0, 1, 1,
                                      sizeof(int32_t));
@@ -271,7 +257,7 @@ static void layout_backward(layout *l) {
     fxa__cuda_buffers *out = l->out;
     int64_t rows = l->p->hq * (int64_t)out->pad_rows;
     struct FxaTileShape shape = layout_shape(l, FXA__CUDA_BACKWARD);
-    bool joint = !l->choice->traits.separate_dq && l->choice->family != FXA__CUDA_SIMT;
+    bool joint = l->choice->dq == FXA__CUDA_DQ_ANY_ORDER || l->choice->dq == FXA__CUDA_DQ_ORDERED;
     out->lse2 = layout_take(l, rows, 1, 1, sizeof(float));
     out->delta = layout_take(l, rows, 1, 1, sizeof(float));
     if (joint) out->grad_q_sum = layout_take(l, rows, l->choice->traits.d, 1, sizeof(float));
@@ -301,7 +287,7 @@ uint64_t fxa__cuda_buffers_make(const fxa__cuda_self *self, const fxa__cuda_choi
     if (layout_has(&l, FXA__CUDA_DECODE))
         layout_decode(&l);
     else if (layout_by_queries(&l))
-        layout_list(&l, &out->queries, layout_shape(&l, layout_query_unit(&l)), false);
+        layout_list(&l, &out->queries, layout_query_shape(&l), false);
     bool forward = p->in.pass == FXA_FORWARD;
     layout_spare(&l);
     for (int axis = 0; choice->traits.dropout == 2 && axis < FXA__CUDA_AXES; axis++)
