@@ -42,7 +42,7 @@ from fxattn.torch.dtypes import DTYPES
 from fxattn.trace import reuse, trace, watch
 
 SIZE = (1, 1, 16, 16)
-BOUNDS = {"forward": "<= 15", "recorded": "<= 40", "backward": None}  # of the overhead, in microseconds
+BOUNDS = {"forward": "<= 15", "recorded": "<= 40", "backward": None}  # bounds of the overhead, in microseconds
 CAP = 20.0
 
 

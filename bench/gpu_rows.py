@@ -74,7 +74,7 @@ ROWS = {
     "alibi_causal": Row(ALIBI + CAUSAL, (), slopes, sizes=dict(pairs="causal")),
     "window": Row("mask = k <= q && q - k < %d\n" % WINDOW, sizes=dict(pairs="window")),
     "documents": Row(SAME, (), documents, sizes=dict(pairs="documents")),
-    "packed": Row(CAUSAL, sizes=dict(pairs="documents", packed=True)),  # the same documents as packed sequences
+    "packed": Row(CAUSAL, sizes=dict(pairs="documents", packed=True)),  # the documents of `documents` as packed sequences
     "relative": Row(RELATIVE, (), table, True),
     "dense": Row(DENSE, (), bias),
     "dense_grad": Row(DENSE, (), bias, True),
@@ -92,7 +92,7 @@ ROWS = {
     "scatter_grad": Row(SCATTER, (), table, True),
     "scatter_grad_same_bits": Row(SCATTER, (), table, True, dict(flags=_abi.DETERMINISTIC)),
 }
-USUAL = tuple(ROWS)[:8]  # at all shapes; other rows at the first shape only
+USUAL = tuple(ROWS)[:8]  # rows measured at all shapes; other rows are measured at the first shape only
 
 
 def sizes_of(row, shape):

@@ -23,7 +23,7 @@ endif()
 set(CMAKE_SYSTEM_NAME Linux)
 set(CMAKE_SYSTEM_PROCESSOR ${FXA_CROSS})
 set(CMAKE_C_COMPILER ${triplet}-gcc)
-set(FXA_CROSS_CXX ${triplet}-g++) # for tests that compile C++, which are skipped without it
+set(FXA_CROSS_CXX ${triplet}-g++) # compiles C++ in tests, which are skipped without it
 if(FXA_CROSS_RUN STREQUAL native)
   set(CMAKE_CROSSCOMPILING_EMULATOR /usr/${triplet}/lib/ld-linux.so.2;--library-path;/usr/${triplet}/lib)
 else()

@@ -22,14 +22,14 @@ endif()
 configure_file(cmake/fxattn.pc.in ${PROJECT_BINARY_DIR}/fxattn.pc @ONLY)
 install(FILES ${PROJECT_BINARY_DIR}/fxattn.pc DESTINATION ${CMAKE_INSTALL_LIBDIR}/pkgconfig)
 
-# Documents lie as they do here, so that links between them hold; those to what is installed elsewhere are written anew.
+# Installed documents keep their folders, so that links between them hold. Links to files installed elsewhere are rewritten.
 file(RELATIVE_PATH to_headers ${CMAKE_INSTALL_FULL_DOCDIR} ${CMAKE_INSTALL_FULL_INCLUDEDIR}/fxattn)
 file(RELATIVE_PATH to_gallery ${CMAKE_INSTALL_FULL_DOCDIR} ${CMAKE_INSTALL_FULL_DATAROOTDIR}/fxattn/programs)
 file(RELATIVE_PATH to_man ${CMAKE_INSTALL_FULL_DOCDIR} ${CMAKE_INSTALL_FULL_MANDIR}/man1)
-file(REMOVE_RECURSE ${PROJECT_BINARY_DIR}/documents) # of one that was here once
+file(REMOVE_RECURSE ${PROJECT_BINARY_DIR}/documents) # removes documents of earlier versions
 file(GLOB documents RELATIVE ${PROJECT_SOURCE_DIR} CONFIGURE_DEPENDS *.md)
 file(GLOB_RECURSE below RELATIVE ${PROJECT_SOURCE_DIR} CONFIGURE_DEPENDS docs/*.md)
-list(APPEND documents ${below} bench/results/README.md) # which CONTRIBUTING.md links
+list(APPEND documents ${below} bench/results/README.md) # a file that CONTRIBUTING.md links to
 foreach(document ${documents})
   set_property(DIRECTORY APPEND PROPERTY CMAKE_CONFIGURE_DEPENDS ${document})
   file(READ ${document} text)

@@ -7,7 +7,7 @@ check_symbol_exists(__aarch64__ stdint.h FXA_AARCH64)
 # Results are those of IEEE f32 and f64: intermediate results of more digits (FLT_EVAL_METHOD 1 and 2) are rounded twice.
 #   -fexcess-precision=fast    s390x: gcc computes float in double only because the type float_t of old C libraries does
 #   -msse2 -mfpmath=sse        32-bit x86: every processor since 2004; the x87 has no exact f32 and f64
-# src/base/num.h says it again, for other build systems.
+# src/base/num.h checks FLT_EVAL_METHOD too, for other build systems.
 set(float_test "#include <float.h>
 #if FLT_EVAL_METHOD != 0
 #error excess precision
@@ -31,7 +31,7 @@ if(NOT DEFINED FXA_FLOAT_FLAGS)
           "also with -fexcess-precision=fast and with -msse2 -mfpmath=sse; fxattn needs exact f32 and f64")
 endif()
 if(CMAKE_C_COMPILER_ID STREQUAL GNU AND CMAKE_SIZEOF_VOID_P LESS 8)
-  list(APPEND FXA_FLOAT_FLAGS -Wno-psabi) # gcc 11 laid atomics out anew, and says so of each struct that has one
+  list(APPEND FXA_FLOAT_FLAGS -Wno-psabi) # suppresses notes about structs with atomics, whose layout gcc 11 changed
 endif()
 
 # Counters of 64 bits on 32-bit machines and flags of 8 bits on riscv64 are functions of libatomic where gcc has no instruction.

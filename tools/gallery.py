@@ -20,7 +20,7 @@ README = os.path.join(ROOT, "README.md")
 S, B, H = 64, 1, 4
 SHAPE = "b=%d,h=%d,s=%d" % (B, H, S)
 
-# ---- Data with the look of real data, where what `plot` invents says little ---------------------------------------------
+# ---- Data that resembles real data, where random data shows little ------------------------------------------------------
 
 LENGTHS = (10, 22, 7, 25)  # lengths of the parts of a sequence: documents or answers
 PART = [i for i, n in enumerate(LENGTHS) for _ in range(n)]

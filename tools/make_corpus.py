@@ -157,7 +157,7 @@ def main(build):
         write("fuzz_bytes", name + "_problem", b"\2" + problem)
         write("fuzz_plan", name, b"\0\0\0\0\0" + problem)  # follows an empty engine name
         start = problem.find(b"FXAP")
-        if start >= 0:  # with the rest of the problem, which is refused as it is but one cut away from a program
+        if start >= 0:  # the program and the rest of the problem: refused, but a program if the end is cut off
             write("fuzz_bytes", name + "_program", b"\1" + problem[start:])
         later_formats(build, name, options, problem)
 

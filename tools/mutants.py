@@ -154,7 +154,7 @@ def main():
     with log.open("a" if given.resume else "w") as log:
         for r in judge.judge_all(mutants, end):
             before = results.pop(r["was"], r)
-            if given.skip and r["verdict"] == "unreached": # by some of the tests
+            if given.skip and r["verdict"] == "unreached": # only some of the tests ran
                 r["verdict"] = before.get("verdict", r["verdict"])
             results[changes.key(r)] = r
             log.write(json.dumps(r) + "\n")

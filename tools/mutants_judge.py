@@ -47,7 +47,7 @@ def run_test(test, limit, place, library, **env):
         selector.register(child.stdout, selectors.EVENT_READ)
         while verdict is None:
             if not selector.select(max(end - time.monotonic(), 0)):
-                if cpu_of(child.pid) == used: # it waits for what does not come; on a busy machine others are only slow
+                if cpu_of(child.pid) == used: # no CPU time was used: the test is deadlocked, not slow
                     verdict = "timeout"
                     break
                 used, end = cpu_of(child.pid), time.monotonic() + 30
