@@ -33,7 +33,7 @@ from pathlib import Path
 import mutants_changes as changes
 import mutants_report as report
 from mutants_judge import Judge
-from mutants_moved import Moved
+from mutants_moved import LIKE_ELSEWHERE, Moved, likeness, tokens
 from mutants_schema import Schema, say
 
 ROOT = Path(__file__).resolve().parent.parent
@@ -68,7 +68,7 @@ def chosen(given, tree, known):
     out = []
     if given.again:
         rows = [r for r in report.with_reasons(known.values())[0] if r["verdict"] in given.again.split(",")]
-        out = [{k: r[k] for k in report.KEPT if k not in ("verdict", "commit")} | {"inside": r["inside"]} for r in rows
+        out = [{k: r.get(k) for k in report.KEPT if k not in ("verdict", "commit")} | {"inside": r["inside"]} for r in rows
                if not parts or any(re.search(part, r["file"]) for part in parts)]
     count = len(out) + (given.count if given.count is not None else 0 if given.again else 100)
     for mutant in changes.draw(tree, parts, given.seed):
@@ -87,7 +87,8 @@ def follow(known, tree, commit):
         now = r if r["commit"] == commit else files.find(r)
         if now:
             out[changes.key(now)] = {**r, **now, "commit": commit}
-            listed = listed.replace(f"  {report.entry(r)}\n", f"  {report.entry(now)}\n")
+            if likeness(tokens(r["text"]), tokens(now["text"])) >= LIKE_ELSEWHERE: # else the reason may not hold
+                listed = listed.replace(f"  {report.entry(r)}\n", f"  {report.entry(now)}\n")
         else:
             print(f"gone: {r['verdict']} {r['file']}:{r['line']}: {report.change(r)}: {r['text']}")
     report.EQUIVALENT.write_text(listed)
@@ -156,6 +157,7 @@ def main():
             before = results.pop(r["was"], r)
             if given.skip and r["verdict"] == "unreached": # only some of the tests ran
                 r["verdict"] = before.get("verdict", r["verdict"])
+            r["first"] = before.get("first") if r["was"] in known else r["verdict"]
             results[changes.key(r)] = r
             log.write(json.dumps(r) + "\n")
             log.flush()

@@ -72,7 +72,7 @@ class Moved:
 
     def candidates(self, mutant):
         """Yields lists of (likeness of line and neighbours, path, line) of present lines that resemble the mutant's line:
-        the equal lines of its file, the other lines of its file, the lines of other files."""
+        the equal lines of its file, the most alike of its file and of other files, the others of its file."""
         before, name = self.names(mutant["commit"], mutant["file"])
         old, at, mine = self.rows(mutant["commit"], before), mutant["line"] - 1, tokens(mutant["text"])
 
@@ -92,9 +92,11 @@ class Moved:
                     yield rank(path, line, like)
         if name in self.now:
             yield [rank(name, line, 1) for line, theirs in enumerate(self.now[name][1]) if theirs == mine]
-            yield search(name, LIKE)
+            yield search(name, LIKE_ELSEWHERE)
         others = [path for path in self.now if path != name and Path(path).suffix == Path(name).suffix and len(mine) >= SHORT]
         yield [found for path in others for found in search(path, LIKE_ELSEWHERE)]
+        if name in self.now:
+            yield search(name, LIKE)
 
     def find(self, mutant):
         """Returns a mutant adapted to the present sources; None if no line resembles its line."""

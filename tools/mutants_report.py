@@ -2,6 +2,7 @@
 """Reads the results of mutants and makes docs/reliability-mutants.md from them. Used by tools/mutants.py."""
 import json
 import os
+import re
 import subprocess
 import sys
 from pathlib import Path
@@ -12,7 +13,7 @@ import reliability
 ROOT = Path(__file__).resolve().parent.parent
 PAGE = ROOT / "docs" / "reliability-mutants.md"
 EQUIVALENT = ROOT / "tools" / "mutants_equivalent.txt"
-KEPT = ("file", "line", "text", "above", "column", "kind", "old", "new", "verdict", "by", "commit", "judged")
+KEPT = ("file", "line", "text", "above", "column", "kind", "old", "new", "verdict", "by", "commit", "judged", "first")
 SEEN, MISSED = ("killed", "timeout"), ("survived", "unreached")
 VERDICTS = ("killed", "timeout", "survived", "unreached", "equivalent", "same", "uncompiled")
 
@@ -25,7 +26,7 @@ def read(path):
 
 
 def write(path, results):
-    rows = [{k: r.get(k) for k in KEPT} | ({} if r["inside"] else {"inside": False}) for r in results]
+    rows = [{k: r.get(k) for k in KEPT if k != "first" or r.get(k)} | ({} if r["inside"] else {"inside": False}) for r in results]
     path.write_text("".join(json.dumps(r) + "\n" for r in sorted(rows, key=changes.key)))
 
 
@@ -84,6 +85,18 @@ def report(results):
     return "\n".join(text)
 
 
+def first_trial(results):
+    """Returns a sentence about the verdicts that mutants had when they were drawn, which the results keep as "first"."""
+    rows, _ = with_reasons(dict(r, verdict=r["first"]) for r in results if r.get("first"))
+    parts = []
+    for kind, pattern in (("host code", r"\.(c|h|inc)$"), ("CUDA kernels", r"\.cuh?$")):
+        mine = [r["verdict"] for r in rows if re.search(pattern, r["file"])]
+        seen, missed = (sum(verdict in some for verdict in mine) for some in (SEEN, MISSED))
+        if seen + missed:
+            parts.append(f"{reliability.percent(seen, seen + missed)} of {seen + missed} in {kind}")
+    return " and ".join(parts) + "\nwere detected when they were drawn." if parts else "none were drawn."
+
+
 def write_page(results, source):
     source = os.path.relpath(source, ROOT)
     commits, judged = (", ".join(sorted({r[key] for r in results if r.get(key)})) for key in ("commit", "judged"))
@@ -111,6 +124,9 @@ Mutants with the verdicts killed, timeout, survived and unreached are counted in
 "mutants". The column "seen" is the share of these mutants that the tests detect. Line numbers are
 those of commit {commits}. The tests were those of commit {judged}. Mutants were drawn from files of
 these kinds: {kinds}.
+
+Tests are added for mutants that survive, so the table shows what the tests know of these mutants.
+New mutants show what the tests detect of any change: {first_trial(results)}
 
 """
     PAGE.write_text(text + report(results) + "\n")
