@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * The default allocation hook returns memory to the C library: a process that may map few bytes more allocates and frees
- * many times as many.
+ * The default allocation hook returns memory to the C library: a process with a limit of address space allocates and
+ * frees many times as many bytes.
  */
 #include "t.h"
 
