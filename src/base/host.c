@@ -25,7 +25,7 @@
 
 /* Returns new memory of the C library; NULL if memory runs out. */
 static void *host_allocate(size_t size, size_t align) {
-    if (align <= HOST_ALIGN) return malloc(size);
+    if (align <= HOST_ALIGN) return realloc(NULL, size);
     void *fresh = NULL;
     return posix_memalign(&fresh, align, size) == 0 ? fresh : NULL;
 }
