@@ -44,8 +44,11 @@ typedef struct host_head {
  *   | padding | host_head | size bytes | HOST_ZONE bytes of poison |
  *   ^ aligned               ^ aligned
  */
+
+/* Returns the bytes before a block: its host_head, and padding for the alignment. */
 static size_t host_front(size_t align) { return align > sizeof(host_head) ? align : sizeof(host_head); }
 
+/* Returns a new block filled with junk; NULL if memory runs out. */
 static void *host_block(size_t size, size_t align) {
     size_t front = host_front(align);
     char *block = size < SIZE_MAX - front - HOST_ZONE ? host_allocate(front + size + HOST_ZONE, align) : NULL;
