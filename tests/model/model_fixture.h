@@ -19,7 +19,7 @@
 
 #include <dlfcn.h>
 
-enum { RIG_TIMES = 60, RIG_BYTES = 4 << 20, RIG_TEXT = 1 << 18, RIG_LOST = 719, RIG_HEADERS = 8 };
+enum { RIG_TIMES = 60, RIG_BYTES = 4 << 20, RIG_TEXT = 1 << 18, RIG_LOST = 719, RIG_HEADERS = 9 };
 enum { RIG_KERNELS, RIG_MISTAKES, RIG_PRODUCTS, RIG_PRODUCTS_F16, RIG_FUNCTIONS, RIG_UNITS };
 
 /* As FxaMap. */
@@ -129,16 +129,18 @@ static char *rig_read(const char *folder, const char *name) {
 }
 
 static bool rig_compile(const char *file, const char *half, void **module) {
-    static const char *const names[RIG_HEADERS] = {"common/args.h",      "common/types.cuh",       "common/ptx.cuh",
-                                                   "sm80/ptx.cuh",       "sm90/ptx.cuh",           "sm90/ptx_wgmma.cuh",
-                                                   "common/swizzle.cuh", "common/softcap_tanh.cuh"};
-    const char *const options[] = {"--gpu-architecture=sm_90a", "-std=c++17", "-DFXA_D=64", half};
+    static const char *const names[RIG_HEADERS] = {
+        "common/args.h", "common/traits.h",    "common/types.cuh",   "common/ptx.cuh",         "sm80/ptx.cuh",
+        "sm90/ptx.cuh",  "sm90/ptx_wgmma.cuh", "common/swizzle.cuh", "common/softcap_tanh.cuh"};
+    const char *const options[] = {"--gpu-architecture=sm_90a", "-std=c++17", "-DFXA_D=64", "-DFXA_DV=64",
+                                   "-DFXA_FAST_MATH=0",         half};
     char *headers[RIG_HEADERS], *source = rig_read("tests/model", file), *cubin = NULL;
     void *program = NULL;
     size_t size = 0;
     for (int i = 0; i < RIG_HEADERS; i++) headers[i] = rig_read("src/engine/cuda/kernels", names[i]);
     bool ok = source && rig_nv.create(&program, source, file, RIG_HEADERS, (const char *const *)headers, names) == 0;
-    ok = ok && rig_nv.compile(program, 4, options) == 0 && rig_nv.cubin_size(program, &size) == 0;
+    ok = ok && rig_nv.compile(program, (int)(sizeof options / sizeof *options), options) == 0 &&
+         rig_nv.cubin_size(program, &size) == 0;
     if (program && !ok && rig_nv.log_size(program, &size) == 0 && (cubin = calloc(1, size + 1)) != NULL) {
         (void)rig_nv.log(program, cubin);
         printf("  %s: %.2000s\n", file, cubin);
