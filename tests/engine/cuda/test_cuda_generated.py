@@ -6,6 +6,7 @@ that ends in a minute; FXA_CUDA_MATRIX=full: all. Skips by name where NVRTC is m
 import concurrent.futures
 import glob
 import os
+import re
 import subprocess
 import sys
 
@@ -18,17 +19,15 @@ OTHERS, SIZES = ("80", "89", "100", "120"), (32, 64, 96, 128, 192, 256)
 HERE = os.path.dirname(os.path.abspath(__file__))
 MANY, MOST = [os.path.join(HERE, name) for name in ("many_functions.fxa", "many_members.fxa")], 16000  # instructions
 
-# Bytes of spills that are known, by kernel and the beginning of a program's name. What several plain loads are made for every
-# pair spills on Hopper, where a thread has 32 pairs at once: an offset of 64 bits and a guard for each.
-BUDGET = [("sm80/forward", "", 40), ("sm90/forward", "", 120), ("sm90/forward", "dense_bias", 320),
-          ("sm90/forward", "graph_distance", 480), ("sm90/forward", "low_rank_bias", 680), ("sm90/forward", "pair_bias", 328),
-          ("sm90/forward", "rbf_kernel", 480), ("sm90/forward", "rotary_gain", 552),
-          ("sm90/forward", "shifted_window", 1128), ("sm80/backward", "dense_bias", 8), ("sm90/backward", "", 92),
-          ("sm90/backward", "shifted_window", 704)]
+# Rows of built_budgets.h: family, function, beginning of a program's name, bytes of spills that are known at head dim 64.
+BUDGET = re.findall(r'{FAMILY_(\w+), "(\w+)", "(\w*)", \d+, (\d+), ', open(os.path.join(HERE, "built_budgets.h")).read())
 
 
 def budget(kernel, name):
-    return max([b for k, n, b in BUDGET if k == kernel and name.startswith(n)], default=0)
+    """Returns the bytes that a kernel with a program may spill: none outside of the kernels of a family."""
+    family, main = kernel.split("/")
+    return max([int(n) for f, function, start, n in BUDGET
+                if f == family.upper() and function == "fxa_" + main and name.startswith(start)], default=0)
 
 
 def texts(random):
