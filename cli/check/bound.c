@@ -10,6 +10,9 @@
  * An element is "unsure" if rounding decides between values (comparison of nearly equal floats, overflow of f32): its
  * bound holds only if the engine decides as the reference does. Probabilities lie between 0 and 1, so an error of P is
  * at most 1 however steep the program is.
+ *
+ * tests/support/conformance/conf_bound.c has the same bounds, written independently: the command judges results that
+ * users bring, the tests judge engines, and a mistake in one of the two files is not in the other.
  */
 #include "check/bound.h"
 

@@ -8,7 +8,8 @@
  *   noise   sum of squares of the terms, for engines with 16-bit products that round P or dS separately (conf_noise.c)
  *
  * Of the engines' code this file uses only the evaluator and the derivative. It computes with dense arrays, one pair at
- * a time.
+ * a time. cli/check/bound.c, which the command has, is an independent second implementation of these bounds: a mistake
+ * in one of the two files is not in the other.
  */
 #include "conf_bound.h"
 
