@@ -95,7 +95,7 @@ TEST(views_join_pointers_and_shapes) {
     bench_close();
 }
 
-TEST(refused_slots) { /* */
+TEST(refused_slots) {
     BIND_REFUSED(case_forward(), FXA_E_BINDING, "slot Q is NULL; every run reads Q", a->slot[FXA_SLOT_Q] = NULL);
     BIND_REFUSED(case_forward(), FXA_E_BINDING, "slot O is NULL; forward writes O", a->slot[FXA_SLOT_O] = NULL);
     /* backward after a forward without LSE */

@@ -55,7 +55,7 @@ TEST(offsets) {
     bench_close();
 }
 
-TEST(page_numbers) {
+TEST(page_numbers) { /* */
     fxa_problem p = with_flags(case_forward(), FXA_PAGED | FXA_PADDING);
     fxa__bound_args bound;
     p.page_size = 4, p.n_pages = 3, p.sk = 8; /* two pages each */
