@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * Functions shared by emit.c, emit_load.c (text of loads) and emit_weight.c (compile-time cost).
+ * Functions shared by emit.c, emit_levels.c, emit_load.c (text of loads) and emit_weight.c (compile-time cost).
  */
 #ifndef FXA_LOWER_EMIT_LOAD_H
 #define FXA_LOWER_EMIT_LOAD_H
@@ -18,5 +18,8 @@ void fxa__emit_element(const fxa__emit *e, int32_t node, const char *get, fxa__w
 bool fxa__emit_has_statement(const fxa__emit *e, int32_t node);
 /* Returns true if n is a power that is written as a product. */
 bool fxa__emit_is_small_power(const fxa__emit *e, const fxa__node *n);
+/* Returns which operand (0 or 1) of a float sum or difference is a product that is fused into it; -1 if none. Products
+ * computed at another level are not fused. */
+int fxa__emit_product(const fxa__emit *e, int32_t node);
 
 #endif

@@ -2,17 +2,9 @@
  *
  * Searches for out-of-bounds indices (index_check.h). A box is a rectangle of rows and keys. If range analysis proves
  * that all indices are in bounds in a box, the box is skipped. Otherwise the box is halved until its parts are proven
- * or small; the pairs of a small box are evaluated one by one.
- *
- * A load is reported only if the result needs the loaded element. The result needs:
- *   mask        always
- *   score       where the mask is true
- *   select      its condition and the selected operand
- *   && and ||   only one operand, if this operand decides the result and has no out-of-bounds load; else both
- *   with_grad   operand 0, and operand 1 where the derivative of the score is computed
+ * or small; the pairs of a small box are evaluated one by one (index_pair.c).
  */
-#include "index_check.h"
-#include "geometry.h"
+#include "index_work.h"
 #include "work.h"
 
 #include "../base/dtype.h"
@@ -26,40 +18,9 @@
  * boxes. INDEX_RANGE_COST: cost of the range analysis of one node; the unit is one evaluation of the node. */
 enum { INDEX_LEAF = 64, INDEX_DEPTH = 128, INDEX_RANGE_COST = 8 };
 
-/* State of a node at one pair. */
-
-enum {
-    INDEX_NEEDED = 1, /* the result needs the node */
-    INDEX_MISSED = 2, /* the node's value depends on an out-of-bounds load */
-    INDEX_DERIVED = 4 /* the result needs the node's derivative */
-};
-
 typedef struct index_box {
     int64_t q_lo, q_hi, k_lo, k_hi; /* positions of rows and keys, inclusive */
 } index_box;
-
-typedef struct index_work {
-    const fxa__problem *p;
-    const fxa__bound_args *bound;
-    fxa__index_walk *walk;
-    const fxa_program *program; /* program that is checked: the score program or bprop */
-    bool bprop;
-    fxa__env env, bprop_env; /* inputs, params and tensors of the score program and of bprop */
-    /* Ranges of the values of captured tensors: `ranges` of the tensors of `program`, `mask_ranges` of those of the
-     * score program, for its mask. */
-    fxa_tensor_range ranges[FXA_MAX_TENSORS], mask_ranges[FXA_MAX_TENSORS];
-    fxa__val *vals;
-    int32_t *loads; /* [n_loads] load nodes of `program` */
-    int32_t n_loads;
-    uint8_t *state;
-    bool derives;    /* true = the derivative of the score is computed: backward pass without bprop */
-    bool by_score;   /* true = which loads are needed may depend on the score */
-    bool mask_loads; /* true if the mask needs a load */
-    fxa__seq seq;
-    int64_t b, h;
-    uint64_t weight, evaluated;
-    bool stopped;
-} index_work;
 
 /* Returns the number of nodes of the score program or of the user-written backward program, whichever is larger. */
 static int32_t index_nodes(const fxa__problem *p) {
@@ -77,112 +38,6 @@ size_t fxa__index_workspace(const fxa__problem *p) {
     return (size_t)fxa__round_up((int64_t)fxa__index_size(p), FXA_WORKSPACE_ALIGN);
 }
 
-/* ---- One pair ---------------------------------------------------------------------------------------------------- */
-
-/* Returns the first axis on which the index of load n is out of bounds; -1 if all indices are in bounds. */
-static int index_miss_axis(const fxa_view *view, const fxa__node *n, const fxa__val *vals) {
-    for (int d = 0; d < n->n_args; d++) {
-        int64_t i = vals[n->arg[d]].i;
-        if (i < -view->size[d] || i >= view->size[d]) return d;
-    }
-    return -1;
-}
-
-/* Returns the operand of an && or || node that decides the result alone and does not depend on an out-of-bounds load;
- * -1 if there is none, or if the node has another operation. */
-static int32_t index_decider(const index_work *w, const fxa__node *n) {
-    if (n->type != FXA_BOOL || (n->op != FXA_OP_AND && n->op != FXA_OP_OR)) return -1;
-    for (int i = 0; i < 2; i++)
-        if (w->vals[n->arg[i]].i == (n->op == FXA_OP_OR) && !(w->state[n->arg[i]] & INDEX_MISSED)) return n->arg[i];
-    return -1;
-}
-
-/* Returns true if the value of node n at this pair depends on operand `arg`. */
-static bool index_uses(const index_work *w, const fxa__node *n, int arg) {
-    if (arg >= fxa__node_operands(n)) return false;
-    if (n->op == FXA_OP_SELECT) return arg == 0 || arg == (w->vals[n->arg[0]].i ? 1 : 2);
-    int32_t decider = index_decider(w, n);
-    return decider < 0 || n->arg[arg] == decider;
-}
-
-/* Marks in w->state each node whose value at this pair depends on an out-of-bounds load. */
-static void index_mark_misses(index_work *w, const fxa__env *env) {
-    for (int32_t i = 0; i < w->program->n_nodes; i++) {
-        const fxa__node *n = &w->program->nodes[i];
-        w->state[i] = 0;
-        if (n->op == FXA_OP_LOAD && index_miss_axis(&env->tensors[n->imm], n, w->vals) >= 0) w->state[i] = INDEX_MISSED;
-        for (int a = 0; a < n->n_args; a++)
-            if (index_uses(w, n, a)) w->state[i] |= w->state[n->arg[a]] & INDEX_MISSED;
-    }
-}
-
-/* Calls walk->found for each axis on which the index of a load node is out of bounds. */
-static void index_report(index_work *w, const fxa__env *env, int32_t node, int64_t q, int64_t k) {
-    const fxa__node *n = &w->program->nodes[node];
-    const fxa_view *view = &env->tensors[n->imm];
-    for (int d = 0; d < n->n_args && !w->stopped; d++) {
-        int32_t i = w->vals[n->arg[d]].i;
-        if (i >= -view->size[d] && i < view->size[d]) continue;
-        fxa__miss miss = {w->bprop, n->imm, d, i, view->size[d], w->b, w->h, q, k, w->weight};
-        w->stopped = !w->walk->found(w->walk->user, &miss);
-    }
-}
-
-/* Marks the nodes whose values the outputs need at this pair, and reports out-of-bounds indices of the loads among
- * them. */
-static void index_mark_needed(index_work *w, const fxa__env *env, int64_t q, int64_t k) {
-    const fxa_program *p = w->program;
-    for (int32_t o = 0; o < p->n_outputs; o++) {
-        bool score = p->outputs[o].kind == FXA__OUT_SCORE;
-        if (score && !w->vals[fxa__program_output(p, FXA__OUT_MASK)].i) continue;
-        w->state[p->outputs[o].value] |= INDEX_NEEDED | (score && w->derives ? INDEX_DERIVED : 0);
-    }
-    for (int32_t i = p->n_nodes - 1; i >= 0 && !w->stopped; i--) {
-        const fxa__node *n = &p->nodes[i];
-        uint8_t state = w->state[i] & (n->type == FXA_FLOAT ? INDEX_NEEDED | INDEX_DERIVED : INDEX_NEEDED);
-        if (!state) continue;
-        for (int a = 0; a < n->n_args; a++) {
-            if (index_uses(w, n, a)) w->state[n->arg[a]] |= n->op == FXA_OP_WITH_GRAD ? INDEX_NEEDED : state;
-            if (a >= fxa__node_operands(n) && state & INDEX_DERIVED) w->state[n->arg[a]] |= state;
-        }
-        if (n->op == FXA_OP_LOAD) index_report(w, env, i, q, k);
-    }
-}
-
-/* Returns the scaled score of row q and key k; 0 if slot Q or K is NULL. */
-static double index_score(const index_work *w, int64_t q, int64_t k) {
-    const fxa_problem *p = &w->p->in;
-    const void *rows = w->bound->slot[FXA_SLOT_Q], *keys = w->bound->slot[FXA_SLOT_K];
-    double sum = 0;
-    if (!rows || !keys) return 0;
-    int64_t x = fxa__row_offset(w->p, &w->seq, &p->q, false, w->bound, w->b, w->h, q);
-    int64_t y = fxa__row_offset(w->p, &w->seq, &p->k, true, w->bound, w->b, w->h / (p->hq / p->hkv), k);
-    for (int64_t i = 0; i < p->d_qk; i++)
-        sum += fxa__load_f64(rows, (fxa_dtype)p->q.dtype, x + i * p->q.stride[3]) *
-               fxa__load_f64(keys, (fxa_dtype)p->k.dtype, y + i * p->k.stride[3]);
-    return sum * w->bound->scale * w->bound->load[FXA_SLOT_Q] * w->bound->load[FXA_SLOT_K];
-}
-
-static void index_pair(index_work *w, int64_t q, int64_t k) {
-    int32_t *at = w->env.coord;
-    at[FXA_INPUT_Q] = fxa__row_coord(w->p, w->bound, &w->seq, q);
-    at[FXA_INPUT_K] = fxa__coord(w->p, w->bound, FXA_INPUT_K, k);
-    at[FXA_INPUT_Q_ROW] = (int32_t)q;
-    at[FXA_INPUT_K_ROW] = (int32_t)k;
-    w->env.score = w->by_score ? index_score(w, q, k) : 0;
-    if (w->bprop) { /* the user-written backward program runs for attended pairs only */
-        fxa__program_eval(w->p->program, &w->env, w->vals);
-        if (!w->vals[fxa__program_output(w->p->program, FXA__OUT_MASK)].i) return;
-        memcpy(w->bprop_env.coord, at, sizeof w->bprop_env.coord);
-        w->bprop_env.score = w->env.score;
-        w->bprop_env.dscore = 1;
-    }
-    const fxa__env *env = w->bprop ? &w->bprop_env : &w->env;
-    fxa__program_eval(w->program, env, w->vals);
-    index_mark_misses(w, env);
-    index_mark_needed(w, env, q, k);
-}
-
 /* ---- Boxes ------------------------------------------------------------------------------------------------------- */
 
 static void index_extend(fxa_tile_bounds *box, fxa_input axis, int32_t x, bool first) {
@@ -191,7 +46,7 @@ static void index_extend(fxa_tile_bounds *box, fxa_input axis, int32_t x, bool f
 }
 
 /* Returns bounds of the coordinates of a box of rows and keys. Valid for index maps of any kind. */
-static fxa_tile_bounds index_coords(const index_work *w, const index_box *x) {
+static fxa_tile_bounds index_coords(const fxa__index_work *w, const index_box *x) {
     fxa_tile_bounds box = {{0}, {0}};
     index_extend(&box, FXA_INPUT_B, w->env.coord[FXA_INPUT_B], true);
     index_extend(&box, FXA_INPUT_H, w->env.coord[FXA_INPUT_H], true);
@@ -208,13 +63,13 @@ static fxa_tile_bounds index_coords(const index_work *w, const index_box *x) {
 }
 
 /* Adds `times` evaluations of all nodes to w->evaluated. Stops the walk if the budget is used up. */
-static void index_spend(index_work *w, uint64_t times) {
+static void index_spend(fxa__index_work *w, uint64_t times) {
     w->evaluated += times * (uint64_t)(w->p->program->n_nodes + w->program->n_nodes);
     if (w->evaluated >= w->walk->budget) w->stopped = w->walk->gave_up = true;
 }
 
 /* Returns true if range analysis proves that all indices of a load are in bounds for the coordinates of the box. */
-static bool index_is_inside(index_work *w, const fxa__env *env, int32_t node, const fxa_tile_bounds *box) {
+static bool index_is_inside(fxa__index_work *w, const fxa__env *env, int32_t node, const fxa_tile_bounds *box) {
     const fxa__node *n = &w->program->nodes[node];
     const fxa_view *view = &env->tensors[n->imm];
     for (int d = 0; d < n->n_args; d++) {
@@ -228,7 +83,7 @@ static bool index_is_inside(index_work *w, const fxa__env *env, int32_t node, co
 
 /* Returns true if all loads are proven in bounds for all pairs of a box, or if the mask is false for all of them.
  * Returns false if neither is proven before the budget is used up. */
-static bool index_box_is_inside(index_work *w, const index_box *x) {
+static bool index_box_is_inside(fxa__index_work *w, const index_box *x) {
     fxa_tile_bounds box = index_coords(w, x);
     if (!w->mask_loads &&
         fxa__program_classify(w->p->program, &box, w->env.params, w->mask_ranges, NULL) == FXA_TILE_EMPTY)
@@ -240,17 +95,17 @@ static bool index_box_is_inside(index_work *w, const index_box *x) {
     return true;
 }
 
-static void index_evaluate_box(index_work *w, const index_box *x) {
+static void index_evaluate_box(fxa__index_work *w, const index_box *x) {
     for (int64_t q = x->q_lo; q <= x->q_hi && !w->stopped; q++)
         for (int64_t k = x->k_lo; k <= x->k_hi && !w->stopped; k++) {
             index_spend(w, 1);
-            if (!w->stopped) index_pair(w, q, k);
+            if (!w->stopped) fxa__index_pair(w, q, k);
         }
 }
 
 /* Walks over the pairs of batch entry w->b and head w->h, with a stack of boxes. A box that is neither proven in bounds
  * nor small is halved along its longer side. */
-static void index_walk_head(index_work *w) {
+static void index_walk_head(fxa__index_work *w) {
     index_box stack[INDEX_DEPTH];
     size_t depth = 0;
     stack[depth++] = (index_box){0, w->seq.q_len - 1, 0, w->seq.k_len - 1};
@@ -272,7 +127,7 @@ static void index_walk_head(index_work *w) {
     }
 }
 
-static void index_set_head(index_work *w, int64_t b, int64_t h) {
+static void index_set_head(fxa__index_work *w, int64_t b, int64_t h) {
     w->b = b;
     w->h = h;
     w->seq = fxa__seq_get(w->p, w->bound, b);
@@ -285,7 +140,7 @@ static void index_set_head(index_work *w, int64_t b, int64_t h) {
 
 /* Evaluates random pairs. A pair outside the lengths of its sequences is drawn again, so that all pairs are equally
  * likely. */
-static void index_sample(index_work *w) {
+static void index_sample(fxa__index_work *w) {
     const fxa_problem *p = &w->p->in;
     uint64_t state = 0x9E3779B97F4A7C15u, done = 0;
     FXA__ASSERT(p->sq > 0 && p->sk > 0);
@@ -298,7 +153,7 @@ static void index_sample(index_work *w) {
         }
         index_set_head(w, at[0], at[1]);
         if (at[2] >= w->seq.q_len || at[3] >= w->seq.k_len) continue;
-        index_pair(w, at[2], at[3]);
+        fxa__index_pair(w, at[2], at[3]);
         done++;
     }
     w->walk->sampled = done;
@@ -371,7 +226,7 @@ static fxa_tensor_range index_scan(const fxa_view *view) {
 }
 
 /* Searches one program, the score program or the user-written backward program, for out-of-bounds loads. */
-static void index_program(index_work *w, const fxa_program *program, bool bprop, const fxa_view *views) {
+static void index_program(fxa__index_work *w, const fxa_program *program, bool bprop, const fxa_view *views) {
     const fxa_problem *p = &w->p->in;
     uint32_t reads = index_inputs(w->p->program) | index_inputs(program);
     bool by_b = p->flags & (FXA_PADDING | FXA_VARLEN | FXA_Q_START) || reads >> FXA_INPUT_B & 1, by_h;
@@ -408,7 +263,7 @@ static void index_program(index_work *w, const fxa_program *program, bool bprop,
 
 void fxa__index_walk_all(const fxa__problem *p, const fxa__bound_args *bound, void *memory, fxa__index_walk *walk) {
     size_t n = (size_t)index_nodes(p);
-    index_work w = {.p = p, .bound = bound, .walk = walk, .vals = memory};
+    fxa__index_work w = {.p = p, .bound = bound, .walk = walk, .vals = memory};
     w.loads = (int32_t *)(void *)(w.vals + n);
     w.state = (uint8_t *)(w.loads + n);
     w.env.params = bound->params;

@@ -378,9 +378,7 @@ FXA__RULE_FN fxa__interval fxa__interval_whole(fxa__interval equal, fxa__interva
     return equal.lo && (a.lo == FXA__RULE_INT_MIN || a.lo == FXA__RULE_INT_MAX) ? fxa__interval_make(0, 1) : equal;
 }
 
-/* ---- Functions of the rules, such as fxa__ints_ADD(a, b); operations with one operand ignore b
- * -------------------- */
-
+/* ---- Functions of the rules: fxa__ints_ADD(a, b); operations with one operand ignore b --------------------------- */
 /* clang-format off */
 #define FXA__INT_RULE(ID, value)                                                                                       \
     FXA__RULE_FN fxa__interval fxa__ints_##ID(fxa__interval a, fxa__interval b) { (void)b; return value; }
@@ -396,10 +394,6 @@ FXA__INT_RULES(FXA__INT_RULE)
 FXA__BOOL_RULES(FXA__BOOL_RULE)
 FXA__REAL_RULES(FXA__REAL_RULE)
 FXA__REAL_COMPARES(FXA__REAL_COMPARE)
-#undef FXA__INT_RULE
-#undef FXA__BOOL_RULE
-#undef FXA__REAL_RULE
-#undef FXA__REAL_COMPARE
 /* clang-format on */
 
 #endif

@@ -150,6 +150,10 @@ fxa_value fxa__parse_fail_bool(fxa__parser *p, size_t first, size_t last, const 
 /* ---- Statements (parse.c) ---- */
 /* Parses the name that a param, tensor, let or fn statement declares. Returns its token; SIZE_MAX after a failure. */
 size_t fxa__parse_given_name(fxa__parser *p, const char *what, fxa__symbol_kind kind);
+/* Parse a param statement after the word param, and a tensor statement after the word tensor. Return -1 after a
+ * failure. */
+fxa_value fxa__parse_param(fxa__parser *p);
+fxa_value fxa__parse_tensor(fxa__parser *p);
 /* Parses an expression and checks that the statement ends after it. */
 fxa_value fxa__parse_last_expr(fxa__parser *p);
 

@@ -8,7 +8,7 @@
  * an order in which no output reads a name that an earlier output has assigned.
  */
 #include "decimal.h"
-#include "program.h"
+#include "print_lets.h"
 
 #include "../base/float_state.h"
 #include "../base/invariant.h"
@@ -18,96 +18,15 @@
 #include <stdio.h>
 #include <string.h>
 
-enum { PRINT_MAX_DEPTH = 24 };
-
-typedef struct print_mark {
-    uint32_t uses;
-    int32_t let;   /* number of the node's let; -1 = the node is written in place */
-    uint8_t depth; /* nesting depth of the node's expression, without operands that have lets */
-    bool reads_score;
-} print_mark;
-
 typedef struct print_state {
     fxa__writer w;
     const fxa_program *p;
-    print_mark *mark; /* [nodes] */
-    char prefix[33];  /* prefix of the names of lets */
-    size_t max_bytes; /* printing stops after this many bytes; 0 = no limit */
+    fxa__print_mark *mark;          /* [nodes] */
+    char prefix[FXA__PRINT_PREFIX]; /* prefix of the names of lets */
+    size_t max_bytes;               /* printing stops after this many bytes; 0 = no limit */
 } print_state;
 
 static void print_text(print_state *s, const char *text) { fxa__write_bytes(&s->w, text, strlen(text)); }
-
-/* ---- Choice of the nodes that get a let -------------------------------------------------------------------------- */
-
-/* Returns true if the node is a conversion that the builder may insert. */
-static bool print_is_cast(const print_state *s, int32_t n) {
-    const fxa__node *x = &s->p->nodes[n];
-    return x->op == FXA_OP_FLOAT || (x->op == FXA_OP_INT && s->p->nodes[x->arg[0]].type == FXA_BOOL);
-}
-
-/* Returns true if the node is written in place even if it is used more than once. */
-static bool print_is_leaf(const print_state *s, int32_t n) {
-    const fxa__node *x = &s->p->nodes[n];
-    if (x->op == FXA_OP_CONST || x->op == FXA_OP_INPUT || x->op == FXA_OP_PARAM) return true;
-    if (x->op != FXA_OP_LOAD) return false;
-    for (int i = 0; i < x->n_args; i++) {
-        uint8_t op = s->p->nodes[x->arg[i]].op;
-        if (op != FXA_OP_CONST && op != FXA_OP_INPUT && op != FXA_OP_PARAM) return false;
-    }
-    return true;
-}
-
-/* Counts the uses of every node. A cast never gets a let; its uses count as uses of its operand. */
-static void print_count_uses(print_state *s) {
-    const fxa_program *p = s->p;
-    for (int32_t i = 0; i < p->n_outputs; i++) {
-        s->mark[p->outputs[i].value].uses++;
-        for (int32_t j = 0; j < p->outputs[i].n_index; j++) s->mark[p->outputs[i].index[j]].uses++;
-    }
-    for (int32_t n = p->n_nodes - 1; n >= 0; n--)
-        for (int i = 0; i < p->nodes[n].n_args; i++)
-            s->mark[p->nodes[n].arg[i]].uses += print_is_cast(s, n) ? s->mark[n].uses : 1;
-}
-
-/* Fills s->mark for every node: its uses, let, depth and whether it reads the score. */
-static void print_mark_nodes(print_state *s) {
-    int32_t lets = 0;
-    print_count_uses(s);
-    for (int32_t n = 0; n < s->p->n_nodes; n++) {
-        const fxa__node *x = &s->p->nodes[n];
-        print_mark *m = &s->mark[n];
-        uint8_t deepest = 0;
-        m->reads_score = x->op == FXA_OP_INPUT && x->imm == FXA_INPUT_SCORE;
-        for (int i = 0; i < x->n_args; i++) {
-            const print_mark *a = &s->mark[x->arg[i]];
-            if (a->reads_score) m->reads_score = true;
-            if (a->let < 0 && a->depth > deepest) deepest = a->depth;
-        }
-        m->depth = (uint8_t)(deepest + 1);
-        bool shared = m->uses > 1 && !print_is_leaf(s, n) && !print_is_cast(s, n);
-        m->let = shared || m->depth > PRINT_MAX_DEPTH ? lets++ : -1;
-    }
-}
-
-/* Returns true if a param or tensor has the name prefix + digits. */
-static bool print_prefix_taken(const fxa_program *p, const char *prefix) {
-    size_t n = strlen(prefix);
-    for (int32_t i = 0; i < p->n_params + p->n_tensors; i++) {
-        const char *name = i < p->n_params ? p->params[i].name : p->tensors[i - p->n_params].name;
-        if (strncmp(name, prefix, n) == 0 && name[n] && strspn(name + n, "0123456789") == strlen(name + n)) return true;
-    }
-    return false;
-}
-
-/* Chooses the first free prefix of t, u, ..., z, t_, u_, ...; there are more prefixes than names in a program. */
-static void print_choose_prefix(print_state *s) {
-    _Static_assert(7 * (sizeof s->prefix - 1) > FXA_MAX_PARAMS + FXA_MAX_TENSORS, "each name takes one at most");
-    for (size_t i = 0;; i++) {
-        s->prefix[0] = "tuvwxyz"[i % 7];
-        memset(s->prefix + 1, '_', i / 7);
-        if (!print_prefix_taken(s->p, s->prefix)) return;
-    }
-}
 
 /* ---- Leaves ------------------------------------------------------------------------------------------------------ */
 
@@ -139,7 +58,7 @@ static bool print_is_negative(const fxa__node *x) {
 /* Returns true if node n, of type `type`, is a cast that can be omitted. */
 static bool print_can_drop(const print_state *s, int32_t n, uint32_t type) {
     FXA__ASSERT(s->p->nodes[n].type == type); /* the builder has converted every operand */
-    return s->mark[n].let < 0 && print_is_cast(s, n);
+    return s->mark[n].let < 0 && fxa__print_is_cast(s->p, n);
 }
 
 /* Replaces casts among arg[first..n) by their operands if the builder inserts them again. common: the builder converts
@@ -156,12 +75,12 @@ static void print_drop_casts(const print_state *s, int32_t *arg, int first, int 
 
 /* Returns the rank by which commutative operands are ordered in text: inputs first, constants last. */
 static int print_rank(const print_state *s, int32_t n) {
-    while (print_is_cast(s, n)) n = s->p->nodes[n].arg[0];
+    while (fxa__print_is_cast(s->p, n)) n = s->p->nodes[n].arg[0];
     const fxa__node *x = &s->p->nodes[n];
     switch (x->op) {
     case FXA_OP_INPUT: return x->imm;
     case FXA_OP_PARAM: return 100;
-    case FXA_OP_LOAD: return 110 + (x->n_args && print_is_leaf(s, n) ? print_rank(s, x->arg[0]) : 0);
+    case FXA_OP_LOAD: return 110 + (x->n_args && fxa__print_is_leaf(s->p, n) ? print_rank(s, x->arg[0]) : 0);
     case FXA_OP_CONST: return 1000;
     default: return 500;
     }
@@ -354,8 +273,8 @@ static void print_outputs(print_state *s) {
 }
 
 static void print_program(print_state *s) {
-    print_mark_nodes(s);
-    print_choose_prefix(s);
+    fxa__print_mark_nodes(s->p, s->mark);
+    fxa__print_choose_prefix(s->p, s->prefix);
     print_declarations(s);
     for (int32_t n = 0; n < s->p->n_nodes; n++) {
         if (s->mark[n].let < 0) continue;

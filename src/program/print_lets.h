@@ -1,0 +1,30 @@
+/* SPDX-License-Identifier: Apache-2.0
+ *
+ * Lets of a printed program (print.c): nodes that are used more than once, and nodes that are deeply nested.
+ */
+#ifndef FXA_PROGRAM_PRINT_LETS_H
+#define FXA_PROGRAM_PRINT_LETS_H
+
+#include "program.h"
+
+enum { FXA__PRINT_PREFIX = 33 }; /* bytes of the prefix of the names of lets, with its terminator */
+
+typedef struct fxa__print_mark {
+    uint32_t uses;
+    int32_t let;   /* number of the node's let; -1 = the node is written in place */
+    uint8_t depth; /* nesting depth of the node's expression, without operands that have lets */
+    bool reads_score;
+} fxa__print_mark;
+
+/* Returns true if the node is a conversion that the builder may insert. */
+bool fxa__print_is_cast(const fxa_program *p, int32_t n);
+/* Returns true if the node is written in place even if it is used more than once. */
+bool fxa__print_is_leaf(const fxa_program *p, int32_t n);
+/* Fills mark[n] for every node n: its uses, let, depth and whether it reads the score. The array is zeroed before the
+ * call. */
+void fxa__print_mark_nodes(const fxa_program *p, fxa__print_mark *mark);
+/* Writes the first prefix of t, u, ..., z, t_, u_, ... that no name of a param or tensor starts with, digits following.
+ * `prefix` is zeroed before the call. There are more prefixes than names in a program. */
+void fxa__print_choose_prefix(const fxa_program *p, char prefix[FXA__PRINT_PREFIX]);
+
+#endif
