@@ -54,62 +54,64 @@ fxa_value fxa__parse_fail_bool(fxa__parser *p, size_t first, size_t last, const 
 #define FAIL_BRACKETS "indices stand in one pair of [ ], as in t[h, q]"
 #define FAIL_SCALED "the score comes scaled; what else needs it declares it: param d : float"
 
+/* Words of other languages, with what this one has for them. */
+static const struct {
+    const char *word, *advice;
+} fail_words[] = {
+    {"and", "write && for 'and'"},
+    {"or", "write || for 'or'"},
+    {"not", "write ! for 'not'"},
+    {"xor", "write ^ for 'xor'"},
+    {"is", "write == to compare"},
+    {"if", "write c ? a : b, or where(c, a, b)"},
+    {"else", "write c ? a : b, or where(c, a, b)"},
+    {"elif", "write c ? a : d ? b : e"},
+    {"for", "loops are sum(i, 4, ...), any and all"},
+    {"while", "loops are sum(i, 4, ...), any and all"},
+    {"in", "loops are sum(i, 4, ...), any and all"},
+    {"return", "a result is assigned: score = ... or mask = ..."},
+    {"def", "write fn f(x) = ..."},
+    {"lambda", "write fn f(x) = ..."},
+    {"function", "write fn f(x) = ..."},
+    {"func", "write fn f(x) = ..."},
+    {"var", "write let x = ..."},
+    {"const", "write let x = ..."},
+    {"auto", "write let x = ..."},
+    {"float", "write let x = ..., or param x : float"},
+    {"int", "write let x = ..., or param x : int"},
+    {"double", "the types are float and int"},
+    {"import", "all functions are there, without modules"},
+    {"None", "there is no such value; a mask that is not assigned lets everything through"},
+    {"softmax", "the softmax comes after the program"},
+    {"masked_fill", "what a pair is left out by is assigned to mask"},
+    {"gelu", "write 0.5 * x * (1 + erf(x / sqrt(2.0)))"},
+    {"silu", "write x * sigmoid(x)"},
+    {"swish", "write x * sigmoid(x)"},
+    {"square", "write x ** 2"},
+    {"mod", "write x % y"},
+    {"fmod", "write x - y * trunc(x / y), or x % y, which has the sign of y"},
+    {"remainder", "write x % y"},
+    {"logsigmoid", "write -softplus(-x)"},
+    {"log_sigmoid", "write -softplus(-x)"},
+    {"expm1", "write exp(x) - 1"},
+    {"log10", "write log2(x) / log2(10.0)"},
+    {"sinh", "write (exp(x) - exp(-x)) / 2"},
+    {"cosh", "write (exp(x) + exp(-x)) / 2"},
+    {"asin", "write atan(x / sqrt(1 - x * x))"},
+    {"acos", "write pi / 2 - atan(x / sqrt(1 - x * x))"},
+    {"atan2", "write atan(y / x), and add or subtract pi where x < 0"},
+    {"d", FAIL_SCALED},
+    {"d_k", FAIL_SCALED},
+    {"dk", FAIL_SCALED},
+    {"d_head", FAIL_SCALED},
+    {"head_dim", FAIL_SCALED},
+    {"dim", FAIL_SCALED},
+    {"scale", FAIL_SCALED},
+    {"sm_scale", FAIL_SCALED},
+};
+
 /* Returns the advice for a token of other languages, to be appended to a message; NULL if there is none. */
 static const char *fail_advice(const fxa__parser *p, const fxa__token *t) {
-    static const struct {
-        const char *word, *advice;
-    } words[] = {
-        {"and", "write && for 'and'"},
-        {"or", "write || for 'or'"},
-        {"not", "write ! for 'not'"},
-        {"xor", "write ^ for 'xor'"},
-        {"is", "write == to compare"},
-        {"if", "write c ? a : b, or where(c, a, b)"},
-        {"else", "write c ? a : b, or where(c, a, b)"},
-        {"elif", "write c ? a : d ? b : e"},
-        {"for", "loops are sum(i, 4, ...), any and all"},
-        {"while", "loops are sum(i, 4, ...), any and all"},
-        {"in", "loops are sum(i, 4, ...), any and all"},
-        {"return", "a result is assigned: score = ... or mask = ..."},
-        {"def", "write fn f(x) = ..."},
-        {"lambda", "write fn f(x) = ..."},
-        {"function", "write fn f(x) = ..."},
-        {"func", "write fn f(x) = ..."},
-        {"var", "write let x = ..."},
-        {"const", "write let x = ..."},
-        {"auto", "write let x = ..."},
-        {"float", "write let x = ..., or param x : float"},
-        {"int", "write let x = ..., or param x : int"},
-        {"double", "the types are float and int"},
-        {"import", "all functions are there, without modules"},
-        {"None", "there is no such value; a mask that is not assigned lets everything through"},
-        {"softmax", "the softmax comes after the program"},
-        {"masked_fill", "what a pair is left out by is assigned to mask"},
-        {"gelu", "write 0.5 * x * (1 + erf(x / sqrt(2.0)))"},
-        {"silu", "write x * sigmoid(x)"},
-        {"swish", "write x * sigmoid(x)"},
-        {"square", "write x ** 2"},
-        {"mod", "write x % y"},
-        {"fmod", "write x - y * trunc(x / y), or x % y, which has the sign of y"},
-        {"remainder", "write x % y"},
-        {"logsigmoid", "write -softplus(-x)"},
-        {"log_sigmoid", "write -softplus(-x)"},
-        {"expm1", "write exp(x) - 1"},
-        {"log10", "write log2(x) / log2(10.0)"},
-        {"sinh", "write (exp(x) - exp(-x)) / 2"},
-        {"cosh", "write (exp(x) + exp(-x)) / 2"},
-        {"asin", "write atan(x / sqrt(1 - x * x))"},
-        {"acos", "write pi / 2 - atan(x / sqrt(1 - x * x))"},
-        {"atan2", "write atan(y / x), and add or subtract pi where x < 0"},
-        {"d", FAIL_SCALED},
-        {"d_k", FAIL_SCALED},
-        {"dk", FAIL_SCALED},
-        {"d_head", FAIL_SCALED},
-        {"head_dim", FAIL_SCALED},
-        {"dim", FAIL_SCALED},
-        {"scale", FAIL_SCALED},
-        {"sm_scale", FAIL_SCALED},
-    };
     uint32_t before = t > p->lex.tokens ? t[-1].kind : TOK_END;
     if (t->kind == TOK_FLOORDIV || (t->kind == TOK_DIV && t[1].kind == TOK_MUL) ||
         (t->kind == TOK_MUL && before == TOK_DIV))
@@ -121,9 +123,9 @@ static const char *fail_advice(const fxa__parser *p, const fxa__token *t) {
     if (t->kind == TOK_ASSIGN) return "write == to compare";
     if (fxa__parse_operator(t->kind)->form == FXA__PREFIX) return "it goes before its operand";
     if (t->kind != TOK_NAME) return NULL;
-    for (size_t i = 0; i < sizeof words / sizeof *words; i++)
-        if (strlen(words[i].word) == t->length && memcmp(p->lex.text + t->at, words[i].word, t->length) == 0)
-            return words[i].advice;
+    for (size_t i = 0; i < sizeof fail_words / sizeof *fail_words; i++)
+        if (strlen(fail_words[i].word) == t->length && memcmp(p->lex.text + t->at, fail_words[i].word, t->length) == 0)
+            return fail_words[i].advice;
     return NULL;
 }
 
