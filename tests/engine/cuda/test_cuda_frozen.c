@@ -64,7 +64,7 @@ static float frozen_exp2(float x) {
 static float frozen_finite_or_zero(float x) { return x == NEG_INF ? 0 : x; }
 
 /* Raises the row maximum to that of a tile if it has grown by more than the lazy rescaling threshold, as
- * Consumer::raise_max does. */
+ * ForwardSoftmax::raise_max does. */
 static void frozen_raise(frozen_row *r, int tile) {
     float top = r->most;
     for (int i = 0; i < FROZEN_TILE; i++) top = fmaxf(top, r->score[tile * FROZEN_TILE + i]);

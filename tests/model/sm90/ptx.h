@@ -258,7 +258,7 @@ template <bool transposed> static inline void model_store_matrix(u32 at, u32 r0,
 
 FXA_INLINE void store_matrix(u32 at, u32 r0, u32 r1, u32 r2, u32 r3) { model_store_matrix<false>(at, r0, r1, r2, r3); }
 
-FXA_INLINE u32 spoil(u32 sum, u32 x) {
+FXA_INLINE u32 nan_if_nonfinite(u32 sum, u32 x) {
     const u32 exponent = FXA_F16 ? 0x7c00 : 0x7f80;
     for (int half = 0; half < 32; half += 16)
         if ((x >> half & exponent) == exponent) sum |= 0x7fffu << half;

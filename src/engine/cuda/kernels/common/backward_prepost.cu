@@ -52,7 +52,7 @@ FXA_INLINE float lse_in_log2(float lse)
 FXA_INLINE void clear_sent(const FxaArgs &a)
 {
     if (!a.sent || blockIdx.y) return;
-    const int all = (int)sent_place(a, a.batch - 1, a.kv_heads);
+    const int all = (int)sent_index(a, a.batch - 1, a.kv_heads);
     for (int i = blockIdx.x * THREADS + threadIdx.x; i < all; i += gridDim.x * THREADS) a.sent[i] = 0;
 }
 
@@ -76,7 +76,7 @@ struct QueryBlock {
 FXA_INLINE void await_shares(const FxaArgs &a, const QueryBlock &block)
 {
     const int b = q_starts(a) && !k_starts(a) ? PaddedRow(a, block.x * 64).b : block.x / max(a.q_pad / 64, 1);
-    const unsigned *sent = a.sent + sent_place(a, b, block.h / a.group);
+    const unsigned *sent = a.sent + sent_index(a, b, block.h / a.group);
     while (count_now(sent) != (unsigned)a.sent_all) count_pause();
 }
 

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * Rows of what depends on batch entry, head and q - k alone (relative biases, distance buckets).
+ * TmaRows of what depends on batch entry, head and q - k alone (relative biases, distance buckets).
  *
  * fxa_diagonal_fill tabulates the program's diagonal() into the rows of an FxaDiagonal. Launch: grid (pitch / 256
  * rounded up, heads or 1, batch or 1).

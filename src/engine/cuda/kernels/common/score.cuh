@@ -203,7 +203,7 @@ FXA_INLINE float times_rest(float steep, float rest)
 }
 
 /* The gradient of the score, of that of the new score, where the caller has a program for it; else the same. */
-FXA_INLINE float own_gradient(const Program &program, const FxaArgs &a, float s, const Pair &pair, float ds)
+FXA_INLINE float user_gradient(const Program &program, const FxaArgs &a, float s, const Pair &pair, float ds)
 {
 #if PROG_USER_BACKWARD
     return ds == 0.f ? 0.f : call_user_backward(program, a, s, pair, ds);

@@ -11,7 +11,7 @@
  *
  * fxa_tile_lists asks the program's tile_class() about every tile and writes the rows of an FxaTileList. Launch: grid
  * (rows / 8 rounded up, heads or 1, batch or 1), one warp per row: 1 where the mask does not depend on h, on b; or with
- * words, those of the same heads and entries: (1, heads, batch), TOGETHER threads. Rows of very long sequences have
+ * words, those of the same heads and entries: (1, heads, batch), TOGETHER threads. TmaRows of very long sequences have
  * less room than they may have tiles (pitch, 2 at least): then whole tiles are a run, as those of causal masks, windows
  * and documents are, or all tiles from the first to the last are visited with the mask.
  */

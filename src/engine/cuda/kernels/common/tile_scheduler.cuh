@@ -26,7 +26,7 @@ FXA_INLINE int next_tile(const FxaArgs &a)
 }
 
 /* A query tile: where it is and what it visits. */
-struct Work {
+struct WorkTile {
     int tile; /* >= a.tiles: none, and the rest means nothing */
     int m, h, b, kv_h, q_first, q_len, k_first, k_len;
     ListRow row;
@@ -69,7 +69,7 @@ struct TileSlot {
 
     static constexpr int bytes = 48;
 
-    FXA_INLINE void put(int tile, const Work &w, int partial, int total) const
+    FXA_INLINE void put(int tile, const WorkTile &w, int partial, int total) const
     {
         const int words[9] = {tile, partial, total, w.m, w.h, w.b, w.q_len, w.k_len, w.q_first};
 #pragma unroll
@@ -83,10 +83,10 @@ struct TileSlot {
 };
 
 /* What a consumer keeps of it for as long as it works on the tile. */
-struct TileOwner {
+struct TileCoordinates {
     int h, b, q_len, k_len, q_first;
 
-    FXA_INLINE void own(const TileSlot &slot)
+    FXA_INLINE void read_coordinates(const TileSlot &slot)
     {
         h = take_word(slot.at + 16);
         b = take_word(slot.at + 20);

@@ -30,12 +30,12 @@ FXA_INLINE const int *k_starts(const FxaArgs &a)
 }
 
 /* Whether rows that belong to no query or key of the entry may follow its last one. */
-FXA_INLINE bool loose_queries(const FxaArgs &a)
+FXA_INLINE bool has_rows_past_q_len(const FxaArgs &a)
 {
     return q_lens(a) || q_starts(a);
 }
 
-FXA_INLINE bool loose_keys(const FxaArgs &a)
+FXA_INLINE bool has_rows_past_k_len(const FxaArgs &a)
 {
     return FXA_PAGED || k_lens(a) || k_starts(a);
 }
@@ -79,10 +79,10 @@ FXA_INLINE int k_length(const FxaArgs &a, int b)
 }
 
 /* Where key `row` of an entry lies: row s of batch entry b of the tensors, which is a page where there are pages. */
-struct KeyPlace {
+struct KeyAddress {
     int b, s;
 
-    FXA_INLINE KeyPlace(const FxaArgs &a, int b_, int first, int row) : b(k_starts(a) ? 0 : b_), s(first + row)
+    FXA_INLINE KeyAddress(const FxaArgs &a, int b_, int first, int row) : b(k_starts(a) ? 0 : b_), s(first + row)
     {
 #if FXA_PAGED
         const int i = min(row, a.k_len - 1) / a.page_size; /* past the last page there is nothing to ask for */
@@ -121,7 +121,7 @@ FXA_INLINE long long padded_row(const FxaArgs &a, int b, int h)
 }
 
 /* Where FxaArgs.sent counts what has been sent of (b, KV head). */
-FXA_INLINE long long sent_place(const FxaArgs &a, int b, int kv_h)
+FXA_INLINE long long sent_index(const FxaArgs &a, int b, int kv_h)
 {
     return 1 + (k_starts(a) ? 0 : (long long)b * a.kv_heads) + kv_h;
 }

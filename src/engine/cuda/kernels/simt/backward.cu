@@ -85,7 +85,7 @@ struct Gradients {
                 scattered[i][j] = mine ? g : 0.f;
                 if (PROG_DERIVATIVE) g = there >> (4 * i + j) & 1 ? times_derivative(g, slope[i][j]) : 0.f;
                 if (PROG_USER_BACKWARD)
-                    g = own_gradient(program, a, raw[i][j], pair_of_tile(a, loads, q0, k0, i, j), g);
+                    g = user_gradient(program, a, raw[i][j], pair_of_tile(a, loads, q0, k0, i, j), g);
                 p[i][j] = keep ? w : 0.f;
                 ds[i][j] = g;
             }

@@ -40,7 +40,7 @@ struct Strip {
     FXA_INLINE void load(int row, int c, float (&x)[8]) const
     {
         if (FXA_PAGED && keys) {
-            const KeyPlace at(a, b, first, tile + row);
+            const KeyAddress at(a, b, first, tile + row);
             load8(t, at.b, h, at.s, c, columns, x);
         } else {
             load8(t, b, h, first + tile + row, c, columns, x);

@@ -136,7 +136,7 @@ struct Tile {
                     if (mine && !TURNED) captured.add(program, a, b, h, s[j][r * 2 + x], pair, g[x]);
                     dp[j][r * 2 + x] = mine ? g[x] : 0.f;
                     if (PROG_DERIVATIVE) g[x] = times_derivative(g[x], slope);
-                    if (PROG_USER_BACKWARD) g[x] = own_gradient(program, a, s[j][r * 2 + x], pair, g[x]);
+                    if (PROG_USER_BACKWARD) g[x] = user_gradient(program, a, s[j][r * 2 + x], pair, g[x]);
                 }
                 p[j][r] = pack16(w[0], w[1]);
                 ds[j][r] = pack16(g[0], g[1]);

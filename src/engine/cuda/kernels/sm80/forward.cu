@@ -241,7 +241,7 @@ struct Tile {
     }
 
     /* Whether a row of this thread, one that exists, is not finite. */
-    FXA_INLINE bool spoilt() const
+    FXA_INLINE bool nonfinite() const
     {
         bool bad = false;
 #pragma unroll
@@ -290,7 +290,7 @@ struct Tile {
                 store(values_bias(values, FXA_F16));
             else
                 put_marks(values);
-            const bool again = values == VALUES_UNCHANGED ? spoilt() : changed || values == VALUES_POS_INF;
+            const bool again = values == VALUES_UNCHANGED ? nonfinite() : changed || values == VALUES_POS_INF;
             if (!__syncthreads_or(again)) break;
         }
     }

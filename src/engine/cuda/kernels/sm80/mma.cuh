@@ -48,7 +48,7 @@ struct KeyRows : TileRows {
     FXA_INLINE const u16 *row(int i) const
     {
         if (!FXA_PAGED) return TileRows::row(i);
-        const KeyPlace at(a, b, 0, tile + i);
+        const KeyAddress at(a, b, 0, tile + i);
         return (const u16 *)t.data + at.b * t.b + h * t.h + (long long)at.s * t.s;
     }
 };

@@ -1,6 +1,19 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * Sizes and shared memory of the Hopper backward kernel for wide heads: what its warps agree on.
+ * Tile sizes and shared memory of the Hopper backward kernel for head dims above 128, shared by its warps. From the
+ * base, which is aligned to 1024 bytes:
+ *
+ *     offset         contents                                                     bytes x buffers
+ *     0              K tile [BK, D]; dK replaces it                               K_BYTES
+ *     V_AT           V tile [BK, DV]; dV replaces it                              V_BYTES
+ *     Q_AT           Q block [BQ, D]                                              Q_BYTES x STAGES
+ *     DO_AT          dO block [BQ, DV]                                            DO_BYTES x STAGES
+ *     EXCHANGE_AT    P * derivative of each thread, 16 bits; then kept pairs      EXCHANGE_BYTES x STAGES
+ *     LSE_AT         LSE of the block's rows, base 2                              4 BQ x STAGES
+ *     DELTA_AT       delta of the block's rows                                    4 BQ x STAGES
+ *     KV_BAR_AT      barriers: K and V loaded; K and V read                       16
+ *     RINGS_AT       barriers of the rings of Q, dO and the exchange              16 STAGES x 3
+ *     INDICES_AT     {block | PARTIAL, query head}                                8 x STAGES
  */
 #ifndef FXA_CUDA_SM90_BACKWARD_WIDE_SHARED_CUH
 #define FXA_CUDA_SM90_BACKWARD_WIDE_SHARED_CUH
@@ -16,37 +29,39 @@ constexpr FxaTileShape TILE = fxa_backward_wide_sm90(TRAITS);
 constexpr int BK = TILE.launch.k_rows, BQ = TILE.launch.q_rows, THREADS = TILE.launch.threads, STAGES = TILE.stages;
 constexpr int K_BYTES = BK * D_STORED * 2, V_BYTES = BK * DV_STORED * 2;
 constexpr int Q_BYTES = BQ * D_STORED * 2, DO_BYTES = BQ * DV_STORED * 2;
-constexpr int X_BYTES = BQ * BK * 2 + (FXA_DROPOUT ? 512 : 0); /* of the exchange; kept pairs behind */
-constexpr int PARTIAL = 0x40000000; /* in a block's number: it needs the mask */
+constexpr int EXCHANGE_BYTES = BQ * BK * 2 + (FXA_DROPOUT ? 512 : 0); /* bits of kept pairs follow the weights */
+constexpr int PARTIAL = 0x40000000; /* set in the index of a block that needs the mask */
 enum { BAR_CLEAR = 1 }; /* named barriers, one per consumer warpgroup */
 static_assert(!PROG_GRAD_DIAGONAL && !PROG_GRAD_DENSE && !PROG_GRAD_SUMS && !PROG_GRAD_SCATTER,
-              "no gradients of captured tensors");
+              "wide heads have no gradients of captured tensors");
 
-typedef KeyTile<BK, BQ> Place;
+typedef KeyTile<BK, BQ> WideTile;
 
-struct Shared {
+struct WideShared {
     u32 base;
 
     static constexpr int V_AT = K_BYTES, Q_AT = V_AT + V_BYTES, DO_AT = Q_AT + STAGES * Q_BYTES;
-    static constexpr int X_AT = DO_AT + STAGES * DO_BYTES, LSE_AT = X_AT + STAGES * X_BYTES;
+    static constexpr int EXCHANGE_AT = DO_AT + STAGES * DO_BYTES, LSE_AT = EXCHANGE_AT + STAGES * EXCHANGE_BYTES;
     static constexpr int DELTA_AT = LSE_AT + STAGES * BQ * 4, KV_BAR_AT = DELTA_AT + STAGES * BQ * 4;
-    static constexpr int RINGS_AT = KV_BAR_AT + 16, NUMBERS_AT = RINGS_AT + 3 * Ring<STAGES>::bytes;
-    static constexpr int BYTES = NUMBERS_AT + 8 * STAGES + 1024;
+    static constexpr int RINGS_AT = KV_BAR_AT + 16, INDICES_AT = RINGS_AT + 3 * Ring<STAGES>::bytes;
+    static constexpr int BYTES = INDICES_AT + 8 * STAGES + 1024;
     static_assert(BYTES == TILE.launch.shared_bytes, "common/tile_shape.h has another size");
 
     FXA_INLINE u32 k() const { return base; }
     FXA_INLINE u32 v() const { return base + V_AT; }
     FXA_INLINE u32 q(u32 step) const { return base + Q_AT + (step % STAGES) * Q_BYTES; }
     FXA_INLINE u32 grad_o(u32 step) const { return base + DO_AT + (step % STAGES) * DO_BYTES; }
-    FXA_INLINE u32 exchange(u32 step) const { return base + X_AT + (step % STAGES) * X_BYTES; }
+    FXA_INLINE u32 exchange(u32 step) const { return base + EXCHANGE_AT + (step % STAGES) * EXCHANGE_BYTES; }
     FXA_INLINE u32 lse(u32 step) const { return base + LSE_AT + (step % STAGES) * BQ * 4; }
     FXA_INLINE u32 delta(u32 step) const { return base + DELTA_AT + (step % STAGES) * BQ * 4; }
     FXA_INLINE u32 kv_full() const { return base + KV_BAR_AT; }
-    FXA_INLINE u32 kv_read() const { return base + KV_BAR_AT + 8; } /* both warpgroups are done with K and V */
+    /* Barrier: both warpgroups have read K and V. */
+    FXA_INLINE u32 kv_read() const { return base + KV_BAR_AT + 8; }
     FXA_INLINE Ring<STAGES> q_ring() const { return {base + RINGS_AT}; }
     FXA_INLINE Ring<STAGES> o_ring() const { return {q_ring().at + Ring<STAGES>::bytes}; }
-    FXA_INLINE Ring<STAGES> x_ring() const { return {o_ring().at + Ring<STAGES>::bytes}; }
-    FXA_INLINE u32 number(u32 step) const { return base + NUMBERS_AT + 8 * (step % STAGES); } /* {m | PARTIAL, h} */
+    FXA_INLINE Ring<STAGES> exchange_ring() const { return {o_ring().at + Ring<STAGES>::bytes}; }
+    /* {m | PARTIAL, h} */
+    FXA_INLINE u32 block_entry(u32 step) const { return base + INDICES_AT + 8 * (step % STAGES); }
 
     FXA_INLINE void init() const
     {
@@ -54,7 +69,7 @@ struct Shared {
         barrier_init(kv_read(), 8);
         q_ring().init(8);
         o_ring().init(8);
-        x_ring().init(128, 128); /* every thread hands over to one */
+        exchange_ring().init(128, 128); /* every thread passes its weights to one thread */
         barrier_init_done();
     }
 };

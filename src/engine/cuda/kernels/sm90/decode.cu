@@ -34,7 +34,7 @@ namespace {
 FXA_INLINE u64 key_cache(const FxaArgs &a)
 {
     const long long bytes = (long long)a.batch * a.kv_heads * a.k_len * (FXA_D + FXA_DV) * 2;
-    return bytes < 1 << 28 ? CACHE_FIRST_OUT : CACHE_PLAIN;
+    return bytes < 1 << 28 ? L2_EVICT_FIRST : L2_EVICT_NORMAL;
 }
 
 /* Where tiles are copied from: entry, KV head, the entry's first key. Boxes are pages where those are smaller than a
@@ -58,7 +58,7 @@ FXA_INLINE void copy_boxes(const FxaMap *map, const FxaArgs &a, const CopyPlace 
 #pragma unroll 1
     for (int i = threadIdx.x & 31; i / BLOCKS * at.box < BN; i += 32) {
         const int r = i / BLOCKS * at.box, c = i % BLOCKS * 64;
-        const KeyPlace from(a, at.b, at.first, row + r);
+        const KeyAddress from(a, at.b, at.first, row + r);
         tma_load(to + c * BN * 2 + r * 128, map, full, c, from.s, at.kv_h, from.b, at.cache);
     }
     __syncwarp();
@@ -177,7 +177,7 @@ struct Consumer {
         const Ring<ITEMS> ring = {base + ITEM_BARS_AT};
         ring.wait_full(count);
         next = take_word(base + ITEMS_AT + count % ITEMS * 4);
-        give_back(ring.empty(count));
+        release(ring.empty(count));
         if (TILES == 1 && next >= 0) load_queries(a, Part(a, next), warp, rows); /* two tiles have no room for them */
     }
 

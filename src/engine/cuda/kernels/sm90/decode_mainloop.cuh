@@ -172,7 +172,7 @@ struct Worker {
     FXA_INLINE void clear_values(u32 values, int n) const
     {
         const int keys = at.k_len - n * BN;
-        if (keys >= (ROW_PARTS > 1 ? BN : key0 + KEYS) || !loose_keys(a)) return;
+        if (keys >= (ROW_PARTS > 1 ? BN : key0 + KEYS) || !has_rows_past_k_len(a)) return;
         if (row0 == 0) clear_rows<BN, FXA_DV>(values, max(keys, key0), lane, 32, key0 + KEYS);
         if (ROW_PARTS > 1)
             workers_sync();
@@ -246,14 +246,14 @@ struct Worker {
             clear_values(keys + K_BYTES, n);
             if (values) change(keys + K_BYTES, values);
             load_ahead(rows, keys + K_BYTES);
-            if (AHEAD) give_back(ring.empty(step));
+            if (AHEAD) release(ring.empty(step));
             if (i < at.row.partial)
                 score<true>(s, n);
             else
                 score<false>(s, n);
             softmax(s, values > VALUES_FINITE ? values_bias(values, FXA_F16) : BIAS);
             add_values(s, keys + K_BYTES, rows);
-            if (!AHEAD) give_back(ring.empty(step));
+            if (!AHEAD) release(ring.empty(step));
         }
     }
 

@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * A consumer warpgroup of the Hopper dQ kernel: 64 query rows, their dQ in registers.
+ * Mainloop of a consumer warpgroup of the Hopper dQ kernel: 64 query rows, whose dQ stays in registers. Each step
+ * computes S = Q K^T and dP = dO V^T, then P and dS, then dQ += dS K. The epilogue stores dQ through shared memory.
  */
 #ifndef FXA_CUDA_SM90_DQ_MAINLOOP_CUH
 #define FXA_CUDA_SM90_DQ_MAINLOOP_CUH
@@ -11,26 +12,26 @@
 
 namespace {
 
-struct Consumer : TileOwner {
+struct DqMainloop : TileCoordinates {
     const FxaMaps &maps;
     const FxaArgs &a;
-    Shared sh;
+    DqShared sh;
     Program program;
     int group, warp, lane;
-    u32 step, turn;
+    u32 step, q_step;
     int q0;
     float unit, lse[2], delta[2], dq[FXA_D / 2];
-    u32 q[FXA_D / 4], grad_o[FXA_DV / 4]; /* IN_REGISTERS */
+    u32 q[FXA_D / 4], grad_o[FXA_DV / 4]; /* used with IN_REGISTERS */
 
-    FXA_INLINE Consumer(const FxaMaps &maps_, const FxaArgs &a_, Shared sh_, int group_)
-        : maps(maps_), a(a_), sh(sh_), group(group_), warp((threadIdx.x & 127) >> 5), lane(threadIdx.x & 31),
-          step(0), turn(0), unit(Program::unit(a_))
+    FXA_INLINE DqMainloop(const FxaMaps &maps_, const FxaArgs &a_, DqShared sh_, int group_)
+        : maps(maps_), a(a_), sh(sh_), group(group_), warp((threadIdx.x & 127) >> 5), lane(threadIdx.x & 31), step(0),
+          q_step(0), unit(Program::unit(a_))
     {
     }
 
     FXA_INLINE int warp_row() const { return group * 64 + warp * 16; }
 
-    template <int n> FXA_INLINE void take(u32 (&to)[n], u32 tile) const
+    template <int n> FXA_INLINE void load_rows(u32 (&to)[n], u32 tile) const
     {
 #pragma unroll
         for (int k = 0; k < n / 4; k++) {
@@ -41,22 +42,23 @@ struct Consumer : TileOwner {
         }
     }
 
-    /* x[64 x 64] = this warpgroup's rows, in registers or in their tile, times the rows of a tile of keys */
+    /* Issues x[64 x 64] = this warpgroup's rows, in registers or in their tile, times the transposed rows of a key
+     * tile. */
     template <int n>
     FXA_INLINE void issue_scores(float (&x)[BN / 2], const u32 (&rows)[n], u32 row_tile, u32 key_tile) const
     {
         if constexpr (!IN_REGISTERS) {
             issue_rows<4 * n, BM, BN>(x, row_tile + group * 64 * 128, key_tile);
         } else {
-            issue_held<4 * n, BN>(x, rows, key_tile);
+            issue_rows_of_registers<4 * n, BN>(x, rows, key_tile);
         }
     }
 
-    /* Keys and values that follow the last one of the entry count for nothing (clear_rows). */
+    /* Sets keys and values past the last key to 0 (clear_rows). */
     template <bool MASKED> FXA_INLINE void clear_keys(int n) const
     {
         const int keys = k_len - n * BN;
-        if (!MASKED || keys >= BN || !loose_keys(a)) return;
+        if (!MASKED || keys >= BN || !has_rows_past_k_len(a)) return;
         sh.v_ring().wait_full(step);
         clear_rows<BN, FXA_D>(sh.k(step), keys, threadIdx.x & 127, 128);
         clear_rows<BN, FXA_DV>(sh.v(step), keys, threadIdx.x & 127, 128);
@@ -69,13 +71,13 @@ struct Consumer : TileOwner {
         return DENSE_TILES ? (u32)load_shared(at + r * 1024 + ((j ^ (lane >> 2)) << 4)) : 0;
     }
 
-    /* S to P times the slope. */
+    /* Turns S into P times the derivative. */
     template <bool MASKED> FXA_INLINE void probabilities(float (&s)[BN / 2], int n)
     {
-        constexpr bool WORDS = PROG_OPERANDS == 2 || (PROG_OPERANDS && MASKED);
+        constexpr bool OPERANDS = PROG_OPERANDS == 2 || (PROG_OPERANDS && MASKED);
         const int k0 = n * BN + (lane & 3) * 2;
         const OperandLoads loads(a, b, h, q_len, k_len);
-        const int q_word[2] = {WORDS ? __ldg(loads.q_words + q0) : 0, WORDS ? __ldg(loads.q_words + q0 + 8) : 0};
+        const int q_word[2] = {OPERANDS ? __ldg(loads.q_words + q0) : 0, OPERANDS ? __ldg(loads.q_words + q0 + 8) : 0};
         const int keys[2] = {q0 < q_len ? k_len - k0 : 0, q0 + 8 < q_len ? k_len - k0 : 0};
         if (PAIRS_READ_PROGRAM || MASKED) program.tile(a, q0, k0);
         softcap_all(program, a, s, !MASKED || (q0 + 8 < q_len && (n + 1) * BN <= k_len));
@@ -86,21 +88,28 @@ struct Consumer : TileOwner {
                 const u32 word = dense_word(j, r);
 #pragma unroll
                 for (int x = 0; x < 2; x++) {
-                    const int c = j * 8 + x, i = j * 4 + r * 2 + x;
+                    const int c = j * 8 + x, i = fragment(2 * j + x, r);
                     float dense = x ? unpack_high(word) : unpack_low(word);
                     if (PROG_DENSE && !DENSE_TILES) dense = loads.dense_at(a, q0 + 8 * r, k0 + c);
-                    const Pair pair = {q0 + 8 * r, k0 + c, 8 * r, c,
-                                       PROG_DIAGONAL ? __ldg(loads.diagonal + q0 - k0 + 8 * r - c) : 0.f, dense,
-                                       q_word[r], WORDS ? __ldg(loads.k_words + k0 + c) : 0};
-                    float slope;
-                    float w = exp2_fast(__fmaf_rn(score_value<true>(program, a, s[i], pair, slope), unit, -lse[r]));
-                    if (MASKED && !((c < keys[r]) & score_mask(program, a, pair))) w = slope = 0.f;
-                    s[i] = PROG_DERIVATIVE ? times_derivative(w, slope) : w;
+                    const Pair pair = {q0 + 8 * r,
+                                       k0 + c,
+                                       8 * r,
+                                       c,
+                                       PROG_DIAGONAL ? __ldg(loads.diagonal + q0 - k0 + 8 * r - c) : 0.f,
+                                       dense,
+                                       q_word[r],
+                                       OPERANDS ? __ldg(loads.k_words + k0 + c) : 0};
+                    float derivative;
+                    float w =
+                        exp2_fast(__fmaf_rn(score_value<true>(program, a, s[i], pair, derivative), unit, -lse[r]));
+                    if (MASKED && !((c < keys[r]) & score_mask(program, a, pair))) w = derivative = 0.f;
+                    s[i] = PROG_DERIVATIVE ? times_derivative(w, derivative) : w;
                 }
             }
     }
 
-    /* dS = P slope (dP - delta), in 16 bits; dP of dropped pairs is 0, of the others larger by keep_inverse. */
+    /* Computes dS = P * derivative * (dP - delta) in 16 bits. dP of dropped pairs is 0, dP of the others is
+     * multiplied by keep_inverse. */
     FXA_INLINE void score_gradients(const float (&s)[BN / 2], float (&dp)[BN / 2], u32 (&ds)[BN / 4], int n) const
     {
         if (FXA_DROPOUT) {
@@ -114,12 +123,12 @@ struct Consumer : TileOwner {
                            times_rest(s[2 * i + 1], dp[2 * i + 1] - delta[i & 1]));
     }
 
-    template <bool MASKED> FXA_INLINE void visit()
+    template <bool MASKED> FXA_INLINE void key_step()
     {
         float s[BN / 2], dp[BN / 2];
         u32 ds[BN / 4];
         sh.k_ring().wait_full(step);
-        const int n = take_word(sh.number(step));
+        const int n = take_word(sh.tile_index(step));
         clear_keys<MASKED>(n);
         issue_scores(s, q, sh.q(), sh.k(step));
         sh.v_ring().wait_full(step);
@@ -129,13 +138,13 @@ struct Consumer : TileOwner {
         probabilities<MASKED>(s, n);
         wgmma_wait<0>();
         settle(dp);
-        give_back(sh.v_ring().empty(step));
+        release(sh.v_ring().empty(step));
         score_gradients(s, dp, ds, n);
         issue_sum<BN>(dq, ds, sh.k(step));
         wgmma_wait<0>();
         settle(dq);
         settle(ds);
-        give_back(sh.k_ring().empty(step));
+        release(sh.k_ring().empty(step));
         step++;
     }
 
@@ -149,13 +158,13 @@ struct Consumer : TileOwner {
             delta[r] = a.delta[row + 8 * r];
         }
         if (a.turned) {
-            turn_rows<BM, FXA_D>(a, sh.q() + group * 64 * 128);
+            negate_rows<BM, FXA_D>(a, sh.q() + group * 64 * 128);
             named_sync(BAR_TILE + group, 128);
         }
         if constexpr (IN_REGISTERS) {
-            take(q, sh.q());
-            take(grad_o, sh.grad_o());
-            give_back(sh.q_ring().empty(turn));
+            load_rows(q, sh.q());
+            load_rows(grad_o, sh.grad_o());
+            release(sh.q_ring().empty(q_step));
         }
 #pragma unroll
         for (int i = 0; i < FXA_D / 2; i++) dq[i] = 0.f;
@@ -166,35 +175,36 @@ struct Consumer : TileOwner {
     {
         const int row = m * BM + warp_row();
         const u32 rows = sh.out() + warp_row() * 128;
-        if (IN_REGISTERS) { /* the last tile's store has read the buffer */
+        if (IN_REGISTERS) { /* the store of the last tile has read the buffer */
             if (lane == 0) bulk_wait_read<0>();
             __syncwarp();
-        } else { /* all warps have read Q, which lies in the buffer */
+        } else { /* all warps have read Q, which is in the same buffer */
             named_sync(BAR_TILE + group, 128);
         }
         const float scale = run_scale(a);
-        stage_rows<BM>(rows, dq, q0 < q_len ? scale : 0.f, q0 + 8 < q_len ? scale : 0.f);
-        store_staged<BM, FXA_D>(&maps.grad_q, a.grad_q, Rows(q_starts(a), q_first, row, h, b), rows, q_len - row, a.d);
+        rows_to_shared<BM>(rows, dq, q0 < q_len ? scale : 0.f, q0 + 8 < q_len ? scale : 0.f);
+        store_shared_rows<BM, FXA_D>(&maps.grad_q, a.grad_q, TmaRows(q_starts(a), q_first, row, h, b), rows,
+                                     q_len - row, a.d);
         if (!IN_REGISTERS) {
             if (lane == 0) bulk_wait_read<0>();
-            give_back(sh.q_ring().empty(turn));
+            release(sh.q_ring().empty(q_step));
         }
     }
 
     FXA_INLINE void run()
     {
-        for (;; turn++) {
-            sh.q_ring().wait_full(turn);
+        for (;; q_step++) {
+            sh.q_ring().wait_full(q_step);
             const TileSlot slot = sh.slot();
             if (slot.tile() < 0) break;
             const int partial = slot.partial(), total = slot.total(), m = slot.m();
-            own(slot);
+            read_coordinates(slot);
             begin(m);
             int j = 0;
 #pragma unroll 1
-            for (; j < partial; j++) visit<true>();
+            for (; j < partial; j++) key_step<true>();
 #pragma unroll 1
-            for (; j < total; j++) visit<false>();
+            for (; j < total; j++) key_step<false>();
             store(m);
         }
         if (lane == 0) bulk_wait();

@@ -1,6 +1,18 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * The Hopper dQ kernel's sizes and its shared memory: what producer and consumers agree on.
+ * Tile sizes and shared memory of the Hopper dQ kernel, shared by its producer and its consumers. From the base, which
+ * is aligned to 1024 bytes:
+ *
+ *     offset         contents                                                     bytes x buffers
+ *     0              Q tile [BM, D]                                               Q_BYTES
+ *     DO_AT          dO tile [BM, DV]                                             DO_BYTES
+ *     OUT_AT         dQ tile; above head dim 128 it replaces Q                    Q_BYTES
+ *     K_AT           K tile [BN, D]                                               K_BYTES x K_STAGES
+ *     V_AT           V tile [BN, DV]                                              V_BYTES x V_STAGES
+ *     DENSE_AT       DENSE_TILES: tile of the dense tensor [BM, BN]               DENSE_BYTES x K_STAGES
+ *     RINGS_AT       barriers of the rings of Q, K and V                          16 x stages of each ring
+ *     SLOT_AT        TileSlot: coordinates of the query tile                      TileSlot::bytes
+ *     INDICES_AT     index of the key tile                                        4 x K_STAGES
  */
 #ifndef FXA_CUDA_SM90_DQ_SHARED_CUH
 #define FXA_CUDA_SM90_DQ_SHARED_CUH
@@ -14,24 +26,27 @@ namespace {
 
 constexpr FxaTileShape TILE = fxa_dq_sm90(TRAITS);
 constexpr int BM = TILE.launch.q_rows, BN = TILE.launch.k_rows, THREADS = TILE.launch.threads;
-/* Up to 128 columns Q and dO of a tile move to registers at once, so that their buffers take the next tile's, and dQ
- * leaves through a buffer of its own. Wider ones stay where they are, and dQ leaves through Q's buffer. */
+/* Up to head dim 128, Q and dO of a tile move to registers at once, so that their buffers receive the next tile, and
+ * dQ has a buffer of its own. At larger head dims Q and dO stay in shared memory, and dQ leaves through the buffer
+ * of Q. */
 constexpr bool IN_REGISTERS = FXA_D <= 128 && FXA_DV <= 128;
-constexpr bool DENSE_TILES = PROG_DENSE && IN_REGISTERS; /* else the dense tensor is read by plain loads */
+constexpr bool DENSE_TILES = PROG_DENSE && IN_REGISTERS; /* otherwise the dense tensor is read by plain loads */
 constexpr int Q_BYTES = BM * D_STORED * 2, DO_BYTES = BM * DV_STORED * 2;
 constexpr int K_BYTES = BN * D_STORED * 2, V_BYTES = BN * DV_STORED * 2, DENSE_BYTES = DENSE_TILES ? BM * BN * 2 : 0;
 constexpr int K_STAGES = TILE.stages, V_STAGES = TILE.v_stages;
-constexpr int FEW = IN_REGISTERS && !PROG_DENSE && !FXA_DROPOUT ? 24 : 40, MANY = FEW == 24 ? 240 : 232; /* registers */
+/* registers per thread of producer and consumers */
+constexpr int PRODUCER_REGISTERS = IN_REGISTERS && !PROG_DENSE && !FXA_DROPOUT ? 24 : 40,
+              CONSUMER_REGISTERS = PRODUCER_REGISTERS == 24 ? 240 : 232;
 enum { BAR_TILE = 1, BAR_CLEAR = 3 }; /* named barriers, one per consumer warpgroup each */
 
-struct Shared {
+struct DqShared {
     u32 base;
 
     static constexpr int DO_AT = Q_BYTES, OUT_AT = IN_REGISTERS ? DO_AT + DO_BYTES : 0;
     static constexpr int K_AT = DO_AT + DO_BYTES + (IN_REGISTERS ? Q_BYTES : 0), V_AT = K_AT + K_STAGES * K_BYTES;
     static constexpr int DENSE_AT = V_AT + V_STAGES * V_BYTES, RINGS_AT = DENSE_AT + K_STAGES * DENSE_BYTES;
     static constexpr int SLOT_AT = RINGS_AT + Ring<1>::bytes + Ring<K_STAGES>::bytes + Ring<V_STAGES>::bytes;
-    static constexpr int NUMBERS_AT = SLOT_AT + TileSlot::bytes, BYTES = NUMBERS_AT + 4 * K_STAGES + 1024;
+    static constexpr int INDICES_AT = SLOT_AT + TileSlot::bytes, BYTES = INDICES_AT + 4 * K_STAGES + 1024;
     static_assert(BYTES == TILE.launch.shared_bytes, "common/tile_shape.h has another size");
 
     FXA_INLINE u32 q() const { return base; }
@@ -44,7 +59,7 @@ struct Shared {
     FXA_INLINE Ring<K_STAGES> k_ring() const { return {q_ring().at + Ring<1>::bytes}; }
     FXA_INLINE Ring<V_STAGES> v_ring() const { return {k_ring().at + Ring<K_STAGES>::bytes}; }
     FXA_INLINE TileSlot slot() const { return {base + SLOT_AT}; }
-    FXA_INLINE u32 number(u32 step) const { return base + NUMBERS_AT + 4 * (step % K_STAGES); }
+    FXA_INLINE u32 tile_index(u32 step) const { return base + INDICES_AT + 4 * (step % K_STAGES); }
 
     FXA_INLINE void init() const
     {

@@ -1,15 +1,15 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * dQ in a fixed order: each key tile adds its share to a block of queries when the tile before it has, and the first
- * one stores it. FxaArgs.first_share counts the shares that are there.
+ * Ordered dQ: every key tile adds its partial dQ to a query block after the tile before it, and the first tile stores
+ * it, so that the sum has the same bits in every run. FxaArgs.first_share counts the partial dQ that have arrived.
  *
- * Nobody may wait for a CTA that has not begun, which may need this one's place. So a CTA takes a ticket when it
- * begins, and that says which key tile it has; tickets of a head are given in the order of turns. Then the one with the
- * lowest ticket of those that have not ended waits for nobody: all it could wait for have ended.
+ * A CTA may not wait for a CTA that has not started, because that one may need its multiprocessor. So a CTA takes a
+ * ticket when it starts, and the ticket determines its key tile; tickets of a head are in the order of its key tiles.
+ * The running CTA with the lowest ticket then waits for none: all that it could wait for have ended.
  *
- * Tickets go through `section` heads at a time, tile by tile over all of them. Tiles of one head that begin together
- * wait for each other, each a little longer than the one before; with others in between they begin one after the other
- * as multiprocessors become free, and have their turn when they come.
+ * Tickets cover `section` heads at a time, tile by tile over these heads. Tiles of one head that start together would
+ * wait for each other, each a little longer than the one before; with tiles of other heads in between they start one
+ * after the other as multiprocessors become free, when the tile before has added its part.
  */
 #ifndef FXA_CUDA_SM90_ORDERED_DQ_CUH
 #define FXA_CUDA_SM90_ORDERED_DQ_CUH
@@ -18,7 +18,7 @@
 
 namespace {
 
-/* The last one sets the counter back. */
+/* Returns the ticket of this CTA. The last CTA resets the counter. */
 FXA_INLINE int take_ticket(const FxaArgs &a)
 {
     const u32 ticket = atomicAdd(a.next_tile, 1u);
@@ -26,39 +26,40 @@ FXA_INLINE int take_ticket(const FxaArgs &a)
     return (int)ticket;
 }
 
-FXA_INLINE Place ticket_place(const FxaArgs &a, int ticket)
+FXA_INLINE BackwardTile ticket_tile(const FxaArgs &a, int ticket)
 {
     const int tiles = gridDim.x, per = a.section * tiles, s = ticket / per, r = ticket - s * per;
     const int heads = min(a.section, a.kv_heads * a.batch - s * a.section);
     const int n = r / heads, bh = s * a.section + (r - n * heads), b = bh / a.kv_heads;
-    return Place(a, n, bh - b * a.kv_heads, b);
+    return BackwardTile(a, n, bh - b * a.kv_heads, b);
 }
 
 /*
- * One of the warps that send: blocks i, i + SENDERS, ... of the tile. The turn is waited for while the share is
- * computed; the buffer goes back when it is read, and the turn goes on when all of the share has arrived.
+ * Reduces the partial dQ of the blocks i, i + REDUCE_WARPS, ... of the key tile, by one warp. The wait for the tile
+ * before runs while the partial dQ is computed; the buffer is released when it has been read, and the count of the
+ * block is incremented when all of the partial dQ has arrived.
  */
-FXA_INLINE void send_in_turn(const FxaArgs &a, const Shared &sh, const Place &at, int i)
+FXA_INLINE void reduce_ordered_dq(const FxaArgs &a, const BackwardShared &sh, const BackwardTile &at, int i)
 {
     u32 step = 0;
     for (int g = 0; g < a.group; g++) {
         const int h = at.first_head(a) + g;
         const ListRow row = at.row(a, h);
         for (int j = 0; j < row.total; j++, step++) {
-            if ((int)(step % SENDERS) != i) continue;
+            if ((int)(step % REDUCE_WARPS) != i) continue;
             const long long first = at.workspace_row(a, h) + (long long)row.tile(j) * BQ;
             float *to = a.grad_q_sum + first * FXA_D;
-            int *turn = a.first_share + first / 64;
-            if (elected()) flag_await(turn, at.n);
+            int *arrived = a.first_share + first / 64;
+            if (elected()) flag_await(arrived, at.n);
             __syncwarp();
 #pragma unroll
             for (int x = 0; x < 2; x++) {
                 named_sync(bar_dq_full(step, x), 160);
-                if (!DQ_SENT[x] || !elected()) continue;
+                if (!DQ_REDUCED_BYTES[x] || !elected()) continue;
                 if (at.n == 0)
-                    bulk_store(to + x * (DQ_BYTES / 4), sh.dq(x), DQ_SENT[x]);
+                    bulk_store(to + x * (DQ_BYTES / 4), sh.dq(x), DQ_REDUCED_BYTES[x]);
                 else
-                    bulk_add(to + x * (DQ_BYTES / 4), sh.dq(x), DQ_SENT[x]);
+                    bulk_add(to + x * (DQ_BYTES / 4), sh.dq(x), DQ_REDUCED_BYTES[x]);
                 bulk_commit();
             }
             if (elected()) bulk_wait_read<0>();
@@ -67,11 +68,11 @@ FXA_INLINE void send_in_turn(const FxaArgs &a, const Shared &sh, const Place &at
             named_arrive(BAR_DQ_EMPTY + 1, 160);
             if (!elected()) continue;
             bulk_wait();
-            if (BQ == 128) turn[1] = at.n + 1; /* for who asks whether there is a sum */
-            flag_set(turn, at.n + 1);
+            if (BQ == 128) arrived[1] = at.n + 1; /* read by the postprocess kernel: the sum exists */
+            flag_set(arrived, at.n + 1);
         }
     }
-    if (elected()) say_sent(a, at);
+    if (elected()) count_reduced(a, at);
 }
 
 } // namespace

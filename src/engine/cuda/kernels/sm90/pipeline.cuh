@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * What the kernels of sm_90 do with its copies and barriers: rings of buffers, tiles and rows by TMA, the two halves of
- * a persistent kernel. Addresses of shared memory are 32 bits.
+ * Pipelines of the sm_90 kernels: rings of shared-memory buffers with mbarriers, tiles and rows copied by TMA, and the
+ * start of warp-specialized kernels. Shared memory is addressed by 32-bit integers.
  */
 #ifndef FXA_CUDA_SM90_PIPELINE_CUH
 #define FXA_CUDA_SM90_PIPELINE_CUH
@@ -9,13 +9,18 @@
 #include "sm90/ptx.cuh"
 #include "common/varlen.cuh"
 
-constexpr u64 CACHE_FIRST_OUT = 0x12F0000000000000ull; /* L2: read once */
-constexpr u64 CACHE_PLAIN = 0x1000000000000000ull; /* L2: as without a hint */
-constexpr u64 CACHE_KEEP = 0x14F0000000000000ull; /* L2: other tiles read it too */
+constexpr u64 L2_EVICT_FIRST = 0x12F0000000000000ull;  /* L2 hint for data that is read once */
+constexpr u64 L2_EVICT_NORMAL = 0x1000000000000000ull; /* L2 default priority */
+constexpr u64 L2_EVICT_LAST = 0x14F0000000000000ull;   /* L2 hint for data that other tiles read too */
 
 /*
- * A ring of `stages` buffers with a barrier that says full and one that says empty for each. Step i of the producer and
- * of the consumers uses buffer i % stages; both count on without a break, so phases never get out of step.
+ * A ring of `stages` buffers (pipeline stages) with two mbarriers each: full and empty. Step i of the producer and of
+ * the consumers uses buffer i % stages. Both sides increment their step once per buffer and never reset it, so the
+ * parities of the barriers stay in agreement.
+ *
+ *     barriers   full 0 | empty 0 | full 1 | empty 1 | ...     8 bytes each, from `at`
+ *     producer   wait_empty(i), barrier_expect(full(i), bytes), TMA copies that complete full(i)
+ *     consumer   wait_full(i), read, release(empty(i)) once per warp
  */
 template <int stages> struct Ring {
     u32 at;
@@ -33,75 +38,78 @@ template <int stages> struct Ring {
     }
     FXA_INLINE void wait_full(u32 i) const { barrier_wait(full(i), (i / stages) & 1); }
     FXA_INLINE void wait_empty(u32 i) const { barrier_wait(empty(i), ((i / stages) & 1) ^ 1); }
-    /* Waits until step i, which was produced, is consumed. */
+    /* Waits until the consumers have released the buffer of step i, which the producer has filled. */
     FXA_INLINE void wait_consumed(u32 i) const { barrier_wait(empty(i), (i / stages) & 1); }
 };
 
-/* A buffer back to its producer, once per warp, when all lanes of it have read: what a warpgroup's other warps still
- * read by ordinary loads is ordered by their own arrival alone. */
-FXA_INLINE void give_back(u32 empty)
+/* Releases a buffer to its producer: one arrival per warp, after all lanes of the warp have read. Ordinary loads of
+ * the other warps are ordered only by the arrivals of these warps. */
+FXA_INLINE void release(u32 empty)
 {
     __syncwarp();
     if ((threadIdx.x & 31) == 0) barrier_arrive(empty);
 }
 
-/* ---- Copies ----------------------------------------------------------------------------------------------------- */
+/* ---- TMA copies -------------------------------------------------------------------------------------------------- */
 
-/* Where a tile's rows lie: the coordinates of its first one. Packed tensors have one entry, and rows that follow the
- * tile's own belong to somebody else. */
-struct Rows {
-    int s, h, b; /* of the tensor map */
+/* Coordinates of a tile's first row in a tensor map {d, s, h, b}. Packed tensors have one batch entry; the rows
+ * after a sequence belong to the next sequence, so a store has to stop at the end of the sequence. */
+struct TmaRows {
+    int s, h, b; /* coordinates of the tensor map */
     bool packed;
 
-    FXA_INLINE Rows(const int *starts, int first, int s_, int h_, int b_)
+    FXA_INLINE TmaRows(const int *starts, int first, int s_, int h_, int b_)
         : s(first + s_), h(h_), b(starts ? 0 : b_), packed(starts != 0)
     {
     }
 };
 
-/* All blocks of 64 columns of a tile of so many rows: stored_columns(columns) columns. */
+/* Loads a tile of `rows` rows with stored_columns(columns) columns, in boxes of 64 columns. */
 template <int rows, int columns>
-FXA_INLINE void tma_load_tile(u32 to, const FxaMap *map, u32 barrier, const Rows &at, u64 cache)
+FXA_INLINE void tma_load_tile(u32 to, const FxaMap *map, u32 barrier, const TmaRows &at, u64 cache)
 {
 #pragma unroll
     for (int c = 0; c < columns; c += 64) tma_load(to + c * rows * 2, map, barrier, c, at.s, at.h, at.b, cache);
 }
 
-/* A tile of K or V from key `row` of entry b on: one box, or one for each page that it touches. Pages are multiples or
- * divisors of the tile, and of 8 rows, after which the swizzle repeats; boxes have the rows of the smaller one. */
+/* Loads a tile of K or V from key `row` of batch entry b: one box per 64 columns, and per page where K and V are
+ * paged. Page sizes are multiples or divisors of the tile's rows, and multiples of 8 rows, the period of the
+ * swizzle. A box has as many rows as the smaller of page and tile. */
 template <int rows, int columns>
 FXA_INLINE void tma_load_keys(u32 to, const FxaMap *map, u32 barrier, const FxaArgs &a, int first, int row, int h,
                               int b, u64 cache)
 {
     const int box = FXA_PAGED ? min(a.page_size, rows) : rows;
     for (int r = 0; r < rows; r += box) {
-        const KeyPlace at(a, b, first, row + r);
+        const KeyAddress at(a, b, first, row + r);
 #pragma unroll
         for (int c = 0; c < columns; c += 64)
             tma_load(to + c * rows * 2 + r * 128, map, barrier, c, at.s, h, at.b, cache);
     }
 }
 
-/* A block of dO and its rows' delta into their ring, for the backward kernels. row: of the padded workspace. */
+/* Loads a query block of dO and the delta of its rows into their ring, for the backward kernels. row: of the padded
+ * workspace */
 template <int rows, class Shared>
-FXA_INLINE void load_grad_o(const FxaMaps &maps, const FxaArgs &a, const Shared &sh, const Rows &at, long long row,
+FXA_INLINE void load_grad_o(const FxaMaps &maps, const FxaArgs &a, const Shared &sh, const TmaRows &at, long long row,
                             u32 step)
 {
     const u32 full = sh.o_ring().full(step);
     sh.o_ring().wait_empty(step);
     barrier_expect(full, rows * DV_STORED * 2 + rows * 4);
-    tma_load_tile<rows, FXA_DV>(sh.grad_o(step), &maps.grad_o, full, at, CACHE_KEEP);
+    tma_load_tile<rows, FXA_DV>(sh.grad_o(step), &maps.grad_o, full, at, L2_EVICT_LAST);
     bulk_load(sh.delta(step), a.delta + row, rows * 4, full);
 }
 
-/* ---- Rows in and out -------------------------------------------------------------------------------------------- */
+/* ---- Rows of tiles ----------------------------------------------------------------------------------------------- */
 
-/* Sets the rows from `from` to `end` to 0, by `threads` threads; async_fence is done, a barrier of them is not. Rows
- * past a length hold what the caller left there, and 0 times NaN would spoil a product in which they have weight 0. */
+/* Sets the rows from `from` to `end` - 1 of a tile to 0, by `threads` threads, and executes async_fence(); the
+ * caller synchronizes these threads. Rows past a length may hold NaN, and 0 times NaN would make a product with
+ * weight 0 NaN. */
 template <int rows, int columns>
 FXA_INLINE void clear_rows(u32 tile, int from, int thread, int threads, int end = rows)
 {
-    keep(tile); /* else its parts take uniform registers from the loops around it */
+    keep(tile); /* otherwise parts of the address occupy uniform registers in the loops around it */
 #pragma unroll 1
     for (int i = max(from, 0) * 8 + thread; i < end * 8; i += threads)
 #pragma unroll
@@ -109,20 +117,20 @@ FXA_INLINE void clear_rows(u32 tile, int from, int thread, int threads, int end 
     async_fence();
 }
 
-/* 64 rows of an operand, where its products are turned, by the 128 threads of a warpgroup. async_fence is done, a
- * barrier is not. */
-template <int tile_rows, int columns> FXA_INLINE void turn_rows(const FxaArgs &a, u32 rows)
+/* Multiplies 64 rows of an operand by -1 or 0 where products are negated (negate_pair), by the 128 threads of a
+ * warpgroup, and executes async_fence(); the caller synchronizes the warpgroup. */
+template <int tile_rows, int columns> FXA_INLINE void negate_rows(const FxaArgs &a, u32 rows)
 {
 #pragma unroll 1
     for (int c = 0; c < columns; c += 64) negate_tile(a, rows + c * tile_rows * 2, 64 * 128, threadIdx.x & 127, 128);
     async_fence();
 }
 
-/* Accumulators of a warp's 16 rows times a factor for each half, in 16 bits, into a swizzled tile at the first of its
- * rows. Factor 0 gives zeros whatever the accumulators hold. spoilt: not 0 for a half of which this thread has staged
- * something that is not finite. */
+/* Writes the accumulators of a warp's 16 rows, times a factor per row half, as 16-bit elements into a swizzled tile
+ * at address `rows`. A factor of 0 writes zeros whatever the accumulators hold. nonfinite[half] becomes nonzero if
+ * this thread has written an infinity or a NaN. */
 template <int tile_rows, int n>
-FXA_INLINE void stage_rows(u32 rows, const float (&x)[n], float first, float second, u32 (&spoilt)[2])
+FXA_INLINE void rows_to_shared(u32 rows, const float (&x)[n], float first, float second, u32 (&nonfinite)[2])
 {
     const int lane = threadIdx.x & 31;
 #pragma unroll
@@ -132,21 +140,21 @@ FXA_INLINE void stage_rows(u32 rows, const float (&x)[n], float first, float sec
         for (int j = 0; j < 4; j++) {
             const float factor = j & 1 ? second : first;
             y[j] = factor == 0.f ? 0 : pack16(x[i * 8 + j * 2] * factor, x[i * 8 + j * 2 + 1] * factor);
-            spoilt[j & 1] = spoil(spoilt[j & 1], y[j]);
+            nonfinite[j & 1] = nan_if_nonfinite(nonfinite[j & 1], y[j]);
         }
         store_matrix(swizzled<tile_rows>(rows, lane & 15, i * 2 + (lane >> 4)), y[0], y[1], y[2], y[3]);
     }
 }
 
-template <int tile_rows, int n> FXA_INLINE void stage_rows(u32 rows, const float (&x)[n], float first, float second)
+template <int tile_rows, int n> FXA_INLINE void rows_to_shared(u32 rows, const float (&x)[n], float first, float second)
 {
-    u32 spoilt[2] = {}; /* nobody asks */
-    stage_rows<tile_rows>(rows, x, first, second, spoilt);
+    u32 nonfinite[2] = {}; /* not used */
+    rows_to_shared<tile_rows>(rows, x, first, second, nonfinite);
 }
 
-/* The first `count` of 16 staged rows of a packed tensor, by plain stores. */
+/* Stores the first `count` of 16 rows in shared memory to a packed tensor by plain stores. */
 template <int tile_rows>
-FXA_INLINE void store_some(const FxaView &t, const Rows &at, u32 from, int count, int columns, int lane)
+FXA_INLINE void store_partial_rows(const FxaView &t, const TmaRows &at, u32 from, int count, int columns, int lane)
 {
     const int chunks = (columns + 7) / 8;
 #pragma unroll 1
@@ -159,15 +167,16 @@ FXA_INLINE void store_some(const FxaView &t, const Rows &at, u32 from, int count
     }
 }
 
-/* Stores 16 staged rows from one warp, of which `count` belong to the entry. The copy is committed by lane 0. */
+/* Stores 16 rows from shared memory by one warp. Only the first `count` rows belong to the sequence. Lane 0 commits
+ * the bulk group of the TMA store. */
 template <int tile_rows, int columns>
-FXA_INLINE void store_staged(const FxaMap *map, const FxaView &t, const Rows &at, u32 from, int count, int d)
+FXA_INLINE void store_shared_rows(const FxaMap *map, const FxaView &t, const TmaRows &at, u32 from, int count, int d)
 {
     const int lane = threadIdx.x & 31;
     async_fence();
     __syncwarp();
     if (at.packed && count < 16) {
-        store_some<tile_rows>(t, at, from, count, d, lane);
+        store_partial_rows<tile_rows>(t, at, from, count, d, lane);
     } else if (lane == 0) {
 #pragma unroll
         for (int c = 0; c < columns; c += 64) tma_store(map, from + c * tile_rows * 2, c, at.s, at.h, at.b);
@@ -175,8 +184,8 @@ FXA_INLINE void store_staged(const FxaMap *map, const FxaView &t, const Rows &at
     }
 }
 
-/* What one thread of a backward kernel does at first. */
-template <class Shared> FXA_INLINE void begin(const FxaMaps &maps, const Shared &sh)
+/* Prefetches the tensor maps and initializes the barriers of a backward kernel; called by one thread. */
+template <class Shared> FXA_INLINE void prefetch_and_init(const FxaMaps &maps, const Shared &sh)
 {
     tma_prefetch(&maps.k);
     tma_prefetch(&maps.v);
@@ -185,9 +194,9 @@ template <class Shared> FXA_INLINE void begin(const FxaMaps &maps, const Shared 
     sh.init();
 }
 
-/* The two halves of a persistent kernel: one lane of the first warpgroup produces, the other warpgroups consume, with
- * the registers that each of them keeps. */
-template <class Producer, class Consumer, int few, int many, class Shared>
+/* Runs a persistent kernel with one producer lane, in the first warpgroup, and consumers in the other warpgroups.
+ * few, many: registers per thread of producer and consumers */
+template <class Producer, class Mainloop, int few, int many, class Shared>
 FXA_INLINE void produce_and_consume(const FxaMaps &maps, const FxaArgs &a, const u8 *memory)
 {
     const Shared sh = {(shared_address(memory) + 1023) & ~1023u};
@@ -205,7 +214,7 @@ FXA_INLINE void produce_and_consume(const FxaMaps &maps, const FxaArgs &a, const
         if (__shfl_sync(~0u, (int)threadIdx.x >> 5, 0) == 0 && elected()) Producer{maps, a, sh, 0, 0}.run();
     } else {
         registers_up<many>();
-        Consumer(maps, a, sh, group - 1).run();
+        Mainloop(maps, a, sh, group - 1).run();
     }
 }
 

@@ -227,7 +227,7 @@ FXA_INLINE void store_matrix(u32 at, u32 r0, u32 r1, u32 r2, u32 r3)
 }
 
 /* What it was, or NaN in a half once that half of x is not finite: two numbers of the storage type. */
-FXA_INLINE u32 spoil(u32 sum, u32 x)
+FXA_INLINE u32 nan_if_nonfinite(u32 sum, u32 x)
 {
 #if FXA_F16
     asm("fma.rn.f16x2 %0, %1, %2, %0;" : "+r"(sum) : "r"(x), "r"(0));

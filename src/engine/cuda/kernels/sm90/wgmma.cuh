@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * Products of tiles by wgmma: descriptors of operands in shared memory, and whole products that are started and not
- * waited for.
+ * Products of tiles by wgmma: descriptors of operands in shared memory, and products of entire tiles, which are issued
+ * and committed without waiting.
  */
 #ifndef FXA_CUDA_SM90_WGMMA_CUH
 #define FXA_CUDA_SM90_WGMMA_CUH
@@ -30,7 +30,8 @@ template <int rows> FXA_INLINE u64 n_major(u32 address)
     return descriptor(address, rows * 128);
 }
 
-/* What to add for k-step k of a K-major tile of so many rows, of an N-major one. */
+/* Returns what is added to the descriptor of a K-major tile of `rows` rows for k-step k; n_step() does it for an
+ * N-major tile. */
 template <int rows> FXA_INLINE constexpr u32 k_step(int k)
 {
     return (u32)(((k / 4) * rows * 128 + (k % 4) * 32) >> 4);
@@ -41,15 +42,23 @@ FXA_INLINE constexpr u32 n_step(int k)
     return (u32)((k * 2048) >> 4);
 }
 
-/* ---- Whole products, started but not waited for ----------------------------------------------------------------- */
+/* Returns the index of a thread's accumulator for column j of its row half r; row halves are 8 rows apart. A thread has
+ * two columns of every 8: its column j is column j / 2 * 8 + thread % 4 * 2 + j % 2 of the tile. */
+FXA_INLINE constexpr int fragment(int j, int r)
+{
+    return (j >> 1) * 4 + r * 2 + (j & 1);
+}
 
-/* How many steps of 16 one statement has, where it may have several (sm90/ptx_wgmma.cuh). */
+/* ---- Products of tiles, issued and committed without waiting ----------------------------------------------------- */
+
+/* Returns the number of k-steps of 16 per inline-assembly statement (sm90/ptx_wgmma.cuh); 1 unless `several`. */
 FXA_INLINE constexpr int steps_of(int columns, bool several)
 {
     return !several ? 1 : columns / 16 % 4 ? 2 : 4;
 }
 
-/* x[64 x N] = 64 rows of a tile from `left` on times the rows of the tile `right`, over so many columns. */
+/* x[64 x N] = 64 rows of a tile, from address `left`, times the transposed rows of the tile `right`, over `columns`
+ * columns. */
 template <int columns, int left_rows, int right_rows, int steps = 1, int n>
 FXA_INLINE void issue_rows(float (&x)[n], u32 left, u32 right)
 {
@@ -61,9 +70,9 @@ FXA_INLINE void issue_rows(float (&x)[n], u32 left, u32 right)
     wgmma_commit();
 }
 
-/* The same with the left rows in registers. */
+/* x[64 x N] = 64 rows in registers times the transposed rows of the tile `right`, over `columns` columns. */
 template <int columns, int right_rows, int n, int words>
-FXA_INLINE void issue_held(float (&x)[n], const u32 (&left)[words], u32 right)
+FXA_INLINE void issue_rows_of_registers(float (&x)[n], const u32 (&left)[words], u32 right)
 {
     const u64 b = k_major(right);
     wgmma_fence();
@@ -72,7 +81,7 @@ FXA_INLINE void issue_held(float (&x)[n], const u32 (&left)[words], u32 right)
     wgmma_commit();
 }
 
-/* sum[64 x N] += weights[64 x rows], from registers, times the rows of a tile. */
+/* sum[64 x N] += weights[64 x rows], from registers, times a tile of `rows` rows. */
 template <int rows, int steps = 1, int n, int words>
 FXA_INLINE void issue_sum(float (&sum)[n], u32 (&weights)[words], u32 tile)
 {

@@ -1,0 +1,85 @@
+/* SPDX-License-Identifier: Apache-2.0
+ *
+ * Sums of dS along diagonals, by warps 2 and 3 of the Hopper backward kernel: the gradient of a diagonal row.
+ */
+#ifndef FXA_CUDA_SM90_BACKWARD_DIAGONALS_CUH
+#define FXA_CUDA_SM90_BACKWARD_DIAGONALS_CUH
+
+#include "sm90/backward_shared.cuh"
+#include "common/diagonal_sum.cuh"
+
+namespace {
+
+/*
+ * Adds dS, in shared memory as [64 q][128 k], along its diagonals. Lane u of 0..63 (two warps) reads the 32-bit word (i
+ * - u + 63) & 63, two keys, of rows 2i and 2i + 1 for i = 0..31: its four elements belong to the diagonals D - 1, D, D,
+ * D + 1 with D = 2 (u - 63) while i <= u (sums `near`), else D + 128 (sums `far`). From one block of queries to the
+ * next every D moves by 64: the warp with u = 0..31 is then done with `near` and continues its `far` as `near` of u +
+ * 32, and the other warp's `near` becomes that of u - 32. So the two warps exchange their u.
+ */
+struct DiagonalSums {
+    float below, on, above;
+};
+
+FXA_INLINE void add_diagonals(DiagonalSum *row, const FxaDiagonalGrad &g, int at, const DiagonalSums &d)
+{
+    if ((unsigned)(at - 1) < (unsigned)g.size) diagonal_add(row + at - 1, d.below);
+    if ((unsigned)at < (unsigned)g.size) diagonal_add(row + at, d.on);
+    if ((unsigned)(at + 1) < (unsigned)g.size) diagonal_add(row + at + 1, d.above);
+}
+
+FXA_INLINE void sum_block(u32 ds, int u, DiagonalSums &near, DiagonalSums &far)
+{
+#pragma unroll 4
+    for (int i = 0; i < 32; i++) {
+        const u32 word = (u32)(i - u + 63) & 63;
+        const u32 at = ds + (word >> 5) * (BQ * 128) + i * 256 + ((((word >> 2) ^ (2 * i)) & 7) << 4) + (word & 3) * 4;
+        const u32 even = (u32)load_shared(at), odd = (u32)load_shared((at ^ 16) + 128);
+        const float on = unpack_low(even) + unpack_high(odd), below = unpack_high(even), above = unpack_low(odd);
+        if (i <= u) {
+            near.on += on;
+            near.below += below;
+            near.above += above;
+        } else {
+            far.on += on;
+            far.below += below;
+            far.above += above;
+        }
+    }
+}
+
+FXA_INLINE void sum_diagonals(const FxaArgs &a, const BackwardShared &sh, const BackwardTile &at, int warp, int lane)
+{
+    const FxaDiagonalGrad &g = a.grad_diagonal;
+    u32 step = 0;
+    bool first = warp == 2;
+    for (int i = 0; i < a.group; i++) {
+        const int h = at.first_head(a) + i;
+        const ListRow row = at.row(a, h);
+        DiagonalSum *out = diagonal_row(a, at.b, h, at.n);
+        DiagonalSums near = {}, far = {};
+        for (int j = 0; j < row.total; j++, step++) {
+            const int m = block_of(row.tile(j)), u = lane + (first ? 0 : 32);
+            sh.ds_ring().wait_full(step);
+            sum_block(sh.ds(step), u, near, far);
+            __syncwarp();
+            if (lane == 0) barrier_arrive(sh.ds_ring().empty(step));
+            const int d = m * BQ - at.n * BK + 2 * (u - 63) + g.zero + at.n * g.zero_step;
+            const bool continues = j + 1 < row.total && block_of(row.tile(j + 1)) == m + 1;
+            if (first) {
+                add_diagonals(out, g, d, near);
+                if (!continues) add_diagonals(out, g, d + 128, far);
+                near = continues ? far : DiagonalSums{};
+                far = DiagonalSums{};
+            } else if (!continues) {
+                add_diagonals(out, g, d, near);
+                near = DiagonalSums{};
+            }
+            if (continues) first = !first;
+        }
+    }
+}
+
+} // namespace
+
+#endif

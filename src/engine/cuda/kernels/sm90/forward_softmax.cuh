@@ -1,0 +1,203 @@
+/* SPDX-License-Identifier: Apache-2.0
+ *
+ * Softmax of the Hopper forward kernel, on the accumulators of a consumer warpgroup: new scores and masks of a tile of
+ * products, the row maximum with lazy rescaling, exponentials, dropout. A thread has the rows q0 and q0 + 8 (row
+ * halves) and two keys of every 8; fragment() gives the accumulator of a pair (sm90/wgmma.cuh).
+ */
+#ifndef FXA_CUDA_SM90_FORWARD_SOFTMAX_CUH
+#define FXA_CUDA_SM90_FORWARD_SOFTMAX_CUH
+
+#include "common/dropout.cuh"
+#include "sm90/forward_epilogue.cuh"
+
+namespace {
+
+struct ForwardSoftmax : ForwardEpilogue {
+    FXA_INLINE ForwardSoftmax(const FxaMaps &maps_, const FxaArgs &a_, ForwardShared sh_, int group_)
+        : ForwardEpilogue(maps_, a_, sh_, group_)
+    {
+    }
+
+    /* Loads the elements of the dense tensor's tile that belong to this thread's pairs, two per word. */
+    FXA_INLINE void load_dense(u32 (&words)[BN / 4]) const
+    {
+        const u32 at = sh.dense(step) + row_in_tile() * 128 + (lane & 3) * 4;
+#pragma unroll
+        for (int i = 0; i < BN / 4; i++)
+            words[i] = (u32)load_shared(at + (i >> 4) * BM * 128 + (i & 1) * 1024 +
+                                        ((((i >> 1) & 7) ^ (lane >> 2)) << 4));
+    }
+
+    /* Loads the diagonal row's entries of this thread's pairs. Entry 2 * (column / 8 - r + 1) + column % 2 belongs
+     * to row half r: pairs of equal q - k share an entry. */
+    FXA_INLINE void load_diagonal(float (&entries)[BN / 4 + 2]) const
+    {
+        const u32 at = sh.diagonal(step) + (BN - 1 + row_in_tile() - (lane & 3) * 2) * 4;
+#pragma unroll
+        for (int i = 0; i < BN / 4 + 2; i++) entries[i] = load_shared_float(at + 4 * (8 - 8 * (i >> 1) - (i & 1)));
+    }
+
+    /* Computes the new scores of a tile (PASS_SCORES), or masks its pairs (PASS_MASK, PASS_UNIFORM_MASK), which
+     * comes after the scores. */
+    template <int PASS> FXA_INLINE void score_pairs(float (&s)[BN / 2], int n)
+    {
+        const int k0 = n * BN + (lane & 3) * 2;
+        u32 dense[BN / 4] = {};
+        float diagonal[BN / 4 + 2] = {};
+        int q_word[2] = {};
+        constexpr bool MASK_READS = PROG_UNIFORM_OPERANDS ? PASS == PASS_MASK : PASS != PASS_SCORES;
+        constexpr bool OPERANDS = PROG_OPERANDS == 2 || (PROG_OPERANDS && MASK_READS);
+        if (PROG_DENSE && !PASS) load_dense(dense);
+        if (PROG_DIAGONAL && !PASS) load_diagonal(diagonal);
+        if (OPERANDS) {
+            q_word[0] = load_shared(sh.q_operands(q_step) + row_in_tile() * 4);
+            q_word[1] = load_shared(sh.q_operands(q_step) + row_in_tile() * 4 + 32);
+        }
+        program.tile(a, q0, k0);
+#pragma unroll
+        for (int j = 0; j < BN / 4; j++) {
+            const int c = (j >> 1) * 8 + (j & 1);
+            const int k_word = OPERANDS ? load_shared(sh.k_operands(step) + (lane & 3) * 8 + c * 4) : 0;
+#pragma unroll
+            for (int r = 0; r < 2; r++) {
+                const int i = fragment(j, r);
+                const u32 word = dense[(j >> 1) * 2 + r];
+                const Pair pair = {q0 + 8 * r,
+                                   k0 + c,
+                                   8 * r,
+                                   c,
+                                   diagonal[2 * ((j >> 1) - r + 1) + (j & 1)],
+                                   (j & 1) ? unpack_high(word) : unpack_low(word),
+                                   q_word[r],
+                                   k_word};
+                if (PASS == PASS_SCORES) s[i] = score_value<true>(program, a, s[i], pair);
+                if (PASS == PASS_MASK && !score_mask(program, a, pair)) s[i] = NEG_INF;
+                if (PASS == PASS_UNIFORM_MASK && !score_uniform_mask(program, a, pair)) s[i] = NEG_INF;
+            }
+        }
+    }
+
+    /* Returns true if all keys of the tile and the queries of the warp have the same operand, which makes the mask
+     * shorter. Evaluated while the products run. */
+    FXA_INLINE bool has_uniform_operands(int n, bool full) const
+    {
+        if (!PROG_UNIFORM_OPERANDS || full || (n + 1) * BN > k_len) return false;
+        const Word4 k = load_shared_words(sh.k_operands(step) + lane * 16 % (BN * 4));
+        const u32 x = load_shared(sh.q_operands(q_step) + row_in_tile() * 4), one = __shfl_sync(~0u, x, 0);
+        const u32 y = load_shared(sh.q_operands(q_step) + row_in_tile() * 4 + 32);
+        return __all_sync(~0u, x == one && y == one && k.x == one && k.y == one && k.z == one && k.w == one);
+    }
+
+    /* Masks the keys past the last one. Separate from the mask, because few tiles need it and the mask is then
+     * compiled once. */
+    FXA_INLINE void mask_past_end(float (&s)[BN / 2], int keys) const
+    {
+#pragma unroll
+        for (int i = 0; i < BN / 2; i++)
+            if ((i >> 2) * 8 + (i & 1) >= keys - (lane & 3) * 2) s[i] = NEG_INF;
+    }
+
+    /* Turns raw products into new scores, -inf for masked pairs. Rows past q_len hold anything. full: no pair of the
+     * tile is masked, though the step is a masked one; the mask would cost a third of the softmax. uniform: see
+     * has_uniform_operands */
+    template <bool MASKED> FXA_INLINE void score(float (&s)[BN / 2], int n, bool full, bool uniform)
+    {
+        softcap_all(program, a, s, !MASKED || (q0 + 8 < q_len && (n + 1) * BN <= k_len));
+        if (PROG_VALUE) score_pairs<PASS_SCORES>(s, n);
+        if (!MASKED || full) return;
+        const int keys = k_len - n * BN;
+        if (PROG_UNIFORM_OPERANDS && uniform)
+            score_pairs<PASS_UNIFORM_MASK>(s, n);
+        else if (PROG_MASK)
+            score_pairs<PASS_MASK>(s, n);
+        if (keys < BN) mask_past_end(s, keys);
+    }
+
+    /* Updates the row maxima. Returns true if O has to be rescaled: if a maximum grew by more than the lazy
+     * rescaling threshold. */
+    template <bool FIRST> FXA_INLINE bool raise_max(const float (&s)[BN / 2])
+    {
+        float top[2];
+#pragma unroll
+        for (int r = 0; r < 2; r++) {
+            float x = FIRST ? s[r * 2] : row_max[r];
+#pragma unroll
+            for (int i = 0; i < BN / 4; i++) x = fmaxf(x, s[fragment(i, r)]);
+            top[r] = quad_max(x);
+        }
+        if (FIRST) {
+            row_max[0] = top[0];
+            row_max[1] = top[1];
+            return false;
+        }
+        if (!__any_sync(~0u, (top[0] - row_max[0]) * unit > fixed_max_threshold(FXA_F16) ||
+                                (top[1] - row_max[1]) * unit > fixed_max_threshold(FXA_F16))) return false;
+#pragma unroll
+        for (int r = 0; r < 2; r++) {
+            rescale[r] = exp2_fast((row_max[r] - finite_or_zero(top[r])) * unit);
+            row_sum[r] *= rescale[r];
+            row_max[r] = top[r];
+        }
+        return true;
+    }
+
+    /* Subtracts the maximum in a recompute pass; `bias` too where only exp2 follows. The unit may differ from 1 in a
+     * recompute pass alone (is_out_of_range), so it is multiplied here. */
+    FXA_INLINE void subtract_max(float (&s)[BN / 2], float bias) const
+    {
+#pragma unroll
+        for (int r = 0; r < 2; r++)
+#pragma unroll
+            for (int i = 0; i < BN / 4; i++) {
+                float &x = s[fragment(i, r)];
+                x = (x - finite_or_zero(row_max[r])) * (PROG_SOFTCAP_HAS_UNIT ? unit : 1.f) - bias;
+            }
+    }
+
+    /* Replaces scores by exp2 of their distance from the maximum, and adds these to row_sum. ZERO: row_max is 0, as
+     * it is with MERGED_STEP outside of recompute passes */
+    template <bool FIRST, bool ZERO> FXA_INLINE void exponentiate(float (&s)[BN / 2], int tile)
+    {
+        constexpr bool BARE = ZERO || (MERGED_STEP && PROG_SOFTCAP_HAS_UNIT);
+        if (!ZERO && (tile & RECOMPUTE)) subtract_max(s, BARE ? bias(tile) : 0.f);
+#pragma unroll
+        for (int r = 0; r < 2; r++) {
+            const float shift = BARE ? 0.f : tile & RECOMPUTE ? bias(tile) : finite_or_zero(row_max[r]) * unit;
+            float sum = FIRST ? 0.f : row_sum[r];
+#pragma unroll
+            for (int i = 0; i < BN / 4; i++) {
+                const int x = fragment(i, r);
+                const float y = PROG_SOFTCAP_HAS_UNIT ? (BARE ? s[x] : s[x] - shift)
+                                : BARE        ? s[x] * unit
+                                              : __fmaf_rn(s[x], unit, -shift);
+                s[x] = EMULATE_EXP2 && ZERO && (i & 1) ? exp2_by_fma(y) : exp2_fast(y);
+                sum += s[x];
+            }
+            row_sum[r] = sum;
+        }
+    }
+
+    /* Sets dropped weights to 0 for the product with V. The row sum includes them. */
+    FXA_INLINE void apply_dropout(float (&s)[BN / 2], int n) const
+    {
+#if FXA_DROPOUT
+#pragma unroll
+        for (int half = 0; half < BN / 64; half++) {
+            const u32 kept = kept_of_row(a, b, h, q0, n * BN + half * 64);
+#pragma unroll
+            for (int i = 0; i < 32; i++)
+                if (!keeps(kept, i)) s[half * 32 + i] = 0.f;
+        }
+#endif
+    }
+
+    FXA_INLINE void pack(const float (&s)[BN / 2])
+    {
+#pragma unroll
+        for (int i = 0; i < BN / 4; i++) p[i] = pack16(s[2 * i], s[2 * i + 1]);
+    }
+};
+
+} // namespace
+
+#endif
