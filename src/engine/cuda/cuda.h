@@ -180,9 +180,9 @@ void fxa__cuda_listing(const void *code, const fxa__problem *p, fxa__writer *w);
 
 enum { FXA__CUDA_SIMT_DKV, FXA__CUDA_SIMT_DQ }; /* BACKWARD of simt */
 /* PREPOST; without POSTPROCESS in f32 */
-enum { FXA__CUDA_PREPROCESS, FXA__CUDA_POSTPROCESS, FXA__CUDA_SUMS_REDUCE, FXA__CUDA_SINK_GRAD };
+enum { FXA__CUDA_PREPROCESS, FXA__CUDA_POSTPROCESS, FXA__CUDA_SINK_GRAD };
 enum { FXA__CUDA_PACK_OPERANDS, FXA__CUDA_LIST_TILES, FXA__CUDA_RANGE_TABLE };         /* TILE_LISTS */
-enum { FXA__CUDA_DIAGONAL_FILL, FXA__CUDA_DIAGONAL_REDUCE };                           /* DIAGONAL_TABLE */
+enum { FXA__CUDA_DIAGONAL_FILL };                                                      /* DIAGONAL_TABLE */
 enum { FXA__CUDA_CONVERT_COPY, FXA__CUDA_CONVERT_MERGE, FXA__CUDA_WRITE_COORDINATES }; /* CONVERT */
 /* PAGED_GRADS */
 enum {

@@ -89,7 +89,7 @@ struct FxaDiagonalGrad {
 /*
  * Where sums over all pairs of (b, h) leave the backward: PROG_GRAD_SUMS floats from every warp of a key tile, at
  * data[b*b + h*h + (tile * rows + warp) * PROG_GRAD_SUMS], with rows = FxaShape's sum_rows. Tiles that have nothing to
- * do write nothing, so the host sets all to 0. fxa_sums_reduce adds them in order.
+ * do write nothing, so the host sets all to 0. fxa_captured_totals adds them in a fixed order.
  */
 struct FxaSums {
     float *data;
