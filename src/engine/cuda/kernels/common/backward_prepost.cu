@@ -1,20 +1,16 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * Before and after the backward kernels, for all architectures.
+ * Preprocess and postprocess of the backward, for all architectures.
  *
- * fxa_backward_prepare: delta[q] = dO . O - dLSE and lse2[q] = LSE * log2(e), in the padded rows of padded_row(); rows
- * past the length get lse2 = +inf, so that their probabilities are 0. Also sets the f32 sum of dQ to 0, when there is
- * one, or the words that say whether its first share is there. Launch: grid (pad_rows / ROWS, heads).
- *
- * fxa_grad_q_finish: dQ = scale * sum, from the layout in which the backward kernels add: per block of 64 queries
- * [8-column group][thread of 128] four floats, as the accumulators of an m64 product lie. Launch: grid (pad_rows / 64,
- * heads), or any number of CTAs where FxaArgs.sent is there.
- *
- * fxa_grad_sink: the gradient of each head's sink, -sum exp(sink - LSE) delta, in a fixed order. After prepare.
- * Launch: grid (heads).
- *
- * fxa_sums_reduce: out[h * n + i] = the sums i of head h (FxaSums), over its `rows` rows of n floats of every batch
- * entry, in a fixed order. Launch: grid (heads, n).
+ *     fxa_backward_prepare   delta[q] = dO . O - dLSE and lse2[q] = LSE * log2(e), in the padded rows of padded_row().
+ *                            Rows past the length get lse2 = +inf, so that their weights are 0. Sets the f32 sum of
+ *                            dQ to 0, or the flags that say whether its first partial dQ is stored.
+ *                            Grid (pad_rows / ROWS, heads)
+ *     fxa_grad_q_finish      dQ = scale * sum. The sum has the layout of the backward kernels: per block of 64 queries
+ *                            [8-column group][thread of 128], four floats each, the accumulators of an m64 product.
+ *                            Grid (pad_rows / 64, heads), or any number of CTAs with FxaArgs.sent
+ *     fxa_grad_sink          gradient of each head's sink, -sum exp(sink - LSE) delta, in a fixed order; after
+ *                            fxa_backward_prepare. Grid (heads)
  */
 #include "common/storage.cuh"
 #include "common/tile_shape.h"
@@ -23,9 +19,9 @@ namespace {
 
 constexpr FxaTileShape TILE = fxa_prepost(FXA_DV);
 constexpr int THREADS = TILE.launch.threads, ROWS = TILE.launch.q_rows;
-constexpr int LANES = THREADS / ROWS; /* of a row, 8 elements each */
+constexpr int LANES = THREADS / ROWS; /* lanes of a row, 8 elements each */
 
-/* Which query a padded row of a head is. */
+/* Batch entry and query of a padded row of a head. */
 struct PaddedRow {
     int b, q;
 
@@ -37,10 +33,10 @@ struct PaddedRow {
 };
 
 /*
- * Weights of the backward are 2^(score - lse2), and LSE is a rounded number: up to 2^24 that is a factor of 2^5 at
- * most, as docs/numerics.md allows. Beyond it says nothing of a weight but that it is none above 1, and lse2 is moved
- * so far up that none is. A row whose LSE is -inf has no gradient, whatever its scores are, and as one past the length
- * it has +inf; so has one whose LSE does not fit log2: its scores do not either.
+ * Returns LSE in base 2. Weights of the backward are 2^(score - lse2), and LSE is rounded: up to 2^24 the error is a
+ * factor of at most 2^5, as docs/numerics.md allows. Larger LSE bound weights only by 1, so lse2 is raised until no
+ * weight exceeds 1. A row with LSE = -inf has no gradient, whatever its scores are, and gets +inf as a row past the
+ * length does; so does a row whose LSE overflows in base 2, because its scores overflow too.
  */
 FXA_INLINE float lse_in_log2(float lse)
 {
@@ -49,7 +45,7 @@ FXA_INLINE float lse_in_log2(float lse)
     return fabsf(x) > 16777216.f ? __fmaf_rn(fabsf(x), 1.f / 2097152.f, x) : x;
 }
 
-FXA_INLINE void clear_sent(const FxaArgs &a)
+FXA_INLINE void clear_counts(const FxaArgs &a)
 {
     if (!a.sent || blockIdx.y) return;
     const int all = (int)sent_index(a, a.batch - 1, a.kv_heads);
@@ -57,7 +53,8 @@ FXA_INLINE void clear_sent(const FxaArgs &a)
 }
 
 #if !FXA_F32
-/* A block of 64 padded rows of a head. In the order in which fxa_backward ends (b, KV head), packed KV heads. */
+/* A block of 64 padded rows of a head, in the order in which fxa_backward finishes (b, KV head), or KV heads of
+ * packed sequences. */
 struct QueryBlock {
     int h, x;
 
@@ -71,16 +68,16 @@ struct QueryBlock {
     FXA_INLINE long long first_row(const FxaArgs &a) const { return (long long)h * a.pad_rows + x * 64; }
 };
 
-/* For one thread: until all has been sent to the block. Whoever is waited for has begun: this launch begins when all
- * CTAs of the one before have. */
-FXA_INLINE void await_shares(const FxaArgs &a, const QueryBlock &block)
+/* Waits, in one thread, until all partial dQ of the block has been added. The CTAs that add it have started: this
+ * launch starts when all CTAs of the launch before have. */
+FXA_INLINE void wait_for_partial_dq(const FxaArgs &a, const QueryBlock &block)
 {
     const int b = q_starts(a) && !k_starts(a) ? PaddedRow(a, block.x * 64).b : block.x / max(a.q_pad / 64, 1);
     const unsigned *sent = a.sent + sent_index(a, b, block.h / a.group);
     while (count_now(sent) != (unsigned)a.sent_all) count_pause();
 }
 
-/* The same: whether nobody has come to the block. Then the sum holds anything. */
+/* Returns true if no CTA has added to the block; its sum then holds anything. */
 FXA_INLINE bool has_no_sum(const FxaArgs &a, const QueryBlock &block)
 {
     return a.first_share && a.first_share[block.first_row(a) / 64] == 0;
@@ -104,7 +101,7 @@ extern "C" __global__ void __launch_bounds__(THREADS) fxa_backward_prepare(const
     float sum = 0.f;
     if (inside) {
         float x[8], y[8];
-#if FXA_O_F32 /* whatever the other operands are */
+#if FXA_O_F32 /* whatever the type of the other operands is */
         const float *o = (const float *)a.o.data + at.b * a.o.b + h * a.o.h + (rows.first + at.q) * a.o.s;
 #pragma unroll
         for (int j = 0; j < 8; j++) x[j] = lane * 8 + j < a.dv ? o[lane * 8 + j] : 0.f;
@@ -118,7 +115,7 @@ extern "C" __global__ void __launch_bounds__(THREADS) fxa_backward_prepare(const
 #pragma unroll
     for (int j = LANES / 2; j; j >>= 1) sum += __shfl_xor_sync(~0u, sum, j);
     if (a.first_share && lane == 0 && i % 64 == 0) a.first_share[row / 64] = 0;
-    clear_sent(a);
+    clear_counts(a);
     if (a.grad_q_sum && !a.first_share)
         for (int j = lane; j < FXA_D / 4; j += LANES) ((Float4 *)a.grad_q_sum)[row * (FXA_D / 4) + j] = Float4{};
     if (lane == 0) {
@@ -133,22 +130,22 @@ extern "C" __global__ void __launch_bounds__(THREADS) fxa_backward_prepare(const
 
 #if !FXA_F32
 #if FXA_OUT_F32
-FXA_INLINE void finish_block(const FxaArgs &a, const QueryBlock &of, bool none, float scale)
+FXA_INLINE void finish_block(const FxaArgs &a, const QueryBlock &of, bool is_empty, float scale)
 {
     const PaddedRow first(a, of.x * 64);
-    const Sequence span = q_sequence(a, first.b);
+    const Sequence sequence = q_sequence(a, first.b);
     const float *from = a.grad_q_sum + of.first_row(a) * FXA_D;
-    const int most = q_starts(a) ? span.length : a.q_len;
+    const int most = q_starts(a) ? sequence.length : a.q_len;
     for (int e = threadIdx.x; e < 64 * FXA_D; e += THREADS) {
         const int t = e >> 2 & 127, r = (t >> 5) * 16 + ((t & 31) >> 2) + (e & 2) * 4;
         const int c = (e >> 9) * 8 + (t & 3) * 2 + (e & 1), q = first.q + r;
         if (q >= 0 && q < most && c < a.d)
-            result_row(a.grad_q, first.b, of.h, span.first + q)[c] = none ? 0.f : from[e] * scale;
+            result_row(a.grad_q, first.b, of.h, sequence.first + q)[c] = is_empty ? 0.f : from[e] * scale;
     }
     __syncthreads();
 }
 #else
-FXA_INLINE void finish_block(const FxaArgs &a, const QueryBlock &of, bool none, float scale)
+FXA_INLINE void finish_block(const FxaArgs &a, const QueryBlock &of, bool is_empty, float scale)
 {
     constexpr int PITCH = FXA_D / 2 + 4; /* words of a row; 16 bytes more spread columns over banks */
     __shared__ __align__(16) u32 block[64 * PITCH];
@@ -157,7 +154,7 @@ FXA_INLINE void finish_block(const FxaArgs &a, const QueryBlock &of, bool none, 
     const Float4 *sum = (const Float4 *)(a.grad_q_sum + of.first_row(a) * FXA_D);
 #pragma unroll
     for (int e = threadIdx.x; e < 64 * FXA_D / 4; e += THREADS) {
-        const Float4 x = none ? Float4{} : sum[e];
+        const Float4 x = is_empty ? Float4{} : sum[e];
         const int t = e & 127, r = (t >> 5) * 16 + ((t & 31) >> 2), c = (e >> 7) * 8 + (t & 3) * 2;
         block[r * PITCH + c / 2] = pack16(x.x * scale, x.y * scale);
         block[(r + 8) * PITCH + c / 2] = pack16(x.z * scale, x.w * scale);
@@ -172,8 +169,8 @@ FXA_INLINE void finish_block(const FxaArgs &a, const QueryBlock &of, bool none, 
 }
 #endif
 
-/* With FxaArgs.sent CTAs take block after block, and blocks of heads that are complete before fxa_backward has ended:
- * the multiprocessors that it leaves one after the other at its end. */
+/* With FxaArgs.sent, CTAs take block after block, also of heads that are complete before fxa_backward has ended, and
+ * so use the multiprocessors that it leaves one after the other. */
 extern "C" __global__ void __launch_bounds__(THREADS, FXA_D <= 128 && !FXA_OUT_F32 ? 8 : 1)
     fxa_grad_q_finish(const __grid_constant__ FxaArgs a)
 {
@@ -186,7 +183,7 @@ extern "C" __global__ void __launch_bounds__(THREADS, FXA_D <= 128 && !FXA_OUT_F
     if (a.sent && threadIdx.x == 0) i = (int)atomicAdd(a.sent, 1u);
     for (;;) {
         if (threadIdx.x == 0) {
-            if (a.sent && i < all) await_shares(a, QueryBlock(a, i));
+            if (a.sent && i < all) wait_for_partial_dq(a, QueryBlock(a, i));
             taken = i;
             empty = i < all && has_no_sum(a, QueryBlock(a, i));
             i = a.sent && i < all ? (int)atomicAdd(a.sent, 1u) : all;
@@ -199,7 +196,7 @@ extern "C" __global__ void __launch_bounds__(THREADS, FXA_D <= 128 && !FXA_OUT_F
 }
 #endif
 
-/* The sum over the CTA, in a fixed order; for thread 0. */
+/* Returns the sum over the CTA, in a fixed order, to thread 0. */
 FXA_INLINE double sum_of_threads(double x)
 {
     __shared__ double part[THREADS];
@@ -209,19 +206,6 @@ FXA_INLINE double sum_of_threads(double x)
         if (threadIdx.x < n) part[threadIdx.x] += part[threadIdx.x + n];
     }
     return part[0];
-}
-
-extern "C" __global__ void __launch_bounds__(THREADS)
-    fxa_sums_reduce(FxaSums from, float *out, int batch, int rows, int n)
-{
-    launch_begin();
-    const int h = blockIdx.x, i = blockIdx.y;
-    double sum = 0;
-    for (int b = 0; b < batch; b++)
-        for (int r = threadIdx.x; r < rows; r += THREADS)
-            sum += (double)from.data[b * from.b + h * from.h + (long long)r * n + i];
-    sum = sum_of_threads(sum);
-    if (threadIdx.x == 0) out[h * n + i] = (float)sum;
 }
 
 extern "C" __global__ void __launch_bounds__(THREADS) fxa_grad_sink(const __grid_constant__ FxaArgs a)

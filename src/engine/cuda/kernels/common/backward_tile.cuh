@@ -1,16 +1,16 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * Where a CTA of the backward kernels works: a tile of keys of one KV head, for every query head of its group in turn.
+ * Key tile of a CTA of the backward kernels: one KV head, for every query head of its group in turn.
  *
- * Launch of all of them: grid (key tiles, KV heads, batch); packed, grid (k_total / keys of a tile + batch, KV heads,
- * 1), and tiles past the end of their entry have nothing to do. The first is multiplied by the parts of FxaShape.
+ * Grid: (key tiles, KV heads, batch); packed: (k_total / keys of a tile + batch, KV heads, 1), and tiles past the end
+ * of their entry do nothing. The first dimension is multiplied by `parts` of FxaShape.
  */
 #ifndef FXA_CUDA_COMMON_BACKWARD_TILE_CUH
 #define FXA_CUDA_COMMON_BACKWARD_TILE_CUH
 
 #include "common/varlen.cuh"
 
-static_assert(!FXA_PAGED, "gradients of pages are not written");
+static_assert(!FXA_PAGED, "the backward reads K and V of pages from the workspace");
 
 template <int keys, int queries> struct KeyTile {
     int n, kv_h, b, q_first, q_len, k_first, k_len;
@@ -34,7 +34,7 @@ template <int keys, int queries> struct KeyTile {
     {
         return ListRow(a, b, h, n, (q_len + queries - 1) / queries, (n + 1) * keys > k_len, q_len % queries != 0);
     }
-    /* Query blocks of all heads of the group. */
+    /* Returns the number of query blocks, over all heads of the group. */
     FXA_INLINE int blocks(const FxaArgs &a) const
     {
         int all = 0;

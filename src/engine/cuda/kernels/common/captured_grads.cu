@@ -1,38 +1,32 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * After the backward kernels: gradients of params and captured tensors that were summed by tiles, to where they belong.
- * Tensors are collected in dense arrays of f32, or of FxaExact where the order of what is added must make no difference
- * (PROG_GRAD_EXACT, by bits), and from there go to the caller. Nothing here does more than one step for each number
- * that it reads, and but for sums into f32 arrays by atomics all of it is bit-stable.
+ * Gradients of params and captured tensors after the backward kernels: from the sums of tiles to the caller's memory.
+ * Gradients of tensors are collected in dense arrays of f32, or of FxaExact where the result has to be deterministic
+ * (PROG_GRAD_EXACT, by bits). Except for sums into f32 arrays by atomics, all of it is deterministic.
  *
- * fxa_captured_totals adds the sums of all warps of (b, h), in a fixed order: totals[(b * heads + h) * n + i]. Launch:
- * grid (n, heads, batch).
- *
- * fxa_captured_sums takes the totals to elements of tensors, and those of params to `params`, one for each sum. Launch:
- * grid (batch * heads / 256 rounded up, n).
- *
- * fxa_captured_params takes these to the caller. Launch: one CTA.
- *
- * fxa_captured_diagonal takes sums along diagonals (FxaDiagonalGrad) to the elements that the diagonal's load read.
- * Launch: grid (size / 128 rounded up, heads, batch, or 1: then over all entries in order).
- *
- * fxa_captured_dense sums the gradients of pairs (a.grad_dense) over the entries and heads that the tensor does not
- * tell apart, into the caller's gradient. Launch: any grid.
- *
- * fxa_captured_store takes a dense array to the caller's gradient, in its type and strides. Launch: any grid.
+ *     fxa_captured_totals     adds the sums of all warps of (b, h), in a fixed order:
+ *                             totals[(b * heads + h) * n + i]. Grid (n, heads, batch)
+ *     fxa_captured_sums       adds the totals to elements of tensors, those of params to `params`, one for each sum.
+ *                             Grid (batch * heads / 256 rounded up, n)
+ *     fxa_captured_params     stores the gradients of params in the caller's memory. One CTA
+ *     fxa_captured_diagonal   adds sums along diagonals (FxaDiagonalGrad) to the elements that the diagonal load reads.
+ *                             Grid (size / 128 rounded up, heads, batch, or 1: all batch entries in order)
+ *     fxa_captured_dense      sums the gradients of pairs (a.grad_dense) over the batch entries and heads that share an
+ *                             element of the tensor, into the caller's gradient. Any grid
+ *     fxa_captured_store      stores a dense array as the caller's gradient, in its type and strides. Any grid
  */
 #include "common/diagonal_sum.cuh"
 #include "common/convert.cuh"
 #include "common/storage.cuh"
 
-/* Of sum i: the param it is the gradient of, or -1 and the tensor. */
+/* Targets of sums: sum i is the gradient of param[i], or of tensor[i] if param[i] is -1. */
 struct SumTargets {
     int param[FXA_CUDA_SUMS], tensor[FXA_CUDA_SUMS];
 };
 
 constexpr int CAPTURED_THREADS = 256;
 
-/* The sum over the CTA, in a fixed order, for all threads. */
+/* Returns the sum over the CTA, in a fixed order, to all threads. */
 FXA_INLINE double captured_sum(double x)
 {
     __shared__ double part[CAPTURED_THREADS];
@@ -106,12 +100,12 @@ extern "C" __global__ void __launch_bounds__(128)
 #endif
 }
 
-/* A gradient in memory of the caller's. */
+/* A gradient in the caller's memory. */
 struct GradTensor {
     void *data;
     long long stride[FXA_CUDA_RANK];
     int size[FXA_CUDA_RANK];
-    int rank, dtype, add; /* dtype: fxa_dtype */
+    int rank, dtype, add; /* dtype: a fxa_dtype */
 };
 
 FXA_INLINE double grad_load(const GradTensor &t, long long at)

@@ -1,15 +1,13 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * Operands on their way between the caller's memory and the workspace (host/convert.c): what kernels want in another
- * type or with other strides than the caller has it, and results that join what is there. All architectures; arithmetic
+ * Conversions between the caller's memory and the workspace (host/convert.c): operands that kernels read in another
+ * type or with other strides, and results that are added to or merged with existing ones. All architectures; arithmetic
  * in f64, each result rounded once.
  *
- * fxa_convert_copy: to = from, or to += from. Of packed sequences the rows that an entry has are written, and no
- * others; what is past a length is left alone where something is added. Launch: any grid of THREADS.
- *
- * fxa_coordinates_write: coordinates of indices, for dropout. Launch: any grid of THREADS.
- *
- * fxa_convert_merge: (O, LSE) of a run joins what is there, as fxa_merge does it. Launch: any grid, a CTA takes rows.
+ *     fxa_convert_copy        to = from, or to += from. Packed sequences: only rows of a sequence are written;
+ *                             with +=, no rows past a length. Any grid of THREADS
+ *     fxa_coordinates_write   coordinates of indices, for dropout. Any grid of THREADS
+ *     fxa_convert_merge       merges (O, LSE) of a run with existing ones, as fxa_merge does. Any grid; a CTA per row
  */
 #include "common/convert.cuh"
 
@@ -17,18 +15,19 @@ namespace {
 
 constexpr int THREADS = 256;
 
-/* Where row s of entry b lies, and whether it is written. */
+/* Address of row s of batch entry b, and whether it is written. */
 struct ConvertRow {
     long long b, s;
-    bool there;
+    bool written;
 
-    FXA_INLINE ConvertRow(const FxaArgs &a, int side, bool join, long long b_, long long s_) : b(b_), s(s_), there(true)
+    FXA_INLINE ConvertRow(const FxaArgs &a, int side, bool join, long long b_, long long s_)
+        : b(b_), s(s_), written(true)
     {
         if (side == FXA_CONVERT_ALL) return;
         const bool keys = side == FXA_CONVERT_KEYS, packed = keys ? k_starts(a) : q_starts(a);
-        const Sequence span = keys ? k_sequence(a, (int)b) : q_sequence(a, (int)b);
-        there = s < span.length || !(packed || join);
-        if (packed) b = 0, s += span.first;
+        const Sequence sequence = keys ? k_sequence(a, (int)b) : q_sequence(a, (int)b);
+        written = s < sequence.length || !(packed || join);
+        if (packed) b = 0, s += sequence.first;
     }
 };
 
@@ -42,7 +41,7 @@ extern "C" __global__ void __launch_bounds__(THREADS)
     for (long long i = blockIdx.x * (long long)THREADS + threadIdx.x; i < n; i += step) {
         const long long d = i % s.size[3], row = i / s.size[3], h = row / s.size[2] % s.size[1];
         const ConvertRow at(a, s.side, s.add, row / s.size[2] / s.size[1], row % s.size[2]);
-        if (!at.there) continue;
+        if (!at.written) continue;
         const long long to = convert_index(s.to, at.b, h, at.s, d);
         const double x = convert_load(s.from, convert_index(s.from, at.b, h, at.s, d));
         convert_store(s.to, to, s.add ? x + convert_load(s.to, to) : x);
@@ -76,7 +75,7 @@ extern "C" __global__ void __launch_bounds__(THREADS)
     for (long long i = blockIdx.x; i < s.size[0] * s.size[1] * s.size[2]; i += gridDim.x) {
         const long long h = i / s.size[2] % s.size[1];
         const ConvertRow at(a, s.side, true, i / s.size[2] / s.size[1], i % s.size[2]);
-        if (!at.there) continue;
+        if (!at.written) continue;
         const long long to = convert_index(lse.to, at.b, h, at.s, 0);
         const double x = convert_load(lse.from, convert_index(lse.from, at.b, h, at.s, 0));
         const double y = convert_load(lse.to, to);
@@ -84,13 +83,13 @@ extern "C" __global__ void __launch_bounds__(THREADS)
         const double wx = x == none ? 0. : exp(x - most), wy = y == none ? 0. : exp(y - most);
         const double sum = wx + wy;
         for (long long d = threadIdx.x; d < s.size[3]; d += THREADS) {
-            const long long there = convert_index(s.to, at.b, h, at.s, d);
+            const long long to_o = convert_index(s.to, at.b, h, at.s, d);
             double o = 0;
             if (wx != 0) o += wx * convert_load(s.from, convert_index(s.from, at.b, h, at.s, d));
-            if (wy != 0) o += wy * convert_load(s.to, there);
-            convert_store(s.to, there, sum == 0 ? 0. : o / sum);
+            if (wy != 0) o += wy * convert_load(s.to, to_o);
+            convert_store(s.to, to_o, sum == 0 ? 0. : o / sum);
         }
-        __syncthreads(); /* all have read it */
+        __syncthreads(); /* all threads have read LSE */
         if (threadIdx.x == 0) convert_store(lse.to, to, sum == 0 ? none : most + log(sum));
     }
 }

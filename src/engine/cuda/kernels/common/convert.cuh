@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * Elements of arrays of any float type, by the type's number: for kernels that go between the caller's memory and the
- * workspace (common/convert.cu, common/paged_grads.cu).
+ * Loads and stores of elements of any float type, by the type's number, for kernels that copy between the caller's
+ * memory and the workspace (common/convert.cu, common/paged_grads.cu).
  */
 #ifndef FXA_CUDA_COMMON_CONVERT_CUH
 #define FXA_CUDA_COMMON_CONVERT_CUH
@@ -13,7 +13,7 @@ namespace {
 /* Values of fxa_dtype. */
 enum { CONVERT_F64 = 1, CONVERT_F32 = 2, CONVERT_F16 = 3, CONVERT_BF16 = 4, CONVERT_E4M3 = 11, CONVERT_E5M2 = 12 };
 
-/* All bits set are the NaN; there are no infinities. */
+/* Converts E4M3: all bits set is NaN, and there are no infinities. */
 FXA_INLINE float from_e4m3(u32 x)
 {
     const u32 sign = (x & 0x80) << 24, exponent = x >> 3 & 15, fraction = x & 7;
@@ -22,7 +22,8 @@ FXA_INLINE float from_e4m3(u32 x)
     return __int_as_float((int)((u32)__float_as_int(y) | sign));
 }
 
-/* Eight bits with so many of fraction: beyond the largest number that number, as docs/numerics.md says. */
+/* Converts to 8 bits with `fraction` bits of fraction. Values beyond the largest number become the largest number,
+ * as docs/numerics.md says. */
 FXA_INLINE u8 to_byte(float x, int fraction, int bias, float least, float largest, u32 last, u32 nan)
 {
     const u32 u = (u32)__float_as_int(x), sign = u >> 24 & 0x80, a = u & 0x7fffffff;

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * Rows of an FxaDiagonalGrad: floats that are added in any order, or with PROG_GRAD_DIAGONAL_EXACT sums that have none.
+ * Elements of an FxaDiagonalGrad: floats, which are added in any order, or with PROG_GRAD_DIAGONAL_EXACT exact sums.
  */
 #ifndef FXA_CUDA_COMMON_DIAGONAL_SUM_CUH
 #define FXA_CUDA_COMMON_DIAGONAL_SUM_CUH
@@ -13,7 +13,7 @@ typedef FxaExact DiagonalSum;
 typedef float DiagonalSum;
 #endif
 
-/* Of key tile n. */
+/* Returns the row of key tile n. */
 FXA_INLINE DiagonalSum *diagonal_row(const FxaArgs &a, int b, int h, int n)
 {
     const FxaDiagonalGrad &g = a.grad_diagonal;

@@ -1,20 +1,20 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * Dropout: which pairs are kept. Philox4x32-10 on the logical (b, h, q, k), as src/base/philox.h has it, so that all
- * engines drop the same pairs: counter (k >> 2, q, h, b), a pair takes word k & 3 and is kept when that is not below
- * the threshold.
+ * Dropout: which pairs are kept. Philox4x32-10 on the logical (b, h, q, k), as in src/base/philox.h, so that all
+ * engines drop the same pairs. The counter is (k >> 2, q, h, b); a pair has word k & 3 and is kept if that word is not
+ * below the threshold.
  *
- * One call serves four keys, which lie in several lanes, so lanes share calls: each makes a quarter or half of those
- * that its neighbours need and the answers, a bit per pair, are exchanged. Bit i of the result belongs to accumulator i
- * of a thread (sm90/wgmma.cuh; mma.sync lies alike): 4 * (column / 8) + 2 * (row / 8) + column % 2, 32 accumulators a
- * word.
+ * One call of Philox serves four keys, which belong to several lanes, so lanes share calls: each lane makes a quarter
+ * or half of the calls that its neighbours need, and the results, a bit per pair, are exchanged. Bit i of a result
+ * belongs to accumulator i of a thread (sm90/ptx_wgmma.cuh; mma.sync has the same layout): 4 * (column / 8) + 2 * (row
+ * / 8) + column % 2, 32 accumulators per word.
  */
 #ifndef FXA_CUDA_COMMON_DROPOUT_CUH
 #define FXA_CUDA_COMMON_DROPOUT_CUH
 
 #include "common/varlen.cuh"
 
-/* Bit i of the result: word i of the four is kept. */
+/* Returns four bits: bit i is set if the pair of word i is kept. */
 FXA_INLINE u32 keep_four(const FxaArgs &a, int b, int h, int q, int four)
 {
     u32 c0 = (u32)four, c1 = (u32)q, c2 = (u32)h, c3 = (u32)b, k0 = run_seed(a, 0), k1 = run_seed(a, 1);
@@ -28,18 +28,19 @@ FXA_INLINE u32 keep_four(const FxaArgs &a, int b, int h, int q, int four)
         k0 += 0x9E3779B9u;
         k1 += 0xBB67AE85u;
     }
-    const u32 least = a.drop_below;
-    return (u32)(c0 >= least) | (u32)(c1 >= least) << 1 | (u32)(c2 >= least) << 2 | (u32)(c3 >= least) << 3;
+    const u32 threshold = a.drop_below;
+    return (u32)(c0 >= threshold) | (u32)(c1 >= threshold) << 1 | (u32)(c2 >= threshold) << 2 |
+           (u32)(c3 >= threshold) << 3;
 }
 
-/* Whether accumulator i is kept; always, without dropout. */
+/* Returns true if accumulator i is kept; always true without dropout. */
 FXA_INLINE bool keeps(u32 kept, int i)
 {
     return !FXA_DROPOUT || (kept >> (i & 31) & 1);
 }
 
 #if FXA_DROPOUT == 2
-/* Coordinates are not the indices: neighbours share nothing. */
+/* Returns the bit of one pair by the coordinate tables. Neighbouring pairs share no calls. */
 FXA_INLINE u32 keep_by_coordinates(const FxaArgs &a, int b, int h, int q, int k)
 {
     const int at_k = __ldg(a.place_k + min(k, a.k_len - 1));
@@ -66,7 +67,8 @@ FXA_INLINE u32 kept_of_column(const FxaArgs &a, int b, int h, int q0, int k)
     return all;
 }
 #else
-/* Queries as rows: q is the thread's first query, k0 the first of 64 keys, a multiple of 4. Two lanes share a call. */
+/* Returns the bits of kept pairs with queries as rows: q is the thread's first query, k0 the first of 64 keys, a
+ * multiple of 4. Two lanes share a call. */
 FXA_INLINE u32 kept_of_row(const FxaArgs &a, int b, int h, int q, int k0)
 {
     const int lane = threadIdx.x & 31, odd = lane & 1;
@@ -82,8 +84,8 @@ FXA_INLINE u32 kept_of_row(const FxaArgs &a, int b, int h, int q, int k0)
     return all;
 }
 
-/* Keys as rows: k is the thread's first key, whose warp begins at a multiple of 4, q0 the first of 64 queries of the
- * warp. Four lanes share a call. */
+/* Returns the bits of kept pairs with keys as rows: k is the thread's first key, q0 the first of 64 queries of the
+ * warp. The keys of a warp start at a multiple of 4. Four lanes share a call. */
 FXA_INLINE u32 kept_of_column(const FxaArgs &a, int b, int h, int q0, int k)
 {
     const int lane = threadIdx.x & 31, own = (lane >> 2) & 3;

@@ -1,38 +1,41 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * Sums whose order makes no difference: for gradients of captured tensors, to one element of which any pairs may add.
- * A float is a whole number of units of 2^-149, and whole numbers of 320 bits (FxaExact) are added by atomics on words
- * of 64 bits with carries of their own, so the result has the same bits whoever comes first. It is also exact: it is
- * rounded where it is read, and nowhere else. 2^42 of the largest float have room. What is not finite is added to a
- * float beside it: the sums of infinities and NaN do not depend on their order either.
+ * Exact sums, for gradients of captured tensors, to one element of which any pairs may add. A float is an integer
+ * multiple of 2^-149, so a sum of floats is an integer of 320 bits (FxaExact), to which threads add by atomics on
+ * 64-bit words with carries of their own. The result has the same bits in any order of additions, and is rounded only
+ * where it is read. 2^42 floats of the largest size fit. Infinities and NaN are added to a float beside the integer;
+ * their sum does not depend on the order either.
  *
- * C as well as CUDA: tests/engine/cuda/test_cuda_exact.c holds it against sums of whole numbers.
+ *     word   4             3             2             1             0
+ *            sign, carry   ...                                       bit 0 = 2^-149
+ *
+ * The file is C as well as CUDA: tests/engine/cuda/test_cuda_exact.c compares it with sums of integers.
  */
 #ifndef FXA_CUDA_COMMON_EXACT_SUM_CUH
 #define FXA_CUDA_COMMON_EXACT_SUM_CUH
 
 #include "common/swizzle.cuh"
 
-/* Adds 1 to the number that begins with word i, or takes 1 away. */
+/* Adds 1 to the integer that starts with word i, or subtracts 1. */
 FXA_INLINE void exact_carry(u64 *word, int i, bool minus)
 {
     for (; i < FXA_CUDA_EXACT; i++)
         if (atomicAdd(word + i, minus ? ~0ull : 1ull) != (minus ? 0ull : ~0ull)) return;
 }
 
-FXA_INLINE void exact_put(u64 *word, int i, u64 x, bool minus)
+FXA_INLINE void exact_add_word(u64 *word, int i, u64 x, bool minus)
 {
     if (x == 0 || i >= FXA_CUDA_EXACT) return;
     const u64 old = atomicAdd(word + i, minus ? 0ull - x : x);
     if (minus ? old < x : old + x < old) exact_carry(word, i + 1, minus);
 }
 
-/* x units times 2^shift, x below 2^53. */
+/* Adds x * 2^shift units, or subtracts them. x < 2^53 */
 FXA_INLINE void exact_shifted(u64 *word, u64 x, int shift, bool minus)
 {
     const int i = shift >> 6, by = shift & 63;
-    exact_put(word, i, x << by, minus);
-    if (by > 11) exact_put(word, i + 1, x >> (64 - by), minus);
+    exact_add_word(word, i, x << by, minus);
+    if (by > 11) exact_add_word(word, i + 1, x >> (64 - by), minus);
 }
 
 FXA_INLINE void exact_add(struct FxaExact *to, float x)
@@ -45,7 +48,7 @@ FXA_INLINE void exact_add(struct FxaExact *to, float x)
         exact_shifted(to->word, (bits & 0x7fffffu) | (e ? 0x800000u : 0u), e ? e - 1 : 0, bits >> 31 != 0);
 }
 
-/* Bits below the unit are cut off; what has no room counts as infinite. */
+/* Adds a double: bits below the unit are cut off, and values past the largest integer count as infinite. */
 FXA_INLINE void exact_add_double(struct FxaExact *to, double x)
 {
     const u64 bits = (u64)__double_as_longlong(x);
@@ -57,7 +60,7 @@ FXA_INLINE void exact_add_double(struct FxaExact *to, double x)
         exact_shifted(to->word, shift < 0 ? m >> -shift : m, shift < 0 ? 0 : shift, bits >> 63 != 0);
 }
 
-/* The number, by an error of 2^-52 of it. */
+/* Returns the sum, with a relative error of at most 2^-52. */
 FXA_INLINE double exact_value(const struct FxaExact *from)
 {
     const bool minus = from->word[FXA_CUDA_EXACT - 1] >> 63 != 0;

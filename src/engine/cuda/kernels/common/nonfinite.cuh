@@ -1,14 +1,15 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * A weight of exactly 0 contributes nothing, whatever V holds: but matrix units multiply it, and 0 times NaN or an
- * infinity is NaN. So a tile whose O is not finite is computed again with V changed in shared memory, three times:
+ * Non-finite values of V. A weight of exactly 0 contributes nothing, whatever V is, but matrix units multiply it, and 0
+ * times NaN or infinity is NaN. So a tile whose O is not finite is recomputed with V replaced in shared memory, up to
+ * three times:
  *
- *   VALUES_FINITE   elements that are not finite are 0: O is right where none of them has weight
- *   VALUES_POS_INF       1 where V is +inf or NaN, else 0: where the sum of weights is above 0, O is +inf, or NaN
- *   VALUES_NEG_INF     the same of -inf and NaN: O is -inf, and NaN where both are so
+ *     VALUES_FINITE   non-finite elements are 0: O is right where none of them has weight
+ *     VALUES_POS_INF  1 where V is +inf or NaN, else 0: where the sum of weights is above 0, O is +inf, or NaN
+ *     VALUES_NEG_INF  1 where V is -inf or NaN, else 0: O is -inf, and NaN where both sums are above 0
  *
- * The last two only where the first has found something. An O that is infinite because its sum was, of a large V, is
- * computed again by the first. All of it is outside the loops of finite problems. (simt/tiles.cuh has its own way.)
+ * The last two passes run only if the first has replaced an element. An O that is infinite because of a large finite V
+ * is corrected by the first pass. Finite problems skip all of this. (simt/tiles.cuh skips weights of 0 instead.)
  */
 #ifndef FXA_CUDA_COMMON_NONFINITE_CUH
 #define FXA_CUDA_COMMON_NONFINITE_CUH
@@ -18,7 +19,7 @@
 
 enum { VALUES_UNCHANGED, VALUES_FINITE, VALUES_POS_INF, VALUES_NEG_INF };
 
-/* What is taken off the exponents of a visit (common/fixed_max.cuh); f16: weights are rounded to it. */
+/* Returns the bias that a pass subtracts from exponents (common/fixed_max.cuh). f16: weights are rounded to it */
 FXA_INLINE float values_bias(int values, bool f16)
 {
     return values == VALUES_FINITE ? fixed_max_bias(f16) : values > VALUES_FINITE ? fixed_max_mark_bias(f16) : 0.f;
@@ -27,7 +28,7 @@ FXA_INLINE float values_bias(int values, bool f16)
 enum { HALF_INF = FXA_F16 ? 0x7c00 : 0x7f80, HALF_ONE = FXA_F16 ? 0x3c00 : 0x3f80 };
 enum { HALF_NAN = 0x7fff, HALF_SIGN = 0x8000 };
 
-/* One element of 16 bits, in the low half. */
+/* Returns the replacement of one 16-bit element, in the low half. */
 FXA_INLINE u32 changed_half(u32 x, int values)
 {
     if ((x & HALF_INF) != HALF_INF) return values == VALUES_FINITE ? x : 0u;
@@ -41,7 +42,8 @@ FXA_INLINE u32 changed_word(u32 x, int values)
     return changed_half(x & 0xffffu, values) | changed_half(x >> 16, values) << 16;
 }
 
-/* Bytes of a tile in shared memory, by `threads` threads; whether this one has changed something. */
+/* Replaces the elements of a tile in shared memory, by `threads` threads. Returns true if this thread has changed
+ * one. */
 FXA_INLINE bool change_values(u32 tile, int bytes, int values, int thread, int threads)
 {
     bool changed = false;
@@ -54,7 +56,8 @@ FXA_INLINE bool change_values(u32 tile, int bytes, int values, int thread, int t
     return changed;
 }
 
-/* What an element of O becomes where a mark is above 0. `at` is read where VALUES_POS_INF wrote, by the same thread. */
+/* Stores an infinity in an element of O whose sum of marks is above 0. The thread that stores in the pass of
+ * VALUES_POS_INF reads the element in the pass of VALUES_NEG_INF. */
 FXA_INLINE void put_mark(Result *at, int values)
 {
 #if FXA_OUT_F32

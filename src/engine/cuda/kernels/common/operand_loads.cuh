@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * What the program reads of a pair, by plain loads, and what it gets back for it, by plain stores: for kernels that do
- * not move it beside their tiles.
+ * Operands of pairs by plain loads, and gradients of captured tensors by plain stores, for kernels that do not copy
+ * them with their tiles.
  */
 #ifndef FXA_CUDA_COMMON_OPERAND_LOADS_CUH
 #define FXA_CUDA_COMMON_OPERAND_LOADS_CUH
@@ -9,9 +9,9 @@
 #include "common/diagonal_sum.cuh"
 #include "common/storage.cuh"
 
-/* Positions past the lengths read zeros of the dense tensor. */
+/* Addresses of a head's operands. Positions past the lengths read zeros of the dense tensor. */
 struct OperandLoads {
-    const float *diagonal; /* of q - k = 0 */
+    const float *diagonal; /* entry of q - k = 0 */
     const int *q_words, *k_words;
     const Stored *dense;
     int q_len, k_len;
@@ -30,8 +30,8 @@ struct OperandLoads {
     }
 };
 
-/* Gradients of the dense tensor and of the diagonal row, for a pair whose new score has the gradient ds. n: key tile.
- */
+/* Stores the gradients of the dense tensor, and store_captured() also of the diagonal row, for a pair whose new
+ * score has the gradient ds. n: key tile */
 FXA_INLINE void store_dense(const FxaArgs &a, int b, int h, int q, int k, float ds)
 {
 #if PROG_GRAD_DENSE

@@ -1,12 +1,14 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * What pairs ask of a program: at every pair of a thread, or, where it is much work (PROG_OUT_OF_LINE of
- * common/score.cuh), by a call. A thread has 16 to 64 pairs, and a kernel two or three loops over them, all unrolled:
- * three sines of CUDA's library were 60,000 instructions and a minute of compiling, called they are 6,600 and three
- * seconds. Operands go by value: what is referred to would lie in local memory, but values the compiler passes in
- * registers of its choice, for three to eight instructions a call. Then what pairs of a row or a key have in common is
- * computed for each of them. A program that keeps much for its heads is referred to all the same: thirty-two values at
- * every call were 41,000 instructions and 15 seconds, in local memory they are 7,600 and four.
+ * Calls of a program's functions for pairs: inlined for every pair of a thread, or out of line if they are expensive
+ * (PROG_OUT_OF_LINE of common/score.cuh). A thread has 16 to 64 pairs, and a kernel two or three loops over them, all
+ * unrolled: three sines of CUDA's library are 60,000 instructions and a minute of compile time inlined, 6,600
+ * instructions and three seconds out of line.
+ *
+ * Operands are passed by value: references would force them into local memory, while values are passed in registers, at
+ * three to eight instructions per call. Out of line, what pairs of a row or a key have in common is computed for each
+ * pair. A program with many head values is passed by reference all the same: thirty-two values at every call are 41,000
+ * instructions and 15 seconds, in local memory they are 7,600 and four.
  */
 #ifndef FXA_CUDA_COMMON_OUT_OF_LINE_CUH
 #define FXA_CUDA_COMMON_OUT_OF_LINE_CUH
@@ -28,19 +30,19 @@
 #define FXA_CALL_GRADS FXA_INLINE
 #endif
 
-template <bool APART, class T> struct Passed {
+template <bool BY_VALUE, class T> struct PassedAs {
     typedef const T &type;
 };
-template <class T> struct Passed<true, T> {
+template <class T> struct PassedAs<true, T> {
     typedef T type;
 };
 constexpr bool SMALL_PROGRAM = sizeof(Program) <= 64; /* sixteen values */
-typedef Passed<(PROG_OUT_OF_LINE & 1) != 0 && SMALL_PROGRAM, Program>::type ValueProgram;
-typedef Passed<(PROG_OUT_OF_LINE & 1) != 0, Pair>::type ValuePair;
-typedef Passed<(PROG_OUT_OF_LINE & 2) != 0 && SMALL_PROGRAM, Program>::type MaskProgram;
-typedef Passed<(PROG_OUT_OF_LINE & 2) != 0, Pair>::type MaskPair;
-typedef Passed<(PROG_OUT_OF_LINE & 4) != 0 && SMALL_PROGRAM, Program>::type GradsProgram;
-typedef Passed<(PROG_OUT_OF_LINE & 4) != 0, Pair>::type GradsPair;
+typedef PassedAs<(PROG_OUT_OF_LINE & 1) != 0 && SMALL_PROGRAM, Program>::type ValueProgram;
+typedef PassedAs<(PROG_OUT_OF_LINE & 1) != 0, Pair>::type ValuePair;
+typedef PassedAs<(PROG_OUT_OF_LINE & 2) != 0 && SMALL_PROGRAM, Program>::type MaskProgram;
+typedef PassedAs<(PROG_OUT_OF_LINE & 2) != 0, Pair>::type MaskPair;
+typedef PassedAs<(PROG_OUT_OF_LINE & 4) != 0 && SMALL_PROGRAM, Program>::type GradsProgram;
+typedef PassedAs<(PROG_OUT_OF_LINE & 4) != 0, Pair>::type GradsPair;
 
 #if PROG_VALUE
 FXA_CALL_VALUE float call_value(ValueProgram program, const FxaArgs &a, float s, ValuePair pair)
@@ -51,13 +53,13 @@ FXA_CALL_VALUE float call_value(ValueProgram program, const FxaArgs &a, float s,
 
 #if PROG_DERIVATIVE
 struct ValueAndDerivative {
-    float value, slope;
+    float value, derivative;
 };
 
 FXA_CALL_VALUE ValueAndDerivative call_derivative(ValueProgram program, const FxaArgs &a, float s, ValuePair pair)
 {
     ValueAndDerivative both;
-    both.value = program.value(a, s, pair, both.slope);
+    both.value = program.value(a, s, pair, both.derivative);
     return both;
 }
 #endif

@@ -1,20 +1,21 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * Pages in the backward pass (host/paged_grads.c): its kernels have K, V, dK and dV entry by entry, one row after the
- * other, in the workspace. Before them keys are fetched from their pages; after them every page of the pool gets the
- * sum of what the entries have for it, or 0. Pages may be shared, also inside one entry: who uses a page is listed
- * first, in the order of the table, so that sums have one order. All work is linear in the table (sorting: but for
- * logarithms).
+ * Paged K and V in the backward pass (host/paged_grads.c). The backward kernels read K and V, and write dK and dV, in
+ * the workspace, row after row of each batch entry. Before them keys are gathered from their pages; after them every
+ * page of the pool receives the sum of the gradients of all batch entries that use it, or 0. Pages may be shared, also
+ * inside one batch entry: the uses of a page are listed first, in the order of the page table, so that sums have a
+ * fixed order. All work is linear in the size of the table, except sorting, which adds logarithms.
  *
- * A place e = b * pages_b + i of the table counts where key i * page_size of entry b exists. Arrays of the workspace:
- * count[page], 0 before, is how many places have it; end[page] where the list of the page ends; list[..] has places.
+ * Entry e = b * pages_b + i of the page table is used if key i * page_size of batch entry b exists. Arrays of the
+ * workspace: count[page], number of uses, 0 before the first kernel; end[page], end of the page's list; list[...],
+ * entries of the page table. All kernels run with any grid.
  *
- *   fxa_pages_gather   to[b, h, k] = from[page, h, row]. Launch: any grid
- *   fxa_pages_count   count. Launch: any grid
- *   fxa_pages_offsets    end, for now where the list begins: the lists lie in any order. *used is 0 before. Any grid
- *   fxa_pages_list    lists in any order, and end. Any grid
- *   fxa_pages_sort    each list ascending. Any grid, a CTA takes a page
- *   fxa_pages_scatter   to[page, h, row] = sum of from[b, h, k], added to what is there where s.add. Any grid
+ *     fxa_pages_gather    to[b, h, k] = from[page, h, row]
+ *     fxa_pages_count     count
+ *     fxa_pages_offsets   end, for now the beginning of the list: lists have any order. *used is 0 before
+ *     fxa_pages_list      lists, each in any order, and end
+ *     fxa_pages_sort      sorts each list; a CTA takes a page
+ *     fxa_pages_scatter   to[page, h, row] = sum of from[b, h, k], added to the existing value if s.add
  */
 #include "common/convert.cuh"
 
@@ -32,7 +33,7 @@ FXA_INLINE long long pages_step()
     return gridDim.x * (long long)THREADS;
 }
 
-/* The page at place e, as clamped as for the forward; -1: no key of the entry is there. */
+/* Returns the page of table entry e, clamped as in the forward; -1 if it has no key. */
 FXA_INLINE int page_at(const FxaArgs &a, long long e)
 {
     const long long b = e / a.pages_b, i = e - b * a.pages_b;
@@ -83,8 +84,9 @@ extern "C" __global__ void __launch_bounds__(THREADS)
     }
 }
 
-/* Of two the order makes no difference. Merges of runs of k / 2 that begin by comparing mirrored places: all
- * comparisons point the same way, so what would lie past the end is left out as if it were the largest. */
+/* Bitonic sort of each list by a CTA; lists of two need no order. Merges of runs of k / 2 start by comparing
+ * mirrored positions, so that all comparisons have the same direction and positions past the end can be left out as
+ * if they held the largest value. */
 extern "C" __global__ void __launch_bounds__(THREADS)
     fxa_pages_sort(const int *count, const int *end, int *list, int pages)
 {
@@ -121,7 +123,7 @@ extern "C" __global__ void __launch_bounds__(THREADS)
         const int *user = list + (users ? end[page] - users : 0);
         const long long to = convert_index(s.to, page, h, row, d);
         double sum = 0.;
-        bool any = !s.add; /* what no key is of is left as it is where something is added */
+        bool any = !s.add; /* rows without keys keep their value where gradients are added */
         for (int x = 0; x < users; x++) {
             const long long b = user[x] / a.pages_b, k = (user[x] - b * a.pages_b) * a.page_size + row;
             if (k >= k_length(a, (int)b)) continue;

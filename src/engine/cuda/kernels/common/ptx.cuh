@@ -1,15 +1,14 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * Instructions without a C spelling that all devices from sm_80 on have. Inline assembly stands in ptx*.cuh alone, and
- * nothing else does there: tests replace these files by a model of the instructions, and run the kernels on the host
- * (tests/model).
+ * Instructions without a C spelling that all devices from sm_80 on have. Inline assembly is in ptx*.cuh alone, and
+ * these files hold nothing else: tests replace them by the GPU emulator (tests/model), and run the kernels on the host.
  */
 #ifndef FXA_CUDA_COMMON_PTX_CUH
 #define FXA_CUDA_COMMON_PTX_CUH
 
 #include "common/types.cuh"
 
-/* ---- Numbers ---------------------------------------------------------------------------------------------------- */
+/* ---- Floats ------------------------------------------------------------------------------------------------------ */
 
 FXA_INLINE float exp2_fast(float x)
 {
@@ -32,7 +31,7 @@ FXA_INLINE float tanh_fast(float x)
     return y;
 }
 
-/* Volatile: it stays under the condition that it is written under. */
+/* Returns an approximate 1 / x. Volatile, so that it stays under the condition in which it is written. */
 FXA_INLINE float reciprocal_fast(float x)
 {
     float y;
@@ -40,7 +39,7 @@ FXA_INLINE float reciprocal_fast(float x)
     return y;
 }
 
-/* The same where the compiler may have it wherever it likes. */
+/* Returns an approximate 1 / x; the compiler may move the instruction. */
 FXA_INLINE float reciprocal_free(float x)
 {
     float y;
@@ -48,7 +47,7 @@ FXA_INLINE float reciprocal_free(float x)
     return y;
 }
 
-/* The larger one, or NaN if one of them is. */
+/* Returns the larger of x and y, or NaN if one of them is NaN. */
 FXA_INLINE float max_or_nan(float x, float y)
 {
     asm("max.NaN.f32 %0, %0, %1;" : "+f"(x) : "f"(y));
@@ -62,7 +61,7 @@ FXA_INLINE float add_down(float x, float y)
     return z;
 }
 
-/* ---- 16 bits ---------------------------------------------------------------------------------------------------- */
+/* ---- Elements of 16 bits ----------------------------------------------------------------------------------------- */
 
 FXA_INLINE float from_half(u16 word)
 {
@@ -85,7 +84,7 @@ FXA_INLINE u16 to_bfloat(float x)
     return word;
 }
 
-/* Two floats as a word of storage, the first in the low half. */
+/* Packs two floats into a word of storage, the first in the low half. */
 FXA_INLINE u32 pack16(float low, float high)
 {
     u32 y;
@@ -119,7 +118,7 @@ FXA_INLINE float unpack_high(u32 x)
 #endif
 }
 
-/* Two elements of storage: x * y + z. */
+/* Returns x * y + z for two elements of storage. */
 FXA_INLINE u32 fma_pair(u32 x, u32 y, u32 z)
 {
     u32 w;
@@ -131,7 +130,7 @@ FXA_INLINE u32 fma_pair(u32 x, u32 y, u32 z)
     return w;
 }
 
-/* ---- Shared memory by 32-bit address ---------------------------------------------------------------------------- */
+/* ---- Shared memory by 32-bit address ----------------------------------------------------------------------------- */
 
 FXA_INLINE u32 shared_address(const void *p)
 {
@@ -150,8 +149,9 @@ FXA_INLINE int load_shared(u32 at)
     return x;
 }
 
-/* A word that one thread leaves for others, which barriers of a ring order both ways. Racecheck of compute-sanitizer
- * does not see it everywhere, so such words are known by these names (tests/device/python/sanitizer.py). */
+/* Stores a word that one thread passes to others; take_word() loads it. The barriers of a ring order both. Racecheck
+ * of compute-sanitizer does not see all of these barriers, so such words have functions with names of their own
+ * (tests/device/python/sanitizer.py). */
 FXA_INLINE void put_word(u32 at, int x)
 {
     asm volatile("st.shared.s32 [%0], %1;" ::"r"(at), "r"(x) : "memory");
@@ -217,8 +217,8 @@ FXA_INLINE void or_shared(u32 at, u32 bits)
 
 /* ---- Warps and memory ------------------------------------------------------------------------------------------- */
 
-/* Four 8x8 matrices of 16-bit words between registers and shared memory; lane l gives the row address of row l % 8 of
- * matrix l / 8. */
+/* Loads four 8x8 matrices of 16-bit elements from shared memory; lane l passes the address of row l % 8 of matrix l
+ * / 8. */
 FXA_INLINE void load_matrix(u32 at, u32 (&r)[4])
 {
     asm volatile("ldmatrix.sync.aligned.m8n8.x4.shared.b16 {%0, %1, %2, %3}, [%4];"
@@ -235,7 +235,7 @@ FXA_INLINE void load_matrix_transposed(u32 at, u32 (&r)[4])
                  : "memory");
 }
 
-/* An 8x8 matrix of 16-bit words, two of a row in each lane, transposed. */
+/* Transposes an 8x8 matrix of 16-bit elements, two of a row in each lane. */
 FXA_INLINE u32 transpose8x8(u32 x)
 {
     u32 y;
@@ -254,7 +254,7 @@ FXA_INLINE void add4(float *to, const float (&x)[4])
 #endif
 }
 
-/* A word of global memory that others may write at any time, and that may hold anything before. */
+/* Loads a word of global memory that other CTAs may write at any time, and that may hold anything before. */
 FXA_INLINE u64 load_flag(const u64 *at)
 {
     u64 x;
@@ -262,13 +262,14 @@ FXA_INLINE u64 load_flag(const u64 *at)
     return x;
 }
 
-/* A line of 128 bytes on its way to the L2 cache. */
+/* Prefetches a line of 128 bytes into the L2 cache. */
 FXA_INLINE void prefetch_l2(const void *at)
 {
     asm volatile("prefetch.global.L2 [%0];" ::"l"(at));
 }
 
-/* How often something was said by count_up(); what those have done before they said it is there for who has seen it. */
+/* Returns the counter of count_up(); what its writers did before they incremented the counter is visible after the
+ * load. */
 FXA_INLINE unsigned count_now(const unsigned *at)
 {
     unsigned x;
@@ -288,8 +289,8 @@ FXA_INLINE void count_pause()
 #endif
 }
 
-/* Counts from 0 to `last` and on with 0. Nothing waits for the answer before somebody looks at it: of an addition
- * compilers make one for all lanes of a warp, whose answer they wait for at once. */
+/* Increments a counter modulo last + 1 and returns its previous value. Volatile assembly, because compilers combine
+ * the atomicAdd of a warp's lanes and wait for the result at once; here the wait is at the first use. */
 FXA_INLINE u32 count_around(unsigned *at, u32 last)
 {
     u32 x;
@@ -297,7 +298,7 @@ FXA_INLINE u32 count_around(unsigned *at, u32 last)
     return x;
 }
 
-/* Stores before it and loads behind it, of all threads of the device, in one order. */
+/* Orders the stores before it and the loads after it sequentially among all threads of the device. */
 FXA_INLINE void fence_in_order()
 {
     asm volatile("fence.sc.gpu;" ::: "memory");
@@ -305,8 +306,9 @@ FXA_INLINE void fence_in_order()
 
 /* ---- Launches ---------------------------------------------------------------------------------------------------- */
 
-/* A launch may begin while the one before it in the run still works (fxa__cuda_launch), and both of these stand in
- * every kernel. The next one may begin once all CTAs of this one have come here. */
+/* Lets the next launch start. A launch may start while the one before it in the run still works (fxa__cuda_launch);
+ * both of these functions are in every kernel. The next launch starts once all CTAs of this one have called
+ * launch_next(). */
 FXA_INLINE void launch_next()
 {
 #if __CUDA_ARCH__ >= 900
@@ -314,8 +316,8 @@ FXA_INLINE void launch_next()
 #endif
 }
 
-/* Until the launch before, and so all that are before it, have ended and what they wrote is there. Every thread comes
- * here before it ends: who waits for this launch then has waited for those before it too. */
+/* Waits until the launch before this one, and with it all earlier ones, has ended and its writes are visible. Every
+ * thread calls launch_wait() before it ends, so that a wait for this launch is a wait for all before it too. */
 FXA_INLINE void launch_wait()
 {
 #if __CUDA_ARCH__ >= 900
@@ -323,7 +325,7 @@ FXA_INLINE void launch_wait()
 #endif
 }
 
-/* ---- What the compiler must not move or see through ------------------------------------------------------------- */
+/* ---- Values and orders that the compiler must not see through ---------------------------------------------------- */
 
 FXA_INLINE void keep_order()
 {

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * Scalars that lie in memory (FxaScalars), because only the device knows them when a run begins.
+ * Scalars of a run that are in device memory (FxaScalars), because only the device has their values when a run starts.
  */
 #ifndef FXA_CUDA_COMMON_SCALARS_CUH
 #define FXA_CUDA_COMMON_SCALARS_CUH
@@ -19,7 +19,7 @@ FXA_INLINE float scalar_float(const FxaArgs &a, int i)
     return (float)__ldg(a.scalars.params + i);
 }
 
-/* Towards zero, and at the ends of 32 bits beyond them. */
+/* Returns an int param: truncated towards zero, saturated to 32 bits, 0 for NaN. */
 FXA_INLINE int scalar_int(const FxaArgs &a, int i)
 {
     const double x = __ldg(a.scalars.params + i);

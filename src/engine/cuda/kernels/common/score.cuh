@@ -62,10 +62,8 @@
 #include "common/varlen.cuh"
 #include "common/trig.cuh"
 
-/*
- * One pair. q = the thread's first query + q_off, and k likewise; the offsets are constants once loops are unrolled, so
- * whatever is affine in q and k costs one addition of a constant, or nothing, when tile() has kept its base.
- */
+/* A pair. q = the thread's first query + q_off, and k likewise. The offsets are constants after unrolling, so an
+ * expression that is affine in q and k costs one addition of a constant, or nothing if tile() has computed its base. */
 struct Pair {
     int q, k, q_off, k_off;
     float diagonal, dense;
@@ -74,16 +72,16 @@ struct Pair {
 
 enum { TILE_EMPTY, TILE_PARTIAL, TILE_FULL };
 
-/* By which bits of their numbers lanes of a backward kernel have other keys; by the others they have other queries.
- * Matrix units have keys as rows. */
+/* Bits of a lane's number in which lanes of a backward kernel with different keys differ; lanes that differ in the
+ * other bits have different queries. Matrix units have keys as rows. */
 #ifndef FXA_KEY_LANES
 #define FXA_KEY_LANES 28
 #endif
 enum { KEY_LANES = FXA_KEY_LANES, QUERY_LANES = 31 & ~KEY_LANES, ALL_LANES = 31 };
 
-/* Of lanes that differ in these bits alone, which add to one element: their sum, and true for the one that adds it. All
- * lanes of the warp come here. Atomics are what scattered gradients wait for, and these are a quarter to a sixteenth of
- * them. */
+/* Sums x over the lanes that differ in these bits alone, which add to one element. Returns true in the lane that
+ * adds the sum to it. All lanes of the warp call this function. Scattered gradients are bound by atomics, and this
+ * reduces their number to a quarter or a sixteenth. */
 template <int lanes> FXA_INLINE bool sum_lanes(float &x)
 {
 #pragma unroll
@@ -92,7 +90,7 @@ template <int lanes> FXA_INLINE bool sum_lanes(float &x)
     return (threadIdx.x & lanes) == 0 && x != 0.f;
 }
 
-/* {smallest, largest} word of a vector over positions first..last, by blocks of 64: what tile_class() reads. */
+/* Returns {minimum, maximum} of the operands of positions first..last, by blocks of 64, for tile_class(). */
 FXA_INLINE Int2 operand_range(const FxaOperand &v, int b, int h, int first, int last)
 {
     const Int2 *r = (const Int2 *)v.ranges + b * v.ranges_b + h * v.ranges_h;
@@ -104,7 +102,7 @@ FXA_INLINE Int2 operand_range(const FxaOperand &v, int b, int h, int first, int 
     return all;
 }
 
-/* What a program need not say. */
+/* Defaults of the members of Program. */
 struct ProgramBase {
     static FXA_INLINE float unit(const FxaArgs &a) { return a.scale_log2; }
     static FXA_INLINE float softcap_unit(const FxaArgs &) { return 1.f; }
@@ -119,8 +117,8 @@ struct ProgramBase {
 constexpr FxaTraits TRAITS = {FXA_SETTINGS(FXA_TRAIT_VALUE) FXA_SWITCHES(FXA_TRAIT_VALUE)};
 #undef FXA_TRAIT_VALUE
 
-/* Whether pairs of the backward ask the program for something in tiles without a mask too: then it has to have seen
- * their tile(). A slope may be the one thing that it says of a score (with_grad). */
+/* True if pairs of the backward read the program in full tiles too, so that tile() has to be called there.
+ * PROG_DERIVATIVE alone is possible without PROG_VALUE. */
 constexpr bool PAIRS_READ_PROGRAM = PROG_VALUE || PROG_DERIVATIVE || PROG_USER_BACKWARD;
 
 static_assert(!(PROG_DERIVATIVE && (PROG_GRAD_DIAGONAL || PROG_GRAD_DENSE)), "these gradients need a derivative of 1");
@@ -143,7 +141,7 @@ static_assert(!(PROG_OUT_OF_LINE & 4) || PROG_GRAD_SUMS || PROG_GRAD_SCATTER || 
 
 #include "common/out_of_line.cuh"
 
-/* Products times -1 or 0 (a.turned), for kernels whose operands stay as they are. */
+/* Multiplies products by -1 or 0 (a.turned), for kernels whose operands stay unchanged. */
 template <int n> FXA_INLINE void negate_products(const FxaArgs &a, float (&s)[n][4])
 {
     if (!a.turned) return;
@@ -154,9 +152,9 @@ template <int n> FXA_INLINE void negate_products(const FxaArgs &a, float (&s)[n]
         for (int j = 0; j < 4; j++) s[i][j] *= by;
 }
 
-/* The new score, in every kernel by the same operations; with PROG_SOFTCAP_SERIES those of a pair depend on its
- * neighbours, which are others in the backward: softcap() is as good in both. CAPPED: s went through softcap_all()
- * already. */
+/* Returns the new score, by the same operations in every kernel. CAPPED: s is already the result of softcap_all(),
+ * whose precision is that of softcap(), but which may choose another form for the same pair in the backward, because
+ * it depends on the neighbouring pairs. */
 template <bool CAPPED> FXA_INLINE float score_value(const Program &program, const FxaArgs &a, float s, const Pair &pair)
 {
 #if PROG_SOFTCAP
@@ -170,39 +168,41 @@ template <bool CAPPED> FXA_INLINE float score_value(const Program &program, cons
 }
 
 template <bool CAPPED = false>
-FXA_INLINE float score_value(const Program &program, const FxaArgs &a, float s, const Pair &pair, float &slope)
+FXA_INLINE float score_value(const Program &program, const FxaArgs &a, float s, const Pair &pair, float &derivative)
 {
 #if PROG_DERIVATIVE
 #if PROG_SOFTCAP
     if (!CAPPED) s = program.softcap(a, s);
 #endif
     const ValueAndDerivative both = call_derivative(program, a, s, pair);
-    slope = both.slope;
+    derivative = both.derivative;
     return both.value;
 #else
-    slope = 1.f;
+    derivative = 1.f;
     return score_value<CAPPED>(program, a, s, pair);
 #endif
 }
 
-/* By PROG_BOUNDED: |value() * unit()| is at most that. */
+/* Returns a bound of |value() * unit()|, with PROG_BOUNDED. */
 FXA_INLINE float score_bound(const FxaArgs &a)
 {
     return PROG_BOUNDED * (PROG_SOFTCAP_HAS_UNIT ? fabsf(Program::softcap_unit(a)) : Program::unit(a));
 }
 
-/* A weight times the slope, and what that is worth times the rest of a gradient: 0 where either is 0. */
-FXA_INLINE float times_derivative(float weight, float slope)
+/* Returns a weight times the derivative; times_rest() returns the product of that and the rest of a gradient. Both
+ * return 0 if either factor is 0. */
+FXA_INLINE float times_derivative(float weight, float derivative)
 {
-    return PROG_DERIVATIVE == 2 && weight == 0.f ? 0.f : weight * slope;
+    return PROG_DERIVATIVE == 2 && weight == 0.f ? 0.f : weight * derivative;
 }
 
-FXA_INLINE float times_rest(float steep, float rest)
+FXA_INLINE float times_rest(float product, float rest)
 {
-    return PROG_DERIVATIVE == 2 && rest == 0.f ? 0.f : steep * rest;
+    return PROG_DERIVATIVE == 2 && rest == 0.f ? 0.f : product * rest;
 }
 
-/* The gradient of the score, of that of the new score, where the caller has a program for it; else the same. */
+/* Returns the gradient of the score, from the gradient of the new score: user_backward() if the caller has supplied
+ * one, otherwise ds. */
 FXA_INLINE float user_gradient(const Program &program, const FxaArgs &a, float s, const Pair &pair, float ds)
 {
 #if PROG_USER_BACKWARD
@@ -212,9 +212,9 @@ FXA_INLINE float user_gradient(const Program &program, const FxaArgs &a, float s
 #endif
 }
 
-/* each(first, x) of all pairs of a thread, `at_once` of them at a time by one text: registers have no index, so the
- * array is turned by as many each time, and lies as it did at the end. first: the number of x[0]. Much text for each
- * pair is most of what a compiler has to do; the moves are little beside it. */
+/* Calls each(first, x) for all pairs of a thread, at_once of them at a time, by one copy of the code. Registers
+ * cannot be indexed, so the array is rotated by at_once elements each time and ends up in its first order. first:
+ * index of x[0]. The moves cost little next to compiling long code for each pair. */
 template <int at_once, int n, class F> FXA_INLINE void in_batches(float (&s)[n], F each)
 {
     static_assert(n % at_once == 0, "pairs of a thread");
@@ -231,7 +231,7 @@ template <int at_once, int n, class F> FXA_INLINE void in_batches(float (&s)[n],
     }
 }
 
-/* Each pair by itself, as well as can be: few tiles of few problems come here. */
+/* Computes softcap() of each pair separately, at full precision; few tiles of few problems need it. */
 template <int n> FXA_INLINE void softcap_batches(const Program &program, const FxaArgs &a, float (&s)[n])
 {
 #if PROG_SOFTCAP
@@ -243,22 +243,22 @@ template <int n> FXA_INLINE void softcap_batches(const Program &program, const F
 #endif
 }
 
-/* Bends all products of a tile by what is cheap, if that will do; else says so. What is near is found in four chains:
- * one is as long as the polynomial of a tile. whole: all pairs of the thread exist; others hold anything, and what they
- * hold must not decide how these are computed. A NaN is neither near nor far. */
-template <int n> FXA_INLINE bool softcap_fast(const Program &program, const FxaArgs &a, float (&s)[n], bool whole)
+/* Computes softcap() of all pairs of a tile by a fast form, if all pairs allow one; returns false if not. The
+ * maximum of |s| is found in four chains, because one chain is as long as the polynomial of a tile. full: all pairs
+ * of the thread exist; other pairs hold anything, which must not affect the choice. NaN allows no fast form. */
+template <int n> FXA_INLINE bool softcap_fast(const Program &program, const FxaArgs &a, float (&s)[n], bool full)
 {
 #if PROG_SOFTCAP_SERIES
-    float most[4] = {};
+    float largest[4] = {};
 #pragma unroll
-    for (int i = 0; i < n; i++) most[i & 3] = max_or_nan(most[i & 3], fabsf(s[i]));
-    const float top = max_or_nan(max_or_nan(most[0], most[1]), max_or_nan(most[2], most[3]));
-    if (__all_sync(~0u, whole && top < program.series_limit(a))) {
+    for (int i = 0; i < n; i++) largest[i & 3] = max_or_nan(largest[i & 3], fabsf(s[i]));
+    const float top = max_or_nan(max_or_nan(largest[0], largest[1]), max_or_nan(largest[2], largest[3]));
+    if (__all_sync(~0u, full && top < program.series_limit(a))) {
 #pragma unroll
         for (int i = 0; i < n; i++) s[i] = program.softcap_series(a, s[i]);
         return true;
     }
-    if (__all_sync(~0u, whole && top < program.exp_limit(a))) {
+    if (__all_sync(~0u, full && top < program.exp_limit(a))) {
         const SoftcapExp softcap = program.softcap_exp(a);
 #pragma unroll
         for (int i = 0; i < n; i += 4) score_softcap_four(softcap, s + i);
@@ -272,9 +272,9 @@ template <int n> FXA_INLINE bool softcap_fast(const Program &program, const FxaA
     return true;
 }
 
-template <int n> FXA_INLINE void softcap_all(const Program &program, const FxaArgs &a, float (&s)[n], bool whole)
+template <int n> FXA_INLINE void softcap_all(const Program &program, const FxaArgs &a, float (&s)[n], bool full)
 {
-    if (!softcap_fast(program, a, s, whole)) softcap_batches(program, a, s);
+    if (!softcap_fast(program, a, s, full)) softcap_batches(program, a, s);
 }
 
 FXA_INLINE bool score_mask(const Program &program, const FxaArgs &a, const Pair &pair)
@@ -295,10 +295,11 @@ FXA_INLINE bool score_uniform_mask(const Program &program, const FxaArgs &a, con
 #endif
 }
 
-/* What a tile asks of its pairs: nothing, score_uniform_mask() alone because all of them exist, or everything. */
+/* Work of score_pairs(): new scores; score_uniform_mask(), if the operands of all pairs of the tile are equal; or
+ * score_mask(). */
 enum { PASS_SCORES, PASS_UNIFORM_MASK, PASS_MASK };
 
-/* Gradients of captured tensors and params that a thread adds up, or passes on, pair by pair. */
+/* Gradients of captured tensors and params that a thread sums, or scatters, pair by pair. */
 struct PairGradients {
     float sums[PROG_GRAD_SUMS ? PROG_GRAD_SUMS : 1];
 
@@ -307,7 +308,7 @@ struct PairGradients {
         for (int i = 0; i < PROG_GRAD_SUMS; i++) sums[i] = 0.f;
     }
 
-    /* Pairs without weight are passed over: their partials may be anything. */
+    /* Adds a pair. Pairs without weight are skipped, because their partials may be anything. */
     FXA_INLINE void add(Program &program, const FxaArgs &a, int b, int h, float s, const Pair &pair, float ds)
     {
 #if PROG_GRAD_SUMS
@@ -321,7 +322,7 @@ struct PairGradients {
 #endif
     }
 
-    /* The sums of a warp, all lanes of it there. row: tile * rows + warp. */
+    /* Stores the sums of a warp; all its lanes call this function. row: tile * rows + warp */
     FXA_INLINE void store(const FxaArgs &a, int b, int h, int row) const
     {
 #if PROG_GRAD_SUMS

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * tanh of score programs, and of soft caps: a tile is bent by whichever of three ways all of its pairs allow
- * (softcap_all() of common/score.cuh, which has the program). What each may be off by: docs/numerics.md.
+ * tanh of score programs and of soft caps. The soft cap of a tile is computed in the fastest of three ways that all of
+ * its pairs allow (softcap_all() in common/score.cuh). docs/numerics.md has the error bounds.
  */
 #ifndef FXA_CUDA_COMMON_SOFTCAP_TANH_CUH
 #define FXA_CUDA_COMMON_SOFTCAP_TANH_CUH
@@ -9,9 +9,9 @@
 #include "common/swizzle.cuh"
 
 /*
- * tanh of score programs: the hardware's (relative error 2^-11) with FXA_FAST_MATH, else within 4 ulps: an odd
- * polynomial near 0, 1 - 2 / (1 + exp(2 x)) beyond. Lanes that are near go through the polynomial alone (the reciprocal
- * keeps the rest under their condition), so that functions beyond cost a warp what its far lanes need.
+ * Returns tanh(x): the hardware's with FXA_FAST_MATH (relative error 2^-11), otherwise within 4 ulps, by an odd
+ * polynomial near 0 and by 1 - 2 / (1 + exp(2 x)) beyond. The reciprocal is volatile and stays under its condition, so
+ * that warps whose lanes are all near 0 evaluate only the polynomial.
  */
 constexpr float TANH_NEAR = 0.6f;
 
@@ -33,8 +33,8 @@ FXA_INLINE float score_tanh(float x)
 #endif
 }
 
-/* s times a polynomial of s^2, whose coefficients are numbers of the run: tanh near 0 of the score times a factor,
- * times the unit, with neither product. */
+/* Returns s times a polynomial of s^2 with run-time coefficients: unit * tanh(factor * s) near 0, without either
+ * product. */
 FXA_INLINE float score_softcap_series(float s, const float *c)
 {
     const float z = s * s;
@@ -44,17 +44,17 @@ FXA_INLINE float score_softcap_series(float s, const float *c)
     return s * p;
 }
 
-/* A run's numbers for score_softcap_four: u tanh(s factor / (2 log2(e))), inverse = -1 / (2 u). */
+/* Run-time constants of score_softcap_four(), which computes u tanh(s factor / (2 log2(e))). inverse = -1 / (2 u) */
 struct SoftcapExp {
     float factor, inverse, u;
 };
 
 /*
- * u (1 - 2 / (1 + e)) with e = 2^(s factor), of four pairs by one reciprocal: with p = inverse (1 + e) (1 + e') that of
- * p p' gives 1 / p = -2 u / ((1 + e) (1 + e')), and that times (1 + e') is what a pair adds to u. Five instructions and
- * a half for each and one and a quarter of the special function unit, which is what tiles wait for; no pair may have e
- * so large that p p' overflows, nor be NaN, which its neighbours would be too. Off by up to 2^-20 u: docs/numerics.md
- * has the sum.
+ * Computes u (1 - 2 / (1 + e)) with e = 2^(s factor) for four pairs by one reciprocal. With p = inverse (1 + e) (1 +
+ * e') for two pairs, the reciprocal of p p' gives 1 / p = -2 u / ((1 + e) (1 + e')), and that times (1 + e') is what is
+ * added to u. The cost per pair is five and a half instructions and one and a quarter of the special function unit, the
+ * bottleneck of a tile. e may not be so large that p p' overflows, nor NaN, which would spread to the other pairs. The
+ * error is at most 2^-20 u (docs/numerics.md derives it).
  */
 FXA_INLINE void score_softcap_four(const SoftcapExp &b, float *s)
 {
@@ -69,9 +69,9 @@ FXA_INLINE void score_softcap_four(const SoftcapExp &b, float *s)
     const float r = reciprocal_free(p[0] * p[1]);
 #pragma unroll
     for (int i = 0; i < 2; i++) {
-        const float share = r * p[1 - i], rest = share + b.u;
-        s[2 * i] = __fmaf_rn(share, e[2 * i + 1], rest);
-        s[2 * i + 1] = __fmaf_rn(share, e[2 * i], rest);
+        const float product = r * p[1 - i], rest = product + b.u;
+        s[2 * i] = __fmaf_rn(product, e[2 * i + 1], rest);
+        s[2 * i + 1] = __fmaf_rn(product, e[2 * i], rest);
     }
 }
 

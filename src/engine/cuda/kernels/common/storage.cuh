@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * Elements of tensors in memory, whatever their type (FXA_F32: f32, else 16 bits) and alignment: for kernels that copy
- * by plain loads. Eight neighbours go by 16-byte accesses where address and strides allow it.
+ * Elements of tensors in memory, of any storage type (FXA_F32: f32, otherwise 16 bits) and alignment, for kernels that
+ * copy by plain loads. Eight neighbouring elements are one or two 16-byte accesses where address and strides allow it.
  */
 #ifndef FXA_CUDA_COMMON_STORAGE_CUH
 #define FXA_CUDA_COMMON_STORAGE_CUH
@@ -14,7 +14,8 @@ typedef float Stored;
 typedef u16 Stored;
 #endif
 
-/* To 24 bits, odd where it is not exact: what is rounded again, to fewer, is rounded as if it were once. */
+/* Rounds to 24 bits, with an odd last bit if inexact: a second rounding, to fewer bits, then equals a single
+ * rounding. */
 FXA_INLINE float round_to_odd(double x)
 {
     const float y = __double2float_rz(x);
@@ -44,7 +45,7 @@ FXA_INLINE Stored *row_of(const FxaView &t, int b, int h, long long s)
     return (Stored *)t.data + b * t.b + h * t.h + s * t.s;
 }
 
-/* Results: with FXA_OUT_F32 floats, whatever the operands are. */
+/* Type of results: f32 with FXA_OUT_F32, otherwise the storage type. */
 #if FXA_OUT_F32
 typedef float Result;
 FXA_INLINE Result to_result(float x)
@@ -69,7 +70,7 @@ FXA_INLINE bool aligned16(const void *p)
     return ((u64)p & 15) == 0;
 }
 
-/* Columns c to c + 7 of a row; those from `columns` on are 0. */
+/* Loads columns c to c + 7 of a row; columns from `columns` on are 0. */
 FXA_INLINE void load8(const FxaView &t, int b, int h, long long s, int c, int columns, float (&x)[8])
 {
     const Stored *at = row_of(t, b, h, s) + c;
@@ -89,7 +90,7 @@ FXA_INLINE void load8(const FxaView &t, int b, int h, long long s, int c, int co
 #endif
 }
 
-/* The same columns from words of 16-bit storage. */
+/* Stores columns c to c + 7 of a row, from words of 16-bit storage. */
 FXA_INLINE void store8(const FxaView &t, int b, int h, long long s, int c, int columns, const Word4 &x)
 {
     u16 *at = (u16 *)row_of(t, b, h, s) + c;

@@ -1,25 +1,27 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * What all kernels share: how tiles lie in shared memory, a cheap exp2, sums over the lanes of a row.
+ * Helpers of all kernels: the start of a launch, exp2 on the FMA units, negated operands, the swizzled layout of tiles
+ * in shared memory, reductions over the lanes of a row.
  */
 #ifndef FXA_CUDA_COMMON_SWIZZLE_CUH
 #define FXA_CUDA_COMMON_SWIZZLE_CUH
 
 #include "common/ptx.cuh"
 
-/* The begin of a kernel, before it touches memory of the device: all but those that wait at their end, which read
- * nothing that another launch of the run writes and write what none before them touches. */
+/* Starts a kernel, before its first access to device memory. Kernels that call launch_wait() at their end instead
+ * read nothing that an earlier launch of the run writes, and write nothing that one of them accesses. */
 FXA_INLINE void launch_begin()
 {
     launch_next();
     launch_wait();
 }
 
-/* exp2 without the special function unit: 2^n by shifting, the fraction by a cubic; relative error below 2^-13. Of x
- * below 126; NaN gives a number above 2^120, which nobody takes for a sum. */
+/* Returns 2^x for x < 126 without the special function unit: 2^n by a shift, the fraction by a cubic polynomial,
+ * relative error below 2^-13. NaN gives a number above 2^120, which no valid sum reaches. */
 FXA_INLINE float exp2_by_fma(float x)
 {
-    constexpr float BIAS = 12582912.f; /* 1.5 * 2^23: adding it rounds down to an integer in the low bits */
+    /* 1.5 * 2^23: adding it, rounded down, leaves the integer part in the low bits */
+    constexpr float BIAS = 12582912.f;
     x = max_or_nan(x, -127.f);
     const float r = add_down(x, BIAS);
     const float f = x - (r - BIAS);
@@ -27,14 +29,15 @@ FXA_INLINE float exp2_by_fma(float x)
     return __int_as_float((__float_as_int(r) << 23) + __float_as_int(p));
 }
 
-/* Two elements of storage times -1 or 0 (a.turned); nothing is rounded, and a NaN or an infinity times 0 is a NaN. */
+/* Returns two elements of storage times -1 or 0 (a.turned). The product is exact, and NaN or infinity times 0 is
+ * NaN. */
 FXA_INLINE u32 negate_pair(const FxaArgs &a, u32 x)
 {
     const u32 by = a.turned == 2 ? 0 : FXA_F16 ? 0xBC00BC00u : 0xBF80BF80u, none = 0x80008000u;
     return fma_pair(x, by, none);
 }
 
-/* The same of so many bytes of shared memory. */
+/* Applies negate_pair() to `bytes` bytes of shared memory, by `threads` threads. */
 FXA_INLINE void negate_tile(const FxaArgs &a, u32 from, int bytes, int thread, int threads)
 {
 #pragma unroll 1
@@ -46,10 +49,14 @@ FXA_INLINE void negate_tile(const FxaArgs &a, u32 from, int bytes, int thread, i
 }
 
 /*
- * Every 16-bit tile in shared memory is stored as blocks of 64 columns, each block `rows` rows of 128 bytes, in which
- * the 16-byte chunks are permuted by the row: what TMA writes with its 128-byte swizzle and what wgmma reads. Bases are
- * aligned to 1024 bytes. chunk counts groups of 8 columns from the tile's first column. So D columns take the room of
- * the next multiple of 64; what is past the tensor's columns holds zeros.
+ * 16-bit tiles in shared memory are stored as blocks of 64 columns. Each block is `rows` rows of 128 bytes, in which
+ * the 16-byte chunks are permuted by the row: the layout that TMA writes with its 128-byte swizzle and that wgmma
+ * reads. Bases are aligned to 1024 bytes. `chunk` counts groups of 8 columns from the tile's first column. D columns
+ * take the space of the next multiple of 64; those past the tensor's columns are 0.
+ *
+ *     row 0   | 0 | 1 | 2 | 3 | 4 | 5 | 6 | 7 |     128 bytes: chunk stored at each place
+ *     row 1   | 1 | 0 | 3 | 2 | 5 | 4 | 7 | 6 |
+ *     row 2   | 2 | 3 | 0 | 1 | 6 | 7 | 4 | 5 |     chunk ^ (row & 7)
  */
 constexpr int stored_columns(int d)
 {
@@ -63,7 +70,7 @@ template <int rows> FXA_INLINE u32 swizzled(u32 tile, int row, int chunk)
     return tile + (u32)((chunk >> 3) * (rows * 128) + row * 128 + (((chunk & 7) ^ (row & 7)) << 4));
 }
 
-/* Sum and maximum over the four lanes that share a row of an accumulator. */
+/* Returns the sum of the four lanes that share a row of an accumulator; quad_max() returns their maximum. */
 FXA_INLINE float quad_sum(float x)
 {
     x += __shfl_xor_sync(~0u, x, 1);

@@ -1,19 +1,19 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * Which tiles are visited, decided on the device: for masks that read captured tensors or run-time lengths, so that no
- * block mask is ever built or stored by the caller.
+ * Tile lists, computed on the device for masks that read captured tensors or run-time lengths, so that no block mask
+ * has to be built or stored by the caller.
  *
- * fxa_operands_pack copies a word per position (operand_of) into padded rows and notes smallest and largest of every 64
- * positions. Launch: grid (pitch / 512 rounded up, heads, batch), one warp per 64 positions.
+ *     fxa_operands_pack   packs row or key operands (operand_of) into padded rows, with minimum and maximum of every
+ *                         64 positions. Grid (pitch / 512 rounded up, heads, batch), one warp per 64 positions
+ *     fxa_range_table     minimum and maximum of every 64 elements along one axis of a captured tensor, a table of
+ *                         FxaArgs.ranges. Grid (blocks of 64 / 8 rounded up, 1, 1), one warp per block
+ *     fxa_tile_lists      calls the program's tile_class() for every tile and writes the rows of an FxaTileList.
+ *                         Grid (rows / 8 rounded up, heads or 1, batch or 1), one warp per row; 1 if the mask does
+ *                         not depend on h, or b. If it packs operands too: (1, heads, batch), TOGETHER threads
  *
- * fxa_range_table does the second alone for a table of FxaArgs.ranges, of any axis of a captured tensor. Launch: grid
- * (blocks of 64 / 8 rounded up, 1, 1), one warp per block.
- *
- * fxa_tile_lists asks the program's tile_class() about every tile and writes the rows of an FxaTileList. Launch: grid
- * (rows / 8 rounded up, heads or 1, batch or 1), one warp per row: 1 where the mask does not depend on h, on b; or with
- * words, those of the same heads and entries: (1, heads, batch), TOGETHER threads. TmaRows of very long sequences have
- * less room than they may have tiles (pitch, 2 at least): then whole tiles are a run, as those of causal masks, windows
- * and documents are, or all tiles from the first to the last are visited with the mask.
+ * A list row of a very long sequence may have a smaller capacity (pitch, at least 2) than tiles. Then full tiles are
+ * one contiguous range, as with causal masks, windows and documents, or all tiles from the first to the last are
+ * visited with the mask.
  */
 #include "common/score.cuh"
 
@@ -22,8 +22,8 @@ namespace {
 constexpr int WARPS = 8;
 constexpr int TOGETHER = PROG_PACK_OPERANDS ? FXA_CUDA_LIST_THREADS(FXA_VARLEN) : 32 * WARPS;
 
-/* Tiles of q_rows x k_rows. by_key: rows of the list are key tiles. parts: so many of a row's tile, 64 queries or keys
- * each, of each of which it is said whether nothing or all of a partial tile is attended; 0: it is not. */
+/* Tiles of q_rows x k_rows. by_key: rows of the list are key tiles. parts: number of 64-row parts of a list row's
+ * tile that have SKIP and FULL bits; 0: no bits */
 struct ListShape {
     int q_rows, k_rows, rows, columns, by_key, parts;
 };
@@ -39,8 +39,7 @@ FXA_INLINE int class_of(const FxaArgs &a, const ListShape &cut, int b, int h, in
     return found == TILE_FULL && ragged ? TILE_PARTIAL : found;
 }
 
-/* Of which parts of a row's tile nothing of a partial tile is attended, of which all of it, as bits of FxaTileList.
- * Where a part has no queries both is true. */
+/* Returns the SKIP and FULL bits of the parts of a partial tile (FxaTileList). A part without queries has both bits. */
 FXA_INLINE int classes_of_parts(const FxaArgs &a, const ListShape &cut, int b, int h, int row, int column)
 {
     const int q_len = q_length(a, b), k_len = k_length(a, b);
@@ -61,7 +60,7 @@ FXA_INLINE int classes_of_parts(const FxaArgs &a, const ListShape &cut, int b, i
 }
 
 /* Tiles of one class in a row. */
-struct Found {
+struct TileRange {
     int count = 0, first = 0x7fffffff, last = -1;
 
     FXA_INLINE void add(u32 lanes, int column)
@@ -74,14 +73,14 @@ struct Found {
     FXA_INLINE bool is_run() const { return last - first + 1 == count; }
 };
 
-/* An element as a word: kind 1 words as they are; 2 i64, at the ends of 32 bits beyond them; 3 to 6 i16, i8, u8, bool;
- * 7 and 8 f16 and bf16 as f32. */
+/* Returns an element as a 32-bit operand. kind 1: 32-bit words as they are; 2: i64, saturated to 32 bits; 3 to 6:
+ * i16, i8, u8, bool; 7 and 8: f16 and bf16 as f32. */
 FXA_INLINE int operand_of(const void *from, int kind, long long at)
 {
     switch (kind) {
     case 2: {
-        const long long x = ((const long long *)from)[at], least = -2147483648ll, most = 2147483647ll;
-        return (int)(x < least ? least : x > most ? most : x);
+        const long long x = ((const long long *)from)[at], smallest = -2147483648ll, largest = 2147483647ll;
+        return (int)(x < smallest ? smallest : x > largest ? largest : x);
     }
     case 3: return ((const short *)from)[at];
     case 4: return ((const signed char *)from)[at];
@@ -93,22 +92,22 @@ FXA_INLINE int operand_of(const void *from, int kind, long long at)
     }
 }
 
-/* 64 words of a row with their range, a warp's. */
-FXA_INLINE void put_operands(const FxaPackedOperand &w, long long row, int block, int x, int y)
+/* Stores 64 operands of a row and their range, by one warp. */
+FXA_INLINE void store_operands(const FxaPackedOperand &w, long long row, int block, int x, int y)
 {
     const int lane = threadIdx.x % 32, i = block * 64 + lane;
     const bool one = i < w.length, other = i + 32 < w.length;
-    const int least = min(one ? x : 0x7fffffff, other ? y : 0x7fffffff);
-    const int most = max(one ? x : -0x7fffffff - 1, other ? y : -0x7fffffff - 1);
-    const Int2 range = {__reduce_min_sync(~0u, least), __reduce_max_sync(~0u, most)};
+    const int smallest = min(one ? x : 0x7fffffff, other ? y : 0x7fffffff);
+    const int largest = max(one ? x : -0x7fffffff - 1, other ? y : -0x7fffffff - 1);
+    const Int2 range = {__reduce_min_sync(~0u, smallest), __reduce_max_sync(~0u, largest)};
     if (block * 64 >= w.pitch) return;
     w.to[row * w.pitch + i] = x;
     w.to[row * w.pitch + i + 32] = y;
     if (lane == 0) ((Int2 *)w.ranges)[row * (w.pitch / 64) + block] = range;
 }
 
-/* Words of (b, h), row `row` of those that are written, from block `first` on with `step` between a warp's. Two of its
- * blocks are on their way at once, because that is what takes time; of words as they are without a branch between. */
+/* Packs the operands of (b, h) into row `row`, in blocks `first`, `first + step`, ... of the warp. Two blocks are
+ * loaded at once to hide latency, and 32-bit words without a branch between the loads. */
 FXA_INLINE void pack_operands(const FxaPackedOperand &w, int b, int h, long long row, int first, int step)
 {
     const long long from = b * w.b + h * w.h;
@@ -128,8 +127,8 @@ FXA_INLINE void pack_operands(const FxaPackedOperand &w, int b, int h, long long
             for (int j = 0; j < 4; j++)
                 if (i[j] < w.length) x[j] = operand_of(w.from, w.kind, from + i[j] * w.s);
         }
-        put_operands(w, row, first, i[0] < w.length ? x[0] : 0, i[1] < w.length ? x[1] : 0);
-        put_operands(w, row, first + step, i[2] < w.length ? x[2] : 0, i[3] < w.length ? x[3] : 0);
+        store_operands(w, row, first, i[0] < w.length ? x[0] : 0, i[1] < w.length ? x[1] : 0);
+        store_operands(w, row, first + step, i[2] < w.length ? x[2] : 0, i[3] < w.length ? x[3] : 0);
     }
 }
 
@@ -156,37 +155,39 @@ extern "C" __global__ void __launch_bounds__(32 * WARPS)
         at += row % t.size[d] * t.stride[d];
         row /= t.size[d];
     }
-    const int end = row ? first : min(first + 64, t.size[axis]); /* past the last one there is nothing */
-    int least = 0x7fffffff, most = -0x7fffffff - 1;
+    const int end = row ? first : min(first + 64, t.size[axis]); /* no elements past the last block of the table */
+    int smallest = 0x7fffffff, largest = -0x7fffffff - 1;
     for (int i = first + lane; i < end; i += 32) {
         const int x = operand_of(t.data, kind, at + i * t.stride[axis]);
-        least = min(least, x);
-        most = max(most, x);
+        smallest = min(smallest, x);
+        largest = max(largest, x);
     }
-    least = __reduce_min_sync(~0u, least);
-    most = __reduce_max_sync(~0u, most);
-    if (lane == 0 && !row) ranges[place] = Int2{least, most};
+    smallest = __reduce_min_sync(~0u, smallest);
+    largest = __reduce_max_sync(~0u, largest);
+    if (lane == 0 && !row) ranges[place] = Int2{smallest, largest};
     launch_wait();
 }
 
-/* Two passes over a row: the first counts, the second knows where the whole tiles begin. It remembers what the first
- * has found, of 1024 columns, because that is what takes time. */
+/* Writes a row of the list by two passes: the first counts, the second stores, when the number of partial tiles is
+ * known. The classes of the first 1024 columns are kept between the passes, because computing them takes most of the
+ * time. */
 FXA_INLINE void write_row(const FxaArgs &a, const ListShape &cut, int *items, int *counts, long long pitch, int b,
                           int h, int row)
 {
     const int lane = threadIdx.x % 32;
     const long long place = ((long long)b * gridDim.y + h) * cut.rows + row;
     int *to = items + place * pitch;
-    Found some, all;
+    TileRange partial_range, all;
     u64 classes = 0; /* two bits for each of a lane's columns */
     for (int first = 0; first < cut.columns; first += 32) {
         const int found = class_of(a, cut, b, h, row, first + lane);
         if (first < 1024) classes |= (u64)found << first / 16;
-        some.add(__ballot_sync(~0u, found == TILE_PARTIAL), first);
+        partial_range.add(__ballot_sync(~0u, found == TILE_PARTIAL), first);
         all.add(__ballot_sync(~0u, found == TILE_FULL), first);
     }
-    const bool fits = some.count + all.count <= pitch, runs = !fits && some.count <= pitch - 2 && all.is_run();
-    int next_partial = 0, next_full = some.count;
+    const bool fits = partial_range.count + all.count <= pitch,
+               runs = !fits && partial_range.count <= pitch - 2 && all.is_run();
+    int next_partial = 0, next_full = partial_range.count;
     for (int first = 0; first < cut.columns && (fits || runs); first += 32) {
         const int found =
             first < 1024 ? (int)(classes >> first / 16 & 3) : class_of(a, cut, b, h, row, first + lane);
@@ -200,29 +201,30 @@ FXA_INLINE void write_row(const FxaArgs &a, const ListShape &cut, int *items, in
         next_full += __popc(full);
     }
     if (lane) return;
-    Int2 count = {some.count, some.count + all.count};
+    Int2 count = {partial_range.count, partial_range.count + all.count};
     if (!fits) {
-        const int least = min(some.first, all.first), most = max(some.last, all.last);
-        if (!runs) count.x = count.y = most - least + 1;
+        const int smallest = min(partial_range.first, all.first), largest = max(partial_range.last, all.last);
+        if (!runs) count.x = count.y = largest - smallest + 1;
         count.y = ~count.y;
-        to[pitch - 2] = runs ? some.count : 0;
-        to[pitch - 1] = runs ? all.first - some.count : least;
+        to[pitch - 2] = runs ? partial_range.count : 0;
+        to[pitch - 1] = runs ? all.first - partial_range.count : smallest;
     }
-    if (!count.y || (!fits && !(runs && some.count))) to[0] = 0; /* read beside the counts, whatever they are */
+    /* read together with the counts, whatever they are */
+    if (!count.y || (!fits && !(runs && partial_range.count))) to[0] = 0;
     *(Int2 *)(counts + 2 * place) = count;
 }
 
-/* Words that the mask reads are written here as well where one CTA has all rows of an entry's head, which is a launch
- * less. It reads them through memory, as others do. */
+/* Writes the tile lists. If one CTA has all rows of a batch entry's head, it also packs the operands that the mask
+ * reads, which saves a launch. The CTA reads them through memory, as other kernels do. */
 extern "C" __global__ void __launch_bounds__(TOGETHER, 1)
     fxa_tile_lists(const __grid_constant__ FxaArgs a, ListShape cut, int *items, int *counts, long long pitch,
-                   const __grid_constant__ FxaPackedOperands words)
+                   const __grid_constant__ FxaPackedOperands packed)
 {
     const int warp = threadIdx.x / 32, warps = blockDim.x / 32, h = blockIdx.y, b = blockIdx.z;
     launch_next();
 #pragma unroll 1
     for (int i = 0; PROG_PACK_OPERANDS && i < 2; i++)
-        if (words.side[i].to) pack_operands(words.side[i], b, h, (long long)b * gridDim.y + h, warp, warps);
+        if (packed.side[i].to) pack_operands(packed.side[i], b, h, (long long)b * gridDim.y + h, warp, warps);
     launch_wait();
     __syncthreads();
 #pragma unroll 1

@@ -1,37 +1,42 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * The order of query tiles in persistent kernels. Tiles are taken from a counter, so that CTAs with short tiles take
- * more of them. Their order keeps the heads that run at the same time within the L2 cache: `section` heads at a time,
- * in it tile by tile over all heads, the last tile of a head first where the mask makes that one the longest.
+ * Tile scheduler of persistent kernels. CTAs take query tiles from a counter, so that CTAs with short tiles take more
+ * of them. The order keeps the heads that run at the same time within the L2 cache: `section` heads at a time, in a
+ * section tile by tile over all heads, the last tile of a head first if the mask makes it the longest.
  *
- * Packed sequences: a.tiles = q_tiles * heads with q_tiles = q_total / rows of a tile + batch; a tile finds its entry
- * by the starts (common/swizzle.cuh), and some lie past the end of theirs and are passed over.
+ *     section 0: heads 0, 1, 2         section 1: heads 3, 4, 5         a.section = 3
+ *     tile 0 of heads 0, 1, 2;         tile 0 of heads 3, 4, 5;         with a.reverse the last tile first
+ *     tile 1 of heads 0, 1, 2; ...     tile 1 of heads 3, 4, 5; ...
+ *
+ * Packed sequences: a.tiles = q_tiles * heads with q_tiles = q_total / rows of a tile + batch. The starts determine the
+ * batch entry of a tile (common/varlen.cuh); tiles past the end of their entry are skipped.
  */
 #ifndef FXA_CUDA_COMMON_TILE_SCHEDULER_CUH
 #define FXA_CUDA_COMMON_TILE_SCHEDULER_CUH
 
 #include "common/varlen.cuh"
 
-/* A division is 30 instructions, which a kernel that begins has in no cache: 2.4 us of a forward of short documents. */
+/* Returns n / by without a division, which is 30 instructions that a starting kernel has in no cache: 2.4 us of a
+ * forward of short documents. */
 FXA_INLINE int quotient(int n, const FxaDivisor &by)
 {
     return (int)((u32)((u64)(2u * (u32)n) * by.factor >> 32) >> by.shift);
 }
 
-/* Takes a tile. The launch takes as many as it has, behind which the counter is 0 again. Nobody waits for the answer
- * before it is looked at. */
+/* Returns the next tile. A launch increments the counter a.tiles times, so it is 0 again after the launch. The wait
+ * for the counter is at the first use of the result. */
 FXA_INLINE int next_tile(const FxaArgs &a)
 {
     return (int)(gridDim.x + count_around(a.next_tile, a.tiles - 1));
 }
 
-/* A query tile: where it is and what it visits. */
+/* A query tile: coordinates, lengths and row of the tile list. */
 struct WorkTile {
-    int tile; /* >= a.tiles: none, and the rest means nothing */
+    int tile; /* >= a.tiles: no tile, and the other members are undefined */
     int m, h, b, kv_h, q_first, q_len, k_first, k_len;
     ListRow row;
 
-    /* False when the tile lies past the end of its packed entry. */
+    /* Sets the members for a tile. Returns false if the tile is past the end of its packed entry. */
     template <int q_rows, int k_rows> FXA_INLINE bool try_plan(const FxaArgs &a, int tile_)
     {
         tile = tile_;
@@ -55,15 +60,15 @@ struct WorkTile {
         return true;
     }
 
-    /* The tile, or the next one taken that is none of those. */
+    /* Sets the members for the tile, or for the next tile of the counter that is not past the end of its entry. */
     template <int q_rows, int k_rows> FXA_INLINE void plan(const FxaArgs &a, int tile_)
     {
         while (!try_plan<q_rows, k_rows>(a, tile_)) tile_ = next_tile(a);
     }
 };
 
-/* What a producer tells its consumers of a query tile, in shared memory at `at`: {tile or -1, partial, total, m, h, b,
- * q_len, k_len, q_first}. A barrier orders both sides. */
+/* Message of a producer to its consumers about a query tile, in shared memory at `at`: {tile or -1, partial, total,
+ * m, h, b, q_len, k_len, q_first}. A barrier orders both sides. */
 struct TileSlot {
     u32 at;
 
@@ -71,9 +76,9 @@ struct TileSlot {
 
     FXA_INLINE void put(int tile, const WorkTile &w, int partial, int total) const
     {
-        const int words[9] = {tile, partial, total, w.m, w.h, w.b, w.q_len, w.k_len, w.q_first};
+        const int message[9] = {tile, partial, total, w.m, w.h, w.b, w.q_len, w.k_len, w.q_first};
 #pragma unroll
-        for (int i = 0; i < 9; i++) put_word(at + 4 * i, words[i]);
+        for (int i = 0; i < 9; i++) put_word(at + 4 * i, message[i]);
     }
     FXA_INLINE void put_end() const { put_word(at, -1); }
     FXA_INLINE int tile() const { return take_word(at); }
@@ -82,7 +87,7 @@ struct TileSlot {
     FXA_INLINE int m() const { return take_word(at + 12); }
 };
 
-/* What a consumer keeps of it for as long as it works on the tile. */
+/* Coordinates of a query tile that a consumer keeps in registers while it works on the tile. */
 struct TileCoordinates {
     int h, b, q_len, k_len, q_first;
 
@@ -96,8 +101,8 @@ struct TileCoordinates {
     }
 };
 
-/* The same for kernels with a CTA per tile: grid (query tiles, heads, batch), packed (q_total / rows + batch, heads,
- * 1). */
+/* Query tile of kernels with a CTA per tile: grid (query tiles, heads, batch); packed (q_total / rows + batch,
+ * heads, 1). */
 template <int rows> struct QueryTile {
     int m, h, b;
     Sequence q, k;

@@ -1,28 +1,30 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * sin, cos and tan of score programs, within 2 ulps (tan: 4) for every float. Those of CUDA's library have what large
- * arguments need at every place where they stand, a loop and a table, and a tile has hundreds of such places: half a
- * minute of compiling for two of them. Here that is one function by itself, and sin and cos of one argument, as a value
- * and its slope are, share all but the last three instructions. It is C too, for tests on the host.
+ * sin, cos and tan of score programs, within 2 ulps (tan: 4) for every float. CUDA's library inlines the reduction of
+ * large arguments, a loop and a table, at every call, and a tile has hundreds of calls: two of them take half a minute
+ * to compile. Here the reduction of large arguments is one out-of-line function, and sin and cos of one argument, as a
+ * value and its derivative need, share all but the last three instructions. The file is C as well as CUDA, for tests on
+ * the host.
  */
 #ifndef FXA_CUDA_COMMON_TRIG_CUH
 #define FXA_CUDA_COMMON_TRIG_CUH
 
 #include "common/swizzle.cuh"
 
-/* x as quarters of a turn, modulo four and with signs, and what is left, within pi / 4 and a little. */
+/* An argument as quarter turns, modulo four and signed, and the rest, slightly more than pi / 4 at most. */
 struct TrigAngle {
     int quarters;
     float rest;
 };
 
-/* Up to here the quarters times the first part of pi / 2, taken from x, leave an exact difference. */
-#define TURNS_NEAR 131072.f
+/* Largest argument for which quarters times the first part of pi / 2, subtracted from x, is exact. */
+#define TRIG_NEAR 131072.f
 
-/* The nearest whole number of quarters is found by adding a number whose last bit is worth 1. */
+/* Reduces an argument up to TRIG_NEAR. The nearest integer of quarters is found by adding a number whose last bit is
+ * worth 1. */
 FXA_INLINE struct TrigAngle trig_reduce(float x)
 {
-    const float WHOLE = 12582912.f; /* 1.5 times 2^23 */
+    const float WHOLE = 12582912.f; /* 1.5 * 2^23 */
     const float shifted = __fmaf_rn(x, 0.636619747f, WHOLE), quarters = __fsub_rn(shifted, WHOLE);
     float rest = __fmaf_rn(quarters, -1.57079625f, x);
     rest = __fmaf_rn(quarters, -7.54978942e-08f, rest);
@@ -37,7 +39,7 @@ FXA_INLINE float trig_sin(float rest)
 {
     const float z = __fmul_rn(rest, rest);
     const float p = __fmaf_rn(__fmaf_rn(-1.95102897e-4f, z, 8.33212398e-3f), z, -0.166666538f);
-    return __fmaf_rn(__fmaf_rn(rest, z, 0.f), p, rest); /* + 0: of -0 it is -0 */
+    return __fmaf_rn(__fmaf_rn(rest, z, 0.f), p, rest); /* + 0: keeps the sign of -0 */
 }
 
 FXA_INLINE float trig_cos(float rest)
@@ -47,7 +49,7 @@ FXA_INLINE float trig_cos(float rest)
     return __fmaf_rn(__fmaf_rn(p, z, -0.5f), z, 1.f);
 }
 
-/* The sine of so many quarters more. */
+/* Returns the sine of an angle plus `more` quarter turns. */
 FXA_INLINE float trig_sine(struct TrigAngle t, int more)
 {
     const int quarters = t.quarters + more;
@@ -55,7 +57,7 @@ FXA_INLINE float trig_sine(struct TrigAngle t, int more)
     return __int_as_float(__float_as_int(x) ^ (int)(((u32)quarters & 2) << 30));
 }
 
-/* Of the words of 2 / pi, one from each place on: none, so many further. */
+/* Returns one of four words of 2 / pi: the one at index `on`. */
 FXA_INLINE u32 trig_word(u32 on, u32 w0, u32 w1, u32 w2, u32 w3)
 {
     return on == 0 ? w0 : on == 1 ? w1 : on == 2 ? w2 : w3;
@@ -67,10 +69,10 @@ FXA_INLINE u32 trig_shift(u32 high, u32 low, u32 by)
 }
 
 /*
- * Beyond that, of any size. |x| = m 2^(e - 158) with m of 32 bits; of the bits of 2 / pi those that make whole turns of
- * it are passed over, and of the next 96 the product with m is taken modulo four quarters: its first 62 bits behind the
- * point are right but for the last one, and no float is closer than 2^-34 to a quarter. It gives the sine of so many
- * quarters more.
+ * Returns the sine of x plus `more` quarter turns, for x of any size. |x| = m 2^(e - 158) with m of 32 bits. The bits
+ * of 2 / pi whose products with m are multiples of a full turn are skipped; the product of m with the next 96 bits is
+ * taken modulo four quarters. Its first 62 bits after the point are right except the last, and no float is closer than
+ * 2^-34 to a quarter.
  */
 static __device__ __noinline__ float trig_large(float x, int more)
 {
@@ -81,7 +83,7 @@ static __device__ __noinline__ float trig_large(float x, int more)
     const u32 third = trig_shift(w2, trig_word(on, C, D, E, F), by);
     const u64 all = ((u64)(m * first) << 32) + (u64)m * second + ((u64)m * third >> 32);
     const int quarters = (int)((all + (1ull << 61)) >> 62);
-    const float rest = (float)((double)(long long)(all << 2) * 8.5153039502163873e-20); /* pi / 2 times 2^-64 */
+    const float rest = (float)((double)(long long)(all << 2) * 8.5153039502163873e-20); /* pi / 2 * 2^-64 */
     const bool below = x < 0.f, finite = fabsf(x) <= 3.40282347e38f;
     struct TrigAngle t;
     t.quarters = below ? -quarters : quarters;
@@ -89,18 +91,18 @@ static __device__ __noinline__ float trig_large(float x, int more)
     return trig_sine(t, more);
 }
 
-/* The branch is behind what is usual, so that this stays one piece for the compiler. */
+/* Returns sin(x). The branch follows the common case, which so remains one basic block for the compiler. */
 FXA_INLINE float score_sin(float x)
 {
     float y = trig_sine(trig_reduce(x), 0);
-    if (fabsf(x) > TURNS_NEAR) y = trig_large(x, 0);
+    if (fabsf(x) > TRIG_NEAR) y = trig_large(x, 0);
     return y;
 }
 
 FXA_INLINE float score_cos(float x)
 {
     float y = trig_sine(trig_reduce(x), 1);
-    if (fabsf(x) > TURNS_NEAR) y = trig_large(x, 1);
+    if (fabsf(x) > TRIG_NEAR) y = trig_large(x, 1);
     return y;
 }
 

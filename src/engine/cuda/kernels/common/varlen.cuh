@@ -1,14 +1,15 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * Which rows belong to a batch entry, where they lie (packed, in pages, in the padded workspace), and which tiles a
- * kernel visits. Everything that comes from device memory is clamped here, and here alone.
+ * Lengths and positions of sequences: rows of a batch entry, their place in packed, paged and padded memory, and the
+ * row of the tile list that a kernel reads. All values from device memory are clamped here, and only here.
  */
 #ifndef FXA_CUDA_COMMON_VARLEN_CUH
 #define FXA_CUDA_COMMON_VARLEN_CUH
 
 #include "common/scalars.cuh"
 
-/* Of a problem without them nothing is compiled: they cost the inner loops some registers. */
+/* Returns the lengths of batch entries or NULL. Without FXA_VARLEN nothing is compiled, because lengths cost the
+ * inner loops some registers. */
 FXA_INLINE const int *q_lens(const FxaArgs &a)
 {
     return FXA_VARLEN ? a.q_lens : 0;
@@ -29,7 +30,8 @@ FXA_INLINE const int *k_starts(const FxaArgs &a)
     return FXA_VARLEN ? a.k_starts : 0;
 }
 
-/* Whether rows that belong to no query or key of the entry may follow its last one. */
+/* Returns true if rows of other sequences, or undefined rows, may follow the last query; has_rows_past_k_len()
+ * returns it for keys. */
 FXA_INLINE bool has_rows_past_q_len(const FxaArgs &a)
 {
     return q_lens(a) || q_starts(a);
@@ -41,9 +43,9 @@ FXA_INLINE bool has_rows_past_k_len(const FxaArgs &a)
 }
 
 /*
- * The rows of a batch entry: its first row in the tensor and how many. A packed entry has the rows starts[b] to
- * starts[b + 1] - 1, or as many of them as lens says. Values come from device memory that nobody has checked, so they
- * are clamped: whatever they are, no row outside the tensor is touched.
+ * Rows of a batch entry: its first row in the tensor and their number. A packed entry has the rows starts[b] to
+ * starts[b + 1] - 1, or as many of them as lens says. Starts and lengths are unchecked device memory, so they are
+ * clamped: no value makes a kernel access rows outside the tensor.
  */
 struct Sequence {
     int first, length;
@@ -78,28 +80,28 @@ FXA_INLINE int k_length(const FxaArgs &a, int b)
     return k_sequence(a, b).length;
 }
 
-/* Where key `row` of an entry lies: row s of batch entry b of the tensors, which is a page where there are pages. */
+/* Position of key `row` of a batch entry: row s of entry b of the tensor; b is a page if K and V are paged. */
 struct KeyAddress {
     int b, s;
 
     FXA_INLINE KeyAddress(const FxaArgs &a, int b_, int first, int row) : b(k_starts(a) ? 0 : b_), s(first + row)
     {
 #if FXA_PAGED
-        const int i = min(row, a.k_len - 1) / a.page_size; /* past the last page there is nothing to ask for */
+        const int i = min(row, a.k_len - 1) / a.page_size; /* keys past the last one are in the last page */
         b = min(max(a.pages[b_ * a.pages_b + i], 0), a.n_pages - 1);
         s = row % a.page_size;
 #endif
     }
 };
 
-/* Packed entries are cut into tiles one after the other, each beginning with a tile of its own: entry b begins with
- * tile starts[b] / rows + b, which leaves room for all of its rows whatever the others' lengths are. */
+/* Returns the first tile of packed entry b. Packed entries are divided into tiles one after the other, each starting
+ * with a new tile: starts[b] / rows + b leaves enough tiles for any lengths of the entries before. */
 FXA_INLINE int first_tile(const int *starts, int b, int rows, int total)
 {
     return min(max(starts[b], 0), total) / rows + b;
 }
 
-/* The entry that tile i belongs to; i minus its first tile may still lie past its end. */
+/* Returns the batch entry of tile i. The tile may still be past the end of that entry. */
 FXA_INLINE int tile_entry(const int *starts, int batch, int rows, int total, int i)
 {
     int low = 0, high = batch - 1;
@@ -113,21 +115,22 @@ FXA_INLINE int tile_entry(const int *starts, int batch, int rows, int total, int
     return low;
 }
 
-/* The first row of (b, h) in the padded workspace of the backward. */
+/* Returns the first row of (b, h) in the padded workspace of the backward. */
 FXA_INLINE long long padded_row(const FxaArgs &a, int b, int h)
 {
     const int in_head = q_starts(a) ? first_tile(q_starts(a), b, 128, a.q_total) * 128 : b * a.q_pad;
     return (long long)h * a.pad_rows + in_head;
 }
 
-/* Where FxaArgs.sent counts what has been sent of (b, KV head). */
+/* Returns the index in FxaArgs.sent of the counter of (b, KV head). */
 FXA_INLINE long long sent_index(const FxaArgs &a, int b, int kv_h)
 {
     return 1 + (k_starts(a) ? 0 : (long long)b * a.kv_heads) + kv_h;
 }
 
-/* One row of a list. Without a list every one of `all` tiles is visited: the last one is partial where the visited side
- * is ragged, and all of them where the row itself reaches past its length. The ragged last one comes first. */
+/* One row of a tile list. Without a list, all `all` tiles are visited: the last one is partial if the other side's
+ * length is no multiple of the tile, and all are partial if the row itself extends past its length. A partial last
+ * tile comes first. */
 struct ListRow {
     const int *items; /* 0: no list */
     int partial, total, first;
@@ -139,7 +142,7 @@ struct ListRow {
         if (a.list.items) {
             const long long row = b * a.list.b_rows + h * a.list.h_rows + tile;
             items = a.list.items + row * a.list.pitch;
-            first = items[0]; /* read beside the counts, not after them; 0 in an empty row */
+            first = items[0]; /* read together with the counts, not after them; 0 in an empty row */
             const Int2 n = *(const Int2 *)(a.list.counts + 2 * row);
             partial = n.x;
             total = n.y;

@@ -1,11 +1,16 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * Backward without matrix instructions (simt/tiles.cuh): f32, and whatever no other kernel takes. fxa_backward: dK and
- * dV by tiles of 64 keys (launch: see common/backward_tile.cuh), and gradients of captured tensors; fxa_grad_q: dQ by
- * tiles of 64 queries, with the forward's lists (launch: as simt/forward.cu). Both compute the scores. No atomics but
- * for gradients of captured tensors (common/exact_sum.cuh), so the results are bit-stable.
+ * Backward without matrix instructions (simt/tiles.cuh), for f32 and for every problem that no other kernel supports.
+ * fxa_backward computes dK and dV by tiles of 64 keys, and gradients of captured tensors; fxa_grad_q computes dQ by
+ * tiles of 64 queries, with the lists of the forward. Both compute the scores. Only gradients of captured tensors use
+ * atomics (common/exact_sum.cuh), so the results are deterministic.
+ *
+ * Grid: fxa_backward: common/backward_tile.cuh; fxa_grad_q: as simt/forward.cu. 256 threads; thread (y, x) of 16 x 16
+ * has queries 4 y + i and keys x + 16 j.
+ * Mainloop: SimtGradients::compute, then products of P and dS through shared memory (struct Scratch).
+ * Epilogue: gradients from registers.
  */
-#define FXA_KEY_LANES 15 /* of common/score.cuh: a thread's number has its keys in the low bits */
+#define FXA_KEY_LANES 15 /* for common/score.cuh: lanes that differ in these bits have different keys */
 #include "common/backward_tile.cuh"
 #include "common/tile_scheduler.cuh"
 #include "simt/tiles.cuh"
@@ -14,17 +19,17 @@ namespace {
 
 constexpr int BLOCKS = D_STORED / 64, BLOCKS_V = DV_STORED / 64;
 
-/* One (b, h) of a backward tile: what its pairs need. */
-struct Gradients {
+/* Pairs of one (b, h) in a backward tile: operands, scores and gradients. */
+struct SimtGradients {
     const FxaArgs &a;
     Scratch &memory;
     Program program;
     OperandLoads loads;
     int b, h, kv_h, q_first, k_first, q_len, k_len;
-    long long row; /* of the padded workspace */
+    long long row; /* row of the padded workspace */
     PairGradients captured;
 
-    FXA_INLINE Gradients(const FxaArgs &a_, Scratch &memory_, int b_, int h_, const Sequence &q, const Sequence &k)
+    FXA_INLINE SimtGradients(const FxaArgs &a_, Scratch &memory_, int b_, int h_, const Sequence &q, const Sequence &k)
         : a(a_), memory(memory_), loads(a_, b_, h_, q.length, k.length), b(b_), h(h_), kv_h(h_ / a_.group),
           q_first(q.first), k_first(k.first), q_len(q.length), k_len(k.length), row(padded_row(a_, b_, h_))
     {
@@ -32,17 +37,17 @@ struct Gradients {
         captured.clear();
     }
 
-    FXA_INLINE Strip queries(const FxaView &t, int m, int columns) const
+    FXA_INLINE OperandRows queries(const FxaView &t, int m, int columns) const
     {
-        return Strip{a, t, false, b, h, q_first, m * SIDE, q_len - m * SIDE, columns};
+        return OperandRows{a, t, false, b, h, q_first, m * SIDE, q_len - m * SIDE, columns};
     }
 
-    FXA_INLINE Strip keys(const FxaView &t, int n, int columns) const
+    FXA_INLINE OperandRows keys(const FxaView &t, int n, int columns) const
     {
-        return Strip{a, t, true, b, kv_h, k_first, n * SIDE, k_len - n * SIDE, columns};
+        return OperandRows{a, t, true, b, kv_h, k_first, n * SIDE, k_len - n * SIDE, columns};
     }
 
-    /* Gradients that are scattered, of the scores and of their gradients; neither is there afterwards. */
+    /* Adds scattered gradients, from scores and their gradients; overwrites both. */
     FXA_INLINE void scatter(float (&s)[4][4], float (&g)[4][4], int q0, int k0)
     {
         in_batches<4>((float(&)[16])g, [&](int first, float (&x)[4]) {
@@ -54,10 +59,11 @@ struct Gradients {
         });
     }
 
-    /* p: P without what is dropped, for dV. ds: P slope (dP - delta), for dQ and dK. */
-    template <bool CAPTURED> FXA_INLINE void compute(float (&p)[4][4], float (&ds)[4][4], int m, int n, bool masked)
+    /* Computes p, the weights without dropped pairs, for dV, and ds = P * derivative * (dP - delta), for dQ and dK. */
+    template <bool WITH_CAPTURED>
+    FXA_INLINE void compute(float (&p)[4][4], float (&ds)[4][4], int m, int n, bool masked)
     {
-        float slope[4][4], raw[4][4], scattered[4][4];
+        float derivative[4][4], raw[4][4], scattered[4][4];
         const int q0 = m * SIDE + 4 * (threadIdx.x >> 4), k0 = n * SIDE + (threadIdx.x & 15);
         multiply<FXA_D>(p, memory, queries(a.q, m, a.d), keys(a.k, n, a.d));
         negate_products(a, p);
@@ -66,7 +72,7 @@ struct Gradients {
         for (int i = 0; i < 4; i++)
 #pragma unroll
             for (int j = 0; j < 4; j++) raw[i][j] = p[i][j];
-        const u32 there = score_tile(program, a, loads, p, slope, q0, k0, masked);
+        const u32 attended = score_tile(program, a, loads, p, derivative, q0, k0, masked);
         const u32 kept = kept_of_tile(a, b, h, q0, k0);
         const float unit = Program::unit(a);
 #pragma unroll
@@ -75,25 +81,26 @@ struct Gradients {
 #pragma unroll
             for (int j = 0; j < 4; j++) {
                 const bool keep = keeps(kept, 4 * i + j);
-                const float w = there >> (4 * i + j) & 1 ? exp2_fast(__fmaf_rn(p[i][j], unit, -lse)) : 0.f;
+                const float w = attended >> (4 * i + j) & 1 ? exp2_fast(__fmaf_rn(p[i][j], unit, -lse)) : 0.f;
                 const float dp = !FXA_DROPOUT ? ds[i][j] : keep ? ds[i][j] * a.keep_inverse : 0.f;
-                float g = w == 0.f ? 0.f : w * (dp - delta); /* whatever dP is there */
-                const bool mine = CAPTURED && q0 + i < q_len && k0 + 16 * j < k_len;
+                /* a pair of weight 0 has gradient 0, whatever dP is */
+                float g = w == 0.f ? 0.f : w * (dp - delta);
+                const bool mine = WITH_CAPTURED && q0 + i < q_len && k0 + 16 * j < k_len;
                 if (mine) store_dense(a, b, h, q0 + i, k0 + 16 * j, g);
                 if (mine && !PROG_GRAD_SCATTER)
                     captured.add(program, a, b, h, raw[i][j], Pair{q0 + i, k0 + 16 * j, i, 16 * j}, g);
                 scattered[i][j] = mine ? g : 0.f;
-                if (PROG_DERIVATIVE) g = there >> (4 * i + j) & 1 ? times_derivative(g, slope[i][j]) : 0.f;
+                if (PROG_DERIVATIVE) g = attended >> (4 * i + j) & 1 ? times_derivative(g, derivative[i][j]) : 0.f;
                 if (PROG_USER_BACKWARD)
                     g = user_gradient(program, a, raw[i][j], pair_of_tile(a, loads, q0, k0, i, j), g);
                 p[i][j] = keep ? w : 0.f;
                 ds[i][j] = g;
             }
         }
-        if (CAPTURED && PROG_GRAD_SCATTER) scatter(raw, scattered, q0, k0);
+        if (WITH_CAPTURED && PROG_GRAD_SCATTER) scatter(raw, scattered, q0, k0);
     }
 
-    /* Sums of dS along the diagonals of the tile, which lies as weights[k][q], one for each thread. */
+    /* Adds dS along the diagonals of the tile, stored as weights[k][q]; one diagonal per thread. */
     FXA_INLINE void add_diagonals(const float *weights, int m, int n) const
     {
         const FxaDiagonalGrad &g = a.grad_diagonal;
@@ -123,7 +130,7 @@ extern "C" __global__ void __launch_bounds__(THREADS, 1) fxa_backward(const __gr
     for (int g = 0; g < a.group; g++) {
         const int h = at.first_head(a) + g;
         const ListRow row = at.row(a, h);
-        Gradients pairs(a, memory, at.b, h, q_sequence(a, at.b), k_sequence(a, at.b));
+        SimtGradients pairs(a, memory, at.b, h, q_sequence(a, at.b), k_sequence(a, at.b));
 #pragma unroll 1
         for (int j = 0; j < row.total; j++) {
             const int m = row.tile(j);
@@ -161,7 +168,7 @@ extern "C" __global__ void __launch_bounds__(THREADS, 1) fxa_grad_q(const __grid
     if (at.outside(a)) return;
     const int q_len = at.q.length, k_len = at.k.length;
     const ListRow row(a, at.b, at.h, at.m, (k_len + SIDE - 1) / SIDE, (at.m + 1) * SIDE > q_len, k_len % SIDE != 0);
-    Gradients pairs(a, memory, at.b, at.h, at.q, at.k);
+    SimtGradients pairs(a, memory, at.b, at.h, at.q, at.k);
     float dq[BLOCKS][4][4], p[4][4], ds[4][4];
     clear_sums(dq);
 #pragma unroll 1

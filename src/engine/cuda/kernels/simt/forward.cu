@@ -1,8 +1,13 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * Forward without matrix instructions (simt/tiles.cuh): f32, and whatever no other kernel takes. A CTA owns 64 query
- * rows of a head. Online softmax with the maximum always updated. Launch: grid (query tiles, heads, batch); packed:
- * grid (q_total / 64 + batch, heads, 1).
+ * Forward without matrix instructions (simt/tiles.cuh): O and LSE of query tiles, for f32 and for every problem that no
+ * other kernel supports.
+ *
+ * Grid: (query tiles, heads, batch); packed: (q_total / 64 + batch, heads, 1). A CTA of 256 threads has 64 query rows
+ * of a head; thread (y, x) of 16 x 16 has rows 4 y + i, keys x + 16 j and columns 64 block + 4 x + c of O.
+ * Mainloop: online softmax with the maximum updated in every step; operands pass through shared memory (struct
+ * Scratch).
+ * Epilogue: O and LSE from registers.
  */
 #include "common/tile_scheduler.cuh"
 #include "simt/tiles.cuh"
@@ -10,9 +15,9 @@
 namespace {
 
 constexpr int BLOCKS = DV_STORED / 64;
-constexpr float BIAS = 24.f; /* taken off exponents, so that no sum of large V overflows */
+constexpr float BIAS = 24.f; /* subtracted from exponents, so that no sum of large V overflows */
 
-/* Over the 16 threads of a row. */
+/* Returns the maximum over the 16 threads of a row; row_total() returns the sum. */
 FXA_INLINE float row_maximum(float x)
 {
 #pragma unroll
@@ -27,7 +32,7 @@ FXA_INLINE float row_total(float x)
     return x;
 }
 
-struct Tile {
+struct SimtForward {
     const FxaArgs &a;
     const QueryTile<SIDE> &at;
     Scratch &memory;
@@ -36,7 +41,7 @@ struct Tile {
     int kv_h, y, x;
     float unit, top[4], sum[4], o[BLOCKS][4][4];
 
-    FXA_INLINE Tile(const FxaArgs &a_, const QueryTile<SIDE> &at_, Scratch &memory_)
+    FXA_INLINE SimtForward(const FxaArgs &a_, const QueryTile<SIDE> &at_, Scratch &memory_)
         : a(a_), at(at_), memory(memory_), loads(a_, at_.b, at_.h, at_.q.length, at_.k.length), kv_h(at_.h / a_.group),
           y(threadIdx.x >> 4), x(threadIdx.x & 15), unit(Program::unit(a_))
     {
@@ -49,24 +54,24 @@ struct Tile {
         }
     }
 
-    FXA_INLINE Strip keys(const FxaView &t, int n, int columns) const
+    FXA_INLINE OperandRows keys(const FxaView &t, int n, int columns) const
     {
-        return Strip{a, t, true, at.b, kv_h, at.k.first, n * SIDE, at.k.length - n * SIDE, columns};
+        return OperandRows{a, t, true, at.b, kv_h, at.k.first, n * SIDE, at.k.length - n * SIDE, columns};
     }
 
-    FXA_INLINE void softmax(float (&s)[4][4], u32 there, u32 kept)
+    FXA_INLINE void softmax(float (&s)[4][4], u32 attended, u32 kept)
     {
 #pragma unroll
         for (int i = 0; i < 4; i++) {
             float most = top[i];
 #pragma unroll
             for (int j = 0; j < 4; j++) {
-                if (!(there >> (4 * i + j) & 1)) s[i][j] = NEG_INF;
+                if (!(attended >> (4 * i + j) & 1)) s[i][j] = NEG_INF;
                 most = fmaxf(most, s[i][j]);
             }
             most = row_maximum(most);
-            const float shift = finite_or_zero(most), fade = exp2_fast((top[i] - shift) * unit);
-            sum[i] *= fade;
+            const float shift = finite_or_zero(most), rescale = exp2_fast((top[i] - shift) * unit);
+            sum[i] *= rescale;
             top[i] = most;
 #pragma unroll
             for (int j = 0; j < 4; j++) {
@@ -77,21 +82,22 @@ struct Tile {
 #pragma unroll
             for (int b = 0; b < BLOCKS; b++)
 #pragma unroll
-                for (int c = 0; c < 4; c++) o[b][i][c] = fade == 0.f ? 0.f : o[b][i][c] * fade; /* it may be infinite */
+                /* O may be infinite */
+                for (int c = 0; c < 4; c++) o[b][i][c] = rescale == 0.f ? 0.f : o[b][i][c] * rescale;
         }
     }
 
-    FXA_INLINE void visit(int n, bool masked)
+    FXA_INLINE void key_step(int n, bool masked)
     {
         float s[4][4], slope[4][4];
         const int q0 = at.m * SIDE + 4 * y, k0 = n * SIDE + x;
-        const Strip rows = {a, a.q, false, at.b, at.h, at.q.first, at.m * SIDE, at.q.length - at.m * SIDE, a.d};
+        const OperandRows rows = {a, a.q, false, at.b, at.h, at.q.first, at.m * SIDE, at.q.length - at.m * SIDE, a.d};
         multiply<FXA_D>(s, memory, rows, keys(a.k, n, a.d));
         negate_products(a, s);
         HeldBlock values;
         values.fetch(keys(a.v, n, a.dv), 0);
-        const u32 there = score_tile(program, a, loads, s, slope, q0, k0, masked);
-        softmax(s, there, kept_of_tile(a, at.b, at.h, q0, k0));
+        const u32 attended = score_tile(program, a, loads, s, slope, q0, k0, masked);
+        softmax(s, attended, kept_of_tile(a, at.b, at.h, q0, k0));
         put_weights<false>(memory.weights[0], s);
         accumulate(o, memory, memory.weights[0], keys(a.v, n, a.dv), values);
     }
@@ -122,7 +128,7 @@ struct Tile {
         const int q_len = at.q.length, k_len = at.k.length;
         const ListRow row(a, at.b, at.h, at.m, (k_len + SIDE - 1) / SIDE, (at.m + 1) * SIDE > q_len, k_len % SIDE != 0);
 #pragma unroll 1
-        for (int j = 0; j < row.total; j++) visit(row.tile(j), j < row.partial);
+        for (int j = 0; j < row.total; j++) key_step(row.tile(j), j < row.partial);
         store();
     }
 };
@@ -137,5 +143,5 @@ extern "C" __global__ void __launch_bounds__(THREADS, BLOCKS <= 2 ? 2 : 1)
     extern __shared__ __align__(16) u8 memory[];
     launch_begin();
     const QueryTile<SIDE> at(a);
-    if (!at.outside(a)) Tile(a, at, *(Scratch *)memory).run();
+    if (!at.outside(a)) SimtForward(a, at, *(Scratch *)memory).run();
 }

@@ -1,10 +1,12 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * Tiles for kernels without matrix instructions: all products in f32, whatever the storage. They are for f32, which the
- * matrix units round to tf32, and serve every architecture, alignment and head dimension.
+ * Tiles of kernels without matrix instructions: all products in f32, whatever the storage type. The kernels serve f32,
+ * which the matrix units would round to tf32, and every architecture, alignment and head dim.
  *
- * A CTA of 256 threads holds a tile of 64 x 64: thread (y, x) of 16 x 16 has rows 4 y + i and columns x + 16 j.
- * Operands pass through shared memory in pieces, so that its size does not depend on the head dimension.
+ * A CTA of 256 threads computes a tile of 64 x 64: thread (y, x) of 16 x 16 has rows 4 y + i and columns x + 16 j.
+ * Operands pass through shared memory in slices of SLICE columns, so that its size does not depend on the head dim:
+ *
+ *     shared memory   | slice of both operands of scores, or 64 columns of the right operand of sums | weights x 2 |
  */
 #ifndef FXA_CUDA_SIMT_TILES_CUH
 #define FXA_CUDA_SIMT_TILES_CUH
@@ -18,20 +20,21 @@ namespace {
 
 constexpr FxaTileShape TILE = fxa_forward_simt(TRAITS);
 constexpr int SIDE = TILE.launch.q_rows, THREADS = TILE.launch.threads;
-constexpr int PIECE = 32, PITCH = PIECE + 4; /* columns of operands of scores; rows 16 bytes apart in banks */
+/* columns of operands of scores; rows are 16 bytes apart in banks */
+constexpr int SLICE = 32, PITCH = SLICE + 4;
 constexpr int WIDE = SIDE + 4; /* pitch of a tile of 64 columns */
 
 struct Scratch {
     union {
-        float piece[2][SIDE * PITCH]; /* of both operands of scores */
+        float slice[2][SIDE * PITCH]; /* both operands of scores */
         float block[SIDE * WIDE];     /* 64 columns of the right operand of sums */
     };
     float weights[2][SIDE * WIDE];
 };
 static_assert(sizeof(Scratch) == TILE.launch.shared_bytes, "common/tile_shape.h has another size");
 
-/* 64 rows of an entry from `tile` on, of which `count` exist; keys may lie in pages. */
-struct Strip {
+/* 64 rows of an operand, from `tile` on, `count` of which exist. Keys may be paged. */
+struct OperandRows {
     const FxaArgs &a;
     const FxaView &t;
     bool keys;
@@ -48,13 +51,13 @@ struct Strip {
     }
 };
 
-/* So many columns of a strip's rows on their way through registers: fetched while the columns before them are worked
- * on, then put into shared memory. What does not exist becomes 0. */
-template <int columns, int pitch> struct Held {
+/* Columns of an operand's rows in registers: fetched during the computation on the columns before them, then written
+ * to shared memory. Elements that do not exist become 0. */
+template <int columns, int pitch> struct HeldColumns {
     static constexpr int EACH = SIDE * columns / 8 / THREADS;
     float x[EACH][8];
 
-    FXA_INLINE void fetch(const Strip &s, int c)
+    FXA_INLINE void fetch(const OperandRows &s, int c)
     {
 #pragma unroll
         for (int i = 0; i < EACH; i++) {
@@ -65,7 +68,7 @@ template <int columns, int pitch> struct Held {
         }
     }
 
-    /* Whether all of this thread's are finite. */
+    /* Returns true if all elements of this thread are finite. */
     FXA_INLINE bool is_finite() const
     {
         float none = 0.f;
@@ -88,8 +91,8 @@ template <int columns, int pitch> struct Held {
     }
 };
 
-typedef Held<PIECE, PITCH> HeldPiece; /* of an operand of scores */
-typedef Held<SIDE, WIDE> HeldBlock; /* of the right operand of sums */
+typedef HeldColumns<SLICE, PITCH> HeldSlice; /* of an operand of scores */
+typedef HeldColumns<SIDE, WIDE> HeldBlock;   /* of the right operand of sums */
 
 FXA_INLINE void add_product(float &sum, const Float4 &x, const Float4 &y)
 {
@@ -99,32 +102,33 @@ FXA_INLINE void add_product(float &sum, const Float4 &x, const Float4 &y)
     sum = __fmaf_rn(x.w, y.w, sum);
 }
 
-/* out[i][j] = row of `left` times row of `right`, over `columns` columns. */
-template <int columns> FXA_INLINE void multiply(float (&out)[4][4], Scratch &m, const Strip &left, const Strip &right)
+/* Computes out[i][j] = row of `left` times row of `right`, over `columns` columns. */
+template <int columns>
+FXA_INLINE void multiply(float (&out)[4][4], Scratch &m, const OperandRows &left, const OperandRows &right)
 {
     const int y = threadIdx.x >> 4, x = threadIdx.x & 15;
 #pragma unroll
     for (int i = 0; i < 4; i++) out[i][0] = out[i][1] = out[i][2] = out[i][3] = 0.f;
-    HeldPiece l, r;
+    HeldSlice l, r;
     l.fetch(left, 0);
     r.fetch(right, 0);
 #pragma unroll 1
-    for (int c = 0; c < columns; c += PIECE) {
+    for (int c = 0; c < columns; c += SLICE) {
         __syncthreads();
-        l.put(m.piece[0]);
-        r.put(m.piece[1]);
+        l.put(m.slice[0]);
+        r.put(m.slice[1]);
         __syncthreads();
-        if (c + PIECE < columns) {
-            l.fetch(left, c + PIECE);
-            r.fetch(right, c + PIECE);
+        if (c + SLICE < columns) {
+            l.fetch(left, c + SLICE);
+            r.fetch(right, c + SLICE);
         }
 #pragma unroll
-        for (int d = 0; d < PIECE; d += 4) {
+        for (int d = 0; d < SLICE; d += 4) {
             Float4 rows[4], cols[4];
 #pragma unroll
             for (int i = 0; i < 4; i++) {
-                rows[i] = *(const Float4 *)(m.piece[0] + (4 * y + i) * PITCH + d);
-                cols[i] = *(const Float4 *)(m.piece[1] + (x + 16 * i) * PITCH + d);
+                rows[i] = *(const Float4 *)(m.slice[0] + (4 * y + i) * PITCH + d);
+                cols[i] = *(const Float4 *)(m.slice[1] + (x + 16 * i) * PITCH + d);
             }
 #pragma unroll
             for (int i = 0; i < 4; i++)
@@ -134,7 +138,7 @@ template <int columns> FXA_INLINE void multiply(float (&out)[4][4], Scratch &m, 
     }
 }
 
-/* Weights of a tile to shared memory, as they are or transposed. */
+/* Writes the weights of a tile to shared memory, as they are or transposed. */
 template <bool TRANSPOSED> FXA_INLINE void put_weights(float *to, const float (&w)[4][4])
 {
     const int y = threadIdx.x >> 4, x = threadIdx.x & 15;
@@ -145,8 +149,8 @@ template <bool TRANSPOSED> FXA_INLINE void put_weights(float *to, const float (&
             to[TRANSPOSED ? (x + 16 * j) * WIDE + 4 * y + i : (4 * y + i) * WIDE + x + 16 * j] = w[i][j];
 }
 
-/* One block of that where the right operand is not finite: weights of 0 are passed over. */
-FXA_INLINE void add_some(float (&sum)[4][4], const float *weights, const float *block, int y, int x)
+/* Adds one block of 64 columns whose right operand is not finite: weights of 0 are skipped. */
+FXA_INLINE void add_nonfinite_block(float (&sum)[4][4], const float *weights, const float *block, int y, int x)
 {
 #pragma unroll 1
     for (int k = 0; k < SIDE; k++)
@@ -159,21 +163,21 @@ FXA_INLINE void add_some(float (&sum)[4][4], const float *weights, const float *
         }
 }
 
-/* sum[block][i][c] += weights[4 y + i][.] times column 64 block + 4 x + c of the strip's rows, whose first 64 columns
- * are fetched. A weight of 0 adds nothing, whatever is there. */
+/* Computes sum[block][i][c] += weights[4 y + i][.] times column 64 block + 4 x + c of the operand's rows, the first
+ * 64 columns of which are in `held`. A weight of 0 adds nothing, whatever its value is. */
 template <int blocks>
-FXA_INLINE void accumulate(float (&sum)[blocks][4][4], Scratch &m, const float *weights, const Strip &s,
+FXA_INLINE void accumulate(float (&sum)[blocks][4][4], Scratch &m, const float *weights, const OperandRows &s,
                            HeldBlock &held)
 {
     const int y = threadIdx.x >> 4, x = threadIdx.x & 15;
 #pragma unroll
     for (int block = 0; block < blocks; block++) {
-        __syncthreads(); /* weights are there, and the last block is read */
+        __syncthreads(); /* the weights are written, and the block before has been read */
         held.put(m.block);
         const int odd = __syncthreads_or(!held.is_finite());
         if (block + 1 < blocks) held.fetch(s, block * 64 + 64);
         if (odd) {
-            add_some(sum[block], weights, m.block, y, x);
+            add_nonfinite_block(sum[block], weights, m.block, y, x);
             continue;
         }
 #pragma unroll 2
@@ -205,7 +209,7 @@ template <int blocks> FXA_INLINE void clear_sums(float (&sum)[blocks][4][4])
         for (int i = 0; i < 4; i++) sum[b][i][0] = sum[b][i][1] = sum[b][i][2] = sum[b][i][3] = 0.f;
 }
 
-/* Row 4 y + i of the sums times a factor, 0 meaning zeros, to row s of a tensor. */
+/* Stores row 4 y + i of the sums times a factor in row s of a tensor. A factor of 0 stores zeros. */
 template <int blocks>
 FXA_INLINE void store_sums(const float (&sum)[blocks][4][4], int i, float factor, const FxaView &t, int b, int h,
                            long long s, int columns)
@@ -221,7 +225,7 @@ FXA_INLINE void store_sums(const float (&sum)[blocks][4][4], int i, float factor
         }
 }
 
-/* Pair (i, j) of a thread whose first query and key are q0 and k0. */
+/* Returns pair (i, j) of a thread whose first query and key are q0 and k0. */
 FXA_INLINE Pair pair_of_tile(const FxaArgs &a, const OperandLoads &loads, int q0, int k0, int i, int j)
 {
     const int q = q0 + i, k = k0 + 16 * j;
@@ -230,13 +234,13 @@ FXA_INLINE Pair pair_of_tile(const FxaArgs &a, const OperandLoads &loads, int q0
                 PROG_OPERANDS ? __ldg(loads.k_words + k) : 0};
 }
 
-/* A tile's products to new scores, queries as rows; `there` says which pairs are attended, bit 4 i + j. Slopes are
- * written where the program has them. */
+/* Turns the products of a tile into new scores, with queries as rows. Returns the attended pairs, bit 4 i + j.
+ * Writes derivatives if the program has any. */
 template <bool MASKED>
 FXA_INLINE u32 score_tile(Program &program, const FxaArgs &a, const OperandLoads &loads, float (&s)[4][4],
-                          float (&slope)[4][4], int q0, int k0)
+                          float (&derivative)[4][4], int q0, int k0)
 {
-    u32 there = 0xffffu;
+    u32 attended = 0xffffu;
     if (PAIRS_READ_PROGRAM || MASKED) program.tile(a, q0, k0);
 #pragma unroll
     for (int i = 0; i < 4; i++)
@@ -244,22 +248,22 @@ FXA_INLINE u32 score_tile(Program &program, const FxaArgs &a, const OperandLoads
         for (int j = 0; j < 4; j++) {
             const int q = q0 + i, k = k0 + 16 * j;
             const Pair pair = pair_of_tile(a, loads, q0, k0, i, j);
-            s[i][j] = score_value(program, a, s[i][j], pair, slope[i][j]);
+            s[i][j] = score_value(program, a, s[i][j], pair, derivative[i][j]);
             if (MASKED && !(q < loads.q_len && k < loads.k_len && score_mask(program, a, pair)))
-                there &= ~(1u << (4 * i + j));
+                attended &= ~(1u << (4 * i + j));
         }
-    return there;
+    return attended;
 }
 
-/* The same for kernels that have both kinds of tiles in one place. */
+/* Selects the instance for masked or full tiles. */
 FXA_INLINE u32 score_tile(Program &program, const FxaArgs &a, const OperandLoads &loads, float (&s)[4][4],
-                          float (&slope)[4][4], int q0, int k0, bool masked)
+                          float (&derivative)[4][4], int q0, int k0, bool masked)
 {
-    if (masked) return score_tile<true>(program, a, loads, s, slope, q0, k0);
-    return score_tile<false>(program, a, loads, s, slope, q0, k0);
+    if (masked) return score_tile<true>(program, a, loads, s, derivative, q0, k0);
+    return score_tile<false>(program, a, loads, s, derivative, q0, k0);
 }
 
-/* Which pairs dropout keeps, bit 4 i + j: the four lanes of neighbouring keys share their calls. */
+/* Returns the pairs that dropout keeps, bit 4 i + j. The four lanes of neighbouring keys share calls of keep_four(). */
 FXA_INLINE u32 kept_of_tile(const FxaArgs &a, int b, int h, int q0, int k0)
 {
 #if FXA_DROPOUT == 2

@@ -1,11 +1,18 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * Backward for sm_80 and newer: a CTA owns a tile of keys of one KV head and walks the query blocks of its list, for
- * every query head of the group in turn. Scores are computed transposed, a warp has 16 keys; P and dS feed dV and dK
- * from registers, dS goes through shared memory for dQ, which is added into the f32 sum of common/backward_prepost.cu
- * by atomics, in the layout of the Hopper kernel. Gradients of captured tensors leave element by element. Tiles shrink
- * where shared memory is small. Where head dimensions exceed 128, two CTAs share a tile, each with half of the columns
- * of dK, dV and dQ, because the registers hold no more; both compute the scores. Launch: see common/backward_tile.cuh.
+ * Backward for sm_80 and newer (mma.sync, cp.async): dK, dV and partial dQ of a key tile.
+ *
+ * Grid: PARTS * key tiles, KV heads, batch (common/backward_tile.cuh). A CTA has BK keys of one KV head, a warp 16 of
+ * them, and runs through the query blocks of its list for every query head of the KV group in turn. Tiles shrink where
+ * shared memory is small. Above head dim 128 two CTAs (PARTS) share a tile, each with half of the columns of dK, dV and
+ * dQ, because the registers hold no more; both compute the scores.
+ *
+ *     shared memory   | K [BK, D] | V [BK, DV] | Q [BQ, D] | dO [BQ, DV] | dS [BQ, BK] |
+ *
+ * Mainloop: scores are computed transposed, with keys as rows; P and dS are then operands of dV and dK in registers. dS
+ * passes through shared memory for dQ = dS K, which atomics add to the f32 sum, in the layout that
+ * common/backward_prepost.cu reads.
+ * Epilogue: dK and dV from registers. Gradients of captured tensors are stored element by element.
  */
 #include "sm80/mma.cuh"
 #include "common/backward_tile.cuh"
@@ -20,17 +27,17 @@ static_assert(TILE.fits, "shared memory");
 constexpr int BK = TILE.launch.k_rows, BQ = TILE.launch.q_rows, THREADS = TILE.launch.threads, WARPS = THREADS / 32;
 constexpr int PARTS = TILE.launch.parts;
 constexpr int PART = FXA_D / PARTS, PART_V = FXA_DV / PARTS; /* columns of a CTA */
-constexpr int DQ_PIECE = PART % 32 ? PART : PART / 2; /* columns of dQ that a warp computes at a time */
-constexpr int DQ_PIECES = PART / DQ_PIECE;
-static_assert(DQ_PIECE % 16 == 0 && PART_V % 16 == 0, "products have 16 columns");
+constexpr int DQ_SLICE = PART % 32 ? PART : PART / 2;        /* columns of dQ that a warp computes at a time */
+constexpr int DQ_SLICES = PART / DQ_SLICE;
+static_assert(DQ_SLICE % 16 == 0 && PART_V % 16 == 0, "products have 16 columns");
 constexpr int K_BYTES = BK * D_STORED * 2, V_BYTES = BK * DV_STORED * 2;
 constexpr int Q_BYTES = BQ * D_STORED * 2, DO_BYTES = BQ * DV_STORED * 2;
 
-typedef KeyTile<BK, BQ> Place;
-/* Gradients of pairs by one text (in_batches): all that are scattered, and sums that are so many that a compiler took
- * 24 to 28 seconds for them beside everything else that a pair has, of 24 sums 5. */
-constexpr bool TURNED = PROG_GRAD_SCATTER || PROG_GRAD_SUMS > 16;
-constexpr bool CAPTURED = PROG_GRAD_DENSE || PROG_GRAD_DIAGONAL || PROG_GRAD_SUMS || PROG_GRAD_SCATTER;
+typedef KeyTile<BK, BQ> Sm80KeyTile;
+/* True if gradients of pairs go through one loop (in_batches): all scattered ones, and more than 16 sums. Inlined
+ * for every pair, 24 sums take 24 to 28 seconds to compile; in a loop, 5. */
+constexpr bool LOOPED_GRADS = PROG_GRAD_SCATTER || PROG_GRAD_SUMS > 16;
+constexpr bool HAS_CAPTURED_GRADS = PROG_GRAD_DENSE || PROG_GRAD_DIAGONAL || PROG_GRAD_SUMS || PROG_GRAD_SCATTER;
 
 template <int n> FXA_INLINE void clear(float (&x)[n][4])
 {
@@ -38,9 +45,9 @@ template <int n> FXA_INLINE void clear(float (&x)[n][4])
     for (int i = 0; i < n; i++) x[i][0] = x[i][1] = x[i][2] = x[i][3] = 0.f;
 }
 
-struct Tile {
+struct Sm80Backward {
     const FxaArgs &a;
-    const Place &at;
+    const Sm80KeyTile &at;
     u32 k_tile, v_tile, q_tile, o_tile, ds_tile;
     int part, n, kv_h, b, h, thread, warp, lane, q_len, k_len, k0;
     long long padded; /* row of the padded workspace */
@@ -48,17 +55,17 @@ struct Tile {
     float unit, dk[PART / 8][4], dv[PART_V / 8][4];
     PairGradients captured;
 
-    FXA_INLINE Tile(const FxaArgs &a_, const Place &at_, u32 base)
+    FXA_INLINE Sm80Backward(const FxaArgs &a_, const Sm80KeyTile &at_, u32 base)
         : a(a_), at(at_), k_tile(base), v_tile(base + K_BYTES), q_tile(v_tile + V_BYTES), o_tile(q_tile + Q_BYTES),
-          ds_tile(o_tile + DO_BYTES), part(blockIdx.x % PARTS), n(at_.n), kv_h(at_.kv_h), b(at_.b),
-          thread(threadIdx.x), warp(threadIdx.x >> 5), lane(threadIdx.x & 31), q_len(at_.q_len), k_len(at_.k_len),
+          ds_tile(o_tile + DO_BYTES), part(blockIdx.x % PARTS), n(at_.n), kv_h(at_.kv_h), b(at_.b), thread(threadIdx.x),
+          warp(threadIdx.x >> 5), lane(threadIdx.x & 31), q_len(at_.q_len), k_len(at_.k_len),
           k0(n * BK + warp * 16 + (lane >> 2)), unit(Program::unit(a_))
     {
         clear(dk);
         clear(dv);
     }
 
-    /* x = this warp's 16 keys, of K or V, times the block's queries, of Q or dO. */
+    /* Computes x = this warp's 16 keys, of K or V, times the block's queries, of Q or dO. */
     template <int columns> FXA_INLINE void products(float (&x)[BQ / 8][4], u32 keys, u32 queries) const
     {
         clear(x);
@@ -75,38 +82,43 @@ struct Tile {
         }
     }
 
-    /* Query c of the thread's, key half r. */
-    template <bool WORDS> FXA_INLINE Pair pair_at(const OperandLoads &loads, int q0, int c, int r, int k_word) const
+    /* Returns the pair of the thread's query c and key half r. */
+    template <bool OPERANDS> FXA_INLINE Pair pair_at(const OperandLoads &loads, int q0, int c, int r, int k_word) const
     {
-        return {q0 + c, k0 + 8 * r, c, 8 * r, PROG_DIAGONAL ? __ldg(loads.diagonal + q0 - k0 + c - 8 * r) : 0.f,
-                PROG_DENSE ? loads.dense_at(a, q0 + c, k0 + 8 * r) : 0.f, WORDS ? __ldg(loads.q_words + q0 + c) : 0,
+        return {q0 + c,
+                k0 + 8 * r,
+                c,
+                8 * r,
+                PROG_DIAGONAL ? __ldg(loads.diagonal + q0 - k0 + c - 8 * r) : 0.f,
+                PROG_DENSE ? loads.dense_at(a, q0 + c, k0 + 8 * r) : 0.f,
+                OPERANDS ? __ldg(loads.q_words + q0 + c) : 0,
                 k_word};
     }
 
-    /* Gradients of what is captured, of the scores and of their gradients; neither is there afterwards. */
-    template <bool WORDS>
-    FXA_INLINE void collect(float (&s)[BQ / 8][4], float (&g)[BQ / 8][4], const OperandLoads &loads, int q0,
-                            const int (&k_word)[2])
+    /* Adds the gradients of captured tensors, from scores and their gradients; overwrites both. */
+    template <bool OPERANDS>
+    FXA_INLINE void add_captured(float (&s)[BQ / 8][4], float (&g)[BQ / 8][4], const OperandLoads &loads, int q0,
+                                 const int (&k_word)[2])
     {
         in_batches<4>((float(&)[BQ / 2])g, [&](int first, float (&x)[4]) {
 #pragma unroll
             for (int i = 0; i < 4; i++)
                 captured.add(program, a, b, h, s[0][i],
-                             pair_at<WORDS>(loads, q0, first * 2 + (i & 1), i >> 1, k_word[i >> 1]), x[i]);
+                             pair_at<OPERANDS>(loads, q0, first * 2 + (i & 1), i >> 1, k_word[i >> 1]), x[i]);
 #pragma unroll
             for (int i = 4; i < BQ / 2; i++) s[(i - 4) / 4][i % 4] = s[i / 4][i % 4];
         });
     }
 
-    /* P and dS in 16 bits, as operands of dV and dK. */
+    /* Computes P and dS in 16 bits, as operands of dV and dK. */
     template <bool MASKED>
     FXA_INLINE void gradients(float (&s)[BQ / 8][4], float (&dp)[BQ / 8][4], u32 (&p)[BQ / 8][2], u32 (&ds)[BQ / 8][2],
                               int m)
     {
-        constexpr bool WORDS = PROG_OPERANDS == 2 || (PROG_OPERANDS && MASKED);
+        constexpr bool OPERANDS = PROG_OPERANDS == 2 || (PROG_OPERANDS && MASKED);
         const int q0 = m * BQ + (lane & 3) * 2;
         const OperandLoads loads(a, b, h, q_len, k_len);
-        const int k_word[2] = {WORDS ? __ldg(loads.k_words + k0) : 0, WORDS ? __ldg(loads.k_words + k0 + 8) : 0};
+        const int k_word[2] = {OPERANDS ? __ldg(loads.k_words + k0) : 0, OPERANDS ? __ldg(loads.k_words + k0 + 8) : 0};
         const int queries[2] = {k0 < k_len ? q_len - q0 : 0, k0 + 8 < k_len ? q_len - q0 : 0};
         const u32 kept = FXA_DROPOUT ? kept_of_column(a, b, h, m * BQ, k0) : 0;
         if (PAIRS_READ_PROGRAM || MASKED) program.tile(a, q0, k0);
@@ -120,33 +132,34 @@ struct Tile {
 #pragma unroll
                 for (int x = 0; x < 2; x++) {
                     const int c = j * 8 + x;
-                    float slope;
-                    const Pair pair = pair_at<WORDS>(loads, q0, c, r, k_word[r]);
-                    const float value = score_value(program, a, s[j][r * 2 + x], pair, slope);
+                    float derivative;
+                    const Pair pair = pair_at<OPERANDS>(loads, q0, c, r, k_word[r]);
+                    const float value = score_value(program, a, s[j][r * 2 + x], pair, derivative);
                     w[x] = exp2_fast(__fmaf_rn(value, unit, -(x ? lse.y : lse.x)));
-                    if (MASKED && !((c < queries[r]) & score_mask(program, a, pair))) w[x] = slope = 0.f;
+                    if (MASKED && !((c < queries[r]) & score_mask(program, a, pair))) w[x] = derivative = 0.f;
                     const bool keep = keeps(kept, j * 4 + r * 2 + x);
                     float dp_ = dp[j][r * 2 + x];
                     if (FXA_DROPOUT) dp_ = keep ? dp_ * a.keep_inverse : 0.f;
                     g[x] = w[x] * (dp_ - (x ? delta.y : delta.x));
-                    if (CAPTURED && w[x] == 0.f) g[x] = 0.f; /* whatever dP is there */
+                    /* a pair of weight 0 has gradient 0, whatever dP is */
+                    if (HAS_CAPTURED_GRADS && w[x] == 0.f) g[x] = 0.f;
                     if (!keep) w[x] = 0.f;
                     const bool mine = part == 0 && q0 + c < q_len && k0 + 8 * r < k_len;
                     if (mine) store_captured(a, b, h, n, q0 + c, k0 + 8 * r, g[x]);
-                    if (mine && !TURNED) captured.add(program, a, b, h, s[j][r * 2 + x], pair, g[x]);
+                    if (mine && !LOOPED_GRADS) captured.add(program, a, b, h, s[j][r * 2 + x], pair, g[x]);
                     dp[j][r * 2 + x] = mine ? g[x] : 0.f;
-                    if (PROG_DERIVATIVE) g[x] = times_derivative(g[x], slope);
+                    if (PROG_DERIVATIVE) g[x] = times_derivative(g[x], derivative);
                     if (PROG_USER_BACKWARD) g[x] = user_gradient(program, a, s[j][r * 2 + x], pair, g[x]);
                 }
                 p[j][r] = pack16(w[0], w[1]);
                 ds[j][r] = pack16(g[0], g[1]);
             }
         }
-        if (TURNED && part == 0) collect<WORDS>(s, dp, loads, q0, k_word);
+        if (LOOPED_GRADS && part == 0) add_captured<OPERANDS>(s, dp, loads, q0, k_word);
     }
 
-    /* dS as [q][k]: the registers hold its transpose. */
-    FXA_INLINE void stage(const u32 (&ds)[BQ / 8][2]) const
+    /* Writes dS to shared memory as [q][k]: the registers hold its transpose. */
+    FXA_INLINE void ds_to_shared(const u32 (&ds)[BQ / 8][2]) const
     {
 #pragma unroll
         for (int j = 0; j < BQ / 8; j++)
@@ -160,7 +173,7 @@ struct Tile {
             }
     }
 
-    /* This CTA's columns of dV or dK. */
+    /* Adds to this CTA's columns of dV or dK. */
     template <int blocks>
     FXA_INLINE void add(float (&sum)[blocks][4], const u32 (&weights)[BQ / 8][2], u32 tile) const
     {
@@ -177,19 +190,19 @@ struct Tile {
         }
     }
 
-    /* dQ of 16 queries and a piece of this CTA's columns = dS K, added into the sum: four floats of a thread side by
-     * side. */
-    FXA_INLINE void add_dq(int m, int block, int piece) const
+    /* Adds dQ = dS K of 16 queries and a slice of this CTA's columns to the sum: four neighbouring floats per
+     * thread. */
+    FXA_INLINE void add_dq(int m, int block, int slice) const
     {
-        const int group = part * (PART / 8) + piece * (DQ_PIECE / 8), q = m * BQ + block * 16;
-        float dq[DQ_PIECE / 8][4];
+        const int group = part * (PART / 8) + slice * (DQ_SLICE / 8), q = m * BQ + block * 16;
+        float dq[DQ_SLICE / 8][4];
         clear(dq);
 #pragma unroll
         for (int k = 0; k < BK / 16; k++) {
             u32 rows[4], r[4];
             operand_a<BQ>(rows, ds_tile, block * 16, k, lane);
 #pragma unroll
-            for (int j = 0; j < DQ_PIECE / 16; j++) {
+            for (int j = 0; j < DQ_SLICE / 16; j++) {
                 operand_b_transposed<BK>(r, k_tile, k, group + j * 2, lane);
                 mma(dq[2 * j], rows, r[0], r[1]);
                 mma(dq[2 * j + 1], rows, r[2], r[3]);
@@ -197,14 +210,14 @@ struct Tile {
         }
         float *to = a.grad_q_sum + (padded + (q & ~63)) * FXA_D + (group * 128 + (q & 63) * 2 + lane) * 4;
 #pragma unroll
-        for (int j = 0; j < DQ_PIECE / 8; j++) add4(to + j * 512, dq[j]);
+        for (int j = 0; j < DQ_SLICE / 8; j++) add4(to + j * 512, dq[j]);
     }
 
-    FXA_INLINE void visit(int m, bool masked)
+    FXA_INLINE void block_step(int m, bool masked)
     {
         float s[BQ / 8][4], dp[BQ / 8][4];
         u32 p[BQ / 8][2], ds[BQ / 8][2];
-        __syncthreads(); /* the last block's tiles are read */
+        __syncthreads(); /* all warps have read the tiles of the block before */
         const int queries = q_len - m * BQ, first = at.q_first + m * BQ;
         copy_tile<BQ, FXA_D, THREADS>(q_tile, TileRows(a.q, b, h, first), queries, a.d, thread);
         copy_tile<BQ, FXA_DV, THREADS>(o_tile, TileRows(a.grad_o, b, h, first), queries, a.dv, thread);
@@ -217,11 +230,11 @@ struct Tile {
             gradients<true>(s, dp, p, ds, m);
         else
             gradients<false>(s, dp, p, ds, m);
-        stage(ds);
+        ds_to_shared(ds);
         add(dv, p, o_tile);
         add(dk, ds, q_tile);
         __syncthreads();
-        for (int i = warp; i < BQ / 16 * DQ_PIECES; i += WARPS) add_dq(m, i / DQ_PIECES, i % DQ_PIECES);
+        for (int i = warp; i < BQ / 16 * DQ_SLICES; i += WARPS) add_dq(m, i / DQ_SLICES, i % DQ_SLICES);
     }
 
     FXA_INLINE void store() const
@@ -261,7 +274,7 @@ struct Tile {
             program.head(a, b, h, q_len, k_len);
             captured.clear();
 #pragma unroll 1
-            for (int j = 0; j < row.total; j++) visit(row.tile(j), j < row.partial);
+            for (int j = 0; j < row.total; j++) block_step(row.tile(j), j < row.partial);
             if (part == 0) captured.store(a, b, h, n * WARPS + warp);
         }
         copy_wait<0>();
@@ -277,6 +290,6 @@ extern "C" __global__ void __launch_bounds__(THREADS) fxa_backward(const __grid_
 {
     extern __shared__ __align__(1024) u8 memory[];
     launch_begin();
-    const Place at(a, PARTS);
-    if (!at.outside(a)) Tile(a, at, (shared_address(memory) + 1023) & ~1023u).run();
+    const Sm80KeyTile at(a, PARTS);
+    if (!at.outside(a)) Sm80Backward(a, at, (shared_address(memory) + 1023) & ~1023u).run();
 }

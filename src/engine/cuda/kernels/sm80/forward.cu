@@ -1,9 +1,17 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * Forward for sm_80 and newer: mma.sync and cp.async. A CTA owns 128 query rows of one head (64 where head dimensions
- * exceed 128), a warp 32 (16) of them; K and V have one buffer each, and each is loaded while the other is worked on.
- * Online softmax with the maximum always updated. A tile whose O is not finite is visited again (common/nonfinite.cuh).
- * Launch: grid (query tiles, heads, batch); packed: grid (q_total / BM + batch, heads, 1).
+ * Forward for sm_80 and newer (mma.sync, cp.async): O and LSE of query tiles.
+ *
+ * Grid: (query tiles, heads, batch); packed: (q_total / BM + batch, heads, 1). A CTA of 4 warps has BM = 128 query rows
+ * of one head, a warp 32; half of that with head dims above 128 or a dense tensor.
+ * Pipeline: K and V have one buffer each; each is loaded during the computation on the other.
+ *
+ *     shared memory   | Q [BM, D] | K [BN, D] | V [BN, DV] |
+ *     cp.async          V(j)            K(j+1)
+ *     computation       S(j)            softmax(j)             O += P V(j)
+ *
+ * Mainloop: online softmax with the maximum updated in every step.
+ * Epilogue: O and LSE from registers. A tile whose O is not finite is recomputed (common/nonfinite.cuh).
  */
 #include "sm80/mma.cuh"
 #include "common/dropout.cuh"
@@ -16,14 +24,14 @@ namespace {
 
 constexpr FxaTileShape TILE = fxa_forward_sm80(TRAITS);
 constexpr int BM = TILE.launch.q_rows, BN = TILE.launch.k_rows, THREADS = TILE.launch.threads, WARPS = THREADS / 32;
-/* Of 16 rows, of a warp: two halve the loads of K and V, where the registers hold them. */
+/* Blocks of 16 rows per warp: two of them halve the loads of K and V, if the registers hold them. */
 constexpr int BLOCKS = BM / (16 * WARPS);
 constexpr int Q_BYTES = BM * D_STORED * 2, K_BYTES = BN * D_STORED * 2, V_BYTES = BN * DV_STORED * 2;
 constexpr int BYTES = Q_BYTES + K_BYTES + V_BYTES + 1024;
 static_assert(BYTES == TILE.launch.shared_bytes, "common/tile_shape.h has another size");
-constexpr float LARGE = 65536.f; /* of a maximum in log2: what its rounding may put weights off by is 2^-8 */
+constexpr float LARGE = 65536.f; /* largest maximum in base 2 whose rounding changes weights by at most 2^-8 */
 
-struct Tile {
+struct Sm80Forward {
     const FxaArgs &a;
     u32 q_tile, k_tile, v_tile;
     int m, h, b, kv_h, thread, warp, lane, q_first, q_len, k_first, k_len;
@@ -31,7 +39,7 @@ struct Tile {
     OperandLoads loads;
     float unit, row_max[BLOCKS][2], row_sum[BLOCKS][2], o[BLOCKS][FXA_DV / 8][4];
 
-    FXA_INLINE Tile(const FxaArgs &a_, const QueryTile<BM> &at, u32 base)
+    FXA_INLINE Sm80Forward(const FxaArgs &a_, const QueryTile<BM> &at, u32 base)
         : a(a_), q_tile(base), k_tile(base + Q_BYTES), v_tile(base + Q_BYTES + K_BYTES), m(at.m), h(at.h), b(at.b),
           kv_h(at.h / a_.group), thread(threadIdx.x), warp(threadIdx.x >> 5), lane(threadIdx.x & 31),
           q_first(at.q.first), q_len(at.q.length), k_first(at.k.first), k_len(at.k.length),
@@ -84,9 +92,9 @@ struct Tile {
 
     template <bool MASKED> FXA_INLINE void score(float (&s)[BN / 8][4], int block, int n)
     {
-        constexpr bool WORDS = PROG_OPERANDS == 2 || (PROG_OPERANDS && MASKED);
+        constexpr bool OPERANDS = PROG_OPERANDS == 2 || (PROG_OPERANDS && MASKED);
         const int q0 = first_row(block), k0 = n * BN + (lane & 3) * 2;
-        const int q_word[2] = {WORDS ? __ldg(loads.q_words + q0) : 0, WORDS ? __ldg(loads.q_words + q0 + 8) : 0};
+        const int q_word[2] = {OPERANDS ? __ldg(loads.q_words + q0) : 0, OPERANDS ? __ldg(loads.q_words + q0 + 8) : 0};
         const int keys[2] = {q0 < q_len ? k_len - k0 : 0, q0 + 8 < q_len ? k_len - k0 : 0};
         if (PROG_VALUE || MASKED) program.tile(a, q0, k0);
 #pragma unroll
@@ -94,16 +102,20 @@ struct Tile {
 #pragma unroll
             for (int x = 0; x < 4; x++) {
                 const int c = j * 8 + (x & 1), r = x >> 1;
-                const Pair pair = {q0 + 8 * r, k0 + c, 8 * r, c,
+                const Pair pair = {q0 + 8 * r,
+                                   k0 + c,
+                                   8 * r,
+                                   c,
                                    PROG_DIAGONAL ? __ldg(loads.diagonal + q0 - k0 + 8 * r - c) : 0.f,
-                                   PROG_DENSE ? loads.dense_at(a, q0 + 8 * r, k0 + c) : 0.f, q_word[r],
-                                   WORDS ? __ldg(loads.k_words + k0 + c) : 0};
+                                   PROG_DENSE ? loads.dense_at(a, q0 + 8 * r, k0 + c) : 0.f,
+                                   q_word[r],
+                                   OPERANDS ? __ldg(loads.k_words + k0 + c) : 0};
                 s[j][x] = score_value<false>(program, a, s[j][x], pair);
                 if (MASKED && !((c < keys[r]) & score_mask(program, a, pair))) s[j][x] = NEG_INF;
             }
     }
 
-    /* Scores to probabilities in 16 bits, without the dropped ones; O shrinks with a growing maximum. */
+    /* Turns scores into weights in 16 bits, without the dropped pairs, and rescales O. */
     FXA_INLINE void softmax(float (&s)[BN / 8][4], u32 (&p)[BN / 8][2], int block, int n, int values)
     {
         const u32 kept = FXA_DROPOUT ? kept_of_row(a, b, h, first_row(block), n * BN) : 0;
@@ -113,9 +125,10 @@ struct Tile {
 #pragma unroll
             for (int j = 0; j < BN / 8; j++) top = fmaxf(top, fmaxf(s[j][r * 2], s[j][r * 2 + 1]));
             top = quad_max(top);
-            const float middle = finite_or_zero(top), fade = exp2_fast((row_max[block][r] - middle) * unit);
+            const float middle = finite_or_zero(top), rescale = exp2_fast((row_max[block][r] - middle) * unit);
             float shift = middle * unit;
-            if (__any_sync(~0u, !(fabsf(shift) < LARGE))) { /* too large for a product that is rounded by itself */
+            /* too large for a product that is rounded separately */
+            if (__any_sync(~0u, !(fabsf(shift) < LARGE))) {
 #pragma unroll
                 for (int j = 0; j < BN / 8; j++) {
                     s[j][r * 2] -= middle;
@@ -124,7 +137,7 @@ struct Tile {
                 shift = 0.f;
             }
             shift += values_bias(values, FXA_F16);
-            float sum = row_sum[block][r] * fade;
+            float sum = row_sum[block][r] * rescale;
             row_max[block][r] = top;
 #pragma unroll
             for (int j = 0; j < BN / 8; j++) {
@@ -136,8 +149,8 @@ struct Tile {
             row_sum[block][r] = sum;
 #pragma unroll
             for (int j = 0; j < FXA_DV / 8; j++) {
-                o[block][j][r * 2] *= fade;
-                o[block][j][r * 2 + 1] *= fade;
+                o[block][j][r * 2] *= rescale;
+                o[block][j][r * 2 + 1] *= rescale;
             }
         }
     }
@@ -159,7 +172,7 @@ struct Tile {
             }
     }
 
-    FXA_INLINE bool visit(int n, int next, int values, bool masked)
+    FXA_INLINE bool key_step(int n, int next, int values, bool masked)
     {
         bool changed = false;
         float s[BLOCKS][BN / 8][4];
@@ -217,15 +230,15 @@ struct Tile {
             }
     }
 
-    /* All tiles of the row; whether this thread has changed an element of V. */
-    FXA_INLINE bool walk(const ListRow &row, int values)
+    /* Runs all tiles of the list row. Returns true if this thread has replaced an element of V. */
+    FXA_INLINE bool run_tiles(const ListRow &row, int values)
     {
         bool changed = false;
         int n = row.first, j = 0;
         clear();
         if (row.total) copy_keys(n);
         copy_commit();
-        if (a.turned && !values) { /* once: Q stays where it is */
+        if (a.turned && !values) { /* once only, because Q stays in its buffer */
             copy_wait<0>();
             __syncthreads();
             negate_tile(a, q_tile, Q_BYTES, thread, THREADS);
@@ -233,15 +246,15 @@ struct Tile {
 #pragma unroll 1
         for (; j < row.total; j++) {
             const int next = j + 1 < row.total ? row.tile(j + 1) : -1;
-            changed |= visit(n, next, values, j < row.partial);
+            changed |= key_step(n, next, values, j < row.partial);
             n = next;
         }
         copy_wait<0>();
         return changed;
     }
 
-    /* Whether a row of this thread, one that exists, is not finite. */
-    FXA_INLINE bool nonfinite() const
+    /* Returns true if an existing row of this thread is not finite. */
+    FXA_INLINE bool has_nonfinite() const
     {
         bool bad = false;
 #pragma unroll
@@ -261,19 +274,20 @@ struct Tile {
 #pragma unroll
         for (int i = 0; i < BLOCKS; i++) {
             Result *to[2];
-            bool there[2];
+            bool attended[2];
 #pragma unroll
             for (int r = 0; r < 2; r++) {
                 const float top = finite_or_zero(row_max[i][r]), sum = quad_sum(row_sum[i][r]);
                 const SoftmaxEpilogue end(a, h, top, unit, values_bias(values, FXA_F16), sum);
-                there[r] = first_row(i) + 8 * r < q_len && end.factor > 0.f; /* one of NaN, or of its sink, stays so */
+                /* a factor of NaN, from the sum or from the sink, stays NaN */
+                attended[r] = first_row(i) + 8 * r < q_len && end.factor > 0.f;
                 to[r] = result_row(a.o, b, h, q_first + first_row(i) + 8 * r);
             }
             in_batches<4>((float(&)[FXA_DV / 2])o[i], [&](int first, float (&x)[4]) {
 #pragma unroll
                 for (int e = 0; e < 4; e++) {
                     const int c = first * 2 + (lane & 3) * 2 + (e & 1);
-                    if (x[e] > 0.f && there[e >> 1] && c < a.dv) put_mark(to[e >> 1] + c, values);
+                    if (x[e] > 0.f && attended[e >> 1] && c < a.dv) put_mark(to[e >> 1] + c, values);
                 }
             });
         }
@@ -285,12 +299,12 @@ struct Tile {
         copy_tile<BM, FXA_D, THREADS>(q_tile, TileRows(a.q, b, h, q_first + m * BM), q_len - m * BM, a.d, thread);
 #pragma unroll 1
         for (int values = VALUES_UNCHANGED; values <= VALUES_NEG_INF; values++) {
-            const bool changed = walk(row, values);
+            const bool changed = run_tiles(row, values);
             if (values <= VALUES_FINITE)
                 store(values_bias(values, FXA_F16));
             else
                 put_marks(values);
-            const bool again = values == VALUES_UNCHANGED ? nonfinite() : changed || values == VALUES_POS_INF;
+            const bool again = values == VALUES_UNCHANGED ? has_nonfinite() : changed || values == VALUES_POS_INF;
             if (!__syncthreads_or(again)) break;
         }
     }
@@ -305,5 +319,5 @@ extern "C" __global__ void __launch_bounds__(THREADS) fxa_forward(const __grid_c
     extern __shared__ __align__(1024) u8 memory[];
     launch_begin();
     const QueryTile<BM> at(a);
-    if (!at.outside(a)) Tile(a, at, (shared_address(memory) + 1023) & ~1023u).run();
+    if (!at.outside(a)) Sm80Forward(a, at, (shared_address(memory) + 1023) & ~1023u).run();
 }

@@ -9,8 +9,8 @@
 #include "sm80/ptx.cuh"
 #include "common/varlen.cuh"
 
-/* Eight columns of a row to shared memory, of which the first `valid` exist; the others become zeros. Unaligned rows
- * (FXA_ALIGNED=0) go through registers. */
+/* Copies eight columns of a row to shared memory. The first `valid` exist; the others become 0. Unaligned rows
+ * (FXA_ALIGNED=0) are copied through registers. */
 FXA_INLINE void copy_chunk(u32 to, const u16 *from, int valid)
 {
 #if FXA_ALIGNED
@@ -24,7 +24,7 @@ FXA_INLINE void copy_chunk(u32 to, const u16 *from, int valid)
 #endif
 }
 
-/* Where row i of a tile begins, from row s of a tensor on. */
+/* Rows of a tile in memory, from row s of a tensor on. */
 struct TileRows {
     const FxaView &t;
     const u16 *first;
@@ -36,7 +36,7 @@ struct TileRows {
     FXA_INLINE const u16 *row(int i) const { return first + i * t.s; }
 };
 
-/* The same for keys of an entry, which may lie in pages: s is the entry's first row, `tile` the tile's first key. */
+/* Rows of a key tile, which may be paged. s: first row of the sequence; tile: first key of the tile */
 struct KeyRows : TileRows {
     const FxaArgs &a;
     int b, h, tile;
@@ -53,15 +53,16 @@ struct KeyRows : TileRows {
     }
 };
 
-/* `threads` threads copy a tile of rows x stored_columns(columns) from rows of d elements; rows from `limit` on and
- * columns from d on become zeros. A block of 64 columns at a time, so that every thread keeps its chunk. */
+/* Copies a tile of `rows` rows and stored_columns(columns) columns from rows of d elements, by `threads` threads;
+ * rows from `limit` on and columns from d on become 0. Blocks of 64 columns follow each other, so that every thread
+ * keeps its chunk. */
 template <int rows, int columns, int threads, class Source>
 FXA_INLINE void copy_tile(u32 to, const Source &from, int limit, int d, int thread)
 {
     constexpr int STEP = threads / 8;
     static_assert(rows % STEP == 0 && STEP % 8 == 0, "whole steps");
     const int row = thread / 8, chunk = thread % 8;
-    const u16 *nowhere = (const u16 *)from.t.data; /* an address for copies of nothing */
+    const u16 *nowhere = (const u16 *)from.t.data; /* an address for copies of 0 bytes */
     const u32 first = swizzled<rows>(to, row, chunk);
 #pragma unroll
     for (int c = 0; c < columns; c += 64) {
@@ -75,7 +76,7 @@ FXA_INLINE void copy_tile(u32 to, const Source &from, int limit, int d, int thre
     }
 }
 
-/* Two neighbouring elements of a row, as far as they exist. */
+/* Stores two neighbouring elements of a row, those below column d. */
 FXA_INLINE void store_pair(u16 *row, int c, int d, u32 pair)
 {
     if (FXA_ALIGNED && c + 1 < d) {
@@ -86,7 +87,7 @@ FXA_INLINE void store_pair(u16 *row, int c, int d, u32 pair)
     }
 }
 
-/* Two results beside each other; with FXA_OUT_F32 they are floats. */
+/* Stores two neighbouring results, as f32 with FXA_OUT_F32. */
 FXA_INLINE void store_results(const FxaView &t, int b, int h, long long s, int c, int d, float x, float y)
 {
     const long long row = b * t.b + h * t.h + s * t.s;
@@ -110,20 +111,20 @@ FXA_INLINE u16 *rows_of(const FxaView &t, int b, int h, long long s)
     return (u16 *)t.data + b * t.b + h * t.h + s * t.s;
 }
 
-/* Operand A of k-step k: 16 rows of a tile from `row` on. */
+/* Loads operand A of k-step k: 16 rows of a tile from `row` on. */
 template <int rows> FXA_INLINE void operand_a(u32 (&r)[4], u32 tile, int row, int k, int lane)
 {
     load_matrix(swizzled<rows>(tile, row + (lane & 15), k * 2 + (lane >> 4)), r);
 }
 
-/* Operands B of k-step k for the 16 columns of the product that are the tile's rows from `row` on: r[0], r[1] of the
- * first eight, r[2], r[3] of the others. */
+/* Loads operands B of k-step k, for 16 columns of the product, the tile's rows from `row` on: r[0] and r[1] for the
+ * first eight columns, r[2] and r[3] for the others. */
 template <int rows> FXA_INLINE void operand_b(u32 (&r)[4], u32 tile, int row, int k, int lane)
 {
     load_matrix(swizzled<rows>(tile, row + ((lane >> 4) << 3) + (lane & 7), k * 2 + ((lane >> 3) & 1)), r);
 }
 
-/* The same where the tile's rows are the inner dimension: k-step k is rows 16 k on, columns 8 * chunk on. */
+/* Loads operands B where the tile's rows are the inner dimension: rows from 16 k on, columns from 8 * chunk on. */
 template <int rows> FXA_INLINE void operand_b_transposed(u32 (&r)[4], u32 tile, int k, int chunk, int lane)
 {
     load_matrix_transposed(swizzled<rows>(tile, k * 16 + (lane & 15), chunk + (lane >> 4)), r);

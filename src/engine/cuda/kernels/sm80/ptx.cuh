@@ -1,14 +1,14 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * cp.async and mma.sync. Accumulators of a warp lie as those of wgmma do: row lane / 4 + 8 * (x / 2), column lane % 4 *
- * 2 + x % 2 of register x. See common/ptx.cuh.
+ * cp.async and mma.sync. The accumulators of a warp have the layout of wgmma: register x is row lane / 4 + 8 * (x / 2),
+ * column lane % 4 * 2 + x % 2. See common/ptx.cuh.
  */
 #ifndef FXA_CUDA_SM80_PTX_CUH
 #define FXA_CUDA_SM80_PTX_CUH
 
 #include "common/ptx.cuh"
 
-/* 16 bytes to shared memory, of which the first `bytes` are copied; the others become zeros. */
+/* Copies 16 bytes to shared memory, the first `bytes` of them from memory; the others become 0. */
 FXA_INLINE void copy_async(u32 to, const void *from, int bytes)
 {
     asm volatile("cp.async.cg.shared.global [%0], [%1], 16, %2;" ::"r"(to), "l"(from), "r"(bytes) : "memory");

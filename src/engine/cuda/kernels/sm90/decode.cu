@@ -1,58 +1,63 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * Forward for few queries and many keys on Hopper: all query rows of a KV head (its query heads times q_len) share each
- * key that is read, and the keys are split over CTAs. What bounds it is reading K and V once.
+ * Decode on Hopper: forward for few queries and many keys. All query rows of a KV head (its query heads times q_len)
+ * share each key that is read, and the keys are split over CTAs (split-KV). The bound is reading K and V once.
  *
- * The keys of one (entry, KV head, group of rows) are cut into `splits` pieces, and an item is `run` of them, 2^i, the
- * last one what is left: pieces are of the entry's shape alone and added up by one tree, so `run` changes no bit and
- * may be as large as leaves all CTAs something to do. The last entries have items of fewer pieces (a.cut). CTAs are
- * persistent and take items from a counter, so that they end together. One warp of a CTA takes them and copies tiles of
- * keys into a ring; it runs ahead of the others, from item to item too, so that memory is never idle. The others
- * compute (sm90/decode_mainloop.cuh); sm90/decode_combine.cuh is the end of a piece and of an item. One whose O is not
- * finite is left for the end of all, and gone over again (common/nonfinite.cuh).
+ * Grid: persistent, min(work items, multiprocessors) CTAs, or clusters with one CTA per work item.
+ * Warps: one producer warp takes work items from a counter and copies key tiles; it runs ahead of the consumers, into
+ * the next work item too, so that memory is never idle. WARPS consumer warps compute. Consumers take the registers of
+ * warps that end at once (MOVES_REGISTERS), so that they can hold what they have loaded.
+ * Pipeline: a ring of STAGES key tiles (K and V together) and one of WORK_SLOTS work items; sm90/decode_shared.cuh
+ * draws shared memory.
+ * Mainloop: sm90/decode_mainloop.cuh.
+ * Epilogue: sm90/decode_combine.cuh, at the end of a split and of a work item.
  *
- * Those that compute have the registers of warps that end at once (TAKES), so that they hold what they have loaded and
- * wait for few things one after the other: a step ends when the last of them has gone that way.
+ *     keys of (batch entry, KV head)   | split 0 | split 1 | split 2 | split 3 | split 4 |      a.splits = 5
+ *     work items of a row group        |      part 0       |      part 1       | part 2  |      a.run = 2
+ *     combine                          by one tree over splits, then over parts
  *
- * FXA_CLUSTER: the CTAs of a cluster have one item each, all shares of a row group, and add them up in shared memory.
+ * The number of splits depends on the problem's shape alone, and a single tree adds them, so `run` (a power of 2)
+ * changes no bit of the result and can be as large as leaves work for all CTAs. The last batch entries have work items
+ * of fewer splits (a.cut), so that CTAs end together. A work item whose O is not finite is deferred to the end and
+ * recomputed (common/nonfinite.cuh). With FXA_CLUSTER, the CTAs of a cluster have one work item each, all parts of a
+ * row group, and combine them in shared memory.
  *
- * Packed row r of a KV head is query r / group of head kv_h * group + r % group. An item has ROWS of them. Launch: grid
- * min(items, multiprocessors), of clusters as many as items; a.tiles items = shares * KV heads * row groups * batch,
- * shares = splits / run and row groups = group * q_len / ROWS, each rounded up. Lists have one row per KV head and
- * entry (of b_rows, h_rows; tile 0) of key tiles of BN. Workspace: a.next_tile, 0; a.redo, 12 bytes per item, which may
- * hold anything; where there is more than one share a.partial, ROWS * DV floats and a.partial_ml, 2 * ROWS floats per
- * item.
+ * Packed row r of a KV head is query r / group of head kv_h * group + r % group; a work item has ROWS of them. a.tiles
+ * = parts * KV heads * row groups * batch entries, with parts = splits / run and row groups = group * q_len / ROWS,
+ * each rounded up. Tile lists have one row per KV head and batch entry (b_rows, h_rows; tile 0) of key tiles of BN.
+ * Workspace: a.next_tile = 0; a.redo, 12 bytes per work item, with any contents; with more than one part, a.partial,
+ * ROWS * DV floats, and a.partial_ml, 2 * ROWS floats per work item.
  */
 #include "sm90/decode_mainloop.cuh"
 
 namespace {
 
-/* ---- The warp that copies --------------------------------------------------------------------------------------- */
+/* ---- Producer ---------------------------------------------------------------------------------------------------- */
 
-/* Keys are read once. Lines that are to go first leave in the L2 cache what others have to write there: few keys were 5
- * to 7 % faster for it, and many 3 to 5 % slower, beside cuDNN in each run. */
+/* Returns the L2 hint of K and V, which are read once. L2_EVICT_FIRST leaves the L2 cache to other data: 5 to 7 %
+ * faster with few keys, 3 to 5 % slower with many. */
 FXA_INLINE u64 key_cache(const FxaArgs &a)
 {
     const long long bytes = (long long)a.batch * a.kv_heads * a.k_len * (FXA_D + FXA_DV) * 2;
     return bytes < 1 << 28 ? L2_EVICT_FIRST : L2_EVICT_NORMAL;
 }
 
-/* Where tiles are copied from: entry, KV head, the entry's first key. Boxes are pages where those are smaller than a
- * tile. */
-struct CopyPlace {
+/* Source of the copies: batch entry, KV head, first key of the sequence. Boxes are pages where pages are smaller
+ * than a tile. */
+struct CopySource {
     int b, kv_h, first, box;
     u64 cache;
 
-    FXA_INLINE CopyPlace(const FxaArgs &a, int b_, int kv_h_, int first_)
+    FXA_INLINE CopySource(const FxaArgs &a, int b_, int kv_h_, int first_)
         : b(b_), kv_h(kv_h_), first(first_), box(FXA_PAGED ? min(a.page_size, BN) : BOX_ROWS), cache(key_cache(a))
     {
     }
 };
 
-/* One operand of a tile from key `row` on, on its way to a stage. A lane has a box, of so many rows and 64 columns:
- * those beside each other follow each other, so that rows are read as they lie in memory. */
+/* Copies K or V of a tile from key `row` on to a stage. Each lane copies one box of at.box rows and 64 columns;
+ * neighbouring boxes have neighbouring columns, so that rows are read as they are stored in memory. */
 template <int columns>
-FXA_INLINE void copy_boxes(const FxaMap *map, const FxaArgs &a, const CopyPlace &at, u32 to, u32 full, int row)
+FXA_INLINE void copy_boxes(const FxaMap *map, const FxaArgs &a, const CopySource &at, u32 to, u32 full, int row)
 {
     constexpr int BLOCKS = (columns + 63) / 64;
 #pragma unroll 1
@@ -64,12 +69,12 @@ FXA_INLINE void copy_boxes(const FxaMap *map, const FxaArgs &a, const CopyPlace 
     __syncwarp();
 }
 
-/* Tile n by all lanes of the warp, to a stage that is empty. */
-FXA_INLINE void copy_tile(const FxaMaps &maps, const FxaArgs &a, u32 base, const CopyPlace &at, u32 step, int n)
+/* Copies tile n to an empty stage, by all lanes of the warp. */
+FXA_INLINE void copy_tile(const FxaMaps &maps, const FxaArgs &a, u32 base, const CopySource &at, u32 step, int n)
 {
     const u32 to = base + step % STAGES * STAGE_BYTES, full = Ring<STAGES>{base + BARS_AT}.full(step);
     if ((threadIdx.x & 31) == 0) {
-        put_word(base + NUMBERS_AT + step % STAGES * 4, n);
+        put_word(base + INDICES_AT + step % STAGES * 4, n);
         barrier_expect(full, STAGE_BYTES);
     }
     __syncwarp();
@@ -77,45 +82,47 @@ FXA_INLINE void copy_tile(const FxaMaps &maps, const FxaArgs &a, u32 base, const
     copy_boxes<FXA_DV>(&maps.v, a, at, to + K_BYTES, full, n * BN);
 }
 
-/* Tiles of the first item, as many as there is room for, and how many those are: none where it is not plain where they
- * lie. A kernel that begins has its code in no cache, and this is a short way to the first copy. */
+/* Copies the first tiles of the first work item, as many as there are stages. Returns their number, which is 0 for
+ * paged, varlen and listed tiles. A starting kernel has its code in no cache, and this is a short path to the first
+ * copy. */
 FXA_INLINE int copy_first(const FxaMaps &maps, const FxaArgs &a, u32 base)
 {
     if (FXA_PAGED || FXA_VARLEN || a.list.items || a.k_len % BN) return 0;
-    const Place place(a, blockIdx.x);
-    const int b = quotient(place.head, a.by_kv_heads), kv_h = place.head - b * a.kv_heads, total = a.k_len / BN;
-    const int piece = quotient(total + a.splits - 1, a.by_splits), begin = place.share * place.run * piece;
-    const int count = max(min(min(begin + place.run * piece, total) - begin, STAGES), 0);
-    const CopyPlace from(a, b, kv_h, 0);
+    const SplitIndex index(a, blockIdx.x);
+    const int b = quotient(index.head, a.by_kv_heads), kv_h = index.head - b * a.kv_heads, total = a.k_len / BN;
+    const int split = quotient(total + a.splits - 1, a.by_splits), begin = index.part * index.run * split;
+    const int count = max(min(min(begin + index.run * split, total) - begin, STAGES), 0);
+    const CopySource from(a, b, kv_h, 0);
 #pragma unroll 1
     for (int i = 0; i < count; i++) copy_tile(maps, a, base, from, i, begin + i);
     return count;
 }
 
-enum { NEXT_ITEM_TILES = 3 }; /* before an item's last one the next item is asked for: who is slow asks late */
+/* tiles of a work item left when the next one is taken: late, so that slow CTAs take fewer */
+enum { TAKE_NEXT_AT = 3 };
 
 template <class F>
-FXA_INLINE void copy_tiles(const FxaMaps &maps, const FxaArgs &a, u32 base, const Part &at, int begin, int end,
-                           u32 &step, F ask)
+FXA_INLINE void copy_tiles(const FxaMaps &maps, const FxaArgs &a, u32 base, const DecodeWork &at, int begin, int end,
+                           u32 &step, F take_next)
 {
     const Ring<STAGES> ring = {base + BARS_AT};
-    const CopyPlace from(a, at.b, at.kv_h, at.k_first);
+    const CopySource from(a, at.b, at.kv_h, at.k_first);
     int next = begin < end ? at.row.tile(begin) : 0;
-    if (begin >= end) ask();
+    if (begin >= end) take_next();
 #pragma unroll 1
     for (int j = begin; j < end; j++, step++) {
         const int n = next;
-        if (j == max(begin, end - NEXT_ITEM_TILES)) ask();
+        if (j == max(begin, end - TAKE_NEXT_AT)) take_next();
         if (j + 1 < end) next = at.row.tile(j + 1);
         ring.wait_empty(step);
         copy_tile(maps, a, base, from, step, n);
     }
 }
 
-/* Q of an item on its way to the L2 cache, where those find it that come for it when its tiles are there. */
-FXA_INLINE void prefetch_queries(const FxaArgs &a, const Part &at)
+/* Prefetches Q of a work item into the L2 cache, from which the consumers load it when its tiles have arrived. */
+FXA_INLINE void prefetch_queries(const FxaArgs &a, const DecodeWork &at)
 {
-    constexpr int LINES = (FXA_D + 63) / 64; /* of 128 bytes, of a row */
+    constexpr int LINES = (FXA_D + 63) / 64; /* cache lines of 128 bytes per row */
 #pragma unroll 1
     for (int i = threadIdx.x & 31; i < at.rows * LINES; i += 32) {
         const int q = at.query(a, i / LINES);
@@ -124,156 +131,160 @@ FXA_INLINE void prefetch_queries(const FxaArgs &a, const Part &at)
     __syncwarp();
 }
 
-/* All tiles of an item but the first `copied`, or those of each of its pieces so often. */
+/* Copies the tiles of a work item except the first `copied`; for a recomputation, those of each split `times` times. */
 template <class F>
-FXA_INLINE void copy_item(const FxaMaps &maps, const FxaArgs &a, u32 base, int item, int copied, int times, u32 &step,
-                          F ask)
+FXA_INLINE void copy_splits(const FxaMaps &maps, const FxaArgs &a, u32 base, int work, int copied, int times, u32 &step,
+                            F take_next)
 {
-    const Part at(a, item);
-    const int some = times > 1 ? 1 : at.pieces;
-    for (int i = 0; i < at.pieces * times; i += some) {
-        const int piece = times > 1 ? i / times : 0;
-        copy_tiles(maps, a, base, at, at.begin(piece) + copied, at.begin(piece + some), step, ask);
+    const DecodeWork at(a, work);
+    const int some = times > 1 ? 1 : at.splits;
+    for (int i = 0; i < at.splits * times; i += some) {
+        const int split = times > 1 ? i / times : 0;
+        copy_tiles(maps, a, base, at, at.begin(split) + copied, at.begin(split + some), step, take_next);
     }
 }
 
-/* ---- The warps that compute ------------------------------------------------------------------------------------- */
+/* ---- Consumers --------------------------------------------------------------------------------------------------- */
 
-struct Consumer {
+struct DecodeConsumer {
     const FxaArgs &a;
     u32 base, step;
-    int warp, next; /* the item behind this one, */
-    QueryRows rows; /* and its Q */
+    int warp, next; /* next work item */
+    QueryRows rows; /* Q of the next work item */
     float *out;
     Float2 *stats;
     int *order;
 
-    FXA_INLINE Consumer(const FxaArgs &a_, u32 base_, u8 *start)
+    FXA_INLINE DecodeConsumer(const FxaArgs &a_, u32 base_, u8 *start)
         : a(a_), base(base_), step(0), warp(__shfl_sync(~0u, (int)threadIdx.x >> 5, 0)), next(-1),
           out((float *)(start + OUT_AT)), stats((Float2 *)(start + STATS_AT)), order((int *)(start + ORDER_AT))
     {
     }
 
-    /* O of a piece in the worker: as it is, or by three visits of its tiles. */
-    FXA_INLINE void compute(Worker &worker, int piece, int values)
+    /* Computes O of a split: once, or in a recomputation in three passes over its tiles. */
+    FXA_INLINE void compute(DecodeMainloop &mainloop, int split, int values)
     {
-        Worker::Marks up = {}, down = {};
+        DecodeMainloop::Marks up = {}, down = {};
         const bool again = values;
 #pragma unroll 1
         for (;; values--) {
-            worker.walk(base, step, piece, values);
+            mainloop.run_split(base, step, split, values);
             if (values <= VALUES_FINITE) break;
             if (values == VALUES_NEG_INF)
-                worker.take_marks(down);
+                mainloop.take_marks(down);
             else
-                worker.take_marks(up);
+                mainloop.take_marks(up);
         }
-        if (again) worker.put_marks(up, down);
+        if (again) mainloop.put_marks(up, down);
     }
 
-    /* Q is asked for before the end of the item before: it is a trip through a memory that is busy. */
-    FXA_INLINE void look_ahead(u32 count)
+    /* Receives the next work item and loads its Q, before the end of the current one: the load waits for a busy
+     * memory. */
+    FXA_INLINE void fetch_next(u32 count)
     {
-        const Ring<ITEMS> ring = {base + ITEM_BARS_AT};
+        const Ring<WORK_SLOTS> ring = {base + WORK_BARS_AT};
         ring.wait_full(count);
-        next = take_word(base + ITEMS_AT + count % ITEMS * 4);
+        next = take_word(base + WORK_SLOTS_AT + count % WORK_SLOTS * 4);
         release(ring.empty(count));
-        if (TILES == 1 && next >= 0) load_queries(a, Part(a, next), warp, rows); /* two tiles have no room for them */
+        /* two row tiles leave no registers for Q */
+        if (TILES == 1 && next >= 0) load_queries(a, DecodeWork(a, next), warp, rows);
     }
 
-    /* An item that is spoilt is left for the end of all. Words by turns: who is an item ahead writes the other one. */
-    FXA_INLINE void visit(int item, int count, int values)
+    /* Computes a work item. A non-finite one is deferred to the end. The words that report it alternate, because a
+     * warp may be one work item ahead of the others. */
+    FXA_INLINE void process(int work, int count, int values)
     {
-        const Part at(a, item);
-        const int pieces = FOLDS ? at.pieces : 1;
-        const bool alone = CLUSTER == 1 && a.tiles == a.batch * a.kv_heads * row_groups(a); /* no shares */
+        const DecodeWork at(a, work);
+        const int splits = KEEPS_SUMS ? at.splits : 1;
+        /* the row group has one part */
+        const bool single_part = CLUSTER == 1 && a.tiles == a.batch * a.kv_heads * row_groups(a);
         if (TILES > 1 || count == 0 || values) load_queries(a, at, warp, rows);
-        Worker worker(a, at, warp, rows);
-        Sums sums;
-        if (count == 0) begun_sync(); /* Q is on its way, ahead of tiles that others ask for */
-        RowPlace to(a, at, Sums::row(at));
-        if (FOLDS && alone) to.find();
-        const u32 word = base + SPOILT_AT + count % 2 * 4;
-        bool left = false;
+        DecodeMainloop mainloop(a, at, warp, rows);
+        SplitSums sums;
+        if (count == 0) start_sync(); /* Q is requested before the producer requests tiles */
+        OutputRow to(a, at, SplitSums::row(at));
+        if (KEEPS_SUMS && single_part) to.find();
+        const u32 word = base + NONFINITE_AT + count % 2 * 4;
+        bool deferred = false;
 #pragma unroll 1
-        for (int piece = 0; piece < pieces; piece++) {
-            compute(worker, piece, values);
-            if (piece + 1 == pieces && !values) look_ahead(count);
-            if (!values && worker.is_spoilt() && worker.lane == 0) put_word(word, count);
-            workers_sync(); /* the piece before is added up, and all have said what they have */
-            left = !values && take_word(word) == count;
-            if (left) continue;
-            worker.hand_in(out, stats);
-            workers_sync();
+        for (int split = 0; split < splits; split++) {
+            compute(mainloop, split, values);
+            if (split + 1 == splits && !values) fetch_next(count);
+            if (!values && mainloop.has_nonfinite() && mainloop.lane == 0) put_word(word, count);
+            consumers_sync(); /* the split before has been added, and all warps have reported non-finite values */
+            deferred = !values && take_word(word) == count;
+            if (deferred) continue;
+            mainloop.partial_to_shared(out, stats);
+            consumers_sync();
             sums.add(a, at, out, stats);
         }
-        if (left) return leave(item);
-        if (CLUSTER > 1) return sums.put_near(a, base);
-        if (FOLDS && alone) return sums.write(a, at, to);
-        const Place place = at.place(a);
-        sums.put(a, at, place);
-        if (place.shares > 1 && is_last(a, place, order)) merge_shares(a, at, place);
+        if (deferred) return defer(work);
+        if (CLUSTER > 1) return sums.put_shared(a, base);
+        if (KEEPS_SUMS && single_part) return sums.write(a, at, to);
+        const SplitIndex index = at.index(a);
+        sums.put(a, at, index);
+        if (index.parts > 1 && publish_partial(a, index, order)) combine_partials(a, at, index);
     }
 
-    FXA_INLINE void leave(int item) const
+    FXA_INLINE void defer(int work) const
     {
         if (threadIdx.x) return;
-        again_of(a)[item] = take_word(base + AGAIN_AT);
-        put_word(base + AGAIN_AT, item);
+        deferred_of(a)[work] = take_word(base + DEFERRED_AT);
+        put_word(base + DEFERRED_AT, work);
     }
 };
 
-/* Both roles go over the same items: the CTA's own, those that `next` says, then those that are left, all by one text
- * of `visit`. */
-template <class N, class F> FXA_INLINE void visit_items(const FxaArgs &a, u32 base, N next, F visit)
+/* Calls process() for the same work items in both roles: the CTA's own, those that `next` returns, then the deferred
+ * ones. One instance serves all three. */
+template <class N, class F> FXA_INLINE void for_each_work(const FxaArgs &a, u32 base, N next, F process)
 {
-    int item = blockIdx.x, values = VALUES_UNCHANGED;
+    int work = blockIdx.x, values = VALUES_UNCHANGED;
 #pragma unroll 1
     for (u32 count = 0;; count++) {
-        if (count) item = values ? *(volatile int *)(again_of(a) + item) : next(count - 1);
-        if (item < 0 && !values) {
+        if (count) work = values ? *(volatile int *)(deferred_of(a) + work) : next(count - 1);
+        if (work < 0 && !values) {
             values = VALUES_NEG_INF;
             roles_sync();
-            item = take_word(base + AGAIN_AT);
+            work = take_word(base + DEFERRED_AT);
         }
-        if (item < 0) return;
-        visit(item, count, values);
+        if (work < 0) return;
+        process(work, count, values);
     }
 }
 
-/* Takes items, and says which. Each is asked for while the last tiles of the one before it are copied: sooner, and who
- * is slow would have what others could have ended. As many are asked for as there are, so that the counter is 0 behind
- * the launch as before it. */
+/* Takes work items and passes them to the consumers. The next one is taken while the last tiles of the current one
+ * are copied: earlier, a slow CTA would take what others could finish. The counter is incremented a.tiles times in
+ * total, and so is 0 after the launch. */
 FXA_INLINE void produce(const FxaMaps &maps, const FxaArgs &a, u32 base)
 {
-    const Ring<ITEMS> ring = {base + ITEM_BARS_AT};
+    const Ring<WORK_SLOTS> ring = {base + WORK_BARS_AT};
     const bool first_lane = (threadIdx.x & 31) == 0;
     const int first = copy_first(maps, a, base);
-    u32 step = first, asked = 0;
+    u32 step = first, taken = 0;
     const auto next = [&](u32 count) {
-        int item = CLUSTER > 1 ? -1 : (int)(gridDim.x + __shfl_sync(~0u, asked, 0));
-        if (item >= a.tiles) item = -1;
+        int work = CLUSTER > 1 ? -1 : (int)(gridDim.x + __shfl_sync(~0u, taken, 0));
+        if (work >= a.tiles) work = -1;
         ring.wait_empty(count);
-        __syncwarp(); /* consumers may have given it back before a lane that comes late looks */
+        __syncwarp(); /* consumers may have released the slot before the last lane tests its barrier */
         if (first_lane) {
-            put_word(base + ITEMS_AT + count % ITEMS * 4, item);
+            put_word(base + WORK_SLOTS_AT + count % WORK_SLOTS * 4, work);
             barrier_arrive(ring.full(count));
         }
-        return item;
+        return work;
     };
-    visit_items(a, base, next, [&](int item, u32 count, int values) {
-        if (count && !values) prefetch_queries(a, Part(a, item));
-        copy_item(maps, a, base, item, count ? 0 : first, max(values, 1), step, [&] {
-            if (CLUSTER == 1 && first_lane && !values) asked = count_around(a.next_tile, a.tiles - 1);
+    for_each_work(a, base, next, [&](int work, u32 count, int values) {
+        if (count && !values) prefetch_queries(a, DecodeWork(a, work));
+        copy_splits(maps, a, base, work, count ? 0 : first, max(values, 1), step, [&] {
+            if (CLUSTER == 1 && first_lane && !values) taken = count_around(a.next_tile, a.tiles - 1);
         });
     });
 }
 
 FXA_INLINE void consume(const FxaArgs &a, u32 base, u8 *start)
 {
-    Consumer consumer(a, base, start);
+    DecodeConsumer consumer(a, base, start);
     const auto next = [&](u32) { return consumer.next; };
-    visit_items(a, base, next, [&](int item, u32 count, int values) { consumer.visit(item, (int)count, values); });
+    for_each_work(a, base, next, [&](int work, u32 count, int values) { consumer.process(work, (int)count, values); });
 }
 
 } // namespace
@@ -291,24 +302,24 @@ extern "C" __global__ void CLUSTERED __launch_bounds__(LAUNCHED, 1)
 {
     extern __shared__ __align__(1024) u8 memory[];
     const u32 base = (shared_address(memory) + 1023) & ~1023u;
-    if (threadIdx.x == WORKERS) {
+    if (threadIdx.x == CONSUMERS) {
         tma_prefetch(&maps.k);
         tma_prefetch(&maps.v);
         Ring<STAGES>{base + BARS_AT}.init(WARPS);
-        Ring<ITEMS>{base + ITEM_BARS_AT}.init(WARPS);
+        Ring<WORK_SLOTS>{base + WORK_BARS_AT}.init(WARPS);
         barrier_init_done();
-        async_fence(); /* this thread's own copies come next */
+        async_fence(); /* for the copies of this thread, which follow */
     }
-    if (threadIdx.x < 3) put_word(base + SPOILT_AT + 4 * threadIdx.x, -1); /* AGAIN_AT too */
+    if (threadIdx.x < 3) put_word(base + NONFINITE_AT + 4 * threadIdx.x, -1); /* the word at DEFERRED_AT too */
     launch_begin();
-    if (threadIdx.x >= WORKERS) {
-        if (TAKES) registers_down<56>();
+    if (threadIdx.x >= CONSUMERS) {
+        if (MOVES_REGISTERS) registers_down<56>();
         if (threadIdx.x >= THREADS) return;
-        begun_arrive();
+        start_arrive();
         produce(maps, a, base);
     } else {
-        if (TAKES) registers_up<224>();
+        if (MOVES_REGISTERS) registers_up<224>();
         consume(a, base, memory + (base - shared_address(memory)));
-        if (CLUSTER > 1) merge_cluster(a, base);
+        if (CLUSTER > 1) combine_cluster(a, base);
     }
 }

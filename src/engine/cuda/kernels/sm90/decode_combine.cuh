@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * The ends of a piece and of an item of sm90/decode.cu: what its warps have of a piece is added up, the pieces of an
- * item become one share, and who hands in the last share of a row group adds all of them up. {maximum, sum} of rows are
- * of scores before the unit; a weight of 0 contains what O is.
+ * Combine of sm90/decode.cu: adds up O of the warps at the end of a split, and the splits of a work item (a part); the
+ * CTA that stores the last part of a row group adds up its parts. {maximum, sum} of rows are of scores before the unit.
+ * A weight of 0 excludes whatever O holds.
  */
 #ifndef FXA_CUDA_SM90_DECODE_COMBINE_CUH
 #define FXA_CUDA_SM90_DECODE_COMBINE_CUH
@@ -13,20 +13,21 @@
 
 namespace {
 
-constexpr float BIAS = FXA_F16 ? 0.f : 24.f; /* taken off exponents, so that no sum of V overflows */
+constexpr float BIAS = FXA_F16 ? 0.f : 24.f; /* subtracted from exponents, so that no sum over V overflows */
 
-FXA_INLINE float share_weight(const FxaArgs &a, float top, float all)
+FXA_INLINE float combine_weight(const FxaArgs &a, float top, float all)
 {
     return exp2_fast((top - finite_or_zero(all)) * Program::unit(a));
 }
 
-/* Four columns of a row over some keys. */
-struct Share {
+/* Four columns of a row, over some of the keys. */
+struct PartialResult {
     Float2 stat; /* {maximum, sum} */
     Float4 o;
 };
 
-/* A weight of 0 contains what x is. One rounding each, wherever this is compiled: pieces have one sum whoever adds. */
+/* Returns weight * x, and 0 for weight 0 whatever x is. One rounding per element in any kernel, so that splits have
+ * the same sum whichever CTA adds them. */
 FXA_INLINE Float4 weighted(float weight, const Float4 &x)
 {
     if (weight == 0.f) return Float4{0.f, 0.f, 0.f, 0.f};
@@ -40,24 +41,24 @@ FXA_INLINE Float4 plus_weighted(const Float4 &o, float weight, const Float4 &x)
                   __fmaf_rn(weight, x.w, o.w)};
 }
 
-FXA_INLINE Share both(const FxaArgs &a, const Share &x, const Share &y)
+FXA_INLINE PartialResult combine(const FxaArgs &a, const PartialResult &x, const PartialResult &y)
 {
     const float top = fmaxf(x.stat.x, y.stat.x);
-    const float p = share_weight(a, x.stat.x, top), q = share_weight(a, y.stat.x, top);
-    return Share{{top, __fmaf_rn(q, y.stat.y, p * x.stat.y)}, plus_weighted(weighted(p, x.o), q, y.o)};
+    const float p = combine_weight(a, x.stat.x, top), q = combine_weight(a, y.stat.x, top);
+    return PartialResult{{top, __fmaf_rn(q, y.stat.y, p * x.stat.y)}, plus_weighted(weighted(p, x.o), q, y.o)};
 }
 
 /*
- * Adds shares up by a tree over their numbers, in which a share without a partner stays as it is: shares 0 and 1, 2 and
- * 3, ... of a level are one of the next. So the sum over a row group has the same bits whether a CTA has all of its
- * pieces or 2^i neighbours of them. At most 2^levels shares.
+ * Adds up partial results by a tree over their indices: 0 and 1, 2 and 3, ... of a level are one of the next; one
+ * without a partner moves up unchanged. So the sum of a row group has the same bits whether a CTA has all of its splits
+ * or 2^i neighbouring ones. At most 2^levels partial results.
  */
-template <int levels> struct Fold {
-    Share level[levels];
+template <int levels> struct SplitTree {
+    PartialResult level[levels];
     int count;
 
-    FXA_INLINE Fold() : count(0) {}
-    FXA_INLINE void add(const FxaArgs &a, Share x)
+    FXA_INLINE SplitTree() : count(0) {}
+    FXA_INLINE void add(const FxaArgs &a, PartialResult x)
     {
         const int before = count++;
         bool carried = true;
@@ -66,37 +67,37 @@ template <int levels> struct Fold {
             if (!carried) continue;
             carried = before >> i & 1;
             if (carried)
-                x = both(a, level[i], x);
+                x = combine(a, level[i], x);
             else
                 level[i] = x;
         }
-        if (carried) level[0] = x; /* all there can be */
+        if (carried) level[0] = x; /* no more can follow */
     }
-    FXA_INLINE Share all(const FxaArgs &a) const
+    FXA_INLINE PartialResult all(const FxaArgs &a) const
     {
-        Share x = level[0];
+        PartialResult x = level[0];
         bool some = count & 1 || count == 1 << levels;
 #pragma unroll
         for (int i = 1; i < levels; i++) {
             if (!(count >> i & 1)) continue;
-            x = some ? both(a, level[i], x) : level[i];
+            x = some ? combine(a, level[i], x) : level[i];
             some = true;
         }
         return x;
     }
 };
 
-/* Where a row of O goes, found out while there is time for it: when the last tile is there nothing else is to do. */
-struct RowPlace {
+/* Address of a row of O and LSE, computed before the last tile arrives. */
+struct OutputRow {
     int h;
-    bool inside, there; /* rows past a length are there, and 0, where lengths are not those of memory */
+    bool inside, exists; /* exists: rows past a length exist, and are 0, unless rows are packed */
     u64 o, lse;
 
-    FXA_INLINE RowPlace(const FxaArgs &a, const Part &at, int r) : h(at.q_head(a, r))
+    FXA_INLINE OutputRow(const FxaArgs &a, const DecodeWork &at, int r) : h(at.q_head(a, r))
     {
         const int q = at.query(a, r);
         inside = q < at.q_len;
-        there = inside || !q_starts(a);
+        exists = inside || !q_starts(a);
         o = (u64)rows_of(a.o, at.b, h, at.q_first + q);
         lse = (u64)(a.lse + (at.b * a.lse_b + h * a.lse_h + (at.q_first + q) * a.lse_s));
     }
@@ -107,138 +108,144 @@ struct RowPlace {
     }
 };
 
-/* Four columns of a row from d on. */
-FXA_INLINE void write_row(const FxaArgs &a, const RowPlace &to, int d, const Share &x)
+/* Writes four columns of a row from d on. */
+FXA_INLINE void write_row(const FxaArgs &a, const OutputRow &to, int d, const PartialResult &x)
 {
     const SoftmaxEpilogue end(a, to.h, finite_or_zero(x.stat.x), Program::unit(a), BIAS, x.stat.y);
-    if (!to.there) return;
+    if (!to.exists) return;
     const bool some = to.inside && end.factor != 0.f;
     store_pair((u16 *)to.o, d, a.dv, some ? pack16(x.o.x * end.factor, x.o.y * end.factor) : 0);
     store_pair((u16 *)to.o, d + 2, a.dv, some ? pack16(x.o.z * end.factor, x.o.w * end.factor) : 0);
     if (d == 0) *(float *)to.lse = to.inside ? end.lse : NEG_INF;
 }
 
-/* Where column d of row r of a warp's O is: rows 2, 4, 6 apart, which a warp writes at once, in banks of their own. */
-FXA_INLINE int out_place(int part, int r, int d)
+/* Returns the index of column d of row r in O of a warp. Rows 2, 4 and 6 apart, which a warp writes at once, are in
+ * different banks. */
+FXA_INLINE int out_index(int key_warp, int r, int d)
 {
     static_assert(FXA_DV % 32 == 0, "columns are exchanged within 32");
-    return (part * ROWS + r) * FXA_DV + (d ^ (r >> 1 & 3) << 3);
+    return (key_warp * ROWS + r) * FXA_DV + (d ^ (r >> 1 & 3) << 3);
 }
 
-/* The warps of this CTA. */
-FXA_INLINE Share warps_share(const FxaArgs &a, const float *out, const Float2 *stats, int r, int d)
+/* Returns the sum over the warps of this CTA. */
+FXA_INLINE PartialResult combine_warps(const FxaArgs &a, const float *out, const Float2 *stats, int r, int d)
 {
-    Share all = {{NEG_INF, 0.f}, {0.f, 0.f, 0.f, 0.f}};
+    PartialResult all = {{NEG_INF, 0.f}, {0.f, 0.f, 0.f, 0.f}};
 #pragma unroll
-    for (int w = 0; w < KEY_PARTS; w++) all.stat.x = fmaxf(all.stat.x, stats[w * ROWS + r].x);
+    for (int w = 0; w < KEY_WARPS; w++) all.stat.x = fmaxf(all.stat.x, stats[w * ROWS + r].x);
 #pragma unroll
-    for (int w = 0; w < KEY_PARTS; w++) {
+    for (int w = 0; w < KEY_WARPS; w++) {
         const Float2 stat = stats[w * ROWS + r];
-        const float weight = share_weight(a, stat.x, all.stat.x);
+        const float weight = combine_weight(a, stat.x, all.stat.x);
         all.stat.y = __fmaf_rn(weight, stat.y, all.stat.y);
-        all.o = plus_weighted(all.o, weight, *(const Float4 *)(out + out_place(w, r, d)));
+        all.o = plus_weighted(all.o, weight, *(const Float4 *)(out + out_index(w, r, d)));
     }
     return all;
 }
 
-/* To the result, or to the workspace when the row group has more shares. */
-FXA_INLINE void put_share(const FxaArgs &a, const Part &at, const Place &place, int r, int d, const Share &x)
+/* Writes a partial result to O, or to the workspace if the row group has several parts. */
+FXA_INLINE void put_partial(const FxaArgs &a, const DecodeWork &at, const SplitIndex &index, int r, int d,
+                            const PartialResult &x)
 {
-    if (place.shares == 1) return write_row(a, RowPlace(a, at, r), d, x);
-    const long long row = (long long)(place.first_share + place.share) * ROWS + r;
+    if (index.parts == 1) return write_row(a, OutputRow(a, at, r), d, x);
+    const long long row = (long long)(index.first_part + index.part) * ROWS + r;
     *(Float4 *)(a.partial + row * FXA_DV + d) = x.o;
     if (d == 0) *(Float2 *)(a.partial_ml + row * 2) = x.stat;
 }
 
-enum { RUN_LEVELS = 4, MERGE_LEVELS = 3, MERGE_LOADS = 1 << MERGE_LEVELS }; /* loads: on the way at once */
+enum { RUN_LEVELS = 4, COMBINE_LEVELS = 3, COMBINE_LOADS = 1 << COMBINE_LEVELS }; /* loads in flight at once */
 
-/* The pieces of an item, added up at the end of each. */
-struct Sums {
-    Fold<RUN_LEVELS> fold; /* FOLDS: of quad threadIdx.x of O */
+/* Sum of the splits of a work item, extended at the end of each split. */
+struct SplitSums {
+    SplitTree<RUN_LEVELS> fold; /* KEEPS_SUMS: of quad threadIdx.x of O */
 
-    FXA_INLINE void add(const FxaArgs &a, const Part &at, const float *out, const Float2 *stats)
+    FXA_INLINE void add(const FxaArgs &a, const DecodeWork &at, const float *out, const Float2 *stats)
     {
         u32 thread = threadIdx.x;
-        keep(thread); /* else addresses take registers from the loop over tiles */
+        keep(thread); /* otherwise addresses occupy registers in the loop over tiles */
 #pragma unroll 1
-        for (int e = thread; e < at.rows * (FXA_DV / 4); e += WORKERS) {
+        for (int e = thread; e < at.rows * (FXA_DV / 4); e += CONSUMERS) {
             const int r = e / (FXA_DV / 4), d = e % (FXA_DV / 4) * 4;
-            const Share x = warps_share(a, out, stats, r, d);
-            if (!FOLDS) {
-                put_share(a, at, at.place(a), r, d, x);
+            const PartialResult x = combine_warps(a, out, stats, r, d);
+            if (!KEEPS_SUMS) {
+                put_partial(a, at, at.index(a), r, d, x);
                 continue;
             }
             fold.add(a, x);
             break;
         }
     }
-    FXA_INLINE void put_near(const FxaArgs &a, u32 base) const
+    FXA_INLINE void put_shared(const FxaArgs &a, u32 base) const
     {
         const u32 to = base + threadIdx.x * 32;
-        const Share x = fold.all(a);
+        const PartialResult x = fold.all(a);
         store_shared_float4(to, x.o.x, x.o.y, x.o.z, x.o.w);
         store_shared_float4(to + 16, x.stat.x, x.stat.y, 0.f, 0.f);
     }
-    /* The quad of this thread, of items that are all of their row groups. */
-    FXA_INLINE static int row(const Part &at) { return min((int)threadIdx.x / (FXA_DV / 4), at.rows - 1); }
-    FXA_INLINE void write(const FxaArgs &a, const Part &at, const RowPlace &to) const
+    /* Returns the row of this thread's quad, for work items that are all of their row groups. */
+    FXA_INLINE static int row(const DecodeWork &at)
+    {
+        return min((int)threadIdx.x / (FXA_DV / 4), at.rows - 1);
+    }
+    FXA_INLINE void write(const FxaArgs &a, const DecodeWork &at, const OutputRow &to) const
     {
         if ((int)threadIdx.x / (FXA_DV / 4) < at.rows) write_row(a, to, threadIdx.x % (FXA_DV / 4) * 4, fold.all(a));
     }
-    FXA_INLINE void put(const FxaArgs &a, const Part &at, const Place &place) const
+    FXA_INLINE void put(const FxaArgs &a, const DecodeWork &at, const SplitIndex &index) const
     {
         const int r = threadIdx.x / (FXA_DV / 4), d = threadIdx.x % (FXA_DV / 4) * 4;
-        if (FOLDS && r < at.rows) put_share(a, at, place, r, d, fold.all(a));
+        if (KEEPS_SUMS && r < at.rows) put_partial(a, at, index, r, d, fold.all(a));
     }
 };
 
-/* Shares of a row group from the first of x on, of which `left` are there. */
-FXA_INLINE Share tree_of(const FxaArgs &a, Share (&x)[MERGE_LOADS], int left)
+/* Returns the sum of the partial results in x, the first `left` of which exist. */
+FXA_INLINE PartialResult combine_tree(const FxaArgs &a, PartialResult (&x)[COMBINE_LOADS], int left)
 {
 #pragma unroll
-    for (int step = 1; step < MERGE_LOADS; step *= 2)
+    for (int step = 1; step < COMBINE_LOADS; step *= 2)
 #pragma unroll
-        for (int i = 0; i + step < MERGE_LOADS; i += 2 * step)
-            if (i + step < left) x[i] = both(a, x[i], x[i + step]);
+        for (int i = 0; i + step < COMBINE_LOADS; i += 2 * step)
+            if (i + step < left) x[i] = combine(a, x[i], x[i + step]);
     return x[0];
 }
 
-/* All shares of a row group. */
-FXA_INLINE void merge_shares(const FxaArgs &a, const Part &at, const Place &place)
+/* Adds up all parts of a row group and writes O. */
+FXA_INLINE void combine_partials(const FxaArgs &a, const DecodeWork &at, const SplitIndex &index)
 {
-    const long long first = (long long)place.first_share * ROWS;
+    const long long first = (long long)index.first_part * ROWS;
 #pragma unroll 1
-    for (int e = threadIdx.x; e < at.rows * (FXA_DV / 4); e += WORKERS) {
+    for (int e = threadIdx.x; e < at.rows * (FXA_DV / 4); e += CONSUMERS) {
         const int r = e / (FXA_DV / 4), d = e % (FXA_DV / 4) * 4;
         const Float2 *stat = (const Float2 *)a.partial_ml + first + r;
         const Float4 *o = (const Float4 *)(a.partial + (first + r) * FXA_DV + d);
-        Fold<MERGE_LEVELS> fold; /* of MERGE_LOADS shares each */
+        SplitTree<COMBINE_LEVELS> fold; /* of COMBINE_LOADS parts each */
 #pragma unroll 1
-        for (int left = place.shares; left > 0; left -= MERGE_LOADS) {
-            Share x[MERGE_LOADS];
+        for (int left = index.parts; left > 0; left -= COMBINE_LOADS) {
+            PartialResult x[COMBINE_LOADS];
 #pragma unroll
-            for (int i = 0; i < MERGE_LOADS; i++) {
+            for (int i = 0; i < COMBINE_LOADS; i++) {
                 const int s = i < left ? i * ROWS : 0;
-                x[i] = Share{stat[s], o[s * (FXA_DV / 4)]};
+                x[i] = PartialResult{stat[s], o[s * (FXA_DV / 4)]};
             }
-            fold.add(a, tree_of(a, x, left));
-            stat += MERGE_LOADS * ROWS;
-            o += MERGE_LOADS * ROWS * (FXA_DV / 4);
+            fold.add(a, combine_tree(a, x, left));
+            stat += COMBINE_LOADS * ROWS;
+            o += COMBINE_LOADS * ROWS * (FXA_DV / 4);
         }
-        write_row(a, RowPlace(a, at, r), d, fold.all(a));
+        write_row(a, OutputRow(a, at, r), d, fold.all(a));
     }
 }
 
-/* Shares of a cluster's CTAs, each in shared memory of its own where tiles were. Each CTA adds up some of the quads. */
-FXA_INLINE void merge_cluster(const FxaArgs &a, u32 base)
+/* Adds up the parts of a cluster's CTAs, each in the shared memory of its CTA where tiles were. Each CTA adds up
+ * some of the quads. */
+FXA_INLINE void combine_cluster(const FxaArgs &a, u32 base)
 {
-    constexpr int SOME = (QUADS + CLUSTER - 1) / CLUSTER;
-    const Part at(a, blockIdx.x);
-    const int e = (int)(blockIdx.x % CLUSTER) * SOME + threadIdx.x, r = e / (FXA_DV / 4);
-    const bool some = threadIdx.x < SOME && r < at.rows;
-    Share x[MERGE_LOADS];
+    constexpr int CTA_QUADS = (QUADS + CLUSTER - 1) / CLUSTER;
+    const DecodeWork at(a, blockIdx.x);
+    const int e = (int)(blockIdx.x % CLUSTER) * CTA_QUADS + threadIdx.x, r = e / (FXA_DV / 4);
+    const bool some = threadIdx.x < CTA_QUADS && r < at.rows;
+    PartialResult x[COMBINE_LOADS];
     cluster_arrive<CLUSTER>();
-    RowPlace to(a, at, some ? r : 0);
+    OutputRow to(a, at, some ? r : 0);
     to.find();
     cluster_wait<CLUSTER>();
     if (some) {
@@ -246,42 +253,43 @@ FXA_INLINE void merge_cluster(const FxaArgs &a, u32 base)
         for (int i = 0; i < CLUSTER; i++) {
             const u32 from = cluster_address(base + e * 32, i);
             const Float4 stat = load_cluster_float4(from + 16);
-            x[i] = Share{{stat.x, stat.y}, load_cluster_float4(from)};
+            x[i] = PartialResult{{stat.x, stat.y}, load_cluster_float4(from)};
         }
-        x[0] = tree_of(a, x, CLUSTER);
+        x[0] = combine_tree(a, x, CLUSTER);
     }
-    cluster_arrive<CLUSTER>(); /* all that is read is there */
+    cluster_arrive<CLUSTER>(); /* all loads are done */
     if (some) write_row(a, to, e % (FXA_DV / 4) * 4, x[0]);
-    cluster_wait<CLUSTER>(); /* who ends takes its shared memory along */
+    cluster_wait<CLUSTER>(); /* a CTA that exits releases its shared memory */
 }
 
-constexpr u64 HANDED_IN = 0xB5297A4D68E31DA5ull;
+constexpr u64 PARTIAL_READY = 0xB5297A4D68E31DA5ull;
 
 /*
- * Hands in a share, and says whether all are there. Every share has a flag, which is HANDED_IN once it is in memory and
- * anything else before that: so nobody has to set flags before a run. Of the CTAs of a row group the one whose fence is
- * the last sees all flags; others may too, and write the same bits. Who sees them takes them back for the next run. All
- * workers come here behind their stores.
+ * Publishes a part. Returns true if all parts of the row group are stored, in which case this CTA combines them. Each
+ * part has a flag that is PARTIAL_READY once the part is in memory and any other value before, so flags need not be set
+ * before a run. The CTA of the row group whose fence is last sees all flags; other CTAs may see them too, and write the
+ * same bits. A CTA that sees all flags resets them for the next run. All consumers call this function after their
+ * stores.
  */
-FXA_INLINE bool is_last(const FxaArgs &a, const Place &place, int *all_there)
+FXA_INLINE bool publish_partial(const FxaArgs &a, const SplitIndex &index, int *all_ready)
 {
-    u64 *flags = (u64 *)a.redo + place.first_share;
+    u64 *flags = (u64 *)a.redo + index.first_part;
     __threadfence();
-    workers_sync();
+    consumers_sync();
     if (threadIdx.x < 32) {
         if (threadIdx.x == 0) {
-            *(volatile u64 *)(flags + place.share) = HANDED_IN;
+            *(volatile u64 *)(flags + index.part) = PARTIAL_READY;
             fence_in_order();
         }
         __syncwarp();
         bool all = true;
-        for (int s = threadIdx.x; s < place.shares; s += 32) all &= load_flag(flags + s) == HANDED_IN;
+        for (int s = threadIdx.x; s < index.parts; s += 32) all &= load_flag(flags + s) == PARTIAL_READY;
         all = __all_sync(~0u, all);
-        for (int s = threadIdx.x; all && s < place.shares; s += 32) *(volatile u64 *)(flags + s) = 0;
-        if (threadIdx.x == 0) *all_there = all;
+        for (int s = threadIdx.x; all && s < index.parts; s += 32) *(volatile u64 *)(flags + s) = 0;
+        if (threadIdx.x == 0) *all_ready = all;
     }
-    workers_sync();
-    if (!*all_there) return false;
+    consumers_sync();
+    if (!*all_ready) return false;
     __threadfence();
     return true;
 }

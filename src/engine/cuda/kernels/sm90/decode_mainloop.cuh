@@ -1,7 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * A warp of sm90/decode.cu that computes: S^T = K Q^T and O^T += V^T P^T of its keys of each tile with mma.sync, keys
- * as rows and query rows as columns. KEY_PARTS warps have keys of their own, ROW_PARTS query rows of their own.
+ * Mainloop of a consumer warp of sm90/decode.cu: S^T = K Q^T and O^T += V^T P^T of its keys of each tile, with
+ * mma.sync; keys are the rows of accumulators, query rows the columns. KEY_WARPS warps have keys of their own,
+ * ROW_WARPS query rows of their own.
  */
 #ifndef FXA_CUDA_SM90_DECODE_MAINLOOP_CUH
 #define FXA_CUDA_SM90_DECODE_MAINLOOP_CUH
@@ -12,10 +13,10 @@
 
 namespace {
 
-/* The elements of Q that are a lane's. */
+/* Elements of Q that a lane holds, as right operands of mma.sync. */
 typedef u32 QueryRows[TILES][FXA_D / 8];
 
-/* Those of a row: in a few instructions where it is as long as it may be. */
+/* Loads a lane's elements of a row of Q; in few instructions if the row has exactly FXA_D aligned elements. */
 FXA_INLINE void load_query(const FxaArgs &a, u32 (&x)[FXA_D / 8], const u16 *from, bool inside)
 {
     const int c = (threadIdx.x & 3) * 2;
@@ -30,28 +31,28 @@ FXA_INLINE void load_query(const FxaArgs &a, u32 (&x)[FXA_D / 8], const u16 *fro
         for (int k = 0; k < FXA_D / 8; k++) x[k] = load_pair(from, k * 8 + c, a.d);
 }
 
-FXA_INLINE void load_queries(const FxaArgs &a, const Part &at, int warp, QueryRows &rows)
+FXA_INLINE void load_queries(const FxaArgs &a, const DecodeWork &at, int warp, QueryRows &rows)
 {
 #pragma unroll
     for (int t = 0; t < TILES; t++) {
-        const int r = (warp / KEY_PARTS * TILES + t) * 8 + (int)(threadIdx.x >> 2 & 7);
+        const int r = (warp / KEY_WARPS * TILES + t) * 8 + (int)(threadIdx.x >> 2 & 7);
         const bool inside = r < at.rows && at.query(a, r) < at.q_len;
         const int row = inside ? r : 0;
         load_query(a, rows[t], rows_of(a.q, at.b, at.q_head(a, row), at.q_first + at.query(a, row)), inside);
     }
 }
 
-struct Worker {
+struct DecodeMainloop {
     const FxaArgs &a;
-    const Part &at;
-    int lane, key0, row0; /* its first key of a tile, its first row */
+    const DecodeWork &at;
+    int lane, key0, row0; /* first key of a tile and first row of the warp */
     Program program[TILES][2];
     QueryRows q;
     float unit, top[TILES][2], sum[TILES][2], o[FXA_DV / 16][TILES][4];
 
-    FXA_INLINE Worker(const FxaArgs &a_, const Part &at_, int warp, const QueryRows &rows)
-        : a(a_), at(at_), lane(threadIdx.x & 31), key0(warp % KEY_PARTS * KEYS),
-          row0(warp / KEY_PARTS * TILES * 8), unit(Program::unit(a_))
+    FXA_INLINE DecodeMainloop(const FxaArgs &a_, const DecodeWork &at_, int warp, const QueryRows &rows)
+        : a(a_), at(at_), lane(threadIdx.x & 31), key0(warp % KEY_WARPS * KEYS), row0(warp / KEY_WARPS * TILES * 8),
+          unit(Program::unit(a_))
     {
 #pragma unroll
         for (int t = 0; t < TILES; t++) {
@@ -83,26 +84,27 @@ struct Worker {
             for (int t = 0; t < TILES; t++) o[d][t][0] = o[d][t][1] = o[d][t][2] = o[d][t][3] = 0.f;
     }
 
-    /* By two sums, where there is room for the rows of both: a product waits for the one before it in its sum. */
-    FXA_INLINE void products(float (&s)[STEPS][TILES][4], u32 keys) const
+    /* Computes S^T. With PRELOADS by two accumulators, because each product waits for the one before it in the same
+     * accumulator. */
+    FXA_INLINE void multiply_keys(float (&s)[STEPS][TILES][4], u32 keys) const
     {
-        constexpr int SUMS = AHEAD ? 2 : 1, ROWS_OF = AHEAD ? FXA_D / 16 : 1;
+        constexpr int SUMS = PRELOADS ? 2 : 1, ROWS_OF = PRELOADS ? FXA_D / 16 : 1;
 #pragma unroll
         for (int i = 0; i < STEPS; i++) {
             float x[SUMS][TILES][4] = {};
             u32 rows[ROWS_OF][4];
 #pragma unroll
-            for (int k = 0; AHEAD && k < FXA_D / 16; k++) operand_a<BN>(rows[k], keys, key0 + i * 16, k, lane);
+            for (int k = 0; PRELOADS && k < FXA_D / 16; k++) operand_a<BN>(rows[k], keys, key0 + i * 16, k, lane);
 #pragma unroll
             for (int k = 0; k < FXA_D / 16; k++) {
-                if (!AHEAD) operand_a<BN>(rows[0], keys, key0 + i * 16, k, lane);
+                if (!PRELOADS) operand_a<BN>(rows[0], keys, key0 + i * 16, k, lane);
 #pragma unroll
                 for (int t = 0; t < TILES; t++) mma(x[k % SUMS][t], rows[k % ROWS_OF], q[t][2 * k], q[t][2 * k + 1]);
             }
 #pragma unroll
             for (int t = 0; t < TILES; t++)
 #pragma unroll
-                for (int j = 0; j < 4; j++) s[i][t][j] = AHEAD ? x[0][t][j] + x[SUMS - 1][t][j] : x[0][t][j];
+                for (int j = 0; j < 4; j++) s[i][t][j] = PRELOADS ? x[0][t][j] + x[SUMS - 1][t][j] : x[0][t][j];
         }
     }
 
@@ -131,11 +133,12 @@ struct Worker {
             }
     }
 
-    /* Columns are query rows: their maxima and sums run over the lanes 4, 8, 16 apart. */
+    /* Updates maxima, sums and O by the online softmax. Columns are query rows: their maxima and sums are reduced
+     * over lanes 4, 8 and 16 apart. */
     FXA_INLINE void softmax(float (&s)[STEPS][TILES][4], float bias)
     {
-        float fade[TILES][2];
-        bool shrink = false;
+        float rescale[TILES][2];
+        bool grew = false;
 #pragma unroll
         for (int t = 0; t < TILES; t++)
 #pragma unroll
@@ -147,10 +150,10 @@ struct Worker {
                 for (int i = 4; i < 32; i *= 2) m = fmaxf(m, __shfl_xor_sync(~0u, m, i));
                 m = fmaxf(m, top[t][x]);
                 const float shift = finite_or_zero(m);
-                fade[t][x] = exp2_fast((top[t][x] - shift) * unit);
-                shrink |= m != top[t][x];
+                rescale[t][x] = exp2_fast((top[t][x] - shift) * unit);
+                grew |= m != top[t][x];
                 top[t][x] = m;
-                sum[t][x] *= fade[t][x];
+                sum[t][x] *= rescale[t][x];
 #pragma unroll
                 for (int i = 0; i < 2 * STEPS; i++) {
                     float &y = s[i >> 1][t][(i & 1) * 2 + x];
@@ -158,44 +161,44 @@ struct Worker {
                     sum[t][x] += y;
                 }
             }
-        if (!__any_sync(~0u, shrink)) return;
+        if (!__any_sync(~0u, grew)) return;
 #pragma unroll
         for (int d = 0; d < FXA_DV / 16; d++)
 #pragma unroll
             for (int t = 0; t < TILES; t++)
 #pragma unroll
-                for (int x = 0; x < 4; x++) o[d][t][x] *= fade[t][x & 1];
+                for (int x = 0; x < 4; x++) o[d][t][x] *= rescale[t][x & 1];
     }
 
-    /* What follows the last key of the entry has weight 0 and may be anything (clear_rows). Each warp has its own keys;
-     * where warps share them, one of them clears, and all wait. */
+    /* Sets values past the last key to 0 (clear_rows). Each warp clears its own keys; if warps share keys, one of
+     * them clears and all wait. */
     FXA_INLINE void clear_values(u32 values, int n) const
     {
         const int keys = at.k_len - n * BN;
-        if (keys >= (ROW_PARTS > 1 ? BN : key0 + KEYS) || !has_rows_past_k_len(a)) return;
+        if (keys >= (ROW_WARPS > 1 ? BN : key0 + KEYS) || !has_rows_past_k_len(a)) return;
         if (row0 == 0) clear_rows<BN, FXA_DV>(values, max(keys, key0), lane, 32, key0 + KEYS);
-        if (ROW_PARTS > 1)
-            workers_sync();
+        if (ROW_WARPS > 1)
+            consumers_sync();
         else
             __syncwarp();
     }
 
-    /* V transposed, columns from 16 d on of keys from 16 i on: they are the rows of a product. */
+    /* Loads V transposed, columns from 16 d on of keys from 16 i on: the rows of a product. */
     FXA_INLINE void load_values(u32 (&rows)[4], u32 values, int i, int d) const
     {
         const int key = key0 + i * 16 + (lane & 7) + 8 * (lane >> 4);
         load_matrix_transposed(swizzled<BN>(values, key, d * 2 + ((lane >> 3) & 1)), rows);
     }
 
-    typedef u32 Values[AHEAD ? FXA_DV / 16 : 1][4];
+    typedef u32 Values[PRELOADS ? FXA_DV / 16 : 1][4];
 
-    FXA_INLINE void load_ahead(Values &rows, u32 values) const
+    FXA_INLINE void preload_values(Values &rows, u32 values) const
     {
 #pragma unroll
-        for (int d = 0; AHEAD && d < FXA_DV / 16; d++) load_values(rows[d], values, 0, d);
+        for (int d = 0; PRELOADS && d < FXA_DV / 16; d++) load_values(rows[d], values, 0, d);
     }
 
-    FXA_INLINE void add_values(const float (&s)[STEPS][TILES][4], u32 values, Values &rows)
+    FXA_INLINE void multiply_values(const float (&s)[STEPS][TILES][4], u32 values, Values &rows)
     {
 #pragma unroll
         for (int i = 0; i < STEPS; i++) {
@@ -207,57 +210,57 @@ struct Worker {
             }
 #pragma unroll
             for (int d = 0; d < FXA_DV / 16; d++) {
-                u32(&row)[4] = rows[AHEAD ? d : 0];
-                if (!AHEAD) load_values(row, values, i, d);
+                u32(&row)[4] = rows[PRELOADS ? d : 0];
+                if (!PRELOADS) load_values(row, values, i, d);
 #pragma unroll
                 for (int t = 0; t < TILES; t++) mma(o[d][t], row, p[t][0], p[t][1]);
             }
         }
     }
 
-    /* The rows of this warp's keys, in every block of 64 columns. Warps that share them write the same, but what one
-     * has changed another must not change again: a barrier on either side. */
-    FXA_INLINE void change(u32 tile, int values) const
+    /* Replaces V for a recomputation (common/nonfinite.cuh), in the rows of this warp's keys and every block of 64
+     * columns. If warps share keys, one of them replaces, between two barriers. */
+    FXA_INLINE void replace_values(u32 tile, int values) const
     {
-        if (ROW_PARTS > 1) workers_sync();
+        if (ROW_WARPS > 1) consumers_sync();
         if (row0 == 0)
 #pragma unroll
             for (int c = 0; c < FXA_DV; c += 64)
                 change_values(tile + c * BN * 2 + key0 * 128, KEYS * 128, values, lane, 32);
-        async_fence(); /* the buffer is TMA's again after this */
+        async_fence(); /* TMA overwrites the buffer next */
         __syncwarp();
-        if (ROW_PARTS > 1) workers_sync();
+        if (ROW_WARPS > 1) consumers_sync();
     }
 
-    /* The tiles of a piece, from step `step` of the ring on. */
-    FXA_INLINE void walk(u32 base, u32 &step, int piece, int values)
+    /* Runs the tiles of a split, from step `step` of the ring on. */
+    FXA_INLINE void run_split(u32 base, u32 &step, int split, int values)
     {
         const Ring<STAGES> ring = {base + BARS_AT};
-        const int end = at.begin(piece + 1);
+        const int end = at.begin(split + 1);
         clear();
 #pragma unroll 1
-        for (int i = at.begin(piece); i < end; i++, step++) {
+        for (int i = at.begin(split); i < end; i++, step++) {
             const u32 keys = base + step % STAGES * STAGE_BYTES;
             float s[STEPS][TILES][4];
             Values rows;
             ring.wait_full(step);
-            const int n = take_word(base + NUMBERS_AT + step % STAGES * 4);
-            products(s, keys);
+            const int n = take_word(base + INDICES_AT + step % STAGES * 4);
+            multiply_keys(s, keys);
             clear_values(keys + K_BYTES, n);
-            if (values) change(keys + K_BYTES, values);
-            load_ahead(rows, keys + K_BYTES);
-            if (AHEAD) release(ring.empty(step));
+            if (values) replace_values(keys + K_BYTES, values);
+            preload_values(rows, keys + K_BYTES);
+            if (PRELOADS) release(ring.empty(step));
             if (i < at.row.partial)
                 score<true>(s, n);
             else
                 score<false>(s, n);
             softmax(s, values > VALUES_FINITE ? values_bias(values, FXA_F16) : BIAS);
-            add_values(s, keys + K_BYTES, rows);
-            if (!AHEAD) release(ring.empty(step));
+            multiply_values(s, keys + K_BYTES, rows);
+            if (!PRELOADS) release(ring.empty(step));
         }
     }
 
-    FXA_INLINE bool is_spoilt() const
+    FXA_INLINE bool has_nonfinite() const
     {
         float x[4] = {};
 #pragma unroll
@@ -267,7 +270,7 @@ struct Worker {
         return __any_sync(~0u, all != all);
     }
 
-    /* Bit by bit, in the order of loops: where O is to be +inf, -inf. */
+    /* A bit per element of O, in the order of the loops: set where O becomes +inf, or -inf. */
     typedef u32 Marks[(FXA_DV / 16 * TILES * 4 + 31) / 32];
 
     FXA_INLINE void take_marks(Marks &marks) const
@@ -289,15 +292,16 @@ struct Worker {
         }
     }
 
-    /* O, maximum and sum of this warp to shared memory. Places are 32 columns and whole rows from four of them. */
-    FXA_INLINE void hand_in(float *out, Float2 *stats) const
+    /* Writes O, maxima and sums of this warp to shared memory. Addresses of 32 columns are computed, the others are
+     * constant offsets from these. */
+    FXA_INLINE void partial_to_shared(float *out, Float2 *stats) const
     {
-        u32 place = (row0 + (lane & 3) * 2) << 16 | lane >> 2;
-        keep(place); /* else addresses take registers from the loop over tiles */
-        const int part = key0 / KEYS, first = place >> 16;
+        u32 index = (row0 + (lane & 3) * 2) << 16 | lane >> 2;
+        keep(index); /* otherwise addresses occupy registers in the loop over tiles */
+        const int key_warp = key0 / KEYS, first = index >> 16;
         float *to[4];
 #pragma unroll
-        for (int m = 0; m < 4; m++) to[m] = out + out_place(part, first, m * 8 + (int)(place & 0xffff));
+        for (int m = 0; m < 4; m++) to[m] = out + out_index(key_warp, first, m * 8 + (int)(index & 0xffff));
 #pragma unroll
         for (int t = 0; t < TILES; t++)
 #pragma unroll
@@ -305,7 +309,7 @@ struct Worker {
                 float all = sum[t][x];
 #pragma unroll
                 for (int i = 4; i < 32; i *= 2) all += __shfl_xor_sync(~0u, all, i);
-                if (lane < 4) stats[part * ROWS + first + t * 8 + x] = Float2{top[t][x], all};
+                if (lane < 4) stats[key_warp * ROWS + first + t * 8 + x] = Float2{top[t][x], all};
 #pragma unroll
                 for (int i = 0; i < FXA_DV / 8; i++)
                     to[i % 4][i / 4 * 32 + (t * 8 + x) * FXA_DV] = o[i / 2][t][x + i % 2 * 2];

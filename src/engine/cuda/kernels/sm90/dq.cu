@@ -6,9 +6,10 @@
  * afterwards, and it supports any tile list.
  *
  * Grid: persistent, min(tiles, multiprocessors) CTAs, which take query tiles of BM rows from a counter, with the lists
- * of the forward at 128 x 64. Warps: one lane of the first warpgroup is the producer, the other two warpgroups are
- * consumers of 64 rows each. Pipeline: one buffer of Q and dO, rings of K_STAGES and V_STAGES key tiles
- * (sm90/dq_shared.cuh draws shared memory). Mainloop and epilogue: sm90/dq_mainloop.cuh.
+ * of the forward at 128 x 64.
+ * Warps: one lane of the first warpgroup is the producer, the other two warpgroups are consumers of 64 rows each.
+ * Pipeline: one buffer of Q and dO, rings of K_STAGES and V_STAGES key tiles (sm90/dq_shared.cuh draws shared memory).
+ * Mainloop and epilogue: sm90/dq_mainloop.cuh.
  */
 #include "sm90/dq_mainloop.cuh"
 

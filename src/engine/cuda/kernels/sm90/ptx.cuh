@@ -1,14 +1,14 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * Copies and barriers of sm_90: mbarriers, TMA loads and stores, bulk copies and reductions, named barriers, registers
- * moved between warpgroups. Addresses of shared memory are 32 bits. See common/ptx.cuh.
+ * Copies and barriers of sm_90: mbarriers, TMA loads and stores, bulk copies and reductions, named barriers, and the
+ * exchange of registers between warpgroups. Shared memory is addressed by 32-bit integers. See common/ptx.cuh.
  */
 #ifndef FXA_CUDA_SM90_PTX_CUH
 #define FXA_CUDA_SM90_PTX_CUH
 
 #include "common/ptx.cuh"
 
-/* One lane of a warp, all of which are there. */
+/* Returns true in one lane of the warp. All lanes call this function. */
 FXA_INLINE bool elected()
 {
     u32 x;
@@ -57,7 +57,7 @@ FXA_INLINE bool barrier_test(u32 at, u32 parity)
 
 /* ---- Clusters ---------------------------------------------------------------------------------------------------- */
 
-/* All threads of all CTAs of the cluster; what they have stored before it others read behind it. */
+/* Cluster-wide barrier, release/acquire: stores made before it are visible to every thread of the cluster after it. */
 template <int ctas> FXA_INLINE void cluster_sync()
 {
     __syncwarp();
@@ -65,8 +65,8 @@ template <int ctas> FXA_INLINE void cluster_sync()
                  "barrier.cluster.wait.acquire.aligned;" ::: "memory");
 }
 
-/* The same in two parts. Loads from the others are done before an arrival behind them; what is stored between the parts
- * nobody waits for. */
+/* First half of cluster_sync(); cluster_wait() is the second half. Loads before the arrival are complete when it is
+ * counted; stores between the halves are not ordered by the barrier. */
 template <int ctas> FXA_INLINE void cluster_arrive()
 {
     __syncwarp();
@@ -79,7 +79,7 @@ template <int ctas> FXA_INLINE void cluster_wait()
     asm volatile("barrier.cluster.wait.acquire.aligned;" ::: "memory");
 }
 
-/* Where this address of shared memory is in the CTA of that rank. */
+/* Returns the address, in the CTA of that rank, of the shared memory that is at `at` in this CTA. */
 FXA_INLINE u32 cluster_address(u32 at, u32 rank)
 {
     u32 x;
@@ -107,7 +107,7 @@ FXA_INLINE void tma_load(u32 to, const FxaMap *map, u32 barrier, int c, int s, i
                  : "memory");
 }
 
-/* A map on its way to where copies look for it. */
+/* Prefetches a tensor map into the cache of TMA. */
 FXA_INLINE void tma_prefetch(const FxaMap *map)
 {
     asm volatile("prefetch.tensormap [%0];" ::"l"(map) : "memory");
@@ -120,7 +120,7 @@ FXA_INLINE void tma_store(const FxaMap *map, u32 from, int c, int s, int h, int 
                  : "memory");
 }
 
-/* A box on its way to the L2 cache. */
+/* Prefetches a box into the L2 cache. */
 FXA_INLINE void tma_fetch(const FxaMap *map, int c, int s, int h, int b)
 {
     asm volatile("cp.async.bulk.prefetch.tensor.4d.L2.global.tile [%0, {%1, %2, %3, %4}];" ::"l"(map), "r"(c), "r"(s),
@@ -128,7 +128,7 @@ FXA_INLINE void tma_fetch(const FxaMap *map, int c, int s, int h, int b)
                  : "memory");
 }
 
-/* Multiprocessors, about: numbers of some may be left out. */
+/* Returns the number of multiprocessors, or more: numbering may have gaps. */
 FXA_INLINE u32 processors()
 {
     u32 n;
@@ -161,20 +161,21 @@ FXA_INLINE void bulk_commit()
     asm volatile("cp.async.bulk.commit_group;" ::: "memory");
 }
 
-/* Until at most `pending` groups of this thread still read shared memory. */
+/* Waits until at most `pending` bulk groups of this thread still read shared memory. */
 template <int pending> FXA_INLINE void bulk_wait_read()
 {
     asm volatile("cp.async.bulk.wait_group.read %0;" ::"n"(pending) : "memory");
 }
 
-/* Until everything this thread stored has arrived. */
+/* Waits until all bulk stores of this thread are complete. */
 FXA_INLINE void bulk_wait()
 {
     asm volatile("cp.async.bulk.wait_group 0;" ::: "memory");
 }
 
-/* Words in global memory by which CTAs tell each other of bulk copies to it: what it is; this one in place of 0, and
- * what it was; this one from now on. What who sets a word has waited for is before the bulk copies of who sees it. */
+/* Flags in global memory that order bulk copies of different CTAs: flag_now() reads a flag, flag_claim() replaces 0
+ * by `value` and returns what was there, flag_set() stores `value`. Bulk copies for which the writer of a flag has
+ * waited precede the bulk copies of a reader that has seen the flag. */
 FXA_INLINE int flag_now(const int *at)
 {
     int x;
@@ -182,7 +183,7 @@ FXA_INLINE int flag_now(const int *at)
     return x;
 }
 
-/* Until it is this one, which somebody who has begun before will set. */
+/* Waits until the flag equals `value`, which a CTA that has already started will set. */
 FXA_INLINE void flag_await(const int *at, int value)
 {
     int x;
@@ -207,13 +208,14 @@ FXA_INLINE void flag_set(int *at, int value)
     asm volatile("fence.proxy.async.global;\nst.release.gpu.global.s32 [%0], %1;" ::"l"(at), "r"(value) : "memory");
 }
 
-/* One more who has waited for its bulk copies: for who sees it by count_now(). */
+/* Increments a counter after waiting for bulk copies, for readers by count_now(). */
 FXA_INLINE void count_up(unsigned *at)
 {
     asm volatile("fence.proxy.async.global;\nred.release.gpu.global.add.u32 [%0], 1;" ::"l"(at) : "memory");
 }
 
-/* Makes ordinary stores to shared memory visible to TMA and wgmma; in each writing thread, before the barrier. */
+/* Makes ordinary stores to shared memory visible to TMA and wgmma; called by each writing thread, before the
+ * barrier. */
 FXA_INLINE void async_fence()
 {
     asm volatile("fence.proxy.async.shared::cta;" ::: "memory");
@@ -226,7 +228,7 @@ FXA_INLINE void store_matrix(u32 at, u32 r0, u32 r1, u32 r2, u32 r3)
                  : "memory");
 }
 
-/* What it was, or NaN in a half once that half of x is not finite: two numbers of the storage type. */
+/* Returns `sum` with NaN in each half in which x is not finite. Two elements of the storage type. */
 FXA_INLINE u32 nan_if_nonfinite(u32 sum, u32 x)
 {
 #if FXA_F16
@@ -256,16 +258,16 @@ FXA_INLINE void named_arrive(int id, int threads)
     asm volatile("bar.arrive %0, %1;" ::"r"(id), "r"(threads) : "memory");
 }
 
-/* Barriers for warps whose lanes come one by one, and for threads that come from different places: neither is so of
- * named_sync and __syncthreads, which want a warp's lanes at one place. */
+/* Barriers for warps whose lanes arrive one by one, and for threads that arrive from different places of the code;
+ * named_sync and __syncthreads need all lanes of a warp at one place. */
 template <int id, int threads> FXA_INLINE void named_sync_apart()
 {
     __syncwarp();
     asm volatile("barrier.sync %0, %1;" ::"n"(id), "n"(threads) : "memory");
 }
 
-/* The registers that a warpgroup gives up or takes. The launch has 168 per thread with 384 threads and 128 with 512:
- * what is given up is all there is to take, or the taking waits forever. */
+/* Changes the registers per thread of a warpgroup. The launch allots 168 per thread with 384 threads, and 128 with
+ * 512: the increases may not exceed the decreases, or registers_up waits forever. */
 template <int registers> FXA_INLINE void registers_down()
 {
     asm volatile("setmaxnreg.dec.sync.aligned.u32 %0;" ::"n"(registers));

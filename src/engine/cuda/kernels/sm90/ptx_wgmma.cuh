@@ -1,12 +1,17 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
  * wgmma of sm_90a: D[64 x N] += A[64 x 16] B[16 x N] in f32, A from shared memory or registers, B from shared memory,
- * 16-bit operands of the storage type. The overloads differ by the number N / 2 of accumulators of a thread.
+ * 16-bit operands of the storage type. The overloads differ by N / 2, the number of accumulators of a thread.
  *
  * Accumulator i of thread t of the warpgroup is row (t / 32) * 16 + (t % 32) / 4 + 8 * (i / 2 % 2), column i / 4 * 8 +
  * t % 4 * 2 + i % 2: a thread has two rows, and neighbouring registers are neighbouring columns. See common/ptx.cuh.
  *
- * Several steps of 16 may be one statement: statements with so many operands took the compiler a tenth of its time.
+ *     accumulators of lane 0      columns 0 1    8 9     16 17  ...
+ *                     row 0               0 1    4 5      8  9
+ *                     row 8               2 3    6 7     10 11
+ *
+ * Several k-steps of 16 can be one inline-assembly statement, because statements with so many operands take a tenth of
+ * the compile time.
  */
 #ifndef FXA_CUDA_SM90_PTX_WGMMA_CUH
 #define FXA_CUDA_SM90_PTX_WGMMA_CUH
@@ -19,7 +24,7 @@
 #define WGMMA_TYPES ".f32.bf16.bf16 "
 #endif
 
-/* Accumulators of so many columns as operands of the assembler, sixteen at a time. */
+/* Accumulators as operands of the assembler, sixteen at a time. */
 #define WGMMA_R0 "%0, %1, %2, %3, %4, %5, %6, %7, %8, %9, %10, %11, %12, %13, %14, %15"
 #define WGMMA_R16 "%16, %17, %18, %19, %20, %21, %22, %23, %24, %25, %26, %27, %28, %29, %30, %31"
 #define WGMMA_R32 "%32, %33, %34, %35, %36, %37, %38, %39, %40, %41, %42, %43, %44, %45, %46, %47"
@@ -67,7 +72,7 @@
 #define WGMMA_R192C WGMMA_R128C ", " WGMMA_R64 ", " WGMMA_R80
 #define WGMMA_R256C WGMMA_R128C ", " WGMMA_R64 ", " WGMMA_R80 ", " WGMMA_R96 ", " WGMMA_R112
 
-/* One instruction; B is at y. The first one of a statement may ignore what d held. */
+/* One instruction, with B at y. The first one of a statement may ignore the previous value of d. */
 #define WGMMA_OP(n, A, P, LAST) \
     "wgmma.mma_async.sync.aligned.m64n" #n "k16" WGMMA_TYPES "{" WGMMA_R##n##C "}, " A ", y, " P ", 1, 1, " LAST ";\n"
 #define WGMMA_BEGIN(B, P) "{\n.reg .pred p;\n.reg .b64 x, y;\nsetp.ne.b32 p, " P ", 0;\nmov.b64 y, " B ";\n"
@@ -76,8 +81,8 @@
                  : WGMMA_D##n##C(d) \
                  : "l"(b), "r"(accumulate), "n"(transposed), "n"((transposed ? 2048 : 32) >> 4), __VA_ARGS__)
 
-/* d = (accumulate ? d : 0) + A B over 1, 2 or 4 steps, A and B by descriptor. A is K-major, B K-major (transposed = 0)
- * or N-major (1): 32 bytes a step, inside a block of 64 columns, or 16 rows. */
+/* d = (accumulate ? d : 0) + A B over 1, 2 or 4 k-steps, A and B by descriptor. A is K-major, B is K-major
+ * (transposed = 0) or N-major (1): a k-step is 32 bytes inside a block of 64 columns, or 16 rows. */
 #define WGMMA_SHARED_FIRST(n, B, P, T, A) \
     WGMMA_BEGIN(B, P) "mov.b64 x, " A ";\n" WGMMA_OP(n, "x", "p", "0, " T)
 #define WGMMA_SHARED_NEXT(n, T, S) "add.s64 x, x, 2;\nadd.s64 y, y, " S ";\n" WGMMA_OP(n, "x", "1", "0, " T)
@@ -96,7 +101,7 @@ WGMMA_SHARED(32, "%16", "%17", "%18", "%19", "%20")
 WGMMA_SHARED(64, "%32", "%33", "%34", "%35", "%36")
 WGMMA_SHARED(128, "%64", "%65", "%66", "%67", "%68")
 
-/* A from registers: a[4 * k ..] are the words of k-step k, which is how two neighbouring accumulators pack. */
+/* A from registers: a[4 * k ...] are the words of k-step k, each two neighbouring accumulators packed. */
 #define WGMMA_WORDS(k) "r"(a[4 * (k)]), "r"(a[4 * (k) + 1]), "r"(a[4 * (k) + 2]), "r"(a[4 * (k) + 3])
 #define WGMMA_HELD_NEXT(n, T, S, A) "add.s64 y, y, " S ";\n" WGMMA_OP(n, A, "1", T)
 #define WGMMA_REGISTERS(n, B, P, T, S, A0, A1, A2, A3) \
@@ -141,8 +146,8 @@ template <int pending> FXA_INLINE void wgmma_wait()
     asm volatile("wgmma.wait_group.sync.aligned %0;" ::"n"(pending) : "memory");
 }
 
-/* The compiler does not know that wgmma writes registers later. Every array that a wgmma in flight reads or writes goes
- * through here after the wait, and before a wgmma that follows ordinary use. */
+/* The compiler cannot see that wgmma writes registers later. Every array that a wgmma in flight reads or writes
+ * passes through here after the wait, and before a wgmma that follows ordinary use. */
 template <int n> FXA_INLINE void settle(float (&r)[n])
 {
 #pragma unroll
