@@ -132,7 +132,7 @@ static_assert(!PROG_GRAD_DENSE || PROG_DENSE, "the gradient of no dense tensor")
 static_assert(!PROG_GRAD_DIAGONAL_EXACT || PROG_GRAD_DIAGONAL, "exact sums along diagonals need PROG_GRAD_DIAGONAL");
 static_assert(!(PROG_DENSE && FXA_F32), "the dense tensor has 16-bit elements");
 static_assert(!PROG_SOFTCAP || PROG_VALUE, "softcap() is read by value()");
-static_assert(!(PROG_DIAGONAL || PROG_DENSE) || PAIRS_READ_PROGRAM, "no function reads these operands");
+static_assert(!(PROG_DIAGONAL || PROG_DENSE) || PAIRS_READ_PROGRAM, "no function reads diagonal row or dense tensor");
 static_assert(!PROG_GRAD_EXACT || PROG_GRAD_SUMS || PROG_GRAD_SCATTER || PROG_GRAD_DIAGONAL, "exact sums of nothing");
 static_assert(!(PROG_OUT_OF_LINE & 1) || PROG_VALUE || PROG_DERIVATIVE, "value() is called but not defined");
 static_assert(!(PROG_OUT_OF_LINE & 2) || PROG_MASK, "mask() is called but not defined");

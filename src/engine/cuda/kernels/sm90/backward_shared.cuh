@@ -30,6 +30,7 @@
 
 namespace {
 
+static_assert(!PROG_USER_BACKWARD, "kernels of sm90 do not call user_backward()");
 constexpr FxaTileShape TILE = fxa_backward_sm90(TRAITS);
 /* keys of a tile, queries of a block */
 constexpr int BK = TILE.launch.k_rows, BQ = TILE.launch.q_rows, THREADS = TILE.launch.threads;

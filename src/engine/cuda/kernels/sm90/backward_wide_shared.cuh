@@ -25,6 +25,7 @@
 
 namespace {
 
+static_assert(!PROG_USER_BACKWARD, "kernels of sm90 do not call user_backward()");
 constexpr FxaTileShape TILE = fxa_backward_wide_sm90(TRAITS);
 constexpr int BK = TILE.launch.k_rows, BQ = TILE.launch.q_rows, THREADS = TILE.launch.threads, STAGES = TILE.stages;
 constexpr int K_BYTES = BK * D_STORED * 2, V_BYTES = BK * DV_STORED * 2;

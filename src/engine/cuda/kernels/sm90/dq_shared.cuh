@@ -24,6 +24,7 @@
 
 namespace {
 
+static_assert(!PROG_USER_BACKWARD, "kernels of sm90 do not call user_backward()");
 constexpr FxaTileShape TILE = fxa_dq_sm90(TRAITS);
 constexpr int BM = TILE.launch.q_rows, BN = TILE.launch.k_rows, THREADS = TILE.launch.threads;
 /* Up to head dim 128, Q and dO of a tile move to registers at once, so that their buffers receive the next tile, and

@@ -9,6 +9,8 @@
 #include "sm90/ptx.cuh"
 #include "common/varlen.cuh"
 
+static_assert(!FXA_F32 && !FXA_OUT_F32 && !FXA_RETURN_ROW_MAX, "sm90 has no f32 operands, f32 results and row maxima");
+
 constexpr u64 L2_EVICT_FIRST = 0x12F0000000000000ull;  /* L2 hint for data that is read once */
 constexpr u64 L2_EVICT_NORMAL = 0x1000000000000000ull; /* L2 default priority */
 constexpr u64 L2_EVICT_LAST = 0x14F0000000000000ull;   /* L2 hint for data that other tiles read too */
