@@ -89,7 +89,17 @@ class Code(Tree):
         self.write("src/base/text.c", "int a;\nint %s;\n\tint b;\nint c; // TO" "DO\n" % (120 * "x") + 500 * "\n")
         self.assertFinds("src/base/text.c:1: does not open with the SPDX line", "src/base/text.c:2: line of 125 columns",
                          "src/base/text.c:3: tab or white space", "src/base/text.c:4: unfinished",
-                         "lines: split it (limit 500)")
+                         "lines: split it (limit 400)")
+
+    def test_functions(self):
+        body = "".join("    x += %d;\n" % i for i in range(57))
+        self.write("src/base/short.c", SPDX + "int base_short(int x) {\n%s    return x;\n}\n" % body)
+        self.write("src/base/long.c", SPDX + "int base_long(int x,\n              int y) {\n%s    return x;\n}\n" % body)
+        self.write("cli/long.c", SPDX + "static const int a[] = {\n%s};\n\nint cli_long(int x) {\n%s    y();\n    z();\n}\n"
+                   % (61 * "    1,\n", body))
+        self.assertFinds("src/base/long.c:2: function of 61 lines: split it (limit 60)",
+                         "cli/long.c:66: function of 61 lines: split it (limit 60)")
+        self.assertNotIn("src/base/short.c", self.lint())
 
     def test_packages(self):
         self.write("python/fxattn/text.py", "a = 1 \n" + "b = '%s'\n" % (120 * "x") + 500 * "\n")
