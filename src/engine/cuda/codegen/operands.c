@@ -72,7 +72,7 @@ static void operands_find_diagonal(cuda_work *w) {
 
 /* ---- Loads ------------------------------------------------------------------------------------------------------- */
 
-/* Returns how many indices of a load are q or k, if its indices are some of b, h, q, k in this order; 0 for other loads.
+/* Returns how many indices of a load are q or k, if all indices are some of b, h, q, k in this order; 0 for others.
  * Sets *last to the bit of the last index. */
 static int operands_positions(const fxa_program *p, const fxa__node *load, uint32_t *last) {
     uint32_t seen = 0, heads = 1u << FXA_INPUT_B | 1u << FXA_INPUT_H, pair = 1u << FXA_INPUT_Q | 1u << FXA_INPUT_K;

@@ -130,7 +130,7 @@ fxa_status fxa__cuda_choose_fast_paths(cuda_work *w, fxa_error *err);
 fxa_status fxa__cuda_choose_host_values(cuda_work *w, fxa_error *err);
 /* codegen/out_of_line.c. Produces the nodes that each function of the text needs, and which functions are called. */
 fxa_status fxa__cuda_choose_out_of_line(cuda_work *w, fxa_error *err);
-/* codegen/write_program.c. Writes c->text, and chooses c->operands.ranges: the tensors whose ranges tile_class() reads. */
+/* codegen/write_program.c. Writes c->text, and chooses c->operands.ranges, which tile_class() reads. */
 fxa_status fxa__cuda_write_text(cuda_work *w, fxa_error *err);
 
 /* ---- codegen/added_names.c --------------------------------------------------------------------------------------- */

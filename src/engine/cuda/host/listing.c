@@ -17,9 +17,11 @@ static void cu_list_unit(const fxa__cuda_code *c, fxa__cuda_unit unit, fxa__writ
     fxa__write_format(w, "\n");
 }
 
-static const char *cu_list_tensor(const fxa__cuda_code *c, int32_t load) {
-    const fxa_program *p = c->program.program;
-    return p->tensors[p->nodes[load].imm].name;
+/* Returns the caller's name of the tensor that a node loads: of a captured tensor, or of an array in a slot. */
+static const char *cu_list_tensor(const fxa__cuda_code *c, const fxa__problem *p, int32_t load) {
+    fxa__cuda_origin from = c->program.source[c->program.program->nodes[load].imm];
+    if (from.kind == FXA__CUDA_FROM_SLOT) return fxa_slot_name((fxa_slot)from.index);
+    return (from.kind == FXA__CUDA_FROM_BPROP ? p->bprop : p->program)->tensors[from.index].name;
 }
 
 /* Prints how many tiles of batch entry 0 and head 0 range analysis on the host proves empty or full. A run can prove
@@ -45,7 +47,7 @@ static void cu_list_tiles(const fxa__cuda_code *c, const fxa__problem *p, fxa__w
 }
 
 /* Prints which operands of pairs kernels read from tables or load for an entire tile. */
-static void cu_list_given(const fxa__cuda_code *c, fxa__writer *w) {
+static void cu_list_given(const fxa__cuda_code *c, const fxa__problem *p, fxa__writer *w) {
     const fxa__cuda_program *g = &c->program;
     const char *tile_lists = !g->switches.mask ? "all tiles are computed"
                              : g->operands.mask_is_constant && !c->choice.traits.varlen
@@ -56,11 +58,11 @@ static void cu_list_given(const fxa__cuda_code *c, fxa__writer *w) {
         fxa__write_format(w, "values that depend only on q - k come from a table, made %s\n",
                           g->operands.diagonal_is_constant ? "when the plan is created" : "before each run");
     if (g->operands.dense >= 0)
-        fxa__write_format(w, "%s is loaded with each tile of pairs\n", cu_list_tensor(c, g->operands.dense));
+        fxa__write_format(w, "%s is loaded with each tile of pairs\n", cu_list_tensor(c, p, g->operands.dense));
     if (g->operands.q >= 0)
-        fxa__write_format(w, "%s is loaded with the queries of a tile\n", cu_list_tensor(c, g->operands.q));
+        fxa__write_format(w, "%s is loaded with the queries of a tile\n", cu_list_tensor(c, p, g->operands.q));
     if (g->operands.k >= 0)
-        fxa__write_format(w, "%s is loaded with the keys of a tile\n", cu_list_tensor(c, g->operands.k));
+        fxa__write_format(w, "%s is loaded with the keys of a tile\n", cu_list_tensor(c, p, g->operands.k));
 }
 
 /* Returns true if the gradient `out` is that of node `load`; false without such a node (has == false). */
@@ -126,7 +128,7 @@ void fxa__cuda_listing(const void *code, const fxa__problem *p, fxa__writer *w) 
                       bent ? " without the score program" : "");
     for (int unit = 0; unit < FXA__CUDA_UNIT_COUNT; unit++)
         if (c->unit[unit].cubin) cu_list_unit(c, (fxa__cuda_unit)unit, w);
-    cu_list_given(c, w);
+    cu_list_given(c, p, w);
     cu_list_grads(c, p, w);
     cu_list_tiles(c, p, w);
     cu_list_params(c, p, w);
