@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * Bounds value(), so that the softmax can fix its maximum in advance; finds out if the derivative may be infinite, where
- * a gradient of 0 has to stay 0; proves indices in bounds for the sizes of the problem's captured tensors.
+ * Bounds value(), so that the softmax can fix its maximum in advance; finds out if the derivative may be infinite, so
+ * that a gradient of 0 has to stay 0; proves indices in bounds for the sizes of the problem's captured tensors.
  */
 #include "passes.h"
 
