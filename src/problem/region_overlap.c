@@ -34,7 +34,7 @@ typedef struct overlap_axis {
 
 /* [i] Sums that the axes i to n - 1 of the search can attain; element [n] stands for no axis. */
 typedef struct overlap_reach {
-    /* range of the sums, which are multiples of the last axis's stride */
+    /* smallest and largest sum of the axes i to n - 1; every sum is a multiple of the last axis's stride */
     int64_t lo, hi;
     bool all; /* true if every multiple of the last axis's stride in lo..hi is attained */
 } overlap_reach;

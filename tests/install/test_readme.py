@@ -16,6 +16,7 @@ from doc_links import check_links
 ELSEWHERE = {
     "make demo": "examples/demo.sh, below",
     "make test": "this suite",
+    "make julia": "the target julia and its test",
     "apt-get install ": "make chroot-test",
 }
 

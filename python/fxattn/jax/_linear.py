@@ -4,8 +4,9 @@
 The rule of a jax.custom_jvp function computes the results of the function, and calls tangents_of() for their tangents.
 JAX transposes the tangents, which runs the backward pass. Unlike a custom_vjp function, a function whose tangents come
 from tangents_of() can be traced in a shard_map without jit, and its forward-mode differentiation raises an error with a
-message of fxattn. Under vmap the backward pass of the primitive is mapped. The parameters of the primitive are hashable
-and compared by content, so that JAX can use them as keys of its caches.
+message of fxattn. Under vmap, JAX maps run(), the backward pass that the linear primitive calls, over the batch axis.
+The parameters of the linear primitive are hashable and compared by content, so that JAX can use the parameters as keys
+of its caches.
 """
 import dataclasses
 from typing import Any, Callable, List, Sequence, Tuple
@@ -27,8 +28,8 @@ FORWARD_MODE = ("fxattn has no forward mode (jax.jvp, jax.jacfwd, jax.linearize,
 
 @dataclasses.dataclass(frozen=True)
 class _Backward:
-    """A backward pass: calls run(static, residuals, cotangents), which returns gradients; a cotangent of zero is
-    None."""
+    """A backward pass: calls run(static, residuals, cotangents), which returns gradients. A cotangent that is zero is
+    passed to run() as None."""
 
     run: Callable[..., Sequence[Any]]
     static: Any

@@ -137,9 +137,9 @@ def _plain_arrays(named: Named) -> Named:
 
 
 def _numbers_as_arrays(given: Named, dtype: Any) -> Named:
-    """Returns the dictionary with floats converted to arrays of rank 0. Calls with a backward program use arrays of
-    rank 0 in place of floats, because engines read params of a backward program on the host, but captured tensors on
-    the device."""
+    """Returns the dictionary with floats converted to arrays of rank 0. With a backward program, floats are passed as
+    arrays of rank 0, which become captured tensors: engines read params of a backward program on the host, but a float
+    of JAX is on the device."""
     wide = "float64" if dtype == jnp.dtype("float64") else "float32"
     return given and {name: jnp.asarray(x, wide) if isinstance(x, (float, np.floating)) else x
                       for name, x in given.items()}

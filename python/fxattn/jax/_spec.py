@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Spec and Operands of a call. A Spec is the static part, a hashable parameter of the primitives. Operands are the
-arrays of a call, as a pytree. The function problem_of() makes a Problem of Spec and Operands, which XLA's handlers get
-as bytes."""
+"""Spec and Operands of a call. A Spec is the static part of a call: a hashable parameter of the JAX primitives of
+fxattn. Operands are the arrays of a call, as a pytree. The function problem_of() makes a Problem of a Spec and
+Operands; XLA's handlers get the Problem as bytes."""
 import functools
 from typing import Any, Dict, List, NamedTuple, Optional, Sequence, Tuple
 

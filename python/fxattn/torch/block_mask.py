@@ -258,9 +258,10 @@ def _combined(mod: Optional[MaskMod], some: Optional[MaskMod], full: Optional[Ma
 
 
 def _is_equal_to_mod(mod: MaskMod, mask: BlockMask, some: Tensor, full: Optional[Tensor]) -> bool:
-    """Returns True if `mod` alone is equal to the mask: the lists contain each block in which `mod` attends a pair, and
-    `mod` attends all pairs of each full block. Comparing `mod` with the lists takes as long as making the lists, and
-    pays on GPUs, where a mask_mod without tables of blocks runs faster."""
+    """Returns True if `mod` alone is equal to the BlockMask `mask`: the lists of `mask` contain each block in which
+    `mod` is True for some pair, and `mod` is True for all pairs of each block in the list of full blocks. Comparing
+    `mod` with the lists of a BlockMask takes as long as making the lists, and pays on GPUs, where a mask_mod without
+    tables of blocks runs faster."""
     batch, heads = (1, 1, *mask.kv_indices.shape[:-2])[-2:]
     try:
         depends = trace(None, mod).program.properties()["mask_depends"]

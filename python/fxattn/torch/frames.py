@@ -2,8 +2,8 @@
 """Marks functions that Dynamo must not compile. After a graph break Dynamo compiles each frame that runs, also frames
 of this package; compiling the tracer's frames and those of backward passes fails.
 
-The module uses private names of torch._C._dynamo.eval_frame, which exist without importing Dynamo. If PyTorch lacks the
-names, functions are not marked.
+The module uses private names of torch._C._dynamo.eval_frame, which exist without importing Dynamo. If PyTorch lacks
+these names of eval_frame, functions are not marked.
 """
 from typing import Any, Callable, TypeVar
 
@@ -13,9 +13,9 @@ _Function = TypeVar("_Function", bound=Callable[..., Any])
 
 
 def skip_frame(function: _Function) -> _Function:
-    """Returns `function`, marked so that Dynamo compiles neither its frame nor the frames of functions that it calls,
-    when the frame runs by itself after a graph break. A compiled caller may still inline the function. The mark adds no
-    time to a call."""
+    """Returns `function`, marked as not to be compiled: after a graph break, Dynamo compiles neither the frame of
+    `function` nor the frames of the functions that `function` calls. A compiled caller may still inline `function`. The
+    mark adds no time to a call."""
     hook: Any = getattr(getattr(torch._C, "_dynamo", None), "eval_frame", None)
     if hasattr(hook, "set_code_exec_strategy"):
         skip = hook._FrameAction.SKIP

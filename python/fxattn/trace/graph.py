@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """Traces callbacks of the style "graph": score_mod(graph, score, tensors) and score_mod_bprop(graph, dscore, tensors),
-as in Transformer Engine and cuDNN's frontend. The argument `graph` has the pointwise methods of the frontend, with the
-argument names of the frontend. The methods of a Graph return Nodes, and setters of a Node return the Node.
+as in Transformer Engine and cuDNN's frontend. The argument `graph` has the pointwise methods of cuDNN's frontend, with
+the argument names of cuDNN's frontend. The methods of a Graph return Nodes, and setters of a Node return the Node.
 
 The backward callback is traced after the forward callback, in a Recording whose parent is the Recording of the forward
 callback. The backward callback may therefore use nodes that the forward callback stored, such as the value before the

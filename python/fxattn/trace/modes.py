@@ -67,7 +67,7 @@ def _make_mode(torch: Any) -> type:
 
 
 def torch_mode() -> Any:
-    """Returns a new mode for one trace; returns a null context if torch is not loaded."""
+    """Returns a new TorchFunctionMode for one trace, or a null context if torch is not loaded."""
     global _mode_class
     torch = sys.modules.get("torch")
     if torch is None:

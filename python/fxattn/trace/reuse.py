@@ -282,10 +282,10 @@ class Question:
         return made if len(found) < 6 else (*made, found[3], tuple([tensors[at] for at in found[4]]), found[5])
 
     def keep(self, *made: Any) -> None:
-        """Caches a trace, for the method answer() of later calls. A trace is cached only if the functions reach each
-        captured tensor; with JAX, a captured tensor may also be a small array that the functions computed, which the
-        cache then holds. A trace is not cached if one of its params is a tensor in host memory (in a call on a device),
-        because the value of the tensor is not part of the key."""
+        """Caches a trace, for the method answer() of later calls. A trace is cached only if each captured tensor can be
+        found again through closures, globals or attributes of the functions. With JAX, a captured tensor may also be a
+        small array that the functions computed, which the cache then holds. A trace is not cached if one of its params
+        is a tensor in host memory (in a call on a device), because the value of the tensor is not part of the key."""
         if any(library_of(number) is not None for params in made[2::3] for number in params):
             return
         tensors = self.tensors

@@ -65,8 +65,8 @@ static void listing_tensor(const listing *l, int32_t i) {
     else if (t->source == FXA__DNN_DTENSOR)
         fxa__write_format(l->w, "d%s", l->program->tensors[t->index].name);
     else
-        fxa__write_format(l->w, "%c%d", t->source == FXA__DNN_VIRTUAL ? 't' : 'm',
-                          (int)i); /* m = in the workspace, t = virtual */
+        /* name of the tensor: m<i> if it is in the workspace, t<i> if it is virtual */
+        fxa__write_format(l->w, "%c%d", t->source == FXA__DNN_VIRTUAL ? 't' : 'm', (int)i);
 }
 
 /* ---- Operations -------------------------------------------------------------------------------------------------- */

@@ -49,7 +49,7 @@ def run(call: Call, q: Tensor, k: Tensor, v: Tensor) -> Results:
 def run_backward(call: Call, tensors: Sequence[Tensor], q: Tensor, k: Tensor, v: Tensor, out: Tensor, lse: Tensor,
                  grads: Sequence[Tensor], want: Sequence[int]) -> Sequence[Tensor]:
     """Returns the gradients that `want` lists, computed by a run that autograd does not record. `tensors`: the tensors
-    of the Call; `call` itself has none."""
+    that were taken out of the Call by without_tensors(); `call` has no tensors."""
     arguments = (q, k, v, *call.arguments(tensors), out, lse, grads, want)
     made = bypass.backward(*arguments)
     if made:

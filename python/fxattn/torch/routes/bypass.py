@@ -113,8 +113,8 @@ _nothing = {dtype: torch.empty(0, dtype=dtype, device="cpu") for dtype in (torch
 
 def backward(*arguments: Any) -> Sequence[Tensor]:
     """Calls fxattn::bwd with (q, k, v, *Call.arguments(), out, lse, grads, want). Returns the gradients that `want`
-    lists, at least one; an empty tuple if the operator must be called. The C function checks all tensors, because hooks
-    on saved tensors may have replaced them."""
+    lists (`want` is not empty), or an empty tuple if this route cannot run and the caller must call the operator
+    fxattn::bwd. The C function checks all tensors, because hooks on saved tensors may have replaced tensors."""
     if not possible or torch.compiler.is_dynamo_compiling():  # Dynamo traces a compiled backward pass
         return ()
     return _backward(*arguments)  # type: ignore[no-any-return]

@@ -5,9 +5,9 @@ While Dynamo compiles, it runs record() in place of the tracer. Program text bec
 Callbacks are called with a RecordedGraph, which records the operations that they call. Dynamo guards everything that a
 callback reads (attributes of its object, closures, globals), so that a changed value causes a recompilation. The
 recording of a callback is plain data, which is part of the compiled graph; tensors and numbers, which may change from
-call to call, are operands. When the operator Flex runs (compiled.py), replay() makes a ScoreArguments from data and
-operands. The callbacks of the ScoreArguments repeat the recorded operations, and the tracer traces them like any other
-callbacks.
+call to call, are operands. When the operator Flex runs (compiled.py), replay() makes a ScoreArguments from the
+recording of the callback and from the operands of the recording (tensors and numbers). The callbacks of the
+ScoreArguments repeat the recorded operations, and the tracer traces these callbacks like any other callbacks.
 
     Dynamo:  callback(RecordedGraph, node, nodes) --record()--> data (in the graph), operands
     Flex:    data, operands --replay()--> ScoreArguments --trace()--> program

@@ -108,7 +108,7 @@ typedef struct fxa__cpu_backward_worker {
     void *dout;                     /* [tile_rows,ld_v] dO, if it is not stored as real */
     void *s, *p, *ds;               /* [tile_rows,ld] scores, probabilities and dS; p is s unless split.keeps_scores */
     void *dq;                       /* [rows,ld_d] dQ of the worker, or of the task's key split */
-    /* [tiles] 1 = this key split has written the tile's dQ; NULL: dq is private to the worker and always written */
+    /* [tiles] 1 = this key split has written the tile's dQ; NULL = dq is private to the worker, and always written */
     unsigned char *dq_has;
     void *dk_pool, *dv_pool;  /* [pool_rows,ld_d] and [pool_rows,ld_v] dK and dV of the page pool for one KV head */
     void *column;             /* [tile_rows] one column of P or dS */

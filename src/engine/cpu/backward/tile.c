@@ -28,7 +28,9 @@ typedef struct tile_pass {
     int64_t ld_q, ld_dout; /* row pitches of q and dout in reals */
     int64_t count;         /* number of w->sub_blocks, ordered by rows, then columns; each starts at a panel */
     bool is_masked;        /* the sub-blocks have different columns */
-    bool clear;            /* P and dS are 0 outside of all sub-blocks; else only in the column steps of a sub-block */
+    /* true: P and dS are 0 outside of all sub-blocks; false: outside of the sub-blocks, P and dS are 0 only in the
+     * column steps that a sub-block touches */
+    bool clear;
     int64_t column_step;   /* columns of one call of sum_add */
     bool reads_other_rows; /* sum_add also reads rows between the sub-blocks */
     bool q_is_finite, dout_is_finite;

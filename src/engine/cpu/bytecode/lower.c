@@ -4,8 +4,9 @@
  * register is free again after the last reader of its value, unless a later level or a root reads it. Roots come last,
  * and write to the caller's row.
  *
- * In the FULL level of a JOINT tape, the nodes of the score come first, then the score, then the derivative. Values of
- * the score that the derivative reads keep their registers.
+ * A JOINT tape computes a score and its derivative. In the level of a JOINT tape that runs once per score (FULL), the
+ * nodes of the score come first, then the score, then the derivative. Values of the score that the derivative reads
+ * keep their registers.
  */
 #include "tape_code.h"
 

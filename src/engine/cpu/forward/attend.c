@@ -53,7 +53,7 @@ typedef void (*attend_add)(fxa__cpu_forward_worker *w, int64_t row, const void *
 
 /* ---- Packing ----------------------------------------------------------------------------------------------------- */
 
-/* Packs the panels of K^T of the key block in which some row has a pair. */
+/* Packs those panels of the key block's K^T in which at least one row attends to a key. */
 static void attend_pack_k(fxa__cpu_forward_worker *w) {
     int64_t d = w->g.p->in.d_qk, nr = w->kernels->nr, n = w->masked.keys;
     for (int64_t at = 0, end; at < n; at = end) {

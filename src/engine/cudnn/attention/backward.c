@@ -178,8 +178,8 @@ static int32_t backward_score(fxa__dnn_attention *a, int32_t dscore) {
     return fxa__dnn_float2(g, CUDNN_POINTWISE_MUL, ds, a->scale);
 }
 
-/* Returns P from recomputed scores. Sets *kept to the state with the nodes that were added, which the derivative
- * reuses. */
+/* Returns P from recomputed scores. Sets *kept to a copy of a->score, which maps program nodes to the graph tensors
+ * that are already made; the derivative reuses these tensors. */
 static int32_t backward_weights(fxa__dnn_attention *a, int32_t q, int32_t k, fxa__dnn_score *kept) {
     fxa__dnn_graph *g = &a->g;
     int32_t s = fxa__dnn_scores(a, q, k);

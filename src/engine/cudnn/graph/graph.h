@@ -40,7 +40,7 @@ enum { FXA__DNN_DIVIDED = 1 << 22 };
 typedef enum fxa__dnn_part {
     FXA__DNN_WHOLE,
     FXA__DNN_DIVISOR,  /* absolute value, at most FXA__DNN_DIVIDED + 1; 1 if the int is 0 */
-    FXA__DNN_ROUNDS,   /* DIVISOR - 1 if the int is negative, else 0 */
+    FXA__DNN_ROUNDS,   /* absolute value of the divisor (DIVISOR) - 1 if the divisor is negative, else 0 */
     FXA__DNN_SIGN,     /* 1, 0 or -1 */
     FXA__DNN_MAGNITUDE /* absolute value in 32 bits; 1 if the int is 0 */
 } fxa__dnn_part;

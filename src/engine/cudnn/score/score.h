@@ -68,7 +68,7 @@ bool fxa__dnn_score_is_number(const fxa__dnn_score *s, int32_t node);
 bool fxa__dnn_score_is_by_value(const fxa__dnn_score *s, int32_t node);
 /* Returns the tensor of an input: a coordinate or a length. */
 int32_t fxa__dnn_score_input(fxa__dnn_score *s, fxa_input input);
-/* Returns a virtual tensor of the size of the scores with the same elements. */
+/* Returns a virtual tensor of the scores' size with the elements of `tensor`, broadcast. */
 int32_t fxa__dnn_as_virtual(fxa__dnn_score *s, int32_t tensor);
 
 /* A coordinate as programs read it: base + step * index if `known`, else values that are known only in a run. */
