@@ -49,7 +49,8 @@ static fxa_value coords_add(coords *c, fxa_value x, fxa_value y) { return fxa_bu
 
 static fxa_value coords_affine(coords *c, fxa_value i, int64_t begin, int64_t base, int64_t step) {
     fxa_value from = coords_add(c, i, coords_int(c, -begin));
-    return coords_add(c, fxa_builder_op2(c->b, FXA_OP_MUL, from, coords_int(c, step ? step : 1)), coords_int(c, base));
+    fxa_value add = coords_int(c, base);
+    return coords_add(c, fxa_builder_op2(c->b, FXA_OP_MUL, from, coords_int(c, step ? step : 1)), add);
 }
 
 static fxa_value coords_map(coords *c, const fxa_index_map *m, int axis, fxa_value i) {

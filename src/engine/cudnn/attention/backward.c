@@ -47,8 +47,8 @@ static int32_t backward_sums(fxa__dnn_attention *a, int32_t dout, int32_t o) {
     (void)fxa__dnn_op2_into(g, CUDNN_POINTWISE_MUL, dout, o, product, CUDNN_DATA_FLOAT);
     int32_t sum = fxa__dnn_reduce(g, CUDNN_REDUCE_TENSOR_ADD, product, fxa__dnn_virtual(g, row, CUDNN_DATA_FLOAT));
     if (fxa__dnn_is_fp8(p)) return fxa__dnn_fp8_sums(a, sum);
-    return fxa__dnn_op2_into(g, CUDNN_POINTWISE_MUL, sum, fxa__dnn_float(g, 1),
-                             fxa__dnn_scratch(g, row, CUDNN_DATA_FLOAT), CUDNN_DATA_FLOAT);
+    int32_t out = fxa__dnn_scratch(g, row, CUDNN_DATA_FLOAT);
+    return fxa__dnn_op2_into(g, CUDNN_POINTWISE_MUL, sum, fxa__dnn_float(g, 1), out, CUDNN_DATA_FLOAT);
 }
 
 static void backward_lengths(fxa__dnn_attention *a) {

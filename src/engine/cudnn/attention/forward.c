@@ -143,11 +143,13 @@ static void forward_softmax(fxa__dnn_attention *a, int32_t s, int32_t v, int32_t
     if (sinks && g->status == FXA_OK)
         (void)fxa__dnn_op2_into(g, CUDNN_POINTWISE_MAX, g->ops[g->n_ops - 1].y, sink, most, CUDNN_DATA_FLOAT);
     (void)forward_sum(a, s, sink, most, &e, sum);
-    if (parts)
+    if (parts) {
         forward_parts(a, most, sum);
-    else
-        (void)fxa__dnn_op2_into(g, CUDNN_POINTWISE_ADD, most, fxa__dnn_float2(g, CUDNN_POINTWISE_LOG, sum, -1),
-                                forward_statistics(a), CUDNN_DATA_FLOAT);
+    } else {
+        int32_t lse = forward_statistics(a);
+        (void)fxa__dnn_op2_into(g, CUDNN_POINTWISE_ADD, most, fxa__dnn_float2(g, CUDNN_POINTWISE_LOG, sum, -1), lse,
+                                CUDNN_DATA_FLOAT);
+    }
     if (fxa__dnn_is_fp8(p)) {
         fxa__dnn_fp8_output(a, e, sum, v, o);
         return;

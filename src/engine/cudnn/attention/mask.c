@@ -113,8 +113,8 @@ static int32_t mask_prefix(fxa__dnn_attention *a, const fxa__part *part) {
     int32_t q = fxa__dnn_score_input(&a->score, FXA_INPUT_Q), k = fxa__dnn_score_input(&a->score, FXA_INPUT_K);
     if (mask_is_by_entry(a, part)) q = fxa__dnn_int2(&a->g, CUDNN_POINTWISE_ADD, q, fxa__dnn_more(&a->score));
     if (c) q = fxa__dnn_int2(&a->g, CUDNN_POINTWISE_ADD, q, fxa__dnn_int(&a->g, c));
-    return fxa__dnn_int2(&a->g, CUDNN_POINTWISE_LOGICAL_OR, fxa__dnn_int2(&a->g, CUDNN_POINTWISE_CMP_LE, k, q),
-                         mask_length(a, part));
+    int32_t length = mask_length(a, part);
+    return fxa__dnn_int2(&a->g, CUDNN_POINTWISE_LOGICAL_OR, fxa__dnn_int2(&a->g, CUDNN_POINTWISE_CMP_LE, k, q), length);
 }
 
 /* Returns a causal or window condition whose bound differs between batch entries or heads, for which cuDNN has no
@@ -243,7 +243,8 @@ int32_t fxa__dnn_mask_others(fxa__dnn_attention *a, int32_t s) {
         const fxa__part *part = &a->mask.parts[i];
         if (mask_is_done(a, part, &bands)) continue;
         fxa__dnn_score_start(&a->score, a->scaled, -1, s);
-        s = fxa__dnn_select(&a->g, s, fxa__dnn_float(&a->g, -INFINITY), mask_part(a, part));
+        int32_t mask = mask_part(a, part);
+        s = fxa__dnn_select(&a->g, s, fxa__dnn_float(&a->g, -INFINITY), mask);
     }
     return s;
 }

@@ -145,8 +145,8 @@ int32_t fxa__dnn_more(fxa__dnn_score *s) {
     if (q < 0 && k < 0) return score_by_entry(s, s->length[2]);
     int32_t one = fxa__dnn_as_virtual(s, score_by_entry(s, s->length[q < 0 ? 0 : 1]));
     if (q >= 0) return fxa__dnn_int2(s->g, CUDNN_POINTWISE_SUB, one, fxa__dnn_int(s->g, q));
-    return fxa__dnn_int2(s->g, CUDNN_POINTWISE_ADD, fxa__dnn_int2(s->g, CUDNN_POINTWISE_NEG, one, -1),
-                         fxa__dnn_int(s->g, k));
+    int32_t keys = fxa__dnn_int(s->g, k);
+    return fxa__dnn_int2(s->g, CUDNN_POINTWISE_ADD, fxa__dnn_int2(s->g, CUDNN_POINTWISE_NEG, one, -1), keys);
 }
 
 int32_t fxa__dnn_score_input(fxa__dnn_score *s, fxa_input input) {
@@ -272,8 +272,8 @@ int32_t fxa__dnn_as_virtual(fxa__dnn_score *s, int32_t tensor) {
     bool ints = s->g->tensors[tensor].type == CUDNN_DATA_INT32;
     int32_t k = fxa__dnn_index(s->g, s->base, 3, CUDNN_DATA_INT32);
     if (ints) return fxa__dnn_int2(s->g, CUDNN_POINTWISE_ADD, fxa__dnn_int2(s->g, CUDNN_POINTWISE_SUB, k, k), tensor);
-    int32_t zero = fxa__dnn_float2(s->g, CUDNN_POINTWISE_MUL, fxa__dnn_float2(s->g, CUDNN_POINTWISE_IDENTITY, k, -1),
-                                   fxa__dnn_float(s->g, -0.0));
+    int32_t zero = fxa__dnn_float(s->g, -0.0);
+    zero = fxa__dnn_float2(s->g, CUDNN_POINTWISE_MUL, fxa__dnn_float2(s->g, CUDNN_POINTWISE_IDENTITY, k, -1), zero);
     return fxa__dnn_float2(s->g, CUDNN_POINTWISE_ADD, zero, tensor);
 }
 

@@ -132,7 +132,8 @@ static int32_t dnn_log2(const dnn_use *u) {
 }
 
 static int32_t dnn_atan(const dnn_use *u) {
-    return fxa__dnn_float2(u->g, CUDNN_POINTWISE_ATAN2, fxa__dnn_as_virtual(u->s, u->arg[0]), fxa__dnn_float(u->g, 1));
+    int32_t one = fxa__dnn_float(u->g, 1);
+    return fxa__dnn_float2(u->g, CUDNN_POINTWISE_ATAN2, fxa__dnn_as_virtual(u->s, u->arg[0]), one);
 }
 
 /* x ** y for the exponents 2, 3, 4 and -1: products and the reciprocal, because cuDNN's power of a negative base is
@@ -289,7 +290,8 @@ static int32_t dnn_select(const dnn_use *u) {
     y = fxa__dnn_as_virtual(u->s, y);
     if (u->g->status != FXA_OK) return 0;
     if (fxa__dnn_is_by_value(use_tensor(u, x))) return fxa__dnn_select(u->g, y, x, other);
-    x = fxa__dnn_select(u->g, fxa__dnn_as_virtual(u->s, x), fxa__dnn_float(u->g, 0), m);
+    int32_t zero = fxa__dnn_float(u->g, 0);
+    x = fxa__dnn_select(u->g, fxa__dnn_as_virtual(u->s, x), zero, m);
     return use_commute(u, CUDNN_POINTWISE_ADD, x, fxa__dnn_select(u->g, y, fxa__dnn_float(u->g, 0), other), true);
 }
 

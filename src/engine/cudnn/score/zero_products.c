@@ -55,5 +55,6 @@ int32_t fxa__dnn_zero_wins(fxa__dnn_score *s, int32_t node, int mode, int32_t x,
     if (g->status != FXA_OK) return 0;
     double instead = mode == CUDNN_POINTWISE_DIV ? 1 : 0;
     if (is_virtual) return fxa__dnn_float2(g, mode, x, fxa__dnn_select(g, y, fxa__dnn_float(g, instead), some));
-    return fxa__dnn_select(g, fxa__dnn_float2(g, mode, x, y), fxa__dnn_float(g, 0), some);
+    int32_t zero = fxa__dnn_float(g, 0);
+    return fxa__dnn_select(g, fxa__dnn_float2(g, mode, x, y), zero, some);
 }
