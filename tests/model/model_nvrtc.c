@@ -294,10 +294,14 @@ const char *nvrtcGetErrorString(int status) {
 }
 
 MODEL_NV(nvrtcGetNumSupportedArchs)(int *count);
-MODEL_NV(nvrtcGetNumSupportedArchs)(int *count) { return *count = 2, 0; }
+MODEL_NV(nvrtcGetNumSupportedArchs)(int *count) { return *count = 6, 0; }
 
 MODEL_NV(nvrtcGetSupportedArchs)(int *archs);
-MODEL_NV(nvrtcGetSupportedArchs)(int *archs) { return archs[0] = 80, archs[1] = 90, 0; }
+MODEL_NV(nvrtcGetSupportedArchs)(int *archs) {
+    const int all[] = {80, 86, 89, 90, 100, 120};
+    memcpy(archs, all, sizeof all);
+    return 0;
+}
 
 MODEL_NV(nvrtcDestroyProgram)(void **program);
 MODEL_NV(nvrtcDestroyProgram)(void **program) {

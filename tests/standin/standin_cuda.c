@@ -120,8 +120,10 @@ STANDIN(cuDeviceGetAttribute)(int *value, int attribute, int device) {
     *value = -1;
     for (size_t i = 0; i < sizeof h200 / sizeof *h200; i++)
         if (h200[i][0] == attribute) *value = h200[i][1];
-    if (attribute == 75 && standin_cuda.arch) *value = standin_cuda.arch / 10;
-    if (attribute == 76 && standin_cuda.arch) *value = standin_cuda.arch % 10;
+    const char *other = getenv("FXA_MODEL_ARCH");
+    const int arch = standin_cuda.arch ? standin_cuda.arch : other ? atoi(other) : 0;
+    if (attribute == 75 && arch) *value = arch / 10;
+    if (attribute == 76 && arch) *value = arch % 10;
     /* a small number of processors gives a CTA several tiles of a small problem */
     const char *few = getenv("FXA_MODEL_PROCESSORS");
     if (attribute == 16 && few && atoi(few) > 0) *value = atoi(few);

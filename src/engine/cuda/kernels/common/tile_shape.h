@@ -207,8 +207,9 @@ FXA_SHAPE_FN struct FxaTileShape fxa_forward_sm80(struct FxaTraits t) {
     return s;
 }
 
+/* Returns the bytes of K and V, Q and dO, and dS, which has rows of 64 keys too. */
 FXA_SHAPE_FN int fxa_backward_sm80_bytes(struct FxaTraits t, int keys, int queries) {
-    return fxa_tile_bytes(keys + queries, t.d) + fxa_tile_bytes(keys + queries, t.dv) + queries * keys * 2 +
+    return fxa_tile_bytes(keys + queries, t.d) + fxa_tile_bytes(keys + queries, t.dv) + fxa_tile_bytes(queries, keys) +
            FXA_SHAPE_ALIGN;
 }
 
