@@ -58,8 +58,8 @@ class Sizes(NamedTuple):
 
 
 class Problem:
-    """An fxa_problem, which is the attribute `struct`. Scalar fields are keyword arguments of the constructor (sq=128);
-    methods set the fields that are structs."""
+    """An fxa_problem, which is the attribute `struct`. Scalar fields of fxa_problem are keyword arguments of the
+    constructor of Problem (sq=128); methods of Problem set the fields that are structs."""
 
     __slots__ = ("struct", "_keep")
 

@@ -65,9 +65,9 @@ def find(table: Mapping[str, int], what: str, name: Union[str, int]) -> int:
 
 
 class Program(Handle):
-    """A score program: computes the new score of each (q, k) pair, and a mask of the pairs that are attended. It is
-    immutable. Programs with the same canonical text are equal and have the same hash. `text` is program text; the empty
-    text leaves scores unchanged."""
+    """A score program: computes the new score of each (q, k) pair, and a mask of the pairs that are attended. A Program
+    is immutable. Programs with the same canonical text are equal and have the same hash. `text` is program text; the
+    empty text leaves scores unchanged."""
 
     __slots__ = ("_text", "_hash", "_params", "_captures", "_floats")
     _destroy = "program_destroy"

@@ -28,7 +28,8 @@ _FLOATS = ("float64", "float32", "float16", "bfloat16", "float8_e4m3fn", "float8
 
 
 class Features:
-    """The parts of a Spec that attention() collects from its options: flags, extra arrays by slot, and other fields."""
+    """The parts of a Spec (static properties of a call) that attention() collects from its options: flags, extra arrays
+    by slot, and other fields."""
 
     def __init__(self) -> None:
         self.flags = 0
@@ -204,7 +205,8 @@ def ready_masks(f: Features, causal: bool, window: Any, bottom_right: bool) -> N
 
 def pair_of(value: Any, name: str, same: bool, single: bool) -> Tuple[Any, Any]:
     """Returns the pair (value of q, value of k) of an option, which is one value for both or a pair. `same`: True if q
-    and k have equal lengths. `single`: the call has no batch axis. Raises ArgumentError if `value` is ambiguous."""
+    and k have equal lengths. `single`: True if the call has no batch axis. Raises ArgumentError if `value` is
+    ambiguous."""
     if isinstance(value, (tuple, list)) and len(value) == 2:
         if any(x is None or np.ndim(x) > 0 for x in value) or single:
             return value[0], value[1]
@@ -311,7 +313,7 @@ def _with_segments(score: Score, ids: Any, padded: bool, sizes: Tuple[int, int, 
 def with_ids(score: Score, ids: Sequence[Any], padded: bool = False, places: Tuple[str, str] = ("q_row", "k_row")
              ) -> Score:
     """Returns `score` with a mask that is true for pairs of equal ids. `ids`: int arrays [B,S] of q and [B,T] of k.
-    `padded`: id 0 is padding, which attends to nothing.
+    `padded`: True if id 0 is padding, which attends to nothing.
     `places`: expressions for the indices of a row and of a key in `ids`."""
     of_q, of_k = same_ids(*ids)
     text = ("tensor zz_segment_k : {0}[2]\ntensor zz_segment_q : {0}[2]\n"

@@ -2,10 +2,10 @@
 """attend(): a differentiable call of the forward primitive. attend() is a custom_jvp function whose tangents come from
 a linear primitive (_linear.py); transposing this primitive runs the backward pass.
 
-Row statistics are computed and saved only if an operand is differentiated, and the backward pass computes the gradients
-of differentiated operands only. Saved arrays have names for checkpoint policies (OUT_NAME, STATS_NAME). In a shard_map,
-together() first makes all operands vary over the union of their mesh axes, so that JAX itself sums the cotangents of
-operands that are replicated.
+The LSE of the rows is computed and saved only if an operand is differentiated, and the backward pass computes the
+gradients of differentiated operands only. Arrays that are saved for the backward pass have names (OUT_NAME,
+STATS_NAME), by which checkpoint policies of JAX can select them. In a shard_map, together() first makes all operands
+vary over the union of their mesh axes, so that JAX itself sums the cotangents of operands that are replicated.
 """
 import functools
 from typing import Any, Callable, FrozenSet, List, Mapping, Sequence, Tuple
@@ -70,8 +70,9 @@ _attend.defjvp(_attend_rule, symbolic_zeros=True)
 def differentiated(run: Callable[..., Any], static: Any, spec: Spec, kept: Any, tangents: Operands,
                    results: Tuple[Any, Any]) -> Any:
     """Returns the result of a custom_jvp rule: `results`, which are (out, lse or None), and their tangents. When JAX
-    transposes the tangents, run((static, keys), kept, cotangents) computes the gradients of the operands `keys`. `kept`
-    has the saved arrays; `tangents`, the tangents of the operands, decides which keys are differentiated."""
+    transposes the tangents, run((static, keys), kept, cotangents) computes the gradients of the operands `keys`.
+    `kept`: the arrays that are saved for the backward pass. `tangents`: the tangents of the operands, which decide
+    which operands are differentiated."""
     moved = [(key, x) for key, x in _differentiable(spec, tangents) if not isinstance(x, SymbolicZero)]
     there = [x for x in results if x is not None]
     if moved:
@@ -92,13 +93,14 @@ def _differentiable(spec: Spec, ops: Operands) -> List[Tuple[int, Any]]:
 
 
 def wanted(keys: Keys) -> Tuple[int, ...]:
-    """Returns the codes WANT_... of the gradients that the backward primitive computes for `keys`, without
+    """Returns the codes WANT_... of the gradients that the backward primitive computes for the operands `keys`, without
     duplicates."""
     return tuple(dict.fromkeys(WANT_PARAMS if key <= _PARAM else key for key in keys))
 
 
 def given_gradients(out: Any, cotangents: Sequence[Any]) -> List[Any]:
-    """Returns [dout], or [dout, dlse] if lse has a cotangent. If dout is missing, it is zeros like `out`."""
+    """Returns [dout], or [dout, dlse] if lse has a cotangent. If out has no cotangent, dout is an array of zeros like
+    `out`."""
     dout, dlse = (*cotangents, None)[:2]
     return [jnp.zeros_like(out) if dout is None else dout] + ([] if dlse is None else [dlse])
 

@@ -1,9 +1,11 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Batching rules of the primitives for jax.vmap. The mapped axis, of size V, is folded into the batch axis, of size B.
+"""Batching rules of fxattn's JAX primitives for jax.vmap. The axis that vmap maps, of size V, is folded into the batch
+axis, of size B.
 
-Arrays [V,B,...] are reshaped to [V*B,...]. In the program b becomes b % B, and a captured array that is mapped gets the
-leading index b // B (_texts.py). If a call cannot be folded (packed rows, mapped scalars, sinks or seeds, captured
-arrays of rank 5, explicit shardings, symbolic shapes), the V calls that vmap has mapped run one after the other.
+Arrays [V,B,...], with the mapped axis of size V, are reshaped to [V*B,...]. In the score program the batch index b
+becomes b % B, where B is the batch size before folding, and a captured array that vmap maps gets the leading index b //
+B (_texts.py). If a call cannot be folded (packed rows, mapped scalars, sinks or seeds, captured arrays of rank 5,
+explicit shardings, symbolic shapes), the V calls that vmap has mapped run one after the other.
 """
 from typing import Any, List, Optional, Sequence, Tuple
 
@@ -37,7 +39,7 @@ def _unfold(size: int, batch: int, x: Any) -> Any:
 
 
 def is_unmapped(dims: Sequence[Any]) -> bool:
-    """Returns True if no operand is mapped. JAX calls the batching rules for such calls too."""
+    """Returns True if no operand is mapped. JAX calls the batching rules for calls without a mapped operand too."""
     return all(dim is None for dim in dims)
 
 
@@ -72,8 +74,8 @@ def _shape_without(x: Any, dim: Optional[int]) -> Any:
 
 
 class _Folded:
-    """A call whose mapped axis is folded into its batch axis. `fits` is False if the call cannot be folded; spec and
-    ops are then not set."""
+    """A call whose mapped axis is folded into its batch axis. If the mapped axis cannot be folded into the batch axis,
+    `fits` is False, and spec and ops are not set."""
 
     def __init__(self, spec: Spec, size: int, ops: Operands, dims: Operands, want: Sequence[int]) -> None:
         apart = [dims.scale, dims.params, dims.bprop_params,

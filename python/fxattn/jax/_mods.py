@@ -2,8 +2,8 @@
 """Turns score_mod and mask_mod (None, functions, callbacks (graph, score, tensors), text or a Program) into a Score: a
 program with its captured tensors and values of params as JAX arrays, in the program's order.
 
-JAX has no 64-bit types unless they are enabled. Storage types in the program are changed to the dtypes of the JAX
-arrays."""
+JAX has no 64-bit types unless they are enabled. In a program for JAX, the storage types of captured tensors are changed
+to the dtypes of the JAX arrays that hold the tensors."""
 import inspect
 import re
 from typing import Any, Callable, Collection, Mapping, NamedTuple, Optional, Sequence, Tuple, Union
@@ -35,8 +35,8 @@ class Score(NamedTuple):
     bprop_params: Tuple[Any, ...] = ()
 
     def appended(self, text: str, tensors: Named = None, params: Named = None, before: bool = False) -> "Score":
-        """Returns a Score whose program also runs the statements `text`: after its own statements, or before them if
-        `before` is set. `text` uses `tensors` and `params` by name."""
+        """Returns a Score whose program also runs the statements `text`: after the statements of the program or, if
+        `before` is set, before these statements. `text` uses `tensors` and `params` by name."""
         old = self.program
         arrays = dict(zip([c.name for c in old.captures] if old else (), self.tensors))
         numbers = dict(zip([p.name for p in old.params] if old else (), self.params))
@@ -51,8 +51,8 @@ class Score(NamedTuple):
 
     def scaled(self, scale: Any) -> "Score":
         """Returns a Score whose backward program fits a program that multiplies the score by `scale` first: in the
-        backward program score becomes score * scale, and its result is multiplied by `scale`. Without a backward
-        program returns the Score unchanged."""
+        backward program score becomes score * scale, and the result of the backward program is multiplied by `scale`.
+        Without a backward program returns the Score unchanged."""
         if self.bprop is None:
             return self
         numbers = dict(zip([p.name for p in self.bprop.params], self.bprop_params))

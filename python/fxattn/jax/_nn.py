@@ -27,7 +27,8 @@ def dot_product_attention(query: Any, key: Any, value: Any, bias: Any = None, ma
     `implementation`: None or "fxattn".
     `return_residual`: also returns LSE, [B,T,N], with the dtype of query and without a gradient, as jax.nn does.
 
-    The output of a row that attends to nothing is 0, and its residual -inf; jax.nn returns the mean of all values.
+    For a row that attends to nothing, the output is 0 and the residual (LSE) is -inf; jax.nn.dot_product_attention
+    returns the mean of all values for such a row.
     """
     refuse_keywords("dot_product_attention", (), unknown, _PARAMETERS, _REMEDIES)
     if implementation not in (None, "fxattn"):

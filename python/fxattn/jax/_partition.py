@@ -1,10 +1,12 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Partitioning of the primitives over sharded arrays under jit: each device computes its part of the batch and heads.
+"""Partitioning of fxattn's JAX primitives over sharded arrays under jit: each device computes its part of the batch and
+heads.
 
-Each call is wrapped in a custom_partitioning, whose Shardy rule allows only batch and head dimensions to be sharded.
-The program must get the b and h of the entire problem. One of two methods is chosen for b, and one for h:
+Each call is wrapped in a custom_partitioning, whose Shardy rule allows only batch and head dimensions to be sharded. On
+every device, the score program must get the batch index b and the head h of the entire problem. One of two methods is
+chosen for b, and one for h:
 * If the program uses b (or h) only as a direct index of captured arrays (bias[b, h, q, k], slopes[h]), these arrays are
-  sharded along the indexed dimension, and local indices are correct.
+  sharded along the indexed dimension, and the indices of the device's part are correct.
 * If the program uses b (or h) in another way, captured arrays are replicated on every device, and the run gets the
   offset of the device's part.
 

@@ -1,16 +1,18 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The two primitives, fxattn_forward and fxattn_backward, and their lowering to calls of the XLA handlers.
+"""The two JAX primitives of fxattn, fxattn_forward and fxattn_backward, and their lowering to calls of fxattn's XLA
+handlers.
 
-* `fxattn_forward` takes the operands of the call, and with the flag ACCUMULATE_O also out and stats of other keys,
-  which are merged into the results. The results of fxattn_forward are out; lse if `lse` is set; stats if `stats` is
-  set.
+* `fxattn_forward` takes the operands of the call, and with the flag ACCUMULATE_O also out and stats (LSE in f64) over
+  other keys, which are merged into the results. The results of fxattn_forward are out; lse if `lse` is set; stats if
+  `stats` is set.
 * `fxattn_backward` takes the operands of the call, out, stats, dout, and dlse if `dlse` is set. The results of
   fxattn_backward are the gradients that its parameter `want` lists.
 
 Stats are the LSE in f64, for the backward pass: gradients of programs with large slopes need this precision
-(docs/numerics.md). Stats are stored as uint32 [..., 2], because f64 is disabled in JAX by default. Scalars are passed
-as one f64 vector, which the lowering packs. The batching rules of the primitives are in _batching.py, the sharding
-rules in _partition.py. The two primitives have no derivative rules; attend() in _autodiff.py is differentiable.
+(docs/numerics.md). Stats are stored as uint32 [..., 2], because f64 is disabled in JAX by default. The scalars of a
+call (scale, params, seed) are passed as one f64 vector, which the lowering packs. The batching rules of the primitives
+are in _batching.py, the sharding rules in _partition.py. The two primitives have no derivative rules; attend() in
+_autodiff.py is differentiable.
 """
 import functools
 from typing import Any, Callable, List, Optional, Sequence, Tuple
@@ -39,8 +41,8 @@ _F64 = np.dtype("float64")
 
 
 def forward(spec: Spec, ops: Operands, *before: Any, lse: bool = False, stats: bool = False) -> List[Any]:
-    """Returns [out], followed by lse if `lse` is True, and by stats if `stats` is True. `before`: out and stats of
-    other keys, which are merged into the results."""
+    """Returns [out], followed by lse if `lse` is True, and by stats if `stats` is True. `before`: out and stats (LSE in
+    f64) over other keys, which are merged into the results."""
     flat = ops.forward().flat()
     return forward_p.bind(*flat, *before, spec=spec.forward(), has_scale=bool(ops.scale), lse=lse, stats=stats)
 
@@ -101,9 +103,10 @@ def _backward_abstract(*flat: Any, **params: Any) -> List[Any]:
 
 def _call(problem: Any, operands: List[Tuple[int, Any]], results: List[Tuple[int, Tuple[int, ...], Any]],
           packed: bool, before: Sequence[Any] = ()) -> List[Any]:
-    """Calls the handler with `operands`, a list of (role, array). Returns the arrays that `results`, a list of (role,
-    shape, dtype), describes. `before` has the initial contents of the results. With `packed` the initial contents are
-    zeros by default, because the library does not write rows outside of the sequences."""
+    """Calls fxattn's XLA handler with `operands`, a list of (role, array). Returns the arrays that `results`, a list of
+    (role, shape, dtype), describes. `before` has the initial contents of the results. With packed rows (`packed`), the
+    initial contents of the results are zeros by default, because the library does not write rows outside of the
+    sequences."""
     if packed and not before:
         before = [lax.full(shape, np.zeros((), dtype)) for _, shape, dtype in results]
     aliases = {len(operands) + i: i for i in range(len(before))}
@@ -139,8 +142,8 @@ def _common_operands(spec: Spec, ops: Operands) -> List[Tuple[int, Any]]:
 
 
 def forward_call(platform: str, spec: Spec, ops: Operands, before: Sequence[Any], lse: bool, stats: bool) -> List[Any]:
-    """Returns [out, lse, stats] of a handler call for `platform`; lse and stats only if they are set. Requires JAX's
-    x64 mode."""
+    """Returns [out, lse, stats] of a call of fxattn's XLA handler for `platform`, without lse and stats unless the
+    arguments `lse` and `stats` are set. forward_call() requires JAX's x64 mode."""
     shapes = _forward_shapes(spec, ops, lse, stats)
     rows = rows_shape(spec, ops)
     kept = _F64 if stats else row_dtype(ops)

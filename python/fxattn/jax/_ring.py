@@ -10,8 +10,8 @@ sequence on the devices.
 * Method "ulysses": by an all-to-all, every device gets all rows and keys for some of the heads. With method "ulysses",
   a second all-to-all returns the rows of the output to their devices.
 
-The program of a ring gets positions in the entire sequence, through coordinate maps of the library that read the
-device's offset at run time, so any score_mod and mask_mod works, and dropout too.
+The score program of ring_attention gets positions in the entire sequence, through coordinate maps of the library that
+read the device's offset at run time, so any score_mod and mask_mod works, and dropout too.
 """
 import functools
 import math
@@ -146,7 +146,8 @@ class _Ring(NamedTuple):
     spec: Spec
 
     def step(self, n: int, ops: Operands, part: Sequence[Any]) -> Tuple[Spec, Operands]:
-        """Returns Spec and Operands of step `n`, which uses `part`, the (K, V) that the device holds in step `n`."""
+        """Returns Spec and Operands of step `n` of ring_attention, which uses `part`, the (K, V) that the device holds
+        in step `n`."""
         rank = lax.axis_index(self.axis)
         at = self.spec.layout.index("s")
         rows = _part("q", self.order, self.size, rank, ops.q.shape[at])
@@ -165,8 +166,8 @@ class _Ring(NamedTuple):
 
 
 def _run(ring: _Ring, ops: Operands) -> Tuple[Any, Any, Any]:
-    """Runs all steps of the ring, one after the other. Returns (out, lse, stats) over all keys. The output of the ring
-    is rounded to its dtype after the last step."""
+    """Runs all steps of ring_attention, one after the other. Returns (out, lse, stats) over all keys. The output of the
+    ring is rounded to its dtype after the last step."""
     part, found = [ops.k, ops.v], []  # type: ignore[var-annotated]
     for n in range(ring.size):
         spec, here = ring.step(n, ops, part)

@@ -2,12 +2,13 @@
 """SequenceDescriptor of Transformer Engine, which describes the sequences of a padded or packed batch, and its
 conversion to options of attention().
 
-Lengths of a descriptor are passed to the library as lengths. Segments of a descriptor become a mask of equal ids, in
-which id 0 is padding. If positions in the segments are given, causal masks and windows become statements of the program
-that compare these positions.
+Lengths of a SequenceDescriptor are passed to the C library as lengths. Segments of a SequenceDescriptor become a mask
+that is true for pairs of equal segment ids, where id 0 is padding. If a SequenceDescriptor has positions in the
+segments, causal masks and windows become statements of the program that compare these positions.
 
-64-bit and unsigned ints keep their values: ids are compared in full; lengths and positions are clipped to 32 bits,
-which no sequence exceeds. If JAX has no 64-bit types, 64-bit NumPy arrays are clipped before they become JAX arrays.
+64-bit and unsigned ints of a SequenceDescriptor keep their values: segment ids are compared in full; lengths and
+positions are clipped to 32 bits, which no sequence exceeds. If JAX has no 64-bit types, 64-bit NumPy arrays are clipped
+before they become JAX arrays.
 """
 from typing import Any, NamedTuple, Optional, Tuple
 

@@ -81,8 +81,8 @@ def _dependences(program: Program) -> Tuple[str, ...]:
 
 
 class Operands(NamedTuple):
-    """Operands are the arrays of a call. `scale` has at most one element; elements of scale, params and bprop_params
-    have rank 0."""
+    """Operands are the arrays of a call. The field `scale` of Operands has at most one element; the elements of the
+    fields scale, params and bprop_params have rank 0."""
 
     q: Any
     k: Any
@@ -115,7 +115,7 @@ def gather(spec: Spec, has_scale: bool, flat: Sequence[Any], backward: bool) -> 
 
 def forward_rest(spec: Spec) -> int:
     """Returns how many operands the forward primitive has besides those of Operands.flat(): 2 if the run merges its
-    results with an earlier out and its statistics, else 0."""
+    results with an earlier out and LSE, else 0."""
     return 2 if spec.flags & _abi.ACCUMULATE_O else 0
 
 

@@ -34,7 +34,7 @@ def _retyped(program: Program, types: Tuple[Tuple[str, str], ...]) -> Program:
 @functools.lru_cache(maxsize=512)
 def scaled_bprop(program: Program, name: str) -> Program:
     """Returns backward program `program` for scores that are multiplied by the float param `name` first. In the
-    returned program, (score * name) replaces score, and dscore is multiplied by the param."""
+    returned program, (score * name) replaces score, and dscore is multiplied by the param `name`."""
     text = re.sub(r"\bscore\b", "(score * %s)" % name, program.text)
     return Program.from_text("param %s : float\n%s\ndscore = dscore * %s" % (name, text, name), kind="bprop")
 

@@ -2,9 +2,10 @@
 """The attention layers of BLOOM and MPT for attn_implementation="fxattn".
 
 BLOOM and MPT add ALiBi in attention layers of their own, which do not call transformers' AttentionInterface. install()
-wraps the forward() of these layers. The wrapper computes attention by fxattn if the mask of the pass is a ModelMask,
-which only attn_implementation="fxattn" makes; otherwise the wrapper calls the original forward(). In transformers 4,
-BLOOM and MPT do not make their masks by AttentionMaskInterface, so the wrapper always calls the original forward().
+wraps the forward() of the attention layers of BLOOM and MPT. The wrapper of a layer's forward() computes attention by
+fxattn if the mask of the pass is a ModelMask, which only attn_implementation="fxattn" makes; otherwise the wrapper
+calls the original forward(). In transformers 4, BLOOM and MPT do not make their masks by AttentionMaskInterface, so the
+wrapper always calls the original forward().
 """
 import functools
 import importlib

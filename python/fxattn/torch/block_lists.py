@@ -2,8 +2,8 @@
 """Computes the lists of blocks of a large mask. The lists of blocks equal those of PyTorch's create_block_mask, which
 evaluates all pairs at once and allocates 34 GB at 65,536 rows and keys.
 
-The library classifies rectangles of blocks as empty, full or mixed. The mask_mod is evaluated only in blocks that stay
-mixed, a bounded number of pairs at a time.
+The C library classifies rectangles of blocks as empty, full or mixed. The mask_mod is evaluated only in blocks that
+stay mixed, a bounded number of pairs at a time.
 """
 import ctypes
 from typing import Any, Callable, List, Tuple
@@ -23,8 +23,8 @@ _INT32_MAX = (1 << 31) - 1
 
 
 class _Classes:
-    """Classifies rectangles of (q, k) pairs by calls of the C library. Holds references to the captured tensors,
-    because the library reads their memory."""
+    """Classifies rectangles of (q, k) pairs by calls of the C library. A _Classes holds references to the captured
+    tensors, because the C library reads the memory of the tensors."""
 
     def __init__(self, mask_mod: Callable[..., Any], lengths: Tuple[int, int], heads: int) -> None:
         traced = trace(None, mask_mod)
@@ -92,8 +92,9 @@ def _table(mask_mod: Callable[..., Any], batch: int, heads: int, lengths: Tuple[
 
 def _evaluate(mask_mod: Callable[..., Any], places: Tensor, size: Tuple[int, int], lengths: Tuple[int, int]
           ) -> Tuple[Tensor, Tensor]:
-    """Evaluates the mask_mod in the blocks at `places` [n, 4] = (b, h, row, column). Returns two bool tensors [n]: True
-    if any pair of the block is attended, and True if all pairs are."""
+    """Evaluates the mask_mod in the blocks at `places` [n, 4] = (b, h, row, column). Returns two bool tensors [n]: the
+    first is True for each block in which any pair is attended, the second for each block in which all pairs are
+    attended."""
     b_of, h_of, row_of, column_of = places.unbind(1)
 
     def shown(n: Any, _: Any, q_idx: Any, kv_idx: Any) -> Any:

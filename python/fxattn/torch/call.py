@@ -24,9 +24,9 @@ def _absent(tensors: Sequence[Any]) -> Tuple[None, ...]:
 
 
 class Call:
-    """The arguments of a call of the operators besides q, k and v; torch_call.h describes each. Tensors may be absent:
-    an absent tensor is None. Autograd Functions store a Call without tensors, because autograd itself saves the tensors
-    and detects changes of them."""
+    """The arguments of a call of the operators fxattn::fwd and fxattn::bwd besides q, k and v; torch_call.h describes
+    each argument. Tensors may be absent: an absent tensor is None. Autograd Functions store a Call without tensors,
+    because autograd itself saves the tensors and detects changes of the tensors."""
 
     __slots__ = ("program", "tensors", "extras", "scalars", "ints", "floats", "config")
 
@@ -106,8 +106,9 @@ def split_params(program: Any, params: Sequence[Any]) -> Tuple[List[Any], List[A
 
 
 def floats_as_tensor(values: Sequence[Any]) -> Tensor:
-    """Returns params as one f64 tensor on the host. Symbolic numbers are multiplied by a tensor 1, because most other
-    conversions make compilers recompile for each value."""
+    """Returns params as one f64 tensor on the host. Symbolic numbers (SymInt, SymFloat) are converted by multiplying a
+    tensor 1 by the number, because most other conversions to a tensor make PyTorch's compiler recompile for each
+    value."""
     ones = [value.reshape(()).to(device="cpu", dtype=torch.float64) if isinstance(value, Tensor)
             else torch.ones((), dtype=torch.float64, device="cpu") * value for value in values]
     return torch.stack(ones)

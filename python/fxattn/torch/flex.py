@@ -5,10 +5,10 @@ flex_attention changes only its import:
     from fxattn.torch import flex_attention, create_block_mask
 
 Differences from PyTorch's function:
-* Eager calls are fused too, not only compiled calls.
-* The backward pass runs on the CPU too.
-* LSE and row maxima are available on every device.
-* Captured tensors get gradients for all kinds of indexing.
+* fxattn fuses eager calls too; PyTorch fuses only compiled calls.
+* fxattn has a backward pass on the CPU too.
+* fxattn returns LSE and row maxima on every device.
+* fxattn computes gradients of captured tensors for all kinds of indexing.
 * `kernel_options` are checked and then ignored, because they are options of PyTorch's kernels.
 """
 import warnings
@@ -192,9 +192,9 @@ def _device_code(device: Any) -> Optional[int]:
 def _known_output(query: Tensor, key: Tensor, value: Tensor, score_mod: Any, block_mask: Any, scale: Any,
                   enable_gqa: bool) -> Optional[Tensor]:
     """Returns the output of a call if its functions were traced in an earlier call and no check would find an error in
-    its arguments. Shapes are checked by the C function. Returns None for a call with untraced functions or a possible
-    error; flex_attention then checks and traces the call. Requires bypass.is_plain(query, key, value). Raises no
-    errors."""
+    its arguments. The C function of the direct route checks shapes. Returns None for a call with untraced functions or
+    a possible error; flex_attention then checks and traces the call. _known_output() requires bypass.is_plain(query,
+    key, value), and raises no errors."""
     mask_mod, expected = None, ALIKE_GROUPED if enable_gqa else ALIKE
     if block_mask is not None:
         if type(block_mask) is not LazyBlockMask or block_mask._read is not None:
@@ -212,7 +212,8 @@ def _known_output(query: Tensor, key: Tensor, value: Tensor, score_mod: Any, blo
 
 
 def _is_recorded() -> bool:
-    """Returns True while PyTorch compiles, exports or traces. Indices are checked in eager calls only."""
+    """Returns True while PyTorch compiles, exports or traces. Indices into captured tensors are checked in eager calls
+    only."""
     return torch.compiler.is_compiling() or torch._C._get_tracing_state() is not None
 
 

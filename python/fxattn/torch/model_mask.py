@@ -3,10 +3,10 @@
 
 ModelMask is a mask_mod, so no array of size [S,S] is allocated. For a model that reads its mask as a tensor (the dtype,
 a slice, torch.where, torch.cat), ModelMask makes the dense tensor that transformers would make. For models with SDPA
-the dense tensor is a bool tensor, True where a key is attended; for models without SDPA it has the floats 0 and the
-lowest float, which eager attention adds to scores. The dense tensor that ModelMask makes has a limited size, and causes
-one warning per model type. A dense bool mask is a MaskTensor, which refuses to be added to scores, because True would
-be added as 1.
+the dense mask is a bool tensor, True where a key is attended; for models without SDPA the dense mask has the floats 0
+and the lowest float, which eager attention adds to scores. The dense tensor that ModelMask makes has a limited size,
+and causes one warning per model type. A dense bool mask is a MaskTensor, which refuses to be added to scores, because
+True would be added as 1.
 
 Models that test whether their mask is a Tensor or a BlockMask would take a ModelMask for a BlockMask, so such models
 get the dense tensor from the start. tests_masks() finds the models that test the type, by the source text of their

@@ -60,8 +60,8 @@ def _load_shim() -> ctypes.CDLL:
 
 def strides_like(strides: Sequence[int], size: Sequence[int]) -> List[int]:
     """Returns strides of a dense tensor of `size` that has the dimension order of a tensor with `strides`, except that
-    the last dimension is always innermost. Of two equal strides the later dimension is the inner one, as in PyTorch's
-    flex_attention."""
+    the last dimension is always innermost. If two strides are equal, the later dimension is the inner one, as in
+    PyTorch's flex_attention."""
     last = len(size) - 1
     order = [last]
     for dim in range(last - 1, -1, -1):

@@ -56,7 +56,8 @@ class ScoreArguments:
 
     @property
     def is_text(self) -> bool:
-        """True if score_mod or mask_mod is program text or a Program, which have the same meaning in both styles."""
+        """True if score_mod or mask_mod is program text or a Program, which have the same meaning in the styles "flex"
+        and "graph"."""
         return isinstance(self.score_mod, _TEXT) or isinstance(self.mask_mod, _TEXT)
 
     @property

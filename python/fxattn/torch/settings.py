@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """Converts the options of attention() to settings and extra tensors of the operators.
 
-Wrong types and ranks raise errors here, which name the argument. The C library checks whether the values of options fit
-together, and its message becomes the message of the exception.
+Options of attention() with a wrong type or rank raise errors in this file; each error names the argument. The C library
+checks whether the values of options fit together, and its message becomes the message of the exception.
 """
 import operator
 from typing import Any, Dict, List, Mapping, Optional, Sequence, Tuple, Union
@@ -97,8 +97,8 @@ class Settings:
 
     def integers(self, name: str, slot: int, values: Any, flag: int = 0, count: Optional[int] = None) -> None:
         """Adds lengths, offsets or page numbers as an int32 tensor on the device of q. `count`: the required number of
-        elements, if known. Values beyond 32 bits are clamped, and the library refuses the clamped values; checking them
-        here would have to read device memory."""
+        elements, if known. Values beyond 32 bits are clamped, and the C library refuses the clamped values; checking
+        the values in Python would have to read device memory."""
         if values is None:
             return
         # Arrays of other libraries are copied, because a change before the backward pass would not be detected.
@@ -150,7 +150,8 @@ class Settings:
             self.flag(_abi.SINK_ZERO)
 
     def dropout(self, dropout_p: Any, seed: Union[None, int, Tensor]) -> Any:
-        """Returns the dropout probability as a number, and adds flag and seed if it is not 0."""
+        """Returns the dropout probability as a number, and adds the flag of dropout and the seed if the probability is
+        not 0."""
         dropout_p = real_number("dropout_p", dropout_p)
         if type(dropout_p) in (int, float) and not 0 <= dropout_p < 1:
             raise ValueError("dropout_p is %s; 0 <= dropout_p < 1 is accepted" % dropout_p)

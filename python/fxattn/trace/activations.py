@@ -117,7 +117,7 @@ def hardswish(rec: Recording, x: Any) -> Sym:
 
 
 def _alike(rec: Recording, number: Any, x: Any) -> Any:
-    """Returns `number` in the type of x: torch truncates it if x is an int."""
+    """Returns `number` in the type of x: torch truncates a float `number` if x is an int."""
     kind = kind_of_operand(x)
     return number if kind == FLOAT else cast(rec, number, kind)
 

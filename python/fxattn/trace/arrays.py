@@ -4,9 +4,10 @@ elements.
 
 `bias[b][h, q]` and `table[q, :, 0:3]` index a captured tensor step by step. A View is a view of the tensor with traced
 indices at some dimensions. Slices, ints and new axes are applied by the library of the tensor, which keeps strides and
-autograd. A View with an index at every dimension becomes a load. A View that is an operand of arithmetic becomes one
-load for each element, and the operation is unrolled over at most MAX_ELEMENTS elements. A Vec has at most MAX_HELD
-elements. indexing.py implements `x[...]` of View and Vec."""
+autograd. A View with an index at every dimension becomes a load. A View (a captured tensor with traced indices) that is
+an operand of arithmetic becomes one load for each element, and the arithmetic is unrolled over at most MAX_ELEMENTS
+elements. A Vec (an array of computed elements) has at most MAX_HELD elements. indexing.py implements `x[...]` of View
+and Vec."""
 import itertools
 from operator import index as as_int
 from typing import Any, Callable, Iterable, List, Optional, Sequence, Tuple, Union

@@ -1,10 +1,11 @@
 # SPDX-License-Identifier: Apache-2.0
 """Wraps the NumPy arrays that a function uses, so that indexing an array with a traced value is traced.
 
-The method ndarray.__getitem__ converts the index itself, without a dispatch to the tracer. If a function turns out to
-index NumPy arrays, a copy of the function is called instead. In the closure, globals and defaults of the copy (and the
-attributes, for a method), each array is replaced by a Captured: a view of the same memory, of a subclass of ndarray
-whose indexing is traced. The user's own objects are not modified: only their copies have wrapped arrays."""
+NumPy's method ndarray.__getitem__ converts an index to an int without a dispatch to the tracer. If a function turns out
+to index NumPy arrays, a copy of the function is called instead. In the closure, globals and defaults of the copied
+function (and the attributes, for a method), each array is replaced by a Captured: a view of the same memory, of a
+subclass of ndarray whose indexing is traced. The user's own objects are not modified: only their copies have wrapped
+arrays."""
 import copy
 import functools
 import sys

@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
 """Smooth functions of one and two floats that the program language lacks, composed from functions that it has.
 
-A function should be accurate to a few ulp in f64 and f32 wherever the function of the user's library is accurate,
-including at the limits of the range and at signed zeros. The derivative of a function should be as accurate as the
-function, because fxattn differentiates the formula of this file."""
+A function of this file should be accurate to a few ulp in f64 and f32 wherever the function of the user's library is
+accurate, including at the limits of the range and at signed zeros. The derivative of a function of this file should be
+as accurate as the function, because fxattn differentiates the formula of this file."""
 import math
 from typing import Any, List
 

@@ -3,8 +3,8 @@
 signs, and tests for NaN and infinity. curves.py and activations.py compose further functions from the functions of this
 file.
 
-As in ops.py, the functions of this file take a Recording and operands. Float literals in this file become constants of
-the program, never params."""
+The functions of this file, like those of ops.py, take a Recording (record.py) and operands (traced scalars or numbers).
+Float literals in this file become constants of the program, never params."""
 import math
 import sys
 from typing import Any, Callable, Optional

@@ -4,8 +4,8 @@ as in Transformer Engine and cuDNN's frontend. The argument `graph` has the poin
 the argument names of cuDNN's frontend. The methods of a Graph return Nodes, and setters of a Node return the Node.
 
 The backward callback is traced after the forward callback, in a Recording whose parent is the Recording of the forward
-callback. The backward callback may therefore use nodes that the forward callback stored, such as the value before the
-tanh of a soft cap: stored nodes are recomputed from the score."""
+callback. The backward callback may use nodes that the forward callback stored, such as the value before the tanh of a
+soft cap: stored nodes are recomputed from the score."""
 from typing import Any, Callable, Dict, List, Mapping, Optional, Sequence, Tuple
 
 from .. import _abi
@@ -27,8 +27,8 @@ COMMON_OPTIONS = ("compute_data_type", "name")
 
 
 class Node:
-    """A tensor of the graph, which has one value for each (query, key) pair. The setters of a Node return the Node
-    itself."""
+    """A tensor of the graph that a callback of the style "graph" builds: one value for each (query, key) pair. The
+    setters of a Node return the Node itself."""
 
     __slots__ = ("_sym", "_make", "rec", "_known")
 
@@ -46,7 +46,8 @@ class Node:
         return self._sym
 
     def forget(self) -> None:
-        """Drops the reference to the user's tensor at the end of the trace: a callback may have stored the node."""
+        """Drops the node's reference to the user's tensor at the end of the trace: a callback may have stored the node,
+        which would keep the tensor alive."""
         self._make = _read_too_late
 
     def set_data_type(self, data_type: Any) -> "Node":

@@ -331,7 +331,7 @@ def _literal(atom: Any) -> Any:
 
 
 def _at_equation(error: TraceError, equation: Any) -> TraceError:
-    """Returns the error with the line of user code that JAX recorded for the equation."""
+    """Returns the error with the line of user code that JAX recorded for the equation of the jaxpr."""
     if error.file and getattr(error, "by_equation", False):
         return error
     text = str(error).partition("\n  at ")[0]
@@ -352,9 +352,9 @@ def _library_folders() -> Tuple[str, ...]:
 
 
 def _by_jax_itself(equation: Any, operands: List[Any]) -> Sequence[Any]:
-    """Evaluates an equation without traced values. If all operands are literals, the result is computed while the
-    function is traced. The equation axis_index has no operands, but the result depends on the device and is computed at
-    run time."""
+    """Evaluates an equation of a jaxpr that has no traced operand. If all operands are literals, the result is computed
+    while the function is traced. The equation axis_index has no operands, but the result depends on the device and is
+    computed at run time."""
     numpy, jax = sys.modules["numpy"], sys.modules["jax"]
     known = equation.primitive.name != "axis_index" and not any(library_of(x) == "jax" for x in operands)
     operands = operands if known else _alike(jax, operands)

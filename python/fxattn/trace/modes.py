@@ -2,8 +2,9 @@
 """Changes torch while a function is traced: a mode intercepts operators without a traced operand, and a replaced
 autograd.Function.apply calls the forward method of the function.
 
-The mode and the replaced `apply` are removed when the trace ends. Other threads are not affected: modes are per thread,
-and the replaced `apply` passes calls without traced values to the original `apply`.
+The torch mode of a trace and the replaced autograd.Function.apply are removed when the trace ends. Threads that trace
+nothing are not affected: torch modes are per thread, and the replaced `apply` passes calls without traced values to the
+original `apply`.
 """
 import contextlib
 import sys
@@ -103,8 +104,8 @@ class Context:
 @contextlib.contextmanager
 def functions_by_forward() -> Iterator[None]:
     """Makes autograd.Function.apply on traced values call the forward method of the function; fxattn computes the
-    derivative. The method that is replaced is `apply` of the base class, which Function.apply calls, so that an `apply`
-    that was bound before the trace calls the replacement too."""
+    derivative. The method that is replaced is `apply` of the base class of autograd.Function, which Function.apply
+    calls, so that an `apply` that was bound before the trace calls the replacement too."""
     function = sys.modules["torch"].autograd.Function
     below = function.__mro__[1]
     with _apply_lock:

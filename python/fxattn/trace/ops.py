@@ -2,8 +2,9 @@
 """Operations on traced scalars with the semantics of torch, NumPy and JAX: promotion, bools, narrow ints, powers of
 ints, shifts.
 
-Functions take a Recording and operands, which are Syms or Python numbers, and return a Sym. `elementwise` in arrays.py
-applies the functions to small arrays; tables.py maps the names that users call to the functions.
+The functions of this file take a Recording and operands (Syms, which are traced scalars, or Python numbers), and return
+a Sym. `elementwise` in arrays.py applies the functions of this file to small arrays; tables.py maps the names that
+users call to the functions of this file.
 """
 import sys
 from typing import Any, Callable, Optional, Tuple
@@ -87,8 +88,8 @@ def node(rec: Recording, x: Any, kind: int) -> int:
 
 
 def joint(x: Any, y: Any) -> int:
-    """Returns the promoted type of two operands. The promoted type of a Python int and a narrow int is the narrow
-    type."""
+    """Returns the promoted type of two operands. The promoted type of a Python int and an int narrower than 32 bits is
+    the type of the narrower int."""
     tx, ty = type(x), type(y)
     if tx is Sym:
         if ty is Sym:
@@ -130,7 +131,7 @@ def emit(rec: Recording, op: int, kind: int, *operands: Any) -> Sym:
 
 def _make_arithmetic(op: int, of_bools: Optional[int]) -> Callable[[Recording, Any, Any], Sym]:
     """Returns a function that records x op y, or of_bools for two bools. The returned function tests for two traced
-    values first, because that case is the most common."""
+    values first, because operations on two traced values are the most common."""
     def go(rec: Recording, x: Any, y: Any) -> Sym:
         if type(x) is Sym and type(y) is Sym:
             kind = PROMOTE[x.ty][y.ty]

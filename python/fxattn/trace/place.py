@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """Makes errors of tracing that name a line of the user's function: the innermost frame that belongs to no library.
 
-All files in this folder raise errors by `refuse`, so that each message ends with a file and a line.
+All files of the tracer raise errors by the function `refuse`, so that each message ends with a file and a line.
 """
 import sys
 import types

@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The pointwise operations of cuDNN's frontend. The table of this file has the names of the operands of each operation,
-and a function that records the operation.
+"""The pointwise operations of cuDNN's frontend. The table of this file has, for each pointwise operation, the names of
+the operands and a function that records the operation.
 
 Arithmetic treats bools as ints, because a cuDNN graph has no arithmetic of bools.
 """

@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
 """Lists what a function can read, by one pass over the bytecode of the function. The file reuse.py reads the present
-values of what the function can read.
+values of the globals and attributes that a function can read.
 
-A code object that has an unknown instruction or uses an unknown builtin has no Recipe: functions with such code are
-traced at every call.
+A code object that has an unknown instruction or uses an unknown builtin has no Recipe (the list of what code reads):
+functions with such code are traced at every call.
 """
 import dis
 import enum
@@ -182,8 +182,8 @@ _lock = threading.Lock()
 
 
 def recipe_of(code: types.CodeType) -> Recipe:
-    """Returns the Recipe of a code object; Recipes are cached. Raises Unsure for code with unknown instructions or
-    unknown builtins."""
+    """Returns the Recipe of a code object (the list of what the code reads); Recipes are cached. Raises Unsure for code
+    with unknown instructions or unknown builtins."""
     try:
         found = _recipes[code]
     except KeyError:

@@ -6,7 +6,8 @@ The list of instructions is the key of the program cache, so tracing a function 
 params are named by position (t00, p00), so programs that differ only in the user's names share plans. Keys of the
 program cache contain no addresses; `id` identifies only objects that the running trace holds.
 
-Values are numbered: inputs (codes of fxa_input), then the instructions in order. An instruction is a tuple:
+The values of a trace are numbered: first the inputs (codes of fxa_input), then the instructions in order. An
+instruction of a trace is one of these tuples:
 
 - `(op, value, ...)` is an operation of fxa_op.
 
@@ -256,8 +257,8 @@ def _build(key: Tuple[Any, ...]) -> Program:
 
 class Programs:
     """Bounded cache of programs by content, in two dictionaries of limit / 2 entries each: the young and the old
-    generation. When the young generation is full, it becomes the old generation, and the previous old generation is
-    dropped. A program in the young generation of the cache is found by one dictionary access."""
+    generation. When the young generation of the cache is full, it becomes the old generation, and the previous old
+    generation is dropped. A program in the young generation of the cache is found by one dictionary access."""
 
     def __init__(self, limit: int = 1024) -> None:
         self.limit = limit

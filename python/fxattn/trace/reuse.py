@@ -4,26 +4,26 @@
 A trace may be cached only if the trace depends on nothing but the code, cells, defaults and globals of its functions.
 The file recipe.py checks the code of a function once: the code must consist of known instructions, and use only
 attributes and builtins that read no value. Through its cells, globals and defaults, a cacheable function reaches only
-numbers, strings, cacheable functions, modules of a short list, and tensors. A lookup compares the values that a
-function reaches as follows:
+numbers, strings, cacheable functions, modules of a short list, and tensors. A lookup in the trace cache compares the
+values that a function reaches as follows:
 
-- Numbers are compared by value.
+- A lookup in the trace cache compares numbers by value.
 
-- Tensors are compared by dtype, by rank, and by which tensors are the same object. A trace is cached only if it
+- A lookup compares tensors by dtype, by rank, and by which tensors are the same object. A trace is cached only if it
   captured the tensors themselves and passed no value of a tensor to Python (modes.py detects values that are passed). A
   function that has a branch and reaches a tensor is not cached.
 
-- Modules are compared by the attributes that the functions may read from the modules.
+- A lookup compares modules by the attributes that the traced functions may read from the modules.
 
 A function is traced at every call if it reaches an attribute of an object, function or tensor, a dictionary, or an
 array that is neither a torch.Tensor or Parameter nor an array of JAX.
 
 JAX's arrays are immutable, so arrays of JAX are compared by identity. A function that reaches only arrays of JAX may
 branch, read sizes and elements of the arrays, and compute further arrays. Callbacks of the style "graph" get a
-dictionary of tensors and numbers. The key of a callback contains everything that the callback can read from the
+dictionary of tensors and numbers. The cache key of a callback contains everything that the callback can read from the
 dictionary; a callback must reach no tensor outside its dictionary.
 
-Keys consist of values; a key contains no tensor and no address.
+Keys of the trace cache consist of values; a key contains no tensor and no address.
 """
 import functools
 import math
@@ -142,7 +142,7 @@ class _Reader:
             self.compound(value, depth)
 
     def compound(self, value: Any, depth: int) -> None:
-        """Adds a value of a rare kind to the key: an array or function of JAX, a tuple or list, a partial."""
+        """Adds a value of a rare kind to the cache key: an array or function of JAX, a tuple or list, a partial."""
         kind = type(value)
         parts = self.parts
         if kind.__name__ == "ArrayImpl" and library_of(value) == "jax":
@@ -170,15 +170,16 @@ class _Reader:
             raise Unsure
 
     def place(self, value: Any, among: List[Any]) -> None:
-        """Adds the index of an array in `among` to the key; for a new array adds None and appends it to `among`."""
+        """Adds the index of an array in `among` to the key; for an array that `among` lacks, adds None to the key and
+        appends the array to `among`."""
         found = next((at for at, other in enumerate(among) if other is value), None)
         self.parts.append(found)
         if found is None:
             among.append(value)
 
     def given(self, tensors: Mapping[str, Any]) -> None:
-        """Adds the dictionary of a callback of the style "graph" to the key. Shapes are part of the key, because
-        dimensions of size 1 are broadcast."""
+        """Adds the dictionary of a callback of the style "graph" to the key. Shapes of the tensors in the dictionary
+        are part of the key, because dimensions of size 1 are broadcast."""
         parts = self.parts
         parts.append(len(tensors))
         for name, value in tensors.items():

@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """Handlers of the functions and methods that torch and NumPy have in common, by name.
 
-A handler takes a Recording and the arguments as the user gave them. torch_table.py and numpy_table.py add the handlers
-of one library; methods.py makes the handlers methods of traced values.
+The handler of a torch or NumPy function takes a Recording and the arguments as the user gave them. torch_table.py and
+numpy_table.py add the handlers of one library; methods.py makes the handlers methods of traced values.
 """
 from typing import Any, Callable, Dict, Sequence
 

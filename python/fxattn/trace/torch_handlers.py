@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Handlers of torch's functions that have arguments besides operands; torch_table.py maps names to handlers. A handler
-takes a Recording and the arguments as the user gave them."""
+"""Handlers of torch's functions that have arguments besides operands; torch_table.py maps names to handlers. The
+handler of a torch function takes a Recording and the arguments as the user gave them."""
 import sys
 from operator import index as as_int
 from typing import Any, Callable, Optional

@@ -2,8 +2,9 @@
 """Handlers of torch's functions and tensor methods, by name. This file does not import torch: the functions of torch
 arrive as arguments.
 
-`call` evaluates one function of torch; __torch_function__ and the mode of modes.py call it. Dynamo writes operators of
-ATen, whose handlers are found by the name without the overload: aten.add.Tensor as "add".
+The function `call` of this file evaluates one function of torch; __torch_function__ and the torch mode of modes.py call
+`call`. Dynamo writes operators of ATen, whose handlers are found by the name without the overload: aten.add.Tensor as
+"add".
 """
 import re
 from typing import Any, Dict, Optional

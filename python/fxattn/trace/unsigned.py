@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
-"""JAX's integer types that a program does not have: uint32, uint16, int64, uint64. An operation on JAX's integer types
-gives an exact result or raises an error.
+"""JAX's integer types that the program language lacks: uint32, uint16, int64, uint64. An operation on JAX's integer
+types gives an exact result or raises an error.
 
 - uint32 is stored as an int of the same bits. Operations whose result depends on signedness are emulated in this file,
   unless the operands are proven to be below 2^31.

@@ -3,15 +3,16 @@
 
 reuse.py collects all dependences of the functions into a key, which takes about 5 us. A check of this file compares
 each dependence of the cached trace (code, cells, globals, defaults, attributes of modules) with its present value: is
-it still one object, an equal number, or a tensor of equal class, dtype and rank? The comparisons are fixed for a trace,
-so the comparisons are compiled into a Python function, which returns the trace with the present tensors.
+it still one object, an equal number, or a tensor of equal class, dtype and rank? The comparisons of a check are fixed
+for a cached trace, so the comparisons are compiled into a Python function, which returns the trace with the present
+tensors.
 
 Invariants:
 
-- A check compares everything that _Reader in reuse.py reads, so functions that a check accepts have the key of the
-  cached trace. Functions with dependences that a check cannot compare (lists, partials, arrays of JAX, ...) get no
-  check. Functions that a check rejects are looked up in reuse.py. A check changes only the time of a lookup in the
-  trace cache, not the result of the lookup.
+- A check, which is a generated Python function, compares everything that _Reader in reuse.py reads, so functions that a
+  check accepts have the key of the cached trace. Functions with dependences that a check cannot compare (lists,
+  partials, arrays of JAX, ...) get no check. Functions that a check rejects are looked up in reuse.py. A check changes
+  only the time of a lookup in the trace cache, not the result of the lookup.
 
 - A check is made when a trace is found in reuse.py, not when the trace is stored there: functions whose numbers change
   in every call get no check.

@@ -13,8 +13,8 @@ are in autograd.py.
 
 The module uses private names of PyTorch: HigherOrderOperator, Dynamo's table of higher-order operators and one class in
 this table. Dynamo's table and class are read when Dynamo looks up the operator Flex, so that importing this module does
-not import Dynamo. If Dynamo lacks the table or the class, calls in a compiled function become graph breaks
-(`is_capturable`).
+not import Dynamo. If Dynamo lacks its table of higher-order operators or its class for flex_attention, calls in a
+compiled function become graph breaks (`is_capturable`).
 """
 import functools
 import math
@@ -43,7 +43,7 @@ def _names_of_dynamo() -> Tuple[Any, Any]:
 
 
 def is_capturable() -> bool:
-    """Returns False if Dynamo is imported but lacks the names that capturing the operator needs."""
+    """Returns False if Dynamo is imported but lacks the names that capturing the operator Flex needs."""
     return "torch._dynamo.variables.higher_order_ops" not in sys.modules or None not in _names_of_dynamo()
 
 
