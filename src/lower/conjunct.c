@@ -7,6 +7,7 @@
  */
 #include "conjunct.h"
 
+#include "../base/invariant.h"
 #include "../base/num.h"
 
 enum { CONJUNCT_TRUE = 1, CONJUNCT_FALSE = 2, CONJUNCT_DEPTH = 12, CONJUNCT_SWAP_STEPS = 256 };
@@ -266,6 +267,7 @@ static bool conjunct_find(fxa__host *host, const conjunct_work *w, int32_t mask,
             fxa__part part[2];
             if (!(marks[i] & sense) || conjunct_split(&w->p->nodes[i], sense, marks)) continue;
             int count = conjunct_leaf(w, i, sense == CONJUNCT_FALSE, part);
+            FXA__ASSERT(count >= 0 && count <= 2);
             if (!fxa__grow(host, &out->parts, &out->capacity, out->n + (size_t)count, sizeof *out->parts)) return false;
             for (int j = 0; j < count; j++) {
                 out->exact = out->exact && part[j].kind != FXA__PART_OTHER;
@@ -278,6 +280,7 @@ static bool conjunct_find(fxa__host *host, const conjunct_work *w, int32_t mask,
 bool fxa__lower_conjuncts(fxa__host *host, const fxa_program *p, fxa__conjuncts *out) {
     int32_t mask = fxa__program_output(p, FXA__OUT_MASK);
     size_t n = (size_t)p->n_nodes, marked = (size_t)mask + 1;
+    FXA__ASSERT(mask >= 0 && mask < p->n_nodes && p->nodes[mask].type == FXA_BOOL);
     fxa__linear *forms = fxa__alloc_array(host, n, sizeof *forms);
     uint8_t *marks = fxa__alloc(host, marked);
     *out = (fxa__conjuncts){.exact = true};

@@ -93,6 +93,7 @@ bool fxa__emit_has_statement(const fxa__emit *e, int32_t node) {
 
 void fxa__lower_emit_value(const fxa__emit *e, int32_t node, fxa__writer *w) {
     const emit_dialect *dialect = &emit_dialects[e->dialect];
+    FXA__ASSERT(node >= 0 && node < e->p->n_nodes);
     const fxa__node *n = &e->p->nodes[node];
     if (fxa__emit_has_statement(e, node))
         fxa__write_format(w, "%sv%d", e->hoisted[node] ? dialect->hoisted_prefix : "", (int)node);
@@ -164,6 +165,7 @@ int fxa__emit_product(const fxa__emit *e, int32_t node) {
 /* Writes the sum or difference n as a fused multiply-add; `product` is the operand that is the product. */
 static void emit_fused(const fxa__emit *e, const fxa__node *n, int product, fxa__writer *w) {
     const fxa__node *mul = &e->p->nodes[n->arg[product]];
+    FXA__ASSERT((product == 0 || product == 1) && mul->op == FXA_OP_MUL);
     fxa__write_format(w, n->op == FXA_OP_SUB && product == 1 ? "%s(-" : "%s(", emit_dialects[e->dialect].fused);
     fxa__lower_emit_value(e, mul->arg[0], w);
     fxa__write_format(w, ", ");

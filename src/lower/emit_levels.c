@@ -31,6 +31,7 @@ static void emit_read_by(fxa__emit *e, int32_t i) {
     const fxa__node *n = &e->p->nodes[i];
     int product = fxa__emit_product(e, i);
     for (int j = 0; j < fxa__node_operands(n) && !e->given[i]; j++) {
+        FXA__ASSERT(n->arg[j] < i); /* emit_propagate visits each node after the nodes that read it */
         bool base = e->base[i] && e->level[n->arg[j]] <= FXA__EMIT_HEAD;
         uint8_t level = base ? FXA__EMIT_HEAD : e->level[i];
         if (j != product) emit_read(e, n->arg[j], level, e->used[i]);
@@ -46,6 +47,7 @@ static void emit_propagate(fxa__emit *e) {
 }
 
 void fxa__lower_emit_require(fxa__emit *e, int32_t node, uint8_t bits) {
+    FXA__ASSERT(node >= 0 && node < e->p->n_nodes);
     emit_read(e, node, FXA__EMIT_PAIR, bits);
     emit_propagate(e);
 }

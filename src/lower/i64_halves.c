@@ -5,6 +5,8 @@
  */
 #include "i64_halves.h"
 
+#include "../base/invariant.h"
+
 enum {
     HALVES = 2,          /* halves of an i64 */
     HALVES_MAX_ADDED = 6 /* maximum number of nodes added for a comparison: two halves of two loads, two comparisons */
@@ -27,6 +29,7 @@ static int32_t halves_add(halves_work *w, const fxa__node *n) {
 /* Returns the node that loads half `which` of an i64 load; adds the node if it does not exist yet. */
 static int32_t halves_load(halves_work *w, int32_t load, int which) {
     int32_t *at = &w->half[HALVES * load + which];
+    FXA__ASSERT(w->p->nodes[load].op == FXA_OP_LOAD && which >= 0 && which < HALVES);
     if (*at >= 0) return *at;
     fxa__node n = w->nodes[w->map[load]];
     n.half = (uint8_t)(which + 1);
@@ -50,7 +53,10 @@ static void halves_sweep(halves_work *w) {
         if (fxa__node_compares_wide(w->p, &n))
             n = halves_compare(w, &n);
         else
-            for (int k = 0; k < n.n_args; k++) n.arg[k] = w->map[n.arg[k]];
+            for (int k = 0; k < n.n_args; k++) {
+                FXA__ASSERT(n.arg[k] >= 0 && n.arg[k] < i); /* operands come first */
+                n.arg[k] = w->map[n.arg[k]];
+            }
         w->map[i] = halves_add(w, &n);
         for (int which = 0; which < HALVES; which++) w->half[HALVES * i + which] = -1;
     }
@@ -84,6 +90,7 @@ bool fxa__lower_i64_halves(fxa__host *host, const fxa_program *p, fxa__i64_halve
     bool ok = out->nodes && out->outputs && w.map && w.half;
     if (ok) {
         halves_sweep(&w);
+        FXA__ASSERT((size_t)w.n <= out->capacity);
         halves_outputs(&w, out->outputs);
         out->own.host = p->host, out->own.kind = p->kind;
         out->own.n_nodes = w.n, out->own.n_params = p->n_params, out->own.n_tensors = p->n_tensors;

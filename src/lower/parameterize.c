@@ -10,6 +10,8 @@
  */
 #include "parameterize.h"
 
+#include "../base/invariant.h"
+
 #include "copy_outputs.h"
 
 #include <math.h>
@@ -69,6 +71,7 @@ static void param_shapes(param_work *w) {
         if (!param_can_replace(w, i)) memcpy(&bits, &n->f, sizeof bits);
         hash = param_mix(param_mix(hash, (uint32_t)n->imm), bits);
         bool turned = param_is_commutative(n) && w->shape[n->arg[0]] > w->shape[n->arg[1]];
+        FXA__ASSERT(!turned || n->n_args == 2);
         for (int j = 0; j < n->n_args; j++) hash = param_mix(hash, w->shape[n->arg[turned ? 1 - j : j]]);
         w->shape[i] = hash;
     }
@@ -94,6 +97,7 @@ static void param_walk(param_work *w, int32_t from) {
     while (depth > 0) {
         int32_t node = w->stack[depth - 1], next = param_next(w, &w->p->nodes[node]);
         if (next >= 0) {
+            FXA__ASSERT(next < node && depth < w->p->n_nodes);
             w->stack[depth++] = next;
             continue;
         }
@@ -150,12 +154,15 @@ static void param_declare(const param_work *w, fxa_builder *b, int underscores, 
 /* Fills the description of the new program's params: out->from, out->value and out->n_hidden. */
 static void param_slots(const param_work *w, int underscores, fxa__parameterized *out) {
     char name[PARAM_NAME];
+    FXA__ASSERT(out->program->n_params == w->p->n_params + w->n_new);
     for (int32_t i = 0; i < out->program->n_params; i++)
         out->from[i] = fxa_program_param_find(w->p, out->program->params[i].name);
     for (int32_t i = 0; i < w->p->n_nodes; i++) {
         if (w->number[i] < 0) continue;
         (void)param_name(w->p, w->number[i], underscores, name);
-        out->value[fxa_program_param_find(out->program, name)] = w->p->nodes[i].f;
+        int32_t slot = fxa_program_param_find(out->program, name);
+        FXA__ASSERT(slot >= 0 && out->from[slot] < 0);
+        out->value[slot] = w->p->nodes[i].f;
     }
     out->n_hidden = w->n_new;
 }

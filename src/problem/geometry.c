@@ -5,6 +5,7 @@
  */
 #include "geometry.h"
 
+#include "../base/invariant.h"
 #include "../base/num.h"
 
 const fxa_operand *fxa__row_operand(const fxa_problem *p, fxa_slot slot, int64_t *d) {
@@ -67,6 +68,7 @@ uint32_t fxa__identity_inputs(const fxa_problem *p) {
 fxa__seq fxa__seq_get(const fxa__problem *p, const fxa__bound_args *bound, int64_t b) {
     const fxa_problem *in = &p->in;
     fxa__seq seq = {.q_len = in->sq, .k_len = in->sk};
+    FXA__ASSERT(b >= 0 && b < in->b);
     if (in->flags & FXA_VARLEN) {
         const int32_t *cu_q = bound->slot[FXA_SLOT_CU_Q];
         seq.q_start = cu_q[b];

@@ -122,12 +122,15 @@ static void index_walk_head(fxa__index_work *w) {
             half.q_lo = 1 + (x.q_hi = x.q_lo + rows / 2 - 1);
         else
             half.k_lo = 1 + (x.k_hi = x.k_lo + keys / 2 - 1);
+        FXA__ASSERT(depth + 2 <= INDEX_DEPTH && x.q_lo <= x.q_hi && x.k_lo <= x.k_hi);
+        FXA__ASSERT(half.q_lo <= half.q_hi && half.k_lo <= half.k_hi);
         stack[depth++] = half;
         stack[depth++] = x;
     }
 }
 
 static void index_set_head(fxa__index_work *w, int64_t b, int64_t h) {
+    FXA__ASSERT(b >= 0 && b < w->p->in.b && h >= 0 && h < w->p->in.hq);
     w->b = b;
     w->h = h;
     w->seq = fxa__seq_get(w->p, w->bound, b);

@@ -10,6 +10,7 @@
  */
 #include "index_work.h"
 
+#include "../base/invariant.h"
 #include "../base/dtype.h"
 
 #include <string.h>
@@ -62,6 +63,7 @@ static void index_mark_misses(fxa__index_work *w, const fxa__env *env) {
 static void index_report(fxa__index_work *w, const fxa__env *env, int32_t node, int64_t q, int64_t k) {
     const fxa__node *n = &w->program->nodes[node];
     const fxa_view *view = &env->tensors[n->imm];
+    FXA__ASSERT(n->op == FXA_OP_LOAD && n->imm < w->program->n_tensors);
     for (int d = 0; d < n->n_args && !w->stopped; d++) {
         int32_t i = w->vals[n->arg[d]].i;
         if (i >= -view->size[d] && i < view->size[d]) continue;
@@ -107,6 +109,7 @@ static double index_score(const fxa__index_work *w, int64_t q, int64_t k) {
 
 void fxa__index_pair(fxa__index_work *w, int64_t q, int64_t k) {
     int32_t *at = w->env.coord;
+    FXA__ASSERT(q >= 0 && q < w->seq.q_len && k >= 0 && k < w->seq.k_len);
     at[FXA_INPUT_Q] = fxa__row_coord(w->p, w->bound, &w->seq, q);
     at[FXA_INPUT_K] = fxa__coord(w->p, w->bound, FXA_INPUT_K, k);
     at[FXA_INPUT_Q_ROW] = (int32_t)q;

@@ -16,6 +16,7 @@
  */
 #include "tiles.h"
 
+#include "../base/invariant.h"
 #include "../base/float_state.h"
 #include "../base/num.h"
 
@@ -140,6 +141,7 @@ static fxa_tile_class tiles_class(const fxa__tile_grid *g, const tiles_rect *r) 
 /* Cuts r at the middle of its longer side, keeps the first half in r and returns the second half. */
 static tiles_rect tiles_cut(tiles_rect *r) {
     tiles_rect other = *r;
+    FXA__ASSERT(tiles_length(r->q) > 1 || tiles_length(r->k) > 1);
     bool by_q = tiles_length(r->q) >= tiles_length(r->k);
     fxa__slice *low = by_q ? &r->q : &r->k, *high = by_q ? &other.q : &other.k;
     low->last = low->first + tiles_length(*low) / 2 - 1;
@@ -166,6 +168,7 @@ static void tiles_count_grid(const fxa__tile_grid *g, tiles_rect all, uint64_t t
             out->mixed += times;
         else if (count > TILES_PAIRS || !fxa__tile_bruteforce_count(g, r.q, r.k, times, out)) {
             tiles_rect other = tiles_cut(&r);
+            FXA__ASSERT(n + 2 <= FXA__TILE_DEPTH);
             stack[n++] = other;
             stack[n++] = r;
         }
@@ -203,6 +206,7 @@ static void tiles_count_problem(const fxa__tile_grid *g, fxa_tile_counts *out) {
         tiles_count_ends(g, nq, nk, out);
     else
         tiles_count_grid(g, all, times, out);
+    FXA__ASSERT(out->empty + out->full + out->mixed + out->unknown == (uint64_t)nq * (uint64_t)nk);
 }
 
 fxa_status fxa__tiles_count(fxa__tile_grid *g, fxa_tile_counts *out, fxa_error *err) {
