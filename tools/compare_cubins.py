@@ -162,10 +162,10 @@ class Library:
         return function(*arguments)
 
     def context(self, settings):
-        """A context whose engines read these environment variables."""
+        """Returns a context whose engines read these environment variables: when they are made, with the first plan."""
+        os.environ.pop("FXA_FAST_MATH", None), os.environ.pop("FXA_CUDA_FAMILY", None)
+        os.environ.update(settings)
         if settings not in self.contexts:
-            os.environ.pop("FXA_FAST_MATH", None), os.environ.pop("FXA_CUDA_FAMILY", None)
-            os.environ.update(settings)
             config = self.abi.ContextConfig(struct_size=ctypes.sizeof(self.abi.ContextConfig), threads=1)
             out = ctypes.c_void_p()
             self.get("context_create", ctypes.addressof(config), ctypes.addressof(out))

@@ -144,7 +144,7 @@ struct FxaArgs {
     long long lse_b, lse_h, lse_s, grad_lse_b, grad_lse_h, grad_lse_s; /* elements */
     /* workspace of the backward, [heads, pad_rows]: LSE in base 2, delta, f32 sum of dQ */
     float *lse2, *delta, *grad_q_sum;
-    /* [rows / 64] 1: the sum of dQ is stored; ordered dQ: number of partial dQ added. 0: the sum is set to 0 before */
+    /* [rows / 64] 1 = a partial dQ is stored; ordered dQ: number of partial dQ added. NULL: the sum is 0 before */
     int *first_share;
     /* [0] query blocks that the postprocess has taken; [1 ...] per (b, KV head), warps that have added all of their
      * dQ; or 0 */
@@ -164,7 +164,7 @@ struct FxaArgs {
     struct FxaDiagonal diagonal;
     struct FxaDiagonalGrad grad_diagonal;
     struct FxaOperand q_vector, k_vector;
-    /* [b, h, q, k], k contiguous; stride 0 of b or h: shared. grad_dense has all elements */
+    /* [b, h, q, k], k contiguous; stride 0: b or h is shared, but never in grad_dense */
     struct FxaView dense, grad_dense;
     struct FxaCapture tensor[FXA_CUDA_TENSORS];
     /* sums of scatter(), 0 before; FxaExact with the tensor's bit of PROG_GRAD_EXACT */
@@ -203,7 +203,7 @@ struct FxaArgs {
     const int *place_b, *place_h, *place_q, *place_k;
     float *row_max; /* FXA_RETURN_ROW_MAX: maximum of the new scores of each row */
     long long max_b, max_h, max_s;
-    /* For tile_class(): {minimum, maximum} of every 64 elements along one axis of a tensor, for all indices of the
+    /* Range tables for tile_class(): {minimum, maximum} of every 64 elements along one axis of a tensor, for all indices of the
      * other axes, written by fxa_range_table; 0: unknown. */
     const int *ranges[FXA_CUDA_RANGES];
 };

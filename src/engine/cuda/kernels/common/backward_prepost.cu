@@ -147,7 +147,7 @@ FXA_INLINE void finish_block(const FxaArgs &a, const QueryBlock &of, bool is_emp
 #else
 FXA_INLINE void finish_block(const FxaArgs &a, const QueryBlock &of, bool is_empty, float scale)
 {
-    constexpr int PITCH = FXA_D / 2 + 4; /* words of a row; 16 bytes more spread columns over banks */
+    constexpr int PITCH = FXA_D / 2 + 4; /* 32-bit words per row; the 4 of padding avoid bank conflicts */
     __shared__ __align__(16) u32 block[64 * PITCH];
     const PaddedRow at(a, of.x * 64);
     const Sequence rows = q_sequence(a, at.b);
@@ -169,8 +169,8 @@ FXA_INLINE void finish_block(const FxaArgs &a, const QueryBlock &of, bool is_emp
 }
 #endif
 
-/* With FxaArgs.sent, CTAs take block after block, also of heads that are complete before fxa_backward has ended, and
- * so use the multiprocessors that it leaves one after the other. */
+/* Converts the sum of dQ. With FxaArgs.sent, CTAs take block after block, also of heads that are complete before
+ * fxa_backward has ended, and so use the multiprocessors that it leaves one after the other. */
 extern "C" __global__ void __launch_bounds__(THREADS, FXA_D <= 128 && !FXA_OUT_F32 ? 8 : 1)
     fxa_grad_q_finish(const __grid_constant__ FxaArgs a)
 {

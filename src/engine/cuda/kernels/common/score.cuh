@@ -152,9 +152,9 @@ template <int n> FXA_INLINE void negate_products(const FxaArgs &a, float (&s)[n]
         for (int j = 0; j < 4; j++) s[i][j] *= by;
 }
 
-/* Returns the new score, by the same operations in every kernel. CAPPED: s is already the result of softcap_all(),
- * whose precision is that of softcap(), but which may choose another form for the same pair in the backward, because
- * it depends on the neighbouring pairs. */
+/* Returns the new score, by the same operations in every kernel. CAPPED: s is already the result of softcap_all().
+ * The form that softcap_all() chooses depends on the neighbouring pairs, so forward and backward may use different
+ * forms for a pair; all forms have the precision of softcap(). */
 template <bool CAPPED> FXA_INLINE float score_value(const Program &program, const FxaArgs &a, float s, const Pair &pair)
 {
 #if PROG_SOFTCAP

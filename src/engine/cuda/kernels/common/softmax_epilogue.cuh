@@ -15,7 +15,7 @@ FXA_INLINE float finite_or_zero(float m)
 }
 
 /* Returns the largest new score of a row, from its largest value and the sum of its weights. A maximum ignores NaN;
- * the sum is NaN if a score is, or from an infinite score. */
+ * the sum is NaN if a score is NaN or +inf. */
 FXA_INLINE float row_maximum_of(float top, float sum, float unit)
 {
     if (sum != sum && top != POS_INF) return sum;

@@ -25,9 +25,9 @@ enum {
     FXA_SHAPE_SPARE = 1536      /* bytes that `fits` leaves for alignment and barriers */
 };
 
-/* Tiles of a main kernel, and what the host must know of it. */
+/* Tiles of a main kernel, and the properties of the kernel that the host reads. */
 struct FxaTileShape {
-    struct FxaShape launch; /* what the cubin states as KERNEL_shape */
+    struct FxaShape launch; /* launch shape, which the module exports as KERNEL_shape */
     int fits;               /* 0 = no tile fits in shared memory: the kernel does not run the problem */
     int groups;             /* sm90: consumer warpgroups */
     int stages;             /* sm90: pipeline stages of K and V, in backward of Q and dO, in dQ of K */
@@ -170,8 +170,8 @@ FXA_SHAPE_FN struct FxaTileShape fxa_dq_sm90(struct FxaTraits t) {
     return s;
 }
 
-/* Decode of sm90. Warps compute a part of the keys of a tile (sm90/decode_shared.cuh); threads of idle warps give their
- * registers to the others where there are eight. */
+/* Decode of sm90. Warps compute a part of the keys of a tile (sm90/decode_shared.cuh); with eight warps, three more are
+ * launched for their registers alone. */
 FXA_SHAPE_FN struct FxaTileShape fxa_decode_sm90(struct FxaTraits t) {
     struct FxaTileShape s = {0};
     int rows = 8 * t.row_tiles, keys = t.d + t.dv > 256 ? 64 : 128, row_parts = t.row_tiles < 2 ? 1 : t.row_tiles / 2;

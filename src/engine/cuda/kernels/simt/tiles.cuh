@@ -91,8 +91,8 @@ template <int columns, int pitch> struct HeldColumns {
     }
 };
 
-typedef HeldColumns<SLICE, PITCH> HeldSlice; /* of an operand of scores */
-typedef HeldColumns<SIDE, WIDE> HeldBlock;   /* of the right operand of sums */
+typedef HeldColumns<SLICE, PITCH> HeldSlice; /* operand of scores */
+typedef HeldColumns<SIDE, WIDE> HeldBlock;   /* right operand of sums */
 
 FXA_INLINE void add_product(float &sum, const Float4 &x, const Float4 &y)
 {

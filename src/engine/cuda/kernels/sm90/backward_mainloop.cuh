@@ -25,7 +25,7 @@ struct BackwardMainloop : BackwardScores {
         if (PROG_GRAD_DIAGONAL) sh.ds_ring().wait_empty(step);
         const u32 first = transposed(sh.ds(step), 0);
 #pragma unroll
-        for (int j = 0; j < BQ / 16; j++) { /* with 128 queries no register is left for the first address */
+        for (int j = 0; j < BQ / 16; j++) { /* 128 queries leave no register for the first address */
             const u32 to = BQ == 64 ? first + j * 16 * 128 : transposed(sh.ds(step), j);
             store_matrix_transposed(to, ds[4 * j], ds[4 * j + 1], ds[4 * j + 2], ds[4 * j + 3]);
         }
@@ -135,7 +135,7 @@ struct BackwardMainloop : BackwardScores {
         return take_word(sh.block_entry(step)) & FXA_CUDA_SKIP << group;
     }
 
-    /* Issues the products after dV, dQ and dK, and releases their buffers. */
+    /* Issues the two products that follow dV: dQ and dK. Releases their buffers. */
     FXA_INLINE void finish_step(u32 (&p)[BQ / 4], u32 (&ds)[BQ / 4])
     {
 #if FXA_SEPARATE_DQ

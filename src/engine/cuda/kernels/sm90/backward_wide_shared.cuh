@@ -70,7 +70,7 @@ struct WideShared {
         barrier_init(kv_read(), 8);
         q_ring().init(8);
         o_ring().init(8);
-        exchange_ring().init(128, 128); /* every thread passes its weights to one thread */
+        exchange_ring().init(128, 128); /* 128 arrivals each: every thread passes its weights to one thread */
         barrier_init_done();
     }
 };

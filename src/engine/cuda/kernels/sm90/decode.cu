@@ -308,7 +308,7 @@ extern "C" __global__ void CLUSTERED __launch_bounds__(LAUNCHED, 1)
         Ring<STAGES>{base + BARS_AT}.init(WARPS);
         Ring<WORK_SLOTS>{base + WORK_BARS_AT}.init(WARPS);
         barrier_init_done();
-        async_fence(); /* for the copies of this thread, which follow */
+        async_fence(); /* orders the initialization before the copies of this thread */
     }
     if (threadIdx.x < 3) put_word(base + NONFINITE_AT + 4 * threadIdx.x, -1); /* the word at DEFERRED_AT too */
     launch_begin();

@@ -157,7 +157,7 @@ enum { RUN_LEVELS = 4, COMBINE_LEVELS = 3, COMBINE_LOADS = 1 << COMBINE_LEVELS }
 
 /* Sum of the splits of a work item, extended at the end of each split. */
 struct SplitSums {
-    SplitTree<RUN_LEVELS> fold; /* KEEPS_SUMS: of quad threadIdx.x of O */
+    SplitTree<RUN_LEVELS> fold; /* KEEPS_SUMS: sums of the four elements of O with index threadIdx.x */
 
     FXA_INLINE void add(const FxaArgs &a, const DecodeWork &at, const float *out, const Float2 *stats)
     {
@@ -218,7 +218,7 @@ FXA_INLINE void combine_partials(const FxaArgs &a, const DecodeWork &at, const S
         const int r = e / (FXA_DV / 4), d = e % (FXA_DV / 4) * 4;
         const Float2 *stat = (const Float2 *)a.partial_ml + first + r;
         const Float4 *o = (const Float4 *)(a.partial + (first + r) * FXA_DV + d);
-        SplitTree<COMBINE_LEVELS> fold; /* of COMBINE_LOADS parts each */
+        SplitTree<COMBINE_LEVELS> fold; /* each addend is the sum of COMBINE_LOADS parts */
 #pragma unroll 1
         for (int left = index.parts; left > 0; left -= COMBINE_LOADS) {
             PartialResult x[COMBINE_LOADS];

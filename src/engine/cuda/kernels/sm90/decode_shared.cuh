@@ -120,7 +120,7 @@ struct SplitIndex {
             run >>= 1;
             parts *= 2;
         }
-        if (CLUSTER > 1) { /* as many parts as CTAs */
+        if (CLUSTER > 1) { /* each CTA of a cluster has one part of a row group */
             const int rest = work / CLUSTER;
             head = quotient(rest, a.by_row_groups);
             group = rest - head * groups;

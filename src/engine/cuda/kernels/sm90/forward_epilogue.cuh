@@ -18,7 +18,8 @@ struct ForwardEpilogue : TileCoordinates {
     Program program;
     int group, warp, lane;
     int masked, total;        /* tiles that go through masked steps; all tiles */
-    u32 step, q_step, stored; /* K step, Q step, and the Q step whose buffer the last store of O still reads */
+    u32 step, q_step;         /* steps of the rings of K and Q */
+    u32 stored;               /* step of the Q buffer from which the last O was stored */
     u32 pending;              /* SKIPS_TILES: step of the V tile whose product with P is pending, in masked steps */
     bool storing;
     int q0; /* first row of this thread */
@@ -77,7 +78,7 @@ struct ForwardEpilogue : TileCoordinates {
      * was_fixed: the maximum was fixed before the last tile */
     FXA_INLINE bool is_out_of_range(int r, float sum, bool was_fixed) const
     {
-        /* exp2_by_fma handles no infinity; with a cap near the end of f32 the unit is not 1 (codegen/host_values.c) */
+        /* exp2_by_fma handles no infinity; for a cap near the end of f32 the unit is 4 (codegen/host_values.c) */
         const bool overflows =
             (EMULATE_EXP2 || PROG_SOFTCAP_HAS_UNIT) && !(score_bound(a) < (EMULATE_EXP2 ? 126.f : 1e37f));
         const bool guessed = BOUNDED ? !(score_bound(a) < 64.f) : was_fixed && row_max[r] == NEG_INF;

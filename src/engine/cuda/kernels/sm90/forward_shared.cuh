@@ -54,7 +54,7 @@ constexpr bool EMULATE_EXP2 = BOUNDED && FXA_FAST_MATH && SMALL;
 /* Bits of a query tile's index: a recompute pass, with the maximum always updated and V made finite; and recompute
  * passes that find the infinities of V (common/nonfinite.cuh). */
 constexpr int RECOMPUTE = 0x40000000, MARK_POS_INF = 0x20000000, MARK_NEG_INF = 0x10000000;
-constexpr int FULL_TILE = 7 * FXA_CUDA_FULL; /* in a key tile's index: no warpgroup evaluates the mask */
+constexpr int FULL_TILE = 7 * FXA_CUDA_FULL; /* bits of a key tile's index: no warpgroup evaluates the mask */
 /* True if a warpgroup skips key tiles in which its own 64 queries attend to nothing (skip bits of FxaTileList). One
  * third of 192 queries is often such; halves of 128 queries that begin where documents do, never. */
 constexpr bool SKIPS_TILES = PROG_MASK && TILE.query_parts;

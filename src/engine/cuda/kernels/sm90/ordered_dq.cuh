@@ -68,7 +68,8 @@ FXA_INLINE void reduce_ordered_dq(const FxaArgs &a, const BackwardShared &sh, co
             named_arrive(BAR_DQ_EMPTY + 1, 160);
             if (!elected()) continue;
             bulk_wait();
-            if (BQ == 128) arrived[1] = at.n + 1; /* read by the postprocess kernel: the sum exists */
+            /* nonzero for the postprocess: the block's second 64 rows have a sum */
+            if (BQ == 128) arrived[1] = at.n + 1;
             flag_set(arrived, at.n + 1);
         }
     }

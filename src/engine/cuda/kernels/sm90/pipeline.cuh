@@ -44,8 +44,8 @@ template <int stages> struct Ring {
     FXA_INLINE void wait_consumed(u32 i) const { barrier_wait(empty(i), (i / stages) & 1); }
 };
 
-/* Releases a buffer to its producer: one arrival per warp, after all lanes of the warp have read. Ordinary loads of
- * the other warps are ordered only by the arrivals of these warps. */
+/* Releases a buffer to its producer: one arrival per warp, after all lanes of the warp have read. Every warp
+ * arrives for itself, because an arrival orders only the loads of its own warp. */
 FXA_INLINE void release(u32 empty)
 {
     __syncwarp();
