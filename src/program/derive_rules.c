@@ -93,7 +93,8 @@ static void derive_rule_ABS(derive_step *s) {
 /* Rule of min and max. first: number of the operand that is the result if operand 0 < operand 1. */
 static void derive_pick(derive_step *s, int first) {
     fxa_value tie = derive_bin(s, FXA_OP_EQ, s->arg[0], s->arg[1]);
-    fxa_value half = derive_where(s, tie, derive_mul(s, s->adj, derive_const(s, 0.5)), derive_const(s, 0));
+    fxa_value zero = derive_const(s, 0);
+    fxa_value half = derive_where(s, tie, derive_mul(s, s->adj, derive_const(s, 0.5)), zero);
     for (int a = 0; a < 2; a++) {
         fxa_value alone = derive_bin(s, FXA_OP_LT, s->arg[a == first ? 0 : 1], s->arg[a == first ? 1 : 0]);
         if (s->wanted[a]) s->out[a] = derive_where(s, alone, s->adj, half);
@@ -107,12 +108,14 @@ static void derive_rule_MAX(derive_step *s) { derive_pick(s, 1); }
  * lo > hi, the result is hi for every x. */
 static void derive_rule_CLAMP(derive_step *s) {
     fxa_value x = s->arg[0], lo = s->arg[1], hi = s->arg[2];
-    if (s->wanted[0])
-        s->out[0] =
-            derive_if(s, derive_bin(s, FXA_OP_AND, derive_bin(s, FXA_OP_LE, lo, x), derive_bin(s, FXA_OP_LE, x, hi)));
-    if (s->wanted[1])
-        s->out[1] =
-            derive_if(s, derive_bin(s, FXA_OP_AND, derive_bin(s, FXA_OP_LT, x, lo), derive_bin(s, FXA_OP_LE, lo, hi)));
+    if (s->wanted[0]) {
+        fxa_value below = derive_bin(s, FXA_OP_LE, x, hi);
+        s->out[0] = derive_if(s, derive_bin(s, FXA_OP_AND, derive_bin(s, FXA_OP_LE, lo, x), below));
+    }
+    if (s->wanted[1]) {
+        fxa_value ordered = derive_bin(s, FXA_OP_LE, lo, hi);
+        s->out[1] = derive_if(s, derive_bin(s, FXA_OP_AND, derive_bin(s, FXA_OP_LT, x, lo), ordered));
+    }
     if (s->wanted[2]) s->out[2] = derive_if(s, derive_bin(s, FXA_OP_LT, hi, derive_bin(s, FXA_OP_MAX, x, lo)));
 }
 
@@ -155,7 +158,8 @@ static void derive_rule_LOG1P(derive_step *s) {
 }
 
 static void derive_rule_ATAN(derive_step *s) {
-    s->out[0] = derive_divz(s, derive_bin(s, FXA_OP_ADD, derive_const(s, 1), derive_square(s, s->arg[0])));
+    fxa_value square = derive_square(s, s->arg[0]);
+    s->out[0] = derive_divz(s, derive_bin(s, FXA_OP_ADD, derive_const(s, 1), square));
 }
 
 static void derive_rule_LOG2(derive_step *s) {
@@ -163,7 +167,8 @@ static void derive_rule_LOG2(derive_step *s) {
 }
 
 static void derive_rule_TANH(derive_step *s) {
-    s->out[0] = derive_mulz(s, derive_bin(s, FXA_OP_SUB, derive_const(s, 1), derive_square(s, s->result)));
+    fxa_value square = derive_square(s, s->result);
+    s->out[0] = derive_mulz(s, derive_bin(s, FXA_OP_SUB, derive_const(s, 1), square));
 }
 
 static void derive_rule_SIGMOID(derive_step *s) {
@@ -183,7 +188,8 @@ static void derive_rule_COS(derive_step *s) {
 }
 
 static void derive_rule_TAN(derive_step *s) {
-    s->out[0] = derive_mulz(s, derive_bin(s, FXA_OP_ADD, derive_const(s, 1), derive_square(s, s->result)));
+    fxa_value square = derive_square(s, s->result);
+    s->out[0] = derive_mulz(s, derive_bin(s, FXA_OP_ADD, derive_const(s, 1), square));
 }
 
 static void derive_rule_SELECT(derive_step *s) {
