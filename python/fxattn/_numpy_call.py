@@ -366,7 +366,8 @@ class Call:
         return given
 
     def forward(self, out: Optional[np.ndarray] = None, want_lse: Any = False, want_max: bool = False) -> Forward:
-        """Returns the forward pass, ready to run. `want_lse` is the dtype of LSE, or False for no LSE."""
+        """Returns a Forward: the forward pass of this call, ready to run. `want_lse` is the dtype of LSE, or False for
+        no LSE."""
         flags = (_abi.RETURN_LSE if want_lse else 0) | (_abi.RETURN_ROW_MAX if want_max else 0)
         problem, args = self.problem(False, flags)
         target = self.result(out, "out", self.out_shape(), self.q.dtype)

@@ -1,9 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
  * Lowering, emit: writes the nodes of a program as C or CUDA text, for engines that compile code. Each operation is
- * defined once, in its row of ops.def: the text is the expression of that row with the operands filled in, and calls
- * the functions of program_ops.h. Compiled as C in f64, the text gives the bits of fxa__program_eval
- * (tests/lower/test_emit.c).
+ * defined once, in its row of ops.def: the generated text is the expression of that row with the operands filled in,
+ * and calls the functions of program_ops.h. Compiled as C in f64, the generated text gives the bits of
+ * fxa__program_eval (tests/lower/test_emit.c).
  *
  * Each node has a level: the loop in which it is computed. A node that an inner level or an output reads is *hoisted*:
  * the caller declares its variable (fxa__lower_emit_hoisted) in a scope that both levels see. Other nodes are local
@@ -39,7 +39,7 @@ typedef struct fxa__emit {
     fxa__host *host;
     const fxa_program *p;
     fxa__dialect dialect;
-    const char *tanh; /* name of the tanh function in the text, set by the caller; NULL = that of the dialect */
+    const char *tanh; /* name of tanh in the generated text, set by the caller; NULL = that of the dialect */
     /* Arrays with one element per node: */
     uint8_t *level; /* fxa__emit_level */
     uint8_t *used; /* bit i = fxa__out_kind i needs the node; the caller uses bits of kinds that open() was not given */

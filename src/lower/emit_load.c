@@ -160,7 +160,7 @@ static void emitload_address_in_bounds(const fxa__emit *e, int32_t node, fxa__wr
 void fxa__emit_address(const fxa__emit *e, int32_t node, fxa__writer *w) {
     const fxa__node *n = &e->p->nodes[node];
     FXA__ASSERT(n->op == FXA_OP_LOAD && n->imm < e->p->n_tensors);
-    FXA__ASSERT(!n->half); /* the text reads an i64 element in one load, not as halves */
+    FXA__ASSERT(!n->half); /* the generated text reads an i64 element in one load, not as halves */
     if (e->base[node]) {
         emitload_address_based(e, node, w);
     } else if (fxa__lower_emit_is_in_bounds(e, node)) {

@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * Writes the code that bounds a mask over a tile (interval.h). Variables in the text: v<node> is the value of a node
- * that is constant over the tile, s<node> the interval of a node that varies, w<node> the interval of an affine form
- * before it is clamped to 32 bits.
+ * Writes the code that bounds a mask over a tile (interval.h). Variables in the generated text: v<node> is the value of
+ * a node that is constant over the tile, s<node> the interval of a node that varies, w<node> the interval of an affine
+ * form before it is clamped to 32 bits.
  */
 #include "interval.h"
 
@@ -313,7 +313,7 @@ bool fxa__lower_interval_open(fxa__host *host, const fxa_program *p, fxa__dialec
     if (!ok || !out->forms || !out->table || !out->order) return false;
     fxa__lower_affine(p, out->forms);
     interval_mark(out);
-    for (size_t i = 0; i < n; i++) out->emit.hoisted[i] = 0; /* the text is one function: all variables are local */
+    for (size_t i = 0; i < n; i++) out->emit.hoisted[i] = 0; /* one function: all variables are local */
     for (int32_t i = 0; i < p->n_nodes; i++)
         out->table[i] = interval_varies(out, i) && out->emit.used[i] ? interval_find_table(out, &p->nodes[i]) : -1;
     interval_order(out);

@@ -2,12 +2,12 @@
  *
  * Lowering, interval: writes C or CUDA text that classifies one tile of pairs: the mask is false everywhere, true
  * everywhere, or unknown. It serves masks that depend on data which only the device has, captured tensors and run-time
- * lengths: the text runs on the device once per tile, before the kernels that skip tiles by its result. Masks whose
- * data the host has are classified by range analysis (src/program/range.h), which is more exact and too large for a
- * device. Both use the same rules for operations: src/program/interval_rules.h, which the text includes.
+ * lengths: the generated text runs on the device once per tile, before the kernels that skip tiles by its result. Masks
+ * whose data the host has are classified by range analysis (src/program/range.h), which is more exact and too large for
+ * a device. Both use the same rules for operations: src/program/interval_rules.h, which the generated text includes.
  *
  * Nodes that depend on neither q nor k are computed as values, by emit.h. All others are computed as intervals:
- *   - an int that is affine in the inputs: from the bounds of the form, in 64 bits
+ *   - an int that is affine in the inputs: from the bounds of the affine form, in 64 bits
  *   - a comparison of two such ints: from the bounds of their difference
  *   - a load of ints or bools with one index that varies: from a table with the {min, max} of each block of 64 elements
  *   - any other load that varies: unbounded
@@ -36,8 +36,8 @@ typedef struct fxa__interval_text {
     int32_t n_tables; /* loads beyond FXA__INTERVAL_TABLES tables are unbounded */
 } fxa__interval_text;
 
-/* Prepares the text for the mask of a SCORE or FUSED program, which must outlive *out. Returns false if memory ran out.
- * The caller closes *out in either case. */
+/* Prepares the generated text for the mask of a SCORE or FUSED program, which must outlive *out. Returns false if
+ * memory ran out. The caller closes *out in either case. */
 bool fxa__lower_interval_open(fxa__host *host, const fxa_program *p, fxa__dialect dialect, fxa__interval_text *out);
 void fxa__lower_interval_close(fxa__interval_text *v);
 

@@ -3,8 +3,8 @@
 
 BlockMask is PyTorch's class: a mask_mod, a list of blocks in which the mask_mod decides, and a list of full blocks. The
 function create_block_mask returns a LazyBlockMask, which evaluates nothing: the library finds the tiles to compute by
-analysing the traced mask_mod, and the lists are made when a list is read. A BlockMask that is no LazyBlockMask has the
-meaning that PyTorch's kernels give its lists and mask_mod together (`mask_mod_of`).
+analysing the traced mask_mod, and the lists of blocks are made when a list is read. A BlockMask that is no
+LazyBlockMask has the meaning that PyTorch's kernels give its lists and mask_mod together (`mask_mod_of`).
 """
 import inspect
 import warnings
@@ -199,8 +199,8 @@ def _ordinary_tensors() -> Any:
 
 
 def _lists_of(mask: BlockMask) -> Tuple[Any, ...]:
-    """Returns the lists that define a mask, followed by their versions (None for tensors of inference mode, which have
-    none). While PyTorch compiles, returns only the lists."""
+    """Returns the lists of blocks that define a BlockMask, followed by the versions of these tensors (None for tensors
+    of inference mode, which have none). While PyTorch compiles, returns only the lists of blocks."""
     lists = (mask.kv_num_blocks, mask.kv_indices, mask.full_kv_num_blocks, mask.full_kv_indices)
     if torch.compiler.is_compiling():
         return lists

@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Call, which holds the arguments of the operators besides q, k and v, and its construction from a traced score
-function.
+"""Call, which holds the arguments of the operators fxattn::fwd and fxattn::bwd besides q, k and v, and its construction
+from a traced score function.
 
     score_mod, mask_mod --trace()--> Traced --call_of()--> Call --route.run(call, q, k, v)--> out, LSE, row maxima
 """

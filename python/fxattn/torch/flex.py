@@ -182,7 +182,7 @@ def _check_aux(return_lse: bool, return_aux: Optional[AuxRequest]) -> None:
 
 def _device_code(device: Any) -> Optional[int]:
     """Returns the code of a device from the table _DEVICE_CODES, or None for a device without a code. CUDA devices with
-    an index are added to the table."""
+    an index are added to the table _DEVICE_CODES."""
     where = torch.device(device)
     if where.type == "cuda" and where.index is not None:
         _DEVICE_CODES[device] = where.index

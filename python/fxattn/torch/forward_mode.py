@@ -2,14 +2,15 @@
 """Refuses forward-mode derivatives: torch.func.jvp, jacfwd, linearize, hessian, dual numbers.
 
 The library has no forward mode. If an input of an operator carries a forward-mode tangent, the call raises an error,
-whether the call is eager, compiled or goes through the dispatcher. Without an error, the operator would drop the
-tangent of its input, and PyTorch would treat a dropped tangent as 0.
+whether the call is eager, compiled or goes through the dispatcher. Without an error, the operator fxattn::fwd would
+drop the tangent of its input, and PyTorch would treat a dropped tangent as 0.
 
 * Eager calls: PyTorch calls Forward.jvp and Backward.jvp (routes/autograd.py) with the tangents.
-* Calls through the dispatcher, also in exported programs: the operators' Autograd kernels call refuse_tangents().
-* Compiled calls: the kernels call refuse_tangents() when Dynamo runs the operator on fake tensors. The error of
-  refuse_tangents() becomes a graph break, after which the eager call raises the error; with fullgraph=True, Dynamo's
-  own error contains the text of the error of refuse_tangents().
+* Calls through the dispatcher, also in exported programs: the Autograd kernels of fxattn::fwd and fxattn::bwd call
+  refuse_tangents().
+* Compiled calls: the Autograd kernels of fxattn::fwd and fxattn::bwd call refuse_tangents() when Dynamo runs the
+  operators on fake tensors. The error of refuse_tangents() becomes a graph break, after which the eager call raises the
+  error; with fullgraph=True, Dynamo's own error contains the text of the error of refuse_tangents().
 """
 from typing import Any, NoReturn, Sequence
 
@@ -50,8 +51,8 @@ def _is_possible(q: Tensor) -> bool:
 
 def _tangent(tensor: Any) -> Any:
     """Returns the tangent of `tensor` at PyTorch's only dual level or functorch's innermost one; None if there is no
-    tangent. A tensor wrapped by vmap has no tangent itself: the operators' kernels get the wrapped tensor later, below
-    the level of vmap."""
+    tangent. A tensor wrapped by vmap has no tangent itself: the kernels of fxattn::fwd get the wrapped tensor later,
+    below the level of vmap."""
     if not isinstance(tensor, Tensor) or _is_batched(tensor):
         return None
     return _forward_ad.unpack_dual(tensor, level=0).tangent

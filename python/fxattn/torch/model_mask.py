@@ -335,7 +335,7 @@ def tests_masks(config_class: type) -> bool:
 
 
 def note_model(config_class: type, has_sdpa: bool) -> None:
-    """Records how a model reads masks. This function runs when the model is made, because a compiled forward cannot
+    """Records how a model reads masks. note_model() runs when the model is made, because a compiled forward cannot
     search source text."""
     tests_masks(config_class)
     if has_sdpa:

@@ -4,9 +4,9 @@
     operators.py --schemas--> libfxattn_torch: torch_shim.c registers the kernels for CPU and CUDA (python/csrc)
                  --fake implementations--> torch.library, for compilers
 
-libfxattn_torch registers itself through libtorch's stable C interface. A call of an operator runs no Python code, so
-compiled and exported programs can run without Python. torch_call.h (python/csrc) describes the arguments of the
-operators. routes/autograd.py has the gradients of the operators.
+libfxattn_torch registers itself through libtorch's stable C interface. A call of fxattn::fwd or fxattn::bwd runs no
+Python code, so compiled and exported programs can run without Python. torch_call.h (python/csrc) describes the
+arguments of fxattn::fwd and fxattn::bwd. routes/autograd.py has the gradients of fxattn::fwd.
 """
 import ctypes
 import os
@@ -34,8 +34,8 @@ SHIM_NAMES = ("libfxattn_torch.so", "libfxattn_torch.dylib")
 
 
 def _load_shim() -> ctypes.CDLL:
-    """Loads libfxattn_torch, which registers the operators. Returns the library, which is never unloaded. Raises
-    ImportError if the library is missing or cannot register the operators."""
+    """Loads libfxattn_torch, which registers the operators fxattn::fwd and fxattn::bwd. Returns the library, which is
+    never unloaded. Raises ImportError if libfxattn_torch is missing or cannot register the two operators."""
     main = os.path.abspath(library_path())
     folder = os.path.dirname(main)
     path = next((p for p in (os.path.join(folder, name) for name in SHIM_NAMES) if os.path.exists(p)), None)

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Converts the options of attention() to settings and extra tensors of the operators.
+"""Converts the options of attention() to settings and extra tensors of the operators fxattn::fwd and fxattn::bwd.
 
 Options of attention() with a wrong type or rank raise errors in this file; each error names the argument. The C library
 checks whether the values of options fit together, and its message becomes the message of the exception.
@@ -83,7 +83,7 @@ def param_number(name: str, kind: str, value: Any) -> Any:
 
 
 class Settings:
-    """Collects the `config` and the extra tensors of a call of the operators."""
+    """Collects the `config` and the extra tensors of a call of fxattn::fwd."""
 
     def __init__(self, device: torch.device) -> None:
         self.device = device

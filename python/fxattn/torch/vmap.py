@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Batching rules of the operators for torch.func.vmap. The mapped dimension, of size V, becomes a part of the batch,
-and a coordinate table gives the program the original batch index of each batch entry. If the mapped dimension cannot
-become a part of the batch (a captured tensor is mapped too, or each of the V entries needs its own gradient of a
-captured tensor), the V entries run one after the other.
+"""Batching rules of fxattn::fwd and fxattn::bwd for torch.func.vmap. The mapped dimension, of size V, becomes a part of
+the batch, and a coordinate table gives the program the original batch index of each batch entry. If the mapped
+dimension cannot become a part of the batch (a captured tensor is mapped too, or each of the V entries needs its own
+gradient of a captured tensor), the V entries run one after the other.
 
 The batching rules also compute the batched gradients of torch.autograd.grad(is_grads_batched=True) and
 jacobian(vectorize=True). PyTorch implements batched gradients by an older vmap, which does not use the batching rules

@@ -233,7 +233,7 @@ def _sort_of(value: Any) -> Any:
 
 
 def _route_of(route: str, error: BaseException, mod: Callable[..., Any]) -> Optional[str]:
-    """Returns the route by which to trace a function that raised the error; None if no other route would avoid the
+    """Returns the route by which to trace a function that raised `error`; None if no other route would avoid the
     error."""
     if route != "jax" and ("__jax_array__" in str(error) or mentions_jax(mod)):
         return "jax"

@@ -119,7 +119,8 @@ def _attach(cls: Any) -> None:
 
 
 def attach_all() -> None:
-    """Attaches the operators and methods of the tables to Sym, View and Vec."""
+    """Attaches the operators and methods in the tables of handlers to the classes of traced values (Sym, View and
+    Vec)."""
     for cls in (Sym, View, Vec):
         _attach(cls)
     setattr(Sym, "__getitem__", _get)

@@ -37,7 +37,7 @@ Instruction = Tuple[Any, ...]
 
 
 class Recording:
-    """One trace of one or two functions into one program."""
+    """A Recording is one trace: the operations of one or two functions, recorded for one program."""
 
     __slots__ = ("code", "tensors", "storage", "kinds", "params", "param_types", "mods", "literals", "lib", "device",
                  "dtype", "sizes", "sized", "parent", "part", "_places", "_numbers", "_copies")

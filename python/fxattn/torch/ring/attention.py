@@ -72,8 +72,8 @@ def _builtin_masks(device: Any, is_causal: bool, window: Window, bottom_right: b
 
 def _extras(q: Tensor, sinks: Optional[Tensor], dropout_p: float, seed: Optional[int], bounds_check: bool
             ) -> Tuple[List[int], List[Tensor]]:
-    """Returns, for sinks and dropout, the ints of `config` (flags, and the slots in use) and the extra tensors of the
-    operators; with dropout, the seed is the last extra tensor."""
+    """Returns, for sinks and dropout, the ints of `config` (flags, and the slots in use) and the extra tensors of
+    fxattn::fwd and fxattn::bwd; with dropout, the seed is the last extra tensor."""
     flags, slots, extras = _abi.RETURN_LSE | (_abi.BOUNDS_CHECK if bounds_check else 0), 0, []
     if sinks is not None:
         if not isinstance(sinks, Tensor):

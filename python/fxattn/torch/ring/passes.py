@@ -91,8 +91,8 @@ class RingFunction(torch.autograd.Function):
 
 
 def _tensors_of(call: Call, step: int, tensors: Sequence[Tensor]) -> Sequence[Tensor]:
-    """Returns the captured and extra tensors that the operators take in `step`. The sink, which is the first extra
-    tensor, is included in step 0 only."""
+    """Returns the captured and extra tensors that fxattn::fwd and fxattn::bwd take in `step`. The sink, which is the
+    first extra tensor, is included in step 0 only."""
     if step > 0 and call.field(ops.SLOTS) >> _abi.SLOT_SINKS & 1:
         first = len(call.tensors)
         return [*tensors[:first], *tensors[first + 1:]]
@@ -100,7 +100,7 @@ def _tensors_of(call: Call, step: int, tensors: Sequence[Tensor]) -> Sequence[Te
 
 
 def _arguments(ring: Ring, call: Call, step: int, tensors: Sequence[Tensor]) -> Tuple[Any, ...]:
-    """Returns the arguments of the operators of `step`, after q, k and v."""
+    """Returns the arguments of fxattn::fwd in `step`, after q, k and v."""
     return ring.call_of(call, step).arguments(_tensors_of(call, step, tensors))
 
 

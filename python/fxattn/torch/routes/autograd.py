@@ -158,8 +158,8 @@ class Forward(torch.autograd.Function):
 
 
 class Backward(torch.autograd.Function):
-    """The autograd Function of the operator fxattn::bwd. This Function is used only if autograd records the backward
-    pass itself (create_graph=True)."""
+    """The autograd Function of the operator fxattn::bwd. The Function Backward is used only if autograd records the
+    backward pass itself (create_graph=True)."""
 
     @staticmethod
     def forward(call: Call, want: List[int], n_grads: int, *tensors: Tensor) -> Tuple[Tensor, ...]:

@@ -2,14 +2,14 @@
 """The operators' C code called without PyTorch's dispatcher, which takes most of the time of a small call
 (python/csrc/torch_direct.c).
 
-A call may bypass the dispatcher only if the dispatcher would call nothing but autograd before the operator's kernel.
-The function is_plain (python/csrc/torch_plain.c) checks in every call that the tensors have PyTorch's own classes and
-no lazy negation, and that no mode is on in this thread: autocast, torch.func, fake and functional tensors, tracing,
-__torch_dispatch__ and __torch_function__ modes, dual numbers, a profiler. No property of a tensor is cached between
-calls.
+A call may bypass the dispatcher only if the dispatcher would call nothing but autograd before the kernel of fxattn::fwd
+or fxattn::bwd. The function is_plain (python/csrc/torch_plain.c) checks in every call that the tensors have PyTorch's
+own classes and no lazy negation, and that no mode is on in this thread: autocast, torch.func, fake and functional
+tensors, tracing, __torch_dispatch__ and __torch_function__ modes, dual numbers, a profiler. No property of a tensor is
+cached between calls.
 
 forward() and backward() raise no errors. If a call cannot bypass the dispatcher, or fails, forward() and backward()
-return an empty tuple; the caller then calls the operator, which raises the error.
+return an empty tuple; the caller then calls fxattn::fwd or fxattn::bwd, which raises the error.
 """
 import ctypes
 from typing import Any, Callable, Sequence, Tuple
@@ -79,15 +79,17 @@ def _functions_of_c() -> Sequence[Callable[..., Any]]:
 
 
 def is_plain(q: Tensor, k: Tensor, v: Tensor) -> bool:
-    """Returns True if only autograd stands between a call with these tensors and the operator's kernel. This
-    placeholder always returns False; the C function is_plain replaces it if torch_direct.c can be used."""
+    """Returns True if, in a call with the given tensors, PyTorch runs nothing but autograd before the kernel of the
+    operator. The Python function is_plain() is a placeholder that always returns False; the C function is_plain
+    replaces the placeholder if torch_direct.c can be used."""
     return False
 
 
 def forward(*arguments: Any) -> Sequence[Tensor]:
     """Calls fxattn::fwd with (q, k, v, *Call.arguments(), expected). Returns out, and LSE and row maxima if requested;
-    an empty tuple if the operator must be called. Requires is_plain(q, k, v). `expected`: ints that state what the
-    C function must find in q, k and v: alike shapes and dtypes, and the sizes and device of the mask."""
+    or an empty tuple if this route cannot run and the caller must call fxattn::fwd. Requires is_plain(q, k, v).
+    `expected`: ints that state what the C function must find in q, k and v: alike shapes and dtypes, and the sizes and
+        device of the mask."""
     return ()
 
 
@@ -121,7 +123,7 @@ def backward(*arguments: Any) -> Sequence[Tensor]:
 
 
 def all_results(made: Sequence[Tensor], config: Sequence[int]) -> Results:
-    """Returns (out, LSE, row maxima) as the operator does, from the result of forward(): LSE and row maxima are empty
+    """Returns (out, LSE, row maxima) as fxattn::fwd does, from the result of forward(): LSE and row maxima are empty
     tensors if not requested."""
     flags = config[ops.FLAGS] if config else 0
     out = made[0]

@@ -62,9 +62,9 @@ def _enter() -> None:
 
 def _with_one_record(variable: Any) -> Any:
     """Returns a subclass of PyTorch's class `variable` that keeps Dynamo's record of side effects. After recording
-    score_mod and mask_mod, PyTorch's class replaces the record by a copy. Objects that refer to the old record would
-    then write to the old record and read from the copy: in PyTorch 2.13 the second layer of a model lost the attributes
-    of its cache."""
+    score_mod and mask_mod, PyTorch's class replaces the record by a copy. Objects that refer to the old record of side
+    effects would then write to the old record and read from the copy: in PyTorch 2.13 the second layer of a model lost
+    the attributes of its cache."""
     def call(self: Any, tx: Any, *args: Any, **kwargs: Any) -> Any:
         record = tx.output.side_effects
         result = variable._call_function(self, tx, *args, **kwargs)
@@ -96,7 +96,7 @@ class Flex(HigherOrderOperator):
     """The higher-order operator, with the arguments that Dynamo's class for flex_attention expects: (q, k, v,
     score_mod, (*extras, mask_mod), scale, options). Dynamo appends two tuples to the arguments of a call: the operands
     of score_mod and those of mask_mod.
-    `options`: a dictionary with the operator's config, dropout_p and VERSION."""
+    `options`: a dictionary with the config and dropout_p of the operator fxattn::fwd, and VERSION."""
 
     def __init__(self) -> None:
         super().__init__(_NAME, cacheable=True)
@@ -136,7 +136,7 @@ def identity(score: Any, b: Any, h: Any, q_idx: Any, kv_idx: Any) -> Any:
 def call_in_graph(q: Tensor, k: Tensor, v: Tensor, score_mod: Any, last: Tuple[Any, ...], scale: Optional[float],
                   **options: Any) -> Results:
     """Returns (out, LSE, row maxima) of a call that Dynamo compiles. `last`: extra tensors and operands of a recorded
-    callback, then the mask_mod. Dynamo compiles call_in_graph() too."""
+    callback, then the mask_mod. Dynamo also compiles the code of call_in_graph() itself."""
     return flex(q, k, v, identity if score_mod is None else score_mod, last,  # type: ignore[no-any-return]
                 math.nan if scale is None else scale, {**options, "version": VERSION})
 

@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The dispatcher route: a call of the operators through PyTorch's dispatcher; and the kernels that the dispatcher calls
-before the operators' own.
+"""The dispatcher route: a call of fxattn::fwd or fxattn::bwd through PyTorch's dispatcher; and the kernels that the
+dispatcher calls before those of libfxattn_torch.
 
     fxattn::fwd --> functorch: vmap.py --> Autograd: _forward_kernel --> fake (operators.py), CPU or CUDA (torch_shim.c)
     fxattn::bwd --> functorch: vmap.py --> Autograd: _backward_kernel --> ...
@@ -29,8 +29,8 @@ def run(call: Call, q: Tensor, k: Tensor, v: Tensor) -> Results:
 
 
 def run_entire(call: Call, q: Tensor, k: Tensor, v: Tensor) -> Results:
-    """Returns (out, LSE, row maxima) by all kernels of the dispatcher, also those of Autograd. torch.jit.trace cannot
-    save an autograd Function, but can save the operator."""
+    """Returns (out, LSE, row maxima), computed by a call of fxattn::fwd through all kernels of the dispatcher, also
+    those of Autograd. torch.jit.trace cannot save an autograd Function, but can save the operator fxattn::fwd."""
     return ops.forward(q, k, v, *call.arguments())
 
 
@@ -51,7 +51,7 @@ def _is_recorded(tensors: Sequence[Tensor]) -> bool:
 
 
 def _call_of(tensors: Any, extras: Any, scalars: Any, ints: Any, floats: Any, config: Any, program: str) -> Call:
-    """Returns the Call, without tensors, of an operator's arguments 3 to 9."""
+    """Returns a Call without tensors, made from the arguments 3 to 9 of fxattn::fwd or fxattn::bwd."""
     return Call(program, tensors, extras, scalars, ints, floats, config).without_tensors()
 
 
