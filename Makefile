@@ -84,7 +84,7 @@ hf: $(BUILD)/Makefile ## every architecture of transformers beside eager attenti
 
 # Where there is no GPU both say so by name, and that is no failure.
 test-gpu: $(BUILD)/Makefile ## the cudnn and cuda engines on a GPU against the reference, then PyTorch and JAX with it (docs/gpu.md)
-	@$(MAKE_IN) test_cudnn_lowering test_cudnn_functions test_cudnn_bprop test_cudnn_bias test_cudnn_reuse \
+	@$(MAKE_IN) test_cudnn_lowering test_cudnn_functions test_cudnn_bprop test_cudnn_bias test_cudnn_common_factors \
 	test_gpu_kernels test_cudnn_device test_cudnn_programs test_cudnn_fp8 test_cudnn_fp8_backward test_cuda_device \
 	test_cuda_plans test_cuda_features test_cuda_grads test_cuda_adverse test_cuda_odd test_cuda_tables test_cuda_caps \
 	test_cuda_decode test_cuda_stress test_model test_model_copies test_model_functions test_model_products python

@@ -4,7 +4,7 @@
 For each cuDNN that is found here: problems of all that it supports against the reference and the cpu engine
 (test_cudnn_lowering, cut into processes that run side by side, since building a plan takes a second), what its functions
 are off by (test_cudnn_functions), backward programs of the caller's (test_cudnn_bprop), gradients of captured tensors
-(test_cudnn_bias), what is left out of backward passes (test_cudnn_reuse), captured tensors of 8 bits, numbers as helper
+(test_cudnn_bias), what is left out of backward passes (test_cudnn_common_factors), captured tensors of 8 bits, numbers as helper
 kernels have them (test_gpu_kernels), Q, K and V of 8 bits (test_cudnn_fp8, test_cudnn_fp8_backward), then, alone on the device, threads, recording and memory (test_cudnn_device). Counts are printed by
 group and summed. --seconds is the time for the comparisons with one cuDNN: what was not begun by then is left out. Without
 a GPU, driver or cuDNN it says so and exits with 77."""
@@ -24,7 +24,7 @@ GROUPS = {"no_program": 60, "small_programs": 150, "smooth_programs": 150, "only
 WHOLE = {"functions": ("test_cudnn_functions", ""),
          "own_programs": ("test_cudnn_bprop", "own_programs_are_those_of_the_reference"),
          "bias": ("test_cudnn_bias", "gradients_of_what_is_added"),
-         "reuse": ("test_cudnn_reuse", "pairs_that_are_masked_and_no_number"),
+         "reuse": ("test_cudnn_common_factors", "pairs_that_are_masked_and_no_number"),
          "captured_bytes": ("test_cudnn_programs", "captured_floats_of_8_bits"),
          "kernels": ("test_gpu_kernels", "")}
 # Programs whose cases processes share among them: (program, test, processes).

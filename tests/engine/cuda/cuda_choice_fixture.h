@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
  * A problem of the cuda engine and the kernels that the engine chooses for it before compilation, for
- * test_cuda_choice.c, test_cuda_promise.c and test_cuda_keys.c. Needs neither a device nor NVRTC.
+ * test_cuda_choice.c, test_cuda_assumptions.c and test_cuda_keys.c. Needs neither a device nor NVRTC.
  */
 #ifndef FXA_TESTS_CUDA_CHOICE_FIXTURE_H
 #define FXA_TESTS_CUDA_CHOICE_FIXTURE_H

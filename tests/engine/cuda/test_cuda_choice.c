@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
  * Support reports of the cuda engine before compilation: every row of its table of refusals is reached, and supported
- * problems get the expected kernels. Further tests are in test_cuda_promise.c and test_cuda_keys.c.
+ * problems get the expected kernels. Further tests are in test_cuda_assumptions.c and test_cuda_keys.c.
  */
 #include "cuda_choice_fixture.h"
 #include "engine/cuda/host/sources.h"

@@ -9,7 +9,7 @@
  *     word   4             3             2             1             0
  *            sign, carry   ...                                       bit 0 = 2^-149
  *
- * The file is C as well as CUDA: tests/engine/cuda/test_cuda_exact.c compares it with sums of integers.
+ * The file is C as well as CUDA: tests/engine/cuda/test_cuda_exact_sum.c compares it with sums of integers.
  */
 #ifndef FXA_CUDA_COMMON_EXACT_SUM_CUH
 #define FXA_CUDA_COMMON_EXACT_SUM_CUH

@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
  * Conditions under which a row of the Hopper forward kernel may keep a fixed maximum, and under which its tile is
- * recomputed; docs/cuda-kernels.md has the proof. The file is C as well as CUDA: tests/engine/cuda/test_cuda_frozen.c
- * runs rows by it on the host.
+ * recomputed; docs/cuda-kernels.md has the proof. The file is C as well as CUDA:
+ * tests/engine/cuda/test_cuda_fixed_max.c runs rows by it on the host.
  *
  * Exponents are in base 2. A row has weights 2^(x - top), where top is the maximum when it was fixed, and their sum.
  * Any top gives the right O and LSE while no weight, and no product with V, leaves the range of its type; only that is
