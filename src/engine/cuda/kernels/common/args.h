@@ -203,8 +203,8 @@ struct FxaArgs {
     const int *place_b, *place_h, *place_q, *place_k;
     float *row_max; /* FXA_RETURN_ROW_MAX: maximum of the new scores of each row */
     long long max_b, max_h, max_s;
-    /* Range tables for tile_class(): {minimum, maximum} of every 64 elements along one axis of a tensor, for all indices
-     * of the other axes, written by fxa_range_table; 0: unknown. */
+    /* Range tables for tile_class(): {minimum, maximum} of every 64 elements along one axis of a tensor, for all
+     * indices of the other axes, written by fxa_range_table; 0: unknown. */
     const int *ranges[FXA_CUDA_RANGES];
 };
 
