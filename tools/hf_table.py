@@ -94,10 +94,11 @@ attention, not fxattn's.
 `make hf` creates a small model of each model type that transformers registers, with random weights,
 and runs the model in f32 with fxattn and with eager attention. `make hf` compares the outputs, the
 gradients of all parameters, and the results of `generate()` with a dynamic and with a static cache.
-The accepted difference is 16 times the effect of changing the parameters by 2^-20 of their size.
-[The list of model types](generated/transformers-models.md) says for each model type whether the
-results of fxattn agreed with those of eager attention. The script `tools/hf_table.py` writes the
-list and this page from the results of `make hf`.
+`make hf` accepts a difference between fxattn and eager attention of up to 16 times the change that
+the result shows if each parameter changes by 2^-20 of its size. [The list of model
+types](generated/transformers-models.md) says for each model type whether the results of fxattn
+agreed with those of eager attention. The script `tools/hf_table.py` writes the list and this page
+from the results of `make hf`.
 
 The results in the next tables were measured with transformers %(transformers)s and torch
 %(torch)s, for %(all)d of the %(registered)d registered model types.

@@ -1,7 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """Caches prepared calls of fxattn.numpy.attention. An entry of the cache has the filled fxa_problem and fxa_args of a
 call. The key of a cache entry has the shapes, strides and dtypes of the arrays, the program and the options. A repeated
-call sets only addresses and values of params; the C library still finds the plan in its own cache and checks the call.
+call sets only addresses and values of params; the C library still finds the plan in the plan cache of the library and
+checks the call.
 
 A call is cached if its only arrays are q, k, v and captured tensors, if no array is copied, and if its options are
 numbers, strings or bools. A call with a score function is cached if trace.known() can prove the function unchanged;

@@ -271,8 +271,8 @@ class Args:
         self._array("bprop_params" if bprop else "params", ctypes.c_double, values)
 
     def tensors(self, addresses: Sequence[Optional[int]], bprop: bool = False) -> None:
-        """Sets the addresses of the captured tensors of the program, or with `bprop` of the backward program, in the
-        order of that program."""
+        """Sets the addresses of the captured tensors of the program (with `bprop`: of the backward program), in the
+        program's order."""
         self._array("bprop_tensors" if bprop else "tensors", ctypes.c_void_p, addresses)
 
     def dtensors(self, addresses: Sequence[Optional[int]]) -> None:

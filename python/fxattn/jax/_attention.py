@@ -91,7 +91,7 @@ def attention(q: Any, k: Any, v: Any, score_mod: Mod = None, mask_mod: Mod = Non
     `sinks`: "zero" adds a key of score 0; an array [H] adds a key with a learned score per query head.
     `dropout_p, seed`: dropout of softmax probabilities, with a 64-bit seed, or with dropout_key, a key of jax.random.
     `return_lse`: returns (out, lse).
-    `deterministic`: requires the same bits in every run; raises an error if no engine can guarantee them.
+    `deterministic`: requires the same bits in every run; raises an error if no engine can guarantee equal bits.
     `bounds_check`: on the CPU, an index outside its captured array is an error of the run. Without bounds_check, an
         index outside its captured array reads 0.
     `engine`: the name of an engine; None selects the best one.

@@ -75,7 +75,7 @@ def _shape_without(x: Any, dim: Optional[int]) -> Any:
 
 class _Folded:
     """A call whose mapped axis is folded into its batch axis. If the mapped axis cannot be folded into the batch axis,
-    `fits` is False, and spec and ops are not set."""
+    the attribute `fits` is False, and the attributes spec and ops are not set."""
 
     def __init__(self, spec: Spec, size: int, ops: Operands, dims: Operands, want: Sequence[int]) -> None:
         apart = [dims.scale, dims.params, dims.bprop_params,

@@ -2,8 +2,8 @@
 """Turns score_mod and mask_mod (None, functions, callbacks (graph, score, tensors), text or a Program) into a Score: a
 program with its captured tensors and values of params as JAX arrays, in the program's order.
 
-JAX has no 64-bit types unless they are enabled. In a program for JAX, the storage types of captured tensors are changed
-to the dtypes of the JAX arrays that hold the tensors."""
+JAX has no 64-bit types unless jax_enable_x64 is set. In a program for JAX, the storage types of captured tensors are
+changed to the dtypes of the JAX arrays that hold the tensors."""
 import inspect
 import re
 from typing import Any, Callable, Collection, Mapping, NamedTuple, Optional, Sequence, Tuple, Union

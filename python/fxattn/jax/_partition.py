@@ -116,8 +116,8 @@ def _rows(spec: Spec) -> Dims:
 
 
 class _Call:
-    """A call of a primitive with its global shapes. `dims` and `results` have the named dimensions of the operands and
-    results of the call."""
+    """A call of a primitive with its global shapes. The attributes `dims` and `results` name the dimensions of the
+    operands and of the results of the call."""
 
     def __init__(self, backward: bool, params: Dict[str, Any], flat: Sequence[Any]) -> None:
         self.backward, self.params = backward, params

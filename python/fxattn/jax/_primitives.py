@@ -10,9 +10,9 @@ handlers.
 
 Stats are the LSE in f64, for the backward pass: gradients of programs with large slopes need this precision
 (docs/numerics.md). Stats are stored as uint32 [..., 2], because f64 is disabled in JAX by default. The scalars of a
-call (scale, params, seed) are passed as one f64 vector, which the lowering packs. The batching rules of the primitives
-are in _batching.py, the sharding rules in _partition.py. The two primitives have no derivative rules; attend() in
-_autodiff.py is differentiable.
+call (scale, params, seed) are passed as one f64 vector, which the lowering packs. The batching rules of fxattn's
+primitives are in _batching.py, the sharding rules in _partition.py. fxattn_forward and fxattn_backward have no
+derivative rules; attend() in _autodiff.py is differentiable.
 """
 import functools
 from typing import Any, Callable, List, Optional, Sequence, Tuple
@@ -161,7 +161,7 @@ def forward_call(platform: str, spec: Spec, ops: Operands, before: Sequence[Any]
 
 def _of_words(pairs: Any) -> Any:
     """Returns f64 values from uint32 pairs [..., 2]. For symbolic shapes XLA does not support the bitcast [..., 2] ->
-    [...], so the two words are joined by a shift."""
+    [...], so the two 32-bit words of an f64 value are joined by a shift."""
     low, high = (lax.convert_element_type(lax.index_in_dim(pairs, i, pairs.ndim - 1, False), np.uint64) for i in (0, 1))
     return lax.bitcast_convert_type(lax.bitwise_or(lax.shift_left(high, lax.full_like(high, 32)), low), _F64)
 

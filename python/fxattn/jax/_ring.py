@@ -128,7 +128,8 @@ def _whole(axis: str, order: str, size: int, length: int) -> Optional[_Place]:
 
 
 def _placed_at(spec: Spec, ops: Operands, places: Sequence[Optional[_Place]]) -> Tuple[Spec, Operands]:
-    """Returns the call with the coordinates `places` added: their maps to the Spec, their arrays to the Operands."""
+    """Returns the call with the coordinates `places` added: the Spec gets the coordinate maps, the Operands get the
+    arrays that the maps read."""
     given = [place for place in places if place is not None]
     return (spec._replace(maps=(*spec.maps, *(place.map for place in given)),
                           slots=(*spec.slots, *(place.slot for place in given))),

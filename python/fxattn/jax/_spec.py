@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Spec and Operands of a call. A Spec is the static part of a call: a hashable parameter of the JAX primitives of
-fxattn. Operands are the arrays of a call, as a pytree. The function problem_of() makes a Problem of a Spec and
-Operands; XLA's handlers get the Problem as bytes."""
+"""Spec and Operands of a call. A Spec has the static properties of a call, and is a hashable parameter of the JAX
+primitives of fxattn. Operands are the arrays of a call, as a pytree. The function problem_of() makes a Problem of a
+Spec and Operands; XLA's handlers get the Problem as bytes."""
 import functools
 from typing import Any, Dict, List, NamedTuple, Optional, Sequence, Tuple
 
@@ -34,7 +34,8 @@ class Map(NamedTuple):
 
 
 class Spec(NamedTuple):
-    """A Spec is the static part of a call. A Spec is hashable and compared by content."""
+    """A Spec has the properties of a call that are known while the call is traced: program, flags, layout and others. A
+    Spec is hashable and compared by content."""
 
     program: Optional[Program] = None
     bprop: Optional[Program] = None

@@ -4,8 +4,8 @@
 BLOOM and MPT add ALiBi in attention layers of their own, which do not call transformers' AttentionInterface. install()
 wraps the forward() of the attention layers of BLOOM and MPT. The wrapper of a layer's forward() computes attention by
 fxattn if the mask of the pass is a ModelMask, which only attn_implementation="fxattn" makes; otherwise the wrapper
-calls the original forward(). In transformers 4, BLOOM and MPT do not make their masks by AttentionMaskInterface, so the
-wrapper always calls the original forward().
+calls the original forward(). In transformers 4, BLOOM and MPT do not make their masks by AttentionMaskInterface, so
+fxattn's wrapper of their forward() always calls the original forward().
 """
 import functools
 import importlib

@@ -145,7 +145,7 @@ def attention(q: Tensor, k: Tensor, v: Tensor, score_mod: Mod = None, mask_mod: 
     `dropout_p, seed`: dropout of softmax probabilities. Without `seed`, a seed is drawn from PyTorch's generator.
     `return_lse, return_row_max`: add LSE or row maxima to the result.
     `lse_dtype`: the dtype of LSE, torch.float32 or torch.float64.
-    `deterministic`: requires the same bits in every run; raises an error if no engine can guarantee them.
+    `deterministic`: requires the same bits in every run; raises an error if no engine can guarantee equal bits.
     `bounds_check`: an index outside its captured tensor raises IndexError. Without bounds_check, an index outside its
         captured tensor reads 0.
 

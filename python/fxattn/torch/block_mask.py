@@ -150,8 +150,8 @@ def create_block_mask(mask_mod: MaskMod, B: Optional[int], H: Optional[int], Q_L
     `B, H`: batch size and number of heads; None if the mask is the same for all.
     `Q_LEN, KV_LEN`: the numbers of rows and keys of the attention.
     `device`: the device of the attention's tensors, by default the current accelerator or else the CPU.
-    `BLOCK_SIZE, separate_full_blocks, compute_dq_write_order, dq_kv_order`: determine the lists in PyTorch's attributes
-        of the BlockMask, which fxattn does not use.
+    `BLOCK_SIZE, separate_full_blocks, compute_dq_write_order, dq_kv_order`: determine the lists of blocks in the
+        attributes that PyTorch's BlockMask has; fxattn does not use these lists of blocks.
     `_compile`: has no effect.
     """
     if not torch.compiler.is_dynamo_compiling():

@@ -62,8 +62,8 @@ class Call:
         return self.field(ops.FLAGS)
 
     def needs_grad(self, q: Tensor, k: Tensor, v: Tensor) -> bool:
-        """Returns True if autograd must record the call: gradients are enabled, and a tensor of the call requires
-        one."""
+        """Returns True if autograd must record the call: gradients are enabled, and a tensor of the call requires a
+        gradient."""
         if not torch.is_grad_enabled():
             return False
         if q.requires_grad or k.requires_grad or v.requires_grad:

@@ -128,8 +128,8 @@ class ScoreArguments:
 
 
 def _named(kind: str, given: Mapping[str, Any], names: Sequence[str], defaults: Mapping[str, Any]) -> List[Any]:
-    """Returns the values of `names`, the params or tensors of a program. Raises ValueError if a name has neither a
-    value nor a default."""
+    """Returns the values of `names`, the params or tensors of a program. Raises ValueError if a param or tensor of the
+    program has neither a value nor a default."""
     missing = [name for name in names if name not in given and defaults.get(name) is None]
     if missing:
         raise ValueError("the program has %s %s, of which no value is given for %s"

@@ -66,8 +66,8 @@ def _none_of(results: Sequence[Tensor]) -> Tuple[Tensor, ...]:
 
 def forward_batched(size: int, in_dims: Sequence[Any], call: Call, tensors: Sequence[Tensor],
                     run: Callable[..., Any] = Forward.apply) -> Tuple[Any, Any]:
-    """Returns (results with the mapped dimension, its index in each result). `run` takes `call` and the tensors of one
-    call."""
+    """Returns (results with the mapped dimension, index of the mapped dimension in each result). `run` takes `call` and
+    the tensors of one call."""
     if size == 0:
         return _none_of(run(call, *map(_empty_entry, in_dims, tensors))), (0, 0, 0)
     if not _fits(call, in_dims):
@@ -99,8 +99,9 @@ def backward_batched(size: int, in_dims: Sequence[Any], call: Call, want: List[i
 
 
 def _has_level(level: int, x: Tensor) -> bool:
-    """Returns True if the older vmap has wrapped `x` at `level`. Compares the results of removing the level for the
-    sizes 0 and 1: a tensor that lacks the level is expanded to the size, so its two results differ."""
+    """Returns True if the older vmap has wrapped `x` at `level`. _has_level() removes `level` from `x` twice, for a
+    mapped size of 0 and of 1, and compares the results: a tensor that lacks the level is expanded to the mapped size,
+    so the two results differ."""
     return torch._remove_batch_dim(x, level, 0, 0).shape[0] == torch._remove_batch_dim(x, level, 1, 0).shape[0]
 
 

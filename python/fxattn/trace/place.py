@@ -1,5 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Makes errors of tracing that name a line of the user's function: the innermost frame that belongs to no library.
+"""Creates errors of tracing whose messages name a line of the user's function: the line that runs in the innermost
+frame that belongs to no library.
 
 All files of the tracer raise errors by the function `refuse`, so that each message ends with a file and a line.
 """

@@ -4,7 +4,7 @@ mask leaves any pair between the rows of one process and the keys of another.
 
 * contiguous: process r has the r-th part. With contiguous, parts may have different lengths.
 * zigzag: the sequence has 2 * P chunks; process r has the r-th chunk and the r-th from the end, so that causal masks
-  give all processes the same work. With zigzag all parts have the same, even length.
+  give all processes the same work. With zigzag the parts of all processes have the same, even length.
 * striped: process r has positions r, r + P, r + 2 * P, ... With striped, lengths differ by at most one; earlier
   processes have the longer parts.
 """

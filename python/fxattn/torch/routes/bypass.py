@@ -8,8 +8,9 @@ own classes and no lazy negation, and that no mode is on in this thread: autocas
 tensors, tracing, __torch_dispatch__ and __torch_function__ modes, dual numbers, a profiler. No property of a tensor is
 cached between calls.
 
-forward() and backward() raise no errors. If a call cannot bypass the dispatcher, or fails, forward() and backward()
-return an empty tuple; the caller then calls fxattn::fwd or fxattn::bwd, which raises the error.
+The functions forward() and backward() of this file raise no errors. If a call cannot bypass the dispatcher, or fails,
+forward() and backward() return an empty tuple; the caller then calls fxattn::fwd or fxattn::bwd, which raises the
+error.
 """
 import ctypes
 from typing import Any, Callable, Sequence, Tuple
