@@ -13,7 +13,7 @@ line names: with another version the command writes a table of the base line and
 
     compare_cubins.py                      compares build/libfxattn.so with the table; exits with 1 on a difference
     compare_cubins.py --write              writes the table: after a change that changes code on purpose
-    compare_cubins.py --full --table FILE  2,052 plans, three hours of one CPU, instead of the 66 of the table
+    compare_cubins.py --full --table FILE  2,052 plans, three hours of one CPU, instead of the 68 of the table
     compare_cubins.py --only sm80 --jobs 1 plans with this word in their name
     compare_cubins.py --sources            also prints which sources each plan compiles
 """
@@ -99,6 +99,8 @@ QUICK = """
     rbf_kernel l40s bwd bf16 64 64 grads
     relative_bias b200 fwd bf16 128 128
     relative_bias b200 bwd bf16 192 192 grads dropout
+    causal b200 bwd bf16 256 256
+    causal rtx_pro_6000 bwd bf16 192 192
     padding_by_tensor rtx_pro_6000 fwd bf16 128 128 padding
     temperature_by_length rtx_pro_6000 bwd bf16 64 64 grads
     forgetting rtx_pro_6000 bwd bf16 96 96

@@ -38,13 +38,21 @@ static struct FxaTileShape shape_of(fxa__cuda_choice *c, const char *recipe, fxa
     return fxa__cuda_tile_shape(c, unit);
 }
 
-/* Key tiles of the sm80 backward by the shared memory of a CTA: 163 KiB on sm_80, sm_90 and sm_100, else 99 KiB. */
+/* Tiles of the sm80 backward by the shared memory of a CTA: 163 KiB on sm_80 and sm_90, 227 KiB on sm_100, else
+ * 99 KiB. */
 static void shape_check_sm80(fxa__cuda_choice *c) {
-    int32_t columns = shape_columns(c);
-    bool roomy = c->arch == 80 || c->arch == 90 || c->arch == 100, wide = c->traits.d > 128 || c->traits.dv > 128;
-    int32_t keys = columns <= (roomy ? 384 : 192) ? 128 : columns <= (roomy ? 512 : 320) ? 64 : 32;
+    int32_t columns = shape_columns(c), kb = c->arch == 80 || c->arch == 90 ? 163 : c->arch == 100 ? 227 : 99;
+    bool wide = c->traits.d > 128 || c->traits.dv > 128;
+    int32_t keys = columns <= (kb == 99    ? 192
+                               : kb == 163 ? 384
+                                           : 512)
+                       ? 128
+                   : columns <= (kb == 99 ? 448 : 512) ? 64
+                                                       : 32;
+    int32_t queries = kb == 99 && columns > 320 ? 32 : 64;
     struct FxaShape back = shape_of(c, "backward_sm80", FXA__CUDA_BACKWARD).launch;
-    shape_check(c, &back, 2 * keys, keys == 32 ? 32 : 64, keys);
+    shape_check(c, &back, 2 * keys, queries, keys);
+    T_INT(c->traits.shared_kb, kb);
     T_INT(back.sum_rows, keys / 16);
     T_INT(back.parts, wide ? 2 : 1);
     T_CHECK(back.shared_bytes <= c->traits.shared_kb * 1024);

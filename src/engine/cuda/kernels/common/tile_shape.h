@@ -213,17 +213,18 @@ FXA_SHAPE_FN int fxa_backward_sm80_bytes(struct FxaTraits t, int keys, int queri
            FXA_SHAPE_ALIGN;
 }
 
-/* Backward of sm80. Tiles shrink with the shared memory of a CTA. Above head dim 128 two CTAs share a tile, each with
- * half of the columns of dK, dV and dQ, because registers hold no more. */
+/* Backward of sm80. Tiles shrink with the shared memory of a CTA: first the queries of a block, so that K and V are
+ * read by more warps. Above head dim 128 two CTAs share a tile, each with half of the columns of dK, dV and dQ, because
+ * registers hold no more. */
 FXA_SHAPE_FN struct FxaTileShape fxa_backward_sm80(struct FxaTraits t) {
     struct FxaTileShape s = {0};
     int limit = t.shared_kb * 1024;
     int keys = fxa_backward_sm80_bytes(t, 128, 64) <= limit  ? 128
-               : fxa_backward_sm80_bytes(t, 64, 64) <= limit ? 64
+               : fxa_backward_sm80_bytes(t, 64, 32) <= limit ? 64
                                                              : 32;
     s.launch.threads = 2 * keys;
     s.launch.k_rows = keys;
-    s.launch.q_rows = keys == 32 ? 32 : 64;
+    s.launch.q_rows = keys > 32 && fxa_backward_sm80_bytes(t, keys, 64) <= limit ? 64 : 32;
     s.launch.sum_rows = keys / 16;
     s.launch.parts = fxa_is_wide(t) ? 2 : 1;
     s.launch.shared_bytes = fxa_backward_sm80_bytes(t, keys, s.launch.q_rows);
