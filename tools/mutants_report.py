@@ -94,7 +94,7 @@ def first_trial(results):
         seen, missed = (sum(verdict in some for verdict in mine) for some in (SEEN, MISSED))
         if seen + missed:
             parts.append(f"{reliability.percent(seen, seen + missed)} of {seen + missed} in {kind}")
-    return " and ".join(parts) + "\nwere detected when they were drawn." if parts else "none were drawn."
+    return " and ".join(parts) + "\nwere detected when they were drawn." if parts else "none was drawn."
 
 
 def write_page(results, source):
@@ -122,8 +122,8 @@ changed statement.
 
 Mutants with the verdicts killed, timeout, survived and unreached are counted in the column
 "mutants". The column "seen" is the share of these mutants that the tests detect. Line numbers are
-those of commit {commits}. The tests were those of commit {judged}. Mutants were drawn from files of
-these kinds: {kinds}.
+those of commit {commits}. The tests were those of
+commit {judged}. Mutants were drawn from files of these kinds: {kinds}.
 
 Tests are added for mutants that survive, so the table shows what the tests know of these mutants.
 New mutants show what the tests detect of any change: {first_trial(results)}
