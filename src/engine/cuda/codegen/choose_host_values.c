@@ -5,6 +5,9 @@
  */
 #include "passes.h"
 
+/* State of a node: undecided, read from f[], computed by the functions that read it. */
+enum { HOST_OPEN, HOST_CHOSEN, HOST_EXCLUDED };
+
 /* Returns true if the host can compute a node, and has to: params and constants need no computation. */
 static bool host_is_filled(const cuda_work *w, int32_t node) {
     uint8_t op = w->c->program->nodes[node].op;
@@ -16,27 +19,27 @@ static bool host_is_filled(const cuda_work *w, int32_t node) {
 static bool host_is_forward(const cuda_work *w, int32_t node) { return w->need[node] & (CUDA_VALUE | CUDA_MASK); }
 
 /* Chooses floats that nodes of value and mask read (forward), or that any node reads. */
-static void host_read(cuda_work *w, bool forward) {
+static void host_read(cuda_work *w, uint8_t *state, bool forward) {
     fxa__cuda_program *c = w->c;
     const fxa_program *p = c->program;
     for (int32_t i = 0; i < p->n_nodes && c->computed.n < FXA__CUDA_HOST_VALUES; i++) {
         if (fxa__cuda_is_run(w, i) || (forward && !host_is_forward(w, i))) continue;
         for (int k = 0; k < p->nodes[i].n_args && c->computed.n < FXA__CUDA_HOST_VALUES; k++) {
             int32_t x = p->nodes[i].arg[k];
-            if (w->host_value_at[x] != CUDA_NOT_GIVEN || !host_is_filled(w, x)) continue;
-            w->host_value_at[x] = c->computed.at + c->computed.n;
+            if (state[x] != HOST_OPEN || !host_is_filled(w, x)) continue;
+            state[x] = HOST_CHOSEN;
             c->computed.node[c->computed.n++] = x;
         }
     }
 }
 
 /* Excludes operands of the nodes of params that value and mask compute themselves, as they do in the forward. */
-static void host_keep(cuda_work *w) {
+static void host_exclude(const cuda_work *w, uint8_t *state) {
     const fxa_program *p = w->c->program;
     for (int32_t i = 0; i < p->n_nodes; i++) {
-        if (!fxa__cuda_is_run(w, i) || !host_is_forward(w, i) || w->host_value_at[i] >= 0) continue;
+        if (!fxa__cuda_is_run(w, i) || !host_is_forward(w, i) || state[i] == HOST_CHOSEN) continue;
         for (int k = 0; k < p->nodes[i].n_args; k++)
-            if (w->host_value_at[p->nodes[i].arg[k]] < 0) w->host_value_at[p->nodes[i].arg[k]] = CUDA_NEVER_GIVEN;
+            if (state[p->nodes[i].arg[k]] != HOST_CHOSEN) state[p->nodes[i].arg[k]] = HOST_EXCLUDED;
     }
 }
 
@@ -69,16 +72,17 @@ static void host_places(cuda_work *w) {
 fxa_status fxa__cuda_choose_host_values(cuda_work *w, fxa_error *err) {
     fxa__cuda_computed *to = &w->c->computed;
     const fxa_program *p = w->c->program;
-    (void)err;
+    uint8_t *state = fxa__alloc(w->host, (size_t)p->n_nodes);
+    if (!state) return fxa__fail_memory(err, "the text of a program for CUDA kernels");
     to->unit_at = to->softcap_at = to->gain = -1;
     for (int32_t i = 0; i < p->n_params; i++) to->at += p->params[i].type == FXA_FLOAT;
-    for (int32_t i = 0; i < p->n_nodes; i++) w->host_value_at[i] = CUDA_NOT_GIVEN;
     if (!w->config.scalars_in_memory) {
-        host_read(w, true);
-        host_keep(w);
-        host_read(w, false);
+        host_read(w, state, true);
+        host_exclude(w, state);
+        host_read(w, state, false);
         host_places(w);
     }
+    fxa__free(w->host, state, (size_t)p->n_nodes);
     fxa__cuda_param_names_make(w, &w->names);
     return FXA_OK;
 }

@@ -197,9 +197,7 @@ static fxa_status fold_analyze(cuda_work *w, fxa_error *err) {
     w->tiles = fxa__alloc_array(w->host, n, sizeof *w->tiles);
     w->in_bounds = fxa__alloc(w->host, n);
     w->wanted = fxa__alloc(w->host, (size_t)p->n_outputs);
-    w->host_value_at = fxa__alloc_array(w->host, n, sizeof *w->host_value_at);
-    if (!w->affine || !w->inputs || !w->bounds || !w->need || !w->tiles || !w->in_bounds || !w->wanted ||
-        !w->host_value_at)
+    if (!w->affine || !w->inputs || !w->bounds || !w->need || !w->tiles || !w->in_bounds || !w->wanted)
         return fxa__fail_memory(err, "the text of a program for CUDA kernels");
     fxa__lower_affine(p, w->affine);
     fxa__lower_depend(p, w->affine, w->inputs);
@@ -216,9 +214,8 @@ void fxa__cuda_analyses_free(cuda_work *w) {
     fxa__free(w->host, w->tiles, n * sizeof *w->tiles);
     fxa__free(w->host, w->in_bounds, n);
     fxa__free(w->host, w->wanted, n ? (size_t)w->c->program->n_outputs : 0);
-    fxa__free(w->host, w->host_value_at, n * sizeof *w->host_value_at);
     w->affine = NULL, w->inputs = NULL, w->bounds = NULL, w->need = NULL, w->tiles = NULL, w->in_bounds = NULL;
-    w->wanted = NULL, w->host_value_at = NULL;
+    w->wanted = NULL;
 }
 
 fxa_status fxa__cuda_fold_factors(cuda_work *w, fxa_error *err) {

@@ -43,13 +43,12 @@ enum { CUDA_TILE_NONE, CUDA_TILE_SUM, CUDA_TILE_FLOAT, CUDA_TILE_DIFFERENCE, CUD
 typedef struct cuda_tile {
     uint8_t kind;
     int32_t left;  /* node: SUM: t is left; FLOAT: t is left as a float */
-    int32_t right; /* node: APART, SAME: t is left - right, saturated to 32 bits or modulo 2^32 */
+    int32_t right; /* node: DIFFERENCE, EQUAL: t is left - right, saturated to 32 bits or modulo 2^32 */
     int32_t row;   /* node that the text reads in addition; -1 = none */
     char text[112];
 } cuda_tile;
 
 enum { CUDA_CONJUNCTS = 16 };
-enum { CUDA_NOT_GIVEN = -1, CUDA_NEVER_GIVEN = -2 };
 
 /* State of the passes. Arrays have an element per node of c->program unless stated otherwise. */
 typedef struct cuda_work {
@@ -78,8 +77,7 @@ typedef struct cuda_work {
     bool *wanted;                      /* pass 12, [outputs]: a requested gradient that is not always 0 */
     int32_t conjuncts[CUDA_CONJUNCTS]; /* pass 13, [n_conjuncts]: conditions of uniform_mask() */
     int n_conjuncts;                   /* pass 13: -1 = no uniform_mask() */
-    int32_t *host_value_at; /* pass 14: index in f[] of a node that the host computes, or CUDA_NOT_GIVEN, ... */
-    cuda_param_names names; /* pass 14 */
+    cuda_param_names names;            /* pass 14 */
 
     /* Pass 15: the nodes that functions of the text need. */
     struct {

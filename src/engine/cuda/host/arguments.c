@@ -5,6 +5,7 @@
  */
 #include "call.h"
 
+#include "../../../base/invariant.h"
 #include "../../../base/num.h"
 #include "../../../base/philox.h"
 #include "../../../lower/emit.h"
@@ -86,6 +87,7 @@ static void args_captures(fxa__cuda_call *c) {
     const fxa_program *program = c->code->program.program;
     for (int32_t i = 0; i < program->n_tensors; i++) {
         fxa__cuda_origin from = c->code->program.source[i];
+        FXA__ASSERT(from.index >= 0);
         c->tensors[i] = from.kind == FXA__CUDA_FROM_CALLER  ? c->bound->tensors[from.index]
                         : from.kind == FXA__CUDA_FROM_BPROP ? c->bound->bprop_tensors[from.index]
                                                             : args_slot_view(c, from.index);
