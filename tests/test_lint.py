@@ -156,7 +156,7 @@ class Prose(Tree):
         self.assertIn("lint: nothing found", self.lint())
 
     def test_engines_that_are_left_out(self):
-        self.write("src/engine/cpu/rows.h", SPDX + 9 * "/* What the engine wants to know of rows. */\nint a;\n")
+        self.write("src/engine/cuda/rows.h", SPDX + 9 * "/* What the engine wants to know of rows. */\nint a;\n")
         self.assertIn("lint: nothing found", self.lint())
 
     def test_history(self):
