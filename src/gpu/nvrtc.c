@@ -136,7 +136,7 @@ static fxa_status nvrtc_take(const fxa__nvrtc *nvrtc, fxa__host *host, fxa__nvrt
 /* ---- Compilation on another thread ------------------------------------------------------------------------------- */
 
 enum { NVRTC_THREADS = 16 };
-#define NVRTC_STACK ((size_t)8 << 20) /* 8 MiB, like a main thread, because the compiler recurses */
+#define NVRTC_STACK ((size_t)8 << 20) /* 8 MiB, like a main thread's stack, because the compiler recurses */
 
 typedef struct nvrtc_queue {
     const fxa__nvrtc *nvrtc;

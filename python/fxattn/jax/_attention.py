@@ -73,8 +73,9 @@ def attention(q: Any, k: Any, v: Any, score_mod: Mod = None, mask_mod: Mod = Non
     `score_mod, mask_mod`: functions of (score, b, h, q, k) and (b, h, q, k), which may call jax.numpy. Arrays that the
         functions capture, tracers included, become operands of the call and get gradients. Program text, an expression
         or a Program is accepted too, with `params` and `tensors` by name.
-    `style`: "flex" for functions as above; "graph" for Transformer Engine's score_mod(graph, score, tensors), which
-        gets `tensors`. By default, `style` is "graph" if score_mod has three arguments, else "flex".
+    `style`: "flex" for score_mod(score, b, h, q, k) and mask_mod(b, h, q, k); "graph" for Transformer Engine's
+        score_mod(graph, score, tensors), which gets `tensors`. By default, `style` is "graph" if score_mod has three
+        arguments, else "flex".
     `score_mod_bprop`: a user-written derivative of score_mod: text or a Program with `bprop_params` and
         `bprop_tensors`, or score_mod_bprop(graph, dscore, tensors), which gets `bprop_tensors`.
     `scale`: a number, or an array of rank 0, which gets a gradient; by default 1 / sqrt(D).

@@ -16,8 +16,9 @@ def dot_product_attention(query: Any, key: Any, value: Any, bias: Any = None, ma
                           is_causal: bool = False, query_seq_lengths: Any = None, key_value_seq_lengths: Any = None,
                           local_window_size: Union[None, int, Tuple[int, int]] = None,
                           implementation: Optional[str] = None, return_residual: bool = False, **unknown: Any) -> Any:
-    """Returns softmax(scale * q k^T + bias) v as [B,T,N,H], for query [B,T,N,H], key and value [B,S,K,H], or all
-    without the batch. The function dot_product_attention() can replace jax.nn.dot_product_attention.
+    """Returns softmax(scale * q k^T + bias) v as [B,T,N,H], for query [B,T,N,H], key and value [B,S,K,H]. The batch
+    axis B may be missing from query, key, value and the result. The function dot_product_attention() can replace
+    jax.nn.dot_product_attention.
 
     `bias, mask`: arrays of rank 4 or less that broadcast to [B,N,T,S]. `mask` is True for pairs that are attended;
         `bias` gets a gradient.

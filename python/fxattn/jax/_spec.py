@@ -23,7 +23,8 @@ NARROW = ("float16", "bfloat16")
 
 
 class Map(NamedTuple):
-    """How indices of a shard along `axis` ("b", "h", "q" or "k") map to the entire problem: see Problem.index_map()."""
+    """A Map states how indices of a shard along `axis` ("b", "h", "q" or "k") map to the entire problem: see
+    Problem.index_map()."""
 
     axis: str
     base: int = 0

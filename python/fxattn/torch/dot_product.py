@@ -285,7 +285,7 @@ class DotProductAttention(nn.Module):
 
     def _score_mod(self, terms: _ScoreTerms, layout: str, q: Tensor, k: Tensor, at_end: bool
                    ) -> Optional[Callable[..., Any]]:
-        """Returns the score function of softcap, bias and ALiBi; None without any of these."""
+        """Returns the score function of softcap, bias and ALiBi; None if softcap, bias and ALiBi are all unset."""
         slopes = terms.slopes
         if terms.kind == "alibi" and slopes is None:
             slopes = default_slopes(self.num_attention_heads, q.device)

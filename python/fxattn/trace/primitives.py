@@ -189,8 +189,8 @@ def _dynamic_slice(player: Any, operands: List[Any], params: Dict[str, Any], out
 
 
 def _window(player: Any, base: Any, starts: Sequence[Any], sizes: Sequence[int]) -> Any:
-    """Returns the elements of a slice of shape `sizes` from the traced indices `starts` on. As in JAX, the start
-    indices are clamped so that the slice is in bounds."""
+    """Returns the elements of a slice of an array: a slice of shape `sizes` that starts at the traced indices `starts`.
+    As in JAX, the start indices are clamped so that the slice is in bounds."""
     rec = player.rec
     rows: List[List[Any]] = []
     for i, (at, size, n) in enumerate(zip(starts, sizes, base.shape)):

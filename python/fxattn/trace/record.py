@@ -153,8 +153,8 @@ class Recording:
         self._numbers = {key: at for key, at in self._numbers.items() if at < code + FIRST}
 
     def copy_of(self, at: int) -> int:
-        """Returns the node, in this recording, of a value of the parent recording. The instructions that compute the
-        value are copied into this recording once."""
+        """Returns the node, in this recording, of a value of the parent recording. The instructions of the parent
+        recording that compute a value are copied into this recording once."""
         assert self.parent is not None
         code, open_ = self.parent.code, [at]
         needed: Set[int] = set()

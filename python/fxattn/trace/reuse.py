@@ -236,8 +236,8 @@ _traces: Dict[Any, Tuple[Any, ...]] = {}
 
 
 def _know_tensors() -> None:
-    """Registers torch.Tensor and Parameter, which are compared by dtype and rank. Other subclasses of torch.Tensor than
-    Parameter may hold further state and are not registered."""
+    """Registers the classes torch.Tensor and Parameter, whose tensors the trace cache compares by dtype and rank. Other
+    subclasses of torch.Tensor than Parameter may hold further state and are not registered."""
     torch = sys.modules.get("torch")
     if torch is not None and hasattr(torch, "nn"):  # False while torch is being imported
         _tensor_types.update({torch.Tensor: torch.strided, torch.nn.Parameter: torch.strided})

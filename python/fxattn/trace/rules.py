@@ -109,7 +109,7 @@ def _shape(jax: Any, aval: Any) -> Any:
 
 
 def bound(equation: Any, operands: Sequence[Any]) -> Sequence[Any]:
-    """Returns the results of an equation on arrays, computed by JAX."""
+    """Returns the results of an equation of a jaxpr on arrays, computed by JAX."""
     found = equation.primitive.get_bind_params(equation.params)
     subfuns, params = found if isinstance(found, tuple) else ((), found)
     results = equation.primitive.bind(*subfuns, *operands, **params)

@@ -92,7 +92,7 @@ typedef struct fxa__cpu_dropout_row {
 } fxa__cpu_dropout_row;
 
 /* Number of decisions that row_keep may store in excess of the keys: 3 before the first key, from its Philox counter,
- * and 63 past the last key, because it takes steps of 64. */
+ * and 63 past the last key, because row_keep takes steps of 64 keys. */
 enum { FXA__CPU_KEEP_CAPACITY = 66 };
 
 /* Micro-kernels of matrix products C = A B with B packed in panels. Only the formats (product/) call the functions of

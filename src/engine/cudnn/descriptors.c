@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
  * Creates descriptors (descriptors.h). A dnn_maker has a list of all descriptors of one graph, and the status of the
- * first failed call. After a failure its functions do nothing.
+ * first failed call. After a failure the functions of a dnn_maker do nothing.
  */
 #include "descriptors.h"
 

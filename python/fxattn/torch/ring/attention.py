@@ -1,5 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
-"""ring_attention: checks its arguments, makes the Call, agrees with the other processes, and runs the passes."""
+"""ring_attention: checks its arguments, makes a Call, compares the arguments with those of the other processes, and
+runs the forward and backward pass."""
 import hashlib
 from typing import Any, List, Literal, Optional, Tuple, Union, overload
 

@@ -121,9 +121,9 @@ def _modes_on() -> Iterator[None]:
 
 
 def _outer_levels() -> ContextManager[None]:
-    """Returns a context for the body of Function.forward, which enables reverse and forward mode. PyTorch disables both
-    modes in forward(), so that in nested functorch transforms the outer transforms would treat the result as a
-    constant."""
+    """Returns a context for the body of Function.forward, which enables reverse and forward mode. PyTorch disables
+    reverse and forward mode in Function.forward(), so that in nested functorch transforms the outer transforms would
+    treat the result as a constant."""
     return _modes_on() if has_transforms() else NO_CONTEXT
 
 

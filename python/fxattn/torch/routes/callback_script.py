@@ -35,7 +35,7 @@ _program_text._dynamo_marked_constant = True  # type: ignore[attr-defined]
 
 
 class _Script:
-    """The recorded operations, in order, and the operands that the operations use."""
+    """A _Script has the recorded operations of callbacks, in order, and the operands that the operations use."""
 
     def __init__(self) -> None:
         self.steps: List[Tuple[Any, ...]] = []

@@ -48,7 +48,7 @@ typedef struct fxa__cpu_backward_split {
     bool pool;          /* paged K and V: dK and dV are summed for the entire page pool before they are stored */
     bool keeps_scores;  /* the derivative reads the scaled scores in addition to the probabilities */
     int64_t entries;    /* batch entries with work: b, or 0 if there is none */
-    int64_t groups;     /* number of kv groups: entries * hkv */
+    int64_t groups;     /* number of kv groups: batch entries with work * hkv */
     int64_t rows;       /* maximum rows of a kv group: heads * sq */
     int64_t tiles;      /* maximum row tiles of a kv group */
     int64_t tile_rows;  /* maximum rows of a tile */

@@ -156,7 +156,7 @@ void fxa__cpu_captured_sum_clear(const fxa__cpu_backward_run *run, int64_t piece
         for (int64_t i = begin; i < end; i++) captured_sum(run, chain, t)[i] = 0;
 }
 
-/* Stores n sums to elements at, at + stride, ..., or adds them if `add`. */
+/* Stores n sums to the elements at, at + stride, ...; if `add`, adds the sums to these elements. */
 static void captured_store_run(void *data, uint32_t dtype, int64_t at, int64_t stride, const double *sum, int64_t n,
                                bool add) {
     if (dtype == FXA_F32 && stride == 1) {

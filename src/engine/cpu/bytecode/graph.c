@@ -220,8 +220,8 @@ static void graph_import_all(fxa__tape_graph *g) {
 
 /* ---- Roots ------------------------------------------------------------------------------------------------------- */
 
-/* Returns the node of the form sign * k + offset that `node` is, or is the absolute value of; NULL: neither. Sets
- * *absolute. */
+/* Returns the node of the form sign * k + offset that `node` is or whose absolute value `node` is; NULL if there is no
+ * such node. Sets *absolute to true if `node` is an absolute value. */
 static const fxa__tape_node *graph_line(const fxa__tape_graph *g, int32_t node, bool *absolute) {
     const fxa__tape_node *n = &g->nodes[node];
     *absolute = n->op == FXA_OP_ABS && n->type == FXA_INT;

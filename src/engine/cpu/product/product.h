@@ -41,7 +41,7 @@ typedef struct fxa__cpu_product {
 
 /* A transposed sum: out [columns,d] += W^T X for several X, with W [rows,columns] and X [rows,d]. */
 typedef struct fxa__cpu_transposed_sum {
-    int64_t capacity;    /* maximum rows of an X */
+    int64_t capacity;    /* maximum number of rows of one X */
     int64_t d, columns;  /* columns of X; maximum columns of W */
     void *out;           /* [columns,ld_out] result */
     int64_t ld_out;      /* row pitch of `out` */

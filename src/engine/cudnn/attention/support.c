@@ -255,7 +255,7 @@ typedef struct support_operand {
     const fxa_operand *operand;
     uint32_t passes, wanted; /* passes that use the operand; flag with which it is used, 0 = always */
     bool keys;
-    bool free; /* true: the dtype may differ from that of Q, K and V if those have 8 bits */
+    bool free; /* true: the dtype may differ from that of 8-bit Q, K and V */
 } support_operand;
 
 /* Returns true if cuDNN accepts dtype and strides of the operand; else fails the graph with the reason. */
