@@ -89,7 +89,10 @@ TEST(options_say_what_the_problem_needs) {
             }
             for (int k = 0; k < 2; k++)
                 if (extra[k]) (void)strcat(want, extra[k]);
-            (void)strcat(want, family_of(&box_choice) == FAMILY_SM90 ? "-DFXA_SHARED_KB=227 " : "-DFXA_SHARED_KB=163 ");
+            static const char *const shared[] = {[FAMILY_SM90] = "-DFXA_SHARED_KB=227 ",
+                                                 [FAMILY_SM80] = "-DFXA_SHARED_KB=163 ",
+                                                 [FAMILY_SIMT] = "-DFXA_SHARED_KB=99 "};
+            (void)strcat(want, shared[family_of(&box_choice)]);
             T_STR(strstr(given, "-DFXA_D="), want);
         }
         fxa_plan_destroy(plan);
