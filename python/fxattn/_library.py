@@ -206,7 +206,7 @@ def _make_context(threads: int) -> int:
 
 
 def check_threads(threads: Any) -> int:
-    """Returns `threads`. Raises ArgumentTypeError if the value is not an int, and ArgumentError if the value is out of
+    """Returns `threads`. Raises ArgumentTypeError if `threads` is not an int, and ArgumentError if `threads` is out of
     range."""
     if isinstance(threads, bool) or not isinstance(threads, int):
         raise ArgumentTypeError("the number of threads is %s, of type %s; an int is accepted"

@@ -54,8 +54,8 @@ def _element(table: Tensor, b: Any, h: Any, q: Any, k: Any) -> Any:
 
 def _score_of(softcap: Optional[float], slopes: Optional[Tensor], bias: Optional[Tensor], factor: float = 1.0,
               shift: int = 0) -> Optional[Callable[..., Any]]:
-    """Returns the score function of softcap, alibi_slopes and core_attention_bias (multiplied by `factor`); None if
-    none of these is given. `shift` is added to q in ALiBi's distance q - k."""
+    """Returns the score function of softcap, alibi_slopes and core_attention_bias (multiplied by `factor`); None if all
+    three are unset. `shift` is added to q in ALiBi's distance q - k."""
     if softcap is None and slopes is None and bias is None:
         return None
 

@@ -273,7 +273,7 @@ setattr(ModelMask, "bool", ModelMask.contiguous)  # a method named bool in the c
 
 def _slices(index: Any, shape: Tuple[int, ...]) -> Optional[Tuple[Tuple[int, int], Tuple[int, int]]]:
     """Returns ((first row, end), (first key, end)) for an index of a mask that consists of slices and selects all batch
-    entries and heads, and keys from 0 on. Returns None for an index that does not fulfil these conditions."""
+    entries and heads, and keys from 0 on. Returns None for any other index of a mask."""
     if not isinstance(index, tuple) or any(x is not Ellipsis and not isinstance(x, slice) for x in index):
         return None
     if Ellipsis in index:

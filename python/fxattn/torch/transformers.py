@@ -34,9 +34,9 @@ _warned: Set[str] = set()  # warnings that have been given, each once in a proce
 
 
 def register_transformers(name: str = NAME, dense_mask_bytes: Optional[int] = None) -> None:
-    """Registers attn_implementation=`name` in transformers (4.53 or newer), also for its BLOOM and MPT. Models that
-    read their mask as a tensor get a dense mask of at most `dense_mask_bytes` bytes (None: the limit stays as it is; at
-    first it is 1 GiB)."""
+    """Registers attn_implementation=`name` in transformers (4.53 or newer), also for BLOOM and MPT of transformers.
+    Models that read their mask as a tensor get a dense mask of at most `dense_mask_bytes` bytes (None: the limit stays
+    as it is; at first it is 1 GiB)."""
     if dense_mask_bytes is not None:
         if not isinstance(dense_mask_bytes, int) or dense_mask_bytes < 0:
             raise ArgumentError("dense_mask_bytes is %r; a number of bytes, 0 or more, is accepted"

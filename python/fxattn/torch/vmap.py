@@ -108,8 +108,8 @@ def _has_level(level: int, x: Tensor) -> bool:
 def backward_of_batched(call: Call, want: Sequence[int], grads: Sequence[Tensor],
                         tensors: Sequence[Tensor]) -> List[Tensor]:
     """Returns the gradients for tensors that the older vmap has wrapped: unwraps the mapped dimension, runs the
-    batching rule, and wraps the results. The level of the vmap is found by trying all levels, because a backward pass
-    may run in another thread than the vmap."""
+    batching rule, and wraps the results. The level at which the older vmap has wrapped the tensors is found by trying
+    all levels, because a backward pass may run in another thread than the vmap."""
     level = next(i for i in itertools.count(1) if any(_has_level(i, x) for x in grads))
     in_dims = [0 if _has_level(level, x) else None for x in tensors]
     given = [x if dim is None else torch._remove_batch_dim(x, level, 0, 0) for x, dim in zip(tensors, in_dims)]

@@ -17,8 +17,8 @@ Invariants:
 - A check is made when a trace is found in reuse.py, not when the trace is stored there: functions whose numbers change
   in every call get no check.
 
-- A check is looked up by the addresses of the code of its two functions, and then compares the code objects, which it
-  holds. A check holds no tensor and no dictionary of globals.
+- A check is looked up by the addresses of the code of its two functions, and then compares the code objects of the
+  functions with those that the check holds. A check holds no tensor and no dictionary of globals.
 """
 import threading
 import types

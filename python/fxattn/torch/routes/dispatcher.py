@@ -38,8 +38,8 @@ def run_entire(call: Call, q: Tensor, k: Tensor, v: Tensor) -> Results:
 
 def _one_level() -> ContextManager[None]:
     """Returns a context in which an autograd Function may be applied inside a kernel that functorch calls for one of
-    its levels. Operators called in the context go to the next level of functorch, as in PyTorch's own Autograd
-    kernels."""
+    its levels. Calls of fxattn::fwd and fxattn::bwd in the returned context go to the next level of functorch, as in
+    PyTorch's own Autograd kernels."""
     if not has_transforms():
         return NO_CONTEXT
     from torch._functorch.utils import enable_single_level_autograd_function
