@@ -51,8 +51,9 @@ def address(array: np.ndarray) -> int:
 
 
 class _Known(NamedTuple):
-    """A cached call without addresses and values of params. Holds `problem`, and thereby the program, because a cache
-    key may contain the id() of the program, which Python could reuse for another object after the program's end."""
+    """A cached call without addresses and values of params. A _Known holds `problem`, and thereby the program, because
+    a cache key may contain the id() of the program, which Python could reuse for another object after the program's
+    end."""
 
     problem: Problem
     args: bytes

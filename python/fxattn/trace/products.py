@@ -1,5 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Products of small arrays of traced values: matmul, inner, outer, einsum. Sums are unrolled from left to right."""
+"""Products of small arrays of traced values: matmul, inner, outer, einsum. The sums of a product are unrolled from left
+to right."""
 import itertools
 from typing import Any, Dict, List, Sequence
 

@@ -40,8 +40,8 @@ def h_clamp(rec: Recording, x: Any, min: Any = None, max: Any = None, **rest: An
 
 
 def h_extreme(name: str, pair: Any) -> Handler:
-    """Returns the handler of torch's max or min. The handler compares two tensors by `pair`, or reduces all elements of
-    a tensor, or the elements along a dimension."""
+    """Returns the handler of torch's max or min. The handler of max or min compares two tensors by `pair`, or reduces
+    all elements of a tensor, or the elements along a dimension."""
     def go(rec: Recording, x: Any, *args: Any, **rest: Any) -> Any:
         other = rest.get("other", args[0] if args and not isinstance(args[0], int) else None)
         if other is not None:
