@@ -29,8 +29,10 @@ extern "C" {
 /* clang-format on */
 
 typedef enum fxa_program_kind {
-    FXA_PROGRAM_SCORE = 0,      /* forward: computes a new score and a mask */
-    FXA_PROGRAM_BPROP = 1,      /* user-written backward: computes dscore from dscore, score and coordinates */
+    FXA_PROGRAM_SCORE = 0, /* forward: computes a new score and a mask */
+    /* user-written backward: computes the gradient of the raw score from dscore (the gradient of the new score), score
+     * and coordinates */
+    FXA_PROGRAM_BPROP = 1,
     FXA_PROGRAM_DERIVATIVE = 2, /* made by fxa_program_derivative: dscore, and gradients of params and tensors */
     FXA_PROGRAM_KIND_FORCE_INT32 = 0x7fffffff
 } fxa_program_kind;

@@ -69,8 +69,9 @@ void fxa__lower_emit_nodes(const fxa__emit *e, fxa__emit_level level, uint32_t k
 /* Returns the estimated compile-time cost per pair of the statements for outputs of `kinds` (WEIGHT rows of ops.def).
  * Statements of levels ROW and KEY are shared by `pairs` pairs, so each counts 1 / pairs. */
 int32_t fxa__lower_emit_weight(const fxa__emit *e, uint32_t kinds, int32_t pairs);
-/* Writes the statements of level HEAD that compute the bases of loads whose `base` is 2. fxa__lower_emit_hoisted of
- * level HEAD declares their variables. */
+/* Writes the statements of level HEAD that compute the base addresses of loads, for the loads whose base address this
+ * text computes (fxa__emit.base is 2). fxa__lower_emit_hoisted of level HEAD declares the variables of these
+ * addresses. */
 void fxa__lower_emit_bases(const fxa__emit *e, fxa__writer *w);
 /* Returns true if `node` is a load and all of its indices are proven in bounds. */
 bool fxa__lower_emit_is_in_bounds(const fxa__emit *e, int32_t node);

@@ -10,7 +10,8 @@ enum { GRAD_SCORE = 1 << FXA_INPUT_SCORE | 1 << FXA_INPUT_DSCORE, GRAD_HEADS = 1
 /* Returns true if a set of inputs varies with both the row and the key. */
 static bool grad_is_of_pair(uint32_t inputs) { return (inputs & FXA__OF_ROW) && (inputs & FXA__OF_KEY); }
 
-/* Returns the class of a gradient from its sets. diagonal: all indices depend on q and k through q - k only. */
+/* Returns the class of a gradient from g->index, the inputs that its indices depend on, and g->separators, the inputs
+ * that are an index by themselves. diagonal: all indices depend on q and k through q - k only. */
 static fxa__grad_kind grad_kind(const fxa__grad *g, bool diagonal) {
     if (g->index & GRAD_SCORE) return FXA__GRAD_SCATTER;
     if (grad_is_of_pair(g->index)) {

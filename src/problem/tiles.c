@@ -114,7 +114,7 @@ fxa_tile_class fxa__tile_class(const fxa__tile_grid *g, fxa__slice q, fxa__slice
  * 20 nodes. */
 #define TILES_WORK ((int64_t)1 << 23)
 
-/* Maximum number of tiles of a mixed rectangle that is counted pair by pair if tiles have 1 x 1 pairs. */
+/* With tiles of 1 x 1 pair, a rectangle of class MIXED that has at most this many tiles is counted pair by pair. */
 #define TILES_PAIRS 64
 
 /* ---- Counting ---------------------------------------------------------------------------------------------------- */

@@ -72,7 +72,7 @@ static void negative_clamp(const negative_walk *w, const fxa__node *n, uint8_t r
             negative_note(w, n->arg[1 - i], (uint8_t)(reach & ~NEGATIVE_NEGATED));
 }
 
-/* Checks a node and passes its NEGATIVE_ bits on to its operands. */
+/* Passes a node's NEGATIVE_ bits on to its operands, and notes operands that are large negative constants. */
 static void negative_visit(const negative_walk *w, int32_t node) {
     const fxa__node *n = &w->p->nodes[node];
     uint8_t reach = w->reach[node], inside = reach | NEGATIVE_INSIDE;

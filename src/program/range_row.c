@@ -41,8 +41,8 @@ static bool row_solve(int64_t a, fxa__interval x, int64_t b, fxa__interval y, in
 /* Returns true if coef is small enough for row_solve; atoms have at most 32 bits. */
 static bool row_fits_int32(int64_t coef) { return -((int64_t)1 << 31) < coef && coef < (int64_t)1 << 31; }
 
-/* Returns true if a form of two terms with independent dense atoms takes a value in the set; true also if there are too
- * many values to try. */
+/* Returns true if a form a*x + b*y has a value in `set`, where the atoms x and y are independent and each takes every
+ * value of its own set. Returns true too if there are too many values to try. */
 static bool row_two_terms(fxa__range *r, const fxa__affine *f, const fxa__set *set) {
     const fxa__atom *x = &r->atoms[f->atom[0]], *y = &r->atoms[f->atom[1]];
     FXA__ASSERT(f->coef[0] > 0);

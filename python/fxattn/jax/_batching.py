@@ -61,8 +61,8 @@ def _in_turn(primitive: Any, dims: Sequence[Any], flat: Sequence[Any],
 
 
 def _is_sharded(x: Any) -> bool:
-    """Returns True if `x` is sharded over a mesh with explicit axes. A sharded array is not folded, because folding
-    would move data between devices."""
+    """Returns True if `x` is sharded over a mesh with explicit axes. The mapped axis of a sharded array is not folded
+    into the batch axis, because folding would move data between devices."""
     return any(getattr(getattr(jax.typeof(x), "sharding", None), "spec", ()))
 
 

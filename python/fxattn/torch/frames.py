@@ -14,8 +14,8 @@ _Function = TypeVar("_Function", bound=Callable[..., Any])
 
 def skip_frame(function: _Function) -> _Function:
     """Returns `function`, marked as not to be compiled: after a graph break, Dynamo compiles neither the frame of
-    `function` nor the frames of the functions that `function` calls. A compiled caller may still inline `function`. The
-    mark adds no time to a call."""
+    `function` nor the frames of the functions that `function` calls. The mark does not stop a compiled caller
+    from inlining `function`, and adds no time to a call."""
     hook: Any = getattr(getattr(torch._C, "_dynamo", None), "eval_frame", None)
     if hasattr(hook, "set_code_exec_strategy"):
         skip = hook._FrameAction.SKIP

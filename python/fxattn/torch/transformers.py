@@ -293,7 +293,7 @@ def attend(module: Any, query: Tensor, key: Tensor, value: Tensor, mask: Any = N
 
 def _with_row_sinks(row_sinks: Tensor, sizes: Tuple[int, ...], sinks: Optional[Tensor], made: Any) -> Tensor:
     """Returns the attention with one additional score per row, `row_sinks` [B,H,Sq,1], in the softmax. `made`: (out,
-    lse) without the additional score."""
+    lse) of the attention without `row_sinks`."""
     if sinks is not None or row_sinks.dim() != 4 or row_sinks.shape[3] != 1 or any(
             n not in (1, size) for n, size in zip(row_sinks.shape, sizes[:3])):
         raise ArgumentError("sinks have shape %s; one that broadcasts to %s, without s_aux, is accepted"

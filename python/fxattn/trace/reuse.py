@@ -250,8 +250,9 @@ def tensor_types() -> Dict[type, Any]:
 
 @functools.lru_cache(maxsize=1)
 def _jax_names(jax: Any) -> FrozenSet[str]:
-    """Returns the names of JAX that a cacheable function may use: names in JAX's modules and arrays, except functions
-    that read other state or the axes of a shard_map or vmap."""
+    """Returns the names of JAX that a cacheable function may use: the names of JAX's modules and the attributes of
+    jax.Array, without functions whose result depends on more than their arguments (random state, files, axes of a
+    shard_map or vmap)."""
     found = {*dir(jax.numpy), *dir(jax.nn), *dir(jax.lax), *dir(jax.Array), "numpy", "nn", "lax"}
     return frozenset(found - {"random", "load", "fromfile", "axis_index", "axis_size", "psum", "psum_scatter",
                                "all_gather"})

@@ -154,8 +154,8 @@ static fxa_status cpu_fill(const cpu_self *self, fxa__cpu_code *c, const fxa__pr
     return p->in.pass == FXA_BACKWARD ? cpu_fill_backward(c, p, err) : FXA_OK;
 }
 
-/* Compiles the problem. The query needs the result too: the tapes determine the workspace of a run and whether the
- * engine can run the programs. */
+/* Compiles the problem. Support queries call this function too, because the compiled programs determine the workspace
+ * of a run and whether the engine can run the problem. */
 static fxa_status cpu_analyze(void *self, const fxa__problem *p, void **code, fxa_error *err) {
     *code = NULL;
     fxa__cpu_code *c = fxa__alloc(p->host, sizeof *c);

@@ -252,7 +252,8 @@ static void tile_load_keys(fxa__cpu_backward_worker *w) {
     w->is_loaded = true;
 }
 
-/* Returns true if n rows of Q, O or dO are stored as a matrix of real. Sets *ld to the pitch of that matrix. */
+/* Returns true if n rows of Q, O or dO are stored as a matrix of type `real` (the type that the kernels compute in), so
+ * that no copy is needed. Sets *ld to the row pitch of that matrix. */
 static bool tile_rows_are_real(const fxa__cpu_backward_worker *w, fxa_slot slot, int64_t first, int64_t n,
                                int64_t *ld) {
     const fxa_problem *p = &w->run->p->in;

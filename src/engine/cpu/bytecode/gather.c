@@ -113,7 +113,7 @@ void fxa__tape_gather(const fxa__tape_at *r, const fxa__tape_access *access, voi
 typedef struct gather_sum {
     double *to; /* the f64 sums of the captured tensor */
     int64_t at; /* element whose values are being summed */
-    double sum; /* their sum, not yet added to to[at] */
+    double sum; /* sum of the values of element `at` so far, not yet added to to[at] */
 } gather_sum;
 
 /* Adds the values of n columns to the sums of their elements. Neighbouring columns often have the same element: their

@@ -163,7 +163,8 @@ static void graph_find_axis(fxa__tape_graph *g, fxa__tape_node *load) {
 
 /* ---- Import ------------------------------------------------------------------------------------------------------ */
 
-/* Returns the node that replaces program node i: int() of an int or bool, and with_grad, are their operand. */
+/* Returns the node that stands for program node i: with_grad, and int() of an int or bool, are replaced by their first
+ * operand. */
 static int32_t graph_same(const fxa_program *p, int32_t i) {
     while (fxa__tape_is_through(p, &p->nodes[i])) i = p->nodes[i].arg[0];
     return i;

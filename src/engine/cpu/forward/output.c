@@ -5,9 +5,9 @@
  *
  *     M = max(m, z),  L = l exp(m - M) + exp(z - M),  O = u o exp(m - M) / L,  LSE = M + log L
  *
- * u is the row's unit: 1, except for rows of rescaled_sums.c. If M is -inf, then O = 0 and LSE = -inf. If a score or z
- * is NaN or +inf, both O and LSE are NaN. The results of key splits are merged first by the same formulas, in the order
- * of the splits.
+ * u (`unit` in the code) is a factor of the row's output: 1, except for rows that rescaled_sums.c recomputed because
+ * their sums of V overflowed. If M is -inf, then O = 0 and LSE = -inf. If a score or z is NaN or +inf, both O and LSE
+ * are NaN. The results of key splits are merged first by the same formulas, in the order of the splits.
  */
 #include "forward.h"
 

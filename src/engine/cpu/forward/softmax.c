@@ -127,8 +127,8 @@ static void softmax_drop_all(const fxa__cpu_forward_worker *w, const fxa__cpu_su
     }
 }
 
-/* Updates m and beta from the maxima x[i].x of the rows. Copies the maxima to `top`, and replaces x[i].x by the value
- * that rows_exp must subtract. */
+/* Updates the running maxima m from the maxima x[i].x of the rows, and sets beta = exp(old m - new m), the factor of
+ * the earlier sums. Copies the maxima x[i].x to `top`, and replaces x[i].x by the value that rows_exp must subtract. */
 static void softmax_update_max(fxa__cpu_forward_worker *w, int64_t row, int64_t n_rows, fxa__cpu_score_row *x,
                                double *top) {
     bool changed = false;

@@ -21,8 +21,8 @@ typedef enum fxa__dnn_source {
     FXA__DNN_TENSOR,  /* captured tensor `index` */
     FXA__DNN_SCRATCH, /* workspace, from byte `offset` on */
     FXA__DNN_VALUE,   /* passed by value: `value`, as a float, or as an integer if the type is INT32 */
-    /* passed by value: value + times * (node `index` of the program, which depends on neither coordinates nor
-     * tensors) */
+    /* passed by value: `value` + `times` * x, where x is the value of program node `index`; that node depends on
+     * neither coordinates nor tensors */
     FXA__DNN_NODE,
     /* passed by value: the scale of the run; if `times` is 1 or -1, multiplied or divided by node `index` */
     FXA__DNN_SCALE,
