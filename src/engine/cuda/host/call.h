@@ -10,107 +10,108 @@
 #include "../../../base/carve.h"
 #include "../cuda.h"
 
-/* Tiles of a list, as fxa_tile_lists reads them (struct ListShape there). */
+/* Tiles of a tile list, as the kernel fxa_tile_lists reads them (struct ListShape of common/tile_lists.cu). */
 typedef struct fxa__cuda_list_shape {
-    int32_t q_rows, k_rows; /* queries and keys of a tile */
-    int32_t rows, columns;  /* rows of the list per (b, h), and tiles of a row */
-    int32_t by_key;         /* 1 = a row per key tile, 0 = a row per query tile */
-    int32_t parts;          /* parts of 64 queries with skip and full bits; 0 = none */
+    int32_t q_rows, k_rows; /* queries of a tile; keys of a tile */
+    int32_t rows, columns;  /* rows of the list per (b, h); tiles of such a row */
+    int32_t by_key;         /* 1 = the list has a row per key tile, 0 = per query tile */
+    int32_t parts;          /* 64-query parts of a tile, each with a SKIP and a FULL bit; 0 = no such bits */
 } fxa__cuda_list_shape;
 
-/* A tile list (struct FxaTileList). */
+/* A tile list: for each row of tiles, those that the mask does not exclude (struct FxaTileList). */
 typedef struct fxa__cuda_tile_list {
-    int32_t *items;  /* [batch, heads, cut.rows, pitch]; NULL = all tiles are computed */
-    int32_t *counts; /* [batch, heads, cut.rows, 2] */
-    fxa__cuda_list_shape cut;
-    int32_t heads, batch; /* 1 = all heads, all batch entries share rows */
-    int32_t pitch;        /* ints of a row */
-    bool is_written;      /* the list is kept with the plan (host/plan_tables.c) */
+    int32_t *items;           /* [batch, heads, cut.rows, pitch]; NULL = there is no list, all tiles are computed */
+    int32_t *counts;          /* [batch, heads, cut.rows, 2] */
+    fxa__cuda_list_shape cut; /* the tiles */
+    int32_t heads, batch;     /* heads and batch entries with rows of their own; 1 = all share rows */
+    int32_t pitch;            /* ints of a row of `items` */
+    bool is_written; /* the list was written when the plan was created (host/plan_tables.c), no run writes it */
 } fxa__cuda_tile_list;
 
-/* A packed row or key operand: a 32-bit word per position, and ranges of 64 positions (struct FxaOperand). */
+/* A captured tensor that depends on the row alone or the key alone, packed: a 32-bit word per position, and {minimum,
+ * maximum} of every 64 positions (struct FxaOperand). */
 typedef struct fxa__cuda_packed_operand {
     int32_t *data, *ranges; /* [batch, heads, pitch], [batch, heads, pitch / 64, 2] */
-    int64_t pitch;          /* words of a row, padded */
-    int64_t length;         /* positions of a row */
-    int32_t heads, batch;   /* 1 = shared */
-    int32_t node;           /* the load in the program; -1 = the operand is 0 */
+    int64_t pitch;          /* words of a row of `data`, padded */
+    int64_t length;         /* positions of a row: queries or keys */
+    int32_t heads, batch;   /* heads and batch entries with rows of their own; 1 = all share rows */
+    int32_t node;           /* node that loads the tensor; -1 = nothing is packed */
 } fxa__cuda_packed_operand;
 
-/* Rows of values that depend on b, h and q - k (struct FxaDiagonal). */
+/* Diagonal rows: tables of values that depend on b, h and q - k alone (struct FxaDiagonal). */
 typedef struct fxa__cuda_diagonal_rows {
     float *data;          /* [batch, heads, pitch] */
     int64_t pitch;        /* floats of a row */
-    int32_t heads, batch; /* 1 = shared */
+    int32_t heads, batch; /* heads and batch entries with rows of their own; 1 = all share rows */
     int32_t zero;         /* index of q - k = 0 in a row */
-    bool is_written;      /* the rows are kept with the plan (host/plan_tables.c) */
+    bool is_written;      /* the rows were written when the plan was created (host/plan_tables.c), no run writes them */
 } fxa__cuda_diagonal_rows;
 
 /* Partial sums of the gradients of captured tensors and params. */
 typedef struct fxa__cuda_captured_sums {
-    float *sums;             /* [b, h, sum_rows, n_sums] sums of warps */
-    int64_t sum_rows;        /* warps that write sums, per (b, h) */
-    double *totals;          /* [b, h, n_sums] */
-    struct FxaExact *params; /* [n_sums] */
+    float *sums;             /* [b, h, sum_rows, n_sums] partial sums, one row per warp */
+    int64_t sum_rows;        /* warps that write to `sums`, per (b, h) */
+    double *totals;          /* [b, h, n_sums] `sums` added over the warps */
+    struct FxaExact *params; /* [n_sums] exact sums of `totals` over b and h, of gradients of params */
     void *parts;             /* [b, h, part_rows, part_size] sums along diagonals: f32, or FxaExact if exact */
     int32_t tiles;           /* key tiles of a (b, h) */
-    int32_t part_rows;       /* tiles, or 1 = all key tiles add to one row of sq + sk elements */
-    int32_t part_size;       /* elements of a row */
+    int32_t part_rows;       /* rows of `parts`: `tiles`, or 1 = all key tiles add to one row of sq + sk elements */
+    int32_t part_size;       /* elements of a row of `parts` */
     bool one_row;            /* part_rows is 1: there are many key tiles, or the sums are exact */
-    bool direct;             /* the gradient of the dense tensor is written to the caller's memory, not to `dense` */
-    uint16_t *dense;         /* [b, h, q, pitch] gradient of the dense tensor */
-    int64_t pitch;           /* elements of a row of `dense` */
-    float *tensor[FXA_CUDA_TENSORS]; /* dense sums of each captured tensor, f32 or FxaExact; NULL = none */
+    bool direct;     /* the gradient of the dense tensor goes straight to the caller's memory; `dense` is unused */
+    uint16_t *dense; /* [b, h, q, pitch] gradient of the dense tensor (captured, an element per pair), 16-bit */
+    int64_t pitch;   /* elements of a row of `dense` */
+    float *tensor[FXA_CUDA_TENSORS]; /* contiguous sums of each tensor's gradient, f32 or FxaExact; NULL = none */
     int64_t count[FXA_CUDA_TENSORS]; /* elements of tensor[i] */
 } fxa__cuda_captured_sums;
 
-/* Axes of coordinates: b, h, q, k. */
+/* Number of coordinate axes: b, h, q, k. */
 enum { FXA__CUDA_AXES = 4 };
 
-/* Operands that may have a copy in the workspace, in the order of fxa__cuda_copy_of_slot(). */
+/* Number of operands (Q, K, V, O, dO, dQ, dK, dV) that may have a copy in the workspace. */
 enum { FXA__CUDA_COPIES = 8 };
 
 /* Batch entries that use a page, for the gradients of paged K and V (common/paged_grads.cu). */
 typedef struct fxa__cuda_page_users {
     int32_t *count; /* [n_pages] users of each page; 0 before the first launch */
     int32_t *used;  /* [1] length of `list`; 0 before the first launch */
-    int32_t *end;   /* [n_pages] end of a page's part of `list` */
+    int32_t *end;   /* [n_pages] index in `list` after the page's last user */
     int32_t *list;  /* entries of the page table, sorted by page */
 } fxa__cuda_page_users;
 
 /* Buffers of a run in its workspace. */
 typedef struct fxa__cuda_buffers {
-    void *zero;                          /* zero_words words that are 0 before the first launch */
-    size_t zero_words;                   /* words from `zero` on */
-    size_t counter_words;                /* the first of them, which every run leaves at 0 */
-    uint32_t *next_tile;                 /* tile counters of the forward and of the dQ kernel */
-    int32_t *recompute;                  /* [query tiles] flags of tiles that are recomputed */
-    float *no_sink;                      /* [hq] a sink of score 0 */
-    fxa__cuda_packed_operand operand[2]; /* of queries, of keys */
+    void *zero;           /* [zero_words] 32-bit words that are 0 before the first launch */
+    size_t zero_words;    /* 32-bit words at `zero` */
+    size_t counter_words; /* words at the start of `zero` that are counters, which every run leaves at 0 */
+    uint32_t *next_tile;  /* next tile to compute, of the forward or the dQ kernel (tile scheduler) */
+    int32_t *recompute;   /* [query tiles] flags of tiles that are recomputed */
+    float *no_sink;       /* [hq] zeros: sink scores for FXA_SINK_ZERO */
+    fxa__cuda_packed_operand operand[2]; /* [0] row operand (a word per query), [1] key operand */
     fxa__cuda_diagonal_rows diagonal;
-    int32_t *ranges[FXA_CUDA_RANGES];  /* tables of the program's ranges; NULL = the tensor is too large */
-    fxa__cuda_tile_list queries;       /* a row per query tile: forward, decode, dQ */
-    fxa__cuda_tile_list keys;          /* a row per key tile: backward */
-    float *lse, *lse2, *delta;         /* LSE, LSE in log2, sum of dO * O per row */
-    float *grad_q_sum;                 /* dQ in f32 */
-    int32_t *first_share;              /* per 64 rows of dQ: state of their sum (struct FxaArgs) */
-    uint32_t *reduced;                 /* counters of CTAs and warps whose dQ is complete (struct FxaArgs, sent) */
-    float *sink, *grad_sink;           /* converted sinks and their gradients; NULL = the caller's */
-    void *copy[FXA__CUDA_COPIES];      /* converted operands, and dK or dV that the caller did not request */
-    float *partial, *partial_ml;       /* decode: results of splits, their maxima and sums */
-    int *coordinates[FXA__CUDA_AXES];  /* mapped coordinates, for dropout */
+    int32_t *ranges[FXA_CUDA_RANGES]; /* tables of {minimum, maximum}; NULL = the tensor is too large */
+    fxa__cuda_tile_list queries;      /* a row per query tile: forward, decode, dQ */
+    fxa__cuda_tile_list keys;         /* a row per key tile: backward */
+    float *lse, *lse2, *delta;        /* LSE, LSE in log2, sum of dO * O per row */
+    float *grad_q_sum;                /* dQ in f32 */
+    int32_t *first_share;             /* per 64 rows of dQ: how much of the rows' sum is stored (FxaArgs.first_share) */
+    uint32_t *reduced;                /* counters of CTAs and warps that have added all their dQ (FxaArgs.sent) */
+    float *sink, *grad_sink;      /* converted sinks and gradients of sinks; NULL = kernels use the caller's arrays */
+    void *copy[FXA__CUDA_COPIES]; /* converted operands, and dK or dV that the caller did not request */
+    float *partial, *partial_ml;  /* decode: O of each split of the keys; its row maxima and row sums */
+    int *coordinates[FXA__CUDA_AXES];  /* coordinates of the problem, where mapped, for dropout; NULL = local indices */
     int32_t splits;                    /* decode: splits of the keys of a (b, KV head) */
     int32_t item_splits;               /* decode: splits of a work item */
     int32_t items;                     /* decode: work items */
-    int32_t cut[FXA_CUDA_DECODE_CUTS]; /* decode: last (b, KV head)s, with items of 1/2, 1/4, ... of item_splits */
+    int32_t cut[FXA_CUDA_DECODE_CUTS]; /* decode: cut[i] (b, KV head)s have items of item_splits >> (i + 1) */
     fxa__cuda_captured_sums captured;
     fxa__cuda_page_users users;
     int32_t q_pad;    /* sq rounded up to 128 */
     int32_t pad_rows; /* rows of a head in lse2, delta and grad_q_sum */
 } fxa__cuda_buffers;
 
-/* Lays out the buffers from the carver on. A carver without memory only counts. Returns the bytes; UINT64_MAX = they do
- * not fit in 64 bits. */
+/* Lays out the buffers of a run in the memory of the carver `c`; a carver without memory only counts bytes. Returns the
+ * bytes of all buffers; UINT64_MAX = the number does not fit in 64 bits. */
 uint64_t fxa__cuda_buffers_make(const fxa__cuda_self *self, const fxa__cuda_choice *choice,
                                 const fxa__cuda_program *program, const fxa__problem *p, fxa__carver c,
                                 fxa__cuda_buffers *out);
@@ -122,15 +123,15 @@ typedef struct fxa__cuda_call {
     const fxa__problem *p;
     const fxa__bound_args *bound;
     fxa_error *err;
-    bool follows_kernel; /* the last work of the stream is a kernel of this run; the next may start before its end */
+    bool follows_kernel; /* the stream's last work is a kernel of this run; the next kernel may start before it ends */
     bool packing_due;    /* the next tile list is written by the launch that also packs operands */
     fxa__cuda_buffers at;
-    fxa_view tensors[FXA_CUDA_TENSORS]; /* [program->n_tensors] views of fxa__cuda_program.source */
-    _Alignas(128) struct FxaMaps maps;  /* the driver requires 64 */
+    fxa_view tensors[FXA_CUDA_TENSORS]; /* [program->n_tensors] the tensors that fxa__cuda_program.source names */
+    _Alignas(128) struct FxaMaps maps;  /* tensor maps; the driver requires alignment 64 */
     struct FxaArgs a;
 } fxa__cuda_call;
 
-/* An operand as kernels and tensor maps read it. */
+/* Q, K, V, O or a gradient of them, as kernels and tensor maps read it. */
 typedef struct fxa__cuda_operand {
     struct FxaView view;
     int64_t size[4]; /* b, h, s, d */
@@ -143,98 +144,105 @@ typedef struct fxa__cuda_grid {
 
 /* ---- Buffers ----------------------------------------------------------------------------------------------------- */
 
-/* host/plan_tables.c: replaces buffers by tables that are kept with the plan. */
+/* host/plan_tables.c: replaces tile lists and diagonal rows in the workspace by those written with the plan. */
 void fxa__cuda_plan_tables_use(fxa__cuda_call *c);
-/* host/counters.c: replaces counters of the workspace by a part of the instance's, if one is free or already its
- * own. */
+/* host/counters.c: replaces the workspace's counters by a part of the instance's counters, if the workspace has a part
+ * or a part is free. */
 void fxa__cuda_counters_use(fxa__cuda_call *c);
 
 /* ---- host/arguments.c -------------------------------------------------------------------------------------------- */
 
-/* Fills c->a except tile lists, and what single launches set. */
+/* Fills c->a except tile lists and members that single launches set. */
 void fxa__cuda_args_make(fxa__cuda_call *c);
-/* Returns the scale that the unit contains: the run's, made positive if the choice has finite_factors. */
+/* Returns the scale that the unit (the uniform factor of the score) contains: the run's scale; with finite_factors its
+ * absolute value, or 1 if the scale is 0. */
 double fxa__cuda_unit_scale(const fxa__cuda_call *c);
 /* Returns the caller's operand of a slot. */
 fxa__cuda_operand fxa__cuda_operand_given(const fxa__cuda_call *c, fxa_slot slot);
 /* Returns the operand that kernels use for a slot: the caller's, or its copy in the workspace. */
 fxa__cuda_operand fxa__cuda_operand_of(const fxa__cuda_call *c, fxa_slot slot);
-/* Sets the tile list of the arguments; no list if list->items is NULL. */
+/* Sets c->a.list; all tiles are computed if list->items is NULL. */
 void fxa__cuda_args_tile_list(fxa__cuda_call *c, const fxa__cuda_tile_list *list);
 /* Returns the constants of a division by `by`; those of 1 if by is 0. */
 struct FxaDivisor fxa__cuda_divisor(int64_t by);
-/* Sets number and order of query tiles of q_rows rows. */
+/* Sets the number of query tiles of q_rows rows, and the order in which they are computed. */
 void fxa__cuda_args_query_order(fxa__cuda_call *c, int32_t q_rows);
-/* Sets the order of key tiles for ordered dQ. */
+/* For dQ summed in a fixed order: sets how many (b, KV head)s' key tiles run together, so that the Q, dO and dQ sums of
+ * these heads stay in the L2 cache. */
 void fxa__cuda_args_dq_order(fxa__cuda_call *c);
 
 /* ---- host/tensor_maps.c ------------------------------------------------------------------------------------------ */
 
 /* Encodes the tensor map of a slot, with boxes of `rows` rows. Returns E_ENGINE if the driver refuses it. */
 fxa_status fxa__cuda_tensor_map(fxa__cuda_call *c, fxa_slot slot, int32_t rows, struct FxaMap *out);
-/* Encodes the map of a tensor [b, h, q, k]. whole: it has an element for every batch entry and head. */
+/* Encodes the tensor map of `view` [b, h, q, k]. whole: false = batch entries or heads share elements if their stride
+ * is 0. */
 fxa_status fxa__cuda_tensor_map_dense(fxa__cuda_call *c, const struct FxaView *view, bool whole, int32_t rows,
                                       struct FxaMap *out);
 
 /* ---- host/launch.c ----------------------------------------------------------------------------------------------- */
 
-/* Launches a kernel of a unit. threads: 0 = threads and shared memory of the unit's shape; else no
- * dynamic shared memory. */
+/* Launches kernel `function` of a compiled source file. threads: 0 = threads and shared memory of the file's tile
+ * shape; else no dynamic shared memory. */
 fxa_status fxa__cuda_launch(fxa__cuda_call *c, fxa__cuda_unit unit, int function, fxa__cuda_grid grid, int32_t threads,
                             void **params);
 /* Launches a main kernel: its params are c->a, and c->maps if the family has tensor maps. */
 fxa_status fxa__cuda_launch_main(fxa__cuda_call *c, fxa__cuda_unit unit, int function, fxa__cuda_grid grid);
 /* Launches a main kernel whose work is query tiles: forward or dQ. */
 fxa_status fxa__cuda_launch_query_tiles(fxa__cuda_call *c, fxa__cuda_unit unit, int function);
-/* Sets `words` 32-bit words to 0 before later launches. */
+/* Sets `words` 32-bit words at `at` to 0, before later launches of the stream. */
 fxa_status fxa__cuda_clear(fxa__cuda_call *c, void *at, size_t words);
-/* Launches the pre-passes: clears buffers, packs operands, fills diagonal rows. first: the list that is written next,
- * which may be written by the launch that packs operands. */
+/* Launches the pre-passes: clears buffers, packs row and key operands, fills diagonal rows. first: the tile list that
+ * is written next; if possible, the launch that writes it also packs the operands (c->packing_due). NULL = none. */
 fxa_status fxa__cuda_prepasses(fxa__cuda_call *c, const fxa__cuda_tile_list *first);
+/* Launch the kernels that write diagonal rows, a tile list; nothing if they were written with the plan. */
 fxa_status fxa__cuda_diagonal_write(fxa__cuda_call *c, const fxa__cuda_diagonal_rows *rows);
 fxa_status fxa__cuda_tile_list_write(fxa__cuda_call *c, const fxa__cuda_tile_list *list);
 
 /* ---- Launches of other units ------------------------------------------------------------------------------------- */
 
-/* host/dropout_coordinates.c: returns the number of elements of the array of an axis. */
+/* host/dropout_coordinates.c: returns the number of elements of fxa__cuda_buffers.coordinates[axis]. */
 int64_t fxa__cuda_coordinate_count(const fxa_problem *p, int axis);
-/* Launches the kernels that write these arrays. */
+/* Launches the kernels that write fxa__cuda_buffers.coordinates. */
 fxa_status fxa__cuda_dropout_coordinates_write(fxa__cuda_call *c);
 
 /* host/convert.c: returns the index of a slot's copy in fxa__cuda_buffers.copy; -1 = the slot never has one. */
 int fxa__cuda_copy_of_slot(fxa_slot slot);
+/* Returns the slot of fxa__cuda_buffers.copy[copy]. */
 fxa_slot fxa__cuda_slot_of_copy(int copy);
 /* Writes the sizes b, h, s, d of a slot's operand. */
 void fxa__cuda_operand_sizes(const fxa_problem *p, fxa_slot slot, int64_t size[4]);
-/* Launch the conversions before and after the main kernels. */
+/* Launch the conversions of inputs before the main kernels, and of results after them. */
 fxa_status fxa__cuda_convert_inputs(fxa__cuda_call *c);
 fxa_status fxa__cuda_convert_results(fxa__cuda_call *c);
 
 /* host/paged_grads.c: returns true if a backward pass gathers pages of K and V into the workspace. */
 bool fxa__cuda_has_gathered_pages(const fxa_problem *p);
-/* Gathers K or V. s: the conversion from the pages to the copy. */
+/* Gathers pages of K or V into the workspace. s: the conversion from the pages to the copy. */
 fxa_status fxa__cuda_pages_gather(fxa__cuda_call *c, struct FxaConvert *s);
 /* Lists the batch entries that use each page. */
 fxa_status fxa__cuda_page_users_list(fxa__cuda_call *c);
-/* Adds dK or dV of the batch entries to the pages. */
+/* Adds dK or dV of all batch entries to the caller's pages. s: the conversion from the copy to the pages. */
 fxa_status fxa__cuda_pages_scatter(fxa__cuda_call *c, struct FxaConvert *s);
 
 /* host/captured_grads.c: sets the arguments of the backward kernels for gradients of captured tensors and params. */
 void fxa__cuda_captured_grads_args(fxa__cuda_call *c);
-/* Returns true if the backward kernel writes the gradient of the dense tensor to the caller's memory. */
+/* Returns true if the backward kernel writes the gradient of the dense tensor (captured, an element per pair) straight
+ * to the caller's memory. */
 bool fxa__cuda_is_dense_grad_direct(const fxa__cuda_choice *choice, const fxa__cuda_program *program,
                                     const fxa_problem *p);
-/* Clears the caller's gradient of the dense tensor if the backward kernel writes it but skips tiles. */
+/* Clears the caller's gradient of the dense tensor if the backward kernel writes straight to it but skips tiles. */
 fxa_status fxa__cuda_captured_grads_begin(fxa__cuda_call *c);
-/* Sums and stores these gradients, after the backward kernel. */
+/* Sums and stores the gradients of captured tensors and params, after the backward kernel. */
 fxa_status fxa__cuda_captured_grads_store(fxa__cuda_call *c);
 
 /* ---- Passes ------------------------------------------------------------------------------------------------------ */
 
+/* Launch all kernels of a run. */
 fxa_status fxa__cuda_forward(fxa__cuda_call *c);
 fxa_status fxa__cuda_backward(fxa__cuda_call *c);
 fxa_status fxa__cuda_decode(fxa__cuda_call *c);
-/* host/decode.c: sets splits, item_splits, items and cut for tiles of this shape. */
+/* host/decode.c: sets splits, item_splits, items and cut of *out for tiles of `shape`. */
 void fxa__cuda_decode_split(const fxa__cuda_self *self, const struct FxaTraits *traits, const fxa_problem *p,
                             const struct FxaTileShape *shape, fxa__cuda_buffers *out);
 
