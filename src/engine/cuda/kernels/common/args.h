@@ -10,24 +10,25 @@
 #ifndef FXA_CUDA_COMMON_ARGS_H
 #define FXA_CUDA_COMMON_ARGS_H
 
-/* captured tensors of a program; with the tensor maps, all arguments have to stay below 4 KB */
+/* maximum number of captured tensors of a program: all arguments of a kernel, tensor maps included, must be below 4
+ * KB */
 #define FXA_CUDA_TENSORS 16
-#define FXA_CUDA_SCALARS 32      /* params of each type */
-#define FXA_CUDA_SUMS 32         /* sums of gradients, enough for all float params */
+#define FXA_CUDA_SCALARS 32      /* maximum number of params of each type, float and int */
+#define FXA_CUDA_SUMS 32         /* largest PROG_GRAD_SUMS (common/score.cuh) */
 #define FXA_CUDA_SOFTCAP_TERMS 5 /* terms of the polynomial of tanh near 0 (common/softcap_tanh.cuh) */
 #define FXA_CUDA_HOST_VALUES                                                                                           \
-    (14 + FXA_CUDA_SOFTCAP_TERMS) /* floats that the host computes from the params, stored after them in f[] */
+    (14 + FXA_CUDA_SOFTCAP_TERMS) /* floats that the host computes, stored after the params in FxaArgs.f */
 #define FXA_CUDA_RANK 5
-#define FXA_CUDA_DECODE_CUTS 4 /* sizes of decode's work items besides the largest */
-#define FXA_CUDA_RANGES 4      /* range tables of a program */
+#define FXA_CUDA_DECODE_CUTS 4 /* smaller sizes of decode's work items (FxaArgs.cut) */
+#define FXA_CUDA_RANGES 4      /* maximum number of range tables of a program (FxaArgs.ranges) */
 
-/* A tensor [b, h, s, d] in memory; strides in elements, d contiguous. */
+/* A tensor [b, h, s, d] in memory. b, h, s: strides in elements; d is contiguous. */
 struct FxaView {
     void *data;
     long long b, h, s;
 };
 
-/* A captured tensor, for the loads of the program. */
+/* A captured tensor, from which the score program loads single elements. */
 struct FxaCapture {
     const void *data;
     long long stride[FXA_CUDA_RANK]; /* elements */
@@ -41,14 +42,16 @@ struct FxaCapture {
  *     items    [r * pitch ...]   indices of the partial tiles, then of the full ones, each ascending
  *     counts   [r]               {partial, total}
  *
- * A tile that extends past the last query or key is partial. items = 0: every tile is visited, and the kernel itself
- * finds the ones that extend past a length. A row with more than `pitch` tiles has {partial, ~total}, and its last
- * two ints are n, the number of listed tiles, and x: tile i >= n of the row is tile x + i. b_rows = 0 and h_rows = 0
- * share rows between batch entries and heads. The forward and dQ kernels have one row per query tile, the backward
- * kernels one per key tile. Kernels with FxaTileShape.query_parts read bits of a partial tile's index: FXA_CUDA_SKIP
- * << i if part i, of 64 rows, attends to nothing of the tile, FXA_CUDA_FULL << i if part i attends to all of it.
+ * A full tile needs no mask; a partial tile has masked pairs, or extends past the last query or key. items = NULL:
+ * every tile is visited, and the kernel itself finds the tiles that extend past a length. A row with more than `pitch`
+ * tiles stores {partial, ~total}, and its last two ints are n, the number of listed tiles, and x: tile i >= n of the
+ * row has the index x + i. With b_rows = 0 all batch entries share rows, with h_rows = 0 all heads. The forward and dQ
+ * kernels have one row per query tile, the backward kernels one per key tile. Kernels with FxaTileShape.query_parts
+ * read bits of a partial tile's index, for each 64 rows (part i) of the tile that the list row stands for:
+ * FXA_CUDA_SKIP << i is set if part i has no attended pair in the listed tile, FXA_CUDA_FULL << i if all its pairs are
+ * attended.
  */
-#define FXA_CUDA_SKIP (1 << 24) /* bits above the largest index: lengths are at most 2^28, tiles at least 64 */
+#define FXA_CUDA_SKIP (1 << 24) /* bit above the largest index: 2^28 rows, at least 64 per tile */
 #define FXA_CUDA_FULL (8 * FXA_CUDA_SKIP)
 struct FxaTileList {
     const int *items;
@@ -57,9 +60,9 @@ struct FxaTileList {
 };
 
 /*
- * A diagonal row: f(b, h, q - k) as floats, entry `zero` + q - k. Rows are 16-byte aligned, zero % 4 == 3, and a row
- * has round(k_len, 128) entries before `zero` and round(q_len, 192) + 256 after it, so that the entries of every tile
- * exist.
+ * A diagonal row: the floats f(b, h, q - k), a part of the score such as a relative bias. Entry `zero` + q - k belongs
+ * to the pair (q, k). Rows are 16-byte aligned and zero % 4 == 3. A row has k_len rounded up to 128 entries before
+ * `zero`, and q_len rounded up to 192, plus 256, after `zero`, so that the entries of every tile exist.
  */
 struct FxaDiagonal {
     const float *data;
@@ -67,8 +70,8 @@ struct FxaDiagonal {
     int zero;
 };
 
-/* A sum of floats that does not depend on their order: an integer of 320 bits in units of 2^-149, in two's
- * complement (common/exact_sum.cuh). rest: sum of the infinities and NaN, otherwise 0. */
+/* A sum of floats that does not depend on the order of additions: an integer of 320 bits in units of 2^-149, in two's
+ * complement (common/exact_sum.cuh). rest: sum of the infinite and NaN addends, 0 = none. */
 #define FXA_CUDA_EXACT 5
 struct FxaExact {
     unsigned long long word[FXA_CUDA_EXACT];
@@ -77,10 +80,10 @@ struct FxaExact {
 };
 
 /*
- * Sums of the score's gradient along diagonals. Key tile n adds to data[b*b + h*h + n*n + zero + n*zero_step + (q-k)]
- * if that index without the strides is in 0..size-1. With n = 0 all tiles share a row and add atomically; with
- * zero_step = 128 each key tile has a row. With PROG_GRAD_DIAGONAL_EXACT data is FxaExact, strides and size count
- * FxaExact, and n = zero_step = 0.
+ * Sums of dS over the pairs of equal q - k: the gradient of the diagonal row. b, h, n are strides. Batch entry i, head
+ * j and key tile t add the pair (q, k) to data[i*b + j*h + t*n + x] with x = zero + t*zero_step + q - k, if 0 <= x <
+ * size. With n = 0 all tiles share a row and add atomically; with zero_step = 128 each key tile has a row. With
+ * PROG_GRAD_DIAGONAL_EXACT the elements are FxaExact instead of floats, and n = zero_step = 0.
  */
 struct FxaDiagonalGrad {
     float *data;
@@ -89,17 +92,19 @@ struct FxaDiagonalGrad {
 };
 
 /*
- * Sums over all pairs of (b, h) from the backward: PROG_GRAD_SUMS floats from every warp of a key tile, at data[b*b +
- * h*h + (tile * rows + warp) * PROG_GRAD_SUMS], with rows = FxaShape.sum_rows. Tiles without pairs write nothing, so
- * the host sets all to 0. fxa_captured_totals adds them in a fixed order.
+ * Gradients that are sums over all pairs of a batch entry's head, such as those of params. b, h are strides. The
+ * backward stores PROG_GRAD_SUMS floats per warp and key tile; those of batch entry i and head j are at data[i*b + j*h
+ * + (tile * rows + warp) * PROG_GRAD_SUMS], with rows = FxaShape.sum_rows. Tiles without attended pairs write nothing,
+ * so the host sets the array to 0 before. fxa_captured_totals adds the floats in a fixed order.
  */
 struct FxaSums {
     float *data;
     long long b, h;
 };
 
-/* A row or key operand: a 32-bit word per position (document ids, per-key biases), padded to round(length, 128) +
- * 128 words per row, and {minimum, maximum} of every 64 positions. fxa_operands_pack writes both. */
+/* A row or key operand: values of a captured tensor that depend on the row alone or on the key alone (document ids,
+ * per-key biases). data: one 32-bit word per position; each (b, h) has its length rounded up to 128, plus 128, words.
+ * ranges: {minimum, maximum} of every 64 positions. fxa_operands_pack writes both. */
 struct FxaOperand {
     const int *data;
     const int *ranges;
@@ -107,7 +112,8 @@ struct FxaOperand {
     long long ranges_b, ranges_h; /* strides of ranges, pairs */
 };
 
-/* How an operand is packed: from elements of a captured tensor; kind: see operand_of(); to = 0: not packed */
+/* Source and destination of a row or key operand that fxa_operands_pack packs. from: elements of a captured tensor;
+ * kind: element type, numbered in operand_of(); to = NULL: the operand is not packed */
 struct FxaPackedOperand {
     const void *from;
     long long b, h, s; /* strides of `from`, elements */
@@ -120,113 +126,120 @@ struct FxaPackedOperands {
     struct FxaPackedOperand side[2]; /* row operand, key operand */
 };
 
-/* Threads of a launch that packs operands and writes a list: a warp for each row of a list of 4096 positions. With
- * varlen the registers suffice for half of them. */
+/* Threads per CTA of fxa_tile_lists if it also packs row and key operands: one warp per list row of 4096 positions.
+ * With varlen the registers suffice for half of the threads. */
 #define FXA_CUDA_LIST_THREADS(varlen) ((varlen) ? 512 : 1024)
 
-/* Scalars in device memory: a pointer is 0 if the argument is in FxaArgs. */
+/* Scalars in device memory. NULL = the scalar is passed by value in FxaArgs. */
 struct FxaScalars {
-    const double *scale;  /* NaN: 1 / sqrt(d) */
-    const double *params; /* params of the problem's program */
+    const double *scale;  /* *scale = NaN: the scale is 1 / sqrt(d) */
+    const double *params; /* all params of the score program, as f64 */
     const unsigned long long *seed;
 };
 
-/* A divisor of n / by for 0 <= n < 2^31: n / by = 2 n factor / 2^(32 + shift), where shift is the smallest with
- * 2^shift >= by, and factor is 1 more than 2^(31 + shift) / by. */
+/* A divisor `by` for quotient(): n / by = 2 n factor / 2^(32 + shift), rounded down, for 0 <= n < 2^31. shift is the
+ * smallest number with 2^shift >= by, and factor is 2^(31 + shift) / by, rounded down, plus 1. */
 struct FxaDivisor {
     unsigned factor, shift;
 };
 
 struct FxaArgs {
     struct FxaView q, k, v, o, grad_o, grad_q, grad_k, grad_v;
-    float *lse;                                                        /* natural logarithm */
-    const float *grad_lse;                                             /* 0: no gradient of LSE */
+    float *lse;            /* log-sum-exp (LSE) of each row, natural logarithm */
+    const float *grad_lse; /* gradient of LSE; NULL = none */
     long long lse_b, lse_h, lse_s, grad_lse_b, grad_lse_h, grad_lse_s; /* elements */
-    /* workspace of the backward, [heads, pad_rows]: LSE in base 2, delta, f32 sum of dQ */
+    /* workspace of the backward, [heads, pad_rows]: LSE in base 2; delta = dO . O - dLSE; f32 sum of dQ */
     float *lse2, *delta, *grad_q_sum;
-    /* [rows / 64] 1 = a partial dQ is stored; ordered dQ: number of partial dQ added. NULL: the sum is 0 before */
+    /* [rows / 64] 1 = a partial dQ is stored in grad_q_sum; ordered dQ (summed in a fixed order): number of partial dQ
+     * that are added. NULL = grad_q_sum is set to 0 before the backward kernel */
     int *first_share;
-    /* [0] query blocks that the postprocess has taken; [1 ...] per (b, KV head), warps that have added all of their
-     * dQ; or 0 */
+    /* [0] number of query blocks that fxa_grad_q_finish has taken; [1 ...] per (b, KV head): number of warps that have
+     * added all their partial dQ. NULL = fxa_grad_q_finish waits for the end of the backward kernel */
     unsigned *sent;
-    unsigned *next_tile; /* tile counter: 0 before the first launch, and after every launch */
-    /* per query tile: CTA that recomputes it, plus 1; 0 before the first launch, and after every launch */
+    unsigned *next_tile; /* tile counter of persistent kernels: 0 before and after every launch */
+    /* [query tiles] index of the CTA that recomputes the tile, plus 1; 0 = none, as before and after every launch.
+     * Decode stores flags and a list here (sm90/decode.cu) */
     int *redo;
-    const int *q_lens, *k_lens;     /* per batch entry; 0: all have the longest length */
-    const int *q_starts, *k_starts; /* packed sequences: first rows of the batch + 1 entries; or 0 */
-    /* FXA_PAGED: page pages[b * pages_b + i] of K and V has the keys from i * page_size on of entry b */
+    const int *q_lens, *k_lens;     /* [batch]; NULL = all batch entries have q_len queries, k_len keys */
+    const int *q_starts, *k_starts; /* [batch + 1] first row of each packed sequence; NULL = not packed */
+    /* FXA_PAGED: page pages[b * pages_b + i] of K and V has the keys i * page_size ... of batch entry b */
     const int *pages;
     long long pages_b;
-    int page_size, n_pages; /* page indices are clamped to n_pages - 1 */
-    const float *sink;      /* per query head: score of a key without a value; or 0 */
+    int page_size, n_pages; /* page_size: keys per page; page indices are clamped to n_pages - 1 */
+    const float *sink;      /* [query heads] sink: score of an additional key without a value; NULL = no sinks */
     float *grad_sink;
     struct FxaTileList list;
     struct FxaDiagonal diagonal;
     struct FxaDiagonalGrad grad_diagonal;
     struct FxaOperand q_vector, k_vector;
-    /* [b, h, q, k], k contiguous; stride 0: b or h is shared, but never in grad_dense */
+    /* dense tensor [b, h, q, k]: the captured tensor with an element per pair, k contiguous, and its gradient. Stride
+     * 0: all batch entries or heads share elements, in `dense` only */
     struct FxaView dense, grad_dense;
     struct FxaCapture tensor[FXA_CUDA_TENSORS];
-    /* sums of scatter(), 0 before; FxaExact with the tensor's bit of PROG_GRAD_EXACT */
+    /* gradients of captured tensors to which scatter() adds; set to 0 before the backward. Elements are FxaExact if the
+     * tensor's bit of PROG_GRAD_EXACT is set, otherwise f32 */
     float *grad_tensor[FXA_CUDA_TENSORS];
     struct FxaSums sums;
     float f[FXA_CUDA_SCALARS + FXA_CUDA_HOST_VALUES];
     int i[FXA_CUDA_SCALARS];
     int batch, heads, kv_heads, group; /* group = heads / kv_heads */
-    int d, dv;                         /* head dims of the tensors, at most FXA_D and FXA_DV */
-    int q_len, k_len, q_pad;           /* longest lengths; q_pad: q_len rounded up to 128 */
+    int d, dv;                         /* head dims of Q and K, and of V: at most FXA_D and FXA_DV */
+    int q_len, k_len, q_pad;           /* longest lengths of the batch; q_pad: q_len rounded up to 128 */
     int q_total, k_total;              /* rows of packed tensors */
-    /* rows of a head in the padded workspace: q_pad * batch; packed: (q_total / 128 + batch) * 128 */
+    /* rows of one head in the padded workspace of the backward: q_pad * batch; packed: (q_total / 128 + batch) * 128 */
     int pad_rows;
     int q_tiles; /* query tiles of one (b, h) */
     /* tiles of the launch: q_tiles * heads * batch; packed: common/tile_scheduler.cuh; decode: work items */
     int tiles;
-    int section, reverse;       /* tile scheduler: heads that share the L2 cache; 1: the last tile of a head first */
-    int sent_all;               /* warps that count in `sent`, per (b, KV head) */
-    int splits, run;            /* decode: splits of the keys, splits of a work item (sm90/decode.cu) */
+    int section, reverse;       /* tile scheduler: heads in the L2 cache; 1 = last tile of a head first */
+    int sent_all;               /* final value of `sent` [1 ...]: warps that add dQ, per (b, KV head) */
+    int splits, run;            /* decode: splits of the keys; splits of a work item (sm90/decode.cu) */
     struct FxaDivisor by_group; /* decode, tile scheduler: query heads per KV head */
-    /* decode: splits, parts of a row group, row groups of (b, KV head), KV heads */
+    /* decode, divisors: splits; parts of a row group; row groups of (b, KV head); KV heads (sm90/decode.cu) */
     struct FxaDivisor by_splits, by_shares, by_row_groups, by_kv_heads;
-    /* tile scheduler: tiles of a section, heads of a section, heads of the last section, heads */
+    /* tile scheduler, divisors: tiles of a section; heads of a section; heads of the last section; heads */
     struct FxaDivisor by_order, by_section, by_last, by_heads;
-    /* decode: last (b, KV head)s whose work items have a half, a quarter, ... of `run` */
+    /* decode: number of (b, KV head) whose work items have 1/2, 1/4, ... of `run` splits; they are the last ones */
     int cut[FXA_CUDA_DECODE_CUTS];
     float scale, scale_log2; /* scale_log2 = scale * log2(e) */
-    /* 1: products of Q and K are multiplied by -1, 2: by 0; scale_log2 and the program have the absolute value */
+    /* sign of the scale: 1 = products of Q and K are multiplied by -1, 2 = by 0, 0 = unchanged; scale_log2 and the
+     * program use the absolute value of the scale */
     int turned;
-    float *partial, *partial_ml; /* decode workspace: partial O, {maximum, sum} */
-    /* FXA_DROPOUT: low word of the seed first; random words below drop_below drop a pair */
+    float *partial, *partial_ml; /* decode workspace: partial O, and {maximum, sum} of its rows */
+    /* FXA_DROPOUT: low word of the seed first; a pair is dropped if its random word is below drop_below */
     unsigned seed[2], drop_below;
-    float keep_inverse; /* 1 / (1 - p) */
+    float keep_inverse; /* 1 / (1 - dropout probability) */
     struct FxaScalars scalars;
-    /* FXA_DROPOUT 2: coordinates by index; place_q has a row per batch entry */
+    /* FXA_DROPOUT 2: the (b, h, q, k) that the random number generator uses for each index; place_q has a row per batch
+     * entry */
     const int *place_b, *place_h, *place_q, *place_k;
     float *row_max; /* FXA_RETURN_ROW_MAX: maximum of the new scores of each row */
     long long max_b, max_h, max_s;
-    /* Range tables for tile_class(): {minimum, maximum} of every 64 elements along one axis of a tensor, for all
-     * indices of the other axes, written by fxa_range_table; 0: unknown. */
+    /* Range tables for tile_class(): {minimum, maximum} of every 64 elements along one axis of a captured tensor, for
+     * all indices of the other axes, written by fxa_range_table; NULL = unknown. */
     const int *ranges[FXA_CUDA_RANGES];
 };
 
-/* Coordinates of the indices 0 to size - 1 of an axis, for each of `entries` batch entries: from a table, from
- * segments, or base + step i, plus offsets. See common/convert.cu. */
+/* Arguments of fxa_coordinates_write (common/convert.cu), for dropout: coordinates of the indices 0 to size - 1 of an
+ * axis, for each of `entries` batch entries, from a table, from segments, or base + step * index, plus offsets. */
 struct FxaCoordinates {
     int *out;
-    const int *table, *dynamic, *shift; /* each may be 0; shift has an element per batch entry */
+    const int *table, *dynamic, *shift; /* NULL = none; shift has an element per batch entry */
     long long size, entries, base, step;
     long long begin[16], from[16], by[16];
-    long long q_len, k_len; /* lengths that the program reads; 0: lengths of the batch entry */
-    int segments, aligned;  /* aligned: offset by k_len - q_len, to the last key */
+    long long q_len, k_len; /* lengths that the score program reads; 0 = lengths of the batch entry */
+    int segments, aligned;  /* aligned: 1 = offset by k_len - q_len, so that the last query is at the last key */
 };
 
-/* An operand of common/convert.cu; type: a fxa_dtype */
+/* An array [b, h, s, d] that common/convert.cu reads or writes; type: a fxa_dtype */
 struct FxaConvertArray {
     void *data;
     long long stride[4]; /* b, h, s, d; elements */
     int type;
 };
 
-/* A copy of common/convert.cu. side: all rows, or the rows of batch entries on the query or key side */
+/* Arguments of fxa_convert_copy (common/convert.cu). side: FXA_CONVERT_ALL = s is a plain index, otherwise s is a query
+ * or a key of its batch entry; add = 1: adds to the existing values */
 enum { FXA_CONVERT_ALL, FXA_CONVERT_QUERIES, FXA_CONVERT_KEYS };
 struct FxaConvert {
     struct FxaConvertArray to, from;
@@ -243,8 +256,8 @@ struct
     unsigned long long opaque[16];
 };
 
-/* Tensor maps of 4-dimensional tensors {d, s, h, b} with boxes of 64 columns, 128-byte swizzle and zero fill;
- * FxaShape has the rows of a box. The maps of dense tensors are {k, q, h, b}. */
+/* Tensor maps of 4-dimensional tensors {d, s, h, b} with boxes of 64 elements of d, 128-byte swizzle and zero fill;
+ * FxaShape has the rows of a box. The maps of the dense tensor and its gradient are {k, q, h, b}. */
 struct FxaMaps {
     struct FxaMap q, k, v, o, grad_o, grad_q, grad_k, grad_v, dense, grad_dense;
 };
@@ -253,13 +266,13 @@ struct FxaMaps {
 struct FxaShape {
     int threads;
     int shared_bytes;   /* dynamic shared memory */
-    int q_rows, k_rows; /* rows of a tile, which are the rows of the boxes of loads */
-    /* rows of the boxes of stores, 0: no TMA store; decode: rows of the boxes of loads, unless pages are smaller */
+    int q_rows, k_rows; /* queries and keys of a tile, also the rows of a TMA box of a load */
+    /* rows of a TMA box of a store, 0 = no TMA stores; decode: rows of a TMA box of a load, unless pages are smaller */
     int store_rows;
-    /* 1: the grid is min(tiles, multiprocessors); 0: the head of the kernel's file has the grid */
+    /* 1: the grid is min(tiles, multiprocessors); 0: the comment at the top of the kernel's file describes the grid */
     int persistent;
-    int sum_rows; /* warps of a CTA that write sums */
-    /* CTAs that share a tile, each with some of its columns; the grid is `parts` times as wide. Decode: CTAs of a
+    int sum_rows; /* warps of a CTA that write FxaSums */
+    /* CTAs that share a tile, each with a part of the head dim; the grid is `parts` times as wide. Decode: CTAs of a
      * cluster */
     int parts;
 };

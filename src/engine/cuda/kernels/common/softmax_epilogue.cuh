@@ -1,21 +1,23 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * Softmax epilogue of a row, by the same operations in every forward: its largest score, its LSE and the factor of its
- * output. Scores are in units of unit() (common/score.cuh).
+ * Softmax epilogue of a row, with the same operations in every forward kernel: the row's largest score, its LSE and the
+ * factor of its output. Scores here are values s with new score * log2(e) = s * unit, where unit is the uniform factor
+ * Program::unit() of all scores (common/score.cuh).
  */
 #ifndef FXA_CUDA_COMMON_SOFTMAX_EPILOGUE_CUH
 #define FXA_CUDA_COMMON_SOFTMAX_EPILOGUE_CUH
 
 #include "common/swizzle.cuh"
 
-/* Returns the maximum of a row as it is subtracted from the row's scores. */
+/* Returns what is subtracted from the scores of a row with maximum m: m, or 0 if no pair of the row is attended
+ * (-inf). */
 FXA_INLINE float finite_or_zero(float m)
 {
     return m == NEG_INF ? 0.f : m;
 }
 
-/* Returns the largest new score of a row, from its largest value and the sum of its weights. A maximum ignores NaN;
- * the sum is NaN if a score is NaN or +inf. */
+/* Returns the largest new score of a row. top: largest score before the factor `unit`; sum: sum of the row's weights.
+ * fmaxf ignores NaN, but the sum is NaN if a score is NaN or +inf, and is then returned unless top is +inf. */
 FXA_INLINE float row_maximum_of(float top, float sum, float unit)
 {
     if (sum != sum && top != POS_INF) return sum;
@@ -23,13 +25,14 @@ FXA_INLINE float row_maximum_of(float top, float sum, float unit)
 }
 
 /*
- * LSE and output factor of a row. m: maximum before the multiplication by the unit, 0 if nothing was attended; sum: sum
- * of the weights 2^((s - m) unit - bias). The sink, a key with a score and no value, is added only here. A factor of 0
- * means zeros.
+ * LSE of a row, and the factor of its sum of weighted values. m: maximum of the row's scores before the factor `unit`,
+ * 0 if no pair is attended; sum: sum of the weights 2^((s - m) unit - bias). The head's sink, a key with a score and no
+ * value, is added only here. If factor = 0 the kernel stores zeros.
  *
- * A maximum that overflows in base 2 (-3.4e38, a common large-negative mask) still has an LSE, because the logarithm of
- * its sum is negligible; so has a sink of that size. The bias is multiplied into the sum before the logarithm: added to
- * the logarithm of the biased sum, about -24, it would cancel and leave the error of 24.
+ * A row whose maximum overflows when multiplied by log2(e) (-3.4e38, a common large-negative mask) still gets a finite
+ * LSE: its maximum, because the logarithm of the sum is negligible. A sink of that size is treated likewise. The sum is
+ * multiplied by 2^bias before the logarithm. To add the bias afterwards, to a logarithm near -24, would lose the
+ * precision of the small difference.
  */
 struct SoftmaxEpilogue {
     float factor, lse;

@@ -1,19 +1,21 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * Tile lists, computed on the device for masks that read captured tensors or run-time lengths, so that no block mask
- * has to be built or stored by the caller.
+ * Tile lists, computed on the device for masks that read captured tensors or run-time lengths, so that the caller
+ * neither builds nor stores a block mask.
  *
- *     fxa_operands_pack   packs row or key operands (operand_of) into padded rows, with minimum and maximum of every
- *                         64 positions. Grid (pitch / 512 rounded up, heads, batch), one warp per 64 positions
- *     fxa_range_table     minimum and maximum of every 64 elements along one axis of a captured tensor, a table of
- *                         FxaArgs.ranges. Grid (blocks of 64 / 8 rounded up, 1, 1), one warp per block
- *     fxa_tile_lists      calls the program's tile_class() for every tile and writes the rows of an FxaTileList.
- *                         Grid (rows / 8 rounded up, heads or 1, batch or 1), one warp per row; 1 if the mask does
- *                         not depend on h, or b. If it packs operands too: (1, heads, batch), TOGETHER threads
+ *     fxa_operands_pack   packs row and key operands (values of captured tensors that depend on the row or the key
+ *                         alone) into padded arrays, with {minimum, maximum} of every 64 positions.
+ *                         Grid (pitch / 512 rounded up, heads, batch), one warp per 64 positions
+ *     fxa_range_table     writes {minimum, maximum} of every 64 elements along one axis of a captured tensor: a table
+ *                         of FxaArgs.ranges. Grid (blocks of 64 elements / 8 rounded up, 1, 1), one warp per block
+ *     fxa_tile_lists      calls the program's tile_class() for every tile and writes the rows of an FxaTileList,
+ *                         one warp per row. Grid (rows / 8 rounded up, heads, batch), with 1 instead of heads or
+ *                         batch if the mask does not depend on h or b. If the kernel packs operands too, the grid
+ *                         is (1, heads, batch) with TOGETHER threads
  *
- * A list row of a very long sequence may have a smaller capacity (pitch, at least 2) than tiles. Then full tiles are
- * one contiguous range, as with causal masks, windows and documents, or all tiles from the first to the last are
- * visited with the mask.
+ * For a very long sequence a list row may have a smaller capacity (pitch, at least 2) than there are tiles. If the
+ * tiles of a row do not fit, the full tiles are stored as one range if they are contiguous, as with causal masks,
+ * windows and documents; otherwise the row stands for all tiles from the first to the last, all of them partial.
  */
 #include "common/score.cuh"
 
@@ -22,8 +24,9 @@ namespace {
 constexpr int WARPS = 8;
 constexpr int TOGETHER = PROG_PACK_OPERANDS ? FXA_CUDA_LIST_THREADS(FXA_VARLEN) : 32 * WARPS;
 
-/* Tiles of q_rows x k_rows. by_key: rows of the list are key tiles. parts: number of 64-row parts of a list row's
- * tile that have SKIP and FULL bits; 0: no bits */
+/* Shape of a tile list. Tiles have q_rows queries and k_rows keys. by_key = 1: a list row is a key tile and lists query
+ * tiles; 0: the reverse. parts: number of parts, of 64 rows, of the list row's own tile that have FXA_CUDA_SKIP and
+ * FXA_CUDA_FULL bits; 0 = no bits */
 struct ListShape {
     int q_rows, k_rows, rows, columns, by_key, parts;
 };
@@ -59,7 +62,7 @@ FXA_INLINE int classes_of_parts(const FxaArgs &a, const ListShape &cut, int b, i
     return out;
 }
 
-/* Tiles of one class in a row. */
+/* Number of a list row's tiles of one class, and the first and last of them. */
 struct TileRange {
     int count = 0, first = 0x7fffffff, last = -1;
 
@@ -73,8 +76,8 @@ struct TileRange {
     FXA_INLINE bool is_run() const { return last - first + 1 == count; }
 };
 
-/* Returns an element as a 32-bit operand. kind 1: 32-bit words as they are; 2: i64, saturated to 32 bits; 3 to 6:
- * i16, i8, u8, bool; 7 and 8: f16 and bf16 as f32. */
+/* Returns element `at` of a captured tensor as a 32-bit word. kind is the element type: 1 = 32-bit words, unchanged; 2
+ * = i64, saturated to 32 bits; 3 to 6 = i16, i8, u8, bool; 7 and 8 = f16 and bf16, converted to f32. */
 FXA_INLINE int operand_of(const void *from, int kind, long long at)
 {
     switch (kind) {
@@ -92,7 +95,8 @@ FXA_INLINE int operand_of(const void *from, int kind, long long at)
     }
 }
 
-/* Stores 64 operands of a row and their range, by one warp. */
+/* Stores block `block` of 64 words of a row or key operand, and their {minimum, maximum}, by one warp: x and y are
+ * words lane and lane + 32. */
 FXA_INLINE void store_operands(const FxaPackedOperand &w, long long row, int block, int x, int y)
 {
     const int lane = threadIdx.x % 32, i = block * 64 + lane;
@@ -106,8 +110,9 @@ FXA_INLINE void store_operands(const FxaPackedOperand &w, long long row, int blo
     if (lane == 0) ((Int2 *)w.ranges)[row * (w.pitch / 64) + block] = range;
 }
 
-/* Packs the operands of (b, h) into row `row`, in blocks `first`, `first + step`, ... of the warp. Two blocks are
- * loaded at once to hide latency, and 32-bit words without a branch between the loads. */
+/* Packs the row or key operand of (b, h) into row `row` of the packed array. The warp packs the blocks of 64 positions
+ * `first`, `first + step`, ... . It loads two blocks at once to hide latency, and 32-bit words without a branch between
+ * the loads. */
 FXA_INLINE void pack_operands(const FxaPackedOperand &w, int b, int h, long long row, int first, int step)
 {
     const long long from = b * w.b + h * w.h;
@@ -155,7 +160,7 @@ extern "C" __global__ void __launch_bounds__(32 * WARPS)
         at += row % t.size[d] * t.stride[d];
         row /= t.size[d];
     }
-    const int end = row ? first : min(first + 64, t.size[axis]); /* no elements past the last block of the table */
+    const int end = row ? first : min(first + 64, t.size[axis]); /* past the last block: none */
     int smallest = 0x7fffffff, largest = -0x7fffffff - 1;
     for (int i = first + lane; i < end; i += 32) {
         const int x = operand_of(t.data, kind, at + i * t.stride[axis]);
@@ -168,9 +173,9 @@ extern "C" __global__ void __launch_bounds__(32 * WARPS)
     launch_wait();
 }
 
-/* Writes a row of the list by two passes: the first counts, the second stores, when the number of partial tiles is
- * known. The classes of the first 1024 columns are kept between the passes, because computing them takes most of the
- * time. */
+/* Writes a row of the tile list in two passes: the first pass counts the partial and full tiles, the second stores
+ * their indices, partial tiles first. The classes of the first 1024 tiles are kept in registers between the passes,
+ * because computing them takes most of the time. */
 FXA_INLINE void write_row(const FxaArgs &a, const ListShape &cut, int *items, int *counts, long long pitch, int b,
                           int h, int row)
 {
@@ -178,7 +183,7 @@ FXA_INLINE void write_row(const FxaArgs &a, const ListShape &cut, int *items, in
     const long long place = ((long long)b * gridDim.y + h) * cut.rows + row;
     int *to = items + place * pitch;
     TileRange partial_range, all;
-    u64 classes = 0; /* two bits for each of a lane's columns */
+    u64 classes = 0; /* two bits for each of a lane's first 32 tiles */
     for (int first = 0; first < cut.columns; first += 32) {
         const int found = class_of(a, cut, b, h, row, first + lane);
         if (first < 1024) classes |= (u64)found << first / 16;
@@ -209,13 +214,14 @@ FXA_INLINE void write_row(const FxaArgs &a, const ListShape &cut, int *items, in
         to[pitch - 2] = runs ? partial_range.count : 0;
         to[pitch - 1] = runs ? all.first - partial_range.count : smallest;
     }
-    /* read together with the counts, whatever they are */
+    /* kernels read items[0] together with the counts, even of an empty row (ListRow) */
     if (!count.y || (!fits && !(runs && partial_range.count))) to[0] = 0;
     *(Int2 *)(counts + 2 * place) = count;
 }
 
-/* Writes the tile lists. If one CTA has all rows of a batch entry's head, it also packs the operands that the mask
- * reads, which saves a launch. The CTA reads them through memory, as other kernels do. */
+/* Writes the tile lists. If one CTA writes all rows of a batch entry's head, it first packs the row and key operands
+ * that the mask reads, which saves a launch. It then reads the packed operands from global memory, as other kernels
+ * do. */
 extern "C" __global__ void __launch_bounds__(TOGETHER, 1)
     fxa_tile_lists(const __grid_constant__ FxaArgs a, ListShape cut, int *items, int *counts, long long pitch,
                    const __grid_constant__ FxaPackedOperands packed)
