@@ -1,8 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * Finds what program text may assume of a problem: which captured tensor pairs can read as pair.dense, whether loads
- * can become operands, and whether factors are finite and not 0. All of it is known when a plan is created and is part
- * of its key.
+ * Finds what the generated text may assume of a problem: which captured tensor, with an element per pair, TMA can copy
+ * in tiles (pairs read it as pair.dense); whether loads of values per query or per key can read packed arrays (row and
+ * key operands); whether params that are factors are finite and not 0. These facts are known when a plan is created and
+ * are part of the key of its code.
  */
 #include "../cuda.h"
 #include "passes.h"
@@ -12,7 +13,7 @@ enum { ASSUME_ALIGN = 8 };               /* 16-bit elements in the 16 bytes to w
 
 /* ---- Sizes of captured tensors ----------------------------------------------------------------------------------- */
 
-/* Returns the number of values of a coordinate; 0 = the input is no coordinate. */
+/* Returns the number of values of a coordinate (b, h, q, k), given as its fxa_input bit; 0 = it is another input. */
 static int64_t assume_extent(const fxa_problem *p, uint32_t input) {
     if (input == 1u << FXA_INPUT_B) return p->b;
     if (input == 1u << FXA_INPUT_H) return p->hq;
@@ -20,7 +21,8 @@ static int64_t assume_extent(const fxa_problem *p, uint32_t input) {
     return input == 1u << FXA_INPUT_K ? p->sk : 0;
 }
 
-/* Returns how many indices of a load are q or k if every index is a coordinate inside the tensor, else -1. */
+/* Returns how many indices of a load are q or k, if every index is b, h, q or k and always inside the tensor; else
+ * -1. */
 static int assume_positions(const cuda_work *w, const fxa__node *load) {
     const fxa_problem *p = &w->problem->in;
     const fxa_program *program = w->config.program;
@@ -37,7 +39,7 @@ static int assume_positions(const cuda_work *w, const fxa__node *load) {
     return positions;
 }
 
-/* Returns true if all indices of a load are coordinates, at least one of them q or k. Ignores sizes. */
+/* Returns true if all indices of a load are b, h, q or k, at least one of them q or k, whatever the tensor's size. */
 static bool assume_has_position(const fxa_problem *p, const fxa_program *program, const fxa__node *load) {
     uint32_t all = 0;
     for (int d = 0; d < load->n_args; d++) {
@@ -48,7 +50,7 @@ static bool assume_has_position(const fxa_problem *p, const fxa_program *program
     return (all & (1u << FXA_INPUT_Q | 1u << FXA_INPUT_K)) != 0;
 }
 
-/* Returns the number of loads of a tensor. With one load its gradient is one sum over pairs. */
+/* Returns the number of loads of a tensor. With one load, the tensor's gradient has one term per pair. */
 static int assume_loads(const fxa_program *program, int32_t tensor) {
     int n = 0;
     for (int32_t i = 0; i < program->n_nodes; i++)
@@ -56,7 +58,8 @@ static int assume_loads(const fxa_program *program, int32_t tensor) {
     return n;
 }
 
-/* Returns true if TMA can copy the rows of a tensor, which is captured tensor `capture` of the problem. */
+/* Returns true if TMA can copy tiles of a tensor, which is captured tensor `capture` of the problem, and all loads
+ * index it by q and k. */
 static bool assume_is_dense(const cuda_work *w, int32_t tensor, int32_t capture) {
     const fxa_problem *p = &w->problem->in;
     const fxa_program *program = w->config.program;
@@ -78,7 +81,7 @@ static bool assume_is_dense(const cuda_work *w, int32_t tensor, int32_t capture)
     return found;
 }
 
-/* Returns the index of a captured tensor that TMA can copy in tiles of pairs; -1 = none. */
+/* Returns the index of the first captured tensor that TMA can copy in tiles of pairs; -1 = none. */
 static int32_t assume_dense_tensor(const cuda_work *w) {
     const fxa_program *program = w->config.program;
     for (int32_t i = 0; i < program->n_tensors; i++) {
@@ -88,7 +91,8 @@ static int32_t assume_dense_tensor(const cuda_work *w) {
     return -1;
 }
 
-/* Returns true if captured tensors have an element for every batch entry, head and position that loads index. */
+/* Returns true if captured tensors that are indexed by q or k have an element for every batch entry, head and
+ * position. */
 static bool assume_operands_fit(const cuda_work *w) {
     const fxa_program *program = w->config.program;
     for (int32_t i = 0; i < program->n_nodes; i++) {
@@ -101,10 +105,12 @@ static bool assume_operands_fit(const cuda_work *w) {
 
 /* ---- Factors ----------------------------------------------------------------------------------------------------- */
 
+/* 1 = operands of the operation are factors or divisors. */
 static const uint8_t assume_factors[FXA_OP_COUNT] = {
     [FXA_OP_MUL] = 1, [FXA_OP_DIV] = 1, [FXA_OP_MULZ] = 1, [FXA_OP_DIVZ] = 1};
 
-/* Returns true if no param of the caller is a factor or divisor of a float. No run has to check such params then. */
+/* Returns true if no param of the caller is a factor or divisor of a float, so runs need no check of params. sets: a
+ * working array with an element per node. */
 static bool assume_has_no_factors(const fxa_program *p, fxa__depend *sets) {
     fxa__lower_depend(p, NULL, sets);
     for (int32_t i = 0; i < p->n_nodes; i++) {
@@ -133,7 +139,8 @@ bool fxa__cuda_has_finite_factors(fxa__host *host, const fxa_program *program, c
 
 /* ---- The pass ---------------------------------------------------------------------------------------------------- */
 
-/* Returns E_UNSUPPORTED if an axis of a captured tensor is longer than kernels count. */
+/* Returns E_UNSUPPORTED if an axis of a captured tensor has more than 2^31 - 1 elements, so that an int cannot index
+ * it. */
 static fxa_status assume_check_sizes(const fxa_capture *captures, size_t n, const fxa_program *program,
                                      fxa_error *err) {
     for (size_t i = 0; i < n; i++) {

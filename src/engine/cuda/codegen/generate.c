@@ -10,21 +10,21 @@
 /* Products of passes: a bit each of cuda_work.done. */
 enum {
     COORDINATES = 1 << 0,  /* the score program reads coordinates of the problem */
-    MASK_LIFTED = 1 << 1,  /* its score contains no mask */
-    SCORE = 1 << 2,        /* its mask does not read the score */
-    BPROP = 1 << 3,        /* the caller's backward, with names of its own */
-    DERIVATIVE = 1 << 4,   /* of the score program */
+    MASK_LIFTED = 1 << 1,  /* the score program's score contains no mask */
+    SCORE = 1 << 2,        /* the score program's mask does not read the score */
+    BPROP = 1 << 3,        /* the caller's backward program, with names that the score program does not declare */
+    DERIVATIVE = 1 << 4,   /* derivative of the score program; NULL in a forward */
     ASSUMPTIONS = 1 << 5,  /* what the text may assume of the problem */
     JOINED = 1 << 6,       /* one program with all outputs, and the sources of its params and tensors */
     PROGRAM = 1 << 7,      /* the final program and its analyses */
-    UNIT = 1 << 8,         /* nodes of value() and unit() */
-    OPERANDS = 1 << 9,     /* what a pair reads */
-    BOUNDS = 1 << 10,      /* of value(), derivative and indices */
-    GRADIENTS = 1 << 11,   /* how each gradient is summed */
-    FAST_PATHS = 1 << 12,  /* conditions of uniform_mask(), tanh of softcap() */
-    HOST_VALUES = 1 << 13, /* floats that the host computes */
-    FUNCTIONS = 1 << 14,   /* nodes of each function, and which functions are called */
-    TEXT = 1 << 15
+    UNIT = 1 << 8,         /* known: nodes that value() and unit() return (unit: the uniform factor of the score) */
+    OPERANDS = 1 << 9,     /* known: what a pair reads besides q, k and the score */
+    BOUNDS = 1 << 10,      /* known: bounds of value(), of the derivative and of indices */
+    GRADIENTS = 1 << 11,   /* known: how each requested gradient is summed */
+    FAST_PATHS = 1 << 12,  /* known: conditions that uniform_mask() tests, tanh that softcap() computes */
+    HOST_VALUES = 1 << 13, /* known: floats that the host computes for each run */
+    FUNCTIONS = 1 << 14,   /* known: nodes that each function of the text needs; functions called, not inlined */
+    TEXT = 1 << 15         /* the generated text */
 };
 
 static const struct generate_pass {

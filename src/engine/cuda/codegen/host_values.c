@@ -13,7 +13,8 @@
 
 #define FILL_LOG2E 1.4426950408889634074
 #define FILL_SERIES_RANGE 0.6 /* |x| below which tanh x is computed by the polynomial */
-/* Upper bound of series_limit(): with a tiny factor the terms round to 0. */
+/* Upper bound of series_limit(), the |score| below which softcap() uses the polynomial: with a tiny factor of the score
+ * the terms round to 0. */
 #define FILL_MAX_SERIES_LIMIT 4096.
 /* Upper bound of the cap for softcap_exp(): its error of 2^-20 of the cap is then at most 2^-14. */
 #define FILL_MAX_CAP 64.
@@ -25,8 +26,9 @@
 static const double fill_tanh[FXA_CUDA_SOFTCAP_TERMS] = {0.9999999268692358, -0.33332309972578855, 0.1331017362435341,
                                                          -0.05210147853455042, 0.015475425267545645};
 
-enum { FILL_MAX_OPERATIONS = 48 }; /* of a value; a node that is read twice counts twice */
+enum { FILL_MAX_OPERATIONS = 48 }; /* per host value; a node that is read twice counts twice */
 
+/* Returns true if a node is arithmetic of params and constants. *left: operations that it may still have. */
 static bool fill_is_arithmetic(const fxa_program *p, int32_t node, int *left) {
     const fxa__node *n = &p->nodes[node];
     if (n->type != FXA_FLOAT || (*left)-- == 0) return false;
@@ -50,7 +52,7 @@ bool fxa__cuda_is_host_value(const fxa_program *p, int32_t node) {
     return fill_is_arithmetic(p, node, &left);
 }
 
-/* Returns the value of a node that is_host_value() accepts. */
+/* Returns the value of a node for which fxa__cuda_is_host_value() is true. */
 static double fill_value(const fxa_program *p, int32_t node, const double *params) {
     const fxa__node *n = &p->nodes[node];
     double x = n->n_args > 0 ? fill_value(p, n->arg[0], params) : 0;
@@ -94,8 +96,9 @@ static void fill_exp(const fxa__cuda_program *p, const double *params, double fa
     f[2] = takes ? (float)(-0.5 / unit) : 0;
 }
 
-/* Writes and returns the factor that softcap() includes if the cap is a param, and writes the unit: 1, or 4 if the
- * factor would overflow f32, which kernels detect (left_range of sm90/forward_epilogue.cuh). */
+/* Writes and returns the factor that softcap() includes if the cap is a param, and writes the unit (the uniform factor
+ * of the score) after it: 1, or 4 if the factor would overflow f32, which kernels detect (left_range of
+ * sm90/forward_epilogue.cuh). */
 static double fill_cap(const fxa__cuda_program *p, const double *params, float *f) {
     double cap = fill_value(p->program, p->computed.gain, params) * FILL_LOG2E, unit = fabs(cap) > FLT_MAX ? 4 : 1;
     f[0] = (float)(cap / unit);
@@ -103,7 +106,8 @@ static double fill_cap(const fxa__cuda_program *p, const double *params, float *
     return cap / unit;
 }
 
-/* Writes series_limit() and the terms behind it; the limit is 0 if a term is not finite. */
+/* Writes what softcap() reads: series_limit(), the terms of its polynomial, and the values of softcap_exp(). The limit
+ * is 0, so that the polynomial is not used, if a term is not finite. */
 static void fill_softcap(const fxa__cuda_program *p, const double *params, float *f) {
     double factor = fill_value(p->program, p->computed.softcap_factor, params), power = factor,
            limit = FILL_SERIES_RANGE / fabs(factor), unit = 1;
@@ -120,7 +124,8 @@ static void fill_softcap(const fxa__cuda_program *p, const double *params, float
     }
 }
 
-/* Returns the unit as a float that is > 0 and finite if x is: 0 * -inf and infinity * 0 would be NaN. */
+/* Returns x, the unit (uniform factor of the score), as a float. Rounding keeps it > 0 and finite if x is, because
+ * 0 * -inf and infinity * 0 would be NaN. */
 static float fill_unit(double x) {
     float unit = (float)x;
     if (x > 0 && unit < FLT_MIN) return FLT_MIN;

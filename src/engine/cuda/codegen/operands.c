@@ -1,11 +1,12 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * Decides what a pair reads besides the score, q and k: a value of the diagonal row, an element of the dense tensor, a
- * row and a key operand; and which ints it computes from a member of its tile (codegen/tile_values.c).
+ * Decides what a pair reads besides the score, q and k: a value of the diagonal row (a table over q - k), an element of
+ * the dense tensor (captured, an element per pair), a row and a key operand (captured values per query and per key);
+ * and which ints a pair computes from an int of its tile (codegen/tile_values.c).
  */
 #include "passes.h"
 
-/* Marks the nodes that value, derivative and mask of a pair need. */
+/* Marks in w->need the nodes that value, derivative and mask of a pair need. */
 static void operands_mark(cuda_work *w) {
     const fxa_program *p = w->c->program;
     int32_t mask = fxa__program_output(p, FXA__OUT_MASK), derivative = fxa__program_output(p, FXA__OUT_DSCORE);
@@ -20,8 +21,8 @@ static void operands_mark(cuda_work *w) {
 
 enum { OPERANDS_MAX_OPERATIONS = 3 };
 
-/* Subtracts from *left the operations that a pair would compute for a node. Returns false if *left is exceeded or the
- * node is not arithmetic of heads and distances. */
+/* Subtracts from *left the operations that a pair would compute for a node. Returns false if there are more than *left,
+ * or if the node is not arithmetic of q - k and values of heads. */
 static bool operands_count_down(const cuda_work *w, int32_t node, int *left) {
     const fxa__node *n = &w->c->program->nodes[node];
     if (fxa__lower_rate(&w->inputs[node]) <= FXA__RATE_HEAD) return true;
@@ -37,7 +38,8 @@ static bool operands_count_down(const cuda_work *w, int32_t node, int *left) {
     }
 }
 
-/* Returns true if computing a node of q - k and heads costs less than loading it from the diagonal row. */
+/* Returns true if a pair computes a node, which depends on b, h and q - k alone, faster than it loads the node from the
+ * diagonal row. */
 static bool operands_is_cheap(const cuda_work *w, int32_t node) {
     int left = OPERANDS_MAX_OPERATIONS;
     return operands_count_down(w, node, &left);
@@ -48,7 +50,8 @@ static bool operands_is_diagonal(const cuda_work *w, int32_t node) {
     return fxa__lower_rate(&w->inputs[node]) == FXA__RATE_DIAGONAL;
 }
 
-/* Chooses the largest float of q - k and heads that value or derivative reads. */
+/* Chooses the float that the diagonal row tabulates: it depends on b, h and q - k alone, and is value() or an operand
+ * of a node of value() or derivative that depends on more. Of several, chooses the last node. */
 static void operands_find_diagonal(cuda_work *w) {
     const fxa_program *p = w->c->program;
     w->c->operands.diagonal = -1;
@@ -62,8 +65,8 @@ static void operands_find_diagonal(cuda_work *w) {
                 w->c->operands.diagonal = x;
         }
     }
-    /* The forward has the row in shared memory, next to its keys. The backward would load it, and computes the same
-     * bits instead if that is cheaper. */
+    /* The forward has the diagonal row in shared memory, next to its keys. The backward would load the value, and
+     * computes the same bits instead if that is cheaper. */
     if (w->backward && w->c->operands.diagonal >= 0 && operands_is_cheap(w, w->c->operands.diagonal)) {
         w->rounded = w->c->operands.diagonal;
         w->c->operands.diagonal = -1;
@@ -72,8 +75,8 @@ static void operands_find_diagonal(cuda_work *w) {
 
 /* ---- Loads ------------------------------------------------------------------------------------------------------- */
 
-/* Returns how many indices of a load are q or k, if all indices are some of b, h, q, k in this order; 0 for others.
- * Sets *last to the bit of the last index. */
+/* Returns how many indices of a load are q or k, if all indices are some of b, h, q, k in this order; else 0. Sets
+ * *last to the fxa_input bit of the last index. */
 static int operands_positions(const fxa_program *p, const fxa__node *load, uint32_t *last) {
     uint32_t seen = 0, heads = 1u << FXA_INPUT_B | 1u << FXA_INPUT_H, pair = 1u << FXA_INPUT_Q | 1u << FXA_INPUT_K;
     int positions = 0;
@@ -87,7 +90,7 @@ static int operands_positions(const fxa_program *p, const fxa__node *load, uint3
     return positions;
 }
 
-/* Chooses the loads of the dense tensor, the row operand and the key operand. */
+/* Chooses the nodes that load the dense tensor, the row operand and the key operand. */
 static void operands_find_loads(cuda_work *w) {
     const fxa_program *p = w->c->program;
     w->c->operands.dense = w->c->operands.q = w->c->operands.k = -1;
@@ -111,8 +114,8 @@ static bool operands_is_operand(const cuda_work *w, int32_t node) {
     return node == w->c->operands.q || node == w->c->operands.k;
 }
 
-/* Decides how i64 elements are compared: as operands of 32 bits if both sides of every comparison are operands and only
- * the mask compares them, else as loaded, so that i64 loads are no operands. */
+/* Decides how i64 elements are compared. If both sides of every comparison are row and key operand and only the mask
+ * compares them, the operands are cut to 32 bits; else pairs load all 64 bits, and no i64 load is an operand. */
 static void operands_i64(cuda_work *w) {
     const fxa_program *p = w->c->program;
     bool ok = true;

@@ -1,19 +1,21 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * Collects the nodes that each function of the text needs, and decides which functions are called instead of inlined,
- * because the compiler would need too long for them.
+ * Collects the nodes that each function of the generated text needs, and decides which functions kernels call instead
+ * of inlining them, because inlined ones would compile too slowly.
  */
 #include "passes.h"
 
 enum { CALL_LIMIT_FORWARD = 100, CALL_LIMIT_BACKWARD = 160, CALL_SHARED = 8 };
 
-/* Makes values of rows, keys and pairs local to the function that reads them. Values of heads stay members. */
+/* Makes the values of levels from `from` on (of rows, keys and pairs) local variables of the functions that read them.
+ * Values of runs and heads stay members of Program. */
 static void call_localize(fxa__emit *e, fxa__emit_level from) {
     for (int32_t i = 0; i < e->p->n_nodes; i++)
         if (e->level[i] >= from) e->hoisted[i] = 0;
 }
 
-/* Makes the functions of two emits read the same members. */
+/* x, y: the state of writing some functions of Program each. Makes these functions read the same members of Program:
+ * values of runs and heads, and base addresses of loads. */
 static void call_share(fxa__emit *x, fxa__emit *y) {
     for (int32_t i = 0; i < x->p->n_nodes; i++) {
         if (x->base[i] && ((x->used[i] && !x->given[i]) || (y->base[i] && y->used[i] && !y->given[i]))) x->base[i] = 2;
@@ -23,7 +25,8 @@ static void call_share(fxa__emit *x, fxa__emit *y) {
     }
 }
 
-/* Copies bounds of ints and indices to an emit, and marks the loads with a base address per head. */
+/* Copies what is known of ints and indices to e, the state of writing some functions, and marks the loads that can have
+ * a base address per head. */
 static void call_pass_bounds(const cuda_work *w, fxa__emit *e) {
     for (int32_t i = 0; i < e->p->n_nodes; i++) {
         e->nonnegative[i] = e->p->nodes[i].type == FXA_INT && w->bounds[i].lo >= 0;
@@ -32,13 +35,14 @@ static void call_pass_bounds(const cuda_work *w, fxa__emit *e) {
     }
 }
 
-/* Makes pairs read a node as this expression, by the node's type. node: -1 = none. */
+/* Makes pairs read a node as the expression as_float or as_int, by the node's type. node: -1 = none. */
 static void call_replace(cuda_work *w, int32_t node, const char *as_float, const char *as_int) {
     if (node < 0) return;
     w->emit.pairs.given[node] = w->c->program->nodes[node].type == FXA_FLOAT ? as_float : as_int;
 }
 
-/* Makes pairs read tile-level values as members of the tile, unless they read them as operands. */
+/* Makes pairs read values that tile() computes (w->tiles) as members of the tile, except those that pairs read as
+ * operands. */
 static void call_replace_tiles(cuda_work *w) {
     const cuda_tile *tiles = w->tiles;
     for (int32_t i = 0; i < w->c->program->n_nodes; i++)
@@ -49,8 +53,8 @@ bool fxa__cuda_is_tiled(const cuda_work *w, int32_t node) {
     return w->tiles[node].kind && w->emit.pairs.used[node] && w->emit.pairs.given[node] == w->tiles[node].text;
 }
 
-/* Requires the nodes that expressions of tile-level values read. Visits the last nodes first, because they may read
- * others. */
+/* Marks the nodes that expressions of tile-level values read as needed. Visits the last nodes first, because their
+ * expressions may read other tile-level values. */
 static void call_require_tiles(cuda_work *w) {
     for (int32_t i = w->c->program->n_nodes - 1; i >= 0; i--) {
         const cuda_tile *x = &w->tiles[i];
@@ -61,7 +65,7 @@ static void call_require_tiles(cuda_work *w) {
     }
 }
 
-/* Requires the nodes that value(), user_backward(), mask() and uniform_mask() return. */
+/* Marks the nodes that value(), user_backward(), mask() and uniform_mask() return as needed. */
 static void call_require_pairs(cuda_work *w) {
     const fxa_program *p = w->c->program;
     if (w->c->switches.softcap) {
@@ -78,6 +82,8 @@ static void call_require_pairs(cuda_work *w) {
 
 bool fxa__cuda_only_ranges_read_operands(const cuda_work *w) { return w->i64_operands && w->backward; }
 
+/* Opens the states of writing functions, and marks the nodes that each function needs. Returns false if memory ran
+ * out. */
 static bool call_open(cuda_work *w) {
     const fxa_program *p = w->c->program;
     fxa__emit *emits[] = {&w->emit.pairs, &w->emit.gradients, &w->emit.tile, &w->emit.mask64};
@@ -110,14 +116,14 @@ static bool call_open(cuda_work *w) {
     if (w->i64_operands && !w->backward)
         fxa__lower_emit_require(&w->emit.mask64, fxa__program_output(p, FXA__OUT_MASK), CUDA_MASK);
     for (int i = 0; i < 4; i++) call_localize(emits[i], FXA__EMIT_ROW);
-    for (int i = 0; i < 2; i++) /* twice: the last ones need members too */
+    for (int i = 0; i < 2; i++) /* twice, because the first pairs of states need members of the last ones too */
         for (int k = 1; k < 4; k++) call_share(&w->emit.pairs, emits[k]);
     return true;
 }
 
 /* ---- Calls ------------------------------------------------------------------------------------------------------- */
 
-/* Returns which functions read row or key operand: 2 = value(), 1 = the mask alone, 0 = none. */
+/* Returns which functions read the row or key operand: 2 = value(), 1 = the mask alone, 0 = none. */
 static int call_operands(const cuda_work *w) {
     int32_t operands[] = {w->c->operands.q, w->c->operands.k};
     int max_user = 0;
@@ -131,7 +137,7 @@ static int call_operands(const cuda_work *w) {
 
 /* Returns the bits of PROG_OUT_OF_LINE. The limits correspond to five seconds of compilation: a forward inlines the
  * functions for 64 pairs in three places, a backward for 32 pairs in two. Pairs share values of rows and keys, except
- * in gradients, where the compiler computes them for every pair. */
+ * in gradients, for which the compiler computes these values in every pair. */
 static int call_bits(const cuda_work *w) {
     int limit = w->backward ? CALL_LIMIT_BACKWARD : CALL_LIMIT_FORWARD;
     uint32_t values = w->c->switches.user_backward ? CUDA_VALUE : CUDA_VALUE | CUDA_DERIVATIVE;

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * Splits the new score into value() and the unit, a factor that depends on params alone: kernels multiply it into the
- * scale of exp2, once per run. Kernels rely on a unit > 0, so a factor of any other sign stays in value().
+ * Splits the new score into value() and the unit, a factor that depends on params alone: kernels multiply the unit into
+ * the scale of exp2, once per run. Kernels rely on a unit > 0, so a factor that may be <= 0 stays in value().
  */
 #include "passes.h"
 
@@ -33,7 +33,8 @@ bool fxa__cuda_factor_is_positive(const fxa__cuda_program *program) {
     return positive;
 }
 
-/* Sets the nodes of value() and of the factor: with finite_factors one operand of a product that is the score. */
+/* Sets the nodes of value() and of the factor. The factor is an operand of the score if the score is a product, the
+ * operand depends on params alone, and finite_factors is set; else there is none. */
 static void split_score(cuda_work *w) {
     const fxa_program *p = w->c->program;
     fxa__cuda_computed *to = &w->c->computed;
@@ -48,7 +49,7 @@ static void split_score(cuda_work *w) {
     }
 }
 
-/* Decides which of value, derivative and mask the text has. */
+/* Decides which of value(), derivative and mask() the generated text has. */
 static void split_functions(cuda_work *w) {
     const fxa_program *p = w->c->program;
     struct FxaTraits *s = &w->c->switches;

@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * Tile-level values: what a pair reads from its tile. In a tile, q and k are those of its first pair plus offsets that
- * are constants in unrolled loops. An int that is affine in q and k is therefore a tile-level int plus a constant, and
- * a comparison of two such ints compares a tile-level int with a constant: one instruction per pair.
+ * Tile-level values: what a pair reads from its tile. In a tile, q and k are those of the tile's first pair plus
+ * offsets that are constants in unrolled loops. An int that is affine in q and k is therefore a tile-level int plus a
+ * constant, and a comparison of two such ints compares a tile-level int with a constant: one instruction per pair.
  */
 #include "passes.h"
 
@@ -51,7 +51,8 @@ void fxa__cuda_int_bounds(const fxa_program *p, fxa__interval *out) {
 
 enum { TILE_COEF = 1 << 16, TILE_VARYING = 1 << FXA_INPUT_Q | 1 << FXA_INPUT_K };
 
-/* Returns true if q and k occur in an int only as affine terms, so the non-affine part is uniform in a tile. */
+/* Returns true if q and k occur in an int only as affine terms, so that the rest of the int is equal for all pairs of a
+ * tile. */
 static bool tile_is_affine(const cuda_work *w, int32_t node) {
     const fxa__linear *f = &w->affine[node];
     uint32_t others = TILE_VARYING | 1u << FXA_INPUT_SCORE | 1u << FXA_INPUT_DSCORE;
@@ -63,8 +64,8 @@ static bool tile_is_affine(const cuda_work *w, int32_t node) {
 
 static bool tile_varies(const fxa__linear *f) { return f->coef[FXA_INPUT_Q] || f->coef[FXA_INPUT_K]; }
 
-/* Returns true if an affine int equals its affine form for all pairs of any tile: the int does not vary, or no part of
- * it wraps. */
+/* Returns true if an affine int equals its affine form for all pairs of any tile: the int does not depend on q and k,
+ * or no operation of it overflows. */
 static bool tile_is_exact(const cuda_work *w, int32_t node) {
     const fxa__interval any = fxa__interval_any(), *s = &w->bounds[node];
     return !tile_varies(&w->affine[node]) || s->lo != any.lo || s->hi != any.hi;
@@ -94,7 +95,8 @@ static void tile_sum(const cuda_work *w, int32_t node, cuda_tile *t) {
     (void)snprintf(t->text, sizeof t->text, "fxa__shift(t%d, %s)", (int)node, offset);
 }
 
-/* Makes a node a tile-level float plus offsets, which is exact while both are below 2^24. */
+/* Makes pairs compute the float of an affine int as a tile-level float plus their offset, which is exact while both are
+ * below 2^24. */
 static void tile_float(const cuda_work *w, int32_t node, cuda_tile *t) {
     int32_t of = w->c->program->nodes[node].arg[0];
     const fxa__linear *f = &w->affine[of];
@@ -105,7 +107,8 @@ static void tile_float(const cuda_work *w, int32_t node, cuda_tile *t) {
     (void)snprintf(t->text, sizeof t->text, "__fadd_rn(t%d, (float)(%s))", (int)node, offset);
 }
 
-/* Makes x < y and x <= y comparisons of an int of rows with the key plus a uniform int, on either side. */
+/* For x < y or x <= y in which one side does not depend on k and the other is k + c, c uniform in a tile: makes pairs
+ * compare the first side minus the tile's first k + c with the pair's offset of k. */
 static void tile_by_row(const cuda_work *w, int32_t node, cuda_tile *t) {
     const fxa__node *n = &w->c->program->nodes[node];
     const char *op = n->op == FXA_OP_LT ? "<" : "<=";

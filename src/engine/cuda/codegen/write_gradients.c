@@ -1,9 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * Writes the gradients of params and captured tensors: the terms that a pair adds to sums (partials()), and the target
- * indices of gradients of tensors in dense f32 arrays of the tensors' sizes, from which host/captured_grads.c stores
- * them in the caller's type and strides. sum_place() is for sums over all pairs of (b, h), diagonal_place() for sums
- * along diagonals; scatter() contains the same for a pair.
+ * Writes the functions of program.cuh for gradients of params and captured tensors. partials() returns the terms that a
+ * pair adds to sums. scatter() adds a pair's term to an element of a gradient; sum_place() and diagonal_place() return
+ * the index of the element to which a sum over all pairs of (b, h), or along a diagonal, is added. Gradients are
+ * contiguous arrays of f32 or FxaExact here; host/captured_grads.c stores them in the caller's type and strides.
  */
 #include "passes.h"
 
@@ -14,7 +14,7 @@
 
 static void targets_put(fxa__writer *w, const char *text) { fxa__write_bytes(w, text, strlen(text)); }
 
-/* Writes the variables "at" and "inside": the index of an element in a dense array, and whether the array has it. */
+/* Writes the variables "at", the index of an element in a contiguous array, and "inside", true if the array has it. */
 static void targets_element(const fxa__emit *e, const fxa__output *out, fxa__writer *w) {
     targets_put(w, "            long long at = 0;\n            const int inside = 1");
     for (int32_t d = 0; d < out->n_index; d++) {
@@ -51,14 +51,15 @@ static void targets_partials(const fxa__cuda_program *c, const fxa__emit *grads,
     targets_put(w, "    }\n");
 }
 
-/* Returns the name of the lanes of a warp that add to one element; NULL = unknown. */
+/* Returns the name of the set of lanes of a warp that add to the same element of a gradient; NULL = unknown. */
 static const char *targets_lanes(const cuda_work *k, int32_t output) {
     fxa__grad_kind kind = fxa__lower_grad(k->c->program, output, k->inputs).kind;
     if (kind <= FXA__GRAD_HEAD) return "ALL_LANES";
     return kind == FXA__GRAD_ROW ? "KEY_LANES" : kind == FXA__GRAD_KEY ? "QUERY_LANES" : NULL;
 }
 
-/* Writes the addition to one element of a tensor if its indices are inside. Outputs of params are sums, never here. */
+/* Writes the addition of a pair's term to one element of a tensor's gradient, if its indices are inside. Gradients of
+ * params are sums, never written here. */
 static void targets_add(const cuda_work *k, const fxa__emit *grads, int32_t output, fxa__writer *w) {
     const fxa__output *out = &k->c->program->outputs[output];
     const char *lanes = targets_lanes(k, output);
@@ -95,8 +96,8 @@ void fxa__cuda_gradients_write(const cuda_work *k) {
 
 /* ---- Target indices of sums -------------------------------------------------------------------------------------- */
 
-/* Writes statements that return the target index of an output, or -1 outside of the tensor. Returns false without
- * memory. */
+/* Writes statements that return the index of the element to which gradient `out` is added, -1 = outside of the tensor.
+ * Returns false if memory ran out. */
 static bool targets_return(const cuda_work *k, const fxa__output *out, fxa__emit_level most, fxa__writer *w) {
     fxa__emit e;
     bool ok = fxa__lower_emit_open(k->host, k->c->program, FXA__CUDA_F32, 0, &e);
@@ -133,7 +134,7 @@ static bool targets_sums(const cuda_work *k, fxa__writer *w) {
     return ok;
 }
 
-/* Writes diagonal_place(). All pairs of a diagonal have one target; the statements use the pair nearest to 0. */
+/* Writes diagonal_place(). All pairs of a diagonal add to one element; the statements use the diagonal's first pair. */
 static bool targets_diagonal(const cuda_work *k, fxa__writer *w) {
     const fxa__cuda_program *c = k->c;
     if (!c->switches.grad_diagonal) return true;
