@@ -28,9 +28,9 @@ typedef enum fxa__dialect { FXA__C_F64, FXA__C_F32, FXA__CUDA_F32, FXA__DIALECTS
 
 typedef enum fxa__emit_level {
     FXA__EMIT_RUN,  /* once per run: depends on params and tensor elements at constant indices only */
-    FXA__EMIT_HEAD, /* once per head: depends on b, h or lengths too */
-    FXA__EMIT_ROW,  /* once per row: depends on q too, not on k */
-    FXA__EMIT_KEY,  /* once per key: depends on k too, not on q */
+    FXA__EMIT_HEAD, /* once per head: depends on b, h or lengths, on neither q nor k */
+    FXA__EMIT_ROW,  /* once per row: depends on q, not on k */
+    FXA__EMIT_KEY,  /* once per key: depends on k, not on q */
     FXA__EMIT_PAIR, /* once per pair: depends on both q and k, or on the score */
     FXA__EMIT_LEVELS
 } fxa__emit_level;
@@ -42,7 +42,9 @@ typedef struct fxa__emit {
     const char *tanh; /* name of tanh in the generated text, set by the caller; NULL = that of the dialect */
     /* Arrays with one element per node: */
     uint8_t *level; /* fxa__emit_level */
-    uint8_t *used; /* bit i = fxa__out_kind i needs the node; the caller uses bits of kinds that open() was not given */
+    /* bit i = outputs of fxa__out_kind i need the node. Bits of kinds that were not passed to fxa__lower_emit_open are
+     * free for the caller's use. */
+    uint8_t *used;
     uint8_t *hoisted; /* 1 = an inner level or an output reads the node; 0 for constants and params */
     /* Arrays with one element per node, initially zero; the caller sets them before fxa__lower_emit_require: */
     const char **given;   /* text that replaces the node's operation; NULL = none */

@@ -113,12 +113,14 @@ typedef struct fxa__wide {
 
 /* A bool node. */
 typedef struct fxa__truth {
-    int32_t yes, no; /* bounds that hold if the bool is true / is false: first of a list, FXA__ANY or FXA__NEVER */
+    /* lists of bounds that hold if the bool is true, and if it is false: index of the first bound, FXA__ANY or
+     * FXA__NEVER */
+    int32_t yes, no;
 } fxa__truth;
 
 /* A bound: the value of `row` is in `set`. An earlier bound of a list hides a later one on the same row. */
 typedef struct fxa__bound {
-    int32_t row, next; /* next bound of the list; FXA__ANY = none */
+    int32_t row, next; /* indices of the form in `rows` and of the next bound of the list; next FXA__ANY = none */
     fxa__set set;
 } fxa__bound;
 

@@ -24,7 +24,7 @@
 typedef struct fxa__cpu_band {
     int64_t left[2], right[2];
     bool exact;     /* the mask is true wherever the bounds hold */
-    bool dark;      /* range analysis cannot improve on the bounds for any tile; set if `exact` is */
+    bool dark;      /* range analysis cannot improve on the bounds for any tile; true whenever `exact` is true */
     uint32_t reads; /* bit i: the mask reads input i */
     int32_t nodes;  /* number of program nodes that the mask depends on */
 } fxa__cpu_band;
@@ -34,12 +34,12 @@ bool fxa__cpu_band_find(fxa__host *host, const fxa_program *program, fxa__cpu_ba
 typedef struct fxa__cpu_code {
     fxa__host *host;
     const fxa__cpu_kernels *kernels;
-    const fxa__cpu_kernels *scores; /* for products that compute scores: forward's kernels, with `nr` of `kernels` */
+    const fxa__cpu_kernels *scores; /* for products that compute scores: forward's kernels, with the nr of `kernels` */
     fxa_program *program;           /* the problem's program, with masks in its score moved to its mask */
     fxa__tape *score;               /* the program without its mask, for attended pairs; NULL: identity */
     bool joined;                    /* backward: `score` is a FXA__TAPE_JOINT, which includes the derivative */
     fxa__tape *masked;              /* program with its mask, if the mask reads the score; else NULL */
-    fxa__tape *mask;                /* the mask without the score, if it does not read the score; NULL: no such mask */
+    fxa__tape *mask;                /* the mask alone; NULL: there is no mask, or the mask reads the score */
     fxa_program *by_score;          /* backward: derivative of `program` by the score; NULL: unused */
     /* backward: derivative (unless there is a bprop), and gradients of captured tensors and params; NULL: identity */
     fxa__tape *derivative;
@@ -61,8 +61,8 @@ static inline double fxa__cpu_score_factor(const fxa__cpu_kernels *kernels, doub
     return fxa__cpu_q_factor(kernels, scale) == scale ? 1 : scale;
 }
 
-/* Adds to the progress of a run, with the caller's processor state, which its fxa_progress_fn requires; `enter` has
- * changed it. */
+/* Adds `parts` to the progress of a run. Restores the caller's processor state meanwhile: kernels->enter has changed
+ * that state, and the caller's fxa_progress_fn requires it. */
 static inline void fxa__cpu_progress_add(const fxa__cpu_kernels *kernels, const fxa__bound_args *bound, int64_t parts) {
     if (!bound->progress) return;
     if (kernels->leave) kernels->leave();
@@ -83,7 +83,7 @@ static inline bool fxa__cpu_is_decode(const fxa_problem *p, int64_t rows) {
     return rows <= FXA__CPU_DECODE_ROWS && p->k.stride[3] == 1 && p->v.stride[3] == 1;
 }
 
-/* An entry of the cache of classified boxes. Other heads and batch entries often have the same box. */
+/* An entry of the cache of classified boxes of coordinates. Other heads and batch entries often have the same box. */
 typedef struct fxa__cpu_range_cache {
     fxa_tile_bounds box;
     uint32_t tile; /* fxa_tile_class of the box; UINT32_MAX = the entry is free */

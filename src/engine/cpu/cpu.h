@@ -58,8 +58,8 @@ _Static_assert(FXA__CARVE_ALIGN % FXA__CPU_PAD == 0 && FXA_WORKSPACE_ALIGN % FXA
 
 /* ---- Kernels of one instruction set and float width ------------------------------------------------------------ */
 
-/* Offset of an index outside of its axis: so negative that a sum of offsets that includes it is recognised as
- * outside. */
+/* Offset that stands for an index outside of its axis: so far below 0 that a sum of offsets with this one is still
+ * recognised as outside of the tensor. */
 #define FXA__TAPE_OUTSIDE (INT64_MIN / 64)
 
 /* A row operation of the bytecode, see bytecode/tape.h: computes n elements of dst. Each operand is a row or a single
@@ -91,8 +91,8 @@ typedef struct fxa__cpu_dropout_row {
     int32_t b, h, q; /* coordinates of the row */
 } fxa__cpu_dropout_row;
 
-/* Number of decisions that row_keep may store in excess of the keys: 3 before the first key, from its Philox counter,
- * and 63 past the last key, because row_keep takes steps of 64 keys. */
+/* Number of dropout decisions that row_keep may store beyond those of its keys: 3 before the first key, because a
+ * Philox counter covers 4 keys, and 63 past the last key, because row_keep takes steps of 64 keys. */
 enum { FXA__CPU_KEEP_CAPACITY = 66 };
 
 /* Micro-kernels of matrix products C = A B with B packed in panels. Only the formats (product/) call the functions of
@@ -143,18 +143,18 @@ typedef struct fxa__cpu_format fxa__cpu_format;
 
 typedef struct fxa__cpu_kernels {
     const char *isa;     /* "scalar", "sse2", "avx2", "avx512", "neon", "avx512-bf16" or "amx" */
-    size_t real_size;    /* 4 or 8 */
+    size_t real_size;    /* bytes of a `real`: 4 or 8 */
     uint32_t real_dtype; /* FXA_F32 or FXA_F64 */
     int32_t width;       /* reals per vector */
     int32_t mr, nr;      /* rows and columns of C that the micro-kernel computes at once */
-    int32_t nr_step;     /* columns of B at which a product may start are multiples of nr_step: nr, or half of it */
-    int32_t rows;        /* rows of A with which a product is fastest, a multiple of mr; 0 = mr */
+    int32_t nr_step;     /* a product may start at each column of B that is a multiple of nr_step; nr or nr / 2 */
+    int32_t rows;        /* number of rows of A with which a product is fastest, a multiple of mr; 0 = mr */
     bool rounds;         /* products round A and B to bf16; see fxa__cpu_q_factor */
     const fxa__cpu_format *format; /* how operands are packed: product/product.h */
     fxa__cpu_micro micro;
     union {
         fxa__cpu_real_micro real;   /* if format is fxa__cpu_format_real */
-        fxa__cpu_pairs_micro pairs; /* if format is another */
+        fxa__cpu_pairs_micro pairs; /* if format is one of the two formats of bf16 pairs */
     };
 
     /* Convert n elements between storage and real; strides are in stored elements. `load` returns false if an element

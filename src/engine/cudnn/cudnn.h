@@ -34,7 +34,7 @@ enum {
 };
 
 typedef struct fxa__dnn_self {
-    fxa__gpu gpu; /* must be the first member: gpu/memory.c casts a pointer to the instance to a pointer to it */
+    fxa__gpu gpu; /* must be the first member: gpu/memory.c casts a pointer to the instance to a pointer to `gpu` */
     fxa__host *host;
     fxa__cudnn_library library;
     void *profile; /* cuDNN's descriptor of the device */
@@ -58,12 +58,12 @@ typedef struct fxa__dnn_code {
     int32_t from[FXA_MAX_PARAMS]; /* [params of program] index of the caller's param; -1 = a constant of the plan */
     fxa_program *own;             /* the caller's backward program; NULL = none */
     fxa__dnn_level level;         /* cuDNN version and architecture for which the code was made */
-    void *plan;
+    void *plan;                   /* cuDNN's compiled plan */
     int64_t own_workspace; /* bytes of workspace that cuDNN needs, in addition to the scratch memory of the graph */
-    int64_t scratch;
+    int64_t scratch;       /* bytes of workspace that tensors of the graph occupy */
     size_t n_bound;
     fxa__dnn_bound bound[FXA__DNN_BOUND];
-    fxa__dnn_step *steps;
+    fxa__dnn_step *steps; /* [n_steps] helper kernels before and after cuDNN's kernel */
     size_t n_steps;
     char detail[160];
 } fxa__dnn_code;

@@ -97,7 +97,7 @@ static void backward_store_block(const fxa__cpu_backward_worker *w) {
     const fxa__cpu_backward_split *split = &w->run->split;
     const fxa__cpu_kernels *kernels = w->run->code->kernels;
     const fxa_problem *p = &w->run->p->in;
-    /* factor of the scale that was applied to the scores instead of Q */
+    /* factor of the score scale that was applied to the scores, not to Q: dK = dS^T Q still lacks this factor */
     double factor = fxa__cpu_score_factor(w->run->code->scores, w->run->bound->scale);
     if (split->want_k) kernels->format->sum_end(kernels, &w->dk_sum, w->n_keys);
     if (split->want_v) kernels->format->sum_end(kernels, &w->dv_sum, w->n_keys);

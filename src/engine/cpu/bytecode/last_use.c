@@ -24,7 +24,7 @@ void fxa__tape_graph_find_last(fxa__tape_graph *g) {
         const fxa__tape_node *n = &g->nodes[i];
         for (int k = 0; n->needed && k < n->n_args; k++) {
             fxa__tape_node *x = &g->nodes[n->arg[k]];
-            bool later = n->level == TAPE_FULL && x->value && !n->value; /* the derivative needs it */
+            bool later = n->level == TAPE_FULL && x->value && !n->value; /* the derivative reads x */
             if (x->level != n->level || n->is_out || later)
                 x->last = TAPE_PINNED;
             else if (x->last < (int32_t)i)

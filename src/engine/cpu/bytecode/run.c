@@ -270,7 +270,8 @@ static const void *run_copy_row(const fxa__tape_at *r, int which, const void *ro
     return spare;
 }
 
-/* Sets the places of FULL: adds the offset of the row or of the columns to those that depend on it. */
+/* Sets the addresses of FULL's places: adds the offset of the row, or of the columns, to each address that depends on
+ * the row or the columns. */
 void fxa__tape_set_places(const fxa__tape_at *r, int64_t row, const void *score, const void *dscore, void *out) {
     const fxa__tape_level *level = &r->run->tape->level[TAPE_FULL];
     const fxa__tape_place *places = level->places;

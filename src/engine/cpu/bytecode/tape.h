@@ -15,8 +15,9 @@
 
 typedef struct fxa__tape fxa__tape;
 
-/* Flags of a tape. For JOINT programs, fxa__tape_row computes the score without its mask, with the same bits as a
- * separate tape; fxa__tape_row_back then computes the derivative. Common values are computed once. */
+/* Flags of a tape. JOINT: for a program with a score and its derivative (lower/fuse.h), fxa__tape_row computes the
+ * score without its mask, with the same bits as a separate tape; fxa__tape_row_back then computes the derivative.
+ * Values that both need are computed once. */
 enum {
     FXA__TAPE_MASK = 1,        /* SCORE programs: with the mask; scores of pairs that are not attended become -inf */
     FXA__TAPE_GRADS = 2,       /* DERIVATIVE programs: with the `grad` statements */

@@ -58,7 +58,7 @@ typedef struct fxa__tape_ins {
  * spaced, so are the elements. */
 typedef struct fxa__tape_access {
     int32_t tensor;
-    int32_t index[FXA_MAX_RANK]; /* places */
+    int32_t index[FXA_MAX_RANK]; /* [rank] indices of fxa__tape_level.places: the index along each axis */
     int32_t lo, hi, shift;       /* indices of fxa__tape_level.places; lo -1 = not clamped; shift -1 = none */
     uint8_t rank, type;
     uint8_t rows;      /* bit i: index i is a row of values */
@@ -71,7 +71,7 @@ typedef struct fxa__tape_access {
  * AT x == bound. If not strict, <= replaces <. */
 enum { TAPE_BELOW, TAPE_ABOVE, TAPE_ABS, TAPE_AT };
 typedef struct fxa__tape_range {
-    int32_t offset, bound; /* places of single ints */
+    int32_t offset, bound; /* indices of fxa__tape_level.places, which hold single ints */
     int8_t sign;
     uint8_t side, strict; /* strict: the bound is excluded; unused by TAPE_AT */
 } fxa__tape_range;
@@ -94,8 +94,9 @@ typedef struct fxa__tape_term {
     int32_t leaf; /* of a leaf, in the graph: index of the root; in the tape: index of the range, test or part */
 } fxa__tape_term;
 
-/* A leaf of a formula that needs instructions: its range of instructions of FULL, and its range of `watched` places.
- * The part runs for a row only if a watched place differs from the previous row. */
+/* A leaf of a formula that needs instructions: its n_ins instructions of FULL from index `ins` on, and its n_watched
+ * places from index `watched` of fxa__tape.watched on. The part runs for a row only if the value at a watched place
+ * differs from that of the previous row. */
 typedef struct fxa__tape_part {
     size_t ins, n_ins, watched, n_watched;
 } fxa__tape_part;
@@ -117,7 +118,7 @@ typedef struct fxa__tape_level {
 struct fxa__tape {
     fxa__host *host;
     const fxa__cpu_kernels *kernels;
-    bool identity, writes; /* writes: the tape writes `out` */
+    bool identity, writes; /* identity: the tape changes nothing; writes: the tape writes `out` */
     bool writes_back;      /* JOINT: the derivative writes `out` */
     size_t n_value;        /* JOINT: number of instructions of FULL up to the score; else 0 */
     bool alone;            /* FXA__TAPE_MASK_ALONE: the tape is a formula, and FULL has the instructions of its parts */
@@ -146,12 +147,12 @@ typedef struct fxa__tape_node {
     bool is_out; /* computed last, directly into out */
     bool value;  /* JOINT: the score depends on the node */
     bool back;   /* JOINT: derivative or gradients depend on the node; set for peephole.c */
-    bool zero;   /* the value is exactly 0 where dscore is */
+    bool zero;   /* the value is exactly 0 where dscore is exactly 0 */
     int8_t sign; /* 1 or -1: the value is sign * k + offset, with wrapping ints; 0: not of this form */
     int8_t axis; /* LOAD: fxa__tape_access.axis, -1 = none. arg: the indices, then lo, hi and shift if clamped */
     int8_t axis_sign;
     uint8_t word;   /* LOAD: fxa__tape_access.word */
-    int32_t offset; /* node whose value is the offset; has a lower level */
+    int32_t offset; /* if sign is not 0: node whose value is the offset, of a lower level */
     int32_t imm;
     int32_t arg[TAPE_ARGS];
     double f;
@@ -255,7 +256,7 @@ typedef struct fxa__tape_state {
     int64_t step;         /* k[i] = k[0] + i * step, step > 0; 0 = the coordinates are not evenly spaced */
     const int32_t *heads; /* [rows] heads; NULL: there are no SHARED values */
     int32_t head;         /* head whose SHARED values are in the registers */
-    bool shared;          /* SHARED registers hold values of this block */
+    bool shared;          /* SHARED registers hold values of the current key block */
     int64_t first;        /* first column of the last fxa__tape_row, for its derivative */
     bool far;             /* a LOAD reads rows of a tensor that is larger than RUN_SMALL, so rows are prefetched */
 } fxa__tape_state;

@@ -36,7 +36,7 @@ typedef struct attend_row_block {
     int64_t column;       /* column at which the scores start: where a product can start, at most s.begin */
 } attend_row_block;
 
-/* The rows of one product, and the sub-blocks of the key block for them. */
+/* The rows of one product, and the sub-blocks of the key block in these rows. */
 typedef struct attend_rows {
     int64_t row, n;     /* first row, and number of rows */
     int64_t column;     /* column at which the scores of the first sub-block start */

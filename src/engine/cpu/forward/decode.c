@@ -70,7 +70,7 @@ static void decode_rescaled(fxa__cpu_forward_worker *w, int64_t key, int64_t n) 
 /* Computes the weights of each sub-block of the key block, and calls `add` for its keys. */
 static void decode_sub_blocks(fxa__cpu_forward_worker *w,
                               void (*add)(fxa__cpu_forward_worker *w, int64_t key, int64_t n)) {
-    const fxa__tape_run *ready = NULL; /* tape that has the block's keys */
+    const fxa__tape_run *ready = NULL; /* tape whose columns are set to the block's keys */
     fxa__cpu_sub_block s;
     for (int64_t at = 0; fxa__cpu_sub_block_next(&w->masked, 0, w->task.n, &at, &s);) {
         fxa__tape_run *tape = fxa__cpu_softmax_tape(w, &s);

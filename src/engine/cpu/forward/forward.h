@@ -50,7 +50,7 @@ typedef struct fxa__cpu_forward_split {
 typedef struct fxa__cpu_split_result {
     double m;    /* maximum of the scores; NaN: a score was NaN */
     double l;    /* sum of exp(score - m) */
-    double unit; /* factor of o, as in fxa__cpu_softmax_state */
+    double unit; /* factor by which the split's output must be multiplied, as in fxa__cpu_softmax_state */
 } fxa__cpu_split_result;
 
 typedef struct fxa__cpu_forward_run {
@@ -66,9 +66,9 @@ typedef struct fxa__cpu_forward_run {
     char *worker_memory;            /* [workers,worker_bytes] */
     fxa_tensor_range *ranges;       /* [n_tensors] bounds of captured ints, for range analysis of the mask */
     fxa__cpu_shared_mask_bits kept; /* mask bits, cached for all workers */
-    fxa__cpu_split_result *results; /* [entries,Hkv,result_rows] */
+    fxa__cpu_split_result *results; /* [entries,Hkv,result_rows] m, l and unit of the key splits */
     char *results_o;                /* [entries,Hkv,result_rows,ldo] outputs of the key splits, as real */
-    _Atomic int64_t next;           /* index of the next task */
+    _Atomic int64_t next;           /* index of the next task that a worker takes */
 } fxa__cpu_forward_run;
 
 /* A task: rows first..first+n of the kv group with keys key..key_end. */
@@ -83,7 +83,8 @@ typedef struct fxa__cpu_forward_task {
 typedef struct fxa__cpu_softmax_state {
     double *m; /* [tile_rows] maximum of the scores; -inf = no pair is attended yet */
     double *l; /* [tile_rows] sum of exp(score - m) */
-    /* [tile_rows] factor by which o must be multiplied at the end: 1, except for rows of rescaled_sums.c */
+    /* [tile_rows] factor by which o must be multiplied at the end: 1, except for rows that rescaled_sums.c has
+     * recomputed */
     double *unit;
     uint8_t *nan; /* [tile_rows] 1 = a score was NaN */
 } fxa__cpu_softmax_state;
@@ -106,7 +107,7 @@ typedef struct fxa__cpu_forward_worker {
     int32_t *h, *qc, *kc;        /* coordinates that programs read: h [tile_rows], q [tile_rows], k [keys] */
     int32_t *keep;     /* [keys + FXA__CPU_KEEP_CAPACITY] dropout decisions of a row: -1 = kept, 0 = dropped */
     double *row, *old; /* [dv] f64 outputs of a row, for merging */
-    /* [0] the program without its mask, [1] with its mask; member `tape` is NULL for an identity */
+    /* [0] the program without its mask, [1] with its mask; member `tape` is NULL if the program changes no score */
     fxa__tape_run tape[2];
     bool keys_are_consecutive; /* key coordinates increase by 1 from key to key; valid with dropout only */
     bool v_is_unpacked;        /* V of some block holds infinities or NaN; from that block on V is not packed */
@@ -177,7 +178,8 @@ void fxa__cpu_rescaled_sums(fxa__cpu_forward_worker *w, int64_t row);
  * ldv. Does nothing for rows outside of rescaled..rescaled_end. */
 void fxa__cpu_rescaled_add(fxa__cpu_forward_worker *w, int64_t row, const void *t, const void *v, int64_t n,
                            double beta);
-/* Replaces the non-finite elements of the output o of a row by means computed from `sums`. Returns the row's unit. */
+/* Replaces the non-finite elements of the output o of a row by means computed from `sums`, the row's f64 sums. Returns
+ * the factor of the row's output (fxa__cpu_softmax_state.unit). */
 double fxa__cpu_rescaled_finish(const fxa__cpu_forward_worker *w, void *o, const double *sums, double l);
 
 /* ---- output.c ---------------------------------------------------------------------------------------------------- */

@@ -101,12 +101,12 @@ static void output_finish(fxa__cpu_forward_worker *w, int64_t r, const output_to
 
 /* ---- Key splits -------------------------------------------------------------------------------------------------- */
 
-/* Returns the index of a row among the partial results of all key chunks. */
+/* Returns the index in `results` of the result that key split `chunk` has for stacked row r of the kv group. */
 static int64_t output_result(const fxa__cpu_forward_worker *w, int64_t group, int64_t chunk, int64_t r) {
     return group * w->run->result_rows + chunk * w->g.rows + r;
 }
 
-/* Returns the row of O of a partial result. */
+/* Returns the address of the output of split result `at`, a row of `results_o`. */
 static char *output_result_o(const fxa__cpu_forward_worker *w, int64_t at) {
     return w->run->results_o + at * w->run->sizes.ldo * (int64_t)w->kernels->real_size;
 }

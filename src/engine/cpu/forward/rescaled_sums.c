@@ -138,7 +138,7 @@ double fxa__cpu_rescaled_finish(const fxa__cpu_forward_worker *w, void *o, const
     return overflowed ? unit : 1;
 }
 
-/* Sets outputs and units of rows rescaled..rescaled_end. Returns rescaled_end. */
+/* Sets the outputs and their factors (`unit`) of rows rescaled..rescaled_end. Returns rescaled_end. */
 static int64_t rescaled_end(fxa__cpu_forward_worker *w) {
     const fxa__cpu_softmax_state *state = &w->state;
     int64_t end = w->rescaled_end, ldo = w->run->sizes.ldo;

@@ -105,7 +105,7 @@ static void classify_set(const fxa__cpu_kv_group *g, fxa_tile_bounds *box, fxa_i
 }
 
 int64_t fxa__cpu_range_cache_count(const fxa__cpu_code *code, const fxa__problem *p) {
-    const double per_question = 2048; /* pairs per query: a sub-block of a panel or two; untuned */
+    const double per_question = 2048; /* pairs of a classified box: a sub-block of one or two panels; untuned */
     double questions = (double)p->in.sq * (double)p->in.sk / per_question;
     int64_t n = 16;
     if (!code->classify || p->in.b * p->in.hq <= 1) return 0;

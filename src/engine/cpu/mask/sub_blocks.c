@@ -9,8 +9,8 @@
 
 enum {
     SUB_BLOCK_ALIGN =
-        /* a key block with bits starts at a multiple of this many columns, so that granules coincide with tables by
-         * block */
+        /* A key block with bits starts at a multiple of this many columns, so that granules end where the blocks of a
+         * block mask end. */
     64,
     /* Rows that a micro-kernel of reals could compute in the time of its overhead. Ice Lake, f32, 64 columns, 64
      * features: avx512 took 332 ns for 4 rows, 543 for 8, 682 for 12, which gives 3.2; avx2 gives 5, sse2 1.5. */
@@ -41,14 +41,15 @@ void fxa__cpu_masked_tile_set_rows(fxa__cpu_masked_tile *c, int64_t number, int6
 
 /* ---- Blocks ------------------------------------------------------------------------------------------------------ */
 
-/* Sets the bits of a mixed block. Returns false if no bit is set. */
+/* Sets the bits of a key block of class MIXED and the range of rows that attend to a key of the block. Removes granules
+ * from the end of the block to which no row attends. Returns false if no bit is set. */
 static bool sub_block_by_bits(fxa__cpu_masked_tile *c) {
     c->bits = fxa__cpu_mask_bits_get(c);
     uint64_t some = c->bits->some;
     c->row = c->bits->row;
     c->row_end = c->bits->end;
     for (; c->keys > c->granule && !(some >> (c->keys - 1) / c->granule & 1);)
-        c->keys = (c->keys - 1) / c->granule * c->granule; /* no row has a pair in the last granules */
+        c->keys = (c->keys - 1) / c->granule * c->granule; /* no row attends to a key of the removed granule */
     return some != 0;
 }
 
@@ -100,7 +101,7 @@ int64_t fxa__cpu_masked_tile_choose_rows(const fxa__cpu_masked_tile *c, int64_t 
     uint64_t any = 0, more;
     if (!c->bits) return most;
     if (sub_block_is_one(c, row, most)) return most < kernels->mr ? most : most / kernels->mr * kernels->mr;
-    for (int64_t n = 1, room = 0; n <= most; n++, room--) { /* room: free rows of the last micro-kernel */
+    for (int64_t n = 1, room = 0; n <= most; n++, room--) { /* room: rows left in the last micro-kernel */
         if (room == 0) room = kernels->mr, work += kernels->rows ? kernels->mr : SUB_BLOCK_MORE_ROWS;
         if (!kernels->rows) work++; /* sets that process many rows at once always compute entire micro-kernels */
         more = c->bits->any[row + n - 1] & ~any;

@@ -41,13 +41,13 @@ typedef struct fxa__cpu_mask_bits {
     /* [rows,words] bits of each row that differs from the previous row; bit c: the row attends to column c */
     uint64_t *pairs;
     int32_t *from;    /* [rows] index of the row of `pairs` that has the row's bits: the row itself or an earlier one */
-    uint64_t *any;    /* [rows] bit i: the row has some pair in granule i */
-    uint64_t *all;    /* [rows] bit i: the row has every pair in granule i */
-    uint64_t some;    /* bit i: at least one row has a pair in granule i */
-    int64_t row, end; /* rows outside of row..end have no pair */
+    uint64_t *any;    /* [rows] bit i: the row attends to some key of granule i */
+    uint64_t *all;    /* [rows] bit i: the row attends to every key of granule i */
+    uint64_t some;    /* bit i: at least one row attends to a key of granule i */
+    int64_t row, end; /* rows outside of row..end attend to no key of the block */
 } fxa__cpu_mask_bits;
 
-/* Values that, together with the index of an entry, determine its bits. */
+/* Values that, together with the index of a cache entry, determine the bits in the entry. */
 typedef struct fxa__cpu_mask_bits_key {
     int64_t first, n, q_len; /* rows first..first+n of the kv group, with q_len rows per head */
     int64_t key, keys;       /* keys key..key+keys */

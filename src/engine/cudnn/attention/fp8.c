@@ -39,7 +39,7 @@ static int32_t fp8_value(fxa__dnn_attention *a, float x) {
     return t;
 }
 
-/* Returns true if runs write the slot: the maxima, not the scales. */
+/* Returns true if runs write to the slot: true for the slots of an amax, false for those of a scale. */
 static bool fp8_is_written(fxa_slot slot) {
     return (slot >= FXA_SLOT_AMAX_O && slot <= FXA_SLOT_AMAX_DV) || slot == FXA_SLOT_AMAX_DS;
 }

@@ -28,7 +28,7 @@ typedef enum fxa__dnn_source {
     FXA__DNN_SCALE,
     FXA__DNN_DTENSOR,    /* gradient of captured tensor `index` */
     FXA__DNN_OWN_TENSOR, /* captured tensor `index` of the user's bprop */
-    FXA__DNN_OWN_NODE
+    FXA__DNN_OWN_NODE    /* like NODE, for a node of the user's bprop */
 } fxa__dnn_source;
 
 /* Maximum absolute value of a dividend. cuDNN divides ints in f32: quotients were wrong at 16 million, and are right up
@@ -38,7 +38,7 @@ enum { FXA__DNN_DIVIDED = 1 << 22 };
 /* Values that the host computes from the divisor of a floor division, an int, and passes to the graph in its place
  * (use_floor_by_value of score/ops.c). */
 typedef enum fxa__dnn_part {
-    FXA__DNN_WHOLE,
+    FXA__DNN_WHOLE,    /* the int itself */
     FXA__DNN_DIVISOR,  /* absolute value, at most FXA__DNN_DIVIDED + 1; 1 if the int is 0 */
     FXA__DNN_ROUNDS,   /* absolute value of the divisor (DIVISOR) - 1 if the divisor is negative, else 0 */
     FXA__DNN_SIGN,     /* 1, 0 or -1 */
@@ -49,19 +49,19 @@ typedef struct fxa__dnn_tensor {
     int64_t dim[4], stride[4];
     uint8_t type;   /* CUDNN_DATA_... */
     uint8_t source; /* fxa__dnn_source */
-    bool score;     /* true: depends on the score */
+    bool score;     /* true: the elements depend on the score */
     bool read;      /* workspace: true = the program reads the tensor */
     bool number;    /* by value: true = finite and nonzero in every run (score/parameterize.c) */
     /* bound of a mask: true = clamped to [-2^30, 2^30]; larger values would not change the mask, but sums would wrap */
     bool bound;
-    int8_t times;
-    uint8_t part; /* fxa__dnn_part */
-    int32_t index;
-    int64_t offset;
-    double value;
-    bool spread;  /* true: a scalar that a run writes to the workspace for each head */
-    int32_t fill; /* workspace: value to which a run sets all its 32-bit words before cuDNN starts; 0 = none */
-    bool cleared; /* workspace: true = a run sets it to 0 before cuDNN starts */
+    int8_t times;   /* NODE, OWN_NODE, SCALE: factor or operation, see fxa__dnn_source */
+    uint8_t part;   /* fxa__dnn_part */
+    int32_t index;  /* index of the slot, captured tensor or program node; see fxa__dnn_source */
+    int64_t offset; /* start of the tensor: bytes in the workspace, or elements in a captured tensor */
+    double value;   /* VALUE: the scalar. NODE, OWN_NODE: the term that is added */
+    bool spread;    /* true: a scalar that a run writes to the workspace for each head */
+    int32_t fill;   /* workspace: value to which a run sets all its 32-bit words before cuDNN starts; 0 = none */
+    bool cleared;   /* workspace: true = a run sets it to 0 before cuDNN starts */
     /* 1 + tensor with the offset of each batch entry in elements; 0 = batch entries are stride[0] apart */
     int32_t ragged;
 } fxa__dnn_tensor;

@@ -34,7 +34,7 @@ typedef struct fxa__dnn_score {
     int32_t score, dscore; /* tensors of the inputs score and dscore; dscore -1 = none */
     /* node whose value is in the tensor `score` (score/common_factors.c); -1 = the input score */
     int32_t folded;
-    int32_t base;                      /* tensor whose elements' coordinates nodes read */
+    int32_t base; /* tensor for each element of which nodes are computed: nodes read the element's coordinates */
     int32_t value[FXA__DNN_MAX_NODES]; /* [n_nodes] tensor of each node; -1 = not added yet */
     /* [n_nodes] tensor of each load, shared by all uses of the program; -1 = not added yet */
     int32_t load[FXA__DNN_MAX_NODES];
@@ -81,7 +81,8 @@ typedef struct fxa__dnn_axis {
  * functions below require such an input. */
 bool fxa__dnn_is_place(fxa_input input);
 fxa__dnn_axis fxa__dnn_axis_of(const fxa__dnn_score *s, fxa_input axis);
-/* fxa__dnn_axis_index returns the axis of such an input; fxa__dnn_extent returns the size of that axis. */
+/* For a coordinate input: fxa__dnn_axis_index returns its axis in the scores [B,H,Sq,Sk], and fxa__dnn_extent the size
+ * of that axis. */
 int fxa__dnn_axis_index(fxa_input input);
 int64_t fxa__dnn_extent(const fxa_problem *p, fxa_input axis);
 /* Returns the length of rows or keys that programs read if all batch entries have the same; else -1. */
