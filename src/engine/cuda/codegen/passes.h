@@ -12,27 +12,29 @@
 #include "../../../lower/emit.h"
 #include "../../../lower/grad_class.h"
 
-/* Users of a node: the functions of the text that need it. A bit each, of cuda_work.need and of fxa__emit.used. */
+/* Users of a node: the functions of the generated text that need the node. A bit each, of cuda_work.need and of
+ * fxa__emit.used. */
 enum {
-    CUDA_TILE = 1 << 2,         /* tile() */
+    CUDA_TILE = 1 << 2,         /* tile(), which computes values once per tile */
     CUDA_UNIFORM_MASK = 1 << 3, /* uniform_mask() */
-    CUDA_VALUE = 1 << 4,        /* value(), and functions without a pair: unit(), diagonal(), target indices */
+    CUDA_VALUE = 1 << 4,        /* value(), and functions without a pair: unit(), diagonal(), sum_place() */
     CUDA_DERIVATIVE = 1 << 5,   /* the derivative that value() also returns; user_backward() */
     CUDA_MASK = 1 << 6,         /* mask() */
     CUDA_GRADIENTS = 1 << 7     /* partials() and scatter() */
 };
 
-/* Names of the tensors and params that passes add, which the score program does not declare. "" = not added. */
+/* Names of the tensors and params that passes add to the score program, which does not declare them. "" = not added. */
 enum { CUDA_NAME = 40 };
 typedef struct cuda_added {
-    char slot[FXA_SLOT_COUNT][CUDA_NAME];
+    char slot[FXA_SLOT_COUNT][CUDA_NAME]; /* int32 arrays in slots of a run */
+    /* tensors and params of the caller's backward program */
     char bprop_tensor[FXA_MAX_TENSORS][CUDA_NAME], bprop_param[FXA_MAX_PARAMS][CUDA_NAME];
 } cuda_added;
 
-/* Expressions by which the text reads params, unless they are a.f[] and a.i[]. */
+/* Expressions by which the generated text reads params that are not in a.f[] and a.i[]. */
 typedef struct cuda_param_names {
     struct {
-        char member[16];                 /* member of Program */
+        char member[16];                 /* member of Program, in functions of pairs */
         char call[32];                   /* expression in static functions */
     } scalar[FXA_MAX_PARAMS];            /* params in device memory */
     char run[FXA__CUDA_HOST_VALUES][16]; /* values that the host computes */
@@ -42,49 +44,51 @@ enum { CUDA_TILE_NONE, CUDA_TILE_SUM, CUDA_TILE_FLOAT, CUDA_TILE_DIFFERENCE, CUD
 /* How pairs compute a node from t<node>, a member that tile() computes. */
 typedef struct cuda_tile {
     uint8_t kind;
-    int32_t left;  /* node: SUM: t is left; FLOAT: t is left as a float */
-    int32_t right; /* node: DIFFERENCE, EQUAL: t is left - right, saturated to 32 bits or modulo 2^32 */
-    int32_t row;   /* node that the text reads in addition; -1 = none */
-    char text[112];
+    int32_t left;   /* node: SUM: t is left; FLOAT: t is left as a float */
+    int32_t right;  /* node: DIFFERENCE, EQUAL: t is left - right, saturated to 32 bits or modulo 2^32 */
+    int32_t row;    /* node that the expression reads besides t; -1 = none */
+    char text[112]; /* the expression */
 } cuda_tile;
 
+/* Maximum number of conditions of a mask that is a conjunction. */
 enum { CUDA_CONJUNCTS = 16 };
 
 /* State of the passes. Arrays have an element per node of c->program unless stated otherwise. */
 typedef struct cuda_work {
     fxa__host *host;
-    const fxa__problem *problem; /* NULL = generated from a config */
-    fxa__cuda_config config;     /* what to generate; its programs and assumptions are those before pass 7 */
-    cuda_added added;
-    bool backward; /* the text is of a backward pass */
-    uint32_t done; /* products of the passes that have run (codegen/generate.c) */
+    const fxa__problem *problem; /* NULL = the text is generated from a config, in tests */
+    fxa__cuda_config config;     /* what to generate; programs and assumptions are those of passes 1 to 6 */
+    cuda_added added;            /* names that passes add */
+    bool backward;               /* the text is of a backward pass */
+    uint32_t done;               /* bits of the products of the passes that have run (codegen/generate.c) */
 
-    fxa_program *joined;  /* pass 7: all outputs in one program, unfolded */
+    fxa_program *joined;  /* pass 7: all outputs in one program, before its factors are folded */
     fxa__cuda_program *c; /* the result */
 
     /* Pass 8: the final program and its analyses. */
     fxa__linear *affine;   /* affine forms */
-    fxa__depend *inputs;   /* inputs that a node depends on */
-    fxa__interval *bounds; /* bounds of ints */
+    fxa__depend *inputs;   /* inputs, params and tensors on which a node depends */
+    fxa__interval *bounds; /* bounds of ints; other nodes are unbounded */
     uint8_t *need;         /* pass 10: bits CUDA_VALUE, CUDA_DERIVATIVE, CUDA_MASK */
 
     /* Pass 10. */
     cuda_tile *tiles;  /* values that tile() computes */
-    bool i64_operands; /* operands are i64 elements cut to 32 bits, and the mask compares all 64 */
-    int32_t rounded;   /* float that the forward has rounded, on a diagonal: never fused into an fma; -1 = none */
+    bool i64_operands; /* row and key operand are i64 elements cut to 32 bits; the mask compares all 64 bits */
+    int32_t rounded; /* backward: float that the forward reads, rounded, from the diagonal row, so never part of an fma;
+                          -1 = none */
 
-    uint8_t *in_bounds;                /* pass 11, of loads: bit d set = index d is inside the tensor */
-    bool *wanted;                      /* pass 12, [outputs]: a requested gradient that is not always 0 */
+    uint8_t *in_bounds; /* pass 11: bit d of a load set = its index d is inside the tensor */
+    bool *wanted;       /* pass 12, [outputs]: true = the output is a requested gradient and not always 0 */
     int32_t conjuncts[CUDA_CONJUNCTS]; /* pass 13, [n_conjuncts]: conditions of uniform_mask() */
     int n_conjuncts;                   /* pass 13: -1 = no uniform_mask() */
     cuda_param_names names;            /* pass 14 */
 
-    /* Pass 15: the nodes that functions of the text need. */
+    /* Pass 15: states of writing functions, with the nodes that these functions need. */
     struct {
-        fxa__emit pairs;     /* value(), mask(), user_backward(): with the operands of pairs */
+        fxa__emit pairs;     /* value(), mask(), user_backward(), whose pairs have all operands */
         fxa__emit gradients; /* partials() and scatter(), whose pairs have only q and k */
-        fxa__emit tile;      /* tile(): values of the first pair of a tile */
-        fxa__emit mask64;    /* mask() of 64-bit elements */
+        fxa__emit tile;      /* tile(), which computes values of the first pair of a tile */
+        fxa__emit mask64;    /* mask_whole(), the mask that compares 64-bit elements */
     } emit;
 } cuda_work;
 
@@ -95,12 +99,13 @@ typedef struct cuda_work {
 /* codegen/coordinates.c. Consumes the problem's score program, index maps and lengths. Produces config.program, whose
  * b, h, q, k and lengths are those of the problem; tables and offsets are additional int tensors. */
 fxa_status fxa__cuda_substitute_coordinates(cuda_work *w, fxa_error *err);
-/* codegen/score_masks.c. Turns `c ? x : -inf` in the score into conditions of the mask. */
+/* codegen/score_masks.c. Turns `c ? x : -inf` in the score into a condition c of the mask. */
 fxa_status fxa__cuda_lift_score_masks(cuda_work *w, fxa_error *err);
 /* codegen/score_masks.c. Turns conditions of the mask that read the score back into `c ? x : -inf` in the score. */
 fxa_status fxa__cuda_move_mask_to_score(cuda_work *w, fxa_error *err);
-/* codegen/user_backward.c. Consumes the caller's backward program. Produces config.bprop, with params and tensors of
- * its own names and the coordinates of the problem; NULL without one. */
+/* codegen/user_backward.c. Consumes the caller's backward program. Produces config.bprop, with the coordinates
+ * of the problem, and with names of params and tensors that the score program does not declare; NULL if the problem has
+ * no such program. */
 fxa_status fxa__cuda_prepare_user_backward(cuda_work *w, fxa_error *err);
 /* codegen/join.c. Produces config.derivative; NULL in a forward. */
 fxa_status fxa__cuda_derive(cuda_work *w, fxa_error *err);
@@ -112,10 +117,11 @@ fxa_status fxa__cuda_join_and_scale(cuda_work *w, fxa_error *err);
 /* codegen/fold_factors.c. Consumes w->joined. Produces c->program, in which divisions by uniform values are products
  * and uniform factors of one product are one factor, and its analyses. */
 fxa_status fxa__cuda_fold_factors(cuda_work *w, fxa_error *err);
-/* codegen/split_unit.c. Produces the nodes of value() and unit(), the uniform factor of the entire score, and which of
- * value, derivative and mask the text has. If the factor may be <= 0, folds again without finite_factors. */
+/* codegen/split_unit.c. Produces the nodes that value() and unit() (the uniform factor of the entire score) return, and
+ * which of value, derivative and mask the text has. If the factor may be <= 0, folds again without finite_factors. */
 fxa_status fxa__cuda_split_unit(cuda_work *w, fxa_error *err);
-/* codegen/operands.c. Produces c->operands: what a pair reads besides q and k; and w->tiles. */
+/* codegen/operands.c. Produces c->operands, what a pair reads besides q and k, and w->tiles, the values that pairs
+ * compute from a value of their tile. */
 fxa_status fxa__cuda_place_operands(cuda_work *w, fxa_error *err);
 /* codegen/bound_values.c. Produces the bound of value(), whether the derivative may be infinite, and which indices need
  * no guard for the sizes of the captured tensors. */
@@ -124,9 +130,11 @@ fxa_status fxa__cuda_bound_values(cuda_work *w, fxa_error *err);
 fxa_status fxa__cuda_place_gradients(cuda_work *w, fxa_error *err);
 /* codegen/fast_paths.c. Produces the conditions of uniform_mask() and the tanh of softcap(). */
 fxa_status fxa__cuda_choose_fast_paths(cuda_work *w, fxa_error *err);
-/* codegen/choose_host_values.c. Produces the floats of params alone that the host computes, and their places in f[]. */
+/* codegen/choose_host_values.c. Produces the floats of params alone that the host computes, and their indices in
+ * f[]. */
 fxa_status fxa__cuda_choose_host_values(cuda_work *w, fxa_error *err);
-/* codegen/out_of_line.c. Produces the nodes that each function of the text needs, and which functions are called. */
+/* codegen/out_of_line.c. Produces the nodes that each function of the text needs, and which functions kernels call
+ * instead of inlining them. */
 fxa_status fxa__cuda_choose_out_of_line(cuda_work *w, fxa_error *err);
 /* codegen/write_program.c. Writes c->text, and chooses c->operands.ranges, which tile_class() reads. */
 fxa_status fxa__cuda_write_text(cuda_work *w, fxa_error *err);
@@ -135,11 +143,12 @@ fxa_status fxa__cuda_write_text(cuda_work *w, fxa_error *err);
 
 /* Writes the names of w->added. Must precede the passes. */
 void fxa__cuda_added_names_make(cuda_work *w);
-/* Writes `base`, or if a program declares it `base` with a number, into name. */
+/* Writes `base` to `name`, or if p declares a param or tensor of this name, `base` with a number. */
 void fxa__cuda_unused_name(const fxa_program *p, const char *base, char name[CUDA_NAME]);
 /* Returns where a run finds the tensor of this name. */
 fxa__cuda_origin fxa__cuda_tensor_source(const cuda_work *w, const char *name);
-/* Returns the source of the param of this name, which is no hidden constant and not the scale (fxa__cuda_param). */
+/* Returns fxa__cuda_param.source of the param of this name, which is a param of the caller: neither a constant nor the
+ * scale. */
 int32_t fxa__cuda_param_source(const cuda_work *w, const char *name);
 
 /* ---- Parts of passes --------------------------------------------------------------------------------------------- */
@@ -150,13 +159,13 @@ fxa_status fxa__cuda_coordinates_apply(cuda_work *w, fxa_program *program, fxa_p
 /* codegen/fold_factors.c: frees the analyses of c->program. */
 void fxa__cuda_analyses_free(cuda_work *w);
 
-/* codegen/split_unit.c: returns true if a node depends on params alone. */
+/* codegen/split_unit.c: returns true if a node depends on params and constants alone. */
 bool fxa__cuda_is_run(const cuda_work *w, int32_t node);
 
-/* codegen/tile_values.c: writes the bounds of ints, for coordinates and lengths up to FXA__CUDA_LENGTH. Other nodes are
- * unbounded. */
+/* codegen/tile_values.c: writes the bounds of int nodes, for coordinates and lengths up to FXA__CUDA_LENGTH, to out[n].
+ * Other nodes are unbounded. */
 void fxa__cuda_int_bounds(const fxa_program *p, fxa__interval *out);
-/* Writes the tile-level value of each node. */
+/* Writes to out[n] how pairs compute each node from a value of their tile. */
 void fxa__cuda_tile_values(const cuda_work *w, cuda_tile *out);
 
 /* codegen/place_gradients.c: returns true if a node is this float constant. */
@@ -167,9 +176,11 @@ bool fxa__cuda_gradients_read_score(const cuda_work *w);
 bool fxa__cuda_is_scattered(const cuda_work *w, int32_t output);
 
 /* codegen/param_names.c. */
+/* Writes the expressions by which the text reads params and host values. */
 void fxa__cuda_param_names_make(const cuda_work *w, cuda_param_names *out);
-/* Makes e read params by these names. Must precede every requirement on e. All functions use them, so they all read the
- * same bits. members: e is of functions of pairs, which can read members of Program. */
+/* Makes the functions that e writes read params by the names of w->names. Must precede fxa__lower_emit_require on e.
+ * All functions use these names, so they all read the same bits. members: true = e writes functions of pairs, which can
+ * read members of Program. */
 void fxa__cuda_param_names_use(const cuda_work *w, fxa__emit *e, bool members);
 
 /* codegen/out_of_line.c: returns true if pairs load 64-bit elements and tile_class() alone reads operands: the backward
@@ -178,11 +189,11 @@ bool fxa__cuda_only_ranges_read_operands(const cuda_work *w);
 /* Returns true if pairs read a node as member t<node> of the tile. */
 bool fxa__cuda_is_tiled(const cuda_work *w, int32_t node);
 
-/* codegen/write_tile_functions.c: writes unit(), diagonal() and tile_class(). Returns false without memory. */
+/* codegen/write_tile_functions.c: writes unit(), diagonal() and tile_class(). Returns false if memory ran out. */
 bool fxa__cuda_tile_functions_write(const cuda_work *w);
 /* codegen/write_gradients.c: writes partials() and scatter(). */
 void fxa__cuda_gradients_write(const cuda_work *w);
-/* Writes sum_place() and diagonal_place(). Returns false without memory. */
+/* Writes sum_place() and diagonal_place(). Returns false if memory ran out. */
 bool fxa__cuda_target_indices_write(const cuda_work *w);
 
 #endif
