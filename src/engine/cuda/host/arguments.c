@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * Arguments of a run's kernels (struct FxaArgs), computed from the problem and its bound arguments. Neither reads
- * device memory nor calls the driver.
+ * Arguments of a run's kernels (struct FxaArgs), computed from the problem and its bound arguments, without
+ * reading device memory or calling the driver.
  */
 #include "call.h"
 
@@ -18,7 +18,7 @@
 
 /* ---- Tensors ----------------------------------------------------------------------------------------------------- */
 
-/* Returns the view of a copy in the workspace. Packed operands have no batch stride. */
+/* Returns the view of a copy in the workspace. size: b, h, s, d; packed sequences have b = 1 and batch stride 0. */
 static struct FxaView args_spare(const int64_t size[4], void *data) {
     int64_t pitch = fxa__round_up(size[3], 8);
     return (struct FxaView){data, size[0] > 1 ? size[1] * size[2] * pitch : 0, size[2] * pitch, pitch};
@@ -41,9 +41,10 @@ fxa__cuda_operand fxa__cuda_operand_of(const fxa__cuda_call *c, fxa_slot slot) {
     return t;
 }
 
-/* ---- The program's ----------------------------------------------------------------------------------------------- */
+/* ---- Arguments of the score program ------------------------------------------------------------------------------ */
 
-/* Returns true if kernels negate products of Q and K: the unit must be > 0, so the sign of a scale <= 0 goes into Q. */
+/* Returns true if kernels negate products of Q and K (scale < 0) or set them to 0 (scale 0), because the unit (the
+ * uniform factor of the score) must be > 0. */
 static bool args_is_turned(const fxa__cuda_call *c) { return c->code->choice.finite_factors && c->bound->scale <= 0; }
 
 double fxa__cuda_unit_scale(const fxa__cuda_call *c) {
@@ -102,7 +103,8 @@ static void args_captures(fxa__cuda_call *c) {
     }
 }
 
-/* Sets the view of the dense tensor. Its load has indices b and h, if any, before q and k. */
+/* Sets the view of the dense tensor (captured, an element per pair). The load of this tensor has indices b and h, if
+ * any, before q and k. */
 static void args_dense(fxa__cuda_call *c) {
     const fxa__cuda_program *g = &c->code->program;
     if (g->operands.dense < 0) return;
@@ -141,7 +143,7 @@ static void args_program(fxa__cuda_call *c) {
         (struct FxaDiagonal){r->data, r->batch > 1 ? r->heads * r->pitch : 0, r->heads > 1 ? r->pitch : 0, r->zero};
 }
 
-/* ---- Everything -------------------------------------------------------------------------------------------------- */
+/* ---- All arguments ----------------------------------------------------------------------------------------------- */
 
 static void args_sizes(fxa__cuda_call *c) {
     const fxa_problem *p = &c->p->in;
@@ -261,7 +263,7 @@ void fxa__cuda_args_tile_list(fxa__cuda_call *c, const fxa__cuda_tile_list *list
 
 struct FxaDivisor fxa__cuda_divisor(int64_t by) {
     struct FxaDivisor d = {0, 0};
-    if (by < 1) by = 1; /* an empty problem */
+    if (by < 1) by = 1; /* the problem is empty */
     while ((int64_t)1 << d.shift < by) d.shift++;
     d.factor = (unsigned)((UINT64_C(1) << (31 + d.shift)) / (uint64_t)by + 1);
     return d;

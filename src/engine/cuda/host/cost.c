@@ -2,9 +2,9 @@
  *
  * Estimates the time of a run from rates that were measured on one H200 (docs/cuda.md): TFLOP/s at 4,096 rows, and for
  * decode bytes of K and V per second. On other devices the rates are scaled by the number of multiprocessors; nothing
- * was measured there. Recipes (host/recipes.c) have rates of full masks, and of soft caps at head dims 64 and 128; soft
- * caps at other head dims are scaled as at the nearer one. Ordered dQ is as fast as unordered; above head dim 128 both
- * are the same kernels.
+ * was measured there. Recipes (host/recipes.c) have rates without a mask, and with soft caps at head dims 64
+ * and 128; rates with soft caps at other head dims are scaled as at the nearer of the two. Ordered dQ (summed in a
+ * fixed order) is as fast as unordered dQ; above head dim 128 both are computed by the same kernels.
  */
 #include "recipes.h"
 
@@ -13,18 +13,20 @@
 #include <math.h>
 
 enum {
-    COST_CLUSTER = 4, /* minimum CTAs of a cluster */
+    COST_CLUSTER = 4, /* CTAs from which on a decode cluster costs COST_CLUSTER_US */
     COST_JOINT = 128  /* maximum head dim of the fused backward */
 };
-#define COST_PROCESSORS 132.0
-#define COST_ROWS 128.0          /* rows of a tile */
+#define COST_PROCESSORS 132.0    /* multiprocessors of the H200 that was measured */
+#define COST_ROWS 128.0          /* rows of a query tile */
 #define COST_CPU_US 6.0          /* host time of a launch */
 #define COST_DECODE_US 13.0      /* time of a decoding step besides reading K and V */
-#define COST_CLUSTER_US 10.0     /* the same, with clusters of COST_CLUSTER CTAs */
-#define COST_DECODE_BYTES 4.5e12 /* per second */
-/* Rate of a deterministic backward with a kernel for dQ, relative to the fused one: causal, head dim 128. */
+#define COST_CLUSTER_US 10.0     /* COST_DECODE_US with clusters of COST_CLUSTER CTAs or more */
+#define COST_DECODE_BYTES 4.5e12 /* bytes of K and V that decode reads per second */
+/* TFLOP/s of a deterministic backward with a separate dQ kernel, divided by TFLOP/s of the fused backward: measured
+ * with a causal mask at head dim 128. */
 #define COST_APART 0.85
 
+/* Returns the operations per second of the choice's main kernel on the H200. */
 static double cost_rate(const fxa__cuda_choice *choice, const fxa__problem *p) {
     const struct FxaTraits *t = &choice->traits;
     const fxa__cuda_rate *rate = choice->recipe->rates;

@@ -1,7 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * The rows of the recipe table: which problems each main kernel takes, and what the host must know of it. Rows of one
- * kernel differ in their architectures and in the shared memory of a CTA there, from which the tile shape follows.
+ * The rows of the recipe table: which problems each main kernel runs, and how the host compiles and launches the
+ * kernel. Rows of the same kernel differ in their architectures and in the shared memory of a CTA, which determines the
+ * tile shape.
  */
 #include "recipes.h"
 
@@ -11,10 +12,10 @@
 #include <string.h>
 
 enum {
-    RECIPE_SCORED = 96, /* maximum head dim of several sums beside a derivative */
-    RECIPE_DECODE_KEYS = 256,
-    RECIPE_DECODE_TILES = 4, /* maximum tiles of 8 rows of a CTA */
-    RECIPE_DECODE_GROUPS = 4 /* keeps the number of work items below 2^31 */
+    RECIPE_SCORED = 96,       /* maximum head dim of a backward with a derivative and several sums of gradients */
+    RECIPE_DECODE_KEYS = 256, /* minimum keys of decode */
+    RECIPE_DECODE_TILES = 4,  /* maximum tiles of 8 rows that a CTA computes */
+    RECIPE_DECODE_GROUPS = 4  /* maximum CTAs per KV head and split; keeps the number of work items below 2^31 */
 };
 
 /* ---- sm90 -------------------------------------------------------------------------------------------------------- */
@@ -26,14 +27,15 @@ static bool recipe_pages_fit(const fxa_problem *p) {
            (p->page_size % 8 == 0 && 64 % p->page_size == 0);
 }
 
-/* Returns true if a tensor has no elements: sizes in tensor maps are > 0. */
+/* Returns true if a tensor has no elements. Tensor maps require sizes > 0. */
 static bool recipe_is_empty(const fxa_problem *p) {
     bool packed = p->flags & FXA_VARLEN, paged = p->flags & FXA_PAGED;
     return p->b < 1 || p->sq < 1 || p->sk < 1 || (packed && p->total_q < 1) || (packed && !paged && p->total_k < 1) ||
            (paged && p->n_pages < 1);
 }
 
-/* Conditions of all kernels of sm90. The reason must hold for all problems with the same code key. */
+/* Returns the reason why no kernel of family sm90 runs the problem; NULL = none. The reason must hold for all problems
+ * with the same code key. */
 static const char *recipe_sm90(const fxa__cuda_case *c) {
     const fxa__cuda_self *s = c->self;
     if (c->traits.f32) return "";
@@ -60,8 +62,8 @@ static int32_t recipe_row_tiles(const fxa__cuda_case *c) {
     return rows <= 8 ? 1 : rows <= 16 || fxa_is_wide(c->traits) ? RECIPE_DECODE_TILES / 2 : RECIPE_DECODE_TILES;
 }
 
-/* Decode takes few rows per KV head and many keys. Its tile lists have a row per KV head, so the mask must not differ
- * among query heads. */
+/* Returns NULL if decode runs the problem: few rows per KV head, many keys. The tile lists of decode have a row per KV
+ * head, so the mask must be equal for all query heads of a KV head. */
 static const char *recipe_decode_sm90(const fxa__cuda_case *c) {
     const fxa_problem *p = c->p;
     bool same = p->hq == p->hkv || !(c->program->operands.mask_inputs & 1u << FXA_INPUT_H);
@@ -76,8 +78,9 @@ static void recipe_settle_decode(const fxa__cuda_case *c, struct FxaTraits *t) {
     t->cluster = fxa__cuda_decode_cluster(c->self, t, c->p, &shape);
 }
 
-/* The backward up to head dim 128 has gradients of captures; sums beside a derivative need registers: up to head dim
- * 96, or one sum at 128, without scatter() and dropout. */
+/* Conditions of the backward up to head dim 128. It computes gradients of captured tensors and params. Together with a
+ * derivative, registers suffice for several sums up to head dim 96 or one sum up to 128, without scatter() and
+ * dropout. */
 static const char *recipe_backward_sm90(const fxa__cuda_case *c) {
     const struct FxaTraits *t = &c->traits;
     const char *why = recipe_sm90(c);
@@ -91,6 +94,7 @@ static const char *recipe_backward_sm90(const fxa__cuda_case *c) {
     return few ? NULL : "several gradients of params or tensors beside a slope above 96 columns";
 }
 
+/* Conditions of the backward above head dim 128. */
 static const char *recipe_backward_wide_sm90(const fxa__cuda_case *c) {
     const struct FxaTraits *t = &c->traits;
     const char *why = recipe_sm90(c);
@@ -103,8 +107,8 @@ static const char *recipe_backward_wide_sm90(const fxa__cuda_case *c) {
 
 /* Returns true if a deterministic backward computes dQ in the main kernel, by ordered accumulation. Requires that every
  * key tile visits every query block, so that the order is known. Does not depend on the number of tiles, so a batch
- * entry has the same bits in any batch. Excluded with a dense tensor and with operands, for which no time was
- * measured. */
+ * entry has the same bits in any batch. Returns false with a dense tensor and with row and key operands, for
+ * which no time was measured. */
 static bool recipe_is_ordered(const struct FxaTraits *t) {
     return !t->mask && !t->varlen && !t->dense && !t->pack_operands && !t->grad_diagonal;
 }
@@ -131,7 +135,7 @@ static const fxa__cuda_rate recipe_rates_backward_sm90[] = {{32, 376, 271, 288},
 
 static const char *recipe_16_bits(const fxa__cuda_case *c) { return c->traits.f32 ? "" : NULL; }
 
-/* The backward of sm80 adds to dQ and along diagonals in any order. */
+/* The backward of sm80 adds to dQ, and to sums along diagonals, in any order, so it is not deterministic. */
 static const char *recipe_backward_sm80(const fxa__cuda_case *c) {
     bool by_pairs = (c->p->flags & FXA_GRAD_Q) || c->traits.grad_diagonal;
     return c->traits.f32 || ((c->p->flags & FXA_DETERMINISTIC) && by_pairs) ? "" : NULL;
@@ -154,7 +158,8 @@ static const fxa__cuda_rate recipe_rates_backward_simt[] = {{256, 16, 14, 14}};
 
 /* ---- Recipes ----------------------------------------------------------------------------------------------------- */
 
-/* Forward and backward of sm80 for devices from `first` to `last` with so much shared memory per CTA. */
+/* Forward and backward of sm80 for devices of architectures `first` to `last`, with `kb` KB of shared memory per
+ * CTA. */
 #define RECIPE_FORWARD_SM80(first, last, kb)                                                                           \
     {                                                                                                                  \
         .name = "forward_sm80", .family = "sm80", .pass = FXA_FORWARD, .arch_first = first, .arch_last = last,         \
@@ -313,8 +318,8 @@ static bool recipe_is_for(const fxa__cuda_recipe *r, int32_t arch, fxa_pass pass
     return r->pass == pass && r->arch_first <= arch && arch <= r->arch_last;
 }
 
-/* Returns the first recipe that takes the problem. *better: the first one of another family that gave a reason against
- * it, *why. Rows before those of the family that FXA_CUDA_FAMILY names are refused. */
+/* Returns the first recipe that runs the problem. *better: the first recipe before it that gave a reason against the
+ * problem, *why; unchanged if there is none. Rows before those of the family that FXA_CUDA_FAMILY names are refused. */
 static const fxa__cuda_recipe *recipe_find(fxa__cuda_case *c, const fxa__cuda_recipe **better, const char **why) {
     const char *forced = c->self->forced;
     const fxa__cuda_recipe *r = fxa__cuda_recipes;
