@@ -1,52 +1,56 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
  * The interface between kernels and the score program. program.cuh, the only generated text, defines switches and one
- * struct Program. All main kernels, forward and backward, call the same functions of it.
+ * struct Program. All main kernels, forward and backward, call the same functions of Program.
  *
- * Switches, 0 unless defined. fwd, bwd: set in texts of that pass only.
+ * Switches, 0 unless defined. fwd, bwd: defined for forward or backward kernels only.
  *
- *   PROG_VALUE                value() changes the score; without it the new score is the scaled product
+ *   PROG_VALUE                value() computes the new score; otherwise the new score is the scaled product
  *   PROG_BOUNDED n            |value()| <= n for all inputs (soft cap: 1); the forward then needs no running maximum
- *   PROG_SOFTCAP              the program reads the score through softcap() alone; value() takes the result of it
+ *   PROG_SOFTCAP              the program reads the score only as softcap(score); value() takes that result
  *   PROG_SOFTCAP_SERIES       softcap() has two faster forms for small scores: softcap_series() and softcap_exp()
  *   PROG_SOFTCAP_HAS_UNIT     fwd: softcap() includes the factor softcap_unit(), of any sign, and unit() is 1.
- *                             PROG_BOUNDED excludes the factor. If the factor is no float, unit() is 4 times it.
+ *                             PROG_BOUNDED bounds value() without the factor. If the factor overflows f32,
+ *                             softcap_unit() is a quarter of the factor and unit() is 4.
  *   PROG_MASK                 mask() can be false
- *   PROG_UNIFORM_OPERANDS     uniform_mask() equals mask() in tiles whose row and key operands are all equal
- *   PROG_OPERANDS 1, 2        pairs read row and key operands: 1 = in mask() only, 2 = also in value()
- *   PROG_PACK_OPERANDS        these operands are packed before a run: for pairs, or only for the ranges of tile_class()
- *   PROG_DIAGONAL             value() reads pair.diagonal, a row that fxa_diagonal_fill tabulates by diagonal()
+ *   PROG_UNIFORM_OPERANDS     uniform_mask() is a shorter mask() for tiles whose row and key operands are all equal
+ *   PROG_OPERANDS 1, 2        pairs read row and key operands (values of captured tensors that depend on the row or
+ *                             the key alone, struct FxaOperand): 1 = in mask() only, 2 = also in value()
+ *   PROG_PACK_OPERANDS        row and key operands are packed before a run: for pairs, or only for the ranges that
+ *                             tile_class() reads
+ *   PROG_DIAGONAL             value() reads pair.diagonal, from the table of diagonal() that fxa_diagonal_fill writes
  *   PROG_DENSE                value() reads pair.dense, an element of a 16-bit tensor [b, h, q, k]
- *   PROG_OUT_OF_LINE bits     expensive functions that are called (common/out_of_line.cuh): 1 = value(), 2 = mask() and
+ *   PROG_OUT_OF_LINE bits     functions called out of line (common/out_of_line.cuh): 1 = value(), 2 = mask() and
  *                             uniform_mask(), 4 = partials(), scatter() and user_backward()
- *   PROG_DERIVATIVE 1, 2      bwd: the derivative d new score / d scaled score is not 1, or gradients of captures read
- *                             the score; 2: it may be infinite or NaN, and then a gradient of 0 stays 0
- *   PROG_USER_BACKWARD        bwd: user_backward() computes the gradient of the score; not in kernels of sm90
- *   PROG_GRAD_DIAGONAL        bwd: dS is summed along diagonals
- *   PROG_GRAD_DIAGONAL_EXACT  bwd: these sums are FxaExact
- *   PROG_GRAD_DENSE           bwd: dS is the gradient of the dense tensor
+ *   PROG_DERIVATIVE 1, 2      bwd: d new score / d scaled score is not 1, or a captured tensor's gradient reads scores;
+ *                             2: the derivative may be infinite or NaN, but gradient 0 times it is 0
+ *   PROG_USER_BACKWARD        bwd: the user-written user_backward() computes the gradient of the score; not in sm90/
+ *   PROG_GRAD_DIAGONAL        bwd: dS is summed over pairs of equal q - k, for the diagonal row
+ *   PROG_GRAD_DIAGONAL_EXACT  bwd: the sums of PROG_GRAD_DIAGONAL are FxaExact, not floats
+ *   PROG_GRAD_DENSE           bwd: dS is stored as the gradient of the dense tensor (PROG_DENSE)
  *   PROG_GRAD_SUMS n          bwd: n sums over all pairs of (b, h), of the terms that partials() computes: gradients of
  *                             params, and of tensors with an element per head
  *   PROG_GRAD_SCATTER         bwd: scatter() adds the gradient of each pair to tensors; with PROG_DERIVATIVE not in
  *                             kernels of sm90
- *   PROG_GRAD_EXACT bits      bwd: tensors whose gradients are summed in FxaExact: deterministic in any order
+ *   PROG_GRAD_EXACT bits      bwd: bit i: the gradient of captured tensor i is summed in FxaExact, hence deterministic
  *
  * struct Program inherits defaults from ProgramBase. All but head() and tile() are const or static.
  *
- *   unit(a)                   factor > 0 of all scores (scale, cap): new score * log2(e) = value() * unit()
+ *   unit(a)                   uniform factor > 0 of all scores (scale, cap): new score * log2(e) = value() * unit()
  *   head(a, b, h, q_len, k_len)   computes members that depend on batch entry and head
  *   tile(a, q, k)             computes members that depend on the tile; q, k: first query and key of this thread
  *   value(a, s, pair)         s: product of Q and K, unscaled; with PROG_SOFTCAP the result of softcap()
  *   value(a, s, pair, slope)  PROG_DERIVATIVE: returns the same bits and sets slope = d new score / d scaled score
  *   user_backward(a, s, pair, dscore)   PROG_USER_BACKWARD: returns the gradient of the scaled score
  *   softcap(a, s)             PROG_SOFTCAP: tanh of the product times a run-time factor
- *   softcap_series(a, s)      polynomial for |s| < series_limit(a), if this holds for all pairs of a warp in a tile
- *   softcap_exp(a)            constants for four pairs at a time, for |s| < exp_limit(a); exp_limit() is 0 if the error
+ *   softcap_series(a, s)      softcap() by a polynomial, if |s| < series_limit(a) for all pairs of a warp in a tile
+ *   softcap_exp(a)            constants of score_softcap_four(), for |s| < exp_limit(a); exp_limit() is 0 if its error
  *                             would exceed 2^-20 of the largest result of softcap()
- *   mask(a, pair)             called in partial tiles only; where it is false, value and slope may be anything
- *   uniform_mask(a, pair)     PROG_UNIFORM_OPERANDS: the conditions of mask() besides equality of the operands
- *   partials(a, s, pair, g)   g[i] = d new score / d (what sum i belongs to); s: the product. Without PROG_DERIVATIVE
- *                             s may be 0. Uses only q, k and offsets of the pair.
+ *   mask(a, pair)             true if the pair is attended; called in partial tiles only. value() and slope of a
+ *                             masked pair may be anything
+ *   uniform_mask(a, pair)     PROG_UNIFORM_OPERANDS: the conditions of mask() except equality of row and key operand
+ *   partials(a, s, pair, g)   g[i] = d new score / d x, x being the param or element that sum i is the gradient of;
+ *                             s: product of Q and K; may be 0 without PROG_DERIVATIVE. Reads only q, k and offsets.
  *   scatter(a, b, h, s, pair, ds)   ds = d loss / d new score; all lanes of a warp call it together, with ds = 0 where
  *                             there is nothing to add (sum_lanes())
  *   diagonal(a, b, h, d)      value of the diagonal row at d = q - k
@@ -62,8 +66,10 @@
 #include "common/varlen.cuh"
 #include "common/trig.cuh"
 
-/* A pair. q = the thread's first query + q_off, and k likewise. The offsets are constants after unrolling, so an
- * expression that is affine in q and k costs one addition of a constant, or nothing if tile() has computed its base. */
+/* A pair of query q and key k. q_off = q - the thread's first query, k_off = k - its first key. The offsets are
+ * constants after unrolling, so an expression that is affine in q and k costs one addition of a constant to a base that
+ * tile() computes. diagonal, dense: elements of the diagonal row and the dense tensor; q_word, k_word: row and key
+ * operand. */
 struct Pair {
     int q, k, q_off, k_off;
     float diagonal, dense;
@@ -72,16 +78,17 @@ struct Pair {
 
 enum { TILE_EMPTY, TILE_PARTIAL, TILE_FULL };
 
-/* Bits of a lane's number in which lanes of a backward kernel with different keys differ; lanes that differ in the
- * other bits have different queries. Matrix units have keys as rows. */
+/* KEY_LANES: bits of the lane number that select the keys of a lane in a backward kernel; the other bits
+ * (QUERY_LANES) select its queries. The default is the layout of tensor-core accumulators with keys as rows. */
 #ifndef FXA_KEY_LANES
 #define FXA_KEY_LANES 28
 #endif
 enum { KEY_LANES = FXA_KEY_LANES, QUERY_LANES = 31 & ~KEY_LANES, ALL_LANES = 31 };
 
-/* Sums x over the lanes that differ in these bits alone, which add to one element. Returns true in the lane that
- * adds the sum to it. All lanes of the warp call this function. Scattered gradients are bound by atomics, and this
- * reduces their number to a quarter or a sixteenth. */
+/* Sets x to its sum over the lanes whose numbers differ in the bits `lanes` alone; these lanes add to the same element
+ * of a gradient. Returns true in one of them, which then adds the sum, if it is not 0. All lanes of the warp call this
+ * function. Atomics limit the speed of scattered gradients; this sum reduces their number to a quarter or a
+ * sixteenth. */
 template <int lanes> FXA_INLINE bool sum_lanes(float &x)
 {
 #pragma unroll
@@ -90,7 +97,8 @@ template <int lanes> FXA_INLINE bool sum_lanes(float &x)
     return (threadIdx.x & lanes) == 0 && x != 0.f;
 }
 
-/* Returns {minimum, maximum} of the operands of positions first..last, by blocks of 64, for tile_class(). */
+/* Returns {minimum, maximum} of a row or key operand over the positions first..last, rounded out to blocks of 64, for
+ * tile_class(). */
 FXA_INLINE Int2 operand_range(const FxaOperand &v, int b, int h, int first, int last)
 {
     const Int2 *r = (const Int2 *)v.ranges + b * v.ranges_b + h * v.ranges_h;
@@ -117,7 +125,7 @@ struct ProgramBase {
 constexpr FxaTraits TRAITS = {FXA_SETTINGS(FXA_TRAIT_VALUE) FXA_SWITCHES(FXA_TRAIT_VALUE)};
 #undef FXA_TRAIT_VALUE
 
-/* True if pairs of the backward read the program in full tiles too, so that tile() has to be called there.
+/* True if the backward calls functions of Program for the pairs of full tiles too, and so must call tile() there.
  * PROG_DERIVATIVE alone is possible without PROG_VALUE. */
 constexpr bool PAIRS_READ_PROGRAM = PROG_VALUE || PROG_DERIVATIVE || PROG_USER_BACKWARD;
 
@@ -141,7 +149,8 @@ static_assert(!(PROG_OUT_OF_LINE & 4) || PROG_GRAD_SUMS || PROG_GRAD_SCATTER || 
 
 #include "common/out_of_line.cuh"
 
-/* Multiplies products by -1 or 0 (a.turned), for kernels whose operands stay unchanged. */
+/* Multiplies the products of Q and K by -1 or 0 if the scale is negative or 0 (FxaArgs.turned), for kernels that leave
+ * Q and K unchanged. */
 template <int n> FXA_INLINE void negate_products(const FxaArgs &a, float (&s)[n][4])
 {
     if (!a.turned) return;
@@ -152,9 +161,9 @@ template <int n> FXA_INLINE void negate_products(const FxaArgs &a, float (&s)[n]
         for (int j = 0; j < 4; j++) s[i][j] *= by;
 }
 
-/* Returns the new score, by the same operations in every kernel. CAPPED: s is already the result of softcap_all().
- * The form that softcap_all() chooses depends on the neighbouring pairs, so forward and backward may use different
- * forms for a pair; all forms have the precision of softcap(). */
+/* Returns value(), the new score except for the factor unit(), by the same operations in every kernel. CAPPED: s is
+ * already the result of softcap_all(), which chooses one of several forms of softcap() by the neighbouring pairs too.
+ * Forward and backward may so use different forms for a pair; all forms have the precision of softcap(). */
 template <bool CAPPED> FXA_INLINE float score_value(const Program &program, const FxaArgs &a, float s, const Pair &pair)
 {
 #if PROG_SOFTCAP
@@ -183,14 +192,15 @@ FXA_INLINE float score_value(const Program &program, const FxaArgs &a, float s, 
 #endif
 }
 
-/* Returns a bound of |value() * unit()|, with PROG_BOUNDED. */
+/* Returns an upper bound of |value() * unit()|; requires PROG_BOUNDED. */
 FXA_INLINE float score_bound(const FxaArgs &a)
 {
     return PROG_BOUNDED * (PROG_SOFTCAP_HAS_UNIT ? fabsf(Program::softcap_unit(a)) : Program::unit(a));
 }
 
-/* Returns a weight times the derivative; times_rest() returns the product of that and the rest of a gradient. Both
- * return 0 if either factor is 0. */
+/* dS = weight * derivative * rest, with rest = dP - delta, is computed in two steps: times_derivative() returns weight
+ * * derivative, and times_rest() returns this product times rest. If the derivative may be infinite or NaN
+ * (PROG_DERIVATIVE 2), a weight or rest of 0 returns 0. */
 FXA_INLINE float times_derivative(float weight, float derivative)
 {
     return PROG_DERIVATIVE == 2 && weight == 0.f ? 0.f : weight * derivative;
@@ -201,8 +211,8 @@ FXA_INLINE float times_rest(float product, float rest)
     return PROG_DERIVATIVE == 2 && rest == 0.f ? 0.f : product * rest;
 }
 
-/* Returns the gradient of the score, from the gradient of the new score: user_backward() if the caller has supplied
- * one, otherwise ds. */
+/* Returns the gradient of the scaled score: user_backward() of ds, the gradient of the new score, if the program has a
+ * user-written backward, otherwise ds. */
 FXA_INLINE float user_gradient(const Program &program, const FxaArgs &a, float s, const Pair &pair, float ds)
 {
 #if PROG_USER_BACKWARD
@@ -212,9 +222,9 @@ FXA_INLINE float user_gradient(const Program &program, const FxaArgs &a, float s
 #endif
 }
 
-/* Calls each(first, x) for all pairs of a thread, at_once of them at a time, by one copy of the code. Registers
- * cannot be indexed, so the array is rotated by at_once elements each time and ends up in its first order. first:
- * index of x[0]. The moves cost little next to compiling long code for each pair. */
+/* Calls each(first, x) for all pairs of a thread, at_once pairs at a time, in a loop that is not unrolled, so that long
+ * code is compiled once instead of once per pair. first: index of x[0] in s. Registers cannot be indexed, so the array
+ * is rotated by at_once elements each time and ends up in its original order. */
 template <int at_once, int n, class F> FXA_INLINE void in_batches(float (&s)[n], F each)
 {
     static_assert(n % at_once == 0, "pairs of a thread");
@@ -231,7 +241,7 @@ template <int at_once, int n, class F> FXA_INLINE void in_batches(float (&s)[n],
     }
 }
 
-/* Computes softcap() of each pair separately, at full precision; few tiles of few problems need it. */
+/* Computes softcap() of each pair separately, for tiles that allow none of the faster forms of softcap_fast(). */
 template <int n> FXA_INLINE void softcap_batches(const Program &program, const FxaArgs &a, float (&s)[n])
 {
 #if PROG_SOFTCAP
@@ -243,9 +253,10 @@ template <int n> FXA_INLINE void softcap_batches(const Program &program, const F
 #endif
 }
 
-/* Computes softcap() of all pairs of a tile by a fast form, if all pairs allow one; returns false if not. The
- * maximum of |s| is found in four chains, because one chain is as long as the polynomial of a tile. full: all pairs
- * of the thread exist; other pairs hold anything, which must not affect the choice. NaN allows no fast form. */
+/* Computes softcap() of all pairs of a tile by a fast form that is valid for all of them. Returns false, with s
+ * unchanged, if no fast form is. full: all pairs of the thread exist; if not, s holds undefined values, which must not
+ * affect the choice, and no fast form is used. NaN allows no fast form. Four chains of maxima of |s| are faster than
+ * one long chain. */
 template <int n> FXA_INLINE bool softcap_fast(const Program &program, const FxaArgs &a, float (&s)[n], bool full)
 {
 #if PROG_SOFTCAP_SERIES
@@ -295,11 +306,12 @@ FXA_INLINE bool score_uniform_mask(const Program &program, const FxaArgs &a, con
 #endif
 }
 
-/* Work of score_pairs(): new scores; score_uniform_mask(), if the operands of all pairs of the tile are equal; or
- * score_mask(). */
+/* Work of the kernels' score_pairs(): compute new scores; apply score_uniform_mask(), if the row and key operands of
+ * all pairs of the tile are equal; or apply score_mask(). */
 enum { PASS_SCORES, PASS_UNIFORM_MASK, PASS_MASK };
 
-/* Gradients of captured tensors and params that a thread sums, or scatters, pair by pair. */
+/* Gradients of captured tensors and params to which a thread adds pair by pair: sums in registers (PROG_GRAD_SUMS), and
+ * atomics of scatter() (PROG_GRAD_SCATTER). */
 struct PairGradients {
     float sums[PROG_GRAD_SUMS ? PROG_GRAD_SUMS : 1];
 
@@ -308,7 +320,8 @@ struct PairGradients {
         for (int i = 0; i < PROG_GRAD_SUMS; i++) sums[i] = 0.f;
     }
 
-    /* Adds a pair. Pairs without weight are skipped, because their partials may be anything. */
+    /* Adds a pair whose new score has the gradient ds. Pairs with ds = 0 are skipped, because their partials may be
+     * infinite or NaN. */
     FXA_INLINE void add(Program &program, const FxaArgs &a, int b, int h, float s, const Pair &pair, float ds)
     {
 #if PROG_GRAD_SUMS
@@ -318,11 +331,12 @@ struct PairGradients {
 #endif
 #if PROG_GRAD_SCATTER
         if (__any_sync(~0u, ds != 0.f)) call_scatter(program, a, b, h, s, pair, ds);
-        keep_order(); /* one pair after the other: the addresses of all take too many registers */
+        keep_order(); /* one pair after the other: the addresses of all pairs at once take too many registers */
 #endif
     }
 
-    /* Stores the sums of a warp; all its lanes call this function. row: tile * rows + warp */
+    /* Stores the sums of a warp in FxaArgs.sums; all its lanes call this function. row: key tile * FxaShape.sum_rows +
+     * warp */
     FXA_INLINE void store(const FxaArgs &a, int b, int h, int row) const
     {
 #if PROG_GRAD_SUMS

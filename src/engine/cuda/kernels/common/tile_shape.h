@@ -15,36 +15,37 @@
 #endif
 
 enum {
-    FXA_PAD_ROWS = 128,         /* rows of a batch entry are padded to a multiple of it in the backward's workspace */
+    FXA_PAD_ROWS = 128,         /* the backward's workspace pads the rows of a batch entry to a multiple */
     FXA_DQ_SHARE_ROWS = 64,     /* rows of dQ per element of FxaArgs.first_share */
-    FXA_DECODE_MAX_SPLITS = 64, /* splits of the keys of a (b, KV head), which sm90/decode_combine.cuh combines */
-    FXA_DECODE_MAX_RUN = 16,    /* splits of a work item: 2^RUN_LEVELS of sm90/decode_combine.cuh */
+    FXA_DECODE_MAX_SPLITS = 64, /* maximum splits of the keys of a (b, KV head) in decode */
+    FXA_DECODE_MAX_RUN = 16,    /* maximum splits of a decode work item: 2^RUN_LEVELS (decode_combine.cuh) */
     FXA_SHAPE_BARRIER = 16,     /* bytes of a pipeline stage's two barriers: Ring<1>::bytes */
     FXA_SHAPE_SLOT = 48,        /* TileSlot::bytes */
     FXA_SHAPE_ALIGN = 1024,     /* bytes that align the base of dynamic shared memory */
-    FXA_SHAPE_SPARE = 1536      /* bytes that `fits` leaves for alignment and barriers */
+    FXA_SHAPE_SPARE = 1536      /* bytes that checks of fitting reserve for alignment and barriers */
 };
 
-/* Tiles of a main kernel, and the properties of the kernel that the host reads. */
+/* Tile sizes of a main kernel, and the properties of the kernel that the host reads. Members are 0 where they do not
+ * apply. */
 struct FxaTileShape {
     struct FxaShape launch; /* launch shape, which the module exports as KERNEL_shape */
     int fits;               /* 0 = no tile fits in shared memory: the kernel does not run the problem */
     int groups;             /* sm90: consumer warpgroups */
-    int stages;             /* sm90: pipeline stages of K and V, in backward of Q and dO, in dQ of K */
-    int v_stages;           /* dQ of sm90: stages of V */
+    int stages;             /* sm90: pipeline stages: of K and V (forward, decode), of Q and dO (backward), of K (dQ) */
+    int v_stages;           /* dQ of sm90: pipeline stages of V */
     int q_buffers;          /* forward of sm90: buffers of Q */
-    int dq_columns;         /* backward of sm90: columns of dQ that a warpgroup adds at a time */
-    int dq_writers;         /* backward: warps of a CTA that take turns to add to dQ: FxaArgs.sent_all counts them */
-    int query_parts;        /* parts of 64 queries that tile lists mark as skipped or full; 0 = none */
-    int first_share_stores; /* backward: the first key tile of a query block stores its dQ, the others add */
-    int signals_dq;         /* backward: warps count completed dQ in FxaArgs.sent */
-    int folds;              /* decode: a CTA can combine the splits of a work item */
+    int dq_columns;         /* backward of sm90: columns of dQ (head dim) that a warpgroup computes */
+    int dq_writers;         /* backward: warps of a CTA that alternate in adding to dQ (FxaArgs.sent_all) */
+    int query_parts;        /* parts of 64 rows that tile lists mark as skipped or full; 0 = none */
+    int first_share_stores; /* backward: 1 = the first partial dQ of a query block is stored, the others add */
+    int signals_dq;         /* backward: 1 = warps that have added all their dQ count in FxaArgs.sent */
+    int folds;              /* decode: 1 = work items can have several splits, whose sums threads keep */
 };
 
-/* Returns the columns of a row in shared memory, which has swizzled rows of 64 elements. */
+/* Returns the elements of a tile's row of head dim d in shared memory: d rounded up to swizzled rows of 64 elements. */
 FXA_SHAPE_FN int fxa_stored_columns(int d) { return (d + 63) / 64 * 64; }
 
-/* Returns the bytes of `rows` rows of 16-bit elements. */
+/* Returns the bytes in shared memory of a tile with `rows` rows of head dim d, 16-bit elements. */
 FXA_SHAPE_FN int fxa_tile_bytes(int rows, int d) { return rows * fxa_stored_columns(d) * 2; }
 
 FXA_SHAPE_FN int fxa_is_small(struct FxaTraits t) { return t.d <= 64 && t.dv <= 64; }
@@ -52,8 +53,8 @@ FXA_SHAPE_FN int fxa_is_wide(struct FxaTraits t) { return t.d > 128 || t.dv > 12
 
 /* ---- sm90 -------------------------------------------------------------------------------------------------------- */
 
-/* Returns the bytes of the buffers of the forward: Q (O is staged there), K and V, dense tiles, strips of the diagonal
- * row, row and key operands. */
+/* Returns the bytes of the forward's buffers in shared memory: Q (O replaces it), K and V, and of the score program's
+ * inputs tiles of the dense tensor, entries of the diagonal row, and row and key operands (common/score.cuh). */
 FXA_SHAPE_FN int fxa_forward_sm90_buffers(struct FxaTraits t, struct FxaTileShape s, int keys, int q_buffers) {
     int rows = s.launch.q_rows, room = fxa_tile_bytes(rows, t.d > t.dv ? t.d : t.dv);
     int bytes = q_buffers * room + s.stages * (fxa_tile_bytes(keys, t.d) + fxa_tile_bytes(keys, t.dv));
@@ -67,7 +68,8 @@ FXA_SHAPE_FN int fxa_forward_sm90_fits(struct FxaTraits t, struct FxaTileShape s
     return fxa_forward_sm90_buffers(t, s, keys, q_buffers) + FXA_SHAPE_SPARE <= t.shared_kb * 1024;
 }
 
-/* Forward of sm90. Above head dim 128 of V, accumulators of 128 keys and of O do not fit in registers together. */
+/* Returns the tiles of the forward of sm90. Above head dim 128 of V, the accumulators of O and of scores with 128 keys
+ * do not fit in registers together. */
 FXA_SHAPE_FN struct FxaTileShape fxa_forward_sm90(struct FxaTraits t) {
     struct FxaTileShape s = {0};
     s.groups = fxa_is_small(t) && !t.dense && !t.dropout ? 3 : 2;
@@ -87,8 +89,8 @@ FXA_SHAPE_FN struct FxaTileShape fxa_forward_sm90(struct FxaTraits t) {
     return s;
 }
 
-/* Backward of sm90 up to head dim 128. 128 queries need the registers and the shared memory of head dim 64 and a
- * program without derivative and gradients. */
+/* Returns the tiles of the backward of sm90 up to head dim 128. Blocks of 128 queries fit in registers and shared
+ * memory only up to head dim 64, and if the program has no derivative and no gradients of captured tensors. */
 FXA_SHAPE_FN struct FxaTileShape fxa_backward_sm90(struct FxaTraits t) {
     struct FxaTileShape s = {0};
     int plain = !t.derivative && !t.dense && !t.grad_diagonal && !t.grad_sums && !t.grad_scatter;
@@ -107,7 +109,8 @@ FXA_SHAPE_FN struct FxaTileShape fxa_backward_sm90(struct FxaTraits t) {
     s.fits = 1;
     s.query_parts = t.mask && fused && !fxa_is_small(t) ? 2 : 0;
     s.first_share_stores = fused && (t.mask || t.varlen) && !t.grad_dense;
-    /* Tiles of small head dims with lengths or operands may be short: counting is 2 to 4 % slower there. */
+    /* At head dim 64 or less with varlen or operands, CTAs may have little work: counting in FxaArgs.sent is 2 to 4 %
+     * slower there. */
     s.signals_dq = fused && !(fxa_is_small(t) && (t.varlen || t.pack_operands));
     s.launch.shared_bytes = fxa_tile_bytes(keys, t.d) + fxa_tile_bytes(keys, t.dv) +
                             2 * (fxa_tile_bytes(rows, t.d) + fxa_tile_bytes(rows, t.dv)) +
@@ -118,9 +121,10 @@ FXA_SHAPE_FN struct FxaTileShape fxa_backward_sm90(struct FxaTraits t) {
     return s;
 }
 
-/* Returns true if the backward of sm90 has shared memory for dQ too: a K and V tile of 128 keys, two stages of Q and dO
- * of 64 queries, of dS and of a dense tile. It always fits without a dense tensor. With head dim 128, a dense tensor
- * leaves none for operands and the dQ sum. */
+/* Returns true if shared memory suffices for a backward of sm90 that computes dQ in the same kernel: K and V tiles of
+ * 128 keys, two stages each of Q and dO blocks of 64 queries, of dS and of tiles of the dense tensor, and the buffers
+ * of dQ. Without a dense tensor (common/score.cuh) they always fit. At head dim 128, a dense tensor leaves no space for
+ * row and key operands. */
 FXA_SHAPE_FN int fxa_fused_dq_fits(struct FxaTraits t) {
     int columns = fxa_stored_columns(t.d) + fxa_stored_columns(t.dv), pairs = 64 * 128 * 2;
     int bytes = (128 + 2 * 64) * columns * 2 + 4 * pairs + 2 * 64 * (t.d > 64 ? 64 : 32) * 4 + 2 * 2 * 64 * 4;
@@ -128,7 +132,7 @@ FXA_SHAPE_FN int fxa_fused_dq_fits(struct FxaTraits t) {
     return !t.dense || bytes + FXA_SHAPE_SPARE <= t.shared_kb * 1024;
 }
 
-/* Backward of sm90 above head dim 128: dK and dV. */
+/* Returns the tiles of the backward of sm90 above head dim 128, which computes dK and dV. */
 FXA_SHAPE_FN struct FxaTileShape fxa_backward_wide_sm90(struct FxaTraits t) {
     struct FxaTileShape s = {0};
     int side = 64;
@@ -146,8 +150,8 @@ FXA_SHAPE_FN struct FxaTileShape fxa_backward_wide_sm90(struct FxaTraits t) {
     return s;
 }
 
-/* dQ kernel of sm90. Up to head dim 128 Q and dO of a tile move to registers, and dQ leaves through a buffer of its
- * own. */
+/* Returns the tiles of the dQ kernel of sm90. Up to head dim 128, Q and dO of a tile are loaded to registers, and dQ
+ * has its own buffer. */
 FXA_SHAPE_FN struct FxaTileShape fxa_dq_sm90(struct FxaTraits t) {
     struct FxaTileShape s = {0};
     int rows = 128, keys = 64, registers = !fxa_is_wide(t);
@@ -170,8 +174,9 @@ FXA_SHAPE_FN struct FxaTileShape fxa_dq_sm90(struct FxaTraits t) {
     return s;
 }
 
-/* Decode of sm90. Warps compute a part of the keys of a tile (sm90/decode_shared.cuh); with eight warps, three more are
- * launched for their registers alone. */
+/* Returns the tiles of the decode kernel of sm90. Each warp computes a part of the keys of a tile
+ * (sm90/decode_shared.cuh). With eight consumer warps, three idle warps are launched too, whose registers the consumers
+ * take. */
 FXA_SHAPE_FN struct FxaTileShape fxa_decode_sm90(struct FxaTraits t) {
     struct FxaTileShape s = {0};
     int rows = 8 * t.row_tiles, keys = t.d + t.dv > 256 ? 64 : 128, row_parts = t.row_tiles < 2 ? 1 : t.row_tiles / 2;
@@ -194,7 +199,7 @@ FXA_SHAPE_FN struct FxaTileShape fxa_decode_sm90(struct FxaTraits t) {
 
 /* ---- sm80 -------------------------------------------------------------------------------------------------------- */
 
-/* Forward of sm80: a warp has 32 rows, or 16 where the registers do not hold more. */
+/* Returns the tiles of the forward of sm80. A warp has 32 query rows, or 16 if registers do not hold 32. */
 FXA_SHAPE_FN struct FxaTileShape fxa_forward_sm80(struct FxaTraits t) {
     struct FxaTileShape s = {0};
     s.launch.threads = 128;
@@ -207,15 +212,15 @@ FXA_SHAPE_FN struct FxaTileShape fxa_forward_sm80(struct FxaTraits t) {
     return s;
 }
 
-/* Returns the bytes of K and V, Q and dO, and dS, which has rows of 64 keys too. */
+/* Returns the bytes of the tiles of the backward of sm80: K and V, Q and dO, and dS, a tile whose rows are 64 keys. */
 FXA_SHAPE_FN int fxa_backward_sm80_bytes(struct FxaTraits t, int keys, int queries) {
     return fxa_tile_bytes(keys + queries, t.d) + fxa_tile_bytes(keys + queries, t.dv) + fxa_tile_bytes(queries, keys) +
            FXA_SHAPE_ALIGN;
 }
 
-/* Backward of sm80. Tiles shrink with the shared memory of a CTA: first the queries of a block, so that K and V are
- * read by more warps. Above head dim 128 two CTAs share a tile, each with half of the columns of dK, dV and dQ, because
- * registers hold no more. */
+/* Returns the tiles of the backward of sm80. Where shared memory is small, tiles shrink: first the number of queries of
+ * a block, so that as many warps as possible share K and V. Above head dim 128 two CTAs share a tile, each with half of
+ * the head dim of dK, dV and dQ, because registers hold no more. */
 FXA_SHAPE_FN struct FxaTileShape fxa_backward_sm80(struct FxaTraits t) {
     struct FxaTileShape s = {0};
     int limit = t.shared_kb * 1024;
@@ -235,7 +240,8 @@ FXA_SHAPE_FN struct FxaTileShape fxa_backward_sm80(struct FxaTraits t) {
 
 /* ---- simt, and all families -------------------------------------------------------------------------------------- */
 
-/* Kernels of simt: 64 x 64 pairs, one tile of 64 columns and two of weights. */
+/* Returns the tiles of the SIMT kernels: 64 x 64 pairs. Shared memory holds one operand tile of 64 columns and two
+ * tiles of weights. */
 FXA_SHAPE_FN struct FxaTileShape fxa_forward_simt(struct FxaTraits t) {
     struct FxaTileShape s = {0};
     (void)t;
@@ -254,7 +260,8 @@ FXA_SHAPE_FN struct FxaTileShape fxa_backward_simt(struct FxaTraits t) {
     return s;
 }
 
-/* Kernel before the backward: rows of 4, 8, 16 or 32 threads, by the head dim of V. */
+/* Returns the tiles of the kernel before the backward (common/backward_prepost.cu): each row has 4, 8, 16 or 32
+ * threads, depending on the head dim of V. */
 FXA_SHAPE_FN struct FxaTileShape fxa_prepost(int dv) {
     struct FxaTileShape s = {0};
     int lanes = dv <= 32 ? 4 : dv <= 64 ? 8 : dv <= 128 ? 16 : 32;

@@ -8,8 +8,8 @@
 
 #include "common/scalars.cuh"
 
-/* Returns the lengths of batch entries or NULL. Without FXA_VARLEN nothing is compiled, because lengths cost the
- * inner loops some registers. */
+/* Returns the lengths [batch] of queries, or NULL if all are q_len. Without FXA_VARLEN it is the constant NULL, because
+ * lengths cost the inner loops registers. */
 FXA_INLINE const int *q_lens(const FxaArgs &a)
 {
     return FXA_VARLEN ? a.q_lens : 0;
@@ -30,8 +30,8 @@ FXA_INLINE const int *k_starts(const FxaArgs &a)
     return FXA_VARLEN ? a.k_starts : 0;
 }
 
-/* Returns true if rows of other sequences, or undefined rows, may follow the last query; has_rows_past_k_len()
- * returns it for keys. */
+/* Returns true if rows of other sequences, or undefined rows, may follow the last query in memory.
+ * has_rows_past_k_len() returns the same for the last key. */
 FXA_INLINE bool has_rows_past_q_len(const FxaArgs &a)
 {
     return q_lens(a) || q_starts(a);
@@ -43,9 +43,9 @@ FXA_INLINE bool has_rows_past_k_len(const FxaArgs &a)
 }
 
 /*
- * Rows of a batch entry: its first row in the tensor and their number. A packed entry has the rows starts[b] to
- * starts[b + 1] - 1, or as many of them as lens says. Starts and lengths are unchecked device memory, so they are
- * clamped: no value makes a kernel access rows outside the tensor.
+ * Rows of a batch entry: its first row in the tensor and their number. A packed batch entry has the rows starts[b] to
+ * starts[b + 1] - 1, or only the first lens[b] of these rows. Starts and lengths are unchecked device memory, so they
+ * are clamped: no value makes a kernel access rows outside the tensor.
  */
 struct Sequence {
     int first, length;
@@ -80,7 +80,8 @@ FXA_INLINE int k_length(const FxaArgs &a, int b)
     return k_sequence(a, b).length;
 }
 
-/* Position of key `row` of a batch entry: row s of entry b of the tensor; b is a page if K and V are paged. */
+/* Position in memory of key `row` of a batch entry: row s of element b of the first dimension of K and V, which counts
+ * batch entries, or pages if K and V are paged. */
 struct KeyAddress {
     int b, s;
 
@@ -94,14 +95,14 @@ struct KeyAddress {
     }
 };
 
-/* Returns the first tile of packed entry b. Packed entries are divided into tiles one after the other, each starting
- * with a new tile: starts[b] / rows + b leaves enough tiles for any lengths of the entries before. */
+/* Returns the index of the first tile of packed batch entry b. Tiles have `rows` rows and never span two entries;
+ * starts[b] / rows + b leaves enough tiles for any lengths of the entries before b. */
 FXA_INLINE int first_tile(const int *starts, int b, int rows, int total)
 {
     return min(max(starts[b], 0), total) / rows + b;
 }
 
-/* Returns the batch entry of tile i. The tile may still be past the end of that entry. */
+/* Returns the packed batch entry of tile i. The tile may be past the end of that entry, and then has no rows. */
 FXA_INLINE int tile_entry(const int *starts, int batch, int rows, int total, int i)
 {
     int low = 0, high = batch - 1;
@@ -128,13 +129,13 @@ FXA_INLINE long long sent_index(const FxaArgs &a, int b, int kv_h)
     return 1 + (k_starts(a) ? 0 : (long long)b * a.kv_heads) + kv_h;
 }
 
-/* One row of a tile list. Without a list, all `all` tiles are visited: the last one is partial if the other side's
- * length is no multiple of the tile, and all are partial if the row itself extends past its length. A partial last
- * tile comes first. */
+/* One row of a tile list (FxaTileList), for the tile with index `tile` of (b, h). Without a list, the tiles 0 to `all`
+ * - 1 are visited. ragged_last: the last of them extends past the length, is partial, and is visited first. ragged_row:
+ * tile `tile` itself extends past its length, and all visited tiles are partial. */
 struct ListRow {
-    const int *items; /* 0: no list */
+    const int *items; /* NULL = no list */
     int partial, total, first;
-    int listed, run; /* tile j >= listed is run + j */
+    int listed, run; /* tile j >= listed of the row has the index run + j */
 
     FXA_INLINE ListRow() {}
     FXA_INLINE ListRow(const FxaArgs &a, int b, int h, int tile, int all, bool ragged_row, bool ragged_last)
@@ -142,7 +143,7 @@ struct ListRow {
         if (a.list.items) {
             const long long row = b * a.list.b_rows + h * a.list.h_rows + tile;
             items = a.list.items + row * a.list.pitch;
-            first = items[0]; /* read together with the counts, not after them; 0 in an empty row */
+            first = items[0]; /* loaded together with the counts, to save a round trip; 0 in an empty row */
             const Int2 n = *(const Int2 *)(a.list.counts + 2 * row);
             partial = n.x;
             total = n.y;

@@ -1,32 +1,30 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
  * Decode on Hopper: forward for few queries and many keys. All query rows of a KV head (its query heads times q_len)
- * share each key that is read, and the keys are split over CTAs (split-KV). The bound is reading K and V once.
+ * share each key that is read, and the keys are split over CTAs (split-KV). The time is bounded by one read of K and V.
  *
- * Grid: persistent, min(work items, multiprocessors) CTAs, or clusters with one CTA per work item.
- * Warps: one producer warp takes work items from a counter and copies key tiles; it runs ahead of the consumers, into
- * the next work item too, so that memory is never idle. WARPS consumer warps compute. Consumers take the registers of
- * warps that end at once (MOVES_REGISTERS), so that they can hold what they have loaded.
- * Pipeline: a ring of STAGES key tiles (K and V together) and one of WORK_SLOTS work items; sm90/decode_shared.cuh
- * draws shared memory.
- * Mainloop: sm90/decode_mainloop.cuh.
+ * Grid: persistent, min(work items, multiprocessors) CTAs, or clusters with one CTA per work item. Warps: one producer
+ * warp takes work items from a counter and copies key tiles; it runs ahead of the consumers, into the next work item
+ * too, so that memory is never idle. WARPS consumer warps compute. With MOVES_REGISTERS idle warps are launched too,
+ * which end at once and leave their registers to the consumers. Pipeline: a ring of STAGES key tiles (K and V together)
+ * and one of WORK_SLOTS work items; sm90/decode_shared.cuh draws shared memory. Mainloop: sm90/decode_mainloop.cuh.
  * Epilogue: sm90/decode_combine.cuh, at the end of a split and of a work item.
  *
  *     keys of (batch entry, KV head)   | split 0 | split 1 | split 2 | split 3 | split 4 |      a.splits = 5
  *     work items of a row group        |      part 0       |      part 1       | part 2  |      a.run = 2
  *     combine                          by one tree over splits, then over parts
  *
- * The number of splits depends on the problem's shape alone, and a single tree adds them, so `run` (a power of 2)
- * changes no bit of the result and can be as large as leaves work for all CTAs. The last batch entries have work items
- * of fewer splits (a.cut), so that CTAs end together. A work item whose O is not finite is deferred to the end and
- * recomputed (common/nonfinite.cuh). With FXA_CLUSTER, the CTAs of a cluster have one work item each, all parts of a
- * row group, and combine them in shared memory.
+ * The number of splits depends on the problem's shape alone, and one binary tree adds them, so a.run (a power of 2)
+ * changes no bit of the result, and the host makes it as large as leaves work for all CTAs. The work items of the last
+ * batch entries have fewer splits (a.cut), so that CTAs end together. A work item with a non-finite O is deferred to
+ * the end and recomputed (common/nonfinite.cuh). With FXA_CLUSTER, the CTAs of a cluster have one part each of the same
+ * row group and combine the parts in shared memory.
  *
- * Packed row r of a KV head is query r / group of head kv_h * group + r % group; a work item has ROWS of them. a.tiles
- * = parts * KV heads * row groups * batch entries, with parts = splits / run and row groups = group * q_len / ROWS,
- * each rounded up. Tile lists have one row per KV head and batch entry (b_rows, h_rows; tile 0) of key tiles of BN.
- * Workspace: a.next_tile = 0; a.redo, 12 bytes per work item, with any contents; with more than one part, a.partial,
- * ROWS * DV floats, and a.partial_ml, 2 * ROWS floats per work item.
+ * Row r of a KV head kv_h is query r / group of query head kv_h * group + r % group; a row group is ROWS such rows.
+ * a.tiles = parts * KV heads * row groups * batch entries, with parts = splits / run and row groups = group * q_len /
+ * ROWS, each rounded up. Tile lists have one row per KV head and batch entry (b_rows, h_rows; tile 0) of key tiles of
+ * BN. Workspace: a.next_tile = 0; a.redo, 12 bytes per work item, with any contents; with more than one part,
+ * a.partial, ROWS * DV floats, and a.partial_ml, 2 * ROWS floats per work item.
  */
 #include "sm90/decode_mainloop.cuh"
 
@@ -34,16 +32,16 @@ namespace {
 
 /* ---- Producer ---------------------------------------------------------------------------------------------------- */
 
-/* Returns the L2 hint of K and V, which are read once. L2_EVICT_FIRST leaves the L2 cache to other data: 5 to 7 %
- * faster with few keys, 3 to 5 % slower with many. */
+/* Returns the L2 hint for K and V, which are read once. L2_EVICT_FIRST leaves the L2 cache to other data: the kernel is
+ * 5 to 7 % faster with few keys, but 3 to 5 % slower with many. */
 FXA_INLINE u64 key_cache(const FxaArgs &a)
 {
     const long long bytes = (long long)a.batch * a.kv_heads * a.k_len * (FXA_D + FXA_DV) * 2;
     return bytes < 1 << 28 ? L2_EVICT_FIRST : L2_EVICT_NORMAL;
 }
 
-/* Source of the copies: batch entry, KV head, first key of the sequence. Boxes are pages where pages are smaller
- * than a tile. */
+/* Source of the producer's copies: batch entry, KV head, first key of the sequence. A TMA box has BOX_ROWS rows, or a
+ * page if that is smaller. */
 struct CopySource {
     int b, kv_h, first, box;
     u64 cache;
@@ -54,8 +52,9 @@ struct CopySource {
     }
 };
 
-/* Copies K or V of a tile from key `row` on to a stage. Each lane copies one box of at.box rows and 64 columns;
- * neighbouring boxes have neighbouring columns, so that rows are read as they are stored in memory. */
+/* Copies K or V of the tile that starts with key `row` to a pipeline stage. Each lane copies one box of at.box rows and
+ * 64 elements of the head dim; neighbouring lanes copy neighbouring elements of the same rows, so that rows are read in
+ * memory order. */
 template <int columns>
 FXA_INLINE void copy_boxes(const FxaMap *map, const FxaArgs &a, const CopySource &at, u32 to, u32 full, int row)
 {
@@ -69,7 +68,7 @@ FXA_INLINE void copy_boxes(const FxaMap *map, const FxaArgs &a, const CopySource
     __syncwarp();
 }
 
-/* Copies tile n to an empty stage, by all lanes of the warp. */
+/* Copies K and V of key tile n to an empty pipeline stage, by all lanes of the warp. */
 FXA_INLINE void copy_tile(const FxaMaps &maps, const FxaArgs &a, u32 base, const CopySource &at, u32 step, int n)
 {
     const u32 to = base + step % STAGES * STAGE_BYTES, full = Ring<STAGES>{base + BARS_AT}.full(step);
@@ -82,8 +81,8 @@ FXA_INLINE void copy_tile(const FxaMaps &maps, const FxaArgs &a, u32 base, const
     copy_boxes<FXA_DV>(&maps.v, a, at, to + K_BYTES, full, n * BN);
 }
 
-/* Copies the first tiles of the first work item, as many as there are stages. Returns their number, which is 0 for
- * paged, varlen and listed tiles. A starting kernel has its code in no cache, and this is a short path to the first
+/* Copies the first key tiles of the CTA's first work item, at most STAGES. Returns their number, which is 0 with pages,
+ * varlen or a tile list. When a kernel starts, its code is in no cache, and this function is a short path to the first
  * copy. */
 FXA_INLINE int copy_first(const FxaMaps &maps, const FxaArgs &a, u32 base)
 {
@@ -98,7 +97,8 @@ FXA_INLINE int copy_first(const FxaMaps &maps, const FxaArgs &a, u32 base)
     return count;
 }
 
-/* tiles of a work item left when the next one is taken: late, so that slow CTAs take fewer */
+/* the producer takes the next work item when this number of tiles of the current one is left: late, so that slow CTAs
+ * take fewer */
 enum { TAKE_NEXT_AT = 3 };
 
 template <class F>
@@ -119,7 +119,7 @@ FXA_INLINE void copy_tiles(const FxaMaps &maps, const FxaArgs &a, u32 base, cons
     }
 }
 
-/* Prefetches Q of a work item into the L2 cache, from which the consumers load it when its tiles have arrived. */
+/* Prefetches Q of a work item into the L2 cache. The consumers load it from there when the key tiles have arrived. */
 FXA_INLINE void prefetch_queries(const FxaArgs &a, const DecodeWork &at)
 {
     constexpr int LINES = (FXA_D + 63) / 64; /* cache lines of 128 bytes per row */
@@ -131,7 +131,8 @@ FXA_INLINE void prefetch_queries(const FxaArgs &a, const DecodeWork &at)
     __syncwarp();
 }
 
-/* Copies the tiles of a work item except the first `copied`; for a recomputation, those of each split `times` times. */
+/* Copies the key tiles of a work item except the first `copied` tiles. For a recomputation, copies the tiles of each
+ * split `times` times. */
 template <class F>
 FXA_INLINE void copy_splits(const FxaMaps &maps, const FxaArgs &a, u32 base, int work, int copied, int times, u32 &step,
                             F take_next)
@@ -161,7 +162,8 @@ struct DecodeConsumer {
     {
     }
 
-    /* Computes O of a split: once, or in a recomputation in three passes over its tiles. */
+    /* Computes O of a split: in one pass over the split's tiles, or in a recomputation (values != 0) in three passes
+     * (common/nonfinite.cuh). */
     FXA_INLINE void compute(DecodeMainloop &mainloop, int split, int values)
     {
         DecodeMainloop::Marks up = {}, down = {};
@@ -178,25 +180,26 @@ struct DecodeConsumer {
         if (again) mainloop.put_marks(up, down);
     }
 
-    /* Receives the next work item and loads its Q, before the end of the current one: the load waits for a busy
-     * memory. */
+    /* Receives the next work item from the producer and loads its Q. Called before the end of the current work item,
+     * because the load takes long while tiles are copied. */
     FXA_INLINE void fetch_next(u32 count)
     {
         const Ring<WORK_SLOTS> ring = {base + WORK_BARS_AT};
         ring.wait_full(count);
         next = take_word(base + WORK_SLOTS_AT + count % WORK_SLOTS * 4);
         release(ring.empty(count));
-        /* two row tiles leave no registers for Q */
+        /* with TILES = 2 no registers are left for the next Q */
         if (TILES == 1 && next >= 0) load_queries(a, DecodeWork(a, next), warp, rows);
     }
 
-    /* Computes a work item. A non-finite one is deferred to the end. The words that report it alternate, because a
-     * warp may be one work item ahead of the others. */
+    /* Computes a work item. If its O is not finite, the work item is deferred to the end of the CTA's work. Two words
+     * in shared memory report this, for even and odd counts of work items, because a warp may be one work item ahead of
+     * the others. */
     FXA_INLINE void process(int work, int count, int values)
     {
         const DecodeWork at(a, work);
         const int splits = KEEPS_SUMS ? at.splits : 1;
-        /* the row group has one part */
+        /* true if every row group has one part */
         const bool single_part = CLUSTER == 1 && a.tiles == a.batch * a.kv_heads * row_groups(a);
         if (TILES > 1 || count == 0 || values) load_queries(a, at, warp, rows);
         DecodeMainloop mainloop(a, at, warp, rows);
@@ -211,7 +214,7 @@ struct DecodeConsumer {
             compute(mainloop, split, values);
             if (split + 1 == splits && !values) fetch_next(count);
             if (!values && mainloop.has_nonfinite() && mainloop.lane == 0) put_word(word, count);
-            consumers_sync(); /* the split before has been added, and all warps have reported non-finite values */
+            consumers_sync(); /* all warps have added the previous split and reported a non-finite O */
             deferred = !values && take_word(word) == count;
             if (deferred) continue;
             mainloop.partial_to_shared(out, stats);
@@ -234,8 +237,9 @@ struct DecodeConsumer {
     }
 };
 
-/* Calls process() for the same work items in both roles: the CTA's own, those that `next` returns, then the deferred
- * ones. One instance serves all three. */
+/* Calls process() for the CTA's first work item, then the work items that next() returns, then the deferred ones.
+ * Producer and consumers both use it, and so process the same work items. All three cases share one call, to compile
+ * process() once. */
 template <class N, class F> FXA_INLINE void for_each_work(const FxaArgs &a, u32 base, N next, F process)
 {
     int work = blockIdx.x, values = VALUES_UNCHANGED;
@@ -252,9 +256,9 @@ template <class N, class F> FXA_INLINE void for_each_work(const FxaArgs &a, u32 
     }
 }
 
-/* Takes work items and passes them to the consumers. The next one is taken while the last tiles of the current one
- * are copied: earlier, a slow CTA would take what others could finish. The counter is incremented a.tiles times in
- * total, and so is 0 after the launch. */
+/* Takes work items from the counter and passes them to the consumers. The next work item is taken only when the last
+ * tiles of the current one are copied, so that a slow CTA does not take work that other CTAs could finish. The counter
+ * is incremented a.tiles times in total, modulo a.tiles, and so is 0 after the launch. */
 FXA_INLINE void produce(const FxaMaps &maps, const FxaArgs &a, u32 base)
 {
     const Ring<WORK_SLOTS> ring = {base + WORK_BARS_AT};

@@ -1,8 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * Combine of sm90/decode.cu: adds up O of the warps at the end of a split, and the splits of a work item (a part); the
- * CTA that stores the last part of a row group adds up its parts. {maximum, sum} of rows are of scores before the unit.
- * A weight of 0 excludes whatever O holds.
+ * Combine of sm90/decode.cu, the split-KV decode kernel: adds up O of a CTA's warps at the end of each split of the
+ * keys, and the splits of a work item (together a part); the CTA that stores the last part of a row group adds up all
+ * parts. The maxima in {maximum, sum} of a row are of scores before the factor Program::unit(). A partial result of
+ * weight 0 adds nothing, even if its O is NaN.
  */
 #ifndef FXA_CUDA_SM90_DECODE_COMBINE_CUH
 #define FXA_CUDA_SM90_DECODE_COMBINE_CUH
@@ -13,21 +14,22 @@
 
 namespace {
 
-constexpr float BIAS = FXA_F16 ? 0.f : 24.f; /* subtracted from exponents, so that no sum over V overflows */
+constexpr float BIAS = FXA_F16 ? 0.f : 24.f; /* subtracted from exponents, so that no sum of P V overflows */
 
 FXA_INLINE float combine_weight(const FxaArgs &a, float top, float all)
 {
     return exp2_fast((top - finite_or_zero(all)) * Program::unit(a));
 }
 
-/* Four columns of a row, over some of the keys. */
+/* A partial result: four neighbouring elements of a row of O, not normalized, and {maximum, sum} of the row, over a
+ * part of the keys. */
 struct PartialResult {
     Float2 stat; /* {maximum, sum} */
     Float4 o;
 };
 
-/* Returns weight * x, and 0 for weight 0 whatever x is. One rounding per element in any kernel, so that splits have
- * the same sum whichever CTA adds them. */
+/* Returns weight * x, and 0 if weight = 0, even if x is NaN. The product is rounded once in any kernel, so that splits
+ * have the same sum whichever CTA adds them. */
 FXA_INLINE Float4 weighted(float weight, const Float4 &x)
 {
     if (weight == 0.f) return Float4{0.f, 0.f, 0.f, 0.f};
@@ -49,9 +51,9 @@ FXA_INLINE PartialResult combine(const FxaArgs &a, const PartialResult &x, const
 }
 
 /*
- * Adds up partial results by a tree over their indices: 0 and 1, 2 and 3, ... of a level are one of the next; one
- * without a partner moves up unchanged. So the sum of a row group has the same bits whether a CTA has all of its splits
- * or 2^i neighbouring ones. At most 2^levels partial results.
+ * Adds up at most 2^levels partial results in a binary tree over their indices: results 0 and 1, 2 and 3, ... of a
+ * level are combined to one result of the next level; a result without a partner moves up unchanged. So the sum of a
+ * row group has the same bits whether a CTA adds all splits of the row group or 2^i neighbouring splits.
  */
 template <int levels> struct SplitTree {
     PartialResult level[levels];
@@ -71,7 +73,7 @@ template <int levels> struct SplitTree {
             else
                 level[i] = x;
         }
-        if (carried) level[0] = x; /* no more can follow */
+        if (carried) level[0] = x; /* the tree is full: no further result may follow */
     }
     FXA_INLINE PartialResult all(const FxaArgs &a) const
     {
@@ -87,10 +89,10 @@ template <int levels> struct SplitTree {
     }
 };
 
-/* Address of a row of O and LSE, computed before the last tile arrives. */
+/* Addresses of row r of a work item in O and LSE, computed before the last tile arrives. */
 struct OutputRow {
     int h;
-    bool inside, exists; /* exists: rows past a length exist, and are 0, unless rows are packed */
+    bool inside, exists; /* inside: below q_len; exists: rows past q_len exist and get zeros, unless packed */
     u64 o, lse;
 
     FXA_INLINE OutputRow(const FxaArgs &a, const DecodeWork &at, int r) : h(at.q_head(a, r))
@@ -108,7 +110,7 @@ struct OutputRow {
     }
 };
 
-/* Writes four columns of a row from d on. */
+/* Writes LSE and the elements d to d + 3 of a row of O, from the sum x over all keys. */
 FXA_INLINE void write_row(const FxaArgs &a, const OutputRow &to, int d, const PartialResult &x)
 {
     const SoftmaxEpilogue end(a, to.h, finite_or_zero(x.stat.x), Program::unit(a), BIAS, x.stat.y);
@@ -119,15 +121,15 @@ FXA_INLINE void write_row(const FxaArgs &a, const OutputRow &to, int d, const Pa
     if (d == 0) *(float *)to.lse = to.inside ? end.lse : NEG_INF;
 }
 
-/* Returns the index of column d of row r in O of a warp. Rows 2, 4 and 6 apart, which a warp writes at once, are in
- * different banks. */
+/* Returns the index, in the O that warps write to shared memory, of element d of row r of the warps with keys
+ * `key_warp`. Rows 2, 4 and 6 apart, which a warp writes at once, are in different banks. */
 FXA_INLINE int out_index(int key_warp, int r, int d)
 {
     static_assert(FXA_DV % 32 == 0, "columns are exchanged within 32");
     return (key_warp * ROWS + r) * FXA_DV + (d ^ (r >> 1 & 3) << 3);
 }
 
-/* Returns the sum over the warps of this CTA. */
+/* Returns the sum of the partial results of this CTA's warps, for the elements d to d + 3 of row r. */
 FXA_INLINE PartialResult combine_warps(const FxaArgs &a, const float *out, const Float2 *stats, int r, int d)
 {
     PartialResult all = {{NEG_INF, 0.f}, {0.f, 0.f, 0.f, 0.f}};
@@ -155,14 +157,14 @@ FXA_INLINE void put_partial(const FxaArgs &a, const DecodeWork &at, const SplitI
 
 enum { RUN_LEVELS = 4, COMBINE_LEVELS = 3, COMBINE_LOADS = 1 << COMBINE_LEVELS }; /* loads in flight at once */
 
-/* Sum of the splits of a work item, extended at the end of each split. */
+/* Sum of the splits of a work item; add() is called at the end of each split. */
 struct SplitSums {
-    SplitTree<RUN_LEVELS> fold; /* KEEPS_SUMS: sums of the four elements of O with index threadIdx.x */
+    SplitTree<RUN_LEVELS> fold; /* KEEPS_SUMS: splits of this thread's four elements of O */
 
     FXA_INLINE void add(const FxaArgs &a, const DecodeWork &at, const float *out, const Float2 *stats)
     {
         u32 thread = threadIdx.x;
-        keep(thread); /* otherwise addresses occupy registers in the loop over tiles */
+        keep(thread); /* otherwise the addresses occupy registers in the loop over tiles */
 #pragma unroll 1
         for (int e = thread; e < at.rows * (FXA_DV / 4); e += CONSUMERS) {
             const int r = e / (FXA_DV / 4), d = e % (FXA_DV / 4) * 4;
@@ -182,7 +184,7 @@ struct SplitSums {
         store_shared_float4(to, x.o.x, x.o.y, x.o.z, x.o.w);
         store_shared_float4(to + 16, x.stat.x, x.stat.y, 0.f, 0.f);
     }
-    /* Returns the row of this thread's quad, for work items that are all of their row groups. */
+    /* Returns the row of this thread's four elements of O, for row groups with one part. */
     FXA_INLINE static int row(const DecodeWork &at)
     {
         return min((int)threadIdx.x / (FXA_DV / 4), at.rows - 1);
@@ -198,7 +200,7 @@ struct SplitSums {
     }
 };
 
-/* Returns the sum of the partial results in x, the first `left` of which exist. */
+/* Returns the sum of the partial results x[0] to x[left - 1]; the others do not exist. Overwrites x. */
 FXA_INLINE PartialResult combine_tree(const FxaArgs &a, PartialResult (&x)[COMBINE_LOADS], int left)
 {
 #pragma unroll
@@ -218,7 +220,7 @@ FXA_INLINE void combine_partials(const FxaArgs &a, const DecodeWork &at, const S
         const int r = e / (FXA_DV / 4), d = e % (FXA_DV / 4) * 4;
         const Float2 *stat = (const Float2 *)a.partial_ml + first + r;
         const Float4 *o = (const Float4 *)(a.partial + (first + r) * FXA_DV + d);
-        SplitTree<COMBINE_LEVELS> fold; /* each addend is the sum of COMBINE_LOADS parts */
+        SplitTree<COMBINE_LEVELS> fold; /* each result that is added is the sum of COMBINE_LOADS parts */
 #pragma unroll 1
         for (int left = index.parts; left > 0; left -= COMBINE_LOADS) {
             PartialResult x[COMBINE_LOADS];
@@ -235,8 +237,8 @@ FXA_INLINE void combine_partials(const FxaArgs &a, const DecodeWork &at, const S
     }
 }
 
-/* Adds up the parts of a cluster's CTAs, each in the shared memory of its CTA where tiles were. Each CTA adds up
- * some of the quads. */
+/* Adds up the parts of a cluster's CTAs and writes O. Each CTA has stored its part in its own shared memory, over the
+ * tiles, and adds up a share of the row group's elements for all CTAs. */
 FXA_INLINE void combine_cluster(const FxaArgs &a, u32 base)
 {
     constexpr int CTA_QUADS = (QUADS + CLUSTER - 1) / CLUSTER;
@@ -265,11 +267,11 @@ FXA_INLINE void combine_cluster(const FxaArgs &a, u32 base)
 constexpr u64 PARTIAL_READY = 0xB5297A4D68E31DA5ull;
 
 /*
- * Publishes a part. Returns true if all parts of the row group are stored, in which case this CTA combines them. Each
- * part has a flag that is PARTIAL_READY once the part is in memory and any other value before, so flags need not be set
- * before a run. The CTA of the row group whose fence is last sees all flags; other CTAs may see them too, and write the
- * same bits. A CTA that sees all flags resets them for the next run. All consumers call this function after their
- * stores.
+ * Publishes a part that this CTA has stored. Returns true if all parts of the row group are stored, in which case this
+ * CTA combines them. Each part has a flag, which is PARTIAL_READY once the part is in memory and any other value
+ * before, so that flags need no initialization. The CTA whose fence is last in the row group sees all flags set; other
+ * CTAs may see them set too, and then write the same bits. A CTA that sees all flags set resets them for the next run.
+ * All consumer threads call this function after their stores.
  */
 FXA_INLINE bool publish_partial(const FxaArgs &a, const SplitIndex &index, int *all_ready)
 {

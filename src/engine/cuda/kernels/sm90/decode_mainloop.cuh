@@ -1,8 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * Mainloop of a consumer warp of sm90/decode.cu: S^T = K Q^T and O^T += V^T P^T of its keys of each tile, with
- * mma.sync; keys are the rows of accumulators, query rows the columns. KEY_WARPS warps have keys of their own,
- * ROW_WARPS query rows of their own.
+ * Mainloop of a consumer warp of sm90/decode.cu, the split-KV decode kernel: S^T = K Q^T and O^T += V^T P^T with
+ * mma.sync, for the warp's keys of each tile. Keys are the rows of the accumulators of S^T, query rows the columns. A
+ * tile's keys are divided among KEY_WARPS warps and the query rows among ROW_WARPS warps: KEY_WARPS * ROW_WARPS warps
+ * in all.
  */
 #ifndef FXA_CUDA_SM90_DECODE_MAINLOOP_CUH
 #define FXA_CUDA_SM90_DECODE_MAINLOOP_CUH
@@ -13,10 +14,11 @@
 
 namespace {
 
-/* Elements of Q that a lane holds, as right operands of mma.sync. */
+/* A lane's elements of Q, as B operands of mma.sync. */
 typedef u32 QueryRows[TILES][FXA_D / 8];
 
-/* Loads a lane's elements of a row of Q; in few instructions if the row has exactly FXA_D aligned elements. */
+/* Loads a lane's elements of a row of Q, or zeros unless `inside`; in few instructions if the row has exactly FXA_D
+ * aligned elements. */
 FXA_INLINE void load_query(const FxaArgs &a, u32 (&x)[FXA_D / 8], const u16 *from, bool inside)
 {
     const int c = (threadIdx.x & 3) * 2;
@@ -45,7 +47,7 @@ FXA_INLINE void load_queries(const FxaArgs &a, const DecodeWork &at, int warp, Q
 struct DecodeMainloop {
     const FxaArgs &a;
     const DecodeWork &at;
-    int lane, key0, row0; /* first key of a tile and first row of the warp */
+    int lane, key0, row0; /* the warp's first key in a tile, its first query row */
     Program program[TILES][2];
     QueryRows q;
     float unit, top[TILES][2], sum[TILES][2], o[FXA_DV / 16][TILES][4];
@@ -84,8 +86,8 @@ struct DecodeMainloop {
             for (int t = 0; t < TILES; t++) o[d][t][0] = o[d][t][1] = o[d][t][2] = o[d][t][3] = 0.f;
     }
 
-    /* Computes S^T. With PRELOADS by two accumulators, because each product waits for the one before it in the same
-     * accumulator. */
+    /* Computes S^T = K Q^T. With PRELOADS, two accumulators alternate, because a product waits for the previous one in
+     * the same accumulator. */
     FXA_INLINE void multiply_keys(float (&s)[STEPS][TILES][4], u32 keys) const
     {
         constexpr int SUMS = PRELOADS ? 2 : 1, ROWS_OF = PRELOADS ? FXA_D / 16 : 1;
@@ -133,8 +135,8 @@ struct DecodeMainloop {
             }
     }
 
-    /* Updates maxima, sums and O by the online softmax. Columns are query rows: their maxima and sums are reduced
-     * over lanes 4, 8 and 16 apart. */
+    /* Updates maxima, sums and O by the online softmax and replaces s by the weights 2^((s - maximum) unit - bias).
+     * Columns of the accumulators are query rows: their maxima are reduced over lanes 4, 8 and 16 apart. */
     FXA_INLINE void softmax(float (&s)[STEPS][TILES][4], float bias)
     {
         float rescale[TILES][2];
@@ -170,8 +172,8 @@ struct DecodeMainloop {
                 for (int x = 0; x < 4; x++) o[d][t][x] *= rescale[t][x & 1];
     }
 
-    /* Sets values past the last key to 0 (clear_rows). Each warp clears its own keys; if warps share keys, one of
-     * them clears and all wait. */
+    /* Sets the rows of V past the last key to 0 (clear_rows). Each warp clears the rows of its own keys; if ROW_WARPS >
+     * 1 warps share keys, one of them clears their rows and all wait. */
     FXA_INLINE void clear_values(u32 values, int n) const
     {
         const int keys = at.k_len - n * BN;
@@ -183,7 +185,8 @@ struct DecodeMainloop {
             __syncwarp();
     }
 
-    /* Loads V transposed, columns from 16 d on of keys from 16 i on: the rows of a product. */
+    /* Loads a block of V transposed, as A operand of mma.sync: elements 16 d to 16 d + 15 of the head dim, of the
+     * warp's keys 16 i to 16 i + 15. */
     FXA_INLINE void load_values(u32 (&rows)[4], u32 values, int i, int d) const
     {
         const int key = key0 + i * 16 + (lane & 7) + 8 * (lane >> 4);
@@ -218,8 +221,8 @@ struct DecodeMainloop {
         }
     }
 
-    /* Replaces V for a recomputation (common/nonfinite.cuh), in the rows of this warp's keys and every block of 64
-     * columns. If warps share keys, one of them replaces, between two barriers. */
+    /* Replaces the non-finite elements of V for a recomputation (common/nonfinite.cuh), in the rows of this warp's
+     * keys. If ROW_WARPS > 1 warps share keys, one of them replaces the elements, between two barriers. */
     FXA_INLINE void replace_values(u32 tile, int values) const
     {
         if (ROW_WARPS > 1) consumers_sync();
@@ -232,7 +235,8 @@ struct DecodeMainloop {
         if (ROW_WARPS > 1) consumers_sync();
     }
 
-    /* Runs the tiles of a split, from step `step` of the ring on. */
+    /* Runs the key tiles of a split, from step `step` of the ring on. values: how V is replaced (common/nonfinite.cuh),
+     * 0 = unchanged */
     FXA_INLINE void run_split(u32 base, u32 &step, int split, int values)
     {
         const Ring<STAGES> ring = {base + BARS_AT};
@@ -270,7 +274,8 @@ struct DecodeMainloop {
         return __any_sync(~0u, all != all);
     }
 
-    /* A bit per element of O, in the order of the loops: set where O becomes +inf, or -inf. */
+    /* A bit per element of O of a lane, in the order of the loops below; set if the element has to become +inf (`up`)
+     * or -inf (`down`). */
     typedef u32 Marks[(FXA_DV / 16 * TILES * 4 + 31) / 32];
 
     FXA_INLINE void take_marks(Marks &marks) const
@@ -292,8 +297,8 @@ struct DecodeMainloop {
         }
     }
 
-    /* Writes O, maxima and sums of this warp to shared memory. Addresses of 32 columns are computed, the others are
-     * constant offsets from these. */
+    /* Writes O, maxima and sums of this warp to shared memory. Addresses are computed for 32 elements of the head dim;
+     * the others are at constant offsets from these. */
     FXA_INLINE void partial_to_shared(float *out, Float2 *stats) const
     {
         u32 index = (row0 + (lane & 3) * 2) << 16 | lane >> 2;

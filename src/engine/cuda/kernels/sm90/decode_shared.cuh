@@ -14,7 +14,7 @@
  *     DEFERRED_AT    last deferred work item                                      4
  *     INDICES_AT     index of the key tile                                        4 x STAGES
  *
- * A warp has KEYS = BN / KEY_WARPS keys of each tile and 8 TILES of the ROWS query rows.
+ * A consumer warp has KEYS = BN / KEY_WARPS keys of each tile, and 8 * TILES of the ROWS query rows of a work item.
  */
 #ifndef FXA_CUDA_SM90_DECODE_SHARED_CUH
 #define FXA_CUDA_SM90_DECODE_SHARED_CUH
@@ -26,33 +26,34 @@
 namespace {
 
 constexpr FxaTileShape TILE = fxa_decode_sm90(TRAITS);
-constexpr int TILES = FXA_ROW_TILES < 2 ? 1 : 2; /* tiles of 8 rows of a warp */
+constexpr int TILES = FXA_ROW_TILES < 2 ? 1 : 2; /* query rows of a warp / 8 */
 constexpr int ROW_WARPS = FXA_ROW_TILES / TILES, ROWS = TILE.launch.q_rows;
 constexpr int BN = TILE.launch.k_rows, KEY_WARPS = BN == 128 && ROW_WARPS == 1 ? 8 : 4;
 constexpr int BOX_ROWS = TILE.launch.store_rows; /* rows of a TMA box, unless pages are smaller */
 constexpr int KEYS = BN / KEY_WARPS, STEPS = KEYS / 16;
 constexpr int WARPS = KEY_WARPS * ROW_WARPS, CONSUMERS = 32 * WARPS, THREADS = CONSUMERS + 32;
-/* consumers take the registers of idle warps: nine warps have no fewer registers each than twelve */
+/* true if consumers take the registers of idle warps: with 288 threads a launch gives no more registers per thread than
+ * with 384 */
 constexpr bool MOVES_REGISTERS = WARPS == 8;
 constexpr int LAUNCHED = TILE.launch.threads;
 static_assert(LAUNCHED == (MOVES_REGISTERS ? 384 : THREADS), "common/tile_shape.h has other warps");
-/* True if a warp has registers for its rows of K, and then of V, besides Q and O: a stage is then released before
- * its scores are computed. */
+/* True if a warp has registers for its rows of K, and then of V, in addition to Q and O. It then releases a pipeline
+ * stage before it computes the scores. */
 constexpr bool PRELOADS = STEPS == 1 && TILES * (FXA_D / 8 + FXA_DV / 4) + FXA_DV / 4 <= 128;
 constexpr int K_BYTES = BN * D_STORED * 2, STAGE_BYTES = K_BYTES + BN * DV_STORED * 2;
 constexpr int OUT_BYTES = KEY_WARPS * ROWS * FXA_DV * 4, STATS_BYTES = KEY_WARPS * ROWS * 8;
-/* groups of four elements of O: of all rows, of a thread */
+/* groups of four elements of O: per work item, per thread */
 constexpr int QUADS = ROWS * FXA_DV / 4, EACH = (QUADS + CONSUMERS - 1) / CONSUMERS;
-/* otherwise threads have no registers for the sums of earlier splits, and a.run is 1 */
+/* true if a thread keeps the sums of earlier splits in registers; otherwise a work item has one split (a.run = 1) */
 constexpr bool KEEPS_SUMS = TILE.folds;
 constexpr int FIXED_BYTES = OUT_BYTES + STATS_BYTES + 256 + 1024;
 constexpr int STAGES = TILE.stages;
 constexpr int OUT_AT = STAGES * STAGE_BYTES, STATS_AT = OUT_AT + OUT_BYTES, ORDER_AT = STATS_AT + STATS_BYTES;
 constexpr int BARS_AT = ORDER_AT + 16, WORK_BARS_AT = BARS_AT + Ring<STAGES>::bytes;
-/* work items that both roles have at a time */
+/* work items in flight between the producer and the consumers */
 constexpr int WORK_SLOTS = 2, WORK_SLOTS_AT = WORK_BARS_AT + Ring<WORK_SLOTS>::bytes;
 constexpr int NONFINITE_AT = WORK_SLOTS_AT + 4 * WORK_SLOTS, DEFERRED_AT = NONFINITE_AT + 8; /* see DecodeConsumer */
-constexpr int INDICES_AT = DEFERRED_AT + 4; /* indices of the tiles in the stages */
+constexpr int INDICES_AT = DEFERRED_AT + 4; /* key tile index of each stage */
 constexpr int BYTES = OUT_AT + FIXED_BYTES;
 static_assert(BYTES == TILE.launch.shared_bytes && KEEPS_SUMS == (EACH == 1), "common/tile_shape.h has another size");
 static_assert(STAGES >= 1 && INDICES_AT + 4 * STAGES <= ORDER_AT + 256 && STEPS >= 1, "shared memory");
@@ -60,8 +61,8 @@ constexpr int CLUSTER = TILE.launch.parts;
 static_assert(CLUSTER == 1 || KEEPS_SUMS, "a thread keeps the partial result that its cluster combines");
 static_assert(!FXA_DROPOUT, "the forward kernels support dropout");
 
-/* Barriers: of the consumers; of consumers and producer, which arrive from different places of the code; and of the
- * start of consumers, at which the producer arrives without waiting. */
+/* Named barriers. consumers_sync(): all consumers wait. roles_sync(): consumers and producer wait, in different places
+ * of the code. start_sync(): consumers wait at their start; the producer arrives by start_arrive() without waiting. */
 FXA_INLINE void consumers_sync()
 {
     named_sync_apart<1, CONSUMERS>();
@@ -88,15 +89,16 @@ FXA_INLINE int row_groups(const FxaArgs &a)
     return (a.group * a.q_len + ROWS - 1) / ROWS;
 }
 
-/* Returns the links of the list of deferred work items, one per work item, stored after the flags of partial
- * results. */
+/* Returns the links of the list of work items that are deferred for recomputation: [work item] the next item of the
+ * list. The links are stored after the flags of publish_partial(). */
 FXA_INLINE int *deferred_of(const FxaArgs &a)
 {
     return (int *)((u64 *)a.redo + a.tiles);
 }
 
-/* Position of a work item. The row groups of the same keys follow each other, so that these keys are read from
- * memory once. A work item has `run` splits of the keys, the last one of a row group the remaining splits. */
+/* Position of work item `work`: its (b, KV head) `head`, its row group `group` of ROWS query rows, and its part `part`
+ * of the group's `parts`. Work items with the same keys are neighbours, so that these keys are read from memory once. A
+ * part has `run` splits of the keys; the last part of a row group has the remaining splits. */
 struct SplitIndex {
     int head, group, part, parts, run;
     int first_part; /* index of the row group's first part, among all parts of the launch */
@@ -120,7 +122,7 @@ struct SplitIndex {
             run >>= 1;
             parts *= 2;
         }
-        if (CLUSTER > 1) { /* each CTA of a cluster has one part of a row group */
+        if (CLUSTER > 1) { /* the CTAs of a cluster have the parts of one row group */
             const int rest = work / CLUSTER;
             head = quotient(rest, a.by_row_groups);
             group = rest - head * groups;
@@ -136,7 +138,8 @@ struct SplitIndex {
     }
 };
 
-/* A work item: rows, key tiles and splits. */
+/* A work item: the query rows first_row ... of a KV head, their row of the tile list, and the splits first_split ... of
+ * that row's key tiles. */
 struct DecodeWork {
     int work, b, kv_h;
     int first_row, rows;
@@ -160,11 +163,13 @@ struct DecodeWork {
         splits = min(index.run, a.splits - first_split);
         split_tiles = quotient(row.total + a.splits - 1, a.by_splits);
     }
-    /* Returns the first tile of split i in the row of the tile list, which is also the end of split i - 1. */
+    /* Returns the position in the tile list's row of the first tile of split i, which is also the end of split i -
+     * 1. */
     FXA_INLINE int begin(int i) const { return min((first_split + i) * split_tiles, row.total); }
     FXA_INLINE int query(const FxaArgs &a, int r) const { return quotient(first_row + r, a.by_group); }
     FXA_INLINE int q_head(const FxaArgs &a, int r) const { return first_row + r + (kv_h - query(a, r)) * a.group; }
-    /* Returns the position, computed again: kept in registers, it would take them from the loop over tiles. */
+    /* Returns the position of the work item. It is computed again, because stored it would occupy registers in the loop
+     * over tiles. */
     FXA_INLINE SplitIndex index(const FxaArgs &a) const
     {
         u32 number = work;

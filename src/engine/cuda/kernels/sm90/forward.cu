@@ -2,9 +2,9 @@
  *
  * Forward on Hopper (wgmma, TMA), f16 and bf16: O and LSE of query tiles.
  *
- * Grid: persistent, min(tiles, multiprocessors) CTAs, which take query tiles of BM rows from a counter.
- * Warps: one lane of the first warpgroup is the producer, the other GROUPS warpgroups are consumers of 64 rows each.
- * Pipeline: rings of Q_BUFFERS query tiles and STAGES key tiles; the drawing of shared memory is in the first file.
+ * Grid: persistent, min(tiles, multiprocessors) CTAs, which take query tiles of BM rows from a counter. Warps: one lane
+ * of the first warpgroup is the producer, the other GROUPS warpgroups are consumers of 64 rows each. Pipeline: rings of
+ * Q_BUFFERS query tiles and STAGES key tiles; sm90/forward_shared.cuh draws shared memory.
  *
  *     sm90/forward_shared.cuh     tile sizes, shared memory
  *     sm90/forward_producer.cuh   the copies, in the order of the tile list
@@ -12,10 +12,11 @@
  *     sm90/forward_softmax.cuh    scores, masks, row maxima, exponentials
  *     sm90/forward_epilogue.cuh   LSE, O through shared memory, flags for a recompute pass
  *
- * The running maximum is fixed after the first tiles (or is 0 from the start, for a bounded program): exp2 needs no
- * true maximum, only sums that neither overflow nor vanish. Rows whose sum or output leaves that range flag their tile,
- * and the same CTA recomputes the tile at the end with the maximum updated in every step (common/fixed_max.cuh), and
- * twice more if V is not finite (common/nonfinite.cuh). The fixed maximum so affects the time, never the result.
+ * The running maximum is fixed after the first tiles (or is 0 from the start, for a program whose scores have a
+ * compile-time bound): exp2 needs no true maximum, only sums that neither overflow nor vanish. Rows whose sum or output
+ * leaves that range flag their tile, and the same CTA recomputes the tile at the end with the maximum updated in every
+ * step (common/fixed_max.cuh), and twice more if V is not finite (common/nonfinite.cuh). The fixed maximum so affects
+ * the time, never the result.
  *
  * Invariants: all consumers process the same tiles in the same order, and every step is produced and consumed exactly
  * once, so the counters step and q_step of producer and consumers agree.

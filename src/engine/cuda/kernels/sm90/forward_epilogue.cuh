@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * Epilogue of a consumer warpgroup of the Hopper forward kernel: LSE of its 64 query rows, the check whether a row has
- * to be recomputed (common/fixed_max.cuh, common/nonfinite.cuh), and the store of O through shared memory.
+ * Epilogue of a consumer warpgroup of the Hopper forward kernel: computes LSE of the warpgroup's 64 query rows, checks
+ * if a row has to be recomputed (common/fixed_max.cuh, common/nonfinite.cuh), and stores O through shared memory.
  * sm90/forward_mainloop.cuh derives the mainloop from this struct.
  */
 #ifndef FXA_CUDA_SM90_FORWARD_EPILOGUE_CUH
@@ -17,14 +17,14 @@ struct ForwardEpilogue : TileCoordinates {
     ForwardShared sh;
     Program program;
     int group, warp, lane;
-    int masked, total;        /* tiles that go through masked steps; all tiles */
-    u32 step, q_step;         /* steps of the rings of K and Q */
+    int masked, total;        /* key tiles that run as masked steps; all key tiles */
+    u32 step, q_step;         /* current steps of the rings of K and V, and of Q (sm90/pipeline.cuh) */
     u32 stored;               /* step of the Q buffer from which the last O was stored */
-    u32 pending;              /* SKIPS_TILES: step of the V tile whose product with P is pending, in masked steps */
+    u32 pending;              /* SKIPS_TILES: step of the V tile that P has not been multiplied by yet */
     bool storing;
-    int q0; /* first row of this thread */
+    int q0; /* first query of this thread; its second query is q0 + 8 */
     u64 q_descriptor;
-    float unit, row_max[2], row_sum[2], rescale[2]; /* rescale: factor of O when the maximum grows */
+    float unit, row_max[2], row_sum[2], rescale[2]; /* unit: factor of scores; rescale: factor of O */
     float o[FXA_DV / 2];
     u32 p[BN / 4];
 
@@ -34,9 +34,9 @@ struct ForwardEpilogue : TileCoordinates {
     {
     }
 
-    /* Returns the lane number. With few registers left, the shuffle hides the value from the compiler, which
-     * otherwise recomputes it from threadIdx in every step, between the products of the other warpgroups (3.5 % of a
-     * soft cap). With enough registers the shuffle would cost one register of softcap_series(). */
+    /* Returns the lane number. With few registers left, a shuffle hides the lane number from the compiler, which
+     * otherwise recomputes it from threadIdx in every step (3.5 % of the time of a soft cap). With enough registers the
+     * shuffle would take one from softcap_series(). */
     static FXA_INLINE int find_lane()
     {
         const int lane = threadIdx.x & 31;
@@ -61,7 +61,8 @@ struct ForwardEpilogue : TileCoordinates {
         total = sh.slot(q_step).total();
     }
 
-    /* Returns the bias that a pass subtracts from exponents in addition to the maximum. */
+    /* Returns what a pass over the tile's keys (the first pass, a recompute pass, or a pass that finds infinities of V)
+     * subtracts from exponents in addition to the maximum. `tile` has the bits RECOMPUTE and MARK_*. */
     static FXA_INLINE float bias(int tile)
     {
         return tile & (MARK_POS_INF | MARK_NEG_INF) ? fixed_max_mark_bias(FXA_F16)
@@ -74,18 +75,21 @@ struct ForwardEpilogue : TileCoordinates {
         return tile & MARK_POS_INF ? VALUES_POS_INF : tile & MARK_NEG_INF ? VALUES_NEG_INF : VALUES_FINITE;
     }
 
-    /* Returns true if row half r left the range in which a fixed maximum is correct (common/fixed_max.cuh).
-     * was_fixed: the maximum was fixed before the last tile */
+    /* Returns true if row half r (row q0 + 8 r) left the range in which a fixed maximum is correct
+     * (common/fixed_max.cuh). sum: the row's sum of weights; was_fixed: the maximum was fixed before the last key
+     * tile */
     FXA_INLINE bool is_out_of_range(int r, float sum, bool was_fixed) const
     {
-        /* exp2_by_fma handles no infinity; for a cap near the end of f32 the unit is 4 (codegen/host_values.c) */
+        /* exp2_by_fma handles no infinity; for a soft cap near the largest float, `unit` is 4
+         * (codegen/host_values.c) */
         const bool overflows =
             (EMULATE_EXP2 || PROG_SOFTCAP_HAS_UNIT) && !(score_bound(a) < (EMULATE_EXP2 ? 126.f : 1e37f));
         const bool guessed = BOUNDED ? !(score_bound(a) < 64.f) : was_fixed && row_max[r] == NEG_INF;
         return is_fixed_max_wrong(FXA_F16, finite_or_zero(row_max[r]) * unit, sum, guessed, a.sink != 0) || overflows;
     }
 
-    /* Flags the tile for a recompute pass if a row of this warp left the range or its O is not finite. */
+    /* Flags the query tile for a recompute pass if a row of this warp is bad: its sum left the range of
+     * is_out_of_range(), or its O is not finite. */
     FXA_INLINE void flag_recompute(int tile, const bool (&bad)[2]) const
     {
         bool any = false;
@@ -99,8 +103,8 @@ struct ForwardEpilogue : TileCoordinates {
         store_shared(sh.recompute_flag(), 1);
     }
 
-    /* Adds the marks of a pass that finds infinities, 16 rows in shared memory, to O, which the passes before have
-     * stored. */
+    /* Writes an infinity or NaN (put_mark) to the elements of O in memory for which a pass that finds infinities of V
+     * has a nonzero sum in `rows`, this warp's 16 rows in shared memory. */
     FXA_INLINE void put_marks(int tile, u32 rows, int row) const
     {
         const int count = min(q_len - row, 16);
@@ -112,7 +116,7 @@ struct ForwardEpilogue : TileCoordinates {
             for (int c = lane; c < a.dv; c += 32)
                 if (load_shared_half(swizzled<BM>(rows, r, c >> 3) + (c & 7) * 2)) put_mark(to + c, values_of(tile));
         }
-        async_fence(); /* before the next Q tile replaces them */
+        async_fence(); /* before TMA writes the next Q tile over these rows */
     }
 
     FXA_INLINE void store_lse(const float (&lse)[2]) const
@@ -123,9 +127,9 @@ struct ForwardEpilogue : TileCoordinates {
         if ((lane & 3) == 0 && q0 + 8 < end) to[8 * a.lse_s] = q0 + 8 < q_len ? lse[1] : NEG_INF;
     }
 
-    /* Computes LSE of the rows and the factor of their O for problems without a sink, outside of recompute passes:
-     * the operations of SoftmaxEpilogue for both rows at once and without a branch, all during the last product. A
-     * reciprocal with one Newton step is as exact as a division here: sums for which it is not are out of range. */
+    /* Computes LSE of this thread's two rows and the factor of their O, without a sink and outside of recompute passes.
+     * The operations are those of SoftmaxEpilogue for both rows at once, without a branch, while the last product runs.
+     * A reciprocal with one Newton step is as exact as a division for all sums that is_out_of_range() accepts. */
     FXA_INLINE void row_factors_plain(const float (&sum)[2], float (&factor)[2]) const
     {
         float lse[2];
@@ -141,8 +145,8 @@ struct ForwardEpilogue : TileCoordinates {
         store_lse(lse);
     }
 
-    /* Computes LSE of the rows and the factor of their O with a sink, or in a recompute pass. A loop over the two
-     * rows has one copy of SoftmaxEpilogue, which is a tenth of the code of a forward. */
+    /* Computes LSE of this thread's two rows and the factor of their O, with a sink or in a recompute pass. The loop
+     * over the two rows is not unrolled, because SoftmaxEpilogue is a tenth of the code of a forward kernel. */
     FXA_INLINE void row_factors_any(int tile, const float (&sum)[2], float (&factor)[2]) const
     {
         float lse[2];
@@ -160,14 +164,15 @@ struct ForwardEpilogue : TileCoordinates {
         if (!(tile & (MARK_POS_INF | MARK_NEG_INF))) store_lse(lse);
     }
 
-    /* Computes LSE of the rows, the factor of their O, and whether they left the range: everything but O itself. */
+    /* Computes for this thread's two rows all results except O: LSE, the factor of O, and `bad` = the row left the
+     * range of is_out_of_range(). */
     FXA_INLINE void row_factors(int tile, float (&factor)[2], bool (&bad)[2]) const
     {
         const float sum[2] = {quad_sum(row_sum[0]), quad_sum(row_sum[1])};
         const bool was_fixed = sh.slot(q_step).total() > sh.slot(q_step).partial();
         u32 out_of_range =
             (is_out_of_range(0, sum[0], was_fixed) ? 1 : 0) | (is_out_of_range(1, sum[1], was_fixed) ? 2 : 0);
-        keep(out_of_range); /* evaluated here, not after the product */
+        keep(out_of_range); /* computed here, while the product runs, not after it */
         bad[0] = out_of_range & 1;
         bad[1] = out_of_range & 2;
         if ((tile & RECOMPUTE) || a.sink)
@@ -176,7 +181,8 @@ struct ForwardEpilogue : TileCoordinates {
             row_factors_plain(sum, factor);
     }
 
-    /* Writes O into the Q buffer and stores it, each warp its own 16 rows; flags a tile that has to be recomputed. */
+    /* Writes O to the Q buffer and stores it from there to memory, each warp its own 16 rows. Flags a query tile that
+     * has to be recomputed. */
     FXA_INLINE void store_rows(int tile, int m, const float (&factor)[2], bool (&bad)[2])
     {
         const int row = m * BM + group * 64 + warp * 16; /* first row of the warp */

@@ -30,8 +30,8 @@ struct ForwardMainloop : ForwardSoftmax {
         wgmma_commit();
     }
 
-    /* Sets the values past the last key to 0, before their product with P: TMA knows only the longest length of a
-     * batch. Each warpgroup clears them for itself. */
+    /* Sets the rows of V past the last key to 0, before their product with P: TMA fills with zeros only past the
+     * longest length of the batch. Each warpgroup writes all of these zeros itself. */
     template <bool MASKED> FXA_INLINE void clear_values(int n) const
     {
         const int keys = k_len - n * BN;
@@ -41,8 +41,8 @@ struct ForwardMainloop : ForwardSoftmax {
         named_sync(BAR_CLEAR + group, 128);
     }
 
-    /* Replaces V in a recompute pass (common/nonfinite.cuh), by all warpgroups together, before any of them
-     * multiplies it. */
+    /* Replaces the non-finite elements of V in a recompute pass (common/nonfinite.cuh), by all consumer warpgroups
+     * together, before one of them multiplies V. */
     FXA_INLINE void replace_values(int tile) const
     {
         if (!(tile & RECOMPUTE)) return;
@@ -59,7 +59,8 @@ struct ForwardMainloop : ForwardSoftmax {
         if (PROG_DENSE) release(sh.dense_ring().empty(step));
     }
 
-    /* Releases the Q buffer of a finished tile after its store has read O from it. */
+    /* Releases the Q buffer of a finished query tile to the producer, after the TMA store has read O from the
+     * buffer. */
     FXA_INLINE void release_q()
     {
         if (!storing) return;
@@ -71,8 +72,8 @@ struct ForwardMainloop : ForwardSoftmax {
         storing = false;
     }
 
-    /* Runs tile 0 of the list, always as a masked tile. Everything that does not depend on the product runs during
-     * the product. */
+    /* Runs the first key tile of the list row, always as a masked tile. All work that does not depend on the product S
+     * = Q K^T is done while S is computed. */
     FXA_INLINE void first_step(int tile)
     {
         float s[BN / 2];
@@ -99,8 +100,8 @@ struct ForwardMainloop : ForwardSoftmax {
         replace_values(tile);
     }
 
-    /* Computes S of the next tile together with P V of the current tile, then the softmax of the next tile during P
-     * V. first: with MERGED_STEP, the first tile, which has no P V before it */
+    /* Computes S of the next tile together with P V of the current tile, then the softmax of the next tile during P V.
+     * `first` (MERGED_STEP only): the next tile is the first one, so there is no P V */
     template <bool MASKED, bool FIXED_MAX> FXA_INLINE void next_step(int tile, bool first = false)
     {
         float s[BN / 2];
@@ -149,8 +150,8 @@ struct ForwardMainloop : ForwardSoftmax {
         if (SKIPS_TILES && MASKED) pending = step;
     }
 
-    /* Skips the next tile if none of its pairs with this warpgroup's queries is attended. Returns true if so; its
-     * buffers are released unread. */
+    /* Skips the next key tile if this warpgroup's queries attend to none of its keys: releases the tile's buffers
+     * unread and returns true. */
     FXA_INLINE bool skip_tile()
     {
         sh.k_ring().wait_full(step + 1);
@@ -162,7 +163,7 @@ struct ForwardMainloop : ForwardSoftmax {
         return true;
     }
 
-    /* Computes the last product; the part of the epilogue that does not depend on O runs during it. */
+    /* Computes the last product P V and the epilogue; the part that does not depend on O runs during the product. */
     FXA_INLINE void finish(int tile, int m)
     {
         float factor[2];
@@ -189,11 +190,11 @@ struct ForwardMainloop : ForwardSoftmax {
             if (!SKIPS_TILES || j == 0 || !skip_tile()) next_step<true, false>(tile, j == 0);
     }
 
-    /* Runs all key tiles of a query tile. The producer determines how many are masked; in a recompute pass all are.
-     * The form of the loops matters: joined by run-time conditions, the compiler kept `step` in ordinary registers,
-     * and the inner loop grew by a fifth in moves of descriptors (R2UR in the SASS). Two loops for a bounded program
-     * had the same effect, and so had a conditional increment of `step`, which is why `step` starts one lower with
-     * MERGED_STEP. */
+    /* Runs all key tiles of a query tile. The producer determines how many run as masked steps; in a recompute pass all
+     * do. The form of the loops matters: if they are joined by run-time conditions, the compiler keeps `step` in
+     * ordinary registers, and the inner loop grows by a fifth in moves of descriptors (R2UR in the SASS). Two loops for
+     * a bounded program, or a conditional increment of `step`, have the same effect; this is why `step` starts one
+     * lower with MERGED_STEP. */
     FXA_INLINE void run_tile(int tile)
     {
         int j = 1;
@@ -230,7 +231,7 @@ struct ForwardMainloop : ForwardSoftmax {
                 negate_rows<BM, FXA_D>(a, sh.q(q_step) + group * 64 * 128);
                 named_sync(BAR_CLEAR + group, 128);
             }
-            /* reading m again in begin_tile() costs soft caps 3 to 7 % (find_lane) */
+            /* m is passed, because reading it again in begin_tile() makes soft caps 3 to 7 % slower */
             if (MERGED_STEP) begin_tile(m);
             run_tile(tile);
             finish(tile, m);

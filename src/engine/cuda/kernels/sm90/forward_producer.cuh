@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * Producer of the Hopper forward kernel: one lane that walks the rows of the tile list and copies Q, K, V and the
- * operands that the score program reads. The producer waits only for empty buffers, and after the last tile for the
- * consumers.
+ * Producer of the Hopper forward kernel: one lane that reads the rows of the tile list and copies Q, K, V and what the
+ * score program reads per tile (dense tensor, diagonal row, row and key operands). The producer waits only for empty
+ * buffers and, after the last tile, for the consumers.
  */
 #ifndef FXA_CUDA_SM90_FORWARD_PRODUCER_CUH
 #define FXA_CUDA_SM90_FORWARD_PRODUCER_CUH
@@ -11,14 +11,15 @@
 
 namespace {
 
-/* Removes skip bits of key tiles that a warpgroup may not skip. No warpgroup skips the first tile, which initializes
- * its rows; nor the last masked tile of a bounded program if an unmasked step follows; nor more than STAGES - 1
- * tiles in a row: the producer would have to load a skipped tile while the warpgroup still holds V of the tile
- * before, whose product is pending. */
+/* Removes the FXA_CUDA_SKIP bits of key tiles that a warpgroup may not skip. No warpgroup skips the first tile, which
+ * initializes the warpgroup's rows; nor the last masked tile of a bounded program if an unmasked step follows; nor more
+ * than STAGES - 1 tiles in a row, because the warpgroup holds the V buffer of the last tile before them until its
+ * product P V, and the producer needs this buffer to load another tile. */
 struct SkipBits {
-    int recent = 0; /* skip bits of the last tile; below them, those of the tile before it */
+    int recent = 0; /* skip bits of the last tile; 3 bits lower, the skip bits of the tile before the last */
 
-    /* Returns the index of a tile with the bits that consumers read. `entry`: of the tile list */
+    /* Returns the index of a key tile with the bits that consumers read. entry: index and bits in the tile list; may: a
+     * warpgroup may skip the tile */
     FXA_INLINE int index(int entry, bool partial, bool may)
     {
         constexpr int ALL = 7 * FXA_CUDA_SKIP;
@@ -50,18 +51,18 @@ struct ForwardProducer {
 #endif
     }
 
-    /* Returns the number of tiles that go through masked steps. The first tile always does. With a running maximum
-     * so does the tile after the partial ones, on which the maximum is not yet fixed, because partial tiles may have
-     * few attended pairs. In a recompute pass all tiles do. Full tiles in masked steps have FULL_TILE set and cost
-     * one more branch, but no instance of the step of their own. */
+    /* Returns the number of key tiles that run as masked steps: the partial ones, and always the first one. With a
+     * running maximum the first full tile after them is included, so that the maximum is fixed after a full tile:
+     * partial tiles may have few attended pairs. In a recompute pass all tiles are. Full tiles that run as masked steps
+     * have FULL_TILE set, which costs a branch. */
     static FXA_INLINE int masked_tiles(int partial, int total, int recompute)
     {
         if (recompute) return total;
         return BOUNDED || partial == 0 ? max(partial, 1) : min(partial + 1, total);
     }
 
-    /* Returns true if the tile's row and key operands are copied: operands that only mask() reads are copied for
-     * masked tiles only. */
+    /* Returns true if the tile's row and key operands are copied. Operands that only mask() reads are copied for
+     * partial tiles only. */
     static FXA_INLINE bool needs_operands(bool partial)
     {
         return PROG_OPERANDS == 2 || (PROG_OPERANDS && partial);
@@ -105,14 +106,14 @@ struct ForwardProducer {
                                   L2_EVICT_LAST);
     }
 
-    /* Copies all of one query tile. Returns the next tile, which in a recompute pass is the same one. The counter of
-     * tiles is incremented with the first copies and the next list row is read before the wait for the last V (after
-     * it, if the tile has one key tile), so that both latencies are hidden. Planning is in one place because it
-     * takes most of the registers of a producer. */
+    /* Copies Q of one query tile and all its key tiles. Returns the next query tile, which in a recompute pass is w
+     * itself. The tile counter is incremented with the first copies, and the row of the next tile in the tile list is
+     * read before the wait for the last V buffer (after it, if there is one key tile only), so that both latencies are
+     * hidden. WorkTile::plan() is called in one place only, because it takes most of the registers of a producer. */
     FXA_INLINE WorkTile load_tile(const WorkTile &w, int recompute)
     {
         const int total = max(w.row.total, 1), partial = w.row.total ? w.row.partial : 1;
-        /* if nothing is attended, one tile is loaded that the mask empties */
+        /* if the row has no key tile, one is loaded, all of whose pairs are masked */
         int ahead = w.row.total ? w.row.first : 0;
         int next = w.tile;
         WorkTile next_work;
@@ -143,8 +144,8 @@ struct ForwardProducer {
         for (u32 i = q_step > Q_BUFFERS ? q_step - Q_BUFFERS : 0; i < q_step; i++) sh.q_ring().wait_consumed(i);
     }
 
-    /* Returns the next flagged tile of this CTA from `from` on, after the consumers have finished all tiles; or
-     * a.tiles. */
+    /* Returns the first query tile >= `from` that this CTA's consumers have flagged for recomputation, a.tiles = none.
+     * Called after the consumers have finished all tiles. */
     FXA_INLINE int find_flagged(int from) const
     {
         wait_for_consumers();
@@ -162,8 +163,8 @@ struct ForwardProducer {
                                                     : 0;
     }
 
-    /* Loads all tiles of this CTA, then the flagged tiles once more, and twice more where V was not finite. A second
-     * call of load_tile() would add a tenth to the compile time of a forward. */
+    /* Loads all query tiles of this CTA, then the flagged ones once more, and twice more if V was not finite. All
+     * passes share one call of load_tile(), because a second call would make a forward compile a tenth longer. */
     FXA_INLINE void load_all()
     {
         int mode = 0, from = 0;

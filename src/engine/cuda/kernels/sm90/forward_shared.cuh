@@ -35,9 +35,9 @@ constexpr FxaTileShape TILE = fxa_forward_sm90(TRAITS);
 static_assert(TILE.fits, "the host chooses another kernel");
 constexpr bool SMALL = FXA_D <= 64 && FXA_DV <= 64;
 constexpr int GROUPS = TILE.groups; /* consumer warpgroups */
-/* Ping-pong scheduling: the products of the warpgroups alternate, which is faster at head dim 64 and slower at 128.
- * Steps with masks do not alternate, because some warpgroups skip them and the others would wait for the slowest
- * one. */
+/* Ping-pong scheduling: the products of the consumer warpgroups alternate, which is faster at head dim 64 and slower at
+ * head dim 128. Masked steps do not alternate, because some warpgroups skip tiles and the others would wait for the
+ * slowest warpgroup. */
 constexpr bool PING_PONG = GROUPS == 3;
 constexpr int BM = TILE.launch.q_rows, BN = TILE.launch.k_rows, THREADS = TILE.launch.threads;
 constexpr int STAGES = TILE.stages, DENSE_STAGES = 2, Q_BUFFERS = TILE.q_buffers;
@@ -48,21 +48,24 @@ constexpr int K_BYTES = BN * D_STORED * 2, V_BYTES = BN * DV_STORED * 2;
 constexpr int DENSE_BYTES = PROG_DENSE ? BM * BN * 2 : 0;
 constexpr int DIAGONAL_BYTES = PROG_DIAGONAL ? (BM + BN) * 4 : 0;
 constexpr int K_OPERAND_BYTES = PROG_OPERANDS ? BN * 4 : 0, Q_OPERAND_BYTES = PROG_OPERANDS ? BM * 4 : 0;
-constexpr bool BOUNDED = PROG_BOUNDED && !FXA_F16; /* f16 cannot hold exp2 of an unshifted score */
-/* Half of the exp2 run on the FMA units where tanh and exp2 saturate the special function unit. */
+constexpr bool BOUNDED = PROG_BOUNDED && !FXA_F16; /* f16 cannot hold exp2(score) without a maximum subtracted */
+/* True if half of the exp2 are computed on the FMA units (exp2_by_fma), because tanh and exp2 saturate the special
+ * function unit. */
 constexpr bool EMULATE_EXP2 = BOUNDED && FXA_FAST_MATH && SMALL;
-/* Bits of a query tile's index: a recompute pass, with the maximum always updated and V made finite; and recompute
- * passes that find the infinities of V (common/nonfinite.cuh). */
+/* Bits of a query tile's index. RECOMPUTE: recompute pass, in which the maximum is updated in every step and V is made
+ * finite. MARK_POS_INF, MARK_NEG_INF, set in addition: the pass finds infinities of V (common/nonfinite.cuh). */
 constexpr int RECOMPUTE = 0x40000000, MARK_POS_INF = 0x20000000, MARK_NEG_INF = 0x10000000;
-constexpr int FULL_TILE = 7 * FXA_CUDA_FULL; /* bits of a key tile's index: no warpgroup evaluates the mask */
-/* True if a warpgroup skips key tiles in which its own 64 queries attend to nothing (skip bits of FxaTileList). One
- * third of 192 queries is often such; halves of 128 queries that begin where documents do, never. */
+constexpr int FULL_TILE = 7 * FXA_CUDA_FULL; /* bits of a key tile's index: no warpgroup calls mask() */
+/* True if a warpgroup skips key tiles that none of its 64 queries attends to (FXA_CUDA_SKIP bits of FxaTileList). With
+ * tiles of 192 queries a third of the queries often skips; with tiles of 128 queries, aligned to documents, a half
+ * never would. */
 constexpr bool SKIPS_TILES = PROG_MASK && TILE.query_parts;
-/* One instance of next_step() serves the first tile, masked tiles and recompute passes of a bounded program, by
- * run-time conditions: each instance takes as long to compile as the rest of the kernel. Programs without a bound
- * have instances of their own, because windows, documents and packed sequences lose 1 to 7 % by the conditions. */
+/* True for a bounded program (|score| has a compile-time bound): one instance of next_step() then runs the first tile,
+ * masked tiles and recompute passes, selected by run-time conditions, because each instance takes as long to compile as
+ * the rest of the kernel. Other programs have one instance per case, because these conditions make windows, documents
+ * and packed sequences 1 to 7 % slower. */
 constexpr bool MERGED_STEP = BOUNDED;
-/* named barriers, one per consumer warpgroup except the last */
+/* numbers of named barriers: BAR_PING_PONG and BAR_CLEAR + consumer warpgroup; one BAR_VALUES for all */
 enum { BAR_PING_PONG = 1, BAR_CLEAR = 4, BAR_VALUES = 7 };
 
 struct ForwardShared {
@@ -90,7 +93,7 @@ struct ForwardShared {
     FXA_INLINE Ring<STAGES> k_ring() const { return {q_ring().at + Ring<Q_BUFFERS>::bytes}; }
     FXA_INLINE Ring<STAGES> v_ring() const { return {k_ring().at + Ring<STAGES>::bytes}; }
     FXA_INLINE Ring<DENSE_STAGES> dense_ring() const { return {v_ring().at + Ring<STAGES>::bytes}; }
-    /* The tile's index may contain RECOMPUTE and the MARK bits. */
+    /* Slot of a query tile (common/tile_scheduler.cuh). Its tile index may contain RECOMPUTE and the MARK bits. */
     FXA_INLINE TileSlot slot(u32 q_step) const { return {base + SLOTS_AT + TileSlot::bytes * (q_step % Q_BUFFERS)}; }
     FXA_INLINE u32 tile_index(u32 step) const { return base + INDICES_AT + 4 * (step % (2 * STAGES)); }
     /* Address of a word that is nonzero if a tile of this CTA has to be recomputed. */

@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * Softmax of the Hopper forward kernel, on the accumulators of a consumer warpgroup: new scores and masks of a tile of
- * products, the row maximum with lazy rescaling, exponentials, dropout. A thread has the rows q0 and q0 + 8 (row
- * halves) and two keys of every 8; fragment() gives the accumulator of a pair (sm90/wgmma.cuh).
+ * Softmax of the Hopper forward kernel, on the accumulators of a consumer warpgroup: new scores and masks of a tile S =
+ * Q K^T, row maxima with lazy rescaling, exponentials, dropout. A thread has the rows q0 and q0 + 8 (row halves 0 and
+ * 1) and two keys of every 8; fragment() returns the accumulator of a pair (sm90/wgmma.cuh).
  */
 #ifndef FXA_CUDA_SM90_FORWARD_SOFTMAX_CUH
 #define FXA_CUDA_SM90_FORWARD_SOFTMAX_CUH
@@ -18,7 +18,8 @@ struct ForwardSoftmax : ForwardEpilogue {
     {
     }
 
-    /* Loads the elements of the dense tensor's tile that belong to this thread's pairs, two per word. */
+    /* Loads the elements of the dense tensor (a captured tensor with an element per pair) for this thread's pairs from
+     * shared memory, two per word. */
     FXA_INLINE void load_dense(u32 (&words)[BN / 4]) const
     {
         const u32 at = sh.dense(step) + row_in_tile() * 128 + (lane & 3) * 4;
@@ -28,8 +29,8 @@ struct ForwardSoftmax : ForwardEpilogue {
                                         ((((i >> 1) & 7) ^ (lane >> 2)) << 4));
     }
 
-    /* Loads the diagonal row's entries of this thread's pairs. Entry 2 * (column / 8 - r + 1) + column % 2 belongs
-     * to row half r: pairs of equal q - k share an entry. */
+    /* Loads the entries of the diagonal row (values that depend on q - k) for this thread's pairs. entries[2 * (c / 8 -
+     * r + 1) + c % 2] belongs to row half r and the thread's key c of the tile; pairs of equal q - k share an entry. */
     FXA_INLINE void load_diagonal(float (&entries)[BN / 4 + 2]) const
     {
         const u32 at = sh.diagonal(step) + (BN - 1 + row_in_tile() - (lane & 3) * 2) * 4;
@@ -37,8 +38,8 @@ struct ForwardSoftmax : ForwardEpilogue {
         for (int i = 0; i < BN / 4 + 2; i++) entries[i] = load_shared_float(at + 4 * (8 - 8 * (i >> 1) - (i & 1)));
     }
 
-    /* Computes the new scores of a tile (PASS_SCORES), or masks its pairs (PASS_MASK, PASS_UNIFORM_MASK), which
-     * comes after the scores. */
+    /* Computes the new scores of key tile n (PASS_SCORES), or sets the scores of masked pairs to -inf (PASS_MASK,
+     * PASS_UNIFORM_MASK), which comes after the scores. */
     template <int PASS> FXA_INLINE void score_pairs(float (&s)[BN / 2], int n)
     {
         const int k0 = n * BN + (lane & 3) * 2;
@@ -77,8 +78,8 @@ struct ForwardSoftmax : ForwardEpilogue {
         }
     }
 
-    /* Returns true if all keys of the tile and the queries of the warp have the same operand, which makes the mask
-     * shorter. Evaluated while the products run. */
+    /* Returns true if all keys of tile n and all queries of this warp have the same key or row operand (for example one
+     * document id), so that the shorter uniform_mask() suffices. Called while the products run. */
     FXA_INLINE bool has_uniform_operands(int n, bool full) const
     {
         if (!PROG_UNIFORM_OPERANDS || full || (n + 1) * BN > k_len) return false;
@@ -88,8 +89,8 @@ struct ForwardSoftmax : ForwardEpilogue {
         return __all_sync(~0u, x == one && y == one && k.x == one && k.y == one && k.z == one && k.w == one);
     }
 
-    /* Masks the keys past the last one. Separate from the mask, because few tiles need it and the mask is then
-     * compiled once. */
+    /* Masks the keys past the last key of the sequence; the tile has `keys` valid ones. Few tiles need this function,
+     * and separate from it mask() is compiled once. */
     FXA_INLINE void mask_past_end(float (&s)[BN / 2], int keys) const
     {
 #pragma unroll
@@ -97,9 +98,9 @@ struct ForwardSoftmax : ForwardEpilogue {
             if ((i >> 2) * 8 + (i & 1) >= keys - (lane & 3) * 2) s[i] = NEG_INF;
     }
 
-    /* Turns raw products into new scores, -inf for masked pairs. Rows past q_len hold anything. full: no pair of the
-     * tile is masked, though the step is a masked one; the mask would cost a third of the softmax. uniform: see
-     * has_uniform_operands */
+    /* Turns the products of key tile n into new scores, -inf for masked pairs. Rows past q_len have undefined scores.
+     * full: no pair of the tile is masked, although the step is a masked one, and the mask, a third of the softmax's
+     * time, is left out. uniform: result of has_uniform_operands() */
     template <bool MASKED> FXA_INLINE void score(float (&s)[BN / 2], int n, bool full, bool uniform)
     {
         softcap_all(program, a, s, !MASKED || (q0 + 8 < q_len && (n + 1) * BN <= k_len));
@@ -113,8 +114,8 @@ struct ForwardSoftmax : ForwardEpilogue {
         if (keys < BN) mask_past_end(s, keys);
     }
 
-    /* Updates the row maxima. Returns true if O has to be rescaled: if a maximum grew by more than the lazy
-     * rescaling threshold. */
+    /* Updates the row maxima. Returns true if O has to be multiplied by `rescale`, because a maximum grew by more than
+     * the lazy rescaling threshold. */
     template <bool FIRST> FXA_INLINE bool raise_max(const float (&s)[BN / 2])
     {
         float top[2];
@@ -141,8 +142,9 @@ struct ForwardSoftmax : ForwardEpilogue {
         return true;
     }
 
-    /* Subtracts the maximum in a recompute pass; `bias` too where only exp2 follows. The unit may differ from 1 in a
-     * recompute pass alone (is_out_of_range), so it is multiplied here. */
+    /* Subtracts the row maxima and `bias` from the scores in a recompute pass. A `unit` other than 1 of a soft cap
+     * (PROG_SOFTCAP_HAS_UNIT) always leads to a recompute pass (is_out_of_range), so only this function multiplies by
+     * it. */
     FXA_INLINE void subtract_max(float (&s)[BN / 2], float bias) const
     {
 #pragma unroll
@@ -154,8 +156,8 @@ struct ForwardSoftmax : ForwardEpilogue {
             }
     }
 
-    /* Replaces scores by exp2 of their distance from the maximum, and adds these to row_sum. ZERO: row_max is 0, as
-     * it is with MERGED_STEP outside of recompute passes */
+    /* Replaces each score by its weight, exp2 of the score minus the row maximum, and adds the weights to row_sum.
+     * ZERO: row_max is 0, which holds for MERGED_STEP outside of recompute passes */
     template <bool FIRST, bool ZERO> FXA_INLINE void exponentiate(float (&s)[BN / 2], int tile)
     {
         constexpr bool BARE = ZERO || (MERGED_STEP && PROG_SOFTCAP_HAS_UNIT);
