@@ -34,7 +34,8 @@ typedef struct report {
 
 /* ---- Classes ----------------------------------------------------------------------------------------------------- */
 
-/* Sets kept[i] if the value of node i has to be stored: node i is an output, or a node of another rate reads it. */
+/* Sets kept[i] if the value of node i has to be stored: node i is an output, or a node whose value
+ * changes at another rate (fxa__rate) reads node i. */
 static void report_mark_kept(const fxa_program *p, const fxa__depend *sets, uint8_t *kept) {
     for (int32_t i = 0; i < p->n_nodes; i++)
         for (int j = 0; j < p->nodes[i].n_args; j++) {

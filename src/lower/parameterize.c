@@ -21,10 +21,10 @@
 typedef struct param_work {
     const fxa_program *p;
     uint8_t *kept;   /* [nodes] 1 = the constant stays a constant */
-    uint64_t *shape; /* [nodes] shape hash */
+    uint64_t *shape; /* [nodes] hash of the node's expression that ignores the values of replaceable constants */
     int32_t *number; /* [nodes] number of a constant that becomes a param; -1 = none */
-    uint8_t *done;   /* [nodes] 1 = the walk has finished the node */
-    int32_t *stack;  /* [nodes] stack of the walk */
+    uint8_t *done;   /* [nodes] 1 = param_walk has finished the node */
+    int32_t *stack;  /* [nodes] stack of param_walk */
     int32_t n_new, capacity;
 } param_work;
 

@@ -28,8 +28,9 @@
 #define OVERLAP_STEPS 16384
 #define OVERLAP_MEMO 64 /* a power of two */
 
+/* An axis of the search: it adds stride * c to the sum, for a digit c in lo..hi. */
 typedef struct overlap_axis {
-    int64_t stride, lo, hi; /* range of the digit */
+    int64_t stride, lo, hi;
 } overlap_axis;
 
 /* [i] Sums that the axes i to n - 1 of the search can attain; element [n] stands for no axis. */
@@ -47,7 +48,7 @@ typedef struct overlap_memo {
 
 typedef struct overlap_search {
     int n, steps;
-    overlap_axis axis[OVERLAP_AXES]; /* by decreasing stride */
+    overlap_axis axis[OVERLAP_AXES]; /* [n] axes by decreasing stride */
     overlap_reach reach[OVERLAP_AXES + 1];
     overlap_memo memo[OVERLAP_MEMO];
 } overlap_search;

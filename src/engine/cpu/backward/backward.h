@@ -44,7 +44,7 @@ enum {
 typedef struct fxa__cpu_backward_split {
     bool want_q, want_k, want_v; /* gradients dQ, dK, dV that the problem requests */
     bool want_sums;              /* gradients of captured tensors or params are requested */
-    bool want_ds;                /* dS is needed for dQ, dK, captured sums, or the amax of dS */
+    bool want_ds;                /* dS is needed: for dQ, dK, gradients of tensors or params, or the amax of dS */
     bool pool;          /* paged K and V: dK and dV are summed for the entire page pool before they are stored */
     bool keeps_scores;  /* the derivative reads the scaled scores in addition to the probabilities */
     int64_t entries;    /* batch entries with work: b, or 0 if there is none */
@@ -85,6 +85,7 @@ static inline int64_t fxa__cpu_backward_max_rows(const fxa__cpu_kernels *kernels
 
 /* ---- workspace.c ------------------------------------------------------------------------------------------------- */
 
+/* Tapes of a worker: the program without its mask, the program with its mask, the derivative, the user's bprop. */
 enum { FXA__CPU_TAPE_SCORE, FXA__CPU_TAPE_MASKED, FXA__CPU_TAPE_DERIVATIVE, FXA__CPU_TAPE_BPROP, FXA__CPU_TAPES };
 
 /* One worker: its task and its memory. Matrices have elements of type real. */

@@ -14,7 +14,7 @@
 #include <float.h>
 #include <string.h>
 
-enum { CAPTURED_PIECE = 16384 }; /* elements of one work item: 128 KiB of f64; untuned */
+enum { CAPTURED_PIECE = 16384 }; /* number of elements that one work item sums: 128 KiB of f64; untuned */
 
 /* ---- Rows ------------------------------------------------------------------------------------------------------ */
 

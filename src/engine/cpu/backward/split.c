@@ -15,7 +15,7 @@
 /* Limits of memory and of the numbers of tasks. They are untuned: about as much memory as a problem of that size needs
  * anyway, and as many tasks and chains as large machines have threads. */
 #define BACKWARD_PARTS_BYTES ((int64_t)512 << 20) /* maximum bytes of the dQs of all key splits */
-#define BACKWARD_SUM_BYTES ((int64_t)64 << 20)    /* maximum bytes of sums that each chain has for itself */
+#define BACKWARD_SUM_BYTES ((int64_t)64 << 20)    /* maximum bytes of the sums of which each chain has a copy */
 enum {
     BACKWARD_TASKS = 32, /* number of tasks up to which keys are split */
     /* Maximum number of key splits. On Zen 3 with H 1, S 4096, D 64, 4 key splits cost one thread no measurable

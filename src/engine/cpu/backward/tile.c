@@ -31,7 +31,7 @@ typedef struct tile_pass {
     /* true: P and dS are 0 outside of all sub-blocks; false: outside of the sub-blocks, P and dS are 0 only in the
      * column steps that a sub-block touches */
     bool clear;
-    int64_t column_step;   /* columns of one call of sum_add */
+    int64_t column_step;   /* number of columns that one call of sum_add adds */
     bool reads_other_rows; /* sum_add also reads rows between the sub-blocks */
     bool q_is_finite, dout_is_finite;
 } tile_pass;
@@ -152,8 +152,8 @@ static void tile_sub_block(fxa__cpu_backward_worker *w, const tile_pass *t, int6
 typedef struct tile_product {
     void *weight;                       /* P or dS: [tile_rows,ld] factor of the rows of x */
     const void *x;                      /* [n,ld_x] dO or Q */
-    int64_t ld_x;                       /* pitch of x */
-    const fxa__cpu_transposed_sum *sum; /* the sum, with x packed */
+    int64_t ld_x;                       /* row pitch of x in reals */
+    const fxa__cpu_transposed_sum *sum; /* the transposed sum that receives weight^T x; x is packed in it */
     bool x_is_finite;
 } tile_product;
 

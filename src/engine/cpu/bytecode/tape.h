@@ -57,11 +57,11 @@ typedef struct fxa__tape_run {
     const fxa__tape *tape;
     const double *params;
     const fxa_view *tensors;
-    double *dparams;           /* [params] FXA__TAPE_GRADS: sums of gradients of params; NULL: not requested */
-    const fxa__tape_sum *sums; /* [tensors] FXA__TAPE_GRADS: sums of gradients of tensors */
-    void *scratch;             /* fxa__tape_scratch bytes, aligned to FXA__CPU_PAD */
-    int64_t max_rows, max_columns;
-    int64_t columns;
+    double *dparams;               /* [params] FXA__TAPE_GRADS: sums of gradients of params; NULL: not requested */
+    const fxa__tape_sum *sums;     /* [tensors] FXA__TAPE_GRADS: sums of gradients of tensors */
+    void *scratch;                 /* fxa__tape_scratch bytes, aligned to FXA__CPU_PAD */
+    int64_t max_rows, max_columns; /* maximum number of rows of a tile and of keys of a block */
+    int64_t columns;               /* number of keys of the current block */
 } fxa__tape_run;
 /* Returns the state for a tape. If tape is NULL, no other function may be called with the state. */
 static inline fxa__tape_run fxa__tape_run_make(const fxa__tape *tape, const double *params, const fxa_view *tensors,

@@ -41,10 +41,11 @@ enum { TAPE_SCORE = TAPE_LEVELS, TAPE_DSCORE, TAPE_OUT, TAPE_SPACES };
 
 /* ---- The tape ---------------------------------------------------------------------------------------------------- */
 
+/* Where an operand or a result of an instruction is stored. */
 typedef struct fxa__tape_place {
-    int32_t space;
-    int32_t real; /* 1 = elements are reals, 0 = ints */
-    int32_t reg;
+    int32_t space; /* level of the register, or TAPE_SCORE, TAPE_DSCORE, TAPE_OUT for a row of the caller */
+    int32_t real;  /* 1 = elements are reals, 0 = ints */
+    int32_t reg;   /* index of the register in its level */
 } fxa__tape_place;
 
 typedef struct fxa__tape_ins {
@@ -104,8 +105,8 @@ typedef struct fxa__tape_part {
 /* A register that holds an input, a param or a constant. */
 typedef struct fxa__tape_leaf {
     uint8_t op, type, level;
-    int32_t imm, reg;
-    double f;
+    int32_t imm, reg; /* imm as in fxa__node; index of the register */
+    double f;         /* value of a float constant */
 } fxa__tape_leaf;
 
 typedef struct fxa__tape_level {
@@ -144,21 +145,21 @@ typedef struct fxa__tape_node {
     uint8_t type, level, n_args;
     uint16_t inputs; /* bit i: the value depends on fxa_input i */
     bool needed;
-    bool is_out; /* computed last, directly into out */
-    bool value;  /* JOINT: the score depends on the node */
-    bool back;   /* JOINT: derivative or gradients depend on the node; set for peephole.c */
-    bool zero;   /* the value is exactly 0 where dscore is exactly 0 */
-    int8_t sign; /* 1 or -1: the value is sign * k + offset, with wrapping ints; 0: not of this form */
-    int8_t axis; /* LOAD: fxa__tape_access.axis, -1 = none. arg: the indices, then lo, hi and shift if clamped */
-    int8_t axis_sign;
-    uint8_t word;   /* LOAD: fxa__tape_access.word */
-    int32_t offset; /* if sign is not 0: node whose value is the offset, of a lower level */
-    int32_t imm;
-    int32_t arg[TAPE_ARGS];
-    double f;
-    int32_t uses; /* number of uses by roots and needed nodes */
+    bool is_out;      /* computed last, directly into out */
+    bool value;       /* JOINT: the score depends on the node */
+    bool back;        /* JOINT: derivative or gradients depend on the node; set for peephole.c */
+    bool zero;        /* the value is exactly 0 where dscore is exactly 0 */
+    int8_t sign;      /* 1 or -1: the value is sign * k + offset, with wrapping ints; 0: not of this form */
+    int8_t axis;      /* LOAD: fxa__tape_access.axis, -1 = none. arg: the indices, then lo, hi and shift if clamped */
+    int8_t axis_sign; /* LOAD: sign of k in the index along the axis; WITHIN: sign of k in the compared int */
+    uint8_t word;     /* LOAD: fxa__tape_access.word */
+    int32_t offset;   /* if sign is not 0: node whose value is the offset, of a lower level */
+    int32_t imm;      /* as in fxa__node */
+    int32_t arg[TAPE_ARGS]; /* [n_args] nodes of the operands */
+    double f;               /* value of a float constant */
+    int32_t uses;           /* number of uses by roots and needed nodes */
     int32_t last; /* last node of the same level that reads the value; TAPE_PINNED: a later level or a root reads it */
-    int32_t reg;
+    int32_t reg;  /* index of the register that holds the value */
 } fxa__tape_node;
 
 /* A result of the tape. */
@@ -303,7 +304,7 @@ bool fxa__tape_range_ends(const fxa__tape_state *s, const fxa__tape_range *range
  * be contiguous. */
 bool fxa__tape_range_columns(const fxa__tape_state *s, const fxa__tape_range *range, int32_t offset, int32_t bound,
                              int64_t first, int64_t n, int64_t *begin, int64_t *end);
-/* Sets the columns of `out` outside of the range to -inf. */
+/* Sets the columns of the row `out` that are outside of the range to -inf. */
 void fxa__tape_apply_range(const fxa__tape_at *r, const fxa__tape_range *range, void *out);
 
 #endif

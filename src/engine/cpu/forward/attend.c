@@ -162,7 +162,7 @@ static void attend_product(fxa__cpu_forward_worker *w, const attend_rows *rows) 
     kernels->format->product(kernels, &x);
     x.beta = w->betas;
     for (int64_t i = 0; rows->sub_blocks > 1 && i < rows->n; i++)
-        fxa__cpu_real_set(kernels, w->betas, i, 1); /* further sub-blocks are added without rescaling */
+        fxa__cpu_real_set(kernels, w->betas, i, 1); /* the products of later sub-blocks are added without rescaling */
     for (int64_t j = 1, at = rows->end - rows->column; j < rows->sub_blocks; j++) {
         x.a = fxa__cpu_real_at(kernels, w->scores, at);
         x.a_first = x.k_begin = rows->sub_block[j].begin;

@@ -11,7 +11,8 @@
 #include "../../../base/num.h"
 #include "../../../lower/conjunct.h"
 
-/* Adds a conjunct to the band. Returns false if it does not bound q - k. */
+/* Adds the bound of q - k that a conjunct of the mask implies to the band. Returns false if the conjunct does not bound
+ * q - k by a constant. */
 static bool band_take(const fxa__part *part, fxa__cpu_band *band) {
     if ((part->kind != FXA__PART_CAUSAL && part->kind != FXA__PART_WINDOW) || part->bound >= 0) return false;
     int64_t *bound = (part->kind == FXA__PART_CAUSAL ? band->right : band->left) + part->aligned;

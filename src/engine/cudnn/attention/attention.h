@@ -36,17 +36,17 @@ typedef struct fxa__dnn_attention {
     fxa__dnn_level level;
     fxa__parameterized numbers; /* the problem's program with its constants as params (score/parameterize.c) */
     fxa_program *program;       /* the program that the graph computes: that of `numbers` */
-    fxa__depend *depend;
-    fxa__conjuncts mask; /* conditions of the mask of `program` */
-    fxa__dnn_score score;
-    fxa__depend *own_depend;
-    fxa__dnn_score own;    /* the user's bprop, which replaces the derivative; program NULL = none */
-    bool spread;           /* true: scalars of the program are stored in memory (fp8_scalars.c) */
-    size_t first;          /* if `spread`: index of the program's first operation in the graph */
-    int32_t scale, scaled; /* tensors: the run's scale; the scaled scores, which programs read */
-    int32_t len_q, len_k;  /* tensors with the sequence lengths, for matmuls; -1 = none */
-    bool banded;           /* true: the graph has a causal mask or a window */
-    bool own_lengths;      /* true: each batch entry has its own lengths, in the tensors len_q and len_k */
+    fxa__depend *depend;        /* [nodes of `program`] */
+    fxa__conjuncts mask;        /* conditions of the mask of `program` */
+    fxa__dnn_score score;       /* state of adding `program` to the graph */
+    fxa__depend *own_depend;    /* [nodes of the user's bprop] */
+    fxa__dnn_score own;         /* the user's bprop, which replaces the derivative; program NULL = none */
+    bool spread;                /* true: scalars of the program are stored in memory (fp8_scalars.c) */
+    size_t first;               /* if `spread`: index of the program's first operation in the graph */
+    int32_t scale, scaled;      /* tensors: the run's scale; the scaled scores, which programs read */
+    int32_t len_q, len_k;       /* tensors with the sequence lengths, for matmuls; -1 = none */
+    bool banded;                /* true: the graph has a causal mask or a window */
+    bool own_lengths;           /* true: each batch entry has its own lengths, in the tensors len_q and len_k */
     /* tensors. more: k length - q length; joined: LSE of this run, before it is merged with the existing LSE */
     int32_t more, joined;
     size_t span_step;                 /* index of the step that writes the tensors of lengths and offsets */

@@ -40,11 +40,11 @@ typedef struct fxa__dnn_score {
     int32_t load[FXA__DNN_MAX_NODES];
     /* [n_nodes] node that replaces the node (score/common_factors.c); -1 = none */
     int32_t same[FXA__DNN_MAX_NODES];
-    int32_t axis[FXA_INPUT_COUNT]; /* [inputs] tensor of each coordinate; -1 = not added yet */
-    bool needed[FXA__DNN_MAX_NODES];
-    bool indexed;     /* result: true = some node reads q or k as a number */
-    bool keys_dense;  /* true: the keys of captured tensors must be contiguous */
-    bool own_lengths; /* true: each batch entry has its own lengths */
+    int32_t axis[FXA_INPUT_COUNT];   /* [inputs] tensor of each coordinate; -1 = not added yet */
+    bool needed[FXA__DNN_MAX_NODES]; /* [n_nodes] true: the node is to be added; scratch memory at other times */
+    bool indexed;                    /* result: true = some node reads q or k as a number */
+    bool keys_dense;                 /* true: the keys of captured tensors must be contiguous */
+    bool own_lengths;                /* true: each batch entry has its own lengths */
     /* tensors [B,1,1,1]: q length, k length, k length - q length */
     int32_t length[3];
     /* [axes] tensor of the coordinates if they are not base + step * index; -1 = not added yet */
