@@ -1,7 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * Launches of the backward pass: pre-passes, preprocess (fxa_backward_prepare), fxa_backward over key tiles, dQ from
- * its sum (postprocess, fxa_grad_q_finish) or by a kernel of its own (fxa_grad_q), gradients of sinks.
+ * Launches of the backward pass: pre-passes; the preprocess (fxa_backward_prepare); fxa_backward over key tiles; the
+ * postprocess (fxa_grad_q_finish), which converts the f32 sum of dQ, or a separate kernel that computes dQ
+ * (fxa_grad_q); gradients of sinks.
  */
 #include "call.h"
 #include "recipes.h"
@@ -51,25 +52,28 @@ static fxa_status backward_queries(fxa__cuda_call *c) {
     return fxa__cuda_launch_query_tiles(c, kernel->unit, kernel->function);
 }
 
+/* Launches a kernel before or after the main kernel, with a CTA per `rows` and `heads`. */
 static fxa_status backward_end(fxa__cuda_call *c, int function, int64_t rows, int64_t heads) {
     void *params[] = {&c->a};
     return fxa__cuda_launch(c, FXA__CUDA_PREPOST, function, (fxa__cuda_grid){rows, heads, 1},
                             c->code->unit[FXA__CUDA_PREPOST].shape.threads, params);
 }
 
-/* Launches the postprocess of dQ. Negated products mean that K was negated, so the sum of dQ is negated too. */
+/* Launches the postprocess of dQ. With negated products of Q and K (a.turned) K was negated, so the sum of dQ is
+ * negated too, and the negated scale makes up for both. */
 static fxa_status backward_finish(fxa__cuda_call *c) {
     float scale = c->a.scale;
     if (c->a.turned) c->a.scale = (float)fxa__cuda_unit_scale(c);
     fxa__cuda_grid grid = {c->at.pad_rows / 64, c->p->in.hq, 1};
-    if (c->a.sent_all == 0) c->a.sent = NULL; /* without keys no launch reduces dQ */
+    if (c->a.sent_all == 0) c->a.sent = NULL; /* without keys no kernel adds to dQ */
     if (c->a.sent) grid = (fxa__cuda_grid){fxa__min_i64(grid.x * grid.y, BACKWARD_FINISH * c->self->processors), 1, 1};
     fxa_status status = backward_end(c, FXA__CUDA_POSTPROCESS, grid.x, grid.y);
     c->a.scale = scale;
     return status;
 }
 
-/* Without batch entries, gradients of sinks, params and captured tensors are 0, and packed rows belong to no entry. */
+/* Launches a backward without batch entries: gradients of sinks, params and captured tensors are 0, and packed rows of
+ * Q, K and V belong to no batch entry, so no main kernel runs. */
 static fxa_status backward_of_nothing(fxa__cuda_call *c) {
     FXA_TRY(fxa__cuda_prepasses(c, NULL));
     FXA_TRY(fxa__cuda_captured_grads_begin(c));

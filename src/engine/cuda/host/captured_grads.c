@@ -1,9 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * Gradients of params and captured tensors: how backward kernels sum them (common/args.h), and the launches that store
- * the sums afterwards. Gradients of tensors are first collected in dense arrays of the workspace
- * (common/captured_grads.cu), then stored in the caller's type and strides. The gradient of a dense tensor [b, h, q, k]
- * is written by the main kernel in storage type.
+ * Gradients of params and captured tensors: arguments of the backward kernels that sum them (common/args.h), and the
+ * launches that store the sums afterwards. Gradients of tensors are first summed in contiguous arrays of the workspace
+ * (common/captured_grads.cu), then stored in the caller's type and strides. The gradient of the dense tensor [b, h, q,
+ * k] (an element per pair) is written by the main kernel, in the type of Q, K and V.
  */
 #include "call.h"
 #include "recipes.h"
@@ -12,7 +12,7 @@
 
 enum { CAPTURED_WARP = 32, CAPTURED_DIAGONALS = 128, CAPTURED_BLOCK = 256, CAPTURED_BLOCKS = 1024 };
 
-/* Copies of struct SumTargets and struct GradTensor of common/captured_grads.cu. */
+/* The same members as struct SumTargets and struct GradTensor of common/captured_grads.cu. */
 typedef struct captured_targets {
     int32_t param[FXA__CUDA_SUMS], tensor[FXA__CUDA_SUMS];
 } captured_targets;
@@ -42,8 +42,8 @@ bool fxa__cuda_is_dense_grad_direct(const fxa__cuda_choice *choice, const fxa__c
     return p->alignment >= 16 && !(p->flags & FXA_ACCUMULATE_DTENSORS);
 }
 
-/* Returns true if the kernel writes every element of the dense gradient: there is no mask and no lengths, and the
- * kernel stores entire tiles. */
+/* Returns true if the main kernel writes every element of v, the gradient of the dense tensor: the problem has no mask
+ * and no lengths, the kernel stores entire tiles, and v has the size [b, h, q, k]. */
 static bool captured_all_dense(const fxa__cuda_call *c, const fxa_view *v) {
     const fxa_problem *p = &c->p->in;
     const int64_t all[] = {p->b, p->hq, p->sq, p->sk};
@@ -55,7 +55,7 @@ static bool captured_all_dense(const fxa__cuda_call *c, const fxa_view *v) {
     return true;
 }
 
-/* Clears the gradient of the dense tensor, because skipped tiles are not written. */
+/* Clears the caller's gradient of the dense tensor if some tiles are skipped, hence not written. */
 static fxa_status captured_clear_dense(fxa__cuda_call *c) {
     const fxa_view *v = &c->bound->dtensors[captured_dense_tensor(&c->code->program)];
     size_t words = 1;
@@ -104,7 +104,7 @@ static captured_targets captured_find(const fxa__cuda_program *g) {
     return to;
 }
 
-/* Clears the gradients of params that have no sum: they are always 0. */
+/* Clears the gradients of params for which kernels have no sum, because these gradients are always 0. */
 static fxa_status captured_no_sums(fxa__cuda_call *c, const captured_targets *to) {
     uint64_t left = c->p->in.flags & FXA_ACCUMULATE_DPARAMS ? 0 : c->p->in.param_grads;
     for (int32_t i = 0; i < FXA__CUDA_SUMS; i++)
@@ -154,7 +154,7 @@ static fxa_status captured_diagonal(fxa__cuda_call *c) {
 
 /* ---- To the caller ----------------------------------------------------------------------------------------------- */
 
-/* i: index in the problem's program. */
+/* Returns the caller's gradient of a captured tensor. i: index of the tensor in the problem's program. */
 static captured_tensor captured_target(const fxa__cuda_call *c, int32_t i) {
     const fxa_view *v = &c->bound->dtensors[i];
     captured_tensor to = {.data = (void *)(uintptr_t)v->data, .rank = v->rank, .dtype = (int)v->dtype};
@@ -178,7 +178,8 @@ static fxa_status captured_store(fxa__cuda_call *c, int32_t i) {
                             params);
 }
 
-/* Stores the gradient of the dense tensor. Its load has indices b and h, if any, before q and k. */
+/* Stores the gradient of the dense tensor from the workspace. The load of this tensor has indices b and h, if any,
+ * before q and k. */
 static fxa_status captured_dense(fxa__cuda_call *c) {
     const fxa__cuda_program *g = &c->code->program;
     if (!g->switches.grad_dense || c->at.captured.direct) return FXA_OK;

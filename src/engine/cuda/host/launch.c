@@ -1,21 +1,22 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * Launches that both passes use: a kernel of a unit, the pre-passes (clearing, packing operands, diagonal rows), tile
- * lists, and main kernels over query tiles. docs/cuda-kernels.md ("A run") has the order.
+ * Launches that forward and backward use: any kernel of a compiled source file, the pre-passes (they clear buffers,
+ * pack row and key operands, fill diagonal rows), tile lists, and main kernels over query tiles. docs/cuda-kernels.md
+ * ("A run") has the order of launches.
  */
 #include "call.h"
 
 #include "../../../base/num.h"
 
 enum { LAUNCH_PREPASS = 256, LAUNCH_LIST_ROWS = 8 };
-enum { LAUNCH_JOINED = 4096 }; /* maximum positions of operands that the launch of a list packs */
+enum { LAUNCH_JOINED = 4096 }; /* maximum positions of an operand that the launch of a tile list packs */
 
 fxa_status fxa__cuda_launch(fxa__cuda_call *c, fxa__cuda_unit unit, int function, fxa__cuda_grid grid, int32_t threads,
                             void **params) {
     const fxa__cuda_module *m = &c->code->unit[unit];
-    if (grid.x < 1 || grid.y < 1 || grid.z < 1) return FXA_OK; /* an empty problem */
+    if (grid.x < 1 || grid.y < 1 || grid.z < 1) return FXA_OK; /* the problem is empty */
     int32_t shared = threads ? 0 : m->shape.shared_bytes;
-    if (!m->function[function]) /* a cubin from plan bytes lacks the kernel */
+    if (!m->function[function]) /* possible only if the cubin comes from plan bytes */
         return fxa__fail(c->err, FXA_E_ENGINE, "the plan's code lacks a kernel that its problem needs");
     fxa__gpu_dim dim = {(unsigned)grid.x, (unsigned)grid.y, (unsigned)grid.z};
     int status =
@@ -47,7 +48,8 @@ fxa_status fxa__cuda_launch_query_tiles(fxa__cuda_call *c, fxa__cuda_unit unit, 
     return fxa__cuda_launch_main(c, unit, function, grid);
 }
 
-/* Returns how to pack an operand: the tensor's strides along the axes of its load's indices. */
+/* Returns how the kernel fxa_operands_pack packs a row or key operand: from where, and with which strides along b, h
+ * and q or k. */
 static struct FxaPackedOperand launch_words_of(const fxa__cuda_call *c, const fxa__cuda_packed_operand *w) {
     const fxa_program *program = c->code->program.program;
     if (!c->code->program.switches.pack_operands || w->node < 0) return (struct FxaPackedOperand){.to = NULL};
@@ -71,8 +73,8 @@ static fxa_status launch_words(fxa__cuda_call *c, const fxa__cuda_packed_operand
                             LAUNCH_PREPASS, params);
 }
 
-/* Returns true if one launch packs operands and writes the list: both have the same heads and batch entries, and the
- * operands are short enough for one CTA each. */
+/* Returns true if one launch packs row and key operands and writes the tile list: list and operands have the same heads
+ * and batch entries, and the operands are short enough for one CTA per (b, h). */
 static bool launch_is_joined(const fxa__cuda_call *c, const fxa__cuda_tile_list *list) {
     bool any = false;
     if (!c->code->program.switches.pack_operands || !list || !list->items || list->is_written) return false;

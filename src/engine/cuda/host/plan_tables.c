@@ -13,7 +13,7 @@ enum {
     TABLES_MOST = 64,
     TABLES_BYTES = 4 << 20,
     TABLES_ROOM = 16 << 20
-}; /* per code: maximum tables; maximum bytes of a table, of all tables */
+}; /* per code: maximum tables; maximum bytes of one table; maximum bytes of all tables */
 
 typedef enum tables_kind { TABLES_QUERIES, TABLES_KEYS, TABLES_DIAGONAL, TABLES_KINDS } tables_kind;
 
@@ -22,25 +22,25 @@ typedef struct tables_key {
     int64_t q, k, h;
     int32_t heads, batch;
     uint32_t kind;
-    fxa__cuda_list_shape cut;       /* of a tile list */
-    double numbers[FXA_MAX_PARAMS]; /* constants of the program; else 0 */
+    fxa__cuda_list_shape cut;       /* tiles, if the table is a tile list; else 0 */
+    double numbers[FXA_MAX_PARAMS]; /* values of params that are constants of the program; 0 for other params */
 } tables_key;
 
 struct fxa__cuda_plan_table {
     fxa__cuda_plan_table *next;
     int32_t number; /* tables before this one in the list */
-    size_t bytes;   /* bytes of this one and those before it */
+    size_t bytes;   /* bytes of this table and of those before it in the list */
     void *data;     /* device memory: items and counts, or diagonal rows */
     tables_key key;
 };
 
-/* ---- Which ------------------------------------------------------------------------------------------------------- */
+/* ---- Which tables ------------------------------------------------------------------------------------------------ */
 
 static fxa__cuda_tile_list *tables_list(fxa__cuda_call *c, tables_kind kind) {
     return kind == TABLES_QUERIES ? &c->at.queries : &c->at.keys;
 }
 
-/* Returns true if the run has a table of this kind that depends on none of its arguments. */
+/* Returns true if the run has a table of this kind whose contents depend on no argument of the run. */
 static bool tables_is_fixed(fxa__cuda_call *c, tables_kind kind) {
     const fxa__cuda_program *g = &c->code->program;
     if (c->code->choice.traits.varlen) return false;
@@ -76,6 +76,7 @@ static size_t tables_items(const fxa__cuda_tile_list *l) {
     return (size_t)l->batch * (size_t)l->heads * (size_t)l->cut.rows * (size_t)l->pitch;
 }
 
+/* Makes the run read the table at `data` instead of writing one in its workspace. */
 static void tables_use(fxa__cuda_call *c, tables_kind kind, void *data) {
     if (kind == TABLES_DIAGONAL) {
         c->at.diagonal.data = data;
@@ -100,7 +101,7 @@ void fxa__cuda_plan_tables_use(fxa__cuda_call *c) {
 
 /* ---- Plans ------------------------------------------------------------------------------------------------------- */
 
-/* Returns the bytes of a table; 0 = too large to keep. */
+/* Returns the bytes of a table; 0 = the table is too large to keep. */
 static size_t tables_size(fxa__cuda_call *c, tables_kind kind) {
     const fxa__cuda_diagonal_rows *r = &c->at.diagonal;
     const fxa__cuda_tile_list *l = kind == TABLES_DIAGONAL ? NULL : tables_list(c, kind);
@@ -132,7 +133,7 @@ static fxa_status tables_begin(void *user, void *stream, fxa_error *err) {
     return fxa__cuda_tile_list_write(w->c, tables_list(w->c, w->kind));
 }
 
-/* Returns false if the limits are exceeded. */
+/* Adds a table of `size` bytes to the list of the code. Returns false if the list would exceed its limits. */
 static bool tables_add(fxa__cuda_code *code, fxa__cuda_plan_table *t, size_t size) {
     t->next = atomic_load(&code->tables);
     do {
@@ -160,8 +161,8 @@ static void tables_make(fxa__cuda_call *c, fxa__bound_args *bound, tables_kind k
     fxa__free(code->host, t, sizeof *t);
 }
 
-/* Simulates a run without arguments: the launches that write tables read none. Buffers of its workspace only show which
- * tables there are. */
+/* Simulates a run without arguments, because the launches that write tables read none. The buffers of its workspace
+ * have no memory; they only show which tables the run has. */
 void fxa__cuda_plan_tables_make(void *self, const void *code, const fxa__problem *p, const double *numbers) {
     static const double no_params[FXA_MAX_PARAMS] = {0};
     fxa_view none[FXA_MAX_TENSORS];

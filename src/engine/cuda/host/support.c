@@ -1,7 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * Which problems the engine supports, and which kernels run them. fxa__cuda_choose checks the table of refusals, then
- * types and captured tensors; it then generates the program's text, on which the family depends:
+ * Decides which problems the engine supports, and which kernels run them. fxa__cuda_choose searches the table of
+ * unsupported problems, then checks types and captured tensors, then generates the program's text, on which the choice
+ * of the kernel family depends.
  */
 #include "call.h"
 #include "recipes.h"
@@ -23,7 +24,7 @@ enum {
     CU_MOST_GRID = 65535,
     CU_MOST_LENGTH = FXA__CUDA_LENGTH,
     CU_MOST_TILES = 1 << 28,
-    CU_LEAST_TILE = 128, /* rows of the smallest query tile of a kernel with flags in tile numbers */
+    CU_LEAST_TILE = 128, /* rows of the smallest query tile of kernels that store flags in tile numbers */
     CU_MOST_NARROW = 128,
     CU_MOST_SCORED = 96,
     CU_SHARED_KB_SM90 = 227
@@ -31,7 +32,7 @@ enum {
 
 #define CU_MOST_STRIDE (INT64_C(1) << 39) /* in 16-bit elements: TMA strides are below 2^40 bytes */
 
-/* ---- Questions --------------------------------------------------------------------------------------------------- */
+/* ---- Conditions of the table ------------------------------------------------------------------------------------- */
 
 static bool cu_is_f64(const fxa_problem *p) { return p->q.dtype == FXA_F64; }
 static bool cu_is_wide(const fxa_problem *p) { return p->d_qk > CU_MOST_COLUMNS || p->d_v > CU_MOST_COLUMNS; }
@@ -41,8 +42,9 @@ static bool cu_is_long(const fxa_problem *p) {
     return p->sq > CU_MOST_LENGTH || p->sk > CU_MOST_LENGTH || p->total_q > CU_MOST_LENGTH ||
            p->total_k > CU_MOST_LENGTH || p->n_pages > CU_MOST_LENGTH || p->hq * p->b > CU_MOST_LENGTH;
 }
-/* Returns true if a tile number does not fit below its flags (sm90/forward_shared.cuh). A packed batch entry can have
- * one tile more than its rows fill (common/tile_scheduler.cuh). */
+/* Returns true if there are more query tiles than a tile number with flags in its high bits can count
+ * (sm90/forward_shared.cuh). A packed batch entry can have one tile more than its rows fill
+ * (common/tile_scheduler.cuh). */
 static bool cu_has_many_tiles(const fxa_problem *p) {
     int64_t packed = p->total_q / CU_LEAST_TILE + p->b, tiles = p->b * fxa__div_up(p->sq, (int64_t)CU_LEAST_TILE);
     return (p->flags & FXA_VARLEN ? packed : tiles) * p->hq > CU_MOST_TILES;
@@ -51,13 +53,14 @@ static bool cu_has_long_table(const fxa_problem *p) {
     return p->page_size > 0 && p->b * fxa__div_up(p->sk, (int64_t)p->page_size) > CU_MOST_LENGTH;
 }
 
-/* ---- The table --------------------------------------------------------------------------------------------------- */
+/* ---- The table of unsupported problems --------------------------------------------------------------------------- */
 
-/* test_cuda_choice.c has a problem for each row; docs/cuda.md has a table of supported problems. */
+/* A row refuses problems. test_cuda_choice.c has a problem for each row; docs/cuda.md has a table of supported
+ * problems. */
 static const struct cu_row {
     uint32_t passes;
-    uint32_t flags;                      /* the row applies if one of these flags is set; 0 = always */
-    bool (*holds)(const fxa_problem *p); /* NULL = always true */
+    uint32_t flags;                      /* the row refuses only problems with one of these flags; 0 = with any flags */
+    bool (*holds)(const fxa_problem *p); /* true = the row refuses the problem; NULL = it always does */
     const char *why;
 } cu_rows[] = {
     {BOTH, 0, cu_is_f64, "f64: kernels compute in f32, and take all other types"},
@@ -98,7 +101,7 @@ typedef struct cu_operand {
     int64_t size[4]; /* [b, h, s, d] */
 } cu_operand;
 
-/* Writes the operands that the pass reads or writes. Returns their number. */
+/* Writes those of Q, K, V, O, dO, dQ, dK, dV that the pass reads or writes. Returns their number. */
 static size_t cu_operands(const fxa_problem *p, cu_operand out[CU_OPERANDS]) {
     bool backward = p->pass == FXA_BACKWARD;
     const struct {
@@ -141,8 +144,8 @@ fxa_dtype fxa__cuda_output_dtype(const fxa_problem *p) {
     return same ? dtype : FXA_F32;
 }
 
-/* Returns true if all operands are aligned to 16 bytes and have strides that TMA supports: multiples of 16 bytes, > 0.
- * Strides of axes of size 1 and of converted operands are not checked. */
+/* Returns true if Q, K, V, O and gradients are aligned to 16 bytes and have strides that TMA supports: multiples of 16
+ * bytes, > 0. Strides of axes of size 1 and of converted operands are not checked. */
 static bool cu_is_aligned(const fxa_problem *p) {
     cu_operand operands[CU_OPERANDS];
     size_t n = cu_operands(p, operands);
@@ -186,7 +189,7 @@ static uint32_t cu_units(const fxa_problem *p, const fxa__cuda_choice *c, const 
     return units;
 }
 
-/* Copies the switches of the program's text. */
+/* Copies the switches (FXA_SWITCHES) of the generated text. */
 static void cu_switches(const fxa__cuda_program *g, struct FxaTraits *t) {
 #define CU_SWITCH(member, macro, otherwise, meaning) t->member = g->switches.member;
     FXA_SWITCHES(CU_SWITCH)
@@ -203,7 +206,7 @@ static void cu_fill(const fxa__cuda_self *s, const fxa_problem *p, fxa__cuda_cho
     c->rounds_before_adding = c->out_dtype != FXA_F32 && (p->flags & SUPPORT_ACCUMULATES);
 }
 
-/* Sets what kernels of all families are compiled with. */
+/* Sets the settings (FXA_SETTINGS) with which kernels of all families are compiled. */
 static void cu_settings(const fxa__cuda_self *self, const fxa_problem *p, fxa__cuda_choice *c) {
     struct FxaTraits *t = &c->traits;
     bool drops = p->flags & FXA_DROPOUT, small = c->dtype != FXA_F32;

@@ -9,17 +9,17 @@
 #include "../../../program/interval_rules.h"
 
 enum {
-    LAYOUT_PARTS = 32, /* rows of sums along diagonals, one per key tile; more key tiles share one row */
+    LAYOUT_PARTS = 32, /* maximum rows of sums along diagonals, a row per key tile; more key tiles share one row */
     LAYOUT_ELEMENTS = 1 << 30
 };
 
-/* Ints of a list row: all tiles of 131,072 positions. Longer rows are stored with runs (FxaTileList), so the size of
- * lists is linear in the number of positions, not of pairs. */
+/* Maximum ints of a row of a tile list: all tiles of 131,072 positions. A longer row is stored as runs of tiles
+ * (FxaTileList), so the size of lists is linear in the number of positions, not of pairs. */
 enum { LAYOUT_PITCH = 2048 };
 
 /* ---- Tiles ------------------------------------------------------------------------------------------------------- */
 
-/* ---- Places ------------------------------------------------------------------------------------------------------ */
+/* ---- Parts of the workspace -------------------------------------------------------------------------------------- */
 
 typedef struct layout {
     fxa__carver c;
@@ -33,7 +33,7 @@ typedef struct layout {
 
 static bool layout_has(const layout *l, fxa__cuda_unit unit) { return l->choice->units >> unit & 1; }
 
-/* Allocates n0 * n1 * n2 elements. */
+/* Allocates n0 * n1 * n2 elements of `element` bytes from the carver. */
 static void *layout_take(layout *l, int64_t n0, int64_t n1, int64_t n2, size_t element) {
     int64_t n = -1;
     if (!fxa__mul_i64(n0, n1, &n)) n = -1;
@@ -49,7 +49,7 @@ static int64_t layout_query_tiles(const layout *l, int32_t rows) {
     return fxa__div_up(l->p->sq, rows) * l->p->hq * l->p->b;
 }
 
-/* Returns the tiles of the kernel that works on query tiles: dQ's, or the forward. */
+/* Returns the tile shape of the kernel that works on query tiles: the dQ kernel in a backward, else the main kernel. */
 static struct FxaTileShape layout_query_shape(const layout *l) {
     const fxa__cuda_recipe *r = l->choice->recipe;
     return (l->p->pass == FXA_BACKWARD ? &r->dq_kernel : &r->main)->shape(l->choice->traits);
@@ -61,18 +61,21 @@ static bool layout_by_queries(const layout *l) {
 
 static uint32_t layout_bit(fxa_input input) { return 1u << input; }
 
-/* Returns the number of batch entries whose lists, diagonal rows or operands differ. */
+/* Returns for how many batch entries a table is written that depends on `inputs` (fxa_input bits): tile list, diagonal
+ * row or packed operand. 1 = all batch entries share it. */
 static int32_t layout_batch(const layout *l, uint32_t inputs) {
     uint32_t lengths = layout_bit(FXA_INPUT_Q_LEN) | layout_bit(FXA_INPUT_K_LEN);
     bool own = inputs & layout_bit(FXA_INPUT_B) || (l->choice->traits.varlen && inputs & lengths);
     return own ? (int32_t)l->p->b : 1;
 }
 
+/* Returns for how many heads a table is written that depends on `inputs`; 1 = all heads share it. */
 static int32_t layout_heads(const layout *l, uint32_t inputs) {
     return inputs & layout_bit(FXA_INPUT_H) ? (int32_t)l->p->hq : 1;
 }
 
-/* Describes the operand of one side: the load, or 0 without a load. */
+/* Sets the sizes of the packed row operand (side 0) or key operand (side 1). Without a load, the operand is 0
+ * everywhere. */
 static void layout_words_describe(layout *l, int side) {
     fxa__cuda_packed_operand *w = &l->out->operand[side];
     const fxa_program *program = l->g->program;
@@ -86,7 +89,7 @@ static void layout_words_describe(layout *l, int side) {
     w->heads = layout_heads(l, inputs);
 }
 
-/* Returns true if queries and keys have the same operand, as with document ids; one packed array then serves both. */
+/* Returns true if row and key operand are the same values, as document ids are; one packed array then serves both. */
 static bool layout_words_are_same(const layout *l) {
     const fxa__cuda_packed_operand *q = &l->out->operand[0], *k = &l->out->operand[1];
     if (q->node < 0 || k->node < 0 || q->length != k->length) return false;
@@ -100,7 +103,7 @@ static bool layout_words_are_same(const layout *l) {
 static void layout_words_take(layout *l, int side) {
     if (side == 1 && layout_words_are_same(l)) {
         l->out->operand[1] = l->out->operand[0];
-        l->out->operand[1].node = -1; /* the operand of the queries is used, nothing is packed */
+        l->out->operand[1].node = -1; /* kernels read the row operand, nothing is packed for the keys */
         return;
     }
     fxa__cuda_packed_operand *w = &l->out->operand[side];
@@ -132,8 +135,9 @@ static int64_t layout_elements(const fxa_capture *t, int32_t rank) {
     return n;
 }
 
-/* Allocates tables of ranges, for tensors with at most as many elements as all heads have positions: a longer table
- * would take more time to write than it saves. Tensors that codegen added have no table. */
+/* Allocates tables of {minimum, maximum} of tensors that tile_class() reads. Only tensors with at most as many elements
+ * as all heads have positions get one: a longer table would take more time to write than it saves. Tensors that codegen
+ * added have no table. */
 static void layout_ranges(layout *l) {
     int64_t most = fxa__min_i64(l->p->b * l->p->hq * (l->p->sq + l->p->sk), LAYOUT_ELEMENTS);
     for (int32_t i = 0; i < l->g->operands.n_ranges; i++) {
@@ -156,7 +160,7 @@ static void layout_diagonal(layout *l) {
     r->data = layout_take(l, r->batch, r->heads, r->pitch, sizeof(float));
 }
 
-/* Allocates the partial results of decode. Their flags need no initialization. */
+/* Allocates the partial results of decode and their flags, which need no initialization. */
 static void layout_decode(layout *l) {
     struct FxaTileShape shape = layout_shape(l, FXA__CUDA_DECODE);
     fxa__cuda_decode_split(l->self, &l->choice->traits, l->p, &shape, l->out);
@@ -198,7 +202,8 @@ static void layout_captured(layout *l) {
     }
 }
 
-/* Allocates all buffers that start at 0, as one contiguous piece; it includes the red zones between buffers. */
+/* Allocates all buffers that must be 0 before the first launch, as one contiguous block, which includes the red zones
+ * between buffers. */
 static void layout_zeroes(layout *l) {
     fxa__cuda_buffers *out = l->out;
     const char *after = l->c.after;
@@ -228,12 +233,13 @@ static void layout_zeroes(layout *l) {
     l->c.after = after;
 }
 
-/* Hot path: called for every slot of every run; most problems convert nothing. */
+/* Returns true if the operand of a slot is converted through the workspace. Hot path: called for every slot of every
+ * run; most problems convert nothing. */
 static bool layout_is_staged(const layout *l, fxa_slot slot) {
     return l->choice->converts && fxa__cuda_is_converted(l->p, slot);
 }
 
-/* Allocates copies of operands that kernels do not read or write in the caller's memory. */
+/* Allocates copies of the operands that kernels read or write in the workspace instead of the caller's memory. */
 static void layout_spare(layout *l) {
     const fxa_problem *p = l->p;
     for (int i = 0; i < FXA__CUDA_COPIES; i++) {
