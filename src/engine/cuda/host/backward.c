@@ -60,7 +60,7 @@ static fxa_status backward_end(fxa__cuda_call *c, int function, int64_t rows, in
 }
 
 /* Launches the postprocess of dQ. With negated products of Q and K (a.turned) K was negated, so the sum of dQ is
- * negated too, and the negated scale makes up for both. */
+ * negated too; the postprocess multiplies the sum by the negated scale. */
 static fxa_status backward_finish(fxa__cuda_call *c) {
     float scale = c->a.scale;
     if (c->a.turned) c->a.scale = (float)fxa__cuda_unit_scale(c);

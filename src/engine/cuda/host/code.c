@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * From cubins, compiled (host/compile.c) or read from bytes, to code, and with a device to loaded kernels. A unit is
- * one source file below kernels/, compiled separately. The tile shape that a kernel needs is a constant of its cubin;
- * it is compared with kernels/common/tile_shape.h, and a cubin with another shape is refused.
+ * Makes code from cubins, which are compiled (host/compile.c) or read from bytes, and loads kernels if there is a
+ * device. A unit is a source file below kernels/, compiled separately to a cubin. The tile shape of a kernel is a
+ * constant in the cubin; a cubin whose constant differs from kernels/common/tile_shape.h is refused.
  */
 #include "recipes.h"
 
@@ -11,9 +11,10 @@
 
 enum { BUILD_SHARED_BYTES = 8 }; /* CU_FUNC_ATTRIBUTE_MAX_DYNAMIC_SHARED_SIZE_BYTES */
 
-/* ---- What is in it ----------------------------------------------------------------------------------------------- */
+/* ---- Contents of a cubin ----------------------------------------------------------------------------------------- */
 
-/* Reads a FxaShape from a cubin: eight little-endian ints. Leaves `out` unchanged if `size` is not theirs. */
+/* Reads a FxaShape from a cubin: eight little-endian ints. Leaves *out unchanged if `size` is not that of eight
+ * ints. */
 static void build_read_shape(const uint8_t *data, size_t size, struct FxaShape *out) {
     fxa__reader r = {.data = data, .size = size};
     int *const fields[] = {&out->threads,    &out->shared_bytes, &out->q_rows,   &out->k_rows,
@@ -22,7 +23,8 @@ static void build_read_shape(const uint8_t *data, size_t size, struct FxaShape *
     for (size_t i = 0; i < sizeof fields / sizeof *fields; i++) *fields[i] = (int)(int32_t)fxa__read_u32(&r);
 }
 
-/* Checks that a cubin has the first kernel of its unit, with the expected shape if launches depend on it. */
+/* Returns an error if a cubin lacks the first kernel of its unit, or if that kernel has another tile shape than
+ * launches assume. */
 static fxa_status build_check(fxa__cuda_code *code, fxa__cuda_unit unit, fxa_error *err) {
     fxa__cuda_module *m = &code->unit[unit];
     const char *first = fxa__cuda_units[unit].function[0];
@@ -45,8 +47,8 @@ static fxa_status build_check(fxa__cuda_code *code, fxa__cuda_unit unit, fxa_err
 
 /* ---- On a device ------------------------------------------------------------------------------------------------- */
 
-/* Loads a kernel and sets its shared memory, so that the first run, which may be captured into a graph, loads
- * nothing. */
+/* Loads a kernel and sets its maximum shared memory, so that the first run, which may be captured into a CUDA graph,
+ * loads nothing. Returns the driver's status. */
 static int build_function(const fxa__gpu_driver *cu, fxa__cuda_module *m, const char *name, void **function) {
     int status = cu->module_function(function, m->module, name);
     if (status != FXA__CUDA_OK) return status;

@@ -1,7 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * Compiles the units of a choice with a program's text into cubins. Units are independent and are compiled in parallel,
- * on as many threads as a run may use. NVRTC receives headers and the text by name.
+ * Compiles the units (source files of kernels) of a choice, with the generated text of a program (program.cuh), to
+ * cubins. Units are independent and are compiled in parallel, on as many threads as a run may use. NVRTC receives the
+ * headers and the text as named strings.
  */
 #include "../cuda.h"
 
@@ -17,7 +18,7 @@ enum { COMPILE_SETTINGS = 0 FXA_SETTINGS(COMPILE_COUNT), COMPILE_OPTIONS = 4 + C
 #undef COMPILE_COUNT
 enum { COMPILE_OPTION = 48, COMPILE_KEPT = 64 };
 
-/* Memory of all jobs: the jobs point into it and into the code. */
+/* Memory of all compile jobs: a job is the compilation of a unit, and points into this struct and into the code. */
 typedef struct compile_room {
     char option[COMPILE_OPTIONS][COMPILE_OPTION];
     const char *options[COMPILE_OPTIONS];
@@ -27,13 +28,13 @@ typedef struct compile_room {
     char file[FXA__CUDA_UNIT_COUNT][32];
     fxa__nvrtc_job jobs[FXA__CUDA_UNIT_COUNT];
     int n_jobs;
-    fxa__cuda_unit unit[FXA__CUDA_UNIT_COUNT]; /* [n_jobs] unit of a job */
+    fxa__cuda_unit unit[FXA__CUDA_UNIT_COUNT]; /* [n_jobs] unit that a job compiles */
 } compile_room;
 
-/* A unit that programs share. */
+/* A compiled unit without the text of a program, kept for all programs. */
 struct fxa__cuda_shared_unit {
     struct fxa__cuda_shared_unit *next;
-    int count; /* shared units up to and including this one */
+    int count; /* shared units from this one to the end of the list */
     fxa__cuda_unit unit;
     char option[COMPILE_OPTIONS][COMPILE_OPTION];
     size_t size;
@@ -69,7 +70,7 @@ void fxa__cuda_compiler_end(fxa__cuda_self *self) {
     fxa__lock_destroy(&self->lock);
 }
 
-/* Searches NVRTC. Without memory the next call searches again. */
+/* Searches NVRTC. If memory runs out, the next call searches again. */
 static void compile_look(fxa__cuda_self *self) {
     fxa_error *why = &self->no_compiler;
     fxa__ok(why);
@@ -99,7 +100,7 @@ static void compile_define(compile_room *r, const char *name, int32_t value) {
     r->n_options++;
 }
 
-/* Writes the options. */
+/* Writes the compiler's options. lines: true = line numbers in the code. */
 static void compile_options(const fxa__cuda_choice *c, int32_t arch, bool lines, compile_room *r) {
     (void)snprintf(r->option[0], COMPILE_OPTION, "--gpu-architecture=sm_%d%s", (int)arch, c->recipe->arch_suffix);
     r->options[0] = r->option[0];
@@ -133,7 +134,7 @@ static const char *compile_source(const char *file) {
     return NULL;
 }
 
-/* ---- What programs share ----------------------------------------------------------------------------------------- */
+/* ---- Units that programs share ----------------------------------------------------------------------------------- */
 
 static const fxa__cuda_shared_unit *compile_find_kept(const fxa__cuda_self *self, const compile_room *r,
                                                       fxa__cuda_unit unit) {
@@ -142,7 +143,7 @@ static const fxa__cuda_shared_unit *compile_find_kept(const fxa__cuda_self *self
     return k;
 }
 
-/* Copies a shared unit into the code, if there is one with these options. *there: true = copied. */
+/* Copies the shared cubin of a unit into the code, if it was compiled with these options. *there: true = copied. */
 static fxa_status compile_copy_kept(const fxa__cuda_self *self, const compile_room *r, fxa__cuda_unit unit,
                                     fxa__cuda_code *code, bool *there, fxa_error *err) {
     const fxa__cuda_shared_unit *kept = fxa__cuda_units[unit].has_program ? NULL : compile_find_kept(self, r, unit);
@@ -156,7 +157,8 @@ static fxa_status compile_copy_kept(const fxa__cuda_self *self, const compile_ro
     return FXA_OK;
 }
 
-/* Adds a unit to the shared ones, unless memory or their number is exhausted. Two threads may add the same unit. */
+/* Adds a compiled unit to the shared ones, unless memory runs out or there are COMPILE_KEPT of them. Two threads may
+ * add the same unit. */
 static void compile_keep(fxa__cuda_self *self, const compile_room *r, fxa__cuda_unit unit, const fxa__cuda_module *m) {
     fxa__cuda_shared_unit *first = atomic_load_explicit(&self->shared_units, memory_order_acquire);
     if (fxa__cuda_units[unit].has_program || (first && first->count >= COMPILE_KEPT)) return;
@@ -184,7 +186,8 @@ static void compile_add(compile_room *r, const fxa__cuda_choice *choice, fxa__cu
         (fxa__nvrtc_job){source, name, r->headers, r->names, r->n_headers, r->options, r->n_options, .cubin = NULL};
 }
 
-/* Compiles all units that are not shared. A caller that runs plans on threads of its own gets one thread here. */
+/* Compiles all units of the choice that are not shared. Uses one thread if the caller runs plans on threads of its
+ * own. */
 static fxa_status compile_all(fxa__cuda_self *self, fxa__cuda_code *code, compile_room *r, const char *program,
                               fxa_error *err) {
     compile_headers(r, program);
@@ -206,7 +209,7 @@ static fxa_status compile_all(fxa__cuda_self *self, fxa__cuda_code *code, compil
     return FXA_OK;
 }
 
-/* Writes program.cuh: the text, and defaults of the switches that it does not define. */
+/* Writes program.cuh: the generated text, and defaults of the switches that the text does not define. */
 static void compile_write_program(const fxa__cuda_program *program, fxa__writer *w) {
     fxa__write_bytes(w, program->text.data, program->text.size);
 #define COMPILE_DEFAULT(member, macro, otherwise, meaning)                                                             \

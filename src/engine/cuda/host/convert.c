@@ -1,9 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * Conversions through the workspace, by the kernels of common/convert.cu: operands of another type than the kernels',
- * or with a feature stride other than 1; an LSE in f64; sinks of other types or strides; results whose rows end inside
- * a 16-byte TMA store; and results that are added to or merged with the caller's, which are rounded to the kernels'
- * type first (stated in the plan's description).
+ * Conversions through the workspace, by the kernels of common/convert.cu: of operands (Q, K, V, O, gradients) whose
+ * type is not the kernels' type, or whose head dim has a stride other than 1; of an LSE that is not f32; of sinks that
+ * are not f32 with stride 1; of results whose rows end inside a 16-byte TMA store; and of results that are added to or
+ * merged with the caller's, which are rounded to the kernels' type first (the plan's description says so).
  */
 #include "call.h"
 
@@ -12,8 +12,8 @@
 
 static const struct stage_row {
     uint8_t slot;
-    bool keys;
-    uint32_t wanted, added; /* flags: the result is requested, is added to; 0 = always, never */
+    bool keys;              /* the operand has a row per key, not per query */
+    uint32_t wanted, added; /* flags that request the operand (0 = always), that add to it (0 = never) */
 } stage_rows[FXA__CUDA_COPIES] = {{FXA_SLOT_Q, false, 0, 0},
                                   {FXA_SLOT_K, true, 0, 0},
                                   {FXA_SLOT_V, true, 0, 0},
@@ -43,9 +43,9 @@ void fxa__cuda_operand_sizes(const fxa_problem *p, fxa_slot slot, int64_t size[4
     size[2] = paged ? p->page_size : packed ? (keys ? p->total_k : p->total_q) : keys ? p->sk : p->sq;
 }
 
-/* ---- What goes there --------------------------------------------------------------------------------------------- */
+/* ---- Which operands are converted -------------------------------------------------------------------------------- */
 
-/* Returns true if the pass has this operand. */
+/* Returns true if the pass reads or writes operand i of stage_rows. */
 static bool stage_is_used(const fxa_problem *p, int i) {
     bool backward = p->pass == FXA_BACKWARD;
     if (i >= STAGE_DO && !backward) return false;
@@ -61,11 +61,11 @@ fxa_dtype fxa__cuda_kernel_dtype(const fxa_problem *p, fxa_slot slot) {
     fxa_dtype type = fxa__cuda_input_dtype(p);
     if (stage_is_result(p, i)) return fxa__cuda_output_dtype(p);
     return i == STAGE_O && p->o.dtype != (uint32_t)type ? FXA_F32
-                                                        : type; /* the preprocess of backward reads it as f32 */
+                                                        : type; /* the preprocess of the backward reads O as f32 */
 }
 
-/* Returns true if a TMA store would write past the end of a row: TMA stores 16 bytes at a time. Results with other
- * strides are not stored by TMA. */
+/* Returns true if a TMA store would write past the end of a row, because TMA stores 16 bytes at a time. Returns false
+ * if kernels do not store the result by TMA, because of its type, alignment or strides. */
 static bool stage_ends_within(const fxa_problem *p, const fxa_operand *t, fxa_slot slot) {
     int64_t size[4];
     bool maps = p->alignment >= 16 && (t->dtype == FXA_F16 || t->dtype == FXA_BF16);
@@ -85,6 +85,7 @@ static bool stage_row_is_needed(const fxa_problem *p, int i) {
            (result && ((p->flags & stage_rows[i].added) || stage_ends_within(p, t, (fxa_slot)stage_rows[i].slot)));
 }
 
+/* Returns true if sinks or their gradients are not f32 with stride 1. */
 static bool stage_is_apart(const fxa_operand *t) { return t->dtype != FXA_F32 || t->stride[1] != 1; }
 
 bool fxa__cuda_is_converted(const fxa_problem *p, fxa_slot slot) {
@@ -127,14 +128,15 @@ static struct FxaConvertArray stage_array(const struct FxaView *v, int64_t last,
     return (struct FxaConvertArray){v->data, {v->b, v->h, v->s, last}, (int)type};
 }
 
-/* Sets the rows of a result. Packed results have the rows of their batch entries only. */
+/* Sets the sizes of the conversion of a packed result (varlen): only rows of batch entries are written, so sizes are
+ * those of batch entries and sequences. side: FXA_CONVERT_ALL = not a result. */
 static void stage_sizes(const fxa_problem *p, int side, struct FxaConvert *s) {
     if (!(p->flags & FXA_VARLEN) || side == FXA_CONVERT_ALL) return;
     s->size[0] = p->b;
     s->size[2] = side == FXA_CONVERT_KEYS ? p->sk : p->sq;
 }
 
-/* Returns the conversion between the caller's memory and the copy. */
+/* Returns the conversion of operand i between the caller's memory and its copy in the workspace. */
 static struct FxaConvert stage_operand(const fxa__cuda_call *c, int i) {
     const fxa_problem *p = &c->p->in;
     fxa_slot slot = (fxa_slot)stage_rows[i].slot;
@@ -196,7 +198,7 @@ fxa_status fxa__cuda_convert_inputs(fxa__cuda_call *c) {
     return stage_copy(c, &s);
 }
 
-/* Converts O and LSE, or merges both with the caller's. */
+/* Converts O and LSE to the caller's memory, or merges both with the caller's O and LSE. */
 static fxa_status stage_forward(fxa__cuda_call *c) {
     const fxa_problem *p = &c->p->in;
     struct FxaConvert lse = stage_lse(c), o = stage_operand(c, STAGE_O);

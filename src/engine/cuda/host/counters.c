@@ -1,11 +1,11 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * Counters of kernels, which start at 0 and are left at 0 by every run (docs/cuda-kernels.md, "A run"): next_tile and
- * recompute. The caller's workspace has arbitrary contents, so counters there must be cleared before every run, by a
- * driver call that takes as long as a launch. Therefore an instance has counters of its own, and each workspace gets a
- * part of them permanently when it is first used. Runs on one workspace do not overlap (docs/gpu.md), so neither do
- * runs on one part, including captured ones. Further workspaces, and runs with more counters than a part has, clear
- * counters in the workspace.
+ * Counters of kernels (next_tile and recompute of fxa__cuda_buffers), which must be 0 before a run and which every run
+ * leaves at 0 (docs/cuda-kernels.md, "A run"). The caller's workspace has arbitrary contents, so counters there must be
+ * cleared before every run, by a driver call that takes as long as a launch. Therefore an instance has counters of its
+ * own, and each workspace gets a part of them permanently when it is first used. Runs on one workspace do not overlap
+ * (docs/gpu.md), so neither do runs on one part, including captured ones. A workspace for which no part is left, and
+ * runs with more counters than a part has, clear counters in the workspace.
  */
 #include "call.h"
 
@@ -37,9 +37,10 @@ void fxa__cuda_counters_free(fxa__cuda_self *self) {
     if (memory) fxa__gpu_give(&self->gpu, memory);
 }
 
+/* Maximum number of parts that are tried for a new workspace. */
 enum { COUNTERS_TRIES = 8 };
 
-/* Returns the part of a workspace, which may be new; NULL = no part is free. */
+/* Returns the counters of a workspace, which gets a free part if it has none; NULL = no part is free. */
 static char *counters_part(fxa__cuda_self *self, uintptr_t workspace) {
     char *memory = atomic_load_explicit(&self->counters, memory_order_acquire);
     size_t first = (size_t)((workspace >> 6) * UINT64_C(0x9e3779b97f4a7c15) >> 40);

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
  * Finds kernels and constants of a cubin by name. A cubin is a 64-bit little-endian ELF file. Every offset is checked,
- * because the cubin may come from plan bytes. Shapes of kernels (FxaShape) are so known without a device.
+ * because the cubin may come from plan bytes. Reading the file needs no device.
  */
 #include "../cuda.h"
 
@@ -10,7 +10,7 @@
 /* Offsets and sizes of the ELF format. */
 enum {
     CUBIN_HEADER = 64,
-    CUBIN_SECTIONS = 0x28, /* in the header: offset of the section headers */
+    CUBIN_SECTIONS = 0x28, /* position in the file's header of the offset of the section headers */
     CUBIN_SECTION_SIZE = 0x3a,
     CUBIN_SECTION_COUNT = 0x3c,
     CUBIN_SECTION = 64, /* bytes of a section header */
@@ -37,7 +37,7 @@ static uint64_t cubin_read(const uint8_t *at, int bytes) {
     return x;
 }
 
-/* Returns the header of a section; NULL = there is none. */
+/* Returns the header of section `index`; NULL = the file has no such section. */
 static const uint8_t *cubin_header(cubin_part file, uint64_t index) {
     uint64_t first = cubin_read(file.data + CUBIN_SECTIONS, 8), count = cubin_read(file.data + CUBIN_SECTION_COUNT, 2);
     if (cubin_read(file.data + CUBIN_SECTION_SIZE, 2) != CUBIN_SECTION || index >= count) return NULL;

@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * Dropout with mapped coordinates (index maps, positions, rows aligned to the last key). Coordinates decide which pairs
- * are dropped, so kernels read them from arrays of the workspace: one element per batch entry, head and key, and per
- * batch entry and row. fxa_coordinates_write (common/convert.cu) writes them before the main kernels.
+ * Dropout with mapped coordinates (index maps, positions, rows aligned to the last key). The coordinates of a pair
+ * decide if it is dropped, so kernels read coordinates from arrays of the workspace: one element per batch entry, head
+ * and key, and per batch entry and row. fxa_coordinates_write (common/convert.cu) writes them before the main kernels.
  */
 #include "call.h"
 
@@ -11,12 +11,13 @@
 
 enum { MOVED_THREADS = 256, MOVED_BLOCKS = 1024, MOVED_Q = 2 };
 
-/* Axes: b, h, q, k. */
+/* axis: 0 = b, 1 = h, 2 = q, 3 = k. */
 int64_t fxa__cuda_coordinate_count(const fxa_problem *p, int axis) {
     const int64_t sizes[FXA__CUDA_AXES] = {p->b, p->hq, p->b * p->sq, p->sk};
     return sizes[axis];
 }
 
+/* Returns how the coordinates of an axis follow from local indices. */
 static struct FxaCoordinates moved_places(const fxa__cuda_call *c, int axis) {
     const fxa_problem *p = &c->p->in;
     const fxa_index_map *maps[FXA__CUDA_AXES] = {&p->map_b, &p->map_h, &p->map_q, &p->map_k}, *m = maps[axis];

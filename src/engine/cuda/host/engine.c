@@ -24,8 +24,8 @@ static fxa_status cu_read_family(fxa__cuda_self *s, fxa_error *err) {
     return fxa__fail(err, FXA_E_UNAVAILABLE, "FXA_CUDA_FAMILY is \"%.32s\"; accepted are sm80 and simt", name);
 }
 
-/* Initializes an instance for an architecture. NVRTC is not searched before something is compiled, and its version is
- * part of the code, not of the identity. */
+/* Initializes an instance for an architecture. NVRTC is searched when something is compiled; its version is part of the
+ * code, not of the instance's identity. */
 static fxa_status cu_open_kernels(fxa__cuda_self *s, int32_t arch, char identity[FXA__IDENTITY], fxa_error *err) {
     FXA_TRY(cu_read_family(s, err));
     if (!fxa__cuda_recipe_has_arch(arch))
@@ -81,17 +81,17 @@ static void cu_close(fxa__host *host, void *self) {
     fxa__free(host, s, sizeof *s);
 }
 
-/* ---- Answers ----------------------------------------------------------------------------------------------------- */
+/* ---- Support queries --------------------------------------------------------------------------------------------- */
 
-/* Returns true if results do not depend on the order of atomics. The fused backward adds dQ in any order, as do
- * scattered gradients and sums along diagonals without FXA_DETERMINISTIC. */
+/* Returns true if results do not depend on the order of atomics. Without FXA_DETERMINISTIC, the fused backward,
+ * scattered gradients and sums along diagonals add in any order. */
 static bool cu_is_deterministic(const fxa__problem *p, const fxa__cuda_choice *c, const fxa__cuda_program *g) {
     if (p->in.pass == FXA_FORWARD) return true;
     bool dq = !(p->in.flags & FXA_GRAD_Q) || c->dq != FXA__CUDA_DQ_ANY_ORDER;
     return dq && (g->gradients.deterministic || (!g->switches.grad_scatter && !g->switches.grad_diagonal));
 }
 
-/* Reports the tile shape whose tiles are skipped if the mask is false in all their pairs. */
+/* Reports the shape of the tiles that kernels skip if the mask is false in all pairs of a tile. */
 static void cu_tiles(const fxa__cuda_choice *c, const fxa__cuda_program *g, fxa_support *report) {
     struct FxaShape shape = c->recipe->main.shape(c->traits).launch;
     if (!g->switches.mask || c->recipe->main.unit == FXA__CUDA_DECODE) return;
@@ -99,7 +99,7 @@ static void cu_tiles(const fxa__cuda_choice *c, const fxa__cuda_program *g, fxa_
     report->tile_k = shape.k_rows;
 }
 
-/* What is derived from a problem: the choice of kernels, and the text of its program. */
+/* The analysis of a problem: the choice of kernels, and the generated text of the problem's program. */
 typedef struct cu_derived {
     fxa__host *host;
     fxa__cuda_choice choice;
@@ -123,7 +123,7 @@ static fxa_status cu_analyze(void *self, const fxa__problem *p, void **derived, 
     return status;
 }
 
-/* Returns the derived data, NULL if the problem is refused or memory runs out; *status says which. */
+/* Returns the analysis of the problem; NULL = the problem is refused or memory ran out, as *status says. */
 static const cu_derived *cu_derived_of(fxa__analysis *a, fxa_status *status, fxa_error *err) {
     void *derived = NULL;
     *status = fxa__analysis_get(a, &derived, err);
@@ -180,7 +180,7 @@ static void cu_key(fxa__analysis *a, fxa__writer *w) {
         for (int32_t i = 0; i < g->program->n_tensors; i++)
             fxa__write_u32(w, (uint32_t)g->source[i].kind << 16 | (uint32_t)g->source[i].index);
         for (int32_t i = 0; i < g->switches.grad_sums; i++)
-            fxa__write_u32(w, (uint32_t)g->gradients.sums[i]); /* the text contains only their values */
+            fxa__write_u32(w, (uint32_t)g->gradients.sums[i]); /* the text has values, not output indices */
         fxa__write_u64(w, g->text.size);
         fxa__write_bytes(w, g->text.data, g->text.size);
     } else {
@@ -231,7 +231,8 @@ static void cu_describe(fxa__cuda_code *c) {
         x->better ? ", not " : "", x->better ? x->better : "", x->better ? ": " : "", x->better ? x->why_not : "");
 }
 
-/* Creates code, which takes over what was derived. `saved`: cubins; NULL = they are compiled. */
+/* Creates code, which takes over the analysis of the problem. saved: the cubins as bytes; NULL = cubins are
+ * compiled. */
 static fxa_status cu_load(fxa__analysis *a, fxa__reader *saved, void **code, size_t *bytes, fxa_error *err) {
     fxa__cuda_self *s = a->self;
     fxa__host *host = a->problem->host;

@@ -17,7 +17,7 @@ static void cu_list_unit(const fxa__cuda_code *c, fxa__cuda_unit unit, fxa__writ
     fxa__write_format(w, "\n");
 }
 
-/* Returns the caller's name of the tensor that a node loads: of a captured tensor, or of an array in a slot. */
+/* Returns the name of the tensor that a load reads: the caller's name of a captured tensor, or the name of a slot. */
 static const char *cu_list_tensor(const fxa__cuda_code *c, const fxa__problem *p, int32_t load) {
     fxa__cuda_origin from = c->program.source[c->program.program->nodes[load].imm];
     if (from.kind == FXA__CUDA_FROM_SLOT) return fxa_slot_name((fxa_slot)from.index);
@@ -46,7 +46,7 @@ static void cu_list_tiles(const fxa__cuda_code *c, const fxa__problem *p, fxa__w
     fxa__write_format(w, "\n");
 }
 
-/* Prints which operands of pairs kernels read from tables or load for an entire tile. */
+/* Prints which captured values kernels read from packed arrays or tables, or load for an entire tile. */
 static void cu_list_given(const fxa__cuda_code *c, const fxa__problem *p, fxa__writer *w) {
     const fxa__cuda_program *g = &c->program;
     const char *tile_lists = !g->switches.mask ? "all tiles are computed"
@@ -65,14 +65,14 @@ static void cu_list_given(const fxa__cuda_code *c, const fxa__problem *p, fxa__w
         fxa__write_format(w, "%s is loaded with the keys of a tile\n", cu_list_tensor(c, p, g->operands.k));
 }
 
-/* Returns true if the gradient `out` is that of node `load`; false without such a node (has == false). */
+/* Returns true if `out` is the gradient of node `load`. has: false = there is no such node, returns false. */
 static bool cu_list_is_load(const fxa_program *p, const fxa__output *out, int32_t load, bool has) {
     bool same = has && p->nodes[load].imm == out->slot;
     for (int32_t d = 0; same && d < out->n_index; d++) same = p->nodes[load].arg[d] == out->index[d];
     return same;
 }
 
-/* Prints how the kernels sum each gradient. `--section classes` prints which pairs are summed. */
+/* Prints how kernels sum each gradient; `--section classes` of fxattn explain prints which pairs a gradient sums. */
 static void cu_list_grads(const fxa__cuda_code *c, const fxa__problem *problem, fxa__writer *w) {
     const fxa__cuda_program *g = &c->program;
     const fxa_program *p = g->program;

@@ -24,7 +24,8 @@ static void saved_add_ints(fxa__blake2s *s, const int32_t *x, size_t n) {
     }
 }
 
-/* Digest of the text, and of what the host computes for it that the text does not contain. */
+/* Computes the digest of the generated text, and of the indices and switches of host values that the text does not
+ * contain. */
 static void saved_digest(const fxa__cuda_program *g, uint8_t out[SAVED_DIGEST]) {
     const int32_t places[] = {g->computed.n,          g->computed.at,   g->computed.unit_at,
                               g->computed.softcap_at, g->computed.gain, g->switches.softcap_has_unit};
@@ -53,7 +54,8 @@ void fxa__cuda_saved_write(const fxa__cuda_code *code, fxa__writer *w) {
     }
 }
 
-/* Reads the version of NVRTC. Code of any version is accepted if it is for the same device and kernel set. */
+/* Reads the version of NVRTC (fxa__cuda_compiled_by). Cubins of any version are accepted if they are for the same
+ * device and kernel set. */
 static fxa_status saved_maker(fxa__reader *r, fxa__cuda_code *code, fxa_error *err) {
     uint32_t major = fxa__read_u32(r), minor = fxa__read_u32(r), arch = fxa__read_u32(r);
     uint32_t device = (uint32_t)code->choice.arch;
