@@ -19,9 +19,9 @@ namespace {
 
 constexpr FxaTileShape TILE = fxa_prepost(FXA_DV);
 constexpr int THREADS = TILE.launch.threads, ROWS = TILE.launch.q_rows;
-constexpr int LANES = THREADS / ROWS; /* lanes of a row, 8 elements each */
+constexpr int LANES = THREADS / ROWS; /* lanes per row of O and dO, 8 elements each */
 
-/* Batch entry and query of a padded row of a head. */
+/* Batch entry and query of a row of the padded workspace. */
 struct PaddedRow {
     int b, q;
 
@@ -33,10 +33,10 @@ struct PaddedRow {
 };
 
 /*
- * Returns LSE in base 2. Weights of the backward are 2^(score - lse2), and LSE is rounded: up to 2^24 the error is a
- * factor of at most 2^5, as docs/numerics.md allows. Larger LSE bound weights only by 1, so lse2 is raised until no
- * weight exceeds 1. A row with LSE = -inf has no gradient, whatever its scores are, and gets +inf as a row past the
- * length does; so does a row whose LSE overflows in base 2, because its scores overflow too.
+ * Returns LSE in base 2. Weights of the backward are 2^(score - lse2), and LSE is rounded: up to |LSE| = 2^24 the
+ * weights are wrong by a factor of at most 2^5, as docs/numerics.md allows. For larger LSE, lse2 is raised so far that
+ * no weight exceeds 1. A row with LSE = -inf has no gradient and gets +inf, like a row past the length; a row whose LSE
+ * overflows in base 2 gets +inf too, because its scores overflow.
  */
 FXA_INLINE float lse_in_log2(float lse)
 {
@@ -53,8 +53,8 @@ FXA_INLINE void clear_counts(const FxaArgs &a)
 }
 
 #if !FXA_F32
-/* A block of 64 padded rows of a head, in the order in which fxa_backward finishes (b, KV head), or KV heads of
- * packed sequences. */
+/* Block i of 64 padded rows: head h and block x of the head's rows. i counts the blocks in the order in which
+ * fxa_backward finishes the (b, KV head), or the KV heads of packed sequences. */
 struct QueryBlock {
     int h, x;
 
@@ -68,8 +68,8 @@ struct QueryBlock {
     FXA_INLINE long long first_row(const FxaArgs &a) const { return (long long)h * a.pad_rows + x * 64; }
 };
 
-/* Waits, in one thread, until all partial dQ of the block has been added. The CTAs that add it have started: this
- * launch starts when all CTAs of the launch before have. */
+/* Waits, in one thread, until all partial dQ of the block have been added. The wait ends, because the CTAs that add
+ * them have started: this launch starts after all CTAs of the backward kernel have called launch_next(). */
 FXA_INLINE void wait_for_partial_dq(const FxaArgs &a, const QueryBlock &block)
 {
     const int b = q_starts(a) && !k_starts(a) ? PaddedRow(a, block.x * 64).b : block.x / max(a.q_pad / 64, 1);
@@ -77,7 +77,7 @@ FXA_INLINE void wait_for_partial_dq(const FxaArgs &a, const QueryBlock &block)
     while (count_now(sent) != (unsigned)a.sent_all) count_pause();
 }
 
-/* Returns true if no CTA has added to the block; its sum then holds anything. */
+/* Returns true if no partial dQ has been stored or added to the block's sum, which is then undefined memory. */
 FXA_INLINE bool has_no_sum(const FxaArgs &a, const QueryBlock &block)
 {
     return a.first_share && a.first_share[block.first_row(a) / 64] == 0;
@@ -101,7 +101,7 @@ extern "C" __global__ void __launch_bounds__(THREADS) fxa_backward_prepare(const
     float sum = 0.f;
     if (inside) {
         float x[8], y[8];
-#if FXA_O_F32 /* whatever the type of the other operands is */
+#if FXA_O_F32 /* O may be f32 although Q, K, V and dO are 16-bit */
         const float *o = (const float *)a.o.data + at.b * a.o.b + h * a.o.h + (rows.first + at.q) * a.o.s;
 #pragma unroll
         for (int j = 0; j < 8; j++) x[j] = lane * 8 + j < a.dv ? o[lane * 8 + j] : 0.f;
@@ -169,8 +169,8 @@ FXA_INLINE void finish_block(const FxaArgs &a, const QueryBlock &of, bool is_emp
 }
 #endif
 
-/* Converts the sum of dQ. With FxaArgs.sent, CTAs take block after block, also of heads that are complete before
- * fxa_backward has ended, and so use the multiprocessors that it leaves one after the other. */
+/* Converts the f32 sum of dQ to the type of dQ. With FxaArgs.sent, CTAs take blocks of heads that are complete before
+ * fxa_backward has ended, on multiprocessors that have no CTA of fxa_backward left. */
 extern "C" __global__ void __launch_bounds__(THREADS, FXA_D <= 128 && !FXA_OUT_F32 ? 8 : 1)
     fxa_grad_q_finish(const __grid_constant__ FxaArgs a)
 {
@@ -196,7 +196,7 @@ extern "C" __global__ void __launch_bounds__(THREADS, FXA_D <= 128 && !FXA_OUT_F
 }
 #endif
 
-/* Returns the sum over the CTA, in a fixed order, to thread 0. */
+/* Returns in thread 0 the sum of x over the threads of the CTA, added in a fixed order. */
 FXA_INLINE double sum_of_threads(double x)
 {
     __shared__ double part[THREADS];

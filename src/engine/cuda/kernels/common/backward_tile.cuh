@@ -3,7 +3,7 @@
  * Key tile of a CTA of the backward kernels: one KV head, for every query head of its group in turn.
  *
  * Grid: (key tiles, KV heads, batch); packed: (k_total / keys of a tile + batch, KV heads, 1), and tiles past the end
- * of their entry do nothing. The first dimension is multiplied by `parts` of FxaShape.
+ * of their batch entry do nothing. The first dimension is multiplied by `parts` of FxaShape.
  */
 #ifndef FXA_CUDA_COMMON_BACKWARD_TILE_CUH
 #define FXA_CUDA_COMMON_BACKWARD_TILE_CUH
@@ -34,7 +34,7 @@ template <int keys, int queries> struct KeyTile {
     {
         return ListRow(a, b, h, n, (q_len + queries - 1) / queries, (n + 1) * keys > k_len, q_len % queries != 0);
     }
-    /* Returns the number of query blocks, over all heads of the group. */
+    /* Returns the number of listed query blocks, over all query heads of the KV group. */
     FXA_INLINE int blocks(const FxaArgs &a) const
     {
         int all = 0;

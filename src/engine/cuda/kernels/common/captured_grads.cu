@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
  * Gradients of params and captured tensors after the backward kernels: from the sums of tiles to the caller's memory.
- * Gradients of tensors are collected in dense arrays of f32, or of FxaExact where the result has to be deterministic
- * (PROG_GRAD_EXACT, by bits). Except for sums into f32 arrays by atomics, all of it is deterministic.
+ * Gradients of tensors are collected in contiguous arrays of f32, or of FxaExact if the result has to be deterministic
+ * (bit of the tensor in PROG_GRAD_EXACT). All sums except atomics on f32 arrays are deterministic.
  *
  *     fxa_captured_totals     adds the sums of all warps of (b, h), in a fixed order:
  *                             totals[(b * heads + h) * n + i]. Grid (n, heads, batch)
@@ -19,14 +19,15 @@
 #include "common/convert.cuh"
 #include "common/storage.cuh"
 
-/* Targets of sums: sum i is the gradient of param[i], or of tensor[i] if param[i] is -1. */
+/* Targets of the PROG_GRAD_SUMS sums: sum i is the gradient of param param[i], or if param[i] = -1, of an element of
+ * captured tensor tensor[i]. */
 struct SumTargets {
     int param[FXA_CUDA_SUMS], tensor[FXA_CUDA_SUMS];
 };
 
 constexpr int CAPTURED_THREADS = 256;
 
-/* Returns the sum over the CTA, in a fixed order, to all threads. */
+/* Returns in all threads the sum of x over the CTA, added in a fixed order. */
 FXA_INLINE double captured_sum(double x)
 {
     __shared__ double part[CAPTURED_THREADS];
@@ -100,7 +101,7 @@ extern "C" __global__ void __launch_bounds__(128)
 #endif
 }
 
-/* A gradient in the caller's memory. */
+/* The gradient of a captured tensor in the caller's memory. */
 struct GradTensor {
     void *data;
     long long stride[FXA_CUDA_RANK];

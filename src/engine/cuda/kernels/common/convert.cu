@@ -15,7 +15,8 @@ namespace {
 
 constexpr int THREADS = 256;
 
-/* Address of row s of batch entry b, and whether it is written. */
+/* The indices (b, s) of a row in memory, packed layout included, and `written`: true if the kernel must write the
+ * row. */
 struct ConvertRow {
     long long b, s;
     bool written;

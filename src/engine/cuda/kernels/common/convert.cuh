@@ -10,10 +10,10 @@
 
 namespace {
 
-/* Values of fxa_dtype. */
+/* Values of fxa_dtype in the public header. */
 enum { CONVERT_F64 = 1, CONVERT_F32 = 2, CONVERT_F16 = 3, CONVERT_BF16 = 4, CONVERT_E4M3 = 11, CONVERT_E5M2 = 12 };
 
-/* Converts E4M3: all bits set is NaN, and there are no infinities. */
+/* Converts an E4M3 element to f32. Exponent and fraction bits all set are NaN; there are no infinities. */
 FXA_INLINE float from_e4m3(u32 x)
 {
     const u32 sign = (x & 0x80) << 24, exponent = x >> 3 & 15, fraction = x & 7;
@@ -22,8 +22,8 @@ FXA_INLINE float from_e4m3(u32 x)
     return __int_as_float((int)((u32)__float_as_int(y) | sign));
 }
 
-/* Converts to 8 bits with `fraction` bits of fraction. Values beyond the largest number become the largest number,
- * as docs/numerics.md says. */
+/* Returns x converted to an 8-bit float with `fraction` bits of fraction. Values beyond the largest number become the
+ * largest number, as docs/numerics.md says. */
 FXA_INLINE u8 to_byte(float x, int fraction, int bias, float least, float largest, u32 last, u32 nan)
 {
     const u32 u = (u32)__float_as_int(x), sign = u >> 24 & 0x80, a = u & 0x7fffffff;

@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * Elements of an FxaDiagonalGrad: floats, which are added in any order, or with PROG_GRAD_DIAGONAL_EXACT exact sums.
+ * Elements of an FxaDiagonalGrad (sums of dS over pairs of equal q - k): floats, whose additions have no fixed order,
+ * or with PROG_GRAD_DIAGONAL_EXACT exact sums.
  */
 #ifndef FXA_CUDA_COMMON_DIAGONAL_SUM_CUH
 #define FXA_CUDA_COMMON_DIAGONAL_SUM_CUH
@@ -13,7 +14,7 @@ typedef FxaExact DiagonalSum;
 typedef float DiagonalSum;
 #endif
 
-/* Returns the row of key tile n. */
+/* Returns the sums to which key tile n of (b, h) adds. */
 FXA_INLINE DiagonalSum *diagonal_row(const FxaArgs &a, int b, int h, int n)
 {
     const FxaDiagonalGrad &g = a.grad_diagonal;

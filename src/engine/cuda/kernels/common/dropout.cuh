@@ -14,7 +14,7 @@
 
 #include "common/varlen.cuh"
 
-/* Returns four bits: bit i is set if the pair of word i is kept. */
+/* Returns four bits: bit i is set if dropout keeps the pair of query q and key 4 * four + i. */
 FXA_INLINE u32 keep_four(const FxaArgs &a, int b, int h, int q, int four)
 {
     u32 c0 = (u32)four, c1 = (u32)q, c2 = (u32)h, c3 = (u32)b, k0 = run_seed(a, 0), k1 = run_seed(a, 1);
@@ -33,14 +33,15 @@ FXA_INLINE u32 keep_four(const FxaArgs &a, int b, int h, int q, int four)
            (u32)(c3 >= threshold) << 3;
 }
 
-/* Returns true if accumulator i is kept; always true without dropout. */
+/* Returns true if dropout keeps the pair of accumulator i, by bit i of `kept`; always true without dropout. */
 FXA_INLINE bool keeps(u32 kept, int i)
 {
     return !FXA_DROPOUT || (kept >> (i & 31) & 1);
 }
 
 #if FXA_DROPOUT == 2
-/* Returns the bit of one pair by the coordinate tables. Neighbouring pairs share no calls. */
+/* Returns 1 if dropout keeps the pair, 0 if not, for coordinates from tables (FXA_DROPOUT 2). Neighbouring pairs then
+ * share no calls of Philox. */
 FXA_INLINE u32 keep_by_coordinates(const FxaArgs &a, int b, int h, int q, int k)
 {
     const int at_k = __ldg(a.place_k + min(k, a.k_len - 1));

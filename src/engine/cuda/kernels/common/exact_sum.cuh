@@ -1,10 +1,10 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * Exact sums, for gradients of captured tensors, to one element of which any pairs may add. A float is an integer
+ * Exact sums, for gradients of captured tensors if any pairs may add to the same element. A float is an integer
  * multiple of 2^-149, so a sum of floats is an integer of 320 bits (FxaExact), to which threads add by atomics on
  * 64-bit words with carries of their own. The result has the same bits in any order of additions, and is rounded only
- * where it is read. 2^42 floats of the largest size fit. Infinities and NaN are added to a float beside the integer;
- * their sum does not depend on the order either.
+ * where it is read. 2^42 floats of the largest size fit. Infinities and NaN are added to a separate float
+ * (FxaExact.rest), whose value does not depend on the order either.
  *
  *     word   4             3             2             1             0
  *            sign, carry   ...                                       bit 0 = 2^-149
@@ -16,7 +16,7 @@
 
 #include "common/swizzle.cuh"
 
-/* Adds 1 to the integer that starts with word i, or subtracts 1. */
+/* Adds a carry: 1, or with `minus` -1, to the integer of the words from i on. */
 FXA_INLINE void exact_carry(u64 *word, int i, bool minus)
 {
     for (; i < FXA_CUDA_EXACT; i++)
@@ -30,7 +30,7 @@ FXA_INLINE void exact_add_word(u64 *word, int i, u64 x, bool minus)
     if (minus ? old < x : old + x < old) exact_carry(word, i + 1, minus);
 }
 
-/* Adds x * 2^shift units, or subtracts them. x < 2^53 */
+/* Adds x * 2^shift, or with `minus` subtracts it, in units of 2^-149. Requires x < 2^53. */
 FXA_INLINE void exact_shifted(u64 *word, u64 x, int shift, bool minus)
 {
     const int i = shift >> 6, by = shift & 63;
@@ -48,7 +48,7 @@ FXA_INLINE void exact_add(struct FxaExact *to, float x)
         exact_shifted(to->word, (bits & 0x7fffffu) | (e ? 0x800000u : 0u), e ? e - 1 : 0, bits >> 31 != 0);
 }
 
-/* Adds a double: bits below the unit are cut off, and values past the largest integer count as infinite. */
+/* Adds x: bits below 2^-149 are cut off, and values past the largest 320-bit integer count as infinite. */
 FXA_INLINE void exact_add_double(struct FxaExact *to, double x)
 {
     const u64 bits = (u64)__double_as_longlong(x);

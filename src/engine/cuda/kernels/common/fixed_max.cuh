@@ -11,11 +11,12 @@
 #ifndef FXA_CUDA_COMMON_FIXED_MAX_CUH
 #define FXA_CUDA_COMMON_FIXED_MAX_CUH
 
-/* 2^-64, for rows whose maximum is a guess: below this sum, weights may have vanished. f16 weights vanish from 2^-14
- * on, one by one, so f16 never keeps a guess. */
+/* 2^-64, smallest sum of a row whose fixed maximum is a guess (not the maximum of any of its scores): with a smaller
+ * sum, weights may have underflowed. f16 weights underflow one by one below 2^-14, so f16 never keeps a guess. */
 #define FIXED_MAX_FLOOR 5.421010862427522e-20f
-/* x * unit - top is rounded where top is, with an error of 2^-24 of top. All weights of a row share this factor
- * while it is small; above this limit, differences are computed before the multiplication by the unit. */
+/* Largest |top| of a fixed maximum. x * unit - top, where `unit` is the uniform factor of the scores, has a rounding
+ * error of 2^-24 |top|. Above this limit the row is recomputed, with differences taken before the multiplication by
+ * `unit`. */
 #define FIXED_MAX_LARGE 1048576.f
 
 /* Returns the limit of the row sum, and so of every weight: P has to fit the storage type. bf16: 2^64 leaves as much
@@ -47,8 +48,8 @@ FXA_INLINE float fixed_max_mark_bias(bool f16)
     return f16 ? -15.f : 0.f;
 }
 
-/* Returns true if the row has to be recomputed. guessed: top is 0 because of the program's bound, or because no pair
- * was attended when the maximum was fixed */
+/* Returns true if the row has to be recomputed. top: fixed maximum in base 2; sum: sum of the row's weights; guessed:
+ * top is 0 because of the program's bound, or because no pair was attended when the maximum was fixed */
 FXA_INLINE bool is_fixed_max_wrong(bool f16, float top, float sum, bool guessed, bool sink)
 {
     const bool inside = sum < fixed_max_limit(f16, sink) && top <= FIXED_MAX_LARGE && top >= -FIXED_MAX_LARGE;

@@ -19,7 +19,8 @@
 
 enum { VALUES_UNCHANGED, VALUES_FINITE, VALUES_POS_INF, VALUES_NEG_INF };
 
-/* Returns the bias that a pass subtracts from exponents (common/fixed_max.cuh). f16: weights are rounded to it */
+/* Returns the bias that a pass with V replaced in this way subtracts from exponents (common/fixed_max.cuh). f16:
+ * weights have the type f16 */
 FXA_INLINE float values_bias(int values, bool f16)
 {
     return values == VALUES_FINITE ? fixed_max_bias(f16) : values > VALUES_FINITE ? fixed_max_mark_bias(f16) : 0.f;
@@ -28,7 +29,7 @@ FXA_INLINE float values_bias(int values, bool f16)
 enum { HALF_INF = FXA_F16 ? 0x7c00 : 0x7f80, HALF_ONE = FXA_F16 ? 0x3c00 : 0x3f80 };
 enum { HALF_NAN = 0x7fff, HALF_SIGN = 0x8000 };
 
-/* Returns the replacement of one 16-bit element, in the low half. */
+/* Returns the replacement of the 16-bit element of V in the low half of x. */
 FXA_INLINE u32 changed_half(u32 x, int values)
 {
     if ((x & HALF_INF) != HALF_INF) return values == VALUES_FINITE ? x : 0u;
@@ -42,8 +43,8 @@ FXA_INLINE u32 changed_word(u32 x, int values)
     return changed_half(x & 0xffffu, values) | changed_half(x >> 16, values) << 16;
 }
 
-/* Replaces the elements of a tile in shared memory, by `threads` threads. Returns true if this thread has changed
- * one. */
+/* Replaces the elements of a V tile in shared memory, by `threads` threads. Returns true if this thread has changed an
+ * element. */
 FXA_INLINE bool change_values(u32 tile, int bytes, int values, int thread, int threads)
 {
     bool changed = false;

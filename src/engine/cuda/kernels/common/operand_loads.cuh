@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * Operands of pairs by plain loads, and gradients of captured tensors by plain stores, for kernels that do not copy
- * them with their tiles.
+ * Plain loads of what value() and mask() read for each pair (diagonal row, dense tensor, row and key operands), and
+ * plain stores of the gradients of captured tensors, for kernels that do not copy these with their tiles.
  */
 #ifndef FXA_CUDA_COMMON_OPERAND_LOADS_CUH
 #define FXA_CUDA_COMMON_OPERAND_LOADS_CUH
@@ -9,9 +9,9 @@
 #include "common/diagonal_sum.cuh"
 #include "common/storage.cuh"
 
-/* Addresses of a head's operands. Positions past the lengths read zeros of the dense tensor. */
+/* Addresses of the captured values of a (b, h). dense_at() returns 0 for positions past the lengths. */
 struct OperandLoads {
-    const float *diagonal; /* entry of q - k = 0 */
+    const float *diagonal; /* entry for q - k = 0 */
     const int *q_words, *k_words;
     const Stored *dense;
     int q_len, k_len;
@@ -30,8 +30,8 @@ struct OperandLoads {
     }
 };
 
-/* Stores the gradients of the dense tensor, and store_captured() also of the diagonal row, for a pair whose new
- * score has the gradient ds. n: key tile */
+/* Stores ds, the gradient of a pair's new score, as the gradient of the dense tensor's element. store_captured() also
+ * adds ds to the gradient of the diagonal row, for key tile n. */
 FXA_INLINE void store_dense(const FxaArgs &a, int b, int h, int q, int k, float ds)
 {
 #if PROG_GRAD_DENSE

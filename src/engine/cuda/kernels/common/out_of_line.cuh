@@ -1,14 +1,14 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
  * Calls of a program's functions for pairs: inlined for every pair of a thread, or out of line if they are expensive
- * (PROG_OUT_OF_LINE of common/score.cuh). A thread has 16 to 64 pairs, and a kernel two or three loops over them, all
- * unrolled: three sines of CUDA's library are 60,000 instructions and a minute of compile time inlined, 6,600
+ * (PROG_OUT_OF_LINE of common/score.cuh). A thread has 16 to 64 pairs, and a kernel has two or three unrolled loops
+ * over them. Three sines of CUDA's library are 60,000 instructions and take a minute to compile inlined, but 6,600
  * instructions and three seconds out of line.
  *
  * Operands are passed by value: references would force them into local memory, while values are passed in registers, at
- * three to eight instructions per call. Out of line, what pairs of a row or a key have in common is computed for each
- * pair. A program with many head values is passed by reference all the same: thirty-two values at every call are 41,000
- * instructions and 15 seconds, in local memory they are 7,600 and four.
+ * three to eight instructions per call. Out of line, values that depend on the row or the key alone are computed again
+ * for each pair. A struct Program with many members is passed by reference nevertheless: with 32 members, passing by
+ * value takes 41,000 instructions and 15 seconds to compile, by reference 7,600 instructions and 4 seconds.
  */
 #ifndef FXA_CUDA_COMMON_OUT_OF_LINE_CUH
 #define FXA_CUDA_COMMON_OUT_OF_LINE_CUH
@@ -36,7 +36,7 @@ template <bool BY_VALUE, class T> struct PassedAs {
 template <class T> struct PassedAs<true, T> {
     typedef T type;
 };
-constexpr bool SMALL_PROGRAM = sizeof(Program) <= 64; /* sixteen values */
+constexpr bool SMALL_PROGRAM = sizeof(Program) <= 64; /* 16 members of 32 bits */
 typedef PassedAs<(PROG_OUT_OF_LINE & 1) != 0 && SMALL_PROGRAM, Program>::type ValueProgram;
 typedef PassedAs<(PROG_OUT_OF_LINE & 1) != 0, Pair>::type ValuePair;
 typedef PassedAs<(PROG_OUT_OF_LINE & 2) != 0 && SMALL_PROGRAM, Program>::type MaskProgram;

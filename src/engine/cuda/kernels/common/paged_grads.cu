@@ -7,8 +7,8 @@
  * fixed order. All work is linear in the size of the table, except sorting, which adds logarithms.
  *
  * Entry e = b * pages_b + i of the page table is used if key i * page_size of batch entry b exists. Arrays of the
- * workspace: count[page], number of uses, 0 before the first kernel; end[page], end of the page's list; list[...],
- * entries of the page table. All kernels run with any grid.
+ * workspace: count[page] = number of uses, set to 0 before the first kernel; end[page] = end of the page's part of
+ * `list`; list[...] = entries of the page table. All kernels run with any grid.
  *
  *     fxa_pages_gather    to[b, h, k] = from[page, h, row]
  *     fxa_pages_count     count
@@ -33,7 +33,8 @@ FXA_INLINE long long pages_step()
     return gridDim.x * (long long)THREADS;
 }
 
-/* Returns the page of table entry e, clamped as in the forward; -1 if it has no key. */
+/* Returns the page of entry e of the page table, clamped as in the forward; -1 if no key of its batch entry is in the
+ * page. */
 FXA_INLINE int page_at(const FxaArgs &a, long long e)
 {
     const long long b = e / a.pages_b, i = e - b * a.pages_b;
@@ -84,9 +85,9 @@ extern "C" __global__ void __launch_bounds__(THREADS)
     }
 }
 
-/* Bitonic sort of each list by a CTA; lists of two need no order. Merges of runs of k / 2 start by comparing
- * mirrored positions, so that all comparisons have the same direction and positions past the end can be left out as
- * if they held the largest value. */
+/* Sorts each page's list by a bitonic sort, one CTA per page; lists of two need no order. A merge of two runs of k / 2
+ * elements starts with comparisons of mirrored positions, so that all comparisons have the same direction, and
+ * positions past the end are left out as if they held the largest value. */
 extern "C" __global__ void __launch_bounds__(THREADS)
     fxa_pages_sort(const int *count, const int *end, int *list, int pages)
 {
@@ -123,7 +124,7 @@ extern "C" __global__ void __launch_bounds__(THREADS)
         const int *user = list + (users ? end[page] - users : 0);
         const long long to = convert_index(s.to, page, h, row, d);
         double sum = 0.;
-        bool any = !s.add; /* rows without keys keep their value where gradients are added */
+        bool any = !s.add; /* if gradients are added (s.add), rows without keys keep their value */
         for (int x = 0; x < users; x++) {
             const long long b = user[x] / a.pages_b, k = (user[x] - b * a.pages_b) * a.page_size + row;
             if (k >= k_length(a, (int)b)) continue;

@@ -19,7 +19,7 @@ namespace {
 
 constexpr int BLOCKS = D_STORED / 64, BLOCKS_V = DV_STORED / 64;
 
-/* Pairs of one (b, h) in a backward tile: operands, scores and gradients. */
+/* Computes scores, weights and gradients of a tile of pairs of one (b, h), for both backward kernels. */
 struct SimtGradients {
     const FxaArgs &a;
     Scratch &memory;
@@ -47,7 +47,8 @@ struct SimtGradients {
         return OperandRows{a, t, true, b, kv_h, k_first, n * SIDE, k_len - n * SIDE, columns};
     }
 
-    /* Adds scattered gradients, from scores and their gradients; overwrites both. */
+    /* Adds scattered gradients of captured tensors (PROG_GRAD_SCATTER), from the scores s and their gradients g;
+     * overwrites both. */
     FXA_INLINE void scatter(float (&s)[4][4], float (&g)[4][4], int q0, int k0)
     {
         in_batches<4>((float(&)[16])g, [&](int first, float (&x)[4]) {
@@ -83,7 +84,7 @@ struct SimtGradients {
                 const bool keep = keeps(kept, 4 * i + j);
                 const float w = attended >> (4 * i + j) & 1 ? exp2_fast(__fmaf_rn(p[i][j], unit, -lse)) : 0.f;
                 const float dp = !FXA_DROPOUT ? ds[i][j] : keep ? ds[i][j] * a.keep_inverse : 0.f;
-                /* a pair of weight 0 has gradient 0, whatever dP is */
+                /* a pair of weight 0 has gradient 0, even if dP is NaN */
                 float g = w == 0.f ? 0.f : w * (dp - delta);
                 const bool mine = WITH_CAPTURED && q0 + i < q_len && k0 + 16 * j < k_len;
                 if (mine) store_dense(a, b, h, q0 + i, k0 + 16 * j, g);
@@ -100,7 +101,8 @@ struct SimtGradients {
         if (WITH_CAPTURED && PROG_GRAD_SCATTER) scatter(raw, scattered, q0, k0);
     }
 
-    /* Adds dS along the diagonals of the tile, stored as weights[k][q]; one diagonal per thread. */
+    /* Adds dS, stored in shared memory as weights[k][q], along the tile's diagonals (equal q - k) to the gradient of
+     * the diagonal row; one diagonal per thread. */
     FXA_INLINE void add_diagonals(const float *weights, int m, int n) const
     {
         const FxaDiagonalGrad &g = a.grad_diagonal;

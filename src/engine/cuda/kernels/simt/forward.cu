@@ -17,7 +17,7 @@ namespace {
 constexpr int BLOCKS = DV_STORED / 64;
 constexpr float BIAS = 24.f; /* subtracted from exponents, so that no sum of large V overflows */
 
-/* Returns the maximum over the 16 threads of a row; row_total() returns the sum. */
+/* Returns the maximum of x over the 16 threads of a row; row_total() returns the sum. */
 FXA_INLINE float row_maximum(float x)
 {
 #pragma unroll
@@ -82,7 +82,7 @@ struct SimtForward {
 #pragma unroll
             for (int b = 0; b < BLOCKS; b++)
 #pragma unroll
-                /* O may be infinite */
+                /* O may be infinite, and 0 times infinity is NaN */
                 for (int c = 0; c < 4; c++) o[b][i][c] = rescale == 0.f ? 0.f : o[b][i][c] * rescale;
         }
     }

@@ -20,20 +20,20 @@ namespace {
 
 constexpr FxaTileShape TILE = fxa_forward_simt(TRAITS);
 constexpr int SIDE = TILE.launch.q_rows, THREADS = TILE.launch.threads;
-/* columns of operands of scores; rows are 16 bytes apart in banks */
+/* columns per slice of Q, K, dO or V; the pitch shifts each row by 16 bytes in banks */
 constexpr int SLICE = 32, PITCH = SLICE + 4;
 constexpr int WIDE = SIDE + 4; /* pitch of a tile of 64 columns */
 
 struct Scratch {
     union {
-        float slice[2][SIDE * PITCH]; /* both operands of scores */
+        float slice[2][SIDE * PITCH]; /* slices of Q and K, or dO and V */
         float block[SIDE * WIDE];     /* 64 columns of the right operand of sums */
     };
     float weights[2][SIDE * WIDE];
 };
 static_assert(sizeof(Scratch) == TILE.launch.shared_bytes, "common/tile_shape.h has another size");
 
-/* 64 rows of an operand, from `tile` on, `count` of which exist. Keys may be paged. */
+/* 64 rows of Q, K, V or dO, from row `tile` on; the first `count` rows exist. Keys may be paged. */
 struct OperandRows {
     const FxaArgs &a;
     const FxaView &t;
@@ -51,8 +51,8 @@ struct OperandRows {
     }
 };
 
-/* Columns of an operand's rows in registers: fetched during the computation on the columns before them, then written
- * to shared memory. Elements that do not exist become 0. */
+/* Columns of an OperandRows in registers: loaded from global memory during the computation on the previous columns,
+ * then written to shared memory. Elements that do not exist become 0. */
 template <int columns, int pitch> struct HeldColumns {
     static constexpr int EACH = SIDE * columns / 8 / THREADS;
     float x[EACH][8];
@@ -68,7 +68,7 @@ template <int columns, int pitch> struct HeldColumns {
         }
     }
 
-    /* Returns true if all elements of this thread are finite. */
+    /* Returns true if all elements that this thread holds are finite. */
     FXA_INLINE bool is_finite() const
     {
         float none = 0.f;
@@ -138,7 +138,7 @@ FXA_INLINE void multiply(float (&out)[4][4], Scratch &m, const OperandRows &left
     }
 }
 
-/* Writes the weights of a tile to shared memory, as they are or transposed. */
+/* Writes the weights (P or dS) of a tile to shared memory, transposed or not. */
 template <bool TRANSPOSED> FXA_INLINE void put_weights(float *to, const float (&w)[4][4])
 {
     const int y = threadIdx.x >> 4, x = threadIdx.x & 15;
@@ -149,7 +149,8 @@ template <bool TRANSPOSED> FXA_INLINE void put_weights(float *to, const float (&
             to[TRANSPOSED ? (x + 16 * j) * WIDE + 4 * y + i : (4 * y + i) * WIDE + x + 16 * j] = w[i][j];
 }
 
-/* Adds one block of 64 columns whose right operand is not finite: weights of 0 are skipped. */
+/* Adds weights times one block of 64 columns of a right operand that has infinities or NaN: weights of 0 are
+ * skipped. */
 FXA_INLINE void add_nonfinite_block(float (&sum)[4][4], const float *weights, const float *block, int y, int x)
 {
 #pragma unroll 1
@@ -163,8 +164,8 @@ FXA_INLINE void add_nonfinite_block(float (&sum)[4][4], const float *weights, co
         }
 }
 
-/* Computes sum[block][i][c] += weights[4 y + i][.] times column 64 block + 4 x + c of the operand's rows, the first
- * 64 columns of which are in `held`. A weight of 0 adds nothing, whatever its value is. */
+/* Adds to sum[block][i][c] the product of row 4 y + i of `weights` and column 64 block + 4 x + c of the right operand
+ * `s`. `held` has the first 64 columns of s already. A weight of 0 adds nothing, even if the element of s is NaN. */
 template <int blocks>
 FXA_INLINE void accumulate(float (&sum)[blocks][4][4], Scratch &m, const float *weights, const OperandRows &s,
                            HeldBlock &held)
@@ -172,7 +173,7 @@ FXA_INLINE void accumulate(float (&sum)[blocks][4][4], Scratch &m, const float *
     const int y = threadIdx.x >> 4, x = threadIdx.x & 15;
 #pragma unroll
     for (int block = 0; block < blocks; block++) {
-        __syncthreads(); /* the weights are written, and the block before has been read */
+        __syncthreads(); /* the weights are written, and the previous block has been read */
         held.put(m.block);
         const int odd = __syncthreads_or(!held.is_finite());
         if (block + 1 < blocks) held.fetch(s, block * 64 + 64);
@@ -234,8 +235,8 @@ FXA_INLINE Pair pair_of_tile(const FxaArgs &a, const OperandLoads &loads, int q0
                 PROG_OPERANDS ? __ldg(loads.k_words + k) : 0};
 }
 
-/* Turns the products of a tile into new scores, with queries as rows. Returns the attended pairs, bit 4 i + j.
- * Writes derivatives if the program has any. */
+/* Turns the products of a tile into new scores, with queries as rows. Returns a bit mask: bit 4 i + j is set if pair
+ * (i, j) is attended. Writes the derivatives d new score / d scaled score if PROG_DERIVATIVE. */
 template <bool MASKED>
 FXA_INLINE u32 score_tile(Program &program, const FxaArgs &a, const OperandLoads &loads, float (&s)[4][4],
                           float (&derivative)[4][4], int q0, int k0)
@@ -255,7 +256,7 @@ FXA_INLINE u32 score_tile(Program &program, const FxaArgs &a, const OperandLoads
     return attended;
 }
 
-/* Selects the instance for masked or full tiles. */
+/* Calls the instance of the scoring function for masked or for full tiles. */
 FXA_INLINE u32 score_tile(Program &program, const FxaArgs &a, const OperandLoads &loads, float (&s)[4][4],
                           float (&derivative)[4][4], int q0, int k0, bool masked)
 {
@@ -263,7 +264,8 @@ FXA_INLINE u32 score_tile(Program &program, const FxaArgs &a, const OperandLoads
     return score_tile<false>(program, a, loads, s, derivative, q0, k0);
 }
 
-/* Returns the pairs that dropout keeps, bit 4 i + j. The four lanes of neighbouring keys share calls of keep_four(). */
+/* Returns a bit mask: bit 4 i + j is set if dropout keeps pair (i, j). The four lanes with neighbouring keys share
+ * calls of keep_four(). */
 FXA_INLINE u32 kept_of_tile(const FxaArgs &a, int b, int h, int q0, int k0)
 {
 #if FXA_DROPOUT == 2

@@ -26,7 +26,7 @@ constexpr FxaTileShape TILE = fxa_backward_sm80(TRAITS);
 static_assert(TILE.fits, "shared memory");
 constexpr int BK = TILE.launch.k_rows, BQ = TILE.launch.q_rows, THREADS = TILE.launch.threads, WARPS = THREADS / 32;
 constexpr int PARTS = TILE.launch.parts;
-constexpr int PART = FXA_D / PARTS, PART_V = FXA_DV / PARTS; /* columns of a CTA */
+constexpr int PART = FXA_D / PARTS, PART_V = FXA_DV / PARTS; /* columns (head dim) of Q and K, and of V, per CTA */
 constexpr int DQ_SLICE = PART % 32 ? PART : PART / 2;        /* columns of dQ that a warp computes at a time */
 constexpr int DQ_SLICES = PART / DQ_SLICE;
 static_assert(DQ_SLICE % 16 == 0 && PART_V % 16 == 0, "products have 16 columns");
@@ -34,8 +34,9 @@ constexpr int K_BYTES = BK * D_STORED * 2, V_BYTES = BK * DV_STORED * 2;
 constexpr int Q_BYTES = BQ * D_STORED * 2, DO_BYTES = BQ * DV_STORED * 2;
 
 typedef KeyTile<BK, BQ> Sm80KeyTile;
-/* True if gradients of pairs go through one loop (in_batches): all scattered ones, and more than 16 sums. Inlined
- * for every pair, 24 sums take 24 to 28 seconds to compile; in a loop, 5. */
+/* True if the gradients of captured tensors are computed pair by pair in a loop (in_batches) that is not unrolled: all
+ * scattered gradients, and more than 16 sums. Inlined for every pair, 24 sums take 24 to 28 seconds to compile; in the
+ * loop, 5 seconds. */
 constexpr bool LOOPED_GRADS = PROG_GRAD_SCATTER || PROG_GRAD_SUMS > 16;
 constexpr bool HAS_CAPTURED_GRADS = PROG_GRAD_DENSE || PROG_GRAD_DIAGONAL || PROG_GRAD_SUMS || PROG_GRAD_SCATTER;
 
@@ -65,7 +66,8 @@ struct Sm80Backward {
         clear(dv);
     }
 
-    /* Computes x = this warp's 16 keys, of K or V, times the block's queries, of Q or dO. */
+    /* Computes x = 16 rows of `keys` (K or V of this warp's keys) times the transposed rows of `queries` (Q or dO of
+     * the block). */
     template <int columns> FXA_INLINE void products(float (&x)[BQ / 8][4], u32 keys, u32 queries) const
     {
         clear(x);
@@ -82,7 +84,8 @@ struct Sm80Backward {
         }
     }
 
-    /* Returns the pair of the thread's query c and key half r. */
+    /* Returns the pair of query q0 + c and key k0 + 8 r (key half r) with its captured values; the row operand only
+     * with OPERANDS. */
     template <bool OPERANDS> FXA_INLINE Pair pair_at(const OperandLoads &loads, int q0, int c, int r, int k_word) const
     {
         return {q0 + c,
@@ -95,7 +98,7 @@ struct Sm80Backward {
                 k_word};
     }
 
-    /* Adds the gradients of captured tensors, from scores and their gradients; overwrites both. */
+    /* Adds the gradients of captured tensors, from the scores of a tile and their gradients; overwrites both arrays. */
     template <bool OPERANDS>
     FXA_INLINE void add_captured(float (&s)[BQ / 8][4], float (&g)[BQ / 8][4], const OperandLoads &loads, int q0,
                                  const int (&k_word)[2])
@@ -110,7 +113,7 @@ struct Sm80Backward {
         });
     }
 
-    /* Computes P and dS in 16 bits, as operands of dV and dK. */
+    /* Computes P and dS in 16 bits, as A operands of the products dV and dK. */
     template <bool MASKED>
     FXA_INLINE void gradients(float (&s)[BQ / 8][4], float (&dp)[BQ / 8][4], u32 (&p)[BQ / 8][2], u32 (&ds)[BQ / 8][2],
                               int m)
@@ -141,7 +144,7 @@ struct Sm80Backward {
                     float dp_ = dp[j][r * 2 + x];
                     if (FXA_DROPOUT) dp_ = keep ? dp_ * a.keep_inverse : 0.f;
                     g[x] = w[x] * (dp_ - (x ? delta.y : delta.x));
-                    /* a pair of weight 0 has gradient 0, whatever dP is */
+                    /* a pair of weight 0 has gradient 0, even if dP is NaN */
                     if (HAS_CAPTURED_GRADS && w[x] == 0.f) g[x] = 0.f;
                     if (!keep) w[x] = 0.f;
                     const bool mine = part == 0 && q0 + c < q_len && k0 + 8 * r < k_len;
@@ -190,8 +193,8 @@ struct Sm80Backward {
         }
     }
 
-    /* Adds dQ = dS K of 16 queries and a slice of this CTA's columns to the sum: four neighbouring floats per
-     * thread. */
+    /* Adds dQ = dS K, for 16 queries and one slice of this CTA's columns of K, to a.grad_q_sum; a thread adds four
+     * neighbouring floats at a time. */
     FXA_INLINE void add_dq(int m, int block, int slice) const
     {
         const int group = part * (PART / 8) + slice * (DQ_SLICE / 8), q = m * BQ + block * 16;
@@ -217,7 +220,7 @@ struct Sm80Backward {
     {
         float s[BQ / 8][4], dp[BQ / 8][4];
         u32 p[BQ / 8][2], ds[BQ / 8][2];
-        __syncthreads(); /* all warps have read the tiles of the block before */
+        __syncthreads(); /* all warps have read the tiles of the previous block */
         const int queries = q_len - m * BQ, first = at.q_first + m * BQ;
         copy_tile<BQ, FXA_D, THREADS>(q_tile, TileRows(a.q, b, h, first), queries, a.d, thread);
         copy_tile<BQ, FXA_DV, THREADS>(o_tile, TileRows(a.grad_o, b, h, first), queries, a.dv, thread);

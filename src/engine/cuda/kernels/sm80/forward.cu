@@ -3,8 +3,8 @@
  * Forward for sm_80 and newer (mma.sync, cp.async): O and LSE of query tiles.
  *
  * Grid: (query tiles, heads, batch); packed: (q_total / BM + batch, heads, 1). A CTA of 4 warps has BM = 128 query rows
- * of one head, a warp 32; half of that with head dims above 128 or a dense tensor.
- * Pipeline: K and V have one buffer each; each is loaded during the computation on the other.
+ * of one head, a warp 32; half of that with head dims above 128 or a dense tensor. Pipeline: K and V have one buffer
+ * each; one is loaded while the other is computed on.
  *
  *     shared memory   | Q [BM, D] | K [BN, D] | V [BN, DV] |
  *     cp.async          V(j)            K(j+1)
@@ -24,7 +24,8 @@ namespace {
 
 constexpr FxaTileShape TILE = fxa_forward_sm80(TRAITS);
 constexpr int BM = TILE.launch.q_rows, BN = TILE.launch.k_rows, THREADS = TILE.launch.threads, WARPS = THREADS / 32;
-/* Blocks of 16 rows per warp: two of them halve the loads of K and V, if the registers hold them. */
+/* Blocks of 16 query rows per warp: two blocks halve the loads of K and V from shared memory, if registers hold
+ * them. */
 constexpr int BLOCKS = BM / (16 * WARPS);
 constexpr int Q_BYTES = BM * D_STORED * 2, K_BYTES = BN * D_STORED * 2, V_BYTES = BN * DV_STORED * 2;
 constexpr int BYTES = Q_BYTES + K_BYTES + V_BYTES + 1024;
@@ -115,7 +116,7 @@ struct Sm80Forward {
             }
     }
 
-    /* Turns scores into weights in 16 bits, without the dropped pairs, and rescales O. */
+    /* Turns scores into weights p in 16 bits, 0 for dropped pairs, and rescales O. */
     FXA_INLINE void softmax(float (&s)[BN / 8][4], u32 (&p)[BN / 8][2], int block, int n, int values)
     {
         const u32 kept = FXA_DROPOUT ? kept_of_row(a, b, h, first_row(block), n * BN) : 0;
@@ -127,7 +128,7 @@ struct Sm80Forward {
             top = quad_max(top);
             const float middle = finite_or_zero(top), rescale = exp2_fast((row_max[block][r] - middle) * unit);
             float shift = middle * unit;
-            /* too large for a product that is rounded separately */
+            /* so large that the rounding of shift changes weights */
             if (__any_sync(~0u, !(fabsf(shift) < LARGE))) {
 #pragma unroll
                 for (int j = 0; j < BN / 8; j++) {
@@ -230,7 +231,8 @@ struct Sm80Forward {
             }
     }
 
-    /* Runs all tiles of the list row. Returns true if this thread has replaced an element of V. */
+    /* Runs all key tiles of the list row. values: how V is replaced (common/nonfinite.cuh). Returns true if this thread
+     * has replaced an element of V. */
     FXA_INLINE bool run_tiles(const ListRow &row, int values)
     {
         bool changed = false;
@@ -238,7 +240,7 @@ struct Sm80Forward {
         clear();
         if (row.total) copy_keys(n);
         copy_commit();
-        if (a.turned && !values) { /* once only, because Q stays in its buffer */
+        if (a.turned && !values) { /* only in the first pass, because Q stays in its buffer */
             copy_wait<0>();
             __syncthreads();
             negate_tile(a, q_tile, Q_BYTES, thread, THREADS);
@@ -253,7 +255,7 @@ struct Sm80Forward {
         return changed;
     }
 
-    /* Returns true if an existing row of this thread is not finite. */
+    /* Returns true if O of an existing row of this thread is not finite. */
     FXA_INLINE bool has_nonfinite() const
     {
         bool bad = false;

@@ -9,8 +9,8 @@
 #include "sm80/ptx.cuh"
 #include "common/varlen.cuh"
 
-/* Copies eight columns of a row to shared memory. The first `valid` exist; the others become 0. Unaligned rows
- * (FXA_ALIGNED=0) are copied through registers. */
+/* Copies eight neighbouring elements of a row to shared memory. The first `valid` exist; the others become 0. Unaligned
+ * rows (FXA_ALIGNED=0) are copied through registers. */
 FXA_INLINE void copy_chunk(u32 to, const u16 *from, int valid)
 {
 #if FXA_ALIGNED
@@ -24,7 +24,7 @@ FXA_INLINE void copy_chunk(u32 to, const u16 *from, int valid)
 #endif
 }
 
-/* Rows of a tile in memory, from row s of a tensor on. */
+/* Source of a tile in global memory: the rows of a tensor from row s on. */
 struct TileRows {
     const FxaView &t;
     const u16 *first;
@@ -36,7 +36,8 @@ struct TileRows {
     FXA_INLINE const u16 *row(int i) const { return first + i * t.s; }
 };
 
-/* Rows of a key tile, which may be paged. s: first row of the sequence; tile: first key of the tile */
+/* Source of a key tile in global memory, where K and V may be paged. s: first row of the sequence; tile: first key of
+ * the tile */
 struct KeyRows : TileRows {
     const FxaArgs &a;
     int b, h, tile;
@@ -53,9 +54,9 @@ struct KeyRows : TileRows {
     }
 };
 
-/* Copies a tile of `rows` rows and stored_columns(columns) columns from rows of d elements, by `threads` threads;
- * rows from `limit` on and columns from d on become 0. Blocks of 64 columns follow each other, so that every thread
- * keeps its chunk. */
+/* Copies a tile of `rows` rows and stored_columns(columns) columns from rows of d elements, by `threads` threads; rows
+ * from `limit` on and columns from d on become 0. All rows of a block of 64 columns are copied before the next block,
+ * so that every thread copies the same chunk (8 columns) of each row. */
 template <int rows, int columns, int threads, class Source>
 FXA_INLINE void copy_tile(u32 to, const Source &from, int limit, int d, int thread)
 {
@@ -76,7 +77,7 @@ FXA_INLINE void copy_tile(u32 to, const Source &from, int limit, int d, int thre
     }
 }
 
-/* Stores two neighbouring elements of a row, those below column d. */
+/* Stores elements c and c + 1 of a row, those that are below d. */
 FXA_INLINE void store_pair(u16 *row, int c, int d, u32 pair)
 {
     if (FXA_ALIGNED && c + 1 < d) {
@@ -87,7 +88,7 @@ FXA_INLINE void store_pair(u16 *row, int c, int d, u32 pair)
     }
 }
 
-/* Stores two neighbouring results, as f32 with FXA_OUT_F32. */
+/* Stores two neighbouring results of a row, as f32 with FXA_OUT_F32, otherwise as 16-bit elements. */
 FXA_INLINE void store_results(const FxaView &t, int b, int h, long long s, int c, int d, float x, float y)
 {
     const long long row = b * t.b + h * t.h + s * t.s;
@@ -111,20 +112,21 @@ FXA_INLINE u16 *rows_of(const FxaView &t, int b, int h, long long s)
     return (u16 *)t.data + b * t.b + h * t.h + s * t.s;
 }
 
-/* Loads operand A of k-step k: 16 rows of a tile from `row` on. */
+/* Loads the A operand of mma.sync for k-step k (columns 16 k to 16 k + 15): 16 rows of a tile from `row` on. */
 template <int rows> FXA_INLINE void operand_a(u32 (&r)[4], u32 tile, int row, int k, int lane)
 {
     load_matrix(swizzled<rows>(tile, row + (lane & 15), k * 2 + (lane >> 4)), r);
 }
 
-/* Loads operands B of k-step k, for 16 columns of the product, the tile's rows from `row` on: r[0] and r[1] for the
- * first eight columns, r[2] and r[3] for the others. */
+/* Loads B operands of mma.sync for k-step k. The 16 rows of the tile from `row` on are 16 columns of the product: r[0]
+ * and r[1] are the operand of the first eight columns, r[2] and r[3] of the other eight. */
 template <int rows> FXA_INLINE void operand_b(u32 (&r)[4], u32 tile, int row, int k, int lane)
 {
     load_matrix(swizzled<rows>(tile, row + ((lane >> 4) << 3) + (lane & 7), k * 2 + ((lane >> 3) & 1)), r);
 }
 
-/* Loads operands B where the tile's rows are the inner dimension: rows from 16 k on, columns from 8 * chunk on. */
+/* Loads B operands of mma.sync from a tile whose rows are the inner dimension of the product: rows 16 k to 16 k + 15,
+ * 16 columns from 8 * chunk on. */
 template <int rows> FXA_INLINE void operand_b_transposed(u32 (&r)[4], u32 tile, int k, int chunk, int lane)
 {
     load_matrix_transposed(swizzled<rows>(tile, k * 16 + (lane & 15), chunk + (lane >> 4)), r);

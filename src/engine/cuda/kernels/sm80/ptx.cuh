@@ -8,7 +8,7 @@
 
 #include "common/ptx.cuh"
 
-/* Copies 16 bytes to shared memory, the first `bytes` of them from memory; the others become 0. */
+/* Copies `bytes` bytes from global memory to 16 bytes of shared memory; the remaining bytes become 0. */
 FXA_INLINE void copy_async(u32 to, const void *from, int bytes)
 {
     asm volatile("cp.async.cg.shared.global [%0], [%1], 16, %2;" ::"r"(to), "l"(from), "r"(bytes) : "memory");

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
  * Reduction of dQ in any order, by warp 1 of the Hopper backward kernel: reduce-adds the partial dQ of the key tile to
- * the f32 sum by bulk copies. sm90/ordered_dq.cuh does so in a fixed order.
+ * the f32 sum by bulk copies. sm90/ordered_dq.cuh adds them in a fixed order instead.
  */
 #ifndef FXA_CUDA_SM90_BACKWARD_DQ_REDUCE_CUH
 #define FXA_CUDA_SM90_BACKWARD_DQ_REDUCE_CUH
@@ -11,16 +11,16 @@
 namespace {
 
 /*
- * Reduction of one block's partial dQ, by one lane. The first partial dQ of a query block is stored, so that the sum
- * need not be set to 0 before. A CTA claims the store in FxaArgs.first_share when its partial dQ is ready; the others
- * wait until the stored one has arrived.
+ * Reduction of the partial dQ of one query block, by one lane. With FIRST_PARTIAL_STORES the first partial dQ of the
+ * block is stored and the others are added, so that the sum need not be set to 0 before. A CTA whose partial dQ is
+ * ready claims the store by a flag in FxaArgs.first_share; other CTAs wait until the stored partial dQ has arrived.
  */
 struct DqReduction {
     static constexpr int CLAIMED = -1, STORED = 1;
     int *first;
     bool stores;
 
-    /* Reads the state of the sum before the partial dQ is ready. */
+    /* Reads the block's flag before the partial dQ is ready, to hide the latency. */
     FXA_INLINE void read_state() { stores = FIRST_PARTIAL_STORES && flag_now(first) != STORED; }
     FXA_INLINE void claim()
     {
@@ -48,8 +48,8 @@ struct DqReduction {
     }
 };
 
-/* Reduces the partial dQ of all blocks. A buffer is released when it has been read; a stored partial dQ is published
- * when all of it has arrived. */
+/* Reduces the partial dQ of all query blocks of the key tile. A buffer is released when the bulk copies have read it; a
+ * stored partial dQ is published when all of it has arrived in memory. */
 FXA_INLINE void reduce_dq(const FxaArgs &a, const BackwardShared &sh, const BackwardTile &at)
 {
     for (int g = 0; g < a.group; g++) {

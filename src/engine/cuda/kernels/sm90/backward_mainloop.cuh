@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * Mainloop of a consumer warpgroup of the Hopper backward kernel: 64 keys, whose dK and dV stay in registers, and half
- * of the partial dQ. Keys are the rows of the accumulators, queries the columns.
+ * Mainloop of a consumer warpgroup of the Hopper backward kernel: it has 64 keys, keeps their dK and dV in registers,
+ * and computes half of each partial dQ. Keys are the rows of the accumulators, queries the columns.
  *
  *     tensor cores   S, dP             dV             dQ, dK
  *     other units           P and dS        dS to shared    dQ to shared, dK, dV after the last block
@@ -25,13 +25,14 @@ struct BackwardMainloop : BackwardScores {
         if (PROG_GRAD_DIAGONAL) sh.ds_ring().wait_empty(step);
         const u32 first = transposed(sh.ds(step), 0);
 #pragma unroll
-        for (int j = 0; j < BQ / 16; j++) { /* 128 queries leave no register for the first address */
+        for (int j = 0; j < BQ / 16; j++) { /* with blocks of 128 queries no register is left for the first address */
             const u32 to = BQ == 64 ? first + j * 16 * 128 : transposed(sh.ds(step), j);
             store_matrix_transposed(to, ds[4 * j], ds[4 * j + 1], ds[4 * j + 2], ds[4 * j + 3]);
         }
     }
 
-    /* Publishes dS, after both warpgroups have written it to shared memory, to the warps that read it besides dQ. */
+    /* Waits until both warpgroups have written dS of block m to shared memory, and passes dS to its readers other than
+     * dQ: the warps that sum diagonals, and the store of the dense tensor's gradient. */
     FXA_INLINE void publish_ds(int m) const
     {
         async_fence();
@@ -44,12 +45,12 @@ struct BackwardMainloop : BackwardScores {
         if (leader) {
             tma_store(&maps.grad_dense, sh.ds(step) + group * BQ * 128, at.n * BK + group * 64, m * BQ, h, at.b);
             bulk_commit();
-            bulk_wait_read<1>(); /* the other buffer may be written after the next barrier */
+            bulk_wait_read<1>(); /* the other dS buffer may be written after the next barrier */
         }
 #endif
     }
 
-    /* Issues this warpgroup's half of partial dQ = dS K. */
+    /* Issues the product for this warpgroup's half of the partial dQ = dS K. */
     FXA_INLINE void issue_dq(float (&dq)[DQ_COLUMNS / 2]) const
     {
         const u64 rows = k_major(sh.ds(step) + (BQ == 128 ? group * 64 * 128 : 0));
@@ -110,8 +111,8 @@ struct BackwardMainloop : BackwardScores {
         step++;
     }
 
-    /* Processes a block that attends to none of this warpgroup's keys: dS is 0, and only the half of dQ of the other
-     * warpgroup's keys remains. */
+    /* Processes a block none of whose queries attends to this warpgroup's keys. Its dS is 0; it still computes its half
+     * of the partial dQ, from the dS of the other warpgroup's keys. */
     FXA_INLINE void skip_block()
     {
         const u32 ds[BQ / 4] = {};
@@ -135,7 +136,8 @@ struct BackwardMainloop : BackwardScores {
         return take_word(sh.block_entry(step)) & FXA_CUDA_SKIP << group;
     }
 
-    /* Issues the two products that follow dV: dQ and dK. Releases their buffers. */
+    /* Computes the products that follow dV: the partial dQ (unless sm90/dq.cu does) and dK += dS^T Q. Releases the
+     * buffers of Q and dO. */
     FXA_INLINE void finish_step(u32 (&p)[BQ / 4], u32 (&ds)[BQ / 4])
     {
 #if FXA_SEPARATE_DQ

@@ -22,7 +22,7 @@ FXA_INLINE void load_block(const FxaMaps &maps, const FxaArgs &a, const Backward
                            int h, int entry, bool partial, u32 step)
 {
     const int m = block_of(entry);
-    /* operands that only mask() reads are needed in masked tiles alone */
+    /* row and key operands that only mask() reads are needed in partial tiles only */
     const bool operands = PROG_OPERANDS == 2 || (PROG_OPERANDS && partial);
     const long long row = at.workspace_row(a, h) + m * BQ;
     const TmaRows rows(q_starts(a), at.q_first, m * BQ, h, at.b);
@@ -46,8 +46,8 @@ FXA_INLINE void load_block(const FxaMaps &maps, const FxaArgs &a, const Backward
     load_grad_o<BQ>(maps, a, sh, rows, row, step);
 }
 
-/* Prefetches into the L2 cache the first tiles of the CTA that follows this one on the multiprocessor, where key
- * tiles have few blocks. CTAs start in the order of their indices, one per multiprocessor. */
+/* Prefetches into the L2 cache the first tiles of the CTA that probably runs next on this multiprocessor, if key tiles
+ * have few query blocks. CTAs start in the order of their indices, one per multiprocessor. */
 FXA_INLINE void fetch_next(const FxaMaps &maps, const FxaArgs &a)
 {
     const u32 next = blockIdx.x + gridDim.x * (blockIdx.y + gridDim.y * blockIdx.z) + processors();

@@ -37,11 +37,11 @@ struct BackwardScores {
         for (int i = 0; i < FXA_DV / 2; i++) dv[i] = 0.f;
     }
 
-    /* Returns the key of the thread's first row, in the tile. */
+    /* Returns the index in the tile of the thread's first key; its second key is 8 later. */
     FXA_INLINE int first_key() const { return group * 64 + warp * 16 + (lane >> 2); }
 
-    /* Sets the keys past the last one to 0 (clear_rows), by both warpgroups together. clear_queries() does so for
-     * queries, by each warpgroup for itself: the other one may write the same zeros again. */
+    /* Sets the rows of K and V past the last key to 0 (clear_rows), by both warpgroups together. clear_queries() sets
+     * the rows of Q and dO past the last query to 0; each warpgroup writes all these zeros itself. */
     FXA_INLINE void clear_keys() const
     {
         const int keys = at.k_len - at.n * BK, thread = group * 128 + (threadIdx.x & 127);
@@ -61,7 +61,7 @@ struct BackwardScores {
         named_sync(BAR_CLEAR + group, 128);
     }
 
-    /* Loads this warp's rows of a tile as the left operand of products: rows[4 * k ...] for k-step k. */
+    /* Loads this warp's 16 rows of a tile as A operand of products: rows[4 * k] to rows[4 * k + 3] for k-step k. */
     template <int words> FXA_INLINE void load_rows(u32 (&rows)[words], u32 tile) const
     {
 #pragma unroll
@@ -73,8 +73,8 @@ struct BackwardScores {
         }
     }
 
-    /* Returns the address at which this lane starts a transposed 16 x 16 access to queries 16 j ... and this warp's
-     * keys, in a [q][k] tile. */
+    /* Returns the address of this lane's part of a transposed 16 x 16 matrix access to a [q][k] tile: queries 16 j to
+     * 16 j + 15, this warp's 16 keys. */
     FXA_INLINE u32 transposed(u32 tile, int j) const
     {
         const int q = j * 16 + ((lane >> 4) << 3) + (lane & 7), chunk = warp * 2 + ((lane >> 3) & 1);
@@ -92,7 +92,8 @@ struct BackwardScores {
         }
     }
 
-    /* Loads the entries of the diagonal row. Entry 2 * (query / 8 - r + 1) + query % 2 belongs to key half r. */
+    /* Loads the entries of the diagonal row (values that depend on q - k) for this thread's pairs. entries[2 * (c / 8 -
+     * r + 1) + c % 2] belongs to key half r and the thread's query q0 + c. */
     FXA_INLINE void load_diagonal(float (&entries)[BQ / 4 + 2], int q0, int k0) const
     {
         const FxaDiagonal &d = a.diagonal;
@@ -101,9 +102,9 @@ struct BackwardScores {
         for (int i = 0; i < BQ / 4 + 2; i++) entries[i] = __ldg(row + 8 * (i >> 1) - 8 + (i & 1));
     }
 
-    /* Turns S into P, in 16 bits for dV and without dropped pairs; s itself becomes P times the derivative. With
-     * GRADS_READ_SCORE also computes the gradients of captured tensors, while the score exists; otherwise dp is not
-     * read. */
+    /* Computes p = P in 16 bits, 0 for dropped pairs, for dV, and replaces the scores s by P * derivative. With
+     * GRADS_READ_SCORE also computes the gradients of captured tensors, before the scores are replaced; otherwise dp is
+     * not read. */
     template <bool MASKED>
     FXA_INLINE void probabilities(float (&s)[BQ / 2], const float (&dp)[BQ / 2], u32 (&p)[BQ / 4], int m,
                                   const u32 (&dense)[BQ / 4], const float (&diagonal)[BQ / 4 + 2], u32 kept)
@@ -180,12 +181,12 @@ struct BackwardScores {
             for (int r = 0; r < 2; r++) {
                 const int i = fragment(2 * j, r);
                 float x = times_rest(s[i], dp[i] - d.x), y = times_rest(s[i + 1], dp[i + 1] - d.y);
-                if (GRADS_READ_DS) { /* a pair of weight 0 has gradient 0, whatever dP is */
+                if (GRADS_READ_DS) { /* a pair of weight 0 has gradient 0, even if dP is NaN */
                     x = s[i] == 0.f ? 0.f : x;
                     y = s[i + 1] == 0.f ? 0.f : y;
                 }
                 ds[j * 2 + r] = pack16(x, y);
-                /* only for scattered gradients: a written dp occupies registers that the products need */
+                /* only for scattered gradients, because a modified dp occupies registers that the products need */
                 if (PROG_GRAD_SCATTER) {
                     dp[i] = x;
                     dp[i + 1] = y;

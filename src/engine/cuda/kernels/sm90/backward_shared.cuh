@@ -32,24 +32,25 @@ namespace {
 
 static_assert(!PROG_USER_BACKWARD, "kernels of sm90 do not call user_backward()");
 constexpr FxaTileShape TILE = fxa_backward_sm90(TRAITS);
-/* keys of a tile, queries of a block */
+/* BK: keys of a tile; BQ: queries of a block */
 constexpr int BK = TILE.launch.k_rows, BQ = TILE.launch.q_rows, THREADS = TILE.launch.threads;
 constexpr bool SMALL = FXA_D <= 64 && FXA_DV <= 64;
-/* True if gradients of captured tensors need the score, which the derivative replaces: they are then computed before
- * it, after dP. */
+/* True if the gradients of captured tensors need the scores. They are then computed in probabilities(), which needs dP
+ * there, before the scores are replaced by P * derivative. */
 constexpr bool GRADS_READ_SCORE = PROG_DERIVATIVE && (PROG_GRAD_SUMS || PROG_GRAD_SCATTER);
-/* Several k-steps per inline-assembly statement reduce compile time by a tenth. With derivatives or gradients of
- * captured tensors they change which registers are spilled, and some programs lose 4 %. */
+/* Several k-steps per inline-assembly statement reduce compile time by a tenth. They are not used with derivatives or
+ * gradients of captured tensors, where other registers are spilled and some programs are 4 % slower. */
 constexpr bool SEVERAL_STEPS =
     !PROG_DERIVATIVE && !PROG_DENSE && !PROG_GRAD_DIAGONAL && !PROG_GRAD_SUMS && !PROG_GRAD_SCATTER;
 constexpr int STAGES = TILE.stages; /* pipeline stages of Q, dO and of dS */
-/* True if a warp keeps its rows of K and V in registers, which a block of 64 queries at head dim 64 leaves free. */
+/* True if a warp keeps its rows of K and V in registers, which are free with blocks of 64 queries at head dim 64. */
 constexpr bool KV_IN_REGISTERS =
     SMALL && BQ == 64 && PROG_DERIVATIVE && !GRADS_READ_SCORE && !PROG_DENSE && !FXA_DROPOUT;
 constexpr bool WITH_DQ = !FXA_SEPARATE_DQ;
 /* True if the first partial dQ of a query block is stored and the others are added; otherwise the sum is set to 0
- * before the launch. If all key tiles of a head have all blocks, they reach each block at the same time, and all but
- * one would wait. With stores of all of dS the round trip of a flag takes longer than a block. */
+ * before the launch. The first one is not stored if all key tiles of a head have the same query blocks, because their
+ * CTAs reach each block at the same time and all but one would wait; nor if the gradient of the dense tensor is stored,
+ * because the round trip of a flag then takes longer than a block. */
 constexpr bool FIRST_PARTIAL_STORES = TILE.first_share_stores;
 constexpr bool ORDERED_DQ = FXA_DQ_ORDERED;
 static_assert(!ORDERED_DQ || (WITH_DQ && !PROG_MASK && !FXA_VARLEN), "ordered dQ: every key tile has every block");
@@ -57,26 +58,28 @@ static_assert(!ORDERED_DQ || !PROG_GRAD_DIAGONAL, "the second warp that reduces 
 constexpr bool WITH_DS = WITH_DQ || PROG_GRAD_DENSE || PROG_GRAD_DIAGONAL; /* dS passes through shared memory */
 constexpr int K_BYTES = BK * D_STORED * 2, V_BYTES = BK * DV_STORED * 2, DS_BYTES = BQ * BK * 2;
 constexpr int Q_BYTES = BQ * D_STORED * 2, DO_BYTES = BQ * DV_STORED * 2;
-/* A warpgroup computes 64 rows of partial dQ: all columns of half of the queries if a block has 128, otherwise half
- * of the columns. Both have the same layout in the f32 sum. At head dims 32 and 96 the second warpgroup also
- * computes columns past D, from zeros, which are not added to the sum: products of another width make the compiler
- * serialize wgmma. */
+/* Columns (head dim) of dQ that a warpgroup computes. It computes 64 rows of a partial dQ: of a block of 128 queries
+ * half of the rows with all columns, of a block of 64 queries half of the columns. The layout in the f32 sum is the
+ * same. At head dims 32 and 96 the second warpgroup also computes columns past D, from zeros, which are not added to
+ * the sum: products of another width make the compiler serialize wgmma. */
 constexpr int DQ_COLUMNS = TILE.dq_columns;
 constexpr int DQ_BYTES = 64 * DQ_COLUMNS * 4;
 constexpr int DQ_REDUCED_BYTES[2] = {DQ_BYTES, BQ == 128 ? DQ_BYTES : 64 * (FXA_D - DQ_COLUMNS) * 4};
-/* Waiting for the turn of a key tile and then for the arrival of its partial dQ takes longer than a block, so two
- * warps alternate. They share a buffer, which is free before the arrival. */
+/* Warps that reduce dQ. With ordered dQ (summed in a fixed order) the wait for the key tile before and then for the
+ * arrival of the partial dQ takes longer than a block, so two warps alternate. They share a buffer, which is free
+ * before the arrival. */
 constexpr int REDUCE_WARPS = TILE.dq_writers;
 constexpr int DENSE_BYTES = PROG_DENSE ? DS_BYTES : 0;
 constexpr int Q_OPERAND_BYTES = PROG_OPERANDS ? BQ * 4 : 0, K_OPERAND_BYTES = PROG_OPERANDS ? BK * 4 : 0;
-/* Named barriers. Those of dQ exist once per consumer warpgroup and are shared with the warps that reduce dQ;
- * BAR_DQ_SECOND is the full barrier of the second of these warps. */
+/* Numbers of named barriers. The warps that reduce dQ and the consumers share one BAR_DQ_EMPTY and one BAR_DQ_FULL per
+ * consumer warpgroup; BAR_DQ_SECOND is the full barrier of the second of the reducing warps. */
 enum { BAR_DS = 1, BAR_END = 2, BAR_DQ_EMPTY = 3, BAR_DQ_FULL = 5, BAR_DENSE = 7, BAR_CLEAR = 9, BAR_KEYS = 11 };
 enum { BAR_DQ_SECOND = 12 };
 static_assert(FXA_D <= 128 && FXA_DV <= 128, "sm90/backward_wide.cu is for wider heads");
 
-/* True if a warpgroup skips query blocks that attend to none of its own 64 keys (skip bits of FxaTileList), as the
- * first block of every tile does with causal masks and documents. At head dim 64 blocks are too short to gain. */
+/* True if a warpgroup skips query blocks that attend to none of its own 64 keys (FXA_CUDA_SKIP bits of FxaTileList).
+ * With causal masks and documents the first block of every key tile is such a block for one warpgroup. At head dim 64
+ * blocks take too little time for a gain. */
 constexpr bool SKIPS_BLOCKS = TILE.query_parts;
 
 typedef KeyTile<BK, BQ> BackwardTile;
@@ -86,7 +89,8 @@ FXA_INLINE int block_of(int entry)
     return SKIPS_BLOCKS ? entry & FXA_CUDA_SKIP - 1 : entry;
 }
 
-/* Counts a warp that has reduced all of dQ of a key tile, after the arrival of its bulk copies. */
+/* Increments the counter of (b, KV head) in FxaArgs.sent: called by a warp that has added all its partial dQ of a key
+ * tile, after its bulk copies have arrived. */
 FXA_INLINE void count_reduced(const FxaArgs &a, const BackwardTile &at)
 {
     if (a.sent) count_up(a.sent + sent_index(a, at.b, at.kv_h));

@@ -67,7 +67,7 @@ struct WideConsumer {
     {
     }
 
-    /* Sets the queries past the last one to 0 (clear_rows), by one warpgroup for itself. */
+    /* Sets the rows of a Q or dO tile past the last query to 0 (clear_rows), by one warpgroup that reads the tile. */
     template <int columns> FXA_INLINE void clear_queries(u32 tile, int m, int group) const
     {
         const int queries = at.q_len - m * BQ;
@@ -76,8 +76,8 @@ struct WideConsumer {
         named_sync(BAR_CLEAR + group, 128);
     }
 
-    /* Stores the gradient of the tile's 64 rows through the buffer of K or V. Rows past the last key may hold
-     * anything. */
+    /* Stores dK or dV of the tile's 64 keys through the buffer of K or V. Accumulators of rows past the last key may be
+     * undefined. */
     template <int columns, int n>
     FXA_INLINE void store_gradient(const FxaMap *map, const FxaView &t, u32 tile, const float (&x)[n], float scale,
                                    int d) const
@@ -98,7 +98,7 @@ struct WideScores : WideConsumer {
     Program program;
     float unit, dv[FXA_DV / 2];
     u32 p[BQ / 4];
-    int h, last; /* last: block whose P waits for its product with dO */
+    int h, last; /* last: query block whose P has not been multiplied by dO yet */
 
     FXA_INLINE WideScores(const FxaMaps &maps_, const FxaArgs &a_, WideShared sh_, const WideTile &at_)
         : WideConsumer(maps_, a_, sh_, at_), unit(Program::unit(a_)), h(-1), last(0)
@@ -107,7 +107,7 @@ struct WideScores : WideConsumer {
         for (int i = 0; i < FXA_DV / 2; i++) dv[i] = 0.f;
     }
 
-    /* Turns S into P; writes P times the derivative, in 16 bits, to `weights`. */
+    /* Replaces the scores s by P; writes P * derivative, in 16 bits, to `weights`. */
     template <bool MASKED> FXA_INLINE void probabilities(float (&s)[BQ / 2], u32 (&weights)[BQ / 4], int m, u32 step)
     {
         constexpr bool OPERANDS = PROG_OPERANDS == 2 || (PROG_OPERANDS && MASKED);
@@ -146,7 +146,8 @@ struct WideScores : WideConsumer {
         }
     }
 
-    /* Passes the factors of dP and the bits of kept pairs to the other warpgroup. */
+    /* Passes `weights` (P * derivative) and the bits of the pairs that dropout keeps to the other warpgroup, through
+     * the exchange ring. */
     FXA_INLINE void put_weights(const u32 (&weights)[BQ / 4], u32 step, u32 kept) const
     {
         const u32 at_ = sh.exchange(step) + (threadIdx.x & 127) * 16;
@@ -159,7 +160,8 @@ struct WideScores : WideConsumer {
         barrier_arrive(sh.exchange_ring().full(step));
     }
 
-    /* Clears rows of dO before any product: a barrier between two products would serialize them. */
+    /* Sets the rows of dO past the last query to 0 before all products, because a barrier between two products would
+     * serialize them. */
     FXA_INLINE void clear_grad_o(u32 step) const
     {
         if (!has_rows_past_q_len(a)) return;
@@ -181,7 +183,7 @@ struct WideScores : WideConsumer {
         release(sh.o_ring().empty(step));
     }
 
-    /* Computes S of this step together with dV of the step before. */
+    /* Computes S of this step together with dV += P^T dO of the previous step. */
     template <bool FIRST> FXA_INLINE void block_step(u32 step)
     {
         float s[BQ / 2];

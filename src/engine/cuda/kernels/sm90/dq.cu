@@ -5,11 +5,10 @@
  * products than the fused kernel (S and dP again), but needs no f32 sum in memory, no atomics and no conversion
  * afterwards, and it supports any tile list.
  *
- * Grid: persistent, min(tiles, multiprocessors) CTAs, which take query tiles of BM rows from a counter, with the lists
- * of the forward at 128 x 64.
- * Warps: one lane of the first warpgroup is the producer, the other two warpgroups are consumers of 64 rows each.
- * Pipeline: one buffer of Q and dO, rings of K_STAGES and V_STAGES key tiles (sm90/dq_shared.cuh draws shared memory).
- * Mainloop and epilogue: sm90/dq_mainloop.cuh.
+ * Grid: persistent, min(tiles, multiprocessors) CTAs, which take query tiles of BM rows from a counter, with tile lists
+ * like the forward's, for tiles of 128 queries and 64 keys. Warps: one lane of the first warpgroup is the producer, the
+ * other two warpgroups are consumers of 64 rows each. Pipeline: one buffer of Q and dO, rings of K_STAGES and V_STAGES
+ * key tiles (sm90/dq_shared.cuh draws shared memory). Mainloop and epilogue: sm90/dq_mainloop.cuh.
  */
 #include "sm90/dq_mainloop.cuh"
 
@@ -53,7 +52,8 @@ struct DqProducer {
                                   TmaRows(k_starts(a), w.k_first, n * BN, w.kv_h, w.b), L2_EVICT_LAST);
     }
 
-    /* Loads all tiles. Q of a tile that attends to nothing is loaded too, so that zeros are written. */
+    /* Loads all query tiles of this CTA and their key tiles. A query tile without key tiles is loaded too, so that its
+     * dQ is set to 0. */
     FXA_INLINE void run()
     {
         WorkTile w;

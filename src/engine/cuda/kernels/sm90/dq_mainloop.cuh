@@ -42,8 +42,8 @@ struct DqMainloop : TileCoordinates {
         }
     }
 
-    /* Issues x[64 x 64] = this warpgroup's rows, in registers or in their tile, times the transposed rows of a key
-     * tile. */
+    /* Issues x[64 x 64] = this warpgroup's 64 rows of Q or dO, in registers or in shared memory, times the transposed
+     * rows of a K or V tile. */
     template <int n>
     FXA_INLINE void issue_scores(float (&x)[BN / 2], const u32 (&rows)[n], u32 row_tile, u32 key_tile) const
     {
@@ -54,7 +54,7 @@ struct DqMainloop : TileCoordinates {
         }
     }
 
-    /* Sets keys and values past the last key to 0 (clear_rows). */
+    /* Sets the rows of K and V past the last key to 0 (clear_rows). */
     template <bool MASKED> FXA_INLINE void clear_keys(int n) const
     {
         const int keys = k_len - n * BN;
@@ -71,7 +71,7 @@ struct DqMainloop : TileCoordinates {
         return DENSE_TILES ? (u32)load_shared(at + r * 1024 + ((j ^ (lane >> 2)) << 4)) : 0;
     }
 
-    /* Turns S into P times the derivative. */
+    /* Replaces the scores s by P * derivative. */
     template <bool MASKED> FXA_INLINE void probabilities(float (&s)[BN / 2], int n)
     {
         constexpr bool OPERANDS = PROG_OPERANDS == 2 || (PROG_OPERANDS && MASKED);

@@ -1,15 +1,16 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * Ordered dQ: every key tile adds its partial dQ to a query block after the tile before it, and the first tile stores
- * it, so that the sum has the same bits in every run. FxaArgs.first_share counts the partial dQ that have arrived.
+ * Ordered dQ: the key tiles add their partial dQ of a query block one after the other, in the order of their indices
+ * (the first one stores it), so that the sum has the same bits in every run. FxaArgs.first_share counts the partial dQ
+ * that have arrived.
  *
- * A CTA may not wait for a CTA that has not started, because that one may need its multiprocessor. So a CTA takes a
- * ticket when it starts, and the ticket determines its key tile; tickets of a head are in the order of its key tiles.
- * The running CTA with the lowest ticket then waits for none: all that it could wait for have ended.
+ * A CTA may not wait for a CTA that has not started, because the latter may need the multiprocessor of the former. So a
+ * CTA takes a ticket when it starts, and the ticket determines its key tile; tickets of a head are in the order of its
+ * key tiles. The running CTA with the lowest ticket then never waits: all CTAs with lower tickets have ended.
  *
- * Tickets cover `section` heads at a time, tile by tile over these heads. Tiles of one head that start together would
- * wait for each other, each a little longer than the one before; with tiles of other heads in between they start one
- * after the other as multiprocessors become free, when the tile before has added its part.
+ * Tickets cover `section` heads at a time, tile by tile over these heads. Key tiles of one head that start together
+ * would wait for each other. With tiles of other heads in between, they start one after the other, as multiprocessors
+ * become free, when the previous key tile of the head has added its partial dQ.
  */
 #ifndef FXA_CUDA_SM90_ORDERED_DQ_CUH
 #define FXA_CUDA_SM90_ORDERED_DQ_CUH
@@ -35,9 +36,9 @@ FXA_INLINE BackwardTile ticket_tile(const FxaArgs &a, int ticket)
 }
 
 /*
- * Reduces the partial dQ of the blocks i, i + REDUCE_WARPS, ... of the key tile, by one warp. The wait for the tile
- * before runs while the partial dQ is computed; the buffer is released when it has been read, and the count of the
- * block is incremented when all of the partial dQ has arrived.
+ * Reduces the partial dQ of the blocks i, i + REDUCE_WARPS, ... of the key tile, by one warp. The wait for the previous
+ * key tile runs while the partial dQ is computed; the buffer is released when the bulk copies have read it, and the
+ * block's count in FxaArgs.first_share is incremented when all of the partial dQ has arrived.
  */
 FXA_INLINE void reduce_ordered_dq(const FxaArgs &a, const BackwardShared &sh, const BackwardTile &at, int i)
 {

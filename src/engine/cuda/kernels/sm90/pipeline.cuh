@@ -13,7 +13,7 @@ static_assert(!FXA_F32 && !FXA_OUT_F32 && !FXA_RETURN_ROW_MAX, "sm90 has no f32 
 
 constexpr u64 L2_EVICT_FIRST = 0x12F0000000000000ull;  /* L2 hint for data that is read once */
 constexpr u64 L2_EVICT_NORMAL = 0x1000000000000000ull; /* L2 default priority */
-constexpr u64 L2_EVICT_LAST = 0x14F0000000000000ull;   /* L2 hint for data that other tiles read too */
+constexpr u64 L2_EVICT_LAST = 0x14F0000000000000ull;   /* L2 hint for data that several CTAs read */
 
 /*
  * A ring of `stages` buffers (pipeline stages) with two mbarriers each: full and empty. Step i of the producer and of
@@ -40,12 +40,12 @@ template <int stages> struct Ring {
     }
     FXA_INLINE void wait_full(u32 i) const { barrier_wait(full(i), (i / stages) & 1); }
     FXA_INLINE void wait_empty(u32 i) const { barrier_wait(empty(i), ((i / stages) & 1) ^ 1); }
-    /* Waits until the consumers have released the buffer of step i, which the producer has filled. */
+    /* Waits until the consumers have released the buffer that the producer filled in step i. */
     FXA_INLINE void wait_consumed(u32 i) const { barrier_wait(empty(i), (i / stages) & 1); }
 };
 
-/* Releases a buffer to its producer: one arrival per warp, after all lanes of the warp have read. Every warp
- * arrives for itself, because an arrival orders only the loads of its own warp. */
+/* Releases a buffer to its producer: one arrival per warp, after all lanes of the warp have read. Every warp arrives,
+ * because an arrival orders only the loads of its own warp. */
 FXA_INLINE void release(u32 empty)
 {
     __syncwarp();
@@ -90,8 +90,8 @@ FXA_INLINE void tma_load_keys(u32 to, const FxaMap *map, u32 barrier, const FxaA
     }
 }
 
-/* Loads a query block of dO and the delta of its rows into their ring, for the backward kernels. row: of the padded
- * workspace */
+/* Loads a query block of dO and the delta of its rows into their ring, for the backward kernels. row: first row of the
+ * block in the padded workspace */
 template <int rows, class Shared>
 FXA_INLINE void load_grad_o(const FxaMaps &maps, const FxaArgs &a, const Shared &sh, const TmaRows &at, long long row,
                             u32 step)
@@ -111,7 +111,7 @@ FXA_INLINE void load_grad_o(const FxaMaps &maps, const FxaArgs &a, const Shared 
 template <int rows, int columns>
 FXA_INLINE void clear_rows(u32 tile, int from, int thread, int threads, int end = rows)
 {
-    keep(tile); /* otherwise parts of the address occupy uniform registers in the loops around it */
+    keep(tile); /* otherwise parts of the address occupy uniform registers in the caller's loops */
 #pragma unroll 1
     for (int i = max(from, 0) * 8 + thread; i < end * 8; i += threads)
 #pragma unroll
@@ -196,8 +196,8 @@ template <class Shared> FXA_INLINE void prefetch_and_init(const FxaMaps &maps, c
     sh.init();
 }
 
-/* Runs a persistent kernel with one producer lane, in the first warpgroup, and consumers in the other warpgroups.
- * few, many: registers per thread of producer and consumers */
+/* Runs a persistent kernel with one producer lane, in the first warpgroup, and consumers in the other warpgroups. few:
+ * registers per thread of the producer's warpgroup; many: of the consumers */
 template <class Producer, class Mainloop, int few, int many, class Shared>
 FXA_INLINE void produce_and_consume(const FxaMaps &maps, const FxaArgs &a, const u8 *memory)
 {
