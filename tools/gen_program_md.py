@@ -357,10 +357,11 @@ Arithmetic:
 @arithmetic@
 
 `min` and `max` take two or more operands and apply from left to right. `pow(x, y)` is `x ** y`.
-Derivatives that the library creates use `mulz` and `divz`. `with_grad(x, y)` has the value of x and
-the gradient of y (straight-through estimator): `with_grad(round(score), score)` is the rounded
-score with the gradient of the unrounded score. `with_grad` does not compute the value of y.
-`stop_gradient(x)` is `with_grad(x, 0.0)`: x without a gradient.
+Derivatives that the library creates use the products `mulz` and quotients `divz`, which are 0 where
+x is 0. `with_grad(x, y)` has the value of x and the gradient of y (straight-through estimator):
+`with_grad(round(score), score)` is the rounded score with the gradient of the unrounded score.
+`with_grad` does not compute the value of y. `stop_gradient(x)` is `with_grad(x, 0.0)`: x without a
+gradient.
 
 Functions of floats:
 
