@@ -29,7 +29,7 @@
 
 enum {
     FXA__DNN_HANDLES =
-        /* capacity for idle handles; if more than 32 runs start at once, further handles are created and destroyed */
+        /* capacity for idle handles; if more than 32 runs start at once, the handles beyond 32 are not cached */
     32
 };
 

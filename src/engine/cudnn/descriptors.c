@@ -77,7 +77,7 @@ static int64_t maker_alignment(const fxa__dnn_tensor *t) {
     return !inside && !scale ? 16 : fxa__dnn_size(t->type);
 }
 
-/* Creates the descriptor of tensor i, and that of its ragged offsets before it, unless they exist. */
+/* Creates the descriptor of tensor i after the descriptor of the tensor's ragged offsets, unless they exist already. */
 static void maker_tensor(dnn_maker *m, int32_t i) {
     const fxa__dnn_tensor *t = &m->g->tensors[i];
     const bool yes = true;

@@ -92,7 +92,7 @@ static void backward_store_keys(const fxa__cpu_backward_worker *w, fxa_slot slot
     }
 }
 
-/* Stores the sums dK and dV of the key block, or adds them to those of its page. */
+/* Stores the sums dK and dV of the key block. With paged K and V, adds them to the sums of the block's pages. */
 static void backward_store_block(const fxa__cpu_backward_worker *w) {
     const fxa__cpu_backward_split *split = &w->run->split;
     const fxa__cpu_kernels *kernels = w->run->code->kernels;
@@ -198,8 +198,8 @@ static void backward_store_pool(const fxa__cpu_backward_run *run, const fxa_oper
     }
 }
 
-/* Runs a chain with paged K and V. Batch entries may share pages, so one KV head after the other is computed, and each
- * is summed over all batch entries in order. */
+/* Runs a chain with paged K and V. Batch entries may share pages, so the chain computes one KV head after the
+ * other, and sums the gradients of a head over all batch entries in order. */
 static void backward_chain_paged(fxa__cpu_backward_worker *w, int64_t chain) {
     const fxa__cpu_backward_run *run = w->run;
     const fxa__cpu_backward_split *split = &run->split;
@@ -249,7 +249,7 @@ typedef struct backward_phase {
 
 static void backward_work(void *arg, int32_t worker) {
     backward_phase *phase = arg;
-    /* `scores` and `kernels` have the same enter and leave */
+    /* enter and leave of code->scores serve code->kernels too, whose functions are equal or NULL */
     const fxa__cpu_kernels *kernels = phase->run->code->scores;
     if (kernels->enter) kernels->enter();
     for (int64_t i; (i = atomic_fetch_add_explicit(&phase->next, 1, memory_order_relaxed)) < phase->items;)

@@ -145,8 +145,8 @@ static int64_t split_chains(const fxa__cpu_backward_split *s, const fxa_problem 
 }
 
 /* Determines the chains for a problem with summed gradients. Each chain has its own sum of a small tensor. A large
- * tensor has one sum, and chains only along axes on which tasks never add to the same element. If there are no such
- * axes, it has as many sums as memory allows. */
+ * tensor has one sum, and chains only along axes on which tasks never add to the same element. If a large
+ * tensor has no such axes, it has as many sums as memory allows. */
 static void split_sums(fxa__cpu_backward_split *s, const fxa__problem *p, const fxa_program *d) {
     int64_t all = 0, small = 0;
     uint32_t axes = s->chain_axes;

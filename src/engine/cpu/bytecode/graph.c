@@ -346,8 +346,8 @@ static void graph_need_between(fxa__tape_graph *g, size_t begin, size_t end) {
         if (g->nodes[i].needed) graph_need_args(g, &g->nodes[i]);
 }
 
-/* Propagates needs in three passes: the program's nodes use appended nodes; these use program nodes with levels below
- * COLUMN; such nodes use no appended nodes. */
+/* Propagates `needed` in three passes, because nodes of the program use nodes that were appended to the graph, appended
+ * nodes use program nodes with levels below COLUMN, and program nodes with these levels use no appended nodes. */
 static void graph_need(fxa__tape_graph *g, uint32_t kinds) {
     size_t appended = (size_t)g->program->n_nodes;
     for (size_t i = 0; i < g->n_nodes; i++) g->nodes[i].needed = false;

@@ -109,9 +109,9 @@ static bool mask_move_ranges(fxa__tape_run *run, int64_t row) {
     return changed;
 }
 
-/* Returns the number of rows after `row`, before `end`, that have its bits. If offsets and bounds change by equal
- * steps, the ends of a range are monotonic in the row, so if they are the same in the last row, they are in all rows
- * between. */
+/* Returns the number of rows after `row`, before `end`, that have the bits of row `row`. If offsets and bounds change
+ * by equal steps, the ends of a range are monotonic in the row: if the ends are equal in `row` and in a later row, they
+ * are equal in all rows between. */
 static int64_t mask_repeats(const fxa__tape_run *run, int64_t row, int64_t end) {
     const fxa__tape *t = run->tape;
     const fxa__tape_state *s = run->scratch;

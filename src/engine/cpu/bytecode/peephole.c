@@ -165,8 +165,7 @@ static void peephole_node(fxa__tape_graph *g, fxa__tape_node *n) {
     }
 }
 
-/* Replaces each used float node by a joint operation where there is one. rest: leaves the nodes of the score as they
- * are. */
+/* Replaces each used float node by a joint operation where there is one. rest: true = changes no node of the score. */
 static void peephole_nodes(fxa__tape_graph *g, bool rest) {
     for (int32_t i = 0; i < g->program->n_nodes && !g->failed; i++) {
         const fxa__tape_node *n = &g->nodes[i];

@@ -38,7 +38,7 @@ static void decode_scores(fxa__cpu_forward_worker *w, int64_t key, int64_t n) {
         kernels->row_scale(fxa__cpu_real_at(kernels, w->t, row * sizes->ldt), n, factor);
 }
 
-/* Computes o = beta o + t V for n keys. Outputs with beta 0 become 0 first, even if they are infinite. */
+/* Computes o = beta o + t V for n keys. Outputs with beta 0 become 0 first, infinite outputs too. */
 static void decode_outputs(fxa__cpu_forward_worker *w, int64_t key, int64_t n) {
     const fxa__cpu_sizes *sizes = &w->run->sizes;
     const fxa__cpu_kernels *kernels = w->kernels;

@@ -171,8 +171,8 @@ void fxa__cpu_decode_block_rescaled(fxa__cpu_forward_worker *w);
 
 /* Returns the first row >= `row` whose scores are in range but whose output is not finite; n if there is none. */
 int64_t fxa__cpu_overflow_find(const fxa__cpu_forward_worker *w, int64_t row);
-/* Recomputes the outputs of the rows >= `row` that fxa__cpu_overflow_find finds in f64, if finite values of V can have
- * made them overflow. */
+/* Recomputes, in f64, the outputs of the rows >= `row` that fxa__cpu_overflow_find finds, if finite values of V can
+ * have made these outputs overflow. */
 void fxa__cpu_rescaled_sums(fxa__cpu_forward_worker *w, int64_t row);
 /* Replaces the f64 sum of a row by beta * sum + sum_k t[k] V[k] / FXA__CPU_RESCALE, for n rows v of real with pitch
  * ldv. Does nothing for rows outside of rescaled..rescaled_end. */

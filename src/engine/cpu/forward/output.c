@@ -31,8 +31,8 @@ static double output_sink(const fxa__cpu_forward_worker *w, int64_t r) {
     return p->flags & FXA_SINK_ZERO ? 0 : -INFINITY;
 }
 
-/* Returns the factor of a row's output, and sets *lse to its LSE if want_lse. Outputs with factor 0 become 0 even if
- * they are not finite. */
+/* Returns the factor of a row's output, and sets *lse to the row's LSE if want_lse. An output with factor 0 becomes 0
+ * even if the output is not finite. */
 static double output_factor(const output_row *row, double sink, bool want_lse, double *lse) {
     double top = fxa__fmax(row->m, sink);
     *lse = top < INFINITY ? top : NAN;
@@ -72,7 +72,7 @@ typedef struct output_to {
     fxa__cpu_address o, lse, max; /* member `data` is NULL if the result is not requested */
 } output_to;
 
-/* Sets the addresses to stacked row r. *to has those of row r - 1, or is all zeroes. */
+/* Sets the addresses to those of stacked row r. Before, *to has the addresses of row r - 1, or is all zeroes. */
 static void output_to_row(const fxa__cpu_forward_worker *w, output_to *to, int64_t r) {
     uint32_t flags = w->g.p->in.flags;
     fxa__cpu_row_next(&w->g, FXA_SLOT_O, r, &to->o);

@@ -100,7 +100,7 @@ static fxa__cpu_score_row softmax_scores(fxa__cpu_forward_worker *w, const fxa__
 
 /* ---- Weights ----------------------------------------------------------------------------------------------------- */
 
-/* Sets the weights t[0..n] to 0, except those of x, which is a part of t. */
+/* Sets the weights t[0..n] to 0, except the weights x->s, which are a part of t. */
 static void softmax_clear_others(const fxa__cpu_forward_worker *w, void *t, int64_t n, const fxa__cpu_score_row *x) {
     size_t size = w->kernels->real_size, before = (size_t)((char *)x->s - (char *)t);
     size_t after = (size_t)(n - x->n) * size - before;

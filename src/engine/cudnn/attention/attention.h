@@ -17,7 +17,7 @@ typedef struct fxa__dnn_level {
     int32_t arch;    /* compute capability: 90 = 9.0 */
 } fxa__dnn_level;
 
-/* Families of devices. cuDNN has different kernels for each of them. */
+/* Families of devices. cuDNN has different kernels for each family. */
 enum { FXA__SM_80 = 1, FXA__SM_90 = 2, FXA__SM_100 = 4, FXA__SM_120 = 8, FXA__SM_OLD = 16, FXA__SM_ALL = 31 };
 static inline uint32_t fxa__dnn_family_of(int32_t arch) {
     return arch < 80    ? FXA__SM_OLD
@@ -110,7 +110,7 @@ int32_t fxa__dnn_row(fxa__dnn_attention *a, fxa_slot slot);
 const int64_t *fxa__dnn_row_strides(const fxa_problem *p, fxa_slot slot);
 /* Writes the cache key of code: the entire problem except the device, the constants that are params
  * (score/parameterize.c), and the total number of packed rows with the strides that follow from it. Problems that
- * differ only in these run the same code. */
+ * differ only in the excepted parts run the same code. */
 void fxa__dnn_key(const fxa__problem *p, fxa__writer *w);
 
 fxa__dnn_step *fxa__dnn_step_add(fxa__dnn_attention *a, fxa__gpu_kernel kernel, bool after, int64_t work);
@@ -148,9 +148,9 @@ bool fxa__dnn_mask_is_banded(fxa__dnn_attention *a);
 int32_t fxa__dnn_scores(fxa__dnn_attention *a, int32_t q, int32_t k);
 void fxa__dnn_forward(fxa__dnn_attention *a);
 /* Scalars of the program in problems with 8-bit operands (fp8_scalars.c). fxa__dnn_spread_is_needed returns true if
- * they must be stored in memory. fxa__dnn_spread_scores returns the scores multiplied by the descales of Q and K.
- * fxa__dnn_spread moves the scalars of the operations from index `first` on to memory. fxa__dnn_spread_derivative does
- * so for the derivative, and refuses derivatives that are not scalars. */
+ * scalars must be stored in memory. fxa__dnn_spread_scores returns the scores multiplied by the descales of Q and K.
+ * fxa__dnn_spread moves the scalars of the operations from index `first` on to memory. fxa__dnn_spread_derivative moves
+ * the scalars of the derivative, and refuses derivatives that are not scalars. */
 bool fxa__dnn_spread_is_needed(fxa__dnn_attention *a);
 int32_t fxa__dnn_spread_scores(fxa__dnn_attention *a, int32_t s);
 void fxa__dnn_spread(fxa__dnn_attention *a, size_t first);

@@ -122,7 +122,7 @@ typedef struct support_row {
     int64_t from, until; /* cuDNN versions from <= version < until */
     uint32_t families, passes, dtypes;
     uint32_t flags;                      /* the row applies if one of these flags is set; 0 = always */
-    bool (*holds)(const fxa_problem *p); /* further condition; NULL: none */
+    bool (*holds)(const fxa_problem *p); /* the row applies if this function returns true; NULL: always */
     const char *why;
 } support_row;
 

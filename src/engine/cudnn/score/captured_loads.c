@@ -19,10 +19,10 @@ static int load_data_type(fxa_dtype dtype) {
     }
 }
 
-/* A load as a tensor in captured memory, with additional data in case it is copied. */
+/* The tensor of captured memory that a load reads, and the data for a copy of the tensor's elements. */
 typedef struct load_source {
     fxa__dnn_tensor t;
-    int64_t limit[4]; /* [axes] of a copy: number of elements that exist; 0 = all */
+    int64_t limit[4]; /* [axes] if `copied`: number of elements that exist along the axis; 0 = all */
     bool copied;      /* true: cuDNN cannot read the elements directly */
 } load_source;
 
