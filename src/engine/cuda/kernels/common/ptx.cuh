@@ -31,7 +31,8 @@ FXA_INLINE float tanh_fast(float x)
     return y;
 }
 
-/* Returns an approximate 1 / x. Volatile, so that it stays under the condition in which it is written. */
+/* Returns an approximate 1 / x. The assembly is volatile, so that the compiler leaves it under the caller's
+ * condition. */
 FXA_INLINE float reciprocal_fast(float x)
 {
     float y;
@@ -39,7 +40,7 @@ FXA_INLINE float reciprocal_fast(float x)
     return y;
 }
 
-/* Returns an approximate 1 / x; the compiler may move the instruction. */
+/* Returns an approximate 1 / x, like reciprocal_fast(); the compiler may move the instruction out of conditions. */
 FXA_INLINE float reciprocal_free(float x)
 {
     float y;
@@ -84,7 +85,7 @@ FXA_INLINE u16 to_bfloat(float x)
     return word;
 }
 
-/* Packs two floats into a word of storage, the first in the low half. */
+/* Returns two floats as 16-bit elements of the storage type in a word, the first one in the low half. */
 FXA_INLINE u32 pack16(float low, float high)
 {
     u32 y;
@@ -118,7 +119,7 @@ FXA_INLINE float unpack_high(u32 x)
 #endif
 }
 
-/* Returns x * y + z for two elements of storage. */
+/* Returns x * y + z for two 16-bit elements of the storage type in each word. */
 FXA_INLINE u32 fma_pair(u32 x, u32 y, u32 z)
 {
     u32 w;
@@ -149,9 +150,9 @@ FXA_INLINE int load_shared(u32 at)
     return x;
 }
 
-/* Stores a word that one thread passes to others; take_word() loads it. The barriers of a ring order both. Racecheck
- * of compute-sanitizer does not see all of these barriers, so such words have functions with names of their own
- * (tests/device/python/sanitizer.py). */
+/* Stores a word in shared memory for other threads, which load it by take_word(). The barriers of a ring order the
+ * store and the loads. Racecheck of compute-sanitizer does not see all of these barriers, so its reports are filtered
+ * by these two function names (tests/device/python/sanitizer.py). */
 FXA_INLINE void put_word(u32 at, int x)
 {
     asm volatile("st.shared.s32 [%0], %1;" ::"r"(at), "r"(x) : "memory");
@@ -235,7 +236,7 @@ FXA_INLINE void load_matrix_transposed(u32 at, u32 (&r)[4])
                  : "memory");
 }
 
-/* Transposes an 8x8 matrix of 16-bit elements, two of a row in each lane. */
+/* Transposes an 8x8 matrix of 16-bit elements; each lane has two neighbouring elements of a row. */
 FXA_INLINE u32 transpose8x8(u32 x)
 {
     u32 y;
@@ -254,7 +255,7 @@ FXA_INLINE void add4(float *to, const float (&x)[4])
 #endif
 }
 
-/* Loads a word of global memory that other CTAs may write at any time, and that may hold anything before. */
+/* Loads a flag from global memory that other CTAs may set at any time, and that may be uninitialized. */
 FXA_INLINE u64 load_flag(const u64 *at)
 {
     u64 x;
@@ -268,8 +269,8 @@ FXA_INLINE void prefetch_l2(const void *at)
     asm volatile("prefetch.global.L2 [%0];" ::"l"(at));
 }
 
-/* Returns the counter of count_up(); what its writers did before they incremented the counter is visible after the
- * load. */
+/* Returns the counter that count_up() increments. Writes that a thread made before its count_up() are visible after
+ * this load. */
 FXA_INLINE unsigned count_now(const unsigned *at)
 {
     unsigned x;
@@ -289,8 +290,9 @@ FXA_INLINE void count_pause()
 #endif
 }
 
-/* Increments a counter modulo last + 1 and returns its previous value. Volatile assembly, because compilers combine
- * the atomicAdd of a warp's lanes and wait for the result at once; here the wait is at the first use. */
+/* Increments a counter modulo last + 1 and returns its previous value. The assembly is volatile, because compilers
+ * combine an atomicAdd of a warp's lanes and wait for its result at once; this function's result is waited for at its
+ * first use. */
 FXA_INLINE u32 count_around(unsigned *at, u32 last)
 {
     u32 x;
@@ -306,9 +308,9 @@ FXA_INLINE void fence_in_order()
 
 /* ---- Launches ---------------------------------------------------------------------------------------------------- */
 
-/* Lets the next launch start. A launch may start while the one before it in the run still works (fxa__cuda_launch);
- * both of these functions are in every kernel. The next launch starts once all CTAs of this one have called
- * launch_next(). */
+/* Allows the next launch of the run to start while this one still works (programmatic dependent launch,
+ * fxa__cuda_launch). It starts once all CTAs of this launch have called launch_next(). Every kernel calls launch_next()
+ * and launch_wait(). */
 FXA_INLINE void launch_next()
 {
 #if __CUDA_ARCH__ >= 900
@@ -316,8 +318,8 @@ FXA_INLINE void launch_next()
 #endif
 }
 
-/* Waits until the launch before this one, and with it all earlier ones, has ended and its writes are visible. Every
- * thread calls launch_wait() before it ends, so that a wait for this launch is a wait for all before it too. */
+/* Waits until the previous launch of the run, and so all earlier ones, have ended and their writes are visible. Every
+ * thread calls launch_wait() before it ends, so that a wait for this launch includes all launches before it. */
 FXA_INLINE void launch_wait()
 {
 #if __CUDA_ARCH__ >= 900

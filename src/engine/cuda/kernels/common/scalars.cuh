@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * Scalars of a run that are in device memory (FxaScalars), because only the device has their values when a run starts.
+ * Scale, params and seed of a run that are in device memory (FxaScalars), because the host does not have their values
+ * when the run starts.
  */
 #ifndef FXA_CUDA_COMMON_SCALARS_CUH
 #define FXA_CUDA_COMMON_SCALARS_CUH
@@ -19,7 +20,7 @@ FXA_INLINE float scalar_float(const FxaArgs &a, int i)
     return (float)__ldg(a.scalars.params + i);
 }
 
-/* Returns an int param: truncated towards zero, saturated to 32 bits, 0 for NaN. */
+/* Returns int param i: its f64 value truncated towards zero, saturated to 32 bits, 0 for NaN. */
 FXA_INLINE int scalar_int(const FxaArgs &a, int i)
 {
     const double x = __ldg(a.scalars.params + i);

@@ -9,9 +9,9 @@
 #include "common/swizzle.cuh"
 
 /*
- * Returns tanh(x): the hardware's with FXA_FAST_MATH (relative error 2^-11), otherwise within 4 ulps, by an odd
- * polynomial near 0 and by 1 - 2 / (1 + exp(2 x)) beyond. The reciprocal is volatile and stays under its condition, so
- * that warps whose lanes are all near 0 evaluate only the polynomial.
+ * Returns tanh(x): with FXA_FAST_MATH by the hardware instruction (relative error 2^-11), otherwise within 4 ulps, by
+ * an odd polynomial near 0 and by 1 - 2 / (1 + exp(2 x)) beyond. The reciprocal is volatile and stays under its
+ * condition, so that warps whose lanes are all near 0 evaluate only the polynomial.
  */
 constexpr float TANH_NEAR = 0.6f;
 
@@ -33,8 +33,8 @@ FXA_INLINE float score_tanh(float x)
 #endif
 }
 
-/* Returns s times a polynomial of s^2 with run-time coefficients: unit * tanh(factor * s) near 0, without either
- * product. */
+/* Returns u * tanh(factor * s) for s near 0, as s times a polynomial of s^2. The host multiplies the run-time
+ * coefficients c by `u` and the powers of `factor`. */
 FXA_INLINE float score_softcap_series(float s, const float *c)
 {
     const float z = s * s;
@@ -44,17 +44,19 @@ FXA_INLINE float score_softcap_series(float s, const float *c)
     return s * p;
 }
 
-/* Run-time constants of score_softcap_four(), which computes u tanh(s factor / (2 log2(e))). inverse = -1 / (2 u) */
+/* Run-time constants of score_softcap_four(), which computes u tanh(s factor / (2 log2(e))) = u (1 - 2 / (1 + 2^(s
+ * factor))). inverse = -1 / (2 u) */
 struct SoftcapExp {
     float factor, inverse, u;
 };
 
 /*
- * Computes u (1 - 2 / (1 + e)) with e = 2^(s factor) for four pairs by one reciprocal. With p = inverse (1 + e) (1 +
- * e') for two pairs, the reciprocal of p p' gives 1 / p = -2 u / ((1 + e) (1 + e')), and that times (1 + e') is what is
- * added to u. The cost per pair is five and a half instructions and one and a quarter of the special function unit, the
- * bottleneck of a tile. e may not be so large that p p' overflows, nor NaN, which would spread to the other pairs. The
- * error is at most 2^-20 u (docs/numerics.md derives it).
+ * Computes u (1 - 2 / (1 + e)) with e = 2^(s factor) for the scores s[0] to s[3], with one reciprocal. Let p = inverse
+ * (1 + e) (1 + e') for two of the pairs, and p' for the other two. One reciprocal of p p' gives 1 / p = -2 u / ((1 + e)
+ * (1 + e')) and 1 / p'; (1 + e') / p is then the term -2 u / (1 + e) of the first pair. The cost per pair is 5.5
+ * instructions, and 1.25 of the special function unit, the bottleneck of a tile. Requires that p p' does not overflow
+ * and no score is NaN, which would spread to the other pairs. The error is at most 2^-20 u (docs/numerics.md derives
+ * it).
  */
 FXA_INLINE void score_softcap_four(const SoftcapExp &b, float *s)
 {

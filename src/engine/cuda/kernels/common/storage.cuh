@@ -14,8 +14,8 @@ typedef float Stored;
 typedef u16 Stored;
 #endif
 
-/* Rounds to 24 bits, with an odd last bit if inexact: a second rounding, to fewer bits, then equals a single
- * rounding. */
+/* Returns x rounded to f32 with 24 bits, whose last bit is odd if the rounding was inexact. A second rounding, to fewer
+ * bits, then gives the same result as a single rounding of x. */
 FXA_INLINE float round_to_odd(double x)
 {
     const float y = __double2float_rz(x);
@@ -45,7 +45,7 @@ FXA_INLINE Stored *row_of(const FxaView &t, int b, int h, long long s)
     return (Stored *)t.data + b * t.b + h * t.h + s * t.s;
 }
 
-/* Type of results: f32 with FXA_OUT_F32, otherwise the storage type. */
+/* Type of the elements of results (O, dQ, dK, dV): f32 with FXA_OUT_F32, otherwise the storage type. */
 #if FXA_OUT_F32
 typedef float Result;
 FXA_INLINE Result to_result(float x)
@@ -70,7 +70,7 @@ FXA_INLINE bool aligned16(const void *p)
     return ((u64)p & 15) == 0;
 }
 
-/* Loads columns c to c + 7 of a row; columns from `columns` on are 0. */
+/* Loads elements c to c + 7 of row s of (b, h); elements from `columns` (the head dim) on are 0. */
 FXA_INLINE void load8(const FxaView &t, int b, int h, long long s, int c, int columns, float (&x)[8])
 {
     const Stored *at = row_of(t, b, h, s) + c;
@@ -90,7 +90,7 @@ FXA_INLINE void load8(const FxaView &t, int b, int h, long long s, int c, int co
 #endif
 }
 
-/* Stores columns c to c + 7 of a row, from words of 16-bit storage. */
+/* Stores elements c to c + 7 of row s of (b, h), from words of two 16-bit elements. */
 FXA_INLINE void store8(const FxaView &t, int b, int h, long long s, int c, int columns, const Word4 &x)
 {
     u16 *at = (u16 *)row_of(t, b, h, s) + c;

@@ -1,26 +1,28 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * Helpers of all kernels: the start of a launch, exp2 on the FMA units, negated operands, the swizzled layout of tiles
- * in shared memory, reductions over the lanes of a row.
+ * Helpers of all kernels: the start of a launch, exp2 on the FMA units, negated Q or K, the swizzled layout of tiles in
+ * shared memory, reductions over the lanes of a row.
  */
 #ifndef FXA_CUDA_COMMON_SWIZZLE_CUH
 #define FXA_CUDA_COMMON_SWIZZLE_CUH
 
 #include "common/ptx.cuh"
 
-/* Starts a kernel, before its first access to device memory. Kernels that call launch_wait() at their end instead
- * read nothing that an earlier launch of the run writes, and write nothing that one of them accesses. */
+/* Waits for the previous launches; a kernel calls it before its first access to device memory. A kernel that calls
+ * launch_wait() at its end instead must not read what an earlier launch of the run writes, nor write what an earlier
+ * launch accesses. */
 FXA_INLINE void launch_begin()
 {
     launch_next();
     launch_wait();
 }
 
-/* Returns 2^x for x < 126 without the special function unit: 2^n by a shift, the fraction by a cubic polynomial,
- * relative error below 2^-13. NaN gives a number above 2^120, which no valid sum reaches. */
+/* Returns 2^x for x < 126 without the special function unit: 2^floor(x) by a shift, 2^(x - floor(x)) by a cubic
+ * polynomial, with a relative error below 2^-13. For NaN returns a number above 2^120, which no valid sum of weights
+ * reaches. */
 FXA_INLINE float exp2_by_fma(float x)
 {
-    /* 1.5 * 2^23: adding it, rounded down, leaves the integer part in the low bits */
+    /* 1.5 * 2^23: x + BIAS, rounded down, has floor(x) in its low bits */
     constexpr float BIAS = 12582912.f;
     x = max_or_nan(x, -127.f);
     const float r = add_down(x, BIAS);
@@ -29,8 +31,8 @@ FXA_INLINE float exp2_by_fma(float x)
     return __int_as_float((__float_as_int(r) << 23) + __float_as_int(p));
 }
 
-/* Returns two elements of storage times -1 or 0 (a.turned). The product is exact, and NaN or infinity times 0 is
- * NaN. */
+/* Returns two 16-bit elements of the storage type times -1 or 0 (FxaArgs.turned: the scale is negative or 0). The
+ * product is exact, and NaN or infinity times 0 is NaN. */
 FXA_INLINE u32 negate_pair(const FxaArgs &a, u32 x)
 {
     const u32 by = a.turned == 2 ? 0 : FXA_F16 ? 0xBC00BC00u : 0xBF80BF80u, none = 0x80008000u;
@@ -49,10 +51,10 @@ FXA_INLINE void negate_tile(const FxaArgs &a, u32 from, int bytes, int thread, i
 }
 
 /*
- * 16-bit tiles in shared memory are stored as blocks of 64 columns. Each block is `rows` rows of 128 bytes, in which
- * the 16-byte chunks are permuted by the row: the layout that TMA writes with its 128-byte swizzle and that wgmma
- * reads. Bases are aligned to 1024 bytes. `chunk` counts groups of 8 columns from the tile's first column. D columns
- * take the space of the next multiple of 64; those past the tensor's columns are 0.
+ * Tiles of 16-bit elements in shared memory are stored as blocks of 64 columns. Each block is `rows` rows of 128 bytes,
+ * whose 16-byte chunks are permuted depending on the row: the layout that TMA writes with its 128-byte swizzle and
+ * wgmma reads. A tile's address is a multiple of 1024 bytes. `chunk` counts groups of 8 columns from the tile's first
+ * column. The columns are padded to a multiple of 64 (stored_columns()); columns past the tensor's head dim are 0.
  *
  *     row 0   | 0 | 1 | 2 | 3 | 4 | 5 | 6 | 7 |     128 bytes: chunk stored at each place
  *     row 1   | 1 | 0 | 3 | 2 | 5 | 4 | 7 | 6 |
@@ -70,7 +72,7 @@ template <int rows> FXA_INLINE u32 swizzled(u32 tile, int row, int chunk)
     return tile + (u32)((chunk >> 3) * (rows * 128) + row * 128 + (((chunk & 7) ^ (row & 7)) << 4));
 }
 
-/* Returns the sum of the four lanes that share a row of an accumulator; quad_max() returns their maximum. */
+/* Returns the sum of x over the four lanes that share a row of an accumulator tile; quad_max() returns the maximum. */
 FXA_INLINE float quad_sum(float x)
 {
     x += __shfl_xor_sync(~0u, x, 1);

@@ -1,30 +1,32 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
  * Tile scheduler of persistent kernels. CTAs take query tiles from a counter, so that CTAs with short tiles take more
- * of them. The order keeps the heads that run at the same time within the L2 cache: `section` heads at a time, in a
- * section tile by tile over all heads, the last tile of a head first if the mask makes it the longest.
+ * of them. The order keeps the heads that run at the same time within the L2 cache: a section is `section` heads, whose
+ * tiles run in the order tile 0 of all heads, tile 1 of all heads, ...; with a.reverse (the mask makes the last tile of
+ * a head the longest) the last tile comes first.
  *
  *     section 0: heads 0, 1, 2         section 1: heads 3, 4, 5         a.section = 3
  *     tile 0 of heads 0, 1, 2;         tile 0 of heads 3, 4, 5;         with a.reverse the last tile first
  *     tile 1 of heads 0, 1, 2; ...     tile 1 of heads 3, 4, 5; ...
  *
  * Packed sequences: a.tiles = q_tiles * heads with q_tiles = q_total / rows of a tile + batch. The starts determine the
- * batch entry of a tile (common/varlen.cuh); tiles past the end of their entry are skipped.
+ * batch entry of a tile (common/varlen.cuh); tiles past the end of their batch entry are skipped.
  */
 #ifndef FXA_CUDA_COMMON_TILE_SCHEDULER_CUH
 #define FXA_CUDA_COMMON_TILE_SCHEDULER_CUH
 
 #include "common/varlen.cuh"
 
-/* Returns n / by without a division, which is 30 instructions that a starting kernel has in no cache: 2.4 us of a
- * forward of short documents. */
+/* Returns n / by without a division. A division is 30 instructions, which a starting kernel has in no cache: 2.4 us of
+ * a forward of short documents. */
 FXA_INLINE int quotient(int n, const FxaDivisor &by)
 {
     return (int)((u32)((u64)(2u * (u32)n) * by.factor >> 32) >> by.shift);
 }
 
-/* Returns the next tile. A launch increments the counter a.tiles times, so it is 0 again after the launch. The wait
- * for the counter is at the first use of the result. */
+/* Takes the next tile from the counter and returns its index; >= a.tiles = none. A launch increments the counter
+ * a.tiles times, modulo a.tiles, so it is 0 again after the launch. The wait for the counter is at the first use of the
+ * result. */
 FXA_INLINE int next_tile(const FxaArgs &a)
 {
     return (int)(gridDim.x + count_around(a.next_tile, a.tiles - 1));
@@ -36,7 +38,7 @@ struct WorkTile {
     int m, h, b, kv_h, q_first, q_len, k_first, k_len;
     ListRow row;
 
-    /* Sets the members for a tile. Returns false if the tile is past the end of its packed entry. */
+    /* Sets the members for tile tile_. Returns false if the tile is past the end of its packed batch entry. */
     template <int q_rows, int k_rows> FXA_INLINE bool try_plan(const FxaArgs &a, int tile_)
     {
         tile = tile_;
@@ -60,7 +62,8 @@ struct WorkTile {
         return true;
     }
 
-    /* Sets the members for the tile, or for the next tile of the counter that is not past the end of its entry. */
+    /* Sets the members for tile tile_. If it is past the end of its packed batch entry, takes tiles from the counter
+     * until one is not. */
     template <int q_rows, int k_rows> FXA_INLINE void plan(const FxaArgs &a, int tile_)
     {
         while (!try_plan<q_rows, k_rows>(a, tile_)) tile_ = next_tile(a);
@@ -101,8 +104,8 @@ struct TileCoordinates {
     }
 };
 
-/* Query tile of kernels with a CTA per tile: grid (query tiles, heads, batch); packed (q_total / rows + batch,
- * heads, 1). */
+/* Query tile of this CTA, in kernels with one CTA per tile: grid (query tiles, heads, batch); packed (q_total / rows +
+ * batch, heads, 1). */
 template <int rows> struct QueryTile {
     int m, h, b;
     Sequence q, k;

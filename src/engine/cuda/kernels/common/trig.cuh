@@ -11,17 +11,18 @@
 
 #include "common/swizzle.cuh"
 
-/* An argument as quarter turns, modulo four and signed, and the rest, slightly more than pi / 4 at most. */
+/* An argument of sin, cos or tan as a number of quarter turns (pi / 2), modulo 4 and signed, plus a rest of slightly
+ * more than pi / 4 at most. */
 struct TrigAngle {
     int quarters;
     float rest;
 };
 
-/* Largest argument for which quarters times the first part of pi / 2, subtracted from x, is exact. */
+/* Largest |x| for which x minus quarters times the first part of pi / 2 is exact. */
 #define TRIG_NEAR 131072.f
 
-/* Reduces an argument up to TRIG_NEAR. The nearest integer of quarters is found by adding a number whose last bit is
- * worth 1. */
+/* Reduces an argument up to TRIG_NEAR. x * 2 / pi is rounded to the nearest integer by the addition of a number whose
+ * last bit is worth 1. */
 FXA_INLINE struct TrigAngle trig_reduce(float x)
 {
     const float WHOLE = 12582912.f; /* 1.5 * 2^23 */
@@ -57,7 +58,7 @@ FXA_INLINE float trig_sine(struct TrigAngle t, int more)
     return __int_as_float(__float_as_int(x) ^ (int)(((u32)quarters & 2) << 30));
 }
 
-/* Returns one of four words of 2 / pi: the one at index `on`. */
+/* Returns word w0, w1, w2 or w3 of 2 / pi, by index `on`. */
 FXA_INLINE u32 trig_word(u32 on, u32 w0, u32 w1, u32 w2, u32 w3)
 {
     return on == 0 ? w0 : on == 1 ? w1 : on == 2 ? w2 : w3;
@@ -71,8 +72,8 @@ FXA_INLINE u32 trig_shift(u32 high, u32 low, u32 by)
 /*
  * Returns the sine of x plus `more` quarter turns, for x of any size. |x| = m 2^(e - 158) with m of 32 bits. The bits
  * of 2 / pi whose products with m are multiples of a full turn are skipped; the product of m with the next 96 bits is
- * taken modulo four quarters. Its first 62 bits after the point are right except the last, and no float is closer than
- * 2^-34 to a quarter.
+ * taken modulo four quarters. Of its first 62 bits after the point only the last may be wrong, and no float is closer
+ * than 2^-34 to a multiple of a quarter turn.
  */
 static __device__ __noinline__ float trig_large(float x, int more)
 {
@@ -91,7 +92,7 @@ static __device__ __noinline__ float trig_large(float x, int more)
     return trig_sine(t, more);
 }
 
-/* Returns sin(x). The branch follows the common case, which so remains one basic block for the compiler. */
+/* Returns sin(x). The branch for large x comes after the common case, so that the common case stays one basic block. */
 FXA_INLINE float score_sin(float x)
 {
     float y = trig_sine(trig_reduce(x), 0);

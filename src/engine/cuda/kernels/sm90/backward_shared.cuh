@@ -38,8 +38,9 @@ constexpr bool SMALL = FXA_D <= 64 && FXA_DV <= 64;
 /* True if the gradients of captured tensors need the scores. They are then computed in probabilities(), which needs dP
  * there, before the scores are replaced by P * derivative. */
 constexpr bool GRADS_READ_SCORE = PROG_DERIVATIVE && (PROG_GRAD_SUMS || PROG_GRAD_SCATTER);
-/* Several k-steps per inline-assembly statement reduce compile time by a tenth. They are not used with derivatives or
- * gradients of captured tensors, where other registers are spilled and some programs are 4 % slower. */
+/* Several k-steps per inline-assembly statement reduce compile time by a tenth. They are not used with derivatives,
+ * dense tensors or gradients of captured tensors, where other registers are spilled and some programs are 4 %
+ * slower. */
 constexpr bool SEVERAL_STEPS =
     !PROG_DERIVATIVE && !PROG_DENSE && !PROG_GRAD_DIAGONAL && !PROG_GRAD_SUMS && !PROG_GRAD_SCATTER;
 constexpr int STAGES = TILE.stages; /* pipeline stages of Q, dO and of dS */

@@ -65,8 +65,8 @@ template <int ctas> FXA_INLINE void cluster_sync()
                  "barrier.cluster.wait.acquire.aligned;" ::: "memory");
 }
 
-/* First half of cluster_sync(); cluster_wait() is the second half. Loads before the arrival are complete when it is
- * counted; stores between the halves are not ordered by the barrier. */
+/* First half of cluster_sync(); cluster_wait() is the second half. Loads before the arrival are complete when it
+ * counts; stores between the two halves are not ordered by the barrier. */
 template <int ctas> FXA_INLINE void cluster_arrive()
 {
     __syncwarp();
@@ -79,7 +79,7 @@ template <int ctas> FXA_INLINE void cluster_wait()
     asm volatile("barrier.cluster.wait.acquire.aligned;" ::: "memory");
 }
 
-/* Returns the address, in the CTA of that rank, of the shared memory that is at `at` in this CTA. */
+/* Returns the cluster-wide address of the shared memory of CTA `rank` that corresponds to address `at` in this CTA. */
 FXA_INLINE u32 cluster_address(u32 at, u32 rank)
 {
     u32 x;
@@ -120,7 +120,7 @@ FXA_INLINE void tma_store(const FxaMap *map, u32 from, int c, int s, int h, int 
                  : "memory");
 }
 
-/* Prefetches a box into the L2 cache. */
+/* Prefetches a box of a tensor map into the L2 cache. */
 FXA_INLINE void tma_fetch(const FxaMap *map, int c, int s, int h, int b)
 {
     asm volatile("cp.async.bulk.prefetch.tensor.4d.L2.global.tile [%0, {%1, %2, %3, %4}];" ::"l"(map), "r"(c), "r"(s),
@@ -128,7 +128,7 @@ FXA_INLINE void tma_fetch(const FxaMap *map, int c, int s, int h, int b)
                  : "memory");
 }
 
-/* Returns the number of multiprocessors, or more: numbering may have gaps. */
+/* Returns an upper bound of the number of multiprocessors: their numbering may have gaps. */
 FXA_INLINE u32 processors()
 {
     u32 n;
@@ -173,9 +173,9 @@ FXA_INLINE void bulk_wait()
     asm volatile("cp.async.bulk.wait_group 0;" ::: "memory");
 }
 
-/* Flags in global memory that order bulk copies of different CTAs: flag_now() reads a flag, flag_claim() replaces 0
- * by `value` and returns what was there, flag_set() stores `value`. Bulk copies for which the writer of a flag has
- * waited precede the bulk copies of a reader that has seen the flag. */
+/* Flags in global memory that order bulk copies of different CTAs. flag_now() reads a flag; flag_claim() replaces 0 by
+ * `value` and returns the previous value; flag_set() stores `value`. If a writer waits for its bulk copies and then
+ * sets a flag, these copies precede the bulk copies of a CTA that has read the flag. */
 FXA_INLINE int flag_now(const int *at)
 {
     int x;
@@ -208,14 +208,15 @@ FXA_INLINE void flag_set(int *at, int value)
     asm volatile("fence.proxy.async.global;\nst.release.gpu.global.s32 [%0], %1;" ::"l"(at), "r"(value) : "memory");
 }
 
-/* Increments a counter after waiting for bulk copies, for readers by count_now(). */
+/* Increments a counter that other threads read by count_now(). Called after the thread has waited for its bulk
+ * copies. */
 FXA_INLINE void count_up(unsigned *at)
 {
     asm volatile("fence.proxy.async.global;\nred.release.gpu.global.add.u32 [%0], 1;" ::"l"(at) : "memory");
 }
 
-/* Makes ordinary stores to shared memory visible to TMA and wgmma; called by each writing thread, before the
- * barrier. */
+/* Makes ordinary stores to shared memory visible to TMA and wgmma. Each writing thread calls it, before the barrier
+ * that orders the stores and their readers. */
 FXA_INLINE void async_fence()
 {
     asm volatile("fence.proxy.async.shared::cta;" ::: "memory");
@@ -228,7 +229,7 @@ FXA_INLINE void store_matrix(u32 at, u32 r0, u32 r1, u32 r2, u32 r3)
                  : "memory");
 }
 
-/* Returns `sum` with NaN in each half in which x is not finite. Two elements of the storage type. */
+/* Returns `sum`, with NaN in each half in which x is not finite. Words hold two 16-bit elements of the storage type. */
 FXA_INLINE u32 nan_if_nonfinite(u32 sum, u32 x)
 {
 #if FXA_F16
@@ -258,16 +259,17 @@ FXA_INLINE void named_arrive(int id, int threads)
     asm volatile("bar.arrive %0, %1;" ::"r"(id), "r"(threads) : "memory");
 }
 
-/* Barriers for warps whose lanes arrive one by one, and for threads that arrive from different places of the code;
- * named_sync and __syncthreads need all lanes of a warp at one place. */
+/* Named barrier for warps whose lanes arrive one by one, and for threads that arrive from different places in the code.
+ * named_sync() and __syncthreads() require that all lanes of a warp arrive together. */
 template <int id, int threads> FXA_INLINE void named_sync_apart()
 {
     __syncwarp();
     asm volatile("barrier.sync %0, %1;" ::"n"(id), "n"(threads) : "memory");
 }
 
-/* Changes the registers per thread of a warpgroup. The launch allots 168 per thread with 384 threads, and 128 with
- * 512: the increases may not exceed the decreases, or registers_up waits forever. */
+/* Decreases the registers per thread of a warpgroup; registers_up() increases them. A launch allots 168 registers per
+ * thread with 384 threads, and 128 with 512. The increases must not exceed the decreases, or registers_up() waits
+ * forever. */
 template <int registers> FXA_INLINE void registers_down()
 {
     asm volatile("setmaxnreg.dec.sync.aligned.u32 %0;" ::"n"(registers));

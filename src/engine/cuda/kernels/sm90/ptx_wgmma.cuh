@@ -72,7 +72,7 @@
 #define WGMMA_R192C WGMMA_R128C ", " WGMMA_R64 ", " WGMMA_R80
 #define WGMMA_R256C WGMMA_R128C ", " WGMMA_R64 ", " WGMMA_R80 ", " WGMMA_R96 ", " WGMMA_R112
 
-/* One instruction, with B at y. The first one of a statement may ignore the previous value of d. */
+/* One wgmma instruction; y is the descriptor of B. P = predicate: if false, the previous value of d is ignored. */
 #define WGMMA_OP(n, A, P, LAST) \
     "wgmma.mma_async.sync.aligned.m64n" #n "k16" WGMMA_TYPES "{" WGMMA_R##n##C "}, " A ", y, " P ", 1, 1, " LAST ";\n"
 #define WGMMA_BEGIN(B, P) "{\n.reg .pred p;\n.reg .b64 x, y;\nsetp.ne.b32 p, " P ", 0;\nmov.b64 y, " B ";\n"
@@ -146,8 +146,9 @@ template <int pending> FXA_INLINE void wgmma_wait()
     asm volatile("wgmma.wait_group.sync.aligned %0;" ::"n"(pending) : "memory");
 }
 
-/* The compiler cannot see that wgmma writes registers later. Every array that a wgmma in flight reads or writes
- * passes through here after the wait, and before a wgmma that follows ordinary use. */
+/* Marks all elements of r as changed, because the compiler cannot see that a wgmma writes registers later. Called for
+ * every array that a wgmma reads or writes: after the wait for the wgmma, and before the next wgmma if ordinary code
+ * uses the array in between. */
 template <int n> FXA_INLINE void settle(float (&r)[n])
 {
 #pragma unroll

@@ -30,8 +30,8 @@ template <int rows> FXA_INLINE u64 n_major(u32 address)
     return descriptor(address, rows * 128);
 }
 
-/* Returns what is added to the descriptor of a K-major tile of `rows` rows for k-step k; n_step() does it for an
- * N-major tile. */
+/* Returns the offset of k-step k, to be added to the descriptor of a K-major tile of `rows` rows; n_step() returns it
+ * for an N-major tile. */
 template <int rows> FXA_INLINE constexpr u32 k_step(int k)
 {
     return (u32)(((k / 4) * rows * 128 + (k % 4) * 32) >> 4);
@@ -42,8 +42,9 @@ FXA_INLINE constexpr u32 n_step(int k)
     return (u32)((k * 2048) >> 4);
 }
 
-/* Returns the index of a thread's accumulator for column j of its row half r; row halves are 8 rows apart. A thread has
- * two columns of every 8: its column j is column j / 2 * 8 + thread % 4 * 2 + j % 2 of the tile. */
+/* Returns the index, in a thread's accumulators, of the thread's column j in its row r (0 or 1; the two rows are 8
+ * apart). A thread has two columns of every 8: its column j is column j / 2 * 8 + thread % 4 * 2 + j % 2 of the
+ * tile. */
 FXA_INLINE constexpr int fragment(int j, int r)
 {
     return (j >> 1) * 4 + r * 2 + (j & 1);
