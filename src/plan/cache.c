@@ -53,7 +53,7 @@ static void cache_free_chain(fxa__cache *cache, cache_entry *entry) {
  * all functions from here to cache_build. */
 static void cache_entry_collect(cache_entry *entry, cache_entry **garbage) {
     if (entry->in_table || entry->users > 0) return;
-    FXA__ASSERT(entry->state != CACHE_BUILDING); /* its builder is a user */
+    FXA__ASSERT(entry->state != CACHE_BUILDING); /* the thread that builds the entry counts as a user */
     entry->next_free = *garbage;
     *garbage = entry;
 }

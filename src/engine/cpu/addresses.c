@@ -82,7 +82,7 @@ static void address_scale(const fxa__cpu_kernels *kernels, void *x, int64_t n, i
     for (int64_t i = 0; i < n; i++) kernels->row_scale((char *)x + i * ld * (int64_t)kernels->real_size, d, factor);
 }
 
-/* Rows that are loaded before they are scaled, so that they are still in the L1 cache when they are scaled; untuned. */
+/* Number of rows that are loaded and then scaled while they are in the L1 cache; untuned. */
 enum { ADDRESS_SCALE_ROWS = 32 };
 
 bool fxa__cpu_load_rows(const fxa__cpu_kv_group *g, fxa_slot slot, int64_t first, int64_t n, double factor, void *x,

@@ -36,14 +36,15 @@ typedef struct fxa__cpu_code {
     const fxa__cpu_kernels *kernels;
     const fxa__cpu_kernels *scores; /* for products that compute scores: forward's kernels, with the nr of `kernels` */
     fxa_program *program;           /* the problem's program, with masks in its score moved to its mask */
-    fxa__tape *score;               /* the program without its mask, for attended pairs; NULL: identity */
+    fxa__tape *score;               /* tape of the program without its mask; NULL: the program changes no score */
     bool joined;                    /* backward: `score` is a FXA__TAPE_JOINT, which includes the derivative */
-    fxa__tape *masked;              /* program with its mask, if the mask reads the score; else NULL */
-    fxa__tape *mask;                /* the mask alone; NULL: there is no mask, or the mask reads the score */
+    fxa__tape *masked;              /* tape of the program with its mask, if the mask reads the score; else NULL */
+    fxa__tape *mask;                /* tape of the mask alone; NULL: there is no mask, or the mask reads the score */
     fxa_program *by_score;          /* backward: derivative of `program` by the score; NULL: unused */
-    /* backward: derivative (unless there is a bprop), and gradients of captured tensors and params; NULL: identity */
+    /* backward: tape of the derivative (unless there is a bprop) and of the gradients of captured tensors and params;
+     * NULL: no such tape is needed */
     fxa__tape *derivative;
-    fxa__tape *bprop;          /* backward: the user's backward program; NULL: none */
+    fxa__tape *bprop;          /* backward: tape of the user's backward program; NULL: none */
     fxa_properties properties; /* properties of `program` */
     fxa__cpu_band band;        /* bounds of q - k that the mask implies */
     bool classify;             /* range analysis of the mask is useful and allocates no memory */

@@ -37,7 +37,8 @@ enum {
 enum {
     /* Maximum number of rows of a row tile; found by measurement. */
     FXA__CPU_BACKWARD_TILE_ROWS = 192,
-    /* Rows of a product. On Zen 3, scores and dP of 12 rows stay in the L1 cache. */
+    /* Number of rows of a product, unless kernels->mr is larger. On Zen 3, scores and dP of 12 rows stay in the L1
+     * cache. */
     FXA__CPU_BACKWARD_PRODUCT_ROWS = 12
 };
 
@@ -53,11 +54,11 @@ typedef struct fxa__cpu_backward_split {
     int64_t tiles;      /* maximum row tiles of a kv group */
     int64_t tile_rows;  /* maximum rows of a tile */
     int64_t block_keys; /* maximum keys of a block */
-    int64_t key_splits; /* key splits of a kv group */
+    int64_t key_splits; /* number of key splits of a kv group */
     int64_t split_keys; /* keys of a key split, a multiple of block_keys */
     int64_t tasks; /* number of tasks: key_splits * groups. Task index: (key split * b + batch entry) * hkv + KV head */
     int64_t chains;      /* number of chains */
-    uint32_t chain_axes; /* FXA__CPU_CHAIN_BY_x: chain of a task = (its index along these axes) modulo `chains` */
+    uint32_t chain_axes; /* FXA__CPU_CHAIN_BY_x: chain of a task = (the task's index along these axes) % `chains` */
     uint64_t shared;     /* bit t: all chains share one sum of tensor t, because no two chains add to one element */
     /* bit t: each element of tensor t receives the gradient of at most one pair, see fxa__tape_sum */
     uint64_t one_pair_per_element;
@@ -105,7 +106,7 @@ typedef struct fxa__cpu_backward_worker {
     void *dk, *dv;                  /* dK [block_keys,ld_d] and dV [block_keys,ld_v] of the key block */
     fxa__cpu_transposed_sum dk_sum; /* sum of dS^T Q, written to dk */
     fxa__cpu_transposed_sum dv_sum; /* sum of P^T dO, written to dv */
-    void *q;                        /* [tile_rows,max(ld_d,ld_v)] scaled Q, or O for delta */
+    void *q;                        /* [tile_rows,max(ld_d,ld_v)] scaled Q, or O while delta is computed */
     void *dout;                     /* [tile_rows,ld_v] dO, if it is not stored as real */
     void *s, *p, *ds;               /* [tile_rows,ld] scores, probabilities and dS; p is s unless split.keeps_scores */
     void *dq;                       /* [rows,ld_d] dQ of the worker, or of the task's key split */
@@ -114,7 +115,7 @@ typedef struct fxa__cpu_backward_worker {
     void *dk_pool, *dv_pool;  /* [pool_rows,ld_d] and [pool_rows,ld_v] dK and dV of the page pool for one KV head */
     void *column;             /* [tile_rows] one column of P or dS */
     double *lse;              /* [rows] LSE of the kv group */
-    void *delta;              /* [rows] delta of the kv group */
+    void *delta;              /* [rows] delta of the kv group, see fxa__cpu_backward_run.delta */
     unsigned char *finite;    /* [tiles] flags FXA__CPU_Q_IS_FINITE, FXA__CPU_DO_IS_FINITE of the kv group */
     int32_t *h, *q_at, *k_at; /* coordinates that programs read: h [tile_rows], q [tile_rows], k [block_keys] */
     int32_t *keep; /* [block_keys + FXA__CPU_KEEP_CAPACITY] dropout decisions of a row: -1 = kept, 0 = dropped */

@@ -29,7 +29,7 @@ static void score_row_derive(fxa__cpu_backward_worker *w, int64_t row, int64_t f
                              void *ds) {
     fxa__tape_run *derivative = &w->tape[FXA__CPU_TAPE_DERIVATIVE], *bprop = &w->tape[FXA__CPU_TAPE_BPROP];
     if (w->run->code->joined) fxa__tape_row_back(&w->tape[FXA__CPU_TAPE_SCORE], n, ds, ds);
-    /* with a bprop, this only adds to sums and leaves ds unchanged */
+    /* if there is a bprop, the tape `derivative` only adds to sums of gradients and leaves ds unchanged */
     if (derivative->tape) fxa__tape_row(derivative, row, first, n, s, ds, ds);
     if (bprop->tape) fxa__tape_row(bprop, row, first, n, s, ds, ds);
 }

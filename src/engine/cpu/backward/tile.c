@@ -26,8 +26,8 @@ typedef struct tile_pass {
     int64_t first, n;      /* stacked rows first..first+n of the kv group */
     const void *q, *dout;  /* Q [n,ld_q] and dO [n,ld_dout] of the rows, as real */
     int64_t ld_q, ld_dout; /* row pitches of q and dout in reals */
-    int64_t count;         /* number of w->sub_blocks, ordered by rows, then columns; each starts at a panel */
-    bool is_masked;        /* the sub-blocks have different columns */
+    int64_t count;  /* number of w->sub_blocks, ordered by rows, then columns; each starts where a panel starts */
+    bool is_masked; /* the sub-blocks of the tile have different columns */
     /* true: P and dS are 0 outside of all sub-blocks; false: outside of the sub-blocks, P and dS are 0 only in the
      * column steps that a sub-block touches */
     bool clear;

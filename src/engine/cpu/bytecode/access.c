@@ -15,7 +15,7 @@
 
 /* ---- Evenly spaced: pieces --------------------------------------------------------------------------------------- */
 
-/* An access along one axis: the index in column i is clamp(x + i * dx, lo, hi) + shift. */
+/* An access to a tensor along one axis: the index in column i is clamp(x + i * dx, lo, hi) + shift. */
 typedef struct access_walk {
     int64_t n; /* number of columns */
     int64_t x, dx, lo, hi, shift;
@@ -23,8 +23,8 @@ typedef struct access_walk {
     int64_t offset;       /* offset that the indices of the other axes give, in elements */
 } access_walk;
 
-/* Columns begin..end of a row. If `inside`, their elements are at offset, offset + stride, ...; else they are outside
- * of the tensor. */
+/* Columns begin..end of a row. If `inside`, the elements of the columns are at offset, offset + stride, ...; else
+ * the elements are outside of the tensor. */
 typedef struct access_piece {
     int64_t begin, end, offset, stride;
     bool inside;

@@ -20,7 +20,7 @@ typedef struct formula_state {
     fxa__tape_graph *g;
     /* [nodes of the program] flags FORMULA_x of each operand (two bits per operand) that depends on the node */
     uint8_t *seen;
-    int32_t splits; /* number of operators that the formula may still be split at */
+    int32_t splits; /* number of operators left at which the formula may be split; at first TAPE_FORMULA_SPLITS */
 } formula_state;
 
 static bool formula_is_logic(const fxa__tape_node *n, uint8_t *kind) {

@@ -21,8 +21,8 @@ typedef struct lower_state {
     int level; /* level that is being lowered */
     int32_t *free_regs;
     size_t n_free, free_capacity;
-    int32_t *place_of;             /* [nodes] place of the node in this level; -1 = none yet */
-    int32_t external[TAPE_SPACES]; /* [spaces] place of the caller's rows in this level; -1 = none yet */
+    int32_t *place_of;             /* [nodes] index of the place of the node in this level; -1 = none yet */
+    int32_t external[TAPE_SPACES]; /* [spaces] index of the place of a caller's row in this level; -1 = none yet */
     int32_t minus_inf, zero;       /* nodes of the constants -inf and 0 */
     uint8_t *wanted;               /* [nodes] 1 = a part of the formula needs the node; NULL: no formula */
     bool failed;                   /* memory is exhausted */

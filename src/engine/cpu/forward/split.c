@@ -11,13 +11,13 @@
 #include "../../../base/num.h"
 
 enum {
-    /* Rows of a product for sets that do not define a number. Zen 3, f32, D 64: 12 rows x 256 keys and 24 x 128 were
-     * fastest; 24 x 256, whose scores do not fit in the L1 cache, was 5 to 10 % slower. */
+    /* Number of rows of a product for instruction sets whose kernels->rows is 0. Zen 3, f32, D 64: 12 rows x 256 keys
+     * and 24 x 128 were fastest; 24 x 256, whose scores do not fit in the L1 cache, was 5 to 10 % slower. */
     FORWARD_ROWS = 12,
-    /* Maximum bytes of K^T of a key block, and of its V. One core of Zen 4, f32, S 2048, D 64, 2^18 against 2^17: full
-     * 86.8 and 85.6 % of peak, causal 84.3 and 83.0, dense bias 77.9 and 73.2. */
+    /* Maximum bytes of K^T of a key block, and of V of a key block. One core of Zen 4, f32, S 2048, D 64, 2^18 against
+     * 2^17: full 86.8 and 85.6 % of peak, causal 84.3 and 83.0, dense bias 77.9 and 73.2. */
     FORWARD_PANEL_BYTES = 1 << 18,
-    /* Maximum bytes of Q of a tile and of its output, and maximum rows of a tile. Found by measurement. */
+    /* Maximum bytes of Q of a tile and of the output of a tile, and maximum rows of a tile. Found by measurement. */
     FORWARD_TILE_BYTES = 3 << 17,
     FORWARD_MAX_TILE = 768,
     /* Minimum number of tasks of a batch entry, and minimum number of keys of a key split, for decoding and for tiles.

@@ -81,7 +81,7 @@ typedef struct fxa__cpu_masked_tile {
     const fxa__cpu_kv_group *g;
     const fxa__cpu_shared_mask_bits *shared;
     fxa__tape_run mask;     /* tape of the mask; member `tape` is NULL if the mask is not computed as bits */
-    fxa__cpu_mask_bits own; /* the worker's own memory for bits */
+    fxa__cpu_mask_bits own; /* memory of this worker for bits that are not shared */
     int32_t *k;             /* [keys] coordinates of the block's keys */
     uint8_t *same;          /* [rows] 1 = the row has the bits of the previous row; used while bits are computed */
     int64_t granule;        /* number of columns of a granule */
@@ -91,14 +91,14 @@ typedef struct fxa__cpu_masked_tile {
     int64_t number;       /* index of the tile among tiles that may share bits */
     int64_t first, n;     /* stacked rows first..first+n of the kv group */
     const int32_t *h, *q; /* [n] coordinates of the rows */
-    bool ready;           /* the tape's rows are set to those of the tile */
+    bool ready;           /* the rows of the tape `mask` are those of the tile */
 
     /* The current key block. */
     int64_t key, keys;    /* keys key..key+keys that the mask leaves; entire granules if there are bits */
     int64_t row, row_end; /* rows outside of row..row_end have no sub-block */
     fxa_tile_class tile;  /* class of the tile and the block */
     bool banded;          /* each row with coordinate q attends to exactly the columns q + band_begin .. q + band_end */
-    int64_t band_begin, band_end;   /* first and last (exclusive) column of a row, relative to its coordinate q */
+    int64_t band_begin, band_end;   /* first and last (exclusive) column of a row, relative to the row's coordinate q */
     const fxa__cpu_mask_bits *bits; /* bits of the tile and block; NULL: the mask is described in another way */
 } fxa__cpu_masked_tile;
 

@@ -261,7 +261,7 @@ typedef struct support_operand {
 /* Returns true if cuDNN accepts dtype and strides of the operand; else fails the graph with the reason. */
 static bool support_layout_ok(fxa__dnn_graph *g, const support_operand *o, uint32_t dtype, bool packed) {
     const int64_t *stride = o->operand->stride;
-    bool free = o->free && fxa__dtype_is_byte_float(dtype); /* rows of the table check its dtype */
+    bool free = o->free && fxa__dtype_is_byte_float(dtype); /* rows of the table check the operand's dtype */
     int64_t step = fxa__dtype_is_byte_float(o->operand->dtype) ? 16 : 8;
     if (o->operand->dtype != dtype && !free) {
         (void)fxa__dnn_refuse(g, "%s is %s and Q %s: cuDNN requires one dtype for all", o->name,

@@ -60,8 +60,8 @@ typedef struct fxa__dnn_tensor {
     int64_t offset; /* start of the tensor: bytes in the workspace, or elements in a captured tensor */
     double value;   /* VALUE: the scalar. NODE, OWN_NODE: the term that is added */
     bool spread;    /* true: a scalar that a run writes to the workspace for each head */
-    int32_t fill;   /* workspace: value to which a run sets all its 32-bit words before cuDNN starts; 0 = none */
-    bool cleared;   /* workspace: true = a run sets it to 0 before cuDNN starts */
+    int32_t fill;   /* workspace: value to which a run sets the tensor's 32-bit words before cuDNN starts; 0 = none */
+    bool cleared;   /* workspace: true = a run sets the tensor to 0 before cuDNN starts */
     /* 1 + tensor with the offset of each batch entry in elements; 0 = batch entries are stride[0] apart */
     int32_t ragged;
 } fxa__dnn_tensor;
