@@ -2,8 +2,8 @@
  *
  * Names of the tensors and params that passes add to programs: int arrays of slots, and everything that the caller's
  * backward program declares. A name is the base name if the score program does not declare it, else the base name with
- * a number. Programs sort declarations by name, so names decide the order of tensors; where the values of a tensor are
- * is in fxa__cuda_origin, never in the name.
+ * a number. Programs sort declarations by name, so names decide the order of tensors; where a run finds a tensor is in
+ * fxa__cuda_origin, never in the name.
  */
 #include "passes.h"
 
@@ -36,7 +36,7 @@ void fxa__cuda_added_names_make(cuda_work *w) {
     }
 }
 
-/* Returns the index of a name in list[n]; -1 = it is none of them. */
+/* Returns the index of `name` in list[n]; -1 = the list does not contain it. */
 static int32_t added_find(const char list[][CUDA_NAME], int32_t n, const char *name) {
     for (int32_t i = 0; i < n; i++)
         if (strcmp(list[i], name) == 0) return i;

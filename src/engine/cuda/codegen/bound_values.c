@@ -1,7 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * Bounds value(), so that the softmax can fix its maximum in advance; finds out if the derivative may be infinite, so
- * that a gradient of 0 has to stay 0; proves indices in bounds for the sizes of the problem's captured tensors.
+ * Bounds |value()|, so that the softmax can fix its maximum in advance; finds out if the derivative may be infinite, so
+ * that kernels must keep a gradient of 0 from becoming NaN; and proves which indices are inside the problem's captured
+ * tensors.
  */
 #include "passes.h"
 
@@ -9,8 +10,8 @@
 
 #include <math.h>
 
-/* Bounds |value()| for any scores, params and tensors by interval_rules.h. NaN needs no bound: a NaN score makes its
- * row NaN in any case. */
+/* Bounds |value()| for any scores, params and tensors, by the rules of interval_rules.h. NaN needs no bound: a NaN
+ * score makes its row NaN in any case. */
 static void bounds_value(cuda_work *w) {
     fxa__range_small small;
     fxa__range r;
@@ -26,8 +27,8 @@ static void bounds_value(cuda_work *w) {
 /* ---- Infinite derivatives ---------------------------------------------------------------------------------------- */
 
 enum {
-    BOUNDS_STRICT = 1, /* value() is NaN wherever the node is */
-    BOUNDS_NAN = 2     /* the node may be NaN where value() is not */
+    BOUNDS_STRICT = 1, /* value() is NaN for every pair for which the node is NaN */
+    BOUNDS_NAN = 2     /* the node may be NaN for a pair for which value() is not */
 };
 
 /* Returns true if the result of an operation is NaN whenever an operand is. */
@@ -35,7 +36,7 @@ static bool bounds_is_strict(const fxa__node *n) {
     return (n->op >= FXA_OP_ADD && n->op <= FXA_OP_CLAMP) || (n->op >= FXA_OP_SQRT && n->op <= FXA_OP_ATAN);
 }
 
-/* Marks the floats whose NaN makes value() NaN. */
+/* Marks as BOUNDS_STRICT the floats whose NaN makes value() NaN. */
 static void bounds_mark_strict(const cuda_work *w, uint8_t *marks) {
     const fxa_program *p = w->c->program;
     marks[w->c->computed.value] = BOUNDS_STRICT;
@@ -44,7 +45,8 @@ static void bounds_mark_strict(const cuda_work *w, uint8_t *marks) {
             if (p->nodes[p->nodes[i].arg[k]].type == FXA_FLOAT) marks[p->nodes[i].arg[k]] = BOUNDS_STRICT;
 }
 
-/* Returns true if a node may be NaN because of NaN or infinite operands that are not the value's own. */
+/* Returns true if a node may be NaN although value() is not: because of NaN or infinite operands that do not make
+ * value() NaN. */
 static bool bounds_may_be_nan(const cuda_work *w, const fxa__range *r, const uint8_t *marks, int32_t node) {
     const fxa__node *n = &w->c->program->nodes[node];
     if (n->type != FXA_FLOAT || (marks[node] & BOUNDS_STRICT)) return false;
@@ -57,7 +59,8 @@ static bool bounds_may_be_nan(const cuda_work *w, const fxa__range *r, const uin
     return !bounds_is_strict(n) && n->op != FXA_OP_SELECT && n->op != FXA_OP_FLOAT && n->op != FXA_OP_MULZ;
 }
 
-/* Returns true if a node may be infinite, or NaN where value() is not. */
+/* Returns true if a node may be infinite, or may be NaN for a pair for which value() is not. Also if memory runs
+ * out. */
 static bool bounds_is_infinite(const cuda_work *w, int32_t derivative) {
     size_t n = (size_t)w->c->program->n_nodes;
     uint8_t *marks = fxa__alloc(w->host, n);
@@ -90,8 +93,8 @@ static bool bounds_derivative_is_infinite(const cuda_work *w, int32_t derivative
 
 /* ---- Indices ----------------------------------------------------------------------------------------------------- */
 
-/* Returns bits of the indices of a load that are inside a tensor of min_size[rank] elements, and raises min_size for
- * them: b, h, and ints with a constant upper bound. q and k are never inside: tiles extend past the last row and key,
+/* Returns bits of the indices of a load that are always inside a tensor of size min_size[rank]: b, h, and ints with
+ * constant bounds. Raises min_size for these indices. q and k are never inside: tiles extend past the last row and key,
  * and kernels compute the values of such pairs. */
 static uint8_t bounds_of_load(const cuda_work *w, const fxa__node *n, int64_t *min_size) {
     uint8_t proven = 0;
@@ -111,8 +114,8 @@ static uint8_t bounds_of_load(const cuda_work *w, const fxa__node *n, int64_t *m
     return proven;
 }
 
-/* Returns true if the problem's tensor is as large as unguarded indices need. Tensors that passes added have no size
- * yet. */
+/* Returns true if the problem's tensor has the sizes that unguarded indices need. Sizes of tensors that passes added
+ * are unknown here. */
 static bool bounds_fit(const cuda_work *w, int32_t tensor) {
     int32_t i = fxa__cuda_caller_tensor(w->c, tensor);
     if (!w->problem) return w->config.sizes_fit;
@@ -142,8 +145,9 @@ static void bounds_indices(cuda_work *w) {
     }
 }
 
-/* Returns the bound as an integer of at most 16; 0 = none. exp2 of the score times the unit then stays inside f32 for
- * units up to 4. Kernels tolerate a value that exceeds the bound by rounding. */
+/* Returns the bound of |value()| as an integer of at most 16; 0 = there is none. exp2 of value() times the unit
+ * (uniform factor of the score) then stays inside f32 for units up to 4. Kernels tolerate a value that exceeds the
+ * bound by rounding. */
 static int bounds_integer(double bound) { return !(bound <= 16) ? 0 : bound <= 1.01 ? 1 : (int)ceil(bound * 0.99); }
 
 fxa_status fxa__cuda_bound_values(cuda_work *w, fxa_error *err) {

@@ -1,24 +1,27 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * Decides which floats the host computes for a run, and their places in f[]: floats of params alone that other nodes
- * read, the unit, the constants of softcap(). codegen/host_values.c computes them.
+ * Decides which floats the host computes for a run, and their indices in FxaArgs.f[]: floats that depend on params
+ * alone and that other nodes read, the unit (the uniform factor of the score), the constants of softcap().
+ * codegen/host_values.c computes these floats.
  */
 #include "passes.h"
 
-/* State of a node: undecided, read from f[], computed by the functions that read it. */
+/* State of a node: undecided; read from f[]; computed by the functions that read the node. */
 enum { HOST_OPEN, HOST_CHOSEN, HOST_EXCLUDED };
 
-/* Returns true if the host can compute a node, and has to: params and constants need no computation. */
+/* Returns true if the host computes a node: the host can, and the node is no param or constant, which need no
+ * computation. */
 static bool host_is_filled(const cuda_work *w, int32_t node) {
     uint8_t op = w->c->program->nodes[node].op;
     return fxa__cuda_is_run(w, node) && op != FXA_OP_PARAM && op != FXA_OP_CONST &&
            fxa__cuda_is_host_value(w->c->program, node);
 }
 
-/* Returns true if the forward computes the node too. */
+/* Returns true if the forward computes the node too: value() or mask() needs the node. */
 static bool host_is_forward(const cuda_work *w, int32_t node) { return w->need[node] & (CUDA_VALUE | CUDA_MASK); }
 
-/* Chooses floats that nodes of value and mask read (forward), or that any node reads. */
+/* Chooses floats of params alone that other nodes read. forward: true = only those that nodes of value and mask
+ * read. */
 static void host_read(cuda_work *w, uint8_t *state, bool forward) {
     fxa__cuda_program *c = w->c;
     const fxa_program *p = c->program;
@@ -33,7 +36,8 @@ static void host_read(cuda_work *w, uint8_t *state, bool forward) {
     }
 }
 
-/* Excludes operands of the nodes of params that value and mask compute themselves, as they do in the forward. */
+/* Excludes the operands of nodes that depend on params alone but that value and mask compute themselves: the forward
+ * does not read these operands from f[] either. */
 static void host_exclude(const cuda_work *w, uint8_t *state) {
     const fxa_program *p = w->c->program;
     for (int32_t i = 0; i < p->n_nodes; i++) {
@@ -43,8 +47,8 @@ static void host_exclude(const cuda_work *w, uint8_t *state) {
     }
 }
 
-/* Finds the factor of the tanh in value() = factor * tanh, if the factor is no unit because it may be 0, negative or
- * not finite. The bound of value() excludes it. */
+/* Finds the factor of the tanh in value() = factor * tanh, if this factor is not part of the unit because it may be 0,
+ * negative or not finite. The bound of value() does not contain the factor then. */
 static void host_gain(fxa__cuda_program *c) {
     const fxa_program *p = c->program;
     const fxa__node *n = &p->nodes[c->computed.value];
@@ -54,7 +58,7 @@ static void host_gain(fxa__cuda_program *c) {
     if (c->computed.gain >= 0) c->bounds.value = c->switches.bounded = 1;
 }
 
-/* Sets the places of the unit and of what softcap() reads, behind the other values. */
+/* Sets the indices in f[] of the unit and of what softcap() reads, after the other values. */
 static void host_places(cuda_work *w) {
     fxa__cuda_computed *to = &w->c->computed;
     int32_t next = to->at + to->n;
@@ -67,7 +71,7 @@ static void host_places(cuda_work *w) {
         !w->backward && (to->gain >= 0 || (to->value == to->softcap && (to->unit_at >= 0 || to->factor < 0)));
 }
 
-/* Chooses nothing if params are in device memory. The backward chooses the same values for score and mask as the
+/* Chooses no host value if params are in device memory. The backward chooses the same values for score and mask as the
  * forward, so that both compute the same bits. */
 fxa_status fxa__cuda_choose_host_values(cuda_work *w, fxa_error *err) {
     fxa__cuda_computed *to = &w->c->computed;

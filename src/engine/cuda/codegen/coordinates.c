@@ -1,9 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * Substitutes coordinates. Kernels compute local indices and lengths of batch entries; if the problem has others
- * (coordinate maps, row positions, shards), the program is changed: an index becomes base + step * index, a load of a
- * table, or one of these plus an offset of the run, and q_row and k_row become local indices. Tables and offsets are
- * additional int tensors, which a run finds in slots (fxa__cuda_origin).
+ * Substitutes coordinates. Kernels compute local indices b, h, q, k and lengths of batch entries. If the problem maps
+ * them to other coordinates (index maps, row positions, shards), the program is changed: an index becomes base + step *
+ * index, a load of a table, or one of these plus an offset of the run, and q_row and k_row become the local indices q
+ * and k. Tables and offsets are added to the program as int tensors, which a run finds in slots (fxa__cuda_origin).
  */
 #include "passes.h"
 
@@ -17,18 +17,19 @@ typedef struct coords {
     fxa_builder *b;
 } coords;
 
-/* Returns true if a map changes indices. */
+/* Returns true if a map is not the identity. */
 static bool coords_is_map(const fxa_index_map *m) {
     return m->kind != FXA_MAP_AFFINE || m->base != 0 || (m->step != 0 && m->step != 1) || m->has_offset;
 }
 
+/* Returns true if b, h, q or k of the score program differs from the local index. */
 static bool coords_is_mapped(const fxa_problem *p) {
     bool maps =
         coords_is_map(&p->map_b) || coords_is_map(&p->map_h) || coords_is_map(&p->map_q) || coords_is_map(&p->map_k);
     return maps || fxa__rows_are_aligned(p) || (p->flags & FXA_Q_START);
 }
 
-/* Returns true if the score program already reads local indices and lengths. */
+/* Returns true if the score program reads local indices and lengths, so that nothing is substituted. */
 static bool coords_are_local(const fxa_problem *p) {
     return !coords_is_mapped(p) && !p->global_q_len && !p->global_k_len &&
            (!p->global_heads || p->global_heads == p->hq);
@@ -38,7 +39,7 @@ bool fxa__cuda_has_mapped_coordinates(const fxa_problem *p) { return coords_is_m
 
 /* ---- Values ------------------------------------------------------------------------------------------------------ */
 
-/* Loads an element of the int32 array in a slot. */
+/* Returns the load of element `index` of the int32 array in a slot. */
 static fxa_value coords_load(coords *c, fxa_slot slot, fxa_value index) {
     return fxa_builder_load(c->b, fxa_builder_tensor(c->b, c->added->slot[slot], FXA_I32, 1), &index, 1);
 }
@@ -47,6 +48,7 @@ static fxa_value coords_int(coords *c, int64_t x) { return fxa_builder_int(c->b,
 
 static fxa_value coords_add(coords *c, fxa_value x, fxa_value y) { return fxa_builder_op2(c->b, FXA_OP_ADD, x, y); }
 
+/* Returns base + step * (i - begin). step: 0 = 1. */
 static fxa_value coords_affine(coords *c, fxa_value i, int64_t begin, int64_t base, int64_t step) {
     fxa_value from = coords_add(c, i, coords_int(c, -begin));
     fxa_value add = coords_int(c, base);
@@ -74,7 +76,7 @@ static fxa_value coords_length(coords *c, fxa_input which, int64_t given) {
     return given ? coords_int(c, given) : fxa_builder_input(c->b, which);
 }
 
-/* Returns the expression that replaces an input; -1 = the input stays. */
+/* Returns the expression that replaces an input of the program; -1 = the input stays. */
 static fxa_value coords_of(coords *c, fxa_input input) {
     const fxa_problem *p = c->p;
     const fxa_index_map *maps[] = {&p->map_b, &p->map_h, &p->map_q, &p->map_k};
@@ -102,6 +104,7 @@ static fxa_value coords_of(coords *c, fxa_input input) {
 
 /* ---- The program ------------------------------------------------------------------------------------------------- */
 
+/* Returns the input whose bit `bits` is; -1 = it is not one bit. */
 static int32_t coords_single(uint32_t bits) {
     for (int32_t i = 0; i < FXA_INPUT_COUNT; i++)
         if (bits == 1u << i) return i;

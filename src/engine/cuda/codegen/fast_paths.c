@@ -1,29 +1,29 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * Faster forms with the same bits: a shorter mask where all operands of a tile are equal (inside one document), and the
- * tanh of a soft cap, which has a polynomial for small scores.
+ * Finds faster forms with the same bits: a shorter mask for tiles in which all row and key operands are equal (inside
+ * one document), and the tanh of a soft cap, for which kernels have a polynomial at small scores.
  */
 #include "passes.h"
 
-/* ---- Tiles with equal operands ----------------------------------------------------------------------------------- */
+/* ---- Tiles with equal row and key operands ----------------------------------------------------------------------- */
 
-/* Returns true if a node reads a tensor of the row or key operand. */
+/* Returns true if a node depends on a tensor that the row or key operand loads. */
 static bool fast_reads_operands(const cuda_work *w, int32_t node) {
     const fxa_program *p = w->c->program;
     uint64_t tensors = UINT64_C(1) << p->nodes[w->c->operands.q].imm | UINT64_C(1) << p->nodes[w->c->operands.k].imm;
     return w->inputs[node].tensors & tensors;
 }
 
-/* Returns true if a condition compares row and key operand, which are ints, for equality. Floats with equal bits may be
- * NaN, hence unequal. */
+/* Returns true if a condition is row operand == key operand and both are ints. Floats with equal bits may be NaN, hence
+ * unequal. */
 static bool fast_compares_operands(const cuda_work *w, const fxa__node *n) {
     if (n->op != FXA_OP_EQ || w->c->program->nodes[n->arg[0]].type == FXA_FLOAT) return false;
     return (n->arg[0] == w->c->operands.q && n->arg[1] == w->c->operands.k) ||
            (n->arg[1] == w->c->operands.q && n->arg[0] == w->c->operands.k);
 }
 
-/* Writes the conditions of the mask besides the equality of row and key operand, none of which reads operands. Returns
- * their number; -1 = the mask has no such equality. */
+/* Writes the conditions of the mask except row operand == key operand. Returns their number; -1 = the mask lacks this
+ * equality, another condition reads the operands, or there are too many conditions. */
 static int fast_document_mask(const cuda_work *w, int32_t conjuncts[CUDA_CONJUNCTS]) {
     const fxa_program *p = w->c->program;
     int32_t todo[CUDA_CONJUNCTS];
@@ -50,7 +50,7 @@ static int fast_document_mask(const cuda_work *w, int32_t conjuncts[CUDA_CONJUNC
 
 /* ---- Soft cap ---------------------------------------------------------------------------------------------------- */
 
-/* Returns the node c of score * c if c depends on params alone; -1 = n is no such product. */
+/* Returns the node c if n is score * c and c depends on params alone; else -1. */
 static int32_t fast_factor(const cuda_work *w, const fxa__node *n) {
     const fxa_program *p = w->c->program;
     for (int k = 0; n->op == FXA_OP_MUL && k < 2; k++) {

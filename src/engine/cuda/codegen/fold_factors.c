@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * Folds uniform factors. Each result differs from the original by at most the rounding of a factor: x / c becomes
- * x * (1 / c), and (x * c) * d becomes x * (c * d), where c and d are uniform. This is within the error bounds of
- * quotients and products in docs/numerics.md.
+ * Folds uniform factors, which are equal for all pairs of a head: with uniform c and d, x / c becomes x * (1 / c), and
+ * (x * c) * d becomes x * (c * d). The result differs from the original by at most the rounding of a factor. This is
+ * within the error bounds of quotients and products in docs/numerics.md.
  */
 #include "passes.h"
 
@@ -14,35 +14,37 @@
 
 typedef struct fold {
     const fxa_program *p; /* the joined program */
-    fxa_builder *b;
-    fxa__depend *sets;
-    fxa_value *map;    /* [node of p] its value in b */
-    fxa_value *factor; /* [node of p] map is base * factor; -1 = no product with a uniform factor */
-    fxa_value *base;
-    bool *wins;  /* [node of p] map is mulz(base, factor): a base of 0 wins over any factor */
-    bool *signs; /* [node of p] a reader distinguishes 0 and -0 */
-    int32_t tensor[FXA_MAX_TENSORS];
-    bool finite; /* params that are factors are finite and not 0 */
+    fxa_builder *b;       /* builder of the result */
+    fxa__depend *sets;    /* [node of p] what the node depends on */
+    fxa_value *map;       /* [node of p] the node's value in b */
+    fxa_value *factor;    /* [node of p] uniform factor, if map = base * factor; -1 = map is no such product */
+    fxa_value *base;      /* [node of p] base, if map = base * factor; else -1 */
+    bool *wins;           /* [node of p] map = mulz(base, factor): 0 if base is 0, whatever factor is */
+    bool *signs;          /* [node of p] a reader distinguishes 0 and -0 */
+    int32_t tensor[FXA_MAX_TENSORS]; /* [tensor of p] index of the tensor in b */
+    bool finite;                     /* params that are factors are finite and not 0 */
 } fold;
 
 /* Returns true if a node is equal for all pairs of a head. */
 static bool fold_is_uniform(const fold *r, int32_t node) { return fxa__lower_rate(&r->sets[node]) <= FXA__RATE_HEAD; }
 
-/* Returns true if n is a product or quotient: x * c, x / c. In mulz and divz an exact 0 of the first operand wins; this
- * operand is x, unless c is finite and not 0. */
+/* Return true if n is a product; a quotient; a mulz or divz, in which the result is 0 if the first operand is 0,
+ * whatever the second is. The first operand of a folded mulz is the varying one, unless the uniform one is finite and
+ * not 0. */
 static bool fold_is_product(const fxa__node *n) { return n->op == FXA_OP_MUL || n->op == FXA_OP_MULZ; }
 static bool fold_is_quotient(const fxa__node *n) { return n->op == FXA_OP_DIV || n->op == FXA_OP_DIVZ; }
 static bool fold_zero_wins(const fxa__node *n) { return n->op == FXA_OP_MULZ || n->op == FXA_OP_DIVZ; }
 
-/* Returns true if a node is finite and not 0 in every run. mul and mulz by such a node differ by the sign of a 0 at
- * most. */
+/* Returns true if a node is finite and not 0 in every run. Then mul and mulz by the node differ at most by the sign of
+ * a 0. */
 static bool fold_is_finite(const fold *r, int32_t node) {
     const fxa__node *n = &r->p->nodes[node];
     if (n->op == FXA_OP_CONST) return n->type == FXA_FLOAT && isfinite(n->f) && n->f != 0;
     return n->op == FXA_OP_PARAM && r->finite;
 }
 
-/* Returns which operand of a product (or the divisor of a quotient) is uniform while the other varies; -1 = none. */
+/* Returns the index of the uniform operand of a product or quotient (there only the divisor, 1) whose other operand
+ * varies among the pairs of a head; -1 = none. */
 static int fold_factor_at(const fold *r, const fxa__node *n) {
     if (n->type != FXA_FLOAT || !(fold_is_product(n) || fold_is_quotient(n))) return -1;
     for (int k = fold_is_quotient(n); k < 2; k++) {
@@ -66,8 +68,8 @@ static fxa_value fold_operation(const fold *r, const fxa__node *n) {
     }
 }
 
-/* Rewrites a product or quotient in which a 0 wins over a uniform operand of any value: the pair tests x, and the
- * uniform operand is tested once per head. */
+/* Rewrites node i, a mulz or divz whose varying operand x makes the result 0 if x is 0, whatever the uniform operand
+ * is: the pair tests x, and the uniform operand is tested once per head. at: index of the uniform operand. */
 static void fold_product_zero(fold *r, int32_t i, int at) {
     const fxa__node *n = &r->p->nodes[i];
     int32_t varying = n->arg[1 - at];
@@ -80,8 +82,8 @@ static void fold_product_zero(fold *r, int32_t i, int at) {
     r->map[i] = fxa_builder_op2(r->b, FXA_OP_MULZ, r->base[i], r->factor[i]);
 }
 
-/* Rewrites other products: the factor of the varying operand joins the uniform one. A factor that is divided by again
- * cancels if it is finite and not 0. */
+/* Rewrites node i, another product or quotient: the factor of the varying operand joins the uniform operand. A factor
+ * by which the product is divided again cancels, if it is finite and not 0. at: index of the uniform operand. */
 static void fold_product(fold *r, int32_t i, int at) {
     const fxa__node *n = &r->p->nodes[i];
     int32_t varying = n->arg[1 - at];
@@ -98,8 +100,9 @@ static void fold_product(fold *r, int32_t i, int at) {
     r->map[i] = fxa_builder_op2(r->b, FXA_OP_MUL, r->base[i], r->factor[i]);
 }
 
-/* Returns which operand of the product in (c * x) / c is c, for any c; -1 = no such quotient. Derivatives of soft caps
- * have this form. An exact 0 wins in both operations or in neither; divz turns a product of -0 into 0. */
+/* Returns which operand of the product in (c * x) / c is c, whatever its value; -1 = node i is no such quotient.
+ * Derivatives of soft caps have this form. Product and quotient are mul and div, or mulz and divz; divz turns a product
+ * of -0 into 0. */
 static int fold_cancels_at(const fold *r, int32_t i) {
     const fxa__node *n = &r->p->nodes[i];
     if (n->type != FXA_FLOAT || !fold_is_quotient(n) || !fold_is_uniform(r, n->arg[1])) return -1;
@@ -126,7 +129,7 @@ static void fold_node(fold *r, int32_t i) {
     cancelled = at < 0 || wins ? fold_cancels_at(r, i) : -1;
     r->factor[i] = r->base[i] = -1;
     r->wins[i] = false;
-    if (n->op == FXA_OP_WITH_GRAD) { /* its value: derivatives were taken before */
+    if (n->op == FXA_OP_WITH_GRAD) { /* the value of its first operand: derivatives were taken by an earlier pass */
         r->map[i] = r->map[n->arg[0]];
         r->factor[i] = r->factor[n->arg[0]], r->base[i] = r->base[n->arg[0]], r->wins[i] = r->wins[n->arg[0]];
         return;

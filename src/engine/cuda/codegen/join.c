@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * Joins the score program and what computes gradients into one program: its dscore is 1, so that its outputs are
- * derivatives of the new score; its constants are params, as far as kernels have room; its score is the product of Q
- * and K times the scale, a param. Records where a run finds each param and tensor.
+ * Joins the score program and its derivative, or the caller's backward program, into one program. In the joined program
+ * dscore is 1, so that outputs are derivatives of the new score; constants are params, as many as kernels take; and the
+ * score is the product of Q and K times the scale, a param. Records where a run finds each param and tensor.
  */
 #include "passes.h"
 
@@ -17,8 +17,8 @@ fxa_status fxa__cuda_derive(cuda_work *w, fxa_error *err) {
     return w->backward ? fxa_program_derivative(w->config.program, &w->config.derivative, err) : FXA_OK;
 }
 
-/* Returns the program with dscore = 1, so that its outputs are derivatives of the new score. A user backward keeps its
- * dscore. */
+/* Sets *out to p with dscore = 1, so that its outputs are derivatives of the new score. bprop: the caller's backward
+ * program, whose output dscore replaces that of p and reads the run's dscore; NULL = none. */
 static fxa_status join_unit_dscore(fxa__host *host, const fxa_program *p, const fxa_program *bprop, fxa_program **out,
                                    fxa_error *err) {
     size_t n = (size_t)(bprop && bprop->n_nodes > p->n_nodes ? bprop->n_nodes : p->n_nodes);
@@ -48,8 +48,8 @@ static int32_t join_count(const fxa_program *p, uint8_t type) {
     return n;
 }
 
-/* Makes constants params, as many as kernels take besides the scale; others stay in the text. Constants of the
- * score come first, so both passes have the same ones, and sums in the same order. */
+/* Turns constants into params, as many as kernels take besides the scale; further constants stay in the text. Constants
+ * of the score come first, so forward and backward have the same ones, and compute sums in the same order. */
 static fxa_status join_parameterize(fxa__host *host, fxa_program *p, fxa__parameterized *out, fxa_error *err) {
     int32_t floats = join_count(p, FXA_FLOAT), ints = join_count(p, FXA_INT);
     if (floats >= FXA_CUDA_SCALARS || ints > FXA_CUDA_SCALARS)
@@ -59,7 +59,7 @@ static fxa_status join_parameterize(fxa__host *host, fxa_program *p, fxa__parame
     return fxa__lower_parameterize_at_most(host, p, FXA_CUDA_SCALARS - 1 - floats, out, err);
 }
 
-/* Makes the program whose score is the input times the param `scale`. */
+/* Sets *out to p with its input score replaced by the input (the product of Q and K) times the param named `scale`. */
 static fxa_status join_scale(fxa__host *host, const fxa_program *p, const char *scale, fxa_program **out,
                              fxa_error *err) {
     size_t n = (size_t)p->n_nodes;
@@ -81,7 +81,8 @@ static fxa_status join_scale(fxa__host *host, const fxa_program *p, const char *
     return status;
 }
 
-/* Records the source of each param and tensor of the joined program, by name: programs sort both by name. */
+/* Records the source of each param and tensor of the joined program. Searches them by name, because programs sort
+ * params and tensors by name. */
 static void join_sources(cuda_work *w, const fxa__parameterized *lifted, const char *scale) {
     for (int32_t i = 0; i < w->joined->n_params; i++) {
         const char *name = w->joined->params[i].name;
@@ -97,7 +98,8 @@ static void join_sources(cuda_work *w, const fxa__parameterized *lifted, const c
         w->c->source[i] = fxa__cuda_tensor_source(w, w->joined->tensors[i].name);
 }
 
-/* Makes the program with the outputs of both passes; config.program itself, retained, in a forward. */
+/* Sets *out to one program with the outputs of forward and backward; in a forward to config.program itself,
+ * retained. */
 static fxa_status join_passes(const cuda_work *w, fxa_program **out, fxa_error *err) {
     fxa_program *fused = NULL;
     if (!w->backward) {

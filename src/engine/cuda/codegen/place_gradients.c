@@ -1,7 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * Decides how each requested gradient of a param or captured tensor is summed: along diagonals, as the dense tensor of
- * dS, as sums of a head, or per pair by scatter(); and which sums are exact.
+ * Decides how each requested gradient of a param or captured tensor is summed: along diagonals (a term for each q - k),
+ * not at all because it is dS itself (dense tensor, an element per pair), over all pairs of a head, or per pair by
+ * scatter(); and which sums are exact (FxaExact).
  */
 #include "passes.h"
 
@@ -9,8 +10,9 @@ bool fxa__cuda_is_number(const fxa_program *p, int32_t node, double x) {
     return p->nodes[node].op == FXA_OP_CONST && p->nodes[node].type == FXA_FLOAT && p->nodes[node].f == x;
 }
 
-/* Returns true if an output is the gradient of the load that pairs read as `load`, with derivative 1: kernels then sum
- * or store dS itself. With a user backward dS is not summed along diagonals, because the dS of dQ and dK is another. */
+/* Returns true if an output is the gradient of what node `load` loads, and the new score's derivative by the loaded
+ * value is 1: kernels then sum or store dS itself. With a user backward dS is not summed along diagonals, because
+ * kernels compute dQ and dK from another dS. */
 static bool grads_is_load(const cuda_work *w, const fxa__output *out, int32_t load) {
     const fxa_program *p = w->c->program;
     if (w->c->switches.user_backward && load == w->c->operands.diagonal) return false;
@@ -22,8 +24,8 @@ static bool grads_is_load(const cuda_work *w, const fxa__output *out, int32_t lo
     return true;
 }
 
-/* Returns true if the caller requests a gradient and it is not always 0. Params and tensors of the rewritten program
- * have indices of their own. */
+/* Returns true if the caller requests the gradient that `out` is, and it is not always 0. Indices of params and tensors
+ * of the rewritten program differ from the caller's. */
 static bool grads_is_wanted(const cuda_work *w, const fxa__output *out) {
     const fxa__cuda_program *c = w->c;
     if (fxa__cuda_is_number(c->program, out->value, 0)) return false;
@@ -35,9 +37,9 @@ static bool grads_is_wanted(const cuda_work *w, const fxa__output *out) {
            (w->config.grad_params >> c->params[out->slot].source & 1);
 }
 
-/* Returns true if requested gradients read the score in a comparison, an index or a function without derivative
- * (with_grad, floor), which a derivative of 1 does not show. Kernels pass the score to gradients only with
- * PROG_DERIVATIVE. */
+/* Returns true if requested gradients read the score: even if the score's own derivative is 1, they may do so in a
+ * comparison, an index or a function without derivative (with_grad, floor). Kernels pass the score to gradients only
+ * with PROG_DERIVATIVE. */
 bool fxa__cuda_gradients_read_score(const cuda_work *w) {
     const fxa_program *p = w->c->program;
     uint32_t inputs = 0;
@@ -69,8 +71,8 @@ static void grads_choose_sums(cuda_work *w) {
     }
 }
 
-/* Chooses the tensors that are summed in FxaExact: gradients of which several pairs, diagonals or heads add to one
- * element in any order, although results must be deterministic. Tensors with an element per pair are not. */
+/* Chooses the tensors whose gradients are summed in FxaExact: several pairs, diagonals or heads add to one element in
+ * any order, but results must be deterministic. Excludes tensors with an element per pair. */
 static void grads_choose_exact(cuda_work *w) {
     fxa__cuda_program *c = w->c;
     const uint32_t pair = 1u << FXA_INPUT_B | 1u << FXA_INPUT_H | 1u << FXA_INPUT_Q | 1u << FXA_INPUT_K;

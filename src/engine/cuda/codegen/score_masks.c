@@ -1,9 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * Masks inside scores and scores inside masks. A `c ? x : -inf` in the score becomes a condition of the mask, by which
- * kernels skip tiles. Then conditions that read the score become `c ? x : -inf` in the score: kernels evaluate a mask
- * after the score was overwritten, and skip tiles before it is computed. Both forms give every pair the same weight and
- * gradients.
+ * Moves masks out of scores, and conditions that read the score out of masks. A `c ? x : -inf` in the score becomes the
+ * condition c of the mask, by which kernels skip tiles. Then conditions that read the score become `c ? x : -inf` in
+ * the score, because kernels skip tiles before they compute the score, and evaluate the mask after they overwrite the
+ * score. Either form gives every pair the same weight and the same gradients.
  */
 #include "passes.h"
 
@@ -11,19 +11,21 @@
 
 static bool scoremask_reads(const uint16_t *reads, int32_t node) { return reads[node] >> FXA_INPUT_SCORE & 1; }
 
+/* Returns true if a node is an `and` of conditions, at least one of which reads the score. */
 static bool scoremask_is_join(const fxa_program *p, const uint16_t *reads, int32_t node) {
     const fxa__node *n = &p->nodes[node];
     return n->op == FXA_OP_AND && n->type == FXA_BOOL && scoremask_reads(reads, node);
 }
 
-/* Marks the conditions of a conjunction, and the operations that join them, each once. */
+/* Marks in parts[node of p] the conditions of the mask, a conjunction, and the `and` operations that join them. */
 static void scoremask_mark(const fxa_program *p, const uint16_t *reads, int32_t mask, bool *parts) {
     parts[mask] = true;
     for (int32_t i = mask; i >= 0; i--)
         for (int k = 0; parts[i] && scoremask_is_join(p, reads, i) && k < 2; k++) parts[p->nodes[i].arg[k]] = true;
 }
 
-/* Returns the conjunction of those that read the score, or of the others; -1 = there are none. */
+/* Returns the conjunction of the marked conditions that read the score (wanted), or of those that do not (!wanted); -1
+ * = there are none. */
 static fxa_value scoremask_join(fxa_builder *b, const fxa_program *p, const uint16_t *reads, const bool *parts,
                                 const fxa_value *map, bool wanted) {
     fxa_value all = -1;
@@ -46,7 +48,7 @@ static void scoremask_build(fxa_builder *b, const fxa_program *p, const uint16_t
     fxa_builder_set_mask(b, rest < 0 ? fxa_builder_bool(b, 1) : rest);
 }
 
-/* Makes the program whose mask does not read the score; p itself, retained, if its mask does not. */
+/* Sets *out to a program like p whose mask does not read the score: p itself, retained, if its mask does not. */
 static fxa_status scoremask_move(fxa__host *host, fxa_program *p, fxa_program **out, fxa_error *err) {
     size_t n = (size_t)p->n_nodes;
     fxa_builder *b = NULL;
@@ -71,7 +73,7 @@ static fxa_status scoremask_move(fxa__host *host, fxa_program *p, fxa_program **
     return status;
 }
 
-/* Puts a program into the place of the one that it was made from. */
+/* Replaces config.program by the program that was made from it. */
 static void scoremask_replace(cuda_work *w, fxa_program *made) {
     fxa_program_destroy(w->config.program);
     w->config.program = made;

@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * The caller's backward program (bprop) next to the score program. Both become one text, so the params and tensors of
- * the backward program get names that the score program does not declare (codegen/added_names.c). Its coordinates are
- * those of the problem.
+ * Prepares the caller's backward program (bprop). Backward program and score program become one text, so the params and
+ * tensors of the backward program get names that the score program does not declare (codegen/added_names.c). The
+ * coordinates of the backward program become those of the problem.
  */
 #include "passes.h"
 
@@ -25,7 +25,7 @@ static fxa_value bprop_operation(fxa_builder *b, const cuda_added *names, const 
     }
 }
 
-/* Makes the backward program with names of its own. */
+/* Sets *out to the backward program with names that the score program does not declare. */
 static fxa_status bprop_rename(const cuda_work *w, fxa_program **out, fxa_error *err) {
     const fxa_program *p = w->problem->bprop;
     size_t n = (size_t)p->n_nodes;

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * Writes program.cuh; common/score.cuh describes what it defines. Values that neither rows nor keys change are members,
- * which head() computes. All other values are computed in the function that needs them, as functions of the pair: the
+ * Writes program.cuh; common/score.cuh describes what it defines. Values that depend on neither row nor key are members
+ * of Program, which head() computes. Every other value is computed in the functions that need it, from the pair: the
  * compiler shares what pairs of unrolled loops have in common. codegen/write_tile_functions.c writes the static
  * functions, codegen/write_gradients.c the gradients of params and captured tensors.
  */
@@ -15,7 +15,8 @@ static void write_put(cuda_work *w, const char *text) { fxa__write_bytes(&w->c->
 
 /* ---- Statements -------------------------------------------------------------------------------------------------- */
 
-/* Writes the statements of rows, keys and pairs that the functions in `bits` need. Values of heads are members. */
+/* Writes the statements that compute values of rows, keys and pairs for the functions in `bits` (CUDA_VALUE, ...).
+ * Values of runs and heads are members of Program. */
 static void write_statements(cuda_work *w, const fxa__emit *e, uint32_t bits) {
     for (int level = FXA__EMIT_ROW; level < FXA__EMIT_LEVELS; level++)
         fxa__lower_emit_nodes(e, (fxa__emit_level)level, bits, &w->c->text);
@@ -23,7 +24,7 @@ static void write_statements(cuda_work *w, const fxa__emit *e, uint32_t bits) {
 
 /* ---- Functions of pairs ------------------------------------------------------------------------------------------ */
 
-/* Writes members for params in device memory: their declarations, or the code that sets them. */
+/* Writes the declarations of members of Program for params in device memory; with `fill` the code that sets them. */
 static void write_scalars(cuda_work *w, bool fill) {
     const fxa_program *p = w->c->program;
     for (int32_t i = 0; i < p->n_nodes; i++) {
@@ -39,7 +40,7 @@ static void write_scalars(cuda_work *w, bool fill) {
     }
 }
 
-/* Writes the members and head(), which computes values of runs and heads. */
+/* Writes the members of Program that are values of runs and heads, and head(), which computes them. */
 static void write_head(cuda_work *w) {
     for (int level = FXA__EMIT_RUN; level <= FXA__EMIT_HEAD; level++)
         fxa__lower_emit_hoisted(&w->emit.pairs, (fxa__emit_level)level, &w->c->text);
@@ -53,7 +54,7 @@ static void write_head(cuda_work *w) {
     write_put(w, "    }\n");
 }
 
-/* Writes the statement that computes t<node>. */
+/* Writes the statement that computes t<node>, the member of tile() for a node. */
 static void write_tile_member(cuda_work *w, int32_t node) {
     const cuda_tile *x = &w->tiles[node];
     fxa__write_format(&w->c->text, "        t%d = ", (int)node);
@@ -69,7 +70,7 @@ static void write_tile_member(cuda_work *w, int32_t node) {
     write_put(w, ";\n");
 }
 
-/* Writes the members that pairs read from their tile, and tile(), which computes them. */
+/* Writes the members t<node> that pairs read, and tile(), which computes them once per tile. */
 static void write_tile(cuda_work *w) {
     int32_t n = w->c->program->n_nodes, count = 0;
     for (int32_t i = 0; i < n; i++) {
@@ -85,7 +86,7 @@ static void write_tile(cuda_work *w) {
     write_put(w, "    }\n");
 }
 
-/* Writes the end of a function that returns a node. */
+/* Writes the return statement and the end of a function that returns a node. */
 static void write_return(cuda_work *w, const fxa__emit *e, int32_t node) {
     write_put(w, "        return ");
     fxa__lower_emit_value(e, node, &w->c->text);
@@ -167,8 +168,9 @@ static void write_uniform_mask(cuda_work *w) {
     write_put(w, ";\n    }\n");
 }
 
-/* Writes the mask for 64-bit elements: unequal operands are unequal elements; equal operands are equal elements unless
- * they are INT32_MIN or INT32_MAX. */
+/* Writes mask_whole(), the mask that compares 64-bit elements. It runs only if the row operand, an element cut to 32
+ * bits, is INT32_MIN or INT32_MAX: other equal operands are equal elements, and unequal operands are unequal
+ * elements. */
 static void write_mask64(cuda_work *w) {
     write_put(w, "#define fxa__get_whole fxa__rare_whole\n"
                  "    FXA_INLINE bool mask_whole(const FxaArgs &a, const Pair &p) const\n    {\n");
@@ -182,7 +184,7 @@ static void write_mask(cuda_work *w) {
     if (!w->c->switches.mask) return;
     bool is_64_bit = w->i64_operands && !w->backward;
     if (is_64_bit) write_mask64(w);
-    /* The mask never reads the score: codegen/score_masks.c moved such conditions. */
+    /* The mask never reads the score: codegen/score_masks.c moved conditions that do into the score. */
     write_put(w, "    FXA_INLINE bool mask(const FxaArgs &a, const Pair &p) const\n    {\n");
     if (is_64_bit)
         write_put(w, "        if (p.q_word == 2147483647 || p.q_word == -2147483647 - 1) return mask_whole(a, p);\n");
@@ -193,7 +195,7 @@ static void write_mask(cuda_work *w) {
 
 /* ---- The pass ---------------------------------------------------------------------------------------------------- */
 
-/* Writes the switches that differ from their defaults. write_softcap() writes those of the soft cap. */
+/* Writes the switches (PROG_ macros) that differ from their defaults. write_softcap() writes those of the soft cap. */
 static void write_switches(cuda_work *w) {
     struct FxaTraits here = w->c->switches;
     here.softcap = here.softcap_series = here.softcap_has_unit = 0;

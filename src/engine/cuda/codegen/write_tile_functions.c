@@ -1,7 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * Writes the static functions of program.cuh, which are called without a pair: unit(), diagonal(), tile_class(). They
- * read no members.
+ * Writes the static functions of program.cuh, which kernels call without a pair: unit() (the uniform factor of the
+ * score), diagonal() (the value of a diagonal row at q - k) and tile_class() (what the mask is in a tile). Static
+ * functions read no members.
  */
 #include "passes.h"
 
@@ -14,7 +15,8 @@ static const char tilefn_lengths[] =
 
 static void tilefn_put(const cuda_work *k, const char *text) { fxa__write_bytes(&k->c->text, text, strlen(text)); }
 
-/* Writes the statements and the return value of a function that returns one node. Returns false without memory. */
+/* Writes the statements and the return value of a function that returns one node. Returns false if memory ran
+ * out. */
 static bool tilefn_alone(const cuda_work *k, int32_t node, fxa__emit_level most) {
     fxa__emit e;
     bool ok = fxa__lower_emit_open(k->host, k->c->program, FXA__CUDA_F32, 0, &e);
@@ -56,7 +58,7 @@ static bool tilefn_unit(const cuda_work *k) {
     return ok;
 }
 
-/* Writes diagonal(). All pairs of a diagonal have one value; the statements use the pair nearest to 0. */
+/* Writes diagonal(). All pairs of a diagonal have one value; the statements use the first pair of the diagonal. */
 static bool tilefn_diagonal(const cuda_work *k) {
     if (k->c->operands.diagonal < 0) return true;
     tilefn_put(k, "    static FXA_INLINE float diagonal(const FxaArgs &a, int b, int h, int d)\n    {\n");
@@ -67,8 +69,8 @@ static bool tilefn_diagonal(const cuda_work *k) {
     return ok;
 }
 
-/* Ranges of operands come from the packed operands, ranges of other loads from tables (FxaArgs.ranges); a load without
- * table may have any value. */
+/* Text that reads the range of values of a load in a tile: of the row and key operand from the packed operands, of
+ * other loads from tables of {minimum, maximum} (FxaArgs.ranges). A load without a table may have any value. */
 static const char tilefn_q_range[] = "fxa__interval_words(operand_range(a.q_vector, b, h, q0, q1))";
 static const char tilefn_k_range[] = "fxa__interval_words(operand_range(a.k_vector, b, h, k0, k1))";
 
@@ -86,7 +88,8 @@ static void tilefn_give(fxa__interval_text *v, const fxa_program *p, int32_t nod
     v->table[node] = -1;
 }
 
-/* Numbers the tables that tile_class() reads, at most FXA_CUDA_RANGES; other loads may have any value. */
+/* Chooses and numbers the tables of {minimum, maximum} that tile_class() reads, at most FXA_CUDA_RANGES; loads without
+ * a table may have any value. */
 static void tilefn_choose_tables(const cuda_work *k, fxa__interval_text *v) {
     const fxa_program *p = k->c->program;
     int8_t chosen[FXA__INTERVAL_TABLES];
@@ -107,9 +110,9 @@ static void tilefn_choose_tables(const cuda_work *k, fxa__interval_text *v) {
         v->tables[i] = (fxa__interval_table){k->c->operands.ranges[i].tensor, k->c->operands.ranges[i].axis};
 }
 
-/* A class with more loads of ranges, or more nodes, is a function that is called: a tile list evaluates the class in
- * three places, and a range takes two loops. Inlined, sixteen ranges compile in twelve seconds, sixty-four in more than
- * a hundred. */
+/* A tile_class() with more loads of ranges, or more nodes, is called instead of inlined: the kernel that writes tile
+ * lists evaluates it in three places, and a range takes two loops. Inlined, 16 ranges compile in 12 seconds, 64 in more
+ * than 100. */
 enum { TILEFN_MAX_LOADS = 4, TILEFN_MAX_NODES = 128 };
 
 static const char *tilefn_way(bool called) { return called ? "__device__ __noinline__" : "FXA_INLINE"; }
