@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * Conversions between the caller's memory and the workspace (host/convert.c): operands that kernels read in another
- * type or with other strides, and results that are added to or merged with existing ones. All architectures; arithmetic
- * in f64, each result rounded once.
+ * Conversions between the caller's memory and the workspace (host/convert.c): tensors that the main kernels read in
+ * another type or with other strides, and results that are added to or merged with existing ones. The kernels run on
+ * all architectures, compute in f64 and round each result once.
  *
  *     fxa_convert_copy        to = from, or to += from. Packed sequences: only rows of a sequence are written;
  *                             with +=, no rows past a length. Any grid of THREADS

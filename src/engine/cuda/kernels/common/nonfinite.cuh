@@ -1,15 +1,15 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * Non-finite values of V. A weight of exactly 0 contributes nothing, whatever V is, but matrix units multiply it, and 0
- * times NaN or infinity is NaN. So a tile whose O is not finite is recomputed with V replaced in shared memory, up to
- * three times:
+ * Non-finite values of V. A weight of exactly 0 must contribute nothing to O, even if V is NaN, but tensor cores
+ * multiply it, and 0 times NaN or infinity is NaN. So a query tile whose O is not finite is recomputed in up to three
+ * passes, with elements of V replaced in shared memory:
  *
- *     VALUES_FINITE   non-finite elements are 0: O is right where none of them has weight
- *     VALUES_POS_INF  1 where V is +inf or NaN, else 0: where the sum of weights is above 0, O is +inf, or NaN
- *     VALUES_NEG_INF  1 where V is -inf or NaN, else 0: O is -inf, and NaN where both sums are above 0
+ *     VALUES_FINITE   V = 0 for non-finite elements: O is right if none of them has a weight above 0
+ *     VALUES_POS_INF  V = 1 for +inf and NaN, else 0: O is set to +inf if the sum of weights is above 0
+ *     VALUES_NEG_INF  V = 1 for -inf and NaN, else 0: O is set to -inf, or to NaN if both sums are above 0
  *
  * The last two passes run only if the first has replaced an element. An O that is infinite because of a large finite V
- * is corrected by the first pass. Finite problems skip all of this. (simt/tiles.cuh skips weights of 0 instead.)
+ * is corrected by the first pass. If O is finite, no pass is added. (simt/tiles.cuh skips weights of 0 instead.)
  */
 #ifndef FXA_CUDA_COMMON_NONFINITE_CUH
 #define FXA_CUDA_COMMON_NONFINITE_CUH
@@ -33,7 +33,7 @@ enum { HALF_NAN = 0x7fff, HALF_SIGN = 0x8000 };
 FXA_INLINE u32 changed_half(u32 x, int values)
 {
     if ((x & HALF_INF) != HALF_INF) return values == VALUES_FINITE ? x : 0u;
-    /* the infinity of the other sign, which becomes 0 */
+    /* bits of the infinity with the other sign, which becomes 0 */
     const u32 against = values == VALUES_POS_INF ? HALF_INF | HALF_SIGN : HALF_INF;
     return values == VALUES_FINITE || x == against ? 0u : HALF_ONE;
 }
@@ -57,8 +57,8 @@ FXA_INLINE bool change_values(u32 tile, int bytes, int values, int thread, int t
     return changed;
 }
 
-/* Stores an infinity in an element of O whose sum of marks is above 0. The thread that stores in the pass of
- * VALUES_POS_INF reads the element in the pass of VALUES_NEG_INF. */
+/* Stores +inf or -inf, or NaN, in an element of O in memory, for which the pass `values` has found a sum of weights
+ * above 0. The thread that stores in the pass VALUES_POS_INF reads the element in the pass VALUES_NEG_INF. */
 FXA_INLINE void put_mark(Result *at, int values)
 {
 #if FXA_OUT_F32

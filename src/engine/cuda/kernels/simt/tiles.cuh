@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * Tiles of kernels without matrix instructions: all products in f32, whatever the storage type. The kernels serve f32,
- * which the matrix units would round to tf32, and every architecture, alignment and head dim.
+ * Tiles of kernels without matrix instructions: all products are computed in f32, for any storage type. The kernels
+ * serve f32, which the matrix units would round to tf32, and every architecture, alignment and head dim.
  *
  * A CTA of 256 threads computes a tile of 64 x 64: thread (y, x) of 16 x 16 has rows 4 y + i and columns x + 16 j.
  * Operands pass through shared memory in slices of SLICE columns, so that its size does not depend on the head dim:

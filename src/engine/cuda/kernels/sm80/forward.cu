@@ -30,7 +30,7 @@ constexpr int BLOCKS = BM / (16 * WARPS);
 constexpr int Q_BYTES = BM * D_STORED * 2, K_BYTES = BN * D_STORED * 2, V_BYTES = BN * DV_STORED * 2;
 constexpr int BYTES = Q_BYTES + K_BYTES + V_BYTES + 1024;
 static_assert(BYTES == TILE.launch.shared_bytes, "common/tile_shape.h has another size");
-constexpr float LARGE = 65536.f; /* largest maximum in base 2 whose rounding changes weights by at most 2^-8 */
+constexpr float LARGE = 65536.f; /* largest |maximum|, in base 2, whose rounding changes weights by at most 2^-8 */
 
 struct Sm80Forward {
     const FxaArgs &a;
@@ -281,7 +281,7 @@ struct Sm80Forward {
             for (int r = 0; r < 2; r++) {
                 const float top = finite_or_zero(row_max[i][r]), sum = quad_sum(row_sum[i][r]);
                 const SoftmaxEpilogue end(a, h, top, unit, values_bias(values, FXA_F16), sum);
-                /* a factor of NaN, from the sum or from the sink, stays NaN */
+                /* a factor that is NaN, from the sum or from the sink, stays NaN */
                 attended[r] = first_row(i) + 8 * r < q_len && end.factor > 0.f;
                 to[r] = result_row(a.o, b, h, q_first + first_row(i) + 8 * r);
             }

@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * Sums of dS along diagonals, by warps 2 and 3 of the Hopper backward kernel: the gradient of a diagonal row.
+ * Sums of dS along diagonals (pairs of equal q - k), by warps 2 and 3 of the Hopper backward kernel: the gradient of
+ * the diagonal row, values of the score that depend on q - k.
  */
 #ifndef FXA_CUDA_SM90_BACKWARD_DIAGONALS_CUH
 #define FXA_CUDA_SM90_BACKWARD_DIAGONALS_CUH
@@ -13,9 +14,9 @@ namespace {
 /*
  * Adds dS, in shared memory as [64 q][128 k], along its diagonals. Lane u of 0..63 (two warps) reads the 32-bit word (i
  * - u + 63) & 63, two keys, of rows 2i and 2i + 1 for i = 0..31: its four elements belong to the diagonals D - 1, D, D,
- * D + 1 with D = 2 (u - 63) while i <= u (sums `near`), else D + 128 (sums `far`). From one block of queries to the
- * next every D moves by 64: the warp with u = 0..31 is then done with `near` and continues its `far` as `near` of u +
- * 32, and the other warp's `near` becomes that of u - 32. So the two warps exchange their u.
+ * D + 1 with D = 2 (u - 63) while i <= u (sums `near`), else D + 128 (sums `far`). From one block of 64 queries to the
+ * next every D grows by 64: the warp with u = 0..31 has then completed its `near`, and its `far` continues as `near`
+ * with u + 32; the other warp's `near` continues as `near` with u - 32. So the two warps exchange their values of u.
  */
 struct DiagonalSums {
     float below, on, above;

@@ -32,7 +32,7 @@ FXA_INLINE void load_block(const FxaMaps &maps, const FxaArgs &a, const Backward
     barrier_expect(full, Q_BYTES + BQ * 4 + DENSE_BYTES + (operands ? Q_OPERAND_BYTES + K_OPERAND_BYTES : 0));
     tma_load_tile<BQ, FXA_D>(sh.q(step), &maps.q, full, rows, L2_EVICT_LAST);
     bulk_load(sh.lse(step), a.lse2 + row, BQ * 4, full);
-/* key operands are copied with every block, because they may differ between the query heads of a KV group */
+/* key operands are copied with every query block, because they may differ between the query heads of a KV group */
 #if PROG_OPERANDS
     const FxaOperand &v = a.q_vector, &w = a.k_vector;
     if (operands) bulk_load(sh.q_operands(step), v.data + at.b * v.b + h * v.h + m * BQ, Q_OPERAND_BYTES, full);

@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * Scores and gradients of pairs in the Hopper backward kernel, on the accumulators of a consumer warpgroup: P and dS of
- * a block, and the gradients of captured tensors. Keys are the rows of the accumulators, queries the columns; a thread
- * has two keys (key halves, 8 apart) and two queries of every 8.
+ * Computes scores and gradients of pairs in the Hopper backward kernel, on the accumulators of a consumer warpgroup: P
+ * and dS of a query block, and the gradients of captured tensors. Keys are the rows of the accumulators, queries the
+ * columns; a thread has two keys (key halves, 8 apart) and two queries of every 8.
  */
 #ifndef FXA_CUDA_SM90_BACKWARD_SCORES_CUH
 #define FXA_CUDA_SM90_BACKWARD_SCORES_CUH

@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * Backward on Hopper for head dims above 128: dK and dV of one key tile. Their accumulators do not fit into the
- * registers of one warpgroup, so one consumer warpgroup computes S^T, P and dV (WideScores), the other dP^T, dS and dK
- * (WideGradients).
+ * Backward on Hopper for head dims above 128: dK and dV of one key tile. The accumulators of dK and dV do not fit into
+ * the registers of one warpgroup, so one consumer warpgroup computes S^T, P and dV (WideScores), the other one dP^T, dS
+ * and dK (WideGradients).
  *
  * Grid: a CTA per tile of BK keys, KV head and batch entry (common/backward_tile.cuh); 384 threads.
  * Warps: one lane of the first warpgroup is the producer; the other two warpgroups are consumers.

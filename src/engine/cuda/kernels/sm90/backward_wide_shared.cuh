@@ -31,7 +31,7 @@ constexpr int BK = TILE.launch.k_rows, BQ = TILE.launch.q_rows, THREADS = TILE.l
 constexpr int K_BYTES = BK * D_STORED * 2, V_BYTES = BK * DV_STORED * 2;
 constexpr int Q_BYTES = BQ * D_STORED * 2, DO_BYTES = BQ * DV_STORED * 2;
 constexpr int EXCHANGE_BYTES = BQ * BK * 2 + (FXA_DROPOUT ? 512 : 0); /* bits of kept pairs follow the weights */
-constexpr int PARTIAL = 0x40000000; /* set in the index of a block that needs the mask */
+constexpr int PARTIAL = 0x40000000; /* bit that is set in the index of a partial query block, whose pairs need mask() */
 enum { BAR_CLEAR = 1 }; /* named barriers, one per consumer warpgroup */
 static_assert(!PROG_GRAD_DIAGONAL && !PROG_GRAD_DENSE && !PROG_GRAD_SUMS && !PROG_GRAD_SCATTER,
               "wide heads have no gradients of captured tensors");
@@ -56,12 +56,12 @@ struct WideShared {
     FXA_INLINE u32 lse(u32 step) const { return base + LSE_AT + (step % STAGES) * BQ * 4; }
     FXA_INLINE u32 delta(u32 step) const { return base + DELTA_AT + (step % STAGES) * BQ * 4; }
     FXA_INLINE u32 kv_full() const { return base + KV_BAR_AT; }
-    /* Barrier: both warpgroups have read K and V. */
+    /* Address of the barrier that completes when both warpgroups have read K and V. */
     FXA_INLINE u32 kv_read() const { return base + KV_BAR_AT + 8; }
     FXA_INLINE Ring<STAGES> q_ring() const { return {base + RINGS_AT}; }
     FXA_INLINE Ring<STAGES> o_ring() const { return {q_ring().at + Ring<STAGES>::bytes}; }
     FXA_INLINE Ring<STAGES> exchange_ring() const { return {o_ring().at + Ring<STAGES>::bytes}; }
-    /* {m | PARTIAL, h} */
+    /* Address of {query block m | PARTIAL, query head h} of a step. */
     FXA_INLINE u32 block_entry(u32 step) const { return base + INDICES_AT + 8 * (step % STAGES); }
 
     FXA_INLINE void init() const

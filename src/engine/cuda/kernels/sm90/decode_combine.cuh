@@ -53,7 +53,7 @@ FXA_INLINE PartialResult combine(const FxaArgs &a, const PartialResult &x, const
 /*
  * Adds up at most 2^levels partial results in a binary tree over their indices: results 0 and 1, 2 and 3, ... of a
  * level are combined to one result of the next level; a result without a partner moves up unchanged. So the sum of a
- * row group has the same bits whether a CTA adds all splits of the row group or 2^i neighbouring splits.
+ * row group has the same bits if one CTA adds all its splits, and if several CTAs add 2^i neighbouring splits each.
  */
 template <int levels> struct SplitTree {
     PartialResult level[levels];

@@ -27,9 +27,9 @@ namespace {
 static_assert(!PROG_USER_BACKWARD, "kernels of sm90 do not call user_backward()");
 constexpr FxaTileShape TILE = fxa_dq_sm90(TRAITS);
 constexpr int BM = TILE.launch.q_rows, BN = TILE.launch.k_rows, THREADS = TILE.launch.threads;
-/* Up to head dim 128, Q and dO of a tile move to registers at once, so that their buffers receive the next tile, and
- * dQ has a buffer of its own. At larger head dims Q and dO stay in shared memory, and dQ leaves through the buffer
- * of Q. */
+/* True if consumers load Q and dO of a query tile to registers, so that the buffers of Q and dO receive the next tile
+ * at once; dQ is then stored through a separate buffer. Above head dim 128, Q and dO stay in shared memory, and dQ is
+ * stored through the buffer of Q. */
 constexpr bool IN_REGISTERS = FXA_D <= 128 && FXA_DV <= 128;
 constexpr bool DENSE_TILES = PROG_DENSE && IN_REGISTERS; /* otherwise the dense tensor is read by plain loads */
 constexpr int Q_BYTES = BM * D_STORED * 2, DO_BYTES = BM * DV_STORED * 2;

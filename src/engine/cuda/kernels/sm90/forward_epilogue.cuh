@@ -156,7 +156,7 @@ struct ForwardEpilogue : TileCoordinates {
                                       r ? sum[1] : sum[0]);
             factor[0] = factor[1];
             factor[1] = q0 + 8 * r < q_len ? end.factor : 0.f;
-            /* a factor of NaN, from the sum or from the sink, stays NaN */
+            /* `factor` may be NaN, from the sum or from the sink, and then stays NaN */
             if (tile & (MARK_POS_INF | MARK_NEG_INF)) factor[1] = end.factor > 0.f ? 1.f : 0.f;
             lse[0] = lse[1];
             lse[1] = end.lse;

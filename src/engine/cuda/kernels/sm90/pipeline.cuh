@@ -128,9 +128,9 @@ template <int tile_rows, int columns> FXA_INLINE void negate_rows(const FxaArgs 
     async_fence();
 }
 
-/* Writes the accumulators of a warp's 16 rows, times a factor per row half, as 16-bit elements into a swizzled tile
- * at address `rows`. A factor of 0 writes zeros whatever the accumulators hold. nonfinite[half] becomes nonzero if
- * this thread has written an infinity or a NaN. */
+/* Writes the accumulators of a warp's 16 rows, times a factor per row half, as 16-bit elements into a swizzled tile at
+ * address `rows`. A factor of 0 writes zeros, even for NaN. nonfinite[half] becomes nonzero if this thread has written
+ * an infinity or a NaN. */
 template <int tile_rows, int n>
 FXA_INLINE void rows_to_shared(u32 rows, const float (&x)[n], float first, float second, u32 (&nonfinite)[2])
 {
