@@ -115,7 +115,7 @@ static bool operands_is_operand(const cuda_work *w, int32_t node) {
 }
 
 /* Decides how i64 elements are compared. If both sides of every comparison are row and key operand and only the mask
- * compares them, the operands are cut to 32 bits; else pairs load all 64 bits, and no i64 load is an operand. */
+ * compares them, the operands are saturated to 32 bits; else pairs load all 64 bits, and no i64 load is an operand. */
 static void operands_i64(cuda_work *w) {
     const fxa_program *p = w->c->program;
     bool ok = true;

@@ -73,7 +73,7 @@ typedef struct cuda_work {
 
     /* Pass 10. */
     cuda_tile *tiles;  /* values that tile() computes */
-    bool i64_operands; /* row and key operand are i64 elements cut to 32 bits; the mask compares all 64 bits */
+    bool i64_operands; /* row and key operand are i64 elements saturated to 32 bits; the mask compares 64 bits */
     int32_t rounded; /* backward: float that the forward reads, rounded, from the diagonal row, so never part of an fma;
                           -1 = none */
 

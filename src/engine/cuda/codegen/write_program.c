@@ -168,8 +168,8 @@ static void write_uniform_mask(cuda_work *w) {
     write_put(w, ";\n    }\n");
 }
 
-/* Writes mask_whole(), the mask that compares 64-bit elements. It runs only if the row operand, an element cut to 32
- * bits, is INT32_MIN or INT32_MAX: other equal operands are equal elements, and unequal operands are unequal
+/* Writes mask_whole(), the mask that compares 64-bit elements. It runs only if the row operand, an element saturated to
+ * 32 bits, is INT32_MIN or INT32_MAX: other equal operands are equal elements, and unequal operands are unequal
  * elements. */
 static void write_mask64(cuda_work *w) {
     write_put(w, "#define fxa__get_whole fxa__rare_whole\n"

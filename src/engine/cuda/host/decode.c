@@ -1,39 +1,42 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * Launches of decode (few queries, split-KV): pre-passes, a tile list with one row per batch entry (and KV head),
- * fxa_decode. Also computes how the keys of a (b, KV head) are divided into splits, and splits into work items, which
- * CTAs compute (sm90/decode.cu).
+ * Launches of decode (few queries, split-KV): pre-passes, a tile list with one row per batch entry (and KV head), the
+ * kernel fxa_decode. Also computes how the keys of a (b, KV head) are divided into splits, and how splits are grouped
+ * into work items; a CTA computes one item at a time (sm90/decode.cu).
  */
 #include "call.h"
 
 #include "../../../base/num.h"
 
 enum {
-    DECODE_PIECE = 8,  /* minimum tiles of a split, */
-    DECODE_KEYS = 512, /* or minimum keys of a split, if that gives at most DECODE_FEW splits */
-    DECODE_FEW = 8,
+    DECODE_PIECE = 8,   /* minimum tiles of a split, if there are more than DECODE_FEW splits */
+    DECODE_KEYS = 512,  /* minimum keys of a split, if there are at most DECODE_FEW splits */
+    DECODE_FEW = 8,     /* maximum splits of DECODE_KEYS keys */
     DECODE_ALONE = 16,  /* minimum tiles of a split if each split is a work item */
     DECODE_TAIL = 6,    /* items of the last round are halved if they occupy more than 1/6 of the multiprocessors */
-    DECODE_EVEN = 5,    /* and less than 3/5 */
-    DECODE_ROUNDS = 4,  /* minimum rounds of items if batch entries have different lengths */
-    DECODE_END = 128,   /* KB that a multiprocessor could read in the time of an item's end */
-    DECODE_SHARE = 640, /* KB that the device could read in the time of combining one more item */
+    DECODE_EVEN = 5,    /* items of the last round are halved if they occupy less than 3/5 of the multiprocessors */
+    DECODE_ROUNDS = 4,  /* minimum items per multiprocessor if batch entries have different lengths */
+    DECODE_END = 128,   /* KB that a multiprocessor could read in the time in which it finishes an item */
+    DECODE_SHARE = 640, /* KB that the device could read in the time of combining one more item of a row group */
     DECODE_CLUSTER = 8, /* maximum CTAs of a cluster */
     DECODE_EACH = 2,    /* maximum splits of each CTA of a cluster */
-    DECODE_BUSY = 9,    /* twentieths of the multiprocessors that nearly saturate memory bandwidth */
+    DECODE_BUSY = 9,    /* 9/20 of the multiprocessors nearly saturate memory bandwidth */
     DECODE_NEAR = 2,    /* clusters may use 1/2 of the multiprocessors, so that all are resident at once */
-    DECODE_FULL = 3,    /* 1/3 of the multiprocessors saturates memory bandwidth, */
-    DECODE_IDLE = 20    /* except for 1/20 of what an idle one would have read */
+    DECODE_FULL = 3,    /* 1/3 of the multiprocessors saturates memory bandwidth, but for DECODE_IDLE */
+    DECODE_IDLE = 20    /* an idle multiprocessor loses 1/20 of what it would have read */
 };
 
+/* How the work of a decode is divided. */
 typedef struct decode_cut {
     int64_t ctas, rows, pieces,
         piece; /* ctas: multiprocessors; rows: (b, KV head, row group)s; pieces: splits of each; piece: KB of a split */
     bool folds; /* a CTA can combine the splits of an item (FOLDS in sm90/decode_shared.cuh) */
 } decode_cut;
 
-/* Returns the number of splits of a (b, KV head). Depends on its own shape alone, so results do not depend on the
- * batch. One batch entry fills the device; if each split is an item, half of it, which saturates memory bandwidth. */
+/* Returns the number of splits of a (b, KV head). The number depends on the shape of one batch entry alone, so results
+ * do not depend on the batch. Splits of one entry fill the device; if each split is an item, they fill half of it,
+ * which saturates memory bandwidth. rows: row groups of all KV heads of an entry; tiles: key tiles; tile: keys of a
+ * tile. */
 static int64_t decode_pieces(const decode_cut *c, int64_t rows, int64_t tiles, int64_t tile) {
     int64_t most = fxa__div_up(tiles, c->folds ? DECODE_PIECE : DECODE_ALONE), pieces = 1;
     if (c->folds) most = fxa__max_i64(most, fxa__min_i64(tiles * tile / DECODE_KEYS, DECODE_FEW));
@@ -42,14 +45,15 @@ static int64_t decode_pieces(const decode_cut *c, int64_t rows, int64_t tiles, i
     return c->folds ? pieces : fxa__max_i64(most, 1);
 }
 
-/* Returns true if the items of the last, incomplete round are made smaller. If the round is nearly full, the ends of
- * the smaller items cost more than they balance; with few rounds, smaller items everywhere are as good. */
+/* Returns true if the items of the last, incomplete round are made smaller (a round: one item per multiprocessor). If
+ * that round is nearly full, finishing more items costs more than balance gains; with one round, making all items
+ * smaller is as good. run: splits of an item. */
 static bool decode_has_tail(const decode_cut *c, int64_t items, int64_t run) {
     int64_t rest = items % c->ctas;
     return run > 1 && items > c->ctas && rest > c->ctas / DECODE_TAIL && rest < c->ctas / DECODE_EVEN * 3;
 }
 
-/* Returns the time of a run with `run` splits per item, in KB that memory delivers in that time. */
+/* Returns the time of a decode with `run` splits per item, as the KB that memory delivers in that time. */
 static int64_t decode_time(const decode_cut *c, int64_t run) {
     int64_t shares = fxa__div_up(c->pieces, run), items = c->rows * shares, rest = items % c->ctas;
     int64_t busy = items - rest, rounds = fxa__div_up(items, c->ctas);
@@ -58,7 +62,8 @@ static int64_t decode_time(const decode_cut *c, int64_t run) {
     return busy * run * c->piece + rounds * c->ctas * DECODE_END + (shares > 1 ? shares * DECODE_SHARE : 0);
 }
 
-/* Returns the number of splits per item. Different lengths of batch entries need many items for balance. */
+/* Returns the number of splits per item with the least time. spans: true = batch entries have different lengths, which
+ * need many items for balance. */
 static int64_t decode_run(const decode_cut *c, bool spans) {
     int64_t best = 1, most = c->folds ? fxa__min_i64(c->pieces, FXA_DECODE_MAX_RUN) : 1;
     for (int64_t run = 2; run <= most; run *= 2) {
@@ -68,7 +73,7 @@ static int64_t decode_run(const decode_cut *c, bool spans) {
     return best;
 }
 
-/* Sets how many of the last (b, KV head)s have items of half or a quarter of the size, of at least two splits. */
+/* Sets out->cut: how many of the last (b, KV head)s have items of half or a quarter of the splits, but at least two. */
 static void decode_tail(const decode_cut *c, int64_t groups, fxa__cuda_buffers *out) {
     int64_t row = groups * fxa__div_up(out->splits, out->item_splits),
             items = c->rows / groups * row; /* row: items of a (b, KV head) */
@@ -76,7 +81,7 @@ static void decode_tail(const decode_cut *c, int64_t groups, fxa__cuda_buffers *
         out->cut[out->item_splits >> 1 > 2] = (int32_t)fxa__div_up(items % c->ctas, row);
 }
 
-/* Returns the items of one row group of `heads` (b, KV head)s. */
+/* Returns the number of items of `heads` (b, KV head)s with one row group each. */
 static int64_t decode_items(const fxa__cuda_buffers *at, int64_t heads) {
     int64_t items = 0;
     for (int i = 0; i < FXA_CUDA_DECODE_CUTS; i++) {
@@ -86,6 +91,7 @@ static int64_t decode_items(const fxa__cuda_buffers *at, int64_t heads) {
     return items + heads * fxa__div_up(at->splits, at->item_splits);
 }
 
+/* Returns how the work is divided; rows are grouped by the query rows of the kernel's tile shape. */
 static decode_cut decode_cut_make(const fxa__cuda_self *self, const struct FxaTraits *t, const fxa_problem *p,
                                   const struct FxaTileShape *shape) {
     int64_t groups = fxa__div_up(p->hq / p->hkv * p->sq, shape->launch.q_rows),
@@ -97,8 +103,8 @@ static decode_cut decode_cut_make(const fxa__cuda_self *self, const struct FxaTr
     return c;
 }
 
-/* Returns the number of CTAs of a cluster, if one item per CTA saturates memory bandwidth or is a single split; a
- * cluster combines its results without the workspace. */
+/* Returns the largest number of CTAs of a cluster with which one item per CTA saturates memory bandwidth or is a single
+ * split; 0 = no clusters. A cluster combines the results of its CTAs without the workspace. */
 int32_t fxa__cuda_decode_cluster(const fxa__cuda_self *self, const struct FxaTraits *t, const fxa_problem *p,
                                  const struct FxaTileShape *shape) {
     const decode_cut c = decode_cut_make(self, t, p, shape);
@@ -141,7 +147,7 @@ fxa_status fxa__cuda_decode(fxa__cuda_call *c) {
     FXA_TRY(fxa__cuda_tile_list_write(c, &c->at.queries));
     fxa__cuda_args_tile_list(c, &c->at.queries);
     int64_t items = c->at.items, ctas = fxa__min_i64(items, c->self->processors);
-    if (shape->parts > 1) ctas = items; /* one item per cluster CTA */
+    if (shape->parts > 1) ctas = items; /* a CTA of a cluster computes one item */
     c->a.tiles = (int)items;
     decode_divisors(&c->a, shape->q_rows);
     return fxa__cuda_launch_main(c, FXA__CUDA_DECODE, 0, (fxa__cuda_grid){ctas, 1, 1});
