@@ -66,7 +66,7 @@ static void formula_mark(formula_state *f, int32_t node, int shift) {
     }
 }
 
-/* Returns true if two operands of n depend on the same value of a pair. */
+/* Returns true if two operands of n depend on a common value that is computed for every pair (FORMULA_VALUE). */
 static bool formula_shares(formula_state *f, const fxa__tape_node *n) {
     bool shared = false;
     for (int32_t i = 0; i < f->g->program->n_nodes; i++) f->seen[i] = 0;
@@ -146,7 +146,7 @@ static bool formula_watch_place(fxa__tape *t, int32_t place) {
     return true;
 }
 
-/* Adds the places from which an access computes its elements. Returns false if memory is exhausted. */
+/* Adds the places that an access reads to those that the part watches. Returns false if memory is exhausted. */
 static bool formula_watch_access(fxa__tape *t, const fxa__tape_access *access) {
     bool ok = formula_watch_place(t, access->lo) && formula_watch_place(t, access->hi) &&
               formula_watch_place(t, access->shift);

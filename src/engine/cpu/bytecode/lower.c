@@ -319,7 +319,7 @@ static void lower_want_one(lower_state *l, int32_t node) {
     if (l->g->nodes[node].level == TAPE_FULL) l->wanted[node] = 1;
 }
 
-/* Marks the nodes of FULL that a root needs. Operands of a FULL node precede it. */
+/* Marks the nodes of level FULL that a root needs. The operands of a node precede the node. */
 static void lower_want(lower_state *l, const fxa__tape_root *root) {
     const fxa__tape_node *nodes = l->g->nodes, *access = root->access >= 0 ? &nodes[root->access] : NULL;
     for (size_t i = 0; i < l->g->n_nodes; i++) l->wanted[i] = 0;

@@ -23,13 +23,13 @@ static const fxa__tape_place *mask_place(const fxa__tape_run *run, int32_t place
     return &run->tape->level[TAPE_FULL].places[place];
 }
 
-/* Returns the int at a place of FULL: of this row, or of the batch entry. */
+/* Returns the int that is stored at a place of level FULL: the int of row `row`, or of the batch entry. */
 static int32_t mask_int(const fxa__tape_run *run, int32_t place, int64_t row) {
     const fxa__tape_state *s = run->scratch;
     return ((const int32_t *)s->fixed[place])[mask_place(run, place)->space == TAPE_ROW ? row : 0];
 }
 
-/* Returns true if the value at a place differs from that of the row before. */
+/* Returns true if the value stored at a place differs between row `row` and the row before. */
 static bool mask_moves(const fxa__tape_run *run, int32_t place, int64_t row) {
     const fxa__tape_state *s = run->scratch;
     size_t size = mask_place(run, place)->real ? run->tape->kernels->real_size : sizeof(int32_t);
@@ -37,7 +37,7 @@ static bool mask_moves(const fxa__tape_run *run, int32_t place, int64_t row) {
     return mask_place(run, place)->space == TAPE_ROW && memcmp(x, x - size, size) != 0;
 }
 
-/* Returns true if the bits of a part may differ from those of the row before. */
+/* Returns true if the bits of a part of the formula may differ between row `row` and the row before. */
 static bool mask_part_moves(const fxa__tape_run *run, const fxa__tape_part *part, int64_t row) {
     bool moves = false;
     for (size_t i = part->watched; !moves && i < part->watched + part->n_watched; i++)
@@ -93,7 +93,8 @@ static void mask_run_part(fxa__tape_run *run, size_t part, int64_t row, int64_t 
     run->tape->kernels->row_signs(bits, s->spare[0], run->columns);
 }
 
-/* Computes the columns of each range in a row. Returns false if all are as in the row before. */
+/* Computes the columns of each range in a row. Returns false if the columns of all ranges are equal to those of the
+ * row before. */
 static bool mask_move_ranges(fxa__tape_run *run, int64_t row) {
     const fxa__tape *t = run->tape;
     fxa__tape_state *s = run->scratch;
@@ -130,8 +131,8 @@ static int64_t mask_repeats(const fxa__tape_run *run, int64_t row, int64_t end) 
     return last - row;
 }
 
-/* Computes the leaves of a row. Returns false if all are as in the row before. `kept`: the leaves in memory belong to
- * the row before. */
+/* Computes the leaves of the formula for a row. Returns false if all leaves are equal to those of the row before.
+ * `kept`: the leaves in memory are those of the row before. */
 static bool mask_leaves(fxa__tape_run *run, int64_t row, int64_t words, bool kept) {
     const fxa__tape *t = run->tape;
     const fxa__tape_state *s = run->scratch;

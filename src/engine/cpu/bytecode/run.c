@@ -128,7 +128,7 @@ static void *run_reg(const fxa__tape_state *s, const fxa__tape_leaf *leaf) {
     return s->base[leaf->level] + (size_t)leaf->reg * s->pitch[leaf->level];
 }
 
-/* Returns the heads of the rows, [rows], if the tape has SHARED values; else NULL. */
+/* Returns the heads [rows] of the rows if the tape has SHARED values (values per head and key); else NULL. */
 static const int32_t *run_heads(const fxa__tape_run *run) {
     const fxa__tape *t = run->tape;
     for (size_t i = 0; t->level[TAPE_SHARED].n_ins > 0 && i < t->n_leaves; i++)
@@ -137,7 +137,8 @@ static const int32_t *run_heads(const fxa__tape_run *run) {
     return NULL;
 }
 
-/* Computes the SHARED values of a row's head, unless the registers hold them for this block. */
+/* Computes the SHARED values of a row's head (values per head and key), unless the registers hold these values for the
+ * current key block. */
 static void run_shared(fxa__tape_run *run, int64_t row) {
     fxa__tape_state *s = run->scratch;
     if (s->shared && s->head == s->heads[row]) return;

@@ -81,10 +81,10 @@ bool fxa__tape_scratch(const fxa__tape *tape, int64_t max_rows, int64_t max_colu
 void *fxa__tape_carve(fxa__carver *c, const fxa__tape *tape, int64_t max_rows, int64_t max_columns);
 
 void fxa__tape_batch(fxa__tape_run *run, int32_t b, int32_t q_len, int32_t k_len, int32_t heads);
-/* Sets n rows with coordinates h and q. Their q_row is first, first + 1, ... and continues at 0 after q_len - 1,
- * because rows of several heads follow one another. */
+/* Sets n rows with coordinates h and q. The q_row of the rows is first, first + 1, ... and continues at 0 after
+ * q_len - 1, because rows of several heads follow one another. */
 void fxa__tape_rows(fxa__tape_run *run, int64_t n, const int32_t *h, const int32_t *q, int64_t first, int64_t q_len);
-/* Sets n keys with coordinates k. Their k_row is first, first + 1, ... */
+/* Sets n keys with coordinates k. The k_row of the keys is first, first + 1, ... */
 void fxa__tape_columns(fxa__tape_run *run, int64_t n, const int32_t *k, int64_t first);
 /* Prefetches the elements of large tensors that fxa__tape_row will read for this row and these columns. */
 void fxa__tape_prefetch(fxa__tape_run *run, int64_t row, int64_t first, int64_t n);

@@ -189,8 +189,8 @@ bool fxa__tape_graph_make(fxa__tape_graph *g, fxa__host *host, const fxa_program
 void fxa__tape_graph_free(fxa__tape_graph *g);
 /* Adds the mask at `node` to g->terms, and the leaves of the formula to the roots. */
 void fxa__tape_formula_make(fxa__tape_graph *g, int32_t node);
-/* Completes the last part of a tape, whose instructions are the last ones: adds the places of ROW that they read to
- * `watched`. Returns false if memory is exhausted. */
+/* Completes the last part of a tape, whose instructions are the last ones: adds the places of ROW that these
+ * instructions read to `watched`. Returns false if memory is exhausted. */
 bool fxa__tape_formula_watch(fxa__tape *tape);
 /* Converts the comparison at `node` to a WITHIN node. *negated: the comparison is true outside of that range. Returns
  * false if `node` is not a comparison that a range can express. */

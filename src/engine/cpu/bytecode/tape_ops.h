@@ -8,10 +8,10 @@
 
 #include "fxattn/fxattn.h"
 
-/* Operations that the program language lacks. Their codes follow those of ops.def. */
+/* Operations that the program language lacks. The codes of these operations follow the codes of ops.def. */
 enum {
     FXA__TAPE_NOT_BOOL = 128,
-    FXA__TAPE_FILL,      /* a single value in every element */
+    FXA__TAPE_FILL,      /* sets every element of a row to a single value */
     FXA__TAPE_COPY,      /* copies a row; does nothing if source and target are the same */
     FXA__TAPE_REVERSE,   /* reverses a row in place; n is arbitrary */
     FXA__TAPE_FMA,       /* a * b + c */
@@ -24,14 +24,14 @@ enum {
     FXA__TAPE_FLOAT_SUB, /* float(a - b), with ints a, b */
     /* d + b * float(c + a), with ints a, c; d is the result's row, and the fourth operand in the graph */
     FXA__TAPE_LINE_UP,
-    FXA__TAPE_LINE_DOWN, /* d + b * float(c - a), with ints a, c; d as above */
+    FXA__TAPE_LINE_DOWN, /* d + b * float(c - a), with ints a, c; d as in LINE_UP */
     FXA__TAPE_MASK_EQ,   /* a == b ? c : -inf, with ints a, b */
     FXA__TAPE_MASK_NE,
     FXA__TAPE_MASK_LT,
     FXA__TAPE_MASK_LE,
     FXA__TAPE_GUARD,    /* a == 0 ? 0 : b */
-    FXA__TAPE_ADD_UP,   /* sum of b where a is not 0 */
-    FXA__TAPE_ADD_EACH, /* adds each element of b where a is not 0 to its own sum */
+    FXA__TAPE_ADD_UP,   /* sum of the elements of b at which a is not 0 */
+    FXA__TAPE_ADD_EACH, /* adds each element of b at which a is not 0 to a sum of its own, one sum per element */
     FXA__TAPE_WITHIN    /* graph only: compares sign * k + a with b; becomes a FXA__TAPE_RANGE */
 };
 _Static_assert((int)FXA_OP_COUNT <= (int)FXA__TAPE_NOT_BOOL, "codes of programs and of tapes do not meet");

@@ -18,9 +18,9 @@
 enum {
     BF16_NR = FXA__BF16_NR,
     BF16_MR = FXA__BF16_MR,
-    BF16_K = 512,                /* k of a piece, for a row-major A */
+    BF16_K = 512,                /* maximum columns of A in a piece, for a row-major A */
     BF16_STEP = BF16_K / 2 + 16, /* words from one row of a piece to the next: not a power of two */
-    BF16_ROWS = 48,              /* rows that are rounded together, for a column-major A */
+    BF16_ROWS = 48,              /* maximum rows of A that are rounded together, for a column-major A */
     BF16_ROWS_K = 128
 };
 #define BF16_INLINE static inline __attribute__((always_inline))
