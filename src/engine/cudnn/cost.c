@@ -23,7 +23,7 @@
 
 static const struct cost_of_columns {
     int64_t columns;  /* largest head dim for which this row holds */
-    double tera[2];   /* [forward, backward] TFLOP/s */
+    double tera[2];   /* [forward, backward] TFLOP/s without a soft cap */
     double capped[2]; /* [forward, backward] TFLOP/s with a soft cap */
     double fixed;     /* TFLOP/s of the deterministic backward */
 } cost_of_columns[] = {

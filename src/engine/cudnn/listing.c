@@ -11,7 +11,7 @@
 
 typedef struct listing {
     const fxa__dnn_graph *g;
-    const fxa_program *program, *own; /* the problem's program, and the user's bprop; NULL = none */
+    const fxa_program *program, *own; /* the problem's program; the user's bprop, NULL = none */
     const fxa__parameterized *numbers;
     fxa__writer *w;
 } listing;

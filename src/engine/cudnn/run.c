@@ -75,7 +75,7 @@ static int64_t run_part(int64_t x, uint8_t part) {
 }
 
 /* Returns the scale of the run; if t->times is set, multiplied or divided by a scalar y of the program. If y is finite
- * and nonzero, a result beyond the range of f32 is clamped, because the score that it multiplies may be 0. */
+ * and nonzero, a result beyond the range of f32 is clamped, because the score that the result multiplies may be 0. */
 static double run_scale(const fxa__dnn_tensor *t, const fxa__bound_args *bound, const run_values *v) {
     if (!t->times) return bound->scale;
     const double y = v->node[t->index].f, x = t->times > 0 ? bound->scale * y : bound->scale / y;

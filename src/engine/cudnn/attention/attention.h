@@ -47,7 +47,7 @@ typedef struct fxa__dnn_attention {
     int32_t len_q, len_k;       /* tensors with the sequence lengths, for matmuls; -1 = none */
     bool banded;                /* true: the graph has a causal mask or a window */
     bool own_lengths;           /* true: each batch entry has its own lengths, in the tensors len_q and len_k */
-    /* tensors. more: k length - q length; joined: LSE of this run, before it is merged with the existing LSE */
+    /* tensors. more: k length - q length; joined: LSE of this run, before the merge with the existing LSE */
     int32_t more, joined;
     size_t span_step;                 /* index of the step that writes the tensors of lengths and offsets */
     uint8_t offsets[FXA_SLOT_DV + 1]; /* [slot] 1 + index of the slot's operand in span_step; 0 = none */
@@ -66,8 +66,8 @@ fxa_status fxa__dnn_attention_make_with(const fxa__problem *p, fxa__dnn_level le
                                         fxa_error *err);
 void fxa__dnn_attention_free(fxa__dnn_attention *a);
 
-/* Sets *out to the program from which the graph is made: masks are extracted from its score; in backward it is fused
- * with its derivative; if `lifts`, its constants are params. The caller destroys out->program
+/* Sets *out to the program from which the graph is made: masks are extracted from the score; in backward the program is
+ * fused with the derivative; if `lifts`, constants are params. The caller destroys out->program
  * (score/parameterize.c). */
 fxa_status fxa__dnn_program_make(const fxa__problem *p, bool lifts, fxa__parameterized *out, fxa_error *err);
 /* Writes the values of the params that were constants, in the order of those params. */

@@ -117,7 +117,7 @@ static int32_t forward_sinks(fxa__dnn_attention *a) {
     fxa__dnn_step_tensor(step, &c->to, &a->g, t);
     c->from.stride[1] = p->sinks.stride[1], c->from.type = (int32_t)p->sinks.dtype;
     if (p->flags & FXA_SINKS) fxa__dnn_step_point(step, &c->from.data, FXA__DNN_SLOT, FXA_SLOT_SINKS, 0);
-    return t; /* the slot is NULL for a zero sink, and its elements are read as 0 */
+    return t; /* for a zero sink, the step has no source and reads 0 for each element */
 }
 
 /* Returns the sum of a row, its sink included. Sets *e to the exponentials of the scores minus the row maximum. */

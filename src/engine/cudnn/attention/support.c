@@ -253,7 +253,7 @@ static bool support_table_ok(fxa__dnn_graph *g, const fxa_problem *p, fxa__dnn_l
 typedef struct support_operand {
     const char *name;
     const fxa_operand *operand;
-    uint32_t passes, wanted; /* passes that use the operand; flag with which it is used, 0 = always */
+    uint32_t passes, wanted; /* passes that use the operand; flag with which they use the operand, 0 = always */
     bool keys;
     bool free; /* true: the dtype may differ from that of 8-bit Q, K and V */
 } support_operand;

@@ -54,7 +54,7 @@ typedef struct fxa__dnn_tensor {
     bool number;    /* by value: true = finite and nonzero in every run (score/parameterize.c) */
     /* bound of a mask: true = clamped to [-2^30, 2^30]; larger values would not change the mask, but sums would wrap */
     bool bound;
-    int8_t times;   /* NODE, OWN_NODE, SCALE: factor or operation, see fxa__dnn_source */
+    int8_t times;   /* NODE, OWN_NODE: factor of the node's value. SCALE: 1 = multiplied, -1 = divided, 0 = neither */
     uint8_t part;   /* fxa__dnn_part */
     int32_t index;  /* index of the slot, captured tensor or program node; see fxa__dnn_source */
     int64_t offset; /* start of the tensor: bytes in the workspace, or elements in a captured tensor */

@@ -19,7 +19,7 @@ typedef struct fxa__dnn_ref {
     uint8_t source; /* fxa__dnn_source: SLOT, TENSOR, OWN_TENSOR, DTENSOR or SCRATCH */
     /* true: the pointer is `data` of an FxaGpuArray, whose strides come from the slot in the run's problem */
     bool strided;
-    int32_t index;  /* number of the slot or tensor of the source */
+    int32_t index;  /* index of the slot or tensor that `source` names */
     int64_t offset; /* bytes that are added to the address */
 } fxa__dnn_ref;
 
@@ -34,8 +34,8 @@ typedef struct fxa__dnn_step {
     fxa__gpu_args args;
 } fxa__dnn_step;
 
-/* Adds a step and returns it; it is valid until the next step is added. If the graph has failed, returns `discarded`, a
- * dummy that callers may fill without effect. */
+/* Adds a step. Returns the step, whose address is valid until the next step is added. If the graph has failed, returns
+ * `discarded`, a dummy that callers may fill without effect. */
 fxa__dnn_step *fxa__dnn_step_new(fxa__dnn_graph *g, fxa__gpu_kernel kernel, bool after, int64_t work,
                                  fxa__dnn_step *discarded);
 /* Describes the address of `field`, a pointer inside the step's arguments. */
