@@ -9,7 +9,7 @@
 #include "passes.h"
 
 enum { ASSUME_ALIGN = 8 };               /* 16-bit elements in the 16 bytes to which TMA copies are aligned */
-#define ASSUME_STRIDE (INT64_C(1) << 39) /* in 16-bit elements: TMA strides are below 2^40 bytes */
+#define ASSUME_STRIDE (INT64_C(1) << 39) /* bound of strides, in 16-bit elements: TMA strides are below 2^40 bytes */
 
 /* ---- Sizes of captured tensors ----------------------------------------------------------------------------------- */
 

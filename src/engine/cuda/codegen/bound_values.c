@@ -59,8 +59,7 @@ static bool bounds_may_be_nan(const cuda_work *w, const fxa__range *r, const uin
     return !bounds_is_strict(n) && n->op != FXA_OP_SELECT && n->op != FXA_OP_FLOAT && n->op != FXA_OP_MULZ;
 }
 
-/* Returns true if a node may be infinite, or may be NaN for a pair for which value() is not. Also if memory runs
- * out. */
+/* Returns true if a node may be infinite, or may be NaN for a pair for which value() is not, or if memory ran out. */
 static bool bounds_is_infinite(const cuda_work *w, int32_t derivative) {
     size_t n = (size_t)w->c->program->n_nodes;
     uint8_t *marks = fxa__alloc(w->host, n);

@@ -114,7 +114,7 @@ static int fold_cancels_at(const fold *r, int32_t i) {
     return -1;
 }
 
-/* Returns (c / c) * x. The quotient is 1, or it is 0 or NaN where the entire expression is, and no pair divides. */
+/* Returns (c / c) * x for (c * x) / c. c / c is 1, or it is 0 or NaN if the entire expression is. No pair divides. */
 static fxa_value fold_cancelled(const fold *r, const fxa__node *n, int at) {
     const fxa__node *m = &r->p->nodes[n->arg[0]];
     fxa_value arg[2] = {r->map[m->arg[0]], r->map[m->arg[1]]};

@@ -50,7 +50,7 @@ static const struct generate_pass {
 };
 enum { GENERATE_PASSES = sizeof generate_passes / sizeof *generate_passes, GENERATE_FROM_CONFIG = 6 };
 
-/* Asserts which switches require or exclude each other; common/score.cuh asserts the same of the text. */
+/* Asserts which switches require or exclude each other, as common/score.cuh does for the macros of the text. */
 static void generate_check_switches(const cuda_work *w) {
     const struct FxaTraits *s = &w->c->switches;
     bool of_value = s->value || s->derivative || s->user_backward, added = s->grad_sums || s->grad_scatter;
@@ -97,7 +97,7 @@ static void generate_free(cuda_work *w) {
     fxa__lower_emit_close(&w->emit.mask64);
 }
 
-/* Initializes the state and the result. */
+/* Initializes the result *out, and returns the initial state of the passes. */
 static cuda_work generate_start(fxa__host *host, fxa__cuda_program *out) {
     *out = (fxa__cuda_program){.text = {.host = host}};
     return (cuda_work){.host = host, .c = out, .rounded = -1, .n_conjuncts = -1};

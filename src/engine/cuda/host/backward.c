@@ -52,7 +52,7 @@ static fxa_status backward_queries(fxa__cuda_call *c) {
     return fxa__cuda_launch_query_tiles(c, kernel->unit, kernel->function);
 }
 
-/* Launches a kernel before or after the main kernel, with a CTA per `rows` and `heads`. */
+/* Launches a kernel that runs before or after the main kernel, on a grid of rows x heads CTAs. */
 static fxa_status backward_end(fxa__cuda_call *c, int function, int64_t rows, int64_t heads) {
     void *params[] = {&c->a};
     return fxa__cuda_launch(c, FXA__CUDA_PREPOST, function, (fxa__cuda_grid){rows, heads, 1},

@@ -15,13 +15,13 @@ typedef struct fxa__cuda_list_shape {
     int32_t q_rows, k_rows; /* queries of a tile; keys of a tile */
     int32_t rows, columns;  /* rows of the list per (b, h); tiles of such a row */
     int32_t by_key;         /* 1 = the list has a row per key tile, 0 = per query tile */
-    int32_t parts;          /* 64-query parts of a tile, each with a SKIP and a FULL bit; 0 = no such bits */
+    int32_t parts;          /* 64-row parts of the list row's own tile, each with a SKIP and a FULL bit; 0 = no bits */
 } fxa__cuda_list_shape;
 
 /* A tile list: for each row of tiles, those that the mask does not exclude (struct FxaTileList). */
 typedef struct fxa__cuda_tile_list {
     int32_t *items;           /* [batch, heads, cut.rows, pitch]; NULL = there is no list, all tiles are computed */
-    int32_t *counts;          /* [batch, heads, cut.rows, 2] */
+    int32_t *counts;          /* [batch, heads, cut.rows, 2] {partial tiles, all tiles} of a row of `items` */
     fxa__cuda_list_shape cut; /* the tiles */
     int32_t heads, batch;     /* heads and batch entries with rows of their own; 1 = all share rows */
     int32_t pitch;            /* ints of a row of `items` */
@@ -31,7 +31,7 @@ typedef struct fxa__cuda_tile_list {
 /* A captured tensor that depends on the row alone or the key alone, packed: a 32-bit word per position, and {minimum,
  * maximum} of every 64 positions (struct FxaOperand). */
 typedef struct fxa__cuda_packed_operand {
-    int32_t *data, *ranges; /* [batch, heads, pitch], [batch, heads, pitch / 64, 2] */
+    int32_t *data, *ranges; /* [batch, heads, pitch] words; [batch, heads, pitch / 64, 2] {minimum, maximum} */
     int64_t pitch;          /* words of a row of `data`, padded */
     int64_t length;         /* positions of a row: queries or keys */
     int32_t heads, batch;   /* heads and batch entries with rows of their own; 1 = all share rows */
@@ -84,22 +84,22 @@ typedef struct fxa__cuda_buffers {
     void *zero;           /* [zero_words] 32-bit words that are 0 before the first launch */
     size_t zero_words;    /* 32-bit words at `zero` */
     size_t counter_words; /* words at the start of `zero` that are counters, which every run leaves at 0 */
-    uint32_t *next_tile;  /* next tile to compute, of the forward or the dQ kernel (tile scheduler) */
-    int32_t *recompute;   /* [query tiles] flags of tiles that are recomputed */
+    uint32_t *next_tile;  /* counter of the tile scheduler: the next tile or work item to compute */
+    int32_t *recompute;   /* [query tiles] 1 + CTA that recomputes the tile, 0 = none; decode: flags of work items */
     float *no_sink;       /* [hq] zeros: sink scores for FXA_SINK_ZERO */
     fxa__cuda_packed_operand operand[2]; /* [0] row operand (a word per query), [1] key operand */
     fxa__cuda_diagonal_rows diagonal;
     int32_t *ranges[FXA_CUDA_RANGES]; /* tables of {minimum, maximum}; NULL = the tensor is too large */
     fxa__cuda_tile_list queries;      /* a row per query tile: forward, decode, dQ */
     fxa__cuda_tile_list keys;         /* a row per key tile: backward */
-    float *lse, *lse2, *delta;        /* LSE, LSE in log2, sum of dO * O per row */
-    float *grad_q_sum;                /* dQ in f32 */
+    float *lse, *lse2, *delta;        /* per row: LSE, LSE in base 2, sum of dO * O */
+    float *grad_q_sum;                /* f32 sum to which key tiles add dQ */
     int32_t *first_share;             /* per 64 rows of dQ: how much of the rows' sum is stored (FxaArgs.first_share) */
     uint32_t *reduced;                /* counters of CTAs and warps that have added all their dQ (FxaArgs.sent) */
     float *sink, *grad_sink;      /* converted sinks and gradients of sinks; NULL = kernels use the caller's arrays */
     void *copy[FXA__CUDA_COPIES]; /* converted operands, and dK or dV that the caller did not request */
     float *partial, *partial_ml;  /* decode: O of each split of the keys; its row maxima and row sums */
-    int *coordinates[FXA__CUDA_AXES];  /* coordinates of the problem, where mapped, for dropout; NULL = local indices */
+    int *coordinates[FXA__CUDA_AXES];  /* mapped coordinates that dropout reads; NULL = dropout uses local indices */
     int32_t splits;                    /* decode: splits of the keys of a (b, KV head) */
     int32_t item_splits;               /* decode: splits of a work item */
     int32_t items;                     /* decode: work items */
@@ -116,7 +116,7 @@ uint64_t fxa__cuda_buffers_make(const fxa__cuda_self *self, const fxa__cuda_choi
                                 const fxa__cuda_program *program, const fxa__problem *p, fxa__carver c,
                                 fxa__cuda_buffers *out);
 
-/* One run. */
+/* State of one run. */
 typedef struct fxa__cuda_call {
     const fxa__cuda_self *self;
     const fxa__cuda_code *code;
@@ -163,7 +163,7 @@ fxa__cuda_operand fxa__cuda_operand_given(const fxa__cuda_call *c, fxa_slot slot
 fxa__cuda_operand fxa__cuda_operand_of(const fxa__cuda_call *c, fxa_slot slot);
 /* Sets c->a.list; all tiles are computed if list->items is NULL. */
 void fxa__cuda_args_tile_list(fxa__cuda_call *c, const fxa__cuda_tile_list *list);
-/* Returns the constants of a division by `by`; those of 1 if by is 0. */
+/* Returns the constants by which kernels divide by `by`; by 1 if `by` is 0. */
 struct FxaDivisor fxa__cuda_divisor(int64_t by);
 /* Sets the number of query tiles of q_rows rows, and the order in which they are computed. */
 void fxa__cuda_args_query_order(fxa__cuda_call *c, int32_t q_rows);

@@ -171,7 +171,7 @@ static struct FxaConvert stage_lse(const fxa__cuda_call *c) {
     return s;
 }
 
-/* Returns an array of one element per head. */
+/* Describes an array with one element per head to the conversion kernels. */
 static struct FxaConvertArray stage_heads(void *data, int64_t stride, uint32_t type) {
     return (struct FxaConvertArray){data, {0, stride, 0, 0}, (int)type};
 }

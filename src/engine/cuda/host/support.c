@@ -30,7 +30,7 @@ enum {
     CU_SHARED_KB_SM90 = 227
 };
 
-#define CU_MOST_STRIDE (INT64_C(1) << 39) /* in 16-bit elements: TMA strides are below 2^40 bytes */
+#define CU_MOST_STRIDE (INT64_C(1) << 39) /* bound, in 16-bit elements: TMA strides are below 2^40 bytes */
 
 /* ---- Conditions of the table ------------------------------------------------------------------------------------- */
 

@@ -74,7 +74,7 @@ static int32_t layout_heads(const layout *l, uint32_t inputs) {
     return inputs & layout_bit(FXA_INPUT_H) ? (int32_t)l->p->hq : 1;
 }
 
-/* Sets the sizes of the packed row operand (side 0) or key operand (side 1). Without a load, the operand is 0
+/* Sets the sizes of the packed row operand (side 0) or key operand (side 1). An operand without a load is 0
  * everywhere. */
 static void layout_words_describe(layout *l, int side) {
     fxa__cuda_packed_operand *w = &l->out->operand[side];
