@@ -185,13 +185,13 @@ struct FxaArgs {
     int batch, heads, kv_heads, group; /* group = heads / kv_heads */
     int d, dv;                         /* head dims of Q and K, and of V: at most FXA_D and FXA_DV */
     int q_len, k_len, q_pad;           /* longest lengths of the batch; q_pad: q_len rounded up to 128 */
-    int q_total, k_total;              /* rows of packed tensors */
+    int q_total, k_total;              /* packed sequences: rows of Q, rows of K and V */
     /* rows of one head in the padded workspace of the backward: q_pad * batch; packed: (q_total / 128 + batch) * 128 */
     int pad_rows;
     int q_tiles; /* query tiles of one (b, h) */
     /* tiles of the launch: q_tiles * heads * batch; packed: common/tile_scheduler.cuh; decode: work items */
     int tiles;
-    int section, reverse;       /* tile scheduler: heads in the L2 cache; 1 = last tile of a head first */
+    int section, reverse;       /* tile scheduler: heads per section; reverse: 1 = last tile of a head first */
     int sent_all;               /* final value of `sent` [1 ...]: warps that add dQ, per (b, KV head) */
     int splits, run;            /* decode: splits of the keys; splits of a work item (sm90/decode.cu) */
     struct FxaDivisor by_group; /* decode, tile scheduler: query heads per KV head */

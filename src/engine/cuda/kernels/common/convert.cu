@@ -90,7 +90,7 @@ extern "C" __global__ void __launch_bounds__(THREADS)
             if (wy != 0) o += wy * convert_load(s.to, to_o);
             convert_store(s.to, to_o, sum == 0 ? 0. : o / sum);
         }
-        __syncthreads(); /* all threads have read LSE */
+        __syncthreads(); /* all threads have read LSE of the row */
         if (threadIdx.x == 0) convert_store(lse.to, to, sum == 0 ? none : most + log(sum));
     }
 }

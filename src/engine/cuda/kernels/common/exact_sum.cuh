@@ -60,7 +60,7 @@ FXA_INLINE void exact_add_double(struct FxaExact *to, double x)
         exact_shifted(to->word, shift < 0 ? m >> -shift : m, shift < 0 ? 0 : shift, bits >> 63 != 0);
 }
 
-/* Returns the sum, with a relative error of at most 2^-52. */
+/* Returns an exact sum as a double, with a relative error of at most 2^-52. */
 FXA_INLINE double exact_value(const struct FxaExact *from)
 {
     const bool minus = from->word[FXA_CUDA_EXACT - 1] >> 63 != 0;

@@ -15,7 +15,7 @@
 #endif
 
 enum {
-    FXA_PAD_ROWS = 128,         /* the backward's workspace pads the rows of a batch entry to a multiple */
+    FXA_PAD_ROWS = 128,         /* the backward's workspace pads each batch entry to a multiple of 128 rows */
     FXA_DQ_SHARE_ROWS = 64,     /* rows of dQ per element of FxaArgs.first_share */
     FXA_DECODE_MAX_SPLITS = 64, /* maximum splits of the keys of a (b, KV head) in decode */
     FXA_DECODE_MAX_RUN = 16,    /* maximum splits of a decode work item: 2^RUN_LEVELS (decode_combine.cuh) */

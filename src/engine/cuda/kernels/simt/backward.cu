@@ -10,7 +10,7 @@
  * Mainloop: SimtGradients::compute, then products of P and dS through shared memory (struct Scratch).
  * Epilogue: gradients from registers.
  */
-#define FXA_KEY_LANES 15 /* lanes that differ in these bits have different keys (common/score.cuh) */
+#define FXA_KEY_LANES 15 /* bits of the lane number that select the keys of a lane (common/score.cuh) */
 #include "common/backward_tile.cuh"
 #include "common/tile_scheduler.cuh"
 #include "simt/tiles.cuh"

@@ -27,7 +27,7 @@ constexpr int WIDE = SIDE + 4; /* pitch of a tile of 64 columns */
 struct Scratch {
     union {
         float slice[2][SIDE * PITCH]; /* slices of Q and K, or dO and V */
-        float block[SIDE * WIDE];     /* 64 columns of the right operand of sums */
+        float block[SIDE * WIDE];     /* 64 columns of the operand that weights multiply */
     };
     float weights[2][SIDE * WIDE];
 };
@@ -91,8 +91,8 @@ template <int columns, int pitch> struct HeldColumns {
     }
 };
 
-typedef HeldColumns<SLICE, PITCH> HeldSlice; /* operand of scores */
-typedef HeldColumns<SIDE, WIDE> HeldBlock;   /* right operand of sums */
+typedef HeldColumns<SLICE, PITCH> HeldSlice; /* slice of Q, K, dO or V for products that are scores or dP */
+typedef HeldColumns<SIDE, WIDE> HeldBlock;   /* 64 columns of the operand that weights multiply */
 
 FXA_INLINE void add_product(float &sum, const Float4 &x, const Float4 &y)
 {

@@ -176,7 +176,7 @@ struct Sm80Backward {
             }
     }
 
-    /* Adds to this CTA's columns of dV or dK. */
+    /* Adds P dO to this CTA's columns of dV, or dS Q to those of dK, for the warp's 16 keys. */
     template <int blocks>
     FXA_INLINE void add(float (&sum)[blocks][4], const u32 (&weights)[BQ / 8][2], u32 tile) const
     {

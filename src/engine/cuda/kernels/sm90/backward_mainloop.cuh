@@ -184,7 +184,7 @@ struct BackwardMainloop : BackwardScores {
         if (WITH_DQ && warp == 0) named_arrive(BAR_DQ_EMPTY + group, 160);
         barrier_wait(sh.kv_full(), 0);
         clear_keys();
-        if (a.turned) { /* dQ reads the keys of both warpgroups */
+        if (a.turned) { /* each warpgroup negates its rows of K; dQ reads all rows, hence the barrier */
             negate_rows<BK, FXA_D>(a, sh.k() + group * 64 * 128);
             named_sync(BAR_KEYS, 256);
         }

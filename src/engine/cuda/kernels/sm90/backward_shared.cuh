@@ -56,7 +56,7 @@ constexpr bool FIRST_PARTIAL_STORES = TILE.first_share_stores;
 constexpr bool ORDERED_DQ = FXA_DQ_ORDERED;
 static_assert(!ORDERED_DQ || (WITH_DQ && !PROG_MASK && !FXA_VARLEN), "ordered dQ: every key tile has every block");
 static_assert(!ORDERED_DQ || !PROG_GRAD_DIAGONAL, "the second warp that reduces ordered dQ sums diagonals");
-constexpr bool WITH_DS = WITH_DQ || PROG_GRAD_DENSE || PROG_GRAD_DIAGONAL; /* dS passes through shared memory */
+constexpr bool WITH_DS = WITH_DQ || PROG_GRAD_DENSE || PROG_GRAD_DIAGONAL; /* true if dS passes through shared memory */
 constexpr int K_BYTES = BK * D_STORED * 2, V_BYTES = BK * DV_STORED * 2, DS_BYTES = BQ * BK * 2;
 constexpr int Q_BYTES = BQ * D_STORED * 2, DO_BYTES = BQ * DV_STORED * 2;
 /* Columns (head dim) of dQ that a warpgroup computes. It computes 64 rows of a partial dQ: of a block of 128 queries

@@ -172,8 +172,8 @@ struct DecodeMainloop {
                 for (int x = 0; x < 4; x++) o[d][t][x] *= rescale[t][x & 1];
     }
 
-    /* Sets the rows of V past the last key to 0 (clear_rows). Each warp clears the rows of its own keys; if ROW_WARPS >
-     * 1 warps share keys, one of them clears their rows and all wait. */
+    /* Sets the rows of V past the last key to 0 (clear_rows). Each warp clears the rows of its own keys. If several
+     * warps (ROW_WARPS > 1) have the same keys, one of them clears the rows and all wait. */
     FXA_INLINE void clear_values(u32 values, int n) const
     {
         const int keys = at.k_len - n * BN;
@@ -222,7 +222,8 @@ struct DecodeMainloop {
     }
 
     /* Replaces the non-finite elements of V for a recomputation (common/nonfinite.cuh), in the rows of this warp's
-     * keys. If ROW_WARPS > 1 warps share keys, one of them replaces the elements, between two barriers. */
+     * keys. If several warps (ROW_WARPS > 1) have the same keys, one of them replaces the elements, between two
+     * barriers. */
     FXA_INLINE void replace_values(u32 tile, int values) const
     {
         if (ROW_WARPS > 1) consumers_sync();

@@ -29,7 +29,7 @@ constexpr FxaTileShape TILE = fxa_decode_sm90(TRAITS);
 constexpr int TILES = FXA_ROW_TILES < 2 ? 1 : 2; /* query rows of a warp / 8 */
 constexpr int ROW_WARPS = FXA_ROW_TILES / TILES, ROWS = TILE.launch.q_rows;
 constexpr int BN = TILE.launch.k_rows, KEY_WARPS = BN == 128 && ROW_WARPS == 1 ? 8 : 4;
-constexpr int BOX_ROWS = TILE.launch.store_rows; /* rows of a TMA box, unless pages are smaller */
+constexpr int BOX_ROWS = TILE.launch.store_rows; /* keys per TMA box, unless pages are smaller */
 constexpr int KEYS = BN / KEY_WARPS, STEPS = KEYS / 16;
 constexpr int WARPS = KEY_WARPS * ROW_WARPS, CONSUMERS = 32 * WARPS, THREADS = CONSUMERS + 32;
 /* true if consumers take the registers of idle warps: with 288 threads a launch gives no more registers per thread than

@@ -19,7 +19,7 @@ struct ForwardEpilogue : TileCoordinates {
     int group, warp, lane;
     int masked, total;        /* key tiles that run as masked steps; all key tiles */
     u32 step, q_step;         /* current steps of the rings of K and V, and of Q (sm90/pipeline.cuh) */
-    u32 stored;               /* step of the Q buffer from which the last O was stored */
+    u32 stored;               /* step of the Q buffer from which O of the previous query tile was stored */
     u32 pending;              /* SKIPS_TILES: step of the V tile that P has not been multiplied by yet */
     bool storing;
     int q0; /* first query of this thread; its second query is q0 + 8 */

@@ -79,7 +79,7 @@ struct ForwardSoftmax : ForwardEpilogue {
     }
 
     /* Returns true if all keys of tile n and all queries of this warp have the same key or row operand (for example one
-     * document id), so that the shorter uniform_mask() suffices. Called while the products run. */
+     * document id), so that uniform_mask(), which is shorter than mask(), suffices. Called while the products run. */
     FXA_INLINE bool has_uniform_operands(int n, bool full) const
     {
         if (!PROG_UNIFORM_OPERANDS || full || (n + 1) * BN > k_len) return false;
