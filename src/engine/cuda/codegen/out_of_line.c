@@ -116,7 +116,7 @@ static bool call_open(cuda_work *w) {
     if (w->i64_operands && !w->backward)
         fxa__lower_emit_require(&w->emit.mask64, fxa__program_output(p, FXA__OUT_MASK), CUDA_MASK);
     for (int i = 0; i < 4; i++) call_localize(emits[i], FXA__EMIT_ROW);
-    for (int i = 0; i < 2; i++) /* twice, because the first pairs of states need members of the last ones too */
+    for (int i = 0; i < 2; i++) /* twice: functions shared first also get the members found last */
         for (int k = 1; k < 4; k++) call_share(&w->emit.pairs, emits[k]);
     return true;
 }

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * Names by which the text reads params that are not in a.f[] and a.i[]: floats that the host computes of params
+ * Names by which the text reads params that are not in a.f[] and a.i[]: floats that the host computes from params
  * (codegen/host_values.c), and params in device memory (common/scalars.cuh). All functions of the text use these names,
  * because a.f[] and a.i[] have no values for such params.
  */

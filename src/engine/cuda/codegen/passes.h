@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
  * The passes of codegen/generate.c and the state that they share. Each pass is a function on cuda_work that reads what
- * earlier passes produced and writes its own product. A failed pass leaves the state so that the driver can free it.
+ * earlier passes produced and writes its own product. If a pass fails, codegen/generate.c frees the state.
  */
 #ifndef FXA_ENGINE_CUDA_CODEGEN_PASSES_H
 #define FXA_ENGINE_CUDA_CODEGEN_PASSES_H

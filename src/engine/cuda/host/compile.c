@@ -34,7 +34,7 @@ typedef struct compile_room {
 /* A compiled unit without the text of a program, kept for all programs. */
 struct fxa__cuda_shared_unit {
     struct fxa__cuda_shared_unit *next;
-    int count; /* shared units from this one to the end of the list */
+    int count; /* shared units in the list from this one on */
     fxa__cuda_unit unit;
     char option[COMPILE_OPTIONS][COMPILE_OPTION];
     size_t size;

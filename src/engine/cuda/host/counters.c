@@ -2,10 +2,10 @@
  *
  * Counters of kernels (next_tile and recompute of fxa__cuda_buffers), which must be 0 before a run and which every run
  * leaves at 0 (docs/cuda-kernels.md, "A run"). The caller's workspace has arbitrary contents, so counters there must be
- * cleared before every run, by a driver call that takes as long as a launch. Therefore an instance has counters of its
- * own, and each workspace gets a part of them permanently when it is first used. Runs on one workspace do not overlap
- * (docs/gpu.md), so neither do runs on one part, including captured ones. A workspace for which no part is left, and
- * runs with more counters than a part has, clear counters in the workspace.
+ * cleared before every run, by a driver call that takes as long as a launch. Therefore an instance has counters in its
+ * own device memory, and each workspace gets a part of them permanently when it is first used. Runs on one workspace do
+ * not overlap (docs/gpu.md), so neither do runs on one part, including captured ones. A workspace for which no part is
+ * left, and runs with more counters than a part has, clear counters in the workspace.
  */
 #include "call.h"
 

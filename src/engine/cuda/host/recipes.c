@@ -15,7 +15,7 @@ enum {
     RECIPE_SCORED = 96,       /* maximum head dim of a backward with a derivative and several sums of gradients */
     RECIPE_DECODE_KEYS = 256, /* minimum keys of decode */
     RECIPE_DECODE_TILES = 4,  /* maximum tiles of 8 rows that a CTA computes */
-    RECIPE_DECODE_GROUPS = 4  /* maximum CTAs per KV head and split; keeps the number of work items below 2^31 */
+    RECIPE_DECODE_GROUPS = 4  /* maximum row groups (rows of a CTA) per KV head, which keeps work items below 2^31 */
 };
 
 /* ---- sm90 -------------------------------------------------------------------------------------------------------- */
