@@ -18,7 +18,7 @@ void fxa__lower_depend(const fxa_program *p, const fxa__linear *forms, fxa__depe
         if (n->op == FXA_OP_PARAM) d.params = UINT64_C(1) << n->imm;
         if (n->op == FXA_OP_LOAD) d.tensors = UINT64_C(1) << n->imm;
         for (int j = 0; j < fxa__node_operands(n); j++) {
-            FXA__ASSERT(n->arg[j] >= 0 && n->arg[j] < i); /* operands come first */
+            FXA__ASSERT(n->arg[j] >= 0 && n->arg[j] < i); /* operands come before the nodes that use them */
             d.inputs |= out[n->arg[j]].inputs;
             d.params |= out[n->arg[j]].params;
             d.tensors |= out[n->arg[j]].tensors;

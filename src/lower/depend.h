@@ -39,7 +39,7 @@ typedef enum fxa__rate {
     FXA__RATE_SCORE,    /* depends on score or dscore */
     FXA__RATES
 } fxa__rate;
-/* Returns the rate of a node from its sets. */
+/* Returns the rate of a node, from the sets of inputs, params and tensors that the node depends on. */
 fxa__rate fxa__lower_rate(const fxa__depend *d);
 const char *fxa__lower_rate_name(fxa__rate rate); /* "const", "run", "batch", ... */
 

@@ -28,7 +28,7 @@ static const char *const emit_dtypes[] = {
 typedef struct emit_dialect {
     const char *suffix;         /* suffix of <math.h> functions and of float literals */
     const char *hoisted_prefix; /* prefix of hoisted variables */
-    const char *args;           /* text before the name of a member of the arguments, such as "a->" */
+    const char *args;           /* text before a member of the arguments `a`: "a->" or "a." */
     const char *fused;          /* function for x * y + z with one rounding; NULL = products are not fused */
     const char *unfused[3];     /* functions for +, -, * that the compiler never fuses; NULL = the operators */
     const char *tanh;           /* function for tanh; NULL = <math.h> */

@@ -49,7 +49,7 @@ static void fuse_mark(const fxa_program *p, uint32_t kinds, uint8_t bit, uint8_t
 bool fxa__lower_fused_shares_function(fxa__host *host, const fxa_program *fused) {
     enum {
         VALUE = 1,    /* the score output depends on the node */
-        BACKWARD = 2, /* dscore or a gradient depends on the node */
+        BACKWARD = 2, /* the output dscore or a gradient depends on the node */
         SCORE = 4     /* the node depends on the input `score` */
     };
     uint8_t *marks = fxa__alloc(host, (size_t)fused->n_nodes);

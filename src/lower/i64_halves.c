@@ -54,7 +54,7 @@ static void halves_sweep(halves_work *w) {
             n = halves_compare(w, &n);
         else
             for (int k = 0; k < n.n_args; k++) {
-                FXA__ASSERT(n.arg[k] >= 0 && n.arg[k] < i); /* operands come first */
+                FXA__ASSERT(n.arg[k] >= 0 && n.arg[k] < i); /* operands come before the nodes that use them */
                 n.arg[k] = w->map[n.arg[k]];
             }
         w->map[i] = halves_add(w, &n);

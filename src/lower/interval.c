@@ -264,7 +264,7 @@ static void interval_return_empty(const fxa__interval_text *v, fxa__writer *w) {
             fxa__write_format(w, "    if (!s%d.hi) return TILE_EMPTY;\n", (int)i);
 }
 
-/* Statements of nodes that do not depend on a load come first: if they decide the tile, no table is read. */
+/* Statements of nodes that do not depend on a load come first: a tile that these statements decide reads no table. */
 void fxa__lower_interval_text(const fxa__interval_text *v, fxa__writer *w) {
     uint32_t kind = 1u << FXA__OUT_MASK;
     fxa__lower_emit_nodes(&v->emit, FXA__EMIT_RUN, kind, w);

@@ -42,7 +42,7 @@ bool fxa__lower_interval_open(fxa__host *host, const fxa_program *p, fxa__dialec
 void fxa__lower_interval_close(fxa__interval_text *v);
 
 /* Writes the body of a function that returns TILE_FULL, TILE_PARTIAL or TILE_EMPTY for the nonempty tile q0..q1 x
- * k0..k1 (bounds inclusive). It reads b, h, q_len, k_len, heads and the arguments `a`, and calls
+ * k0..k1 (bounds inclusive). The body reads b, h, q_len, k_len, heads and the arguments `a`, and calls
  *     fxa__interval load_range(a, table, row, size, index)
  * which the caller defines as fxa__interval_load on row `row` of a table; rows are the positions of the other axes in
  * row-major order. */

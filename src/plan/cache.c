@@ -110,8 +110,8 @@ static bool cache_acquire(fxa__cache *cache, const uint8_t key[16], cache_entry 
     return is_builder;
 }
 
-/* Calls `build` for a BUILDING entry, and makes the entry READY or FAILED. The caller holds the lock; it is released
- * during the call of `build` only. */
+/* Calls `build` for a BUILDING entry, and makes the entry READY or FAILED. The caller holds the lock, which is
+ * released during the call of `build` only. */
 static void cache_build(fxa__cache *cache, cache_entry *entry, fxa__build_fn build, void *user, cache_entry **garbage) {
     cache->builds++;
     fxa__lock_give(&cache->lock);

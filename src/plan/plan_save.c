@@ -41,7 +41,7 @@
 
 #define BYTES_FORMAT 2
 #define BYTES_FIXED 40      /* size of the header up to its first string */
-#define BYTES_MAX_STRING 64 /* including the terminator */
+#define BYTES_MAX_STRING 64 /* maximum bytes of a string in the header, with its terminator */
 
 enum { BYTES_PROBLEM = 1, BYTES_CODE = 2, BYTES_MAX_SECTIONS = 2 };
 
