@@ -32,7 +32,7 @@ THREADS = re.compile(r"\b(pthread_\w+|fxa__pool_\w+|fxa__host_pool)\s*\(")
 FILE_LINES, FUNCTION_LINES = 400, 60  # of src and cli
 FORMATTED = ("src", "include", "cli", "tests", "fuzz", "bench", "examples", "python")
 FORMAT_VERSION = 14  # other versions format some expressions differently
-ALLOWED = {"src/base/host.c": {"malloc", "realloc", "free"}, "src/base/invariant.c": {"abort"}}
+ALLOWED = {"src/base/host.c": {"realloc", "free"}, "src/base/invariant.c": {"abort"}}
 # Public functions without floating-point arithmetic. All others start with FXA__FLOAT_SCOPE (base/float_state.h).
 FLOAT_FREE = set("""
     fxa_version fxa_status_name fxa_status_text fxa_error_render fxa_dtype_name fxa_dtype_size fxa_dtype_find
