@@ -117,7 +117,7 @@ def check_documented(header):
     """R-09 for C: score program, backward program and the tensors of each, described and bound, say what they are."""
     for field in ("program", "bprop", "captures", "bprop_captures", "tensors", "bprop_tensors"):
         trailing = r"(?m)^ +const [^;\n]*\*%s; +/\* [\[\w]" % field
-        above = r"(?m)\*/\n +const [^;\n]*\*%s;$" % field
+        above = r"(?m)^ +/\* \w[^\n]*\*/\n +const [^;\n]*\*%s;$" % field
         check(re.search(trailing, header) or re.search(above, header), "no comment on the member " + field)
 
 
