@@ -1,6 +1,6 @@
 # What ctest's log says was skipped, a line for each reason: "REASON: 3 tests in test_a, test_b". The log has the output of
 # every test. Lines read there: "  skipped TEST: REASON" of test programs (tests/t.h, tests/cli/cli_case.py), "skipped: REASON"
-# of scripts, and pytest's "SKIPPED [N] FILE:LINE: REASON".
+# of scripts, pytest's "SKIPPED [N] FILE:LINE: REASON", and the command's refusal where the GPU emulator has no compiler.
 
 function add(reason, count,    place) {
     if (!(reason in total)) order[++reasons] = reason
@@ -26,6 +26,10 @@ BEGIN { SHOWN = 4 }
 /^skipped: / {
     sub(/^skipped: /, "")
     sub(/,? so this cannot run: .*/, "")
+    add($0, 1)
+}
+/^fxattn: engine cuda cannot run this problem: .*the model's NVRTC finds no C\+\+ compiler/ {
+    sub(/^fxattn: engine cuda cannot run this problem: /, "")
     add($0, 1)
 }
 /^SKIPPED \[[0-9]+\] / {
