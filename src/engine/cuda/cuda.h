@@ -4,17 +4,17 @@
  *
  *   host/engine.c        table of the engine; instances, of a device or of a device description
  *   host/support.c       problem -> refusal, or the choice (fxa__cuda_choice): which kernels, with which settings
- *   host/recipes.c       table of main kernels, their devices, conditions and tiles; table of source files
+ *   host/recipes.c       table of attention kernels, their devices, conditions and tiles; table of source files
  *   codegen/             choice and program -> program.cuh, the text of the score program (codegen/generate.c)
  *   host/compile.c       kernel sources and program.cuh -> cubins, by NVRTC (gpu/nvrtc.h)
  *   host/code.c          cubins -> checked code, loaded if there is a device
  *   host/saved.c         cubins <-> bytes
  *   host/run.c           a run: host/workspace.c (buffers), host/arguments.c (FxaArgs), host/tensor_maps.c,
  *                        host/counters.c, then the launches of host/forward.c, host/backward.c or host/decode.c
- *   kernels/common/      headers of all kernels, and kernels before and after the main one
- *   kernels/sm90/        main kernels by wgmma and TMA
- *   kernels/sm80/        main kernels by mma.sync
- *   kernels/simt/        main kernels without tensor cores
+ *   kernels/common/      headers of all kernels, and the kernels before and after the attention kernels
+ *   kernels/sm90/        attention kernels (forward, decode, backward, dQ) by wgmma and TMA
+ *   kernels/sm80/        attention kernels by mma.sync
+ *   kernels/simt/        attention kernels without tensor cores
  */
 #ifndef FXA_ENGINE_CUDA_CUDA_H
 #define FXA_ENGINE_CUDA_CUDA_H
@@ -27,7 +27,7 @@
 #include "kernels/common/traits.h"
 #include "kernels/common/tile_shape.h"
 
-/* A row of the recipe table: a main kernel, the devices that it is for, and what it requires (host/recipes.h). */
+/* A row of the recipe table: an attention kernel, the devices that it is for, and what it requires (host/recipes.h). */
 typedef struct fxa__cuda_recipe fxa__cuda_recipe;
 
 /* How a backward computes dQ. */
@@ -122,7 +122,7 @@ typedef struct fxa__cuda_self {
     fxa__nvrtc nvrtc;      /* the compiler; valid if no_compiler is FXA_OK after the search */
     _Atomic(fxa__cuda_shared_unit *) shared_units; /* list that only grows; NULL = empty */
     _Atomic(void *) counters;                      /* device memory [parts][words of a part]; NULL = no code yet */
-    _Atomic(uintptr_t) counter_owner[FXA__CUDA_COUNTER_PARTS]; /* workspace that uses the part; 0 = free */
+    _Atomic(uintptr_t) counter_owner[FXA__CUDA_COUNTER_PARTS]; /* [part of counters] workspace that uses it; 0 = free */
 } fxa__cuda_self;
 
 /* ---- host/support.c ---------------------------------------------------------------------------------------------- */
@@ -141,7 +141,7 @@ const char *fxa__cuda_refusal(size_t row);
 
 /* ---- Code -------------------------------------------------------------------------------------------------------- */
 
-/* host/code.c: fills code->unit. Compiles the source files of code->choice if `code` has no cubins, checks all cubins,
+/* host/code.c: sets code->unit. Compiles the source files of code->choice if `code` has no cubins, checks all cubins,
  * and loads them if the instance has a device. On failure the code must be released too. */
 fxa_status fxa__cuda_code_make(fxa__cuda_self *self, fxa__cuda_code *code, fxa_error *err);
 /* Unloads and frees the cubins. No launch of their kernels may be pending. */
@@ -155,9 +155,9 @@ const char *fxa__cuda_unit_source(const fxa__cuda_choice *choice, fxa__cuda_unit
 fxa_status fxa__cuda_compile(fxa__cuda_self *self, fxa__cuda_code *code, fxa_error *err);
 /* Searches NVRTC at the first call. Returns the result of the search, E_UNSUPPORTED or E_MEMORY with the reason. */
 fxa_status fxa__cuda_compiler_find(fxa__cuda_self *self, fxa_error *err);
-/* Initializes the compiler's members of an instance; copies `folder`, which may be NULL. Returns E_MEMORY or OK. */
+/* Initializes the NVRTC members of an instance; copies `folder`, which may be NULL. Returns E_MEMORY or OK. */
 fxa_status fxa__cuda_compiler_init(fxa__cuda_self *self, const char *folder, fxa_error *err);
-/* Closes NVRTC and frees what the compiler's members own. */
+/* Closes NVRTC and frees what the NVRTC members of an instance own. */
 void fxa__cuda_compiler_end(fxa__cuda_self *self);
 
 /* host/cubin.c: returns the bytes of a symbol of a cubin, for a kernel its code; NULL = there is no such symbol or the
@@ -180,7 +180,7 @@ void fxa__cuda_listing(const void *code, const fxa__problem *p, fxa__writer *w);
 /* ---- Indices of a compiled source file's kernels in fxa__cuda_module.function ------------------------------------ */
 
 enum { FXA__CUDA_SIMT_DKV, FXA__CUDA_SIMT_DQ }; /* unit BACKWARD of family simt */
-/* unit PREPOST: kernels before and after the main kernel of a backward */
+/* unit PREPOST: kernels before and after the attention kernel of a backward */
 enum { FXA__CUDA_PREPROCESS, FXA__CUDA_POSTPROCESS, FXA__CUDA_SINK_GRAD };
 enum { FXA__CUDA_PACK_OPERANDS, FXA__CUDA_LIST_TILES, FXA__CUDA_RANGE_TABLE };         /* unit TILE_LISTS */
 enum { FXA__CUDA_DIAGONAL_FILL };                                                      /* unit DIAGONAL_TABLE */
@@ -206,8 +206,8 @@ enum {
 
 /* ---- Shapes and workspace ---------------------------------------------------------------------------------------- */
 
-/* host/recipes.c: returns the tile shape of a unit's main kernel (kernels/common/tile_shape.h); zero if the unit has
- * none. */
+/* host/recipes.c: returns the tile shape of a unit's attention kernel (kernels/common/tile_shape.h); zero if the unit
+ * has none. */
 struct FxaTileShape fxa__cuda_tile_shape(const fxa__cuda_choice *choice, fxa__cuda_unit unit);
 /* Returns the exact bytes of a run's workspace; UINT64_MAX = they do not fit in 64 bits. */
 uint64_t fxa__cuda_workspace(const fxa__cuda_self *self, const fxa__cuda_choice *choice,

@@ -36,8 +36,8 @@ static void host_read(cuda_work *w, uint8_t *state, bool forward) {
     }
 }
 
-/* Excludes the operands of nodes that depend on params alone but that value and mask compute themselves: the forward
- * does not read these operands from f[] either. */
+/* Excludes the operands of nodes of params alone that value() and mask() compute themselves: the forward computes these
+ * operands too, so the backward must not read them from f[]. */
 static void host_exclude(const cuda_work *w, uint8_t *state) {
     const fxa_program *p = w->c->program;
     for (int32_t i = 0; i < p->n_nodes; i++) {

@@ -4,18 +4,18 @@
  * described in kernels/common/score.cuh. codegen/generate.c runs the passes, each in a file of its own.
  *
  *   rewritten program   score = (product of Q and K) * scale. Constants are params, so the text does not depend on
- *                       constants; divisions by uniform values are products; uniform factors of a product are one;
- *                       dscore is 1, so outputs of the derivative are derivatives of the new score.
+ *                       constants; divisions by uniform values are products; the uniform factors of a product are
+ *                       merged into one; dscore is 1, so outputs of the derivative are derivatives of the new score.
  *   unit                uniform factor of the entire new score: depends on params alone
- *   diagonal            a float that depends on b, h and q - k alone: tabulated in diagonal rows before the main kernel
+ *   diagonal            a float that depends on b, h and q - k alone: tabulated in diagonal rows before the kernels
  *   operands            row and key operand: captured values per query and per key, packed into 32-bit words. They are
  *                       loads at [q], [b, q], [h, q], [b, h, q]; likewise for k
  *   dense               elements [.., q, k] of a captured tensor of the type of Q, K and V, which TMA can copy
  *   sums                gradients with one element per head or per run; other gradients are added by scatter()
  *   exact               tensors whose gradients are summed in FxaExact, in any order (common/exact_sum.cuh)
  *
- * Programs that differ only in constants have the same text. The text holds for the sizes of captured tensors and the
- * factors that it was generated for, which are part of the code key through the text.
+ * Programs that differ only in constants have the same text. The text holds only for the sizes of captured tensors and
+ * the factors that it was generated for; the code key contains the text.
  */
 #ifndef FXA_ENGINE_CUDA_CODEGEN_CODEGEN_H
 #define FXA_ENGINE_CUDA_CODEGEN_CODEGEN_H
@@ -39,7 +39,7 @@ typedef struct fxa__cuda_param {
 enum {
     FXA__CUDA_CONSTANT = -1, /* a constant of the program: fxa__cuda_param.value */
     FXA__CUDA_SCALE = -2,    /* the softmax scale */
-    FXA__CUDA_BPROP = -3     /* source <= FXA__CUDA_BPROP: param FXA__CUDA_BPROP - source of the caller's backward */
+    FXA__CUDA_BPROP = -3     /* a source s <= -3 is param number FXA__CUDA_BPROP - s of the caller's backward */
 };
 
 /* Where a tensor of the rewritten program is in a run. */
@@ -60,10 +60,11 @@ static inline bool fxa__cuda_in_memory(const fxa__cuda_param *p) {
 
 /* What the generated text assumes of a problem (codegen/assumptions.c). Part of the code key. */
 typedef struct fxa__cuda_assumptions {
-    int32_t dense;       /* index of the captured tensor [.., q, k] that TMA can copy; -1 = none */
-    bool operands_fit;   /* loads may become row and key operands: no index b, h, q, k exceeds its tensor */
-    bool finite_factors; /* scale and params that are factors or divisors of floats are finite and not 0, and the
-                            factor of the entire score is > 0, so it is part of the unit */
+    int32_t dense;     /* index of the captured tensor [.., q, k] that TMA can copy; -1 = none */
+    bool operands_fit; /* loads may become row and key operands: no index b, h, q, k exceeds its tensor */
+    /* scale and params that are factors or divisors of floats are finite and not 0, and the factor of the entire score
+     * is > 0, so it is part of the unit */
+    bool finite_factors;
 } fxa__cuda_assumptions;
 
 /* A score program without a problem, for tests: the result of passes 1 to 6 of codegen/generate.c. */
@@ -87,8 +88,9 @@ typedef struct fxa__cuda_operands {
         int32_t tensor, axis;
     } ranges[FXA_CUDA_RANGES]; /* [n_ranges] tensors of which tile_class() reads {minimum, maximum} along `axis` */
     int32_t n_ranges;
-    uint32_t mask_inputs, diagonal_inputs;       /* bits of fxa_input on which the mask and the diagonal depend */
-    bool mask_is_constant, diagonal_is_constant; /* the mask, the diagonal read no tensor, scale or param */
+    uint32_t mask_inputs, diagonal_inputs; /* bits of fxa_input on which the mask and the diagonal depend */
+    bool mask_is_constant;                 /* the mask reads no tensor, no scale and no param of the caller */
+    bool diagonal_is_constant;             /* the diagonal reads no tensor, no scale and no param of the caller */
 } fxa__cuda_operands;
 
 /* Gradients of params and captured tensors. */
@@ -109,17 +111,18 @@ typedef struct fxa__cuda_computed {
     /* Index in f[] of series_limit(), which follows from `softcap_factor`; -1 = no softcap(). After it, f[] has the
      * FXA_CUDA_SOFTCAP_TERMS terms of softcap_series(), exp_limit() and two values of softcap_exp(). */
     int32_t softcap_at;
-    int32_t softcap;        /* node of the tanh that softcap() computes: tanh(score * softcap_factor) */
-    int32_t softcap_factor; /* node of the factor of the score in this tanh */
-    int32_t gain;           /* forward: node of the tanh's factor in the score, of any sign and size; -1 = none. Then
-                               f[unit_at] is softcap_unit(), and f[unit_at + 1] is the unit. */
+    int32_t softcap;        /* node of the tanh(score * softcap_factor) that softcap() computes */
+    int32_t softcap_factor; /* node of the factor f in the tanh(score * f) that softcap() computes */
+    /* forward: node of the factor c in new score = c * tanh, of any sign and size; -1 = none. With this factor
+     * f[unit_at] is softcap_unit(), and f[unit_at + 1] is the unit. */
+    int32_t gain;
 } fxa__cuda_computed;
 
 /* Bounds of values and sizes, for reports. */
 typedef struct fxa__cuda_bounds {
     double value; /* |value()| <= bound in any run; INFINITY = unknown */
-    /* Size that each axis of a tensor must have at least, because its indices are not guarded; 0 = none.
-     * x < 0 = as many elements as input -1 - x has values (FXA_INPUT_B: batch entries, FXA_INPUT_H: heads). */
+    /* Size that each axis of a tensor must have at least, because its indices are not guarded; 0 = none. A negative
+     * element x: as many elements as input -1 - x has values (FXA_INPUT_B: batch entries, FXA_INPUT_H: heads). */
     int64_t min_size[FXA_CUDA_TENSORS][FXA_MAX_RANK];
 } fxa__cuda_bounds;
 

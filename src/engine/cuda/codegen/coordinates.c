@@ -48,7 +48,7 @@ static fxa_value coords_int(coords *c, int64_t x) { return fxa_builder_int(c->b,
 
 static fxa_value coords_add(coords *c, fxa_value x, fxa_value y) { return fxa_builder_op2(c->b, FXA_OP_ADD, x, y); }
 
-/* Returns base + step * (i - begin). step: 0 = 1. */
+/* Returns base + step * (i - begin); a step of 0 counts as 1. */
 static fxa_value coords_affine(coords *c, fxa_value i, int64_t begin, int64_t base, int64_t step) {
     fxa_value from = coords_add(c, i, coords_int(c, -begin));
     fxa_value add = coords_int(c, base);

@@ -28,11 +28,11 @@ typedef struct fold {
 /* Returns true if a node is equal for all pairs of a head. */
 static bool fold_is_uniform(const fold *r, int32_t node) { return fxa__lower_rate(&r->sets[node]) <= FXA__RATE_HEAD; }
 
-/* Return true if n is a product; a quotient; a mulz or divz, in which the result is 0 if the first operand is 0,
- * whatever the second is. The first operand of a folded mulz is the varying one, unless the uniform one is finite and
- * not 0. */
 static bool fold_is_product(const fxa__node *n) { return n->op == FXA_OP_MUL || n->op == FXA_OP_MULZ; }
 static bool fold_is_quotient(const fxa__node *n) { return n->op == FXA_OP_DIV || n->op == FXA_OP_DIVZ; }
+
+/* Returns true if n is a mulz or divz: its result is 0 if the first operand is 0, whatever the second is. The first
+ * operand of a folded mulz is the varying one, unless the uniform one is finite and not 0. */
 static bool fold_zero_wins(const fxa__node *n) { return n->op == FXA_OP_MULZ || n->op == FXA_OP_DIVZ; }
 
 /* Returns true if a node is finite and not 0 in every run. Then mul and mulz by the node differ at most by the sign of
@@ -43,8 +43,8 @@ static bool fold_is_finite(const fold *r, int32_t node) {
     return n->op == FXA_OP_PARAM && r->finite;
 }
 
-/* Returns the index of the uniform operand of a product or quotient (there only the divisor, 1) whose other operand
- * varies among the pairs of a head; -1 = none. */
+/* Returns the index of the uniform operand of a product, or 1 if the divisor of a quotient is uniform, if the other
+ * operand varies among the pairs of a head; -1 = neither. */
 static int fold_factor_at(const fold *r, const fxa__node *n) {
     if (n->type != FXA_FLOAT || !(fold_is_product(n) || fold_is_quotient(n))) return -1;
     for (int k = fold_is_quotient(n); k < 2; k++) {
@@ -74,7 +74,7 @@ static void fold_product_zero(fold *r, int32_t i, int at) {
     const fxa__node *n = &r->p->nodes[i];
     int32_t varying = n->arg[1 - at];
     fxa_value c = r->map[n->arg[at]];
-    bool folds = r->wins[varying] && !r->signs[i]; /* a product that is -0 becomes 0 when multiplied again */
+    bool folds = r->wins[varying] && !r->signs[i]; /* a second mulz would turn a product of -0 into 0 */
     r->wins[i] = true;
     if (fold_is_quotient(n)) c = fxa_builder_op2(r->b, FXA_OP_DIV, fxa_builder_float(r->b, 1), c);
     r->base[i] = folds ? r->base[varying] : r->map[varying];
@@ -82,8 +82,9 @@ static void fold_product_zero(fold *r, int32_t i, int at) {
     r->map[i] = fxa_builder_op2(r->b, FXA_OP_MULZ, r->base[i], r->factor[i]);
 }
 
-/* Rewrites node i, another product or quotient: the factor of the varying operand joins the uniform operand. A factor
- * by which the product is divided again cancels, if it is finite and not 0. at: index of the uniform operand. */
+/* Rewrites node i, a product or quotient that fold_product_zero() does not rewrite: multiplies the factor of the
+ * varying operand into the uniform operand. A factor by which the product is divided again cancels, if it is finite and
+ * not 0. at: index of the uniform operand. */
 static void fold_product(fold *r, int32_t i, int at) {
     const fxa__node *n = &r->p->nodes[i];
     int32_t varying = n->arg[1 - at];
@@ -114,7 +115,8 @@ static int fold_cancels_at(const fold *r, int32_t i) {
     return -1;
 }
 
-/* Returns (c / c) * x for (c * x) / c. c / c is 1, or it is 0 or NaN if the entire expression is. No pair divides. */
+/* Returns (c / c) * x for (c * x) / c. c / c is computed once per head, so no pair divides; it is 1, except where the
+ * original expression is 0 or NaN for every x: there it is 0 or NaN too. */
 static fxa_value fold_cancelled(const fold *r, const fxa__node *n, int at) {
     const fxa__node *m = &r->p->nodes[n->arg[0]];
     fxa_value arg[2] = {r->map[m->arg[0]], r->map[m->arg[1]]};
@@ -129,7 +131,8 @@ static void fold_node(fold *r, int32_t i) {
     cancelled = at < 0 || wins ? fold_cancels_at(r, i) : -1;
     r->factor[i] = r->base[i] = -1;
     r->wins[i] = false;
-    if (n->op == FXA_OP_WITH_GRAD) { /* the value of its first operand: derivatives were taken by an earlier pass */
+    /* with_grad has the value of its first operand; an earlier pass has taken derivatives */
+    if (n->op == FXA_OP_WITH_GRAD) {
         r->map[i] = r->map[n->arg[0]];
         r->factor[i] = r->factor[n->arg[0]], r->base[i] = r->base[n->arg[0]], r->wins[i] = r->wins[n->arg[0]];
         return;

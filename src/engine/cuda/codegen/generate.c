@@ -7,7 +7,7 @@
 
 #include "../../../base/invariant.h"
 
-/* Products of passes: a bit each of cuda_work.done. */
+/* Results of passes, each a bit of cuda_work.done. */
 enum {
     COORDINATES = 1 << 0,  /* the score program reads coordinates of the problem */
     MASK_LIFTED = 1 << 1,  /* the score program's score contains no mask */

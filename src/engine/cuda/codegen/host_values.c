@@ -26,9 +26,10 @@
 static const double fill_tanh[FXA_CUDA_SOFTCAP_TERMS] = {0.9999999268692358, -0.33332309972578855, 0.1331017362435341,
                                                          -0.05210147853455042, 0.015475425267545645};
 
-enum { FILL_MAX_OPERATIONS = 48 }; /* per host value; a node that is read twice counts twice */
+enum { FILL_MAX_OPERATIONS = 48 }; /* maximum operations of a host value; a node that is read twice counts twice */
 
-/* Returns true if a node is arithmetic of params and constants. *left: operations that it may still have. */
+/* Returns true if a node is arithmetic of params and constants. *left: number of operations that the node may still
+ * have. */
 static bool fill_is_arithmetic(const fxa_program *p, int32_t node, int *left) {
     const fxa__node *n = &p->nodes[node];
     if (n->type != FXA_FLOAT || (*left)-- == 0) return false;
@@ -96,8 +97,8 @@ static void fill_exp(const fxa__cuda_program *p, const double *params, double fa
     f[2] = takes ? (float)(-0.5 / unit) : 0;
 }
 
-/* Writes and returns the factor that softcap() includes if the cap is a param, and writes the unit (the uniform factor
- * of the score) after it: 1, or 4 if the factor would overflow f32, which kernels detect (left_range of
+/* Writes to f[0], and returns, the factor that softcap() includes if the cap is a param. Writes the unit (uniform
+ * factor of the score) to f[1]: 1, or 4 if the factor would overflow f32, which kernels detect (is_out_of_range() of
  * sm90/forward_epilogue.cuh). */
 static double fill_cap(const fxa__cuda_program *p, const double *params, float *f) {
     double cap = fill_value(p->program, p->computed.gain, params) * FILL_LOG2E, unit = fabs(cap) > FLT_MAX ? 4 : 1;

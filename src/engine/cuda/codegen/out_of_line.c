@@ -7,15 +7,15 @@
 
 enum { CALL_LIMIT_FORWARD = 100, CALL_LIMIT_BACKWARD = 160, CALL_SHARED = 8 };
 
-/* Makes the values of levels from `from` on (of rows, keys and pairs) local variables of the functions that read them.
- * Values of runs and heads stay members of Program. */
+/* Makes values that depend on a row, key or pair (levels from `from` on) local variables of the functions that read
+ * them. Values of a run or head stay members of Program. */
 static void call_localize(fxa__emit *e, fxa__emit_level from) {
     for (int32_t i = 0; i < e->p->n_nodes; i++)
         if (e->level[i] >= from) e->hoisted[i] = 0;
 }
 
-/* x, y: the state of writing some functions of Program each. Makes these functions read the same members of Program:
- * values of runs and heads, and base addresses of loads. */
+/* Makes the functions that the emitters x and y write read the same members of Program: values of a run or head, and
+ * base addresses of loads. */
 static void call_share(fxa__emit *x, fxa__emit *y) {
     for (int32_t i = 0; i < x->p->n_nodes; i++) {
         if (x->base[i] && ((x->used[i] && !x->given[i]) || (y->base[i] && y->used[i] && !y->given[i]))) x->base[i] = 2;
@@ -25,8 +25,8 @@ static void call_share(fxa__emit *x, fxa__emit *y) {
     }
 }
 
-/* Copies what is known of ints and indices to e, the state of writing some functions, and marks the loads that can have
- * a base address per head. */
+/* Copies what is known of ints and indices to the emitter e, and marks the loads that can have a base address per
+ * head. */
 static void call_pass_bounds(const cuda_work *w, fxa__emit *e) {
     for (int32_t i = 0; i < e->p->n_nodes; i++) {
         e->nonnegative[i] = e->p->nodes[i].type == FXA_INT && w->bounds[i].lo >= 0;
@@ -53,7 +53,7 @@ bool fxa__cuda_is_tiled(const cuda_work *w, int32_t node) {
     return w->tiles[node].kind && w->emit.pairs.used[node] && w->emit.pairs.given[node] == w->tiles[node].text;
 }
 
-/* Marks the nodes that expressions of tile-level values read as needed. Visits the last nodes first, because their
+/* Marks as needed the nodes that expressions of tile-level values read. Visits the last nodes first, because their
  * expressions may read other tile-level values. */
 static void call_require_tiles(cuda_work *w) {
     for (int32_t i = w->c->program->n_nodes - 1; i >= 0; i--) {
@@ -65,7 +65,7 @@ static void call_require_tiles(cuda_work *w) {
     }
 }
 
-/* Marks the nodes that value(), user_backward(), mask() and uniform_mask() return as needed. */
+/* Marks as needed the nodes that value(), user_backward(), mask() and uniform_mask() return. */
 static void call_require_pairs(cuda_work *w) {
     const fxa_program *p = w->c->program;
     if (w->c->switches.softcap) {
@@ -82,7 +82,7 @@ static void call_require_pairs(cuda_work *w) {
 
 bool fxa__cuda_only_ranges_read_operands(const cuda_work *w) { return w->i64_operands && w->backward; }
 
-/* Opens the states of writing functions, and marks the nodes that each function needs. Returns false if memory ran
+/* Opens the emitters of the text's functions, and marks the nodes that each function needs. Returns false if memory ran
  * out. */
 static bool call_open(cuda_work *w) {
     const fxa_program *p = w->c->program;
@@ -116,7 +116,8 @@ static bool call_open(cuda_work *w) {
     if (w->i64_operands && !w->backward)
         fxa__lower_emit_require(&w->emit.mask64, fxa__program_output(p, FXA__OUT_MASK), CUDA_MASK);
     for (int i = 0; i < 4; i++) call_localize(emits[i], FXA__EMIT_ROW);
-    for (int i = 0; i < 2; i++) /* twice: functions shared first also get the members found last */
+    /* the second round gives the first emitters the members that the first round added for later ones */
+    for (int i = 0; i < 2; i++)
         for (int k = 1; k < 4; k++) call_share(&w->emit.pairs, emits[k]);
     return true;
 }

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
  * The passes of codegen/generate.c and the state that they share. Each pass is a function on cuda_work that reads what
- * earlier passes produced and writes its own product. If a pass fails, codegen/generate.c frees the state.
+ * earlier passes produced and writes its own result. If a pass fails, codegen/generate.c frees the state.
  */
 #ifndef FXA_ENGINE_CUDA_CODEGEN_PASSES_H
 #define FXA_ENGINE_CUDA_CODEGEN_PASSES_H
@@ -12,8 +12,7 @@
 #include "../../../lower/emit.h"
 #include "../../../lower/grad_class.h"
 
-/* Users of a node: the functions of the generated text that need the node. A bit each, of cuda_work.need and of
- * fxa__emit.used. */
+/* Functions of the generated text that need a node: bits of cuda_work.need and of fxa__emit.used. */
 enum {
     CUDA_TILE = 1 << 2,         /* tile(), which computes values once per tile */
     CUDA_UNIFORM_MASK = 1 << 3, /* uniform_mask() */
@@ -34,18 +33,18 @@ typedef struct cuda_added {
 /* Expressions by which the generated text reads params that are not in a.f[] and a.i[]. */
 typedef struct cuda_param_names {
     struct {
-        char member[16];                 /* member of Program, in functions of pairs */
-        char call[32];                   /* expression in static functions */
+        char member[16];                 /* name of the param's member of Program, for functions of pairs */
+        char call[32];                   /* expression of the param, for static functions */
     } scalar[FXA_MAX_PARAMS];            /* params in device memory */
-    char run[FXA__CUDA_HOST_VALUES][16]; /* values that the host computes */
+    char run[FXA__CUDA_HOST_VALUES][16]; /* expressions of the values that the host computes */
 } cuda_param_names;
 
 enum { CUDA_TILE_NONE, CUDA_TILE_SUM, CUDA_TILE_FLOAT, CUDA_TILE_DIFFERENCE, CUDA_TILE_EQUAL };
 /* How pairs compute a node from t<node>, a member that tile() computes. */
 typedef struct cuda_tile {
     uint8_t kind;
-    int32_t left;   /* node: SUM: t is left; FLOAT: t is left as a float */
-    int32_t right;  /* node: DIFFERENCE, EQUAL: t is left - right, saturated to 32 bits or modulo 2^32 */
+    int32_t left;   /* node. SUM: t is the value of this node; FLOAT: t is this value as a float */
+    int32_t right;  /* node, -1 = none. DIFFERENCE: t is left - right saturated to 32 bits; EQUAL: modulo 2^32 */
     int32_t row;    /* node that the expression reads besides t; -1 = none */
     char text[112]; /* the expression */
 } cuda_tile;
@@ -60,7 +59,7 @@ typedef struct cuda_work {
     fxa__cuda_config config;     /* what to generate; programs and assumptions are those of passes 1 to 6 */
     cuda_added added;            /* names that passes add */
     bool backward;               /* the text is of a backward pass */
-    uint32_t done;               /* bits of the products of the passes that have run (codegen/generate.c) */
+    uint32_t done;               /* bits of the results that the passes have produced so far (codegen/generate.c) */
 
     fxa_program *joined;  /* pass 7: all outputs in one program, before its factors are folded */
     fxa__cuda_program *c; /* the result */
@@ -74,8 +73,9 @@ typedef struct cuda_work {
     /* Pass 10. */
     cuda_tile *tiles;  /* values that tile() computes */
     bool i64_operands; /* row and key operand are i64 elements saturated to 32 bits; the mask compares 64 bits */
-    int32_t rounded; /* backward: float that the forward reads, rounded, from the diagonal row, so never part of an fma;
-                          -1 = none */
+    /* backward: node of a float that the forward reads, rounded, from the diagonal row; the backward computes it, and
+     * must not make it part of an fma. -1 = none */
+    int32_t rounded;
 
     uint8_t *in_bounds; /* pass 11: bit d of a load set = its index d is inside the tensor */
     bool *wanted;       /* pass 12, [outputs]: true = the output is a requested gradient and not always 0 */
@@ -83,7 +83,7 @@ typedef struct cuda_work {
     int n_conjuncts;                   /* pass 13: -1 = no uniform_mask() */
     cuda_param_names names;            /* pass 14 */
 
-    /* Pass 15: states of writing functions, with the nodes that these functions need. */
+    /* Pass 15: emitters of the text's functions, with the nodes that these functions need. */
     struct {
         fxa__emit pairs;     /* value(), mask(), user_backward(), whose pairs have all operands */
         fxa__emit gradients; /* partials() and scatter(), whose pairs have only q and k */
@@ -183,8 +183,8 @@ void fxa__cuda_param_names_make(const cuda_work *w, cuda_param_names *out);
  * read members of Program. */
 void fxa__cuda_param_names_use(const cuda_work *w, fxa__emit *e, bool members);
 
-/* codegen/out_of_line.c: returns true if pairs load 64-bit elements and tile_class() alone reads operands: the backward
- * of sm90 lacks registers for both. */
+/* codegen/out_of_line.c: returns true if pairs load 64-bit elements and tile_class() alone reads row and key operands:
+ * the backward of sm90 lacks registers for both. */
 bool fxa__cuda_only_ranges_read_operands(const cuda_work *w);
 /* Returns true if pairs read a node as member t<node> of the tile. */
 bool fxa__cuda_is_tiled(const cuda_work *w, int32_t node);

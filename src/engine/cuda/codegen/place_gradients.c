@@ -52,7 +52,8 @@ bool fxa__cuda_gradients_read_score(const cuda_work *w) {
     return inputs & 1u << FXA_INPUT_SCORE;
 }
 
-/* Decides for each requested gradient how it is summed. Sums of heads beyond FXA__CUDA_SUMS are scattered. */
+/* Decides for each requested gradient how it is summed. Of the gradients that are one sum per head, those beyond the
+ * first FXA__CUDA_SUMS are added pair by pair by scatter(). */
 static void grads_choose_sums(cuda_work *w) {
     fxa__cuda_program *c = w->c;
     for (int32_t i = 0; i < c->program->n_outputs; i++) {

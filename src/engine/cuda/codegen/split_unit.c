@@ -8,7 +8,7 @@
 #include "../../../base/invariant.h"
 #include "../../../program/range.h"
 
-/* Bounds of a factor that stays in f32 range for any scale. */
+/* Bounds of the unit at scale 1. A unit between them stays in f32 range for all usual scales. */
 #define SPLIT_MIN_FACTOR 1e-18
 #define SPLIT_MAX_FACTOR 1e18
 

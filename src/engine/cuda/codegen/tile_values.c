@@ -51,8 +51,8 @@ void fxa__cuda_int_bounds(const fxa_program *p, fxa__interval *out) {
 
 enum { TILE_COEF = 1 << 16, TILE_VARYING = 1 << FXA_INPUT_Q | 1 << FXA_INPUT_K };
 
-/* Returns true if q and k occur in an int only as affine terms, so that the rest of the int is equal for all pairs of a
- * tile. */
+/* Returns true if an int node depends on q and k by affine terms only, so that the rest of its value is equal for all
+ * pairs of a tile. */
 static bool tile_is_affine(const cuda_work *w, int32_t node) {
     const fxa__linear *f = &w->affine[node];
     uint32_t others = TILE_VARYING | 1u << FXA_INPUT_SCORE | 1u << FXA_INPUT_DSCORE;
@@ -107,8 +107,8 @@ static void tile_float(const cuda_work *w, int32_t node, cuda_tile *t) {
     (void)snprintf(t->text, sizeof t->text, "__fadd_rn(t%d, (float)(%s))", (int)node, offset);
 }
 
-/* For x < y or x <= y in which one side does not depend on k and the other is k + c, c uniform in a tile: makes pairs
- * compare the first side minus the tile's first k + c with the pair's offset of k. */
+/* For row < k + c or row <= k + c (or both sides exchanged), where `row` does not depend on k, and c is uniform in a
+ * tile: makes pairs compare row - (k0 + c) with k - k0, k0 being the tile's first key. */
 static void tile_by_row(const cuda_work *w, int32_t node, cuda_tile *t) {
     const fxa__node *n = &w->c->program->nodes[node];
     const char *op = n->op == FXA_OP_LT ? "<" : "<=";

@@ -289,8 +289,6 @@ void fxa__cuda_args_query_order(fxa__cuda_call *c, int32_t q_rows) {
     c->a.by_group = fxa__cuda_divisor(c->a.group);
 }
 
-/* For dQ summed in a fixed order: sets how many (b, KV head)s' key tiles run together, so that the Q, dO and dQ sums of
- * these heads stay in the L2 cache. */
 void fxa__cuda_args_dq_order(fxa__cuda_call *c) {
     const fxa_problem *p = &c->p->in;
     int64_t bytes = fxa__round_up(p->sq, 128) * (6 * p->d_qk + 2 * p->d_v), heads = p->b * p->hkv;

@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * Launches of the backward pass: pre-passes; the preprocess (fxa_backward_prepare); fxa_backward over key tiles; the
- * postprocess (fxa_grad_q_finish), which converts the f32 sum of dQ, or a separate kernel that computes dQ
- * (fxa_grad_q); gradients of sinks.
+ * Launches of the backward pass: the kernels that clear, pack and tabulate (fxa__cuda_prepasses); tile lists; the
+ * preprocess (fxa_backward_prepare); fxa_backward over key tiles; the postprocess (fxa_grad_q_finish), which converts
+ * the f32 sum of dQ, or a separate kernel that computes dQ (fxa_grad_q); gradients of sinks.
  */
 #include "call.h"
 #include "recipes.h"
@@ -52,7 +52,7 @@ static fxa_status backward_queries(fxa__cuda_call *c) {
     return fxa__cuda_launch_query_tiles(c, kernel->unit, kernel->function);
 }
 
-/* Launches a kernel that runs before or after the main kernel, on a grid of rows x heads CTAs. */
+/* Launches a kernel that runs before or after the backward kernel, on a grid of rows x heads CTAs. */
 static fxa_status backward_end(fxa__cuda_call *c, int function, int64_t rows, int64_t heads) {
     void *params[] = {&c->a};
     return fxa__cuda_launch(c, FXA__CUDA_PREPOST, function, (fxa__cuda_grid){rows, heads, 1},
@@ -73,7 +73,7 @@ static fxa_status backward_finish(fxa__cuda_call *c) {
 }
 
 /* Launches a backward without batch entries: gradients of sinks, params and captured tensors are 0, and packed rows of
- * Q, K and V belong to no batch entry, so no main kernel runs. */
+ * Q, K and V belong to no batch entry, so no attention kernel runs. */
 static fxa_status backward_of_nothing(fxa__cuda_call *c) {
     FXA_TRY(fxa__cuda_prepasses(c, NULL));
     FXA_TRY(fxa__cuda_captured_grads_begin(c));

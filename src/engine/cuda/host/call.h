@@ -92,21 +92,23 @@ typedef struct fxa__cuda_buffers {
     int32_t *ranges[FXA_CUDA_RANGES]; /* tables of {minimum, maximum}; NULL = the tensor is too large */
     fxa__cuda_tile_list queries;      /* a row per query tile: forward, decode, dQ */
     fxa__cuda_tile_list keys;         /* a row per key tile: backward */
-    float *lse, *lse2, *delta;        /* per row: LSE, LSE in base 2, sum of dO * O */
+    float *lse, *lse2, *delta;        /* per row: LSE; LSE in base 2; delta = dO . O - dLSE */
     float *grad_q_sum;                /* f32 sum to which key tiles add dQ */
     int32_t *first_share;             /* per 64 rows of dQ: how much of the rows' sum is stored (FxaArgs.first_share) */
-    uint32_t *reduced;                /* counters of CTAs and warps that have added all their dQ (FxaArgs.sent) */
+    /* FxaArgs.sent: [0] query blocks that the postprocess has taken; [1 ...] warps that have added all their dQ, per
+     * (b, KV head) */
+    uint32_t *reduced;
     float *sink, *grad_sink;      /* converted sinks and gradients of sinks; NULL = kernels use the caller's arrays */
     void *copy[FXA__CUDA_COPIES]; /* converted operands, and dK or dV that the caller did not request */
     float *partial, *partial_ml;  /* decode: O of each split of the keys; its row maxima and row sums */
     int *coordinates[FXA__CUDA_AXES];  /* mapped coordinates that dropout reads; NULL = dropout uses local indices */
-    int32_t splits;                    /* decode: splits of the keys of a (b, KV head) */
-    int32_t item_splits;               /* decode: splits of a work item */
-    int32_t items;                     /* decode: work items */
-    int32_t cut[FXA_CUDA_DECODE_CUTS]; /* decode: cut[i] (b, KV head)s have items of item_splits >> (i + 1) */
+    int32_t splits;                    /* decode: number of splits (parts of the keys) of a (b, KV head) */
+    int32_t item_splits;               /* decode: number of splits of a work item */
+    int32_t items;                     /* decode: number of work items */
+    int32_t cut[FXA_CUDA_DECODE_CUTS]; /* decode: cut[i] (b, KV head)s have items of item_splits >> (i + 1) splits */
     fxa__cuda_captured_sums captured;
     fxa__cuda_page_users users;
-    int32_t q_pad;    /* sq rounded up to 128 */
+    int32_t q_pad;    /* sq rounded up to a multiple of 128 */
     int32_t pad_rows; /* rows of a head in lse2, delta and grad_q_sum */
 } fxa__cuda_buffers;
 
@@ -152,7 +154,7 @@ void fxa__cuda_counters_use(fxa__cuda_call *c);
 
 /* ---- host/arguments.c -------------------------------------------------------------------------------------------- */
 
-/* Fills c->a except tile lists and members that single launches set. */
+/* Sets c->a except tile lists and members that single launches set. */
 void fxa__cuda_args_make(fxa__cuda_call *c);
 /* Returns the scale that the unit (the uniform factor of the score) contains: the run's scale; with finite_factors its
  * absolute value, or 1 if the scale is 0. */
@@ -167,8 +169,8 @@ void fxa__cuda_args_tile_list(fxa__cuda_call *c, const fxa__cuda_tile_list *list
 struct FxaDivisor fxa__cuda_divisor(int64_t by);
 /* Sets the number of query tiles of q_rows rows, and the order in which they are computed. */
 void fxa__cuda_args_query_order(fxa__cuda_call *c, int32_t q_rows);
-/* For dQ summed in a fixed order: sets how many (b, KV head)s' key tiles run together, so that the Q, dO and dQ sums of
- * these heads stay in the L2 cache. */
+/* For dQ summed in a fixed order: sets for how many (b, KV head)s the key tiles run at the same time, so that Q, dO and
+ * the sums of dQ of these heads stay in the L2 cache. */
 void fxa__cuda_args_dq_order(fxa__cuda_call *c);
 
 /* ---- host/tensor_maps.c ------------------------------------------------------------------------------------------ */
@@ -186,17 +188,19 @@ fxa_status fxa__cuda_tensor_map_dense(fxa__cuda_call *c, const struct FxaView *v
  * shape; else no dynamic shared memory. */
 fxa_status fxa__cuda_launch(fxa__cuda_call *c, fxa__cuda_unit unit, int function, fxa__cuda_grid grid, int32_t threads,
                             void **params);
-/* Launches a main kernel: its params are c->a, and c->maps if the family has tensor maps. */
+/* Launches an attention kernel: its params are c->a, and c->maps if the family has tensor maps. */
 fxa_status fxa__cuda_launch_main(fxa__cuda_call *c, fxa__cuda_unit unit, int function, fxa__cuda_grid grid);
-/* Launches a main kernel whose work is query tiles: forward or dQ. */
+/* Launches an attention kernel whose work is query tiles: forward or dQ. */
 fxa_status fxa__cuda_launch_query_tiles(fxa__cuda_call *c, fxa__cuda_unit unit, int function);
 /* Sets `words` 32-bit words at `at` to 0, before later launches of the stream. */
 fxa_status fxa__cuda_clear(fxa__cuda_call *c, void *at, size_t words);
-/* Launches the pre-passes: clears buffers, packs row and key operands, fills diagonal rows. first: the tile list that
- * is written next; if possible, the launch that writes it also packs the operands (c->packing_due). NULL = none. */
+/* Launches the kernels before the attention kernels: clears buffers, packs row and key operands, writes tables of
+ * ranges and diagonal rows. first: the tile list that is written next; if possible, the launch that writes it also
+ * packs the operands (c->packing_due). NULL = none. */
 fxa_status fxa__cuda_prepasses(fxa__cuda_call *c, const fxa__cuda_tile_list *first);
-/* Launch the kernels that write diagonal rows, a tile list; nothing if they were written with the plan. */
+/* Launches the kernel that writes the diagonal rows; nothing if they were written with the plan. */
 fxa_status fxa__cuda_diagonal_write(fxa__cuda_call *c, const fxa__cuda_diagonal_rows *rows);
+/* Launches the kernel that writes a tile list; nothing if there is no list, or if it was written with the plan. */
 fxa_status fxa__cuda_tile_list_write(fxa__cuda_call *c, const fxa__cuda_tile_list *list);
 
 /* ---- Launches of other units ------------------------------------------------------------------------------------- */
@@ -212,7 +216,7 @@ int fxa__cuda_copy_of_slot(fxa_slot slot);
 fxa_slot fxa__cuda_slot_of_copy(int copy);
 /* Writes the sizes b, h, s, d of a slot's operand. */
 void fxa__cuda_operand_sizes(const fxa_problem *p, fxa_slot slot, int64_t size[4]);
-/* Launch the conversions of inputs before the main kernels, and of results after them. */
+/* Launch the conversions of inputs before the attention kernels, and of results after them. */
 fxa_status fxa__cuda_convert_inputs(fxa__cuda_call *c);
 fxa_status fxa__cuda_convert_results(fxa__cuda_call *c);
 

@@ -3,7 +3,7 @@
  * Gradients of params and captured tensors: arguments of the backward kernels that sum them (common/args.h), and the
  * launches that store the sums afterwards. Gradients of tensors are first summed in contiguous arrays of the workspace
  * (common/captured_grads.cu), then stored in the caller's type and strides. The gradient of the dense tensor [b, h, q,
- * k] (an element per pair) is written by the main kernel, in the type of Q, K and V.
+ * k] (an element per pair) is written by the backward kernel, in the type of Q, K and V.
  */
 #include "call.h"
 #include "recipes.h"
@@ -12,7 +12,8 @@
 
 enum { CAPTURED_WARP = 32, CAPTURED_DIAGONALS = 128, CAPTURED_BLOCK = 256, CAPTURED_BLOCKS = 1024 };
 
-/* The same members as struct SumTargets and struct GradTensor of common/captured_grads.cu. */
+/* captured_targets and captured_tensor have the members of struct SumTargets and struct GradTensor of
+ * common/captured_grads.cu. */
 typedef struct captured_targets {
     int32_t param[FXA__CUDA_SUMS], tensor[FXA__CUDA_SUMS];
 } captured_targets;
@@ -42,8 +43,8 @@ bool fxa__cuda_is_dense_grad_direct(const fxa__cuda_choice *choice, const fxa__c
     return p->alignment >= 16 && !(p->flags & FXA_ACCUMULATE_DTENSORS);
 }
 
-/* Returns true if the main kernel writes every element of v, the gradient of the dense tensor: the problem has no mask
- * and no lengths, the kernel stores entire tiles, and v has the size [b, h, q, k]. */
+/* Returns true if the backward kernel writes every element of v, the gradient of the dense tensor: the problem has no
+ * mask and no lengths, the kernel stores entire tiles, and v has the size [b, h, q, k]. */
 static bool captured_all_dense(const fxa__cuda_call *c, const fxa_view *v) {
     const fxa_problem *p = &c->p->in;
     const int64_t all[] = {p->b, p->hq, p->sq, p->sk};

@@ -12,8 +12,9 @@
 
 static const struct stage_row {
     uint8_t slot;
-    bool keys;              /* the operand has a row per key, not per query */
-    uint32_t wanted, added; /* flags that request the operand (0 = always), that add to it (0 = never) */
+    bool keys;       /* the operand has a row per key, not per query */
+    uint32_t wanted; /* flag that requests the operand; 0 = it is always read or written */
+    uint32_t added;  /* flag with which the result is added to the operand; 0 = never */
 } stage_rows[FXA__CUDA_COPIES] = {{FXA_SLOT_Q, false, 0, 0},
                                   {FXA_SLOT_K, true, 0, 0},
                                   {FXA_SLOT_V, true, 0, 0},
@@ -60,8 +61,8 @@ fxa_dtype fxa__cuda_kernel_dtype(const fxa_problem *p, fxa_slot slot) {
     int i = fxa__cuda_copy_of_slot(slot);
     fxa_dtype type = fxa__cuda_input_dtype(p);
     if (stage_is_result(p, i)) return fxa__cuda_output_dtype(p);
-    return i == STAGE_O && p->o.dtype != (uint32_t)type ? FXA_F32
-                                                        : type; /* the preprocess of the backward reads O as f32 */
+    /* The preprocess of the backward reads O as f32 if O does not have the type of the other operands. */
+    return i == STAGE_O && p->o.dtype != (uint32_t)type ? FXA_F32 : type;
 }
 
 /* Returns true if a TMA store would write past the end of a row, because TMA stores 16 bytes at a time. Returns false

@@ -37,10 +37,11 @@ void fxa__cuda_counters_free(fxa__cuda_self *self) {
     if (memory) fxa__gpu_give(&self->gpu, memory);
 }
 
-/* Maximum number of parts that are tried for a new workspace. */
+/* Maximum number of parts of the counters that are tried for a new workspace. */
 enum { COUNTERS_TRIES = 8 };
 
-/* Returns the counters of a workspace, which gets a free part if it has none; NULL = no part is free. */
+/* Returns the counters of a workspace; a workspace that has no part of the instance's counters gets a free part. NULL =
+ * no part is free. */
 static char *counters_part(fxa__cuda_self *self, uintptr_t workspace) {
     char *memory = atomic_load_explicit(&self->counters, memory_order_acquire);
     size_t first = (size_t)((workspace >> 6) * UINT64_C(0x9e3779b97f4a7c15) >> 40);

@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * Launches of decode (few queries, split-KV): pre-passes, a tile list with one row per batch entry (and KV head), the
- * kernel fxa_decode. Also computes how the keys of a (b, KV head) are divided into splits, and how splits are grouped
- * into work items; a CTA computes one item at a time (sm90/decode.cu).
+ * Launches of decode (few queries, split-KV): the kernels that clear, pack and tabulate (fxa__cuda_prepasses), a tile
+ * list with one row per batch entry (and KV head), and fxa_decode. Also computes how the keys of a (b, KV head) are
+ * divided into splits, and how splits are grouped into work items; a CTA computes one item at a time (sm90/decode.cu).
  */
 #include "call.h"
 
@@ -22,15 +22,17 @@ enum {
     DECODE_EACH = 2,    /* maximum splits of each CTA of a cluster */
     DECODE_BUSY = 9,    /* 9/20 of the multiprocessors nearly saturate memory bandwidth */
     DECODE_NEAR = 2,    /* clusters may use 1/2 of the multiprocessors, so that all are resident at once */
-    DECODE_FULL = 3,    /* 1/3 of the multiprocessors saturates memory bandwidth, but for DECODE_IDLE */
+    DECODE_FULL = 3,    /* 1/3 of the multiprocessors saturates memory bandwidth, except for the loss of DECODE_IDLE */
     DECODE_IDLE = 20    /* an idle multiprocessor loses 1/20 of what it would have read */
 };
 
 /* How the work of a decode is divided. */
 typedef struct decode_cut {
-    int64_t ctas, rows, pieces,
-        piece; /* ctas: multiprocessors; rows: (b, KV head, row group)s; pieces: splits of each; piece: KB of a split */
-    bool folds; /* a CTA can combine the splits of an item (FOLDS in sm90/decode_shared.cuh) */
+    int64_t ctas;   /* multiprocessors */
+    int64_t rows;   /* row groups (query rows that an item computes together) of all (b, KV head)s */
+    int64_t pieces; /* splits of a row group's keys */
+    int64_t piece;  /* KB of K and V of a split */
+    bool folds;     /* true = a CTA can combine the splits of an item (KEEPS_SUMS in sm90/decode_shared.cuh) */
 } decode_cut;
 
 /* Returns the number of splits of a (b, KV head). The number depends on the shape of one batch entry alone, so results
@@ -73,10 +75,11 @@ static int64_t decode_run(const decode_cut *c, bool spans) {
     return best;
 }
 
-/* Sets out->cut: how many of the last (b, KV head)s have items of half or a quarter of the splits, but at least two. */
+/* Sets out->cut: how many of the last (b, KV head)s have smaller items: of a quarter of the splits if that is at least
+ * two, otherwise of half of the splits. */
 static void decode_tail(const decode_cut *c, int64_t groups, fxa__cuda_buffers *out) {
-    int64_t row = groups * fxa__div_up(out->splits, out->item_splits),
-            items = c->rows / groups * row; /* row: items of a (b, KV head) */
+    int64_t row = groups * fxa__div_up(out->splits, out->item_splits); /* items of a (b, KV head) */
+    int64_t items = c->rows / groups * row;
     if (decode_has_tail(c, items, out->item_splits))
         out->cut[out->item_splits >> 1 > 2] = (int32_t)fxa__div_up(items % c->ctas, row);
 }
@@ -103,8 +106,8 @@ static decode_cut decode_cut_make(const fxa__cuda_self *self, const struct FxaTr
     return c;
 }
 
-/* Returns the largest number of CTAs of a cluster with which one item per CTA saturates memory bandwidth or is a single
- * split; 0 = no clusters. A cluster combines the results of its CTAs without the workspace. */
+/* Returns the largest number of CTAs of a cluster with which, at one item per CTA, either memory bandwidth is saturated
+ * or each item is a single split; 0 = no clusters. A cluster combines the results of its CTAs without the workspace. */
 int32_t fxa__cuda_decode_cluster(const fxa__cuda_self *self, const struct FxaTraits *t, const fxa_problem *p,
                                  const struct FxaTileShape *shape) {
     const decode_cut c = decode_cut_make(self, t, p, shape);

@@ -2,7 +2,8 @@
  *
  * Dropout with mapped coordinates (index maps, positions, rows aligned to the last key). The coordinates of a pair
  * decide if it is dropped, so kernels read coordinates from arrays of the workspace: one element per batch entry, head
- * and key, and per batch entry and row. fxa_coordinates_write (common/convert.cu) writes them before the main kernels.
+ * and key, and per batch entry and row. fxa_coordinates_write (common/convert.cu) writes the arrays before the
+ * attention kernels.
  */
 #include "call.h"
 

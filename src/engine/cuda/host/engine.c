@@ -180,7 +180,7 @@ static void cu_key(fxa__analysis *a, fxa__writer *w) {
         for (int32_t i = 0; i < g->program->n_tensors; i++)
             fxa__write_u32(w, (uint32_t)g->source[i].kind << 16 | (uint32_t)g->source[i].index);
         for (int32_t i = 0; i < g->switches.grad_sums; i++)
-            fxa__write_u32(w, (uint32_t)g->gradients.sums[i]); /* the text has values, not output indices */
+            fxa__write_u32(w, (uint32_t)g->gradients.sums[i]); /* output indices are not part of the text */
         fxa__write_u64(w, g->text.size);
         fxa__write_bytes(w, g->text.data, g->text.size);
     } else {

@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * Launches that forward and backward use: any kernel of a compiled source file, the pre-passes (they clear buffers,
- * pack row and key operands, fill diagonal rows), tile lists, and main kernels over query tiles. docs/cuda-kernels.md
- * ("A run") has the order of launches.
+ * Launches that forward and backward use: any kernel of a compiled source file; the kernels before the attention
+ * kernels, which clear buffers, pack row and key operands and write diagonal rows; tile lists; and attention kernels
+ * over query tiles. docs/cuda-kernels.md ("A run") has the order of launches.
  */
 #include "call.h"
 

@@ -24,8 +24,8 @@ static const char *cu_list_tensor(const fxa__cuda_code *c, const fxa__problem *p
     return (from.kind == FXA__CUDA_FROM_BPROP ? p->bprop : p->program)->tensors[from.index].name;
 }
 
-/* Prints how many tiles of batch entry 0 and head 0 range analysis on the host proves empty or full. A run can prove
- * more, because it has the values of params and captured tensors. */
+/* Prints how many tiles are proven empty or full by range analysis on the host, for batch entry 0 and head 0. A run can
+ * prove more, because it has the values of params and captured tensors. */
 static void cu_list_tiles(const fxa__cuda_code *c, const fxa__problem *p, fxa__writer *w) {
     fxa__cuda_unit unit = c->unit[FXA__CUDA_FORWARD].cubin    ? FXA__CUDA_FORWARD
                           : c->unit[FXA__CUDA_BACKWARD].cubin ? FXA__CUDA_BACKWARD

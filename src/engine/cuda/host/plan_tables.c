@@ -10,10 +10,10 @@
 #include <string.h>
 
 enum {
-    TABLES_MOST = 64,
-    TABLES_BYTES = 4 << 20,
-    TABLES_ROOM = 16 << 20
-}; /* per code: maximum tables; maximum bytes of one table; maximum bytes of all tables */
+    TABLES_MOST = 64,       /* maximum tables of a code */
+    TABLES_BYTES = 4 << 20, /* maximum bytes of one table */
+    TABLES_ROOM = 16 << 20  /* maximum bytes of all tables of a code */
+};
 
 typedef enum tables_kind { TABLES_QUERIES, TABLES_KEYS, TABLES_DIAGONAL, TABLES_KINDS } tables_kind;
 
@@ -28,8 +28,8 @@ typedef struct tables_key {
 
 struct fxa__cuda_plan_table {
     fxa__cuda_plan_table *next;
-    int32_t number; /* tables before this one in the list */
-    size_t bytes;   /* bytes of this table and of those before it in the list */
+    int32_t number; /* number of tables that were added to the list before this one */
+    size_t bytes;   /* bytes of this table and of those that were added before it */
     void *data;     /* device memory: items and counts, or diagonal rows */
     tables_key key;
 };

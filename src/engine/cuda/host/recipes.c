@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * The rows of the recipe table: which problems each main kernel runs, and how the host compiles and launches the
+ * The rows of the recipe table: which problems each attention kernel runs, and how the host compiles and launches the
  * kernel. Rows of the same kernel differ in their architectures and in the shared memory of a CTA, which determines the
  * tile shape.
  */
@@ -15,7 +15,7 @@ enum {
     RECIPE_SCORED = 96,       /* maximum head dim of a backward with a derivative and several sums of gradients */
     RECIPE_DECODE_KEYS = 256, /* minimum keys of decode */
     RECIPE_DECODE_TILES = 4,  /* maximum tiles of 8 rows that a CTA computes */
-    RECIPE_DECODE_GROUPS = 4  /* maximum row groups (rows of a CTA) per KV head, which keeps work items below 2^31 */
+    RECIPE_DECODE_GROUPS = 4  /* maximum row groups (sets of rows of a CTA) per KV head: work items stay below 2^31 */
 };
 
 /* ---- sm90 -------------------------------------------------------------------------------------------------------- */
@@ -105,9 +105,9 @@ static const char *recipe_backward_wide_sm90(const fxa__cuda_case *c) {
     return captured ? "gradients of params or tensors above 128 columns" : NULL;
 }
 
-/* Returns true if a deterministic backward computes dQ in the main kernel, by ordered accumulation. Requires that every
- * key tile visits every query block, so that the order is known. Does not depend on the number of tiles, so a batch
- * entry has the same bits in any batch. Returns false with a dense tensor and with row and key operands, for
+/* Returns true if a deterministic backward computes dQ in the backward kernel, by ordered accumulation. Requires that
+ * every key tile visits every query block, so that the order is known. Does not depend on the number of tiles, so a
+ * batch entry has the same bits in any batch. Returns false with a dense tensor and with row and key operands, for
  * which no time was measured. */
 static bool recipe_is_ordered(const struct FxaTraits *t) {
     return !t->mask && !t->varlen && !t->dense && !t->pack_operands && !t->grad_diagonal;
@@ -318,8 +318,9 @@ static bool recipe_is_for(const fxa__cuda_recipe *r, int32_t arch, fxa_pass pass
     return r->pass == pass && r->arch_first <= arch && arch <= r->arch_last;
 }
 
-/* Returns the first recipe that runs the problem. *better: the first recipe before it that gave a reason against the
- * problem, *why; unchanged if there is none. Rows before those of the family that FXA_CUDA_FAMILY names are refused. */
+/* Returns the first recipe that runs the problem. *better and *why: the first recipe before it that refuses the problem
+ * with a reason, and this reason; unchanged if there is none. Rows before those of the family that FXA_CUDA_FAMILY
+ * names are refused. */
 static const fxa__cuda_recipe *recipe_find(fxa__cuda_case *c, const fxa__cuda_recipe **better, const char **why) {
     const char *forced = c->self->forced;
     const fxa__cuda_recipe *r = fxa__cuda_recipes;

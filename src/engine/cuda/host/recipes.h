@@ -1,8 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * The recipe table: a row for each main kernel and range of architectures. A problem runs the kernel of the first row
- * for its pass and device that does not refuse the problem. Everything that differs between architectures and families
- * is in a row; no other file of host/ and codegen/ tests an architecture or a family (tools/lint.py checks that).
+ * The recipe table: a row for each attention kernel and range of architectures. A problem runs the kernel of the first
+ * row for its pass and device that does not refuse the problem. Everything that differs between architectures and
+ * families is in a row; no other file of host/ and codegen/ tests an architecture or a family (tools/lint.py checks
+ * that).
  *
  * A second table has the units: source files of kernels, each compiled separately.
  */
@@ -28,7 +29,7 @@ typedef struct fxa__cuda_kernel {
     struct FxaTileShape (*shape)(struct FxaTraits traits); /* in kernels/common/tile_shape.h; the kernel calls it too */
 } fxa__cuda_kernel;
 
-/* TFLOP/s of a main kernel for head dims up to `columns` (host/cost.c). */
+/* TFLOP/s of an attention kernel for head dims up to `columns` (host/cost.c). */
 typedef struct fxa__cuda_rate {
     int32_t columns;
     double plain, softcap, fast_softcap; /* without a soft cap; with one; with one and FXA_FAST_MATH=1 */
@@ -36,11 +37,11 @@ typedef struct fxa__cuda_rate {
 
 /* Properties of a recipe, as bits. */
 enum {
-    FXA__CUDA_MATRIX_UNITS = 1 << 0,     /* masked pairs of a tile are multiplied by 0: infinities there give NaN */
+    FXA__CUDA_MATRIX_UNITS = 1 << 0,     /* weights of 0 are multiplied too, and 0 times an infinity is NaN */
     FXA__CUDA_WHOLE_TILES = 1 << 1,      /* gradients with an element per pair are stored in entire tiles */
     FXA__CUDA_DIAGONAL_ROUNDED = 1 << 2, /* dS is rounded to the storage type before it is summed along diagonals */
-    FXA__CUDA_DK_ROUNDED_TWICE = 1 << 3,
-    FXA__CUDA_ANY_ALIGNMENT = 1 << 4, /* the kernel does not depend on the setting `aligned` of FxaTraits */
+    FXA__CUDA_DK_ROUNDED_TWICE = 1 << 3, /* for dK, P * derivative is rounded to 16 bits, and dS again */
+    FXA__CUDA_ANY_ALIGNMENT = 1 << 4,    /* the kernel does not depend on the setting `aligned` of FxaTraits */
 };
 
 struct fxa__cuda_recipe {
@@ -54,11 +55,13 @@ struct fxa__cuda_recipe {
     const char *(*refuses)(const fxa__cuda_case *c);
     fxa__cuda_dq (*dq)(const fxa__cuda_case *c);                       /* how dQ is computed; NULL = forward */
     void (*settle)(const fxa__cuda_case *c, struct FxaTraits *traits); /* sets settings of this kernel; NULL = none */
-    fxa__cuda_kernel main;                                             /* the main kernel */
+    fxa__cuda_kernel main;                                             /* the forward, decode or backward kernel */
     fxa__cuda_kernel dq_kernel; /* computes dQ if dq() returns FXA__CUDA_DQ_OWN_KERNEL; source NULL = there is none */
     fxa_status (*launch)(fxa__cuda_call *call); /* launches all kernels of a run */
-    const fxa__cuda_rate *rates; /* TFLOP/s by ascending head dim, the last 256; NULL = bytes decide (decode) */
-    uint32_t is;                 /* properties: FXA__CUDA_MATRIX_UNITS and others */
+    /* rates in ascending order of `columns`, up to head dim 256; NULL = the time follows from the bytes of K and V
+     * (decode) */
+    const fxa__cuda_rate *rates;
+    uint32_t is; /* properties: FXA__CUDA_MATRIX_UNITS and others */
 };
 
 /* Rows in order of preference, [fxa__cuda_recipe_count]. */

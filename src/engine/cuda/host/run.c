@@ -1,13 +1,13 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * Runs a plan: lays out the workspace, fills the arguments and launches kernels on the caller's stream. Allocates
+ * Runs a plan: lays out the workspace, sets the arguments and launches kernels on the caller's stream. Allocates
  * nothing, takes no lock and does not wait, so that a run can be captured into a CUDA graph.
  */
 #include "call.h"
 #include "recipes.h"
 
 static fxa_status run_kernels(fxa__cuda_call *c) {
-    if (c->p->in.b == 0 && c->p->in.pass == FXA_FORWARD) return FXA_OK; /* packed rows belong to no batch entry */
+    if (c->p->in.b == 0 && c->p->in.pass == FXA_FORWARD) return FXA_OK; /* no batch entries: no row is written */
     return c->code->choice.recipe->launch(c);
 }
 

@@ -13,11 +13,9 @@ enum {
     LAYOUT_ELEMENTS = 1 << 30
 };
 
-/* Maximum ints of a row of a tile list: all tiles of 131,072 positions. A longer row is stored as runs of tiles
- * (FxaTileList), so the size of lists is linear in the number of positions, not of pairs. */
+/* Maximum ints of a row of a tile list: all tiles of 131,072 positions. A longer row is stored as ranges of adjacent
+ * tiles (FxaTileList), so the size of lists is linear in the number of positions, not of pairs. */
 enum { LAYOUT_PITCH = 2048 };
-
-/* ---- Tiles ------------------------------------------------------------------------------------------------------- */
 
 /* ---- Parts of the workspace -------------------------------------------------------------------------------------- */
 
@@ -49,7 +47,8 @@ static int64_t layout_query_tiles(const layout *l, int32_t rows) {
     return fxa__div_up(l->p->sq, rows) * l->p->hq * l->p->b;
 }
 
-/* Returns the tile shape of the kernel that works on query tiles: the dQ kernel in a backward, else the main kernel. */
+/* Returns the tile shape of the kernel that works on query tiles: the dQ kernel in a backward, else the forward
+ * kernel. */
 static struct FxaTileShape layout_query_shape(const layout *l) {
     const fxa__cuda_recipe *r = l->choice->recipe;
     return (l->p->pass == FXA_BACKWARD ? &r->dq_kernel : &r->main)->shape(l->choice->traits);

@@ -17,9 +17,9 @@
 #define FXA_CUDA_SUMS 32         /* largest PROG_GRAD_SUMS (common/score.cuh) */
 #define FXA_CUDA_SOFTCAP_TERMS 5 /* terms of the polynomial of tanh near 0 (common/softcap_tanh.cuh) */
 #define FXA_CUDA_HOST_VALUES                                                                                           \
-    (14 + FXA_CUDA_SOFTCAP_TERMS) /* floats that the host computes, stored after the params in FxaArgs.f */
+    (14 + FXA_CUDA_SOFTCAP_TERMS) /* maximum number of floats that the host computes, after the params in FxaArgs.f */
 #define FXA_CUDA_RANK 5
-#define FXA_CUDA_DECODE_CUTS 4 /* smaller sizes of decode's work items (FxaArgs.cut) */
+#define FXA_CUDA_DECODE_CUTS 4 /* number of work-item sizes below FxaArgs.run in decode (FxaArgs.cut) */
 #define FXA_CUDA_RANGES 4      /* maximum number of range tables of a program (FxaArgs.ranges) */
 
 /* A tensor [b, h, s, d] in memory. b, h, s: strides in elements; d is contiguous. */
@@ -51,7 +51,7 @@ struct FxaCapture {
  * FXA_CUDA_SKIP << i is set if part i has no attended pair in the listed tile, FXA_CUDA_FULL << i if all its pairs are
  * attended.
  */
-#define FXA_CUDA_SKIP (1 << 24) /* bit above the largest index: 2^28 rows, at least 64 per tile */
+#define FXA_CUDA_SKIP (1 << 24) /* a bit above all tile indices: 2^28 rows, in tiles of 64 or more, are 2^22 tiles */
 #define FXA_CUDA_FULL (8 * FXA_CUDA_SKIP)
 struct FxaTileList {
     const int *items;
@@ -61,8 +61,9 @@ struct FxaTileList {
 
 /*
  * A diagonal row: the floats f(b, h, q - k), a part of the score such as a relative bias. Entry `zero` + q - k belongs
- * to the pair (q, k). Rows are 16-byte aligned and zero % 4 == 3. A row has k_len rounded up to 128 entries before
- * `zero`, and q_len rounded up to 192, plus 256, after `zero`, so that the entries of every tile exist.
+ * to the pair (q, k). Rows are 16-byte aligned and zero % 4 == 3. The entries of all pairs of every tile exist, also of
+ * pairs past the lengths: before `zero` a row has at least k_len entries, rounded up to a multiple of 128; after
+ * `zero`, q_len entries, rounded up to a multiple of 192, plus 256.
  */
 struct FxaDiagonal {
     const float *data;
@@ -103,8 +104,8 @@ struct FxaSums {
 };
 
 /* A row or key operand: values of a captured tensor that depend on the row alone or on the key alone (document ids,
- * per-key biases). data: one 32-bit word per position; each (b, h) has its length rounded up to 128, plus 128, words.
- * ranges: {minimum, maximum} of every 64 positions. fxa_operands_pack writes both. */
+ * per-key biases). data: one 32-bit word per position; each (b, h) has as many words as its length, rounded up to a
+ * multiple of 128, plus 128. ranges: {minimum, maximum} of every 64 positions. fxa_operands_pack writes both. */
 struct FxaOperand {
     const int *data;
     const int *ranges;
@@ -126,8 +127,8 @@ struct FxaPackedOperands {
     struct FxaPackedOperand side[2]; /* row operand, key operand */
 };
 
-/* Threads per CTA of fxa_tile_lists if it also packs row and key operands: one warp per list row of 4096 positions.
- * With varlen the registers suffice for half of the threads. */
+/* Threads per CTA of fxa_tile_lists if it also packs row and key operands: 1024, a warp for each of the 32 list rows of
+ * a sequence of 4096 positions (tiles of 128). With varlen the registers suffice for 512 threads. */
 #define FXA_CUDA_LIST_THREADS(varlen) ((varlen) ? 512 : 1024)
 
 /* Scalars in device memory. NULL = the scalar is passed by value in FxaArgs. */
@@ -150,8 +151,8 @@ struct FxaArgs {
     long long lse_b, lse_h, lse_s, grad_lse_b, grad_lse_h, grad_lse_s; /* elements */
     /* workspace of the backward, [heads, pad_rows]: LSE in base 2; delta = dO . O - dLSE; f32 sum of dQ */
     float *lse2, *delta, *grad_q_sum;
-    /* [rows / 64] 1 = a partial dQ is stored in grad_q_sum; ordered dQ (summed in a fixed order): number of partial dQ
-     * that are added. NULL = grad_q_sum is set to 0 before the backward kernel */
+    /* [rows / 64] 1 = a partial dQ (of one key tile) of these 64 rows is stored in grad_q_sum; ordered dQ (summed in a
+     * fixed order): number of partial dQ that are added. NULL = grad_q_sum is set to 0 before the backward kernel */
     int *first_share;
     /* [0] number of query blocks that fxa_grad_q_finish has taken; [1 ...] per (b, KV head): number of warps that have
      * added all their partial dQ. NULL = fxa_grad_q_finish waits for the end of the backward kernel */
@@ -184,22 +185,29 @@ struct FxaArgs {
     int i[FXA_CUDA_SCALARS];
     int batch, heads, kv_heads, group; /* group = heads / kv_heads */
     int d, dv;                         /* head dims of Q and K, and of V: at most FXA_D and FXA_DV */
-    int q_len, k_len, q_pad;           /* longest lengths of the batch; q_pad: q_len rounded up to 128 */
+    int q_len, k_len, q_pad;           /* longest lengths of the batch; q_pad: q_len rounded up to a multiple of 128 */
     int q_total, k_total;              /* packed sequences: rows of Q, rows of K and V */
-    /* rows of one head in the padded workspace of the backward: q_pad * batch; packed: (q_total / 128 + batch) * 128 */
+    /* rows of one head in the backward's workspace, in which every batch entry is padded to a multiple of 128 rows:
+     * q_pad * batch; packed: (q_total / 128 + batch) * 128 */
     int pad_rows;
     int q_tiles; /* query tiles of one (b, h) */
-    /* tiles of the launch: q_tiles * heads * batch; packed: common/tile_scheduler.cuh; decode: work items */
+    /* number of tiles of the launch: q_tiles * heads * batch; packed: q_tiles * heads (common/tile_scheduler.cuh);
+     * decode: number of work items */
     int tiles;
-    int section, reverse;       /* tile scheduler: heads per section; reverse: 1 = last tile of a head first */
-    int sent_all;               /* final value of `sent` [1 ...]: warps that add dQ, per (b, KV head) */
-    int splits, run;            /* decode: splits of the keys; splits of a work item (sm90/decode.cu) */
-    struct FxaDivisor by_group; /* decode, tile scheduler: query heads per KV head */
-    /* decode, divisors: splits; parts of a row group; row groups of (b, KV head); KV heads (sm90/decode.cu) */
+    int section;  /* tile scheduler: number of heads whose tiles alternate (common/tile_scheduler.cuh) */
+    int reverse;  /* tile scheduler: 1 = the last tile of a head comes first */
+    int sent_all; /* value of sent[1], sent[2], ... at the end: number of warps that add dQ of a (b, KV head) */
+    int splits;   /* decode: number of splits, parts of the keys of a (b, KV head) (sm90/decode.cu) */
+    int run;      /* decode: number of splits of a work item, a power of 2 */
+    struct FxaDivisor by_group; /* decode, tile scheduler: divisor `group`, query heads per KV head */
+    /* divisors of decode (sm90/decode.cu): by_splits = splits; by_shares = work items of a row group (query rows that a
+     * work item computes together); by_row_groups = row groups of a (b, KV head); by_kv_heads = KV heads */
     struct FxaDivisor by_splits, by_shares, by_row_groups, by_kv_heads;
-    /* tile scheduler, divisors: tiles of a section; heads of a section; heads of the last section; heads */
+    /* divisors of the tile scheduler, whose sections are groups of heads: by_order = tiles of a section; by_section =
+     * heads of a section; by_last = heads of the last section; by_heads = heads */
     struct FxaDivisor by_order, by_section, by_last, by_heads;
-    /* decode: number of (b, KV head) whose work items have 1/2, 1/4, ... of `run` splits; they are the last ones */
+    /* decode: cut[i] (b, KV head)s have work items of run / 2^(i + 1) splits; they come after those with `run`
+     * splits */
     int cut[FXA_CUDA_DECODE_CUTS];
     float scale, scale_log2; /* scale_log2 = scale * log2(e) */
     /* sign of the scale: 1 = products of Q and K are multiplied by -1, 2 = by 0, 0 = unchanged; scale_log2 and the
@@ -213,22 +221,28 @@ struct FxaArgs {
     /* FXA_DROPOUT 2: the (b, h, q, k) that the random number generator uses for each index; place_q has a row per batch
      * entry */
     const int *place_b, *place_h, *place_q, *place_k;
-    float *row_max; /* FXA_RETURN_ROW_MAX: maximum of the new scores of each row */
+    float *row_max; /* FXA_RETURN_ROW_MAX: maximum of each row's scores after the score program */
     long long max_b, max_h, max_s;
     /* Range tables for tile_class(): {minimum, maximum} of every 64 elements along one axis of a captured tensor, for
      * all indices of the other axes, written by fxa_range_table; NULL = unknown. */
     const int *ranges[FXA_CUDA_RANGES];
 };
 
-/* Arguments of fxa_coordinates_write (common/convert.cu), for dropout: coordinates of the indices 0 to size - 1 of an
- * axis, for each of `entries` batch entries, from a table, from segments, or base + step * index, plus offsets. */
+/* Arguments of fxa_coordinates_write (common/convert.cu), for dropout. Writes a coordinate for each index 0 to size - 1
+ * of an axis, for each of `entries` batch entries. The coordinate is read from `table`, or computed from the segment
+ * (begin, from, by) that contains the index, or is base + step * index; then *dynamic, shift[b] and, if `aligned`,
+ * k_len - q_len are added. */
 struct FxaCoordinates {
     int *out;
-    const int *table, *dynamic, *shift; /* NULL = none; shift has an element per batch entry */
+    const int *table;   /* [size] coordinate of each index; NULL = none */
+    const int *dynamic; /* one number that is added to all coordinates; NULL = none */
+    const int *shift;   /* [entries] number that is added to the coordinates of a batch entry; NULL = none */
     long long size, entries, base, step;
+    /* segment i: indices from begin[i] on have the coordinates from[i] + by[i] * (index - begin[i]) */
     long long begin[16], from[16], by[16];
     long long q_len, k_len; /* lengths that the score program reads; 0 = lengths of the batch entry */
-    int segments, aligned;  /* aligned: 1 = offset by k_len - q_len, so that the last query is at the last key */
+    int segments;           /* number of used elements of begin, from and by; 0 = none */
+    int aligned;            /* 1 = k_len - q_len is added, so that the last query is at the last key */
 };
 
 /* An array [b, h, s, d] that common/convert.cu reads or writes; type: a fxa_dtype */
@@ -238,8 +252,8 @@ struct FxaConvertArray {
     int type;
 };
 
-/* Arguments of fxa_convert_copy (common/convert.cu). side: FXA_CONVERT_ALL = s is a plain index, otherwise s is a query
- * or a key of its batch entry; add = 1: adds to the existing values */
+/* Arguments of fxa_convert_copy (common/convert.cu). side: FXA_CONVERT_ALL = index s is a row in memory; otherwise s
+ * counts the queries or keys of its batch entry. add: 1 = adds to the existing values */
 enum { FXA_CONVERT_ALL, FXA_CONVERT_QUERIES, FXA_CONVERT_KEYS };
 struct FxaConvert {
     struct FxaConvertArray to, from;

@@ -2,9 +2,10 @@
  *
  * Preprocess and postprocess of the backward, for all architectures.
  *
- *     fxa_backward_prepare   delta[q] = dO . O - dLSE and lse2[q] = LSE * log2(e), in the padded rows of padded_row().
- *                            Rows past the length get lse2 = +inf, so that their weights are 0. Sets the f32 sum of
- *                            dQ to 0, or else the flags FxaArgs.first_share.
+ *     fxa_backward_prepare   delta[q] = dO . O - dLSE and lse2[q] = LSE * log2(e), for the rows of the workspace, in
+ *                            which each batch entry is padded to a multiple of 128 rows. Rows past the length get
+ *                            lse2 = +inf, so that their weights are 0. Sets the f32 sum of dQ to 0, or else the flags
+ *                            FxaArgs.first_share.
  *                            Grid (pad_rows / ROWS, heads)
  *     fxa_grad_q_finish      dQ = scale * sum. The sum has the layout of the backward kernels: per block of 64 queries
  *                            [8-column group][thread of 128], four floats each, the accumulators of an m64 product.
@@ -21,7 +22,8 @@ constexpr FxaTileShape TILE = fxa_prepost(FXA_DV);
 constexpr int THREADS = TILE.launch.threads, ROWS = TILE.launch.q_rows;
 constexpr int LANES = THREADS / ROWS; /* lanes per row of O and dO, 8 elements each */
 
-/* Batch entry and query of a row of the padded workspace. */
+/* Batch entry and query of row i of a head in the backward's workspace, in which each batch entry is padded to a
+ * multiple of 128 rows. */
 struct PaddedRow {
     int b, q;
 
@@ -53,8 +55,8 @@ FXA_INLINE void clear_counts(const FxaArgs &a)
 }
 
 #if !FXA_F32
-/* Block i of 64 padded rows: head h and block x of the head's rows. i counts the blocks in the order in which
- * fxa_backward finishes the (b, KV head), or the KV heads of packed sequences. */
+/* Block i of 64 rows of the padded workspace: rows 64 x to 64 x + 63 of head h. i counts the blocks in the order in
+ * which fxa_backward finishes them: by batch entry, then by head; with packed sequences by head alone. */
 struct QueryBlock {
     int h, x;
 
@@ -77,7 +79,7 @@ FXA_INLINE void wait_for_partial_dq(const FxaArgs &a, const QueryBlock &block)
     while (count_now(sent) != (unsigned)a.sent_all) count_pause();
 }
 
-/* Returns true if no partial dQ has been stored or added to the block's sum, which is then undefined memory. */
+/* Returns true if no partial dQ has been stored in or added to the block's sum; the sum is then undefined memory. */
 FXA_INLINE bool has_no_sum(const FxaArgs &a, const QueryBlock &block)
 {
     return a.first_share && a.first_share[block.first_row(a) / 64] == 0;
@@ -169,8 +171,8 @@ FXA_INLINE void finish_block(const FxaArgs &a, const QueryBlock &of, bool is_emp
 }
 #endif
 
-/* Converts the f32 sum of dQ to the type of dQ. With FxaArgs.sent, CTAs take blocks of heads that are complete before
- * fxa_backward has ended, on multiprocessors that have no CTA of fxa_backward left. */
+/* Converts the f32 sum of dQ to the type of dQ. With FxaArgs.sent, CTAs convert the blocks of heads whose dQ is
+ * complete while fxa_backward still computes other heads, on multiprocessors that have no CTA of fxa_backward left. */
 extern "C" __global__ void __launch_bounds__(THREADS, FXA_D <= 128 && !FXA_OUT_F32 ? 8 : 1)
     fxa_grad_q_finish(const __grid_constant__ FxaArgs a)
 {

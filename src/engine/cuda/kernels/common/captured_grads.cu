@@ -1,19 +1,21 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * Gradients of params and captured tensors after the backward kernels: from the sums of tiles to the caller's memory.
- * Gradients of tensors are collected in contiguous arrays of f32, or of FxaExact if the result has to be deterministic
- * (bit of the tensor in PROG_GRAD_EXACT). All sums except atomics on f32 arrays are deterministic.
+ * Kernels after the backward, which add up the gradients of params and captured tensors and store them in the caller's
+ * memory. Gradients of tensors are collected in contiguous arrays of f32, or of FxaExact if PROG_GRAD_EXACT has the
+ * tensor's bit, because the result has to be deterministic. All sums except atomics on f32 arrays are deterministic.
  *
  *     fxa_captured_totals     adds the sums of all warps of (b, h), in a fixed order:
  *                             totals[(b * heads + h) * n + i]. Grid (n, heads, batch)
- *     fxa_captured_sums       adds the totals to elements of tensors, those of params to `params`, one for each sum.
- *                             Grid (batch * heads / 256 rounded up, n)
+ *     fxa_captured_sums       adds each total to its element of a tensor's gradient, or to `params`, which has an
+ *                             element for each sum that is a param's gradient. Grid (batch * heads / 256 rounded up, n)
  *     fxa_captured_params     stores the gradients of params in the caller's memory. One CTA
- *     fxa_captured_diagonal   adds sums along diagonals (FxaDiagonalGrad) to the elements that the diagonal load reads.
- *                             Grid (size / 128 rounded up, heads, batch, or 1: all batch entries in order)
+ *     fxa_captured_diagonal   adds sums along diagonals (FxaDiagonalGrad) to the gradients of the elements from which
+ *                             the diagonal row is made. Grid (size / 128 rounded up, heads, batch); with 1 instead of
+ *                             batch a CTA adds up all batch entries in order
  *     fxa_captured_dense      sums the gradients of pairs (a.grad_dense) over the batch entries and heads that share an
- *                             element of the tensor, into the caller's gradient. Any grid
- *     fxa_captured_store      stores a dense array as the caller's gradient, in its type and strides. Any grid
+ *                             element of the tensor, into the caller's gradient. Any number of CTAs
+ *     fxa_captured_store      stores a contiguous array as the caller's gradient, in its type and strides. Any number
+ *                             of CTAs
  */
 #include "common/diagonal_sum.cuh"
 #include "common/convert.cuh"

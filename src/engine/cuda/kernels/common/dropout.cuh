@@ -68,8 +68,8 @@ FXA_INLINE u32 kept_of_column(const FxaArgs &a, int b, int h, int q0, int k)
     return all;
 }
 #else
-/* Returns a bit per accumulator of this thread, 1 = dropout keeps the pair, with queries as rows. q: the thread's first
- * query; k0: first of 64 keys, a multiple of 4. Two lanes share a call of Philox. */
+/* Returns a bit per accumulator of this thread, 1 = dropout keeps the pair, for accumulators with queries as rows. q:
+ * the thread's first query; k0: first of 64 keys, a multiple of 4. Two lanes share a call of Philox. */
 FXA_INLINE u32 kept_of_row(const FxaArgs &a, int b, int h, int q, int k0)
 {
     const int lane = threadIdx.x & 31, odd = lane & 1;
@@ -85,9 +85,9 @@ FXA_INLINE u32 kept_of_row(const FxaArgs &a, int b, int h, int q, int k0)
     return all;
 }
 
-/* Returns a bit per accumulator of this thread, 1 = dropout keeps the pair, with keys as rows. k: the thread's first
- * key; q0: first of the warp's 64 queries. The keys of a warp start at a multiple of 4. Four lanes share a call of
- * Philox. */
+/* Returns a bit per accumulator of this thread, 1 = dropout keeps the pair, for accumulators with keys as rows. k: the
+ * thread's first key; q0: first of the warp's 64 queries. The keys of a warp start at a multiple of 4. Four lanes share
+ * a call of Philox. */
 FXA_INLINE u32 kept_of_column(const FxaArgs &a, int b, int h, int q0, int k)
 {
     const int lane = threadIdx.x & 31, own = (lane >> 2) & 3;

@@ -33,7 +33,7 @@ enum { HALF_NAN = 0x7fff, HALF_SIGN = 0x8000 };
 FXA_INLINE u32 changed_half(u32 x, int values)
 {
     if ((x & HALF_INF) != HALF_INF) return values == VALUES_FINITE ? x : 0u;
-    /* bits of the infinity with the other sign, which becomes 0 */
+    /* bits of the infinity that `values` does not search for; such an element becomes 0 */
     const u32 against = values == VALUES_POS_INF ? HALF_INF | HALF_SIGN : HALF_INF;
     return values == VALUES_FINITE || x == against ? 0u : HALF_ONE;
 }
@@ -43,8 +43,8 @@ FXA_INLINE u32 changed_word(u32 x, int values)
     return changed_half(x & 0xffffu, values) | changed_half(x >> 16, values) << 16;
 }
 
-/* Replaces the elements of a V tile in shared memory, by `threads` threads. Returns true if this thread has changed an
- * element. */
+/* Replaces the elements of a V tile in shared memory as `values` says (VALUES_FINITE and others), by `threads` threads.
+ * Returns true if this thread has changed an element. */
 FXA_INLINE bool change_values(u32 tile, int bytes, int values, int thread, int threads)
 {
     bool changed = false;
@@ -57,8 +57,9 @@ FXA_INLINE bool change_values(u32 tile, int bytes, int values, int thread, int t
     return changed;
 }
 
-/* Stores +inf or -inf, or NaN, in an element of O in memory, for which the pass `values` has found a sum of weights
- * above 0. The thread that stores in the pass VALUES_POS_INF reads the element in the pass VALUES_NEG_INF. */
+/* Stores +inf, -inf or NaN in an element of O in memory. Called for the elements for which the pass `values` has found
+ * a sum of weights above 0. The thread that stores in the pass VALUES_POS_INF reads the element in the pass
+ * VALUES_NEG_INF. */
 FXA_INLINE void put_mark(Result *at, int values)
 {
 #if FXA_OUT_F32

@@ -11,9 +11,10 @@
  * `list`; list[...] = entries of the page table. All kernels run with any grid.
  *
  *     fxa_pages_gather    to[b, h, k] = from[page, h, row]
- *     fxa_pages_count     count
- *     fxa_pages_offsets   end, for now the beginning of the list: lists have any order. *used is 0 before
- *     fxa_pages_list      lists, each in any order, and end
+ *     fxa_pages_count     computes `count`
+ *     fxa_pages_offsets   sets `end` to the beginning of each page's list; lists follow each other in any order. *used
+ *                         has to be 0 before
+ *     fxa_pages_list      writes the lists, each in any order, and moves `end` to their ends
  *     fxa_pages_sort      sorts each list; a CTA takes a page
  *     fxa_pages_scatter   to[page, h, row] = sum of from[b, h, k], added to the existing value if s.add
  */
@@ -85,9 +86,10 @@ extern "C" __global__ void __launch_bounds__(THREADS)
     }
 }
 
-/* Sorts each page's list by a bitonic sort, one CTA per page; lists of two need no order. A merge of two runs of k / 2
- * elements starts with comparisons of mirrored positions, so that all comparisons have the same direction, and
- * positions past the end are left out as if they held the largest value. */
+/* Sorts each page's list by a bitonic sort, one CTA per page; a list of two stays unsorted, because a sum of two terms
+ * has the same bits in either order. A merge of two runs of k / 2 elements starts with comparisons of mirrored
+ * positions, so that all comparisons have the same direction, and positions past the end are left out as if they held
+ * the largest value. */
 extern "C" __global__ void __launch_bounds__(THREADS)
     fxa_pages_sort(const int *count, const int *end, int *list, int pages)
 {

@@ -150,9 +150,9 @@ FXA_INLINE int load_shared(u32 at)
     return x;
 }
 
-/* Stores a word in shared memory for other threads, which load it by take_word(). The barriers of a ring order the
- * store and the loads. Racecheck of compute-sanitizer does not see all of these barriers, so its reports are filtered
- * by these two function names (tests/device/python/sanitizer.py). */
+/* Stores a word in shared memory for other threads, which load it by take_word(). The barriers of a ring
+ * (sm90/pipeline.cuh) order the store and the loads. Racecheck of compute-sanitizer does not see all of these barriers,
+ * so its reports are filtered by these two function names (tests/device/python/sanitizer.py). */
 FXA_INLINE void put_word(u32 at, int x)
 {
     asm volatile("st.shared.s32 [%0], %1;" ::"r"(at), "r"(x) : "memory");

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
  * The interface between kernels and the score program. program.cuh, the only generated text, defines switches and one
- * struct Program. All main kernels, forward and backward, call the same functions of Program.
+ * struct Program. All attention kernels, forward and backward, call the same functions of Program.
  *
  * Switches, 0 unless defined. fwd, bwd: defined for forward or backward kernels only.
  *
@@ -69,7 +69,7 @@
 /* A pair of query q and key k. q_off = q - the thread's first query, k_off = k - its first key. The offsets are
  * constants after unrolling, so an expression that is affine in q and k costs one addition of a constant to a base that
  * tile() computes. diagonal, dense: elements of the diagonal row and the dense tensor; q_word, k_word: row and key
- * operand. */
+ * operand (values of captured tensors that depend on q or k alone). */
 struct Pair {
     int q, k, q_off, k_off;
     float diagonal, dense;
@@ -125,8 +125,8 @@ struct ProgramBase {
 constexpr FxaTraits TRAITS = {FXA_SETTINGS(FXA_TRAIT_VALUE) FXA_SWITCHES(FXA_TRAIT_VALUE)};
 #undef FXA_TRAIT_VALUE
 
-/* True if the backward calls functions of Program for the pairs of full tiles too, and so must call tile() there.
- * PROG_DERIVATIVE alone is possible without PROG_VALUE. */
+/* True if the backward calls functions of Program also for the pairs of full tiles (no pair is masked), and so must
+ * call tile() there. PROG_DERIVATIVE alone is possible without PROG_VALUE. */
 constexpr bool PAIRS_READ_PROGRAM = PROG_VALUE || PROG_DERIVATIVE || PROG_USER_BACKWARD;
 
 static_assert(!(PROG_DERIVATIVE && (PROG_GRAD_DIAGONAL || PROG_GRAD_DENSE)), "these gradients need a derivative of 1");
@@ -161,9 +161,10 @@ template <int n> FXA_INLINE void negate_products(const FxaArgs &a, float (&s)[n]
         for (int j = 0; j < 4; j++) s[i][j] *= by;
 }
 
-/* Returns value(), the new score except for the factor unit(), by the same operations in every kernel. CAPPED: s is
- * already the result of softcap_all(), which chooses one of several forms of softcap() by the neighbouring pairs too.
- * Forward and backward may so use different forms for a pair; all forms have the precision of softcap(). */
+/* Returns value(): the new score (the result of the score program) without the factor unit(). All kernels compute it by
+ * the same operations. CAPPED: s is already the result of softcap_all(), which chooses among several forms of softcap()
+ * by this pair and the neighbouring pairs. Forward and backward may therefore use different forms for a pair; all forms
+ * have the precision of softcap(). */
 template <bool CAPPED> FXA_INLINE float score_value(const Program &program, const FxaArgs &a, float s, const Pair &pair)
 {
 #if PROG_SOFTCAP
@@ -254,9 +255,9 @@ template <int n> FXA_INLINE void softcap_batches(const Program &program, const F
 }
 
 /* Computes softcap() of all pairs of a tile by a fast form that is valid for all of them. Returns false, with s
- * unchanged, if no fast form is. full: all pairs of the thread exist; if not, s holds undefined values, which must not
- * affect the choice, and no fast form is used. NaN allows no fast form. Four chains of maxima of |s| are faster than
- * one long chain. */
+ * unchanged, if no fast form is valid. full: all pairs of the thread exist; if not, s holds undefined values, which
+ * must not affect the choice, and no fast form is used. NaN allows no fast form. Four chains of maxima of |s| are
+ * faster than one long chain. */
 template <int n> FXA_INLINE bool softcap_fast(const Program &program, const FxaArgs &a, float (&s)[n], bool full)
 {
 #if PROG_SOFTCAP_SERIES
@@ -306,12 +307,12 @@ FXA_INLINE bool score_uniform_mask(const Program &program, const FxaArgs &a, con
 #endif
 }
 
-/* Work of the kernels' score_pairs(): compute new scores; apply score_uniform_mask(), if the row and key operands of
- * all pairs of the tile are equal; or apply score_mask(). */
+/* What a call of score_pairs() in a kernel does. PASS_SCORES: computes new scores. PASS_UNIFORM_MASK: applies
+ * score_uniform_mask(), for tiles whose row and key operands are all equal. PASS_MASK: applies score_mask(). */
 enum { PASS_SCORES, PASS_UNIFORM_MASK, PASS_MASK };
 
-/* Gradients of captured tensors and params to which a thread adds pair by pair: sums in registers (PROG_GRAD_SUMS), and
- * atomics of scatter() (PROG_GRAD_SCATTER). */
+/* Gradients of params and captured tensors, to which a thread adds pair by pair: in the registers `sums`
+ * (PROG_GRAD_SUMS), and by atomics of scatter() (PROG_GRAD_SCATTER). */
 struct PairGradients {
     float sums[PROG_GRAD_SUMS ? PROG_GRAD_SUMS : 1];
 
@@ -320,8 +321,9 @@ struct PairGradients {
         for (int i = 0; i < PROG_GRAD_SUMS; i++) sums[i] = 0.f;
     }
 
-    /* Adds a pair whose new score has the gradient ds. Pairs with ds = 0 are skipped, because their partials may be
-     * infinite or NaN. */
+    /* Adds the terms of a pair to the gradients. ds: gradient of the pair's new score (the result of the score
+     * program). Pairs with ds = 0 add nothing, because their partial derivatives (partials()) may be infinite or
+     * NaN. */
     FXA_INLINE void add(Program &program, const FxaArgs &a, int b, int h, float s, const Pair &pair, float ds)
     {
 #if PROG_GRAD_SUMS
@@ -335,8 +337,8 @@ struct PairGradients {
 #endif
     }
 
-    /* Stores the sums of a warp in FxaArgs.sums; all its lanes call this function. row: key tile * FxaShape.sum_rows +
-     * warp */
+    /* Adds `sums` over the lanes of the warp and stores the results in FxaArgs.sums; all lanes of the warp call this
+     * function. row: key tile * FxaShape.sum_rows + warp */
     FXA_INLINE void store(const FxaArgs &a, int b, int h, int row) const
     {
 #if PROG_GRAD_SUMS

@@ -24,9 +24,9 @@ namespace {
 constexpr int WARPS = 8;
 constexpr int TOGETHER = PROG_PACK_OPERANDS ? FXA_CUDA_LIST_THREADS(FXA_VARLEN) : 32 * WARPS;
 
-/* Shape of a tile list. Tiles have q_rows queries and k_rows keys. by_key = 1: a list row is a key tile and lists query
- * tiles; 0: the reverse. parts: number of parts, of 64 rows, of the list row's own tile that have FXA_CUDA_SKIP and
- * FXA_CUDA_FULL bits; 0 = no bits */
+/* Shape of a tile list. Tiles have q_rows queries and k_rows keys. by_key = 1: a list row stands for a key tile and
+ * lists query tiles; 0: the reverse. parts: number of 64-row parts of the tile that a list row stands for; each part
+ * has an FXA_CUDA_SKIP and an FXA_CUDA_FULL bit. 0 = no bits */
 struct ListShape {
     int q_rows, k_rows, rows, columns, by_key, parts;
 };
@@ -42,7 +42,8 @@ FXA_INLINE int class_of(const FxaArgs &a, const ListShape &cut, int b, int h, in
     return found == TILE_FULL && ragged ? TILE_PARTIAL : found;
 }
 
-/* Returns the SKIP and FULL bits of the parts of a partial tile (FxaTileList). A part without queries has both bits. */
+/* Returns the SKIP and FULL bits of a partial tile, two for each 64-row part (FxaTileList). A part without queries has
+ * both bits. */
 FXA_INLINE int classes_of_parts(const FxaArgs &a, const ListShape &cut, int b, int h, int row, int column)
 {
     const int q_len = q_length(a, b), k_len = k_length(a, b);
@@ -160,7 +161,7 @@ extern "C" __global__ void __launch_bounds__(32 * WARPS)
         at += row % t.size[d] * t.stride[d];
         row /= t.size[d];
     }
-    const int end = row ? first : min(first + 64, t.size[axis]); /* past the last block: none */
+    const int end = row ? first : min(first + 64, t.size[axis]); /* a warp past the last block has no elements */
     int smallest = 0x7fffffff, largest = -0x7fffffff - 1;
     for (int i = first + lane; i < end; i += 32) {
         const int x = operand_of(t.data, kind, at + i * t.stride[axis]);

@@ -1,9 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * Tile shapes of the main kernels: one function of FxaTraits per kernel. The kernel calls it at compile time; the host
- * calls it to lay out the workspace, tile lists and launches. The file is the common subset of C11 and C++17. Kernels
- * draw their shared memory themselves (sm90/forward_shared.cuh and others) and assert that its size is
- * launch.shared_bytes. args.h and traits.h are included before it: their paths differ between host and NVRTC.
+ * Tile shapes of the attention kernels: one function of FxaTraits per kernel. The kernel calls it at compile time; the
+ * host calls it to lay out the workspace, tile lists and launches. The file is the common subset of C11 and C++17. Each
+ * kernel lays out its shared memory in a file of its own (sm90/forward_shared.cuh and others) and asserts that its size
+ * is launch.shared_bytes. args.h and traits.h are included before it: their paths differ between host and NVRTC.
  */
 #ifndef FXA_CUDA_COMMON_TILE_SHAPE_H
 #define FXA_CUDA_COMMON_TILE_SHAPE_H
@@ -20,13 +20,13 @@ enum {
     FXA_DECODE_MAX_SPLITS = 64, /* maximum splits of the keys of a (b, KV head) in decode */
     FXA_DECODE_MAX_RUN = 16,    /* maximum splits of a decode work item: 2^RUN_LEVELS (decode_combine.cuh) */
     FXA_SHAPE_BARRIER = 16,     /* bytes of a pipeline stage's two barriers: Ring<1>::bytes */
-    FXA_SHAPE_SLOT = 48,        /* TileSlot::bytes */
+    FXA_SHAPE_SLOT = 48,        /* bytes of a query tile's coordinates in shared memory: TileSlot::bytes */
     FXA_SHAPE_ALIGN = 1024,     /* bytes that align the base of dynamic shared memory */
-    FXA_SHAPE_SPARE = 1536      /* bytes that checks of fitting reserve for alignment and barriers */
+    FXA_SHAPE_SPARE = 1536      /* bytes kept free for alignment and barriers when the host checks if a tile fits */
 };
 
-/* Tile sizes of a main kernel, and the properties of the kernel that the host reads. Members are 0 where they do not
- * apply. */
+/* Tile sizes of an attention kernel, and the properties of the kernel that the host reads. Members are 0 where they do
+ * not apply. */
 struct FxaTileShape {
     struct FxaShape launch; /* launch shape, which the module exports as KERNEL_shape */
     int fits;               /* 0 = no tile fits in shared memory: the kernel does not run the problem */
@@ -36,10 +36,10 @@ struct FxaTileShape {
     int q_buffers;          /* forward of sm90: buffers of Q */
     int dq_columns;         /* backward of sm90: columns of dQ (head dim) that a warpgroup computes */
     int dq_writers;         /* backward: warps of a CTA that alternate in adding to dQ (FxaArgs.sent_all) */
-    int query_parts;        /* parts of 64 rows that tile lists mark as skipped or full; 0 = none */
-    int first_share_stores; /* backward: 1 = the first partial dQ of a query block is stored, the others add */
-    int signals_dq;         /* backward: 1 = warps that have added all their dQ count in FxaArgs.sent */
-    int folds;              /* decode: 1 = work items can have several splits, whose sums threads keep */
+    int query_parts;        /* number of 64-row parts of a tile that tile lists mark as skipped or full; 0 = no marks */
+    int first_share_stores; /* backward: 1 = the first partial dQ of a query block is stored, the others are added */
+    int signals_dq;         /* backward: 1 = a warp that has added all its dQ increments a counter of FxaArgs.sent */
+    int folds;              /* decode: 1 = a work item can have several splits, whose sum threads keep in registers */
 };
 
 /* Returns the elements of a tile's row of head dim d in shared memory: d rounded up to swizzled rows of 64 elements. */
@@ -53,8 +53,8 @@ FXA_SHAPE_FN int fxa_is_wide(struct FxaTraits t) { return t.d > 128 || t.dv > 12
 
 /* ---- sm90 -------------------------------------------------------------------------------------------------------- */
 
-/* Returns the bytes of the forward's buffers in shared memory: Q (O replaces it), K and V, and of the score program's
- * inputs tiles of the dense tensor, entries of the diagonal row, and row and key operands (common/score.cuh). */
+/* Returns the bytes of the forward's buffers in shared memory: Q (O replaces it), K, V, and the inputs of the score
+ * program (common/score.cuh): tiles of the dense tensor, entries of the diagonal row, row and key operands. */
 FXA_SHAPE_FN int fxa_forward_sm90_buffers(struct FxaTraits t, struct FxaTileShape s, int keys, int q_buffers) {
     int rows = s.launch.q_rows, room = fxa_tile_bytes(rows, t.d > t.dv ? t.d : t.dv);
     int bytes = q_buffers * room + s.stages * (fxa_tile_bytes(keys, t.d) + fxa_tile_bytes(keys, t.dv));
@@ -212,7 +212,8 @@ FXA_SHAPE_FN struct FxaTileShape fxa_forward_sm80(struct FxaTraits t) {
     return s;
 }
 
-/* Returns the bytes of the tiles of the backward of sm80: K and V, Q and dO, and dS, a tile whose rows are 64 keys. */
+/* Returns the bytes of the tiles of the backward of sm80: K and V (`keys` rows), Q and dO (`queries` rows), and dS
+ * (`queries` rows of `keys` elements). */
 FXA_SHAPE_FN int fxa_backward_sm80_bytes(struct FxaTraits t, int keys, int queries) {
     return fxa_tile_bytes(keys + queries, t.d) + fxa_tile_bytes(keys + queries, t.dv) + fxa_tile_bytes(queries, keys) +
            FXA_SHAPE_ALIGN;

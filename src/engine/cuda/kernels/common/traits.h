@@ -29,7 +29,7 @@
     X(ordered_dq, FXA_DQ_ORDERED, 0, "1: key tiles add to dQ in a fixed order")                                        \
     X(row_max, FXA_RETURN_ROW_MAX, 0, "1: the maximum of each row is written; not in sm90")                            \
     X(row_tiles, FXA_ROW_TILES, 1, "decode: tiles of 8 query rows per CTA, 1, 2 or 4")                                 \
-    X(cluster, FXA_CLUSTER, 0, "decode: CTAs of a cluster, which combine the keys of a row group; 0: no clusters")     \
+    X(cluster, FXA_CLUSTER, 0, "decode: CTAs of a cluster, which share the keys of the same query rows; 0: none")      \
     X(shared_kb, FXA_SHARED_KB, 99, "KB of shared memory of a CTA on the devices that the kernel is for")
 
 #define FXA_SWITCHES(X)                                                                                                \

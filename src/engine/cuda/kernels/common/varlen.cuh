@@ -116,7 +116,8 @@ FXA_INLINE int tile_entry(const int *starts, int batch, int rows, int total, int
     return low;
 }
 
-/* Returns the first row of (b, h) in the padded workspace of the backward. */
+/* Returns the first row of (b, h) in the backward's workspace, in which each batch entry is padded to a multiple of 128
+ * rows. */
 FXA_INLINE long long padded_row(const FxaArgs &a, int b, int h)
 {
     const int in_head = q_starts(a) ? first_tile(q_starts(a), b, 128, a.q_total) * 128 : b * a.q_pad;
@@ -135,7 +136,7 @@ FXA_INLINE long long sent_index(const FxaArgs &a, int b, int kv_h)
 struct ListRow {
     const int *items; /* NULL = no list */
     int partial, total, first;
-    int listed, run; /* tile j >= listed of the row has the index run + j */
+    int listed, run; /* `items` has the tiles 0 to listed - 1 of the row; tile j >= listed has the index run + j */
 
     FXA_INLINE ListRow() {}
     FXA_INLINE ListRow(const FxaArgs &a, int b, int h, int tile, int all, bool ragged_row, bool ragged_last)

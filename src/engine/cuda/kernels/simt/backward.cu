@@ -26,7 +26,7 @@ struct SimtGradients {
     Program program;
     OperandLoads loads;
     int b, h, kv_h, q_first, k_first, q_len, k_len;
-    long long row; /* row of the padded workspace */
+    long long row; /* first row of (b, h) in the backward's workspace: padded_row() */
     PairGradients captured;
 
     FXA_INLINE SimtGradients(const FxaArgs &a_, Scratch &memory_, int b_, int h_, const Sequence &q, const Sequence &k)

@@ -6,7 +6,7 @@
  * A CTA of 256 threads computes a tile of 64 x 64: thread (y, x) of 16 x 16 has rows 4 y + i and columns x + 16 j.
  * Operands pass through shared memory in slices of SLICE columns, so that its size does not depend on the head dim:
  *
- *     shared memory   | slice of both operands of scores, or 64 columns of the right operand of sums | weights x 2 |
+ *     shared memory   | slices of both operands of S or dP, or 64 columns of what P or dS multiplies | P | dS |
  */
 #ifndef FXA_CUDA_SIMT_TILES_CUH
 #define FXA_CUDA_SIMT_TILES_CUH
@@ -20,9 +20,10 @@ namespace {
 
 constexpr FxaTileShape TILE = fxa_forward_simt(TRAITS);
 constexpr int SIDE = TILE.launch.q_rows, THREADS = TILE.launch.threads;
-/* columns per slice of Q, K, dO or V; the pitch shifts each row by 16 bytes in banks */
+/* SLICE: columns per slice of Q, K, dO or V. PITCH: floats from row to row of a slice, 4 more to avoid bank
+ * conflicts */
 constexpr int SLICE = 32, PITCH = SLICE + 4;
-constexpr int WIDE = SIDE + 4; /* pitch of a tile of 64 columns */
+constexpr int WIDE = SIDE + 4; /* floats from row to row of a tile of 64 columns */
 
 struct Scratch {
     union {
@@ -102,7 +103,7 @@ FXA_INLINE void add_product(float &sum, const Float4 &x, const Float4 &y)
     sum = __fmaf_rn(x.w, y.w, sum);
 }
 
-/* Computes out[i][j] = row of `left` times row of `right`, over `columns` columns. */
+/* Computes out[i][j] = row 4 y + i of `left` times row x + 16 j of `right`, over `columns` columns. */
 template <int columns>
 FXA_INLINE void multiply(float (&out)[4][4], Scratch &m, const OperandRows &left, const OperandRows &right)
 {
@@ -149,8 +150,7 @@ template <bool TRANSPOSED> FXA_INLINE void put_weights(float *to, const float (&
             to[TRANSPOSED ? (x + 16 * j) * WIDE + 4 * y + i : (4 * y + i) * WIDE + x + 16 * j] = w[i][j];
 }
 
-/* Adds weights times one block of 64 columns of a right operand that has infinities or NaN: weights of 0 are
- * skipped. */
+/* Adds weights times 64 columns of an operand that has infinities or NaN: weights of 0 are skipped. */
 FXA_INLINE void add_nonfinite_block(float (&sum)[4][4], const float *weights, const float *block, int y, int x)
 {
 #pragma unroll 1
@@ -235,8 +235,9 @@ FXA_INLINE Pair pair_of_tile(const FxaArgs &a, const OperandLoads &loads, int q0
                 PROG_OPERANDS ? __ldg(loads.k_words + k) : 0};
 }
 
-/* Turns the products of a tile into new scores, with queries as rows. Returns a bit mask: bit 4 i + j is set if pair
- * (i, j) is attended. Writes the derivatives d new score / d scaled score if PROG_DERIVATIVE. */
+/* Turns the products of a tile into new scores (results of the score program), with queries as rows. Returns a bit
+ * mask: bit 4 i + j is set if pair (i, j) is attended. Writes the derivatives d new score / d scaled score if
+ * PROG_DERIVATIVE. */
 template <bool MASKED>
 FXA_INLINE u32 score_tile(Program &program, const FxaArgs &a, const OperandLoads &loads, float (&s)[4][4],
                           float (&derivative)[4][4], int q0, int k0)

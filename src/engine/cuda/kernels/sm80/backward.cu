@@ -51,7 +51,7 @@ struct Sm80Backward {
     const Sm80KeyTile &at;
     u32 k_tile, v_tile, q_tile, o_tile, ds_tile;
     int part, n, kv_h, b, h, thread, warp, lane, q_len, k_len, k0;
-    long long padded; /* row of the padded workspace */
+    long long padded; /* first row of (b, h) in the backward's workspace: padded_row() */
     Program program;
     float unit, dk[PART / 8][4], dv[PART_V / 8][4];
     PairGradients captured;
@@ -84,8 +84,8 @@ struct Sm80Backward {
         }
     }
 
-    /* Returns the pair of query q0 + c and key k0 + 8 r (key half r) with its captured values; the row operand only
-     * with OPERANDS. */
+    /* Returns the pair of query q0 + c and key k0 + 8 r with its captured values. The row operand (captured value per
+     * query) is loaded only with OPERANDS. */
     template <bool OPERANDS> FXA_INLINE Pair pair_at(const OperandLoads &loads, int q0, int c, int r, int k_word) const
     {
         return {q0 + c,

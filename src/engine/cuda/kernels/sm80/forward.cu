@@ -128,7 +128,8 @@ struct Sm80Forward {
             top = quad_max(top);
             const float middle = finite_or_zero(top), rescale = exp2_fast((row_max[block][r] - middle) * unit);
             float shift = middle * unit;
-            /* so large that the rounding of shift changes weights */
+            /* |shift| is so large that its rounding would change weights: the maximum is subtracted before the
+             * multiplication */
             if (__any_sync(~0u, !(fabsf(shift) < LARGE))) {
 #pragma unroll
                 for (int j = 0; j < BN / 8; j++) {
@@ -281,7 +282,7 @@ struct Sm80Forward {
             for (int r = 0; r < 2; r++) {
                 const float top = finite_or_zero(row_max[i][r]), sum = quad_sum(row_sum[i][r]);
                 const SoftmaxEpilogue end(a, h, top, unit, values_bias(values, FXA_F16), sum);
-                /* a factor that is NaN, from the sum or from the sink, stays NaN */
+                /* a row whose factor is NaN, from the sum or from the sink, gets no mark: its O stays NaN */
                 attended[r] = first_row(i) + 8 * r < q_len && end.factor > 0.f;
                 to[r] = result_row(a.o, b, h, q_first + first_row(i) + 8 * r);
             }

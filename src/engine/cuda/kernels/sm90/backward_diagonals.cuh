@@ -12,11 +12,17 @@
 namespace {
 
 /*
- * Adds dS, in shared memory as [64 q][128 k], along its diagonals. Lane u of 0..63 (two warps) reads the 32-bit word (i
- * - u + 63) & 63, two keys, of rows 2i and 2i + 1 for i = 0..31: its four elements belong to the diagonals D - 1, D, D,
- * D + 1 with D = 2 (u - 63) while i <= u (sums `near`), else D + 128 (sums `far`). From one block of 64 queries to the
- * next every D grows by 64: the warp with u = 0..31 has then completed its `near`, and its `far` continues as `near`
- * with u + 32; the other warp's `near` continues as `near` with u - 32. So the two warps exchange their values of u.
+ * Adds dS, in shared memory as [64 q][128 k], along its diagonals (pairs of equal q - k), by 64 lanes of two warps. In
+ * step i of 0..31, lane u of 0..63 reads a square of 2 x 2 pairs, with w = (i - u + 63) & 63:
+ *
+ *                       key 2 w    key 2 w + 1
+ *     row 2 i           D          D - 1            diagonals: D (sum `on`), D - 1 (`below`), D + 1 (`above`)
+ *     row 2 i + 1       D + 1      D
+ *
+ * D = 2 (u - 63) in the steps i <= u, which add to the sums `near`; D = 2 (u - 63) + 128 in the later steps, which add
+ * to `far`. In the next block of 64 queries the D of every diagonal is 64 lower. So the `near` of a lane u < 32 is
+ * complete after a block, and its `far` continues as the `near` of lane u + 32; the `near` of a lane u >= 32, which has
+ * no `far`, continues as that of lane u - 32. Therefore the two warps exchange their values of u after each block.
  */
 struct DiagonalSums {
     float below, on, above;

@@ -45,7 +45,9 @@ struct BackwardMainloop : BackwardScores {
         if (leader) {
             tma_store(&maps.grad_dense, sh.ds(step) + group * BQ * 128, at.n * BK + group * 64, m * BQ, h, at.b);
             bulk_commit();
-            bulk_wait_read<1>(); /* the other dS buffer may be written after the next barrier */
+            /* At most the store of this block still reads shared memory, so the next block's dS buffer may be written
+             * after the next barrier. */
+            bulk_wait_read<1>();
         }
 #endif
     }
@@ -111,8 +113,8 @@ struct BackwardMainloop : BackwardScores {
         step++;
     }
 
-    /* Processes a block none of whose queries attends to this warpgroup's keys. Its dS is 0; it still computes its half
-     * of the partial dQ, from the dS of the other warpgroup's keys. */
+    /* Processes a block none of whose queries attends to this warpgroup's keys. The warpgroup's dS is 0; the warpgroup
+     * still computes its half of the partial dQ, from the dS of the other warpgroup's keys. */
     FXA_INLINE void skip_block()
     {
         const u32 ds[BQ / 4] = {};

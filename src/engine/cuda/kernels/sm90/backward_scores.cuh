@@ -2,7 +2,7 @@
  *
  * Computes scores and gradients of pairs in the Hopper backward kernel, on the accumulators of a consumer warpgroup: P
  * and dS of a query block, and the gradients of captured tensors. Keys are the rows of the accumulators, queries the
- * columns; a thread has two keys (key halves, 8 apart) and two queries of every 8.
+ * columns; a thread has two keys, k0 and k0 + 8, and two queries of every 8.
  */
 #ifndef FXA_CUDA_SM90_BACKWARD_SCORES_CUH
 #define FXA_CUDA_SM90_BACKWARD_SCORES_CUH
@@ -93,7 +93,7 @@ struct BackwardScores {
     }
 
     /* Loads the entries of the diagonal row (values that depend on q - k) for this thread's pairs. entries[2 * (c / 8 -
-     * r + 1) + c % 2] belongs to key half r and the thread's query q0 + c. */
+     * r + 1) + c % 2] belongs to the thread's key k0 + 8 r and query q0 + c. */
     FXA_INLINE void load_diagonal(float (&entries)[BQ / 4 + 2], int q0, int k0) const
     {
         const FxaDiagonal &d = a.diagonal;

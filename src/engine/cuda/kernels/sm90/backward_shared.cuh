@@ -60,15 +60,16 @@ constexpr bool WITH_DS = WITH_DQ || PROG_GRAD_DENSE || PROG_GRAD_DIAGONAL; /* tr
 constexpr int K_BYTES = BK * D_STORED * 2, V_BYTES = BK * DV_STORED * 2, DS_BYTES = BQ * BK * 2;
 constexpr int Q_BYTES = BQ * D_STORED * 2, DO_BYTES = BQ * DV_STORED * 2;
 /* Columns (head dim) of dQ that a warpgroup computes. It computes 64 rows of a partial dQ: of a block of 128 queries
- * half of the rows with all columns, of a block of 64 queries half of the columns. The layout in the f32 sum is the
- * same. At head dims 32 and 96 the second warpgroup also computes columns past D, from zeros, which are not added to
- * the sum: products of another width make the compiler serialize wgmma. */
+ * half of the rows with all columns, of a block of 64 queries half of the columns. Both divisions have the same layout
+ * in the f32 sum. At head dims 32 and 96 the second warpgroup also computes columns past D, from zeros, which are not
+ * added to the sum: products of another width make the compiler serialize wgmma. */
 constexpr int DQ_COLUMNS = TILE.dq_columns;
 constexpr int DQ_BYTES = 64 * DQ_COLUMNS * 4;
 constexpr int DQ_REDUCED_BYTES[2] = {DQ_BYTES, BQ == 128 ? DQ_BYTES : 64 * (FXA_D - DQ_COLUMNS) * 4};
-/* Warps that reduce dQ. With ordered dQ (summed in a fixed order) the wait for the key tile before and then for the
- * arrival of the partial dQ takes longer than a block, so two warps alternate. They share a buffer, which is free
- * before the arrival. */
+/* Warps that reduce dQ. With ordered dQ (summed in a fixed order) a warp waits until the previous key tile has added
+ * its partial dQ, and then until its own partial dQ has arrived in memory. Both waits together take longer than a
+ * block, so two warps alternate. They share a buffer, which is free once it has been read, before the partial dQ
+ * arrives. */
 constexpr int REDUCE_WARPS = TILE.dq_writers;
 constexpr int DENSE_BYTES = PROG_DENSE ? DS_BYTES : 0;
 constexpr int Q_OPERAND_BYTES = PROG_OPERANDS ? BQ * 4 : 0, K_OPERAND_BYTES = PROG_OPERANDS ? BK * 4 : 0;

@@ -32,7 +32,7 @@ constexpr int K_BYTES = BK * D_STORED * 2, V_BYTES = BK * DV_STORED * 2;
 constexpr int Q_BYTES = BQ * D_STORED * 2, DO_BYTES = BQ * DV_STORED * 2;
 constexpr int EXCHANGE_BYTES = BQ * BK * 2 + (FXA_DROPOUT ? 512 : 0); /* bits of kept pairs follow the weights */
 constexpr int PARTIAL = 0x40000000; /* bit that is set in the index of a partial query block, whose pairs need mask() */
-enum { BAR_CLEAR = 1 }; /* named barriers, one per consumer warpgroup */
+enum { BAR_CLEAR = 1 }; /* number of a named barrier: consumer warpgroup g has BAR_CLEAR + g */
 static_assert(!PROG_GRAD_DIAGONAL && !PROG_GRAD_DENSE && !PROG_GRAD_SUMS && !PROG_GRAD_SCATTER,
               "wide heads have no gradients of captured tensors");
 
@@ -70,7 +70,8 @@ struct WideShared {
         barrier_init(kv_read(), 8);
         q_ring().init(8);
         o_ring().init(8);
-        exchange_ring().init(128, 128); /* 128 arrivals each: every thread passes its weights to one thread */
+        /* Each barrier counts 128 arrivals: thread i of one warpgroup passes its weights to thread i of the other. */
+        exchange_ring().init(128, 128);
         barrier_init_done();
     }
 };

@@ -7,7 +7,7 @@
  * warp takes work items from a counter and copies key tiles; it runs ahead of the consumers, into the next work item
  * too, so that memory is never idle. WARPS consumer warps compute. With MOVES_REGISTERS idle warps are launched too,
  * which end at once and leave their registers to the consumers. Pipeline: a ring of STAGES key tiles (K and V together)
- * and one of WORK_SLOTS work items; sm90/decode_shared.cuh draws shared memory. Mainloop: sm90/decode_mainloop.cuh.
+ * and one of WORK_SLOTS work items (shared memory: sm90/decode_shared.cuh). Mainloop: sm90/decode_mainloop.cuh.
  * Epilogue: sm90/decode_combine.cuh, at the end of a split and of a work item.
  *
  *     keys of (batch entry, KV head)   | split 0 | split 1 | split 2 | split 3 | split 4 |      a.splits = 5
@@ -15,10 +15,10 @@
  *     combine                          by one tree over splits, then over parts
  *
  * The number of splits depends on the problem's shape alone, and one binary tree adds them, so a.run (a power of 2)
- * changes no bit of the result, and the host makes it as large as leaves work for all CTAs. The work items of the last
- * batch entries have fewer splits (a.cut), so that CTAs end together. A work item with a non-finite O is deferred to
- * the end and recomputed (common/nonfinite.cuh). With FXA_CLUSTER, the CTAs of a cluster have one part each of the same
- * row group and combine the parts in shared memory.
+ * changes no bit of the result; the host chooses it for speed (host/decode.c). The work items of the last batch entries
+ * have fewer splits (a.cut), so that CTAs end together. A work item with a non-finite O is deferred to the end and
+ * recomputed (common/nonfinite.cuh). With FXA_CLUSTER, the CTAs of a cluster have one part each of the same row group
+ * and combine the parts in shared memory.
  *
  * Row r of a KV head kv_h is query r / group of query head kv_h * group + r % group; a row group is ROWS such rows.
  * a.tiles = parts * KV heads * row groups * batch entries, with parts = splits / run and row groups = group * q_len /
@@ -97,8 +97,8 @@ FXA_INLINE int copy_first(const FxaMaps &maps, const FxaArgs &a, u32 base)
     return count;
 }
 
-/* the producer takes the next work item when this number of tiles of the current one is left: late, so that slow CTAs
- * take fewer */
+/* the producer takes the next work item when this number of tiles of the current one is left, not earlier, so that slow
+ * CTAs take fewer work items */
 enum { TAKE_NEXT_AT = 3 };
 
 template <class F>
@@ -199,7 +199,7 @@ struct DecodeConsumer {
     {
         const DecodeWork at(a, work);
         const int splits = KEEPS_SUMS ? at.splits : 1;
-        /* true if every row group has one part */
+        /* true if every row group is one work item, so that no results of work items are combined */
         const bool single_part = CLUSTER == 1 && a.tiles == a.batch * a.kv_heads * row_groups(a);
         if (TILES > 1 || count == 0 || values) load_queries(a, at, warp, rows);
         DecodeMainloop mainloop(a, at, warp, rows);
@@ -269,7 +269,9 @@ FXA_INLINE void produce(const FxaMaps &maps, const FxaArgs &a, u32 base)
         int work = CLUSTER > 1 ? -1 : (int)(gridDim.x + __shfl_sync(~0u, taken, 0));
         if (work >= a.tiles) work = -1;
         ring.wait_empty(count);
-        __syncwarp(); /* consumers may have released the slot before the last lane tests its barrier */
+        /* No lane may still wait for the empty slot when the first lane fills it: consumers may release the slot again,
+         * and the lane would miss the phase of the barrier. */
+        __syncwarp();
         if (first_lane) {
             put_word(base + WORK_SLOTS_AT + count % WORK_SLOTS * 4, work);
             barrier_arrive(ring.full(count));
@@ -314,7 +316,8 @@ extern "C" __global__ void CLUSTERED __launch_bounds__(LAUNCHED, 1)
         barrier_init_done();
         async_fence(); /* orders the initialization before the copies of this thread */
     }
-    if (threadIdx.x < 3) put_word(base + NONFINITE_AT + 4 * threadIdx.x, -1); /* the word at DEFERRED_AT too */
+    /* two words at NONFINITE_AT, and the word at DEFERRED_AT that follows them */
+    if (threadIdx.x < 3) put_word(base + NONFINITE_AT + 4 * threadIdx.x, -1);
     launch_begin();
     if (threadIdx.x >= CONSUMERS) {
         if (MOVES_REGISTERS) registers_down<56>();

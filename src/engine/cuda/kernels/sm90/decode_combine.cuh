@@ -1,9 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
  * Combine of sm90/decode.cu, the split-KV decode kernel: adds up O of a CTA's warps at the end of each split of the
- * keys, and the splits of a work item (together a part); the CTA that stores the last part of a row group adds up all
- * parts. The maxima in {maximum, sum} of a row are of scores before the factor Program::unit(). A partial result of
- * weight 0 adds nothing, even if its O is NaN.
+ * keys, and the splits of a work item. Their sum is a part; the CTA that stores the last part of a row group (ROWS
+ * query rows of one KV head) adds up all parts of the row group. The maxima in {maximum, sum} of a row are of scores
+ * before the factor Program::unit(). A partial result of weight 0 adds nothing, even if its O is NaN.
  */
 #ifndef FXA_CUDA_SM90_DECODE_COMBINE_CUH
 #define FXA_CUDA_SM90_DECODE_COMBINE_CUH
@@ -28,8 +28,8 @@ struct PartialResult {
     Float4 o;
 };
 
-/* Returns weight * x, and 0 if weight = 0, even if x is NaN. The product is rounded once in any kernel, so that splits
- * have the same sum whichever CTA adds them. */
+/* Returns weight * x, and 0 if weight = 0, even if x is NaN. The product is rounded before anything is added to it, so
+ * that splits have the same sum whichever CTA adds them. */
 FXA_INLINE Float4 weighted(float weight, const Float4 &x)
 {
     if (weight == 0.f) return Float4{0.f, 0.f, 0.f, 0.f};
@@ -92,7 +92,8 @@ template <int levels> struct SplitTree {
 /* Addresses of row r of a work item in O and LSE, computed before the last tile arrives. */
 struct OutputRow {
     int h;
-    bool inside, exists; /* inside: below q_len; exists: rows past q_len exist and get zeros, unless packed */
+    bool inside; /* true = the row's query is below q_len */
+    bool exists; /* true = O has this row; rows past q_len, which only O that is not packed has, get zeros */
     u64 o, lse;
 
     FXA_INLINE OutputRow(const FxaArgs &a, const DecodeWork &at, int r) : h(at.q_head(a, r))
@@ -103,6 +104,7 @@ struct OutputRow {
         o = (u64)rows_of(a.o, at.b, h, at.q_first + q);
         lse = (u64)(a.lse + (at.b * a.lse_b + h * a.lse_h + (at.q_first + q) * a.lse_s));
     }
+    /* Makes the compiler compute both addresses here. */
     FXA_INLINE void find()
     {
         keep(o);
@@ -121,8 +123,8 @@ FXA_INLINE void write_row(const FxaArgs &a, const OutputRow &to, int d, const Pa
     if (d == 0) *(float *)to.lse = to.inside ? end.lse : NEG_INF;
 }
 
-/* Returns the index, in the O that warps write to shared memory, of element d of row r of the warps with keys
- * `key_warp`. Rows 2, 4 and 6 apart, which a warp writes at once, are in different banks. */
+/* Returns the index of element d of row r in the O that the warps with key part `key_warp` write to shared memory. A
+ * warp writes the rows r, r + 2, r + 4 and r + 6 at once; they are in different banks. */
 FXA_INLINE int out_index(int key_warp, int r, int d)
 {
     static_assert(FXA_DV % 32 == 0, "columns are exchanged within 32");
@@ -155,11 +157,15 @@ FXA_INLINE void put_partial(const FxaArgs &a, const DecodeWork &at, const SplitI
     if (d == 0) *(Float2 *)(a.partial_ml + row * 2) = x.stat;
 }
 
-enum { RUN_LEVELS = 4, COMBINE_LEVELS = 3, COMBINE_LOADS = 1 << COMBINE_LEVELS }; /* loads in flight at once */
+enum {
+    RUN_LEVELS = 4,                     /* levels of the tree that adds the splits of a work item */
+    COMBINE_LEVELS = 3,                 /* levels of the tree that adds sums of COMBINE_LOADS parts */
+    COMBINE_LOADS = 1 << COMBINE_LEVELS /* parts of a row group that a thread loads at once */
+};
 
 /* Sum of the splits of a work item; add() is called at the end of each split. */
 struct SplitSums {
-    SplitTree<RUN_LEVELS> fold; /* KEEPS_SUMS: splits of this thread's four elements of O */
+    SplitTree<RUN_LEVELS> fold; /* KEEPS_SUMS: sums over the splits, for this thread's four elements of O */
 
     FXA_INLINE void add(const FxaArgs &a, const DecodeWork &at, const float *out, const Float2 *stats)
     {
@@ -211,7 +217,7 @@ FXA_INLINE PartialResult combine_tree(const FxaArgs &a, PartialResult (&x)[COMBI
     return x[0];
 }
 
-/* Adds up all parts of a row group and writes O. */
+/* Adds up all parts (sums of work items) of a row group and writes O. */
 FXA_INLINE void combine_partials(const FxaArgs &a, const DecodeWork &at, const SplitIndex &index)
 {
     const long long first = (long long)index.first_part * ROWS;
@@ -237,8 +243,8 @@ FXA_INLINE void combine_partials(const FxaArgs &a, const DecodeWork &at, const S
     }
 }
 
-/* Adds up the parts of a cluster's CTAs and writes O. Each CTA has stored its part in its own shared memory, over the
- * tiles, and adds up a share of the row group's elements for all CTAs. */
+/* Adds up the parts of a cluster's CTAs and writes O. Each CTA has stored its part in its own shared memory, in place
+ * of the key tiles; it adds up some of the row group's elements over the parts of all CTAs. */
 FXA_INLINE void combine_cluster(const FxaArgs &a, u32 base)
 {
     constexpr int CTA_QUADS = (QUADS + CLUSTER - 1) / CLUSTER;
@@ -267,11 +273,11 @@ FXA_INLINE void combine_cluster(const FxaArgs &a, u32 base)
 constexpr u64 PARTIAL_READY = 0xB5297A4D68E31DA5ull;
 
 /*
- * Publishes a part that this CTA has stored. Returns true if all parts of the row group are stored, in which case this
- * CTA combines them. Each part has a flag, which is PARTIAL_READY once the part is in memory and any other value
- * before, so that flags need no initialization. The CTA whose fence is last in the row group sees all flags set; other
- * CTAs may see them set too, and then write the same bits. A CTA that sees all flags set resets them for the next run.
- * All consumer threads call this function after their stores.
+ * Publishes a part (the sum of a work item) that this CTA has stored. Returns true if all parts of the row group are
+ * stored, in which case this CTA combines them. Each part has a flag, which is PARTIAL_READY once the part is in memory
+ * and any other value before, so that flags need no initialization. The CTA whose fence is last in the row group sees
+ * all flags set; other CTAs may see them set too, and then write the same bits. A CTA that sees all flags set resets
+ * them for the next run. All consumer threads call this function after their stores.
  */
 FXA_INLINE bool publish_partial(const FxaArgs &a, const SplitIndex &index, int *all_ready)
 {

@@ -42,9 +42,10 @@ static_assert(LAUNCHED == (MOVES_REGISTERS ? 384 : THREADS), "common/tile_shape.
 constexpr bool PRELOADS = STEPS == 1 && TILES * (FXA_D / 8 + FXA_DV / 4) + FXA_DV / 4 <= 128;
 constexpr int K_BYTES = BN * D_STORED * 2, STAGE_BYTES = K_BYTES + BN * DV_STORED * 2;
 constexpr int OUT_BYTES = KEY_WARPS * ROWS * FXA_DV * 4, STATS_BYTES = KEY_WARPS * ROWS * 8;
-/* groups of four elements of O: per work item, per thread */
+/* QUADS: groups of four elements of O of a work item; EACH: those of a thread */
 constexpr int QUADS = ROWS * FXA_DV / 4, EACH = (QUADS + CONSUMERS - 1) / CONSUMERS;
-/* true if a thread keeps the sums of earlier splits in registers; otherwise a work item has one split (a.run = 1) */
+/* true if a thread keeps the sums of earlier splits (parts of the keys) in registers; otherwise a work item has one
+ * split (a.run = 1) */
 constexpr bool KEEPS_SUMS = TILE.folds;
 constexpr int FIXED_BYTES = OUT_BYTES + STATS_BYTES + 256 + 1024;
 constexpr int STAGES = TILE.stages;
@@ -84,21 +85,23 @@ FXA_INLINE void start_sync()
     named_sync_apart<3, THREADS>();
 }
 
+/* Returns the number of row groups of a (b, KV head): sets of ROWS query rows that a work item computes together. */
 FXA_INLINE int row_groups(const FxaArgs &a)
 {
     return (a.group * a.q_len + ROWS - 1) / ROWS;
 }
 
-/* Returns the links of the list of work items that are deferred for recomputation: [work item] the next item of the
- * list. The links are stored after the flags of publish_partial(). */
+/* Returns an array of links: element w is the work item that follows work item w in the list of the work items that are
+ * deferred for recomputation; -1 = none. The array is stored after the flags of publish_partial(). */
 FXA_INLINE int *deferred_of(const FxaArgs &a)
 {
     return (int *)((u64 *)a.redo + a.tiles);
 }
 
-/* Position of work item `work`: its (b, KV head) `head`, its row group `group` of ROWS query rows, and its part `part`
- * of the group's `parts`. Work items with the same keys are neighbours, so that these keys are read from memory once. A
- * part has `run` splits of the keys; the last part of a row group has the remaining splits. */
+/* Position of work item `work`: (b, KV head) number `head`, row group number `group` (ROWS query rows of the KV head),
+ * and number `part` of the `parts` parts into which the keys of the row group are divided. A part has `run` splits of
+ * the keys; the last part of a row group has the remaining splits. Work items with the same keys are neighbours, so
+ * that these keys are read from memory once. */
 struct SplitIndex {
     int head, group, part, parts, run;
     int first_part; /* index of the row group's first part, among all parts of the launch */

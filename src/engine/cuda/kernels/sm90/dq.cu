@@ -8,7 +8,7 @@
  * Grid: persistent, min(tiles, multiprocessors) CTAs, which take query tiles of BM rows from a counter, with tile lists
  * like the forward's, for tiles of 128 queries and 64 keys. Warps: one lane of the first warpgroup is the producer, the
  * other two warpgroups are consumers of 64 rows each. Pipeline: one buffer of Q and dO, rings of K_STAGES and V_STAGES
- * key tiles (sm90/dq_shared.cuh draws shared memory). Mainloop and epilogue: sm90/dq_mainloop.cuh.
+ * key tiles (shared memory: sm90/dq_shared.cuh). Mainloop and epilogue: sm90/dq_mainloop.cuh.
  */
 #include "sm90/dq_mainloop.cuh"
 

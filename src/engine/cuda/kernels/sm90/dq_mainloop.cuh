@@ -21,7 +21,7 @@ struct DqMainloop : TileCoordinates {
     u32 step, q_step;
     int q0;
     float unit, lse[2], delta[2], dq[FXA_D / 2];
-    u32 q[FXA_D / 4], grad_o[FXA_DV / 4]; /* used with IN_REGISTERS */
+    u32 q[FXA_D / 4], grad_o[FXA_DV / 4]; /* IN_REGISTERS: this thread's elements of Q and dO */
 
     FXA_INLINE DqMainloop(const FxaMaps &maps_, const FxaArgs &a_, DqShared sh_, int group_)
         : maps(maps_), a(a_), sh(sh_), group(group_), warp((threadIdx.x & 127) >> 5), lane(threadIdx.x & 31), step(0),

@@ -38,7 +38,7 @@ constexpr int K_STAGES = TILE.stages, V_STAGES = TILE.v_stages;
 /* registers per thread of producer and consumers */
 constexpr int PRODUCER_REGISTERS = IN_REGISTERS && !PROG_DENSE && !FXA_DROPOUT ? 24 : 40,
               CONSUMER_REGISTERS = PRODUCER_REGISTERS == 24 ? 240 : 232;
-enum { BAR_TILE = 1, BAR_CLEAR = 3 }; /* named barriers, one per consumer warpgroup each */
+enum { BAR_TILE = 1, BAR_CLEAR = 3 }; /* numbers of named barriers: warpgroup g has BAR_TILE + g and BAR_CLEAR + g */
 
 struct DqShared {
     u32 base;

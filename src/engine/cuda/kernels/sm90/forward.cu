@@ -4,7 +4,7 @@
  *
  * Grid: persistent, min(tiles, multiprocessors) CTAs, which take query tiles of BM rows from a counter. Warps: one lane
  * of the first warpgroup is the producer, the other GROUPS warpgroups are consumers of 64 rows each. Pipeline: rings of
- * Q_BUFFERS query tiles and STAGES key tiles; sm90/forward_shared.cuh draws shared memory.
+ * Q_BUFFERS query tiles and STAGES key tiles.
  *
  *     sm90/forward_shared.cuh     tile sizes, shared memory
  *     sm90/forward_producer.cuh   the copies, in the order of the tile list

@@ -17,7 +17,8 @@ struct ForwardEpilogue : TileCoordinates {
     ForwardShared sh;
     Program program;
     int group, warp, lane;
-    int masked, total;        /* key tiles that run as masked steps; all key tiles */
+    int masked;               /* number of key tiles that run as masked steps */
+    int total;                /* number of key tiles */
     u32 step, q_step;         /* current steps of the rings of K and V, and of Q (sm90/pipeline.cuh) */
     u32 stored;               /* step of the Q buffer from which O of the previous query tile was stored */
     u32 pending;              /* SKIPS_TILES: step of the V tile that P has not been multiplied by yet */
@@ -35,8 +36,9 @@ struct ForwardEpilogue : TileCoordinates {
     }
 
     /* Returns the lane number. With few registers left, a shuffle hides the lane number from the compiler, which
-     * otherwise recomputes it from threadIdx in every step (3.5 % of the time of a soft cap). With enough registers the
-     * shuffle would take one from softcap_series(). */
+     * otherwise recomputes it from threadIdx in every step (3.5 % of the time of a soft cap). In other kernels
+     * registers suffice, and there is no shuffle, because its result would occupy a register that softcap_series()
+     * needs. */
     static FXA_INLINE int find_lane()
     {
         const int lane = threadIdx.x & 31;
@@ -51,7 +53,7 @@ struct ForwardEpilogue : TileCoordinates {
 
     FXA_INLINE int row_in_tile() const { return group * 64 + warp * 16 + (lane >> 2); }
 
-    /* Reads the coordinates of a query tile and initializes the program for it, before any pair is scored. */
+    /* Reads the coordinates of a query tile and computes the members of `program` for it, before any pair is scored. */
     FXA_INLINE void begin_tile(int m)
     {
         read_coordinates(sh.slot(q_step));
@@ -75,13 +77,12 @@ struct ForwardEpilogue : TileCoordinates {
         return tile & MARK_POS_INF ? VALUES_POS_INF : tile & MARK_NEG_INF ? VALUES_NEG_INF : VALUES_FINITE;
     }
 
-    /* Returns true if row half r (row q0 + 8 r) left the range in which a fixed maximum is correct
-     * (common/fixed_max.cuh). sum: the row's sum of weights; was_fixed: the maximum was fixed before the last key
-     * tile */
+    /* Returns true if row q0 + 8 r left the range in which a fixed maximum is correct (common/fixed_max.cuh). sum: the
+     * row's sum of weights; was_fixed: the maximum was fixed before the last key tile */
     FXA_INLINE bool is_out_of_range(int r, float sum, bool was_fixed) const
     {
-        /* exp2_by_fma handles no infinity; for a soft cap near the largest float, `unit` is 4
-         * (codegen/host_values.c) */
+        /* true if scores may leave the range of exp2_by_fma(), which handles no infinity, or if a soft cap is so near
+         * the largest float that `unit` is 4 (codegen/host_values.c) */
         const bool overflows =
             (EMULATE_EXP2 || PROG_SOFTCAP_HAS_UNIT) && !(score_bound(a) < (EMULATE_EXP2 ? 126.f : 1e37f));
         const bool guessed = BOUNDED ? !(score_bound(a) < 64.f) : was_fixed && row_max[r] == NEG_INF;
@@ -103,8 +104,8 @@ struct ForwardEpilogue : TileCoordinates {
         store_shared(sh.recompute_flag(), 1);
     }
 
-    /* Writes an infinity or NaN (put_mark) to the elements of O in memory for which a pass that finds infinities of V
-     * has a nonzero sum in `rows`, this warp's 16 rows in shared memory. */
+    /* After a pass that finds infinities of V: writes an infinity or NaN (put_mark()) to the elements of O in memory
+     * whose elements of `rows` are not 0. rows: this warp's 16 rows of sums of weights, in shared memory */
     FXA_INLINE void put_marks(int tile, u32 rows, int row) const
     {
         const int count = min(q_len - row, 16);
@@ -156,7 +157,8 @@ struct ForwardEpilogue : TileCoordinates {
                                       r ? sum[1] : sum[0]);
             factor[0] = factor[1];
             factor[1] = q0 + 8 * r < q_len ? end.factor : 0.f;
-            /* `factor` may be NaN, from the sum or from the sink, and then stays NaN */
+            /* a row whose factor is NaN, from the sum or from the sink, gets no mark: its O stays NaN, as an earlier
+             * pass stored it */
             if (tile & (MARK_POS_INF | MARK_NEG_INF)) factor[1] = end.factor > 0.f ? 1.f : 0.f;
             lse[0] = lse[1];
             lse[1] = end.lse;
@@ -164,15 +166,15 @@ struct ForwardEpilogue : TileCoordinates {
         if (!(tile & (MARK_POS_INF | MARK_NEG_INF))) store_lse(lse);
     }
 
-    /* Computes for this thread's two rows all results except O: LSE, the factor of O, and `bad` = the row left the
-     * range of is_out_of_range(). */
+    /* Computes for this thread's two rows all results except O: LSE, the factor of O, and `bad`: true =
+     * is_out_of_range() for the row. */
     FXA_INLINE void row_factors(int tile, float (&factor)[2], bool (&bad)[2]) const
     {
         const float sum[2] = {quad_sum(row_sum[0]), quad_sum(row_sum[1])};
         const bool was_fixed = sh.slot(q_step).total() > sh.slot(q_step).partial();
         u32 out_of_range =
             (is_out_of_range(0, sum[0], was_fixed) ? 1 : 0) | (is_out_of_range(1, sum[1], was_fixed) ? 2 : 0);
-        keep(out_of_range); /* computed here, while the product runs, not after it */
+        keep(out_of_range); /* makes the compiler compute out_of_range here, while the product runs */
         bad[0] = out_of_range & 1;
         bad[1] = out_of_range & 2;
         if ((tile & RECOMPUTE) || a.sink)

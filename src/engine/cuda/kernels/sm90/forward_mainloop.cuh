@@ -191,10 +191,10 @@ struct ForwardMainloop : ForwardSoftmax {
     }
 
     /* Runs all key tiles of a query tile. The producer determines how many run as masked steps; in a recompute pass all
-     * do. The form of the loops matters: if they are joined by run-time conditions, the compiler keeps `step` in
-     * ordinary registers, and the inner loop grows by a fifth in moves of descriptors (R2UR in the SASS). Two loops for
-     * a bounded program, or a conditional increment of `step`, have the same effect; this is why `step` starts one
-     * lower with MERGED_STEP. */
+     * do. The form of the loops matters: if run-time conditions join the two loops, the compiler keeps `step` in
+     * ordinary registers, and the inner loop grows by a fifth in moves of descriptors (R2UR in the SASS). With
+     * MERGED_STEP, two loops of masked steps, or a conditional increment of `step`, have the same effect; this is why
+     * `step` starts at -1 with MERGED_STEP, otherwise at 0. */
     FXA_INLINE void run_tile(int tile)
     {
         int j = 1;

@@ -12,9 +12,9 @@
 namespace {
 
 /* Removes the FXA_CUDA_SKIP bits of key tiles that a warpgroup may not skip. No warpgroup skips the first tile, which
- * initializes the warpgroup's rows; nor the last masked tile of a bounded program if an unmasked step follows; nor more
- * than STAGES - 1 tiles in a row, because the warpgroup holds the V buffer of the last tile before them until its
- * product P V, and the producer needs this buffer to load another tile. */
+ * initializes its row maxima, row sums and O; nor, if the program bounds its scores (BOUNDED), the last masked tile
+ * before an unmasked step; nor more than STAGES - 1 tiles in a row, because the warpgroup holds the V buffer of the
+ * last tile before them until its product P V, and the producer needs this buffer to load another tile. */
 struct SkipBits {
     int recent = 0; /* skip bits of the last tile; 3 bits lower, the skip bits of the tile before the last */
 
@@ -53,8 +53,8 @@ struct ForwardProducer {
 
     /* Returns the number of key tiles that run as masked steps: the partial ones, and always the first one. With a
      * running maximum the first full tile after them is included, so that the maximum is fixed after a full tile:
-     * partial tiles may have few attended pairs. In a recompute pass all tiles are. Full tiles that run as masked steps
-     * have FULL_TILE set, which costs a branch. */
+     * partial tiles may have few attended pairs. In a recompute pass all tiles run as masked steps. Full tiles that run
+     * as masked steps have FULL_TILE set, which costs a branch. */
     static FXA_INLINE int masked_tiles(int partial, int total, int recompute)
     {
         if (recompute) return total;

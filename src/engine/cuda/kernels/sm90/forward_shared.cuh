@@ -55,17 +55,17 @@ constexpr bool EMULATE_EXP2 = BOUNDED && FXA_FAST_MATH && SMALL;
 /* Bits of a query tile's index. RECOMPUTE: recompute pass, in which the maximum is updated in every step and V is made
  * finite. MARK_POS_INF, MARK_NEG_INF, set in addition: the pass finds infinities of V (common/nonfinite.cuh). */
 constexpr int RECOMPUTE = 0x40000000, MARK_POS_INF = 0x20000000, MARK_NEG_INF = 0x10000000;
-constexpr int FULL_TILE = 7 * FXA_CUDA_FULL; /* bits of a key tile's index: no warpgroup calls mask() */
+constexpr int FULL_TILE = 7 * FXA_CUDA_FULL; /* set in the index of a key tile for which no warpgroup calls mask() */
 /* True if a warpgroup skips key tiles that none of its 64 queries attends to (FXA_CUDA_SKIP bits of FxaTileList). With
  * tiles of 192 queries a third of the queries often skips; with tiles of 128 queries, aligned to documents, a half
  * never would. */
 constexpr bool SKIPS_TILES = PROG_MASK && TILE.query_parts;
-/* True for a bounded program (|score| has a compile-time bound): one instance of next_step() then runs the first tile,
- * masked tiles and recompute passes, selected by run-time conditions, because each instance takes as long to compile as
- * the rest of the kernel. Other programs have one instance per case, because these conditions make windows, documents
- * and packed sequences 1 to 7 % slower. */
+/* True if |score| has a compile-time bound: one instance of next_step() then runs the first tile, masked tiles and
+ * recompute passes, selected by run-time conditions, because each instance takes as long to compile as the rest of the
+ * kernel. Other programs have one instance per case, because these conditions make windows, documents and packed
+ * sequences 1 to 7 % slower. */
 constexpr bool MERGED_STEP = BOUNDED;
-/* numbers of named barriers: BAR_PING_PONG and BAR_CLEAR + consumer warpgroup; one BAR_VALUES for all */
+/* Numbers of named barriers: consumer warpgroup g has BAR_PING_PONG + g and BAR_CLEAR + g; all share BAR_VALUES. */
 enum { BAR_PING_PONG = 1, BAR_CLEAR = 4, BAR_VALUES = 7 };
 
 struct ForwardShared {

@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * Softmax of the Hopper forward kernel, on the accumulators of a consumer warpgroup: new scores and masks of a tile S =
- * Q K^T, row maxima with lazy rescaling, exponentials, dropout. A thread has the rows q0 and q0 + 8 (row halves 0 and
- * 1) and two keys of every 8; fragment() returns the accumulator of a pair (sm90/wgmma.cuh).
+ * Softmax of the Hopper forward kernel, on the accumulators of a consumer warpgroup: score program and mask on a tile S
+ * = Q K^T, row maxima with lazy rescaling, exponentials, dropout. A thread has the rows q0 and q0 + 8 and two keys of
+ * every 8; fragment() returns the accumulator of a pair (sm90/wgmma.cuh).
  */
 #ifndef FXA_CUDA_SM90_FORWARD_SOFTMAX_CUH
 #define FXA_CUDA_SM90_FORWARD_SOFTMAX_CUH
@@ -30,7 +30,8 @@ struct ForwardSoftmax : ForwardEpilogue {
     }
 
     /* Loads the entries of the diagonal row (values that depend on q - k) for this thread's pairs. entries[2 * (c / 8 -
-     * r + 1) + c % 2] belongs to row half r and the thread's key c of the tile; pairs of equal q - k share an entry. */
+     * r + 1) + c % 2] belongs to row q0 + 8 r and the thread's key c of the tile; pairs of equal q - k share an
+     * entry. */
     FXA_INLINE void load_diagonal(float (&entries)[BN / 4 + 2]) const
     {
         const u32 at = sh.diagonal(step) + (BN - 1 + row_in_tile() - (lane & 3) * 2) * 4;
@@ -38,8 +39,8 @@ struct ForwardSoftmax : ForwardEpilogue {
         for (int i = 0; i < BN / 4 + 2; i++) entries[i] = load_shared_float(at + 4 * (8 - 8 * (i >> 1) - (i & 1)));
     }
 
-    /* Computes the new scores of key tile n (PASS_SCORES), or sets the scores of masked pairs to -inf (PASS_MASK,
-     * PASS_UNIFORM_MASK), which comes after the scores. */
+    /* Computes the new scores (results of the score program) of key tile n (PASS_SCORES), or, in a later call, sets the
+     * scores of masked pairs to -inf (PASS_MASK, PASS_UNIFORM_MASK). */
     template <int PASS> FXA_INLINE void score_pairs(float (&s)[BN / 2], int n)
     {
         const int k0 = n * BN + (lane & 3) * 2;
@@ -89,8 +90,8 @@ struct ForwardSoftmax : ForwardEpilogue {
         return __all_sync(~0u, x == one && y == one && k.x == one && k.y == one && k.z == one && k.w == one);
     }
 
-    /* Masks the keys past the last key of the sequence; the tile has `keys` valid ones. Few tiles need this function,
-     * and separate from it mask() is compiled once. */
+    /* Masks the keys past the last key of the sequence; the tile has `keys` valid ones. Few tiles need this function;
+     * because it is separate, mask() is compiled only once. */
     FXA_INLINE void mask_past_end(float (&s)[BN / 2], int keys) const
     {
 #pragma unroll
@@ -98,9 +99,9 @@ struct ForwardSoftmax : ForwardEpilogue {
             if ((i >> 2) * 8 + (i & 1) >= keys - (lane & 3) * 2) s[i] = NEG_INF;
     }
 
-    /* Turns the products of key tile n into new scores, -inf for masked pairs. Rows past q_len have undefined scores.
-     * full: no pair of the tile is masked, although the step is a masked one, and the mask, a third of the softmax's
-     * time, is left out. uniform: result of has_uniform_operands() */
+    /* Turns the products of key tile n into new scores (results of the score program), -inf for masked pairs. Rows past
+     * q_len have undefined scores. full: no pair of the tile is masked, although the step is a masked one, and the
+     * mask, a third of the softmax's time, is left out. uniform: result of has_uniform_operands() */
     template <bool MASKED> FXA_INLINE void score(float (&s)[BN / 2], int n, bool full, bool uniform)
     {
         softcap_all(program, a, s, !MASKED || (q0 + 8 < q_len && (n + 1) * BN <= k_len));
@@ -142,9 +143,8 @@ struct ForwardSoftmax : ForwardEpilogue {
         return true;
     }
 
-    /* Subtracts the row maxima and `bias` from the scores in a recompute pass. A `unit` other than 1 of a soft cap
-     * (PROG_SOFTCAP_HAS_UNIT) always leads to a recompute pass (is_out_of_range), so only this function multiplies by
-     * it. */
+    /* Subtracts the row maxima and `bias` from the scores in a recompute pass. With PROG_SOFTCAP_HAS_UNIT a row whose
+     * `unit` is not 1 is always recomputed (is_out_of_range()), so only this function multiplies by `unit`. */
     FXA_INLINE void subtract_max(float (&s)[BN / 2], float bias) const
     {
 #pragma unroll

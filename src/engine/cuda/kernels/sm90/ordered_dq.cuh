@@ -69,7 +69,7 @@ FXA_INLINE void reduce_ordered_dq(const FxaArgs &a, const BackwardShared &sh, co
             named_arrive(BAR_DQ_EMPTY + 1, 160);
             if (!elected()) continue;
             bulk_wait();
-            /* nonzero for the postprocess: the block's second 64 rows have a sum */
+            /* the postprocess reads an element per 64 rows: nonzero = the second 64 rows of the block have a sum too */
             if (BQ == 128) arrived[1] = at.n + 1;
             flag_set(arrived, at.n + 1);
         }

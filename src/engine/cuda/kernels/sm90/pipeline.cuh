@@ -91,7 +91,7 @@ FXA_INLINE void tma_load_keys(u32 to, const FxaMap *map, u32 barrier, const FxaA
 }
 
 /* Loads a query block of dO and the delta of its rows into their ring, for the backward kernels. row: first row of the
- * block in the padded workspace */
+ * block in the backward's workspace (padded_row()) */
 template <int rows, class Shared>
 FXA_INLINE void load_grad_o(const FxaMaps &maps, const FxaArgs &a, const Shared &sh, const TmaRows &at, long long row,
                             u32 step)
@@ -128,9 +128,9 @@ template <int tile_rows, int columns> FXA_INLINE void negate_rows(const FxaArgs 
     async_fence();
 }
 
-/* Writes the accumulators of a warp's 16 rows, times a factor per row half, as 16-bit elements into a swizzled tile at
- * address `rows`. A factor of 0 writes zeros, even for NaN. nonfinite[half] becomes nonzero if this thread has written
- * an infinity or a NaN. */
+/* Writes the accumulators of a warp's 16 rows, times `first` for rows 0 to 7 and `second` for rows 8 to 15, as 16-bit
+ * elements into a swizzled tile at address `rows`. A factor of 0 writes zeros, even for NaN. nonfinite[0] (rows 0 to 7)
+ * or nonfinite[1] (rows 8 to 15) becomes nonzero if this thread has written an infinity or a NaN. */
 template <int tile_rows, int n>
 FXA_INLINE void rows_to_shared(u32 rows, const float (&x)[n], float first, float second, u32 (&nonfinite)[2])
 {

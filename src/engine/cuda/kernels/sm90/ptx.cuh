@@ -65,8 +65,8 @@ template <int ctas> FXA_INLINE void cluster_sync()
                  "barrier.cluster.wait.acquire.aligned;" ::: "memory");
 }
 
-/* First half of cluster_sync(); cluster_wait() is the second half. Loads before the arrival are complete when it
- * counts; stores between the two halves are not ordered by the barrier. */
+/* First half of cluster_sync(); cluster_wait() is the second half. A thread's loads before its arrival are complete
+ * when other threads see the arrival; stores between the two halves are not ordered by the barrier. */
 template <int ctas> FXA_INLINE void cluster_arrive()
 {
     __syncwarp();
