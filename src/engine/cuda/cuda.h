@@ -146,8 +146,8 @@ const char *fxa__cuda_refusal(size_t row);
 fxa_status fxa__cuda_code_make(fxa__cuda_self *self, fxa__cuda_code *code, fxa_error *err);
 /* Unloads and frees the cubins. No launch of their kernels may be pending. */
 void fxa__cuda_code_release(const fxa__cuda_self *self, fxa__cuda_code *code);
-/* host/recipes.c: returns the path of a unit's source below kernels/, without ".cu"; NULL = kernels of the choice are
- * not in this unit. */
+/* host/recipes.c: returns the path below kernels/ of a unit (source file of kernels), without ".cu"; NULL = no kernel
+ * of the choice is in this unit. */
 const char *fxa__cuda_unit_source(const fxa__cuda_choice *choice, fxa__cuda_unit unit);
 
 /* host/compile.c: compiles the source files of code->choice. Returns E_UNSUPPORTED with the reason if there is no NVRTC

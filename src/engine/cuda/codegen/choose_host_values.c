@@ -58,7 +58,8 @@ static void host_gain(fxa__cuda_program *c) {
     if (c->computed.gain >= 0) c->bounds.value = c->switches.bounded = 1;
 }
 
-/* Sets the indices in f[] of the unit and of what softcap() reads, after the other values. */
+/* Sets the indices in f[] of the unit (uniform factor of the score) and of what softcap() reads, after the other
+ * values. */
 static void host_places(cuda_work *w) {
     fxa__cuda_computed *to = &w->c->computed;
     int32_t next = to->at + to->n;

@@ -102,14 +102,16 @@ typedef struct fxa__cuda_gradients {
 /* Values of FxaArgs.f[] that the host computes for each run. Nodes are indices into fxa__cuda_program.program; -1 =
  * none. */
 typedef struct fxa__cuda_computed {
-    int32_t value;  /* node that value() returns */
-    int32_t factor; /* node whose value, > 0, times log2(e) is the unit; -1 = the unit is log2(e) */
+    int32_t value; /* node that value() returns */
+    /* node of a factor > 0 of all new scores; multiplied by log2(e) it is the unit, the uniform factor of the score. -1
+     * = the unit is log2(e) */
+    int32_t factor;
     int32_t node[FXA__CUDA_HOST_VALUES]; /* [n] float nodes that depend on params alone */
     int32_t n;
     int32_t at;      /* index of the value of node[0] in f[] */
     int32_t unit_at; /* index in f[] of the unit, `factor` * log2(e); -1 = not in f[] */
-    /* Index in f[] of series_limit(), which follows from `softcap_factor`; -1 = no softcap(). After it, f[] has the
-     * FXA_CUDA_SOFTCAP_TERMS terms of softcap_series(), exp_limit() and two values of softcap_exp(). */
+    /* Index in f[] of series_limit(), which follows from `softcap_factor`; -1 = no softcap(). The
+     * FXA_CUDA_SOFTCAP_TERMS terms of softcap_series(), exp_limit() and two values of softcap_exp() follow in f[]. */
     int32_t softcap_at;
     int32_t softcap;        /* node of the tanh(score * softcap_factor) that softcap() computes */
     int32_t softcap_factor; /* node of the factor f in the tanh(score * f) that softcap() computes */

@@ -18,7 +18,8 @@
 #define FILL_MAX_SERIES_LIMIT 4096.
 /* Upper bound of the cap for softcap_exp(): its error of 2^-20 of the cap is then at most 2^-14. */
 #define FILL_MAX_CAP 64.
-/* Lower bound of the unit, and bound of exponents, for softcap_exp(): products of four pairs are then finite. */
+/* Lower bound of the unit (uniform factor of the score), and bound of exponents, for softcap_exp(): products of four
+ * pairs are then finite. */
 #define FILL_MIN_UNIT 0.125
 #define FILL_MAX_EXPONENT 28.
 
@@ -125,8 +126,8 @@ static void fill_softcap(const fxa__cuda_program *p, const double *params, float
     }
 }
 
-/* Returns x, the unit (uniform factor of the score), as a float. Rounding keeps it > 0 and finite if x is, because
- * 0 * -inf and infinity * 0 would be NaN. */
+/* Returns x, the unit (uniform factor of the score), as a float. Rounding keeps the unit > 0 and finite if x is > 0 and
+ * finite, because 0 * -inf and infinity * 0 would be NaN. */
 static float fill_unit(double x) {
     float unit = (float)x;
     if (x > 0 && unit < FLT_MIN) return FLT_MIN;

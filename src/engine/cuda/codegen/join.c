@@ -49,7 +49,8 @@ static int32_t join_count(const fxa_program *p, uint8_t type) {
 }
 
 /* Turns constants into params, as many as kernels take besides the scale; further constants stay in the text. Constants
- * of the score come first, so forward and backward have the same ones, and compute sums in the same order. */
+ * of the score come first, so forward and backward turn the same constants into params, and compute sums in the same
+ * order. */
 static fxa_status join_parameterize(fxa__host *host, fxa_program *p, fxa__parameterized *out, fxa_error *err) {
     int32_t floats = join_count(p, FXA_FLOAT), ints = join_count(p, FXA_INT);
     if (floats >= FXA_CUDA_SCALARS || ints > FXA_CUDA_SCALARS)

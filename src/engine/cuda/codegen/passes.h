@@ -151,7 +151,7 @@ fxa__cuda_origin fxa__cuda_tensor_source(const cuda_work *w, const char *name);
  * scale. */
 int32_t fxa__cuda_param_source(const cuda_work *w, const char *name);
 
-/* ---- Parts of passes --------------------------------------------------------------------------------------------- */
+/* ---- Functions that passes share --------------------------------------------------------------------------------- */
 
 /* codegen/coordinates.c: returns a program in *out whose coordinates and lengths are those of the problem. */
 fxa_status fxa__cuda_coordinates_apply(cuda_work *w, fxa_program *program, fxa_program **out, fxa_error *err);

@@ -24,7 +24,7 @@ static bool grads_is_load(const cuda_work *w, const fxa__output *out, int32_t lo
     return true;
 }
 
-/* Returns true if the caller requests the gradient that `out` is, and it is not always 0. Indices of params and tensors
+/* Returns true if `out` is a gradient that the caller requests and that is not always 0. Indices of params and tensors
  * of the rewritten program differ from the caller's. */
 static bool grads_is_wanted(const cuda_work *w, const fxa__output *out) {
     const fxa__cuda_program *c = w->c;

@@ -16,7 +16,7 @@ static void write_put(cuda_work *w, const char *text) { fxa__write_bytes(&w->c->
 /* ---- Statements -------------------------------------------------------------------------------------------------- */
 
 /* Writes the statements that compute values of rows, keys and pairs for the functions in `bits` (CUDA_VALUE, ...).
- * Values of runs and heads are members of Program. */
+ * Values that depend on the run or head alone are members of Program. */
 static void write_statements(cuda_work *w, const fxa__emit *e, uint32_t bits) {
     for (int level = FXA__EMIT_ROW; level < FXA__EMIT_LEVELS; level++)
         fxa__lower_emit_nodes(e, (fxa__emit_level)level, bits, &w->c->text);
@@ -40,7 +40,7 @@ static void write_scalars(cuda_work *w, bool fill) {
     }
 }
 
-/* Writes the members of Program that are values of runs and heads, and head(), which computes them. */
+/* Writes the members of Program whose values depend on the run or head alone, and head(), which computes them. */
 static void write_head(cuda_work *w) {
     for (int level = FXA__EMIT_RUN; level <= FXA__EMIT_HEAD; level++)
         fxa__lower_emit_hoisted(&w->emit.pairs, (fxa__emit_level)level, &w->c->text);

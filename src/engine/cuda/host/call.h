@@ -100,7 +100,7 @@ typedef struct fxa__cuda_buffers {
     uint32_t *reduced;
     float *sink, *grad_sink;      /* converted sinks and gradients of sinks; NULL = kernels use the caller's arrays */
     void *copy[FXA__CUDA_COPIES]; /* converted operands, and dK or dV that the caller did not request */
-    float *partial, *partial_ml;  /* decode: O of each split of the keys; its row maxima and row sums */
+    float *partial, *partial_ml;  /* decode, [items]: O of a work item; {maximum, sum} of each of its rows */
     int *coordinates[FXA__CUDA_AXES];  /* mapped coordinates that dropout reads; NULL = dropout uses local indices */
     int32_t splits;                    /* decode: number of splits (parts of the keys) of a (b, KV head) */
     int32_t item_splits;               /* decode: number of splits of a work item */
@@ -246,7 +246,8 @@ fxa_status fxa__cuda_captured_grads_store(fxa__cuda_call *c);
 fxa_status fxa__cuda_forward(fxa__cuda_call *c);
 fxa_status fxa__cuda_backward(fxa__cuda_call *c);
 fxa_status fxa__cuda_decode(fxa__cuda_call *c);
-/* host/decode.c: sets splits, item_splits, items and cut of *out for tiles of `shape`. */
+/* host/decode.c: divides the work of decode into items, for tiles of `shape`: sets splits, item_splits, items and cut
+ * of *out. */
 void fxa__cuda_decode_split(const fxa__cuda_self *self, const struct FxaTraits *traits, const fxa_problem *p,
                             const struct FxaTileShape *shape, fxa__cuda_buffers *out);
 

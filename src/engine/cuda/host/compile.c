@@ -31,7 +31,7 @@ typedef struct compile_room {
     fxa__cuda_unit unit[FXA__CUDA_UNIT_COUNT]; /* [n_jobs] unit that a job compiles */
 } compile_room;
 
-/* A compiled unit without the text of a program, kept for all programs. */
+/* A compiled unit (source file) that does not include the text of a program, cached for all programs. */
 struct fxa__cuda_shared_unit {
     struct fxa__cuda_shared_unit *next;
     int count; /* shared units in the list from this one on */
@@ -143,7 +143,8 @@ static const fxa__cuda_shared_unit *compile_find_kept(const fxa__cuda_self *self
     return k;
 }
 
-/* Copies the shared cubin of a unit into the code, if it was compiled with these options. *there: true = copied. */
+/* Copies the shared cubin of a unit (source file) into the code, if it was compiled with these options. *there: true =
+ * copied. */
 static fxa_status compile_copy_kept(const fxa__cuda_self *self, const compile_room *r, fxa__cuda_unit unit,
                                     fxa__cuda_code *code, bool *there, fxa_error *err) {
     const fxa__cuda_shared_unit *kept = fxa__cuda_units[unit].has_program ? NULL : compile_find_kept(self, r, unit);
@@ -157,8 +158,8 @@ static fxa_status compile_copy_kept(const fxa__cuda_self *self, const compile_ro
     return FXA_OK;
 }
 
-/* Adds a compiled unit to the shared ones, unless memory runs out or there are COMPILE_KEPT of them. Two threads may
- * add the same unit. */
+/* Adds a compiled unit (source file) to the shared ones, unless memory runs out or there are COMPILE_KEPT of them. Two
+ * threads may add the same unit. */
 static void compile_keep(fxa__cuda_self *self, const compile_room *r, fxa__cuda_unit unit, const fxa__cuda_module *m) {
     fxa__cuda_shared_unit *first = atomic_load_explicit(&self->shared_units, memory_order_acquire);
     if (fxa__cuda_units[unit].has_program || (first && first->count >= COMPILE_KEPT)) return;
@@ -186,8 +187,8 @@ static void compile_add(compile_room *r, const fxa__cuda_choice *choice, fxa__cu
         (fxa__nvrtc_job){source, name, r->headers, r->names, r->n_headers, r->options, r->n_options, .cubin = NULL};
 }
 
-/* Compiles all units of the choice that are not shared. Uses one thread if the caller runs plans on threads of its
- * own. */
+/* Compiles all units (source files) of the choice whose cubins are not shared. Uses one thread if the caller runs plans
+ * on threads of its own. */
 static fxa_status compile_all(fxa__cuda_self *self, fxa__cuda_code *code, compile_room *r, const char *program,
                               fxa_error *err) {
     compile_headers(r, program);

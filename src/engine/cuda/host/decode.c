@@ -8,6 +8,8 @@
 
 #include "../../../base/num.h"
 
+/* Limits and measured ratios by which the keys of a (b, KV head) are divided into splits, and splits are grouped into
+ * work items, one per CTA at a time. */
 enum {
     DECODE_PIECE = 8,   /* minimum tiles of a split, if there are more than DECODE_FEW splits */
     DECODE_KEYS = 512,  /* minimum keys of a split, if there are at most DECODE_FEW splits */
@@ -35,10 +37,10 @@ typedef struct decode_cut {
     bool folds;     /* true = a CTA can combine the splits of an item (KEEPS_SUMS in sm90/decode_shared.cuh) */
 } decode_cut;
 
-/* Returns the number of splits of a (b, KV head). The number depends on the shape of one batch entry alone, so results
- * do not depend on the batch. Splits of one entry fill the device; if each split is an item, they fill half of it,
- * which saturates memory bandwidth. rows: row groups of all KV heads of an entry; tiles: key tiles; tile: keys of a
- * tile. */
+/* Returns the number of splits into which the keys of a (b, KV head) are divided. The number depends on the shape of
+ * one batch entry alone, so results do not depend on the batch. Splits of one entry fill the device; if each split is a
+ * work item, they fill half of the device, which saturates memory bandwidth. rows: row groups of all KV heads of an
+ * entry; tiles: key tiles; tile: keys of a tile. */
 static int64_t decode_pieces(const decode_cut *c, int64_t rows, int64_t tiles, int64_t tile) {
     int64_t most = fxa__div_up(tiles, c->folds ? DECODE_PIECE : DECODE_ALONE), pieces = 1;
     if (c->folds) most = fxa__max_i64(most, fxa__min_i64(tiles * tile / DECODE_KEYS, DECODE_FEW));
@@ -47,15 +49,16 @@ static int64_t decode_pieces(const decode_cut *c, int64_t rows, int64_t tiles, i
     return c->folds ? pieces : fxa__max_i64(most, 1);
 }
 
-/* Returns true if the items of the last, incomplete round are made smaller (a round: one item per multiprocessor). If
- * that round is nearly full, finishing more items costs more than balance gains; with one round, making all items
+/* Returns true if the work items of the last, incomplete round are made smaller (a round: one item per multiprocessor).
+ * If that round is nearly full, finishing more items costs more than balance gains; with one round, making all items
  * smaller is as good. run: splits of an item. */
 static bool decode_has_tail(const decode_cut *c, int64_t items, int64_t run) {
     int64_t rest = items % c->ctas;
     return run > 1 && items > c->ctas && rest > c->ctas / DECODE_TAIL && rest < c->ctas / DECODE_EVEN * 3;
 }
 
-/* Returns the time of a decode with `run` splits per item, as the KB that memory delivers in that time. */
+/* Returns the time of a decode with `run` splits (parts of the keys) per work item, as the KB that memory delivers in
+ * that time. */
 static int64_t decode_time(const decode_cut *c, int64_t run) {
     int64_t shares = fxa__div_up(c->pieces, run), items = c->rows * shares, rest = items % c->ctas;
     int64_t busy = items - rest, rounds = fxa__div_up(items, c->ctas);
@@ -64,8 +67,8 @@ static int64_t decode_time(const decode_cut *c, int64_t run) {
     return busy * run * c->piece + rounds * c->ctas * DECODE_END + (shares > 1 ? shares * DECODE_SHARE : 0);
 }
 
-/* Returns the number of splits per item with the least time. spans: true = batch entries have different lengths, which
- * need many items for balance. */
+/* Returns the number of splits (parts of the keys) per work item with the least time. spans: true = batch entries have
+ * different lengths, which need many items for balance. */
 static int64_t decode_run(const decode_cut *c, bool spans) {
     int64_t best = 1, most = c->folds ? fxa__min_i64(c->pieces, FXA_DECODE_MAX_RUN) : 1;
     for (int64_t run = 2; run <= most; run *= 2) {
@@ -84,7 +87,7 @@ static void decode_tail(const decode_cut *c, int64_t groups, fxa__cuda_buffers *
         out->cut[out->item_splits >> 1 > 2] = (int32_t)fxa__div_up(items % c->ctas, row);
 }
 
-/* Returns the number of items of `heads` (b, KV head)s with one row group each. */
+/* Returns the number of work items of `heads` (b, KV head)s with one row group (set of query rows) each. */
 static int64_t decode_items(const fxa__cuda_buffers *at, int64_t heads) {
     int64_t items = 0;
     for (int i = 0; i < FXA_CUDA_DECODE_CUTS; i++) {

@@ -78,9 +78,9 @@ static void recipe_settle_decode(const fxa__cuda_case *c, struct FxaTraits *t) {
     t->cluster = fxa__cuda_decode_cluster(c->self, t, c->p, &shape);
 }
 
-/* Conditions of the backward up to head dim 128. It computes gradients of captured tensors and params. Together with a
- * derivative, registers suffice for several sums up to head dim 96 or one sum up to 128, without scatter() and
- * dropout. */
+/* Returns the reason why the backward for head dims up to 128 does not run the problem; NULL = it does. The kernel
+ * computes gradients of captured tensors and params. Together with a derivative, registers suffice for several sums up
+ * to head dim 96 or one sum up to 128, without scatter() and dropout. */
 static const char *recipe_backward_sm90(const fxa__cuda_case *c) {
     const struct FxaTraits *t = &c->traits;
     const char *why = recipe_sm90(c);
@@ -94,7 +94,7 @@ static const char *recipe_backward_sm90(const fxa__cuda_case *c) {
     return few ? NULL : "several gradients of params or tensors beside a slope above 96 columns";
 }
 
-/* Conditions of the backward above head dim 128. */
+/* Returns the reason why the backward for head dims above 128 does not run the problem; NULL = it does. */
 static const char *recipe_backward_wide_sm90(const fxa__cuda_case *c) {
     const struct FxaTraits *t = &c->traits;
     const char *why = recipe_sm90(c);

@@ -17,7 +17,7 @@ enum {
  * tiles (FxaTileList), so the size of lists is linear in the number of positions, not of pairs. */
 enum { LAYOUT_PITCH = 2048 };
 
-/* ---- Parts of the workspace -------------------------------------------------------------------------------------- */
+/* ---- Buffers ----------------------------------------------------------------------------------------------------- */
 
 typedef struct layout {
     fxa__carver c;
@@ -61,14 +61,14 @@ static bool layout_by_queries(const layout *l) {
 static uint32_t layout_bit(fxa_input input) { return 1u << input; }
 
 /* Returns for how many batch entries a table is written that depends on `inputs` (fxa_input bits): tile list, diagonal
- * row or packed operand. 1 = all batch entries share it. */
+ * row or packed operand. 1 = all batch entries share the table. */
 static int32_t layout_batch(const layout *l, uint32_t inputs) {
     uint32_t lengths = layout_bit(FXA_INPUT_Q_LEN) | layout_bit(FXA_INPUT_K_LEN);
     bool own = inputs & layout_bit(FXA_INPUT_B) || (l->choice->traits.varlen && inputs & lengths);
     return own ? (int32_t)l->p->b : 1;
 }
 
-/* Returns for how many heads a table is written that depends on `inputs`; 1 = all heads share it. */
+/* Returns for how many heads a table is written that depends on `inputs`; 1 = all heads share the table. */
 static int32_t layout_heads(const layout *l, uint32_t inputs) {
     return inputs & layout_bit(FXA_INPUT_H) ? (int32_t)l->p->hq : 1;
 }

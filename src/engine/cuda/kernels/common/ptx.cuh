@@ -300,7 +300,7 @@ FXA_INLINE u32 count_around(unsigned *at, u32 last)
     return x;
 }
 
-/* Orders the stores before it and the loads after it sequentially among all threads of the device. */
+/* Orders the stores before the fence and the loads after it sequentially among all threads of the device. */
 FXA_INLINE void fence_in_order()
 {
     asm volatile("fence.sc.gpu;" ::: "memory");

@@ -16,8 +16,9 @@ FXA_INLINE float finite_or_zero(float m)
     return m == NEG_INF ? 0.f : m;
 }
 
-/* Returns the largest new score of a row. top: largest score before the factor `unit`; sum: sum of the row's weights.
- * fmaxf ignores NaN, but the sum is NaN if a score is NaN or +inf, and is then returned unless top is +inf. */
+/* Returns the largest new score (score after the score program) of a row. top: largest score before the factor `unit`
+ * of all scores; sum: sum of the row's weights. fmaxf ignores NaN, but the sum is NaN if a score is NaN or +inf, and is
+ * then returned unless top is +inf. */
 FXA_INLINE float row_maximum_of(float top, float sum, float unit)
 {
     if (sum != sum && top != POS_INF) return sum;
@@ -25,9 +26,9 @@ FXA_INLINE float row_maximum_of(float top, float sum, float unit)
 }
 
 /*
- * LSE of a row, and the factor of its sum of weighted values. m: maximum of the row's scores before the factor `unit`,
- * 0 if no pair is attended; sum: sum of the weights 2^((s - m) unit - bias). The head's sink, a key with a score and no
- * value, is added only here. If factor = 0 the kernel stores zeros.
+ * LSE of a row, and the factor of its sum of weighted values. m: maximum of the row's scores before the factor `unit`
+ * of all scores, 0 if no pair is attended; sum: sum of the weights 2^((s - m) unit - bias). The head's sink, a key with
+ * a score and no value, is added only here. If factor = 0 the kernel stores zeros.
  *
  * A row whose maximum overflows when multiplied by log2(e) (-3.4e38, a common large-negative mask) still gets a finite
  * LSE: its maximum, because the logarithm of the sum is negligible. A sink of that size is treated likewise. The sum is

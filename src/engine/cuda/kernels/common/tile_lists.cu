@@ -63,7 +63,7 @@ FXA_INLINE int classes_of_parts(const FxaArgs &a, const ListShape &cut, int b, i
     return out;
 }
 
-/* Number of a list row's tiles of one class, and the first and last of them. */
+/* Tiles of one class (partial or full) in a row of the list: their number, the first and the last. */
 struct TileRange {
     int count = 0, first = 0x7fffffff, last = -1;
 
@@ -220,8 +220,8 @@ FXA_INLINE void write_row(const FxaArgs &a, const ListShape &cut, int *items, in
     *(Int2 *)(counts + 2 * place) = count;
 }
 
-/* Writes the tile lists. If one CTA writes all rows of a batch entry's head, it first packs the row and key operands
- * that the mask reads, which saves a launch. It then reads the packed operands from global memory, as other kernels
+/* Writes the tile lists. If one CTA writes all rows of a batch entry's head, the CTA first packs the row and key
+ * operands that the mask reads, which saves a launch; it reads the packed operands from global memory, as other kernels
  * do. */
 extern "C" __global__ void __launch_bounds__(TOGETHER, 1)
     fxa_tile_lists(const __grid_constant__ FxaArgs a, ListShape cut, int *items, int *counts, long long pitch,

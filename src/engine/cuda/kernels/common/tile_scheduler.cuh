@@ -62,8 +62,8 @@ struct WorkTile {
         return true;
     }
 
-    /* Sets the members for tile tile_. If it is past the end of its packed batch entry, takes tiles from the counter
-     * until one is not. */
+    /* Sets the members for tile tile_. If this tile is past the end of its packed batch entry, takes tiles from the
+     * counter until one is not. */
     template <int q_rows, int k_rows> FXA_INLINE void plan(const FxaArgs &a, int tile_)
     {
         while (!try_plan<q_rows, k_rows>(a, tile_)) tile_ = next_tile(a);

@@ -30,13 +30,13 @@ FXA_INLINE const int *k_starts(const FxaArgs &a)
     return FXA_VARLEN ? a.k_starts : 0;
 }
 
-/* Returns true if rows of other sequences, or undefined rows, may follow the last query in memory.
- * has_rows_past_k_len() returns the same for the last key. */
+/* Returns true if rows of other sequences, or undefined rows, may follow the last query in memory. */
 FXA_INLINE bool has_rows_past_q_len(const FxaArgs &a)
 {
     return q_lens(a) || q_starts(a);
 }
 
+/* Returns true if rows of other sequences, or undefined rows, may follow the last key in memory. */
 FXA_INLINE bool has_rows_past_k_len(const FxaArgs &a)
 {
     return FXA_PAGED || k_lens(a) || k_starts(a);

@@ -232,8 +232,8 @@ struct Sm80Forward {
             }
     }
 
-    /* Runs all key tiles of the list row. values: how V is replaced (common/nonfinite.cuh). Returns true if this thread
-     * has replaced an element of V. */
+    /* Runs the key tiles of `row`, a row of the tile list. values: how V is replaced (common/nonfinite.cuh). Returns
+     * true if this thread has replaced an element of V. */
     FXA_INLINE bool run_tiles(const ListRow &row, int values)
     {
         bool changed = false;

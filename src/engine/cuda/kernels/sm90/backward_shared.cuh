@@ -18,7 +18,7 @@
  *     KV_BAR_AT      barrier of K and V                                           16
  *     RINGS_AT       barriers of the rings of Q, dO and dS                        16 STAGES x 3
  *     INDICES_AT     entry of the tile list for the block                         4 x STAGES
- *     TICKET_AT      ORDERED_DQ: ticket of the CTA                                4
+ *     TICKET_AT      ORDERED_DQ: number of CTAs that started before this one      4
  */
 #ifndef FXA_CUDA_SM90_BACKWARD_SHARED_CUH
 #define FXA_CUDA_SM90_BACKWARD_SHARED_CUH
@@ -68,8 +68,8 @@ constexpr int DQ_BYTES = 64 * DQ_COLUMNS * 4;
 constexpr int DQ_REDUCED_BYTES[2] = {DQ_BYTES, BQ == 128 ? DQ_BYTES : 64 * (FXA_D - DQ_COLUMNS) * 4};
 /* Warps that reduce dQ. With ordered dQ (summed in a fixed order) a warp waits until the previous key tile has added
  * its partial dQ, and then until its own partial dQ has arrived in memory. Both waits together take longer than a
- * block, so two warps alternate. They share a buffer, which is free once it has been read, before the partial dQ
- * arrives. */
+ * block, so two warps alternate. The two warps share a buffer, which is free once their copies have read it, before the
+ * partial dQ arrives. */
 constexpr int REDUCE_WARPS = TILE.dq_writers;
 constexpr int DENSE_BYTES = PROG_DENSE ? DS_BYTES : 0;
 constexpr int Q_OPERAND_BYTES = PROG_OPERANDS ? BQ * 4 : 0, K_OPERAND_BYTES = PROG_OPERANDS ? BK * 4 : 0;

@@ -119,7 +119,8 @@ FXA_INLINE void copy_tiles(const FxaMaps &maps, const FxaArgs &a, u32 base, cons
     }
 }
 
-/* Prefetches Q of a work item into the L2 cache. The consumers load it from there when the key tiles have arrived. */
+/* Prefetches Q of a work item into the L2 cache. The consumers load Q from the cache when the key tiles have
+ * arrived. */
 FXA_INLINE void prefetch_queries(const FxaArgs &a, const DecodeWork &at)
 {
     constexpr int LINES = (FXA_D + 63) / 64; /* cache lines of 128 bytes per row */
@@ -132,7 +133,7 @@ FXA_INLINE void prefetch_queries(const FxaArgs &a, const DecodeWork &at)
 }
 
 /* Copies the key tiles of a work item except the first `copied` tiles. For a recomputation, copies the tiles of each
- * split `times` times. */
+ * split (part of the item's keys) `times` times. */
 template <class F>
 FXA_INLINE void copy_splits(const FxaMaps &maps, const FxaArgs &a, u32 base, int work, int copied, int times, u32 &step,
                             F take_next)
@@ -162,8 +163,8 @@ struct DecodeConsumer {
     {
     }
 
-    /* Computes O of a split: in one pass over the split's tiles, or in a recomputation (values != 0) in three passes
-     * (common/nonfinite.cuh). */
+    /* Computes O of a split (part of the item's keys): in one pass over the split's tiles, or in a recomputation
+     * (values != 0) in three passes (common/nonfinite.cuh). */
     FXA_INLINE void compute(DecodeMainloop &mainloop, int split, int values)
     {
         DecodeMainloop::Marks up = {}, down = {};
@@ -238,8 +239,8 @@ struct DecodeConsumer {
 };
 
 /* Calls process() for the CTA's first work item, then the work items that next() returns, then the deferred ones.
- * Producer and consumers both use it, and so process the same work items. All three cases share one call, to compile
- * process() once. */
+ * Producer and consumers both call this function, and so process the same work items. All three cases share one call,
+ * to compile process() once. */
 template <class N, class F> FXA_INLINE void for_each_work(const FxaArgs &a, u32 base, N next, F process)
 {
     int work = blockIdx.x, values = VALUES_UNCHANGED;

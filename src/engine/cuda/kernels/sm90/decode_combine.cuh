@@ -53,7 +53,8 @@ FXA_INLINE PartialResult combine(const FxaArgs &a, const PartialResult &x, const
 /*
  * Adds up at most 2^levels partial results in a binary tree over their indices: results 0 and 1, 2 and 3, ... of a
  * level are combined to one result of the next level; a result without a partner moves up unchanged. So the sum of a
- * row group has the same bits if one CTA adds all its splits, and if several CTAs add 2^i neighbouring splits each.
+ * row group (query rows with the same keys) has the same bits if one CTA adds all its splits, and if several CTAs add
+ * 2^i neighbouring splits each.
  */
 template <int levels> struct SplitTree {
     PartialResult level[levels];
@@ -147,7 +148,7 @@ FXA_INLINE PartialResult combine_warps(const FxaArgs &a, const float *out, const
     return all;
 }
 
-/* Writes a partial result to O, or to the workspace if the row group has several parts. */
+/* Writes a partial result to O, or to the workspace if several work items compute the row group (set of query rows). */
 FXA_INLINE void put_partial(const FxaArgs &a, const DecodeWork &at, const SplitIndex &index, int r, int d,
                             const PartialResult &x)
 {
@@ -163,7 +164,7 @@ enum {
     COMBINE_LOADS = 1 << COMBINE_LEVELS /* parts of a row group that a thread loads at once */
 };
 
-/* Sum of the splits of a work item; add() is called at the end of each split. */
+/* Sum over the splits (parts of the keys) of a work item; add() is called at the end of each split. */
 struct SplitSums {
     SplitTree<RUN_LEVELS> fold; /* KEEPS_SUMS: sums over the splits, for this thread's four elements of O */
 
@@ -190,7 +191,8 @@ struct SplitSums {
         store_shared_float4(to, x.o.x, x.o.y, x.o.z, x.o.w);
         store_shared_float4(to + 16, x.stat.x, x.stat.y, 0.f, 0.f);
     }
-    /* Returns the row of this thread's four elements of O, for row groups with one part. */
+    /* Returns the row of this thread's four elements of O, for row groups (sets of query rows) that one work item
+     * computes. */
     FXA_INLINE static int row(const DecodeWork &at)
     {
         return min((int)threadIdx.x / (FXA_DV / 4), at.rows - 1);

@@ -236,8 +236,8 @@ struct DecodeMainloop {
         if (ROW_WARPS > 1) consumers_sync();
     }
 
-    /* Runs the key tiles of a split, from step `step` of the ring on. values: how V is replaced (common/nonfinite.cuh),
-     * 0 = unchanged */
+    /* Runs the key tiles of a split (part of the keys), from step `step` of the ring on. values: how V is replaced
+     * (common/nonfinite.cuh), 0 = unchanged */
     FXA_INLINE void run_split(u32 base, u32 &step, int split, int values)
     {
         const Ring<STAGES> ring = {base + BARS_AT};
@@ -275,8 +275,8 @@ struct DecodeMainloop {
         return __any_sync(~0u, all != all);
     }
 
-    /* A bit per element of O of a lane, in the order of the loops below; set if the element has to become +inf (`up`)
-     * or -inf (`down`). */
+    /* A bit per element of O of a lane, in the order of the loop of take_marks(); set if the element has to become +inf
+     * (`up`) or -inf (`down`). */
     typedef u32 Marks[(FXA_DV / 16 * TILES * 4 + 31) / 32];
 
     FXA_INLINE void take_marks(Marks &marks) const

@@ -37,8 +37,8 @@ constexpr int WARPS = KEY_WARPS * ROW_WARPS, CONSUMERS = 32 * WARPS, THREADS = C
 constexpr bool MOVES_REGISTERS = WARPS == 8;
 constexpr int LAUNCHED = TILE.launch.threads;
 static_assert(LAUNCHED == (MOVES_REGISTERS ? 384 : THREADS), "common/tile_shape.h has other warps");
-/* True if a warp has registers for its rows of K, and then of V, in addition to Q and O. It then releases a pipeline
- * stage before it computes the scores. */
+/* True if a warp has registers for its rows of K, and then of V, in addition to Q and O. Such a warp releases a
+ * pipeline stage before it computes the scores. */
 constexpr bool PRELOADS = STEPS == 1 && TILES * (FXA_D / 8 + FXA_DV / 4) + FXA_DV / 4 <= 128;
 constexpr int K_BYTES = BN * D_STORED * 2, STAGE_BYTES = K_BYTES + BN * DV_STORED * 2;
 constexpr int OUT_BYTES = KEY_WARPS * ROWS * FXA_DV * 4, STATS_BYTES = KEY_WARPS * ROWS * 8;
@@ -125,7 +125,7 @@ struct SplitIndex {
             run >>= 1;
             parts *= 2;
         }
-        if (CLUSTER > 1) { /* the CTAs of a cluster have the parts of one row group */
+        if (CLUSTER > 1) { /* the CTAs of a cluster have the parts of the keys of one row group */
             const int rest = work / CLUSTER;
             head = quotient(rest, a.by_row_groups);
             group = rest - head * groups;
@@ -166,13 +166,13 @@ struct DecodeWork {
         splits = min(index.run, a.splits - first_split);
         split_tiles = quotient(row.total + a.splits - 1, a.by_splits);
     }
-    /* Returns the position in the tile list's row of the first tile of split i, which is also the end of split i -
-     * 1. */
+    /* Returns the position in the tile list's row of the first tile of split i (a range of the row's tiles); this is
+     * also the end of split i - 1. */
     FXA_INLINE int begin(int i) const { return min((first_split + i) * split_tiles, row.total); }
     FXA_INLINE int query(const FxaArgs &a, int r) const { return quotient(first_row + r, a.by_group); }
     FXA_INLINE int q_head(const FxaArgs &a, int r) const { return first_row + r + (kv_h - query(a, r)) * a.group; }
-    /* Returns the position of the work item. It is computed again, because stored it would occupy registers in the loop
-     * over tiles. */
+    /* Returns the position of the work item. Computes the position again, because a stored one would occupy registers
+     * in the loop over tiles. */
     FXA_INLINE SplitIndex index(const FxaArgs &a) const
     {
         u32 number = work;

@@ -72,7 +72,7 @@ struct ForwardMainloop : ForwardSoftmax {
         storing = false;
     }
 
-    /* Runs the first key tile of the list row, always as a masked tile. All work that does not depend on the product S
+    /* Runs the first key tile of a query tile, always as a masked step. All work that does not depend on the product S
      * = Q K^T is done while S is computed. */
     FXA_INLINE void first_step(int tile)
     {
@@ -190,11 +190,11 @@ struct ForwardMainloop : ForwardSoftmax {
             if (!SKIPS_TILES || j == 0 || !skip_tile()) next_step<true, false>(tile, j == 0);
     }
 
-    /* Runs all key tiles of a query tile. The producer determines how many run as masked steps; in a recompute pass all
-     * do. The form of the loops matters: if run-time conditions join the two loops, the compiler keeps `step` in
-     * ordinary registers, and the inner loop grows by a fifth in moves of descriptors (R2UR in the SASS). With
-     * MERGED_STEP, two loops of masked steps, or a conditional increment of `step`, have the same effect; this is why
-     * `step` starts at -1 with MERGED_STEP, otherwise at 0. */
+    /* Runs all key tiles of a query tile. The producer determines how many of the tiles run as masked steps; in a
+     * recompute pass all tiles do. The form of the loops matters: if run-time conditions join the two loops, the
+     * compiler keeps `step` in ordinary registers, and the inner loop grows by a fifth in moves of descriptors (R2UR in
+     * the SASS). With MERGED_STEP, two loops of masked steps, or a conditional increment of `step`, have the same
+     * effect; this is why `step` starts at -1 with MERGED_STEP, otherwise at 0. */
     FXA_INLINE void run_tile(int tile)
     {
         int j = 1;

@@ -8,9 +8,9 @@
  * CTA takes a ticket when it starts, and the ticket determines its key tile; tickets of a head are in the order of its
  * key tiles. The running CTA with the lowest ticket then never waits: all CTAs with lower tickets have ended.
  *
- * Tickets cover `section` heads at a time, tile by tile over these heads. Key tiles of one head that start together
- * would wait for each other. With tiles of other heads in between, they start one after the other, as multiprocessors
- * become free, when the previous key tile of the head has added its partial dQ.
+ * Tickets cover FxaArgs.section heads at a time, tile by tile over these heads. Key tiles of one head that start
+ * together would wait for each other. With tiles of other heads in between, they start one after the other, as
+ * multiprocessors become free, when the previous key tile of the head has added its partial dQ.
  */
 #ifndef FXA_CUDA_SM90_ORDERED_DQ_CUH
 #define FXA_CUDA_SM90_ORDERED_DQ_CUH
@@ -19,7 +19,7 @@
 
 namespace {
 
-/* Returns the ticket of this CTA. The last CTA resets the counter. */
+/* Returns the ticket of this CTA: the number of CTAs that have started before it. The last CTA resets the counter. */
 FXA_INLINE int take_ticket(const FxaArgs &a)
 {
     const u32 ticket = atomicAdd(a.next_tile, 1u);

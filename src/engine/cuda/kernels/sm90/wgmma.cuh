@@ -30,8 +30,8 @@ template <int rows> FXA_INLINE u64 n_major(u32 address)
     return descriptor(address, rows * 128);
 }
 
-/* Returns the offset of k-step k, to be added to the descriptor of a K-major tile of `rows` rows; n_step() returns it
- * for an N-major tile. */
+/* Returns the offset of k-step k, to be added to the descriptor of a K-major tile of `rows` rows; n_step() returns the
+ * offset for an N-major tile. */
 template <int rows> FXA_INLINE constexpr u32 k_step(int k)
 {
     return (u32)(((k / 4) * rows * 128 + (k % 4) * 32) >> 4);
