@@ -32,8 +32,8 @@ typedef struct access_piece {
 
 static int32_t access_int(const fxa__tape_at *r, int32_t place) { return *(const int32_t *)r->at[place]; }
 
-/* Sets *w to the walk along an access's axis. Returns false if an index wraps around or the keys are not evenly spaced.
- * Sets *outside if an index of another axis is outside of the tensor, so that nothing is read. */
+/* Sets *w for an access along one axis. Returns false if an index wraps around or the keys are not evenly spaced. Sets
+ * *outside if an index of another axis is outside of the tensor, so that nothing is read. */
 static bool access_begin(const fxa__tape_at *r, const fxa__tape_access *access, const fxa_view *view, access_walk *w,
                          bool *outside) {
     const fxa__tape_state *s = r->state;
@@ -100,8 +100,8 @@ static void access_store(const fxa__tape_at *r, void *dst, int64_t i, double x) 
         ((double *)dst)[i] = x;
 }
 
-/* Sets columns begin..end to x, in entire steps, of which the last overlaps the one before. Ranges shorter than a step
- * are set element by element. */
+/* Sets columns begin..end to x, in entire steps of FXA__TAPE_STEP columns, of which the last overlaps the one before.
+ * Ranges shorter than a step are set element by element. */
 static void access_fill(const fxa__tape_at *r, void *row, int64_t begin, int64_t end, double x) {
     const fxa__cpu_kernels *kernels = r->run->tape->kernels;
     int64_t n = end - begin, size = (int64_t)kernels->real_size;
@@ -157,8 +157,8 @@ static bool access_is_row(const fxa__tape_at *r, const fxa__tape_access *access,
            view->dtype == (access->type == FXA_FLOAT ? real : FXA_I32);
 }
 
-/* Loads a row of the tensor into dst, by the pieces of the walk. Returns dst, or the address in the tensor itself if
- * may_alias and the row is contiguous there. */
+/* Loads a row of the tensor into dst, one piece of evenly spaced elements after the other. Returns dst, or the address
+ * in the tensor itself if may_alias and the row is contiguous there. */
 static void *access_walk_load(const fxa__tape_at *r, const fxa__tape_access *access, const fxa_view *view,
                               const access_walk *w, void *dst, bool may_alias) {
     access_piece p = access_next(w, 0);
@@ -201,7 +201,7 @@ void fxa__tape_access_prefetch(const fxa__tape_at *r, const fxa__tape_access *ac
 
 /* ---- Sums -------------------------------------------------------------------------------------------------------- */
 
-/* Adds columns begin..end of a row to sums that are evenly spaced, one sum per column. */
+/* Adds the columns of a piece to sums that are evenly spaced, one sum per column. */
 static void access_add_spread(const fxa__tape_at *r, const fxa__tape_access *access, const access_piece *p,
                               const void *value, const void *dscore, double *sum) {
     const fxa__cpu_kernels *kernels = r->run->tape->kernels;
@@ -211,8 +211,8 @@ static void access_add_spread(const fxa__tape_at *r, const fxa__tape_access *acc
     kernels->tape[op](p->end - p->begin, sum + p->offset, d, x, &p->stride);
 }
 
-/* Adds the columns of a piece to their sums. If the stride is 0, all columns have one sum, and entire steps are added
- * to it. */
+/* Adds the columns of a piece to their sums. If all columns have one sum (stride 0), entire steps of FXA__TAPE_STEP
+ * columns are summed first, then the remaining columns one by one. */
 static void access_add_piece(const fxa__tape_at *r, const fxa__tape_access *access, access_piece p, const void *value,
                              const void *dscore, double *sum) {
     const fxa__cpu_kernels *kernels = r->run->tape->kernels;
@@ -226,7 +226,8 @@ static void access_add_piece(const fxa__tape_at *r, const fxa__tape_access *acce
     access_add_spread(r, access, &p, value, dscore, sum);
 }
 
-/* Adds n values of a row to evenly spaced elements of any dtype, except where dscore is 0. */
+/* Adds the values of a piece's columns to elements of any dtype, except where dscore is 0. row: `value` has one element
+ * per column; else it is a scalar. */
 static void access_add_stored(const fxa__tape_at *r, const fxa_view *view, const access_piece *p, const void *value,
                               bool row, const void *dscore) {
     enum { PIECE = 64 };
@@ -276,7 +277,7 @@ void fxa__tape_access_add(const fxa__tape_at *r, const fxa__tape_access *access,
 
 /* ---- Ranges of columns ------------------------------------------------------------------------------------------- */
 
-/* Returns true if x compares with the bound as the range states. */
+/* Returns true if x satisfies the range's comparison with `bound`. */
 static bool access_within(const fxa__tape_range *range, int32_t x, int32_t bound) {
     if (range->side == TAPE_ABS) x = fxa__wrap32(x < 0 ? -(int64_t)x : x);
     if (range->side == TAPE_AT) return x == bound;
@@ -284,7 +285,7 @@ static bool access_within(const fxa__tape_range *range, int32_t x, int32_t bound
     return range->strict ? x < bound : x <= bound;
 }
 
-/* Computes the interval lo..hi of ints that are in the range, given its bound. */
+/* Computes the interval lo..hi, both included, of the ints that satisfy the range's comparison with `bound`. */
 static void access_interval(const fxa__tape_range *range, int64_t bound, int64_t *lo, int64_t *hi) {
     const int64_t far = (int64_t)1 << 40;
     int64_t most = range->strict ? bound - 1 : bound;

@@ -6,11 +6,11 @@
  *   test    a bool that is the same for all columns of a row; costs a few operations per row
  *   part    any other bool; its instructions run for a row only if they read other values than in the previous row
  *
- * For example, a window combined with a table by block runs the table once for the rows of a block, although the window
- * moves with each row.
+ * For example, if a mask combines a window with a table of blocks, the table is read only for the first row of each
+ * block, although the window moves with each row.
  *
- * Bools that need the value of the same pair stay in one part, so that the value is computed once. Bools that exceed
- * the capacity of a formula also stay in one part.
+ * Operands that depend on a common value per pair stay in one part, so that the value is computed once. A bool for
+ * which the formula has no capacity left becomes one part.
  */
 #include "tape_code.h"
 
@@ -18,9 +18,12 @@
 
 typedef struct formula_state {
     fxa__tape_graph *g;
-    /* [nodes of the program] flags FORMULA_x of each operand (two bits per operand) that depends on the node */
+    /* [program nodes] two bits for each operand of the operator being split: flags FORMULA_x of the node if the operand
+     * depends on it */
     uint8_t *seen;
-    int32_t splits; /* number of operators left at which the formula may be split; at first TAPE_FORMULA_SPLITS */
+    /* number of operators that may still be added to the formula, a SELECT counting as two; at first
+     * TAPE_FORMULA_SPLITS */
+    int32_t splits;
 } formula_state;
 
 static bool formula_is_logic(const fxa__tape_node *n, uint8_t *kind) {
@@ -37,8 +40,8 @@ static bool formula_is_logic(const fxa__tape_node *n, uint8_t *kind) {
 
 /* ---- Values that two operands share ------------------------------------------------------------------------------ */
 
-/* LOGIC: the node is reached through bools alone and may become part of a formula. VALUE: another operation reads its
- * value, so the node is computed for every pair. */
+/* Flags of a node that an operand depends on. LOGIC: only logical operations read it, so it may become an operation of
+ * the formula. VALUE: it is computed for every pair, because it or a node that reads it is not a logical operation. */
 enum { FORMULA_LOGIC = 1, FORMULA_VALUE = 2 };
 
 static bool formula_is_cheap(const fxa__tape_graph *g, int32_t node) {
@@ -47,8 +50,8 @@ static bool formula_is_cheap(const fxa__tape_graph *g, int32_t node) {
     return fxa__tape_graph_range(g, node, &range, &negated);
 }
 
-/* Marks the nodes that operand `node` depends on. `shift` selects the operand's bits in `seen`. Operands of a FULL node
- * precede the node, so one pass is enough. */
+/* Marks the nodes that operand `node` depends on. `shift` selects the operand's bits in `seen`. Operands of level FULL
+ * have lower indices than the nodes that read them, so one pass is enough. */
 static void formula_mark(formula_state *f, int32_t node, int shift) {
     const fxa__tape_graph *g = f->g;
     f->seen[node] |= (uint8_t)(FORMULA_LOGIC << shift);
@@ -104,8 +107,8 @@ static void formula_leaf(formula_state *f, int32_t node) {
     if (is_range && negated) formula_add(f, TAPE_BITS_NOT, -1);
 }
 
-/* Appends the terms of a node, while `held` rows are on the stack. The depth of the recursion is at most the number of
- * splits. */
+/* Appends the terms of a bool to the formula. held: rows of bits that are on the stack when these terms are evaluated.
+ * The recursion is at most TAPE_FORMULA_SPLITS deep. */
 static void formula_build(formula_state *f, int32_t node, int held) {
     const fxa__tape_node n = f->g->nodes[node];
     uint8_t kind;
@@ -132,10 +135,10 @@ void fxa__tape_formula_make(fxa__tape_graph *g, int32_t node) {
     fxa__free(g->host, f.seen, size);
 }
 
-/* ---- Places by which a row is compared with the previous one ----------------------------------------------------- */
+/* ---- ROW values that a part reads -------------------------------------------------------------------------------- */
 
-/* Adds a place to those that the part watches, if its value varies by row and the place is not among them. Returns
- * false if memory is exhausted. */
+/* Adds an operand of level FULL, given its place, to fxa__tape.watched, the values whose change makes the last part run
+ * again, if it is a ROW value and is not there yet. Returns false if memory is exhausted. */
 static bool formula_watch_place(fxa__tape *t, int32_t place) {
     const fxa__tape_part *part = &t->parts[t->n_parts - 1];
     if (place < 0 || t->level[TAPE_FULL].places[place].space != TAPE_ROW) return true;
@@ -146,7 +149,8 @@ static bool formula_watch_place(fxa__tape *t, int32_t place) {
     return true;
 }
 
-/* Adds the places that an access reads to those that the part watches. Returns false if memory is exhausted. */
+/* Adds the ROW values that an access reads to fxa__tape.watched, the values whose change makes the last part run again.
+ * Returns false if memory is exhausted. */
 static bool formula_watch_access(fxa__tape *t, const fxa__tape_access *access) {
     bool ok = formula_watch_place(t, access->lo) && formula_watch_place(t, access->hi) &&
               formula_watch_place(t, access->shift);

@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * Loads elements of captured tensors at arbitrary indices, and adds to their sums. The offset from axes with one index
- * for the entire row is computed once; the indices of the other axes are processed 64 columns at a time. Elements are
- * copied as they are stored, and then converted together.
+ * Loads elements of captured tensors at arbitrary indices, and adds to the sums of their gradients. The offset along
+ * axes with one index for the entire row is computed once; the indices along the other axes are processed 64 columns at
+ * a time. Elements are copied as they are stored, and then converted together.
  *
  * Each axis adds its offset, or FXA__TAPE_OUTSIDE, a large negative number, if its index is outside of the axis. No sum
  * over all axes wraps around, and no sum with an outside index is near a valid offset.

@@ -1,9 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * Makes the graph of a tape from a program. The graph has the program's nodes with their levels, marks ints that are k
- * plus or minus a value of a lower level, finds loads along such ints, and lists the roots. Nodes that do not come from
- * the program are appended. Their level is lower than that of the nodes that use them, so within a level operands
- * precede users.
+ * Makes the graph of a tape from a program. The graph has the program's nodes with their levels, marks ints that are
+ * the key coordinate k or -k plus a value of a lower level, finds loads whose index is such an int, and lists the
+ * results (roots). Nodes that do not come from the program are appended. Their level is lower than that of the nodes
+ * that use them, so within a level operands precede users.
  */
 #include "tape_code.h"
 
@@ -43,7 +43,7 @@ enum {
     GRAPH_KEY = FXA__OF_KEY
 };
 
-/* Returns the level of a value that depends on `inputs`: never SHARED, which fxa__tape_graph_share sets last. */
+/* Returns the level of a value that depends on `inputs`; never SHARED, which fxa__tape_graph_share sets later. */
 static uint8_t graph_level(uint32_t inputs) {
     if (inputs & GRAPH_SCORE || (inputs & GRAPH_KEY && inputs & GRAPH_ROW)) return TAPE_FULL;
     return inputs & GRAPH_KEY ? TAPE_COLUMN : inputs & GRAPH_ROW ? TAPE_ROW : TAPE_UNIFORM;
@@ -70,8 +70,9 @@ static int32_t graph_int(fxa__tape_graph *g, int32_t value) {
 
 /* ---- Ints of the form k + offset --------------------------------------------------------------------------------- */
 
-/* Sets sign and offset of node i if its value is sign * k + offset, with an offset that does not depend on k. Such a
- * node is k itself, or a sum or difference of such an int and a value that does not depend on k. */
+/* Sets sign and offset of node i if its value is sign * k + offset, where k is the key coordinate and the offset does
+ * not depend on k. Such a node is k itself, the negation of such an int, or its sum or difference with a value that
+ * does not depend on k. */
 static void graph_find_affine(fxa__tape_graph *g, int32_t i, const fxa__linear *form) {
     fxa__tape_node n = g->nodes[i];
     if (n.type != FXA_INT || !fxa__lower_key_sign(form)) return;
@@ -102,13 +103,13 @@ static void graph_find_affine(fxa__tape_graph *g, int32_t i, const fxa__linear *
 
 static bool graph_is_row(const fxa__tape_graph *g, int32_t node) { return fxa__tape_has_keys(g->nodes[node].level); }
 
-/* An index of a load as clamp(line, lo, hi) + shift. lo, hi and shift are nodes that do not depend on k. */
+/* An index of a load as clamp(line, lo, hi) + shift. Only `line` depends on k, the key coordinate. */
 typedef struct graph_index {
     int32_t line, lo, hi, shift; /* nodes; shift -1 = none */
     bool bounded;
 } graph_index;
 
-/* Moves added and subtracted values that do not depend on k from the line of an index to its shift. */
+/* Moves added and subtracted values that do not depend on k, the key coordinate, from x->line to x->shift. */
 static void graph_take_shift(fxa__tape_graph *g, graph_index *x) {
     while (!g->failed && !g->nodes[x->line].sign) {
         const fxa__tape_node n = g->nodes[x->line];
@@ -121,13 +122,13 @@ static void graph_take_shift(fxa__tape_graph *g, graph_index *x) {
     }
 }
 
-/* Moves a clamp, min or max with bounds that do not depend on k from the line of an index to lo and hi. */
+/* Moves a clamp, min or max whose bounds do not depend on k, the key coordinate, from x->line to x->lo and x->hi. */
 static void graph_take_bounds(fxa__tape_graph *g, graph_index *x) {
     const fxa__tape_node n = g->nodes[x->line];
     if (n.op == FXA_OP_CLAMP && !graph_is_row(g, n.arg[1]) && !graph_is_row(g, n.arg[2])) {
         *x = (graph_index){.line = n.arg[0], .lo = n.arg[1], .hi = n.arg[2], .shift = x->shift, .bounded = true};
     } else if ((n.op == FXA_OP_MIN || n.op == FXA_OP_MAX) && graph_is_row(g, n.arg[0]) != graph_is_row(g, n.arg[1])) {
-        bool left = graph_is_row(g, n.arg[1]); /* the bound is the left one */
+        bool left = graph_is_row(g, n.arg[1]); /* the bound is the left operand */
         int32_t open = graph_int(g, n.op == FXA_OP_MIN ? INT32_MIN : INT32_MAX), bound = n.arg[!left];
         x->line = n.arg[left];
         x->lo = n.op == FXA_OP_MIN ? open : bound;
@@ -221,8 +222,8 @@ static void graph_import_all(fxa__tape_graph *g) {
 
 /* ---- Roots ------------------------------------------------------------------------------------------------------- */
 
-/* Returns the node of the form sign * k + offset that `node` is or whose absolute value `node` is; NULL if there is no
- * such node. Sets *absolute to true if `node` is an absolute value. */
+/* Returns the int sign * k + offset that is compared: `node` itself, or its operand if `node` is an absolute value;
+ * NULL if it does not have this form. Sets *absolute to true for an absolute value. */
 static const fxa__tape_node *graph_line(const fxa__tape_graph *g, int32_t node, bool *absolute) {
     const fxa__tape_node *n = &g->nodes[node];
     *absolute = n->op == FXA_OP_ABS && n->type == FXA_INT;
@@ -260,7 +261,7 @@ static bool graph_add_range(fxa__tape_graph *g, int32_t node) {
     return true;
 }
 
-/* Adds the conjuncts of the mask as roots, except those that are always true. */
+/* Adds the conjuncts of the mask to the results (roots), except those that are always true. */
 static void graph_add_mask(fxa__tape_graph *g, int32_t mask) {
     int32_t stack[GRAPH_MAX_CONJUNCTS], depth = 0;
     stack[depth++] = mask;
@@ -290,7 +291,7 @@ static void graph_add_grad(fxa__tape_graph *g, const fxa__output *out) {
     fxa__tape_graph_root(g, out->kind, out->slot, graph_same(g->program, out->value), fxa__tape_graph_add(g, &target));
 }
 
-/* Adds a root for each output of the program that the tape computes. */
+/* Adds a result (root) for each output of the program that the tape computes. */
 static void graph_add_roots(fxa__tape_graph *g, uint32_t flags) {
     for (int32_t i = 0; i < g->program->n_outputs && !g->failed; i++) {
         const fxa__output *out = &g->program->outputs[i];
@@ -346,8 +347,8 @@ static void graph_need_between(fxa__tape_graph *g, size_t begin, size_t end) {
         if (g->nodes[i].needed) graph_need_args(g, &g->nodes[i]);
 }
 
-/* Propagates `needed` in three passes, because nodes of the program use nodes that were appended to the graph, appended
- * nodes use program nodes with levels below COLUMN, and program nodes with these levels use no appended nodes. */
+/* Propagates `needed` from nodes to their operands in three passes: program nodes use program nodes and appended nodes;
+ * appended nodes use appended nodes and program nodes below level COLUMN; these use program nodes only. */
 static void graph_need(fxa__tape_graph *g, uint32_t kinds) {
     size_t appended = (size_t)g->program->n_nodes;
     for (size_t i = 0; i < g->n_nodes; i++) g->nodes[i].needed = false;

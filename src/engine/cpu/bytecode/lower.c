@@ -1,12 +1,12 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
  * Lowers the graph to instructions: the needed nodes of each level in order, each with a register of its level. A
- * register is free again after the last reader of its value, unless a later level or a root reads it. Roots come last,
- * and write to the caller's row.
+ * register is free again after the last reader of its value, unless a later level or a result (root) reads it. Results
+ * come last, and are written to the caller's row.
  *
- * A JOINT tape computes a score and its derivative. In the level of a JOINT tape that runs once per score (FULL), the
- * nodes of the score come first, then the score, then the derivative. Values of the score that the derivative reads
- * keep their registers.
+ * A JOINT tape computes a score and its derivative. Its level FULL, which runs once per pair, has the nodes of the
+ * score first, then the result `score`, then the derivative. Values of the score that the derivative reads keep their
+ * registers.
  */
 #include "tape_code.h"
 
@@ -21,17 +21,18 @@ typedef struct lower_state {
     int level; /* level that is being lowered */
     int32_t *free_regs;
     size_t n_free, free_capacity;
-    int32_t *place_of;             /* [nodes] index of the place of the node in this level; -1 = none yet */
-    int32_t external[TAPE_SPACES]; /* [spaces] index of the place of a caller's row in this level; -1 = none yet */
+    int32_t *place_of;             /* [nodes] index of the node's fxa__tape_place in this level; -1 = none yet */
+    int32_t external[TAPE_SPACES]; /* [spaces] index of the fxa__tape_place of a caller's row; -1 = none yet */
     int32_t minus_inf, zero;       /* nodes of the constants -inf and 0 */
-    uint8_t *wanted;               /* [nodes] 1 = a part of the formula needs the node; NULL: no formula */
-    bool failed;                   /* memory is exhausted */
-    bool no_code;                  /* an operation has no opcode: a bug, because fxa__tape_missing found none */
+    /* [nodes] 1 = the part of the formula being lowered needs the node; NULL: no formula */
+    uint8_t *wanted;
+    bool failed;  /* memory is exhausted */
+    bool no_code; /* an operation has no opcode: a bug, because fxa__tape_missing accepted it */
 } lower_state;
 
-/* ---- Registers and places ---------------------------------------------------------------------------------------- */
+/* ---- Registers and operands (places) ----------------------------------------------------------------------------- */
 
-/* Returns a free register of the level. */
+/* Returns a free register of the level that is being lowered. */
 static int32_t lower_take_reg(lower_state *l) {
     if (l->n_free) return l->free_regs[--l->n_free];
     return l->tape->level[l->level].n_regs++;
@@ -44,7 +45,8 @@ static void lower_give_reg(lower_state *l, int32_t reg) {
         l->free_regs[l->n_free++] = reg;
 }
 
-/* Adds a place of the level. Returns its index; 0 if memory is exhausted, with l->failed set. */
+/* Adds an operand or result (fxa__tape_place) to the level. Returns its index; 0 if memory is exhausted, with l->failed
+ * set. */
 static int32_t lower_add_place(lower_state *l, int space, bool real, int32_t reg) {
     fxa__tape_level *level = &l->tape->level[l->level];
     if (!fxa__grow(l->g->host, &level->places, &level->places_capacity, level->n_places + 1, sizeof *level->places)) {
@@ -55,7 +57,7 @@ static int32_t lower_add_place(lower_state *l, int space, bool real, int32_t reg
     return (int32_t)level->n_places++;
 }
 
-/* Returns the place of an array outside of the tape's registers, such as the scores. */
+/* Returns the index of the fxa__tape_place of a row that the caller passes: score, dscore or out. */
 static int32_t lower_external(lower_state *l, int space) {
     if (l->external[space] < 0) l->external[space] = lower_add_place(l, space, true, 0);
     return l->external[space];
@@ -83,14 +85,15 @@ static bool lower_is_row(const lower_state *l, int32_t node) {
     return fxa__tape_is_row(l->level, l->g->nodes[node].level);
 }
 
-/* Returns the letter of an operand in the name of an opcode: F or I for rows, f or i for single values. */
+/* Returns the letter of an operand in the name of an opcode: F or I for rows, f or i for scalars. With `spread`,
+ * scalars count as rows. */
 static char lower_letter(const lower_state *l, int32_t node, bool spread) {
     bool real = l->g->nodes[node].type == FXA_FLOAT, row = spread || lower_is_row(l, node);
     return real ? (row ? 'F' : 'f') : (row ? 'I' : 'i');
 }
 
-/* Appends an instruction that fills a row with a single value, for operations without a variant for single values.
- * Returns the row's place. */
+/* Appends an instruction that fills a row with a scalar, for operations without a variant for scalars. Returns the
+ * index of the row's fxa__tape_place. */
 static int32_t lower_spread(lower_state *l, int32_t node, int32_t reg) {
     bool real = l->g->nodes[node].type == FXA_FLOAT;
     int32_t place = lower_add_place(l, l->level, real, reg);
@@ -99,22 +102,21 @@ static int32_t lower_spread(lower_state *l, int32_t node, int32_t reg) {
     return place;
 }
 
-/* Returns the opcode of a node for operands that are rows or single values as they are; with `spread`, for rows only.
- * -1 = none. */
+/* Returns the opcode of a node; -1 if its rows and scalars match none. With `spread`, scalars count as rows. */
 static int32_t lower_opcode(const lower_state *l, const fxa__tape_node *n, bool spread) {
     char letters[4] = "___";
     for (int k = 0; k < n->n_args && k < 3; k++) letters[k] = lower_letter(l, n->arg[k], spread);
     return fxa__tape_find(n->op, n->type == FXA_FLOAT ? 'F' : 'I', letters);
 }
 
-/* Adds the instruction of an operation. Single values are spread to rows first if the bytecode has the operation for
- * rows only. */
+/* Adds the instruction of a node. If no opcode takes its combination of rows and scalars, scalars are first copied to
+ * all elements of a row. */
 static void lower_operation(lower_state *l, const fxa__tape_node *n, int32_t dst) {
     int32_t place[3] = {0}, spare[3], n_spare = 0, code = lower_opcode(l, n, false);
     bool spread = code < 0;
     if (spread) code = lower_opcode(l, n, true);
     l->no_code = l->no_code || !FXA__HOLDS(code >= 0);
-    /* the fourth operand is a row that is added to: it is copied to the result first, unless it is there already */
+    /* an operation with four operands adds to its result's row, so that row is set to the fourth operand first */
     if (n->n_args == 4)
         lower_add_ins(l, (fxa__tape_ins){.op = FXA__TAPE_COPY_F, .dst = dst, .a = lower_place(l, n->arg[3])});
     for (int k = 0; k < n->n_args && k < 3; k++) {
@@ -159,8 +161,8 @@ static int32_t lower_add_access(lower_state *l, const fxa__tape_node *n) {
 
 static void lower_leaf(lower_state *l, fxa__tape_node *n) {
     fxa__tape *t = l->tape;
-    if (n->op == FXA_OP_INPUT && n->level == TAPE_FULL) return; /* the input is a row of the caller */
-    /* never a free register: leaves are written first, before other values could be read */
+    if (n->op == FXA_OP_INPUT && n->level == TAPE_FULL) return; /* score and dscore are rows that the caller passes */
+    /* a new register: an instruction would overwrite a freed one, because leaves are written before the level runs */
     n->reg = l->tape->level[l->level].n_regs++;
     fxa__tape_leaf leaf = {.op = n->op, .type = n->type, .level = n->level, .imm = n->imm, .reg = n->reg, .f = n->f};
     if (!fxa__grow(l->g->host, &t->leaves, &t->leaves_capacity, t->n_leaves + 1, sizeof leaf))
@@ -169,7 +171,7 @@ static void lower_leaf(lower_state *l, fxa__tape_node *n) {
         t->leaves[t->n_leaves++] = leaf;
 }
 
-/* Frees the registers whose last reader is node i. */
+/* Frees the registers of the operands that node i is the last to read. */
 static void lower_release(lower_state *l, int32_t i) {
     fxa__tape_node *nodes = l->g->nodes, *n = &nodes[i];
     for (int k = 0; k < n->n_args; k++) {
@@ -188,7 +190,7 @@ static void lower_node(lower_state *l, int32_t i) {
         return;
     }
     int32_t access = n->op == FXA_OP_LOAD ? lower_add_access(l, n) : -1;
-    /* The result may overwrite an operand if all elements have the same size and no operand has to be spread. */
+    /* The result may overwrite an operand if all elements have the same size and no scalar is copied to a row first. */
     bool in_place = access < 0 && l->tape->kernels->real_size == sizeof(int32_t) && lower_opcode(l, n, false) >= 0;
     if (in_place) lower_release(l, i);
     if (!n->is_out) n->reg = lower_take_reg(l);
@@ -202,7 +204,8 @@ static void lower_node(lower_state *l, int32_t i) {
 
 /* ---- Roots ------------------------------------------------------------------------------------------------------- */
 
-/* Writes the result of a root to out. Appends a guard if the result may be nonzero where dscore is 0. */
+/* Appends the instruction that stores a result in the caller's row `out`. It stores 0 where dscore is 0 if the result
+ * is a gradient that may be nonzero there (guard). */
 static void lower_write(lower_state *l, const fxa__tape_root *root) {
     const fxa__tape_node *n = &l->g->nodes[root->node];
     *(root->kind == FXA__OUT_DSCORE && l->g->joint ? &l->tape->writes_back : &l->tape->writes) = true;
@@ -300,8 +303,8 @@ static void lower_nodes(lower_state *l, bool value) {
             lower_node(l, (int32_t)i);
 }
 
-/* Gradients are lowered first, because out may be the caller's dscore; then the value; then its mask. The score of a
- * JOINT tape precedes its derivative. */
+/* Lowers the results. Sums of gradients come first, because `out` may be the row dscore that they read; then the score
+ * or its derivative; then the mask of the score. The score of a JOINT tape precedes its derivative. */
 static void lower_roots(lower_state *l) {
     if (l->g->joint) {
         lower_roots_of(l, 1u << FXA__OUT_SCORE, lower_write);
@@ -319,7 +322,8 @@ static void lower_want_one(lower_state *l, int32_t node) {
     if (l->g->nodes[node].level == TAPE_FULL) l->wanted[node] = 1;
 }
 
-/* Marks the nodes of level FULL that a root needs. The operands of a node precede the node. */
+/* Sets `wanted` of the nodes of level FULL that a result (root) needs. Operands of that level have lower indices than
+ * the nodes that read them, so one pass is enough. */
 static void lower_want(lower_state *l, const fxa__tape_root *root) {
     const fxa__tape_node *nodes = l->g->nodes, *access = root->access >= 0 ? &nodes[root->access] : NULL;
     for (size_t i = 0; i < l->g->n_nodes; i++) l->wanted[i] = 0;
@@ -329,8 +333,8 @@ static void lower_want(lower_state *l, const fxa__tape_root *root) {
         for (int k = 0; l->wanted[i] && k < nodes[i].n_args; k++) lower_want_one(l, nodes[i].arg[k]);
 }
 
-/* Lowers a part with all its instructions, even for values that another part computes: that part may have run for
- * another row. */
+/* Lowers a part of the formula, a leaf with instructions of its own. A value that another part computes too is computed
+ * again, because the other part may have run for another row. */
 static void lower_part(lower_state *l, const fxa__tape_root *root) {
     fxa__tape *t = l->tape;
     const fxa__tape_level *full = &t->level[TAPE_FULL];
@@ -371,7 +375,7 @@ static void lower_level(lower_state *l, int level) {
     l->n_free = 0;
     for (size_t i = 0; i < l->g->n_nodes; i++) l->place_of[i] = -1;
     for (int s = 0; s < TAPE_SPACES; s++) l->external[s] = -1;
-    if (!(l->wanted && level == TAPE_FULL)) lower_nodes(l, true); /* else: nodes are lowered part by part */
+    if (!(l->wanted && level == TAPE_FULL)) lower_nodes(l, true); /* else: lower_formula lowers the nodes */
 }
 
 fxa_status fxa__tape_lower(fxa__tape_graph *g, fxa__tape *tape, fxa_error *err) {

@@ -1,10 +1,10 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * Evaluates a mask before the scores: computes the pairs of a row as bits, by the formula of formula.c. To compute a
- * part, its instructions set elements of a row of zeroes to -inf where the part is false. Apart from columns and batch
- * entry, a part reads values from places of the ROW level. If these are the same as in the row before, the bits of the
- * part are the same too, and nothing runs: blocks, documents and heads repeat entire rows. If no part, range or test
- * differs from the row before, the row is only reported as equal.
+ * Evaluates a mask before the scores: computes the mask of a row as bits, by the formula of formula.c. The instructions
+ * of a part of the formula start from a row of zeroes and set the elements to -inf where the part is false. Apart from
+ * columns and batch entry, a part reads only values of level ROW. If these equal those of the row before, the part has
+ * the same bits and its instructions do not run: masks of blocks or documents have many equal rows, and so have several
+ * heads. If no part, range or test differs from the row before, the row is only reported as equal.
  */
 #include "tape_code.h"
 
@@ -13,8 +13,8 @@
 
 #include <string.h>
 
-/* Number of rows that are tested together for being equal. Ice Lake, S 4096, H 8, a window or blocks: 80.3 ms without,
- * 75.2 ms with 32; other numbers are untested. */
+/* Maximum number of rows that one test finds to be equal. Ice Lake, S 4096, H 8, a window or blocks: 80.3 ms without
+ * such tests, 75.2 ms with 32 rows; other numbers are untested. */
 enum { MASK_STRETCH = 32 };
 
 /* ---- Leaves of a row --------------------------------------------------------------------------------------------- */
@@ -23,13 +23,13 @@ static const fxa__tape_place *mask_place(const fxa__tape_run *run, int32_t place
     return &run->tape->level[TAPE_FULL].places[place];
 }
 
-/* Returns the int that is stored at a place of level FULL: the int of row `row`, or of the batch entry. */
+/* Returns the value of an int operand of level FULL, given its place: the int of row `row`, or of the batch entry. */
 static int32_t mask_int(const fxa__tape_run *run, int32_t place, int64_t row) {
     const fxa__tape_state *s = run->scratch;
     return ((const int32_t *)s->fixed[place])[mask_place(run, place)->space == TAPE_ROW ? row : 0];
 }
 
-/* Returns true if the value stored at a place differs between row `row` and the row before. */
+/* Returns true if the value of an operand, given its place, differs between row `row` and the row before. */
 static bool mask_moves(const fxa__tape_run *run, int32_t place, int64_t row) {
     const fxa__tape_state *s = run->scratch;
     size_t size = mask_place(run, place)->real ? run->tape->kernels->real_size : sizeof(int32_t);
@@ -110,9 +110,9 @@ static bool mask_move_ranges(fxa__tape_run *run, int64_t row) {
     return changed;
 }
 
-/* Returns the number of rows after `row`, before `end`, that have the bits of row `row`. If offsets and bounds change
- * by equal steps, the ends of a range are monotonic in the row: if the ends are equal in `row` and in a later row, they
- * are equal in all rows between. */
+/* Returns the number of rows after `row`, before `end`, that are known to have the mask bits of row `row`. If offsets
+ * and bounds change by equal steps, begin and end of a range's columns are monotonic in the row: if they are equal in
+ * `row` and in a later row, they are equal in all rows between. */
 static int64_t mask_repeats(const fxa__tape_run *run, int64_t row, int64_t end) {
     const fxa__tape *t = run->tape;
     const fxa__tape_state *s = run->scratch;
@@ -233,7 +233,7 @@ static const uint64_t *mask_formula(fxa__tape_run *run, int64_t row, int64_t wor
         uint64_t *x = stack + depth * words;
         if (takes > 0) {
             mask_join(term->kind, x, x + words, x + 2 * words, words);
-            /* the next operation combines the leaf with the row before, so the leaf needs no row of its own */
+            /* the next operation combines the leaf with the top of the stack, so the leaf is not pushed */
         } else if (depth > 0 && mask_takes(next) == 2) {
             uint64_t *to = x - words;
             if (next != TAPE_BITS_OR || !mask_or_leaf(run, term, row, to, words))
@@ -254,7 +254,7 @@ void fxa__tape_mask(fxa__tape_run *run, int64_t row, int64_t n, uint64_t *bits, 
     FXA__ASSERT(fxa__div_up(run->columns, 64) <= words && words <= fxa__div_up(run->max_columns, 64));
     const fxa__tape_state *s = run->scratch;
     int64_t ask = s->ranges_move ? row + 1 : row + n,
-            repeats = row; /* first row after `row` that is not known to be equal */
+            repeats = row; /* end of the rows whose bits are known to equal those of the row before */
     for (int64_t i = row; i < row + n; i++, bits += words) {
         if (i == ask) {
             repeats = i + mask_repeats(run, i - 1, row + n);

@@ -1,13 +1,13 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * Joins several nodes into one operation, on tapes of floats: a value with one user need not be stored. A product plus
- * a value becomes a fused multiply-add, which rounds once instead of twice. Nodes that lose their last user are dropped
- * at the next count of uses.
+ * Replaces several nodes by one operation, if reals are f32: an intermediate value with one user then needs no
+ * register. A product plus a value becomes a fused multiply-add, which rounds once instead of twice. Nodes that lose
+ * their last user are dropped at the next count of uses.
  *
- * The joined nodes do not depend on the mask: scores have the same bits on the tape with the mask and on the tape
- * without it, so forward and backward may use different tapes for the same pair. For the same reason the score of a
- * JOINT tape is joined as on a separate tape. The exception is a tanh that the derivative needs: it is separated again,
- * which changes no bit.
+ * Which nodes are merged does not depend on the mask: scores have the same bits on a tape with the mask and on one
+ * without it, so forward and backward may use different tapes for the same pair. For the same reason, the nodes of a
+ * JOINT tape's score are merged as on a tape of the score alone. The exception is a tanh whose value the derivative
+ * reads: it becomes a node of its own again, which changes no bit.
  */
 #include "tape_code.h"
 
@@ -23,7 +23,7 @@ static bool peephole_is_one(const fxa__tape_graph *g, int level, int32_t node) {
     return !fxa__tape_is_row(level, g->nodes[node].level);
 }
 
-/* Joins a * b and c to one operation; the first factor is a row. */
+/* Makes n the operation `op` of the two factors of `product` and c. If a factor is a scalar, it becomes the second. */
 static void peephole_join(const fxa__tape_graph *g, fxa__tape_node *n, uint32_t op, const fxa__tape_node *product,
                           int32_t c) {
     bool swap = peephole_is_one(g, n->level, product->arg[0]);
@@ -55,7 +55,7 @@ static void peephole_square(const fxa__tape_graph *g, fxa__tape_node *n) {
     n->arg[1] = n->arg[0];
 }
 
-/* Replaces tanh(x * y) and tanh(x / y) by TANH_MUL and TANH_DIV, with the factor 1. y is a single value. */
+/* Replaces tanh(x * y) and tanh(x / y) by TANH_MUL and TANH_DIV with the factor 1, if y is a scalar. */
 static void peephole_tanh(fxa__tape_graph *g, fxa__tape_node *n) {
     const fxa__tape_node *mul = peephole_inner(g, n, 0, FXA_OP_MUL), *div = peephole_inner(g, n, 0, FXA_OP_DIV);
     const fxa__tape_node *inner = mul ? mul : div;
@@ -69,7 +69,7 @@ static void peephole_tanh(fxa__tape_graph *g, fxa__tape_node *n) {
     n->arg[2] = g->one;
 }
 
-/* Replaces z * TANH_x by TANH_x with the factor z. z is a single value, and the factor is 1 before. */
+/* Replaces z * TANH_x by TANH_x with the factor z, if z is a scalar and the factor was 1. */
 static void peephole_scale_tanh(fxa__tape_graph *g, fxa__tape_node *n) {
     for (int k = 0; k < 2; k++) {
         const fxa__tape_node *mul = peephole_inner(g, n, k, FXA__TAPE_TANH_MUL);
@@ -85,7 +85,7 @@ static void peephole_scale_tanh(fxa__tape_graph *g, fxa__tape_node *n) {
     }
 }
 
-/* Replaces mulz(x, c - y * y) by SLOPE, where c is a single value: the form of derivatives of tanh and sigmoid. */
+/* Replaces mulz(x, c - y * y) by SLOPE, if x is a row and c a scalar: the form of derivatives of tanh and sigmoid. */
 static void peephole_slope(const fxa__tape_graph *g, fxa__tape_node *n) {
     const fxa__tape_node *fnma = peephole_inner(g, n, 1, FXA__TAPE_FNMA);
     if (!fnma || fnma->arg[0] != fnma->arg[1] || !peephole_is_one(g, n->level, fnma->arg[2])) return;
@@ -96,8 +96,8 @@ static void peephole_slope(const fxa__tape_graph *g, fxa__tape_node *n) {
     n->arg[2] = fnma->arg[2];
 }
 
-/* Replaces float(a + b) and float(a - b) of ints by one operation. If the sum is k plus or minus a value, the operands
- * become that value and k. */
+/* Replaces float(a + b) and float(a - b) of ints by one operation. If the int is offset + k or offset - k, where k is
+ * the key coordinate, the operands become the offset and k. */
 static void peephole_float(const fxa__tape_graph *g, fxa__tape_node *n) {
     const fxa__tape_node *x = &g->nodes[n->arg[0]];
     bool down = x->sign ? x->sign < 0 : x->op == FXA_OP_SUB;
@@ -111,8 +111,8 @@ static void peephole_float(const fxa__tape_graph *g, fxa__tape_node *n) {
     n->arg[1] = x->sign ? g->key : x->arg[1];
 }
 
-/* Replaces z + y * float(v + k), and the variants with minus, by LINE_UP or LINE_DOWN. y and v are single values, z is
- * a row. */
+/* Replaces z + y * float(v + k), and the variants with minus, by LINE_UP or LINE_DOWN, if y and v are scalars and z is
+ * a row; k is the key coordinate. */
 static void peephole_line(fxa__tape_graph *g, int32_t i) {
     const fxa__tape_node *n = &g->nodes[i];
     bool minus = n->op == FXA__TAPE_FNMA;
@@ -136,7 +136,7 @@ static void peephole_line(fxa__tape_graph *g, int32_t i) {
     for (int k = 0; k < 4; k++) g->nodes[i].arg[k] = args[k];
 }
 
-/* Joins a conjunct that compares ints with its effect on the scores, in one operation MASK_x. */
+/* Replaces a conjunct that compares ints, and the masking of the scores by it, by one operation MASK_x. */
 static void peephole_mask(fxa__tape_graph *g, fxa__tape_root *root) {
     if (root->kind != FXA__OUT_MASK || root->node < 0) return;
     fxa__tape_node n = g->nodes[root->node];
@@ -165,7 +165,8 @@ static void peephole_node(fxa__tape_graph *g, fxa__tape_node *n) {
     }
 }
 
-/* Replaces each used float node by a joint operation where there is one. rest: true = changes no node of the score. */
+/* Merges each needed float node with its operands where one operation computes them all. rest: true = leaves the nodes
+ * of the score as they are. */
 static void peephole_nodes(fxa__tape_graph *g, bool rest) {
     for (int32_t i = 0; i < g->program->n_nodes && !g->failed; i++) {
         const fxa__tape_node *n = &g->nodes[i];
@@ -175,7 +176,7 @@ static void peephole_nodes(fxa__tape_graph *g, bool rest) {
     }
 }
 
-/* Restores node i to its state in the program if it has joined a tanh that the derivative needs. */
+/* Restores node i to its form in the program if a tanh whose value the derivative reads has been merged into it. */
 static void peephole_part_tanh(fxa__tape_graph *g, int32_t i) {
     fxa__tape_node *n = &g->nodes[i];
     const fxa__node *was = &g->program->nodes[i];
@@ -190,7 +191,8 @@ static void peephole_part_tanh(fxa__tape_graph *g, int32_t i) {
     for (int k = 0; k < n->n_args; k++) n->arg[k] = was->arg[k];
 }
 
-/* Joins the nodes of the score. Only the score's own uses of a node count, as on a separate tape. */
+/* Merges the nodes of the score. Only uses of a node by the score are counted, so the result is the same as on a tape
+ * of the score alone. */
 static void peephole_value(fxa__tape_graph *g) {
     fxa__tape_graph_count(g, TAPE_ROOTS_ALL & ~(TAPE_ROOTS_SCORE | TAPE_ROOTS_MASK));
     for (size_t i = 0; i < g->n_nodes; i++) g->nodes[i].back = g->nodes[i].needed;

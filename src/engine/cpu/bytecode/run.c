@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
  * Runs a tape: lays out the caller's scratch memory, then runs one level after the other. Rows are processed in entire
- * steps of FXA__TAPE_STEP elements. If a row of the caller ends within a step, it is first copied to a spare row. Past
- * the end its dscore is 0, so that these elements add nothing to sums.
+ * steps of FXA__TAPE_STEP elements. If the length of a caller's row is not a multiple of FXA__TAPE_STEP, the row is
+ * first copied to a spare row; the elements of dscore past the end are 0 there, so that they add nothing to sums.
  */
 #include "tape_code.h"
 
@@ -24,8 +24,8 @@ static bool run_pitch(int64_t n, size_t real_size, size_t *pitch) {
     return !__builtin_mul_overflow(run_steps(n) + FXA__TAPE_STEP, real_size, pitch);
 }
 
-/* Computes the layout of the scratch memory. A carver with a base also sets the pointers of s. Returns false on
- * overflow. */
+/* Computes the layout of the scratch memory. If the arena c has memory (a base address), also sets the pointers of s.
+ * Returns false on overflow. */
 static bool run_layout(const fxa__tape *t, int64_t max_rows, int64_t max_columns, fxa__carver *c, fxa__tape_state *s) {
     const int64_t n[TAPE_LEVELS] = {1, max_rows, max_columns, max_columns, max_columns};
     size_t places = 0;
@@ -71,8 +71,8 @@ static void run_sum(const fxa__tape_at *r, const fxa__tape_ins *ins) {
         run->tape->kernels->tape[op](run_steps(r->n), &run->dparams[ins->aux], r->at[ins->b], r->at[ins->a], NULL);
 }
 
-/* Runs a LOAD. Its result at level FULL is read for this row only, so the instruction may refer to the tensor in
- * place. */
+/* Runs a LOAD. A result in a register of level FULL is read for this row only, so the elements may be read in the
+ * tensor itself, without a copy. */
 static void run_load(const fxa__tape_at *r, const fxa__tape_ins *ins) {
     const fxa__tape *t = r->run->tape;
     bool may_alias = r->level == TAPE_FULL && t->level[TAPE_FULL].places[ins->dst].space == TAPE_FULL;
@@ -89,7 +89,7 @@ static void run_special(const fxa__tape_at *r, const fxa__tape_ins *ins) {
     }
 }
 
-/* Runs instructions begin..end of a level. `ins` of a level without instructions is NULL. */
+/* Runs instructions begin..end of a level. l->ins is NULL if the level has no instructions. */
 static void run_instructions(const fxa__tape_at *r, const fxa__tape_level *l, size_t begin, size_t end) {
     const fxa__tape_fn *table = r->run->tape->kernels->tape;
     int64_t n = run_steps(r->n);
@@ -108,8 +108,8 @@ void fxa__tape_run_part(const fxa__tape_at *r, const fxa__tape_part *part) {
 
 /* ---- Levels below FULL ------------------------------------------------------------------------------------------- */
 
-/* Sets the places of a level and runs its instructions. row: the row whose ROW values the SHARED level reads; 0 for
- * other levels. */
+/* Sets the addresses of a level's operands and results (places) and runs its instructions. row: the row whose ROW
+ * values the SHARED level reads; 0 for other levels. */
 static void run_level(fxa__tape_run *run, int level, int64_t row, int64_t n) {
     fxa__tape_state *s = run->scratch;
     const fxa__tape_level *l = &run->tape->level[level];
@@ -147,7 +147,7 @@ static void run_shared(fxa__tape_run *run, int64_t row) {
     s->shared = true;
 }
 
-/* Fills a register with a constant, a param or a coordinate of the batch entry. */
+/* Fills a register with a constant, a param or an input that is the same in an entire batch entry. */
 static void run_fill_uniform(const fxa__tape_run *run, const fxa__tape_leaf *leaf, const int32_t *coord) {
     void *reg = run_reg(run->scratch, leaf);
     double f = leaf->op == FXA_OP_PARAM ? run->params[leaf->imm] : leaf->f;
@@ -162,8 +162,9 @@ static void run_fill_uniform(const fxa__tape_run *run, const fxa__tape_leaf *lea
     }
 }
 
-/* Bytes of a tensor that soon fits in the L2 cache: a fraction of the smallest L2 of servers; untuned. Rows of larger
- * tensors are prefetched: with a dense bias of S 2048, one core of Zen 4 runs at 86 GFLOP/s with and 79 without. */
+/* Maximum bytes of a tensor that is assumed to stay in the L2 cache: a fraction of the smallest L2 of servers; untuned.
+ * Rows of larger tensors are prefetched: with a dense bias of S 2048, one core of Zen 4 runs at 86 GFLOP/s with
+ * prefetching and 79 without. */
 enum { RUN_SMALL = 1 << 18 };
 
 static bool run_is_far(const fxa__tape_run *run) {
@@ -222,7 +223,8 @@ void fxa__tape_rows(fxa__tape_run *run, int64_t n, const int32_t *h, const int32
     if (t->alone) fxa__tape_mask_rows(run, n);
 }
 
-/* Returns the difference of consecutive keys if it is constant and positive, else 0. Returns 1 for a single key. */
+/* Returns the difference of consecutive key coordinates if it is constant and positive, else 0. Returns 1 for a single
+ * key. */
 static int64_t run_key_step(int64_t n, const int32_t *k) {
     int64_t step = n > 1 ? (int64_t)k[1] - k[0] : 1;
     for (int64_t i = 1; i < n; i++)
@@ -260,8 +262,8 @@ static void run_fill(void *out, size_t real_size, int64_t n, double x) {
     }
 }
 
-/* Copies a row of the caller that ends within a step to a spare row, and pads it with zeroes. Returns the spare row;
- * NULL if `row` is NULL. */
+/* Copies a row whose length is not a multiple of FXA__TAPE_STEP to a spare row, and pads it with zeroes. Returns the
+ * spare row; NULL if `row` is NULL. */
 static const void *run_copy_row(const fxa__tape_at *r, int which, const void *row) {
     size_t size = r->run->tape->kernels->real_size, n = (size_t)r->n;
     char *spare = r->state->spare[which];
@@ -271,8 +273,8 @@ static const void *run_copy_row(const fxa__tape_at *r, int which, const void *ro
     return spare;
 }
 
-/* Sets the addresses of FULL's places: adds the offset of the row, or of the columns, to each address that depends on
- * the row or the columns. */
+/* Sets the addresses of the operands and results (places) of level FULL: adds the offset of the row, or of the columns,
+ * to each address that depends on the row or the columns. */
 void fxa__tape_set_places(const fxa__tape_at *r, int64_t row, const void *score, const void *dscore, void *out) {
     const fxa__tape_level *level = &r->run->tape->level[TAPE_FULL];
     const fxa__tape_place *places = level->places;
@@ -327,7 +329,8 @@ void fxa__tape_row(fxa__tape_run *run, int64_t row, int64_t first, int64_t n, co
     if (t->writes && !whole) memcpy(out, s->spare[2], (size_t)n * size);
 }
 
-/* Runs with the places that fxa__tape_row has set, because a load may have left its result in the tensor. */
+/* Uses the addresses that fxa__tape_row has set: the result of a load may be in the tensor itself, not in its
+ * register. */
 void fxa__tape_row_back(fxa__tape_run *run, int64_t n, const void *dscore, void *out) {
     const fxa__tape *t = run->tape;
     const fxa__tape_level *full = &t->level[TAPE_FULL];

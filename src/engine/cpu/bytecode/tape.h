@@ -2,8 +2,8 @@
  *
  * Row bytecode: compiles a score program, its derivative, or a user's bprop to a tape of row operations. Each value is
  * computed as rarely as possible: once per batch entry, once per row (h, q), once per key of a key block, once per head
- * and key, or once per pair. The part per pair runs one row at a time: one operation after the other over the columns
- * of the row. Its registers hold one row each and stay in the L1 cache.
+ * and key, or once per pair. The operations per pair run one row at a time: one operation after the other over the
+ * columns of the row. Their registers hold one row each and stay in the L1 cache.
  *
  * Elements of registers: floats are `real`, ints are int32, bools are int32 0 or 1. Rows are padded to FXA__CPU_PAD
  * bytes.
@@ -22,9 +22,9 @@ enum {
     FXA__TAPE_MASK = 1,        /* SCORE programs: with the mask; scores of pairs that are not attended become -inf */
     FXA__TAPE_GRADS = 2,       /* DERIVATIVE programs: with the `grad` statements */
     FXA__TAPE_NO_DSCORE = 4,   /* DERIVATIVE programs: only the `grad` statements; dscore comes from a bprop */
-    FXA__TAPE_PLAIN = 8,       /* for tests: no operation is joined with another */
+    FXA__TAPE_PLAIN = 8,       /* for tests: without the merged operations of peephole.c */
     FXA__TAPE_MASK_ALONE = 16, /* SCORE programs: only the mask, for fxa__tape_mask */
-    FXA__TAPE_JOINT = 32       /* JOINT programs */
+    FXA__TAPE_JOINT = 32       /* programs with a score and its derivative (lower/fuse.h) */
 };
 fxa_status fxa__tape_create(fxa__host *host, const fxa_program *program, uint32_t flags,
                             const fxa__cpu_kernels *kernels, fxa__tape **out, fxa_error *err);
@@ -81,10 +81,10 @@ bool fxa__tape_scratch(const fxa__tape *tape, int64_t max_rows, int64_t max_colu
 void *fxa__tape_carve(fxa__carver *c, const fxa__tape *tape, int64_t max_rows, int64_t max_columns);
 
 void fxa__tape_batch(fxa__tape_run *run, int32_t b, int32_t q_len, int32_t k_len, int32_t heads);
-/* Sets n rows with coordinates h and q. The q_row of the rows is first, first + 1, ... and continues at 0 after
- * q_len - 1, because rows of several heads follow one another. */
+/* Sets n rows with coordinates h and q. Their indices in the sequence (input q_row) are first, first + 1, ... and
+ * continue at 0 after q_len - 1, because rows of several heads follow one another. */
 void fxa__tape_rows(fxa__tape_run *run, int64_t n, const int32_t *h, const int32_t *q, int64_t first, int64_t q_len);
-/* Sets n keys with coordinates k. The k_row of the keys is first, first + 1, ... */
+/* Sets n keys with coordinates k. Their indices in the sequence (input k_row) are first, first + 1, ... */
 void fxa__tape_columns(fxa__tape_run *run, int64_t n, const int32_t *k, int64_t first);
 /* Prefetches the elements of large tensors that fxa__tape_row will read for this row and these columns. */
 void fxa__tape_prefetch(fxa__tape_run *run, int64_t row, int64_t first, int64_t n);
@@ -92,7 +92,7 @@ void fxa__tape_prefetch(fxa__tape_run *run, int64_t row, int64_t first, int64_t 
  * row. Bit c of a row is 1 if the row attends to column c; bits past the last column are 0. same [n]: 1 = the row has
  * the bits of the previous row, and its words are not written. same may be 0 for such rows too. */
 void fxa__tape_mask(fxa__tape_run *run, int64_t row, int64_t n, uint64_t *bits, int64_t words, uint8_t *same);
-/* Returns the number of operations per pair, as if all rows were different. */
+/* Returns the number of operations per pair that the mask takes if no row reuses the bits of the previous row. */
 int64_t fxa__tape_mask_cost(const fxa__tape *tape);
 /* Runs row `row` of those set by fxa__tape_rows, in columns first..first+n of those set by fxa__tape_columns. score,
  * dscore and out point at column `first` and are aligned for real. SCORE programs: computes the new scores; out may be
@@ -101,7 +101,7 @@ int64_t fxa__tape_mask_cost(const fxa__tape *tape);
 void fxa__tape_row(fxa__tape_run *run, int64_t row, int64_t first, int64_t n, const void *score, const void *dscore,
                    void *out);
 /* For FXA__TAPE_JOINT: runs the derivative for the row, columns and scores of the last fxa__tape_row. dscore and out
- * have the meaning that they have for a DERIVATIVE. */
+ * are as in fxa__tape_row of a DERIVATIVE program. */
 void fxa__tape_row_back(fxa__tape_run *run, int64_t n, const void *dscore, void *out);
 
 #endif

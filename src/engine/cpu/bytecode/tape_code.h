@@ -3,10 +3,10 @@
  * The data structures of a tape, and of the graph that it is made from. The files of this folder:
  *
  *   tape.c      create, destroy, properties: program -> graph -> tape
- *   graph.c     the graph: levels of nodes, ints of the form k + offset, roots
+ *   graph.c     the graph: levels of nodes, ints of the form k + offset, results
  *   formula.c   a mask as a formula over rows of bits
- *   peephole.c  joins several nodes into one operation
- *   tape_ops.c  finds the opcode for operands that are rows or single values
+ *   peephole.c  replaces several nodes by one operation
+ *   tape_ops.c  finds the opcode for operands that are rows or scalars
  *   last_use.c  finds the last reader of each value
  *   lower.c     orders the nodes of each level, assigns registers and appends instructions
  *   run.c       runs the levels
@@ -24,8 +24,8 @@
  *   SHARED    once per key and head, for all rows of the head
  *   FULL      once per pair
  *
- * No value has a lower level than its operands. An operand of an operation is a row of values if it has the level of
- * the operation or is COLUMN or SHARED; else it is a single value.
+ * No value has a lower level than its operands. An operand has one element for each element of the result (it is a row)
+ * if its level is that of the operation, COLUMN or SHARED; else it is a scalar.
  */
 #ifndef FXA_ENGINE_CPU_BYTECODE_TAPE_CODE_H
 #define FXA_ENGINE_CPU_BYTECODE_TAPE_CODE_H
@@ -36,49 +36,52 @@
 #include <string.h>
 
 enum { TAPE_UNIFORM, TAPE_ROW, TAPE_COLUMN, TAPE_SHARED, TAPE_FULL, TAPE_LEVELS };
-/* Where a value is stored: in a register of a level, or in a row of the caller. */
+/* Where a value is stored: in a register of a level, or in one of the rows score, dscore and out that the caller
+ * passes. */
 enum { TAPE_SCORE = TAPE_LEVELS, TAPE_DSCORE, TAPE_OUT, TAPE_SPACES };
 
 /* ---- The tape ---------------------------------------------------------------------------------------------------- */
 
 /* Where an operand or a result of an instruction is stored. */
 typedef struct fxa__tape_place {
-    int32_t space; /* level of the register, or TAPE_SCORE, TAPE_DSCORE, TAPE_OUT for a row of the caller */
+    int32_t space; /* level of the register; TAPE_SCORE, TAPE_DSCORE, TAPE_OUT = a row that the caller passes */
     int32_t real;  /* 1 = elements are reals, 0 = ints */
     int32_t reg;   /* index of the register in its level */
 } fxa__tape_place;
 
 typedef struct fxa__tape_ins {
-    int32_t op;           /* fxa__tape_opcode */
-    int32_t dst, a, b, c; /* indices of fxa__tape_level.places; 0 = none */
-    int32_t aux;          /* LOAD, SCATTER: index of the access; RANGE: index of the range; SUM: index of the param */
+    int32_t op; /* fxa__tape_opcode */
+    /* indices of fxa__tape_level.places; 0 = none. SUM: c is 1 if the operand a is a row, 0 if it is a scalar */
+    int32_t dst, a, b, c;
+    /* LOAD, SCATTER: index in fxa__tape.accesses; RANGE: index in fxa__tape.ranges; SUM: index of the param */
+    int32_t aux;
 } fxa__tape_ins;
 
-/* The element of a captured tensor for each column. If axis >= 0, the index along that axis is clamp(sign * k + v, lo,
- * hi) + shift with v = index[axis]; v, lo, hi, shift and all other indices are single values. If the keys are evenly
- * spaced, so are the elements. */
+/* An access to a captured tensor: one element for each column. If axis >= 0, the index along that axis is clamp(sign *
+ * k + v, lo, hi) + shift, where k is the key coordinate of the column and v = index[axis]; v, lo, hi, shift and the
+ * indices along the other axes are scalars. If the keys are evenly spaced, so are these elements. */
 typedef struct fxa__tape_access {
     int32_t tensor;
-    int32_t index[FXA_MAX_RANK]; /* [rank] indices of fxa__tape_level.places: the index along each axis */
-    int32_t lo, hi, shift;       /* indices of fxa__tape_level.places; lo -1 = not clamped; shift -1 = none */
+    int32_t index[FXA_MAX_RANK]; /* [rank] place of the index along each axis (an index in fxa__tape_level.places) */
+    int32_t lo, hi, shift;       /* places of the bounds and the shift; lo -1 = not clamped; shift -1 = none */
     uint8_t rank, type;
-    uint8_t rows;      /* bit i: index i is a row of values */
-    uint8_t value_row; /* SCATTER: the value is a row, else a single value */
+    uint8_t rows;      /* bit i: the index along axis i is a row, with a value per column */
+    uint8_t value_row; /* SCATTER: 1 = the added value is a row, 0 = a scalar */
     int8_t axis, sign;
     uint8_t word; /* for i64: 1 or 2 = the low or high half of the element, unchanged; 0 = the element, saturated */
 } fxa__tape_access;
 
-/* The columns where x = sign * k + offset compares with the bound: BELOW x < bound, ABOVE bound < x, ABS |x| < bound,
- * AT x == bound. If not strict, <= replaces <. */
+/* The columns at which x = sign * k + offset satisfies a comparison with the bound; k is the key coordinate of the
+ * column. BELOW: x < bound, ABOVE: bound < x, ABS: |x| < bound, AT: x == bound. If not strict, <= replaces <. */
 enum { TAPE_BELOW, TAPE_ABOVE, TAPE_ABS, TAPE_AT };
 typedef struct fxa__tape_range {
-    int32_t offset, bound; /* indices of fxa__tape_level.places, which hold single ints */
+    int32_t offset, bound; /* indices of fxa__tape_level.places; both are int scalars */
     int8_t sign;
-    uint8_t side, strict; /* strict: the bound is excluded; unused by TAPE_AT */
+    uint8_t side, strict; /* side: TAPE_BELOW..TAPE_AT; strict: the bound is excluded (unused by TAPE_AT) */
 } fxa__tape_range;
 
-/* A mask as a formula over rows of bits, in postfix order: leaves push a row; operations pop their operands and push a
- * row. */
+/* A mask as a formula over rows of bits (a bit per column), in postfix order: leaves push a row; operations pop their
+ * operands and push a row. */
 enum {
     TAPE_BITS_RANGE,
     TAPE_BITS_TEST,
@@ -92,12 +95,12 @@ enum {
 enum { TAPE_FORMULA_SPLITS = 24, TAPE_FORMULA_TERMS = 3 * TAPE_FORMULA_SPLITS + 2, TAPE_FORMULA_ROWS = 8 };
 typedef struct fxa__tape_term {
     uint8_t kind; /* TAPE_BITS_x */
-    int32_t leaf; /* of a leaf, in the graph: index of the root; in the tape: index of the range, test or part */
+    int32_t leaf; /* leaves: in the graph, index in `roots`; in the tape, index in `ranges`, `tests` or `parts` */
 } fxa__tape_term;
 
-/* A leaf of a formula that needs instructions: its n_ins instructions of FULL from index `ins` on, and its n_watched
- * places from index `watched` of fxa__tape.watched on. The part runs for a row only if the value at a watched place
- * differs from that of the previous row. */
+/* A leaf of a formula that is computed by instructions: n_ins instructions of level FULL from index `ins` on. They run
+ * for a row only if one of the ROW values that they read differs from the previous row's. These values are n_watched
+ * elements of fxa__tape.watched, from index `watched` on. */
 typedef struct fxa__tape_part {
     size_t ins, n_ins, watched, n_watched;
 } fxa__tape_part;
@@ -119,17 +122,22 @@ typedef struct fxa__tape_level {
 struct fxa__tape {
     fxa__host *host;
     const fxa__cpu_kernels *kernels;
-    bool identity, writes; /* identity: the tape changes nothing; writes: the tape writes `out` */
+    bool identity, writes; /* identity: the tape changes neither scores nor gradients; writes: the tape writes `out` */
     bool writes_back;      /* JOINT: the derivative writes `out` */
-    size_t n_value;        /* JOINT: number of instructions of FULL up to the score; else 0 */
-    bool alone;            /* FXA__TAPE_MASK_ALONE: the tape is a formula, and FULL has the instructions of its parts */
+    /* JOINT: number of instructions of level FULL that compute the score; those of the derivative follow. Else 0 */
+    size_t n_value;
+    /* FXA__TAPE_MASK_ALONE: the tape is a formula; level FULL has the instructions of its parts */
+    bool alone;
     fxa__tape_level level[TAPE_LEVELS];
     fxa__tape_access *accesses;
     fxa__tape_range *ranges;
     fxa__tape_leaf *leaves;
-    /* places of FULL with single bools. In other tapes than formulas, one false test masks the entire row */
+    /* indices of the places (level FULL) of bools that hold for an entire row. On tapes that are not formulas, one
+     * false bool masks the entire row */
     int32_t *tests;
-    int32_t *watched; /* formulas: places of FULL by which a row is compared with the previous one, part by part */
+    /* formulas: for one part after the other, the places (level FULL) of the ROW values that the part reads; if they
+     * equal those of the previous row, the part does not run */
+    int32_t *watched;
     fxa__tape_part *parts;
     fxa__tape_term terms[TAPE_FORMULA_TERMS];
     size_t n_accesses, n_ranges, n_leaves, n_tests, n_watched, n_parts, n_terms;
@@ -145,29 +153,35 @@ typedef struct fxa__tape_node {
     uint8_t type, level, n_args;
     uint16_t inputs; /* bit i: the value depends on fxa_input i */
     bool needed;
-    bool is_out;      /* computed last, directly into out */
-    bool value;       /* JOINT: the score depends on the node */
-    bool back;        /* JOINT: derivative or gradients depend on the node; set for peephole.c */
-    bool zero;        /* the value is exactly 0 where dscore is exactly 0 */
-    int8_t sign;      /* 1 or -1: the value is sign * k + offset, with wrapping ints; 0: not of this form */
-    int8_t axis;      /* LOAD: fxa__tape_access.axis, -1 = none. arg: the indices, then lo, hi and shift if clamped */
-    int8_t axis_sign; /* LOAD: sign of k in the index along the axis; WITHIN: sign of k in the compared int */
-    uint8_t word;     /* LOAD: fxa__tape_access.word */
-    int32_t offset;   /* if sign is not 0: node whose value is the offset, of a lower level */
-    int32_t imm;      /* as in fxa__node */
-    int32_t arg[TAPE_ARGS]; /* [n_args] nodes of the operands */
-    double f;               /* value of a float constant */
-    int32_t uses;           /* number of uses by roots and needed nodes */
-    int32_t last; /* last node of the same level that reads the value; TAPE_PINNED: a later level or a root reads it */
-    int32_t reg;  /* index of the register that holds the value */
+    bool is_out; /* the value is computed last, directly into the caller's row `out` */
+    bool value;  /* JOINT: the score depends on the node */
+    bool back;   /* JOINT: derivative or gradients depend on the node; set for peephole.c */
+    bool zero;   /* the value is exactly 0 where dscore is exactly 0 */
+    /* 1 or -1: the value is sign * k + offset, with wrapping ints, where k is the key coordinate; 0: not of this
+     * form */
+    int8_t sign;
+    int8_t axis; /* LOAD: axis along which the index is sign * k plus a value; -1 = none */
+    /* LOAD: sign of the key coordinate k in the index along `axis`; WITHIN: its sign in the compared int */
+    int8_t axis_sign;
+    uint8_t word;   /* LOAD: fxa__tape_access.word */
+    int32_t offset; /* if sign is not 0: node of the offset, whose level is lower */
+    int32_t imm;    /* as in fxa__node */
+    /* [n_args] nodes of the operands; LOAD: the indices, then lo, hi and shift if the index along `axis` is clamped */
+    int32_t arg[TAPE_ARGS];
+    double f;     /* value of a float constant */
+    int32_t uses; /* number of uses by results (roots) and needed nodes */
+    /* last node of the same level that reads the value; TAPE_PINNED: a later level or a result (root) reads it */
+    int32_t last;
+    int32_t reg; /* index of the register that holds the value */
 } fxa__tape_node;
 
-/* A result of the tape. */
+/* A result (root) of the tape: a score, a gradient, or a conjunct of the mask. */
 typedef struct fxa__tape_root {
-    uint32_t kind; /* fxa__out_kind; each conjunct of a MASK is one root */
-    int32_t slot;  /* DPARAM, DLOAD: index of the param or tensor */
-    int32_t node;  /* node of the result; DLOAD: node of the added value; -1 = none */
-    /* DLOAD: a LOAD node with the indices; MASK: a WITHIN or MASK_x node that replaces `node`; else -1 */
+    uint32_t kind; /* fxa__out_kind; MASK: one conjunct of the mask */
+    int32_t slot;  /* DPARAM, DLOAD (gradients): index of the param or captured tensor */
+    int32_t node;  /* node of the result; DLOAD (gradient of a captured tensor): node of the added value; -1 = none */
+    /* DLOAD (gradient of a captured tensor): LOAD node with the indices of the element; MASK: WITHIN or MASK_x node of
+     * a conjunct that has replaced `node`; else -1 */
     int32_t access;
 } fxa__tape_root;
 
@@ -179,7 +193,7 @@ typedef struct fxa__tape_graph {
     size_t n_nodes, n_roots, nodes_capacity, roots_capacity;
     fxa__tape_term terms[TAPE_FORMULA_TERMS]; /* formula of the mask, for FXA__TAPE_MASK_ALONE */
     size_t n_terms;
-    int32_t key; /* node of the input k; -1 = not read */
+    int32_t key; /* node of the input k, the key coordinate; -1 = not read */
     int32_t one; /* node of the float 1, for peephole.c */
     bool joint;
     bool failed; /* memory is exhausted */
@@ -187,21 +201,22 @@ typedef struct fxa__tape_graph {
 
 bool fxa__tape_graph_make(fxa__tape_graph *g, fxa__host *host, const fxa_program *program, uint32_t flags);
 void fxa__tape_graph_free(fxa__tape_graph *g);
-/* Adds the mask at `node` to g->terms, and the leaves of the formula to the roots. */
+/* Converts the mask at `node` to the formula g->terms, and adds the formula's leaves to g->roots. */
 void fxa__tape_formula_make(fxa__tape_graph *g, int32_t node);
-/* Completes the last part of a tape, whose instructions are the last ones: adds the places of ROW that these
- * instructions read to `watched`. Returns false if memory is exhausted. */
+/* Completes the last part of a formula's tape, whose instructions are the last ones of level FULL: adds the places of
+ * the ROW values that these instructions read to fxa__tape.watched. Returns false if memory is exhausted. */
 bool fxa__tape_formula_watch(fxa__tape *tape);
-/* Converts the comparison at `node` to a WITHIN node. *negated: the comparison is true outside of that range. Returns
- * false if `node` is not a comparison that a range can express. */
+/* Converts the comparison at `node` to a WITHIN node (a range of columns). *negated receives true if the comparison is
+ * true outside of that range. Returns false if `node` is not a comparison that a range can express. */
 bool fxa__tape_graph_range(const fxa__tape_graph *g, int32_t node, fxa__tape_node *range, bool *negated);
 void fxa__tape_graph_root(fxa__tape_graph *g, uint32_t kind, int32_t slot, int32_t node, int32_t access);
 /* Appends a copy of *node. Returns its index; -1 if memory is exhausted. */
 int32_t fxa__tape_graph_add(fxa__tape_graph *g, const fxa__tape_node *node);
-/* Changes the level of values that depend on a head and a key but on no row to SHARED. Called last: peephole.c joins
- * them as FULL values, so a value has the same bits at both levels. */
+/* Changes the level of values that depend on a head and a key but on no row to SHARED. Called after peephole.c, which
+ * treats them as values per pair (FULL), so that their bits are the same at both levels. */
 void fxa__tape_graph_share(fxa__tape_graph *g);
-/* Computes `needed` and `uses` of all nodes, as seen by the roots of these kinds (bit i: fxa__out_kind i). */
+/* Computes `needed` and `uses` of all nodes, counting only the results (g->roots) of these kinds (bit i: fxa__out_kind
+ * i). */
 enum { TAPE_ROOTS_SCORE = 1 << FXA__OUT_SCORE, TAPE_ROOTS_MASK = 1 << FXA__OUT_MASK, TAPE_ROOTS_ALL = 0xff };
 void fxa__tape_graph_count(fxa__tape_graph *g, uint32_t kinds);
 /* JOINT: sets `value` of all nodes. `uses` then counts the uses by the score alone. */
@@ -212,8 +227,7 @@ void fxa__tape_graph_find_last(fxa__tape_graph *g);
 static inline bool fxa__tape_is_leaf(const fxa__tape_node *n) {
     return n->op == FXA_OP_CONST || n->op == FXA_OP_PARAM || n->op == FXA_OP_INPUT;
 }
-/* Returns the operation of a program node on a tape. It differs from the node's if the operation has another meaning
- * for bools. */
+/* Returns the tape operation of a program node: FXA__TAPE_NOT_BOOL for NOT of a bool, else the node's own operation. */
 static inline uint8_t fxa__tape_op_of(const fxa__node *n) {
     return n->op == FXA_OP_NOT && n->type == FXA_BOOL ? FXA__TAPE_NOT_BOOL : n->op;
 }
@@ -221,7 +235,7 @@ static inline uint8_t fxa__tape_op_of(const fxa__node *n) {
 static inline bool fxa__tape_is_through(const fxa_program *p, const fxa__node *n) {
     return n->op == FXA_OP_WITH_GRAD || (n->op == FXA_OP_INT && p->nodes[n->arg[0]].type != FXA_FLOAT);
 }
-/* Returns true if an operand is a row for an operation at `level`; false if it is a single value. */
+/* Returns true if an operand of an operation at `level` is a row; false if it is a scalar. */
 static inline bool fxa__tape_is_row(int level, int operand_level) {
     return operand_level == level || operand_level >= TAPE_COLUMN;
 }
@@ -240,34 +254,40 @@ typedef struct fxa__tape_ends {
     int64_t begin, end;
 } fxa__tape_ends;
 
-/* State of a run, at the start of the scratch memory. fxa__tape_batch fills it. */
+/* State of a run, at the start of the scratch memory; initialised by fxa__tape_batch. */
 typedef struct fxa__tape_state {
     char *base[TAPE_LEVELS];   /* registers of each level */
     size_t pitch[TAPE_LEVELS]; /* bytes from one register to the next */
-    char *spare[3];            /* copies of score, dscore and out, for rows that end within a step */
-    uintptr_t *fixed;          /* [places] addresses of FULL's places without the offsets of row and columns */
-    void **at;                 /* [places] addresses of the places of the level that runs */
-    int32_t *k;                /* [columns] coordinates of the keys */
-    /* formulas: bits of the parts in the last row, then TAPE_FORMULA_ROWS rows in which the formula is evaluated */
+    /* padded copies of score, dscore and out, for rows whose length is no multiple of FXA__TAPE_STEP */
+    char *spare[3];
+    /* [places] addresses of the operands and results (places) of level FULL for row 0 and column 0; 0 for score,
+     * dscore and out */
+    uintptr_t *fixed;
+    void **at;  /* [places] addresses of the operands and results (places) of the level being run */
+    int32_t *k; /* [columns] coordinates of the keys */
+    /* formulas: bits of each part in the row evaluated last, then the stack of the evaluation, TAPE_FORMULA_ROWS rows
+     * of bits */
     uint64_t *bits;
-    fxa__tape_ends *ends; /* formulas: columns of each range in the last row */
-    uint8_t *moved;       /* formulas: [rows] 1 = a part or a test may differ from the previous row */
-    int64_t *until;       /* formulas: [rows] row up to which no part or test differs and ranges move by equal steps */
-    bool ranges_move;     /* formulas: a range may differ from the previous row */
+    fxa__tape_ends *ends; /* formulas: columns of each range in the row evaluated last */
+    uint8_t *moved;       /* formulas: [rows] 1 = a part or a test may differ from the previous row's */
+    /* formulas: [rows] end of the rows, from this one on, in which no part or test differs from row to row, and the
+     * offset and bound of each range change by equal steps */
+    int64_t *until;
+    bool ranges_move;     /* formulas: the columns of a range may differ from row to row */
     int64_t step;         /* k[i] = k[0] + i * step, step > 0; 0 = the coordinates are not evenly spaced */
-    const int32_t *heads; /* [rows] heads; NULL: there are no SHARED values */
-    int32_t head;         /* head whose SHARED values are in the registers */
-    bool shared;          /* SHARED registers hold values of the current key block */
-    int64_t first;        /* first column of the last fxa__tape_row, for its derivative */
+    const int32_t *heads; /* [rows] head of each row; NULL: the tape has no SHARED values (values per head and key) */
+    int32_t head;         /* head whose SHARED values (values per head and key) the registers hold */
+    bool shared;          /* the SHARED registers hold values of the current key block */
+    int64_t first;        /* first column of the last fxa__tape_row; read by fxa__tape_row_back */
     bool far;             /* a LOAD reads rows of a tensor that is larger than RUN_SMALL, so rows are prefetched */
 } fxa__tape_state;
 
-/* A level that runs, for a row and a range of columns, with the addresses of its places. */
+/* What the instructions of a level work on: a row or part of it, and the addresses of their operands and results. */
 typedef struct fxa__tape_at {
     int level;
     const fxa__tape_run *run;
     const fxa__tape_state *state;
-    void **at;        /* [place] address of the place's values for this row and these columns */
+    void **at;        /* [places] address of each operand and result (fxa__tape_place) for this row and these columns */
     int64_t first, n; /* first column, and number of columns */
 } fxa__tape_at;
 
@@ -276,28 +296,28 @@ static inline void fxa__tape_words(const void *data, int64_t stride, int word, i
     const char *from = (const char *)data + (size_t)(word - 1) * sizeof *dst;
     for (int64_t i = 0; i < n; i++) memcpy(&dst[i], from + i * stride * (int64_t)sizeof(int64_t), sizeof *dst);
 }
-/* Loads elements. Returns their address: dst, or an address in the tensor if `may_alias` and the tensor has the format
- * of registers. */
+/* Loads the elements of an access. Returns their address: dst, or an address in the tensor if `may_alias` and the
+ * tensor has the format of registers. */
 void *fxa__tape_access_load(const fxa__tape_at *r, const fxa__tape_access *access, void *dst, bool may_alias);
-/* Prefetches the elements if they are contiguous. */
+/* Prefetches the elements of an access if they are contiguous. */
 void fxa__tape_access_prefetch(const fxa__tape_at *r, const fxa__tape_access *access);
 void fxa__tape_access_add(const fxa__tape_at *r, const fxa__tape_access *access, const void *value, const void *dscore);
-/* Returns the sum of the offsets along the axes whose index is a single value; FXA__TAPE_OUTSIDE if such an index is
- * outside. */
+/* Returns the sum of the offsets along the axes whose index is a scalar; FXA__TAPE_OUTSIDE if such an index is outside
+ * of its axis. */
 int64_t fxa__tape_gather_base(const fxa__tape_at *r, const fxa__tape_access *access, const fxa_view *view);
 /* Like fxa__tape_access_load and fxa__tape_access_add, for arbitrary indices; see gather.c. */
 void fxa__tape_gather(const fxa__tape_at *r, const fxa__tape_access *access, void *dst);
 void fxa__tape_scatter(const fxa__tape_at *r, const fxa__tape_access *access, const void *value, const void *dscore);
-/* Sets the addresses of FULL's places for a row. */
+/* Sets the addresses of the operands and results (places) of level FULL for a row. */
 void fxa__tape_set_places(const fxa__tape_at *r, int64_t row, const void *score, const void *dscore, void *out);
-/* For formulas: compares each of n rows, whose places of ROW are filled, with the previous row; sets `moved` and
- * `until`. */
+/* For formulas: compares each of n rows, whose ROW values have been computed, with the previous row; sets the state's
+ * `moved` and `until`. */
 void fxa__tape_mask_rows(fxa__tape_run *run, int64_t n);
-/* Runs the instructions of a part for the row whose places fxa__tape_set_places has set. */
+/* Runs the instructions of a part of a formula for the row that fxa__tape_set_places was called for. */
 void fxa__tape_run_part(const fxa__tape_at *r, const fxa__tape_part *part);
-/* Computes which of the n columns from `first` on are in the range: begin..end. If begin >= end, none is, and begin
- * shows on which side of the columns the range is. Both ends are monotonic in offset and bound, and stay at 0 or n
- * beyond the columns. Returns false if x wraps around or the keys are not evenly spaced. */
+/* Computes the columns begin..end, of the n columns from `first` on, that are in the range. If there are none, begin >=
+ * end; both are 0 if the range lies before the columns, n if it lies behind them. Both are monotonic in offset and in
+ * bound. Returns false if x wraps around or the keys are not evenly spaced. */
 bool fxa__tape_range_ends(const fxa__tape_state *s, const fxa__tape_range *range, int32_t offset, int32_t bound,
                           int64_t first, int64_t n, int64_t *begin, int64_t *end);
 /* Like fxa__tape_range_ends, but sets both ends to 0 if no column is in the range. Returns false if the columns may not

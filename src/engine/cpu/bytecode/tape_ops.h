@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * Opcodes of row bytecode: first the rows of tape_ops.def in their order, then operations on memory other than rows,
- * which are implemented in run.c.
+ * Opcodes of row bytecode: first the entries of tape_ops.def in their order, then the operations that run.c implements:
+ * loads, masking by ranges of columns, and sums of gradients.
  */
 #ifndef FXA_ENGINE_CPU_BYTECODE_TAPE_OPS_H
 #define FXA_ENGINE_CPU_BYTECODE_TAPE_OPS_H
@@ -11,9 +11,9 @@
 /* Operations that the program language lacks. The codes of these operations follow the codes of ops.def. */
 enum {
     FXA__TAPE_NOT_BOOL = 128,
-    FXA__TAPE_FILL,      /* sets every element of a row to a single value */
+    FXA__TAPE_FILL,      /* sets every element of a row to a scalar */
     FXA__TAPE_COPY,      /* copies a row; does nothing if source and target are the same */
-    FXA__TAPE_REVERSE,   /* reverses a row in place; n is arbitrary */
+    FXA__TAPE_REVERSE,   /* reverses a row in place; its length need not be a multiple of FXA__TAPE_STEP */
     FXA__TAPE_FMA,       /* a * b + c */
     FXA__TAPE_FMS,       /* a * b - c */
     FXA__TAPE_FNMA,      /* c - a * b */
@@ -22,7 +22,7 @@ enum {
     FXA__TAPE_SLOPE,     /* a == 0 ? 0 : a * (c - b * b) */
     FXA__TAPE_FLOAT_ADD, /* float(a + b), with ints a, b */
     FXA__TAPE_FLOAT_SUB, /* float(a - b), with ints a, b */
-    /* d + b * float(c + a), with ints a, c; d is the result's row, and the fourth operand in the graph */
+    /* d + b * float(c + a), with ints a, c; d is the old value of the result's row, and arg[3] of the graph node */
     FXA__TAPE_LINE_UP,
     FXA__TAPE_LINE_DOWN, /* d + b * float(c - a), with ints a, c; d as in LINE_UP */
     FXA__TAPE_MASK_EQ,   /* a == b ? c : -inf, with ints a, b */
@@ -30,9 +30,10 @@ enum {
     FXA__TAPE_MASK_LT,
     FXA__TAPE_MASK_LE,
     FXA__TAPE_GUARD,    /* a == 0 ? 0 : b */
-    FXA__TAPE_ADD_UP,   /* sum of the elements of b at which a is not 0 */
-    FXA__TAPE_ADD_EACH, /* adds each element of b at which a is not 0 to a sum of its own, one sum per element */
-    FXA__TAPE_WITHIN    /* graph only: compares sign * k + a with b; becomes a FXA__TAPE_RANGE */
+    FXA__TAPE_ADD_UP,   /* sum of b[i] over all i with a[i] != 0 */
+    FXA__TAPE_ADD_EACH, /* for each i with a[i] != 0: adds b[i] to a double of its own */
+    /* only in the graph: compares sign * k + a with b, where k is the key coordinate; lowered to a FXA__TAPE_RANGE */
+    FXA__TAPE_WITHIN
 };
 _Static_assert((int)FXA_OP_COUNT <= (int)FXA__TAPE_NOT_BOOL, "codes of programs and of tapes do not meet");
 _Static_assert(FXA__TAPE_WITHIN <= UINT8_MAX, "fxa__tape_node.op holds every code");
@@ -53,7 +54,7 @@ typedef enum fxa__tape_opcode {
 typedef struct fxa__tape_info {
     const char *id;
     int op;
-    char d, a, b, c; /* letters of tape_ops.def */
+    char d, a, b, c; /* formats of the result and of the operands: F, f, I, i, D or _, as in tape_ops.def */
 } fxa__tape_info;
 extern const fxa__tape_info fxa__tape_infos[FXA__TAPE_OPS];
 

@@ -45,7 +45,7 @@ static void text_place(const tape_text *t, int32_t number) {
         fxa__write_format(t->w, "%c%d", letters[place->space], (int)place->reg);
 }
 
-/* Prints sign * k plus the value at a place: "-k + r1". */
+/* Prints sign * k plus an operand: "-k + r1". */
 static void text_line(const tape_text *t, int sign, int32_t place) {
     const fxa__tape_leaf *leaf = text_leaf_at(t->tape, &t->tape->level[t->level].places[place]);
     fxa__write_format(t->w, sign < 0 ? "-k" : "k");
