@@ -34,13 +34,15 @@ bool fxa__cpu_band_find(fxa__host *host, const fxa_program *program, fxa__cpu_ba
 typedef struct fxa__cpu_code {
     fxa__host *host;
     const fxa__cpu_kernels *kernels;
-    const fxa__cpu_kernels *scores; /* for products that compute scores: forward's kernels, with the nr of `kernels` */
-    fxa_program *program;           /* the problem's program, with masks in its score moved to its mask */
-    fxa__tape *score;               /* tape of the program without its mask; NULL: the program changes no score */
-    bool joined;                    /* backward: `score` is a FXA__TAPE_JOINT, which includes the derivative */
-    fxa__tape *masked;              /* tape of the program with its mask, if the mask reads the score; else NULL */
-    fxa__tape *mask;                /* tape of the mask alone; NULL: there is no mask, or the mask reads the score */
-    fxa_program *by_score;          /* backward: derivative of `program` by the score; NULL: unused */
+    /* for products that compute scores: the kernels that forward uses; their nr equals that of `kernels` */
+    const fxa__cpu_kernels *scores;
+    /* the problem's program; conditions under which its score is -inf have been moved to its mask */
+    fxa_program *program;
+    fxa__tape *score;      /* tape of the program without its mask; NULL: the program changes no score */
+    bool joined;           /* backward: `score` is a FXA__TAPE_JOINT, which includes the derivative */
+    fxa__tape *masked;     /* tape of the program with its mask, if the mask reads the score; else NULL */
+    fxa__tape *mask;       /* tape of the mask alone; NULL: there is no mask, or the mask reads the score */
+    fxa_program *by_score; /* backward: derivative of `program` by the score; NULL: unused */
     /* backward: tape of the derivative (unless there is a bprop) and of the gradients of captured tensors and params;
      * NULL: no such tape is needed */
     fxa__tape *derivative;
@@ -84,7 +86,8 @@ static inline bool fxa__cpu_is_decode(const fxa_problem *p, int64_t rows) {
     return rows <= FXA__CPU_DECODE_ROWS && p->k.stride[3] == 1 && p->v.stride[3] == 1;
 }
 
-/* An entry of the cache of classified boxes of coordinates. Other heads and batch entries often have the same box. */
+/* An entry of the cache of range analysis: the class of the mask in a box of coordinates (an interval for each input).
+ * Other heads and batch entries often have the same box. */
 typedef struct fxa__cpu_range_cache {
     fxa_tile_bounds box;
     uint32_t tile; /* fxa_tile_class of the box; UINT32_MAX = the entry is free */
@@ -96,8 +99,9 @@ typedef struct fxa__cpu_kv_group {
     const fxa__problem *p;
     const fxa__bound_args *bound;
     const fxa_tensor_range *ranges; /* [n_tensors] bounds of captured ints, see fxa__cpu_tensors_scan; NULL: unknown */
-    fxa__cpu_range_cache *range_cache; /* [n_range_cache] the worker's cache of classified boxes, indexed by hash */
-    int64_t n_range_cache;             /* capacity of the cache: a power of 2, or 0 */
+    /* [n_range_cache] the worker's cache of range analysis, indexed by a hash of the coordinates */
+    fxa__cpu_range_cache *range_cache;
+    int64_t n_range_cache; /* capacity of the cache: a power of 2, or 0 */
     int64_t b, hkv;
     fxa__seq seq;
     int64_t heads; /* number of query heads of the kv group */
@@ -107,8 +111,8 @@ typedef struct fxa__cpu_kv_group {
 /* Sets the kv group to (b, hkv). The caller has set code, p, bound and ranges. */
 void fxa__cpu_kv_group_enter(fxa__cpu_kv_group *g, int64_t b, int64_t hkv);
 
-/* Return the capacity that a worker's cache of classified boxes should have; set the cache of a kv group, with all
- * entries free. */
+/* Return the number of entries that a worker's cache of range analysis should have; set the cache of a kv group and
+ * mark all its entries as free. */
 int64_t fxa__cpu_range_cache_count(const fxa__cpu_code *code, const fxa__problem *p);
 void fxa__cpu_range_cache_clear(fxa__cpu_kv_group *g, fxa__cpu_range_cache *range_cache);
 
@@ -161,11 +165,11 @@ bool fxa__cpu_load_rows(const fxa__cpu_kv_group *g, fxa_slot slot, int64_t first
                         int64_t ld);
 bool fxa__cpu_load_keys(const fxa__cpu_kv_group *g, fxa_slot slot, int64_t first, int64_t n, void *x, int64_t ld);
 
-/* Returns the bound arguments with the scales as this engine applies them: `load` of an output slot becomes the factor
- * of its sums. */
+/* Returns the bound arguments with the scales as this engine applies them: for an output, load[slot] is the factor by
+ * which its sums are multiplied. */
 fxa__bound_args fxa__cpu_bind_scaled(const fxa__bound_args *bound, fxa_pass pass);
-/* Stores a row of sums, multiplied by `factor` and by the slot's load and store scales; with `add`, adds it. If the
- * slot's amax is requested, updates it with the values before the store scale. */
+/* Stores a row of sums, multiplied by `factor` and by the slot's load and store scales; with `add`, adds it to the
+ * stored row. If the slot's amax is requested, updates it with the values before the store scale. */
 void fxa__cpu_store(const fxa__cpu_kernels *kernels, const fxa__bound_args *bound, fxa_slot slot,
                     const fxa__cpu_address *to, const void *row, double factor, bool add);
 /* If the amax of dS is requested, updates it with n gradients by scaled scores, multiplied by the score scale without
@@ -177,16 +181,17 @@ void fxa__cpu_amax_ds(const fxa__cpu_kernels *kernels, const fxa__bound_args *bo
 void fxa__cpu_row_coords(const fxa__cpu_kv_group *g, int64_t first, int64_t n, int32_t *h, int32_t *q);
 bool fxa__cpu_key_coords(const fxa__cpu_kv_group *g, int64_t first, int64_t n, int32_t *k);
 
-/* Sets the batch entry of a tape to that of a kv group. */
+/* Passes the batch entry of a kv group to a tape (fxa__tape_batch). */
 void fxa__cpu_tape_batch(const fxa__cpu_kv_group *g, fxa__tape_run *run);
-/* Sets the rows of a tape to rows first..first+n of a kv group, with coordinates h and q. */
+/* Passes rows first..first+n of a kv group, with coordinates h and q, to a tape (fxa__tape_rows). */
 void fxa__cpu_tape_rows(const fxa__cpu_kv_group *g, fxa__tape_run *run, int64_t first, int64_t n, const int32_t *h,
                         const int32_t *q);
 /* Returns the seed, threshold and coordinates that determine the dropout decisions of a row. */
 fxa__cpu_dropout_row fxa__cpu_dropout_row_make(const fxa__cpu_kv_group *g, int32_t h, int32_t q);
 
-/* Returns the class of rows first..first+n and keys key..key+m by the mask. No pair outside of columns *begin..*end,
- * relative to `key`, is attended. Cheap if the mask bounds q - k by constants; else uses range analysis. */
+/* Returns the class of the mask (empty, full or mixed) in rows first..first+n and keys key..key+m. No pair outside of
+ * columns *begin..*end, relative to `key`, is attended. Cheap if the mask bounds q - k by constants; else uses range
+ * analysis. */
 fxa_tile_class fxa__cpu_mask_classify(const fxa__cpu_kv_group *g, int64_t first, int64_t n, int64_t key, int64_t m,
                                       int64_t *begin, int64_t *end);
 
@@ -195,8 +200,8 @@ fxa_tile_class fxa__cpu_mask_classify(const fxa__cpu_kv_group *g, int64_t first,
 bool fxa__cpu_band_columns(const fxa__cpu_kv_group *g, int64_t first, int64_t n, int64_t key, int64_t m, int64_t *begin,
                            int64_t *end);
 
-/* Return the rows and keys of the smallest sub-block that a pass omits if its mask is false. Exceptions: with mask
- * bits, a pass may omit fewer rows; short gaps between sub-blocks are computed (mask/sub_blocks.c). */
+/* Set *rows and *keys to the size of the smallest sub-block that a pass omits if its mask is false. Exceptions: with
+ * mask bits, a pass may omit fewer rows; short gaps between sub-blocks are computed (mask/sub_blocks.c). */
 void fxa__cpu_forward_min_sub_block(const fxa__cpu_kernels *kernels, const fxa_problem *p, int32_t *rows,
                                     int32_t *keys);
 void fxa__cpu_backward_min_sub_block(const fxa__cpu_kernels *kernels, int32_t *rows, int32_t *keys);

@@ -7,7 +7,7 @@
  *   select.c        selects the instruction set
  *   addresses.c     addresses, loading and coordinates of rows and keys
  *   scales.c        scales of 8-bit operands, and amax
- *   mask/           which parts of tiles and key blocks the mask leaves
+ *   mask/           which parts of tiles and key blocks have attended pairs
  *   forward/, backward/   the passes
  *   product/        matrix products, and how their operands are packed
  *   bytecode/       a score program as row bytecode
@@ -21,9 +21,9 @@
  *       row tile     rows that pass over the same key blocks
  *
  *                                  key block   key block   key block
- *                                +-----------+-----------+-----------+     # sub-block: rows x run of columns that the
- *     row tile    product rows   | ######### | #####     |           |       mask leaves; a tile and a key block may
- *                   (<= 128)     | ######### | #######   |           |       have several
+ *                                +-----------+-----------+-----------+     # sub-block: rows x run of columns with
+ *     row tile    product rows   | ######### | #####     |           |       attended pairs; a tile and a key block
+ *                   (<= 128)     | ######### | #######   |           |       may have several
  *                                +-----------+-----------+-----------+
  *                 product rows   | ######### | ######### | ###       |
  *                                | ######### | ######### | #####     |  <- row block (<= 16 of the product rows)
@@ -62,8 +62,8 @@ _Static_assert(FXA__CARVE_ALIGN % FXA__CPU_PAD == 0 && FXA_WORKSPACE_ALIGN % FXA
  * recognised as outside of the tensor. */
 #define FXA__TAPE_OUTSIDE (INT64_MIN / 64)
 
-/* A row operation of the bytecode, see bytecode/tape.h: computes n elements of dst. Each operand is a row or a single
- * value; the opcode determines which. */
+/* A row operation of the bytecode, see bytecode/tape.h: computes n elements of dst. Each operand is a row or a scalar;
+ * the opcode determines which. */
 typedef void (*fxa__tape_fn)(int64_t n, void *dst, const void *a, const void *b, const void *c);
 
 /* A row of scores for rows_max and rows_exp. */
@@ -95,8 +95,8 @@ typedef struct fxa__cpu_dropout_row {
  * Philox counter covers 4 keys, and 63 past the last key, because row_keep takes steps of 64 keys. */
 enum { FXA__CPU_KEEP_CAPACITY = 66 };
 
-/* Micro-kernels of matrix products C = A B with B packed in panels. Only the formats (product/) call the functions of
- * this struct and of the next two. */
+/* Micro-kernels of matrix products C = A B with B packed in panels. Only the packing formats of product/ call the
+ * functions of this struct and of the next two. */
 typedef struct fxa__cpu_micro {
     int32_t panel_row; /* reals from one row of a panel to the next */
 
@@ -108,7 +108,7 @@ typedef struct fxa__cpu_micro {
     /* Computes C[m,n] = A B, or C[i] = beta[i] C[i] + (A B)[i] for each row i; the product is summed before it is
      * added. Element (i, j) of A is at a[i * rs + j * cs]. B is in panels of nr columns, `panel` reals apart. B may
      * also start inside of a panel, at a multiple of nr_step, if n ends in the same panel. n may be rounded up to a
-     * multiple of nr, for which C has capacity. m is arbitrary; rows past m are not touched. */
+     * multiple of nr, for which C has capacity. m need not be a multiple of mr; rows past m are not touched. */
     void (*gemm)(int64_t m, int64_t n, int64_t k, const void *a, int64_t rs, int64_t cs, const void *b, int64_t panel,
                  void *c, int64_t ldc, const void *beta);
 } fxa__cpu_micro;
@@ -185,23 +185,23 @@ typedef struct fxa__cpu_kernels {
     void (*row_grad)(void *ds, const void *p, const void *dp, double delta, int64_t n);
     double (*row_dot)(const void *x, const void *y, int64_t n);
     /* Computes out[i] = sum of x[i][j] * y[i][j] over j, for m rows of n columns. The sums have the same bits as those
-     * of gemm, except in sets that round to bf16. */
+     * of gemm, unless products round to bf16 (`rounds`). */
     void (*rows_dot)(void *out, const void *x, int64_t ldx, const void *y, int64_t ldy, int64_t m, int64_t n);
     /* Masks as bits, 64 per word. row_signs sets bit i where x[i] is not negative, for i in 0..n; all bits must be 0
      * before. row_mask sets x[i] to -inf where bit first + i is 0; first is a multiple of 16. */
     void (*row_signs)(uint64_t *words, const void *x, int64_t n);
     void (*row_mask)(void *x, const uint64_t *words, int64_t first, int64_t n);
-    /* Dropout. row_keep decides about n pairs of a row whose keys have coordinates k: -1 = kept, 0 = dropped. run: each
-     * coordinate is the previous one plus 1, modulo 2^32. Returns the address of the first decision, in the array
-     * `keep` of n + FXA__CPU_KEEP_CAPACITY. row_drop multiplies x by `factor` where it is kept and sets it to 0
+    /* Dropout. row_keep makes the decisions for n pairs of a row whose keys have coordinates k: -1 = kept, 0 = dropped.
+     * run: each coordinate is the previous one plus 1, modulo 2^32. Returns the address of the first decision, in the
+     * array `keep` of n + FXA__CPU_KEEP_CAPACITY. row_drop multiplies x by `factor` where it is kept and sets it to 0
      * elsewhere, even if it is NaN. */
     const int32_t *(*row_keep)(int32_t *keep, const fxa__cpu_dropout_row *row, const int32_t *k, int64_t n, bool run);
     void (*row_drop)(void *x, const int32_t *keep, double factor, int64_t n);
 
     /* Products for decoding: `rows` rows of real with rows as they are stored. ldq, ldp and ldo are in reals. dots:
      * out[r][i] = sum_d q[r][d] * x[i][d]. sums: out[r][d] += sum_i p[r][i] * x[i][d], where products with p[r][i] = 0
-     * are skipped. The result of a row does not depend on the other rows. In sets that round, dots requires bf16 values
-     * in q and x. */
+     * are skipped. The result of a row does not depend on the other rows. If products round to bf16 (`rounds`), dots
+     * requires bf16 values in q and x. */
     void (*dots)(void *out, int64_t ldo, const void *q, int64_t ldq, int64_t rows, const fxa__cpu_stored_rows *x);
     void (*sums)(void *out, int64_t ldo, const void *p, int64_t ldp, int64_t rows, const fxa__cpu_stored_rows *x);
 
@@ -210,17 +210,17 @@ typedef struct fxa__cpu_kernels {
 
 /* Returns the kernels of the instruction set that FXA_CPU names, or else of the best one of this machine, for a width
  * of float (4 or 8). dtype: dtype of all operands of products; for FXA_BF16, products may round to bf16. Returns NULL,
- * and a reason, if FXA_CPU names an unknown set or one that the machine cannot run. */
+ * and a reason, if FXA_CPU names an unknown instruction set or one that the machine cannot run. */
 const fxa__cpu_kernels *fxa__cpu_select(size_t real_size, uint32_t dtype, char *reason, size_t reason_size);
-/* For tests: returns instruction set i of this build for a width of float; NULL past the last one. *usable: this
- * machine can run the set. */
+/* For tests: returns the kernels of instruction set i of this build for a width of float; NULL past the last one.
+ * *usable: this machine can run them. */
 const fxa__cpu_kernels *fxa__cpu_set(size_t i, size_t real_size, bool *usable);
-/* For tests: like fxa__cpu_set, for the sets that round to bf16. Their real is float. */
+/* For tests: like fxa__cpu_set, for the instruction sets whose products round to bf16. Their real is float. */
 const fxa__cpu_kernels *fxa__cpu_set_bf16(size_t i, bool *usable);
 
 extern const fxa__cpu_format fxa__cpu_format_real, fxa__cpu_format_pairs, fxa__cpu_format_transposed;
 
-/* Each file of kernels/ exports [0] for float and [1] for double. Sets that round to bf16 only have [0]. */
+/* Each file of kernels/ exports [0] for float and [1] for double. Kernels that round to bf16 only have [0]. */
 extern const fxa__cpu_kernels fxa__cpu_scalar[2];
 #if defined(__x86_64__)
 extern const fxa__cpu_kernels fxa__cpu_sse2[2], fxa__cpu_avx2[2], fxa__cpu_avx512[2];

@@ -36,8 +36,8 @@ static fxa_status cpu_open(fxa__host *host, int32_t ordinal, const char *target,
 
 static void cpu_close(fxa__host *host, void *self) { fxa__free(host, self, sizeof(cpu_self)); }
 
-/* Returns the kernels of a forward pass over the same tensors. Products may round to bf16 only if Q, K and V are
- * bf16. */
+/* Returns the kernels of a forward pass over the tensors of p, which may be a backward problem. Products may round to
+ * bf16 only if Q, K and V are bf16. */
 static const fxa__cpu_kernels *cpu_forward_kernels(const cpu_self *self, const fxa__problem *p) {
     bool bf16 = p->in.q.dtype == FXA_BF16 && p->in.k.dtype == FXA_BF16 && p->in.v.dtype == FXA_BF16;
     return p->f64 ? self->f64 : bf16 ? self->bf16 : self->f32;
@@ -96,8 +96,8 @@ static fxa_status cpu_mask(fxa__cpu_code *c, fxa_error *err) {
     return cpu_tape(c, c->program, FXA__TAPE_MASK_ALONE, &c->mask, err);
 }
 
-/* Joins program and derivative into one tape if that saves the evaluation of a function. Does nothing if the mask reads
- * the score, which needs a separate tape, or if there is a bprop. */
+/* Replaces the tape of the score by one tape of score and derivative if that saves the evaluation of a function such as
+ * tanh. Does nothing if the mask reads the score, which needs a separate tape, or if there is a bprop. */
 static fxa_status cpu_join(fxa__cpu_code *c, const fxa__problem *p, uint32_t flags, fxa_error *err) {
     fxa_program *joint = NULL;
     if (!c->score || c->masked || p->in.bprop) return FXA_OK;
@@ -114,9 +114,9 @@ static fxa_status cpu_join(fxa__cpu_code *c, const fxa__problem *p, uint32_t fla
     return FXA_OK;
 }
 
-/* Creates the tapes of backward. The derivative by the score is the user's bprop if there is one; gradients of captured
- * tensors and params always come from the derivative. The derivative is that of the program that runs, from whose score
- * masks have been extracted, so it does not contain them. */
+/* Creates the tapes of backward. The gradient by the score comes from the user's bprop if there is one, else from the
+ * derivative; gradients of captured tensors and params always come from the derivative. c->program is differentiated,
+ * whose score contains no masks: they have been moved to its mask. */
 static fxa_status cpu_fill_backward(fxa__cpu_code *c, const fxa__problem *p, fxa_error *err) {
     bool sums = p->in.param_grads != 0;
     for (int32_t t = 0; t < p->program->n_tensors; t++) sums = sums || p->in.captures[t].grad;
@@ -136,7 +136,8 @@ static bool cpu_fits(const fxa__cpu_kernels *kernels, const fxa_problem *p) {
            kernels->mr <= FXA__CPU_PRODUCT_ROWS;
 }
 
-/* Fills the code of a problem: kernels, programs, tapes and the band of the mask. */
+/* Sets the members of a problem's code: kernels, programs, tapes, and the bounds of q - k that the mask implies
+ * (band). */
 static fxa_status cpu_fill(const cpu_self *self, fxa__cpu_code *c, const fxa__problem *p, fxa_error *err) {
     c->kernels = cpu_kernels(self, p);
     c->scores = cpu_forward_kernels(self, p);

@@ -1,7 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * Selects the instruction set by the features of the processor and by a table of rates per processor family. Nothing is
- * timed, because the same machine must compute the same bits in every process. FXA_CPU overrides the selection.
+ * Selects the instruction set by the features of the processor and by a table of operations per cycle for each
+ * processor family. Nothing is timed, because the same machine must compute the same bits in every process. FXA_CPU
+ * overrides the selection.
  */
 #include "cpu.h"
 
@@ -12,7 +13,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-/* All sets of this build: narrow vectors before wide ones, sets of bf16 products last. */
+/* All instruction sets of this build: narrow vectors before wide ones, those with bf16 products last. */
 static const struct select_set {
     const fxa__cpu_kernels *kernels;
     uint32_t needs;
@@ -45,9 +46,9 @@ static bool select_has(const fxa__cpu_features *f, size_t i) {
     return true;
 }
 
-/* Operations per cycle of each set, for processors on which the widest set may not be the fastest. The last two sets
- * are rated for bf16, the others for f32; 0 = not known to be faster. Of equally fast sets the wider one is selected,
- * because it needs fewer instructions. */
+/* Operations per cycle of each instruction set, for processors on which the widest vectors may not be the fastest. The
+ * last two numbers are for bf16 products, the others for f32; 0 = not known to be faster. Of equally fast instruction
+ * sets the one with wider vectors is selected, because it needs fewer instructions. */
 static const struct select_rates {
     fxa__cpu_vendor vendor;
     uint32_t family, first_model, last_model;
@@ -62,13 +63,13 @@ static const struct select_rates {
      6,
      0x8f,
      0x8f,
-     {2, 8, 32, 64, 32, 1024}}, /* Sapphire Rapids; without tiles, bf16 pairs are half as fast as f32 */
+     {2, 8, 32, 64, 32, 1024}}, /* Sapphire Rapids; avx512-bf16 (bf16 products without AMX) is half as fast as avx512 */
     {FXA__CPU_INTEL, 6, 0xad, 0xae, {2, 8, 32, 64, 32, 1024}}, /* Granite Rapids */
     {FXA__CPU_INTEL, 6, 0xcf, 0xcf, {2, 8, 32, 64, 32, 1024}}, /* Emerald Rapids */
 };
 static const double select_default_rates[6] = {2, 8, 32, 64, 0, 1024};
 
-/* Returns the rates of the kernel sets on this processor, by set. */
+/* Returns the operations per cycle of each instruction set on this processor, in the order of select_sets. */
 static const double *select_rate_row(const fxa__cpu_features *f) {
     for (size_t i = 0; i < sizeof select_rates / sizeof select_rates[0]; i++) {
         const struct select_rates *r = &select_rates[i];
@@ -86,8 +87,8 @@ static const fxa__cpu_kernels *select_best(const fxa__cpu_features *f, size_t wi
     return &select_sets[best].kernels[width];
 }
 
-/* Returns set i of the table, which FXA_CPU names. For problems other than bf16, a set of bf16 products is replaced by
- * avx512. */
+/* Returns the kernels of select_sets[i], which FXA_CPU names. For problems that are not bf16, avx512 replaces
+ * instruction sets with bf16 products. */
 static const fxa__cpu_kernels *select_named(size_t i, size_t width, bool bf16) {
 #if defined(__x86_64__)
     if (i >= SELECT_PLAIN && !bf16) i = SELECT_AVX512;

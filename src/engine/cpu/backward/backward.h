@@ -26,7 +26,8 @@
 
 /* ---- split.c ----------------------------------------------------------------------------------------------------- */
 
-/* Axes of tasks. Tasks with different indices along one of these axes are in different chains. */
+/* Axes of tasks. Tasks with different indices along one of these axes are in different chains, which may run in
+ * parallel. */
 enum {
     FXA__CPU_CHAIN_BY_BATCH = 1,
     FXA__CPU_CHAIN_BY_HEAD = 2,
@@ -57,7 +58,7 @@ typedef struct fxa__cpu_backward_split {
     int64_t key_splits; /* number of key splits of a kv group */
     int64_t split_keys; /* keys of a key split, a multiple of block_keys */
     int64_t tasks; /* number of tasks: key_splits * groups. Task index: (key split * b + batch entry) * hkv + KV head */
-    int64_t chains;      /* number of chains */
+    int64_t chains;      /* number of chains; the tasks of a chain add to the same sums, one after the other */
     uint32_t chain_axes; /* FXA__CPU_CHAIN_BY_x: chain of a task = (the task's index along these axes) % `chains` */
     uint64_t shared;     /* bit t: all chains share one sum of tensor t, because no two chains add to one element */
     /* bit t: each element of tensor t receives the gradient of at most one pair, see fxa__tape_sum */
@@ -69,7 +70,7 @@ typedef struct fxa__cpu_backward_split {
 } fxa__cpu_backward_split;
 
 fxa__cpu_backward_split fxa__cpu_backward_split_make(const fxa__cpu_code *code, const fxa__problem *p);
-/* Returns the chain of a task. */
+/* Returns the index of the chain that a task is in; the tasks of a chain add to the same sums. */
 int64_t fxa__cpu_backward_chain_of(const fxa__cpu_backward_split *split, const fxa_problem *p, int64_t task);
 /* Returns a * b; INT64_MAX / 4, which exceeds every workspace, if the product is too large. */
 int64_t fxa__cpu_backward_size_mul(int64_t a, int64_t b);
@@ -98,7 +99,7 @@ typedef struct fxa__cpu_backward_worker {
     bool is_loaded;              /* K and V of the key block are packed */
     bool k_is_finite;            /* K of the key block has neither infinities nor NaN */
     bool keys_are_consecutive;   /* coordinates of the block's keys increase by 1 from key to key */
-    fxa__cpu_masked_tile masked; /* sub-blocks of the current tile and key block that the mask leaves */
+    fxa__cpu_masked_tile masked; /* sub-blocks of the current tile and key block that have attended pairs */
     fxa__cpu_sub_block *sub_blocks;
     void *k;                        /* [block_keys,max(ld_d,ld_v)] K, or V while it is packed */
     fxa__cpu_packed_b k_t;          /* packed K^T; unused if is_decode */
@@ -141,8 +142,8 @@ typedef struct fxa__cpu_backward_run {
     fxa__cpu_backward_worker *workers;
 } fxa__cpu_backward_run;
 
-/* Computes the exact bytes of the workspace. A carver with a base also sets all pointers of the run and of its workers.
- * Returns false on overflow. */
+/* Computes the exact bytes of the workspace. If the arena c has memory (a base address), also sets all pointers of the
+ * run and of its workers. Returns false on overflow. */
 bool fxa__cpu_backward_carve(fxa__cpu_backward_run *run, fxa__carver c, size_t *bytes);
 
 /* ---- tile.c ------------------------------------------------------------------------------------------------------ */
@@ -176,7 +177,8 @@ void fxa__cpu_backward_delta(fxa__cpu_backward_worker *w, int64_t tile);
  * sum. */
 int64_t fxa__cpu_captured_sum_pieces(const fxa__cpu_backward_run *run);
 void fxa__cpu_captured_sum_clear(const fxa__cpu_backward_run *run, int64_t piece);
-/* Adds the sums of all chains for one piece, in the order of the chains, and stores the total. */
+/* Adds the sums of all chains for one piece (range of elements) of a tensor, in the order of the chains, and stores the
+ * total. */
 void fxa__cpu_captured_sum_store(const fxa__cpu_backward_run *run, int64_t piece);
 void fxa__cpu_param_sums_store(const fxa__cpu_backward_run *run);
 /* Stores the gradient of the sink of head h. */

@@ -132,7 +132,7 @@ static int64_t captured_run(const fxa_view *view, int64_t i, int64_t end, int64_
     return n;
 }
 
-/* Returns the stride of the last axis, in elements; 0 for a scalar. */
+/* Returns the stride of the last axis, in elements; 1 for a scalar. */
 static int64_t captured_stride(const fxa_view *view) { return view->rank > 0 ? view->stride[view->rank - 1] : 1; }
 
 static void captured_clear_view(const fxa_view *view, int64_t begin, int64_t end) {

@@ -149,7 +149,7 @@ static void backward_enter(fxa__cpu_backward_worker *w, int64_t group) {
     w->is_decode = fxa__cpu_is_decode(&run->p->in, w->g.rows);
 }
 
-/* Computes the keys key..key+n with all row tiles, and stores their dK and dV. */
+/* Computes dK and dV of keys key..key+n from all row tiles, and stores them. */
 static void backward_block(fxa__cpu_backward_worker *w, int64_t key, int64_t n) {
     w->key = key;
     w->n_keys = n;
@@ -198,7 +198,7 @@ static void backward_store_pool(const fxa__cpu_backward_run *run, const fxa_oper
     }
 }
 
-/* Runs a chain with paged K and V. Batch entries may share pages, so the chain computes one KV head after the
+/* Runs a chain of tasks with paged K and V. Batch entries may share pages, so the chain computes one KV head after the
  * other, and sums the gradients of a head over all batch entries in order. */
 static void backward_chain_paged(fxa__cpu_backward_worker *w, int64_t chain) {
     const fxa__cpu_backward_run *run = w->run;

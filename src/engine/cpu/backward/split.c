@@ -12,16 +12,16 @@
 #include "../../../problem/scales.h"
 #include "../../../problem/work.h"
 
-/* Limits of memory and of the numbers of tasks. They are untuned: about as much memory as a problem of that size needs
- * anyway, and as many tasks and chains as large machines have threads. */
+/* Limits of memory and of the numbers of tasks and chains. They are untuned: about the memory that a large problem
+ * needs anyway, and as many tasks and chains as large machines have threads. */
 #define BACKWARD_PARTS_BYTES ((int64_t)512 << 20) /* maximum bytes of the dQs of all key splits */
-#define BACKWARD_SUM_BYTES ((int64_t)64 << 20)    /* maximum bytes of the sums of which each chain has a copy */
+#define BACKWARD_SUM_BYTES ((int64_t)64 << 20)    /* maximum bytes, over all chains, of sums that each has for itself */
 enum {
     BACKWARD_TASKS = 32, /* number of tasks up to which keys are split */
     /* Maximum number of key splits. On Zen 3 with H 1, S 4096, D 64, 4 key splits cost one thread no measurable
      * time. */
     BACKWARD_KEY_SPLITS = 8,
-    BACKWARD_CHAINS = 32, /* maximum number of chains if chains cost memory */
+    BACKWARD_CHAINS = 32, /* maximum number of chains if each has its own sums of gradients */
     /* Maximum keys of a block, and maximum bytes of one matrix [keys,D]: head dim 128 gets 384 keys in f32. Found by
      * measurement. */
     BACKWARD_KEYS = 384,
@@ -39,7 +39,7 @@ int64_t fxa__cpu_backward_size_mul(int64_t a, int64_t b) {
 static void split_sizes(fxa__cpu_backward_split *s, const fxa__cpu_kernels *kernels, const fxa_problem *p) {
     int64_t mr = kernels->mr, nr = kernels->nr, wide = fxa__max_i64(1, fxa__max_i64(p->d_qk, p->d_v));
     int64_t step = nr % mr == 0 ? nr : nr * 3, heads = p->hq / fxa__max_i64(p->hkv, 1);
-    FXA__ASSERT(step % mr == 0); /* `step` is the least common multiple of mr and nr for every set */
+    FXA__ASSERT(step % mr == 0); /* `step` is a multiple of mr and nr for the kernels of every instruction set */
     int64_t keys = BACKWARD_BLOCK_BYTES / (wide * (int64_t)kernels->real_size);
     keys = fxa__max_i64(step, fxa__min_i64(keys, BACKWARD_KEYS) / step * step);
     s->block_keys = fxa__min_i64(keys, fxa__round_up(fxa__max_i64(p->sk, 1), nr));
@@ -53,7 +53,7 @@ static void split_sizes(fxa__cpu_backward_split *s, const fxa__cpu_kernels *kern
     FXA__ASSERT(s->block_keys % nr == 0 && s->block_keys <= FXA__CPU_KEY_BLOCK);
 }
 
-/* Divides the keys so that there are enough tasks for the threads, within the memory for parts of dQ. */
+/* Divides the keys so that there are enough tasks for the threads, within the memory for one dQ per key split. */
 static void split_keys_divide(fxa__cpu_backward_split *s, const fxa__cpu_kernels *kernels, const fxa_problem *p) {
     int64_t blocks = fxa__div_up(fxa__max_i64(p->sk, 1), s->block_keys);
     s->groups = fxa__cpu_backward_size_mul(s->entries, p->hkv);

@@ -101,8 +101,8 @@ static void tile_dp(fxa__cpu_backward_worker *w, const tile_pass *t, const fxa__
     kernels->format->product_rows(kernels, &x);
 }
 
-/* Sets P and dS beside columns begin..end of a row of sub-block i to 0: the columns that transposed sums may read, and
- * those that products wrote past the end. Later sub-blocks of the row are computed after this call. */
+/* Sets P and dS outside of columns begin..end of a row of sub-block i to 0: the columns that transposed sums may read,
+ * and those that products wrote past the end. Later sub-blocks of the row are computed after this call. */
 static void tile_row_clear(const fxa__cpu_backward_worker *w, const tile_pass *t, int64_t i, int64_t row, int64_t begin,
                            int64_t end) {
     const fxa__cpu_sub_block *s = &w->sub_blocks[i];
@@ -116,7 +116,7 @@ static void tile_row_clear(const fxa__cpu_backward_worker *w, const tile_pass *t
     fxa__cpu_score_row_clear(w, row, end, to);
 }
 
-/* Computes P and dS of one row of sub-block i, in all its columns or in those that the band leaves. */
+/* Computes P and dS of one row of sub-block i: in all columns of the sub-block, or in those inside of the band. */
 static void tile_row(fxa__cpu_backward_worker *w, const tile_pass *t, int64_t i, int64_t row) {
     const fxa__cpu_sub_block *s = &w->sub_blocks[i];
     int64_t begin = s->begin, end = s->end;
@@ -130,7 +130,8 @@ static void tile_row(fxa__cpu_backward_worker *w, const tile_pass *t, int64_t i,
     if (begin == end || t->is_masked) tile_row_clear(w, t, i, row, begin, end);
 }
 
-/* Computes P and dS of sub-block i. Prefetches what the program reads while scores are computed. */
+/* Computes P and dS of sub-block i. Before the scores are computed, prefetches the elements that the program will
+ * read. */
 static void tile_sub_block(fxa__cpu_backward_worker *w, const tile_pass *t, int64_t i) {
     const fxa__cpu_backward_run *run = w->run;
     const fxa__cpu_sub_block *s = &w->sub_blocks[i];
@@ -170,8 +171,8 @@ static void tile_product_skip_zeroes(const fxa__cpu_backward_worker *w, const ti
     }
 }
 
-/* Adds columns begin..end of weight^T x, over the rows of the sub-blocks that contain any of these columns. If sum_add
- * reads many rows at once, rows between these sub-blocks are included. */
+/* Adds columns begin..end of weight^T x to the sum, over the rows of the sub-blocks that contain any of these columns.
+ * If sum_add reads many rows at once, rows between these sub-blocks are included. */
 static void tile_product_columns(const fxa__cpu_backward_worker *w, const tile_pass *t, const tile_product *x,
                                  int64_t begin, int64_t end) {
     const fxa__cpu_kernels *kernels = w->run->code->kernels;
@@ -308,7 +309,8 @@ static int64_t tile_per_head(const fxa__cpu_backward_worker *w, int64_t *rows) {
     return fxa__div_up(q_len, *rows);
 }
 
-/* A head with more rows than a tile has its own tiles of about equal size, so that the mask cuts all heads alike. */
+/* A head with more rows than a tile has its own tiles of about equal size, so that the mask excludes the same pairs in
+ * the tiles of all heads. */
 bool fxa__cpu_backward_tile_rows(const fxa__cpu_backward_worker *w, int64_t tile, int64_t *first, int64_t *n) {
     int64_t rows = w->run->split.tile_rows, q_len = w->g.seq.q_len;
     if (w->g.rows == 0) return false;

@@ -49,7 +49,7 @@ static void backward_carve_sum(fxa__carver *c, const fxa__cpu_backward_run *run,
     sum->ones = run->ones;
 }
 
-/* Places the arrays of a worker in the workspace. */
+/* Allocates the arrays of a worker. */
 static void backward_carve_worker(fxa__carver *c, const fxa__cpu_backward_run *run, fxa__cpu_backward_worker *w) {
     const fxa__cpu_backward_split *split = &run->split;
     int64_t d = run->p->in.d_qk, dv = run->p->in.d_v, rows = split->tile_rows, keys = split->block_keys;
@@ -89,7 +89,7 @@ static void backward_carve_worker(fxa__carver *c, const fxa__cpu_backward_run *r
     w->tape[FXA__CPU_TAPE_BPROP].tensors = run->bound->bprop_tensors;
 }
 
-/* Allocates the sums of one chain. The sum of a shared tensor is allocated with chain 0. */
+/* Allocates the sums of gradients of one chain of tasks. A sum that all chains share is allocated with chain 0. */
 static void backward_carve_chain_sums(fxa__carver *c, const fxa__cpu_backward_run *run, int64_t chain) {
     const fxa_program *program = run->p->program;
     for (int32_t t = 0; t < program->n_tensors; t++) {

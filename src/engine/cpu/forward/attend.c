@@ -30,17 +30,17 @@ enum {
     ATTEND_SUB_BLOCKS = FXA__CPU_KEY_BLOCK / (FXA__CPU_GRANULE + FXA__CPU_GAP) + 2 /* the last entry stays unused */
 };
 
-/* A row block, and the part of the first sub-block that the mask leaves for it. */
+/* A row block, and the part of the first sub-block in which the row block has attended pairs. */
 typedef struct attend_row_block {
-    fxa__cpu_sub_block s; /* begin == end: nothing is left */
-    int64_t column;       /* column at which the scores start: where a product can start, at most s.begin */
+    fxa__cpu_sub_block s; /* begin == end: the row block has no attended pair */
+    int64_t column;       /* last column <= s.begin at which a product can start; the scores start there */
 } attend_row_block;
 
 /* The rows of one product, and the sub-blocks of the key block in these rows. */
 typedef struct attend_rows {
     int64_t row, n;     /* first row, and number of rows */
     int64_t column;     /* column at which the scores of the first sub-block start */
-    int64_t begin, end; /* columns of the first sub-block that at least one row block has */
+    int64_t begin, end; /* columns begin..end of the first sub-block contain those of all row blocks */
     int row_blocks, sub_blocks;
     bool is_first; /* no row has an output yet, so outputs are written without being read */
     attend_row_block row_block[ATTEND_ROW_BLOCKS];
@@ -215,10 +215,10 @@ static void attend_softmax(fxa__cpu_forward_worker *w, attend_rows *rows, const 
     if (!add) attend_pack_weights(w, rows, b);
 }
 
-/* ---- Product rows ------------------------------------------------------------------------------------------------ */
+/* ---- Rows of one product ----------------------------------------------------------------------------------------- */
 
-/* Divides the rows of the first sub-block into row blocks. If it is the only sub-block, each row block gets the columns
- * that the mask leaves for its rows. */
+/* Divides the rows of the first sub-block into row blocks. If it is the only sub-block, each row block gets only the
+ * columns in which its rows have attended pairs. */
 static void attend_divide(const fxa__cpu_forward_worker *w, attend_rows *rows) {
     const fxa__cpu_sub_block *first = &rows->sub_block[0];
     int64_t step = w->kernels->nr_step, keys = w->masked.keys;
@@ -242,7 +242,9 @@ static void attend_divide(const fxa__cpu_forward_worker *w, attend_rows *rows) {
         rows->begin = fxa__min_i64(rows->begin, b->s.begin);
         rows->end = fxa__max_i64(rows->end, b->s.end);
     }
-    for (int i = 0; i < rows->row_blocks; i++) { /* an empty row block gets a column inside of the scores */
+    /* a row block without attended pairs gets a column inside of the scores, so that addresses made from it are
+     * valid */
+    for (int i = 0; i < rows->row_blocks; i++) {
         attend_row_block *b = &rows->row_block[i];
         if (b->s.begin == b->s.end) b->column = b->s.begin = b->s.end = rows->column;
     }
@@ -260,7 +262,7 @@ static void attend_prefetch(fxa__cpu_forward_worker *w, bool ready[2], const fxa
         fxa__tape_prefetch(tape, row, s->begin, s->end - s->begin);
 }
 
-/* Computes one set of product rows: scores, weights and outputs. */
+/* Computes scores, weights and outputs of the rows of one product. */
 static void attend_rows_run(fxa__cpu_forward_worker *w, bool ready[2], attend_rows *rows, attend_add add) {
     attend_divide(w, rows);
     if (rows->column >= rows->end) return;
@@ -290,7 +292,7 @@ static void attend_block(fxa__cpu_forward_worker *w, attend_add add) {
     w->beta = w->betas;
 }
 
-/* ---- Visitors ---------------------------------------------------------------------------------------------------- */
+/* ---- Functions that are called for each key block ---------------------------------------------------------------- */
 
 void fxa__cpu_attend_block(fxa__cpu_forward_worker *w) {
     attend_pack_k(w);

@@ -32,7 +32,7 @@ typedef struct fxa__cpu_sizes {
     int64_t ldq;       /* row pitch of Q */
     int64_t ldo;       /* row pitch of outputs */
     int64_t ldt;       /* row pitch of scores */
-    int64_t ldv;       /* row pitch of V as rows of real */
+    int64_t ldv;       /* row pitch of V loaded as reals, before packing */
     int64_t lda;       /* row pitch of packed Q, which replaces Q in memory; at most ldq */
 } fxa__cpu_sizes;
 
@@ -97,7 +97,7 @@ typedef struct fxa__cpu_forward_worker {
     fxa__cpu_forward_split split; /* division of the kv group g */
     fxa__cpu_forward_task task;
     fxa__cpu_softmax_state state;
-    fxa__cpu_masked_tile masked; /* sub-blocks of the tile and the key block that the mask leaves */
+    fxa__cpu_masked_tile masked; /* sub-blocks of the tile and the key block that have attended pairs */
     void *q, *o;                 /* [tile_rows,ldq] packed Q; [tile_rows,ldo] outputs */
     fxa__cpu_packed_b k, v;      /* packed K^T and V of the key block */
     void *x;                     /* [keys,ldv] or [nr,d] K or V as loaded, before packing */
@@ -105,8 +105,9 @@ typedef struct fxa__cpu_forward_worker {
     void *betas;                 /* [rows] rescale factors of the outputs */
     void *t, *beta;              /* parts of scores and betas that belong to the current row block */
     int32_t *h, *qc, *kc;        /* coordinates that programs read: h [tile_rows], q [tile_rows], k [keys] */
-    int32_t *keep;     /* [keys + FXA__CPU_KEEP_CAPACITY] dropout decisions of a row: -1 = kept, 0 = dropped */
-    double *row, *old; /* [dv] f64 outputs of a row, for merging */
+    int32_t *keep; /* [keys + FXA__CPU_KEEP_CAPACITY] dropout decisions of a row: -1 = kept, 0 = dropped */
+    double *row;   /* [dv] f64 output of a row, computed or merged from key splits */
+    double *old;   /* [dv] f64 copy of the stored output that `row` is merged with (FXA_ACCUMULATE_O) */
     /* [0] the program without its mask, [1] with its mask; member `tape` is NULL if the program changes no score */
     fxa__tape_run tape[2];
     bool keys_are_consecutive; /* key coordinates increase by 1 from key to key; valid with dropout only */
@@ -136,18 +137,18 @@ void fxa__cpu_softmax_clear(fxa__cpu_forward_worker *w);
 
 /* ---- softmax.c --------------------------------------------------------------------------------------------------- */
 
-/* Loads the coordinates of the task's rows and sets the rows of the tapes. */
+/* Loads the coordinates of the task's rows and passes them to the tapes. */
 void fxa__cpu_softmax_rows(fxa__cpu_forward_worker *w);
 /* Returns the tape that computes the scores of a sub-block: with or without the mask. */
 fxa__tape_run *fxa__cpu_softmax_tape(fxa__cpu_forward_worker *w, const fxa__cpu_sub_block *s);
-/* Loads the coordinates of the block's keys and sets the columns of a tape. */
+/* Loads the coordinates of the block's keys and passes them to a tape. */
 void fxa__cpu_softmax_keys(fxa__cpu_forward_worker *w, fxa__tape_run *tape);
 /* Replaces the scores w->t [rows,ldt] of `count` sub-blocks of the same rows by weights, and updates m, l and w->beta.
  * The scores of the first sub-block start at column `column` of the key block; weights before its begin are 0. The
  * scores of the other sub-blocks follow without gaps. count > 1 requires mask bits. */
 void fxa__cpu_softmax(fxa__cpu_forward_worker *w, const fxa__cpu_sub_block *s, int count, int64_t column);
 
-/* ---- attend.c, decode.c: visitors of key blocks ------------------------------------------------------------------ */
+/* ---- attend.c, decode.c: functions that are called for each key block -------------------------------------------- */
 
 /* Loads and packs Q of the task's rows. */
 void fxa__cpu_attend_start(fxa__cpu_forward_worker *w);
@@ -156,7 +157,7 @@ void fxa__cpu_attend_finish(fxa__cpu_forward_worker *w);
 /* Adds the key block to m, l and o with packed V. From the first block whose V holds infinities or NaN on, sets
  * v_is_unpacked and does what attend_block_unpacked does. */
 void fxa__cpu_attend_block(fxa__cpu_forward_worker *w);
-/* Adds the key block to m, l and o with V as rows. Skips keys whose weight is 0. */
+/* Adds the key block to m, l and o; V is read as rows, without packing. Skips keys whose weight is 0. */
 void fxa__cpu_attend_block_unpacked(fxa__cpu_forward_worker *w);
 /* Adds the key block to m and l, and to the f64 sums of rows rescaled..rescaled_end. */
 void fxa__cpu_attend_block_rescaled(fxa__cpu_forward_worker *w);

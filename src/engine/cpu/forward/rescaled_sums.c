@@ -75,7 +75,8 @@ static double *rescaled_row(const fxa__cpu_forward_worker *w, int64_t row) {
     return (double *)w->v.panels + (row - w->rescaled) * w->g.p->in.d_v;
 }
 
-/* Sets the f64 sums of the rows from `row` on to 0, for as many rows as fit into the memory. */
+/* Sets the f64 sums of the rows from `row` on to 0, for as many rows as fit into the memory of packed V, where the sums
+ * are stored. */
 static void rescaled_begin(fxa__cpu_forward_worker *w, int64_t row) {
     const fxa__cpu_kernels *kernels = w->kernels;
     int64_t dv = w->g.p->in.d_v, reals = kernels->format->b_size(kernels, w->run->sizes.keys, dv);

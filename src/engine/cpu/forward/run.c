@@ -46,8 +46,8 @@ static void forward_carve_worker(fxa__carver *c, const fxa__cpu_forward_run *run
     for (int i = 0; i < 2; i++) w->tape[i].scratch = fxa__tape_carve(c, tapes[i], rows, sizes->keys);
 }
 
-/* Computes the parts of a run that do not depend on its pointers. A carver with a base also sets the pointers to the
- * workspace. Returns false on overflow. */
+/* Computes the sizes of a run, which do not depend on its pointers. If the arena `all` has memory (a base address),
+ * also sets the pointers to the workspace. Returns false on overflow. */
 static bool forward_carve(fxa__cpu_forward_run *run, fxa__carver all, size_t *bytes) {
     const fxa_problem *p = &run->p->in;
     fxa__carver own = fxa__carver_make(NULL);
@@ -159,7 +159,7 @@ static void forward_enter(fxa__cpu_forward_worker *w, int64_t group) {
 }
 
 /* Sets the worker's task to task i of the kv group. Returns false if there is no such task. The last tiles come first,
- * because a causal mask leaves most pairs in them. */
+ * because they have the most attended pairs if the mask is causal. */
 static bool forward_select(fxa__cpu_forward_worker *w, int64_t i) {
     const fxa__cpu_forward_split *split = &w->split;
     fxa__cpu_forward_task *task = &w->task;

@@ -55,8 +55,8 @@ static bool softmax_has_nan(const fxa__cpu_forward_worker *w, const void *t, int
     return false;
 }
 
-/* Returns the scores of a row that the mask may leave: a part of the scores t, which start at `column`. Sets *from to
- * the first column of that part. If the mask is a band, the columns outside of the row's range are left out. */
+/* Returns the part of a row's scores t that contains all attended pairs. t starts at column `column`; *from receives
+ * the first column of the part. If the mask is a band, the columns outside of the row's range are left out. */
 static fxa__cpu_score_row softmax_columns(const fxa__cpu_forward_worker *w, const fxa__cpu_sub_block *s, int64_t row,
                                           void *t, int64_t column, int64_t *from) {
     int64_t q = w->qc[row], to = s->end;

@@ -32,8 +32,8 @@ static int64_t split_clamp(int64_t x, int64_t lo, int64_t hi) { return fxa__max_
 
 /* ---- Sizes ------------------------------------------------------------------------------------------------------- */
 
-/* Returns the maximum keys of a block. It is halved for masks that only range analysis evaluates, because smaller
- * blocks exclude more pairs, and for sets that process many rows at once. */
+/* Returns the maximum keys of a block: half as many for masks that only range analysis evaluates, because smaller
+ * blocks exclude more pairs, and for kernels that process many rows at once. */
 static int64_t split_block_keys(const fxa__cpu_code *code, int64_t widest) {
     bool by_ranges = code->classify && !code->mask;
     int64_t shorter = code->kernels->rows > FXA__CPU_ROW_BLOCK || by_ranges ? 2 : 1, nr = code->kernels->nr;
@@ -72,8 +72,8 @@ fxa__cpu_sizes fxa__cpu_forward_sizes(const fxa__cpu_code *code, const fxa_probl
 
 /* ---- Tasks ------------------------------------------------------------------------------------------------------- */
 
-/* Divides rows into tiles. The tiles of long sequences contain rows of one head, of which masks leave fewer pairs;
- * other tiles contain rows of several heads. */
+/* Divides rows into tiles. If a head has many rows, a tile has rows of one head only, because the mask excludes more
+ * pairs of such a tile; else a tile has rows of several heads. */
 static void split_rows(const fxa__cpu_sizes *sizes, int64_t heads, int64_t q_len, fxa__cpu_forward_split *split) {
     bool per_head = 2 * q_len > sizes->tile_rows;
     int64_t rows = per_head ? q_len : heads * q_len, tiles = fxa__div_up(rows, sizes->tile_rows);

@@ -47,7 +47,7 @@ const fxa__cpu_kernels fxa__cpu_amx[1] = {{
     .format = &fxa__cpu_format_transposed,
     .micro = {PAIRS_MICRO, .gemm = fxa__amx_gemm},
     .pairs = {PAIRS_PAIRS, .depth = 2 * FXA__AMX_WORDS, .gemm_pairs = fxa__amx_gemm_pairs},
-    .dots = kern_dots_f32, /* with tiles, bf16 pairs are no faster than floats */
+    .dots = kern_dots_f32, /* on processors with AMX, bf16 dot products are no faster than f32 ones */
     .enter = fxa__amx_enter,
     .leave = fxa__amx_leave,
 }};

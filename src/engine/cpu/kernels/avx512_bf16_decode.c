@@ -1,8 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
  * Scores of decoding with AVX512_BF16: queries times keys as they are stored. Both are bf16, so products are exact; see
- * bf16.h. As in body/decode.inc, rows are processed in groups of 4, 2 and 1, with as many keys at once as give 16 sums,
- * and the next block of keys is prefetched meanwhile. The queries of a group are first copied to the stack as pairs.
+ * bf16.h. As in body/decode.inc, queries are processed in groups of 4, 2 and 1, with as many keys at once as give 16
+ * sums, and the next block of keys is prefetched meanwhile. The queries of a group are first copied to the stack as
+ * pairs.
  */
 #include "bf16.h"
 
@@ -14,7 +15,7 @@
 enum { DOTS16_SUMS = 16, DOTS16_WORDS = FXA_MAX_D / 2 /* sums of a block, and maximum words of a query */ };
 #define DOTS16_INLINE static inline __attribute__((always_inline))
 
-/* The rows of K that are multiplied by the queries of a group of heads, and the prefetch of later rows. */
+/* The keys that are multiplied by a group of queries, and the address of later keys to prefetch. */
 typedef struct dots16_keys {
     const uint16_t *x;       /* [.., ld] bf16 rows of K */
     int64_t ld, d;           /* row pitch and head dim */
@@ -74,8 +75,8 @@ DOTS16_INLINE void dots16_block(const int rows, const int keys, float *out, int6
     for (int r = 0; r < rows; r++) memcpy(out + r * ldo, lanes + r * keys, (size_t)n * sizeof(float));
 }
 
-/* Computes the scores of a group of rows. next: first row that the group prefetches; it prefetches a block of keys for
- * every `parts` blocks. */
+/* Computes the scores of a group of queries. next: address of the first key that the group prefetches. For every
+ * `parts` blocks of keys that it computes, the group prefetches one block. */
 DOTS16_INLINE void dots16_group(const int rows, float *out, int64_t ldo, const float *q, int64_t ldq,
                                 const fxa__cpu_stored_rows *x, uintptr_t next, int64_t step, int64_t parts) {
     _Alignas(64) uint32_t pairs[4 * DOTS16_WORDS];
@@ -89,7 +90,7 @@ DOTS16_INLINE void dots16_group(const int rows, float *out, int64_t ldo, const f
         dots16_block(rows, keys, out + i, ldo, keys, pairs, &k);
         if (++turn == parts) turn = 0, k.next += (uintptr_t)(keys * step);
     }
-    k.ld = 0; /* all keys of a block are the same key */
+    k.ld = 0; /* stride 0: the remaining keys are computed one at a time */
     for (; i < x->n; i++, k.x += x->ld) dots16_block(rows, keys, out + i, ldo, 1, pairs, &k);
 }
 

@@ -1,7 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * Matrix products of bf16 pairs, for the sets "avx512-bf16" and "amx". Their real is float. Loading, row operations and
- * bytecode are those of "avx512"; packing, products and decode's scores are different (avx512.c has the tables).
+ * Matrix products of bf16 pairs, for the instruction sets "avx512-bf16" and "amx". Their real is float. Loading, row
+ * operations and bytecode are those of "avx512"; packing, products and decode's scores are different (avx512.c has the
+ * tables).
  *
  * A pair is two bf16 in one 32-bit word, the even one in the low half: rows 2k and 2k + 1 of a column of B, or columns
  * 2k and 2k + 1 of a row of A. An odd end is padded with zero. Panels of B are [ceil(k/2)][FXA__BF16_NR] words and use

@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * Kernels for scalar: plain C with one lane. Every machine can run this set, and all other sets are tested against it.
+ * Kernels for scalar: plain C with one lane. Every machine can run these kernels, and all others are tested against
+ * them.
  */
 #include "set.h"
 

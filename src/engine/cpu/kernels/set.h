@@ -1,9 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * Compiles one set of bodies to the kernels of an instruction set, for double and for float. Each file of kernels/
- * names its instruction set and includes body/all.inc twice, first with REAL_IS_DOUBLE 1, then 0. In the bodies `real`
- * is double or float. A macro appends _f64 or _f32 to each name that is listed here, so that both versions fit into one
- * file; bodies append it to other names by KERN_NAME.
+ * Compiles the function bodies of body/ to the kernels of an instruction set, for double and for float. Each file
+ * of kernels/ names its instruction set and includes body/all.inc twice, first with REAL_IS_DOUBLE 1, then 0. In the
+ * bodies `real` is double or float. A macro appends _f64 or _f32 to each name that is listed here, so that both
+ * versions fit into one file; bodies append it to other names by KERN_NAME.
  *
  * The file of an instruction set defines:
  *   KERN_SCALAR, KERN_SSE2, KERN_AVX2, KERN_AVX512 or KERN_NEON
@@ -103,7 +103,8 @@
 #define v_pow KERN_NAME(v_pow)
 #define v_rsqrt KERN_NAME(v_rsqrt)
 
-/* One table of kernels, for use after the bodies of both widths; lanes: reals per vector. */
+/* Initialiser of a fxa__cpu_kernels, for use after body/all.inc has been included for double and for float; lanes:
+ * reals per vector. */
 #define KERN_TABLE(isa_name, suffix, size, lanes)                                                                      \
     {                                                                                                                  \
         KERN_ROWS(isa_name, suffix, size, lanes), .mr = GEMM_MR, .nr = GEMM_VECS * (lanes),                            \

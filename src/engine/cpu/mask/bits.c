@@ -13,11 +13,11 @@
 enum {
     /* ROWS: number of rows that are classified together before the tape runs them. COST: operations per pair of a mask
      * above which rows are classified. Ice Lake, f32, S 4096, H 8, D 64: a mask of 3 operations takes 100 ms with
-     * classification and 87 without; a mask of 20 operations that leaves blocks of 512 takes 138 and 198 ms. With 48,
+     * classification and 87 without; a block mask of 20 operations, with blocks of 512, takes 138 and 198 ms. With 48,
      * 96 and 192 rows that second mask takes 133, 138 and 147 ms. */
     BITS_CLASSIFY_ROWS = 96,
     BITS_CLASSIFY_COST = 6,
-    /* maximum bytes of all shared entries: fits a mask of 8,192 x 8,192 pairs with its summaries */
+    /* maximum bytes of all shared cache entries: enough for a mask of 8,192 x 8,192 pairs with its summaries */
     BITS_SHARED_BYTES = 16 << 20
 };
 
@@ -42,7 +42,7 @@ void fxa__cpu_masked_tile_carve(fxa__carver *c, const fxa__cpu_code *code, int64
     masked->mask.scratch = fxa__tape_carve(c, code->mask, rows, keys);
 }
 
-/* Returns true if the mask is the same for several heads or batch entries. */
+/* Returns true if the mask does not read the head, and several heads or batch entries share it. */
 static bool bits_repeat(const fxa__cpu_code *code, const fxa_problem *p) {
     bool by_b = code->band.reads >> FXA_INPUT_B & 1, by_h = code->band.reads >> FXA_INPUT_H & 1;
     return code->mask && !by_h && (p->hq > 1 || (!by_b && p->b > 1));
@@ -69,7 +69,7 @@ void fxa__cpu_shared_mask_bits_carve(fxa__carver *c, const fxa__cpu_code *code, 
     }
 }
 
-/* ---- Filling ----------------------------------------------------------------------------------------------------- */
+/* ---- Computing bits ---------------------------------------------------------------------------------------------- */
 
 static uint64_t bits_low(int64_t n) { /* Returns a word whose first n bits are set, 0 <= n <= 64. */
     return n >= 64 ? UINT64_MAX : ((uint64_t)1 << n) - 1;
@@ -88,8 +88,8 @@ static uint64_t bits_granules(uint64_t word, int64_t granule) {
     return out;
 }
 
-/* Computes the summary of a row: granules with some attended pair, and granules with all pairs. Words that equal those
- * of the previous row are not examined again. */
+/* Computes the summary of a row: granules with some attended pair, and granules in which all pairs are attended. Words
+ * that equal those of the previous row are not examined again. */
 static void bits_sum_up(const fxa__cpu_masked_tile *c, const fxa__cpu_mask_bits *to, int64_t row) {
     const uint64_t *pairs = to->pairs + row * c->words;
     const uint64_t *before = row > 0 ? to->pairs + to->from[row - 1] * c->words : NULL;
@@ -107,7 +107,7 @@ static void bits_sum_up(const fxa__cpu_masked_tile *c, const fxa__cpu_mask_bits 
     to->all[row] = all;
 }
 
-/* Sets the tile's rows and the block's keys in the tape, if that has not been done yet. */
+/* Passes the tile's rows and the block's keys to the mask's tape, if that has not been done yet. */
 static void bits_ready(fxa__cpu_masked_tile *c, bool *block_ready) {
     const fxa__cpu_kv_group *g = c->g;
     if (!c->ready) {
@@ -147,7 +147,7 @@ static int64_t bits_repeat_row(const fxa__cpu_masked_tile *c, const fxa__cpu_mas
     return i;
 }
 
-/* Computes the bits of a tile, and which granules of its rows have pairs. */
+/* Computes the mask bits of a tile, and which granules of its rows have attended pairs. */
 static void bits_compute(fxa__cpu_masked_tile *c, fxa__cpu_mask_bits *to) {
     bool ready = false;
     int64_t span = fxa__tape_mask_cost(c->mask.tape) > BITS_CLASSIFY_COST ? BITS_CLASSIFY_ROWS : c->n;

@@ -105,7 +105,8 @@ static void classify_set(const fxa__cpu_kv_group *g, fxa_tile_bounds *box, fxa_i
 }
 
 int64_t fxa__cpu_range_cache_count(const fxa__cpu_code *code, const fxa__problem *p) {
-    const double per_question = 2048; /* pairs of a classified box: a sub-block of one or two panels; untuned */
+    /* number of pairs per range analysis: about a sub-block of one or two panels; untuned */
+    const double per_question = 2048;
     double questions = (double)p->in.sq * (double)p->in.sk / per_question;
     int64_t n = 16;
     if (!code->classify || p->in.b * p->in.hq <= 1) return 0;
@@ -121,7 +122,8 @@ void fxa__cpu_range_cache_clear(fxa__cpu_kv_group *g, fxa__cpu_range_cache *entr
     for (int64_t i = 0; i < g->n_range_cache; i++) entry[i].tile = UINT32_MAX;
 }
 
-/* Returns the class of a box, from the cache if possible. Inputs that the mask does not read must be 0 in the box. */
+/* Returns the class of the mask in a box of coordinates (an interval for each input), from the cache if possible.
+ * Inputs that the mask does not read must be 0 in the box. */
 static fxa_tile_class classify_box(const fxa__cpu_kv_group *g, const fxa_tile_bounds *box) {
     uint32_t hash = 0;
     if (!g->n_range_cache) return fxa__program_classify(g->code->program, box, g->bound->params, g->ranges, NULL);

@@ -80,7 +80,8 @@ static uint64_t sub_block_low(int64_t n) { /* Returns a word whose first n bits 
     return ((uint64_t)1 << n) - 1;
 }
 
-/* Counts pairs up to FXA__CPU_GAP columns away too, because scores of gaps inside of a sub-block are computed. */
+/* Also returns true if attended pairs are only up to FXA__CPU_GAP columns away: scores of short gaps inside of a
+ * sub-block are computed too. */
 bool fxa__cpu_masked_tile_has_pairs(const fxa__cpu_masked_tile *c, int64_t begin, int64_t n) {
     int64_t from = fxa__max_i64(0, begin - FXA__CPU_GAP) / c->granule,
             to = fxa__div_up(begin + n + FXA__CPU_GAP, c->granule);
@@ -103,7 +104,7 @@ int64_t fxa__cpu_masked_tile_choose_rows(const fxa__cpu_masked_tile *c, int64_t 
     if (sub_block_is_one(c, row, most)) return most < kernels->mr ? most : most / kernels->mr * kernels->mr;
     for (int64_t n = 1, room = 0; n <= most; n++, room--) { /* room: rows left in the last micro-kernel */
         if (room == 0) room = kernels->mr, work += kernels->rows ? kernels->mr : SUB_BLOCK_MORE_ROWS;
-        if (!kernels->rows) work++; /* sets that process many rows at once always compute entire micro-kernels */
+        if (!kernels->rows) work++; /* kernels with `rows` set always compute entire micro-kernels */
         more = c->bits->any[row + n - 1] & ~any;
         /* tested first because popcount is a call, and rows rarely differ */
         if (more) count += __builtin_popcountll(more);
@@ -115,8 +116,8 @@ int64_t fxa__cpu_masked_tile_choose_rows(const fxa__cpu_masked_tile *c, int64_t 
     return best;
 }
 
-/* Returns the granules in which at least one of these rows has a pair. *all receives the granules in which all rows
- * have all pairs. */
+/* Returns the granules in which at least one of these rows has an attended pair. *all receives the granules in which
+ * all pairs of all these rows are attended. */
 static uint64_t sub_block_any(const fxa__cpu_masked_tile *c, int64_t row, int64_t rows, uint64_t *all) {
     uint64_t any = 0;
     *all = UINT64_MAX;

@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * Sub-blocks: the parts of a tile of rows and a block of keys in which the mask leaves attended pairs. Both passes skip
- * all other pairs. A sub-block is a set of rows and a run of columns that are computed by the same products; if the
- * mask of a row has holes, the row is in several sub-blocks. A tile and a block are described in one of four ways, the
+ * Sub-blocks: the parts of a tile of rows and a block of keys that have attended pairs. Both passes skip all other
+ * pairs. A sub-block is a set of rows and a run of columns that are computed by the same products; if the mask of a row
+ * has holes, the row is in several sub-blocks. The mask of a tile and a block is described in one of four ways, the
  * cheapest that is sufficient:
  *
  *   full    there is no mask, or range analysis finds that every pair is attended
@@ -70,8 +70,8 @@ typedef struct fxa__cpu_shared_mask_bits {
     fxa__cpu_mask_bits_entry *entries; /* [count] */
 } fxa__cpu_shared_mask_bits;
 
-/* Allocates the cache entries for tiles of at most `rows` rows and blocks of `keys` keys. A carver with a base also
- * marks the entries as free. */
+/* Allocates the cache entries for tiles of at most `rows` rows and blocks of `keys` keys. If the arena c has memory (a
+ * base address), also marks the entries as free. */
 void fxa__cpu_shared_mask_bits_carve(fxa__carver *c, const fxa__cpu_code *code, const fxa__problem *p, int64_t rows,
                                      int64_t keys, fxa__cpu_shared_mask_bits *shared);
 
@@ -88,21 +88,25 @@ typedef struct fxa__cpu_masked_tile {
     int64_t words;          /* number of 64-bit words of a row of bits */
 
     /* The current tile. */
-    int64_t number;       /* index of the tile among tiles that may share bits */
+    /* index of the tile within its head, or within the kv group if tiles span several heads; selects the cache entry */
+    int64_t number;
     int64_t first, n;     /* stacked rows first..first+n of the kv group */
     const int32_t *h, *q; /* [n] coordinates of the rows */
     bool ready;           /* the rows of the tape `mask` are those of the tile */
 
     /* The current key block. */
-    int64_t key, keys;    /* keys key..key+keys that the mask leaves; entire granules if there are bits */
+    /* keys key..key+keys: the key block without keys at its ends that the mask excludes; entire granules if `bits`
+     * is set */
+    int64_t key, keys;
     int64_t row, row_end; /* rows outside of row..row_end have no sub-block */
     fxa_tile_class tile;  /* class of the tile and the block */
     bool banded;          /* each row with coordinate q attends to exactly the columns q + band_begin .. q + band_end */
-    int64_t band_begin, band_end;   /* first and last (exclusive) column of a row, relative to the row's coordinate q */
-    const fxa__cpu_mask_bits *bits; /* bits of the tile and block; NULL: the mask is described in another way */
+    int64_t band_begin, band_end; /* first and last (exclusive) column of a row, relative to the row's coordinate q */
+    /* mask bits of the tile and block; NULL: `tile`, the band or the program's tape describes the mask */
+    const fxa__cpu_mask_bits *bits;
 } fxa__cpu_masked_tile;
 
-/* Allocate a worker's memory; start a run with that memory. */
+/* Allocate the memory of a worker's masked tile; initialise the masked tile for a run. */
 void fxa__cpu_masked_tile_carve(fxa__carver *c, const fxa__cpu_code *code, int64_t rows, int64_t keys,
                                 fxa__cpu_masked_tile *masked);
 void fxa__cpu_masked_tile_start(fxa__cpu_masked_tile *masked, const fxa__cpu_kv_group *g,
@@ -115,8 +119,8 @@ int64_t fxa__cpu_sub_block_max_count(const fxa__cpu_code *code, int64_t rows, in
  * kv groups or heads share bits. */
 void fxa__cpu_masked_tile_set_rows(fxa__cpu_masked_tile *masked, int64_t number, int64_t first, int64_t n,
                                    const int32_t *h, const int32_t *q);
-/* Sets the key block to those of keys key..key+m that the mask leaves: masked->key, masked->keys. Returns false if none
- * is left. */
+/* Sets the key block (masked->key, masked->keys) to keys key..key+m, without keys at its ends that the mask excludes
+ * for all rows. Returns false if the mask excludes all pairs. */
 bool fxa__cpu_masked_tile_set_keys(fxa__cpu_masked_tile *masked, int64_t key, int64_t m);
 
 /* Returns the number of rows, at most `most`, from `row` of the tile on, that should share their products, so that the
@@ -126,8 +130,8 @@ int64_t fxa__cpu_masked_tile_choose_rows(const fxa__cpu_masked_tile *masked, int
  * call. Returns false if there is none. */
 bool fxa__cpu_sub_block_next(const fxa__cpu_masked_tile *masked, int64_t row, int64_t rows, int64_t *at,
                              fxa__cpu_sub_block *out);
-/* Cuts a sub-block: returns its part in rows row..row+rows and columns begin..end that the mask leaves. begin == end:
- * nothing is left. */
+/* Returns the sub-block of rows row..row+rows in columns begin..end, without columns at its ends that the mask excludes
+ * for all these rows. In the result, begin == end if no pair is attended. */
 fxa__cpu_sub_block fxa__cpu_sub_block_within(const fxa__cpu_masked_tile *masked, int64_t row, int64_t rows,
                                              int64_t begin, int64_t end);
 /* Returns true if some row may have a sub-block that overlaps columns begin..begin+n of the key block. */

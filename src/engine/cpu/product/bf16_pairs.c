@@ -4,7 +4,7 @@
  * PAIRS_WORDS words. B is in panels of pairs, which use the first half of the memory of panels of reals.
  *
  * The formats differ in transposed sums W^T X, where the weights W are P or dS. Format "pairs": A = W^T, rounded by its
- * columns, and B = X, as in panels.c. Format "transposed", for kernel sets that pack panels faster than the rows of a
+ * columns, and B = X, as in panels.c. Format "transposed", for kernels that pack panels faster than the rows of a
  * transposed A: A = X^T, and W is packed as B, a few columns at a time. The products of format "transposed" are added
  * to sums^T [d,columns], which sum_end adds to out.
  */

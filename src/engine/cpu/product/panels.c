@@ -62,14 +62,15 @@ void fxa__cpu_panels_product(const fxa__cpu_kernels *kernels, const fxa__cpu_pro
 /* ---- Transposed sums --------------------------------------------------------------------------------------------- */
 
 /* Number of columns of W per product if the columns have different nonzero rows: two micro-kernels of 12 rows of `out`,
- * or four of 6. Untuned: fewer columns follow the mask more closely, more columns use B for more rows. */
+ * or four of 6. Untuned: fewer columns follow the mask more closely; with more columns, a loaded panel of X serves more
+ * rows of `out`. */
 enum { PANELS_MASKED_STEP = 24 };
 
 /* Products are added to `out` directly, so `sums` needs no memory. */
 void fxa__cpu_panels_sum_layout(const fxa__cpu_kernels *kernels, fxa__cpu_transposed_sum *sum) {
     sum->x_size = fxa__cpu_panels_size(kernels, sum->capacity, sum->d);
     sum->sums_size = sum->room_size = 0;
-    sum->depth = kernels->nr / kernels->micro.panel_row; /* 1, or 2 for pairs */
+    sum->depth = kernels->nr / kernels->micro.panel_row; /* 1, or 2 for bf16 pairs */
     sum->step = sum->columns;
     sum->masked_step = PANELS_MASKED_STEP;
 }

@@ -46,9 +46,9 @@ typedef struct fxa__cpu_transposed_sum {
     void *out;           /* [columns,ld_out] result */
     int64_t ld_out;      /* row pitch of `out` */
     const void *ones;    /* [max(columns, d)] reals of value 1 */
-    int64_t x_size;      /* reals of `x`. sum_layout sets this member and the next five */
-    int64_t sums_size;   /* reals of `sums` */
-    int64_t room_size;   /* reals of `room` */
+    int64_t x_size;      /* number of reals of `x`; sum_layout sets x_size..masked_step */
+    int64_t sums_size;   /* number of reals of `sums` */
+    int64_t room_size;   /* number of reals of `room` */
     int64_t depth;       /* rows that a product reads at once; W must be 0 in excess rows */
     int64_t step;        /* recommended columns of W per call of sum_add */
     int64_t masked_step; /* recommended columns if columns of W have different nonzero rows */
@@ -68,7 +68,7 @@ struct fxa__cpu_format {
     void (*a_weights)(const fxa__cpu_kernels *kernels, void *weights, int64_t ld, int64_t rows, int64_t begin,
                       int64_t end, int64_t columns);
 
-    /* Returns the reals of a packed B [k,n]. */
+    /* Returns the number of reals that a packed B [k,n] occupies. */
     int64_t (*b_size)(const fxa__cpu_kernels *kernels, int64_t k, int64_t n);
     /* Pack rows x of real as B. b_pack_t packs x^T, with x [n,k]; b_pack packs x [k,n]. */
     void (*b_pack_t)(const fxa__cpu_kernels *kernels, fxa__cpu_packed_b *b, const void *x, int64_t ld, int64_t n,
