@@ -60,7 +60,8 @@ typedef struct fxa__cpu_backward_split {
     int64_t tasks; /* number of tasks: key_splits * groups. Task index: (key split * b + batch entry) * hkv + KV head */
     int64_t chains;      /* number of chains; the tasks of a chain add to the same sums, one after the other */
     uint32_t chain_axes; /* FXA__CPU_CHAIN_BY_x: chain of a task = (the task's index along these axes) % `chains` */
-    uint64_t shared;     /* bit t: all chains share one sum of tensor t, because no two chains add to one element */
+    /* bit t: all chains share one sum of tensor t, because no two chains add to the same element */
+    uint64_t shared;
     /* bit t: each element of tensor t receives the gradient of at most one pair, see fxa__tape_sum */
     uint64_t one_pair_per_element;
     int64_t ld_d, ld_v; /* row pitch in reals of matrices with d_qk and with d_v columns: rounded up to entire panels */

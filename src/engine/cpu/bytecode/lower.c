@@ -322,8 +322,7 @@ static void lower_want_one(lower_state *l, int32_t node) {
     if (l->g->nodes[node].level == TAPE_FULL) l->wanted[node] = 1;
 }
 
-/* Sets `wanted` of the nodes of level FULL that a result (root) needs. Operands of that level have lower indices than
- * the nodes that read them, so one pass is enough. */
+/* Sets `wanted` of the nodes of level FULL that a result (root) needs. One pass: operands precede their readers. */
 static void lower_want(lower_state *l, const fxa__tape_root *root) {
     const fxa__tape_node *nodes = l->g->nodes, *access = root->access >= 0 ? &nodes[root->access] : NULL;
     for (size_t i = 0; i < l->g->n_nodes; i++) l->wanted[i] = 0;

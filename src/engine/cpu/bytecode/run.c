@@ -123,7 +123,7 @@ static void run_level(fxa__tape_run *run, int level, int64_t row, int64_t n) {
     run_instructions(&r, l, 0, l->n_ins);
 }
 
-/* Returns the memory of a leaf's register. */
+/* Returns the register of a leaf: an input, a param or a constant. */
 static void *run_reg(const fxa__tape_state *s, const fxa__tape_leaf *leaf) {
     return s->base[leaf->level] + (size_t)leaf->reg * s->pitch[leaf->level];
 }
@@ -195,7 +195,8 @@ void fxa__tape_batch(fxa__tape_run *run, int32_t b, int32_t q_len, int32_t k_len
         if (t->leaves[i].level == TAPE_UNIFORM) run_fill_uniform(run, &t->leaves[i], coord);
     s->far = run_is_far(run);
     s->heads = run_heads(run);
-    FXA__ASSERT(s->heads || t->level[TAPE_SHARED].n_ins == 0); /* SHARED values depend on the head, so h is a leaf */
+    /* SHARED values depend on the head, so the input h has a register */
+    FXA__ASSERT(s->heads || t->level[TAPE_SHARED].n_ins == 0);
     s->shared = false;
     run_level(run, TAPE_UNIFORM, 0, 1);
 }

@@ -108,7 +108,8 @@ typedef struct fxa__cpu_forward_worker {
     int32_t *keep; /* [keys + FXA__CPU_KEEP_CAPACITY] dropout decisions of a row: -1 = kept, 0 = dropped */
     double *row;   /* [dv] f64 output of a row, computed or merged from key splits */
     double *old;   /* [dv] f64 copy of the stored output that `row` is merged with (FXA_ACCUMULATE_O) */
-    /* [0] the program without its mask, [1] with its mask; member `tape` is NULL if the program changes no score */
+    /* [0] tape of the program without its mask, [1] with its mask; member `tape` is NULL if the pass does not use that
+     * tape */
     fxa__tape_run tape[2];
     bool keys_are_consecutive; /* key coordinates increase by 1 from key to key; valid with dropout only */
     bool v_is_unpacked;        /* V of some block holds infinities or NaN; from that block on V is not packed */
@@ -170,7 +171,8 @@ void fxa__cpu_decode_block_rescaled(fxa__cpu_forward_worker *w);
 
 #define FXA__CPU_RESCALE 0x1p64 /* divisor of V in the f64 sums: more than the number of keys times dropout's factor */
 
-/* Returns the first row >= `row` whose scores are in range but whose output is not finite; n if there is none. */
+/* Returns the first row >= `row` whose output is not finite although no score of the row is NaN or +inf; task.n if
+ * there is none. */
 int64_t fxa__cpu_overflow_find(const fxa__cpu_forward_worker *w, int64_t row);
 /* Recomputes, in f64, the outputs of the rows >= `row` that fxa__cpu_overflow_find finds, if finite values of V can
  * have made these outputs overflow. */
@@ -185,7 +187,7 @@ double fxa__cpu_rescaled_finish(const fxa__cpu_forward_worker *w, void *o, const
 
 /* ---- output.c ---------------------------------------------------------------------------------------------------- */
 
-/* Stores the rows of the task, or keeps them as split results if keys are split. group: index of the kv group. */
+/* Stores the outputs of the task's rows: as split results if keys are split. group: index of the kv group. */
 void fxa__cpu_output(fxa__cpu_forward_worker *w, int64_t group);
 /* Merges the split results of a kv group and stores its rows. */
 void fxa__cpu_output_merge_splits(fxa__cpu_forward_worker *w, int64_t group);

@@ -86,7 +86,7 @@ static void output_store(fxa__cpu_forward_worker *w, const output_to *to, void *
     if (w->g.p->in.flags & FXA_ACCUMULATE_O)
         output_merge(w, &to->o, o, factor * w->g.bound->load[FXA_SLOT_O], &lse, &to->lse);
     else {
-        if (!(factor > 0)) output_fill(w, o, to->o.n, factor); /* 0 or NaN */
+        if (!(factor > 0)) output_fill(w, o, to->o.n, factor); /* factor is 0 or NaN */
         fxa__cpu_store(w->kernels, w->g.bound, FXA_SLOT_O, &to->o, o, factor > 0 ? factor : 1, false);
     }
     if (to->lse.data) output_store_one(&to->lse, lse);
@@ -146,7 +146,7 @@ static void output_add_splits(fxa__cpu_forward_worker *w, int64_t group, int64_t
     }
 }
 
-/* Merges the key splits of stacked row r. Its output is then in w->o. */
+/* Merges the key splits of stacked row r. Stores the row's output in w->o. */
 static output_row output_merge_row(fxa__cpu_forward_worker *w, int64_t group, int64_t r) {
     const fxa__cpu_kernels *kernels = w->kernels;
     int64_t dv = w->g.p->in.d_v;

@@ -68,8 +68,8 @@ static fxa__cpu_score_row softmax_columns(const fxa__cpu_forward_worker *w, cons
     return (fxa__cpu_score_row){fxa__cpu_real_at(w->kernels, t, *from - column), to - *from, 0};
 }
 
-/* Runs the program on scores that start at column `from`. Tapes are fastest on entire steps, so some scores past the
- * end are computed too; these are unused. */
+/* Runs the program on scores that start at column `from`. Tapes are fastest on entire steps of FXA__TAPE_STEP elements,
+ * so some scores past the end are computed too; these are unused. */
 static void softmax_program(fxa__tape_run *run, int64_t row, int64_t from, const fxa__cpu_score_row *x) {
     int64_t steps = fxa__round_up(x->n, FXA__TAPE_STEP);
     fxa__tape_row(run, row, from, fxa__min_i64(steps, run->columns - from), x->s, NULL, x->s);
@@ -83,7 +83,8 @@ static void softmax_scores_row(fxa__cpu_forward_worker *w, const fxa__cpu_sub_bl
     if (s->masked && w->masked.bits) w->kernels->row_mask(x->s, fxa__cpu_masked_tile_bits(&w->masked, row), from, x->n);
 }
 
-/* Returns the scores of row i of the row block in all sub-blocks, after the program. Sets *from to the first column. */
+/* Returns the scores of row i of the row block in all sub-blocks, after the program. Sets *from to the column of the
+ * first score. */
 static fxa__cpu_score_row softmax_scores(fxa__cpu_forward_worker *w, const fxa__cpu_sub_block *s, int count,
                                          int64_t column, int64_t i, int64_t *from) {
     int64_t row = s->row + i;

@@ -27,7 +27,7 @@ enum {
 
 BF16_INLINE __mmask16 bf16_first(int64_t n) { return (__mmask16)(n >= 16 ? 0xffff : n <= 0 ? 0 : (1 << n) - 1); }
 
-/* Rounds 32 floats of a row to 16 pairs. Floats past n count as 0. */
+/* Rounds 32 floats of a row to 16 bf16 pairs. Floats from x[n] on count as 0. */
 BF16_INLINE __m512i bf16_pairs(const float *x, int64_t n) {
     if (n >= 32) return (__m512i)_mm512_cvtne2ps_pbh(_mm512_loadu_ps(x + 16), _mm512_loadu_ps(x));
     __m512 low = _mm512_maskz_loadu_ps(bf16_first(n), x);
@@ -35,7 +35,7 @@ BF16_INLINE __m512i bf16_pairs(const float *x, int64_t n) {
     return (__m512i)_mm512_cvtne2ps_pbh(high, low);
 }
 
-/* Rounds lane i of both vectors to pair i. */
+/* Rounds lane i of both vectors to bf16 pair i. */
 BF16_INLINE __m512i bf16_zip(__m512 even, __m512 odd) {
     const __m512i order = _mm512_set_epi16(31, 15, 30, 14, 29, 13, 28, 12, 27, 11, 26, 10, 25, 9, 24, 8, 23, 7, 22, 6,
                                            21, 5, 20, 4, 19, 3, 18, 2, 17, 1, 16, 0);
@@ -91,7 +91,7 @@ void fxa__bf16_add_transposed(void *out, int64_t ld_out, const void *x, int64_t 
 
 /* ---- Panels of B ------------------------------------------------------------------------------------------------- */
 
-/* Returns 32 elements of a row, of which n exist, as 16 pairs. The row has floats, which are rounded, or bf16
+/* Returns 32 elements of a row, of which n exist, as 16 bf16 pairs. The row has floats, which are rounded, or bf16
  * (`stored`). */
 BF16_INLINE __m512i bf16_row(const void *x, int64_t at, int64_t n, const bool stored) {
     if (!stored) return bf16_pairs((const float *)x + at, n);
@@ -181,7 +181,7 @@ BF16_INLINE void bf16_round_16(uint32_t *out, int64_t step, int64_t rows, int64_
     if (k > 0) _mm512_storeu_si512(out, bf16_zip(bf16_column(a, rs, rows), _mm512_setzero_ps()));
 }
 
-/* Rounds A to pairs [k/2][step], where the rows of A become columns, 16 at a time. */
+/* Rounds A to bf16 pairs [k/2][step], where the rows of A become columns, 16 at a time. */
 static void bf16_round_columns(uint32_t *out, int64_t step, int64_t m, int64_t k, const float *a, int64_t rs,
                                int64_t cs) {
     for (; m > 0; m -= 16, a += 16 * rs, out += 16) {
@@ -192,7 +192,7 @@ static void bf16_round_columns(uint32_t *out, int64_t step, int64_t m, int64_t k
     }
 }
 
-/* Like bf16_round_columns, for a row-major A, whose pairs are transposed. */
+/* Like bf16_round_columns, for a row-major A, whose bf16 pairs are transposed. */
 static void bf16_transpose_rows(uint32_t *out, int64_t step, int64_t m, int64_t k, const float *a, int64_t rs,
                                 int64_t cs) {
     for (int64_t i = 0; i < m; i += 16) {

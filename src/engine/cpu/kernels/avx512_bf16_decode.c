@@ -3,7 +3,7 @@
  * Scores of decoding with AVX512_BF16: queries times keys as they are stored. Both are bf16, so products are exact; see
  * bf16.h. As in body/decode.inc, queries are processed in groups of 4, 2 and 1, with as many keys at once as give 16
  * sums, and the next block of keys is prefetched meanwhile. The queries of a group are first copied to the stack as
- * pairs.
+ * bf16 pairs.
  */
 #include "bf16.h"
 

@@ -23,8 +23,8 @@
 
 enum {
     FXA__CPU_GRANULE = 16, /* minimum number of columns of a granule */
-    /* Minimum number of columns between two runs that makes them separate sub-blocks. Ice Lake, f32, S 4096, H 8, D 64,
-     * CPU time: a tree mask took 78.5 ms with 16 and 75.3 with 32, a block mask 64.4 and 63.2 ms. */
+    /* Minimum number of columns between two runs of columns for the runs to be separate sub-blocks. Ice Lake, f32, S
+     * 4096, H 8, D 64, CPU time: a tree mask took 78.5 ms with 16 and 75.3 with 32, a block mask 64.4 and 63.2 ms. */
     FXA__CPU_GAP = 32
 };
 

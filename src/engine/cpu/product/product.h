@@ -21,7 +21,7 @@
 
 typedef struct fxa__cpu_packed_b {
     void *panels;     /* [b_size] packed B, in the caller's memory */
-    const void *rows; /* B in place, used without packing; NULL: B is in `panels` */
+    const void *rows; /* B as it is stored, if it is used without packing; NULL: B is in `panels` */
     int64_t k;        /* number of rows of B */
 } fxa__cpu_packed_b;
 
@@ -49,7 +49,7 @@ typedef struct fxa__cpu_transposed_sum {
     int64_t x_size;      /* number of reals of `x`; sum_layout sets x_size..masked_step */
     int64_t sums_size;   /* number of reals of `sums` */
     int64_t room_size;   /* number of reals of `room` */
-    int64_t depth;       /* rows that a product reads at once; W must be 0 in excess rows */
+    int64_t depth;       /* number of rows that a product reads at once; W must be 0 in rows past the last one */
     int64_t step;        /* recommended columns of W per call of sum_add */
     int64_t masked_step; /* recommended columns if columns of W have different nonzero rows */
     void *x;             /* packed X */
