@@ -173,7 +173,7 @@ void fxa__cpu_captured_sum_store(const fxa__cpu_backward_run *run, int64_t piece
     int32_t t = captured_piece(run, piece, &begin, &end);
     const fxa_view *to = &run->bound->dtensors[t];
     double *sum = captured_sum(run, 0, t);
-    if (run->split.one_pair_per_element >> t & 1) return; /* the tiles have stored it */
+    if (run->split.one_pair_per_element >> t & 1) return; /* the tiles have stored this gradient */
     for (int64_t chain = 1; chain < captured_chains(run, t); chain++)
         for (int64_t i = begin; i < end; i++) sum[i] += captured_sum(run, chain, t)[i];
     for (int64_t i = begin, n; i < end; i += n) {

@@ -214,7 +214,7 @@ static bool mask_or_leaf(const fxa__tape_run *run, const fxa__tape_term *term, i
     return true;
 }
 
-/* Returns the number of operands of a term. */
+/* Returns the number of operands of a term of the formula. */
 static int mask_takes(int kind) {
     return kind <= TAPE_BITS_PART ? 0 : kind == TAPE_BITS_NOT ? 1 : kind == TAPE_BITS_SELECT ? 3 : 2;
 }

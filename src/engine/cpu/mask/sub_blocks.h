@@ -95,7 +95,7 @@ typedef struct fxa__cpu_masked_tile {
     bool ready;           /* the rows of the tape `mask` are those of the tile */
 
     /* The current key block. */
-    /* keys key..key+keys: the key block without keys at its ends that the mask excludes; entire granules if `bits`
+    /* keys key..key+keys: the key block without keys at its ends that the mask excludes; cut between granules if `bits`
      * is set */
     int64_t key, keys;
     int64_t row, row_end; /* rows outside of row..row_end have no sub-block */
