@@ -82,6 +82,11 @@ __attribute__((unused)) static int64_t t_int(t_rng *r, int64_t lo, int64_t hi) {
 __attribute__((unused)) static double t_real(t_rng *r, double lo, double hi) {
     return lo + (hi - lo) * ((double)(t_next(r) >> 11) * 0x1p-53);
 }
+/* Returns x * 2^e with x between lo and hi, and e between e_lo and e_hi. */
+__attribute__((unused)) static double t_real_scaled(t_rng *r, double lo, double hi, int e_lo, int e_hi) {
+    int e = (int)t_int(r, e_lo, e_hi);
+    return ldexp(t_real(r, lo, hi), e);
+}
 
 #define T_FAIL(...)                                                                                                    \
     do {                                                                                                               \

@@ -10,7 +10,7 @@ import tempfile
 import unittest
 
 ROOT = os.environ.get("FXA_SOURCE", os.path.dirname(os.path.dirname(os.path.abspath(__file__))))
-MODULES = ("lint.py", "lint_prose.py", "public_header.py")
+MODULES = ("lint.py", "lint_order.py", "lint_prose.py", "public_header.py")
 SPDX = "/* SPDX-License-Identifier: Apache-2.0 */\n"
 KERNEL = "/* SPDX-License-Identifier: Apache-2.0\n *\n * A kernel. */\n"
 CLEAN = {
@@ -150,6 +150,17 @@ class Prose(Tree):
         found = self.lint()
         self.assertIn("src/base:1: 2 of 27 comments speak of code as of a person", found)
         self.assertNotIn("fragment", found)
+
+    def test_order_of_arguments(self):
+        self.write("tests/draw.c", SPDX + "static int draw(t_rng *r) { return (int)t_next(r) + 1; }\n\n"
+                                          "int pair(t_rng *r) {\n    return add(draw(r),\n               draw(r)); /* f(draw(r), draw(r)) */\n}\n\n"
+                                          "int one(t_rng *r) {\n    int x = draw(r);\n    return add(x, draw(r));\n}\n")
+        self.write("src/program/made.c", SPDX + "static int made_node(fxa_builder *b) { return fxa__builder_intern(b, 0); }\n\n"
+                                                "int fxa__made(fxa_builder *b) {\n    return made_sum(made_node(b), 1, made_node(b));\n}\n")
+        found = self.lint()
+        self.assertIn("tests/draw.c:5: two arguments of add draw random numbers; the compiler chooses their order", found)
+        self.assertIn("src/program/made.c:5: two arguments of made_sum make nodes of a program", found)
+        self.assertEqual(found.count("two arguments of"), 2, found)
 
     def test_words_inside_a_sentence_are_no_openings(self):
         self.write("src/base/rows.h", SPDX + GOOD + 4 * "/* Returns what is left of a row where it ends. */\nint a;\n")

@@ -1,6 +1,6 @@
 #!/usr/bin/env python3
 """House rules that a compiler does not check: include directions, unique names, file and line lengths, words that the
-library must not contain, the layout of C; and the prose rules of lint_prose.py. Prints each finding as file:line: text.
+library must not contain, the layout of C; the rule of lint_order.py; and the prose rules of lint_prose.py. Prints each finding as file:line: text.
 Rules whose tool (clang-format, git) or input (a build, the history) is missing are left out."""
 import os
 import re
@@ -8,6 +8,7 @@ import shutil
 import subprocess
 import sys
 
+import lint_order
 import lint_prose
 import public_header
 
@@ -250,6 +251,12 @@ def check_format():
         say(path, int(line), "not as clang-format writes it; run: %s -i %s" % (program, os.path.relpath(path, ROOT)))
 
 
+def check_order():
+    paths = [path for folder in ("src", "tests", "fuzz", "bench") for path in sources(folder, ".c", ".h")]
+    for path, line, text in lint_order.check({os.path.relpath(path, ROOT): open(path).read() for path in paths}):
+        say(os.path.join(ROOT, path), line, text)
+
+
 def check_prose():
     for check in lint_prose.CHECKS:
         for path, line, text in check(ROOT):
@@ -258,7 +265,7 @@ def check_prose():
 
 def main():
     for check in (check_includes, check_names, check_text, check_functions, check_packages, check_assembly,
-                  check_recipes, check_forbidden, check_float_state, check_exports, check_prose, check_format):
+                  check_recipes, check_forbidden, check_float_state, check_exports, check_order, check_prose, check_format):
         check()
     print("\n".join(findings) if findings else "lint: nothing found")
     return 1 if findings else 0

@@ -238,8 +238,8 @@ static fxa_value simplify_sign(fxa_builder *b, const fxa__node *n) {
     fxa_value x = n->arg[0], zero = simplify_number(b, n->type, 0), one = simplify_number(b, n->type, 1);
     fxa_value above = simplify_build(b, FXA_OP_LT, FXA_BOOL, zero, x, 0);
     fxa_value below = simplify_build(b, FXA_OP_LT, FXA_BOOL, x, zero, 0);
-    fxa_value rest = simplify_build(b, FXA_OP_SELECT, type, below, simplify_number(b, n->type, -1),
-                                    simplify_build(b, FXA_OP_MUL, type, zero, x, 0));
+    fxa_value level = simplify_build(b, FXA_OP_MUL, type, zero, x, 0), minus_one = simplify_number(b, n->type, -1);
+    fxa_value rest = simplify_build(b, FXA_OP_SELECT, type, below, minus_one, level);
     return simplify_build(b, FXA_OP_SELECT, type, above, one, rest);
 }
 

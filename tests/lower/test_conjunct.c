@@ -50,8 +50,8 @@ static fxa_value conjunct_random_bool(fxa_builder *b, t_rng *rng, int32_t doc, i
     if (depth == 0 && t_int(rng, 0, 9) == 0) return conjunct_random_prefix(b, rng, doc);
     if (depth == 0 && t_int(rng, 0, 9) == 0) return conjunct_random_documents(b, rng, doc);
     if (depth == 0) {
-        fxa_value x = conjunct_random_side(b, rng, doc);
-        return fxa_builder_op2(b, cmp[t_int(rng, 0, 5)], x, conjunct_random_side(b, rng, doc));
+        fxa_value x = conjunct_random_side(b, rng, doc), y = conjunct_random_side(b, rng, doc);
+        return fxa_builder_op2(b, cmp[t_int(rng, 0, 5)], x, y);
     }
     fxa_value x = conjunct_random_bool(b, rng, doc, (int)t_int(rng, 0, depth - 1));
     int64_t kind = t_int(rng, 0, 5);

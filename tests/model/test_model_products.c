@@ -48,7 +48,7 @@ TEST(numbers_of_16_bits) {
     t_rng rng = {t_seed()};
     for (int i = 0; i < 1 << 16; i++) {
         const int how = i % 4;
-        check_floats[i] = (float)ldexp(t_real(&rng, -1, 1), (int)t_int(&rng, how ? -30 : -100, how ? 18 : 60));
+        check_floats[i] = (float)t_real_scaled(&rng, -1, 1, how ? -30 : -100, how ? 18 : 60);
         if (how == 3) check_floats[i] = (float)fxa__f16_to_f64((uint16_t)(i / 4)) * (1 + 0x1p-11f); /* between two */
     }
     check_floats[0] = INFINITY, check_floats[1] = -INFINITY, check_floats[2] = NAN, check_floats[3] = -0.f;

@@ -362,7 +362,8 @@ TEST(random_programs) {
         for (size_t j = 0; j < sizeof tape; j++) tape[j] = (uint8_t)t_next(&rng);
         fxa_program *program = gen_program(ctx, tape, sizeof tape, GEN_AFFINE_MASK);
         T_REQUIRE(program != NULL);
-        fxa_problem p = tiles_problem(program, t_int(&rng, 1, 40), t_int(&rng, 1, 40));
+        int64_t sk = t_int(&rng, 1, 40);
+        fxa_problem p = tiles_problem(program, t_int(&rng, 1, 40), sk);
         if (t_int(&rng, 0, 1)) p.map_q.base = t_int(&rng, -50, 90);
         if (t_int(&rng, 0, 3) == 0)
             p.map_k = (fxa_index_map){

@@ -244,7 +244,7 @@ TEST(operations_are_off_by_their_units) {
         for (double score = 0.375; score < 5; score += 1.125)
             for (int f64 = 0; f64 < 2; f64++) {
                 double y = bound_value(p, score), got = bound_of(p, score, 0, f64 ? FXA_F64 : FXA_F32);
-                double want = rows[i].units ? rows[i].units * (f64 ? 0x1p-52 : 0x1p-24) * fabs(y) : 0;
+                double want = rows[i].units != 0 ? rows[i].units * (f64 ? 0x1p-52 : 0x1p-24) * fabs(y) : 0;
                 if (!(fabs(got - want) <= 1e-9 * want))
                     T_FAIL("%s of %g: %g, not %g\n", rows[i].text, score, got, want);
             }

@@ -41,7 +41,8 @@ static fxa_value far_atom(far_make *m, int depth) {
     if (depth <= 0 || kind < 3) return fxa_builder_input(m->b, (fxa_input)t_int(m->rng, FXA_INPUT_H, FXA_INPUT_K_LEN));
     fxa_value x = far_form(m, depth - 1);
     if (kind == 3) return fxa_builder_op1(m->b, FXA_OP_ABS, x);
-    return fxa_builder_op2(m->b, round[t_int(m->rng, 0, 4)], x, far_number(m));
+    fxa_value y = far_number(m);
+    return fxa_builder_op2(m->b, round[t_int(m->rng, 0, 4)], x, y);
 }
 
 /* Returns a sum of up to seven multiples of terms, one more than a form has. */

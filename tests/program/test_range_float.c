@@ -126,7 +126,8 @@ TEST(both_widths) {
         float_tape t;
         float_tape_make(&rng, &t);
         int32_t q0 = (int32_t)t_int(&rng, -9, 50), k0 = (int32_t)t_int(&rng, -9, 50);
-        fxa_tile_bounds box = brute_box(0, 0, q0, q0 + t_int(&rng, 0, 6), k0, k0 + t_int(&rng, 0, 6), 9, 9);
+        int64_t keys = t_int(&rng, 0, 6);
+        fxa_tile_bounds box = brute_box(0, 0, q0, q0 + t_int(&rng, 0, 6), k0, k0 + keys, 9, 9);
         int32_t q = (int32_t)t_int(&rng, q0, box.hi[FXA_INPUT_Q]), k = (int32_t)t_int(&rng, k0, box.hi[FXA_INPUT_K]);
         bool strict = t_int(&rng, 0, 1) != 0, moves;
         double limit = float_eval(&t, q, k, t_int(&rng, 0, 1) != 0, 0, &moves);

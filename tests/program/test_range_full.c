@@ -85,8 +85,8 @@ static void full_check(fxa_context *ctx, const char *text, const full_data *d, t
     fxa_error err;
     T_OK(fxa_program_parse(ctx, text, SIZE_MAX, &p, &err));
     for (size_t i = 0; p && i < sizeof starts / sizeof *starts; i++) {
-        int64_t q = starts[i][0], k = starts[i][1];
-        fxa_tile_bounds box = brute_box(0, 1, q, q + t_int(rng, 1, 7), k, k + t_int(rng, 1, 5), 9, 9);
+        int64_t q = starts[i][0], k = starts[i][1], keys = t_int(rng, 1, 5);
+        fxa_tile_bounds box = brute_box(0, 1, q, q + t_int(rng, 1, 7), k, k + keys, 9, 9);
         fxa_tile_class got = fxa_program_classify(p, &box, NULL, d->known);
         fxa_tile_class truth = brute_class(p, &box, NULL, d->views, brute_scores, 1);
         if (got != FXA_TILE_MIXED && got != truth) {
@@ -224,8 +224,8 @@ TEST(rows_at_their_limits_are_never_wrong) {
         T_OK(fxa_program_parse(ctx, text, SIZE_MAX, &p, &err));
         for (int n = 0; p && n < 40; n++) {
             int64_t q = n < 10 ? 0 : t_int(&rng, -60, 60), k = n < 10 ? 0 : t_int(&rng, -60, 60);
-            fxa_tile_bounds box =
-                brute_box(0, 0, q, q + t_int(&rng, 0, n < 10 ? 2 : 40), k, k + t_int(&rng, 0, 9), 9, 9);
+            int64_t keys = t_int(&rng, 0, 9);
+            fxa_tile_bounds box = brute_box(0, 0, q, q + t_int(&rng, 0, n < 10 ? 2 : 40), k, k + keys, 9, 9);
             box.hi[FXA_INPUT_B] = n % 2, box.hi[FXA_INPUT_H] = n % 3;
             fxa_tile_class got = fxa_program_classify(p, &box, NULL, d.known);
             fxa_tile_class truth = brute_class(p, &box, NULL, d.views, brute_scores, 1);
@@ -268,7 +268,8 @@ TEST(forms_near_the_end_of_64_bits_are_never_wrong) {
             int64_t q = t_int(&rng, INT32_MIN, INT32_MAX - 9), k = t_int(&rng, INT32_MIN, INT32_MAX - 9);
             if (j % 2) k = (int64_t)((double)q * (double)c[0] / (double)c[1]); /* they cancel */
             if (k < INT32_MIN || k > INT32_MAX - 9) continue;
-            fxa_tile_bounds box = brute_box(0, 0, q, q + t_int(&rng, 0, 2), k, k + t_int(&rng, 0, 2), 9, 9);
+            int64_t keys = t_int(&rng, 0, 2);
+            fxa_tile_bounds box = brute_box(0, 0, q, q + t_int(&rng, 0, 2), k, k + keys, 9, 9);
             fxa_tile_class got = fxa_program_classify(p, &box, NULL, d.known);
             fxa_tile_class truth = brute_class(p, &box, NULL, d.views, brute_scores, 1);
             if (got != FXA_TILE_MIXED && got != truth) {

@@ -67,8 +67,8 @@ static fxa_value range_any_bool(range_make *m, int depth) {
         return fxa_builder_op3(m->b, FXA_OP_SELECT, c, x, range_any_bool(m, depth - 1));
     }
     if (kind >= 3) {
-        fxa_value x = range_any_bool(m, depth - 1);
-        return fxa_builder_op2(m->b, logic[t_int(m->rng, 0, 2)], x, range_any_bool(m, depth - 1));
+        fxa_value x = range_any_bool(m, depth - 1), z = range_any_bool(m, depth - 1);
+        return fxa_builder_op2(m->b, logic[t_int(m->rng, 0, 2)], x, z);
     }
     fxa_value x = range_any_int(m, (int)t_int(m->rng, 0, 3)), y;
     y = t_int(m->rng, 0, 1) ? range_int_const(m) : range_any_int(m, (int)t_int(m->rng, 0, 3));
@@ -90,9 +90,9 @@ static fxa_value range_any_int(range_make *m, int depth) {
         fxa_value c = range_any_bool(m, 0);
         return fxa_builder_op3(m->b, FXA_OP_SELECT, c, x, range_any_int(m, depth - 1));
     }
-    if (kind == 2) return fxa_builder_op3(m->b, FXA_OP_CLAMP, x, range_int_const(m), range_any_int(m, depth - 1));
-    if (kind < 7) return fxa_builder_op2(m->b, op2[t_int(m->rng, 0, 11)], x, range_int_const(m));
-    return fxa_builder_op2(m->b, op2[t_int(m->rng, 0, kind < 10 ? 1 : 11)], x, range_any_int(m, depth - 1));
+    fxa_value y = kind == 2 || kind >= 7 ? range_any_int(m, depth - 1) : range_int_const(m);
+    if (kind == 2) return fxa_builder_op3(m->b, FXA_OP_CLAMP, x, range_int_const(m), y);
+    return fxa_builder_op2(m->b, op2[t_int(m->rng, 0, kind < 7 || kind >= 10 ? 11 : 1)], x, y);
 }
 
 static fxa_program *range_finish(fxa_builder *b, fxa_value mask) {
@@ -182,11 +182,13 @@ static fxa_value range_exact_mask(range_make *m, int kind) {
         return fxa_builder_op2(b, cmp, x, range_number(m, -40, 40));
     case 3: /* quotients or remainders of different coordinates compared */
         x = fxa_builder_op2(b, round, range_affine(m, ON_Q, true), div);
-        y = fxa_builder_op2(b, round, range_affine(m, ON_K, true), t_int(m->rng, 0, 1) ? div : div2);
+        if (t_int(m->rng, 0, 1)) div2 = div;
+        y = fxa_builder_op2(b, round, range_affine(m, ON_K, true), div2);
         return fxa_builder_op2(b, cmp, x, y);
     case 4: /* one coordinate on both sides */
         x = fxa_builder_op2(b, round, range_affine(m, ON_Q, false), div);
-        y = fxa_builder_op2(b, t_int(m->rng, 0, 1) ? FXA_OP_MOD : FXA_OP_ADD, range_affine(m, ON_Q, false), div2);
+        y = range_affine(m, ON_Q, false);
+        y = fxa_builder_op2(b, t_int(m->rng, 0, 1) ? FXA_OP_MOD : FXA_OP_ADD, y, div2);
         return fxa_builder_op2(b, cmp, x, y);
     default: /* quotient of a quotient, absolute value of a difference of blocks */
         x = fxa_builder_op2(b, FXA_OP_FLOORDIV, range_affine(m, ON_Q, true), div);
@@ -448,7 +450,8 @@ static fxa_program *range_finish_quotients(fxa_context *ctx, t_rng *rng) {
         x = fxa_builder_op2(b, FXA_OP_MUL, x, range_number(&m, -2, 2));
         sum = fxa_builder_op2(b, FXA_OP_ADD, sum, x);
     }
-    return range_finish(b, fxa_builder_op2(b, range_any_compare(rng), sum, range_number(&m, -20, 20)));
+    fxa_value limit = range_number(&m, -20, 20);
+    return range_finish(b, fxa_builder_op2(b, range_any_compare(rng), sum, limit));
 }
 
 static fxa_program *range_yield_program(fxa_context *ctx, int kind, range_data *d, t_rng *rng) {

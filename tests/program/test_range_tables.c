@@ -116,9 +116,9 @@ TEST(never_wrong) {
         }
         for (int j = 0; j < 6; j++) {
             int32_t q = (int32_t)t_int(&rng, -20, 60), k = (int32_t)t_int(&rng, -20, 60);
-            int32_t h = (int32_t)t_int(&rng, 0, 9);
-            fxa_tile_bounds box =
-                brute_box((int32_t)t_int(&rng, 0, 1), h, q, q + t_int(&rng, 0, 20), k, k + t_int(&rng, 0, 20), 64, 64);
+            int32_t h = (int32_t)t_int(&rng, 0, 9), b = (int32_t)t_int(&rng, 0, 1);
+            int64_t rows = t_int(&rng, 0, 20), keys = t_int(&rng, 0, 20);
+            fxa_tile_bounds box = brute_box(b, h, q, q + rows, k, k + keys, 64, 64);
             table_check(&tally, p, &box, ranges, views);
         }
         fxa_program_destroy(p);

@@ -36,7 +36,8 @@ __attribute__((unused)) static const fxa__cuda_recipe *family_recipe(const char 
 /* Returns why another family does not run the problem, as the description of a plan says it. */
 __attribute__((unused)) static const char *family_why(const fxa__cuda_choice *c) {
     static char text[160];
-    (void)snprintf(text, sizeof text, c->better ? ", not %s: %s" : "", c->better, c->why_not);
+    if (!c->better) return "";
+    (void)snprintf(text, sizeof text, ", not %s: %s", c->better, c->why_not);
     return text;
 }
 

@@ -94,9 +94,9 @@ static void fwd_against_ref(fxa_dtype dtype, const char *isa) {
     t_rng rng = {t_seed()};
     for (int i = 0; i < t_scaled(24); i++) {
         const char *text = fwd_texts[t_int(&rng, 0, FWD_TEXTS - 1)];
-        int64_t hkv = t_int(&rng, 1, 2), n = sq[t_int(&rng, 0, 5)];
-        attn_spec s = fwd_spec(text, 1, hkv * t_int(&rng, 1, 2), hkv, n, sk[t_int(&rng, 0, 5)], d[t_int(&rng, 0, 5)],
-                               flags[t_int(&rng, 0, 5)]);
+        int64_t hkv = t_int(&rng, 1, 2), group = t_int(&rng, 1, 2);
+        int64_t rows = sq[t_int(&rng, 0, 5)], keys = sk[t_int(&rng, 0, 5)], dim = d[t_int(&rng, 0, 5)];
+        attn_spec s = fwd_spec(text, 1, hkv * group, hkv, rows, keys, dim, flags[t_int(&rng, 0, 5)]);
         char what[200];
         snprintf(what, sizeof what, "%s %s hq %d sq %d sk %d d %d flags %x \"%s\"", isa, fxa_dtype_name(dtype),
                  (int)s.hq, (int)s.sq, (int)s.sk, (int)s.d, (unsigned)s.flags, text ? text : "");

@@ -50,8 +50,8 @@ static const char *const golden_masks[] = {
     "param n : int\nmask = q // n == k // n || (q < 4 && k < 4) || abs(q - k) <= n",
     "mask = -(q - k) + 3 > 0 && -(-k) < q * 2 && 3 - (k - 5) < q + k",
     "mask = score > 0.5 && k <= q || h == 1 && k < q_len",
-    "tensor t : f32[3]\nlet x = t[b, h, k]\nscore = score * x + x * x - (x + 1) * (score + x)\nmask = x > 0.0 && k <= "
-    "q",
+    ("tensor t : f32[3]\nlet x = t[b, h, k]\nscore = score * x + x * x - (x + 1) * (score + x)\n"
+     "mask = x > 0.0 && k <= q"),
     "score = score * score * score - 2.0 * score + 0.5 * (q - k) * (q - k) + float(k) * 0.25",
     "tensor t : f32[2]\nscore = score + t[q - k + 8, h] + t[(q + k) % 5, 1] - t[-k - 1, 0]",
 };

@@ -246,7 +246,7 @@ static double math_draw(t_rng *rng, int kind) {
     case 0: return t_real(rng, -2, 2);
     case 1: return t_real(rng, -50, 50);
     case 2: return t_real(rng, -750, 750);
-    default: return ldexp(t_real(rng, -1, 1), (int)t_int(rng, -1000, 1000));
+    default: return t_real_scaled(rng, -1, 1, -1000, 1000);
     }
 }
 

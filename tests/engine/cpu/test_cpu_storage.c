@@ -22,14 +22,20 @@ static double stored(uint32_t dtype, double x) {
     return fxa__load_f64(&cell, dtype, 0);
 }
 
+/* Returns an odd number of magnitude below 2 * n, times 2^e with e between e_lo and e_hi. */
+static double draw_odd(t_rng *rng, int64_t n, int e_lo, int e_hi) {
+    int e = (int)t_int(rng, e_lo, e_hi);
+    return ldexp((double)(2 * t_int(rng, -n, n - 1) + 1), e);
+}
+
 static double draw_any(t_rng *rng) {
     switch (t_int(rng, 0, 11)) {
     case 0: return t_int(rng, 0, 1) ? 0.0 : -0.0;
-    case 1: return ldexp(t_real(rng, -1, 1), (int)t_int(rng, -30, -12));                      /* subnormal f16 */
-    case 2: return ldexp(t_real(rng, -1, 1), (int)t_int(rng, 12, 18));                        /* overflows f16 */
-    case 3: return ldexp((double)(2 * t_int(rng, -2048, 2047) + 1), (int)t_int(rng, -26, 3)); /* halfway in f16 */
-    case 4: return ldexp((double)(2 * t_int(rng, -256, 255) + 1), (int)t_int(rng, -40, 40));  /* halfway in bf16 */
-    case 5: return ldexp((double)(2 * t_int(rng, -16, 15) + 1), (int)t_int(rng, -20, 14)); /* representable in 8 bits */
+    case 1: return t_real_scaled(rng, -1, 1, -30, -12); /* subnormal f16 */
+    case 2: return t_real_scaled(rng, -1, 1, 12, 18);   /* overflows f16 */
+    case 3: return draw_odd(rng, 2048, -26, 3);         /* halfway in f16 */
+    case 4: return draw_odd(rng, 256, -40, 40);         /* halfway in bf16 */
+    case 5: return draw_odd(rng, 16, -20, 14);          /* representable in 8 bits */
     default: return t_real(rng, -8, 8);
     }
 }

@@ -74,7 +74,7 @@ TEST(a_small_rest_of_large_numbers) {
 TEST(doubles) {
     t_rng r = {t_seed()};
     for (int round = 0; round < t_scaled(2000); round++) {
-        double x = ldexp(t_real(&r, -1, 1), (int)t_int(&r, -90, 160));
+        double x = t_real_scaled(&r, -1, 1, -90, 160);
         struct FxaExact sum = {{0}, 0, 0};
         exact_add_double(&sum, x);
         T_CHECK(exact_value(&sum) == x);

@@ -31,8 +31,8 @@ TEST(problems_have_one_text) {
     NEEDS_BOX;
     static const char *const texts[] = {
         "score = score", "score = -2.5 * score", "tensor t : f32[1]\nscore = -2.5 * (tanh(score) * t[h] / t[h])",
-        "tensor t : f32[2]\ntensor u : f32[1]\ntensor v : f32[1]\n"
-        "score = score * t[b, 40] + u[clamp(q, 0, 90)] * v[h]\nmask = score > u[9] && k <= q"};
+        ("tensor t : f32[2]\ntensor u : f32[1]\ntensor v : f32[1]\n"
+         "score = score * t[b, 40] + u[clamp(q, 0, 90)] * v[h]\nmask = score > u[9] && k <= q")};
     const fxa__cuda_self self = {.arch = 90, .processors = 132};
     for (size_t i = 0; i < 4 * sizeof texts / sizeof *texts; i++) {
         fxa_problem given = FXA_PROBLEM_INIT;

@@ -41,7 +41,7 @@ TEST(floats_of_every_size) {
 TEST(near_quarters_of_a_turn) {
     t_rng r = {t_seed()};
     for (int i = 1; i < t_scaled(200000); i++) {
-        double quarters = i < 100000 ? i : ldexp(t_real(&r, 1, 2), (int)t_int(&r, 16, 52));
+        double quarters = i < 100000 ? i : t_real_scaled(&r, 1, 2, 16, 52);
         float x = (float)(floor(quarters) * 1.5707963267948966);
         turns_check_all(x);
         turns_check_all(nextafterf(x, 0));
