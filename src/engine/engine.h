@@ -32,14 +32,15 @@ typedef struct fxa__analysis {
     const struct fxa__engine *engine;
     void *self; /* the instance's state */
     const fxa__problem *problem;
-    void *derived;     /* result of engine->analyze; NULL = not derived yet, or `compile` has taken it over */
+    /* result of engine->analyze; NULL = analyze has not been called, or `compile` has taken the result over */
+    void *derived;
     fxa_error failure; /* status: FXA_OK, or the status with which engine->analyze failed */
 } fxa__analysis;
 
-/* Sets *out to what engine->analyze derives from the problem. The first call derives it; later calls return the same
- * result, or the same failure. */
+/* Sets *out to the result of engine->analyze. The first call for an analysis calls engine->analyze; later calls return
+ * the stored result or the stored failure. */
 fxa_status fxa__analysis_get(fxa__analysis *a, void **out, fxa_error *err);
-/* Frees what was derived. */
+/* Ends an analysis: frees the result of engine->analyze, if there is one. */
 void fxa__analysis_end(fxa__analysis *a);
 
 /* Turns the report into a refusal with a reason. A reason that does not fit is cut at the end of a word, and "..." is
@@ -54,8 +55,9 @@ typedef struct fxa__engine {
     uint32_t version;     /* version of the engine; a change of saved code or of results changes it */
     const char *variable; /* environment variable that selects this engine when set; NULL = none */
     uint32_t device;      /* kind of memory (fxa_device) in which all pointers of a run must be */
-    bool threads;         /* true: bound->pool of a run is the context's thread pool; false: NULL. The pool has
-                             p->host->width workers, which is constant, so the workspace size may depend on it */
+    /* true: bound->pool of a run is the context's thread pool; false: NULL. The pool has p->host->width workers, which
+     * is constant, so the workspace size may depend on the number of workers. */
+    bool threads;
 
     /* Opens an instance and writes its identity: for device `ordinal`, or, if `target` is not NULL, for the device that
      * the device description `target` describes. A malformed `target` fails with E_PROBLEM. The caller stores every
@@ -68,15 +70,17 @@ typedef struct fxa__engine {
      * Fails with E_UNAVAILABLE and the reason. NULL: the engine's devices have no descriptions. */
     fxa_status (*describe)(int32_t ordinal, fxa__writer *w, fxa_error *err);
 
-    /* Derives from p what several of the functions below need. E_UNSUPPORTED: the engine cannot run p. Only
-     * fxa__analysis_get calls `analyze`. NULL: the engine derives nothing. */
+    /* Sets *derived to data of problem p that several of the functions below use, such as program text or a graph.
+     * E_UNSUPPORTED: the engine cannot run p. Only fxa__analysis_get calls `analyze`. NULL: the engine derives
+     * nothing. */
     fxa_status (*analyze)(void *self, const fxa__problem *p, void **derived, fxa_error *err);
     /* Frees the result of `analyze`, which is not NULL. */
     void (*analysis_free)(void *self, void *derived);
-    /* Queries if the engine supports the problem, and fills `report`, which the caller has zeroed but for its engine:
-     * supported or the reason of the refusal, deterministic, tiles, and the exact workspace, or UINT64_MAX if that
-     * exceeds a size_t, in which case the caller refuses. `code` is the cached code of this instance for the key of the
-     * problem, NULL = none. Fails only if the query cannot be answered. */
+    /* Queries whether the engine supports the problem. The caller has set report->engine to the engine's name and the
+     * other members to zero. Sets the members supported, or reason if the problem is refused; deterministic;
+     * multiplies_zeros; tile_q and tile_k; and workspace, to the exact bytes, or to UINT64_MAX if they exceed a size_t,
+     * which the caller turns into a refusal. `code`: cached code of this instance for the key of the problem; NULL =
+     * none. Fails only if the query cannot be answered. */
     fxa_status (*query)(fxa__analysis *a, const void *code, fxa_support *report, fxa_error *err);
     /* Returns FXA_OK if the engine's compiler is present, else E_UNSUPPORTED with the reason, or E_MEMORY. Support
      * queries call this function and, without a compiler, search the caches for code; plan creation does not call it.
@@ -99,9 +103,9 @@ typedef struct fxa__engine {
     /* Compiles the problem to immutable code in memory of its host, and may take over a->derived. Sets *bytes to the
      * size of the code for the cache; may set *code to NULL. */
     fxa_status (*compile)(fxa__analysis *a, void **code, size_t *bytes, fxa_error *err);
-    /* Frees code that no call of `run` is using. On a device, kernels that `run` started may still be running, and the
-     * engine must allow for that; the calling thread is one that opens, compiles or clears a cache, not the one that
-     * dropped the last reference. */
+    /* Frees code that no call of `run` is using. Kernels that `run` has started on a device may still use the code, so
+     * the engine waits for them. The calling thread need not be the one that dropped the last reference to the code
+     * (instance.h). */
     void (*release)(void *self, void *code);
     /* Checks that all pointers of the bound arguments are memory of the instance's device. NULL: no check. */
     fxa_status (*check)(void *self, const fxa__problem *p, const fxa__bound_args *bound, fxa_error *err);
@@ -114,8 +118,8 @@ typedef struct fxa__engine {
      * `bound` or `p`. */
     fxa_status (*run)(void *self, const void *code, const fxa__problem *p, const fxa__bound_args *bound,
                       fxa_error *err);
-    /* Checks the red zones of a workspace, or of a copy of a workspace, after a run (fxa__carver_after). Only in builds
-     * with asserts. */
+    /* Checks after a run that the red zones between the buffers of a workspace, or of a copy of a workspace, were not
+     * written (fxa__carver_after). Only in builds with asserts. */
     void (*zones)(void *self, const void *code, const fxa__problem *p, const void *workspace);
     /* Returns the text of fxa_plan_description, which lives as long as the code. If `description` is NULL, the text is
      * "". */

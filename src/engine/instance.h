@@ -42,12 +42,13 @@ fxa_status fxa__instance_get(fxa__host *host, const fxa__engine *engine, int32_t
 /* Returns FXA_OK if the instance can be used in this process; else the failure of `open`, or E_UNAVAILABLE if this
  * process was forked from the one that opened the device, since an open device cannot be used after a fork. */
 fxa_status fxa__instance_usable(const fxa__instance *instance, fxa_error *err);
-/* Returns the analysis of p on an instance; nothing is derived yet. The problem must outlive the analysis. */
+/* Returns a new analysis of p on an instance; engine->analyze has not been called for it yet. The problem must outlive
+ * the analysis. */
 fxa__analysis fxa__analysis_of(const fxa__instance *instance, const fxa__problem *p);
 /* Releases all code of the host's instances that has no references left. */
 void fxa__instances_drain(fxa__host *host);
-/* Releases dropped code when the context is destroyed. After this call, code is released as soon as its last reference
- * is dropped. */
+/* Releases code without references when the context is destroyed. After this call, code is released as soon as its last
+ * reference is dropped. */
 void fxa__instances_close(fxa__host *host);
 
 struct fxa__code {

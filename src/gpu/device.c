@@ -47,8 +47,8 @@ static const fxa__dl_symbol gpu_symbols[] = {
     {"cuUserObjectCreate", offsetof(fxa__gpu_driver, object_create), true},
     {"cuUserObjectRelease", offsetof(fxa__gpu_driver, object_release), true},
     {"cuGraphRetainUserObject", offsetof(fxa__gpu_driver, graph_keep), true},
-    {"cuLaunchKernelEx", offsetof(fxa__gpu_driver, launch_with), true},      /* since 11.8 */
-    {"cuTensorMapEncodeTiled", offsetof(fxa__gpu_driver, tensor_map), true}, /* since 12.0 */
+    {"cuLaunchKernelEx", offsetof(fxa__gpu_driver, launch_with), true},      /* from driver 11.8 on */
+    {"cuTensorMapEncodeTiled", offsetof(fxa__gpu_driver, tensor_map), true}, /* from driver 12.0 on */
     GPU_FUNCTION("cuGetErrorString", error_string),
 };
 
@@ -156,7 +156,8 @@ void fxa__gpu_leave(const fxa__gpu *gpu) {
 
 /* ---- Pointers and streams ---------------------------------------------------------------------------------------- */
 
-/* One driver call returns three attributes of the pointer. The type is 0 for memory that CUDA does not manage. */
+/* One driver call returns three attributes of the pointer. The memory type is 0 for memory that CUDA does not
+ * manage. */
 fxa_status fxa__gpu_check(const fxa__gpu *gpu, const char *kind, const char *name, const void *ptr, fxa_error *err) {
     int attributes[] = {GPU_POINTER_TYPE, GPU_POINTER_MANAGED, GPU_POINTER_ORDINAL};
     unsigned type = 0, managed = 0;

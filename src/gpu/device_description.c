@@ -8,12 +8,11 @@
 #include <limits.h>
 #include <string.h>
 
-/* DESCRIPTION_TEXT marks keys with a string as value. Ints have a minimum instead, such as DESCRIPTION_SHARED, the
- * bytes of shared memory that every device from sm_50 on has. A description has fewer than DESCRIPTION_MOST_TEXT
- * bytes. */
+/* DESCRIPTION_TEXT: the key's value is a string. The other constants: maximum length of a description, in bytes, with
+ * its terminator; warpSize of all devices; bytes of shared memory that every device from sm_50 on has. */
 enum { DESCRIPTION_TEXT = -1, DESCRIPTION_MOST_TEXT = 1 << 16, DESCRIPTION_WARP = 32, DESCRIPTION_SHARED = 48 << 10 };
 
-/* Values that are queried by other functions than cuDeviceGetAttribute. */
+/* Properties that are not attributes of cuDeviceGetAttribute, but are queried by other functions of the driver. */
 enum {
     DESCRIPTION_ARCH = -1,
     DESCRIPTION_DRIVER = -2,
@@ -24,9 +23,12 @@ enum {
 
 static const struct description_key {
     const char *name;
-    int32_t least;     /* minimum of an int, or DESCRIPTION_TEXT; the maximum is INT32_MAX (memory sizes: 64 bits) */
-    int32_t count;     /* number of values: 1 or 3 */
-    int32_t attribute; /* CUdevice_attribute of the first value, or a constant of the enum above */
+    /* minimum of an int, or DESCRIPTION_TEXT = the value is a string; description_most returns the maximum */
+    int32_t least;
+    int32_t count; /* number of ints of the value: 1, or 3 for an array [x,y,z] */
+    /* CUdevice_attribute of the key's value (count 3: the first of three consecutive ones), or a constant of the enum
+     * above */
+    int32_t attribute;
 } description_keys[] = {
     {"deviceVer", 500, 1, DESCRIPTION_ARCH},
     {"driverVer", 1000, 1, DESCRIPTION_DRIVER},
@@ -58,7 +60,7 @@ enum { DESCRIPTION_KEYS = sizeof description_keys / sizeof *description_keys };
 
 typedef struct description_reader {
     const char *at;                  /* next character */
-    int64_t value[DESCRIPTION_KEYS]; /* [key] value of each number */
+    int64_t value[DESCRIPTION_KEYS]; /* [key] value of each key that has one int */
     char name[FXA__GPU_NAME];        /* the device's name */
     uint32_t seen;                   /* bit i: key i was read */
 } description_reader;

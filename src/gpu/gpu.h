@@ -70,8 +70,8 @@ typedef struct fxa__gpu_driver {
     int (*function_attribute)(void *function, int attribute, int value);
     int (*launch)(void *function, unsigned grid_x, unsigned grid_y, unsigned grid_z, unsigned block_x, unsigned block_y,
                   unsigned block_z, unsigned shared_bytes, void *stream, void **params, void **extra);
-    int (*launch_with)(const fxa__gpu_launch_config *config, void *function, void **params,
-                       void **extra); /* NULL = older driver */
+    /* cuLaunchKernelEx; NULL = driver older than 11.8. */
+    int (*launch_with)(const fxa__gpu_launch_config *config, void *function, void **params, void **extra);
     /* Encodes the 128-byte TMA descriptor of a tensor of 16-bit elements; NULL = driver older than 12.0. */
     int (*tensor_map)(void *map, int type, unsigned rank, uintptr_t data, const uint64_t *size,
                       const uint64_t *stride_bytes, const uint32_t *box, const uint32_t *element_stride, int interleave,

@@ -39,14 +39,14 @@ enum { FXA_GPU_COPY, FXA_GPU_ADD };
  * with `past`, to padding; an addition changes neither. */
 typedef struct FxaGpuCopy {
     FxaGpuArray to;
-    FxaGpuArray from; /* without data: 0 everywhere */
+    FxaGpuArray from; /* from.data NULL: 0 everywhere */
     FxaGpuRows rows;
     int64_t limit[4];    /* [b, h, s, d] limits: elements of `from` at or beyond a limit read as 0; 0: no limit */
-    double fill;         /* value of rows without a result */
+    double fill;         /* value that is written to rows without a result */
     double instead;      /* value written in place of NaN if has_instead is 1 */
     int32_t mode;        /* FXA_GPU_COPY or FXA_GPU_ADD */
-    int32_t past;        /* 1: padding is written */
-    int32_t has_instead; /* 1: NaN is replaced */
+    int32_t past;        /* 1: `fill` is written to padding too */
+    int32_t has_instead; /* 1: NaN is replaced by `instead` */
     int32_t reserved;
 } FxaGpuCopy;
 
@@ -64,15 +64,16 @@ typedef struct FxaGpuFill {
 /* fxa_gpu_spans: computes the bounds of each batch entry: the number of rows and of keys, their difference, and the
  * element at which the batch entry starts in each operand. Index 0 of a pair is for rows of q, 1 for keys. */
 typedef struct FxaGpuSpans {
-    const int32_t *starts[2]; /* [B + 1] given first row of each batch entry; NULL: not packed */
-    /* [B] given lengths; NULL: differences of `starts`, or `size` if `starts` is NULL too */
+    const int32_t *starts[2]; /* [B + 1] input: first row of each batch entry, and the end; NULL: not packed */
+    /* [B] input: lengths; NULL: differences of `starts`, or `size` if `starts` is NULL too */
     const int32_t *lens[2];
-    int32_t *len[2];                   /* [B] result: lengths, clamped to 0 .. size; NULL: not written */
-    int32_t *more;                     /* [B] result: number of keys - number of rows; NULL: not written */
-    int64_t *offset[FXA_GPU_OPERANDS]; /* [B + 1] result: first element of each batch entry, and the end */
-    int64_t row[FXA_GPU_OPERANDS];     /* stride of a row of the operand */
-    int64_t entry[FXA_GPU_OPERANDS];   /* stride of a batch entry of the operand */
-    int64_t size[2];                   /* largest length */
+    int32_t *len[2]; /* [B] result: lengths, clamped to 0 .. size; NULL: not written */
+    int32_t *more;   /* [B] result: number of keys - number of rows; NULL: not written */
+    /* [B + 1] result for each operand: its first element of each batch entry, and the end */
+    int64_t *offset[FXA_GPU_OPERANDS];
+    int64_t row[FXA_GPU_OPERANDS];   /* stride between rows of each operand, in elements */
+    int64_t entry[FXA_GPU_OPERANDS]; /* stride between batch entries of each operand, in elements */
+    int64_t size[2];                 /* maximum length of a batch entry */
     FxaGpuFill fill[FXA_GPU_FILLS];
     int32_t batch;
     int32_t operands; /* number of elements of offset, row and entry that are set */
@@ -80,15 +81,15 @@ typedef struct FxaGpuSpans {
     /* bit i = 1: batch entry b of operand i starts at element b * entry[i]; 0: at the row in `starts` */
     int32_t dense;
     int32_t fills; /* number of elements of `fill` that are set */
-    int32_t past;  /* 1: fill padding too */
+    int32_t past;  /* 1: `fill` writes padding too, not only empty rows */
 } FxaGpuSpans;
 
 /* fxa_gpu_statistics: LSE and maximum of each row from its running maximum and its sum of exp(s - maximum). */
 typedef struct FxaGpuStatistics {
-    FxaGpuArray most, sum; /* maximum and sum, from the attention kernel */
-    FxaGpuArray lse, max;  /* results; data NULL: not written */
+    FxaGpuArray most, sum; /* maximum of each row, and its sum of exp(s - maximum), from the attention kernel */
+    FxaGpuArray lse, max;  /* results; data NULL: the result is not written */
     FxaGpuRows rows;
-    int32_t past; /* 1: padding gets -infinity */
+    int32_t past; /* 1: -infinity is written to padding */
     int32_t reserved;
 } FxaGpuStatistics;
 
@@ -102,10 +103,10 @@ typedef struct FxaGpuJoin {
  * delta), where delta = sum over d of o dout. One CTA per head. The array `delta` is read for rows with a result; for
  * empty rows delta is computed. */
 typedef struct FxaGpuSink {
-    FxaGpuArray sink, dsink, lse, dlse, delta, o, dout; /* dlse without data: 0 */
+    FxaGpuArray sink, dsink, lse, dlse, delta, o, dout; /* dlse.data NULL: dlse is 0 */
     FxaGpuRows rows;
     int64_t features; /* head dim of o */
-    int32_t add;      /* 1: dsink += */
+    int32_t add;      /* 1: the gradient is added to dsink; 0: it replaces dsink */
     int32_t zero;     /* 1: the sink is 0; the array `sink` is not read */
 } FxaGpuSink;
 
@@ -116,17 +117,17 @@ typedef struct FxaGpuSink {
 enum { FXA_GPU_SEGMENTS = 16 };
 typedef struct FxaGpuPlaces {
     int32_t *out;           /* [batch, size] */
-    const int32_t *table;   /* [size]; NULL: affine */
+    const int32_t *table;   /* [size] coordinates; NULL: they follow from `base` and `step` or from the segments */
     const int32_t *dynamic; /* [1] offset in device memory, read by the kernel; NULL: 0 */
-    const int32_t *shift;   /* [batch]; NULL: 0 */
-    const int32_t *more;    /* [batch]; NULL: 0 */
+    const int32_t *shift;   /* [batch] term that is added; NULL: 0 */
+    const int32_t *more;    /* [batch] term that is added; NULL: 0 */
     int64_t size, batch;
     int64_t base, step; /* coordinate base + step i, if there are no segments */
     int64_t add;
     int64_t begin[FXA_GPU_SEGMENTS]; /* first index of each segment, ascending */
     int64_t from[FXA_GPU_SEGMENTS];  /* coordinate of the first index of each segment */
     int64_t by[FXA_GPU_SEGMENTS];    /* coordinate step of each segment */
-    int32_t segments;                /* 0: base and step */
+    int32_t segments;                /* number of segments; 0: `base` and `step` determine the coordinates */
     int32_t reserved;
 } FxaGpuPlaces;
 

@@ -227,7 +227,7 @@ FXA_KERNEL fxa_gpu_spans(FXA_ARGS FxaGpuSpans a) {
     for (int64_t u = FXA_BLOCK; u < a.batch * parts; u += FXA_BLOCKS) {
         int64_t b = u / parts;
         int32_t lens[2] = {span_length(&a, 0, b), span_length(&a, 1, b)};
-        if (!a.past && lens[0] && lens[1]) continue; /* nothing to fill */
+        if (!a.past && lens[0] && lens[1]) continue; /* no row of the batch entry has to be filled */
         FXA_ONE_BY_ONE
         for (int j = 0; j < a.fills; j++)
             span_fill(&a.fill[j], a.past, lens, b, u % parts * FXA_THREADS + FXA_THREAD, parts * FXA_THREADS);
@@ -249,7 +249,7 @@ FXA_KERNEL fxa_gpu_statistics(FXA_ARGS FxaGpuStatistics a) {
             most = load(a.most.data, a.most.type, place(&a.most, b, h, s, 0));
             double sum = load(a.sum.data, a.sum.type, place(&a.sum, b, h, s, 0));
             if (most != FXA_NO_MAX) lse = most + log_of(sum);
-            if (sum != sum) { /* a score is +infinity, or it is NaN, which the maximum ignores */
+            if (sum != sum) { /* a score of the row is +infinity, or is NaN, which `most` ignores */
                 lse = sum;
                 if (most != -FXA_NO_MAX) most = sum;
             }

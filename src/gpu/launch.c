@@ -12,7 +12,8 @@ enum { LAUNCH_THREADS = 256, LAUNCH_BLOCKS_OF_PROCESSOR = 8 };
 
 static const struct launch_kernel {
     const char *name;
-    bool by_blocks; /* true: `work` is a number of CTAs; false: of threads */
+    /* true: the argument `work` of fxa__gpu_launch is a number of CTAs; false: a number of elements, one thread each */
+    bool by_blocks;
 } launch_kernels[FXA__GPU_KERNEL_COUNT] = {
     [FXA__GPU_COPY] = {"fxa_gpu_copy", false},
     [FXA__GPU_SPANS] = {"fxa_gpu_spans", false},

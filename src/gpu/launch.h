@@ -47,7 +47,7 @@ void fxa__gpu_module_close(const fxa__gpu *gpu, const fxa__gpu_module *module);
 /* Loads the helper kernels of an engine's instance, unless they are loaded already. The kernels are freed with the
  * instance. Loading does not invalidate stream captures of other threads. */
 fxa_status fxa__gpu_helpers_load(fxa__gpu *gpu, fxa_error *err);
-/* Returns the loaded helper kernels, NULL before fxa__gpu_helpers_load. */
+/* Returns the loaded helper kernels; NULL before fxa__gpu_helpers_load has loaded them. */
 const fxa__gpu_module *fxa__gpu_helpers(const fxa__gpu *gpu);
 void fxa__gpu_helpers_free(fxa__gpu *gpu);
 
@@ -61,8 +61,8 @@ typedef struct fxa__gpu_dim {
 int fxa__gpu_start(const fxa__gpu *gpu, void *function, fxa__gpu_dim grid, unsigned threads, unsigned shared_bytes,
                    bool early, void *stream, void **params);
 
-/* Launches a helper kernel with the device's context current. `work` is the number of elements, or of CTAs for a kernel
- * with one CTA per row or head. */
+/* Launches a helper kernel with the device's context current. `work` is a number of elements, one thread each, or of
+ * CTAs for a kernel with one CTA per row or head. */
 fxa_status fxa__gpu_launch(const fxa__gpu *gpu, const fxa__gpu_module *module, fxa__gpu_kernel kernel,
                            const fxa__gpu_args *args, int64_t work, void *stream, fxa_error *err);
 

@@ -16,8 +16,8 @@
 #define SEARCH_BESIDE "/../.."
 #define SEARCH_BESIDE_OWN "/../../nvidia"
 
-/* Adds the path folder + more + package + "/" + file for each of `files`; returns false if a path is too long. With
- * `known`, skips files that do not exist. */
+/* Adds the path folder + more + package + "/" + file for each of `files`; returns false if a path is too long. If
+ * `known` is true, skips files that do not exist. */
 static bool search_folder(fxa__gpu_search *s, const char *folder, const char *more, const char *package, bool known,
                           const char *const *files) {
     for (size_t i = 0; files[i]; i++) {

@@ -42,7 +42,7 @@ static fxa_status nvrtc_status(const fxa__nvrtc *nvrtc, int status, const char *
 
 /* ---- Search for the library -------------------------------------------------------------------------------------- */
 
-/* Returns true if one of the searched folders contains a file of NVRTC. */
+/* Returns true if one of the folders in *s contains a file of NVRTC. */
 static bool nvrtc_is_somewhere(const fxa__gpu_search *s) {
     for (size_t i = 0; s->names[i]; i++)
         if (strchr(s->names[i], '/') && access(s->names[i], F_OK) == 0) return true;

@@ -58,7 +58,7 @@ typedef struct fxa__nvrtc_job {
     size_t size;    /* bytes of cubin */
     void *program;  /* NVRTC's program object during compilation */
     int status;     /* NVRTC's result */
-    bool created;   /* program exists */
+    bool created;   /* true: `program` exists */
 } fxa__nvrtc_job;
 
 /* Compiles all jobs in parallel on up to `width` threads, the caller's included, or on fewer if threads cannot be

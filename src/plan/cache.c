@@ -25,8 +25,8 @@ typedef struct cache_entry {
     cache_state state;
     size_t users; /* number of threads that build the code or wait for it */
     bool in_table;
-    fxa__code *code; /* READY: a reference to the code; otherwise NULL */
-    fxa_error error; /* FAILED: the error that the build returned */
+    fxa__code *code; /* state READY: a reference to the code; otherwise NULL */
+    fxa_error error; /* state FAILED: the error that the build returned */
     struct cache_entry *next_free;
 } cache_entry;
 

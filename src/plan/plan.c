@@ -85,7 +85,8 @@ static fxa_status plan_create(fxa__host *host, fxa__problem *p, fxa__code *code,
     plan->code = fxa__code_retain(code);
     plan->pool = pool;
     plan->workspace = (size_t)support->workspace;
-    FXA__ASSERT(plan->workspace >= fxa__index_workspace(p)); /* support_apply_limits has added it */
+    /* support_apply_limits has added the bytes of the index check to support->workspace */
+    FXA__ASSERT(plan->workspace >= fxa__index_workspace(p));
     plan->engine_workspace = plan->workspace - fxa__index_workspace(p);
     plan->deterministic = support->deterministic != 0;
     fxa__plan_key_make(p, engine->name, engine->version, code->instance->identity, plan->key);

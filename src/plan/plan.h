@@ -125,9 +125,11 @@ struct fxa_plan {
     fxa__host *host;
     fxa__problem *problem;
     fxa__code *code;
-    fxa__pool *pool;         /* the host's thread pool if the engine uses threads; else NULL */
-    size_t engine_workspace; /* bytes of workspace that the engine needs, without those of the index check */
-    size_t workspace;        /* bytes of workspace that a run needs, those of the index check included */
+    fxa__pool *pool; /* the host's thread pool if the engine uses threads; else NULL */
+    /* bytes of workspace that the engine needs, without those of the check for out-of-bounds load indices
+     * (problem/index_check.h) */
+    size_t engine_workspace;
+    size_t workspace; /* bytes of workspace that a run needs: engine_workspace plus those of the index check */
     bool deterministic;
     double constants[FXA__MAX_CONSTANTS]; /* scalar constants that runs pass to the code, which does not contain them */
     uint8_t key[16], code_key[16];

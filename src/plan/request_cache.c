@@ -15,8 +15,8 @@
 typedef struct request_entry {
     fxa__lru_node node; /* must be the first member: the address of a node is cast to its entry */
     size_t size;        /* bytes of the entry, its key included */
-    fxa_plan *plan;     /* request for a plan: a reference to the plan; else NULL */
-    size_t count;       /* support query: number of reports; else 0 */
+    fxa_plan *plan;     /* a reference to the plan that was requested; NULL for a support query */
+    size_t count;       /* number of reports of a support query; 0 for a plan */
     fxa_support reports[FXA__REQUEST_CACHE_REPORTS];
     size_t key_size;
     uint8_t key[];

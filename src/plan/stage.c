@@ -196,7 +196,7 @@ static void stage_copy_elements(const fxa__region *r, const char *from) {
     }
 }
 
-/* Copies the gradients of params to the caller's memory: that of param i if bit i of `asked` is set. */
+/* Copies to the caller's memory the gradient of each param i for which bit i of `asked` is set. */
 static void stage_copy_param_grads(uint64_t asked, const fxa__region *r, const char *from) {
     for (int64_t i = 0; i < r->size[0]; i++) {
         fxa__region one = {(const char *)r->data + i * r->element, r->element, 0, {0}, {0}};
@@ -239,7 +239,7 @@ static fxa_status stage_run(stage *s, const fxa_args *args, fxa_error *err) {
     checked.workspace = NULL;
     FXA_TRY(fxa__bound_args_make(plan->problem, &checked, 0, true, s->views, &bound, err));
     fxa__progress progress = {.fn = bound.progress_fn, .user = bound.progress_user, .total = 1};
-    /* fxa_plan_run must not report progress: the end is reported after the results have been copied */
+    /* fxa_plan_run must not report progress: this function reports the end, after the results have been copied */
     checked.progress = NULL;
     const fxa__run_region_list list = {&plan->problem->in, &checked, 0};
     s->args = checked;

@@ -96,9 +96,9 @@ static fxa_status support_refusal(fxa_support *out, const char *reason) {
     return FXA_OK;
 }
 
-/* Checks what is required of every engine, after the engine has reported that it supports p: a result that is not
- * deterministic, or that needs too much workspace, becomes a refusal. Otherwise adds the workspace of the index check
- * to out->workspace. */
+/* Checks the requirements that hold for all engines, after the engine has reported that it supports p: a result that is
+ * not deterministic, or that needs too much workspace, becomes a refusal. Otherwise adds the bytes of the check for
+ * out-of-bounds load indices (problem/index_check.h) to out->workspace. */
 static fxa_status support_apply_limits(const fxa__problem *p, fxa_support *out) {
     char reason[sizeof out->reason];
     uint64_t most = p->in.max_workspace;
@@ -127,7 +127,7 @@ static fxa_status support_query(fxa_context *ctx, fxa__analysis *a, const uint8_
     fxa_status status = a->engine->query(a, code ? code->code : NULL, out, err);
     fxa__code_release(code);
     if (status != FXA_OK) return status;
-    FXA__ASSERT(!out->supported == (out->reason[0] != '\0')); /* a refusal has a reason, and only a refusal */
+    FXA__ASSERT(!out->supported == (out->reason[0] != '\0')); /* a report has a reason exactly if it is a refusal */
     double seconds = out->supported && a->engine->cost ? a->engine->cost(a) : 0;
     out->seconds = seconds > 0 && seconds < INFINITY ? seconds : 0;
     if (out->supported) return support_apply_limits(a->problem, out);

@@ -13,13 +13,13 @@
 #include <math.h>
 
 #define COST_OF_PROCESSORS 132.0
-#define COST_OF_ROWS 128.0       /* rows of a tile */
+#define COST_OF_ROWS 128.0       /* rows of a tile of cuDNN's kernels */
 #define COST_OF_CPU_US 10.0      /* microseconds of a launch */
 #define COST_OF_ONE_US 14.0      /* microseconds of a decoding step without the time of reading K and V */
 #define COST_OF_ONE_BYTES 4.5e12 /* bytes per second of K and V that a decoding step reads */
 #define COST_OF_ONE_PAGED 3.1e12 /* bytes per second of paged K and V that a decoding step reads */
-#define COST_OF_UNEVEN                                                                                                 \
-    0.55 /* factor of the rate for masks that are evaluated at every pair, and for captured tensors */
+/* Factor of the rate for masks that are evaluated at every (q, k) pair, and for captured tensors. */
+#define COST_OF_UNEVEN 0.55
 
 static const struct cost_of_columns {
     int64_t columns;  /* largest head dim for which this row holds */

@@ -27,11 +27,8 @@
 #include "../gpu_pointers.h"
 #include "attention/attention.h"
 
-enum {
-    FXA__DNN_HANDLES =
-        /* capacity for idle handles; if more than 32 runs start at once, the handles beyond 32 are not cached */
-    32
-};
+/* Capacity for idle handles. If more than 32 runs start at once, the handles beyond 32 are not cached. */
+enum { FXA__DNN_HANDLES = 32 };
 
 typedef struct fxa__dnn_self {
     fxa__gpu gpu; /* must be the first member: gpu/memory.c casts a pointer to the instance to a pointer to `gpu` */
@@ -49,7 +46,7 @@ typedef struct fxa__dnn_self {
 typedef struct fxa__dnn_bound {
     int64_t id; /* unique id of the tensor in cuDNN's graph */
     fxa__dnn_tensor tensor;
-    int64_t words; /* number of 32-bit words that a run fills before cuDNN starts; 0 = none */
+    int64_t words; /* number of 32-bit words of the tensor that a run writes before cuDNN starts; 0 = none */
 } fxa__dnn_bound;
 
 typedef struct fxa__dnn_code {
@@ -71,7 +68,7 @@ typedef struct fxa__dnn_code {
 /* Returns the bytes of a run's workspace, including the bytes that align it to 256; UINT64_MAX if the sum exceeds an
  * int64. */
 uint64_t fxa__dnn_workspace(int64_t scratch, int64_t own);
-/* Fills code->bound with the tensors for which a run passes pointers. Returns false if there are more than
+/* Sets code->bound to the tensors for which a run passes pointers. Returns false if there are more than
  * FXA__DNN_BOUND. */
 bool fxa__dnn_bound_find(const fxa__dnn_graph *g, fxa__dnn_code *code);
 

@@ -70,10 +70,10 @@ static fxa_status maker_status(const dnn_maker *m, fxa_error *err) {
 
 /* Returns the alignment of a tensor's memory that the descriptor states, in bytes. */
 static int64_t maker_alignment(const fxa__dnn_tensor *t) {
-    bool inside = fxa__dnn_is_captured(t) &&
-                  t->offset != 0; /* starts inside the caller's array, of which only the start is aligned */
-    bool scale = t->source == FXA__DNN_SLOT &&
-                 (t->fill || t->cleared); /* scalars, to which the problem's alignment does not apply */
+    /* true: the tensor starts inside the caller's array, of which only the start is aligned */
+    bool inside = fxa__dnn_is_captured(t) && t->offset != 0;
+    /* true: a scale or amax, to which the problem's alignment does not apply */
+    bool scale = t->source == FXA__DNN_SLOT && (t->fill || t->cleared);
     return !inside && !scale ? 16 : fxa__dnn_size(t->type);
 }
 

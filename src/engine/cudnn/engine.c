@@ -258,7 +258,7 @@ static fxa_status dnn_steps(fxa__dnn_self *s, const fxa__dnn_graph *g, fxa__dnn_
     return s->on_device ? fxa__gpu_helpers_load(&s->gpu, err) : FXA_OK;
 }
 
-/* Fills code from a graph. `saved`: bytes of a compiled plan; NULL: cuDNN compiles the graph. */
+/* Sets the members of *c from a graph. `saved`: bytes of a compiled plan; NULL: cuDNN compiles the graph. */
 static fxa_status dnn_fill(fxa__dnn_self *s, const fxa__dnn_attention *a, fxa__reader *saved, fxa__dnn_code *c,
                            fxa_error *err) {
     c->scratch = a->g.scratch;

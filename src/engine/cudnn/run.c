@@ -1,7 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * Runs a plan on the caller's stream: computes the scalars that are passed by value, fills lengths, launches the helper
- * kernels, passes the addresses of the bound arguments to cuDNN and executes the plan. Does not allocate memory.
+ * Runs a plan on the caller's stream: computes the scalars that are passed by value, writes lengths and scalars to the
+ * workspace, launches the helper kernels, passes the addresses of the bound arguments to cuDNN and executes the plan.
+ * Does not allocate memory.
  */
 #include "cudnn.h"
 
@@ -40,11 +41,12 @@ typedef union run_value {
     int32_t i;
 } run_value;
 
-/* Values of a program's nodes that are equal for all pairs, which the host computes in a run. */
+/* Values of a program's nodes, which the host computes in each run. Only the values of nodes that are the same for all
+ * (q, k) pairs are used. */
 typedef struct run_values {
     fxa__val node[FXA__DNN_MAX_NODES];
     fxa_view none[FXA_MAX_TENSORS];
-    bool there;
+    bool there; /* true: the values have been computed in this run */
 } run_values;
 
 static void run_evaluate(const fxa_program *program, const fxa_problem *in, const double *params, run_values *v) {
@@ -62,7 +64,7 @@ static void run_evaluate(const fxa_program *program, const fxa_problem *in, cons
     v->there = true;
 }
 
-/* Returns the part of the int x that a scalar of the graph has (fxa__dnn_part). */
+/* Returns x or, if x is the divisor of a floor division, the value that `part` (fxa__dnn_part) derives from x. */
 static int64_t run_part(int64_t x, uint8_t part) {
     int64_t magnitude = x < 0 ? -x : x > 0 ? x : 1, divisor = fxa__min_i64(magnitude, FXA__DNN_DIVIDED + 1);
     switch (part) {
@@ -74,8 +76,9 @@ static int64_t run_part(int64_t x, uint8_t part) {
     }
 }
 
-/* Returns the scale of the run; if t->times is set, multiplied or divided by a scalar y of the program. If y is finite
- * and nonzero, a result beyond the range of f32 is clamped, because the score that the result multiplies may be 0. */
+/* Returns the scale of the run, multiplied or divided by a scalar y of the program if t->times is 1 or -1. If y is
+ * finite and nonzero, a result beyond the range of f32 is clamped, because the score that the result multiplies may be
+ * 0. */
 static double run_scale(const fxa__dnn_tensor *t, const fxa__bound_args *bound, const run_values *v) {
     if (!t->times) return bound->scale;
     const double y = v->node[t->index].f, x = t->times > 0 ? bound->scale * y : bound->scale / y;
@@ -95,8 +98,8 @@ static run_value run_value_of(const fxa_program *program, const fxa__dnn_tensor 
         x += t->times * (of_float ? v->node[t->index].f : (double)v->node[t->index].i);
     }
     if (t->bound) x = fxa__fclamp(x, -(1 << 30), 1 << 30);
-    if (ints)
-        value.i = fxa__wrap32(run_part((int64_t)x, t->part)); /* an integer with an absolute value below 2^33 */
+    if (ints) /* x is an integer below 2^33 in absolute value, so the cast to int64_t is exact */
+        value.i = fxa__wrap32(run_part((int64_t)x, t->part));
     else
         value.f = (float)x;
     return value;

@@ -70,10 +70,10 @@ fxa_status fxa__dnn_attention_make_with(const fxa__problem *p, fxa__dnn_level le
     if (fxa__dnn_supports(&a->g, p, level)) {
         if (p->in.flags & (FXA_PADDING | FXA_VARLEN | FXA_PAGED)) fxa__dnn_spans_begin(a);
         a->score.own_lengths = a->own_lengths;
-        /* on these devices cuDNN aborts the process for strided keys */
+        /* for strided keys, cuDNN aborts the process on these devices */
         a->score.keys_dense = fxa__dnn_family_of(level.arch) == FXA__SM_100;
         a->score.length[0] = a->len_q, a->score.length[1] = a->len_k, a->score.length[2] = a->more;
-        a->own = a->score; /* equal except for the members that are set below */
+        a->own = a->score; /* the members that are not set below are equal */
         a->own.own = true, a->own.captures = p->in.bprop_captures;
         a->score.captures = p->in.captures;
         FXA_TRY(fxa__dnn_program_make(p, lifts, &a->numbers, err));

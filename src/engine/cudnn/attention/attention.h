@@ -35,23 +35,26 @@ typedef struct fxa__dnn_attention {
     const fxa__problem *p;
     fxa__dnn_level level;
     fxa__parameterized numbers; /* the problem's program with its constants as params (score/parameterize.c) */
-    fxa_program *program;       /* the program that the graph computes: that of `numbers` */
+    fxa_program *program;       /* the program that the graph computes: numbers.program */
     fxa__depend *depend;        /* [nodes of `program`] */
     fxa__conjuncts mask;        /* conditions of the mask of `program` */
     fxa__dnn_score score;       /* state of adding `program` to the graph */
-    fxa__depend *own_depend;    /* [nodes of the user's bprop] */
-    fxa__dnn_score own;         /* the user's bprop, which replaces the derivative; program NULL = none */
-    bool spread;                /* true: scalars of the program are stored in memory (fp8_scalars.c) */
-    size_t first;               /* if `spread`: index of the program's first operation in the graph */
-    int32_t scale, scaled;      /* tensors: the run's scale; the scaled scores, which programs read */
-    int32_t len_q, len_k;       /* tensors with the sequence lengths, for matmuls; -1 = none */
-    bool banded;                /* true: the graph has a causal mask or a window */
-    bool own_lengths;           /* true: each batch entry has its own lengths, in the tensors len_q and len_k */
-    /* tensors. more: k length - q length; joined: LSE of this run, before the merge with the existing LSE */
+    fxa__depend *own_depend;    /* [nodes of the user's backward program, bprop] */
+    /* state of adding the user's bprop, which replaces the derivative; own.program NULL = no bprop */
+    fxa__dnn_score own;
+    bool spread;           /* true: scalars of the program are stored in memory (fp8_scalars.c) */
+    size_t first;          /* if `spread`: index of the program's first operation in the graph */
+    int32_t scale, scaled; /* tensors of the run's scale and of the scaled scores, which programs read */
+    int32_t len_q, len_k;  /* tensors with the sequence lengths, for matmuls; -1 = none */
+    bool banded;           /* true: the graph has a causal mask or a window */
+    bool own_lengths;      /* true: each batch entry has its own lengths, in the tensors len_q and len_k */
+    /* more: tensor of k length - q length of each batch entry; joined: tensor of this run's LSE, before it is merged
+     * with the existing LSE */
     int32_t more, joined;
-    size_t span_step;                 /* index of the step that writes the tensors of lengths and offsets */
+    size_t span_step;                 /* index of the helper step that writes the tensors of lengths and offsets */
     uint8_t offsets[FXA_SLOT_DV + 1]; /* [slot] 1 + index of the slot's operand in span_step; 0 = none */
-    /* 1 + index of the step after cuDNN's kernel that fills results; 0 = span_step fills them before */
+    /* 1 + index of the step after cuDNN's kernel that fills the rows of results that cuDNN does not write; 0 =
+     * span_step fills these rows before cuDNN's kernel */
     size_t fill_step;
     /* [scales and amax slots, then 1 / SCALE_DS] 1 + tensor of the scalar; 0 = not added yet */
     uint16_t scales[FXA__DNN_SCALES + 1];
@@ -61,7 +64,7 @@ typedef struct fxa__dnn_attention {
 /* Makes the graph of a problem. Fails with E_UNSUPPORTED and the reason. The caller calls fxa__dnn_attention_free,
  * also after a failure. */
 fxa_status fxa__dnn_attention_make(const fxa__problem *p, fxa__dnn_level level, fxa__dnn_attention *a, fxa_error *err);
-/* For tests: like fxa__dnn_attention_make, with lifts = false: constants do not become params. */
+/* For tests: like fxa__dnn_attention_make, but constants become params only if `lifts` is true. */
 fxa_status fxa__dnn_attention_make_with(const fxa__problem *p, fxa__dnn_level level, bool lifts, fxa__dnn_attention *a,
                                         fxa_error *err);
 void fxa__dnn_attention_free(fxa__dnn_attention *a);
@@ -70,7 +73,7 @@ void fxa__dnn_attention_free(fxa__dnn_attention *a);
  * fused with the derivative; if `lifts`, constants are params. The caller destroys out->program
  * (score/parameterize.c). */
 fxa_status fxa__dnn_program_make(const fxa__problem *p, bool lifts, fxa__parameterized *out, fxa_error *err);
-/* Writes the values of the params that were constants, in the order of those params. */
+/* Writes the values of the constants that parameterize.c made params, in the order of these params. */
 fxa_status fxa__dnn_numbers(const fxa__problem *p, double numbers[FXA__MAX_CONSTANTS], fxa_error *err);
 
 /* Returns false, with the reason in g, if the engine refuses the problem without making a graph (support.c). */
@@ -79,8 +82,8 @@ bool fxa__dnn_supports(fxa__dnn_graph *g, const fxa__problem *p, fxa__dnn_level 
  * row. */
 const char *fxa__dnn_support_why(size_t row);
 
-/* Returns true if O or dO has elements beyond the 32-bit offsets of cuDNN's backward. For packed rows, depends on the
- * total number of rows. */
+/* Returns true if O or dO has elements beyond the signed 32-bit offsets of cuDNN's backward. For packed rows, depends
+ * on the total number of rows. */
 bool fxa__dnn_is_far(const fxa_problem *p);
 /* Returns true if a tensor has no elements. For packed rows, depends on the total number of rows. */
 bool fxa__dnn_is_empty(const fxa_problem *p);
@@ -91,19 +94,20 @@ void fxa__dnn_rules_check(fxa__dnn_graph *g, fxa__dnn_level level);
 /* ---- attention/operands.c: operands ------------------------------------------------------------------------------ */
 
 int fxa__dnn_data_type(uint32_t dtype); /* returns the CUDNN_DATA_ type of f32, f16, bf16, e4m3 or e5m2 */
-/* Starts the steps for lengths and offsets of batch entries. Called before any operand is added. */
+/* Adds the step that writes the lengths and offsets of batch entries. Called before any operand is added, because
+ * operands add their offsets to this step. */
 void fxa__dnn_spans_begin(fxa__dnn_attention *a);
 /* Returns the rows of a slot as a tensor [B,H,S,D], or [B,H,D,S] if `turned`. */
 int32_t fxa__dnn_operand(fxa__dnn_attention *a, fxa_slot slot, bool turned);
 /* Returns a contiguous tensor in the workspace with the sizes of the slot. Slots with one value per row are f32. */
 int32_t fxa__dnn_dense(fxa__dnn_attention *a, fxa_slot slot);
-/* Returns the tensor of a result with rows and features: the slot itself, or a tensor in the workspace if the result is
- * not wanted or is added to existing values. */
+/* Returns the tensor to which cuDNN writes a result [B,H,S,D]: the slot itself, or a tensor in the workspace if the
+ * result is not wanted or is added to existing values. */
 int32_t fxa__dnn_output(fxa__dnn_attention *a, fxa_slot slot, bool wanted, bool adds);
-/* Returns true if each batch entry starts at the same element offset in both slots. */
+/* Returns true if each batch entry starts at the same element offset in slot x and in slot y. */
 bool fxa__dnn_spans_alike(const fxa__dnn_attention *a, fxa_slot x, fxa_slot y);
-/* fxa__dnn_row_is_direct returns true if cuDNN can read or write LSE or dLSE in the caller's layout. In that case
- * fxa__dnn_row returns the slot as a tensor. */
+/* fxa__dnn_row_is_direct returns true if cuDNN can read or write LSE or dLSE in the caller's layout. If it returns
+ * true, fxa__dnn_row returns the slot as a tensor. */
 bool fxa__dnn_row_is_direct(const fxa_problem *p, fxa_slot slot);
 int32_t fxa__dnn_row(fxa__dnn_attention *a, fxa_slot slot);
 /* Returns the strides of LSE, row maxima or dLSE of a run's problem. */
@@ -114,15 +118,18 @@ const int64_t *fxa__dnn_row_strides(const fxa_problem *p, fxa_slot slot);
 void fxa__dnn_key(const fxa__problem *p, fxa__writer *w);
 
 fxa__dnn_step *fxa__dnn_step_add(fxa__dnn_attention *a, fxa__gpu_kernel kernel, bool after, int64_t work);
-/* Set a part of a step's arguments: to the rows of a slot; to the array of a slot. */
+/* fxa__dnn_step_rows sets *rows, a member of the step's arguments, to the sizes and lengths of a slot.
+ * fxa__dnn_step_slot sets *array, another member, to the strides and type of a slot, and makes each run set its
+ * address. */
 void fxa__dnn_step_rows(fxa__dnn_attention *a, fxa__dnn_step *step, FxaGpuRows *rows, fxa_slot slot);
 void fxa__dnn_step_slot(fxa__dnn_attention *a, fxa__dnn_step *step, FxaGpuArray *array, fxa_slot slot);
-/* removes the pointer that was added last, which must be that of `field` */
+/* Removes the pointer `field` from the pointers of the step's arguments that a run sets; does nothing if it is none of
+ * them. */
 void fxa__dnn_step_drop(fxa__dnn_step *step, const void *field);
-/* Adds a fill with `value` of the elements of a result that cuDNN does not write. */
+/* Makes each run set the rows of a result that cuDNN does not write to `value`. */
 void fxa__dnn_fill(fxa__dnn_attention *a, fxa_slot slot, double value);
-/* Adds a copy between a slot and a tensor in the workspace: from the slot before cuDNN's kernel, or to the slot after
- * it. */
+/* Adds a step that copies between a slot and a tensor in the workspace: from the slot before cuDNN's kernel or, if
+ * `after`, to the slot after cuDNN's kernel. */
 fxa__dnn_step *fxa__dnn_step_copy(fxa__dnn_attention *a, fxa_slot slot, int32_t dense, bool after, int mode,
                                   double fill);
 
@@ -136,34 +143,37 @@ static inline bool fxa__dnn_rounds_sums(const fxa_problem *p) {
     return (p->flags & (FXA_ACCUMULATE_O | FXA_ACCUMULATE_DQ | FXA_ACCUMULATE_DK | FXA_ACCUMULATE_DV)) != 0;
 }
 
-/* Return the scores with -inf where a condition of the mask is false: padding by lengths; conditions that are
- * evaluated; causal masks and windows. */
+/* Return the scores with -inf where a condition of the mask is false. fxa__dnn_mask_lengths: padding by lengths;
+ * fxa__dnn_mask_bands: causal masks and windows in cuDNN's own form; fxa__dnn_mask_others: conditions that are computed
+ * as pointwise operations. */
 int32_t fxa__dnn_mask_lengths(fxa__dnn_attention *a, int32_t s);
 int32_t fxa__dnn_mask_others(fxa__dnn_attention *a, int32_t s);
 int32_t fxa__dnn_mask_bands(fxa__dnn_attention *a, int32_t s);
 /* Returns true if the mask consists only of causal masks and windows. */
 bool fxa__dnn_mask_is_banded(fxa__dnn_attention *a);
 
-/* Returns the new scores, without masks, from Q and K. */
+/* Returns the new scores, computed from Q and K by the score program, without masks. */
 int32_t fxa__dnn_scores(fxa__dnn_attention *a, int32_t q, int32_t k);
 void fxa__dnn_forward(fxa__dnn_attention *a);
 /* Scalars of the program in problems with 8-bit operands (fp8_scalars.c). fxa__dnn_spread_is_needed returns true if
  * scalars must be stored in memory. fxa__dnn_spread_scores returns the scores multiplied by the descales of Q and K.
- * fxa__dnn_spread moves the scalars of the operations from index `first` on to memory. fxa__dnn_spread_derivative moves
- * the scalars of the derivative, and refuses derivatives that are not scalars. */
+ * fxa__dnn_spread moves to memory the scalars that operation `first` of the graph and all later operations read.
+ * fxa__dnn_spread_derivative does so for the operations of the derivative, and refuses a derivative that reads anything
+ * but dscore and scalars. */
 bool fxa__dnn_spread_is_needed(fxa__dnn_attention *a);
 int32_t fxa__dnn_spread_scores(fxa__dnn_attention *a, int32_t s);
 void fxa__dnn_spread(fxa__dnn_attention *a, size_t first);
 void fxa__dnn_spread_derivative(fxa__dnn_attention *a, size_t first, int32_t dscore);
-/* fxa__dnn_is_fp8 returns true if Q has 8 bits. fxa__dnn_fp8_scores returns the scores from the product of 8-bit
- * operands. fxa__dnn_fp8_output adds the operations from the exponentials and their sum to O (fp8.c). */
+/* fxa__dnn_is_fp8 returns true if Q has 8 bits. fxa__dnn_fp8_scores returns the scores, computed from the product s of
+ * 8-bit Q and K. fxa__dnn_fp8_output adds the operations that compute O from the exponentials e and their row sums
+ * (fp8.c). */
 bool fxa__dnn_is_fp8(const fxa_problem *p);
 int32_t fxa__dnn_fp8_scores(fxa__dnn_attention *a, int32_t s);
 void fxa__dnn_fp8_output(fxa__dnn_attention *a, int32_t e, int32_t sum, int32_t v, int32_t o);
 /* Refuses operations that the forward pass of 8 bits cannot compute. */
 void fxa__dnn_fp8_check(fxa__dnn_attention *a);
 /* Backward with 8-bit operands. Return: the row sums of dO O; P as an operand of a matmul; dP; dS as an operand of a
- * matmul. fxa__dnn_fp8_result adds the operations from the f32 sums of dQ, dK or dV to the result. */
+ * matmul. fxa__dnn_fp8_result adds the operations that compute the result `slot` (dQ, dK or dV) from its f32 sums x. */
 int32_t fxa__dnn_fp8_sums(fxa__dnn_attention *a, int32_t sums);
 int32_t fxa__dnn_fp8_weights(fxa__dnn_attention *a, int32_t weights);
 int32_t fxa__dnn_fp8_dp(fxa__dnn_attention *a, int32_t dp);
@@ -171,8 +181,8 @@ int32_t fxa__dnn_fp8_ds(fxa__dnn_attention *a, int32_t ds);
 void fxa__dnn_fp8_result(fxa__dnn_attention *a, fxa_slot slot, int32_t x, int32_t out);
 void fxa__dnn_backward(fxa__dnn_attention *a);
 
-/* fxa__dnn_bias_of returns the captured tensor whose gradient is requested; -1 = none. fxa__dnn_bias adds that gradient
- * to the graph, computed from the gradients of pairs (bias_gradient.c). */
+/* fxa__dnn_bias_of returns the captured tensor whose gradient is requested; -1 = none. fxa__dnn_bias adds this gradient
+ * to the graph, as a sum of dscore, the gradient of the new score at each (q, k) pair (bias_gradient.c). */
 int32_t fxa__dnn_bias_of(const fxa_problem *p);
 void fxa__dnn_bias(fxa__dnn_attention *a, int32_t dscore);
 

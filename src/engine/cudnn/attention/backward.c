@@ -57,9 +57,10 @@ static void backward_lengths(fxa__dnn_attention *a) {
     a->len_k = fxa__dnn_length(&a->g, p->b, p->sk);
 }
 
-/* Returns true if the derivative reads the new score or its coordinates. A bprop reads the original score, which is
- * also the new score if the program leaves the score unchanged. If the program does so, a derivative other than dscore
- * can only come from with_grad. */
+/* Returns true if the derivative has an operation on the tensor of the new score, which is the output of the score
+ * program: one that reads the score, or one that generates its coordinates. A bprop reads the original score, whose
+ * tensor is that of the new score if the program returns the score unchanged. For such a program, a derivative other
+ * than dscore comes from the operation with_grad. */
 static bool backward_reads_score(const fxa__dnn_attention *a) {
     const fxa_program *p = a->program;
     int32_t score = fxa__program_output(p, FXA__OUT_SCORE);
@@ -72,7 +73,8 @@ static bool backward_reads_score(const fxa__dnn_attention *a) {
     return false;
 }
 
-/* Masks a score by lengths. cuDNN recognizes the form of padding only if the masked score has no other use. */
+/* Masks a score by lengths. cuDNN recognizes this mask as padding only if the masked tensor has no other use, so a
+ * tensor with other uses is copied first. */
 static int32_t backward_pad(fxa__dnn_attention *a, int32_t s) {
     if (a->len_q >= 0 && backward_reads_score(a)) s = fxa__dnn_float2(&a->g, CUDNN_POINTWISE_IDENTITY, s, -1);
     return fxa__dnn_mask_lengths(a, s);
@@ -144,13 +146,15 @@ static void backward_by_rows(fxa__dnn_attention *a, int32_t ds, int32_t k, int32
     (void)fxa__dnn_op2_into(g, CUDNN_POINTWISE_IDENTITY, sum, -1, dq, CUDNN_DATA_FLOAT);
 }
 
-/* Starts the user's bprop in place of the derivative. Returns true if it certainly returns 0 where dscore is 0. */
+/* Starts the user's bprop in place of the derivative. Returns true if the bprop certainly returns 0 where dscore is
+ * 0. */
 static bool backward_start_own(fxa__dnn_attention *a, int32_t node, int32_t dscore) {
     fxa__dnn_score *s = &a->own;
-    fxa__lower_zero(s->program, s->needed); /* `needed` is free until nodes are added */
+    fxa__lower_zero(s->program, s->needed); /* s->needed is scratch memory until nodes are added */
     bool keeps_zero = s->needed[node];
     fxa__dnn_score_start(s, a->scaled, dscore, a->scaled);
-    memcpy(s->axis, a->score.axis, sizeof s->axis); /* coordinates are those of the score program */
+    /* coordinates that the score program has added to the graph are used again */
+    memcpy(s->axis, a->score.axis, sizeof s->axis);
     memcpy(s->table, a->score.table, sizeof s->table);
     fxa__dnn_reuse_made(&a->score, s);
     return keeps_zero;
@@ -234,7 +238,7 @@ static void backward_write(fxa__dnn_attention *a, fxa__dnn_score *kept) {
     if (dlse >= 0) dp = fxa__dnn_float2(g, CUDNN_POINTWISE_ADD, dp, dlse);
     dp = fxa__dnn_float2(g, CUDNN_POINTWISE_MUL, dp, weights);
     backward_sinks(a, sums, dlse);
-    kept->indexed = a->score.indexed; /* the mask may have read coordinates in addition to the score program */
+    kept->indexed = a->score.indexed; /* not only the score program but also the mask may have read coordinates */
     a->score = *kept;
     fxa__dnn_bias(a, dp);
     int32_t ds = backward_score(a, dp), dk = backward_output(a, FXA_SLOT_DK, FXA_GRAD_K, FXA_ACCUMULATE_DK);
@@ -264,8 +268,8 @@ static void backward_count_vectors(fxa__dnn_attention *a) {
                               fxa_dtype_name((fxa_dtype)p->q.dtype), most, dlse ? " beside dLSE" : "");
 }
 
-/* Refuses gradients whose batch entries start at other offsets than those of the operand: before 9.19, cuDNN writes
- * them at the operand's offsets. */
+/* Refuses gradients whose batch entries start at other offsets than those of the operand (dQ and Q, for example):
+ * before 9.19, cuDNN writes gradients at the operand's offsets. */
 static void backward_check_offsets(fxa__dnn_attention *a) {
     static const fxa_slot slots[3] = {FXA_SLOT_Q, FXA_SLOT_K, FXA_SLOT_V};
     static const fxa_slot grads[3] = {FXA_SLOT_DQ, FXA_SLOT_DK, FXA_SLOT_DV};

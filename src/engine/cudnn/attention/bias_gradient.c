@@ -1,7 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * The gradient of a captured tensor that is added to the score, as t[q, k] or also indexed by b or h: the gradients of
- * pairs, summed over the axes that the tensor lacks. cuDNN writes it in the kernel that computes dS.
+ * The gradient of a bias: a captured tensor t that the score program adds to the score, as t[q, k], or indexed also by
+ * b or h. The gradient of t is the gradient of the new score at each (q, k) pair, summed over the axes that t lacks.
+ * cuDNN writes the sum in the kernel that computes dS.
  *
  * Supported is one such tensor, contiguous and in 16 bits, with the features that were tested on a device. dQ must then
  * be summed in a fixed order, because cuDNN otherwise accepts the graph but never writes the gradient. support.c
@@ -15,8 +16,9 @@ int32_t fxa__dnn_bias_of(const fxa_problem *p) {
     return -1;
 }
 
-/* Returns the only output that adds to the tensor's gradient, if it adds dscore itself and no node other than the
- * result reads dscore; else NULL. */
+/* Returns the program's only output that adds to the gradient of `tensor`, if the value added is dscore itself and the
+ * gradient of the original score is dscore too (the new score is the score plus terms that do not depend on the score);
+ * else NULL. */
 static const fxa__output *bias_statement(const fxa_program *program, int32_t tensor) {
     const fxa__output *only = NULL;
     const uint32_t dscore = 1u << FXA_INPUT_DSCORE;

@@ -12,7 +12,7 @@
 
 /* ---- Operations that both passes share --------------------------------------------------------------------------- */
 
-/* cuDNN recognizes the form of padding only if the masked tensor has no other use. */
+/* cuDNN recognizes a mask of the form q < q_len && k < k_len as padding only if the masked tensor has no other use. */
 int32_t fxa__dnn_mask_lengths(fxa__dnn_attention *a, int32_t s) {
     fxa__dnn_graph *g = &a->g;
     if (a->len_q < 0) return s;
@@ -37,7 +37,8 @@ int32_t fxa__dnn_scores(fxa__dnn_attention *a, int32_t q, int32_t k) {
     fxa__dnn_score_start(&a->score, a->scaled, -1, a->scaled);
     int32_t node = fxa__program_output(a->program, FXA__OUT_SCORE);
     s = fxa__dnn_as_virtual(&a->score, fxa__dnn_score_node(&a->score, node));
-    /* the scale may be 0 or negative (run_check_scale in run.c) */
+    /* a scale in device memory may be <= 0, so an addition of -0.0 separates it from the softmax (run_check_scale in
+     * run.c) */
     bool unknown = p->pass == FXA_FORWARD && (p->flags & FXA_SCALARS_IN_MEMORY);
     if (unknown && s == a->scaled) s = fxa__dnn_float2(&a->g, CUDNN_POINTWISE_ADD, s, fxa__dnn_float(&a->g, -0.0));
     if (a->g.status == FXA_OK && !a->g.tensors[s].score)
@@ -120,7 +121,8 @@ static int32_t forward_sinks(fxa__dnn_attention *a) {
     return t; /* for a zero sink, the step has no source and reads 0 for each element */
 }
 
-/* Returns the sum of a row, its sink included. Sets *e to the exponentials of the scores minus the row maximum. */
+/* Returns the sum of the exponentials of each row, its sink included. Sets *e to the exponentials of the scores minus
+ * the row maximum. */
 static int32_t forward_sum(fxa__dnn_attention *a, int32_t s, int32_t sink, int32_t most, int32_t *e, int32_t sum) {
     fxa__dnn_graph *g = &a->g;
     *e = fxa__dnn_float2(g, CUDNN_POINTWISE_EXP, fxa__dnn_float2(g, CUDNN_POINTWISE_SUB, s, most), -1);
@@ -131,7 +133,7 @@ static int32_t forward_sum(fxa__dnn_attention *a, int32_t s, int32_t sink, int32
     return fxa__dnn_op2_into(g, CUDNN_POINTWISE_ADD, keys, other, sum, CUDNN_DATA_FLOAT);
 }
 
-/* Adds the operations of the softmax of the scores s, and of o as its product with v. */
+/* Adds the softmax of the scores s to the graph, and the product of the softmax with v, whose result is o. */
 static void forward_softmax(fxa__dnn_attention *a, int32_t s, int32_t v, int32_t o) {
     fxa__dnn_graph *g = &a->g;
     const fxa_problem *p = &a->p->in;
@@ -193,8 +195,8 @@ static int32_t forward_table(fxa__dnn_attention *a) {
 
 void fxa__dnn_forward(fxa__dnn_attention *a) {
     const fxa_problem *p = &a->p->in;
-    bool whole = (p->page_size & (p->page_size - 1)) == 0; /* cuDNN requires a page size that is a power of two */
-    /* for more rows, pages are gathered into the workspace first */
+    bool whole = (p->page_size & (p->page_size - 1)) == 0; /* cuDNN requires that the page size is a power of two */
+    /* if sq > 1, pages are gathered into the workspace first */
     bool paged = (p->flags & FXA_PAGED) && p->sq == 1 && whole;
     int32_t table = paged ? forward_table(a) : -1, q = fxa__dnn_operand(a, FXA_SLOT_Q, false);
     int32_t k = paged ? forward_pages(a, FXA_SLOT_K, table) : fxa__dnn_operand(a, FXA_SLOT_K, true);

@@ -17,8 +17,8 @@
 
 #include <string.h>
 
-/* Scale of P before it is rounded to 8 bits. P is at most 1, before or after the division by its row's sum. So 256 P
- * stays below 448, the maximum of e4m3, and values of P above 2^-14 keep all digits. */
+/* Scale of P before P is rounded to e4m3. P is at most 1, whether divided by its row's sum or not, so 256 P stays below
+ * 448, the maximum of e4m3; values of P from 2^-14 on become normal e4m3 numbers, with all 3 fraction bits. */
 #define FP8_SCALE_P 256.0f
 
 static const int64_t fp8_one[4] = {1, 1, 1, 1};
@@ -39,7 +39,7 @@ static int32_t fp8_value(fxa__dnn_attention *a, float x) {
     return t;
 }
 
-/* Returns true if runs write to the slot: true for the slots of an amax, false for those of a scale. */
+/* Returns true if the slot is an amax, which runs write; false if it is a scale. */
 static bool fp8_is_written(fxa_slot slot) {
     return (slot >= FXA_SLOT_AMAX_O && slot <= FXA_SLOT_AMAX_DV) || slot == FXA_SLOT_AMAX_DS;
 }

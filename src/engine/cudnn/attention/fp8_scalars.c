@@ -46,7 +46,7 @@ static fxa__dnn_step *spread_copy(fxa__dnn_attention *a) {
     return step;
 }
 
-/* Returns s multiplied by a scale of the caller; by 1 if the run does not pass the scale. */
+/* Returns s multiplied by a scale of the caller, for which a run that does not pass it uses 1. */
 static int32_t spread_slot(fxa__dnn_attention *a, int32_t s, fxa_slot slot) {
     if (fxa__scale_use_of(&a->p->in, slot) < FXA__SCALE_READ) return s;
     int32_t t = spread_room(a, CUDNN_DATA_FLOAT);
@@ -69,8 +69,8 @@ int32_t fxa__dnn_spread_scores(fxa__dnn_attention *a, int32_t s) {
     return spread_slot(a, spread_slot(a, s, FXA_SLOT_DESCALE_Q), FXA_SLOT_DESCALE_K);
 }
 
-/* Returns the tensor in memory that replaces a scalar. A scalar that is passed by value is written by the run; a scalar
- * in memory is copied. */
+/* Returns the tensor in memory that replaces the scalar `number`: a run writes a scalar that is passed by value, and a
+ * helper kernel copies a scalar in memory. Returns other tensors unchanged. */
 static int32_t spread_number(fxa__dnn_attention *a, int32_t number) {
     if (number < 0 || a->g.status != FXA_OK) return number;
     fxa__dnn_tensor t = a->g.tensors[number];
@@ -91,8 +91,9 @@ static int32_t spread_number(fxa__dnn_attention *a, int32_t number) {
     return number;
 }
 
-/* Returns true for operations with correct results on a device. In backward, these are sums, products and selects of
- * the score; with other operations, such as tanh, dS has errors above its bound. */
+/* Returns true for operations whose results were correct on a device: in backward, sums, products and selects of the
+ * score, and all operations on other values. With other operations on the score, such as tanh, dS has errors above its
+ * bound. */
 static bool spread_is_plain(const fxa__dnn_attention *a, const fxa__dnn_op *op) {
     bool plain = op->mode == CUDNN_POINTWISE_ADD || op->mode == CUDNN_POINTWISE_SUB ||
                  op->mode == CUDNN_POINTWISE_MUL || op->mode == CUDNN_POINTWISE_BINARY_SELECT;

@@ -18,12 +18,13 @@ static bool mask_origin(const fxa__dnn_attention *a, int64_t *shift) {
     return q.known && k.known && q.step == 1 && k.step == 1;
 }
 
-/* Returns true if the condition is aligned by k_len - q_len and these lengths differ between batch entries. */
+/* Returns true if the condition is shifted by k_len - q_len and these lengths differ between batch entries. */
 static bool mask_is_by_entry(const fxa__dnn_attention *a, const fxa__part *part) {
     return part->aligned && (fxa__dnn_length_of(&a->score, false) < 0 || fxa__dnn_length_of(&a->score, true) < 0);
 }
 
-/* Returns k_len - q_len for an aligned condition if all batch entries have the same lengths; else 0. */
+/* Returns k_len - q_len if the condition is shifted by this difference and all batch entries have the same lengths;
+ * else 0. */
 static int64_t mask_more(const fxa__dnn_attention *a, const fxa__part *part) {
     if (!part->aligned || mask_is_by_entry(a, part)) return 0;
     return fxa__dnn_length_of(&a->score, true) - fxa__dnn_length_of(&a->score, false);
@@ -56,7 +57,7 @@ static int32_t mask_refuse_far(fxa__dnn_attention *a, int64_t c) {
 static int32_t mask_causal(fxa__dnn_attention *a, int32_t s, const fxa__part *part, int64_t c) {
     fxa__dnn_graph *g = &a->g;
     int32_t q = fxa__dnn_index(g, s, 2, CUDNN_DATA_FLOAT), k = fxa__dnn_index(g, s, 3, CUDNN_DATA_FLOAT);
-    if (mask_is_by_entry(a, part)) { /* cuDNN replaces these constants by the lengths of each batch entry */
+    if (mask_is_by_entry(a, part)) { /* cuDNN replaces the constants sk and sq by the lengths of each batch entry */
         q = fxa__dnn_int2(g, CUDNN_POINTWISE_ADD, q, fxa__dnn_int(g, a->p->in.sk));
         q = fxa__dnn_int2(g, CUDNN_POINTWISE_SUB, q, fxa__dnn_int(g, a->p->in.sq));
     }
@@ -82,8 +83,8 @@ static bool mask_is_by_value(const fxa__dnn_attention *a, const fxa__part *part)
     return part->bound < 0 || fxa__dnn_score_is_by_value(&a->score, part->bound);
 }
 
-/* Returns x <= c + times * bound, where x is an int made of coordinates. The constant is subtracted from x, which does
- * not overflow. */
+/* Returns the condition x <= c + part->times_bound * (value of the node part->bound), for an int x that is computed
+ * from coordinates. Computes x - c, which does not overflow, rather than add c to the bound. */
 static int32_t mask_at_most(fxa__dnn_attention *a, int32_t x, const fxa__part *part, int64_t c) {
     fxa__dnn_graph *g = &a->g;
     if (part->needs_small_bound) return mask_refuse_wrap(a);
@@ -98,7 +99,8 @@ static int32_t mask_at_most(fxa__dnn_attention *a, int32_t x, const fxa__part *p
     return fxa__dnn_int2(g, CUDNN_POINTWISE_CMP_LE, fxa__dnn_as_virtual(&a->score, bound), x);
 }
 
-/* Returns the condition k <= C, or k <= k_len + C. */
+/* Returns the condition k <= C or, if part->of_length, k <= k_len + C, where C is part->c plus the bound of the
+ * part. */
 static int32_t mask_length(fxa__dnn_attention *a, const fxa__part *part) {
     int64_t length = fxa__dnn_length_of(&a->score, true);
     int32_t k = fxa__dnn_score_input(&a->score, FXA_INPUT_K);
@@ -107,7 +109,7 @@ static int32_t mask_length(fxa__dnn_attention *a, const fxa__part *part) {
     return mask_at_most(a, k, part, part->c + (part->of_length && length >= 0 ? length : 0));
 }
 
-/* Returns the condition k <= q + prefix, combined with the condition of a length. */
+/* Returns the condition (k <= q + prefix) || (the condition that mask_length returns). */
 static int32_t mask_prefix(fxa__dnn_attention *a, const fxa__part *part) {
     int64_t c = mask_clamp(part->prefix + mask_more(a, part));
     int32_t q = fxa__dnn_score_input(&a->score, FXA_INPUT_Q), k = fxa__dnn_score_input(&a->score, FXA_INPUT_K);
@@ -149,8 +151,9 @@ static int32_t mask_part(fxa__dnn_attention *a, const fxa__part *part) {
 /* ---- Causal and window ------------------------------------------------------------------------------------------- */
 
 /* The causal and the window condition in cuDNN's form. cuDNN computes one condition of each kind and mistakes a second
- * one for the first. Conditions with constant bounds are therefore merged to the tightest; if there are none, the first
- * condition whose bound only a run knows is used. Other conditions are evaluated. */
+ * one for the first. If several conditions of a kind have constant bounds, the tightest one is used; if none has, the
+ * first one whose bound only a run knows. Conditions that these two do not imply are computed as pointwise
+ * operations. */
 typedef struct mask_bands {
     const fxa__part *part[2]; /* [causal, window] NULL = none */
     int64_t c[2];
@@ -166,8 +169,8 @@ static bool mask_may_band(const fxa__dnn_attention *a, const fxa__part *part) {
     return causal && both && part->bound < 0 && part->c + shift == 0;
 }
 
-/* Sets *c to the constant of a condition on indices. It is clamped where larger values change nothing, so that f32 is
- * exact. Returns false if the condition cannot have cuDNN's form. */
+/* Sets *c to the constant of a condition on indices (k <= q + c, q - k <= c). Constants so large that they do not
+ * change the mask are clamped, so that f32 is exact. Returns false if the condition cannot have cuDNN's form. */
 static bool mask_band_constant(fxa__dnn_attention *a, const fxa__part *part, int64_t *c) {
     int64_t shift = 0, most = a->p->in.sq + a->p->in.sk;
     if (part->needs_small_bound) (void)mask_refuse_wrap(a);
@@ -179,8 +182,8 @@ static bool mask_band_constant(fxa__dnn_attention *a, const fxa__part *part, int
     return a->g.status == FXA_OK;
 }
 
-/* Returns the conditions for cuDNN's own causal mask and window: the tightest whose bounds are known, else the
- * first. */
+/* Returns the conditions for cuDNN's own causal mask and window. Of each kind, selects the tightest condition with a
+ * known bound; if there is none, the first condition. */
 static mask_bands mask_bands_choose(fxa__dnn_attention *a) {
     mask_bands bands = {{NULL, NULL}, {0, 0}};
     for (size_t i = 0; i < a->mask.n; i++) {
@@ -198,8 +201,8 @@ static mask_bands mask_bands_choose(fxa__dnn_attention *a) {
     return bands;
 }
 
-/* Returns true if all coordinates are in [0, 2^30], which the conditions require. For other coordinates, the entire
- * mask is evaluated. */
+/* Returns true if all coordinates are in [0, 2^30], as the conditions of lower/conjunct.h require. For other
+ * coordinates, the mask is computed as one node of the program (mask_whole). */
 static bool mask_is_plain(const fxa__dnn_attention *a) {
     bool plain = true;
     for (fxa_input axis = FXA_INPUT_B; axis < FXA_INPUT_COUNT; axis++) {
@@ -210,7 +213,7 @@ static bool mask_is_plain(const fxa__dnn_attention *a) {
     return plain;
 }
 
-/* Evaluates the entire mask. Returns the scores s, which are -inf where the mask is false. */
+/* Returns the scores s with -inf where the mask is false. Computes the entire mask as one node of the program. */
 static int32_t mask_whole(fxa__dnn_attention *a, int32_t s) {
     int32_t node = fxa__program_output(a->program, FXA__OUT_MASK);
     const fxa__node *n = &a->program->nodes[node];
@@ -235,7 +238,8 @@ bool fxa__dnn_mask_is_banded(fxa__dnn_attention *a) {
     return true;
 }
 
-/* Coordinates of rows and keys are indices of elements of s. */
+/* Adds the operations of each condition anew for the current scores s (fxa__dnn_score_start), because row and key
+ * coordinates must be indices of elements of the tensor that is masked. */
 int32_t fxa__dnn_mask_others(fxa__dnn_attention *a, int32_t s) {
     if (!mask_is_plain(a)) return mask_whole(a, s);
     const mask_bands bands = mask_bands_choose(a);

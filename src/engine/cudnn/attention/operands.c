@@ -49,11 +49,11 @@ static bool operands_is_row(fxa_slot slot) {
     return slot == FXA_SLOT_LSE || slot == FXA_SLOT_ROW_MAX || slot == FXA_SLOT_DLSE;
 }
 
-enum { SPANS_THREADS = 256 }; /* threads of a block of the helper kernel */
+enum { SPANS_THREADS = 256 }; /* threads per CTA of the helper kernel fxa_gpu_spans */
 
 /* ---- Lengths ----------------------------------------------------------------------------------------------------- */
 
-/* Returns the step that writes lengths and offsets. */
+/* Returns the step that writes the lengths and offsets of batch entries. */
 static fxa__dnn_step *operands_step(fxa__dnn_attention *a) {
     return a->g.status == FXA_OK ? &a->g.steps[a->span_step] : &a->discarded;
 }
@@ -68,7 +68,8 @@ static int32_t operands_ints(fxa__dnn_attention *a) {
     return fxa__dnn_scratch(&a->g, dim, CUDNN_DATA_INT32);
 }
 
-/* Adds a helper kernel that gets the lengths. Its operands and fills are added later. */
+/* Adds a step of the helper kernel fxa_gpu_spans whose arguments have the caller's lengths. Operands, and results to
+ * fill, are added to the step later. */
 static fxa__dnn_step *operands_step_new(fxa__dnn_attention *a, bool after, int64_t work) {
     const fxa_problem *p = &a->p->in;
     static const uint8_t starts[2] = {FXA_SLOT_CU_Q, FXA_SLOT_CU_K}, lens[2] = {FXA_SLOT_Q_LENGTHS, FXA_SLOT_K_LENGTHS};
@@ -95,8 +96,8 @@ void fxa__dnn_spans_begin(fxa__dnn_attention *a) {
     fxa__dnn_step_data(step, &s->more, &a->g, a->more);
 }
 
-/* Returns the tensor of the batch entries' offsets for an operand with these strides. `dense`: batch entries are one
- * stride apart even if the problem is packed. */
+/* Returns a tensor of the offsets at which batch entries start in an operand, in elements. row, entry: strides of the
+ * operand's rows and batch entries. `dense`: batch entries are `entry` elements apart even if the problem is packed. */
 static int32_t operands_offsets(fxa__dnn_attention *a, int64_t row, int64_t entry, bool keys, bool dense) {
     const int64_t dim[4] = {a->p->in.b + 1, 1, 1, 1};
     int32_t t = fxa__dnn_scratch(&a->g, dim, CUDNN_DATA_INT64);
@@ -117,11 +118,11 @@ static bool operands_is_packed(const fxa_problem *p, bool keys) {
     return (p->flags & FXA_VARLEN) && !(keys && (p->flags & FXA_PAGED));
 }
 
-/* Adds a tensor of rows, with the offsets of its sequences if batch entries have their own lengths. Returns the
- * tensor. */
+/* Adds a tensor of rows, with the offsets of its batch entries if these have their own lengths. Returns the tensor. */
 static int32_t operands_tensor(fxa__dnn_attention *a, fxa__dnn_tensor *t, bool keys) {
     bool packed = operands_is_packed(&a->p->in, keys);
-    if (packed) t->stride[0] = t->dim[2] * t->stride[2]; /* not read, but must be nonzero */
+    /* cuDNN does not read this stride, but requires a nonzero one */
+    if (packed) t->stride[0] = t->dim[2] * t->stride[2];
     if (a->own_lengths) t->ragged = 1 + operands_offsets(a, t->stride[2], t->stride[0], keys, !packed);
     return fxa__dnn_add(&a->g, t);
 }
@@ -212,7 +213,7 @@ static int64_t operands_work(const fxa_problem *p, const dnn_slot *s) {
     return p->b * s->heads * s->rows * s->features;
 }
 
-/* Returns true if rows past a length are filled. Packed operands have no such rows. */
+/* Returns true if a result has rows past a length, which must be filled. Packed results have no such rows. */
 static bool operands_fills_past(const fxa_problem *p) { return (p->flags & (FXA_PADDING | FXA_VARLEN)) == FXA_PADDING; }
 
 fxa__dnn_step *fxa__dnn_step_copy(fxa__dnn_attention *a, fxa_slot slot, int32_t dense, bool after, int mode,
@@ -235,8 +236,9 @@ void fxa__dnn_step_drop(fxa__dnn_step *step, const void *field) {
         if (step->ref[i].at == at) step->ref[i--] = step->ref[--step->n_refs];
 }
 
-/* Returns the step that fills results: the step of the lengths, or a separate step after cuDNN's kernel, because before
- * 9.19 cuDNN writes wrong sums over heads for batch entries without rows. */
+/* Returns the step that fills the rows of results that cuDNN does not write: the step that writes the lengths or,
+ * before cuDNN 9.19, a separate step after cuDNN's kernel, because these versions write wrong sums over heads for batch
+ * entries without rows. */
 static fxa__dnn_step *operands_fill_step(fxa__dnn_attention *a) {
     if (a->level.version >= 91900) return operands_step(a);
     if (!a->fill_step) {
@@ -256,7 +258,7 @@ void fxa__dnn_fill(fxa__dnn_attention *a, fxa_slot slot, double value) {
     f->heads = s.heads, f->rows = s.rows, f->features = s.features, f->value = value, f->keys = s.keys;
     w->past = operands_fills_past(p);
     fxa__dnn_step_slot(a, step, &f->to, slot);
-    /* packed: few batch entries have rows that must be filled */
+    /* packed rows: few batch entries have rows that must be filled, so one CTA per batch entry suffices */
     int64_t work = p->b * (w->past ? s.heads * s.rows : SPANS_THREADS);
     if (step->work < work) step->work = work;
 }
@@ -280,7 +282,7 @@ static bool operands_lse_is_direct(const fxa_problem *p, const fxa_operand *o) {
            (p->sq == 1 || stride[2] == 1);
 }
 
-/* Rows past a length may hold any values, so an operand with such rows is copied. */
+/* In a backward pass, rows of LSE and dLSE past a length may hold any values, so a slot with such rows is copied. */
 bool fxa__dnn_row_is_direct(const fxa_problem *p, fxa_slot slot) {
     bool past = p->pass == FXA_BACKWARD && operands_fills_past(p);
     return !past && operands_lse_is_direct(p, dnn_slot_of(p, slot).operand);
@@ -299,7 +301,8 @@ void fxa__dnn_key(const fxa__problem *p, fxa__writer *w) {
     memcpy(q, p, sizeof *q);
     fxa_status status = fxa__dnn_program_make(p, true, &numbers, NULL);
     w->failed = w->failed || status == FXA_E_MEMORY;
-    if (status == FXA_OK) q->in.program = numbers.program; /* else the problem has no graph */
+    /* if this fails, the problem has no graph, and the key has the caller's program */
+    if (status == FXA_OK) q->in.program = numbers.program;
     rows[0] = &q->in.lse, rows[1] = &q->in.row_max, rows[2] = &q->in.dlse;
     q->in.total_q = q->in.total_k = 0;
     for (int i = 0; i < 3 && (p->in.flags & FXA_VARLEN); i++)
@@ -315,7 +318,7 @@ void fxa__dnn_key(const fxa__problem *p, fxa__writer *w) {
     fxa__free(w->host, q, sizeof *q);
 }
 
-/* Returns the slot as a tensor. Requires fxa__dnn_row_is_direct. */
+/* Requires fxa__dnn_row_is_direct for the slot. */
 int32_t fxa__dnn_row(fxa__dnn_attention *a, fxa_slot slot) {
     const fxa_problem *p = &a->p->in;
     fxa__dnn_tensor t = {.dim = {p->b, p->hq, p->sq, 1},

@@ -15,11 +15,13 @@
 enum { SM_80 = FXA__SM_80, SM_90 = FXA__SM_90, SM_100 = FXA__SM_100, SM_120 = FXA__SM_120, SM_OLD = FXA__SM_OLD };
 enum { SM_ALL = FXA__SM_ALL };
 enum { FORWARD = 1 << FXA_FORWARD, BACKWARD = 1 << FXA_BACKWARD, BOTH = FORWARD | BACKWARD };
-enum { HALVES = 1, OTHERS = 2, BYTES = 4, DTYPES = 7 }; /* f16 and bf16; e4m3 and e5m2; all other dtypes */
+/* HALVES: f16 and bf16; BYTES: e4m3 and e5m2; OTHERS: all other dtypes */
+enum { HALVES = 1, OTHERS = 2, BYTES = 4, DTYPES = 7 };
 
 #define SUPPORT_LAST INT64_MAX
 #define SUPPORT_FIRST 91400 /* oldest version that was tested */
-/* elements; with rows 2^24 elements apart, the results from row 128 on were wrong */
+/* maximum extent of O and dO in backward, in elements: with rows 2^24 elements apart, results were wrong on a device
+ * from row 128 (offset 2^31) on */
 #define SUPPORT_REACH ((int64_t)1 << 31)
 #define SUPPORT_SPANS (FXA_PADDING | FXA_VARLEN | FXA_PAGED)
 #define SUPPORT_BYTE_FLAGS                                                                                             \
@@ -53,7 +55,8 @@ static bool support_is_beyond(const fxa_problem *p) {
     bool fits = fxa__mul_i64(p->b, p->hq, &pairs) && fxa__mul_i64(pairs, tile, &tiles) && tiles <= MOST;
     return !fits || !fxa__mul_i64(pairs, p->sq, &pairs) || !fxa__mul_i64(pairs, p->sk, &pairs);
 }
-/* Returns true if an offset exceeds 32 bits, in which cuDNN computes the offsets for the sum of dO O. */
+/* Returns true if o extends beyond 2^31 elements: for the sum of dO O, cuDNN computes offsets of elements in signed 32
+ * bits. */
 static bool support_reaches_far(const fxa_problem *p, const fxa_operand *o) {
     const bool packed = p->flags & FXA_VARLEN;
     const int64_t size[3] = {packed ? 1 : p->b, p->hq, packed ? p->total_q : p->sq};
@@ -73,7 +76,7 @@ static bool support_is_odd(const fxa_problem *p) { return p->d_qk % 8 || p->d_v 
 static bool support_is_odd_16(const fxa_problem *p) { return p->d_qk % 16 || p->d_v % 16; }
 static bool support_is_e5m2(const fxa_problem *p) { return p->q.dtype == FXA_E5M2; }
 static bool support_has_wide_output(const fxa_problem *p) { return !fxa__dtype_is_byte_float(p->o.dtype); }
-/* Returns true for a wide V with a narrow Q: cuDNN chooses kernels by d_qk alone. */
+/* Returns true for d_v above 128 with d_qk up to 128: cuDNN chooses kernels by d_qk alone. */
 static bool support_is_wider(const fxa_problem *p) { return p->d_qk <= 128 && p->d_v > 128; }
 static bool support_has_bprop(const fxa_problem *p) { return p->bprop != NULL; }
 static bool support_is_odd_rows(const fxa_problem *p) { return p->sq % 16 != 0; }
@@ -253,7 +256,8 @@ static bool support_table_ok(fxa__dnn_graph *g, const fxa_problem *p, fxa__dnn_l
 typedef struct support_operand {
     const char *name;
     const fxa_operand *operand;
-    uint32_t passes, wanted; /* passes that use the operand; flag with which they use the operand, 0 = always */
+    /* passes: bits of the passes that may use the operand; wanted: flag of problems that use it, 0 = all problems */
+    uint32_t passes, wanted;
     bool keys;
     bool free; /* true: the dtype may differ from that of 8-bit Q, K and V */
 } support_operand;
@@ -261,7 +265,7 @@ typedef struct support_operand {
 /* Returns true if cuDNN accepts dtype and strides of the operand; else fails the graph with the reason. */
 static bool support_layout_ok(fxa__dnn_graph *g, const support_operand *o, uint32_t dtype, bool packed) {
     const int64_t *stride = o->operand->stride;
-    bool free = o->free && fxa__dtype_is_byte_float(dtype); /* rows of the table check the operand's dtype */
+    bool free = o->free && fxa__dtype_is_byte_float(dtype); /* support_rows checks the dtypes of such operands */
     int64_t step = fxa__dtype_is_byte_float(o->operand->dtype) ? 16 : 8;
     if (o->operand->dtype != dtype && !free) {
         (void)fxa__dnn_refuse(g, "%s is %s and Q %s: cuDNN requires one dtype for all", o->name,

@@ -40,7 +40,7 @@ enum { FXA__DNN_DIVIDED = 1 << 22 };
 typedef enum fxa__dnn_part {
     FXA__DNN_WHOLE,    /* the int itself */
     FXA__DNN_DIVISOR,  /* absolute value, at most FXA__DNN_DIVIDED + 1; 1 if the int is 0 */
-    FXA__DNN_ROUNDS,   /* absolute value of the divisor (DIVISOR) - 1 if the divisor is negative, else 0 */
+    FXA__DNN_ROUNDS,   /* DIVISOR - 1 if the int is negative, else 0 */
     FXA__DNN_SIGN,     /* 1, 0 or -1 */
     FXA__DNN_MAGNITUDE /* absolute value in 32 bits; 1 if the int is 0 */
 } fxa__dnn_part;
@@ -50,18 +50,20 @@ typedef struct fxa__dnn_tensor {
     uint8_t type;   /* CUDNN_DATA_... */
     uint8_t source; /* fxa__dnn_source */
     bool score;     /* true: the elements depend on the score */
-    bool read;      /* workspace: true = the program reads the tensor */
-    bool number;    /* by value: true = finite and nonzero in every run (score/parameterize.c) */
-    /* bound of a mask: true = clamped to [-2^30, 2^30]; larger values would not change the mask, but sums would wrap */
+    bool read;      /* true: a tensor in the workspace that the score program reads */
+    bool number;    /* true: passed by value, and finite and nonzero in every run (score/parameterize.c) */
+    /* true: bound of a mask, which a run clamps to [-2^30, 2^30]; larger values would not change the mask, but sums
+     * with them would wrap */
     bool bound;
     int8_t times;   /* NODE, OWN_NODE: factor of the node's value. SCALE: 1 = multiplied, -1 = divided, 0 = neither */
     uint8_t part;   /* fxa__dnn_part */
     int32_t index;  /* index of the slot, captured tensor or program node; see fxa__dnn_source */
     int64_t offset; /* start of the tensor: bytes in the workspace, or elements in a captured tensor */
     double value;   /* VALUE: the scalar. NODE, OWN_NODE: the term that is added */
-    bool spread;    /* true: a scalar that a run writes to the workspace for each head */
-    int32_t fill;   /* workspace: value to which a run sets the tensor's 32-bit words before cuDNN starts; 0 = none */
-    bool cleared;   /* workspace: true = a run sets the tensor to 0 before cuDNN starts */
+    bool spread;    /* true: a scalar of which each run writes one copy per head to the workspace */
+    /* tensor in the workspace: bits that a run writes to each 32-bit word before cuDNN starts; 0 = none */
+    int32_t fill;
+    bool cleared; /* true: a tensor in the workspace that a run sets to 0 before cuDNN starts */
     /* 1 + tensor with the offset of each batch entry in elements; 0 = batch entries are stride[0] apart */
     int32_t ragged;
 } fxa__dnn_tensor;
@@ -113,7 +115,7 @@ int32_t fxa__dnn_virtual(fxa__dnn_graph *g, const int64_t dim[4], uint8_t type);
 int32_t fxa__dnn_float(fxa__dnn_graph *g, double value);
 int32_t fxa__dnn_int(fxa__dnn_graph *g, int64_t value);
 int64_t fxa__dnn_size(uint8_t type); /* returns the bytes of an element */
-/* fxa__dnn_scratch returns a new contiguous tensor in the workspace. A red zone (base/carve.h) follows it. */
+/* Returns a new contiguous tensor in the workspace, which is followed by a red zone (base/carve.h). */
 enum { FXA__DNN_SCRATCH_ALIGN = 256 }; /* alignment of tensors in the workspace, in bytes */
 int32_t fxa__dnn_scratch(fxa__dnn_graph *g, const int64_t dim[4], uint8_t type);
 /* Returns a tensor [B,1,1,1] of INT32 in the workspace. Each run sets all elements to `length`. */
@@ -147,8 +149,8 @@ int32_t fxa__dnn_float2(fxa__dnn_graph *g, int mode, int32_t x, int32_t b);
 int32_t fxa__dnn_int2(fxa__dnn_graph *g, int mode, int32_t x, int32_t b);
 /* Returns t ? x : b. */
 int32_t fxa__dnn_select(fxa__dnn_graph *g, int32_t x, int32_t b, int32_t t);
-/* Returns a tensor with the index along `axis` of each element of `of`. `precision` is FLOAT in the forms that cuDNN
- * recognizes as causal mask and window. */
+/* Returns a tensor with the sizes of `of`, whose elements are their own index along `axis`. `precision` is FLOAT in the
+ * forms that cuDNN recognizes as causal mask and window. */
 int32_t fxa__dnn_index(fxa__dnn_graph *g, int32_t of, int axis, uint8_t precision);
 int32_t fxa__dnn_reduce(fxa__dnn_graph *g, int mode, int32_t x, int32_t y);
 int32_t fxa__dnn_matmul(fxa__dnn_graph *g, int32_t a, int32_t b, int32_t c, int32_t m, int32_t n, int32_t k);

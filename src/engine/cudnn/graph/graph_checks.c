@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * The last check of a graph before cuDNN gets it. Refuses forms that cuDNN accepts but computes wrongly, or for which
- * cuDNN aborts the process. The lowering makes no such form; this check enforces that for every problem, not only in
- * tests. Each rules_... function returns what is wrong with an operation, or NULL.
+ * The last check of a graph before it is passed to cuDNN. Refuses forms that cuDNN accepts but computes wrongly, or for
+ * which cuDNN aborts the process. The lowering makes no such form; this check enforces that for every problem, not only
+ * in tests. Each checks_... function that returns a text returns what is wrong with the operation l->op, or NULL.
  */
 #include "../attention/attention.h"
 
@@ -153,7 +153,7 @@ static bool checks_is_backward(const fxa__dnn_graph *g) {
     return false;
 }
 
-/* In a backward pass without lengths, rows and keys beyond the last partial tile have scores of 0, and their
+/* In a backward pass without lengths, the rows and keys that pad a partial tile have scores of 0, and their
  * exponentials overflow. */
 static const char *checks_tiles(const checks_look *l) {
     enum { ROWS = 64, KEYS = 128 };
@@ -217,8 +217,8 @@ static const char *checks_look_at(const checks_look *l) {
     return why ? why : checks_cast(l);
 }
 
-/* Refuses graphs with more than `most` tensors and scalars whose addresses a run passes. cuDNN 9.14 failed to find one
- * of 100, so the support query reports the limit. */
+/* Refuses graphs with more than `most` tensors and scalars whose addresses a run passes: cuDNN 9.14 did not find one of
+ * the addresses in a run with 100, so larger graphs are already refused by the support query. */
 static void checks_count_bound(fxa__dnn_graph *g, size_t most) {
     size_t n = 0;
     for (size_t i = 0; i < g->n_tensors && g->status == FXA_OK; i++)

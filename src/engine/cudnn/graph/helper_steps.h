@@ -27,7 +27,7 @@ typedef struct fxa__dnn_ref {
 typedef struct fxa__dnn_step {
     uint8_t kernel; /* fxa__gpu_kernel */
     bool after;     /* true: launched after cuDNN's kernel, else before it */
-    bool optional;  /* true: skipped in runs that pass NULL for the slot of the first pointer */
+    bool optional;  /* true: a run that passes NULL for the slot of ref[0] skips the step */
     uint8_t n_refs; /* number of elements of `ref` */
     int64_t work;   /* argument of fxa__gpu_launch: number of elements, or of CTAs */
     fxa__dnn_ref ref[FXA__DNN_REFS];
@@ -35,14 +35,16 @@ typedef struct fxa__dnn_step {
 } fxa__dnn_step;
 
 /* Adds a step. Returns the step, whose address is valid until the next step is added. If the graph has failed, returns
- * `discarded`, a dummy that callers may fill without effect. */
+ * `discarded`, whose contents are never used. */
 fxa__dnn_step *fxa__dnn_step_new(fxa__dnn_graph *g, fxa__gpu_kernel kernel, bool after, int64_t work,
                                  fxa__dnn_step *discarded);
-/* Describes the address of `field`, a pointer inside the step's arguments. */
+/* Makes each run set `field`, a pointer in the step's arguments, to the address of slot or tensor `index` of `source`
+ * (fxa__dnn_ref) plus `offset` bytes. */
 void fxa__dnn_step_point(fxa__dnn_step *step, const void *field, uint8_t source, int32_t index, int64_t offset);
-/* Describes the address of `field` as that of a tensor of the graph, which must have memory. */
+/* Makes each run set `field`, a pointer in the step's arguments, to the address of a tensor of the graph, which must
+ * have memory. */
 void fxa__dnn_step_data(fxa__dnn_step *step, const void *field, const fxa__dnn_graph *g, int32_t tensor);
-/* Describes `array` as the memory of a tensor of the graph, with its strides and type. */
+/* Sets *array to the strides and type of a tensor of the graph, and makes each run set its address. */
 void fxa__dnn_step_tensor(fxa__dnn_step *step, FxaGpuArray *array, const fxa__dnn_graph *g, int32_t tensor);
 
 #endif

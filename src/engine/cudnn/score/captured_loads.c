@@ -22,7 +22,7 @@ static int load_data_type(fxa_dtype dtype) {
 /* The tensor of captured memory that a load reads, and the data for a copy of the tensor's elements. */
 typedef struct load_source {
     fxa__dnn_tensor t;
-    int64_t limit[4]; /* [axes] if `copied`: number of elements that exist along the axis; 0 = all */
+    int64_t limit[4]; /* [axes] if `copied`: number of elements that exist along the axis; 0 = all, -1 = none */
     bool copied;      /* true: cuDNN cannot read the elements directly */
 } load_source;
 
@@ -117,7 +117,7 @@ int32_t fxa__dnn_load(fxa__dnn_score *s, const fxa__node *n) {
         if (!load_index(s, n, i, &x)) return 0;
     for (int i = 0; i < 4; i++) x.copied = x.copied || x.t.stride[i] < 0;
     if (fxa__dnn_is_per_head(&x.t)) x.copied = x.copied || x.t.stride[1] != 1;
-    /* cuDNN reads two 16-bit elements at once */
+    /* cuDNN reads two 16-bit elements at once, so keys that are not contiguous are copied */
     bool narrow = type == CUDNN_DATA_HALF || type == CUDNN_DATA_BFLOAT16;
     x.copied = x.copied || ((narrow || s->keys_dense) && x.t.dim[3] > 1 && x.t.stride[3] != 1);
     load_write_out(s, &x);

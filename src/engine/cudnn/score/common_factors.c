@@ -37,7 +37,7 @@ static bool reuse_has_one_user(const fxa_program *p, const bool *needed, int32_t
 void fxa__dnn_reuse_cancel(fxa__dnn_score *s) {
     const fxa_program *p = s->program;
     const uint32_t varies = 1u << FXA_INPUT_SCORE | 1u << FXA_INPUT_DSCORE;
-    bool *needed = s->needed; /* `needed` is free until nodes are added */
+    bool *needed = s->needed; /* s->needed is scratch memory until nodes are added */
     reuse_mark(p, needed);
     for (int32_t i = 0; i < p->n_nodes; i++) {
         const fxa__node *n = &p->nodes[i];
@@ -61,11 +61,11 @@ static int32_t reuse_user(const fxa_program *p, const bool *needed, int32_t node
     return -1;
 }
 
-/* Requires that the only user is a tanh: with a bare factor between Q K^T and the softmax, cuDNN would compute the row
- * maximum before it multiplies, even if the factor is negative. */
+/* Folds a factor c of the score into the scale only if a tanh alone reads the product: with a bare factor between Q K^T
+ * and the softmax, cuDNN would compute the row maximum before it multiplies by the factor, even if c is negative. */
 int32_t fxa__dnn_reuse_fold(fxa__dnn_score *s) {
     const fxa_program *p = s->program;
-    bool *needed = s->needed; /* `needed` is free until nodes are added */
+    bool *needed = s->needed; /* s->needed is scratch memory until nodes are added */
     int32_t score = 0;
     reuse_mark(p, needed);
     while (score < p->n_nodes && !(fxa__node_input(&p->nodes[score]) & 1u << FXA_INPUT_SCORE)) score++;
@@ -92,8 +92,8 @@ static bool reuse_is_same(const fxa__dnn_score *from, int32_t j, const fxa__dnn_
     return true;
 }
 
-/* Params and tensors belong to one program each, and the new score must have no other use (backward_pad). Such nodes,
- * and nodes that depend on them, are not shared. */
+/* Gives nodes of `to` the tensors of equal nodes of `from`. Not shared are params and loads, because each belongs to
+ * one program; the new score, which must have no other use (backward_pad); and nodes that depend on any of these. */
 void fxa__dnn_reuse_made(const fxa__dnn_score *from, fxa__dnn_score *to) {
     int32_t score = fxa__program_output(from->program, FXA__OUT_SCORE);
     for (int32_t i = 0; i < to->program->n_nodes; i++) {

@@ -117,7 +117,7 @@ static int32_t score_table(fxa__dnn_score *s, fxa_input input, int axis) {
     return t;
 }
 
-/* Returns the coordinates of an axis from a tensor that a helper kernel fills in each run. */
+/* Returns the coordinates of an axis as a tensor in the workspace, which a helper kernel writes in each run. */
 static int32_t score_from_table(fxa__dnn_score *s, fxa_input input, int axis) {
     if (s->table[axis] < 0) {
         int32_t t = score_table(s, input, axis);
@@ -193,7 +193,7 @@ bool fxa__dnn_score_is_number(const fxa__dnn_score *s, int32_t node) {
     return n->op == FXA_OP_PARAM && s->numbers && s->numbers->from[n->imm] < 0;
 }
 
-/* Returns the params of the program that were constants: bit i for param i. */
+/* Returns the params that parameterize.c made from constants: bit i for param i. */
 static uint64_t score_hidden(const fxa__dnn_score *s) {
     uint64_t hidden = 0;
     for (int32_t i = 0; s->numbers && i < s->program->n_params; i++)
@@ -203,7 +203,8 @@ static uint64_t score_hidden(const fxa__dnn_score *s) {
 
 bool fxa__dnn_score_is_by_value(const fxa__dnn_score *s, int32_t node) {
     const fxa__depend *d = &s->depend[node];
-    uint32_t same = 1u << FXA_INPUT_HEADS; /* bits of the inputs that are equal for all pairs of a run */
+    /* bits of the inputs whose value is the same for all (q, k) pairs of a run */
+    uint32_t same = 1u << FXA_INPUT_HEADS;
     if (fxa__dnn_length_of(s, false) >= 0) same |= 1u << FXA_INPUT_Q_LEN;
     if (fxa__dnn_length_of(s, true) >= 0) same |= 1u << FXA_INPUT_K_LEN;
     bool there = !(d->params & ~score_hidden(s)) || s->own || !(s->p->in.flags & FXA_SCALARS_IN_MEMORY);
@@ -265,8 +266,8 @@ static int32_t score_by_value(fxa__dnn_score *s, int32_t node) {
     return fxa__dnn_add(s->g, &t);
 }
 
-/* Returns the tensor plus index * 0: a virtual tensor with the size of the scores. For floats the added zero is -0,
- * which changes no bit. */
+/* Returns tensor + index * 0: a virtual tensor with the size of the scores. For floats the added zero is -0, which
+ * changes no bit. */
 int32_t fxa__dnn_as_virtual(fxa__dnn_score *s, int32_t tensor) {
     if (s->g->status != FXA_OK || s->g->tensors[tensor].source == FXA__DNN_VIRTUAL) return tensor;
     bool ints = s->g->tensors[tensor].type == CUDNN_DATA_INT32;

@@ -1,13 +1,13 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * The operations of the language as operations of cuDNN: a table with a rule per operation. Rules produce the forms of
- * score.h. An operation without a rule is refused by its name.
+ * The operations of score programs as operations of cuDNN: the table dnn_rows has one rule per operation. Rules use
+ * only the forms that score.h lists. An operation without a rule is refused by its name.
  */
 #include "score.h"
 
 #include <math.h>
 
-/* An operation of the program whose operands have tensors. */
+/* An operation of the score program; its operands have been added to the graph. */
 typedef struct dnn_use {
     fxa__dnn_score *s;
     fxa__dnn_graph *g;
@@ -15,7 +15,7 @@ typedef struct dnn_use {
     const fxa__node *n;
     bool floats;    /* true: the operands are floats */
     int32_t arg[3]; /* tensors of the operands */
-    int mode;       /* mode in the operation's row of the table */
+    int mode;       /* cuDNN's pointwise mode, from the operation's row of dnn_rows */
 } dnn_use;
 
 typedef int32_t (*dnn_rule)(const dnn_use *u);
@@ -35,7 +35,7 @@ static int32_t use_apply(const dnn_use *u, int mode, int32_t x, int32_t b, bool 
     return floats ? fxa__dnn_float2(u->g, mode, x, b) : fxa__dnn_int2(u->g, mode, x, b);
 }
 
-/* Returns true if the operands must be swapped, so that b is the first operand. */
+/* Returns true if the operands must be swapped, because b is the one that cuDNN requires as first operand. */
 static bool use_is_reversed(const dnn_use *u, int32_t x, int32_t b) {
     if (use_is_virtual(u, x) != use_is_virtual(u, b)) return use_is_virtual(u, b);
     return use_has_score(u, b) && !use_has_score(u, x);
@@ -53,8 +53,9 @@ static int32_t use_not(const dnn_use *u, int32_t m) {
     return fxa__dnn_int2(u->g, CUDNN_POINTWISE_LOGICAL_NOT, fxa__dnn_as_virtual(u->s, m), -1);
 }
 
-/* Returns true if the operation is exact: sums of ints have 32 bits; other operations on ints are exact if f32
- * represents their values, which is the range that was tested. */
+/* Returns true if the operation is on floats, or cuDNN computes it exactly on ints. Sums, differences and negations of
+ * ints have 32 bits; other operations on ints are exact if their results are in [-2^24, 2^24], the ints that f32
+ * represents (the range that was tested). */
 static bool use_is_exact(const dnn_use *u) {
     int64_t lo, hi;
     if (u->n->op == FXA_OP_ADD || u->n->op == FXA_OP_SUB || u->n->op == FXA_OP_NEG) return true;
@@ -170,8 +171,8 @@ static int32_t use_floor_by_value(const dnn_use *u, int32_t x, int32_t n) {
     return remainder ? fxa__dnn_int2(u->g, CUDNN_POINTWISE_SUB, x, product) : product;
 }
 
-/* Floor divisions and remainders of ints. cuDNN rounds towards zero, which is equal for non-negative ints; others are
- * refused. */
+/* Floor divisions and remainders of ints. cuDNN rounds quotients towards zero, which is the floor for non-negative
+ * ints; other dividends are refused. */
 static int32_t dnn_floor_int(const dnn_use *u) {
     const fxa__node *by = &u->s->program->nodes[u->n->arg[1]];
     int64_t lo, hi;
@@ -249,7 +250,7 @@ static int32_t dnn_equal(const dnn_use *u) {
     return use_compare(u, u->mode, fxa__dnn_as_virtual(u->s, u->arg[reversed]), u->arg[!reversed]);
 }
 
-/* Rewrites x < y of ints as !(y <= x): cuDNN would take `<` for padding and drop it. */
+/* Rewrites x < y of ints as !(y <= x): cuDNN would mistake a comparison by `<` for padding and drop it. */
 static int32_t dnn_less(const dnn_use *u) {
     bool strict = u->n->op == FXA_OP_LT, reversed = use_is_reversed(u, u->arg[0], u->arg[1]);
     int32_t first = fxa__dnn_as_virtual(u->s, u->arg[reversed]), second = u->arg[!reversed];

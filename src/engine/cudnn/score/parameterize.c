@@ -1,13 +1,14 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * Makes the program from which a graph is made, with its constants as params (lower/parameterize.h). Problems that
- * differ only in these constants therefore have one key and share one compiled plan of cuDNN. Each plan of fxattn
- * stores its constants, and runs pass them by value. Called by attention/attention.c; attention/operands.c computes the
- * key.
+ * Makes the score program from which a graph is made, with constants turned into params: scalars that each run passes
+ * (lower/parameterize.h). Problems that differ only in these constants therefore have one key and share one compiled
+ * plan of cuDNN. Each plan of fxattn stores its constants, and runs pass them by value. Called by
+ * attention/attention.c; attention/operands.c computes the key.
  *
- * Constants become params after masks and the derivative have been found with all values known. The lowering treats all
- * constants in [FXA__DNN_NUMBER_MIN, FXA__DNN_NUMBER_MAX] alike, so the graph has the operations and tensors that it
- * would have with the constants in place, and support results are equal.
+ * Constants become params after the masks have been extracted from the score and the derivative has been computed, so
+ * both see the values of all constants. The lowering treats all constants in [FXA__DNN_NUMBER_MIN, FXA__DNN_NUMBER_MAX]
+ * alike, so the graph has the operations and tensors that it would have with the constants in place, and support
+ * results are equal.
  */
 #include "../attention/attention.h"
 
@@ -41,8 +42,8 @@ static const uint8_t lift_users[FXA_OP_COUNT] = {
     [FXA_OP_DIVZ] = 1, [FXA_OP_MIN] = 1, [FXA_OP_MAX] = 1, [FXA_OP_CLAMP] = 1, [FXA_OP_SELECT] = 1,
 };
 
-/* Returns true for a node that varies from pair to pair, and so is an operation of the graph. Constants of other nodes
- * may be needed by range analysis of ints. */
+/* Returns true for a float operation in lift_users that differs between (q, k) pairs, and so is an operation of the
+ * graph: its constants may become params. Constants of other nodes may be needed by range analysis of ints. */
 static bool lift_is_user(const fxa__node *n, const fxa__depend *d) {
     const uint32_t same = 1u << FXA_INPUT_HEADS | 1u << FXA_INPUT_Q_LEN | 1u << FXA_INPUT_K_LEN;
     return lift_users[n->op] && n->type == FXA_FLOAT && (d->inputs & ~same || d->tensors);
@@ -76,7 +77,8 @@ static fxa_status lift_numbers(fxa__host *host, const fxa_program *p, fxa__param
     return status;
 }
 
-/* With a bprop, constants stay constants: nodes that both programs share are identified by them. */
+/* With a bprop, constants do not become params: fxa__dnn_reuse_made finds nodes that are equal in both programs, and
+ * compares constants by value, but no params. */
 fxa_status fxa__dnn_program_make(const fxa__problem *p, bool lifts, fxa__parameterized *out, fxa_error *err) {
     fxa_program *program = NULL;
     *out = (fxa__parameterized){.n_hidden = 0};

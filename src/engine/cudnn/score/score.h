@@ -1,10 +1,10 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
  * A score program inside a graph: its nodes as pointwise operations on [B,H,Sq,Sk], in forms that cuDNN computes
- * correctly. They were determined by experiments on a device: cuDNN accepts graphs in other forms but computes them
- * wrongly.
+ * correctly. The forms were determined by experiments on a device: cuDNN accepts graphs in other forms but computes
+ * them wrongly.
  *
- * - The first operand of an operation is virtual; in a sum, it is the operand that depends on the score.
+ * - The first operand of an operation is virtual; the first operand of a sum is the one that depends on the score.
  * - The host computes values that depend on neither coordinates nor tensors, and runs pass them by value.
  * - Bools are ints, 0 and 1. Ints are compared only by <= and ==, so that cuDNN recognizes no comparison as padding.
  * - Ints beyond 2^24, casts to int, remainders of negative numbers, and most powers are refused.
@@ -27,55 +27,57 @@ typedef struct fxa__dnn_score {
     const fxa_program *program;
     const fxa__depend *depend;   /* [n_nodes] */
     const fxa_capture *captures; /* [n_tensors] */
-    /* constants of the program that became params; NULL = none */
+    /* constants of the program that became params, with their values; NULL = none */
     const fxa__parameterized *numbers;
     /* true: the program is the user's bprop, whose params are always passed by value */
     bool own;
     int32_t score, dscore; /* tensors of the inputs score and dscore; dscore -1 = none */
-    /* node whose value is in the tensor `score` (score/common_factors.c); -1 = the input score */
+    /* node whose value the tensor `score` has (score/common_factors.c); -1 = the tensor has the input score */
     int32_t folded;
-    int32_t base; /* tensor for each element of which nodes are computed: nodes read the element's coordinates */
+    int32_t base; /* tensor with the sizes of the scores; nodes read the indices of its elements as coordinates */
     int32_t value[FXA__DNN_MAX_NODES]; /* [n_nodes] tensor of each node; -1 = not added yet */
     /* [n_nodes] tensor of each load, shared by all uses of the program; -1 = not added yet */
     int32_t load[FXA__DNN_MAX_NODES];
-    /* [n_nodes] node that replaces the node (score/common_factors.c); -1 = none */
+    /* [n_nodes] same[i]: earlier node whose tensor node i uses (score/common_factors.c); -1 = none */
     int32_t same[FXA__DNN_MAX_NODES];
     int32_t axis[FXA_INPUT_COUNT];   /* [inputs] tensor of each coordinate; -1 = not added yet */
     bool needed[FXA__DNN_MAX_NODES]; /* [n_nodes] true: the node is to be added; scratch memory at other times */
-    bool indexed;                    /* result: true = some node reads q or k as a number */
-    bool keys_dense;                 /* true: the keys of captured tensors must be contiguous */
-    bool own_lengths;                /* true: each batch entry has its own lengths */
+    bool indexed; /* result: true = a node was added that reads a q or k coordinate, or an h coordinate from a table */
+    bool keys_dense;  /* true: the keys of captured tensors must be contiguous */
+    bool own_lengths; /* true: each batch entry has its own lengths */
     /* tensors [B,1,1,1]: q length, k length, k length - q length */
     int32_t length[3];
-    /* [axes] tensor of the coordinates if they are not base + step * index; -1 = not added yet */
+    /* [axes] tensor of the coordinates that are not base + step * index (fxa__dnn_axis); -1 = not added yet */
     int32_t table[4];
     int32_t param[FXA_MAX_PARAMS]; /* tensors of params in memory; -1 = not added yet */
     fxa__dnn_step *discarded;      /* receives the arguments of steps after the graph has failed */
 } fxa__dnn_score;
 
-/* Sets the inputs score and dscore, and the tensor whose elements' coordinates later nodes read. */
+/* Sets the tensors of the inputs score and dscore, and `base`, the tensor of whose elements later nodes read the
+ * coordinates. Forgets the tensors of all nodes. */
 void fxa__dnn_score_start(fxa__dnn_score *s, int32_t score, int32_t dscore, int32_t base);
-/* Returns the tensor of a node, which is added if it does not exist; bools are INT32. The tensor may have memory, or
- * may be a scalar that is passed by value. */
+/* Returns the tensor of a node; adds the tensor to the graph if it does not exist yet. Bools are INT32. The tensor may
+ * have memory, or may be a scalar that is passed by value. */
 int32_t fxa__dnn_score_node(fxa__dnn_score *s, int32_t node);
 /* Bounds of the absolute value of constants that become params. Within the bounds, the form of the graph does not
  * depend on the value. */
 #define FXA__DNN_NUMBER_MIN 0x1p-64
 #define FXA__DNN_NUMBER_MAX 65536.0
-/* Returns true if the node is a param that was a constant. */
+/* Returns true if the node is a param that parameterize.c made from a constant. */
 bool fxa__dnn_score_is_number(const fxa__dnn_score *s, int32_t node);
-/* Returns true if a node has one value for all pairs of a run; the host computes that value and passes it. */
+/* Returns true if a node has the same value for all (q, k) pairs of a run; the host computes and passes such a
+ * value. */
 bool fxa__dnn_score_is_by_value(const fxa__dnn_score *s, int32_t node);
 /* Returns the tensor of an input: a coordinate or a length. */
 int32_t fxa__dnn_score_input(fxa__dnn_score *s, fxa_input input);
 /* Returns a virtual tensor of the scores' size with the elements of `tensor`, broadcast. */
 int32_t fxa__dnn_as_virtual(fxa__dnn_score *s, int32_t tensor);
 
-/* A coordinate as programs read it: base + step * index if `known`, else values that are known only in a run. */
+/* The coordinate on one axis of the scores: base + step * index if `known`; otherwise only a run knows the values. */
 typedef struct fxa__dnn_axis {
     bool known;
     int64_t base, step; /* if known */
-    int64_t lo, hi;     /* bounds of the coordinate, known or not */
+    int64_t lo, hi;     /* bounds of the coordinate, also if it is not `known` */
 } fxa__dnn_axis;
 /* Returns true for B, H, Q, K, Q_ROW and K_ROW, the inputs that are coordinates of an element of the scores. The
  * functions below require such an input. */
@@ -85,11 +87,11 @@ fxa__dnn_axis fxa__dnn_axis_of(const fxa__dnn_score *s, fxa_input axis);
  * of that axis. */
 int fxa__dnn_axis_index(fxa_input input);
 int64_t fxa__dnn_extent(const fxa_problem *p, fxa_input axis);
-/* Returns the length of rows or keys that programs read if all batch entries have the same; else -1. */
+/* Returns the query length (if `keys`, the key length) that programs read; -1 if it differs between batch entries. */
 int64_t fxa__dnn_length_of(const fxa__dnn_score *s, bool keys);
-/* Returns the tensor of k_len - q_len in ints, by value or with memory. */
+/* Returns the INT32 tensor of k_len - q_len, which has memory or is passed by value. */
 int32_t fxa__dnn_more(fxa__dnn_score *s);
-/* Returns the tensor of the run's scale, by value or with memory. */
+/* Returns the tensor of the run's scale, which has memory or is passed by value. */
 int32_t fxa__dnn_scale(fxa__dnn_score *s);
 /* Returns the factor by which Q K^T is multiplied: the scale, multiplied or divided by a scalar of the program if a
  * node is folded (s->folded). */
@@ -102,8 +104,8 @@ void fxa__dnn_reuse_cancel(fxa__dnn_score *s);
 /* Returns the node score * c or score / c whose only user is a tanh, as in soft caps, with a scalar c; -1 if there is
  * none. The factor that multiplies Q K^T then includes c (common_factors.c). */
 int32_t fxa__dnn_reuse_fold(fxa__dnn_score *s);
-/* Shares tensors between programs: nodes of `to` that equal nodes of `from`, at the same place of the graph, get their
- * tensors (common_factors.c). */
+/* Gives each node of `to` that equals a node of `from`, and has the same operand tensors, the tensor of that node
+ * (common_factors.c). */
 void fxa__dnn_reuse_made(const fxa__dnn_score *from, fxa__dnn_score *to);
 
 /* fxa__dnn_load returns the tensor of a load (captured_loads.c). fxa__dnn_expand adds a row axis with stride 0 to a

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * Products and quotients in which zero wins, as derivatives require: 0 times an infinity or NaN is 0, because such a
- * pair must not contribute. Chooses the fastest form (score.h) that computes this.
+ * Products and quotients in which zero wins, as derivatives require: 0 times an infinity or NaN is 0, because a (q, k)
+ * pair with gradient 0 must not contribute. Chooses the fastest form (score.h) of such a product.
  */
 #include "score.h"
 
@@ -36,9 +36,9 @@ static bool zero_is_plain(const fxa__dnn_tensor *y, int mode) {
     return y->number || (y->source == FXA__DNN_VALUE && isfinite(f) && (mode == CUDNN_POINTWISE_MUL || f != 0));
 }
 
-/* The fast forms replace y by 0 (product) or 1 (quotient) where x is 0, which requires a virtual y. If y is bounded,
- * only a NaN could prevent the result 0, and cuDNN's minimum drops NaN. Where x is nonzero, a NaN of y came from the
- * score, and x is NaN too. */
+/* Two forms are fast, and need a virtual y. In general, y is replaced by 0 (product) or 1 (quotient) where x is 0. For
+ * a product with a bounded y, min(y, 2^64) suffices: only a NaN in y could prevent 0 * y = 0, and cuDNN's minimum drops
+ * NaN. Where x is not 0, a NaN in y came from the score, and x is NaN too. */
 int32_t fxa__dnn_zero_wins(fxa__dnn_score *s, int32_t node, int mode, int32_t x, int32_t y) {
     static const double most = 0x1p64; /* 0 * most is 0 */
     enum { DEPTH = 6 };
