@@ -32,7 +32,7 @@ fxa_status fxa__query_end(fxa_status status, const fxa_error *why, fxa_support *
     return status;
 }
 
-/* ---- Analyses ---------------------------------------------------------------------------------------------------- */
+/* ---- Analysis of a problem --------------------------------------------------------------------------------------- */
 
 fxa__analysis fxa__analysis_of(const fxa__instance *instance, const fxa__problem *p) {
     return (fxa__analysis){.engine = instance->engine, .self = instance->self, .problem = p};
@@ -192,7 +192,7 @@ fxa_status fxa__instance_usable(const fxa__instance *instance, fxa_error *err) {
     return FXA_OK;
 }
 
-/* ---- Code -------------------------------------------------------------------------------------------------------- */
+/* ---- References to code ------------------------------------------------------------------------------------------ */
 
 static fxa_status code_load(fxa__code *code, fxa__analysis *a, const fxa__reader *section, size_t *bytes,
                             fxa_error *err) {

@@ -4,14 +4,14 @@
  *
  * There is one instance per engine, device and target. The first request opens it, and it lives as long as its host.
  * Code is shared by the cache and by the plans that run it; each holds a reference. The last reference may be dropped
- * in any thread, by a finalizer for example, while other threads compile and run. Code of a device is then not released
- * but pushed onto a lock-free list of its instance:
+ * in any thread, by a finalizer for example, while other threads compile and run. Device code whose last reference is
+ * dropped is therefore not released at once, but pushed onto a lock-free list of its instance:
  *
  *     fxa__code_release --> instance->dropped --> released by the next call that opens, compiles, clears a cache
  *                                                 or destroys the context
  *
- * After the context was destroyed code is released at once; fxa__code_drop, whose caller may not call the driver,
- * starts a thread for it.
+ * After the context has been destroyed, code is released when its last reference is dropped; fxa__code_drop, whose
+ * caller may not call the driver, starts a thread that releases the code.
  */
 #ifndef FXA_ENGINE_INSTANCE_H
 #define FXA_ENGINE_INSTANCE_H

@@ -86,7 +86,7 @@ fxa_status fxa__gpu_status(const fxa__gpu *gpu, int status, const char *call, fx
                      call, (int)gpu->ordinal, status, gpu_text(gpu, status));
 }
 
-/* ---- Devices ----------------------------------------------------------------------------------------------------- */
+/* ---- Opening and closing a device -------------------------------------------------------------------------------- */
 
 static fxa_status gpu_refuse(const fxa__gpu *gpu, const char *call, int status, fxa_error *err) {
     return fxa__fail(err, FXA_E_UNAVAILABLE, "the CUDA driver does not give device %d: %s says %d, %s",

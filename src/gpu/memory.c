@@ -51,7 +51,7 @@ void fxa__gpu_wait_all(const fxa__gpu *gpu) {
     fxa__gpu_leave(gpu);
 }
 
-/* ---- fxa__memory ------------------------------------------------------------------------------------------------- */
+/* ---- The table of memory functions ------------------------------------------------------------------------------- */
 
 static fxa_status memory_begin(void *self, void *stream, fxa_error *err) {
     const fxa__gpu *gpu = self;

@@ -99,7 +99,7 @@ int fxa__nvrtc_arch(const fxa__nvrtc *nvrtc, int arch) {
     return best;
 }
 
-/* ---- Compiling --------------------------------------------------------------------------------------------------- */
+/* ---- Compilation of one job -------------------------------------------------------------------------------------- */
 
 /* Copies to `out` the first line of the compiler's log that contains "error", or the first line of the log. */
 static void nvrtc_first_error(const char *log, char *out, size_t capacity) {
@@ -133,7 +133,7 @@ static fxa_status nvrtc_take(const fxa__nvrtc *nvrtc, fxa__host *host, fxa__nvrt
     return nvrtc_status(nvrtc, nvrtc->api.cubin(job->program, (char *)job->cubin), "nvrtcGetCUBIN", err);
 }
 
-/* ---- Compilation on another thread ------------------------------------------------------------------------------- */
+/* ---- Compilation of several jobs in parallel --------------------------------------------------------------------- */
 
 enum { NVRTC_THREADS = 16 };
 #define NVRTC_STACK ((size_t)8 << 20) /* 8 MiB, like a main thread's stack, because the compiler recurses */

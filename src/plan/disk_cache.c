@@ -45,7 +45,7 @@ void fxa__disk_end(fxa__disk *disk) {
     if (disk->folder) fxa__free(disk->host, disk->folder, strlen(disk->folder) + 1);
 }
 
-/* ---- Keys -------------------------------------------------------------------------------------------------------- */
+/* ---- Keys of files ----------------------------------------------------------------------------------------------- */
 
 /* Writes the version of the library and the name, version and identity of the engine. Not written are the device's
  * ordinal, and whether the device is in this machine or only described by a target, so equal devices share files. */
@@ -80,7 +80,7 @@ static bool disk_key(const fxa__instance *instance, fxa__analysis *a, uint8_t ke
     return ok;
 }
 
-/* ---- Files ------------------------------------------------------------------------------------------------------- */
+/* ---- Contents of files ------------------------------------------------------------------------------------------- */
 
 static void disk_write_entry(const fxa__instance *instance, const uint8_t key[16], const fxa__writer *section,
                              fxa__writer *w) {

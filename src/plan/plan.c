@@ -12,7 +12,7 @@
 
 #include <string.h>
 
-/* ---- Keys -------------------------------------------------------------------------------------------------------- */
+/* ---- Plan key and code key --------------------------------------------------------------------------------------- */
 
 /* Adds an engine to a hash: its name and identity with their terminators, and its version in little-endian order. */
 static void plan_hash_engine(fxa__blake2s *s, const char *engine, uint32_t version, const char *identity) {

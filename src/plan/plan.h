@@ -156,7 +156,7 @@ void fxa__plan_zones(const fxa_plan *plan, const void *workspace);
 fxa_status fxa__plan_make(fxa_context *ctx, fxa__problem *p, fxa__instance *instance, fxa__analysis *a,
                           const fxa__reader *section, fxa_plan **out, fxa_error *err);
 /* Makes the plan of p on the engine called `name`. If `name` is NULL, uses the engine that the environment names, else
- * the best engine that supports p. If engines refuse p, counts the refusal in the context. */
+ * the best engine that supports p. If all these engines refuse p, counts the refusal in the context. */
 fxa_status fxa__plan_select(fxa_context *ctx, fxa__problem *p, const char *name, fxa_plan **out, fxa_error *err);
 
 /* Returns the engine name in a problem struct, whose struct_size the caller has checked; NULL if it has none. The

@@ -134,7 +134,7 @@ void fxa__request_key_bytes(fxa__request_key *key, fxa__request_kind question, i
     request_close(key, fits);
 }
 
-/* ---- Entries ----------------------------------------------------------------------------------------------------- */
+/* ---- Entries of the cache ---------------------------------------------------------------------------------------- */
 
 static void request_free_chain(fxa__request_cache *requests, fxa__lru_node *node) {
     while (node) {
@@ -208,7 +208,7 @@ static void request_keep(fxa__request_cache *requests, request_entry *entry) {
     request_free_chain(requests, garbage);
 }
 
-/* ---- Plans ------------------------------------------------------------------------------------------------------- */
+/* ---- Stored plans ------------------------------------------------------------------------------------------------ */
 
 /* Does nothing if the plan cache has evicted no code since the last call of this function. */
 void fxa__request_cache_sweep(fxa_context *ctx) {
@@ -252,7 +252,7 @@ void fxa__request_cache_store_plan(fxa_context *ctx, const fxa__request_key *key
     request_keep(&ctx->requests, entry);
 }
 
-/* ---- Support ----------------------------------------------------------------------------------------------------- */
+/* ---- Stored support reports -------------------------------------------------------------------------------------- */
 
 bool fxa__request_cache_support(fxa_context *ctx, const fxa__request_key *key, fxa_support *reports, size_t n,
                                 size_t *count) {

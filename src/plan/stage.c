@@ -92,7 +92,7 @@ static const stage_range *stage_find(const stage *s, const fxa__run_region *t) {
     return NULL;
 }
 
-/* ---- Arguments --------------------------------------------------------------------------------------------------- */
+/* ---- Arguments with device pointers ------------------------------------------------------------------------------ */
 
 /* Sets the pointer of a region in s->args to the region's address on the device; to NULL if the region is not
  * copied. */
@@ -122,7 +122,7 @@ static void stage_arguments(stage *s, const fxa__run_region_list *list) {
     if (s->args.n_bprop_tensors) s->args.bprop_tensors = s->bprop_tensors;
 }
 
-/* ---- Copies ------------------------------------------------------------------------------------------------------ */
+/* ---- Copies between host and device ------------------------------------------------------------------------------ */
 
 /* In builds with asserts, fills the workspace on the device with poison before a run (`after` false), or checks the red
  * zones of the workspace after a run (`after` true). run.c does the same for a workspace in host memory. */

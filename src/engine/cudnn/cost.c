@@ -1,10 +1,10 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * Estimates the seconds of a run from rates measured on one H200 in the same sessions as those of the cuda engine
+ * Estimates the seconds of a run from rates measured on one H200 in the same sessions as the rates of the cuda engine
  * (docs/cuda.md): TFLOP/s for problems with 4096 rows, and for one row the bytes per second at which K and V are read
  * (fewer with pages; measured with pages of 128). For other devices, rates are scaled by the number of multiprocessors.
  * Rates of soft caps at head dims other than 64 and 128, and of the deterministic backward at head dims other than 128,
- * are derived from those at 128.
+ * are derived from the rates at head dim 128.
  */
 #include "cudnn.h"
 

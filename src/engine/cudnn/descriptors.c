@@ -82,7 +82,8 @@ static void maker_tensor(dnn_maker *m, int32_t i) {
     const fxa__dnn_tensor *t = &m->g->tensors[i];
     const bool yes = true;
     if (m->tensors[i]) return;
-    FXA__ASSERT(!t->ragged || !m->g->tensors[t->ragged - 1].ragged); /* offsets have no offsets */
+    /* a tensor of ragged offsets has no ragged offsets itself */
+    FXA__ASSERT(!t->ragged || !m->g->tensors[t->ragged - 1].ragged);
     if (t->ragged) maker_tensor(m, t->ragged - 1);
     void *d = m->tensors[i] = maker_new(m, CUDNN_BACKEND_TENSOR_DESCRIPTOR);
     maker_set_type(m, d, CUDNN_ATTR_TENSOR_DATA_TYPE, t->type);
@@ -186,7 +187,7 @@ static void *maker_graph(dnn_maker *m) {
     return graph;
 }
 
-/* ---- Engines of cuDNN -------------------------------------------------------------------------------------------- */
+/* ---- Choice of an engine of cuDNN -------------------------------------------------------------------------------- */
 
 /* Returns the reason in cuDNN's text about a refused graph, "...; Reason: REASON at: ...", terminated before " at: ";
  * the entire text if it has no reason. */

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
  * Converts a graph to cuDNN's descriptors, and compiles it to a plan. Each function destroys the descriptors that it
- * creates before it returns; only the plan stays, and it needs none of them.
+ * creates before it returns; only the plan stays, which needs no other descriptor.
  */
 #ifndef FXA_ENGINE_CUDNN_BUILD_H
 #define FXA_ENGINE_CUDNN_BUILD_H

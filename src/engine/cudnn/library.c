@@ -72,8 +72,8 @@ static fxa_status cudnn_check_folder(const char *folder, fxa_error *err) {
                      folder);
 }
 
-/* Loads cuBLASLt. cuDNN finds it by its name alone, and aborts the process if a file with this name has another SONAME,
- * so this function loads it by its name too. */
+/* Loads cuBLASLt. cuDNN finds cuBLASLt by its file name alone, and aborts the process if a file with this name has
+ * another SONAME, so this function loads cuBLASLt by its file name too. */
 static fxa_status cudnn_blas_open(fxa__gpu_search *s, const char *folder, void **handle, fxa_error *err) {
     static const char *const files[] = {"libcublasLt.so.13", "libcublasLt.so.12", NULL};
     const fxa__dl_spec spec = {"cuBLASLt, which cuDNN needs (FXA_CUDNN_PATH may name its folder),", s->names,

@@ -34,7 +34,7 @@ bool fxa__dnn_bound_find(const fxa__dnn_graph *g, fxa__dnn_code *code) {
     return true;
 }
 
-/* ---- Values ------------------------------------------------------------------------------------------------------ */
+/* ---- Scalars that are passed by value ---------------------------------------------------------------------------- */
 
 typedef union run_value {
     float f;
@@ -105,7 +105,7 @@ static run_value run_value_of(const fxa_program *program, const fxa__dnn_tensor 
     return value;
 }
 
-/* ---- Pointers ---------------------------------------------------------------------------------------------------- */
+/* ---- Addresses of tensors ---------------------------------------------------------------------------------------- */
 
 /* Returns the address of a tensor in this run. */
 static void *run_pointer(const fxa__dnn_tensor *t, const fxa__bound_args *bound, char *scratch) {
@@ -120,7 +120,7 @@ static void *run_pointer(const fxa__dnn_tensor *t, const fxa__bound_args *bound,
     return (void *)(uintptr_t)(data + t->offset * fxa__dnn_size(t->type));
 }
 
-/* The tensors that a run passes to cuDNN, and the memory of those passed by value. */
+/* The tensors that a run passes to cuDNN: their addresses, and the values of those that are passed by value. */
 typedef struct run_pack {
     int64_t id[FXA__DNN_BOUND];      /* unique ids of the tensors */
     void *pointer[FXA__DNN_BOUND];   /* address of each tensor */
@@ -129,7 +129,7 @@ typedef struct run_pack {
     run_values values, own;
 } run_pack;
 
-/* Fills params[] with the caller's params, which may be in host memory, and with the plan's constants. */
+/* Sets params[] to the caller's params, which may be in host memory, and to the plan's constants. */
 static void run_params(const fxa__dnn_code *c, const fxa__bound_args *bound, double *params) {
     for (int32_t i = 0; i < c->program->n_params; i++)
         params[i] = c->from[i] < 0 ? bound->constants[i] : bound->params ? bound->params[c->from[i]] : 0;
@@ -207,7 +207,7 @@ static fxa_status run_helpers(fxa__dnn_self *s, const fxa__dnn_code *c, bool aft
     return FXA_OK;
 }
 
-/* ---- The run ----------------------------------------------------------------------------------------------------- */
+/* ---- Execution of the plan --------------------------------------------------------------------------------------- */
 
 static fxa_status run_execute(fxa__dnn_self *s, const fxa__dnn_code *c, const run_pack *r, const fxa_problem *p,
                               const fxa__bound_args *bound, char *scratch, fxa_error *err) {

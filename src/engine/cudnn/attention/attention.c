@@ -15,7 +15,7 @@ static fxa_status attention_analyse_one(fxa__dnn_score *s, const fxa_program *pr
     fxa__lower_depend(program, NULL, *depend);
     for (int32_t i = 0; i < program->n_nodes; i++) {
         s->load[i] = -1;
-        /* forward and backward of the graph need only the value of with_grad */
+        /* with_grad(x, y) has the value of x; the graph does not need y */
         s->same[i] = program->nodes[i].op == FXA_OP_WITH_GRAD ? program->nodes[i].arg[0] : -1;
     }
     s->program = program, s->depend = *depend;
@@ -70,10 +70,10 @@ fxa_status fxa__dnn_attention_make_with(const fxa__problem *p, fxa__dnn_level le
     if (fxa__dnn_supports(&a->g, p, level)) {
         if (p->in.flags & (FXA_PADDING | FXA_VARLEN | FXA_PAGED)) fxa__dnn_spans_begin(a);
         a->score.own_lengths = a->own_lengths;
-        /* for strided keys, cuDNN aborts the process on these devices */
+        /* on these devices cuDNN aborts the process if the keys of a captured tensor are not contiguous */
         a->score.keys_dense = fxa__dnn_family_of(level.arch) == FXA__SM_100;
         a->score.length[0] = a->len_q, a->score.length[1] = a->len_k, a->score.length[2] = a->more;
-        a->own = a->score; /* the members that are not set below are equal */
+        a->own = a->score; /* a->own differs from a->score only in members that are set below */
         a->own.own = true, a->own.captures = p->in.bprop_captures;
         a->score.captures = p->in.captures;
         FXA_TRY(fxa__dnn_program_make(p, lifts, &a->numbers, err));

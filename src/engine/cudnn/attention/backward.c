@@ -37,7 +37,7 @@ static int32_t backward_row(fxa__dnn_attention *a, fxa_slot slot, double fill) {
     return t;
 }
 
-/* Returns the sum of dO O over the head dim, one value per row. cuDNN requires it in memory, except for 8-bit
+/* Returns the sum of dO O over the head dim, one value per row. cuDNN requires this sum in memory, except for 8-bit
  * operands. */
 static int32_t backward_sums(fxa__dnn_attention *a, int32_t dout, int32_t o) {
     fxa__dnn_graph *g = &a->g;
@@ -92,8 +92,9 @@ static int32_t backward_turn(fxa__dnn_attention *a, int32_t x) {
     return fxa__dnn_reshape(&a->g, x, fxa__dnn_add(&a->g, &t));
 }
 
-/* Adds dK or dV to the graph: the product of transposed weights with rows, summed over the query heads of a KV head.
- * Gradients of single heads are rounded to 16 bits before that sum, because cuDNN accepts f32 but sums it wrongly. */
+/* Adds dK or dV to the graph: the product of transposed weights (dS or P) with rows (of Q or dO), summed over the query
+ * heads of a KV head. Gradients of single heads are rounded to 16 bits before they are summed, because cuDNN accepts
+ * f32 but sums it wrongly. */
 static void backward_by_keys(fxa__dnn_attention *a, int32_t weights, int32_t rows, int32_t out, int64_t features) {
     const fxa_problem *p = &a->p->in;
     const int64_t dim[4] = {p->b, p->hq, p->sk, features};
@@ -119,7 +120,8 @@ static void backward_by_keys_fp8(fxa__dnn_attention *a, int32_t weights, int32_t
     fxa__dnn_fp8_result(a, slot, x, out);
 }
 
-/* Adds dQ to the graph: atomically summed into f32, or in a fixed order from the entire dS in memory. */
+/* Adds dQ to the graph. dQ of 16 bits is summed atomically into f32 or, in deterministic runs and with gradients of
+ * captured tensors, in a fixed order from the entire dS in memory. */
 static void backward_by_rows(fxa__dnn_attention *a, int32_t ds, int32_t k, int32_t dq) {
     fxa__dnn_graph *g = &a->g;
     const fxa_problem *p = &a->p->in;
@@ -153,17 +155,17 @@ static bool backward_start_own(fxa__dnn_attention *a, int32_t node, int32_t dsco
     fxa__lower_zero(s->program, s->needed); /* s->needed is scratch memory until nodes are added */
     bool keeps_zero = s->needed[node];
     fxa__dnn_score_start(s, a->scaled, dscore, a->scaled);
-    /* coordinates that the score program has added to the graph are used again */
+    /* the bprop reads the coordinates that the score program has added to the graph */
     memcpy(s->axis, a->score.axis, sizeof s->axis);
     memcpy(s->table, a->score.table, sizeof s->table);
     fxa__dnn_reuse_made(&a->score, s);
     return keeps_zero;
 }
 
-/* Returns the gradient of the score: dscore through the derivative or the bprop, multiplied by the scale. A pair with
- * dscore 0, such as a masked pair, must have gradient 0. If the program may return another value there, a select sets
- * it to 0. The select is also added if the program does not read dscore (the derivative of floor(score) is 0), because
- * cuDNN has no backward engine without it. */
+/* Returns the gradient of Q K^T: dscore through the derivative or the bprop, multiplied by the scale. A pair with
+ * dscore 0, such as a masked pair, must have gradient 0. If the program may return another value for such a pair, a
+ * select sets the gradient to 0. The select is also added if the program does not read dscore (the derivative of
+ * floor(score) is 0), because cuDNN has no backward engine for a graph without it. */
 static int32_t backward_score(fxa__dnn_attention *a, int32_t dscore) {
     fxa__dnn_graph *g = &a->g;
     fxa__dnn_score *s = a->own.program ? &a->own : &a->score;

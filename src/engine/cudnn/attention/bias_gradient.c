@@ -4,9 +4,9 @@
  * b or h. The gradient of t is the gradient of the new score at each (q, k) pair, summed over the axes that t lacks.
  * cuDNN writes the sum in the kernel that computes dS.
  *
- * Supported is one such tensor, contiguous and in 16 bits, with the features that were tested on a device. dQ must then
- * be summed in a fixed order, because cuDNN otherwise accepts the graph but never writes the gradient. support.c
- * refuses what depends on the problem, this file what depends on the program.
+ * The engine supports one such gradient in a problem, contiguous and in 16 bits, together with the features that were
+ * tested on a device. dQ must then be summed in a fixed order, because cuDNN otherwise accepts the graph but never
+ * writes the gradient. support.c checks the conditions on the problem, this file the conditions on the program.
  */
 #include "attention.h"
 

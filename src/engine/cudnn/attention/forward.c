@@ -1,9 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * The forward pass as a graph, operation by operation, in the form that cuDNN's fused engines require; without it,
- * cuDNN finds no engine. K is declared transposed, the softmax consists of single operations, its statistics are
- * computed even if they are not requested, and P has the dtype of V. The first part of the file has operations that
- * both passes share.
+ * The forward pass as a graph, operation by operation, in the form that cuDNN's fused engines require: for a graph of
+ * another form, cuDNN finds no engine. K is declared transposed, the softmax consists of single operations, its
+ * statistics are computed even if they are not requested, and P has the dtype of V. The first part of the file has
+ * operations that both passes share.
  */
 #include "attention.h"
 
@@ -47,7 +47,7 @@ int32_t fxa__dnn_scores(fxa__dnn_attention *a, int32_t q, int32_t k) {
     return s;
 }
 
-/* ---- Forward ----------------------------------------------------------------------------------------------------- */
+/* ---- The forward pass -------------------------------------------------------------------------------------------- */
 
 /* Returns a new virtual tensor with one float per row. */
 static int32_t forward_row(fxa__dnn_attention *a) {

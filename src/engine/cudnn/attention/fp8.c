@@ -108,7 +108,7 @@ void fxa__dnn_fp8_check(fxa__dnn_attention *a) {
                                   "or divides by it, nor sin, cos, tan, floor, ceil, min, max of it");
 }
 
-/* ---- Backward ---------------------------------------------------------------------------------------------------- */
+/* ---- The backward pass ------------------------------------------------------------------------------------------- */
 
 /* Returns a tensor in the workspace with 1 / SCALE_DS. */
 static int32_t fp8_inverse(fxa__dnn_attention *a) {

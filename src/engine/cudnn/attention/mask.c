@@ -9,7 +9,7 @@
 
 #include <math.h>
 
-#define MASK_MAX (1 << 24) /* f32 represents all ints up to this; no coordinate is larger */
+#define MASK_MAX (1 << 24) /* f32 represents all ints up to this value; no coordinate is larger */
 
 /* Sets *shift to (q - k in coordinates) - (q - k in indices). Returns false if this is not known before the run. */
 static bool mask_origin(const fxa__dnn_attention *a, int64_t *shift) {
@@ -148,7 +148,7 @@ static int32_t mask_part(fxa__dnn_attention *a, const fxa__part *part) {
     return part->negated ? fxa__dnn_int2(&a->g, CUDNN_POINTWISE_LOGICAL_NOT, m, -1) : m;
 }
 
-/* ---- Causal and window ------------------------------------------------------------------------------------------- */
+/* ---- Causal masks and windows in cuDNN's own form ---------------------------------------------------------------- */
 
 /* The causal and the window condition in cuDNN's form. cuDNN computes one condition of each kind and mistakes a second
  * one for the first. If several conditions of a kind have constant bounds, the tightest one is used; if none has, the

@@ -51,7 +51,7 @@ static bool operands_is_row(fxa_slot slot) {
 
 enum { SPANS_THREADS = 256 }; /* threads per CTA of the helper kernel fxa_gpu_spans */
 
-/* ---- Lengths ----------------------------------------------------------------------------------------------------- */
+/* ---- Lengths and offsets of batch entries ------------------------------------------------------------------------ */
 
 /* Returns the step that writes the lengths and offsets of batch entries. */
 static fxa__dnn_step *operands_step(fxa__dnn_attention *a) {
@@ -112,7 +112,7 @@ static int32_t operands_offsets(fxa__dnn_attention *a, int64_t row, int64_t entr
     return t;
 }
 
-/* ---- Operands ---------------------------------------------------------------------------------------------------- */
+/* ---- Operands as tensors of the graph ---------------------------------------------------------------------------- */
 
 static bool operands_is_packed(const fxa_problem *p, bool keys) {
     return (p->flags & FXA_VARLEN) && !(keys && (p->flags & FXA_PAGED));
@@ -145,7 +145,7 @@ static void operands_turn(fxa__dnn_tensor *t) {
     t->dim[3] = dim, t->stride[3] = stride;
 }
 
-/* Records that the offsets added last belong to this slot. */
+/* Records that the offsets that were added to span_step last belong to this slot. */
 static void operands_note(fxa__dnn_attention *a, fxa_slot slot) {
     if (a->own_lengths && slot <= FXA_SLOT_DV) a->offsets[slot] = (uint8_t)operands_step(a)->args.spans.operands;
 }

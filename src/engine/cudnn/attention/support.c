@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * Problems that cuDNN cannot compute, or computes wrongly, as far as the problem alone determines it: a table in which
- * each row refuses some versions, devices, passes, dtypes and features, with a reason
+ * Refuses problems that cuDNN cannot compute or computes wrongly, if this follows from the problem alone, by a table:
+ * each row refuses certain versions, devices, passes, dtypes and features, with a reason
  * (tests/engine/cudnn/test_cudnn_support.c has a case for every row). Other refusals depend on the program
  * (score/ops.c, score/leaves.c, mask.c) or come from cuDNN. These checks are cheap, because they make no graph.
  */
@@ -28,7 +28,7 @@ enum { HALVES = 1, OTHERS = 2, BYTES = 4, DTYPES = 7 };
     (SUPPORT_SPANS | FXA_SCALARS_IN_MEMORY | FXA_DETERMINISTIC | FXA_READ_DLSE | FXA_GRAD_SINKS | FXA_ACCUMULATE_DQ |  \
      FXA_ACCUMULATE_DK | FXA_ACCUMULATE_DV)
 
-/* ---- Conditions of table rows other than flags ------------------------------------------------------------------- */
+/* ---- Conditions of rows of support_rows other than flags --------------------------------------------------------- */
 
 static bool support_is_unaligned(const fxa_problem *p) { return p->alignment < 16; }
 bool fxa__dnn_is_empty(const fxa_problem *p) {
@@ -119,14 +119,14 @@ static bool support_has_wide_grads(const fxa_problem *p) {
 static bool support_is_fixed(const fxa_problem *p) { return (p->flags & FXA_DETERMINISTIC) != 0; }
 static bool support_has_own_grads(const fxa_problem *p) { return support_has_grads(p) && p->bprop; }
 
-/* ---- The table --------------------------------------------------------------------------------------------------- */
+/* ---- The table of refusals --------------------------------------------------------------------------------------- */
 
 typedef struct support_row {
-    int64_t from, until; /* cuDNN versions from <= version < until */
-    uint32_t families, passes, dtypes;
+    int64_t from, until;                 /* cuDNN versions from <= version < until */
+    uint32_t families, passes, dtypes;   /* bits of the families, passes and dtypes that the row applies to */
     uint32_t flags;                      /* the row applies if one of these flags is set; 0 = always */
     bool (*holds)(const fxa_problem *p); /* the row applies if this function returns true; NULL: always */
-    const char *why;
+    const char *why;                     /* the reason of the refusal, a part of the error message */
 } support_row;
 
 static const support_row support_rows[] = {
@@ -219,7 +219,7 @@ const char *fxa__dnn_support_why(size_t row) {
     return row < sizeof support_rows / sizeof *support_rows ? support_rows[row].why : NULL;
 }
 
-/* Returns true if the row of the table refuses the problem for this cuDNN and GPU. */
+/* Returns true if row r of support_rows refuses the problem for this cuDNN version and GPU. */
 static bool support_row_says_no(const support_row *r, const fxa_problem *p, fxa__dnn_level level) {
     bool half = p->q.dtype == FXA_F16 || p->q.dtype == FXA_BF16;
     uint32_t dtype = half ? HALVES : fxa__dnn_is_fp8(p) ? BYTES : OTHERS;
@@ -228,7 +228,7 @@ static bool support_row_says_no(const support_row *r, const fxa_problem *p, fxa_
            (!r->holds || r->holds(p));
 }
 
-/* Returns true if no row of the table refuses the problem; else fails the graph with the reason. */
+/* Returns true if no row of support_rows refuses the problem; else fails the graph with the reason. */
 static bool support_table_ok(fxa__dnn_graph *g, const fxa_problem *p, fxa__dnn_level level) {
     for (size_t i = 0; i < sizeof support_rows / sizeof *support_rows; i++) {
         const support_row *r = &support_rows[i];
@@ -251,7 +251,7 @@ static bool support_table_ok(fxa__dnn_graph *g, const fxa_problem *p, fxa__dnn_l
     return true;
 }
 
-/* ---- Operands ---------------------------------------------------------------------------------------------------- */
+/* ---- Dtypes and strides of operands ------------------------------------------------------------------------------ */
 
 typedef struct support_operand {
     const char *name;

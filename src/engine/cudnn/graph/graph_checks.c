@@ -41,8 +41,8 @@ static const char *checks_unused(const checks_look *l) {
     return kept ? NULL : "has a result that nobody uses";
 }
 
-/* Returns true if the result has one value per row. Only such results, the statistics of a forward pass, may have no
- * use. */
+/* Returns true if the result of the operation has one value per row. Only such results, the statistics of a forward
+ * pass, may have no use. */
 static bool checks_is_row(const checks_look *l) { return checks_tensor(l, l->op->y)->dim[3] == 1; }
 
 static const char *checks_first_operand(const checks_look *l) {
@@ -81,8 +81,8 @@ static const char *checks_cast(const checks_look *l) {
     return cast && checks_tensor(l, l->op->y)->type != CUDNN_DATA_FLOAT ? "casts to something else than a float" : NULL;
 }
 
-/* cuDNN accepts sums over heads of f32 values but computes them wrongly. Gradients of captured tensors are right; sums
- * of 8-bit products have never been observed to be wrong. */
+/* cuDNN accepts sums over heads of f32 values but computes them wrongly. Exempt are gradients of captured tensors,
+ * which are right, and sums of 8-bit products, which have never been observed to be wrong. */
 static const char *checks_heads(const checks_look *l) {
     const fxa__dnn_tensor *x = checks_tensor(l, l->op->x), *y = checks_tensor(l, l->op->y);
     bool sums = l->op->kind == FXA__DNN_REDUCTION && l->op->mode == CUDNN_REDUCE_TENSOR_ADD;
@@ -125,8 +125,8 @@ static bool checks_is_length(const fxa__dnn_graph *g, int32_t t) {
     return false;
 }
 
-/* cuDNN recognizes q < length && k < length as padding, and then masks by the lengths of the matmuls; if these have no
- * lengths, it masks nothing. It supports no other combination of BOOLEAN masks. */
+/* cuDNN recognizes q < length && k < length as padding, and masks by the lengths of the matmuls instead: by none if the
+ * matmuls have no lengths. cuDNN supports no other combination of BOOLEAN masks. */
 static const char *checks_padding(const checks_look *l) {
     if (checks_is_band(l->op, CUDNN_POINTWISE_CMP_LT))
         return checks_is_length(l->g, l->op->b) ? NULL : "is padding by lengths that no product has";
@@ -163,10 +163,10 @@ static const char *checks_tiles(const checks_look *l) {
     return scores && !whole && l->op->m < 0 && checks_is_backward(l->g) ? "has no whole tiles, and no lengths" : NULL;
 }
 
-/* ---- Memory ------------------------------------------------------------------------------------------------------ */
+/* ---- Operands and results in memory ------------------------------------------------------------------------------ */
 
-/* Refuses operands in memory that cuDNN reads wrongly: one value per batch entry, and in backward one value per key.
- * For bools and bytes cuDNN aborts the process. */
+/* Refuses operands in memory that cuDNN reads wrongly (one value per batch entry, and in backward one value per key),
+ * or for which it aborts the process (bools and bytes). */
 static const char *checks_memory_of(const checks_look *l, int32_t t) {
     const fxa__dnn_tensor *x = t >= 0 ? checks_tensor(l, t) : NULL, *y = checks_tensor(l, l->op->y);
     if (!x || !checks_has_memory(x)) return NULL;

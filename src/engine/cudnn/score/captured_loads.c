@@ -98,8 +98,8 @@ static int32_t load_copy(fxa__dnn_score *s, const fxa__decl *decl, const load_so
     return t;
 }
 
-/* Expands a tensor with one value per head to all keys, for forward passes with one row: there cuDNN reads values per
- * batch entry and head wrongly, and for many keys it does not support values per head. */
+/* Expands a tensor with one value per head to all keys in forward passes with one row, in which cuDNN reads values per
+ * batch entry and head wrongly, and does not support values per head together with many keys. */
 static void load_write_out(const fxa__dnn_score *s, load_source *x) {
     const fxa_problem *p = &s->p->in;
     if (p->sq != 1 || p->pass != FXA_FORWARD || x->t.dim[1] == 1 || x->t.dim[3] > 1 || p->sk == 1) return;

@@ -8,7 +8,7 @@
 
 #include <string.h>
 
-/* ---- Factors that cancel ----------------------------------------------------------------------------------------- */
+/* ---- Factors that cancel in the derivative ----------------------------------------------------------------------- */
 
 enum { REUSE_KINDS = 3 };
 static const uint32_t reuse_kinds[REUSE_KINDS] = {FXA__OUT_SCORE, FXA__OUT_MASK, FXA__OUT_DSCORE};
@@ -50,7 +50,7 @@ void fxa__dnn_reuse_cancel(fxa__dnn_score *s) {
     }
 }
 
-/* ---- Factors of the score ---------------------------------------------------------------------------------------- */
+/* ---- A factor of the score that the scale can include ------------------------------------------------------------ */
 
 /* Returns the only user of a node; -1 if the node has none, several, or is an output. */
 static int32_t reuse_user(const fxa_program *p, const bool *needed, int32_t node) {

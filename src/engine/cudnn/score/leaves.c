@@ -11,7 +11,7 @@
 #include <math.h>
 #include <string.h>
 
-enum { SCORE_EXACT = 1 << 24 }; /* f32 represents all ints up to this */
+enum { SCORE_EXACT = 1 << 24 }; /* f32 represents all ints up to this value */
 
 void fxa__dnn_score_start(fxa__dnn_score *s, int32_t score, int32_t dscore, int32_t base) {
     s->score = score, s->dscore = dscore, s->base = base;
@@ -49,7 +49,7 @@ int64_t fxa__dnn_length_of(const fxa__dnn_score *s, bool keys) {
     return said ? said : s->own_lengths ? -1 : keys ? p->sk : p->sq;
 }
 
-/* Returns true if the coordinate of rows is shifted by k_len - q_len. */
+/* Returns true if the row coordinate q is shifted by k_len - q_len. */
 static bool score_is_aligned(const fxa_problem *p, fxa_input axis) {
     return axis == FXA_INPUT_Q && (p->flags & FXA_BOTTOM_RIGHT) && !(p->flags & (FXA_CAUSAL | FXA_WINDOW));
 }
@@ -186,7 +186,7 @@ bool fxa__dnn_range(const fxa__dnn_score *s, int32_t node, int64_t *lo, int64_t 
     return fxa__program_int_range(s->program, node, &box, NULL, NULL, lo, hi, &steps);
 }
 
-/* ---- Values ------------------------------------------------------------------------------------------------------ */
+/* ---- Params, constants and the scale ----------------------------------------------------------------------------- */
 
 bool fxa__dnn_score_is_number(const fxa__dnn_score *s, int32_t node) {
     const fxa__node *n = &s->program->nodes[node];
@@ -278,7 +278,7 @@ int32_t fxa__dnn_as_virtual(fxa__dnn_score *s, int32_t tensor) {
     return fxa__dnn_float2(s->g, CUDNN_POINTWISE_ADD, zero, tensor);
 }
 
-/* ---- Nodes ------------------------------------------------------------------------------------------------------- */
+/* ---- Nodes of the program ---------------------------------------------------------------------------------------- */
 
 /* Returns the tensor of a node without operands, or of a load. */
 static int32_t score_leaf(fxa__dnn_score *s, int32_t node) {

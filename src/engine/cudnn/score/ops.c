@@ -228,7 +228,7 @@ static int32_t dnn_zero(const dnn_use *u) {
     return fxa__dnn_zero_wins(u->s, u->n->arg[1], u->mode, u->arg[0], u->arg[1]);
 }
 
-/* ---- Bools ------------------------------------------------------------------------------------------------------- */
+/* ---- Operations on bools, comparisons and selects ---------------------------------------------------------------- */
 
 static int32_t dnn_logical(const dnn_use *u) {
     if (u->n->type != FXA_BOOL) return use_refuse(u, "cuDNN has no operations on bits of ints");
@@ -311,7 +311,7 @@ static int32_t dnn_to_int(const dnn_use *u) {
     return use_refuse(u, "cuDNN's cast to int rounds in one pass and does nothing in the other");
 }
 
-/* ---- The table --------------------------------------------------------------------------------------------------- */
+/* ---- The table of rules ------------------------------------------------------------------------------------------ */
 
 static const struct dnn_row {
     dnn_rule rule; /* NULL: cuDNN lacks the operation, or computes it wrongly */

@@ -18,7 +18,7 @@
 #include <math.h>
 #include <string.h>
 
-/* ---- The program ------------------------------------------------------------------------------------------------- */
+/* ---- The program before parameterization ------------------------------------------------------------------------- */
 
 static fxa_status lift_joint(const fxa__problem *p, fxa_program **out, fxa_error *err) {
     fxa_program *program = NULL, *derivative = NULL;
