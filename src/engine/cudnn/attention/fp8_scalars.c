@@ -1,14 +1,14 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
  * Scalars of a score program in problems with 8-bit Q, K and V. cuDNN's 8-bit kernels identify their scales by the
- * order in which scalars [1,1,1,1] appear among the operations of a graph: the kernels multiply scores by the first
- * three after Q K^T, once all other operations before the softmax are done, in any graph; the next scalar is the scale
- * of P, and so on. A scalar of the program would be mistaken for one of these; on a device, every program with a scalar
- * gave wrong results.
+ * order in which scalars [1,1,1,1] appear among the operations of a graph: in any graph, the kernels multiply the
+ * scores by the first three scalars after Q K^T, as the last operations before the softmax; the next scalar is the
+ * scale of P, and so on. A scalar of the program would be mistaken for one of these; on a device, every program with a
+ * scalar gave wrong results.
  *
- * Therefore those three scalars are 1 here. The descales, the scale and all scalars of the program are tensors
- * [1,H,1,1] in memory, which a run writes first, one value per head; cuDNN reads such tensors correctly. With one head,
- * the tensor is [1,1,Sq,1] with stride 0, which backward does not support.
+ * The first three scalars are therefore 1. The descales, the scale and all scalars of the program are tensors [1,H,1,1]
+ * in memory, which a run writes first, one value per head; cuDNN reads such tensors correctly. With one head, the
+ * tensor is [1,1,Sq,1] with stride 0, which backward does not support.
  */
 #include "attention.h"
 
@@ -46,7 +46,7 @@ static fxa__dnn_step *spread_copy(fxa__dnn_attention *a) {
     return step;
 }
 
-/* Returns s multiplied by a scale of the caller, for which a run that does not pass it uses 1. */
+/* Returns s multiplied by a scale of the caller, or by 1 in runs that do not pass the scale. */
 static int32_t spread_slot(fxa__dnn_attention *a, int32_t s, fxa_slot slot) {
     if (fxa__scale_use_of(&a->p->in, slot) < FXA__SCALE_READ) return s;
     int32_t t = spread_room(a, CUDNN_DATA_FLOAT);

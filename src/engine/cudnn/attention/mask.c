@@ -11,7 +11,8 @@
 
 #define MASK_MAX (1 << 24) /* f32 represents all ints up to this value; no coordinate is larger */
 
-/* Sets *shift to (q - k in coordinates) - (q - k in indices). Returns false if this is not known before the run. */
+/* Sets *shift to (q - k in coordinates) - (q - k in indices). Returns false if the shift is not known before the
+ * run. */
 static bool mask_origin(const fxa__dnn_attention *a, int64_t *shift) {
     const fxa__dnn_axis q = fxa__dnn_axis_of(&a->score, FXA_INPUT_Q), k = fxa__dnn_axis_of(&a->score, FXA_INPUT_K);
     *shift = q.base - k.base;

@@ -213,7 +213,7 @@ static int64_t operands_work(const fxa_problem *p, const dnn_slot *s) {
     return p->b * s->heads * s->rows * s->features;
 }
 
-/* Returns true if a result has rows past a length, which must be filled. Packed results have no such rows. */
+/* Returns true if results have rows past a length, which a run fills. Packed results have no such rows. */
 static bool operands_fills_past(const fxa_problem *p) { return (p->flags & (FXA_PADDING | FXA_VARLEN)) == FXA_PADDING; }
 
 fxa__dnn_step *fxa__dnn_step_copy(fxa__dnn_attention *a, fxa_slot slot, int32_t dense, bool after, int mode,
@@ -272,8 +272,8 @@ int32_t fxa__dnn_output(fxa__dnn_attention *a, fxa_slot slot, bool wanted, bool 
 
 /* ---- LSE and row maxima ------------------------------------------------------------------------------------------ */
 
-/* Returns true if the layout is contiguous [B,H,Sq], or packed [T,H], in f32. cuDNN accepts other layouts, but
- * gradients are then wrong. */
+/* Returns true if o has f32 elements in the layout [B,H,Sq] or, packed, [T,H], without gaps. cuDNN accepts other
+ * layouts, but gradients are then wrong. */
 static bool operands_lse_is_direct(const fxa_problem *p, const fxa_operand *o) {
     const int64_t *stride = o->stride;
     if (o->dtype != FXA_F32) return false;

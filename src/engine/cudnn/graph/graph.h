@@ -114,9 +114,9 @@ int32_t fxa__dnn_like(fxa__dnn_graph *g, int32_t x, uint8_t type);
 int32_t fxa__dnn_virtual(fxa__dnn_graph *g, const int64_t dim[4], uint8_t type);
 int32_t fxa__dnn_float(fxa__dnn_graph *g, double value);
 int32_t fxa__dnn_int(fxa__dnn_graph *g, int64_t value);
-int64_t fxa__dnn_size(uint8_t type); /* returns the bytes of an element */
-/* Returns a new contiguous tensor in the workspace, which is followed by a red zone (base/carve.h). */
+int64_t fxa__dnn_size(uint8_t type);   /* returns the bytes of an element */
 enum { FXA__DNN_SCRATCH_ALIGN = 256 }; /* alignment of tensors in the workspace, in bytes */
+/* Returns a new contiguous tensor in the workspace, which is followed by a red zone (base/carve.h). */
 int32_t fxa__dnn_scratch(fxa__dnn_graph *g, const int64_t dim[4], uint8_t type);
 /* Returns a tensor [B,1,1,1] of INT32 in the workspace. Each run sets all elements to `length`. */
 int32_t fxa__dnn_length(fxa__dnn_graph *g, int64_t b, int64_t length);
