@@ -203,8 +203,8 @@ FXA_DEVICE void span_write(const FxaGpuSpans *a, int64_t b, int32_t operand) {
     if (a->more) a->more[b] = k - q;
 }
 
-/* Fills the empty rows of batch entry b and, with `past`, its padding. Thread `thread` of `threads` writes every
- * threads-th row. lens: number of rows and of keys of b. */
+/* Writes f->value to the empty rows of batch entry b and, with `past`, to its padding. Thread `thread` of `threads`
+ * writes every threads-th row. lens: number of rows and of keys of b. */
 FXA_DEVICE void span_fill(const FxaGpuFill *f, int past, const int32_t lens[2], int64_t b, int64_t thread,
                           int64_t threads) {
     int64_t len = f->keys ? lens[1] : lens[0], first = (f->keys ? lens[0] : lens[1]) == 0 ? 0 : len;

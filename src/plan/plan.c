@@ -68,7 +68,7 @@ static fxa_status plan_build_code(void *user, fxa__code **out, fxa_error *err) {
     return fxa__code_create(b->instance, b->analysis, b->section, out, err);
 }
 
-/* Creates a plan. The plan gets its own references to the host, the problem and the code. */
+/* Creates a plan, which takes its own references to the host, the problem and the code. */
 static fxa_status plan_create(fxa__host *host, fxa__problem *p, fxa__code *code, const uint8_t code_key[16],
                               const double constants[FXA__MAX_CONSTANTS], const fxa_support *support, fxa_plan **out,
                               fxa_error *err) {

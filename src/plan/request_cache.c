@@ -96,8 +96,8 @@ static void request_close(fxa__request_key *key, bool fits) {
 void fxa__request_key_problem(fxa__request_key *key, fxa__request_kind question, const fxa_problem *problem) {
     fxa_problem p = FXA_PROBLEM_INIT;
     uint32_t size = problem->struct_size;
-    /* A struct that is larger than this library's fxa_problem, or that ends inside a field, gets no key: the layout of
-     * the struct is unknown, so its pointers must not be followed. */
+    /* a struct that is larger than this library's fxa_problem, or that ends inside a field, has no key: the layout of
+     * the struct is unknown, so its pointers must not be followed */
     bool fits = size >= offsetof(fxa_problem, total_q) && size <= sizeof p && size % sizeof(void *) == 0;
     key->size = 0;
     if (fits) memcpy(&p, problem, size);

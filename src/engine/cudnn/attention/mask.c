@@ -153,7 +153,7 @@ static int32_t mask_part(fxa__dnn_attention *a, const fxa__part *part) {
 
 /* The causal and the window condition in cuDNN's form. cuDNN computes one condition of each kind and mistakes a second
  * one for the first. If several conditions of a kind have constant bounds, the tightest one is used; if none has, the
- * first one whose bound only a run knows. Conditions that these two do not imply are computed as pointwise
+ * first one whose bound is known only in a run. Conditions that these two do not imply are computed as pointwise
  * operations. */
 typedef struct mask_bands {
     const fxa__part *part[2]; /* [causal, window] NULL = none */
@@ -194,7 +194,8 @@ static mask_bands mask_bands_choose(fxa__dnn_attention *a) {
         if (!mask_may_band(a, part) || !mask_band_constant(a, part, &c)) continue;
         const fxa__part *had = bands.part[kind];
         bool by_entry = mask_is_by_entry(a, part);
-        if (by_entry ? a->p->in.sq == 1 : part->bound < 0 && c >= all) continue; /* the condition holds for all pairs */
+        /* the condition is true for all (q, k) pairs */
+        if (by_entry ? a->p->in.sq == 1 : part->bound < 0 && c >= all) continue;
         bool loose = had && (had->bound >= 0 || mask_is_by_entry(a, had));
         bool tighter = part->bound < 0 && !by_entry && (loose || c < bands.c[kind]);
         if (!had || tighter) bands.part[kind] = part, bands.c[kind] = c;

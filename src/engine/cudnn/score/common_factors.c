@@ -22,7 +22,7 @@ static void reuse_mark(const fxa_program *p, bool *needed) {
         for (int j = 0; needed[i] && j < p->nodes[i].n_args; j++) needed[p->nodes[i].arg[j]] = true;
 }
 
-/* Returns true if exactly one needed node or output uses the node. */
+/* Returns true if exactly one user, a node that is marked in needed[] or an output, reads the node. */
 static bool reuse_has_one_user(const fxa_program *p, const bool *needed, int32_t node) {
     int users = 0;
     for (int i = 0; i < REUSE_KINDS; i++) users += node == fxa__program_output(p, reuse_kinds[i]);

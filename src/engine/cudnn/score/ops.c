@@ -159,9 +159,9 @@ static int32_t use_part(const dnn_use *u, int32_t t, fxa__dnn_part part) {
     return fxa__dnn_add(u->g, &of);
 }
 
-/* Returns x // n or x % n for x >= 0 and a divisor n that only a run knows. The quotient by |n| is rounded up or down,
- * depending on the sign of n, and multiplied by that sign; the remainder is x minus quotient * |n|. Both results are 0
- * for n = 0. */
+/* Returns x // n or x % n for x >= 0 and a divisor n that is known only in a run. The quotient by |n| is rounded up or
+ * down, depending on the sign of n, and multiplied by that sign; the remainder is x minus quotient * |n|. Both results
+ * are 0 for n = 0. */
 static int32_t use_floor_by_value(const dnn_use *u, int32_t x, int32_t n) {
     int32_t rounded = fxa__dnn_int2(u->g, CUDNN_POINTWISE_ADD, x, use_part(u, n, FXA__DNN_ROUNDS));
     int32_t times = fxa__dnn_int2(u->g, CUDNN_POINTWISE_DIV, rounded, use_part(u, n, FXA__DNN_DIVISOR));

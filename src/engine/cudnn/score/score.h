@@ -73,7 +73,8 @@ int32_t fxa__dnn_score_input(fxa__dnn_score *s, fxa_input input);
 /* Returns a virtual tensor of the scores' size with the elements of `tensor`, broadcast. */
 int32_t fxa__dnn_as_virtual(fxa__dnn_score *s, int32_t tensor);
 
-/* The coordinate on one axis of the scores: base + step * index if `known`; otherwise only a run knows the values. */
+/* The coordinate on one axis of the scores: base + step * index if `known`; otherwise the values are known only in a
+ * run. */
 typedef struct fxa__dnn_axis {
     bool known;
     int64_t base, step; /* if known */
