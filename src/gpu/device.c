@@ -6,6 +6,7 @@
 #include "gpu.h"
 
 #include "../base/dl.h"
+#include "../base/invariant.h"
 
 #include <stdio.h>
 #include <stdlib.h>
@@ -151,7 +152,9 @@ fxa_status fxa__gpu_enter(const fxa__gpu *gpu, fxa_error *err) {
 
 void fxa__gpu_leave(const fxa__gpu *gpu) {
     void *context;
-    (void)gpu->driver.context_pop(&context);
+    bool popped = gpu->driver.context_pop(&context) == FXA__CUDA_OK;
+    FXA__ASSERT(!popped || context == gpu->context); /* else an enter or leave between them is missing */
+    (void)popped;
 }
 
 /* ---- Pointers and streams ---------------------------------------------------------------------------------------- */
@@ -195,6 +198,7 @@ fxa_status fxa__gpu_tie(const fxa__gpu *gpu, void *stream, void (*drop)(void *wh
     int status = driver->stream_graph(stream, &now, NULL, &graph, NULL, NULL);
     FXA_TRY(fxa__gpu_status(gpu, status, "cuStreamGetCaptureInfo", err));
     if (now != GPU_CAPTURING) return FXA_OK;
+    FXA__ASSERT(graph); /* a stream that is being captured has one */
     status = driver->object_create(&object, what, drop, 1, GPU_OBJECT_UNSYNCHRONISED);
     FXA_TRY(fxa__gpu_status(gpu, status, "cuUserObjectCreate", err));
     *tied = true;

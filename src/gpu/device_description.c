@@ -5,6 +5,8 @@
  */
 #include "device_description.h"
 
+#include "../base/invariant.h"
+
 #include <limits.h>
 #include <string.h>
 
@@ -55,6 +57,7 @@ static const struct description_key {
     {"cudaDeviceId", 0, 1, DESCRIPTION_ORDINAL},
 };
 enum { DESCRIPTION_KEYS = sizeof description_keys / sizeof *description_keys };
+_Static_assert(DESCRIPTION_KEYS <= 32, "description_reader.seen has a bit for each key");
 
 /* ---- Reading ----------------------------------------------------------------------------------------------------- */
 
@@ -193,7 +196,10 @@ fxa_status fxa__gpu_description_parse(const char *text, fxa__gpu_description *ou
     if (!ends || *r.at) return fxa__fail(err, FXA_E_PROBLEM, "target does not end where its object does: %.16s", r.at);
     for (int i = 0; i < DESCRIPTION_KEYS; i++)
         if (!(r.seen >> i & 1u)) return fxa__fail(err, FXA_E_PROBLEM, "target lacks %s", description_keys[i].name);
+    FXA__ASSERT(description_keys[0].attribute == DESCRIPTION_ARCH &&
+                description_keys[1].attribute == DESCRIPTION_DRIVER);
     *out = (fxa__gpu_description){.arch = r.value[0] / 10, .driver = r.value[1], .processors = r.value[2]};
+    _Static_assert(sizeof out->name == sizeof r.name, "both have the length of a device's name");
     memcpy(out->name, r.name, sizeof out->name);
     return fxa__ok(err);
 }

@@ -10,6 +10,17 @@
 
 enum { LAUNCH_THREADS = 256, LAUNCH_BLOCKS_OF_PROCESSOR = 8 };
 
+/* Sizes of the arguments in helper_kernels_ptx.h, which tools/gen_ptx.py has made from the same structs. */
+#define LAUNCH_HAS_SIZE(type, bytes)                                                                                   \
+    _Static_assert(sizeof(void *) != 8 || sizeof(type) == (bytes), "the PTX was made of another " #type)
+LAUNCH_HAS_SIZE(FxaGpuCopy, 256);
+LAUNCH_HAS_SIZE(FxaGpuSpans, 832);
+LAUNCH_HAS_SIZE(FxaGpuStatistics, 344);
+LAUNCH_HAS_SIZE(FxaGpuJoin, 336);
+LAUNCH_HAS_SIZE(FxaGpuSink, 568);
+LAUNCH_HAS_SIZE(FxaGpuPlaces, 472);
+LAUNCH_HAS_SIZE(FxaGpuInverse, 16);
+
 static const struct launch_kernel {
     const char *name;
     /* true: the argument `work` of fxa__gpu_launch is a number of CTAs; false: a number of elements, one thread each */
@@ -29,8 +40,10 @@ fxa_status fxa__gpu_module_open(const fxa__gpu *gpu, fxa__gpu_module *module, fx
     FXA_TRY(fxa__gpu_enter(gpu, err));
     int status = gpu->driver.module_load(&module->module, helper_kernels_ptx);
     bool loaded = status == FXA__CUDA_OK;
-    for (int i = 0; i < FXA__GPU_KERNEL_COUNT && status == FXA__CUDA_OK; i++)
+    for (int i = 0; i < FXA__GPU_KERNEL_COUNT && status == FXA__CUDA_OK; i++) {
+        FXA__ASSERT(launch_kernels[i].name); /* each kernel has a row */
         status = gpu->driver.module_function(&module->function[i], module->module, launch_kernels[i].name);
+    }
     if (loaded && status != FXA__CUDA_OK) (void)gpu->driver.module_unload(module->module);
     fxa__gpu_leave(gpu);
     return fxa__gpu_status(gpu, status, loaded ? "cuModuleGetFunction" : "cuModuleLoadData", err);
@@ -59,6 +72,7 @@ static fxa_status launch_load(const fxa__gpu *gpu, fxa__gpu_module *mine, bool *
 fxa_status fxa__gpu_helpers_load(fxa__gpu *gpu, fxa_error *err) {
     bool loaded = false;
     if (atomic_load(&gpu->helpers)) return FXA_OK;
+    FXA__ASSERT(gpu->host); /* the engine that opened the device has set it */
     fxa__gpu_module *mine = fxa__alloc(gpu->host, sizeof *mine), *none = NULL;
     if (!mine) return fxa__fail_memory(err, "helper kernels");
     fxa_status status = launch_load(gpu, mine, &loaded, err);
@@ -103,6 +117,7 @@ fxa_status fxa__gpu_launch(const fxa__gpu *gpu, const fxa__gpu_module *module, f
     void *params[1] = {(void *)(uintptr_t)args};
     if (work < 1) return FXA_OK;
     fxa__gpu_dim grid = {(unsigned)(blocks < most ? blocks : most), 1, 1};
+    FXA__ASSERT(module->function[kernel] && blocks > 0 && blocks <= work);
     int status = fxa__gpu_start(gpu, module->function[kernel], grid, LAUNCH_THREADS, 0, false, stream, params);
     return fxa__gpu_status(gpu, status, k->name, err);
 }

@@ -6,6 +6,7 @@
 #include "library_search.h"
 
 #include "../base/dl.h"
+#include "../base/invariant.h"
 
 #include <stdio.h>
 #include <string.h>
@@ -21,6 +22,7 @@
 static bool search_folder(fxa__gpu_search *s, const char *folder, const char *more, const char *package, bool known,
                           const char *const *files) {
     for (size_t i = 0; files[i]; i++) {
+        FXA__ASSERT(s->n < sizeof s->path / sizeof *s->path);
         char *path = s->path[s->n];
         int length = snprintf(path, FXA__SEARCH_PATH, "%s%s%s/%s", folder, more, package, files[i]);
         if (length < 0 || length >= FXA__SEARCH_PATH) return false;
@@ -46,6 +48,7 @@ fxa_status fxa__gpu_search_make(fxa__gpu_search *s, const fxa__gpu_wanted *wante
     if (wanted->toolkit) (void)search_folder(s, wanted->toolkit, "", "", true, files);
     size_t of_toolkit = s->n - in_folders, of_loader = 0;
     while (files[of_loader]) of_loader++;
+    FXA__ASSERT(s->n + of_loader < sizeof s->names / sizeof *s->names); /* the NULL at the end has room */
     memmove(s->names + in_folders + of_loader, s->names + in_folders, of_toolkit * sizeof *s->names);
     memcpy(s->names + in_folders, files, of_loader * sizeof *s->names);
     s->n += of_loader;

@@ -6,6 +6,7 @@
 #include "nvrtc.h"
 
 #include "../base/dl.h"
+#include "../base/invariant.h"
 #include "library_search.h"
 
 #include <pthread.h>
@@ -106,6 +107,7 @@ static void nvrtc_first_error(const char *log, char *out, size_t capacity) {
     const char *from = strstr(log, "error");
     while (from && from > log && from[-1] != '\n') from--;
     size_t n = 0;
+    FXA__ASSERT(capacity > 0 && (!from || from >= log));
     for (const char *c = from ? from : log; *c && *c != '\n' && n + 1 < capacity; c++) out[n++] = *c;
     out[n] = '\0';
 }
@@ -127,6 +129,7 @@ static fxa_status nvrtc_take(const fxa__nvrtc *nvrtc, fxa__host *host, fxa__nvrt
     FXA_TRY(nvrtc_status(nvrtc, job->status, "nvrtcCompileProgram", err));
     FXA_TRY(nvrtc_status(nvrtc, nvrtc->api.cubin_size(job->program, &n), "nvrtcGetCUBINSize", err));
     if (n == 0) return fxa__fail(err, FXA_E_ENGINE, "NVRTC %d.%d made no code", nvrtc->major, nvrtc->minor);
+    FXA__ASSERT(!job->cubin); /* else the earlier code would leak */
     job->cubin = fxa__alloc(host, n);
     if (!job->cubin) return fxa__fail_memory(err, "compiled kernels");
     job->size = n;
@@ -182,6 +185,7 @@ fxa_status fxa__nvrtc_compile(const fxa__nvrtc *nvrtc, fxa__host *host, fxa__nvr
     int started = nvrtc_threads_start(&q, (most < NVRTC_THREADS ? most : NVRTC_THREADS) - 1, threads);
     (void)nvrtc_worker(&q);
     for (int i = 0; i < started; i++) (void)pthread_join(threads[i], NULL);
+    FXA__ASSERT(started < NVRTC_THREADS && atomic_load(&q.next) == n + started + 1); /* all jobs are done */
     fxa_status status = FXA_OK;
     for (int i = 0; i < n; i++) {
         if (status == FXA_OK) status = nvrtc_take(nvrtc, host, &jobs[i], err);

@@ -9,6 +9,7 @@
 #include "affine.h"
 
 #include "../base/dtype.h"
+#include "../base/invariant.h"
 #include "../base/num.h"
 
 /* ---- Tables of the interval functions of interval_rules.h, by operation ------------------------------------------ */
@@ -199,6 +200,7 @@ static int8_t interval_find_table(fxa__interval_text *v, const fxa__node *n) {
 /* Writes r<node>, the row of a load's table, and i<node>, 1 if the indices of all other axes are in bounds. */
 static void interval_row(const fxa__interval_text *v, int32_t node, fxa__writer *w) {
     const fxa__node *n = &v->emit.p->nodes[node];
+    FXA__ASSERT(v->table[node] >= 0 && v->table[node] < v->n_tables && v->tables[v->table[node]].tensor == n->imm);
     fxa__write_format(w, "    long long r%d = 0;\n    const int i%d = 1", (int)node, (int)node);
     for (int d = 0; d < n->n_args; d++) {
         if (d == v->tables[v->table[node]].axis) continue;

@@ -21,6 +21,7 @@
 #include "disk_cache.h"
 
 #include "../base/blake2s.h"
+#include "../base/invariant.h"
 #include "disk_folder.h"
 
 #include <string.h>
@@ -85,6 +86,7 @@ static bool disk_key(const fxa__instance *instance, fxa__analysis *a, uint8_t ke
 static void disk_write_entry(const fxa__instance *instance, const uint8_t key[16], const fxa__writer *section,
                              fxa__writer *w) {
     uint8_t sum[DISK_SUM];
+    FXA__ASSERT(strlen(instance->identity) < DISK_MAX_STRING && strlen(instance->engine->name) < DISK_MAX_STRING);
     fxa__write_bytes(w, disk_magic, sizeof disk_magic);
     fxa__write_u32(w, DISK_FORMAT);
     fxa__write_bytes(w, key, 16);

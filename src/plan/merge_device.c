@@ -9,6 +9,7 @@
 
 #include "../base/dtype.h"
 #include "../base/float_state.h"
+#include "../base/invariant.h"
 #include "../base/num.h"
 #include "../problem/merge_tensors.h"
 
@@ -86,6 +87,7 @@ static fxa_status merge_copy_to_device(const fxa__instance *at, const merge_tens
         for (int32_t i = 0; i < r.rank; i++) place += index[i] * r.stride[i];
         char *device = (char *)(uintptr_t)r.data + place * r.element;
         const char *from = tensor->host + ((int64_t)(uintptr_t)device - tensor->first);
+        FXA__ASSERT(from >= tensor->host && from + bytes <= tensor->host + tensor->size);
         FXA_TRY(at->engine->memory->copy_to(at->self, device, from, bytes, stream, err));
         for (axis = r.rank - 1; axis >= 0 && ++index[axis] == r.size[axis]; axis--) index[axis] = 0;
     }

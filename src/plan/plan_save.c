@@ -34,6 +34,7 @@
  */
 #include "../base/blake2s.h"
 #include "../base/float_state.h"
+#include "../base/invariant.h"
 #include "../base/num.h"
 #include "plan.h"
 
@@ -101,6 +102,7 @@ static void bytes_write_header(const fxa_plan *plan, const bytes_header *h, uint
 static void bytes_close_section(bytes_header *h, uint32_t id, size_t offset, const fxa__writer *body) {
     if (body->failed) return;
     size_t size = body->size - offset;
+    FXA__ASSERT(size > 0 && h->n_sections < BYTES_MAX_SECTIONS);
     uint64_t checksum = bytes_checksum(body->data + offset, size);
     h->section[h->n_sections++] = (bytes_section){id, offset, size, checksum};
 }
@@ -120,6 +122,7 @@ fxa_status fxa_plan_save(const fxa_plan *plan, void *out, size_t capacity, size_
     bytes_write_header(plan, &h, 0, &counter);
     h.size = (uint32_t)counter.size;
     bytes_write_header(plan, &h, counter.size + body.size, &whole);
+    FXA__ASSERT(whole.failed || whole.size == h.size); /* both headers have one length */
     fxa__write_bytes(&whole, body.data, body.size);
 
     fxa_status status = body.failed || whole.failed

@@ -32,6 +32,7 @@ static void request_add(fxa__request_key *key, bool *fits, const void *data, siz
         *fits = false;
         return;
     }
+    FXA__ASSERT(key->size % 8 == 0); /* the memset below clears the end of the last word */
     memset(key->data + key->size + padded - 8 * (padded > 0), 0, 8 * (padded > 0));
     if (size) memcpy(key->data + key->size, data, size);
     key->size += padded;

@@ -65,6 +65,7 @@ static void stage_collect(stage *s, const fxa__run_region_list *list) {
     size_t n = 0, joined = 0;
     for (size_t i = 0; fxa__run_region_get(list, i, &t); i++) {
         if (!stage_is_copied(&t)) continue;
+        FXA__ASSERT(n < FXA__RUN_REGIONS);
         stage_range *range = &s->range[n++];
         *range = (stage_range){.written = t.written};
         (void)fxa__region_addresses(&t.region, &range->first, &range->end);
@@ -98,6 +99,7 @@ static const stage_range *stage_find(const stage *s, const fxa__run_region *t) {
  * copied. */
 static void stage_set_pointer(stage *s, const fxa__run_region *t) {
     const stage_range *x = stage_find(s, t);
+    FXA__ASSERT(!x == !stage_is_copied(t)); /* stage_collect has put each copied region into a range */
     void *at = x ? x->device + ((int64_t)(uintptr_t)t->region.data - x->first) : NULL;
     switch (t->part) {
     case FXA__PART_OPERAND:

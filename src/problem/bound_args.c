@@ -9,6 +9,7 @@
 #include "scales.h"
 
 #include "../base/dtype.h"
+#include "../base/invariant.h"
 #include "../base/num.h"
 
 #include <string.h>
@@ -62,6 +63,7 @@ static fxa_status args_check_operands(const fxa_problem *p, const fxa_args *args
                                     info->flag_name, err);
         if (role == FXA__UNUSED || args_are_unchecked(args, slot[info->slot])) continue;
         fxa__operand_sizes(p, info->shape, size);
+        FXA__ASSERT(fxa__operand_of(p, info)->layout == FXA_LAYOUT_STRIDED); /* problem_resolve.c has set all strides */
         fxa__region r = fxa__operand_region(fxa__operand_of(p, info), size, slot[info->slot]);
         FXA_TRY(args_check_pointer("slot", fxa_slot_name((fxa_slot)info->slot), &r, p->alignment, info->why,
                                    info->flag[p->pass] ? info->flag_name : NULL, err));
@@ -127,6 +129,7 @@ static fxa_status args_check_tables(const fxa_problem *p, const fxa_args *args, 
         if (n < 0 && slot[i] && !scale && !not_used)
             return args_fail_unused((fxa_slot)i, "read", row->lacks, row->what, err);
         if (n < 0 || (optional && !slot[i]) || args_are_unchecked(args, slot[i])) continue;
+        FXA__ASSERT(optional || row->why); /* each table that a problem can require has a row */
         fxa__region r = {slot[i], fxa__slot_element((fxa_slot)i), 1, {n}, {1}};
         FXA_TRY(args_check_pointer("slot", fxa_slot_name((fxa_slot)i), &r, 0, row->why, NULL, err));
     }
@@ -313,6 +316,7 @@ static void args_fill(const fxa_problem *p, const fxa_args *args, bool readable,
                       fxa__bound_args *out) {
     bool backward = p->pass == FXA_BACKWARD;
     size_t n = p->n_captures;
+    FXA__ASSERT(2 * n + p->n_bprop_captures <= FXA__ARGS_VIEWS);
     fxa_view *grads = n ? views + n : NULL, *bprop = p->n_bprop_captures ? views + 2 * n : NULL;
     for (size_t i = 0; i < n; i++) views[i] = fxa__capture_view(p->program, p->captures, i, args->tensors[i]);
     for (size_t i = 0; backward && i < n; i++)

@@ -5,6 +5,7 @@
  * every call.
  */
 #include "../base/float_state.h"
+#include "../base/invariant.h"
 #include "../base/num.h"
 #include "geometry.h"
 #include "index_check.h"
@@ -24,6 +25,8 @@ typedef struct query_row {
 
 /* Adds an out-of-bounds load to the report of its tensor and axis. Returns true, which continues the walk. */
 static bool query_count(void *user, const fxa__miss *m) {
+    FXA__ASSERT(m->tensor >= 0 && m->tensor < FXA_MAX_TENSORS && m->axis >= 0 && m->axis < FXA_MAX_RANK);
+    FXA__ASSERT(m->index < -m->size || m->index >= m->size); /* else the index is in bounds */
     query_row *x = &((query_row *)user)[(m->bprop * FXA_MAX_TENSORS + m->tensor) * FXA_MAX_RANK + m->axis];
     fxa_bounds_report *r = &x->report;
     const int64_t pair[4] = {m->b, m->h, m->q, m->k};

@@ -87,6 +87,8 @@ fxa__seq fxa__seq_get(const fxa__problem *p, const fxa__bound_args *bound, int64
     seq.q_len_seen = (int32_t)(in->global_q_len ? in->global_q_len : seq.q_len);
     seq.k_len_seen = (int32_t)(in->global_k_len ? in->global_k_len : seq.k_len);
     seq.heads_seen = (int32_t)(in->global_heads ? in->global_heads : in->hq);
+    /* values of lengths and offsets in host memory have been checked (bound_args_values.c) */
+    FXA__ASSERT(seq.q_len >= 0 && seq.q_len <= in->sq && seq.k_len >= 0 && seq.k_len <= in->sk);
     if (in->flags & FXA_Q_START) seq.q_shift = ((const int32_t *)bound->slot[FXA_SLOT_Q_START])[b];
     if (fxa__rows_are_aligned(in)) seq.q_shift = (int64_t)seq.k_len_seen - seq.q_len_seen;
     return seq;
@@ -100,7 +102,9 @@ int64_t fxa__row_offset(const fxa__problem *p, const fxa__seq *seq, const fxa_op
     if (is_key && (in->flags & FXA_PAGED)) {
         const int32_t *pages = bound->slot[FXA_SLOT_PAGES];
         int64_t page_size = in->page_size, per_batch = fxa__div_up(in->sk, page_size);
+        FXA__ASSERT(s >= 0 && s / page_size < per_batch);
         outer = pages[b * per_batch + s / page_size];
+        FXA__ASSERT(outer >= 0 && outer < in->n_pages);
         position = s % page_size;
     }
     return outer * t->stride[0] + h * t->stride[1] + position * t->stride[2];
@@ -111,6 +115,7 @@ static int64_t coord_segment(const fxa_index_map *map, int64_t i) {
     uint32_t at = map->n_segments - 1;
     while (at > 0 && map->segment[at].begin > i) at--;
     const fxa_segment *s = &map->segment[at];
+    FXA__ASSERT(s->begin <= i && map->n_segments <= FXA_MAX_SEGMENTS);
     return s->base + s->step * (i - s->begin);
 }
 

@@ -9,6 +9,8 @@
 #include "index_check.h"
 #include "tiles.h"
 
+#include "../base/invariant.h"
+
 /* Values of the built program, indexed by nodes of the problem's program. node: value of the node. miss: a bool that is
  * true if the node depends on an out-of-bounds load; PROVE_NEVER stands for the constant false. */
 typedef struct prove_values {
@@ -136,6 +138,7 @@ fxa_status fxa__index_prove(fxa__host *host, const fxa_problem *p, const fxa_pro
         if (fxa_builder_finish(v.b, &misses, &too_large) == FXA_OK) {
             fxa_tile_bounds box;
             prove_box(p, &box);
+            for (int i = 0; i < FXA_INPUT_COUNT; i++) FXA__ASSERT(box.lo[i] <= box.hi[i]);
             *proven = fxa__program_classify(misses, &box, NULL, NULL, NULL) == FXA_TILE_EMPTY;
         }
     }

@@ -6,6 +6,7 @@
  */
 #include "scales.h"
 
+#include "../base/invariant.h"
 #include "../base/num.h"
 
 #include <string.h>
@@ -33,7 +34,10 @@ static const fxa__operand_info operand_table[FXA__OPERAND_COUNT] = {
     OPERAND(dsinks, DSINKS, SINK, UNUSED, 0, WRITTEN, FXA_GRAD_SINKS, "FXA_GRAD_SINKS", NULL),
 };
 
-const fxa__operand_info *fxa__operand_info_get(size_t index) { return &operand_table[index]; }
+const fxa__operand_info *fxa__operand_info_get(size_t index) {
+    FXA__ASSERT(index < FXA__OPERAND_COUNT);
+    return &operand_table[index];
+}
 
 fxa__role fxa__operand_role(const fxa_problem *p, const fxa__operand_info *info) {
     uint32_t flag = info->flag[p->pass == FXA_BACKWARD];
@@ -71,6 +75,7 @@ static bool operand_fill_strides(fxa_operand *t, const int64_t size[4], uint32_t
     /* axes of the layouts BHSD, BSHD and SBHD, innermost first */
     static const uint8_t order[3][4] = {{3, 2, 1, 0}, {3, 1, 2, 0}, {3, 1, 0, 2}};
     int64_t step = 1;
+    FXA__ASSERT(t->layout < sizeof order / sizeof *order);
     for (int n = 0; n < 4; n++) {
         uint32_t axis = order[t->layout][n];
         t->stride[axis] = axes >> axis & 1u ? step : 0;
@@ -101,6 +106,7 @@ fxa_status fxa__operand_resolve(const char *name, fxa_operand *t, const int64_t 
         return fxa__fail(err, FXA_E_PROBLEM, "%s.layout is %u: accepted are 0 to 3 (BHSD, BSHD, SBHD, STRIDED)", name,
                          t->layout);
     if (t->layout != FXA_LAYOUT_STRIDED) FXA_TRY(operand_refuse_strides(name, t, size, err));
+    _Static_assert(FXA_LAYOUT_STRIDED == 3, "operand_fill_strides and the message above have the layouts 0 to 2");
     bool fits = t->layout == FXA_LAYOUT_STRIDED || operand_fill_strides(t, size, axes);
     t->layout = FXA_LAYOUT_STRIDED;
     for (int i = 0; i < 4; i++)

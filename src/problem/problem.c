@@ -11,6 +11,7 @@
 
 #include "../base/blake2s.h"
 #include "../base/float_state.h"
+#include "../base/invariant.h"
 #include "../base/num.h"
 
 #include <string.h>
@@ -46,6 +47,7 @@ static fxa_status problem_copy(fxa__host *host, const fxa_problem *from, fxa__pr
     if (n) memcpy(captures, from->captures, n * sizeof *captures);
     if (n_bprop) memcpy(captures + n, from->bprop_captures, n_bprop * sizeof *captures);
     if (target) p->in.target = memcpy(captures + n + n_bprop, from->target, target);
+    FXA__ASSERT((char *)(captures + n + n_bprop) + target == (char *)p + bytes);
     p->f64 = from->q.dtype == FXA_F64;
     *out = p;
     return FXA_OK;
@@ -113,6 +115,7 @@ fxa__problem *fxa__problem_retain(fxa__problem *p) {
 
 void fxa__problem_release(fxa__problem *p) {
     if (!p || atomic_fetch_sub_explicit(&p->refs, 1, memory_order_acq_rel) != 1) return;
+    FXA__ASSERT(atomic_load(&p->refs) == 0); /* no reference was released twice */
     fxa__host *host = p->host;
     fxa_program_destroy((fxa_program *)(uintptr_t)p->in.program);
     fxa_program_destroy((fxa_program *)(uintptr_t)p->in.bprop);

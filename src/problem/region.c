@@ -5,6 +5,7 @@
  */
 #include "problem_private.h"
 
+#include "../base/invariant.h"
 #include "../base/num.h"
 
 #include <stdio.h>
@@ -41,6 +42,7 @@ bool fxa__region_is_nested(const fxa__region *r) {
         int32_t least = -1;
         for (int32_t i = 0; i < r->rank; i++)
             if (!done[i] && (least < 0 || region_abs(r->stride[i]) < region_abs(r->stride[least]))) least = i;
+        FXA__ASSERT(least >= 0); /* each pass of this loop takes one axis of rank many */
         done[least] = true;
         if (r->size[least] == 1) continue;
         if (region_abs(r->stride[least]) <= inner) return false;
@@ -68,5 +70,6 @@ void fxa__region_text(const fxa__region *r, char out[FXA__REGION_TEXT]) {
         for (int32_t i = 0; i < r->rank; i++)
             n += snprintf(out + n, (size_t)(FXA__REGION_TEXT - n), "%s%lld", i ? "," : "", (long long)list[part][i]);
     }
+    FXA__ASSERT(n + 1 < FXA__REGION_TEXT); /* the largest numbers fit */
     snprintf(out + n, (size_t)(FXA__REGION_TEXT - n), "]");
 }

@@ -78,6 +78,7 @@ static void overlap_add(overlap_search *s, int64_t stride, int64_t lo, int64_t h
     int at = 0;
     while (at < s->n && s->axis[at].stride > stride) at++;
     if (at == s->n || s->axis[at].stride != stride) {
+        FXA__ASSERT(s->n < OVERLAP_AXES && stride > 0);
         for (int i = s->n++; i > at; i--) s->axis[i] = s->axis[i - 1];
         s->axis[at] = (overlap_axis){stride, 0, 0};
     }
@@ -153,6 +154,7 @@ static fxa__overlap overlap_find(overlap_search *s, int at, int64_t rest) {
     const overlap_reach *r = &s->reach[at], *inner = &s->reach[at + 1];
     if (rest < r->lo || rest > r->hi) return FXA__DISJOINT;
     if (r->all) return FXA__OVERLAPPING; /* always true for the last axis, so axis at + 1 exists below */
+    FXA__ASSERT(at + 1 < s->n);
     overlap_memo *memo = overlap_memo_of(s, at, rest);
     if (memo->from == at + 1 && memo->rest == rest) return FXA__DISJOINT;
     const overlap_axis *x = &s->axis[at];

@@ -7,6 +7,8 @@
 #include "scales.h"
 #include "run_regions.h"
 
+#include "../base/invariant.h"
+
 static void regions_flat(fxa__run_region *out, const char *kind, const void *data, int64_t element, size_t n,
                          bool written) {
     out->kind = kind;
@@ -125,6 +127,7 @@ fxa_status fxa__args_check_overlap(const fxa_problem *p, const fxa_args *args, s
         number[n] = i;
         n += first[n] != end[n];
     }
+    FXA__ASSERT(!fxa__run_region_get(&list, FXA__RUN_REGIONS, &t)); /* no region was left out */
     for (size_t i = 0; i < n; i++)
         for (size_t j = 0; written[i] && j < n; j++) {
             if (j == i || (written[j] && j < i)) continue; /* each pair of outputs is compared only once */

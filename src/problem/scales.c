@@ -7,6 +7,7 @@
 #include "scales.h"
 
 #include "../base/dtype.h"
+#include "../base/invariant.h"
 
 #include <string.h>
 
@@ -70,6 +71,7 @@ fxa__scale_use fxa__scale_use_of(const fxa_problem *p, fxa_slot slot) {
 }
 
 const char *fxa__scale_missing_operand(const fxa_problem *p, fxa_slot slot) {
+    FXA__ASSERT(scale_find(slot)); /* the caller has a slot of the table */
     return p->flags & FXA_SCALED ? fxa_slot_name((fxa_slot)scale_find(slot)->operand) : NULL;
 }
 
@@ -116,6 +118,7 @@ void fxa__scales_fill(const fxa_problem *p, bool readable, fxa__bound_args *boun
         fxa__scale_use use = scale_use(p, row);
         float *x = bound->slot[row->slot];
         if (!x || use < FXA__SCALE_READ) continue;
+        FXA__ASSERT(row->operand < FXA__SCALED_SLOTS);
         if (use == FXA__SCALE_WRITTEN)
             bound->amax[row->operand] = x;
         else

@@ -6,6 +6,8 @@
  */
 #include "tiles.h"
 
+#include "../base/invariant.h"
+
 /* Returns true if coordinates are known before a run and the mask does not read the score. */
 static bool bruteforce_is_possible(const fxa__tile_grid *g) {
     const fxa_problem *p = &g->p->in;
@@ -59,6 +61,7 @@ void fxa__tile_bruteforce_close(const fxa__tile_grid *g, fxa__tile_bruteforce *p
 static bool bruteforce_pair(const fxa__tile_grid *g, int64_t q, int64_t k) {
     static const fxa__bound_args none;
     fxa__tile_bruteforce *pairs = g->pairs;
+    FXA__ASSERT(q >= 0 && q < g->p->in.sq && k >= 0 && k < g->p->in.sk);
     --*g->budget;
     pairs->env.coord[FXA_INPUT_Q] = fxa__row_coord(g->p, &none, &pairs->seq, q);
     pairs->env.coord[FXA_INPUT_K] = fxa__coord(g->p, &none, FXA_INPUT_K, k);

@@ -6,6 +6,7 @@
  */
 #include "tiles.h"
 
+#include "../base/invariant.h"
 #include "../base/num.h"
 #include "../program/linear.h"
 
@@ -83,6 +84,7 @@ static fxa_tile_class diagonal_class(const fxa__tile_grid *g, int64_t distance, 
     box.hi[FXA_INPUT_K] = (int32_t)(g->tile_k - 1);
     box.lo[FXA_INPUT_Q] = (int32_t)(distance + offsets.first * g->tile_q);
     box.hi[FXA_INPUT_Q] = (int32_t)(distance + (offsets.last + 1) * g->tile_q - 1);
+    FXA__ASSERT(box.lo[FXA_INPUT_Q] <= box.hi[FXA_INPUT_Q]); /* diagonal_find has checked that both fit in 32 bits */
     return fxa__tile_box(g, &box);
 }
 
@@ -113,6 +115,7 @@ bool fxa__tiles_count_diagonals(const fxa__tile_grid *g, fxa_tile_counts *out) {
             out->mixed += count;
         else {
             int64_t middle = s.first + (s.last - s.first) / 2;
+            FXA__ASSERT(n + 2 <= FXA__TILE_DEPTH);
             stack[n++] = (fxa__slice){middle + 1, s.last};
             stack[n++] = (fxa__slice){s.first, middle};
         }

@@ -34,6 +34,8 @@ static void maker_set_type(dnn_maker *m, void *d, int name, int value) {
 }
 
 static void maker_set_tensor(dnn_maker *m, void *d, int name, int32_t tensor) {
+    FXA__ASSERT(tensor < (int32_t)m->g->n_tensors);
+    FXA__ASSERT(tensor < 0 || m->tensors[tensor] || m->no_memory || m->status != CUDNN_STATUS_SUCCESS);
     if (tensor >= 0) maker_set(m, d, name, CUDNN_TYPE_BACKEND_DESCRIPTOR, 1, &m->tensors[tensor]);
 }
 

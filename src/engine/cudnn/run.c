@@ -94,6 +94,7 @@ static run_value run_value_of(const fxa_program *program, const fxa__dnn_tensor 
     if (t->source == FXA__DNN_SCALE) {
         x = run_scale(t, bound, v);
     } else if (program) {
+        FXA__ASSERT(v->there && t->index >= 0 && t->index < program->n_nodes);
         bool of_float = program->nodes[t->index].type == FXA_FLOAT;
         x += t->times * (of_float ? v->node[t->index].f : (double)v->node[t->index].i);
     }
@@ -199,6 +200,7 @@ static fxa_status run_helpers(fxa__dnn_self *s, const fxa__dnn_code *c, bool aft
         for (int j = 0; j < step->n_refs; j++) {
             void *pointer = run_ref(&step->ref[j], bound, scratch);
             memcpy((char *)&args + step->ref[j].at, &pointer, sizeof pointer);
+            FXA__ASSERT(!pointer || step->ref[j].source != FXA__DNN_SCRATCH || step->ref[j].offset < c->scratch);
             if (step->ref[j].strided) run_strides(&args, &step->ref[j], p);
         }
         FXA_TRY(fxa__gpu_launch(&s->gpu, fxa__gpu_helpers(&s->gpu), (fxa__gpu_kernel)step->kernel, &args, step->work,
@@ -272,6 +274,8 @@ fxa_status fxa__dnn_run(void *self, const void *code, const fxa__problem *p, con
                          (unsigned long long)needed, bound->workspace_size);
     FXA_TRY(run_check_scale(c, &p->in, bound, err));
     uintptr_t first = ((uintptr_t)bound->workspace + RUN_ALIGN - 1) / RUN_ALIGN * RUN_ALIGN;
+    FXA__ASSERT(first - (uintptr_t)bound->workspace + (uint64_t)(c->scratch + c->own_workspace) <=
+                bound->workspace_size);
     run_fill_pack(c, p, bound, (char *)first, &r);
     FXA_TRY(run_check_folded(c, bound, &r, err));
     FXA_TRY(fxa__gpu_enter(&s->gpu, err));

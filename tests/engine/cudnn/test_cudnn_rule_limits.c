@@ -97,9 +97,10 @@ static int32_t wrong_maximum_of_heads(wrong_graph *w) {
 
 /* Adds scores of other sizes, in a backward pass or with lengths, and stores them. */
 static int32_t wrong_sizes(wrong_graph *w, int64_t rows, int64_t keys, bool lengths, uint8_t type) {
-    const int64_t dim[4] = {1, 2, rows, keys};
+    const int64_t dim[4] = {1, 2, rows, keys}, left[4] = {1, 2, rows, 8}, right[4] = {1, 2, 8, keys};
+    int32_t a = fxa__dnn_virtual(&w->g, left, type), b = fxa__dnn_virtual(&w->g, right, type);
     int32_t length = lengths ? fxa__dnn_length(&w->g, 1, 5) : -1, y = fxa__dnn_virtual(&w->g, dim, type);
-    int32_t s = fxa__dnn_matmul(&w->g, w->s, w->s, y, length, length, -1);
+    int32_t s = fxa__dnn_matmul(&w->g, a, b, y, length, length, -1);
     (void)fxa__dnn_op2_into(&w->g, CUDNN_POINTWISE_EXP, s, -1, fxa__dnn_scratch(&w->g, dim, CUDNN_DATA_FLOAT),
                             CUDNN_DATA_FLOAT);
     return fxa__dnn_reshape(&w->g, w->s, fxa__dnn_like(&w->g, w->s, CUDNN_DATA_FLOAT));

@@ -6,12 +6,15 @@
  */
 #include "attention.h"
 
+#include "../../../base/invariant.h"
+
 #include <string.h>
 
 static fxa_status attention_analyse_one(fxa__dnn_score *s, const fxa_program *program, fxa__depend **depend,
                                         fxa_error *err) {
     *depend = fxa__alloc_array(s->g->host, (size_t)program->n_nodes, sizeof **depend);
     if (!*depend) return fxa__fail_memory(err, "the graph of a program");
+    FXA__ASSERT(program->n_nodes <= FXA__DNN_MAX_NODES); /* attention_is_small has checked it */
     fxa__lower_depend(program, NULL, *depend);
     for (int32_t i = 0; i < program->n_nodes; i++) {
         s->load[i] = -1;

@@ -11,6 +11,7 @@
  */
 #include "attention.h"
 
+#include "../../../base/invariant.h"
 #include "../../../lower/zero.h"
 
 #include <math.h>
@@ -84,6 +85,7 @@ static int32_t backward_pad(fxa__dnn_attention *a, int32_t s) {
 static int32_t backward_turn(fxa__dnn_attention *a, int32_t x) {
     const fxa_problem *p = &a->p->in;
     if (a->g.status != FXA_OK) return 0;
+    FXA__ASSERT(a->g.tensors[x].dim[2] == p->sq && a->g.tensors[x].dim[3] == p->sk); /* not transposed already */
     const fxa__dnn_tensor t = {.dim = {p->b, p->hq, p->sk, p->sq},
                                .stride = {p->hq * p->sq * p->sk, p->sq * p->sk, 1, p->sk},
                                .type =
@@ -170,6 +172,7 @@ static int32_t backward_score(fxa__dnn_attention *a, int32_t dscore) {
     fxa__dnn_graph *g = &a->g;
     fxa__dnn_score *s = a->own.program ? &a->own : &a->score;
     int32_t node = fxa__program_output(s->program, FXA__OUT_DSCORE);
+    FXA__ASSERT(node >= 0); /* a fused program, or the caller's bprop, has the output dscore */
     bool plain = (s->depend[node].inputs & 1u << FXA_INPUT_DSCORE) != 0;
     size_t first = g->n_ops;
     a->score.dscore = dscore;

@@ -13,6 +13,7 @@
 #include "attention.h"
 
 #include "../../../base/dtype.h"
+#include "../../../base/invariant.h"
 #include "../../../problem/scales.h"
 
 #include <string.h>
@@ -47,6 +48,7 @@ static bool fp8_is_written(fxa_slot slot) {
 /* Returns the tensor of a scale or amax: the slot's memory if the run passes it, else a scalar in the workspace. */
 static int32_t fp8_slot(fxa__dnn_attention *a, fxa_slot slot) {
     bool written = fp8_is_written(slot);
+    FXA__ASSERT(slot >= FXA_SLOT_DESCALE_Q && slot - FXA_SLOT_DESCALE_Q < FXA__DNN_SCALES);
     uint16_t *made = &a->scales[slot - FXA_SLOT_DESCALE_Q];
     if (*made) return *made - 1;
     int32_t t = written ? fxa__dnn_scratch(&a->g, fp8_one, CUDNN_DATA_FLOAT) : fp8_value(a, 1);
@@ -154,6 +156,7 @@ void fxa__dnn_fp8_result(fxa__dnn_attention *a, fxa_slot slot, int32_t x, int32_
                 {FXA_SLOT_DV, FXA_SLOT_DESCALE_DO, FXA_SLOT_SCALE_DV, FXA_SLOT_AMAX_DV}};
     size_t i = 0;
     while (rows[i].slot != slot) i++;
+    FXA__ASSERT(i < sizeof rows / sizeof *rows);
     x = fp8_times(a, x, slot == FXA_SLOT_DV ? fp8_value(a, 1 / FP8_SCALE_P) : fp8_inverse(a));
     x = fp8_times(a, x, fp8_slot(a, (fxa_slot)rows[i].descale));
     (void)fxa__dnn_reduce(&a->g, CUDNN_REDUCE_TENSOR_AMAX, x, fp8_slot(a, (fxa_slot)rows[i].amax));

@@ -12,6 +12,7 @@
  */
 #include "attention.h"
 
+#include "../../../base/invariant.h"
 #include "../../../problem/scales.h"
 
 #include <string.h>
@@ -85,6 +86,7 @@ static int32_t spread_number(fxa__dnn_attention *a, int32_t number) {
         return room;
     }
     fxa__dnn_tensor *to = &a->g.tensors[number];
+    FXA__ASSERT(a->g.tensors[room].source == FXA__DNN_SCRATCH && !to->ragged); /* `to` gets only memory and shape */
     memcpy(to->dim, a->g.tensors[room].dim, sizeof to->dim);
     memcpy(to->stride, a->g.tensors[room].stride, sizeof to->stride);
     to->offset = a->g.tensors[room].offset, to->spread = true;

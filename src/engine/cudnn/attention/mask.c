@@ -7,6 +7,8 @@
  */
 #include "attention.h"
 
+#include "../../../base/invariant.h"
+
 #include <math.h>
 
 #define MASK_MAX (1 << 24) /* f32 represents all ints up to this value; no coordinate is larger */
@@ -22,6 +24,11 @@ static bool mask_origin(const fxa__dnn_attention *a, int64_t *shift) {
 /* Returns true if the condition is shifted by k_len - q_len and these lengths differ between batch entries. */
 static bool mask_is_by_entry(const fxa__dnn_attention *a, const fxa__part *part) {
     return part->aligned && (fxa__dnn_length_of(&a->score, false) < 0 || fxa__dnn_length_of(&a->score, true) < 0);
+}
+
+/* Returns true if the condition's bound is a constant, or has one value for all pairs of a run. */
+static bool mask_is_by_value(const fxa__dnn_attention *a, const fxa__part *part) {
+    return part->bound < 0 || fxa__dnn_score_is_by_value(&a->score, part->bound);
 }
 
 /* Returns k_len - q_len if the condition is shifted by this difference and all batch entries have the same lengths;
@@ -57,6 +64,7 @@ static int32_t mask_refuse_far(fxa__dnn_attention *a, int64_t c) {
 /* Masks s by k <= q + c, in the form q + c >= k. */
 static int32_t mask_causal(fxa__dnn_attention *a, int32_t s, const fxa__part *part, int64_t c) {
     fxa__dnn_graph *g = &a->g;
+    FXA__ASSERT(c >= -MASK_MAX && c <= MASK_MAX && mask_is_by_value(a, part));
     int32_t q = fxa__dnn_index(g, s, 2, CUDNN_DATA_FLOAT), k = fxa__dnn_index(g, s, 3, CUDNN_DATA_FLOAT);
     if (mask_is_by_entry(a, part)) { /* cuDNN replaces the constants sk and sq by the lengths of each batch entry */
         q = fxa__dnn_int2(g, CUDNN_POINTWISE_ADD, q, fxa__dnn_int(g, a->p->in.sk));
@@ -71,6 +79,7 @@ static int32_t mask_causal(fxa__dnn_attention *a, int32_t s, const fxa__part *pa
 static int32_t mask_window(fxa__dnn_attention *a, int32_t s, const fxa__part *part, int64_t c) {
     fxa__dnn_graph *g = &a->g;
     int32_t q = fxa__dnn_index(g, s, 2, CUDNN_DATA_FLOAT), k = fxa__dnn_index(g, s, 3, CUDNN_DATA_FLOAT);
+    FXA__ASSERT(c >= -MASK_MAX && c <= MASK_MAX && !mask_is_by_entry(a, part)); /* this form has no lengths */
     k = fxa__dnn_float2(g, CUDNN_POINTWISE_ADD, k, mask_bound(a, part, c + 1, CUDNN_DATA_FLOAT));
     int32_t m = fxa__dnn_op2(g, CUDNN_POINTWISE_CMP_GT, k, q, CUDNN_DATA_BOOLEAN, CUDNN_DATA_BOOLEAN);
     return fxa__dnn_select(g, s, fxa__dnn_float(g, -INFINITY), m);
@@ -79,10 +88,6 @@ static int32_t mask_window(fxa__dnn_attention *a, int32_t s, const fxa__part *pa
 /* ---- Conditions without a form that cuDNN recognizes ------------------------------------------------------------- */
 
 static int64_t mask_clamp(int64_t c) { return c < -MASK_MAX ? -MASK_MAX : c > MASK_MAX ? MASK_MAX : c; }
-
-static bool mask_is_by_value(const fxa__dnn_attention *a, const fxa__part *part) {
-    return part->bound < 0 || fxa__dnn_score_is_by_value(&a->score, part->bound);
-}
 
 /* Returns the condition x <= c + part->times_bound * (value of the node part->bound), for an int x that is computed
  * from coordinates. Computes x - c, which does not overflow, rather than add c to the bound. */

@@ -10,6 +10,8 @@
  */
 #include "attention.h"
 
+#include "../../../base/invariant.h"
+
 #include <math.h>
 #include <string.h>
 
@@ -51,10 +53,14 @@ static bool operands_is_row(fxa_slot slot) {
 
 enum { SPANS_THREADS = 256 }; /* threads per CTA of the helper kernel fxa_gpu_spans */
 
+_Static_assert(FXA_GPU_OPERANDS < 32, "FxaGpuSpans.keys and dense have a bit for each operand");
+
 /* ---- Lengths and offsets of batch entries ------------------------------------------------------------------------ */
 
 /* Returns the step that writes the lengths and offsets of batch entries. */
 static fxa__dnn_step *operands_step(fxa__dnn_attention *a) {
+    FXA__ASSERT(a->g.status != FXA_OK || (a->own_lengths && a->span_step < a->g.n_steps));
+    FXA__ASSERT(a->g.status != FXA_OK || a->g.steps[a->span_step].kernel == FXA__GPU_SPANS);
     return a->g.status == FXA_OK ? &a->g.steps[a->span_step] : &a->discarded;
 }
 
@@ -153,6 +159,7 @@ static void operands_note(fxa__dnn_attention *a, fxa_slot slot) {
 bool fxa__dnn_spans_alike(const fxa__dnn_attention *a, fxa_slot x, fxa_slot y) {
     const FxaGpuSpans *s = &a->g.steps[a->span_step].args.spans;
     int i = a->offsets[x] - 1, j = a->offsets[y] - 1;
+    FXA__ASSERT(i < s->operands && j < s->operands);
     if (i < 0 || j < 0 || (s->dense >> i & 1) != (s->dense >> j & 1)) return false;
     return s->dense >> i & 1 ? s->entry[i] == s->entry[j] : s->row[i] == s->row[j];
 }
@@ -245,6 +252,7 @@ static fxa__dnn_step *operands_fill_step(fxa__dnn_attention *a) {
         (void)operands_step_new(a, true, 1);
         a->fill_step = a->g.n_steps;
     }
+    FXA__ASSERT(a->g.status != FXA_OK || a->g.steps[a->fill_step - 1].after);
     return a->g.status == FXA_OK ? &a->g.steps[a->fill_step - 1] : &a->discarded;
 }
 
@@ -321,6 +329,7 @@ void fxa__dnn_key(const fxa__problem *p, fxa__writer *w) {
 /* Requires fxa__dnn_row_is_direct for the slot. */
 int32_t fxa__dnn_row(fxa__dnn_attention *a, fxa_slot slot) {
     const fxa_problem *p = &a->p->in;
+    FXA__ASSERT(operands_is_row(slot) && fxa__dnn_row_is_direct(p, slot));
     fxa__dnn_tensor t = {.dim = {p->b, p->hq, p->sq, 1},
                          .stride = {p->hq * p->sq, p->sq, 1, 1},
                          .type = CUDNN_DATA_FLOAT,

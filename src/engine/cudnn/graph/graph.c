@@ -33,6 +33,9 @@ int32_t fxa__dnn_refuse(fxa__dnn_graph *g, const char *format, ...) {
 
 /* ---- Tensors ----------------------------------------------------------------------------------------------------- */
 
+/* Returns the number of elements of a tensor. */
+static int64_t graph_count(const fxa__dnn_tensor *t) { return t->dim[0] * t->dim[1] * t->dim[2] * t->dim[3]; }
+
 int32_t fxa__dnn_add(fxa__dnn_graph *g, const fxa__dnn_tensor *tensor) {
     if (g->status != FXA_OK) return 0;
     if (!fxa__grow(g->host, &g->tensors, &g->tensor_capacity, g->n_tensors + 1, sizeof *g->tensors)) {
@@ -41,6 +44,8 @@ int32_t fxa__dnn_add(fxa__dnn_graph *g, const fxa__dnn_tensor *tensor) {
     }
     /* the tensor of offsets is added before the tensor that uses it */
     FXA__ASSERT(tensor->ragged >= 0 && (size_t)tensor->ragged <= g->n_tensors);
+    FXA__ASSERT(!tensor->ragged || g->tensors[tensor->ragged - 1].type == CUDNN_DATA_INT64);
+    FXA__ASSERT(!fxa__dnn_is_by_value(tensor) || graph_count(tensor) == 1);
     g->tensors[g->n_tensors] = *tensor;
     return (int32_t)g->n_tensors++;
 }
@@ -160,8 +165,9 @@ static int32_t graph_result(fxa__dnn_graph *g, int32_t x, int32_t b, uint8_t typ
     int64_t dim[4];
     if (g->status != FXA_OK) return 0;
     for (int i = 0; i < 4; i++) {
-        int64_t other = b >= 0 ? g->tensors[b].dim[i] : 1;
-        dim[i] = g->tensors[x].dim[i] > other ? g->tensors[x].dim[i] : other;
+        int64_t size = g->tensors[x].dim[i], other = b >= 0 ? g->tensors[b].dim[i] : 1;
+        FXA__ASSERT(size == other || size == 1 || other == 1); /* else cuDNN cannot broadcast the smaller one */
+        dim[i] = size > other ? size : other;
     }
     return fxa__dnn_virtual(g, dim, type);
 }
@@ -209,7 +215,15 @@ int32_t fxa__dnn_index(fxa__dnn_graph *g, int32_t of, int axis, uint8_t precisio
     return y;
 }
 
+/* Returns true if along each axis the size of tensor x is a multiple of the size of tensor y. */
+static bool graph_is_multiple(const fxa__dnn_graph *g, int32_t x, int32_t y) {
+    bool multiple = true;
+    for (int i = 0; i < 4; i++) multiple = multiple && g->tensors[x].dim[i] % g->tensors[y].dim[i] == 0;
+    return multiple;
+}
+
 int32_t fxa__dnn_reduce(fxa__dnn_graph *g, int mode, int32_t x, int32_t y) {
+    FXA__ASSERT(g->status != FXA_OK || graph_is_multiple(g, x, y));
     const fxa__dnn_op op = {.kind = FXA__DNN_REDUCTION,
                             .precision = CUDNN_DATA_FLOAT,
                             .mode = (int16_t)mode,
@@ -223,7 +237,15 @@ int32_t fxa__dnn_reduce(fxa__dnn_graph *g, int mode, int32_t x, int32_t y) {
     return graph_op(g, &op);
 }
 
+/* Returns true if c has the sizes of the product of a and b, whose heads may be fewer (KV heads). */
+static bool graph_is_product(const fxa__dnn_tensor *a, const fxa__dnn_tensor *b, const fxa__dnn_tensor *c) {
+    bool heads = a->dim[0] == b->dim[0] && a->dim[0] == c->dim[0] && a->dim[1] == c->dim[1];
+    return heads && c->dim[1] % b->dim[1] == 0 && a->dim[3] == b->dim[2] && c->dim[2] == a->dim[2] &&
+           c->dim[3] == b->dim[3];
+}
+
 int32_t fxa__dnn_matmul(fxa__dnn_graph *g, int32_t a, int32_t b, int32_t c, int32_t m, int32_t n, int32_t k) {
+    FXA__ASSERT(g->status != FXA_OK || graph_is_product(&g->tensors[a], &g->tensors[b], &g->tensors[c]));
     const fxa__dnn_op op = {.kind = FXA__DNN_MATMUL,
                             .precision = CUDNN_DATA_FLOAT,
                             .x = a,
@@ -237,6 +259,7 @@ int32_t fxa__dnn_matmul(fxa__dnn_graph *g, int32_t a, int32_t b, int32_t c, int3
 }
 
 int32_t fxa__dnn_reshape(fxa__dnn_graph *g, int32_t x, int32_t y) {
+    FXA__ASSERT(g->status != FXA_OK || graph_count(&g->tensors[x]) == graph_count(&g->tensors[y]));
     const fxa__dnn_op op = {.kind = FXA__DNN_RESHAPE, .x = x, .b = -1, .t = -1, .y = y, .m = -1, .n = -1, .k = -1};
     return graph_op(g, &op);
 }

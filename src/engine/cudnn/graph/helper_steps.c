@@ -8,6 +8,9 @@
 
 #include <string.h>
 
+_Static_assert(sizeof(fxa__gpu_args) <= UINT16_MAX, "fxa__dnn_ref.at is an offset into the arguments");
+_Static_assert(FXA__DNN_REFS <= UINT8_MAX, "fxa__dnn_step.n_refs counts the pointers");
+
 fxa__dnn_step *fxa__dnn_step_new(fxa__dnn_graph *g, fxa__gpu_kernel kernel, bool after, int64_t work,
                                  fxa__dnn_step *discarded) {
     if (g->status == FXA_OK && !fxa__grow(g->host, &g->steps, &g->step_capacity, g->n_steps + 1, sizeof *g->steps))
@@ -22,6 +25,8 @@ void fxa__dnn_step_point(fxa__dnn_step *step, const void *field, uint8_t source,
     if (step->n_refs == FXA__DNN_REFS) return; /* only in a graph that has failed: no other step has so many pointers */
     const char *args = (const char *)&step->args;
     FXA__ASSERT((const char *)field >= args && (const char *)field + sizeof(void *) <= args + sizeof step->args);
+    FXA__ASSERT(source == FXA__DNN_SLOT || source == FXA__DNN_SCRATCH || source == FXA__DNN_TENSOR ||
+                source == FXA__DNN_OWN_TENSOR || source == FXA__DNN_DTENSOR); /* sources that run_ref of run.c knows */
     step->ref[step->n_refs++] = (fxa__dnn_ref){(uint16_t)((const char *)field - args), source, false, index, offset};
 }
 

@@ -6,6 +6,8 @@
  */
 #include "score.h"
 
+#include "../../../base/invariant.h"
+
 #include <string.h>
 
 /* Returns the type of cuDNN for a dtype; -1 if cuDNN cannot read the dtype. */
@@ -106,13 +108,21 @@ static void load_write_out(const fxa__dnn_score *s, load_source *x) {
     x->t.dim[3] = p->sk, x->t.stride[3] = 0, x->copied = true;
 }
 
+/* Returns the largest offset of an element of an array that starts at `offset`. */
+static int64_t load_last(int64_t offset, const int64_t *dim, const int64_t *stride, int rank) {
+    for (int i = 0; i < rank; i++) offset += stride[i] > 0 ? (dim[i] - 1) * stride[i] : 0;
+    return offset;
+}
+
 int32_t fxa__dnn_load(fxa__dnn_score *s, const fxa__node *n) {
     const fxa__decl *decl = &s->program->tensors[n->imm];
     load_source x = {.t = {.dim = {1, 1, 1, 1},
                            .stride = {0, 0, 0, 0},
                            .source = s->own ? FXA__DNN_OWN_TENSOR : FXA__DNN_TENSOR,
                            .index = n->imm}};
+    const fxa_capture *c = &s->captures[n->imm];
     int type = load_data_type((fxa_dtype)decl->dtype);
+    FXA__ASSERT(n->imm < s->program->n_tensors && n->n_args == decl->rank);
     for (int i = 0; i < n->n_args; i++)
         if (!load_index(s, n, i, &x)) return 0;
     for (int i = 0; i < 4; i++) x.copied = x.copied || x.t.stride[i] < 0;
@@ -133,6 +143,7 @@ int32_t fxa__dnn_load(fxa__dnn_score *s, const fxa__node *n) {
     }
     x.t.type = (uint8_t)type;
     fxa__dnn_expand(&s->p->in, &x.t);
+    FXA__ASSERT(load_last(x.t.offset, x.t.dim, x.t.stride, 4) <= load_last(0, c->size, c->stride, n->n_args));
     for (int i = 0; i < 4; i++)
         if (x.t.dim[i] == 1) x.t.stride[i] = 1;
     return fxa__dnn_add(s->g, &x.t);

@@ -6,6 +6,8 @@
  */
 #include "../attention/attention.h"
 
+#include "../../../base/invariant.h"
+
 #include <string.h>
 
 /* ---- Factors that cancel in the derivative ----------------------------------------------------------------------- */
@@ -96,6 +98,7 @@ static bool reuse_is_same(const fxa__dnn_score *from, int32_t j, const fxa__dnn_
  * one program; the new score, which must have no other use (backward_pad); and nodes that depend on any of these. */
 void fxa__dnn_reuse_made(const fxa__dnn_score *from, fxa__dnn_score *to) {
     int32_t score = fxa__program_output(from->program, FXA__OUT_SCORE);
+    FXA__ASSERT(from->g == to->g && from->base == to->base); /* tensors of one graph, for the same elements */
     for (int32_t i = 0; i < to->program->n_nodes; i++) {
         const fxa__node *n = &to->program->nodes[i];
         if (n->op == FXA_OP_CONST || n->op == FXA_OP_PARAM || n->op == FXA_OP_LOAD) continue;

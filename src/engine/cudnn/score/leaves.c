@@ -101,6 +101,7 @@ static int32_t score_table(fxa__dnn_score *s, fxa_input input, int axis) {
     w->size = n, w->batch = room[0], w->base = map->base, w->step = map->step;
     w->add = aligned && !by_entry ? k - q : 0;
     w->segments = map->kind == FXA_MAP_SEGMENTS ? (int32_t)map->n_segments : 0;
+    FXA__ASSERT(w->segments <= FXA_GPU_SEGMENTS);
     for (int i = 0; i < w->segments; i++)
         w->begin[i] = map->segment[i].begin, w->from[i] = map->segment[i].base, w->by[i] = map->segment[i].step;
     fxa__dnn_step_data(step, &w->out, s->g, t);
@@ -134,6 +135,7 @@ static int32_t score_from_table(fxa__dnn_score *s, fxa_input input, int axis) {
 static int32_t score_by_entry(fxa__dnn_score *s, int32_t of) {
     if (s->g->status != FXA_OK) return 0;
     fxa__dnn_tensor t = s->g->tensors[of];
+    FXA__ASSERT(s->own_lengths && t.dim[0] == s->p->in.b && t.dim[2] == 1); /* `of` has a length per batch entry */
     t.dim[2] = s->p->in.sq, t.stride[0] = 1, t.stride[1] = 1, t.stride[2] = 0, t.stride[3] = 1;
     t.read = true;
     return fxa__dnn_add(s->g, &t);
@@ -196,6 +198,7 @@ bool fxa__dnn_score_is_number(const fxa__dnn_score *s, int32_t node) {
 /* Returns the params that parameterize.c made from constants: bit i for param i. */
 static uint64_t score_hidden(const fxa__dnn_score *s) {
     uint64_t hidden = 0;
+    FXA__ASSERT(s->program->n_params <= 64);
     for (int32_t i = 0; s->numbers && i < s->program->n_params; i++)
         if (s->numbers->from[i] < 0) hidden |= UINT64_C(1) << i;
     return hidden;
@@ -289,6 +292,7 @@ static int32_t score_leaf(fxa__dnn_score *s, int32_t node) {
     }
     if (n->op == FXA_OP_PARAM) return score_param(s, n);
     if (n->imm == FXA_INPUT_SCORE) return s->score;
+    FXA__ASSERT(n->imm != FXA_INPUT_DSCORE || s->dscore >= 0); /* score programs do not read dscore */
     if (n->imm == FXA_INPUT_DSCORE) return s->dscore;
     return fxa__dnn_score_input(s, (fxa_input)n->imm);
 }

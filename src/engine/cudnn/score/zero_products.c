@@ -5,6 +5,8 @@
  */
 #include "score.h"
 
+#include "../../../base/invariant.h"
+
 #include <math.h>
 
 /* Returns an upper bound of the absolute value of a node that is not NaN; INFINITY if none is known. `depth`: levels of
@@ -45,6 +47,7 @@ int32_t fxa__dnn_zero_wins(fxa__dnn_score *s, int32_t node, int mode, int32_t x,
     fxa__dnn_graph *g = s->g;
     x = fxa__dnn_as_virtual(s, x);
     if (g->status != FXA_OK) return 0;
+    FXA__ASSERT(mode == CUDNN_POINTWISE_MUL || mode == CUDNN_POINTWISE_DIV);
     bool is_virtual = g->tensors[y].source == FXA__DNN_VIRTUAL;
     if (zero_is_plain(&g->tensors[y], mode)) return fxa__dnn_float2(g, mode, x, y);
     bool bounded = zero_bound(s, node, DEPTH) <= most;
