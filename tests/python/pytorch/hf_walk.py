@@ -239,6 +239,13 @@ def in_a_process(kind: str, name: str, seconds: float) -> Dict[str, Any]:
     return json.loads(text)
 
 
+def text_of(results: Dict[str, Any]) -> str:
+    """Returns the results as JSON with one architecture per line."""
+    rows = ["  %s: %s" % (json.dumps(kind), json.dumps(outcome)) for kind, outcome in results["outcomes"].items()]
+    head = [" %s: %s,\n" % (json.dumps(name), json.dumps(value)) for name, value in results.items() if name != "outcomes"]
+    return "{\n%s \"outcomes\": {\n%s\n }\n}\n" % ("".join(head), ",\n".join(rows))
+
+
 def main() -> None:
     parser = argparse.ArgumentParser()
     parser.add_argument("out")
@@ -265,9 +272,8 @@ def main() -> None:
         found[kind] = in_a_process(kind, every[kind], options.seconds)
         print("%d/%d %s %.1f s %s" % (i + 1, len(only), kind, time.monotonic() - start, json.dumps(found[kind])[:400]), flush=True)
         with open(options.out + ".part", "w") as file:
-            json.dump({"transformers": transformers.__version__, "torch": torch.__version__.split("+")[0],
-                       "registered": len(every), "outcomes": dict(sorted(found.items()))}, file, indent=1)
-            file.write("\n")
+            file.write(text_of({"transformers": transformers.__version__, "torch": torch.__version__.split("+")[0],
+                                "registered": len(every), "outcomes": dict(sorted(found.items()))}))
         os.replace(options.out + ".part", options.out)
 
 
