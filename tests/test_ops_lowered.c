@@ -37,10 +37,11 @@ static void lowered_common(const fxa_program *p) {
 static void lowered_zero(const fxa_program *p, bool outputs) {
     bool *zero = calloc((size_t)p->n_nodes, sizeof *zero);
     T_REQUIRE(zero);
-    fxa__lower_zero(p, zero);
+    fxa__lower_exact_zero(p, zero);
     zero_program(lowered_rig, p, zero);
     for (int32_t i = 0; outputs && i < p->n_outputs; i++)
-        if (!zero[p->outputs[i].value]) T_FAIL("output %d of the derivative is not known to keep 0 (zero.c)\n", i);
+        if (!zero[p->outputs[i].value])
+            T_FAIL("output %d of the derivative is not known to keep 0 (exact_zero.c)\n", i);
     free(zero);
 }
 

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
  * Memory of a device as a table of functions, which engines of devices provide (engine.h). src/plan copies data with
- * these functions (stage.c, merge_device.c). `self` is the engine's instance.
+ * these functions (host_copies.c, merge_device.c). `self` is the engine's instance.
  */
 #ifndef FXA_BASE_DEVICE_MEMORY_H
 #define FXA_BASE_DEVICE_MEMORY_H

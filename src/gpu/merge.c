@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * Merges on a CUDA device (merge.h). The kernel computes the formulas of src/problem/merge.c in f64, with exp and
- * log of the device.
+ * Merges on a CUDA device (merge.h). The kernel computes the formulas of src/problem/merge_tensors.c in f64, with exp
+ * and log of the device.
  */
 #include "merge.h"
 

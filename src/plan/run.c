@@ -2,13 +2,13 @@
  *
  * Runs plans: checks the arguments and calls the engine. fxa_plan_run allocates no memory and takes no lock.
  * fxa_attention makes or finds the plan and allocates the workspace; for a device, it also copies the data to the
- * device and back (stage.c).
+ * device and back (host_copies.c).
  */
 #include "../base/float_state.h"
 #include "../base/invariant.h"
 #include "../base/poison.h"
 #include "../problem/index_check.h"
-#include "stage.h"
+#include "host_copies.h"
 
 fxa_status fxa__run_usable(const fxa_plan *plan, fxa_error *err) {
     FXA_TRY(fxa__instance_usable(plan->code->instance, err));
@@ -39,7 +39,7 @@ static fxa_status run_retain_in_graph(const fxa_plan *plan, const fxa__bound_arg
 }
 
 /* In builds with asserts, fills a workspace in host memory with poison before a run; run_check_zones checks the red
- * zones of the workspace after the run. stage.c does the same for a workspace on a device. */
+ * zones of the workspace after the run. host_copies.c does the same for a workspace on a device. */
 static void run_poison(const fxa_plan *plan, const fxa__bound_args *bound) {
     (void)plan, (void)bound;
 #if FXA_ASSERT
@@ -106,7 +106,7 @@ fxa_status fxa_attention(fxa_context *ctx, const fxa_problem *problem, const fxa
     fxa_plan *plan = NULL;
     FXA_TRY(fxa_plan_create(ctx, problem, &plan, err));
     bool host = plan->problem->in.device == FXA_HOST;
-    fxa_status status = host ? run_with_workspace(plan, &own, err) : fxa__stage_run(plan, &own, err);
+    fxa_status status = host ? run_with_workspace(plan, &own, err) : fxa__host_copies_run(plan, &own, err);
     fxa_plan_destroy(plan);
     return status;
 }

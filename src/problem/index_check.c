@@ -5,7 +5,7 @@
  * or small; the pairs of a small box are evaluated one by one (index_pair.c).
  */
 #include "index_work.h"
-#include "work.h"
+#include "work_estimate.h"
 
 #include "../base/dtype.h"
 #include "../base/invariant.h"

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * The arguments of fxa_merge, and the merge of entire tensors in host memory (merge.c). src/plan/merge_device.c merges
- * tensors in device memory.
+ * The arguments of fxa_merge, and the merge of entire tensors in host memory (merge_tensors.c).
+ * src/plan/merge_device.c merges tensors in device memory.
  */
 #ifndef FXA_PROBLEM_MERGE_TENSORS_H
 #define FXA_PROBLEM_MERGE_TENSORS_H

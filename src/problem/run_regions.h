@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
  * All memory regions of a run as an indexed list (run_regions.c), for the overlap check and for copies to and from a
- * device (plan/stage.c).
+ * device (plan/host_copies.c).
  */
 #ifndef FXA_PROBLEM_RUN_REGIONS_H
 #define FXA_PROBLEM_RUN_REGIONS_H

@@ -14,7 +14,7 @@
 #include "lower/grad_class.h"
 #include "lower/fuse.h"
 #include "lower/parameterize.h"
-#include "lower/zero.h"
+#include "lower/exact_zero.h"
 
 /* ---- affine ------------------------------------------------------------------------------------------------------ */
 

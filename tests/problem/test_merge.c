@@ -5,7 +5,7 @@
 #include "problem_case.h"
 
 #include "base/dtype.h"
-#include "problem/merge.h"
+#include "problem/merge_row.h"
 
 static fxa_error err;
 

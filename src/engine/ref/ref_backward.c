@@ -19,9 +19,9 @@
 
 #include "../../base/dtype.h"
 #include "../../base/num.h"
-#include "../../problem/merge.h"
+#include "../../problem/merge_row.h"
 #include "../../problem/scales.h"
-#include "../../problem/work.h"
+#include "../../problem/work_estimate.h"
 
 #include <string.h>
 

@@ -13,8 +13,8 @@
 #include "ref.h"
 
 #include "../../base/num.h"
-#include "../../problem/merge.h"
-#include "../../problem/work.h"
+#include "../../problem/merge_row.h"
+#include "../../problem/work_estimate.h"
 
 /* Fills r->s with the new scores of the current row. Returns the maximum: -inf if no key is attended, NaN if a score is
  * NaN. */

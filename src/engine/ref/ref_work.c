@@ -7,7 +7,7 @@
 
 #include "../../base/dtype.h"
 #include "../../problem/scales.h"
-#include "../../problem/work.h"
+#include "../../problem/work_estimate.h"
 
 /* Returns rows * columns doubles of the workspace; NULL if c only measures its size. */
 static double *ref_carve_matrix(fxa__carver *c, int64_t rows, int64_t columns) {

@@ -8,7 +8,7 @@
 #include "device_driver.h"
 #include "device_fixture.h"
 #include "device_tensors.h"
-#include "plan/stage.h"
+#include "plan/host_copies.h"
 
 #include <pthread.h>
 
@@ -275,7 +275,7 @@ static void many_make(fxa_context *ctx, int n, bool load) {
         device_call_make(&x, FXA_FORWARD, &call);
         T_OK(fxa_plan_create(ctx, &call.p, &plan, &err));
         T_REQUIRE(plan);
-        T_OK(fxa__stage_run(plan, &call.args, &err));
+        T_OK(fxa__host_copies_run(plan, &call.args, &err));
         if (load && i == n - 1) T_OK(fxa_plan_save(plan, bytes, sizeof bytes, &size, &err));
         fxa_plan_destroy(plan);
         attn_data_free(&x);

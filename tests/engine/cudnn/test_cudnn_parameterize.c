@@ -6,7 +6,7 @@
  */
 #include "cudnn_fixture.h"
 #include "plan/plan.h"
-#include "plan/stage.h"
+#include "plan/host_copies.h"
 #include "support/conformance/conf_case.h"
 
 #include <dirent.h>
@@ -305,7 +305,7 @@ TEST(saved_plans_have_their_numbers) {
         lift_call(&x, FXA_FORWARD, program, &call);
         T_OK(fxa_plan_create(other, &call.p, &plan[i], &err));
         T_OK(fxa_plan_save(plan[i], bytes[i], ROOM, &size[i], &err));
-        T_OK(fxa__stage_run(plan[i], &call.args, &err));
+        T_OK(fxa__host_copies_run(plan[i], &call.args, &err));
         attn_keep(&x, FXA_FORWARD, &want[i]);
         fxa_plan_destroy(plan[i]);
         T_OK(fxa_plan_load(ctx, bytes[i], size[i], &plan[i], &err));
@@ -314,7 +314,7 @@ TEST(saved_plans_have_their_numbers) {
     fxa_cache_get_stats(ctx, &stats);
     T_INT(stats.builds, 1);
     for (int i = 0; i < 3 * PLANS; i++) {
-        T_OK(fxa__stage_run(plan[i % PLANS], &call.args, &err));
+        T_OK(fxa__host_copies_run(plan[i % PLANS], &call.args, &err));
         T_CHECK(!attn_other_bits(&x, FXA_FORWARD, &want[i % PLANS]));
     }
     for (int i = 0; i < PLANS; i++) {
@@ -342,7 +342,7 @@ static void *lift_interleave(void *arg) {
     fxa_error err;
     r->ok = true;
     for (int i = 0; i < 20 && r->ok; i++)
-        r->ok = fxa__stage_run(r->plan[i % 2], &r->call.args, &err) == FXA_OK &&
+        r->ok = fxa__host_copies_run(r->plan[i % 2], &r->call.args, &err) == FXA_OK &&
                 !attn_other_bits(&r->x, FXA_FORWARD, &r->want[i % 2]);
     return NULL;
 }

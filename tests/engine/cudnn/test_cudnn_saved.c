@@ -4,7 +4,7 @@
  * failing at every call, and with invalid sections.
  */
 #include "cudnn_fixture.h"
-#include "plan/stage.h"
+#include "plan/host_copies.h"
 #include "support/fixtures/plan_bytes.h"
 
 static size_t saved_bytes(fxa_context *ctx, const fxa_problem *p, unsigned char *out, size_t room) {
@@ -46,7 +46,7 @@ TEST(saved_plans_run_where_they_are_loaded) {
         T_OK(fxa_plan_load(here, bytes, n, &plan, &err));
         T_OK(fxa_plan_save(plan, again, sizeof again, &m, &err));
         T_CHECK(m == n && memcmp(bytes, again, n) == 0);
-        T_OK(fxa__stage_run(plan, &call.args, &err));
+        T_OK(fxa__host_copies_run(plan, &call.args, &err));
         T_CHECK(!attn_other_bits(&x, pass, &want));
         fxa_plan_destroy(plan);
         fxa_context_destroy(here);

@@ -10,7 +10,7 @@
 #include "../../../base/num.h"
 #include "../../../lower/grad_class.h"
 #include "../../../problem/scales.h"
-#include "../../../problem/work.h"
+#include "../../../problem/work_estimate.h"
 
 /* Limits of memory and of the numbers of tasks and chains. They are untuned: about the memory that a large problem
  * needs anyway, and as many tasks and chains as large machines have threads. */

@@ -11,7 +11,7 @@
 #include "../../../base/num.h"
 #include "../../../lower/affine.h"
 #include "../../../lower/depend.h"
-#include "../../../lower/zero.h"
+#include "../../../lower/exact_zero.h"
 
 #include <math.h>
 #include <string.h>
@@ -212,7 +212,7 @@ static void graph_import_all(fxa__tape_graph *g) {
     if (!g->failed) {
         fxa__lower_affine(p, known.forms);
         fxa__lower_depend(p, NULL, known.sets);
-        fxa__lower_zero(p, known.zero);
+        fxa__lower_exact_zero(p, known.zero);
     }
     for (int32_t i = 0; i < p->n_nodes && !g->failed; i++) graph_import(g, i, &known);
     fxa__free(g->host, known.forms, n * sizeof *known.forms);

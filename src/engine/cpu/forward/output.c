@@ -13,7 +13,7 @@
 
 #include "../../../base/dtype.h"
 #include "../../../base/num.h"
-#include "../../../problem/merge.h"
+#include "../../../problem/merge_row.h"
 
 #include <string.h>
 

@@ -8,7 +8,7 @@
 #include "../../../base/carve.h"
 #include "../../../base/invariant.h"
 #include "../../../base/num.h"
-#include "../../../problem/work.h"
+#include "../../../problem/work_estimate.h"
 
 /* Number of floating-point operations below which waking a thread costs more than it saves: on two cores of Zen 3 a
  * wake takes 25 to 35 us, in which one core computes 2.5 to 3.5 million operations. */

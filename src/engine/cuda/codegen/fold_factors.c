@@ -8,7 +8,7 @@
 
 #include "../../../base/invariant.h"
 #include "../../../lower/copy_outputs.h"
-#include "../../../lower/zero.h"
+#include "../../../lower/exact_zero.h"
 
 #include <math.h>
 

@@ -8,7 +8,7 @@
  */
 #include "recipes.h"
 
-#include "../../../problem/work.h"
+#include "../../../problem/work_estimate.h"
 
 #include <math.h>
 

@@ -6,7 +6,7 @@
 #include "../cuda.h"
 
 #include "../../../problem/tiles.h"
-#include "../../../problem/work.h"
+#include "../../../problem/work_estimate.h"
 
 static void cu_list_unit(const fxa__cuda_code *c, fxa__cuda_unit unit, fxa__writer *w) {
     const fxa__cuda_module *m = &c->unit[unit];

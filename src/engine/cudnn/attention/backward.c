@@ -12,7 +12,7 @@
 #include "attention.h"
 
 #include "../../../base/invariant.h"
-#include "../../../lower/zero.h"
+#include "../../../lower/exact_zero.h"
 
 #include <math.h>
 #include <string.h>
@@ -154,7 +154,7 @@ static void backward_by_rows(fxa__dnn_attention *a, int32_t ds, int32_t k, int32
  * 0. */
 static bool backward_start_own(fxa__dnn_attention *a, int32_t node, int32_t dscore) {
     fxa__dnn_score *s = &a->own;
-    fxa__lower_zero(s->program, s->needed); /* s->needed is scratch memory until nodes are added */
+    fxa__lower_exact_zero(s->program, s->needed); /* s->needed is scratch memory until nodes are added */
     bool keeps_zero = s->needed[node];
     fxa__dnn_score_start(s, a->scaled, dscore, a->scaled);
     /* the bprop reads the coordinates that the score program has added to the graph */

@@ -17,7 +17,7 @@ TEST(zero_nodes_are_zero_where_dscore_is) {
         const fxa_program *w = d ? d : p;
         bool *zero = calloc((size_t)w->n_nodes, sizeof *zero);
         T_REQUIRE(zero);
-        fxa__lower_zero(w, zero);
+        fxa__lower_exact_zero(w, zero);
         zero_program(r, w, zero);
         for (int32_t k = 0; k < w->n_nodes; k++) found += zero[k];
         /* "Zero wins": every output of a derivative is such a node. */
@@ -129,7 +129,7 @@ TEST(bprops_that_keep_zero) {
         config.kind = FXA_PROGRAM_BPROP, config.texts = &text, config.n_texts = 1;
         T_OK(fxa__program_parse(r->host, &config, &p, &err));
         T_REQUIRE(p && p->n_nodes <= 32);
-        fxa__lower_zero(p, zero);
+        fxa__lower_exact_zero(p, zero);
         if (zero[fxa__program_output(p, FXA__OUT_DSCORE)] != zero_bprops[i].zero)
             T_FAIL("%s: %s\n", zero_bprops[i].text, zero_bprops[i].zero ? "not found" : "no zero");
         fxa_program_destroy(p);

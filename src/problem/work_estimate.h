@@ -2,8 +2,8 @@
  *
  * The work of a pass: whether there is any work, and estimates of the work for the cost models of engines.
  */
-#ifndef FXA_PROBLEM_WORK_H
-#define FXA_PROBLEM_WORK_H
+#ifndef FXA_PROBLEM_WORK_ESTIMATE_H
+#define FXA_PROBLEM_WORK_ESTIMATE_H
 
 #include "problem.h"
 

@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * Estimated work of a pass: see work.h.
+ * Estimated work of a pass: see work_estimate.h.
  */
-#include "work.h"
+#include "work_estimate.h"
 
 #include "geometry.h"
 #include "scales.h"

@@ -2,7 +2,7 @@
  *
  * Implements the two analyses of zeros in zero.h.
  */
-#include "zero.h"
+#include "exact_zero.h"
 
 #include <float.h>
 #include <math.h>
@@ -35,7 +35,7 @@ static bool zero_of(const fxa_program *p, const fxa__node *n, const bool *zero) 
     }
 }
 
-void fxa__lower_zero(const fxa_program *p, bool *zero) {
+void fxa__lower_exact_zero(const fxa_program *p, bool *zero) {
     for (int32_t i = 0; i < p->n_nodes; i++) zero[i] = p->nodes[i].type == FXA_FLOAT && zero_of(p, &p->nodes[i], zero);
 }
 

@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * Estimated work of a pass (src/problem/work.h), compared with pairs counted one by one.
+ * Estimated work of a pass (src/problem/work_estimate.h), compared with pairs counted one by one.
  */
-#include "problem/work.h"
+#include "problem/work_estimate.h"
 #include "support/fixtures/own_context.h"
 
 static double work_of(const fxa_problem *p) {

@@ -3,8 +3,8 @@
  * Softmax arithmetic of one row in f64, which all engines share: merging two partial results of a row (fxa_merge,
  * FXA_ACCUMULATE_O), and the probabilities of a backward pass.
  */
-#ifndef FXA_PROBLEM_MERGE_H
-#define FXA_PROBLEM_MERGE_H
+#ifndef FXA_PROBLEM_MERGE_ROW_H
+#define FXA_PROBLEM_MERGE_ROW_H
 
 #include <math.h>
 #include <stdint.h>

@@ -15,14 +15,14 @@
 
 static const fxa__engine *own_engines[OWN_ENGINES] = {&mock_engine, &fxa__engine_ref};
 
-static void stage_clean(void) {
+static void mock_idle_check(void) {
     T_INT(mock.mistakes, 0);
     T_INT(mock.blocks, 0);
     T_INT(mock.queued, 0);
 }
 
-static void stage_over(void) {
-    stage_clean();
+static void mock_closed_check(void) {
+    mock_idle_check();
     T_INT(mock.codes, 0);
     T_INT(mock.opened, mock.closed);
 }
@@ -84,9 +84,9 @@ TEST(packed_tensors_and_their_gradients) {
         T_CHECK(memcmp(want.lse, got.lse, sizeof want.lse) == 0);
         T_CHECK(memcmp(want.all, got.all, sizeof want.all) == 0);
     }
-    stage_clean();
+    mock_idle_check();
     fxa_context_destroy(ctx);
-    stage_over();
+    mock_closed_check();
 }
 
 /* Another thread may write the bytes between the elements. */
@@ -107,7 +107,7 @@ TEST(bytes_between_elements_are_not_written) {
     T_OK(fxa_attention(ctx, &x.p, &x.args, &err));
     for (int i = PACK_ROW - 1; i < PACK_COUNT; i += PACK_ROW) T_SAME(x.all[i], 77);
     fxa_context_destroy(ctx);
-    stage_over();
+    mock_closed_check();
 }
 
 static double *dparams_now;
@@ -135,7 +135,7 @@ TEST(only_gradients_that_were_asked_for_come_back) {
     T_CHECK(dparams_now[0] != -1 && dparams_now[2] != -1);
     attn_data_free(&x);
     fxa_context_destroy(ctx);
-    stage_over();
+    mock_closed_check();
 }
 
 /* ---- Failures ---------------------------------------------------------------------------------------------------- */
@@ -191,7 +191,7 @@ static void fail_end(fail_rig *r) {
     fxa_context_destroy(r->ctx);
     T_INT(r->memory.live_bytes, 0);
     T_INT(r->memory.mistakes, 0);
-    stage_over();
+    mock_closed_check();
 }
 
 /* Makes one call that may fail, and one that must succeed. */
@@ -204,7 +204,7 @@ static fxa_status fail_step(fail_rig *r, size_t k, const char *what) {
     if (memcmp(&after, must, sizeof after) != 0)
         T_FAIL("%s %zu, %s: outputs are not as %s\n", what, k, err.text, status ? "before" : "they should be");
     if (status != FXA_OK && (err.status != status || !err.text[0])) T_FAIL("%s %zu: no text\n", what, k);
-    stage_clean();
+    mock_idle_check();
     return status;
 }
 
@@ -286,24 +286,24 @@ TEST(the_end_is_told_once_all_is_back) {
     fail_end(&r);
 }
 
-static int stage_zones;
-static void stage_check_zones(void *self, const void *code, const fxa__problem *p, const void *workspace) {
+static int zones_checked;
+static void zones_count(void *self, const void *code, const fxa__problem *p, const void *workspace) {
     (void)self, (void)code, (void)p;
     T_CHECK(workspace != NULL);
-    stage_zones++;
+    zones_checked++;
 }
 
 /* In builds with asserts, the workspace comes back from the device after each run, and its red zones are checked. */
 TEST(zones_of_the_device_are_checked) {
     static fail_rig r;
     static fxa__engine zoned;
-    zoned = mock_engine, zoned.zones = stage_check_zones;
+    zoned = mock_engine, zoned.zones = zones_count;
     own_engines[0] = &zoned;
-    stage_zones = 0;
+    zones_checked = 0;
     T_REQUIRE(fail_start(&r, FXA_FORWARD));
     for (int i = 1; i <= 2; i++) {
         T_INT(fail_step(&r, 0, "zones"), FXA_OK);
-        T_INT(stage_zones, FXA_ASSERT ? i : 0);
+        T_INT(zones_checked, FXA_ASSERT ? i : 0);
     }
     fail_end(&r);
     own_engines[0] = &mock_engine;
@@ -327,7 +327,7 @@ TEST(a_plan_for_a_target_touches_no_device) {
 }
 
 /* fxa_attention waits for the device, which stream capture forbids. */
-TEST(runs_that_are_recorded_are_not_staged) {
+TEST(runs_that_are_recorded_are_not_copied) {
     static fail_rig r;
     fxa_error err;
     T_REQUIRE(fail_start(&r, FXA_FORWARD));

@@ -9,7 +9,7 @@
  * without attended pairs never becomes NaN.
  */
 #include "merge_tensors.h"
-#include "merge.h"
+#include "merge_row.h"
 
 #include "../base/dtype.h"
 #include "../base/invariant.h"

@@ -9,7 +9,7 @@
  * The written elements reach the caller's memory only after all copies succeeded, so a failure changes nothing in the
  * caller's memory. Bytes between elements are not written, because another thread may own them.
  */
-#include "stage.h"
+#include "host_copies.h"
 
 #include "../base/invariant.h"
 #include "../base/num.h"
@@ -19,60 +19,60 @@
 #include <stdlib.h>
 #include <string.h>
 
-typedef struct stage_range {
+typedef struct copies_range {
     int64_t first, end; /* host addresses */
     bool written;
-    /* Device address that corresponds to the host address `first`. The two addresses are equal modulo STAGE_ALIGN, so
+    /* Device address that corresponds to the host address `first`. The two addresses are equal modulo COPIES_ALIGN, so
      * that alignment guarantees for host pointers also hold for device pointers. */
     char *device;
     void *memory; /* start of the device allocation that `device` points into */
     char *result; /* [end - first] host buffer for the results, if the range is written; else NULL */
-} stage_range;
+} copies_range;
 
-#define STAGE_ALIGN 256
+#define COPIES_ALIGN 256
 
-typedef struct stage {
+typedef struct host_copies {
     const fxa_plan *plan;
     fxa_args args; /* the caller's arguments with device pointers; its arrays of pointers are the members below */
     const void *tensors[FXA_MAX_TENSORS], *bprop_tensors[FXA_MAX_TENSORS];
     void *dtensors[FXA_MAX_TENSORS];
     fxa_view views[FXA__ARGS_VIEWS];
     size_t n;
-    stage_range range[FXA__RUN_REGIONS];
-} stage;
+    copies_range range[FXA__RUN_REGIONS];
+} host_copies;
 
-static const fxa__memory *stage_memory(const stage *s) { return s->plan->code->instance->engine->memory; }
-static void *stage_self(const stage *s) { return s->plan->code->instance->self; }
+static const fxa__memory *copies_memory(const host_copies *s) { return s->plan->code->instance->engine->memory; }
+static void *copies_self(const host_copies *s) { return s->plan->code->instance->self; }
 
 /* Returns true if a region of the caller's memory is copied to the device. The params are not copied, because engines
  * read them on the host. The caller's workspace is not copied, because it is not used. */
-static bool stage_is_copied(const fxa__run_region *t) {
+static bool copies_is_needed(const fxa__run_region *t) {
     return t->region.data && !fxa__region_is_empty(&t->region) && (t->part != FXA__PART_OTHER || t->index == 2);
 }
 
 /* ---- Address ranges ---------------------------------------------------------------------------------------------- */
 
 /* Compares two ranges for qsort: the range with the lower address comes first. */
-static int stage_compare(const void *a, const void *b) {
-    const stage_range *x = a, *y = b;
+static int copies_compare(const void *a, const void *b) {
+    const copies_range *x = a, *y = b;
     return (x->first > y->first) - (x->first < y->first);
 }
 
 /* Sets s->range to the address ranges of the regions that are copied, sorted by address; overlapping ranges are joined.
  * fxa__region_addresses cannot fail here, because the arguments were checked. */
-static void stage_collect(stage *s, const fxa__run_region_list *list) {
+static void copies_collect(host_copies *s, const fxa__run_region_list *list) {
     fxa__run_region t;
     size_t n = 0, joined = 0;
     for (size_t i = 0; fxa__run_region_get(list, i, &t); i++) {
-        if (!stage_is_copied(&t)) continue;
+        if (!copies_is_needed(&t)) continue;
         FXA__ASSERT(n < FXA__RUN_REGIONS);
-        stage_range *range = &s->range[n++];
-        *range = (stage_range){.written = t.written};
+        copies_range *range = &s->range[n++];
+        *range = (copies_range){.written = t.written};
         (void)fxa__region_addresses(&t.region, &range->first, &range->end);
     }
-    qsort(s->range, n, sizeof *s->range, stage_compare);
+    qsort(s->range, n, sizeof *s->range, copies_compare);
     for (size_t i = 0; i < n; i++) {
-        stage_range *last = joined ? &s->range[joined - 1] : NULL;
+        copies_range *last = joined ? &s->range[joined - 1] : NULL;
         if (!last || s->range[i].first >= last->end) {
             s->range[joined++] = s->range[i];
             continue;
@@ -85,9 +85,9 @@ static void stage_collect(stage *s, const fxa__run_region_list *list) {
 }
 
 /* Returns the address range that contains a region; NULL if the region is not copied to the device. */
-static const stage_range *stage_find(const stage *s, const fxa__run_region *t) {
+static const copies_range *copies_find(const host_copies *s, const fxa__run_region *t) {
     int64_t first, end;
-    if (!stage_is_copied(t) || !fxa__region_addresses(&t->region, &first, &end)) return NULL;
+    if (!copies_is_needed(t) || !fxa__region_addresses(&t->region, &first, &end)) return NULL;
     for (size_t i = 0; i < s->n; i++)
         if (s->range[i].first <= first && end <= s->range[i].end) return &s->range[i];
     return NULL;
@@ -97,9 +97,9 @@ static const stage_range *stage_find(const stage *s, const fxa__run_region *t) {
 
 /* Sets the pointer of a region in s->args to the region's address on the device; to NULL if the region is not
  * copied. */
-static void stage_set_pointer(stage *s, const fxa__run_region *t) {
-    const stage_range *x = stage_find(s, t);
-    FXA__ASSERT(!x == !stage_is_copied(t)); /* stage_collect has put each copied region into a range */
+static void copies_set_pointer(host_copies *s, const fxa__run_region *t) {
+    const copies_range *x = copies_find(s, t);
+    FXA__ASSERT(!x == !copies_is_needed(t)); /* copies_collect has put each copied region into a range */
     void *at = x ? x->device + ((int64_t)(uintptr_t)t->region.data - x->first) : NULL;
     switch (t->part) {
     case FXA__PART_OPERAND:
@@ -115,10 +115,10 @@ static void stage_set_pointer(stage *s, const fxa__run_region *t) {
 
 /* Replaces each pointer in s->args to a copied region by the device pointer of the region. The pointer of an empty
  * operand becomes NULL. */
-static void stage_arguments(stage *s, const fxa__run_region_list *list) {
+static void copies_arguments(host_copies *s, const fxa__run_region_list *list) {
     fxa__run_region t;
     memset(s->args.slot, 0, sizeof s->args.slot);
-    for (size_t i = 0; fxa__run_region_get(list, i, &t); i++) stage_set_pointer(s, &t);
+    for (size_t i = 0; fxa__run_region_get(list, i, &t); i++) copies_set_pointer(s, &t);
     if (s->args.n_tensors) s->args.tensors = s->tensors;
     if (s->args.n_dtensors) s->args.dtensors = s->dtensors;
     if (s->args.n_bprop_tensors) s->args.bprop_tensors = s->bprop_tensors;
@@ -128,19 +128,19 @@ static void stage_arguments(stage *s, const fxa__run_region_list *list) {
 
 /* In builds with asserts, fills the workspace on the device with poison before a run (`after` false), or checks the red
  * zones of the workspace after a run (`after` true). run.c does the same for a workspace in host memory. */
-static fxa_status stage_zones(stage *s, bool after, fxa_error *err) {
+static fxa_status copies_zones(host_copies *s, bool after, fxa_error *err) {
     fxa_status status = FXA_OK;
     (void)s, (void)after, (void)err;
 #if FXA_ASSERT
-    const fxa__memory *memory = stage_memory(s);
+    const fxa__memory *memory = copies_memory(s);
     size_t size = s->args.workspace_size;
     if (!size || !s->plan->code->instance->engine->zones) return FXA_OK;
     void *copy = fxa__alloc_aligned(s->plan->host, size, FXA_WORKSPACE_ALIGN);
     if (!copy) return fxa__fail(err, FXA_E_MEMORY, "out of memory: a copy of a workspace of %zu bytes", size);
     if (!after) fxa__poison_fill(copy, size);
-    status = after ? memory->copy_from(stage_self(s), copy, s->args.workspace, size, s->args.stream, err)
-                   : memory->copy_to(stage_self(s), s->args.workspace, copy, size, s->args.stream, err);
-    if (status == FXA_OK) status = memory->wait(stage_self(s), s->args.stream, err);
+    status = after ? memory->copy_from(copies_self(s), copy, s->args.workspace, size, s->args.stream, err)
+                   : memory->copy_to(copies_self(s), s->args.workspace, copy, size, s->args.stream, err);
+    if (status == FXA_OK) status = memory->wait(copies_self(s), s->args.stream, err);
     if (status == FXA_OK && after) fxa__plan_zones(s->plan, copy);
     fxa__free_aligned(s->plan->host, copy, size, FXA_WORKSPACE_ALIGN);
 #endif
@@ -149,40 +149,40 @@ static fxa_status stage_zones(stage *s, bool after, fxa_error *err) {
 
 /* Allocates device memory for all ranges and copies the ranges to it. Also allocates the workspace, and host buffers
  * for the results. */
-static fxa_status stage_copy_to_device(stage *s, fxa_error *err) {
-    const fxa__memory *memory = stage_memory(s);
+static fxa_status copies_send(host_copies *s, fxa_error *err) {
+    const fxa__memory *memory = copies_memory(s);
     for (size_t i = 0; i < s->n; i++) {
-        stage_range *x = &s->range[i];
-        size_t size = (size_t)(x->end - x->first), before = (size_t)(x->first % STAGE_ALIGN);
+        copies_range *x = &s->range[i];
+        size_t size = (size_t)(x->end - x->first), before = (size_t)(x->first % COPIES_ALIGN);
         if (x->written && !(x->result = fxa__alloc_aligned(s->plan->host, size, FXA_WORKSPACE_ALIGN)))
             return fxa__fail(err, FXA_E_MEMORY, "out of memory: %zu bytes that come from a device", size);
-        FXA_TRY(memory->alloc(stage_self(s), before + size, &x->memory, err));
+        FXA_TRY(memory->alloc(copies_self(s), before + size, &x->memory, err));
         x->device = (char *)x->memory + before;
         FXA_TRY(
-            memory->copy_to(stage_self(s), x->device, (const void *)(uintptr_t)x->first, size, s->args.stream, err));
+            memory->copy_to(copies_self(s), x->device, (const void *)(uintptr_t)x->first, size, s->args.stream, err));
     }
     s->args.workspace_size = s->plan->workspace;
     s->args.workspace = NULL;
-    if (s->args.workspace_size) FXA_TRY(memory->alloc(stage_self(s), s->args.workspace_size, &s->args.workspace, err));
-    return stage_zones(s, false, err);
+    if (s->args.workspace_size) FXA_TRY(memory->alloc(copies_self(s), s->args.workspace_size, &s->args.workspace, err));
+    return copies_zones(s, false, err);
 }
 
 /* Waits for the run, then copies the written ranges from the device to the host buffers. */
-static fxa_status stage_copy_from_device(stage *s, fxa_error *err) {
-    const fxa__memory *memory = stage_memory(s);
-    FXA_TRY(memory->wait(stage_self(s), s->args.stream, err)); /* returns an error of the run before any copy */
-    FXA_TRY(stage_zones(s, true, err));
+static fxa_status copies_receive(host_copies *s, fxa_error *err) {
+    const fxa__memory *memory = copies_memory(s);
+    FXA_TRY(memory->wait(copies_self(s), s->args.stream, err)); /* returns an error of the run before any copy */
+    FXA_TRY(copies_zones(s, true, err));
     for (size_t i = 0; i < s->n; i++) {
-        const stage_range *x = &s->range[i];
+        const copies_range *x = &s->range[i];
         if (x->written)
-            FXA_TRY(memory->copy_from(stage_self(s), x->result, x->device, (size_t)(x->end - x->first), s->args.stream,
+            FXA_TRY(memory->copy_from(copies_self(s), x->result, x->device, (size_t)(x->end - x->first), s->args.stream,
                                       err));
     }
-    return memory->wait(stage_self(s), s->args.stream, err);
+    return memory->wait(copies_self(s), s->args.stream, err);
 }
 
 /* Copies the elements of a region to the caller's memory. `from`: a copy of the region with the same strides. */
-static void stage_copy_elements(const fxa__region *r, const char *from) {
+static void copies_elements_write(const fxa__region *r, const char *from) {
     char *to = (char *)(uintptr_t)r->data;
     int64_t at[FXA_MAX_RANK] = {0};
     size_t bytes = (size_t)r->element;
@@ -199,42 +199,42 @@ static void stage_copy_elements(const fxa__region *r, const char *from) {
 }
 
 /* Copies to the caller's memory the gradient of each param i for which bit i of `asked` is set. */
-static void stage_copy_param_grads(uint64_t asked, const fxa__region *r, const char *from) {
+static void copies_param_grads_write(uint64_t asked, const fxa__region *r, const char *from) {
     for (int64_t i = 0; i < r->size[0]; i++) {
         fxa__region one = {(const char *)r->data + i * r->element, r->element, 0, {0}, {0}};
-        if (asked >> i & 1u) stage_copy_elements(&one, from + i * r->element);
+        if (asked >> i & 1u) copies_elements_write(&one, from + i * r->element);
     }
 }
 
 /* Copies the written elements of all regions from the host buffers to the caller's memory. */
-static void stage_write_results(const stage *s, const fxa__run_region_list *list) {
+static void copies_results_write(const host_copies *s, const fxa__run_region_list *list) {
     fxa__run_region t;
     for (size_t i = 0; fxa__run_region_get(list, i, &t); i++) {
-        const stage_range *x = t.written ? stage_find(s, &t) : NULL;
+        const copies_range *x = t.written ? copies_find(s, &t) : NULL;
         if (!x) continue;
         const char *from = x->result + ((int64_t)(uintptr_t)t.region.data - x->first);
         if (t.part == FXA__PART_OTHER)
-            stage_copy_param_grads(list->p->param_grads, &t.region, from);
+            copies_param_grads_write(list->p->param_grads, &t.region, from);
         else
-            stage_copy_elements(&t.region, from);
+            copies_elements_write(&t.region, from);
     }
 }
 
 /* Frees the device memory and the host buffers. After a failure, first waits for work on the device that may still use
  * them. */
-static void stage_release(stage *s, bool failed) {
-    const fxa__memory *memory = stage_memory(s);
-    if (failed) (void)memory->wait(stage_self(s), s->args.stream, NULL);
+static void copies_release(host_copies *s, bool failed) {
+    const fxa__memory *memory = copies_memory(s);
+    if (failed) (void)memory->wait(copies_self(s), s->args.stream, NULL);
     for (size_t i = 0; i < s->n; i++) {
-        const stage_range *x = &s->range[i];
+        const copies_range *x = &s->range[i];
         if (x->memory)
-            memory->give(stage_self(s), x->memory, (size_t)(x->first % STAGE_ALIGN) + (size_t)(x->end - x->first));
+            memory->give(copies_self(s), x->memory, (size_t)(x->first % COPIES_ALIGN) + (size_t)(x->end - x->first));
         fxa__free_aligned(s->plan->host, x->result, (size_t)(x->end - x->first), FXA_WORKSPACE_ALIGN);
     }
-    if (s->args.workspace) memory->give(stage_self(s), s->args.workspace, s->args.workspace_size);
+    if (s->args.workspace) memory->give(copies_self(s), s->args.workspace, s->args.workspace_size);
 }
 
-static fxa_status stage_run(stage *s, const fxa_args *args, fxa_error *err) {
+static fxa_status copies_run(host_copies *s, const fxa_args *args, fxa_error *err) {
     const fxa_plan *plan = s->plan;
     fxa__bound_args bound;
     fxa_args checked = *args;
@@ -245,34 +245,34 @@ static fxa_status stage_run(stage *s, const fxa_args *args, fxa_error *err) {
     checked.progress = NULL;
     const fxa__run_region_list list = {&plan->problem->in, &checked, 0};
     s->args = checked;
-    if (stage_memory(s)->begin) FXA_TRY(stage_memory(s)->begin(stage_self(s), s->args.stream, err));
-    stage_collect(s, &list);
-    fxa_status status = stage_copy_to_device(s, err);
+    if (copies_memory(s)->begin) FXA_TRY(copies_memory(s)->begin(copies_self(s), s->args.stream, err));
+    copies_collect(s, &list);
+    fxa_status status = copies_send(s, err);
     if (status == FXA_OK) {
-        stage_arguments(s, &list);
+        copies_arguments(s, &list);
         status = fxa_plan_run(plan, &s->args, err);
     }
-    if (status == FXA_OK) status = stage_copy_from_device(s, err);
-    if (status == FXA_OK) stage_write_results(s, &list);
-    stage_release(s, status != FXA_OK);
+    if (status == FXA_OK) status = copies_receive(s, err);
+    if (status == FXA_OK) copies_results_write(s, &list);
+    copies_release(s, status != FXA_OK);
     if (status == FXA_OK && progress.fn) fxa__progress_end(&progress);
     return status;
 }
 
-fxa_status fxa__stage_run(const fxa_plan *plan, const fxa_args *args, fxa_error *err) {
+fxa_status fxa__host_copies_run(const fxa_plan *plan, const fxa_args *args, fxa_error *err) {
     FXA_TRY(fxa__run_usable(plan, err));
     if (plan->problem->in.flags & FXA_GRAPH_CAPTURE)
         return fxa__fail(
             err, FXA_E_ARGUMENT,
             "flag FXA_GRAPH_CAPTURE is set: fxa_attention waits for the device, which a run that is recorded "
             "must not; fxa_plan_run does not");
-    if (!stage_memory(&(stage){.plan = plan}))
+    if (!copies_memory(&(host_copies){.plan = plan}))
         return fxa__fail(err, FXA_E_UNSUPPORTED, "engine %s has no way to the memory of its device",
                          fxa_plan_engine(plan));
-    stage *s = fxa__alloc(plan->host, sizeof *s);
+    host_copies *s = fxa__alloc(plan->host, sizeof *s);
     if (!s) return fxa__fail_memory(err, "what goes to a device");
     s->plan = plan;
-    fxa_status status = stage_run(s, args, err);
+    fxa_status status = copies_run(s, args, err);
     fxa__free(plan->host, s, sizeof *s);
     return status;
 }
