@@ -52,6 +52,24 @@ class Results(unittest.TestCase):
             with open(os.path.join(bench.RESULTS, name), encoding="utf-8") as file:
                 self.assertEqual(file.read(), bench.dumped(result), name)
 
+    def test_no_figure_of_a_later_run_is_worse(self):
+        """R-64: TFLOP/s and GB/s of the same case, by the same command on the same machine, never fall by more than 5 %, which
+        is more than machines and minutes differ by."""
+        last, compared = {}, 0
+        names = sorted(name[:-5] for name in os.listdir(bench.RESULTS) if name.endswith(".json"))
+        for result in sorted((bench.load(name) for name in names), key=lambda result: result["date"] or ""):
+            for table in result["tables"] if result["date"] and result["command"] != "not stated" else []:
+                for row in table["rows"] if str(table.get("unit")).startswith(("TFLOP/s", "GB/s", "GFLOP/s")) else []:
+                    case = [cell for cell in row if isinstance(cell, str)]
+                    for column, figure in zip(table["columns"], row):
+                        if column in ("cuda", "cudnn", "fxattn") or {"cuda", "cudnn"} & set(case):
+                            key = (result["machine"], result["command"], table["name"], column, *case)
+                            if isinstance(figure, (int, float)):
+                                compared += key in last
+                                self.assertGreaterEqual(figure, 0.95 * last.get(key, 0), (result["id"], key))
+                                last[key] = figure
+        self.assertGreaterEqual(compared, 40)
+
     def test_wrong_files_are_named(self):
         result = {"format": 1, "id": "a", "date": "yesterday", "machine": "m", "command": "c", "versions": {},
                   "tables": [{"name": "t", "columns": ["x", "y"], "rows": [[1]]}]}

@@ -57,6 +57,55 @@ WHOLE(dropout_keeps_its_share_and_the_mean) {
     whole_end(&w);
 }
 
+/* ---- Few keys in the last tile (R-99) ---------------------------------------------------------------------------- */
+
+/* Checks that results are finite, and that each column of dV sums to that of dO over the rows with keys: the weights of
+ * a row sum to 1. */
+static void whole_check_half_tile(attn_data *x, double tolerance) {
+    static const fxa_slot outputs[] = {FXA_SLOT_O, FXA_SLOT_DQ, FXA_SLOT_DK, FXA_SLOT_DV};
+    const int64_t d = x->problem.d_v, sq = x->problem.sq, sk = x->problem.sk;
+    for (int i = 0; i < 4; i++) {
+        const attn_tensor *t = &x->t[outputs[i]];
+        for (int64_t j = 0; j < t->n[0] * t->n[1] * t->n[2] * t->n[3]; j++)
+            if (!isfinite(attn_get(t, j))) T_FAIL("%s[%d] is not finite\n", fxa_slot_name(outputs[i]), (int)j);
+    }
+    for (int64_t j = 0; j < d; j++) {
+        double got = 0, want = 0, size = 0;
+        for (int64_t k = 0; k < sk; k++) got += attn_get(&x->t[FXA_SLOT_DV], k * d + j);
+        for (int64_t q = 5; q < sq; q++) want += attn_get(&x->t[FXA_SLOT_DO], q * d + j);
+        for (int64_t q = 5; q < sq; q++) size += fabs(attn_get(&x->t[FXA_SLOT_DO], q * d + j));
+        if (!(fabs(got - want) <= tolerance * size)) T_FAIL("column %d of dV sums to %g, not %g\n", (int)j, got, want);
+    }
+    for (int64_t q = 0; q < 5; q++) T_CHECK(attn_get(&x->t[FXA_SLOT_LSE], q) == -INFINITY);
+}
+
+/* k_len % 128 is 64, scores and LSE are near -3000, and five rows have no keys. */
+WHOLE(gradients_of_half_a_tile_of_keys_with_a_very_negative_lse_are_finite) {
+    static const struct {
+        fxa_dtype dtype;
+        double tolerance;
+    } kinds[] = {{FXA_F64, 1e-10}, {FXA_F32, 1e-3}, {FXA_BF16, 2e-2}, {FXA_F16, 2e-3}};
+    for (int i = 0; i < 8; i++) {
+        fxa_error err;
+        fxa_context *ctx = attn_context(2);
+        attn_data x;
+        const attn_spec s = {.b = 1,
+                             .hq = 1,
+                             .sq = 70,
+                             .sk = i % 2 ? 192 : 64,
+                             .d = 16,
+                             .dtype = kinds[i / 2].dtype,
+                             .flags = FXA_RETURN_LSE,
+                             .text = "score = score - 3000.0\nmask = k <= q - 5"};
+        T_OK(attn_data_make(&x, ctx, &s, t_seed(), &err));
+        T_OK(attn_data_run(&x, ctx, whole_engine, FXA_FORWARD, &err));
+        T_OK(attn_data_run(&x, ctx, whole_engine, FXA_BACKWARD, &err));
+        whole_check_half_tile(&x, kinds[i / 2].tolerance);
+        attn_data_free(&x);
+        fxa_context_destroy(ctx);
+    }
+}
+
 /* ---- Context parallelism (R-11) ---------------------------------------------------------------------------------- */
 
 /* Runs one shard of w: queries cut[0..1) and keys cut[2..3), as views of the entire arrays with global coordinates. */
