@@ -143,9 +143,9 @@ typedef struct fxa_args {
     double *dparams;
     size_t n_dparams;                 /* number of params of the program */
     const double *bprop_params;       /* [n_bprop_params] backward: values of the params of fxa_problem.bprop */
-    size_t n_bprop_params;            /* number of params of bprop */
-    const void *const *bprop_tensors; /* [n_bprop_tensors] backward: data of each tensor of bprop */
-    size_t n_bprop_tensors;           /* number of tensors of bprop */
+    size_t n_bprop_params;            /* number of params of fxa_problem.bprop */
+    const void *const *bprop_tensors; /* [n_bprop_tensors] backward: data of each tensor of fxa_problem.bprop */
+    size_t n_bprop_tensors;           /* number of tensors of fxa_problem.bprop */
     uint64_t seed;                    /* seed of dropout */
     /* Scratch memory of the problem's device, aligned to FXA_WORKSPACE_ALIGN, for one run at a time; NULL if
      * fxa_plan_workspace is 0 */
@@ -178,7 +178,7 @@ FXA_API FXA_CHECKED fxa_status fxa_plan_create(fxa_context *ctx, const fxa_probl
                                                fxa_error *err);
 /* Adds a reference. NULL is accepted. */
 FXA_API void fxa_plan_retain(fxa_plan *plan);
-/* Drops a reference; the last one frees the plan. NULL is accepted. */
+/* Drops a reference; dropping the last reference frees the plan. NULL is accepted. */
 FXA_API void fxa_plan_destroy(fxa_plan *plan);
 
 /* Returns the name of the plan's engine. A static string. */
@@ -186,15 +186,16 @@ FXA_API const char *fxa_plan_engine(const fxa_plan *plan);
 /* Returns how the engine runs the plan, such as "avx512, 2 threads"; "" if there is nothing to report. The string lives
  * as long as the plan. */
 FXA_API const char *fxa_plan_description(const fxa_plan *plan);
-/* Writes the score program as the engine compiled it, as readable text: the cpu engine writes its row bytecode. Engines
- * without such a text write "". The text may change in any version. With out NULL the call only sets *needed. */
+/* Writes the score program as the engine compiled it, as readable text: the cpu engine writes its bytecode, which
+ * computes one row of scores at a time; engines without such a text write "". The text may change in any version. With
+ * out NULL the call only sets *needed. */
 FXA_API FXA_CHECKED fxa_status fxa_plan_dump(const fxa_plan *plan, char *out, size_t capacity, size_t *needed,
                                              fxa_error *err);
 /* Returns the bytes of workspace that a run needs; may be 0. */
 FXA_API size_t fxa_plan_workspace(const fxa_plan *plan);
 /* Returns 1 if every run gives the same bits, else 0. */
 FXA_API int fxa_plan_is_deterministic(const fxa_plan *plan);
-/* Writes the 128-bit key of problem and engine: plans with equal keys compute the same. */
+/* Writes the 128-bit key of problem and engine. Plans with equal keys run the same computation. */
 FXA_API void fxa_plan_key(const fxa_plan *plan, uint8_t key[16]);
 /* Writes the problem with all defaults resolved and strides explicit. Pointers in *out refer to memory of the plan.
  * At most out->struct_size bytes are written, so *out should start from FXA_PROBLEM_INIT; struct_size 0 = all bytes of
@@ -208,7 +209,7 @@ FXA_API void fxa_plan_problem(const fxa_plan *plan, fxa_problem *out);
 FXA_API FXA_CHECKED fxa_status fxa_plan_run(const fxa_plan *plan, const fxa_args *args, fxa_error *err);
 
 /* Creates a plan and runs it, in one call. The plan comes from the cache if possible. The call allocates its own
- * workspace and ignores the one in args. For a problem on a device, all pointers are nevertheless host memory: the data
+ * workspace and ignores args->workspace. For a problem on a device, all pointers are nevertheless host memory: the data
  * is copied to the device and back, and the call waits for the results. */
 FXA_API FXA_CHECKED fxa_status fxa_attention(fxa_context *ctx, const fxa_problem *problem, const fxa_args *args,
                                              fxa_error *err);
@@ -218,7 +219,7 @@ FXA_API FXA_CHECKED fxa_status fxa_attention(fxa_context *ctx, const fxa_problem
 /* Indices out of range for one axis of a captured tensor. */
 typedef struct fxa_bounds_report {
     int32_t tensor; /* number of the tensor in its program */
-    int32_t bprop;  /* 1 = a tensor of bprop, 0 = of program */
+    int32_t bprop;  /* 1 = a tensor of fxa_problem.bprop, 0 = a tensor of fxa_problem.program */
     int32_t axis;   /* dimension of the tensor */
     int32_t exact;  /* 1 = all pairs were evaluated; 0 = `pairs` is estimated from a random sample */
     int64_t size;   /* elements along the axis */
@@ -226,7 +227,7 @@ typedef struct fxa_bounds_report {
     int32_t hi;     /* largest index out of range */
     uint64_t pairs; /* number of pairs whose result uses an element out of range */
     uint64_t of;    /* number of all pairs of the problem */
-    /* An example of the counted pairs: four indices into this problem's own tensors, from 0. */
+    /* One of the pairs that `pairs` counts, as four indices from 0 into the tensors of this problem. */
     int64_t b; /* batch entry */
     int64_t h; /* query head */
     int64_t q; /* row */
@@ -242,8 +243,8 @@ FXA_API FXA_CHECKED fxa_status fxa_bounds_check(fxa_context *ctx, const fxa_prob
 
 /* ---- Saving ----------------------------------------------------------------------------------------------------- */
 
-/* Writes a plan as bytes (docs/plan-bytes.md), with compiled code if its engine saves code. With out NULL it only sets
- * *needed. */
+/* Writes a plan as bytes (docs/plan-bytes.md), with compiled code if its engine saves code. With out NULL the call only
+ * sets *needed. */
 FXA_API FXA_CHECKED fxa_status fxa_plan_save(const fxa_plan *plan, void *out, size_t capacity, size_t *needed,
                                              fxa_error *err);
 /* Makes a plan from bytes that fxa_plan_save wrote with the same engine, engine version, and instruction set or device.
@@ -260,7 +261,7 @@ FXA_API FXA_CHECKED fxa_status fxa_plan_load_flags(fxa_context *ctx, const void 
                                                    fxa_plan **out, fxa_error *err);
 
 /* Writes a problem as bytes, with its programs and captures but without `target`. A machine learning compiler can store
- * the bytes in its output and create the plan from them. With out NULL it only sets *needed. */
+ * the bytes in its output and create the plan from them. With out NULL the call only sets *needed. */
 FXA_API FXA_CHECKED fxa_status fxa_problem_save(fxa_context *ctx, const fxa_problem *problem, void *out,
                                                 size_t capacity, size_t *needed, fxa_error *err);
 /* Returns the plan, from the cache or compiled, of a problem that fxa_problem_save wrote. ordinal: number of the
@@ -294,9 +295,9 @@ typedef struct fxa_merge_args {
 } fxa_merge_args;
 #define FXA_MERGE_ARGS_INIT FXA_SIZED(fxa_merge_args)
 /* Merges partial results a and b, with weights exp(LSE_a) and exp(LSE_b), and overwrites a. A row that attends to
- * nothing (LSE -inf) has weight 0; if it attends to nothing in a and in b, the result is O = 0 and LSE = -inf. On a
- * device the call starts the merge on args->stream and returns. If no engine of the device has a merge kernel, the data
- * is merged on the host and the call waits. */
+ * nothing (LSE -inf) has weight 0; for a row that attends to nothing in both a and b, the result is O = 0 and LSE =
+ * -inf. On a device the call starts the merge on args->stream and returns. If no engine of the device has a merge
+ * kernel, the data is merged on the host and the call waits. */
 FXA_API FXA_CHECKED fxa_status fxa_merge(const fxa_merge_args *args, fxa_error *err);
 
 /* ---- Plan cache ------------------------------------------------------------------------------------------------- */

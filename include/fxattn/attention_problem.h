@@ -62,7 +62,7 @@ typedef struct fxa_capture {
 /* ---- Coordinates ------------------------------------------------------------------------------------------------ */
 
 /* Index maps translate local indices of this problem into the coordinates that score program, built-in masks and
- * dropout read. A problem that is a part (shard, chunk, ring step) of a larger problem needs them:
+ * dropout read. A problem that is a part (shard, chunk, ring step) of a larger problem needs index maps:
  *
  *     local index i    0   1   2   3   4   5      SEGMENTS with {begin 0, base 0, step 1}
  *     coordinate q     0   1   2   9  10  11                and {begin 3, base 9, step 1}
@@ -76,7 +76,7 @@ typedef enum fxa_map_kind {
 } fxa_map_kind;
 #define FXA_MAX_SEGMENTS 16
 typedef struct fxa_segment {
-    int64_t begin; /* first local index of the segment; 0 in the first one, then ascending */
+    int64_t begin; /* first local index of the segment; 0 in the first segment, then ascending */
     int64_t base;  /* coordinate of `begin` */
     int64_t step;  /* distance of consecutive coordinates; 0 = 1 */
 } fxa_segment;
@@ -266,15 +266,17 @@ typedef struct fxa_problem {
     int64_t window_right; /* WINDOW: number of attended keys after q; -1 or 2^31 - 1 = unbounded */
     double dropout_p;     /* DROPOUT: probability, 0 <= p < 1. Without the flag dropout_p must be 0, else E_PROBLEM */
 
-    fxa_index_map map_b;  /* index map of batch entries */
-    fxa_index_map map_h;  /* index map of query heads */
-    fxa_index_map map_q;  /* coordinates of rows */
-    fxa_index_map map_k;  /* coordinates of keys */
-    int64_t global_q_len; /* q_len that the program reads, for shards; 0 = length of the batch entry */
-    int64_t global_k_len; /* k_len that the program reads, for shards; 0 = length of the batch entry */
+    fxa_index_map map_b; /* index map of batch entries */
+    fxa_index_map map_h; /* index map of query heads */
+    fxa_index_map map_q; /* coordinates of rows */
+    fxa_index_map map_k; /* coordinates of keys */
+    /* value of the input q_len if the problem is a shard of a larger one; 0 = length of the batch entry */
+    int64_t global_q_len;
+    /* value of the input k_len if the problem is a shard of a larger one; 0 = length of the batch entry */
+    int64_t global_k_len;
 
     const char *engine;   /* name of the engine; NULL = environment variable FXA_ENGINE, else chosen automatically */
-    int64_t global_heads; /* `heads` that the program reads, for shards; 0 = hq */
+    int64_t global_heads; /* value of the input `heads` if the problem is a shard of a larger one; 0 = hq */
 
     uint32_t device; /* fxa_device: memory of all pointers of a run; only engines of this device are considered */
     int32_t ordinal; /* number of the device, from 0; 0 on the host */
@@ -309,8 +311,8 @@ typedef struct fxa_support {
      * 0 = elements with weight 0 are ignored (docs/numerics.md) */
     int32_t multiplies_zeros;
     int32_t reserved_int; /* 0 */
-    /* Estimated duration of a run, from measurements on one device (docs/cuda.md). It decides which engine is chosen.
-     * 0 = no estimate. */
+    /* Estimated duration of a run, from measurements on one device (docs/cuda.md). The estimate decides which engine is
+     * chosen. 0 = no estimate. */
     double seconds;
     uint64_t reserved[2]; /* 0 */
 } fxa_support;
@@ -347,7 +349,7 @@ typedef enum fxa_tile_class {
     FXA_TILE_FORCE_INT32 = 0x7fffffff
 } fxa_tile_class;
 
-/* Bounds of the elements of a captured int tensor, for the analysis of masks that read it. */
+/* Bounds of the elements of a captured int tensor, for the analysis of masks that read the tensor. */
 typedef struct fxa_tensor_range {
     int32_t known;         /* 1 = all elements are in lo..hi, after i64 elements are saturated to 32 bits */
     int32_t nondecreasing; /* 1 = rank 1, and no element is less than the one before it */
@@ -379,11 +381,11 @@ typedef struct fxa_tile_counts {
 } fxa_tile_counts;
 
 /* Counts the tiles of tile_q rows and tile_k keys of head h of batch entry b (local indices). A partial tile at an edge
- * counts as one. Scores of -inf under a condition that does not read the score count as masked.
- * A MIXED tile of at most 1,024 pairs is evaluated pair by pair if params and the views of all tensors are given and
- * no length or coordinate is an argument of the run.
- * The time grows with the length of the boundary between classes, not with the number of tiles. A count stops after a
- * fixed amount of work, a few seconds at most; the remaining tiles are `unknown`. Memory is constant. */
+ * counts as one tile. Scores of -inf under a condition that does not read the score count as masked. A MIXED tile of at
+ * most 1,024 pairs is evaluated pair by pair if params and the views of all tensors are given and no length or
+ * coordinate is an argument of the run. The time grows with the length of the boundary between classes, not with the
+ * number of tiles. A count stops after a fixed amount of work, a few seconds at most; the remaining tiles are
+ * `unknown`. Memory is constant. */
 FXA_API FXA_CHECKED fxa_status fxa_tiles_count(fxa_context *ctx, const fxa_problem *problem, int64_t b, int64_t h,
                                                int64_t tile_q, int64_t tile_k, const double *params,
                                                const fxa_tensor_range *tensors, fxa_tile_counts *out, fxa_error *err);

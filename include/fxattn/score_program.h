@@ -209,7 +209,7 @@ FXA_API FXA_CHECKED fxa_status fxa_program_parse_texts(fxa_context *ctx, const f
 
 /* Adds a reference. NULL is accepted. */
 FXA_API void fxa_program_retain(fxa_program *program);
-/* Drops a reference; the last one frees the program. NULL is accepted. */
+/* Drops a reference; dropping the last reference frees the program. NULL is accepted. */
 FXA_API void fxa_program_destroy(fxa_program *program);
 
 /* ---- Text, bytes, hash ------------------------------------------------------------------------------------------ */
@@ -331,16 +331,17 @@ enum {
  * values. */
 FXA_API const char *fxa_property_name(uint32_t property);
 
-/* Properties of the mask hold for coordinates and lengths of 0 to 2^30 - 1, where sums of two do not wrap. */
+/* Properties of the mask hold for coordinates and lengths of 0 to 2^30 - 1, for which the sum of two does not wrap. */
 typedef struct fxa_properties {
     uint32_t flags;         /* FXA_PROPERTY_x */
     uint32_t score_depends; /* bit i = the new score depends on fxa_input i */
     uint32_t mask_depends;  /* bit i = the mask depends on fxa_input i */
-    int32_t softcap_param;  /* SOFTCAP: number of the param that is c; -1 = c is a constant, or no SOFTCAP */
-    double softcap;         /* SOFTCAP: c if it is constant, else 0 */
-    int32_t window_left;    /* WINDOW: q - k <= window_left; INT32_MAX = unbounded */
-    int32_t window_right;   /* WINDOW: k - q <= window_right; INT32_MAX = unbounded */
-    uint64_t reserved[4];   /* 0 */
+    /* SOFTCAP, c * tanh(x / c): number of the param that is c; -1 = c is a constant, or no SOFTCAP */
+    int32_t softcap_param;
+    double softcap;       /* SOFTCAP, c * tanh(x / c): c if c is a constant, else 0 */
+    int32_t window_left;  /* WINDOW: q - k <= window_left; INT32_MAX = unbounded */
+    int32_t window_right; /* WINDOW: k - q <= window_right; INT32_MAX = unbounded */
+    uint64_t reserved[4]; /* 0 */
 } fxa_properties;
 /* Writes the properties of a SCORE program. */
 FXA_API void fxa_program_properties(const fxa_program *program, fxa_properties *out);
@@ -382,10 +383,11 @@ typedef enum fxa_result_kind {
     FXA_RESULT_FORCE_INT32 = 0x7fffffff
 } fxa_result_kind;
 typedef struct fxa_bounded_result {
-    uint32_t kind;  /* fxa_result_kind */
-    int32_t slot;   /* DPARAM: number of the param; DTENSOR: number of the tensor; else 0 */
-    int64_t offset; /* DTENSOR: elements from the view's data to the element; -1 = index out of range, no gradient */
-    double value;   /* result in f64 */
+    uint32_t kind; /* fxa_result_kind */
+    int32_t slot;  /* DPARAM: number of the param; DTENSOR: number of the tensor; else 0 */
+    /* DTENSOR: offset of the tensor's element from fxa_view.data, in elements; -1 = index out of range, no gradient */
+    int64_t offset;
+    double value; /* result in f64 */
     /* Bound of the absolute error. INFINITY = rounding decides the result, because nearly equal floats are compared or
      * the result may overflow. */
     double error;
