@@ -112,7 +112,7 @@ fxa__node fxa__builder_node(const fxa_builder *b, fxa_value x) {
 /* Returns the slot of the hash table for this digest: the slot that has its node, or else a free slot. */
 static size_t build_slot(const fxa_builder *b, const fxa__digest *digest) {
     uint64_t start;
-    memcpy(&start, digest->byte, sizeof start); /* byte order affects only the slot, not a result */
+    memcpy(&start, digest->byte, sizeof start); /* byte order affects only which slot is tried first, not a result */
     size_t at = (size_t)start & (b->table_size - 1);
     while (b->table[at] && memcmp(&b->digests[b->table[at] - 1], digest, sizeof *digest) != 0)
         at = (at + 1) & (b->table_size - 1);
@@ -237,8 +237,8 @@ void fxa_builder_set_dscore(fxa_builder *b, fxa_value value) {
     if (fxa__builder_ready(b)) b->dscore = build_output(b, "dscore", b->kind != FXA_PROGRAM_SCORE, FXA_FLOAT, value);
 }
 
-/* Returns the slot of the float param or float tensor `name`, the target of a gradient. If there is none, or the
- * program kind has no gradients, sets the error of b and returns -1. */
+/* Returns the index of the float param or float tensor `name`, the target of a gradient. If there is no such param or
+ * tensor, or the program kind has no gradients, sets the error of b and returns -1. */
 static int32_t build_grad_target(fxa_builder *b, const char *name, bool tensor) {
     fxa__decl decl;
     bool is_tensor = false;

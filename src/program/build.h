@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * The builder's internals, shared by build.c (node store, leaves, outputs), declare.c (params and tensors), convert.c
- * (operand types), simplify.c (folding), canon.c (finish), program_hash.c (hashes) and import.c.
+ * The builder's internals, shared by build.c (node store, constants, inputs, outputs), declare.c (params and tensors),
+ * convert.c (operand types), simplify.c (folding), canon.c (finish), program_hash.c (hashes) and import.c.
  *
  * A builder has a growing array of distinct nodes. A value is the index of its node. Every operation passes through
  *
@@ -57,8 +57,8 @@ fxa_value fxa__builder_constant(fxa_builder *b, fxa_type type, int32_t value);
 
 /* Returns x cast to `type`, or x itself if it has that type. Casts only widen: bool -> int -> float. */
 fxa_value fxa__builder_convert(fxa_builder *b, fxa_value x, fxa_type type);
-/* Converts the indices of a load of tensor `slot` to ints, out[rank]. If their number or type is wrong, sets the error
- * of b and returns false. */
+/* Converts the indices of a load of tensor number `slot` to ints, out[rank]. If the number or the type of the indices
+ * is wrong, sets the error of b and returns false. */
 bool fxa__builder_index(fxa_builder *b, int32_t slot, const fxa_value *index, size_t n_index, int32_t *out);
 
 /* Folds an operation if possible, else brings its operands into canonical order and interns it. Returns the value; -1
@@ -67,8 +67,8 @@ fxa_value fxa__builder_simplify(fxa_builder *b, fxa__node node);
 
 /* Computes the digest of a node whose operands are values of b. */
 void fxa__digest_node(const fxa_builder *b, const fxa__node *node, fxa__digest *out);
-/* Computes the hash of a program. params and tensors must be sorted by name; outputs must be in canonical order, with
- * values and slots of the builder. */
+/* Computes the hash of a program. params and tensors must be sorted by name. outputs must be in canonical order; they
+ * refer to values, params and tensors by the numbers that the builder b gave them. */
 void fxa__digest_program(const fxa_builder *b, const fxa__decl *params, const fxa__decl *tensors,
                          const fxa__output *outputs, size_t n_outputs, uint8_t hash[16]);
 

@@ -45,7 +45,8 @@ fxa_status fxa__program_with_masks(fxa__host *host, const fxa_program *p, uint32
     size_t n = p ? (size_t)p->n_nodes : 0;
     fxa_status status = fxa__builder_new(host, FXA_PROGRAM_SCORE, &b, err);
     if (status != FXA_OK) return status;
-    fxa__builder_set_limit(b, FXA__MAX_DERIVED_NODES); /* p may have FXA_MAX_NODES nodes */
+    /* p may already have FXA_MAX_NODES nodes, to which the masks are added */
+    fxa__builder_set_limit(b, FXA__MAX_DERIVED_NODES);
     if (p) map = fxa__alloc_array(host, n, sizeof *map);
     if (p && !map) {
         status = fxa__fail_memory(err, "a program with its masks");

@@ -22,16 +22,17 @@
 /* State of one fxa_builder_finish. */
 typedef struct canon {
     fxa_builder *b;
-    fxa__output *outputs; /* [n_outputs] outputs, with values and slots of the builder */
+    fxa__output *outputs; /* [n_outputs] outputs; values, params and tensors are numbered as in the builder */
     size_t n_outputs, outputs_capacity;
-    fxa__decl params[FXA_MAX_PARAMS], tensors[FXA_MAX_TENSORS];       /* sorted by name */
-    int32_t param_slot[FXA_MAX_PARAMS], tensor_slot[FXA_MAX_TENSORS]; /* [slot in the builder] slot in the program */
-    int32_t *number;                                                  /* [builder value] node number; -1 = unused */
-    int32_t *stack;                                                   /* path of the postorder walk */
+    fxa__decl params[FXA_MAX_PARAMS], tensors[FXA_MAX_TENSORS]; /* sorted by name */
+    /* [index of a param or tensor in the builder] its index in the program */
+    int32_t param_slot[FXA_MAX_PARAMS], tensor_slot[FXA_MAX_TENSORS];
+    int32_t *number; /* [value of the builder] number of the value's node in the program; -1 = the value is unused */
+    int32_t *stack;  /* path of the postorder walk */
     int32_t n_numbered;
 } canon;
 
-/* ---- Slots ------------------------------------------------------------------------------------------------------- */
+/* ---- Order of params and tensors --------------------------------------------------------------------------------- */
 
 static int canon_decl_order(const void *a, const void *b) {
     return strcmp(((const fxa__decl *)a)->name, ((const fxa__decl *)b)->name);

@@ -44,7 +44,7 @@ static bool declare_name_check(fxa_builder *b, const char *name, const char *wha
     return !fxa__builder_failed(b);
 }
 
-/* Returns the slot of `name` in list[n]; -1 if no declaration has this name. */
+/* Returns the index of `name` in list[n]; -1 if no declaration has this name. */
 static int32_t declare_find(const fxa__decl *list, size_t n, const char *name) {
     for (size_t i = 0; i < n; i++)
         if (strcmp(list[i].name, name) == 0) return (int32_t)i;
@@ -61,8 +61,8 @@ int32_t fxa__builder_find(const fxa_builder *b, const char *name, bool *is_tenso
     return slot;
 }
 
-/* Appends a declaration to the tensors or the params and returns its slot. If there are too many or memory runs out,
- * sets the error of b and returns -1. */
+/* Appends a declaration to the tensors or the params and returns its index there. If there are too many declarations or
+ * memory runs out, sets the error of b and returns -1. */
 static int32_t declare_add(fxa_builder *b, bool tensor, const fxa__decl *decl) {
     fxa__decl **list = tensor ? &b->tensors : &b->params;
     size_t *n = tensor ? &b->n_tensors : &b->n_params, max = tensor ? FXA_MAX_TENSORS : FXA_MAX_PARAMS;

@@ -7,9 +7,9 @@
  *     grad param += ...            gradient of each float param that the new score depends on
  *     grad tensor[index] += ...    gradient of each load of a float tensor that the new score depends on
  *
- * Invariants: adjoints are built only for nodes that depend on a leaf with a gradient (the score, a float param, a load
- * of a float tensor); an adjoint that is exactly 0 stays 0 (see derive_rules.c); the mask has no derivative; size and
- * time are linear in the program size.
+ * Invariants: adjoints are built only for nodes that depend on the score, a float param or a load of a float tensor; an
+ * adjoint that is exactly 0 stays 0 (see derive_rules.c); the mask has no derivative; size and time are linear in the
+ * program size.
  */
 #include "derive.h"
 
@@ -20,13 +20,13 @@ typedef struct derive_state {
     fxa_builder *b;
     fxa_value *value;   /* [n_nodes] each node of p as a value of b */
     fxa_value *adjoint; /* [n_nodes] adjoint of each node: sum of the contributions so far; -1 = none */
-    bool *wanted;       /* [n_nodes] true if the node depends on a leaf that has a gradient */
+    bool *wanted;       /* [n_nodes] true = the node depends on the score, a float param or a load of floats */
 } derive_state;
 
-/* Returns true for leaves that have a gradient: the score, float params, loads of float tensors. */
+/* Returns true for the score, float params and loads of float tensors, the nodes whose gradients are outputs. */
 static bool derive_is_leaf(const fxa__node *n) {
     if (n->type != FXA_FLOAT) return false;
-    /* the only input of type float is the score */
+    /* An input of type float can only be the score. */
     return n->op == FXA_OP_PARAM || n->op == FXA_OP_LOAD || n->op == FXA_OP_INPUT;
 }
 
@@ -60,8 +60,8 @@ static void derive_node(derive_state *d, int32_t node) {
         if (s.out[a] >= 0) derive_add(d, n->arg[a], s.out[a]);
 }
 
-/* Adds the gradient of a leaf to the outputs of the derivative. The adjoint of the leaf is complete, because the sweep
- * has passed all users of the leaf. */
+/* Adds the gradient of the score, a param or a load to the outputs of the derivative. The adjoint of the node is
+ * complete, because the sweep has passed all users of the node. */
 static void derive_emit(derive_state *d, int32_t node) {
     const fxa__node *n = &d->p->nodes[node];
     fxa_value adj = d->adjoint[node];

@@ -14,7 +14,7 @@ typedef struct fxa__derive_step {
     fxa_value adj;               /* adjoint of the node */
     fxa_value result;            /* value of the node */
     fxa_value arg[FXA_MAX_RANK]; /* values of the node's operands */
-    bool wanted[FXA_MAX_RANK];   /* true if the operand depends on a leaf that has a gradient */
+    bool wanted[FXA_MAX_RANK];   /* true = the operand depends on the score, a float param or a load of floats */
     fxa_value out[FXA_MAX_RANK]; /* result for wanted operands: contribution to the operand's adjoint; -1 = none */
 } fxa__derive_step;
 

@@ -32,7 +32,7 @@ static fxa_value derive_square(derive_step *s, fxa_value x) { return derive_mul(
 static fxa_value derive_where(derive_step *s, fxa_value c, fxa_value x, fxa_value y) {
     return fxa_builder_op3(s->b, FXA_OP_SELECT, c, x, y);
 }
-/* Returns the adjoint where c holds, else 0. */
+/* Returns the node's adjoint where the bool c is true, else 0. */
 static fxa_value derive_if(derive_step *s, fxa_value c) { return derive_where(s, c, s->adj, derive_const(s, 0)); }
 static fxa_value derive_mulz(derive_step *s, fxa_value factor) { return derive_bin(s, FXA_OP_MULZ, s->adj, factor); }
 static fxa_value derive_divz(derive_step *s, fxa_value divisor) { return derive_bin(s, FXA_OP_DIVZ, s->adj, divisor); }
@@ -77,7 +77,7 @@ static void derive_rule_DIV(derive_step *s) {
     if (s->wanted[1]) s->out[1] = derive_neg(s, derive_bin(s, FXA_OP_MULZ, over, s->result));
 }
 
-/* By a % b = a - b * floor(a / b), where floor has derivative 0. */
+/* Rule of a % b = a - b * floor(a / b), where floor has the derivative 0. */
 static void derive_rule_MOD(derive_step *s) {
     if (s->wanted[0]) s->out[0] = s->adj;
     if (s->wanted[1]) s->out[1] = derive_neg(s, derive_mulz(s, derive_bin(s, FXA_OP_FLOORDIV, s->arg[0], s->arg[1])));

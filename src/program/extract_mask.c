@@ -21,14 +21,14 @@ int fxa__program_masked_branch(const fxa_program *p, int32_t node) {
     return extract_is_minus_inf(p, n->arg[2]) ? 1 : extract_is_minus_inf(p, n->arg[1]) ? 2 : 0;
 }
 
-/* Returns 1 or 2, the operand of select `node` that is the score, if the other operand masks by -inf and the condition
- * does not read the score; else 0. */
+/* Returns 1 or 2, the argument of select `node` that is the score of unmasked pairs, if the other argument is -inf and
+ * the condition does not read the score; else 0. */
 static int extract_branch(const fxa_program *p, int32_t node, const uint16_t *reads) {
     int branch = fxa__program_masked_branch(p, node);
     return branch && !(reads[p->nodes[node].arg[0]] >> FXA_INPUT_SCORE & 1) ? branch : 0;
 }
 
-/* Builds the rewritten program in b. map[n_nodes] is scratch memory. */
+/* Builds the program with the extracted masks in b. map[n_nodes] is scratch memory. */
 static void extract_build(fxa_builder *b, const fxa_program *p, const uint16_t *reads, fxa_value *map) {
     int32_t score = fxa__program_output(p, FXA__OUT_SCORE);
     fxa__builder_set_limit(b, FXA__MAX_DERIVED_NODES);

@@ -7,8 +7,8 @@
 
 #include "../base/float_state.h"
 
-/* Returns the copy of node n in b. tensor[] maps tensor slots of p to those of b, map[] maps nodes of p to values of
- * b. */
+/* Returns the copy of node n in b. tensor[] maps tensor indices of p to tensor indices of b, map[] maps nodes of p to
+ * values of b. */
 static fxa_value import_node(fxa_builder *b, const fxa_program *p, const fxa__node *n, const int32_t *tensor,
                              const fxa_value *map) {
     fxa_value arg[FXA_MAX_RANK];
@@ -43,8 +43,8 @@ bool fxa__builder_import_with(fxa_builder *b, const fxa_program *p, const fxa_va
     return !fxa__builder_failed(b);
 }
 
-/* Imports p with `score` in place of its input score, and sets *new_score and *mask to its results; either pointer may
- * be NULL. Returns FXA_E_MEMORY if memory runs out; other failures set the error of b. */
+/* Imports p with `score` in place of its input score, and sets *new_score and *mask to the results of p; either pointer
+ * may be NULL. Returns FXA_E_MEMORY if memory runs out; other failures set the error of b. */
 static fxa_status import_score(fxa_builder *b, const fxa_program *p, fxa_value score, fxa_value *new_score,
                                fxa_value *mask) {
     fxa_value *map = fxa__alloc_array(b->host, 2 * (size_t)p->n_nodes, sizeof *map), *given = map + p->n_nodes;

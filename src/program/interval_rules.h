@@ -240,8 +240,8 @@ FXA__RULE_FN fxa__real fxa__real_quotient(fxa__real a, fxa__real b) {
 FXA__RULE_FN fxa__real fxa__real_rising(fxa__real a, double lo, double hi) {
     return fxa__real_function(fxa__real_make(lo, hi, a.nan, false));
 }
-/* Returns bounds of sqrt and logarithms; unbounded unless all values of a are at least 2^-100, so that f32 does not
- * round them to 0. */
+/* Returns bounds of sqrt or a logarithm, whose values at the ends of a are lo and hi. They are unbounded if a value of
+ * a is below 2^-100, which f32 could round to 0, or above FXA__RULE_HUGE. */
 FXA__RULE_FN fxa__real fxa__real_positive(fxa__real a, double lo, double hi) {
     return a.lo >= 0x1p-100 && a.hi <= FXA__RULE_HUGE ? fxa__real_rising(a, lo, hi) : fxa__real_any();
 }
@@ -333,13 +333,13 @@ FXA__RULE_FN fxa__interval fxa__interval_of_real(fxa__real a) {
 
 /* ---- Loads ------------------------------------------------------------------------------------------------------- */
 
-#define FXA__RULE_BLOCK 64 /* elements of a block; a tensor's table has the {min, max} pair of each block */
+#define FXA__RULE_BLOCK 64 /* elements of a block; the table of a tensor has the {min, max} pair of each block */
 #define FXA__RULE_WALK 256 /* maximum blocks that the indices of a load may cover; else the load is unbounded */
 
 FXA__RULE_FN fxa__i64 fxa__interval_n_blocks(fxa__i64 size) { return (size + FXA__RULE_BLOCK - 1) / FXA__RULE_BLOCK; }
 
-/* Returns the hull of `out` and the {min, max} pairs of the blocks that contain elements first..last of a row. Returns
- * `out` if first > last. */
+/* Returns the hull of `out` and of the {min, max} pairs of the blocks that contain elements first..last of a table row.
+ * Returns `out` if first > last, and the unbounded interval if there are more than FXA__RULE_WALK blocks. */
 FXA__RULE_FN fxa__interval fxa__interval_walk(const int *pairs, fxa__i64 first, fxa__i64 last, fxa__interval out) {
     if (first > last) return out;
     if (last / FXA__RULE_BLOCK - first / FXA__RULE_BLOCK >= FXA__RULE_WALK) return fxa__interval_any();
@@ -349,16 +349,16 @@ FXA__RULE_FN fxa__interval fxa__interval_walk(const int *pairs, fxa__i64 first, 
     }
     return out;
 }
-/* Appends the index of one axis, which has `size` elements, to *row, a row-major position. Returns 1 if the index is in
- * bounds; else appends index 0 and returns 0. */
+/* Adds one more axis of `size` elements to *row, a row-major position over the axes so far. Returns 1 if the index is
+ * in bounds (a negative index counts from the end); else uses index 0 and returns 0. */
 FXA__RULE_FN int fxa__at_row(fxa__i64 size, fxa__i64 index, long long *row) {
     const fxa__i64 i = index < 0 ? index + size : index;
     const int inside = i >= 0 && i < size;
     *row = *row * size + (inside ? i : 0);
     return inside;
 }
-/* Returns bounds of a load from a row of `size` elements. A negative index counts from the end of the row; a load out
- * of bounds gives 0. */
+/* Returns bounds of a load from a row of `size` elements; `pairs` has the {min, max} of each block of the row. A
+ * negative index counts from the end of the row; a load out of bounds gives 0. */
 FXA__RULE_FN fxa__interval fxa__interval_load(const int *pairs, fxa__i64 size, fxa__interval index) {
     const fxa__interval zero = fxa__interval_make(0, 0);
     fxa__interval out = fxa__interval_make(1, 0);

@@ -17,7 +17,8 @@
 #include <math.h>
 #include <string.h>
 
-#define NEGATIVE_MAX (-10000.0) /* constants <= this are reported; libraries use -10000 in f16, -1e9 in f32 */
+/* constants of at most this value count as large-negative masks; libraries use -10000 in f16, -1e9 in f32 */
+#define NEGATIVE_MAX (-10000.0)
 
 enum { NEGATIVE_SMALL = 4096 }; /* maximum nodes of a program that is searched without an allocation */
 /* Bits that describe how a value enters the score. AS_IS: with its sign; NEGATED: with the opposite sign; INSIDE:
@@ -31,7 +32,7 @@ typedef struct negative_walk {
     uint32_t *found; /* FXA_PROPERTY_ bits found so far */
 } negative_walk;
 
-/* Returns the NEGATIVE_ bits of the operand of a negation that has the bits `reach`. */
+/* Returns the NEGATIVE_ bits of a negation's operand; `reach`: the bits of the negation. */
 static uint8_t negative_flip(uint8_t reach) {
     return (uint8_t)(NEGATIVE_INSIDE | (reach & NEGATIVE_AS_IS ? NEGATIVE_NEGATED : 0) |
                      (reach & NEGATIVE_NEGATED ? NEGATIVE_AS_IS : 0));
@@ -52,8 +53,8 @@ static void negative_note(const negative_walk *w, int32_t node, uint8_t reach) {
     *w->found |= FXA_PROPERTY_LARGE_NEGATIVE | (isfinite(x) ? FXA_PROPERTY_FINITE_LARGE_NEGATIVE : 0);
 }
 
-/* Handles a product with a constant, or a quotient by a constant: passes the NEGATIVE_ bits of n to the other operand;
- * a negative constant flips the sign. Detects -1e9 * float(c). */
+/* Handles a product with a constant, or a quotient by a constant, such as -1e9 * float(condition): passes the NEGATIVE_
+ * bits of n to the other operand; a negative constant flips the sign. */
 static void negative_scale(const negative_walk *w, const fxa__node *n, uint8_t reach) {
     for (int i = 0; i < 2; i++) {
         const fxa__node *number = &w->p->nodes[n->arg[i]], *x = &w->p->nodes[n->arg[1 - i]];
@@ -72,7 +73,7 @@ static void negative_clamp(const negative_walk *w, const fxa__node *n, uint8_t r
             negative_note(w, n->arg[1 - i], (uint8_t)(reach & ~NEGATIVE_NEGATED));
 }
 
-/* Passes a node's NEGATIVE_ bits on to its operands, and notes operands that are large negative constants. */
+/* Passes a node's NEGATIVE_ bits on to its operands, and records operands that are large negative constants. */
 static void negative_visit(const negative_walk *w, int32_t node) {
     const fxa__node *n = &w->p->nodes[node];
     uint8_t reach = w->reach[node], inside = reach | NEGATIVE_INSIDE;

@@ -12,8 +12,8 @@
 
 #include "program.h"
 
-/* TOK_OF_x(...) keeps its argument for rows of ops.def that need a token kind, which are operators (INFIX and PREFIX).
- * Names of functions are TOK_NAME. */
+/* TOK_OF_x(...) expands to its argument for rows of ops.def that define an operator token (INFIX and PREFIX), to
+ * nothing for other rows. Names of functions are TOK_NAME. */
 #define TOK_OF_INFIX(...) __VA_ARGS__,
 #define TOK_OF_PREFIX(...) __VA_ARGS__,
 #define TOK_OF_CALL(...)
@@ -77,8 +77,8 @@ int64_t fxa__lex_name(fxa__lexer *lex, const char *text, size_t length);
 static inline uint32_t fxa__lex_text_kind(const uint32_t *kinds, size_t text) {
     return kinds ? kinds[text] : FXA_TEXT_STATEMENTS;
 }
-/* Makes the tokens. Newlines end statements only in texts of kind FXA_TEXT_STATEMENTS. Fails only if memory runs out;
- * an invalid token becomes a TOK_BAD. */
+/* Splits the texts into tokens. Newlines end statements only in texts of kind FXA_TEXT_STATEMENTS. Fails only if memory
+ * runs out; an invalid token becomes a TOK_BAD. */
 fxa_status fxa__lex_run(fxa__lexer *lex, const uint32_t *kinds, fxa_error *err);
 
 /* Sets part, line, column and length of err to the position of the bytes [at, end). column and length count characters;

@@ -1,12 +1,13 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * Affine forms of nodes, for range analysis, tile counting, bands of masks and index expressions:
+ * Affine forms of nodes, for range analysis, tile counting, detection of causal and window masks, and index
+ * expressions:
  *
  *     value = c + sum of coef[i] * input[i] + non-affine part    (mod 2^32)
  *
  * src/lower/affine.h computes the forms of an entire program. Ints of a program wrap, so every int is congruent to its
  * form even if an intermediate result wraps: (q + c) - c is q. If a form has no non-affine part and all its values over
- * a box fit 32 bits, it equals the value there (fxa__linear_bounds).
+ * a box fit 32 bits, the form equals the value over the box (fxa__linear_bounds).
  */
 #ifndef FXA_PROGRAM_LINEAR_H
 #define FXA_PROGRAM_LINEAR_H
@@ -36,9 +37,10 @@ typedef struct fxa__linear {
 /* returns the box of all coordinates and lengths from 0 to FXA__MAX_COORDINATE */
 fxa_tile_bounds fxa__box_default(void);
 
-/* Returns the form of a node from the forms of its operands. range NULL: the form holds for all inputs, except
- * FXA__NONAFFINE_SHIFTS of comparisons, which assumes coordinates and lengths of fxa__box_default. Otherwise `range`
- * must have analysed the node, the form holds over its box, and ints with a single value there are constants. */
+/* Returns the affine form of a node from the forms of its operands. range NULL: the form holds for all inputs, except
+ * that the bit FXA__NONAFFINE_SHIFTS of a comparison holds only for coordinates and lengths in fxa__box_default.
+ * Otherwise `range` must have analysed the node, the form holds over the box of `range`, and ints with a single value
+ * in this box are constants. */
 fxa__linear fxa__linear_of(const fxa_program *p, int32_t node, const fxa__linear *forms, const fxa__range *range);
 /* Returns a * x + b * y. */
 fxa__linear fxa__linear_sum(const fxa__linear *x, int32_t a, const fxa__linear *y, int32_t b);
@@ -48,8 +50,8 @@ bool fxa__linear_is_const(const fxa__linear *f);
 uint32_t fxa__linear_reads(const fxa__linear *f);
 /* Returns true if the value does not change when q and k shift by the same amount, for any q_row and k_row. */
 bool fxa__linear_is_shift_invariant(const fxa__linear *f);
-/* Sets lo and hi to the smallest and largest value over a box, both attained. Returns false if the form may differ from
- * the value: it has a non-affine part, or its values exceed 32 bits. */
+/* Sets *lo and *hi to the smallest and largest value of the form over a box; the form attains both. Returns false if
+ * the form may differ from the node's value: it has a non-affine part, or its values exceed 32 bits. */
 bool fxa__linear_bounds(const fxa__linear *f, const fxa_tile_bounds *box, int64_t *lo, int64_t *hi);
 
 #endif

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * The table of operations as data, indexed by operation code; names of types and inputs; reserved names. All of it is
- * generated from ops.def.
+ * The table of operations as data, indexed by operation code; names of types and inputs; reserved names. Tables and
+ * names are generated from ops.def.
  */
 #include "program.h"
 

@@ -1,9 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
  * The parser's internals: parse.c (statements, entry points), parse_expr.c (operators), parse_call.c (names, loads,
- * calls, loops), parse_fn.c (functions defined in the text), parse_fail.c (errors and suggestions). It is a recursive
- * descent parser that reads the tokens of lex.h from left to right (bodies again for each iteration of a loop and each
- * call) and calls the builder directly, without a syntax tree.
+ * calls, loops), parse_fn.c (functions defined in the text), parse_fail.c (errors and suggestions). The parser is a
+ * recursive descent parser that reads the tokens of lex.h from left to right (bodies of loops and functions again for
+ * each iteration and each call) and calls the builder directly, without a syntax tree.
  *
  * Functions that return an fxa_value return -1 after a failure. The first failure is stored with its position; the
  * parser then only unwinds. Recursion is bounded by FXA_MAX_NESTING, work by PARSE_MAX_STEPS.
@@ -16,7 +16,8 @@
 /* Maximum number of tokens read again, in loop iterations and calls: nested loops multiply the work. */
 #define PARSE_MAX_STEPS 250000
 #define PARSE_MAX_PARAMETERS 16 /* maximum number of a function's parameters */
-#define PARSE_ANY INT32_MAX     /* placeholder for every value while a body is only checked; never a builder's value */
+/* placeholder for every value while a function's body is only checked; never a builder's value */
+#define PARSE_ANY INT32_MAX
 
 typedef enum fxa__symbol_kind {
     SYM_NONE,
@@ -29,7 +30,7 @@ typedef enum fxa__symbol_kind {
     SYM_FUNCTION, /* value: fxa_op */
     SYM_LOOP,     /* value: the fxa_op that combines the iterations */
     SYM_PARAM,    /* value: fxa_value */
-    SYM_TENSOR,   /* value: slot in the builder */
+    SYM_TENSOR,   /* value: index of the tensor in the builder */
     SYM_FN,       /* value: index in fxa__parser.functions; PARSE_ANY = the function that is being defined */
     SYM_LET,      /* value: fxa_value */
     SYM_INDEX,    /* the variable of a loop; value: fxa_value */
@@ -41,7 +42,7 @@ typedef struct fxa__symbol {
     uint8_t kind;
     uint8_t type; /* SYM_PARAM: fxa_type; SYM_TENSOR: fxa_dtype */
     uint8_t rank; /* SYM_TENSOR: rank */
-    bool bound;   /* used by parse_fn.c while it collects the names of a body: true = collected */
+    bool bound; /* true = parse_fn.c has already recorded the name among those that the current function's body uses */
     int32_t value;
 } fxa__symbol;
 
@@ -49,7 +50,7 @@ typedef struct fxa__symbol {
 typedef struct fxa__operator {
     const char *text;
     uint8_t form, prec, op; /* prec FXA__PREC_ANY = the token is no operator */
-    bool bools;             /* takes bools only */
+    bool bools;             /* true = the operator takes only bools */
 } fxa__operator;
 
 /* A binary operator whose right operand is being parsed. */
@@ -85,7 +86,7 @@ typedef struct fxa__parser {
     const fxa_parse_config *config;
     fxa__symbol *symbols; /* [names] symbol of each name, by the number of the name */
     size_t symbols_capacity;
-    size_t at;             /* the current token */
+    size_t at;             /* index of the current token */
     size_t farthest;       /* index of the first token that was never read */
     size_t steps;          /* number of tokens that were read again, in loop iterations and calls */
     int nesting;           /* depth of recursion */
@@ -96,7 +97,8 @@ typedef struct fxa__parser {
     fxa__binding *bindings; /* [n_bindings] bindings of all functions, then those saved by the calls being parsed */
     size_t n_bindings, bindings_capacity;
     const fxa__caller *caller; /* innermost call being parsed; NULL = none */
-    /* true = a body is parsed only to check it at its definition: nothing is built, all values are PARSE_ANY */
+    /* true = a function's body is parsed only to check it at its definition: nothing is built, all values are
+     * PARSE_ANY */
     bool checking;
     fxa_value score, mask, dscore; /* current values; -1 = neither read nor assigned yet */
     fxa_error err;                 /* the first failure; status FXA_OK = none */
@@ -114,13 +116,14 @@ const char *fxa__parse_kind_name(const fxa__symbol *s);
 /* ---- Tokens ---- */
 static inline const fxa__token *fxa__parse_token(const fxa__parser *p) { return &p->lex.tokens[p->at]; }
 static inline bool fxa__parse_is(const fxa__parser *p, uint32_t kind) { return fxa__parse_token(p)->kind == kind; }
-/* Advances to the next token; the current one must not be the last. If PARSE_MAX_STEPS is exceeded, fails and moves to
- * the last token, where every construct being parsed fails too. fxa__parse_call_fn, which moves back to the token after
- * the call, checks for this failure itself. */
+/* Advances to the next token; the current token must not be the last. If PARSE_MAX_STEPS is exceeded, fails and moves
+ * to the last token, where every construct being parsed fails too. fxa__parse_call_fn, which moves back to the token
+ * after the call, checks for this failure itself. */
 void fxa__parse_next(fxa__parser *p);
-/* Advances past a token of this kind. Fails with "expected <what>" and returns false if the current one is another. */
+/* Advances past a token of this kind. If the current token is of another kind, fails with "expected <what>" and returns
+ * false. */
 bool fxa__parse_expect(fxa__parser *p, uint32_t kind, const char *what);
-/* Advances past the bracket that closes the one at token `open`. Fails and returns false if the current token is no
+/* Advances past the bracket that closes the bracket at token `open`. Fails and returns false if the current token is no
  * such bracket. */
 bool fxa__parse_close(fxa__parser *p, uint32_t kind, size_t open);
 
@@ -142,9 +145,10 @@ fxa_value fxa__parse_fail_expression(fxa__parser *p, const char *wanted);
 fxa_value fxa__parse_fail_type(fxa__parser *p, const char *wanted, bool tensor);
 /* Fails at the current token, the target of an assignment, because that name is not an output. */
 fxa_value fxa__parse_fail_output(fxa__parser *p);
-/* Fails at the current token, an unknown name, and suggests the most similar known one. */
+/* Fails at the current token, an unknown name, and suggests the most similar known name. */
 fxa_value fxa__parse_fail_unknown(fxa__parser *p);
-/* Fails because tokens first to last must be a bool and are of type `given`. construct: named in the message. */
+/* Fails because the expression of tokens first to last must be a bool and has the type `given`. construct: the
+ * construct of the language that the message names. */
 fxa_value fxa__parse_fail_bool(fxa__parser *p, size_t first, size_t last, const char *construct, fxa_type given);
 
 /* ---- Statements (parse.c) ---- */
@@ -159,7 +163,7 @@ fxa_value fxa__parse_last_expr(fxa__parser *p);
 
 /* ---- Expressions (parse_expr.c) ---- */
 fxa_value fxa__parse_expr(fxa__parser *p);
-/* Returns the type of a value; 0 while a body is checked. */
+/* Returns the type of a value; 0 while a function's body is only checked, because values have no type then. */
 fxa_type fxa__parse_type(const fxa__parser *p, fxa_value v);
 /* Returns true for a known type that is not bool. */
 static inline bool fxa__parse_not_bool(fxa_type type) { return type && type != FXA_BOOL; }
@@ -174,13 +178,15 @@ static inline void fxa__parse_leave(fxa__parser *p) { p->nesting--; }
 /* ---- Functions (parse_fn.c) ---- */
 /* Parses a function definition after the word fn; returns 0, or -1 after a failure. */
 fxa_value fxa__parse_fn(fxa__parser *p);
-/* Parses the (x, y) of a call of the function at token `name` and its body. Returns the value. */
+/* Parses the arguments (x, y) of a call of the function at token `name`, then the function's body with these arguments.
+ * Returns the value of the call. */
 fxa_value fxa__parse_call_fn(fxa__parser *p, size_t name);
 
 /* ---- Names, loads, calls and loops (parse_call.c) ---- */
 /* Parses an operand that begins with a name: a variable, a load, a call or a loop. */
 fxa_value fxa__parse_name(fxa__parser *p);
-/* Parses the [i, j] after the tensor at token `name` into index[rank]. Returns false after a failure. */
+/* Parses the indices [i, j] after the name of a tensor, token `name`, into index[rank]. Returns false after a
+ * failure. */
 bool fxa__parse_index(fxa__parser *p, size_t name, int32_t rank, fxa_value index[FXA_MAX_RANK]);
 /* Declares a name of config->declarations at its first use; does nothing for other names. Returns false after a
  * failure. */

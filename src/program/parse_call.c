@@ -19,7 +19,7 @@ const char *fxa__parse_text(const fxa__parser *p, size_t token, char out[FXA_MAX
 
 bool fxa__parse_adopt(fxa__parser *p, size_t name) {
     fxa__symbol *s = fxa__parse_symbol(p, name);
-    if (s->kind != SYM_OFFER || p->checking) return true; /* a body that is only checked declares nothing */
+    if (s->kind != SYM_OFFER || p->checking) return true; /* a function's body that is only checked declares nothing */
     const fxa_declaration *d = &p->config->declarations[s->value];
     if (d->dtype == FXA_DTYPE_NONE)
         *s = (fxa__symbol){SYM_PARAM, (uint8_t)d->type, 0, false, fxa_builder_param(p->b, d->name, d->type)};
@@ -64,7 +64,8 @@ bool fxa__parse_index(fxa__parser *p, size_t name, int32_t rank, fxa_value index
 /* Parses a load of the tensor at token `name`. */
 static fxa_value call_load(fxa__parser *p, size_t name, const fxa__symbol *s) {
     fxa_value index[FXA_MAX_RANK];
-    if (fxa__parse_is(p, TOK_BAD)) return fxa__parse_fail_unexpected(p, "'['"); /* the lexer's message, e.g. t.shape */
+    /* reports the lexer's message about the invalid token, as for t.shape */
+    if (fxa__parse_is(p, TOK_BAD)) return fxa__parse_fail_unexpected(p, "'['");
     if (!fxa__parse_is(p, TOK_LBRACKET))
         return fxa__parse_fail(p, name, name, FXA_E_PROGRAM, "'%.*s' is a tensor of rank %d; read it as %.*s[%.*s]",
                                PARSE_NAME(p, name), s->rank, PARSE_NAME(p, name), s->rank ? 3 * s->rank - 2 : 0,
@@ -151,7 +152,7 @@ static fxa_value call_iterations(fxa__parser *p, size_t name, fxa__symbol *own, 
     fxa_op op = (fxa_op)fxa__parse_symbol(p, name)->value;
     size_t body = p->at;
     fxa_value args[2] = {-1, -1};
-    /* A body that never runs is still checked. */
+    /* The body of a loop of 0 iterations is parsed once, to check it. */
     for (int32_t i = 0; i < count || i == 0; i++) {
         p->at = body;
         *own = (fxa__symbol){SYM_INDEX, FXA_INT, 0, false, p->checking ? PARSE_ANY : fxa_builder_int(p->b, i)};
@@ -238,7 +239,7 @@ static const char *call_kind(uint32_t kind) {
 }
 
 /* Returns the symbol of a name. For a name of config->declarations that is not declared yet, returns the symbol that
- * declaring it would give, so that a body can be checked. */
+ * its declaration would give, so that a function's body can be checked without declaring the name. */
 static fxa__symbol call_symbol(fxa__parser *p, size_t name) {
     fxa__symbol s = *fxa__parse_symbol(p, name);
     if (s.kind != SYM_OFFER) return s;

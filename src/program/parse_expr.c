@@ -48,7 +48,7 @@ fxa_value fxa__parse_op(fxa__parser *p, fxa_op op, const fxa_value *args, size_t
 
 /* ---- Literals ---------------------------------------------------------------------------------------------------- */
 
-/* Returns v; if it is negative, reports the builder's failure at a token. */
+/* Returns v; if v is negative, reports the builder's failure at a token. */
 static fxa_value expr_value(fxa__parser *p, size_t token, fxa_value v) {
     return v < 0 ? fxa__parse_fail_builder(p, token, token) : v;
 }

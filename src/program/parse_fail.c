@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * Error messages of the parser: each has a position and names what was expected; for common mistakes it suggests what
- * to write instead.
+ * Error messages of the parser: each has a position and names what was expected; for common mistakes the message
+ * suggests what to write instead.
  */
 #include "parse.h"
 
@@ -54,7 +54,7 @@ fxa_value fxa__parse_fail_bool(fxa__parser *p, size_t first, size_t last, const 
 #define FAIL_BRACKETS "indices stand in one pair of [ ], as in t[h, q]"
 #define FAIL_SCALED "the score comes scaled; what else needs it declares it: param d : float"
 
-/* Words of other languages, with what this one has for them. */
+/* Words of other languages, and what the language of score programs has in their place. */
 static const struct {
     const char *word, *advice;
 } fail_words[] = {
@@ -137,7 +137,8 @@ bool fxa__parse_is_compound_assignment(const fxa__parser *p, size_t at) {
            t[1].kind == TOK_ASSIGN && t->at + t->length == t[1].at;
 }
 
-/* Returns true if x = x o (...) is valid for an x of this type; mask: x is the mask, so the result must be a bool. */
+/* Returns true if x = x o (...) is valid for an x of type `type`. mask: true if x is the mask, so that the result must
+ * be a bool. */
 static bool fail_takes(const fxa__operator *o, fxa_type type, bool mask) {
     const uint8_t sig = fxa__op_info_get(o->op)->sig;
     if (o->bools) return type == FXA_BOOL;
@@ -188,7 +189,7 @@ fxa_value fxa__parse_fail_unexpected(fxa__parser *p, const char *wanted) {
 }
 
 fxa_value fxa__parse_fail_expression(fxa__parser *p, const char *wanted) {
-    /* At '=', the operator before it may have been read already. */
+    /* If the current token is '=', the operator before the '=' may have been read already. */
     size_t at = fxa__parse_is(p, TOK_ASSIGN) && p->at > 0 ? p->at - 1 : p->at;
     const fxa__token *t = &p->lex.tokens[at];
     if (!fxa__parse_is_compound_assignment(p, at)) return fxa__parse_fail_unexpected(p, wanted);
@@ -202,7 +203,7 @@ fxa_value fxa__parse_fail_expression(fxa__parser *p, const char *wanted) {
  * there is none. */
 static const char *fail_common_type(const char *name, bool tensor) {
     static const char *const table[][3] = {
-        /* name in other languages, dtype of a tensor, type of a param */
+        /* columns: name in other languages, dtype of a tensor, type of a param */
         {"float", "f32", NULL},        {"float32", "f32", "float"}, {"double", "f64", NULL},
         {"float64", "f64", "float"},   {"half", "f16", "float"},    {"float16", "f16", "float"},
         {"bfloat16", "bf16", "float"}, {"int", "i32", NULL},        {"int32", "i32", "int"},
@@ -228,8 +229,8 @@ fxa_value fxa__parse_fail_type(fxa__parser *p, const char *wanted, bool tensor) 
 
 /* ---- The nearest name -------------------------------------------------------------------------------------------- */
 
-/* Returns the edit distance from a to b (insert, delete, replace, swap of neighbours); limit + 1 if it exceeds
- * limit. */
+/* Returns the edit distance from a to b (insert, delete, replace, swap of neighbours); limit + 1 if the distance
+ * exceeds `limit`. */
 static size_t fail_distance(const fxa__name *a, const fxa__name *b, size_t limit) {
     uint8_t rows[3][FXA_MAX_NAME + 1];
     size_t gap = a->length > b->length ? a->length - b->length : b->length - a->length;
@@ -289,7 +290,8 @@ fxa_value fxa__parse_fail_unknown(fxa__parser *p) {
     const fxa__token *t = fxa__parse_token(p);
     fxa__name n = p->lex.names[t->name], near = {NULL, 0};
     const char *advice = fail_advice(p, t), *alias = fxa__lex_alias(n.text, n.length);
-    if (t[1].kind == TOK_BAD && t[1].at == t->at) /* "torch.where": the lexer explains name and dot together */
+    /* In "torch.where" the lexer's message for the token '.' explains the unknown name too. */
+    if (t[1].kind == TOK_BAD && t[1].at == t->at)
         return fxa__parse_fail(p, here + 1, here + 1, FXA_E_PROGRAM, "stray '.'");
     uint32_t after = p->lex.tokens[here + 1].kind;
     size_t best = n.length >= 6 ? 3 : n.length >= 2 ? 2 : 1;
@@ -314,7 +316,7 @@ fxa_value fxa__parse_fail_unknown(fxa__parser *p) {
         return fxa__parse_fail(p, here, here, FXA_E_PROGRAM,
                                "unknown name '%.*s'; declare it, for example: tensor %.*s : f32[%d]", (int)n.length,
                                n.text, (int)n.length, n.text, fail_count_indices(p, here + 1));
-    bool comment = t[-1].kind == TOK_FLOORDIV; /* an expression never starts with the first token */
+    bool comment = t[-1].kind == TOK_FLOORDIV; /* t[-1] exists, because the first token never starts an expression */
     return fxa__parse_fail(p, here, here, FXA_E_PROGRAM,
                            "unknown name '%.*s'; %sdeclare it, for example: param %.*s : float", (int)n.length, n.text,
                            comment ? "a comment begins with #; " : "", (int)n.length, n.text);

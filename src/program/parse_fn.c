@@ -1,12 +1,12 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * Functions defined in the text: fn f(x, y) = expression. A call parses the tokens of the body again with the
- * parameters bound to the arguments; finished programs contain no functions.
+ * Functions defined in the text: fn f(x, y) = expression. A call parses the tokens of the function's body again with
+ * the parameters bound to the arguments; finished programs contain no functions.
  *
  * Scoping is lexical: the names of a body are resolved at its definition, and a call restores those bindings while it
- * parses the body. So the body does not see the caller's parameters and loop variables or later lets, and it can call
- * only functions defined before it: there is no recursion. The body is also parsed at its definition, without values
- * and types (p->checking), so that errors which do not depend on the arguments are reported there, even without a call.
+ * parses the body. The body therefore cannot use the caller's parameters and loop variables or later lets, and can call
+ * only functions defined before: there is no recursion. The body is also parsed at its definition, without values and
+ * types (p->checking), so that errors which do not depend on the arguments are reported there, even without a call.
  */
 #include "parse.h"
 
@@ -74,8 +74,8 @@ static bool fn_parameters(fxa__parser *p, fxa__function *f) {
     return fxa__parse_close(p, TOK_RPAREN, open);
 }
 
-/* Records the current symbol of every name in the body that is no reserved word, loop variables included. Returns false
- * if memory ran out. */
+/* Records the current symbol of every name in the function's body that is no reserved word, loop variables included.
+ * Returns false if memory ran out. */
 static bool fn_capture(fxa__parser *p, fxa__function *f) {
     bool good = true;
     for (size_t i = f->body; i < f->end && good; i++) {
@@ -186,7 +186,7 @@ static void fn_leave(fxa__parser *p, const fxa__function *f) {
     for (size_t i = f->n_parameters; i < f->n_bindings; i++) {
         fxa__binding *b = &p->bindings[first + i];
         const fxa__symbol *now = &p->symbols[b->name], *then = &p->bindings[f->first + i].symbol;
-        /* keeps what the body has declared */
+        /* a name that the called function's body has declared keeps its declaration */
         if (then->kind == SYM_OFFER && b->symbol.kind == SYM_OFFER) b->symbol = *now;
     }
     fn_swap(p, first, f->n_bindings);

@@ -61,8 +61,8 @@ static bool print_can_drop(const print_state *s, int32_t n, uint32_t type) {
     return s->mark[n].let < 0 && fxa__print_is_cast(s->p, n);
 }
 
-/* Replaces casts among arg[first..n) by their operands if the builder inserts them again. common: the builder converts
- * to the widest type of all operands, so one operand must keep that type. */
+/* Replaces casts among arg[first..n) by their operands if the builder inserts equal casts when the text is parsed.
+ * common: the builder converts to the widest type of all operands, so one operand must keep that type. */
 static void print_drop_casts(const print_state *s, int32_t *arg, int first, int n, uint32_t type, bool common) {
     bool kept = !common;
     for (int i = first; i < n; i++) kept = kept || !print_can_drop(s, arg[i], type);
@@ -86,7 +86,7 @@ static int print_rank(const print_state *s, int32_t n) {
     }
 }
 
-/* Returns true if y is written before x: y has the lower rank, or x and y swapped form a chain of one operator that
+/* Returns true if y is written before x: y has the lower print_rank, or y before x gives a chain of one operator that
  * needs no parentheses. */
 static bool print_swaps(const print_state *s, const fxa__node *node, int32_t x, int32_t y) {
     const fxa__op_info *info = fxa__op_info_get(node->op);
@@ -259,8 +259,8 @@ static void print_output(print_state *s, const fxa__output *o) {
     print_text(s, "\n");
 }
 
-/* Prints the outputs in an order in which none reads a name that was assigned before: score is before mask, but after
- * it if the mask reads the input score; dscore is after the gradients; in a FUSED program score is last. */
+/* Prints the outputs so that none reads a name which an earlier line has assigned: score before mask, but after mask if
+ * the mask reads the input score; dscore after the gradients; in a FUSED program, score last. */
 static void print_outputs(print_state *s) {
     const fxa_program *p = s->p;
     int32_t dscore = p->kind == FXA__PROGRAM_FUSED ? 2 : -1;

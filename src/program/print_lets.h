@@ -20,10 +20,10 @@ typedef struct fxa__print_mark {
 bool fxa__print_is_cast(const fxa_program *p, int32_t n);
 /* Returns true if the node is written in place even if it is used more than once. */
 bool fxa__print_is_leaf(const fxa_program *p, int32_t n);
-/* Fills mark[n] for every node n: its uses, let, depth and whether it reads the score. The array is zeroed before the
- * call. */
+/* Writes mark[n] for every node n: the uses, let and depth of n, and whether n reads the score. The array is zeroed
+ * before the call. */
 void fxa__print_mark_nodes(const fxa_program *p, fxa__print_mark *mark);
-/* Writes the first prefix of t, u, ..., z, t_, u_, ... that no name of a param or tensor starts with, digits following.
+/* Writes the first of t, u, ..., z, t_, u_, ... for which no param or tensor is named this prefix followed by digits.
  * `prefix` is zeroed before the call. There are more prefixes than names in a program. */
 void fxa__print_choose_prefix(const fxa_program *p, char prefix[FXA__PRINT_PREFIX]);
 

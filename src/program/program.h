@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * Score programs inside the library. The parser and the builder make them; derivative, range analysis, properties,
- * hash, evaluator and engines read them.
+ * Score programs inside the library. The parser and the builder make programs; derivative, range analysis, properties,
+ * hash, evaluator and engines read programs.
  *
  * A program is an array of nodes in topological order (operands before users), hash-consed (no two nodes are equal),
  * constant-folded, without unused nodes, and numbered in canonical order: equal programs have equal arrays. A program
@@ -48,7 +48,8 @@ typedef struct fxa__spelling {
     const char *text;
     uint8_t prec;
 } fxa__spelling;
-const fxa__op_info *fxa__op_info_get(uint32_t op); /* never NULL: an empty row for an invalid code */
+/* returns the row of ops.def for `op`; for an invalid code an empty row, never NULL */
+const fxa__op_info *fxa__op_info_get(uint32_t op);
 /* Returns the spelling of an infix or prefix operation. bools: the spelling for bool operands ("&&" instead of "&"), if
  * there is one. */
 fxa__spelling fxa__op_spelling(uint32_t op, bool bools);
@@ -63,7 +64,8 @@ typedef struct fxa__node {
     uint8_t type; /* fxa_type of the value */
     uint8_t n_args;
     uint8_t half; /* 0; in programs of src/lower/i64_halves.h, 1 or 2: a LOAD of the first or second half of an i64 */
-    int32_t imm;  /* INPUT: fxa_input; PARAM, LOAD: slot; CONST of int or bool: its value; else 0 */
+    /* INPUT: fxa_input; PARAM, LOAD: index of the param or tensor; CONST of int or bool: its value; else 0 */
+    int32_t imm;
     int32_t arg[FXA_MAX_RANK];
     int32_t unused2;
     double f; /* CONST of float: its value; else 0 */
@@ -88,13 +90,13 @@ typedef enum fxa__out_kind {
 
 typedef struct fxa__output {
     uint32_t kind;               /* fxa__out_kind */
-    int32_t slot;                /* DPARAM: slot of the param; DLOAD: slot of the tensor */
-    int32_t value;               /* node of the value */
+    int32_t slot;                /* DPARAM: index of the param; DLOAD: index of the tensor */
+    int32_t value;               /* index of the node that computes the value */
     int32_t n_index;             /* DLOAD: number of indices; else 0 */
     int32_t index[FXA_MAX_RANK]; /* DLOAD: nodes of the indices */
 } fxa__output;
 
-/* Declaration of a param or of a tensor. */
+/* Declaration of a param or a tensor. */
 typedef struct fxa__decl {
     char name[FXA_MAX_NAME + 1];
     uint8_t type;   /* fxa_type of the param, or of the value of a load */
@@ -119,8 +121,7 @@ struct fxa_program {
 
 /* ---- Building (build.c: graph of hash-consed nodes; simplify.c: folding; canon.c: finish) ---------------------- */
 
-/* Creates a builder, which the caller destroys. The parser, derive.c and builtin_mask.c use it too. `kind` must be
- * valid; public functions check it first. */
+/* Creates a builder, which the caller destroys. `kind` must be valid; public functions check it before the call. */
 fxa_status fxa__builder_new(fxa__host *host, fxa_program_kind kind, fxa_builder **out, fxa_error *err);
 /* Maximum number of nodes of a derivative, which may exceed FXA_MAX_NODES. */
 #define FXA__MAX_DERIVED_NODES (16 * FXA_MAX_NODES)
@@ -134,8 +135,8 @@ bool fxa__builder_failed(const fxa_builder *b);
 fxa_value fxa__builder_fail(fxa_builder *b, fxa_status status, const char *format, ...) FXA__PRINTF(3, 4);
 /* Returns the first failure; its status is FXA_OK if there is none. */
 const fxa_error *fxa__builder_error(const fxa_builder *b);
-/* Declares the params and tensors of p and copies its nodes; map[n_nodes] gets the value of each node. p may belong to
- * another host. Returns false if b has failed. */
+/* Declares the params and tensors of p in b, copies the nodes of p, and writes the value of each copy to map[n_nodes].
+ * p may belong to another host. Returns false if b has failed. */
 bool fxa__builder_import(fxa_builder *b, const fxa_program *p, fxa_value *map);
 /* Like fxa__builder_import, with replacements: given[i] is the value of b that replaces node i; -1 = copy the node. */
 bool fxa__builder_import_with(fxa_builder *b, const fxa_program *p, const fxa_value *given, fxa_value *map);
@@ -149,21 +150,21 @@ void fxa__builder_grad_load(fxa_builder *b, const char *name, const fxa_value *i
 bool fxa__op_reserves(uint32_t op);
 /* Returns true if `name` is a reserved word (input, keyword, function), which no param, tensor or let may have. */
 bool fxa__name_reserved(const char *name);
-/* Returns the slot of a declared param or tensor and its declaration; -1 if there is none. */
+/* Returns the index of a declared param or tensor and writes its declaration to *out; -1 if `name` is not declared. */
 int32_t fxa__builder_find(const fxa_builder *b, const char *name, bool *is_tensor, fxa__decl *out);
 
 /* Makes the score program of a problem: p with the built-in masks of `flags` (causal, window) added to its mask. p
  * NULL: the identity score. */
 fxa_status fxa__program_with_masks(fxa__host *host, const fxa_program *p, uint32_t flags, int64_t window_left,
                                    int64_t window_right, fxa_program **out, fxa_error *err);
-/* If `node` is select(c, x, -inf) or select(c, -inf, x), returns the argument number of x, 1 or 2; else 0. It masks
- * pairs inside the score if c, argument 0, does not read the score. */
+/* If `node` is select(c, x, -inf) or select(c, -inf, x), returns the argument number of x, 1 or 2; else 0. Such a
+ * select masks pairs inside the score if c, argument 0, does not read the score. */
 int fxa__program_masked_branch(const fxa_program *p, int32_t node);
 /* Returns the flags FXA_PROPERTY_LARGE_NEGATIVE and FXA_PROPERTY_FINITE_LARGE_NEGATIVE, each if p has the property
  * (large_negative.c). score: node of the new score. depends: from fxa__program_inputs. */
 uint32_t fxa__program_large_negative(const fxa_program *p, int32_t score, const uint16_t *depends);
 /* Makes a program with the same attention weights whose mask contains the conditions by which the score of p selects
- * -inf (extract_mask.c). *out is p itself, retained, if there are none. Declarations are unchanged. */
+ * -inf (extract_mask.c). *out is p itself, retained, if there are no such conditions. Declarations are unchanged. */
 fxa_status fxa__program_extract_masks(fxa__host *host, fxa_program *p, fxa_program **out, fxa_error *err);
 /* Returns which of q_row and k_row the program reads, as bits of inputs (storage_coords.c). */
 uint32_t fxa__program_storage_inputs(const fxa_program *p);
@@ -212,7 +213,7 @@ bool fxa__view_offset(const fxa_view *view, const int32_t *index, int64_t *offse
 
 /* Returns the node of the first output of a kind, -1 if there is none. */
 int32_t fxa__program_output(const fxa_program *p, uint32_t kind);
-/* Prints a node as an expression; after max_bytes it is cut off and "..." follows. */
+/* Prints a node as an expression. The text is cut off after max_bytes bytes, and "..." follows. */
 void fxa__program_print_value(const fxa_program *p, int32_t node, size_t max_bytes, fxa__writer *w);
 /* Returns true if n is x == y or x != y of two loads of i64 tensors: the elements are compared in all 64 bits. Every
  * other use of such a load takes the value saturated to 32 bits. The rule follows from the nodes; there is no operation
@@ -230,8 +231,8 @@ static inline uint32_t fxa__node_input(const fxa__node *n) { return n->op == FXA
 /* Returns the number of leading operands that determine a node's value: n_args, but 1 for with_grad, whose second
  * operand serves the derivative only and need not be evaluated. */
 static inline int fxa__node_operands(const fxa__node *n) { return n->op == FXA_OP_WITH_GRAD ? 1 : n->n_args; }
-/* Fills sets[n_nodes]: bit i is set if the node or its derivative depends on fxa_input i. (src/lower/depend.h ignores
- * derivatives.) */
+/* Writes sets[n_nodes], a set of inputs for each node: bit i is set if the node or its derivative depends on fxa_input
+ * i. (src/lower/depend.h ignores derivatives.) */
 void fxa__program_inputs(const fxa_program *p, uint16_t *sets);
 
 /* Like fxa_program_classify, but in the caller's floating-point state. If `steps` is not NULL, *steps is increased by

@@ -22,7 +22,7 @@
  *
  * Every program has exactly one byte form. The reader does not trust its input: every node passes through the builder,
  * which checks types, arity and limits; then the hash must agree, and writing the rebuilt program must give the same
- * bytes. So unused, unfolded, unsorted or repeated nodes are refused as well as damaged bytes.
+ * bytes. Unused, unfolded, unsorted and repeated nodes are therefore refused, like damaged bytes.
  */
 #include "program.h"
 
@@ -99,7 +99,7 @@ fxa_status fxa_program_save(const fxa_program *program, void *out, size_t capaci
 
 /* ---- Reading ----------------------------------------------------------------------------------------------------- */
 
-/* State of the reader. params and tensors are in the order of the bytes, which is the order of the builder's slots. */
+/* State of the reader. params and tensors are in the order of the bytes, in which the builder numbers them too. */
 typedef struct pbytes_in {
     fxa__reader *r;
     fxa__host *host;
@@ -154,7 +154,7 @@ static fxa_value pbytes_read_operand(pbytes_in *in, uint32_t n) {
     return in->map[at];
 }
 
-/* Reads the slot of one of n params or tensors. Returns the slot; -1 after a failure. */
+/* Reads the index of one of n params or tensors. Returns the index; -1 after a failure. */
 static int32_t pbytes_read_slot(pbytes_in *in, uint32_t n) {
     uint32_t at = fxa__read_u32(in->r);
     if (in->r->failed) return -1;
@@ -248,7 +248,7 @@ static bool pbytes_read_outputs(pbytes_in *in) {
     return !in->r->failed;
 }
 
-/* Checks that p has this hash and that writing it gives the bytes [start, r->at). */
+/* Checks that p has this hash and that writing p gives the bytes [start, r->at). */
 static fxa_status pbytes_compare(fxa__host *host, const fxa_program *p, const uint8_t *hash, const fxa__reader *r,
                                  size_t start, fxa_error *err) {
     fxa__writer w = {.host = host};

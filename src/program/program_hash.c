@@ -1,9 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * Content hashes: BLAKE2s-128 over little-endian bytes, so that they are equal in every process and on every machine. A
- * node's digest covers the structure below it and no array index, so it does not depend on the order of construction or
- * declaration. Digests order commutative operands and identify equal nodes; the digests of the outputs form the hash of
- * the program.
+ * Content hashes: BLAKE2s-128 over little-endian bytes, so that the hash of a program is equal in every process and on
+ * every machine. A node's digest covers the structure below it and no array index, so the digest does not depend on the
+ * order of construction or declaration. Digests order commutative operands and identify equal nodes; the digests of the
+ * outputs form the hash of the program.
  */
 #include "build.h"
 

@@ -2,9 +2,9 @@
  *
  * Properties of a score program, for engines with cheaper code for special cases and for `fxattn explain`.
  *
- * The form of the score is matched on its nodes. Bounds that the mask puts on q - k and on lengths come from range
- * analysis over all pairs: every bound that follows from the mask counts, however it is written (k <= q, k < q + 1,
- * !(q - k < 0), abs(q - k) <= 8 && ..., the same bound in both operands of an or).
+ * Properties of the score are found by comparing its nodes with patterns. Bounds that the mask puts on q - k and on
+ * lengths come from range analysis over all pairs: every bound that follows from the mask counts, however the mask is
+ * written (k <= q, k < q + 1, !(q - k < 0), abs(q - k) <= 8 && ..., the same bound in both operands of an or).
  *
  * The analysis assumes that ints do not wrap: properties hold for coordinates and lengths from 0 to 2^30 - 1 and for
  * int tensors with elements in [-2^30, 2^30).
@@ -19,7 +19,7 @@ enum { PROPERTIES_SMALL = 4096 }; /* programs with at most this many nodes are a
 
 typedef struct properties {
     const fxa_program *p;
-    const uint16_t *depends; /* [nodes] bit i: depends on fxa_input i */
+    const uint16_t *depends; /* [nodes] bit i = the node depends on fxa_input i */
     fxa_properties *out;
 } properties;
 
@@ -105,11 +105,12 @@ static void properties_of_score(const properties *f, int32_t score) {
 /* A linear form: the coefficients of all inputs and of at most one load. */
 typedef struct properties_row {
     int64_t coef[FXA_INPUT_COUNT];
-    int32_t load; /* node; -1 = none */
+    int32_t load; /* index of the load node; -1 = none */
     int64_t load_coef;
 } properties_row;
 
-/* Converts a form of range analysis to *out. Returns false if the form has terms other than inputs and one load. */
+/* Converts an affine form of range analysis to coefficients of the inputs and of at most one load, *out. Returns false
+ * if the form has other terms. */
 static bool properties_read_row(const fxa__range *r, const fxa__affine *form, properties_row *out) {
     *out = (properties_row){.load = -1};
     for (int i = 0; i < form->n; i++) {
@@ -125,8 +126,8 @@ static bool properties_read_row(const fxa__range *r, const fxa__affine *form, pr
     return true;
 }
 
-/* Returns true if the coefficients of the row are `sign` times the given coefficients of q, k, q_len, k_len and the
- * load, and all other coefficients are 0. */
+/* Returns true if the coefficients of the linear form *row are `sign` times the given coefficients of q, k, q_len,
+ * k_len and the load, and all other coefficients are 0. */
 static bool properties_row_is(const properties_row *row, int64_t sign, int q, int k, int q_len, int k_len, int load) {
     return row->coef[FXA_INPUT_B] == 0 && row->coef[FXA_INPUT_H] == 0 && row->coef[FXA_INPUT_HEADS] == 0 &&
            row->coef[FXA_INPUT_Q_ROW] == 0 && row->coef[FXA_INPUT_K_ROW] == 0 && row->coef[FXA_INPUT_Q] == sign * q &&
@@ -142,9 +143,9 @@ static bool properties_is_length(const fxa_program *p, int32_t load) {
     return index->op == FXA_OP_INPUT && index->imm == FXA_INPUT_B;
 }
 
-/* Records the properties that follow if the mask restricts sign * row to x.lo..x.hi. all: range of sign * row without
- * the mask; an end of x equal to that of `all` is no restriction. CAUSAL means exactly k <= q. Any other bound on q - k
- * is WINDOW, including a left bound in addition to CAUSAL; k < q has window_right -1. */
+/* Records the properties that follow if the mask restricts sign * (form of `row`) to x.lo..x.hi. all: range of sign *
+ * (form) without the mask; an end of x equal to that of `all` is no restriction. CAUSAL means exactly k <= q. Any other
+ * bound on q - k is WINDOW, including a left bound in addition to CAUSAL; k < q has window_right -1. */
 static void properties_of_bound(const fxa__range *r, const properties_row *row, int64_t sign, fxa__interval x,
                                 fxa__interval all, fxa_properties *out) {
     bool low = x.lo > all.lo, high = x.hi < all.hi;

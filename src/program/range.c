@@ -1,16 +1,17 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * Range analysis: classifies a mask over a box of coordinates as false everywhere, true everywhere, or unknown. It
- * makes one pass over the nodes that the mask depends on, operands first; range.h has what is stored for each.
+ * Range analysis: classifies a mask over a box of coordinates as false everywhere, true everywhere, or unknown. The
+ * analysis makes one pass over the nodes that the mask depends on, operands first; range.h has what is stored for each
+ * node.
  *
- * It is sound: wrapping, division by 0, loads out of bounds, NaN and float rounding are taken into account. It is exact
- * (EMPTY and FULL whenever they hold) for comparisons of affine ints, of their floor divisions and remainders by
- * constants and of absolute values, if no int wraps and one of these holds:
+ * The analysis is sound: wrapping, division by 0, loads out of bounds, NaN and float rounding are taken into account.
+ * It is exact (returns EMPTY or FULL whenever the mask is false or true everywhere) for comparisons of affine ints, of
+ * their floor divisions and remainders by constants and of absolute values, if no int wraps and one of these holds:
  *   - each coordinate occurs once, or everything is affine
  *   - only one coordinate varies, over at most 256 values
  *   - an equation, and only two coordinates vary
- * It is also exact for bounds on one form combined by and, or, not, xor and select, and for other logic in which one
- * operand decides the result.
+ * The analysis is also exact for bounds on one affine form combined by and, or, not, xor and select, and for other
+ * logic in which one operand decides the result.
  */
 #include "range.h"
 
@@ -21,11 +22,11 @@
 
 enum {
     RANGE_MAX_ATOMS = 1024,
-    RANGE_WORK = 256 /* maximum steps per node for combining lists of bounds and enumerating values */
+    RANGE_WORK = 256 /* maximum steps per node for combining lists of bounds and trying values of forms */
 };
 
-/* Numbers `node` and the nodes it depends on: sets at[0..node] to each node's number, -1 = not needed. Returns how many
- * nodes have numbers. */
+/* Numbers `node` and the nodes that it depends on: sets at[0..node] to each node's number, -1 = not needed for `node`.
+ * Returns the number of numbered nodes. */
 static int32_t range_mark(const fxa_program *p, int32_t node, int32_t *at) {
     int32_t n = 0;
     for (int32_t i = 0; i < node; i++) at[i] = -1;

@@ -1,23 +1,24 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
  * Internals of range analysis: the values that a program's ints, bools and floats can have over a box of coordinates.
- * range.c runs it, properties.c and linear.c read its results; other code uses fxa_program_classify and
+ * range.c runs the analysis, properties.c and linear.c read the results; other code uses fxa_program_classify and
  * fxa__program_int_range.
  *
  * Ints are affine forms over *atoms*. An atom is
  *   - a coordinate that has more than one value in the box,
- *   - a floor division, modulo or absolute value of a form, or
- *   - any other int node, of which only a set of values is known.
+ *   - a floor division, modulo or absolute value of an affine form, or
+ *   - any other int node; only a set of its values is known.
  * An atom has a set of values and is *dense* if it takes every value of that set. A form whose atoms are dense and
- * depend on different coordinates attains its smallest and largest value, and usually all between. Coordinates with a
- * single value and known params are folded into the constants first, so that forms which differ only in them are equal.
+ * depend on different coordinates attains its smallest and largest value, and usually all values between them.
+ * Coordinates with a single value and known params are folded into the constants first, so that forms which differ only
+ * in such coordinates and params are equal.
  *
- * A bool is two lists of bounds: "if true, then form in set, and ..." and "if false, then ...". A list with an empty
- * set is FXA__NEVER: the bool cannot have that value. The logical operations combine the lists, so that bounds on the
- * same form are intersected wherever they are in the expression.
+ * The analysis result of a bool is two lists of bounds: "if true, then form in set, and ..." and "if false, then ...".
+ * A list with an empty set is FXA__NEVER: the bool cannot have that value. The logical operations combine the lists, so
+ * that bounds on the same form are intersected wherever they are in the expression.
  *
- * All capacities are fixed: if atoms, forms, bounds or steps of work run out, the result stays sound and becomes less
- * precise. So the time of an analysis is linear in the number of nodes.
+ * All capacities are fixed: if there is no space for another atom, form or bound, or the steps of work are used up, the
+ * result stays sound and becomes less precise. The time of an analysis is therefore linear in the number of nodes.
  */
 #ifndef FXA_PROGRAM_RANGE_H
 #define FXA_PROGRAM_RANGE_H
@@ -37,10 +38,11 @@ typedef struct fxa__set {
 } fxa__set;
 
 fxa__set fxa__set_of(int64_t lo, int64_t hi); /* returns lo..hi; empty if lo > hi */
-/* Adds lo..hi. Returns false if there were too many pieces and the narrowest gap was filled: the set is a superset. */
+/* Adds lo..hi. Returns false if the set got more than FXA__SET_PIECES intervals, so that the narrowest gap was filled:
+ * the set is then a superset. */
 bool fxa__set_add(fxa__set *s, int64_t lo, int64_t hi);
 /* fxa__set_intersection and fxa__set_union return a superset if the exact result has more than FXA__SET_PIECES
- * pieces. */
+ * intervals. */
 fxa__set fxa__set_intersection(const fxa__set *a, const fxa__set *b);
 fxa__set fxa__set_union(const fxa__set *a, const fxa__set *b);
 bool fxa__set_contains(const fxa__set *a, const fxa__set *part); /* returns true if part is a subset of a */
@@ -52,7 +54,7 @@ static inline bool fxa__set_is_one(const fxa__set *s) { return s->n == 1 && s->a
 
 #define FXA__AFFINE_TERMS 6
 
-/* c + sum of coef[i] * atom[i]; atoms are ascending and no coef is 0. */
+/* An affine form: c + sum of coef[i] * (value of atom number atom[i]). atom[] is ascending, and no coef is 0. */
 typedef struct fxa__affine {
     int64_t c;
     int64_t coef[FXA__AFFINE_TERMS];
@@ -61,43 +63,43 @@ typedef struct fxa__affine {
 } fxa__affine;
 
 typedef enum fxa__atom_kind {
-    FXA__ATOM_INPUT, /* id: fxa_input */
-    FXA__ATOM_NODE,  /* an int node, of which only a set of values is known; id: the node */
-    FXA__ATOM_DIV,   /* form // d, d > 1 */
-    FXA__ATOM_MOD,   /* form % d, d > 1 */
-    FXA__ATOM_ABS,   /* abs(form) */
-    FXA__ATOM_WRAP   /* form wrapped to 32 bits; d is 2^32 */
+    FXA__ATOM_INPUT, /* an input of type int (a coordinate, a length); id: its fxa_input */
+    FXA__ATOM_NODE,  /* an int node of which only a set of values is known; id: index of the node */
+    FXA__ATOM_DIV,   /* floor division of an affine form: form // d, d > 1 */
+    FXA__ATOM_MOD,   /* remainder of an affine form: form % d, d > 1 */
+    FXA__ATOM_ABS,   /* absolute value of an affine form */
+    FXA__ATOM_WRAP   /* an affine form wrapped to 32 bits; d is 2^32 */
 } fxa__atom_kind;
 
 typedef struct fxa__atom {
-    fxa__affine form; /* form inside the atom, over earlier atoms; empty for INPUT and NODE */
-    fxa__set set;     /* superset of the values */
+    fxa__affine form; /* DIV, MOD, ABS, WRAP: the operand, a form of atoms with smaller indices; INPUT, NODE: empty */
+    fxa__set set;     /* superset of the atom's values */
     int64_t d;        /* divisor of DIV and MOD */
-    int32_t id;       /* INPUT: fxa_input; NODE: the node */
+    int32_t id;       /* INPUT: fxa_input; NODE: index of the node */
     uint32_t support; /* bit i: the atom depends on fxa_input i, which has more than one value in the box */
-    int32_t next;     /* next atom in the same hash bucket; -1 = none */
+    int32_t next;     /* index of the next atom in the same hash bucket; -1 = none */
     uint8_t kind;     /* fxa__atom_kind */
-    bool dense;       /* the atom takes every value of the set */
+    bool dense;       /* true = the atom takes every value in `set` */
 } fxa__atom;
 
-/* A form that is part of bounds, which refer to it by its index. It is primitive: the constant is 0, the coefs have no
- * common factor, and the first coef is > 0. */
+/* An affine form that bounds refer to by its index in `rows`. The form is primitive: the constant is 0, the coefs have
+ * no common factor, and the first coef is > 0. */
 typedef struct fxa__row {
     fxa__affine form;
     fxa__set set;     /* superset of the values of the form */
-    uint32_t support; /* as in fxa__atom */
-    int32_t next;     /* next row in the same hash bucket; -1 = none */
-    bool dense;       /* the form takes every value of the set */
+    uint32_t support; /* bit i: the form depends on fxa_input i, which has more than one value in the box */
+    int32_t next;     /* index of the next form in the same hash bucket; -1 = none */
+    bool dense;       /* true = the form takes every value in `set` */
 } fxa__row;
 
-/* An int node. */
+/* Analysis result of an int node. */
 typedef struct fxa__int {
-    fxa__affine form; /* if has_form: a form that equals the value modulo 2^32 */
-    fxa__set set;     /* superset of the values, within 32 bits, never empty */
-    uint32_t support; /* as in fxa__atom */
+    fxa__affine form; /* if has_form: an affine form that equals the node's value modulo 2^32 */
+    fxa__set set;     /* superset of the node's values, within 32 bits, never empty */
+    uint32_t support; /* bit i: the value depends on fxa_input i, which has more than one value in the box */
     bool has_form;
-    bool exact; /* the value equals the form without wrapping */
-    bool dense; /* every number of the set is a value */
+    bool exact; /* true = the value equals `form` without wrapping */
+    bool dense; /* true = the node takes every value in `set` */
 } fxa__int;
 
 enum { FXA__WIDE_VALUES = 8 };
@@ -108,23 +110,25 @@ typedef struct fxa__wide {
     int64_t value[FXA__WIDE_VALUES];
 } fxa__wide;
 
-#define FXA__ANY (-1)   /* value in place of a list of bounds: no bound is known */
-#define FXA__NEVER (-2) /* value in place of a list of bounds: the bool never has this value */
+#define FXA__ANY (-1) /* as fxa__truth.yes or .no, in place of a list of bounds: no bound is known */
+/* as fxa__truth.yes or .no, in place of a list of bounds: the bool is never true (yes) or never false (no) */
+#define FXA__NEVER (-2)
 
-/* A bool node. */
+/* Analysis result of a bool node. */
 typedef struct fxa__truth {
     /* lists of bounds that hold if the bool is true, and if it is false: index of the first bound, FXA__ANY or
      * FXA__NEVER */
     int32_t yes, no;
 } fxa__truth;
 
-/* A bound: the value of `row` is in `set`. An earlier bound of a list hides a later one on the same row. */
+/* A bound: the value of an affine form is in `set`. An earlier bound of a list hides a later one on the same form. */
 typedef struct fxa__bound {
-    int32_t row, next; /* indices of the form in `rows` and of the next bound of the list; next FXA__ANY = none */
+    /* row: index of the form in fxa__range.rows; next: index of the next bound of the list, FXA__ANY = none */
+    int32_t row, next;
     fxa__set set;
 } fxa__bound;
 
-/* Result of the analysis of a node, by its type. */
+/* Analysis result of a node: i, f or t, by the type of the node. */
 typedef union fxa__known {
     fxa__int i;
     fxa__real f;
@@ -143,7 +147,7 @@ typedef struct fxa__range_small {
     fxa__bound bounds[FXA__SMALL_BOUNDS];
 } fxa__range_small;
 
-enum { FXA__RANGE_BUCKETS = 128 }; /* size of the hash tables of atoms and rows, a power of two */
+enum { FXA__RANGE_BUCKETS = 128 }; /* size of the hash tables of atoms and of bounded forms, a power of two */
 
 typedef struct fxa__range {
     const fxa_program *p;
@@ -156,13 +160,15 @@ typedef struct fxa__range {
     fxa__row *rows;
     fxa__bound *bounds;
     int32_t n_atoms, n_rows, n_bounds, max_atoms, max_rows, max_bounds;
-    int32_t atom_bucket[FXA__RANGE_BUCKETS], row_bucket[FXA__RANGE_BUCKETS]; /* last entry of each bucket; -1 = none */
-    int64_t work; /* remaining steps for combining lists of bounds and enumerating values of rows */
+    /* [bucket] index of the newest atom or form of the bucket; -1 = none */
+    int32_t atom_bucket[FXA__RANGE_BUCKETS], row_bucket[FXA__RANGE_BUCKETS];
+    int64_t work; /* remaining steps for combining lists of bounds and for trying the values of forms */
     void *memory; /* the allocation; NULL = all arrays are in a fxa__range_small */
     size_t memory_size;
 } fxa__range;
 
-/* Analyses `node` and all nodes it depends on. Returns false if memory ran out. The caller closes r in either case. */
+/* Analyses `node` and all nodes that the node depends on. Returns false if memory ran out. The caller closes r in
+ * either case. */
 bool fxa__range_open(fxa__range *r, fxa__range_small *small, const fxa_program *p, int32_t node,
                      const fxa_tile_bounds *box, const double *params, const fxa_tensor_range *tensors);
 void fxa__range_close(fxa__range *r);
@@ -176,14 +182,15 @@ void fxa__affine_negate(fxa__affine *f);
 fxa__affine fxa__affine_without(const fxa__affine *f, int i); /* returns f without its term i */
 /* Returns true if the forms are equal, with constants compared modulo constants_modulo (0 = exactly). */
 bool fxa__affine_same(const fxa__affine *a, const fxa__affine *b, uint64_t constants_modulo);
-/* Sets *set to a superset of the form's values and *dense if it is equal to them. */
+/* Sets *set to a superset of the form's values, and *dense to true if the form is known to take every value in *set,
+ * else to false. */
 bool fxa__affine_range(const fxa__range *r, const fxa__affine *f, fxa__set *set, bool *dense);
-/* returns the inputs that f depends on, as in fxa__atom.support */
+/* returns the inputs that f depends on and that have more than one value in the box; bit i: fxa_input i */
 uint32_t fxa__affine_support(const fxa__range *r, const fxa__affine *f);
-/* Writes the primitive form of f (see fxa__row) to *out. Returns factor, possibly negative, such that
- * f = factor * out + constant of f; 0 if f is constant. */
+/* Writes the primitive form of f (fxa__row) to *out. Returns a factor, possibly negative, such that f = factor * *out +
+ * constant of f; 0 if f is constant. */
 int64_t fxa__affine_primitive(const fxa__affine *f, fxa__affine *out);
-/* Sets *out to the form 1 * atom of the atom equal to *a, which is added if it is new. */
+/* Sets *out to the affine form whose only term is one atom, the one equal to *a. Adds the atom if it is new. */
 bool fxa__affine_atom(fxa__range *r, const fxa__atom *a, fxa__affine *out);
 /* Returns the first load node that reads the same tensor at equal indices as load `node`; `node` itself if no earlier
  * load does. */
@@ -192,11 +199,11 @@ bool fxa__affine_div(fxa__range *r, const fxa__affine *f, int64_t d, fxa__affine
 bool fxa__affine_mod(fxa__range *r, const fxa__affine *f, int64_t d, fxa__affine *out); /* f % d, d > 0 */
 /* sets *out to abs(f); f must have a value > 0 */
 bool fxa__affine_abs(fxa__range *r, const fxa__affine *f, fxa__affine *out);
-/* Shortens a form by rewriting remainders as quotients or the reverse: q - q % 8 becomes 8 * (q // 8). */
+/* Shortens an affine form by rewriting remainders as quotients or the reverse: q - q % 8 becomes 8 * (q // 8). */
 void fxa__affine_tidy(fxa__range *r, fxa__affine *f);
-/* Returns the row of a primitive form, which is added if it is new; -1 if there are too many. */
+/* Returns the index of a primitive form in r->rows, to which the form is added if it is new; -1 if r->rows is full. */
 int32_t fxa__affine_row(fxa__range *r, const fxa__affine *f);
-/* Returns true if the row can take a value in the set, and also if this is unknown. */
+/* Returns true if the form r->rows[row] can take a value in the set, and also if this is unknown. */
 bool fxa__row_meets(fxa__range *r, int32_t row, const fxa__set *set);
 
 /* ---- Analysis of one node from its operands (range_int.c, range_float.c, range_load.c, range_bool.c) ----------- */
@@ -211,7 +218,8 @@ bool fxa__range_load_wide(fxa__range *r, int32_t node, fxa__wide *out);
  * Returns false if nothing is known. */
 bool fxa__range_load_real(fxa__range *r, int32_t node, fxa__real *out, bool *exact);
 fxa__int fxa__int_const(int64_t x); /* returns an int with the single value x */
-/* Sets *out to a form that equals an int node without wrapping; an atom of the node itself if there is no other. */
+/* Sets *out to an affine form that equals an int node without wrapping. If the analysis found no such form, the node
+ * becomes an atom, and the form is this atom. */
 bool fxa__int_form(fxa__range *r, int32_t node, fxa__affine *out);
 fxa__set fxa__int32_of_real(const fxa__real *x); /* returns a superset of the values of int(x) */
 

@@ -2,7 +2,7 @@
  *
  * Floor division, modulo and absolute value of affine forms; the results are affine forms with a new atom. Terms that
  * divide evenly are moved out of the atom first: (q + 64) // 64 becomes q // 64 + 1 and (2 * q) % 2 becomes 0. So equal
- * quotients get the same atom however they are written. If all values of the operand are in one block of d numbers,
+ * quotients get the same atom however they are written. If x // d has a single value for all values x of the operand,
  * floor division and modulo are affine and need no atom.
  */
 #include "range.h"
@@ -34,7 +34,8 @@ static void atom_shrink(fxa__affine *f, int64_t e) {
     f->c = fxa__floordiv64(f->c, e);
 }
 
-/* Splits f = d * quotient + rest, where `quotient` has the terms whose coefs d divides, and 0 <= rest.c < d. */
+/* Splits f = d * quotient + rest, where `quotient` has the terms of f with coefs divisible by d, and 0 <= rest.c <
+ * d. */
 static void atom_split(const fxa__affine *f, int64_t d, fxa__affine *quotient, fxa__affine *rest) {
     *quotient = fxa__affine_const(fxa__floordiv64(f->c, d));
     *rest = fxa__affine_const(f->c - d * quotient->c);
@@ -45,8 +46,8 @@ static void atom_split(const fxa__affine *f, int64_t d, fxa__affine *quotient, f
     }
 }
 
-/* Sets *out to the atom rest // d, or to a constant if it has a single value. The atom is dense if the steps between
- * values of `rest` are at most d, so that no quotient is skipped. */
+/* Sets *out to the atom rest // d, or to a constant if rest // d has a single value. The atom is dense (takes every
+ * value of its set) if the steps between values of `rest` are at most d, so that no quotient is skipped. */
 static bool atom_quotient(fxa__range *r, const fxa__affine *rest, int64_t d, fxa__affine *out) {
     fxa__atom a = {.kind = FXA__ATOM_DIV, .form = *rest, .d = d, .support = fxa__affine_support(r, rest)};
     fxa__affine primitive;
@@ -60,7 +61,7 @@ static bool atom_quotient(fxa__range *r, const fxa__affine *rest, int64_t d, fxa
     }
     int64_t factor = a.dense ? 1 : fxa__affine_primitive(rest, &primitive);
     if (factor > 1 || factor < -1) {
-        /* The range cannot overflow: `rest` is a multiple of `primitive`. */
+        /* This call cannot overflow: the range of `rest`, a multiple of `primitive`, did not overflow above. */
         (void)fxa__affine_range(r, &primitive, &values, &a.dense);
         a.dense = a.dense && values.n == 1 && factor <= d && -factor <= d;
     }
@@ -83,15 +84,15 @@ bool fxa__affine_div(fxa__range *r, const fxa__affine *f, int64_t d, fxa__affine
         form.c += rest.c * inner->d;
         d *= inner->d;
         atom_split(&form, d, &quotient, &rest);
-        FXA__ASSERT(quotient.n == 0); /* terms that a divides were moved out when x // a became an atom */
+        FXA__ASSERT(quotient.n == 0); /* terms that inner->d divides were moved out when x // inner->d became an atom */
         total.c += quotient.c;
     }
     *out = total;
     return true;
 }
 
-/* Returns true if one term alone takes all residues modulo d: its atom is dense over d values and independent of the
- * other terms, and its coef is coprime to d. */
+/* Returns true if one term alone takes all residues modulo d: its atom takes d or more consecutive values,
+ * independently of the other terms, and its coef is coprime to d. */
 static bool atom_covers(const fxa__range *r, const fxa__affine *f, int64_t d) {
     for (int i = 0; i < f->n; i++) {
         const fxa__atom *a = &r->atoms[f->atom[i]];
@@ -105,7 +106,7 @@ static bool atom_covers(const fxa__range *r, const fxa__affine *f, int64_t d) {
     return false;
 }
 
-/* Sets *out to the atom rest % d, or to an affine form if all values of `rest` are in one block of d numbers. */
+/* Sets *out to the atom rest % d, or to an affine form if rest // d has a single value. */
 static bool atom_residue(fxa__range *r, const fxa__affine *rest, int64_t d, fxa__affine *out) {
     fxa__atom a = {.kind = FXA__ATOM_MOD, .form = *rest, .d = d, .support = fxa__affine_support(r, rest)};
     fxa__set values;
@@ -123,7 +124,8 @@ static bool atom_residue(fxa__range *r, const fxa__affine *rest, int64_t d, fxa_
         if (lo <= hi)
             fits &= fxa__set_add(&a.set, lo, hi);
         else {
-            fxa__set_add(&a.set, 0, hi); /* fits: a.set has at most three other pieces, or contains 0..hi */
+            /* always exact: before it, a.set has at most three other intervals, or contains 0..hi */
+            fxa__set_add(&a.set, 0, hi);
             fits &= fxa__set_add(&a.set, lo, d - 1);
         }
     }
@@ -157,7 +159,7 @@ bool fxa__affine_abs(fxa__range *r, const fxa__affine *f, fxa__affine *out) {
     }
     a.form = *f;
     if (f->coef[0] < 0) fxa__affine_negate(&a.form);
-    for (int i = 0; i < values.n; i++) { /* the result has at most as many pieces: abs of a piece is one piece */
+    for (int i = 0; i < values.n; i++) { /* a.set cannot overflow: the abs of an interval is one interval */
         fxa__interval x = values.at[i];
         fxa__set_add(&a.set, fxa__max_i64(x.lo, 0), x.hi);
         fxa__set_add(&a.set, fxa__max_i64(-x.hi, 0), -x.lo);
@@ -165,8 +167,8 @@ bool fxa__affine_abs(fxa__range *r, const fxa__affine *f, fxa__affine *out) {
     return fxa__affine_atom(r, &a, out);
 }
 
-/* Rewrites term i of f, m * (z // d) or m * (z % d), with the other operation, by z = d * (z // d) + z % d. Returns
- * false if the term is neither or the result overflows. */
+/* Rewrites term i of f: a quotient m * (z // d) as a remainder, or a remainder m * (z % d) as a quotient, by z = d * (z
+ * // d) + z % d. Returns false if the term is neither or the result overflows. */
 static bool atom_rewrite(fxa__range *r, const fxa__affine *f, int i, fxa__affine *out) {
     const fxa__atom *a = &r->atoms[f->atom[i]];
     fxa__affine rest = fxa__affine_without(f, i), other, z = a->form;

@@ -1,9 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * Range analysis of bool nodes: comparisons become bounds on rows, and logical operations combine lists of bounds (see
- * range.h). A comparison of two forms is a bound on their difference. If the difference is a single quotient, remainder
- * or absolute value of a form, the bound is converted to a bound on that form, so that it can be intersected with
- * bounds of other comparisons.
+ * Range analysis of bool nodes: comparisons become bounds on affine forms (fxa__row), and logical operations combine
+ * lists of bounds (see range.h). A comparison of two forms is a bound on their difference. If the difference is a
+ * single quotient, remainder or absolute value of a form, the bound is converted to a bound on that form, so that it
+ * can be intersected with bounds of other comparisons.
  */
 #include "range.h"
 
@@ -16,28 +16,29 @@ static const fxa__truth truth_any = {FXA__ANY, FXA__ANY};
 
 /* ---- Lists of bounds --------------------------------------------------------------------------------------------- */
 
-/* Adds a bound to the front of a list; returns the new list. If capacity is exhausted, returns the list itself, which
- * is sound: it only states less. */
+/* Adds a bound to the front of a list; returns the new list. If r->bounds is full, returns the list without the bound,
+ * which is sound but less precise. */
 static int32_t truth_prepend(fxa__range *r, int32_t row, const fxa__set *set, int32_t list) {
     if (r->n_bounds == r->max_bounds) return list;
     r->bounds[r->n_bounds] = (fxa__bound){.row = row, .next = list, .set = *set};
     return r->n_bounds++;
 }
 
-/* Returns the first bound in `list` for `row`; NULL if there is none or the analysis has used up its work limit. */
+/* Returns the first bound in `list` on form number `row`; NULL if there is none or the analysis has used up its work
+ * limit. */
 static const fxa__bound *truth_find(fxa__range *r, int32_t list, int32_t row) {
     for (; list >= 0 && r->work-- > 0; list = r->bounds[list].next)
         if (r->bounds[list].row == row) return &r->bounds[list];
     return NULL;
 }
 
-/* Returns true if list a is not longer than b. */
+/* Returns true if list a is not longer than list b. */
 static bool truth_shorter(fxa__range *r, int32_t a, int32_t b) {
     while (a >= 0 && b >= 0 && r->work-- > 0) a = r->bounds[a].next, b = r->bounds[b].next;
     return a < 0;
 }
 
-/* Returns the list that holds if both lists hold; FXA__NEVER if they contradict each other. */
+/* Returns the list of bounds that hold if the bounds of both lists hold; FXA__NEVER if they contradict each other. */
 static int32_t truth_both(fxa__range *r, int32_t a, int32_t b) {
     if (a == FXA__NEVER || b == FXA__NEVER) return FXA__NEVER;
     if (!truth_shorter(r, a, b)) {
@@ -56,7 +57,8 @@ static int32_t truth_both(fxa__range *r, int32_t a, int32_t b) {
     return out;
 }
 
-/* Returns the list that holds if list a or list b holds: one bound for each row that both lists bound. */
+/* Returns the list of bounds that hold if the bounds of list a or those of list b hold: one bound for each form that
+ * both lists bound. */
 static int32_t truth_either(fxa__range *r, int32_t a, int32_t b) {
     if (a == FXA__NEVER) return b;
     if (b == FXA__NEVER) return a;
@@ -81,7 +83,7 @@ static fxa__truth truth_and(fxa__range *r, fxa__truth a, fxa__truth b) {
 
 static fxa__truth truth_not(fxa__truth a) { return (fxa__truth){a.no, a.yes}; }
 
-/* Returns the bool c ? a : b. */
+/* Returns the bounds of the bool c ? a : b. */
 static fxa__truth truth_select(fxa__range *r, fxa__truth c, fxa__truth a, fxa__truth b) {
     if (c.no == FXA__NEVER || c.yes == FXA__NEVER) return c.no == FXA__NEVER ? a : b;
     fxa__truth out;
@@ -92,7 +94,7 @@ static fxa__truth truth_select(fxa__range *r, fxa__truth c, fxa__truth a, fxa__t
 
 /* ---- Comparisons of ints ----------------------------------------------------------------------------------------- */
 
-/* Converts a set of values of factor * x + c to those of x. */
+/* Converts a set of values of factor * x + c to the set of values of x. */
 static void truth_unscale(fxa__set *set, int64_t factor, int64_t c) {
     fxa__set out = {0};
     for (int i = 0; i < set->n; i++) {
@@ -106,8 +108,8 @@ static void truth_unscale(fxa__set *set, int64_t factor, int64_t c) {
     *set = out;
 }
 
-/* Replaces *set, a set of values of an atom, by the values of the atom's form that give them; `inner` has all values of
- * the form. For an atom form % d, the form spans `blocks` blocks of d numbers from `start` on. */
+/* Replaces *set, a set of values of atom a, by the set of all values of a->form for which the atom is in *set. inner:
+ * all values of the form. For an atom form % d, the form's values are in start..start + blocks * d - 1. */
 static void truth_enter_set(const fxa__atom *a, const fxa__set *inner, int64_t start, int64_t blocks, fxa__set *set) {
     fxa__set out = {0};
     for (int i = 0; i < set->n; i++) {
@@ -123,12 +125,12 @@ static void truth_enter_set(const fxa__atom *a, const fxa__set *inner, int64_t s
 }
 
 /* Replaces `yes` and `no`, sets of values of an atom, by sets of values of the atom's form. Returns false if the bound
- * has to stay on the atom: the atom has no form, or is a remainder of more than two blocks. */
+ * must stay on the atom: the atom has no form, or it is form % d and form // d has more than two values. */
 static bool truth_enter(const fxa__range *r, const fxa__atom *a, fxa__set *yes, fxa__set *no) {
     fxa__set inner;
     bool dense;
     if (a->kind == FXA__ATOM_INPUT || a->kind == FXA__ATOM_NODE) return false;
-    /* The range cannot fail: the same call succeeded when the atom was made. */
+    /* This call cannot fail: it succeeded when the atom was added. */
     (void)fxa__affine_range(r, &a->form, &inner, &dense);
     int64_t start = 0, blocks = 1;
     if (a->kind == FXA__ATOM_MOD || a->kind == FXA__ATOM_WRAP) {
@@ -143,8 +145,8 @@ static bool truth_enter(const fxa__range *r, const fxa__atom *a, fxa__set *yes, 
     return true;
 }
 
-/* Converts a bound on a sum of a quotient and coordinates that it depends on: a + z // d in lo..hi means d * a + z in
- * d * lo..d * hi + d - 1, which is affine. Returns false if f is not such a sum. */
+/* Converts a bound on a sum a + z // d, where a has only coordinates, of which z depends on at least one: a + z // d in
+ * lo..hi means d * a + z in d * lo..d * hi + d - 1, which is affine. Returns false if f is no such sum. */
 static bool truth_multiply_out(fxa__range *r, fxa__affine *f, fxa__set *yes, fxa__set *no) {
     int at = -1;
     uint32_t others = 0;
@@ -173,12 +175,14 @@ static bool truth_multiply_out(fxa__range *r, fxa__affine *f, fxa__set *yes, fxa
     return true;
 }
 
-/* Returns the bool that is true if f is in `yes` and false if it is in `no`; both sets are subsets of f's values. */
+/* Returns the bounds of the bool that is true if f is in `yes` and false if f is in `no`; both sets are subsets of f's
+ * values. */
 static fxa__truth truth_of_form(fxa__range *r, fxa__affine f, fxa__set yes, fxa__set no) {
     for (;;) {
         fxa__affine inner;
         int64_t factor = fxa__affine_primitive(&f, &inner);
-        FXA__ASSERT(factor != 0); /* neither a compared difference nor the form of an atom is constant */
+        /* factor is 0 for a constant f, but f is the difference of a comparison or the form of an atom */
+        FXA__ASSERT(factor != 0);
         truth_unscale(&yes, factor, f.c);
         truth_unscale(&no, factor, f.c);
         f = inner;
@@ -196,7 +200,7 @@ static fxa__truth truth_of_form(fxa__range *r, fxa__affine f, fxa__set yes, fxa_
     return out;
 }
 
-/* Sets *difference to the form of x - y and *values to its values. Returns false if there is no such form. */
+/* Sets *difference to the affine form of x - y and *values to its values. Returns false if there is no such form. */
 static bool truth_difference(fxa__range *r, int32_t x, int32_t y, fxa__affine *difference, fxa__set *values) {
     fxa__affine a, b;
     bool dense;
@@ -205,7 +209,7 @@ static bool truth_difference(fxa__range *r, int32_t x, int32_t y, fxa__affine *d
     return fxa__affine_range(r, difference, values, &dense);
 }
 
-/* Returns the bool x == y, x < y or x <= y (by op), as a bound on x - y. */
+/* Returns the bounds of the bool x == y, x < y or x <= y (by op): bounds on the form x - y. */
 static fxa__truth truth_of_ints(fxa__range *r, uint32_t op, int32_t x, int32_t y) {
     fxa__affine difference;
     fxa__set values;
@@ -224,7 +228,7 @@ static fxa__truth truth_of_ints(fxa__range *r, uint32_t op, int32_t x, int32_t y
     return difference.n == 0 ? truth_any : truth_of_form(r, difference, yes, no);
 }
 
-/* Returns true if the two loads may have a common element. */
+/* Returns true if the two loads may read equal elements. */
 static bool truth_wide_meets(const fxa__wide *a, const fxa__wide *b) {
     if (a->n < 0 && b->n < 0) return a->lo <= b->hi && b->lo <= a->hi;
     const fxa__wide *list = a->n < 0 ? b : a, *other = a->n < 0 ? a : b;
@@ -237,9 +241,10 @@ static bool truth_wide_meets(const fxa__wide *a, const fxa__wide *b) {
     return false;
 }
 
-/* Returns the bool x == y of two i64 loads, compared in all 64 bits. Equal elements have equal saturated values, so the
- * `yes` of the saturated comparison holds. Its `no` holds too, unless both values can be INT32_MIN or both INT32_MAX,
- * to which different elements saturate. In that case the 64-bit elements are compared. */
+/* Returns the bounds of the bool x == y for two i64 loads, compared in all 64 bits. Equal elements have equal saturated
+ * values, so the bounds for true of the saturated comparison hold. The bounds for false hold too, unless both values
+ * can be INT32_MIN or both INT32_MAX, to which different elements saturate. In that case the 64-bit elements are
+ * compared. */
 static fxa__truth truth_of_wide(fxa__range *r, int32_t x, int32_t y) {
     if (fxa__affine_load(r, x) == fxa__affine_load(r, y)) return truth_true;
     fxa__truth out = truth_of_ints(r, FXA_OP_EQ, x, y);
@@ -258,10 +263,11 @@ static fxa__truth truth_of_wide(fxa__range *r, int32_t x, int32_t y) {
 
 /* ---- Nodes ------------------------------------------------------------------------------------------------------- */
 
-/* Returns the bool that is false (0), true (1) or unknown (-1). */
+/* Returns the bounds of a bool that is false (known 0), true (1) or unknown (-1). */
 static fxa__truth truth_of_known(int known) { return known < 0 ? truth_any : known ? truth_true : truth_false; }
 
-/* Sets *out to the bool that an int node stands for: int(bool), 0 or 1. Returns false for every other node. */
+/* If an int node is int(b) of a bool b, or the constant 0 or 1, sets *out to the bounds of the bool that it stands for.
+ * Returns false for every other node. */
 static bool truth_of_int(const fxa__range *r, int32_t node, fxa__truth *out) {
     const fxa__node *n = &r->p->nodes[node];
     if (n->op == FXA_OP_CONST && (n->imm == 0 || n->imm == 1))
@@ -273,7 +279,7 @@ static bool truth_of_int(const fxa__range *r, int32_t node, fxa__truth *out) {
     return true;
 }
 
-/* Returns the bool of a comparison node. */
+/* Returns the bounds of a comparison node, if it is true and if it is false. */
 static fxa__truth truth_compare(fxa__range *r, const fxa__node *n) {
     int32_t x = n->arg[0], y = n->arg[1];
     bool equality = n->op == FXA_OP_EQ || n->op == FXA_OP_NE;

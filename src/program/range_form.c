@@ -1,7 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
  * Affine forms over atoms: arithmetic, the set of values of a form, and the tables of atoms and of rows (the forms that
- * bounds refer to). Arithmetic is in 64 bits and checked for overflow; on overflow the caller drops the form.
+ * bounds refer to). Arithmetic is in 64 bits and checked for overflow; on overflow the caller continues without the
+ * form.
  */
 #include "range.h"
 
@@ -13,7 +14,7 @@
 
 static bool form_fits(int64_t x) { return -FXA__INF < x && x < FXA__INF; }
 
-/* Sets *out to a + times * x. Returns false if the result is not below FXA__INF in size. */
+/* Sets *out to a + times * x. Returns false if the magnitude of the result is FXA__INF or more. */
 static bool form_madd(int64_t a, int64_t times, int64_t x, int64_t *out) {
     int64_t product;
     if (!fxa__mul_i64(times, x, &product) || !form_fits(product)) return false;
@@ -21,7 +22,7 @@ static bool form_madd(int64_t a, int64_t times, int64_t x, int64_t *out) {
     return form_fits(*out);
 }
 
-/* In builds with asserts, unused members of `atom` are poisoned. */
+/* In builds with asserts, unused elements of f.atom are poisoned. */
 fxa__affine fxa__affine_const(int64_t c) {
     fxa__affine f = {.c = c};
 #if FXA_ASSERT
@@ -89,8 +90,8 @@ uint32_t fxa__affine_support(const fxa__range *r, const fxa__affine *f) {
     return support;
 }
 
-/* Sets *out to the sums of a value of so_far and coef times a value of atom; clears *dense if *out may contain numbers
- * that are not such sums. Returns false on overflow. */
+/* Sets *out to all sums x + coef * y of a value x in so_far and a value y in atom. Clears *dense if *out may contain
+ * numbers that are not such sums. Returns false on overflow. */
 static bool form_range_add(const fxa__set *so_far, int64_t coef, const fxa__set *atom, fxa__set *out, bool *dense) {
     int64_t size = coef < 0 ? -coef : coef;
     out->n = 0;
@@ -165,8 +166,8 @@ static uint32_t form_hash(uint32_t hash, const fxa__affine *f) {
     return hash;
 }
 
-/* Computes a hash of the tensor and the forms of the indices. Returns false if an index has no form, so that no other
- * load can be proven equal. */
+/* Computes a hash of a load's tensor and the affine forms of its indices. Returns false if an index has no form, so
+ * that no other load can be proven equal. */
 static bool form_load_hash(const fxa__range *r, const fxa__node *load, uint32_t *hash) {
     *hash = form_mix(FXA_OP_LOAD, load->imm);
     for (int i = 0; i < load->n_args; i++) {
@@ -192,7 +193,7 @@ static bool form_load_same(const fxa__range *r, const fxa__node *a, const fxa__n
     if (b->op != FXA_OP_LOAD || b->imm != a->imm) return false;
     for (int i = 0; i < a->n_args; i++) {
         const fxa__int *x = &fxa__range_of(r, a->arg[i])->i, *y = &fxa__range_of(r, b->arg[i])->i;
-        FXA__ASSERT(y->has_form); /* b is an atom, so atoms had not run out when y was analysed */
+        FXA__ASSERT(y->has_form); /* b was added as an atom, so the array of atoms was not full when y was analysed */
         if (!fxa__affine_same(&x->form, &y->form, (uint64_t)1 << 32)) return false;
     }
     return true;

@@ -2,7 +2,8 @@
  *
  * Range analysis of int nodes. Sums, differences and products with a constant keep an affine form modulo 2^32 even if
  * they may wrap, so terms can still cancel later. A form is exact if all its values are in one interval of 2^32
- * numbers. All other operations require the exact value, so an operand that may wrap becomes an atom of its own.
+ * numbers. All other operations require an exact form, so an operand that may wrap becomes an atom (an unknown of the
+ * forms) itself.
  */
 #include "range.h"
 
@@ -19,8 +20,8 @@ fxa__int fxa__int_const(int64_t x) {
 /* Returns x wrapped to 32 bits. */
 static int64_t int_wrap32(int64_t x) { return fxa__wrap32(x); }
 
-/* Sets *out to the values of a set wrapped to 32 bits; a piece that crosses an end becomes two. Returns false if *out
- * is a superset or unknown. */
+/* Sets *out to the values of a set wrapped to 32 bits; an interval that exceeds INT32_MIN..INT32_MAX may become two.
+ * Returns false if *out is a superset or unknown. */
 static bool int_wrap(const fxa__set *set, fxa__set *out) {
     bool fits = true;
     out->n = 0;
@@ -34,7 +35,7 @@ static bool int_wrap(const fxa__set *set, fxa__set *out) {
     return fits;
 }
 
-/* Sets *out to the analysis result of an int whose value is a form modulo 2^32. */
+/* Sets *out to the analysis result of an int whose value is an affine form modulo 2^32. */
 static void int_from_wrapping(fxa__range *r, const fxa__affine *form, fxa__int *out) {
     fxa__affine f = fxa__affine_const(int_wrap32(form->c));
     for (int i = 0; i < form->n; i++) {
@@ -62,8 +63,8 @@ static void int_from_wrapping(fxa__range *r, const fxa__affine *form, fxa__int *
     if (fxa__set_is_one(&out->set)) *out = fxa__int_const(out->set.at[0].lo);
 }
 
-/* Sets *out to the analysis result of an int whose value is a form that does not wrap and is in `bound`. Returns false
- * on overflow. */
+/* Sets *out to the analysis result of an int whose value is an affine form that does not wrap and is in `bound`.
+ * Returns false on overflow. */
 static bool int_from_exact(fxa__range *r, const fxa__affine *f, const fxa__set *bound, fxa__int *out) {
     fxa__set set;
     bool dense;
@@ -75,7 +76,8 @@ static bool int_from_exact(fxa__range *r, const fxa__affine *f, const fxa__set *
     return true;
 }
 
-/* Sets *out to an int of which only a set is known. The node becomes an atom, so that equal terms of it cancel. */
+/* Sets *out to the analysis result of an int node of which only a set of values is known. The node becomes an atom, an
+ * unknown of affine forms, so that terms with this node can cancel. */
 static void int_from_set(fxa__range *r, int32_t node, const fxa__set *set, uint32_t support, bool dense,
                          fxa__int *out) {
     fxa__atom a = {.kind = FXA__ATOM_NODE, .id = node, .set = *set, .support = support, .dense = dense};
@@ -104,7 +106,7 @@ bool fxa__int_form(fxa__range *r, int32_t node, fxa__affine *out) {
     return fxa__affine_atom(r, &a, out);
 }
 
-/* Sets *out to a form equal to the node modulo 2^32. Returns false if atoms run out. */
+/* Sets *out to an affine form equal to the node modulo 2^32. Returns false if the array of atoms is full. */
 static bool int_wrapping_form(fxa__range *r, int32_t node, fxa__affine *out) {
     const fxa__int *x = &fxa__range_of(r, node)->i;
     if (!x->has_form) return fxa__int_form(r, node, out);
@@ -121,7 +123,8 @@ static fxa__interval int_interval(const fxa__int *x) {
     return (fxa__interval){fxa__set_lo(&x->set), fxa__set_hi(&x->set)};
 }
 
-/* Sets *out to a * x + b * y + c modulo 2^32; y -1 = no second term. Returns false if there is no form. */
+/* Sets *out to the analysis result of a * x + b * y + c modulo 2^32; y -1 = no second term. Returns false if there is
+ * no affine form. */
 static bool int_linear(fxa__range *r, int32_t x, int64_t a, int32_t y, int64_t b, int64_t c, fxa__int *out) {
     fxa__affine sum = fxa__affine_const(c), f;
     if (!int_wrapping_form(r, x, &f) || !fxa__affine_add(&sum, &f, a, &sum)) return false;
@@ -130,8 +133,8 @@ static bool int_linear(fxa__range *r, int32_t x, int64_t a, int32_t y, int64_t b
     return true;
 }
 
-/* Sets *out to the analysis result of x // d or, if `mod`, of x % d. A power of two divides 2^32, so the remainder by a
- * power of two needs no exact form. Returns false if there is no form. */
+/* Sets *out to the analysis result of x // d or, if `mod`, of x % d. For the remainder by a power of two, which divides
+ * 2^32, a form of x modulo 2^32 is enough. Returns false if there is no affine form. */
 static bool int_divide(fxa__range *r, int32_t x, int64_t d, bool mod, fxa__int *out) {
     fxa__affine f;
     if (d == 0) {
@@ -155,7 +158,8 @@ static bool int_divide(fxa__range *r, int32_t x, int64_t d, bool mod, fxa__int *
     return int_from_exact(r, &f, &bound, out);
 }
 
-/* Sets *out to x & mask if mask is 2^n - 1 (x % 2^n) or -2^n (x - x % 2^n). Returns false otherwise. */
+/* Sets *out to the analysis result of x & mask if mask is 2^n - 1 (x % 2^n) or -2^n (x - x % 2^n). Returns false for
+ * other masks, or if there is no affine form. */
 static bool int_and(fxa__range *r, int32_t x, int64_t mask, fxa__int *out) {
     int64_t low = mask >= 0 ? mask : ~mask;
     fxa__int rest;
@@ -168,7 +172,7 @@ static bool int_and(fxa__range *r, int32_t x, int64_t mask, fxa__int *out) {
     return true;
 }
 
-/* Returns the node, x or y, that min or max (op) of both always equals; -1 if neither is proven. */
+/* Returns the node, x or y, that min(x, y) or max(x, y) (by op) always equals; -1 if neither is proven. */
 static int32_t int_pick(fxa__range *r, uint32_t op, int32_t x, int32_t y) {
     fxa__affine a, b, difference;
     fxa__set set;
@@ -180,13 +184,13 @@ static int32_t int_pick(fxa__range *r, uint32_t op, int32_t x, int32_t y) {
     return -1;
 }
 
-/* Sets *out to the analysis result of another int node. Returns false if `node` is -1. */
+/* Sets *out to the analysis result of int node `node`. Returns false if `node` is -1. */
 static bool int_picked(fxa__range *r, int32_t node, fxa__int *out) {
     if (node >= 0) *out = fxa__range_of(r, node)->i;
     return node >= 0;
 }
 
-/* Sets *out to abs(x). Returns false if there is no form. */
+/* Sets *out to the analysis result of abs(x). Returns false if there is no affine form. */
 static bool int_abs(fxa__range *r, int32_t x, fxa__int *out) {
     fxa__affine f;
     fxa__interval a = int_interval(&fxa__range_of(r, x)->i);
@@ -196,8 +200,8 @@ static bool int_abs(fxa__range *r, int32_t x, fxa__int *out) {
     return int_from_exact(r, &f, &bound, out);
 }
 
-/* Sets *out from the affine forms of the operands, which is more precise than from intervals. Returns false if there is
- * no form for the operation. */
+/* Sets *out from the affine forms of the operands, which is more precise than from intervals. Returns false if the
+ * result has no affine form. */
 static bool int_by_form(fxa__range *r, const fxa__node *node, fxa__int *out) {
     int32_t x = node->arg[0], y = node->arg[1];
     const fxa__int *a = &fxa__range_of(r, x)->i, *b = node->n_args > 1 ? &fxa__range_of(r, y)->i : a;
@@ -225,14 +229,15 @@ static bool int_by_form(fxa__range *r, const fxa__node *node, fxa__int *out) {
     }
 }
 
-/* The rules of interval_rules.h, by operation. */
+/* [fxa_op] rule of interval_rules.h for the operation; NULL = no rule */
 static fxa__interval (*const int_rules[FXA_OP_COUNT])(fxa__interval, fxa__interval) = {
 #define INT_RULE(ID, value) [FXA_OP_##ID] = fxa__ints_##ID,
     FXA__INT_RULES(INT_RULE)
 #undef INT_RULE
 };
 
-/* Sets *out from the intervals of the operands alone. min and max of independent dense operands are dense. */
+/* Sets *out from the intervals of the operands alone. The result of min or max takes every value of its interval (is
+ * dense) if each operand does and the operands depend on no common input. */
 static void int_by_interval(fxa__range *r, int32_t at, const fxa__node *node, fxa__int *out) {
     const fxa__int *a = &fxa__range_of(r, node->arg[0])->i,
                    *b = node->n_args > 1 ? &fxa__range_of(r, node->arg[1])->i : a;
@@ -250,7 +255,7 @@ static void int_by_interval(fxa__range *r, int32_t at, const fxa__node *node, fx
     int_from_set(r, at, &set, support, dense, out);
 }
 
-/* Sets *out by evaluation if every operand has a single value; else returns false. */
+/* Sets *out to the evaluated result if every operand has a single value; else returns false. */
 static bool int_by_value(fxa__range *r, const fxa__node *node, fxa__int *out) {
     fxa__val x[3];
     for (int i = 0; i < node->n_args; i++) {
@@ -262,7 +267,7 @@ static bool int_by_value(fxa__range *r, const fxa__node *node, fxa__int *out) {
     return true;
 }
 
-/* ---- Leaves, selects, casts -------------------------------------------------------------------------------------- */
+/* ---- Inputs, loads, selects, casts ------------------------------------------------------------------------------- */
 
 static void int_input(fxa__range *r, const fxa__node *node, fxa__int *out) {
     int64_t lo = r->box->lo[node->imm], hi = r->box->hi[node->imm];

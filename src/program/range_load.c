@@ -64,10 +64,12 @@ typedef struct load_walk {
     bool more;                                  /* true = the walk has not ended */
 } load_walk;
 
-/* Maximum number of elements read for one load, enough for the keys of a tile; it bounds the time of an analysis. */
+/* Maximum number of elements read for one load, enough for the keys of a tile. The limit bounds the time of an
+ * analysis. */
 enum { LOAD_FEW = 1024 };
 
-/* Starts a walk and subtracts its number of elements from r->work. Returns false if there are too many. */
+/* Starts a walk and subtracts the number of its elements from r->work. Returns false if there are more elements than
+ * LOAD_FEW or r->work. */
 static bool load_walk_begin(fxa__range *r, const fxa__node *node, const fxa_view *view, load_walk *w) {
     int64_t count = 1;
     *w = (load_walk){.view = view, .more = true};
@@ -96,8 +98,8 @@ static int64_t load_walk_next(load_walk *w, bool *inside) {
     return offset;
 }
 
-/* Takes the elements along the last axis if all of them are in bounds: sets *offset to the first, advances past them
- * and returns their number. Returns 0 and takes none otherwise. */
+/* Takes all elements of the walk along the last axis if they are in bounds: sets *offset to the offset of the first,
+ * advances the walk past them and returns their number. Otherwise takes none and returns 0. */
 static int64_t load_walk_run(load_walk *w, int64_t *offset) {
     int32_t index[FXA_MAX_RANK] = {0};
     int last = w->view->rank - 1;
@@ -110,8 +112,8 @@ static int64_t load_walk_run(load_walk *w, int64_t *offset) {
     return w->hi[last] - w->lo[last] + 1;
 }
 
-/* Takes the next elements: a run at offsets *at, *at + *step, ..., or a single one, which may be out of bounds (*inside
- * false). Returns their number. */
+/* Takes the next elements of the walk: a run at offsets *at, *at + *step, ..., or a single element, which may be out of
+ * bounds (*inside false). Returns the number of elements taken. */
 static int64_t load_walk_some(load_walk *w, int64_t *at, int64_t *step, bool *inside) {
     int64_t n = load_walk_run(w, at);
     *step = n > 0 ? w->view->stride[w->view->rank - 1] : 0;
@@ -123,8 +125,8 @@ static int64_t load_walk_some(load_walk *w, int64_t *at, int64_t *step, bool *in
 
 enum { LOAD_PIECE = 16 }; /* number of elements that one memcmp compares with their predecessors */
 
-/* Returns how many of the n contiguous elements from `at` on equal the element before them, in multiples of LOAD_PIECE.
- * The caller skips them: tables of document or block ids have long runs of equal elements. */
+/* Returns how many of the n contiguous elements from `at` on equal their predecessor, in multiples of LOAD_PIECE. The
+ * caller skips these elements: tables of document or block ids have long runs of equal elements. */
 static int64_t load_repeats(const fxa_view *view, int64_t at, int64_t n) {
     int64_t size = (int64_t)fxa_dtype_size(view->dtype), i = 0;
     const char *x = (const char *)view->data + at * size;
@@ -133,7 +135,8 @@ static int64_t load_repeats(const fxa_view *view, int64_t at, int64_t n) {
     return i;
 }
 
-/* Sets *out to the elements that a load can reach. Returns false if there are too many. */
+/* Sets *out to the set of elements that a load can reach. Returns false if there are more such elements than LOAD_FEW
+ * or r->work. */
 static bool load_elements(fxa__range *r, const fxa__node *node, const fxa_view *view, fxa__set *out) {
     load_walk w;
     int32_t before = 0;
@@ -192,7 +195,7 @@ fxa__set fxa__range_load(fxa__range *r, int32_t at) {
 
 /* ---- 64-bit elements of i64 -------------------------------------------------------------------------------------- */
 
-/* Adds the element x to w. */
+/* Adds the element x to the set w. */
 static void load_wide_add(fxa__wide *w, int64_t x) {
     bool first = w->n == 0;
     for (int i = 0; i < w->n; i++)

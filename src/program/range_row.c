@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
  * fxa__row_meets: decides whether a form can take a value in a set.
- *   - a dense form takes every value of its own set
+ *   - a dense form, which takes every value of its own set: by intersecting both sets
  *   - a form of two terms, such as 2 * q - 3 * k: by solving the Diophantine equation a * x + b * y = v
  *   - a form that varies with one coordinate, such as (5 * q) % 64 or q // 8 - q % 8: by trying its values
  * In all other cases the result is true, which is sound.
@@ -12,7 +12,7 @@
 #include "../base/num.h"
 
 enum { ROW_MAX_VALUES = 64, ROW_MAX_WALK = 256, ROW_MAX_ATOMS = 64 };
-enum { ROW_SOLVE_WORK = 16 }; /* steps of work that one equation costs */
+enum { ROW_SOLVE_WORK = 16 }; /* steps of work for solving one equation a * x + b * y = v */
 
 /* Returns the inverse of a modulo m > 1; both are coprime and below 2^31. */
 static int64_t row_inverse(int64_t a, int64_t m) {
@@ -38,11 +38,11 @@ static bool row_solve(int64_t a, fxa__interval x, int64_t b, fxa__interval y, in
     return lo + step - m * fxa__floordiv64(step, m) <= hi;
 }
 
-/* Returns true if coef is small enough for row_solve; atoms have at most 32 bits. */
+/* Returns true if coef is small enough for row_solve; values of atoms have at most 32 bits. */
 static bool row_fits_int32(int64_t coef) { return -((int64_t)1 << 31) < coef && coef < (int64_t)1 << 31; }
 
 /* Returns true if a form a*x + b*y has a value in `set`, where the atoms x and y are independent and each takes every
- * value of its own set. Returns true too if there are too many values to try. */
+ * value of its own set. Also returns true if there are too many values to try. */
 static bool row_two_terms(fxa__range *r, const fxa__affine *f, const fxa__set *set) {
     const fxa__atom *x = &r->atoms[f->atom[0]], *y = &r->atoms[f->atom[1]];
     FXA__ASSERT(f->coef[0] > 0);
@@ -77,15 +77,17 @@ static int64_t row_atom_at(const fxa__atom *a, int64_t x, const int64_t *atoms) 
     }
 }
 
-/* Returns true if determined[] is true for all atoms of a form: one coordinate determines its value. */
+/* Returns true if determined[] is true for all atoms of a form: the coordinate that is tried then determines the form's
+ * value. */
 static bool row_form_determined(const fxa__affine *f, const bool *determined) {
     for (int i = 0; i < f->n; i++)
         if (!determined[f->atom[i]]) return false;
     return true;
 }
 
-/* Returns true if the row takes a value in the set for some value of `input`, the only coordinate it depends on; tries
- * all values. Returns true also if there are more than ROW_MAX_WALK values or if `input` does not determine the row. */
+/* Returns true if the form of *row takes a value in the set for some value of `input`, the only coordinate that the
+ * form depends on; tries all values. Returns true also if there are more than ROW_MAX_WALK values or if `input` does
+ * not determine the form's value. */
 static bool row_walk(fxa__range *r, const fxa__row *row, int32_t input, const fxa__set *set) {
     int64_t atoms[ROW_MAX_ATOMS] = {0}, from = r->box->lo[input], to = r->box->hi[input];
     bool determined[ROW_MAX_ATOMS] = {false};

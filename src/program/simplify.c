@@ -19,10 +19,10 @@ enum { SIMPLIFY_NONE = -2, SIMPLIFY_AGAIN = -3 };
 
 static const fxa__node *simplify_arg(const fxa_builder *b, const fxa__node *n, int i) { return &b->nodes[n->arg[i]]; }
 
-/* Returns true if an int or bool node is this constant. */
+/* Returns true if an int or bool node is the constant `value`. */
 static bool simplify_is_int(const fxa__node *x, int32_t value) { return x->op == FXA_OP_CONST && x->imm == value; }
 
-/* Returns true if a float node is a constant with the same bits; 0.0 differs from -0.0. */
+/* Returns true if a float node is a constant with the bits of `value`; 0.0 differs from -0.0. */
 static bool simplify_is_float(const fxa__node *x, double value) {
     return x->op == FXA_OP_CONST && memcmp(&x->f, &value, sizeof value) == 0;
 }
@@ -80,7 +80,7 @@ static bool simplify_foldable(const fxa_builder *b, const fxa__node *n) {
     switch ((fxa__exact)fxa__op_info_get(n->op)->exact) {
     case FXA__EXACT_ALWAYS: return true;
     case FXA__EXACT_POWERS: return simplify_pow_exact(simplify_arg(b, n, 0)->f, simplify_arg(b, n, 1)->f);
-    default: return false; /* NEVER */
+    default: return false; /* FXA__EXACT_NEVER */
     }
 }
 
@@ -210,8 +210,8 @@ static fxa_value simplify_cast(fxa_builder *b, fxa__node *n) {
     return SIMPLIFY_AGAIN;
 }
 
-/* Builds an operation whose operands have been converted; y and z are ignored beyond its arity. An operand of -1 means
- * that the builder has failed. */
+/* Builds an operation whose operands have been converted; y and z are ignored if the operation has fewer operands. An
+ * operand of -1 means that the builder has failed. */
 static fxa_value simplify_build(fxa_builder *b, fxa_op op, fxa_type type, fxa_value x, fxa_value y, fxa_value z) {
     fxa__node n = {.op = (uint8_t)op, .type = (uint8_t)type, .n_args = fxa__op_info_get(op)->arity, .arg = {x}};
     if (fxa__builder_failed(b)) return -1;
@@ -252,7 +252,7 @@ static fxa_value simplify_softplus(fxa_builder *b, const fxa__node *n) {
     return simplify_build(b, FXA_OP_ADD, FXA_FLOAT, above, y, 0);
 }
 
-/* Rule of with_grad(x, y): it is x in programs that are not differentiated. Nested with_grads are merged:
+/* Rule of with_grad(x, y): with_grad(x, y) is x in programs that are not differentiated. Nested with_grads are merged:
  * with_grad(with_grad(a, b), with_grad(c, d)) is with_grad(a, d). */
 static fxa_value simplify_with_grad(fxa_builder *b, fxa__node *n) {
     const fxa__node *x = simplify_arg(b, n, 0), *y = simplify_arg(b, n, 1);
