@@ -10,8 +10,8 @@
 
 #include "../program/linear.h"
 
-/* Fills forms[n_nodes]. The forms hold for all coordinates; only the bit FXA__NONAFFINE_SHIFTS of a comparison assumes
- * coordinates from 0 to FXA__MAX_COORDINATE (linear.h). */
+/* Writes the affine form of each node to forms[n_nodes]. The forms hold for all coordinates. Exception: the bit
+ * FXA__NONAFFINE_SHIFTS of a comparison holds only for coordinates from 0 to FXA__MAX_COORDINATE (linear.h). */
 void fxa__lower_affine(const fxa_program *p, fxa__linear *forms);
 
 /* Returns the sign (1 or -1) if the node is sign * k + x, where x does not depend on k; else 0. x is the value of the

@@ -2,8 +2,7 @@
  *
  * Splits a mask into conjuncts (conjunct.h). A walk from the mask down marks the nodes that must be true and those that
  * must be false. An `and` that must be true, an `or` that must be false and every `not` are split further. Every other
- * marked node is a leaf and becomes one or two parts. Each node is visited at most twice, so the time is linear in the
- * program size.
+ * marked node becomes one or two parts. Each node is visited at most twice, so the time is linear in the program size.
  */
 #include "conjunct.h"
 
@@ -31,8 +30,8 @@ typedef struct conjunct_work {
 typedef struct conjunct_sum {
     int64_t coef[FXA_INPUT_COUNT], c;
     int32_t bound;          /* node that depends on neither q, k nor the score; -1 = none */
-    int8_t times;           /* sign of `bound`: 1 or -1 */
-    bool needs_small_bound; /* true: the sum is exact only if the value of `bound` is in [-2^30, 2^30] */
+    int8_t times;           /* factor of the value of node `bound` in the sum: 1 or -1 */
+    bool needs_small_bound; /* true = the sum is exact only if the value of `bound` is in [-2^30, 2^30] */
 } conjunct_sum;
 
 /* Adds times * node to the affine form `form`; one non-affine node is stored in sum->bound instead. Returns false if
@@ -87,8 +86,8 @@ static bool conjunct_difference(const conjunct_sum *x, const conjunct_sum *y, in
 
 /* ---- Conversion of a sum >= 0 to a part of the mask -------------------------------------------------------------- */
 
-/* Divides the inequality `s >= 0` by the coefficient of k if that divides all coefficients, and rounds c down: 2 * k <=
- * 2 * q + 1 becomes k <= q. */
+/* Divides the inequality `s >= 0` by the coefficient of k if this coefficient divides all coefficients, and rounds c
+ * down: 2 * k <= 2 * q + 1 becomes k <= q. */
 static void conjunct_divide(conjunct_sum *s) {
     int64_t by = s->coef[FXA_INPUT_K] < 0 ? -s->coef[FXA_INPUT_K] : s->coef[FXA_INPUT_K];
     if (by < 2 || s->bound >= 0) return;
@@ -98,14 +97,14 @@ static void conjunct_divide(conjunct_sum *s) {
     s->c = fxa__floordiv64(s->c, by);
 }
 
-/* Returns true if the coefficients of q, k, q_len and k_len are the given ones and all others are 0. */
+/* Returns true if the coefficients of q, k, q_len and k_len have the given values and all other coefficients are 0. */
 static bool conjunct_coefs_are(const conjunct_sum *s, int64_t q, int64_t k, int64_t q_len, int64_t k_len) {
     return s->coef[FXA_INPUT_Q] == q && s->coef[FXA_INPUT_K] == k && s->coef[FXA_INPUT_Q_LEN] == q_len &&
            s->coef[FXA_INPUT_K_LEN] == k_len && s->coef[FXA_INPUT_B] == 0 && s->coef[FXA_INPUT_H] == 0 &&
            s->coef[FXA_INPUT_HEADS] == 0 && s->coef[FXA_INPUT_Q_ROW] == 0 && s->coef[FXA_INPUT_K_ROW] == 0;
 }
 
-/* Converts the inequality s >= 0 to a part. Returns false if it is none of CAUSAL, WINDOW and LENGTH. */
+/* Converts the inequality s >= 0 to a part. Returns false if the inequality is none of CAUSAL, WINDOW and LENGTH. */
 static bool conjunct_not_negative(conjunct_sum *s, fxa__part *out) {
     static const struct {
         int64_t q, k, q_len, k_len;
@@ -131,8 +130,8 @@ static bool conjunct_not_negative(conjunct_sum *s, fxa__part *out) {
     return false;
 }
 
-/* Converts the inequality times * x <= y - minus (times is 1 or -1) to a part. Returns false if it is none of CAUSAL,
- * WINDOW and LENGTH. */
+/* Converts the inequality times * x <= y - minus (times is 1 or -1) to a part. Returns false if the inequality is none
+ * of CAUSAL, WINDOW and LENGTH. */
 static bool conjunct_below(const conjunct_work *w, int32_t x, int32_t times, int32_t y, int64_t minus, fxa__part *out) {
     conjunct_sum left, right, difference;
     return conjunct_side(w, x, times, &left) && conjunct_side(w, y, 1, &right) &&
@@ -141,7 +140,7 @@ static bool conjunct_below(const conjunct_work *w, int32_t x, int32_t times, int
 
 /* ---- Equality of a row value and a key value --------------------------------------------------------------------- */
 
-/* Returns true if replacing q by k in node x gives node y. Returns false also if that takes more than *steps
+/* Returns true if replacing q by k in node x gives node y. Also returns false if the test takes more than *steps
  * comparisons of nodes. An x that reads q_row has no such y, since q == k does not imply q_row == k_row. Nodes are
  * unique, so subexpressions without q must be the same node. Nodes of equal operation and imm have equally many
  * operands. */
@@ -155,7 +154,7 @@ static bool conjunct_swapped(const conjunct_work *w, int32_t x, int32_t y, int *
     return true;
 }
 
-/* Writes the comparison n as an EQUAL part. Returns false unless one side reads q only and the other k only. */
+/* Writes the comparison n as an EQUAL part. Returns false unless one side reads only q and the other side only k. */
 static bool conjunct_equal(const conjunct_work *w, const fxa__node *n, fxa__part *out) {
     uint32_t x = fxa__linear_reads(&w->forms[n->arg[0]]), y = fxa__linear_reads(&w->forms[n->arg[1]]);
     if ((x | y) & CONJUNCT_SCORE || (x & CONJUNCT_Q) == (y & CONJUNCT_Q) || (x & CONJUNCT_K) == (y & CONJUNCT_K) ||
@@ -227,7 +226,8 @@ static fxa__part_kind conjunct_by_reads(const conjunct_work *w, int32_t node) {
     return reads & CONJUNCT_Q ? FXA__PART_OTHER : FXA__PART_KEY;
 }
 
-/* Writes the parts of a leaf. Returns the number of parts: 0 if the leaf is a constant and holds, else 1 or 2. */
+/* Writes the parts of a condition that is no conjunction: `node` or, if `negated`, its negation. Returns the number of
+ * parts: 0 if the condition is a constant and true, else 1 or 2. */
 static int conjunct_leaf(const conjunct_work *w, int32_t node, bool negated, fxa__part out[2]) {
     const fxa__node *n = &w->p->nodes[node];
     if (n->op == FXA_OP_CONST && (n->imm != 0) != negated) return 0;
@@ -246,7 +246,7 @@ static int conjunct_leaf(const conjunct_work *w, int32_t node, bool negated, fxa
 /* ---- The mask ---------------------------------------------------------------------------------------------------- */
 
 /* Marks the operands of n that must all be true (or false) for n to have the truth value `sense`. Returns false if n
- * has no such operands: it is a leaf. */
+ * has no such operands, so that n is not split. */
 static bool conjunct_split(const fxa__node *n, uint8_t sense, uint8_t *marks) {
     uint8_t opposite = sense == CONJUNCT_TRUE ? CONJUNCT_FALSE : CONJUNCT_TRUE;
     if (n->op == FXA_OP_NOT) {

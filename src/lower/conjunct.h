@@ -32,21 +32,23 @@ typedef struct fxa__part {
     bool negated; /* ROW, KEY, OTHER: the part holds where `node` is false */
     /* CAUSAL, WINDOW, PREFIX: the condition is aligned to the bottom right (definition of Q at the top) */
     bool aligned;
-    bool of_length;         /* LENGTH, PREFIX: the limit of k is relative to k_len */
-    bool needs_small_bound; /* valid only if the value of `bound` is in [-2^30, 2^30]; engines check it before a run */
-    bool same;              /* EQUAL: `key` is `row` with q replaced by k, as in t[q] == t[k] */
+    bool of_length; /* LENGTH, PREFIX: the limit of k is relative to k_len */
+    /* true = the part is valid only if the value of `bound` is in [-2^30, 2^30]; engines check the value before a
+     * run */
+    bool needs_small_bound;
+    bool same;          /* EQUAL: `key` is `row` with q replaced by k, as in t[q] == t[k] */
     bool wide;          /* EQUAL: row and key are i64 loads, compared in all 64 bits, not as saturated 32-bit ints */
-    int8_t times_bound; /* sign of `bound`: 1 or -1 */
+    int8_t times_bound; /* factor of the value of `bound` in C (definition at the top): 1 or -1 */
     int32_t node;       /* bool node of the mask that this part implements, alone or with a second part */
     int32_t bound;      /* int node that reads neither q, k nor the score; -1 = none */
-    int32_t row, key;   /* EQUAL: the two int nodes; -1 for other kinds */
+    int32_t row, key;   /* EQUAL: the two int nodes that are compared; -1 for other kinds */
     int64_t c, prefix;  /* constants of the condition (fxa__part_kind) */
 } fxa__part;
 
 typedef struct fxa__conjuncts {
     fxa__part *parts; /* [n] conditions; the mask is true where all are */
     size_t n, capacity;
-    bool exact; /* true: no part is of kind OTHER */
+    bool exact; /* true = no part is of kind OTHER */
 } fxa__conjuncts;
 
 /* Splits the mask of a SCORE program into *out. Without parts, every pair is attended. Returns false if memory ran out.

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * Computes which inputs each node depends on, and how often its value changes (depend.h).
+ * Computes which inputs each node depends on, and how often the node's value changes (depend.h).
  */
 #include "depend.h"
 
@@ -8,7 +8,7 @@
 
 enum { DEPEND_SCORE = 1 << FXA_INPUT_SCORE | 1 << FXA_INPUT_DSCORE, DEPEND_H = 1 << FXA_INPUT_H };
 
-/* Returns true if a set of inputs depends on both the row and the key. */
+/* Returns true if a set of inputs contains an input that varies with the row and an input that varies with the key. */
 static bool depend_is_of_pair(uint32_t inputs) { return (inputs & FXA__OF_ROW) && (inputs & FXA__OF_KEY); }
 
 void fxa__lower_depend(const fxa_program *p, const fxa__linear *forms, fxa__depend *out) {

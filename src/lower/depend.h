@@ -5,8 +5,8 @@
  * run, batch entry, head, row, key, head and key, or diagonal.
  *
  * Sets are conservative: a node has the same bits for all values of the inputs that its set leaves out, while a set may
- * contain inputs without effect (0 * q depends on q). A set contains only leaves that are evaluated to compute the
- * node. with_grad depends on what its first operand depends on.
+ * contain inputs without effect (0 * q depends on q). A set contains only inputs, params and tensors that are read to
+ * compute the node. with_grad depends on what its first operand depends on.
  */
 #ifndef FXA_LOWER_DEPEND_H
 #define FXA_LOWER_DEPEND_H
@@ -14,13 +14,15 @@
 #include "../program/linear.h"
 
 typedef struct fxa__depend {
-    uint32_t inputs; /* bit i: fxa_input i */
-    bool diagonal;   /* depends on row and key through q - k only, for coordinates and lengths 0..FXA__MAX_COORDINATE */
-    uint64_t params; /* bit i: param i */
-    uint64_t tensors; /* bit i: reads an element of tensor i */
+    uint32_t inputs; /* bit i = the node depends on fxa_input i */
+    /* true = the node depends on row and key only through q - k, for coordinates and lengths from 0 to
+     * FXA__MAX_COORDINATE */
+    bool diagonal;
+    uint64_t params;  /* bit i = the node depends on param i */
+    uint64_t tensors; /* bit i = the node depends on an element of tensor i */
 } fxa__depend;
 
-/* Fills out[n_nodes] with the sets of every node. forms: filled by fxa__lower_affine; if NULL, `diagonal` is always
+/* Writes the sets of every node to out[n_nodes]. forms: the result of fxa__lower_affine; if NULL, `diagonal` is always
  * false. */
 void fxa__lower_depend(const fxa_program *p, const fxa__linear *forms, fxa__depend *out);
 

@@ -84,8 +84,8 @@ static void emit_int(int32_t x, fxa__writer *w) {
 /* Returns the C type of a node's variable. */
 static const char *emit_type(const fxa__node *n) { return n->type == FXA_FLOAT ? "real" : "int"; }
 
-/* Returns true if a node has a statement of its own. Constants, params and given text of level RUN have none: they are
- * written in place. */
+/* Returns true if a node has a statement of its own. Nodes without one are written in place as operands: constants,
+ * params, and nodes of level RUN for which the caller has given a text (e->given). */
 bool fxa__emit_has_statement(const fxa__emit *e, int32_t node) {
     const fxa__node *n = &e->p->nodes[node];
     return n->op != FXA_OP_CONST && n->op != FXA_OP_PARAM && !(e->given[node] && e->level[node] == FXA__EMIT_RUN);
@@ -175,8 +175,8 @@ static void emit_fused(const fxa__emit *e, const fxa__node *n, int product, fxa_
     fxa__write_format(w, ")");
 }
 
-/* Writes an int division or remainder by a power of two as a shift or a bit mask, which round down like // and %, also
- * for negative operands. Returns false if n is no such operation. */
+/* Writes an int division or remainder by a power of two as a shift or a bit mask, which round down like // and %, for
+ * negative operands too. Returns false if n is no such operation. */
 static bool emit_power(const fxa__emit *e, const fxa__node *n, fxa__writer *w) {
     if (n->type != FXA_INT || (n->op != FXA_OP_MOD && n->op != FXA_OP_FLOORDIV)) return false;
     const fxa__node *by = &e->p->nodes[n->arg[1]];
@@ -189,8 +189,8 @@ static bool emit_power(const fxa__emit *e, const fxa__node *n, fxa__writer *w) {
     return true;
 }
 
-/* Returns true for squares and cubes in a dialect that writes them as products; pow would take a hundred instructions
- * and be no more accurate. */
+/* Returns true for squares and cubes in a dialect that writes them as products. A call of pow would take a hundred
+ * instructions and be no more accurate. */
 bool fxa__emit_is_small_power(const fxa__emit *e, const fxa__node *n) {
     if (!emit_dialects[e->dialect].small_powers || n->op != FXA_OP_POW) return false;
     const fxa__node *by = &e->p->nodes[n->arg[1]];

@@ -6,15 +6,16 @@
  * fxa__program_eval (tests/lower/test_emit.c).
  *
  * Each node has a level: the loop in which it is computed. A node that an inner level or an output reads is *hoisted*:
- * the caller declares its variable (fxa__lower_emit_hoisted) in a scope that both levels see. Other nodes are local
- * constants of their level's statements. Constants and params have no statement; their text is the value.
+ * the caller declares the node's variable (fxa__lower_emit_hoisted) in a scope that both levels see. Other nodes are
+ * local constants of their level's statements. Constants and params have no statement; their text is the value.
  *
  * The text of a level reads the hoisted variables of outer levels, the arguments `a` (f[], i[] and tensor[], whose
  * members are data, size[] and stride[]), and by name the inputs of that level and of the levels outside it:
  *
  *   RUN   none    HEAD  b, h, q_len, k_len, heads    ROW  q    KEY  k    PAIR  score, dscore
  *
- * Equality of two i64 loads compares all 64 bits; if `given` replaces both loads by text, it compares 32-bit ints.
+ * Equality of two i64 loads compares all 64 bits; if `given` replaces both loads by text, the 32-bit ints of the texts
+ * are compared.
  *
  * In f32, a sum with a product as operand is one fused multiply-add. Whether a product is fused depends only on the
  * node and its operands, so a program's text has the same bits wherever it is placed.
@@ -47,21 +48,22 @@ typedef struct fxa__emit {
     uint8_t *used;
     uint8_t *hoisted; /* 1 = an inner level or an output reads the node; 0 for constants and params */
     /* Arrays with one element per node, initially zero; the caller sets them before fxa__lower_emit_require: */
-    const char **given;   /* text that replaces the node's operation; NULL = none */
+    const char **given;   /* text that replaces the expression of the node's operation; NULL = none */
     uint8_t *nonnegative; /* 1 = the node is an int and never negative */
     uint8_t *unfused;     /* 1 = a float product that must not be fused into a sum */
-    /* loads: where the per-head base (emit_load.c) is computed: 0 = no base, 1 = in another text, 2 = in this text */
+    /* loads: where the load's base address for the current head (emit_load.c) is computed: 0 = nowhere, 1 = in a text
+     * that is emitted separately, 2 = in this text */
     uint8_t *base;
     uint8_t *in_bounds; /* loads: bit d = index d is proven in bounds */
 } fxa__emit;
 
-/* Prepares text of program p for its outputs of `kinds` (bit i: fxa__out_kind i). p may be of any kind, must outlive
- * *out and must not read q_row or k_row: in compiled code q and k are the row indices. Returns false if memory ran out.
- * The caller closes *out in either case. */
+/* Prepares the text of program p for the outputs of `kinds` (bit i: fxa__out_kind i). p may be of any kind, must
+ * outlive *out and must not read q_row or k_row: in compiled code q and k are the row indices. Returns false if memory
+ * ran out. The caller closes *out in either case. */
 bool fxa__lower_emit_open(fxa__host *host, const fxa_program *p, fxa__dialect dialect, uint32_t kinds, fxa__emit *out);
 void fxa__lower_emit_close(fxa__emit *e);
-/* Marks a node and all nodes that it depends on as used for `bits`, as an output would: the node is read at level
- * PAIR. */
+/* Marks a node and all nodes that it depends on as needed by outputs of the kinds in `bits`, and hoists the node if it
+ * is of another level than PAIR, so that statements of level PAIR can read it. */
 void fxa__lower_emit_require(fxa__emit *e, int32_t node, uint8_t bits);
 
 /* Writes the declarations of the hoisted variables of a level, one per line: "    real v12;". */
@@ -77,11 +79,11 @@ int32_t fxa__lower_emit_weight(const fxa__emit *e, uint32_t kinds, int32_t pairs
 void fxa__lower_emit_bases(const fxa__emit *e, fxa__writer *w);
 /* Returns true if `node` is a load and all of its indices are proven in bounds. */
 bool fxa__lower_emit_is_in_bounds(const fxa__emit *e, int32_t node);
-/* Returns true if the load's address can be split into a per-head base and a bounds-checked offset (emit_load.c,
- * "based"): some index varies with the row or key, and not all indices are proven in bounds. */
+/* Returns true if the load's address can be split into a base address per head and an offset that is bounds-checked per
+ * load (emit_load.c): some index varies with the row or key, and not all indices are proven in bounds. */
 bool fxa__lower_emit_can_use_base(const fxa__emit *e, int32_t node);
-/* Writes the value of a node as an operand: a variable, a literal or a param. If the node has a statement, it must have
- * been written before. */
+/* Writes the value of a node as an operand: a variable, a literal or a param. If the node has a statement, the
+ * statement must have been written before. */
 void fxa__lower_emit_value(const fxa__emit *e, int32_t node, fxa__writer *w);
 /* Returns the prefix of members of the arguments: "a->" or "a.". */
 const char *fxa__lower_emit_args(fxa__dialect dialect);

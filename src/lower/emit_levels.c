@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * State of an emit (emit.h): the level at which each node is computed, the outputs that it is needed for, and whether
- * its value is kept for another level.
+ * Initial state of text generation (fxa__emit of emit.h): the level at which each node is computed, the outputs that
+ * need the node, and whether another level reads the node's value.
  */
 #include "emit_load.h"
 

@@ -61,7 +61,7 @@ static void emitload_stride(const fxa__emit *e, int32_t node, int d, fxa__writer
     fxa__write_format(w, " * %stensor[%d].stride[%d]", fxa__lower_emit_args(e->dialect), (int)e->p->nodes[node].imm, d);
 }
 
-/* ---- Bases ------------------------------------------------------------------------------------------------------- */
+/* ---- Base addresses ---------------------------------------------------------------------------------------------- */
 
 /* Returns the first axis of a load whose index varies and is checked; the emitted variable n<node> holds the size of
  * this axis. */
@@ -71,7 +71,8 @@ static int emitload_first(const fxa__emit *e, int32_t node) {
     return d;
 }
 
-/* Writes the statements that set d<node> and n<node>, the base address and first size of a based load. */
+/* Writes the statements that set d<node>, the base address of a load for the current head, and n<node>, the size of the
+ * load's first axis whose index is checked per load. */
 static void emitload_base(const fxa__emit *e, int32_t node, fxa__writer *w) {
     const char *args = fxa__lower_emit_args(e->dialect);
     const fxa__node *n = &e->p->nodes[node];
@@ -114,7 +115,7 @@ static void emitload_index(const fxa__emit *e, int32_t node, int d, fxa__writer 
     fxa__write_format(w, ";\n");
 }
 
-/* Writes i<node> of a based load: 1 if all its indices are in bounds, else 0. */
+/* Writes i<node> of a load with a base address: 1 if all indices of the load are in bounds, else 0. */
 static void emitload_inside_based(const fxa__emit *e, int32_t node, fxa__writer *w) {
     const fxa__node *n = &e->p->nodes[node];
     int at = (int)node;

@@ -12,8 +12,8 @@ static bool zero_is_finite(const fxa_program *p, int32_t node) {
     return p->nodes[node].op == FXA_OP_CONST && fabs(p->nodes[node].f) <= (double)FLT_MAX;
 }
 
-/* Returns true if the float node n is 0 wherever dscore is 0, from the same property of its operands. A product with a
- * factor that may be infinite or NaN is not proven 0, except by mulz and divz. */
+/* Returns true if the float node n is proven 0 wherever dscore is 0. zero[] has this property of the operands. A
+ * product with a factor that may be infinite or NaN is not proven 0, except by mulz and divz. */
 static bool zero_of(const fxa_program *p, const fxa__node *n, const bool *zero) {
     bool x = n->n_args > 0 && zero[n->arg[0]], y = n->n_args > 1 && zero[n->arg[1]];
     switch (n->op) {

@@ -3,8 +3,8 @@
  * Two analyses of zeros in a backward program.
  *
  * fxa__lower_exact_zero proves that nodes are 0 wherever dscore is 0. Derived programs have this property
- * (derive_rules.c); a user-written bprop may not. For a node with the property, engines store the gradient without a
- * guard and skip pairs whose dscore is 0; for other nodes they guard the gradient by a test of dscore.
+ * (derive_rules.c); a user-written backward program may not. For a node with the property, engines store the gradient
+ * without a guard and skip pairs whose dscore is 0; for other nodes engines guard the gradient by a test of dscore.
  *
  * fxa__lower_zero_signs finds the nodes whose sign of zero matters: 1 / 0 and 1 / -0 differ, while mulz and divz give 0
  * for both.
@@ -14,12 +14,12 @@
 
 #include "../program/program.h"
 
-/* Fills zero[n_nodes]: true if the node is a float proven to be 0 or -0 wherever dscore is 0 or -0, for all values of
+/* Writes zero[n_nodes]: true = the node is a float proven to be 0 or -0 wherever dscore is 0 or -0, for all values of
  * the other inputs, params and tensors, NaN and infinities included. */
 void fxa__lower_exact_zero(const fxa_program *p, bool *zero);
 
-/* Fills signs[n_nodes] with false for each node that may give 0 in place of -0, or -0 in place of 0, without a change
- * to any output except the sign of a zero output. */
+/* Writes signs[n_nodes]: false = the node may give 0 in place of -0, or -0 in place of 0, without a change to any
+ * output except the sign of a zero output. */
 void fxa__lower_zero_signs(const fxa_program *p, bool *signs);
 
 #endif

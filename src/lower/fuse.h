@@ -13,12 +13,13 @@
 /* Makes a program of kind FXA__PROGRAM_FUSED with the outputs SCORE and MASK of `program` and the outputs DSCORE and
  * gradients of `derivative`. If with_dscore is false (problems with a user-written backward), DSCORE is the input
  * dscore itself. Every output has the same bits as in its own program. Both programs must declare the same params and
- * tensors, whose slots are unchanged. The caller destroys *out. */
+ * tensors, whose indices are unchanged. The caller destroys *out. */
 fxa_status fxa__lower_fuse(fxa__host *host, const fxa_program *program, const fxa_program *derivative, bool with_dscore,
                            fxa_program **out, fxa_error *err);
 
 /* Returns true if the score and the backward outputs of a fused program share an expensive function of the score, such
- * as tanh, exp or pow: an operation that ops.def does not mark ALWAYS (exact). Returns false if memory ran out. */
+ * as tanh, exp or pow: an operation whose result is not always exact (column `exact` of ops.def). Returns false if
+ * memory ran out. */
 bool fxa__lower_fused_shares_function(fxa__host *host, const fxa_program *fused);
 
 #endif

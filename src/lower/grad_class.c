@@ -7,7 +7,7 @@
 enum { GRAD_PAIR = FXA__OF_ROW | FXA__OF_KEY };
 enum { GRAD_SCORE = 1 << FXA_INPUT_SCORE | 1 << FXA_INPUT_DSCORE, GRAD_HEADS = 1 << FXA_INPUT_B | 1 << FXA_INPUT_H };
 
-/* Returns true if a set of inputs varies with both the row and the key. */
+/* Returns true if a set of inputs contains an input that varies with the row and an input that varies with the key. */
 static bool grad_is_of_pair(uint32_t inputs) { return (inputs & FXA__OF_ROW) && (inputs & FXA__OF_KEY); }
 
 /* Returns the class of a gradient from g->index, the inputs that its indices depend on, and g->separators, the inputs

@@ -2,7 +2,8 @@
  *
  * Lowering, grad_class: how the gradients of captured tensors and params are summed. Each `grad` statement of a
  * derivative adds one value per pair (q, k) to one element. The inputs that the element's index depends on decide which
- * pairs add to the same element, and so in which kernel and order they are summed. Only SCATTER needs atomics.
+ * pairs add to the same element, and thus in which kernel and order the values of pairs are summed. Only SCATTER needs
+ * atomics.
  *
  * The classes assume nonnegative coordinates: a negative index counts from the end of its axis, so two coordinates
  * could give the same element.
@@ -25,8 +26,9 @@ typedef enum fxa__grad_kind {
 
 typedef struct fxa__grad { /* sets of inputs: bit i is fxa_input i */
     fxa__grad_kind kind;
-    uint32_t index; /* inputs that the element depends on; the gradient is summed over all others */
-    uint32_t value; /* inputs that the added value depends on */
+    /* inputs that decide which element of the gradient is added to; the gradient is summed over all other inputs */
+    uint32_t index;
+    uint32_t value; /* inputs that the value added to the element depends on */
     /* Inputs that are an index by themselves, like q in t[q, 0]. Pairs that differ in one of these inputs never add to
      * the same element. */
     uint32_t separators;

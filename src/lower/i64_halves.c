@@ -36,7 +36,7 @@ static int32_t halves_load(halves_work *w, int32_t load, int which) {
     return *at = halves_add(w, &n);
 }
 
-/* Adds one comparison per half and returns the node that combines both and replaces the comparison n. */
+/* Adds one comparison per half and returns the node that combines both comparisons and replaces the comparison n. */
 static fxa__node halves_compare(halves_work *w, const fxa__node *n) {
     fxa__node all = {.op = n->op == FXA_OP_EQ ? FXA_OP_AND : FXA_OP_OR, .type = FXA_BOOL, .n_args = HALVES};
     for (int which = 0; which < HALVES; which++) {

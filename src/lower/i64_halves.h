@@ -15,7 +15,7 @@
  * a load of one half has fxa__node.half 1 or 2, for the first or second 32 bits in memory. `own` has no hash and must
  * not be retained, printed or evaluated. */
 typedef struct fxa__i64_halves {
-    const fxa_program *program; /* the program to lower: p or `own` */
+    const fxa_program *program; /* the program to lower: &own, or the program passed in if it needs no rewrite */
     fxa_program own;
     fxa__node *nodes;
     fxa__output *outputs;

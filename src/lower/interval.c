@@ -27,7 +27,7 @@ static const char *const interval_rules[4][FXA_OP_COUNT] = {
  * node is one of its operands. */
 enum { INTERVAL_LOADS = 1, INTERVAL_CONJUNCT = 2 };
 
-/* Returns true if the node varies over a tile: it depends on q or k. */
+/* Returns true if the node varies over a tile, because the node depends on q or k. */
 static bool interval_varies(const fxa__interval_text *v, int32_t node) { return v->emit.level[node] > FXA__EMIT_HEAD; }
 
 /* Returns the type of a node's interval: fxa__real for floats, fxa__interval for ints and bools. */
@@ -35,7 +35,7 @@ static const char *interval_family(const fxa__interval_text *v, int32_t node) {
     return v->emit.p->nodes[node].type == FXA_FLOAT ? "real" : "interval";
 }
 
-/* ---- Forms ------------------------------------------------------------------------------------------------------- */
+/* ---- Affine forms ------------------------------------------------------------------------------------------------ */
 
 /* Largest coefficient for which the sum of FXA_INPUT_COUNT terms cannot overflow 64 bits. */
 enum { INTERVAL_MAX_COEF = 1 << 24 };
@@ -50,8 +50,8 @@ static bool interval_has_form(const fxa__interval_text *v, int32_t node) {
     return true;
 }
 
-/* Writes the lower or upper (`largest`) bound of a form over a tile: the form with q0 or q1 for q and k0 or k1 for k,
- * chosen by the signs of the coefficients. */
+/* Writes the lower or upper (`largest`) bound of an affine form over a tile: the form with q0 or q1 for q and k0 or k1
+ * for k, chosen by the signs of the coefficients. */
 static void interval_end(const fxa__linear *f, bool largest, fxa__writer *w) {
     fxa__write_format(w, "%lldLL", (long long)f->c);
     for (uint32_t i = 0; i < FXA_INPUT_COUNT; i++) {
@@ -64,7 +64,7 @@ static void interval_end(const fxa__linear *f, bool largest, fxa__writer *w) {
     }
 }
 
-/* Writes the interval of a form over a tile, computed in 64 bits. */
+/* Writes the interval of an affine form over a tile, computed in 64 bits. */
 static void interval_ends(const fxa__linear *f, fxa__writer *w) {
     fxa__write_format(w, "fxa__interval_make(");
     interval_end(f, false, w);
@@ -83,8 +83,9 @@ static bool interval_has_difference(const fxa__interval_text *v, const fxa__node
     return (x->coef[FXA_INPUT_Q] && y->coef[FXA_INPUT_Q]) || (x->coef[FXA_INPUT_K] && y->coef[FXA_INPUT_K]);
 }
 
-/* Writes a comparison by difference: x < y becomes x - y < 0 with the constants on the right side. The text is the
- * condition that neither x nor y wraps, and the branch for it; interval_operation writes the other branch. */
+/* Writes a comparison of two affine ints as a comparison of their difference: x < y becomes x - y < 0 with the
+ * constants on the right side. The text is "<neither x nor y wraps> ? <comparison> : "; interval_operation writes the
+ * expression after the colon. */
 static void interval_difference(const fxa__interval_text *v, const fxa__node *n, fxa__writer *w) {
     const fxa__linear *x = &v->forms[n->arg[0]], *y = &v->forms[n->arg[1]];
     fxa__linear difference = fxa__linear_sum(x, 1, y, -1);
@@ -197,7 +198,8 @@ static int8_t interval_find_table(fxa__interval_text *v, const fxa__node *n) {
     return (int8_t)v->n_tables++;
 }
 
-/* Writes r<node>, the row of a load's table, and i<node>, 1 if the indices of all other axes are in bounds. */
+/* Writes r<node>, the row that a load reads of its {min, max} table, and i<node>, 1 if the load's indices of all axes
+ * but the table's axis are in bounds, else 0. */
 static void interval_row(const fxa__interval_text *v, int32_t node, fxa__writer *w) {
     const fxa__node *n = &v->emit.p->nodes[node];
     FXA__ASSERT(v->table[node] >= 0 && v->table[node] < v->n_tables && v->tables[v->table[node]].tensor == n->imm);
@@ -222,7 +224,7 @@ static void interval_load(const fxa__interval_text *v, int32_t node, fxa__writer
     fxa__write_format(w, ") : fxa__interval_make(0, 0)%s", n->type == FXA_BOOL ? ")" : "");
 }
 
-/* ---- The body ---------------------------------------------------------------------------------------------------- */
+/* ---- The body of the generated function -------------------------------------------------------------------------- */
 
 static void interval_leaf(const fxa__interval_text *v, int32_t node, fxa__writer *w) {
     if (v->emit.given[node])
@@ -232,7 +234,7 @@ static void interval_leaf(const fxa__interval_text *v, int32_t node, fxa__writer
     else if (v->emit.p->nodes[node].type == FXA_BOOL)
         fxa__write_format(w, "fxa__interval_make(0, 1)");
     else
-        /* unbounded: the node is the score, or a load without a table */
+        /* unbounded: the node is the score, or a load without a {min, max} table */
         fxa__write_format(w, "fxa__%s_any()", interval_family(v, node));
 }
 
@@ -266,7 +268,8 @@ static void interval_return_empty(const fxa__interval_text *v, fxa__writer *w) {
             fxa__write_format(w, "    if (!s%d.hi) return TILE_EMPTY;\n", (int)i);
 }
 
-/* Statements of nodes that do not depend on a load come first: a tile that these statements decide reads no table. */
+/* Statements of nodes that do not depend on a load come first: a tile that these statements decide reads no {min, max}
+ * table of a tensor. */
 void fxa__lower_interval_text(const fxa__interval_text *v, fxa__writer *w) {
     uint32_t kind = 1u << FXA__OUT_MASK;
     fxa__lower_emit_nodes(&v->emit, FXA__EMIT_RUN, kind, w);
@@ -282,8 +285,8 @@ void fxa__lower_interval_text(const fxa__interval_text *v, fxa__writer *w) {
     fxa__write_format(w, ";\n    return all.lo ? TILE_FULL : all.hi ? TILE_PARTIAL : TILE_EMPTY;\n");
 }
 
-/* Marks every varying node that the mask depends on as used: each has a statement here, also a product that emit.c
- * would fuse into a sum. */
+/* Marks every varying node that the mask depends on as used: each has a statement in the generated text, even a product
+ * that emit.c would fuse into a sum. */
 static void interval_mark(fxa__interval_text *v) {
     for (int32_t i = v->mask; i >= 0; i--) {
         const fxa__node *n = &v->emit.p->nodes[i];
@@ -315,7 +318,8 @@ bool fxa__lower_interval_open(fxa__host *host, const fxa_program *p, fxa__dialec
     if (!ok || !out->forms || !out->table || !out->order) return false;
     fxa__lower_affine(p, out->forms);
     interval_mark(out);
-    for (size_t i = 0; i < n; i++) out->emit.hoisted[i] = 0; /* one function: all variables are local */
+    /* all variables of the text are local, because the text is one function */
+    for (size_t i = 0; i < n; i++) out->emit.hoisted[i] = 0;
     for (int32_t i = 0; i < p->n_nodes; i++)
         out->table[i] = interval_varies(out, i) && out->emit.used[i] ? interval_find_table(out, &p->nodes[i]) : -1;
     interval_order(out);
@@ -330,9 +334,9 @@ void fxa__lower_interval_close(fxa__interval_text *v) {
     fxa__lower_emit_close(&v->emit);
 }
 
-/* ---- Tables ------------------------------------------------------------------------------------------------------ */
+/* ---- Tables of {min, max} ---------------------------------------------------------------------------------------- */
 
-/* Returns the number of rows of a table: the product of the sizes of all axes but `axis`. */
+/* Returns the number of rows of a {min, max} table: the product of the sizes of all axes but `axis`. */
 static int64_t interval_rows(const fxa_view *view, int32_t axis) {
     int64_t rows = 1;
     for (int d = 0; d < view->rank; d++) rows *= d == axis ? 1 : view->size[d];
@@ -343,8 +347,8 @@ int64_t fxa__lower_interval_size(const fxa_view *view, int32_t axis) {
     return 2 * interval_rows(view, axis) * fxa__interval_n_blocks(view->size[axis]);
 }
 
-/* Fills one row of a table with the {min, max} of each block of elements along `axis`; the elements start at offset
- * `at`. */
+/* Writes one row of a {min, max} table: the smallest and largest element of each block of elements along `axis`. The
+ * row's first element is at offset `at`. */
 static void interval_fill_row(const fxa_view *view, int32_t axis, int64_t at, int32_t *pairs) {
     for (int64_t i = 0; i < view->size[axis]; i++) {
         int32_t x = fxa__load_i32(view->data, view->dtype, at + i * view->stride[axis]);

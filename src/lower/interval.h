@@ -1,10 +1,11 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
  * Lowering, interval: writes C or CUDA text that classifies one tile of pairs: the mask is false everywhere, true
- * everywhere, or unknown. It serves masks that depend on data which only the device has, captured tensors and run-time
- * lengths: the generated text runs on the device once per tile, before the kernels that skip tiles by its result. Masks
- * whose data the host has are classified by range analysis (src/program/range.h), which is more exact and too large for
- * a device. Both use the same rules for operations: src/program/interval_rules.h, which the generated text includes.
+ * everywhere, or unknown. The text is for masks that depend on data which only the device has (captured tensors and
+ * run-time lengths): it runs on the device once per tile, before the kernels that skip tiles by its result. Masks whose
+ * data the host has are classified by range analysis (src/program/range.h), which is more exact and too large for a
+ * device. Range analysis and the generated text use the same rules for operations, src/program/interval_rules.h, which
+ * the generated text includes.
  *
  * Nodes that depend on neither q nor k are computed as values, by emit.h. All others are computed as intervals:
  *   - an int that is affine in the inputs: from the bounds of the affine form, in 64 bits
@@ -20,20 +21,20 @@
 
 enum { FXA__INTERVAL_TABLES = 16 };
 
-/* Identifies a table with the {min, max} of blocks along one axis of a tensor, one row per position of the other
- * axes. */
+/* Identifies a table: the {min, max} of each block of elements along `axis` of tensor number `tensor`, with one row per
+ * position of all other axes. */
 typedef struct fxa__interval_table {
     int32_t tensor, axis;
 } fxa__interval_table;
 
 typedef struct fxa__interval_text {
-    fxa__emit emit;     /* state of emit.h for the mask; no node is hoisted; `given` holds texts of intervals */
-    int32_t mask;       /* node of the mask output */
+    fxa__emit emit; /* generator of the mask's text: no node is hoisted, and emit.given has the texts of intervals */
+    int32_t mask;   /* node of the mask output */
     fxa__linear *forms; /* [nodes] affine forms */
-    int8_t *table;      /* [nodes] index in `tables` of a load's table; -1 = none */
+    int8_t *table;      /* [nodes] index in `tables` of the {min, max} table that a load reads; -1 = none */
     uint8_t *order;     /* [nodes] bits INTERVAL_LOADS and INTERVAL_CONJUNCT (interval.c) */
     fxa__interval_table tables[FXA__INTERVAL_TABLES];
-    int32_t n_tables; /* loads beyond FXA__INTERVAL_TABLES tables are unbounded */
+    int32_t n_tables; /* number of tables; further loads, for which `tables` has no space, are unbounded */
 } fxa__interval_text;
 
 /* Prepares the generated text for the mask of a SCORE or FUSED program, which must outlive *out. Returns false if
@@ -44,14 +45,14 @@ void fxa__lower_interval_close(fxa__interval_text *v);
 /* Writes the body of a function that returns TILE_FULL, TILE_PARTIAL or TILE_EMPTY for the nonempty tile q0..q1 x
  * k0..k1 (bounds inclusive). The body reads b, h, q_len, k_len, heads and the arguments `a`, and calls
  *     fxa__interval load_range(a, table, row, size, index)
- * which the caller defines as fxa__interval_load on row `row` of a table; rows are the positions of the other axes in
- * row-major order. */
+ * which the caller defines as fxa__interval_load on row `row` of table `table`. A table has one row per position of all
+ * axes but the table's axis, in row-major order. */
 void fxa__lower_interval_text(const fxa__interval_text *v, fxa__writer *w);
 
-/* Returns the size of a table in ints. The view must have elements. */
+/* Returns the number of ints of the {min, max} table of a tensor along `axis`. The tensor must not be empty. */
 int64_t fxa__lower_interval_size(const fxa_view *view, int32_t axis);
-/* Fills a table, pairs[fxa__lower_interval_size], on the host. Tests compare the kernels that fill tables on a device
- * with this function. */
+/* Writes the {min, max} table of a tensor along `axis`, pairs[fxa__lower_interval_size], on the host. Tests compare
+ * tables that kernels write on a device with the result of this function. */
 void fxa__lower_interval_fill(const fxa_view *view, int32_t axis, int32_t *pairs);
 
 #endif

@@ -10,7 +10,8 @@
 
 #include "../base/float_state.h"
 
-enum { REPORT_WIDTH = 72, REPORT_LINES = 64 }; /* maximum bytes of an expression and maximum lines of a list */
+/* limits of the report: maximum bytes of a printed expression, maximum lines of a printed list */
+enum { REPORT_WIDTH = 72, REPORT_LINES = 64 };
 
 static const char *const report_rate_texts[FXA__RATES] = {
     [FXA__RATE_RUN] = "per run",   [FXA__RATE_BATCH] = "per batch entry", [FXA__RATE_HEAD] = "per head",

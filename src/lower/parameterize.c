@@ -107,7 +107,7 @@ static void param_walk(param_work *w, int32_t from) {
     }
 }
 
-/* Fills w->number: numbers the constants that become params, by a walk from every output. */
+/* Sets w->number: numbers the constants that become params, by a walk from every output. */
 static void param_number(param_work *w) {
     for (int32_t i = 0; i < w->p->n_nodes; i++) w->number[i] = -1;
     for (int32_t i = 0; i < w->p->n_outputs; i++) {
@@ -122,7 +122,7 @@ static void param_number(param_work *w) {
 enum { PARAM_UNDERSCORES = FXA_MAX_NAME - 3, PARAM_NAME = FXA_MAX_NAME + 1 };
 
 /* Writes the name of new param `number`: `underscores` underscores, then "c00", "c01", ... Returns true if the program
- * declares a param or tensor of this name already. */
+ * already declares a param or tensor of this name. */
 static bool param_name(const fxa_program *p, int32_t number, int underscores, char name[PARAM_NAME]) {
     memset(name, '_', (size_t)underscores);
     (void)snprintf(name + underscores, (size_t)(PARAM_NAME - underscores), "c%02d", (int)number);
@@ -140,7 +140,7 @@ static int param_underscores(const param_work *w) {
     return -1;
 }
 
-/* Declares the new params; given[i] is the param of node i if that constant becomes one, else -1. */
+/* Declares the new params. Sets given[i] to the param that replaces node i, a constant, and to -1 for other nodes. */
 static void param_declare(const param_work *w, fxa_builder *b, int underscores, fxa_value *given) {
     char name[PARAM_NAME];
     for (int32_t i = 0; i < w->p->n_nodes; i++) {
@@ -151,7 +151,7 @@ static void param_declare(const param_work *w, fxa_builder *b, int underscores, 
     }
 }
 
-/* Fills the description of the new program's params: out->from, out->value and out->n_hidden. */
+/* Writes what the new program's params are: out->from, out->value and out->n_hidden. */
 static void param_slots(const param_work *w, int underscores, fxa__parameterized *out) {
     char name[PARAM_NAME];
     FXA__ASSERT(out->program->n_params == w->p->n_params + w->n_new);

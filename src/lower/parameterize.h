@@ -1,8 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * Lowering, parameterize: turns float constants into hidden params, so that programs which differ in constants only
- * (1,000 values of a temperature) share one compiled kernel with different arguments. Only the GPU engines use this:
- * they need about a second to compile a kernel, while the cpu engine compiles a program in microseconds.
+ * Lowering, parameterize: turns float constants into params that the user does not see (hidden params), so that
+ * programs which differ in constants only (1,000 values of a temperature) share one compiled kernel with different
+ * arguments. Only the GPU engines do this: GPU engines need about a second to compile a kernel, while the cpu engine
+ * compiles a program in microseconds.
  *
  * All finite floats become params except 0, 1, -1, 2, -2 and 0.5, with which code is smaller, and exponents of pow,
  * whose value selects the code. Equal constants share a param. The numbering of params depends on the shape of the
@@ -14,10 +15,14 @@
 #include "../program/program.h"
 
 typedef struct fxa__parameterized {
-    fxa_program *program; /* program of the same kind and tensor slots, with the hidden params added */
+    /* the new program: kind and tensors as in the original, and one more param for each distinct replaced constant */
+    fxa_program *program;
     int32_t n_hidden;
-    int32_t from[FXA_MAX_PARAMS]; /* [params of `program`] slot of each param in the original; -1 = hidden */
-    double value[FXA_MAX_PARAMS]; /* [params of `program`] value of a hidden param */
+    /* [params of `program`] index of the param in the original program; -1 = a hidden param, which replaces a
+     * constant */
+    int32_t from[FXA_MAX_PARAMS];
+    /* [params of `program`] the constant that a hidden param replaces; unused for other params */
+    double value[FXA_MAX_PARAMS];
 } fxa__parameterized;
 
 /* Turns the constants of p, a program of any kind, into new params, the hidden params. A run that gives each hidden

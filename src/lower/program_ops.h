@@ -206,7 +206,8 @@ FXA__OPS_FN int fxa__get_bool(const void *data, long long at) { return fxa__read
 /* Returns 1 if 0 <= index < size, else 0. */
 FXA__OPS_FN int fxa__inside(int size, int index) { return (unsigned)index < (unsigned)size; }
 
-/* A readable element, at which a based load (emit_load.c) points if its head has no element in bounds. */
+/* A readable element. A load whose address is computed once per head (emit_load.c) points to it for heads without an
+ * element in bounds. */
 #ifdef __CUDACC__
 static __device__ const long long fxa__nothing = 0;
 #else

@@ -212,8 +212,8 @@ static fxa_status args_check_tensors(const args_tensors *t, const fxa_args *args
     return FXA_OK;
 }
 
-/* Checks params and tensors of the user-written backward program. If the problem has no such program, their numbers
- * must be 0. */
+/* Checks params and tensors of the user-written backward program. If the problem has no such program, n_bprop_params
+ * and n_bprop_tensors must be 0. */
 static fxa_status args_check_bprop(const fxa_problem *p, const fxa_args *args, fxa_error *err) {
     const size_t n[2] = {args->n_bprop_params, args->n_bprop_tensors};
     for (int i = 0; i < 2 && !p->bprop; i++)
@@ -283,8 +283,8 @@ static void args_read_scalars(const fxa_problem *p, fxa_args *args, bool host) {
     args->n_params = host && p->program ? fxa_program_param_count(p->program) : 0;
 }
 
-/* Checks the arguments that programs read: tables of index maps, params and captured tensors; also lengths, offsets and
- * scalars. */
+/* Checks the arguments that programs read: tables of index maps, params and captured tensors. Also checks lengths,
+ * offsets and scalars. */
 static fxa_status args_check_inputs(const fxa_problem *p, fxa_args *args, bool readable, fxa_error *err) {
     FXA_TRY(args_check_tables(p, args, err));
     args_read_scalars(p, args, readable);

@@ -56,7 +56,8 @@ static uint64_t query_times(uint64_t a, uint64_t b) {
     return __builtin_mul_overflow(a, b, &product) ? UINT64_MAX : product;
 }
 
-/* Returns the number of pairs within the lengths of the sequences; UINT64_MAX if there are more. */
+/* Returns the number of pairs within the lengths of the sequences; UINT64_MAX if that number does not fit in 64
+ * bits. */
 static uint64_t query_pairs(const fxa__problem *p, const fxa__bound_args *bound) {
     bool ragged = p->in.flags & (FXA_PADDING | FXA_VARLEN);
     uint64_t pairs = 0, heads = (uint64_t)p->in.hq;

@@ -119,7 +119,7 @@ static int64_t coord_segment(const fxa_index_map *map, int64_t i) {
     return s->base + s->step * (i - s->begin);
 }
 
-/* Returns the coordinate of position i of an axis with 64 bits, before it is wrapped to 32 bits. */
+/* Returns the coordinate of position i along `axis` in 64 bits, before it is wrapped to 32 bits. */
 static int64_t coord_wide(const fxa__problem *p, const fxa__bound_args *bound, fxa_input axis, int64_t i) {
     const fxa_index_map *maps[4] = {&p->in.map_b, &p->in.map_h, &p->in.map_q, &p->in.map_k};
     int at = (int)axis - FXA_INPUT_B;

@@ -29,8 +29,8 @@ void fxa__q_shift_range(const fxa_problem *p, int64_t *lo, int64_t *hi);
 /* Returns true if the map assigns to each index the index itself. */
 bool fxa__map_is_identity(const fxa_index_map *map);
 /* Returns which coordinates always equal positions in the tensors. Bit FXA_INPUT_Q_ROW: the coordinate q of a row is
- * its position in every run, because no map, start position or alignment changes q. Bit FXA_INPUT_K_ROW: the same for
- * the coordinate k of a key. */
+ * its position in every run, because no map, start position or alignment changes q. Bit FXA_INPUT_K_ROW: the coordinate
+ * k of a key is its position in every run. */
 uint32_t fxa__identity_inputs(const fxa_problem *p);
 
 /* Returns true if BOTTOM_RIGHT shifts the coordinate q, so that the last row is aligned to the last key. This is so if
@@ -38,7 +38,7 @@ uint32_t fxa__identity_inputs(const fxa_problem *p);
 bool fxa__rows_are_aligned(const fxa_problem *p);
 
 /* Returns the operand of a slot (Q, K, V, O, a gradient of these, LSE, dLSE or row maximum), and sets *d to the
- * operand's head dim; to 1 if the operand has none. */
+ * operand's head dim, or to 1 if the operand has no head dim. */
 const fxa_operand *fxa__row_operand(const fxa_problem *p, fxa_slot slot, int64_t *d);
 
 /* Returns the offset, in elements, of the row with position s of batch entry b and head h in operand t. `is_key`: the

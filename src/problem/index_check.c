@@ -81,8 +81,8 @@ static bool index_is_inside(fxa__index_work *w, const fxa__env *env, int32_t nod
     return true;
 }
 
-/* Returns true if all loads are proven in bounds for all pairs of a box, or if the mask is false for all of them.
- * Returns false if neither is proven before the budget is used up. */
+/* Returns true if all loads are proven in bounds for all pairs of a box, or if the mask is proven false for all of the
+ * pairs. Returns false if neither is proven before the budget is used up. */
 static bool index_box_is_inside(fxa__index_work *w, const index_box *x) {
     fxa_tile_bounds box = index_coords(w, x);
     if (!w->mask_loads &&
@@ -182,8 +182,8 @@ static bool index_mask_loads(const fxa_program *p, uint8_t *from) {
     return from[fxa__program_output(p, FXA__OUT_MASK)];
 }
 
-/* Returns true if an int or bool of the program depends on the score. Only then can different scores need different
- * loads. `from`: scratch memory, one byte per node. */
+/* Returns true if an int or bool of the program depends on the score. Otherwise the loads that a result needs do not
+ * depend on the score. `from`: scratch memory, one byte per node. */
 static bool index_reads_score(const fxa_program *p, uint8_t *from) {
     bool decides = false;
     for (int32_t i = 0; i < p->n_nodes; i++) {

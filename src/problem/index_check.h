@@ -10,8 +10,8 @@
 
 /* An out-of-bounds index: the index of a load on one axis, at one pair (b, h, q, k counted from 0 in the tensors). */
 typedef struct fxa__miss {
-    bool bprop;                  /* the load is in the user-written backward program */
-    int32_t tensor, axis, index; /* slot of the tensor; axis of the load; value of the index */
+    bool bprop;                  /* true = the load is in the user-written backward program */
+    int32_t tensor, axis, index; /* index of the tensor in the program; axis of the load; value of the index */
     int64_t size;                /* size of the axis */
     int64_t b, h, q, k;
     /* Number of pairs that this pair represents. If the program does not read the batch entry or the head, the indices

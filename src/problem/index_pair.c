@@ -31,8 +31,8 @@ static int index_miss_axis(const fxa_view *view, const fxa__node *n, const fxa__
     return -1;
 }
 
-/* Returns the operand of an && or || node that decides the result alone and does not depend on an out-of-bounds load;
- * -1 if there is none, or if the node has another operation. */
+/* Returns the operand of an && or || node that alone decides the node's value and does not depend on an out-of-bounds
+ * load; -1 if there is no such operand, or if the node has another operation. */
 static int32_t index_decider(const fxa__index_work *w, const fxa__node *n) {
     if (n->type != FXA_BOOL || (n->op != FXA_OP_AND && n->op != FXA_OP_OR)) return -1;
     for (int i = 0; i < 2; i++)

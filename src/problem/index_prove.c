@@ -76,7 +76,7 @@ static fxa_value prove_node(prove_values *v, const fxa__node *n) {
     return found;
 }
 
-/* Sets the mask of the built program. It is true where the result needs an element that is out of bounds. */
+/* Sets the mask of the built program, which is true where the result needs an element that is out of bounds. */
 static void prove_fill(prove_values *v) {
     const fxa_program *p = v->program;
     int32_t score = fxa__program_output(p, FXA__OUT_SCORE), mask = fxa__program_output(p, FXA__OUT_MASK);

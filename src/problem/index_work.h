@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * State of a search for out-of-bounds indices, shared by index_check.c (which pairs) and index_pair.c (one pair).
+ * State of a search for out-of-bounds indices, shared by index_check.c, which chooses the pairs, and index_pair.c,
+ * which evaluates one pair.
  */
 #ifndef FXA_PROBLEM_INDEX_WORK_H
 #define FXA_PROBLEM_INDEX_WORK_H
@@ -12,23 +13,28 @@ typedef struct fxa__index_work {
     const fxa__problem *p;
     const fxa__bound_args *bound;
     fxa__index_walk *walk;
-    const fxa_program *program; /* program that is checked: the score program or bprop */
-    bool bprop;                 /* true = `program` is bprop */
-    fxa__env env, bprop_env;    /* inputs, params and tensors of the score program and of bprop */
-    /* Ranges of the values of captured tensors: `ranges` of the tensors of `program`, `mask_ranges` of those of the
-     * score program, for its mask. */
+    /* program that is checked: the score program, or the user-written backward program (bprop) */
+    const fxa_program *program;
+    bool bprop; /* true = `program` is the user-written backward program */
+    /* inputs, params and tensors of the score program and of the user-written backward program */
+    fxa__env env, bprop_env;
+    /* Ranges of the values of captured tensors: `ranges` for the tensors of `program`, `mask_ranges` for the tensors of
+     * the score program, whose mask reads them. */
     fxa_tensor_range ranges[FXA_MAX_TENSORS], mask_ranges[FXA_MAX_TENSORS];
     fxa__val *vals; /* [n_nodes] values of a program's nodes at one pair */
     int32_t *loads; /* [n_loads] load nodes of `program` */
     int32_t n_loads;
-    uint8_t *state;  /* [n_nodes] INDEX_x bits of the nodes at one pair (index_pair.c) */
-    bool derives;    /* true = the derivative of the score is computed: backward pass without bprop */
-    bool by_score;   /* true = which loads are needed may depend on the score */
-    bool mask_loads; /* true if the mask needs a load */
+    uint8_t *state; /* [n_nodes] INDEX_x bits of the nodes at one pair (index_pair.c) */
+    /* true = the derivative of the score is computed: a backward pass without a user-written backward program */
+    bool derives;
+    bool by_score;   /* true = the score may decide which loads the result needs */
+    bool mask_loads; /* true = the mask depends on a load with indices */
     fxa__seq seq;
     int64_t b, h;
-    uint64_t weight, evaluated; /* pairs that one evaluated pair represents, see fxa__miss; node evaluations so far */
-    bool stopped;               /* true = the walk has ended early */
+    /* weight: number of pairs that one evaluated pair represents (fxa__miss); evaluated: number of node evaluations
+     * so far */
+    uint64_t weight, evaluated;
+    bool stopped; /* true = the walk has ended early */
 } fxa__index_work;
 
 /* Evaluates the program at row q and key k of w->b and w->h, and calls walk->found for each out-of-bounds index of a

@@ -10,8 +10,8 @@
 #include <stdint.h>
 
 /* Merges the partial result b of a row (o_b, lse_b) into the partial result a (o_a, *lse_a); o_a and o_b have d
- * elements. If one of the two has weight exactly 0, its O is not read. If both LSEs are -inf, o_a becomes zeros and
- * *lse_a stays -inf. A NaN LSE makes the row NaN. */
+ * elements. If one of the two partial results has weight exactly 0, its O is not read. If both LSEs are -inf, o_a
+ * becomes zeros and *lse_a stays -inf. A NaN LSE makes the row NaN. */
 void fxa__merge_row(double *o_a, double *lse_a, const double *o_b, double lse_b, int64_t d);
 
 /* Returns exp(score - lse), the probability of a score or sink in a backward pass. The result is at most 1, although a

@@ -5,7 +5,7 @@
  *
  *       O = (w_a O_a + w_b O_b) / (w_a + w_b),    LSE = m + log(w_a + w_b).
  *
- * If a partial result has weight 0, its O is not read. So the O of the other partial result is unchanged, and a row
+ * If a partial result has weight 0, its O is not read. The O of the other partial result is then unchanged, and a row
  * without attended pairs never becomes NaN.
  */
 #include "merge_tensors.h"
@@ -40,7 +40,8 @@ typedef struct merge_side {
     const char *name; /* name in messages */
     fxa_operand *t;
     void *data;
-    bool row, written; /* one element per row, as LSE; the merge writes the tensor */
+    /* row: true = one element per row, like LSE, else one vector; written: true = the merge writes the tensor */
+    bool row, written;
 } merge_side;
 
 static fxa_status merge_check_side(const merge_side *side, const int64_t full[4], fxa__region *out, fxa_error *err) {

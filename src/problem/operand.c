@@ -155,7 +155,7 @@ static int64_t slot_map_length(const fxa_problem *p, fxa_slot slot) {
     return map[slot - FXA_SLOT_MAP_B]->kind == FXA_MAP_TABLE ? n[slot - FXA_SLOT_MAP_B] : -1;
 }
 
-/* This function is called for every slot of every run, so the most frequent cases come first. */
+/* The most frequent cases come first, because this function is called for every slot of every run. */
 int64_t fxa__slot_length(const fxa_problem *p, fxa_slot slot) {
     if (slot > FXA_SLOT_PARAMS) return fxa__scale_use_of(p, slot) >= FXA__SCALE_READ ? 1 : -1;
     if (slot == FXA_SLOT_Q_LENGTHS || slot == FXA_SLOT_K_LENGTHS) return p->flags & FXA_PADDING ? p->b : -1;

@@ -29,7 +29,8 @@ static fxa_program *problem_keep_program(const fxa_program *program) {
 
 /* Copies a struct whose defaults are filled in and whose fields are checked; strides and maps are not yet resolved. */
 static fxa_status problem_copy(fxa__host *host, const fxa_problem *from, fxa__problem **out, fxa_error *err) {
-    size_t n = from->n_captures, n_bprop = from->n_bprop_captures; /* checked: at most FXA_MAX_TENSORS each */
+    /* The caller has checked that n and n_bprop are at most FXA_MAX_TENSORS, so `bytes` cannot overflow. */
+    size_t n = from->n_captures, n_bprop = from->n_bprop_captures;
     size_t target = from->target ? strlen(from->target) + 1 : 0;
     size_t bytes = sizeof(fxa__problem) + (n + n_bprop) * sizeof(fxa_capture) + target;
     fxa__problem *p = fxa__alloc(host, bytes);
@@ -66,7 +67,7 @@ static fxa_status problem_drop_row_inputs(fxa__problem *p, fxa_error *err) {
 }
 
 /* Composes the programs that engines lower. Fails with E_INTERNAL if a built-in mask adds params or tensors, because
- * these must be those of the user's program. */
+ * runs have values only for the params and tensors of the user's program. */
 static fxa_status problem_compose(fxa__problem *p, fxa_error *err) {
     const fxa_problem *in = &p->in;
     FXA_TRY(

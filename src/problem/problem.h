@@ -42,11 +42,11 @@ static inline int64_t fxa__d_v_given(const fxa_problem *resolved) {
 fxa_status fxa__problem_create(fxa__host *host, const fxa_problem *problem, fxa__problem **out, fxa_error *err);
 /* Adds a reference and returns p, which may be NULL. */
 fxa__problem *fxa__problem_retain(fxa__problem *p);
-/* Drops a reference; the last one frees p. p may be NULL. */
+/* Drops a reference; dropping the last reference frees p. p may be NULL. */
 void fxa__problem_release(fxa__problem *p);
 
-/* Parts of a problem that compiled code may read at run time. An engine whose code does so omits the part from the key
- * of the code, so that problems which differ only in that part share code. */
+/* Parts of a problem that compiled code may read at run time. An engine whose code reads a part at run time omits this
+ * part from the key of the code, so that problems which differ only in that part share code. */
 enum {
     /* sizes and strides: b, sq, sk, total_q, total_k, n_pages, strides and capture sizes, map bases, global_q_len,
      * global_k_len, global_heads, and the flag BOUNDS_CHECK */
@@ -54,7 +54,7 @@ enum {
     FXA__WITH_HEADS = 2,   /* hq, hkv */
     FXA__WITH_WINDOW = 4,  /* window_left, window_right */
     FXA__WITH_DROPOUT = 8, /* the rate dropout_p; the flag DROPOUT stays in the key of the code */
-    /* place of the data: device, ordinal, alignment, max_workspace, flags DETERMINISTIC and GRAPH_CAPTURE */
+    /* where the data are: device, ordinal, alignment, max_workspace, flags DETERMINISTIC and GRAPH_CAPTURE */
     FXA__WITH_PLACE = 16,
     FXA__WITH_ALL = 31
 };

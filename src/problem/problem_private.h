@@ -22,7 +22,7 @@ typedef struct fxa__region {
     int64_t stride[FXA_MAX_RANK]; /* in elements */
 } fxa__region;
 
-/* Returns true if some axis has size 0. */
+/* Returns true if an axis of the region has size 0. */
 bool fxa__region_is_empty(const fxa__region *r);
 /* Sets the range of bytes that a region covers, relative to r->data: *lo is the first byte (<= 0), *hi one past the
  * last byte; both are 0 if the region is empty. Returns false if the range or the number of elements does not fit in 63
@@ -34,7 +34,7 @@ bool fxa__region_is_nested(const fxa__region *r);
 /* Sets the address range [*first, *end) of a region. Returns false if the range leaves the address space. */
 bool fxa__region_addresses(const fxa__region *r, int64_t *first, int64_t *end);
 
-/* Result of an overlap test. FXA__OVERLAP_UNKNOWN: the search of region_overlap.c ran out of steps; callers treat the
+/* Result of an overlap test. FXA__OVERLAP_UNKNOWN: the search of region_overlap.c used up its steps; callers treat the
  * result as an overlap if either region is written. */
 
 typedef enum fxa__overlap { FXA__DISJOINT, FXA__OVERLAPPING, FXA__OVERLAP_UNKNOWN } fxa__overlap;
@@ -74,7 +74,7 @@ typedef struct fxa__operand_info {
 const fxa__operand_info *fxa__operand_info_get(size_t index);
 /* Returns the role of an operand in the problem's pass: read, written or unused. */
 fxa__role fxa__operand_role(const fxa_problem *p, const fxa__operand_info *info);
-/* Both functions return the field of *p that row `info` of the operand table describes. */
+/* Both functions return the field of *p for the operand that row `info` of the operand table describes. */
 fxa_operand *fxa__operand_field(fxa_problem *p, const fxa__operand_info *info);
 const fxa_operand *fxa__operand_of(const fxa_problem *p, const fxa__operand_info *info);
 
@@ -107,7 +107,8 @@ int64_t fxa__slot_length(const fxa_problem *p, fxa_slot slot);
 int64_t fxa__slot_element(fxa_slot slot); /* bytes per element */
 /* Returns a captured tensor as a view for the program, with `data` as its pointer. */
 fxa_view fxa__capture_view(const fxa_program *program, const fxa_capture *captures, size_t index, const void *data);
-/* Returns the gradient of a captured tensor as a view, with the strides and dtype of the gradient. */
+/* Returns a view of `data`, the gradient of captured tensor number `index`, with the strides and dtype of the
+ * gradient. */
 fxa_view fxa__capture_grad_view(const fxa_program *program, const fxa_capture *captures, size_t index,
                                 const void *data);
 /* Returns the region of a view. */

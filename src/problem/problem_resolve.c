@@ -146,8 +146,8 @@ static fxa_status resolve_map(const char *name, fxa_index_map *map, int64_t n, f
     return FXA_OK;
 }
 
-/* Sets the range of the coordinates that a map assigns to indices 0..n-1. The range of a table is not known and set to
- * an empty range (*lo > *hi). */
+/* Sets the range of the coordinates that a map assigns to indices 0..n-1. The range of a table is not known; it is set
+ * to an empty range (*lo > *hi). */
 static void resolve_map_range(const fxa_index_map *map, int64_t n, int64_t *lo, int64_t *hi) {
     *lo = INT64_MAX, *hi = INT64_MIN;
     if (map->kind == FXA_MAP_TABLE || n <= 0) return;

@@ -2,19 +2,20 @@
  *
  * Overlap test of two strided regions a and b. They share a byte if first_a + sum(i*s) + x == first_b + sum(j*t) + y
  * for some indices i, j and byte offsets x, y within an element; s and t are the strides of a and b. The test therefore
- * searches integers c ("digits"), each in a given range, with
+ * searches integer factors c, each in a given range, with
  *
  *       sum(c*s) == first_b - first_a
  *
- * Axes with equal stride (in bytes, made positive) are joined into one axis with digit c = i - j. The byte difference x
- * - y is one more axis, whose stride is the greatest common divisor of all strides, so every sum is a multiple of this
- * divisor.
+ * Axes with equal stride (in bytes, made positive) are joined into one axis with the factor c = i - j. The byte
+ * difference x - y is one more axis, whose stride is the greatest common divisor of all strides, so every sum is a
+ * multiple of this divisor.
  *
  * The solver is a bounded depth-first search over the axes by decreasing stride:
  *
- *   1. Try only digits c that leave a remainder within the range of sums of the remaining axes.
- *   2. If the remaining axes attain every multiple of the last stride in that range (dense axes do), stop: found.
- *   3. Store remainders that failed, because different digits of long strides often leave the same remainder.
+ *   1. Try only factors c that leave a remainder within the range of sums of the remaining axes.
+ *   2. If the remaining axes attain every multiple of the last stride in that range (axes without gaps between their
+ *      bytes do), stop: found.
+ *   3. Store remainders that failed, because different factors of long strides often leave equal remainders.
  *
  * Strides that nest, and slices of one buffer, take a few steps for any sizes. Other strides could take one step per
  * element; after OVERLAP_STEPS steps the result is FXA__OVERLAP_UNKNOWN.
@@ -28,21 +29,22 @@
 #define OVERLAP_STEPS 16384
 #define OVERLAP_MEMO 64 /* a power of two */
 
-/* An axis of the search: it adds stride * c to the sum, for a digit c in lo..hi. */
+/* An axis of the search: one term stride * c of the sum, for an integer c in lo..hi. The sum must equal the distance of
+ * the regions in bytes. */
 typedef struct overlap_axis {
     int64_t stride, lo, hi;
 } overlap_axis;
 
-/* [i] Sums that the axes i to n - 1 of the search can attain; element [n] stands for no axis. */
+/* [i] Sums that the terms of axes i to n - 1 of the search can attain; element [n] stands for no axis. */
 typedef struct overlap_reach {
     /* smallest and largest sum of the axes i to n - 1; every sum is a multiple of the last axis's stride */
     int64_t lo, hi;
-    bool all; /* true if every multiple of the last axis's stride in lo..hi is attained */
+    bool all; /* true = every multiple of the last axis's stride in lo..hi is attained */
 } overlap_reach;
 
 typedef struct overlap_memo {
     int64_t rest;
-    /* `from` > 0: axes from - 1 and later cannot sum to `rest`; 0 = this element is empty */
+    /* value > 0: the sum of axes number `from` - 1 to n - 1 cannot be `rest`; 0 = this element is empty */
     int from;
 } overlap_memo;
 
@@ -73,7 +75,8 @@ static int64_t overlap_mod(int64_t a, int64_t positive) {
 
 /* ---- Axes -------------------------------------------------------------------------------------------------------- */
 
-/* Adds digits lo..hi to the axis with stride `stride`. A missing axis is inserted in order. */
+/* Adds lo..hi to the range of the factor c of the axis with stride `stride`. If there is no such axis, inserts one in
+ * the order of the strides. */
 static void overlap_add(overlap_search *s, int64_t stride, int64_t lo, int64_t hi) {
     int at = 0;
     while (at < s->n && s->axis[at].stride > stride) at++;
@@ -86,8 +89,8 @@ static void overlap_add(overlap_search *s, int64_t stride, int64_t lo, int64_t h
     s->axis[at].hi += hi;
 }
 
-/* Adds the axes of a region, with negated digits if it is region b. Strides are made positive; indices count from the
- * region's lowest byte. */
+/* Adds the axes of a region to the search; for region b the factors c are negated. Strides are made positive, and
+ * indices count from the region's lowest byte. */
 static void overlap_add_region(overlap_search *s, const fxa__region *r, bool is_b) {
     for (int32_t i = 0; i < r->rank; i++) {
         int64_t most = r->size[i] - 1, stride = (r->stride[i] < 0 ? -r->stride[i] : r->stride[i]) * r->element;
@@ -95,9 +98,9 @@ static void overlap_add_region(overlap_search *s, const fxa__region *r, bool is_
     }
 }
 
-/* Adds the last axis: byte offsets x - y in -(b - 1)..a - 1 within elements of a and b bytes. Only offsets for which
- * *rest minus the offset is a multiple of the strides' greatest common divisor count. *rest is rounded down to such a
- * multiple. Returns false if no offset counts; the regions are disjoint then. */
+/* Adds the last axis: byte offsets x - y from -(b - 1) to a - 1, for elements of a and b bytes. An offset is possible
+ * only if *rest minus the offset is a multiple of the greatest common divisor of the strides. Rounds *rest down to such
+ * a multiple. Returns false if no offset is possible; the regions are then disjoint. */
 static bool overlap_add_bytes(overlap_search *s, int64_t a, int64_t b, int64_t *rest) {
     int64_t divisor = 0;
     for (int i = 0; i < s->n; i++) divisor = overlap_gcd(s->axis[i].stride, divisor);
@@ -109,7 +112,7 @@ static bool overlap_add_bytes(overlap_search *s, int64_t a, int64_t b, int64_t *
     return true;
 }
 
-/* Merges an axis x into an axis y whose stride divides the stride of x, if the digits of y span at least one stride of
+/* Merges an axis x into an axis y whose stride divides the stride of x, if the terms of y span at least one stride of
  * x. Returns true if two axes were merged. */
 static bool overlap_join(overlap_search *s) {
     for (int i = 0; i < s->n; i++)
@@ -142,18 +145,18 @@ static void overlap_set_reach(overlap_search *s) {
 
 /* ---- Search ------------------------------------------------------------------------------------------------------ */
 
-/* Returns the element of s->memo for axes `at` and later and the remainder `rest`. */
+/* Returns the element of s->memo for the axes `at` to n - 1 and the remainder `rest`. */
 static overlap_memo *overlap_memo_of(overlap_search *s, int at, int64_t rest) {
     uint64_t mixed = ((uint64_t)rest * OVERLAP_AXES + (uint64_t)at) * UINT64_C(0x9E3779B97F4A7C15);
     return &s->memo[mixed >> 32 & (OVERLAP_MEMO - 1)];
 }
 
-/* Returns FXA__OVERLAPPING if axes `at` and later can sum to `rest`, FXA__DISJOINT if they cannot, FXA__OVERLAP_UNKNOWN
- * if the search ran out of steps. */
+/* Returns FXA__OVERLAPPING if the terms of axes `at` to n - 1 can sum to `rest`, FXA__DISJOINT if they cannot,
+ * FXA__OVERLAP_UNKNOWN if the search has used up its steps. */
 static fxa__overlap overlap_find(overlap_search *s, int at, int64_t rest) {
     const overlap_reach *r = &s->reach[at], *inner = &s->reach[at + 1];
     if (rest < r->lo || rest > r->hi) return FXA__DISJOINT;
-    if (r->all) return FXA__OVERLAPPING; /* always true for the last axis, so axis at + 1 exists below */
+    if (r->all) return FXA__OVERLAPPING; /* `all` is true for the last axis, so after this line axis at + 1 exists */
     FXA__ASSERT(at + 1 < s->n);
     overlap_memo *memo = overlap_memo_of(s, at, rest);
     if (memo->from == at + 1 && memo->rest == rest) return FXA__DISJOINT;

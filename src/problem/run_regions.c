@@ -32,7 +32,8 @@ static void regions_operand(const fxa_problem *p, const fxa_args *args, size_t i
     out->name = fxa_slot_name((fxa_slot)info->slot);
     out->index = info->slot;
     out->written = role == FXA__WRITTEN;
-    if (role == FXA__UNUSED || !args->slot[info->slot]) return; /* common case: saves the computation of sizes */
+    /* fast path for the operands that the run does not use, whose sizes need not be computed */
+    if (role == FXA__UNUSED || !args->slot[info->slot]) return;
     fxa__operand_sizes(p, info->shape, size);
     out->region = fxa__operand_region(fxa__operand_of(p, info), size, args->slot[info->slot]);
 }
@@ -48,7 +49,8 @@ static void regions_table(const fxa_problem *p, const fxa_args *args, size_t i, 
                  fxa__scale_use_of(p, slot) == FXA__SCALE_WRITTEN);
 }
 
-/* Describes array i of those that are neither slots nor tensors: workspace, params and gradients of params. */
+/* Sets *out to region i of those that are neither slots nor tensors: workspace, params, gradients of params, and params
+ * of the user-written backward program. */
 static void regions_other(const fxa__run_region_list *l, size_t i, fxa__run_region *out) {
     const fxa_problem *p = l->p;
     const fxa_args *args = l->args;

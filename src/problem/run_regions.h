@@ -8,11 +8,12 @@
 
 #include "problem_private.h"
 
-/* Parts of the list of regions, in this order. TENSOR, DTENSOR and BPROP have one region per captured tensor. */
+/* Parts of the list of all memory regions of a run, in this order. TENSOR, DTENSOR and BPROP have one region per
+ * captured tensor. */
 typedef enum fxa__run_region_part {
     FXA__PART_OPERAND, /* slots of operands */
     FXA__PART_TABLE,   /* slots from Q_LENGTHS on: lengths, tables, scalars, scales */
-    FXA__PART_OTHER,   /* 0 = workspace, 1 = params, 2 = dparams, 3 = bprop_params */
+    FXA__PART_OTHER,   /* four regions: workspace, params, dparams, bprop_params */
     FXA__PART_TENSOR,
     FXA__PART_DTENSOR,
     FXA__PART_BPROP

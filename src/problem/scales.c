@@ -36,7 +36,7 @@ static const scale_row scale_rows[] = {
 };
 enum { SCALE_ROWS = sizeof scale_rows / sizeof *scale_rows };
 
-/* Returns the operand whose scale or amax a row of the table describes. */
+/* Returns the operand whose scale or amax a row of the table is for. */
 static const fxa__operand_info *scale_operand(const scale_row *row) {
     size_t i = 0;
     while (fxa__operand_info_get(i)->slot != row->operand) i++;
@@ -131,7 +131,7 @@ void fxa__amax_clear(const fxa__bound_args *bound) {
         if (bound->amax[i]) *bound->amax[i] = 0;
 }
 
-/* Compares non-negative floats by their bits as unsigned ints, which have the order of the floats; NaN is largest. */
+/* Compares non-negative floats by their bits as unsigned ints, which are in the order of the floats; NaN is largest. */
 void fxa__amax_add(float *amax, double x) {
     typedef uint32_t __attribute__((may_alias)) word;
     float value = (float)x;

@@ -20,8 +20,8 @@ fxa__scale_use fxa__scale_use_of(const fxa_problem *p, fxa_slot slot);
  * FXA_SCALED. */
 const char *fxa__scale_missing_operand(const fxa_problem *p, fxa_slot slot);
 
-/* Checks FXA_SCALED for fxa__problem_check: an operand must be 8-bit, and no result is accumulated into an operand that
- * has a scale. */
+/* Checks a problem with FXA_SCALED, for fxa__problem_check: an operand must be 8-bit, and no result may be accumulated
+ * into an operand that has a scale. */
 fxa_status fxa__scales_check(const fxa_problem *p, fxa_error *err);
 /* Checks that scales in host memory are finite and positive. */
 fxa_status fxa__scales_check_values(const fxa_problem *p, void *const *slot, fxa_error *err);

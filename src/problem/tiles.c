@@ -22,7 +22,8 @@
 
 /* ---- From local indices to coordinates --------------------------------------------------------------------------- */
 
-/* Shifts the q range of a box by start positions or alignment. */
+/* Widens the q range of a box by all shifts of q that a run may have: start positions (Q_START) and the alignment of
+ * the last row to the last key (BOTTOM_RIGHT). */
 static void tiles_shift_rows(const fxa_problem *p, fxa_tile_bounds *box) {
     int64_t lo, hi;
     fxa__q_shift_range(p, &lo, &hi);

@@ -32,7 +32,7 @@ typedef struct fxa__tile_bruteforce {
     fxa__val *vals; /* values of the program's nodes; NULL = pairs cannot be evaluated before a run */
 } fxa__tile_bruteforce;
 
-/* Tiles of one batch entry b and head h. params and tensors are those of fxa_program_classify. */
+/* Tiles of one batch entry b and head h. The members params and tensors are arguments for fxa_program_classify. */
 typedef struct fxa__tile_grid {
     const fxa__problem *p;
     /* Program with the mask: the problem's program, or the result of fxa__program_extract_masks, where masks in the
@@ -41,8 +41,9 @@ typedef struct fxa__tile_grid {
     int64_t b, h, tile_q, tile_k; /* tile_q, tile_k: rows and keys of a tile */
     const double *params;
     const fxa_tensor_range *tensors;
-    int64_t *budget;             /* evaluations left; below 0 every tile counts as MIXED. NULL = no limit */
-    fxa__tile_bruteforce *pairs; /* state of fxa_tiles_count for single pairs; else NULL */
+    int64_t *budget; /* number of evaluations left; if it is below 0, further tiles count as MIXED. NULL = no limit */
+    /* state for evaluating single pairs, set by fxa_tiles_count; NULL = tiles are never evaluated pair by pair */
+    fxa__tile_bruteforce *pairs;
 } fxa__tile_grid;
 
 /* Returns the class of the pairs q x k (local indices). Lengths and maps that are known only at run time can have any
@@ -63,7 +64,8 @@ fxa_status fxa__tiles_count(fxa__tile_grid *g, fxa_tile_counts *out, fxa_error *
 #define FXA__TILE_DEPTH 64
 
 /* Counts the full-size tiles of the grid along diagonals, without partial tiles at the edges (tiles_diagonal.c).
- * g->budget must be set. Returns false, with nothing counted, if the mask depends on q and k by more than q - k. */
+ * g->budget must be set. Returns false, with nothing counted, if the mask depends on more of q and k than their
+ * difference q - k. */
 bool fxa__tiles_count_diagonals(const fxa__tile_grid *g, fxa_tile_counts *out);
 
 /* Prepares the evaluation of single pairs of g (tiles_bruteforce.c). pairs->vals stays NULL if pairs cannot be

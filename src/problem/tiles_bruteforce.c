@@ -71,8 +71,8 @@ static bool bruteforce_pair(const fxa__tile_grid *g, int64_t q, int64_t k) {
     return pairs->vals[fxa__program_output(g->program, FXA__OUT_MASK)].i != 0;
 }
 
-/* Starts at the last row, which attends to the most keys under most masks: the sooner an attended and a masked pair are
- * found, the sooner the tile is known to be mixed. */
+/* The search starts at the last row, which attends to the most keys under most masks: the sooner it finds an attended
+ * and a masked pair, the sooner the tile is known to be mixed. */
 fxa_tile_class fxa__tile_bruteforce_class(const fxa__tile_grid *g, fxa__slice q, fxa__slice k) {
     bool seen[2] = {false, false};
     if (!g->pairs->vals) return FXA_TILE_MIXED;

@@ -44,8 +44,8 @@ static bool diagonal_widen(fxa_tile_bounds *box, fxa_input axis, int64_t lo, int
     return box->lo[axis] == lo && box->hi[axis] == hi;
 }
 
-/* Sets *distance to q - k of row 0 and key 0, and *offsets to the range of i - j over the full-size tiles (i, j).
- * Returns false if the mask or the maps do not allow counting by diagonals. */
+/* Sets *distance to the coordinate q of row 0 minus the coordinate k of key 0, and *offsets to the range of i - j over
+ * the full-size tiles (i, j). Returns false if the mask or the maps do not allow counting by diagonals. */
 static bool diagonal_find(const fxa__tile_grid *g, int64_t *distance, fxa__slice *offsets) {
     const fxa_problem *d = &g->p->in;
     int64_t nq = d->sq / g->tile_q, nk = d->sk / g->tile_k, k = d->map_k.base, shift, most;
@@ -56,8 +56,8 @@ static bool diagonal_find(const fxa__tile_grid *g, int64_t *distance, fxa__slice
     int64_t q = d->map_q.base + shift;
     *distance = q - k;
     *offsets = (fxa__slice){1 - nk, nq - 1};
-    fxa_tile_bounds box =
-        fxa__tile_full_box(g); /* covers the problem's coordinates and the coordinates that diagonal_class uses */
+    /* the box covers the coordinates of the problem and those that diagonal_class uses */
+    fxa_tile_bounds box = fxa__tile_full_box(g);
     int64_t first = q - k + offsets->first * g->tile_q, last = q - k + nq * g->tile_q - 1;
     return diagonal_widen(&box, FXA_INPUT_Q, fxa__min_i64(q, first), fxa__max_i64(q + d->sq - 1, last)) &&
            diagonal_widen(&box, FXA_INPUT_K, fxa__min_i64(k, 0), fxa__max_i64(k + d->sk - 1, g->tile_k - 1)) &&
@@ -76,8 +76,8 @@ static uint64_t diagonal_below(int64_t offset, int64_t nq, int64_t nk) {
     return n * (n + 1) / 2 - past * (past + 1) / 2 - above * (above + 1) / 2;
 }
 
-/* Returns the class of a range of diagonals. One box is classified, the tiles of these diagonals with keys
- * 0..tile_k - 1, because the class is constant along a diagonal. */
+/* Returns the class of a range of diagonals. Classifies only the box of their tiles with keys 0..tile_k - 1, because
+ * the class is constant along a diagonal. */
 static fxa_tile_class diagonal_class(const fxa__tile_grid *g, int64_t distance, fxa__slice offsets) {
     fxa_tile_bounds box = fxa__tile_full_box(g);
     box.lo[FXA_INPUT_K] = 0;

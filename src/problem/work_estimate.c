@@ -41,8 +41,8 @@ static double work_corner(double t, double n) {
 /* Returns the sum of min(max(t - i, 0), most) over rows i in 0..n-1, approximated by an area. */
 static double work_cut(double t, double n, double most) { return work_corner(t, n) - work_corner(t - most, n); }
 
-/* Returns q of row 0 minus k of key 0. Start positions (Q_START) are known only at run time: the last row is assumed to
- * be at the last key, as in decoding and chunked prefill. */
+/* Returns the coordinate q of row 0 minus the coordinate k of key 0. Start positions (Q_START) are known only at run
+ * time: the last row is assumed to be at the last key, as in decoding and chunked prefill. */
 static double work_shift(const fxa_problem *in, double sq, double sk) {
     bool moved = in->map_q.kind == FXA_MAP_AFFINE && in->map_k.kind == FXA_MAP_AFFINE;
     double base = moved ? (double)in->map_q.base - (double)in->map_k.base : 0;

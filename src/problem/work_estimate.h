@@ -7,9 +7,9 @@
 
 #include "problem.h"
 
-/* Returns the number of batch entries that a run loops over: b, or 0 if there is nothing to compute, because sequences
- * have no rows or keys, or rows have head dim 0. b of an empty tensor may be as large as 2^31 - 1, so a loop over b
- * might take very long. */
+/* Returns the number of batch entries that a run loops over: b, or 0 if there is nothing to compute because sequences
+ * have no rows or keys, or rows have head dim 0. A loop over b would be slow in these cases, because b of an empty
+ * tensor may be as large as 2^31 - 1. */
 int64_t fxa__entries_with_work(const fxa__problem *p);
 
 /* Returns the estimated number of floating-point operations of the matrix products, over the pairs that the causal and
