@@ -15,8 +15,8 @@
 typedef struct fxa__writer {
     fxa__host *host; /* allocator; NULL = the writer stores nothing and only counts bytes */
     uint8_t *data;
-    size_t size, capacity; /* bytes written, or counted; bytes allocated */
-    bool failed;           /* memory was exhausted */
+    size_t size, capacity; /* size: bytes written, or only counted; capacity: bytes allocated */
+    bool failed;           /* true = memory ran out */
 } fxa__writer;
 
 void fxa__write_bytes(fxa__writer *w, const void *data, size_t size);
@@ -33,8 +33,8 @@ void fxa__writer_free(fxa__writer *w);
 
 typedef struct fxa__reader {
     const uint8_t *data;
-    size_t size, at; /* bytes of data; offset of the next byte */
-    bool failed;     /* a read went past the end */
+    size_t size, at; /* size: bytes of data; at: offset of the next byte to read */
+    bool failed;     /* true = a read went past the end */
 } fxa__reader;
 
 const uint8_t *fxa__read_bytes(fxa__reader *r, size_t size); /* returns a pointer into the bytes; NULL if failed */

@@ -31,7 +31,7 @@ typedef struct fxa__carver {
     char *base;        /* block of memory; NULL = only sizes are computed */
     const char *after; /* with asserts: memory of a finished run, whose red zones are verified; NULL = none */
     size_t used;
-    bool failed; /* a size exceeded size_t; `used` is then meaningless */
+    bool failed; /* true = a size exceeded size_t; `used` is then meaningless */
 } fxa__carver;
 
 static inline fxa__carver fxa__carver_make(void *base) { return (fxa__carver){.base = base}; }
@@ -39,14 +39,14 @@ static inline fxa__carver fxa__carver_make(void *base) { return (fxa__carver){.b
 /* Returns a carver that adds up sizes and asserts that no red zone of `memory` was written. */
 static inline fxa__carver fxa__carver_after(const void *memory) { return (fxa__carver){.after = memory}; }
 
-/* Returns a carver for the sub-parts of the next part of c. The carver adds up sizes, and verifies red zones if c
+/* Returns a carver for the sub-parts of the next part of c. The new carver adds up sizes, and verifies red zones if c
  * does. */
 static inline fxa__carver fxa__carver_within(const fxa__carver *c) {
     return (fxa__carver){.after = c->after ? c->after + c->used : NULL};
 }
 
-/* Returns the next n elements; NULL if there is no base or the carver failed. The carver fails for a negative n, which
- * callers pass for a size that overflowed. */
+/* Returns the next n elements; NULL if the carver has no memory (base is NULL) or has failed. The carver fails for a
+ * negative n, which callers pass for a size that overflowed. */
 static inline void *fxa__carve(fxa__carver *c, int64_t n, size_t element) {
     size_t size = 0, whole = 0, end = 0;
     c->failed = c->failed || n < 0 || __builtin_mul_overflow(n, element, &size) ||

@@ -10,7 +10,7 @@
 
 enum {
     FXA__CPU_SSE2 = 1u << 0,
-    FXA__CPU_AVX2 = 1u << 1,   /* with FMA and F16C */
+    FXA__CPU_AVX2 = 1u << 1,   /* AVX2 with FMA and F16C */
     FXA__CPU_AVX512 = 1u << 2, /* AVX-512 F, BW, DQ and VL */
     FXA__CPU_NEON = 1u << 3,
     FXA__CPU_AVX512_BF16 = 1u << 4,

@@ -31,8 +31,8 @@ static void dl_add_reason(dl_reasons *r, const char *name, const char *verb, con
     if (n > 0) r->at += (size_t)n;
 }
 
-/* Fills the caller's table with function pointers. Returns false, and adds the reason to *reasons, if a required
- * function is missing. */
+/* Writes the library's function pointers to the caller's table. Returns false, and adds the reason to *reasons, if a
+ * required function is missing. */
 static bool dl_fill(void *library, const char *name, const fxa__dl_spec *spec, char *table, dl_reasons *reasons) {
     for (size_t i = 0; i < spec->n_symbols; i++) {
         const fxa__dl_symbol *symbol = &spec->symbols[i];
@@ -47,8 +47,8 @@ static bool dl_fill(void *library, const char *name, const fxa__dl_spec *spec, c
 }
 
 #ifdef RTLD_NOLOAD
-/* Returns a handle of a library that the process has loaded already; NULL if none has the required functions. A second
- * copy of the library would not share the state of the first. */
+/* Returns a handle of a library that the process has loaded already; NULL if no loaded library has the required
+ * functions. A second copy of the library would not share the state of the first. */
 static void *dl_find_loaded(const fxa__dl_spec *spec, void *table, size_t table_size) {
     for (const char *const *name = spec->names; *name; name++) {
         dl_reasons unused = {.at = 0};

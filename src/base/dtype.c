@@ -97,7 +97,7 @@ static uint64_t dtype_round(double x, int fraction, int bias) {
     return (bits + ((uint64_t)1 << (drop - 1)) - 1 + (bits >> drop & 1)) >> drop;
 }
 
-/* Rounds to a 16-bit float. */
+/* Returns x rounded to a 16-bit float with the given fraction bits and exponent bias. */
 static uint16_t dtype_narrow(double x, int fraction, int bias) {
     const uint64_t infinity = ((1u << (15 - fraction)) - 1) << fraction;
     uint16_t sign = signbit(x) ? 0x8000 : 0;
@@ -124,7 +124,8 @@ double fxa__e4m3_to_f64(uint8_t bits) {
 /* e5m2 is the upper half of an f16. */
 double fxa__e5m2_to_f64(uint8_t bits) { return fxa__f16_to_f64((uint16_t)(bits << 8)); }
 
-/* Rounds to an 8-bit float; a magnitude above the largest finite number becomes that number. */
+/* Returns x rounded to an 8-bit float; a magnitude above the largest finite number becomes the largest finite
+ * number. */
 static uint8_t dtype_narrow_byte(double x, int fraction, int bias, uint8_t largest) {
     uint8_t sign = signbit(x) ? 0x80 : 0;
     if (x != x) return sign | 0x7f;

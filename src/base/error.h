@@ -15,7 +15,7 @@
 #define FXA__PRINTF(text, first)
 #endif
 
-/* Replaces the end of a text that was cut off at text[room - 1] by "...", if possible between two words. */
+/* Replaces the end of a text that was cut off at text[room - 1] by "...", between two words if possible. */
 void fxa__text_cut(char *text, size_t room);
 
 /* Sets status and text, clears the position, and returns the status. err may be NULL. A text that does not fit ends in

@@ -16,7 +16,8 @@
  * own struct. */
 typedef struct fxa__tenant {
     struct fxa__tenant *next;
-    void (*end)(fxa__host *host, struct fxa__tenant *tenant); /* frees the object, when nothing else uses the host */
+    /* frees the tenant's object; called when nothing else uses the host */
+    void (*end)(fxa__host *host, struct fxa__tenant *tenant);
 } fxa__tenant;
 
 struct fxa__host {
@@ -28,7 +29,7 @@ struct fxa__host {
     fxa_parallel_fn parallel;
     void *parallel_user;
     _Atomic(fxa__pool *) pool;      /* NULL until fxa__host_pool makes it */
-    atomic_bool closed;             /* the context was destroyed; only programs and plans remain */
+    atomic_bool closed;             /* true = the context was destroyed; only programs and plans remain */
     fxa__lock lock;                 /* held while a tenant is added */
     _Atomic(fxa__tenant *) tenants; /* list of the tenants, which only grows */
 };
@@ -45,7 +46,8 @@ static inline fxa__host *fxa__context_host(const fxa_context *ctx) {
  * threads are started. */
 fxa_status fxa__host_create(fxa_alloc_fn alloc, void *user, fxa__host **out, fxa_error *err);
 fxa__host *fxa__host_retain(fxa__host *host);
-void fxa__host_release(fxa__host *host); /* drops a reference; the last one joins the threads and frees the host */
+/* drops a reference; dropping the last reference joins the threads and frees the host */
+void fxa__host_release(fxa__host *host);
 /* Drops a reference to the host and returns true; if it is the last reference, keeps it and returns false */
 _Bool fxa__host_release_not_last(fxa__host *host);
 
@@ -62,8 +64,8 @@ void fxa__free_aligned(fxa__host *host, void *ptr, size_t size, size_t align);
 /* Returns zeroed memory for n elements; NULL if memory runs out or the size overflows. */
 void *fxa__alloc_array(fxa__host *host, size_t n, size_t element);
 
-/* Grows an array of *capacity elements to at least `need` elements and zeroes the new elements. Returns false, with the
- * array unchanged, if memory runs out. */
+/* Grows the array *ptr_to_pointer of *capacity elements to at least `need` elements and zeroes the new elements.
+ * Returns false, with the array unchanged, if memory runs out. */
 _Bool fxa__grow(fxa__host *host, void *ptr_to_pointer, size_t *capacity, size_t need, size_t element);
 
 #endif

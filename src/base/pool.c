@@ -28,7 +28,9 @@
 #define POOL_SPIN_NS 80000 /* spinning before sleep in ns: longer than the gap between two jobs of a pass */
 /* stack of a thread in bytes: eight times what a run needs (test_stack.c), because sanitizers need more */
 #define POOL_STACK ((size_t)1 << 20)
-#define POOL_NEXT 0x10000u /* `tickets` has the next worker in the upper 16 bits, the width in the lower 16 */
+/* adds 1 to the number of the next worker, the upper 16 bits of `tickets`; the lower 16 bits are the number of
+ * workers */
+#define POOL_NEXT 0x10000u
 
 struct fxa__pool {
     fxa__host *host; /* owner of the pool; the pool holds no reference to it */
@@ -38,7 +40,7 @@ struct fxa__pool {
     int32_t width, n_threads;
     bool spins; /* true = idle threads spin for a while before they sleep; set if no worker shares a CPU */
 
-    atomic_flag busy; /* a job is running; only its caller may set fn and arg and publish tickets */
+    atomic_flag busy; /* set while a job is running, whose caller alone may set fn and arg and publish tickets */
     fxa__task_fn fn;
     void *arg;
     _Alignas(64) atomic_uint tickets;
@@ -207,7 +209,8 @@ int32_t fxa__pool_width(const fxa__pool *pool) { return pool->width; }
 /* ---- Creation, destruction and fork ------------------------------------------------------------------------------ */
 
 static size_t pool_size(int32_t width) {
-    return sizeof(fxa__pool) + (size_t)(width - 1) * sizeof(pthread_t); /* width is at most FXA_MAX_THREADS */
+    /* cannot overflow: width is at most FXA_MAX_THREADS */
+    return sizeof(fxa__pool) + (size_t)(width - 1) * sizeof(pthread_t);
 }
 
 /* Starts a thread with POOL_STACK bytes of stack: the system's default size may be a few dozen KB, or many MB that

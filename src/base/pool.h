@@ -4,11 +4,11 @@
  * with the first plan of an engine that uses threads, so that runs create no thread, and are joined when the host's
  * last reference is dropped.
  *
- * A job is a function called once for every worker number 0..width-1. A worker uses its number as an index into scratch
- * memory. Work items are assigned inside the function by an atomic counter of the engine. The thread that starts a job
- * is worker 0; when worker 0 has finished, this thread also runs every worker that no other thread has started. A
- * sleeping thread therefore delays nothing, and a pool with fewer threads than workers, or without threads, works as
- * well. Jobs must not depend on which workers run at the same time.
+ * A job is a function that is called once for every worker number 0..width-1. A worker uses its number as an index into
+ * scratch memory. Work items are assigned inside the function by an atomic counter of the engine. The thread that
+ * starts a job is worker 0; when worker 0 has finished, this thread also runs every worker that no other thread has
+ * started. A sleeping thread therefore delays nothing, and a pool with fewer threads than workers, or without threads,
+ * works as well. Jobs must not depend on which workers run at the same time.
  */
 #ifndef FXA_BASE_POOL_H
 #define FXA_BASE_POOL_H

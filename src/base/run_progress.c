@@ -10,7 +10,8 @@
 
 #include <stdbool.h>
 
-/* The product may overflow: a packed batch can have many entries and a maximum length far above the other lengths. */
+/* The product b * h * each may overflow: a packed batch can have many entries and a maximum length far above the other
+ * lengths. */
 void fxa__progress_begin(fxa__progress *progress, int64_t b, int64_t h, int64_t each) {
     int64_t heads, parts;
     if (!progress) return;

@@ -9,8 +9,8 @@
 #include "invariant.h"
 
 #if FXA_ASSERT
-/* In builds with asserts, the mutex detects a thread that takes it twice or gives it without having taken it. Returns
- * an error number. */
+/* In builds with asserts, the mutex detects a thread that locks it twice, or unlocks it without having locked it.
+ * Returns an error number. */
 static int lock_init_mutex(pthread_mutex_t *mutex) {
     pthread_mutexattr_t attr;
     int code = pthread_mutexattr_init(&attr);

@@ -13,7 +13,7 @@ typedef struct ref_code {
     fxa_program *derivative;
 } ref_code;
 
-/* Returns the derivative in compiled code; NULL for a forward pass. */
+/* Returns the derivative that `code`, the ref_code of a plan, contains; NULL for a forward pass, which has no code. */
 static const fxa_program *ref_derivative_of(const void *code) {
     return code ? ((const ref_code *)code)->derivative : NULL;
 }

@@ -51,13 +51,13 @@ typedef struct fxa__ref {
 
 /* ---- ref_work.c -------------------------------------------------------------------------------------------------- */
 
-/* Lays out the workspace of one run: sets *bytes to its exact size and, if c has a base address, the pointers of r.
- * Returns false if the size does not fit in size_t. */
+/* Lays out the workspace of one run: sets *bytes to the exact size of the workspace and, if c has memory, the pointers
+ * of r. Returns false if the size does not fit in size_t. */
 bool fxa__ref_layout(const fxa__problem *p, const fxa_program *derivative, fxa__carver c, fxa__ref *r, size_t *bytes);
 
 /* fxa__ref_load and fxa__ref_store read and write row (r->b, h, s) of the operand in `slot` as f64 and apply fp8
- * scales. LSE, ROW_MAX and DLSE have one element per row. A store rounds once; with `add`, it adds to the stored
- * value. */
+ * scales. LSE, ROW_MAX and DLSE have one element per row. A store rounds once; with `add`, the store adds to the
+ * element in memory. */
 void fxa__ref_load(const fxa__ref *r, fxa_slot slot, int64_t h, int64_t s, double *out);
 void fxa__ref_store(const fxa__ref *r, fxa_slot slot, int64_t h, int64_t s, const double *x, bool add);
 /* Stores x as the element at element offset `at` of the slot's data; with `add`, adds x to the stored value. */
@@ -96,8 +96,8 @@ void fxa__ref_axpy(double *y, double a, const double *x, int64_t n); /* y += a *
 void fxa__ref_forward(fxa__ref *r);
 void fxa__ref_backward(fxa__ref *r);
 
-/* Returns the gradient of the scaled score of the pair in env, given dnew, the nonzero gradient of its new score. Adds
- * the pair's contributions to the sums of captured tensors and params (ref_gradient.c). */
+/* Returns the gradient of the scaled score of the pair in env, given dnew, the nonzero gradient of the pair's new
+ * score. Adds the pair's contributions to the sums of captured tensors and params (ref_gradient.c). */
 double fxa__ref_program_backward(fxa__ref *r, double dnew);
 void fxa__ref_clear_sums(fxa__ref *r);       /* sets the sums of captured tensors and params to 0 */
 void fxa__ref_store_sums(const fxa__ref *r); /* stores the sums as the gradients of captured tensors and params */

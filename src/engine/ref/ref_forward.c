@@ -16,7 +16,7 @@
 #include "../../problem/merge_row.h"
 #include "../../problem/work_estimate.h"
 
-/* Fills r->s with the new scores of the current row. Returns the maximum: -inf if no key is attended, NaN if a score is
+/* Writes the new scores of the current row to r->s. Returns the maximum: -inf if no key is attended, NaN if a score is
  * NaN. */
 static double ref_row_scores(fxa__ref *r) {
     double max = -INFINITY;
@@ -28,7 +28,7 @@ static double ref_row_scores(fxa__ref *r) {
 }
 
 /* Returns the sum l of the current row, given its maximum m and the sink's score z. The sum is compensated (Neumaier),
- * because the rounding errors of a plain sum of a million equal terms reach up to six digits. */
+ * because a plain sum of a million equal terms can lose up to six decimal digits. */
 static double ref_row_sum(const fxa__ref *r, double m, double z) {
     double l = exp(z - m), lost = 0;
     for (int64_t k = 0; k < r->seq.k_len; k++) {
@@ -39,7 +39,7 @@ static double ref_row_sum(const fxa__ref *r, double m, double z) {
     return l + lost;
 }
 
-/* Computes r->o, the output of a row that attends to at least one key, from its maximum m and sum l. */
+/* Computes r->o, the output of a row that attends to at least one key, from the row's maximum m and sum l. */
 static void ref_row_output(fxa__ref *r, double m, double l) {
     int64_t dv = r->p->in.d_v;
     for (int64_t k = 0; k < r->seq.k_len; k++) {

@@ -27,7 +27,8 @@ static void ref_add_load(fxa__ref *r, const fxa__output *out, double value) {
     if (target->sum && fxa__view_offset(&target->view, index, &offset)) target->sum[offset] += value;
 }
 
-/* Evaluates the derivative and adds the values of its `grad` statements to the sums. Returns its output dscore. */
+/* Evaluates the derivative program and adds the values of its `grad` statements to the sums. Returns the program's
+ * output dscore. */
 static double ref_derivative(fxa__ref *r) {
     const fxa_program *d = r->derivative;
     fxa__program_eval(d, &r->env, r->vals);
@@ -40,7 +41,7 @@ static double ref_derivative(fxa__ref *r) {
     return r->vals[fxa__program_output(d, FXA__OUT_DSCORE)].f;
 }
 
-/* Evaluates the user-written backward program. Returns its output dscore. */
+/* Evaluates the user-written backward program. Returns the program's output dscore. */
 static double ref_bprop(fxa__ref *r) {
     const fxa_program *bprop = r->p->bprop;
     fxa__env env = r->env;
@@ -81,7 +82,7 @@ static int64_t ref_element_offset(const fxa_view *view, int64_t i) {
     return offset;
 }
 
-/* Stores the gradient of one captured tensor in `data`; with `add`, adds it to the stored values. */
+/* Stores the gradient of one captured tensor in `data`; with `add`, adds the gradient to the stored values. */
 static void ref_store_tensor(const fxa__ref_sum *from, const fxa_view *to, void *data, bool add) {
     int64_t n = ref_view_count(&from->view);
     for (int64_t i = 0; i < n; i++) {

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
  * Workspace of the reference engine, and access to operands of any dtype and strides as rows of f64. fxa__ref_layout
- * computes both the size of the workspace and its pointers, so they cannot disagree.
+ * computes both the size of the workspace and the pointers into it, so size and pointers cannot disagree.
  */
 #include "ref.h"
 
@@ -9,7 +9,7 @@
 #include "../../problem/scales.h"
 #include "../../problem/work_estimate.h"
 
-/* Returns rows * columns doubles of the workspace; NULL if c only measures its size. */
+/* Returns rows * columns doubles of the workspace; NULL if c only adds up sizes. */
 static double *ref_carve_matrix(fxa__carver *c, int64_t rows, int64_t columns) {
     return fxa__carve_matrix(c, rows, columns, sizeof(double));
 }
