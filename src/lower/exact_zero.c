@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * Implements the two analyses of zeros in zero.h.
+ * Implements the two analyses of zeros in exact_zero.h.
  */
 #include "exact_zero.h"
 
