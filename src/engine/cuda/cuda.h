@@ -54,7 +54,8 @@ typedef enum fxa__cuda_unit {
 } fxa__cuda_unit;
 
 /* Kernels of a problem and the settings that they are compiled with, chosen before anything is compiled. Depends on the
- * problem and the architecture alone. The code key contains every member, and no other property of the shape. */
+ * problem and the architecture alone. The code key contains every member, and no other property of the problem's
+ * shape. */
 typedef struct fxa__cuda_choice {
     const fxa__cuda_recipe *recipe;
     const char *better;  /* family that is preferred on the device but does not run the problem; NULL = none */
@@ -67,7 +68,7 @@ typedef struct fxa__cuda_choice {
     uint32_t units;            /* bit u set = the problem runs kernels of source file u (fxa__cuda_unit) */
     bool finite_factors;       /* params that are factors are finite, not 0; the score's uniform factor is > 0 */
     int32_t dense;             /* index of the captured tensor [.., q, k] that pairs read as pair.dense; -1 = none */
-    bool operands_fit;         /* captured values per query or key (row, key operands) may be packed */
+    bool operands_fit;         /* captured values per query or key (row and key operands) may be packed */
     bool converts;             /* Q, K, ... or results are converted through the workspace (host/convert.c) */
     bool rounds_before_adding; /* 16-bit results are rounded before they are added to the caller's results */
 } fxa__cuda_choice;
@@ -77,11 +78,11 @@ typedef struct fxa__cuda_module {
     uint8_t *cubin;        /* [size]; NULL = the problem runs no kernel of this source file */
     size_t size;           /* bytes of cubin */
     void *module;          /* CUmodule; NULL without a device */
-    void *function[6];     /* CUfunctions in the order of host/code.c; NULL without a device */
+    void *function[6];     /* CUfunctions in the order of fxa__cuda_units; NULL without a device */
     struct FxaShape shape; /* tile shape of the first kernel; zero if that kernel has none */
 } fxa__cuda_module;
 
-/* Tile lists and diagonal rows (functions of q - k) that are kept with the code (host/plan_tables.c). */
+/* Tile lists and diagonal rows (tables of functions of q - k) that are stored with the code (host/plan_tables.c). */
 typedef struct fxa__cuda_plan_table fxa__cuda_plan_table;
 
 /* Compiled code. Plans with equal code keys share it. */
@@ -120,8 +121,8 @@ typedef struct fxa__cuda_self {
     bool has_searched;     /* the search for NVRTC has ended, with the result in no_compiler */
     fxa_error no_compiler; /* FXA_OK, or why there is no NVRTC */
     fxa__nvrtc nvrtc;      /* the compiler; valid if no_compiler is FXA_OK after the search */
-    _Atomic(fxa__cuda_shared_unit *) shared_units; /* list that only grows; NULL = empty */
-    _Atomic(void *) counters;                      /* device memory [parts][words of a part]; NULL = no code yet */
+    _Atomic(fxa__cuda_shared_unit *) shared_units; /* list of cached cubins, which only grows; NULL = empty */
+    _Atomic(void *) counters; /* device memory [parts][words of a part]; NULL = no code was created yet */
     _Atomic(uintptr_t) counter_owner[FXA__CUDA_COUNTER_PARTS]; /* [part of counters] workspace that uses it; 0 = free */
 } fxa__cuda_self;
 
@@ -153,7 +154,7 @@ const char *fxa__cuda_unit_source(const fxa__cuda_choice *choice, fxa__cuda_unit
 /* host/compile.c: compiles the source files of code->choice. Returns E_UNSUPPORTED with the reason if there is no NVRTC
  * or NVRTC does not support the architecture. */
 fxa_status fxa__cuda_compile(fxa__cuda_self *self, fxa__cuda_code *code, fxa_error *err);
-/* Searches NVRTC at the first call. Returns the result of the search, E_UNSUPPORTED or E_MEMORY with the reason. */
+/* Searches for NVRTC at the first call. Returns the result of the search, E_UNSUPPORTED or E_MEMORY with the reason. */
 fxa_status fxa__cuda_compiler_find(fxa__cuda_self *self, fxa_error *err);
 /* Initializes the NVRTC members of an instance; copies `folder`, which may be NULL. Returns E_MEMORY or OK. */
 fxa_status fxa__cuda_compiler_init(fxa__cuda_self *self, const char *folder, fxa_error *err);
@@ -226,8 +227,8 @@ fxa_dtype fxa__cuda_kernel_dtype(const fxa_problem *p, fxa_slot slot);
 
 /* ---- Runs -------------------------------------------------------------------------------------------------------- */
 
-/* host/plan_tables.c: fxa__engine.prepare. Writes the tile lists and diagonal rows that no argument of a run changes.
- * If memory runs out, each run writes these tables itself. */
+/* host/plan_tables.c: implements fxa__engine.prepare. Writes the tile lists and diagonal rows that no argument of a run
+ * changes. If memory runs out, each run writes these tables itself. */
 void fxa__cuda_plan_tables_make(void *self, const void *code, const fxa__problem *p, const double *numbers);
 /* Frees all tables of the code. */
 void fxa__cuda_plan_tables_free(const fxa__cuda_self *self, fxa__cuda_code *code);
@@ -237,7 +238,7 @@ fxa_status fxa__cuda_counters_load(fxa__cuda_self *self, fxa_error *err);
 /* Frees the instance's counters, if any. */
 void fxa__cuda_counters_free(fxa__cuda_self *self);
 
-/* host/run.c: fxa__engine.zones and fxa__engine.run. */
+/* host/run.c: implement fxa__engine.zones (red zones of the workspace, for tests) and fxa__engine.run. */
 void fxa__cuda_zones(void *self, const void *code, const fxa__problem *p, const void *workspace);
 fxa_status fxa__cuda_run(void *self, const void *code, const fxa__problem *p, const fxa__bound_args *bound,
                          fxa_error *err);

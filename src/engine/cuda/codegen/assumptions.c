@@ -13,7 +13,8 @@ enum { ASSUME_ALIGN = 8 };               /* 16-bit elements in the 16 bytes to w
 
 /* ---- Sizes of captured tensors ----------------------------------------------------------------------------------- */
 
-/* Returns the number of values of a coordinate (b, h, q, k), given as its fxa_input bit; 0 = it is another input. */
+/* Returns the number of values of a coordinate (b, h, q, k), given as its fxa_input bit; 0 = the bit is that of another
+ * input. */
 static int64_t assume_extent(const fxa_problem *p, uint32_t input) {
     if (input == 1u << FXA_INPUT_B) return p->b;
     if (input == 1u << FXA_INPUT_H) return p->hq;
@@ -27,7 +28,7 @@ static int assume_positions(const cuda_work *w, const fxa__node *load) {
     const fxa_problem *p = &w->problem->in;
     const fxa_program *program = w->config.program;
     fxa__cuda_origin from = fxa__cuda_tensor_source(w, program->tensors[load->imm].name);
-    bool sized = from.kind == FXA__CUDA_FROM_CALLER; /* tables of coordinates are as large as they must be */
+    bool sized = from.kind == FXA__CUDA_FROM_CALLER; /* other tensors are tables of coordinates, whose sizes fit */
     uint32_t pair = 1u << FXA_INPUT_Q | 1u << FXA_INPUT_K;
     int positions = 0;
     for (int d = 0; d < load->n_args; d++) {
@@ -39,7 +40,8 @@ static int assume_positions(const cuda_work *w, const fxa__node *load) {
     return positions;
 }
 
-/* Returns true if all indices of a load are b, h, q or k, at least one of them q or k, whatever the tensor's size. */
+/* Returns true if all indices of a load are b, h, q or k, and at least one of them is q or k; ignores the tensor's
+ * size. */
 static bool assume_has_position(const fxa_problem *p, const fxa_program *program, const fxa__node *load) {
     uint32_t all = 0;
     for (int d = 0; d < load->n_args; d++) {
@@ -58,8 +60,8 @@ static int assume_loads(const fxa_program *program, int32_t tensor) {
     return n;
 }
 
-/* Returns true if TMA can copy tiles of a tensor, which is captured tensor `capture` of the problem, and all loads
- * index it by q and k. */
+/* Returns true if TMA can copy tiles of a tensor and all loads index the tensor by q and k. capture: index of the
+ * tensor among the problem's captured tensors. */
 static bool assume_is_dense(const cuda_work *w, int32_t tensor, int32_t capture) {
     const fxa_problem *p = &w->problem->in;
     const fxa_program *program = w->config.program;

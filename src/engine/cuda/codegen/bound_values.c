@@ -92,9 +92,9 @@ static bool bounds_derivative_is_infinite(const cuda_work *w, int32_t derivative
 
 /* ---- Indices ----------------------------------------------------------------------------------------------------- */
 
-/* Returns bits of the indices of a load that are always inside a tensor of size min_size[rank]: b, h, and ints with
- * constant bounds. Raises min_size for these indices. q and k are never inside: tiles extend past the last row and key,
- * and kernels compute the values of such pairs. */
+/* Returns a bit mask: bit d is set if index d of a load is always inside a tensor of size min_size[rank]: b, h, and
+ * ints with constant bounds. Raises min_size for these indices. q and k are never inside: tiles extend past the last
+ * row and key, and kernels compute the values of such pairs. */
 static uint8_t bounds_of_load(const cuda_work *w, const fxa__node *n, int64_t *min_size) {
     uint8_t proven = 0;
     for (int d = 0; d < n->n_args; d++) {

@@ -6,11 +6,11 @@
  */
 #include "passes.h"
 
-/* State of a node: undecided; read from f[]; computed by the functions that read the node. */
+/* State of a node. HOST_OPEN: undecided; HOST_CHOSEN: read from f[]; HOST_EXCLUDED: computed by the functions that read
+ * the node. */
 enum { HOST_OPEN, HOST_CHOSEN, HOST_EXCLUDED };
 
-/* Returns true if the host computes a node: the host can, and the node is no param or constant, which need no
- * computation. */
+/* Returns true if the host computes a node: the host can compute it, and it is neither a param nor a constant. */
 static bool host_is_filled(const cuda_work *w, int32_t node) {
     uint8_t op = w->c->program->nodes[node].op;
     return fxa__cuda_is_run(w, node) && op != FXA_OP_PARAM && op != FXA_OP_CONST &&
@@ -48,7 +48,7 @@ static void host_exclude(const cuda_work *w, uint8_t *state) {
 }
 
 /* Finds the factor of the tanh in value() = factor * tanh, if this factor is not part of the unit because it may be 0,
- * negative or not finite. The bound of value() does not contain the factor then. */
+ * negative or not finite. If there is such a factor, the bound of value() does not contain it. */
 static void host_gain(fxa__cuda_program *c) {
     const fxa_program *p = c->program;
     const fxa__node *n = &p->nodes[c->computed.value];

@@ -52,8 +52,7 @@ typedef struct fxa__cuda_origin {
     int32_t index;
 } fxa__cuda_origin;
 
-/* Returns true if the param is in device memory with FXA_SCALARS_IN_MEMORY: the scale or a param of the score
- * program. */
+/* Returns true if FXA_SCALARS_IN_MEMORY puts the param in device memory: the scale or a param of the score program. */
 static inline bool fxa__cuda_in_memory(const fxa__cuda_param *p) {
     return p->source >= 0 || p->source == FXA__CUDA_SCALE;
 }
@@ -69,7 +68,7 @@ typedef struct fxa__cuda_assumptions {
 
 /* A score program without a problem, for tests: the result of passes 1 to 6 of codegen/generate.c. */
 typedef struct fxa__cuda_config {
-    fxa_program *program;    /* SCORE program whose mask does not read the score */
+    fxa_program *program;    /* program of kind SCORE whose mask does not read the score */
     fxa_program *derivative; /* derivative of `program`; NULL = the text is of a forward */
     fxa_program *bprop;      /* the caller's backward, used instead of `derivative`; NULL = none */
     uint64_t grad_params;    /* bit i set = the gradient of param i is requested */
@@ -88,7 +87,7 @@ typedef struct fxa__cuda_operands {
         int32_t tensor, axis;
     } ranges[FXA_CUDA_RANGES]; /* [n_ranges] tensors of which tile_class() reads {minimum, maximum} along `axis` */
     int32_t n_ranges;
-    uint32_t mask_inputs, diagonal_inputs; /* bits of fxa_input on which the mask and the diagonal depend */
+    uint32_t mask_inputs, diagonal_inputs; /* bits of the inputs (fxa_input) on which mask and diagonal depend */
     bool mask_is_constant;                 /* the mask reads no tensor, no scale and no param of the caller */
     bool diagonal_is_constant;             /* the diagonal reads no tensor, no scale and no param of the caller */
 } fxa__cuda_operands;
@@ -113,7 +112,7 @@ typedef struct fxa__cuda_computed {
     /* Index in f[] of series_limit(), which follows from `softcap_factor`; -1 = no softcap(). The
      * FXA_CUDA_SOFTCAP_TERMS terms of softcap_series(), exp_limit() and two values of softcap_exp() follow in f[]. */
     int32_t softcap_at;
-    int32_t softcap;        /* node of the tanh(score * softcap_factor) that softcap() computes */
+    int32_t softcap;        /* node of the tanh(score * f) that softcap() computes; -1 = no softcap() */
     int32_t softcap_factor; /* node of the factor f in the tanh(score * f) that softcap() computes */
     /* forward: node of the factor c in new score = c * tanh, of any sign and size; -1 = none. With this factor
      * f[unit_at] is softcap_unit(), and f[unit_at + 1] is the unit. */
@@ -168,8 +167,8 @@ void fxa__cuda_host_values(const fxa__cuda_program *p, const double *params, flo
 /* Returns true if the host can compute a float node: arithmetic of params and constants. */
 bool fxa__cuda_is_host_value(const fxa_program *p, int32_t node);
 
-/* codegen/assumptions.c: returns true if no param of the caller is a factor or divisor of a float. derivative, own
- * (the caller's backward): may be NULL. */
+/* codegen/assumptions.c: returns true if no param of the caller is a factor or divisor of a float. derivative and own
+ * (the caller's backward) may be NULL. */
 bool fxa__cuda_has_finite_factors(fxa__host *host, const fxa_program *program, const fxa_program *derivative,
                                   const fxa_program *own);
 /* codegen/split_unit.c: returns true if the unit (uniform factor of the score) is > 0 for the constants of the program

@@ -17,7 +17,7 @@ typedef struct coords {
     fxa_builder *b;
 } coords;
 
-/* Returns true if a map is not the identity. */
+/* Returns true if an index map is not the identity. */
 static bool coords_is_map(const fxa_index_map *m) {
     return m->kind != FXA_MAP_AFFINE || m->base != 0 || (m->step != 0 && m->step != 1) || m->has_offset;
 }
@@ -104,7 +104,7 @@ static fxa_value coords_of(coords *c, fxa_input input) {
 
 /* ---- The program ------------------------------------------------------------------------------------------------- */
 
-/* Returns the input whose bit `bits` is; -1 = it is not one bit. */
+/* Returns the input whose bit is `bits`; -1 = `bits` is not one bit. */
 static int32_t coords_single(uint32_t bits) {
     for (int32_t i = 0; i < FXA_INPUT_COUNT; i++)
         if (bits == 1u << i) return i;

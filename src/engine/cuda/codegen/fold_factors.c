@@ -13,14 +13,14 @@
 #include <math.h>
 
 typedef struct fold {
-    const fxa_program *p; /* the joined program */
+    const fxa_program *p; /* the joined program (codegen/join.c) */
     fxa_builder *b;       /* builder of the result */
     fxa__depend *sets;    /* [node of p] what the node depends on */
     fxa_value *map;       /* [node of p] the node's value in b */
     fxa_value *factor;    /* [node of p] uniform factor, if map = base * factor; -1 = map is no such product */
     fxa_value *base;      /* [node of p] base, if map = base * factor; else -1 */
     bool *wins;           /* [node of p] map = mulz(base, factor): 0 if base is 0, whatever factor is */
-    bool *signs;          /* [node of p] a reader distinguishes 0 and -0 */
+    bool *signs;          /* [node of p] true = an operation that reads the node distinguishes 0 and -0 */
     int32_t tensor[FXA_MAX_TENSORS]; /* [tensor of p] index of the tensor in b */
     bool finite;                     /* params that are factors are finite and not 0 */
 } fold;
@@ -83,8 +83,8 @@ static void fold_product_zero(fold *r, int32_t i, int at) {
 }
 
 /* Rewrites node i, a product or quotient that fold_product_zero() does not rewrite: multiplies the factor of the
- * varying operand into the uniform operand. A factor by which the product is divided again cancels, if it is finite and
- * not 0. at: index of the uniform operand. */
+ * varying operand into the uniform operand. A factor by which the product is then divided cancels, if the factor is
+ * finite and not 0. at: index of the uniform operand. */
 static void fold_product(fold *r, int32_t i, int at) {
     const fxa__node *n = &r->p->nodes[i];
     int32_t varying = n->arg[1 - at];

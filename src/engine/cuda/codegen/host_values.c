@@ -16,14 +16,15 @@
 /* Upper bound of series_limit(), the |score| below which softcap() uses the polynomial: with a tiny factor of the score
  * the terms round to 0. */
 #define FILL_MAX_SERIES_LIMIT 4096.
-/* Upper bound of the cap for softcap_exp(): its error of 2^-20 of the cap is then at most 2^-14. */
+/* Upper bound of the cap for softcap_exp(): an error of 2^-20 of the cap is then at most 2^-14. */
 #define FILL_MAX_CAP 64.
 /* Lower bound of the unit (uniform factor of the score), and bound of exponents, for softcap_exp(): products of four
  * pairs are then finite. */
 #define FILL_MIN_UNIT 0.125
 #define FILL_MAX_EXPONENT 28.
 
-/* Coefficients: tanh x = x (c[0] + c[1] x^2 + ...), relative error below 2^-23.7 for |x| < 0.6. */
+/* Coefficients c of the polynomial tanh x = x (c[0] + c[1] x^2 + ...), with a relative error below 2^-23.7 for |x| <
+ * 0.6. */
 static const double fill_tanh[FXA_CUDA_SOFTCAP_TERMS] = {0.9999999268692358, -0.33332309972578855, 0.1331017362435341,
                                                          -0.05210147853455042, 0.015475425267545645};
 
@@ -126,8 +127,8 @@ static void fill_softcap(const fxa__cuda_program *p, const double *params, float
     }
 }
 
-/* Returns x, the unit (uniform factor of the score), as a float. Rounding keeps the unit > 0 and finite if x is > 0 and
- * finite, because 0 * -inf and infinity * 0 would be NaN. */
+/* Returns x, the unit (uniform factor of the score), as a float. If x is > 0 and finite, so is the result, because 0 *
+ * -inf and infinity * 0 would be NaN. */
 static float fill_unit(double x) {
     float unit = (float)x;
     if (x > 0 && unit < FLT_MIN) return FLT_MIN;

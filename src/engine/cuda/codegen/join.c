@@ -82,8 +82,8 @@ static fxa_status join_scale(fxa__host *host, const fxa_program *p, const char *
     return status;
 }
 
-/* Records the source of each param and tensor of the joined program. Searches them by name, because programs sort
- * params and tensors by name. */
+/* Records the source of each param and tensor of the joined program. Finds params and tensors by name, because programs
+ * sort them by name. */
 static void join_sources(cuda_work *w, const fxa__parameterized *lifted, const char *scale) {
     for (int32_t i = 0; i < w->joined->n_params; i++) {
         const char *name = w->joined->params[i].name;
@@ -99,8 +99,8 @@ static void join_sources(cuda_work *w, const fxa__parameterized *lifted, const c
         w->c->source[i] = fxa__cuda_tensor_source(w, w->joined->tensors[i].name);
 }
 
-/* Sets *out to one program with the outputs of forward and backward; in a forward to config.program itself,
- * retained. */
+/* Sets *out to one program with the outputs of forward and backward; in a forward, to config.program, with another
+ * reference. */
 static fxa_status join_passes(const cuda_work *w, fxa_program **out, fxa_error *err) {
     fxa_program *fused = NULL;
     if (!w->backward) {

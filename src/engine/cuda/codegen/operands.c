@@ -22,7 +22,7 @@ static void operands_mark(cuda_work *w) {
 enum { OPERANDS_MAX_OPERATIONS = 3 };
 
 /* Subtracts from *left the operations that a pair would compute for a node. Returns false if there are more than *left,
- * or if the node is not arithmetic of q - k and values of heads. */
+ * or if the node is not arithmetic of q - k and of values that are equal in a head. */
 static bool operands_count_down(const cuda_work *w, int32_t node, int *left) {
     const fxa__node *n = &w->c->program->nodes[node];
     if (fxa__lower_rate(&w->inputs[node]) <= FXA__RATE_HEAD) return true;
@@ -65,7 +65,7 @@ static void operands_find_diagonal(cuda_work *w) {
                 w->c->operands.diagonal = x;
         }
     }
-    /* The forward has the diagonal row in shared memory, next to its keys. The backward would load the value, and
+    /* The forward has the diagonal row in shared memory. The backward would load the value from global memory; it
      * computes the same bits instead if that is cheaper. */
     if (w->backward && w->c->operands.diagonal >= 0 && operands_is_cheap(w, w->c->operands.diagonal)) {
         w->rounded = w->c->operands.diagonal;
@@ -75,14 +75,15 @@ static void operands_find_diagonal(cuda_work *w) {
 
 /* ---- Loads ------------------------------------------------------------------------------------------------------- */
 
-/* Returns how many indices of a load are q or k, if all indices are some of b, h, q, k in this order; else 0. Sets
- * *last to the fxa_input bit of the last index. */
+/* Returns how many indices of a load are q or k, if every index is b, h, q or k and they are in this order; else 0.
+ * Sets *last to the fxa_input bit of the last index. */
 static int operands_positions(const fxa_program *p, const fxa__node *load, uint32_t *last) {
     uint32_t seen = 0, heads = 1u << FXA_INPUT_B | 1u << FXA_INPUT_H, pair = 1u << FXA_INPUT_Q | 1u << FXA_INPUT_K;
     int positions = 0;
     for (int d = 0; d < load->n_args; d++) {
         uint32_t input = fxa__node_input(&p->nodes[load->arg[d]]);
-        if (!(input & (heads | pair)) || (input <= seen && d > 0)) return 0; /* not in the order b, h, q, k */
+        if (!(input & (heads | pair)) || (input <= seen && d > 0))
+            return 0; /* the indices are not in the order b, h, q, k */
         positions += (input & pair) != 0;
         seen |= input;
         *last = input;

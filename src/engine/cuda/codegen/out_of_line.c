@@ -25,8 +25,8 @@ static void call_share(fxa__emit *x, fxa__emit *y) {
     }
 }
 
-/* Copies what is known of ints and indices to the emitter e, and marks the loads that can have a base address per
- * head. */
+/* Copies the bounds of ints and indices (bound_values.c) to the emitter e, and marks the loads that can have a base
+ * address per head. */
 static void call_pass_bounds(const cuda_work *w, fxa__emit *e) {
     for (int32_t i = 0; i < e->p->n_nodes; i++) {
         e->nonnegative[i] = e->p->nodes[i].type == FXA_INT && w->bounds[i].lo >= 0;
@@ -41,8 +41,8 @@ static void call_replace(cuda_work *w, int32_t node, const char *as_float, const
     w->emit.pairs.given[node] = w->c->program->nodes[node].type == FXA_FLOAT ? as_float : as_int;
 }
 
-/* Makes pairs read values that tile() computes (w->tiles) as members of the tile, except those that pairs read as
- * operands. */
+/* Makes pairs read values that tile() computes (w->tiles) as members of the tile, except those that pairs read as row
+ * or key operand. */
 static void call_replace_tiles(cuda_work *w) {
     const cuda_tile *tiles = w->tiles;
     for (int32_t i = 0; i < w->c->program->n_nodes; i++)

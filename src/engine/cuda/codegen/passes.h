@@ -25,8 +25,8 @@ enum {
 /* Names of the tensors and params that passes add to the score program, which does not declare them. "" = not added. */
 enum { CUDA_NAME = 40 };
 typedef struct cuda_added {
-    char slot[FXA_SLOT_COUNT][CUDA_NAME]; /* int32 arrays in slots of a run */
-    /* tensors and params of the caller's backward program */
+    char slot[FXA_SLOT_COUNT][CUDA_NAME]; /* names of int32 arrays in slots of a run */
+    /* names of tensors and params of the caller's backward program */
     char bprop_tensor[FXA_MAX_TENSORS][CUDA_NAME], bprop_param[FXA_MAX_PARAMS][CUDA_NAME];
 } cuda_added;
 
@@ -35,7 +35,7 @@ typedef struct cuda_param_names {
     struct {
         char member[16];                 /* name of the param's member of Program, for functions of pairs */
         char call[32];                   /* expression of the param, for static functions */
-    } scalar[FXA_MAX_PARAMS];            /* params in device memory */
+    } scalar[FXA_MAX_PARAMS];            /* [param] params in device memory */
     char run[FXA__CUDA_HOST_VALUES][16]; /* expressions of the values that the host computes */
 } cuda_param_names;
 
@@ -58,7 +58,7 @@ typedef struct cuda_work {
     const fxa__problem *problem; /* NULL = the text is generated from a config, in tests */
     fxa__cuda_config config;     /* what to generate; programs and assumptions are those of passes 1 to 6 */
     cuda_added added;            /* names that passes add */
-    bool backward;               /* the text is of a backward pass */
+    bool backward;               /* true = the text is of a backward pass */
     uint32_t done;               /* bits of the results that the passes have produced so far (codegen/generate.c) */
 
     fxa_program *joined;  /* pass 7: all outputs in one program, before its factors are folded */
@@ -72,7 +72,7 @@ typedef struct cuda_work {
 
     /* Pass 10. */
     cuda_tile *tiles;  /* values that tile() computes */
-    bool i64_operands; /* row and key operand are i64 elements saturated to 32 bits; the mask compares 64 bits */
+    bool i64_operands; /* true = row and key operand are i64 elements saturated to 32 bits; the mask compares 64 */
     /* backward: node of a float that the forward reads, rounded, from the diagonal row; the backward computes it, and
      * must not make it part of an fma. -1 = none */
     int32_t rounded;

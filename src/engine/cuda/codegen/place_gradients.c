@@ -24,8 +24,8 @@ static bool grads_is_load(const cuda_work *w, const fxa__output *out, int32_t lo
     return true;
 }
 
-/* Returns true if `out` is a gradient that the caller requests and that is not always 0. Indices of params and tensors
- * of the rewritten program differ from the caller's. */
+/* Returns true if `out` is a gradient that the caller requests and that is not always 0. Params and tensors have other
+ * indices in the rewritten program than in the caller's. */
 static bool grads_is_wanted(const cuda_work *w, const fxa__output *out) {
     const fxa__cuda_program *c = w->c;
     if (fxa__cuda_is_number(c->program, out->value, 0)) return false;
@@ -37,9 +37,9 @@ static bool grads_is_wanted(const cuda_work *w, const fxa__output *out) {
            (w->config.grad_params >> c->params[out->slot].source & 1);
 }
 
-/* Returns true if requested gradients read the score: even if the score's own derivative is 1, they may do so in a
- * comparison, an index or a function without derivative (with_grad, floor). Kernels pass the score to gradients only
- * with PROG_DERIVATIVE. */
+/* Returns true if requested gradients read the score: even if the score's own derivative is 1, a gradient may read the
+ * score in a comparison, an index or a function without derivative (with_grad, floor). Kernels pass the score to
+ * gradients only with PROG_DERIVATIVE. */
 bool fxa__cuda_gradients_read_score(const cuda_work *w) {
     const fxa_program *p = w->c->program;
     uint32_t inputs = 0;

@@ -48,7 +48,8 @@ static void scoremask_build(fxa_builder *b, const fxa_program *p, const uint16_t
     fxa_builder_set_mask(b, rest < 0 ? fxa_builder_bool(b, 1) : rest);
 }
 
-/* Sets *out to a program like p whose mask does not read the score: p itself, retained, if its mask does not. */
+/* Sets *out to a program like p whose mask does not read the score: p itself, with another reference, if its mask does
+ * not. */
 static fxa_status scoremask_move(fxa__host *host, fxa_program *p, fxa_program **out, fxa_error *err) {
     size_t n = (size_t)p->n_nodes;
     fxa_builder *b = NULL;

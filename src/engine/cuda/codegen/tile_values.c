@@ -9,7 +9,7 @@
 #include <stdio.h>
 #include <string.h>
 
-enum { TILE_OVERHANG = 1024 }; /* tiles extend past the last row and key by less than this */
+enum { TILE_OVERHANG = 1024 }; /* upper bound of the rows and keys by which a tile extends past the last one */
 
 /* ---- Bounds of ints ---------------------------------------------------------------------------------------------- */
 
@@ -95,8 +95,8 @@ static void tile_sum(const cuda_work *w, int32_t node, cuda_tile *t) {
     (void)snprintf(t->text, sizeof t->text, "fxa__shift(t%d, %s)", (int)node, offset);
 }
 
-/* Makes pairs compute the float of an affine int as a tile-level float plus their offset, which is exact while both are
- * below 2^24. */
+/* Makes pairs compute the float of an affine int as a tile-level float plus the pair's offset. The sum is exact while
+ * both terms are below 2^24. */
 static void tile_float(const cuda_work *w, int32_t node, cuda_tile *t) {
     int32_t of = w->c->program->nodes[node].arg[0];
     const fxa__linear *f = &w->affine[of];

@@ -14,7 +14,8 @@
 
 static void targets_put(fxa__writer *w, const char *text) { fxa__write_bytes(w, text, strlen(text)); }
 
-/* Writes the variables "at", the index of an element in a contiguous array, and "inside", true if the array has it. */
+/* Writes the variables "at", the index of an element in a contiguous array, and "inside", true if the element is in the
+ * array. */
 static void targets_element(const fxa__emit *e, const fxa__output *out, fxa__writer *w) {
     targets_put(w, "            long long at = 0;\n            const int inside = 1");
     for (int32_t d = 0; d < out->n_index; d++) {
@@ -59,7 +60,7 @@ static const char *targets_lanes(const cuda_work *k, int32_t output) {
 }
 
 /* Writes the addition of a pair's term to one element of a tensor's gradient, if its indices are inside. Gradients of
- * params are sums, never written here. */
+ * params are sums (partials()), so scatter() adds none. */
 static void targets_add(const cuda_work *k, const fxa__emit *grads, int32_t output, fxa__writer *w) {
     const fxa__output *out = &k->c->program->outputs[output];
     const char *lanes = targets_lanes(k, output);

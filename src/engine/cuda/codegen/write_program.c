@@ -168,9 +168,9 @@ static void write_uniform_mask(cuda_work *w) {
     write_put(w, ";\n    }\n");
 }
 
-/* Writes mask_whole(), the mask that compares 64-bit elements. It runs only if the row operand, an element saturated to
- * 32 bits, is INT32_MIN or INT32_MAX: other equal operands are equal elements, and unequal operands are unequal
- * elements. */
+/* Writes mask_whole(), the mask that compares 64-bit elements. Kernels call mask_whole() only if the row operand, an
+ * element saturated to 32 bits, is INT32_MIN or INT32_MAX: other equal operands are equal elements, and unequal
+ * operands are unequal elements. */
 static void write_mask64(cuda_work *w) {
     write_put(w, "#define fxa__get_whole fxa__rare_whole\n"
                  "    FXA_INLINE bool mask_whole(const FxaArgs &a, const Pair &p) const\n    {\n");
@@ -195,7 +195,8 @@ static void write_mask(cuda_work *w) {
 
 /* ---- The pass ---------------------------------------------------------------------------------------------------- */
 
-/* Writes the switches (PROG_ macros) that differ from their defaults. write_softcap() writes those of the soft cap. */
+/* Writes the switches (PROG_ macros) that differ from their defaults, except those of the soft cap, which
+ * write_softcap() writes. */
 static void write_switches(cuda_work *w) {
     struct FxaTraits here = w->c->switches;
     here.softcap = here.softcap_series = here.softcap_has_unit = 0;

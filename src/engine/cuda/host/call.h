@@ -12,17 +12,21 @@
 
 /* Tiles of a tile list, as the kernel fxa_tile_lists reads them (struct ListShape of common/tile_lists.cu). */
 typedef struct fxa__cuda_list_shape {
-    int32_t q_rows, k_rows; /* queries of a tile; keys of a tile */
-    int32_t rows, columns;  /* rows of the list per (b, h); tiles of such a row */
-    int32_t by_key;         /* 1 = the list has a row per key tile, 0 = per query tile */
-    int32_t parts;          /* 64-row parts of the list row's own tile, each with a SKIP and a FULL bit; 0 = no bits */
+    int32_t q_rows;  /* queries of a tile */
+    int32_t k_rows;  /* keys of a tile */
+    int32_t rows;    /* rows of the list for a (b, h) */
+    int32_t columns; /* number of tiles that a row of the list selects from */
+    int32_t by_key;  /* 1 = the list has a row per key tile, 0 = per query tile */
+    /* number of 64-row parts of the tile that a row of the list stands for, each with a SKIP and a FULL bit; 0 = no
+     * bits */
+    int32_t parts;
 } fxa__cuda_list_shape;
 
-/* A tile list: for each row of tiles, those that the mask does not exclude (struct FxaTileList). */
+/* A tile list: for each query tile (or key tile), the tiles that the mask does not exclude (struct FxaTileList). */
 typedef struct fxa__cuda_tile_list {
     int32_t *items;           /* [batch, heads, cut.rows, pitch]; NULL = there is no list, all tiles are computed */
     int32_t *counts;          /* [batch, heads, cut.rows, 2] {partial tiles, all tiles} of a row of `items` */
-    fxa__cuda_list_shape cut; /* the tiles */
+    fxa__cuda_list_shape cut; /* size and number of the tiles */
     int32_t heads, batch;     /* heads and batch entries with rows of their own; 1 = all share rows */
     int32_t pitch;            /* ints of a row of `items` */
     bool is_written; /* the list was written when the plan was created (host/plan_tables.c), no run writes it */
@@ -32,7 +36,7 @@ typedef struct fxa__cuda_tile_list {
  * maximum} of every 64 positions (struct FxaOperand). */
 typedef struct fxa__cuda_packed_operand {
     int32_t *data, *ranges; /* [batch, heads, pitch] words; [batch, heads, pitch / 64, 2] {minimum, maximum} */
-    int64_t pitch;          /* words of a row of `data`, padded */
+    int64_t pitch;          /* words of a row of `data`, including padding */
     int64_t length;         /* positions of a row: queries or keys */
     int32_t heads, batch;   /* heads and batch entries with rows of their own; 1 = all share rows */
     int32_t node;           /* node that loads the tensor; -1 = nothing is packed */
@@ -57,8 +61,9 @@ typedef struct fxa__cuda_captured_sums {
     int32_t tiles;           /* key tiles of a (b, h) */
     int32_t part_rows;       /* rows of `parts`: `tiles`, or 1 = all key tiles add to one row of sq + sk elements */
     int32_t part_size;       /* elements of a row of `parts` */
-    bool one_row;            /* part_rows is 1: there are many key tiles, or the sums are exact */
-    bool direct;     /* the gradient of the dense tensor goes straight to the caller's memory; `dense` is unused */
+    bool one_row;            /* true = part_rows is 1, because there are many key tiles or the sums are exact */
+    /* true = the gradient of the dense tensor is written to the caller's memory; `dense` is not used */
+    bool direct;
     uint16_t *dense; /* [b, h, q, pitch] gradient of the dense tensor (captured, an element per pair), 16-bit */
     int64_t pitch;   /* elements of a row of `dense` */
     float *tensor[FXA_CUDA_TENSORS]; /* contiguous sums of each tensor's gradient, f32 or FxaExact; NULL = none */
@@ -89,17 +94,18 @@ typedef struct fxa__cuda_buffers {
     float *no_sink;       /* [hq] zeros: sink scores for FXA_SINK_ZERO */
     fxa__cuda_packed_operand operand[2]; /* [0] row operand (a word per query), [1] key operand */
     fxa__cuda_diagonal_rows diagonal;
-    int32_t *ranges[FXA_CUDA_RANGES]; /* tables of {minimum, maximum}; NULL = the tensor is too large */
-    fxa__cuda_tile_list queries;      /* a row per query tile: forward, decode, dQ */
-    fxa__cuda_tile_list keys;         /* a row per key tile: backward */
-    float *lse, *lse2, *delta;        /* per row: LSE; LSE in base 2; delta = dO . O - dLSE */
-    float *grad_q_sum;                /* f32 sum to which key tiles add dQ */
-    int32_t *first_share;             /* per 64 rows of dQ: how much of the rows' sum is stored (FxaArgs.first_share) */
+    int32_t
+        *ranges[FXA_CUDA_RANGES]; /* tables of {minimum, maximum} (FxaArgs.ranges); NULL = the tensor is too large */
+    fxa__cuda_tile_list queries;  /* a row per query tile: forward, decode, dQ */
+    fxa__cuda_tile_list keys;     /* a row per key tile: backward */
+    float *lse, *lse2, *delta;    /* per row: LSE; LSE in base 2; delta = dO . O - dLSE */
+    float *grad_q_sum;            /* f32 sum to which key tiles add dQ */
+    int32_t *first_share;         /* per 64 rows of dQ: how much of the rows' sum is stored (FxaArgs.first_share) */
     /* FxaArgs.sent: [0] query blocks that the postprocess has taken; [1 ...] warps that have added all their dQ, per
      * (b, KV head) */
     uint32_t *reduced;
     float *sink, *grad_sink;      /* converted sinks and gradients of sinks; NULL = kernels use the caller's arrays */
-    void *copy[FXA__CUDA_COPIES]; /* converted operands, and dK or dV that the caller did not request */
+    void *copy[FXA__CUDA_COPIES]; /* converted operands; dK or dV that kernels write and the caller did not request */
     float *partial, *partial_ml;  /* decode, [items]: O of a work item; {maximum, sum} of each of its rows */
     int *coordinates[FXA__CUDA_AXES];  /* mapped coordinates that dropout reads; NULL = dropout uses local indices */
     int32_t splits;                    /* decode: number of splits (parts of the keys) of a (b, KV head) */
@@ -125,10 +131,13 @@ typedef struct fxa__cuda_call {
     const fxa__problem *p;
     const fxa__bound_args *bound;
     fxa_error *err;
-    bool follows_kernel; /* the stream's last work is a kernel of this run; the next kernel may start before it ends */
-    bool packing_due;    /* the next tile list is written by the launch that also packs operands */
+    bool
+        /* true = the stream's last work is a kernel of this run, and the next kernel may start before that kernel
+         * ends */
+        follows_kernel;
+    bool packing_due; /* true = the launch that writes the next tile list also packs row and key operands */
     fxa__cuda_buffers at;
-    fxa_view tensors[FXA_CUDA_TENSORS]; /* [program->n_tensors] the tensors that fxa__cuda_program.source names */
+    fxa_view tensors[FXA_CUDA_TENSORS]; /* [program->n_tensors] tensors of the program (fxa__cuda_program.source) */
     _Alignas(128) struct FxaMaps maps;  /* tensor maps; the driver requires alignment 64 */
     struct FxaArgs a;
 } fxa__cuda_call;
@@ -154,7 +163,7 @@ void fxa__cuda_counters_use(fxa__cuda_call *c);
 
 /* ---- host/arguments.c -------------------------------------------------------------------------------------------- */
 
-/* Sets c->a except tile lists and members that single launches set. */
+/* Sets all members of c->a except the tile list and members that only some launches set. */
 void fxa__cuda_args_make(fxa__cuda_call *c);
 /* Returns the scale that the unit (the uniform factor of the score) contains: the run's scale; with finite_factors its
  * absolute value, or 1 if the scale is 0. */
@@ -184,8 +193,8 @@ fxa_status fxa__cuda_tensor_map_dense(fxa__cuda_call *c, const struct FxaView *v
 
 /* ---- host/launch.c ----------------------------------------------------------------------------------------------- */
 
-/* Launches kernel `function` of a compiled source file. threads: 0 = threads and shared memory of the file's tile
- * shape; else no dynamic shared memory. */
+/* Launches kernel `function` of a compiled source file. threads: threads of a CTA without dynamic shared memory; 0 =
+ * threads and shared memory of the file's tile shape. */
 fxa_status fxa__cuda_launch(fxa__cuda_call *c, fxa__cuda_unit unit, int function, fxa__cuda_grid grid, int32_t threads,
                             void **params);
 /* Launches an attention kernel: its params are c->a, and c->maps if the family has tensor maps. */
@@ -242,7 +251,7 @@ fxa_status fxa__cuda_captured_grads_store(fxa__cuda_call *c);
 
 /* ---- Passes ------------------------------------------------------------------------------------------------------ */
 
-/* Launch all kernels of a run. */
+/* Launch all kernels of a forward, backward or decode run. */
 fxa_status fxa__cuda_forward(fxa__cuda_call *c);
 fxa_status fxa__cuda_backward(fxa__cuda_call *c);
 fxa_status fxa__cuda_decode(fxa__cuda_call *c);

@@ -25,7 +25,7 @@ typedef struct captured_tensor {
     int rank, dtype, add;
 } captured_tensor;
 
-/* Returns the index of the dense tensor in the problem's program. */
+/* Returns the index of the dense tensor (captured, an element per pair) in the problem's program. */
 static int32_t captured_dense_tensor(const fxa__cuda_program *g) {
     return fxa__cuda_caller_tensor(g, g->program->nodes[g->operands.dense].imm);
 }
@@ -179,8 +179,8 @@ static fxa_status captured_store(fxa__cuda_call *c, int32_t i) {
                             params);
 }
 
-/* Stores the gradient of the dense tensor from the workspace. The load of this tensor has indices b and h, if any,
- * before q and k. */
+/* Stores the gradient of the dense tensor (captured, an element per pair) in the caller's memory, from the workspace.
+ * The load of this tensor has indices b and h, if any, before q and k. */
 static fxa_status captured_dense(fxa__cuda_call *c) {
     const fxa__cuda_program *g = &c->code->program;
     if (!g->switches.grad_dense || c->at.captured.direct) return FXA_OK;

@@ -24,7 +24,7 @@ static void build_read_shape(const uint8_t *data, size_t size, struct FxaShape *
 }
 
 /* Returns an error if a cubin lacks the first kernel of its unit (source file), or if that kernel has another tile
- * shape than launches assume. */
+ * shape than kernels/common/tile_shape.h. */
 static fxa_status build_check(fxa__cuda_code *code, fxa__cuda_unit unit, fxa_error *err) {
     fxa__cuda_module *m = &code->unit[unit];
     const char *first = fxa__cuda_units[unit].function[0];

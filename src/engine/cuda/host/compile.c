@@ -18,7 +18,8 @@ enum { COMPILE_SETTINGS = 0 FXA_SETTINGS(COMPILE_COUNT), COMPILE_OPTIONS = 4 + C
 #undef COMPILE_COUNT
 enum { COMPILE_OPTION = 48, COMPILE_KEPT = 64 };
 
-/* Memory of all compile jobs: a job is the compilation of a unit, and points into this struct and into the code. */
+/* Memory of all compile jobs: a job is the compilation of a unit (source file), and points into this struct and into
+ * the code. */
 typedef struct compile_room {
     char option[COMPILE_OPTIONS][COMPILE_OPTION];
     const char *options[COMPILE_OPTIONS];
@@ -34,7 +35,7 @@ typedef struct compile_room {
 /* A compiled unit (source file) that does not include the text of a program, cached for all programs. */
 struct fxa__cuda_shared_unit {
     struct fxa__cuda_shared_unit *next;
-    int count; /* shared units in the list from this one on */
+    int count; /* number of units from this one to the end of the list */
     fxa__cuda_unit unit;
     char option[COMPILE_OPTIONS][COMPILE_OPTION];
     size_t size;
@@ -70,7 +71,7 @@ void fxa__cuda_compiler_end(fxa__cuda_self *self) {
     fxa__lock_destroy(&self->lock);
 }
 
-/* Searches NVRTC. If memory runs out, the next call searches again. */
+/* Searches for NVRTC and opens it. If memory runs out, the next call searches again. */
 static void compile_look(fxa__cuda_self *self) {
     fxa_error *why = &self->no_compiler;
     fxa__ok(why);

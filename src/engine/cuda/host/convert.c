@@ -86,7 +86,7 @@ static bool stage_row_is_needed(const fxa_problem *p, int i) {
            (result && ((p->flags & stage_rows[i].added) || stage_ends_within(p, t, (fxa_slot)stage_rows[i].slot)));
 }
 
-/* Returns true if sinks or their gradients are not f32 with stride 1. */
+/* Returns true if sinks or their gradients are not f32 with stride 1, so that they must be converted. */
 static bool stage_is_apart(const fxa_operand *t) { return t->dtype != FXA_F32 || t->stride[1] != 1; }
 
 bool fxa__cuda_is_converted(const fxa_problem *p, fxa_slot slot) {
@@ -172,7 +172,7 @@ static struct FxaConvert stage_lse(const fxa__cuda_call *c) {
     return s;
 }
 
-/* Describes an array with one element per head to the conversion kernels. */
+/* Returns an array with one element per head, as the conversion kernels take arrays. */
 static struct FxaConvertArray stage_heads(void *data, int64_t stride, uint32_t type) {
     return (struct FxaConvertArray){data, {0, stride, 0, 0}, (int)type};
 }

@@ -13,14 +13,14 @@
 #include <math.h>
 
 enum {
-    COST_CLUSTER = 4, /* minimum CTAs of a decode cluster whose time is COST_CLUSTER_US */
+    COST_CLUSTER = 4, /* minimum CTAs of a decode cluster for COST_CLUSTER_US */
     COST_JOINT = 128  /* maximum head dim of the fused backward */
 };
 #define COST_PROCESSORS 132.0    /* multiprocessors of the H200 that was measured */
 #define COST_ROWS 128.0          /* rows of a query tile */
 #define COST_CPU_US 6.0          /* host time of a launch */
-#define COST_DECODE_US 13.0      /* time of a decoding step besides reading K and V */
-#define COST_CLUSTER_US 10.0     /* COST_DECODE_US of steps with clusters of COST_CLUSTER CTAs or more */
+#define COST_DECODE_US 13.0      /* time of a decoding step without the time of reading K and V */
+#define COST_CLUSTER_US 10.0     /* replaces COST_DECODE_US in clusters of COST_CLUSTER CTAs or more */
 #define COST_DECODE_BYTES 4.5e12 /* bytes of K and V that decode reads per second */
 /* TFLOP/s of a deterministic backward with a separate dQ kernel, divided by TFLOP/s of the fused backward: measured
  * with a causal mask at head dim 128. */

@@ -13,13 +13,13 @@
 enum {
     DECODE_PIECE = 8,   /* minimum tiles of a split, if there are more than DECODE_FEW splits */
     DECODE_KEYS = 512,  /* minimum keys of a split, if there are at most DECODE_FEW splits */
-    DECODE_FEW = 8,     /* maximum splits of DECODE_KEYS keys */
+    DECODE_FEW = 8,     /* maximum number of splits with as few as DECODE_KEYS keys */
     DECODE_ALONE = 16,  /* minimum tiles of a split if each split is a work item */
-    DECODE_TAIL = 6,    /* items of the last round are halved if they occupy more than 1/6 of the multiprocessors */
-    DECODE_EVEN = 5,    /* items of the last round are halved if they occupy less than 3/5 of the multiprocessors */
-    DECODE_ROUNDS = 4,  /* minimum items per multiprocessor if batch entries have different lengths */
-    DECODE_END = 128,   /* KB that a multiprocessor could read in the time in which it finishes an item */
-    DECODE_SHARE = 640, /* KB that the device could read in the time of combining one more item of a row group */
+    DECODE_TAIL = 6,    /* work items of the last round are halved if they occupy more than 1/6 of multiprocessors */
+    DECODE_EVEN = 5,    /* work items of the last round are halved if they occupy less than 3/5 of multiprocessors */
+    DECODE_ROUNDS = 4,  /* minimum work items per multiprocessor if batch entries have different lengths */
+    DECODE_END = 128,   /* KB that a multiprocessor could read in the time that the end of a work item takes */
+    DECODE_SHARE = 640, /* KB that the device could read in the time of combining one more work item */
     DECODE_CLUSTER = 8, /* maximum CTAs of a cluster */
     DECODE_EACH = 2,    /* maximum splits of each CTA of a cluster */
     DECODE_BUSY = 9,    /* 9/20 of the multiprocessors nearly saturate memory bandwidth */
@@ -97,7 +97,7 @@ static int64_t decode_items(const fxa__cuda_buffers *at, int64_t heads) {
     return items + heads * fxa__div_up(at->splits, at->item_splits);
 }
 
-/* Returns how the work is divided; rows are grouped by the query rows of the kernel's tile shape. */
+/* Returns how the work of a decode is divided. The query rows of a KV head are grouped by the query rows of a tile. */
 static decode_cut decode_cut_make(const fxa__cuda_self *self, const struct FxaTraits *t, const fxa_problem *p,
                                   const struct FxaTileShape *shape) {
     int64_t groups = fxa__div_up(p->hq / p->hkv * p->sq, shape->launch.q_rows),
@@ -153,7 +153,7 @@ fxa_status fxa__cuda_decode(fxa__cuda_call *c) {
     FXA_TRY(fxa__cuda_tile_list_write(c, &c->at.queries));
     fxa__cuda_args_tile_list(c, &c->at.queries);
     int64_t items = c->at.items, ctas = fxa__min_i64(items, c->self->processors);
-    if (shape->parts > 1) ctas = items; /* a CTA of a cluster computes one item */
+    if (shape->parts > 1) ctas = items; /* a CTA of a cluster computes one work item */
     c->a.tiles = (int)items;
     decode_divisors(&c->a, shape->q_rows);
     return fxa__cuda_launch_main(c, FXA__CUDA_DECODE, 0, (fxa__cuda_grid){ctas, 1, 1});

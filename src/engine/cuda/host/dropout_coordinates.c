@@ -12,13 +12,13 @@
 
 enum { MOVED_THREADS = 256, MOVED_BLOCKS = 1024, MOVED_Q = 2 };
 
-/* axis: 0 = b, 1 = h, 2 = q, 3 = k. */
+/* Returns the number of coordinates of an axis: 0 = b, 1 = h, 2 = q, 3 = k. */
 int64_t fxa__cuda_coordinate_count(const fxa_problem *p, int axis) {
     const int64_t sizes[FXA__CUDA_AXES] = {p->b, p->hq, p->b * p->sq, p->sk};
     return sizes[axis];
 }
 
-/* Returns how the coordinates of an axis follow from local indices. */
+/* Returns the arguments of fxa_coordinates_write for an axis: how coordinates follow from local indices. */
 static struct FxaCoordinates moved_places(const fxa__cuda_call *c, int axis) {
     const fxa_problem *p = &c->p->in;
     const fxa_index_map *maps[FXA__CUDA_AXES] = {&p->map_b, &p->map_h, &p->map_q, &p->map_k}, *m = maps[axis];

@@ -24,7 +24,7 @@ static fxa_status cu_read_family(fxa__cuda_self *s, fxa_error *err) {
     return fxa__fail(err, FXA_E_UNAVAILABLE, "FXA_CUDA_FAMILY is \"%.32s\"; accepted are sm80 and simt", name);
 }
 
-/* Initializes an instance for an architecture. NVRTC is searched when something is compiled; its version is part of the
+/* Initializes an instance for an architecture. NVRTC is opened when something is compiled; its version is part of the
  * code, not of the instance's identity. */
 static fxa_status cu_open_kernels(fxa__cuda_self *s, int32_t arch, char identity[FXA__IDENTITY], fxa_error *err) {
     FXA_TRY(cu_read_family(s, err));
@@ -258,7 +258,7 @@ static fxa_status cu_load(fxa__analysis *a, fxa__reader *saved, void **code, siz
     cu_describe(c);
     *bytes = sizeof *c + c->program.text.capacity;
     for (int unit = 0; unit < FXA__CUDA_UNIT_COUNT; unit++)
-        *bytes += 2 * c->unit[unit].size; /* on the host and on the device */
+        *bytes += 2 * c->unit[unit].size; /* a cubin is stored on the host and on the device */
     *code = c;
     return fxa__ok(err);
 }

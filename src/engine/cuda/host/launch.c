@@ -9,7 +9,7 @@
 #include "../../../base/num.h"
 
 enum { LAUNCH_PREPASS = 256, LAUNCH_LIST_ROWS = 8 };
-enum { LAUNCH_JOINED = 4096 }; /* maximum positions of an operand that the launch of a tile list packs */
+enum { LAUNCH_JOINED = 4096 }; /* maximum positions of a row or key operand that the tile list's launch packs */
 
 fxa_status fxa__cuda_launch(fxa__cuda_call *c, fxa__cuda_unit unit, int function, fxa__cuda_grid grid, int32_t threads,
                             void **params) {

@@ -65,7 +65,8 @@ static void cu_list_given(const fxa__cuda_code *c, const fxa__problem *p, fxa__w
         fxa__write_format(w, "%s is loaded with the keys of a tile\n", cu_list_tensor(c, p, g->operands.k));
 }
 
-/* Returns true if `out` is the gradient of node `load`. has: false = there is no such node, returns false. */
+/* Returns true if `out` is the gradient of node `load`. has: false = there is no such node; the function then returns
+ * false. */
 static bool cu_list_is_load(const fxa_program *p, const fxa__output *out, int32_t load, bool has) {
     bool same = has && p->nodes[load].imm == out->slot;
     for (int32_t d = 0; same && d < out->n_index; d++) same = p->nodes[load].arg[d] == out->index[d];

@@ -17,12 +17,12 @@ enum {
 
 typedef enum tables_kind { TABLES_QUERIES, TABLES_KEYS, TABLES_DIAGONAL, TABLES_KINDS } tables_kind;
 
-/* Together with the code, determines the contents of a table. */
+/* Key of a table: together with the code, the key determines the table's contents. */
 typedef struct tables_key {
     int64_t q, k, h;
     int32_t heads, batch;
     uint32_t kind;
-    fxa__cuda_list_shape cut;       /* tiles, if the table is a tile list; else 0 */
+    fxa__cuda_list_shape cut;       /* shape of the tiles, if the table is a tile list; else 0 */
     double numbers[FXA_MAX_PARAMS]; /* values of params that are constants of the program; 0 for other params */
 } tables_key;
 

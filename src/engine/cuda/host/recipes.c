@@ -34,8 +34,8 @@ static bool recipe_is_empty(const fxa_problem *p) {
            (paged && p->n_pages < 1);
 }
 
-/* Returns the reason why no kernel of family sm90 runs the problem; NULL = none. The reason must hold for all problems
- * with the same code key. */
+/* Returns the reason why no kernel of family sm90 runs the problem; NULL = a kernel may run it. The reason must hold
+ * for all problems with the same code key. */
 static const char *recipe_sm90(const fxa__cuda_case *c) {
     const fxa__cuda_self *s = c->self;
     if (c->traits.f32) return "";
@@ -135,7 +135,8 @@ static const fxa__cuda_rate recipe_rates_backward_sm90[] = {{32, 376, 271, 288},
 
 static const char *recipe_16_bits(const fxa__cuda_case *c) { return c->traits.f32 ? "" : NULL; }
 
-/* The backward of sm80 adds to dQ, and to sums along diagonals, in any order, so it is not deterministic. */
+/* Returns NULL if the backward of sm80 runs the problem, else "". The kernel adds to dQ, and to sums along diagonals,
+ * in any order, so it is not deterministic. */
 static const char *recipe_backward_sm80(const fxa__cuda_case *c) {
     bool by_pairs = (c->p->flags & FXA_GRAD_Q) || c->traits.grad_diagonal;
     return c->traits.f32 || ((c->p->flags & FXA_DETERMINISTIC) && by_pairs) ? "" : NULL;

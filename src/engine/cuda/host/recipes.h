@@ -17,7 +17,7 @@ typedef struct fxa__cuda_case {
     const fxa__cuda_self *self;
     const fxa_problem *p;
     const fxa__cuda_program *program;
-    const fxa__cuda_choice *choice; /* types and captured tensors are set; recipe is not */
+    const fxa__cuda_choice *choice; /* its types and captured tensors are set, its recipe is not yet */
     struct FxaTraits traits;        /* settings of all families, switches of the program, shared_kb of the recipe */
 } fxa__cuda_case;
 
@@ -26,7 +26,7 @@ typedef struct fxa__cuda_kernel {
     const char *source;                                    /* path below kernels/, without ".cu" */
     fxa__cuda_unit unit;                                   /* source file of the kernel */
     int32_t function;                                      /* index in fxa__cuda_module.function */
-    struct FxaTileShape (*shape)(struct FxaTraits traits); /* in kernels/common/tile_shape.h; the kernel calls it too */
+    struct FxaTileShape (*shape)(struct FxaTraits traits); /* a function of kernels/common/tile_shape.h */
 } fxa__cuda_kernel;
 
 /* TFLOP/s of an attention kernel for head dims up to `columns` (host/cost.c). */
@@ -53,7 +53,7 @@ struct fxa__cuda_recipe {
     int32_t shared_kb;             /* FXA_SHARED_KB: KB of shared memory that a CTA may use on all of these devices */
     /* Returns NULL if the kernel runs the problem; else the reason against it, "" = a reason that is not reported. */
     const char *(*refuses)(const fxa__cuda_case *c);
-    fxa__cuda_dq (*dq)(const fxa__cuda_case *c);                       /* how dQ is computed; NULL = forward */
+    fxa__cuda_dq (*dq)(const fxa__cuda_case *c);                       /* returns how dQ is computed; NULL = forward */
     void (*settle)(const fxa__cuda_case *c, struct FxaTraits *traits); /* sets settings of this kernel; NULL = none */
     fxa__cuda_kernel main;                                             /* the forward, decode or backward kernel */
     fxa__cuda_kernel dq_kernel; /* computes dQ if dq() returns FXA__CUDA_DQ_OWN_KERNEL; source NULL = there is none */
@@ -76,7 +76,7 @@ typedef struct fxa__cuda_unit_row {
     bool has_program;        /* the source includes program.cuh; cubins of other sources are shared by programs */
 } fxa__cuda_unit_row;
 
-/* [FXA__CUDA_UNIT_COUNT] */
+/* Rows of the units, [FXA__CUDA_UNIT_COUNT]. */
 extern const fxa__cuda_unit_row fxa__cuda_units[];
 
 /* Chooses the recipe of a problem: sets recipe, better, why_not, dq and traits of *out. Requires the settings of all

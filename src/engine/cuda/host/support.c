@@ -24,7 +24,7 @@ enum {
     CU_MOST_GRID = 65535,
     CU_MOST_LENGTH = FXA__CUDA_LENGTH,
     CU_MOST_TILES = 1 << 28,
-    CU_LEAST_TILE = 128, /* rows of the smallest query tile of kernels that store flags in tile numbers */
+    CU_LEAST_TILE = 128, /* rows of the smallest query tile of kernels that store flags in tile indices */
     CU_MOST_NARROW = 128,
     CU_MOST_SCORED = 96,
     CU_SHARED_KB_SM90 = 227

@@ -102,7 +102,7 @@ static bool layout_words_are_same(const layout *l) {
 static void layout_words_take(layout *l, int side) {
     if (side == 1 && layout_words_are_same(l)) {
         l->out->operand[1] = l->out->operand[0];
-        l->out->operand[1].node = -1; /* kernels read the row operand, nothing is packed for the keys */
+        l->out->operand[1].node = -1; /* kernels read the row operand's array, nothing is packed for keys */
         return;
     }
     fxa__cuda_packed_operand *w = &l->out->operand[side];

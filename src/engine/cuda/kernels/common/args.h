@@ -31,7 +31,7 @@ struct FxaView {
 /* A captured tensor, from which the score program loads single elements. */
 struct FxaCapture {
     const void *data;
-    long long stride[FXA_CUDA_RANK]; /* elements */
+    long long stride[FXA_CUDA_RANK]; /* in elements */
     int size[FXA_CUDA_RANK];
     int rank;
 };
@@ -67,7 +67,7 @@ struct FxaTileList {
  */
 struct FxaDiagonal {
     const float *data;
-    long long b, h; /* elements */
+    long long b, h; /* strides, in elements */
     int zero;
 };
 
@@ -109,15 +109,15 @@ struct FxaSums {
 struct FxaOperand {
     const int *data;
     const int *ranges;
-    long long b, h;               /* strides of data, elements */
-    long long ranges_b, ranges_h; /* strides of ranges, pairs */
+    long long b, h;               /* strides of data, in elements */
+    long long ranges_b, ranges_h; /* strides of ranges, in {minimum, maximum} pairs */
 };
 
 /* Source and destination of a row or key operand that fxa_operands_pack packs. from: elements of a captured tensor;
  * kind: element type, numbered in operand_of(); to = NULL: the operand is not packed */
 struct FxaPackedOperand {
     const void *from;
-    long long b, h, s; /* strides of `from`, elements */
+    long long b, h, s; /* strides of `from`, in elements */
     int *to, *ranges;
     long long pitch;
     int length, kind;
@@ -148,7 +148,7 @@ struct FxaArgs {
     struct FxaView q, k, v, o, grad_o, grad_q, grad_k, grad_v;
     float *lse;            /* log-sum-exp (LSE) of each row, natural logarithm */
     const float *grad_lse; /* gradient of LSE; NULL = none */
-    long long lse_b, lse_h, lse_s, grad_lse_b, grad_lse_h, grad_lse_s; /* elements */
+    long long lse_b, lse_h, lse_s, grad_lse_b, grad_lse_h, grad_lse_s; /* strides, in elements */
     /* workspace of the backward, [heads, pad_rows]: LSE in base 2; delta = dO . O - dLSE; f32 sum of dQ */
     float *lse2, *delta, *grad_q_sum;
     /* [rows / 64] 1 = a partial dQ (of one key tile) of these 64 rows is stored in grad_q_sum; ordered dQ (summed in a
@@ -213,7 +213,7 @@ struct FxaArgs {
     /* sign of the scale: 1 = products of Q and K are multiplied by -1, 2 = by 0, 0 = unchanged; scale_log2 and the
      * program use the absolute value of the scale */
     int turned;
-    float *partial, *partial_ml; /* decode workspace: partial O, and {maximum, sum} of its rows */
+    float *partial, *partial_ml; /* decode, per work item: O over its keys; {maximum, sum} of its rows */
     /* FXA_DROPOUT: low word of the seed first; a pair is dropped if its random word is below drop_below */
     unsigned seed[2], drop_below;
     float keep_inverse; /* 1 / (1 - dropout probability) */
@@ -248,7 +248,7 @@ struct FxaCoordinates {
 /* An array [b, h, s, d] that common/convert.cu reads or writes; type: a fxa_dtype */
 struct FxaConvertArray {
     void *data;
-    long long stride[4]; /* b, h, s, d; elements */
+    long long stride[4]; /* of b, h, s, d; in elements */
     int type;
 };
 
@@ -279,7 +279,7 @@ struct FxaMaps {
 /* Launch shape of a kernel, exported by its module as a constant KERNEL_shape. */
 struct FxaShape {
     int threads;
-    int shared_bytes;   /* dynamic shared memory */
+    int shared_bytes;   /* bytes of dynamic shared memory */
     int q_rows, k_rows; /* queries and keys of a tile, also the rows of a TMA box of a load */
     /* rows of a TMA box of a store, 0 = no TMA stores; decode: rows of a TMA box of a load, unless pages are smaller */
     int store_rows;

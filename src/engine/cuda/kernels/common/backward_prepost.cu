@@ -55,8 +55,9 @@ FXA_INLINE void clear_counts(const FxaArgs &a)
 }
 
 #if !FXA_F32
-/* Block i of 64 rows of the padded workspace: rows 64 x to 64 x + 63 of head h. i counts the blocks in the order in
- * which fxa_backward finishes them: by batch entry, then by head; with packed sequences by head alone. */
+/* Block i of 64 rows of the backward's workspace (each batch entry padded to a multiple of 128 rows): rows 64 x to 64 x
+ * + 63 of head h. i counts the blocks in the order in which fxa_backward finishes them: by batch entry, then by head;
+ * with packed sequences by head alone. */
 struct QueryBlock {
     int h, x;
 
@@ -70,8 +71,9 @@ struct QueryBlock {
     FXA_INLINE long long first_row(const FxaArgs &a) const { return (long long)h * a.pad_rows + x * 64; }
 };
 
-/* Waits, in one thread, until all partial dQ of the block have been added. The wait ends, because the CTAs that add
- * them have started: this launch starts after all CTAs of the backward kernel have called launch_next(). */
+/* Waits, in one thread, until the partial dQ of all key tiles have been added to the block's sum. The wait ends,
+ * because the CTAs that add partial dQ have started: this launch starts after all CTAs of the backward kernel have
+ * called launch_next(). */
 FXA_INLINE void wait_for_partial_dq(const FxaArgs &a, const QueryBlock &block)
 {
     const int b = q_starts(a) && !k_starts(a) ? PaddedRow(a, block.x * 64).b : block.x / max(a.q_pad / 64, 1);

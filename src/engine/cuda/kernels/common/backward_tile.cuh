@@ -34,7 +34,7 @@ template <int keys, int queries> struct KeyTile {
     {
         return ListRow(a, b, h, n, (q_len + queries - 1) / queries, (n + 1) * keys > k_len, q_len % queries != 0);
     }
-    /* Returns the number of listed query blocks, over all query heads of the KV group. */
+    /* Returns the number of query blocks in the tile list of this key tile, over all query heads of the KV group. */
     FXA_INLINE int blocks(const FxaArgs &a) const
     {
         int all = 0;

@@ -16,7 +16,7 @@ namespace {
 
 constexpr int THREADS = 256;
 
-/* The indices (b, s) of a row in memory, packed layout included, and `written`: true if the kernel must write the
+/* The indices (b, s) of a row in memory, also in packed tensors, and `written`: true if the kernel must write the
  * row. */
 struct ConvertRow {
     long long b, s;

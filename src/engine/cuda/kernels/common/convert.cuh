@@ -23,7 +23,8 @@ FXA_INLINE float from_e4m3(u32 x)
 }
 
 /* Returns x converted to an 8-bit float with `fraction` bits of fraction. Values beyond the largest number become the
- * largest number, as docs/numerics.md says. */
+ * largest number, as docs/numerics.md says. bias, least, largest: exponent bias, smallest normal and largest number of
+ * the 8-bit type; last, nan: bits of the largest number and of NaN */
 FXA_INLINE u8 to_byte(float x, int fraction, int bias, float least, float largest, u32 last, u32 nan)
 {
     const u32 u = (u32)__float_as_int(x), sign = u >> 24 & 0x80, a = u & 0x7fffffff;

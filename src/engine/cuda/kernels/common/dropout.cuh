@@ -74,7 +74,7 @@ FXA_INLINE u32 kept_of_row(const FxaArgs &a, int b, int h, int q, int k0)
 {
     const int lane = threadIdx.x & 31, odd = lane & 1;
     u32 mine = 0, all = 0;
-#pragma unroll 2 /* all at once take too many registers */
+#pragma unroll 2 /* all iterations at once take too many registers */
     for (int j = 0; j < 8; j++)
         mine |= keep_four(a, b, h, q + 8 * odd, (k0 >> 2) + 2 * j + ((lane >> 1) & 1)) << (4 * j);
 #pragma unroll
@@ -92,7 +92,7 @@ FXA_INLINE u32 kept_of_column(const FxaArgs &a, int b, int h, int q0, int k)
 {
     const int lane = threadIdx.x & 31, own = (lane >> 2) & 3;
     u32 mine = 0, all = 0;
-#pragma unroll 2 /* all at once take too many registers */
+#pragma unroll 2 /* all iterations at once take too many registers */
     for (int j = 0; j < 8; j++)
         mine |= keep_four(a, b, h, q0 + 8 * j + (lane & 3) * 2 + (own & 1), (k + 8 * (own >> 1)) >> 2) << (4 * j);
 #pragma unroll

@@ -19,7 +19,7 @@
 
 enum { VALUES_UNCHANGED, VALUES_FINITE, VALUES_POS_INF, VALUES_NEG_INF };
 
-/* Returns the bias that a pass with V replaced by `values` subtracts from exponents (common/fixed_max.cuh). f16:
+/* Returns what a pass with V replaced by `values` subtracts from the exponents of weights (common/fixed_max.cuh). f16:
  * weights have the type f16 */
 FXA_INLINE float values_bias(int values, bool f16)
 {

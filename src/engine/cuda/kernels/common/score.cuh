@@ -125,8 +125,8 @@ struct ProgramBase {
 constexpr FxaTraits TRAITS = {FXA_SETTINGS(FXA_TRAIT_VALUE) FXA_SWITCHES(FXA_TRAIT_VALUE)};
 #undef FXA_TRAIT_VALUE
 
-/* True if the backward calls functions of Program also for the pairs of full tiles (no pair is masked), and so must
- * call tile() there. PROG_DERIVATIVE alone is possible without PROG_VALUE. */
+/* True if the backward calls functions of Program also for the pairs of full tiles (no pair is masked), and therefore
+ * calls tile() for full tiles too. PROG_DERIVATIVE alone is possible without PROG_VALUE. */
 constexpr bool PAIRS_READ_PROGRAM = PROG_VALUE || PROG_DERIVATIVE || PROG_USER_BACKWARD;
 
 static_assert(!(PROG_DERIVATIVE && (PROG_GRAD_DIAGONAL || PROG_GRAD_DENSE)), "these gradients need a derivative of 1");

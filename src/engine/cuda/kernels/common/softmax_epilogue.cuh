@@ -26,9 +26,10 @@ FXA_INLINE float row_maximum_of(float top, float sum, float unit)
 }
 
 /*
- * LSE of a row, and the factor of its sum of weighted values. m: maximum of the row's scores before the factor `unit`
- * of all scores, 0 if no pair is attended; sum: sum of the weights 2^((s - m) unit - bias). The head's sink, a key with
- * a score and no value, is added only here. If factor = 0 the kernel stores zeros.
+ * LSE of a row, and the factor by which the kernel multiplies the row's sum of weighted values to get O. m: maximum of
+ * the row's scores before the factor `unit` of all scores, 0 if no pair is attended; sum: sum of the weights 2^((s - m)
+ * unit - bias). The head's sink, a key with a score and no value, is added only here. If factor = 0 the kernel stores
+ * zeros.
  *
  * A row whose maximum overflows when multiplied by log2(e) (-3.4e38, a common large-negative mask) still gets a finite
  * LSE: its maximum, because the logarithm of the sum is negligible. A sink of that size is treated likewise. The sum is

@@ -112,8 +112,8 @@ FXA_INLINE void store_operands(const FxaPackedOperand &w, long long row, int blo
 }
 
 /* Packs the row or key operand of (b, h) into row `row` of the packed array. The warp packs the blocks of 64 positions
- * `first`, `first + step`, ... . It loads two blocks at once to hide latency, and 32-bit words without a branch between
- * the loads. */
+ * `first`, `first + step`, ... . To hide latency, the warp loads two blocks at once, and loads elements of 32 bits
+ * without a branch between the loads. */
 FXA_INLINE void pack_operands(const FxaPackedOperand &w, int b, int h, long long row, int first, int step)
 {
     const long long from = b * w.b + h * w.h;

@@ -8,8 +8,8 @@
 
 #include "common/scalars.cuh"
 
-/* Returns the lengths [batch] of queries, or NULL if all are q_len. Without FXA_VARLEN it is the constant NULL, because
- * lengths cost the inner loops registers. */
+/* Returns the lengths [batch] of queries, or NULL if all are q_len. Without FXA_VARLEN, returns the constant NULL,
+ * because lengths cost the inner loops registers. */
 FXA_INLINE const int *q_lens(const FxaArgs &a)
 {
     return FXA_VARLEN ? a.q_lens : 0;

@@ -31,8 +31,8 @@ struct BackwardMainloop : BackwardScores {
         }
     }
 
-    /* Waits until both warpgroups have written dS of block m to shared memory, and passes dS to its readers other than
-     * dQ: the warps that sum diagonals, and the store of the dense tensor's gradient. */
+    /* Waits until both warpgroups have written dS of block m to shared memory, and passes dS to the warps that sum
+     * diagonals and to the store of the dense tensor's gradient. */
     FXA_INLINE void publish_ds(int m) const
     {
         async_fence();
@@ -138,8 +138,8 @@ struct BackwardMainloop : BackwardScores {
         return take_word(sh.block_entry(step)) & FXA_CUDA_SKIP << group;
     }
 
-    /* Computes the products that follow dV: the partial dQ (unless sm90/dq.cu does) and dK += dS^T Q. Releases the
-     * buffers of Q and dO. */
+    /* Computes the products that follow dV: the partial dQ (unless sm90/dq.cu computes dQ) and dK += dS^T Q. Releases
+     * the buffers of Q and dO. */
     FXA_INLINE void finish_step(u32 (&p)[BQ / 4], u32 (&ds)[BQ / 4])
     {
 #if FXA_SEPARATE_DQ

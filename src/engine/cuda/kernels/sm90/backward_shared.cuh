@@ -35,12 +35,12 @@ constexpr FxaTileShape TILE = fxa_backward_sm90(TRAITS);
 /* BK: keys of a tile; BQ: queries of a block */
 constexpr int BK = TILE.launch.k_rows, BQ = TILE.launch.q_rows, THREADS = TILE.launch.threads;
 constexpr bool SMALL = FXA_D <= 64 && FXA_DV <= 64;
-/* True if the gradients of captured tensors need the scores. They are then computed in probabilities(), which needs dP
- * there, before the scores are replaced by P * derivative. */
+/* True if the gradients of captured tensors need the scores. probabilities() then computes these gradients, for which
+ * it needs dP, before it replaces the scores by P * derivative. */
 constexpr bool GRADS_READ_SCORE = PROG_DERIVATIVE && (PROG_GRAD_SUMS || PROG_GRAD_SCATTER);
-/* Several k-steps per inline-assembly statement reduce compile time by a tenth. They are not used with derivatives,
- * dense tensors or gradients of captured tensors, where other registers are spilled and some programs are 4 %
- * slower. */
+/* Several k-steps per inline-assembly statement reduce compile time by a tenth. Several k-steps are not used with
+ * derivatives, dense tensors or gradients of captured tensors, where other registers are spilled and some programs are
+ * 4 % slower. */
 constexpr bool SEVERAL_STEPS =
     !PROG_DERIVATIVE && !PROG_DENSE && !PROG_GRAD_DIAGONAL && !PROG_GRAD_SUMS && !PROG_GRAD_SCATTER;
 constexpr int STAGES = TILE.stages; /* pipeline stages of Q, dO and of dS */
@@ -59,10 +59,10 @@ static_assert(!ORDERED_DQ || !PROG_GRAD_DIAGONAL, "the second warp that reduces 
 constexpr bool WITH_DS = WITH_DQ || PROG_GRAD_DENSE || PROG_GRAD_DIAGONAL; /* true if dS passes through shared memory */
 constexpr int K_BYTES = BK * D_STORED * 2, V_BYTES = BK * DV_STORED * 2, DS_BYTES = BQ * BK * 2;
 constexpr int Q_BYTES = BQ * D_STORED * 2, DO_BYTES = BQ * DV_STORED * 2;
-/* Columns (head dim) of dQ that a warpgroup computes. It computes 64 rows of a partial dQ: of a block of 128 queries
- * half of the rows with all columns, of a block of 64 queries half of the columns. Both divisions have the same layout
- * in the f32 sum. At head dims 32 and 96 the second warpgroup also computes columns past D, from zeros, which are not
- * added to the sum: products of another width make the compiler serialize wgmma. */
+/* Columns (head dim) of dQ that a warpgroup computes. A warpgroup computes 64 rows of a partial dQ: of a block of 128
+ * queries half of the rows with all columns, of a block of 64 queries half of the columns. Both divisions have the same
+ * layout in the f32 sum. At head dims 32 and 96 the second warpgroup also computes columns past D, from zeros, which
+ * are not added to the sum: products of another width make the compiler serialize wgmma. */
 constexpr int DQ_COLUMNS = TILE.dq_columns;
 constexpr int DQ_BYTES = 64 * DQ_COLUMNS * 4;
 constexpr int DQ_REDUCED_BYTES[2] = {DQ_BYTES, BQ == 128 ? DQ_BYTES : 64 * (FXA_D - DQ_COLUMNS) * 4};

@@ -200,7 +200,7 @@ struct DecodeConsumer {
     {
         const DecodeWork at(a, work);
         const int splits = KEEPS_SUMS ? at.splits : 1;
-        /* true if every row group is one work item, so that no results of work items are combined */
+        /* true if each row group (set of query rows) is one work item, so that no results are combined */
         const bool single_part = CLUSTER == 1 && a.tiles == a.batch * a.kv_heads * row_groups(a);
         if (TILES > 1 || count == 0 || values) load_queries(a, at, warp, rows);
         DecodeMainloop mainloop(a, at, warp, rows);

@@ -94,7 +94,7 @@ template <int levels> struct SplitTree {
 struct OutputRow {
     int h;
     bool inside; /* true = the row's query is below q_len */
-    bool exists; /* true = O has this row; rows past q_len, which only O that is not packed has, get zeros */
+    bool exists; /* true = O has this row. Unless packed, O also has rows past q_len, which get zeros */
     u64 o, lse;
 
     FXA_INLINE OutputRow(const FxaArgs &a, const DecodeWork &at, int r) : h(at.q_head(a, r))
@@ -160,8 +160,8 @@ FXA_INLINE void put_partial(const FxaArgs &a, const DecodeWork &at, const SplitI
 
 enum {
     RUN_LEVELS = 4,                     /* levels of the tree that adds the splits of a work item */
-    COMBINE_LEVELS = 3,                 /* levels of the tree that adds sums of COMBINE_LOADS parts */
-    COMBINE_LOADS = 1 << COMBINE_LEVELS /* parts of a row group that a thread loads at once */
+    COMBINE_LEVELS = 3,                 /* levels of the tree that adds sums of COMBINE_LOADS work items */
+    COMBINE_LOADS = 1 << COMBINE_LEVELS /* results of work items that a thread loads at once */
 };
 
 /* Sum over the splits (parts of the keys) of a work item; add() is called at the end of each split. */
@@ -228,7 +228,7 @@ FXA_INLINE void combine_partials(const FxaArgs &a, const DecodeWork &at, const S
         const int r = e / (FXA_DV / 4), d = e % (FXA_DV / 4) * 4;
         const Float2 *stat = (const Float2 *)a.partial_ml + first + r;
         const Float4 *o = (const Float4 *)(a.partial + (first + r) * FXA_DV + d);
-        SplitTree<COMBINE_LEVELS> fold; /* each result that is added is the sum of COMBINE_LOADS parts */
+        SplitTree<COMBINE_LEVELS> fold; /* each result that is added is the sum of COMBINE_LOADS work items */
 #pragma unroll 1
         for (int left = index.parts; left > 0; left -= COMBINE_LOADS) {
             PartialResult x[COMBINE_LOADS];
@@ -245,8 +245,8 @@ FXA_INLINE void combine_partials(const FxaArgs &a, const DecodeWork &at, const S
     }
 }
 
-/* Adds up the parts of a cluster's CTAs and writes O. Each CTA has stored its part in its own shared memory, in place
- * of the key tiles; it adds up some of the row group's elements over the parts of all CTAs. */
+/* Adds up the results of a cluster's CTAs and writes O. Each CTA has stored its result in its own shared memory, in
+ * place of the key tiles; each CTA adds up some of the elements of O over all CTAs. */
 FXA_INLINE void combine_cluster(const FxaArgs &a, u32 base)
 {
     constexpr int CTA_QUADS = (QUADS + CLUSTER - 1) / CLUSTER;

@@ -104,7 +104,7 @@ FXA_INLINE int *deferred_of(const FxaArgs &a)
  * that these keys are read from memory once. */
 struct SplitIndex {
     int head, group, part, parts, run;
-    int first_part; /* index of the row group's first part, among all parts of the launch */
+    int first_part; /* index, among all parts of the launch, of the first part with the same query rows */
 
     FXA_INLINE SplitIndex(const FxaArgs &a, int work)
     {
@@ -125,7 +125,7 @@ struct SplitIndex {
             run >>= 1;
             parts *= 2;
         }
-        if (CLUSTER > 1) { /* the CTAs of a cluster have the parts of the keys of one row group */
+        if (CLUSTER > 1) { /* each CTA of a cluster has a part of the keys of the same query rows */
             const int rest = work / CLUSTER;
             head = quotient(rest, a.by_row_groups);
             group = rest - head * groups;

@@ -180,7 +180,7 @@ struct ForwardMainloop : ForwardSoftmax {
         store_rows(tile, m, factor, bad);
     }
 
-    /* MERGED_STEP: runs the first tile and all masked tiles. */
+    /* Runs the first key tile and all masked key tiles of a query tile (MERGED_STEP only). */
     FXA_INLINE void run_masked(int tile)
     {
         row_max[0] = row_max[1] = tile & RECOMPUTE ? NEG_INF : 0.f;

@@ -16,7 +16,7 @@ namespace {
  * before an unmasked step; nor more than STAGES - 1 tiles in a row, because the warpgroup holds the V buffer of the
  * last tile before them until its product P V, and the producer needs this buffer to load another tile. */
 struct SkipBits {
-    int recent = 0; /* skip bits of the last tile; 3 bits lower, the skip bits of the tile before the last */
+    int recent = 0; /* FXA_CUDA_SKIP bits of the last tile, and 3 bits lower those of the tile before it */
 
     /* Returns the index of a key tile with the bits that consumers read. entry: index and bits in the tile list; may: a
      * warpgroup may skip the tile */

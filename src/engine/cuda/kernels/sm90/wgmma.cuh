@@ -11,8 +11,8 @@
 
 /*
  * Descriptor of a swizzled tile (common/swizzle.cuh): address, LBO and SBO in units of 16 bytes, 128-byte swizzle.
- * K-major operands step by 32 bytes per k16 inside a block of 64 columns; N-major ones by 16 rows, and LBO is the
- * distance between blocks of 64 columns.
+ * K-major operands step by 32 bytes per k-step of 16 inside a block of 64 columns; N-major ones by 16 rows, and LBO is
+ * the distance between blocks of 64 columns.
  */
 FXA_INLINE u64 descriptor(u32 address, u32 block_bytes)
 {
