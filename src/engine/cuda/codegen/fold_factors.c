@@ -43,8 +43,8 @@ static bool fold_is_finite(const fold *r, int32_t node) {
     return n->op == FXA_OP_PARAM && r->finite;
 }
 
-/* Returns the index of the uniform operand of a product, or 1 if the divisor of a quotient is uniform, if the other
- * operand varies among the pairs of a head; -1 = neither. */
+/* Returns the index of the operand of a product or quotient that is uniform while the other operand varies among the
+ * pairs of a head; of a quotient, only the divisor (index 1) counts. -1 = none. */
 static int fold_factor_at(const fold *r, const fxa__node *n) {
     if (n->type != FXA_FLOAT || !(fold_is_product(n) || fold_is_quotient(n))) return -1;
     for (int k = fold_is_quotient(n); k < 2; k++) {

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
  * Values of a run that the text reads from f[] and i[]: params, and floats of params alone, computed in f64 and rounded
- * once. Kernels read them as arguments, which takes no registers.
+ * once. Kernels read these values from their arguments, which takes no registers.
  */
 #include "codegen.h"
 

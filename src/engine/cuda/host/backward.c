@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * Launches of the backward pass: the kernels that clear, pack and tabulate (fxa__cuda_prepasses); tile lists; the
- * preprocess (fxa_backward_prepare); fxa_backward over key tiles; the postprocess (fxa_grad_q_finish), which converts
- * the f32 sum of dQ, or a separate kernel that computes dQ (fxa_grad_q); gradients of sinks.
+ * Launches of the backward pass: the kernels that clear buffers, pack operands and write tables (fxa__cuda_prepasses);
+ * tile lists; the preprocess (fxa_backward_prepare); fxa_backward over key tiles; the postprocess (fxa_grad_q_finish),
+ * which converts the f32 sum of dQ, or a separate kernel that computes dQ (fxa_grad_q); gradients of sinks.
  */
 #include "call.h"
 #include "recipes.h"

@@ -94,13 +94,12 @@ typedef struct fxa__cuda_buffers {
     float *no_sink;       /* [hq] zeros: sink scores for FXA_SINK_ZERO */
     fxa__cuda_packed_operand operand[2]; /* [0] row operand (a word per query), [1] key operand */
     fxa__cuda_diagonal_rows diagonal;
-    int32_t
-        *ranges[FXA_CUDA_RANGES]; /* tables of {minimum, maximum} (FxaArgs.ranges); NULL = the tensor is too large */
-    fxa__cuda_tile_list queries;  /* a row per query tile: forward, decode, dQ */
-    fxa__cuda_tile_list keys;     /* a row per key tile: backward */
-    float *lse, *lse2, *delta;    /* per row: LSE; LSE in base 2; delta = dO . O - dLSE */
-    float *grad_q_sum;            /* f32 sum to which key tiles add dQ */
-    int32_t *first_share;         /* per 64 rows of dQ: how much of the rows' sum is stored (FxaArgs.first_share) */
+    int32_t *ranges[FXA_CUDA_RANGES]; /* tables of {minimum, maximum}; NULL = the captured tensor is too large */
+    fxa__cuda_tile_list queries;      /* a row per query tile: forward, decode, dQ */
+    fxa__cuda_tile_list keys;         /* a row per key tile: backward */
+    float *lse, *lse2, *delta;        /* per row: LSE; LSE in base 2; delta = dO . O - dLSE */
+    float *grad_q_sum;                /* f32 sum to which key tiles add dQ */
+    int32_t *first_share;             /* per 64 rows of dQ: how much of the rows' sum is stored (FxaArgs.first_share) */
     /* FxaArgs.sent: [0] query blocks that the postprocess has taken; [1 ...] warps that have added all their dQ, per
      * (b, KV head) */
     uint32_t *reduced;
@@ -131,10 +130,8 @@ typedef struct fxa__cuda_call {
     const fxa__problem *p;
     const fxa__bound_args *bound;
     fxa_error *err;
-    bool
-        /* true = the stream's last work is a kernel of this run, and the next kernel may start before that kernel
-         * ends */
-        follows_kernel;
+    /* true = the stream's last work is a kernel of this run, and the next kernel may start before that kernel ends */
+    bool follows_kernel;
     bool packing_due; /* true = the launch that writes the next tile list also packs row and key operands */
     fxa__cuda_buffers at;
     fxa_view tensors[FXA_CUDA_TENSORS]; /* [program->n_tensors] tensors of the program (fxa__cuda_program.source) */

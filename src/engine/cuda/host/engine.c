@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * The table of the cuda engine: instances, analyses and code; see cuda.h.
+ * The functions of the cuda engine (fxa__engine): instances, analyses of problems, and code. cuda.h has a map of the
+ * engine.
  */
 #include "../cuda.h"
 

@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
  * Arguments of the kernels: one struct of arguments for all of them, one struct of tensor maps for the kernels that use
- * TMA, and the launch shape that every module exports. The file is C as well as CUDA, so that the host fills the same
- * structs that the kernels read. docs/cuda-kernels.md describes the contract.
+ * TMA, and the launch shape that every module exports. The file is C as well as CUDA, so that host and kernels share
+ * the structs. docs/cuda-kernels.md describes the contract.
  *
  * Lengths, strides, head counts, scale, window sizes, params and captured tensors are run-time arguments and never
  * cause a compilation. Head dims, storage type and the score program are compile-time settings (common/traits.h).

@@ -1,14 +1,14 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
  * Paged K and V in the backward pass (host/paged_grads.c). The backward kernels read K and V, and write dK and dV, in
- * the workspace, row after row of each batch entry. Before them keys are gathered from their pages; after them every
- * page of the pool receives the sum of the gradients of all batch entries that use it, or 0. Pages may be shared, also
- * inside one batch entry: the uses of a page are listed first, in the order of the page table, so that sums have a
- * fixed order. All work is linear in the size of the table, except sorting, which adds logarithms.
+ * the workspace, row after row of each batch entry. Before these kernels, keys are gathered from their pages; after
+ * these kernels, every page of the pool receives the sum of the gradients of all batch entries that use it, or 0. Pages
+ * may be shared, also inside one batch entry: the uses of a page are listed first, in the order of the page table, so
+ * that sums have a fixed order. All work is linear in the size of the table, except sorting, which adds logarithms.
  *
  * Entry e = b * pages_b + i of the page table is used if key i * page_size of batch entry b exists. Arrays of the
  * workspace: count[page] = number of uses, set to 0 before the first kernel; end[page] = end of the page's part of
- * `list`; list[...] = entries of the page table. All kernels run with any grid.
+ * `list`; list[...] = entries of the page table. All kernels run with any number of CTAs.
  *
  *     fxa_pages_gather    to[b, h, k] = from[page, h, row]
  *     fxa_pages_count     computes `count`
