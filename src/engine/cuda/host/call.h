@@ -117,7 +117,7 @@ typedef struct fxa__cuda_buffers {
     int32_t pad_rows; /* rows of a head in lse2, delta and grad_q_sum */
 } fxa__cuda_buffers;
 
-/* Lays out the buffers of a run in the memory of the carver `c`; a carver without memory only counts bytes. Returns the
+/* Lays out the buffers of a run in the memory of the arena `c`; an arena without memory only counts bytes. Returns the
  * bytes of all buffers; UINT64_MAX = the number does not fit in 64 bits. */
 uint64_t fxa__cuda_buffers_make(const fxa__cuda_self *self, const fxa__cuda_choice *choice,
                                 const fxa__cuda_program *program, const fxa__problem *p, fxa__carver c,

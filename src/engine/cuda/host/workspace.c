@@ -31,7 +31,7 @@ typedef struct layout {
 
 static bool layout_has(const layout *l, fxa__cuda_unit unit) { return l->choice->units >> unit & 1; }
 
-/* Allocates n0 * n1 * n2 elements of `element` bytes from the carver. */
+/* Allocates n0 * n1 * n2 elements of `element` bytes from the arena of the workspace. */
 static void *layout_take(layout *l, int64_t n0, int64_t n1, int64_t n2, size_t element) {
     int64_t n = -1;
     if (!fxa__mul_i64(n0, n1, &n)) n = -1;
@@ -134,9 +134,9 @@ static int64_t layout_elements(const fxa_capture *t, int32_t rank) {
     return n;
 }
 
-/* Allocates tables of {minimum, maximum} of tensors that tile_class() reads. Only tensors with at most as many elements
- * as all heads have positions get one: a longer table would take more time to write than it saves. Tensors that codegen
- * added have no table. */
+/* Allocates tables of {minimum, maximum} of tensors that tile_class() reads. A table is allocated only for a tensor
+ * that has at most as many elements as all heads have positions: a longer table would take more time to write than it
+ * saves. Tensors that codegen added have no table. */
 static void layout_ranges(layout *l) {
     int64_t most = fxa__min_i64(l->p->b * l->p->hq * (l->p->sq + l->p->sk), LAYOUT_ELEMENTS);
     for (int32_t i = 0; i < l->g->operands.n_ranges; i++) {
