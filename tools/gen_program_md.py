@@ -301,8 +301,8 @@ larger problem their positions in the entire problem. If the first row is not at
 (decoding, chunks of a prompt), `FXA_Q_START` passes the q of the first row of each batch entry.
 `FXA_BOTTOM_RIGHT` without `FXA_CAUSAL` and `FXA_WINDOW` aligns the last row with the last key: q
 becomes q + k_len - q_len. With `FXA_Q_START` or `FXA_BOTTOM_RIGHT`, one program serves prefill,
-chunks and decoding ([the rule](numerics.md#coordinates)). Coordinates wrap at 32 bits, as all ints
-do.
+chunks and decoding (see the rule for [coordinates](numerics.md#coordinates)). Coordinates wrap at
+32 bits, as all ints do.
 
 The inputs q and k are logical positions, for masks and distances. `q_row` and `k_row` are storage
 indices: the index of the row and of the key along its axis in this problem, from 0 in each sequence
@@ -333,13 +333,14 @@ Reading 0 for an index outside the tensor can hide a mistake, such as a transpos
 `fxa_bounds_check` counts out-of-bounds indices by tensor and axis; `fxattn run`, `check` and
 `explain` report them. A run of a problem with `FXA_BOUNDS_CHECK` fails if an index is out of
 bounds. The check of `FXA_BOUNDS_CHECK` costs nothing if sizes, masks and conditions prove that all
-indices are in bounds; otherwise each run evaluates the indices of all pairs. `fxa_bounds_check` and
-`FXA_BOUNDS_CHECK` check only loads that the result needs: loads of the mask at every existing pair,
-loads of the score where the mask is true, and loads in the branch that a `select` takes. A load in
-one operand of `&&` or `||` is not checked if the other operand decides the result. For example, `k
-< n && t[k] > 0` and `d < n ? t[d] : 0` are valid. Loads of a user-written backward program are
-checked at attended pairs. Loads in the second operand of `with_grad` are checked in backward passes
-with the derived backward, since the gradient passes through them.
+indices are in bounds; if an index cannot be proven in bounds, each run evaluates the indices of all
+pairs. `fxa_bounds_check` and `FXA_BOUNDS_CHECK` check only loads that the result needs: loads of
+the mask at every existing pair, loads of the score where the mask is true, and loads in the branch
+that a `select` takes. A load in one operand of `&&` or `||` is not checked if the other operand
+decides the result. For example, `k < n && t[k] > 0` and `d < n ? t[d] : 0` are valid. Loads of a
+user-written backward program are checked at attended pairs. Loads in the second operand of
+`with_grad` are checked in backward passes with the derived backward, since the gradient passes
+through them.
 
 @dtypes@
 
@@ -357,11 +358,11 @@ Arithmetic:
 @arithmetic@
 
 `min` and `max` take two or more operands and apply from left to right. `pow(x, y)` is `x ** y`.
-Derivatives that the library creates use the products `mulz` and quotients `divz`, which are 0 where
-x is 0. `with_grad(x, y)` has the value of x and the gradient of y (straight-through estimator):
-`with_grad(round(score), score)` is the rounded score with the gradient of the unrounded score.
-`with_grad` does not compute the value of y. `stop_gradient(x)` is `with_grad(x, 0.0)`: x without a
-gradient.
+Derivatives that the library creates use the product `mulz(x, y)` and the quotient `divz(x, y)`,
+which are 0 where x is 0. `with_grad(x, y)` has the value of x and the gradient of y
+(straight-through estimator): `with_grad(round(score), score)` is the rounded score with the
+gradient of the unrounded score. `with_grad` does not compute the value of y. `stop_gradient(x)` is
+`with_grad(x, 0.0)`: x without a gradient.
 
 Functions of floats:
 
@@ -407,12 +408,12 @@ Each argument of a call is computed once. A parameter has the type of its argume
 can be called with ints and with floats.
 
 Names in the body of a function that are not parameters refer to lets, params, tensors and functions
-that precede the definition, so a function cannot call itself. A `let` after the definition, or a
-parameter or loop around a call, does not change the meaning of names in the body. Loop variables in
-the body of a function are local to the body. In the body of a function, `score`, `mask` and
-`dscore` have the values that they have at the call. A parameter of a function may hide a let. A
-second `fn` with the name of a function replaces the function for the statements after the second
-`fn`.
+that precede the definition, so a function cannot call itself. A `let` after the definition of a
+function, or a parameter or loop around a call of the function, does not change the meaning of names
+in the function's body. Loop variables in the body of a function are local to the body. In the body
+of a function, `score`, `mask` and `dscore` have the values that they have at the call. A parameter
+of a function may hide a let. A second `fn` with the name of a function replaces the function for
+the statements after the second `fn`.
 
 Errors in the body of a function that do not depend on arguments (syntax, names, numbers of
 arguments) are reported at the definition, even if the function is never called. Types and loop
@@ -446,8 +447,8 @@ load of a float tensor. The mask has no derivative.
 @derivatives@
 
 Zero wins: a gradient that is exactly 0 stays 0 through every operation, even if it is multiplied by
-an infinity or NaN. A NaN in a branch that is not taken, or in a pair that the mask excludes,
-therefore does not affect any gradient.
+an infinity or NaN. Because a gradient of 0 stays 0, a NaN in a branch that is not taken, or in a
+pair that the mask excludes, does not affect any gradient.
 
 ## Canonical form
 

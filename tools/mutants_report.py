@@ -121,12 +121,12 @@ changed statement.
 | uncompiled | the mutant does not compile |
 
 Mutants with the verdicts killed, timeout, survived and unreached are counted in the column
-"mutants". The column "seen" is the share of these mutants that the tests detect. Line numbers are
-those of commit {commits}. The tests were those of
+"mutants". The column "seen" is the share of the counted mutants that the tests detect. Line numbers
+are those of commit {commits}. The tests were those of
 commit {judged}. Mutants were drawn from files of these kinds: {kinds}.
 
-Tests are added for mutants that survive, so the table shows what the tests know of these mutants.
-New mutants show what the tests detect of any change: {first_trial(results)}
+Tests are added for mutants that survive, so the table may overstate the share of changes that the
+tests detect. New mutants show what the tests detect of any change: {first_trial(results)}
 
 """
     PAGE.write_text(text + report(results) + "\n")

@@ -187,7 +187,7 @@ static void bound_row_forward(bound_work *w, int64_t row, int64_t kv) {
                    v = fabs(w->v[(kv + k) * problem_dv(p) + i]);
             double off = bound_exp(w, k, m) / sum;
             if (x == 0 && off == 0) continue;
-            /* The denominator of the softmax has an error too: its relative error, or that of its worst term. */
+            /* The denominator of the softmax also has an error: its relative error, or that of its worst term. */
             double steep = exp(w->fresh[k] - m + 2 * most) / sum;
             double error = fmin(1, shared < 0.5 ? off + x * shared : fmax(off, steep));
             w->out->error[BOUND_O][at] += (error + w->tiny) * w->dropout * v;

@@ -21,7 +21,7 @@
 #define BENCH_DENSE 1.0       /* maximum expected seconds of a pass without the program that is still measured */
 #define BENCH_LONG 10.0       /* minimum expected seconds of a pass that the command announces */
 #define BENCH_HOPELESS 3600.0 /* minimum expected seconds of a pass that the command refuses to run */
-/* Maximum number of rows of a forward pass that is bound by memory: its rate is reported in bytes too. */
+/* Maximum number of rows of a forward pass that is bound by memory: its rate is also reported in bytes. */
 #define BENCH_DECODE 16
 
 typedef struct bench_result {

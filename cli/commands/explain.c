@@ -117,8 +117,8 @@ static int explain_own_tiles(cli *c, const cli_job *job, const explanation *e, c
     return CLI_OK;
 }
 
-/* The share is "at least" the number if some tiles were not classified. It is "at most" the number if values are
- * missing, because mixed tiles may then be empty, and "not known" if both hold. */
+/* Returns the share of a dense pass that remains. The share is "at least" the number if some tiles were not classified,
+ * "at most" the number if values are missing, because mixed tiles may then be empty, and "not known" if both hold. */
 explain_share explain_share_of(const explanation *e, int pass, size_t engine) {
     const fxa_tile_counts *t = &e->tiles_of[pass][engine];
     bool open = t->mixed > 0 && !e->has_values;

@@ -50,8 +50,8 @@ static void run_bind_values(run_state *r) {
     a->n_bprop_tensors = job->bprop_bind.n_tensors;
 }
 
-/* Warns about indices outside their tensors, in the score program and, if there is a backward pass, in its program
- * too. */
+/* Warns about indices outside their tensors, in the score program and, if there is a backward pass, in the program of
+ * the backward pass. */
 static int run_check_indices(cli *c, run_state *r) {
     int rc = index_report_find(c, r->backward ? &r->backward_problem : &r->forward_problem, &r->args, &r->outside);
     bool strict = r->forward_problem.flags & FXA_BOUNDS_CHECK; /* with BOUNDS_CHECK the run itself fails */

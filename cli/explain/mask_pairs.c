@@ -26,7 +26,7 @@ bool pair_may_select(cli *c, const fxa_program *program) {
     return !text || strstr(text, "inf");
 }
 
-/* Returns the inputs on which it may depend whether a pair is attended. */
+/* Returns the inputs that may decide whether a pair is attended. */
 static uint32_t pair_depend(cli *c, const fxa_program *program) {
     fxa_properties properties;
     fxa_program_properties(program, &properties);

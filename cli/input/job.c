@@ -103,7 +103,7 @@ void job_set_shape(cli_job *job, const cli_shape *shape, bool small) {
     p->total_k = (int64_t)((uint64_t)p->b * (uint64_t)p->sk);
 }
 
-/* Reads what the options promise about later runs of a plan: --assume, --page-size. */
+/* Reads the options that describe later runs of a plan: --assume, --page-size. */
 static int job_read_assumptions(cli *c, fxa_problem *p) {
     static const struct {
         const char *name;

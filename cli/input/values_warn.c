@@ -10,7 +10,7 @@
 #include <math.h>
 
 #define WARN_COARSE 0x1p-10 /* maximum relative change by f32 without a warning; scores are not more accurate */
-#define WARN_LOW (-1e4)     /* numbers below it stand for a mask; FXA_PROPERTY_LARGE_NEGATIVE has this limit too */
+#define WARN_LOW (-1e4)     /* limit below which a number stands for a mask, also in FXA_PROPERTY_LARGE_NEGATIVE */
 
 /* Elements of a tensor that cause the same warning. */
 typedef struct warn_kind {

@@ -23,7 +23,7 @@ typedef struct npy {
 
 int npy_read(cli *c, const char *path, npy *out);
 /* Reinterprets unsigned elements as a float dtype that .npy lacks: uint16 as bf16, uint8 as e4m3 or e5m2. Fails if the
- * elements have another type; does nothing for any other dtype. Returns an exit code. */
+ * elements have another type; does nothing for a dtype that .npy has. Returns an exit code. */
 int npy_as_stored(cli *c, npy *a, fxa_dtype dtype);
 /* Returns the .npy type that stores `dtype`, such as "uint16" for bf16; NULL if .npy has the dtype itself. */
 const char *npy_stored_as(fxa_dtype dtype);

@@ -100,7 +100,7 @@ def explain(score_mod: ScoreLike = None, shape: Shape = (1, 1, 128, 64), mask_mo
     `lib`: "torch", "numpy" or "jax": operators in a Python function follow the rules of this library.
     `device`: "host", "cuda" or "cuda:1"; the report covers the engines of this device.
     `target`: the file of a device description, which replaces the device; the described device need not be present.
-    `grads`: "qkv" for the gradients of Q, K and V only, "all" for those of captured arrays too.
+    `grads`: "qkv" for the gradients of Q, K and V only, "all" for the gradients of Q, K, V and captured arrays.
     `b, h`: the batch entry and head whose tiles are counted and drawn.
     `tile`: the size of a tile, (queries, keys).
     `at`: the raw score for which the picture is drawn.

@@ -289,8 +289,8 @@ class Call:
 
     def _arrays_beside(self, moved: Set[str]) -> None:
         """Raises ArgumentError if a callback (graph, score, tensors) gets an array with more than one entry along an
-        axis in `moved`, the axes of "b" and "h" that have coordinates. The program would index an array with several
-        entries along the axis by b and h of the entire problem."""
+        axis in `moved`, the axes of "b" and "h" that have coordinates. Such an array is refused, because the program
+        would index it by b and h of the entire problem."""
         for option in ("tensors", "bprop_tensors"):
             named = self.options[option]
             for name, array in named.items() if isinstance(named, Mapping) else ():

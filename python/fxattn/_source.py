@@ -82,8 +82,8 @@ def _check_backward(has_forward: bool, bprop: ScoreLike, tensors: Named, params:
 
 
 def mask_function(mask: Any) -> Any:
-    """Returns the mask_mod of `mask` if it is a BlockMask of fxattn.torch that contains nothing else; any other value
-    is returned unchanged."""
+    """Returns the mask_mod of `mask` if it is a BlockMask of fxattn.torch that is defined by its mask_mod alone;
+    returns every other value unchanged."""
     is_its_own = getattr(type(mask), "is_its_mask_mod", None)
     return mask.mask_mod if is_its_own is not None and is_its_own(mask) else mask
 
@@ -151,9 +151,9 @@ def _traced(score: Any, mask: Any, bprop: Any, tensors: Named, params: Named, bp
 
 def text_program(parts: List[Tuple[Any, str]], kind: str, describe: Describe, tensors: Named,
                   params: Named) -> Optional[Program]:
-    """Returns one program of kind `kind` that combines all `parts`. A part is a pair (source, target). The source is a
-    Program, text or None; the target says what an expression sets: "score", "mask" or "dscore". Returns None if all
-    sources are None. Programs are cached."""
+    """Returns one program of kind `kind` that combines all `parts`. A part of the program is a pair (source, target):
+    the source is a Program, text or None; the target names the output that an expression sets: "score", "mask" or
+    "dscore". Returns None if all sources are None. Programs are cached."""
     given = [(source, target) for source, target in parts if source is not None]
     if not given:
         return None

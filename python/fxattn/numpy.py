@@ -120,7 +120,7 @@ def attention(q: Any, k: Any, v: Any, score_mod: ScoreLike = None, mask_mod: Sco
         without batch or heads; "thd" or "htd" for packed sequences.
     `kv_layout`: the order of the axes of k and v; None: the value of layout.
     `cu_q, cu_k`: [B+1] ints, the offsets of packed sequences: sequence i has rows cu[i] to cu[i + 1] - 1. If cu_k is
-        None, cu_q serves k and v too.
+        None, cu_q has the offsets of q, k and v.
     `max_q, max_k`: the lengths of the longest sequences; None: computed from the offsets.
     `scale`: the factor of Q K^T; None for 1 / sqrt(D).
     `is_causal`: True attends only to pairs with k <= q.
@@ -139,8 +139,9 @@ def attention(q: Any, k: Any, v: Any, score_mod: ScoreLike = None, mask_mod: Sco
     `style`: "flex", or "graph" for callbacks score_mod(graph, score, tensors), which get `tensors`.
     `score_mod_bprop, bprop_tensors, bprop_params`: a user-written derivative of score_mod, see vjp().
     `coordinates`: for a shard of a larger problem, a map from an axis ("b", "h", "q" or "k") to the position of the
-        shard in the entire problem: {"q": 512}. The position of a shard along an axis is an offset, an array with an
-        entry per index of the shard, or segments [(begin, base, step), ...].
+        shard in the entire problem: {"q": 512}. A position of a shard is an offset; or an array with the position of
+        each index of the shard; or segments [(begin, base, step), ...]: from index `begin` of the shard on, the
+        positions are base, base + step, ...
     `global_q_len, global_k_len, global_heads`: for a shard, the values of q_len, k_len and heads in the program.
     `deterministic`: uses only engines whose results are equal in every run; raises an error if there is no
         deterministic engine for the call.

@@ -32,12 +32,12 @@ def content(array):
 
 
 def uncached(mod, mask=None, **given):
-    kept = reuse.question, reuse.graph_question, watch.find
-    reuse.question = reuse.graph_question = watch.find = lambda *_: None
+    kept = reuse.lookup, reuse.graph_lookup, watch.find
+    reuse.lookup = reuse.graph_lookup = watch.find = lambda *_: None
     try:
         return outcome(mod, mask, **given)
     finally:
-        reuse.question, reuse.graph_question, watch.find = kept
+        reuse.lookup, reuse.graph_lookup, watch.find = kept
 
 
 def agree(mod, mask=None, times=3, **given):

@@ -107,8 +107,8 @@ def test_what_is_kept_still():
     mods = (_square, lambda s, b, h, q, k: s + table[h] * weight, lambda s, b, h, q, k: torch.where(q > k, s, weight))
     for mod in mods:
         trace(mod)
-        asked = reuse.question(mod, None, ("torch", None, None))
-        assert asked is not None and asked.answer() is not None
+        asked = reuse.lookup(mod, None, ("torch", None, None))
+        assert asked is not None and asked.find() is not None
 
 
 def test_one_code_over_tables_of_two_libraries():

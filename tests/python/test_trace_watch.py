@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 """Checks of unchanged functions (watch.py) are as careful as the keys that they stand for: all tests of stale traces
-once more, with a check made as soon as there is a trace, and every kind of change that a check can meet."""
+once more, with a guard made as soon as there is a trace, and every kind of change that a guard can meet."""
 import builtins
 import functools
 import types
@@ -15,25 +15,25 @@ torch = pytest.importorskip("torch")
 from test_trace_cache import *  # noqa: E402,F401,F403
 from test_trace_stale import *  # noqa: E402,F401,F403
 
-del test_memory_is_bounded  # noqa: F821  # of programs, which checks are not about
+del test_memory_is_bounded  # noqa: F821  # of programs, which guards do not concern
 
 
 @pytest.fixture(autouse=True)
-def checks_at_once(monkeypatch):
-    """The second of two traces finds the first, and makes the check."""
+def guards_at_once(monkeypatch):
+    """The second of two traces finds the first, and makes the guard."""
     real = entry._Flex.trace
 
     def twice(self):
         made = real(self)
-        asked = reuse.question(self.score_mod, self.mask_mod, (self.lib, self.device, self.dtype))
-        if asked is not None and asked.answer() is not None:
+        asked = reuse.lookup(self.score_mod, self.mask_mod, (self.lib, self.device, self.dtype))
+        if asked is not None and asked.find() is not None:
             real(self)
         return made
     monkeypatch.setattr(entry._Flex, "trace", twice)
 
 
 def warm(mod, mask=None):
-    """Traces until a check answers."""
+    """Traces until a guard returns the trace."""
     reuse.clear()
     trace(mod, mask)
     assert entry.known(mod, mask) is not None
@@ -154,7 +154,7 @@ def test_new_functions_of_one_code_are_known_with_their_own_tensors():
     assert entry.known(make(mine[None], 0.5), None) is None
 
 
-def test_what_symbols_say_of_themselves_is_part_of_the_question():
+def test_what_symbols_say_of_themselves_is_part_of_the_key():
     def mod(s, b, h, q, k):
         return torch.nan_to_num(s * 2.0)
     traces = {dtype: [trace(mod, dtype=dtype) for _ in range(4)] for dtype in (None, torch.float64, None)}
@@ -179,7 +179,7 @@ def test_an_empty_cell_is_not_known():
         trace(mod)
 
 
-def test_what_has_no_check_is_traced_as_before():
+def test_what_has_no_guard_is_traced_as_before():
     def base(s, b, h, q, k, gain):
         return s * gain
 
@@ -193,11 +193,11 @@ def test_what_has_no_check_is_traced_as_before():
     assert evaluator(trace(Callable()))(2.0)[0] == 6.0
 
 
-def test_numbers_that_change_make_no_checks(monkeypatch):
+def test_numbers_that_change_make_no_guards(monkeypatch):
     monkeypatch.undo()  # the fixture traces twice
     reuse.clear()
-    made, real = [], watch._Writer.check
-    monkeypatch.setattr(watch._Writer, "check", lambda self, *args: made.append(self) or real(self, *args))
+    made, real = [], watch._Writer.guard
+    monkeypatch.setattr(watch._Writer, "guard", lambda self, *args: made.append(self) or real(self, *args))
 
     def scaled(g):
         return lambda s, b, h, q, k: s * g
@@ -209,7 +209,7 @@ def test_numbers_that_change_make_no_checks(monkeypatch):
     assert len(made) == 1
 
 
-def test_checks_are_bounded():
+def test_guards_are_bounded():
     reuse.clear()
     for n in range(watch._LIMIT + 40):
         mod = eval("lambda s, b, h, q, k: s + %d" % n)
@@ -219,5 +219,5 @@ def test_checks_are_bounded():
         mod = (lambda g: lambda s, b, h, q, k: s * g)(float(n + 1))
         trace(mod), trace(mod)
         pair = watch._pairs[id(mod.__code__), None, ("torch", None, None)]
-        assert len(pair.checks) <= watch._MOST
+        assert len(pair.guards) <= watch._MOST
         assert (entry.known(mod, None) is not None) == (n < watch._TRIES)

@@ -11,9 +11,9 @@ Fused attention with your own score function inside, forward and backward, on th
         score - slopes[h + 1] * (q - k)                                  # arrays are indexed from 1, as ever
     end
 
-The flow of a call: source.jl (accepts score and mask in any form) -> trace.jl, traced.jl, captures.jl (trace functions
-into a program) -> call.jl (turns arrays and keywords into a problem and its arguments) -> library.jl (calls the C
-library). tools/gen_abi.py generates LibFXA.jl from the C header when the package is assembled.
+In a call, source.jl accepts score and mask in any form; trace.jl, traced.jl and captures.jl trace functions into a
+program; call.jl turns arrays and keywords into a problem and its arguments; library.jl calls the C library.
+tools/gen_abi.py generates LibFXA.jl from the C header when the package is assembled.
 """
 module FXAttn
 

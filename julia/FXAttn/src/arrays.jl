@@ -1,6 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 # Describes arrays to the library: address, storage type, sizes and strides. Arrays with strides in memory are not
-# copied. Arrays without (ranges, BitArray, sparse arrays) are copied if they are only read (captures), else refused.
+# copied. Arrays without strides (ranges, BitArray, sparse arrays) are copied if they are only read (captures), else
+# refused.
 
 # Returns the storage type (fxa_dtype) of an element type; 0 if there is none. bf16 is any 16-bit primitive type that is
 # called BFloat16.

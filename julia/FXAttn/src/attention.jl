@@ -118,7 +118,8 @@ function Base.show(io::IO, g::Gradients)
     print(io, "Gradients(", join(names, ", "), ")")
 end
 
-"""Returns the gradient of an array that the function captured. Throws an ArgumentError for any other array."""
+"""Returns the gradient of an array that the function captured. Throws an ArgumentError for an array that was not
+captured."""
 function of(g::Gradients, A::AbstractArray)
     isempty(g.why) || refuse("gradients of captured arrays are not there: ", g.why)
     total = nothing

@@ -97,7 +97,7 @@ function rebuilt(trace, @nospecialize(x), path, depth, done)
         parameters[at] = type
     end
     type = isempty(taken) ? kind : applied(kind.name.wrapper, parameters)
-    # Fields that share a type parameter have the same type: if one keeps its value, the others do too.
+    # Fields that share a type parameter have the same type: if one keeps its value, all of them do.
     if type === nothing || !all(i -> new[i] isa fieldtype(type, i), 1:n)
         foreach(value -> dropped(trace, value), new)
         return x

@@ -239,7 +239,7 @@ abstract type Owner end
 Base.copy(x::Owner) = x
 Base.deepcopy_internal(x::Owner, ::IdDict) = x
 
-# Serialized as the bytes of save().
+# Programs and plans are serialized as the bytes of save().
 function Serialization.serialize(s::AbstractSerializer, x::Owner)
     Serialization.serialize_type(s, typeof(x))
     return serialize(s, save(x))

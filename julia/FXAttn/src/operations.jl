@@ -60,7 +60,8 @@ function modulo(x, y)
     return emit(LibFXA.FXA_OP_MOD, x, y; lo = lo, hi = hi)
 end
 
-"""Returns Julia's x ÷ y, rounded towards zero. If neither operand can be negative, rounds down, which is the same."""
+"""Returns Julia's x ÷ y, rounded towards zero. If neither operand can be negative, rounds down, which gives the same
+result."""
 function quotient(x, y)
     is_floating(x, y) && return round((x - remainder(x, y)) / y)
     low(x) >= 0 && low(y) >= 0 && return floored(x, y)

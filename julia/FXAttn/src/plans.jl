@@ -85,7 +85,7 @@ function run!(p::Plan, o::AbstractArray, q::AbstractArray, k::AbstractArray, v::
     bind_rows(call, it, :lse, LibFXA.FXA_SLOT_LSE, lse)
     it.args.slot = Tuple(it.slots)
     GC.@preserve p call it begin
-        # The plan of these arrays must have the same key.
+        # The plan of a call with the given arrays must have the key of the given plan.
         out = Ref{Ptr{Cvoid}}(C_NULL)
         FXAttn.call(LibFXA.fxa_plan_create, context(), struct_of(it.problem), out)
         asked = Plan(out[])

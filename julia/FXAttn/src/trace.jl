@@ -27,7 +27,7 @@ function trace(@nospecialize(score), @nospecialize(mask), bounds = ANYWHERE)
         return trace_once(score, mask, bounds, true, "")
     catch first_error
         # The function may need the value of a captured number while it is traced (`if cap > 0`, a method for Float64
-        # only). So it is traced again with captured numbers as constants.
+        # only). Such a function is traced again with captured numbers as constants.
         first_error isa Union{InterruptException, OutOfMemoryError} && rethrow()
         why = sprint(showerror, first_error)
         return try

@@ -212,8 +212,8 @@ end
 bounds_of(T) = T <: Integer && sizeof(T) < 4 ? (Int64(typemin(T)), Int64(typemax(T))) : (LOWEST, HIGHEST)
 
 """Returns the library's index, from 0, for an index of Julia. To the library a negative index counts from the end; in
-Julia a negative index is out of bounds. An index that may be negative is therefore mapped to one beyond the end, whose
-load gives 0, or with bounds_check an error."""
+Julia a negative index is out of bounds. Because of this difference, an index that may be negative is mapped to an index
+beyond the end, whose load gives 0, or with bounds_check an error."""
 function from_zero(trace, i, first, n, A)
     if i isa Integer
         0 <= i - first < n || throw(BoundsError(A, i))

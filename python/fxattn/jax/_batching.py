@@ -1,11 +1,12 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Batching rules of fxattn's JAX primitives for jax.vmap. The axis that vmap maps, of size V, is folded into the batch
-axis, of size B.
+"""Batching rules of fxattn's JAX primitives for jax.vmap. The axis that vmap maps, of size V, becomes a part of the
+batch axis, of size B.
 
 Arrays [V,B,...], with the mapped axis of size V, are reshaped to [V*B,...]. In the score program the batch index b
-becomes b % B, where B is the batch size before folding, and a captured array that vmap maps gets the leading index b //
-B (_texts.py). If a call cannot be folded (packed rows, mapped scalars, sinks or seeds, captured arrays of rank 5,
-explicit shardings, symbolic shapes), the V calls that vmap has mapped run one after the other.
+becomes b % B, where B is the batch size of one mapped call, and a captured array that vmap maps gets the leading index
+b // B (_texts.py). If the mapped axis of a call cannot become a part of the batch axis (packed rows, mapped scalars,
+sinks or seeds, captured arrays of rank 5, explicit shardings, symbolic shapes), the V mapped calls run one after the
+other.
 """
 from typing import Any, List, Optional, Sequence, Tuple
 
@@ -39,12 +40,12 @@ def _unfold(size: int, batch: int, x: Any) -> Any:
 
 
 def is_unmapped(dims: Sequence[Any]) -> bool:
-    """Returns True if no operand is mapped. JAX calls the batching rules for calls without a mapped operand too."""
+    """Returns True if no operand is mapped. JAX calls the batching rules even for calls without a mapped operand."""
     return all(dim is None for dim in dims)
 
 
 def unmapped(primitive: Any, flat: Sequence[Any], params: Any) -> Tuple[List[Any], List[Optional[int]]]:
-    """Runs a call without mapped operands once. Returns its results, which are not mapped either."""
+    """Runs a call without mapped operands once. Returns the results of the call, which are not mapped either."""
     results = primitive.bind(*flat, **params)
     return results, [None] * len(results)
 
@@ -61,8 +62,8 @@ def _in_turn(primitive: Any, dims: Sequence[Any], flat: Sequence[Any],
 
 
 def _is_sharded(x: Any) -> bool:
-    """Returns True if `x` is sharded over a mesh with explicit axes. The mapped axis of a sharded array is not folded
-    into the batch axis, because folding would move data between devices."""
+    """Returns True if `x` is sharded over a mesh with explicit axes. The mapped axis of a sharded array is not merged
+    into the batch axis, because the reshape would move data between devices."""
     return any(getattr(getattr(jax.typeof(x), "sharding", None), "spec", ()))
 
 
@@ -74,7 +75,7 @@ def _shape_without(x: Any, dim: Optional[int]) -> Any:
 
 
 class _Folded:
-    """A call whose mapped axis is folded into its batch axis. If the mapped axis cannot be folded into the batch axis,
+    """A call whose mapped axis is merged into its batch axis. If the mapped axis cannot be merged into the batch axis,
     the attribute `fits` is False, and the attributes spec and ops are not set."""
 
     def __init__(self, spec: Spec, size: int, ops: Operands, dims: Operands, want: Sequence[int]) -> None:

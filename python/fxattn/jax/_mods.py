@@ -204,7 +204,8 @@ def _bound(program: Optional[Program], tensors: Mapping[str, Any], params: Mappi
 def _as_arrays(program: Optional[Program], tensors: Sequence[Any], params: Sequence[Any],
                dtype: Any) -> Tuple[Optional[Program], Tuple[Any, ...], Tuple[Any, ...]]:
     """Returns (program, tensors, params): the program with the storage types of its arrays, and the captured tensors
-    and values of params as JAX arrays. Raises ArgumentError for a wrong rank or type."""
+    and values of params as JAX arrays. Raises ArgumentError if a captured array has not the rank or type that the
+    program declares."""
     if program is None:
         return None, (), ()
     arrays = [jnp.asarray(x) for x in tensors]

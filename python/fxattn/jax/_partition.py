@@ -3,18 +3,18 @@
 heads.
 
 Each call is wrapped in a custom_partitioning, whose Shardy rule allows only batch and head dimensions to be sharded. On
-every device, the score program must get the batch index b and the head h of the entire problem. One of two methods is
-chosen for b, and one for h:
+every device, the score program must get the batch index b and the head h of the entire problem. For b and for h, one of
+two methods is chosen.
 * If the program uses b (or h) only as a direct index of captured arrays (bias[b, h, q, k], slopes[h]), these arrays are
   sharded along the indexed dimension, and the indices of the device's part are correct.
-* If the program uses b (or h) in another way, captured arrays are replicated on every device, and the run gets the
-  offset of the device's part.
+* If the program uses b (or h) in other ways than as a direct index of captured arrays, captured arrays are replicated
+  on every device, and the run gets the offset of the device's part.
 
 Gradients of arrays that are replicated on several devices are summed over these devices (psum).
 
-If there are fewer heads of k and v than devices, k and v are replicated too, and each device slices the head it needs.
-On a mesh with explicit axes, where shardings are known when a call is lowered, the call becomes a shard_map in which
-each device computes its part.
+If there are fewer heads of k and v than devices, k and v are replicated on the devices, and each device slices the head
+it needs. On a mesh with explicit axes, where shardings are known when a call is lowered, the call becomes a shard_map
+in which each device computes its part.
 """
 import functools
 import math
@@ -169,7 +169,7 @@ class _Call:
     def axes(self, shardings: Sequence[Tuple[Dims, Any]], mesh: Any) -> Tuple[Tuple[str, ...], Tuple[str, ...], bool]:
         """Returns (mesh axes of the batch, mesh axes of the heads, together). The mesh axes of a dimension are those of
         the first array that is sharded along the dimension; empty if a size is not divisible by the number of devices.
-        `together` is True if heads of k and v are sharded too."""
+        `together` is True if the heads of q, k and v are all sharded."""
         found: Dict[str, Tuple[str, ...]] = {}
         for dims, sharding in shardings:
             for dim, names in zip(dims, tuple(getattr(sharding, "spec", ()))):
@@ -267,8 +267,8 @@ def _explicit(flat: Sequence[Any]) -> bool:
 
 def _sharded(run: Callable[..., Any], backward: bool, flat: Sequence[Any], params: Dict[str, Any]) -> Any:
     """Returns run(*flat, **params) on a mesh with explicit axes: a shard_map in which each device computes its part. On
-    a mesh with explicit axes a custom_partitioning does not work, because its partitions would be traced with explicit
-    axes too."""
+    a mesh with explicit axes a custom_partitioning does not work, because its partitions would also be traced with
+    explicit axes."""
     types = [jax.typeof(x) for x in flat]
     call = _Call(backward, params, [jax.ShapeDtypeStruct(x.shape, x.dtype) for x in types])
     mesh = next(x.sharding.mesh for x in types if any(x.sharding.spec))

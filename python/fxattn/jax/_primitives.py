@@ -3,14 +3,14 @@
 handlers.
 
 * `fxattn_forward` takes the operands of the call, and with the flag ACCUMULATE_O also out and stats (LSE in f64) over
-  other keys, which are merged into the results. The results of fxattn_forward are out; lse if `lse` is set; stats if
-  `stats` is set.
-* `fxattn_backward` takes the operands of the call, out, stats, dout, and dlse if `dlse` is set. The results of
-  fxattn_backward are the gradients that its parameter `want` lists.
+  other keys, which are merged into the results. The results of fxattn_forward are out; lse if `lse` is set; and the LSE
+  in f64 if `stats` is set.
+* `fxattn_backward` takes the operands of the call, out, stats (LSE in f64), dout, and dlse if `dlse` is set. The
+  results of fxattn_backward are the gradients that its parameter `want` lists.
 
-Stats are the LSE in f64, for the backward pass: gradients of programs with large slopes need this precision
-(docs/numerics.md). Stats are stored as uint32 [..., 2], because f64 is disabled in JAX by default. The scalars of a
-call (scale, params, seed) are passed as one f64 vector, which the lowering packs. The batching rules of fxattn's
+The array stats, the LSE in f64, is for the backward pass: gradients of programs with large slopes need LSE in f64
+(docs/numerics.md). The array stats is stored as uint32 [..., 2], because f64 is disabled in JAX by default. The scalars
+of a call (scale, params, seed) are passed as one f64 vector, which the lowering packs. The batching rules of fxattn's
 primitives are in _batching.py, the sharding rules in _partition.py. fxattn_forward and fxattn_backward have no
 derivative rules; attend() in _autodiff.py is differentiable.
 """
@@ -41,8 +41,8 @@ _F64 = np.dtype("float64")
 
 
 def forward(spec: Spec, ops: Operands, *before: Any, lse: bool = False, stats: bool = False) -> List[Any]:
-    """Returns [out], followed by lse if `lse` is True, and by stats if `stats` is True. `before`: out and stats (LSE in
-    f64) over other keys, which are merged into the results."""
+    """Returns [out], followed by lse if `lse` is True, and by stats (LSE in f64) if `stats` is True. `before`: out and
+    stats (LSE in f64) over other keys, which are merged into the results."""
     flat = ops.forward().flat()
     return forward_p.bind(*flat, *before, spec=spec.forward(), has_scale=bool(ops.scale), lse=lse, stats=stats)
 
@@ -142,8 +142,9 @@ def _common_operands(spec: Spec, ops: Operands) -> List[Tuple[int, Any]]:
 
 
 def forward_call(platform: str, spec: Spec, ops: Operands, before: Sequence[Any], lse: bool, stats: bool) -> List[Any]:
-    """Returns [out, lse, stats] of a call of fxattn's XLA handler for `platform`, without lse and stats unless the
-    arguments `lse` and `stats` are set. forward_call() requires JAX's x64 mode."""
+    """Returns [out, lse, stats] of a call of fxattn's XLA handler for `platform`, where stats is the LSE in f64. The
+    result has lse only if the argument `lse` is True, and stats only if `stats` is True. forward_call() requires JAX's
+    x64 mode."""
     shapes = _forward_shapes(spec, ops, lse, stats)
     rows = rows_shape(spec, ops)
     kept = _F64 if stats else row_dtype(ops)

@@ -11,7 +11,7 @@ sequence on the devices.
   a second all-to-all returns the rows of the output to their devices.
 
 The score program of ring_attention gets positions in the entire sequence, through coordinate maps of the library that
-read the device's offset at run time, so any score_mod and mask_mod works, and dropout too.
+read the device's offset at run time, so any score_mod, any mask_mod and dropout work.
 """
 import functools
 import math
@@ -167,8 +167,8 @@ class _Ring(NamedTuple):
 
 
 def _run(ring: _Ring, ops: Operands) -> Tuple[Any, Any, Any]:
-    """Runs all steps of ring_attention, one after the other. Returns (out, lse, stats) over all keys. The output of the
-    ring is rounded to its dtype after the last step."""
+    """Runs all steps of ring_attention, one after the other. Returns (out, lse, stats) over all keys, where stats is
+    the LSE in f64. The output of the ring is rounded to its dtype after the last step."""
     part, found = [ops.k, ops.v], []  # type: ignore[var-annotated]
     for n in range(ring.size):
         spec, here = ring.step(n, ops, part)

@@ -41,7 +41,7 @@ def scaled_bprop(program: Program, name: str) -> Program:
 
 @functools.lru_cache(maxsize=512)
 def folded(program: Program, batch: int, spread: Tuple[str, ...]) -> Program:
-    """Returns the program for a batch axis into which a mapped axis was folded: [V,B] as V * B, with B = `batch`. b is
+    """Returns the program for a batch axis into which a mapped axis was merged: [V,B] as V * B, with B = `batch`. b is
     replaced by b % B, and captured tensors named in `spread` get the leading index b // B."""
     def declared(m: "re.Match[str]") -> str:
         return "tensor %s : %s[%d]" % (m[1], m[2], int(m[3]) + (m[1] in spread))

@@ -2,9 +2,9 @@
 """Attention modules for flax.linen with the names and arguments of Transformer Engine. Callbacks (score_mod) are
 arguments of the constructor, and tensors that callbacks use are arguments of the call.
 
-    from fxattn.jax.flax import DotProductAttention, MultiHeadAttention
+The public modules are `fxattn.jax.flax.DotProductAttention` and `fxattn.jax.flax.MultiHeadAttention`.
 
-nnx.py has the same modules for flax.nnx; both files use _layers.py.
+The file nnx.py has the same modules for flax.nnx; both files use _layers.py.
 """
 from typing import Any, Callable, List, Mapping, Optional, Tuple
 

@@ -2,9 +2,9 @@
 """Attention modules for flax.nnx with the names and arguments of Transformer Engine. Callbacks (score_mod) are
 arguments of the constructor, and tensors that callbacks use are arguments of the call.
 
-    from fxattn.jax.nnx import DotProductAttention, MultiHeadAttention
+The public modules are `fxattn.jax.nnx.DotProductAttention` and `fxattn.jax.nnx.MultiHeadAttention`.
 
-flax.py has the same modules for flax.linen; both files use _layers.py.
+The file flax.py has the same modules for flax.linen; both files use _layers.py.
 """
 from typing import Any, Callable, Iterator, List, Mapping, Optional, Tuple
 
@@ -41,7 +41,7 @@ def _read_by(mod: Any) -> Iterator[nnx.Variable]:
 
 def _traces_of(module: nnx.Module, mod: Any) -> Iterator[Tuple[Any, Any]]:
     """Yields (JAX trace that created the variable, JAX trace that created `module`) for each variable of function
-    `mod`. Yields nothing if this version of Flax does not report traces."""
+    `mod`. Yields no pair of traces if this version of Flax does not report traces."""
     own = getattr(getattr(module, "_pytree__state", None), "trace_state", None)
     for x in _read_by(mod):
         other = getattr(x, "_trace_state", None)

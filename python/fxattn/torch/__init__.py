@@ -1,37 +1,37 @@
 # SPDX-License-Identifier: Apache-2.0
 """fxattn for PyTorch: fused attention with a user-written score function.
 
-    from fxattn.torch import flex_attention, create_block_mask
-
 `flex_attention`, `create_block_mask` and the types that they use have PyTorch's names and meaning, so a program changes
 only its import. `attention` has every feature of the library. `DotProductAttention` and `MultiheadAttention` have the
 arguments of Transformer Engine's modules. `ring_attention` computes attention over sequences that are sharded over
 processes. `register_transformers` adds attn_implementation="fxattn" to Hugging Face transformers.
 
-Each public function of fxattn.torch makes a Call, which takes one of four routes to the library:
-
-    flex.py   attention.py <- dot_product.py <- multihead.py     transformers.py
-       |           |    options: settings.py, score_arguments.py       |
-       +-----------+---------------------------------------------------+
-                   v
-    call.py: Call, the arguments besides q, k and v
-                   v
-    route.py: route(call, q, k, v) chooses
-       |                 |                     |                      |
-    direct            autograd              dispatcher             compiled
-    eager; nothing    gradients under a     no gradients, and a    torch.compile,
-    between the call  mode: torch.func,     mode is on; calls of   torch.export: a node
-    and the kernel    dispatch modes        torch.ops.fxattn       of the graph
-       |                 |                     |                      |
-       |                 +---------------------+----------------------+
-       v                                       v
-    torch_direct.c                   operators.py: fxattn::fwd, fxattn::bwd
-       |                                       v
-       |                                 torch_shim.c
-       +---------------------------------------+
-                   v
-    torch_call.c (python/csrc): a run of the library
+Each public function of fxattn.torch makes a Call (call.py), and route.py chooses one of four routes for the Call:
+direct, autograd, dispatcher or compiled. All routes end in a run of the library by torch_call.c (python/csrc).
 """
+# The way of a call through the files of this folder and of python/csrc:
+#
+# flex.py   attention.py <- dot_product.py <- multihead.py     transformers.py
+#    |           |    options: settings.py, score_arguments.py       |
+#    +-----------+---------------------------------------------------+
+#                v
+# call.py: Call, the arguments besides q, k and v
+#                v
+# route.py: route(call, q, k, v) chooses
+#    |                 |                     |                      |
+# direct            autograd              dispatcher             compiled
+# eager; nothing    gradients under a     no gradients, and a    torch.compile,
+# between the call  mode: torch.func,     mode is on; calls of   torch.export: a node
+# and the kernel    dispatch modes        torch.ops.fxattn       of the graph
+#    |                 |                     |                      |
+#    |                 +---------------------+----------------------+
+#    v                                       v
+# torch_direct.c                   operators.py: fxattn::fwd, fxattn::bwd
+#    |                                       v
+#    |                                 torch_shim.c
+#    +---------------------------------------+
+#                v
+# torch_call.c (python/csrc): a run of the library
 from typing import List
 
 from .._errors import missing_library

@@ -234,8 +234,8 @@ attention.__signature__ = _SIGNATURE  # type: ignore[attr-defined]
 def _simple_output(q: Tensor, k: Tensor, v: Tensor, layout: str, score_mod: Mod, mask_mod: Mod, scale: Any, flags: int,
              style: str, bprop: Mod, tensors: Any, bprop_tensors: Any) -> Optional[Tensor]:
     """Returns the output of a call that has only functions and flags, and that needs no further checks. Returns None
-    for a call with other options, or that needs further checks; attention() then handles the call in full. Requires
-    bypass.is_plain(q, k, v)."""
+    for a call that has options besides functions and flags, or that needs further checks; attention() then handles the
+    call in full. Requires bypass.is_plain(q, k, v)."""
     if layout != "bhsd":
         if q.dim() != 4 or k.dim() != 4 or v.dim() != 4:
             return None
@@ -253,9 +253,9 @@ def _simple_output(q: Tensor, k: Tensor, v: Tensor, layout: str, score_mod: Mod,
 @compiled.untraced
 def _graph_output(q: Tensor, k: Tensor, v: Tensor, flags: int, score_mod: Callable[..., Any], bprop: Mod, tensors: Any,
                    bprop_tensors: Any) -> Optional[Tensor]:
-    """Returns the output of a call with callbacks (graph, score, tensors) that has no other options and equal shapes of
-    k and v. Returns None for a call that has other options, or k and v of different shapes; attention() then handles
-    the call in full and reports errors. Requires bypass.is_plain(q, k, v)."""
+    """Returns the output of a call with equal shapes of k and v whose only options are callbacks (graph, score,
+    tensors). Returns None for a call that has options besides callbacks, or k and v of different shapes; attention()
+    then handles the call in full and reports errors. Requires bypass.is_plain(q, k, v)."""
     sizes, keys = q.shape, k.shape
     if len(sizes) != 4 or len(keys) != 4 or keys != v.shape:
         return None

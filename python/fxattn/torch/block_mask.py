@@ -108,7 +108,7 @@ class LazyBlockMask(BlockMask):
 
     @classmethod
     def from_kv_blocks(cls, *args: Any, **kwargs: Any) -> BlockMask:  # type: ignore[override]
-        """Returns a BlockMask with the given lists, as PyTorch's method does."""
+        """Returns a BlockMask with the given lists, as BlockMask.from_kv_blocks of PyTorch does."""
         return BlockMask.from_kv_blocks(*args, **kwargs)
 
     def _copy(self, seq_lengths: Tuple[int, int], device: Union[str, torch.device]) -> "LazyBlockMask":
@@ -183,7 +183,7 @@ def create_block_mask(mask_mod: MaskMod, B: Optional[int], H: Optional[int], Q_L
 
 class _CachedMod:
     """The mask_mod that was made from the lists of a mask, stored as an attribute of the mask. In pickled and deep
-    copies of the mask, this stored mask_mod is None."""
+    copies of the mask, the mask_mod that was made from its lists is None."""
 
     def __init__(self, lists: Tuple[Any, ...], mod: Any, sizes: Tuple[Any, ...], made: Optional[MaskMod]) -> None:
         self.lists, self.mod, self.sizes, self.made = lists, mod, sizes, made
@@ -199,8 +199,8 @@ def _ordinary_tensors() -> Any:
 
 
 def _lists_of(mask: BlockMask) -> Tuple[Any, ...]:
-    """Returns the lists of blocks that define a BlockMask, followed by the versions of these tensors (None for tensors
-    of inference mode, which have none). While PyTorch compiles, returns only the lists of blocks."""
+    """Returns the tensors that list the blocks of a BlockMask, followed by the version of each tensor (None for tensors
+    of inference mode, which have none). While PyTorch compiles, returns only the tensors, without versions."""
     lists = (mask.kv_num_blocks, mask.kv_indices, mask.full_kv_num_blocks, mask.full_kv_indices)
     if torch.compiler.is_compiling():
         return lists

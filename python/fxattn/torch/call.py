@@ -2,7 +2,8 @@
 """Call, which holds the arguments of the operators fxattn::fwd and fxattn::bwd besides q, k and v, and its construction
 from a traced score function.
 
-    score_mod, mask_mod --trace()--> Traced --call_of()--> Call --route.run(call, q, k, v)--> out, LSE, row maxima
+trace() makes a Traced of score_mod and mask_mod, call_of() makes a Call of the Traced, and route.run(call, q, k, v)
+returns out, LSE and row maxima.
 """
 import math
 from typing import Any, Dict, List, NoReturn, Optional, Sequence, Tuple

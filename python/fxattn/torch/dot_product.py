@@ -187,8 +187,8 @@ class DotProductAttention(nn.Module):
     `softcap`: replaces each score by softcap * tanh(score / softcap).
     `bounds_check`: an index outside a tensor of score_mod raises IndexError (not an argument of Transformer Engine).
     `others`: the other arguments of Transformer Engine's module, such as those of tensor and context parallelism. In
-        `others`, a value that disables the feature of its argument is accepted; any other value raises an error that
-        names the argument. For sequences that are sharded over processes use ring_attention.
+        `others`, only a value that switches the argument's feature off (such as None or False) is accepted; every other
+        value raises an error that names the argument. For sequences that are sharded over processes use ring_attention.
     """
 
     def __init__(self, num_attention_heads: int, kv_channels: Any, num_gqa_groups: Optional[int] = None,
@@ -241,7 +241,7 @@ class DotProductAttention(nn.Module):
             offsets.
         `core_attention_bias`: added to scores after scaling, or before with core_attention_bias_type="pre_scale_bias";
             broadcasts to [B,H,Sq,Sk].
-        `core_attention_bias_type`: no_bias, pre_scale_bias, post_scale_bias or alibi. The type "alibi" uses
+        `core_attention_bias_type`: no_bias, pre_scale_bias, post_scale_bias or alibi. A bias of type "alibi" uses
             `alibi_slopes`, or by default the slopes of Transformer Engine.
         `alibi_slopes`: [H] or [B,H]; -slope * |q - k| is added to scores.
         `score_mod`: FlexAttention's function of five arguments, or Transformer Engine's score_mod(graph, score,
@@ -297,8 +297,8 @@ class DotProductAttention(nn.Module):
 
     def _is_simple(self, layout: str, kind: str, q: Tensor, k: Tensor, v: Tensor, terms: _ScoreTerms, graph: bool,
                    score_mod: Any, bprop: Any, tensors: Any, bprop_tensors: Any) -> bool:
-        """Returns True if a few comparisons prove that _check would find no error; False if _check must run. Requires a
-        call without masks, offsets and other arguments."""
+        """Returns True if a few comparisons prove that _check would find no error; False if _check must run. Requires
+        that the call has no argument besides those of this function (no masks, no offsets)."""
         if any(x is not None for x in terms) or layout not in ("sbhd", "bshd"):
             return False
         if kind not in MASK_TYPES or kind == "arbitrary" or "padding" in MASK_TYPES[kind]:

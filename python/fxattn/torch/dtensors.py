@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 """DTensors (torch.distributed.tensor) in ring_attention: converts arguments to their local parts, and results to
-DTensors. All other functions refuse DTensors with an error.
+DTensors. All functions of fxattn.torch but ring_attention refuse DTensors with an error.
 
 A DTensor specifies its process group and its sharding, which must be contiguous along the sequence.
 """

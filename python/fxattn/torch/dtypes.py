@@ -16,7 +16,8 @@ FLOAT8 = {getattr(torch, name) for name in ("float8_e4m3fn", "float8_e4m3fnuz", 
 
 
 def autocast_inputs(query: Tensor, key: Tensor, value: Tensor) -> Tuple[Tensor, Tensor, Tensor]:
-    """Returns query, key and value in autocast's dtype if autocast is on. Captured tensors are not converted."""
+    """Returns query, key and value in autocast's dtype if autocast is on. Captured tensors are not converted to
+    autocast's dtype."""
     kind = query.device.type
     if kind == "meta" or not torch.is_autocast_enabled(kind):
         return query, key, value

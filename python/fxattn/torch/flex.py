@@ -1,12 +1,10 @@
 # SPDX-License-Identifier: Apache-2.0
 """flex_attention, with the signature, argument checks and results of PyTorch's function. A program that uses PyTorch's
-flex_attention changes only its import:
-
-    from fxattn.torch import flex_attention, create_block_mask
+flex_attention changes only its import, to `from fxattn.torch import flex_attention, create_block_mask`.
 
 Differences from PyTorch's function:
-* fxattn fuses eager calls too; PyTorch fuses only compiled calls.
-* fxattn has a backward pass on the CPU too.
+* fxattn fuses eager and compiled calls; PyTorch fuses only compiled calls.
+* fxattn has a backward pass on the CPU and on GPUs.
 * fxattn returns LSE and row maxima on every device.
 * fxattn computes gradients of captured tensors for all kinds of indexing.
 * `kernel_options` are checked and then ignored, because they are options of PyTorch's kernels.

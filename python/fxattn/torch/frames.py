@@ -2,8 +2,8 @@
 """Marks functions that Dynamo must not compile. After a graph break Dynamo compiles each frame that runs, also frames
 of this package; compiling the tracer's frames and those of backward passes fails.
 
-The module uses private names of torch._C._dynamo.eval_frame, which exist without importing Dynamo. If PyTorch lacks
-these names of eval_frame, functions are not marked.
+The module uses private names of torch._C._dynamo.eval_frame, which exist without importing Dynamo. If PyTorch lacks the
+private names of torch._C._dynamo.eval_frame, functions are not marked.
 """
 from typing import Any, Callable, TypeVar
 

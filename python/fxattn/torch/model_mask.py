@@ -69,9 +69,9 @@ def _in(dtype: torch.dtype, keep: Tensor) -> Tensor:
 
 
 class MaskTensor(Tensor):
-    """A dense bool mask, True where a key is attended. Views of a MaskTensor and results of bool operations are
-    MaskTensors too. Adding a MaskTensor to floats raises an error. A conversion to float returns the mask unchanged:
-    attention accepts the bool mask, and a float mask of ones and zeros would change scores by 1."""
+    """A dense bool mask, True where a key is attended. Views of a MaskTensor, and results of bool operations on a
+    MaskTensor, are MaskTensors. Adding a MaskTensor to floats raises an error. A conversion to float returns the mask
+    unchanged: attention accepts the bool mask, and a float mask of ones and zeros would change scores by 1."""
 
     @classmethod
     def __torch_function__(cls, func: Any, types: Any, args: Tuple[Any, ...] = (), kwargs: Any = None) -> Any:
@@ -92,8 +92,9 @@ class MaskTensor(Tensor):
 
 
 def _guarded(name: str) -> Callable[..., Any]:
-    """Returns a wrapper of Tensor's method `name` that first raises an error if the other operand is float. The wrapper
-    is necessary because Python's operators treat an error inside Tensor's method as an unsupported type."""
+    """Returns a wrapper of Tensor's method `name` that first raises an error if the other operand is float. Tensor's
+    method is wrapped, because Python's operators treat an error that is raised inside the method as an unsupported
+    type."""
     original = getattr(Tensor, name)
 
     def method(self: Any, other: Any) -> Any:
@@ -273,7 +274,8 @@ setattr(ModelMask, "bool", ModelMask.contiguous)  # a method named bool in the c
 
 def _slices(index: Any, shape: Tuple[int, ...]) -> Optional[Tuple[Tuple[int, int], Tuple[int, int]]]:
     """Returns ((first row, end), (first key, end)) for an index of a mask that consists of slices and selects all batch
-    entries and heads, and keys from 0 on. Returns None for any other index of a mask."""
+    entries and heads, and keys from 0 on. Returns None for an index of a mask that selects single batch entries or
+    heads, or keys that do not start at 0."""
     if not isinstance(index, tuple) or any(x is not Ellipsis and not isinstance(x, slice) for x in index):
         return None
     if Ellipsis in index:

@@ -54,8 +54,8 @@ class MultiheadAttention(nn.Module):
     `attention_dropout`: the dropout probability, by default 0.0 (Transformer Engine: 0.1).
     `layer_number, attn_mask_type, window_size, bottom_right_diagonal`: passed to DotProductAttention.
     `softmax_scale, softmax_type, softcap, bounds_check`: passed to DotProductAttention.
-    `others`: the other arguments of Transformer Engine's module. In `others`, a value that disables the feature of its
-        argument is accepted; any other value raises an error that names the argument.
+    `others`: the other arguments of Transformer Engine's module. In `others`, only a value that switches the argument's
+        feature off (such as None or False) is accepted; every other value raises an error that names the argument.
 
     score_mod, score_mod_bprop and their tensors are arguments of forward().
     """

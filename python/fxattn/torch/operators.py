@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """The operators fxattn::fwd and fxattn::bwd in PyTorch: schemas, registration, fake implementations.
 
-    operators.py --schemas--> libfxattn_torch: torch_shim.c registers the kernels for CPU and CUDA (python/csrc)
-                 --fake implementations--> torch.library, for compilers
+The file operators.py passes the schemas of the operators to libfxattn_torch, whose torch_shim.c (python/csrc) registers
+the kernels for CPU and CUDA, and passes the fake implementations, which compilers use, to torch.library.
 
 libfxattn_torch registers itself through libtorch's stable C interface. A call of fxattn::fwd or fxattn::bwd runs no
 Python code, so compiled and exported programs can run without Python. torch_call.h (python/csrc) describes the
@@ -132,9 +132,8 @@ def sink_index(slots: int) -> int:
 
 
 def _check_there(q: Tensor, *others: Any) -> None:
-    """Raises RuntimeError if q has values but another tensor of the call is on the device meta. For a call with a
-    tensor on meta, the dispatcher runs the fake implementation, and results with values would be uninitialized
-    memory."""
+    """Raises RuntimeError if q has values but another tensor of the call is on the device meta. If one tensor of a call
+    is on meta, the dispatcher runs the fake implementation, which does not initialize the results."""
     if q.device.type != "meta" and any(t.device.type == "meta" for part in others for t in part):
         raise RuntimeError("q is on %s, and another tensor of the call on meta, which has no values" % q.device)
 

@@ -4,9 +4,9 @@
 Models that call transformers' AttentionInterface accept the name "fxattn". Some models that do not call
 AttentionInterface select the class of their attention layers from a table of names. If a model's table of attention
 layers has a class for SDPA, a subclass whose scaled_dot_product_attention is fxattn's is added to the table under the
-name "fxattn". Models that neither call AttentionInterface nor have a class for SDPA in a table would ignore the name
-"fxattn". Creating a model that would ignore the name raises an error, as transformers raises one for "sdpa" and models
-without SDPA.
+name "fxattn". Models that neither call AttentionInterface nor have a class for SDPA in a table of attention layers
+would ignore the name "fxattn". Creating a model that would ignore the name raises an error, as transformers raises one
+for "sdpa" and models without SDPA.
 """
 import copy
 import functools
@@ -50,7 +50,8 @@ class _OurAttention(TorchFunctionMode):
 
 
 def _adopted(original: Any, attend: Attend) -> Any:
-    """Returns a subclass of `original`, a table's class for SDPA, that computes attention by fxattn."""
+    """Returns a subclass of `original`, the class for SDPA in a model's table of attention layers. The subclass
+    computes attention by fxattn."""
     def init(self: Any, *args: Any, **kwargs: Any) -> None:
         original.__init__(self, *args, **kwargs)
         if hasattr(self, "config"):  # some layers compare the implementation's name in forward()

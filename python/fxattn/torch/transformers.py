@@ -1,15 +1,14 @@
 # SPDX-License-Identifier: Apache-2.0
 """attn_implementation="fxattn" in Hugging Face transformers.
 
-    fxattn.torch.register_transformers()
-    model = AutoModelForCausalLM.from_pretrained(..., attn_implementation="fxattn")
+After fxattn.torch.register_transformers(), models of transformers accept attn_implementation="fxattn".
 
 transformers calls two functions that are registered under the name of the implementation. The function attention_mask()
 makes the mask of a pass: a ModelMask, which is a mask_mod, so that no array of size [S,S] is allocated for padding,
 causal masks and windows (model_mask.py). The function attention_forward() computes the attention of a layer as one
 fused call, for all combinations of window, soft cap, sinks, biases, sparse indices, dropout and grouped heads. The file
-supported_models.py finds the models that can use the implementation; alibi_models.py replaces the attention layers of
-models with ALiBi.
+supported_models.py finds the models that can use attn_implementation="fxattn"; alibi_models.py replaces the attention
+layers of models with ALiBi.
 """
 import warnings
 from typing import Any, Callable, Optional, Set, Tuple
@@ -68,8 +67,9 @@ def _both(first: Optional[Callable[..., Any]], second: Optional[Callable[..., An
 
 def _padding_mod(real: Tensor) -> Optional[Callable[..., Any]]:
     """Returns the mask_mod of `real`, bool [B,keys], True for tokens; None if all keys are tokens. Comparisons with the
-    first and last token of each batch entry let engines skip entire tiles. The mask_mod reads `real` only if there is
-    padding between tokens, or if PyTorch compiles, when the values of `real` are unknown."""
+    first and last token of each batch entry let engines skip entire tiles. The mask_mod reads `real`, the table of
+    tokens that are not padding, only if there is padding between tokens, or if PyTorch compiles, when the values of
+    `real` are unknown."""
     has_values = not torch.compiler.is_compiling()
     if has_values and bool(real.all()):
         return None
@@ -142,7 +142,7 @@ def attention_mask(batch_size: int, kv_length: int, q_length: Optional[int] = No
 
 def _reader(table: Tensor, what: str, sizes: Tuple[int, ...]) -> Callable[..., Any]:
     """Returns a function (b, h, q, k) -> element of `table`, which has four dimensions and broadcasts to `sizes`. Keys
-    beyond sizes[3] are cut off."""
+    of `table` beyond the number of keys, sizes[3], are cut off."""
     table = table[..., :sizes[3]]
     if table.dim() != 4 or any(n != 1 and n != size for n, size in zip(table.shape, sizes)):
         raise ArgumentError("%s has shape %s; one that broadcasts to %s is accepted (batch, heads, rows, keys)"

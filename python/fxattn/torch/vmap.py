@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """Batching rules of fxattn::fwd and fxattn::bwd for torch.func.vmap. The mapped dimension, of size V, becomes a part of
-the batch, and a coordinate table gives the program the original batch index of each batch entry. If the mapped
-dimension cannot become a part of the batch (a captured tensor is mapped too, or each of the V entries needs its own
-gradient of a captured tensor), the V entries run one after the other.
+the batch, and an array of coordinates gives the program the original batch index of each batch entry. If the mapped
+dimension, of size V, cannot become a part of the batch (a captured tensor is mapped too, or each of the V entries needs
+its own gradient of a captured tensor), the V entries run one after the other.
 
 The batching rules also compute the batched gradients of torch.autograd.grad(is_grads_batched=True) and
 jacobian(vectorize=True). PyTorch implements batched gradients by an older vmap, which does not use the batching rules
@@ -39,8 +39,8 @@ def _unfold(size: int, x: Tensor) -> Tensor:
 
 
 def _folded(size: int, batch: int, call: Call, device: Any) -> Tuple[Call, Tensor]:
-    """Returns the call with a coordinate table for b, and the table, which gives each batch entry its original batch
-    index."""
+    """Returns the call with an array of coordinates for b, and this array, which gives each batch entry its original
+    batch index."""
     config = [*call.config, *[0] * (ops.MAPS - len(call.config)), 0, _abi.MAP_TABLE, 0, 0, 0, 0]
     config[ops.SLOTS] |= 1 << _abi.SLOT_MAP_B
     table = torch.arange(batch, dtype=torch.int32, device=device).repeat(size)

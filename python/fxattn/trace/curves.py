@@ -15,7 +15,8 @@ from .symbol import Sym
 
 
 def expm1(rec: Recording, x: Any) -> Sym:
-    """Returns exp(x) - 1, computed as tanh(x / 2) * (exp(x) + 1), a formula that is accurate near 0 too."""
+    """Returns exp(x) - 1, computed as tanh(x / 2) * (exp(x) + 1), a formula that is accurate everywhere, also near
+    0."""
     x = real(rec, x)
     return mul(rec, tanh(rec, mul(rec, x, k(rec, 0.5))), add(rec, exp(rec, x), k(rec, 1.0)))
 

@@ -120,21 +120,21 @@ class _Flex:
         self.lib, self.device, self.dtype, self.sizes = lib, device, dtype, sizes
         self.rest = (lib, device, dtype) if sizes is None else (lib, device, dtype, sizes)
 
-    def question(self) -> Any:
-        return reuse.question(self.score_mod, self.mask_mod, self.rest)
+    def lookup(self) -> Any:
+        return reuse.lookup(self.score_mod, self.mask_mod, self.rest)
 
     def trace(self) -> Traced:
         asked = None
         if not self.extra[0] and not self.extra[1]:
-            asked = self.question()
-            found = None if asked is None else asked.answer()
+            asked = self.lookup()
+            found = None if asked is None else asked.find()
             if found is not None:
                 traced = Traced(*found)
                 if not asked.as_objects:
                     usual = traced.program.takes_floats and all(type(x) is float for x in traced.params)
                     traced = traced._replace(text=traced.program.text, floats=traced.params if usual else None)
                     watch.watch(self.score_mod, self.mask_mod, self.rest, traced,
-                                reuse.tensor_types(), lambda: getattr(self.question(), "key", None) == asked.key)
+                                reuse.tensor_types(), lambda: getattr(self.lookup(), "key", None) == asked.key)
                 return traced
         rec = Recording((self.score_mod, self.mask_mod), self.lib, self.device, self.dtype)
         rec.sizes = self.sizes
@@ -161,8 +161,8 @@ class _Flex:
 
     def run(self, rec: Recording, mod: Callable[..., Any], inputs: Sequence[Tuple[int, int]],
             extra: Sequence[Any]) -> Any:
-        """Calls a function on symbols in the way (route) in which it was traced before, and in other ways after an
-        error. Returns the result of the call."""
+        """Calls the function `mod` on symbols by the route by which it was traced before, and by other routes after an
+        error. Returns the result of the function."""
         kind = _kind_of(mod)
         kind = kind and (*kind, self.sizes is None)  # with sizes (a call from JAX) another route may be needed
         route = self.routes.get(kind) or ("jax" if self.sizes is not None and mentions_jax(mod) else "plain")
@@ -191,8 +191,8 @@ class _Flex:
 
     @staticmethod
     def next_route(route: str, error: BaseException, mod: Callable[..., Any]) -> str:
-        """Returns another way (route) to trace a function that raised the error `error`. Raises `error` if the function
-        cannot be traced in another way."""
+        """Returns another way (route) to trace a function that raised the error `error`. Raises `error` if no route is
+        left by which the function could be traced."""
         if isinstance(error, NeedsCapture):
             return _Flex.other(route, "captured", error)
         if isinstance(error, NeedsJax):
@@ -215,8 +215,8 @@ class _Flex:
 
 def _kind_of(mod: Callable[..., Any]) -> Any:
     """Returns the key under which the route of a function is cached: the code of the function and the types of the
-    objects that the code names. A function with the same code, but with arrays of another library, must be traced in
-    another way. Returns None for a value that is no function."""
+    objects that the code names. The key contains the types, because functions that share one code must be traced by
+    different routes if their arrays are of torch, NumPy or JAX. Returns None for a value that is no function."""
     if type(mod) is not types.FunctionType:
         return None
     names, sorts = mod.__globals__, []
@@ -244,7 +244,7 @@ def _route_of(route: str, error: BaseException, mod: Callable[..., Any]) -> Opti
 
 def _check_call(mod: Any, arguments: Sequence[Any], masks: bool) -> None:
     """Raises a TraceTypeError if `mod` cannot be called with the arguments of a score_mod (of a mask_mod if `masks` is
-    True). The message of the TraceTypeError has the arguments."""
+    True). The message of the TraceTypeError names the arguments that `mod` must accept."""
     what, wanted = ("mask_mod", "(b, h, q_idx, kv_idx)") if masks else ("score_mod", "(score, b, h, q_idx, kv_idx)")
     if not callable(mod):
         own = "; give its mask_mod" if hasattr(mod, "mask_mod") else ""
@@ -292,8 +292,8 @@ _ROUTES = {"plain": _plain, "captured": _captured, "by_forward": _by_forward, "j
 
 
 def lifted(x: Any) -> Any:
-    """Returns an extra argument of a score or mask function, ready for the trace. An int is wrapped as a RunInt, so
-    that the int becomes a param; a float becomes a param without a wrapper."""
+    """Returns an extra argument of a score or mask function in the form in which the traced function gets the argument.
+    An int is wrapped as a RunInt, so that the int becomes a param; a float becomes a param without a wrapper."""
     return RunInt(x) if type(x) is int else x
 
 

@@ -260,7 +260,7 @@ def _place(rec: Recording, axis: int) -> int:
 
 
 def _result(rec: Recording, result: Any, callback: Any, what: str) -> Optional[int]:
-    """Returns the number of the value that a callback returned; None if the callback returned None (no change)."""
+    """Returns the node of the value that a callback returned; None if the callback returned None (no change)."""
     if result is None:
         return None
     if not isinstance(result, Node):
@@ -305,8 +305,8 @@ def trace_graph(score_mod: Any, mask: Optional[Callable[[Recording], int]], bpro
     are coordinates of the full scores; `part` "aligned" means in addition that the alignment BOTTOM_RIGHT adds k_len -
     q_len to q."""
     check_arguments(score_mod, bprop, tensors, bprop_tensors)
-    asked = None if mask else reuse.graph_question(score_mod, bprop, tensors, bprop_tensors, shape, part)
-    found = None if asked is None else asked.answer()
+    asked = None if mask else reuse.graph_lookup(score_mod, bprop, tensors, bprop_tensors, shape, part)
+    found = None if asked is None else asked.find()
     if found is not None:
         return found
     rec = Recording((score_mod,), "graph")

@@ -42,9 +42,10 @@ def _read(rec: Recording, base: Any, left: Sequence[Optional[Sym]]) -> Any:
 
 
 def _split(rec: Recording, items: Sequence[Any], fixed: Sequence[Optional[Sym]]) -> Tuple[List[Any], List[Any]]:
-    """Splits an index into two lists (static, left). `static` is a key for the library of the tensor, with `:` in place
-    of traced indices. `left` has one item for each dimension of tensor[static]: the traced index of the dimension (Sym
-    or Vec), or None."""
+    """Splits an index into two lists (static, left): `static`, which the tensor's library applies, and `left`, the
+    traced indices that remain. `static` is a key for the library of the tensor, with `:` in place of traced indices.
+    `left` has one item for each dimension of tensor[static]: the traced index of the dimension (Sym or Vec), or
+    None."""
     static: List[Any] = []
     left: List[Any] = []
     rest = iter(items)

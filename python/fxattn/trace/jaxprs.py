@@ -27,7 +27,7 @@ MAX_UNROLLED = 64
 
 
 class NotJaxs(TraceError):
-    """Raised for a function that JAX cannot trace, because the function may be written for another library."""
+    """Raised for a function that JAX cannot trace, and that may be written for another library."""
 
 
 def mentions_jax(mod: Any, depth: int = 0) -> bool:
@@ -345,8 +345,8 @@ def _at_equation(error: TraceError, equation: Any) -> TraceError:
 
 
 def _library_folders() -> Tuple[str, ...]:
-    """Returns the folders of JAX and of this tracer. Returns complete paths of the folders, because a user's folder may
-    have the name jax too."""
+    """Returns the complete paths of the folders of JAX and of this tracer. Names of folders would not suffice, because
+    a user's folder may have the name jax too."""
     files = [__file__, *(sys.modules[name].__file__ or "" for name in ("jax", "jaxlib") if name in sys.modules)]
     return tuple(os.path.join(os.path.dirname(file), "") for file in files if file)
 

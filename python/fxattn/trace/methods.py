@@ -3,7 +3,7 @@
 which torch and NumPy dispatch functions to the tracer: __torch_function__, __array_ufunc__ and __array_function__.
 
 In torch `x += y` modifies the tensor in place, so that all names of the tensor see the new value; `x += y` on traced
-values of torch has this effect too. Scalars of NumPy are immutable: in NumPy `x += y` rebinds x to a new value."""
+values of torch also has this effect. Scalars of NumPy are immutable: in NumPy `x += y` rebinds x to a new value."""
 from typing import Any, Callable
 
 from . import ops

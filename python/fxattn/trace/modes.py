@@ -3,8 +3,8 @@
 autograd.Function.apply calls the forward method of the function.
 
 The torch mode of a trace and the replaced autograd.Function.apply are removed when the trace ends. Threads that trace
-nothing are not affected: torch modes are per thread, and the replaced `apply` passes calls without traced values to the
-original `apply`.
+nothing are not affected: torch modes are per thread, and the replaced autograd.Function.apply passes calls without
+traced values to the original method.
 """
 import contextlib
 import sys

@@ -60,8 +60,8 @@ def scalar(rec: Recording, x: Any) -> Any:
 
 
 def _from_host(rec: Recording, x: Any) -> Sym:
-    """Returns a param for a tensor of rank 0 that is in host memory while the call runs on a device: torch treats such
-    a tensor as a number, too."""
+    """Returns a param for a tensor of rank 0 that is in host memory while the call runs on a device: torch also treats
+    a host tensor of rank 0 as a number."""
     kind = storage_of(x)[2]
     at = Sym(rec, rec.param(x, FLOAT if kind == FLOAT else INT), FLOAT if kind == FLOAT else INT)
     return truth(rec, at) if kind == BOOL else Sym(rec, at.node, kind)

@@ -100,10 +100,10 @@ _FILL, _PROMISED = "FILL_OR_DROP", "PROMISE_IN_BOUNDS"
 
 def _inside(player: Any, at: Any, size: Any, mode: str = "", room: int = 1,
             unsigned: bool = False) -> Tuple[Sym, Optional[Sym]]:
-    """Returns (index, inside) for reading `room` elements from `at` on along a dimension of `size`. The index is
-    clamped as in JAX, except if the mode is _FILL. In the modes _FILL and _PROMISED, `inside` is True where `at` is in
-    bounds; in other modes `inside` is None. An index that is proven to be in bounds is returned unchanged, with None as
-    `inside`."""
+    """Returns (index, inside): the first index of `room` elements, which start at `at`, in a dimension of `size`; and
+    whether the elements are in bounds. The index is clamped as in JAX, except if the mode is _FILL. In the modes _FILL
+    and _PROMISED, `inside` is True where `at` is in bounds; in other modes `inside` is None. An index that is proven to
+    be in bounds is returned unchanged, with None as `inside`."""
     rec = player.rec
     at = ops.as_sym(rec, player.traced(at))
     bound: Any = size - room

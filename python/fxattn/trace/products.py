@@ -78,7 +78,7 @@ def _times(rec: Recording, x: Vec, y: Vec) -> Vec:
 
 def _contract(rec: Recording, x: Vec, y: Vec, left: Sequence[int], right: Sequence[int]) -> Any:
     """Returns the sum of products over the dimensions `left` of x, paired with the dimensions `right` of y. The result
-    has the remaining dimensions of x first and the remaining dimensions of y next."""
+    has the dimensions of x that are not in `left`, then the dimensions of y that are not in `right`."""
     names = itertools.count()
     of_x = [next(names) for _ in x.shape]
     of_y = [of_x[left[right.index(d)]] if d in right else next(names) for d in range(len(y.shape))]

@@ -2,8 +2,8 @@
 """Lists what a function can read, by one pass over the bytecode of the function. The file reuse.py reads the present
 values of the globals and attributes that a function can read.
 
-A code object that has an unknown instruction or uses an unknown builtin has no Recipe (the list of what code reads):
-functions with such code are traced at every call.
+A code object that has an unknown instruction or uses an unknown builtin has no Recipe (the list of what code reads): a
+function whose code has no Recipe is traced at every call.
 """
 import dis
 import enum

@@ -92,8 +92,9 @@ class Recording:
 
     def number(self, value: float) -> int:
         """Returns the node of a float that the function computes with. A float literal of the function's source is a
-        constant. A finite float from elsewhere (a closure, global, attribute or default) becomes a param, so that a
-        changed value needs no new program. Once the program has MAX_LIFTED params, further floats are constants."""
+        constant. A finite float that is no literal of the source (from a closure, global, attribute or default) becomes
+        a param, so that a changed value needs no new program. Once the program has MAX_LIFTED params, further floats
+        are constants."""
         if value - value != 0.0 or self.is_literal(value) or len(self.params) >= MAX_LIFTED:
             return self.constant(value)
         return self.param(value, FLOAT)

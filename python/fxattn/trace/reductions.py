@@ -171,8 +171,8 @@ def cumsum(rec: Recording, x: Any, dim: int) -> Any:
 
 
 def bucketize(rec: Recording, x: Any, boundaries: Any, right: bool = False) -> Any:
-    """Returns the number of boundaries below x, as torch.bucketize does. With `right`, boundaries equal to x count
-    too."""
+    """Returns the number of boundaries below x, as torch.bucketize does. With `right`, the boundaries equal to x are
+    counted as well as those below x."""
     edges = vec(rec, boundaries)
     fn = functions.LE if right else functions.LT
 

@@ -20,8 +20,8 @@ array that is neither a torch.Tensor or Parameter nor an array of JAX.
 
 JAX's arrays are immutable, so arrays of JAX are compared by identity. A function that reaches only arrays of JAX may
 branch, read sizes and elements of the arrays, and compute further arrays. Callbacks of the style "graph" get a
-dictionary of tensors and numbers. The cache key of a callback contains everything that the callback can read from the
-dictionary; a callback must reach no tensor outside its dictionary.
+dictionary of tensors and numbers. The cache key of a callback contains everything that the callback can read from its
+dictionary of tensors; a callback must reach no tensor outside this dictionary.
 
 Keys of the trace cache consist of values; a key contains no tensor and no address.
 """
@@ -53,7 +53,7 @@ Part = Tuple[Any, Tuple[Any, ...], Tuple[Any, ...]]  # a program, the tensors it
 
 
 class _Reader:
-    """Collects the present values that a function depends on."""
+    """Collects the values that a function reads, as they are now."""
 
     __slots__ = ("parts", "tensors", "arrays", "straight", "numbers", "modules", "attributes", "unknown", "jax")
 
@@ -218,8 +218,8 @@ class _Reader:
 
 
 def _is_theirs(found: Any) -> bool:
-    """Returns True if an attribute of a module is a constant or function of the library itself, which has no
-    dependences."""
+    """Returns True if an attribute of a module is a constant or function of the library itself, which reads no value
+    that may change."""
     kind = type(found)
     if kind is types.BuiltinFunctionType or kind is float or found is None:
         return True
@@ -258,16 +258,16 @@ def _jax_names(jax: Any) -> FrozenSet[str]:
                                "all_gather"})
 
 
-class Question:
-    """A lookup in the cache: the present dependences of functions as a key, and the tensors that the functions reach.
-    `as_objects` is True if the tensors are compared by identity (arrays of JAX)."""
+class Lookup:
+    """A lookup in the trace cache: as a key, the values that the functions read now; and the tensors that the
+    functions reach. `as_objects` is True if the tensors are compared by identity (arrays of JAX)."""
 
     __slots__ = ("key", "tensors", "as_objects")
 
     def __init__(self, key: Tuple[Any, ...], tensors: List[Any], as_objects: bool = False) -> None:
         self.key, self.tensors, self.as_objects = key, tensors, as_objects
 
-    def answer(self) -> Optional[Tuple[Any, ...]]:
+    def find(self) -> Optional[Tuple[Any, ...]]:
         """Returns (program, tensors, params) of the cached trace, followed by (program, tensors, params) of a
         user-written backward, if there is one; None if no trace is cached."""
         found = _traces.get(self.key)
@@ -284,7 +284,7 @@ class Question:
         return made if len(found) < 6 else (*made, found[3], tuple([tensors[at] for at in found[4]]), found[5])
 
     def keep(self, *made: Any) -> None:
-        """Caches a trace, for the method answer() of later calls. A trace is cached only if each captured tensor can be
+        """Caches a trace, for the method find() of later calls. A trace is cached only if each captured tensor can be
         found again through closures, globals or attributes of the functions. With JAX, a captured tensor may also be a
         small array that the functions computed, which the cache then holds. A trace is not cached if one of its params
         is a tensor in host memory (in a call on a device), because the value of the tensor is not part of the key."""
@@ -320,9 +320,9 @@ def _is_kept(derived: Any) -> bool:
             and getattr(derived, "nbytes", _MAX_DERIVED + 1) <= _MAX_DERIVED)
 
 
-def question(score_mod: Any, mask_mod: Any, rest: Tuple[Any, ...]) -> Optional[Question]:
-    """Returns the key (Question) under which the programs of score_mod and mask_mod are cached; None if it is uncertain
-    what score_mod or mask_mod depends on."""
+def lookup(score_mod: Any, mask_mod: Any, rest: Tuple[Any, ...]) -> Optional[Lookup]:
+    """Returns the lookup in the trace cache (a Lookup) for score_mod and mask_mod; None if it is uncertain what
+    score_mod or mask_mod reads."""
     if not _tensor_types:
         _know_tensors()
     reader = _Reader()
@@ -332,7 +332,7 @@ def question(score_mod: Any, mask_mod: Any, rest: Tuple[Any, ...]) -> Optional[Q
         for mod in (score_mod, mask_mod):
             reader.value(None, 0) if mod is None else reader.mod(mod)
         if reader.jax:
-            return _question_of_jax(reader)
+            return _lookup_of_jax(reader)
         if reader.unknown:
             return None
         reader.taken()
@@ -340,22 +340,23 @@ def question(score_mod: Any, mask_mod: Any, rest: Tuple[Any, ...]) -> Optional[Q
         return None
     if reader.tensors and (reader.numbers or not reader.straight) or len(parts) > _MOST_PARTS:
         return None
-    return Question(tuple(parts), reader.tensors)
+    return Lookup(tuple(parts), reader.tensors)
 
 
-def _question_of_jax(reader: _Reader) -> Optional[Question]:
+def _lookup_of_jax(reader: _Reader) -> Optional[Lookup]:
     jax = sys.modules["jax"]
     if reader.tensors or not reader.unknown <= _jax_names(jax):
         return None
     reader.taken()
     reader.parts.extend([getattr(jax.config, name, None) for name in _JAX_SETTINGS])
-    return Question(tuple(reader.parts), reader.arrays, as_objects=True)
+    return Lookup(tuple(reader.parts), reader.arrays, as_objects=True)
 
 
-def graph_question(score_mod: Any, bprop: Any, tensors: Optional[Mapping[str, Any]],
+def graph_lookup(score_mod: Any, bprop: Any, tensors: Optional[Mapping[str, Any]],
                    bprop_tensors: Optional[Mapping[str, Any]], shape: Optional[Sequence[int]],
-                   part: Optional[str] = None) -> Optional[Question]:
-    """Returns the Question for callbacks of the style "graph"; None if a dependence of a callback is uncertain."""
+                   part: Optional[str] = None) -> Optional[Lookup]:
+    """Returns the lookup in the trace cache (a Lookup) for callbacks of the style "graph"; None if it is uncertain
+    what a callback reads."""
     if not _tensor_types:
         _know_tensors()
     reader = _Reader()
@@ -371,7 +372,7 @@ def graph_question(score_mod: Any, bprop: Any, tensors: Optional[Mapping[str, An
         reader.given(bprop_tensors or {})
     except (Unsure, ValueError):
         return None
-    return Question(tuple(reader.parts), reader.tensors)
+    return Lookup(tuple(reader.parts), reader.tensors)
 
 
 def clear() -> None:

@@ -4,9 +4,10 @@ and for primitives whose derivative at a corner differs from the derivative of t
 
 JAX computes the tangent of an equation as a jaxpr, which is linear in the tangents of the operands. The jaxpr of the
 tangent is evaluated on two copies of the operands: copies with stopped gradients serve as primal values, and unchanged
-copies serve as tangents. The gradient of the evaluated result is therefore the gradient that JAX's rule defines. The
-operation with_grad combines the value of an equation with the gradient that JAX's rule defines. JAX obtains the tangent
-of a custom_vjp by transposing its backward function, which must be linear in the incoming gradient.
+copies serve as tangents. Because only the tangents have gradients, the gradient of the evaluated jaxpr is the gradient
+that JAX's rule defines. The operation with_grad combines the value of an equation with the gradient that JAX's rule
+defines. JAX obtains the tangent of a custom_vjp by transposing its backward function, which must be linear in the
+incoming gradient.
 """
 import sys
 from typing import Any, Callable, List, Sequence

@@ -21,9 +21,9 @@ _NUMBERS = {int: True, float: True, bool: True}
 
 
 def not_taken(error: TypeError, what: str) -> Exception:
-    """Returns the exception to raise after the call of a handler raised the TypeError `error`. The exception is `error`
-    itself if the body of the handler raised `error`. If the arguments do not fit the handler's signature, the message
-    of the exception describes the mismatch, with `what` as the function's name."""
+    """Returns the exception to raise after the call of a handler raised the TypeError `error`. Returns `error` itself
+    if the body of the handler raised `error`. If the arguments do not fit the handler's signature, the message of the
+    returned exception describes the mismatch, with `what` as the function's name."""
     if error.__traceback__ is None or error.__traceback__.tb_next is not None:
         return error
     return error_here("%s is not known to score functions with these arguments (%s)" % (what, error))

@@ -296,8 +296,8 @@ def h_vector_norm(rec: Recording, x: Any, ord: Any = 2, dim: Any = None, keepdim
 
 def is_like_torch(func: Any, name: str) -> bool:
     """Returns True if a custom operator (such as an approximate tanh) gives nearly the values of torch's function of
-    that name. The operator and torch's function run on sample points, outside the modes of compilers, because tensors
-    in such modes have no values."""
+    that name. The custom operator and torch's function are compared on sample points, outside the modes of compilers,
+    because tensors in modes of compilers have no values."""
     torch = sys.modules["torch"]
     from torch.utils._python_dispatch import _disable_current_modes
     known = getattr(torch, name, None)

@@ -127,7 +127,7 @@ def in_range(player: Any, name: str, aval: Any, result: Any) -> Any:
 
 def _leaves(rec: Recording, node: int, kind: str) -> bool:
     """Returns True if a sum of ints with known bounds may exceed 32 bits, or may be negative for uint64. Sums of values
-    without bounds, such as captured ids, are assumed to fit."""
+    without known bounds, such as captured ids, are assumed to fit into 32 bits."""
     op, *parts = rec.code[node - FIRST] if node >= FIRST else (None,)
     if op not in (_abi.OP_ADD, _abi.OP_SUB, _abi.OP_NEG, _abi.OP_ABS) or any(
             bounds.span(rec, part) == bounds.ALL for part in parts):

@@ -1,24 +1,24 @@
 # SPDX-License-Identifier: Apache-2.0
-"""First level of the trace cache: finds the trace of a score_mod and a mask_mod in about 1 us, by a generated check.
+"""First level of the trace cache: finds the trace of a score_mod and a mask_mod in about 1 us, by a generated guard.
 
-reuse.py collects all dependences of the functions into a key, which takes about 5 us. A check of this file compares
-each dependence of the cached trace (code, cells, globals, defaults, attributes of modules) with its present value: is
-it still one object, an equal number, or a tensor of equal class, dtype and rank? The comparisons of a check are fixed
-for a cached trace, so the comparisons are compiled into a Python function, which returns the trace with the present
-tensors.
+A guard is a generated Python function that tests whether a cached trace is still valid. The guard of a cached trace
+compares each value that the traced functions read (code, cells, globals, defaults, attributes of modules) with the
+value at the time of the trace: is it still one object, an equal number, or a tensor of equal class, dtype and rank? If
+all values are unchanged, the guard returns the trace with the tensors that the functions hold now. The second level of
+the trace cache, reuse.py, collects everything that the functions read into a key, which takes about 5 us.
 
 Invariants:
 
-- A check, which is a generated Python function, compares everything that _Reader in reuse.py reads, so functions that a
-  check accepts have the key of the cached trace. Functions with dependences that a check cannot compare (lists,
-  partials, arrays of JAX, ...) get no check. Functions that a check rejects are looked up in reuse.py. A check changes
-  only the time of a lookup in the trace cache, not the result of the lookup.
+- A guard compares everything that _Reader in reuse.py reads, so functions that a guard accepts have the key of the
+  cached trace. Functions that read values which a guard cannot compare (lists, partials, arrays of JAX, ...) get no
+  guard. Functions that a guard rejects are looked up in reuse.py. A guard changes only the time of a lookup in the
+  trace cache, not the result of the lookup.
 
-- A check is made when a trace is found in reuse.py, not when the trace is stored there: functions whose numbers change
-  in every call get no check.
+- A guard is made when a trace is found in reuse.py, not when the trace is stored there: functions whose numbers change
+  in every call get no guard.
 
-- A check is looked up by the addresses of the code of its two functions, and then compares the code objects of the
-  functions with those that the check holds. A check holds no tensor and no dictionary of globals.
+- A guard is looked up by the addresses of the code of its two functions, and then compares the code objects of the
+  functions with those that the guard holds. A guard holds no tensor and no dictionary of globals.
 """
 import threading
 import types
@@ -26,18 +26,18 @@ from typing import Any, Callable, Dict, List, Optional, Tuple
 
 from .recipe import FREE_CALLS, Unsure, builtins_of, recipe_of
 
-_LIMIT, _MOST, _TRIES = 512, 4, 16  # max pairs of functions, checks held for a pair, checks made for a pair
+_LIMIT, _MOST, _TRIES = 512, 4, 16  # max pairs of functions, guards held for a pair, guards made for a pair
 _DEEPEST = 4
-Check = Callable[[Any, Any], Any]
+Guard = Callable[[Any, Any], Any]
 
 
 class _Unknown(Exception):
-    """Raised for a value that a check cannot compare."""
+    """Raised for a value that a guard cannot compare."""
 
 
 class _Writer:
-    """Generates the check of two functions in their present state. The variables in the text of a check are named in
-    order: x0, x1, ..."""
+    """Generates the guard of a cached trace for the present state of two functions. The variables in the text of a
+    guard are named in order: x0, x1, ..."""
 
     def __init__(self, tensor_types: Dict[type, Any]) -> None:
         self.tensor_types = tensor_types
@@ -60,7 +60,8 @@ class _Writer:
         return name
 
     def ask(self, condition: str, name: str, *values: Any) -> None:
-        """Adds a condition to the text of the check. In `condition`, {0} stands for `name`, {1} and up for `values`."""
+        """Adds a condition to the generated text of the guard. In `condition`, {0} stands for `name`, {1} and up for
+        `values`."""
         self.lines.append("if not (%s): return None" % condition.format(name, *map(self.constant, values)))
 
     def function(self, name: str, function: types.FunctionType, depth: int) -> None:
@@ -145,9 +146,10 @@ class _Writer:
                 if type(found) is types.ModuleType and found not in self.modules:
                     self.modules.append(found)
 
-    def check(self, mods: Tuple[Any, Any], traced: Any) -> Check:
-        """Returns the check, a function of (score_mod, mask_mod). The check returns the cached trace, with the present
-        tensors of the functions, or None if a dependence has changed."""
+    def guard(self, mods: Tuple[Any, Any], traced: Any) -> Guard:
+        """Returns the guard of the trace `traced`: a function of (score_mod, mask_mod) that tests whether the trace
+        is still valid. The guard returns the cached trace, with the tensors that the functions hold now, or None if a
+        value that the functions read has changed."""
         for name, mod in zip(("score_mod", "mask_mod"), mods):
             if mod is not None:
                 self.function(name, mod, 0)
@@ -155,24 +157,25 @@ class _Writer:
         names = [name for tensor in traced.tensors for name, seen in self.tensors if seen is tensor]
         if len(names) != len(traced.tensors):
             raise _Unknown
-        # The check builds the trace, a named tuple of the program, the tensors and further fields, by tuple.__new__.
+        # The guard builds the trace, a named tuple of the program, the tensors and further fields, by tuple.__new__.
         program, _, *after = traced
         made = "{0}({1}, ({2}, (%s), %s))" % ("".join(name + ", " for name in names),
                                               "".join("{%d}, " % (3 + n) for n in range(len(after))))
         values = [traced] if not names else [tuple.__new__, type(traced), program, *after]
         self.lines.append("return " + (made if names else "{0}").format(*map(self.constant, values)))
-        text = "def check(score_mod, mask_mod):\n    %s\n" % "\n    ".join(self.lines)
-        exec(compile(text, "<check of a trace>", "exec"), self.constants)
-        return self.constants["check"]
+        text = "def guard(score_mod, mask_mod):\n    %s\n" % "\n    ".join(self.lines)
+        exec(compile(text, "<guard of a trace>", "exec"), self.constants)
+        return self.constants["guard"]
 
 
 class _Pair:
-    """The checks of a pair of functions, the latest check first."""
+    """The guards (tests whether a cached trace is still valid) of a pair (score_mod, mask_mod), the latest guard
+    first."""
 
-    __slots__ = ("checks", "made")
+    __slots__ = ("guards", "made")
 
     def __init__(self) -> None:
-        self.checks: Tuple[Check, ...] = ()
+        self.guards: Tuple[Guard, ...] = ()
         self.made = 0
 
 
@@ -181,17 +184,17 @@ _lock = threading.Lock()
 
 
 def find(score_mod: Any, mask_mod: Any, rest: Tuple[Any, ...]) -> Any:
-    """Returns the cached trace of two functions if a check proves them unchanged, else None. `rest` has the other
-    arguments that a trace depends on: library, device, dtype and sizes."""
-    try:  # AttributeError: callables without __code__ have no check
+    """Returns the cached trace of two functions if a guard proves the functions unchanged, else None. `rest` has the
+    arguments besides the functions on which a trace depends: library, device, dtype and sizes."""
+    try:  # AttributeError: callables without __code__ have no guard
         pair = _pairs.get((None if score_mod is None else id(score_mod.__code__),
                            None if mask_mod is None else id(mask_mod.__code__), rest))
     except AttributeError:
         return None
     if pair is not None:
         try:
-            for check in pair.checks:
-                found = check(score_mod, mask_mod)
+            for guard in pair.guards:
+                found = guard(score_mod, mask_mod)
                 if found is not None:
                     return found
         except ValueError:  # an empty cell
@@ -201,9 +204,9 @@ def find(score_mod: Any, mask_mod: Any, rest: Tuple[Any, ...]) -> Any:
 
 def watch(score_mod: Any, mask_mod: Any, rest: Tuple[Any, ...], traced: Any, tensor_types: Dict[type, Any],
           still: Callable[[], bool]) -> None:
-    """Makes a check of two functions whose trace was just found in reuse.py. `still` is called when the check is
-    written, and returns True if the functions still have the trace: another thread may have changed a dependence
-    meanwhile."""
+    """Makes a guard (a generated test whether a cached trace is still valid) for two functions whose trace was just
+    found in reuse.py. `still` is called after the guard was generated, and returns True if the cache still has this
+    trace for the functions: another thread may have changed a value that the functions read."""
     mods = score_mod, mask_mod
     if any(mod is not None and type(mod) is not types.FunctionType for mod in mods):
         return
@@ -218,15 +221,15 @@ def watch(score_mod: Any, mask_mod: Any, rest: Tuple[Any, ...], traced: Any, ten
         if pair.made > _TRIES:
             return
     try:
-        check = _Writer(tensor_types).check(mods, traced)
+        guard = _Writer(tensor_types).guard(mods, traced)
     except (_Unknown, Unsure, ValueError):
         pair.made = _TRIES
         return
     if still():
-        pair.checks = (check, *pair.checks[:_MOST - 1])
+        pair.guards = (guard, *pair.guards[:_MOST - 1])
 
 
 def clear() -> None:
-    """Drops all checks."""
+    """Drops all guards."""
     with _lock:
         _pairs.clear()

@@ -1,8 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
 """The forward and backward pass of ring_attention on one process.
 
-    forward:  step 0: own K, V --> (out, LSE);  step s: K, V of the s-th process before --> merged into (out, LSE)
-    backward: step s: K, V of the s-th process before, with the gradients that they have so far --> dQ, dK, dV
+Step 0 of the forward pass computes (out, LSE) over the process's own K and V. Step s of the forward pass merges the
+attention over K and V of the s-th process before this one into (out, LSE). Step s of the backward pass adds to dQ, and
+to the dK and dV that travel with K and V of the s-th process before this one.
 """
 import ctypes
 from typing import Any, Dict, List, Optional, Sequence, Tuple

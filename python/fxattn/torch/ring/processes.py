@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """The processes of a ring_attention call: what they agree on before the call, and the transfers between neighbours.
 
-    process 0 --K, V--> process 1 --K, V--> ... --K, V--> process P - 1 --K, V--> process 0
+Each process sends its part of K and V to the next process; process P - 1 sends its part to process 0.
 """
 import contextlib
 from typing import Any, Iterator, List, Optional, Sequence
@@ -81,8 +81,8 @@ class Ring:
         return Transfer(self, tensors, [t.new_empty((*t.shape[:2], length, t.shape[3])) for t in tensors], tag)
 
     def call_of(self, call: Call, step: int) -> Call:
-        """Returns the Call of `step`, which has no tensors. The Call has the positions of the rows and keys of the
-        step, and has the sink in step 0 only."""
+        """Returns the Call (the arguments besides q, k and v), without tensors, for step `step` of the ring. The Call
+        has the positions of the rows and keys of the step, and has the sink in step 0 only."""
         config = [*call.config, *[0] * (ops.WIDE - len(call.config)), 1]
         config[ops.Q_LEN], config[ops.K_LEN] = self.rows.total, self.keys.total
         if step > 0:

@@ -2,11 +2,12 @@
 """The shards of a sequence on the P processes of a group: the positions of local rows and keys, and a check whether a
 mask leaves any pair between the rows of one process and the keys of another.
 
-* contiguous: process r has the r-th part. With contiguous, the parts of the processes may have different lengths.
+* contiguous: process r has the r-th part. With the order "contiguous", the parts of the processes may have different
+  lengths.
 * zigzag: the sequence has 2 * P chunks; process r has the r-th chunk and the r-th from the end, so that causal masks
-  give all processes the same work. With zigzag the parts of all processes have the same, even length.
-* striped: process r has positions r, r + P, r + 2 * P, ... With striped, lengths differ by at most one; earlier
-  processes have the longer parts.
+  give all processes the same work. With the order "zigzag", the parts of all processes have the same, even length.
+* striped: process r has positions r, r + P, r + 2 * P, ... With the order "striped", the lengths of the parts differ by
+  at most one; earlier processes have the longer parts.
 """
 import ctypes
 from typing import Any, List, NamedTuple, Optional, Sequence, Tuple

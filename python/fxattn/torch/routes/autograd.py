@@ -1,12 +1,13 @@
 # SPDX-License-Identifier: Apache-2.0
 """The autograd route: the operators fxattn::fwd and fxattn::bwd as autograd Functions.
 
-    Forward.apply --> fxattn::fwd          gradients --> run_backward --> fxattn::bwd (not recorded)
-                                                    '--> Backward.apply --> fxattn::bwd (create_graph=True)
+The autograd Function Forward runs fxattn::fwd. The gradients of Forward are computed by run_backward(), which runs
+fxattn::bwd; with create_graph=True, the autograd Function Backward runs fxattn::bwd, and the call is recorded.
 
 The autograd Functions define setup_context(), because functorch requires it. The tensors of a Call are inputs of the
 Functions, so that autograd computes gradients of captured tensors, of sinks and of params given as tensors, and detects
-captured tensors that are changed in place between the passes. The Functions store the Call without its tensors.
+captured tensors that are changed in place between the passes. The autograd Functions store the Call (the arguments of
+the operator besides q, k and v) without its tensors.
 
 LSE is a differentiable output; the row maxima are not. A second derivative raises an error.
 """

@@ -39,14 +39,15 @@ def _bits(*names: str) -> int:
 
 
 def _is_mode_on() -> bool:
-    """Returns True if a mode is on in this thread. Reads the thread's dispatch keys from PyTorch's Python objects."""
+    """Returns True if a mode of PyTorch's dispatcher (such as autocast, functorch or tracing) is on in this thread.
+    Reads the thread's dispatch keys from PyTorch's Python objects."""
     return bool(_included().raw_repr() & _MODES) or _autocast()
 
 
 def _trust_keys() -> bool:
     """Lets torch_plain.c read a thread's dispatch keys as numbers in memory, after verifying the numbers: switching
     inference mode and autocast must change the numbers exactly as it changes PyTorch's Python objects. Returns True if
-    the numbers are verified."""
+    the dispatch keys change as PyTorch's inference mode and autocast do, so that torch_plain.c may read the keys."""
     def read() -> Tuple[Tuple[int, ...], Tuple[int, ...]]:
         objects = _included().raw_repr(), torch._C._dispatch_tls_local_exclude_set().raw_repr()
         numbers = _keys()

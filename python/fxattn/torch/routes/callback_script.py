@@ -9,8 +9,6 @@ call to call, are operands. When the operator Flex runs (compiled.py), replay() 
 recording of the callback and from the operands of the recording (tensors and numbers). The callbacks of the
 ScoreArguments repeat the recorded operations, and the tracer traces these callbacks like any other callbacks.
 
-    Dynamo:  callback(RecordedGraph, node, nodes) --record()--> data (in the graph), operands
-    Flex:    data, operands --replay()--> ScoreArguments --trace()--> program
 """
 import functools
 from typing import Any, Callable, Dict, List, Mapping, Optional, Sequence, Tuple
@@ -107,7 +105,8 @@ for _name in METHODS:
 
 
 def _nodes(script: _Script, tensors: Optional[Mapping[str, Any]]) -> Dict[str, RecordedNode]:
-    """Returns a node for each tensor of a callback. The tensors become operands of the script."""
+    """Returns a node for each tensor of a callback. The tensors that a callback gets become operands of the recorded
+    script."""
     found = {}
     for name, value in (tensors or {}).items():
         known = {}

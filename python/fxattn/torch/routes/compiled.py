@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
 """The compiled route: calls under torch.compile and torch.export, which become calls of fxattn::fwd in the graph.
 
-    torch.compile: call_in_graph --Dynamo--> Flex in Dynamo's graph --Flex.__call__, on fake tensors--> trace --> run
-    torch.export without Dynamo, make_fx:                       trace, in the front end --> route.run --> run
-    run --> fxattn::fwd in the graph of the compiler
+Under torch.compile, call_in_graph() makes Dynamo put the operator Flex into its graph, and Flex.__call__ traces the
+score functions on fake tensors. Under torch.export without Dynamo and under make_fx, the front end traces the score
+functions. In both cases the compiler's graph gets a call of fxattn::fwd.
 
 Dynamo captures the higher-order operator Flex by the code that Dynamo has for PyTorch's own flex_attention. Dynamo's
 code records score_mod and mask_mod on 0-d tensors, and turns captured intermediates, parameters and symbolic numbers
@@ -11,10 +11,11 @@ into operands. A call of Flex (by Dynamo on fake tensors, by AOT's trace, by bac
 graphs, as an eager call traces functions, and then calls fxattn::fwd. Compilers see only fxattn::fwd, whose gradients
 are in autograd.py.
 
-The module uses private names of PyTorch: HigherOrderOperator, Dynamo's table of higher-order operators and one class in
-this table. Dynamo's table and class are read when Dynamo looks up the operator Flex, so that importing this module does
-not import Dynamo. If Dynamo lacks its table of higher-order operators or its class for flex_attention, calls in a
-compiled function become graph breaks (`is_capturable`).
+The module uses private names of PyTorch: HigherOrderOperator, Dynamo's table of higher-order operators, and the class
+for flex_attention in Dynamo's table. Dynamo's table of higher-order operators, and its class for flex_attention, are
+read when Dynamo looks up the operator Flex, so that importing this module does not import Dynamo. If Dynamo lacks its
+table of higher-order operators or its class for flex_attention, calls in a compiled function become graph breaks
+(`is_capturable`).
 """
 import functools
 import math
@@ -54,17 +55,17 @@ is_capturable._dynamo_marked_constant = True  # type: ignore[attr-defined]
 
 def _enter() -> None:
     """Adds the operator Flex to Dynamo's table of higher-order operators. Dynamo must not trace _enter(), because
-    changing the table is a side effect."""
+    changing Dynamo's table of operators is a side effect."""
     table, variable = _names_of_dynamo()
     if table is not None and variable is not None and _NAME not in table:
         table[_NAME] = _with_one_record(variable)
 
 
 def _with_one_record(variable: Any) -> Any:
-    """Returns a subclass of PyTorch's class `variable` that keeps Dynamo's record of side effects. After recording
-    score_mod and mask_mod, PyTorch's class replaces the record by a copy. Objects that refer to the old record of side
-    effects would then write to the old record and read from the copy: in PyTorch 2.13 the second layer of a model lost
-    the attributes of its cache."""
+    """Returns a subclass of `variable`, Dynamo's class for flex_attention, that keeps Dynamo's record of side effects.
+    After recording score_mod and mask_mod, Dynamo's class for flex_attention replaces the record of side effects by a
+    copy. If objects wrote to the old record of side effects and read from the copy, their attributes would be lost, as
+    those of the cache in the second layer of a model in PyTorch 2.13."""
     def call(self: Any, tx: Any, *args: Any, **kwargs: Any) -> Any:
         record = tx.output.side_effects
         result = variable._call_function(self, tx, *args, **kwargs)

@@ -2,9 +2,10 @@
 """The dispatcher route: a call of fxattn::fwd or fxattn::bwd through PyTorch's dispatcher; and the kernels that the
 dispatcher calls before those of libfxattn_torch.
 
-    fxattn::fwd --> functorch: vmap.py --> Autograd: _forward_kernel --> fake (operators.py), CPU or CUDA (torch_shim.c)
-    fxattn::bwd --> functorch: vmap.py --> Autograd: _backward_kernel --> ...
-                    Batched: _batched_kernel, for torch.autograd.grad(is_grads_batched=True)
+For a call of fxattn::fwd (or fxattn::bwd), the dispatcher runs the batching rule of vmap.py under functorch, then the
+kernel _forward_kernel (or _backward_kernel) of the dispatch key Autograd, then the fake implementation of operators.py
+or the kernel for CPU or CUDA of torch_shim.c. The kernel _batched_kernel of the dispatch key Batched is for
+torch.autograd.grad(is_grads_batched=True).
 
 Operators in compiled and exported graphs, and calls of torch.ops.fxattn by users, go through the kernels of this file.
 """
