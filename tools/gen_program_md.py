@@ -337,10 +337,10 @@ indices are in bounds; if an index cannot be proven in bounds, each run evaluate
 pairs. `fxa_bounds_check` and `FXA_BOUNDS_CHECK` check only loads that the result needs: loads of
 the mask at every existing pair, loads of the score where the mask is true, and loads in the branch
 that a `select` takes. A load in one operand of `&&` or `||` is not checked if the other operand
-decides the result. For example, `k < n && t[k] > 0` and `d < n ? t[d] : 0` are valid. Loads of a
-user-written backward program are checked at attended pairs. Loads in the second operand of
-`with_grad` are checked in backward passes with the derived backward, since the gradient passes
-through them.
+decides the result. For example, `k < n && t[k] > 0` and `d < n ? t[d] : 0` pass the check even if k
+or d is out of bounds of t. Loads of a user-written backward program are checked at attended pairs.
+Loads in the second operand of `with_grad` are checked in backward passes with the derived backward,
+since the gradient passes through them.
 
 @dtypes@
 
