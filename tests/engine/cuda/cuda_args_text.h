@@ -111,7 +111,7 @@ static void plan_places(const struct FxaCoordinates *x) {
     for (int i = 0; i < x->segments; i++) PLAN_WRITE(" [%lld: %lld by %lld]", x->begin[i], x->from[i], x->by[i]);
 }
 
-static void plan_gradient(const watched_gradient *g) {
+static void plan_gradient(const struct FxaGradTensor *g) {
     PLAN_WRITE("\n    gradient"), plan_pointer(g->data);
     plan_ints("size", g->size, g->rank), plan_longs("stride", g->stride, g->rank);
     PLAN_WRITE(" %s add %d", fxa_dtype_name((fxa_dtype)g->dtype), g->add);
@@ -123,7 +123,7 @@ static void plan_targets(const int32_t *to) {
         if (to[i] >= 0)
             PLAN_WRITE(" param %d", (int)to[i]);
         else
-            PLAN_WRITE(" tensor %d", (int)to[FXA__CUDA_SUMS + i]);
+            PLAN_WRITE(" tensor %d", (int)to[FXA_CUDA_SUMS + i]);
 }
 
 /* ---- FxaArgs ----------------------------------------------------------------------------------------------------- */

@@ -30,7 +30,7 @@ static const char *plan_signature(fxa__cuda_unit unit, int function) {
 
 static void plan_parameter(char kind, const void *value) {
     const struct FxaSums *sums = value;
-    const fxa__cuda_list_shape *cut = value;
+    const struct FxaListShape *cut = value;
     void *pointer;
     switch (kind) {
     case 'a': plan_args(value); break;

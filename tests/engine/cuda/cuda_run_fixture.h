@@ -22,14 +22,6 @@ enum { WATCH_LAUNCHES = 32, WATCH_MODULE = 8 };
 #define WATCH_WORKSPACE ((uintptr_t)1 << 44)
 #define WATCH_PARAMS ((uintptr_t)61 << 36) /* gradients of params: bed_place(60) */
 
-/* Copy of struct GradTensor in common/captured_grads.cu. */
-typedef struct watched_gradient {
-    void *data;
-    long long stride[FXA_CUDA_RANK];
-    int size[FXA_CUDA_RANK];
-    int rank, dtype, add;
-} watched_gradient;
-
 typedef struct watched {
     fxa__cuda_unit unit;
     int function;
@@ -38,9 +30,9 @@ typedef struct watched {
     bool early;    /* the kernel may start before the preceding one has ended */
     bool has_args; /* the kernel has FxaArgs: */
     struct FxaArgs a;
-    fxa__cuda_list_shape cut;   /* argument of fxa_tile_lists */
+    struct FxaListShape cut;    /* argument of fxa_tile_lists */
     struct FxaConvert stage[2]; /* arguments of kernels in common/convert.cu */
-    watched_gradient to;        /* argument of fxa_captured_store */
+    struct FxaGradTensor to;    /* argument of fxa_captured_store */
     /* Arguments of fxa_tile_lists, for queries and for keys; the first element is also that of fxa_vector_words. */
     struct FxaPackedOperands words;
 } watched;

@@ -153,11 +153,11 @@ TEST(params_have_room_among_sums) {
     fxa__cuda_program g;
     fxa_error err = {.status = FXA_OK};
     bool param = false;
-    for (int i = 0; i <= FXA__CUDA_SUMS; i++) (void)sprintf(text + strlen(text), " + t[h, %d]", i);
+    for (int i = 0; i <= FXA_CUDA_SUMS; i++) (void)sprintf(text + strlen(text), " + t[h, %d]", i);
     choice_start(&c, FXA_BACKWARD, text);
     c.captures[0].grad = 1, c.p.param_grads = 1;
     T_INT(choice_end(&c, &choice_hopper, &out, &g, &err), FXA_OK);
-    T_INT(g.switches.grad_sums, FXA__CUDA_SUMS);
+    T_INT(g.switches.grad_sums, FXA_CUDA_SUMS);
     T_CHECK(g.switches.grad_scatter);
     for (int32_t i = 0; i < g.switches.grad_sums; i++)
         param |= g.program->outputs[g.gradients.sums[i]].kind == FXA__OUT_DPARAM;

@@ -263,7 +263,7 @@ static void masks_check_pair(rig *r, const masks_case *c, const masks_run *run, 
         params[i] = c->cuda.params[i].source >= 0 ? r->params[c->cuda.params[i].source] : c->cuda.params[i].value;
     own.params = params;
     fxa__val *x = rig_eval(c->p, &env), *y = rig_eval(p, &own);
-    float given[2] = {0, 1}, out[3 + FXA__CUDA_SUMS];
+    float given[2] = {0, 1}, out[3 + FXA_CUDA_SUMS];
     int words[2] = {meant_word(p, c->cuda.operands.q, y), meant_word(p, c->cuda.operands.k, y)};
     call(&run->a, at, given, words, out);
     int want = x[fxa__program_output(c->p, FXA__OUT_MASK)].i;

@@ -159,13 +159,13 @@ TEST(bounds_that_exclude_each_other) {
 /* Lanes of a warp that add to one element add among themselves first. */
 TEST(lanes_that_add_to_one_element) {
     char many[800] = "tensor t : f32[2]\nscore = score";
-    for (int i = 0; i <= FXA__CUDA_SUMS; i++) (void)sprintf(many + strlen(many), " + t[h, %d]", i);
+    for (int i = 0; i <= FXA_CUDA_SUMS; i++) (void)sprintf(many + strlen(many), " + t[h, %d]", i);
     const pairs_row rows[] = {
         {"tensor t : f32[1]\nscore = score + t[(q * q) % 9]", "sum_lanes<KEY_LANES>(x)", "x != 0.f"},
         {"tensor t : f32[1]\nscore = score + t[(k * k) % 9]", "sum_lanes<QUERY_LANES>(x)", "x != 0.f"},
         {"tensor t : f32[1]\nscore = score + t[(q * k) % 9]", "x != 0.f", "sum_lanes"},
         {many, "sum_lanes<ALL_LANES>(x)", "x != 0.f"},
-        {many, "if (i == 31) {", "if (i == 32) {"}, /* of FXA__CUDA_SUMS: sum_place() */
+        {many, "if (i == 31) {", "if (i == 32) {"}, /* of FXA_CUDA_SUMS: sum_place() */
     };
     PAIRS_CHECK(rows, true);
 }

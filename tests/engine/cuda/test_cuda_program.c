@@ -274,7 +274,7 @@ static int meant_check_pair(rig *r, const meant_case *c, meant_run *run, meant_p
     fxa__program_error(c->d, &narrow, fabs(env.score) * 0x1p-23, 0, d, error[1]);
     fxa__program_error(p, &narrow, 0, 0, y, error[2]);
     float given[2] = {c->cuda.operands.dense >= 0 ? (float)y[c->cuda.operands.dense].f : 0, raw},
-          out[3 + FXA__CUDA_SUMS];
+          out[3 + FXA_CUDA_SUMS];
     int words[2] = {meant_word(p, c->cuda.operands.q, y), meant_word(p, c->cuda.operands.k, y)}, said = 0;
     memset(run->grads, 0, sizeof run->grads);
     memset(run->exact, 0, sizeof run->exact);

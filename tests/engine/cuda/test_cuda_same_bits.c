@@ -71,7 +71,7 @@ static float bits_value(rig *r, const fxa__cuda_program *g, meant_pair call, con
     static struct FxaExact exact[FXA_CUDA_TENSORS][RIG_CELLS];
     double params[FXA_MAX_PARAMS];
     const fxa_program *p = g->program;
-    float given[2] = {0, raw}, out[3 + FXA__CUDA_SUMS];
+    float given[2] = {0, raw}, out[3 + FXA_CUDA_SUMS];
     a = (struct FxaArgs){.heads = BITS_SIDE, .q_len = BITS_SIDE, .k_len = BITS_SIDE};
     for (int32_t t = 0; t < p->n_tensors; t++) {
         a.tensor[t].data = r->views[t].data;

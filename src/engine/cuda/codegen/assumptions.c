@@ -8,8 +8,9 @@
 #include "../cuda.h"
 #include "passes.h"
 
-enum { ASSUME_ALIGN = 8 };               /* 16-bit elements in the 16 bytes to which TMA copies are aligned */
-#define ASSUME_STRIDE (INT64_C(1) << 39) /* bound of strides, in 16-bit elements: TMA strides are below 2^40 bytes */
+#include "../../../base/invariant.h"
+
+enum { ASSUME_ALIGN = 8 }; /* 16-bit elements in the 16 bytes to which TMA copies are aligned */
 
 /* ---- Sizes of captured tensors ----------------------------------------------------------------------------------- */
 
@@ -72,7 +73,7 @@ static bool assume_is_dense(const cuda_work *w, int32_t tensor, int32_t capture)
     if (p->pass == FXA_BACKWARD && t->grad && assume_loads(program, tensor) != 1) return false;
     if (p->flags & FXA_VARLEN || t->stride[rank - 1] != 1) return false;
     for (int32_t d = 0; d + 1 < rank; d++)
-        if (t->stride[d] < 1 || t->stride[d] % ASSUME_ALIGN || t->stride[d] >= ASSUME_STRIDE) return false;
+        if (t->stride[d] < 1 || t->stride[d] % ASSUME_ALIGN || t->stride[d] >= FXA__CUDA_MAX_STRIDE) return false;
     bool found = false;
     for (int32_t i = 0; i < program->n_nodes; i++) {
         const fxa__node *n = &program->nodes[i];

@@ -26,10 +26,15 @@
 #include "../kernels/common/traits.h"
 
 enum {
-    FXA__CUDA_SUMS = FXA_CUDA_SUMS,
     FXA__CUDA_HOST_VALUES = 8,
     FXA__CUDA_LENGTH = 1 << 28 /* upper bound of lengths, heads and batch entries, from which bounds of ints follow */
 };
+
+_Static_assert(FXA_CUDA_RANK == FXA_MAX_RANK, "kernels take tensors of every rank that programs declare");
+
+/* Bound of strides that TMA supports, in 16-bit elements: they are below 2^40 bytes. */
+#define FXA__CUDA_MAX_STRIDE (INT64_C(1) << 39)
+#define FXA__CUDA_LOG2E 1.4426950408889634074
 
 /* Where a param of the rewritten program gets its value in a run. */
 typedef struct fxa__cuda_param {
@@ -51,6 +56,13 @@ typedef struct fxa__cuda_origin {
     } kind;
     int32_t index;
 } fxa__cuda_origin;
+
+/* Returns the bits of the captured tensors whose gradients are requested. */
+static inline uint64_t fxa__cuda_tensor_grads(const fxa_problem *p) {
+    uint64_t bits = 0;
+    for (size_t i = 0; i < p->n_captures; i++) bits |= (uint64_t)(p->captures[i].grad != 0) << i;
+    return bits;
+}
 
 /* Returns true if FXA_SCALARS_IN_MEMORY puts the param in device memory: the scale or a param of the score program. */
 static inline bool fxa__cuda_in_memory(const fxa__cuda_param *p) {
@@ -94,8 +106,8 @@ typedef struct fxa__cuda_operands {
 
 /* Gradients of params and captured tensors. */
 typedef struct fxa__cuda_gradients {
-    int32_t sums[FXA__CUDA_SUMS]; /* [switches.grad_sums] outputs whose terms partials() computes, in this order */
-    bool deterministic;           /* gradients of captured tensors have the same bits in every run */
+    int32_t sums[FXA_CUDA_SUMS]; /* [switches.grad_sums] outputs whose terms partials() computes, in this order */
+    bool deterministic;          /* gradients of captured tensors have the same bits in every run */
 } fxa__cuda_gradients;
 
 /* Values of FxaArgs.f[] that the host computes for each run. Nodes are indices into fxa__cuda_program.program; -1 =

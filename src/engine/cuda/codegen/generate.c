@@ -111,8 +111,7 @@ fxa_status fxa__cuda_generate(const fxa__problem *p, fxa__cuda_program *out, fxa
     if (w.backward) {
         w.config.deterministic = p->in.flags & FXA_DETERMINISTIC;
         w.config.grad_params = p->in.param_grads;
-        for (size_t i = 0; i < p->in.n_captures; i++)
-            w.config.grad_tensors |= (uint64_t)(p->in.captures[i].grad != 0) << i;
+        w.config.grad_tensors = fxa__cuda_tensor_grads(&p->in);
     }
     fxa__cuda_added_names_make(&w);
     fxa_status status = generate_run(&w, 0, err);

@@ -11,7 +11,9 @@
 #include <float.h>
 #include <math.h>
 
-#define FILL_LOG2E 1.4426950408889634074
+_Static_assert(FXA__CUDA_HOST_VALUES + 2 + 1 + FXA_CUDA_SOFTCAP_TERMS + 3 == FXA_CUDA_HOST_VALUES,
+               "f[] holds values of nodes, softcap_unit() and unit(), series_limit() and terms, and values of exp");
+
 #define FILL_SERIES_RANGE 0.6 /* |x| below which tanh x is computed by the polynomial */
 /* Upper bound of series_limit(), the |score| below which softcap() uses the polynomial: with a tiny factor of the score
  * the terms round to 0. */
@@ -91,7 +93,7 @@ static double fill_sensitivity(const fxa__cuda_program *c, int32_t node, const d
 /* Writes exp_limit() and the values of softcap_exp(); all 0 if softcap_exp() must not be used. */
 static void fill_exp(const fxa__cuda_program *p, const double *params, double factor, double unit, float *f) {
     int left = FILL_MAX_OPERATIONS;
-    double cap = fill_sensitivity(p, p->computed.value, params, &left), by = 2 * FILL_LOG2E * factor;
+    double cap = fill_sensitivity(p, p->computed.value, params, &left), by = 2 * FXA__CUDA_LOG2E * factor;
     if (p->computed.factor >= 0) cap *= fabs(fill_value(p->program, p->computed.factor, params));
     bool takes = cap <= FILL_MAX_CAP && fabs(unit) >= FILL_MIN_UNIT && fabs(by) > FLT_MIN && fabs(by) < FLT_MAX;
     f[0] = takes ? (float)fmin(FILL_MAX_EXPONENT / fabs(by), FLT_MAX) : 0;
@@ -103,7 +105,7 @@ static void fill_exp(const fxa__cuda_program *p, const double *params, double fa
  * factor of the score) to f[1]: 1, or 4 if the factor would overflow f32, which kernels detect (is_out_of_range() of
  * sm90/forward_epilogue.cuh). */
 static double fill_cap(const fxa__cuda_program *p, const double *params, float *f) {
-    double cap = fill_value(p->program, p->computed.gain, params) * FILL_LOG2E, unit = fabs(cap) > FLT_MAX ? 4 : 1;
+    double cap = fill_value(p->program, p->computed.gain, params) * FXA__CUDA_LOG2E, unit = fabs(cap) > FLT_MAX ? 4 : 1;
     f[0] = (float)(cap / unit);
     f[1] = (float)unit;
     return cap / unit;
@@ -115,7 +117,7 @@ static void fill_softcap(const fxa__cuda_program *p, const double *params, float
     double factor = fill_value(p->program, p->computed.softcap_factor, params), power = factor,
            limit = FILL_SERIES_RANGE / fabs(factor), unit = 1;
     if (p->switches.softcap_has_unit)
-        unit = FILL_LOG2E * (p->computed.factor >= 0 ? fill_value(p->program, p->computed.factor, params) : 1);
+        unit = FXA__CUDA_LOG2E * (p->computed.factor >= 0 ? fill_value(p->program, p->computed.factor, params) : 1);
     if (p->computed.gain >= 0) unit = fill_cap(p, params, f + p->computed.unit_at);
     fill_exp(p, params, factor, unit, f + p->computed.softcap_at + 1 + FXA_CUDA_SOFTCAP_TERMS);
     power *= unit;
@@ -147,12 +149,13 @@ void fxa__cuda_host_values(const fxa__cuda_program *p, const double *params, flo
     for (int32_t k = 0; k < p->computed.n; k++)
         f[p->computed.at + k] = (float)fill_value(program, p->computed.node[k], params);
     if (p->computed.unit_at >= 0 && p->computed.gain < 0)
-        f[p->computed.unit_at] = fill_unit(fill_value(program, p->computed.factor, params) * FILL_LOG2E);
+        f[p->computed.unit_at] = fill_unit(fill_value(program, p->computed.factor, params) * FXA__CUDA_LOG2E);
     if (p->computed.softcap_at >= 0) fill_softcap(p, params, f);
 }
 
 int32_t fxa__cuda_operand_kind(fxa_dtype dtype) {
-    static const int32_t kinds[] = {[FXA_F32] = 1, [FXA_I32] = 1, [FXA_I64] = 2, [FXA_I16] = 3,  [FXA_I8] = 4,
-                                    [FXA_U8] = 5,  [FXA_B8] = 6,  [FXA_F16] = 7, [FXA_BF16] = 8, [FXA_E5M2] = 0};
-    return (size_t)dtype < sizeof kinds / sizeof *kinds ? kinds[dtype] : 0;
+    static const int32_t kinds[] = {[FXA_F32] = FXA_WORD_SAME, [FXA_I32] = FXA_WORD_SAME, [FXA_I64] = FXA_WORD_I64,
+                                    [FXA_I16] = FXA_WORD_I16,  [FXA_I8] = FXA_WORD_I8,    [FXA_U8] = FXA_WORD_U8,
+                                    [FXA_B8] = FXA_WORD_BOOL,  [FXA_F16] = FXA_WORD_F16,  [FXA_BF16] = FXA_WORD_BF16};
+    return (size_t)dtype < sizeof kinds / sizeof *kinds ? kinds[dtype] : FXA_WORD_NONE;
 }

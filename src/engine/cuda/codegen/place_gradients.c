@@ -53,7 +53,7 @@ bool fxa__cuda_gradients_read_score(const cuda_work *w) {
 }
 
 /* Decides for each requested gradient how it is summed. Of the gradients that are one sum per head, those beyond the
- * first FXA__CUDA_SUMS are added pair by pair by scatter(). */
+ * first FXA_CUDA_SUMS are added pair by pair by scatter(). */
 static void grads_choose_sums(cuda_work *w) {
     fxa__cuda_program *c = w->c;
     for (int32_t i = 0; i < c->program->n_outputs; i++) {
@@ -65,7 +65,7 @@ static void grads_choose_sums(cuda_work *w) {
             c->switches.grad_diagonal = true;
         else if (grads_is_load(w, out, c->operands.dense))
             c->switches.grad_dense = true;
-        else if (grad.kind <= FXA__GRAD_HEAD && c->switches.grad_sums < FXA__CUDA_SUMS)
+        else if (grad.kind <= FXA__GRAD_HEAD && c->switches.grad_sums < FXA_CUDA_SUMS)
             c->gradients.sums[c->switches.grad_sums++] = i;
         else
             c->switches.grad_scatter = true;

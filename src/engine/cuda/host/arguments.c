@@ -14,8 +14,6 @@
 #include <math.h>
 #include <string.h>
 
-#define ARGS_LOG2E 1.4426950408889634074
-
 /* ---- Tensors ----------------------------------------------------------------------------------------------------- */
 
 /* Returns the view of a copy in the workspace. size: b, h, s, d; packed sequences have b = 1 and batch stride 0. */
@@ -88,7 +86,7 @@ static void args_captures(fxa__cuda_call *c) {
     const fxa_program *program = c->code->program.program;
     for (int32_t i = 0; i < program->n_tensors; i++) {
         fxa__cuda_origin from = c->code->program.source[i];
-        FXA__ASSERT(from.index >= 0);
+        FXA__ASSERT(from.index >= 0 && i < FXA_CUDA_TENSORS);
         c->tensors[i] = from.kind == FXA__CUDA_FROM_CALLER  ? c->bound->tensors[from.index]
                         : from.kind == FXA__CUDA_FROM_BPROP ? c->bound->bprop_tensors[from.index]
                                                             : args_slot_view(c, from.index);
@@ -124,8 +122,9 @@ static void args_words(const fxa__cuda_packed_operand *w, struct FxaOperand *to)
     to->ranges = w->ranges;
     to->b = w->batch > 1 ? w->heads * w->pitch : 0;
     to->h = w->heads > 1 ? w->pitch : 0;
-    to->ranges_b = to->b / 64;
-    to->ranges_h = to->h / 64;
+    FXA__ASSERT(w->pitch % FXA_RANGE_ROWS == 0);
+    to->ranges_b = to->b / FXA_RANGE_ROWS;
+    to->ranges_h = to->h / FXA_RANGE_ROWS;
 }
 
 static void args_program(fxa__cuda_call *c) {
@@ -162,7 +161,7 @@ static void args_sizes(fxa__cuda_call *c) {
     if (packed) a->q_total = (int)p->total_q;
     if (packed) a->k_total = (int)p->total_k;
     a->scale = (float)c->bound->scale;
-    a->scale_log2 = (float)(fxa__cuda_unit_scale(c) * ARGS_LOG2E);
+    a->scale_log2 = (float)(fxa__cuda_unit_scale(c) * FXA__CUDA_LOG2E);
     a->turned = !args_is_turned(c) ? 0 : c->bound->scale == 0 ? 2 : 1;
     a->splits = c->at.splits;
     a->run = c->at.item_splits;

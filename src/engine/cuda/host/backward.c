@@ -64,7 +64,7 @@ static fxa_status backward_end(fxa__cuda_call *c, int function, int64_t rows, in
 static fxa_status backward_finish(fxa__cuda_call *c) {
     float scale = c->a.scale;
     if (c->a.turned) c->a.scale = (float)fxa__cuda_unit_scale(c);
-    fxa__cuda_grid grid = {c->at.pad_rows / 64, c->p->in.hq, 1};
+    fxa__cuda_grid grid = {c->at.pad_rows / FXA_DQ_SHARE_ROWS, c->p->in.hq, 1};
     if (c->a.sent_all == 0) c->a.sent = NULL; /* without keys no kernel adds to dQ */
     if (c->a.sent) grid = (fxa__cuda_grid){fxa__min_i64(grid.x * grid.y, BACKWARD_FINISH * c->self->processors), 1, 1};
     fxa_status status = backward_end(c, FXA__CUDA_POSTPROCESS, grid.x, grid.y);

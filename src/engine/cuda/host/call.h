@@ -10,26 +10,14 @@
 #include "../../../base/carve.h"
 #include "../cuda.h"
 
-/* Tiles of a tile list, as the kernel fxa_tile_lists reads them (struct ListShape of common/tile_lists.cu). */
-typedef struct fxa__cuda_list_shape {
-    int32_t q_rows;  /* queries of a tile */
-    int32_t k_rows;  /* keys of a tile */
-    int32_t rows;    /* rows of the list for a (b, h) */
-    int32_t columns; /* number of tiles that a row of the list selects from */
-    int32_t by_key;  /* 1 = the list has a row per key tile, 0 = per query tile */
-    /* number of 64-row parts of the tile that a row of the list stands for, each with a SKIP and a FULL bit; 0 = no
-     * bits */
-    int32_t parts;
-} fxa__cuda_list_shape;
-
 /* A tile list: for each query tile (or key tile), the tiles that the mask does not exclude (struct FxaTileList). */
 typedef struct fxa__cuda_tile_list {
-    int32_t *items;           /* [batch, heads, cut.rows, pitch]; NULL = there is no list, all tiles are computed */
-    int32_t *counts;          /* [batch, heads, cut.rows, 2] {partial tiles, all tiles} of a row of `items` */
-    fxa__cuda_list_shape cut; /* size and number of the tiles */
-    int32_t heads, batch;     /* heads and batch entries with rows of their own; 1 = all share rows */
-    int32_t pitch;            /* ints of a row of `items` */
-    bool is_written; /* the list was written when the plan was created (host/plan_tables.c), no run writes it */
+    int32_t *items;          /* [batch, heads, cut.rows, pitch]; NULL = there is no list, all tiles are computed */
+    int32_t *counts;         /* [batch, heads, cut.rows, 2] {partial tiles, all tiles} of a row of `items` */
+    struct FxaListShape cut; /* size and number of the tiles */
+    int32_t heads, batch;    /* heads and batch entries with rows of their own; 1 = all share rows */
+    int32_t pitch;           /* ints of a row of `items` */
+    bool is_written;         /* the list was written when the plan was created (host/plan_tables.c), no run writes it */
 } fxa__cuda_tile_list;
 
 /* A captured tensor that depends on the row alone or the key alone, packed: a 32-bit word per position, and {minimum,

@@ -10,20 +10,7 @@
 
 #include "../../../base/num.h"
 
-enum { CAPTURED_WARP = 32, CAPTURED_DIAGONALS = 128, CAPTURED_BLOCK = 256, CAPTURED_BLOCKS = 1024 };
-
-/* captured_targets and captured_tensor have the members of struct SumTargets and struct GradTensor of
- * common/captured_grads.cu. */
-typedef struct captured_targets {
-    int32_t param[FXA__CUDA_SUMS], tensor[FXA__CUDA_SUMS];
-} captured_targets;
-
-typedef struct captured_tensor {
-    void *data;
-    long long stride[FXA_CUDA_RANK];
-    int size[FXA_CUDA_RANK];
-    int rank, dtype, add;
-} captured_tensor;
+enum { CAPTURED_MAX_BLOCKS = 1024 };
 
 /* Returns the index of the dense tensor (captured, an element per pair) in the problem's program. */
 static int32_t captured_dense_tensor(const fxa__cuda_program *g) {
@@ -92,9 +79,9 @@ void fxa__cuda_captured_grads_args(fxa__cuda_call *c) {
 
 /* ---- Sums -------------------------------------------------------------------------------------------------------- */
 
-static captured_targets captured_find(const fxa__cuda_program *g) {
-    captured_targets to;
-    for (int32_t i = 0; i < FXA__CUDA_SUMS; i++) to.param[i] = to.tensor[i] = -1;
+static struct FxaSumTargets captured_find(const fxa__cuda_program *g) {
+    struct FxaSumTargets to;
+    for (int32_t i = 0; i < FXA_CUDA_SUMS; i++) to.param[i] = to.tensor[i] = -1;
     for (int32_t i = 0; i < g->switches.grad_sums; i++) {
         const fxa__output *out = &g->program->outputs[g->gradients.sums[i]];
         if (out->kind == FXA__OUT_DPARAM)
@@ -106,9 +93,9 @@ static captured_targets captured_find(const fxa__cuda_program *g) {
 }
 
 /* Clears the gradients of params for which kernels have no sum, because these gradients are always 0. */
-static fxa_status captured_no_sums(fxa__cuda_call *c, const captured_targets *to) {
+static fxa_status captured_no_sums(fxa__cuda_call *c, const struct FxaSumTargets *to) {
     uint64_t left = c->p->in.flags & FXA_ACCUMULATE_DPARAMS ? 0 : c->p->in.param_grads;
-    for (int32_t i = 0; i < FXA__CUDA_SUMS; i++)
+    for (int32_t i = 0; i < FXA_CUDA_SUMS; i++)
         if (to->param[i] >= 0) left &= ~(UINT64_C(1) << to->param[i]);
     for (int i = 0; i < FXA_MAX_PARAMS; i++)
         if (left >> i & 1) FXA_TRY(fxa__cuda_clear(c, c->bound->dparams + i, 2));
@@ -117,7 +104,7 @@ static fxa_status captured_no_sums(fxa__cuda_call *c, const captured_targets *to
 
 static fxa_status captured_sums(fxa__cuda_call *c) {
     const fxa__cuda_captured_sums *g = &c->at.captured;
-    captured_targets to = captured_find(&c->code->program);
+    struct FxaSumTargets to = captured_find(&c->code->program);
     int n = c->code->program.switches.grad_sums, rows = (int)g->sum_rows,
         add = (c->p->in.flags & FXA_ACCUMULATE_DPARAMS) != 0;
     int64_t heads = c->p->in.b * c->p->in.hq;
@@ -130,12 +117,13 @@ static fxa_status captured_sums(fxa__cuda_call *c) {
     void *adding[] = {&c->a.sums, &totals, &rows, &n}, *placing[] = {&c->a, &totals, &sums, &to};
     void *ending[] = {&sums, &params, &to, &add};
     FXA_TRY(fxa__cuda_launch(c, FXA__CUDA_CAPTURED_GRADS, FXA__CUDA_CAPTURED_TOTALS,
-                             (fxa__cuda_grid){n, c->p->in.hq, c->p->in.b}, CAPTURED_BLOCK, adding));
+                             (fxa__cuda_grid){n, c->p->in.hq, c->p->in.b}, FXA_HELPER_THREADS, adding));
     FXA_TRY(fxa__cuda_launch(c, FXA__CUDA_CAPTURED_GRADS, FXA__CUDA_CAPTURED_SUMS,
-                             (fxa__cuda_grid){fxa__div_up(heads, CAPTURED_BLOCK), n, 1}, CAPTURED_BLOCK, placing));
+                             (fxa__cuda_grid){fxa__div_up(heads, FXA_HELPER_THREADS), n, 1}, FXA_HELPER_THREADS,
+                             placing));
     if (!any) return FXA_OK;
     return fxa__cuda_launch(c, FXA__CUDA_CAPTURED_GRADS, FXA__CUDA_CAPTURED_PARAMS, (fxa__cuda_grid){1, 1, 1},
-                            CAPTURED_WARP, ending);
+                            FXA_GRAD_PARAM_THREADS, ending);
 }
 
 /* ---- Diagonals --------------------------------------------------------------------------------------------------- */
@@ -149,34 +137,35 @@ static fxa_status captured_diagonal(fxa__cuda_call *c) {
     int size = (int)(p->sq + p->sk - 1), zero = (int)p->sk - 1;
     void *params[] = {&c->a, &tensor, &tiles, &size, &zero};
     return fxa__cuda_launch(c, FXA__CUDA_CAPTURED_GRADS, FXA__CUDA_CAPTURED_DIAGONAL,
-                            (fxa__cuda_grid){fxa__div_up(size, CAPTURED_DIAGONALS), p->hq, c->at.diagonal.batch},
-                            CAPTURED_DIAGONALS, params);
+                            (fxa__cuda_grid){fxa__div_up(size, FXA_GRAD_DIAGONAL_ROWS), p->hq, c->at.diagonal.batch},
+                            FXA_GRAD_DIAGONAL_ROWS, params);
 }
 
 /* ---- To the caller ----------------------------------------------------------------------------------------------- */
 
 /* Returns the caller's gradient of a captured tensor. i: index of the tensor in the problem's program. */
-static captured_tensor captured_target(const fxa__cuda_call *c, int32_t i) {
+static struct FxaGradTensor captured_target(const fxa__cuda_call *c, int32_t i) {
+    FXA__ASSERT(i >= 0 && i < c->p->program->n_tensors && c->p->in.captures[i].grad);
     const fxa_view *v = &c->bound->dtensors[i];
-    captured_tensor to = {.data = (void *)(uintptr_t)v->data, .rank = v->rank, .dtype = (int)v->dtype};
+    struct FxaGradTensor to = {.data = (void *)(uintptr_t)v->data, .rank = v->rank, .dtype = (int)v->dtype};
     to.add = (c->p->in.flags & FXA_ACCUMULATE_DTENSORS) != 0;
     for (int d = 0; d < v->rank; d++) to.size[d] = (int)v->size[d], to.stride[d] = v->stride[d];
     return to;
 }
 
 static fxa__cuda_grid captured_grid(int64_t count) {
-    return (fxa__cuda_grid){fxa__min_i64(fxa__div_up(count, CAPTURED_BLOCK), CAPTURED_BLOCKS), 1, 1};
+    return (fxa__cuda_grid){fxa__min_i64(fxa__div_up(count, FXA_HELPER_THREADS), CAPTURED_MAX_BLOCKS), 1, 1};
 }
 
 static fxa_status captured_store(fxa__cuda_call *c, int32_t i) {
-    captured_tensor to = captured_target(c, fxa__cuda_caller_tensor(&c->code->program, i));
+    struct FxaGradTensor to = captured_target(c, fxa__cuda_caller_tensor(&c->code->program, i));
     const float *from = c->at.captured.tensor[i];
     long long count = c->at.captured.count[i];
     int exact = c->code->program.switches.grad_exact >> i & 1;
     void *params[] = {&from, &to, &count, &exact};
     if (!count) return FXA_OK;
-    return fxa__cuda_launch(c, FXA__CUDA_CAPTURED_GRADS, FXA__CUDA_CAPTURED_STORE, captured_grid(count), CAPTURED_BLOCK,
-                            params);
+    return fxa__cuda_launch(c, FXA__CUDA_CAPTURED_GRADS, FXA__CUDA_CAPTURED_STORE, captured_grid(count),
+                            FXA_HELPER_THREADS, params);
 }
 
 /* Stores the gradient of the dense tensor (captured, an element per pair) in the caller's memory, from the workspace.
@@ -185,7 +174,7 @@ static fxa_status captured_dense(fxa__cuda_call *c) {
     const fxa__cuda_program *g = &c->code->program;
     if (!g->switches.grad_dense || c->at.captured.direct) return FXA_OK;
     const fxa__node *load = &g->program->nodes[g->operands.dense];
-    captured_tensor to = captured_target(c, captured_dense_tensor(g));
+    struct FxaGradTensor to = captured_target(c, captured_dense_tensor(g));
     long long count = 1;
     int by[2] = {0, 0};
     for (int d = 0; d < load->n_args; d++) {
@@ -195,8 +184,8 @@ static fxa_status captured_dense(fxa__cuda_call *c) {
         count *= to.size[d];
     }
     void *params[] = {&c->a, &to, &by[0], &by[1], &count};
-    return fxa__cuda_launch(c, FXA__CUDA_CAPTURED_GRADS, FXA__CUDA_CAPTURED_DENSE, captured_grid(count), CAPTURED_BLOCK,
-                            params);
+    return fxa__cuda_launch(c, FXA__CUDA_CAPTURED_GRADS, FXA__CUDA_CAPTURED_DENSE, captured_grid(count),
+                            FXA_HELPER_THREADS, params);
 }
 
 fxa_status fxa__cuda_captured_grads_begin(fxa__cuda_call *c) {

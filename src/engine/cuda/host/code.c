@@ -9,6 +9,11 @@
 #include <stdio.h>
 #include <string.h>
 
+enum { BUILD_FUNCTIONS = sizeof((fxa__cuda_module *)0)->function / sizeof(void *) };
+_Static_assert(BUILD_FUNCTIONS == sizeof fxa__cuda_units[0].function / sizeof(char *), "a name for each function");
+_Static_assert((int)FXA__CUDA_CAPTURED_PARAMS < BUILD_FUNCTIONS && (int)FXA__CUDA_PAGES_SCATTER < BUILD_FUNCTIONS,
+               "indices of fxa__cuda_module.function");
+_Static_assert(sizeof(struct FxaShape) == 8 * sizeof(int), "build_read_shape() reads eight ints");
 enum { BUILD_SHARED_BYTES = 8 }; /* CU_FUNC_ATTRIBUTE_MAX_DYNAMIC_SHARED_SIZE_BYTES */
 
 /* ---- Contents of a cubin ----------------------------------------------------------------------------------------- */
@@ -30,7 +35,8 @@ static fxa_status build_check(fxa__cuda_code *code, fxa__cuda_unit unit, fxa_err
     const char *first = fxa__cuda_units[unit].function[0];
     char name[48];
     size_t bytes = 0;
-    (void)snprintf(name, sizeof name, "%s_shape", first);
+    int length = snprintf(name, sizeof name, "%s_shape", first);
+    FXA__ASSERT(length < (int)sizeof name && code->choice.units >> unit & 1u);
     const uint8_t *shape = fxa__cuda_cubin_find(m->cubin, m->size, name, &bytes);
     if (shape) build_read_shape(shape, bytes, &m->shape);
     if (!fxa__cuda_cubin_find(m->cubin, m->size, first, &bytes))
@@ -60,7 +66,7 @@ static fxa_status build_load(const fxa__cuda_self *self, fxa__cuda_code *code, f
     fxa__cuda_module *m = &code->unit[unit];
     size_t bytes;
     FXA_TRY(fxa__gpu_status(&self->gpu, cu->module_load(&m->module, m->cubin), "cuModuleLoadData", err));
-    for (int i = 0; i < 6 && fxa__cuda_units[unit].function[i]; i++) {
+    for (int i = 0; i < BUILD_FUNCTIONS && fxa__cuda_units[unit].function[i]; i++) {
         const char *name = fxa__cuda_units[unit].function[i];
         if (!fxa__cuda_cubin_find(m->cubin, m->size, name, &bytes)) continue;
         int status = build_function(cu, m, name, &m->function[i]);

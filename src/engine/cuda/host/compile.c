@@ -96,7 +96,9 @@ fxa_status fxa__cuda_compiler_find(fxa__cuda_self *self, fxa_error *err) {
 /* ---- Options and sources ----------------------------------------------------------------------------------------- */
 
 static void compile_define(compile_room *r, const char *name, int32_t value) {
-    (void)snprintf(r->option[r->n_options], COMPILE_OPTION, "-D%s=%d", name, (int)value);
+    FXA__ASSERT(r->n_options < COMPILE_OPTIONS);
+    int length = snprintf(r->option[r->n_options], COMPILE_OPTION, "-D%s=%d", name, (int)value);
+    FXA__ASSERT(length < COMPILE_OPTION);
     r->options[r->n_options] = r->option[r->n_options];
     r->n_options++;
 }
@@ -180,9 +182,9 @@ static void compile_keep(fxa__cuda_self *self, const compile_room *r, fxa__cuda_
 
 static void compile_add(compile_room *r, const fxa__cuda_choice *choice, fxa__cuda_unit unit) {
     char *name = r->file[r->n_jobs];
-    (void)snprintf(name, sizeof r->file[0], "%s.cu", fxa__cuda_unit_source(choice, unit));
+    int length = snprintf(name, sizeof r->file[0], "%s.cu", fxa__cuda_unit_source(choice, unit));
     const char *source = compile_source(name);
-    FXA__ASSERT(source);
+    FXA__ASSERT(source && length < (int)sizeof r->file[0] && r->n_jobs < FXA__CUDA_UNIT_COUNT);
     r->unit[r->n_jobs] = unit;
     r->jobs[r->n_jobs++] =
         (fxa__nvrtc_job){source, name, r->headers, r->names, r->n_headers, r->options, r->n_options, .cubin = NULL};

@@ -23,7 +23,11 @@ static const struct stage_row {
                                   {FXA_SLOT_DQ, false, FXA_GRAD_Q, FXA_ACCUMULATE_DQ},
                                   {FXA_SLOT_DK, true, FXA_GRAD_K, FXA_ACCUMULATE_DK},
                                   {FXA_SLOT_DV, true, FXA_GRAD_V, FXA_ACCUMULATE_DV}};
-enum { STAGE_O = 3, STAGE_DO = 4, STAGE_DQ = 5, STAGE_THREADS = 256, STAGE_BLOCKS = 4096 };
+enum { STAGE_O = 3, STAGE_DO = 4, STAGE_DQ = 5, STAGE_MAX_BLOCKS = 4096 };
+
+_Static_assert((int)FXA_TYPE_F64 == FXA_F64 && (int)FXA_TYPE_F32 == FXA_F32 && (int)FXA_TYPE_F16 == FXA_F16 &&
+                   (int)FXA_TYPE_BF16 == FXA_BF16 && (int)FXA_TYPE_E4M3 == FXA_E4M3 && (int)FXA_TYPE_E5M2 == FXA_E5M2,
+               "kernels have other numbers of element types");
 
 int fxa__cuda_copy_of_slot(fxa_slot slot) {
     for (int i = 0; i < FXA__CUDA_COPIES; i++)
@@ -116,13 +120,13 @@ static fxa_status stage_launch(fxa__cuda_call *c, int function, struct FxaConver
                                int64_t work) {
     void *params[] = {&c->a, s, lse};
     if (work == 0) return FXA_OK;
-    return fxa__cuda_launch(c, FXA__CUDA_CONVERT, function, (fxa__cuda_grid){fxa__min_i64(work, STAGE_BLOCKS), 1, 1},
-                            STAGE_THREADS, params);
+    return fxa__cuda_launch(c, FXA__CUDA_CONVERT, function,
+                            (fxa__cuda_grid){fxa__min_i64(work, STAGE_MAX_BLOCKS), 1, 1}, FXA_HELPER_THREADS, params);
 }
 
 static fxa_status stage_copy(fxa__cuda_call *c, struct FxaConvert *s) {
     int64_t n = s->size[0] * s->size[1] * s->size[2] * s->size[3];
-    return stage_launch(c, FXA__CUDA_CONVERT_COPY, s, NULL, fxa__div_up(n, STAGE_THREADS));
+    return stage_launch(c, FXA__CUDA_CONVERT_COPY, s, NULL, fxa__div_up(n, FXA_HELPER_THREADS));
 }
 
 static struct FxaConvertArray stage_array(const struct FxaView *v, int64_t last, uint32_t type) {
@@ -202,11 +206,14 @@ fxa_status fxa__cuda_convert_inputs(fxa__cuda_call *c) {
 /* Converts O and LSE to the caller's memory, or merges both with the caller's O and LSE. */
 static fxa_status stage_forward(fxa__cuda_call *c) {
     const fxa_problem *p = &c->p->in;
-    struct FxaConvert lse = stage_lse(c), o = stage_operand(c, STAGE_O);
+    struct FxaConvert lse = stage_lse(c), o;
+    bool has_copy = stage_row_is_needed(p, STAGE_O);
+    if (has_copy) o = stage_operand(c, STAGE_O);
+    FXA__ASSERT(has_copy || !(p->flags & FXA_ACCUMULATE_O));
     if (p->flags & FXA_ACCUMULATE_O)
         return stage_launch(c, FXA__CUDA_CONVERT_MERGE, &o, &lse, o.size[0] * o.size[1] * o.size[2]);
     if (fxa__cuda_is_converted(p, FXA_SLOT_LSE)) FXA_TRY(stage_copy(c, &lse));
-    return stage_row_is_needed(p, STAGE_O) ? stage_copy(c, &o) : FXA_OK;
+    return has_copy ? stage_copy(c, &o) : FXA_OK;
 }
 
 fxa_status fxa__cuda_convert_results(fxa__cuda_call *c) {

@@ -10,7 +10,7 @@
 #include "../../../base/num.h"
 #include "../../../problem/geometry.h"
 
-enum { MOVED_THREADS = 256, MOVED_BLOCKS = 1024, MOVED_Q = 2 };
+enum { MOVED_MAX_BLOCKS = 1024, MOVED_Q = 2 };
 
 /* Returns the number of coordinates of an axis: 0 = b, 1 = h, 2 = q, 3 = k. */
 int64_t fxa__cuda_coordinate_count(const fxa_problem *p, int axis) {
@@ -45,9 +45,10 @@ fxa_status fxa__cuda_dropout_coordinates_write(fxa__cuda_call *c) {
     for (int axis = 0; c->code->choice.traits.dropout == 2 && axis < FXA__CUDA_AXES; axis++) {
         struct FxaCoordinates x = moved_places(c, axis);
         void *params[] = {&c->a, &x};
-        int64_t blocks = fxa__min_i64(fxa__div_up(x.size * x.entries, MOVED_THREADS), MOVED_BLOCKS);
+        FXA__ASSERT(x.out && x.size * x.entries == fxa__cuda_coordinate_count(&c->p->in, axis));
+        int64_t blocks = fxa__min_i64(fxa__div_up(x.size * x.entries, FXA_HELPER_THREADS), MOVED_MAX_BLOCKS);
         FXA_TRY(fxa__cuda_launch(c, FXA__CUDA_CONVERT, FXA__CUDA_WRITE_COORDINATES, (fxa__cuda_grid){blocks, 1, 1},
-                                 MOVED_THREADS, params));
+                                 FXA_HELPER_THREADS, params));
     }
     return FXA_OK;
 }

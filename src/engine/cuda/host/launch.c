@@ -8,8 +8,7 @@
 
 #include "../../../base/num.h"
 
-enum { LAUNCH_PREPASS = 256, LAUNCH_LIST_ROWS = 8 };
-enum { LAUNCH_JOINED = 4096 }; /* maximum positions of a row or key operand that the tile list's launch packs */
+enum { LAUNCH_MAX_PACKED = 4096 }; /* maximum positions of a row or key operand that the tile list's launch packs */
 
 fxa_status fxa__cuda_launch(fxa__cuda_call *c, fxa__cuda_unit unit, int function, fxa__cuda_grid grid, int32_t threads,
                             void **params) {
@@ -68,9 +67,10 @@ static fxa_status launch_words(fxa__cuda_call *c, const fxa__cuda_packed_operand
     struct FxaPackedOperand words = launch_words_of(c, w);
     void *params[] = {&words};
     if (!words.to) return FXA_OK;
-    return fxa__cuda_launch(c, FXA__CUDA_TILE_LISTS, FXA__CUDA_PACK_OPERANDS,
-                            (fxa__cuda_grid){fxa__div_up(w->pitch, 2 * LAUNCH_PREPASS), w->heads, w->batch},
-                            LAUNCH_PREPASS, params);
+    return fxa__cuda_launch(
+        c, FXA__CUDA_TILE_LISTS, FXA__CUDA_PACK_OPERANDS,
+        (fxa__cuda_grid){fxa__div_up(w->pitch, FXA_LIST_WARPS * FXA_RANGE_ROWS), w->heads, w->batch},
+        FXA_HELPER_THREADS, params);
 }
 
 /* Returns true if one launch packs row and key operands and writes the tile list: list and operands have the same heads
@@ -82,7 +82,7 @@ static bool launch_is_joined(const fxa__cuda_call *c, const fxa__cuda_tile_list 
         const fxa__cuda_packed_operand *w = &c->at.operand[side];
         if (w->node < 0) continue;
         any = true;
-        if (w->heads != list->heads || w->batch != list->batch || w->length > LAUNCH_JOINED) return false;
+        if (w->heads != list->heads || w->batch != list->batch || w->length > LAUNCH_MAX_PACKED) return false;
     }
     return any;
 }
@@ -92,11 +92,11 @@ static fxa_status launch_range(fxa__cuda_call *c, int32_t i) {
     struct FxaCapture *t = &c->a.tensor[r->tensor];
     int axis = r->axis, kind = fxa__cuda_operand_kind(c->tensors[r->tensor].dtype);
     void *to = c->at.ranges[i], *params[] = {t, &axis, &kind, &to};
-    int64_t blocks = fxa__div_up(t->size[axis], 64);
+    int64_t blocks = fxa__div_up(t->size[axis], FXA_RANGE_ROWS);
     for (int d = 0; d < t->rank; d++) blocks *= d == axis ? 1 : t->size[d];
     if (!to) return FXA_OK;
     return fxa__cuda_launch(c, FXA__CUDA_TILE_LISTS, FXA__CUDA_RANGE_TABLE,
-                            (fxa__cuda_grid){fxa__div_up(blocks, LAUNCH_LIST_ROWS), 1, 1}, LAUNCH_PREPASS, params);
+                            (fxa__cuda_grid){fxa__div_up(blocks, FXA_LIST_WARPS), 1, 1}, FXA_HELPER_THREADS, params);
 }
 
 fxa_status fxa__cuda_diagonal_write(fxa__cuda_call *c, const fxa__cuda_diagonal_rows *r) {
@@ -106,8 +106,8 @@ fxa_status fxa__cuda_diagonal_write(fxa__cuda_call *c, const fxa__cuda_diagonal_
     void *params[] = {&c->a, &to, &pitch, &zero};
     if (!r->pitch || r->is_written) return FXA_OK;
     return fxa__cuda_launch(c, FXA__CUDA_DIAGONAL_TABLE, FXA__CUDA_DIAGONAL_FILL,
-                            (fxa__cuda_grid){fxa__div_up(pitch, LAUNCH_PREPASS), r->heads, r->batch}, LAUNCH_PREPASS,
-                            params);
+                            (fxa__cuda_grid){fxa__div_up(pitch, FXA_HELPER_THREADS), r->heads, r->batch},
+                            FXA_HELPER_THREADS, params);
 }
 
 fxa_status fxa__cuda_prepasses(fxa__cuda_call *c, const fxa__cuda_tile_list *first) {
@@ -119,7 +119,7 @@ fxa_status fxa__cuda_prepasses(fxa__cuda_call *c, const fxa__cuda_tile_list *fir
 }
 
 fxa_status fxa__cuda_tile_list_write(fxa__cuda_call *c, const fxa__cuda_tile_list *list) {
-    fxa__cuda_list_shape cut = list->cut;
+    struct FxaListShape cut = list->cut;
     int32_t *items = list->items, *counts = list->counts;
     long long pitch = list->pitch;
     struct FxaPackedOperands words = {{{.to = NULL}}};
@@ -128,8 +128,8 @@ fxa_status fxa__cuda_tile_list_write(fxa__cuda_call *c, const fxa__cuda_tile_lis
     if (!items || list->is_written) return FXA_OK;
     for (int side = 0; due && side < 2; side++) words.side[side] = launch_words_of(c, &c->at.operand[side]);
     c->packing_due = false;
-    int64_t grid = due ? 1 : fxa__div_up(cut.rows, LAUNCH_LIST_ROWS);
+    int64_t grid = due ? 1 : fxa__div_up(cut.rows, FXA_LIST_WARPS);
     return fxa__cuda_launch(c, FXA__CUDA_TILE_LISTS, FXA__CUDA_LIST_TILES,
                             (fxa__cuda_grid){grid, list->heads, list->batch},
-                            due ? FXA_CUDA_LIST_THREADS(c->code->choice.traits.varlen) : LAUNCH_PREPASS, params);
+                            due ? FXA_CUDA_LIST_THREADS(c->code->choice.traits.varlen) : FXA_HELPER_THREADS, params);
 }

@@ -10,9 +10,9 @@
 #include <string.h>
 
 enum {
-    TABLES_MOST = 64,       /* maximum tables of a code */
-    TABLES_BYTES = 4 << 20, /* maximum bytes of one table */
-    TABLES_ROOM = 16 << 20  /* maximum bytes of all tables of a code */
+    TABLES_MAX_COUNT = 64,      /* maximum tables of a code */
+    TABLES_MAX_BYTES = 4 << 20, /* maximum bytes of one table */
+    TABLES_CAPACITY = 16 << 20  /* maximum bytes of all tables of a code */
 };
 
 typedef enum tables_kind { TABLES_QUERIES, TABLES_KEYS, TABLES_DIAGONAL, TABLES_KINDS } tables_kind;
@@ -22,7 +22,7 @@ typedef struct tables_key {
     int64_t q, k, h;
     int32_t heads, batch;
     uint32_t kind;
-    fxa__cuda_list_shape cut;       /* shape of the tiles, if the table is a tile list; else 0 */
+    struct FxaListShape cut;        /* shape of the tiles, if the table is a tile list; else 0 */
     double numbers[FXA_MAX_PARAMS]; /* values of params that are constants of the program; 0 for other params */
 } tables_key;
 
@@ -107,7 +107,7 @@ static size_t tables_size(fxa__cuda_call *c, tables_kind kind) {
     const fxa__cuda_tile_list *l = kind == TABLES_DIAGONAL ? NULL : tables_list(c, kind);
     size_t rows = l ? (size_t)l->batch * (size_t)l->heads * (size_t)l->cut.rows : (size_t)r->batch * (size_t)r->heads;
     size_t wide = l ? (size_t)l->pitch + 3 : (size_t)r->pitch; /* items, two counts, and alignment */
-    if (rows > TABLES_BYTES || wide > TABLES_BYTES || 4 * rows * wide > TABLES_BYTES) return 0;
+    if (rows > TABLES_MAX_BYTES || wide > TABLES_MAX_BYTES || 4 * rows * wide > TABLES_MAX_BYTES) return 0;
     return 4 * rows * wide;
 }
 
@@ -139,7 +139,7 @@ static bool tables_add(fxa__cuda_code *code, fxa__cuda_plan_table *t, size_t siz
     do {
         t->number = t->next ? t->next->number + 1 : 0;
         t->bytes = size + (t->next ? t->next->bytes : 0);
-        if (t->number >= TABLES_MOST || t->bytes > TABLES_ROOM) return false;
+        if (t->number >= TABLES_MAX_COUNT || t->bytes > TABLES_CAPACITY) return false;
     } while (!atomic_compare_exchange_weak(&code->tables, &t->next, t));
     return true;
 }
@@ -147,7 +147,7 @@ static bool tables_add(fxa__cuda_code *code, fxa__cuda_plan_table *t, size_t siz
 static void tables_make(fxa__cuda_call *c, fxa__bound_args *bound, tables_kind kind) {
     fxa__cuda_code *code = (fxa__cuda_code *)(uintptr_t)c->code;
     const fxa__cuda_plan_table *last = atomic_load(&code->tables);
-    if (!tables_is_fixed(c, kind) || (last && last->number + 1 >= TABLES_MOST)) return;
+    if (!tables_is_fixed(c, kind) || (last && last->number + 1 >= TABLES_MAX_COUNT)) return;
     tables_key key = tables_key_make(c, kind);
     tables_work w = {c, bound, kind, tables_size(c, kind), NULL};
     if (!w.size || tables_find(code, &key)) return;

@@ -20,37 +20,32 @@
 #define SUPPORT_ACCUMULATES (FXA_ACCUMULATE_O | FXA_ACCUMULATE_DQ | FXA_ACCUMULATE_DK | FXA_ACCUMULATE_DV)
 
 enum {
-    CU_MOST_COLUMNS = 256,
-    CU_MOST_GRID = 65535,
-    CU_MOST_LENGTH = FXA__CUDA_LENGTH,
-    CU_MOST_TILES = 1 << 28,
-    CU_LEAST_TILE = 128, /* rows of the smallest query tile of kernels that store flags in tile indices */
-    CU_MOST_NARROW = 128,
-    CU_MOST_SCORED = 96,
-    CU_SHARED_KB_SM90 = 227
+    CU_MAX_COLUMNS = 256,
+    CU_MAX_GRID = 65535,
+    CU_MAX_LENGTH = FXA__CUDA_LENGTH,
+    CU_MAX_TILES = 1 << 28,
+    CU_MIN_TILE = 128 /* rows of the smallest query tile of kernels that store flags in tile indices */
 };
-
-#define CU_MOST_STRIDE (INT64_C(1) << 39) /* bound, in 16-bit elements: TMA strides are below 2^40 bytes */
 
 /* ---- Conditions of the table ------------------------------------------------------------------------------------- */
 
 static bool cu_is_f64(const fxa_problem *p) { return p->q.dtype == FXA_F64; }
-static bool cu_is_wide(const fxa_problem *p) { return p->d_qk > CU_MOST_COLUMNS || p->d_v > CU_MOST_COLUMNS; }
+static bool cu_is_wide(const fxa_problem *p) { return p->d_qk > CU_MAX_COLUMNS || p->d_v > CU_MAX_COLUMNS; }
 static bool cu_lacks_heads(const fxa_problem *p) { return p->hq < 1 || p->d_qk < 1 || p->d_v < 1; }
-static bool cu_is_beyond(const fxa_problem *p) { return p->b > CU_MOST_GRID || p->hq > CU_MOST_GRID; }
+static bool cu_is_beyond(const fxa_problem *p) { return p->b > CU_MAX_GRID || p->hq > CU_MAX_GRID; }
 static bool cu_is_long(const fxa_problem *p) {
-    return p->sq > CU_MOST_LENGTH || p->sk > CU_MOST_LENGTH || p->total_q > CU_MOST_LENGTH ||
-           p->total_k > CU_MOST_LENGTH || p->n_pages > CU_MOST_LENGTH || p->hq * p->b > CU_MOST_LENGTH;
+    return p->sq > CU_MAX_LENGTH || p->sk > CU_MAX_LENGTH || p->total_q > CU_MAX_LENGTH || p->total_k > CU_MAX_LENGTH ||
+           p->n_pages > CU_MAX_LENGTH || p->hq * p->b > CU_MAX_LENGTH;
 }
 /* Returns true if there are more query tiles than a tile number with flags in its high bits can count
  * (sm90/forward_shared.cuh). A packed batch entry can have one tile more than its rows fill
  * (common/tile_scheduler.cuh). */
 static bool cu_has_many_tiles(const fxa_problem *p) {
-    int64_t packed = p->total_q / CU_LEAST_TILE + p->b, tiles = p->b * fxa__div_up(p->sq, (int64_t)CU_LEAST_TILE);
-    return (p->flags & FXA_VARLEN ? packed : tiles) * p->hq > CU_MOST_TILES;
+    int64_t packed = p->total_q / CU_MIN_TILE + p->b, tiles = p->b * fxa__div_up(p->sq, (int64_t)CU_MIN_TILE);
+    return (p->flags & FXA_VARLEN ? packed : tiles) * p->hq > CU_MAX_TILES;
 }
 static bool cu_has_long_table(const fxa_problem *p) {
-    return p->page_size > 0 && p->b * fxa__div_up(p->sk, (int64_t)p->page_size) > CU_MOST_LENGTH;
+    return p->page_size > 0 && p->b * fxa__div_up(p->sk, (int64_t)p->page_size) > CU_MAX_LENGTH;
 }
 
 /* ---- The table of unsupported problems --------------------------------------------------------------------------- */
@@ -154,12 +149,10 @@ static bool cu_is_aligned(const fxa_problem *p) {
         for (int axis = 0; axis < 3; axis++) {
             int64_t stride = operands[i].operand->stride[axis];
             bool any = operands[i].size[axis] == 1 || fxa__cuda_is_converted(p, operands[i].slot);
-            aligned = aligned && (any || (stride > 0 && stride % 8 == 0 && stride < CU_MOST_STRIDE));
+            aligned = aligned && (any || (stride > 0 && stride % 8 == 0 && stride < FXA__CUDA_MAX_STRIDE));
         }
     return aligned;
 }
-
-_Static_assert(FXA_CUDA_RANK == FXA_MAX_RANK, "kernels take tensors of every rank that programs declare");
 
 /* ---- The choice -------------------------------------------------------------------------------------------------- */
 
@@ -168,12 +161,6 @@ static int32_t cu_columns(int64_t d) {
     size_t i = 0;
     while (compiled[i] < d) i++;
     return compiled[i];
-}
-
-static uint64_t cu_tensor_grads(const fxa_problem *p) {
-    uint64_t bits = 0;
-    for (size_t i = 0; i < p->n_captures; i++) bits |= (uint64_t)(p->captures[i].grad != 0) << i;
-    return bits;
 }
 
 static uint32_t cu_units(const fxa_problem *p, const fxa__cuda_choice *c, const fxa__cuda_program *g) {
@@ -185,7 +172,8 @@ static uint32_t cu_units(const fxa_problem *p, const fxa__cuda_choice *c, const 
     if (g->operands.diagonal >= 0) units |= 1u << FXA__CUDA_DIAGONAL_TABLE;
     if (fxa__cuda_has_conversions(p) || c->traits.dropout == 2) units |= 1u << FXA__CUDA_CONVERT;
     if (fxa__cuda_has_gathered_pages(p)) units |= 1u << FXA__CUDA_PAGED_GRADS;
-    if (p->pass == FXA_BACKWARD && (p->param_grads || cu_tensor_grads(p))) units |= 1u << FXA__CUDA_CAPTURED_GRADS;
+    if (p->pass == FXA_BACKWARD && (p->param_grads || fxa__cuda_tensor_grads(p)))
+        units |= 1u << FXA__CUDA_CAPTURED_GRADS;
     return units;
 }
 

@@ -9,13 +9,13 @@
 #include "../../../program/interval_rules.h"
 
 enum {
-    LAYOUT_PARTS = 32, /* maximum rows of sums along diagonals, a row per key tile; more key tiles share one row */
-    LAYOUT_ELEMENTS = 1 << 30
+    LAYOUT_MAX_PARTS = 32, /* maximum rows of sums along diagonals, a row per key tile; more key tiles share one row */
+    LAYOUT_MAX_ELEMENTS = 1 << 30 /* of a tensor with a table of {minimum, maximum} */
 };
 
 /* Maximum ints of a row of a tile list: all tiles of 131,072 positions. A longer row is stored as ranges of adjacent
  * tiles (FxaTileList), so the size of lists is linear in the number of positions, not of pairs. */
-enum { LAYOUT_PITCH = 2048 };
+enum { LAYOUT_MAX_PITCH = 2048 };
 
 /* ---- Buffers ----------------------------------------------------------------------------------------------------- */
 
@@ -108,20 +108,22 @@ static void layout_words_take(layout *l, int side) {
     fxa__cuda_packed_operand *w = &l->out->operand[side];
     int64_t rows = (int64_t)w->batch * w->heads;
     w->data = layout_take(l, rows, w->pitch, 1, sizeof(int32_t));
-    w->ranges = layout_take(l, rows, w->pitch / 64, 2, sizeof(int32_t));
+    w->ranges = layout_take(l, rows, w->pitch / FXA_RANGE_ROWS, 2, sizeof(int32_t));
 }
 
 static void layout_list(layout *l, fxa__cuda_tile_list *list, struct FxaTileShape shape, bool by_key) {
     int64_t q = fxa__div_up(l->p->sq, shape.launch.q_rows), k = fxa__div_up(l->p->sk, shape.launch.k_rows);
     *list = (fxa__cuda_tile_list){.items = NULL};
     if (!l->g->switches.mask || l->p->sq == 0 || l->p->sk == 0) return;
-    list->cut = (fxa__cuda_list_shape){
+    list->cut = (struct FxaListShape){
         shape.launch.q_rows, shape.launch.k_rows, (int32_t)(by_key ? k : q), (int32_t)(by_key ? q : k), by_key,
         shape.query_parts};
     list->batch = l->choice->traits.varlen ? (int32_t)l->p->b : layout_batch(l, l->g->operands.mask_inputs);
     list->heads = layout_heads(l, l->g->operands.mask_inputs);
     int64_t rows = (int64_t)list->batch * list->heads;
-    list->pitch = (int32_t)fxa__min_i64(list->cut.columns, LAYOUT_PITCH);
+    FXA__ASSERT(!shape.query_parts || 64 * shape.query_parts == (by_key ? shape.launch.k_rows : shape.launch.q_rows));
+    FXA__ASSERT(list->cut.columns > 0 && (!shape.query_parts || list->cut.columns < FXA_CUDA_SKIP));
+    list->pitch = (int32_t)fxa__min_i64(list->cut.columns, LAYOUT_MAX_PITCH);
     list->items = layout_take(l, rows, list->cut.rows, list->pitch, sizeof(int32_t));
     list->counts = layout_take(l, rows, list->cut.rows, 2, sizeof(int32_t));
 }
@@ -138,13 +140,13 @@ static int64_t layout_elements(const fxa_capture *t, int32_t rank) {
  * that has at most as many elements as all heads have positions: a longer table would take more time to write than it
  * saves. Tensors that codegen added have no table. */
 static void layout_ranges(layout *l) {
-    int64_t most = fxa__min_i64(l->p->b * l->p->hq * (l->p->sq + l->p->sk), LAYOUT_ELEMENTS);
+    int64_t max_elements = fxa__min_i64(l->p->b * l->p->hq * (l->p->sq + l->p->sk), LAYOUT_MAX_ELEMENTS);
     for (int32_t i = 0; i < l->g->operands.n_ranges; i++) {
         int32_t tensor = l->g->operands.ranges[i].tensor, capture = fxa__cuda_caller_tensor(l->g, tensor);
         if (capture < 0) continue;
         int64_t n = layout_elements(&l->p->captures[capture], l->g->program->tensors[tensor].rank);
         int64_t size = l->p->captures[capture].size[l->g->operands.ranges[i].axis];
-        if (n > 0 && n <= most)
+        if (n > 0 && n <= max_elements)
             l->out->ranges[i] = layout_take(l, n / size, fxa__interval_n_blocks(size), 2, sizeof(int32_t));
     }
 }
@@ -152,8 +154,9 @@ static void layout_ranges(layout *l) {
 static void layout_diagonal(layout *l) {
     fxa__cuda_diagonal_rows *r = &l->out->diagonal;
     if (l->g->operands.diagonal < 0) return;
-    r->zero = (int32_t)fxa__round_up(l->p->sk, 128) + 127;
-    r->pitch = fxa__round_up(r->zero + fxa__round_up(l->p->sq, 192) + 256, 4);
+    r->zero = (int32_t)fxa__round_up(l->p->sk, FXA_DIAGONAL_KEYS) + FXA_DIAGONAL_KEYS - 1;
+    r->pitch = fxa__round_up(r->zero + fxa__round_up(l->p->sq, FXA_DIAGONAL_QUERIES) + FXA_DIAGONAL_EXCESS, 4);
+    FXA__ASSERT(r->zero % 4 == 3 && r->pitch % 4 == 0 && r->zero >= l->p->sk && r->pitch - r->zero > l->p->sq);
     r->heads = layout_heads(l, l->g->operands.diagonal_inputs);
     r->batch = layout_batch(l, l->g->operands.diagonal_inputs);
     r->data = layout_take(l, r->batch, r->heads, r->pitch, sizeof(float));
@@ -182,7 +185,9 @@ static void layout_captured(layout *l) {
     if (l->g->switches.grad_sums) g->sums = layout_take(l, heads, g->sum_rows, l->g->switches.grad_sums, sizeof(float));
     if (l->g->switches.grad_sums) g->totals = layout_take(l, heads, l->g->switches.grad_sums, 1, sizeof(double));
     if (l->g->switches.grad_sums) g->params = layout_take(l, l->g->switches.grad_sums, 1, 1, sizeof(struct FxaExact));
-    g->one_row = l->g->gradients.deterministic || g->tiles > LAYOUT_PARTS;
+    FXA__ASSERT(!l->g->switches.grad_sums || shape.launch.sum_rows > 0);
+    FXA__ASSERT(l->g->switches.grad_diagonal_exact == (l->g->gradients.deterministic && l->g->switches.grad_diagonal));
+    g->one_row = l->g->gradients.deterministic || g->tiles > LAYOUT_MAX_PARTS;
     g->part_rows = g->one_row ? 1 : g->tiles;
     g->part_size = (int32_t)(g->one_row ? l->p->sq + l->p->sk : fxa__round_up(l->p->sq, FXA_PAD_ROWS) + FXA_PAD_ROWS);
     if (l->g->switches.grad_diagonal)

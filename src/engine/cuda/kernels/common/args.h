@@ -10,11 +10,58 @@
 #ifndef FXA_CUDA_COMMON_ARGS_H
 #define FXA_CUDA_COMMON_ARGS_H
 
+/* Asserts the size of a struct on 64-bit machines, or the offset of a member: the host and NVRTC must agree. */
+#ifdef __cplusplus
+#define FXA_LAYOUT_ASSERT static_assert
+#else
+#define FXA_LAYOUT_ASSERT _Static_assert
+#endif
+#define FXA_LAYOUT_SIZE(type, bytes)                                                                                   \
+    FXA_LAYOUT_ASSERT(sizeof(void *) != 8 || sizeof(struct type) == (bytes), "size of a struct of arguments")
+#define FXA_LAYOUT_OFFSET(type, member, bytes)                                                                         \
+    FXA_LAYOUT_ASSERT(sizeof(void *) != 8 || __builtin_offsetof(struct type, member) == (bytes), "offset of a member")
+
+/* Sizes of the kernels before and after the main kernel, and of what they share with the main kernel. */
+enum {
+    FXA_HELPER_THREADS = 256,     /* threads of a CTA */
+    FXA_LIST_WARPS = 8,           /* warps of such a CTA that write rows of tile lists or range tables */
+    FXA_GRAD_PARAM_THREADS = 32,  /* threads of fxa_captured_params, one per sum */
+    FXA_GRAD_DIAGONAL_ROWS = 128, /* threads of fxa_captured_diagonal, one per diagonal */
+    FXA_RANGE_ROWS = 64,          /* positions of a {minimum, maximum} of an operand or a tensor */
+    FXA_BOX_COLUMNS = 64,         /* elements of the head dim in a TMA box: rows of 128 bytes */
+    FXA_DIAGONAL_KEYS = 128,      /* FxaDiagonal: entries before `zero` are a multiple of this, minus 1 */
+    FXA_DIAGONAL_QUERIES = 192,   /* FxaDiagonal: q_len is rounded up to a multiple of this */
+    FXA_DIAGONAL_EXCESS = 256     /* FxaDiagonal: entries past the rounded q_len */
+};
+
+/* Types of elements in memory: values of fxa_dtype, which kernels cannot include. */
+enum {
+    FXA_TYPE_F64 = 1,
+    FXA_TYPE_F32 = 2,
+    FXA_TYPE_F16 = 3,
+    FXA_TYPE_BF16 = 4,
+    FXA_TYPE_E4M3 = 11,
+    FXA_TYPE_E5M2 = 12
+};
+
+/* How fxa_operands_pack and fxa_range_table read an element of a captured tensor as a 32-bit word. */
+enum {
+    FXA_WORD_NONE, /* elements of this type are not packed */
+    FXA_WORD_SAME, /* 32-bit elements, unchanged */
+    FXA_WORD_I64,  /* saturated to 32 bits */
+    FXA_WORD_I16,
+    FXA_WORD_I8,
+    FXA_WORD_U8,
+    FXA_WORD_BOOL,
+    FXA_WORD_F16, /* converted to f32 */
+    FXA_WORD_BF16 /* converted to f32 */
+};
+
 /* maximum number of captured tensors of a program: all arguments of a kernel, tensor maps included, must be below 4
  * KB */
 #define FXA_CUDA_TENSORS 16
 #define FXA_CUDA_SCALARS 32      /* maximum number of params of each type, float and int */
-#define FXA_CUDA_SUMS 32         /* largest PROG_GRAD_SUMS (common/score.cuh) */
+#define FXA_CUDA_SUMS 32         /* largest PROG_GRAD_SUMS (common/program_interface.cuh) */
 #define FXA_CUDA_SOFTCAP_TERMS 5 /* terms of the polynomial of tanh near 0 (common/softcap_tanh.cuh) */
 #define FXA_CUDA_HOST_VALUES                                                                                           \
     (14 + FXA_CUDA_SOFTCAP_TERMS) /* maximum number of floats that the host computes, after the params in FxaArgs.f */
@@ -53,6 +100,7 @@ struct FxaCapture {
  */
 #define FXA_CUDA_SKIP (1 << 24) /* a bit above all tile indices: 2^28 rows, in tiles of 64 or more, are 2^22 tiles */
 #define FXA_CUDA_FULL (8 * FXA_CUDA_SKIP)
+FXA_LAYOUT_ASSERT((1 << 28) / 64 <= FXA_CUDA_SKIP && FXA_CUDA_FULL >> 3 == FXA_CUDA_SKIP, "three bits of each, above");
 struct FxaTileList {
     const int *items;
     const int *counts;
@@ -62,8 +110,9 @@ struct FxaTileList {
 /*
  * A diagonal row: the floats f(b, h, q - k), a part of the score such as a relative bias. Entry `zero` + q - k belongs
  * to the pair (q, k). Rows are 16-byte aligned and zero % 4 == 3. The entries of all pairs of every tile exist, also of
- * pairs past the lengths: before `zero` a row has at least k_len entries, rounded up to a multiple of 128; after
- * `zero`, q_len entries, rounded up to a multiple of 192, plus 256.
+ * pairs past the lengths: before `zero` a row has at least k_len entries, rounded up to a multiple of
+ * FXA_DIAGONAL_KEYS; after `zero`, q_len entries, rounded up to a multiple of FXA_DIAGONAL_QUERIES, plus
+ * FXA_DIAGONAL_EXCESS.
  */
 struct FxaDiagonal {
     const float *data;
@@ -114,7 +163,7 @@ struct FxaOperand {
 };
 
 /* Source and destination of a row or key operand that fxa_operands_pack packs. from: elements of a captured tensor;
- * kind: element type, numbered in operand_of(); to = NULL: the operand is not packed */
+ * kind: FXA_WORD_SAME or another FXA_WORD; to = NULL: the operand is not packed */
 struct FxaPackedOperand {
     const void *from;
     long long b, h, s; /* strides of `from`, in elements */
@@ -125,6 +174,18 @@ struct FxaPackedOperand {
 
 struct FxaPackedOperands {
     struct FxaPackedOperand side[2]; /* row operand, key operand */
+};
+
+/* Tiles of a tile list, as fxa_tile_lists reads them. */
+struct FxaListShape {
+    int q_rows;  /* queries of a tile */
+    int k_rows;  /* keys of a tile */
+    int rows;    /* rows of the list for a (b, h) */
+    int columns; /* number of tiles that a row of the list selects from */
+    int by_key;  /* 1 = a row of the list stands for a key tile, 0 = for a query tile */
+    /* number of 64-row parts of the tile that a row of the list stands for, each with a SKIP and a FULL bit; 0 = no
+     * bits */
+    int parts;
 };
 
 /* Threads per CTA of fxa_tile_lists if it also packs row and key operands: 1024, a warp for each of the 32 list rows of
@@ -245,7 +306,7 @@ struct FxaCoordinates {
     int aligned;            /* 1 = k_len - q_len is added, so that the last query is at the last key */
 };
 
-/* An array [b, h, s, d] that common/convert.cu reads or writes; type: a fxa_dtype */
+/* An array [b, h, s, d] that common/convert.cu reads or writes; type: FXA_TYPE_F64 or another FXA_TYPE */
 struct FxaConvertArray {
     void *data;
     long long stride[4]; /* of b, h, s, d; in elements */
@@ -259,6 +320,21 @@ struct FxaConvert {
     struct FxaConvertArray to, from;
     long long size[4];
     int side, add;
+};
+
+/* Targets of the PROG_GRAD_SUMS sums: sum i is the gradient of param param[i], or if param[i] = -1, of an element of
+ * captured tensor tensor[i]. */
+struct FxaSumTargets {
+    int param[FXA_CUDA_SUMS], tensor[FXA_CUDA_SUMS];
+};
+
+/* The gradient of a captured tensor in the caller's memory. dtype: FXA_TYPE_F64 or another FXA_TYPE; add = 1: the
+ * gradient is added to the existing values */
+struct FxaGradTensor {
+    void *data;
+    long long stride[FXA_CUDA_RANK]; /* elements */
+    int size[FXA_CUDA_RANK];
+    int rank, dtype, add;
 };
 
 /* The tensor map that cuTensorMapEncodeTiled writes. */
@@ -290,5 +366,31 @@ struct FxaShape {
      * cluster */
     int parts;
 };
+
+/* Arguments that kernels take by value, and what they read from device memory. */
+FXA_LAYOUT_SIZE(FxaArgs, 2696);
+FXA_LAYOUT_OFFSET(FxaArgs, lse, 256);
+FXA_LAYOUT_OFFSET(FxaArgs, list, 448);
+FXA_LAYOUT_OFFSET(FxaArgs, tensor, 728);
+FXA_LAYOUT_OFFSET(FxaArgs, f, 2032);
+FXA_LAYOUT_OFFSET(FxaArgs, by_group, 2440);
+FXA_LAYOUT_OFFSET(FxaArgs, scalars, 2576);
+FXA_LAYOUT_OFFSET(FxaArgs, ranges, 2664);
+FXA_LAYOUT_SIZE(FxaMaps, 1280);
+FXA_LAYOUT_SIZE(FxaShape, 32);
+FXA_LAYOUT_SIZE(FxaExact, 48);
+FXA_LAYOUT_SIZE(FxaCapture, 72);
+FXA_LAYOUT_SIZE(FxaSums, 24);
+FXA_LAYOUT_SIZE(FxaPackedOperands, 128);
+FXA_LAYOUT_SIZE(FxaListShape, 24);
+FXA_LAYOUT_SIZE(FxaCoordinates, 472);
+FXA_LAYOUT_OFFSET(FxaCoordinates, q_len, 448);
+FXA_LAYOUT_SIZE(FxaConvert, 136);
+FXA_LAYOUT_OFFSET(FxaConvert, side, 128);
+FXA_LAYOUT_SIZE(FxaSumTargets, 256);
+FXA_LAYOUT_SIZE(FxaGradTensor, 80);
+FXA_LAYOUT_OFFSET(FxaGradTensor, dtype, 72);
+FXA_LAYOUT_ASSERT(sizeof(void *) != 8 || sizeof(struct FxaMaps) + sizeof(struct FxaArgs) <= 4096,
+                  "a kernel's arguments must be below 4 KB");
 
 #endif

@@ -14,7 +14,6 @@
  *                            fxa_backward_prepare. Grid (heads)
  */
 #include "common/storage.cuh"
-#include "common/tile_shape.h"
 
 namespace {
 
@@ -200,18 +199,6 @@ extern "C" __global__ void __launch_bounds__(THREADS, FXA_D <= 128 && !FXA_OUT_F
 }
 #endif
 
-/* Returns in thread 0 the sum of x over the threads of the CTA, added in a fixed order. */
-FXA_INLINE double sum_of_threads(double x)
-{
-    __shared__ double part[THREADS];
-    part[threadIdx.x] = x;
-    for (int n = THREADS / 2; n; n >>= 1) {
-        __syncthreads();
-        if (threadIdx.x < n) part[threadIdx.x] += part[threadIdx.x + n];
-    }
-    return part[0];
-}
-
 extern "C" __global__ void __launch_bounds__(THREADS) fxa_grad_sink(const __grid_constant__ FxaArgs a)
 {
     launch_begin();
@@ -221,6 +208,6 @@ extern "C" __global__ void __launch_bounds__(THREADS) fxa_grad_sink(const __grid
     double sum = 0;
     for (int i = threadIdx.x; i < a.pad_rows; i += THREADS)
         if (a.lse2[first + i] != POS_INF) sum -= (double)(exp2_fast(z - a.lse2[first + i]) * a.delta[first + i]);
-    sum = sum_of_threads(sum);
+    sum = sum_of_threads<THREADS>(sum);
     if (threadIdx.x == 0) a.grad_sink[h] = (float)sum;
 }

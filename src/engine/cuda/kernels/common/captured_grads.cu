@@ -21,50 +21,31 @@
 #include "common/convert.cuh"
 #include "common/storage.cuh"
 
-/* Targets of the PROG_GRAD_SUMS sums: sum i is the gradient of param param[i], or if param[i] = -1, of an element of
- * captured tensor tensor[i]. */
-struct SumTargets {
-    int param[FXA_CUDA_SUMS], tensor[FXA_CUDA_SUMS];
-};
+constexpr int THREADS = FXA_HELPER_THREADS;
+static_assert(FXA_CUDA_SUMS <= FXA_GRAD_PARAM_THREADS, "fxa_captured_params has a thread per sum");
 
-constexpr int CAPTURED_THREADS = 256;
-
-/* Returns in all threads the sum of x over the CTA, added in a fixed order. */
-FXA_INLINE double captured_sum(double x)
-{
-    __shared__ double part[CAPTURED_THREADS];
-    __syncthreads();
-    part[threadIdx.x] = x;
-    for (int n = CAPTURED_THREADS / 2; n; n >>= 1) {
-        __syncthreads();
-        if (threadIdx.x < n) part[threadIdx.x] += part[threadIdx.x + n];
-    }
-    __syncthreads();
-    return part[0];
-}
-
-extern "C" __global__ void __launch_bounds__(CAPTURED_THREADS)
+extern "C" __global__ void __launch_bounds__(THREADS)
     fxa_captured_totals(FxaSums from, double *totals, int rows, int n)
 {
     launch_begin();
     const int i = blockIdx.x, h = blockIdx.y, b = blockIdx.z;
     const float *data = from.data + b * from.b + h * from.h + i;
     double sum = 0;
-    for (int r = threadIdx.x; r < rows; r += CAPTURED_THREADS) sum += (double)data[(long long)r * n];
-    sum = captured_sum(sum);
+    for (int r = threadIdx.x; r < rows; r += THREADS) sum += (double)data[(long long)r * n];
+    sum = sum_of_threads<THREADS>(sum);
     if (threadIdx.x == 0) totals[((long long)b * gridDim.y + h) * n + i] = sum;
 }
 
-extern "C" __global__ void __launch_bounds__(CAPTURED_THREADS)
-    fxa_captured_sums(const __grid_constant__ FxaArgs a, const double *totals, FxaExact *params, SumTargets to)
+extern "C" __global__ void __launch_bounds__(THREADS)
+    fxa_captured_sums(const __grid_constant__ FxaArgs a, const double *totals, FxaExact *params, FxaSumTargets to)
 {
     launch_begin();
 #if PROG_GRAD_SUMS
     const int i = blockIdx.y;
-    const long long e = blockIdx.x * (long long)CAPTURED_THREADS + threadIdx.x, pairs = (long long)a.batch * a.heads;
+    const long long e = blockIdx.x * (long long)THREADS + threadIdx.x, pairs = (long long)a.batch * a.heads;
     const double total = e < pairs ? totals[e * PROG_GRAD_SUMS + i] : 0.;
     if (to.param[i] >= 0) {
-        const double sum = captured_sum(total);
+        const double sum = sum_of_threads<THREADS>(total);
         if (threadIdx.x == 0) exact_add_double(params + i, sum);
     } else if (e < pairs) {
         const long long at = Program::sum_place(a, (int)(e / a.heads), (int)(e % a.heads), i);
@@ -73,19 +54,19 @@ extern "C" __global__ void __launch_bounds__(CAPTURED_THREADS)
 #endif
 }
 
-extern "C" __global__ void fxa_captured_params(const FxaExact *from, double *params, SumTargets to, int add)
+extern "C" __global__ void fxa_captured_params(const FxaExact *from, double *params, FxaSumTargets to, int add)
 {
     launch_begin();
     const int at = threadIdx.x < FXA_CUDA_SUMS ? to.param[threadIdx.x] : -1;
     if (at >= 0) params[at] = (add ? params[at] : 0.) + exact_value(from + threadIdx.x);
 }
 
-extern "C" __global__ void __launch_bounds__(128)
+extern "C" __global__ void __launch_bounds__(FXA_GRAD_DIAGONAL_ROWS)
     fxa_captured_diagonal(const __grid_constant__ FxaArgs a, int tensor, int tiles, int size, int zero)
 {
     launch_begin();
 #if PROG_GRAD_DIAGONAL
-    const int i = blockIdx.x * 128 + threadIdx.x, h = blockIdx.y, entries = a.batch / gridDim.z;
+    const int i = blockIdx.x * FXA_GRAD_DIAGONAL_ROWS + threadIdx.x, h = blockIdx.y, entries = a.batch / gridDim.z;
     const FxaDiagonalGrad &g = a.grad_diagonal;
     if (i >= size) return;
     double sum = 0.;
@@ -103,30 +84,22 @@ extern "C" __global__ void __launch_bounds__(128)
 #endif
 }
 
-/* The gradient of a captured tensor in the caller's memory. */
-struct GradTensor {
-    void *data;
-    long long stride[FXA_CUDA_RANK];
-    int size[FXA_CUDA_RANK];
-    int rank, dtype, add; /* dtype: a fxa_dtype */
-};
-
-FXA_INLINE double grad_load(const GradTensor &t, long long at)
+FXA_INLINE double grad_load(const FxaGradTensor &t, long long at)
 {
     return convert_load(FxaConvertArray{t.data, {}, t.dtype}, at);
 }
 
-FXA_INLINE void grad_store(const GradTensor &t, long long at, double x)
+FXA_INLINE void grad_store(const FxaGradTensor &t, long long at, double x)
 {
     convert_store(FxaConvertArray{t.data, {}, t.dtype}, at, x);
 }
 
-extern "C" __global__ void __launch_bounds__(CAPTURED_THREADS)
-    fxa_captured_store(const float *from, const __grid_constant__ GradTensor to, long long count, int exact)
+extern "C" __global__ void __launch_bounds__(THREADS)
+    fxa_captured_store(const float *from, const __grid_constant__ FxaGradTensor to, long long count, int exact)
 {
     launch_begin();
-    const long long step = (long long)gridDim.x * CAPTURED_THREADS;
-    for (long long i = blockIdx.x * (long long)CAPTURED_THREADS + threadIdx.x; i < count; i += step) {
+    const long long step = (long long)gridDim.x * THREADS;
+    for (long long i = blockIdx.x * (long long)THREADS + threadIdx.x; i < count; i += step) {
         long long at = 0, rest = i;
         for (int d = to.rank - 1; d >= 0; d--) {
             at += rest % to.size[d] * to.stride[d];
@@ -137,13 +110,13 @@ extern "C" __global__ void __launch_bounds__(CAPTURED_THREADS)
     }
 }
 
-extern "C" __global__ void __launch_bounds__(CAPTURED_THREADS)
-    fxa_captured_dense(const __grid_constant__ FxaArgs a, const __grid_constant__ GradTensor to, int by_b, int by_h,
+extern "C" __global__ void __launch_bounds__(THREADS)
+    fxa_captured_dense(const __grid_constant__ FxaArgs a, const __grid_constant__ FxaGradTensor to, int by_b, int by_h,
                        long long count)
 {
     launch_begin();
-    const long long step = (long long)gridDim.x * CAPTURED_THREADS;
-    for (long long i = blockIdx.x * (long long)CAPTURED_THREADS + threadIdx.x; i < count; i += step) {
+    const long long step = (long long)gridDim.x * THREADS;
+    for (long long i = blockIdx.x * (long long)THREADS + threadIdx.x; i < count; i += step) {
         int index[FXA_CUDA_RANK];
         long long at = 0, rest = i;
         for (int d = to.rank - 1; d >= 0; d--) {

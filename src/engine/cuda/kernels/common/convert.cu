@@ -14,7 +14,7 @@
 
 namespace {
 
-constexpr int THREADS = 256;
+constexpr int THREADS = FXA_HELPER_THREADS;
 
 /* The indices (b, s) of a row in memory, also in packed tensors, and `written`: true if the kernel must write the
  * row. */

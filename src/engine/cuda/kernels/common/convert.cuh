@@ -10,9 +10,6 @@
 
 namespace {
 
-/* Values of fxa_dtype in the public header. */
-enum { CONVERT_F64 = 1, CONVERT_F32 = 2, CONVERT_F16 = 3, CONVERT_BF16 = 4, CONVERT_E4M3 = 11, CONVERT_E5M2 = 12 };
-
 /* Converts an E4M3 element to f32. Exponent and fraction bits all set are NaN; there are no infinities. */
 FXA_INLINE float from_e4m3(u32 x)
 {
@@ -44,11 +41,11 @@ FXA_INLINE u8 to_byte(float x, int fraction, int bias, float least, float larges
 FXA_INLINE double convert_load(const FxaConvertArray &t, long long at)
 {
     switch (t.type) {
-    case CONVERT_F64: return ((const double *)t.data)[at];
-    case CONVERT_F32: return (double)((const float *)t.data)[at];
-    case CONVERT_F16: return (double)from_half(((const u16 *)t.data)[at]);
-    case CONVERT_BF16: return (double)__int_as_float((int)((u32)((const u16 *)t.data)[at] << 16));
-    case CONVERT_E4M3: return (double)from_e4m3(((const u8 *)t.data)[at]);
+    case FXA_TYPE_F64: return ((const double *)t.data)[at];
+    case FXA_TYPE_F32: return (double)((const float *)t.data)[at];
+    case FXA_TYPE_F16: return (double)from_half(((const u16 *)t.data)[at]);
+    case FXA_TYPE_BF16: return (double)__int_as_float((int)((u32)((const u16 *)t.data)[at] << 16));
+    case FXA_TYPE_E4M3: return (double)from_e4m3(((const u8 *)t.data)[at]);
     default: return (double)from_half((u16)(((const u8 *)t.data)[at] << 8));
     }
 }
@@ -56,11 +53,11 @@ FXA_INLINE double convert_load(const FxaConvertArray &t, long long at)
 FXA_INLINE void convert_store(const FxaConvertArray &t, long long at, double x)
 {
     switch (t.type) {
-    case CONVERT_F64: ((double *)t.data)[at] = x; break;
-    case CONVERT_F32: ((float *)t.data)[at] = (float)x; break;
-    case CONVERT_F16: ((u16 *)t.data)[at] = to_half(round_to_odd(x)); break;
-    case CONVERT_BF16: ((u16 *)t.data)[at] = to_bfloat(round_to_odd(x)); break;
-    case CONVERT_E4M3: ((u8 *)t.data)[at] = to_byte(round_to_odd(x), 3, 7, 0x1p-6f, 448.f, 0x7e, 0x7f); break;
+    case FXA_TYPE_F64: ((double *)t.data)[at] = x; break;
+    case FXA_TYPE_F32: ((float *)t.data)[at] = (float)x; break;
+    case FXA_TYPE_F16: ((u16 *)t.data)[at] = to_half(round_to_odd(x)); break;
+    case FXA_TYPE_BF16: ((u16 *)t.data)[at] = to_bfloat(round_to_odd(x)); break;
+    case FXA_TYPE_E4M3: ((u8 *)t.data)[at] = to_byte(round_to_odd(x), 3, 7, 0x1p-6f, 448.f, 0x7e, 0x7f); break;
     default: ((u8 *)t.data)[at] = to_byte(round_to_odd(x), 2, 15, 0x1p-14f, 57344.f, 0x7b, 0x7e); break;
     }
 }

@@ -7,11 +7,12 @@
  */
 #include "common/score.cuh"
 
-extern "C" __global__ void __launch_bounds__(256)
+extern "C" __global__ void __launch_bounds__(FXA_HELPER_THREADS)
     fxa_diagonal_fill(const __grid_constant__ FxaArgs a, float *to, long long pitch, int zero)
 {
     launch_next();
-    const long long i = blockIdx.x * 256ll + threadIdx.x, row = (long long)blockIdx.z * gridDim.y + blockIdx.y;
+    const long long i = blockIdx.x * (long long)FXA_HELPER_THREADS + threadIdx.x;
+    const long long row = (long long)blockIdx.z * gridDim.y + blockIdx.y;
 #if PROG_DIAGONAL
     if (i < pitch) to[row * pitch + i] = Program::diagonal(a, blockIdx.z, blockIdx.y, (int)i - zero);
 #endif

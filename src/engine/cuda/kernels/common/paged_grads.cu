@@ -22,7 +22,7 @@
 
 namespace {
 
-constexpr int THREADS = 256;
+constexpr int THREADS = FXA_HELPER_THREADS;
 
 FXA_INLINE long long pages_first()
 {

@@ -1,12 +1,13 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
  * Helpers of all kernels: the start of a launch, exp2 on the FMA units, negated Q or K, the swizzled layout of tiles in
- * shared memory, reductions over the lanes of a row.
+ * shared memory, sums over the lanes of a row and over the threads of a CTA.
  */
 #ifndef FXA_CUDA_COMMON_SWIZZLE_CUH
 #define FXA_CUDA_COMMON_SWIZZLE_CUH
 
 #include "common/ptx.cuh"
+#include "common/tile_shape.h"
 
 /* Waits for the previous launches; a kernel calls it before its first access to device memory. A kernel that calls
  * launch_wait() at its end instead must not read what an earlier launch of the run writes, nor write what an earlier
@@ -54,18 +55,13 @@ FXA_INLINE void negate_tile(const FxaArgs &a, u32 from, int bytes, int thread, i
  * Tiles of 16-bit elements in shared memory are stored as blocks of 64 columns. Each block is `rows` rows of 128 bytes,
  * whose 16-byte chunks are permuted depending on the row: the layout that TMA writes with its 128-byte swizzle and
  * wgmma reads. A tile's address is a multiple of 1024 bytes. `chunk` counts groups of 8 columns from the tile's first
- * column. The columns are padded to a multiple of 64 (stored_columns()); columns past the tensor's head dim are 0.
+ * column. The columns are padded to a multiple of 64 (fxa_stored_columns()); columns past the tensor's head dim are 0.
  *
  *     row 0   | 0 | 1 | 2 | 3 | 4 | 5 | 6 | 7 |     128 bytes: chunk stored at each place
  *     row 1   | 1 | 0 | 3 | 2 | 5 | 4 | 7 | 6 |
  *     row 2   | 2 | 3 | 0 | 1 | 6 | 7 | 4 | 5 |     chunk ^ (row & 7)
  */
-constexpr int stored_columns(int d)
-{
-    return (d + 63) / 64 * 64;
-}
-
-constexpr int D_STORED = stored_columns(FXA_D), DV_STORED = stored_columns(FXA_DV);
+constexpr int D_STORED = fxa_stored_columns(FXA_D), DV_STORED = fxa_stored_columns(FXA_DV);
 
 template <int rows> FXA_INLINE u32 swizzled(u32 tile, int row, int chunk)
 {
@@ -83,6 +79,19 @@ FXA_INLINE float quad_max(float x)
 {
     x = fmaxf(x, __shfl_xor_sync(~0u, x, 1));
     return fmaxf(x, __shfl_xor_sync(~0u, x, 2));
+}
+
+/* Returns in thread 0 the sum of x over the threads of the CTA, added in a fixed order. May be called once. */
+template <int threads> FXA_INLINE double sum_of_threads(double x)
+{
+    static_assert((threads & (threads - 1)) == 0, "halves of a power of two");
+    __shared__ double part[threads];
+    part[threadIdx.x] = x;
+    for (int n = threads / 2; n; n >>= 1) {
+        __syncthreads();
+        if (threadIdx.x < n) part[threadIdx.x] += part[threadIdx.x + n];
+    }
+    return part[0];
 }
 
 #endif

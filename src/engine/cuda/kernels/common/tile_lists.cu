@@ -21,17 +21,12 @@
 
 namespace {
 
-constexpr int WARPS = 8;
+constexpr int WARPS = FXA_LIST_WARPS;
+static_assert(32 * WARPS == FXA_HELPER_THREADS, "a warp per row");
+static_assert(FXA_RANGE_ROWS == 64, "a lane has two words of a range");
 constexpr int TOGETHER = PROG_PACK_OPERANDS ? FXA_CUDA_LIST_THREADS(FXA_VARLEN) : 32 * WARPS;
 
-/* Shape of a tile list. Tiles have q_rows queries and k_rows keys. by_key = 1: a list row stands for a key tile and
- * lists query tiles; 0: the reverse. parts: number of 64-row parts of the tile that a list row stands for; each part
- * has an FXA_CUDA_SKIP and an FXA_CUDA_FULL bit. 0 = no bits */
-struct ListShape {
-    int q_rows, k_rows, rows, columns, by_key, parts;
-};
-
-FXA_INLINE int class_of(const FxaArgs &a, const ListShape &cut, int b, int h, int row, int column)
+FXA_INLINE int class_of(const FxaArgs &a, const FxaListShape &cut, int b, int h, int row, int column)
 {
     const int q_len = q_length(a, b), k_len = k_length(a, b);
     const int q0 = (cut.by_key ? column : row) * cut.q_rows, k0 = (cut.by_key ? row : column) * cut.k_rows;
@@ -44,7 +39,7 @@ FXA_INLINE int class_of(const FxaArgs &a, const ListShape &cut, int b, int h, in
 
 /* Returns the SKIP and FULL bits of a partial tile, two for each 64-row part (FxaTileList). A part without queries has
  * both bits. */
-FXA_INLINE int classes_of_parts(const FxaArgs &a, const ListShape &cut, int b, int h, int row, int column)
+FXA_INLINE int classes_of_parts(const FxaArgs &a, const FxaListShape &cut, int b, int h, int row, int column)
 {
     const int q_len = q_length(a, b), k_len = k_length(a, b);
     int out = 0;
@@ -77,21 +72,20 @@ struct TileRange {
     FXA_INLINE bool is_run() const { return last - first + 1 == count; }
 };
 
-/* Returns element `at` of a captured tensor as a 32-bit word. kind is the element type: 1 = 32-bit words, unchanged; 2
- * = i64, saturated to 32 bits; 3 to 6 = i16, i8, u8, bool; 7 and 8 = f16 and bf16, converted to f32. */
+/* Returns element `at` of a captured tensor as a 32-bit word. kind: FXA_WORD_SAME or another FXA_WORD */
 FXA_INLINE int operand_of(const void *from, int kind, long long at)
 {
     switch (kind) {
-    case 2: {
+    case FXA_WORD_I64: {
         const long long x = ((const long long *)from)[at], smallest = -2147483648ll, largest = 2147483647ll;
         return (int)(x < smallest ? smallest : x > largest ? largest : x);
     }
-    case 3: return ((const short *)from)[at];
-    case 4: return ((const signed char *)from)[at];
-    case 5: return ((const u8 *)from)[at];
-    case 6: return ((const u8 *)from)[at] != 0;
-    case 7: return __float_as_int(from_half(((const u16 *)from)[at]));
-    case 8: return ((const u16 *)from)[at] << 16;
+    case FXA_WORD_I16: return ((const short *)from)[at];
+    case FXA_WORD_I8: return ((const signed char *)from)[at];
+    case FXA_WORD_U8: return ((const u8 *)from)[at];
+    case FXA_WORD_BOOL: return ((const u8 *)from)[at] != 0;
+    case FXA_WORD_F16: return __float_as_int(from_half(((const u16 *)from)[at]));
+    case FXA_WORD_BF16: return ((const u16 *)from)[at] << 16;
     default: return ((const int *)from)[at];
     }
 }
@@ -125,7 +119,7 @@ FXA_INLINE void pack_operands(const FxaPackedOperand &w, int b, int h, long long
             i[j] = (first + j / 2 * step) * 64 + j % 2 * 32 + (int)(threadIdx.x % 32);
             x[j] = 0;
         }
-        if (w.kind == 1 && w.length > 0) {
+        if (w.kind == FXA_WORD_SAME && w.length > 0) {
 #pragma unroll
             for (int j = 0; j < 4; j++) x[j] = ((const int *)w.from)[from + min(i[j], w.length - 1) * w.s];
         } else {
@@ -177,7 +171,7 @@ extern "C" __global__ void __launch_bounds__(32 * WARPS)
 /* Writes a row of the tile list in two passes: the first pass counts the partial and full tiles, the second stores
  * their indices, partial tiles first. The classes of the first 1024 tiles are kept in registers between the passes,
  * because computing them takes most of the time. */
-FXA_INLINE void write_row(const FxaArgs &a, const ListShape &cut, int *items, int *counts, long long pitch, int b,
+FXA_INLINE void write_row(const FxaArgs &a, const FxaListShape &cut, int *items, int *counts, long long pitch, int b,
                           int h, int row)
 {
     const int lane = threadIdx.x % 32;
@@ -224,7 +218,7 @@ FXA_INLINE void write_row(const FxaArgs &a, const ListShape &cut, int *items, in
  * operands that the mask reads, which saves a launch; it reads the packed operands from global memory, as other kernels
  * do. */
 extern "C" __global__ void __launch_bounds__(TOGETHER, 1)
-    fxa_tile_lists(const __grid_constant__ FxaArgs a, ListShape cut, int *items, int *counts, long long pitch,
+    fxa_tile_lists(const __grid_constant__ FxaArgs a, FxaListShape cut, int *items, int *counts, long long pitch,
                    const __grid_constant__ FxaPackedOperands packed)
 {
     const int warp = threadIdx.x / 32, warps = blockDim.x / 32, h = blockIdx.y, b = blockIdx.z;

@@ -75,7 +75,8 @@ struct WorkTile {
 struct TileSlot {
     u32 at;
 
-    static constexpr int bytes = 48;
+    static constexpr int bytes = FXA_SHAPE_SLOT;
+    static_assert(bytes >= 9 * 4 && bytes % 16 == 0, "nine words");
 
     FXA_INLINE void put(int tile, const WorkTile &w, int partial, int total) const
     {

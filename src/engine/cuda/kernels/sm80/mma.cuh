@@ -54,9 +54,9 @@ struct KeyRows : TileRows {
     }
 };
 
-/* Copies a tile of `rows` rows and stored_columns(columns) columns from rows of d elements, by `threads` threads; rows
- * from `limit` on and columns from d on become 0. All rows of a block of 64 columns are copied before the next block,
- * so that every thread copies the same chunk (8 columns) of each row. */
+/* Copies a tile of `rows` rows and fxa_stored_columns(columns) columns from rows of d elements, by `threads` threads;
+ * rows from `limit` on and columns from d on become 0. All rows of a block of 64 columns are copied before the next
+ * block, so that every thread copies the same chunk (8 columns) of each row. */
 template <int rows, int columns, int threads, class Source>
 FXA_INLINE void copy_tile(u32 to, const Source &from, int limit, int d, int thread)
 {

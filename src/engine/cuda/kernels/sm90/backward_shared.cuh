@@ -34,7 +34,7 @@ static_assert(!PROG_USER_BACKWARD, "kernels of sm90 do not call user_backward()"
 constexpr FxaTileShape TILE = fxa_backward_sm90(TRAITS);
 /* BK: keys of a tile; BQ: queries of a block */
 constexpr int BK = TILE.launch.k_rows, BQ = TILE.launch.q_rows, THREADS = TILE.launch.threads;
-constexpr bool SMALL = FXA_D <= 64 && FXA_DV <= 64;
+constexpr bool SMALL = fxa_is_small(TRAITS);
 /* True if the gradients of captured tensors need the scores. probabilities() then computes these gradients, for which
  * it needs dP, before it replaces the scores by P * derivative. */
 constexpr bool GRADS_READ_SCORE = PROG_DERIVATIVE && (PROG_GRAD_SUMS || PROG_GRAD_SCATTER);
@@ -54,8 +54,7 @@ constexpr bool WITH_DQ = !FXA_SEPARATE_DQ;
  * because the round trip of a flag then takes longer than a block. */
 constexpr bool FIRST_PARTIAL_STORES = TILE.first_share_stores;
 constexpr bool ORDERED_DQ = FXA_DQ_ORDERED;
-static_assert(!ORDERED_DQ || (WITH_DQ && !PROG_MASK && !FXA_VARLEN), "ordered dQ: every key tile has every block");
-static_assert(!ORDERED_DQ || !PROG_GRAD_DIAGONAL, "the second warp that reduces ordered dQ sums diagonals");
+static_assert(!ORDERED_DQ || !FIRST_PARTIAL_STORES, "ordered dQ counts in FxaArgs.first_share");
 constexpr bool WITH_DS = WITH_DQ || PROG_GRAD_DENSE || PROG_GRAD_DIAGONAL; /* true if dS passes through shared memory */
 constexpr int K_BYTES = BK * D_STORED * 2, V_BYTES = BK * DV_STORED * 2, DS_BYTES = BQ * BK * 2;
 constexpr int Q_BYTES = BQ * D_STORED * 2, DO_BYTES = BQ * DV_STORED * 2;
@@ -77,7 +76,10 @@ constexpr int Q_OPERAND_BYTES = PROG_OPERANDS ? BQ * 4 : 0, K_OPERAND_BYTES = PR
  * consumer warpgroup; BAR_DQ_SECOND is the full barrier of the second of the reducing warps. */
 enum { BAR_DS = 1, BAR_END = 2, BAR_DQ_EMPTY = 3, BAR_DQ_FULL = 5, BAR_DENSE = 7, BAR_CLEAR = 9, BAR_KEYS = 11 };
 enum { BAR_DQ_SECOND = 12 };
-static_assert(FXA_D <= 128 && FXA_DV <= 128, "sm90/backward_wide.cu is for wider heads");
+static_assert(!fxa_is_wide(TRAITS), "sm90/backward_wide.cu is for wider heads");
+static_assert(BK == 2 * 64 && FXA_PAD_ROWS % BQ == 0 && BQ % FXA_DQ_SHARE_ROWS == 0, "64 keys of a warpgroup; blocks");
+static_assert(DQ_REDUCED_BYTES[1] >= 0 && DQ_REDUCED_BYTES[1] <= DQ_BYTES && DQ_REDUCED_BYTES[1] % 16 == 0, "dQ");
+static_assert(BQ == 128 ? DQ_COLUMNS == FXA_D : 2 * DQ_COLUMNS >= FXA_D, "two warpgroups compute all columns of dQ");
 
 /* True if a warpgroup skips query blocks that attend to none of its own 64 keys (FXA_CUDA_SKIP bits of FxaTileList).
  * With causal masks and documents the first block of every key tile is such a block for one warpgroup. At head dim 64

@@ -33,7 +33,7 @@ namespace {
 
 constexpr FxaTileShape TILE = fxa_forward_sm90(TRAITS);
 static_assert(TILE.fits, "the host chooses another kernel");
-constexpr bool SMALL = FXA_D <= 64 && FXA_DV <= 64;
+constexpr bool SMALL = fxa_is_small(TRAITS);
 constexpr int GROUPS = TILE.groups; /* consumer warpgroups */
 /* Ping-pong scheduling: the products of the consumer warpgroups alternate, which is faster at head dim 64 and slower at
  * head dim 128. Masked steps do not alternate, because some warpgroups skip tiles and the others would wait for the

@@ -27,7 +27,8 @@ constexpr u64 L2_EVICT_LAST = 0x14F0000000000000ull;   /* L2 hint for data that 
 template <int stages> struct Ring {
     u32 at;
 
-    static constexpr int bytes = 16 * stages;
+    static constexpr int bytes = FXA_SHAPE_BARRIER * stages;
+    static_assert(FXA_SHAPE_BARRIER == 16 && stages > 0, "two barriers of 8 bytes per buffer");
 
     FXA_INLINE u32 full(u32 i) const { return at + 16 * (i % stages); }
     FXA_INLINE u32 empty(u32 i) const { return at + 16 * (i % stages) + 8; }
@@ -66,12 +67,13 @@ struct TmaRows {
     }
 };
 
-/* Loads a tile of `rows` rows with stored_columns(columns) columns, in boxes of 64 columns. */
+/* Loads a tile of `rows` rows with fxa_stored_columns(columns) columns, in boxes of 64 columns. */
 template <int rows, int columns>
 FXA_INLINE void tma_load_tile(u32 to, const FxaMap *map, u32 barrier, const TmaRows &at, u64 cache)
 {
 #pragma unroll
-    for (int c = 0; c < columns; c += 64) tma_load(to + c * rows * 2, map, barrier, c, at.s, at.h, at.b, cache);
+    for (int c = 0; c < columns; c += FXA_BOX_COLUMNS)
+        tma_load(to + c * rows * 2, map, barrier, c, at.s, at.h, at.b, cache);
 }
 
 /* Loads a tile of K or V from key `row` of batch entry b: one box per 64 columns, and per page where K and V are
