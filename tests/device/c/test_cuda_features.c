@@ -238,8 +238,8 @@ static const feature tensors = {
 TEST(many_tensors) { feature_check(&tensors); }
 
 /* Programs that take so much work per pair that kernels evaluate them out of line (PROG_OUT_OF_LINE of
- * common/score.cuh): the value with its derivative, the mask, sums, scattered gradients, a backward program. Also
- * arguments of sin and cos beyond the range that is evaluated inline. */
+ * common/program_interface.cuh): the value with its derivative, the mask, sums, scattered gradients, a backward
+ * program. Also arguments of sin and cos beyond the range that is evaluated inline. */
 static const char weighty[] =
     "param a : float\ntensor t : f32[1]\ntensor u : f32[1]\n"
     "let x = 0.1 * a * score + t[h]\n"

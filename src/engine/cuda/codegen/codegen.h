@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
  * Generates program.cuh, the text of a score program, from a problem. The interface that the text implements is
- * described in kernels/common/score.cuh. codegen/generate.c runs the passes, each in a file of its own.
+ * described in kernels/common/program_interface.cuh. codegen/generate.c runs the passes, each in a file of its own.
  *
  *   rewritten program   score = (product of Q and K) * scale. Constants are params, so the text does not depend on
  *                       constants; divisions by uniform values are products; the uniform factors of a product are

@@ -50,7 +50,8 @@ static const struct generate_pass {
 };
 enum { GENERATE_PASSES = sizeof generate_passes / sizeof *generate_passes, GENERATE_FROM_CONFIG = 6 };
 
-/* Asserts that the switches of the text require and exclude each other as the macros in common/score.cuh do. */
+/* Asserts that the switches of the text require and exclude each other as the macros in common/program_interface.cuh
+ * do. */
 static void generate_check_switches(const cuda_work *w) {
     const struct FxaTraits *s = &w->c->switches;
     bool of_value = s->value || s->derivative || s->user_backward, added = s->grad_sums || s->grad_scatter;

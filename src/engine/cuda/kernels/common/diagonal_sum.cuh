@@ -6,7 +6,7 @@
 #ifndef FXA_CUDA_COMMON_DIAGONAL_SUM_CUH
 #define FXA_CUDA_COMMON_DIAGONAL_SUM_CUH
 
-#include "common/score.cuh"
+#include "common/program_interface.cuh"
 
 #if PROG_GRAD_DIAGONAL_EXACT
 typedef FxaExact DiagonalSum;

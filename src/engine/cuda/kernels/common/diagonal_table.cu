@@ -5,7 +5,7 @@
  * fxa_diagonal_fill tabulates the program's diagonal() into the rows of an FxaDiagonal. Grid (pitch / 256 rounded up,
  * heads or 1, batch or 1).
  */
-#include "common/score.cuh"
+#include "common/program_interface.cuh"
 
 extern "C" __global__ void __launch_bounds__(FXA_HELPER_THREADS)
     fxa_diagonal_fill(const __grid_constant__ FxaArgs a, float *to, long long pitch, int zero)

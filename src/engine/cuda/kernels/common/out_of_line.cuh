@@ -1,9 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
  * Calls of a program's functions for pairs: inlined for every pair of a thread, or out of line if they are expensive
- * (PROG_OUT_OF_LINE of common/score.cuh). A thread has 16 to 64 pairs, and a kernel has two or three unrolled loops
- * over them. Three sines of CUDA's library are 60,000 instructions and take a minute to compile inlined, but 6,600
- * instructions and three seconds out of line.
+ * (PROG_OUT_OF_LINE of common/program_interface.cuh). A thread has 16 to 64 pairs, and a kernel has two or three
+ * unrolled loops over them. Three sines of CUDA's library are 60,000 instructions and take a minute to compile inlined,
+ * but 6,600 instructions and three seconds out of line.
  *
  * Operands are passed by value: references would force them into local memory, while values are passed in registers, at
  * three to eight instructions per call. Out of line, values that depend on the row or the key alone are computed again
@@ -12,6 +12,8 @@
  */
 #ifndef FXA_CUDA_COMMON_OUT_OF_LINE_CUH
 #define FXA_CUDA_COMMON_OUT_OF_LINE_CUH
+
+#include "common/program_interface.cuh"
 
 #define FXA_NOINLINE static __device__ __noinline__
 #if PROG_OUT_OF_LINE & 1

@@ -2,7 +2,7 @@
  *
  * Softmax epilogue of a row, with the same operations in every forward kernel: the row's largest score, its LSE and the
  * factor of its output. Scores here are values s with new score * log2(e) = s * unit, where unit is the uniform factor
- * Program::unit() of all scores (common/score.cuh).
+ * Program::unit() of all scores (common/program_interface.cuh).
  */
 #ifndef FXA_CUDA_COMMON_SOFTMAX_EPILOGUE_CUH
 #define FXA_CUDA_COMMON_SOFTMAX_EPILOGUE_CUH

@@ -17,7 +17,7 @@
  * tiles of a row do not fit, the full tiles are stored as one range if they are contiguous, as with causal masks,
  * windows and documents; otherwise the row stands for all tiles from the first to the last, all of them partial.
  */
-#include "common/score.cuh"
+#include "common/program_interface.cuh"
 
 namespace {
 

@@ -54,7 +54,7 @@ FXA_SHAPE_FN int fxa_is_wide(struct FxaTraits t) { return t.d > 128 || t.dv > 12
 /* ---- sm90 -------------------------------------------------------------------------------------------------------- */
 
 /* Returns the bytes of the forward's buffers in shared memory: Q (O replaces it), K, V, and the inputs of the score
- * program (common/score.cuh): tiles of the dense tensor, entries of the diagonal row, row and key operands. */
+ * program: tiles of the dense tensor, entries of the diagonal row, row and key operands. */
 FXA_SHAPE_FN int fxa_forward_sm90_buffers(struct FxaTraits t, struct FxaTileShape s, int keys, int q_buffers) {
     int rows = s.launch.q_rows, room = fxa_tile_bytes(rows, t.d > t.dv ? t.d : t.dv);
     int bytes = q_buffers * room + s.stages * (fxa_tile_bytes(keys, t.d) + fxa_tile_bytes(keys, t.dv));
@@ -123,8 +123,8 @@ FXA_SHAPE_FN struct FxaTileShape fxa_backward_sm90(struct FxaTraits t) {
 
 /* Returns true if shared memory suffices for a backward of sm90 that computes dQ in the same kernel: K and V tiles of
  * 128 keys, two stages each of Q and dO blocks of 64 queries, of dS and of tiles of the dense tensor, and the buffers
- * of dQ. Without a dense tensor (common/score.cuh) they always fit. At head dim 128, a dense tensor leaves no space for
- * row and key operands. */
+ * of dQ. Without a dense tensor they always fit. At head dim 128, a dense tensor leaves no space for row and key
+ * operands. */
 FXA_SHAPE_FN int fxa_fused_dq_fits(struct FxaTraits t) {
     int columns = fxa_stored_columns(t.d) + fxa_stored_columns(t.dv), pairs = 64 * 128 * 2;
     int bytes = (128 + 2 * 64) * columns * 2 + 4 * pairs + 2 * 64 * (t.d > 64 ? 64 : 32) * 4 + 2 * 2 * 64 * 4;

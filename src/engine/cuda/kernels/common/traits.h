@@ -5,8 +5,8 @@
  * a new setting is a new line here. The file is C11 and CUDA.
  *
  *   FXA_SETTINGS  what the host chooses for a problem. Every kernel is compiled with -DMACRO=value for each of them.
- *   FXA_SWITCHES  what the text of the score program defines (common/score.cuh describes them); the others have
- *                 their default.
+ *   FXA_SWITCHES  what the text of the score program defines (common/program_interface.cuh describes them); the others
+ *                 have their default.
  *
  * A line is X(member, macro, default, meaning). Values are ints. Without a host, scripts of tests take the default.
  */

@@ -10,8 +10,9 @@
  * Mainloop: SimtGradients::compute, then products of P and dS through shared memory (struct Scratch).
  * Epilogue: gradients from registers.
  */
-#define FXA_KEY_LANES 15 /* bits of the lane number that select the keys of a lane (common/score.cuh) */
+#define FXA_KEY_LANES 15 /* bits of the lane number that select the keys of a lane (common/program_interface.cuh) */
 #include "common/backward_tile.cuh"
+#include "common/pair_gradients.cuh"
 #include "common/tile_scheduler.cuh"
 #include "simt/tiles.cuh"
 

@@ -18,7 +18,7 @@
 #include "common/backward_tile.cuh"
 #include "common/dropout.cuh"
 #include "common/operand_loads.cuh"
-#include "common/score.cuh"
+#include "common/pair_gradients.cuh"
 
 namespace {
 

@@ -25,7 +25,7 @@
 
 #include "common/backward_tile.cuh"
 #include "sm90/pipeline.cuh"
-#include "common/score.cuh"
+#include "common/pair_gradients.cuh"
 #include "sm90/wgmma.cuh"
 
 namespace {

@@ -19,7 +19,7 @@
 
 #include "sm90/pipeline.cuh"
 #include "common/tile_scheduler.cuh"
-#include "common/score.cuh"
+#include "common/pair_gradients.cuh"
 #include "sm90/wgmma.cuh"
 
 namespace {

@@ -1,0 +1,77 @@
+/* SPDX-License-Identifier: Apache-2.0
+ *
+ * Gradients of pairs in the backward kernels: dS from a weight and its derivative, and what dS adds to the gradients of
+ * captured tensors and params.
+ */
+#ifndef FXA_CUDA_COMMON_PAIR_GRADIENTS_CUH
+#define FXA_CUDA_COMMON_PAIR_GRADIENTS_CUH
+
+#include "common/score.cuh"
+
+/* dS = weight * derivative * rest, with rest = dP - delta, is computed in two steps: times_derivative() returns weight
+ * * derivative, and times_rest() returns this product times rest. If the derivative may be infinite or NaN
+ * (PROG_DERIVATIVE 2), a weight or rest of 0 returns 0. */
+FXA_INLINE float times_derivative(float weight, float derivative)
+{
+    return PROG_DERIVATIVE == 2 && weight == 0.f ? 0.f : weight * derivative;
+}
+
+FXA_INLINE float times_rest(float product, float rest)
+{
+    return PROG_DERIVATIVE == 2 && rest == 0.f ? 0.f : product * rest;
+}
+
+/* Returns the gradient of the scaled score: user_backward() of ds, the gradient of the new score, if the program has a
+ * user-written backward, otherwise ds. */
+FXA_INLINE float user_gradient(const Program &program, const FxaArgs &a, float s, const Pair &pair, float ds)
+{
+#if PROG_USER_BACKWARD
+    return ds == 0.f ? 0.f : call_user_backward(program, a, s, pair, ds);
+#else
+    return ds;
+#endif
+}
+
+/* Gradients of params and captured tensors, to which a thread adds pair by pair: in the registers `sums`
+ * (PROG_GRAD_SUMS), and by atomics of scatter() (PROG_GRAD_SCATTER). */
+struct PairGradients {
+    float sums[PROG_GRAD_SUMS ? PROG_GRAD_SUMS : 1];
+
+    FXA_INLINE void clear()
+    {
+        for (int i = 0; i < PROG_GRAD_SUMS; i++) sums[i] = 0.f;
+    }
+
+    /* Adds the terms of a pair to the gradients. ds: gradient of the pair's new score (the result of the score
+     * program). Pairs with ds = 0 add nothing, because their partial derivatives (partials()) may be infinite or
+     * NaN. */
+    FXA_INLINE void add(Program &program, const FxaArgs &a, int b, int h, float s, const Pair &pair, float ds)
+    {
+#if PROG_GRAD_SUMS
+        const Partials g = call_partials(program, a, s, pair);
+#pragma unroll
+        for (int i = 0; i < PROG_GRAD_SUMS; i++) sums[i] = ds == 0.f ? sums[i] : __fmaf_rn(ds, g.of[i], sums[i]);
+#endif
+#if PROG_GRAD_SCATTER
+        if (__any_sync(~0u, ds != 0.f)) call_scatter(program, a, b, h, s, pair, ds);
+        keep_order(); /* one pair after the other: the addresses of all pairs at once take too many registers */
+#endif
+    }
+
+    /* Adds `sums` over the lanes of the warp and stores the results in FxaArgs.sums; all lanes of the warp call this
+     * function. row: key tile * FxaShape.sum_rows + warp */
+    FXA_INLINE void store(const FxaArgs &a, int b, int h, int row) const
+    {
+#if PROG_GRAD_SUMS
+#pragma unroll
+        for (int i = 0; i < PROG_GRAD_SUMS; i++) {
+            float all = sums[i];
+#pragma unroll
+            for (int x = 16; x; x >>= 1) all += __shfl_xor_sync(~0u, all, x);
+            if ((threadIdx.x & 31) == 0) a.sums.data[b * a.sums.b + h * a.sums.h + row * PROG_GRAD_SUMS + i] = all;
+        }
+#endif
+    }
+};
+
+#endif
