@@ -14,7 +14,7 @@ extern "C" __global__ void fxa_tanh(ARGUMENTS)
     const float *terms = (const float *)in, *from = terms + 8;
     for (int i = blockIdx.x * blockDim.x + threadIdx.x; i < n; i += gridDim.x * blockDim.x) {
         const float x = from[i];
-        out[i] = __float_as_int(way && fabsf(x) < TANH_NEAR ? score_softcap_series(x, terms) : score_tanh(x));
+        out[i] = __float_as_int(way && fabsf(x) < TANH_MAX_SERIES ? score_softcap_series(x, terms) : score_tanh(x));
     }
 }
 

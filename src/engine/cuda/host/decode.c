@@ -12,21 +12,21 @@
 /* Limits and measured ratios by which the keys of a (b, KV head) are divided into splits, and splits are grouped into
  * work items, one per CTA at a time. */
 enum {
-    DECODE_PIECE = 8,   /* minimum tiles of a split, if there are more than DECODE_FEW splits */
-    DECODE_KEYS = 512,  /* minimum keys of a split, if there are at most DECODE_FEW splits */
-    DECODE_FEW = 8,     /* maximum number of splits with as few as DECODE_KEYS keys */
-    DECODE_ALONE = 16,  /* minimum tiles of a split if each split is a work item */
-    DECODE_TAIL = 6,    /* work items of the last round are halved if they occupy more than 1/6 of multiprocessors */
-    DECODE_EVEN = 5,    /* work items of the last round are halved if they occupy less than 3/5 of multiprocessors */
-    DECODE_ROUNDS = 4,  /* minimum work items per multiprocessor if batch entries have different lengths */
-    DECODE_END = 128,   /* KB that a multiprocessor could read in the time that the end of a work item takes */
-    DECODE_SHARE = 640, /* KB that the device could read in the time of combining one more work item */
-    DECODE_CLUSTER = 8, /* maximum CTAs of a cluster */
-    DECODE_EACH = 2,    /* maximum splits of each CTA of a cluster */
-    DECODE_BUSY = 9,    /* 9/20 of the multiprocessors nearly saturate memory bandwidth */
-    DECODE_NEAR = 2,    /* clusters may use 1/2 of the multiprocessors, so that all are resident at once */
-    DECODE_FULL = 3,    /* 1/3 of the multiprocessors saturates memory bandwidth, except for the loss of DECODE_IDLE */
-    DECODE_IDLE = 20    /* an idle multiprocessor loses 1/20 of what it would have read */
+    DECODE_MIN_TILES = 8,        /* minimum tiles of a split, if there are more than DECODE_MAX_SHORT splits */
+    DECODE_MIN_KEYS = 512,       /* minimum keys of a split, if there are at most DECODE_MAX_SHORT splits */
+    DECODE_MAX_SHORT = 8,        /* maximum number of splits with as few as DECODE_MIN_KEYS keys */
+    DECODE_MIN_TILES_ALONE = 16, /* minimum tiles of a split if each split is a work item */
+    DECODE_MIN_TAIL = 6,   /* work items of the last round are halved if they occupy more than 1/6 of multiprocessors */
+    DECODE_MAX_TAIL = 5,   /* work items of the last round are halved if they occupy less than 3/5 of multiprocessors */
+    DECODE_MIN_ROUNDS = 4, /* minimum work items per multiprocessor if batch entries have different lengths */
+    DECODE_END_KB = 128,   /* KB that a multiprocessor could read in the time that the end of a work item takes */
+    DECODE_COMBINE_KB = 640, /* KB that the device could read in the time of combining one more work item */
+    DECODE_MAX_CLUSTER = 8,  /* maximum CTAs of a cluster */
+    DECODE_MAX_EACH = 2,     /* maximum splits of each CTA of a cluster */
+    DECODE_MIN_BUSY = 9,     /* 9/20 of the multiprocessors nearly saturate memory bandwidth */
+    DECODE_MAX_RESIDENT = 2, /* clusters may use 1/2 of the multiprocessors, so that all are resident at once */
+    DECODE_SATURATED = 3,    /* 1/3 of the multiprocessors saturates memory bandwidth, except for DECODE_IDLE */
+    DECODE_IDLE = 20         /* an idle multiprocessor loses 1/20 of what it would have read */
 };
 
 /* How the work of a decode is divided. */
@@ -43,11 +43,11 @@ typedef struct decode_cut {
  * work item, they fill half of the device, which saturates memory bandwidth. rows: row groups of all KV heads of an
  * entry; tiles: key tiles; tile: keys of a tile. */
 static int64_t decode_pieces(const decode_cut *c, int64_t rows, int64_t tiles, int64_t tile) {
-    int64_t most = fxa__div_up(tiles, c->folds ? DECODE_PIECE : DECODE_ALONE), pieces = 1;
-    if (c->folds) most = fxa__max_i64(most, fxa__min_i64(tiles * tile / DECODE_KEYS, DECODE_FEW));
-    most = fxa__min_i64(fxa__min_i64(most, FXA_DECODE_MAX_SPLITS), c->ctas / (c->folds ? 1 : 2) / rows);
-    while (pieces * 2 <= most) pieces *= 2;
-    return c->folds ? pieces : fxa__max_i64(most, 1);
+    int64_t max_splits = fxa__div_up(tiles, c->folds ? DECODE_MIN_TILES : DECODE_MIN_TILES_ALONE), pieces = 1;
+    if (c->folds) max_splits = fxa__max_i64(max_splits, fxa__min_i64(tiles * tile / DECODE_MIN_KEYS, DECODE_MAX_SHORT));
+    max_splits = fxa__min_i64(fxa__min_i64(max_splits, FXA_DECODE_MAX_SPLITS), c->ctas / (c->folds ? 1 : 2) / rows);
+    while (pieces * 2 <= max_splits) pieces *= 2;
+    return c->folds ? pieces : fxa__max_i64(max_splits, 1);
 }
 
 /* Returns true if the work items of the last, incomplete round are made smaller (a round: one item per multiprocessor).
@@ -55,7 +55,7 @@ static int64_t decode_pieces(const decode_cut *c, int64_t rows, int64_t tiles, i
  * smaller is as good. run: splits of an item. */
 static bool decode_has_tail(const decode_cut *c, int64_t items, int64_t run) {
     int64_t rest = items % c->ctas;
-    return run > 1 && items > c->ctas && rest > c->ctas / DECODE_TAIL && rest < c->ctas / DECODE_EVEN * 3;
+    return run > 1 && items > c->ctas && rest > c->ctas / DECODE_MIN_TAIL && rest < c->ctas / DECODE_MAX_TAIL * 3;
 }
 
 /* Returns the time of a decode with `run` splits (parts of the keys) per work item, as the KB that memory delivers in
@@ -64,16 +64,16 @@ static int64_t decode_time(const decode_cut *c, int64_t run) {
     int64_t shares = fxa__div_up(c->pieces, run), items = c->rows * shares, rest = items % c->ctas;
     int64_t busy = items - rest, rounds = fxa__div_up(items, c->ctas);
     if (decode_has_tail(c, items, run)) busy = items, rest = 0, rounds++;
-    if (rest) busy += fxa__max_i64(rest, c->ctas / DECODE_FULL) + (c->ctas - rest) / DECODE_IDLE;
-    return busy * run * c->piece + rounds * c->ctas * DECODE_END + (shares > 1 ? shares * DECODE_SHARE : 0);
+    if (rest) busy += fxa__max_i64(rest, c->ctas / DECODE_SATURATED) + (c->ctas - rest) / DECODE_IDLE;
+    return busy * run * c->piece + rounds * c->ctas * DECODE_END_KB + (shares > 1 ? shares * DECODE_COMBINE_KB : 0);
 }
 
 /* Returns the number of splits (parts of the keys) per work item with the least time. spans: true = batch entries have
  * different lengths, which need many items for balance. */
 static int64_t decode_run(const decode_cut *c, bool spans) {
-    int64_t best = 1, most = c->folds ? fxa__min_i64(c->pieces, FXA_DECODE_MAX_RUN) : 1;
-    for (int64_t run = 2; run <= most; run *= 2) {
-        if (spans && c->rows * (c->pieces / run) < DECODE_ROUNDS * c->ctas) break;
+    int64_t best = 1, max_run = c->folds ? fxa__min_i64(c->pieces, FXA_DECODE_MAX_RUN) : 1;
+    for (int64_t run = 2; run <= max_run; run *= 2) {
+        if (spans && c->rows * (c->pieces / run) < DECODE_MIN_ROUNDS * c->ctas) break;
         if (decode_time(c, run) <= decode_time(c, best)) best = run;
     }
     return best;
@@ -116,11 +116,11 @@ int32_t fxa__cuda_decode_cluster(const fxa__cuda_self *self, const struct FxaTra
                                  const struct FxaTileShape *shape) {
     const decode_cut c = decode_cut_make(self, t, p, shape);
     if (!c.folds) return 0;
-    for (int64_t ctas = DECODE_CLUSTER; ctas > 1; ctas /= 2) {
+    for (int64_t ctas = DECODE_MAX_CLUSTER; ctas > 1; ctas /= 2) {
         int64_t all = c.rows * ctas;
-        bool enough = ctas == c.pieces || all * 20 >= c.ctas * DECODE_BUSY;
-        bool some = ctas <= c.pieces && c.pieces / ctas <= DECODE_EACH;
-        if (enough && some && all <= c.ctas / DECODE_NEAR) return (int32_t)ctas;
+        bool enough = ctas == c.pieces || all * 20 >= c.ctas * DECODE_MIN_BUSY;
+        bool some = ctas <= c.pieces && c.pieces / ctas <= DECODE_MAX_EACH;
+        if (enough && some && all <= c.ctas / DECODE_MAX_RESIDENT) return (int32_t)ctas;
     }
     return 0;
 }
@@ -132,6 +132,10 @@ void fxa__cuda_decode_split(const fxa__cuda_self *self, const struct FxaTraits *
     out->splits = (int32_t)c.pieces;
     out->item_splits = (int32_t)(t->cluster ? c.pieces / t->cluster : decode_run(&c, t->varlen));
     if (!t->cluster) decode_tail(&c, groups, out);
+    FXA__ASSERT(out->splits >= 1 && out->splits <= FXA_DECODE_MAX_SPLITS);
+    FXA__ASSERT((out->item_splits & (out->item_splits - 1)) == 0 && out->item_splits >= 1);
+    FXA__ASSERT(out->item_splits <= (shape->folds ? FXA_DECODE_MAX_RUN : 1) && out->item_splits <= out->splits);
+    FXA__ASSERT(!t->cluster || out->splits == t->cluster * out->item_splits);
     out->items = (int32_t)(groups * decode_items(out, p->b * p->hkv));
 }
 

@@ -14,7 +14,7 @@
 #include <string.h>
 
 enum { SAVED_CUBINS = 3, SAVED_DIGEST = 16 };
-#define SAVED_MOST_CUBIN ((uint64_t)64 << 20)
+#define SAVED_MAX_CUBIN ((uint64_t)64 << 20)
 
 /* Adds ints to a digest in little-endian order. */
 static void saved_add_ints(fxa__blake2s *s, const int32_t *x, size_t n) {
@@ -78,7 +78,7 @@ static fxa_status saved_text(fxa__reader *r, const fxa__cuda_code *code, fxa_err
 
 static fxa_status saved_cubin(fxa__reader *r, fxa__host *host, fxa__cuda_module *m, fxa_error *err) {
     uint64_t n = fxa__read_u64(r);
-    const uint8_t *bytes = n >= 1 && n <= SAVED_MOST_CUBIN ? fxa__read_bytes(r, (size_t)n) : NULL;
+    const uint8_t *bytes = n >= 1 && n <= SAVED_MAX_CUBIN ? fxa__read_bytes(r, (size_t)n) : NULL;
     if (!bytes)
         return fxa__fail(err, FXA_E_BYTES, "a saved cubin of %llu bytes: there are not so many", (unsigned long long)n);
     m->cubin = fxa__alloc(host, (size_t)n);

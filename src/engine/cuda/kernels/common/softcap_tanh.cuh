@@ -13,7 +13,7 @@
  * an odd polynomial near 0 and by 1 - 2 / (1 + exp(2 x)) beyond. The reciprocal is volatile and stays under its
  * condition, so that warps whose lanes are all near 0 evaluate only the polynomial.
  */
-constexpr float TANH_NEAR = 0.6f;
+constexpr float TANH_MAX_SERIES = 0.6f;
 
 FXA_INLINE float score_tanh(float x)
 {
@@ -25,7 +25,7 @@ FXA_INLINE float score_tanh(float x)
     p = __fmaf_rn(p, z, 0.13313119113445282f);
     p = __fmaf_rn(p, z, -0.33332598209381104f);
     float t = __fmaf_rn(x * z, p, x);
-    if (fabsf(x) >= TANH_NEAR) {
+    if (fabsf(x) >= TANH_MAX_SERIES) {
         const float y = reciprocal_fast(exp2_fast(x * (2.f * LOG2E)) + 1.f);
         t = __fmaf_rn(-2.f, y, 1.f);
     }

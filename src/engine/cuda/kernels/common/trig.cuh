@@ -19,10 +19,10 @@ struct TrigAngle {
 };
 
 /* Largest |x| for which x minus quarters times the first part of pi / 2 is exact. */
-#define TRIG_NEAR 131072.f
+#define TRIG_MAX_REDUCED 131072.f
 
-/* Reduces an argument up to TRIG_NEAR. x * 2 / pi is rounded to the nearest integer by the addition of a number whose
- * last bit is worth 1. */
+/* Reduces an argument up to TRIG_MAX_REDUCED. x * 2 / pi is rounded to the nearest integer by the addition of a number
+ * whose last bit is worth 1. */
 FXA_INLINE struct TrigAngle trig_reduce(float x)
 {
     const float WHOLE = 12582912.f; /* 1.5 * 2^23 */
@@ -96,14 +96,14 @@ static __device__ __noinline__ float trig_large(float x, int more)
 FXA_INLINE float score_sin(float x)
 {
     float y = trig_sine(trig_reduce(x), 0);
-    if (fabsf(x) > TRIG_NEAR) y = trig_large(x, 0);
+    if (fabsf(x) > TRIG_MAX_REDUCED) y = trig_large(x, 0);
     return y;
 }
 
 FXA_INLINE float score_cos(float x)
 {
     float y = trig_sine(trig_reduce(x), 1);
-    if (fabsf(x) > TRIG_NEAR) y = trig_large(x, 1);
+    if (fabsf(x) > TRIG_MAX_REDUCED) y = trig_large(x, 1);
     return y;
 }
 
