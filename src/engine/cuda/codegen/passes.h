@@ -21,6 +21,7 @@ enum {
     CUDA_MASK = 1 << 6,         /* mask() */
     CUDA_GRADIENTS = 1 << 7     /* partials() and scatter() */
 };
+_Static_assert(CUDA_GRADIENTS <= UINT8_MAX, "fxa__emit.used and cuda_work.need are bytes");
 
 /* Names of the tensors and params that passes add to the score program, which does not declare them. "" = not added. */
 enum { CUDA_NAME = 40 };
@@ -150,6 +151,21 @@ fxa__cuda_origin fxa__cuda_tensor_source(const cuda_work *w, const char *name);
 /* Returns fxa__cuda_param.source of the param of this name, which is a param of the caller: neither a constant nor the
  * scale. */
 int32_t fxa__cuda_param_source(const cuda_work *w, const char *name);
+
+/* ---- codegen/write_program.c: text ------------------------------------------------------------------------------- */
+
+/* Appends `text` to the generated text. */
+void fxa__cuda_put(const cuda_work *w, const char *text);
+/* Appends the declarations of q_len, k_len and heads that static functions of (b, h) read; with `diagonal` also of q
+ * and k, the first pair of diagonal d. */
+void fxa__cuda_lengths_write(const cuda_work *w, bool diagonal);
+/* Appends the beginning of a function of pair p: the statements of the functions in `bits` (CUDA_VALUE, ...) for rows,
+ * keys and pairs. */
+void fxa__cuda_pair_write(const cuda_work *w, const fxa__emit *e, uint32_t bits);
+/* Opens *e for a static function that returns nodes[n], and appends the statements of levels up to max_level that
+ * compute them, without members of Program. Returns false if memory ran out. The caller closes *e in any case. */
+bool fxa__cuda_static_write(const cuda_work *w, const int32_t *nodes, int32_t n, fxa__emit_level max_level,
+                            fxa__emit *e);
 
 /* ---- Functions that passes share --------------------------------------------------------------------------------- */
 

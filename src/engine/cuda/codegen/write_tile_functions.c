@@ -6,46 +6,36 @@
  */
 #include "passes.h"
 
+#include "../../../base/invariant.h"
 #include "../../../lower/interval.h"
 
 #include <string.h>
 
-static const char tilefn_lengths[] =
-    "        const int q_len = q_length(a, b), k_len = k_length(a, b), heads = a.heads;\n";
-
-static void tilefn_put(const cuda_work *k, const char *text) { fxa__write_bytes(&k->c->text, text, strlen(text)); }
-
 /* Writes the statements and the return value of a function that returns one node. Returns false if memory ran
  * out. */
-static bool tilefn_alone(const cuda_work *k, int32_t node, fxa__emit_level most) {
+static bool tilefn_alone(const cuda_work *k, int32_t node, fxa__emit_level max_level) {
     fxa__emit e;
-    bool ok = fxa__lower_emit_open(k->host, k->c->program, FXA__CUDA_F32, 0, &e);
-    if (ok) {
-        fxa__cuda_param_names_use(k, &e, false);
-        fxa__lower_emit_require(&e, node, CUDA_VALUE);
-        for (int32_t i = 0; i < e.p->n_nodes; i++) e.hoisted[i] = 0; /* static functions have no members */
-        for (int level = FXA__EMIT_RUN; level <= (int)most; level++)
-            fxa__lower_emit_nodes(&e, (fxa__emit_level)level, CUDA_VALUE, &k->c->text);
-        tilefn_put(k, "        return ");
-        fxa__lower_emit_value(&e, node, &k->c->text);
-    }
+    bool ok = fxa__cuda_static_write(k, &node, 1, max_level, &e);
+    if (ok) fxa__cuda_put(k, "        return ");
+    if (ok) fxa__lower_emit_value(&e, node, &k->c->text);
     fxa__lower_emit_close(&e);
     return ok;
 }
 
 static bool tilefn_unit(const cuda_work *k) {
-    tilefn_put(k, "    static FXA_INLINE float unit(const FxaArgs &a)\n    {\n");
+    fxa__cuda_put(k, "    static FXA_INLINE float unit(const FxaArgs &a)\n    {\n");
     bool ok = true;
+    FXA__ASSERT(k->c->computed.gain < 0 || (k->c->switches.softcap_has_unit && k->c->computed.unit_at >= 0));
     if (k->c->switches.softcap_has_unit) {
         if (k->c->computed.gain >= 0)
             fxa__write_format(&k->c->text, "        return a.f[%d];\n", (int)k->c->computed.unit_at + 1);
         else
-            tilefn_put(k, "        return 1.f;\n");
-        tilefn_put(k, "    }\n    static FXA_INLINE float softcap_unit(const FxaArgs &a)\n    {\n");
+            fxa__cuda_put(k, "        return 1.f;\n");
+        fxa__cuda_put(k, "    }\n    static FXA_INLINE float softcap_unit(const FxaArgs &a)\n    {\n");
         if (k->c->computed.unit_at >= 0)
             fxa__write_format(&k->c->text, "        return a.f[%d];\n    }\n", (int)k->c->computed.unit_at);
         else
-            tilefn_put(k, "        return LOG2E;\n    }\n");
+            fxa__cuda_put(k, "        return LOG2E;\n    }\n");
         return true;
     }
     if (k->c->computed.unit_at >= 0)
@@ -53,19 +43,18 @@ static bool tilefn_unit(const cuda_work *k) {
     else if (k->c->computed.factor >= 0)
         ok = tilefn_alone(k, k->c->computed.factor, FXA__EMIT_RUN);
     else
-        tilefn_put(k, "        return 1.f");
-    tilefn_put(k, k->c->computed.unit_at >= 0 ? ";\n    }\n" : " * LOG2E;\n    }\n");
+        fxa__cuda_put(k, "        return 1.f");
+    fxa__cuda_put(k, k->c->computed.unit_at >= 0 ? ";\n    }\n" : " * LOG2E;\n    }\n");
     return ok;
 }
 
 /* Writes diagonal(). All pairs of a diagonal have one value; the statements use the first pair of the diagonal. */
 static bool tilefn_diagonal(const cuda_work *k) {
     if (k->c->operands.diagonal < 0) return true;
-    tilefn_put(k, "    static FXA_INLINE float diagonal(const FxaArgs &a, int b, int h, int d)\n    {\n");
-    tilefn_put(k, tilefn_lengths);
-    tilefn_put(k, "        const int q = max(d, 0), k = max(-d, 0);\n");
+    fxa__cuda_put(k, "    static FXA_INLINE float diagonal(const FxaArgs &a, int b, int h, int d)\n    {\n");
+    fxa__cuda_lengths_write(k, true);
     bool ok = tilefn_alone(k, k->c->operands.diagonal, FXA__EMIT_PAIR);
-    tilefn_put(k, ";\n    }\n");
+    fxa__cuda_put(k, ";\n    }\n");
     return ok;
 }
 
@@ -106,6 +95,7 @@ static void tilefn_choose_tables(const cuda_work *k, fxa__interval_text *v) {
         }
         v->table[i] = chosen[v->table[i]];
     }
+    FXA__ASSERT(k->c->operands.n_ranges <= FXA_CUDA_RANGES && k->c->operands.n_ranges <= v->n_tables);
     for (int32_t i = 0; i < k->c->operands.n_ranges; i++)
         v->tables[i] = (fxa__interval_table){k->c->operands.ranges[i].tensor, k->c->operands.ranges[i].axis};
 }
@@ -142,11 +132,11 @@ static bool tilefn_class(const cuda_work *k) {
         tilefn_give(&v, k->c->program, k->c->operands.k, tilefn_k_range);
         tilefn_choose_tables(k, &v);
         tilefn_class_head(k, &v);
-        tilefn_put(k, tilefn_lengths);
+        fxa__cuda_lengths_write(k, false);
         fxa__cuda_param_names_use(k, &v.emit, false);
-        tilefn_put(k, tilefn_tables);
+        fxa__cuda_put(k, tilefn_tables);
         fxa__lower_interval_text(&v, &k->c->text);
-        tilefn_put(k, "    }\n");
+        fxa__cuda_put(k, "    }\n");
     }
     fxa__lower_interval_close(&v);
     return ok;
