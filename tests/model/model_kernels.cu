@@ -38,7 +38,8 @@ extern "C" __global__ void __cluster_dims__(4, 1, 1) fxa_near(ARGUMENTS)
     const u32 at = shared_address(memory) + threadIdx.x * 16;
     const float x = blockIdx.x * 1000 + threadIdx.x;
     store_shared_float4(at, x, x + 1, x + 2, x + 3);
-    if (way != 2) cluster_sync<4>();
+    if (way != 2) cluster_arrive<4>();
+    if (way != 2) cluster_wait<4>();
     const Float4 y = load_cluster_float4(cluster_address(at, (blockIdx.x + 1) % 4));
     out[blockIdx.x * blockDim.x + threadIdx.x] = (int)y.w;
     if (way != 1) cluster_wait<4>();
@@ -132,22 +133,15 @@ extern "C" __global__ void fxa_named(ARGUMENTS)
     }
 }
 
-/* Atomic counters, sums and bits that all threads add to. */
+/* Atomic counters and sums that all threads add to. */
 extern "C" __global__ void fxa_atomics(ARGUMENTS)
 {
-    extern __shared__ __align__(1024) u8 memory[];
-    const u32 at = shared_address(memory);
     const int t = threadIdx.x;
     const float four[4] = {1.f, 2.f, 3.f, 4.f};
-    if (t == 0) store_shared(at, 0);
-    __syncthreads();
-    or_shared(at, 1u << (t & 31));
     out[16 + atomicAdd(out, 1)] = t;
     atomicAdd((float *)out + 1, 0.5f);
     atomicAdd((unsigned long long *)out + 1, 1ull << 31);
     add4((float *)out + 4, four);
-    __syncthreads();
-    if (t == 0) out[8] = load_shared(at);
 }
 
 /* One warpgroup releases registers to two others. way 1: the others request more than it releases. */

@@ -83,7 +83,6 @@ FXA_INLINE Float2 load_shared_float2(u32 at) { return model_at<Float2>(at); }
 FXA_INLINE void store_shared_float4(u32 at, float x, float y, float z, float w) { model_put(at, Float4{x, y, z, w}); }
 FXA_INLINE void store_shared_words(u32 at, u32 x, u32 y, u32 z, u32 w) { model_put(at, Word4{x, y, z, w}); }
 FXA_INLINE Word4 load_shared_words(u32 at) { return model_at<Word4>(at); }
-FXA_INLINE void or_shared(u32 at, u32 bits) { model_put(at, model_at<u32>(at) | bits); }
 
 /* ---- Warps and memory -------------------------------------------------------------------------------------------- */
 

@@ -72,7 +72,6 @@ static inline void model_arrived(const model_job *job) {
 
 /* ---- Clusters ---------------------------------------------------------------------------------------------------- */
 
-template <int ctas> FXA_INLINE void cluster_sync() { model->cluster(ctas); }
 template <int ctas> FXA_INLINE void cluster_arrive() {}
 template <int ctas> FXA_INLINE void cluster_wait() { model->cluster(ctas); }
 

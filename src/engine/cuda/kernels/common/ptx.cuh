@@ -211,11 +211,6 @@ FXA_INLINE Word4 load_shared_words(u32 at)
     return x;
 }
 
-FXA_INLINE void or_shared(u32 at, u32 bits)
-{
-    asm volatile("red.shared.or.b32 [%0], %1;" ::"r"(at), "r"(bits) : "memory");
-}
-
 /* ---- Warps and memory ------------------------------------------------------------------------------------------- */
 
 /* Loads four 8x8 matrices of 16-bit elements from shared memory; lane l passes the address of row l % 8 of matrix l

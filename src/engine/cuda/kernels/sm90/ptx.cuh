@@ -57,15 +57,8 @@ FXA_INLINE bool barrier_test(u32 at, u32 parity)
 
 /* ---- Clusters ---------------------------------------------------------------------------------------------------- */
 
-/* Cluster-wide barrier, release/acquire: stores made before it are visible to every thread of the cluster after it. */
-template <int ctas> FXA_INLINE void cluster_sync()
-{
-    __syncwarp();
-    asm volatile("barrier.cluster.arrive.release.aligned;\n"
-                 "barrier.cluster.wait.acquire.aligned;" ::: "memory");
-}
-
-/* First half of cluster_sync(); cluster_wait() is the second half. A thread's loads before its arrival are complete
+/* First half of a cluster-wide barrier, release/acquire; cluster_wait() is the second half. Stores made before the
+ * arrival are visible to every thread of the cluster after the wait. A thread's loads before its arrival are complete
  * when other threads see the arrival; stores between the two halves are not ordered by the barrier. */
 template <int ctas> FXA_INLINE void cluster_arrive()
 {
