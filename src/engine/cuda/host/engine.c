@@ -217,7 +217,7 @@ static void cu_describe(fxa__cuda_code *c) {
     const fxa__cuda_choice *x = &c->choice;
     const struct FxaTraits *t = &x->traits;
     const uint32_t is = x->recipe->is;
-    (void)snprintf(
+    int length = snprintf(
         c->detail, sizeof c->detail, "kernels %s, NVRTC %d.%d, sm_%d%s, %s, columns %d and %d%s%s%s%s%s%s%s%s%s%s%s",
         x->recipe->family, (int)c->maker.major, (int)c->maker.minor, (int)c->maker.arch, x->recipe->arch_suffix,
         fxa_dtype_name(x->dtype), t->d, t->dv,
@@ -230,6 +230,7 @@ static void cu_describe(fxa__cuda_code *c) {
         x->rounds_before_adding ? ", rounded before added" : "",
         x->units >> FXA__CUDA_PAGED_GRADS & 1u && x->out_dtype != FXA_F32 ? ", entries and heads rounded" : "",
         x->better ? ", not " : "", x->better ? x->better : "", x->better ? ": " : "", x->better ? x->why_not : "");
+    FXA__ASSERT(length < (int)sizeof c->detail);
 }
 
 /* Creates code, which takes over the analysis of the problem. saved: the cubins as bytes; NULL = cubins are

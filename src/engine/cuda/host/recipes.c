@@ -159,43 +159,34 @@ static const fxa__cuda_rate recipe_rates_backward_simt[] = {{256, 16, 14, 14}};
 
 /* ---- Recipes ----------------------------------------------------------------------------------------------------- */
 
-/* Forward and backward of sm80 for devices of architectures `first` to `last`, with `kb` KB of shared memory per
- * CTA. */
+/* Members of a row for a family's kernel on devices of architectures `first` to `last`, with code for sm_NN`suffix` and
+ * `kb` KB of shared memory per CTA. */
+#define RECIPE_ON(kernels, of_pass, first, last, suffix, kb)                                                           \
+    .family = kernels, .pass = of_pass, .arch_first = first, .arch_last = last, .arch_suffix = suffix, .shared_kb = kb
 #define RECIPE_FORWARD_SM80(first, last, kb)                                                                           \
     {                                                                                                                  \
-        .name = "forward_sm80", .family = "sm80", .pass = FXA_FORWARD, .arch_first = first, .arch_last = last,         \
-        .arch_suffix = "", .shared_kb = kb, .refuses = recipe_16_bits,                                                 \
+        .name = "forward_sm80", RECIPE_ON("sm80", FXA_FORWARD, first, last, "", kb), .refuses = recipe_16_bits,        \
         .main = {"sm80/forward", FXA__CUDA_FORWARD, 0, fxa_forward_sm80}, .launch = fxa__cuda_forward,                 \
         .rates = recipe_rates_forward_sm80, .is = FXA__CUDA_MATRIX_UNITS                                               \
     }
 #define RECIPE_BACKWARD_SM80(first, last, kb)                                                                          \
     {                                                                                                                  \
-        .name = "backward_sm80", .family = "sm80", .pass = FXA_BACKWARD, .arch_first = first, .arch_last = last,       \
-        .arch_suffix = "", .shared_kb = kb, .refuses = recipe_backward_sm80, .dq = recipe_dq_any_order,                \
+        .name = "backward_sm80", RECIPE_ON("sm80", FXA_BACKWARD, first, last, "", kb),                                 \
+        .refuses = recipe_backward_sm80, .dq = recipe_dq_any_order,                                                    \
         .main = {"sm80/backward", FXA__CUDA_BACKWARD, 0, fxa_backward_sm80}, .launch = fxa__cuda_backward,             \
         .rates = recipe_rates_backward_sm80, .is = FXA__CUDA_MATRIX_UNITS                                              \
     }
 
 const fxa__cuda_recipe fxa__cuda_recipes[] = {
     {.name = "decode_sm90",
-     .family = "sm90",
-     .pass = FXA_FORWARD,
-     .arch_first = 90,
-     .arch_last = 90,
-     .arch_suffix = "a",
-     .shared_kb = 227,
+     RECIPE_ON("sm90", FXA_FORWARD, 90, 90, "a", 227),
      .refuses = recipe_decode_sm90,
      .settle = recipe_settle_decode,
      .main = {"sm90/decode", FXA__CUDA_DECODE, 0, fxa_decode_sm90},
      .launch = fxa__cuda_decode,
      .is = FXA__CUDA_MATRIX_UNITS},
     {.name = "forward_sm90",
-     .family = "sm90",
-     .pass = FXA_FORWARD,
-     .arch_first = 90,
-     .arch_last = 90,
-     .arch_suffix = "a",
-     .shared_kb = 227,
+     RECIPE_ON("sm90", FXA_FORWARD, 90, 90, "a", 227),
      .refuses = recipe_forward_sm90,
      .main = {"sm90/forward", FXA__CUDA_FORWARD, 0, fxa_forward_sm90},
      .launch = fxa__cuda_forward,
@@ -207,24 +198,14 @@ const fxa__cuda_recipe fxa__cuda_recipes[] = {
     RECIPE_FORWARD_SM80(100, 119, 227),
     RECIPE_FORWARD_SM80(120, INT32_MAX, 99),
     {.name = "forward_simt",
-     .family = "simt",
-     .pass = FXA_FORWARD,
-     .arch_first = 80,
-     .arch_last = INT32_MAX,
-     .arch_suffix = "",
-     .shared_kb = 99,
+     RECIPE_ON("simt", FXA_FORWARD, 80, INT32_MAX, "", 99),
      .refuses = recipe_takes_all,
      .main = {"simt/forward", FXA__CUDA_FORWARD, 0, fxa_forward_simt},
      .launch = fxa__cuda_forward,
      .rates = recipe_rates_forward_simt,
      .is = FXA__CUDA_ANY_ALIGNMENT},
     {.name = "backward_sm90",
-     .family = "sm90",
-     .pass = FXA_BACKWARD,
-     .arch_first = 90,
-     .arch_last = 90,
-     .arch_suffix = "a",
-     .shared_kb = 227,
+     RECIPE_ON("sm90", FXA_BACKWARD, 90, 90, "a", 227),
      .refuses = recipe_backward_sm90,
      .dq = recipe_dq_sm90,
      .main = {"sm90/backward", FXA__CUDA_BACKWARD, 0, fxa_backward_sm90},
@@ -233,12 +214,7 @@ const fxa__cuda_recipe fxa__cuda_recipes[] = {
      .rates = recipe_rates_backward_sm90,
      .is = FXA__CUDA_MATRIX_UNITS | FXA__CUDA_WHOLE_TILES | FXA__CUDA_DIAGONAL_ROUNDED},
     {.name = "backward_wide_sm90",
-     .family = "sm90",
-     .pass = FXA_BACKWARD,
-     .arch_first = 90,
-     .arch_last = 90,
-     .arch_suffix = "a",
-     .shared_kb = 227,
+     RECIPE_ON("sm90", FXA_BACKWARD, 90, 90, "a", 227),
      .refuses = recipe_backward_wide_sm90,
      .dq = recipe_dq_apart,
      .main = {"sm90/backward_wide", FXA__CUDA_BACKWARD, 0, fxa_backward_wide_sm90},
@@ -252,12 +228,7 @@ const fxa__cuda_recipe fxa__cuda_recipes[] = {
     RECIPE_BACKWARD_SM80(100, 119, 227),
     RECIPE_BACKWARD_SM80(120, INT32_MAX, 99),
     {.name = "backward_simt",
-     .family = "simt",
-     .pass = FXA_BACKWARD,
-     .arch_first = 80,
-     .arch_last = INT32_MAX,
-     .arch_suffix = "",
-     .shared_kb = 99,
+     RECIPE_ON("simt", FXA_BACKWARD, 80, INT32_MAX, "", 99),
      .refuses = recipe_takes_all,
      .dq = recipe_dq_apart,
      .main = {"simt/backward", FXA__CUDA_BACKWARD, FXA__CUDA_SIMT_DKV, fxa_backward_simt},
@@ -336,6 +307,24 @@ static const fxa__cuda_recipe *recipe_find(fxa__cuda_case *c, const fxa__cuda_re
     }
 }
 
+/* Asserts which settings exclude each other, as static asserts of the kernels do. */
+static void recipe_check(const fxa__cuda_recipe *r, const fxa__cuda_choice *c, const struct FxaTraits *t) {
+    bool sm90 = r->arch_suffix[0], backward = r->pass == FXA_BACKWARD, decode = r->main.unit == FXA__CUDA_DECODE;
+    FXA__ASSERT(t->d % 32 == 0 && t->d > 0 && t->d <= 256 && t->dv % 32 == 0 && t->dv > 0 && t->dv <= 256);
+    FXA__ASSERT(t->dropout >= 0 && t->dropout <= 2 && !(t->o_f32 && t->f32));
+    FXA__ASSERT(backward == (r->dq != NULL) && (backward || c->dq == FXA__CUDA_DQ_NONE));
+    FXA__ASSERT(backward ? !t->paged && !t->row_max : !t->o_f32 && !t->ordered_dq && !t->separate_dq);
+    FXA__ASSERT(!t->ordered_dq || !(t->separate_dq || t->varlen || t->mask || t->grad_diagonal));
+    FXA__ASSERT(!sm90 || (t->aligned && !t->f32 && !t->out_f32 && !t->row_max && !t->user_backward));
+    FXA__ASSERT(!(sm90 && backward && fxa_is_wide(*t)) ||
+                !(t->grad_sums || t->grad_scatter || t->grad_diagonal || t->grad_dense));
+    FXA__ASSERT(!t->dense || !t->f32);
+    FXA__ASSERT(decode ? !t->dropout && t->d == t->dv && !fxa_is_wide(*t) : t->row_tiles == 0 && t->cluster == 0);
+    FXA__ASSERT(!decode || t->row_tiles == 1 || t->row_tiles == 2 || t->row_tiles == 4);
+    FXA__ASSERT(c->dq != FXA__CUDA_DQ_OWN_KERNEL || r->dq_kernel.shape);
+    FXA__ASSERT(r->main.shape(*t).fits && r->main.shape(*t).launch.shared_bytes <= t->shared_kb * 1024);
+}
+
 void fxa__cuda_recipe_choose(fxa__cuda_case *c, fxa__cuda_choice *out) {
     const fxa__cuda_recipe *better = NULL;
     const char *why = NULL;
@@ -351,6 +340,7 @@ void fxa__cuda_recipe_choose(fxa__cuda_case *c, fxa__cuda_choice *out) {
     out->traits.ordered_dq = out->dq == FXA__CUDA_DQ_ORDERED;
     out->traits.separate_dq = separate && (out->dq == FXA__CUDA_DQ_OWN_KERNEL || out->dq == FXA__CUDA_DQ_NONE);
     if (r->settle) r->settle(c, &out->traits);
+    recipe_check(r, out, &out->traits);
 }
 
 bool fxa__cuda_recipe_has_arch(int32_t arch) {
