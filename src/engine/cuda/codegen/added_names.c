@@ -7,6 +7,8 @@
  */
 #include "passes.h"
 
+#include "../../../base/invariant.h"
+
 #include <stdio.h>
 #include <string.h>
 
@@ -17,6 +19,7 @@ static bool added_is_declared(const fxa_program *p, const char *name) {
 void fxa__cuda_unused_name(const fxa_program *p, const char *base, char name[CUDA_NAME]) {
     (void)snprintf(name, CUDA_NAME, "%s", base);
     for (int i = 0; added_is_declared(p, name); i++) (void)snprintf(name, CUDA_NAME, "%s_%d", base, i);
+    FXA__ASSERT(strlen(name) + 1 < CUDA_NAME); /* snprintf cut nothing off, so the loop ends */
 }
 
 void fxa__cuda_added_names_make(cuda_work *w) {

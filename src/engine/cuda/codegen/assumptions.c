@@ -165,6 +165,7 @@ fxa_status fxa__cuda_find_assumptions(cuda_work *w, fxa_error *err) {
     if (c->bprop) FXA_TRY(assume_check_sizes(p->bprop_captures, p->n_bprop_captures, w->problem->bprop, err));
     c->assumed.dense = assume_dense_tensor(w);
     c->assumed.operands_fit = assume_operands_fit(w);
+    FXA__ASSERT(c->assumed.dense < (int32_t)p->n_captures);
     c->assumed.finite_factors =
         !c->scalars_in_memory && fxa__cuda_has_finite_factors(w->host, c->program, c->derivative, c->bprop);
     return FXA_OK;

@@ -6,6 +6,7 @@
  */
 #include "passes.h"
 
+#include "../../../base/invariant.h"
 #include "../../../program/range.h"
 
 #include <math.h>
@@ -137,6 +138,7 @@ static void bounds_indices(cuda_work *w) {
             w->in_bounds[i] = bounds_of_load(w, n, w->c->bounds.min_size[n->imm]);
     }
     for (int32_t t = 0; t < p->n_tensors; t++) {
+        FXA__ASSERT(t < FXA_CUDA_TENSORS);
         if (bounds_fit(w, t)) continue;
         for (int d = 0; d < FXA_MAX_RANK; d++) w->c->bounds.min_size[t][d] = 0;
         for (int32_t i = 0; i < p->n_nodes; i++)

@@ -6,6 +6,8 @@
  */
 #include "passes.h"
 
+#include "../../../base/invariant.h"
+
 /* State of a node. HOST_OPEN: undecided; HOST_CHOSEN: read from f[]; HOST_EXCLUDED: computed by the functions that read
  * the node. */
 enum { HOST_OPEN, HOST_CHOSEN, HOST_EXCLUDED };
@@ -31,6 +33,7 @@ static void host_read(cuda_work *w, uint8_t *state, bool forward) {
             int32_t x = p->nodes[i].arg[k];
             if (state[x] != HOST_OPEN || !host_is_filled(w, x)) continue;
             state[x] = HOST_CHOSEN;
+            FXA__ASSERT(!w->inputs[x].inputs && !w->inputs[x].tensors);
             c->computed.node[c->computed.n++] = x;
         }
     }
@@ -68,6 +71,7 @@ static void host_places(cuda_work *w) {
     if (!w->backward) host_gain(w->c);
     if (to->gain >= 0) to->unit_at = next, next += 2;
     to->softcap_at = next;
+    FXA__ASSERT(next + 1 + FXA_CUDA_SOFTCAP_TERMS + 3 <= FXA_CUDA_SCALARS + FXA_CUDA_HOST_VALUES);
     w->c->switches.softcap_has_unit =
         !w->backward && (to->gain >= 0 || (to->value == to->softcap && (to->unit_at >= 0 || to->factor < 0)));
 }
@@ -81,6 +85,7 @@ fxa_status fxa__cuda_choose_host_values(cuda_work *w, fxa_error *err) {
     if (!state) return fxa__fail_memory(err, "the text of a program for CUDA kernels");
     to->unit_at = to->softcap_at = to->gain = -1;
     for (int32_t i = 0; i < p->n_params; i++) to->at += p->params[i].type == FXA_FLOAT;
+    FXA__ASSERT(to->at <= FXA_CUDA_SCALARS);
     if (!w->config.scalars_in_memory) {
         host_read(w, state, true);
         host_exclude(w, state);

@@ -5,6 +5,8 @@
  */
 #include "passes.h"
 
+#include "../../../base/invariant.h"
+
 /* ---- Tiles with equal row and key operands ----------------------------------------------------------------------- */
 
 /* Returns true if a node depends on a tensor that the row or key operand loads. */
@@ -79,6 +81,7 @@ static int32_t fast_softcap(const cuda_work *w, int32_t *factor) {
             if ((score && i != product) || (x == product && i != softcap)) softcap = -1;
         }
     if (softcap >= 0) *factor = fast_factor(w, &p->nodes[product]);
+    FXA__ASSERT(softcap < 0 || (*factor >= 0 && fxa__cuda_is_run(w, *factor)));
     return softcap;
 }
 

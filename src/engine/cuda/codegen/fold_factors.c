@@ -230,5 +230,6 @@ fxa_status fxa__cuda_fold_factors(cuda_work *w, fxa_error *err) {
     w->c->program = NULL;
     FXA_TRY(fold_program(w, &w->c->program, err));
     FXA__ASSERT(w->c->program->n_params == w->joined->n_params && w->c->program->n_tensors == w->joined->n_tensors);
+    FXA__ASSERT(w->c->program->n_outputs == w->joined->n_outputs);
     return fold_analyze(w, err);
 }

@@ -6,6 +6,8 @@
  */
 #include "passes.h"
 
+#include "../../../base/invariant.h"
+
 /* Marks in w->need the nodes that value, derivative and mask of a pair need. */
 static void operands_mark(cuda_work *w) {
     const fxa_program *p = w->c->program;
@@ -154,6 +156,9 @@ fxa_status fxa__cuda_place_operands(cuda_work *w, fxa_error *err) {
     operands_find_diagonal(w);
     operands_find_loads(w);
     operands_i64(w);
+    FXA__ASSERT(to->q < 0 || to->k < 0 || to->q != to->k);
+    FXA__ASSERT(to->dense < 0 || to->dense != to->diagonal);
+    FXA__ASSERT(to->diagonal < 0 || w->c->program->nodes[to->diagonal].type == FXA_FLOAT);
     w->c->switches.diagonal = to->diagonal >= 0;
     w->c->switches.dense = to->dense >= 0;
     to->mask_inputs = w->inputs[mask].inputs;

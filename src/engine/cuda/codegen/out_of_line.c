@@ -5,6 +5,8 @@
  */
 #include "passes.h"
 
+#include "../../../base/invariant.h"
+
 enum { CALL_LIMIT_FORWARD = 100, CALL_LIMIT_BACKWARD = 160, CALL_SHARED = 8 };
 
 /* Makes values that depend on a row, key or pair (levels from `from` on) local variables of the functions that read
@@ -38,6 +40,7 @@ static void call_pass_bounds(const cuda_work *w, fxa__emit *e) {
 /* Makes pairs read a node as the expression as_float or as_int, by the node's type. node: -1 = none. */
 static void call_replace(cuda_work *w, int32_t node, const char *as_float, const char *as_int) {
     if (node < 0) return;
+    FXA__ASSERT(!w->emit.pairs.given[node]); /* a node is one operand only */
     w->emit.pairs.given[node] = w->c->program->nodes[node].type == FXA_FLOAT ? as_float : as_int;
 }
 
@@ -59,6 +62,7 @@ static void call_require_tiles(cuda_work *w) {
     for (int32_t i = w->c->program->n_nodes - 1; i >= 0; i--) {
         const cuda_tile *x = &w->tiles[i];
         if (!fxa__cuda_is_tiled(w, i)) continue;
+        FXA__ASSERT(x->left >= 0 && x->left <= i && x->right <= i && x->row <= i);
         if (x->row >= 0) fxa__lower_emit_require(&w->emit.pairs, x->row, w->emit.pairs.used[i]);
         fxa__lower_emit_require(&w->emit.tile, x->left, CUDA_TILE);
         if (x->right >= 0) fxa__lower_emit_require(&w->emit.tile, x->right, CUDA_TILE);
@@ -154,6 +158,7 @@ fxa_status fxa__cuda_choose_out_of_line(cuda_work *w, fxa_error *err) {
     struct FxaTraits *s = &w->c->switches;
     if (!call_open(w)) return fxa__fail_memory(err, "the text of a program for CUDA kernels");
     int operands = call_operands(w);
+    FXA__ASSERT(w->n_conjuncts < 0 || operands > 0); /* uniform_mask() is for tiles with equal operands */
     s->operands = fxa__cuda_only_ranges_read_operands(w) ? 0 : operands;
     s->pack_operands = operands > 0;
     s->uniform_operands = w->n_conjuncts >= 0;

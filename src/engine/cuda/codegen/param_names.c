@@ -6,6 +6,8 @@
  */
 #include "passes.h"
 
+#include "../../../base/invariant.h"
+
 #include <stdio.h>
 
 void fxa__cuda_param_names_make(const cuda_work *w, cuda_param_names *out) {
@@ -29,6 +31,7 @@ void fxa__cuda_param_names_use(const cuda_work *w, fxa__emit *e, bool members) {
     for (int32_t i = 0; w->config.scalars_in_memory && i < e->p->n_nodes; i++) {
         const fxa__node *n = &e->p->nodes[i];
         if (n->op != FXA_OP_PARAM || !fxa__cuda_in_memory(&w->c->params[n->imm])) continue;
+        FXA__ASSERT(!e->given[i] && w->names.scalar[n->imm].call[0]);
         e->given[i] = members ? w->names.scalar[n->imm].member : w->names.scalar[n->imm].call;
     }
 }

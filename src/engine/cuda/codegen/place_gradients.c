@@ -6,6 +6,8 @@
  */
 #include "passes.h"
 
+#include "../../../base/invariant.h"
+
 bool fxa__cuda_is_number(const fxa_program *p, int32_t node, double x) {
     return p->nodes[node].op == FXA_OP_CONST && p->nodes[node].type == FXA_FLOAT && p->nodes[node].f == x;
 }
@@ -69,6 +71,7 @@ static void grads_choose_sums(cuda_work *w) {
             c->gradients.sums[c->switches.grad_sums++] = i;
         else
             c->switches.grad_scatter = true;
+        FXA__ASSERT(fxa__cuda_is_scattered(w, i) <= c->switches.grad_scatter); /* no gradient is summed twice */
     }
 }
 
@@ -102,6 +105,7 @@ fxa_status fxa__cuda_place_gradients(cuda_work *w, fxa_error *err) {
     w->c->gradients.deterministic = w->config.deterministic;
     grads_choose_sums(w);
     grads_choose_exact(w);
+    FXA__ASSERT(w->c->switches.grad_exact >> w->c->program->n_tensors == 0);
     w->c->switches.grad_diagonal_exact = w->config.deterministic && w->c->switches.grad_diagonal;
     return FXA_OK;
 }

@@ -7,6 +7,8 @@
  */
 #include "passes.h"
 
+#include "../../../base/invariant.h"
+
 #include <math.h>
 
 static bool scoremask_reads(const uint16_t *reads, int32_t node) { return reads[node] >> FXA_INPUT_SCORE & 1; }
@@ -43,6 +45,7 @@ static void scoremask_build(fxa_builder *b, const fxa_program *p, const uint16_t
     scoremask_mark(p, reads, mask, parts);
     fxa_value there = scoremask_join(b, p, reads, parts, map, true),
               rest = scoremask_join(b, p, reads, parts, map, false);
+    FXA__ASSERT(there >= 0 || fxa__builder_failed(b));
     fxa_value none = fxa_builder_float(b, -INFINITY);
     fxa_builder_set_score(b, fxa_builder_op(b, FXA_OP_SELECT, (const fxa_value[]){there, map[score], none}, 3));
     fxa_builder_set_mask(b, rest < 0 ? fxa_builder_bool(b, 1) : rest);

@@ -6,6 +6,8 @@
  */
 #include "passes.h"
 
+#include "../../../base/invariant.h"
+
 #include <stdio.h>
 #include <string.h>
 
@@ -84,6 +86,7 @@ static size_t tile_term(char *text, size_t size, int32_t coef, const char *offse
 static void tile_offset(char text[64], int32_t q, int32_t k) {
     size_t n = tile_term(text, 64, q, "p.q_off", true);
     n += tile_term(text + n, 64 - n, k, "p.k_off", n == 0);
+    FXA__ASSERT(n < 64);
     if (n == 0) (void)snprintf(text, 64, "0");
 }
 
@@ -160,5 +163,6 @@ void fxa__cuda_tile_values(const cuda_work *w, cuda_tile *out) {
             tile_float(w, i, &out[i]);
         else if (n->n_args > 0 && n->op != FXA_OP_LOAD && tile_is_affine(w, i) && tile_varies(&w->affine[i]))
             tile_sum(w, i, &out[i]);
+        FXA__ASSERT(strlen(out[i].text) + 1 < sizeof out[i].text); /* snprintf cut nothing off */
     }
 }

@@ -92,6 +92,7 @@ static void args_captures(fxa__cuda_call *c) {
                                                             : args_slot_view(c, from.index);
         const fxa_view *v = &c->tensors[i];
         struct FxaCapture *t = &c->a.tensor[i];
+        FXA__ASSERT(!v->data || v->rank == program->tensors[i].rank);
         t->data = v->data;
         t->rank = v->rank;
         for (int d = 0; d < v->rank; d++) {
@@ -108,6 +109,7 @@ static void args_dense(fxa__cuda_call *c) {
     if (g->operands.dense < 0) return;
     const fxa__node *load = &g->program->nodes[g->operands.dense];
     const fxa_view *v = &c->tensors[load->imm];
+    FXA__ASSERT(load->op == FXA_OP_LOAD && load->n_args >= 2 && (!v->data || v->stride[load->n_args - 1] == 1));
     c->a.dense.data = (void *)(uintptr_t)v->data;
     for (int d = 0; d < load->n_args; d++) {
         uint32_t input = fxa__node_input(&g->program->nodes[load->arg[d]]);
@@ -254,6 +256,7 @@ void fxa__cuda_args_tile_list(fxa__cuda_call *c, const fxa__cuda_tile_list *list
     int64_t rows = list->cut.rows;
     c->a.list = (struct FxaTileList){.items = list->items};
     if (!list->items) return;
+    FXA__ASSERT(list->counts && rows > 0 && (list->pitch >= list->cut.columns || list->pitch >= 2));
     c->a.list.counts = list->counts;
     c->a.list.pitch = list->pitch;
     c->a.list.h_rows = list->heads > 1 ? rows : 0;
@@ -264,6 +267,7 @@ struct FxaDivisor fxa__cuda_divisor(int64_t by) {
     struct FxaDivisor d = {0, 0};
     if (by < 1) by = 1; /* the problem is empty */
     while ((int64_t)1 << d.shift < by) d.shift++;
+    FXA__ASSERT(by <= INT64_C(1) << 31 && (UINT64_C(1) << (31 + d.shift)) / (uint64_t)by < UINT32_MAX);
     d.factor = (unsigned)((UINT64_C(1) << (31 + d.shift)) / (uint64_t)by + 1);
     return d;
 }
@@ -277,6 +281,7 @@ void fxa__cuda_args_query_order(fxa__cuda_call *c, int32_t q_rows) {
     int64_t tiles = packed ? p->total_q / q_rows + p->b : fxa__div_up(p->sq, q_rows);
     while (masked && section < heads && 2 * section * keys <= ARGS_L2_BYTES) section *= 2;
     section = fxa__min_i64(section, heads);
+    FXA__ASSERT(tiles * heads <= INT32_MAX);
     c->a.q_tiles = (int)tiles;
     c->a.tiles = (int)(tiles * heads);
     c->a.section = (int)section;

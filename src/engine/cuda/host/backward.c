@@ -35,6 +35,7 @@ static fxa_status backward_keys(fxa__cuda_call *c) {
     }
     fxa__cuda_args_tile_list(c, &c->at.keys);
     if (c->code->choice.traits.ordered_dq) fxa__cuda_args_dq_order(c);
+    FXA__ASSERT(!c->at.reduced || fxa__cuda_tile_shape(&c->code->choice, FXA__CUDA_BACKWARD).dq_writers > 0);
     c->a.sent_all = (int)tiles * fxa__cuda_tile_shape(&c->code->choice, FXA__CUDA_BACKWARD).dq_writers;
     return fxa__cuda_launch_main(c, FXA__CUDA_BACKWARD, c->code->choice.recipe->main.function,
                                  (fxa__cuda_grid){tiles * shape->parts, p->hkv, packed ? 1 : p->b});
@@ -85,6 +86,7 @@ static fxa_status backward_of_nothing(fxa__cuda_call *c) {
 fxa_status fxa__cuda_backward(fxa__cuda_call *c) {
     const fxa_problem *p = &c->p->in;
     int32_t rows = c->code->unit[FXA__CUDA_PREPOST].shape.q_rows;
+    FXA__ASSERT(rows > 0 && c->at.pad_rows % rows == 0);
     fxa__cuda_captured_grads_args(c);
     if (p->b == 0) return backward_of_nothing(c);
     FXA_TRY(fxa__cuda_prepasses(c, &c->at.keys));

@@ -14,6 +14,7 @@ enum { CAPTURED_MAX_BLOCKS = 1024 };
 
 /* Returns the index of the dense tensor (captured, an element per pair) in the problem's program. */
 static int32_t captured_dense_tensor(const fxa__cuda_program *g) {
+    FXA__ASSERT(g->operands.dense >= 0 && g->program->nodes[g->operands.dense].op == FXA_OP_LOAD);
     return fxa__cuda_caller_tensor(g, g->program->nodes[g->operands.dense].imm);
 }
 
@@ -49,6 +50,7 @@ static fxa_status captured_clear_dense(fxa__cuda_call *c) {
     size_t words = 1;
     if (captured_all_dense(c, v)) return FXA_OK;
     for (int d = 0; d < v->rank; d++) words *= (size_t)v->size[d];
+    FXA__ASSERT(words % 2 == 0);
     return fxa__cuda_clear(c, (void *)(uintptr_t)v->data, words / 2);
 }
 
@@ -88,6 +90,8 @@ static struct FxaSumTargets captured_find(const fxa__cuda_program *g) {
             to.param[i] = g->params[out->slot].source;
         else
             to.tensor[i] = out->slot;
+        FXA__ASSERT(to.param[i] >= 0 ? to.param[i] < FXA_MAX_PARAMS
+                                     : to.tensor[i] >= 0 && to.tensor[i] < FXA_CUDA_TENSORS);
     }
     return to;
 }

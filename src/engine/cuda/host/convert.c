@@ -63,6 +63,7 @@ static bool stage_is_result(const fxa_problem *p, int i) {
 
 fxa_dtype fxa__cuda_kernel_dtype(const fxa_problem *p, fxa_slot slot) {
     int i = fxa__cuda_copy_of_slot(slot);
+    FXA__ASSERT(i >= 0);
     fxa_dtype type = fxa__cuda_input_dtype(p);
     if (stage_is_result(p, i)) return fxa__cuda_output_dtype(p);
     /* The preprocess of the backward reads O as f32 if O does not have the type of the other operands. */
@@ -150,6 +151,7 @@ static struct FxaConvert stage_operand(const fxa__cuda_call *c, int i) {
     fxa__cuda_operand given = fxa__cuda_operand_given(c, slot), here = fxa__cuda_operand_of(c, slot);
     bool result = stage_is_result(p, i), paged = stage_rows[i].keys && (p->flags & FXA_PAGED);
     uint32_t type = (uint32_t)fxa__cuda_kernel_dtype(p, slot);
+    FXA__ASSERT(c->at.copy[i] && given.size[3] == d);
     struct FxaConvertArray theirs = stage_array(&given.view, t->stride[3], t->dtype);
     struct FxaConvertArray ours = stage_array(&here.view, 1, type);
     int rows = stage_rows[i].keys ? FXA_CONVERT_KEYS : FXA_CONVERT_QUERIES;

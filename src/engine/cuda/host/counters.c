@@ -61,6 +61,7 @@ void fxa__cuda_counters_use(fxa__cuda_call *c) {
         return;
     char *part = counters_part((fxa__cuda_self *)(uintptr_t)c->self, (uintptr_t)c->bound->workspace);
     if (!part) return;
+    FXA__ASSERT(!at->next_tile || (char *)at->next_tile - from < (ptrdiff_t)(sizeof(uint32_t) * at->counter_words));
     if (at->next_tile) at->next_tile = (uint32_t *)(void *)(part + ((char *)at->next_tile - from));
     if (at->recompute && (char *)at->recompute - from < (ptrdiff_t)(sizeof(uint32_t) * at->counter_words))
         at->recompute = (int32_t *)(void *)(part + ((char *)at->recompute - from));

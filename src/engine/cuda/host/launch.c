@@ -15,6 +15,9 @@ fxa_status fxa__cuda_launch(fxa__cuda_call *c, fxa__cuda_unit unit, int function
     const fxa__cuda_module *m = &c->code->unit[unit];
     if (grid.x < 1 || grid.y < 1 || grid.z < 1) return FXA_OK; /* the problem is empty */
     int32_t shared = threads ? 0 : m->shape.shared_bytes;
+    FXA__ASSERT(c->code->choice.units >> unit & 1u);
+    FXA__ASSERT(grid.x <= INT32_MAX && grid.y <= UINT16_MAX && grid.z <= UINT16_MAX);
+    FXA__ASSERT((threads ? threads : m->shape.threads) > 0 && (threads ? threads : m->shape.threads) <= 1024);
     if (!m->function[function]) /* possible only if the cubin comes from plan bytes */
         return fxa__fail(c->err, FXA_E_ENGINE, "the plan's code lacks a kernel that its problem needs");
     fxa__gpu_dim dim = {(unsigned)grid.x, (unsigned)grid.y, (unsigned)grid.z};
@@ -55,6 +58,7 @@ static struct FxaPackedOperand launch_words_of(const fxa__cuda_call *c, const fx
     const fxa__node *load = &program->nodes[w->node];
     const fxa_view *v = &c->tensors[load->imm];
     int kind = fxa__cuda_operand_kind(v->dtype);
+    FXA__ASSERT(load->op == FXA_OP_LOAD && kind != FXA_WORD_NONE && w->length <= w->pitch);
     struct FxaPackedOperand out = {v->data, 0, 0, 0, w->data, w->ranges, w->pitch, (int)w->length, kind};
     for (int d = 0; d < load->n_args; d++) {
         uint32_t input = fxa__node_input(&program->nodes[load->arg[d]]);
@@ -95,6 +99,7 @@ static fxa_status launch_range(fxa__cuda_call *c, int32_t i) {
     int64_t blocks = fxa__div_up(t->size[axis], FXA_RANGE_ROWS);
     for (int d = 0; d < t->rank; d++) blocks *= d == axis ? 1 : t->size[d];
     if (!to) return FXA_OK;
+    FXA__ASSERT(axis < t->rank && kind != FXA_WORD_NONE);
     return fxa__cuda_launch(c, FXA__CUDA_TILE_LISTS, FXA__CUDA_RANGE_TABLE,
                             (fxa__cuda_grid){fxa__div_up(blocks, FXA_LIST_WARPS), 1, 1}, FXA_HELPER_THREADS, params);
 }
@@ -112,6 +117,7 @@ fxa_status fxa__cuda_diagonal_write(fxa__cuda_call *c, const fxa__cuda_diagonal_
 
 fxa_status fxa__cuda_prepasses(fxa__cuda_call *c, const fxa__cuda_tile_list *first) {
     FXA_TRY(fxa__cuda_clear(c, c->at.zero, c->at.zero_words));
+    FXA__ASSERT(!c->packing_due);
     c->packing_due = launch_is_joined(c, first);
     for (int side = 0; !c->packing_due && side < 2; side++) FXA_TRY(launch_words(c, &c->at.operand[side]));
     for (int32_t i = 0; i < c->code->program.operands.n_ranges; i++) FXA_TRY(launch_range(c, i));

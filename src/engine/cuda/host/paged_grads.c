@@ -27,6 +27,7 @@ fxa_status fxa__cuda_pages_gather(fxa__cuda_call *c, struct FxaConvert *s) {
 fxa_status fxa__cuda_page_users_list(fxa__cuda_call *c) {
     const fxa_problem *p = &c->p->in;
     const fxa__cuda_page_users *u = &c->at.users;
+    FXA__ASSERT(u->count && u->end && u->list && u->used && c->a.pages_b * p->b <= FXA__CUDA_LENGTH);
     int *count = u->count, *end = u->end, *list = u->list, *used = u->used, pages = (int)p->n_pages;
     int64_t places = fxa__div_up(p->b * c->a.pages_b, FXA_HELPER_THREADS);
     void *counting[] = {&c->a, &count}, *room[] = {&count, &end, &used, &pages}, *listing[] = {&c->a, &end, &list};

@@ -87,6 +87,7 @@ static void tables_use(fxa__cuda_call *c, tables_kind kind, void *data) {
     l->items = data;
     l->counts = l->items + (tables_items(l) + 1) / 2 * 2; /* counts are pairs of ints, aligned to 8 bytes */
     l->is_written = true;
+    FXA__ASSERT(l->cut.rows > 0 && l->pitch > 0);
 }
 
 void fxa__cuda_plan_tables_use(fxa__cuda_call *c) {

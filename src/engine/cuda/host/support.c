@@ -7,6 +7,7 @@
 #include "call.h"
 #include "recipes.h"
 
+#include "../../../base/invariant.h"
 #include "../../../base/num.h"
 #include "../../../problem/geometry.h"
 
@@ -159,6 +160,7 @@ static bool cu_is_aligned(const fxa_problem *p) {
 static int32_t cu_columns(int64_t d) {
     static const int32_t compiled[] = {32, 64, 96, 128, 192, 256};
     size_t i = 0;
+    FXA__ASSERT(d >= 1 && d <= CU_MAX_COLUMNS);
     while (compiled[i] < d) i++;
     return compiled[i];
 }

@@ -82,6 +82,7 @@ static void layout_words_describe(layout *l, int side) {
     w->node = side ? l->g->operands.k : l->g->operands.q;
     w->length = side ? l->p->sk : l->p->sq;
     w->pitch = fxa__round_up(w->length, FXA_PAD_ROWS) + FXA_PAD_ROWS;
+    FXA__ASSERT(w->pitch % FXA_RANGE_ROWS == 0 && w->length >= 0);
     for (int d = 0; w->node >= 0 && d < program->nodes[w->node].n_args; d++)
         inputs |= fxa__node_input(&program->nodes[program->nodes[w->node].arg[d]]);
     w->batch = inputs & layout_bit(FXA_INPUT_B) ? (int32_t)l->p->b : 1;
@@ -200,6 +201,7 @@ static void layout_captured(layout *l) {
     for (int32_t i = 0; i < l->g->program->n_tensors; i++) {
         int32_t capture = fxa__cuda_caller_tensor(l->g, i);
         if (capture < 0 || !l->p->captures[capture].grad || i == dense) continue;
+        FXA__ASSERT(i < FXA_CUDA_TENSORS);
         g->count[i] = layout_elements(&l->p->captures[capture], l->g->program->tensors[i].rank);
         g->tensor[i] = layout_take(l, g->count[i], 1, 1,
                                    l->g->switches.grad_exact >> i & 1 ? sizeof(struct FxaExact) : sizeof(float));
@@ -222,6 +224,7 @@ static void layout_zeroes(layout *l) {
                                      sizeof(int32_t));
     }
     if (l->choice->traits.ordered_dq) out->next_tile = layout_take(l, 1, 1, 1, sizeof(uint32_t));
+    FXA__ASSERT(l->c.used % sizeof(uint32_t) == 0);
     out->counter_words = l->c.used / sizeof(uint32_t);
     if (l->p->flags & FXA_SINK_ZERO) out->no_sink = layout_take(l, l->p->hq, 1, 1, sizeof(float));
     for (int side = 0; l->g->switches.pack_operands && side < 2; side++) {
@@ -234,6 +237,7 @@ static void layout_zeroes(layout *l) {
         out->users.used = layout_take(l, 1, 1, 1, sizeof(int32_t));
     }
     out->zero_words = l->c.used / sizeof(uint32_t);
+    FXA__ASSERT(out->counter_words <= out->zero_words);
     l->c.after = after;
 }
 
@@ -267,6 +271,8 @@ static void layout_backward(layout *l) {
     fxa__cuda_buffers *out = l->out;
     int64_t rows = l->p->hq * (int64_t)out->pad_rows;
     struct FxaTileShape shape = layout_shape(l, FXA__CUDA_BACKWARD);
+    FXA__ASSERT(FXA_PAD_ROWS % shape.launch.q_rows == 0 && rows % FXA_DQ_SHARE_ROWS == 0);
+    FXA__ASSERT(!shape.first_share_stores || shape.launch.q_rows % FXA_DQ_SHARE_ROWS == 0);
     bool joint = l->choice->dq == FXA__CUDA_DQ_ANY_ORDER || l->choice->dq == FXA__CUDA_DQ_ORDERED;
     out->lse2 = layout_take(l, rows, 1, 1, sizeof(float));
     out->delta = layout_take(l, rows, 1, 1, sizeof(float));
@@ -274,6 +280,7 @@ static void layout_backward(layout *l) {
     if (shape.first_share_stores || l->choice->traits.ordered_dq)
         out->first_share = layout_take(l, rows / FXA_DQ_SHARE_ROWS, 1, 1, sizeof(int32_t));
     int64_t entries = l->packed && !(l->p->flags & FXA_PAGED) ? 1 : l->p->b;
+    FXA__ASSERT(joint || !(shape.first_share_stores || shape.signals_dq));
     if (shape.signals_dq) out->reduced = layout_take(l, 1 + entries * l->p->hkv, 1, 1, sizeof(uint32_t));
     layout_list(l, &out->keys, shape, true);
 }

@@ -20,6 +20,8 @@ namespace {
 constexpr FxaTileShape TILE = fxa_prepost(FXA_DV);
 constexpr int THREADS = TILE.launch.threads, ROWS = TILE.launch.q_rows;
 constexpr int LANES = THREADS / ROWS; /* lanes per row of O and dO, 8 elements each */
+static_assert(LANES * 8 >= FXA_DV && LANES <= 32, "the lanes of a row are in one warp and read the entire row");
+static_assert(FXA_PAD_ROWS % ROWS == 0 && FXA_PAD_ROWS % FXA_DQ_SHARE_ROWS == 0, "padded rows are entire CTAs");
 
 /* Batch entry and query of row i of a head in the backward's workspace, in which each batch entry is padded to a
  * multiple of 128 rows. */

@@ -11,6 +11,7 @@
 #include "common/varlen.cuh"
 
 static_assert(!FXA_PAGED, "the backward reads K and V of pages from the workspace");
+static_assert(!FXA_RETURN_ROW_MAX, "the forward writes the row maximum");
 
 template <int keys, int queries> struct KeyTile {
     int n, kv_h, b, q_first, q_len, k_first, k_len;

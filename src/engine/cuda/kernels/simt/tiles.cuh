@@ -24,6 +24,8 @@ constexpr int SIDE = TILE.launch.q_rows, THREADS = TILE.launch.threads;
  * conflicts */
 constexpr int SLICE = 32, PITCH = SLICE + 4;
 constexpr int WIDE = SIDE + 4; /* floats from row to row of a tile of 64 columns */
+static_assert(SIDE == 64 && 16 * THREADS == SIDE * SIDE && TILE.launch.k_rows == SIDE, "a thread has 4 x 4 pairs");
+static_assert(SIDE * SLICE % (8 * THREADS) == 0, "threads copy entire groups of 8 elements");
 
 struct Scratch {
     union {

@@ -32,6 +32,12 @@ constexpr int DQ_SLICES = PART / DQ_SLICE;
 static_assert(DQ_SLICE % 16 == 0 && PART_V % 16 == 0, "products have 16 columns");
 constexpr int K_BYTES = BK * D_STORED * 2, V_BYTES = BK * DV_STORED * 2;
 constexpr int Q_BYTES = BQ * D_STORED * 2, DO_BYTES = BQ * DV_STORED * 2;
+static_assert(BK == 16 * WARPS && FXA_PAD_ROWS % BQ == 0, "a warp has 16 keys; blocks of the padded workspace");
+static_assert(DQ_SLICE * DQ_SLICES == PART, "slices are all columns of dQ");
+static_assert(K_BYTES + V_BYTES + Q_BYTES + DO_BYTES + fxa_tile_bytes(BQ, BK) + 1024 == TILE.launch.shared_bytes,
+              "common/tile_shape.h has another size");
+static_assert(K_BYTES % 1024 == 0 && V_BYTES % 1024 == 0 && Q_BYTES % 1024 == 0 && DO_BYTES % 1024 == 0,
+              "swizzled tiles are aligned to 1024 bytes");
 
 typedef KeyTile<BK, BQ> Sm80KeyTile;
 /* True if the gradients of captured tensors are computed pair by pair in a loop (in_batches) that is not unrolled: all

@@ -30,6 +30,8 @@ constexpr int BLOCKS = BM / (16 * WARPS);
 constexpr int Q_BYTES = BM * D_STORED * 2, K_BYTES = BN * D_STORED * 2, V_BYTES = BN * DV_STORED * 2;
 constexpr int BYTES = Q_BYTES + K_BYTES + V_BYTES + 1024;
 static_assert(BYTES == TILE.launch.shared_bytes, "common/tile_shape.h has another size");
+static_assert(BLOCKS >= 1 && BM == 16 * WARPS * BLOCKS, "a warp has entire blocks of 16 rows");
+static_assert(Q_BYTES % 1024 == 0 && K_BYTES % 1024 == 0, "swizzled tiles are aligned to 1024 bytes");
 constexpr float LARGE = 65536.f; /* largest |maximum|, in base 2, whose rounding changes weights by at most 2^-8 */
 
 struct Sm80Forward {

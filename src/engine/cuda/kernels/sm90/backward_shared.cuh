@@ -85,6 +85,7 @@ static_assert(BQ == 128 ? DQ_COLUMNS == FXA_D : 2 * DQ_COLUMNS >= FXA_D, "two wa
  * With causal masks and documents the first block of every key tile is such a block for one warpgroup. At head dim 64
  * blocks take too little time for a gain. */
 constexpr bool SKIPS_BLOCKS = TILE.query_parts;
+static_assert(!SKIPS_BLOCKS || (PROG_MASK && TILE.query_parts == 2), "the list has bits for each warpgroup");
 
 typedef KeyTile<BK, BQ> BackwardTile;
 
@@ -118,6 +119,10 @@ struct BackwardShared {
     static constexpr int RINGS_AT = KV_BAR_AT + 16, INDICES_AT = RINGS_AT + 3 * Ring<STAGES>::bytes;
     static constexpr int TICKET_AT = INDICES_AT + 4 * STAGES, BYTES = TICKET_AT + 8 + 1024;
     static_assert(BYTES == TILE.launch.shared_bytes, "common/tile_shape.h has another size");
+    static_assert(V_AT % 1024 == 0 && Q_AT % 1024 == 0 && Q_BYTES % 1024 == 0 && DO_BYTES % 1024 == 0 &&
+                      DS_AT % 1024 == 0 && DS_BYTES % 1024 == 0 && DENSE_AT % 1024 == 0,
+                  "swizzled tiles are aligned to 1024 bytes");
+    static_assert(DQ_AT % 16 == 0 && LSE_AT % 16 == 0 && Q_OPERAND_AT % 16 == 0 && KV_BAR_AT % 16 == 0, "bulk copies");
 
     FXA_INLINE u32 k() const { return base; }
     FXA_INLINE u32 v() const { return base + V_AT; }

@@ -35,6 +35,8 @@ constexpr int PARTIAL = 0x40000000; /* bit that is set in the index of a partial
 enum { BAR_CLEAR = 1 }; /* number of a named barrier: consumer warpgroup g has BAR_CLEAR + g */
 static_assert(!PROG_GRAD_DIAGONAL && !PROG_GRAD_DENSE && !PROG_GRAD_SUMS && !PROG_GRAD_SCATTER,
               "wide heads have no gradients of captured tensors");
+static_assert(fxa_is_wide(TRAITS) && FXA_SEPARATE_DQ, "sm90/backward.cu is for narrower heads, sm90/dq.cu for dQ");
+static_assert(FXA_PAD_ROWS % BQ == 0, "query blocks of the padded workspace");
 
 typedef KeyTile<BK, BQ> WideTile;
 
@@ -47,6 +49,9 @@ struct WideShared {
     static constexpr int RINGS_AT = KV_BAR_AT + 16, INDICES_AT = RINGS_AT + 3 * Ring<STAGES>::bytes;
     static constexpr int BYTES = INDICES_AT + 8 * STAGES + 1024;
     static_assert(BYTES == TILE.launch.shared_bytes, "common/tile_shape.h has another size");
+    static_assert(K_BYTES % 1024 == 0 && V_BYTES % 1024 == 0 && Q_BYTES % 1024 == 0 && DO_BYTES % 1024 == 0,
+                  "swizzled tiles are aligned to 1024 bytes");
+    static_assert(EXCHANGE_BYTES % 16 == 0 && LSE_AT % 16 == 0 && KV_BAR_AT % 8 == 0, "bulk copies and barriers");
 
     FXA_INLINE u32 k() const { return base; }
     FXA_INLINE u32 v() const { return base + V_AT; }

@@ -163,6 +163,7 @@ enum {
     COMBINE_LEVELS = 3,                 /* levels of the tree that adds sums of COMBINE_LOADS work items */
     COMBINE_LOADS = 1 << COMBINE_LEVELS /* results of work items that a thread loads at once */
 };
+static_assert(1 << RUN_LEVELS == FXA_DECODE_MAX_RUN, "a SplitTree has the splits of a work item");
 
 /* Sum over the splits (parts of the keys) of a work item; add() is called at the end of each split. */
 struct SplitSums {

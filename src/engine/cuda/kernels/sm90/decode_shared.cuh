@@ -61,6 +61,11 @@ static_assert(STAGES >= 1 && INDICES_AT + 4 * STAGES <= ORDER_AT + 256 && STEPS 
 constexpr int CLUSTER = TILE.launch.parts;
 static_assert(CLUSTER == 1 || KEEPS_SUMS, "a thread keeps the partial result that its cluster combines");
 static_assert(!FXA_DROPOUT, "the forward kernels support dropout");
+static_assert(FXA_D == FXA_DV && !fxa_is_wide(TRAITS), "the forward kernels support other head dims");
+static_assert(FXA_CLUSTER == 0 || FXA_CLUSTER == 2 || FXA_CLUSTER == 4 || FXA_CLUSTER == 8, "CTAs of a cluster");
+static_assert(FXA_ROW_TILES == TILES * ROW_WARPS && ROWS == 8 * FXA_ROW_TILES && BN % BOX_ROWS == 0, "rows and keys");
+static_assert(K_BYTES % 1024 == 0 && STAGE_BYTES % 1024 == 0, "swizzled tiles are aligned to 1024 bytes");
+static_assert(OUT_AT % 16 == 0 && STATS_AT % 8 == 0 && BARS_AT % 8 == 0 && NONFINITE_AT % 8 == 0, "alignment");
 
 /* Named barriers. consumers_sync(): all consumers wait. roles_sync(): consumers and producer wait, in different places
  * of the code. start_sync(): consumers wait at their start; the producer arrives by start_arrive() without waiting. */

@@ -49,6 +49,10 @@ struct DqShared {
     static constexpr int SLOT_AT = RINGS_AT + Ring<1>::bytes + Ring<K_STAGES>::bytes + Ring<V_STAGES>::bytes;
     static constexpr int INDICES_AT = SLOT_AT + TileSlot::bytes, BYTES = INDICES_AT + 4 * K_STAGES + 1024;
     static_assert(BYTES == TILE.launch.shared_bytes, "common/tile_shape.h has another size");
+    static_assert(DO_AT % 1024 == 0 && K_AT % 1024 == 0 && K_BYTES % 1024 == 0 && V_BYTES % 1024 == 0 &&
+                      DENSE_AT % 1024 == 0 && DENSE_BYTES % 1024 == 0,
+                  "swizzled tiles are aligned to 1024 bytes");
+    static_assert(BM == 2 * 64 && FXA_PAD_ROWS % BM == 0, "64 rows of a warpgroup; rows of the padded workspace");
 
     FXA_INLINE u32 q() const { return base; }
     FXA_INLINE u32 grad_o() const { return base + DO_AT; }

@@ -67,6 +67,11 @@ constexpr bool SKIPS_TILES = PROG_MASK && TILE.query_parts;
 constexpr bool MERGED_STEP = BOUNDED;
 /* Numbers of named barriers: consumer warpgroup g has BAR_PING_PONG + g and BAR_CLEAR + g; all share BAR_VALUES. */
 enum { BAR_PING_PONG = 1, BAR_CLEAR = 4, BAR_VALUES = 7 };
+static_assert(BM == 64 * GROUPS, "a consumer warpgroup has 64 rows");
+static_assert(BAR_PING_PONG + GROUPS <= BAR_CLEAR && BAR_CLEAR + GROUPS <= BAR_VALUES, "a barrier for each warpgroup");
+static_assert(!SKIPS_TILES || TILE.query_parts == GROUPS, "the list has bits for each warpgroup");
+/* Bits of a tile's index, and an index of at most 2^28, are apart. */
+static_assert(((RECOMPUTE | MARK_POS_INF) & ((1 << 28) - 1)) == 0 && (RECOMPUTE & MARK_POS_INF) == 0, "bits of a tile");
 
 struct ForwardShared {
     u32 base;
@@ -81,6 +86,12 @@ struct ForwardShared {
     static constexpr int FLAG_AT = INDICES_AT + 8 * STAGES;
     static constexpr int BYTES = FLAG_AT + 16 + 1024; /* 1024 bytes to align the base */
     static_assert(BYTES == TILE.launch.shared_bytes, "common/tile_shape.h has another size");
+    static_assert(Q_BUFFER_BYTES % 1024 == 0 && K_BYTES % 1024 == 0 && V_BYTES % 1024 == 0 && DENSE_BYTES % 1024 == 0,
+                  "swizzled tiles are aligned to 1024 bytes");
+    static_assert(DIAGONAL_BYTES % 16 == 0 && K_OPERAND_BYTES % 16 == 0 && Q_OPERAND_BYTES % 16 == 0, "bulk copies");
+    static_assert(RINGS_AT % 8 == 0 && SLOTS_AT % 16 == 0 && FLAG_AT % 4 == 0, "barriers and words");
+    /* Entries from -(keys of a tile) to the end of the last query tile exist in a diagonal row. */
+    static_assert(BN <= FXA_DIAGONAL_KEYS && BM <= FXA_DIAGONAL_QUERIES && BM < FXA_DIAGONAL_EXCESS, "diagonal rows");
 
     FXA_INLINE u32 q(u32 q_step) const { return base + (q_step % Q_BUFFERS) * Q_BUFFER_BYTES; }
     FXA_INLINE u32 k(u32 step) const { return base + K_AT + (step % STAGES) * K_BYTES; }
