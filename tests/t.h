@@ -1,6 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * Test harness. TEST(name) { ... } registers itself. T_* macros check a value and print both sides on failure. T_MAIN
+ * Test harness. TEST(name) { ... } registers itself; `err` in it is an fxa_error, which T_OK and T_STATUS use.
+ * CONTEXT_TEST(name) has a context `ctx`, too, which is destroyed after the test. T_* macros check a value and print both
+ * sides on failure. T_MAIN
  * runs all tests, or those whose name contains argv[1], and ends with "N passed, N failed, N skipped". There is one
  * process per test file, under ctest. Exit status: 0; 1 if a test failed or none matches argv[1]; T_ALL_SKIPPED if all
  * were skipped. Random tests draw from t_seed(), which is printed on failure; FXA_TEST_SEED=n repeats a run,
@@ -20,7 +22,9 @@
 
 enum { T_ALL_SKIPPED = 77 }; /* SKIP_RETURN_CODE of all tests in CMakeLists.txt */
 
-typedef void (*t_fn)(void);
+#define T_ERR __attribute__((unused)) fxa_error err /* parameter of every test */
+
+typedef void (*t_fn)(T_ERR);
 static struct {
     const char *label;
     t_fn fn;
@@ -29,13 +33,37 @@ static int t_count, t_failures, t_skips;
 static const char *t_now = "";
 
 #define TEST(name)                                                                                                     \
-    static void test_##name(void);                                                                                     \
+    static void test_##name(T_ERR);                                                                                    \
     __attribute__((constructor)) static void t_register_##name(void) {                                                 \
         if (t_count >= 512) abort();                                                                                   \
         t_list[t_count].label = #name;                                                                                 \
         t_list[t_count++].fn = test_##name;                                                                            \
     }                                                                                                                  \
-    static void test_##name(void)
+    static void test_##name(T_ERR)
+
+/* TEST with a fixture `r` of type `type`, which is all zeroes before the expression `start`. If `start` is false, the
+ * test fails. The expression `end` is evaluated after the test. */
+#define T_WITH(name, type, start, end)                                                                                 \
+    static void with_##name(type *r, T_ERR);                                                                           \
+    TEST(name) {                                                                                                       \
+        static type t_fixture;                                                                                         \
+        type *r = &t_fixture;                                                                                          \
+        memset(r, 0, sizeof *r);                                                                                       \
+        T_REQUIRE(start);                                                                                              \
+        with_##name(r, err);                                                                                           \
+        end;                                                                                                           \
+    }                                                                                                                  \
+    static void with_##name(type *r, T_ERR)
+
+#define CONTEXT_TEST(name)                                                                                             \
+    static void with_##name(fxa_context *ctx, T_ERR);                                                                  \
+    TEST(name) {                                                                                                       \
+        fxa_context *ctx = NULL;                                                                                       \
+        T_OK(fxa_context_create(NULL, &ctx, &err));                                                                    \
+        if (ctx) with_##name(ctx, err);                                                                                \
+        fxa_context_destroy(ctx);                                                                                      \
+    }                                                                                                                  \
+    static void with_##name(fxa_context *ctx, T_ERR)
 
 __attribute__((unused)) static uint64_t t_seed(void) {
     const char *s = getenv("FXA_TEST_SEED");
@@ -174,7 +202,7 @@ __attribute__((unused)) static void t_text_has(const char *file, int line, const
             int before = t_failures, skips = t_skips;                                                                  \
             ran++;                                                                                                     \
             t_now = t_list[i].label;                                                                                   \
-            t_list[i].fn();                                                                                            \
+            t_list[i].fn((fxa_error){.status = FXA_OK});                                                               \
             if (t_failures != before)                                                                                  \
                 failed++;                                                                                              \
             else if (t_skips == skips)                                                                                 \

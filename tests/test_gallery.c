@@ -344,10 +344,7 @@ static void gallery_round_trip(fxa_context *ctx, const fxa_program *p, const cha
     free(text), free(again), free(bytes);
 }
 
-TEST(gallery_parses_prints_saves_and_derives) {
-    fxa_context *ctx = NULL;
-    fxa_error err;
-    T_OK(fxa_context_create(NULL, &ctx, &err));
+CONTEXT_TEST(gallery_parses_prints_saves_and_derives) {
     gallery g = gallery_list();
     for (int i = 0; i < g.count; i++) {
         fxa_program *p = gallery_parse(ctx, g.names[i]), *derivative = NULL;
@@ -357,13 +354,9 @@ TEST(gallery_parses_prints_saves_and_derives) {
         if (derivative) gallery_round_trip(ctx, derivative, g.names[i]);
         fxa_program_destroy(derivative), fxa_program_destroy(p);
     }
-    fxa_context_destroy(ctx);
 }
 
-TEST(gallery_programs_are_all_different) {
-    fxa_context *ctx = NULL;
-    fxa_error err;
-    T_OK(fxa_context_create(NULL, &ctx, &err));
+CONTEXT_TEST(gallery_programs_are_all_different) {
     gallery g = gallery_list();
     static fxa_program *all[256];
     for (int i = 0; i < g.count; i++) all[i] = gallery_parse(ctx, g.names[i]);
@@ -371,13 +364,9 @@ TEST(gallery_programs_are_all_different) {
         for (int j = 0; j < i; j++)
             if (all[i] && all[j] && gallery_same(all[i], all[j])) T_FAIL("%s is %s\n", g.names[i], g.names[j]);
     for (int i = 0; i < g.count; i++) fxa_program_destroy(all[i]);
-    fxa_context_destroy(ctx);
 }
 
-TEST(gallery_gradients_against_finite_differences) {
-    fxa_context *ctx = NULL;
-    fxa_error err;
-    T_OK(fxa_context_create(NULL, &ctx, &err));
+CONTEXT_TEST(gallery_gradients_against_finite_differences) {
     gallery g = gallery_list();
     t_rng r = {t_seed()};
     tally sum = {0};
@@ -391,7 +380,6 @@ TEST(gallery_gradients_against_finite_differences) {
     }
     T_CHECK(sum.compared >= 20 * checked);
     if (sum.kinks * 50 > sum.drawn) T_FAIL("%d of %d draws fell on kinks\n", sum.kinks, sum.drawn);
-    fxa_context_destroy(ctx);
 }
 
 T_MAIN

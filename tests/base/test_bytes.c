@@ -8,7 +8,6 @@
 
 TEST(writer_and_reader_round_trip) {
     fxa__host *host;
-    fxa_error err;
     T_OK(fxa__host_create(NULL, NULL, &host, &err));
     fxa__writer w = {.host = host};
     fxa__write_u8(&w, 200);
@@ -117,7 +116,6 @@ TEST(blake2s_does_not_depend_on_how_the_input_is_cut) {
 
 TEST(grow_keeps_content_and_zeroes_the_rest) {
     fxa__host *host;
-    fxa_error err;
     T_OK(fxa__host_create(NULL, NULL, &host, &err));
     int32_t *p = NULL;
     size_t capacity = 0;
@@ -138,7 +136,6 @@ TEST(grow_keeps_content_and_zeroes_the_rest) {
 /* The default allocator keeps alignment and contents when an aligned block grows or shrinks. */
 TEST(the_allocator_of_the_c_library_keeps_alignment_and_content) {
     fxa__host *host;
-    fxa_error err;
     T_OK(fxa__host_create(NULL, NULL, &host, &err));
     unsigned char *p = host->alloc(host->user, NULL, 0, 100, 256);
     T_REQUIRE(p);

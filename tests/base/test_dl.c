@@ -85,7 +85,6 @@ static void dl_refuse_nothing(void) { dl_calls = dl_fail_at = dl_failures = dl_i
 
 TEST(a_library_is_a_table_of_functions) {
     sample s;
-    fxa_error err;
     fxa_status status;
     const char *const names[] = {"libno-such-thing.so.7", FXA_TEST_SAMPLE, NULL};
     dl_refuse_nothing();
@@ -104,7 +103,6 @@ TEST(a_library_is_a_table_of_functions) {
 
 TEST(a_library_that_is_not_there) {
     sample s;
-    fxa_error err;
     fxa_status status;
     const char *const names[] = {"libno-such-thing.so.7", "libneither-this.so", NULL}, *const none[] = {NULL};
     dl_refuse_nothing();
@@ -125,7 +123,6 @@ TEST(a_library_that_is_not_there) {
 /* A library already loaded by the process is used first, by its own name, even if the loader would not find it. */
 TEST(a_library_that_is_loaded_already) {
     sample s;
-    fxa_error err;
     fxa_status status;
     const char *const names[] = {FXA_TEST_OTHER, "libfxa-sample.so.7", NULL};
     dl_refuse_nothing();
@@ -176,7 +173,6 @@ TEST(a_program_that_is_called_by_a_bare_name) {
 /* A library that lacks a function is closed, and the next one is tried. */
 TEST(a_library_that_lacks_a_function) {
     sample s;
-    fxa_error err;
     fxa_status status;
     const char *const wrong[] = {"libm.so.6", NULL}, *const then_right[] = {"libm.so.6", FXA_TEST_SAMPLE, NULL};
     dl_refuse_nothing();
@@ -195,7 +191,6 @@ TEST(a_library_that_lacks_a_function) {
 TEST(every_call_fails) {
     for (int k = 1; k < 20; k++) {
         sample s;
-        fxa_error err;
         fxa_status status;
         const char *const names[] = {FXA_TEST_SAMPLE, NULL};
         dl_refuse_nothing();
@@ -219,7 +214,6 @@ TEST(every_call_fails) {
 /* More reasons than the text has capacity for. */
 TEST(a_long_list_of_names) {
     sample s;
-    fxa_error err;
     fxa_status status;
     static char long_name[300];
     memset(long_name, 'x', sizeof long_name - 1);

@@ -14,7 +14,6 @@ TEST(every_status_has_a_name_and_a_text) {
 }
 
 TEST(a_text_that_does_not_fit_says_so) {
-    fxa_error err;
     char longtext[900];
     memset(longtext, 'x', sizeof longtext - 1);
     longtext[sizeof longtext - 1] = 0;
@@ -35,7 +34,6 @@ TEST(a_text_that_does_not_fit_says_so) {
 TEST(a_text_is_cut_before_its_last_word_or_in_it) {
     /* Checks the exact rendering of one source position. */
     enum { MOST = sizeof((fxa_error *)0)->text - 5, HALF = MOST / 2 };
-    fxa_error err;
     for (int at = HALF - 1; at <= HALF + 1; at++) {
         char longtext[2 * MOST];
         memset(longtext, 'x', sizeof longtext - 1);
@@ -49,7 +47,6 @@ TEST(a_text_is_cut_before_its_last_word_or_in_it) {
 /* A character of four bytes is kept or left out entirely. */
 TEST(a_text_is_cut_between_characters) {
     enum { MOST = sizeof((fxa_error *)0)->text - 5 };
-    fxa_error err;
     for (size_t pad = 0; pad < 4; pad++) {
         char longtext[2 * MOST] = "xxx";
         for (size_t i = pad; i + 5 < sizeof longtext; i += 4) memcpy(longtext + i, "\xf0\x9d\x84\x9e", 5);
@@ -60,7 +57,6 @@ TEST(a_text_is_cut_between_characters) {
 }
 
 TEST(a_text_that_just_fits_is_whole) {
-    fxa_error err;
     char text[sizeof err.text + 1];
     memset(text, 'x', sizeof text);
     for (size_t n = sizeof err.text - 2; n <= sizeof err.text; n++) {
@@ -71,7 +67,7 @@ TEST(a_text_that_just_fits_is_whole) {
 
 /* What lies behind the source is not searched for lines. */
 TEST(a_source_ends_at_its_size) {
-    fxa_error err = {FXA_E_PROGRAM, 0, 3, 1, 1, "x"};
+    err = (fxa_error){FXA_E_PROGRAM, 0, 3, 1, 1, "x"};
     char out[100];
     fxa_error_render(&err, "t", "q\nk\nh\nb\n", 3, out, sizeof out);
     T_STR(out, "t:3:1: error: x");
@@ -80,7 +76,7 @@ TEST(a_source_ends_at_its_size) {
 }
 
 TEST(render_points_at_the_place) {
-    fxa_error err = {FXA_E_PROGRAM, 0, 2, 9, 3, "unknown name 'cap'"};
+    err = (fxa_error){FXA_E_PROGRAM, 0, 2, 9, 3, "unknown name 'cap'"};
     const char *source = "let x = 1\r\nscore = cap * x\n";
     char out[200];
     size_t n = fxa_error_render(&err, "a.fxa", source, SIZE_MAX, out, sizeof out);
@@ -98,7 +94,7 @@ TEST(render_survives_long_lines_control_bytes_and_wild_places) {
     char source[2000], out[1000];
     memset(source, 'y', sizeof source);
     source[1000] = 1;
-    fxa_error err = {FXA_E_PROGRAM, 0, 1, 1001, 5000, "x"};
+    err = (fxa_error){FXA_E_PROGRAM, 0, 1, 1001, 5000, "x"};
     size_t n = fxa_error_render(&err, "t", source, sizeof source, out, sizeof out);
     T_CHECK(n < 500);
     T_HAS(out, "?");
@@ -142,7 +138,7 @@ TEST(no_error_renders_as_nothing) {
     char out[4] = "zzz";
     T_INT(fxa_error_render(NULL, "t", "q", SIZE_MAX, out, sizeof out), 0);
     T_STR(out, "");
-    fxa_error err = {FXA_E_PROGRAM, 0, 0, 0, 0, "x"};
+    err = (fxa_error){FXA_E_PROGRAM, 0, 0, 0, 0, "x"};
     char text[20];
     T_INT(fxa_error_render(&err, NULL, NULL, 0, text, sizeof text), 8);
     T_STR(text, "error: x");
@@ -155,7 +151,6 @@ typedef struct sized {
 } sized;
 
 TEST(older_and_newer_structs_are_read) { /* empty output needs no capacity */
-    fxa_error err;
     sized to = {sizeof to, -1, -2}, older = {8, 5, 99};
     T_OK(fxa__struct_read(&to, sizeof to, 8, &older, "sized", &err));
     T_INT(to.struct_size, sizeof to);
@@ -179,7 +174,6 @@ TEST(older_and_newer_structs_are_read) { /* empty output needs no capacity */
 }
 
 TEST(two_call_output) {
-    fxa_error err;
     char out[4] = "zzz";
     size_t needed = 0;
     T_OK(fxa__bytes_out("abc", 3, NULL, 0, &needed, &err));

@@ -39,7 +39,6 @@ static void allocate_and_free(fxa__host *host, size_t align) {
 }
 
 TEST(freed_blocks_are_returned) {
-    fxa_error err;
     struct rlimit before, few;
     rlim_t mapped = mapped_bytes();
     fxa__host *host;

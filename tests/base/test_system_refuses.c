@@ -146,7 +146,6 @@ TEST(a_pool_without_its_locks) {
             fail_alloc memory = FAIL_ALLOC_INIT;
             fxa__host *host = NULL;
             fxa__pool *pool = NULL;
-            fxa_error err = {0};
             refuse_nothing();
             T_OK(fxa__host_create(fail_alloc_fn, &memory, &host, &err));
             host->width = 3;
@@ -191,7 +190,6 @@ TEST(every_lock_is_destroyed) {
             fxa_problem p = FXA_PROBLEM_INIT;
             fxa_support report;
             size_t count = 1;
-            fxa_error err = {0};
             p.sq = p.sk = 64, p.d_qk = 64, p.q.dtype = FXA_BF16, p.device = FXA_CUDA, p.engine = "cuda";
             p.target = target;
             refuse_nothing();
@@ -257,7 +255,6 @@ TEST(fewer_threads_than_workers) {
 
 TEST(memory_that_the_c_library_does_not_align) {
     fxa__host *host = NULL;
-    fxa_error err = {0};
     refuse_nothing();
     T_OK(fxa__host_create(NULL, NULL, &host, &err));
     aligned.from = aligned.to = 1;

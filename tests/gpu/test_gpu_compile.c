@@ -99,7 +99,6 @@ TEST(compilations_beside_each_other) {
                {{"0", "1", "2", "3o", "4l", "5"}, "made no code"}};
     fail_alloc f = FAIL_ALLOC_INIT;
     fxa__host *host = NULL;
-    fxa_error err;
     char made[JOBS];
     caller = pthread_self();
     T_OK(fxa__host_create(own_alloc, &f, &host, &err));
@@ -135,7 +134,6 @@ TEST(a_long_line_of_the_log_is_cut) {
     static const char *const sources[JOBS] = {"0", "1lL", "2", "3", "4", "5"};
     static const char before[] = "NVRTC 0.0 does not compile it.cu: error 1777";
     fxa__host *host = NULL;
-    fxa_error err;
     char made[JOBS];
     T_OK(fxa__host_create(NULL, NULL, &host, &err));
     T_STATUS(fake_run(host, sources, 1, made, &err), FXA_E_ENGINE);
@@ -147,7 +145,6 @@ TEST(a_long_line_of_the_log_is_cut) {
 TEST(a_folder_without_it_is_said) {
     fxa__host *host = NULL;
     fxa__nvrtc nvrtc;
-    fxa_error err;
     T_OK(fxa__host_create(NULL, NULL, &host, &err));
     fxa_status status = fxa__nvrtc_open(host, "/nowhere", &nvrtc, &err);
     if (status == FXA_OK) {

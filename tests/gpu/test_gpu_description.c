@@ -47,7 +47,6 @@ TEST(profiles_that_are_none) {
          "target has 1000 for maxSharedMemoryPerBlockOptin: accepted are whole numbers from 49152 to"},
     };
     fxa__gpu_description out;
-    fxa_error err;
     T_OK(fxa__gpu_description_parse(profile, &out, &err));
     T_INT(out.arch, 90);
     T_INT(out.driver, 13000);
@@ -76,7 +75,6 @@ TEST(any_byte_is_another) {
     for (int i = 0; i < t_scaled(20000); i++) {
         char text[sizeof profile];
         fxa__gpu_description out;
-        fxa_error err;
         memcpy(text, profile, sizeof text);
         text[t_int(&rng, 0, (int)sizeof profile - 2)] = (char)t_int(&rng, 0, 255);
         fxa_status status = fxa__gpu_description_parse(text, &out, &err);
@@ -90,7 +88,6 @@ TEST(any_byte_is_another) {
 /* Writes a description by the driver and reads it back; tests/CMakeLists.txt selects the stand-in driver. */
 TEST(what_is_written_is_read) {
     fxa__host *host = NULL;
-    fxa_error err;
     T_OK(fxa__host_create(NULL, NULL, &host, &err));
     for (int32_t ordinal = 0; ordinal < 2; ordinal++) {
         fxa__writer w = {.host = host};

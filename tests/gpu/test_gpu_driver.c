@@ -21,7 +21,6 @@ static bool driver_open(fxa__gpu *gpu, int32_t ordinal) {
 TEST(devices_by_their_ordinal) {
     NEEDS_STANDIN;
     fxa__gpu gpu[2];
-    fxa_error err;
     for (int32_t i = 0; i < 2; i++) {
         T_REQUIRE(driver_open(&gpu[i], i));
         T_INT(gpu[i].ordinal, i);
@@ -49,7 +48,6 @@ TEST(opening_fails_at_every_call) {
     size_t k = 1;
     for (bool more = true; more; k++) {
         fxa__gpu gpu;
-        fxa_error err = {.status = FXA_OK};
         standin_arm(0, k);
         fxa_status status = fxa__gpu_open(&gpu, 1, &err);
         more = standin[0]->failures > 0;
@@ -92,7 +90,6 @@ TEST(memory_fails_at_every_call) {
     for (int i = 0; i < DRIVER_BYTES; i++) from[i] = (char)(i * 7);
     for (bool more = true; more; k++) {
         fxa__gpu gpu[2];
-        fxa_error err = {.status = FXA_OK};
         T_REQUIRE(driver_open(&gpu[0], 0) && driver_open(&gpu[1], 1));
         memset(to, 0, sizeof to);
         standin_arm(0, k);
@@ -115,7 +112,6 @@ TEST(memory_fails_at_every_call) {
 TEST(no_memory_left_is_said_as_such) {
     NEEDS_STANDIN;
     fxa__gpu gpu;
-    fxa_error err;
     void *at = NULL;
     T_REQUIRE(driver_open(&gpu, 0));
     T_STATUS(fxa__gpu_alloc(&gpu, SIZE_MAX / 4, &at, &err), FXA_E_MEMORY);
@@ -137,7 +133,6 @@ static fxa_status driver_check(const fxa__gpu *gpu, const void *ptr, fxa_error *
 TEST(pointers) {
     NEEDS_STANDIN;
     fxa__gpu gpu[2];
-    fxa_error err;
     char own[2];
     void *at[2];
     for (int i = 0; i < 2; i++) {
@@ -168,7 +163,6 @@ TEST(pointers) {
 TEST(streams_that_are_recorded) {
     NEEDS_STANDIN;
     fxa__gpu gpu;
-    fxa_error err;
     int stream, other;
     T_REQUIRE(driver_open(&gpu, 0));
     T_OK(fxa__gpu_enter(&gpu, &err));
@@ -190,7 +184,6 @@ TEST(a_profile_fails_at_every_call) {
     NEEDS_STANDIN;
     fxa__host *host = NULL;
     size_t k = 1;
-    fxa_error err;
     T_OK(fxa__host_create(NULL, NULL, &host, &err));
     for (bool more = true; more; k++) {
         fxa__writer w = {.host = host};

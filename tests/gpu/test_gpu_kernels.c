@@ -114,7 +114,6 @@ TEST(inverses_are_those_of_floats) {
     const char *missing = kernels_open(&r);
     if (missing) T_SKIP(missing);
     for (int i = 0; i < 7; i++) { /* the last copy is empty */
-        fxa_error err;
         fxa__gpu_args args = {.inverse = {i < 6 ? r.from : NULL, r.to}};
         float got = 0;
         T_OK(fxa__gpu_copy_to(&r.gpu, r.from, &from[i < 6 ? i : 1], sizeof *from, NULL, &err));

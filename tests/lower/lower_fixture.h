@@ -33,6 +33,8 @@ __attribute__((unused)) static bool rig_start(rig *r) {
 
 __attribute__((unused)) static void rig_end(rig *r) { fxa_context_destroy(r->ctx); }
 
+#define RIG_TEST(name) T_WITH(name, rig, rig_start(r), rig_end(r)) /* test with a started rig r */
+
 __attribute__((unused)) static fxa_program *rig_parse(rig *r, const char *text) {
     fxa_program *p = NULL;
     fxa_error err;

@@ -5,11 +5,9 @@
  */
 #include "lower/lower_checks.h"
 
-TEST(forms_are_congruent_to_values) {
+RIG_TEST(forms_are_congruent_to_values) {
     static const unsigned flags[] = {0, GEN_NO_SPECIAL, GEN_AFFINE_MASK};
-    rig *r = calloc(1, sizeof *r);
     int without_rest = 0;
-    T_REQUIRE(r && rig_start(r));
     for (int i = 0; i < t_scaled_up(1500) && !t_failures; i++) {
         fxa_program *p = rig_program(r, flags[i % 3]);
         T_REQUIRE(p);
@@ -18,8 +16,6 @@ TEST(forms_are_congruent_to_values) {
         fxa_program_destroy(p);
     }
     T_CHECK(without_rest > 10000);
-    rig_end(r);
-    free(r);
 }
 
 /* Returns a box of a few values per axis; every point is evaluated. */
@@ -59,10 +55,8 @@ static void affine_bounds(rig *r, const fxa_program *p, const fxa__linear *forms
     }
 }
 
-TEST(bounds_are_attained_and_wrap_nowhere) {
-    rig *r = calloc(1, sizeof *r);
+RIG_TEST(bounds_are_attained_and_wrap_nowhere) {
     int proven = 0;
-    T_REQUIRE(r && rig_start(r));
     for (int i = 0; i < t_scaled_up(500) && !t_failures; i++) {
         fxa_program *p = rig_program(r, i % 2 ? GEN_AFFINE_MASK : 0);
         T_REQUIRE(p);
@@ -75,8 +69,6 @@ TEST(bounds_are_attained_and_wrap_nowhere) {
         fxa_program_destroy(p);
     }
     T_CHECK(proven > 1000);
-    rig_end(r);
-    free(r);
 }
 
 static const struct {
@@ -102,9 +94,7 @@ static const struct {
     {"abs(k)", 0, 0},
 };
 
-TEST(lines_along_keys_and_rows) {
-    rig *r = calloc(1, sizeof *r);
-    T_REQUIRE(r && rig_start(r));
+RIG_TEST(lines_along_keys_and_rows) {
     for (size_t i = 0; i < sizeof affine_lines / sizeof *affine_lines; i++) {
         char text[200];
         fxa__linear forms[64];
@@ -119,8 +109,6 @@ TEST(lines_along_keys_and_rows) {
                    fxa__lower_row_sign(f));
         fxa_program_destroy(p);
     }
-    rig_end(r);
-    free(r);
 }
 
 T_MAIN

@@ -71,10 +71,8 @@ static fxa_program *conjunct_random(rig *r) {
     return p;
 }
 
-TEST(the_mask_rebuilt_from_its_parts_is_the_mask) {
-    rig *r = calloc(1, sizeof *r);
+RIG_TEST(the_mask_rebuilt_from_its_parts_is_the_mask) {
     size_t seen[FXA__PARTS] = {0}, whole = 0;
-    T_REQUIRE(r && rig_start(r));
     for (int i = 0; i < t_scaled_up(4000) && !t_failures; i++) {
         fxa_program *p = i % 4 == 0   ? rig_program(r, GEN_AFFINE_MASK)
                          : i % 4 == 1 ? rig_program(r, i % 8 == 1 ? GEN_NO_SPECIAL : 0)
@@ -96,8 +94,6 @@ TEST(the_mask_rebuilt_from_its_parts_is_the_mask) {
     T_CHECK(whole >= 10);
     for (int i = 0; i < FXA__PARTS; i++)
         if (seen[i] < 10) T_FAIL("%s was seen %zu times\n", fxa__lower_part_name((fxa__part_kind)i), seen[i]);
-    rig_end(r);
-    free(r);
 }
 
 /* ---- Spellings --------------------------------------------------------------------------------------------------- */
@@ -163,9 +159,7 @@ static void conjunct_write(const fxa__part *part, char *out, size_t size) {
 }
 
 /* The second time the score is a param, which becomes the first node. */
-TEST(spellings) {
-    rig *r = calloc(1, sizeof *r);
-    T_REQUIRE(r && rig_start(r));
+RIG_TEST(spellings) {
     for (size_t at = 0; at < 2 * sizeof conjunct_masks / sizeof *conjunct_masks; at++) {
         const size_t i = at / 2;
         char text[256], got[512] = "", one[128];
@@ -188,18 +182,13 @@ TEST(spellings) {
         fxa__lower_conjuncts_free(r->host, &c);
         fxa_program_destroy(p);
     }
-    rig_end(r);
-    free(r);
 }
 
 /* Shared nodes are visited once. */
-TEST(large_masks_take_linear_time) {
-    rig *r = calloc(1, sizeof *r);
+RIG_TEST(large_masks_take_linear_time) {
     fxa_builder *b = NULL;
     fxa_program *p = NULL;
-    fxa_error err;
     fxa__conjuncts c;
-    T_REQUIRE(r && rig_start(r));
     T_OK(fxa_builder_create(r->ctx, FXA_PROGRAM_SCORE, &b, &err));
     fxa_value q = fxa_builder_input(b, FXA_INPUT_Q), k = fxa_builder_input(b, FXA_INPUT_K);
     fxa_value mask = fxa_builder_op2(b, FXA_OP_LE, k, q);
@@ -215,8 +204,6 @@ TEST(large_masks_take_linear_time) {
     T_CHECK(c.exact);
     fxa__lower_conjuncts_free(r->host, &c);
     fxa_program_destroy(p);
-    rig_end(r);
-    free(r);
 }
 
 T_MAIN

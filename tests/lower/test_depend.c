@@ -6,14 +6,11 @@
 
 enum { DEPEND_ROUNDS = 12 };
 
-TEST(nothing_outside_of_its_set_changes_a_node) {
+RIG_TEST(nothing_outside_of_its_set_changes_a_node) {
     static const unsigned flags[] = {0, GEN_NO_SPECIAL, GEN_SMOOTH, GEN_AFFINE_MASK, GEN_BPROP};
-    rig *r = calloc(1, sizeof *r);
     int diagonals = 0;
-    T_REQUIRE(r && rig_start(r));
     for (int i = 0; i < t_scaled_up(600) && !t_failures; i++) {
         fxa_program *p = rig_program(r, flags[i % 5]), *d = NULL;
-        fxa_error err;
         T_REQUIRE(p);
         if (p->kind == FXA_PROGRAM_SCORE && i % 2) T_OK(fxa_program_derivative(p, &d, &err));
         depend_work w;
@@ -29,8 +26,6 @@ TEST(nothing_outside_of_its_set_changes_a_node) {
         fxa_program_destroy(p);
     }
     T_CHECK(diagonals > 100);
-    rig_end(r);
-    free(r);
 }
 
 /* Returns the inputs below a node; sets must not be larger. */
@@ -42,9 +37,7 @@ static void depend_gather(const fxa_program *p, int32_t node, fxa__depend *out) 
     for (int i = 0; i < fxa__node_operands(n); i++) depend_gather(p, n->arg[i], out);
 }
 
-TEST(sets_hold_what_a_node_is_made_of) {
-    rig *r = calloc(1, sizeof *r);
-    T_REQUIRE(r && rig_start(r));
+RIG_TEST(sets_hold_what_a_node_is_made_of) {
     for (int i = 0; i < t_scaled(60); i++) {
         uint8_t tape[48];
         for (size_t k = 0; k < sizeof tape; k++) tape[k] = (uint8_t)t_next(&r->rng);
@@ -60,8 +53,6 @@ TEST(sets_hold_what_a_node_is_made_of) {
         depend_end(&w);
         fxa_program_destroy(p);
     }
-    rig_end(r);
-    free(r);
 }
 
 static const struct {
@@ -96,9 +87,7 @@ static const struct {
     {"t[h, int(score)]", FXA__RATE_SCORE},
 };
 
-TEST(rates_of_usual_terms) {
-    rig *r = calloc(1, sizeof *r);
-    T_REQUIRE(r && rig_start(r));
+RIG_TEST(rates_of_usual_terms) {
     for (size_t i = 0; i < sizeof depend_rates / sizeof *depend_rates; i++) {
         char text[256];
         (void)snprintf(text, sizeof text, "param p : float\nparam n : int\ntensor t : f32[2]\nscore = score * (%s)",
@@ -115,8 +104,6 @@ TEST(rates_of_usual_terms) {
         depend_end(&w);
         fxa_program_destroy(p);
     }
-    rig_end(r);
-    free(r);
 }
 
 T_MAIN

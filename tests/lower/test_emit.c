@@ -240,9 +240,7 @@ static void emit_gather(rig *r) {
                  i % 4 == 3);
 }
 
-TEST(compiled_text_is_the_evaluator) {
-    rig *r = calloc(1, sizeof *r);
-    T_REQUIRE(r && rig_start(r));
+RIG_TEST(compiled_text_is_the_evaluator) {
     fxa__writer texts[FXA__DIALECTS];
     emit_object object;
     int said = 0;
@@ -264,8 +262,6 @@ TEST(compiled_text_is_the_evaluator) {
         fxa_program_destroy(emit_cases[i].lifted.program);
         fxa_program_destroy(emit_cases[i].p);
     }
-    rig_end(r);
-    free(r);
 }
 
 /* Every row of the table occurred above, with each type that selects a meaning. */
@@ -305,9 +301,7 @@ static const char *emit_show(rig *r, const char *program, fxa__dialect dialect, 
     return emit_shown;
 }
 
-TEST(what_a_pair_costs) {
-    rig *r = calloc(1, sizeof *r);
-    T_REQUIRE(r && rig_start(r));
+RIG_TEST(what_a_pair_costs) {
     static const char alibi[] = "tensor slope : f32[1]\nscore = score + slope[h] * float(k - q)\nmask = k <= q";
     /* The load is hoisted, the mask is not part of the value, and the sum is one operation. */
     const char *text = emit_show(r, alibi, FXA__CUDA_F32, FXA__EMIT_PAIR, 1u << FXA__OUT_SCORE);
@@ -326,8 +320,6 @@ TEST(what_a_pair_costs) {
     text = emit_show(r, "score = tanh(score * 0.1) + float(q // -2147483648)", FXA__CUDA_F32, FXA__EMIT_PAIR, 1);
     T_HAS(text, "score_tanh(");
     T_HAS(text, "0xcccccdp-27f");
-    rig_end(r);
-    free(r);
 }
 
 T_MAIN

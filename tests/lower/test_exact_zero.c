@@ -5,13 +5,10 @@
  */
 #include "lower/lower_checks.h"
 
-TEST(zero_nodes_are_zero_where_dscore_is) {
-    rig *r = calloc(1, sizeof *r);
+RIG_TEST(zero_nodes_are_zero_where_dscore_is) {
     int found = 0;
-    T_REQUIRE(r && rig_start(r));
     for (int i = 0; i < t_scaled_up(800) && !t_failures; i++) {
         fxa_program *p = rig_program(r, i % 3 == 0 ? GEN_BPROP : i % 3 == 1 ? GEN_SMOOTH : 0), *d = NULL;
-        fxa_error err;
         T_REQUIRE(p);
         if (p->kind == FXA_PROGRAM_SCORE) T_OK(fxa_program_derivative(p, &d, &err));
         const fxa_program *w = d ? d : p;
@@ -32,8 +29,6 @@ TEST(zero_nodes_are_zero_where_dscore_is) {
         fxa_program_destroy(p);
     }
     T_CHECK(found > 1000);
-    rig_end(r);
-    free(r);
 }
 
 /* Evaluates all nodes after `from` from the values before it. Loads keep their values. */
@@ -64,10 +59,8 @@ static bool zero_has_no_sign(const fxa_program *p, int32_t node, fxa__val *vals,
     return true;
 }
 
-TEST(signs_of_zeroes_that_nobody_sees) {
-    rig *r = calloc(1, sizeof *r);
+RIG_TEST(signs_of_zeroes_that_nobody_sees) {
     int unseen = 0, seen = 0;
-    T_REQUIRE(r && rig_start(r));
     for (int i = 0; i < t_scaled_up(1500) && !t_failures; i++) {
         fxa_program *p = rig_program(r, i % 3 == 0 ? GEN_BPROP : i % 3 == 1 ? GEN_SMOOTH : 0);
         T_REQUIRE(p);
@@ -90,8 +83,6 @@ TEST(signs_of_zeroes_that_nobody_sees) {
         fxa_program_destroy(p);
     }
     T_CHECK(unseen > 1000 && seen > 20);
-    rig_end(r);
-    free(r);
 }
 
 static const struct {
@@ -117,14 +108,11 @@ static const struct {
     {"dscore = score", false},
 };
 
-TEST(bprops_that_keep_zero) {
-    rig *r = calloc(1, sizeof *r);
-    T_REQUIRE(r && rig_start(r));
+RIG_TEST(bprops_that_keep_zero) {
     for (size_t i = 0; i < sizeof zero_bprops / sizeof *zero_bprops; i++) {
         fxa_parse_config config = FXA_PARSE_CONFIG_INIT;
         fxa_text text = {.data = zero_bprops[i].text, .size = strlen(zero_bprops[i].text)};
         fxa_program *p = NULL;
-        fxa_error err;
         bool zero[32];
         config.kind = FXA_PROGRAM_BPROP, config.texts = &text, config.n_texts = 1;
         T_OK(fxa__program_parse(r->host, &config, &p, &err));
@@ -134,8 +122,6 @@ TEST(bprops_that_keep_zero) {
             T_FAIL("%s: %s\n", zero_bprops[i].text, zero_bprops[i].zero ? "not found" : "no zero");
         fxa_program_destroy(p);
     }
-    rig_end(r);
-    free(r);
 }
 
 T_MAIN

@@ -4,13 +4,10 @@
  */
 #include "lower/lower_checks.h"
 
-TEST(outputs_are_those_of_separate_programs) {
-    rig *r = calloc(1, sizeof *r);
-    T_REQUIRE(r && rig_start(r));
+RIG_TEST(outputs_are_those_of_separate_programs) {
     for (int i = 0; i < t_scaled(1500) && !t_failures; i++) {
         fxa_program *p = rig_program(r, i % 3 == 0 ? GEN_SMOOTH : i % 3 == 1 ? GEN_NO_SPECIAL : 0), *d = NULL;
         fxa_program *joint = NULL;
-        fxa_error err;
         T_REQUIRE(p);
         T_OK(fxa_program_derivative(p, &d, &err));
         T_OK(fxa__lower_fuse(r->host, p, d, true, &joint, &err));
@@ -23,8 +20,6 @@ TEST(outputs_are_those_of_separate_programs) {
         fxa_program_destroy(d);
         fxa_program_destroy(p);
     }
-    rig_end(r);
-    free(r);
 }
 
 static int joint_count(const fxa_program *p, uint32_t op) {
@@ -36,13 +31,10 @@ static int joint_count(const fxa_program *p, uint32_t op) {
 static const char joint_softcap[] = "param cap : float\ntensor slope : f32[1]\n"
                                     "score = cap * tanh((score + slope[h] * (q - k)) / cap)\nmask = k <= q";
 
-TEST(a_soft_cap_has_one_tanh) {
-    rig *r = calloc(1, sizeof *r);
+RIG_TEST(a_soft_cap_has_one_tanh) {
     fxa_program *p = NULL, *d = NULL, *joint = NULL, *bprop = NULL;
-    fxa_error err;
     char text[1024];
     size_t n;
-    T_REQUIRE(r && rig_start(r));
     T_REQUIRE((p = rig_parse(r, joint_softcap)) != NULL);
     T_OK(fxa_program_derivative(p, &d, &err));
     T_OK(fxa__lower_fuse(r->host, p, d, true, &joint, &err));
@@ -71,21 +63,14 @@ TEST(a_soft_cap_has_one_tanh) {
     fxa_program_destroy(joint);
     fxa_program_destroy(d);
     fxa_program_destroy(p);
-    rig_end(r);
-    free(r);
 }
 
 /* Users cannot create that kind. */
-TEST(the_kind_is_the_library_s_own) {
-    rig *r = calloc(1, sizeof *r);
+RIG_TEST(the_kind_is_the_library_s_own) {
     fxa_builder *b = NULL;
-    fxa_error err;
-    T_REQUIRE(r && rig_start(r));
     T_STATUS(fxa_builder_create(r->ctx, FXA__PROGRAM_FUSED, &b, &err), FXA_E_ARGUMENT);
     T_CHECK(b == NULL);
     T_HAS(err.text, "program kind 3 is none");
-    rig_end(r);
-    free(r);
 }
 
 T_MAIN

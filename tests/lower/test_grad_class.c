@@ -4,10 +4,8 @@
  */
 #include "lower/lower_checks.h"
 
-TEST(classes_say_which_pairs_meet) {
-    rig *r = calloc(1, sizeof *r);
+RIG_TEST(classes_say_which_pairs_meet) {
     size_t seen[FXA__GRAD_KINDS] = {0};
-    T_REQUIRE(r && rig_start(r));
     for (int i = 0; i < t_scaled_up(1500) && !t_failures; i++) {
         grad_work w;
         T_REQUIRE(grad_start(&w, r, rig_program(r, i % 2 ? GEN_SMOOTH : 0)));
@@ -17,8 +15,6 @@ TEST(classes_say_which_pairs_meet) {
     }
     for (int i = 0; i < FXA__GRAD_DIAGONAL; i++) /* the other classes are rare here; the table below has them */
         if (seen[i] < 5) T_FAIL("%s was seen %zu times\n", fxa__lower_grad_name((fxa__grad_kind)i), seen[i]);
-    rig_end(r);
-    free(r);
 }
 
 #define B_ (1u << FXA_INPUT_B)
@@ -51,9 +47,7 @@ static const struct {
     {"t[h, q] * x[h, k, 0]", "row key", 0, 0}, /* separate and own: of tensor t */
 };
 
-TEST(usual_gradients) {
-    rig *r = calloc(1, sizeof *r);
-    T_REQUIRE(r && rig_start(r));
+RIG_TEST(usual_gradients) {
     for (size_t i = 0; i < sizeof grad_cases / sizeof *grad_cases; i++) {
         char text[300], kinds[64] = "";
         grad_work w;
@@ -78,8 +72,6 @@ TEST(usual_gradients) {
         for (int round = 0; round < 100; round++) grad_check(&w);
         grad_end(&w);
     }
-    rig_end(r);
-    free(r);
 }
 
 T_MAIN

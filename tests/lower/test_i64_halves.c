@@ -90,13 +90,10 @@ static void words_check_form(const fxa_program *p, const fxa_program *lowered) {
     }
 }
 
-TEST(lowered_programs_mean_the_same) {
-    rig *r = calloc(1, sizeof *r);
+RIG_TEST(lowered_programs_mean_the_same) {
     int lowered = 0;
-    T_REQUIRE(r && rig_start(r));
     for (int i = 0; i < t_scaled_up(1500) && !t_failures; i++) {
         fxa_program *p = rig_program(r, i % 2 ? GEN_NO_SPECIAL : 0), *d = NULL;
-        fxa_error err;
         T_REQUIRE(p);
         if (i % 3 == 0) T_OK(fxa_program_derivative(p, &d, &err));
         fxa__i64_halves words;
@@ -111,12 +108,10 @@ TEST(lowered_programs_mean_the_same) {
         fxa_program_destroy(p);
     }
     T_CHECK(lowered >= 20);
-    rig_end(r);
-    free(r);
 }
 
 /* A load that is compared twice has its words once; other loads are unchanged. */
-TEST(words_are_made_once) {
+RIG_TEST(words_are_made_once) {
     static const struct {
         const char *text;
         int words;
@@ -127,8 +122,6 @@ TEST(words_are_made_once) {
         {"tensor t : i64[1]\nmask = t[q] <= t[k] || t[q] == 3 || t[q] - t[k] == 0", 0},
         {"tensor t : i64[1]\ntensor u : i32[1]\nmask = t[q] == u[k] && u[q] == u[k]", 0},
     };
-    rig *r = calloc(1, sizeof *r);
-    T_REQUIRE(r && rig_start(r));
     for (size_t i = 0; i < sizeof rows / sizeof *rows; i++) {
         fxa_program *p = rig_parse(r, rows[i].text);
         fxa__i64_halves words;
@@ -141,8 +134,6 @@ TEST(words_are_made_once) {
         fxa__lower_i64_halves_free(r->host, &words);
         fxa_program_destroy(p);
     }
-    rig_end(r);
-    free(r);
 }
 
 T_MAIN

@@ -216,10 +216,8 @@ static fxa_program *spans_program(rig *r, int i) {
     return rig_program(r, kinds[i % 4] | GEN_NO_STORED);
 }
 
-TEST(what_is_said_of_a_tile_holds_for_its_pairs) {
+RIG_TEST(what_is_said_of_a_tile_holds_for_its_pairs) {
     static spans_case cases[SPANS_MOST];
-    rig *r = calloc(1, sizeof *r);
-    T_REQUIRE(r && rig_start(r));
     int n = SPANS_LISTED + t_scaled_down(SPANS_RANDOM);
     fxa__writer texts[2];
     emit_object object;
@@ -244,8 +242,6 @@ TEST(what_is_said_of_a_tile_holds_for_its_pairs) {
     emit_unload(&object);
     for (int d = 0; d < 2; d++) fxa__writer_free(&texts[d]);
     for (int i = 0; i < n; i++) fxa_program_destroy(cases[i].p);
-    rig_end(r);
-    free(r);
 }
 
 T_MAIN

@@ -114,11 +114,9 @@ static void lowered_write(rig *r, const char *text, fxa__writer *w) {
     fxa_program_destroy(p);
 }
 
-TEST(texts_are_those_of_the_golden_file) {
+RIG_TEST(texts_are_those_of_the_golden_file) {
     static char golden[1 << 20];
     const char *path = FXA_SOURCE_DIR "/tests/golden/lowered.txt";
-    rig *r = calloc(1, sizeof *r);
-    T_REQUIRE(r && rig_start(r));
     fxa__writer w = {.host = r->host};
     for (size_t i = 0; i < sizeof lowered_texts / sizeof *lowered_texts; i++) lowered_write(r, lowered_texts[i], &w);
     fxa__write_bytes(&w, "", 1);
@@ -136,8 +134,6 @@ TEST(texts_are_those_of_the_golden_file) {
             "%s differs from \"%.*s\"; if texts were changed, run FXA_TEST_UPDATE=1 build/tests/test_lowered_golden\n",
             path, (int)strcspn(line, "\n"), line);
     fxa__writer_free(&w);
-    rig_end(r);
-    free(r);
 }
 
 T_MAIN

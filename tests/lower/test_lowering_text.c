@@ -34,13 +34,10 @@ static const struct {
      "grad c += mulz(dscore, t1) + -mulz(t2, t0)\ndscore = t2\nscore = c * t1\n"},
 };
 
-TEST(lines) {
-    rig *r = calloc(1, sizeof *r);
-    T_REQUIRE(r && rig_start(r));
+RIG_TEST(lines) {
     for (size_t i = 0; i < sizeof report_cases / sizeof *report_cases; i++) {
         char text[2048];
         size_t n = 0;
-        fxa_error err;
         fxa_program *p = rig_parse(r, report_cases[i].text);
         T_REQUIRE(p);
         T_OK(fxa_program_dump(p, report_cases[i].what, text, sizeof text, &n, &err));
@@ -48,8 +45,6 @@ TEST(lines) {
         T_STR(text, report_cases[i].lines);
         fxa_program_destroy(p);
     }
-    rig_end(r);
-    free(r);
 }
 
 /* Returns the number of occurrences of s. */
@@ -60,13 +55,10 @@ static int report_count(const char *text, const char *s) {
 }
 
 /* At most 64 lines of a kind are written, then the number of the others. */
-TEST(long_reports_are_cut_off) {
+RIG_TEST(long_reports_are_cut_off) {
     enum { REPORT_TERMS = 70 };
-    rig *r = calloc(1, sizeof *r);
     static char source[1 << 14], text[1 << 16];
-    fxa_error err;
     size_t n = 0;
-    T_REQUIRE(r && rig_start(r));
     int at = snprintf(source, sizeof source, "tensor u : f32[1]\ntensor a : bool[1]\nscore = score");
     for (int i = 0; i < REPORT_TERMS; i++)
         at += snprintf(source + at, sizeof source - (size_t)at, " + u[k + %d] * q", i);
@@ -82,17 +74,12 @@ TEST(long_reports_are_cut_off) {
     T_HAS(text, " more\n");
     T_HAS(text, " more gradients\n");
     fxa_program_destroy(p);
-    rig_end(r);
-    free(r);
 }
 
-TEST(any_program) {
-    rig *r = calloc(1, sizeof *r);
+RIG_TEST(any_program) {
     static char text[1 << 20];
-    T_REQUIRE(r && rig_start(r));
     for (int i = 0; i < t_scaled(200) && !t_failures; i++) {
         fxa_program *p = rig_program(r, i % 2 ? GEN_AFFINE_MASK : 0);
-        fxa_error err;
         size_t need, n;
         T_REQUIRE(p);
         for (int what = 0; what < 3; what++) {
@@ -104,17 +91,12 @@ TEST(any_program) {
         }
         fxa_program_destroy(p);
     }
-    rig_end(r);
-    free(r);
 }
 
-TEST(what_is_refused) {
-    rig *r = calloc(1, sizeof *r);
+RIG_TEST(what_is_refused) {
     char text[64];
     size_t n;
-    fxa_error err;
     fxa_program *p = NULL, *d = NULL;
-    T_REQUIRE(r && rig_start(r));
     T_REQUIRE((p = rig_parse(r, "mask = k <= q")) != NULL);
     T_OK(fxa_program_derivative(p, &d, &err));
     T_STATUS(fxa_program_dump(NULL, FXA_DUMP_FUSED, text, sizeof text, &n, &err), FXA_E_ARGUMENT);
@@ -137,15 +119,12 @@ TEST(what_is_refused) {
     T_INT(n, strlen("causal    k <= q\n"));
     fxa_program_destroy(d);
     fxa_program_destroy(p);
-    rig_end(r);
-    free(r);
 }
 
 TEST(out_of_memory) {
     fail_alloc f = FAIL_ALLOC_INIT;
     fxa_context *ctx = fail_alloc_context(&f);
     fxa_program *p = NULL;
-    fxa_error err;
     T_REQUIRE(ctx);
     T_OK(fxa_program_parse(ctx, "tensor t : f32[1]\nscore = score + t[h] * (q - k)\nmask = k <= q && t[k] > 0.5",
                            SIZE_MAX, &p, &err));

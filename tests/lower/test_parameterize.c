@@ -4,15 +4,12 @@
  */
 #include "lower/lower_checks.h"
 
-TEST(results_keep_their_bits) {
-    rig *r = calloc(1, sizeof *r);
+RIG_TEST(results_keep_their_bits) {
     int hidden = 0;
-    T_REQUIRE(r && rig_start(r));
     for (int i = 0; i < t_scaled_up(3000) && !t_failures; i++) {
         static const unsigned flags[] = {GEN_SMOOTH, 0, GEN_NO_SPECIAL, GEN_BPROP};
         fxa_program *p = rig_program(r, flags[i % 4]), *d = NULL, *joint = NULL;
         fxa__parameterized lifted;
-        fxa_error err;
         T_REQUIRE(p);
         if (i % 4 != 3) T_OK(fxa_program_derivative(p, &d, &err));
         if (i % 8 < 3) T_OK(fxa__lower_fuse(r->host, p, d, true, &joint, &err));
@@ -29,8 +26,6 @@ TEST(results_keep_their_bits) {
         fxa_program_destroy(p);
     }
     T_CHECK(hidden > 300);
-    rig_end(r);
-    free(r);
 }
 
 /* %g is a constant; all of them give one program with this many hidden params. */
@@ -48,16 +43,13 @@ static const struct {
     {"score = %g * score * score ** 3.0 + 2.0 * abs(score)", 1, 1},
 };
 
-TEST(programs_that_differ_in_numbers_are_one) {
-    rig *r = calloc(1, sizeof *r);
-    T_REQUIRE(r && rig_start(r));
+RIG_TEST(programs_that_differ_in_numbers_are_one) {
     for (size_t i = 0; i < sizeof lift_texts / sizeof *lift_texts; i++) {
         uint8_t first[16] = {0};
         for (int round = 0; round < 100; round++) {
             char text[300];
             double x[3];
             fxa__parameterized lifted;
-            fxa_error err;
             for (int k = 0; k < 3; k++) x[k] = t_real(&r->rng, 3.5, 9);
             (void)snprintf(text, sizeof text, lift_texts[i].text, x[0], x[1], x[2]);
             fxa_program *p = rig_parse(r, text);
@@ -76,8 +68,6 @@ TEST(programs_that_differ_in_numbers_are_one) {
             fxa_program_destroy(p);
         }
     }
-    rig_end(r);
-    free(r);
 }
 
 static const struct {
@@ -98,13 +88,10 @@ static const struct {
     {"score * 1e-40", 1},
 };
 
-TEST(simple_numbers_and_exponents_stay) {
-    rig *r = calloc(1, sizeof *r);
-    T_REQUIRE(r && rig_start(r));
+RIG_TEST(simple_numbers_and_exponents_stay) {
     for (size_t i = 0; i < sizeof lift_kept / sizeof *lift_kept; i++) {
         char text[100];
         fxa__parameterized lifted;
-        fxa_error err;
         (void)snprintf(text, sizeof text, "score = %s", lift_kept[i].score);
         fxa_program *p = rig_parse(r, text);
         T_REQUIRE(p);
@@ -114,15 +101,11 @@ TEST(simple_numbers_and_exponents_stay) {
         fxa_program_destroy(lifted.program);
         fxa_program_destroy(p);
     }
-    rig_end(r);
-    free(r);
 }
 
 /* More constants than params; names in use; names of every length in use. */
-TEST(limits) {
-    rig *r = calloc(1, sizeof *r);
+RIG_TEST(limits) {
     static char text[20000];
-    T_REQUIRE(r && rig_start(r));
     for (int names = 0; names < 2; names++) {
         size_t at = 0;
         for (int i = 0; names && i < 61; i++) {
@@ -135,7 +118,6 @@ TEST(limits) {
         for (int i = 0; i < 90; i++)
             at += (size_t)snprintf(text + at, sizeof text - at, " + sin(score * %d.25)", i + 3);
         fxa__parameterized lifted;
-        fxa_error err;
         fxa_program *p = rig_parse(r, text);
         T_REQUIRE(p);
         T_OK(fxa__lower_parameterize(r->host, p, &lifted, &err));
@@ -145,8 +127,6 @@ TEST(limits) {
         fxa_program_destroy(lifted.program);
         fxa_program_destroy(p);
     }
-    rig_end(r);
-    free(r);
 }
 
 T_MAIN

@@ -106,4 +106,6 @@ static bool fake_start(plan_rig *r) {
     return plan_rig_start(r);
 }
 
+#define FAKE_TEST(name) T_WITH(name, plan_rig, fake_start(r), plan_rig_end(r)) /* test with a started rig r */
+
 #endif

@@ -33,6 +33,8 @@ static void seam_end(plan_rig *r) {
     T_INT(mock.opened, mock.closed);
 }
 
+#define SEAM_TEST(name) T_WITH(name, plan_rig, seam_start(r), seam_end(r)) /* test with a started rig r */
+
 /* Returns the name of the engine that makes the plan, "" if none does (err has the reason). */
 __attribute__((unused)) static const char *seam_engine(plan_rig *r, fxa_error *err) {
     fxa_plan *plan = NULL;

@@ -47,7 +47,6 @@ TEST(values_that_are_none_have_harmless_answers) {
 }
 
 TEST(context) {
-    fxa_error err;
     NULL_BOTH(fxa_context_create, NULL, NULL);
     fxa_cache_stats stats;
     memset(&stats, 0xff, sizeof stats);
@@ -59,7 +58,6 @@ TEST(context) {
 }
 
 TEST(programs) {
-    fxa_error err;
     fxa_context *ctx = null_context();
     fxa_program *program = NULL, *out = (fxa_program *)&err;
     T_OK(fxa_program_parse(ctx, "param a : float\nscore = a * score", SIZE_MAX, &program, &err));
@@ -92,7 +90,6 @@ TEST(programs) {
 }
 
 TEST(program_queries) {
-    fxa_error err;
     fxa_context *ctx = null_context();
     fxa_program *program = NULL;
     static const char text[] = "param a : float\ntensor t : f32[1]\nscore = a * score + t[q]";
@@ -134,7 +131,6 @@ TEST(program_queries) {
 }
 
 TEST(builder) {
-    fxa_error err;
     fxa_context *ctx = null_context();
     fxa_builder *b = (fxa_builder *)&err;
     fxa_program *program = NULL;
@@ -168,7 +164,6 @@ TEST(builder) {
 }
 
 TEST(problems_and_tiles) {
-    fxa_error err;
     fxa_context *ctx = null_context();
     fxa_problem p = FXA_PROBLEM_INIT;
     p.b = p.hq = p.sq = p.sk = p.d_qk = 1;
@@ -204,7 +199,6 @@ TEST(problems_and_tiles) {
 }
 
 TEST(plans) {
-    fxa_error err;
     fxa_context *ctx = null_context();
     tiny t;
     T_OK(tiny_forward(ctx, &t, &err));

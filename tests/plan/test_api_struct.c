@@ -136,7 +136,6 @@ static fxa_status struct_try(const struct_case *c, size_t size, uint32_t said, f
 /* ---- Older and newer --------------------------------------------------------------------------------------------- */
 
 TEST(todays_older_and_newer_callers_work) {
-    fxa_error err;
     T_OK(fxa_context_create(NULL, &struct_ctx, &err));
     for (int i = 0; i < N_STRUCTS; i++) {
         const struct_case *c = &struct_cases[i];
@@ -149,7 +148,6 @@ TEST(todays_older_and_newer_callers_work) {
 }
 
 TEST(what_is_no_size_of_a_struct_is_refused) {
-    fxa_error err;
     T_OK(fxa_context_create(NULL, &struct_ctx, &err));
     for (int i = 0; i < N_STRUCTS; i++) {
         const struct_case *c = &struct_cases[i];
@@ -169,7 +167,6 @@ TEST(what_is_no_size_of_a_struct_is_refused) {
 
 /* A struct that ends inside a field: no function may follow the incomplete pointer. */
 TEST(half_a_pointer_is_not_followed) {
-    fxa_error err;
     T_OK(fxa_context_create(NULL, &struct_ctx, &err));
     fxa_problem p = struct_problem();
     p.engine = "ref", p.target = "a profile";
@@ -185,7 +182,6 @@ TEST(half_a_pointer_is_not_followed) {
 
 /* fxa_plan_problem writes at most the caller's struct_size, and at most the struct. */
 TEST(a_problem_is_written_as_far_as_its_struct_goes) {
-    fxa_error err;
     fxa_plan *plan = NULL;
     fxa_problem p = struct_problem();
     T_OK(fxa_context_create(NULL, &struct_ctx, &err));
@@ -207,7 +203,6 @@ TEST(a_problem_is_written_as_far_as_its_struct_goes) {
 
 /* Fields that an older caller lacks have defaults: the scale, the engine, the cache's limits. */
 TEST(missing_fields_are_defaults) {
-    fxa_error err;
     float whole[8];
     T_OK(fxa_context_create(NULL, &struct_ctx, &err));
     const struct_case *args = &struct_cases[6];
@@ -233,7 +228,6 @@ TEST(missing_fields_are_defaults) {
 /* The engine of a struct that ends with this field is chosen; one that ends in front of it names none. */
 TEST(the_engine_is_a_field_of_the_struct) {
     const size_t at = offsetof(fxa_problem, engine);
-    fxa_error err;
     T_OK(fxa_context_create(NULL, &struct_ctx, &err));
     for (int has = 0; has < 2; has++) {
         fxa_plan *plan = NULL;
@@ -249,7 +243,6 @@ TEST(the_engine_is_a_field_of_the_struct) {
 
 /* A plan also runs with an older caller's arguments. */
 TEST(a_plan_runs_with_older_args) {
-    fxa_error err;
     T_OK(fxa_context_create(NULL, &struct_ctx, &err));
     fxa_problem p = struct_problem();
     fxa_plan *plan = NULL;

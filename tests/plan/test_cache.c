@@ -154,7 +154,6 @@ TEST(limits_and_clear_hold_at_once) {
     T_REQUIRE(rig_start(&r, 100, 100000));
     uint8_t key[16];
     fxa__code *held = NULL;
-    fxa_error err;
     cache_key(0, key);
     T_OK(fxa__cache_get(&r.cache, key, fake_build, &r.build, &held, &err));
     for (int n = 1; n < 10; n++) rig_touch(&r, n, 100);

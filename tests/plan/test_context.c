@@ -9,7 +9,6 @@
 TEST(version_is_that_of_the_header) { T_STR(fxa_version(), FXA_VERSION_STRING); }
 
 TEST(created_with_defaults) {
-    fxa_error err;
     fxa_context *ctx = NULL;
     fxa_cache_stats s;
     T_OK(fxa_context_create(NULL, &ctx, &err));
@@ -23,7 +22,6 @@ TEST(created_with_defaults) {
 }
 
 TEST(config_sets_limits) {
-    fxa_error err;
     fxa_context *ctx = NULL;
     fxa_cache_stats s;
     fxa_context_config config = FXA_CONTEXT_CONFIG_INIT;
@@ -57,7 +55,6 @@ TEST(memory_goes_through_the_hook) {
 /* the context frees what the cache holds. R-02: the caller's objects stay valid and are released once. */
 TEST(programs_and_plans_outlive_their_context) {
     fail_alloc memory = FAIL_ALLOC_INIT;
-    fxa_error err;
     fxa_context *ctx = fail_alloc_context(&memory);
     T_REQUIRE(ctx);
     tiny t;
@@ -85,7 +82,6 @@ TEST(programs_and_plans_outlive_their_context) {
 /* after many distinct shapes and programs, memory use is back at the start. */
 TEST(many_shapes_leave_nothing_behind) {
     fail_alloc memory = FAIL_ALLOC_INIT;
-    fxa_error err;
     fxa_context *ctx = fail_alloc_context(&memory);
     T_REQUIRE(ctx);
     size_t start = 0;
@@ -155,7 +151,6 @@ static void inside_progress(void *user, uint64_t done, uint64_t total) {
 /* A finalizer may run at any allocation, and a progress function may create plans. */
 TEST(hooks_call_the_library) {
     static inside_state s = {.memory = FAIL_ALLOC_INIT};
-    fxa_error err;
     tiny t;
     fxa_context_config config = FXA_CONTEXT_CONFIG_INIT;
     config.alloc = inside_alloc, config.alloc_user = &s, config.threads = 1;
@@ -184,7 +179,6 @@ TEST(hooks_call_the_library) {
 
 /* Two contexts share nothing. */
 TEST(contexts_are_apart) {
-    fxa_error err;
     fxa_context *a = NULL, *b = NULL;
     T_OK(fxa_context_create(NULL, &a, &err));
     T_OK(fxa_context_create(NULL, &b, &err));

@@ -7,7 +7,6 @@
 
 TEST(what_one_context_compiled_the_next_one_loads) {
     plan_rig r;
-    fxa_error err;
     fxa_plan *plan = NULL;
     char path[600];
     struct stat s;
@@ -39,7 +38,6 @@ TEST(what_one_context_compiled_the_next_one_loads) {
 
 TEST(engines_without_sections_have_none) {
     plan_rig r;
-    fxa_error err;
     disk_start();
     T_REQUIRE(seam_start(&r));
     r.t.problem.device = FXA_HOST;
@@ -76,7 +74,6 @@ TEST(versions_and_identities) {
 /* Code compiled for a target is found by the device itself. */
 TEST(a_target_warms_its_device) {
     plan_rig r;
-    fxa_error err;
     disk_start();
     for (int round = 0; round < 2; round++) {
         T_REQUIRE(seam_start(&r));
@@ -109,7 +106,6 @@ static bool disk_is_supported(plan_rig *r) {
 /* Without a compiler, a query loads code from the disk into the plan cache, where plan creation finds it. */
 TEST(a_query_loads_what_a_plan_needs) {
     plan_rig r;
-    fxa_error err;
     disk_start();
     for (int round = 0; round < 2; round++) {
         T_REQUIRE(seam_start(&r));
@@ -189,7 +185,6 @@ TEST(what_processes_left_behind) {
 TEST(no_memory) {
     for (int there = 0; there < 2; there++) {
         plan_rig r;
-        fxa_error err;
         disk_start();
         for (size_t k = 1, more = 1; more && k < 500; k++) {
             char command[400];

@@ -136,7 +136,6 @@ TEST(no_folder_no_cache) {
     char file[400], path[500], *longer = malloc(20000);
     fxa_context_config config = FXA_CONTEXT_CONFIG_INIT;
     fxa_context *ctx = NULL;
-    fxa_error err;
     disk_start();
     T_REQUIRE(seam_start(&r) && longer);
     snprintf(file, sizeof file, "%s/file", disk_root);

@@ -359,7 +359,6 @@ TEST(no_state_of_a_callers_loop_reaches_a_result) {
         void (*set)(void) = states[i].set;
         fxa_context_config c = FXA_CONTEXT_CONFIG_INIT;
         fxa_context *ctx = NULL;
-        fxa_error err;
         c.threads = 3, c.parallel = state_parallel, c.parallel_user = &set;
         T_OK(fxa_context_create(&c, &ctx, &err));
         got.size = 0;
@@ -392,7 +391,6 @@ TEST(hooks_are_called_in_the_default_state) {
     fxa_context_config c = FXA_CONTEXT_CONFIG_INIT;
     fxa_context *ctx = NULL;
     fxa_program *program = NULL;
-    fxa_error err;
     c.alloc = state_alloc, c.threads = 1;
     T_OK(fxa_context_create(&c, &ctx, &err));
     state plain = state_get();

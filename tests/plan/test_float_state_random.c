@@ -101,14 +101,11 @@ static void drawn_compare_program(conf_case *c, int state_of) {
         T_FAIL("other bytes in state %s:\n%s\n", states[state_of].name, text);
 }
 
-TEST(no_state_reaches_random_problems) {
+CONTEXT_TEST(no_state_reaches_random_problems) {
     static const conf_source sources[] = {CONF_WILD, CONF_STEEP, CONF_BOTH, CONF_GALLERY, CONF_SPARSE, CONF_TWIN};
     static conf_case c;
     static conf_tally tally;
     uint64_t rng = t_seed();
-    fxa_error err;
-    fxa_context *ctx = NULL;
-    T_OK(fxa_context_create(NULL, &ctx, &err));
     for (int i = 0; i < t_scaled(120) && !t_failures; i++) {
         const char *name;
         attn_shape shape = {.b = 2,
@@ -129,7 +126,6 @@ TEST(no_state_reaches_random_problems) {
         drawn_compare_runs(&c, state_of);
         conf_free(&c);
     }
-    fxa_context_destroy(ctx);
 }
 
 /* A hook that computes in the x87, as long double does: the flags that it raises do not stay. */
@@ -145,7 +141,6 @@ TEST(flags_of_hooks_do_not_stay) {
     fxa_context_config config = FXA_CONTEXT_CONFIG_INIT;
     fxa_context *ctx = NULL;
     fxa_program *program = NULL;
-    fxa_error err = {.text = ""};
     config.alloc = raising_alloc, config.threads = 1;
     T_OK(fxa_context_create(&config, &ctx, &err));
     for (int i = 0; i < N_STATES; i++) {

@@ -70,7 +70,6 @@ static void packed_meanwhile(void) {
 
 TEST(packed_tensors_and_their_gradients) {
     static packed want, got;
-    fxa_error err;
     fxa_context *ctx = NULL;
     mock_reset();
     T_OK(fxa_context_create(NULL, &ctx, &err));
@@ -92,7 +91,6 @@ TEST(packed_tensors_and_their_gradients) {
 /* Another thread may write the bytes between the elements. */
 TEST(bytes_between_elements_are_not_written) {
     static packed x;
-    fxa_error err;
     fxa_context *ctx = NULL;
     mock_reset();
     T_OK(fxa_context_create(NULL, &ctx, &err));
@@ -115,7 +113,6 @@ static void dparams_meanwhile(void) { dparams_now[1] = 77; }
 
 /* Elements for params without a requested gradient are not written. */
 TEST(only_gradients_that_were_asked_for_come_back) {
-    fxa_error err;
     fxa_context *ctx = NULL;
     attn_data x;
     attn_call call;
@@ -313,7 +310,6 @@ TEST(zones_of_the_device_are_checked) {
 
 TEST(a_plan_for_a_target_touches_no_device) {
     static fail_rig r;
-    fxa_error err;
     T_REQUIRE(fail_start(&r, FXA_FORWARD));
     r.t.problem.target = "mock 0";
     outputs_put(&r.before, &r.t);
@@ -329,7 +325,6 @@ TEST(a_plan_for_a_target_touches_no_device) {
 /* fxa_attention waits for the device, which stream capture forbids. */
 TEST(runs_that_are_recorded_are_not_copied) {
     static fail_rig r;
-    fxa_error err;
     T_REQUIRE(fail_start(&r, FXA_FORWARD));
     r.t.problem.flags |= FXA_GRAPH_CAPTURE;
     T_STATUS(fxa_attention(r.ctx, &r.t.problem, &r.t.args, &err), FXA_E_ARGUMENT);
@@ -370,7 +365,6 @@ static int fork_child(fail_rig *r, fxa_plan *plan) {
 
 TEST(a_forked_child_gets_the_reason) {
     static fail_rig r;
-    fxa_error err;
     fxa_plan *plan = NULL;
     int status = -1;
     T_REQUIRE(fail_start(&r, FXA_FORWARD));

@@ -138,7 +138,6 @@ static bool merged_same(merged *m) {
 TEST(the_bits_of_the_host) {
     static merged m;
     t_rng rng = {t_seed()};
-    fxa_error err;
     fxa_context *ctx = NULL;
     merged_reset();
     T_OK(fxa_context_create(NULL, &ctx, &err));
@@ -163,7 +162,6 @@ TEST(the_bits_of_the_host) {
 /* A dense tensor is copied at once. */
 TEST(dense_tensors_take_one_copy) {
     static merged m;
-    fxa_error err;
     fxa_context *ctx = NULL;
     merged_reset();
     T_OK(fxa_context_create(NULL, &ctx, &err));
@@ -197,7 +195,6 @@ static fxa_status merged_kernel(void *self, const fxa_merge_args *args, fxa_erro
 TEST(an_engine_that_can_does_it) {
     static merged m;
     t_rng rng = {t_seed()};
-    fxa_error err;
     fxa_context *ctx = NULL;
     char stream;
     merged_reset();
@@ -224,7 +221,6 @@ TEST(every_call_and_allocation_may_fail) {
     static merged m;
     fail_alloc f = FAIL_ALLOC_INIT;
     t_rng rng = {t_seed()};
-    fxa_error err;
     merged_reset();
     fxa_context *ctx = fail_alloc_context(&f);
     T_REQUIRE(ctx);
@@ -271,7 +267,6 @@ TEST(every_call_and_allocation_may_fail) {
 TEST(refusals) {
     static merged m;
     t_rng rng = {t_seed()};
-    fxa_error err;
     fxa_context *ctx = NULL;
     merged_reset();
     T_OK(fxa_context_create(NULL, &ctx, &err));
@@ -310,7 +305,6 @@ TEST(refusals) {
 TEST(a_forked_child_is_told) {
     static merged m;
     t_rng rng = {t_seed()};
-    fxa_error err;
     fxa_context *ctx = NULL;
     int status = 0;
     merged_reset();

@@ -335,7 +335,6 @@ TEST(each_allocation_fails_and_all_after_it) { oom_walk(true); }
 /* A hook that always fails: the first error leaks nothing either. */
 TEST(no_memory_at_all) {
     fail_alloc memory = FAIL_ALLOC_INIT;
-    fxa_error err;
     fxa_context *ctx = (fxa_context *)&memory;
     fxa_context_config config = FXA_CONTEXT_CONFIG_INIT;
     config.alloc = fail_alloc_fn;

@@ -115,7 +115,6 @@ TEST(automatic_is_the_environment_or_the_machine) {
 }
 
 TEST(what_is_no_number_of_threads_is_refused) {
-    fxa_error err;
     fxa_context *ctx = NULL;
     fxa_context_config config = FXA_CONTEXT_CONFIG_INIT;
     config.threads = FXA_MAX_THREADS + 1;
@@ -140,7 +139,6 @@ TEST(what_is_no_number_of_threads_is_refused) {
 
 /* Threads start with the first plan of an engine that uses them, and live as long as anything of the context. */
 TEST(threads_live_from_the_first_plan_to_the_last) {
-    fxa_error err;
     fail_alloc memory = FAIL_ALLOC_INIT;
     fxa_context *ctx = NULL;
     fxa_plan *alone = NULL, *plan = NULL;
@@ -181,7 +179,6 @@ TEST(threads_live_from_the_first_plan_to_the_last) {
 
 /* Without memory for the pool the plan fails, and nothing leaks. */
 TEST(no_memory_for_the_pool) {
-    fxa_error err;
     tiny t;
     int failed = 0;
     for (size_t at = 1; at <= 100; at++) {

@@ -22,7 +22,6 @@ TEST(the_layout_is_as_documented) {
     for (int c = 0; c < BLOB_CASES; c++) {
         static blob_bytes b, again;
         static blob_parts p;
-        fxa_error err;
         T_OK(blob_cases[c].make(ctx, &b, &err));
         T_REQUIRE(blob_parts_read(&b, &p));
         T_INT(p.format, 2);
@@ -47,7 +46,6 @@ TEST(the_layout_is_as_documented) {
 TEST(save_is_two_calls) {
     fxa_context *ctx = blob_context();
     T_REQUIRE(ctx);
-    fxa_error err;
     fxa_plan *plan = NULL;
     static blob_bytes b;
     T_OK(blob_cases[BLOB_IDENTITY].make(ctx, &b, &err));
@@ -72,7 +70,6 @@ TEST(save_is_two_calls) {
 TEST(a_loaded_plan_gives_the_same_results) {
     fxa_context *ctx = blob_context(), *other = blob_context();
     T_REQUIRE(ctx && other);
-    fxa_error err;
     static tiny t, u;
     T_OK(tiny_backward(ctx, &t, &err));
     T_OK(tiny_backward(ctx, &u, &err));
@@ -109,7 +106,6 @@ TEST(a_loaded_plan_gives_the_same_results) {
 TEST(loading_goes_through_the_cache) {
     fxa_context *maker = blob_context(), *ctx = blob_context();
     T_REQUIRE(maker && ctx);
-    fxa_error err;
     static blob_bytes b;
     static tiny t;
     fxa_cache_stats s;
@@ -159,7 +155,6 @@ TEST(golden_files) {
     for (int c = 0; c < BLOB_CASES; c++) {
         static blob_bytes b, golden;
         char path[512];
-        fxa_error err;
         fxa_plan *plan = NULL;
         snprintf(path, sizeof path, "%s/tests/golden/plans/%s.hex", FXA_SOURCE_DIR, blob_cases[c].name);
         T_OK(blob_cases[c].make(ctx, &b, &err));
@@ -181,7 +176,6 @@ TEST(other_versions_are_told_apart) {
     T_REQUIRE(ctx);
     static blob_bytes b;
     static blob_parts good, p;
-    fxa_error err;
     T_OK(blob_cases[BLOB_TINY_FORWARD].make(ctx, &b, &err));
     T_REQUIRE(blob_parts_read(&b, &good));
     T_OK(blob_parts_load(ctx, &good, &err));
@@ -207,7 +201,6 @@ TEST(the_format_before_says_so) {
     fxa_context *ctx = blob_context();
     T_REQUIRE(ctx);
     static blob_bytes old;
-    fxa_error err;
     fxa_plan *plan = NULL;
     T_REQUIRE(golden_read(FXA_SOURCE_DIR "/tests/golden/plans/tiny_forward_format_1.hex", &old));
     T_STATUS(fxa_plan_load(ctx, old.data, old.size, &plan, &err), FXA_E_VERSION);
@@ -232,7 +225,6 @@ TEST(another_engine_is_refused_or_rebuilt) {
     T_REQUIRE(ctx);
     static blob_bytes b;
     static blob_parts good, p;
-    fxa_error err;
     T_OK(blob_cases[BLOB_TINY_FORWARD].make(ctx, &b, &err));
     T_REQUIRE(blob_parts_read(&b, &good));
     for (int i = 0; i < 2; i++) {

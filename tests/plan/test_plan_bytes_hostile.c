@@ -19,7 +19,6 @@ TEST(sections_are_checked) {
     T_REQUIRE(ctx);
     static blob_bytes b;
     static blob_parts good, p;
-    fxa_error err;
     fxa_plan *plan = NULL;
     T_OK(blob_cases[BLOB_TINY_FORWARD].make(ctx, &b, &err));
     T_REQUIRE(blob_parts_read(&b, &good));
@@ -67,7 +66,6 @@ TEST(there_is_no_room_to_hide) {
     T_REQUIRE(ctx);
     static blob_bytes good, bad;
     static blob_parts p;
-    fxa_error err;
     fxa_plan *plan = NULL;
     T_OK(blob_cases[BLOB_IDENTITY].make(ctx, &good, &err));
     T_REQUIRE(blob_parts_read(&good, &p));
@@ -106,7 +104,6 @@ TEST(every_truncation_is_refused) {
     fail_alloc memory = FAIL_ALLOC_INIT;
     fxa_context *ctx = fail_alloc_context(&memory);
     T_REQUIRE(ctx);
-    fxa_error err;
     for (int c = 0; c < BLOB_CASES; c++) {
         static blob_bytes b;
         fxa_plan *plan = NULL;
@@ -143,7 +140,6 @@ TEST(every_bit_flip_is_refused) {
     T_REQUIRE(ctx);
     for (int c = 0; c < BLOB_CASES; c++) {
         static blob_bytes b;
-        fxa_error err;
         T_OK(blob_cases[c].make(ctx, &b, &err));
         size_t sample = c == BLOB_IDENTITY ? 8 * b.size : (size_t)t_scaled(1500);
         for (size_t i = 0; i < 8 * b.size && i < sample; i++) {
@@ -194,7 +190,6 @@ TEST(forged_flips_are_refused_or_real_plans) {
     for (int c = 0; c < BLOB_CASES; c++) {
         static blob_bytes b;
         static blob_parts p;
-        fxa_error err;
         T_OK(blob_cases[c].make(ctx, &b, &err));
         T_REQUIRE(blob_parts_read(&b, &p));
         size_t bits = 8 * p.section[0].size;
@@ -213,7 +208,6 @@ TEST(random_damage_is_refused) {
     fxa_context *ctx = hostile_context();
     T_REQUIRE(ctx);
     t_rng rng = {t_seed()};
-    fxa_error err;
     static blob_bytes good, bad;
     T_OK(blob_cases[BLOB_RICH_BACKWARD].make(ctx, &good, &err));
     for (int i = 0; i < t_scaled(3000); i++) {

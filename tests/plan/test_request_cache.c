@@ -14,41 +14,35 @@ static fxa_plan *memo_create(plan_rig *r, const fxa_problem *p) {
     return plan;
 }
 
-TEST(the_same_question_is_answered_by_the_same_plan) {
-    plan_rig r;
-    T_REQUIRE(plan_rig_start(&r));
-    fxa_plan *first = memo_create(&r, &r.t.problem);
-    fxa_cache_stats before = plan_stats(&r);
+RIG_TEST(the_same_question_is_answered_by_the_same_plan) {
+    fxa_plan *first = memo_create(r, &r->t.problem);
+    fxa_cache_stats before = plan_stats(r);
     for (int i = 0; i < 5; i++) {
-        fxa_plan *again = memo_create(&r, &r.t.problem);
+        fxa_plan *again = memo_create(r, &r->t.problem);
         T_CHECK(again == first);
         fxa_plan_destroy(again);
     }
-    T_INT(plan_stats(&r).hits - before.hits, 5);
-    T_INT(plan_stats(&r).misses - before.misses, 0);
-    T_INT(plan_stats(&r).queries, before.queries);
+    T_INT(plan_stats(r).hits - before.hits, 5);
+    T_INT(plan_stats(r).misses - before.misses, 0);
+    T_INT(plan_stats(r).queries, before.queries);
     fxa_plan_destroy(first);
-    plan_rig_end(&r);
 }
 
 /* Changes every byte of the struct that a caller may set, and the data behind its pointers. */
-TEST(another_question_is_another_plan) {
-    plan_rig r;
-    fxa_error err;
-    T_REQUIRE(plan_rig_start(&r));
-    fxa_plan *first = memo_create(&r, &r.t.problem);
+RIG_TEST(another_question_is_another_plan) {
+    fxa_plan *first = memo_create(r, &r->t.problem);
     fxa_capture captures[FXA_MAX_TENSORS];
-    T_REQUIRE(r.t.problem.n_captures > 0);
-    memcpy(captures, r.t.problem.captures, r.t.problem.n_captures * sizeof *captures);
+    T_REQUIRE(r->t.problem.n_captures > 0);
+    memcpy(captures, r->t.problem.captures, r->t.problem.n_captures * sizeof *captures);
     for (int i = 0; i < 6; i++) {
-        fxa_problem p = r.t.problem;
+        fxa_problem p = r->t.problem;
         if (i == 0) p.b += 1;
         if (i == 1) p.engine = "ref";
         if (i == 2) p.flags |= FXA_CAUSAL;
         if (i == 3) captures[0].strided = 1, captures[0].stride[0] = 2, p.captures = captures;
         if (i == 4) p.alignment = 8;
         if (i == 5) p.max_workspace = 1 << 20;
-        fxa_plan *plan = memo_create(&r, &p), *twin = memo_create(&r, &p);
+        fxa_plan *plan = memo_create(r, &p), *twin = memo_create(r, &p);
         T_CHECK(plan && plan != first);
         T_CHECK(twin == plan);
         fxa_plan_destroy(plan);
@@ -58,79 +52,69 @@ TEST(another_question_is_another_plan) {
     fxa_program *again = NULL;
     static uint8_t bytes[4096];
     size_t size = 0;
-    T_OK(fxa_program_save(r.t.problem.program, bytes, sizeof bytes, &size, &err));
-    T_OK(fxa_program_load(r.ctx, bytes, size, &again, &err));
-    fxa_problem p = r.t.problem;
+    T_OK(fxa_program_save(r->t.problem.program, bytes, sizeof bytes, &size, &err));
+    T_OK(fxa_program_load(r->ctx, bytes, size, &again, &err));
+    fxa_problem p = r->t.problem;
     p.program = again;
-    fxa_plan *same = memo_create(&r, &p);
+    fxa_plan *same = memo_create(r, &p);
     T_CHECK(same == first);
     fxa_plan_destroy(same);
     fxa_program_destroy(again);
     fxa_plan_destroy(first);
-    plan_rig_end(&r);
 }
 
 /* Default values are not part of a program's hash, but of the plan's program, so they are part of the request. */
-TEST(defaults_are_part_of_the_question) {
-    plan_rig r;
-    fxa_error err;
-    T_REQUIRE(plan_rig_start(&r));
+RIG_TEST(defaults_are_part_of_the_question) {
     const char *texts[] = {"param a : float = 1\nparam b2 : float\nscore = score * a + b2",
                            "param a : float\nparam b2 : float = 1\nscore = score * a + b2",
                            "param a : float\nparam b2 : float\nscore = score * a + b2"};
     for (int i = 0; i < 3; i++) {
-        fxa_problem p = r.t.problem, got = FXA_PROBLEM_INIT;
+        fxa_problem p = r->t.problem, got = FXA_PROBLEM_INIT;
         fxa_program *program = NULL;
         double value;
-        T_OK(fxa_program_parse(r.ctx, texts[i], SIZE_MAX, &program, &err));
+        T_OK(fxa_program_parse(r->ctx, texts[i], SIZE_MAX, &program, &err));
         p.program = program, p.captures = NULL, p.n_captures = 0;
-        fxa_plan *plan = memo_create(&r, &p);
+        fxa_plan *plan = memo_create(r, &p);
         fxa_plan_problem(plan, &got);
         T_INT(fxa_program_param_default(got.program, 0, &value), i == 0);
         T_INT(fxa_program_param_default(got.program, 1, &value), i == 1);
         fxa_plan_destroy(plan);
         fxa_program_destroy(program);
     }
-    plan_rig_end(&r);
 }
 
 /* The digest is not collision-free: the key's bytes decide. */
-TEST(equal_digests_of_other_bytes_are_a_miss) {
-    plan_rig r;
+RIG_TEST(equal_digests_of_other_bytes_are_a_miss) {
     static fxa__request_key a, b;
-    T_REQUIRE(plan_rig_start(&r));
-    fxa_plan *plan = memo_create(&r, &r.t.problem);
-    fxa__request_key_problem(&a, FXA__REQUEST_PLAN, &r.t.problem);
-    fxa_plan *found = fxa__request_cache_plan(r.ctx, &a);
+    fxa_plan *plan = memo_create(r, &r->t.problem);
+    fxa__request_key_problem(&a, FXA__REQUEST_PLAN, &r->t.problem);
+    fxa_plan *found = fxa__request_cache_plan(r->ctx, &a);
     T_CHECK(found == plan);
     fxa_plan_destroy(found);
     b = a;
     b.data[b.size - 1] ^= 1;
-    T_CHECK(fxa__request_cache_plan(r.ctx, &b) == NULL);
+    T_CHECK(fxa__request_cache_plan(r->ctx, &b) == NULL);
     b = a;
     b.size -= 8;
-    T_CHECK(fxa__request_cache_plan(r.ctx, &b) == NULL);
+    T_CHECK(fxa__request_cache_plan(r->ctx, &b) == NULL);
     fxa_plan_destroy(plan);
-    plan_rig_end(&r);
 }
 
 /* A request with unreadable parts has no key: the full validation reports the error. */
-TEST(a_wrong_question_has_no_key) {
-    plan_rig r;
+RIG_TEST(a_wrong_question_has_no_key) {
     static fxa__request_key key;
-    T_REQUIRE(plan_rig_start(&r));
     const uint32_t sizes[] = {0, 8, sizeof(fxa_problem) + 8, 60000, UINT32_MAX};
     for (size_t i = 0; i < sizeof sizes / sizeof *sizes; i++) {
-        fxa_problem p = r.t.problem;
+        fxa_problem p = r->t.problem;
         p.struct_size = sizes[i];
         fxa__request_key_problem(&key, FXA__REQUEST_PLAN, &p);
         T_INT(key.size, 0);
     }
-    fxa_problem p = r.t.problem;
+    fxa_problem p = r->t.problem;
     p.n_captures = 1000;
     fxa__request_key_problem(&key, FXA__REQUEST_PLAN, &p);
     T_INT(key.size, 0);
-    p = r.t.problem, p.captures = NULL;
+    p = r->t.problem, p.captures = NULL;
     fxa__request_key_problem(&key, FXA__REQUEST_PLAN, &p);
     T_INT(key.size, 0);
     static char bytes[FXA__REQUEST_KEY_BYTES];
@@ -138,55 +122,47 @@ TEST(a_wrong_question_has_no_key) {
     T_INT(key.size, 0);
     fxa__request_key_bytes(&key, FXA__REQUEST_LOAD, 0, bytes, SIZE_MAX);
     T_INT(key.size, 0);
-    plan_rig_end(&r);
 }
 
 /* The plan cache's limits bound this cache: evicted plans are not kept alive. */
-TEST(what_the_cache_drops_the_memo_drops) {
-    plan_rig r;
-    T_REQUIRE(plan_rig_start(&r));
-    fxa_plan_destroy(memo_create(&r, &r.t.problem));
-    T_INT(r.ctx->requests.lru.count, 1);
-    fxa_cache_limit(r.ctx, 0, 0);
-    T_INT(r.ctx->requests.lru.count, 0);
-    fxa_plan_destroy(memo_create(&r, &r.t.problem));
-    T_INT(r.ctx->requests.lru.count, 0);
-    fxa_cache_limit(r.ctx, 1, 1 << 20);
-    fxa_plan_destroy(memo_create(&r, &r.t.problem));
-    fxa_problem p = r.t.problem;
+RIG_TEST(what_the_cache_drops_the_memo_drops) {
+    fxa_plan_destroy(memo_create(r, &r->t.problem));
+    T_INT(r->ctx->requests.lru.count, 1);
+    fxa_cache_limit(r->ctx, 0, 0);
+    T_INT(r->ctx->requests.lru.count, 0);
+    fxa_plan_destroy(memo_create(r, &r->t.problem));
+    T_INT(r->ctx->requests.lru.count, 0);
+    fxa_cache_limit(r->ctx, 1, 1 << 20);
+    fxa_plan_destroy(memo_create(r, &r->t.problem));
+    fxa_problem p = r->t.problem;
     p.flags |= FXA_CAUSAL; /* other code, which takes the only place in the cache */
-    fxa_plan_destroy(memo_create(&r, &p));
-    T_INT(r.ctx->requests.lru.count, 1);
-    fxa_cache_clear(r.ctx);
-    T_INT(r.ctx->requests.lru.count, 0);
-    fxa_cache_limit(r.ctx, 1000, 1 << 20);
-    for (p = r.t.problem; p.b < 400; p.b++) fxa_plan_destroy(memo_create(&r, &p));
-    T_INT(r.ctx->requests.lru.count, FXA__REQUEST_CACHE_ENTRIES);
-    plan_rig_end(&r);
+    fxa_plan_destroy(memo_create(r, &p));
+    T_INT(r->ctx->requests.lru.count, 1);
+    fxa_cache_clear(r->ctx);
+    T_INT(r->ctx->requests.lru.count, 0);
+    fxa_cache_limit(r->ctx, 1000, 1 << 20);
+    for (p = r->t.problem; p.b < 400; p.b++) fxa_plan_destroy(memo_create(r, &p));
+    T_INT(r->ctx->requests.lru.count, FXA__REQUEST_CACHE_ENTRIES);
 }
 
-TEST(support_is_remembered_with_all_its_words) {
-    plan_rig r;
-    fxa_error err;
-    T_REQUIRE(plan_rig_start(&r));
-    r.t.problem.max_workspace = 1;
+RIG_TEST(support_is_remembered_with_all_its_words) {
+    r->t.problem.max_workspace = 1;
     fxa_support first[8], again[8];
     size_t n = 8, m = 8;
     memset(first, 0, sizeof first);
     memset(again, 0, sizeof again);
-    T_OK(fxa_support_query(r.ctx, &r.t.problem, first, &n, &err));
-    fxa_cache_stats before = plan_stats(&r);
-    T_OK(fxa_support_query(r.ctx, &r.t.problem, again, &m, &err));
+    T_OK(fxa_support_query(r->ctx, &r->t.problem, first, &n, &err));
+    fxa_cache_stats before = plan_stats(r);
+    T_OK(fxa_support_query(r->ctx, &r->t.problem, again, &m, &err));
     T_INT(n, m);
     T_CHECK(memcmp(first, again, sizeof first) == 0);
     T_HAS(again[0].reason, "max_workspace is 1");
-    T_INT(plan_stats(&r).query_hits - before.query_hits, n);
+    T_INT(plan_stats(r).query_hits - before.query_hits, n);
     m = 1;
     memset(again, 0xab, sizeof again);
-    T_OK(fxa_support_query(r.ctx, &r.t.problem, again, &m, &err));
+    T_OK(fxa_support_query(r->ctx, &r->t.problem, again, &m, &err));
     T_INT(m, n);
     T_CHECK(((unsigned char *)&again[1])[0] == 0xab); /* at most `n` reports are written */
-    plan_rig_end(&r);
 }
 
 /* ---- Problems as bytes ------------------------------------------------------------------------------------------- */
@@ -206,49 +182,44 @@ static void memo_bytes_sign(uint8_t *bytes, size_t size) {
     memcpy(bytes + 12, hash, 4);
 }
 
-TEST(a_problem_is_carried_as_bytes) {
-    plan_rig r;
-    fxa_error err;
-    T_REQUIRE(plan_rig_start(&r));
+RIG_TEST(a_problem_is_carried_as_bytes) {
     static uint8_t bytes[8192];
     size_t size = 0, half = 0;
-    r.t.problem.engine = "ref";
-    T_OK(fxa_problem_save(r.ctx, &r.t.problem, NULL, 0, &half, &err));
-    T_OK(fxa_problem_save(r.ctx, &r.t.problem, bytes, sizeof bytes, &size, &err));
+    r->t.problem.engine = "ref";
+    T_OK(fxa_problem_save(r->ctx, &r->t.problem, NULL, 0, &half, &err));
+    T_OK(fxa_problem_save(r->ctx, &r->t.problem, bytes, sizeof bytes, &size, &err));
     T_INT(size, half);
-    fxa_plan *plan = memo_create(&r, &r.t.problem), *carried = NULL, *again = NULL;
-    T_OK(fxa_plan_create_from_problem(r.ctx, bytes, size, -1, &carried, &err));
+    fxa_plan *plan = memo_create(r, &r->t.problem), *carried = NULL, *again = NULL;
+    T_OK(fxa_plan_create_from_problem(r->ctx, bytes, size, -1, &carried, &err));
     T_STR(fxa_plan_engine(carried), "ref");
     uint8_t a[16], b[16];
     fxa_plan_key(plan, a);
     fxa_plan_key(carried, b);
     T_CHECK(memcmp(a, b, 16) == 0);
-    T_OK(fxa_plan_create_from_problem(r.ctx, bytes, size, -1, &again, &err));
+    T_OK(fxa_plan_create_from_problem(r->ctx, bytes, size, -1, &again, &err));
     T_CHECK(again == carried);
     fxa_plan_destroy(again);
-    T_OK(fxa_plan_create_from_problem(r.ctx, bytes, size, 0, &again, &err));
+    T_OK(fxa_plan_create_from_problem(r->ctx, bytes, size, 0, &again, &err));
     fxa_plan_destroy(again);
-    T_STATUS(fxa_plan_create_from_problem(r.ctx, bytes, size, 1, &again, &err), FXA_E_PROBLEM);
+    T_STATUS(fxa_plan_create_from_problem(r->ctx, bytes, size, 1, &again, &err), FXA_E_PROBLEM);
     T_HAS(err.text, "ordinal is 1 on device host");
-    T_STATUS(fxa_plan_create_from_problem(r.ctx, bytes, size, -2, &again, &err), FXA_E_ARGUMENT);
+    T_STATUS(fxa_plan_create_from_problem(r->ctx, bytes, size, -2, &again, &err), FXA_E_ARGUMENT);
     T_HAS(err.text, "ordinal is -2: accepted are -1");
     const char *names[] = {"", "bogus",
                            "a name that is longer than any engine's, and than all that there is room for it"};
     for (int i = 0; i < 3; i++) {
-        r.t.problem.engine = names[i];
-        T_STATUS(fxa_problem_save(r.ctx, &r.t.problem, bytes, sizeof bytes, &size, &err), FXA_E_ARGUMENT);
+        r->t.problem.engine = names[i];
+        T_STATUS(fxa_problem_save(r->ctx, &r->t.problem, bytes, sizeof bytes, &size, &err), FXA_E_ARGUMENT);
         T_HAS(err.text, "which is no engine of this build");
     }
-    T_OK(tiny_run(carried, &r.t.args, &err));
+    T_OK(tiny_run(carried, &r->t.args, &err));
     fxa_plan_destroy(carried);
     fxa_plan_destroy(plan);
-    plan_rig_end(&r);
 }
 
 /* Each bit flipped, each length truncated: an error, never a plan. */
 TEST(damaged_problem_bytes_are_refused) {
     plan_rig r;
-    fxa_error err;
     fxa_plan *plan = NULL;
     static uint8_t bytes[MEMO_ROOM];
     size_t size = 0;
@@ -267,7 +238,6 @@ TEST(damaged_problem_bytes_are_refused) {
 /* Bytes with a matching checksum that are not a valid problem. */
 TEST(problem_bytes_that_nobody_wrote) {
     plan_rig r;
-    fxa_error err;
     fxa_plan *plan = NULL;
     static uint8_t bytes[MEMO_ROOM];
     size_t size = 0;
@@ -295,7 +265,6 @@ static size_t memo_name_engine(uint8_t *bytes, size_t size, const char *name) {
 
 TEST(problem_bytes_with_an_engine_that_does_not_fit) {
     plan_rig r;
-    fxa_error err;
     fxa_plan *plan = NULL;
     static uint8_t bytes[MEMO_ROOM];
     size_t size = 0;
@@ -311,26 +280,22 @@ TEST(problem_bytes_with_an_engine_that_does_not_fit) {
     plan_rig_end(&r);
 }
 
-TEST(saving_a_problem_fails) {
-    plan_rig r;
-    fxa_error err;
+RIG_TEST(saving_a_problem_fails) {
     static uint8_t bytes[8192];
     size_t size = 0, k = 1;
-    T_REQUIRE(plan_rig_start(&r));
-    fxa_problem wrong = r.t.problem;
+    fxa_problem wrong = r->t.problem;
     wrong.hq = -1;
-    T_STATUS(fxa_problem_save(r.ctx, &wrong, bytes, sizeof bytes, &size, &err), FXA_E_PROBLEM);
-    size_t live = r.memory.live_bytes;
+    T_STATUS(fxa_problem_save(r->ctx, &wrong, bytes, sizeof bytes, &size, &err), FXA_E_PROBLEM);
+    size_t live = r->memory.live_bytes;
     for (bool more = true; more && k < 200; k++) {
-        fail_alloc_arm(&r.memory, k, k % 2);
-        fxa_status status = fxa_problem_save(r.ctx, &r.t.problem, bytes, sizeof bytes, &size, &err);
-        more = r.memory.failures > 0;
-        fail_alloc_arm(&r.memory, 0, false);
+        fail_alloc_arm(&r->memory, k, k % 2);
+        fxa_status status = fxa_problem_save(r->ctx, &r->t.problem, bytes, sizeof bytes, &size, &err);
+        more = r->memory.failures > 0;
+        fail_alloc_arm(&r->memory, 0, false);
         T_INT(status, more ? FXA_E_MEMORY : FXA_OK);
-        T_INT(r.memory.live_bytes, live);
+        T_INT(r->memory.live_bytes, live);
     }
     T_CHECK(k > 3);
-    plan_rig_end(&r);
 }
 
 T_MAIN

@@ -9,26 +9,21 @@
 
 /* ---- Targets ----------------------------------------------------------------------------------------------------- */
 
-TEST(a_target_is_opened_once) {
-    plan_rig r;
-    fxa_error err;
+SEAM_TEST(a_target_is_opened_once) {
     char target[] = "mock 1";
-    T_REQUIRE(seam_start(&r));
-    r.t.problem.target = "mock 1";
-    T_STR(seam_engine(&r, &err), "first");
+    r->t.problem.target = "mock 1";
+    T_STR(seam_engine(r, &err), "first");
     T_INT(mock.count[MOCK_OPEN], 1);
-    r.t.problem.target = target, r.t.problem.flags |= FXA_RETURN_ROW_MAX; /* another plan, with the same text */
-    T_STR(seam_engine(&r, &err), "first");
+    r->t.problem.target = target, r->t.problem.flags |= FXA_RETURN_ROW_MAX; /* another plan, with the same text */
+    T_STR(seam_engine(r, &err), "first");
     T_INT(mock.count[MOCK_OPEN], 1);
     target[5] = '0';
-    T_STR(seam_engine(&r, &err), "first");
+    T_STR(seam_engine(r, &err), "first");
     T_INT(mock.count[MOCK_OPEN], 2);
-    seam_end(&r);
 }
 
 TEST(memory_runs_out_while_a_target_is_opened) {
     plan_rig r;
-    fxa_error err;
     size_t k = 1;
     for (size_t more = 1; more && k < 200; k++) {
         T_REQUIRE(seam_start(&r));
@@ -53,69 +48,53 @@ TEST(memory_runs_out_while_a_target_is_opened) {
     seam_end(&r);
 }
 
-TEST(questions_to_a_context_with_too_many_instances) {
-    plan_rig r;
-    fxa_error err;
+SEAM_TEST(questions_to_a_context_with_too_many_instances) {
     char target[32];
     fxa_support reports[4];
     size_t count = 4;
-    T_REQUIRE(seam_start(&r));
-    r.t.problem.target = target;
+    r->t.problem.target = target;
     fxa_status status = FXA_OK;
     for (size_t i = 0; i < FXA__MAX_INSTANCES && status == FXA_OK; i++) {
         (void)snprintf(target, sizeof target, "mock 0 %zu", i);
-        status = fxa_support_query(r.ctx, &r.t.problem, reports, &count, &err);
+        status = fxa_support_query(r->ctx, &r->t.problem, reports, &count, &err);
     }
     T_INT(status, FXA_E_LIMIT);
     T_HAS(err.text, "engine first for another target on device 0 is one too many: a context opens 256 engines");
-    r.t.problem.target = NULL, r.t.problem.ordinal = 1;
-    T_STATUS(fxa_support_query(r.ctx, &r.t.problem, reports, &count, &err), FXA_E_LIMIT);
+    r->t.problem.target = NULL, r->t.problem.ordinal = 1;
+    T_STATUS(fxa_support_query(r->ctx, &r->t.problem, reports, &count, &err), FXA_E_LIMIT);
     T_HAS(err.text, "engine first for device 1 is one too many");
     T_HAS(err.text, "another context");
     (void)snprintf(target, sizeof target, "mock 0 0"); /* open instances still work */
-    r.t.problem.target = target, r.t.problem.ordinal = 0;
-    T_OK(fxa_support_query(r.ctx, &r.t.problem, reports, &count, &err));
+    r->t.problem.target = target, r->t.problem.ordinal = 0;
+    T_OK(fxa_support_query(r->ctx, &r->t.problem, reports, &count, &err));
     T_CHECK(reports[0].supported);
-    seam_end(&r);
 }
 
 /* ---- Engines without a hook -------------------------------------------------------------------------------------- */
 
 /* An engine of a device without `open` also works after a fork. */
-TEST(an_engine_of_a_device_may_have_nothing_to_open) {
-    plan_rig r;
-    fxa_error err;
-    T_REQUIRE(seam_start(&r));
+SEAM_TEST(an_engine_of_a_device_may_have_nothing_to_open) {
     seam_first = fxa__engine_ref;
     seam_first.name = "first", seam_first.device = FXA_CUDA;
-    T_STR(seam_engine(&r, &err), "first");
+    T_STR(seam_engine(r, &err), "first");
     fxa_support reports[4];
     size_t count = 4;
-    T_OK(fxa_support_query(r.ctx, &r.t.problem, reports, &count, &err));
+    T_OK(fxa_support_query(r->ctx, &r->t.problem, reports, &count, &err));
     T_STR(reports[0].reason, "");
-    seam_end(&r);
 }
 
-TEST(an_engine_that_checks_nothing) {
-    plan_rig r;
-    fxa_error err;
-    T_REQUIRE(seam_start(&r));
+SEAM_TEST(an_engine_that_checks_nothing) {
     seam_first.check = NULL;
-    T_OK(fxa_attention(r.ctx, &r.t.problem, &r.t.args, &err));
-    T_CHECK(tiny_error(&r.t) <= TINY_TOLERANCE);
+    T_OK(fxa_attention(r->ctx, &r->t.problem, &r->t.args, &err));
+    T_CHECK(tiny_error(&r->t) <= TINY_TOLERANCE);
     T_INT(mock.count[MOCK_CHECK], 0);
-    seam_end(&r);
 }
 
-TEST(an_engine_without_a_way_to_its_memory) {
-    plan_rig r;
-    fxa_error err;
-    T_REQUIRE(seam_start(&r));
+SEAM_TEST(an_engine_without_a_way_to_its_memory) {
     seam_first.memory = NULL;
-    T_STATUS(fxa_attention(r.ctx, &r.t.problem, &r.t.args, &err), FXA_E_UNSUPPORTED);
+    T_STATUS(fxa_attention(r->ctx, &r->t.problem, &r->t.args, &err), FXA_E_UNSUPPORTED);
     T_HAS(err.text, "engine first has no way to the memory of its device");
     T_INT(mock.count[MOCK_RUN], 0);
-    seam_end(&r);
 }
 
 static fxa_status edge_query(fxa__analysis *a, const void *code, fxa_support *report, fxa_error *err) {
@@ -135,18 +114,14 @@ static fxa_status edge_run(void *self, const void *code, const fxa__problem *p, 
 }
 
 /* Unused workspace bytes are unchanged after a run. */
-TEST(an_engine_without_a_workspace) {
-    plan_rig r;
-    fxa_error err;
+SEAM_TEST(an_engine_without_a_workspace) {
     double before[TINY_Q_COUNT];
-    T_REQUIRE(seam_start(&r));
     seam_first.query = edge_query, seam_first.run = edge_run;
     edge_runs = 0;
-    for (int i = 0; i < TINY_Q_COUNT; i++) before[i] = r.t.o[i] = i;
-    T_OK(fxa_attention(r.ctx, &r.t.problem, &r.t.args, &err));
+    for (int i = 0; i < TINY_Q_COUNT; i++) before[i] = r->t.o[i] = i;
+    T_OK(fxa_attention(r->ctx, &r->t.problem, &r->t.args, &err));
     T_INT(edge_runs, 1);
-    T_CHECK(memcmp(before, r.t.o, sizeof before) == 0);
-    seam_end(&r);
+    T_CHECK(memcmp(before, r->t.o, sizeof before) == 0);
 }
 
 static fxa_status edge_refuse(fxa__analysis *a, void **code, size_t *bytes, fxa_error *err) {
@@ -155,23 +130,19 @@ static fxa_status edge_refuse(fxa__analysis *a, void **code, size_t *bytes, fxa_
 }
 
 /* Another engine is used unless one is named. If all fail, the first failure is reported, with or without fxa_error. */
-TEST(a_compiler_that_fails_with_nobody_to_read_why) {
-    plan_rig r;
+SEAM_TEST(a_compiler_that_fails_with_nobody_to_read_why) {
     fxa_plan *plan = NULL;
-    fxa_error err;
-    T_REQUIRE(seam_start(&r));
     seam_first.compile = edge_refuse;
-    T_STR(seam_engine(&r, &err), "second");
-    r.t.problem.engine = "first";
-    T_INT(fxa_plan_create(r.ctx, &r.t.problem, &plan, NULL), FXA_E_ENGINE);
-    r.t.problem.engine = NULL;
-    fxa_cache_clear(r.ctx);
+    T_STR(seam_engine(r, &err), "second");
+    r->t.problem.engine = "first";
+    T_INT(fxa_plan_create(r->ctx, &r->t.problem, &plan, NULL), FXA_E_ENGINE);
+    r->t.problem.engine = NULL;
+    fxa_cache_clear(r->ctx);
     seam_second.compile = edge_refuse;
-    T_INT(fxa_plan_create(r.ctx, &r.t.problem, &plan, NULL), FXA_E_ENGINE);
-    T_STATUS(fxa_plan_create(r.ctx, &r.t.problem, &plan, &err), FXA_E_ENGINE);
+    T_INT(fxa_plan_create(r->ctx, &r->t.problem, &plan, NULL), FXA_E_ENGINE);
+    T_STATUS(fxa_plan_create(r->ctx, &r->t.problem, &plan, &err), FXA_E_ENGINE);
     T_HAS(err.text, "the assembler is not there");
     T_CHECK(!plan);
-    seam_end(&r);
 }
 
 /* A compiler's refusal does not depend on what `key` leaves to the run: with another batch, or another length at every
@@ -183,67 +154,56 @@ static fxa_status edge_say_no(fxa__analysis *a, void **code, size_t *bytes, fxa_
     return fxa__fail(err, FXA_E_UNSUPPORTED, "the assembler runs out of registers");
 }
 
-TEST(a_compilers_no_is_one_for_every_batch) {
-    plan_rig r;
-    fxa_error err;
+SEAM_TEST(a_compilers_no_is_one_for_every_batch) {
     fxa_support reports[4];
     size_t count = 4;
-    T_REQUIRE(seam_start(&r));
     edge_noes = 0;
     seam_first.compile = edge_say_no;
-    r.t.problem.b = 9;
-    T_OK(fxa_support_query(r.ctx, &r.t.problem, reports, &count, &err));
+    r->t.problem.b = 9;
+    T_OK(fxa_support_query(r->ctx, &r->t.problem, reports, &count, &err));
     T_CHECK(reports[0].supported); /* not yet known */
-    for (r.t.problem.b = 1; r.t.problem.b < 9; r.t.problem.b++) T_STR(seam_engine(&r, &err), "second");
+    for (r->t.problem.b = 1; r->t.problem.b < 9; r->t.problem.b++) T_STR(seam_engine(r, &err), "second");
     T_INT(edge_noes, 1);
-    for (r.t.problem.b = 9; r.t.problem.b < 12; r.t.problem.b++) {
-        T_OK(fxa_support_query(r.ctx, &r.t.problem, reports, &count, &err));
+    for (r->t.problem.b = 9; r->t.problem.b < 12; r->t.problem.b++) {
+        T_OK(fxa_support_query(r->ctx, &r->t.problem, reports, &count, &err));
         T_CHECK(!reports[0].supported && reports[1].supported);
         T_STR(reports[0].reason, "the assembler runs out of registers");
-        T_STR(seam_engine(&r, &err), "second");
+        T_STR(seam_engine(r, &err), "second");
     }
     T_INT(edge_noes, 1);
-    r.t.problem.flags |= FXA_RETURN_ROW_MAX; /* other code, possibly another result */
-    T_STR(seam_engine(&r, &err), "second");
+    r->t.problem.flags |= FXA_RETURN_ROW_MAX; /* other code, possibly another result */
+    T_STR(seam_engine(r, &err), "second");
     T_INT(edge_noes, 2);
-    seam_end(&r);
 }
 
 /* ---- Bytes ------------------------------------------------------------------------------------------------------- */
 
-TEST(a_carried_problem_is_placed_on_another_device_of_its_kind) {
-    plan_rig r;
-    fxa_error err;
+SEAM_TEST(a_carried_problem_is_placed_on_another_device_of_its_kind) {
     fxa_plan *plan = NULL;
     static unsigned char bytes[1 << 14];
     size_t size = 0;
     fxa_problem p = FXA_PROBLEM_INIT;
-    T_REQUIRE(seam_start(&r));
-    T_OK(fxa_problem_save(r.ctx, &r.t.problem, bytes, sizeof bytes, &size, &err));
-    T_OK(fxa_plan_create_from_problem(r.ctx, bytes, size, 1, &plan, &err));
+    T_OK(fxa_problem_save(r->ctx, &r->t.problem, bytes, sizeof bytes, &size, &err));
+    T_OK(fxa_plan_create_from_problem(r->ctx, bytes, size, 1, &plan, &err));
     T_STR(fxa_plan_engine(plan), "first");
     fxa_plan_problem(plan, &p);
     T_INT(p.device, FXA_CUDA);
     T_INT(p.ordinal, 1);
-    T_OK(fxa_attention(r.ctx, &p, &r.t.args, &err));
-    T_CHECK(tiny_error(&r.t) <= TINY_TOLERANCE);
+    T_OK(fxa_attention(r->ctx, &p, &r->t.args, &err));
+    T_CHECK(tiny_error(&r->t) <= TINY_TOLERANCE);
     fxa_plan_destroy(plan);
-    seam_end(&r);
 }
 
 /* In this build the engine of that name is on another device. */
-TEST(plan_bytes_of_an_engine_that_has_moved) {
-    plan_rig r;
-    fxa_error err;
+SEAM_TEST(plan_bytes_of_an_engine_that_has_moved) {
     fxa_plan *plan = NULL;
     fxa_context *other = NULL;
     static unsigned char bytes[1 << 14];
     size_t size = 0;
-    T_REQUIRE(seam_start(&r));
-    T_OK(fxa_plan_create(r.ctx, &r.t.problem, &plan, &err));
+    T_OK(fxa_plan_create(r->ctx, &r->t.problem, &plan, &err));
     T_OK(fxa_plan_save(plan, bytes, sizeof bytes, &size, &err));
     fxa_plan_destroy(plan), plan = NULL;
-    fxa_cache_clear(r.ctx);
+    fxa_cache_clear(r->ctx);
     seam_first.device = FXA_HOST;
     T_OK(fxa_context_create(NULL, &other, &err));
     T_STATUS(fxa_plan_load(other, bytes, size, &plan, &err), FXA_E_BYTES);
@@ -251,7 +211,6 @@ TEST(plan_bytes_of_an_engine_that_has_moved) {
     T_CHECK(!plan);
     fxa_context_destroy(other);
     seam_first.device = FXA_CUDA;
-    seam_end(&r);
 }
 
 /* ---- Choice ------------------------------------------------------------------------------------------------------ */
@@ -264,7 +223,6 @@ TEST(the_environment_names_an_engine_of_another_device) {
         if (getenv(names[i])) T_SKIP("the environment names an engine");
     for (int i = 0; i < 2; i++) {
         plan_rig r;
-        fxa_error err;
         setenv(names[i], values[i], 1);
         bool ready = seam_start(&r);
         unsetenv(names[i]);
@@ -283,7 +241,6 @@ TEST(variables_of_engines_select_them) {
         plan_rig r;
         fxa_context *ctx = NULL;
         fxa_plan *plan = NULL;
-        fxa_error err;
         T_REQUIRE(seam_start(&r));
         seam_first.variable = variables[0], seam_second.variable = variables[1];
         for (int i = 0; i < 2; i++)
@@ -299,95 +256,79 @@ TEST(variables_of_engines_select_them) {
 }
 
 /* A target that no engine of its device can parse is an error, whatever engines of other devices make of it. */
-TEST(a_target_that_no_engine_parses) {
-    plan_rig r;
+SEAM_TEST(a_target_that_no_engine_parses) {
     fxa_support report;
     size_t count = 1;
-    fxa_error err;
-    T_REQUIRE(seam_start(&r));
-    r.t.problem.target = "mock 0";
+    r->t.problem.target = "mock 0";
     mock.open_status = FXA_E_PROBLEM;
-    T_STATUS(fxa_support_query(r.ctx, &r.t.problem, &report, &count, &err), FXA_E_PROBLEM);
+    T_STATUS(fxa_support_query(r->ctx, &r->t.problem, &report, &count, &err), FXA_E_PROBLEM);
     T_STR(err.text, "the mock device's driver does not answer");
     mock.open_status = FXA_OK;
-    seam_end(&r);
 }
 
-TEST(no_engine_of_the_device_at_all) {
-    plan_rig r;
-    fxa_error err;
-    T_REQUIRE(seam_start(&r));
+SEAM_TEST(no_engine_of_the_device_at_all) {
     const fxa__engine *const kept[2] = {own_engines[2], own_engines[3]};
     own_engines[0] = kept[0], own_engines[1] = kept[1], own_engines[2] = NULL;
-    T_STR(seam_engine(&r, &err), "");
+    T_STR(seam_engine(r, &err), "");
     T_INT(err.status, FXA_E_UNSUPPORTED);
     T_HAS(err.text, "no engine of this build computes in the memory of device cuda");
-    r.t.problem.engine = "ref";
-    T_STR(seam_engine(&r, &err), "");
+    r->t.problem.engine = "ref";
+    T_STR(seam_engine(r, &err), "");
     T_INT(err.status, FXA_E_ARGUMENT);
     T_HAS(err.text, "device cuda; there: none");
     own_engines[0] = &seam_first, own_engines[1] = &seam_second, own_engines[2] = kept[0];
-    seam_end(&r);
 }
 
 /* Only the first 64 engines are candidates for a plan. The text of their reasons is truncated, and so many reports are
  * not cached. */
-TEST(more_engines_than_a_context_looks_at) {
-    plan_rig r;
-    fxa_error err;
+SEAM_TEST(more_engines_than_a_context_looks_at) {
     enum { EDGE_MOST = 70 };
     static fxa_support reports[EDGE_MOST];
     size_t count = EDGE_MOST;
-    T_REQUIRE(seam_start(&r));
     for (int i = 4; i < EDGE_MOST; i++) own_engines[i] = &seam_second;
-    fxa_context *ctx = fail_alloc_context(&r.memory), *before = r.ctx;
+    fxa_context *ctx = fail_alloc_context(&r->memory), *before = r->ctx;
     T_REQUIRE(ctx);
-    r.ctx = ctx;
+    r->ctx = ctx;
     mock.open_status = FXA_E_UNAVAILABLE;
-    T_STR(seam_engine(&r, &err), "");
+    T_STR(seam_engine(r, &err), "");
     T_INT(err.status, FXA_E_UNSUPPORTED);
     T_HAS(err.text, "first: the mock device's driver does not answer; second: the mock device's driver");
     T_STR(err.text + strlen(err.text) - 4, " ..."); /* truncated before a word */
-    r.t.problem.engine = "abacus";
-    T_STR(seam_engine(&r, &err), "");
+    r->t.problem.engine = "abacus";
+    T_STR(seam_engine(r, &err), "");
     T_HAS(err.text, "which is no engine of this build; there are: first, second, cpu, ref, second");
-    r.t.problem.engine = NULL;
+    r->t.problem.engine = NULL;
     for (int i = 0; i < 2; i++) {
-        T_OK(fxa_support_query(r.ctx, &r.t.problem, reports, &count, &err));
+        T_OK(fxa_support_query(r->ctx, &r->t.problem, reports, &count, &err));
         T_INT(count, EDGE_MOST);
         T_STR(reports[EDGE_MOST - 1].reason, "the mock device's driver does not answer");
     }
     mock.open_status = FXA_OK;
-    r.ctx = before;
+    r->ctx = before;
     fxa_context_destroy(ctx);
     for (int i = 4; i < EDGE_MOST; i++) own_engines[i] = NULL;
-    seam_end(&r);
 }
 
 /* The device of each engine, and device descriptions as targets. */
-TEST(devices_and_their_profiles) {
-    plan_rig r;
-    fxa_error err;
+SEAM_TEST(devices_and_their_profiles) {
     size_t n = 0;
     char text[16] = "";
-    T_REQUIRE(seam_start(&r));
     T_INT(fxa_engine_device(0), FXA_CUDA);
     T_INT(fxa_engine_device(2), FXA_HOST);
     T_INT(fxa_engine_device(SIZE_MAX), -1);
-    T_OK(fxa_device_description(r.ctx, FXA_CUDA, 1, NULL, 0, &n, &err));
+    T_OK(fxa_device_description(r->ctx, FXA_CUDA, 1, NULL, 0, &n, &err));
     T_INT(n, strlen("mock 1"));
-    T_STATUS(fxa_device_description(r.ctx, FXA_CUDA, 1, text, n, &n, &err), FXA_E_ARGUMENT);
-    T_OK(fxa_device_description(r.ctx, FXA_CUDA, 1, text, n + 1, NULL, &err));
+    T_STATUS(fxa_device_description(r->ctx, FXA_CUDA, 1, text, n, &n, &err), FXA_E_ARGUMENT);
+    T_OK(fxa_device_description(r->ctx, FXA_CUDA, 1, text, n + 1, NULL, &err));
     T_STR(text, "mock 1");
-    T_STATUS(fxa_device_description(r.ctx, FXA_CUDA, 2, text, sizeof text, NULL, &err), FXA_E_UNAVAILABLE);
+    T_STATUS(fxa_device_description(r->ctx, FXA_CUDA, 2, text, sizeof text, NULL, &err), FXA_E_UNAVAILABLE);
     T_HAS(err.text, "ordinal is 2");
-    T_STATUS(fxa_device_description(r.ctx, FXA_CUDA, -1, text, sizeof text, NULL, &err), FXA_E_ARGUMENT);
-    T_STATUS(fxa_device_description(r.ctx, (fxa_device)7, 0, text, sizeof text, NULL, &err), FXA_E_ARGUMENT);
-    T_STATUS(fxa_device_description(r.ctx, FXA_HOST, 0, text, sizeof text, NULL, &err), FXA_E_UNSUPPORTED);
+    T_STATUS(fxa_device_description(r->ctx, FXA_CUDA, -1, text, sizeof text, NULL, &err), FXA_E_ARGUMENT);
+    T_STATUS(fxa_device_description(r->ctx, (fxa_device)7, 0, text, sizeof text, NULL, &err), FXA_E_ARGUMENT);
+    T_STATUS(fxa_device_description(r->ctx, FXA_HOST, 0, text, sizeof text, NULL, &err), FXA_E_UNSUPPORTED);
     T_HAS(err.text, "device host");
     T_STR(text, "mock 1");
     T_INT(mock.opened, 0); /* a query without a device */
-    seam_end(&r);
 }
 
 T_MAIN

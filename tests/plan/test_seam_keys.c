@@ -61,15 +61,12 @@ static void key_save(fxa_context *ctx, const fxa_problem *p, key *out) {
     fxa_plan_destroy(plan);
 }
 
-TEST(bytes_are_taken_where_the_identity_is_the_same) {
-    plan_rig r;
-    fxa_error err;
+SEAM_TEST(bytes_are_taken_where_the_identity_is_the_same) {
     fxa_plan *plan = NULL;
     key saved, got;
-    T_REQUIRE(seam_start(&r));
-    key_save(r.ctx, &r.t.problem, &saved);
+    key_save(r->ctx, &r->t.problem, &saved);
     size_t compiled = mock.count[MOCK_COMPILE];
-    T_OK(fxa_plan_load(r.ctx, key_bytes, key_size, &plan, &err));
+    T_OK(fxa_plan_load(r->ctx, key_bytes, key_size, &plan, &err));
     T_INT(mock.count[MOCK_LOAD], 1);
     T_INT(mock.count[MOCK_COMPILE], compiled);
     fxa_plan_key(plan, got.byte);
@@ -86,10 +83,9 @@ TEST(bytes_are_taken_where_the_identity_is_the_same) {
     T_INT(mock.count[MOCK_LOAD], 1); /* its code is not read */
     fxa_plan_key(plan, got.byte);
     T_CHECK(!key_same(saved, got));
-    T_CHECK(key_same(got, key_of(ctx, &r.t.problem)));
+    T_CHECK(key_same(got, key_of(ctx, &r->t.problem)));
     fxa_plan_destroy(plan);
     fxa_context_destroy(ctx);
-    seam_end(&r);
 }
 
 /* Fails every call of the engine and every allocation: loading leaks nothing. */
@@ -99,7 +95,6 @@ TEST(loading_fails_at_every_call_and_allocation) {
         size_t k = 1;
         for (size_t more = 1; more && k < 200; k++) {
             plan_rig r;
-            fxa_error err;
             fxa_plan *plan = NULL;
             fxa_context *ctx = NULL;
             T_REQUIRE(seam_start(&r));
@@ -125,76 +120,68 @@ TEST(loading_fails_at_every_call_and_allocation) {
 
 /* ---- Targets ----------------------------------------------------------------------------------------------------- */
 
-TEST(a_plan_for_a_target_runs_where_it_is_loaded) {
-    plan_rig r;
-    fxa_error err;
+SEAM_TEST(a_plan_for_a_target_runs_where_it_is_loaded) {
     fxa_plan *plan = NULL, *loaded = NULL;
     key saved, got;
-    T_REQUIRE(seam_start(&r));
-    key here = key_of(r.ctx, &r.t.problem);
-    r.t.problem.target = "mock 1";
-    key_save(r.ctx, &r.t.problem, &saved);
+    key here = key_of(r->ctx, &r->t.problem);
+    r->t.problem.target = "mock 1";
+    key_save(r->ctx, &r->t.problem, &saved);
     T_CHECK(!key_same(here, saved)); /* another device */
-    T_OK(fxa_plan_create(r.ctx, &r.t.problem, &plan, &err));
+    T_OK(fxa_plan_create(r->ctx, &r->t.problem, &plan, &err));
     static double page[512] __attribute__((aligned(4096)));
-    fxa_args args = r.t.args;
+    fxa_args args = r->t.args;
     args.workspace = page, args.workspace_size = sizeof page;
     if (fxa_plan_workspace(plan) <= sizeof page) T_STATUS(fxa_plan_run(plan, &args, &err), FXA_E_UNSUPPORTED);
     T_HAS(err.text, "for a target");
     fxa_plan_destroy(plan);
     /* the present device is "mock 0" */
-    T_STATUS(fxa_plan_load(r.ctx, key_bytes, key_size, &loaded, &err), FXA_E_VERSION);
+    T_STATUS(fxa_plan_load(r->ctx, key_bytes, key_size, &loaded, &err), FXA_E_VERSION);
     T_HAS(err.text, "\"mock 1, driver 0\"");
-    r.t.problem.ordinal = 1;
-    key_save(r.ctx, &r.t.problem, &saved);
-    T_OK(fxa_plan_load(r.ctx, key_bytes, key_size, &loaded, &err));
+    r->t.problem.ordinal = 1;
+    key_save(r->ctx, &r->t.problem, &saved);
+    T_OK(fxa_plan_load(r->ctx, key_bytes, key_size, &loaded, &err));
     fxa_plan_key(loaded, got.byte);
     T_CHECK(key_same(saved, got));
-    r.t.problem.target = NULL; /* the plan equals one made there */
-    T_CHECK(key_same(saved, key_of(r.ctx, &r.t.problem)));
+    r->t.problem.target = NULL; /* the plan equals one made there */
+    T_CHECK(key_same(saved, key_of(r->ctx, &r->t.problem)));
     fxa_problem p = FXA_PROBLEM_INIT;
     fxa_plan_problem(loaded, &p);
     T_CHECK(!p.target && p.ordinal == 1);
-    T_OK(fxa_attention(r.ctx, &p, &r.t.args, &err));
-    T_CHECK(tiny_error(&r.t) <= TINY_TOLERANCE);
+    T_OK(fxa_attention(r->ctx, &p, &r->t.args, &err));
+    T_CHECK(tiny_error(&r->t) <= TINY_TOLERANCE);
     fxa_plan_destroy(loaded);
-    seam_end(&r);
 }
 
 /* ---- The instruction set ----------------------------------------------------------------------------------------- */
 
-TEST(the_instruction_set_is_the_contexts) {
+SEAM_TEST(the_instruction_set_is_the_contexts) {
 #if !defined(__x86_64__) && !defined(__aarch64__)
     T_SKIP("scalar is the only set of this build");
 #endif
-    plan_rig r;
-    fxa_error err;
     fxa_plan *plan = NULL;
     fxa_context *other = NULL;
     char why[256];
     const char *outside = getenv("FXA_CPU");
     if (outside && *outside) T_SKIP("FXA_CPU is set");
-    T_REQUIRE(seam_start(&r));
-    r.t.problem.device = FXA_HOST, r.t.problem.engine = "cpu";
-    key before = key_of(r.ctx, &r.t.problem), saved;
-    key_save(r.ctx, &r.t.problem, &saved);
+    r->t.problem.device = FXA_HOST, r->t.problem.engine = "cpu";
+    key before = key_of(r->ctx, &r->t.problem), saved;
+    key_save(r->ctx, &r->t.problem, &saved);
     setenv("FXA_CPU", "scalar", 1);
     T_CHECK(isa_is_usable(why, sizeof why));
-    T_CHECK(key_same(before, key_of(r.ctx, &r.t.problem)));
-    fxa_cache_clear(r.ctx);
-    T_CHECK(key_same(before, key_of(r.ctx, &r.t.problem)));
+    T_CHECK(key_same(before, key_of(r->ctx, &r->t.problem)));
+    fxa_cache_clear(r->ctx);
+    T_CHECK(key_same(before, key_of(r->ctx, &r->t.problem)));
     T_OK(fxa_context_create(NULL, &other, &err));
-    key scalar = key_of(other, &r.t.problem);
+    key scalar = key_of(other, &r->t.problem);
     if (key_same(before, scalar)) T_FAIL("scalar has the key of the machine's own set\n");
     T_STATUS(fxa_plan_load(other, key_bytes, key_size, &plan, &err), FXA_E_VERSION);
     T_HAS(err.text, "\"scalar\"");
     T_OK(fxa_plan_load_flags(other, key_bytes, key_size, FXA_LOAD_REBUILD, &plan, &err));
-    T_OK(tiny_run(plan, &r.t.args, &err));
-    T_CHECK(tiny_error(&r.t) <= TINY_TOLERANCE);
+    T_OK(tiny_run(plan, &r->t.args, &err));
+    T_CHECK(tiny_error(&r->t) <= TINY_TOLERANCE);
     fxa_plan_destroy(plan);
     fxa_context_destroy(other);
     unsetenv("FXA_CPU");
-    seam_end(&r);
 }
 
 /* ---- Scalars in memory ------------------------------------------------------------------------------------------- */
@@ -203,7 +190,6 @@ TEST(scalars_in_memory_are_scalars) {
     static const char *const engines[] = {"cpu", "ref", "first"};
     for (size_t i = 0; i < 3; i++) {
         plan_rig r;
-        fxa_error err;
         double by_args[TINY_Q_COUNT], scale = 0.37, cap = 1.25;
         uint64_t seed = 0x123456789abcdefu;
         T_REQUIRE(seam_start(&r));

@@ -138,7 +138,6 @@ TEST(a_finalizer_does_not_wait_for_a_device_to_open) { gate_test(true); }
 
 TEST(plans_that_outlive_their_context) {
     plan_rig r;
-    fxa_error err;
     fxa_plan *plan = NULL;
     T_REQUIRE(seam_start(&r));
     T_OK(fxa_plan_create(r.ctx, &r.t.problem, &plan, &err));
@@ -214,7 +213,6 @@ static void *storm_run(void *user) {
 TEST(finalizer_storm) { /* */
     static storm s;
     storm_thread thread[CROWD];
-    fxa_error err;
     memset(&s, 0, sizeof s);
     T_REQUIRE(seam_start(&s.r));
     s.rounds = t_scaled(400);

@@ -21,13 +21,10 @@ TEST(engines_have_names) {
     T_CHECK(!fxa_engine_name(SIZE_MAX));
 }
 
-TEST(the_reference_engine_runs_everything) {
-    plan_rig r;
-    fxa_error err;
-    T_REQUIRE(plan_rig_start(&r));
+RIG_TEST(the_reference_engine_runs_everything) {
     fxa_support reports[16];
     size_t count = 16;
-    T_OK(fxa_support_query(r.ctx, &r.t.problem, reports, &count, &err));
+    T_OK(fxa_support_query(r->ctx, &r->t.problem, reports, &count, &err));
     T_INT(count, engine_count());
     bool found = false;
     for (size_t i = 0; i < count; i++) {
@@ -38,13 +35,12 @@ TEST(the_reference_engine_runs_everything) {
         T_INT(reports[i].supported, 1);
         T_INT(reports[i].deterministic, 1);
         fxa_plan *plan = NULL;
-        r.t.problem.engine = "ref";
-        T_OK(fxa_plan_create(r.ctx, &r.t.problem, &plan, &err));
+        r->t.problem.engine = "ref";
+        T_OK(fxa_plan_create(r->ctx, &r->t.problem, &plan, &err));
         T_INT(reports[i].workspace, fxa_plan_workspace(plan));
         fxa_plan_destroy(plan);
     }
     T_CHECK(found);
-    plan_rig_end(&r);
 }
 
 enum { SUPPORT_MOST = 16 };
@@ -59,71 +55,57 @@ static size_t support_of_pass(plan_rig *r, fxa_pass pass, fxa_support reports[SU
 }
 
 /* Engines that skip tiles report the tile size; ref computes everything. */
-TEST(tiles_are_told) {
-    plan_rig r;
-    T_REQUIRE(plan_rig_start(&r));
+RIG_TEST(tiles_are_told) {
     for (int backward = 0; backward < 2; backward++) {
         fxa_support reports[SUPPORT_MOST];
-        size_t count = support_of_pass(&r, backward ? FXA_BACKWARD : FXA_FORWARD, reports);
+        size_t count = support_of_pass(r, backward ? FXA_BACKWARD : FXA_FORWARD, reports);
         for (size_t i = 0; i < count; i++) {
             bool skips = reports[i].supported && strcmp(reports[i].engine, "ref") != 0;
             T_CHECK(skips ? reports[i].tile_q > 0 && reports[i].tile_k > 0
                           : reports[i].tile_q == 0 && reports[i].tile_k == 0);
         }
     }
-    plan_rig_end(&r);
 }
 
 /* At most *count reports are written, and *count becomes the number of engines. */
-TEST(count_is_respected) {
-    plan_rig r;
-    fxa_error err;
-    T_REQUIRE(plan_rig_start(&r));
+RIG_TEST(count_is_respected) {
     fxa_support report = {.engine = "untouched"};
     size_t count = 0;
-    T_OK(fxa_support_query(r.ctx, &r.t.problem, NULL, &count, &err));
+    T_OK(fxa_support_query(r->ctx, &r->t.problem, NULL, &count, &err));
     T_INT(count, engine_count());
     count = 0;
-    T_OK(fxa_support_query(r.ctx, &r.t.problem, &report, &count, &err));
+    T_OK(fxa_support_query(r->ctx, &r->t.problem, &report, &count, &err));
     T_STR(report.engine, "untouched");
     count = 1;
-    T_OK(fxa_support_query(r.ctx, &r.t.problem, &report, &count, &err));
+    T_OK(fxa_support_query(r->ctx, &r->t.problem, &report, &count, &err));
     T_STR(report.engine, fxa_engine_name(0));
     count = 1;
-    T_STATUS(fxa_support_query(r.ctx, &r.t.problem, NULL, &count, &err), FXA_E_ARGUMENT);
+    T_STATUS(fxa_support_query(r->ctx, &r->t.problem, NULL, &count, &err), FXA_E_ARGUMENT);
     T_INT(count, 1);
-    plan_rig_end(&r);
 }
 
 /* An inconsistent problem is an error, not a report, and nothing is written. R-50: so are mismatched dtypes, with both
  * in the text; the next query works. */
-TEST(an_invalid_problem_is_an_error) {
-    plan_rig r;
-    fxa_error err;
-    T_REQUIRE(plan_rig_start(&r));
+RIG_TEST(an_invalid_problem_is_an_error) {
     fxa_support report = {.engine = "untouched"};
     size_t count = 1;
-    r.t.problem.hkv = 3;
-    T_STATUS(fxa_support_query(r.ctx, &r.t.problem, &report, &count, &err), FXA_E_PROBLEM);
-    r.t.problem.hkv = TINY_HKV;
-    r.t.problem.k.dtype = FXA_F16;
-    T_STATUS(fxa_support_query(r.ctx, &r.t.problem, &report, &count, &err), FXA_E_PROBLEM);
+    r->t.problem.hkv = 3;
+    T_STATUS(fxa_support_query(r->ctx, &r->t.problem, &report, &count, &err), FXA_E_PROBLEM);
+    r->t.problem.hkv = TINY_HKV;
+    r->t.problem.k.dtype = FXA_F16;
+    T_STATUS(fxa_support_query(r->ctx, &r->t.problem, &report, &count, &err), FXA_E_PROBLEM);
     T_STR(err.text, "q, k, v have dtypes f64, f16, f64: "
                     "arithmetic is in f64 when all three are f64, and in f32 when none is");
     T_STR(report.engine, "untouched");
     T_INT(count, 1);
-    T_INT(plan_stats(&r).queries, 0);
-    r.t.problem.k.dtype = FXA_F64;
-    T_OK(fxa_support_query(r.ctx, &r.t.problem, &report, &count, &err));
+    T_INT(plan_stats(r).queries, 0);
+    r->t.problem.k.dtype = FXA_F64;
+    T_OK(fxa_support_query(r->ctx, &r->t.problem, &report, &count, &err));
     T_INT(report.supported, 1);
-    plan_rig_end(&r);
 }
 
 /* A query with an invalid engine name is an error like a plan with it. */
-TEST(an_engine_that_is_none_is_an_error) {
-    plan_rig r;
-    fxa_error err;
-    T_REQUIRE(plan_rig_start(&r));
+RIG_TEST(an_engine_that_is_none_is_an_error) {
     const struct {
         const char *name, *environment, *says;
     } cases[] = {{"cuda2", NULL, "problem.engine is \"cuda2\", which is no engine of this build; there are: "},
@@ -142,7 +124,7 @@ TEST(an_engine_that_is_none_is_an_error) {
             setenv("FXA_ENGINE", before, 1);
         else
             unsetenv("FXA_ENGINE");
-        fxa_problem p = r.t.problem;
+        fxa_problem p = r->t.problem;
         p.engine = cases[i].name;
         T_STATUS(fxa_support_query(ctx, &p, &report, &count, &err), FXA_E_ARGUMENT);
         T_HAS(err.text, cases[i].says);
@@ -151,7 +133,6 @@ TEST(an_engine_that_is_none_is_an_error) {
         T_HAS(err.text, cases[i].says);
         fxa_context_destroy(ctx);
     }
-    plan_rig_end(&r);
 }
 
 /* A reason that does not fit is cut before a word, or inside a very long one, and ends with "...". */
@@ -183,81 +164,68 @@ TEST(a_reason_is_cut_before_a_word) {
 
 /* R-86: callers that need determinism or have limited workspace choose by the reports and name the engine. Its plan has
  * the properties of its report, forward and backward. */
-TEST(a_plan_keeps_what_its_report_promised) { /* */
-    plan_rig r;
-    fxa_error err;
-    T_REQUIRE(plan_rig_start(&r));
+RIG_TEST(a_plan_keeps_what_its_report_promised) { /* */
     for (int backward = 0; backward < 2; backward++) {
         fxa_support reports[SUPPORT_MOST];
-        size_t count = support_of_pass(&r, backward ? FXA_BACKWARD : FXA_FORWARD, reports);
+        size_t count = support_of_pass(r, backward ? FXA_BACKWARD : FXA_FORWARD, reports);
         for (size_t i = 0; i < count; i++) {
             fxa_plan *plan = NULL;
             if (!reports[i].supported) continue;
-            r.t.problem.engine = reports[i].engine;
-            T_OK(fxa_plan_create(r.ctx, &r.t.problem, &plan, &err));
+            r->t.problem.engine = reports[i].engine;
+            T_OK(fxa_plan_create(r->ctx, &r->t.problem, &plan, &err));
             T_STR(fxa_plan_engine(plan), reports[i].engine);
             T_INT(fxa_plan_is_deterministic(plan), reports[i].deterministic);
             T_INT(fxa_plan_workspace(plan), reports[i].workspace);
             fxa_plan_destroy(plan);
         }
-        r.t.problem.engine = NULL;
+        r->t.problem.engine = NULL;
     }
-    plan_rig_end(&r);
 }
 
 /* a repeated query is a lookup. R-40: a report belongs to the caller and does not change. */
-TEST(a_repeated_query_is_a_lookup) {
-    plan_rig r;
-    fxa_error err;
-    T_REQUIRE(plan_rig_start(&r));
+RIG_TEST(a_repeated_query_is_a_lookup) {
     fxa_support first, other, again;
     memset(&first, 0, sizeof first);
     size_t count = 1;
-    T_OK(fxa_support_query(r.ctx, &r.t.problem, &first, &count, &err));
-    T_INT(plan_stats(&r).queries, 1);
-    T_INT(plan_stats(&r).query_hits, 0);
+    T_OK(fxa_support_query(r->ctx, &r->t.problem, &first, &count, &err));
+    T_INT(plan_stats(r).queries, 1);
+    T_INT(plan_stats(r).query_hits, 0);
     fxa_support copy = first;
-    r.t.problem.b++;
+    r->t.problem.b++;
     count = 1;
-    T_OK(fxa_support_query(r.ctx, &r.t.problem, &other, &count, &err));
-    T_INT(plan_stats(&r).query_hits, 0);
+    T_OK(fxa_support_query(r->ctx, &r->t.problem, &other, &count, &err));
+    T_INT(plan_stats(r).query_hits, 0);
     T_CHECK(memcmp(&copy, &first, sizeof first) == 0);
-    r.t.problem.b--;
+    r->t.problem.b--;
     count = 1;
-    T_OK(fxa_support_query(r.ctx, &r.t.problem, &again, &count, &err));
-    T_INT(plan_stats(&r).queries, 3);
-    T_INT(plan_stats(&r).query_hits, 1);
+    T_OK(fxa_support_query(r->ctx, &r->t.problem, &again, &count, &err));
+    T_INT(plan_stats(r).queries, 3);
+    T_INT(plan_stats(r).query_hits, 1);
     T_CHECK(memcmp(&copy, &again, sizeof again) == 0);
-    plan_rig_end(&r);
 }
 
 /* query and run have the same key: a plan after a query queries no engine again, and the reverse. */
-TEST(query_and_plan_share_one_answer) {
-    plan_rig r;
-    fxa_error err;
-    T_REQUIRE(plan_rig_start(&r));
+RIG_TEST(query_and_plan_share_one_answer) {
     fxa_support report;
     size_t count = 1;
     fxa_plan *plan = NULL;
-    T_OK(fxa_support_query(r.ctx, &r.t.problem, &report, &count, &err));
-    T_OK(fxa_plan_create(r.ctx, &r.t.problem, &plan, &err));
-    fxa_cache_stats s = plan_stats(&r);
+    T_OK(fxa_support_query(r->ctx, &r->t.problem, &report, &count, &err));
+    T_OK(fxa_plan_create(r->ctx, &r->t.problem, &plan, &err));
+    fxa_cache_stats s = plan_stats(r);
     T_INT(s.queries - s.query_hits, 1);
     fxa_plan_destroy(plan);
-    r.t.problem.sq++;
-    T_OK(fxa_plan_create(r.ctx, &r.t.problem, &plan, &err));
+    r->t.problem.sq++;
+    T_OK(fxa_plan_create(r->ctx, &r->t.problem, &plan, &err));
     count = 1;
-    T_OK(fxa_support_query(r.ctx, &r.t.problem, &report, &count, &err));
-    s = plan_stats(&r);
+    T_OK(fxa_support_query(r->ctx, &r->t.problem, &report, &count, &err));
+    s = plan_stats(r);
     T_INT(s.queries - s.query_hits, 2);
     fxa_plan_destroy(plan);
-    plan_rig_end(&r);
 }
 
 /* results of many configurations are cached, up to a limit. */
 TEST(answers_are_kept_for_many_and_bounded) {
     fail_alloc memory = FAIL_ALLOC_INIT;
-    fxa_error err;
     fxa_context *ctx = fail_alloc_context(&memory);
     T_REQUIRE(ctx);
     fxa_support report;

@@ -8,8 +8,6 @@
 
 #include "problem_case.h"
 
-static fxa_error err;
-
 /* Valid arguments and memory for every tensor of a case, far enough apart. */
 typedef struct bench {
     fxa__problem *p;
@@ -26,6 +24,7 @@ typedef struct bench {
 static bench the;
 
 static void bench_open(const fxa_problem *p) {
+    fxa_error err;
     memset(&the, 0, sizeof the);
     T_OK(fxa__problem_create(case_host(), p, &the.p, &err));
     the.args = (fxa_args)FXA_ARGS_INIT;
@@ -47,14 +46,15 @@ static void bench_open(const fxa_problem *p) {
 
 static void bench_close(void) { fxa__problem_release(the.p); }
 
-static fxa_status bind_with(size_t workspace, fxa__bound_args *bound) {
-    return fxa__bound_args_make(the.p, &the.args, workspace, true, the.views, bound, &err);
+static fxa_status bind_with(size_t workspace, fxa__bound_args *bound, fxa_error *err) {
+    return fxa__bound_args_make(the.p, &the.args, workspace, true, the.views, bound, err);
 }
-static fxa_status bind_now(fxa__bound_args *bound) { return bind_with(0, bound); }
+static fxa_status bind_now(fxa__bound_args *bound, fxa_error *err) { return bind_with(0, bound, err); }
 
 static void bind_ok(void) {
+    fxa_error err;
     fxa__bound_args bound;
-    T_OK(bind_now(&bound));
+    T_OK(bind_now(&bound, &err));
 }
 
 /* Checks a refusal, which must leave the workspace unchanged. */
@@ -68,7 +68,7 @@ static void bind_ok(void) {
         memset(the.workspace, 0xab, sizeof the.workspace);                                                             \
         change;                                                                                                        \
         (void)a;                                                                                                       \
-        T_STATUS(bind_now(&bound), status);                                                                            \
+        T_STATUS(bind_now(&bound, &err), status);                                                                      \
         T_HAS(err.text, words);                                                                                        \
         for (size_t i = 0; i < sizeof the.workspace; i++) T_CHECK(the.workspace[i] == 0xab);                           \
         bench_close();                                                                                                 \

@@ -26,12 +26,12 @@ TEST(a_plain_bind) {
     the.args.workspace_size = 0;
     the.args.seed = 77;
     the.args.stream = &p;
-    T_OK(bind_now(&bound));
+    T_OK(bind_now(&bound, &err));
     T_SAME(bound.scale, 1 / sqrt(8.0));
     T_CHECK(bound.slot[FXA_SLOT_V] == the.data[2] && bound.workspace == NULL && bound.tensors == NULL);
     T_CHECK(bound.seed == 77 && bound.stream == &p && bound.dparams == NULL);
     the.args.scale = -2;
-    T_OK(bind_now(&bound));
+    T_OK(bind_now(&bound, &err));
     T_SAME(bound.scale, -2);
     bench_close();
 }
@@ -54,7 +54,7 @@ TEST(views_join_pointers_and_shapes) {
     the.args.bprop_tensors = the.bprop_tensors, the.args.n_bprop_tensors = 1;
     the.args.bprop_params = the.bprop_params, the.args.n_bprop_params = 1;
     the.args.workspace_size = 100;
-    T_OK(bind_with(100, &bound));
+    T_OK(bind_with(100, &bound, &err));
     T_CHECK((unsigned char *)bound.workspace == the.workspace);
     T_INT(bound.workspace_size, 100);
     T_CHECK(bound.tensors[0].data == the.data[12] && bound.tensors[2].data == the.tensors[2]);
@@ -70,27 +70,27 @@ TEST(views_join_pointers_and_shapes) {
     T_CHECK(bound.bprop_tensors[0].data == the.data[15] && bound.bprop_params == the.bprop_params);
     T_CHECK(bound.params == the.params && bound.dparams == the.dparams);
     the.bprop_tensors[0] = the.data[FXA_SLOT_DQ] + 2;
-    T_STATUS(bind_with(100, &bound), FXA_E_BINDING);
+    T_STATUS(bind_with(100, &bound, &err), FXA_E_BINDING);
     T_STR(err.text, "slot DQ is written and overlaps bprop_tensors extra in memory");
     the.bprop_tensors[0] = the.data[15];
     the.dtensors[0] = the.bprop_params;
-    T_STATUS(bind_with(100, &bound), FXA_E_BINDING);
+    T_STATUS(bind_with(100, &bound, &err), FXA_E_BINDING);
     T_STR(err.text, "dtensors bias is written and overlaps bprop_params in memory");
     the.dtensors[0] = the.data[7];
     the.args.n_bprop_params = 2;
-    T_STATUS(bind_with(100, &bound), FXA_E_BINDING);
+    T_STATUS(bind_with(100, &bound, &err), FXA_E_BINDING);
     T_HAS(err.text, "n_bprop_params is 2");
     the.args.n_bprop_params = 1;
     the.args.workspace = the.data[15];
-    T_STATUS(bind_with(100, &bound), FXA_E_BINDING);
+    T_STATUS(bind_with(100, &bound, &err), FXA_E_BINDING);
     T_STR(err.text, "workspace is written and overlaps bprop_tensors extra in memory");
     the.args.workspace = (void *)(UINTPTR_MAX - 63); /* near the end of the address space */
-    T_STATUS(bind_with(100, &bound), FXA_E_BINDING);
+    T_STATUS(bind_with(100, &bound, &err), FXA_E_BINDING);
     T_HAS(err.text, "workspace is 0x");
     T_HAS(err.text, ": it leaves the address space");
     the.args.workspace = the.workspace;
     the.args.workspace_size--;
-    T_STATUS(bind_with(100, &bound), FXA_E_WORKSPACE);
+    T_STATUS(bind_with(100, &bound, &err), FXA_E_WORKSPACE);
     T_HAS(err.text, "workspace_size is 99 bytes: 100 are needed");
     bench_close();
 }
@@ -125,7 +125,7 @@ TEST(tensors_stay_in_the_address_space) {
     fxa__bound_args bound;
     p.q = (fxa_operand){0, FXA_LAYOUT_STRIDED, {-(INT64_C(1) << 58), 40, 8, 1}};
     bench_open(&p);
-    T_STATUS(bind_now(&bound), FXA_E_BINDING);
+    T_STATUS(bind_now(&bound, &err), FXA_E_BINDING);
     T_HAS(err.text, "its tensor leaves the address space");
     bench_close();
 }
@@ -189,7 +189,7 @@ TEST(slots_without_their_flag) {
             if (gradient) the.args.slot[rows[i].slot] = NULL;
             bind_ok();
             the.args.slot[rows[i].slot] = the.data[10];
-            T_STATUS(bind_now(&bound), FXA_E_BINDING);
+            T_STATUS(bind_now(&bound, &err), FXA_E_BINDING);
             snprintf(text, sizeof text, "slot %s is set, and this problem does not %s", fxa_slot_name(rows[i].slot),
                      rows[i].lacks);
             T_STR(err.text, text);
@@ -221,7 +221,7 @@ TEST(refused_workspace) {
     fxa_problem p = case_forward();
     fxa__bound_args bound;
     bench_open(&p);
-    T_STATUS(bind_with(SIZE_MAX, &bound), FXA_E_WORKSPACE);
+    T_STATUS(bind_with(SIZE_MAX, &bound, &err), FXA_E_WORKSPACE);
     bench_close();
 }
 
@@ -237,12 +237,12 @@ TEST(every_int_param_is_checked) {
         p.program = program;
         bench_open(&p);
         the.args.params = params, the.args.n_params = 3, the.args.n_tensors = 0;
-        T_OK(bind_now(&bound));
+        T_OK(bind_now(&bound, &err));
         params[i] = 0.25;
         if (i == 1) {
-            T_OK(bind_now(&bound));
+            T_OK(bind_now(&bound, &err));
         } else {
-            T_STATUS(bind_now(&bound), FXA_E_BINDING);
+            T_STATUS(bind_now(&bound, &err), FXA_E_BINDING);
             snprintf(text, sizeof text, "params[%d] (p%c) is 0.25: an int param", i, 'a' + i);
             T_HAS(err.text, text);
         }
@@ -272,9 +272,9 @@ TEST(refused_params_and_tensors) {
     bench_open(&base);
     the.params[0] = NAN; /* any float value is valid */
     the.params[1] = -2147483648.0;
-    T_OK(bind_now(&bound));
+    T_OK(bind_now(&bound, &err));
     the.params[1] = 2147483647;
-    T_OK(bind_now(&bound));
+    T_OK(bind_now(&bound, &err));
     bench_close();
 }
 
@@ -289,25 +289,25 @@ TEST(refused_gradients) {
     base.param_grads = 1;
     bench_open(&base);
     fxa__bound_args bound;
-    T_STATUS(bind_now(&bound), FXA_E_BINDING);
+    T_STATUS(bind_now(&bound, &err), FXA_E_BINDING);
     T_STR(err.text, "n_dtensors is 0: the program has 3 tensors");
     the.args.n_dtensors = 3;
-    T_STATUS(bind_now(&bound), FXA_E_BINDING);
+    T_STATUS(bind_now(&bound, &err), FXA_E_BINDING);
     T_STR(err.text, "dtensors bias is NULL; its capture requests the gradient");
     the.args.dtensors = the.dtensors;
     the.dtensors[0] = the.data[7];
-    T_STATUS(bind_now(&bound), FXA_E_BINDING);
+    T_STATUS(bind_now(&bound, &err), FXA_E_BINDING);
     T_STR(err.text, "n_dparams is 0: the program has 2 params");
     the.args.n_dparams = 2;
-    T_STATUS(bind_now(&bound), FXA_E_BINDING);
+    T_STATUS(bind_now(&bound, &err), FXA_E_BINDING);
     T_STR(err.text, "dparams is NULL; param_grads selects gradients of params");
     the.args.dparams = the.dparams;
-    T_OK(bind_now(&bound));
+    T_OK(bind_now(&bound, &err));
     the.args.dparams = (double *)(void *)((char *)the.dparams + BIND_WIDE / 2);
-    T_STATUS(bind_now(&bound), FXA_E_BINDING);
+    T_STATUS(bind_now(&bound, &err), FXA_E_BINDING);
     T_HAS(err.text, bind_needs("doubles"));
     the.args.dparams = the.params;
-    T_STATUS(bind_now(&bound), FXA_E_BINDING);
+    T_STATUS(bind_now(&bound, &err), FXA_E_BINDING);
     T_STR(err.text, "dparams is written and overlaps params in memory");
     bench_close();
 }
@@ -350,7 +350,7 @@ TEST(packed_qkv_gradients) {
     bind_ok();
     the.args.slot[FXA_SLOT_DK] = the.data[8] + 31;
     fxa__bound_args bound;
-    T_STATUS(bind_now(&bound), FXA_E_BINDING);
+    T_STATUS(bind_now(&bound, &err), FXA_E_BINDING);
     T_STR(err.text, "slot DQ is written and overlaps slot DK in memory");
     bench_close();
 }
@@ -365,7 +365,7 @@ TEST(empty_tensors_need_no_pointer) {
     for (size_t i = 0; i < sizeof empty / sizeof *empty; i++) the.args.slot[empty[i]] = NULL;
     bind_ok();
     the.args.slot[FXA_SLOT_DK] = NULL; /* dK is all zeros but must be given */
-    T_STATUS(bind_now(&bound), FXA_E_BINDING);
+    T_STATUS(bind_now(&bound, &err), FXA_E_BINDING);
     bench_close();
     p = with_flags(case_forward(), FXA_PADDING);
     p.b = 0;
@@ -385,9 +385,9 @@ TEST(trusted_pointers) {
     the.args.slot[FXA_SLOT_O] = the.data[1]; /* K */
     the.tensors[0] = (char *)the.data[12] + 1;
     fxa__bound_args bound;
-    T_STATUS(bind_now(&bound), FXA_E_BINDING);
+    T_STATUS(bind_now(&bound, &err), FXA_E_BINDING);
     the.args.flags = FXA_SKIP_POINTER_CHECKS;
-    T_OK(bind_now(&bound));
+    T_OK(bind_now(&bound, &err));
     T_CHECK(bound.skip_pointer_checks && bound.slot[FXA_SLOT_Q] == the.data[0] + 1 &&
             bound.slot[FXA_SLOT_O] == the.data[1]);
     bench_close();

@@ -6,9 +6,8 @@
 
 #include "problem/geometry.h"
 
-static fxa_error err;
-
 static fxa__problem *geometry_make(const fxa_problem *p) {
+    fxa_error err;
     fxa__problem *made = NULL;
     T_OK(fxa__problem_create(case_host(), p, &made, &err));
     return made;

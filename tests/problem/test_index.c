@@ -121,7 +121,6 @@ TEST(with_grads_need_their_second_operand_for_the_derivative) {
             char text[200];
             index_case c;
             uint64_t rng = t_seed();
-            fxa_error err;
             snprintf(text, sizeof text, "tensor t : f32[2]\n%s", cases[i].text);
             index_start(&c, text, 5, 1);
             attn_spec s = {.text = text, .bprop_text = "dscore = dscore", .tensor = {{5, 1}}};
@@ -282,7 +281,6 @@ TEST(the_users_backward_is_looked_at_too) {
     index_case c;
     attn_spec s = {.text = "tensor t : f32[1]\nscore = score + t[k]\nmask = q < 6", .tensor = {{64}}};
     uint64_t rng = t_seed();
-    fxa_error err;
     index_start(&c, s.text, 64, 0);
     s.bprop_text = "tensor e : f32[1]\ndscore = dscore * e[q]", s.bprop_tensor[0][0] = 6;
     T_OK(attn_data_program(&c.x, c.ctx, &s, &rng, &err));
@@ -378,7 +376,6 @@ TEST(a_table_of_indices_is_read_once) {
         index_case c;
         attn_spec s = {.text = texts[i], .tensor = {{PLACES, PLACES}, {8}}};
         uint64_t rng = t_seed();
-        fxa_error err;
         index_start(&c, "tensor t : f32[1]\nscore = score + t[k]", 8, 0);
         T_OK(attn_data_program(&c.x, c.ctx, &s, &rng, &err));
         attn_call_make(&c.x, FXA_FORWARD, &c.call);
@@ -401,7 +398,6 @@ TEST(a_table_of_indices_with_one_outside) {
         index_case c;
         attn_spec s = {.text = text, .tensor = {{64, 64}, {8}}};
         uint64_t rng = t_seed();
-        fxa_error err;
         index_start(&c, "tensor t : f32[1]\nscore = score + t[k]", 8, 0);
         T_OK(attn_data_program(&c.x, c.ctx, &s, &rng, &err));
         attn_call_make(&c.x, FXA_FORWARD, &c.call);
@@ -422,7 +418,6 @@ TEST(a_table_of_indices_with_one_outside) {
 
 TEST(what_is_refused_and_what_is_free) {
     index_case c;
-    fxa_error err;
     size_t count = 1;
     index_start(&c, "tensor t : f32[1]\nscore = score + t[k]", 5, 0);
     T_STATUS(fxa_bounds_check(NULL, &c.call.p, &c.call.args, c.reports, &count, &err), FXA_E_ARGUMENT);
@@ -511,7 +506,6 @@ TEST(places_where_an_index_comes_from) {
     attn_spec s = {.text = "tensor a : f32[0]\ntensor t : f32[1]\nscore = score + a[] * t[k + 1]",
                    .tensor = {{0}, {IK}}};
     uint64_t rng = t_seed();
-    fxa_error err;
     index_start(&c, "tensor t : f32[1]\nscore = score + t[k]", 1, 0);
     T_OK(attn_data_program(&c.x, c.ctx, &s, &rng, &err)); /* a tensor of rank 0 has no index */
     attn_call_make(&c.x, FXA_FORWARD, &c.call);
@@ -525,7 +519,6 @@ TEST(scores_alone_decide_in_the_users_backward) {
     index_case c;
     attn_spec s = {.text = "tensor t : f32[1]\nscore = score * 2.0 + t[0]", .tensor = {{1}}};
     uint64_t rng = t_seed();
-    fxa_error err;
     index_start(&c, s.text, 1, 0);
     s.bprop_text = "tensor e : f32[1]\ndscore = dscore * e[int(abs(score))]", s.bprop_tensor[0][0] = 3;
     T_OK(attn_data_program(&c.x, c.ctx, &s, &rng, &err));
@@ -541,7 +534,6 @@ TEST(scores_alone_decide_in_the_users_backward) {
 /* fxa_bounds_check refuses the same invalid inputs as a run. */
 TEST(a_question_needs_the_inputs_of_a_run) {
     index_case c;
-    fxa_error err;
     size_t count = 0;
     int32_t len_k[IB] = {2, IK + 1};
     index_start(&c, "tensor t : f32[1]\nscore = score + t[k]", 5, 0);

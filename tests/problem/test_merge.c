@@ -7,8 +7,6 @@
 #include "base/dtype.h"
 #include "problem/merge_row.h"
 
-static fxa_error err;
-
 #define MERGE_KEYS 12
 #define MERGE_D 70 /* more features than one step merges */
 

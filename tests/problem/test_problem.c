@@ -5,9 +5,8 @@
 #include "problem_case.h"
 #include "support/memory/fail_alloc.h"
 
-static fxa_error err;
-
 static fxa__problem *problem_make(const fxa_problem *p) {
+    fxa_error err;
     fxa__problem *made = NULL;
     T_OK(fxa__problem_create(case_host(), p, &made, &err));
     return made;
@@ -368,9 +367,7 @@ TEST(programs_are_owned) {
     fxa__problem_release(NULL);
 }
 
-TEST(ready_masks_join_the_program) {
-    fxa_context *ctx = NULL;
-    T_OK(fxa_context_create(NULL, &ctx, &err));
+CONTEXT_TEST(ready_masks_join_the_program) {
     fxa_problem p = case_forward();
     p.flags = FXA_CAUSAL;
     fxa_program *out = NULL, *want = case_parse(FXA_PROGRAM_SCORE, "mask = k <= q");
@@ -387,7 +384,6 @@ TEST(ready_masks_join_the_program) {
     T_CHECK(out == NULL);
     T_STATUS(fxa_problem_program(NULL, &p, &out, &err), FXA_E_ARGUMENT);
     T_STATUS(fxa_problem_program(ctx, &p, NULL, &err), FXA_E_ARGUMENT);
-    fxa_context_destroy(ctx);
 }
 
 /* Fails every allocation in turn: each gives an error and leaks nothing. */

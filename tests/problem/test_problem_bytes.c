@@ -4,8 +4,6 @@
  */
 #include "problem_case.h"
 
-static fxa_error err;
-
 static fxa_capture rich_captures[3], rich_bprop[1];
 
 /* Returns a problem that fills every section of the format. */
@@ -39,6 +37,7 @@ static fxa_problem rich(int variant) {
 }
 
 static fxa__writer write_rich(int variant, fxa__problem **made) {
+    fxa_error err;
     fxa_problem p = rich(variant);
     fxa__writer w = {case_host(), NULL, 0, 0, false};
     T_OK(fxa__problem_create(case_host(), &p, made, &err));

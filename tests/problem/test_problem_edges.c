@@ -53,7 +53,6 @@ TEST(slots_without_a_length) {
 
 /* Backward for one gradient only. */
 TEST(one_gradient_is_enough) {
-    fxa_error err;
     for (int kind = 0; kind < 4; kind++) {
         fxa_capture captures[3];
         fxa__problem *made = NULL;
@@ -69,7 +68,6 @@ TEST(one_gradient_is_enough) {
 
 /* A window that is open on one side bounds only the other side. */
 TEST(windows_of_one_side) {
-    fxa_error err;
     static const int64_t sides[][2] = {{-1, 3}, {3, -1}, {-1, INT32_MAX}, {INT32_MAX, -1}, {-1, -1}, {3, INT32_MAX}};
     for (size_t i = 0; i < sizeof sides / sizeof *sides; i++) {
         fxa__problem *made = NULL;
@@ -85,7 +83,6 @@ TEST(rows_without_pairs_are_merged) {
     float o[2][6] = {{1, 2, 3, 4, 5, 6}, {7, 8, 9, 10, 11, 12}},
           lse[2][3] = {{-INFINITY, 0, -INFINITY}, {-INFINITY, -INFINITY, 0}};
     fxa_merge_args m = FXA_MERGE_ARGS_INIT;
-    fxa_error err;
     for (int i = 0; i < 2; i++) o[i][0] = o[i][1] = 0; /* contents of O after a run */
     m.b = m.h = 1, m.s = 3, m.d = 2;
     m.o_a.dtype = m.o_b.dtype = m.lse_a.dtype = m.lse_b.dtype = FXA_F32;
@@ -100,7 +97,6 @@ TEST(rows_without_pairs_are_merged) {
 TEST(devices_at_their_ends) {
     static char target[65538];
     fxa_merge_args m = FXA_MERGE_ARGS_INIT;
-    fxa_error err;
     m.device = FXA_CUDA;
     T_STATUS(fxa_merge(&m, &err), FXA_E_ARGUMENT);
     T_HAS(err.text, "fxa_merge_args.ctx is NULL: on device cuda its engines merge");

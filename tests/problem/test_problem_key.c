@@ -6,13 +6,12 @@
 #include "base/blake2s.h"
 #include "problem_case.h"
 
-static fxa_error err;
-
 typedef struct keys {
     uint8_t key[16], code_key[16];
 } keys;
 
 static keys keys_of(const fxa_problem *p) {
+    fxa_error err;
     keys out;
     fxa__problem *made = NULL;
     memset(&out, 0, sizeof out);

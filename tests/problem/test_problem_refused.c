@@ -4,8 +4,6 @@
  */
 #include "problem_case.h"
 
-static fxa_error err;
-
 /* Changes one thing and checks status and complete text of the refusal. */
 #define REFUSED(base, words, change)                                                                                   \
     do {                                                                                                               \

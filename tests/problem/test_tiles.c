@@ -79,7 +79,6 @@ TEST(maps) {
     tiles_check(ctx, &p, 40, 7, true);
     p.map_b.kind = FXA_MAP_TABLE;
     fxa_tile_counts c;
-    fxa_error err;
     T_OK(fxa_tiles_count(ctx, &p, 0, 0, 8, 8, NULL, NULL, &c, &err));
     T_INT(c.full, 0); /* b is unknown */
     T_CHECK(c.empty > 0 && c.mixed > 0);
@@ -100,7 +99,6 @@ TEST(moved_rows) {
     fxa_program *program = tiles_parse(ctx, "mask = k <= q && q - k < 30");
     T_REQUIRE(program != NULL);
     fxa_tile_counts c;
-    fxa_error err;
     fxa_problem p = tiles_problem(program, 40, 72);
     p.flags = FXA_BOTTOM_RIGHT;
     tiles_check(ctx, &p, 8, 8, true); /* counted along diagonals */
@@ -126,7 +124,6 @@ TEST(lengths) {
     T_REQUIRE(program != NULL);
     fxa_problem p = tiles_problem(program, 64, 64);
     fxa_tile_counts c;
-    fxa_error err;
     T_OK(fxa_tiles_count(ctx, &p, 0, 0, 16, 16, NULL, NULL, &c, &err));
     T_CHECK(c.empty == 6 && c.mixed == 4 && c.full == 6);
     p.flags = FXA_PADDING;
@@ -145,7 +142,6 @@ TEST(sizes) {
     fxa_program *program = tiles_parse(ctx, "mask = k <= q && q - k < 1000");
     T_REQUIRE(program != NULL);
     fxa_tile_counts c;
-    fxa_error err;
     fxa_problem p = tiles_problem(program, 0, 10);
     T_OK(fxa_tiles_count(ctx, &p, 0, 0, 8, 8, NULL, NULL, &c, &err));
     T_CHECK(c.empty == 0 && c.mixed == 0 && c.full == 0);
@@ -189,7 +185,6 @@ TEST(documents) {
     p.captures = &capture;
     p.n_captures = 1;
     fxa_tile_counts c, want = {0};
-    fxa_error err;
     for (int q = 0; q < N; q += 32)
         for (int k = 0; k < N; k += 32) {
             bool apart = doc[q + 31] < doc[k] || doc[k + 31] < doc[q],
@@ -210,7 +205,6 @@ TEST(masks_in_the_score) {
                                         "score = k > q || k % 3 == 0 ? -inf : score",
                                         "score = k % 3 != 0 ? score : -inf\nmask = k <= q"};
     fxa_context *ctx = tiles_ctx();
-    fxa_error err;
     for (size_t i = 0; i < sizeof texts / sizeof *texts; i++) {
         fxa_program *program = tiles_parse(ctx, texts[i]);
         T_REQUIRE(program != NULL);
@@ -241,7 +235,6 @@ TEST(tables_are_looked_at) {
     p.n_captures = 1;
     double n = 7, wrong = NAN;
     fxa_tile_counts c, want = {0};
-    fxa_error err;
     for (int q = 0; q < N; q += 4)
         for (int k = 0; k < N; k += 4) {
             int set = 0;
@@ -287,7 +280,6 @@ TEST(single_pairs) {
         const int64_t sq = i == 2 ? INT32_MAX : N, sk = i == 3 ? INT32_MAX : N; /* equal rows, and equal columns */
         fxa_problem p = tiles_problem(program, sq, sk);
         fxa_tile_counts c;
-        fxa_error err;
         p.captures = &capture, p.n_captures = 1;
         T_OK(fxa_tiles_count(ctx, &p, 0, 0, 1, 1, NULL, &known, &c, &err));
         T_INT(c.unknown, 0);
@@ -303,7 +295,6 @@ TEST(single_pairs) {
 TEST(diagonals) {
     fxa_context *ctx = tiles_ctx();
     fxa_tile_counts c;
-    fxa_error err;
     fxa_program *program = tiles_parse(ctx, "mask = (q - k) % 2 == 0 && score > 0 && k <= q && q - k < 1024");
     T_REQUIRE(program != NULL);
     const int64_t n = 1 << 20, tile = 16, side = n / tile;

@@ -89,7 +89,6 @@ TEST(what_only_a_run_knows) {
     fxa_view view = {data, FXA_I32, 1, {64}, {1}};
     fxa_tensor_range known = fxa_tensor_scan(&view), bounded = {.known = 1, .lo = 0, .hi = 5};
     fxa_capture capture = {.size = {64}};
-    fxa_error err;
     T_REQUIRE(program != NULL);
     for (int kind = 0; kind < 8; kind++) {
         fxa_problem p = edge_problem(program, 32, 32);

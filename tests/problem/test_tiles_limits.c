@@ -10,7 +10,6 @@
 TEST(huge) {
     fxa_context *ctx = tiles_ctx();
     fxa_tile_counts c;
-    fxa_error err;
     fxa_problem p = tiles_problem(NULL, INT32_MAX, INT32_MAX);
     p.flags = FXA_CAUSAL;
     const int64_t tile = 1 << 19, n = 1 << 12;
@@ -82,7 +81,6 @@ TEST(the_last_pairs_of_a_budget) {
     fxa_program *program = tiles_parse(ctx, "mask = (q * k) % 7 == 3");
     fxa_problem problem = tiles_problem(program, 8, 8);
     fxa__problem *p = NULL;
-    fxa_error err;
     T_OK(fxa__problem_create(fxa__context_host(ctx), &problem, &p, &err));
     for (int64_t spare = -1; spare <= 1; spare++) {
         fxa__tile_bruteforce pairs = {.vals = NULL};
@@ -119,7 +117,6 @@ TEST(work_is_bounded) { /* R-104 */
         T_REQUIRE(program != NULL);
         fxa_problem p = tiles_problem(program, cases[i].size, cases[i].size);
         fxa_tile_counts c = {0};
-        fxa_error err;
         T_OK(fxa_tiles_count(ctx, &p, 0, 0, cases[i].tile, cases[i].tile, NULL, NULL, &c, &err));
         uint64_t side = (uint64_t)((cases[i].size + cases[i].tile - 1) / cases[i].tile);
         T_CHECK(c.empty + c.mixed + c.full + c.unknown == side * side);
@@ -130,7 +127,6 @@ TEST(work_is_bounded) { /* R-104 */
     fxa_program *program = tiles_parse(ctx, "mask = (q * k) % 7 == 3");
     fxa_problem p = tiles_problem(program, 4096, 4096);
     fxa_tile_counts c = {0};
-    fxa_error err;
     T_OK(fxa_tiles_count(ctx, &p, 0, 0, 64, 64, NULL, NULL, &c, &err)); /* a smaller problem is counted completely */
     T_CHECK(c.unknown == 0 && c.empty + c.mixed + c.full == 64 * 64);
     fxa_program_destroy(program);
@@ -152,7 +148,6 @@ TEST(elements_of_tables_count) {
     fxa_view view = {table, FXA_I8, 2, {64, 64}, {64, 1}};
     fxa_tensor_range range = {.view = &view};
     fxa_tile_counts c = {0};
-    fxa_error err;
     T_OK(fxa_tiles_count(ctx, &p, 0, 0, 16, 16, NULL, &range, &c, &err));
     T_CHECK(c.unknown > 0 && c.empty + c.mixed + c.full + c.unknown == 1 << 20);
     fxa_program_destroy(program);

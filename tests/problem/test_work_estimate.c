@@ -61,7 +61,6 @@ TEST(bands_of_programs_whose_rows_are_elsewhere) {
     for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
         fxa_problem p = FXA_PROBLEM_INIT;
         fxa_program *program = NULL;
-        fxa_error err;
         int64_t count = 0, left = strstr(cases[i].text, "64") ? 64 : strstr(cases[i].text, "200") ? 200 : 1000;
         T_OK(fxa_program_parse(ctx, cases[i].text, SIZE_MAX, &program, &err));
         p.program = program, p.flags = cases[i].flags, p.map_q.base = cases[i].base;
@@ -83,7 +82,6 @@ TEST(packed_sequences_share_their_rows) {
 TEST(entries_of_each_single_result) {
     static const uint32_t flags[] = {FXA_GRAD_Q, FXA_GRAD_K, FXA_GRAD_V, 0, 0};
     static const char text[] = "param a : float\ntensor t : f32[1]\nscore = score * a + t[h]";
-    fxa_error err;
     fxa_program *program = NULL;
     T_OK(fxa_program_parse(ctx, text, SIZE_MAX, &program, &err));
     for (size_t i = 0; i < sizeof flags / sizeof *flags; i++) {

@@ -28,7 +28,6 @@ TEST(the_hash_table_is_at_most_half_full) {
     config.alloc = table_alloc;
     fxa_context *own = NULL;
     fxa_builder *b = NULL;
-    fxa_error err;
     T_OK(fxa_context_create(&config, &own, &err));
     T_OK(fxa_builder_create(own, FXA_PROGRAM_SCORE, &b, &err));
     largest_table = 0;
@@ -225,7 +224,6 @@ TEST(found_names) {
 TEST(mistakes_and_types_are_known_at_once) {
     fxa_context *own = NULL;
     fxa_builder *b = NULL;
-    fxa_error err;
     T_OK(fxa_context_create(NULL, &own, &err));
     T_OK(fxa_builder_create(own, FXA_PROGRAM_SCORE, &b, &err));
     fxa_value q = fxa_builder_input(b, FXA_INPUT_Q), x = fxa_builder_op2(b, FXA_OP_ADD, q, fxa_builder_float(b, 0.5));
@@ -259,7 +257,6 @@ static fxa_program *import_parsed(fxa_context *context, const char *text) {
 TEST(imports_compose) {
     fxa_context *own = NULL;
     fxa_builder *b = NULL;
-    fxa_error err;
     T_OK(fxa_context_create(NULL, &own, &err));
     fxa_program *cap = import_parsed(own, "param c : float = 20\nscore = c * tanh(score / c)");
     fxa_program *bias =
@@ -292,7 +289,6 @@ TEST(imports_compose) {
 /* A program that cannot be imported is an error, and the resulting values are negative. */
 TEST(imports_that_are_refused) {
     fxa_context *own = NULL;
-    fxa_error err;
     T_OK(fxa_context_create(NULL, &own, &err));
     fxa_program *cap = import_parsed(own, "score = 2 * score"), *derivative = NULL;
     T_OK(fxa_program_derivative(cap, &derivative, &err));

@@ -121,7 +121,6 @@ TEST(texts_of_wrong_arguments) {
                 fxa_builder_input(b, (fxa_input)11));
     fxa_builder *b = NULL;
     fxa_program *p = NULL;
-    fxa_error err;
     T_STATUS(fxa_builder_create(NULL, FXA_PROGRAM_SCORE, &b, &err), FXA_E_ARGUMENT);
     T_STATUS(fxa_builder_create(ctx, (fxa_program_kind)3, &b, &err), FXA_E_ARGUMENT);
     T_STR(err.text, "program kind 3 is none: 0 (score), 1 (bprop), 2 (derivative) are");
@@ -227,7 +226,6 @@ TEST(out_of_memory_at_every_allocation) {
     for (size_t at = 1, done = 0; !done; at++) {
         fxa_builder *b = NULL;
         fxa_program *p = NULL;
-        fxa_error err = {0};
         fail_alloc_arm(&f, at, at % 2);
         fxa_status status = fxa_builder_create(failing, FXA_PROGRAM_DERIVATIVE, &b, &err);
         if (status == FXA_OK) {
@@ -256,7 +254,6 @@ TEST(out_of_memory_at_every_allocation) {
 TEST(a_failure_that_does_not_fit_says_so) {
     fxa_context *own = NULL;
     fxa_builder *b = NULL;
-    fxa_error err;
     char name[900];
     memset(name, 'x', sizeof name - 1);
     name[sizeof name - 1] = 0;

@@ -25,7 +25,6 @@ TEST(ready_masks) {
         for (int c = 0; c < 2 * n_bounds * n_bounds; c++) {
             int64_t left = bounds[c % n_bounds], right = bounds[c / n_bounds % n_bounds];
             fxa_program *base = c / n_bounds / n_bounds ? own : NULL, *p = NULL;
-            fxa_error err;
             T_OK(fxa__program_with_masks(fxa__context_host(ctx), base, flags, left, right, &p, &err));
             T_REQUIRE(p);
             for (int at = 0; at < 36; at++) {
@@ -46,7 +45,6 @@ TEST(ready_masks_compose) {
     fxa_builder_set_mask(b, fxa_builder_op2(b, FXA_OP_GE, q, k));
     fxa_program *causal = own_finish(b), *made = NULL, *twice = NULL, *wrong = NULL;
     fxa__host *host = fxa__context_host(ctx);
-    fxa_error err;
     T_OK(fxa__program_with_masks(host, NULL, FXA_CAUSAL, 0, 0, &made, &err));
     T_CHECK(own_equal(causal, made)); /* a flag is the same program as the text */
     T_OK(fxa__program_with_masks(host, causal, FXA_CAUSAL, 0, 0, &twice, &err));
@@ -77,7 +75,6 @@ TEST(ready_masks_out_of_memory) {
     bool done = false;
     for (size_t at = 1; !done && at < 100; at++) {
         fxa_program *p = NULL;
-        fxa_error err = {0};
         fail_alloc_arm(&f, at, at % 2);
         fxa_status status = fxa__program_with_masks(fxa__context_host(failing), own, FXA_CAUSAL, 0, 0, &p, &err);
         done = status == FXA_OK;
@@ -99,7 +96,6 @@ TEST(ready_masks_on_the_largest_program) {
     for (int i = 2; i < FXA_MAX_NODES; i++) x = fxa_builder_op1(b, FXA_OP_TANH, x);
     fxa_builder_set_score(b, x);
     fxa_program *p = own_finish(b), *masked = NULL;
-    fxa_error err;
     T_REQUIRE(p);
     const uint32_t flags = FXA_CAUSAL | FXA_WINDOW | FXA_BOTTOM_RIGHT;
     T_OK(fxa__program_with_masks(fxa__context_host(ctx), p, flags, 5, 6, &masked, &err));

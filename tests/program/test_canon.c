@@ -247,7 +247,6 @@ TEST(the_hash_sees_all_content) {
 /* equal content has one hash for different builders, contexts and times; addresses do not matter. */
 TEST(the_hash_is_content_only) {
     fxa_context *other = NULL, *mine = ctx;
-    fxa_error err;
     T_OK(fxa_context_create(NULL, &other, &err));
     fxa_program *x = canon_variant(0);
     ctx = other;

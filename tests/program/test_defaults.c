@@ -72,7 +72,6 @@ TEST(errors_of_defaults) {
     };
     for (size_t i = 0; i < sizeof table / sizeof *table; i++) {
         fxa_program *p = NULL;
-        fxa_error err = {0};
         T_STATUS(own_parse(FXA_PROGRAM_SCORE, table[i].text, SIZE_MAX, &p, &err), FXA_E_PROGRAM);
         T_HAS(err.text, table[i].message);
         if (err.line != table[i].line || err.column != table[i].column || err.length != table[i].length)
@@ -109,7 +108,6 @@ TEST(builders_have_defaults) {
         {"n", NAN, FXA_E_PROGRAM, "a whole number of 32 bits is accepted"},
     };
     for (size_t i = 0; i < sizeof wrong / sizeof *wrong; i++) {
-        fxa_error err;
         b = own_builder(FXA_PROGRAM_SCORE);
         (void)fxa_builder_param(b, "n", FXA_INT);
         fxa_builder_set_default(b, wrong[i].name, wrong[i].value);
@@ -128,7 +126,6 @@ TEST(text_and_bytes_keep_them_and_hashes_do_not_know) {
     char printed[400];
     uint8_t bytes[1000], again[1000];
     size_t size, plain;
-    fxa_error err;
     fxa_program *p = defaults_parse(with), *q = defaults_parse(without), *r = NULL;
     T_REQUIRE(p && q);
     T_CHECK(own_equal(p, q)); /* hash and nodes */
@@ -158,7 +155,6 @@ TEST(text_and_bytes_keep_them_and_hashes_do_not_know) {
 TEST(damage_to_defaults_is_found) {
     uint8_t bytes[1000];
     size_t size;
-    fxa_error err;
     fxa_program *p = defaults_parse("param cap : float = 20; param n : int = 4; score = score * cap"), *r = NULL;
     T_OK(fxa_program_save(p, bytes, sizeof bytes, &size, &err));
     for (size_t bit = 0; bit < size * 8; bit++) {
@@ -175,7 +171,6 @@ TEST(declarations_are_aligned) {
     static const char *const texts[] = {"param a : float = 1", "param a : float = 1; score = score * a",
                                         "param a : float = 1; tensor t : f32[1]; score = score * a + t[q] * t[k]"};
     for (size_t i = 0; i < sizeof texts / sizeof *texts; i++) {
-        fxa_error err;
         fxa_program *p = defaults_parse(texts[i]), *d = NULL;
         T_OK(fxa_program_derivative(p, &d, &err));
         T_INT((uintptr_t)p->params % _Alignof(fxa__decl), 0);
@@ -188,7 +183,6 @@ TEST(declarations_are_aligned) {
 
 TEST(derivatives_keep_them) {
     double value = 0;
-    fxa_error err;
     fxa_program *p = defaults_parse(with), *d = NULL;
     T_OK(fxa_program_derivative(p, &d, &err));
     T_INT(fxa_program_param_default(d, 0, &value), 1);
@@ -203,7 +197,6 @@ TEST(plans_do_not_know_of_them) {
     fxa_program *p[2] = {defaults_parse(with), defaults_parse(without)};
     uint8_t key[2][16], bytes[2][4000];
     size_t size[2];
-    fxa_error err;
     for (int i = 0; i < 2; i++) {
         fxa_problem problem = FXA_PROBLEM_INIT;
         fxa_plan *plan = NULL;

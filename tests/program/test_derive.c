@@ -275,10 +275,7 @@ static int dual_compare(dual *d, const fxa_program *p, const fxa_program *deriva
     return compared;
 }
 
-TEST(random_programs_against_dual_numbers) {
-    fxa_context *ctx = NULL;
-    fxa_error err;
-    T_OK(fxa_context_create(NULL, &ctx, &err));
+CONTEXT_TEST(random_programs_against_dual_numbers) {
     t_rng r = {t_seed()};
     static dual d;
     int tried = 0, compared = 0, before = t_failures;
@@ -297,17 +294,13 @@ TEST(random_programs_against_dual_numbers) {
     }
     /* The others have a non-finite value on a relevant path; the table of special values covers those. */
     if (compared * 10 < tried * 7) T_FAIL("only %d of %d could be compared\n", compared, tried);
-    fxa_context_destroy(ctx);
 }
 
-TEST(same_declarations_in_the_same_order) {
-    fxa_context *ctx = NULL;
-    fxa_error err;
+CONTEXT_TEST(same_declarations_in_the_same_order) {
     fxa_program *p = NULL, *derivative = NULL;
     const char *text = "param z : float\nparam a : int\n"
                        "tensor unused : f32[3]\ntensor bias : f32[1]\ntensor doc : i32[1]\n"
                        "score = score * z + bias[q]\nmask = doc[q] == a";
-    T_OK(fxa_context_create(NULL, &ctx, &err));
     T_OK(fxa_program_parse(ctx, text, SIZE_MAX, &p, &err));
     T_REQUIRE(p);
     T_OK(fxa_program_derivative(p, &derivative, &err));
@@ -326,7 +319,6 @@ TEST(same_declarations_in_the_same_order) {
     }
     fxa_program_destroy(derivative);
     fxa_program_destroy(p);
-    fxa_context_destroy(ctx);
 }
 
 static char *derive_print(const fxa_program *p) {
@@ -339,10 +331,7 @@ static char *derive_print(const fxa_program *p) {
     return text;
 }
 
-TEST(derivative_prints_and_parses_back) {
-    fxa_context *ctx = NULL;
-    fxa_error err;
-    T_OK(fxa_context_create(NULL, &ctx, &err));
+CONTEXT_TEST(derivative_prints_and_parses_back) {
     t_rng r = {t_seed() + 1};
     int before = t_failures;
     for (int i = t_scaled(500); i > 0 && t_failures < before + 5; i--) {
@@ -364,14 +353,10 @@ TEST(derivative_prints_and_parses_back) {
         free(text), free(text2);
         fxa_program_destroy(again), fxa_program_destroy(derivative), fxa_program_destroy(p);
     }
-    fxa_context_destroy(ctx);
 }
 
-TEST(only_score_programs_have_one) {
-    fxa_context *ctx = NULL;
-    fxa_error err;
+CONTEXT_TEST(only_score_programs_have_one) {
     fxa_program *p = NULL, *derivative = NULL, *none = NULL, *bprop = NULL;
-    T_OK(fxa_context_create(NULL, &ctx, &err));
     T_OK(fxa_program_parse(ctx, "score = score * 2", SIZE_MAX, &p, &err));
     T_OK(fxa_program_derivative(p, &derivative, &err));
     T_STATUS(fxa_program_derivative(derivative, &none, &err), FXA_E_ARGUMENT);
@@ -387,7 +372,6 @@ TEST(only_score_programs_have_one) {
     T_STATUS(fxa_program_derivative(NULL, &none, &err), FXA_E_ARGUMENT);
     T_STATUS(fxa_program_derivative(p, NULL, &err), FXA_E_ARGUMENT);
     fxa_program_destroy(bprop), fxa_program_destroy(derivative), fxa_program_destroy(p);
-    fxa_context_destroy(ctx);
 }
 
 T_MAIN

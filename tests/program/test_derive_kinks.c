@@ -210,12 +210,8 @@ static void kink_check(fxa_context *ctx, const kink *k) {
     fxa_program_destroy(derivative);
 }
 
-TEST(table_of_kinks_and_special_values) {
-    fxa_context *ctx = NULL;
-    fxa_error err;
-    T_OK(fxa_context_create(NULL, &ctx, &err));
+CONTEXT_TEST(table_of_kinks_and_special_values) {
     for (size_t i = 0; i < sizeof kinks / sizeof *kinks; i++) kink_check(ctx, &kinks[i]);
-    fxa_context_destroy(ctx);
 }
 
 /* ---- Rules by name ---------------------------------------------------------------------------------------------- */
@@ -315,11 +311,8 @@ TEST(zero_wins_after_a_flat_spot) {
     T_CHECK(r.g.param[0] == 0 && r.g.param[1] == 0);
 }
 
-TEST(masked_pair_with_zero_adjoint_gives_nothing) {
+CONTEXT_TEST(masked_pair_with_zero_adjoint_gives_nothing) {
     /* For a masked pair engines pass dscore 0: intermediate NaN and inf still give gradients of 0. */
-    fxa_context *ctx = NULL;
-    fxa_error err;
-    T_OK(fxa_context_create(NULL, &ctx, &err));
     const char *text = "param y : float\ntensor t : f64[1]\n"
                        "score = log(score) * t[k] / y + (1 / t[q]) ** score - exp(t[k + 1] / y)";
     fxa_program *derivative = kink_derive(ctx, text);
@@ -335,7 +328,6 @@ TEST(masked_pair_with_zero_adjoint_gives_nothing) {
         T_CHECK(g.score == 0 && g.param[0] == 0 && g.tensor[0][0] == 0 && g.tensor[0][1] == 0 && g.tensor[0][2] == 0);
     }
     fxa_program_destroy(derivative);
-    fxa_context_destroy(ctx);
 }
 
 TEST(same_tensor_loaded_several_times_adds_up) {
@@ -348,10 +340,7 @@ TEST(same_tensor_loaded_several_times_adds_up) {
     T_SAME(r.g.tensor[0][3], 12.0); /* 2 * 3 * t[3] */
 }
 
-TEST(one_statement_per_distinct_index) {
-    fxa_context *ctx = NULL;
-    fxa_error err;
-    T_OK(fxa_context_create(NULL, &ctx, &err));
+CONTEXT_TEST(one_statement_per_distinct_index) {
     fxa_program *derivative =
         kink_derive(ctx, "tensor t : f64[1]\nscore = score + t[q] * t[k] + sin(t[q + 0]) + cos(t[k])");
     T_REQUIRE(derivative);
@@ -359,7 +348,6 @@ TEST(one_statement_per_distinct_index) {
     for (int32_t i = 0; i < derivative->n_outputs; i++) loads += derivative->outputs[i].kind == FXA__OUT_DLOAD;
     T_INT(loads, 2);
     fxa_program_destroy(derivative);
-    fxa_context_destroy(ctx);
 }
 
 TEST(index_outside_receives_no_gradient) {

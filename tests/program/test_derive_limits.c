@@ -53,25 +53,18 @@ static fxa_program *limits_derive(fxa_context *ctx, limits_step step) {
     return derivative;
 }
 
-TEST(longest_chains_derive) {
-    fxa_context *ctx = NULL;
-    fxa_error err;
+CONTEXT_TEST(longest_chains_derive) {
     limits_step steps[] = {limits_sin, limits_pow, limits_clamp, limits_fan};
-    T_OK(fxa_context_create(NULL, &ctx, &err));
     for (size_t i = 0; i < sizeof steps / sizeof *steps; i++) {
         fxa_program *derivative = limits_derive(ctx, steps[i]);
         T_REQUIRE(derivative);
         T_CHECK(fxa_program_node_count(derivative) <= FXA__MAX_DERIVED_NODES);
         fxa_program_destroy(derivative);
     }
-    fxa_context_destroy(ctx);
 }
 
-TEST(longest_chain_has_the_right_value) {
+CONTEXT_TEST(longest_chain_has_the_right_value) {
     /* d/dx sin(sin(...)) is the product of cosines along the chain. */
-    fxa_context *ctx = NULL;
-    fxa_error err;
-    T_OK(fxa_context_create(NULL, &ctx, &err));
     fxa_program *derivative = limits_derive(ctx, limits_sin);
     T_REQUIRE(derivative);
     fxa__env env = {.score = 1.25, .dscore = 1};
@@ -82,14 +75,10 @@ TEST(longest_chain_has_the_right_value) {
     T_CHECK(want > 0);
     T_NEAR(g.score, want, 2 * n * 0x1p-53 * want); /* n products in any order, each rounded once */
     fxa_program_destroy(derivative);
-    fxa_context_destroy(ctx);
 }
 
-TEST(size_is_linear) {
-    fxa_context *ctx = NULL;
-    fxa_error err;
+CONTEXT_TEST(size_is_linear) {
     size_t count[2];
-    T_OK(fxa_context_create(NULL, &ctx, &err));
     for (int i = 0; i < 2; i++) {
         fxa_program *p = limits_chain(ctx, limits_fan, i ? 400 : 200), *derivative = NULL;
         T_REQUIRE(p);
@@ -99,7 +88,6 @@ TEST(size_is_linear) {
         fxa_program_destroy(derivative), fxa_program_destroy(p);
     }
     T_CHECK(count[0] > 200 && count[1] <= 2 * count[0] + 8);
-    fxa_context_destroy(ctx);
 }
 
 /* ---- Memory ----------------------------------------------------------------------------------------------------- */

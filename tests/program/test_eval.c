@@ -174,7 +174,6 @@ TEST(inputs_reach_the_program) {
         fxa_builder *b = eval_builder();
         fxa_program *p = eval_finish(b, fxa_builder_input(b, (fxa_input)i));
         double in[FXA_INPUT_COUNT] = {0.25, 1, 2, 3, 4, 5, 6, 0.75, 9}, got;
-        fxa_error err;
         int mask = 0;
         T_OK(fxa_program_eval(p, in, NULL, NULL, &got, &mask, &err));
         T_SAME(got, in[i]);
@@ -186,7 +185,6 @@ TEST(inputs_reach_the_program) {
 TEST(backward_programs_give_dscore) {
     fxa_builder *b = NULL;
     fxa_program *p = NULL;
-    fxa_error err;
     T_OK(fxa_builder_create(eval_context(), FXA_PROGRAM_BPROP, &b, &err));
     fxa_builder_set_dscore(b, fxa_builder_op2(b, FXA_OP_MUL, fxa_builder_input(b, FXA_INPUT_DSCORE),
                                               fxa_builder_input(b, FXA_INPUT_SCORE)));
@@ -207,7 +205,6 @@ TEST(what_eval_refuses) {
     float data[1] = {1};
     double in[FXA_INPUT_COUNT] = {0}, n_value = 0, got = 77;
     fxa_view view = {data, FXA_F32, 1, {1}, {1}}, bad = view;
-    fxa_error err;
     T_STATUS(fxa_program_eval(NULL, in, &n_value, &view, &got, NULL, &err), FXA_E_ARGUMENT);
     T_STATUS(fxa_program_eval(p, NULL, &n_value, &view, &got, NULL, &err), FXA_E_ARGUMENT);
     T_STATUS(fxa_program_eval(p, in, NULL, &view, &got, NULL, &err), FXA_E_BINDING);

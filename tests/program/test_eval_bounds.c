@@ -30,7 +30,6 @@ TEST(terms_of_a_derivative_are_all_gradients) {
     fxa_program *p = terms_parse("param c : float\ntensor t : f32[2]\nscore = score * c + t[h, q] * t[h, q + 9]"), *d;
     fxa_bounded_result terms[8];
     size_t count = 8;
-    fxa_error err;
     T_OK(fxa_program_eval_bounds(p, in, NULL, FXA_F64, &c, &view, terms, &count, &err));
     T_INT(count, 2);
     T_CHECK(terms[0].kind == FXA_RESULT_SCORE && terms[0].value == 1.5 && terms[0].error < 1e-14);
@@ -61,7 +60,6 @@ TEST(bounds_hold_for_float_and_are_near_it) {
         volatile float s = (float)(x + 1e-5), a = s + 1000, b = s / 3, c = 999 * b, y = a - c;
         fxa_bounded_result term[2];
         size_t count = 2;
-        fxa_error err;
         T_OK(fxa_program_eval_bounds(p, in, off, FXA_F32, NULL, NULL, term, &count, &err));
         double error = fabs((double)y - term[0].value);
         T_CHECK(error <= term[0].error + 400 * 3e-7); /* s itself is rounded */
@@ -79,7 +77,6 @@ TEST(what_rounding_decides_is_infinite) {
         fxa_program *p = terms_parse(texts[i]);
         fxa_bounded_result terms[2];
         size_t count = 2;
-        fxa_error err;
         T_OK(fxa_program_eval_bounds(p, in, off, FXA_F32, NULL, NULL, terms, &count, &err));
         T_CHECK(terms[0].error == INFINITY);
         T_OK(fxa_program_eval_bounds(p, in, i < 2 ? NULL : off, FXA_F64, NULL, NULL, terms, &count, &err));
@@ -93,7 +90,6 @@ TEST(what_is_refused) {
     fxa_program *p = terms_parse("score = score * 2");
     fxa_bounded_result terms[2];
     size_t count = 2;
-    fxa_error err;
     T_STATUS(fxa_program_eval_bounds(NULL, in, NULL, FXA_F64, NULL, NULL, terms, &count, &err), FXA_E_ARGUMENT);
     T_STATUS(fxa_program_eval_bounds(p, NULL, NULL, FXA_F64, NULL, NULL, terms, &count, &err), FXA_E_ARGUMENT);
     T_STATUS(fxa_program_eval_bounds(p, in, NULL, FXA_F16, NULL, NULL, terms, &count, &err), FXA_E_ARGUMENT);

@@ -402,7 +402,6 @@ TEST(bounds_ignore_what_does_not_count) {
 /* A gradient has two inputs with errors, whose product has both. */
 TEST(bounds_of_gradients_count_both_errors) {
     fxa_program *p = bound_parse("score * score"), *d = NULL;
-    fxa_error err;
     T_OK(fxa_program_derivative(p, &d, &err));
     double in[FXA_INPUT_COUNT] = {[FXA_INPUT_SCORE] = 3, [FXA_INPUT_DSCORE] = 5}, params[2] = {0.1, 2};
     for (int both = 0; both < 4; both++) {

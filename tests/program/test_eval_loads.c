@@ -103,9 +103,7 @@ TEST(equality_of_i64_elements) {
 }
 
 /* Except in == and != of two loads, i64 elements saturate to 32 bits. */
-TEST(other_uses_of_i64_saturate) {
-    fxa_context *ctx = NULL;
-    fxa_error err;
+CONTEXT_TEST(other_uses_of_i64_saturate) {
     const int64_t wide[] = {INT64_C(5000000000), INT64_C(7000000000)};
     const int32_t most[] = {INT32_MAX, INT32_MAX};
     fxa_view views[2] = {{wide, FXA_I64, 1, {2}, {1}}, {most, FXA_I32, 1, {2}, {1}}};
@@ -113,10 +111,8 @@ TEST(other_uses_of_i64_saturate) {
     static const char *const texts[] = {"t[q] >= t[k]", "t[q] - t[k] == 0",   "min(t[q], 2147483647) == t[k]",
                                         "t[q] == u[k]", "t[q] == 2147483647", "!(t[q] < t[k])"};
     static const char head[] = "tensor t : i64[1]\ntensor u : i32[1]\nmask = u[q] > 0\nmask = mask && ";
-    T_OK(fxa_context_create(NULL, &ctx, &err));
     for (size_t i = 0; i < sizeof texts / sizeof *texts; i++)
         if (eval_mask(ctx, head, texts[i], in, views) != 1) T_FAIL("%s\n", texts[i]);
-    fxa_context_destroy(ctx);
 }
 
 TEST(loads_of_every_rank) {
@@ -185,7 +181,6 @@ TEST(loads_by_loaded_indices) {
     const double want[] = {30, 0, 30};
     for (int i = 0; i < 3; i++) {
         double in[FXA_INPUT_COUNT] = {[FXA_INPUT_Q] = i}, got;
-        fxa_error err;
         T_OK(fxa_program_eval(p, in, NULL, views, &got, NULL, &err));
         T_SAME(got, want[i]);
     }

@@ -37,10 +37,7 @@ static fxa_program *lift_parse(fxa_context *ctx, const char *text) {
     return p;
 }
 
-TEST(selects_of_minus_inf_become_masks) {
-    fxa_error err;
-    fxa_context *ctx = NULL;
-    T_OK(fxa_context_create(NULL, &ctx, &err));
+CONTEXT_TEST(selects_of_minus_inf_become_masks) {
     for (size_t i = 0; i < sizeof lift_cases / sizeof *lift_cases; i++) {
         fxa_program *from = lift_parse(ctx, lift_cases[i].from), *lifted = NULL, *to = NULL;
         T_OK(fxa__program_extract_masks(fxa__context_host(ctx), from, &lifted, &err));
@@ -55,7 +52,6 @@ TEST(selects_of_minus_inf_become_masks) {
         fxa_program_destroy(lifted);
         fxa_program_destroy(to);
     }
-    fxa_context_destroy(ctx);
 }
 
 /* Returns the new score of a pair, -inf if the mask excludes it. */
@@ -65,15 +61,12 @@ static double lift_eval(const fxa_program *p, const fxa__env *env) {
     return vals[fxa__program_output(p, FXA__OUT_MASK)].i ? vals[fxa__program_output(p, FXA__OUT_SCORE)].f : -INFINITY;
 }
 
-TEST(pairs_keep_their_scores) {
+CONTEXT_TEST(pairs_keep_their_scores) {
     static const char text[] = "tensor t : f32[1]\n"
                                "score = t[k] > 0 ? (q % 3 == k % 2 ? -inf : score * t[q]) : -inf\nmask = k != 5";
     static const float t[] = {1, NAN, -1, INFINITY, 0.5f, 2, -INFINITY, 3};
     fxa_view view = {.data = t, .dtype = FXA_F32, .rank = 1, .size = {8}, .stride = {1}};
     static const double scores[] = {0, -0.0, 1.5, INFINITY, -INFINITY, NAN};
-    fxa_error err;
-    fxa_context *ctx = NULL;
-    T_OK(fxa_context_create(NULL, &ctx, &err));
     fxa_program *from = lift_parse(ctx, text), *lifted = NULL;
     T_OK(fxa__program_extract_masks(fxa__context_host(ctx), from, &lifted, &err));
     T_CHECK(lifted != from);
@@ -87,7 +80,6 @@ TEST(pairs_keep_their_scores) {
             }
     fxa_program_destroy(from);
     fxa_program_destroy(lifted);
-    fxa_context_destroy(ctx);
 }
 
 T_MAIN

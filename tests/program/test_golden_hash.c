@@ -61,7 +61,6 @@ static void golden_check(fxa_context *ctx, const golden_entry *e, golden_seen *s
 
 TEST(hashes_are_what_they_were) {
     fxa_context *ctx = NULL;
-    fxa_error err;
     golden_seen seen = {0};
     int entries = 0;
     FILE *file = fopen(FXA_SOURCE_DIR "/tests/golden/hashes.txt", "r");

@@ -37,7 +37,6 @@ TEST(every_spelling_parses_as_its_operation) {
     for (; (s = fxa_op_syntax(n)).text; n++) {
         char text[128], whole[256];
         fxa_program *program = NULL;
-        fxa_error err;
         language_text(&s, text, sizeof text);
         snprintf(whole, sizeof whole, "%s\nscore = score + float(r)", text);
         T_STATUS(fxa_program_parse(ctx, whole, SIZE_MAX, &program, &err), FXA_OK);
@@ -85,7 +84,6 @@ TEST(levels_are_how_operators_bind) {
             const char *texts[] = {plain, grouped};
             for (int i = 0; i < 2; i++) {
                 fxa_program *program = NULL;
-                fxa_error err;
                 T_STATUS(fxa_program_parse(ctx, texts[i], SIZE_MAX, &program, &err), FXA_OK);
                 fxa_program_hash(program, hash[i]);
                 fxa_program_destroy(program);

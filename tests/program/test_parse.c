@@ -53,7 +53,6 @@ static int parse_mask(const char *expr) {
 TEST(the_empty_text_is_the_identity) {
     parse_same("", "score = score\nmask = true");
     parse_same("", "  # nothing\n\n;;\n\t# here");
-    fxa_error err;
     fxa_program *p = NULL;
     T_OK(fxa_program_parse(ctx, NULL, 0, &p, &err));
     fxa_program_destroy(p);
@@ -145,7 +144,6 @@ TEST(loops_unroll) {
 }
 
 TEST(backward_programs) {
-    fxa_error err;
     fxa_program *p = NULL;
     double value, in[FXA_INPUT_COUNT] = {0.5, 0, 0, 0, 0, 1, 1, 3};
     int mask;
@@ -173,7 +171,6 @@ TEST(several_texts_are_one_program) {
         {"a", "param p : float\nscore = score * p", SIZE_MAX}, {"b", "mask = q >= k", 13}, {"c", NULL, 0}};
     fxa_parse_config c = FXA_PARSE_CONFIG_INIT;
     fxa_program *p = NULL, *one = parse_good("param p : float; score = score * p; mask = q >= k");
-    fxa_error err;
     c.texts = texts;
     c.n_texts = 3;
     T_OK(fxa_program_parse_texts(ctx, &c, &p, &err));
@@ -221,7 +218,6 @@ TEST(texts_that_are_expressions) {
         fxa_parse_config config = FXA_PARSE_CONFIG_INIT;
         fxa_text text = {"expression", cases[i].text, SIZE_MAX};
         fxa_program *program = NULL;
-        fxa_error err;
         config.kind = cases[i].kind;
         config.texts = &text;
         config.n_texts = 1;
@@ -249,7 +245,6 @@ TEST(masks_that_are_expressions_are_joined) {
                         {NULL, "q != 7 || b == 0", SIZE_MAX}};
     uint32_t kinds[] = {FXA_TEXT_MASK, FXA_TEXT_STATEMENTS, FXA_TEXT_MASK};
     fxa_program *joined = NULL, *same = NULL;
-    fxa_error err;
     config.texts = texts;
     config.n_texts = 3;
     config.text_kinds = kinds;
@@ -271,7 +266,6 @@ TEST(offered_names_are_declared_when_used) {
         {"gain", FXA_FLOAT, FXA_DTYPE_NONE, 0}, {"bias", 0, FXA_F16, 1}, {"spare", FXA_INT, FXA_DTYPE_NONE, 0}};
     fxa_parse_config c = FXA_PARSE_CONFIG_INIT;
     fxa_program *p = NULL;
-    fxa_error err;
     c.texts = &text;
     c.n_texts = 1;
     c.declarations = offers;
@@ -328,7 +322,6 @@ TEST(functions_that_are_built_of_others) {
 TEST(arguments_are_checked) {
     fxa_parse_config c = FXA_PARSE_CONFIG_INIT;
     fxa_program *p = (fxa_program *)&c;
-    fxa_error err;
     T_STATUS(fxa_program_parse(NULL, "", 0, &p, &err), FXA_E_ARGUMENT);
     T_CHECK(p == NULL);
     T_STATUS(fxa_program_parse(ctx, "", 0, NULL, &err), FXA_E_ARGUMENT);

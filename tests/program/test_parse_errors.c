@@ -57,7 +57,6 @@ TEST(advice_for_joining_assignments_is_true) {
     for (size_t i = 0; i < sizeof names / sizeof *names; i++)
         for (size_t o = 0; o < sizeof operators / sizeof *operators; o++) {
             char text[160];
-            fxa_error err;
             fxa_program *p = NULL;
             int accepted = 0;
             (void)snprintf(text, sizeof text, "%s%s %s= 1", names[i][1], names[i][0], operators[o]);

@@ -49,7 +49,6 @@ TEST(arguments_are_taken_once) {
     strcat(text, "score");
     for (int i = 0; i < 40; i++) strcat(text, ")");
     fxa_program *p = NULL;
-    fxa_error err;
     T_OK(own_parse(FXA_PROGRAM_SCORE, text, SIZE_MAX, &p, &err));
     T_INT(fxa_program_node_count(p), 42); /* score, 40 sums, true */
     fxa_program_destroy(p);
@@ -82,7 +81,6 @@ TEST(offers_are_declared_by_calls) {
     fxa_declaration offers[] = {{"gain", FXA_FLOAT, FXA_DTYPE_NONE, 0}, {"bias", 0, FXA_F16, 1}};
     fxa_parse_config c = FXA_PARSE_CONFIG_INIT;
     fxa_program *p = NULL, *plain = NULL;
-    fxa_error err;
     c.texts = &text;
     c.n_texts = 1;
     c.declarations = offers;
@@ -211,7 +209,6 @@ TEST(a_call_from_another_text_says_which) {
     fxa_text texts[2] = {{"lib.fxa", "fn f(x) = x & 1", SIZE_MAX}, {"main.fxa", "\nscore = f(score)", SIZE_MAX}};
     fxa_parse_config c = FXA_PARSE_CONFIG_INIT;
     fxa_program *p = NULL;
-    fxa_error err;
     c.texts = texts;
     c.n_texts = 2;
     T_STATUS(fxa_program_parse_texts(ctx, &c, &p, &err), FXA_E_PROGRAM);
@@ -226,7 +223,6 @@ TEST(a_call_from_another_text_says_which) {
 TEST(work_and_nesting_have_ends) {
     static char text[20000];
     fxa_program *p = NULL;
-    fxa_error err;
     size_t used = (size_t)snprintf(text, sizeof text, "fn f0(x) = x + 1.0\n");
     for (int i = 1; i < 40; i++)
         used += (size_t)snprintf(text + used, sizeof text - used, "fn f%d(x) = f%d(x) + f%d(x)\n", i, i - 1, i - 1);

@@ -97,7 +97,6 @@ TEST(text_is_limited) {
     fxa_text texts[2] = {{NULL, "#", 1}, {NULL, NULL, 0}};
     fxa_parse_config c = FXA_PARSE_CONFIG_INIT;
     fxa_program *p = NULL;
-    fxa_error err;
     char *big = calloc(1, FXA_MAX_TEXT);
     T_REQUIRE(big);
     memset(big, '\n', FXA_MAX_TEXT);
@@ -137,7 +136,6 @@ TEST(long_texts_and_loops_end_soon) { /* R-104 */
     char *lets = malloc(FXA_MAX_TEXT);
     size_t n = 0;
     fxa_program *p = NULL;
-    fxa_error err;
     T_REQUIRE(lets);
     for (int i = 0; n + 100 < FXA_MAX_TEXT; i++) n += (size_t)snprintf(lets + n, 100, "let name%d = q\n", i);
     n += (size_t)snprintf(lets + n, 100, "score = nmae1");
@@ -157,7 +155,6 @@ TEST(the_last_token_of_unrolled_loops_may_be_any) {
     int places = 0;
     for (int rounds = 1; rounds <= t_scaled(60); rounds++) {
         fxa_program *p = NULL;
-        fxa_error err;
         size_t n = (size_t)snprintf(text, sizeof text,
                                     "tensor t : f32[2]\nscore = sum(z, %d, 0) + sum(x, 64, sum(y, 2, sum(i, 64, %s)))",
                                     rounds, body);
@@ -173,7 +170,6 @@ TEST(the_last_token_of_unrolled_loops_may_be_any) {
 TEST(params_and_tensors_are_limited) {
     char text[8192];
     fxa_program *p = NULL;
-    fxa_error err;
     for (int tensors = 0; tensors < 2; tensors++)
         for (int count = 64; count <= 65; count++) {
             size_t n = 0;
@@ -190,7 +186,6 @@ TEST(params_and_tensors_are_limited) {
 TEST(names_and_types_of_the_maximum_length) {
     char name[FXA_MAX_NAME + 1], text[400];
     fxa_program *p = NULL;
-    fxa_error err;
     memset(name, 'n', FXA_MAX_NAME);
     name[FXA_MAX_NAME] = '\0';
     snprintf(text, sizeof text, "param %s : float = 1.5; tensor t%s : f32[1]\nscore = %s * t%s[q]", name, name + 1,
@@ -217,7 +212,6 @@ TEST(garbage_gets_an_error_with_a_place) {
     char text[256];
     for (int round = t_scaled(60000); round > 0; round--) {
         size_t n = 0;
-        fxa_error err = {0};
         fxa_program *p = NULL;
         bool raw = t_int(&rng, 0, 3) == 0;
         while (n < 200 && t_int(&rng, 0, 30)) {
@@ -247,7 +241,6 @@ TEST(memory_failures_at_every_index) {
     size_t before = f.live_bytes;
     for (size_t k = 1; reached && k < 10000; k++) {
         fxa_program *p = NULL;
-        fxa_error err;
         size_t n;
         fail_alloc_arm(&f, k, false);
         fxa_status s = fxa_program_parse(own, text, SIZE_MAX, &p, &err);

@@ -15,12 +15,9 @@
     "l)"
 enum { STOP_TOKENS = 90 };
 
-TEST(loops_may_stop_at_any_token) {
-    fxa_error err;
-    fxa_context *ctx = NULL;
+CONTEXT_TEST(loops_may_stop_at_any_token) {
     bool seen[256] = {false};
     int places = 0, most = t_scaled(STOP_TOKENS) < STOP_TOKENS ? t_scaled(STOP_TOKENS) : STOP_TOKENS;
-    T_OK(fxa_context_create(NULL, &ctx, &err));
     for (int n = 1; n <= most; n += 2) {
         char text[400];
         fxa_program *p = NULL;
@@ -35,7 +32,6 @@ TEST(loops_may_stop_at_any_token) {
         if (err.column > 0 && err.column < 256) places += !seen[err.column], seen[err.column] = true;
     }
     T_CHECK(places * 4 > most); /* the limit fell on at least half of the body's tokens */
-    fxa_context_destroy(ctx);
 }
 
 /* ---- No memory --------------------------------------------------------------------------------------------------- */

@@ -76,12 +76,9 @@ TEST(random_affine_masks_come_back) { print_random(GEN_AFFINE_MASK, 3000, 200); 
 TEST(random_smooth_programs_come_back) { print_random(GEN_SMOOTH, 3000, 200); }
 TEST(random_bprops_come_back) { print_random(GEN_BPROP, 3000, 200); }
 
-TEST(random_derivatives_come_back) {
-    fxa_context *ctx = NULL;
-    fxa_error err;
+CONTEXT_TEST(random_derivatives_come_back) {
     t_rng rng = {t_seed()};
     uint8_t tape[300];
-    T_OK(fxa_context_create(NULL, &ctx, &err));
     for (int i = t_scaled(3000); i > 0 && t_failures < 5; i--) {
         fxa_program *d = NULL;
         size_t n = (size_t)t_int(&rng, 0, (int64_t)sizeof tape);
@@ -93,7 +90,6 @@ TEST(random_derivatives_come_back) {
         fxa_program_destroy(d);
         fxa_program_destroy(p);
     }
-    fxa_context_destroy(ctx);
 }
 
 /* ---- How things are written -------------------------------------------------------------------------------------- */
@@ -116,13 +112,10 @@ static char *print_file(const char *name, const char *ending) {
     return text;
 }
 
-TEST(golden_texts) {
+CONTEXT_TEST(golden_texts) {
     static const char *const names[] = {"identity",         "causal",         "softcap_window", "document",
                                         "precedence",       "conversions",    "constants",      "loops",
                                         "mask_reads_score", "clashing_names", "everything"};
-    fxa_context *ctx = NULL;
-    fxa_error err;
-    T_OK(fxa_context_create(NULL, &ctx, &err));
     for (size_t i = 0; i < sizeof names / sizeof *names; i++) {
         char *text = print_file(names[i], "fxa"), *golden = print_file(names[i], "txt");
         fxa_program *p = text && golden ? print_parse(ctx, text, FXA_PROGRAM_SCORE) : NULL;
@@ -136,7 +129,6 @@ TEST(golden_texts) {
         free(text);
         free(golden);
     }
-    fxa_context_destroy(ctx);
 }
 
 static void print_expect(fxa_program_kind kind, const char *text, const char *want) {
@@ -188,11 +180,8 @@ TEST(outputs_stand_where_their_inputs_are_whole) {
 }
 
 /* Deep programs: the text stays far below the parser's nesting limit, whatever the shape of the expression. */
-TEST(deep_programs_come_back) {
-    fxa_context *ctx = NULL;
-    fxa_error err;
+CONTEXT_TEST(deep_programs_come_back) {
     static const fxa_op ops[] = {FXA_OP_TANH, FXA_OP_NEG, FXA_OP_FLOAT, FXA_OP_POW, FXA_OP_SUB, FXA_OP_SELECT};
-    T_OK(fxa_context_create(NULL, &ctx, &err));
     for (int shape = 0; shape < 12; shape++) {
         fxa_builder *b = NULL;
         fxa_program *p = NULL;
@@ -218,16 +207,12 @@ TEST(deep_programs_come_back) {
         if (p) print_round_trip(ctx, p);
         fxa_program_destroy(p);
     }
-    fxa_context_destroy(ctx);
 }
 
 /* A program of maximum size: parsing its text creates no additional nodes. */
-TEST(the_largest_program_comes_back) {
-    fxa_context *ctx = NULL;
+CONTEXT_TEST(the_largest_program_comes_back) {
     fxa_builder *b = NULL;
     fxa_program *p = NULL;
-    fxa_error err;
-    T_OK(fxa_context_create(NULL, &ctx, &err));
     T_OK(fxa_builder_create(ctx, FXA_PROGRAM_SCORE, &b, &err));
     fxa_value x = fxa_builder_input(b, FXA_INPUT_SCORE);
     for (int i = 0; i < FXA_MAX_NODES / 2 - 1; i++)
@@ -239,15 +224,11 @@ TEST(the_largest_program_comes_back) {
     T_CHECK(fxa_program_node_count(p) >= FXA_MAX_NODES - 2);
     print_round_trip(ctx, p);
     fxa_program_destroy(p);
-    fxa_context_destroy(ctx);
 }
 
-TEST(two_calls) {
-    fxa_context *ctx = NULL;
-    fxa_error err;
+CONTEXT_TEST(two_calls) {
     char out[32];
     size_t n = 99;
-    T_OK(fxa_context_create(NULL, &ctx, &err));
     fxa_program *p = print_parse(ctx, "mask = q >= k", FXA_PROGRAM_SCORE);
     T_REQUIRE(p);
     T_OK(fxa_program_print(p, NULL, 0, &n, &err));
@@ -261,7 +242,6 @@ TEST(two_calls) {
     T_STATUS(fxa_program_print(p, NULL, 0, NULL, &err), FXA_E_ARGUMENT);
     T_STATUS(fxa_program_print(NULL, out, 1, &n, &err), FXA_E_ARGUMENT);
     fxa_program_destroy(p);
-    fxa_context_destroy(ctx);
 }
 
 T_MAIN

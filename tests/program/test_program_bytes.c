@@ -74,7 +74,6 @@ TEST(random_programs_come_back) {
         fxa_program *p = gen_program(ctx, tape, n, round % 5 ? 0 : GEN_BPROP), *q = NULL;
         T_REQUIRE(p);
         pbytes_blob blob = pbytes_save(p), again;
-        fxa_error err;
         T_OK(fxa_program_load(ctx, blob.data, blob.size, &q, &err));
         T_REQUIRE(q);
         T_CHECK(memcmp(p->hash, q->hash, 16) == 0);
@@ -119,7 +118,6 @@ TEST(the_bytes_of_a_small_program) {
     };
     fxa_builder *b = NULL;
     fxa_program *p = NULL;
-    fxa_error err;
     T_OK(fxa_builder_create(ctx, FXA_PROGRAM_SCORE, &b, &err));
     fxa_value s = fxa_builder_input(b, FXA_INPUT_SCORE), h = fxa_builder_input(b, FXA_INPUT_H);
     fxa_value t = fxa_builder_load(b, fxa_builder_tensor(b, "t", FXA_BF16, 1), &h, 1);
@@ -311,7 +309,6 @@ TEST(wrong_arguments) {
     fxa_program *p = pbytes_rich(ctx), *q = NULL;
     uint8_t small[8];
     size_t needed = 0;
-    fxa_error err;
     T_STATUS(fxa_program_save(NULL, small, sizeof small, &needed, &err), FXA_E_ARGUMENT);
     T_STATUS(fxa_program_save(p, small, sizeof small, &needed, &err), FXA_E_ARGUMENT);
     T_CHECK(needed > sizeof small);
@@ -334,7 +331,6 @@ TEST(out_of_memory_at_every_allocation) {
     bool done = false;
     for (size_t at = 1; !done && at < 200; at++) {
         fxa_program *q = NULL;
-        fxa_error err = {0};
         size_t needed = 0;
         fail_alloc_arm(&f, at, at % 2);
         fxa_status status = fxa_program_load(failing, blob.data, blob.size, &q, &err);

@@ -24,7 +24,6 @@ static fxa_program *edges_parse(fxa_context *ctx, const char *text) {
 
 TEST(a_builder_keeps_its_first_failure) {
     fxa_builder *b = NULL;
-    fxa_error err;
     T_OK(fxa_builder_create(edges_context(), FXA_PROGRAM_SCORE, &b, &err));
     T_REQUIRE(b != NULL);
     T_CHECK(fxa__builder_type(b, -1) == 0 && fxa__builder_type(b, 9) == 0);
@@ -45,7 +44,6 @@ TEST(loads_of_tensors_that_are_none) {
     static const int32_t handles[] = {-1, 1};
     for (int i = 0; i < 2; i++) {
         fxa_builder *b = NULL;
-        fxa_error err;
         T_OK(fxa_builder_create(edges_context(), FXA_PROGRAM_SCORE, &b, &err));
         fxa_value q = fxa_builder_input(b, FXA_INPUT_Q), outside = 77;
         int32_t t = fxa_builder_tensor(b, "t", FXA_F32, 1);
@@ -73,7 +71,6 @@ TEST(names_at_their_limits) {
 TEST(texts_at_their_limits) {
     char text[200];
     fxa_program *p = NULL;
-    fxa_error err;
     (void)snprintf(text, sizeof text, "score = 1.%060dx", 1);
     T_STATUS(fxa_program_parse(edges_context(), text, SIZE_MAX, &p, &err), FXA_E_PROGRAM);
     T_HAS(err.text, "'1.00000000000000000000000000000000000000' is not a number");
@@ -120,7 +117,6 @@ TEST(slips_and_what_is_said_of_them) {
     };
     for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
         fxa_program *p = NULL;
-        fxa_error err;
         T_STATUS(fxa_program_parse(edges_context(), cases[i].text, SIZE_MAX, &p, &err), FXA_E_PROGRAM);
         if (!strstr(err.text, cases[i].says)) T_FAIL("%s: %s\n", cases[i].text, err.text);
     }
@@ -133,7 +129,6 @@ TEST(offers_beyond_the_limits) {
     size_t used = (size_t)snprintf(text, sizeof text, "dscore = dscore");
     fxa_parse_config config = FXA_PARSE_CONFIG_INIT;
     fxa_program *p = NULL;
-    fxa_error err;
     for (int i = 0; i <= FXA_MAX_PARAMS; i++) {
         (void)snprintf(names[i], sizeof names[i], "p%d", i);
         offers[i] = (fxa_declaration){.name = names[i], .type = FXA_FLOAT};
@@ -162,7 +157,6 @@ TEST(tensors_that_bytes_declare_twice) {
                 *again;
     unsigned char bytes[2000];
     size_t n = 0;
-    fxa_error err;
     T_OK(fxa_program_save(p, bytes, sizeof bytes, &n, &err));
     for (size_t i = 0; i + 1 < n; i++)
         if (bytes[i] == 't' && bytes[i + 1] == 'b') bytes[i + 1] = 'a';
@@ -211,7 +205,6 @@ TEST(programs_that_are_no_score_programs) {
     fxa_text one = {NULL, "dscore = score", SIZE_MAX};
     fxa_parse_config config = FXA_PARSE_CONFIG_INIT;
     fxa_program *p = NULL;
-    fxa_error err;
     fxa_properties properties;
     char text[100];
     config.kind = FXA_PROGRAM_BPROP, config.texts = &one, config.n_texts = 1;
@@ -228,7 +221,6 @@ TEST(values_that_no_program_takes) {
     static const float data[6] = {1, 2, 3, 4, 5, 6};
     fxa_view view = {data, FXA_F32, 1, {6}, {1}};
     fxa_program *p = edges_parse(edges_context(), "tensor t : f32[1]\nscore = score + t[q]");
-    fxa_error err;
     double value = 0, in[FXA_INPUT_COUNT] = {0};
     int mask = 0;
     T_OK(fxa_program_eval(p, in, NULL, &view, &value, &mask, &err));
@@ -251,7 +243,6 @@ TEST(values_of_several_params_and_tensors_are_missing) {
         edges_parse(edges_context(), "param c : float\nparam d : float\ntensor t : f32[0]\ntensor u : f32[0]\n"
                                      "score = c * d + t[] * u[]");
     const double in[FXA_INPUT_COUNT] = {0};
-    fxa_error err;
     double value;
     int mask;
     T_STATUS(fxa_program_eval(p, in, NULL, NULL, &value, &mask, &err), FXA_E_BINDING);
@@ -263,7 +254,6 @@ TEST(gradients_of_zero_are_left_out_of_sums) {
     fxa_text one = {NULL, "param c : float\ngrad c += 0.0\ngrad c += dscore\ngrad c += 0.0\ndscore = dscore", SIZE_MAX};
     fxa_parse_config config = FXA_PARSE_CONFIG_INIT;
     fxa_program *p = NULL;
-    fxa_error err;
     char text[200];
     config.kind = FXA_PROGRAM_DERIVATIVE, config.texts = &one, config.n_texts = 1;
     T_OK(fxa_program_parse_texts(edges_context(), &config, &p, &err));
@@ -279,7 +269,6 @@ TEST(gradients_to_uncertain_elements) {
     const fxa_view view = {data, FXA_F32, 1, {6}, {1}};
     const double off[FXA_INPUT_COUNT] = {0.25};
     fxa_program *p = edges_parse(edges_context(), "tensor t : f32[1]\nscore = score * t[int(score)]"), *d = NULL;
-    fxa_error err;
     T_OK(fxa_program_derivative(p, &d, &err));
     for (int sure = 0; sure < 2; sure++) {
         const double in[FXA_INPUT_COUNT] = {sure ? 2.5 : 2.9, [FXA_INPUT_DSCORE] = 1};
@@ -316,7 +305,6 @@ TEST(answers_without_memory) {
     fxa_program *p = edges_large(ctx), *lifted = NULL;
     fxa_tile_bounds box = {{0}, {0, 1, 1, 9, 9, 9, 9, 0}};
     fxa_properties properties, none;
-    fxa_error err;
     int64_t lo = 0, hi = 0;
     uint64_t steps = 0;
     double in[FXA_INPUT_COUNT] = {0}, value;

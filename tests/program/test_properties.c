@@ -283,7 +283,6 @@ TEST(random_masks) {
             double in[FXA_INPUT_COUNT] = {0}, value;
             for (int k = FXA_INPUT_B; k < FXA_INPUT_COUNT; k++) in[k] = (double)t_int(&rng, 0, 60);
             int mask = 0;
-            fxa_error err;
             T_OK(fxa_program_eval(p, in, NULL, NULL, &value, &mask, &err));
             double apart = in[FXA_INPUT_Q] - in[FXA_INPUT_K], lens = in[FXA_INPUT_K_LEN] - in[FXA_INPUT_Q_LEN];
             if (!mask) continue;
@@ -303,7 +302,6 @@ TEST(large) {
     fxa_context *ctx = properties_ctx();
     fxa_builder *b = NULL;
     fxa_program *p = NULL;
-    fxa_error err;
     T_OK(fxa_builder_create(ctx, FXA_PROGRAM_SCORE, &b, &err));
     fxa_value q = fxa_builder_input(b, FXA_INPUT_Q), k = fxa_builder_input(b, FXA_INPUT_K);
     fxa_value mask = fxa_builder_op2(b, FXA_OP_LE, k, q), sum = fxa_builder_input(b, FXA_INPUT_SCORE);
@@ -330,7 +328,6 @@ TEST(properties_without_memory_rule_nothing_out) {
     fxa_context *ctx = fail_alloc_context(&f);
     fxa_program *p = NULL;
     fxa_properties properties;
-    fxa_error err;
     static char text[1 << 17];
     size_t used = (size_t)snprintf(text, sizeof text, "score = score");
     T_REQUIRE(ctx != NULL);

@@ -115,10 +115,7 @@ static const range_case range_cases[] = {
     {"max(float(q), 0.75) == min(float(q), 9.0)", 3, 3, 0, 9, M},
 };
 
-TEST(cases) {
-    fxa_context *ctx = NULL;
-    fxa_error err;
-    T_OK(fxa_context_create(NULL, &ctx, &err));
+CONTEXT_TEST(cases) {
     for (size_t i = 0; i < sizeof range_cases / sizeof *range_cases; i++) {
         const range_case *c = &range_cases[i];
         char text[256];
@@ -132,7 +129,6 @@ TEST(cases) {
         if (got != FXA_TILE_MIXED && got != truth) T_FAIL("%s: %s is wrong\n", c->mask, brute_name(got));
         fxa_program_destroy(p);
     }
-    fxa_context_destroy(ctx);
 }
 #undef E
 #undef M
@@ -140,10 +136,7 @@ TEST(cases) {
 
 /* ---- Params and tensors ------------------------------------------------------------------------------------------ */
 
-TEST(params) {
-    fxa_context *ctx = NULL;
-    fxa_error err;
-    T_OK(fxa_context_create(NULL, &ctx, &err));
+CONTEXT_TEST(params) {
     fxa_program *p = range_parse(ctx, "param w : int\nparam x : float\nmask = q - k < w && float(q) < x");
     T_REQUIRE(p != NULL);
     fxa_tile_bounds box = brute_box(0, 0, 10, 19, 0, 9, 100, 100);
@@ -167,7 +160,6 @@ TEST(params) {
     T_REQUIRE(p != NULL);
     T_INT(fxa_program_classify(p, &box, NULL, NULL), FXA_TILE_FULL); /* unknown, but equal */
     fxa_program_destroy(p);
-    fxa_context_destroy(ctx);
 }
 
 static fxa_view range_view(const int32_t *data, int64_t n) {
@@ -202,13 +194,10 @@ TEST(scan) {
 }
 
 /* Documents: exact classes for ascending ids, from two elements per axis. */
-TEST(documents) {
-    fxa_context *ctx = NULL;
-    fxa_error err;
+CONTEXT_TEST(documents) {
     enum { N = 96, TILE = 8 };
     int32_t doc[N];
     for (int i = 0; i < N; i++) doc[i] = i / 20;
-    T_OK(fxa_context_create(NULL, &ctx, &err));
     fxa_program *p = range_parse(ctx, "tensor doc : i32[1]\nmask = doc[q] == doc[k] && k <= q");
     fxa_program *same = range_parse(ctx, "tensor doc : i32[1]\nmask = doc[q + 1 + 1] == doc[q + 2]");
     T_REQUIRE(p != NULL && same != NULL);
@@ -255,7 +244,6 @@ TEST(documents) {
         T_INT(fxa_program_classify(p, &box, NULL, &known), ends[i].want);
     }
     fxa_program_destroy(p);
-    fxa_context_destroy(ctx);
 }
 
 /* ---- Limits ------------------------------------------------------------------------------------------------------ */
@@ -268,7 +256,6 @@ TEST(large) {
     for (int n = 1; n <= 400; n = n < 20 ? n + 1 : n * 2) {
         fxa_builder *b = NULL;
         fxa_program *p = NULL;
-        fxa_error err;
         T_OK(fxa_builder_create(ctx, FXA_PROGRAM_SCORE, &b, &err));
         fxa_value q = fxa_builder_input(b, FXA_INPUT_Q), k = fxa_builder_input(b, FXA_INPUT_K),
                   mask = fxa_builder_bool(b, 1);
@@ -343,11 +330,8 @@ static void hostile_steps(int n) { /* each solves equations in two unknowns */
 }
 
 /* The work of an analysis is limited by the number of nodes, and giving up is never wrong. */
-TEST(work_is_bounded_by_nodes) {
+CONTEXT_TEST(work_is_bounded_by_nodes) {
     static void (*const makers[])(int) = {hostile_loads, hostile_lists, hostile_walks, hostile_steps};
-    fxa_context *ctx = NULL;
-    fxa_error err;
-    T_OK(fxa_context_create(NULL, &ctx, &err));
     for (size_t i = 0; i < sizeof makers / sizeof *makers; i++) {
         hostile_text[0] = 0;
         makers[i](400);
@@ -377,13 +361,9 @@ TEST(work_is_bounded_by_nodes) {
         }
         fxa_program_destroy(p);
     }
-    fxa_context_destroy(ctx);
 }
 
-TEST(odd_calls) {
-    fxa_context *ctx = NULL;
-    fxa_error err;
-    T_OK(fxa_context_create(NULL, &ctx, &err));
+CONTEXT_TEST(odd_calls) {
     fxa_program *p = range_parse(ctx, "mask = k <= q"), *d = NULL;
     T_REQUIRE(p != NULL);
     fxa_tile_bounds box = brute_box(0, 0, 5, 4, 0, 9, 9, 9); /* empty range of q */
@@ -396,7 +376,6 @@ TEST(odd_calls) {
     T_INT(fxa_program_classify(d, &all, NULL, NULL), FXA_TILE_FULL); /* has no mask */
     fxa_program_destroy(p);
     fxa_program_destroy(d);
-    fxa_context_destroy(ctx);
 }
 
 T_MAIN

@@ -99,12 +99,9 @@ static void far_check(const fxa_program *p, const fxa_tile_bounds *box, bool poi
     brute_show(p, box);
 }
 
-TEST(forms_of_any_size) {
-    fxa_context *ctx = NULL;
-    fxa_error err;
+CONTEXT_TEST(forms_of_any_size) {
     t_rng rng = {t_seed()};
     int decided = 0, points = 0, boxes = 0;
-    T_OK(fxa_context_create(NULL, &ctx, &err));
     for (int i = 0; i < t_scaled(6000) && t_failures < 10; i++) {
         fxa_builder *b = NULL;
         fxa_program *p = NULL;
@@ -124,7 +121,6 @@ TEST(forms_of_any_size) {
     }
     printf("  decided %d of %d\n", decided, boxes);
     T_INT(points, boxes);
-    fxa_context_destroy(ctx);
 }
 
 T_MAIN

@@ -116,12 +116,9 @@ static fxa_value float_build(fxa_builder *b, const float_tape *t) {
 }
 
 /* Compares an expression with its own value at a point of the box, or a value near it: the hardest case. */
-TEST(both_widths) {
-    fxa_context *ctx = NULL;
-    fxa_error err;
+CONTEXT_TEST(both_widths) {
     t_rng rng = {t_seed()};
     int decided = 0;
-    T_OK(fxa_context_create(NULL, &ctx, &err));
     for (int i = 0; i < t_scaled(6000) && t_failures < 5; i++) {
         float_tape t;
         float_tape_make(&rng, &t);
@@ -160,7 +157,6 @@ TEST(both_widths) {
     }
     printf("  decided %d\n", decided);
     T_CHECK(decided > t_scaled(6000) / 10);
-    fxa_context_destroy(ctx);
 }
 
 T_MAIN

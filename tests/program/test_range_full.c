@@ -98,15 +98,12 @@ static void full_check(fxa_context *ctx, const char *text, const full_data *d, t
     fxa_program_destroy(p);
 }
 
-TEST(full_tables_are_never_wrong) {
+CONTEXT_TEST(full_tables_are_never_wrong) {
     static const int fills[] = {0, 12, 19, 20, 21, 22, 23, 24, 25, 26, 28, 40, 90};
     static char text[1 << 15];
     static full_data d;
     t_rng rng = {t_seed()};
-    fxa_context *ctx = NULL;
-    fxa_error err;
     full_data_make(&d);
-    T_OK(fxa_context_create(NULL, &ctx, &err));
     for (size_t i = 0; i < sizeof fills / sizeof *fills; i++)
         for (int j = 0; j < FULL_ENDS && t_failures < 5; j++) {
             size_t used = full_fill(text, sizeof text, fills[i], j % 2 ? "q" : "q * 3 - 5");
@@ -115,19 +112,15 @@ TEST(full_tables_are_never_wrong) {
             (void)snprintf(text + used, sizeof text - used, full_ends[j], 0);
             full_check(ctx, text, &d, &rng);
         }
-    fxa_context_destroy(ctx);
 }
 
 /* More bounds than the lists hold, combined so that each list is long. */
-TEST(long_lists_of_bounds_are_never_wrong) {
+CONTEXT_TEST(long_lists_of_bounds_are_never_wrong) {
     static char text[1 << 15];
     static full_data d;
     static const char *const joins[] = {"&&", "||", "^"};
     t_rng rng = {t_seed() + 1};
-    fxa_context *ctx = NULL;
-    fxa_error err;
     full_data_make(&d);
-    T_OK(fxa_context_create(NULL, &ctx, &err));
     for (int n = 10; n <= 640 && t_failures < 5; n *= 4)
         for (int join = 0; join < 3; join++) {
             size_t used =
@@ -137,7 +130,6 @@ TEST(long_lists_of_bounds_are_never_wrong) {
                                          i ? joins[join] : "", i + 1, 9 * i + 40, i % 2 ? "||" : "&&", i + 2, i + 50);
             full_check(ctx, text, &d, &rng);
         }
-    fxa_context_destroy(ctx);
 }
 
 static size_t full_tree(char *text, size_t size, int from, int to, const char *join) {
@@ -150,15 +142,12 @@ static size_t full_tree(char *text, size_t size, int from, int to, const char *j
 }
 
 /* Trees of logic, whose lists are combined on every level: more bounds than the table holds. */
-TEST(trees_of_bounds_are_never_wrong) {
+CONTEXT_TEST(trees_of_bounds_are_never_wrong) {
     static char text[1 << 15];
     static full_data d;
     static const char *const joins[] = {"&&", "||", "^", "=="};
     t_rng rng = {t_seed() + 3};
-    fxa_context *ctx = NULL;
-    fxa_error err;
     full_data_make(&d);
-    T_OK(fxa_context_create(NULL, &ctx, &err));
     for (int n = 4; n <= 64 && t_failures < 5; n += 4)
         for (int join = 0; join < 4; join++) {
             size_t used = (size_t)snprintf(text, sizeof text,
@@ -166,11 +155,10 @@ TEST(trees_of_bounds_are_never_wrong) {
             (void)full_tree(text + used, sizeof text - used, 0, n, joins[join]);
             full_check(ctx, text, &d, &rng);
         }
-    fxa_context_destroy(ctx);
 }
 
 /* Steps and sizes at the limits of what is solved or enumerated. */
-TEST(rows_at_their_limits_are_never_wrong) {
+CONTEXT_TEST(rows_at_their_limits_are_never_wrong) {
     static const char *const masks[] = {
         "q * -2147483648 + 3 * k == 5",
         "k * -2147483648 + 3 * q == 5",
@@ -213,10 +201,7 @@ TEST(rows_at_their_limits_are_never_wrong) {
     };
     static full_data d;
     t_rng rng = {t_seed() + 2};
-    fxa_context *ctx = NULL;
-    fxa_error err;
     full_data_make(&d);
-    T_OK(fxa_context_create(NULL, &ctx, &err));
     for (size_t i = 0; i < sizeof masks / sizeof *masks; i++) {
         fxa_program *p = NULL;
         char text[200];
@@ -235,11 +220,10 @@ TEST(rows_at_their_limits_are_never_wrong) {
         }
         fxa_program_destroy(p);
     }
-    fxa_context_destroy(ctx);
 }
 
 /* Products of 2^60 and more that nearly cancel: the sum fits, its terms do not. */
-TEST(forms_near_the_end_of_64_bits_are_never_wrong) {
+CONTEXT_TEST(forms_near_the_end_of_64_bits_are_never_wrong) {
     static const char *const ends[] = {
         "(%s) // %d == (%s) // %d",     "(%s) %% %d < (%s) %% %d",    "abs(%s) // %d <= abs(%s) // %d",
         "(%s) // %d - (%s) // %d < 9",  "min(%s, %d) == max(%s, %d)", "((%s) // 2) %% %d != ((%s) %% 9) // %d",
@@ -247,10 +231,7 @@ TEST(forms_near_the_end_of_64_bits_are_never_wrong) {
     };
     static full_data d;
     t_rng rng = {t_seed() + 4};
-    fxa_context *ctx = NULL;
-    fxa_error err;
     full_data_make(&d);
-    T_OK(fxa_context_create(NULL, &ctx, &err));
     for (int i = 0; i < t_scaled(600) && t_failures < 5; i++) {
         int divisor = (int)(t_int(&rng, 0, 1) ? t_int(&rng, 2, 64) : t_int(&rng, 2, 1 << 20));
         int64_t c[4], most = INT32_MAX / divisor;
@@ -280,7 +261,6 @@ TEST(forms_near_the_end_of_64_bits_are_never_wrong) {
         }
         fxa_program_destroy(p);
     }
-    fxa_context_destroy(ctx);
 }
 
 T_MAIN

@@ -81,10 +81,7 @@ static int check_limits(fxa_context *ctx, const char *mask) {
     return decided;
 }
 
-TEST(forms_that_do_not_fit_are_never_wrong) {
-    fxa_context *ctx = NULL;
-    fxa_error err;
-    T_OK(fxa_context_create(NULL, &ctx, &err));
+CONTEXT_TEST(forms_that_do_not_fit_are_never_wrong) {
     char y[512], mask[768];
     int decided = 0;
     for (int n = 0; n < N_INNER * N_OUTER * N_ENDS; n++) {
@@ -93,14 +90,10 @@ TEST(forms_that_do_not_fit_are_never_wrong) {
         decided += check_limits(ctx, mask);
     }
     T_CHECK(decided > N_INNER * N_OUTER * N_ENDS); /* at least the single pairs */
-    fxa_context_destroy(ctx);
 }
 
 /* More quotients and bounds than any table of the analysis holds. */
-TEST(tables_that_are_full_are_never_wrong) {
-    fxa_context *ctx = NULL;
-    fxa_error err;
-    T_OK(fxa_context_create(NULL, &ctx, &err));
+CONTEXT_TEST(tables_that_are_full_are_never_wrong) {
     enum { KINDS = 6, SIZE = 1000 };
     char mask[KINDS][SIZE], text[SIZE + 40];
     size_t n[KINDS] = {0};
@@ -120,7 +113,6 @@ TEST(tables_that_are_full_are_never_wrong) {
             (void)check_limits(ctx, text);
         }
     }
-    fxa_context_destroy(ctx);
 }
 
 /* 2 * (q // 8) - 2 * (k // 8) + c, with c so close to 2^61 that a bound by q - k exceeds it: that bound is dropped, and

@@ -105,12 +105,9 @@ static fxa_program *range_finish(fxa_builder *b, fxa_value mask) {
 }
 
 /* Random ints and bools, anywhere in the int range: never wrong, and decided at single points. */
-TEST(random_ints) {
-    fxa_context *ctx = NULL;
-    fxa_error err;
+CONTEXT_TEST(random_ints) {
     t_rng rng = {t_seed()};
     range_tally tally = {0, 0};
-    T_OK(fxa_context_create(NULL, &ctx, &err));
     for (int i = 0; i < t_scaled(2500); i++) {
         fxa_builder *b = NULL;
         T_OK(fxa_builder_create(ctx, FXA_PROGRAM_SCORE, &b, &err));
@@ -135,7 +132,6 @@ TEST(random_ints) {
     }
     printf("  decided %d of %d\n", tally.decided, tally.decidable);
     T_CHECK(tally.decided > tally.decidable * 8 / 10);
-    fxa_context_destroy(ctx);
 }
 
 /* ---- What must be exact ------------------------------------------------------------------------------------------ */
@@ -242,13 +238,10 @@ static void range_check_exact(const fxa_program *p, const fxa_tile_bounds *box, 
     brute_show(p, box);
 }
 
-TEST(exact) {
+CONTEXT_TEST(exact) {
     static const char *const what[] = {"affine",         "all coordinates", "rounded", "rounded twice",
                                        "one coordinate", "blocks",          "bounds"};
-    fxa_context *ctx = NULL;
-    fxa_error err;
     t_rng rng = {t_seed() + 1};
-    T_OK(fxa_context_create(NULL, &ctx, &err));
     for (int i = 0; i < t_scaled(3500) && t_failures < 10; i++) {
         fxa_builder *b = NULL;
         T_OK(fxa_builder_create(ctx, FXA_PROGRAM_SCORE, &b, &err));
@@ -263,17 +256,13 @@ TEST(exact) {
         }
         fxa_program_destroy(p);
     }
-    fxa_context_destroy(ctx);
 }
 
 /* The generator's affine masks: several coordinates and roundings combined by logic; single terms nearly always decide.
  * */
-TEST(random_affine) {
-    fxa_context *ctx = NULL;
-    fxa_error err;
+CONTEXT_TEST(random_affine) {
     t_rng rng = {t_seed() + 2};
     range_tally tally = {0, 0};
-    T_OK(fxa_context_create(NULL, &ctx, &err));
     for (int i = 0; i < t_scaled(1500) && t_failures < 10; i++) {
         uint8_t tape[96];
         for (size_t j = 0; j < sizeof tape; j++) tape[j] = (uint8_t)t_next(&rng);
@@ -289,7 +278,6 @@ TEST(random_affine) {
     }
     printf("  decided %d of %d\n", tally.decided, tally.decidable);
     T_CHECK(tally.decided >= tally.decidable * 99 / 100);
-    fxa_context_destroy(ctx);
 }
 
 /* ---- Everything -------------------------------------------------------------------------------------------------- */
@@ -341,13 +329,10 @@ static void range_fill(range_data *d, const fxa_program *p, t_rng *rng) {
     }
 }
 
-TEST(random_everything) {
-    fxa_context *ctx = NULL;
-    fxa_error err;
+CONTEXT_TEST(random_everything) {
     t_rng rng = {t_seed() + 3};
     range_data *d = calloc(1, sizeof *d);
     range_tally tally = {0, 0};
-    T_OK(fxa_context_create(NULL, &ctx, &err));
     for (int i = 0; i < t_scaled(1200) && t_failures < 10; i++) {
         uint8_t tape[160];
         size_t n = (size_t)t_int(&rng, 16, (int64_t)sizeof tape);
@@ -367,16 +352,12 @@ TEST(random_everything) {
     printf("  decided %d of %d\n", tally.decided, tally.decidable);
     T_CHECK(tally.decided > tally.decidable * 7 / 10);
     free(d);
-    fxa_context_destroy(ctx);
 }
 
 /* ---- Int ranges of single nodes ---------------------------------------------------------------------------------- */
 
-TEST(int_range) {
-    fxa_context *ctx = NULL;
-    fxa_error err;
+CONTEXT_TEST(int_range) {
     t_rng rng = {t_seed() + 4};
-    T_OK(fxa_context_create(NULL, &ctx, &err));
     for (int i = 0; i < t_scaled(300) && t_failures < 10; i++) {
         fxa_builder *b = NULL;
         T_OK(fxa_builder_create(ctx, FXA_PROGRAM_SCORE, &b, &err));
@@ -404,7 +385,6 @@ TEST(int_range) {
         free(vals);
         fxa_program_destroy(p);
     }
-    fxa_context_destroy(ctx);
 }
 
 /* ---- What the analysis finds, and at what cost ------------------------------------------------------------------- */
@@ -473,17 +453,14 @@ static fxa_program *range_yield_program(fxa_context *ctx, int kind, range_data *
 
 /* Programs and boxes are the same on every machine and for every seed. A change that makes the analysis better lowers
  * these numbers (or raises `decided`); one that makes it worse fails. */
-TEST(ranges_are_as_narrow_and_as_cheap_as_they_were) {
+CONTEXT_TEST(ranges_are_as_narrow_and_as_cheap_as_they_were) {
     static const range_yield limits[] = {
         {.decided = 1643, .bits = 43879, .steps = 869},     {.decided = 1419, .bits = 17195, .steps = 24266},
         {.decided = 1262, .bits = 215161, .steps = 556623}, {.decided = 1257, .bits = 46142, .steps = 22052},
         {.decided = 1567, .bits = 48562, .steps = 22824},
     };
     static const char *const kinds[] = {"affine", "everything", "ints", "roundings", "quotients"};
-    fxa_context *ctx = NULL;
-    fxa_error err;
     range_data *d = calloc(1, sizeof *d);
-    T_OK(fxa_context_create(NULL, &ctx, &err));
     for (int kind = 0; kind < 5; kind++) {
         t_rng rng = {(uint64_t)kind + 1};
         range_yield y = {0, 0, 0, 0, 0};
@@ -503,7 +480,6 @@ TEST(ranges_are_as_narrow_and_as_cheap_as_they_were) {
                    (long long)limits[kind].bits, (long long)limits[kind].steps);
     }
     free(d);
-    fxa_context_destroy(ctx);
 }
 
 T_MAIN

@@ -95,13 +95,10 @@ static const char *const table_masks[] = {
     "tensor t : i32[1]\nmask = t[t[q]] == t[k // 2]",
 };
 
-TEST(never_wrong) {
+CONTEXT_TEST(never_wrong) {
     static unsigned char memory[2][TABLE_BYTES];
-    fxa_context *ctx = NULL;
-    fxa_error err;
     t_rng rng = {t_seed()};
     table_tally tally = {0, 0};
-    T_OK(fxa_context_create(NULL, &ctx, &err));
     for (int i = 0; i < t_scaled(3000) && t_failures < 10; i++) {
         fxa_program *p = NULL;
         fxa_view views[2];
@@ -125,7 +122,6 @@ TEST(never_wrong) {
     }
     printf("  decided %d of %d\n", tally.decided, tally.decidable);
     T_CHECK(tally.decided > tally.decidable * 6 / 10);
-    fxa_context_destroy(ctx);
 }
 
 /* ---- What must be found ------------------------------------------------------------------------------------------ */
@@ -142,12 +138,10 @@ static void table_tour(t_rng *rng, int32_t *out, int32_t n) {
     free(stack);
 }
 
-TEST(trees_as_they_are) {
+CONTEXT_TEST(trees_as_they_are) {
     enum { N = 512, TILE = 16 };
     static int32_t in[N], out[N];
-    fxa_context *ctx = NULL;
     fxa_program *p = NULL;
-    fxa_error err;
     t_rng rng = {t_seed()};
     table_tally tally = {0, 0};
     table_tour(&rng, out, N);
@@ -155,7 +149,6 @@ TEST(trees_as_they_are) {
     fxa_view views[2] = {{.data = in, .dtype = FXA_I32, .rank = 1, .size = {N}, .stride = {1}},
                          {.data = out, .dtype = FXA_I32, .rank = 1, .size = {N}, .stride = {1}}};
     fxa_tensor_range ranges[2] = {fxa_tensor_scan(&views[0]), fxa_tensor_scan(&views[1])};
-    T_OK(fxa_context_create(NULL, &ctx, &err));
     static const char text[] = "tensor tin : i32[1]\ntensor tout : i32[1]\n"
                                "mask = tin[k] <= tin[q] && tin[q] < tout[k]";
     T_OK(fxa_program_parse(ctx, text, SIZE_MAX, &p, &err));
@@ -167,20 +160,16 @@ TEST(trees_as_they_are) {
     printf("  decided %d of %d\n", tally.decided, tally.decidable);
     T_CHECK(tally.decided >= tally.decidable * 95 / 100);
     fxa_program_destroy(p);
-    fxa_context_destroy(ctx);
 }
 
 /* A sorted table is known from its ends, however many of its elements a tile reads. */
-TEST(long_documents_of_wide_ids) {
+CONTEXT_TEST(long_documents_of_wide_ids) {
     enum { N = 5000 };
     static int64_t ids[N];
-    fxa_context *ctx = NULL;
     fxa_program *p = NULL;
-    fxa_error err;
     for (int i = 0; i < N; i++) ids[i] = INT64_C(5000000000) + i / (N / 2);
     fxa_view view = {.data = ids, .dtype = FXA_I64, .rank = 1, .size = {N}, .stride = {1}};
     fxa_tensor_range range = fxa_tensor_scan(&view);
-    T_OK(fxa_context_create(NULL, &ctx, &err));
     T_OK(fxa_program_parse(ctx, "tensor t : i64[1]\nmask = t[q] == t[k]", SIZE_MAX, &p, &err));
     for (int part = 0; part < 3; part++) {
         int32_t k = part * (N / 4);
@@ -190,18 +179,14 @@ TEST(long_documents_of_wide_ids) {
                                                                        : FXA_TILE_EMPTY);
     }
     fxa_program_destroy(p);
-    fxa_context_destroy(ctx);
 }
 
 /* Documents with ids beyond 32 bits, sorted or not, are distinguished like others. */
-TEST(documents_of_wide_ids) {
+CONTEXT_TEST(documents_of_wide_ids) {
     enum { N = 512, TILE = 16 };
     static int64_t ids[N];
-    fxa_context *ctx = NULL;
     fxa_program *p = NULL;
-    fxa_error err;
     t_rng rng = {t_seed()};
-    T_OK(fxa_context_create(NULL, &ctx, &err));
     T_OK(fxa_program_parse(ctx, "tensor t : i64[1]\nmask = t[q] == t[k] && k <= q", SIZE_MAX, &p, &err));
     for (int order = 0; order < 2; order++) {
         table_tally tally = {0, 0};
@@ -222,20 +207,16 @@ TEST(documents_of_wide_ids) {
         T_CHECK(tally.decided >= tally.decidable * 95 / 100);
     }
     fxa_program_destroy(p);
-    fxa_context_destroy(ctx);
 }
 
 /* A tile of a block table is decided by its one element; a block of another size makes it at most mixed. */
-TEST(blocks_exactly) {
+CONTEXT_TEST(blocks_exactly) {
     static uint8_t blocks[8 * 8];
-    fxa_context *ctx = NULL;
     fxa_program *p = NULL;
-    fxa_error err;
     t_rng rng = {t_seed()};
     for (size_t i = 0; i < sizeof blocks; i++) blocks[i] = t_int(&rng, 0, 3) == 0;
     fxa_view view = {.data = blocks, .dtype = FXA_B8, .rank = 2, .size = {8, 8}, .stride = {8, 1}};
     fxa_tensor_range range = {.view = &view};
-    T_OK(fxa_context_create(NULL, &ctx, &err));
     T_OK(fxa_program_parse(ctx, "tensor t : bool[2]\nmask = t[q // 8, k // 8]", SIZE_MAX, &p, &err));
     for (int32_t q = 0; q < 64; q += 4)
         for (int32_t k = 0; k < 64; k += 8)
@@ -245,7 +226,6 @@ TEST(blocks_exactly) {
                 if (got != brute_class(p, &box, NULL, &view, brute_scores, 1)) T_FAIL("q %d, k %d, %d keys\n", q, k, n);
             }
     fxa_program_destroy(p);
-    fxa_context_destroy(ctx);
 }
 
 T_MAIN

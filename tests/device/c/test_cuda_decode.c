@@ -152,7 +152,6 @@ TEST(problems_of_all_kinds_in_one_workspace) {
     attn_kept want[DECODE_MOST][2] = {{{{NULL}}}};
     device d;
     uintptr_t workspace = 0;
-    fxa_error err;
     T_REQUIRE(device_open(&d));
     T_INT(d.more.alloc(&workspace, ROOM, NULL), 0);
     T_INT(d.gpu.driver.fill(workspace, 0xffffffffu, ROOM / 4, NULL), 0);
@@ -188,7 +187,6 @@ TEST(lengths_of_any_value) {
     fxa_context *ctx = device_context();
     device d;
     uintptr_t workspace = 0;
-    fxa_error err;
     T_REQUIRE(device_open(&d));
     T_INT(d.more.alloc(&workspace, ROOM, NULL), 0);
     T_INT(d.gpu.driver.fill(workspace, 0xffffffffu, ROOM / 4, NULL), 0);
@@ -284,7 +282,6 @@ TEST(a_list_that_is_one_run) {
     const decode_problem p = {1, 1, 1, 1, 262272, 32, "mask = k <= q + 300000", false, false};
     fxa_context *ctx = device_context();
     attn_data x;
-    fxa_error err;
     attn_kept want = {{NULL}};
     attn_call call;
     T_REQUIRE(decode_make(&x, ctx, &p, NULL));

@@ -332,15 +332,12 @@ static uint64_t cudev_code(conf_case *c, fxa_pass pass) {
 
 /* Checks that the shapes of a kind share so few codes that most compile nothing, and that the engine supports most
  * shapes. */
-TEST(shapes_of_a_kind_share_their_code) {
+CONTEXT_TEST(shapes_of_a_kind_share_their_code) {
     static conf_case c;
-    fxa_error err;
-    fxa_context *ctx = NULL;
     conf_tally tally = {0};
     const int kinds = t_scaled_down(KINDS_THEMES * 3);
     int codes = 0, taken[2] = {0}, most = 0;
     setenv("FXA_TEST_DTYPE", "bf16", 0);
-    T_OK(fxa_context_create(NULL, &ctx, &err));
     for (int number = 0; number < kinds; number++) {
         kinds_kind k = kinds_draw(ctx, t_seed(), number);
         uint64_t seen[2 * CU_SHAPES];
@@ -366,7 +363,6 @@ TEST(shapes_of_a_kind_share_their_code) {
            taken[0], taken[1], codes, most);
     T_CHECK(codes <= 3 * kinds && most <= 8);
     T_CHECK(taken[0] * 10 >= kinds * CU_SHAPES * 9 && taken[1] * 10 >= kinds * CU_SHAPES * 6);
-    fxa_context_destroy(ctx);
 }
 
 /* Tests the frame itself: the cpu engine supports all cases and is right. */

@@ -61,7 +61,6 @@ TEST(eight_threads_whose_plans_come_and_go) {
     pthread_t threads[CHURN_THREADS];
     fxa_context *ctx = device_context();
     fxa_cache_stats stats;
-    fxa_error err;
     fxa_cache_limit(ctx, 1, UINT64_C(1) << 30);
     for (int t = 0; t < CHURN_THREADS; t++) {
         churns[t].ctx = ctx, churns[t].want = want, churns[t].first = t, churns[t].why[0] = '\0';
@@ -212,7 +211,6 @@ static void device_run_and_drop(device *d, fxa_context *ctx, attn_data *x, fxa_p
 TEST(given_back_right_after_the_call) { /* */
     NEEDS_DEVICE;
     device d;
-    fxa_error err;
     T_REQUIRE(device_open(&d));
     for (fxa_pass pass = FXA_FORWARD; pass <= FXA_BACKWARD; pass++) {
         fxa_context *ctx = device_context();
@@ -238,7 +236,6 @@ TEST(bits_of_many_runs) {
     fxa_context *ctx = device_context();
     attn_kept want[2] = {{{NULL}}};
     attn_data x;
-    fxa_error err;
     const attn_spec spec = device_spec();
     int runs = device_is_standin() ? BITS_RUNS_STANDIN : BITS_RUNS;
     T_REQUIRE(device_data_make(&x, ctx, &spec));

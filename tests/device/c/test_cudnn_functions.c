@@ -116,7 +116,6 @@ TEST(a_weight_of_zero_and_a_value_that_is_none) {
     NEEDS_DEVICE;
     fxa_context *ctx = device_context();
     fxa_support reports[3];
-    fxa_error err;
     const attn_spec s = device_spec();
     fxa_problem p = attn_spec_problem(&s);
     for (uint32_t device = FXA_HOST; device <= FXA_CUDA; device++) {

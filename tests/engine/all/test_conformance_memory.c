@@ -82,16 +82,13 @@ static bool memory_child_dies(conf_guard *g, int64_t at, bool write_it) {
     return guard_child_dies(g->c.slot[FXA_SLOT_K].memory + at, write_it);
 }
 
-TEST(guard_pages_catch_a_read_outside_and_a_write_to_an_input) {
+CONTEXT_TEST(guard_pages_catch_a_read_outside_and_a_write_to_an_input) {
     static conf_case c;
     static conf_guard g;
-    fxa_error err;
-    fxa_context *ctx = NULL;
     uint64_t rng = t_seed();
     conf_tally tally = {0};
     const char *name;
     const attn_shape s = {.b = 1, .hq = 1, .hkv = 1, .sq = 3, .sk = 5, .d = 3, .dv = 3};
-    T_OK(fxa_context_create(NULL, &ctx, &err));
     fxa_program *program = conf_program(ctx, CONF_IDENTITY, "", &rng, &name);
     T_REQUIRE(conf_draw(&c, ctx, 0, &s, program, name, NULL, &tally, &rng));
     conf_fill_outputs(&c, FXA_FORWARD);
@@ -105,7 +102,6 @@ TEST(guard_pages_catch_a_read_outside_and_a_write_to_an_input) {
         conf_guard_free(&g);
     }
     conf_free(&c);
-    fxa_context_destroy(ctx);
 }
 
 TEST(plain_between_guard_pages) { memory_engines(CONF_IDENTITY, t_scaled(150)); }

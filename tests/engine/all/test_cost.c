@@ -28,12 +28,9 @@ static size_t cost_reports(fxa_context *ctx, const fxa_program *program, fxa_pas
 
 /* For no program does an engine store something for each pair: twice the sequence needs at most twice the workspace.
  * Runs allocate nothing else (test_conformance_memory.c). */
-TEST(workspace_grows_with_the_sequence_not_with_its_pairs) {
+CONTEXT_TEST(workspace_grows_with_the_sequence_not_with_its_pairs) {
     enum { S = 1 << 15 };
-    fxa_error err;
-    fxa_context *ctx = NULL;
     uint64_t rng = t_seed();
-    T_OK(fxa_context_create(NULL, &ctx, &err));
     for (int i = 0; i < t_scaled(200); i++) {
         fxa_support at_s[8], at_2s[8];
         const char *name;
@@ -53,7 +50,6 @@ TEST(workspace_grows_with_the_sequence_not_with_its_pairs) {
         }
         fxa_program_destroy(program);
     }
-    fxa_context_destroy(ctx);
 }
 
 T_MAIN

@@ -102,7 +102,6 @@ WHOLE(offsets_beyond_32_bits) { /* two keys are 2^31 + 3 elements apart, in a fi
     float *far = mmap(NULL, size, PROT_READ | PROT_WRITE, MAP_SHARED, fileno(file), 0);
     fclose(file);
     if (far == MAP_FAILED) T_SKIP("8 GiB of addresses cannot be mapped");
-    fxa_error err;
     fxa_context *ctx = NULL;
     float q[2] = {1, 0.5f}, v[4] = {1, 2, 3, 4}, o[2], near_o[2], near_k[4] = {0.25f, -1, 2, 0.75f};
     fxa_problem p = FXA_PROBLEM_INIT;

@@ -53,15 +53,12 @@ static void empty_pass(fxa_context *ctx, const char *engine, const fxa_program *
     }
 }
 
-TEST(sizes_beside_an_empty_axis_do_not_count) {
-    fxa_context *ctx = NULL;
+CONTEXT_TEST(sizes_beside_an_empty_axis_do_not_count) {
     fxa_program *program = NULL, *plain = NULL;
-    fxa_error err;
     const int64_t large = (int64_t)1 << 40;
     const fxa_capture empty = {
         .size = {0, large, large}, .stride = {1, 1, 1}, .grad_stride = {1, 1, 1}, .strided = 1, .grad_strided = 1};
     const fxa_capture none = {.size = {0}};
-    T_OK(fxa_context_create(NULL, &ctx, &err));
     T_OK(fxa_program_parse(ctx, "tensor t : f32[3]\nscore = score * 2.0 + t[q, k, 3]", SIZE_MAX, &program, &err));
     T_OK(fxa_program_parse(ctx, "tensor t : f32[1]\nscore = score * 2.0 + t[q]", SIZE_MAX, &plain, &err));
     for (size_t e = 0; engine_here(e) && program && plain; e++) {
@@ -73,19 +70,15 @@ TEST(sizes_beside_an_empty_axis_do_not_count) {
     }
     fxa_program_destroy(program);
     fxa_program_destroy(plain);
-    fxa_context_destroy(ctx);
 }
 
 /* A user-written backward replaces dscore only: gradients of tensors and params come from the derivative. */
-TEST(sums_beside_a_users_backward) {
-    fxa_context *ctx = NULL;
+CONTEXT_TEST(sums_beside_a_users_backward) {
     fxa_program *program = NULL, *bprop = NULL;
     fxa_text one = {NULL, "dscore = dscore * 3.0", SIZE_MAX};
     fxa_parse_config config = FXA_PARSE_CONFIG_INIT;
     const fxa_capture capture = {.size = {4}};
-    fxa_error err;
     config.kind = FXA_PROGRAM_BPROP, config.texts = &one, config.n_texts = 1;
-    T_OK(fxa_context_create(NULL, &ctx, &err));
     T_OK(fxa_program_parse(ctx, "param c : float\ntensor t : f32[1]\nscore = c * score + t[k % 4]", SIZE_MAX, &program,
                            &err));
     T_OK(fxa_program_parse_texts(ctx, &config, &bprop, &err));
@@ -102,7 +95,6 @@ TEST(sums_beside_a_users_backward) {
     }
     fxa_program_destroy(program);
     fxa_program_destroy(bprop);
-    fxa_context_destroy(ctx);
 }
 
 T_MAIN

@@ -115,7 +115,6 @@ TEST(the_cheaper_one_or_the_one_that_can) {
     };
     for (size_t i = 0; i < sizeof rows / sizeof *rows; i++) {
         pick x;
-        fxa_error err;
         pick_start(&x, rows[i].text, rows[i].s, rows[i].d);
         x.p.q.dtype = rows[i].dtype, x.p.engine = rows[i].engine;
         const char *name = pick_engine(&x, &err);
@@ -133,7 +132,6 @@ TEST(answers_tell_the_cost) {
     } rows[] = {{NULL, 4096, 4096, 128}, {"score = 30 * tanh(score / 30)", 4096, 4096, 64}, {NULL, 1, 8192, 128}};
     for (size_t i = 0; i < sizeof rows / sizeof *rows; i++) {
         pick x;
-        fxa_error err;
         fxa_support s[OWN_ENGINES];
         size_t n = OWN_ENGINES;
         pick_start(&x, rows[i].text, rows[i].sk, rows[i].d);
@@ -155,7 +153,6 @@ TEST(a_plan_makes_graph_and_text_once) {
     NEEDS_PICK;
     for (int way = 0; way < 6; way++) {
         pick x;
-        fxa_error err;
         char folder[] = "/tmp/fxa-pick-XXXXXX", command[64];
         bool disk = way & 1;
         const char *engine = way / 2 == 1 ? "cuda" : way / 2 == 2 ? "cudnn" : NULL;
@@ -185,7 +182,6 @@ TEST(a_compiler_that_breaks) {
     for (size_t k = 1, more = 1; more; k++)
         for (int both = 0; both < 2; both++) {
             pick x;
-            fxa_error err;
             pick_start(&x, NULL, 256, 128);
             if (!both) x.p.q.dtype = FXA_F32;
             pick_nvrtc->calls = pick_nvrtc->failures = 0;

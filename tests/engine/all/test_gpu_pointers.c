@@ -179,7 +179,6 @@ TEST(all_other_pointers_are_asked_about) {
     for (size_t i = 0; i < sizeof rows / sizeof *rows; i++)
         for (int e = 0; e < 2; e++) {
             pointers_case x;
-            fxa_error err;
             if (!pointers_open(&x, OWN, rows[i].pass)) return;
             for (size_t k = 0; k < 2; k++)
                 x.tensors[k] = fxa__capture_view(x.p->program, x.p->in.captures, k, pointers_place(100 + (int)k));
@@ -202,7 +201,6 @@ TEST(all_other_pointers_are_asked_about) {
 TEST(a_recorded_stream_needs_the_flag) { /* */
     for (int e = 0; e < 2; e++) {
         pointers_case x;
-        fxa_error err;
         if (!pointers_open(&x, PLAIN, FXA_FORWARD)) return;
         wheres.recorded = 1;
         T_STATUS(pointers_check(pointers_engines[e], &x, NULL, &err), FXA_E_BINDING);
@@ -253,7 +251,6 @@ TEST(graphs_keep_what_they_need) {
     for (int fail = 0; fail < 4; fail++)
         for (int recorded = 0; recorded < 2; recorded++) {
             fxa__gpu gpu = wheres_gpu;
-            fxa_error err;
             bool tied = true;
             int stream;
             memset(&keeps, 0, sizeof keeps);

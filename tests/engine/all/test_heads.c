@@ -57,7 +57,6 @@ static heads_data *heads_make(void) {
 TEST(parts_that_know_the_whole_are_the_whole) {
     static const char *const engines[] = {"ref", "cpu"};
     fxa_program *program = NULL;
-    fxa_error err;
     T_OK(own_parse(FXA_PROGRAM_SCORE, heads_text, SIZE_MAX, &program, &err));
     for (size_t e = 0; e < 2; e++) {
         heads_data *x = heads_make(), *y = heads_make();
@@ -86,7 +85,6 @@ TEST(keys_caches_and_bytes) {
     static const int64_t heads[] = {0, 2, 16};
     uint8_t key[3][16], bytes[4000], again[4000];
     size_t size, size_again;
-    fxa_error err;
     T_OK(own_parse(FXA_PROGRAM_SCORE, "score = score * heads", SIZE_MAX, &program, &err));
     p.b = 1, p.hq = 2, p.sq = p.sk = S, p.d_qk = D, p.q.dtype = FXA_F32, p.program = program, p.engine = "cpu";
     fxa_cache_get_stats(ctx, &before);
@@ -121,7 +119,6 @@ TEST(tiles_know_the_heads) {
     fxa_program *program = NULL;
     fxa_problem p = FXA_PROBLEM_INIT;
     fxa_tile_counts counts;
-    fxa_error err;
     T_OK(own_parse(FXA_PROGRAM_SCORE, "mask = 2 * h >= heads", SIZE_MAX, &program, &err));
     p.b = 1, p.hq = 4, p.sq = p.sk = S, p.d_qk = D, p.q.dtype = FXA_F32, p.program = program;
     for (int64_t heads = 0; heads < 8; heads++) {

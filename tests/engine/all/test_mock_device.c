@@ -45,7 +45,6 @@ static void device_end(device_rig *d) {
 
 TEST(the_host_cannot_touch_it) { /* */
     static device_rig d;
-    fxa_error err;
     T_REQUIRE(device_start(&d, 0));
     char *q = d.call.args.slot[FXA_SLOT_Q], *workspace = d.call.args.workspace, here = 0;
     T_CHECK(!guard_child_dies(&here, false) && !guard_child_dies(&here, true));
@@ -63,7 +62,6 @@ TEST(the_host_cannot_touch_it) { /* R-114 */
 
 TEST(pointers_are_told_apart) {
     static device_rig d;
-    fxa_error err;
     T_REQUIRE(device_start(&d, 1));
     fxa_args args = d.call.args;
     args.slot[FXA_SLOT_K] = d.r.t.k;
@@ -94,7 +92,6 @@ TEST(pointers_are_told_apart) {
 /* The caller may reuse or free args, arrays, params and the plan as soon as the call has returned. */
 TEST(runs_are_queued) {
     static device_rig d;
-    fxa_error err;
     T_REQUIRE(device_start(&d, 0));
     double cap[1] = {*d.r.t.cap};
     d.call.args.params = cap;
@@ -127,7 +124,6 @@ static void device_drop_kept(void) {
  * the code of a destroyed graph. */
 TEST(graphs_keep_code) {
     static device_rig d;
-    fxa_error err;
     T_REQUIRE(device_start_flags(&d, 0, FXA_GRAPH_CAPTURE));
     T_OK(fxa_plan_run(d.plan, &d.call.args, &err)); /* nothing is captured yet */
     T_CHECK(!mock.kept);
@@ -149,7 +145,6 @@ TEST(graphs_keep_code) {
 /* Without the flag, runs are not tied to a graph. */
 TEST(graphs_keep_no_code_without_the_flag) {
     static device_rig d;
-    fxa_error err;
     T_REQUIRE(device_start(&d, 0));
     mock.recording = true;
     T_OK(fxa_plan_run(d.plan, &d.call.args, &err));
@@ -171,7 +166,6 @@ static size_t device_live(device_rig *d) {
 TEST(graphs_keep_code_past_the_context) {
     static device_rig d;
     const struct timespec moment = {.tv_nsec = 1000000};
-    fxa_error err;
     T_REQUIRE(device_start_flags(&d, 0, FXA_GRAPH_CAPTURE));
     mock.recording = true;
     T_OK(fxa_plan_run(d.plan, &d.call.args, &err));
@@ -193,7 +187,6 @@ TEST(graphs_keep_code_past_the_context) {
 
 TEST(failures_come_where_they_are_asked_for) {
     static device_rig d;
-    fxa_error err;
     T_REQUIRE(device_start(&d, 0));
     mock_arm(2, FXA_E_ENGINE); /* check, then run */
     T_STATUS(fxa_plan_run(d.plan, &d.call.args, &err), FXA_E_ENGINE);

@@ -106,7 +106,6 @@ static void nothing_run(fxa_context *ctx, const char *engine, const nothing_case
 TEST(nothing_to_write_takes_no_time) {
     fxa_context *ctx = attn_context(2);
     fxa_program *program = NULL;
-    fxa_error err;
     T_OK(fxa_program_parse(ctx,
                            "param c : float\ntensor t : f32[1]\nscore = c * score + t[q % 4]\n"
                            "mask = (b + h + q * k) % 3 < 2",
@@ -128,7 +127,6 @@ TEST(packed_sequences_without_rows_take_no_time) {
         for (int pass = 0; pass < 2; pass++) {
             fxa_problem p = FXA_PROBLEM_INIT;
             fxa_args a = FXA_ARGS_INIT;
-            fxa_error err;
             p.pass = (uint32_t)pass, p.flags = FXA_VARLEN | (pass ? NOTHING_GRADS : NOTHING_ROWS);
             p.b = 4, p.hq = p.hkv = NOTHING_MOST, p.sq = p.sk = NOTHING_MOST, p.d_qk = 4;
             p.engine = engine_here(e), p.device = attn_device(p.engine);
@@ -144,7 +142,6 @@ TEST(packed_sequences_without_rows_take_no_time) {
 TEST(indices_of_nothing_take_no_time) {
     fxa_context *ctx = attn_context(1);
     fxa_program *program = NULL;
-    fxa_error err;
     float t[4] = {0};
     double room[8] = {0};
     const void *tensors[1] = {t};
@@ -178,7 +175,6 @@ TEST(merges_without_rows_take_no_time) {
                                        {NOTHING_MOST, NOTHING_HEADS, 0, 0}};
     for (size_t i = 0; i < sizeof sizes / sizeof *sizes; i++) {
         fxa_merge_args a = FXA_MERGE_ARGS_INIT;
-        fxa_error err;
         a.b = sizes[i][0], a.h = sizes[i][1], a.s = sizes[i][2], a.d = sizes[i][3];
         fxa_operand *const sides[] = {&a.o_a, &a.o_b, &a.lse_a, &a.lse_b};
         for (int side = 0; side < 4; side++) sides[side]->dtype = FXA_F32, sides[side]->layout = FXA_LAYOUT_STRIDED;

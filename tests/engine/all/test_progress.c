@@ -152,7 +152,6 @@ TEST(a_refused_run_and_an_older_caller_are_told_nothing) {
     told t = {.lock = PTHREAD_MUTEX_INITIALIZER};
     attn_data x;
     attn_call call;
-    fxa_error err;
     fxa_context *ctx = told_context(1, false);
     T_OK(attn_data_make(&x, ctx, &spec, 3, &err));
     attn_call_make(&x, FXA_FORWARD, &call);

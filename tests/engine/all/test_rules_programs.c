@@ -7,68 +7,51 @@
 
 /* ---- A user's backward program ----------------------------------------------------------------------------------- */
 
-RULE(bprop_replaces_the_derivative_by_score_only) { /* F-03 */
-    rules r, own;
+RULE_PAIR(bprop_replaces_the_derivative_by_score_only, own) { /* F-03 */
     const char *text = "param x : float\ntensor t : f64[1]\nscore = score * score * x + t[k]";
-    rules_start(&r);
-    rules_start(&own);
-    r.x = own.x = 0.5;
-    rules_both(&r, text);
-    rules_forward(&own, text);
-    rules_pass(&own, FXA_BACKWARD, text, "dscore = 2.0 * (2.0 * score * 0.5 * dscore)"); /* twice the derivative */
-    for (int i = 0; i < rows * WIDTH; i++) R_NEAR(own.dq[i], 2 * r.dq[i]);
-    for (int i = 0; i < keys * WIDTH; i++) R_NEAR(own.dk[i], 2 * r.dk[i]);
-    T_CHECK(memcmp(own.dv, r.dv, sizeof r.dv) == 0 && memcmp(own.dt, r.dt, sizeof r.dt) == 0);
-    T_SAME(own.dx, r.dx);
-    rules_end(&r);
-    rules_end(&own);
+    r->x = own->x = 0.5;
+    rules_both(r, text);
+    rules_forward(own, text);
+    rules_pass(own, FXA_BACKWARD, text, "dscore = 2.0 * (2.0 * score * 0.5 * dscore)"); /* twice the derivative */
+    for (int i = 0; i < rows * WIDTH; i++) R_NEAR(own->dq[i], 2 * r->dq[i]);
+    for (int i = 0; i < keys * WIDTH; i++) R_NEAR(own->dk[i], 2 * r->dk[i]);
+    T_CHECK(memcmp(own->dv, r->dv, sizeof r->dv) == 0 && memcmp(own->dt, r->dt, sizeof r->dt) == 0);
+    T_SAME(own->dx, r->dx);
 }
 
-RULE(bprop_leaves_the_gradient_of_params_alone) {
-    rules r, own;
+RULE_PAIR(bprop_leaves_the_gradient_of_params_alone, own) {
     const char *text = "param x : float\nscore = score * x";
-    rules_start(&r);
-    rules_start(&own);
-    r.x = own.x = 0.5;
-    rules_both(&r, text);
-    rules_forward(&own, text);
-    rules_pass(&own, FXA_BACKWARD, text, "dscore = 0.0");
-    T_CHECK(r.dx != 0);
-    T_SAME(own.dx, r.dx);
-    T_CHECK(rules_all_zero(own.dq, rows * WIDTH) && rules_all_zero(own.dk, keys * WIDTH));
-    rules_end(&r);
-    rules_end(&own);
+    r->x = own->x = 0.5;
+    rules_both(r, text);
+    rules_forward(own, text);
+    rules_pass(own, FXA_BACKWARD, text, "dscore = 0.0");
+    T_CHECK(r->dx != 0);
+    T_SAME(own->dx, r->dx);
+    T_CHECK(rules_all_zero(own->dq, rows * WIDTH) && rules_all_zero(own->dk, keys * WIDTH));
 }
 
-RULE(bprop_has_params_and_tensors_of_its_own) { /* both programs use the same names for different params and tensors */
-    rules r, own;
+RULE_PAIR(bprop_has_params_and_tensors_of_its_own,
+          own) { /* both programs use the same names for different params and tensors */
     const char *text = "param x : float\ntensor t : f64[1]\nscore = score + x * t[q]";
-    rules_start(&r);
-    rules_start(&own);
-    r.x = own.x = 0.5;
-    own.own_x = 3;
-    for (int k = 0; k < keys; k++) own.own_t[k] = k + 1;
-    rules_both(&r, text);
-    rules_forward(&own, text);
-    rules_pass(&own, FXA_BACKWARD, text, "param x : float\ntensor t : f64[1]\ndscore = dscore * x * t[k]");
-    for (int i = 0; i < keys * WIDTH; i++) R_NEAR(own.dk[i] / (3 * (i / WIDTH + 1)), r.dk[i]);
-    T_SAME(own.dx, r.dx);
-    T_CHECK(memcmp(own.dt, r.dt, sizeof r.dt) == 0);
-    rules_end(&r);
-    rules_end(&own);
+    r->x = own->x = 0.5;
+    own->own_x = 3;
+    for (int k = 0; k < keys; k++) own->own_t[k] = k + 1;
+    rules_both(r, text);
+    rules_forward(own, text);
+    rules_pass(own, FXA_BACKWARD, text, "param x : float\ntensor t : f64[1]\ndscore = dscore * x * t[k]");
+    for (int i = 0; i < keys * WIDTH; i++) R_NEAR(own->dk[i] / (3 * (i / WIDTH + 1)), r->dk[i]);
+    T_SAME(own->dx, r->dx);
+    T_CHECK(memcmp(own->dt, r->dt, sizeof r->dt) == 0);
 }
 
 RULE(bprop_is_not_asked_about_pairs_without_gradient) {
-    rules r;
-    rules_start(&r);
-    rules_forward(&r, "mask = k != 2");
-    rules_pass(&r, FXA_BACKWARD, "mask = k != 2", "dscore = k == 2 ? inf : dscore + 1.0");
-    T_CHECK(rules_gradients_are_finite(&r) && rules_all_zero(r.dk + 2 * WIDTH, WIDTH));
-    memset(r.dout, 0, sizeof r.dout);
-    memset(r.dlse, 0, sizeof r.dlse);
-    rules_pass(&r, FXA_BACKWARD, "mask = k != 2", "dscore = dscore + 1.0");
-    T_CHECK(rules_all_zero(r.dq, rows * WIDTH) && rules_all_zero(r.dk, keys * WIDTH));
-    rules_end(&r);
+    rules_forward(r, "mask = k != 2");
+    rules_pass(r, FXA_BACKWARD, "mask = k != 2", "dscore = k == 2 ? inf : dscore + 1.0");
+    T_CHECK(rules_gradients_are_finite(r) && rules_all_zero(r->dk + 2 * WIDTH, WIDTH));
+    memset(r->dout, 0, sizeof r->dout);
+    memset(r->dlse, 0, sizeof r->dlse);
+    rules_pass(r, FXA_BACKWARD, "mask = k != 2", "dscore = dscore + 1.0");
+    T_CHECK(rules_all_zero(r->dq, rows * WIDTH) && rules_all_zero(r->dk, keys * WIDTH));
 }
 
 /* ---- Ints, floats, loads: one pair whose new score is the maximum of its row ------------------------------------- */
@@ -98,7 +81,7 @@ static const struct {
     {"score * 0.0 + 3.0", 3},
 };
 
-RULE(program_values_inside_attention) {
+RULE_ALONE(program_values_inside_attention) {
     for (size_t i = 0; i < sizeof rules_values / sizeof rules_values[0]; i++) {
         rules r;
         char text[256];
@@ -114,25 +97,22 @@ RULE(program_values_inside_attention) {
 }
 
 RULE(loads_count_from_the_end_and_read_zero_outside) {
-    rules r;
-    rules_start(&r);
-    r.a.problem.sq = 1;
-    memset(r.q, 0, sizeof r.q);
+    r->a.problem.sq = 1;
+    memset(r->q, 0, sizeof r->q);
     const int32_t index[] = {0, 3, 4, -1, -4, -5, 2147483647, -2147483647};
     for (int i = 0; i < 8; i++) {
         char text[128];
         snprintf(text, sizeof text, "tensor t : f64[1]\nscore = t[%d + q]", index[i]);
-        rules_both(&r, text);
+        rules_both(r, text);
         int at = index[i] < 0 ? index[i] + keys : index[i];
         bool inside = at >= 0 && at < keys;
-        T_SAME(r.max[0], rules_row_value(inside ? r.t[at] : 0));
+        T_SAME(r->max[0], rules_row_value(inside ? r->t[at] : 0));
         for (int k = 0; k < keys; k++) /* with equal scores all of dLSE goes to that element */
-            R_NEAR(r.dt[k], inside && k == at ? r.dlse[0] : 0);
+            R_NEAR(r->dt[k], inside && k == at ? r->dlse[0] : 0);
     }
-    rules_end(&r);
 }
 
-RULE(wide_ints_saturate_when_loaded) {
+RULE_ALONE(wide_ints_saturate_when_loaded) {
     fxa_error err;
     fxa_context *ctx = NULL;
     fxa_program *program = NULL;
@@ -184,7 +164,7 @@ static const struct {
     {"sqrt(x)", 0.25, 1},
 };
 
-RULE(program_derivatives_inside_attention) {
+RULE_ALONE(program_derivatives_inside_attention) {
     for (size_t i = 0; i < sizeof rules_slopes / sizeof rules_slopes[0]; i++) {
         rules r;
         char text[256];
@@ -202,17 +182,14 @@ RULE(program_derivatives_inside_attention) {
 }
 
 RULE(several_loads_of_one_tensor_add_up) { /* */
-    rules r;
-    rules_start(&r);
-    r.a.problem.sq = r.a.problem.sk = 1;
-    memset(r.dout, 0, sizeof r.dout);
-    r.dlse[0] = 1;
-    r.t[1] = 3;
+    r->a.problem.sq = r->a.problem.sk = 1;
+    memset(r->dout, 0, sizeof r->dout);
+    r->dlse[0] = 1;
+    r->t[1] = 3;
     char text[128];
     snprintf(text, sizeof text, "tensor t : f64[1]\nscore = t[q + 1] * t[1] + 2.0 * t[%d]", 1 - keys);
-    rules_both(&r, text);
-    R_NEAR(r.dt[1], 8);
-    rules_end(&r);
+    rules_both(r, text);
+    R_NEAR(r->dt[1], 8);
 }
 
 T_MAIN

@@ -27,44 +27,30 @@ static void rules_only_row_1_is_nan(rules *faulty, const char *text, double max)
 }
 
 RULE(nan_score_makes_nan_of_its_own_row_and_no_other) {
-    rules r;
-    rules_start(&r);
-    rules_only_row_1_is_nan(&r, "score = q == 1 && k == 2 ? inf - inf : score", NAN);
-    rules_end(&r);
+    rules_only_row_1_is_nan(r, "score = q == 1 && k == 2 ? inf - inf : score", NAN);
 }
 
 RULE(plus_inf_score_makes_nan_of_its_own_row_and_no_other) {
-    rules r;
-    rules_start(&r);
-    rules_only_row_1_is_nan(&r, "score = q == 1 && k == 2 ? inf : score", INFINITY);
-    rules_end(&r);
+    rules_only_row_1_is_nan(r, "score = q == 1 && k == 2 ? inf : score", INFINITY);
 }
 
 RULE(nan_query_makes_nan_of_its_own_row_and_no_other) {
-    rules r;
-    rules_start(&r);
-    r.q[1 * WIDTH] = NAN;
-    rules_only_row_1_is_nan(&r, "", NAN);
-    rules_end(&r);
+    r->q[1 * WIDTH] = NAN;
+    rules_only_row_1_is_nan(r, "", NAN);
 }
 
-RULE(a_nan_row_reaches_no_other_rows_gradient) {
-    rules r, clean;
-    rules_start(&r);
-    rules_start(&clean);
-    rules_both(&r, "score = q == 1 && k == 2 ? inf - inf : score");
-    rules_both(&clean, "");
-    T_CHECK(rules_all_nan(r.dq + WIDTH, WIDTH));
-    T_CHECK(memcmp(r.dq, clean.dq, WIDTH * sizeof(double)) == 0);
-    T_CHECK(memcmp(r.dq + 2 * WIDTH, clean.dq + 2 * WIDTH, (size_t)(rows - 2) * WIDTH * sizeof(double)) == 0);
-    T_CHECK(rules_all_nan(r.dv, keys * WIDTH)); /* row 1 attends to every key */
-    T_CHECK(rules_all_nan(r.dk, 2 * WIDTH) && rules_all_nan(r.dk + 3 * WIDTH, (keys - 3) * WIDTH));
-    T_CHECK(rules_all_finite(r.dk + 2 * WIDTH, WIDTH)); /* the new score of key 2 does not depend on its score */
-    rules_end(&r);
-    rules_end(&clean);
+RULE_PAIR(a_nan_row_reaches_no_other_rows_gradient, clean) {
+    rules_both(r, "score = q == 1 && k == 2 ? inf - inf : score");
+    rules_both(clean, "");
+    T_CHECK(rules_all_nan(r->dq + WIDTH, WIDTH));
+    T_CHECK(memcmp(r->dq, clean->dq, WIDTH * sizeof(double)) == 0);
+    T_CHECK(memcmp(r->dq + 2 * WIDTH, clean->dq + 2 * WIDTH, (size_t)(rows - 2) * WIDTH * sizeof(double)) == 0);
+    T_CHECK(rules_all_nan(r->dv, keys * WIDTH)); /* row 1 attends to every key */
+    T_CHECK(rules_all_nan(r->dk, 2 * WIDTH) && rules_all_nan(r->dk + 3 * WIDTH, (keys - 3) * WIDTH));
+    T_CHECK(rules_all_finite(r->dk + 2 * WIDTH, WIDTH)); /* the new score of key 2 does not depend on its score */
 }
 
-RULE(row_that_attends_to_nothing_is_zero_with_lse_minus_inf_and_no_gradient) {
+RULE_ALONE(row_that_attends_to_nothing_is_zero_with_lse_minus_inf_and_no_gradient) {
     const char *const texts[] = {"mask = q != 1", "score = q == 1 ? -inf : score",
                                  "score = q == 1 ? -inf : score\nmask = k > q"};
     for (int i = 0; i < 3; i++) {
@@ -80,27 +66,21 @@ RULE(row_that_attends_to_nothing_is_zero_with_lse_minus_inf_and_no_gradient) {
 }
 
 RULE(keys_of_a_row_that_attends_to_nothing_get_no_gradient_whatever_it_holds) {
-    rules r;
-    rules_start(&r);
-    for (int q = 0; q < rows; q++) r.q[q * WIDTH] = NAN;
-    r.dout[1] = INFINITY;
-    rules_both(&r, "mask = false");
-    T_CHECK(rules_all_zero(r.dq, rows * WIDTH) && rules_all_zero(r.dk, keys * WIDTH));
-    T_CHECK(rules_all_zero(r.dv, keys * WIDTH) && rules_all_zero(r.o, rows * WIDTH));
-    rules_end(&r);
+    for (int q = 0; q < rows; q++) r->q[q * WIDTH] = NAN;
+    r->dout[1] = INFINITY;
+    rules_both(r, "mask = false");
+    T_CHECK(rules_all_zero(r->dq, rows * WIDTH) && rules_all_zero(r->dk, keys * WIDTH));
+    T_CHECK(rules_all_zero(r->dv, keys * WIDTH) && rules_all_zero(r->o, rows * WIDTH));
 }
 
 RULE(no_keys_at_all) {
-    rules r;
-    rules_start(&r);
-    r.a.problem.sk = 0;
-    rules_both(&r, "");
-    T_CHECK(rules_all_zero(r.o, rows * WIDTH) && rules_all_zero(r.dq, rows * WIDTH));
-    for (int q = 0; q < rows; q++) T_SAME(r.lse[q], -INFINITY);
-    rules_end(&r);
+    r->a.problem.sk = 0;
+    rules_both(r, "");
+    T_CHECK(rules_all_zero(r->o, rows * WIDTH) && rules_all_zero(r->dq, rows * WIDTH));
+    for (int q = 0; q < rows; q++) T_SAME(r->lse[q], -INFINITY);
 }
 
-RULE(nothing_at_all) { /* */
+RULE_ALONE(nothing_at_all) { /* */
     rules r;
     for (int i = 0; i < 2; i++) {
         rules_start(&r);
@@ -117,30 +97,27 @@ RULE(nothing_at_all) { /* R-87 */
 }
 
 RULE(absent_rows_and_keys_are_never_read_and_get_zeroes) {
-    rules r;
-    rules_start(&r);
     int32_t q_len = 2, k_len = 3;
-    r.a.problem.flags = FXA_PADDING;
-    r.a.ints[FXA_SLOT_Q_LENGTHS] = &q_len, r.a.ints[FXA_SLOT_K_LENGTHS] = &k_len;
-    for (int i = q_len * WIDTH; i < rows * WIDTH; i++) r.q[i] = r.dout[i] = NAN;
-    for (int i = k_len * WIDTH; i < keys * WIDTH; i++) r.k[i] = r.v[i] = INFINITY;
-    for (int i = 0; i < RULES_MAX * WIDTH; i++) r.o[i] = r.dq[i] = r.dk[i] = r.dv[i] = 7;
-    rules_both(&r, "");
-    T_CHECK(rules_all_finite(r.o, q_len * WIDTH) && rules_all_finite(r.lse, q_len) && rules_gradients_are_finite(&r));
-    T_CHECK(rules_all_zero(r.o + q_len * WIDTH, (rows - q_len) * WIDTH));
-    T_CHECK(rules_all_zero(r.dq + q_len * WIDTH, (rows - q_len) * WIDTH));
-    T_CHECK(rules_all_zero(r.dk + k_len * WIDTH, (keys - k_len) * WIDTH));
-    T_CHECK(rules_all_zero(r.dv + k_len * WIDTH, (keys - k_len) * WIDTH));
-    for (int q = q_len; q < rows; q++) T_SAME(r.lse[q], -INFINITY);
-    for (int q = q_len; q < rows; q++) T_SAME(r.max[q], -INFINITY);
-    rules_end(&r);
+    r->a.problem.flags = FXA_PADDING;
+    r->a.ints[FXA_SLOT_Q_LENGTHS] = &q_len, r->a.ints[FXA_SLOT_K_LENGTHS] = &k_len;
+    for (int i = q_len * WIDTH; i < rows * WIDTH; i++) r->q[i] = r->dout[i] = NAN;
+    for (int i = k_len * WIDTH; i < keys * WIDTH; i++) r->k[i] = r->v[i] = INFINITY;
+    for (int i = 0; i < RULES_MAX * WIDTH; i++) r->o[i] = r->dq[i] = r->dk[i] = r->dv[i] = 7;
+    rules_both(r, "");
+    T_CHECK(rules_all_finite(r->o, q_len * WIDTH) && rules_all_finite(r->lse, q_len) && rules_gradients_are_finite(r));
+    T_CHECK(rules_all_zero(r->o + q_len * WIDTH, (rows - q_len) * WIDTH));
+    T_CHECK(rules_all_zero(r->dq + q_len * WIDTH, (rows - q_len) * WIDTH));
+    T_CHECK(rules_all_zero(r->dk + k_len * WIDTH, (keys - k_len) * WIDTH));
+    T_CHECK(rules_all_zero(r->dv + k_len * WIDTH, (keys - k_len) * WIDTH));
+    for (int q = q_len; q < rows; q++) T_SAME(r->lse[q], -INFINITY);
+    for (int q = q_len; q < rows; q++) T_SAME(r->max[q], -INFINITY);
 }
 
 /* ---- Masks that are large negative numbers ----------------------------------------------------------------------- */
 
 static const char *const rules_masks[] = {"-1e30", "-1e9", "-3.3e38", "-65504.0"};
 
-RULE(large_negative_scores_mask_like_minus_inf_where_others_are_attended) {
+RULE_ALONE(large_negative_scores_mask_like_minus_inf_where_others_are_attended) {
     for (int i = 0; i < 4; i++) {
         rules r, clean;
         char text[128];
@@ -157,7 +134,7 @@ RULE(large_negative_scores_mask_like_minus_inf_where_others_are_attended) {
     }
 }
 
-RULE(a_row_of_equal_large_negative_scores_is_the_average) {
+RULE_ALONE(a_row_of_equal_large_negative_scores_is_the_average) {
     for (int i = 0; i < 4; i++) {
         rules r;
         char text[128];
@@ -175,7 +152,7 @@ RULE(a_row_of_equal_large_negative_scores_is_the_average) {
 
 /* ---- Sinks ------------------------------------------------------------------------------------------------------- */
 
-RULE(with_a_sink_a_row_without_keys_attends_to_the_sink_alone) {
+RULE_ALONE(with_a_sink_a_row_without_keys_attends_to_the_sink_alone) {
     rules r;
     rules_start(&r);
     r.a.problem.flags = FXA_SINKS;
@@ -202,21 +179,16 @@ RULE(with_a_sink_a_row_without_keys_attends_to_the_sink_alone) {
     rules_end(&r);
 }
 
-RULE(row_maximum_is_of_the_scores_without_the_sink) {
-    rules r, plain;
-    rules_start(&r);
-    rules_start(&plain);
-    r.a.problem.flags = FXA_SINKS;
-    r.sink = 50;
-    rules_forward(&r, "");
-    rules_forward(&plain, "");
-    for (int q = 0; q < rows; q++) T_SAME(r.max[q], plain.max[q]);
-    T_CHECK(r.lse[0] >= 50);
-    rules_end(&r);
-    rules_end(&plain);
+RULE_PAIR(row_maximum_is_of_the_scores_without_the_sink, plain) {
+    r->a.problem.flags = FXA_SINKS;
+    r->sink = 50;
+    rules_forward(r, "");
+    rules_forward(plain, "");
+    for (int q = 0; q < rows; q++) T_SAME(r->max[q], plain->max[q]);
+    T_CHECK(r->lse[0] >= 50);
 }
 
-RULE(sink_of_minus_inf_is_no_sink_and_nan_or_plus_inf_makes_nan) {
+RULE_ALONE(sink_of_minus_inf_is_no_sink_and_nan_or_plus_inf_makes_nan) {
     const double sinks[] = {-INFINITY, NAN, INFINITY};
     for (int i = 0; i < 3; i++) {
         rules r, plain;
@@ -239,48 +211,37 @@ RULE(sink_of_minus_inf_is_no_sink_and_nan_or_plus_inf_makes_nan) {
 }
 
 RULE(sink_of_a_nan_row_that_is_minus_inf_gets_no_gradient) {
-    rules r;
-    rules_start(&r);
-    r.a.problem.flags = FXA_SINKS;
-    r.sink = -INFINITY;
-    rules_both(&r, "score = q == 1 ? inf - inf : score");
-    T_SAME(r.dsink, 0);
-    rules_end(&r);
+    r->a.problem.flags = FXA_SINKS;
+    r->sink = -INFINITY;
+    rules_both(r, "score = q == 1 ? inf - inf : score");
+    T_SAME(r->dsink, 0);
 }
 
 /* ---- Merging with existing rows ---------------------------------------------------------------------------------- */
 
-RULE(accumulating_into_rows_that_attend_to_nothing_makes_no_nan) {
-    rules r, fresh;
-    rules_start(&r);
-    rules_start(&fresh);
+RULE_PAIR(accumulating_into_rows_that_attend_to_nothing_makes_no_nan, fresh) {
     /* row 0: no existing result; row 1: no new result; other rows: neither */
-    r.a.problem.flags = FXA_ACCUMULATE_O;
-    for (int q = 0; q < rows; q++) r.lse[q] = -INFINITY, r.o[q * WIDTH] = NAN, r.o[q * WIDTH + 1] = INFINITY;
-    r.lse[1] = 0.5, r.o[WIDTH] = 3, r.o[WIDTH + 1] = 4;
-    rules_forward(&r, "mask = q == 0");
-    rules_forward(&fresh, "mask = q == 0");
-    for (int i = 0; i < WIDTH; i++) R_NEAR(r.o[i], fresh.o[i]);
-    T_SAME(r.lse[0], fresh.lse[0]);
-    T_SAME(r.o[WIDTH], 3);
-    T_SAME(r.o[WIDTH + 1], 4);
-    T_SAME(r.lse[1], 0.5);
-    T_CHECK(rules_all_zero(r.o + 2 * WIDTH, (rows - 2) * WIDTH));
-    for (int q = 2; q < rows; q++) T_SAME(r.lse[q], -INFINITY);
-    rules_end(&r);
-    rules_end(&fresh);
+    r->a.problem.flags = FXA_ACCUMULATE_O;
+    for (int q = 0; q < rows; q++) r->lse[q] = -INFINITY, r->o[q * WIDTH] = NAN, r->o[q * WIDTH + 1] = INFINITY;
+    r->lse[1] = 0.5, r->o[WIDTH] = 3, r->o[WIDTH + 1] = 4;
+    rules_forward(r, "mask = q == 0");
+    rules_forward(fresh, "mask = q == 0");
+    for (int i = 0; i < WIDTH; i++) R_NEAR(r->o[i], fresh->o[i]);
+    T_SAME(r->lse[0], fresh->lse[0]);
+    T_SAME(r->o[WIDTH], 3);
+    T_SAME(r->o[WIDTH + 1], 4);
+    T_SAME(r->lse[1], 0.5);
+    T_CHECK(rules_all_zero(r->o + 2 * WIDTH, (rows - 2) * WIDTH));
+    for (int q = 2; q < rows; q++) T_SAME(r->lse[q], -INFINITY);
 }
 
 RULE(accumulating_with_a_nan_lse_makes_nan_of_that_row) {
-    rules r;
-    rules_start(&r);
-    r.a.problem.flags = FXA_ACCUMULATE_O;
-    r.lse[1] = NAN;
-    rules_forward(&r, "");
-    T_CHECK(rules_all_finite(r.o, WIDTH) && rules_all_nan(r.o + WIDTH, WIDTH));
-    T_CHECK(rules_all_finite(r.o + 2 * WIDTH, (rows - 2) * WIDTH));
-    T_SAME(r.lse[1], NAN);
-    rules_end(&r);
+    r->a.problem.flags = FXA_ACCUMULATE_O;
+    r->lse[1] = NAN;
+    rules_forward(r, "");
+    T_CHECK(rules_all_finite(r->o, WIDTH) && rules_all_nan(r->o + WIDTH, WIDTH));
+    T_CHECK(rules_all_finite(r->o + 2 * WIDTH, (rows - 2) * WIDTH));
+    T_SAME(r->lse[1], NAN);
 }
 
 T_MAIN

@@ -194,7 +194,6 @@ TEST(scales_that_would_not_count_are_refused_by_name) {
     scales_refused(&c, FXA_BACKWARD, FXA_SLOT_Q, FXA_SCALED, "flag FXA_ACCUMULATE_DK adds to an operand of 8 bits");
     c.wide.problem.flags |= FXA_SCALED; /* f32 */
     attn_call call;
-    fxa_error err;
     attn_call_make(&c.wide, FXA_FORWARD, &call);
     T_CHECK(fxa_attention(scales_context(), &call.p, &call.args, &err) == FXA_E_PROBLEM);
     T_HAS(err.text, "no operand has 8 bits");
@@ -229,7 +228,6 @@ TEST(values_of_scales_are_above_0_and_finite) {
     for (int i = 0; i < 4; i++) {
         scales_case c;
         attn_call call;
-        fxa_error err;
         float x = wrong[i];
         scales_open(&c, &rng, true, false);
         attn_call_make(&c.narrow, FXA_FORWARD, &call);
@@ -249,7 +247,6 @@ TEST(a_largest_value_lies_apart_and_takes_nan) {
     uint64_t rng = 7;
     scales_case c;
     attn_call call;
-    fxa_error err;
     scales_open(&c, &rng, true, false);
     attn_call_make(&c.narrow, FXA_FORWARD, &call);
     call.args.slot[FXA_SLOT_DESCALE_K] = call.args.slot[FXA_SLOT_AMAX_O] = &c.scale[0];

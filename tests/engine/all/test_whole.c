@@ -86,7 +86,6 @@ WHOLE(gradients_of_half_a_tile_of_keys_with_a_very_negative_lse_are_finite) {
         double tolerance;
     } kinds[] = {{FXA_F64, 1e-10}, {FXA_F32, 1e-3}, {FXA_BF16, 2e-2}, {FXA_F16, 2e-3}};
     for (int i = 0; i < 8; i++) {
-        fxa_error err;
         fxa_context *ctx = attn_context(2);
         attn_data x;
         const attn_spec s = {.b = 1,
@@ -200,7 +199,6 @@ WHOLE(queries_split_in_balanced_segments_are_the_rows_of_the_whole) { /* shard i
     whole_start(&w, whole_text, 1, 1, 1, S, S, D, D);
     whole_run(&w, FXA_FORWARD);
     for (int64_t i = 0; i < 2; i++) {
-        fxa_error err;
         attn_call call;
         double q[2 * CHUNK * D], o[2 * CHUNK * D], lse[2 * CHUNK];
         const int64_t chunk[2] = {i, 3 - i};
@@ -252,7 +250,6 @@ WHOLE(a_row_does_not_depend_on_what_else_is_in_the_batch) { /* compared bit by b
 WHOLE(expanded_gradient_of_the_output_works) { /* out.sum().backward() passes one element with strides 0 as gradient */
     whole dense, expanded;
     double one = 1;
-    fxa_error err;
     attn_call call;
     whole_start(&dense, whole_text, 2, 2, 1, 5, 6, 3, 4);
     whole_start(&expanded, whole_text, 2, 2, 1, 5, 6, 3, 4);
@@ -274,7 +271,6 @@ WHOLE(expanded_gradient_of_the_output_works) { /* out.sum().backward() passes on
 WHOLE(keys_read_backwards_by_negative_strides_and_steps) {
     enum { SK = 9, D = 4 };
     whole w;
-    fxa_error err;
     attn_call call;
     whole_start(&w, whole_text, 1, 1, 1, 5, SK, D, D);
     whole_run(&w, FXA_FORWARD);

@@ -118,9 +118,7 @@ TEST(every_instruction_set) { isa_each(check_sets); } /* R-32 */
 
 /* One tensor has a sum that all threads share, because its loads are indexed by head and key; the other has a sum that
  * they cannot share. */
-TEST(large_captured_tensors) { /* */
-    fxa_error err;
-    fxa_context *ctx = NULL;
+CONTEXT_TEST(large_captured_tensors) { /* */
     attn_spec dense = {
         .b = 1, .hq = 2, .hkv = 2, .sq = 150, .sk = 900, .d = 4, .dv = 4, .dtype = FXA_F64, .text = dense_text};
     attn_spec mixed = {
@@ -128,10 +126,8 @@ TEST(large_captured_tensors) { /* R-08 */
     dense.tensor[0][0] = 2, dense.tensor[0][1] = 150, dense.tensor[0][2] = 900;
     mixed.tensor[0][0] = 300000;
     dense.around = mixed.around = ATTN_PAGE_BEHIND;
-    T_OK(fxa_context_create(NULL, &ctx, &err));
     check_spec(ctx, &dense, "dense bias", NULL, t_seed());
     check_spec(ctx, &mixed, "gathered bias", NULL, t_seed());
-    fxa_context_destroy(ctx);
 }
 
 /* ---- Values that are not finite ---------------------------------------------------------------------------------- */

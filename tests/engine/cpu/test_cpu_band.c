@@ -45,10 +45,7 @@ static const struct band_case {
     {"q - k < number[b, h]", OPEN, OPEN, false, false}, /* a bound, but not a constant one */
 };
 
-TEST(bounds_of_masks) {
-    fxa_context *ctx = NULL;
-    fxa_error err;
-    T_OK(fxa_context_create(NULL, &ctx, &err));
+CONTEXT_TEST(bounds_of_masks) {
     for (size_t i = 0; i < sizeof band_cases / sizeof *band_cases; i++) {
         const struct band_case *c = &band_cases[i];
         char text[256];
@@ -65,7 +62,6 @@ TEST(bounds_of_masks) {
                    (intmax_t)band.right[0], band.exact, band.dark);
         fxa_program_destroy(p);
     }
-    fxa_context_destroy(ctx);
 }
 
 T_MAIN

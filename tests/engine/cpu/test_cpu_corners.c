@@ -372,7 +372,6 @@ TEST(chunks_of_long_queries_do_not_multiply_them) {
     for (int64_t sq = 1 << 18; sq <= 1 << 21; sq *= 2) {
         fxa_problem p = FXA_PROBLEM_INIT;
         fxa_plan *plan = NULL;
-        fxa_error err;
         p.pass = FXA_BACKWARD, p.flags = FXA_GRAD_Q, p.engine = "cpu";
         p.b = p.hq = 1, p.sq = sq, p.sk = 8192, p.d_qk = 64;
         T_OK(fxa_plan_create(ctx, &p, &plan, &err));
@@ -389,7 +388,6 @@ TEST(a_workspace_past_every_memory_is_refused) {
     fxa_program *program = NULL;
     fxa_problem p = FXA_PROBLEM_INIT;
     fxa_plan *plan = NULL;
-    fxa_error err;
     fxa_support reports[4];
     size_t n = 4;
     const int64_t size = (int64_t)1 << 20;

@@ -122,7 +122,6 @@ TEST(values_far_narrower_than_keys) { isa_each(fwd_narrow); }
 
 TEST(a_set_that_is_none_is_refused_by_name) {
     fxa_context *ctx = NULL;
-    fxa_error err;
     fxa_support reports[4];
     size_t n = 4;
     attn_spec s = fwd_spec(NULL, 1, 1, 1, 4, 4, 4, 0);
@@ -179,7 +178,6 @@ TEST(a_hundred_runs_give_the_same_bits) {
     attn_spec s = fwd_spec("score = 5 * tanh(score / 5)", 1, 4, 2, 130, 300, 16, FXA_CAUSAL);
     attn_data x;
     attn_kept kept = {{NULL}};
-    fxa_error err;
     if (!fwd_make(&x, &s, 5)) return;
     fxa_context *ctx = attn_context(3);
     for (int i = 0; i < t_scaled(100); i++) {

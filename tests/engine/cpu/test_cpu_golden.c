@@ -121,7 +121,6 @@ TEST(bytecode_is_that_of_the_golden_file) {
     static char names[128][64], text[1 << 14], path[512];
     char kept[64], golden[512];
     fxa_context *ctx = NULL;
-    fxa_error err;
     snprintf(kept, sizeof kept, "%s", getenv("FXA_CPU") ? getenv("FXA_CPU") : "");
     setenv("FXA_CPU", "scalar", 1);
     T_OK(fxa_context_create(NULL, &ctx, &err));

@@ -241,7 +241,6 @@ TEST(formulas_have_the_leaves_that_they_should) {
     for (size_t i = 0; i < sizeof each / sizeof *each; i++) {
         fxa_program *p = mask_parse(ctx, each[i].mask);
         fxa__tape *tape = NULL;
-        fxa_error err;
         size_t set = 0;
         T_REQUIRE(p);
         T_OK(fxa__tape_create(fxa__context_host(ctx), p, FXA__TAPE_MASK_ALONE, tape_set(&set, 4), &tape, &err));
@@ -267,7 +266,6 @@ TEST(rows_that_move_evenly_are_one_stretch) {
     for (int uneven = 0; uneven < 2; uneven++) {
         tape_case c;
         fxa__tape *tape = NULL;
-        fxa_error err;
         size_t bytes = 0;
         int32_t h[ROWS] = {0}, q[ROWS];
         for (int r = 0; r < ROWS; r++) q[r] = r + (uneven && r >= JUMP);

@@ -103,7 +103,7 @@ static void pairs_check(fxa_context *ctx, const pairs_case *c, uint64_t seed) {
     fxa_program_destroy(program);
 }
 
-TEST(gradients_of_one_element_per_pair) { /* */
+CONTEXT_TEST(gradients_of_one_element_per_pair) { /* */
     static const struct {
         const char *index;
         int rank;
@@ -115,9 +115,6 @@ TEST(gradients_of_one_element_per_pair) { /* R-08, R-94 */
         {"h, q, k", 3, {PAIRS_H, PAIRS_Q, PAIRS_K, 0}}, /* batch entries share elements, so gradients are sums */
     };
     static const fxa_dtype dtypes[] = {FXA_F64, FXA_F32, FXA_F16, FXA_BF16};
-    fxa_context *ctx = NULL;
-    fxa_error err;
-    T_OK(fxa_context_create(NULL, &ctx, &err));
     for (size_t s = 0; s < sizeof shapes / sizeof *shapes; s++)
         for (size_t t = 0; t < sizeof dtypes / sizeof *dtypes; t++)
             for (int how = 0; how < 4; how++) {
@@ -125,7 +122,6 @@ TEST(gradients_of_one_element_per_pair) { /* R-08, R-94 */
                 memcpy(c.size, shapes[s].size, sizeof c.size);
                 pairs_check(ctx, &c, t_seed() + s);
             }
-    fxa_context_destroy(ctx);
 }
 
 T_MAIN

@@ -72,7 +72,6 @@ static void check_program(const fxa__problem *p, const fxa_program *program, int
 
 TEST(an_operation_without_code_is_refused_by_name) {
     fxa__host *host = NULL;
-    fxa_error err;
     T_OK(fxa__host_create(NULL, NULL, &host, &err));
     fxa_program *score = program_make(host, FXA_PROGRAM_SCORE, "score = exp(score) + 1.5");
     fxa_program *bprop = program_make(host, FXA_PROGRAM_BPROP, "dscore = dscore * exp(score)");

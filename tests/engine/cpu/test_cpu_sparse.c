@@ -108,7 +108,6 @@ TEST(empty_tiles_of_masks_of_any_origin_are_known) {
     for (size_t i = 0; i < sizeof sparse_masks / sizeof *sparse_masks; i++) {
         attn_data x;
         attn_call call;
-        fxa_error err;
         fxa_tile_counts counts;
         fxa_view views[ATTN_TENSORS];
         fxa_tensor_range ranges[ATTN_TENSORS];

@@ -69,7 +69,6 @@ TEST(identity_and_queries) {
     for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
         fxa_program *p = NULL, *d = NULL;
         fxa__tape *tape = NULL;
-        fxa_error err;
         T_OK(fxa_program_parse(ctx, cases[i].text, SIZE_MAX, &p, &err));
         if (cases[i].derive) T_OK(fxa_program_derivative(p, &d, &err));
         T_OK(fxa__tape_create(host, d ? d : p, cases[i].flags, k, &tape, &err));
@@ -100,7 +99,6 @@ TEST(out_of_memory_in_programs_of_every_length) {
         fail_alloc f = FAIL_ALLOC_INIT;
         fxa_context *ctx = fail_alloc_context(&f);
         fxa_program *p = NULL;
-        fxa_error err;
         char text[4096], *at = text;
         T_REQUIRE(ctx);
         at += sprintf(at, "tensor t : f32[2]\nparam c : float\n");
@@ -121,7 +119,6 @@ TEST(out_of_memory_at_every_allocation) {
     fail_alloc f = FAIL_ALLOC_INIT;
     fxa_context *ctx = fail_alloc_context(&f);
     fxa_program *p = NULL;
-    fxa_error err;
     size_t s = 0;
     const fxa__cpu_kernels *k = tape_set(&s, 4);
     T_REQUIRE(ctx);

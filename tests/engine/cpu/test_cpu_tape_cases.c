@@ -192,7 +192,6 @@ TEST(backward_values_that_are_no_rows) {
     bool ok = true;
     for (size_t i = 0; ok && i < sizeof cases / sizeof *cases; i++) {
         fxa_program *p = NULL;
-        fxa_error err;
         fxa_text text = {NULL, cases[i].text, SIZE_MAX};
         fxa_parse_config config = {
             .struct_size = sizeof config, .kind = (uint32_t)cases[i].kind, .texts = &text, .n_texts = 1};
@@ -214,7 +213,6 @@ TEST(backward_values_stored_once) {
     enum { N = 100 };
     fxa_context *ctx = tape_ctx();
     fxa_program *p = NULL;
-    fxa_error err;
     fxa_text text = {NULL, "param a : float\ntensor t : f32[1]\ndscore = dscore\ngrad t[k] += a", SIZE_MAX};
     fxa_parse_config config = {
         .struct_size = sizeof config, .kind = FXA_PROGRAM_DERIVATIVE, .texts = &text, .n_texts = 1};

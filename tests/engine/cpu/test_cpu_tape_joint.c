@@ -42,13 +42,10 @@ static const fxa__cpu_kernels *joint_set(size_t *i) {
     return NULL;
 }
 
-TEST(both_halves_as_their_pairs) {
+CONTEXT_TEST(both_halves_as_their_pairs) {
     static const unsigned gen[] = {GEN_SMOOTH, GEN_NO_SPECIAL, 0};
-    fxa_context *ctx = NULL;
-    fxa_error err;
     uint64_t rng = t_seed();
     bool ok = true;
-    T_OK(fxa_context_create(NULL, &ctx, &err));
     for (int round = 0; ok && round < t_scaled(150); round++) {
         fxa_program *p = joint_random(ctx, &rng, gen[round % 3]), *joint = p ? joint_of(ctx, p) : NULL;
         const fxa__cpu_kernels *k;
@@ -68,7 +65,6 @@ TEST(both_halves_as_their_pairs) {
         fxa_program_destroy(joint);
         fxa_program_destroy(p);
     }
-    fxa_context_destroy(ctx);
 }
 
 /* ---- Scores of optimised bytecode -------------------------------------------------------------------------------- */
@@ -125,12 +121,9 @@ static const char *const joint_texts[] = {
     "tensor w : f32[1]\nscore = w[0] * tanh(w[1] * score + w[2]) + w[3] * tanh(w[4] * score + w[5])",
 };
 
-TEST(scores_have_the_bits_of_their_own_tape) {
-    fxa_context *ctx = NULL;
-    fxa_error err;
+CONTEXT_TEST(scores_have_the_bits_of_their_own_tape) {
     uint64_t rng = t_seed();
     bool ok = true;
-    T_OK(fxa_context_create(NULL, &ctx, &err));
     int texts = (int)(sizeof joint_texts / sizeof *joint_texts);
     for (int round = 0; ok && round < texts + t_scaled(300); round++) {
         fxa_program *p = NULL;
@@ -144,7 +137,6 @@ TEST(scores_have_the_bits_of_their_own_tape) {
             if (k->real_size == sizeof(float)) ok = joint_same_scores(ctx, p, k, &rng);
         fxa_program_destroy(p);
     }
-    fxa_context_destroy(ctx);
 }
 
 /* ---- Plans ------------------------------------------------------------------------------------------------------- */
@@ -176,7 +168,7 @@ static void joint_listing(fxa_context *ctx, const char *text, const char *bprop,
     fxa_program_destroy(p);
 }
 
-TEST(functions_are_computed_once) {
+CONTEXT_TEST(functions_are_computed_once) {
     static const struct {
         const char *text, *bprop, *word;
         int count;
@@ -190,10 +182,7 @@ TEST(functions_are_computed_once) {
         {"score = tanh(score)", "dscore = dscore", "tanh", 1},
         {"score = log(score)", NULL, "log", 1}, /* the derivative needs no transcendental function */
     };
-    fxa_context *ctx = NULL;
-    fxa_error err;
     static char text[8192];
-    T_OK(fxa_context_create(NULL, &ctx, &err));
     for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
         joint_listing(ctx, cases[i].text, cases[i].bprop, text, sizeof text);
         if (joint_count(text, cases[i].word) != cases[i].count) T_FAIL("%s:\n%s", cases[i].text, text);
@@ -201,14 +190,12 @@ TEST(functions_are_computed_once) {
     joint_listing(ctx, "score = score * 0.5 + b", NULL, text, sizeof text); /* nothing to share: not fused */
     T_HAS(text, "derivative\n");
     T_CHECK(!strstr(text, "score and derivative"));
-    fxa_context_destroy(ctx);
 }
 
 TEST(every_allocation_may_fail) {
     fail_alloc f = FAIL_ALLOC_INIT;
     fxa_context *ctx = fail_alloc_context(&f);
     fxa_program *p = NULL;
-    fxa_error err;
     size_t i = 0;
     T_REQUIRE(ctx);
     T_OK(fxa_program_parse(ctx, joint_texts[2], SIZE_MAX, &p, &err));

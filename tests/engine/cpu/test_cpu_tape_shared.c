@@ -36,7 +36,6 @@ TEST(which_values_are_shared) {
     for (size_t i = 0; i < sizeof shared_cases / sizeof *shared_cases; i++) {
         fxa_program *p = NULL;
         fxa__tape *tape = NULL;
-        fxa_error err;
         T_OK(fxa_program_parse(ctx, shared_cases[i].text, SIZE_MAX, &p, &err));
         T_OK(fxa__tape_create(fxa__context_host(ctx), p, FXA__TAPE_MASK, k, &tape, &err));
         T_REQUIRE(tape);
@@ -58,7 +57,6 @@ TEST(shared_values_are_those_of_pairs) {
     for (size_t i = 0; i < sizeof shared_cases / sizeof *shared_cases; i++)
         for (int round = 0; round < t_scaled_up(12); round++) {
             fxa_program *p = NULL, *d = NULL;
-            fxa_error err;
             const fxa__cpu_kernels *k;
             T_OK(fxa_program_parse(ctx, shared_cases[i].text, SIZE_MAX, &p, &err));
             if (round % 2) T_OK(fxa_program_derivative(p, &d, &err));
@@ -99,7 +97,6 @@ TEST(heads_rows_and_blocks_in_any_order) {
     fxa_context *ctx = tape_ctx();
     fxa_program *p = NULL;
     fxa__tape *tape = NULL;
-    fxa_error err;
     size_t set = 0, bytes = 0;
     t_rng rng = {t_seed()};
     for (size_t i = 0; i < sizeof v / sizeof *v; i++) v[i] = (float)i;

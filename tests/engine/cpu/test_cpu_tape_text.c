@@ -108,11 +108,8 @@ static const struct {
 };
 
 /* A listing with instructions begins with a line that says what the letters of registers mean. */
-TEST(tapes_as_written_here) {
+CONTEXT_TEST(tapes_as_written_here) {
     static const char key[] = "registers: u per batch entry, r per row, c per key, s per head and key, x per pair\n";
-    fxa_context *ctx = NULL;
-    fxa_error err;
-    T_OK(fxa_context_create(NULL, &ctx, &err));
     for (size_t i = 0; i < sizeof listings / sizeof *listings; i++) {
         fxa_program *p = listing_parse(ctx, listings[i].text, FXA_PROGRAM_SCORE);
         fxa_program *own = listings[i].bprop ? listing_parse(ctx, listings[i].bprop, FXA_PROGRAM_BPROP) : NULL;
@@ -126,7 +123,6 @@ TEST(tapes_as_written_here) {
         fxa_program_destroy(p);
         fxa_program_destroy(own);
     }
-    fxa_context_destroy(ctx);
 }
 
 /* Returns true if the lines of a listing are indented by 0, 2 or 4 and all brackets are balanced. */
@@ -146,11 +142,8 @@ static bool listing_is_sound(const char *text) {
     return *text && !strstr(text, "null");
 }
 
-TEST(random_programs_are_listed) {
-    fxa_context *ctx = NULL;
-    fxa_error err;
+CONTEXT_TEST(random_programs_are_listed) {
     t_rng rng = {t_seed()};
-    T_OK(fxa_context_create(NULL, &ctx, &err));
     for (int i = 0; i < t_scaled(400) && !t_failures; i++) {
         static const unsigned flags[] = {0, GEN_SMOOTH, GEN_AFFINE_MASK, GEN_NO_SPECIAL};
         uint8_t tape[200];
@@ -163,14 +156,12 @@ TEST(random_programs_are_listed) {
         }
         fxa_program_destroy(p);
     }
-    fxa_context_destroy(ctx);
 }
 
 TEST(the_two_calls) {
     fail_alloc f = FAIL_ALLOC_INIT;
     fxa_context *ctx = fail_alloc_context(&f);
     tiny t;
-    fxa_error err;
     char text[4096], small[8] = "before";
     T_REQUIRE(ctx);
     T_OK(tiny_forward(ctx, &t, &err));

@@ -38,7 +38,6 @@ TEST(promises_to_the_text) {
         choice_case c;
         fxa__cuda_choice out;
         fxa__cuda_program g;
-        fxa_error err = {.status = FXA_OK};
         choice_start(&c, FXA_FORWARD, cases[i].text);
         if (c.p.n_captures) c.captures[0].size[fxa_program_tensor(c.program, 0).rank - 1] = cases[i].last;
         T_INT(choice_end(&c, &choice_hopper, &out, &g, &err), FXA_OK);
@@ -63,7 +62,6 @@ TEST(indices_are_guarded_where_tensors_are_small) {
             choice_case c;
             fxa__cuda_choice out;
             fxa__cuda_program g;
-            fxa_error err = {.status = FXA_OK};
             choice_start(&c, FXA_FORWARD, texts[i]);
             c.captures[0].size[0] = size;
             T_INT(choice_end(&c, &choice_hopper, &out, &g, &err), FXA_OK);
@@ -83,7 +81,6 @@ TEST(backward_programs_of_the_caller) {
     fxa__cuda_program g;
     fxa_program *own = NULL;
     fxa_capture t = {.size = {512}};
-    fxa_error err = {.status = FXA_OK};
     T_OK(own_parse(FXA_PROGRAM_BPROP, back, strlen(back), &own, &err));
     choice_start(&c, FXA_BACKWARD, text);
     c.p.bprop = own, c.p.bprop_captures = &t, c.p.n_bprop_captures = 1;
@@ -107,7 +104,6 @@ TEST(indices_of_backward_programs_are_guarded) {
     static const char *const texts[] = {"score = 2.0 * tanh(score)", "tensor t : f32[2]\nscore = score + t[k, h]"};
     static const char back[] = "tensor t : f32[2]\ndscore = dscore * t[k, h]";
     fxa_program *own = NULL;
-    fxa_error err = {.status = FXA_OK};
     T_OK(own_parse(FXA_PROGRAM_BPROP, back, strlen(back), &own, &err));
     for (size_t i = 0; i < sizeof texts / sizeof *texts; i++) {
         choice_case c;
@@ -133,7 +129,6 @@ TEST(masks_may_read_the_score) {
         choice_case c;
         fxa__cuda_choice out;
         fxa__cuda_program g;
-        fxa_error err = {.status = FXA_OK};
         choice_start(&c, i % 2 ? FXA_BACKWARD : FXA_FORWARD, texts[i / 2]);
         T_INT(choice_end(&c, &choice_hopper, &out, &g, &err), FXA_OK);
         T_CHECK(g.switches.value && g.switches.mask == (i > 1) && !(g.operands.mask_inputs & 1u << FXA_INPUT_SCORE));

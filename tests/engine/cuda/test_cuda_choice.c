@@ -66,7 +66,6 @@ TEST(refusals_have_their_reasons) {
     for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
         choice_case c;
         fxa__cuda_choice choice;
-        fxa_error err = {.status = FXA_OK};
         choice_start(&c, cases[i].pass, NULL);
         cases[i].make(&c.p);
         T_INT(choice_end(&c, &choice_hopper, &choice, NULL, &err), FXA_E_UNSUPPORTED);
@@ -121,7 +120,6 @@ TEST(problems_get_their_kernels) {
         const struct choice_row *r = &choice_rows[i];
         choice_case c;
         fxa__cuda_choice out;
-        fxa_error err = {.status = FXA_OK};
         fxa__cuda_self self = choice_hopper;
         self.arch = r->arch, self.forced = family_forced(r->forced);
         choice_start(&c, r->pass, r->text);
@@ -186,7 +184,6 @@ TEST(operands_through_the_workspace) {
     for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
         choice_case c;
         fxa__cuda_choice out;
-        fxa_error err = {.status = FXA_OK};
         choice_start(&c, cases[i].pass, NULL);
         cases[i].make(&c.p);
         T_INT(choice_end(&c, &choice_hopper, &out, NULL, &err), FXA_OK);
@@ -223,7 +220,6 @@ TEST(lesser_kernels_have_a_reason) {
         fxa__cuda_choice out;
         fxa__cuda_program g = {.program = NULL};
         fxa__problem *p = NULL;
-        fxa_error err = {.status = FXA_OK};
         choice_start(&c, FXA_FORWARD, NULL);
         cases[i].make(&c.p);
         T_OK(fxa__problem_create(fxa__context_host(ctx), &c.p, &p, &err));
@@ -258,7 +254,6 @@ TEST(gradients_by_lesser_kernels_have_a_reason) {
         choice_case c;
         fxa__cuda_choice out;
         fxa__cuda_program g = {.program = NULL};
-        fxa_error err = {.status = FXA_OK};
         choice_start(&c, FXA_BACKWARD, cases[i].text);
         c.captures[0].grad = c.p.n_captures > 0, c.p.param_grads = c.p.n_captures ? 0 : 3;
         c.p.d_qk = cases[i].d, c.p.dropout_p = cases[i].dropout;
@@ -275,7 +270,6 @@ TEST(dropout_at_moved_coordinates) {
     for (int i = 0; i < 8; i++) {
         choice_case c;
         fxa__cuda_choice out;
-        fxa_error err = {.status = FXA_OK};
         choice_start(&c, i % 2 ? FXA_BACKWARD : FXA_FORWARD, NULL);
         c.p.flags |= FXA_DROPOUT, c.p.dropout_p = 0.5;
         if (i / 2 == 1) c.p.map_q.base = 7;
@@ -293,7 +287,6 @@ TEST(sums_beside_slopes) {
         choice_case c;
         fxa__cuda_choice out;
         fxa__cuda_program g;
-        fxa_error err = {.status = FXA_OK};
         choice_start(&c, FXA_BACKWARD, choice_slopes);
         c.p.param_grads = 1;
         if (i == 1) c.p.flags |= FXA_DROPOUT, c.p.dropout_p = 0.5;
@@ -330,7 +323,6 @@ TEST(fixed_gradients_are_exact_sums) {
         choice_case c;
         fxa__cuda_choice out;
         fxa__cuda_program g;
-        fxa_error err = {.status = FXA_OK};
         choice_start(&c, FXA_BACKWARD, rows[i].text);
         c.captures[0].grad = 1, c.p.flags |= rows[i].flags;
         T_INT(choice_end(&c, &choice_hopper, &out, &g, &err), FXA_OK);
@@ -348,7 +340,6 @@ TEST(pages_in_the_backward_pass) {
     for (uint32_t size = 1; size < 300; size += 99) {
         choice_case c;
         fxa__cuda_choice out;
-        fxa_error err = {.status = FXA_OK};
         choice_start(&c, FXA_BACKWARD, NULL);
         c.p.flags |= FXA_PAGED, c.p.page_size = size, c.p.n_pages = 7;
         T_INT(choice_end(&c, &choice_hopper, &out, NULL, &err), FXA_OK);
@@ -361,7 +352,6 @@ TEST(pages_that_tma_fetches) {
     for (uint32_t size = 1; size <= 300; size++) {
         choice_case c;
         fxa__cuda_choice out;
-        fxa_error err = {.status = FXA_OK};
         bool fits = size == 8 || size == 16 || size == 32 || size == 64 || size % 128 == 0;
         choice_start(&c, FXA_FORWARD, NULL);
         c.p.flags |= FXA_PAGED, c.p.page_size = size, c.p.n_pages = 600;
@@ -375,7 +365,6 @@ TEST(strides_beyond_tma_are_for_sm80) {
     for (int i = 0; i < 2; i++) {
         choice_case c;
         fxa__cuda_choice out;
-        fxa_error err = {.status = FXA_OK};
         choice_start(&c, FXA_FORWARD, NULL);
         c.p.k.layout = FXA_LAYOUT_STRIDED;
         c.p.k.stride[0] = (INT64_C(1) << 39) - (i ? 0 : 8);
@@ -395,7 +384,6 @@ TEST(decoding_takes_few_rows) {
     for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
         choice_case c;
         fxa__cuda_choice out;
-        fxa_error err = {.status = FXA_OK};
         choice_start(&c, FXA_FORWARD, NULL);
         c.p.hkv = 2, c.p.hq = 2 * cases[i].group, c.p.sq = cases[i].sq, c.p.d_qk = cases[i].d, c.p.d_v = cases[i].dv;
         T_INT(choice_end(&c, &choice_hopper, &out, NULL, &err), FXA_OK);

@@ -206,7 +206,6 @@ TEST(units_with_and_without_shapes) {
         fxa_context *ctx = box_context();
         fxa_plan *plan = NULL;
         fxa_program *program = NULL;
-        fxa_error err;
         box b;
         box_start(&b, rows[i].pass, NULL);
         T_OK(fxa_program_parse(box_ctx, rows[i].text, SIZE_MAX, &program, &err));

@@ -88,7 +88,6 @@ static void place_compare(const place *x, const cuda_work *w, t_rng *r) {
 TEST(random_coordinates) {
     t_rng r = {t_seed()};
     fxa_program *program = NULL;
-    fxa_error err;
     static const char text[] = "score = 1.0 * b + 7919.0 * h + 104729.0 * q + 1299709.0 * k + 0.5 * q_len + 0.001 * "
                                "k_len + 0.25 * heads + 15485863.0 * q_row + 179424673.0 * k_row + score\nmask = k <= q";
     T_OK(own_parse(FXA_PROGRAM_SCORE, text, SIZE_MAX, &program, &err));
@@ -153,7 +152,6 @@ TEST(backward_programs_are_renamed) {
         fxa_capture captures[2] = {{.size = {20}}, {.size = {3, 20}}};
         fxa__problem *problem = NULL;
         fxa_program *bprop = NULL;
-        fxa_error err;
         T_OK(own_parse(FXA_PROGRAM_BPROP, texts[i], SIZE_MAX, &bprop, &err));
         p.pass = FXA_BACKWARD, p.flags = FXA_GRAD_Q, p.hq = 3, p.sq = p.sk = 20, p.d_qk = 16, p.bprop = bprop;
         p.bprop_captures = captures, p.n_bprop_captures = (size_t)bprop->n_tensors;
@@ -204,7 +202,6 @@ TEST(conditions_on_the_score_are_moved) {
     t_rng r = {t_seed()};
     for (size_t i = 0; i < sizeof texts / sizeof *texts; i++) {
         fxa_program *program = NULL, *moved = NULL;
-        fxa_error err;
         T_OK(own_parse(FXA_PROGRAM_SCORE, texts[i], SIZE_MAX, &program, &err));
         fxa_program_retain(program);
         cuda_work w = {.host = fxa__context_host(ctx), .config = {.program = program}};

@@ -43,7 +43,6 @@ TEST(indices_of_backward_programs_are_guarded) {
     static const char back[] = "tensor t : f32[2]\ndscore = dscore * t[q, 3]";
     fxa_program *own = NULL;
     fxa_capture t = {.size = {512, 2}};
-    fxa_error err;
     fxa__cuda_choice out;
     fxa__cuda_program g;
     T_OK(own_parse(FXA_PROGRAM_BPROP, back, strlen(back), &own, &err));
@@ -76,7 +75,6 @@ TEST(params_may_have_any_name) {
     static const char text[] = "param zzzy_own_03 : float\nparam scale : float\nscore = score + zzzy_own_03 * scale";
     for (int pass = 0; pass < 2; pass++) {
         fxa_program *program = NULL;
-        fxa_error err;
         fxa__cuda_choice out;
         fxa__cuda_program g;
         int own = 0;
@@ -96,7 +94,6 @@ TEST(gradients_beside_backward_programs) {
     for (int i = 0; i < 2; i++) {
         fxa_program *program = NULL, *own = NULL;
         fxa_capture t = {.size = {1000}, .grad = 1};
-        fxa_error err;
         fxa__cuda_choice out;
         fxa__cuda_program g;
         T_OK(own_parse(FXA_PROGRAM_SCORE, text, strlen(text), &program, &err));
@@ -125,7 +122,6 @@ TEST(gradients_that_read_the_score) {
     for (size_t i = 0; i < 2 * (sizeof rows / sizeof *rows); i++) {
         fxa_program *program = NULL;
         fxa_capture t = {.size = {512}, .grad = i % 2 == 0};
-        fxa_error err;
         fxa__cuda_choice out;
         fxa__cuda_program g;
         T_OK(own_parse(FXA_PROGRAM_SCORE, rows[i / 2].text, SIZE_MAX, &program, &err));
@@ -147,7 +143,6 @@ TEST(documents_of_floats_have_no_shorter_mask) {
     for (size_t i = 0; i < sizeof texts / sizeof *texts; i++) {
         fxa_program *program = NULL;
         fxa_capture t = {.size = {512, 512}};
-        fxa_error err;
         fxa__cuda_choice out;
         fxa__cuda_program g;
         T_OK(own_parse(FXA_PROGRAM_SCORE, texts[i], strlen(texts[i]), &program, &err));
@@ -193,7 +188,6 @@ TEST(much_for_shared_memory) {
     for (size_t i = 0; i < sizeof rows / sizeof *rows; i++) {
         fxa_program *program = NULL;
         fxa_capture t[2] = {{.size = {4, 300, 512}}, {.size = {512}}};
-        fxa_error err;
         fxa__cuda_choice out;
         fxa__cuda_program g;
         T_OK(own_parse(FXA_PROGRAM_SCORE, rows[i].text, SIZE_MAX, &program, &err));

@@ -10,7 +10,6 @@ TEST(cubins_are_read_with_doubt) {
     NEEDS_BOX;
     fxa_context *ctx = box_context();
     fxa_plan *plan = NULL;
-    fxa_error err;
     box b;
     box_start(&b, FXA_FORWARD, NULL);
     T_OK(fxa_plan_create(ctx, &b.p, &plan, &err));
@@ -48,7 +47,6 @@ TEST(section_tables_end_in_the_file) {
     enum { FIRST = 0x28, SIZE = 0x3a, COUNT = 0x3c, HEADER = 64, SECTIONS = 4 }; /* offsets in an ELF header */
     fxa_context *ctx = box_context();
     fxa_plan *plan = NULL;
-    fxa_error err;
     box b;
     box_start(&b, FXA_FORWARD, NULL);
     T_OK(fxa_plan_create(ctx, &b.p, &plan, &err));
@@ -121,7 +119,6 @@ TEST(saved_kernels_of_somebody_else) {
         fxa__cuda_code saved = {.choice = {.units = cases[i].units}, .maker = {cases[i].major, 4, cases[i].arch}};
         fxa__cuda_code code = {.host = host, .choice = {.units = 1u << FXA__CUDA_FORWARD, .arch = 90}};
         const fxa__cuda_self self = {.host = host};
-        fxa_error err;
         saved.program.text.host = code.program.text.host = host;
         fxa__write_bytes(&saved.program.text, cases[i].text, 1);
         fxa__write_bytes(&code.program.text, "a", 1);

@@ -10,7 +10,6 @@ TEST(plans_for_a_device_and_for_its_profile) {
     NEEDS_BOX;
     static char text[4096], listing[1 << 16];
     static unsigned char bytes[1 << 18], again[1 << 18];
-    fxa_error err;
     for (fxa_pass pass = FXA_FORWARD; pass <= FXA_BACKWARD; pass++) {
         fxa_context *there = box_context(), *here = box_context();
         fxa_plan *plan = NULL, *loaded = NULL;
@@ -57,7 +56,6 @@ TEST(devices_of_every_architecture) {
                 {90, "sm_90a"}, {100, "sm_100"}, {103, "sm_103"}, {120, "sm_120"}, {121, "sm_120"}};
     for (size_t i = 0; i < sizeof rows / sizeof *rows; i++) {
         fxa_plan *plan = NULL;
-        fxa_error err;
         box b;
         box_arch = rows[i].device, box_driver->arch = rows[i].device;
         fxa_context *ctx = box_context();
@@ -80,7 +78,6 @@ TEST(code_is_shared) {
     NEEDS_BOX;
     fxa_context *ctx = box_context();
     fxa_plan *plan = NULL, *other = NULL;
-    fxa_error err;
     fxa_cache_stats stats = {.hits = 0};
     box b;
     box_start(&b, FXA_FORWARD, NULL);
@@ -103,7 +100,6 @@ TEST(code_of_a_folder_needs_no_compiler) {
     NEEDS_BOX;
     char folder[] = "/tmp/test_cuda_engine_XXXXXX", command[64];
     fxa_context_config config = FXA_CONTEXT_CONFIG_INIT;
-    fxa_error err;
     box b;
     T_REQUIRE(mkdtemp(folder));
     config.cache_dir = folder;
@@ -149,7 +145,6 @@ TEST(code_of_a_folder_is_a_yes_without_compiler) {
     NEEDS_BOX;
     char folder[] = "/tmp/test_cuda_engine_XXXXXX", command[64];
     fxa_plan *plan = NULL;
-    fxa_error err;
     box b;
     T_REQUIRE(mkdtemp(folder));
     box_start(&b, FXA_FORWARD, NULL);
@@ -211,7 +206,6 @@ TEST(programs_share_what_no_text_is_in) {
     fxa_context *ctx = box_context();
     fxa_plan *plan[2] = {NULL, NULL};
     fxa_program *other = NULL;
-    fxa_error err;
     size_t calls[2];
     box b;
     T_OK(fxa_program_parse(box_ctx, "tensor ids : i32[1]\nscore = tanh(score)\nmask = ids[q] == ids[k]", SIZE_MAX,

@@ -11,7 +11,6 @@ TEST(every_call_fails) {
     NEEDS_BOX;
     static unsigned char bytes[1 << 18];
     standin_state *const both[] = {box_driver, box_nvrtc};
-    fxa_error err;
     fxa_plan *first = NULL;
     size_t n = 0;
     box b;
@@ -54,7 +53,6 @@ TEST(every_call_fails) {
 
 TEST(every_allocation_fails) {
     NEEDS_BOX;
-    fxa_error err;
     box b;
     box_start(&b, FXA_BACKWARD, NULL);
     size_t k = 1;
@@ -81,7 +79,6 @@ TEST(every_allocation_fails) {
 /* The compiler's message becomes the reason of a refusal, and kernels with wrong shapes are not run. */
 TEST(compilers_that_say_no) {
     NEEDS_BOX;
-    fxa_error err;
     box b;
     box_start(&b, FXA_FORWARD, NULL);
     for (int i = 0; i < 2; i++) {
@@ -137,7 +134,6 @@ TEST(environment) {
 /* A missing compiler is noticed when something is compiled, and the failure is cached. */
 TEST(compilers_that_are_not_there) {
     NEEDS_BOX;
-    fxa_error err;
     box b;
     box_start(&b, FXA_FORWARD, NULL);
     for (int i = 0; i < 2; i++) {

@@ -11,12 +11,9 @@
 
 /* A factor that is multiplied and divided by causes no division per pair, and the derivative is the same for any
  * factor. */
-TEST(factors_that_cancel) {
+RIG_TEST(factors_that_cancel) {
     static const double caps[] = {20, -3, 0.25, 0, INFINITY, -INFINITY, NAN};
-    rig *r = calloc(1, sizeof *r);
-    T_REQUIRE(r && rig_start(r));
     fxa_program *p = rig_parse(r, "param cap : float\nscore = cap * tanh(score / cap)"), *d = NULL;
-    fxa_error err;
     fxa__cuda_program out;
     T_REQUIRE(p);
     T_OK(fxa_program_derivative(p, &d, &err));
@@ -43,8 +40,6 @@ TEST(factors_that_cancel) {
     fxa__cuda_program_free(&out);
     fxa_program_destroy(d);
     fxa_program_destroy(p);
-    rig_end(r);
-    free(r);
 }
 
 /* Checks the values that a run fills in for a soft cap. Near 0 tanh is a polynomial of the product that includes the
@@ -74,12 +69,9 @@ static void form_check_cap(const fxa__cuda_program *out, double cap) {
     }
 }
 
-TEST(numbers_of_a_soft_cap) {
+RIG_TEST(numbers_of_a_soft_cap) {
     static const double caps[] = {20, 0.5, 1000, 1e-3, 1e9, 1e-30, 1e30, 64, 65, 0.08, -20, -1e9, 3e38, -3.4e38};
-    rig *r = calloc(1, sizeof *r);
-    T_REQUIRE(r && rig_start(r));
     fxa_program *p = rig_parse(r, "param cap : float\nscore = cap * tanh(score / cap)");
-    fxa_error err;
     fxa__cuda_program out;
     T_REQUIRE(p);
     for (int plain = 0; plain < 2; plain++) {
@@ -91,8 +83,6 @@ TEST(numbers_of_a_soft_cap) {
         fxa__cuda_program_free(&out);
     }
     fxa_program_destroy(p);
-    rig_end(r);
-    free(r);
 }
 
 /* Writes the text that kernels get for a program with all its gradients. Returns false if there is none. */
@@ -119,14 +109,12 @@ static bool form_text(rig *r, const char *source, bool plain, char *out, size_t 
 
 /* No pair divides by a value that is constant for a head: with a division and its branch per pair, a backward of
  * scattered gradients took 9 to 24 seconds to compile. */
-TEST(quotients_by_what_stays_are_taken_once) {
+RIG_TEST(quotients_by_what_stays_are_taken_once) {
     static const char *const texts[] = {
         "tensor c : f32[3]\ntensor w : f32[1]\nscore = score - ((k - c[b, h, q]) / w[h]) ** 2",
         "tensor c : f32[1]\ntensor w : f32[2]\nscore = score + divz(score * c[k], w[b, h])",
         "tensor c : f32[3]\nparam w : float\nscore = score - ((k - c[b, h, q]) / w) ** 2",
     };
-    rig *r = calloc(1, sizeof *r);
-    T_REQUIRE(r && rig_start(r));
     for (size_t i = 0; i < sizeof texts / sizeof *texts; i++) {
         static char text[1 << 16];
         T_REQUIRE(form_text(r, texts[i], false, text, sizeof text));
@@ -134,8 +122,6 @@ TEST(quotients_by_what_stays_are_taken_once) {
         for (const char *at = text; (at = strstr(at, " / ")) != NULL; at++) n++;
         if (n > 1) T_FAIL("%s divides %d times:\n%s\n", texts[i], n, text);
     }
-    rig_end(r);
-    free(r);
 }
 
 static int form_count(const char *text, const char *what) {
@@ -147,7 +133,7 @@ static int form_count(const char *text, const char *what) {
 /* Work of loads in a text of value, derivative and gradient: elements read (reads), indices checked per pair or row
  * (inside), and indices checked once per head or at the target of a gradient (at). An element that the program reads
  * twice is read once. */
-TEST(loads_look_at_what_moves) {
+RIG_TEST(loads_look_at_what_moves) {
     static const struct {
         const char *text;
         int reads, inside, at;
@@ -162,8 +148,6 @@ TEST(loads_look_at_what_moves) {
         {"tensor t : f32[2]\nscore = score * t[h, 3]", 1, 0, 4},
         {"tensor t : f32[0]\nscore = score * t[]", 1, 0, 0},
     };
-    rig *r = calloc(1, sizeof *r);
-    T_REQUIRE(r && rig_start(r));
     for (size_t i = 0; i < sizeof rows / sizeof *rows; i++) {
         static char text[1 << 16];
         T_REQUIRE(form_text(r, rows[i].text, false, text, sizeof text));
@@ -172,12 +156,10 @@ TEST(loads_look_at_what_moves) {
         if (reads != rows[i].reads || inside != rows[i].inside || at != rows[i].at)
             T_FAIL("%s: %d reads, %d checks per pair or row, %d others\n", rows[i].text, reads, inside, at);
     }
-    rig_end(r);
-    free(r);
 }
 
 /* Programs of every kind, with strings that the generated text must or must not contain. */
-TEST(what_goes_where) {
+RIG_TEST(what_goes_where) {
     static const struct {
         const char *text, *has, *has_not;
     } rows[] = {
@@ -208,28 +190,21 @@ TEST(what_goes_where) {
         {"tensor w : f32[1]\nscore = score * w[h]", "#define PROG_GRAD_SUMS 1", "PROG_GRAD_SCATTER"},
         {"param t : float\nscore = score / t", "#define PROG_GRAD_SUMS 1", "PROG_VALUE"},
     };
-    rig *r = calloc(1, sizeof *r);
-    T_REQUIRE(r && rig_start(r));
     for (size_t i = 0; i < sizeof rows / sizeof *rows; i++) {
         static char text[1 << 16];
         T_REQUIRE(form_text(r, rows[i].text, true, text, sizeof text));
         T_HAS(text, rows[i].has);
         if (strstr(text, rows[i].has_not)) T_FAIL("%s has %s:\n%s\n", rows[i].text, rows[i].has_not, text);
     }
-    rig_end(r);
-    free(r);
 }
 
 /* Gradients evaluate costly functions of rows and keys for every pair, so these count fully in the decision to evaluate
  * out of line. */
-TEST(costly_gradients_are_called) {
+RIG_TEST(costly_gradients_are_called) {
     static const char *const texts[] = {"cos(a * score)", "sin(a * k) * cos(a * (q - k))"};
-    rig *r = calloc(1, sizeof *r);
-    T_REQUIRE(r && rig_start(r));
     for (int i = 0; i < 2; i++) {
         static char written[1 << 16];
         char text[128];
-        fxa_error err;
         fxa__cuda_program out;
         (void)snprintf(text, sizeof text, "param a : float\nscore = score + %s", texts[i]);
         fxa_program *p = rig_parse(r, text), *d = NULL;
@@ -243,8 +218,6 @@ TEST(costly_gradients_are_called) {
         fxa_program_destroy(d);
         fxa_program_destroy(p);
     }
-    rig_end(r);
-    free(r);
 }
 
 static const char form_full[] = "param cap : float\ntensor slope : f32[1]\ntensor doc : i32[2]\ntensor t : f32[2]\n"
@@ -261,7 +234,6 @@ TEST(out_of_memory_at_every_allocation) {
     size_t before = f.live_bytes, k = 1;
     for (bool done = false; !done && k < 2000; k++) {
         fxa__cuda_program out;
-        fxa_error err;
         fail_alloc_arm(&f, k, false);
         done = fxa__cuda_program_make(fxa__context_host(ctx), &config, &out, &err) == FXA_OK;
         fail_alloc_arm(&f, 0, false);
@@ -289,14 +261,11 @@ static void form_many(const char *declaration, const char *loads, int count, cha
 }
 
 /* The maximum number of values: the text reads the highest indices of the arguments. */
-TEST(as_much_as_kernels_take) {
+RIG_TEST(as_much_as_kernels_take) {
     static const char *const rows[][2] = {{"tensor x%d : f32[0]\n", "a.tensor[15]"}, {"param x%d : int\n", "a.i[31]"}};
-    rig *r = calloc(1, sizeof *r);
-    T_REQUIRE(r && rig_start(r));
     T_CHECK(sizeof(struct FxaArgs) + sizeof(struct FxaMaps) <= 4096);
     for (size_t i = 0; i < sizeof rows / sizeof *rows; i++) {
         char text[2048];
-        fxa_error err;
         fxa__cuda_program out;
         form_many(rows[i][0], i ? "" : "[]", i ? FXA_CUDA_SCALARS : FXA_CUDA_TENSORS, text);
         fxa_program *p = rig_parse(r, text);
@@ -308,26 +277,21 @@ TEST(as_much_as_kernels_take) {
         fxa__cuda_program_free(&out);
         fxa_program_destroy(p);
     }
-    rig_end(r);
-    free(r);
 }
 
-TEST(what_kernels_cannot_do_is_refused) {
+RIG_TEST(what_kernels_cannot_do_is_refused) {
     static const char *const rows[][2] = {
         {"mask = score < 1.0", "the mask reads the score"},
         {"tensor x%d : f32[0]\n", "captures 17 tensors; CUDA kernels take 16"},
         {"param x%d : int\n", "0 float and 33 int params; CUDA kernels take 31 and 32"},
         {"param x%d : float\n", "32 float and 0 int params; CUDA kernels take 31 and 32"},
     };
-    rig *r = calloc(1, sizeof *r);
-    T_REQUIRE(r && rig_start(r));
     for (size_t i = 0; i < sizeof rows / sizeof *rows; i++) {
         char text[2048];
         const char *loads = strstr(rows[i][0], "tensor") ? "[]" : "";
         int most = *loads ? FXA_CUDA_TENSORS + 1 : FXA_CUDA_SCALARS + (strstr(rows[i][0], "int") != NULL);
         form_many(rows[i][0], loads, most, text);
         fxa_program *p = rig_parse(r, text);
-        fxa_error err;
         fxa__cuda_program out;
         T_REQUIRE(p);
         fxa__cuda_config config = {.program = p, .assumed.dense = -1};
@@ -336,8 +300,6 @@ TEST(what_kernels_cannot_do_is_refused) {
         fxa__cuda_program_free(&out);
         fxa_program_destroy(p);
     }
-    rig_end(r);
-    free(r);
 }
 
 T_MAIN

@@ -41,7 +41,6 @@ TEST(problems_have_one_text) {
         fxa__cuda_choice choice;
         fxa__cuda_program made;
         fxa_program *program = NULL;
-        fxa_error err;
         T_OK(fxa_program_parse(box_ctx, texts[i / 4], SIZE_MAX, &program, &err));
         for (int k = 0; k < 3; k++) captures[k].size[0] = captures[k].size[1] = i & 1 ? 1 : 512;
         given.pass = i & 2 ? FXA_BACKWARD : FXA_FORWARD, given.flags = i & 2 ? FXA_GRAD_Q : 0;
@@ -68,7 +67,6 @@ TEST(plans_have_one_text) {
         fxa_plan *plan = NULL, *again = NULL, *loaded = NULL;
         fxa_support report = {.engine = NULL};
         size_t n = 0, needed, count = 1;
-        fxa_error err;
         box b;
         T_OK(fxa_device_description(here, FXA_CUDA, 0, target, sizeof target, NULL, &err));
         box_start(&b, i & 1 ? FXA_BACKWARD : FXA_FORWARD, i & 2 ? target : NULL);

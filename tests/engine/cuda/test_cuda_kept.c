@@ -12,7 +12,6 @@
 TEST(counters_are_left_at_zero) {
     fxa_program *program;
     fxa_problem p = bed_problem(FXA_FORWARD, NULL, &program);
-    fxa_error err;
     bed x;
     int parts = 0;
     bool taken[FXA__CUDA_COUNTER_PARTS] = {false};
@@ -109,7 +108,6 @@ TEST(tables_are_written_with_the_plan) {
             fxa_program *program;
             fxa_problem p = bed_problem((fxa_pass)pass, rows[i].text, &program);
             fxa_capture t = {.size = {8, 1500}};
-            fxa_error err;
             bed x;
             p.flags |= rows[i].flags;
             if (program && fxa_program_tensor_count(program)) p.captures = &t, p.n_captures = 1;
@@ -131,7 +129,6 @@ TEST(tables_are_written_with_the_plan) {
 TEST(tables_are_those_of_the_shape) {
     fxa_program *program;
     fxa_problem p = bed_problem(FXA_FORWARD, "score = score - 0.37 * float(abs(q - k))\nmask = k <= q", &program);
-    fxa_error err;
     double numbers[FXA_MAX_PARAMS];
     bed x;
     T_REQUIRE(kept_open(&x, &p));
@@ -193,7 +190,6 @@ TEST(tables_have_a_limit_in_bytes) {
     for (size_t i = 0; i < sizeof heads / sizeof *heads; i++) {
         fxa__problem *was = x.p;
         fxa_problem q = p;
-        fxa_error err;
         int before = kept_held;
         q.hq = q.hkv = heads[i], q.sq -= 64 * (int64_t)i;
         T_OK(fxa__problem_create(fxa__context_host(ctx), &q, &x.p, &err));

@@ -117,7 +117,6 @@ TEST(tensors_keep_their_places) {
         choice_case c;
         fxa__cuda_choice out;
         fxa__cuda_program g;
-        fxa_error err = {.status = FXA_OK};
         choice_start(&c, i % 2 ? FXA_BACKWARD : FXA_FORWARD, texts[i / 2]);
         T_INT(c.p.n_captures, 2);
         T_INT(choice_end(&c, &choice_hopper, &out, &g, &err), FXA_OK);
@@ -134,7 +133,6 @@ TEST(places_of_gradients_read_params_in_memory) {
         choice_case c;
         fxa__cuda_choice out;
         fxa__cuda_program g;
-        fxa_error err = {.status = FXA_OK};
         choice_start(&c, FXA_BACKWARD, texts[i]);
         c.captures[0].grad = 1, c.p.flags |= FXA_SCALARS_IN_MEMORY;
         T_INT(choice_end(&c, &choice_hopper, &out, &g, &err), FXA_OK);
@@ -151,7 +149,6 @@ TEST(params_have_room_among_sums) {
     choice_case c;
     fxa__cuda_choice out;
     fxa__cuda_program g;
-    fxa_error err = {.status = FXA_OK};
     bool param = false;
     for (int i = 0; i <= FXA_CUDA_SUMS; i++) (void)sprintf(text + strlen(text), " + t[h, %d]", i);
     choice_start(&c, FXA_BACKWARD, text);
@@ -208,7 +205,6 @@ TEST(costs_follow_the_figures) {
             fxa__problem *p = NULL;
             fxa__cuda_choice choice;
             fxa__cuda_program program;
-            fxa_error err;
             choice_start(&c, (fxa_pass)pass, rows[i].text);
             c.p.b = rows[i].b, c.p.hq = rows[i].hq, c.p.hkv = rows[i].hkv, c.p.sq = rows[i].sq, c.p.sk = rows[i].sk;
             c.p.d_qk = rows[i].d, c.p.flags |= rows[i].flags;
@@ -233,7 +229,6 @@ TEST(costs_order_engines_as_they_were_measured) {
         for (size_t i = 0; i < sizeof columns / sizeof *columns; i++) {
             choice_case c;
             fxa__problem *p = NULL;
-            fxa_error err;
             bool wide = columns[i] > 128;
             const char *name = !pass ? "forward_sm90" : wide ? "backward_wide_sm90" : "backward_sm90";
             fxa__cuda_choice choice = {.recipe = family_recipe(name, 90)};

@@ -10,7 +10,6 @@
 TEST(decoding) {
     fxa_program *program;
     fxa_problem p = bed_problem(FXA_FORWARD, "mask = k <= q + 4000", &program);
-    fxa_error err;
     int64_t splits = 0;
     p.sq = 1, p.sk = 9000;
     for (p.b = 1; p.b < 20; p.b += 6) {
@@ -59,7 +58,6 @@ TEST(items_by_batch_and_length) {
         const cut_case *c = &cases[i];
         fxa_program *program;
         fxa_problem p = bed_problem(FXA_FORWARD, "", &program);
-        fxa_error err;
         bed x;
         p.b = c->b, p.hq = c->hq, p.hkv = c->hkv, p.sq = 1, p.sk = c->sk, p.d_qk = p.d_v = c->d;
         T_REQUIRE(bed_open(&x, &p, -1, &err));
@@ -144,7 +142,6 @@ TEST(ranges_of_thresholds) {
                                     "mask = k >= a[b, q] && k < z[h, 0, q - 1]",
                                     &program);
         fxa_capture t[2] = {{.size = {2, 300}}, {.size = {8, large ? 9000 : 2, 300}}};
-        fxa_error err;
         bed x;
         p.captures = t, p.n_captures = 2;
         T_REQUIRE(bed_open(&x, &p, -1, &err));
@@ -169,7 +166,6 @@ TEST(words_of_documents) {
         fxa_program *program;
         fxa_problem p = bed_problem(FXA_FORWARD, "tensor doc : i64[2]\nmask = doc[b, q] == doc[b, k]", &program);
         fxa_capture t = {.size = {2, 500}};
-        fxa_error err;
         bed x;
         p.captures = &t, p.n_captures = 1, p.sk = sk;
         if (many) p.sq = 5000, t.size[1] = 5000, p.sk = sk == 300 ? 5000 : sk;
@@ -193,7 +189,6 @@ TEST(long_lists) {
     for (int backward = 0; backward < 2; backward++) {
         fxa_program *program;
         fxa_problem p = bed_problem(backward ? FXA_BACKWARD : FXA_FORWARD, "mask = k <= q", &program);
-        fxa_error err;
         bed x;
         p.sq = p.sk = 1 << 20, p.b = p.hq = p.hkv = 1;
         T_REQUIRE(bed_open(&x, &p, -1, &err));

@@ -292,10 +292,8 @@ static void masks_check(rig *r, const masks_case *c, int number, const emit_obje
     free(vals);
 }
 
-TEST(masks_of_words_and_tables) {
+RIG_TEST(masks_of_words_and_tables) {
     if (!emit_has_cpp()) T_SKIP("there is no C++ compiler, " FXA_TEST_CXX ", here");
-    rig *r = calloc(1, sizeof *r);
-    T_REQUIRE(r && rig_start(r));
     fxa__writer w = {.host = r->host};
     emit_object object;
     int n = t_scaled(MASKS_PROGRAMS), decided = 0;
@@ -315,8 +313,6 @@ TEST(masks_of_words_and_tables) {
         fxa__cuda_program_free(&masks_cases[i].cuda);
         fxa_program_destroy(masks_cases[i].p);
     }
-    rig_end(r);
-    free(r);
 }
 
 T_MAIN

@@ -103,7 +103,7 @@ TEST(masks_inside_a_document) {
 /* ---- Indices ----------------------------------------------------------------------------------------------------- */
 
 /* One axis has one bound that a run checks: the larger of two numbers, or one coordinate. Negative: -1 - fxa_input. */
-TEST(bounds_of_indices) {
+RIG_TEST(bounds_of_indices) {
     static const struct {
         const char *load;
         int64_t least[2];
@@ -118,8 +118,6 @@ TEST(bounds_of_indices) {
         {"t[q - 3, 268435456]", {0, 0}},
         {"t[-1, q * 2]", {0, 0}},
     };
-    rig *r = calloc(1, sizeof *r);
-    T_REQUIRE(r && rig_start(r));
     for (size_t i = 0; i < sizeof rows / sizeof *rows; i++) {
         char text[200];
         fxa__cuda_program g;
@@ -131,15 +129,11 @@ TEST(bounds_of_indices) {
                        (long long)rows[i].least[d]);
         fxa__cuda_program_free(&g);
     }
-    rig_end(r);
-    free(r);
 }
 
 /* A number and a coordinate, or two coordinates, along one axis: one of them is checked by the text. */
-TEST(bounds_that_exclude_each_other) {
+RIG_TEST(bounds_that_exclude_each_other) {
     static const char *const loads[] = {"t[b] * t[3]", "t[3] * t[b]", "t[b] * t[h]", "t[h] * t[b]", "t[b] * t[b]"};
-    rig *r = calloc(1, sizeof *r);
-    T_REQUIRE(r && rig_start(r));
     for (size_t i = 0; i < sizeof loads / sizeof *loads; i++) {
         char text[200];
         fxa__cuda_program g;
@@ -150,8 +144,6 @@ TEST(bounds_that_exclude_each_other) {
             T_FAIL("%s: %lld elements:\n%s\n", text, (long long)g.bounds.min_size[0][0], pairs_text(&g));
         fxa__cuda_program_free(&g);
     }
-    rig_end(r);
-    free(r);
 }
 
 /* ---- Gradients --------------------------------------------------------------------------------------------------- */
@@ -203,7 +195,7 @@ static void pairs_fill(const fxa__cuda_program *g, float *f) {
 
 /* The host computes what pairs read of params and arithmetic alone. The backward has the forward's first, so that value
  * and mask have the same bits, then its own. */
-TEST(numbers_that_the_host_fills) {
+RIG_TEST(numbers_that_the_host_fills) {
     static const struct {
         const char *text;
         int forward, backward;
@@ -219,8 +211,6 @@ TEST(numbers_that_the_host_fills) {
          2},
         {"param a : int\nscore = score + float(a * 3) * float(q * k)", 0, 0},
     };
-    rig *r = calloc(1, sizeof *r);
-    T_REQUIRE(r && rig_start(r));
     for (size_t i = 0; i < sizeof rows / sizeof *rows; i++) {
         float f[2][FXA_CUDA_SCALARS + FXA_CUDA_HOST_VALUES];
         fxa__cuda_program g[2];
@@ -234,16 +224,12 @@ TEST(numbers_that_the_host_fills) {
             T_NEAR(f[1][g[1].computed.at + k], f[0][g[0].computed.at + k], 0);
         for (int back = 0; back < 2; back++) fxa__cuda_program_free(&g[back]);
     }
-    rig_end(r);
-    free(r);
 }
 
 /* Factors that no pair changes are one, whichever operand they are: one product for a pair, and a sum with one. */
-TEST(factors_are_joined) {
+RIG_TEST(factors_are_joined) {
     static const char *const functions[] = {"exp", "exp2", "log",  "log2", "sqrt", "rsqrt",
                                             "sin", "cos",  "tanh", "erf",  "atan", "sigmoid"};
-    rig *r = calloc(1, sizeof *r);
-    T_REQUIRE(r && rig_start(r));
     for (size_t i = 0; i < sizeof functions / sizeof *functions; i++) {
         char text[200];
         fxa__cuda_program g;
@@ -258,8 +244,6 @@ TEST(factors_are_joined) {
         if (products != 1 || sums != 1) T_FAIL("%s: %d products, %d sums\n%s\n", text, products, sums, value);
         fxa__cuda_program_free(&g);
     }
-    rig_end(r);
-    free(r);
 }
 
 /* The forward pass reads rounded values from a row of distances, so the backward pass does not fuse them into a sum. */
@@ -272,12 +256,10 @@ TEST(distances_are_rounded_in_both_passes) {
 }
 
 /* Places of the numbers of a soft cap, in the order in which the host fills them. */
-TEST(places_of_a_soft_cap) {
+RIG_TEST(places_of_a_soft_cap) {
     static const char *const texts[] = {"param cap : float\nscore = cap * tanh(score / cap)",
                                         "score = 30.0 * tanh(score / 30.0)",
                                         "score = 2.0 * tanh(score) + float(q - k)"};
-    rig *r = calloc(1, sizeof *r);
-    T_REQUIRE(r && rig_start(r));
     for (int i = 0; i < 6; i++) {
         fxa__cuda_program g;
         char part[200];
@@ -296,8 +278,6 @@ TEST(places_of_a_soft_cap) {
         T_HAS(pairs_text(&g), g.switches.softcap_has_unit ? part : "-0.5f, 1.f};");
         fxa__cuda_program_free(&g);
     }
-    rig_end(r);
-    free(r);
 }
 
 /* ---- Calls ------------------------------------------------------------------------------------------------------- */
@@ -324,15 +304,11 @@ static int pairs_first_called(rig *r, const char *format, const char *leaf, bool
 
 /* More than 100 operations of a forward, 160 of a backward, are called, those of value, mask and gradients by
  * themselves. The chain is what stands here less the product with the scale, conversions and comparisons. */
-TEST(so_much_is_called) {
-    rig *r = calloc(1, sizeof *r);
-    T_REQUIRE(r && rig_start(r));
+RIG_TEST(so_much_is_called) {
     T_INT(pairs_first_called(r, "score = %s", "score", false, 1), 99);
     T_INT(pairs_first_called(r, "mask = %s < 3.5", "float(q * k)", false, 2), 98);
     T_INT(pairs_first_called(r, "mask = %s < 3.5", "float(q * k)", true, 2), 158);
     T_INT(pairs_first_called(r, "param a : float\nscore = score + a * %s", "float(q * k)", true, 4), 157);
-    rig_end(r);
-    free(r);
 }
 
 T_MAIN

@@ -68,7 +68,6 @@ TEST(choices_release_memory) {
         fail_alloc memory = FAIL_ALLOC_INIT;
         fxa_context *counted = fail_alloc_context(&memory);
         fxa__problem *p = NULL;
-        fxa_error err;
         plan_opened o;
         plan_open(c, &o);
         T_OK(fxa__problem_create(fxa__context_host(counted), &o.p, &p, &err));

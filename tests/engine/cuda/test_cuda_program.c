@@ -356,10 +356,8 @@ static int meant_check(rig *r, const meant_case *c, int number, const emit_objec
     return said;
 }
 
-TEST(generated_text_is_the_program) {
+RIG_TEST(generated_text_is_the_program) {
     if (!emit_has_cpp()) T_SKIP("there is no C++ compiler, " FXA_TEST_CXX ", here");
-    rig *r = calloc(1, sizeof *r);
-    T_REQUIRE(r && rig_start(r));
     fxa__writer w = {.host = r->host};
     emit_object object;
     int n = MEANT_WAYS * MEANT_LISTED + t_scaled_down(MEANT_RANDOM), said = 0, made = 0;
@@ -383,8 +381,6 @@ TEST(generated_text_is_the_program) {
         fxa_program_destroy(meant_cases[i].own);
         fxa_program_destroy(meant_cases[i].p);
     }
-    rig_end(r);
-    free(r);
 }
 
 T_MAIN

@@ -200,9 +200,7 @@ TEST(zeros_that_win_have_no_sign) {
     rewrite_texts(texts, sizeof texts / sizeof *texts, 200);
 }
 
-TEST(rewritten_programs_are_the_same) {
-    rig *r = calloc(1, sizeof *r);
-    T_REQUIRE(r && rig_start(r));
+RIG_TEST(rewritten_programs_are_the_same) {
     int made = 0;
     for (int i = 0; i < t_scaled(REWRITE_PROGRAMS) && !t_failures; i++) {
         rewrite_case c;
@@ -214,8 +212,6 @@ TEST(rewritten_programs_are_the_same) {
         rewrite_end(&c);
     }
     printf("  %d programs\n", made);
-    rig_end(r);
-    free(r);
 }
 
 T_MAIN

@@ -9,7 +9,6 @@
 TEST(causal_forward) {
     fxa_program *program;
     fxa_problem p = bed_problem(FXA_FORWARD, "mask = k <= q", &program);
-    fxa_error err;
     bed x;
     T_REQUIRE(bed_open(&x, &p, -1, &err));
     T_OK(bed_run(&x, &err));
@@ -63,7 +62,6 @@ TEST(order_of_query_tiles) {
     static const int64_t by[] = {1, 2, 3, 7, 12, 48, 100, 641, 65537, (1 << 30) - 1, 1 << 30, (1 << 30) + 1, INT32_MAX};
     fxa_program *program;
     fxa_problem p = bed_problem(FXA_FORWARD, "mask = k <= q", &program);
-    fxa_error err;
     bed x;
     for (size_t i = 0; i < sizeof by / sizeof *by; i++)
         for (int64_t n = 0; n <= INT32_MAX; n += n < 1000 ? 1 : n / 3)
@@ -90,7 +88,6 @@ TEST(order_of_query_tiles) {
 TEST(causal_backward) {
     fxa_program *program;
     fxa_problem p = bed_problem(FXA_BACKWARD, "mask = k <= q", &program);
-    fxa_error err;
     bed x;
     T_REQUIRE(bed_open(&x, &p, -1, &err));
     T_OK(bed_run(&x, &err));
@@ -119,7 +116,6 @@ TEST(causal_backward) {
 TEST(through_the_workspace) {
     fxa_program *program;
     fxa_problem p = bed_problem(FXA_BACKWARD, NULL, &program);
-    fxa_error err;
     bed x;
     p.flags |= FXA_SINKS | FXA_GRAD_SINKS | FXA_ACCUMULATE_DSINKS | FXA_ACCUMULATE_DK;
     p.sinks.dtype = p.dsinks.dtype = FXA_BF16;
@@ -144,7 +140,6 @@ TEST(through_the_workspace) {
 TEST(operands_are_staged) {
     fxa_program *program;
     fxa_problem p = bed_problem(FXA_FORWARD, "mask = k <= q", &program);
-    fxa_error err;
     bed x;
     p.flags |= FXA_ACCUMULATE_O, p.lse.dtype = FXA_F64, p.k.dtype = FXA_E4M3;
     p.v = (fxa_operand){.dtype = FXA_BF16, .layout = FXA_LAYOUT_STRIDED, .stride = {500 * 512, 128, 512, 2}};
@@ -177,7 +172,6 @@ TEST(launches_begin_early) {
         fxa_program *program;
         fxa_problem p = bed_problem(i ? FXA_BACKWARD : FXA_FORWARD, documents, &program);
         fxa_capture t = {.size = {2, 500}};
-        fxa_error err;
         bed x;
         p.captures = &t, p.n_captures = 1;
         if (i == 2) p.lse.dtype = FXA_F64;
@@ -205,7 +199,6 @@ TEST(first_share_of_dq) {
     for (int i = 0; i < 4; i++) {
         fxa_program *program;
         fxa_problem p = bed_problem(FXA_BACKWARD, texts[i], &program);
-        fxa_error err;
         bed x;
         p.sk = 512; /* rows of the tensor of pairs are multiples of 16 bytes */
         if (i == 1) p.flags |= FXA_DETERMINISTIC;
@@ -230,7 +223,6 @@ TEST(nothing_to_attend_to) {
     for (int i = 0; i < 8; i++) {
         fxa_program *program;
         fxa_problem p = bed_problem((fxa_pass)(i % 2), "param x : float\nscore = score + x\nmask = k <= q", &program);
-        fxa_error err;
         bed x;
         p.b = sizes[i / 2][0], p.sq = sizes[i / 2][1], p.sk = sizes[i / 2][2];
         if (i % 2) p.param_grads = 1;
@@ -253,7 +245,6 @@ TEST(scales_of_zero_and_below) {
         fxa_program *program;
         fxa_problem p =
             bed_problem((fxa_pass)(i / 3 % 2), i < 6 ? NULL : "param x : float\nscore = x * score", &program);
-        fxa_error err;
         bed x;
         T_REQUIRE(bed_open(&x, &p, -1, &err));
         x.bound.scale = scales[i % 3];
@@ -285,7 +276,6 @@ TEST(empty_tensors_are_nowhere) {
     fxa_program *program;
     fxa_problem p = bed_problem(FXA_FORWARD, "tensor t : f32[2]\nscore = score + t[h, q]", &program);
     fxa_capture t = {.size = {8, 0}};
-    fxa_error err;
     bed x;
     p.captures = &t, p.n_captures = 1;
     T_REQUIRE(bed_open(&x, &p, -1, &err));
@@ -304,7 +294,6 @@ TEST(failing_calls) {
     fxa_problem p =
         bed_problem(FXA_BACKWARD, "tensor t : f32[2]\nscore = score + t[h, q - k + 20]\nmask = k <= q", &program);
     fxa_capture t = {.size = {8, 900}, .grad = 1};
-    fxa_error err;
     bed x;
     p.captures = &t, p.n_captures = 1;
     T_REQUIRE(bed_open(&x, &p, -1, &err));
@@ -382,7 +371,6 @@ TEST(workspaces_of_random_problems) {
     int run = 0, refused = 0;
     for (int i = 0; i < t_scaled(1500); i++) {
         fxa_program *program;
-        fxa_error err;
         fxa_capture t = {.size = {0}};
         bed x;
         const char *text = any_texts[t_int(&r, 0, 9)];

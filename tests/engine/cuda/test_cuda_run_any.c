@@ -14,7 +14,6 @@ TEST(whatever_is_taken_runs) {
     for (int i = 0; i < t_scaled(ANY_RUNS) && !t_failures; i++) {
         static any_case c;
         static bed x;
-        fxa_error err = {.status = FXA_OK};
         any_make(&r, &c);
         if (!any_is_problem(&c.p)) {
             none++;

@@ -9,7 +9,6 @@
 TEST(pages_of_gradients) {
     fxa_program *program;
     fxa_problem p = bed_problem(FXA_BACKWARD, "mask = k <= q", &program);
-    fxa_error err;
     bed x;
     p.flags |= FXA_PAGED | FXA_ACCUMULATE_DV, p.page_size = 48, p.n_pages = 9;
     T_REQUIRE(bed_open(&x, &p, -1, &err));
@@ -45,7 +44,6 @@ TEST(tensors_of_any_name) {
         char text[512];
         fxa_program *program, *own = NULL;
         fxa_capture captures[2] = {{.size = {512}}, {.size = {512}}}, t = {.size = {512}};
-        fxa_error err = {.status = FXA_OK};
         bed x;
         (void)snprintf(text, sizeof text,
                        "tensor %s : f32[1]\ntensor m : f32[1]\nparam zzzy_own_00 : float\n"
@@ -78,7 +76,6 @@ TEST(dense_tensors_of_any_name) {
         char text[256];
         fxa_program *program;
         fxa_capture captures[2] = {{.size = {8}}, {.size = {300, 504}, .grad = n & 1}}; /* of Z, and of the other */
-        fxa_error err;
         bed x;
         (void)snprintf(text, sizeof text, "tensor %s : bf16[2]\ntensor Z : i32[1]\nscore = score + %s[q, k]%s",
                        names[n / 4], names[n / 4], n & 2 ? "\nmask = k >= Z[h] + h" : " + 0.5 * float(Z[h] + h)");
@@ -103,7 +100,6 @@ TEST(sums_of_many_heads) {
     fxa_problem p =
         bed_problem(FXA_BACKWARD, "param a : float\ntensor t : f32[1]\nscore = score + a * float(k) + t[h]", &program);
     fxa_capture t = {.size = {65535}, .grad = 1};
-    fxa_error err;
     bed x;
     p.captures = &t, p.n_captures = 1, p.param_grads = 1;
     p.b = 4096, p.hq = p.hkv = 65535, p.sq = p.sk = 8, p.d_qk = 32, p.d_v = 32;
@@ -140,7 +136,6 @@ TEST(workspace_of_fixed_gradients) {
             fxa_program *program;
             fxa_problem p = bed_problem(FXA_BACKWARD, rows[i].text, &program);
             fxa_capture t = {.grad = 1};
-            fxa_error err;
             bed x;
             memcpy(t.size, rows[i].size, sizeof rows[i].size);
             p.captures = &t, p.n_captures = 1, p.flags = FXA_GRAD_K | FXA_GRAD_V | (fixed ? FXA_DETERMINISTIC : 0);
@@ -165,7 +160,6 @@ TEST(tensors_of_every_rank) {
     for (int rank = 0; rank <= FXA_MAX_RANK; rank++) {
         fxa_program *program;
         char text[100];
-        fxa_error err;
         bed x;
         (void)snprintf(text, sizeof text, "tensor t : f32[%d]\nscore = score + %s * score", rank, loads[rank]);
         fxa_problem p = bed_problem(FXA_BACKWARD, text, &program);
@@ -207,7 +201,6 @@ TEST(workspace_of_long_diagonals) {
         fxa_program *program;
         fxa_problem p = bed_problem(FXA_BACKWARD, "tensor t : f32[1]\nscore = score + t[q - k]", &program);
         fxa_capture t = {.size = {64}, .grad = 1};
-        fxa_error err;
         bed x;
         p.captures = &t, p.n_captures = 1, p.sq = p.sk = sk;
         T_REQUIRE(bed_open(&x, &p, -1, &err));
@@ -227,7 +220,6 @@ TEST(tables_beyond_all_memory) {
     fxa_program *program;
     fxa_problem p = bed_problem(FXA_BACKWARD, "tensor t : f32[2]\nscore = score + t[q * k, k]", &program);
     fxa_capture t = {.size = {INT32_MAX, 1 << 28}, .grad = 1};
-    fxa_error err;
     bed x;
     p.captures = &t, p.n_captures = 1, p.flags |= FXA_DETERMINISTIC;
     T_REQUIRE(bed_open(&x, &p, -1, &err));
@@ -242,7 +234,6 @@ TEST(pairs_of_no_entry) {
         fxa_program *program;
         fxa_problem p = bed_problem(FXA_BACKWARD, "tensor w : bf16[2]\nscore = score + w[q, k]", &program);
         fxa_capture t = {.size = {300, 512}, .grad = 1, .grad_dtype = FXA_F32};
-        fxa_error err;
         bed x;
         p.b = 0, p.captures = &t, p.n_captures = 1, p.flags |= flags;
         T_REQUIRE(bed_open(&x, &p, -1, &err));
@@ -265,7 +256,6 @@ TEST(pairs_that_nobody_writes) {
         snprintf(plain, sizeof plain, "%s", text);
         if (i != 1) *strstr(plain, "\nmask") = '\0';
         fxa_problem p = bed_problem(FXA_BACKWARD, plain, &program);
-        fxa_error err;
         bed x;
         p.sk = 512;
         int64_t rows = p.sq + (i == 2);
@@ -285,7 +275,6 @@ TEST(no_rows) {
     for (int32_t forced = FAMILY_SM80; forced <= FAMILY_SIMT; forced++) {
         fxa_program *program;
         fxa_problem p = bed_problem(FXA_BACKWARD, NULL, &program);
-        fxa_error err;
         bed x;
         p.sq = 0;
         T_REQUIRE(bed_open(&x, &p, forced, &err));

@@ -37,7 +37,6 @@ TEST(words_have_the_strides_of_their_tensor) {
         char whole[100], axis[4];
         fxa_program *program;
         fxa_capture t = {.strided = 1};
-        fxa_error err;
         bed x;
         int rank = words_axes(text, axis), seen = 0;
         (void)snprintf(whole, sizeof whole, "tensor t : i32[%d]\n%s", rank, text);
@@ -78,7 +77,6 @@ TEST(words_of_every_dtype) {
         char text[100];
         fxa_program *program;
         fxa_capture t = {.strided = 0};
-        fxa_error err;
         bed x;
         int seen = 0;
         (void)snprintf(text, sizeof text, "tensor t : %s[1]\nmask = t[q] %s t[k]", rows[i].dtype,
@@ -114,7 +112,6 @@ TEST(sinks_and_their_gradients) {
     for (size_t i = 0; i < sizeof rows / sizeof *rows; i++) {
         fxa_program *program;
         fxa_problem p = bed_problem(FXA_BACKWARD, NULL, &program);
-        fxa_error err;
         bed x;
         p.flags |= rows[i].flags, p.sinks.dtype = p.dsinks.dtype = rows[i].dtype;
         T_REQUIRE(bed_open(&x, &p, -1, &err));
@@ -140,7 +137,6 @@ TEST(dropout) {
     for (int i = 0; i < 4; i++) {
         fxa_program *program;
         fxa_problem p = bed_problem((fxa_pass)(i / 2), NULL, &program);
-        fxa_error err;
         bed x;
         if (i % 2) p.flags |= FXA_DROPOUT, p.dropout_p = 0.25;
         T_REQUIRE(bed_open(&x, &p, -1, &err));

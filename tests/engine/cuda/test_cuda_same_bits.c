@@ -121,10 +121,8 @@ static int bits_check(rig *r, const bits_case *c, int number, const emit_object 
     return compared;
 }
 
-TEST(both_passes_have_the_same_scores) {
+RIG_TEST(both_passes_have_the_same_scores) {
     if (!emit_has_cpp()) T_SKIP("there is no C++ compiler, " FXA_TEST_CXX ", here");
-    rig *r = calloc(1, sizeof *r);
-    T_REQUIRE(r && rig_start(r));
     fxa__writer w = {.host = r->host};
     emit_object object;
     int n = BITS_LISTED + t_scaled(BITS_RANDOM), compared = 0;
@@ -141,8 +139,6 @@ TEST(both_passes_have_the_same_scores) {
     emit_unload(&object);
     fxa__writer_free(&w);
     for (int i = 0; i < n; i++) bits_end(&bits_cases[i]);
-    rig_end(r);
-    free(r);
 }
 
 T_MAIN

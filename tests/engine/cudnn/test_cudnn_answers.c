@@ -232,16 +232,12 @@ static void answer_write(fxa_context *ctx, const graph_case *c, fxa__writer *w) 
     graph_close(&x);
 }
 
-TEST(answers_are_those_of_the_text) {
-    fxa_context *ctx = NULL;
-    fxa_error err;
-    T_OK(fxa_context_create(NULL, &ctx, &err));
+CONTEXT_TEST(answers_are_those_of_the_text) {
     fxa__writer w = {.host = fxa__context_host(ctx)};
     for (size_t i = 0; i < sizeof answer_cases / sizeof *answer_cases; i++) answer_write(ctx, &answer_cases[i], &w);
     fxa__write_u8(&w, 0);
     golden_check(".", "cudnn_answers", (const char *)w.data);
     fxa__writer_free(&w);
-    fxa_context_destroy(ctx);
 }
 
 /* Writes the key of the code of a problem with this program. */
@@ -259,10 +255,7 @@ static void answer_key(fxa_context *ctx, const char *text, fxa__writer *w) {
 }
 
 /* Code with a constant as a hidden param reads it from the plan, code with the same param reads it from the caller. */
-TEST(keys_tell_hidden_params) {
-    fxa_context *ctx = NULL;
-    fxa_error err;
-    T_OK(fxa_context_create(NULL, &ctx, &err));
+CONTEXT_TEST(keys_tell_hidden_params) {
     static const char *const texts[] = {"score = 3.5 * tanh(score)", "score = 4.5 * tanh(score)",
                                         "param c00 : float\nscore = c00 * tanh(score)",
                                         "param c01 : float\nscore = c01 * tanh(score)"};
@@ -276,7 +269,6 @@ TEST(keys_tell_hidden_params) {
         }
     }
     for (int i = 0; i < 4; i++) fxa__writer_free(&key[i]);
-    fxa_context_destroy(ctx);
 }
 
 T_MAIN

@@ -158,7 +158,6 @@ TEST(a_padded_score_has_no_other_use) {
     static fxa__dnn_attention a;
     fxa_context *ctx = context_new();
     fxa__problem *checked = NULL;
-    fxa_error err;
     attn_data x;
     attn_call call;
     int masks = 0;
@@ -193,7 +192,6 @@ TEST(whose_tensors_they_are) {
         BPROP_CAP, "tensor u : f32[1]\nparam own : float\ndscore = dscore * (own + u[h])", {{0}}, {{4}}, 0};
     const attn_spec s = bprop_spec(&c);
     fxa_context *ctx = context_new();
-    fxa_error err;
     fxa_plan *plan = NULL;
     fxa__gpu gpu;
     attn_data x;

@@ -27,11 +27,8 @@ static bool calls_is_described(const char *name) {
     return false;
 }
 
-TEST(calls_keep_their_texts) {
-    fxa_context *ctx = NULL;
-    fxa_error err;
+CONTEXT_TEST(calls_keep_their_texts) {
     if (!FXA_ASSERT) T_SKIP("the texts contain the red zones of workspaces, which this build does not have");
-    T_OK(fxa_context_create(NULL, &ctx, &err));
     for (size_t i = 0; i < sizeof graph_cases / sizeof *graph_cases; i++) {
         static fxa__dnn_self self;
         const graph_case *c = &graph_cases[i];
@@ -44,7 +41,6 @@ TEST(calls_keep_their_texts) {
         fxa__writer_free(&w);
         graph_close(&x);
     }
-    fxa_context_destroy(ctx);
 }
 
 /* ---- Failures ---------------------------------------------------------------------------------------------------- */
@@ -139,10 +135,7 @@ static void calls_fail_each(fxa__dnn_self *self, const fxa__problem *p, const st
     fxa__writer_free(&nothing);
 }
 
-TEST(failed_calls_are_reported) {
-    fxa_context *ctx = NULL;
-    fxa_error err;
-    T_OK(fxa_context_create(NULL, &ctx, &err));
+CONTEXT_TEST(failed_calls_are_reported) {
     static fxa__dnn_self self;
     graph_opened x = graph_open(ctx, &graph_cases[0]);
     fxa__writer w = {.host = fxa__context_host(ctx)};
@@ -157,7 +150,6 @@ TEST(failed_calls_are_reported) {
     golden_check(".", "cudnn_failures", (const char *)w.data);
     fxa__writer_free(&w);
     graph_close(&x);
-    fxa_context_destroy(ctx);
 }
 
 /* Makes a plan with allocation k failing, 0: none, and releases it. Returns the number of allocations. */
@@ -252,7 +244,6 @@ TEST(saved_plans_that_are_none) {
         fxa__reader r = {.data = rows[i].bytes, .size = rows[i].size};
         void *plan = &self;
         int64_t workspace = 0;
-        fxa_error err;
         memset(&calls, 0, sizeof calls);
         calls.fail_at = rows[i].fail_at;
         T_STATUS(fxa__dnn_saved_read(&self.library.api, &self, &r, &plan, &workspace, &err), rows[i].status);
@@ -266,7 +257,6 @@ TEST(code_runs_with_other_strides) {
     static fxa__dnn_self self;
     fail_alloc memory = FAIL_ALLOC_INIT;
     fxa_context *ctx = fail_alloc_context(&memory);
-    fxa_error err;
     void *code = NULL;
     size_t bytes = 0;
     graph_case c = {"packed", .flags = FXA_VARLEN | FXA_RETURN_LSE, .more = calls_lse_of_50};
@@ -328,14 +318,11 @@ static bool calls_zones_end(const fxa__dnn_code *code, const fxa__problem *p, co
     return WIFSIGNALED(status) && WTERMSIG(status) == SIGABRT;
 }
 
-TEST(zones_begin_at_the_end_of_a_tensor) {
+CONTEXT_TEST(zones_begin_at_the_end_of_a_tensor) {
     static fxa__dnn_self self;
     static _Alignas(256) unsigned char memory[1 << 16];
-    fxa_context *ctx = NULL;
-    fxa_error err;
     void *code = NULL;
     size_t bytes = 0;
-    T_OK(fxa_context_create(NULL, &ctx, &err));
     const graph_case c = {"padding", .flags = FXA_PADDING | FXA_RETURN_LSE, .hkv = 2};
     graph_opened x = graph_open(ctx, &c);
     fxa__writer nothing = {.host = fxa__context_host(ctx)};
@@ -365,7 +352,6 @@ TEST(zones_begin_at_the_end_of_a_tensor) {
     T_CHECK(zones > 0);
     fxa__engine_cudnn.release(&self, code);
     graph_close(&x);
-    fxa_context_destroy(ctx);
 }
 #endif
 

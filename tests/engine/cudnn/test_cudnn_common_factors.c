@@ -58,7 +58,6 @@ TEST(operations_that_are_left_out) {
     for (size_t i = 0; i < sizeof reuse_cases / sizeof *reuse_cases; i++) {
         const reuse_case *c = &reuse_cases[i];
         fxa_context *ctx = context_new();
-        fxa_error err;
         attn_data x;
         attn_call call;
         fxa__problem *checked = reuse_problem(ctx, c, &x, &call);
@@ -89,7 +88,6 @@ TEST(scores_that_lengths_mask_have_no_other_use) {
                                        {"mask = k != q", "dscore = dscore * score", 0, 0, 0}};
     for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
         fxa_context *ctx = context_new();
-        fxa_error err;
         attn_data x;
         attn_call call;
         fxa__problem *checked = reuse_problem(ctx, &cases[i], &x, &call);
@@ -115,7 +113,6 @@ TEST(pairs_that_are_masked_and_no_number) {
     attn_spec s = spec;
     fxa_context *ctx = context_new();
     attn_kept want = {{NULL}};
-    fxa_error err;
     attn_data x;
     attn_call call;
     s.text = REUSE_CAP "\nmask = k < 8";
@@ -198,7 +195,7 @@ TEST(caps_at_the_ends_of_floats) {
     fxa_context *ctx = context_new();
     for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
         double worst = 0;
-        fxa_error err = reuse_forward(ctx, cases[i].text, cases[i].cap, true, &worst);
+        err = reuse_forward(ctx, cases[i].text, cases[i].cap, true, &worst);
         if (err.status != (cases[i].refused ? FXA_E_BINDING : FXA_OK)) T_FAIL("cap %g: %s\n", cases[i].cap, err.text);
         if (err.status == FXA_OK && !(worst <= reuse_allowed(cases[i].most * 0x1p-16)))
             T_FAIL("cap %g: off by %g\n", cases[i].cap, worst);
@@ -216,7 +213,7 @@ TEST(scores_that_stay_as_they_are) {
     fxa_context *ctx = context_new();
     for (size_t i = 0; i < sizeof texts / sizeof *texts; i++) {
         double worst = 0;
-        fxa_error err = reuse_forward(ctx, texts[i], -2, false, &worst);
+        err = reuse_forward(ctx, texts[i], -2, false, &worst);
         T_INT(err.status, FXA_OK);
         if (!(worst <= reuse_allowed(0))) T_FAIL("%s: off by %g\n", texts[i], worst);
     }

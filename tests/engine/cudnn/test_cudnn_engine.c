@@ -19,7 +19,6 @@ TEST(on_whatever_this_machine_has) { /* R-63 */
     fxa_problem p = problem_of(&spec, FXA_FORWARD);
     fxa_support said = answer_of(ctx, &p);
     fxa_plan *plan = NULL;
-    fxa_error err;
     T_CHECK(said.supported ? !said.reason[0] : said.reason[0] != 0);
     T_STATUS(fxa_plan_create(ctx, &p, &plan, &err), said.supported ? FXA_OK : FXA_E_UNSUPPORTED);
     if (!said.supported) T_HAS(err.text, said.reason);
@@ -102,7 +101,6 @@ TEST(libraries_go_with_a_failed_target) {
 TEST(plans_for_a_device_that_is_not_here) {
     NEEDS_STANDIN;
     fxa_context *ctx = context_new();
-    fxa_error err;
     fxa_plan *plan = NULL;
     fxa_problem p = problem_of(&spec, FXA_BACKWARD);
     p.target = profile;
@@ -209,7 +207,6 @@ TEST(every_allocation_fails) {
     for (size_t k = 1; k < 5000; k++) {
         fail_alloc memory = FAIL_ALLOC_INIT;
         fxa_context *ctx = fail_alloc_context(&memory);
-        fxa_error err;
         fxa_plan *plan = NULL;
         fxa_problem p = problem_of(&spec, FXA_BACKWARD);
         fxa_program *program = NULL;
@@ -244,7 +241,6 @@ TEST(bounds_of_any_size) {
             attn_spec s = spec;
             attn_data x;
             attn_kept want = {{NULL}};
-            fxa_error err;
             s.text = texts[i], s.sq = 12;
             T_OK(attn_data_make(&x, ctx, &s, 5, &err));
             x.problem.alignment = 16, x.params[0] = bounds[j];
@@ -289,7 +285,6 @@ TEST(a_scale_that_is_not_above_0) {
         attn_spec s = spec;
         attn_data x;
         attn_call call;
-        fxa_error err;
         s.text = i < 3 ? "mask = k <= q" : "score = tanh(score)\nmask = k <= q";
         T_OK(attn_data_make(&x, ctx, &s, 5, &err));
         x.problem.alignment = 16;
@@ -321,7 +316,6 @@ TEST(a_scale_below_all_floats) {
     for (size_t i = 0; i < sizeof rows / sizeof *rows; i++) {
         attn_data x;
         attn_call call;
-        fxa_error err = {.status = FXA_OK};
         if (!data_make(&x, ctx)) return;
         x.params[0] = rows[i].cap;
         attn_call_make(&x, FXA_FORWARD, &call);
@@ -340,7 +334,6 @@ TEST(eight_threads_have_eight_handles) { /* R-73 */
     NEEDS_STANDIN;
     enum { THREADS = 8 };
     fxa_context *ctx = context_new();
-    fxa_error err;
     pthread_t threads[THREADS];
     static runner runners[THREADS];
     attn_kept want[THREADS];

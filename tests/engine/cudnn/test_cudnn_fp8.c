@@ -288,7 +288,6 @@ TEST(what_cudnn_does_not_compile_or_gets_wrong_is_refused) { /* R-49 */
         const char *says = i & 1 ? cases[i / 2].backward : cases[i / 2].forward;
         fxa_capture capture = {.size = {16}};
         fxa_program *program = NULL;
-        fxa_error err;
         T_OK(fxa_program_parse(ctx, cases[i / 2].text, SIZE_MAX, &program, &err));
         p.q.dtype = FXA_E4M3, p.d_qk = 128, p.sq = 16, p.program = program;
         p.captures = &capture, p.n_captures = fxa_program_tensor_count(program);

@@ -30,10 +30,7 @@ static void graph_case_write(fxa_context *ctx, const graph_case *c, fxa__writer 
     graph_close(&x);
 }
 
-TEST(graphs_keep_their_spelling) {
-    fxa_context *ctx = NULL;
-    fxa_error err;
-    T_OK(fxa_context_create(NULL, &ctx, &err));
+CONTEXT_TEST(graphs_keep_their_spelling) {
     for (size_t i = 0; i < sizeof graph_cases / sizeof *graph_cases; i++) {
         const graph_case *c = &graph_cases[i];
         fxa__writer w = {.host = fxa__context_host(ctx)};
@@ -41,7 +38,6 @@ TEST(graphs_keep_their_spelling) {
         golden_check("graphs", c->name, (const char *)w.data);
         fxa__writer_free(&w);
     }
-    fxa_context_destroy(ctx);
 }
 
 T_MAIN

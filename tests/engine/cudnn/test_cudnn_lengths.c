@@ -93,7 +93,6 @@ TEST(a_hundred_lengths_are_four_builds) {
         fxa_context *const ctx[3] = {context_new(), context_new(), context_new()};
         fxa_program *program = NULL;
         fxa_cache_stats stats;
-        fxa_error err;
         bool seen[LENGTHS_MOST / LENGTHS_STEP] = {false};
         uint64_t sizes = 0;
         T_OK(fxa_program_parse(ctx[0], text, SIZE_MAX, &program, &err));

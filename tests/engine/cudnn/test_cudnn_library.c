@@ -50,7 +50,6 @@ TEST(folders_with_some_libraries) {
     if (!getenv("FXA_TEST_STANDIN")) T_SKIP("FXA_TEST_STANDIN does not say where the stand-ins are");
     for (size_t i = 0; i < sizeof rows / sizeof *rows; i++) {
         fxa__cudnn_library library;
-        fxa_error err = {.status = FXA_OK};
         T_REQUIRE(library_start(rows[i].files));
         fxa_status status = fxa__cudnn_library_open(fxa__context_host(ctx), library_folder, &library, &err);
         if ((status == FXA_OK) != rows[i].opens) T_FAIL("row %zu: %s\n", i, status ? err.text : "is opened");
@@ -75,7 +74,6 @@ TEST(no_folder) {
     if (!getenv("FXA_TEST_STANDIN")) T_SKIP("FXA_TEST_STANDIN does not say where the stand-ins are");
     for (int i = 0; i < 2; i++) {
         fxa__cudnn_library library;
-        fxa_error err;
         T_OK(fxa__cudnn_library_open(fxa__context_host(ctx), i ? "" : NULL, &library, &err));
         T_INT(library.version, 91901);
         fxa__cudnn_library_close(&library);

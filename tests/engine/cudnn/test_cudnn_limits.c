@@ -7,7 +7,7 @@
 
 /* With one row, cuDNN misnumbers keys beyond the 128th, so programs that read k are refused, and in backward also
  * masks. */
-TEST(one_row_counts_128_keys) {
+CONTEXT_TEST(one_row_counts_128_keys) {
     static const struct {
         const char *text;
         int64_t sq, sk;
@@ -15,9 +15,6 @@ TEST(one_row_counts_128_keys) {
     } cases[] = {{"score = score + 0.5 * k", 1, 129, false}, {"score = score + 0.5 * k", 1, 128, true},
                  {"score = score + 0.5 * k", 2, 129, true},  {"mask = k < 100", 1, 500, false},
                  {"mask = k - q < 300", 1, 500, false},      {"score = tanh(score)", 1, 500, true}};
-    fxa_context *ctx = NULL;
-    fxa_error err;
-    T_OK(fxa_context_create(NULL, &ctx, &err));
     for (size_t at = 0; at < 2 * sizeof cases / sizeof *cases; at++) {
         static fxa__dnn_attention a;
         size_t i = at / 2;
@@ -37,7 +34,6 @@ TEST(one_row_counts_128_keys) {
         fxa__problem_release(checked);
         fxa_program_destroy(program);
     }
-    fxa_context_destroy(ctx);
 }
 
 /* Returns FXA_OK if there is a graph of the problem with that program. */
@@ -64,7 +60,7 @@ static fxa_status support_make(fxa_context *ctx, const char *text, const fxa_pro
 
 /* On sm_90, backward supports two uses of values per row in addition to LSE and the row sums of dO O; dLSE is one of
  * the two. With one row, values per batch entry count as such if there are several batch entries. */
-TEST(values_of_rows_that_have_room) {
+CONTEXT_TEST(values_of_rows_that_have_room) {
     static const char one[] = "tensor t : f32[1]\nscore = score + t[b]";
     static const char two[] = "tensor t : f32[1]\nscore = score + t[b] + 2.0 * t[b]";
     static const char three[] = "tensor t : f32[1]\nscore = score + t[b] + 2.0 * t[b] + 4.0 * t[b]";
@@ -80,9 +76,6 @@ TEST(values_of_rows_that_have_room) {
                  {two, 1, 2, 0, NULL},
                  {three, 1, 2, 0, "are used 3 times"},
                  {three, 1, 1, 0, NULL}};
-    fxa_context *ctx = NULL;
-    fxa_error err;
-    T_OK(fxa_context_create(NULL, &ctx, &err));
     for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
         const support_case plain = {.pass = FXA_BACKWARD, .flags = cases[i].flags, .sq = cases[i].sq, .b = cases[i].b};
         fxa_problem p = support_problem(&plain);
@@ -92,11 +85,10 @@ TEST(values_of_rows_that_have_room) {
         if ((status == FXA_OK) != !cases[i].says) T_FAIL("%zu: %s\n", i, status ? err.text : "taken");
         if (cases[i].says) T_HAS(err.text, cases[i].says);
     }
-    fxa_context_destroy(ctx);
 }
 
 /* Before version 9.19, cuDNN writes batch entries of a gradient at the offsets of its operand. */
-TEST(gradients_lie_as_operands_do_before_9_19) {
+CONTEXT_TEST(gradients_lie_as_operands_do_before_9_19) {
     enum { ALL = FXA_GRAD_Q | FXA_GRAD_K | FXA_GRAD_V };
     static const struct {
         uint32_t flags;
@@ -109,9 +101,6 @@ TEST(gradients_lie_as_operands_do_before_9_19) {
                  {FXA_PADDING | ALL, 0, true},
                  {FXA_PADDING | ALL | FXA_ACCUMULATE_DK, 0, true}, /* copied through memory with the layout of K */
                  {ALL | FXA_ACCUMULATE_DK, 256, true}};
-    fxa_context *ctx = NULL;
-    fxa_error err;
-    T_OK(fxa_context_create(NULL, &ctx, &err));
     for (size_t i = 0; i < 2 * sizeof cases / sizeof *cases; i++) {
         const support_case plain = {.pass = FXA_BACKWARD, .flags = cases[i / 2].flags};
         fxa_problem p = support_problem(&plain);
@@ -130,15 +119,11 @@ TEST(gradients_lie_as_operands_do_before_9_19) {
         if ((status == FXA_OK) != taken) T_FAIL("case %zu: %s\n", i, status == FXA_OK ? "taken" : err.text);
         if (status != FXA_OK) T_HAS(err.text, "is to lie as K does");
     }
-    fxa_context_destroy(ctx);
 }
 
 /* A run passes a limited number of pointers to tensors and values: a problem with more is refused by the support query,
  * not by the compilation. */
-TEST(more_values_than_a_run_has_room_for) {
-    fxa_context *ctx = NULL;
-    fxa_error err;
-    T_OK(fxa_context_create(NULL, &ctx, &err));
+CONTEXT_TEST(more_values_than_a_run_has_room_for) {
     for (int n = 100; n <= 150; n += 50) {
         char text[8192];
         for (int i = 0, at = 0; i < n; i++)
@@ -151,15 +136,11 @@ TEST(more_values_than_a_run_has_room_for) {
         T_INT(support_make_by(ctx, text, &p, 91400, &err), FXA_E_UNSUPPORTED);
         T_HAS(err.text, "this engine takes 64");
     }
-    fxa_context_destroy(ctx);
 }
 
 /* A window, and the indices of a causal mask, are compared in floats, which are exact up to 2^24. */
-TEST(bands_of_so_many_places) {
+CONTEXT_TEST(bands_of_so_many_places) {
     static const char *const texts[] = {"mask = k <= q", "mask = q - k < 100", "score = tanh(score)"};
-    fxa_context *ctx = NULL;
-    fxa_error err;
-    T_OK(fxa_context_create(NULL, &ctx, &err));
     for (int i = 0; i < 6; i++) {
         const support_case plain = {.pass = FXA_FORWARD, .sq = i % 2 ? 1 << 25 : 1 << 24, .sk = 1 << 24, .d = 8};
         const fxa_problem p = support_problem(&plain);
@@ -167,18 +148,14 @@ TEST(bands_of_so_many_places) {
         T_INT(status, i % 2 && i / 2 < 2 ? FXA_E_UNSUPPORTED : FXA_OK);
         if (status != FXA_OK) T_HAS(err.text, "2^24");
     }
-    fxa_context_destroy(ctx);
 }
 
 /* With one row cuDNN misreads a value per batch entry and head, and beyond some number of keys has no code for a value
  * per head: such values are expanded along keys. */
-TEST(one_row_has_values_by_key) {
+CONTEXT_TEST(one_row_has_values_by_key) {
     static fxa__dnn_attention a;
     static const char *const texts[] = {"tensor t : f32[2]\nscore = score + t[b, h]",
                                         "tensor t : f32[2]\nscore = score * t[0, h]"};
-    fxa_context *ctx = NULL;
-    fxa_error err;
-    T_OK(fxa_context_create(NULL, &ctx, &err));
     for (int i = 0; i < 4; i++) {
         const support_case one = {.pass = FXA_FORWARD, .sq = 1 + i / 2, .sk = 1000};
         fxa_capture capture = {.size = {2, 2}};
@@ -199,13 +176,11 @@ TEST(one_row_has_values_by_key) {
         fxa__problem_release(checked);
         fxa_program_destroy(program);
     }
-    fxa_context_destroy(ctx);
 }
 
 /* The total number of packed rows is not part of the code, unless it exceeds the range of cuDNN's backward. */
 TEST(packed_rows_that_reach_far) {
     fxa__host *host = NULL;
-    fxa_error err;
     fxa__writer keys[3];
     T_OK(fxa__host_create(NULL, NULL, &host, &err));
     for (int i = 0; i < 3; i++) {
@@ -240,7 +215,6 @@ TEST(packed_rows_of_nothing) {
     } cases[] = {{100, 100, 0, true}, {0, 100, 0, false}, {100, 0, 0, false},
                  {0, 0, 0, false},    {100, 0, 16, true}, {0, 0, 16, false}};
     fxa__host *host = NULL;
-    fxa_error err;
     T_OK(fxa__host_create(NULL, NULL, &host, &err));
     for (size_t i = 0; i < 2 * sizeof cases / sizeof *cases; i++) {
         const uint32_t pages = cases[i / 2].pages, flags = FXA_VARLEN | (pages ? FXA_PAGED : 0);
@@ -268,7 +242,6 @@ TEST(pages_of_any_size) {
     static fxa__dnn_attention a;
     static const uint32_t sizes[] = {1, 16, 24, 100};
     fxa__host *host = NULL;
-    fxa_error err;
     T_OK(fxa__host_create(NULL, NULL, &host, &err));
     for (size_t i = 0; i < sizeof sizes / sizeof *sizes; i++) {
         const support_case one = {.pass = FXA_FORWARD, .flags = FXA_PAGED, .sq = 1, .page_size = sizes[i]};
@@ -288,14 +261,11 @@ TEST(pages_of_any_size) {
 
 /* Captured tensors with non-contiguous keys are copied, because on sm_100 cuDNN ends the process over them, and on
  * sm_90 it misreads 16-bit ones. */
-TEST(keys_of_tensors_lie_together) {
+CONTEXT_TEST(keys_of_tensors_lie_together) {
     static const char *const texts[] = {"tensor t : f32[2]\nscore = score + t[k, q]",
                                         "tensor t : bf16[2]\nscore = score * t[k, 1]",
                                         "tensor t : f32[2]\nscore = score + t[q, k]"};
     static const int32_t archs[] = {90, 100, 103};
-    fxa_context *ctx = NULL;
-    fxa_error err;
-    T_OK(fxa_context_create(NULL, &ctx, &err));
     for (size_t i = 0; i < 9; i++) {
         static fxa__dnn_attention a;
         const support_case plain = {.pass = FXA_FORWARD};
@@ -317,7 +287,6 @@ TEST(keys_of_tensors_lie_together) {
         fxa__problem_release(checked);
         fxa_program_destroy(program);
     }
-    fxa_context_destroy(ctx);
 }
 
 /* Statistics in a layout that cuDNN does not support are copied; the stride of an axis of size 1 does not matter. */

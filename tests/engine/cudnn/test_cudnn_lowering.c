@@ -142,7 +142,7 @@ static void lowering_cases(conf_source source, int n, int least) { lowering_case
 
 /* Tensors indexed by q_row and k_row, with start positions, alignments and maps of every kind, by which q and k are not
  * the local indices: cuDNN reads these tensors in place. */
-TEST(arrays_that_lie_as_rows_lie) {
+CONTEXT_TEST(arrays_that_lie_as_rows_lie) {
     static const char *const texts[] = {
         "tensor bias : bf16[4]\nscore = score + bias[b, h, q_row, k_row]",
         "tensor bias : f32[2]\nscore = score + bias[q_row, k_row]\nmask = k <= q + 9",
@@ -150,11 +150,8 @@ TEST(arrays_that_lie_as_rows_lie) {
         "tensor t : f32[1]\nscore = score * t[q_row] + 0.01 * float(abs(q - k))\nmask = k_row <= q_row + 4"};
     const attn_shape shape = {2, 4, 2, 21, 30, 32, 32, 16, 1, 30, 0};
     static conf_case c;
-    fxa_context *ctx = NULL;
-    fxa_error err;
     conf_frame f = lowering_frame();
     if (lowering_missing()) T_SKIP(lowering_missing());
-    T_OK(fxa_context_create(NULL, &ctx, &err));
     setenv("FXA_TEST_DTYPE", "bf16", 0);
     for (uint64_t i = 0; i < 4 * 24 && !t_failures; i++) {
         uint64_t rng = t_seed() + i;
@@ -168,59 +165,46 @@ TEST(arrays_that_lie_as_rows_lie) {
     }
     frame_print(&f);
     T_CHECK(f.done[0] >= 48 && f.done[1] >= 12);
-    fxa_context_destroy(ctx);
 }
 
 /* Of several causal masks and windows, the tightest becomes cuDNN's own mask; if bounds are known only at the run, the
  * first does. */
-TEST(bands_of_one_kind) {
+CONTEXT_TEST(bands_of_one_kind) {
     static const char *const texts[] = {"mask = k <= q && k <= q + 2", "mask = k <= q + 3 && k <= q - 1 && q - k < 9",
                                         "mask = q - k < 5 && q - k <= 2",
                                         "param w : int\nmask = k - q <= w && k <= q + 1",
                                         "param w : int\nparam v : int\nmask = k - q <= w && k - q <= v && q - k <= v"};
-    fxa_context *ctx = NULL;
-    fxa_error err;
     if (lowering_missing()) T_SKIP(lowering_missing());
-    T_OK(fxa_context_create(NULL, &ctx, &err));
     for (size_t i = 0; i < sizeof texts / sizeof *texts; i++)
         for (int pass = 0; pass < 2; pass++) lowering_text(ctx, texts[i], (fxa_pass)pass);
-    fxa_context_destroy(ctx);
 }
 
 /* cuDNN would read the first values of a table [H,N] whatever its stride is, so the values are copied to contiguous
  * memory. */
-TEST(values_per_head) {
+CONTEXT_TEST(values_per_head) {
     static const char *const texts[] = {"tensor t : f32[2]\nscore = score * t[h, 1]",
                                         "tensor t : bf16[2]\nscore = score + t[h, 0] * tanh(score) + t[h, 2]",
                                         "tensor t : i32[2]\nmask = k - q <= t[h, 1]"};
-    fxa_context *ctx = NULL;
-    fxa_error err;
     if (lowering_missing()) T_SKIP(lowering_missing());
-    T_OK(fxa_context_create(NULL, &ctx, &err));
     for (size_t i = 0; i < sizeof texts / sizeof *texts; i++)
         for (int pass = 0; pass < 2; pass++) lowering_text(ctx, texts[i], (fxa_pass)pass);
-    fxa_context_destroy(ctx);
 }
 
 /* Divisors are ints known at the run, of any sign, and 0; cuDNN itself rounds towards zero. */
-TEST(quotients_by_params) {
+CONTEXT_TEST(quotients_by_params) {
     static const char *const texts[] = {"param w : int\nmask = q // w == k // w || k == 0",
                                         "param w : int\nmask = (k + 1) % w != 3",
                                         "param w : int\nscore = score + 0.25 * (k // (w + 1))"};
     static const double by[] = {1, 5, 0, -1, -4, 1 << 28, INT32_MAX, INT32_MIN};
-    fxa_context *ctx = NULL;
-    fxa_error err;
     if (lowering_missing()) T_SKIP(lowering_missing());
-    T_OK(fxa_context_create(NULL, &ctx, &err));
     for (size_t i = 0; i < sizeof texts / sizeof *texts; i++)
         for (size_t j = 0; j < sizeof by / sizeof *by; j++)
             lowering_text_by(ctx, texts[i], i == 2 ? FXA_FORWARD : FXA_BACKWARD, by[j]);
-    fxa_context_destroy(ctx);
 }
 
 /* Quotients and remainders just below and at multiples of the divisor, of ints up to 2^12, 2^18 and 2^22; also ints
  * above 2^24, such as document ids, which only 32-bit comparisons distinguish. */
-TEST(quotients_of_large_ints) {
+CONTEXT_TEST(quotients_of_large_ints) {
     static const char *const compared[] = {
         "tensor t : i32[1]\nmask = k == 0 || t[q] + 1073741824 == t[k] + 1073741824",
         "tensor t : i32[1]\nmask = k == 0 || t[q] + 1073741824 != t[k] + 1073741824",
@@ -229,18 +213,14 @@ TEST(quotients_of_large_ints) {
         "tensor t : i32[2]\nmask = k == 0 || t[q, k] + 1073741824 <= t[k, q] + 1073741825"};
     static const int coefficient[] = {195, 12483, 199728}; /* for the last row, 20, and keys up to 29 */
     static const char *const ends[] = {"// 7 % 5 < 3", "// 977 % 2 == 0", "% 4099 % 3 != 1"};
-    fxa_context *ctx = NULL;
-    fxa_error err;
     char text[128];
     if (lowering_missing()) T_SKIP(lowering_missing());
-    T_OK(fxa_context_create(NULL, &ctx, &err));
     for (int i = 0; i < 3; i++)
         for (int j = 0; j < 3; j++) {
             snprintf(text, sizeof text, "mask = k == 0 || (q * %d + k * 977) %s", coefficient[i], ends[j]);
             lowering_text(ctx, text, FXA_FORWARD);
         }
     for (size_t i = 0; i < sizeof compared / sizeof *compared; i++) lowering_text(ctx, compared[i], FXA_BACKWARD);
-    fxa_context_destroy(ctx);
 }
 
 TEST(no_program) { lowering_cases(CONF_IDENTITY, 60, 50); }

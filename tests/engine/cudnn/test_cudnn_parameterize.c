@@ -186,7 +186,6 @@ TEST(graphs_are_those_with_constants) {
     fxa_context *ctx = context_new();
     struct dirent **files = NULL;
     int lifted[3] = {0, 0, 0}, n_files = scandir(LIFT_GALLERY, &files, lift_is_program, alphasort);
-    fxa_error err;
     T_CHECK(n_files > 50);
     for (int i = 0; i < n_files; i++) {
         lifted[0] += lift_passes(ctx, lift_file(ctx, files[i]->d_name), files[i]->d_name, i);
@@ -229,7 +228,6 @@ TEST(params_and_numbers) {
         attn_data x;
         attn_call call;
         double scale = 0.25;
-        fxa_error err;
         s.text = texts[i / 2];
         T_OK(attn_data_make(&x, ctx, &s, 77, &err));
         x.problem.alignment = 16, x.scale = scale;
@@ -298,7 +296,6 @@ TEST(saved_plans_have_their_numbers) {
     fxa_cache_stats stats;
     attn_data x;
     attn_call call;
-    fxa_error err;
     if (!data_make(&x, ctx)) return;
     for (int i = 0; i < PLANS; i++) {
         fxa_program *program = lift_cap(other, lift_value(300 * i));
@@ -354,7 +351,6 @@ TEST(two_numbers_in_eight_threads) {
     pthread_t threads[THREADS];
     fxa_context *ctx = context_new(), *other = context_new();
     fxa_cache_stats stats;
-    fxa_error err;
     for (int i = 0; i < THREADS; i++) {
         lift_thread *r = &runners[i];
         memset(r, 0, sizeof *r);

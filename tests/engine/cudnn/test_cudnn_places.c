@@ -12,7 +12,6 @@
 TEST(whose_memory_it_is) {
     NEEDS_STANDIN;
     fxa_context *ctx = context_new();
-    fxa_error err;
     attn_data x;
     attn_call call;
     fxa_plan *plan = NULL;
@@ -37,7 +36,6 @@ TEST(whose_memory_it_is) {
 TEST(trusted_memory_is_not_asked_about) {
     NEEDS_STANDIN;
     fxa_context *ctx = context_new();
-    fxa_error err;
     attn_data x;
     attn_call call;
     attn_kept want = {{NULL}};
@@ -70,7 +68,6 @@ TEST(trusted_memory_is_not_asked_about) {
 TEST(two_devices) { /* */
     NEEDS_STANDIN;
     fxa_context *ctx = context_new();
-    fxa_error err;
     attn_data x;
     attn_kept want = {{NULL}};
     fxa_plan *plan = NULL;
@@ -109,7 +106,6 @@ TEST(two_devices) { /* R-55, R-67 */
 TEST(a_stream_that_is_recorded) {
     NEEDS_STANDIN;
     fxa_context *ctx = context_new();
-    fxa_error err;
     attn_data x;
     attn_call call;
     int stream;
@@ -134,7 +130,6 @@ TEST(a_stream_that_is_recorded) {
 /* fxa_merge on the device, with each call of the driver failing in turn. */
 TEST(a_merge_fails_at_every_call) {
     NEEDS_STANDIN;
-    fxa_error err;
     size_t k = 1;
     for (bool more = true; more; k++) {
         float o[2][16], lse[2][2] = {{0.5f, -1}, {1, 2}}, *there = NULL;
@@ -217,7 +212,6 @@ TEST(merges_are_those_of_the_host) {
     NEEDS_STANDIN;
     t_rng rng = {t_seed()};
     fxa_context *ctx = context_new();
-    fxa_error err;
     fxa__gpu gpu;
     T_OK(fxa__gpu_open(&gpu, 1, &err));
     for (int n = 0; n < t_scaled(200); n++) {
@@ -253,7 +247,6 @@ TEST(merges_are_those_of_the_host) {
 TEST(a_merge_that_is_recorded) {
     NEEDS_STANDIN;
     fxa_context *ctx = context_new();
-    fxa_error err;
     fxa__gpu gpu;
     static places_side side[4];
     t_rng rng = {t_seed()};

@@ -66,7 +66,6 @@ TEST(programs_that_are_refused_and_what_to_write_instead) {
         fxa_problem p = problem_of(&spec, FXA_FORWARD);
         fxa_program *program = NULL;
         fxa_capture captures[2];
-        fxa_error err;
         memset(captures, 0, sizeof captures);
         T_OK(fxa_program_parse(ctx, cases[i].text, SIZE_MAX, &program, &err));
         captures[0].size[0] = cases[i].size[0], captures[1].size[0] = cases[i].size[1];
@@ -93,7 +92,6 @@ TEST(values_per_row_in_backward) {
         fxa_problem p = problem_of(&spec, pass);
         fxa_capture capture = {.size = {9, 3}};
         fxa_program *program = NULL;
-        fxa_error err;
         T_OK(fxa_program_parse(ctx, texts[i / 2], SIZE_MAX, &program, &err));
         p.program = program, p.captures = &capture, p.n_captures = 1;
         fxa_support said = answer_of(ctx, &p);
@@ -117,7 +115,6 @@ TEST(every_operation_is_lowered_or_named) {
             fxa_op_syntax_info info = fxa_op_syntax(i);
             fxa_builder *b = NULL;
             fxa_program *program = NULL;
-            fxa_error err;
             T_OK(fxa_builder_create(ctx, FXA_PROGRAM_SCORE, &b, &err));
             fxa_value score = fxa_builder_input(b, FXA_INPUT_SCORE), q = fxa_builder_input(b, FXA_INPUT_Q);
             fxa_value args[3] = {ints ? q : score, fxa_builder_input(b, FXA_INPUT_K), fxa_builder_int(b, 3)};
@@ -165,7 +162,6 @@ TEST(graphs_for_people) {
         fxa_capture captures[2] = {{.size = {12}}, {.size = {12}}};
         fxa_program *program = NULL;
         fxa_plan *plan = NULL;
-        fxa_error err;
         char text[4000] = "";
         T_OK(fxa_program_parse(ctx, cases[i].text, SIZE_MAX, &program, &err));
         p.program = program, p.captures = captures, p.n_captures = program ? fxa_program_tensor_count(program) : 0;
@@ -212,7 +208,6 @@ TEST(captured_floats_of_8_bits) {
             char text[100];
             attn_spec s = spec;
             attn_data x;
-            fxa_error err;
             snprintf(text, sizeof text, texts[i / 2], fxa_dtype_name(dtypes[j]));
             s.text = text, s.tensor[0][0] = i < 2 ? s.sq : s.hq, s.tensor[0][1] = s.sk;
             T_OK(attn_data_make(&x, ctx, &s, 77, &err));

@@ -23,7 +23,6 @@ TEST(saved_plans_run_where_they_are_loaded) {
     NEEDS_STANDIN;
     static unsigned char bytes[1 << 20], again[1 << 20];
     char text[4096];
-    fxa_error err;
     for (fxa_pass pass = FXA_FORWARD; pass <= FXA_BACKWARD; pass++) {
         fxa_context *there = context_new(), *here = context_new();
         attn_data x;
@@ -62,7 +61,6 @@ TEST(loading_fails_at_every_call) {
     static unsigned char bytes[1 << 20];
     fxa_problem p = problem_of(&spec, FXA_BACKWARD);
     fxa_context *ctx = context_new();
-    fxa_error err;
     size_t n = saved_bytes(ctx, &p, bytes, sizeof bytes), k = 1;
     fxa_context_destroy(ctx);
     for (int which = 0; which < 2; which++) {
@@ -97,7 +95,6 @@ TEST(sections_of_somebody_else) {
                  {"{\"cudnn", "[\"cudnn", FXA_E_BYTES},
                  {"\"graph\":\"", "\"graph\":x", FXA_E_VERSION},
                  {"\"}", "\" ", FXA_E_VERSION}};
-    fxa_error err;
     for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
         fxa_context *ctx = context_new();
         fxa_problem p = problem_of(&spec, FXA_FORWARD);
@@ -125,7 +122,6 @@ TEST(sections_of_somebody_else) {
 TEST(code_on_disk) {
     NEEDS_STANDIN;
     char folder[] = "/tmp/fxa-cudnn-XXXXXX", command[300];
-    fxa_error err;
     T_REQUIRE(mkdtemp(folder));
     setenv("FXA_CACHE_DIR", folder, 1);
     attn_kept want = {{NULL}};

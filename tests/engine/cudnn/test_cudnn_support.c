@@ -263,7 +263,6 @@ static void support_ask_others(fxa__host *host, bool hit[SUPPORT_MOST]) {
 TEST(every_row_of_the_table) { /* */
     bool hit[SUPPORT_MOST] = {false};
     fxa__host *host = NULL;
-    fxa_error err;
     T_OK(fxa__host_create(NULL, NULL, &host, &err));
     for (size_t i = 0; i < sizeof support_cases / sizeof *support_cases; i++) {
         const support_case *c = &support_cases[i];

@@ -96,11 +96,8 @@ static void wild_run(wild *w, fxa_pass pass, int64_t keys, double *const x[FXA_S
     T_OK(fxa_attention(w->ctx, &p, &args, &err));
 }
 
-TEST(each_new_score_is_what_the_program_says) {
-    fxa_error err;
-    fxa_context *ctx = NULL;
+CONTEXT_TEST(each_new_score_is_what_the_program_says) {
     t_rng rng = {t_seed()};
-    T_OK(fxa_context_create(NULL, &ctx, &err));
     for (int n = 0; n < t_scaled(300); n++) {
         static wild w;
         double memory[12][B * H * S], *x[FXA_SLOT_COUNT];
@@ -120,14 +117,10 @@ TEST(each_new_score_is_what_the_program_says) {
         }
         fxa_program_destroy(w.program);
     }
-    fxa_context_destroy(ctx);
 }
 
-TEST(operands_of_one_row_reach_no_other_row) {
-    fxa_error err;
-    fxa_context *ctx = NULL;
+CONTEXT_TEST(operands_of_one_row_reach_no_other_row) {
     t_rng rng = {t_seed() + 1};
-    T_OK(fxa_context_create(NULL, &ctx, &err));
     for (int n = 0; n < t_scaled(200); n++) {
         static wild w;
         static const double poison[] = {NAN, INFINITY, -INFINITY, 1e308};
@@ -152,7 +145,6 @@ TEST(operands_of_one_row_reach_no_other_row) {
             if (j / S != victim / S) T_SAME(second[FXA_SLOT_DK][j], first[FXA_SLOT_DK][j]);
         fxa_program_destroy(w.program);
     }
-    fxa_context_destroy(ctx);
 }
 
 T_MAIN

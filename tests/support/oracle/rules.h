@@ -59,11 +59,6 @@ static void rules_each(void (*rule)(void)) {
             rules_each_size("");
     }
 }
-#define RULE(name)                                                                                                     \
-    static void rule_##name(void);                                                                                     \
-    TEST(name) { rules_each(rule_##name); }                                                                            \
-    static void rule_##name(void)
-
 /* ---- Storage ----------------------------------------------------------------------------------------------------- */
 
 static fxa_dtype rules_row_dtype(void) { return rules_dtype == FXA_F64 ? FXA_F64 : FXA_F32; }
@@ -102,6 +97,32 @@ static void rules_end(rules *r) {
     attn_data_free(&r->a);
     fxa_context_destroy(r->ctx);
 }
+
+/* Tests that run for every engine, dtype and size: with data of their own, with data r, with data r and `other`. */
+#define RULE_ALONE(name)                                                                                               \
+    static void rule_##name(void);                                                                                     \
+    TEST(name) { rules_each(rule_##name); }                                                                            \
+    static void rule_##name(void)
+#define RULE(name)                                                                                                     \
+    static void rule_of_##name(rules *r);                                                                              \
+    RULE_ALONE(name) {                                                                                                 \
+        rules r;                                                                                                       \
+        rules_start(&r);                                                                                               \
+        rule_of_##name(&r);                                                                                            \
+        rules_end(&r);                                                                                                 \
+    }                                                                                                                  \
+    static void rule_of_##name(rules *r)
+#define RULE_PAIR(name, other)                                                                                         \
+    static void rule_of_##name(rules *r, rules *other);                                                                \
+    RULE_ALONE(name) {                                                                                                 \
+        rules r, other;                                                                                                \
+        rules_start(&r);                                                                                               \
+        rules_start(&other);                                                                                           \
+        rule_of_##name(&r, &other);                                                                                    \
+        rules_end(&r);                                                                                                 \
+        rules_end(&other);                                                                                             \
+    }                                                                                                                  \
+    static void rule_of_##name(rules *r, rules *other)
 
 /* ---- Passes ------------------------------------------------------------------------------------------------------ */
 
