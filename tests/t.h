@@ -1,12 +1,11 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
  * Test harness. TEST(name) { ... } registers itself; `err` in it is an fxa_error, which T_OK and T_STATUS use.
- * CONTEXT_TEST(name) has a context `ctx`, too, which is destroyed after the test. T_* macros check a value and print both
- * sides on failure. T_MAIN
- * runs all tests, or those whose name contains argv[1], and ends with "N passed, N failed, N skipped". There is one
- * process per test file, under ctest. Exit status: 0; 1 if a test failed or none matches argv[1]; T_ALL_SKIPPED if all
- * were skipped. Random tests draw from t_seed(), which is printed on failure; FXA_TEST_SEED=n repeats a run,
- * FXA_TEST_SCALE=n multiplies iterations.
+ * CONTEXT_TEST(name) has a context `ctx`, too, which is destroyed after the test; T_WITH makes such macros for other
+ * fixtures. T_* macros check a value and print both sides on failure. T_MAIN runs all tests, or those whose name
+ * contains argv[1], and ends with "N passed, N failed, N skipped". There is one process per test file, under ctest.
+ * Exit status: 0; 1 if a test failed or none matches argv[1]; T_ALL_SKIPPED if all were skipped. Random tests draw from
+ * t_seed(), which is printed on failure; FXA_TEST_SEED=n repeats a run, FXA_TEST_SCALE=n multiplies iterations.
  */
 #ifndef FXA_TESTS_T_H
 #define FXA_TESTS_T_H
@@ -58,8 +57,7 @@ static const char *t_now = "";
 #define CONTEXT_TEST(name)                                                                                             \
     static void with_##name(fxa_context *ctx, T_ERR);                                                                  \
     TEST(name) {                                                                                                       \
-        fxa_context *ctx = NULL;                                                                                       \
-        T_OK(fxa_context_create(NULL, &ctx, &err));                                                                    \
+        fxa_context *ctx = t_context();                                                                                \
         if (ctx) with_##name(ctx, err);                                                                                \
         fxa_context_destroy(ctx);                                                                                      \
     }                                                                                                                  \
@@ -187,6 +185,13 @@ __attribute__((unused)) static void t_text_has(const char *file, int line, const
         else if (t_s != FXA_OK && (err.status != t_s || !err.text[0]))                                                 \
             T_FAIL("%s: error not filled\n", #call);                                                                   \
     } while (0)
+/* Returns a new context. On failure the test fails and NULL is returned. */
+__attribute__((unused)) static fxa_context *t_context(void) {
+    fxa_context *ctx = NULL;
+    fxa_error err;
+    T_OK(fxa_context_create(NULL, &ctx, &err));
+    return ctx;
+}
 #define T_SKIP(why)                                                                                                    \
     do {                                                                                                               \
         printf("  skipped %s: %s\n", t_now, why);                                                                      \

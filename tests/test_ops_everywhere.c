@@ -83,13 +83,9 @@ done:
     fxa_program_destroy(again);
 }
 
-TEST(text_builder_and_printer_agree) {
-    fxa_context *ctx = walk_ctx();
-    walk_each(ctx, walk_visit_text);
-    fxa_context_destroy(ctx);
-}
+CONTEXT_TEST(text_builder_and_printer_agree) { walk_each(ctx, walk_visit_text); }
 
-TEST(second_spellings_mean_the_same) {
+CONTEXT_TEST(second_spellings_mean_the_same) {
     static const struct {
         fxa_op op;
         const char *text;
@@ -98,7 +94,6 @@ TEST(second_spellings_mean_the_same) {
 #define ALSO(ID, text, form, prec, op) {FXA_OP_##op, text, FXA__##form},
 #include "program/ops.def"
     };
-    fxa_context *ctx = walk_ctx();
     for (size_t i = 0; i < sizeof also / sizeof *also; i++) {
         const fxa__op_info *info = fxa__op_info_get(also[i].op);
         fxa_type type = also[i].form == FXA__CALL ? FXA_FLOAT : FXA_BOOL;
@@ -111,7 +106,6 @@ TEST(second_spellings_mean_the_same) {
         fxa_program_destroy(plain);
         fxa_program_destroy(second);
     }
-    fxa_context_destroy(ctx);
 }
 
 /* ---- Precedence -------------------------------------------------------------------------------------------------- */
@@ -157,7 +151,7 @@ static void walk_two_operators(fxa_context *ctx, const char *first, const char *
     }
 }
 
-TEST(operators_bind_as_tightly_as_written_here) {
+CONTEXT_TEST(operators_bind_as_tightly_as_written_here) {
     const char *texts[64];
     int n = 0;
 #define WALK_INFIX(text) texts[n++] = text;
@@ -167,10 +161,8 @@ TEST(operators_bind_as_tightly_as_written_here) {
 #define OP(code, ID, text, form, ...) WALK_##form(text)
 #define ALSO(ID, text, form, ...) WALK_##form(text)
 #include "program/ops.def"
-    fxa_context *ctx = walk_ctx();
     for (int i = 0; i < n; i++)
         for (int j = 0; j < n; j++) walk_two_operators(ctx, texts[i], texts[j]);
-    fxa_context_destroy(ctx);
 }
 
 /* ---- Folding ----------------------------------------------------------------------------------------------------- */
@@ -228,11 +220,7 @@ static void walk_visit_folding(fxa_context *ctx, const walk_step *s) {
     fxa_program_destroy(p);
 }
 
-TEST(constants_fold_where_the_table_says_exact) {
-    fxa_context *ctx = walk_ctx();
-    walk_each(ctx, walk_visit_folding);
-    fxa_context_destroy(ctx);
-}
+CONTEXT_TEST(constants_fold_where_the_table_says_exact) { walk_each(ctx, walk_visit_folding); }
 
 /* ---- Derivative -------------------------------------------------------------------------------------------------- */
 
@@ -292,11 +280,7 @@ static void walk_visit_range(fxa_context *ctx, const walk_step *s) {
     }
 }
 
-TEST(range_analysis_is_sound_for_each) {
-    fxa_context *ctx = walk_ctx();
-    walk_each(ctx, walk_visit_range);
-    fxa_context_destroy(ctx);
-}
+CONTEXT_TEST(range_analysis_is_sound_for_each) { walk_each(ctx, walk_visit_range); }
 
 /* ---- What the tests themselves know ------------------------------------------------------------------------------ */
 
@@ -319,8 +303,7 @@ static void walk_visit_made(fxa_context *ctx, const walk_step *s) {
     if (!walk_made[s->op][type]) T_FAIL("%s: tests/support/fixtures/gen.c never makes it\n", s->label);
 }
 
-TEST(the_generator_makes_each) {
-    fxa_context *ctx = walk_ctx();
+CONTEXT_TEST(the_generator_makes_each) {
     t_rng rng = {t_seed()};
     for (int round = 0; round < 4000; round++) { /* not scaled: each operation must occur at least once */
         uint8_t tape[160];
@@ -335,7 +318,6 @@ TEST(the_generator_makes_each) {
         fxa_program_destroy(p);
     }
     walk_each(ctx, walk_visit_made);
-    fxa_context_destroy(ctx);
 }
 
 TEST(error_bounds_know_each_function) {

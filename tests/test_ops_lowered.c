@@ -206,11 +206,7 @@ static void walk_visit_tape(fxa_context *ctx, const walk_step *s) {
     }
 }
 
-TEST(tapes_run_each) {
-    fxa_context *ctx = walk_ctx();
-    walk_each(ctx, walk_visit_tape);
-    fxa_context_destroy(ctx);
-}
+CONTEXT_TEST(tapes_run_each) { walk_each(ctx, walk_visit_tape); }
 
 /* ---- Engines ----------------------------------------------------------------------------------------------------- */
 
@@ -238,8 +234,7 @@ static void lowered_visit_engine(fxa_context *ctx, const walk_step *s) {
     }
 }
 
-TEST(every_engine_runs_each) {
-    fxa_context *ctx = walk_ctx();
+CONTEXT_TEST(every_engine_runs_each) {
     for (size_t e = 0; (lowered_engine = engine_here(e)); e++) {
         memset(lowered_sure, 0, sizeof lowered_sure);
         walk_each(ctx, lowered_visit_engine);
@@ -249,7 +244,6 @@ TEST(every_engine_runs_each) {
                 T_FAIL("%s: nothing could be said of %s\n", lowered_engine, info->id);
         }
     }
-    fxa_context_destroy(ctx);
 }
 
 T_MAIN

@@ -131,11 +131,11 @@ TEST(compilations_beside_each_other) {
 }
 
 TEST(a_long_line_of_the_log_is_cut) {
+    fxa__host *host = NULL;
+    T_OK(fxa__host_create(NULL, NULL, &host, &err));
     static const char *const sources[JOBS] = {"0", "1lL", "2", "3", "4", "5"};
     static const char before[] = "NVRTC 0.0 does not compile it.cu: error 1777";
-    fxa__host *host = NULL;
     char made[JOBS];
-    T_OK(fxa__host_create(NULL, NULL, &host, &err));
     T_STATUS(fake_run(host, sources, 1, made, &err), FXA_E_ENGINE);
     T_CHECK(strncmp(err.text, before, strlen(before)) == 0);
     T_INT(strlen(err.text), strlen(before) - strlen("error 1777") + 255);

@@ -181,10 +181,10 @@ TEST(streams_that_are_recorded) {
 /* ---- Profiles ---------------------------------------------------------------------------------------------------- */
 
 TEST(a_profile_fails_at_every_call) {
-    NEEDS_STANDIN;
     fxa__host *host = NULL;
-    size_t k = 1;
     T_OK(fxa__host_create(NULL, NULL, &host, &err));
+    NEEDS_STANDIN;
+    size_t k = 1;
     for (bool more = true; more; k++) {
         fxa__writer w = {.host = host};
         err.text[0] = '\0';

@@ -15,11 +15,6 @@
         T_INT(f(__VA_ARGS__, NULL), FXA_E_ARGUMENT);                                                                   \
     } while (0)
 
-static fxa_context *null_context(void) {
-    fxa_context *ctx = NULL;
-    return fxa_context_create(NULL, &ctx, NULL) == FXA_OK ? ctx : NULL;
-}
-
 TEST(destroy_and_retain_take_null) {
     fxa_context_destroy(NULL);
     fxa_program_destroy(NULL);
@@ -46,19 +41,16 @@ TEST(values_that_are_none_have_harmless_answers) {
     T_INT(fxa_error_render(NULL, NULL, NULL, 0, out, sizeof out), 0);
 }
 
-TEST(context) {
+CONTEXT_TEST(context) {
     NULL_BOTH(fxa_context_create, NULL, NULL);
     fxa_cache_stats stats;
     memset(&stats, 0xff, sizeof stats);
     fxa_cache_get_stats(NULL, &stats);
     T_INT(stats.max_plans, 0);
-    fxa_context *ctx = null_context();
     fxa_cache_get_stats(ctx, NULL);
-    fxa_context_destroy(ctx);
 }
 
-TEST(programs) {
-    fxa_context *ctx = null_context();
+CONTEXT_TEST(programs) {
     fxa_program *program = NULL, *out = (fxa_program *)&err;
     T_OK(fxa_program_parse(ctx, "param a : float\nscore = a * score", SIZE_MAX, &program, &err));
     NULL_BOTH(fxa_program_parse, ctx, "", 0, NULL);
@@ -86,11 +78,9 @@ TEST(programs) {
     NULL_BOTH(fxa_program_derivative, NULL, &out);
     NULL_BOTH(fxa_program_derivative, program, NULL);
     fxa_program_destroy(program);
-    fxa_context_destroy(ctx);
 }
 
-TEST(program_queries) {
-    fxa_context *ctx = null_context();
+CONTEXT_TEST(program_queries) {
     fxa_program *program = NULL;
     static const char text[] = "param a : float\ntensor t : f32[1]\nscore = a * score + t[q]";
     T_OK(fxa_program_parse(ctx, text, SIZE_MAX, &program, &err));
@@ -127,11 +117,9 @@ TEST(program_queries) {
     NULL_BOTH(fxa_program_eval_bounds, program, in, NULL, FXA_F64, &a, &view, NULL, &count);
     T_STATUS(fxa_program_eval_bounds(program, in, NULL, FXA_F64, NULL, &view, &term, &count, &err), FXA_E_BINDING);
     fxa_program_destroy(program);
-    fxa_context_destroy(ctx);
 }
 
-TEST(builder) {
-    fxa_context *ctx = null_context();
+CONTEXT_TEST(builder) {
     fxa_builder *b = (fxa_builder *)&err;
     fxa_program *program = NULL;
     NULL_BOTH(fxa_builder_create, NULL, FXA_PROGRAM_SCORE, &b);
@@ -160,11 +148,9 @@ TEST(builder) {
     T_OK(fxa_builder_create(ctx, FXA_PROGRAM_SCORE, &b, &err));
     NULL_BOTH(fxa_builder_finish, b, NULL);
     fxa_builder_destroy(b);
-    fxa_context_destroy(ctx);
 }
 
-TEST(problems_and_tiles) {
-    fxa_context *ctx = null_context();
+CONTEXT_TEST(problems_and_tiles) {
     fxa_problem p = FXA_PROBLEM_INIT;
     p.b = p.hq = p.sq = p.sk = p.d_qk = 1;
     fxa_program *program = (fxa_program *)&err;
@@ -195,11 +181,9 @@ TEST(problems_and_tiles) {
 
     p.captures = NULL, p.n_captures = 1; /* pointers inside a problem */
     T_CHECK(fxa_problem_program(ctx, &p, &program, &err) != FXA_OK && err.text[0]);
-    fxa_context_destroy(ctx);
 }
 
-TEST(plans) {
-    fxa_context *ctx = null_context();
+CONTEXT_TEST(plans) {
     tiny t;
     T_OK(tiny_forward(ctx, &t, &err));
     fxa_plan *plan = NULL, *out = (fxa_plan *)&err;
@@ -242,7 +226,6 @@ TEST(plans) {
     fxa_plan_problem(plan, NULL);
     fxa_plan_destroy(plan);
     tiny_end(&t);
-    fxa_context_destroy(ctx);
 }
 
 T_MAIN

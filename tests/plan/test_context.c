@@ -9,9 +9,8 @@
 TEST(version_is_that_of_the_header) { T_STR(fxa_version(), FXA_VERSION_STRING); }
 
 TEST(created_with_defaults) {
-    fxa_context *ctx = NULL;
+    fxa_context *ctx = t_context();
     fxa_cache_stats s;
-    T_OK(fxa_context_create(NULL, &ctx, &err));
     fxa_cache_get_stats(ctx, &s);
     T_INT(s.max_plans, 256);
     T_INT(s.max_bytes, 256 << 20);

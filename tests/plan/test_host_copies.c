@@ -70,9 +70,8 @@ static void packed_meanwhile(void) {
 
 TEST(packed_tensors_and_their_gradients) {
     static packed want, got;
-    fxa_context *ctx = NULL;
+    fxa_context *ctx = t_context();
     mock_reset();
-    T_OK(fxa_context_create(NULL, &ctx, &err));
     packed_fill(&want), packed_fill(&got);
     for (fxa_pass pass = FXA_FORWARD; pass <= FXA_BACKWARD; pass++) {
         packed_make(&want, pass), packed_make(&got, pass);
@@ -91,9 +90,8 @@ TEST(packed_tensors_and_their_gradients) {
 /* Another thread may write the bytes between the elements. */
 TEST(bytes_between_elements_are_not_written) {
     static packed x;
-    fxa_context *ctx = NULL;
+    fxa_context *ctx = t_context();
     mock_reset();
-    T_OK(fxa_context_create(NULL, &ctx, &err));
     packed_fill(&x);
     packed_make(&x, FXA_FORWARD);
     x.p.device = FXA_CUDA;
@@ -113,13 +111,12 @@ static void dparams_meanwhile(void) { dparams_now[1] = 77; }
 
 /* Elements for params without a requested gradient are not written. */
 TEST(only_gradients_that_were_asked_for_come_back) {
-    fxa_context *ctx = NULL;
+    fxa_context *ctx = t_context();
     attn_data x;
     attn_call call;
     attn_spec s = {.b = 1, .hq = 1, .hkv = 1, .sq = 3, .sk = 4, .d = 2, .dtype = FXA_F64};
     s.text = "param one : float\nparam two : float\nparam three : float\nscore = one * score + two * q + three * k";
     mock_reset();
-    T_OK(fxa_context_create(NULL, &ctx, &err));
     T_OK(attn_data_make(&x, ctx, &s, t_seed(), &err));
     T_OK(attn_data_run(&x, ctx, "mock", FXA_FORWARD, &err));
     attn_call_make(&x, FXA_BACKWARD, &call);

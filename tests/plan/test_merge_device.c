@@ -138,9 +138,8 @@ static bool merged_same(merged *m) {
 TEST(the_bits_of_the_host) {
     static merged m;
     t_rng rng = {t_seed()};
-    fxa_context *ctx = NULL;
+    fxa_context *ctx = t_context();
     merged_reset();
-    T_OK(fxa_context_create(NULL, &ctx, &err));
     for (int i = 0; i < t_scaled(600) && !t_failures; i++) {
         int32_t ordinal = i % 2;
         char stream;
@@ -162,9 +161,8 @@ TEST(the_bits_of_the_host) {
 /* A dense tensor is copied at once. */
 TEST(dense_tensors_take_one_copy) {
     static merged m;
-    fxa_context *ctx = NULL;
+    fxa_context *ctx = t_context();
     merged_reset();
-    T_OK(fxa_context_create(NULL, &ctx, &err));
     t_rng rng = {t_seed()};
     merged_draw(&m, &rng);
     m.a.b = 2, m.a.h = 3, m.a.s = 4, m.a.d = 8;
@@ -195,11 +193,10 @@ static fxa_status merged_kernel(void *self, const fxa_merge_args *args, fxa_erro
 TEST(an_engine_that_can_does_it) {
     static merged m;
     t_rng rng = {t_seed()};
-    fxa_context *ctx = NULL;
+    fxa_context *ctx = t_context();
     char stream;
     merged_reset();
     merged_engine.merge = merged_kernel;
-    T_OK(fxa_context_create(NULL, &ctx, &err));
     do merged_draw(&m, &rng);
     while (m.a.b == 0 || m.a.d < 8);
     merged_place(&m, 1);
@@ -267,9 +264,8 @@ TEST(every_call_and_allocation_may_fail) {
 TEST(refusals) {
     static merged m;
     t_rng rng = {t_seed()};
-    fxa_context *ctx = NULL;
+    fxa_context *ctx = t_context();
     merged_reset();
-    T_OK(fxa_context_create(NULL, &ctx, &err));
     do merged_draw(&m, &rng);
     while (m.a.b == 0 || m.a.d == 0);
     merged_place(&m, 0);
@@ -305,10 +301,9 @@ TEST(refusals) {
 TEST(a_forked_child_is_told) {
     static merged m;
     t_rng rng = {t_seed()};
-    fxa_context *ctx = NULL;
+    fxa_context *ctx = t_context();
     int status = 0;
     merged_reset();
-    T_OK(fxa_context_create(NULL, &ctx, &err));
     do merged_draw(&m, &rng);
     while (m.a.b == 0 || m.a.d == 0);
     merged_place(&m, 0);

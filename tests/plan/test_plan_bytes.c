@@ -8,17 +8,10 @@
 #include "support/fixtures/tiny.h"
 #include "t.h"
 
-static fxa_context *blob_context(void) {
-    fxa_context *ctx = NULL;
-    return fxa_context_create(NULL, &ctx, NULL) == FXA_OK ? ctx : NULL;
-}
-
 /* ---- Good bytes -------------------------------------------------------------------------------------------------- */
 
 /* magic, format version, library and engine versions, device and key are at their documented offsets. */
-TEST(the_layout_is_as_documented) {
-    fxa_context *ctx = blob_context();
-    T_REQUIRE(ctx);
+CONTEXT_TEST(the_layout_is_as_documented) {
     for (int c = 0; c < BLOB_CASES; c++) {
         static blob_bytes b, again;
         static blob_parts p;
@@ -40,12 +33,9 @@ TEST(the_layout_is_as_documented) {
         T_INT(again.size, b.size);
         T_CHECK(memcmp(again.data, b.data, b.size) == 0);
     }
-    fxa_context_destroy(ctx);
 }
 
-TEST(save_is_two_calls) {
-    fxa_context *ctx = blob_context();
-    T_REQUIRE(ctx);
+CONTEXT_TEST(save_is_two_calls) {
     fxa_plan *plan = NULL;
     static blob_bytes b;
     T_OK(blob_cases[BLOB_IDENTITY].make(ctx, &b, &err));
@@ -63,12 +53,11 @@ TEST(save_is_two_calls) {
     T_STATUS(fxa_plan_save(plan, NULL, 0, NULL, &err), FXA_E_ARGUMENT);
     free(room);
     fxa_plan_destroy(plan);
-    fxa_context_destroy(ctx);
 }
 
 /* A loaded plan equals the saved one: same key, same bytes, bit-equal results, in another context. */
 TEST(a_loaded_plan_gives_the_same_results) {
-    fxa_context *ctx = blob_context(), *other = blob_context();
+    fxa_context *ctx = t_context(), *other = t_context();
     T_REQUIRE(ctx && other);
     static tiny t, u;
     T_OK(tiny_backward(ctx, &t, &err));
@@ -104,7 +93,7 @@ TEST(a_loaded_plan_gives_the_same_results) {
 
 /* Loading uses the plan cache and adds to it. */
 TEST(loading_goes_through_the_cache) {
-    fxa_context *maker = blob_context(), *ctx = blob_context();
+    fxa_context *maker = t_context(), *ctx = t_context();
     T_REQUIRE(maker && ctx);
     static blob_bytes b;
     static tiny t;
@@ -149,9 +138,7 @@ static bool golden_read(const char *path, blob_bytes *b) {
 }
 
 /* Plans have the bytes of the golden files on every machine, and the golden files load. */
-TEST(golden_files) {
-    fxa_context *ctx = blob_context();
-    T_REQUIRE(ctx);
+CONTEXT_TEST(golden_files) {
     for (int c = 0; c < BLOB_CASES; c++) {
         static blob_bytes b, golden;
         char path[512];
@@ -165,15 +152,12 @@ TEST(golden_files) {
         T_OK(fxa_plan_load(ctx, golden.data, golden.size, &plan, &err));
         fxa_plan_destroy(plan);
     }
-    fxa_context_destroy(ctx);
 }
 
 /* ---- Other versions ---------------------------------------------------------------------------------------------- */
 
 /* each mismatch has its own error, with both versions. */
-TEST(other_versions_are_told_apart) {
-    fxa_context *ctx = blob_context();
-    T_REQUIRE(ctx);
+CONTEXT_TEST(other_versions_are_told_apart) {
     static blob_bytes b;
     static blob_parts good, p;
     T_OK(blob_cases[BLOB_TINY_FORWARD].make(ctx, &b, &err));
@@ -193,19 +177,15 @@ TEST(other_versions_are_told_apart) {
     T_STATUS(blob_parts_load(ctx, &p, &err), FXA_E_VERSION);
     T_HAS(err.text, "abacus");
     T_HAS(err.text, "ref");
-    fxa_context_destroy(ctx);
 }
 
 /* Bytes of the previous format: the text names it. */
-TEST(the_format_before_says_so) {
-    fxa_context *ctx = blob_context();
-    T_REQUIRE(ctx);
+CONTEXT_TEST(the_format_before_says_so) {
     static blob_bytes old;
     fxa_plan *plan = NULL;
     T_REQUIRE(golden_read(FXA_SOURCE_DIR "/tests/golden/plans/tiny_forward_format_1.hex", &old));
     T_STATUS(fxa_plan_load(ctx, old.data, old.size, &plan, &err), FXA_E_VERSION);
     T_STR(err.text, "plan bytes of format 1; this library (" FXA_VERSION_STRING ") reads format 2");
-    fxa_context_destroy(ctx);
 }
 
 /* Writes p with a key that matches its other parts. */
@@ -220,9 +200,7 @@ static void blob_forge(fxa_context *ctx, blob_parts *p, blob_bytes *b) {
 }
 
 /* Another engine version or identity is refused, or compiled again with the key of the present engine. */
-TEST(another_engine_is_refused_or_rebuilt) {
-    fxa_context *ctx = blob_context();
-    T_REQUIRE(ctx);
+CONTEXT_TEST(another_engine_is_refused_or_rebuilt) {
     static blob_bytes b;
     static blob_parts good, p;
     T_OK(blob_cases[BLOB_TINY_FORWARD].make(ctx, &b, &err));
@@ -245,7 +223,6 @@ TEST(another_engine_is_refused_or_rebuilt) {
         T_CHECK(memcmp(key, good.key, 16) == 0);
         fxa_plan_destroy(plan);
     }
-    fxa_context_destroy(ctx);
 }
 
 T_MAIN

@@ -8,15 +8,8 @@
 #include "support/fixtures/plan_bytes.h"
 #include "t.h"
 
-static fxa_context *hostile_context(void) {
-    fxa_context *ctx = NULL;
-    return fxa_context_create(NULL, &ctx, NULL) == FXA_OK ? ctx : NULL;
-}
-
 /* Sections that are missing, unknown, duplicate or misplaced. */
-TEST(sections_are_checked) {
-    fxa_context *ctx = hostile_context();
-    T_REQUIRE(ctx);
+CONTEXT_TEST(sections_are_checked) {
     static blob_bytes b;
     static blob_parts good, p;
     fxa_plan *plan = NULL;
@@ -53,7 +46,6 @@ TEST(sections_are_checked) {
             blob_reseal(&bad);
             T_STATUS(fxa_plan_load(ctx, bad.data, bad.size, &plan, &err), FXA_E_BYTES);
         }
-    fxa_context_destroy(ctx);
 }
 
 static void hostile_put(blob_bytes *b, size_t at, uint64_t value, size_t n) {
@@ -61,9 +53,7 @@ static void hostile_put(blob_bytes *b, size_t at, uint64_t value, size_t n) {
 }
 
 /* Unused bytes in the header or after the sections are refused; a header of any size is safe. */
-TEST(there_is_no_room_to_hide) {
-    fxa_context *ctx = hostile_context();
-    T_REQUIRE(ctx);
+CONTEXT_TEST(there_is_no_room_to_hide) {
     static blob_bytes good, bad;
     static blob_parts p;
     fxa_plan *plan = NULL;
@@ -95,7 +85,6 @@ TEST(there_is_no_room_to_hide) {
         hostile_put(&bad, 12, size, 4);
         T_STATUS(fxa_plan_load(ctx, bad.data, bad.size, &plan, &err), FXA_E_BYTES);
     }
-    fxa_context_destroy(ctx);
 }
 
 /* Every prefix is refused, and so is every byte after the end. Each is copied to its own block, so that
@@ -204,9 +193,7 @@ TEST(forged_flips_are_refused_or_real_plans) {
 }
 
 /* Random damage: runs of bytes overwritten, removed, repeated. */
-TEST(random_damage_is_refused) {
-    fxa_context *ctx = hostile_context();
-    T_REQUIRE(ctx);
+CONTEXT_TEST(random_damage_is_refused) {
     t_rng rng = {t_seed()};
     static blob_bytes good, bad;
     T_OK(blob_cases[BLOB_RICH_BACKWARD].make(ctx, &good, &err));
@@ -229,7 +216,6 @@ TEST(random_damage_is_refused) {
         fxa_status status = fxa_plan_load(ctx, bad.data, bad.size, &plan, &err);
         if (status != FXA_E_BYTES && status != FXA_E_VERSION) T_FAIL("round %d: %s\n", i, fxa_status_name(status));
     }
-    fxa_context_destroy(ctx);
 }
 
 T_MAIN

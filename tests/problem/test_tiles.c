@@ -6,7 +6,7 @@
 #include "support/fixtures/gen.h"
 #include "tiles_case.h"
 
-TEST(exact_masks) {
+CONTEXT_TEST(exact_masks) {
     static const char *const masks[] = {
         "k <= q",
         "k <= q && q - k < 16",
@@ -24,7 +24,6 @@ TEST(exact_masks) {
         "q % 8 == 3",
         "k <= q || k < 13",
     };
-    fxa_context *ctx = tiles_ctx();
     for (size_t i = 0; i < sizeof masks / sizeof *masks; i++) {
         char text[128];
         snprintf(text, sizeof text, "mask = %s", masks[i]);
@@ -39,11 +38,9 @@ TEST(exact_masks) {
         if (t_failures != before) printf("  %s\n", masks[i]);
         fxa_program_destroy(program);
     }
-    fxa_context_destroy(ctx);
 }
 
-TEST(ready_masks) {
-    fxa_context *ctx = tiles_ctx();
+CONTEXT_TEST(ready_masks) {
     fxa_problem p = tiles_problem(NULL, 40, 56);
     tiles_check(ctx, &p, 8, 8, true);
     p.flags = FXA_CAUSAL;
@@ -56,11 +53,9 @@ TEST(ready_masks) {
     p.global_q_len = 100, p.global_k_len = 90;
     p.flags |= FXA_BOTTOM_RIGHT;
     tiles_check(ctx, &p, 8, 8, true);
-    fxa_context_destroy(ctx);
 }
 
-TEST(maps) {
-    fxa_context *ctx = tiles_ctx();
+CONTEXT_TEST(maps) {
     fxa_program *program = tiles_parse(ctx, "mask = k <= q && q - k < 30 && h < 6 && b == 3");
     T_REQUIRE(program != NULL);
     fxa_problem p = tiles_problem(program, 40, 40);
@@ -91,11 +86,9 @@ TEST(maps) {
     T_OK(fxa_tiles_count(ctx, &p, 0, 0, 8, 8, NULL, NULL, &c, &err));
     T_INT(c.empty, 25); /* for all q: b is not 3 */
     fxa_program_destroy(program);
-    fxa_context_destroy(ctx);
 }
 
-TEST(moved_rows) {
-    fxa_context *ctx = tiles_ctx();
+CONTEXT_TEST(moved_rows) {
     fxa_program *program = tiles_parse(ctx, "mask = k <= q && q - k < 30");
     T_REQUIRE(program != NULL);
     fxa_tile_counts c;
@@ -115,11 +108,9 @@ TEST(moved_rows) {
     T_OK(fxa_tiles_count(ctx, &p, 0, 0, 8, 8, NULL, NULL, &c, &err));
     T_INT(c.mixed, 25); /* q is unknown */
     fxa_program_destroy(program);
-    fxa_context_destroy(ctx);
 }
 
-TEST(lengths) {
-    fxa_context *ctx = tiles_ctx();
+CONTEXT_TEST(lengths) {
     fxa_program *program = tiles_parse(ctx, "mask = k <= q && k < k_len");
     T_REQUIRE(program != NULL);
     fxa_problem p = tiles_problem(program, 64, 64);
@@ -134,11 +125,9 @@ TEST(lengths) {
     T_OK(fxa_tiles_count(ctx, &p, 0, 0, 16, 16, NULL, NULL, &c, &err));
     T_CHECK(c.empty == 6 && c.mixed == 10 && c.full == 0);
     fxa_program_destroy(program);
-    fxa_context_destroy(ctx);
 }
 
-TEST(sizes) {
-    fxa_context *ctx = tiles_ctx();
+CONTEXT_TEST(sizes) {
     fxa_program *program = tiles_parse(ctx, "mask = k <= q && q - k < 1000");
     T_REQUIRE(program != NULL);
     fxa_tile_counts c;
@@ -168,14 +157,12 @@ TEST(sizes) {
     p.sq = 8;
     T_STATUS(fxa_tiles_count(ctx, &p, 0, 0, 8, 8, NULL, NULL, &c, &err), FXA_E_ARGUMENT);
     fxa_program_destroy(program);
-    fxa_context_destroy(ctx);
 }
 
-TEST(documents) {
+CONTEXT_TEST(documents) {
     enum { N = 512 };
     static int32_t doc[N];
     for (int i = 0; i < N; i++) doc[i] = i / 100;
-    fxa_context *ctx = tiles_ctx();
     fxa_program *program = tiles_parse(ctx, "tensor doc : i32[1]\nmask = doc[q] == doc[k]");
     T_REQUIRE(program != NULL);
     fxa_view view = {.data = doc, .dtype = FXA_I32, .rank = 1, .size = {N}, .stride = {1}};
@@ -196,15 +183,13 @@ TEST(documents) {
     T_OK(fxa_tiles_count(ctx, &p, 0, 0, 32, 32, NULL, NULL, &c, &err));
     T_INT(c.mixed, N / 32 * (N / 32)); /* the tensor's range is unknown */
     fxa_program_destroy(program);
-    fxa_context_destroy(ctx);
 }
 
 /* A mask within the score counts like a mask. */
-TEST(masks_in_the_score) {
+CONTEXT_TEST(masks_in_the_score) {
     static const char *const texts[] = {"mask = k <= q && k % 3 != 0", "score = k <= q && k % 3 != 0 ? score : -inf",
                                         "score = k > q || k % 3 == 0 ? -inf : score",
                                         "score = k % 3 != 0 ? score : -inf\nmask = k <= q"};
-    fxa_context *ctx = tiles_ctx();
     for (size_t i = 0; i < sizeof texts / sizeof *texts; i++) {
         fxa_program *program = tiles_parse(ctx, texts[i]);
         T_REQUIRE(program != NULL);
@@ -214,17 +199,15 @@ TEST(masks_in_the_score) {
         T_CHECK(c.empty == 7 && c.mixed == 13 && c.full == 0 && c.unknown == 0);
         fxa_program_destroy(program);
     }
-    fxa_context_destroy(ctx);
 }
 
 /* Bit tables without known ranges: small tiles are evaluated pair by pair if the data are given and nothing depends on
  * the run. Large tiles, and those without data, stay mixed. */
-TEST(tables_are_looked_at) {
+CONTEXT_TEST(tables_are_looked_at) {
     enum { N = 64 };
     static uint8_t keep[N * N];
     for (int q = 0; q < N; q++)
         for (int k = 0; k < N; k++) keep[q * N + k] = (q * 5 + k * 3) % 64 == 0;
-    fxa_context *ctx = tiles_ctx();
     fxa_program *program = tiles_parse(ctx, "tensor keep : bool[2]\nparam n : int\nmask = keep[q * n % 64, k]");
     T_REQUIRE(program != NULL);
     fxa_view view = {.data = keep, .dtype = FXA_B8, .rank = 2, .size = {N, N}, .stride = {N, 1}};
@@ -254,12 +237,11 @@ TEST(tables_are_looked_at) {
     T_OK(fxa_tiles_count(ctx, &p, 0, 0, 4, 4, &n, &known, &c, &err));
     T_INT(c.full, 0);
     fxa_program_destroy(program);
-    fxa_context_destroy(ctx);
 }
 
 /* Tiles of 1 x 1 count pairs: an unstructured table of a million pairs is counted completely, as a mask and within the
  * score, and so is a table shared by all rows or by all keys. */
-TEST(single_pairs) {
+CONTEXT_TEST(single_pairs) {
     enum { N = 1024 };
     static uint8_t keep[N * N];
     static const char *const texts[] = {
@@ -270,7 +252,6 @@ TEST(single_pairs) {
     for (int i = 0; i < N * N; i++) set[0] += keep[i] = (uint8_t)t_int(&rng, 0, 1);
     set[1] = set[0];
     for (int k = 0; k < N; k++) set[2] += keep[5 * N + k], set[3] += keep[N * k + 5];
-    fxa_context *ctx = tiles_ctx();
     fxa_view view = {.data = keep, .dtype = FXA_B8, .rank = 2, .size = {N, N}, .stride = {N, 1}};
     fxa_tensor_range known = fxa_tensor_scan(&view);
     fxa_capture capture = {.size = {N, N}};
@@ -288,12 +269,10 @@ TEST(single_pairs) {
         T_INT(c.empty, (uint64_t)(sq * sk) - c.full);
         fxa_program_destroy(program);
     }
-    fxa_context_destroy(ctx);
 }
 
 /* A million tokens with masks that make every tile mixed: one tile per diagonal is evaluated. */
-TEST(diagonals) {
-    fxa_context *ctx = tiles_ctx();
+CONTEXT_TEST(diagonals) {
     fxa_tile_counts c;
     fxa_program *program = tiles_parse(ctx, "mask = (q - k) % 2 == 0 && score > 0 && k <= q && q - k < 1024");
     T_REQUIRE(program != NULL);
@@ -316,11 +295,10 @@ TEST(diagonals) {
     p = tiles_problem(program, 90, 70);
     tiles_check(ctx, &p, 8, 8, false);
     fxa_program_destroy(program);
-    fxa_context_destroy(ctx);
 }
 
 /* Masks that are constant along diagonals only within the coordinates, or that only single pairs decide. */
-TEST(diagonals_that_end) {
+CONTEXT_TEST(diagonals_that_end) {
     static const char *const texts[] = {
         "mask = q - k < 40 && k_row < 95",
         "mask = q - k < 40 && q_row < 95",
@@ -332,7 +310,6 @@ TEST(diagonals_that_end) {
         "mask = (q - k) % 3 * ((q - k) % 3) != 2",
         "mask = (q - k) * (q - k) % 4 == 2 || q - k > 30",
     };
-    fxa_context *ctx = tiles_ctx();
     for (size_t i = 0; i < sizeof texts / sizeof *texts; i++)
         for (int64_t tile = 1; tile <= 16; tile *= 4) {
             fxa_program *program = tiles_parse(ctx, texts[i]);
@@ -341,12 +318,10 @@ TEST(diagonals_that_end) {
             tiles_check(ctx, &p, tile, tile, false);
             fxa_program_destroy(program);
         }
-    fxa_context_destroy(ctx);
 }
 
 /* A rectangle gets the class that each of its tiles gets separately. */
-TEST(random_programs) {
-    fxa_context *ctx = tiles_ctx();
+CONTEXT_TEST(random_programs) {
     t_rng rng = {t_seed()};
     for (int i = 0; i < t_scaled(400) && t_failures < 5; i++) {
         uint8_t tape[80];
@@ -365,7 +340,6 @@ TEST(random_programs) {
         tiles_check(ctx, &p, tile, t_int(&rng, 0, 1) ? tile : t_int(&rng, 1, 9), false);
         fxa_program_destroy(program);
     }
-    fxa_context_destroy(ctx);
 }
 
 T_MAIN

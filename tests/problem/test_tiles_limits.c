@@ -7,8 +7,7 @@
 
 /* The longest sequences, 2^31 - 1 tokens, counted by arithmetic: a diagonal of n tiles, and a mask without coordinates.
  * */
-TEST(huge) {
-    fxa_context *ctx = tiles_ctx();
+CONTEXT_TEST(huge) {
     fxa_tile_counts c;
     fxa_problem p = tiles_problem(NULL, INT32_MAX, INT32_MAX);
     p.flags = FXA_CAUSAL;
@@ -26,7 +25,6 @@ TEST(huge) {
     T_OK(fxa_tiles_count(ctx, &p, 0, 1, 1, 1, NULL, NULL, &c, &err));
     T_CHECK(c.empty == (uint64_t)INT32_MAX * (INT32_MAX - 7) && c.mixed == (uint64_t)INT32_MAX * 7 && c.full == 0);
     fxa_program_destroy(program);
-    fxa_context_destroy(ctx);
 }
 
 static void check_out_of_memory(const char *text) {
@@ -76,8 +74,7 @@ TEST(out_of_memory) {
 }
 
 /* Pairs are counted one by one as long as the budget suffices for all of them. */
-TEST(the_last_pairs_of_a_budget) {
-    fxa_context *ctx = tiles_ctx();
+CONTEXT_TEST(the_last_pairs_of_a_budget) {
     fxa_program *program = tiles_parse(ctx, "mask = (q * k) % 7 == 3");
     fxa_problem problem = tiles_problem(program, 8, 8);
     fxa__problem *p = NULL;
@@ -96,11 +93,10 @@ TEST(the_last_pairs_of_a_budget) {
     }
     fxa__problem_release(p);
     fxa_program_destroy(program);
-    fxa_context_destroy(ctx);
 }
 
 /* Masks with borders everywhere: counting stops, at the same tile in every call, and reports how many are unknown. */
-TEST(work_is_bounded) { /* */
+CONTEXT_TEST(work_is_bounded) { /* */
     static const struct {
         const char *text;
         int64_t size, tile;
@@ -110,7 +106,6 @@ TEST(work_is_bounded) { /* R-104 */
         {"mask = (q * k) % 7 == 3 && k <= q", INT32_MAX, 1}, /* 2^62 tiles */
         {"mask = (k * k) % 1000003 == 3", INT32_MAX, 1},     /* all rows are equal: 2^31 tiles of the first row */
     };
-    fxa_context *ctx = tiles_ctx();
     for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
         if (!t_some((int)i)) continue;
         fxa_program *program = tiles_parse(ctx, cases[i].text);
@@ -130,15 +125,13 @@ TEST(work_is_bounded) { /* R-104 */
     T_OK(fxa_tiles_count(ctx, &p, 0, 0, 64, 64, NULL, NULL, &c, &err)); /* a smaller problem is counted completely */
     T_CHECK(c.unknown == 0 && c.empty + c.mixed + c.full == 64 * 64);
     fxa_program_destroy(program);
-    fxa_context_destroy(ctx);
 }
 
 /* Elements that range analysis reads from a table count as work: 2^20 tiles of 256 elements exceed the limit. */
-TEST(elements_of_tables_count) {
+CONTEXT_TEST(elements_of_tables_count) {
     static int8_t table[64 * 64];
     t_rng rng = {t_seed()};
     for (size_t i = 0; i < sizeof table; i++) table[i] = (int8_t)t_int(&rng, 0, 1);
-    fxa_context *ctx = tiles_ctx();
     fxa_program *program = tiles_parse(ctx, "tensor t : i8[2]\nmask = t[q % 64, k % 64] > 0");
     T_REQUIRE(program != NULL);
     fxa_problem p = tiles_problem(program, 1 << 14, 1 << 14);
@@ -151,7 +144,6 @@ TEST(elements_of_tables_count) {
     T_OK(fxa_tiles_count(ctx, &p, 0, 0, 16, 16, NULL, &range, &c, &err));
     T_CHECK(c.unknown > 0 && c.empty + c.mixed + c.full + c.unknown == 1 << 20);
     fxa_program_destroy(program);
-    fxa_context_destroy(ctx);
 }
 
 T_MAIN

@@ -9,13 +9,6 @@
 #include "support/fixtures/attn_data.h"
 #include "t.h"
 
-__attribute__((unused)) static fxa_context *tiles_ctx(void) {
-    fxa_context *ctx = NULL;
-    fxa_error err;
-    T_OK(fxa_context_create(NULL, &ctx, &err));
-    return ctx;
-}
-
 __attribute__((unused)) static fxa_program *tiles_parse(fxa_context *ctx, const char *text) {
     fxa_program *p = NULL;
     fxa_error err;

@@ -227,13 +227,11 @@ typedef struct rule {
 } rule;
 
 static rule rule_run(const char *body, double score, double y, double z, int32_t k) {
-    fxa_context *ctx = NULL;
-    fxa_error err;
+    fxa_context *ctx = t_context();
     rule r = {.t = {0.5, 0.0, -1.0, 2.0}};
     int32_t w[4] = {0, 1, 1, 3};
     char text[512];
     snprintf(text, sizeof text, "%s%s", rule_head, body);
-    T_OK(fxa_context_create(NULL, &ctx, &err));
     fxa_program *derivative = kink_derive(ctx, text);
     if (derivative) {
         double params[2] = {y, z};

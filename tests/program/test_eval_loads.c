@@ -75,15 +75,13 @@ static int eval_mask(fxa_context *ctx, const char *head, const char *text, const
 
 /* Compares t[q] == u[k] and t[q] != u[k] of single elements; index 9 is out of bounds. */
 static void eval_equality(int64_t x, int64_t y, bool outside, int equal) {
-    fxa_context *ctx = NULL;
-    fxa_error err;
+    fxa_context *ctx = t_context();
     const int64_t t[] = {x}, u[] = {y};
     fxa_view views[2] = {{t, FXA_I64, 1, {1}, {1}}, {u, FXA_I64, 1, {1}, {1}}};
     const double in[FXA_INPUT_COUNT] = {[FXA_INPUT_K] = outside ? 9 : 0};
     static const char *const texts[] = {
         "mask = t[q] == u[k]",    "mask = u[k] == t[q]", "let x = t[q]\nmask = x == u[k]",
         "mask = !(t[q] != u[k])", "mask = t[q] != u[k]", "mask = !(t[q] == u[k])"};
-    T_OK(fxa_context_create(NULL, &ctx, &err));
     for (size_t i = 0; i < sizeof texts / sizeof *texts; i++)
         T_INT(eval_mask(ctx, "tensor t : i64[1]\ntensor u : i64[1]\n", texts[i], in, views), i < 4 ? equal : !equal);
     fxa_context_destroy(ctx);

@@ -60,12 +60,11 @@ static void golden_check(fxa_context *ctx, const golden_entry *e, golden_seen *s
 }
 
 TEST(hashes_are_what_they_were) {
-    fxa_context *ctx = NULL;
+    fxa_context *ctx = t_context();
     golden_seen seen = {0};
     int entries = 0;
     FILE *file = fopen(FXA_SOURCE_DIR "/tests/golden/hashes.txt", "r");
     T_REQUIRE(file);
-    T_OK(fxa_context_create(NULL, &ctx, &err));
     char line[GOLDEN_LINE] = "";
     golden_entry *e = malloc(sizeof *e);
     for (; golden_next(file, line, e); entries++) golden_check(ctx, e, &seen);

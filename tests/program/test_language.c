@@ -7,13 +7,6 @@
 
 #include "program/program.h"
 
-static fxa_context *language_context(void) {
-    fxa_context *ctx = NULL;
-    fxa_error err;
-    T_OK(fxa_context_create(NULL, &ctx, &err));
-    return ctx;
-}
-
 /* Writes a text that uses the spelling with suitable operands. */
 static void language_text(const fxa_op_syntax_info *s, char *out, size_t size) {
     const fxa__op_info *info = fxa__op_info_get(s->op);
@@ -30,8 +23,7 @@ static void language_text(const fxa_op_syntax_info *s, char *out, size_t size) {
                  s->arity > 2 ? ", float(h)" : "");
 }
 
-TEST(every_spelling_parses_as_its_operation) {
-    fxa_context *ctx = language_context();
+CONTEXT_TEST(every_spelling_parses_as_its_operation) {
     fxa_op_syntax_info s;
     size_t n = 0;
     for (; (s = fxa_op_syntax(n)).text; n++) {
@@ -50,7 +42,6 @@ TEST(every_spelling_parses_as_its_operation) {
     }
     T_CHECK(n > 40);
     T_CHECK(!fxa_op_syntax(n + 1).text && !fxa_op_syntax(SIZE_MAX).text);
-    fxa_context_destroy(ctx);
 }
 
 TEST(every_operation_is_listed) {
@@ -65,9 +56,8 @@ TEST(every_operation_is_listed) {
 
 /* x TIGHT y LOOSE z is (x TIGHT y) LOOSE z, and the reverse order likewise, for arithmetic operators, whose types
  * agree. */
-TEST(levels_are_how_operators_bind) {
+CONTEXT_TEST(levels_are_how_operators_bind) {
     static const char ops[] = "+*|^&";
-    fxa_context *ctx = language_context();
     for (const char *a = ops; *a; a++)
         for (const char *b = ops; *b; b++) {
             int32_t level[2] = {0, 0};
@@ -90,7 +80,6 @@ TEST(levels_are_how_operators_bind) {
             }
             T_CHECK(memcmp(hash[0], hash[1], sizeof hash[0]) == 0);
         }
-    fxa_context_destroy(ctx);
 }
 
 TEST(inputs_have_names) {

@@ -54,11 +54,9 @@ static void print_round_trip(fxa_context *ctx, const fxa_program *p) {
 }
 
 static void print_random(unsigned flags, int programs, int longest) {
-    fxa_context *ctx = NULL;
-    fxa_error err;
+    fxa_context *ctx = t_context();
     t_rng rng = {t_seed() + flags};
     uint8_t tape[600];
-    T_OK(fxa_context_create(NULL, &ctx, &err));
     for (int i = t_scaled(programs); i > 0 && t_failures < 5; i--) {
         size_t n = (size_t)t_int(&rng, 0, longest);
         for (size_t j = 0; j < n; j++) tape[j] = (uint8_t)t_next(&rng);
@@ -132,9 +130,7 @@ CONTEXT_TEST(golden_texts) {
 }
 
 static void print_expect(fxa_program_kind kind, const char *text, const char *want) {
-    fxa_context *ctx = NULL;
-    fxa_error err;
-    T_OK(fxa_context_create(NULL, &ctx, &err));
+    fxa_context *ctx = t_context();
     fxa_program *p = print_parse(ctx, text, kind);
     if (p) {
         char *printed = print_of(p);

@@ -8,13 +8,6 @@
 #include "support/memory/fail_alloc.h"
 #include "support/fixtures/gen.h"
 
-static fxa_context *properties_ctx(void) {
-    fxa_context *ctx = NULL;
-    fxa_error err;
-    T_OK(fxa_context_create(NULL, &ctx, &err));
-    return ctx;
-}
-
 static bool properties_get(fxa_context *ctx, const char *text, fxa_properties *out) {
     fxa_program *p = NULL;
     fxa_error err;
@@ -111,8 +104,7 @@ static const struct {
     {"false", 0, OPEN, OPEN},
 };
 
-TEST(masks) {
-    fxa_context *ctx = properties_ctx();
+CONTEXT_TEST(masks) {
     for (size_t i = 0; i < sizeof properties_masks / sizeof *properties_masks; i++) {
         char text[512];
         fxa_properties f;
@@ -125,7 +117,6 @@ TEST(masks) {
                    f.window_left, f.window_right, properties_masks[i].flags | PURE, properties_masks[i].left,
                    properties_masks[i].right);
     }
-    fxa_context_destroy(ctx);
 }
 
 #define NO_MASK FXA_PROPERTY_NO_MASK
@@ -222,8 +213,7 @@ static const struct {
     {"tanh(score * 0.5)", 0, -1, 0},
 };
 
-TEST(scores) {
-    fxa_context *ctx = properties_ctx();
+CONTEXT_TEST(scores) {
     for (size_t i = 0; i < sizeof properties_scores / sizeof *properties_scores; i++) {
         char text[512];
         fxa_properties f;
@@ -236,11 +226,9 @@ TEST(scores) {
                    f.softcap_param, f.softcap, properties_scores[i].flags | NO_MASK, properties_scores[i].param,
                    properties_scores[i].cap);
     }
-    fxa_context_destroy(ctx);
 }
 
-TEST(depends) {
-    fxa_context *ctx = properties_ctx();
+CONTEXT_TEST(depends) {
     fxa_properties f;
     enum {
         S = 1 << FXA_INPUT_SCORE,
@@ -263,12 +251,10 @@ TEST(depends) {
                              &f)); /* mask reads the new score: a constant */
     T_INT(f.score_depends, 0);
     T_INT(f.mask_depends, Q);
-    fxa_context_destroy(ctx);
 }
 
 /* Bounds in the properties hold at every pair: outside of them the mask is false. */
-TEST(random_masks) {
-    fxa_context *ctx = properties_ctx();
+CONTEXT_TEST(random_masks) {
     t_rng rng = {t_seed()};
     int bounded = 0;
     for (int i = 0; i < t_scaled(1500) && t_failures < 10; i++) {
@@ -294,12 +280,10 @@ TEST(random_masks) {
         fxa_program_destroy(p);
     }
     T_CHECK(t_scaled(10) < 5 || bounded > t_scaled(10)); /* a few programs may all lack a window */
-    fxa_context_destroy(ctx);
 }
 
 /* More nodes than fit on the stack: same properties. */
-TEST(large) {
-    fxa_context *ctx = properties_ctx();
+CONTEXT_TEST(large) {
     fxa_builder *b = NULL;
     fxa_program *p = NULL;
     T_OK(fxa_builder_create(ctx, FXA_PROGRAM_SCORE, &b, &err));
@@ -319,7 +303,6 @@ TEST(large) {
     T_INT(f.flags, ADDITIVE | CAUSAL);
     T_INT(f.score_depends, 1 << FXA_INPUT_SCORE | 1 << FXA_INPUT_H);
     fxa_program_destroy(p);
-    fxa_context_destroy(ctx);
 }
 
 /* Without memory the properties allow everything: any dependence, no special form. */

@@ -48,4 +48,17 @@ static void standin_check_end(void) {
     standin[0]->context_lost = false;
 }
 
+/* A test that needs the stand-ins, with a context `ctx`. Afterwards checks what the stand-ins hold. */
+#define STANDIN_TEST(name)                                                                                             \
+    static void with_##name(fxa_context *ctx, T_ERR);                                                                  \
+    TEST(name) {                                                                                                       \
+        NEEDS_STANDIN;                                                                                                 \
+        fxa_context *ctx = t_context();                                                                                \
+        T_REQUIRE(ctx);                                                                                                \
+        with_##name(ctx, err);                                                                                         \
+        fxa_context_destroy(ctx);                                                                                      \
+        standin_check_end();                                                                                           \
+    }                                                                                                                  \
+    static void with_##name(fxa_context *ctx, T_ERR)
+
 #endif

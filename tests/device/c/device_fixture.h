@@ -41,14 +41,13 @@ static attn_spec device_spec(void) {
 /* Returns the reason why no engine can run on a device of this machine; NULL = an engine can. */
 static const char *device_missing(void) {
     static char why[sizeof((fxa_support *)0)->reason];
-    fxa_context *ctx = NULL;
+    fxa_context *ctx = t_context();
     const attn_spec s = device_spec();
     fxa_problem p = attn_spec_problem(&s);
     fxa_support report = {0};
     size_t count = 1;
     fxa_error err;
     p.device = FXA_CUDA, p.alignment = 16;
-    T_OK(fxa_context_create(NULL, &ctx, &err));
     T_OK(fxa_support_query(ctx, &p, &report, &count, &err));
     fxa_context_destroy(ctx);
     memcpy(why, report.reason, sizeof why);
@@ -62,13 +61,6 @@ static const char *device_missing(void) {
     } while (0)
 
 /* ---- Problems ---------------------------------------------------------------------------------------------------- */
-
-static fxa_context *device_context(void) {
-    fxa_context *ctx = NULL;
-    fxa_error err;
-    T_OK(fxa_context_create(NULL, &ctx, &err));
-    return ctx;
-}
 
 static bool device_data_make(attn_data *x, fxa_context *ctx, const attn_spec *s) {
     fxa_error err;

@@ -71,7 +71,7 @@ static void decode_batch(fxa_context *ctx, const decode_problem *p) {
 
 static const char decode_causal[] = "mask = k <= q + 300", decode_cap[] = "score = 20 * tanh(score / 20)";
 
-TEST(entries_have_their_bits_in_any_batch) {
+CONTEXT_TEST(entries_have_their_bits_in_any_batch) {
     NEEDS_DEVICE;
     static const decode_problem problems[] = {
         {3, 4, 4, 1, 2500, 64, "", false, false},
@@ -88,9 +88,7 @@ TEST(entries_have_their_bits_in_any_batch) {
         {20, 8, 8, 1, 2100, 64, "", false, false},
         {20, 8, 8, 1, 4200, 64, "", false, false},
     };
-    fxa_context *ctx = device_context();
     for (size_t i = 0; i < sizeof problems / sizeof *problems; i++) decode_batch(ctx, &problems[i]);
-    fxa_context_destroy(ctx);
 }
 
 /* ---- One workspace ----------------------------------------------------------------------------------------------- */
@@ -133,7 +131,7 @@ static void decode_run_at(device *d, attn_data *x, fxa_context *ctx, fxa_pass pa
     fxa_plan_destroy(plan);
 }
 
-TEST(problems_of_all_kinds_in_one_workspace) {
+CONTEXT_TEST(problems_of_all_kinds_in_one_workspace) {
     NEEDS_DEVICE;
     static const decode_problem problems[DECODE_MOST] = {
         {2, 2, 1, 1, 4500, 64, "", true, false},
@@ -147,7 +145,6 @@ TEST(problems_of_all_kinds_in_one_workspace) {
     };
     enum { ROOM = 8 << 20 };
     static int32_t lengths[DECODE_MOST][8];
-    fxa_context *ctx = device_context();
     attn_data x[DECODE_MOST];
     attn_kept want[DECODE_MOST][2] = {{{{NULL}}}};
     device d;
@@ -172,11 +169,10 @@ TEST(problems_of_all_kinds_in_one_workspace) {
     for (int i = 0; i < DECODE_MOST; i++) attn_drop(&want[i][0]), attn_drop(&want[i][1]), attn_data_free(&x[i]);
     T_INT(d.more.give(workspace, NULL), 0);
     device_close(&d);
-    fxa_context_destroy(ctx);
 }
 
 /* Lengths in device memory are clamped to the number of rows or keys, in every pass. */
-TEST(lengths_of_any_value) {
+CONTEXT_TEST(lengths_of_any_value) {
     NEEDS_DEVICE;
     static const decode_problem problems[] = {
         {4, 4, 2, 1, 600, 64, decode_causal, true, false},
@@ -184,7 +180,6 @@ TEST(lengths_of_any_value) {
         {4, 2, 1, 70, 200, 64, decode_causal, true, true},
     };
     enum { ROOM = 4 << 20 };
-    fxa_context *ctx = device_context();
     device d;
     uintptr_t workspace = 0;
     T_REQUIRE(device_open(&d));
@@ -211,7 +206,6 @@ TEST(lengths_of_any_value) {
     }
     T_INT(d.more.give(workspace, NULL), 0);
     device_close(&d);
-    fxa_context_destroy(ctx);
 }
 
 /* Runs both passes with valid ints (`tame`), then with ints that the device clamps to these: the results must have the
@@ -246,12 +240,11 @@ static void decode_any_ints(attn_data *x, fxa_context *ctx, int slot, const int3
     device_close(&d);
 }
 
-TEST(offsets_of_any_value) {
+CONTEXT_TEST(offsets_of_any_value) {
     NEEDS_DEVICE;
     static const int32_t tame[] = {0, 0, 131, 132, 340}, wild[] = {-5, INT32_MIN, 131, 132, INT32_MAX};
     attn_spec s = {
         .dtype = FXA_BF16, .flags = FXA_RETURN_LSE, .b = 1, .hq = 2, .hkv = 1, .sq = 340, .sk = 340, .d = 64};
-    fxa_context *ctx = device_context();
     attn_data x;
     s.text = "mask = k <= q";
     T_REQUIRE(device_data_make(&x, ctx, &s));
@@ -259,28 +252,24 @@ TEST(offsets_of_any_value) {
     x.problem.total_q = x.problem.total_k = 340;
     decode_any_ints(&x, ctx, FXA_SLOT_CU_Q, tame, wild);
     attn_data_free(&x);
-    fxa_context_destroy(ctx);
 }
 
-TEST(pages_of_any_value) {
+CONTEXT_TEST(pages_of_any_value) {
     NEEDS_DEVICE;
     static const int32_t tame[] = {0, 4, 3, 0, 4, 2, 4, 1}, wild[] = {-1, 5, 3, INT32_MIN, INT32_MAX, 2, 6, 1};
     attn_spec s = {.dtype = FXA_BF16, .flags = FXA_RETURN_LSE, .b = 2, .hq = 2, .hkv = 1, .sq = 70, .sk = 230, .d = 64};
-    fxa_context *ctx = device_context();
     attn_data x;
     s.text = "mask = k <= q + 160", s.page_size = 64, s.n_pages = 5;
     T_REQUIRE(device_data_make(&x, ctx, &s));
     decode_any_ints(&x, ctx, FXA_SLOT_PAGES, tame, wild);
     attn_data_free(&x);
-    fxa_context_destroy(ctx);
 }
 
 /* More key tiles than a row of a tile list holds, none partial: no tile is listed, and nothing uninitialized is read,
  * as the emulator and initcheck show. */
-TEST(a_list_that_is_one_run) {
+CONTEXT_TEST(a_list_that_is_one_run) {
     NEEDS_DEVICE;
     const decode_problem p = {1, 1, 1, 1, 262272, 32, "mask = k <= q + 300000", false, false};
-    fxa_context *ctx = device_context();
     attn_data x;
     attn_kept want = {{NULL}};
     attn_call call;
@@ -294,7 +283,6 @@ TEST(a_list_that_is_one_run) {
     T_CHECK(!off.odd && off.size > 0 && off.worst <= 3 * 0x1p-8 * off.size); /* O and weights have 8 significant bits */
     attn_drop(&want);
     attn_data_free(&x);
-    fxa_context_destroy(ctx);
 }
 
 /* Compares the results of the ref engine and of the cuda engine, which must be equal within sums of 8-bit values. */
@@ -320,7 +308,7 @@ static void decode_as_ref(attn_data *x, fxa_context *ctx, fxa_pass pass, const c
 /* Kernels other than decoding (d_qk != d_v) equal the reference where a list of tiles, along keys or along queries, has
  * masked tiles next to a run of full tiles, and where no full tiles form a run, so that every tile is treated as
  * masked. */
-TEST(lists_with_runs) {
+CONTEXT_TEST(lists_with_runs) {
     NEEDS_DEVICE;
     static const struct {
         int64_t sq, sk;
@@ -329,7 +317,6 @@ TEST(lists_with_runs) {
                  {4, 262500, "mask = k // 256 % 2 == 0 || k < 1000"},
                  {131400, 40, "mask = k <= q && q - k < 131390 || k == 7"},
                  {131400, 40, "mask = q // 256 % 2 == 0 || k < 3"}};
-    fxa_context *ctx = device_context();
     for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
         attn_spec s = {
             .dtype = FXA_BF16, .flags = FXA_RETURN_LSE, .b = 1, .hq = 1, .sq = cases[i].sq, .sk = cases[i].sk};
@@ -341,7 +328,6 @@ TEST(lists_with_runs) {
         decode_as_ref(&x, ctx, FXA_BACKWARD, s.text);
         attn_data_free(&x);
     }
-    fxa_context_destroy(ctx);
 }
 
 /* ---- Many shares ------------------------------------------------------------------------------------------------- */
@@ -359,7 +345,7 @@ static void decode_poison(attn_data *x, const decode_problem *p, bool poison) {
 }
 
 static void decode_many(const decode_problem *p) {
-    fxa_context *ctx = device_context();
+    fxa_context *ctx = t_context();
     attn_kept want = {{NULL}};
     attn_data x;
     fxa_error err;

@@ -281,14 +281,12 @@ static bool cudev_kind(fxa_context *ctx, int number, int shapes, conf_frame *f) 
 }
 
 static void cudev_kinds(conf_frame *f, int count, int shapes) {
-    fxa_error err;
-    fxa_context *ctx = NULL;
+    fxa_context *ctx = t_context();
     const char *which = getenv("FXA_TEST_KINDS");
     int from = 0, wrong = 0;
     if (which) sscanf(which, "%d,%d", &from, &count);
     if (frame_is_set("FXA_TEST_CASE")) count = 1;
     setenv("FXA_TEST_DTYPE", "bf16", 0);
-    T_OK(fxa_context_create(NULL, &ctx, &err));
     for (int i = 0; i < count && wrong < CU_WRONG && !cudev_lost; i++)
         wrong += !cudev_kind(ctx, from + i, cudev_number("FXA_TEST_SHAPES", shapes), f);
     frame_print(f);

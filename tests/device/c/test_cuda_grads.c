@@ -25,7 +25,7 @@ static const char *grads_engine(void) {
 /* Returns the reason why the engine cannot run on this machine; NULL = it can. */
 static const char *grads_missing(void) {
     static fxa_support report;
-    fxa_context *ctx = NULL;
+    fxa_context *ctx = t_context();
     fxa_problem p = FXA_PROBLEM_INIT;
     size_t count = 1;
     fxa_error err;
@@ -33,7 +33,6 @@ static const char *grads_missing(void) {
     if (strcmp(grads_engine(), "cuda") != 0) return NULL;
     if (standin && *standin) return "kernels of the cuda engine need a GPU";
     p.b = p.hq = 1, p.sq = p.sk = p.d_qk = 64, p.q.dtype = FXA_F32, p.alignment = 16, p.device = FXA_CUDA;
-    T_OK(fxa_context_create(NULL, &ctx, &err));
     T_OK(fxa_support_query(ctx, &p, &report, &count, &err));
     fxa_context_destroy(ctx);
     return report.supported ? NULL : report.reason;

@@ -54,7 +54,7 @@ static uintptr_t stress_captured(const stress *s, const attn_tensor *t) {
 
 static bool stress_begin(stress *s, device *d, int text) {
     fxa_error err;
-    *s = (stress){.d = d, .ctx = device_context()};
+    *s = (stress){.d = d, .ctx = t_context()};
     T_INT(d->more.stream_create(&s->stream, 0), 0);
     if (!stress_data(s, text)) return false;
     size_t workspace = 0;

@@ -59,7 +59,7 @@ TEST(eight_threads_whose_plans_come_and_go) {
     static churn churns[CHURN_THREADS];
     static attn_kept want[2 * CHURN_PROBLEMS];
     pthread_t threads[CHURN_THREADS];
-    fxa_context *ctx = device_context();
+    fxa_context *ctx = t_context();
     fxa_cache_stats stats;
     fxa_cache_limit(ctx, 1, UINT64_C(1) << 30);
     for (int t = 0; t < CHURN_THREADS; t++) {
@@ -116,7 +116,7 @@ static void device_replay(const side *s, void *made, attn_data *x, fxa_context *
 }
 
 static void device_record(device *d, fxa_pass pass, bool first) {
-    fxa_context *ctx = device_context(), *other = device_context();
+    fxa_context *ctx = t_context(), *other = t_context();
     void *stream = NULL, *graph = NULL, *made = NULL;
     fxa_plan *plan = NULL;
     attn_kept want = {{NULL}};
@@ -213,7 +213,7 @@ TEST(given_back_right_after_the_call) { /* R-13 */
     device d;
     T_REQUIRE(device_open(&d));
     for (fxa_pass pass = FXA_FORWARD; pass <= FXA_BACKWARD; pass++) {
-        fxa_context *ctx = device_context();
+        fxa_context *ctx = t_context();
         attn_kept want = {{NULL}};
         attn_data x;
         const attn_spec spec = device_spec();
@@ -231,9 +231,8 @@ TEST(given_back_right_after_the_call) { /* R-13 */
 
 enum { BITS_RUNS = 1000, BITS_RUNS_STANDIN = 3 };
 
-TEST(bits_of_many_runs) {
+CONTEXT_TEST(bits_of_many_runs) {
     NEEDS_DEVICE;
-    fxa_context *ctx = device_context();
     attn_kept want[2] = {{{NULL}}};
     attn_data x;
     const attn_spec spec = device_spec();
@@ -249,7 +248,6 @@ TEST(bits_of_many_runs) {
     }
     for (int i = 0; i < 2; i++) attn_drop(&want[i]);
     attn_data_free(&x);
-    fxa_context_destroy(ctx);
 }
 
 /* ---- Many plans -------------------------------------------------------------------------------------------------- */
@@ -292,11 +290,11 @@ TEST(memory_is_back_after_200_plans) {
     device d;
     size_t before = 0, most = 0, after = 0, total;
     T_REQUIRE(device_open(&d));
-    fxa_context *ctx = device_context(); /* makes the one-time allocations of the libraries */
+    fxa_context *ctx = t_context(); /* makes the one-time allocations of the libraries */
     many_make(ctx, 2, true);
     fxa_context_destroy(ctx);
     T_INT(d.more.memory(&before, &total), 0);
-    ctx = device_context();
+    ctx = t_context();
     many_make(ctx, MANY_COMPILED, true);
     T_INT(d.more.memory(&most, &total), 0);
     fxa_context_destroy(ctx);

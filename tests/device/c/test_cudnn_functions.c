@@ -85,11 +85,9 @@ static void function_measure(fxa_context *ctx, const struct function *f) {
     attn_data_free(&x);
 }
 
-TEST(functions_are_within_their_bounds) {
+CONTEXT_TEST(functions_are_within_their_bounds) {
     NEEDS_DEVICE;
-    fxa_context *ctx = device_context();
     for (size_t i = 0; i < sizeof functions / sizeof *functions; i++) function_measure(ctx, &functions[i]);
-    fxa_context_destroy(ctx);
 }
 
 /* ---- Weights of 0 ------------------------------------------------------------------------------------------------ */
@@ -112,9 +110,8 @@ static int64_t zeroes_count(fxa_context *ctx, const char *engine) {
 }
 
 /* Checks that 0 * NaN in P V gives what docs/numerics.md says of each engine. */
-TEST(a_weight_of_zero_and_a_value_that_is_none) {
+CONTEXT_TEST(a_weight_of_zero_and_a_value_that_is_none) {
     NEEDS_DEVICE;
-    fxa_context *ctx = device_context();
     fxa_support reports[3];
     const attn_spec s = device_spec();
     fxa_problem p = attn_spec_problem(&s);
@@ -130,7 +127,6 @@ TEST(a_weight_of_zero_and_a_value_that_is_none) {
     T_CHECK(found > 0); /* otherwise docs/numerics.md says less than is true */
     T_INT(zeroes_count(ctx, "cpu"), 0);
     T_INT(zeroes_count(ctx, "ref"), 0);
-    fxa_context_destroy(ctx);
 }
 
 T_MAIN

@@ -131,13 +131,11 @@ static void conform_cases(conform_plan plan) {
  * comparison finds the change. */
 static bool conform_spoilt(uint32_t features, void (*change)(conf_buffer *o)) {
     static conf_case c;
-    fxa_error err;
-    fxa_context *ctx = NULL;
+    fxa_context *ctx = t_context();
     uint64_t rng = t_seed();
     conf_tally tally = {0};
     const char *name;
     const attn_shape shape = {.b = 1, .hq = 2, .hkv = 1, .sq = 17, .sk = 300, .d = 5, .dv = 5, .window = 3};
-    T_OK(fxa_context_create(NULL, &ctx, &err));
     fxa_program *program = conf_program(ctx, CONF_IDENTITY, "", &rng, &name);
     bool ok = conf_draw(&c, ctx, features, &shape, program, name, NULL, &tally, &rng);
     conf_fill_outputs(&c, FXA_FORWARD);

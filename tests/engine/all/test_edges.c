@@ -102,11 +102,10 @@ WHOLE(offsets_beyond_32_bits) { /* two keys are 2^31 + 3 elements apart, in a fi
     float *far = mmap(NULL, size, PROT_READ | PROT_WRITE, MAP_SHARED, fileno(file), 0);
     fclose(file);
     if (far == MAP_FAILED) T_SKIP("8 GiB of addresses cannot be mapped");
-    fxa_context *ctx = NULL;
+    fxa_context *ctx = t_context();
     float q[2] = {1, 0.5f}, v[4] = {1, 2, 3, 4}, o[2], near_o[2], near_k[4] = {0.25f, -1, 2, 0.75f};
     fxa_problem p = FXA_PROBLEM_INIT;
     fxa_args args = FXA_ARGS_INIT;
-    T_OK(fxa_context_create(NULL, &ctx, &err));
     p.b = p.hq = p.sq = 1, p.sk = p.d_qk = 2, p.engine = whole_engine;
     args.slot[FXA_SLOT_Q] = q, args.slot[FXA_SLOT_V] = v;
     args.slot[FXA_SLOT_K] = near_k, args.slot[FXA_SLOT_O] = near_o;

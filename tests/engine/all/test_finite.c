@@ -77,10 +77,8 @@ static void finite_check_params(attn_case *c) {
 }
 
 static void finite_engine(const char *engine, uint32_t features, bool free_choice, const attn_shape *shape, int n) {
-    fxa_error err;
-    fxa_context *ctx = NULL;
+    fxa_context *ctx = t_context();
     uint64_t rng = t_seed() ^ features;
-    T_OK(fxa_context_create(NULL, &ctx, &err));
     for (int i = 0; i < n; i++) {
         attn_case c;
         uint32_t drawn = ATTN_PROGRAM | ATTN_SMOOTH | (free_choice ? features & (uint32_t)attn_next(&rng) : features);

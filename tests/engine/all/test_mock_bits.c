@@ -88,12 +88,10 @@ static void bits_pass(conf_case *c, fxa_pass pass, int number) {
 }
 
 static void bits_cases(uint32_t features, conf_source source, int count) {
-    fxa_error err;
-    fxa_context *ctx = NULL;
+    fxa_context *ctx = t_context();
     uint64_t rng = t_seed() ^ features ^ ((uint64_t)source << 40);
     int before = t_failures;
     mock_reset();
-    T_OK(fxa_context_create(NULL, &ctx, &err));
     for (int i = 0; i < count && t_failures == before; i++) {
         static conf_case c;
         conf_tally tally = {0};

@@ -114,9 +114,8 @@ RULE(loads_count_from_the_end_and_read_zero_outside) {
 
 RULE_ALONE(wide_ints_saturate_when_loaded) {
     fxa_error err;
-    fxa_context *ctx = NULL;
+    fxa_context *ctx = t_context();
     fxa_program *program = NULL;
-    T_OK(fxa_context_create(NULL, &ctx, &err));
     T_OK(fxa_program_parse(ctx, "tensor n : i64[1]\nscore = float(n[k])", SIZE_MAX, &program, &err));
     double one = 1, o, max[2];
     int64_t n[2] = {5000000000, -5000000000};

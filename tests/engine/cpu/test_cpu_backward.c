@@ -96,9 +96,7 @@ static const attn_spec shapes[] = {
 enum { SHAPES = sizeof shapes / sizeof shapes[0] };
 
 static void check_shapes(fxa_dtype dtype, const char *isa) {
-    fxa_error err;
-    fxa_context *ctx = NULL;
-    T_OK(fxa_context_create(NULL, &ctx, &err));
+    fxa_context *ctx = t_context();
     for (int i = 0; i < SHAPES; i++) {
         attn_spec s = shapes[i];
         char what[64];
@@ -160,9 +158,7 @@ static void spoil_absent(attn_data *x) {
 }
 
 static void check_spoilt(spoil_fn spoil, const char *what) {
-    fxa_error err;
-    fxa_context *ctx = NULL;
-    T_OK(fxa_context_create(NULL, &ctx, &err));
+    fxa_context *ctx = t_context();
     for (int i = 0; i < 4; i++) {
         attn_spec s = {.b = 1, .hq = 1, .hkv = 1, .sq = 300, .sk = 300, .d = 10, .dv = 6, .flags = FXA_CAUSAL};
         s.dtype = i & 1 ? FXA_F64 : FXA_F32, s.dropout_p = i & 2 ? 0.3 : 0, s.around = ATTN_PAGE_BEHIND;

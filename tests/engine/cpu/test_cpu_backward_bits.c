@@ -123,14 +123,13 @@ static void grad_round(attn_data *x) {
 static void check_gradients(const attn_spec *spec, int samples) {
     static const fxa_slot input[] = {FXA_SLOT_Q, FXA_SLOT_K, FXA_SLOT_V};
     fxa_error err = {0};
-    fxa_context *ctx = NULL;
+    fxa_context *ctx = t_context();
     t_rng rng = {t_seed()};
     attn_spec s = *spec;
     attn_data x;
     attn_tensor *grad;
     int n = 0;
     s.around = ATTN_PAGE_BEHIND;
-    T_OK(fxa_context_create(NULL, &ctx, &err));
     T_REQUIRE(attn_data_make(&x, ctx, &s, t_seed(), &err) == FXA_OK);
     grad_round(&x);
     (void)grad_loss(ctx, &x);

@@ -110,7 +110,7 @@ static void eager_engine(const eager_case *c, const eager_result *exact, eager_r
     uint16_t *y[EAGER_RESULTS], *o = eager_alloc(n, sizeof *o);
     float *lse = eager_alloc(c->s, sizeof *lse);
     fxa_error err;
-    fxa_context *ctx = NULL;
+    fxa_context *ctx = t_context();
     fxa_problem p = FXA_PROBLEM_INIT;
     fxa_args args = FXA_ARGS_INIT;
     for (int i = 0; i < EAGER_RESULTS; i++) y[i] = eager_alloc(n, sizeof **y);
@@ -120,7 +120,6 @@ static void eager_engine(const eager_case *c, const eager_result *exact, eager_r
     p.flags = c->causal ? FXA_CAUSAL : 0;
     for (int i = 0; i < 3; i++) args.slot[FXA_SLOT_Q + i] = c->in[i];
     args.slot[FXA_SLOT_O] = y[EAGER_O];
-    T_OK(fxa_context_create(NULL, &ctx, &err));
     T_OK(fxa_attention(ctx, &p, &args, &err));
     p.pass = FXA_BACKWARD, p.flags |= FXA_GRAD_Q | FXA_GRAD_K | FXA_GRAD_V;
     args.slot[FXA_SLOT_O] = o, args.slot[FXA_SLOT_LSE] = lse, args.slot[FXA_SLOT_DO] = c->in[3];

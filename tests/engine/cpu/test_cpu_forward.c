@@ -121,13 +121,12 @@ static void fwd_narrow(const char *isa) {
 TEST(values_far_narrower_than_keys) { isa_each(fwd_narrow); }
 
 TEST(a_set_that_is_none_is_refused_by_name) {
-    fxa_context *ctx = NULL;
     fxa_support reports[4];
     size_t n = 4;
     attn_spec s = fwd_spec(NULL, 1, 1, 1, 4, 4, 4, 0);
     fxa_problem p = attn_spec_problem(&s);
     setenv("FXA_CPU", "mmx", 1);
-    T_OK(fxa_context_create(NULL, &ctx, &err));
+    fxa_context *ctx = t_context();
     T_OK(fxa_support_query(ctx, &p, reports, &n, &err));
     T_STR(reports[0].engine, "cpu");
     T_INT(reports[0].supported, 0);

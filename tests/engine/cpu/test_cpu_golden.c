@@ -120,10 +120,9 @@ static void golden_program(fxa_context *ctx, const char *name, const char *text)
 TEST(bytecode_is_that_of_the_golden_file) {
     static char names[128][64], text[1 << 14], path[512];
     char kept[64], golden[512];
-    fxa_context *ctx = NULL;
     snprintf(kept, sizeof kept, "%s", getenv("FXA_CPU") ? getenv("FXA_CPU") : "");
     setenv("FXA_CPU", "scalar", 1);
-    T_OK(fxa_context_create(NULL, &ctx, &err));
+    fxa_context *ctx = t_context();
     golden_read("cpu_bytecode.txt", golden);
     for (size_t i = 0; i < sizeof golden_masks / sizeof *golden_masks; i++)
         golden_program(ctx, golden_masks[i], golden_masks[i]);

@@ -259,8 +259,7 @@ static void lanes_count_case(fxa_context *ctx, t_rng *rng, lanes_paths *paths) {
 TEST(lanes_never_meet) {
     lanes_paths paths = {0};
     t_rng rng = {t_seed()};
-    fxa_context *ctx = NULL;
-    T_OK(fxa_context_create(NULL, &ctx, &err));
+    fxa_context *ctx = t_context();
     for (int i = 0; i < t_scaled_up(800); i++) lanes_count_case(ctx, &rng, &paths);
     fxa_context_destroy(ctx);
     T_CHECK(paths.shared > 20 && paths.once > 5 && paths.own > 20 && paths.chunks > 50 && paths.pool > 5);

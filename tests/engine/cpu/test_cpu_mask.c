@@ -174,8 +174,7 @@ static fxa_program *mask_parse(fxa_context *ctx, const char *mask) {
     return fxa_program_parse(ctx, text, SIZE_MAX, &p, &err) == FXA_OK ? p : NULL;
 }
 
-TEST(joined_bools_as_their_pairs) {
-    fxa_context *ctx = tape_ctx();
+CONTEXT_TEST(joined_bools_as_their_pairs) {
     uint64_t rng = t_seed() + 71;
     int parsed = 0, rounds = t_scaled(400);
     bool ok = true;
@@ -190,11 +189,9 @@ TEST(joined_bools_as_their_pairs) {
         fxa_program_destroy(p);
     }
     T_CHECK(parsed * 2 > rounds);
-    fxa_context_destroy(ctx);
 }
 
-TEST(masks_of_any_program_as_their_pairs) {
-    fxa_context *ctx = tape_ctx();
+CONTEXT_TEST(masks_of_any_program_as_their_pairs) {
     uint64_t rng = t_seed() + 72;
     bool ok = true;
     for (int round = 0; ok && round < t_scaled(200); round++) {
@@ -216,12 +213,11 @@ TEST(masks_of_any_program_as_their_pairs) {
         if (mask >= 0 && !scored) ok = mask_try(ctx, p, true, &rng);
         fxa_program_destroy(p);
     }
-    fxa_context_destroy(ctx);
 }
 
 /* ---- Leaves of a formula ----------------------------------------------------------------------------------------- */
 
-TEST(formulas_have_the_leaves_that_they_should) {
+CONTEXT_TEST(formulas_have_the_leaves_that_they_should) {
     static const struct {
         const char *mask;
         size_t ranges, tests, parts;
@@ -237,7 +233,6 @@ TEST(formulas_have_the_leaves_that_they_should) {
         /* ranges of columns need no bits of their own */
         {"q - k < 9 && k - q < 9 && doc[q] == doc[k]", 2, 0, 1},
     };
-    fxa_context *ctx = tape_ctx();
     for (size_t i = 0; i < sizeof each / sizeof *each; i++) {
         fxa_program *p = mask_parse(ctx, each[i].mask);
         fxa__tape *tape = NULL;
@@ -250,14 +245,12 @@ TEST(formulas_have_the_leaves_that_they_should) {
         fxa__tape_destroy(tape);
         fxa_program_destroy(p);
     }
-    fxa_context_destroy(ctx);
 }
 
 /* Rows whose range advances by a constant form one stretch, which mask_repeats compares only at its ends; a jump ends a
  * stretch. */
-TEST(rows_that_move_evenly_are_one_stretch) {
+CONTEXT_TEST(rows_that_move_evenly_are_one_stretch) {
     enum { ROWS = 9, JUMP = 5 };
-    fxa_context *ctx = tape_ctx();
     uint64_t rng = t_seed() + 75;
     fxa_program *p = mask_parse(ctx, "k <= q");
     size_t set = 0;
@@ -288,14 +281,12 @@ TEST(rows_that_move_evenly_are_one_stretch) {
         tape_case_free(&c);
     }
     fxa_program_destroy(p);
-    fxa_context_destroy(ctx);
 }
 
 /* Long chains, deep nesting and more bools than a formula has capacity for: what exceeds the capacity becomes a single
  * leaf, and results stay right. */
-TEST(masks_that_a_formula_has_no_room_for) {
+CONTEXT_TEST(masks_that_a_formula_has_no_room_for) {
     static const char *const joins[] = {"%s || %s", "(%s && %s)", "(%s) ^ (%s)", "!(%s) || (%s)", "%s ? k < q : %s"};
-    fxa_context *ctx = tape_ctx();
     uint64_t rng = t_seed() + 73;
     for (int kind = 0; kind < 10; kind++) {
         char mask[3000] = "k <= q", next[3000], atom[64];
@@ -311,7 +302,6 @@ TEST(masks_that_a_formula_has_no_room_for) {
         if (!mask_try(ctx, p, false, &rng)) T_FAIL("mask = %s\n", mask);
         fxa_program_destroy(p);
     }
-    fxa_context_destroy(ctx);
 }
 
 TEST(out_of_memory_at_every_allocation_of_a_formula) {

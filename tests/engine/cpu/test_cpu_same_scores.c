@@ -77,7 +77,7 @@ static int64_t same_differences(const attn_data *x, const same_spec *s, double *
 static void same_check(const char *isa, const same_spec *s, uint64_t seed) {
     attn_data x;
     fxa_error err;
-    fxa_context *ctx = NULL;
+    fxa_context *ctx = t_context();
     char text[512];
     double worst = 0;
     /* Scores around 1 have digits down to 2^-23 (f32) or 2^-52 (f64). */
@@ -85,7 +85,6 @@ static void same_check(const char *isa, const same_spec *s, uint64_t seed) {
                    s->shares ? "let y = float(q - k) * 0.037" : "", s->shares ? " + y" : "",
                    s->dtype == FXA_F64 ? "562949953421312.0" : "1048576.0", s->shares ? "mask = y > -1.5" : "");
     attn_spec spec = same_problem(s, text);
-    T_OK(fxa_context_create(NULL, &ctx, &err));
     T_REQUIRE(attn_data_make(&x, ctx, &spec, seed, &err) == FXA_OK);
     same_set(&x);
     if (s->scale != 0) x.scale = s->scale;

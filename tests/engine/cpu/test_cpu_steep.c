@@ -120,13 +120,12 @@ static void steep_eager(const steep_case *c, double *out[STEEP_RESULTS]) {
 
 static void steep_engine(const steep_case *c, fxa_dtype lse_dtype, float *out[STEEP_RESULTS]) {
     fxa_error err;
-    fxa_context *ctx = NULL;
+    fxa_context *ctx = t_context();
     fxa_program *program = NULL;
     fxa_problem p = FXA_PROBLEM_INIT;
     fxa_args args = FXA_ARGS_INIT;
     double *lse = calloc((size_t)(c->heads * c->s), sizeof *lse);
     if (!lse) abort();
-    T_OK(fxa_context_create(NULL, &ctx, &err));
     T_OK(fxa_program_parse(ctx, c->program->text, SIZE_MAX, &program, &err));
     p.b = 1, p.hq = c->heads, p.sq = p.sk = c->s, p.d_qk = c->d, p.q.dtype = FXA_F32, p.engine = "cpu";
     p.program = program, p.flags = FXA_RETURN_LSE, p.lse.dtype = (uint32_t)lse_dtype;

@@ -10,7 +10,7 @@
 
 /* Tests programs of every kind by the generator's flags, on every kernel set. */
 static void tape_random(unsigned gen_flags, bool derive, bool wild, int rounds) {
-    fxa_context *ctx = tape_ctx();
+    fxa_context *ctx = t_context();
     uint64_t rng = t_seed() + gen_flags * 977 + derive;
     bool ok = true;
     for (int round = 0; ok && round < t_scaled(rounds); round++) {
@@ -44,8 +44,7 @@ TEST(derivatives_of_any_program) { tape_random(GEN_NO_SPECIAL, true, true, 80); 
 
 /* ---- The object -------------------------------------------------------------------------------------------------- */
 
-TEST(identity_and_queries) {
-    fxa_context *ctx = tape_ctx();
+CONTEXT_TEST(identity_and_queries) {
     fxa__host *host = fxa__context_host(ctx);
     static const struct {
         const char *text;
@@ -88,7 +87,6 @@ TEST(identity_and_queries) {
         fxa_program_destroy(p);
     }
     fxa__tape_destroy(NULL);
-    fxa_context_destroy(ctx);
 }
 
 /* Lists grow by half, so with programs of every length each allocation is the one that fails. */

@@ -56,10 +56,9 @@ static const char *const tape_indices[] = {
     "h * h + clamp(k, 0, 9)",
 };
 
-TEST(loads_along_k_of_every_dtype) {
+CONTEXT_TEST(loads_along_k_of_every_dtype) {
     static const fxa_dtype dtypes[] = {FXA_F64, FXA_F32, FXA_F16, FXA_BF16, FXA_I8,
                                        FXA_U8,  FXA_I16, FXA_I32, FXA_I64,  FXA_B8};
-    fxa_context *ctx = tape_ctx();
     uint64_t rng = t_seed();
     for (size_t i = 0; i < sizeof tape_indices / sizeof *tape_indices; i++)
         for (size_t t = 0; t < sizeof dtypes / sizeof *dtypes; t++) {
@@ -68,11 +67,10 @@ TEST(loads_along_k_of_every_dtype) {
                      tape_indices[i]);
             tape_text(ctx, text, t < 4 && i % 2, 0, 1, &rng);
         }
-    fxa_context_destroy(ctx);
 }
 
 /* Equality of 64-bit elements: indexed by row, key, head and pair, gathered and along k, in masks and values. */
-TEST(equalities_of_i64) { /* */
+CONTEXT_TEST(equalities_of_i64) { /* */
     static const char *const texts[] = {
         "mask = t[q] == t[k]",
         "mask = t[q] != t[k] && k <= q",
@@ -84,7 +82,6 @@ TEST(equalities_of_i64) { /* R-112 */
         "score = t[int(t[q] == t[k]) + k] == t[q] ? score : score + 1.0",
         "score = t[int(score)] == t[k] ? 1.0 : score",
     };
-    fxa_context *ctx = tape_ctx();
     uint64_t rng = t_seed();
     for (size_t i = 0; i < sizeof texts / sizeof *texts; i++) {
         char text[240];
@@ -92,10 +89,9 @@ TEST(equalities_of_i64) { /* R-112 */
         tape_text(ctx, text, false, 0, 6, &rng);
         tape_text(ctx, text, true, 0, 1, &rng);
     }
-    fxa_context_destroy(ctx);
 }
 
-TEST(loads_of_several_axes) {
+CONTEXT_TEST(loads_of_several_axes) {
     static const char *const index[] = {"h, k",
                                         "k, h",
                                         "h, q, k",
@@ -111,7 +107,6 @@ TEST(loads_of_several_axes) {
                                         "q % 2, k % 3",
                                         "k // 2, b, 2 * k",
                                         "b, k - 4 * h"};
-    fxa_context *ctx = tape_ctx();
     uint64_t rng = t_seed();
     for (size_t i = 0; i < sizeof index / sizeof *index; i++) {
         char text[200];
@@ -122,11 +117,10 @@ TEST(loads_of_several_axes) {
         tape_text(ctx, text, false, 0, 4, &rng);
         tape_text(ctx, text, true, 0, 4, &rng);
     }
-    fxa_context_destroy(ctx);
 }
 
 /* Fused operations: at most 8 roundings of parts below 2048, or relative to the value itself. */
-TEST(joined_operations) {
+CONTEXT_TEST(joined_operations) {
     static const char *const texts[] = {
         "param a : float\nparam c : float\nscore = score * a + c",
         "param a : float\nparam c : float\nscore = a + c * score",
@@ -162,17 +156,15 @@ TEST(joined_operations) {
         "mask = (q & 3) != (k & 3) && (q & 7) <= (k & 15) && (k & 3) < (q & 7) && (k ^ q) < (q & 511)",
         "tensor t : f32[1]\nmask = t[k] < t[q] && k <= q && q - k < 100 && h != 2\nscore = score * 2.0",
     };
-    fxa_context *ctx = tape_ctx();
     uint64_t rng = t_seed();
     for (size_t i = 0; i < sizeof texts / sizeof *texts; i++) {
         tape_text(ctx, texts[i], false, 0x1p-10, 6, &rng);
         tape_text(ctx, texts[i], true, 0x1p-10, 6, &rng);
     }
-    fxa_context_destroy(ctx);
 }
 
 /* Values that are constant along a row, in backward programs and in sums besides derivatives. */
-TEST(backward_values_that_are_no_rows) {
+CONTEXT_TEST(backward_values_that_are_no_rows) {
     static const struct {
         fxa_program_kind kind;
         const char *text;
@@ -187,7 +179,6 @@ TEST(backward_values_that_are_no_rows) {
         {FXA_PROGRAM_DERIVATIVE, "param a : float\ntensor t : f32[1]\ndscore = dscore\ngrad t[k // 2] += a"},
         {FXA_PROGRAM_DERIVATIVE, "param a : float\ntensor t : f32[1]\ndscore = dscore\ngrad t[min(k, 9)] += a"},
     };
-    fxa_context *ctx = tape_ctx();
     uint64_t rng = t_seed();
     bool ok = true;
     for (size_t i = 0; ok && i < sizeof cases / sizeof *cases; i++) {
@@ -204,14 +195,12 @@ TEST(backward_values_that_are_no_rows) {
         }
         fxa_program_destroy(p);
     }
-    fxa_context_destroy(ctx);
 }
 
 /* One value for every pair that has a gradient, added to an element per pair: an entire row of the gradient is in the
  * caller's tensor, and elements of pairs without gradient do not change. */
-TEST(backward_values_stored_once) {
+CONTEXT_TEST(backward_values_stored_once) {
     enum { N = 100 };
-    fxa_context *ctx = tape_ctx();
     fxa_program *p = NULL;
     fxa_text text = {NULL, "param a : float\ntensor t : f32[1]\ndscore = dscore\ngrad t[k] += a", SIZE_MAX};
     fxa_parse_config config = {
@@ -244,18 +233,15 @@ TEST(backward_values_stored_once) {
         }
     }
     fxa_program_destroy(p);
-    fxa_context_destroy(ctx);
 }
 
 /* More conjuncts than the stack for conjuncts holds: the remaining ones are evaluated as one. */
-TEST(masks_of_many_conjuncts) {
-    fxa_context *ctx = tape_ctx();
+CONTEXT_TEST(masks_of_many_conjuncts) {
     uint64_t rng = t_seed();
     char text[16384], *at = text;
     at += sprintf(at, "mask = score < 0.5");
     for (int i = 0; i < 300; i++) at += sprintf(at, " && (q + k * %d) %% 101 != %d", i + 2, i);
     tape_text(ctx, text, false, 0, 2, &rng);
-    fxa_context_destroy(ctx);
 }
 
 T_MAIN

@@ -29,8 +29,7 @@ static const struct {
     {"score = score + sin(with_grad(float(h) * float(k), float(q)))", -1, 1},
 };
 
-TEST(which_values_are_shared) {
-    fxa_context *ctx = tape_ctx();
+CONTEXT_TEST(which_values_are_shared) {
     size_t set = 0;
     const fxa__cpu_kernels *k = tape_set(&set, sizeof(float));
     for (size_t i = 0; i < sizeof shared_cases / sizeof *shared_cases; i++) {
@@ -46,13 +45,11 @@ TEST(which_values_are_shared) {
         fxa__tape_destroy(tape);
         fxa_program_destroy(p);
     }
-    fxa_context_destroy(ctx);
 }
 
 /* Rows of tape_case have random heads. Bytecode without fused operations is compared bit by bit, sums included; fused
  * bytecode within its bound. */
-TEST(shared_values_are_those_of_pairs) {
-    fxa_context *ctx = tape_ctx();
+CONTEXT_TEST(shared_values_are_those_of_pairs) {
     uint64_t rng = t_seed();
     for (size_t i = 0; i < sizeof shared_cases / sizeof *shared_cases; i++)
         for (int round = 0; round < t_scaled_up(12); round++) {
@@ -73,7 +70,6 @@ TEST(shared_values_are_those_of_pairs) {
             fxa_program_destroy(d);
             fxa_program_destroy(p);
         }
-    fxa_context_destroy(ctx);
 }
 
 enum { SHARED_HEADS = 3, SHARED_KEYS = 40, SHARED_BLOCK = 16, SHARED_ROWS = 4 };
@@ -91,10 +87,9 @@ static void shared_row(fxa__tape_run *run, const float *v, int32_t b, const int3
     }
 }
 
-TEST(heads_rows_and_blocks_in_any_order) {
+CONTEXT_TEST(heads_rows_and_blocks_in_any_order) {
     static const char text[] = "tensor v : f32[3]\nscore = v[b, h, k]";
     static float v[2 * SHARED_HEADS * SHARED_KEYS];
-    fxa_context *ctx = tape_ctx();
     fxa_program *p = NULL;
     fxa__tape *tape = NULL;
     size_t set = 0, bytes = 0;
@@ -128,7 +123,6 @@ TEST(heads_rows_and_blocks_in_any_order) {
     free(scratch);
     fxa__tape_destroy(tape);
     fxa_program_destroy(p);
-    fxa_context_destroy(ctx);
 }
 
 T_MAIN

@@ -113,9 +113,7 @@ static void box_end(box *b) {
 }
 
 static fxa_context *box_context(void) {
-    fxa_context *ctx = NULL;
-    fxa_error err;
-    T_OK(fxa_context_create(NULL, &ctx, &err));
+    fxa_context *ctx = t_context();
     return ctx;
 }
 

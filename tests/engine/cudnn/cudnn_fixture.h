@@ -34,13 +34,6 @@ __attribute__((unused)) static fxa_problem problem_of(const attn_spec *s, fxa_pa
     return p;
 }
 
-static fxa_context *context_new(void) {
-    fxa_context *ctx = NULL;
-    fxa_error err;
-    T_OK(fxa_context_create(NULL, &ctx, &err));
-    return ctx;
-}
-
 /* Returns the engine's support report for a problem. */
 __attribute__((unused)) static fxa_support answer_of(fxa_context *ctx, const fxa_problem *p) {
     fxa_support reports[2];
@@ -75,7 +68,7 @@ __attribute__((unused)) static const char *cudnn_missing_of(uint32_t dtype) {
     size_t count = 1;
     fxa_error err;
     if (standin_ready()) return NULL;
-    fxa_context *ctx = context_new();
+    fxa_context *ctx = t_context();
     if (dtype) p.q.dtype = dtype;
     T_OK(fxa_support_query(ctx, &p, &report, &count, &err));
     fxa_context_destroy(ctx);

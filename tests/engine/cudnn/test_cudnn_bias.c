@@ -37,7 +37,7 @@ static const bias_case bias_cases[] = {
 static void bias_try(const bias_case *c) {
     static conf_case x;
     const attn_shape shape = {BIAS_B, BIAS_H, BIAS_H, BIAS_Q, BIAS_K, 32, 32, 16, 1, BIAS_K, 0};
-    fxa_context *ctx = context_new();
+    fxa_context *ctx = t_context();
     fxa_program *program = NULL;
     conf_tally tally = {0};
     uint64_t rng = 77;

@@ -93,7 +93,7 @@ static void bprop_compare(fxa_context *ctx, const bprop_case *c, uint64_t seed) 
 TEST(own_programs_are_those_of_the_reference) {
     NEEDS_CUDNN;
     for (size_t i = 0; i < sizeof bprop_cases / sizeof *bprop_cases; i++) {
-        fxa_context *ctx = context_new();
+        fxa_context *ctx = t_context();
         bprop_compare(ctx, &bprop_cases[i], 77 + i);
         fxa_context_destroy(ctx);
         if (standin_ready()) standin_check_end();
@@ -103,7 +103,7 @@ TEST(own_programs_are_those_of_the_reference) {
 /* Checks that the engine refuses a case with a reason that contains `says`. */
 static void bprop_refused(const bprop_case *c, fxa_pass pass, const char *says) {
     const attn_spec s = bprop_spec(c);
-    fxa_context *ctx = context_new();
+    fxa_context *ctx = t_context();
     fxa_error err;
     attn_data x;
     attn_call call;
@@ -152,11 +152,10 @@ TEST(programs_that_are_too_large) {
 
 /* cuDNN recognises padding only if the masked score has no other use; a user-written backward program that reads the
  * original score is such a use. */
-TEST(a_padded_score_has_no_other_use) {
+CONTEXT_TEST(a_padded_score_has_no_other_use) {
     const bprop_case c = {NULL, "dscore = dscore * score", {{0}}, {{0}}, 0};
     const attn_spec s = bprop_spec(&c);
     static fxa__dnn_attention a;
-    fxa_context *ctx = context_new();
     fxa__problem *checked = NULL;
     attn_data x;
     attn_call call;
@@ -182,16 +181,13 @@ TEST(a_padded_score_has_no_other_use) {
     fxa__dnn_attention_free(&a);
     fxa__problem_release(checked);
     attn_data_free(&x);
-    fxa_context_destroy(ctx);
 }
 
 /* A plan's listing has the names of the user-written backward program, whose tensors must be on the device. */
-TEST(whose_tensors_they_are) {
-    NEEDS_STANDIN;
+STANDIN_TEST(whose_tensors_they_are) {
     const bprop_case c = {
         BPROP_CAP, "tensor u : f32[1]\nparam own : float\ndscore = dscore * (own + u[h])", {{0}}, {{4}}, 0};
     const attn_spec s = bprop_spec(&c);
-    fxa_context *ctx = context_new();
     fxa_plan *plan = NULL;
     fxa__gpu gpu;
     attn_data x;
@@ -219,8 +215,6 @@ TEST(whose_tensors_they_are) {
     fxa__gpu_close(&gpu);
     fxa_plan_destroy(plan);
     attn_data_free(&x);
-    fxa_context_destroy(ctx);
-    standin_check_end();
 }
 
 T_MAIN

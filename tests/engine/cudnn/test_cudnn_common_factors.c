@@ -57,7 +57,7 @@ TEST(operations_that_are_left_out) {
     static fxa__dnn_attention a;
     for (size_t i = 0; i < sizeof reuse_cases / sizeof *reuse_cases; i++) {
         const reuse_case *c = &reuse_cases[i];
-        fxa_context *ctx = context_new();
+        fxa_context *ctx = t_context();
         attn_data x;
         attn_call call;
         fxa__problem *checked = reuse_problem(ctx, c, &x, &call);
@@ -87,7 +87,7 @@ TEST(scores_that_lengths_mask_have_no_other_use) {
                                        {"", "dscore = dscore * float(k)", 0, 0, 0},
                                        {"mask = k != q", "dscore = dscore * score", 0, 0, 0}};
     for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
-        fxa_context *ctx = context_new();
+        fxa_context *ctx = t_context();
         attn_data x;
         attn_call call;
         fxa__problem *checked = reuse_problem(ctx, &cases[i], &x, &call);
@@ -111,7 +111,7 @@ TEST(scores_that_lengths_mask_have_no_other_use) {
 TEST(pairs_that_are_masked_and_no_number) {
     NEEDS_CUDNN;
     attn_spec s = spec;
-    fxa_context *ctx = context_new();
+    fxa_context *ctx = t_context();
     attn_kept want = {{NULL}};
     attn_data x;
     attn_call call;
@@ -192,7 +192,7 @@ TEST(caps_at_the_ends_of_floats) {
                  {"param cap : float\nscore = 2.0 * tanh(score * cap)", 3e38, 2, false},
                  {"param cap : float\nscore = 2.0 * tanh(score * cap)", -0.25, 2, false},
                  {"param cap : float\nscore = 2.0 * tanh(cap * score)", 1e-39, 2, true}};
-    fxa_context *ctx = context_new();
+    fxa_context *ctx = t_context();
     for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
         double worst = 0;
         err = reuse_forward(ctx, cases[i].text, cases[i].cap, true, &worst);
@@ -210,7 +210,7 @@ TEST(scores_that_stay_as_they_are) {
     NEEDS_CUDNN;
     static const char *const texts[] = {"param c : float\nmask = tanh(score / c) > -0.1",
                                         "mask = tanh(score * 5.0) > -0.1 && k <= q + 3"};
-    fxa_context *ctx = context_new();
+    fxa_context *ctx = t_context();
     for (size_t i = 0; i < sizeof texts / sizeof *texts; i++) {
         double worst = 0;
         err = reuse_forward(ctx, texts[i], -2, false, &worst);

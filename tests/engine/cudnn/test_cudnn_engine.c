@@ -14,8 +14,7 @@
 /* ---- Opening ----------------------------------------------------------------------------------------------------- */
 
 /* With or without a GPU, plan creation succeeds or fails with the reason of the support report. */
-TEST(on_whatever_this_machine_has) { /* */
-    fxa_context *ctx = context_new();
+CONTEXT_TEST(on_whatever_this_machine_has) { /* */
     fxa_problem p = problem_of(&spec, FXA_FORWARD);
     fxa_support said = answer_of(ctx, &p);
     fxa_plan *plan = NULL;
@@ -23,13 +22,12 @@ TEST(on_whatever_this_machine_has) { /* R-63 */
     T_STATUS(fxa_plan_create(ctx, &p, &plan, &err), said.supported ? FXA_OK : FXA_E_UNSUPPORTED);
     if (!said.supported) T_HAS(err.text, said.reason);
     fxa_plan_destroy(plan);
-    fxa_context_destroy(ctx);
 }
 
 TEST(reasons_not_to_open) {
     NEEDS_STANDIN;
     fxa_problem p = problem_of(&spec, FXA_FORWARD);
-    fxa_context *ctx = context_new();
+    fxa_context *ctx = t_context();
     p.ordinal = 2;
     T_HAS(answer_of(ctx, &p).reason, "ordinal is 2: the CUDA driver has 2 devices");
     fxa_context_destroy(ctx);
@@ -41,7 +39,7 @@ TEST(reasons_not_to_open) {
                                              {"1", ""}};
     for (size_t i = 0; i < sizeof untried / sizeof *untried; i++) {
         setenv("FXA_CUDNN_UNTRIED", untried[i][0], 1);
-        ctx = context_new();
+        ctx = t_context();
         fxa_support said = answer_of(ctx, &p);
         T_INT(said.supported, !untried[i][1][0]);
         T_HAS(said.reason, untried[i][1]);
@@ -50,7 +48,7 @@ TEST(reasons_not_to_open) {
     unsetenv("FXA_CUDNN_UNTRIED");
     standin[0]->arch = 0;
     standin[0]->devices_gone = true;
-    ctx = context_new();
+    ctx = t_context();
     T_HAS(answer_of(ctx, &p).reason, "the CUDA driver has 0 devices");
     fxa_context_destroy(ctx);
     standin[0]->devices_gone = false;
@@ -71,7 +69,7 @@ TEST(libraries_go_with_the_engine) {
     NEEDS_STANDIN;
     fxa_problem p = problem_of(&spec, FXA_FORWARD);
     for (int again = 0; again < 2; again++) {
-        fxa_context *ctx = context_new();
+        fxa_context *ctx = t_context();
         T_CHECK(!library_is_loaded("libcublasLt.so.13"));
         T_INT(answer_of(ctx, &p).supported, 1);
         T_CHECK(library_is_loaded("libcublasLt.so.13"));
@@ -85,7 +83,7 @@ TEST(libraries_go_with_the_engine) {
 TEST(libraries_go_with_a_failed_target) {
     NEEDS_STANDIN;
     for (size_t k = 1; k <= 3; k++) {
-        fxa_context *ctx = context_new();
+        fxa_context *ctx = t_context();
         fxa_problem p = problem_of(&spec, FXA_FORWARD);
         p.target = profile;
         standin_arm(1, k);
@@ -98,9 +96,7 @@ TEST(libraries_go_with_a_failed_target) {
     }
 }
 
-TEST(plans_for_a_device_that_is_not_here) {
-    NEEDS_STANDIN;
-    fxa_context *ctx = context_new();
+STANDIN_TEST(plans_for_a_device_that_is_not_here) {
     fxa_plan *plan = NULL;
     fxa_problem p = problem_of(&spec, FXA_BACKWARD);
     p.target = profile;
@@ -123,8 +119,6 @@ TEST(plans_for_a_device_that_is_not_here) {
         T_STATUS(fxa_support_query(ctx, &p, NULL, &count, &err), FXA_E_PROBLEM);
         T_HAS(err.text, "target has \"}\" where a \"key\": is to be");
     }
-    fxa_context_destroy(ctx);
-    standin_check_end();
 }
 
 /* A valid device description that the installed cuDNN rejects because of its version, with cuDNN's message. */
@@ -134,7 +128,7 @@ TEST(profiles_that_cudnn_does_not_read) {
     int said = 0;
     p.target = profile;
     for (size_t k = 1; k <= 4 && !said; k++) {
-        fxa_context *ctx = context_new();
+        fxa_context *ctx = t_context();
         standin_arm(1, k);
         fxa_support answer = answer_of(ctx, &p);
         standin_arm(1, 0);
@@ -160,7 +154,7 @@ TEST(profiles_that_cudnn_does_not_read) {
 static void fail_each(int which, fxa_pass pass) {
     size_t k = 1, failed = 0;
     for (;; k++) {
-        fxa_context *ctx = context_new();
+        fxa_context *ctx = t_context();
         fxa_error err;
         attn_data x;
         if (!data_make(&x, ctx)) return;
@@ -229,13 +223,11 @@ TEST(every_allocation_fails) {
 }
 
 /* Bounds of masks that are params: the full range of 32 bits, although 32-bit values are added to them. */
-TEST(bounds_of_any_size) {
-    NEEDS_STANDIN;
+STANDIN_TEST(bounds_of_any_size) {
     static const char *const texts[] = {"param w : int\nmask = k - q <= w", "param w : int\nmask = q - k < w",
                                         "param w : int\nmask = k - q <= -w", "param w : int\nmask = k < w",
                                         "param w : int\nmask = k - q <= w || k < 2"};
     static const double bounds[] = {INT32_MAX, INT32_MIN, INT32_MIN + 1, 1 << 24, -(1 << 24), 5, 0, -5};
-    fxa_context *ctx = context_new();
     for (size_t i = 0; i < sizeof texts / sizeof *texts; i++)
         for (size_t j = 0; j < sizeof bounds / sizeof *bounds; j++) {
             attn_spec s = spec;
@@ -255,8 +247,6 @@ TEST(bounds_of_any_size) {
             attn_data_free(&x);
             attn_drop(&want);
         }
-    fxa_context_destroy(ctx);
-    standin_check_end();
 }
 
 typedef struct runner {
@@ -277,10 +267,8 @@ static void *runner_run(void *arg) {
 
 /* cuDNN takes the maximum score before it multiplies by the scale, unless an operation is in between, so a scale of 0
  * or below needs one. */
-TEST(a_scale_that_is_not_above_0) {
-    NEEDS_STANDIN;
+STANDIN_TEST(a_scale_that_is_not_above_0) {
     static const double scales[] = {0.5, 0, -1};
-    fxa_context *ctx = context_new();
     for (int i = 0; i < 6; i++) {
         attn_spec s = spec;
         attn_data x;
@@ -294,14 +282,11 @@ TEST(a_scale_that_is_not_above_0) {
         if (err.status != FXA_OK) T_HAS(err.text, "requires one above 0");
         attn_data_free(&x);
     }
-    fxa_context_destroy(ctx);
-    standin_check_end();
 }
 
 /* The scale divided by the constant inside tanh is a float of the graph: the smallest normal float is supported,
  * smaller values are not. */
-TEST(a_scale_below_all_floats) {
-    NEEDS_STANDIN;
+STANDIN_TEST(a_scale_below_all_floats) {
     static const struct {
         double cap, scale;
         fxa_status status;
@@ -312,7 +297,6 @@ TEST(a_scale_below_all_floats) {
                 {2, 0, FXA_OK},
                 {1e30, 1e-6, FXA_OK},
                 {1e30, 1e-9, FXA_E_BINDING}};
-    fxa_context *ctx = context_new();
     for (size_t i = 0; i < sizeof rows / sizeof *rows; i++) {
         attn_data x;
         attn_call call;
@@ -326,14 +310,10 @@ TEST(a_scale_below_all_floats) {
         if (rows[i].status != FXA_OK) T_HAS(err.text, "cuDNN computes with floats of at least");
         attn_data_free(&x);
     }
-    fxa_context_destroy(ctx);
-    standin_check_end();
 }
 
-TEST(eight_threads_have_eight_handles) { /* */
-    NEEDS_STANDIN;
+STANDIN_TEST(eight_threads_have_eight_handles) { /* */
     enum { THREADS = 8 };
-    fxa_context *ctx = context_new();
     pthread_t threads[THREADS];
     static runner runners[THREADS];
     attn_kept want[THREADS];
@@ -351,8 +331,6 @@ TEST(eight_threads_have_eight_handles) { /* R-73 */
         attn_data_free(&runners[i].x);
         attn_drop(&want[i]);
     }
-    fxa_context_destroy(ctx);
-    standin_check_end();
 }
 
 T_MAIN

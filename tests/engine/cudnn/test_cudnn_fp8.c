@@ -235,7 +235,7 @@ static const char *fp8_line(const char *text) {
 
 /* Runs the cases first, first + by, ... below count, and prints a line with the verdict for each. */
 static void fp8_many(int first, int by, int count, int64_t pairs) {
-    fxa_context *ctx = context_new();
+    fxa_context *ctx = t_context();
     for (int i = first; i < count; i += by) {
         uint64_t rng = t_seed() + 7919u * (uint64_t)i;
         fp8_case c = fp8_draw(&rng, &fp8_kinds[i % FP8_KINDS], pairs);
@@ -282,7 +282,7 @@ TEST(what_cudnn_does_not_compile_or_gets_wrong_is_refused) { /* R-49 */
         {"tensor t : f32[1]\nscore = score + t[h]", NULL, "as t[q, k] alone"},
         {"tensor t : f32[1]\nscore = score + t[q]", NULL, "as t[q, k] alone"}};
     NEEDS_STANDIN;
-    fxa_context *ctx = context_new();
+    fxa_context *ctx = t_context();
     for (size_t i = 0; i < 2 * sizeof cases / sizeof *cases; i++) {
         fxa_problem p = problem_of(&spec, (fxa_pass)(i & 1));
         const char *says = i & 1 ? cases[i / 2].backward : cases[i / 2].forward;

@@ -90,7 +90,7 @@ TEST(a_hundred_lengths_are_four_builds) {
     static lengths_batch x;
     t_rng rng = {t_seed()};
     for (int wide = 0; wide < 2; wide++) {
-        fxa_context *const ctx[3] = {context_new(), context_new(), context_new()};
+        fxa_context *const ctx[3] = {t_context(), t_context(), t_context()};
         fxa_program *program = NULL;
         fxa_cache_stats stats;
         bool seen[LENGTHS_MOST / LENGTHS_STEP] = {false};

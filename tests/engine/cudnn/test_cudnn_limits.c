@@ -181,8 +181,8 @@ CONTEXT_TEST(one_row_has_values_by_key) {
 /* The total number of packed rows is not part of the code, unless it exceeds the range of cuDNN's backward. */
 TEST(packed_rows_that_reach_far) {
     fxa__host *host = NULL;
-    fxa__writer keys[3];
     T_OK(fxa__host_create(NULL, NULL, &host, &err));
+    fxa__writer keys[3];
     for (int i = 0; i < 3; i++) {
         static const int64_t totals[3] = {1000, 2000, 1 << 24};
         const support_case packed = {.pass = FXA_BACKWARD, .flags = FXA_VARLEN, .d = 128};
@@ -208,14 +208,14 @@ TEST(packed_rows_that_reach_far) {
 /* Packed tensors without rows, whose pointers may be NULL, are refused as empty in every layout, with a key of their
  * own; paged keys are never packed. */
 TEST(packed_rows_of_nothing) {
+    fxa__host *host = NULL;
+    T_OK(fxa__host_create(NULL, NULL, &host, &err));
     static const struct {
         int64_t total_q, total_k;
         uint32_t pages;
         bool taken;
     } cases[] = {{100, 100, 0, true}, {0, 100, 0, false}, {100, 0, 0, false},
                  {0, 0, 0, false},    {100, 0, 16, true}, {0, 0, 16, false}};
-    fxa__host *host = NULL;
-    T_OK(fxa__host_create(NULL, NULL, &host, &err));
     for (size_t i = 0; i < 2 * sizeof cases / sizeof *cases; i++) {
         const uint32_t pages = cases[i / 2].pages, flags = FXA_VARLEN | (pages ? FXA_PAGED : 0);
         const support_case packed = {.pass = FXA_FORWARD, .flags = flags, .page_size = pages};
@@ -239,10 +239,10 @@ TEST(packed_rows_of_nothing) {
 
 /* cuDNN reads pages whose size is a power of two; pages of other sizes are gathered first. */
 TEST(pages_of_any_size) {
-    static fxa__dnn_attention a;
-    static const uint32_t sizes[] = {1, 16, 24, 100};
     fxa__host *host = NULL;
     T_OK(fxa__host_create(NULL, NULL, &host, &err));
+    static fxa__dnn_attention a;
+    static const uint32_t sizes[] = {1, 16, 24, 100};
     for (size_t i = 0; i < sizeof sizes / sizeof *sizes; i++) {
         const support_case one = {.pass = FXA_FORWARD, .flags = FXA_PAGED, .sq = 1, .page_size = sizes[i]};
         fxa_problem p = support_problem(&one);

@@ -122,14 +122,12 @@ static void lowering_text_by(fxa_context *ctx, const char *text, fxa_pass pass, 
 static void lowering_text(fxa_context *ctx, const char *text, fxa_pass pass) { lowering_text_by(ctx, text, pass, NAN); }
 
 static void lowering_cases_of(conf_source source, bool own, int n, int least) {
-    fxa_error err;
-    fxa_context *ctx = NULL;
+    fxa_context *ctx = t_context();
     conf_frame f = lowering_frame();
     uint64_t rng = frame_start(t_seed() ^ (uint64_t)source << 40 ^ (uint64_t)own << 50);
     if (lowering_missing()) T_SKIP(lowering_missing());
     n = frame_is_set("FXA_TEST_CASE") ? 1 : t_scaled(n);
     setenv("FXA_TEST_DTYPE", "bf16", 0);
-    T_OK(fxa_context_create(NULL, &ctx, &err));
     for (int i = 0, wrong = 0; i < n && wrong < LOWERING_WRONG; i++)
         wrong += !lowering_case(ctx, source, own, &f, &rng);
     frame_print(&f);

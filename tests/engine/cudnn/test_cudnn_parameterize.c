@@ -59,7 +59,7 @@ static void lift_compare(fxa_context *ctx, fxa_context *other, attn_data *x, fxa
 
 TEST(a_thousand_caps_are_one_build) {
     NEEDS_STANDIN;
-    fxa_context *ctx = context_new(), *other = context_new();
+    fxa_context *ctx = t_context(), *other = t_context();
     attn_kept want[2] = {{{NULL}}, {{NULL}}}, first = {{NULL}};
     fxa_cache_stats stats;
     attn_data x;
@@ -179,11 +179,10 @@ static int lift_passes(fxa_context *ctx, fxa_program *program, const char *name,
     return lifted;
 }
 
-TEST(graphs_are_those_with_constants) {
+CONTEXT_TEST(graphs_are_those_with_constants) {
     static const conf_source sources[] = {CONF_TWIN, CONF_SMOOTH, CONF_BOTH, CONF_WILD, CONF_STEEP};
     enum { TEXTS = sizeof lift_texts / sizeof *lift_texts };
     uint64_t rng = t_seed();
-    fxa_context *ctx = context_new();
     struct dirent **files = NULL;
     int lifted[3] = {0, 0, 0}, n_files = scandir(LIFT_GALLERY, &files, lift_is_program, alphasort);
     T_CHECK(n_files > 50);
@@ -204,15 +203,13 @@ TEST(graphs_are_those_with_constants) {
     }
     if (lifted[0] < 10 || lifted[1] < 200 || lifted[2] == 0)
         T_FAIL("%d, %d, %d numbers\n", lifted[0], lifted[1], lifted[2]);
-    fxa_context_destroy(ctx);
 }
 
 /* ---- Beside params ----------------------------------------------------------------------------------------------- */
 
 /* Names of params are sorted before and after those of hidden params; each param comes from the caller's slot, by value
  * and in memory. */
-TEST(params_and_numbers) {
-    NEEDS_STANDIN;
+STANDIN_TEST(params_and_numbers) {
     static const char *const texts[] = {
         "param a : float\nparam z : float\nparam n : float\nscore = a * tanh(score / n) + z * score" LIFT_TAIL,
         "param a : float\nparam z : float\nscore = a * tanh(score / 3.25) + z * score" LIFT_TAIL,
@@ -220,7 +217,6 @@ TEST(params_and_numbers) {
         "param a : float\nscore = a * tanh(score / 3.25) + 1.625 * score" LIFT_TAIL,
     };
     static const double params[][3] = {{0.75, 3.25, 1.625}, {0.75, 1.625}, {1.625}, {0.75}}; /* sorted by name */
-    fxa_context *ctx = context_new();
     attn_kept want[2] = {{{NULL}}, {{NULL}}};
     fxa_cache_stats stats;
     for (int i = 0; i < 8; i++) {
@@ -250,8 +246,6 @@ TEST(params_and_numbers) {
     fxa_cache_get_stats(ctx, &stats);
     T_INT(stats.builds, 16);
     for (int i = 0; i < 2; i++) attn_drop(&want[i]);
-    fxa_context_destroy(ctx);
-    standin_check_end();
 }
 
 /* ---- Kept code --------------------------------------------------------------------------------------------------- */
@@ -263,9 +257,9 @@ TEST(code_on_disk_is_that_of_all_numbers) {
     T_REQUIRE(mkdtemp(folder));
     attn_kept want = {{NULL}};
     for (int round = 0; round < 3; round++) {
-        fxa_context *other = context_new();
+        fxa_context *other = t_context();
         setenv("FXA_CACHE_DIR", folder, 1);
-        fxa_context *ctx = context_new();
+        fxa_context *ctx = t_context();
         unsetenv("FXA_CACHE_DIR");
         fxa_cache_stats stats;
         attn_data x;
@@ -291,7 +285,7 @@ TEST(saved_plans_have_their_numbers) {
     static unsigned char bytes[PLANS][ROOM];
     size_t size[PLANS];
     attn_kept want[PLANS] = {{{NULL}}, {{NULL}}};
-    fxa_context *ctx = context_new(), *other = context_new();
+    fxa_context *ctx = t_context(), *other = t_context();
     fxa_plan *plan[PLANS] = {NULL, NULL};
     fxa_cache_stats stats;
     attn_data x;
@@ -349,7 +343,7 @@ TEST(two_numbers_in_eight_threads) {
     enum { THREADS = 8 };
     static lift_thread runners[THREADS];
     pthread_t threads[THREADS];
-    fxa_context *ctx = context_new(), *other = context_new();
+    fxa_context *ctx = t_context(), *other = t_context();
     fxa_cache_stats stats;
     for (int i = 0; i < THREADS; i++) {
         lift_thread *r = &runners[i];

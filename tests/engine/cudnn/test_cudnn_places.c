@@ -9,9 +9,7 @@
 #include <math.h>
 
 /* Pointers of the other device, and of no device, are refused. */
-TEST(whose_memory_it_is) {
-    NEEDS_STANDIN;
-    fxa_context *ctx = context_new();
+STANDIN_TEST(whose_memory_it_is) {
     attn_data x;
     attn_call call;
     fxa_plan *plan = NULL;
@@ -27,15 +25,11 @@ TEST(whose_memory_it_is) {
     T_HAS(err.text, "no memory of device cuda 0");
     fxa_plan_destroy(plan);
     attn_data_free(&x);
-    fxa_context_destroy(ctx);
-    standin_check_end();
 }
 
 /* An unchecked run makes no driver query: host memory, which is the stand-in's only memory, is accepted as device
  * memory. A checked run queries the context, the stream and each pointer. */
-TEST(trusted_memory_is_not_asked_about) {
-    NEEDS_STANDIN;
-    fxa_context *ctx = context_new();
+STANDIN_TEST(trusted_memory_is_not_asked_about) {
     attn_data x;
     attn_call call;
     attn_kept want = {{NULL}};
@@ -60,14 +54,10 @@ TEST(trusted_memory_is_not_asked_about) {
     fxa_plan_destroy(plan);
     attn_drop(&want);
     attn_data_free(&x);
-    fxa_context_destroy(ctx);
-    standin_check_end();
 }
 
 /* Two devices in one context: each uses only its own memory. */
-TEST(two_devices) { /* */
-    NEEDS_STANDIN;
-    fxa_context *ctx = context_new();
+STANDIN_TEST(two_devices) { /* */
     attn_data x;
     attn_kept want = {{NULL}};
     fxa_plan *plan = NULL;
@@ -98,14 +88,10 @@ TEST(two_devices) { /* R-55, R-67 */
     fxa_plan_destroy(plan);
     attn_data_free(&x);
     attn_drop(&want);
-    fxa_context_destroy(ctx);
-    standin_check_end();
 }
 
 /* A stream that is captured into a CUDA graph: a call that waits is refused before it has done anything. */
-TEST(a_stream_that_is_recorded) {
-    NEEDS_STANDIN;
-    fxa_context *ctx = context_new();
+STANDIN_TEST(a_stream_that_is_recorded) {
     attn_data x;
     attn_call call;
     int stream;
@@ -123,8 +109,6 @@ TEST(a_stream_that_is_recorded) {
     standin[0]->recorded = NULL;
     T_OK(fxa_attention(ctx, &call.p, &call.args, &err));
     attn_data_free(&x);
-    fxa_context_destroy(ctx);
-    standin_check_end();
 }
 
 /* fxa_merge on the device, with each call of the driver failing in turn. */
@@ -134,7 +118,7 @@ TEST(a_merge_fails_at_every_call) {
     for (bool more = true; more; k++) {
         float o[2][16], lse[2][2] = {{0.5f, -1}, {1, 2}}, *there = NULL;
         for (int i = 0; i < 32; i++) o[i / 16][i % 16] = (float)i;
-        fxa_context *ctx = context_new();
+        fxa_context *ctx = t_context();
         fxa__gpu gpu;
         fxa_merge_args a = FXA_MERGE_ARGS_INIT;
         T_OK(fxa__gpu_open(&gpu, 0, &err));
@@ -208,10 +192,8 @@ static bool places_near(double got, double want, uint32_t dtype) {
     return got == want || fabs(got - want) <= unit * fmax(fabs(want), 1e-3);
 }
 
-TEST(merges_are_those_of_the_host) {
-    NEEDS_STANDIN;
+STANDIN_TEST(merges_are_those_of_the_host) {
     t_rng rng = {t_seed()};
-    fxa_context *ctx = context_new();
     fxa__gpu gpu;
     T_OK(fxa__gpu_open(&gpu, 1, &err));
     for (int n = 0; n < t_scaled(200); n++) {
@@ -239,14 +221,10 @@ TEST(merges_are_those_of_the_host) {
         for (int i = 0; i < 4; i++) fxa__gpu_give(&gpu, side[i].device);
     }
     fxa__gpu_close(&gpu);
-    fxa_context_destroy(ctx);
-    standin_check_end();
 }
 
 /* A merge on a captured stream starts the kernel; the kernel must have been loaded before. */
-TEST(a_merge_that_is_recorded) {
-    NEEDS_STANDIN;
-    fxa_context *ctx = context_new();
+STANDIN_TEST(a_merge_that_is_recorded) {
     fxa__gpu gpu;
     static places_side side[4];
     t_rng rng = {t_seed()};
@@ -269,8 +247,6 @@ TEST(a_merge_that_is_recorded) {
     standin[0]->recorded = NULL;
     for (int i = 0; i < 4; i++) fxa__gpu_give(&gpu, side[i].device);
     fxa__gpu_close(&gpu);
-    fxa_context_destroy(ctx);
-    standin_check_end();
 }
 
 T_MAIN

@@ -5,9 +5,7 @@
  */
 #include "cudnn_fixture.h"
 
-TEST(refusals_name_what_is_wrong) {
-    NEEDS_STANDIN;
-    fxa_context *ctx = context_new();
+STANDIN_TEST(refusals_name_what_is_wrong) {
     fxa_problem p = problem_of(&spec, FXA_FORWARD);
     p.flags |= FXA_DROPOUT, p.dropout_p = 0.25;
     T_HAS(answer_of(ctx, &p).reason, "dropout");
@@ -20,14 +18,11 @@ TEST(refusals_name_what_is_wrong) {
     T_CHECK(answer_of(ctx, &p).supported);
     p = problem_of(&spec, FXA_FORWARD), p.map_q.kind = FXA_MAP_TABLE;
     T_CHECK(answer_of(ctx, &p).supported); /* without a program no k is read */
-    fxa_context_destroy(ctx);
-    standin_check_end();
 }
 
 /* Programs that cannot run, with the text that states the reason. */
-TEST(programs_that_are_refused_and_what_to_write_instead) {
+CONTEXT_TEST(programs_that_are_refused_and_what_to_write_instead) {
     NEEDS_STANDIN;
-    fxa_context *ctx = context_new();
     static const struct {
         const char *text, *says;
         int64_t size[2];
@@ -76,17 +71,14 @@ TEST(programs_that_are_refused_and_what_to_write_instead) {
             T_FAIL("%s: %s, without \"%s\"\n", cases[i].text, said.supported ? "yes" : said.reason, says);
         fxa_program_destroy(program);
     }
-    fxa_context_destroy(ctx);
 }
 
 /* In addition to its own two, a backward pass supports two uses of tensors with a value per row. */
-TEST(values_per_row_in_backward) {
-    NEEDS_STANDIN;
+STANDIN_TEST(values_per_row_in_backward) {
     static const char *const texts[4] = {"tensor t : f32[2]\nscore = score + t[q, 0] + t[q, 1]",
                                          "tensor t : f32[2]\nscore = score + t[q, 0] + t[q, 1] + t[q, 2]",
                                          "tensor t : f64[2]\nscore = score + t[q, 0] + t[q, 1]", /* these are copied */
                                          "tensor t : f64[2]\nscore = score + t[q, 0] + t[q, 1] + t[q, 2]"};
-    fxa_context *ctx = context_new();
     for (int i = 0; i < 8; i++) {
         fxa_pass pass = (fxa_pass)(i & 1);
         fxa_problem p = problem_of(&spec, pass);
@@ -101,14 +93,10 @@ TEST(values_per_row_in_backward) {
                                "on sm_90 cuDNN's backward of bf16 takes 2");
         fxa_program_destroy(program);
     }
-    fxa_context_destroy(ctx);
-    standin_check_end();
 }
 
 /* Every operation of the language, on the score and on ints, is lowered or refused by name. */
-TEST(every_operation_is_lowered_or_named) {
-    NEEDS_STANDIN;
-    fxa_context *ctx = context_new();
+STANDIN_TEST(every_operation_is_lowered_or_named) {
     int lowered = 0, named = 0;
     for (size_t i = 0; fxa_op_syntax(i).text; i++) {
         for (int ints = 0; ints < 2; ints++) {
@@ -133,13 +121,10 @@ TEST(every_operation_is_lowered_or_named) {
         }
     }
     T_CHECK(lowered > 40 && named > 10);
-    fxa_context_destroy(ctx);
-    standin_check_end();
 }
 
 /* Text of a plan in explain: operations, params and tensors by name, and cuDNN's form of masks. */
-TEST(graphs_for_people) {
-    NEEDS_STANDIN;
+STANDIN_TEST(graphs_for_people) {
     static const struct {
         const char *text, *says[4];
         uint32_t flags;
@@ -156,7 +141,6 @@ TEST(graphs_for_people) {
                  {"score = score + 0.5 * k",
                   {"before cuDNN's kernel: spans", "# lengths: ", ", 0.5)", "# lengths: "},
                   FXA_PADDING}};
-    fxa_context *ctx = context_new();
     for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
         fxa_problem p = problem_of(&spec, FXA_FORWARD);
         fxa_capture captures[2] = {{.size = {12}}, {.size = {12}}};
@@ -172,20 +156,18 @@ TEST(graphs_for_people) {
         fxa_plan_destroy(plan);
         fxa_program_destroy(program);
     }
-    fxa_context_destroy(ctx);
-    standin_check_end();
 }
 
 TEST(no_engine_of_cudnn) { /* */
     NEEDS_STANDIN;
-    fxa_context *ctx = context_new();
+    fxa_context *ctx = t_context();
     fxa_problem p = problem_of(&spec, FXA_FORWARD);
     standin[1]->no_engine = true, standin[1]->tried = 2;
     T_STR(answer_of(ctx, &p).reason,
           "none of 2 engines of cuDNN takes this graph of 10 operations; the first says: the "
           "stand-in has no engine");
     fxa_context_destroy(ctx);
-    ctx = context_new(); /* answers are kept */
+    ctx = t_context(); /* answers are kept */
     standin[1]->tried = 0;
     T_STR(answer_of(ctx, &p).reason, "cuDNN has no engine for this graph of 10 operations");
     standin[1]->no_engine = false;
@@ -200,7 +182,7 @@ TEST(captured_floats_of_8_bits) {
                                          "tensor t : %s[1]\nscore = score * t[h] + t[h]"};
     static const fxa_dtype dtypes[3] = {FXA_F32, FXA_E4M3, FXA_E5M2};
     if (cudnn_missing()) T_SKIP(cudnn_missing());
-    fxa_context *ctx = context_new();
+    fxa_context *ctx = t_context();
     for (int i = 0; i < 4; i++) {
         attn_kept kept = {{NULL}};
         double in[128];

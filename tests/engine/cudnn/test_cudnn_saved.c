@@ -24,7 +24,7 @@ TEST(saved_plans_run_where_they_are_loaded) {
     static unsigned char bytes[1 << 20], again[1 << 20];
     char text[4096];
     for (fxa_pass pass = FXA_FORWARD; pass <= FXA_BACKWARD; pass++) {
-        fxa_context *there = context_new(), *here = context_new();
+        fxa_context *there = t_context(), *here = t_context();
         attn_data x;
         attn_call call;
         attn_kept want = {{NULL}};
@@ -60,14 +60,14 @@ TEST(loading_fails_at_every_call) {
     NEEDS_STANDIN;
     static unsigned char bytes[1 << 20];
     fxa_problem p = problem_of(&spec, FXA_BACKWARD);
-    fxa_context *ctx = context_new();
+    fxa_context *ctx = t_context();
     size_t n = saved_bytes(ctx, &p, bytes, sizeof bytes), k = 1;
     fxa_context_destroy(ctx);
     for (int which = 0; which < 2; which++) {
         k = 1;
         for (bool more = true; more; k++) {
             fxa_plan *plan = NULL;
-            ctx = context_new();
+            ctx = t_context();
             err.text[0] = '\0';
             standin_arm(which, k);
             fxa_status status = fxa_plan_load(ctx, bytes, n, &plan, &err);
@@ -96,7 +96,7 @@ TEST(sections_of_somebody_else) {
                  {"\"graph\":\"", "\"graph\":x", FXA_E_VERSION},
                  {"\"}", "\" ", FXA_E_VERSION}};
     for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
-        fxa_context *ctx = context_new();
+        fxa_context *ctx = t_context();
         fxa_problem p = problem_of(&spec, FXA_FORWARD);
         fxa_plan *plan = NULL;
         size_t size = strlen(cases[i].from);
@@ -126,7 +126,7 @@ TEST(code_on_disk) {
     setenv("FXA_CACHE_DIR", folder, 1);
     attn_kept want = {{NULL}};
     for (int round = 0; round < 4; round++) {
-        fxa_context *ctx = context_new();
+        fxa_context *ctx = t_context();
         attn_data x;
         attn_call call;
         fxa_cache_stats stats;

@@ -228,11 +228,10 @@ static void support_ask_masked_rows(fxa__host *host, fxa_context *ctx, bool hit[
 /* Tests requests of a problem that are no flags. */
 static void support_ask_others(fxa__host *host, bool hit[SUPPORT_MOST]) {
     const support_case plain = {H200, .pass = FXA_BACKWARD};
-    fxa_context *ctx = NULL;
+    fxa_context *ctx = t_context();
     fxa_error err;
     char reason[SUPPORT_REASON];
     fxa_program *program = NULL;
-    T_OK(fxa_context_create(NULL, &ctx, &err));
     T_OK(fxa_program_parse(ctx, "param a : float\ntensor t : f32[1]\nscore = score * a + t[h]", SIZE_MAX, &program,
                            &err));
     for (int what = 0; what < 3; what++) {
@@ -261,9 +260,9 @@ static void support_ask_others(fxa__host *host, bool hit[SUPPORT_MOST]) {
 }
 
 TEST(every_row_of_the_table) { /* */
-    bool hit[SUPPORT_MOST] = {false};
     fxa__host *host = NULL;
     T_OK(fxa__host_create(NULL, NULL, &host, &err));
+    bool hit[SUPPORT_MOST] = {false};
     for (size_t i = 0; i < sizeof support_cases / sizeof *support_cases; i++) {
         const support_case *c = &support_cases[i];
         fxa_problem p = support_problem(c);

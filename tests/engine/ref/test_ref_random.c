@@ -9,10 +9,8 @@
 
 /* Runs n cases with the features, forward and backward; `free_choice`: with any subset of the features. */
 static void random_cases(uint32_t features, bool free_choice, int n) {
-    fxa_error err;
-    fxa_context *ctx = NULL;
+    fxa_context *ctx = t_context();
     uint64_t rng = t_seed() ^ features;
-    T_OK(fxa_context_create(NULL, &ctx, &err));
     for (int i = 0; i < n; i++) {
         attn_case c;
         char what[256];

@@ -38,12 +38,6 @@ __attribute__((unused)) static const walk_operands walk_coordinates = {
 static const char walk_declarations[] = "param f0 : float\nparam f1 : float\nparam f2 : float\n"
                                         "param i0 : int\nparam i1 : int\nparam i2 : int\n";
 
-__attribute__((unused)) static fxa_context *walk_ctx(void) {
-    fxa_context *ctx = NULL;
-    if (fxa_context_create(NULL, &ctx, NULL) != FXA_OK) abort();
-    return ctx;
-}
-
 /* Calls `visit` for every operation with every combination of types that op_meaning.h accepts. */
 __attribute__((unused)) static void walk_each(fxa_context *ctx, void (*visit)(fxa_context *ctx, const walk_step *s)) {
     for (uint32_t op = 0; op < FXA_OP_COUNT; op++) {
