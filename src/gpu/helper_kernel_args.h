@@ -50,8 +50,8 @@ typedef struct FxaGpuCopy {
     int32_t reserved;
 } FxaGpuCopy;
 
-/* An array in which fxa_gpu_spans writes `value` to empty rows and, with `past`, to padding, because no other kernel
- * writes these rows. */
+/* An array in which fxa_gpu_batch_bounds writes `value` to empty rows and, with `past`, to padding, because no other
+ * kernel writes these rows. */
 enum { FXA_GPU_OPERANDS = 12, FXA_GPU_FILLS = 4 };
 typedef struct FxaGpuFill {
     FxaGpuArray to;
@@ -61,9 +61,9 @@ typedef struct FxaGpuFill {
     int32_t reserved;
 } FxaGpuFill;
 
-/* fxa_gpu_spans: computes the bounds of each batch entry: the number of rows and of keys, their difference, and the
- * element at which the batch entry starts in each operand. Index 0 of a pair is for rows of q, 1 for keys. */
-typedef struct FxaGpuSpans {
+/* fxa_gpu_batch_bounds: computes the bounds of each batch entry: the number of rows and of keys, their difference, and
+ * the element at which the batch entry starts in each operand. Index 0 of a pair is for rows of q, 1 for keys. */
+typedef struct FxaGpuBatchBounds {
     const int32_t *starts[2]; /* [B + 1] input: first row of each batch entry, and the end; NULL: not packed */
     /* [B] input: lengths; NULL: differences of `starts`, or `size` if `starts` is NULL too */
     const int32_t *lens[2];
@@ -82,7 +82,7 @@ typedef struct FxaGpuSpans {
     int32_t dense;
     int32_t fills; /* number of elements of `fill` that are set */
     int32_t past;  /* 1: `fill` writes padding too, not only empty rows */
-} FxaGpuSpans;
+} FxaGpuBatchBounds;
 
 /* fxa_gpu_statistics: LSE and maximum of each row from its running maximum and its sum of exp(s - maximum). */
 typedef struct FxaGpuStatistics {

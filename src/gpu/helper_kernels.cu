@@ -180,7 +180,7 @@ FXA_KERNEL fxa_gpu_copy(FXA_ARGS FxaGpuCopy a) {
 /* ---- Lengths and offsets ------------------------------------------------------------------------------------------ */
 
 /* Returns the number of rows of batch entry b for keys = 0, its number of keys for keys = 1; 0 for b == a->batch. */
-FXA_DEVICE int32_t span_length(const FxaGpuSpans *a, int keys, int64_t b) {
+FXA_DEVICE int32_t bounds_length(const FxaGpuBatchBounds *a, int keys, int64_t b) {
     int64_t most = a->size[keys], n = most;
     if (b >= a->batch) return 0;
     if (a->starts[keys]) n = (int64_t)a->starts[keys][b + 1] - a->starts[keys][b];
@@ -190,13 +190,13 @@ FXA_DEVICE int32_t span_length(const FxaGpuSpans *a, int keys, int64_t b) {
 
 /* Writes the element at which batch entry b starts in operand number `operand`. If `operand` is a->operands, no operand
  * has this number, and the lengths of b are written instead. */
-FXA_DEVICE void span_write(const FxaGpuSpans *a, int64_t b, int32_t operand) {
+FXA_DEVICE void bounds_write(const FxaGpuBatchBounds *a, int64_t b, int32_t operand) {
     if (operand < a->operands) {
         const int32_t *starts = a->dense >> operand & 1 ? 0 : a->starts[a->keys >> operand & 1];
         a->offset[operand][b] = starts ? (int64_t)starts[b] * a->row[operand] : b * a->entry[operand];
         return;
     }
-    int32_t q = span_length(a, 0, b), k = span_length(a, 1, b);
+    int32_t q = bounds_length(a, 0, b), k = bounds_length(a, 1, b);
     if (b == a->batch) return;
     if (a->len[0]) a->len[0][b] = q;
     if (a->len[1]) a->len[1][b] = k;
@@ -205,7 +205,7 @@ FXA_DEVICE void span_write(const FxaGpuSpans *a, int64_t b, int32_t operand) {
 
 /* Writes f->value to the empty rows of batch entry b and, with `past`, to its padding. Thread `thread` of `threads`
  * writes every threads-th row. lens: number of rows and of keys of b. */
-FXA_DEVICE void span_fill(const FxaGpuFill *f, int past, const int32_t lens[2], int64_t b, int64_t thread,
+FXA_DEVICE void bounds_fill(const FxaGpuFill *f, int past, const int32_t lens[2], int64_t b, int64_t thread,
                           int64_t threads) {
     int64_t len = f->keys ? lens[1] : lens[0], first = (f->keys ? lens[0] : lens[1]) == 0 ? 0 : len;
     int64_t rows = (past ? f->rows : len) - first;
@@ -217,20 +217,20 @@ FXA_DEVICE void span_fill(const FxaGpuFill *f, int past, const int32_t lens[2], 
     }
 }
 
-FXA_KERNEL fxa_gpu_spans(FXA_ARGS FxaGpuSpans a) {
+FXA_KERNEL fxa_gpu_batch_bounds(FXA_ARGS FxaGpuBatchBounds a) {
     int64_t entries = (int64_t)a.batch + 1, parts = FXA_BLOCKS / a.batch; /* parts = CTAs per batch entry */
     if (parts < 1) parts = 1;
     FXA_ONE_BY_ONE
     for (int64_t i = FXA_FIRST; i < entries * (a.operands + 1); i += FXA_STEP)
-        span_write(&a, i % entries, (int32_t)(i / entries));
+        bounds_write(&a, i % entries, (int32_t)(i / entries));
     FXA_ONE_BY_ONE
     for (int64_t u = FXA_BLOCK; u < a.batch * parts; u += FXA_BLOCKS) {
         int64_t b = u / parts;
-        int32_t lens[2] = {span_length(&a, 0, b), span_length(&a, 1, b)};
+        int32_t lens[2] = {bounds_length(&a, 0, b), bounds_length(&a, 1, b)};
         if (!a.past && lens[0] && lens[1]) continue; /* no row of the batch entry has to be filled */
         FXA_ONE_BY_ONE
         for (int j = 0; j < a.fills; j++)
-            span_fill(&a.fill[j], a.past, lens, b, u % parts * FXA_THREADS + FXA_THREAD, parts * FXA_THREADS);
+            bounds_fill(&a.fill[j], a.past, lens, b, u % parts * FXA_THREADS + FXA_THREAD, parts * FXA_THREADS);
     }
 }
 

@@ -14,7 +14,7 @@ enum { LAUNCH_THREADS = 256, LAUNCH_BLOCKS_OF_PROCESSOR = 8 };
 #define LAUNCH_HAS_SIZE(type, bytes)                                                                                   \
     _Static_assert(sizeof(void *) != 8 || sizeof(type) == (bytes), "the PTX was made of another " #type)
 LAUNCH_HAS_SIZE(FxaGpuCopy, 256);
-LAUNCH_HAS_SIZE(FxaGpuSpans, 832);
+LAUNCH_HAS_SIZE(FxaGpuBatchBounds, 832);
 LAUNCH_HAS_SIZE(FxaGpuStatistics, 344);
 LAUNCH_HAS_SIZE(FxaGpuJoin, 336);
 LAUNCH_HAS_SIZE(FxaGpuSink, 568);
@@ -27,7 +27,7 @@ static const struct launch_kernel {
     bool by_blocks;
 } launch_kernels[FXA__GPU_KERNEL_COUNT] = {
     [FXA__GPU_COPY] = {"fxa_gpu_copy", false},
-    [FXA__GPU_SPANS] = {"fxa_gpu_spans", false},
+    [FXA__GPU_BATCH_BOUNDS] = {"fxa_gpu_batch_bounds", false},
     [FXA__GPU_STATISTICS] = {"fxa_gpu_statistics", false},
     [FXA__GPU_JOIN] = {"fxa_gpu_join", true},
     [FXA__GPU_SINK] = {"fxa_gpu_sink", true},

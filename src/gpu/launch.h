@@ -12,7 +12,7 @@
 /* X(KERNEL, member of fxa__gpu_args, argument struct). A kernel's name is fxa_gpu_ and KERNEL in lower case. */
 #define FXA__GPU_KERNELS(X)                                                                                            \
     X(COPY, copy, FxaGpuCopy)                                                                                          \
-    X(SPANS, spans, FxaGpuSpans)                                                                                       \
+    X(BATCH_BOUNDS, batch_bounds, FxaGpuBatchBounds)                                                                   \
     X(STATISTICS, statistics, FxaGpuStatistics)                                                                        \
     X(JOIN, join, FxaGpuJoin)                                                                                          \
     X(SINK, sink, FxaGpuSink)                                                                                          \

@@ -56,7 +56,7 @@ static void listing_by_value(const listing *l, const fxa__dnn_tensor *t) {
 
 static void listing_tensor(const listing *l, int32_t i) {
     const fxa__dnn_tensor *t = &l->g->tensors[i];
-    if (fxa__dnn_is_by_value(t) || t->spread)
+    if (fxa__dnn_is_by_value(t) || t->per_head)
         listing_by_value(l, t);
     else if (t->source == FXA__DNN_SLOT)
         fxa__write_format(l->w, "%s", fxa_slot_name((fxa_slot)t->index));

@@ -29,7 +29,7 @@ bool fxa__dnn_bound_find(const fxa__dnn_graph *g, fxa__dnn_code *code) {
         if (t->source == FXA__DNN_VIRTUAL || !fxa__dnn_is_used(g, (int32_t)i)) continue;
         if (code->n_bound == FXA__DNN_BOUND) return false;
         code->bound[code->n_bound++] =
-            (fxa__dnn_bound){(int64_t)i + 1, *t, t->fill || t->cleared || t->spread ? t->dim[0] * t->dim[1] : 0};
+            (fxa__dnn_bound){(int64_t)i + 1, *t, t->fill || t->cleared || t->per_head ? t->dim[0] * t->dim[1] : 0};
     }
     return true;
 }
@@ -112,7 +112,7 @@ static run_value run_value_of(const fxa_program *program, const fxa__dnn_tensor 
 static void *run_pointer(const fxa__dnn_tensor *t, const fxa__bound_args *bound, char *scratch) {
     bool instead = t->source == FXA__DNN_SLOT && !bound->slot[t->index] && (t->fill || t->cleared);
     if (t->source == FXA__DNN_SLOT && !instead) return bound->slot[t->index];
-    if (t->source == FXA__DNN_SCRATCH || t->spread || instead) return scratch + t->offset;
+    if (t->source == FXA__DNN_SCRATCH || t->per_head || instead) return scratch + t->offset;
     const fxa_view *views = t->source == FXA__DNN_OWN_TENSOR ? bound->bprop_tensors
                             : t->source == FXA__DNN_DTENSOR  ? bound->dtensors
                                                              : bound->tensors;
@@ -144,7 +144,7 @@ static void run_fill_pack(const fxa__dnn_code *c, const fxa__problem *p, const f
     for (size_t i = 0; i < c->n_bound; i++) {
         const fxa__dnn_tensor *t = &c->bound[i].tensor;
         r->id[i] = c->bound[i].id;
-        if (!fxa__dnn_is_by_value(t) && !t->spread) {
+        if (!fxa__dnn_is_by_value(t) && !t->per_head) {
             r->pointer[i] = run_pointer(t, bound, scratch);
             continue;
         }
@@ -154,7 +154,7 @@ static void run_fill_pack(const fxa__dnn_code *c, const fxa__problem *p, const f
         run_values *values = own ? &r->own : &r->values;
         if (program) run_evaluate(program, &p->in, own ? bound->bprop_params : r->params, values);
         r->value[i] = run_value_of(program, t, bound, values);
-        r->pointer[i] = t->spread ? run_pointer(t, bound, scratch) : &r->value[i];
+        r->pointer[i] = t->per_head ? run_pointer(t, bound, scratch) : &r->value[i];
     }
 }
 
@@ -164,7 +164,7 @@ static fxa_status run_lengths(const fxa__dnn_self *s, const fxa__dnn_code *c, co
         const fxa__dnn_bound *b = &c->bound[i];
         bool given = b->tensor.source == FXA__DNN_SLOT && bound->slot[b->tensor.index];
         if (!b->words || (given && !b->tensor.cleared)) continue;
-        unsigned word = (unsigned)(b->tensor.spread ? r->value[i].i : b->tensor.fill);
+        unsigned word = (unsigned)(b->tensor.per_head ? r->value[i].i : b->tensor.fill);
         int status = s->gpu.driver.fill((uintptr_t)run_pointer(&b->tensor, bound, scratch), word, (size_t)b->words,
                                         bound->stream);
         FXA_TRY(fxa__gpu_status(&s->gpu, status, "cuMemsetD32Async", err));

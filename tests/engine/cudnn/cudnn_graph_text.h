@@ -75,7 +75,7 @@ static void graph_write_source(const graph_text *x, const fxa__dnn_tensor *t) {
         break;
     default: GRAPH_WRITE("?");
     }
-    if (t->spread) GRAPH_WRITE(" for each head at %lld", (long long)t->offset);
+    if (t->per_head) GRAPH_WRITE(" for each head at %lld", (long long)t->offset);
     if (t->fill) GRAPH_WRITE(" filled with %d at %lld", (int)t->fill, (long long)t->offset);
     if (t->cleared) GRAPH_WRITE(" cleared at %lld", (long long)t->offset);
     if (t->bound) GRAPH_WRITE(" clamped");
@@ -135,7 +135,7 @@ static void graph_write_rows(const graph_text *x, const FxaGpuRows *rows) {
     graph_write_pointer(x, "len", &rows->len), graph_write_pointer(x, "other", &rows->other);
 }
 
-static void graph_write_spans(const graph_text *x, const FxaGpuSpans *s) {
+static void graph_write_bounds(const graph_text *x, const FxaGpuBatchBounds *s) {
     for (int i = 0; i < 2; i++) {
         graph_write_int(x, "size", s->size[i]), graph_write_pointer(x, "starts", &s->starts[i]);
         graph_write_pointer(x, "lens", &s->lens[i]), graph_write_pointer(x, "len", &s->len[i]);
@@ -177,7 +177,7 @@ static void graph_write_args(const graph_text *x) {
     const fxa__gpu_args *args = &x->step->args;
     switch (x->step->kernel) {
     case FXA__GPU_COPY: graph_write_copy(x, &args->copy); break;
-    case FXA__GPU_SPANS: graph_write_spans(x, &args->spans); break;
+    case FXA__GPU_BATCH_BOUNDS: graph_write_bounds(x, &args->batch_bounds); break;
     case FXA__GPU_PLACES: graph_write_places(x, &args->places); break;
     case FXA__GPU_INVERSE:
         graph_write_pointer(x, "from", &args->inverse.from), graph_write_pointer(x, "to", &args->inverse.to);
@@ -205,7 +205,7 @@ static void graph_write_args(const graph_text *x) {
 }
 
 static void graph_write_step(graph_text *x, const fxa__dnn_step *step) {
-    static const char *const names[] = {"copy", "spans", "statistics", "join", "sink", "places", "inverse"};
+    static const char *const names[] = {"copy", "batch_bounds", "statistics", "join", "sink", "places", "inverse"};
     x->step = step;
     GRAPH_WRITE("%s, %lld elements, %s%s:", names[step->kernel], (long long)step->work,
                 step->after ? "after" : "before", step->optional ? ", if it is given" : "");

@@ -95,8 +95,8 @@ static double bw8_dot(const bw8_data *f, int x, int64_t at_x, int y, int64_t at_
 
 /* Adds the product of a weight, which has an error, with a row of an input to a row of a result and to its error
  * bounds. */
-static void bw8_spread(bw8_data *to, int result, int64_t row, const bw8_data *f, int input, int64_t at, double rounds,
-                       double rest) {
+static void bw8_scalars(bw8_data *to, int result, int64_t row, const bw8_data *f, int input, int64_t at, double rounds,
+                        double rest) {
     bw8_result *r = &to->r[result];
     int64_t place = bw8_place(&f->x.t[bw8_results[result]], row);
     for (int64_t i = 0; i < BW8_D; i++) {
@@ -119,9 +119,9 @@ static void bw8_pair(const bw8_case *c, bw8_data *f, int64_t row, int64_t key, i
     double rest = fabs(ds) * (2 * expm1(f->score) + 0x1p-12) + p * scale * f->dp;
     double rounds = half * fabs(ds) + least / (double)f->scale_ds;
     f->most_ds = fmax(f->most_ds, fabs(ds)), f->off_ds = fmax(f->off_ds, rest);
-    bw8_spread(f, 0, row, f, 1, key, rounds, rest);
-    bw8_spread(f, 1, key, f, 0, row, rounds, rest);
-    bw8_spread(f, 2, key, f, 4, row, 0x1p-4 * p + 0x1p-18, rest_p);
+    bw8_scalars(f, 0, row, f, 1, key, rounds, rest);
+    bw8_scalars(f, 1, key, f, 0, row, rounds, rest);
+    bw8_scalars(f, 2, key, f, 4, row, 0x1p-4 * p + 0x1p-18, rest_p);
 }
 
 /* Decodes an input to f64. Returns its largest magnitude. */

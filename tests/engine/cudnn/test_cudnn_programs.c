@@ -139,7 +139,7 @@ STANDIN_TEST(graphs_for_people) {
                   0},
                  {"param w : int\nmask = q - k < w", {", w)", "# window: ", "index k", "LSE = add("}, 0},
                  {"score = score + 0.5 * k",
-                  {"before cuDNN's kernel: spans", "# lengths: ", ", 0.5)", "# lengths: "},
+                  {"before cuDNN's kernel: batch_bounds", "# lengths: ", ", 0.5)", "# lengths: "},
                   FXA_PADDING}};
     for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
         fxa_problem p = problem_of(&spec, FXA_FORWARD);

@@ -60,8 +60,8 @@ fxa_status fxa__dnn_attention_make(const fxa__problem *p, fxa__dnn_level level, 
     return fxa__dnn_attention_make_with(p, level, true, a, err);
 }
 
-fxa_status fxa__dnn_attention_make_with(const fxa__problem *p, fxa__dnn_level level, bool lifts, fxa__dnn_attention *a,
-                                        fxa_error *err) {
+fxa_status fxa__dnn_attention_make_with(const fxa__problem *p, fxa__dnn_level level, bool parameterizes,
+                                        fxa__dnn_attention *a, fxa_error *err) {
     memset(a, 0, sizeof *a);
     a->p = p;
     a->level = level;
@@ -71,7 +71,7 @@ fxa_status fxa__dnn_attention_make_with(const fxa__problem *p, fxa__dnn_level le
     for (int i = 0; i < 4; i++) a->score.table[i] = -1;
     for (int i = 0; i < FXA_MAX_PARAMS; i++) a->score.param[i] = -1;
     if (fxa__dnn_supports(&a->g, p, level)) {
-        if (p->in.flags & (FXA_PADDING | FXA_VARLEN | FXA_PAGED)) fxa__dnn_spans_begin(a);
+        if (p->in.flags & (FXA_PADDING | FXA_VARLEN | FXA_PAGED)) fxa__dnn_batch_bounds_begin(a);
         a->score.own_lengths = a->own_lengths;
         /* on these devices cuDNN aborts the process if the keys of a captured tensor are not contiguous */
         a->score.keys_dense = fxa__dnn_family_of(level.arch) == FXA__SM_100;
@@ -79,7 +79,7 @@ fxa_status fxa__dnn_attention_make_with(const fxa__problem *p, fxa__dnn_level le
         a->own = a->score; /* a->own differs from a->score only in members that are set below */
         a->own.own = true, a->own.captures = p->in.bprop_captures;
         a->score.captures = p->in.captures;
-        FXA_TRY(fxa__dnn_program_make(p, lifts, &a->numbers, err));
+        FXA_TRY(fxa__dnn_program_make(p, parameterizes, &a->numbers, err));
         a->program = a->numbers.program, a->score.numbers = &a->numbers;
         FXA_TRY(attention_analyse(a, err));
         if (a->g.status == FXA_OK) (p->in.pass == FXA_FORWARD ? fxa__dnn_forward : fxa__dnn_backward)(a);

@@ -42,8 +42,8 @@ typedef struct fxa__dnn_attention {
     fxa__depend *own_depend;    /* [nodes of the user's backward program, bprop] */
     /* state of adding the user's bprop, which replaces the derivative; own.program NULL = no bprop */
     fxa__dnn_score own;
-    bool spread;           /* true: scalars of the program are stored in memory (fp8_scalars.c) */
-    size_t first;          /* if `spread`: index of the program's first operation in the graph */
+    bool has_scalars;      /* true: scalars of the program are stored in memory (fp8_scalars.c) */
+    size_t first;          /* if `has_scalars`: index of the program's first operation in the graph */
     int32_t scale, scaled; /* tensors of the run's scale and of the scaled scores, which programs read */
     int32_t len_q, len_k;  /* tensors with the sequence lengths, for matmuls; -1 = none */
     bool banded;           /* true: the graph has a causal mask or a window */
@@ -51,10 +51,10 @@ typedef struct fxa__dnn_attention {
     /* more: tensor of k length - q length of each batch entry; joined: tensor of this run's LSE, before it is merged
      * with the existing LSE */
     int32_t more, joined;
-    size_t span_step;                 /* index of the helper step that writes the tensors of lengths and offsets */
-    uint8_t offsets[FXA_SLOT_DV + 1]; /* [slot] 1 + index of the slot's operand in span_step; 0 = none */
+    size_t bounds_step;               /* index of the helper step that writes the tensors of lengths and offsets */
+    uint8_t offsets[FXA_SLOT_DV + 1]; /* [slot] 1 + index of the slot's operand in bounds_step; 0 = none */
     /* 1 + index of the step after cuDNN's kernel that fills the rows of results that cuDNN does not write; 0 =
-     * span_step fills these rows before cuDNN's kernel */
+     * bounds_step fills these rows before cuDNN's kernel */
     size_t fill_step;
     /* [scales and amax slots, then 1 / SCALE_DS] 1 + tensor of the scalar; 0 = not added yet */
     uint16_t scales[FXA__DNN_SCALES + 1];
@@ -64,15 +64,15 @@ typedef struct fxa__dnn_attention {
 /* Makes the graph of a problem. Fails with E_UNSUPPORTED and the reason. The caller calls fxa__dnn_attention_free,
  * also after a failure. */
 fxa_status fxa__dnn_attention_make(const fxa__problem *p, fxa__dnn_level level, fxa__dnn_attention *a, fxa_error *err);
-/* For tests: like fxa__dnn_attention_make, but constants become params only if `lifts` is true. */
-fxa_status fxa__dnn_attention_make_with(const fxa__problem *p, fxa__dnn_level level, bool lifts, fxa__dnn_attention *a,
-                                        fxa_error *err);
+/* For tests: like fxa__dnn_attention_make, but constants become params only if `parameterizes` is true. */
+fxa_status fxa__dnn_attention_make_with(const fxa__problem *p, fxa__dnn_level level, bool parameterizes,
+                                        fxa__dnn_attention *a, fxa_error *err);
 void fxa__dnn_attention_free(fxa__dnn_attention *a);
 
 /* Sets *out to the program from which the graph is made: masks are extracted from the score; in backward the program is
- * fused with the derivative; if `lifts`, constants are params. The caller destroys out->program
+ * fused with the derivative; if `parameterizes`, constants are params. The caller destroys out->program
  * (score/parameterize.c). */
-fxa_status fxa__dnn_program_make(const fxa__problem *p, bool lifts, fxa__parameterized *out, fxa_error *err);
+fxa_status fxa__dnn_program_make(const fxa__problem *p, bool parameterizes, fxa__parameterized *out, fxa_error *err);
 /* Writes the values of the constants that parameterize.c made params, in the order of these params. */
 fxa_status fxa__dnn_numbers(const fxa__problem *p, double numbers[FXA__MAX_CONSTANTS], fxa_error *err);
 
@@ -96,7 +96,7 @@ void fxa__dnn_rules_check(fxa__dnn_graph *g, fxa__dnn_level level);
 int fxa__dnn_data_type(uint32_t dtype); /* returns the CUDNN_DATA_ type of f32, f16, bf16, e4m3 or e5m2 */
 /* Adds the step that writes the lengths and offsets of batch entries. Called before any operand is added, because
  * operands add their offsets to this step. */
-void fxa__dnn_spans_begin(fxa__dnn_attention *a);
+void fxa__dnn_batch_bounds_begin(fxa__dnn_attention *a);
 /* Returns the rows of a slot as a tensor [B,H,S,D], or [B,H,D,S] if `turned`. */
 int32_t fxa__dnn_operand(fxa__dnn_attention *a, fxa_slot slot, bool turned);
 /* Returns a contiguous tensor in the workspace with the sizes of the slot. Slots with one value per row are f32. */
@@ -105,7 +105,7 @@ int32_t fxa__dnn_dense(fxa__dnn_attention *a, fxa_slot slot);
  * result is not wanted or is added to existing values. */
 int32_t fxa__dnn_output(fxa__dnn_attention *a, fxa_slot slot, bool wanted, bool adds);
 /* Returns true if each batch entry starts at the same element offset in slot x and in slot y. */
-bool fxa__dnn_spans_alike(const fxa__dnn_attention *a, fxa_slot x, fxa_slot y);
+bool fxa__dnn_has_equal_offsets(const fxa__dnn_attention *a, fxa_slot x, fxa_slot y);
 /* fxa__dnn_row_is_direct returns true if cuDNN can read or write LSE or dLSE in the caller's layout. If it returns
  * true, fxa__dnn_row returns the slot as a tensor. */
 bool fxa__dnn_row_is_direct(const fxa_problem *p, fxa_slot slot);
@@ -155,15 +155,15 @@ bool fxa__dnn_mask_is_banded(fxa__dnn_attention *a);
 /* Returns the new scores, computed from Q and K by the score program, without masks. */
 int32_t fxa__dnn_scores(fxa__dnn_attention *a, int32_t q, int32_t k);
 void fxa__dnn_forward(fxa__dnn_attention *a);
-/* Scalars of the program in problems with 8-bit operands (fp8_scalars.c). fxa__dnn_spread_is_needed returns true if
- * scalars must be stored in memory. fxa__dnn_spread_scores returns the scores multiplied by the descales of Q and K.
- * fxa__dnn_spread moves to memory the scalars that operation `first` of the graph and all later operations read.
- * fxa__dnn_spread_derivative does so for the operations of the derivative, and refuses a derivative that reads anything
- * but dscore and scalars. */
-bool fxa__dnn_spread_is_needed(fxa__dnn_attention *a);
-int32_t fxa__dnn_spread_scores(fxa__dnn_attention *a, int32_t s);
-void fxa__dnn_spread(fxa__dnn_attention *a, size_t first);
-void fxa__dnn_spread_derivative(fxa__dnn_attention *a, size_t first, int32_t dscore);
+/* Scalars of the program in problems with 8-bit operands (fp8_scalars.c). fxa__dnn_fp8_has_scalars returns true if
+ * scalars must be stored in memory. fxa__dnn_fp8_scores_descale returns the scores multiplied by the descales of Q and
+ * K. fxa__dnn_fp8_scalars_move moves to memory the scalars that operation `first` of the graph and all later operations
+ * read. fxa__dnn_fp8_derivative_move does so for the operations of the derivative, and refuses a derivative that reads
+ * anything but dscore and scalars. */
+bool fxa__dnn_fp8_has_scalars(fxa__dnn_attention *a);
+int32_t fxa__dnn_fp8_scores_descale(fxa__dnn_attention *a, int32_t s);
+void fxa__dnn_fp8_scalars_move(fxa__dnn_attention *a, size_t first);
+void fxa__dnn_fp8_derivative_move(fxa__dnn_attention *a, size_t first, int32_t dscore);
 /* fxa__dnn_is_fp8 returns true if Q has 8 bits. fxa__dnn_fp8_scores returns the scores, computed from the product s of
  * 8-bit Q and K. fxa__dnn_fp8_output adds the operations that compute O from the exponentials e and their row sums
  * (fp8.c). */

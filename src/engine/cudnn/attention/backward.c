@@ -183,7 +183,7 @@ static int32_t backward_score(fxa__dnn_attention *a, int32_t dscore) {
             fxa__dnn_op2(g, CUDNN_POINTWISE_CMP_NEQ, dscore, fxa__dnn_float(g, 0), CUDNN_DATA_INT32, CUDNN_DATA_FLOAT);
         ds = fxa__dnn_select(g, ds, fxa__dnn_float(g, 0), some);
     }
-    fxa__dnn_spread_derivative(a, first, dscore);
+    fxa__dnn_fp8_derivative_move(a, first, dscore);
     return fxa__dnn_float2(g, CUDNN_POINTWISE_MUL, ds, a->scale);
 }
 
@@ -194,7 +194,7 @@ static int32_t backward_weights(fxa__dnn_attention *a, int32_t q, int32_t k, fxa
     int32_t s = fxa__dnn_scores(a, q, k);
     *kept = a->score;
     s = fxa__dnn_mask_others(a, s);
-    fxa__dnn_spread(a, a->first);
+    fxa__dnn_fp8_scalars_move(a, a->first);
     s = backward_pad(a, s);
     s = fxa__dnn_float2(g, CUDNN_POINTWISE_SUB, s, backward_row(a, FXA_SLOT_LSE, -INFINITY));
     return fxa__dnn_float2(g, CUDNN_POINTWISE_EXP, fxa__dnn_mask_bands(a, s), -1);
@@ -280,7 +280,7 @@ static void backward_check_offsets(fxa__dnn_attention *a) {
     static const fxa_slot grads[3] = {FXA_SLOT_DQ, FXA_SLOT_DK, FXA_SLOT_DV};
     if (!a->own_lengths || a->level.version >= 91900) return;
     for (int i = 0; i < 3 && a->g.status == FXA_OK; i++)
-        if (!fxa__dnn_spans_alike(a, slots[i], grads[i]))
+        if (!fxa__dnn_has_equal_offsets(a, slots[i], grads[i]))
             (void)fxa__dnn_refuse(&a->g,
                                   "before cuDNN 9.19 a gradient beside lengths of entries is to lie as %s does, to be "
                                   "wanted, and, packed, not to be added to what is there",

@@ -30,9 +30,9 @@ int32_t fxa__dnn_scores(fxa__dnn_attention *a, int32_t q, int32_t k) {
     if (a->g.status == FXA_OK) a->g.tensors[s].score = true;
     s = fxa__dnn_matmul(&a->g, q, k, s, a->len_q, a->len_k, -1);
     a->scale = fxa__dnn_scale(&a->score);
-    a->spread = fxa__dnn_spread_is_needed(a);
+    a->has_scalars = fxa__dnn_fp8_has_scalars(a);
     if (fxa__dnn_is_fp8(p)) s = fxa__dnn_fp8_scores(a, s);
-    const bool scale = !a->spread && a->score.folded < 0;
+    const bool scale = !a->has_scalars && a->score.folded < 0;
     a->scaled = fxa__dnn_float2(&a->g, CUDNN_POINTWISE_MUL, s, scale ? a->scale : fxa__dnn_qk_factor(&a->score));
     fxa__dnn_score_start(&a->score, a->scaled, -1, a->scaled);
     int32_t node = fxa__program_output(a->program, FXA__OUT_SCORE);
@@ -205,7 +205,7 @@ void fxa__dnn_forward(fxa__dnn_attention *a) {
     int32_t o = joins ? fxa__dnn_dense(a, FXA_SLOT_O) : fxa__dnn_output(a, FXA_SLOT_O, true, false);
     int32_t s = fxa__dnn_scores(a, q, k);
     s = fxa__dnn_mask_others(a, s);
-    fxa__dnn_spread(a, a->first);
+    fxa__dnn_fp8_scalars_move(a, a->first);
     s = fxa__dnn_mask_lengths(a, s);
     forward_softmax(a, fxa__dnn_mask_bands(a, s), v, o);
     if (joins) forward_join(a, o);

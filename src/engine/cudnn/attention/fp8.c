@@ -66,7 +66,7 @@ static int32_t fp8_times(fxa__dnn_attention *a, int32_t x, int32_t scale) {
 }
 
 int32_t fxa__dnn_fp8_scores(fxa__dnn_attention *a, int32_t s) {
-    if (a->spread) return fxa__dnn_spread_scores(a, s);
+    if (a->has_scalars) return fxa__dnn_fp8_scores_descale(a, s);
     s = fp8_times(a, s, fp8_slot(a, FXA_SLOT_DESCALE_Q));
     return fp8_times(a, s, fp8_slot(a, FXA_SLOT_DESCALE_K));
 }

@@ -17,19 +17,19 @@
 
 #include <string.h>
 
-static const int64_t spread_one[4] = {1, 1, 1, 1};
+static const int64_t fp8_scalar_dim[4] = {1, 1, 1, 1};
 
 /* bits of 1.0f, which a run writes */
-enum { SPREAD_ONE = 0x3f800000 };
+enum { FP8_SCALAR_ONE = 0x3f800000 };
 
-bool fxa__dnn_spread_is_needed(fxa__dnn_attention *a) {
+bool fxa__dnn_fp8_has_scalars(fxa__dnn_attention *a) {
     const fxa_program *p = a->program;
     bool bare = p->nodes[fxa__program_output(p, FXA__OUT_SCORE)].op == FXA_OP_INPUT;
     return fxa__dnn_is_fp8(&a->p->in) && !(bare && fxa__dnn_mask_is_banded(a));
 }
 
 /* Returns a tensor in the workspace for a scalar, with a shape that cuDNN reads correctly. */
-static int32_t spread_room(fxa__dnn_attention *a, uint8_t type) {
+static int32_t fp8_scalar_new(fxa__dnn_attention *a, uint8_t type) {
     const int64_t dim[4] = {1, a->p->in.hq, 1, 1};
     int32_t t = fxa__dnn_scratch(&a->g, dim, type);
     if (a->g.status != FXA_OK || a->p->in.hq > 1) return t;
@@ -40,7 +40,7 @@ static int32_t spread_room(fxa__dnn_attention *a, uint8_t type) {
 }
 
 /* Adds a helper kernel that copies one scalar to the element of each head. */
-static fxa__dnn_step *spread_copy(fxa__dnn_attention *a) {
+static fxa__dnn_step *fp8_scalar_copy(fxa__dnn_attention *a) {
     fxa__dnn_step *step = fxa__dnn_step_add(a, FXA__GPU_COPY, false, a->p->in.hq);
     FxaGpuCopy *c = &step->args.copy;
     c->rows.size[0] = c->rows.size[2] = c->rows.size[3] = 1, c->rows.size[1] = a->p->in.hq;
@@ -48,39 +48,39 @@ static fxa__dnn_step *spread_copy(fxa__dnn_attention *a) {
 }
 
 /* Returns s multiplied by a scale of the caller, or by 1 in runs that do not pass the scale. */
-static int32_t spread_slot(fxa__dnn_attention *a, int32_t s, fxa_slot slot) {
+static int32_t fp8_descale(fxa__dnn_attention *a, int32_t s, fxa_slot slot) {
     if (fxa__scale_use_of(&a->p->in, slot) < FXA__SCALE_READ) return s;
-    int32_t t = spread_room(a, CUDNN_DATA_FLOAT);
+    int32_t t = fp8_scalar_new(a, CUDNN_DATA_FLOAT);
     if (a->g.status != FXA_OK) return 0;
-    a->g.tensors[t].fill = SPREAD_ONE;
-    fxa__dnn_step *step = spread_copy(a);
+    a->g.tensors[t].fill = FP8_SCALAR_ONE;
+    fxa__dnn_step *step = fp8_scalar_copy(a);
     step->optional = true, step->args.copy.from.type = FXA_F32;
     fxa__dnn_step_point(step, &step->args.copy.from.data, FXA__DNN_SLOT, (int32_t)slot, 0);
     fxa__dnn_step_tensor(step, &step->args.copy.to, &a->g, t);
     return fxa__dnn_float2(&a->g, CUDNN_POINTWISE_MUL, s, t);
 }
 
-int32_t fxa__dnn_spread_scores(fxa__dnn_attention *a, int32_t s) {
+int32_t fxa__dnn_fp8_scores_descale(fxa__dnn_attention *a, int32_t s) {
     for (int i = 0; i < 3; i++) {
-        int32_t one = fxa__dnn_scratch(&a->g, spread_one, CUDNN_DATA_FLOAT);
-        if (a->g.status == FXA_OK) a->g.tensors[one].fill = SPREAD_ONE;
+        int32_t one = fxa__dnn_scratch(&a->g, fp8_scalar_dim, CUDNN_DATA_FLOAT);
+        if (a->g.status == FXA_OK) a->g.tensors[one].fill = FP8_SCALAR_ONE;
         s = fxa__dnn_float2(&a->g, CUDNN_POINTWISE_MUL, s, one);
     }
     a->first = a->g.n_ops;
-    return spread_slot(a, spread_slot(a, s, FXA_SLOT_DESCALE_Q), FXA_SLOT_DESCALE_K);
+    return fp8_descale(a, fp8_descale(a, s, FXA_SLOT_DESCALE_Q), FXA_SLOT_DESCALE_K);
 }
 
 /* Returns the tensor in memory that replaces the scalar `number`: a run writes a scalar that is passed by value, and a
  * helper kernel copies a scalar in memory. Returns other tensors unchanged. */
-static int32_t spread_number(fxa__dnn_attention *a, int32_t number) {
+static int32_t fp8_scalar_move(fxa__dnn_attention *a, int32_t number) {
     if (number < 0 || a->g.status != FXA_OK) return number;
     fxa__dnn_tensor t = a->g.tensors[number];
     bool one = t.dim[0] * t.dim[1] * t.dim[2] * t.dim[3] == 1 && t.source != FXA__DNN_VIRTUAL;
-    if (!one || t.spread) return number;
-    int32_t room = spread_room(a, t.type);
+    if (!one || t.per_head) return number;
+    int32_t room = fp8_scalar_new(a, t.type);
     if (a->g.status != FXA_OK) return number;
     if (!fxa__dnn_is_by_value(&t)) {
-        fxa__dnn_step *step = spread_copy(a);
+        fxa__dnn_step *step = fp8_scalar_copy(a);
         fxa__dnn_step_tensor(step, &step->args.copy.from, &a->g, number);
         fxa__dnn_step_tensor(step, &step->args.copy.to, &a->g, room);
         return room;
@@ -89,34 +89,34 @@ static int32_t spread_number(fxa__dnn_attention *a, int32_t number) {
     FXA__ASSERT(a->g.tensors[room].source == FXA__DNN_SCRATCH && !to->ragged); /* `to` gets only memory and shape */
     memcpy(to->dim, a->g.tensors[room].dim, sizeof to->dim);
     memcpy(to->stride, a->g.tensors[room].stride, sizeof to->stride);
-    to->offset = a->g.tensors[room].offset, to->spread = true;
+    to->offset = a->g.tensors[room].offset, to->per_head = true;
     return number;
 }
 
 /* Returns true for operations whose results were correct on a device: in backward, sums, products and selects of the
  * score, and all operations on other values. With other operations on the score, such as tanh, dS has errors above its
  * bound. */
-static bool spread_is_plain(const fxa__dnn_attention *a, const fxa__dnn_op *op) {
+static bool fp8_is_plain(const fxa__dnn_attention *a, const fxa__dnn_op *op) {
     bool plain = op->mode == CUDNN_POINTWISE_ADD || op->mode == CUDNN_POINTWISE_SUB ||
                  op->mode == CUDNN_POINTWISE_MUL || op->mode == CUDNN_POINTWISE_BINARY_SELECT;
     return plain || a->p->in.pass == FXA_FORWARD || !a->g.tensors[op->y].score;
 }
 
-void fxa__dnn_spread(fxa__dnn_attention *a, size_t first) {
-    for (size_t i = first; a->spread && i < a->g.n_ops && a->g.status == FXA_OK; i++)
-        if (!spread_is_plain(a, &a->g.ops[i]))
+void fxa__dnn_fp8_scalars_move(fxa__dnn_attention *a, size_t first) {
+    for (size_t i = first; a->has_scalars && i < a->g.n_ops && a->g.status == FXA_OK; i++)
+        if (!fp8_is_plain(a, &a->g.ops[i]))
             (void)fxa__dnn_refuse(&a->g,
                                   "of 8 bits cuDNN's backward was seen right with sums and products of the score");
-    for (size_t i = first; a->spread && i < a->g.n_ops && a->g.status == FXA_OK; i++) {
+    for (size_t i = first; a->has_scalars && i < a->g.n_ops && a->g.status == FXA_OK; i++) {
         const fxa__dnn_op op = a->g.ops[i];
-        int32_t x = spread_number(a, op.x), b = spread_number(a, op.b), t = spread_number(a, op.t);
+        int32_t x = fp8_scalar_move(a, op.x), b = fp8_scalar_move(a, op.b), t = fp8_scalar_move(a, op.t);
         a->g.ops[i].x = x, a->g.ops[i].b = b, a->g.ops[i].t = t;
     }
 }
 
 /* Returns true if the derivative reads tensor t as an input other than dscore and scalars. */
-static bool spread_reads_more(const fxa__dnn_attention *a, size_t first, int32_t t, int32_t dscore) {
-    if (t < 0 || t == dscore || a->g.tensors[t].spread || fxa__dnn_is_by_value(&a->g.tensors[t])) return false;
+static bool fp8_reads_more(const fxa__dnn_attention *a, size_t first, int32_t t, int32_t dscore) {
+    if (t < 0 || t == dscore || a->g.tensors[t].per_head || fxa__dnn_is_by_value(&a->g.tensors[t])) return false;
     for (size_t i = first; i < a->g.n_ops; i++)
         if (a->g.ops[i].y == t) return false;
     return true;
@@ -124,25 +124,25 @@ static bool spread_reads_more(const fxa__dnn_attention *a, size_t first, int32_t
 
 /* Returns true for a captured tensor with one value per pair that all batch entries and heads share; such tensors had
  * correct results on a device. */
-static bool spread_is_pairs(const fxa__dnn_attention *a, const fxa__dnn_tensor *t) {
+static bool fp8_is_pair_tensor(const fxa__dnn_attention *a, const fxa__dnn_tensor *t) {
     return t->dim[0] == 1 && t->dim[1] == 1 && t->dim[2] == a->p->in.sq && t->dim[3] == a->p->in.sk;
 }
 
-void fxa__dnn_spread_derivative(fxa__dnn_attention *a, size_t first, int32_t dscore) {
+void fxa__dnn_fp8_derivative_move(fxa__dnn_attention *a, size_t first, int32_t dscore) {
     bool more = false;
     if (!fxa__dnn_is_fp8(&a->p->in) || a->g.status != FXA_OK) return;
     for (size_t i = first; i < a->g.n_ops; i++) {
         const fxa__dnn_op *op = &a->g.ops[i];
-        more = more || spread_reads_more(a, first, op->x, dscore) || spread_reads_more(a, first, op->b, dscore) ||
-               spread_reads_more(a, first, op->t, dscore);
+        more = more || fp8_reads_more(a, first, op->x, dscore) || fp8_reads_more(a, first, op->b, dscore) ||
+               fp8_reads_more(a, first, op->t, dscore);
     }
     if (more)
         (void)fxa__dnn_refuse(&a->g, "the derivative of the program is no number: of 8 bits cuDNN's backward computes "
                                      "something else with any other");
     for (size_t i = 0; i < a->g.n_tensors && a->g.status == FXA_OK; i++) {
         const fxa__dnn_tensor *t = &a->g.tensors[i];
-        if ((fxa__dnn_is_captured(t) || t->read) && !spread_is_pairs(a, t))
+        if ((fxa__dnn_is_captured(t) || t->read) && !fp8_is_pair_tensor(a, t))
             (void)fxa__dnn_refuse(&a->g, "in the backward pass of 8 bits captured tensors were tried as t[q, k] alone");
     }
-    fxa__dnn_spread(a, first);
+    fxa__dnn_fp8_scalars_move(a, first);
 }

@@ -51,17 +51,17 @@ static bool operands_is_row(fxa_slot slot) {
     return slot == FXA_SLOT_LSE || slot == FXA_SLOT_ROW_MAX || slot == FXA_SLOT_DLSE;
 }
 
-enum { SPANS_THREADS = 256 }; /* threads per CTA of the helper kernel fxa_gpu_spans */
+enum { BOUNDS_THREADS = 256 }; /* threads per CTA of the helper kernel fxa_gpu_batch_bounds */
 
-_Static_assert(FXA_GPU_OPERANDS < 32, "FxaGpuSpans.keys and dense have a bit for each operand");
+_Static_assert(FXA_GPU_OPERANDS < 32, "FxaGpuBatchBounds.keys and dense have a bit for each operand");
 
 /* ---- Lengths and offsets of batch entries ------------------------------------------------------------------------ */
 
 /* Returns the step that writes the lengths and offsets of batch entries. */
 static fxa__dnn_step *operands_step(fxa__dnn_attention *a) {
-    FXA__ASSERT(a->g.status != FXA_OK || (a->own_lengths && a->span_step < a->g.n_steps));
-    FXA__ASSERT(a->g.status != FXA_OK || a->g.steps[a->span_step].kernel == FXA__GPU_SPANS);
-    return a->g.status == FXA_OK ? &a->g.steps[a->span_step] : &a->discarded;
+    FXA__ASSERT(a->g.status != FXA_OK || (a->own_lengths && a->bounds_step < a->g.n_steps));
+    FXA__ASSERT(a->g.status != FXA_OK || a->g.steps[a->bounds_step].kernel == FXA__GPU_BATCH_BOUNDS);
+    return a->g.status == FXA_OK ? &a->g.steps[a->bounds_step] : &a->discarded;
 }
 
 fxa__dnn_step *fxa__dnn_step_add(fxa__dnn_attention *a, fxa__gpu_kernel kernel, bool after, int64_t work) {
@@ -74,13 +74,13 @@ static int32_t operands_ints(fxa__dnn_attention *a) {
     return fxa__dnn_scratch(&a->g, dim, CUDNN_DATA_INT32);
 }
 
-/* Adds a step of the helper kernel fxa_gpu_spans whose arguments have the caller's lengths. Operands, and results to
- * fill, are added to the step later. */
+/* Adds a step of the helper kernel fxa_gpu_batch_bounds whose arguments have the caller's lengths. Operands, and results
+ * to fill, are added to the step later. */
 static fxa__dnn_step *operands_step_new(fxa__dnn_attention *a, bool after, int64_t work) {
     const fxa_problem *p = &a->p->in;
     static const uint8_t starts[2] = {FXA_SLOT_CU_Q, FXA_SLOT_CU_K}, lens[2] = {FXA_SLOT_Q_LENGTHS, FXA_SLOT_K_LENGTHS};
-    fxa__dnn_step *step = fxa__dnn_step_add(a, FXA__GPU_SPANS, after, work);
-    FxaGpuSpans *s = &step->args.spans;
+    fxa__dnn_step *step = fxa__dnn_step_add(a, FXA__GPU_BATCH_BOUNDS, after, work);
+    FxaGpuBatchBounds *s = &step->args.batch_bounds;
     s->batch = (int32_t)p->b, s->size[0] = p->sq, s->size[1] = p->sk;
     for (int keys = 0; keys < 2; keys++) {
         bool packed = (p->flags & FXA_VARLEN) && !(keys && (p->flags & FXA_PAGED));
@@ -90,13 +90,13 @@ static fxa__dnn_step *operands_step_new(fxa__dnn_attention *a, bool after, int64
     return step;
 }
 
-void fxa__dnn_spans_begin(fxa__dnn_attention *a) {
+void fxa__dnn_batch_bounds_begin(fxa__dnn_attention *a) {
     const fxa_problem *p = &a->p->in;
     a->own_lengths = true;
     a->len_q = operands_ints(a), a->len_k = operands_ints(a), a->more = operands_ints(a);
-    a->span_step = a->g.n_steps;
+    a->bounds_step = a->g.n_steps;
     fxa__dnn_step *step = operands_step_new(a, false, (p->b + 1) * (FXA_GPU_OPERANDS + 1));
-    FxaGpuSpans *s = &step->args.spans;
+    FxaGpuBatchBounds *s = &step->args.batch_bounds;
     fxa__dnn_step_data(step, &s->len[0], &a->g, a->len_q);
     fxa__dnn_step_data(step, &s->len[1], &a->g, a->len_k);
     fxa__dnn_step_data(step, &s->more, &a->g, a->more);
@@ -108,7 +108,7 @@ static int32_t operands_offsets(fxa__dnn_attention *a, int64_t row, int64_t entr
     const int64_t dim[4] = {a->p->in.b + 1, 1, 1, 1};
     int32_t t = fxa__dnn_scratch(&a->g, dim, CUDNN_DATA_INT64);
     fxa__dnn_step *step = operands_step(a);
-    FxaGpuSpans *s = &step->args.spans;
+    FxaGpuBatchBounds *s = &step->args.batch_bounds;
     int i = s->operands;
     if (i == FXA_GPU_OPERANDS) return fxa__dnn_refuse(&a->g, "more than %d operands are packed", FXA_GPU_OPERANDS);
     s->operands++;
@@ -151,13 +151,13 @@ static void operands_turn(fxa__dnn_tensor *t) {
     t->dim[3] = dim, t->stride[3] = stride;
 }
 
-/* Records that the offsets that were added to span_step last belong to this slot. */
+/* Records that the offsets that were added to bounds_step last belong to this slot. */
 static void operands_note(fxa__dnn_attention *a, fxa_slot slot) {
-    if (a->own_lengths && slot <= FXA_SLOT_DV) a->offsets[slot] = (uint8_t)operands_step(a)->args.spans.operands;
+    if (a->own_lengths && slot <= FXA_SLOT_DV) a->offsets[slot] = (uint8_t)operands_step(a)->args.batch_bounds.operands;
 }
 
-bool fxa__dnn_spans_alike(const fxa__dnn_attention *a, fxa_slot x, fxa_slot y) {
-    const FxaGpuSpans *s = &a->g.steps[a->span_step].args.spans;
+bool fxa__dnn_has_equal_offsets(const fxa__dnn_attention *a, fxa_slot x, fxa_slot y) {
+    const FxaGpuBatchBounds *s = &a->g.steps[a->bounds_step].args.batch_bounds;
     int i = a->offsets[x] - 1, j = a->offsets[y] - 1;
     FXA__ASSERT(i < s->operands && j < s->operands);
     if (i < 0 || j < 0 || (s->dense >> i & 1) != (s->dense >> j & 1)) return false;
@@ -260,14 +260,14 @@ void fxa__dnn_fill(fxa__dnn_attention *a, fxa_slot slot, double value) {
     const fxa_problem *p = &a->p->in;
     const dnn_slot s = dnn_slot_of(p, slot);
     fxa__dnn_step *step = operands_fill_step(a);
-    FxaGpuSpans *w = &step->args.spans;
+    FxaGpuBatchBounds *w = &step->args.batch_bounds;
     if (w->fills == FXA_GPU_FILLS) return; /* only in a graph that has failed: no pass has so many results */
     FxaGpuFill *f = &w->fill[w->fills++];
     f->heads = s.heads, f->rows = s.rows, f->features = s.features, f->value = value, f->keys = s.keys;
     w->past = operands_fills_past(p);
     fxa__dnn_step_slot(a, step, &f->to, slot);
     /* packed rows: few batch entries have rows that must be filled, so one CTA per batch entry suffices */
-    int64_t work = p->b * (w->past ? s.heads * s.rows : SPANS_THREADS);
+    int64_t work = p->b * (w->past ? s.heads * s.rows : BOUNDS_THREADS);
     if (step->work < work) step->work = work;
 }
 

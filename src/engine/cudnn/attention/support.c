@@ -23,9 +23,9 @@ enum { HALVES = 1, OTHERS = 2, BYTES = 4, DTYPES = 7 };
 /* maximum extent of O and dO in backward, in elements: with rows 2^24 elements apart, results were wrong on a device
  * from row 128 (offset 2^31) on */
 #define SUPPORT_REACH ((int64_t)1 << 31)
-#define SUPPORT_SPANS (FXA_PADDING | FXA_VARLEN | FXA_PAGED)
+#define SUPPORT_BOUNDS (FXA_PADDING | FXA_VARLEN | FXA_PAGED)
 #define SUPPORT_BYTE_FLAGS                                                                                             \
-    (SUPPORT_SPANS | FXA_SCALARS_IN_MEMORY | FXA_DETERMINISTIC | FXA_READ_DLSE | FXA_GRAD_SINKS | FXA_ACCUMULATE_DQ |  \
+    (SUPPORT_BOUNDS | FXA_SCALARS_IN_MEMORY | FXA_DETERMINISTIC | FXA_READ_DLSE | FXA_GRAD_SINKS | FXA_ACCUMULATE_DQ | \
      FXA_ACCUMULATE_DK | FXA_ACCUMULATE_DV)
 
 /* ---- Conditions of rows of support_rows other than flags --------------------------------------------------------- */
@@ -88,7 +88,7 @@ static bool support_is_above_128(const fxa_problem *p) { return p->d_qk > 128 ||
  * others (docs/gpu.md). */
 static bool support_is_deep(const fxa_problem *p) { return p->d_qk > 192 && p->d_v <= 128; }
 static bool support_is_above_256(const fxa_problem *p) { return p->d_qk > 256 || p->d_v > 256; }
-static bool support_has_spans(const fxa_problem *p) { return (p->flags & SUPPORT_SPANS) != 0; }
+static bool support_has_bounds(const fxa_problem *p) { return (p->flags & SUPPORT_BOUNDS) != 0; }
 static bool support_has_sinks(const fxa_problem *p) { return (p->flags & (FXA_SINKS | FXA_SINK_ZERO)) != 0; }
 static bool support_has_byte_sinks(const fxa_problem *p) {
     return fxa__dtype_is_byte_float(p->sinks.dtype) || fxa__dtype_is_byte_float(p->dsinks.dtype);
@@ -145,7 +145,7 @@ static const support_row support_rows[] = {
      "of 8 bits cuDNN touches memory outside where d_v is above 128 and d_qk is not"},
     {0, SUPPORT_LAST, SM_ALL, FORWARD, BYTES, 0, support_has_wide_lse, "of 8 bits LSE is to be f32"},
     {0, SUPPORT_LAST, SM_ALL, FORWARD, BYTES,
-     SUPPORT_SPANS | FXA_SCALARS_IN_MEMORY | FXA_SINKS | FXA_SINK_ZERO | FXA_RETURN_ROW_MAX | FXA_ACCUMULATE_O, NULL,
+     SUPPORT_BOUNDS | FXA_SCALARS_IN_MEMORY | FXA_SINKS | FXA_SINK_ZERO | FXA_RETURN_ROW_MAX | FXA_ACCUMULATE_O, NULL,
      "it was not tried beside floats of 8 bits"},
     {0, SUPPORT_LAST, SM_ALL, BACKWARD, BYTES, 0, support_is_not_128,
      "of 8 bits cuDNN's backward has d_qk and d_v of 128"},
@@ -177,23 +177,23 @@ static const support_row support_rows[] = {
      "sq is 1: cuDNN's gradients are wrong where a mask leaves one row nothing"},
     {0, SUPPORT_LAST, SM_ALL, BOTH, DTYPES, FXA_DROPOUT, NULL,
      "cuDNN draws the pairs to drop in its own way, alike for several rows"},
-    {0, 91801, SM_80, BOTH, DTYPES, SUPPORT_SPANS, NULL, "offsets of entries need cuDNN 9.18.1 below sm_90"},
-    {0, SUPPORT_LAST, SM_100 | SM_120, BOTH, DTYPES, SUPPORT_SPANS, NULL,
+    {0, 91801, SM_80, BOTH, DTYPES, SUPPORT_BOUNDS, NULL, "offsets of entries need cuDNN 9.18.1 below sm_90"},
+    {0, SUPPORT_LAST, SM_100 | SM_120, BOTH, DTYPES, SUPPORT_BOUNDS, NULL,
      "lengths of entries were not tried on such a device"},
-    {0, SUPPORT_LAST, SM_80, BACKWARD, DTYPES, SUPPORT_SPANS, NULL, "lengths of entries were not tried below sm_90"},
-    {0, 91900, SM_90, BACKWARD, DTYPES, SUPPORT_SPANS, support_is_above_128,
+    {0, SUPPORT_LAST, SM_80, BACKWARD, DTYPES, SUPPORT_BOUNDS, NULL, "lengths of entries were not tried below sm_90"},
+    {0, 91900, SM_90, BACKWARD, DTYPES, SUPPORT_BOUNDS, support_is_above_128,
      "before cuDNN 9.19 gradients beside lengths of entries are wrong beyond element 128 of the head dim"},
-    {91900, SUPPORT_LAST, SM_90, BACKWARD, DTYPES, SUPPORT_SPANS, support_is_deep,
+    {91900, SUPPORT_LAST, SM_90, BACKWARD, DTYPES, SUPPORT_BOUNDS, support_is_deep,
      "gradients beside lengths of entries are wrong where d_qk is above 192 and d_v is not above 128"},
     {0, SUPPORT_LAST, SM_ALL, BACKWARD, DTYPES, FXA_PAGED, NULL, "cuDNN has no gradients of pages"},
     {0, SUPPORT_LAST, SM_ALL, FORWARD, DTYPES, FXA_SINKS | FXA_SINK_ZERO, support_is_one_row,
      "cuDNN has no sink for one row"},
-    {0, SUPPORT_LAST, SM_ALL, FORWARD, DTYPES, FXA_SINKS | FXA_SINK_ZERO, support_has_spans,
+    {0, SUPPORT_LAST, SM_ALL, FORWARD, DTYPES, FXA_SINKS | FXA_SINK_ZERO, support_has_bounds,
      "cuDNN has none beside lengths of entries"},
     {0, SUPPORT_LAST, SM_ALL, BOTH, DTYPES, FXA_SINKS, support_has_byte_sinks, "sinks are to have 16 bits or more"},
     {0, SUPPORT_LAST, SM_ALL, FORWARD, DTYPES, FXA_RETURN_ROW_MAX, support_has_sinks,
      "beside a sink cuDNN does not write the row maximum"},
-    {0, SUPPORT_LAST, SM_ALL, FORWARD, DTYPES, FXA_RETURN_ROW_MAX, support_has_spans,
+    {0, SUPPORT_LAST, SM_ALL, FORWARD, DTYPES, FXA_RETURN_ROW_MAX, support_has_bounds,
      "beside lengths of entries cuDNN does not write the row maximum"},
     {0, SUPPORT_LAST, SM_80 | SM_120, BACKWARD, DTYPES, FXA_READ_DLSE, NULL,
      "on such a device cuDNN's backward takes two values per row, LSE and the sums of dO O"},
@@ -211,7 +211,7 @@ static const support_row support_rows[] = {
      "gradients of captured tensors were not tried with heads that share keys"},
     {0, SUPPORT_LAST, SM_ALL, BACKWARD, DTYPES, 0, support_has_own_grads,
      "gradients of captured tensors were not tried beside bprop"},
-    {0, SUPPORT_LAST, SM_ALL, BACKWARD, DTYPES, SUPPORT_SPANS | FXA_READ_DLSE | FXA_ACCUMULATE_DTENSORS,
+    {0, SUPPORT_LAST, SM_ALL, BACKWARD, DTYPES, SUPPORT_BOUNDS | FXA_READ_DLSE | FXA_ACCUMULATE_DTENSORS,
      support_has_grads, "gradients of captured tensors were not tried beside it"},
 };
 

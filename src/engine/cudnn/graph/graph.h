@@ -60,7 +60,7 @@ typedef struct fxa__dnn_tensor {
     int32_t index;  /* index of the slot, captured tensor or program node; see fxa__dnn_source */
     int64_t offset; /* start of the tensor: bytes in the workspace, or elements in a captured tensor */
     double value;   /* VALUE: the scalar. NODE, OWN_NODE: the term that is added */
-    bool spread;    /* true: a scalar of which each run writes one copy per head to the workspace */
+    bool per_head;  /* true: a scalar of which each run writes one copy per head to the workspace */
     /* tensor in the workspace: bits that a run writes to each 32-bit word before cuDNN starts; 0 = none */
     int32_t fill;
     bool cleared; /* true: a tensor in the workspace that a run sets to 0 before cuDNN starts */
@@ -122,8 +122,8 @@ int32_t fxa__dnn_scratch(fxa__dnn_graph *g, const int64_t dim[4], uint8_t type);
 int32_t fxa__dnn_length(fxa__dnn_graph *g, int64_t b, int64_t length);
 
 static inline bool fxa__dnn_is_by_value(const fxa__dnn_tensor *t) {
-    return !t->spread && (t->source == FXA__DNN_VALUE || t->source == FXA__DNN_NODE || t->source == FXA__DNN_OWN_NODE ||
-                          t->source == FXA__DNN_SCALE);
+    return !t->per_head && (t->source == FXA__DNN_VALUE || t->source == FXA__DNN_NODE ||
+                            t->source == FXA__DNN_OWN_NODE || t->source == FXA__DNN_SCALE);
 }
 static inline bool fxa__dnn_is_captured(const fxa__dnn_tensor *t) {
     return t->source == FXA__DNN_TENSOR || t->source == FXA__DNN_OWN_TENSOR;

@@ -20,7 +20,7 @@
 
 /* ---- The program before parameterization ------------------------------------------------------------------------- */
 
-static fxa_status lift_joint(const fxa__problem *p, fxa_program **out, fxa_error *err) {
+static fxa_status parameterize_fuse(const fxa__problem *p, fxa_program **out, fxa_error *err) {
     fxa_program *program = NULL, *derivative = NULL;
     FXA_TRY(fxa__program_extract_masks(p->host, p->program, &program, err));
     if (p->in.pass == FXA_FORWARD || p->in.bprop) {
@@ -37,37 +37,40 @@ static fxa_status lift_joint(const fxa__problem *p, fxa_program **out, fxa_error
 /* ---- Constants that become params -------------------------------------------------------------------------------- */
 
 /* Operations on floats that the lowering handles without knowing the values of constant operands. */
-static const uint8_t lift_users[FXA_OP_COUNT] = {
+static const uint8_t parameterize_users[FXA_OP_COUNT] = {
     [FXA_OP_ADD] = 1,  [FXA_OP_SUB] = 1, [FXA_OP_MUL] = 1, [FXA_OP_DIV] = 1,   [FXA_OP_MULZ] = 1,
     [FXA_OP_DIVZ] = 1, [FXA_OP_MIN] = 1, [FXA_OP_MAX] = 1, [FXA_OP_CLAMP] = 1, [FXA_OP_SELECT] = 1,
 };
 
-/* Returns true for a float operation in lift_users that differs between (q, k) pairs, and so is an operation of the
- * graph: its constants may become params. Constants of other nodes may be needed by range analysis of ints. */
-static bool lift_is_user(const fxa__node *n, const fxa__depend *d) {
+/* Returns true for a float operation in parameterize_users that differs between (q, k) pairs, and so is an operation of
+ * the graph: its constants may become params. Constants of other nodes may be needed by range analysis of ints. */
+static bool parameterize_is_user(const fxa__node *n, const fxa__depend *d) {
     const uint32_t same = 1u << FXA_INPUT_HEADS | 1u << FXA_INPUT_Q_LEN | 1u << FXA_INPUT_K_LEN;
-    return lift_users[n->op] && n->type == FXA_FLOAT && (d->inputs & ~same || d->tensors);
+    return parameterize_users[n->op] && n->type == FXA_FLOAT && (d->inputs & ~same || d->tensors);
 }
 
-static bool lift_is_number(double x) { return fabs(x) >= FXA__DNN_NUMBER_MIN && fabs(x) <= FXA__DNN_NUMBER_MAX; }
+static bool parameterize_is_in_range(double x) {
+    return fabs(x) >= FXA__DNN_NUMBER_MIN && fabs(x) <= FXA__DNN_NUMBER_MAX;
+}
 
-static void lift_which(const fxa_program *p, const fxa__depend *depend, uint8_t *kept) {
+static void parameterize_select(const fxa_program *p, const fxa__depend *depend, uint8_t *kept) {
     for (int32_t i = 0; i < p->n_nodes; i++) {
         const fxa__node *n = &p->nodes[i];
-        kept[i] = n->op == FXA_OP_CONST && !lift_is_number(n->f);
-        for (int j = 0; j < n->n_args && !lift_is_user(n, &depend[i]); j++) kept[n->arg[j]] = 1;
+        kept[i] = n->op == FXA_OP_CONST && !parameterize_is_in_range(n->f);
+        for (int j = 0; j < n->n_args && !parameterize_is_user(n, &depend[i]); j++) kept[n->arg[j]] = 1;
     }
     for (int32_t i = 0; i < p->n_outputs; i++) kept[p->outputs[i].value] = 1;
 }
 
-static fxa_status lift_numbers(fxa__host *host, const fxa_program *p, fxa__parameterized *out, fxa_error *err) {
+static fxa_status parameterize_constants(fxa__host *host, const fxa_program *p, fxa__parameterized *out,
+                                         fxa_error *err) {
     size_t n = (size_t)p->n_nodes;
     fxa__depend *depend = fxa__alloc_array(host, n, sizeof *depend);
     uint8_t *kept = fxa__alloc(host, n);
     fxa_status status = FXA_OK;
     if (depend && kept) {
         fxa__lower_depend(p, NULL, depend);
-        lift_which(p, depend, kept);
+        parameterize_select(p, depend, kept);
         status = fxa__lower_parameterize_except(host, p, kept, out, err);
     } else {
         status = fxa__fail_memory(err, "the constants of a program");
@@ -79,12 +82,12 @@ static fxa_status lift_numbers(fxa__host *host, const fxa_program *p, fxa__param
 
 /* With a bprop, constants do not become params: fxa__dnn_reuse_made finds nodes that are equal in both programs, and
  * compares constants by value, but no params. */
-fxa_status fxa__dnn_program_make(const fxa__problem *p, bool lifts, fxa__parameterized *out, fxa_error *err) {
+fxa_status fxa__dnn_program_make(const fxa__problem *p, bool parameterizes, fxa__parameterized *out, fxa_error *err) {
     fxa_program *program = NULL;
     *out = (fxa__parameterized){.n_hidden = 0};
-    FXA_TRY(lift_joint(p, &program, err));
-    if (lifts && !(p->in.pass == FXA_BACKWARD && p->in.bprop)) {
-        fxa_status status = lift_numbers(p->host, program, out, err);
+    FXA_TRY(parameterize_fuse(p, &program, err));
+    if (parameterizes && !(p->in.pass == FXA_BACKWARD && p->in.bprop)) {
+        fxa_status status = parameterize_constants(p->host, program, out, err);
         fxa_program_destroy(program);
         return status;
     }
@@ -94,10 +97,10 @@ fxa_status fxa__dnn_program_make(const fxa__problem *p, bool lifts, fxa__paramet
 }
 
 fxa_status fxa__dnn_numbers(const fxa__problem *p, double numbers[FXA__MAX_CONSTANTS], fxa_error *err) {
-    fxa__parameterized lifted;
-    FXA_TRY(fxa__dnn_program_make(p, true, &lifted, err));
-    FXA__ASSERT(sizeof lifted.value <= FXA__MAX_CONSTANTS * sizeof *numbers);
-    memcpy(numbers, lifted.value, sizeof lifted.value);
-    fxa_program_destroy(lifted.program);
+    fxa__parameterized made;
+    FXA_TRY(fxa__dnn_program_make(p, true, &made, err));
+    FXA__ASSERT(sizeof made.value <= FXA__MAX_CONSTANTS * sizeof *numbers);
+    memcpy(numbers, made.value, sizeof made.value);
+    fxa_program_destroy(made.program);
     return FXA_OK;
 }
