@@ -146,17 +146,14 @@ static int32_t graph_op(fxa__dnn_graph *g, const fxa__dnn_op *op) {
     return op->y;
 }
 
+/* Returns an operation that is no matmul with lengths. */
+static fxa__dnn_op graph_op_of(fxa__dnn_kind kind, int mode, uint8_t precision, int32_t x, int32_t b, int32_t t,
+                               int32_t y) {
+    return (fxa__dnn_op){(uint8_t)kind, precision, 0, (int16_t)mode, x, b, t, y, -1, -1, -1};
+}
+
 int32_t fxa__dnn_op2_into(fxa__dnn_graph *g, int mode, int32_t x, int32_t b, int32_t y, uint8_t precision) {
-    const fxa__dnn_op op = {.kind = FXA__DNN_POINTWISE,
-                            .precision = precision,
-                            .mode = (int16_t)mode,
-                            .x = x,
-                            .b = b,
-                            .t = -1,
-                            .y = y,
-                            .m = -1,
-                            .n = -1,
-                            .k = -1};
+    const fxa__dnn_op op = graph_op_of(FXA__DNN_POINTWISE, mode, precision, x, b, -1, y);
     return graph_op(g, &op);
 }
 
@@ -185,32 +182,16 @@ int32_t fxa__dnn_int2(fxa__dnn_graph *g, int mode, int32_t x, int32_t b) {
 }
 
 int32_t fxa__dnn_select(fxa__dnn_graph *g, int32_t x, int32_t b, int32_t t) {
-    const fxa__dnn_op op = {.kind = FXA__DNN_POINTWISE,
-                            .precision = CUDNN_DATA_FLOAT,
-                            .mode = CUDNN_POINTWISE_BINARY_SELECT,
-                            .x = x,
-                            .b = b,
-                            .t = t,
-                            .y = graph_result(g, x, b, CUDNN_DATA_FLOAT),
-                            .m = -1,
-                            .n = -1,
-                            .k = -1};
+    const int32_t y = graph_result(g, x, b, CUDNN_DATA_FLOAT);
+    const fxa__dnn_op op = graph_op_of(FXA__DNN_POINTWISE, CUDNN_POINTWISE_BINARY_SELECT, CUDNN_DATA_FLOAT, x, b, t, y);
     return graph_op(g, &op);
 }
 
 int32_t fxa__dnn_index(fxa__dnn_graph *g, int32_t of, int axis, uint8_t precision) {
-    const fxa__dnn_op op = {.kind = FXA__DNN_POINTWISE,
-                            .precision = precision,
-                            .axis = (uint8_t)axis,
-                            .mode = CUDNN_POINTWISE_GEN_INDEX,
-                            .x = of,
-                            .b = -1,
-                            .t = -1,
-                            .y = fxa__dnn_like(g, of, CUDNN_DATA_INT32),
-                            .m = -1,
-                            .n = -1,
-                            .k = -1};
-    int32_t y = graph_op(g, &op);
+    int32_t y = fxa__dnn_like(g, of, CUDNN_DATA_INT32);
+    fxa__dnn_op op = graph_op_of(FXA__DNN_POINTWISE, CUDNN_POINTWISE_GEN_INDEX, precision, of, -1, -1, y);
+    op.axis = (uint8_t)axis;
+    y = graph_op(g, &op);
     if (g->status == FXA_OK) g->tensors[y].score = false; /* an index depends only on the shape of its operand */
     return y;
 }
@@ -224,16 +205,7 @@ static bool graph_is_multiple(const fxa__dnn_graph *g, int32_t x, int32_t y) {
 
 int32_t fxa__dnn_reduce(fxa__dnn_graph *g, int mode, int32_t x, int32_t y) {
     FXA__ASSERT(g->status != FXA_OK || graph_is_multiple(g, x, y));
-    const fxa__dnn_op op = {.kind = FXA__DNN_REDUCTION,
-                            .precision = CUDNN_DATA_FLOAT,
-                            .mode = (int16_t)mode,
-                            .x = x,
-                            .b = -1,
-                            .t = -1,
-                            .y = y,
-                            .m = -1,
-                            .n = -1,
-                            .k = -1};
+    const fxa__dnn_op op = graph_op_of(FXA__DNN_REDUCTION, mode, CUDNN_DATA_FLOAT, x, -1, -1, y);
     return graph_op(g, &op);
 }
 
@@ -246,26 +218,18 @@ static bool graph_is_product(const fxa__dnn_tensor *a, const fxa__dnn_tensor *b,
 
 int32_t fxa__dnn_matmul(fxa__dnn_graph *g, int32_t a, int32_t b, int32_t c, int32_t m, int32_t n, int32_t k) {
     FXA__ASSERT(g->status != FXA_OK || graph_is_product(&g->tensors[a], &g->tensors[b], &g->tensors[c]));
-    const fxa__dnn_op op = {.kind = FXA__DNN_MATMUL,
-                            .precision = CUDNN_DATA_FLOAT,
-                            .x = a,
-                            .b = b,
-                            .t = -1,
-                            .y = c,
-                            .m = m,
-                            .n = n,
-                            .k = k};
+    fxa__dnn_op op = graph_op_of(FXA__DNN_MATMUL, 0, CUDNN_DATA_FLOAT, a, b, -1, c);
+    op.m = m, op.n = n, op.k = k;
     return graph_op(g, &op);
 }
 
 int32_t fxa__dnn_reshape(fxa__dnn_graph *g, int32_t x, int32_t y) {
     FXA__ASSERT(g->status != FXA_OK || graph_count(&g->tensors[x]) == graph_count(&g->tensors[y]));
-    const fxa__dnn_op op = {.kind = FXA__DNN_RESHAPE, .x = x, .b = -1, .t = -1, .y = y, .m = -1, .n = -1, .k = -1};
+    const fxa__dnn_op op = graph_op_of(FXA__DNN_RESHAPE, 0, 0, x, -1, -1, y);
     return graph_op(g, &op);
 }
 
 int32_t fxa__dnn_load_pages(fxa__dnn_graph *g, int32_t pages, int32_t table, int32_t lengths, int32_t y) {
-    const fxa__dnn_op op = {
-        .kind = FXA__DNN_PAGED, .x = pages, .b = table, .t = lengths, .y = y, .m = -1, .n = -1, .k = -1};
+    const fxa__dnn_op op = graph_op_of(FXA__DNN_PAGED, 0, 0, pages, table, lengths, y);
     return graph_op(g, &op);
 }
