@@ -10,8 +10,7 @@
 /* Each workspace permanently owns a part of the counters, which kernels leave at zero. A workspace without a part sets
  * its own counters to zero before each run. */
 TEST(counters_are_left_at_zero) {
-    fxa_program *program;
-    fxa_problem p = bed_problem(FXA_FORWARD, NULL, &program);
+    fxa_problem p = bed_problem(FXA_FORWARD, NULL);
     bed x;
     int parts = 0;
     bool taken[FXA__CUDA_COUNTER_PARTS] = {false};
@@ -105,12 +104,11 @@ TEST(tables_are_written_with_the_plan) {
     };
     for (size_t i = 0; i < sizeof rows / sizeof *rows; i++)
         for (int pass = 0; pass < 2; pass++) {
-            fxa_program *program;
-            fxa_problem p = bed_problem((fxa_pass)pass, rows[i].text, &program);
+            fxa_problem p = bed_problem((fxa_pass)pass, rows[i].text);
             fxa_capture t = {.size = {8, 1500}};
             bed x;
             p.flags |= rows[i].flags;
-            if (program && fxa_program_tensor_count(program)) p.captures = &t, p.n_captures = 1;
+            if (p.program && fxa_program_tensor_count(p.program)) p.captures = &t, p.n_captures = 1;
             T_REQUIRE(kept_open(&x, &p));
             atomic_store(&x.self.counters, (void *)COUNTERS_AT);
             for (int k = 0; k < 2; k++) fxa__cuda_plan_tables_make(&x.self, &x.code, x.p, NULL);
@@ -121,14 +119,12 @@ TEST(tables_are_written_with_the_plan) {
             T_INT(watch.launches, rows[i].launches[pass]);
             touch_check(&x);
             kept_close(&x);
-            fxa_program_destroy(program);
         }
 }
 
 /* Stored tables are used for their shape and scalars only; a plan whose tables could not be made runs without them. */
 TEST(tables_are_those_of_the_shape) {
-    fxa_program *program;
-    fxa_problem p = bed_problem(FXA_FORWARD, "score = score - 0.37 * float(abs(q - k))\nmask = k <= q", &program);
+    fxa_problem p = bed_problem(FXA_FORWARD, "score = score - 0.37 * float(abs(q - k))\nmask = k <= q");
     double numbers[FXA_MAX_PARAMS];
     bed x;
     T_REQUIRE(kept_open(&x, &p));
@@ -175,14 +171,12 @@ TEST(tables_are_those_of_the_shape) {
         T_CHECK(watch.launches == 2 || watch.launches == 1);
         kept_close(&x);
     }
-    fxa_program_destroy(program);
 }
 
 /* Tables of a plan have at most 4 MB each and 16 MB together. With `heads` heads a table has about `heads` MB. */
 TEST(tables_have_a_limit_in_bytes) {
     static const int heads[] = {2, 3, 4, 5, 1, 2, 3, 4, 1, 2, 1};
-    fxa_program *program;
-    fxa_problem p = bed_problem(FXA_FORWARD, "score = score - 0.37 * float(h + 1) * float(abs(q - k))", &program);
+    fxa_problem p = bed_problem(FXA_FORWARD, "score = score - 0.37 * float(h + 1) * float(abs(q - k))");
     size_t sum = 0;
     bed x;
     p.sq = (1 << 17) - 64, p.sk = (1 << 17) - 2048;
@@ -205,7 +199,6 @@ TEST(tables_have_a_limit_in_bytes) {
     }
     T_CHECK(sum > 15 << 20);
     kept_close(&x);
-    fxa_program_destroy(program);
 }
 
 T_MAIN

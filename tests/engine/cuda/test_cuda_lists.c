@@ -8,8 +8,7 @@
 /* One row per query head: the keys of the two KV heads are split in a way that does not depend on the batch. If there
  * are more splits than multiprocessors, a work item has several splits. */
 TEST(decoding) {
-    fxa_program *program;
-    fxa_problem p = bed_problem(FXA_FORWARD, "mask = k <= q + 4000", &program);
+    fxa_problem p = bed_problem(FXA_FORWARD, "mask = k <= q + 4000");
     int64_t splits = 0;
     p.sq = 1, p.sk = 9000;
     for (p.b = 1; p.b < 20; p.b += 6) {
@@ -32,7 +31,6 @@ TEST(decoding) {
         touch_check(&x);
         bed_close(&x);
     }
-    fxa_program_destroy(program);
 }
 
 typedef struct cut_case {
@@ -56,8 +54,7 @@ TEST(items_by_batch_and_length) {
     };
     for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
         const cut_case *c = &cases[i];
-        fxa_program *program;
-        fxa_problem p = bed_problem(FXA_FORWARD, "", &program);
+        fxa_problem p = bed_problem(FXA_FORWARD, "");
         bed x;
         p.b = c->b, p.hq = c->hq, p.hkv = c->hkv, p.sq = 1, p.sk = c->sk, p.d_qk = p.d_v = c->d;
         T_REQUIRE(bed_open(&x, &p, -1, &err));
@@ -71,7 +68,6 @@ TEST(items_by_batch_and_length) {
                    (int)c->d, got[0], got[1], got[2], got[3], got[4]);
         touch_check(&x);
         bed_close(&x);
-        fxa_program_destroy(program);
     }
 }
 
@@ -116,8 +112,7 @@ TEST(grids_of_any_decoding) {
     static const int32_t processors[] = {132, 114, 78, 16};
     static const int64_t batches[] = {1, 2, 3, 4, 5, 17, 20, 33, 64};
     int clusters = 0, tails = 0;
-    fxa_program *program;
-    fxa_problem p = bed_problem(FXA_FORWARD, "", &program);
+    fxa_problem p = bed_problem(FXA_FORWARD, "");
     for (int i = 0; i < 9 * 5 * 4 * 9; i++) {
         int n = i / 9 / 5 / 4;
         p.b = batches[n], p.hkv = kv_heads[i / 9 % 5], p.sk = keys[i % 9];
@@ -129,18 +124,14 @@ TEST(grids_of_any_decoding) {
         cut_check(&p, processors[i / 9 / 5 % 4], &clusters, &tails);
     }
     T_CHECK(clusters > 100 && tails > 20);
-    fxa_program_destroy(program);
 }
 
 /* One tensor of the mask is read as packed 32-bit operands. Ranges of the others are tables, unless the tensor has more
  * elements than there are positions. */
 TEST(ranges_of_thresholds) {
     for (int large = 0; large < 2; large++) {
-        fxa_program *program;
-        fxa_problem p = bed_problem(FXA_FORWARD,
-                                    "tensor a : i32[2]\ntensor z : i64[3]\n"
-                                    "mask = k >= a[b, q] && k < z[h, 0, q - 1]",
-                                    &program);
+        fxa_problem p = bed_problem(FXA_FORWARD, "tensor a : i32[2]\ntensor z : i64[3]\n"
+                                                 "mask = k >= a[b, q] && k < z[h, 0, q - 1]");
         fxa_capture t[2] = {{.size = {2, 300}}, {.size = {8, large ? 9000 : 2, 300}}};
         bed x;
         p.captures = t, p.n_captures = 2;
@@ -154,7 +145,6 @@ TEST(ranges_of_thresholds) {
         T_CHECK(list->function == FXA__CUDA_LIST_TILES && (list->a.ranges[0] != NULL) == !large && !list->a.ranges[1]);
         touch_check(&x);
         bed_close(&x);
-        fxa_program_destroy(program);
     }
 }
 
@@ -163,8 +153,7 @@ TEST(ranges_of_thresholds) {
 TEST(words_of_documents) {
     for (int i = 0; i < 4; i++) {
         int sk = i & 1 ? 500 : 300, many = i & 2;
-        fxa_program *program;
-        fxa_problem p = bed_problem(FXA_FORWARD, "tensor doc : i64[2]\nmask = doc[b, q] == doc[b, k]", &program);
+        fxa_problem p = bed_problem(FXA_FORWARD, "tensor doc : i64[2]\nmask = doc[b, q] == doc[b, k]");
         fxa_capture t = {.size = {2, 500}};
         bed x;
         p.captures = &t, p.n_captures = 1, p.sk = sk;
@@ -180,15 +169,13 @@ TEST(words_of_documents) {
         if (!many) T_INT(list->a.k_vector.ranges_b, sk == 300 ? 8 : 10);
         touch_check(&x);
         bed_close(&x);
-        fxa_program_destroy(program);
     }
 }
 
 /* Tile lists for a million positions: 64 bytes for each position. */
 TEST(long_lists) {
     for (int backward = 0; backward < 2; backward++) {
-        fxa_program *program;
-        fxa_problem p = bed_problem(backward ? FXA_BACKWARD : FXA_FORWARD, "mask = k <= q", &program);
+        fxa_problem p = bed_problem(backward ? FXA_BACKWARD : FXA_FORWARD, "mask = k <= q");
         bed x;
         p.sq = p.sk = 1 << 20, p.b = p.hq = p.hkv = 1;
         T_REQUIRE(bed_open(&x, &p, -1, &err));
@@ -201,7 +188,6 @@ TEST(long_lists) {
         T_CHECK(x.workspace < (backward ? UINT64_C(700) << 20 : UINT64_C(80) << 20)); /* most of it: the sum of dQ */
         touch_check(&x);
         bed_close(&x);
-        fxa_program_destroy(program);
     }
 }
 

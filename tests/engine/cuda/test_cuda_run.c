@@ -7,8 +7,7 @@
 #include "cuda_run_fixture.h"
 
 TEST(causal_forward) {
-    fxa_program *program;
-    fxa_problem p = bed_problem(FXA_FORWARD, "mask = k <= q", &program);
+    fxa_problem p = bed_problem(FXA_FORWARD, "mask = k <= q");
     bed x;
     T_REQUIRE(bed_open(&x, &p, -1, &err));
     T_OK(bed_run(&x, &err));
@@ -48,7 +47,6 @@ TEST(causal_forward) {
     T_CHECK(watch.filled == WATCH_WORKSPACE && 4 * watch.filled_words >= 4 * 49);
     touch_check(&x);
     bed_close(&x);
-    fxa_program_destroy(program);
 }
 
 static int order_divided(int n, struct FxaDivisor by) {
@@ -60,8 +58,7 @@ static int order_divided(int n, struct FxaDivisor by) {
  * others. */
 TEST(order_of_query_tiles) {
     static const int64_t by[] = {1, 2, 3, 7, 12, 48, 100, 641, 65537, (1 << 30) - 1, 1 << 30, (1 << 30) + 1, INT32_MAX};
-    fxa_program *program;
-    fxa_problem p = bed_problem(FXA_FORWARD, "mask = k <= q", &program);
+    fxa_problem p = bed_problem(FXA_FORWARD, "mask = k <= q");
     bed x;
     for (size_t i = 0; i < sizeof by / sizeof *by; i++)
         for (int64_t n = 0; n <= INT32_MAX; n += n < 1000 ? 1 : n / 3)
@@ -82,12 +79,10 @@ TEST(order_of_query_tiles) {
         T_INT(order_divided(s * a->section + r % heads, a->by_group), (s * a->section + r % heads) / 12);
     }
     bed_close(&x);
-    fxa_program_destroy(program);
 }
 
 TEST(causal_backward) {
-    fxa_program *program;
-    fxa_problem p = bed_problem(FXA_BACKWARD, "mask = k <= q", &program);
+    fxa_problem p = bed_problem(FXA_BACKWARD, "mask = k <= q");
     bed x;
     T_REQUIRE(bed_open(&x, &p, -1, &err));
     T_OK(bed_run(&x, &err));
@@ -109,13 +104,11 @@ TEST(causal_backward) {
     T_CHECK(watch.launch[2].a.grad_q_sum && watch.launch[2].a.grad_k.data == bed_place(FXA_SLOT_DK));
     touch_check(&x);
     bed_close(&x);
-    fxa_program_destroy(program);
 }
 
 /* Sinks in 16 bits and accumulated gradients are converted in the workspace, before and after the kernels. */
 TEST(through_the_workspace) {
-    fxa_program *program;
-    fxa_problem p = bed_problem(FXA_BACKWARD, NULL, &program);
+    fxa_problem p = bed_problem(FXA_BACKWARD, NULL);
     bed x;
     p.flags |= FXA_SINKS | FXA_GRAD_SINKS | FXA_ACCUMULATE_DSINKS | FXA_ACCUMULATE_DK;
     p.sinks.dtype = p.dsinks.dtype = FXA_BF16;
@@ -138,8 +131,7 @@ TEST(through_the_workspace) {
 /* All operands have another dtype or non-contiguous elements, so they are copied before the kernels; O is merged with
  * existing rows. */
 TEST(operands_are_staged) {
-    fxa_program *program;
-    fxa_problem p = bed_problem(FXA_FORWARD, "mask = k <= q", &program);
+    fxa_problem p = bed_problem(FXA_FORWARD, "mask = k <= q");
     bed x;
     p.flags |= FXA_ACCUMULATE_O, p.lse.dtype = FXA_F64, p.k.dtype = FXA_E4M3;
     p.v = (fxa_operand){.dtype = FXA_BF16, .layout = FXA_LAYOUT_STRIDED, .stride = {500 * 512, 128, 512, 2}};
@@ -161,7 +153,6 @@ TEST(operands_are_staged) {
     T_CHECK(watch.launch[5].stage[1].from.data == (void *)watch.launch[4].a.lse);
     touch_check(&x);
     bed_close(&x);
-    fxa_program_destroy(program);
 }
 
 /* Every launch of a run may start early, except the first launch, a launch after a fill, and the backward preprocess if
@@ -169,8 +160,7 @@ TEST(operands_are_staged) {
 TEST(launches_begin_early) {
     static const char *const documents = "tensor ids : i32[2]\nmask = ids[b, q] == ids[b, k]";
     for (int i = 0; i < 6; i++) {
-        fxa_program *program;
-        fxa_problem p = bed_problem(i ? FXA_BACKWARD : FXA_FORWARD, documents, &program);
+        fxa_problem p = bed_problem(i ? FXA_BACKWARD : FXA_FORWARD, documents);
         fxa_capture t = {.size = {2, 500}};
         bed x;
         p.captures = &t, p.n_captures = 1;
@@ -186,7 +176,6 @@ TEST(launches_begin_early) {
             if (watch.launch[n].early == waits) T_FAIL("case %d, launch %d: early %d\n", i, n, !waits);
         }
         bed_close(&x);
-        fxa_program_destroy(program);
     }
 }
 
@@ -197,8 +186,7 @@ TEST(first_share_of_dq) {
     static const char *const texts[] = {"mask = k <= q", "mask = k <= q",
                                         "tensor w : bf16[4]\nscore = score + w[b, h, q, k]\nmask = k <= q", NULL};
     for (int i = 0; i < 4; i++) {
-        fxa_program *program;
-        fxa_problem p = bed_problem(FXA_BACKWARD, texts[i], &program);
+        fxa_problem p = bed_problem(FXA_BACKWARD, texts[i]);
         bed x;
         p.sk = 512; /* rows of the tensor of pairs are multiples of 16 bytes */
         if (i == 1) p.flags |= FXA_DETERMINISTIC;
@@ -212,7 +200,6 @@ TEST(first_share_of_dq) {
         T_INT(a->sent != NULL, i != 1);
         touch_check(&x);
         bed_close(&x);
-        fxa_program_destroy(program);
     }
 }
 
@@ -221,8 +208,7 @@ TEST(nothing_to_attend_to) {
     static const int64_t sizes[][3] = {{2, 300, 0}, {2, 0, 500}, {0, 300, 500}, {2, 0, 0}};
     static const int launches[][2] = {{1, 5}, {0, 4}, {0, 1}, {0, 3}};
     for (int i = 0; i < 8; i++) {
-        fxa_program *program;
-        fxa_problem p = bed_problem((fxa_pass)(i % 2), "param x : float\nscore = score + x\nmask = k <= q", &program);
+        fxa_problem p = bed_problem((fxa_pass)(i % 2), "param x : float\nscore = score + x\nmask = k <= q");
         bed x;
         p.b = sizes[i / 2][0], p.sq = sizes[i / 2][1], p.sk = sizes[i / 2][2];
         if (i % 2) p.param_grads = 1;
@@ -232,7 +218,6 @@ TEST(nothing_to_attend_to) {
         if (watch.launches != want) T_FAIL("case %d: %d launches, not %d\n", i, watch.launches, want);
         touch_check(&x);
         bed_close(&x);
-        fxa_program_destroy(program);
     }
 }
 
@@ -242,9 +227,7 @@ TEST(scales_of_zero_and_below) {
     static const double scales[] = {0.5, 0, -0.25};
     static const float units[] = {0.5f, 1, 0.25f};
     for (int i = 0; i < 12; i++) {
-        fxa_program *program;
-        fxa_problem p =
-            bed_problem((fxa_pass)(i / 3 % 2), i < 6 ? NULL : "param x : float\nscore = x * score", &program);
+        fxa_problem p = bed_problem((fxa_pass)(i / 3 % 2), i < 6 ? NULL : "param x : float\nscore = x * score");
         bed x;
         T_REQUIRE(bed_open(&x, &p, -1, &err));
         x.bound.scale = scales[i % 3];
@@ -259,7 +242,6 @@ TEST(scales_of_zero_and_below) {
             if (i < 6) T_CHECK(fabsf(a->scale_log2 - units[i % 3] * 1.44269504f) < 1e-6f);
         }
         bed_close(&x);
-        fxa_program_destroy(program);
     }
 }
 
@@ -273,8 +255,7 @@ static int watch_recorded(void *stream, int *status) { return (void)stream, *sta
 
 /* A tensor without elements may have any pointer, also NULL, as in PyTorch. */
 TEST(empty_tensors_are_nowhere) {
-    fxa_program *program;
-    fxa_problem p = bed_problem(FXA_FORWARD, "tensor t : f32[2]\nscore = score + t[h, q]", &program);
+    fxa_problem p = bed_problem(FXA_FORWARD, "tensor t : f32[2]\nscore = score + t[h, q]");
     fxa_capture t = {.size = {8, 0}};
     bed x;
     p.captures = &t, p.n_captures = 1;
@@ -285,14 +266,11 @@ TEST(empty_tensors_are_nowhere) {
     T_OK(fxa__gpu_engine_check(&x.self, x.p, &x.bound, &err));
     T_OK(bed_run(&x, &err));
     bed_close(&x);
-    fxa_program_destroy(program);
 }
 
 /* If a call of the driver fails, the run returns the failure and makes no further calls. */
 TEST(failing_calls) {
-    fxa_program *program;
-    fxa_problem p =
-        bed_problem(FXA_BACKWARD, "tensor t : f32[2]\nscore = score + t[h, q - k + 20]\nmask = k <= q", &program);
+    fxa_problem p = bed_problem(FXA_BACKWARD, "tensor t : f32[2]\nscore = score + t[h, q - k + 20]\nmask = k <= q");
     fxa_capture t = {.size = {8, 900}, .grad = 1};
     bed x;
     p.captures = &t, p.n_captures = 1;
@@ -313,7 +291,6 @@ TEST(failing_calls) {
     T_HAS(err.text, "lacks a kernel");
     T_INT(watch.pushed, 0);
     bed_close(&x);
-    fxa_program_destroy(program);
 }
 
 /* ---- Random ones ------------------------------------------------------------------------------------------------- */
@@ -370,19 +347,18 @@ TEST(workspaces_of_random_problems) {
     t_rng r = {t_seed()};
     int run = 0, refused = 0;
     for (int i = 0; i < t_scaled(1500); i++) {
-        fxa_program *program;
         fxa_capture t = {.size = {0}};
         bed x;
         const char *text = any_texts[t_int(&r, 0, 9)];
-        fxa_problem p = bed_problem((fxa_pass)t_int(&r, 0, 1), text, &program);
+        fxa_problem p = bed_problem((fxa_pass)t_int(&r, 0, 1), text);
         any_problem(&r, &p, &t);
         if (text && strstr(text, "ids")) t.grad = 0;
         if (text && strstr(text, "w : bf16")) {
             int64_t sizes[] = {p.b, p.hq, p.sq, p.sk + (p.sk & 1 ? 0 : t_int(&r, 0, 1) * (8 - p.sk % 8))};
             memcpy(t.size, strstr(text, "[4]") ? sizes : sizes + 2, (strstr(text, "[4]") ? 4 : 2) * sizeof *sizes);
         }
-        if (program && fxa_program_tensor_count(program)) p.captures = &t, p.n_captures = 1;
-        if (program && p.pass == FXA_BACKWARD && fxa_program_param_count(program))
+        if (p.program && fxa_program_tensor_count(p.program)) p.captures = &t, p.n_captures = 1;
+        if (p.program && p.pass == FXA_BACKWARD && fxa_program_param_count(p.program))
             p.param_grads = (uint64_t)t_int(&r, 0, 1);
         if (bed_open(&x, &p, (int32_t)t_int(&r, -1, 2), &err)) {
             T_OK(bed_run(&x, &err));
@@ -391,7 +367,6 @@ TEST(workspaces_of_random_problems) {
         } else
             refused++;
         bed_close(&x);
-        fxa_program_destroy(program);
     }
     printf("  %d run, %d refused\n", run, refused);
     T_CHECK(run > 3 * refused);

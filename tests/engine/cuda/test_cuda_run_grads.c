@@ -7,8 +7,7 @@
 
 /* Keys are gathered from pages before all other kernels; afterwards their gradients are written to the entire pool. */
 TEST(pages_of_gradients) {
-    fxa_program *program;
-    fxa_problem p = bed_problem(FXA_BACKWARD, "mask = k <= q", &program);
+    fxa_problem p = bed_problem(FXA_BACKWARD, "mask = k <= q");
     bed x;
     p.flags |= FXA_PAGED | FXA_ACCUMULATE_DV, p.page_size = 48, p.n_pages = 9;
     T_REQUIRE(bed_open(&x, &p, -1, &err));
@@ -29,7 +28,6 @@ TEST(pages_of_gradients) {
     T_INT(main->a.pages_b, 11);
     touch_check(&x);
     bed_close(&x);
-    fxa_program_destroy(program);
 }
 
 /* The name of a captured tensor decides where the rewritten program has it, before or behind the arrays of coordinates
@@ -42,16 +40,16 @@ TEST(tensors_of_any_name) {
     for (int n = 0; n < 4 * (int)(sizeof names / sizeof *names); n++) {
         const char *name = names[n / 4];
         char text[512];
-        fxa_program *program, *own = NULL;
+        fxa_program *own = NULL;
         fxa_capture captures[2] = {{.size = {512}}, {.size = {512}}}, t = {.size = {512}};
         bed x;
         (void)snprintf(text, sizeof text,
                        "tensor %s : f32[1]\ntensor m : f32[1]\nparam zzzy_own_00 : float\n"
                        "score = score + zzzy_own_00 * %s[k %% 16] + m[q * 3] * float(q)",
                        name, name);
-        fxa_problem p = bed_problem(n & 1 ? FXA_BACKWARD : FXA_FORWARD, text, &program);
+        fxa_problem p = bed_problem(n & 1 ? FXA_BACKWARD : FXA_FORWARD, text);
         p.captures = captures, p.n_captures = 2;
-        captures[fxa_program_tensor_find(program, name)].grad = n & 1;
+        captures[fxa_program_tensor_find(p.program, name)].grad = n & 1;
         if (n & 2) p.map_q.kind = FXA_MAP_TABLE, p.map_q.has_offset = 1; /* arrays in slots */
         if (n & 1) T_OK(own_parse(FXA_PROGRAM_BPROP, back, strlen(back), &own, &err));
         p.bprop = own, p.bprop_captures = &t, p.n_bprop_captures = own ? 1 : 0;
@@ -61,11 +59,10 @@ TEST(tensors_of_any_name) {
         T_OK(bed_run(&x, &err)); /* compares the tensors of every launch, by name */
         for (int i = 0; i < watch.launches; i++)
             if (watch_is(i, FXA__CUDA_CAPTURED_GRADS, FXA__CUDA_CAPTURED_STORE))
-                T_CHECK(watch.launch[i].to.data == bed_place(160 + fxa_program_tensor_find(program, name)));
+                T_CHECK(watch.launch[i].to.data == bed_place(160 + fxa_program_tensor_find(p.program, name)));
         touch_check(&x);
         bed_close(&x);
         fxa_program_destroy(own);
-        fxa_program_destroy(program);
     }
 }
 
@@ -74,12 +71,11 @@ TEST(dense_tensors_of_any_name) {
     static const char *const names[] = {"a", "zzzz_slot_21", "zzzzz"};
     for (int n = 0; n < 4 * (int)(sizeof names / sizeof *names); n++) {
         char text[256];
-        fxa_program *program;
         fxa_capture captures[2] = {{.size = {8}}, {.size = {300, 504}, .grad = n & 1}}; /* of Z, and of the other */
         bed x;
         (void)snprintf(text, sizeof text, "tensor %s : bf16[2]\ntensor Z : i32[1]\nscore = score + %s[q, k]%s",
                        names[n / 4], names[n / 4], n & 2 ? "\nmask = k >= Z[h] + h" : " + 0.5 * float(Z[h] + h)");
-        fxa_problem p = bed_problem(n & 1 ? FXA_BACKWARD : FXA_FORWARD, text, &program);
+        fxa_problem p = bed_problem(n & 1 ? FXA_BACKWARD : FXA_FORWARD, text);
         p.captures = captures, p.n_captures = 2, p.map_h.kind = FXA_MAP_TABLE;
         T_REQUIRE(bed_open(&x, &p, -1, &err));
         x.bound.slot[FXA_SLOT_MAP_H] = bed_place(100);
@@ -89,16 +85,14 @@ TEST(dense_tensors_of_any_name) {
         int last = watch.launches - 1;
         if (n & 1) T_CHECK(watch_is(last, FXA__CUDA_CAPTURED_GRADS, FXA__CUDA_CAPTURED_DENSE));
         bed_close(&x);
-        fxa_program_destroy(program);
     }
 }
 
 /* Gradients of a param and of an element per head: the partial sums of a run grow with the number of heads, not with
  * its square. */
 TEST(sums_of_many_heads) {
-    fxa_program *program;
     fxa_problem p =
-        bed_problem(FXA_BACKWARD, "param a : float\ntensor t : f32[1]\nscore = score + a * float(k) + t[h]", &program);
+        bed_problem(FXA_BACKWARD, "param a : float\ntensor t : f32[1]\nscore = score + a * float(k) + t[h]");
     fxa_capture t = {.size = {65535}, .grad = 1};
     bed x;
     p.captures = &t, p.n_captures = 1, p.param_grads = 1;
@@ -115,7 +109,6 @@ TEST(sums_of_many_heads) {
     T_INT(watch.launch[i + 1].grid[1], 2);
     touch_check(&x);
     bed_close(&x);
-    fxa_program_destroy(program);
 }
 
 /* Workspace for elements that any pair may add to, 48 bytes each if gradients are deterministic, and for diagonals of
@@ -133,8 +126,7 @@ TEST(workspace_of_fixed_gradients) {
     for (size_t i = 0; i < sizeof rows / sizeof *rows; i++) {
         uint64_t bytes[2];
         for (int fixed = 0; fixed < 2; fixed++) {
-            fxa_program *program;
-            fxa_problem p = bed_problem(FXA_BACKWARD, rows[i].text, &program);
+            fxa_problem p = bed_problem(FXA_BACKWARD, rows[i].text);
             fxa_capture t = {.grad = 1};
             bed x;
             memcpy(t.size, rows[i].size, sizeof rows[i].size);
@@ -145,7 +137,6 @@ TEST(workspace_of_fixed_gradients) {
             bytes[fixed] = x.workspace;
             if (x.code.program.switches.grad_diagonal && !fixed) bytes[0] -= 4 * 16 * 8 * (384 + 128);
             bed_close(&x);
-            fxa_program_destroy(program);
         }
         int64_t more = (int64_t)(bytes[1] - bytes[0]);
         if (more < rows[i].more - 64 || more > rows[i].more + 64)
@@ -158,11 +149,10 @@ TEST(tensors_of_every_rank) {
     static const char *const loads[FXA_MAX_RANK + 1] = {"t[]",        "t[k]",          "t[h, k]",
                                                         "t[b, h, k]", "t[b, h, k, k]", "t[b, h, k, 1, k]"};
     for (int rank = 0; rank <= FXA_MAX_RANK; rank++) {
-        fxa_program *program;
         char text[100];
         bed x;
         (void)snprintf(text, sizeof text, "tensor t : f32[%d]\nscore = score + %s * score", rank, loads[rank]);
-        fxa_problem p = bed_problem(FXA_BACKWARD, text, &program);
+        fxa_problem p = bed_problem(FXA_BACKWARD, text);
         fxa_capture t = {.grad = 1, .strided = 1, .grad_strided = 1};
         for (int d = 0; d < rank; d++) {
             t.size[d] = 500 + d, t.stride[d] = INT64_C(1) << (9 * d);
@@ -190,7 +180,6 @@ TEST(tensors_of_every_rank) {
         }
         touch_check(&x);
         bed_close(&x);
-        fxa_program_destroy(program);
     }
 }
 
@@ -198,8 +187,7 @@ TEST(tensors_of_every_rank) {
  * row. */
 TEST(workspace_of_long_diagonals) {
     for (int64_t sk = 500; sk < 2000000; sk *= 2000) {
-        fxa_program *program;
-        fxa_problem p = bed_problem(FXA_BACKWARD, "tensor t : f32[1]\nscore = score + t[q - k]", &program);
+        fxa_problem p = bed_problem(FXA_BACKWARD, "tensor t : f32[1]\nscore = score + t[q - k]");
         fxa_capture t = {.size = {64}, .grad = 1};
         bed x;
         p.captures = &t, p.n_captures = 1, p.sq = p.sk = sk;
@@ -211,28 +199,24 @@ TEST(workspace_of_long_diagonals) {
         T_INT(g->h, sk == 500 ? 4 * (512 + 128) : 2 * sk);
         T_CHECK(x.workspace < (uint64_t)sk * 16 * 1500);
         bed_close(&x);
-        fxa_program_destroy(program);
     }
 }
 
 /* The workspace of a table that exceeds memory is computed without overflow. */
 TEST(tables_beyond_all_memory) {
-    fxa_program *program;
-    fxa_problem p = bed_problem(FXA_BACKWARD, "tensor t : f32[2]\nscore = score + t[q * k, k]", &program);
+    fxa_problem p = bed_problem(FXA_BACKWARD, "tensor t : f32[2]\nscore = score + t[q * k, k]");
     fxa_capture t = {.size = {INT32_MAX, 1 << 28}, .grad = 1};
     bed x;
     p.captures = &t, p.n_captures = 1, p.flags |= FXA_DETERMINISTIC;
     T_REQUIRE(bed_open(&x, &p, -1, &err));
     T_CHECK(x.workspace == UINT64_MAX);
     bed_close(&x);
-    fxa_program_destroy(program);
 }
 
 /* Without batch entries there are no pairs, and the gradient that they share is 0 in the caller's dtype and strides. */
 TEST(pairs_of_no_entry) {
     for (uint32_t flags = 0; flags <= FXA_ACCUMULATE_DTENSORS; flags += FXA_ACCUMULATE_DTENSORS) {
-        fxa_program *program;
-        fxa_problem p = bed_problem(FXA_BACKWARD, "tensor w : bf16[2]\nscore = score + w[q, k]", &program);
+        fxa_problem p = bed_problem(FXA_BACKWARD, "tensor w : bf16[2]\nscore = score + w[q, k]");
         fxa_capture t = {.size = {300, 512}, .grad = 1, .grad_dtype = FXA_F32};
         bed x;
         p.b = 0, p.captures = &t, p.n_captures = 1, p.flags |= flags;
@@ -242,7 +226,6 @@ TEST(pairs_of_no_entry) {
         T_INT(watch.fills, 0);
         T_CHECK(watch.launches == 1 && watch_is(0, FXA__CUDA_CAPTURED_GRADS, FXA__CUDA_CAPTURED_DENSE));
         bed_close(&x);
-        fxa_program_destroy(program);
     }
 }
 
@@ -251,11 +234,10 @@ TEST(pairs_of_no_entry) {
 TEST(pairs_that_nobody_writes) {
     static const char text[] = "tensor w : bf16[4]\nscore = score + w[b, h, q, k]\nmask = k <= q";
     for (int i = 0; i < 3; i++) {
-        fxa_program *program;
         char plain[sizeof text];
         snprintf(plain, sizeof plain, "%s", text);
         if (i != 1) *strstr(plain, "\nmask") = '\0';
-        fxa_problem p = bed_problem(FXA_BACKWARD, plain, &program);
+        fxa_problem p = bed_problem(FXA_BACKWARD, plain);
         bed x;
         p.sk = 512;
         int64_t rows = p.sq + (i == 2);
@@ -266,15 +248,13 @@ TEST(pairs_that_nobody_writes) {
         T_CHECK(watch.launch[0].a.grad_dense.data);
         T_INT(watch.fills, i != 0);
         bed_close(&x);
-        fxa_program_destroy(program);
     }
 }
 
 /* Without rows there is no sum of dQ, and the same kernels are launched. */
 TEST(no_rows) {
     for (int32_t forced = FAMILY_SM80; forced <= FAMILY_SIMT; forced++) {
-        fxa_program *program;
-        fxa_problem p = bed_problem(FXA_BACKWARD, NULL, &program);
+        fxa_problem p = bed_problem(FXA_BACKWARD, NULL);
         bed x;
         p.sq = 0;
         T_REQUIRE(bed_open(&x, &p, forced, &err));

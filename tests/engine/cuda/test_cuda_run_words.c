@@ -35,12 +35,11 @@ TEST(words_have_the_strides_of_their_tensor) {
     for (int i = 0; i < 2 * WORDS_TEXTS; i++) {
         const char *text = words_texts[i / 2];
         char whole[100], axis[4];
-        fxa_program *program;
         fxa_capture t = {.strided = 1};
         bed x;
         int rank = words_axes(text, axis), seen = 0;
         (void)snprintf(whole, sizeof whole, "tensor t : i32[%d]\n%s", rank, text);
-        fxa_problem p = bed_problem(FXA_FORWARD, whole, &program);
+        fxa_problem p = bed_problem(FXA_FORWARD, whole);
         if (i % 2) p.sq = 5000, p.sk = 6000;
         for (int d = 0; d < rank; d++) {
             t.size[d] = axis[d] == 'b' ? p.b : axis[d] == 'h' ? p.hq : p.sk;
@@ -62,7 +61,6 @@ TEST(words_have_the_strides_of_their_tensor) {
         T_INT(seen, 2);
         touch_check(&x);
         bed_close(&x);
-        fxa_program_destroy(program);
     }
 }
 
@@ -75,13 +73,12 @@ TEST(words_of_every_dtype) {
                 {"bool", 6}, {"f16", 7}, {"bf16", 8}, {"e4m3", 0}, {"e5m2", 0}};
     for (size_t i = 0; i < sizeof rows / sizeof *rows; i++) {
         char text[100];
-        fxa_program *program;
         fxa_capture t = {.strided = 0};
         bed x;
         int seen = 0;
         (void)snprintf(text, sizeof text, "tensor t : %s[1]\nmask = t[q] %s t[k]", rows[i].dtype,
                        strcmp(rows[i].dtype, "bool") == 0 ? "&&" : "<=");
-        fxa_problem p = bed_problem(FXA_FORWARD, text, &program);
+        fxa_problem p = bed_problem(FXA_FORWARD, text);
         t.size[0] = p.sk, p.captures = &t, p.n_captures = 1;
         T_REQUIRE(bed_open(&x, &p, -1, &err));
         T_OK(bed_run(&x, &err));
@@ -94,7 +91,6 @@ TEST(words_of_every_dtype) {
             }
         T_INT(seen, rows[i].kind ? 2 : 0);
         bed_close(&x);
-        fxa_program_destroy(program);
     }
 }
 
@@ -110,8 +106,7 @@ TEST(sinks_and_their_gradients) {
                 {FXA_SINKS | FXA_GRAD_SINKS, FXA_F32, true, false, true, false},
                 {FXA_SINKS | FXA_GRAD_SINKS, FXA_BF16, false, false, true, true}};
     for (size_t i = 0; i < sizeof rows / sizeof *rows; i++) {
-        fxa_program *program;
-        fxa_problem p = bed_problem(FXA_BACKWARD, NULL, &program);
+        fxa_problem p = bed_problem(FXA_BACKWARD, NULL);
         bed x;
         p.flags |= rows[i].flags, p.sinks.dtype = p.dsinks.dtype = rows[i].dtype;
         T_REQUIRE(bed_open(&x, &p, -1, &err));
@@ -127,7 +122,6 @@ TEST(sinks_and_their_gradients) {
         T_INT(gradient == bed_place(FXA_SLOT_DSINKS), rows[i].gradient && !rows[i].copied);
         touch_check(&x);
         bed_close(&x);
-        fxa_program_destroy(program);
     }
 }
 
@@ -135,8 +129,7 @@ TEST(sinks_and_their_gradients) {
  * are kept. */
 TEST(dropout) {
     for (int i = 0; i < 4; i++) {
-        fxa_program *program;
-        fxa_problem p = bed_problem((fxa_pass)(i / 2), NULL, &program);
+        fxa_problem p = bed_problem((fxa_pass)(i / 2), NULL);
         bed x;
         if (i % 2) p.flags |= FXA_DROPOUT, p.dropout_p = 0.25;
         T_REQUIRE(bed_open(&x, &p, -1, &err));
@@ -150,7 +143,6 @@ TEST(dropout) {
         }
         touch_check(&x);
         bed_close(&x);
-        fxa_program_destroy(program);
     }
 }
 
