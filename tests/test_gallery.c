@@ -374,9 +374,8 @@ CONTEXT_TEST(gallery_gradients_against_finite_differences) {
     for (int i = 0; i < g.count; i++) {
         if (!t_some(i)) continue;
         checked++;
-        fxa_program *p = gallery_parse(ctx, g.names[i]);
+        t_program *p = gallery_parse(ctx, g.names[i]);
         if (p) gallery_check_gradients(ctx, p, g.names[i], &r, &sum);
-        fxa_program_destroy(p);
     }
     T_CHECK(sum.compared >= 20 * checked);
     if (sum.kinks * 50 > sum.drawn) T_FAIL("%d of %d draws fell on kinks\n", sum.kinks, sum.drawn);

@@ -101,10 +101,8 @@ CONTEXT_TEST(second_spellings_mean_the_same) {
         char expression[200];
         snprintf(s.label, sizeof s.label, "'%s'", also[i].text);
         walk_write(expression, sizeof expression, &s, also[i].form, also[i].text, walk_params);
-        fxa_program *plain = walk_program(ctx, &s, walk_params), *second = walk_parse(ctx, &s, expression);
+        t_program *plain = walk_program(ctx, &s, walk_params), *second = walk_parse(ctx, &s, expression);
         if (plain && second && !walk_equal(plain, second)) T_FAIL("%s is not %s\n", expression, info->id);
-        fxa_program_destroy(plain);
-        fxa_program_destroy(second);
     }
 }
 
@@ -141,13 +139,11 @@ static void walk_two_operators(fxa_context *ctx, const char *first, const char *
         return;
     }
     for (int bools = 0; bools < 2; bools++) {
-        fxa_program *plain = walk_try(ctx, "%s %s %s %s %s", first, second, bools);
-        fxa_program *grouped = walk_try(ctx, left ? "(%s %s %s) %s %s" : "%s %s (%s %s %s)", first, second, bools);
+        t_program *plain = walk_try(ctx, "%s %s %s %s %s", first, second, bools);
+        t_program *grouped = walk_try(ctx, left ? "(%s %s %s) %s %s" : "%s %s (%s %s %s)", first, second, bools);
         bool chain = a == WALK_COMPARE && b == WALK_COMPARE;
         if (chain ? plain != NULL : !plain != !grouped || (plain && !walk_equal(plain, grouped)))
             T_FAIL("x %s y %s z is not grouped as it should be\n", first, second);
-        fxa_program_destroy(plain);
-        fxa_program_destroy(grouped);
     }
 }
 
@@ -210,14 +206,13 @@ TEST(only_what_is_exact_is_folded) {
 static void walk_visit_folding(fxa_context *ctx, const walk_step *s) {
     static const walk_operands constants = {
         [FXA_FLOAT] = {"0.3", "0.7", "0.9"}, [FXA_INT] = {"3", "7", "9"}, [FXA_BOOL] = {"true", "false", "true"}};
-    fxa_program *p = walk_program(ctx, s, constants);
+    t_program *p = walk_program(ctx, s, constants);
     bool whole = s->type[0] != FXA_FLOAT && s->type[1] != FXA_FLOAT;
     bool one = s->type[0] == FXA_BOOL || s->type[1] == FXA_BOOL; /* with 1, or by 0 */
     bool folds = s->info->exact == FXA__EXACT_ALWAYS || (s->info->exact == FXA__EXACT_POWERS && (whole || one));
     bool surface = s->info->flags & FXA__OP_SURFACE; /* surface operations never remain in a program */
     if (p && (surface ? folds && s->type[0] == FXA_FLOAT && p->n_nodes > 2 : walk_has(p, s->op) == folds))
         T_FAIL("%s: folded, or not, against the table\n", s->label);
-    fxa_program_destroy(p);
 }
 
 CONTEXT_TEST(constants_fold_where_the_table_says_exact) { walk_each(ctx, walk_visit_folding); }
@@ -257,7 +252,7 @@ static void walk_visit_range(fxa_context *ctx, const walk_step *s) {
     int n = s->result == FXA_BOOL ? 1 : (int)(sizeof bounds / sizeof *bounds);
     for (int i = 0; i < n; i++) {
         char inner[200], text[300];
-        fxa_program *p = NULL;
+        t_program *p = NULL;
         fxa_error err;
         walk_write(inner, sizeof inner, s, (fxa__form)s->info->form, s->info->text, walk_coordinates);
         if (s->result == FXA_BOOL)
@@ -276,7 +271,6 @@ static void walk_visit_range(fxa_context *ctx, const walk_step *s) {
             if (got != FXA_TILE_MIXED && got != is)
                 T_FAIL("%s at q %d k %d is %s, not %s\n", text, (int)q, (int)k, brute_name(is), brute_name(got));
         }
-        fxa_program_destroy(p);
     }
 }
 
@@ -308,14 +302,13 @@ CONTEXT_TEST(the_generator_makes_each) {
     for (int round = 0; round < 4000; round++) { /* not scaled: each operation must occur at least once */
         uint8_t tape[160];
         for (size_t i = 0; i < sizeof tape; i++) tape[i] = (uint8_t)t_next(&rng);
-        fxa_program *p = gen_program(ctx, tape, sizeof tape, 0);
+        t_program *p = gen_program(ctx, tape, sizeof tape, 0);
         T_REQUIRE(p);
         for (int32_t i = 0; i < p->n_nodes; i++) {
             const fxa__node *n = &p->nodes[i];
             if (fxa__op_info_get(n->op)->sig != FXA__SIG_LEAF)
                 walk_made[n->op][p->nodes[n->arg[n->op == FXA_OP_SELECT]].type] = true;
         }
-        fxa_program_destroy(p);
     }
     walk_each(ctx, walk_visit_made);
 }

@@ -56,7 +56,7 @@ static void lowered_lift(const fxa_program *p) {
 
 /* Checks the fused value-and-gradient program: same bits, no duplicate nodes. */
 static void lowered_joint(const fxa_program *p, const fxa_program *d) {
-    fxa_program *joint = NULL;
+    t_program *joint = NULL;
     fxa_error err;
     T_OK(fxa__lower_fuse(lowered_rig->host, p, d, true, &joint, &err));
     rig_fill(lowered_rig, p);
@@ -69,7 +69,6 @@ static void lowered_joint(const fxa_program *p, const fxa_program *d) {
                 T_FAIL("nodes %d and %d of the joint program are the same\n", j, i);
         }
     lowered_lift(joint);
-    fxa_program_destroy(joint);
 }
 
 static void lowered_conjuncts(const fxa_program *p) {
@@ -108,7 +107,7 @@ static void lowered_bprop(const walk_step *s) {
                                   [FXA_BOOL] = {"(score > 0.0)", "(f1 > 0.0)", "(k > q)"}};
         char inner[200], text[500];
         fxa_parse_config config = FXA_PARSE_CONFIG_INIT;
-        fxa_program *p = NULL;
+        t_program *p = NULL;
         fxa_error err;
         if (s->type[place] != FXA_FLOAT) continue;
         operands[FXA_FLOAT][place] = "dscore";
@@ -123,7 +122,6 @@ static void lowered_bprop(const walk_step *s) {
         lowered_common(p);
         lowered_zero(p, false);
         lowered_lift(p);
-        fxa_program_destroy(p);
     }
 }
 
@@ -195,14 +193,12 @@ static void walk_tape(fxa_context *ctx, const walk_step *s, fxa_program *p, uint
 
 static void walk_visit_tape(fxa_context *ctx, const walk_step *s) {
     for (int style = 0; style < 2; style++) {
-        fxa_program *p = walk_program(ctx, s, style ? walk_pairs : walk_params), *d = NULL;
+        t_program *p = walk_program(ctx, s, style ? walk_pairs : walk_params), *d = NULL;
         fxa_error err;
         if (!p) return;
         T_OK(fxa_program_derivative(p, &d, &err));
         walk_tape(ctx, s, p, FXA__TAPE_MASK);
         walk_tape(ctx, s, d, FXA__TAPE_GRADS);
-        fxa_program_destroy(d);
-        fxa_program_destroy(p);
     }
 }
 

@@ -9,11 +9,10 @@ RIG_TEST(forms_are_congruent_to_values) {
     static const unsigned flags[] = {0, GEN_NO_SPECIAL, GEN_AFFINE_MASK};
     int without_rest = 0;
     for (int i = 0; i < t_scaled_up(1500) && !t_failures; i++) {
-        fxa_program *p = rig_program(r, flags[i % 3]);
+        t_program *p = rig_program(r, flags[i % 3]);
         T_REQUIRE(p);
         rig_fill(r, p);
         affine_program(r, p, &without_rest);
-        fxa_program_destroy(p);
     }
     T_CHECK(without_rest > 10000);
 }
@@ -58,7 +57,7 @@ static void affine_bounds(rig *r, const fxa_program *p, const fxa__linear *forms
 RIG_TEST(bounds_are_attained_and_wrap_nowhere) {
     int proven = 0;
     for (int i = 0; i < t_scaled_up(500) && !t_failures; i++) {
-        fxa_program *p = rig_program(r, i % 2 ? GEN_AFFINE_MASK : 0);
+        t_program *p = rig_program(r, i % 2 ? GEN_AFFINE_MASK : 0);
         T_REQUIRE(p);
         fxa__linear *forms = calloc((size_t)p->n_nodes, sizeof *forms);
         T_REQUIRE(forms);
@@ -66,7 +65,6 @@ RIG_TEST(bounds_are_attained_and_wrap_nowhere) {
         fxa__lower_affine(p, forms);
         for (int round = 0; round < 3; round++) affine_bounds(r, p, forms, &proven);
         free(forms);
-        fxa_program_destroy(p);
     }
     T_CHECK(proven > 1000);
 }
@@ -100,14 +98,13 @@ RIG_TEST(lines_along_keys_and_rows) {
         fxa__linear forms[64];
         (void)snprintf(text, sizeof text, "param n : int\ntensor d : i32[1]\ntensor t : f32[1]\nscore = t[%s]",
                        affine_lines[i].index);
-        fxa_program *p = rig_parse(r, text);
+        t_program *p = rig_parse(r, text);
         T_REQUIRE(p && p->n_nodes <= 64);
         fxa__lower_affine(p, forms);
         const fxa__linear *f = &forms[p->nodes[fxa__program_output(p, FXA__OUT_SCORE)].arg[0]];
         if (fxa__lower_key_sign(f) != affine_lines[i].along_key || fxa__lower_row_sign(f) != affine_lines[i].along_row)
             T_FAIL("%s: %d along k, %d along q\n", affine_lines[i].index, fxa__lower_key_sign(f),
                    fxa__lower_row_sign(f));
-        fxa_program_destroy(p);
     }
 }
 

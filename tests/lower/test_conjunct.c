@@ -74,9 +74,9 @@ static fxa_program *conjunct_random(rig *r) {
 RIG_TEST(the_mask_rebuilt_from_its_parts_is_the_mask) {
     size_t seen[FXA__PARTS] = {0}, whole = 0;
     for (int i = 0; i < t_scaled_up(4000) && !t_failures; i++) {
-        fxa_program *p = i % 4 == 0   ? rig_program(r, GEN_AFFINE_MASK)
-                         : i % 4 == 1 ? rig_program(r, i % 8 == 1 ? GEN_NO_SPECIAL : 0)
-                                      : conjunct_random(r);
+        t_program *p = i % 4 == 0   ? rig_program(r, GEN_AFFINE_MASK)
+                       : i % 4 == 1 ? rig_program(r, i % 8 == 1 ? GEN_NO_SPECIAL : 0)
+                                    : conjunct_random(r);
         fxa__conjuncts c;
         T_REQUIRE(p);
         T_CHECK(fxa__lower_conjuncts(r->host, p, &c));
@@ -89,7 +89,6 @@ RIG_TEST(the_mask_rebuilt_from_its_parts_is_the_mask) {
         T_CHECK(c.exact == !other);
         conjunct_check(r, p, &c, 60);
         fxa__lower_conjuncts_free(r->host, &c);
-        fxa_program_destroy(p);
     }
     T_CHECK(whole >= 10);
     for (int i = 0; i < FXA__PARTS; i++)
@@ -168,7 +167,7 @@ RIG_TEST(spellings) {
                        "param w : int\ntensor n : i32[1]\ntensor d : i32[1]\ntensor a : bool[1]\n"
                        "tensor f : f32[1]\nmask = %s%s",
                        conjunct_masks[i].mask, at % 2 ? "\nscore = float(w)" : "");
-        fxa_program *p = rig_parse(r, text);
+        t_program *p = rig_parse(r, text);
         T_REQUIRE(p);
         T_CHECK(fxa__lower_conjuncts(r->host, p, &c));
         for (size_t k = 0; k < c.n; k++) {
@@ -180,14 +179,13 @@ RIG_TEST(spellings) {
             T_FAIL("%s: \"%s\", not \"%s\"\n", conjunct_masks[i].mask, got, conjunct_masks[i].parts);
         conjunct_check(r, p, &c, 200);
         fxa__lower_conjuncts_free(r->host, &c);
-        fxa_program_destroy(p);
     }
 }
 
 /* Shared nodes are visited once. */
 RIG_TEST(large_masks_take_linear_time) {
     fxa_builder *b = NULL;
-    fxa_program *p = NULL;
+    t_program *p = NULL;
     fxa__conjuncts c;
     T_OK(fxa_builder_create(r->ctx, FXA_PROGRAM_SCORE, &b, &err));
     fxa_value q = fxa_builder_input(b, FXA_INPUT_Q), k = fxa_builder_input(b, FXA_INPUT_K);
@@ -203,7 +201,6 @@ RIG_TEST(large_masks_take_linear_time) {
     T_INT(c.n, 2001);
     T_CHECK(c.exact);
     fxa__lower_conjuncts_free(r->host, &c);
-    fxa_program_destroy(p);
 }
 
 T_MAIN

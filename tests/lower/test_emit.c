@@ -99,7 +99,7 @@ static void emit_text(rig *r, const fxa_program *p, int number, fxa__writer *tex
 /* Makes a program with its derivative, or without, as forward-only engines do; every third one is parameterized.
  * Consumes p. */
 static bool emit_make(rig *r, int i, fxa_program *p, bool alone, emit_case *c) {
-    fxa_program *d = NULL;
+    t_program *d = NULL;
     fxa_error err;
     *c = (emit_case){.p = NULL};
     if (!p) return false;
@@ -110,7 +110,6 @@ static bool emit_make(rig *r, int i, fxa_program *p, bool alone, emit_case *c) {
         T_OK(fxa__lower_fuse(r->host, p, d, true, &c->p, &err));
     if (i % 3 == 0) T_OK(fxa__lower_parameterize(r->host, c->p, &c->lifted, &err));
     fxa_program_destroy(p);
-    fxa_program_destroy(d);
     return c->p != NULL;
 }
 
@@ -289,7 +288,7 @@ static char emit_shown[8192];
 
 /* Returns the text of one level of a program's outputs. */
 static const char *emit_show(rig *r, const char *program, fxa__dialect dialect, fxa__emit_level level, uint32_t kinds) {
-    fxa_program *p = rig_parse(r, program);
+    t_program *p = rig_parse(r, program);
     fxa__writer w = {.host = r->host};
     fxa__emit e;
     if (!p || !fxa__lower_emit_open(r->host, p, dialect, 3, &e)) return "";
@@ -297,7 +296,6 @@ static const char *emit_show(rig *r, const char *program, fxa__dialect dialect, 
     (void)snprintf(emit_shown, sizeof emit_shown, "%.*s", (int)w.size, (const char *)w.data);
     fxa__lower_emit_close(&e);
     fxa__writer_free(&w);
-    fxa_program_destroy(p);
     return emit_shown;
 }
 

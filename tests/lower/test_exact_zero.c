@@ -8,7 +8,7 @@
 RIG_TEST(zero_nodes_are_zero_where_dscore_is) {
     int found = 0;
     for (int i = 0; i < t_scaled_up(800) && !t_failures; i++) {
-        fxa_program *p = rig_program(r, i % 3 == 0 ? GEN_BPROP : i % 3 == 1 ? GEN_SMOOTH : 0), *d = NULL;
+        t_program *p = rig_program(r, i % 3 == 0 ? GEN_BPROP : i % 3 == 1 ? GEN_SMOOTH : 0), *d = NULL;
         T_REQUIRE(p);
         if (p->kind == FXA_PROGRAM_SCORE) T_OK(fxa_program_derivative(p, &d, &err));
         const fxa_program *w = d ? d : p;
@@ -25,8 +25,6 @@ RIG_TEST(zero_nodes_are_zero_where_dscore_is) {
                 break;
             }
         free(zero);
-        fxa_program_destroy(d);
-        fxa_program_destroy(p);
     }
     T_CHECK(found > 1000);
 }
@@ -62,7 +60,7 @@ static bool zero_has_no_sign(const fxa_program *p, int32_t node, fxa__val *vals,
 RIG_TEST(signs_of_zeroes_that_nobody_sees) {
     int unseen = 0, seen = 0;
     for (int i = 0; i < t_scaled_up(1500) && !t_failures; i++) {
-        fxa_program *p = rig_program(r, i % 3 == 0 ? GEN_BPROP : i % 3 == 1 ? GEN_SMOOTH : 0);
+        t_program *p = rig_program(r, i % 3 == 0 ? GEN_BPROP : i % 3 == 1 ? GEN_SMOOTH : 0);
         T_REQUIRE(p);
         rig_fill(r, p);
         fxa__env env = rig_env(r, true);
@@ -80,7 +78,6 @@ RIG_TEST(signs_of_zeroes_that_nobody_sees) {
             rig_show(p);
         }
         free(signs), free(vals), free(kept), free(other);
-        fxa_program_destroy(p);
     }
     T_CHECK(unseen > 1000 && seen > 20);
 }
@@ -112,7 +109,7 @@ RIG_TEST(bprops_that_keep_zero) {
     for (size_t i = 0; i < sizeof zero_bprops / sizeof *zero_bprops; i++) {
         fxa_parse_config config = FXA_PARSE_CONFIG_INIT;
         fxa_text text = {.data = zero_bprops[i].text, .size = strlen(zero_bprops[i].text)};
-        fxa_program *p = NULL;
+        t_program *p = NULL;
         bool zero[32];
         config.kind = FXA_PROGRAM_BPROP, config.texts = &text, config.n_texts = 1;
         T_OK(fxa__program_parse(r->host, &config, &p, &err));
@@ -120,7 +117,6 @@ RIG_TEST(bprops_that_keep_zero) {
         fxa__lower_exact_zero(p, zero);
         if (zero[fxa__program_output(p, FXA__OUT_DSCORE)] != zero_bprops[i].zero)
             T_FAIL("%s: %s\n", zero_bprops[i].text, zero_bprops[i].zero ? "not found" : "no zero");
-        fxa_program_destroy(p);
     }
 }
 

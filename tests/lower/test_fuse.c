@@ -6,8 +6,8 @@
 
 RIG_TEST(outputs_are_those_of_separate_programs) {
     for (int i = 0; i < t_scaled(1500) && !t_failures; i++) {
-        fxa_program *p = rig_program(r, i % 3 == 0 ? GEN_SMOOTH : i % 3 == 1 ? GEN_NO_SPECIAL : 0), *d = NULL;
-        fxa_program *joint = NULL;
+        t_program *p = rig_program(r, i % 3 == 0 ? GEN_SMOOTH : i % 3 == 1 ? GEN_NO_SPECIAL : 0), *d = NULL;
+        t_program *joint = NULL;
         T_REQUIRE(p);
         T_OK(fxa_program_derivative(p, &d, &err));
         T_OK(fxa__lower_fuse(r->host, p, d, true, &joint, &err));
@@ -16,9 +16,6 @@ RIG_TEST(outputs_are_those_of_separate_programs) {
         T_INT(joint->n_tensors, p->n_tensors);
         rig_fill(r, p);
         for (int round = 0; round < 10; round++) joint_check(r, p, d, joint);
-        fxa_program_destroy(joint);
-        fxa_program_destroy(d);
-        fxa_program_destroy(p);
     }
 }
 
@@ -32,7 +29,7 @@ static const char joint_softcap[] = "param cap : float\ntensor slope : f32[1]\n"
                                     "score = cap * tanh((score + slope[h] * (q - k)) / cap)\nmask = k <= q";
 
 RIG_TEST(a_soft_cap_has_one_tanh) {
-    fxa_program *p = NULL, *d = NULL, *joint = NULL, *bprop = NULL;
+    t_program *p = NULL, *d = NULL, *joint = NULL, *bprop = NULL;
     char text[1024];
     size_t n;
     T_REQUIRE((p = rig_parse(r, joint_softcap)) != NULL);
@@ -54,15 +51,10 @@ RIG_TEST(a_soft_cap_has_one_tanh) {
     T_CHECK(dscore->op == FXA_OP_INPUT && dscore->imm == FXA_INPUT_DSCORE);
     T_INT(bprop->n_outputs, joint->n_outputs);
     /* The program created again has the same hash, and is not a derivative. */
-    fxa_program *again = NULL;
+    t_program *again = NULL;
     T_OK(fxa__lower_fuse(r->host, p, d, true, &again, &err));
     T_CHECK(memcmp(again->hash, joint->hash, sizeof joint->hash) == 0);
     T_CHECK(memcmp(again->hash, d->hash, sizeof d->hash) != 0);
-    fxa_program_destroy(again);
-    fxa_program_destroy(bprop);
-    fxa_program_destroy(joint);
-    fxa_program_destroy(d);
-    fxa_program_destroy(p);
 }
 
 /* Users cannot create that kind. */

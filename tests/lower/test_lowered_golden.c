@@ -90,7 +90,7 @@ static void lowered_dumps(const fxa_program *p, fxa__writer *w) {
 }
 
 static void lowered_write(rig *r, const char *text, fxa__writer *w) {
-    fxa_program *p = rig_parse(r, text), *d = NULL, *fused = NULL;
+    t_program *p = rig_parse(r, text), *d = NULL, *fused = NULL;
     fxa__parameterized out = {.program = NULL};
     fxa_error err;
     T_REQUIRE(p != NULL);
@@ -109,9 +109,6 @@ static void lowered_write(rig *r, const char *text, fxa__writer *w) {
     fxa__write_format(w, "-- tiles\n");
     lowered_interval(r, p, w);
     fxa_program_destroy(out.program);
-    fxa_program_destroy(fused);
-    fxa_program_destroy(d);
-    fxa_program_destroy(p);
 }
 
 RIG_TEST(texts_are_those_of_the_golden_file) {

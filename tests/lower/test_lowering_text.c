@@ -38,12 +38,11 @@ RIG_TEST(lines) {
     for (size_t i = 0; i < sizeof report_cases / sizeof *report_cases; i++) {
         char text[2048];
         size_t n = 0;
-        fxa_program *p = rig_parse(r, report_cases[i].text);
+        t_program *p = rig_parse(r, report_cases[i].text);
         T_REQUIRE(p);
         T_OK(fxa_program_dump(p, report_cases[i].what, text, sizeof text, &n, &err));
         T_INT(n, strlen(text));
         T_STR(text, report_cases[i].lines);
-        fxa_program_destroy(p);
     }
 }
 
@@ -64,7 +63,7 @@ RIG_TEST(long_reports_are_cut_off) {
         at += snprintf(source + at, sizeof source - (size_t)at, " + u[k + %d] * q", i);
     at += snprintf(source + at, sizeof source - (size_t)at, "\nmask = a[k]");
     for (int i = 1; i < REPORT_TERMS; i++) at += snprintf(source + at, sizeof source - (size_t)at, " && a[k + %d]", i);
-    fxa_program *p = rig_parse(r, source);
+    t_program *p = rig_parse(r, source);
     T_REQUIRE(p);
     T_OK(fxa_program_dump(p, FXA_DUMP_CONJUNCTS, text, sizeof text, &n, &err));
     T_INT(report_count(text, "key       a[k"), 64);
@@ -73,13 +72,12 @@ RIG_TEST(long_reports_are_cut_off) {
     T_INT(report_count(text, "per key  ") + report_count(text, "per row  "), 64);
     T_HAS(text, " more\n");
     T_HAS(text, " more gradients\n");
-    fxa_program_destroy(p);
 }
 
 RIG_TEST(any_program) {
     static char text[1 << 20];
     for (int i = 0; i < t_scaled(200) && !t_failures; i++) {
-        fxa_program *p = rig_program(r, i % 2 ? GEN_AFFINE_MASK : 0);
+        t_program *p = rig_program(r, i % 2 ? GEN_AFFINE_MASK : 0);
         size_t need, n;
         T_REQUIRE(p);
         for (int what = 0; what < 3; what++) {
@@ -89,7 +87,6 @@ RIG_TEST(any_program) {
             T_INT(n, need);
             T_INT(strlen(text), need);
         }
-        fxa_program_destroy(p);
     }
 }
 

@@ -8,7 +8,7 @@ RIG_TEST(results_keep_their_bits) {
     int hidden = 0;
     for (int i = 0; i < t_scaled_up(3000) && !t_failures; i++) {
         static const unsigned flags[] = {GEN_SMOOTH, 0, GEN_NO_SPECIAL, GEN_BPROP};
-        fxa_program *p = rig_program(r, flags[i % 4]), *d = NULL, *joint = NULL;
+        t_program *p = rig_program(r, flags[i % 4]), *d = NULL, *joint = NULL;
         fxa__parameterized lifted;
         T_REQUIRE(p);
         if (i % 4 != 3) T_OK(fxa_program_derivative(p, &d, &err));
@@ -21,9 +21,6 @@ RIG_TEST(results_keep_their_bits) {
         hidden += lifted.n_hidden;
         for (int round = 0; round < 8; round++) lift_check(r, w, &lifted);
         fxa_program_destroy(lifted.program);
-        fxa_program_destroy(joint);
-        fxa_program_destroy(d);
-        fxa_program_destroy(p);
     }
     T_CHECK(hidden > 300);
 }
@@ -52,7 +49,7 @@ RIG_TEST(programs_that_differ_in_numbers_are_one) {
             fxa__parameterized lifted;
             for (int k = 0; k < 3; k++) x[k] = t_real(&r->rng, 3.5, 9);
             (void)snprintf(text, sizeof text, lift_texts[i].text, x[0], x[1], x[2]);
-            fxa_program *p = rig_parse(r, text);
+            t_program *p = rig_parse(r, text);
             T_REQUIRE(p);
             T_OK(fxa__lower_parameterize(r->host, p, &lifted, &err));
             T_INT(lifted.n_hidden, lift_texts[i].hidden);
@@ -65,7 +62,6 @@ RIG_TEST(programs_that_differ_in_numbers_are_one) {
             rig_fill(r, p);
             lift_check(r, p, &lifted);
             fxa_program_destroy(lifted.program);
-            fxa_program_destroy(p);
         }
     }
 }
@@ -93,13 +89,12 @@ RIG_TEST(simple_numbers_and_exponents_stay) {
         char text[100];
         fxa__parameterized lifted;
         (void)snprintf(text, sizeof text, "score = %s", lift_kept[i].score);
-        fxa_program *p = rig_parse(r, text);
+        t_program *p = rig_parse(r, text);
         T_REQUIRE(p);
         T_OK(fxa__lower_parameterize(r->host, p, &lifted, &err));
         if (lifted.n_hidden != lift_kept[i].hidden)
             T_FAIL("%s: %d hidden params, not %d\n", text, lifted.n_hidden, lift_kept[i].hidden);
         fxa_program_destroy(lifted.program);
-        fxa_program_destroy(p);
     }
 }
 
@@ -118,14 +113,13 @@ RIG_TEST(limits) {
         for (int i = 0; i < 90; i++)
             at += (size_t)snprintf(text + at, sizeof text - at, " + sin(score * %d.25)", i + 3);
         fxa__parameterized lifted;
-        fxa_program *p = rig_parse(r, text);
+        t_program *p = rig_parse(r, text);
         T_REQUIRE(p);
         T_OK(fxa__lower_parameterize(r->host, p, &lifted, &err));
         T_INT(lifted.n_hidden, names ? 0 : FXA_MAX_PARAMS);
         rig_fill(r, p);
         for (int round = 0; round < 10; round++) lift_check(r, p, &lifted);
         fxa_program_destroy(lifted.program);
-        fxa_program_destroy(p);
     }
 }
 

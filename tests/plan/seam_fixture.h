@@ -37,10 +37,9 @@ static void seam_end(plan_rig *r) {
 
 /* Returns the name of the engine that makes the plan, "" if none does (err has the reason). */
 __attribute__((unused)) static const char *seam_engine(plan_rig *r, fxa_error *err) {
-    fxa_plan *plan = NULL;
+    t_plan *plan = NULL;
     memset(err, 0, sizeof *err);
     const char *name = fxa_plan_create(r->ctx, &r->t.problem, &plan, err) == FXA_OK ? fxa_plan_engine(plan) : "";
-    fxa_plan_destroy(plan);
     return name;
 }
 

@@ -81,7 +81,7 @@ CONTEXT_TEST(programs) {
 }
 
 CONTEXT_TEST(program_queries) {
-    fxa_program *program = NULL;
+    t_program *program = NULL;
     static const char text[] = "param a : float\ntensor t : f32[1]\nscore = a * score + t[q]";
     T_OK(fxa_program_parse(ctx, text, SIZE_MAX, &program, &err));
     uint8_t hash[16];
@@ -116,7 +116,6 @@ CONTEXT_TEST(program_queries) {
     NULL_BOTH(fxa_program_eval_bounds, program, in, NULL, FXA_F64, &a, &view, &term, NULL);
     NULL_BOTH(fxa_program_eval_bounds, program, in, NULL, FXA_F64, &a, &view, NULL, &count);
     T_STATUS(fxa_program_eval_bounds(program, in, NULL, FXA_F64, NULL, &view, &term, &count, &err), FXA_E_BINDING);
-    fxa_program_destroy(program);
 }
 
 CONTEXT_TEST(builder) {

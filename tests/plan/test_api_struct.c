@@ -37,17 +37,15 @@ static void fill_parse(void *to) {
     c->n_texts = 1;
 }
 static fxa_status call_parse(const void *from, fxa_error *err) {
-    fxa_program *program = NULL;
+    t_program *program = NULL;
     fxa_status status = fxa_program_parse_texts(struct_ctx, from, &program, err);
-    fxa_program_destroy(program);
     return status;
 }
 
 static void fill_problem(void *to) { *(fxa_problem *)to = struct_problem(); }
 static fxa_status call_plan(const void *from, fxa_error *err) {
-    fxa_plan *plan = NULL;
+    t_plan *plan = NULL;
     fxa_status status = fxa_plan_create(struct_ctx, from, &plan, err);
-    fxa_plan_destroy(plan);
     return status;
 }
 static fxa_status call_support(const void *from, fxa_error *err) {
@@ -59,9 +57,8 @@ static fxa_status call_tiles(const void *from, fxa_error *err) {
     return fxa_tiles_count(struct_ctx, from, 0, 0, 16, 16, NULL, NULL, &counts, err);
 }
 static fxa_status call_problem_program(const void *from, fxa_error *err) {
-    fxa_program *program = NULL;
+    t_program *program = NULL;
     fxa_status status = fxa_problem_program(struct_ctx, from, &program, err);
-    fxa_program_destroy(program);
     return status;
 }
 
@@ -230,13 +227,12 @@ TEST(the_engine_is_a_field_of_the_struct) {
     const size_t at = offsetof(fxa_problem, engine);
     T_OK(fxa_context_create(NULL, &struct_ctx, &err));
     for (int has = 0; has < 2; has++) {
-        fxa_plan *plan = NULL;
+        t_plan *plan = NULL;
         fxa_problem p = struct_problem();
         p.engine = "ref";
         p.struct_size = (uint32_t)(at + (has ? sizeof p.engine : 0));
         T_OK(fxa_plan_create(struct_ctx, &p, &plan, &err));
         T_STR(fxa_plan_engine(plan), has ? "ref" : "cpu");
-        fxa_plan_destroy(plan);
     }
     fxa_context_destroy(struct_ctx);
 }

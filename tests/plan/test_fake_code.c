@@ -9,11 +9,10 @@
 
 static size_t fake_saved(plan_rig *r, uint8_t *out, size_t room) {
     fxa_error err;
-    fxa_plan *plan = NULL;
+    t_plan *plan = NULL;
     size_t size = 0;
     T_OK(fxa_plan_create(r->ctx, &r->t.problem, &plan, &err));
     T_OK(fxa_plan_save(plan, out, room, &size, &err));
-    fxa_plan_destroy(plan);
     return size;
 }
 
@@ -24,10 +23,9 @@ FAKE_TEST(code_is_loaded_from_bytes) {
     fxa_cache_clear(r->ctx);
     T_INT(compiles, 1);
     for (int i = 0; i < 3; i++) {
-        fxa_plan *plan = NULL;
+        t_plan *plan = NULL;
         T_OK(fxa_plan_load(r->ctx, bytes, size, &plan, &err));
         T_OK(tiny_run(plan, &r->t.args, &err));
-        fxa_plan_destroy(plan);
     }
     T_INT(compiles, 1);
     T_INT(loads, 1);
@@ -40,13 +38,11 @@ FAKE_TEST(code_from_bytes_cannot_replace_compiled_code) {
     saved_mark = 0xbadc0de;
     size_t size = fake_saved(r, bytes, sizeof bytes);
     fxa_cache_clear(r->ctx);
-    fxa_plan *forged = NULL, *plan = NULL;
+    t_plan *forged = NULL, *plan = NULL;
     T_OK(fxa_plan_load(r->ctx, bytes, size, &forged, &err));
     T_STATUS(tiny_run(forged, &r->t.args, &err), FXA_E_ENGINE);
     T_OK(fxa_plan_create(r->ctx, &r->t.problem, &plan, &err));
     T_OK(tiny_run(plan, &r->t.args, &err));
-    fxa_plan_destroy(plan);
-    fxa_plan_destroy(forged);
 }
 
 /* Damaged code is detected before the engine reads it; a section that the engine does not read completely is refused.
@@ -93,7 +89,7 @@ FAKE_TEST(code_that_the_engine_cannot_load) {
 FAKE_TEST(bytes_that_are_not_of_this_kind_of_engine) {
     static uint8_t bytes[2][8192];
     size_t size[2];
-    fxa_plan *plan = NULL;
+    t_plan *plan = NULL;
     static fxa__engine plain;
     plain = fixed;
     plain.save = NULL;
@@ -109,7 +105,6 @@ FAKE_TEST(bytes_that_are_not_of_this_kind_of_engine) {
     fxa_cache_clear(r->ctx);
     T_OK(fxa_plan_load(r->ctx, bytes[1], size[1], &plan, &err));
     T_INT(compiles, before + 1);
-    fxa_plan_destroy(plan);
 }
 
 /* Code with an extremely large size runs, and does not stay in the cache. */

@@ -111,7 +111,7 @@ static void call_tiles(record *r) {
     static const char *const texts[] = {"mask = float(q) * 0.1 < 3.3", "mask = exp(float(k)) / 0.0 > 1.0",
                                         "mask = sqrt(float(q - k)) <= 2.0", "mask = k % 3 == q // 7"};
     for (size_t i = 0; i < sizeof texts / sizeof *texts; i++) {
-        fxa_program *program = NULL;
+        t_program *program = NULL;
         fxa_error err = {.text = ""};
         fxa_problem p = FXA_PROBLEM_INIT;
         fxa_tile_counts counts;
@@ -127,7 +127,6 @@ static void call_tiles(record *r) {
         p.program = program;
         record_status(r, fxa_tiles_count(state_ctx, &p, 0, 0, 8, 8, NULL, NULL, &counts, &err), &err);
         record_bytes(r, &counts, sizeof counts);
-        fxa_program_destroy(program);
     }
 }
 
@@ -247,7 +246,7 @@ static void call_index(record *r) {
     fxa_capture capture = {.size = {2}};
     fxa_problem p = run_problem(NULL, &capture, false);
     fxa_args a = FXA_ARGS_INIT;
-    fxa_program *program = NULL;
+    t_program *program = NULL;
     fxa_bounds_report reports[4];
     size_t count = 4;
     fxa_error err = {.text = ""};
@@ -262,7 +261,6 @@ static void call_index(record *r) {
     record_status(r, fxa_bounds_check(state_ctx, &p, &a, reports, &count, &err), &err);
     record_bytes(r, &count, sizeof count);
     record_bytes(r, reports, sizeof reports);
-    fxa_program_destroy(program);
 }
 
 /* A parallel loop of the caller, whose threads have any state. */

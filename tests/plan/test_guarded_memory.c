@@ -118,7 +118,7 @@ static void fence_lower(fxa_context *ctx, const fxa_program *p) {
 
 static void fence_program(fxa_context *ctx, const char *text) {
     static const fxa_dump_kind kinds[] = {FXA_DUMP_CLASSES, FXA_DUMP_CONJUNCTS, FXA_DUMP_FUSED};
-    fxa_program *p = NULL, *again = NULL, *d = NULL;
+    t_program *p = NULL, *again = NULL, *d = NULL;
     fxa_properties properties;
     fxa_error err;
     T_OK(fxa_program_parse(ctx, text, SIZE_MAX, &p, &err));
@@ -139,13 +139,10 @@ static void fence_program(fxa_context *ctx, const char *text) {
     T_OK(fxa_program_save(p, bytes.data, size, &size, &err));
     T_OK(fxa_program_load(ctx, bytes.data, size, &again, &err));
     guard_close(&bytes);
-    fxa_program_destroy(again);
-    fxa_program_destroy(d);
-    fxa_program_destroy(p);
 }
 
 static void fence_plan(fxa_context *ctx, const fxa_problem *p) {
-    fxa_plan *plan = NULL, *again = NULL, *loaded = NULL;
+    t_plan *plan = NULL, *again = NULL, *loaded = NULL;
     fxa_error err;
     size_t size = 0, n = 0;
     T_OK(fxa_plan_create(ctx, p, &plan, &err));
@@ -156,9 +153,6 @@ static void fence_plan(fxa_context *ctx, const fxa_problem *p) {
     T_OK(fxa_plan_load(ctx, bytes.data, size, &loaded, &err));
     guard_close(&bytes);
     T_OK(fxa_plan_dump(plan, NULL, 0, &n, &err));
-    fxa_plan_destroy(loaded);
-    fxa_plan_destroy(again);
-    fxa_plan_destroy(plan);
 }
 
 static void fence_run(fxa_context *ctx, const char *text, int64_t size, uint32_t flags) {

@@ -59,9 +59,8 @@ static const char oom_text[] = "param c : float\nparam w : int\ntensor bias : f3
                                "mask = doc[q] == doc[k] && any(i, 3, (q - k) % w == i)";
 
 static fxa_status oom_parse(oom_rig *r, fxa_error *err) {
-    fxa_program *program = NULL;
+    t_program *program = NULL;
     fxa_status status = fxa_program_parse(r->ctx, oom_text, SIZE_MAX, &program, err);
-    fxa_program_destroy(program);
     return status;
 }
 
@@ -74,9 +73,8 @@ static fxa_status oom_parse_texts(oom_rig *r, fxa_error *err) {
     config.n_texts = 2;
     config.declarations = declarations;
     config.n_declarations = 2;
-    fxa_program *program = NULL;
+    t_program *program = NULL;
     fxa_status status = fxa_program_parse_texts(r->ctx, &config, &program, err);
-    fxa_program_destroy(program);
     return status;
 }
 
@@ -90,7 +88,7 @@ static fxa_status oom_parse_mistake(oom_rig *r, fxa_error *err) {
 
 static fxa_status oom_builder(oom_rig *r, fxa_error *err) {
     fxa_builder *b = NULL;
-    fxa_program *program = NULL;
+    t_program *program = NULL;
     fxa_status status = fxa_builder_create(r->ctx, FXA_PROGRAM_SCORE, &b, err);
     if (status != FXA_OK) return status;
     fxa_value score = fxa_builder_input(b, FXA_INPUT_SCORE), q = fxa_builder_input(b, FXA_INPUT_Q);
@@ -105,7 +103,6 @@ static fxa_status oom_builder(oom_rig *r, fxa_error *err) {
     fxa_builder_set_mask(b, fxa_builder_op2(b, FXA_OP_GE, q, k));
     status = fxa_builder_finish(b, &program, err);
     fxa_builder_destroy(b);
-    fxa_program_destroy(program);
     return status;
 }
 
@@ -115,9 +112,8 @@ static fxa_status oom_print(oom_rig *r, fxa_error *err) {
 }
 
 static fxa_status oom_derivative(oom_rig *r, fxa_error *err) {
-    fxa_program *derivative = NULL;
+    t_program *derivative = NULL;
     fxa_status status = fxa_program_derivative(r->forward.program, &derivative, err);
-    fxa_program_destroy(derivative);
     return status;
 }
 
@@ -127,9 +123,8 @@ static fxa_status oom_program_save(oom_rig *r, fxa_error *err) {
 }
 
 static fxa_status oom_program_load(oom_rig *r, fxa_error *err) {
-    fxa_program *program = NULL;
+    t_program *program = NULL;
     fxa_status status = fxa_program_load(r->ctx, r->program_bytes.data, r->program_bytes.size, &program, err);
-    fxa_program_destroy(program);
     return status;
 }
 
@@ -158,11 +153,10 @@ static fxa_status oom_bounds_check(oom_rig *r, fxa_error *err) {
 
 static fxa_status oom_problem_program(oom_rig *r, fxa_error *err) {
     fxa_problem p = r->forward.problem;
-    fxa_program *program = NULL;
+    t_program *program = NULL;
     p.flags |= FXA_CAUSAL | FXA_WINDOW | FXA_BOTTOM_RIGHT;
     p.window_left = 3;
     fxa_status status = fxa_problem_program(r->ctx, &p, &program, err);
-    fxa_program_destroy(program);
     return status;
 }
 
@@ -173,10 +167,9 @@ static fxa_status oom_support(oom_rig *r, fxa_error *err) {
 }
 
 static fxa_status oom_plan_of(oom_rig *r, const fxa_problem *problem, fxa_error *err) {
-    fxa_plan *plan = NULL;
+    t_plan *plan = NULL;
     fxa_status status = fxa_plan_create(r->ctx, problem, &plan, err);
     if ((status == FXA_OK) != (plan != NULL)) T_FAIL("status and plan disagree\n");
-    fxa_plan_destroy(plan);
     return status;
 }
 static fxa_status oom_plan_forward(oom_rig *r, fxa_error *err) { return oom_plan_of(r, &r->forward.problem, err); }
@@ -226,9 +219,8 @@ static fxa_status oom_plan_save(oom_rig *r, fxa_error *err) {
 }
 
 static fxa_status oom_plan_load(oom_rig *r, fxa_error *err) {
-    fxa_plan *plan = NULL;
+    t_plan *plan = NULL;
     fxa_status status = fxa_plan_load(r->ctx, r->plan_bytes.data, r->plan_bytes.size, &plan, err);
-    fxa_plan_destroy(plan);
     return status;
 }
 

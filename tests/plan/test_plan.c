@@ -7,10 +7,9 @@
 
 static void plan_key_of(plan_rig *r, const fxa_problem *problem, uint8_t key[16]) {
     fxa_error err;
-    fxa_plan *plan = NULL;
+    t_plan *plan = NULL;
     T_OK(fxa_plan_create(r->ctx, problem, &plan, &err));
     fxa_plan_key(plan, key);
-    fxa_plan_destroy(plan);
 }
 
 RIG_TEST(create_run_and_look) {
@@ -154,13 +153,12 @@ RIG_TEST(a_program_at_the_same_address_is_another) {
     };
     r->t.args.n_params = r->t.args.n_tensors = 0;
     for (int i = 0; i < 5; i++) {
-        fxa_program *program = NULL;
+        t_program *program = NULL;
         T_OK(fxa_program_parse(r->ctx, cases[i].text, SIZE_MAX, &program, &err));
         r->t.problem.program = program;
         r->t.problem.n_captures = 0;
         T_OK(fxa_attention(r->ctx, &r->t.problem, &r->t.args, &err));
         T_NEAR(plan_linear_error(&r->t, r->t.o, cases[i].a, cases[i].c), 0, TINY_TOLERANCE);
-        fxa_program_destroy(program);
     }
     T_INT(plan_stats(r).builds, 5);
 }
@@ -177,12 +175,11 @@ RIG_TEST(keys_are_content) {
     r->t.problem.n_captures = 0;
     uint8_t key[N + 1][16];
     for (int i = 0; i < N; i++) {
-        fxa_program *program = NULL;
+        t_program *program = NULL;
         T_OK(fxa_program_parse(r->ctx, texts[i], SIZE_MAX, &program, &err));
         r->t.problem.program = program;
         plan_key_of(r, &r->t.problem, key[i]);
         for (int j = 0; j < i; j++) T_CHECK(memcmp(key[i], key[j], 16) != 0);
-        fxa_program_destroy(program);
     }
     T_INT(plan_stats(r).builds, N);
     fxa_program *program = NULL;
@@ -196,13 +193,12 @@ RIG_TEST(keys_are_content) {
 
 /* a plan owns what it needs of a program. */
 RIG_TEST(a_plan_outlives_its_program) {
-    fxa_plan *plan = NULL;
+    t_plan *plan = NULL;
     T_OK(fxa_plan_create(r->ctx, &r->t.problem, &plan, &err));
     tiny_end_program(&r->t);
     memset(r->t.capture, 0xff, sizeof *r->t.capture); /* captures were copied */
     T_OK(tiny_run(plan, &r->t.args, &err));
     T_NEAR(tiny_error(&r->t), 0, TINY_TOLERANCE);
-    fxa_plan_destroy(plan);
 }
 
 /* forward and backward are separate; a forward plan builds nothing of backward. */
@@ -227,18 +223,17 @@ RIG_TEST(a_run_allocates_nothing) {
     T_OK(tiny_backward(r->ctx, &back, &err));
     const tiny *cases[] = {&r->t, &back};
     for (int i = 0; i < 2; i++) {
-        fxa_plan *plan = NULL;
+        t_plan *plan = NULL;
         T_OK(fxa_plan_create(r->ctx, &cases[i]->problem, &plan, &err));
         size_t calls = r->memory.calls;
         T_OK(tiny_run(plan, &cases[i]->args, &err));
         T_INT(r->memory.calls, calls);
-        fxa_plan_destroy(plan);
     }
     tiny_end(&back);
 }
 
 RIG_TEST(the_workspace_is_checked) {
-    fxa_plan *plan = NULL;
+    t_plan *plan = NULL;
     T_OK(fxa_plan_create(r->ctx, &r->t.problem, &plan, &err));
     size_t size = fxa_plan_workspace(plan);
     T_REQUIRE(size > 0);
@@ -258,7 +253,6 @@ RIG_TEST(the_workspace_is_checked) {
     T_OK(fxa_plan_run(plan, &r->t.args, &err));
     T_NEAR(tiny_error(&r->t), 0, TINY_TOLERANCE);
     free(memory);
-    fxa_plan_destroy(plan);
 }
 
 /* The named engine runs, or an error lists the engines that exist. */
@@ -304,7 +298,7 @@ TEST(the_environment_names_the_engine) {
 /* Creating a plan from the resolved problem gives the same plan. */
 RIG_TEST(the_resolved_problem_makes_the_same_plan) {
     r->t.problem.hkv = 0; /* two heads each */
-    fxa_plan *plan = NULL, *twin = NULL;
+    t_plan *plan = NULL, *twin = NULL;
     T_OK(fxa_plan_create(r->ctx, &r->t.problem, &plan, &err));
     fxa_problem resolved = FXA_PROBLEM_INIT;
     fxa_plan_problem(plan, &resolved);
@@ -329,8 +323,6 @@ RIG_TEST(the_resolved_problem_makes_the_same_plan) {
     T_INT(older.struct_size, offsetof(fxa_problem, program));
     T_INT(older.flags, FXA_RETURN_LSE);
     for (size_t i = older.struct_size; i < sizeof older; i++) T_CHECK(((unsigned char *)&older)[i] == 0x77);
-    fxa_plan_destroy(twin);
-    fxa_plan_destroy(plan);
 }
 
 /* empty problems return at once; pointers may be NULL. */

@@ -36,7 +36,7 @@ CONTEXT_TEST(the_layout_is_as_documented) {
 }
 
 CONTEXT_TEST(save_is_two_calls) {
-    fxa_plan *plan = NULL;
+    t_plan *plan = NULL;
     static blob_bytes b;
     T_OK(blob_cases[BLOB_IDENTITY].make(ctx, &b, &err));
     T_OK(fxa_plan_load(ctx, b.data, b.size, &plan, &err));
@@ -52,7 +52,6 @@ CONTEXT_TEST(save_is_two_calls) {
     T_CHECK(memcmp(room, b.data, b.size) == 0);
     T_STATUS(fxa_plan_save(plan, NULL, 0, NULL, &err), FXA_E_ARGUMENT);
     free(room);
-    fxa_plan_destroy(plan);
 }
 
 /* A loaded plan equals the saved one: same key, same bytes, bit-equal results, in another context. */
@@ -142,7 +141,7 @@ CONTEXT_TEST(golden_files) {
     for (int c = 0; c < BLOB_CASES; c++) {
         static blob_bytes b, golden;
         char path[512];
-        fxa_plan *plan = NULL;
+        t_plan *plan = NULL;
         snprintf(path, sizeof path, "%s/tests/golden/plans/%s.hex", FXA_SOURCE_DIR, blob_cases[c].name);
         T_OK(blob_cases[c].make(ctx, &b, &err));
         if (getenv("FXA_TEST_UPDATE")) golden_write(path, &b);
@@ -150,7 +149,6 @@ CONTEXT_TEST(golden_files) {
         if (golden.size != b.size || memcmp(golden.data, b.data, b.size) != 0)
             T_FAIL("%s: %zu bytes that differ from the golden %zu\n", blob_cases[c].name, b.size, golden.size);
         T_OK(fxa_plan_load(ctx, golden.data, golden.size, &plan, &err));
-        fxa_plan_destroy(plan);
     }
 }
 
@@ -206,7 +204,7 @@ CONTEXT_TEST(another_engine_is_refused_or_rebuilt) {
     T_OK(blob_cases[BLOB_TINY_FORWARD].make(ctx, &b, &err));
     T_REQUIRE(blob_parts_read(&b, &good));
     for (int i = 0; i < 2; i++) {
-        fxa_plan *plan = NULL;
+        t_plan *plan = NULL;
         uint8_t key[16];
         p = good;
         if (i == 0) p.engine_version += 5;
@@ -221,7 +219,6 @@ CONTEXT_TEST(another_engine_is_refused_or_rebuilt) {
         T_OK(fxa_plan_load_flags(ctx, b.data, b.size, FXA_LOAD_REBUILD, &plan, &err));
         fxa_plan_key(plan, key);
         T_CHECK(memcmp(key, good.key, 16) == 0);
-        fxa_plan_destroy(plan);
     }
 }
 

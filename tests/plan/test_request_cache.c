@@ -15,22 +15,20 @@ static fxa_plan *memo_create(plan_rig *r, const fxa_problem *p) {
 }
 
 RIG_TEST(the_same_question_is_answered_by_the_same_plan) {
-    fxa_plan *first = memo_create(r, &r->t.problem);
+    t_plan *first = memo_create(r, &r->t.problem);
     fxa_cache_stats before = plan_stats(r);
     for (int i = 0; i < 5; i++) {
-        fxa_plan *again = memo_create(r, &r->t.problem);
+        t_plan *again = memo_create(r, &r->t.problem);
         T_CHECK(again == first);
-        fxa_plan_destroy(again);
     }
     T_INT(plan_stats(r).hits - before.hits, 5);
     T_INT(plan_stats(r).misses - before.misses, 0);
     T_INT(plan_stats(r).queries, before.queries);
-    fxa_plan_destroy(first);
 }
 
 /* Changes every byte of the struct that a caller may set, and the data behind its pointers. */
 RIG_TEST(another_question_is_another_plan) {
-    fxa_plan *first = memo_create(r, &r->t.problem);
+    t_plan *first = memo_create(r, &r->t.problem);
     fxa_capture captures[FXA_MAX_TENSORS];
     T_REQUIRE(r->t.problem.n_captures > 0);
     memcpy(captures, r->t.problem.captures, r->t.problem.n_captures * sizeof *captures);
@@ -42,25 +40,20 @@ RIG_TEST(another_question_is_another_plan) {
         if (i == 3) captures[0].strided = 1, captures[0].stride[0] = 2, p.captures = captures;
         if (i == 4) p.alignment = 8;
         if (i == 5) p.max_workspace = 1 << 20;
-        fxa_plan *plan = memo_create(r, &p), *twin = memo_create(r, &p);
+        t_plan *plan = memo_create(r, &p), *twin = memo_create(r, &p);
         T_CHECK(plan && plan != first);
         T_CHECK(twin == plan);
-        fxa_plan_destroy(plan);
-        fxa_plan_destroy(twin);
     }
     /* an equal program is the same request, whichever object it is */
-    fxa_program *again = NULL;
+    t_program *again = NULL;
     static uint8_t bytes[4096];
     size_t size = 0;
     T_OK(fxa_program_save(r->t.problem.program, bytes, sizeof bytes, &size, &err));
     T_OK(fxa_program_load(r->ctx, bytes, size, &again, &err));
     fxa_problem p = r->t.problem;
     p.program = again;
-    fxa_plan *same = memo_create(r, &p);
+    t_plan *same = memo_create(r, &p);
     T_CHECK(same == first);
-    fxa_plan_destroy(same);
-    fxa_program_destroy(again);
-    fxa_plan_destroy(first);
 }
 
 /* Default values are not part of a program's hash, but of the plan's program, so they are part of the request. */
@@ -70,23 +63,21 @@ RIG_TEST(defaults_are_part_of_the_question) {
                            "param a : float\nparam b2 : float\nscore = score * a + b2"};
     for (int i = 0; i < 3; i++) {
         fxa_problem p = r->t.problem, got = FXA_PROBLEM_INIT;
-        fxa_program *program = NULL;
+        t_program *program = NULL;
         double value;
         T_OK(fxa_program_parse(r->ctx, texts[i], SIZE_MAX, &program, &err));
         p.program = program, p.captures = NULL, p.n_captures = 0;
-        fxa_plan *plan = memo_create(r, &p);
+        t_plan *plan = memo_create(r, &p);
         fxa_plan_problem(plan, &got);
         T_INT(fxa_program_param_default(got.program, 0, &value), i == 0);
         T_INT(fxa_program_param_default(got.program, 1, &value), i == 1);
-        fxa_plan_destroy(plan);
-        fxa_program_destroy(program);
     }
 }
 
 /* The digest is not collision-free: the key's bytes decide. */
 RIG_TEST(equal_digests_of_other_bytes_are_a_miss) {
     static fxa__request_key a, b;
-    fxa_plan *plan = memo_create(r, &r->t.problem);
+    t_plan *plan = memo_create(r, &r->t.problem);
     fxa__request_key_problem(&a, FXA__REQUEST_PLAN, &r->t.problem);
     fxa_plan *found = fxa__request_cache_plan(r->ctx, &a);
     T_CHECK(found == plan);
@@ -97,7 +88,6 @@ RIG_TEST(equal_digests_of_other_bytes_are_a_miss) {
     b = a;
     b.size -= 8;
     T_CHECK(fxa__request_cache_plan(r->ctx, &b) == NULL);
-    fxa_plan_destroy(plan);
 }
 
 /* A request with unreadable parts has no key: the full validation reports the error. */

@@ -179,7 +179,7 @@ SEAM_TEST(a_compilers_no_is_one_for_every_batch) {
 /* ---- Bytes ------------------------------------------------------------------------------------------------------- */
 
 SEAM_TEST(a_carried_problem_is_placed_on_another_device_of_its_kind) {
-    fxa_plan *plan = NULL;
+    t_plan *plan = NULL;
     static unsigned char bytes[1 << 14];
     size_t size = 0;
     fxa_problem p = FXA_PROBLEM_INIT;
@@ -191,7 +191,6 @@ SEAM_TEST(a_carried_problem_is_placed_on_another_device_of_its_kind) {
     T_INT(p.ordinal, 1);
     T_OK(fxa_attention(r->ctx, &p, &r->t.args, &err));
     T_CHECK(tiny_error(&r->t) <= TINY_TOLERANCE);
-    fxa_plan_destroy(plan);
 }
 
 /* In this build the engine of that name is on another device. */

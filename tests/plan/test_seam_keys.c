@@ -13,11 +13,10 @@ typedef struct key {
 
 static key key_of(fxa_context *ctx, const fxa_problem *p) {
     fxa_error err;
-    fxa_plan *plan = NULL;
+    t_plan *plan = NULL;
     key k = {{0}};
     T_OK(fxa_plan_create(ctx, p, &plan, &err));
     fxa_plan_key(plan, k.byte);
-    fxa_plan_destroy(plan);
     return k;
 }
 
@@ -54,11 +53,10 @@ static size_t key_size;
 
 static void key_save(fxa_context *ctx, const fxa_problem *p, key *out) {
     fxa_error err;
-    fxa_plan *plan = NULL;
+    t_plan *plan = NULL;
     T_OK(fxa_plan_create(ctx, p, &plan, &err));
     T_OK(fxa_plan_save(plan, key_bytes, sizeof key_bytes, &key_size, &err));
     fxa_plan_key(plan, out->byte);
-    fxa_plan_destroy(plan);
 }
 
 SEAM_TEST(bytes_are_taken_where_the_identity_is_the_same) {

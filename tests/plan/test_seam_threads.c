@@ -17,13 +17,12 @@ static atomic_int crowd_here; /* all start at once */
 
 static void *crowd_ask(void *user) {
     plan_rig *r = user;
-    fxa_plan *plan = NULL;
+    t_plan *plan = NULL;
     fxa_error err;
     fxa_problem p = r->t.problem;
     atomic_fetch_add(&crowd_here, 1);
     while (atomic_load(&crowd_here) < CROWD) sched_yield();
     if (fxa_plan_create(r->ctx, &p, &plan, &err) != FXA_OK) return NULL;
-    fxa_plan_destroy(plan);
     return user;
 }
 
@@ -83,12 +82,11 @@ static void gate_open(void) {
 static void *gate_make_plan(void *user) {
     plan_rig *r = user;
     fxa_problem p = r->t.problem;
-    fxa_plan *plan = NULL;
+    t_plan *plan = NULL;
     fxa_error err;
     p.flags |= FXA_RETURN_ROW_MAX; /* not the code of the existing plan */
     p.ordinal = mock.opening ? 1 : 0;
     if (fxa_plan_create(r->ctx, &p, &plan, &err) != FXA_OK) return NULL;
-    fxa_plan_destroy(plan);
     return user;
 }
 

@@ -34,11 +34,10 @@ RIG_TEST(the_reference_engine_runs_everything) {
         found = true;
         T_INT(reports[i].supported, 1);
         T_INT(reports[i].deterministic, 1);
-        fxa_plan *plan = NULL;
+        t_plan *plan = NULL;
         r->t.problem.engine = "ref";
         T_OK(fxa_plan_create(r->ctx, &r->t.problem, &plan, &err));
         T_INT(reports[i].workspace, fxa_plan_workspace(plan));
-        fxa_plan_destroy(plan);
     }
     T_CHECK(found);
 }
@@ -169,14 +168,13 @@ RIG_TEST(a_plan_keeps_what_its_report_promised) { /* R-39 */
         fxa_support reports[SUPPORT_MOST];
         size_t count = support_of_pass(r, backward ? FXA_BACKWARD : FXA_FORWARD, reports);
         for (size_t i = 0; i < count; i++) {
-            fxa_plan *plan = NULL;
+            t_plan *plan = NULL;
             if (!reports[i].supported) continue;
             r->t.problem.engine = reports[i].engine;
             T_OK(fxa_plan_create(r->ctx, &r->t.problem, &plan, &err));
             T_STR(fxa_plan_engine(plan), reports[i].engine);
             T_INT(fxa_plan_is_deterministic(plan), reports[i].deterministic);
             T_INT(fxa_plan_workspace(plan), reports[i].workspace);
-            fxa_plan_destroy(plan);
         }
         r->t.problem.engine = NULL;
     }

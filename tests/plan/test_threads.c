@@ -111,10 +111,9 @@ TEST(many_threads_run_one_plan) {
 static void *worker_first_load(void *user) {
     worker *w = user;
     fxa_error err;
-    fxa_plan *plan = NULL;
+    t_plan *plan = NULL;
     fxa_status status = fxa_plan_load(w->s->ctx, w->s->saved.data, w->s->saved.size, &plan, &err);
     if (worker_check(w, status == FXA_OK, &err)) worker_run_plan(w, plan);
-    fxa_plan_destroy(plan);
     return NULL;
 }
 
@@ -140,21 +139,19 @@ TEST(concurrent_first_load) {
 /* Creates a program, differentiates, prints and destroys it. */
 static void worker_program(worker *w, int i) {
     fxa_error err;
-    fxa_program *program = NULL, *derivative = NULL;
+    t_program *program = NULL, *derivative = NULL;
     char text[64], printed[1024];
     snprintf(text, sizeof text, "score = tanh(score * %d.5)", i % 3);
     if (!worker_check(w, fxa_program_parse(w->s->ctx, text, SIZE_MAX, &program, &err) == FXA_OK, &err)) return;
     worker_check(w, fxa_program_derivative(program, &derivative, &err) == FXA_OK, &err);
     worker_check(w, fxa_program_print(program, printed, sizeof printed, NULL, &err) == FXA_OK, &err);
-    fxa_program_destroy(program);
-    fxa_program_destroy(derivative);
 }
 
 /* Creates or loads a plan of the shared program; runs and saves it. */
 static void worker_plan(worker *w, int i) {
     fxa_error err = {.text = "other bytes"};
     shared *s = w->s;
-    fxa_plan *plan = NULL;
+    t_plan *plan = NULL;
     fxa_status status = i % 2 ? fxa_plan_create(s->ctx, &s->t.problem, &plan, &err)
                               : fxa_plan_load(s->ctx, s->saved.data, s->saved.size, &plan, &err);
     if (!worker_check(w, status == FXA_OK, &err)) return;
@@ -166,7 +163,6 @@ static void worker_plan(worker *w, int i) {
         bool same = again.size == s->saved.size && memcmp(again.data, s->saved.data, again.size) == 0;
         worker_check(w, same, &err);
     }
-    fxa_plan_destroy(plan);
 }
 
 /* Queries other problems of the shared program, so that the cache has to evict. */
@@ -177,10 +173,9 @@ static void worker_query(worker *w, int i) {
     p.q.dtype = i % 2 ? FXA_F32 : FXA_F16;
     fxa_support report;
     size_t count = 1;
-    fxa_plan *plan = NULL;
+    t_plan *plan = NULL;
     worker_check(w, fxa_support_query(w->s->ctx, &p, &report, &count, &err) == FXA_OK, &err);
     worker_check(w, fxa_plan_create(w->s->ctx, &p, &plan, &err) == FXA_OK, &err);
-    fxa_plan_destroy(plan);
 }
 
 static void *worker_mixed(void *user) {

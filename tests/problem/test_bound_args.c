@@ -227,8 +227,8 @@ TEST(refused_workspace) {
 
 /* Each param in turn is a fraction; the others are valid. */
 TEST(every_int_param_is_checked) {
-    fxa_program *program = case_parse(FXA_PROGRAM_SCORE, "param pa : int; param pb : float; param pc : int\n"
-                                                         "score = score * pb + pa + pc");
+    t_program *program = case_parse(FXA_PROGRAM_SCORE, "param pa : int; param pb : float; param pc : int\n"
+                                                       "score = score * pb + pa + pc");
     for (int i = 0; i < 3; i++) {
         fxa_problem p = case_forward();
         fxa__bound_args bound;
@@ -248,7 +248,6 @@ TEST(every_int_param_is_checked) {
         }
         bench_close();
     }
-    fxa_program_destroy(program);
 }
 
 TEST(refused_params_and_tensors) {

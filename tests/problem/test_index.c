@@ -136,12 +136,11 @@ TEST(with_grads_need_their_second_operand_for_the_derivative) {
 
 static size_t index_workspace(index_case *c, uint32_t flag) {
     fxa_error err;
-    fxa_plan *plan = NULL;
+    t_plan *plan = NULL;
     fxa_problem p = c->call.p;
     p.flags |= flag;
     T_OK(fxa_plan_create(c->ctx, &p, &plan, &err));
     size_t size = fxa_plan_workspace(plan);
-    fxa_plan_destroy(plan);
     return size;
 }
 

@@ -142,7 +142,7 @@ TEST(captures_are_resolved_copies) {
 }
 
 TEST(captures_of_full_rank) {
-    fxa_program *program = case_parse(FXA_PROGRAM_SCORE, "tensor t : f32[5]\nscore = score + t[b, h, q, k, 0]");
+    t_program *program = case_parse(FXA_PROGRAM_SCORE, "tensor t : f32[5]\nscore = score + t[b, h, q, k, 0]");
     fxa_capture c = {{2, 3, 4, 5, 6}, {0}, {0}, 0, 1, 0, 0, {0}};
     fxa_problem p = case_backward();
     p.program = program, p.captures = &c, p.n_captures = 1;
@@ -155,7 +155,6 @@ TEST(captures_of_full_rank) {
     }
     T_INT(made->in.captures[0].grad, 1);
     fxa__problem_release(made);
-    fxa_program_destroy(program);
 }
 
 /* Returns a value near an end of the 32-bit range, or near 0. */

@@ -235,10 +235,9 @@ TEST(programs_reach_the_key) {
     n_range_cache = 0;
     for (size_t i = 0; i < sizeof texts / sizeof *texts; i++) {
         fxa_problem p = case_forward();
-        fxa_program *program = case_parse(FXA_PROGRAM_SCORE, texts[i]);
+        t_program *program = case_parse(FXA_PROGRAM_SCORE, texts[i]);
         p.program = program;
         varied(&p, CODE, texts[i]);
-        fxa_program_destroy(program);
     }
 }
 
@@ -247,7 +246,7 @@ TEST(programs_reach_the_key) {
 TEST(coordinates_of_storage_reach_the_code) {
     static const char *const texts[] = {"score = score + q_row", "score = score + k_row", "score = score + q + k"};
     for (int i = 0; i < 3; i++) {
-        fxa_program *program = case_parse(FXA_PROGRAM_SCORE, texts[i]);
+        t_program *program = case_parse(FXA_PROGRAM_SCORE, texts[i]);
         fxa_problem p = case_forward(), moved[2] = {p, p};
         p.program = moved[0].program = moved[1].program = program;
         moved[0].map_q.base = 4, moved[1].map_k.base = 4;
@@ -257,7 +256,6 @@ TEST(coordinates_of_storage_reach_the_code) {
         moved[0].map_q.base = 9;
         keys further = keys_of(&moved[0]);
         T_CHECK(keys_same(rows.code_key, further.code_key) && !keys_same(rows.key, further.key));
-        fxa_program_destroy(program);
     }
 }
 
@@ -268,7 +266,7 @@ TEST(equal_content_has_equal_keys) {
         "mask = ids[k] == ids[q]";
     fxa_capture a[3], b[3];
     fxa_problem p = case_captured(a, false), r = case_captured(b, false);
-    fxa_program *program = case_parse(FXA_PROGRAM_SCORE, other);
+    t_program *program = case_parse(FXA_PROGRAM_SCORE, other);
     r.program = program;
     r.engine = "ref";
     b[0].strided = 1, b[0].stride[0] = 5, b[0].stride[1] = 1, b[0].stride[4] = 8;
@@ -277,7 +275,6 @@ TEST(equal_content_has_equal_keys) {
     keys x = keys_of(&p), y = keys_of(&r);
     T_CHECK(keys_same(x.key, y.key) && keys_same(x.code_key, y.code_key));
     T_CHECK(!keys_same(x.key, x.code_key));
-    fxa_program_destroy(program);
 }
 
 /* The key of a simple problem as a constant: equal in every process and on every machine. */

@@ -27,7 +27,7 @@ CONTEXT_TEST(exact_masks) {
     for (size_t i = 0; i < sizeof masks / sizeof *masks; i++) {
         char text[128];
         snprintf(text, sizeof text, "mask = %s", masks[i]);
-        fxa_program *program = tiles_parse(ctx, text);
+        t_program *program = tiles_parse(ctx, text);
         T_REQUIRE(program != NULL);
         fxa_problem p = tiles_problem(program, 67, 50);
         int before = t_failures;
@@ -36,7 +36,6 @@ CONTEXT_TEST(exact_masks) {
         tiles_check(ctx, &p, 1, 1, true);
         tiles_check(ctx, &p, 100, 100, true);
         if (t_failures != before) printf("  %s\n", masks[i]);
-        fxa_program_destroy(program);
     }
 }
 
@@ -56,7 +55,7 @@ CONTEXT_TEST(ready_masks) {
 }
 
 CONTEXT_TEST(maps) {
-    fxa_program *program = tiles_parse(ctx, "mask = k <= q && q - k < 30 && h < 6 && b == 3");
+    t_program *program = tiles_parse(ctx, "mask = k <= q && q - k < 30 && h < 6 && b == 3");
     T_REQUIRE(program != NULL);
     fxa_problem p = tiles_problem(program, 40, 40);
     p.map_b.base = 2, p.map_h.base = -1, p.map_h.step = 3;
@@ -85,11 +84,10 @@ CONTEXT_TEST(maps) {
     p.map_b.base = 0;
     T_OK(fxa_tiles_count(ctx, &p, 0, 0, 8, 8, NULL, NULL, &c, &err));
     T_INT(c.empty, 25); /* for all q: b is not 3 */
-    fxa_program_destroy(program);
 }
 
 CONTEXT_TEST(moved_rows) {
-    fxa_program *program = tiles_parse(ctx, "mask = k <= q && q - k < 30");
+    t_program *program = tiles_parse(ctx, "mask = k <= q && q - k < 30");
     T_REQUIRE(program != NULL);
     fxa_tile_counts c;
     fxa_problem p = tiles_problem(program, 40, 72);
@@ -107,11 +105,10 @@ CONTEXT_TEST(moved_rows) {
     p.flags = FXA_Q_START;
     T_OK(fxa_tiles_count(ctx, &p, 0, 0, 8, 8, NULL, NULL, &c, &err));
     T_INT(c.mixed, 25); /* q is unknown */
-    fxa_program_destroy(program);
 }
 
 CONTEXT_TEST(lengths) {
-    fxa_program *program = tiles_parse(ctx, "mask = k <= q && k < k_len");
+    t_program *program = tiles_parse(ctx, "mask = k <= q && k < k_len");
     T_REQUIRE(program != NULL);
     fxa_problem p = tiles_problem(program, 64, 64);
     fxa_tile_counts c;
@@ -124,11 +121,10 @@ CONTEXT_TEST(lengths) {
     p.total_q = p.total_k = 100;
     T_OK(fxa_tiles_count(ctx, &p, 0, 0, 16, 16, NULL, NULL, &c, &err));
     T_CHECK(c.empty == 6 && c.mixed == 10 && c.full == 0);
-    fxa_program_destroy(program);
 }
 
 CONTEXT_TEST(sizes) {
-    fxa_program *program = tiles_parse(ctx, "mask = k <= q && q - k < 1000");
+    t_program *program = tiles_parse(ctx, "mask = k <= q && q - k < 1000");
     T_REQUIRE(program != NULL);
     fxa_tile_counts c;
     fxa_problem p = tiles_problem(program, 0, 10);
@@ -156,14 +152,13 @@ CONTEXT_TEST(sizes) {
     p.b = 0;
     p.sq = 8;
     T_STATUS(fxa_tiles_count(ctx, &p, 0, 0, 8, 8, NULL, NULL, &c, &err), FXA_E_ARGUMENT);
-    fxa_program_destroy(program);
 }
 
 CONTEXT_TEST(documents) {
     enum { N = 512 };
     static int32_t doc[N];
     for (int i = 0; i < N; i++) doc[i] = i / 100;
-    fxa_program *program = tiles_parse(ctx, "tensor doc : i32[1]\nmask = doc[q] == doc[k]");
+    t_program *program = tiles_parse(ctx, "tensor doc : i32[1]\nmask = doc[q] == doc[k]");
     T_REQUIRE(program != NULL);
     fxa_view view = {.data = doc, .dtype = FXA_I32, .rank = 1, .size = {N}, .stride = {1}};
     fxa_tensor_range known = fxa_tensor_scan(&view);
@@ -182,7 +177,6 @@ CONTEXT_TEST(documents) {
     T_CHECK(c.empty == want.empty && c.mixed == want.mixed && c.full == want.full && want.full > 0 && want.mixed > 0);
     T_OK(fxa_tiles_count(ctx, &p, 0, 0, 32, 32, NULL, NULL, &c, &err));
     T_INT(c.mixed, N / 32 * (N / 32)); /* the tensor's range is unknown */
-    fxa_program_destroy(program);
 }
 
 /* A mask within the score counts like a mask. */
@@ -191,13 +185,12 @@ CONTEXT_TEST(masks_in_the_score) {
                                         "score = k > q || k % 3 == 0 ? -inf : score",
                                         "score = k % 3 != 0 ? score : -inf\nmask = k <= q"};
     for (size_t i = 0; i < sizeof texts / sizeof *texts; i++) {
-        fxa_program *program = tiles_parse(ctx, texts[i]);
+        t_program *program = tiles_parse(ctx, texts[i]);
         T_REQUIRE(program != NULL);
         fxa_problem p = tiles_problem(program, 60, 60);
         fxa_tile_counts c = {0};
         T_OK(fxa_tiles_count(ctx, &p, 0, 0, 12, 16, NULL, NULL, &c, &err));
         T_CHECK(c.empty == 7 && c.mixed == 13 && c.full == 0 && c.unknown == 0);
-        fxa_program_destroy(program);
     }
 }
 
@@ -208,7 +201,7 @@ CONTEXT_TEST(tables_are_looked_at) {
     static uint8_t keep[N * N];
     for (int q = 0; q < N; q++)
         for (int k = 0; k < N; k++) keep[q * N + k] = (q * 5 + k * 3) % 64 == 0;
-    fxa_program *program = tiles_parse(ctx, "tensor keep : bool[2]\nparam n : int\nmask = keep[q * n % 64, k]");
+    t_program *program = tiles_parse(ctx, "tensor keep : bool[2]\nparam n : int\nmask = keep[q * n % 64, k]");
     T_REQUIRE(program != NULL);
     fxa_view view = {.data = keep, .dtype = FXA_B8, .rank = 2, .size = {N, N}, .stride = {N, 1}};
     fxa_tensor_range known = fxa_tensor_scan(&view);
@@ -236,7 +229,6 @@ CONTEXT_TEST(tables_are_looked_at) {
     p.flags = FXA_PADDING;
     T_OK(fxa_tiles_count(ctx, &p, 0, 0, 4, 4, &n, &known, &c, &err));
     T_INT(c.full, 0);
-    fxa_program_destroy(program);
 }
 
 /* Tiles of 1 x 1 count pairs: an unstructured table of a million pairs is counted completely, as a mask and within the
@@ -256,7 +248,7 @@ CONTEXT_TEST(single_pairs) {
     fxa_tensor_range known = fxa_tensor_scan(&view);
     fxa_capture capture = {.size = {N, N}};
     for (size_t i = 0; i < sizeof texts / sizeof *texts; i++) {
-        fxa_program *program = tiles_parse(ctx, texts[i]);
+        t_program *program = tiles_parse(ctx, texts[i]);
         T_REQUIRE(program != NULL);
         const int64_t sq = i == 2 ? INT32_MAX : N, sk = i == 3 ? INT32_MAX : N; /* equal rows, and equal columns */
         fxa_problem p = tiles_problem(program, sq, sk);
@@ -267,7 +259,6 @@ CONTEXT_TEST(single_pairs) {
         T_INT(c.mixed, 0);
         T_INT(c.full, set[i] * (i < 2 ? 1 : INT32_MAX));
         T_INT(c.empty, (uint64_t)(sq * sk) - c.full);
-        fxa_program_destroy(program);
     }
 }
 
@@ -312,11 +303,10 @@ CONTEXT_TEST(diagonals_that_end) {
     };
     for (size_t i = 0; i < sizeof texts / sizeof *texts; i++)
         for (int64_t tile = 1; tile <= 16; tile *= 4) {
-            fxa_program *program = tiles_parse(ctx, texts[i]);
+            t_program *program = tiles_parse(ctx, texts[i]);
             T_REQUIRE(program != NULL);
             fxa_problem p = tiles_problem(program, 96, 96);
             tiles_check(ctx, &p, tile, tile, false);
-            fxa_program_destroy(program);
         }
 }
 
@@ -326,7 +316,7 @@ CONTEXT_TEST(random_programs) {
     for (int i = 0; i < t_scaled(400) && t_failures < 5; i++) {
         uint8_t tape[80];
         for (size_t j = 0; j < sizeof tape; j++) tape[j] = (uint8_t)t_next(&rng);
-        fxa_program *program = gen_program(ctx, tape, sizeof tape, GEN_AFFINE_MASK);
+        t_program *program = gen_program(ctx, tape, sizeof tape, GEN_AFFINE_MASK);
         T_REQUIRE(program != NULL);
         int64_t sk = t_int(&rng, 1, 40);
         fxa_problem p = tiles_problem(program, t_int(&rng, 1, 40), sk);
@@ -338,7 +328,6 @@ CONTEXT_TEST(random_programs) {
                 .segment = {{0, t_int(&rng, 0, 60), 1}, {t_int(&rng, 1, 30), t_int(&rng, 0, 99), t_int(&rng, -1, 1)}}};
         int64_t tile = t_int(&rng, 1, 9);
         tiles_check(ctx, &p, tile, t_int(&rng, 0, 1) ? tile : t_int(&rng, 1, 9), false);
-        fxa_program_destroy(program);
     }
 }
 

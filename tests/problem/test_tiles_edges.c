@@ -19,7 +19,7 @@ static fxa_problem edge_problem(const fxa_program *program, int64_t sq, int64_t 
 
 /* Affine maps, h 2 of b 1: full, mixed and empty tiles. Small tiles are counted exactly. */
 static void edge_check(const char *mask, int64_t q_base, int64_t k_base, int64_t step, int64_t tile_q, int64_t tile_k) {
-    fxa_program *program = case_parse(FXA_PROGRAM_SCORE, mask);
+    t_program *program = case_parse(FXA_PROGRAM_SCORE, mask);
     T_REQUIRE(program != NULL);
     fxa_problem p = edge_problem(program, 37, 29);
     fxa_tile_counts got = {0}, want = {0};
@@ -42,7 +42,6 @@ static void edge_check(const char *mask, int64_t q_base, int64_t k_base, int64_t
     if (got.empty != want.empty || got.full != want.full || got.mixed != want.mixed || got.unknown)
         T_FAIL("%s, bases %d and %d, step %d: %d %d %d, truly %d %d %d\n", mask, (int)q_base, (int)k_base, (int)step,
                (int)got.empty, (int)got.mixed, (int)got.full, (int)want.empty, (int)want.mixed, (int)want.full);
-    fxa_program_destroy(program);
 }
 
 TEST(masks_on_and_off_the_diagonal) {

@@ -16,7 +16,7 @@ CONTEXT_TEST(huge) {
     T_INT(c.mixed, n);
     T_INT(c.empty, n * (n - 1) / 2);
     T_INT(c.full, n * (n - 1) / 2);
-    fxa_program *program = tiles_parse(ctx, "mask = score > 0 && h == 1 && k < 7");
+    t_program *program = tiles_parse(ctx, "mask = score > 0 && h == 1 && k < 7");
     T_REQUIRE(program != NULL);
     p.program = program;
     p.flags = 0;
@@ -24,7 +24,6 @@ CONTEXT_TEST(huge) {
     T_CHECK(c.empty == (uint64_t)INT32_MAX * INT32_MAX && c.mixed == 0 && c.full == 0);
     T_OK(fxa_tiles_count(ctx, &p, 0, 1, 1, 1, NULL, NULL, &c, &err));
     T_CHECK(c.empty == (uint64_t)INT32_MAX * (INT32_MAX - 7) && c.mixed == (uint64_t)INT32_MAX * 7 && c.full == 0);
-    fxa_program_destroy(program);
 }
 
 static void check_out_of_memory(const char *text) {
@@ -75,7 +74,7 @@ TEST(out_of_memory) {
 
 /* Pairs are counted one by one as long as the budget suffices for all of them. */
 CONTEXT_TEST(the_last_pairs_of_a_budget) {
-    fxa_program *program = tiles_parse(ctx, "mask = (q * k) % 7 == 3");
+    t_program *program = tiles_parse(ctx, "mask = (q * k) % 7 == 3");
     fxa_problem problem = tiles_problem(program, 8, 8);
     fxa__problem *p = NULL;
     T_OK(fxa__problem_create(fxa__context_host(ctx), &problem, &p, &err));
@@ -92,7 +91,6 @@ CONTEXT_TEST(the_last_pairs_of_a_budget) {
         fxa__tile_bruteforce_close(&grid, &pairs);
     }
     fxa__problem_release(p);
-    fxa_program_destroy(program);
 }
 
 /* Masks with borders everywhere: counting stops, at the same tile in every call, and reports how many are unknown. */
@@ -108,7 +106,7 @@ CONTEXT_TEST(work_is_bounded) { /* R-104 */
     };
     for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
         if (!t_some((int)i)) continue;
-        fxa_program *program = tiles_parse(ctx, cases[i].text);
+        t_program *program = tiles_parse(ctx, cases[i].text);
         T_REQUIRE(program != NULL);
         fxa_problem p = tiles_problem(program, cases[i].size, cases[i].size);
         fxa_tile_counts c = {0};
@@ -117,7 +115,6 @@ CONTEXT_TEST(work_is_bounded) { /* R-104 */
         T_CHECK(c.empty + c.mixed + c.full + c.unknown == side * side);
         if (c.unknown == 0 || c.unknown == side * side)
             T_FAIL("%s: %" PRIu64 " of %" PRIu64 " tiles unknown\n", cases[i].text, c.unknown, side * side);
-        fxa_program_destroy(program);
     }
     fxa_program *program = tiles_parse(ctx, "mask = (q * k) % 7 == 3");
     fxa_problem p = tiles_problem(program, 4096, 4096);
@@ -132,7 +129,7 @@ CONTEXT_TEST(elements_of_tables_count) {
     static int8_t table[64 * 64];
     t_rng rng = {t_seed()};
     for (size_t i = 0; i < sizeof table; i++) table[i] = (int8_t)t_int(&rng, 0, 1);
-    fxa_program *program = tiles_parse(ctx, "tensor t : i8[2]\nmask = t[q % 64, k % 64] > 0");
+    t_program *program = tiles_parse(ctx, "tensor t : i8[2]\nmask = t[q % 64, k % 64] > 0");
     T_REQUIRE(program != NULL);
     fxa_problem p = tiles_problem(program, 1 << 14, 1 << 14);
     fxa_capture capture = {.size = {64, 64}};
@@ -143,7 +140,6 @@ CONTEXT_TEST(elements_of_tables_count) {
     fxa_tile_counts c = {0};
     T_OK(fxa_tiles_count(ctx, &p, 0, 0, 16, 16, NULL, &range, &c, &err));
     T_CHECK(c.unknown > 0 && c.empty + c.mixed + c.full + c.unknown == 1 << 20);
-    fxa_program_destroy(program);
 }
 
 T_MAIN

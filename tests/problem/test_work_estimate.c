@@ -60,7 +60,7 @@ TEST(bands_of_programs_whose_rows_are_elsewhere) {
                  {0, 100, 500, 150, 150, "mask = k <= q && q - k < 200"}};
     for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
         fxa_problem p = FXA_PROBLEM_INIT;
-        fxa_program *program = NULL;
+        t_program *program = NULL;
         int64_t count = 0, left = strstr(cases[i].text, "64") ? 64 : strstr(cases[i].text, "200") ? 200 : 1000;
         T_OK(fxa_program_parse(ctx, cases[i].text, SIZE_MAX, &program, &err));
         p.program = program, p.flags = cases[i].flags, p.map_q.base = cases[i].base;
@@ -68,7 +68,6 @@ TEST(bands_of_programs_whose_rows_are_elsewhere) {
         for (int64_t q = cases[i].shift; q < cases[i].shift + p.sq; q++)
             for (int64_t k = 0; k < p.sk; k++) count += k <= q && q - k < left;
         T_NEAR(work_of(&p), 2.0 * 32 * (double)count, 0.02 * 2 * 32 * (double)count + 2 * 32);
-        fxa_program_destroy(program);
     }
 }
 
@@ -82,7 +81,7 @@ TEST(packed_sequences_share_their_rows) {
 TEST(entries_of_each_single_result) {
     static const uint32_t flags[] = {FXA_GRAD_Q, FXA_GRAD_K, FXA_GRAD_V, 0, 0};
     static const char text[] = "param a : float\ntensor t : f32[1]\nscore = score * a + t[h]";
-    fxa_program *program = NULL;
+    t_program *program = NULL;
     T_OK(fxa_program_parse(ctx, text, SIZE_MAX, &program, &err));
     for (size_t i = 0; i < sizeof flags / sizeof *flags; i++) {
         fxa_problem p = FXA_PROBLEM_INIT;
@@ -96,7 +95,6 @@ TEST(entries_of_each_single_result) {
         T_INT(fxa__entries_with_work(made), 3);
         fxa__problem_release(made);
     }
-    fxa_program_destroy(program);
 }
 
 T_MAIN

@@ -159,11 +159,10 @@ TEST(outputs_may_be_set_again_and_scores_convert) {
     fxa_builder_set_score(b, own_any(b, FXA_BOOL));
     fxa_builder_set_mask(b, fxa_builder_bool(b, 0));
     fxa_builder_set_mask(b, own_any(b, FXA_BOOL));
-    fxa_program *p = own_finish(b);
+    t_program *p = own_finish(b);
     T_REQUIRE(p);
     T_INT(p->nodes[fxa__program_output(p, FXA__OUT_SCORE)].op, FXA_OP_FLOAT);
     T_INT(p->nodes[fxa__program_output(p, FXA__OUT_MASK)].op, FXA_OP_LT);
-    fxa_program_destroy(p);
 }
 
 TEST(queries) {

@@ -207,9 +207,8 @@ TEST(limit_of_nodes) {
             build_expect(b, FXA_E_LIMIT, "the program has more than 16384 distinct operations, the most accepted");
             continue;
         }
-        fxa_program *p = own_finish(b);
+        t_program *p = own_finish(b);
         T_INT(fxa_program_node_count(p), FXA_MAX_NODES);
-        fxa_program_destroy(p);
     }
     fxa_builder *b = own_builder(FXA_PROGRAM_SCORE);
     fxa__builder_set_limit(b, 2);

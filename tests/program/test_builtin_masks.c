@@ -20,7 +20,7 @@ TEST(ready_masks) {
     fxa_builder *b = own_builder(FXA_PROGRAM_SCORE);
     fxa_value q = fxa_builder_input(b, FXA_INPUT_Q);
     fxa_builder_set_mask(b, fxa_builder_op2(b, FXA_OP_NE, q, fxa_builder_int(b, 3)));
-    fxa_program *own = own_finish(b);
+    t_program *own = own_finish(b);
     for (uint32_t flags = 0; flags < 8; flags++)
         for (int c = 0; c < 2 * n_bounds * n_bounds; c++) {
             int64_t left = bounds[c % n_bounds], right = bounds[c / n_bounds % n_bounds];
@@ -36,7 +36,6 @@ TEST(ready_masks) {
             }
             fxa_program_destroy(p);
         }
-    fxa_program_destroy(own);
 }
 
 TEST(ready_masks_compose) {
@@ -55,13 +54,12 @@ TEST(ready_masks_compose) {
     fxa_program_destroy(identity);
     fxa_program_destroy(open);
     b = own_builder(FXA_PROGRAM_BPROP);
-    fxa_program *bprop = own_finish(b);
+    t_program *bprop = own_finish(b);
     T_STATUS(fxa__program_with_masks(host, bprop, FXA_CAUSAL, 0, 0, &wrong, &err), FXA_E_PROBLEM);
     T_CHECK(wrong == NULL);
     fxa_program_destroy(causal);
     fxa_program_destroy(made);
     fxa_program_destroy(twice);
-    fxa_program_destroy(bprop);
 }
 
 TEST(ready_masks_out_of_memory) {
@@ -95,13 +93,11 @@ TEST(ready_masks_on_the_largest_program) {
     fxa_value x = fxa_builder_input(b, FXA_INPUT_SCORE);
     for (int i = 2; i < FXA_MAX_NODES; i++) x = fxa_builder_op1(b, FXA_OP_TANH, x);
     fxa_builder_set_score(b, x);
-    fxa_program *p = own_finish(b), *masked = NULL;
+    t_program *p = own_finish(b), *masked = NULL;
     T_REQUIRE(p);
     const uint32_t flags = FXA_CAUSAL | FXA_WINDOW | FXA_BOTTOM_RIGHT;
     T_OK(fxa__program_with_masks(fxa__context_host(ctx), p, flags, 5, 6, &masked, &err));
     T_CHECK(fxa_program_node_count(masked) > FXA_MAX_NODES);
-    fxa_program_destroy(p);
-    fxa_program_destroy(masked);
 }
 
 T_MAIN

@@ -18,9 +18,8 @@ static fxa_program *defaults_parse(const char *text) {
 /* Returns the default of the first param, NAN = none. */
 static double defaults_of(const char *text) {
     double value = NAN;
-    fxa_program *p = defaults_parse(text);
+    t_program *p = defaults_parse(text);
     if (p && !fxa_program_param_default(p, 0, &value)) value = NAN;
-    fxa_program_destroy(p);
     return value;
 }
 
@@ -38,7 +37,7 @@ TEST(texts_have_defaults) {
     T_SAME(defaults_of("param a : float = 1; param a : float"), 1.0); /* repeated, with or without the same default */
     T_SAME(defaults_of("param a : float; param a : float = 1; param a : float = 1.0"), 1.0);
     T_CHECK(isnan(defaults_of("param a : float")));
-    fxa_program *p = defaults_parse("param a : float = nan; param b2 : float");
+    t_program *p = defaults_parse("param a : float = nan; param b2 : float");
     double value = 0;
     T_INT(fxa_program_param_default(p, 0, &value), 1);
     T_CHECK(isnan(value));
@@ -48,7 +47,6 @@ TEST(texts_have_defaults) {
     T_INT(fxa_program_param_default(p, 2, &value), 0);
     T_INT(fxa_program_param_default(NULL, 0, &value), 0);
     T_SAME(value, 3.0);
-    fxa_program_destroy(p);
 }
 
 TEST(errors_of_defaults) {
@@ -171,25 +169,21 @@ TEST(declarations_are_aligned) {
     static const char *const texts[] = {"param a : float = 1", "param a : float = 1; score = score * a",
                                         "param a : float = 1; tensor t : f32[1]; score = score * a + t[q] * t[k]"};
     for (size_t i = 0; i < sizeof texts / sizeof *texts; i++) {
-        fxa_program *p = defaults_parse(texts[i]), *d = NULL;
+        t_program *p = defaults_parse(texts[i]), *d = NULL;
         T_OK(fxa_program_derivative(p, &d, &err));
         T_INT((uintptr_t)p->params % _Alignof(fxa__decl), 0);
         T_INT((uintptr_t)d->params % _Alignof(fxa__decl), 0);
         T_INT((uintptr_t)p->outputs % _Alignof(fxa__output) + (uintptr_t)d->outputs % _Alignof(fxa__output), 0);
-        fxa_program_destroy(p);
-        fxa_program_destroy(d);
     }
 }
 
 TEST(derivatives_keep_them) {
     double value = 0;
-    fxa_program *p = defaults_parse(with), *d = NULL;
+    t_program *p = defaults_parse(with), *d = NULL;
     T_OK(fxa_program_derivative(p, &d, &err));
     T_INT(fxa_program_param_default(d, 0, &value), 1);
     T_SAME(value, 20.0);
     T_INT(fxa_program_param_default(d, 2, &value), 0);
-    fxa_program_destroy(p);
-    fxa_program_destroy(d);
 }
 
 /* One plan key, one cache entry, and identical plan bytes. */

@@ -280,7 +280,7 @@ CONTEXT_TEST(random_programs_against_dual_numbers) {
     static dual d;
     int tried = 0, compared = 0, before = t_failures;
     for (int i = t_scaled(30000); i > 0 && t_failures < before + 5; i--) {
-        fxa_program *p = tape_program(ctx, &r), *derivative = NULL;
+        t_program *p = tape_program(ctx, &r), *derivative = NULL;
         T_REQUIRE(p && p->n_nodes <= DUAL_MAX_NODES);
         T_OK(fxa_program_derivative(p, &derivative, &err));
         T_REQUIRE(derivative);
@@ -289,15 +289,13 @@ CONTEXT_TEST(random_programs_against_dual_numbers) {
             world_fill(&w, &r);
             compared += dual_compare(&d, p, derivative, &w, &r, &tried);
         }
-        fxa_program_destroy(derivative);
-        fxa_program_destroy(p);
     }
     /* The others have a non-finite value on a relevant path; the table of special values covers those. */
     if (compared * 10 < tried * 7) T_FAIL("only %d of %d could be compared\n", compared, tried);
 }
 
 CONTEXT_TEST(same_declarations_in_the_same_order) {
-    fxa_program *p = NULL, *derivative = NULL;
+    t_program *p = NULL, *derivative = NULL;
     const char *text = "param z : float\nparam a : int\n"
                        "tensor unused : f32[3]\ntensor bias : f32[1]\ntensor doc : i32[1]\n"
                        "score = score * z + bias[q]\nmask = doc[q] == a";
@@ -317,8 +315,6 @@ CONTEXT_TEST(same_declarations_in_the_same_order) {
         T_INT(fxa_program_tensor(derivative, i).dtype, fxa_program_tensor(p, i).dtype);
         T_INT(fxa_program_tensor(derivative, i).rank, fxa_program_tensor(p, i).rank);
     }
-    fxa_program_destroy(derivative);
-    fxa_program_destroy(p);
 }
 
 static char *derive_print(const fxa_program *p) {

@@ -187,7 +187,7 @@ static const kink kinks[] = {
 static void kink_check(fxa_context *ctx, const kink *k) {
     char text[256];
     snprintf(text, sizeof text, "param y : float\nparam z : float\nscore = %s", k->expr);
-    fxa_program *derivative = kink_derive(ctx, text);
+    t_program *derivative = kink_derive(ctx, text);
     if (!derivative) return;
     double params[2] = {k->y, k->z}, got[3], want[3] = {k->dx, k->dy, k->dz};
     fxa__env env = {.score = k->x, .dscore = 1, .params = params};
@@ -207,7 +207,6 @@ static void kink_check(fxa_context *ctx, const kink *k) {
         if (g.score != 0 || g.param[0] != 0 || g.param[1] != 0)
             T_FAIL("%s at %g, %g, %g: not 0 for an adjoint of 0\n", k->expr, k->x, k->y, k->z);
     }
-    fxa_program_destroy(derivative);
 }
 
 CONTEXT_TEST(table_of_kinks_and_special_values) {
@@ -313,7 +312,7 @@ CONTEXT_TEST(masked_pair_with_zero_adjoint_gives_nothing) {
     /* For a masked pair engines pass dscore 0: intermediate NaN and inf still give gradients of 0. */
     const char *text = "param y : float\ntensor t : f64[1]\n"
                        "score = log(score) * t[k] / y + (1 / t[q]) ** score - exp(t[k + 1] / y)";
-    fxa_program *derivative = kink_derive(ctx, text);
+    t_program *derivative = kink_derive(ctx, text);
     T_REQUIRE(derivative);
     double values[] = {0.0, -0.0, INFINITY, -INFINITY, NAN, -1, 1e308}, y, t[3];
     fxa_view view = {t, FXA_F64, 1, {3}, {1}};
@@ -325,7 +324,6 @@ CONTEXT_TEST(masked_pair_with_zero_adjoint_gives_nothing) {
         grads g = grads_eval(derivative, &env);
         T_CHECK(g.score == 0 && g.param[0] == 0 && g.tensor[0][0] == 0 && g.tensor[0][1] == 0 && g.tensor[0][2] == 0);
     }
-    fxa_program_destroy(derivative);
 }
 
 TEST(same_tensor_loaded_several_times_adds_up) {
@@ -339,13 +337,12 @@ TEST(same_tensor_loaded_several_times_adds_up) {
 }
 
 CONTEXT_TEST(one_statement_per_distinct_index) {
-    fxa_program *derivative =
+    t_program *derivative =
         kink_derive(ctx, "tensor t : f64[1]\nscore = score + t[q] * t[k] + sin(t[q + 0]) + cos(t[k])");
     T_REQUIRE(derivative);
     int loads = 0;
     for (int32_t i = 0; i < derivative->n_outputs; i++) loads += derivative->outputs[i].kind == FXA__OUT_DLOAD;
     T_INT(loads, 2);
-    fxa_program_destroy(derivative);
 }
 
 TEST(index_outside_receives_no_gradient) {

@@ -172,19 +172,18 @@ TEST(inputs_reach_the_program) {
     for (int i = 0; i < FXA_INPUT_COUNT; i++) {
         if (i == FXA_INPUT_DSCORE) continue;
         fxa_builder *b = eval_builder();
-        fxa_program *p = eval_finish(b, fxa_builder_input(b, (fxa_input)i));
+        t_program *p = eval_finish(b, fxa_builder_input(b, (fxa_input)i));
         double in[FXA_INPUT_COUNT] = {0.25, 1, 2, 3, 4, 5, 6, 0.75, 9}, got;
         int mask = 0;
         T_OK(fxa_program_eval(p, in, NULL, NULL, &got, &mask, &err));
         T_SAME(got, in[i]);
         T_INT(mask, 1);
-        fxa_program_destroy(p);
     }
 }
 
 TEST(backward_programs_give_dscore) {
     fxa_builder *b = NULL;
-    fxa_program *p = NULL;
+    t_program *p = NULL;
     T_OK(fxa_builder_create(eval_context(), FXA_PROGRAM_BPROP, &b, &err));
     fxa_builder_set_dscore(b, fxa_builder_op2(b, FXA_OP_MUL, fxa_builder_input(b, FXA_INPUT_DSCORE),
                                               fxa_builder_input(b, FXA_INPUT_SCORE)));
@@ -195,13 +194,12 @@ TEST(backward_programs_give_dscore) {
     T_SAME(got, 1.5);
     T_INT(mask, 1);
     fxa_builder_destroy(b);
-    fxa_program_destroy(p);
 }
 
 TEST(what_eval_refuses) {
     fxa_builder *b = eval_builder();
     fxa_value n = fxa_builder_param(b, "n", FXA_INT);
-    fxa_program *p = eval_finish(b, fxa_builder_load(b, fxa_builder_tensor(b, "bias", FXA_F32, 1), &n, 1));
+    t_program *p = eval_finish(b, fxa_builder_load(b, fxa_builder_tensor(b, "bias", FXA_F32, 1), &n, 1));
     float data[1] = {1};
     double in[FXA_INPUT_COUNT] = {0}, n_value = 0, got = 77;
     fxa_view view = {data, FXA_F32, 1, {1}, {1}}, bad = view;
@@ -244,7 +242,6 @@ TEST(what_eval_refuses) {
     T_OK(fxa_program_eval(p, in, &n_value, &view, &got, NULL, NULL));
     T_SAME(got, 1);
     T_OK(fxa_program_eval(p, in, &n_value, &view, NULL, NULL, &err));
-    fxa_program_destroy(p);
 }
 
 T_MAIN

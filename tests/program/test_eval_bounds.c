@@ -53,7 +53,7 @@ TEST(terms_of_a_derivative_are_all_gradients) {
 }
 
 TEST(bounds_hold_for_float_and_are_near_it) {
-    fxa_program *p = terms_parse("score = (score + 1000) - 999 * (score / 3)");
+    t_program *p = terms_parse("score = (score + 1000) - 999 * (score / 3)");
     double worst = 0;
     for (int i = 0; i < 2000; i++) {
         double x = -3 + 0.003 * i, in[FXA_INPUT_COUNT] = {x}, off[FXA_INPUT_COUNT] = {1e-5};
@@ -66,7 +66,6 @@ TEST(bounds_hold_for_float_and_are_near_it) {
         worst = fmax(worst, error / term[0].error);
     }
     T_CHECK(worst > 0.2); /* the bounds are not much too large */
-    fxa_program_destroy(p);
 }
 
 TEST(what_rounding_decides_is_infinite) {
@@ -74,20 +73,19 @@ TEST(what_rounding_decides_is_infinite) {
     static const char *const texts[] = {"score = score < 0.5001 ? 1 : 2", "score = floor(score * 2)",
                                         "score = exp(200 * score)"};
     for (int i = 0; i < 3; i++) {
-        fxa_program *p = terms_parse(texts[i]);
+        t_program *p = terms_parse(texts[i]);
         fxa_bounded_result terms[2];
         size_t count = 2;
         T_OK(fxa_program_eval_bounds(p, in, off, FXA_F32, NULL, NULL, terms, &count, &err));
         T_CHECK(terms[0].error == INFINITY);
         T_OK(fxa_program_eval_bounds(p, in, i < 2 ? NULL : off, FXA_F64, NULL, NULL, terms, &count, &err));
         T_CHECK(terms[0].error < INFINITY);
-        fxa_program_destroy(p);
     }
 }
 
 TEST(what_is_refused) {
     const double in[FXA_INPUT_COUNT] = {0}, broken[FXA_INPUT_COUNT] = {0, 0.5};
-    fxa_program *p = terms_parse("score = score * 2");
+    t_program *p = terms_parse("score = score * 2");
     fxa_bounded_result terms[2];
     size_t count = 2;
     T_STATUS(fxa_program_eval_bounds(NULL, in, NULL, FXA_F64, NULL, NULL, terms, &count, &err), FXA_E_ARGUMENT);
@@ -97,7 +95,6 @@ TEST(what_is_refused) {
     T_STATUS(fxa_program_eval_bounds(p, in, NULL, FXA_F64, NULL, NULL, NULL, &count, &err), FXA_E_ARGUMENT);
     T_STATUS(fxa_program_eval_bounds(p, in, NULL, FXA_F64, NULL, NULL, terms, NULL, &err), FXA_E_ARGUMENT);
     T_STATUS(fxa_program_eval_bounds(p, broken, NULL, FXA_F64, NULL, NULL, terms, &count, &err), FXA_E_BINDING);
-    fxa_program_destroy(p);
 }
 
 T_MAIN

@@ -69,7 +69,7 @@ static double bound_moved(double score, double by, double e) {
 }
 
 static void check_bounds(const char *expression, fxa_dtype arithmetic) {
-    fxa_program *p = bound_parse(expression);
+    t_program *p = bound_parse(expression);
     int finite = 0;
     for (int i = 0; i < N_SCORES; i++)
         for (int j = 0; j < N_ERRORS; j++) {
@@ -83,7 +83,6 @@ static void check_bounds(const char *expression, fxa_dtype arithmetic) {
             }
         }
     if (finite < N_SCORES / 2) T_FAIL("%s, %s: only %d bounds\n", expression, fxa_dtype_name(arithmetic), finite);
-    fxa_program_destroy(p);
 }
 
 static const char *const bounded[] = {
@@ -214,7 +213,7 @@ TEST(functions_are_off_by_their_ulps) {
                 {"tan(score)", FXA_OP_TAN},   {"sqrt(score)", FXA_OP_SQRT},   {"rsqrt(score)", FXA_OP_RSQRT},
                 {"score ** 1.5", FXA_OP_POW}, {"log1p(score)", FXA_OP_LOG1P}, {"atan(score)", FXA_OP_ATAN}};
     for (size_t i = 0; i < sizeof rows / sizeof *rows; i++) {
-        fxa_program *p = bound_parse(rows[i].text);
+        t_program *p = bound_parse(rows[i].text);
         for (double score = 0.375; score < 5; score += 1.125) {
             double y = fabs(bound_value(p, score));
             double f32 = 2 * fxa__function_ulps(rows[i].op, false) * 0x1p-24 * y;
@@ -222,7 +221,6 @@ TEST(functions_are_off_by_their_ulps) {
             T_CHECK(fabs(bound_of(p, score, 0, FXA_F32) - f32) <= 1e-9 * f32);
             T_CHECK(fabs(bound_of(p, score, 0, FXA_F64) - f64) <= 1e-9 * f64);
         }
-        fxa_program_destroy(p);
     }
 }
 
@@ -240,7 +238,7 @@ TEST(operations_are_off_by_their_units) {
         {"score % 0.0", 0},  {"score / 0.0", 0},
     };
     for (size_t i = 0; i < sizeof rows / sizeof *rows; i++) {
-        fxa_program *p = bound_parse(rows[i].text);
+        t_program *p = bound_parse(rows[i].text);
         for (double score = 0.375; score < 5; score += 1.125)
             for (int f64 = 0; f64 < 2; f64++) {
                 double y = bound_value(p, score), got = bound_of(p, score, 0, f64 ? FXA_F64 : FXA_F32);
@@ -248,7 +246,6 @@ TEST(operations_are_off_by_their_units) {
                 if (!(fabs(got - want) <= 1e-9 * want))
                     T_FAIL("%s of %g: %g, not %g\n", rows[i].text, score, got, want);
             }
-        fxa_program_destroy(p);
     }
 }
 
@@ -268,14 +265,13 @@ TEST(bounds_of_smooth_functions_are_sharp) {
     };
     const double e = 1e-7;
     for (size_t i = 0; i < sizeof rows / sizeof *rows; i++) {
-        fxa_program *p = bound_parse(rows[i].text);
+        t_program *p = bound_parse(rows[i].text);
         for (double score = 0.4; score < 1.3; score += 0.2) {
             double y = bound_value(p, score), bound = bound_of(p, score, e, FXA_F64);
             double moved = fmax(fabs(bound_value(p, score + e) - y), fabs(bound_value(p, score - e) - y));
             if (!(bound <= moved * rows[i].factor * (1 + 1e-4)))
                 T_FAIL("%s of %g: moves by %g, the bound is %g\n", rows[i].text, score, moved, bound);
         }
-        fxa_program_destroy(p);
     }
 }
 
@@ -291,7 +287,7 @@ TEST(functions_with_results_near_zero) {
     for (int t = 0; t < 2; t++)
         for (int way = 0; way < 2; way++)
             for (double score = -126; score <= 1; score += 127) {
-                fxa_program *p = bound_parse(texts[t]);
+                t_program *p = bound_parse(texts[t]);
                 fxa__arithmetic m = fxa__arithmetic_of(false);
                 fxa__env env = {.score = score};
                 fxa__val vals[4];
@@ -305,7 +301,6 @@ TEST(functions_with_results_near_zero) {
                 want += score < 0 ? 2 * m.tiny : 0;
                 if (fabs(error[at] - want) > 1e-9 * want)
                     T_FAIL("%s of %g, way %d: %g, not %g\n", texts[t], score, way, error[at], want);
-                fxa_program_destroy(p);
             }
 }
 
@@ -314,9 +309,8 @@ TEST(numbers_beyond_f32_have_no_bounds_there) {
     static const char *const large[] = {"score + 1e39", "score * 1e300", "score * score * 1e300"};
     for (int i = 0; i < 3; i++) {
         check_bounds(large[i], FXA_F64);
-        fxa_program *p = bound_parse(large[i]);
+        t_program *p = bound_parse(large[i]);
         for (int j = 0; j < N_SCORES; j++) T_CHECK(bound_of(p, scores[j], 0, FXA_F32) == INFINITY);
-        fxa_program_destroy(p);
     }
 }
 
@@ -364,12 +358,11 @@ TEST(bounds_end_where_a_result_is_not_decided) {
         {"q == 4 || score < 1 ? 2.0 : 3.0", 1.0, 1.1},
     };
     for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
-        fxa_program *p = bound_parse(cases[i].expression);
+        t_program *p = bound_parse(cases[i].expression);
         double near = bound_of(p, cases[i].near, 1e-3, FXA_F64), clear = bound_of(p, cases[i].clear, 1e-3, FXA_F64);
         if (near != INFINITY || clear == INFINITY)
             T_FAIL("%s: at %g a bound of %g, at %g of %g\n", cases[i].expression, cases[i].near, near, cases[i].clear,
                    clear);
-        fxa_program_destroy(p);
     }
 }
 
@@ -389,10 +382,9 @@ TEST(bounds_ignore_what_does_not_count) {
         "floor(score) < nan ? 2.0 : 3.0",
     };
     for (size_t i = 0; i < sizeof decided / sizeof *decided; i++) {
-        fxa_program *p = bound_parse(decided[i]);
+        t_program *p = bound_parse(decided[i]);
         double bound = bound_of(p, 1.0, 1e-3, FXA_F64);
         if (bound != 0) T_FAIL("%s: a bound of %g\n", decided[i], bound);
-        fxa_program_destroy(p);
     }
     fxa_program *p = bound_parse("0.001 ** score"); /* underflows, with an error that overflows on its way */
     T_CHECK(bound_of(p, 1e6, 200, FXA_F64) >= 0);
@@ -401,7 +393,7 @@ TEST(bounds_ignore_what_does_not_count) {
 
 /* A gradient has two inputs with errors, whose product has both. */
 TEST(bounds_of_gradients_count_both_errors) {
-    fxa_program *p = bound_parse("score * score"), *d = NULL;
+    t_program *p = bound_parse("score * score"), *d = NULL;
     T_OK(fxa_program_derivative(p, &d, &err));
     double in[FXA_INPUT_COUNT] = {[FXA_INPUT_SCORE] = 3, [FXA_INPUT_DSCORE] = 5}, params[2] = {0.1, 2};
     for (int both = 0; both < 4; both++) {
@@ -414,8 +406,6 @@ TEST(bounds_of_gradients_count_both_errors) {
         T_CHECK(terms[0].kind == FXA_RESULT_DSCORE && terms[0].value == 30);
         T_NEAR(terms[0].error, 2 * ((3 + e) * (5 + f) - 15), 1e-12);
     }
-    fxa_program_destroy(d);
-    fxa_program_destroy(p);
 }
 
 T_MAIN

@@ -15,10 +15,9 @@ static double eval_load_at(const fxa_view *view, const int32_t *index) {
         in[axis[i]] = index[i];
     }
     int32_t t = fxa_builder_tensor(b, "t", view->dtype, view->rank);
-    fxa_program *p = eval_finish(b, fxa_builder_load(b, t, at, (size_t)view->rank));
+    t_program *p = eval_finish(b, fxa_builder_load(b, t, at, (size_t)view->rank));
     fxa_error err;
     T_OK(fxa_program_eval(p, in, NULL, view, &got, NULL, &err));
-    fxa_program_destroy(p);
     return got;
 }
 
@@ -63,13 +62,12 @@ TEST(loads_of_every_dtype) {
 /* Returns the mask of a program text with the given declarations. */
 static int eval_mask(fxa_context *ctx, const char *head, const char *text, const double *in, const fxa_view *views) {
     char all[192];
-    fxa_program *p = NULL;
+    t_program *p = NULL;
     fxa_error err;
     int mask = -1;
     snprintf(all, sizeof all, "%s%s", head, text);
     T_OK(fxa_program_parse(ctx, all, SIZE_MAX, &p, &err));
     T_OK(fxa_program_eval(p, in, NULL, views, NULL, &mask, &err));
-    fxa_program_destroy(p);
     return mask;
 }
 
@@ -175,14 +173,13 @@ TEST(loads_by_loaded_indices) {
     fxa_builder *b = eval_builder();
     fxa_value q = fxa_builder_input(b, FXA_INPUT_Q);
     fxa_value at = fxa_builder_load(b, fxa_builder_tensor(b, "page", FXA_I64, 1), &q, 1);
-    fxa_program *p = eval_finish(b, fxa_builder_load(b, fxa_builder_tensor(b, "value", FXA_F64, 1), &at, 1));
+    t_program *p = eval_finish(b, fxa_builder_load(b, fxa_builder_tensor(b, "value", FXA_F64, 1), &at, 1));
     const double want[] = {30, 0, 30};
     for (int i = 0; i < 3; i++) {
         double in[FXA_INPUT_COUNT] = {[FXA_INPUT_Q] = i}, got;
         T_OK(fxa_program_eval(p, in, NULL, views, &got, NULL, &err));
         T_SAME(got, want[i]);
     }
-    fxa_program_destroy(p);
 }
 
 T_MAIN

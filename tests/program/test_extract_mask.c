@@ -67,7 +67,7 @@ CONTEXT_TEST(pairs_keep_their_scores) {
     static const float t[] = {1, NAN, -1, INFINITY, 0.5f, 2, -INFINITY, 3};
     fxa_view view = {.data = t, .dtype = FXA_F32, .rank = 1, .size = {8}, .stride = {1}};
     static const double scores[] = {0, -0.0, 1.5, INFINITY, -INFINITY, NAN};
-    fxa_program *from = lift_parse(ctx, text), *lifted = NULL;
+    t_program *from = lift_parse(ctx, text), *lifted = NULL;
     T_OK(fxa__program_extract_masks(fxa__context_host(ctx), from, &lifted, &err));
     T_CHECK(lifted != from);
     for (int32_t q = 0; q < 9; q++)
@@ -78,8 +78,6 @@ CONTEXT_TEST(pairs_keep_their_scores) {
                 double x = lift_eval(from, &env), y = lift_eval(lifted, &env);
                 if (x != y && (x == x || y == y)) T_FAIL("q %d, k %d, score %g: %g, not %g\n", q, k, scores[i], y, x);
             }
-    fxa_program_destroy(from);
-    fxa_program_destroy(lifted);
 }
 
 T_MAIN

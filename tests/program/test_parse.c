@@ -17,10 +17,8 @@ static fxa_program *parse_good(const char *text) {
 
 /* Checks that two texts are the same program. */
 static void parse_same(const char *a, const char *b) {
-    fxa_program *x = parse_good(a), *y = parse_good(b);
+    t_program *x = parse_good(a), *y = parse_good(b);
     if (x && y && memcmp(x->hash, y->hash, 16) != 0) T_FAIL("\"%s\" and \"%s\" have different hashes\n", a, b);
-    fxa_program_destroy(x);
-    fxa_program_destroy(y);
 }
 
 /* Returns score and mask of a text without params and tensors, at score 0.75, b 1, h 2, q 7, k 3, q_len 16, k_len 24.
@@ -32,9 +30,8 @@ static double parse_score(const char *expr) {
     double value = 0;
     int mask = 0;
     (void)snprintf(text, sizeof text, "score = %s", expr);
-    fxa_program *p = parse_good(text);
+    t_program *p = parse_good(text);
     if (p) T_OK(fxa_program_eval(p, parse_in, NULL, NULL, &value, &mask, &err));
-    fxa_program_destroy(p);
     return value;
 }
 static int parse_mask(const char *expr) {
@@ -43,9 +40,8 @@ static int parse_mask(const char *expr) {
     double value = 0;
     int mask = -1;
     (void)snprintf(text, sizeof text, "mask = %s", expr);
-    fxa_program *p = parse_good(text);
+    t_program *p = parse_good(text);
     if (p) T_OK(fxa_program_eval(p, parse_in, NULL, NULL, &value, &mask, &err));
-    fxa_program_destroy(p);
     return mask;
 }
 
@@ -53,9 +49,8 @@ static int parse_mask(const char *expr) {
 TEST(the_empty_text_is_the_identity) {
     parse_same("", "score = score\nmask = true");
     parse_same("", "  # nothing\n\n;;\n\t# here");
-    fxa_program *p = NULL;
+    t_program *p = NULL;
     T_OK(fxa_program_parse(ctx, NULL, 0, &p, &err));
-    fxa_program_destroy(p);
 }
 
 TEST(precedence_and_associativity) {
@@ -217,7 +212,7 @@ TEST(texts_that_are_expressions) {
     for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
         fxa_parse_config config = FXA_PARSE_CONFIG_INIT;
         fxa_text text = {"expression", cases[i].text, SIZE_MAX};
-        fxa_program *program = NULL;
+        t_program *program = NULL;
         config.kind = cases[i].kind;
         config.texts = &text;
         config.n_texts = 1;
@@ -234,7 +229,6 @@ TEST(texts_that_are_expressions) {
             T_OK(fxa_program_print(program, printed, sizeof printed, &needed, &err));
             T_HAS(printed, cases[i].canonical);
         }
-        fxa_program_destroy(program);
     }
 }
 
@@ -244,7 +238,7 @@ TEST(masks_that_are_expressions_are_joined) {
                         {NULL, "mask = mask && k > 1", SIZE_MAX},
                         {NULL, "q != 7 || b == 0", SIZE_MAX}};
     uint32_t kinds[] = {FXA_TEXT_MASK, FXA_TEXT_STATEMENTS, FXA_TEXT_MASK};
-    fxa_program *joined = NULL, *same = NULL;
+    t_program *joined = NULL, *same = NULL;
     config.texts = texts;
     config.n_texts = 3;
     config.text_kinds = kinds;
@@ -256,8 +250,6 @@ TEST(masks_that_are_expressions_are_joined) {
     fxa_program *none = NULL;
     T_INT(fxa_program_parse_texts(ctx, &config, &none, &err), FXA_E_ARGUMENT);
     T_STR(err.text, "text_kinds[1] is 4; 0 to 3 are accepted");
-    fxa_program_destroy(joined);
-    fxa_program_destroy(same);
 }
 
 TEST(offered_names_are_declared_when_used) {

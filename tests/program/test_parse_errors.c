@@ -14,13 +14,12 @@ static void perr_check(fxa_program_kind kind, const perr_row *table, size_t n) {
     for (size_t i = 0; i < n; i++) {
         const perr_row *t = &table[i];
         fxa_error err = {0};
-        fxa_program *p = NULL;
+        t_program *p = NULL;
         fxa_status s = own_parse(kind, t->text, SIZE_MAX, &p, &err);
         bool placed = err.line == t->line && err.column == t->column && err.length == t->length && err.part == 0;
         if (s == FXA_OK || p || err.status != s || !placed || !strstr(err.text, t->message))
             T_FAIL("\"%s\"\n  gives %s %d:%d+%d %s\n  not %d:%d+%d %s\n", t->text, fxa_status_name(s), err.line,
                    err.column, err.length, err.text, t->line, t->column, t->length, t->message);
-        fxa_program_destroy(p);
     }
 }
 

@@ -48,10 +48,9 @@ TEST(arguments_are_taken_once) {
     for (int i = 0; i < 40; i++) strcat(text, "f(");
     strcat(text, "score");
     for (int i = 0; i < 40; i++) strcat(text, ")");
-    fxa_program *p = NULL;
+    t_program *p = NULL;
     T_OK(own_parse(FXA_PROGRAM_SCORE, text, SIZE_MAX, &p, &err));
     T_INT(fxa_program_node_count(p), 42); /* score, 40 sums, true */
-    fxa_program_destroy(p);
 }
 
 TEST(a_body_sees_the_names_of_its_definition) {
@@ -122,13 +121,12 @@ static void fn_check(const fn_row *table, size_t n) {
     for (size_t i = 0; i < n; i++) {
         const fn_row *t = &table[i];
         fxa_error err = {0};
-        fxa_program *p = NULL;
+        t_program *p = NULL;
         fxa_status s = own_parse(FXA_PROGRAM_SCORE, t->text, SIZE_MAX, &p, &err);
         bool placed = err.line == t->line && err.column == t->column && err.length == t->length;
         if (s == FXA_OK || p || !placed || !strstr(err.text, t->message))
             T_FAIL("\"%s\"\n  gives %s %d:%d+%d %s\n  not %d:%d+%d %s\n", t->text, fxa_status_name(s), err.line,
                    err.column, err.length, err.text, t->line, t->column, t->length, t->message);
-        fxa_program_destroy(p);
     }
 }
 

@@ -52,14 +52,13 @@ static void *plim_deepest(void *unused) {
     static const char level[] = "true || true && 1 == 1 | 1 ^ 1 & 1 << 1 + 1 * int(";
     static char text[254 * sizeof level + 512];
     size_t n = (size_t)snprintf(text, sizeof text, "mask = ");
-    fxa_program *p = NULL;
+    t_program *p = NULL;
     fxa_error err;
     (void)unused;
     for (int i = 0; i < 254; i++) n += (size_t)snprintf(text + n, sizeof text - n, "%s", level);
     n += (size_t)snprintf(text + n, sizeof text - n, "true");
     for (int i = 0; i < 254; i++) text[n++] = ')';
     T_OK(own_parse(FXA_PROGRAM_SCORE, text, n, &p, &err));
-    fxa_program_destroy(p);
     return NULL;
 }
 
@@ -67,14 +66,13 @@ static void *plim_deepest(void *unused) {
 static void *plim_deepest_calls(void *unused) {
     static char text[32000];
     size_t n = (size_t)snprintf(text, sizeof text, "fn f0(x) = x\n");
-    fxa_program *p = NULL;
+    t_program *p = NULL;
     fxa_error err;
     (void)unused;
     for (int i = 1; i < 255; i++)
         n += (size_t)snprintf(text + n, sizeof text - n, "fn f%d(x) = true || true && 1 == f%d(x) + 1\n", i, i - 1);
     n += (size_t)snprintf(text + n, sizeof text - n, "mask = f254(true)");
     T_OK(own_parse(FXA_PROGRAM_SCORE, text, n, &p, &err));
-    fxa_program_destroy(p);
     return NULL;
 }
 
@@ -212,7 +210,7 @@ TEST(garbage_gets_an_error_with_a_place) {
     char text[256];
     for (int round = t_scaled(60000); round > 0; round--) {
         size_t n = 0;
-        fxa_program *p = NULL;
+        t_program *p = NULL;
         bool raw = t_int(&rng, 0, 3) == 0;
         while (n < 200 && t_int(&rng, 0, 30)) {
             const char *piece = pieces[t_int(&rng, 0, (int64_t)(sizeof pieces / sizeof *pieces) - 1)];
@@ -225,7 +223,6 @@ TEST(garbage_gets_an_error_with_a_place) {
         if ((s == FXA_OK) != (p != NULL)) T_FAIL("status %d with program %p\n", (int)s, (void *)p);
         if (s != FXA_OK && (err.line < 1 || err.column < 1 || err.length < 1 || err.column > (int32_t)n + 1))
             T_FAIL("no place: %d:%d+%d %s\n", err.line, err.column, err.length, err.text);
-        fxa_program_destroy(p);
     }
 }
 

@@ -60,10 +60,9 @@ static void print_random(unsigned flags, int programs, int longest) {
     for (int i = t_scaled(programs); i > 0 && t_failures < 5; i--) {
         size_t n = (size_t)t_int(&rng, 0, longest);
         for (size_t j = 0; j < n; j++) tape[j] = (uint8_t)t_next(&rng);
-        fxa_program *p = gen_program(ctx, tape, n, flags);
+        t_program *p = gen_program(ctx, tape, n, flags);
         T_REQUIRE(p);
         print_round_trip(ctx, p);
-        fxa_program_destroy(p);
     }
     fxa_context_destroy(ctx);
 }
@@ -78,15 +77,13 @@ CONTEXT_TEST(random_derivatives_come_back) {
     t_rng rng = {t_seed()};
     uint8_t tape[300];
     for (int i = t_scaled(3000); i > 0 && t_failures < 5; i--) {
-        fxa_program *d = NULL;
+        t_program *d = NULL;
         size_t n = (size_t)t_int(&rng, 0, (int64_t)sizeof tape);
         for (size_t j = 0; j < n; j++) tape[j] = (uint8_t)t_next(&rng);
-        fxa_program *p = gen_program(ctx, tape, n, i % 2 ? GEN_SMOOTH : 0);
+        t_program *p = gen_program(ctx, tape, n, i % 2 ? GEN_SMOOTH : 0);
         T_REQUIRE(p);
         T_OK(fxa_program_derivative(p, &d, &err));
         if (d) print_round_trip(ctx, d);
-        fxa_program_destroy(d);
-        fxa_program_destroy(p);
     }
 }
 
@@ -180,7 +177,7 @@ CONTEXT_TEST(deep_programs_come_back) {
     static const fxa_op ops[] = {FXA_OP_TANH, FXA_OP_NEG, FXA_OP_FLOAT, FXA_OP_POW, FXA_OP_SUB, FXA_OP_SELECT};
     for (int shape = 0; shape < 12; shape++) {
         fxa_builder *b = NULL;
-        fxa_program *p = NULL;
+        t_program *p = NULL;
         T_OK(fxa_builder_create(ctx, FXA_PROGRAM_SCORE, &b, &err));
         fxa_value x = fxa_builder_input(b, FXA_INPUT_SCORE), q = fxa_builder_input(b, FXA_INPUT_Q);
         for (int i = 0; i < 3000; i++) {
@@ -201,14 +198,13 @@ CONTEXT_TEST(deep_programs_come_back) {
         T_OK(fxa_builder_finish(b, &p, &err));
         fxa_builder_destroy(b);
         if (p) print_round_trip(ctx, p);
-        fxa_program_destroy(p);
     }
 }
 
 /* A program of maximum size: parsing its text creates no additional nodes. */
 CONTEXT_TEST(the_largest_program_comes_back) {
     fxa_builder *b = NULL;
-    fxa_program *p = NULL;
+    t_program *p = NULL;
     T_OK(fxa_builder_create(ctx, FXA_PROGRAM_SCORE, &b, &err));
     fxa_value x = fxa_builder_input(b, FXA_INPUT_SCORE);
     for (int i = 0; i < FXA_MAX_NODES / 2 - 1; i++)
@@ -219,13 +215,12 @@ CONTEXT_TEST(the_largest_program_comes_back) {
     T_REQUIRE(p);
     T_CHECK(fxa_program_node_count(p) >= FXA_MAX_NODES - 2);
     print_round_trip(ctx, p);
-    fxa_program_destroy(p);
 }
 
 CONTEXT_TEST(two_calls) {
     char out[32];
     size_t n = 99;
-    fxa_program *p = print_parse(ctx, "mask = q >= k", FXA_PROGRAM_SCORE);
+    t_program *p = print_parse(ctx, "mask = q >= k", FXA_PROGRAM_SCORE);
     T_REQUIRE(p);
     T_OK(fxa_program_print(p, NULL, 0, &n, &err));
     T_INT(n, strlen("mask = q >= k\n"));
@@ -237,7 +232,6 @@ CONTEXT_TEST(two_calls) {
     T_INT(out[0], 'x');
     T_STATUS(fxa_program_print(p, NULL, 0, NULL, &err), FXA_E_ARGUMENT);
     T_STATUS(fxa_program_print(NULL, out, 1, &n, &err), FXA_E_ARGUMENT);
-    fxa_program_destroy(p);
 }
 
 T_MAIN

@@ -71,7 +71,7 @@ TEST(random_programs_come_back) {
         uint8_t tape[400];
         size_t n = (size_t)t_int(&rng, 0, sizeof tape);
         for (size_t i = 0; i < n; i++) tape[i] = (uint8_t)t_next(&rng);
-        fxa_program *p = gen_program(ctx, tape, n, round % 5 ? 0 : GEN_BPROP), *q = NULL;
+        t_program *p = gen_program(ctx, tape, n, round % 5 ? 0 : GEN_BPROP), *q = NULL;
         T_REQUIRE(p);
         pbytes_blob blob = pbytes_save(p), again;
         T_OK(fxa_program_load(ctx, blob.data, blob.size, &q, &err));
@@ -84,19 +84,16 @@ TEST(random_programs_come_back) {
         T_CHECK(again.size == blob.size && memcmp(again.data, blob.data, blob.size) == 0);
         free(blob.data);
         free(again.data);
-        fxa_program_destroy(p);
-        fxa_program_destroy(q);
     }
 }
 
 TEST(a_derivative_comes_back) {
-    fxa_program *p = pbytes_rich(ctx);
+    t_program *p = pbytes_rich(ctx);
     T_REQUIRE(p);
     T_INT(p->n_outputs, 3);
     pbytes_blob blob = pbytes_save(p);
     T_INT(pbytes_try(blob.data, blob.size), FXA_OK);
     free(blob.data);
-    fxa_program_destroy(p);
 }
 
 /* The format is fixed: every later version must load these bytes and write them. */
@@ -162,7 +159,7 @@ TEST(every_flipped_bit_is_an_error) {
 
 TEST(random_damage_is_an_error_or_a_program) {
     t_rng rng = {t_seed()};
-    fxa_program *p = pbytes_rich(ctx);
+    t_program *p = pbytes_rich(ctx);
     T_REQUIRE(p);
     pbytes_blob blob = pbytes_save(p);
     uint8_t *bad = malloc(blob.size);
@@ -174,7 +171,6 @@ TEST(random_damage_is_an_error_or_a_program) {
     }
     free(bad);
     free(blob.data);
-    fxa_program_destroy(p);
 }
 
 /* ---- Bytes made by hand: right in themselves, but not what any program is written as ----------------------------- */

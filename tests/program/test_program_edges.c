@@ -191,20 +191,19 @@ TEST(soft_caps_that_are_none) {
         char text[200];
         fxa_properties properties;
         (void)snprintf(text, sizeof text, "param c : float\nparam d : float\nscore = %s", cases[i].score);
-        fxa_program *p = edges_parse(edges_context(), text);
+        t_program *p = edges_parse(edges_context(), text);
         fxa_program_properties(p, &properties);
         bool is_cap = (properties.flags & FXA_PROPERTY_SOFTCAP) != 0;
         if (is_cap != (cases[i].cap != 0) || (is_cap && cases[i].cap > 0 && properties.softcap != cases[i].cap) ||
             (is_cap && cases[i].cap < 0 && properties.softcap_param != 0))
             T_FAIL("%s: %d, cap %g, param %d\n", cases[i].score, is_cap, properties.softcap, properties.softcap_param);
-        fxa_program_destroy(p);
     }
 }
 
 TEST(programs_that_are_no_score_programs) {
     fxa_text one = {NULL, "dscore = score", SIZE_MAX};
     fxa_parse_config config = FXA_PARSE_CONFIG_INIT;
-    fxa_program *p = NULL;
+    t_program *p = NULL;
     fxa_properties properties;
     char text[100];
     config.kind = FXA_PROGRAM_BPROP, config.texts = &one, config.n_texts = 1;
@@ -213,14 +212,13 @@ TEST(programs_that_are_no_score_programs) {
     T_CHECK(properties.flags == 0 && properties.score_depends == 0 && properties.softcap_param == -1);
     T_OK(fxa_program_print(p, text, sizeof text, NULL, &err));
     T_HAS(text, "dscore = score");
-    fxa_program_destroy(p);
 }
 
 TEST(values_that_no_program_takes) {
     static const double coordinates[] = {-3e9, 3e9, 0.5, NAN, INFINITY};
     static const float data[6] = {1, 2, 3, 4, 5, 6};
     fxa_view view = {data, FXA_F32, 1, {6}, {1}};
-    fxa_program *p = edges_parse(edges_context(), "tensor t : f32[1]\nscore = score + t[q]");
+    t_program *p = edges_parse(edges_context(), "tensor t : f32[1]\nscore = score + t[q]");
     double value = 0, in[FXA_INPUT_COUNT] = {0};
     int mask = 0;
     T_OK(fxa_program_eval(p, in, NULL, &view, &value, &mask, &err));
@@ -235,11 +233,10 @@ TEST(values_that_no_program_takes) {
     T_STATUS(fxa_program_eval(p, in, NULL, &view, &value, &mask, &err), FXA_E_BINDING);
     view.rank = 1, view.dtype = FXA_F64;
     T_STATUS(fxa_program_eval(p, in, NULL, &view, &value, &mask, &err), FXA_E_BINDING);
-    fxa_program_destroy(p);
 }
 
 TEST(values_of_several_params_and_tensors_are_missing) {
-    fxa_program *p =
+    t_program *p =
         edges_parse(edges_context(), "param c : float\nparam d : float\ntensor t : f32[0]\ntensor u : f32[0]\n"
                                      "score = c * d + t[] * u[]");
     const double in[FXA_INPUT_COUNT] = {0};
@@ -247,20 +244,18 @@ TEST(values_of_several_params_and_tensors_are_missing) {
     int mask;
     T_STATUS(fxa_program_eval(p, in, NULL, NULL, &value, &mask, &err), FXA_E_BINDING);
     T_HAS(err.text, "2 params and 2 tensors");
-    fxa_program_destroy(p);
 }
 
 TEST(gradients_of_zero_are_left_out_of_sums) {
     fxa_text one = {NULL, "param c : float\ngrad c += 0.0\ngrad c += dscore\ngrad c += 0.0\ndscore = dscore", SIZE_MAX};
     fxa_parse_config config = FXA_PARSE_CONFIG_INIT;
-    fxa_program *p = NULL;
+    t_program *p = NULL;
     char text[200];
     config.kind = FXA_PROGRAM_DERIVATIVE, config.texts = &one, config.n_texts = 1;
     T_OK(fxa_program_parse_texts(edges_context(), &config, &p, &err));
     T_OK(fxa_program_print(p, text, sizeof text, NULL, &err));
     T_HAS(text, "grad c += dscore");
     T_CHECK(strstr(text, "0.0") == NULL);
-    fxa_program_destroy(p);
 }
 
 /* If rounding may change the element that a gradient is added to, no bound is given for it. */
@@ -268,7 +263,7 @@ TEST(gradients_to_uncertain_elements) {
     static const float data[6] = {1, 2, 3, 4, 5, 6};
     const fxa_view view = {data, FXA_F32, 1, {6}, {1}};
     const double off[FXA_INPUT_COUNT] = {0.25};
-    fxa_program *p = edges_parse(edges_context(), "tensor t : f32[1]\nscore = score * t[int(score)]"), *d = NULL;
+    t_program *p = edges_parse(edges_context(), "tensor t : f32[1]\nscore = score * t[int(score)]"), *d = NULL;
     T_OK(fxa_program_derivative(p, &d, &err));
     for (int sure = 0; sure < 2; sure++) {
         const double in[FXA_INPUT_COUNT] = {sure ? 2.5 : 2.9, [FXA_INPUT_DSCORE] = 1};
@@ -282,8 +277,6 @@ TEST(gradients_to_uncertain_elements) {
             }
         T_INT(seen, 1);
     }
-    fxa_program_destroy(d);
-    fxa_program_destroy(p);
 }
 
 /* ---- Without memory ---------------------------------------------------------------------------------------------- */

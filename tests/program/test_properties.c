@@ -9,14 +9,13 @@
 #include "support/fixtures/gen.h"
 
 static bool properties_get(fxa_context *ctx, const char *text, fxa_properties *out) {
-    fxa_program *p = NULL;
+    t_program *p = NULL;
     fxa_error err;
     if (fxa_program_parse(ctx, text, SIZE_MAX, &p, &err) != FXA_OK) {
         T_FAIL("%s: %s\n", text, err.text);
         return false;
     }
     fxa_program_properties(p, out);
-    fxa_program_destroy(p);
     return true;
 }
 
@@ -260,7 +259,7 @@ CONTEXT_TEST(random_masks) {
     for (int i = 0; i < t_scaled(1500) && t_failures < 10; i++) {
         uint8_t tape[64];
         for (size_t j = 0; j < sizeof tape; j++) tape[j] = (uint8_t)t_next(&rng);
-        fxa_program *p = gen_program(ctx, tape, sizeof tape, GEN_AFFINE_MASK);
+        t_program *p = gen_program(ctx, tape, sizeof tape, GEN_AFFINE_MASK);
         T_REQUIRE(p != NULL);
         fxa_properties f;
         fxa_program_properties(p, &f);
@@ -277,7 +276,6 @@ CONTEXT_TEST(random_masks) {
             T_CHECK(!(f.flags & BOTTOM) || apart + lens >= 0);
             T_CHECK(!(f.flags & PADDING) || in[FXA_INPUT_K] < in[FXA_INPUT_K_LEN]);
         }
-        fxa_program_destroy(p);
     }
     T_CHECK(t_scaled(10) < 5 || bounded > t_scaled(10)); /* a few programs may all lack a window */
 }
@@ -285,7 +283,7 @@ CONTEXT_TEST(random_masks) {
 /* More nodes than fit on the stack: same properties. */
 CONTEXT_TEST(large) {
     fxa_builder *b = NULL;
-    fxa_program *p = NULL;
+    t_program *p = NULL;
     T_OK(fxa_builder_create(ctx, FXA_PROGRAM_SCORE, &b, &err));
     fxa_value q = fxa_builder_input(b, FXA_INPUT_Q), k = fxa_builder_input(b, FXA_INPUT_K);
     fxa_value mask = fxa_builder_op2(b, FXA_OP_LE, k, q), sum = fxa_builder_input(b, FXA_INPUT_SCORE);
@@ -302,7 +300,6 @@ CONTEXT_TEST(large) {
     fxa_program_properties(p, &f);
     T_INT(f.flags, ADDITIVE | CAUSAL);
     T_INT(f.score_depends, 1 << FXA_INPUT_SCORE | 1 << FXA_INPUT_H);
-    fxa_program_destroy(p);
 }
 
 /* Without memory the properties allow everything: any dependence, no special form. */

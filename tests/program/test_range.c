@@ -120,14 +120,13 @@ CONTEXT_TEST(cases) {
         const range_case *c = &range_cases[i];
         char text[256];
         snprintf(text, sizeof text, "mask = %s", c->mask);
-        fxa_program *p = range_parse(ctx, text);
+        t_program *p = range_parse(ctx, text);
         if (!p) continue;
         fxa_tile_bounds box = brute_box(1, 2, c->q0, c->q1, c->k0, c->k1, 100, 120);
         fxa_tile_class got = fxa_program_classify(p, &box, NULL, NULL),
                        truth = brute_class(p, &box, NULL, NULL, brute_scores, 3);
         if (got != c->want) T_FAIL("%s: %s, not %s\n", c->mask, brute_name(got), brute_name(c->want));
         if (got != FXA_TILE_MIXED && got != truth) T_FAIL("%s: %s is wrong\n", c->mask, brute_name(got));
-        fxa_program_destroy(p);
     }
 }
 #undef E
@@ -255,7 +254,7 @@ TEST(large) {
     T_REQUIRE(ctx != NULL);
     for (int n = 1; n <= 400; n = n < 20 ? n + 1 : n * 2) {
         fxa_builder *b = NULL;
-        fxa_program *p = NULL;
+        t_program *p = NULL;
         T_OK(fxa_builder_create(ctx, FXA_PROGRAM_SCORE, &b, &err));
         fxa_value q = fxa_builder_input(b, FXA_INPUT_Q), k = fxa_builder_input(b, FXA_INPUT_K),
                   mask = fxa_builder_bool(b, 1);
@@ -282,7 +281,6 @@ TEST(large) {
             T_INT(fxa_program_classify(p, &below, NULL, NULL), FXA_TILE_MIXED);
             fail_alloc_arm(&alloc, 0, false);
         }
-        fxa_program_destroy(p);
     }
     fxa_context_destroy(ctx);
     T_INT(alloc.blocks, 0);
@@ -335,7 +333,7 @@ CONTEXT_TEST(work_is_bounded_by_nodes) {
     for (size_t i = 0; i < sizeof makers / sizeof *makers; i++) {
         hostile_text[0] = 0;
         makers[i](400);
-        fxa_program *p = range_parse(ctx, hostile_text);
+        t_program *p = range_parse(ctx, hostile_text);
         T_REQUIRE(p != NULL);
         for (int32_t at = 0; at < 1024; at += 200) {
             fxa_tile_bounds box = {{0}, {0}};
@@ -359,12 +357,11 @@ CONTEXT_TEST(work_is_bounded_by_nodes) {
                 T_CHECK(tile != (kept ? FXA_TILE_EMPTY : FXA_TILE_FULL));
             }
         }
-        fxa_program_destroy(p);
     }
 }
 
 CONTEXT_TEST(odd_calls) {
-    fxa_program *p = range_parse(ctx, "mask = k <= q"), *d = NULL;
+    t_program *p = range_parse(ctx, "mask = k <= q"), *d = NULL;
     T_REQUIRE(p != NULL);
     fxa_tile_bounds box = brute_box(0, 0, 5, 4, 0, 9, 9, 9); /* empty range of q */
     T_INT(fxa_program_classify(p, &box, NULL, NULL), FXA_TILE_EMPTY);
@@ -374,8 +371,6 @@ CONTEXT_TEST(odd_calls) {
     T_INT(fxa_program_classify(p, &all, NULL, NULL), FXA_TILE_MIXED);
     T_OK(fxa_program_derivative(p, &d, &err));
     T_INT(fxa_program_classify(d, &all, NULL, NULL), FXA_TILE_FULL); /* has no mask */
-    fxa_program_destroy(p);
-    fxa_program_destroy(d);
 }
 
 T_MAIN

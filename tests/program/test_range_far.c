@@ -104,7 +104,7 @@ CONTEXT_TEST(forms_of_any_size) {
     int decided = 0, points = 0, boxes = 0;
     for (int i = 0; i < t_scaled(6000) && t_failures < 10; i++) {
         fxa_builder *b = NULL;
-        fxa_program *p = NULL;
+        t_program *p = NULL;
         T_OK(fxa_builder_create(ctx, FXA_PROGRAM_SCORE, &b, &err));
         far_make m = {.b = b, .rng = &rng, .edge = i % 2};
         fxa_builder_set_mask(b, far_mask(&m));
@@ -117,7 +117,6 @@ CONTEXT_TEST(forms_of_any_size) {
                 point.lo[k] = point.hi[k] = (int32_t)t_int(&rng, box.lo[k], box.hi[k]);
             far_check(p, &point, true, &points);
         }
-        fxa_program_destroy(p);
     }
     printf("  decided %d of %d\n", decided, boxes);
     T_INT(points, boxes);

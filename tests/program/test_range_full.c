@@ -81,7 +81,7 @@ static void full_check_nodes(const fxa_program *p, const fxa_tile_bounds *box, c
 /* Checks one program in boxes with and without wrapping sums. */
 static void full_check(fxa_context *ctx, const char *text, const full_data *d, t_rng *rng) {
     static const int32_t starts[][2] = {{0, 0}, {2147483640, 3}, {-2147483647 - 1, -5}, {1073741820, 1073741824}};
-    fxa_program *p = NULL;
+    t_program *p = NULL;
     fxa_error err;
     T_OK(fxa_program_parse(ctx, text, SIZE_MAX, &p, &err));
     for (size_t i = 0; p && i < sizeof starts / sizeof *starts; i++) {
@@ -95,7 +95,6 @@ static void full_check(fxa_context *ctx, const char *text, const full_data *d, t
         }
         full_check_nodes(p, &box, d, rng);
     }
-    fxa_program_destroy(p);
 }
 
 CONTEXT_TEST(full_tables_are_never_wrong) {
@@ -203,7 +202,7 @@ CONTEXT_TEST(rows_at_their_limits_are_never_wrong) {
     t_rng rng = {t_seed() + 2};
     full_data_make(&d);
     for (size_t i = 0; i < sizeof masks / sizeof *masks; i++) {
-        fxa_program *p = NULL;
+        t_program *p = NULL;
         char text[200];
         (void)snprintf(text, sizeof text, "tensor t : i32[1]\ntensor w : i32[2]\nmask = t[9] == 0 && (%s)", masks[i]);
         T_OK(fxa_program_parse(ctx, text, SIZE_MAX, &p, &err));
@@ -218,7 +217,6 @@ CONTEXT_TEST(rows_at_their_limits_are_never_wrong) {
             T_FAIL("%s, truly %s\n", brute_name(got), brute_name(truth));
             brute_show(p, &box);
         }
-        fxa_program_destroy(p);
     }
 }
 
@@ -236,7 +234,7 @@ CONTEXT_TEST(forms_near_the_end_of_64_bits_are_never_wrong) {
         int divisor = (int)(t_int(&rng, 0, 1) ? t_int(&rng, 2, 64) : t_int(&rng, 2, 1 << 20));
         int64_t c[4], most = INT32_MAX / divisor;
         char form[2][100], end[300], text[400];
-        fxa_program *p = NULL;
+        t_program *p = NULL;
         for (int j = 0; j < 4; j++) /* some are multiples of the divisor */
             c[j] = t_int(&rng, 0, 1) ? t_int(&rng, most / 2, most) * divisor : t_int(&rng, INT32_MAX / 2, INT32_MAX);
         for (int j = 0; j < 2; j++)
@@ -259,7 +257,6 @@ CONTEXT_TEST(forms_near_the_end_of_64_bits_are_never_wrong) {
             }
             full_check_nodes(p, &box, &d, &rng);
         }
-        fxa_program_destroy(p);
     }
 }
 

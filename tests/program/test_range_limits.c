@@ -62,7 +62,7 @@ enum { N_BOXES = 6 };
 /* Returns the number of decided boxes. */
 static int check_limits(fxa_context *ctx, const char *mask) {
     char text[1100];
-    fxa_program *p = NULL;
+    t_program *p = NULL;
     fxa_error err;
     int decided = 0;
     snprintf(text, sizeof text, "mask = %s", mask);
@@ -77,7 +77,6 @@ static int check_limits(fxa_context *ctx, const char *mask) {
         T_FAIL("%s: %s, truly %s\n", mask, brute_name(got), brute_name(truth));
         brute_show(p, &box);
     }
-    fxa_program_destroy(p);
     return decided;
 }
 

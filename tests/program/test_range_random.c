@@ -247,14 +247,13 @@ CONTEXT_TEST(exact) {
         T_OK(fxa_builder_create(ctx, FXA_PROGRAM_SCORE, &b, &err));
         range_make m = {b, &rng};
         int kind = i % 7;
-        fxa_program *p =
+        t_program *p =
             range_finish(b, kind == 6 ? range_one_form_mask(&m, (int)t_int(&rng, 0, 2)) : range_exact_mask(&m, kind));
         T_REQUIRE(p != NULL);
         for (int j = 0; j < 4; j++) {
             fxa_tile_bounds box = range_plain_box(&rng, kind == 1);
             range_check_exact(p, &box, what[kind]);
         }
-        fxa_program_destroy(p);
     }
 }
 
@@ -266,7 +265,7 @@ CONTEXT_TEST(random_affine) {
     for (int i = 0; i < t_scaled(1500) && t_failures < 10; i++) {
         uint8_t tape[96];
         for (size_t j = 0; j < sizeof tape; j++) tape[j] = (uint8_t)t_next(&rng);
-        fxa_program *p = gen_program(ctx, tape, sizeof tape, GEN_AFFINE_MASK);
+        t_program *p = gen_program(ctx, tape, sizeof tape, GEN_AFFINE_MASK);
         T_REQUIRE(p != NULL);
         for (int j = 0; j < 3; j++) {
             fxa_tile_bounds box = range_plain_box(&rng, j == 0);
@@ -274,7 +273,6 @@ CONTEXT_TEST(random_affine) {
                            truth = brute_class(p, &box, NULL, NULL, brute_scores, 1);
             range_check(&tally, p, &box, got, truth);
         }
-        fxa_program_destroy(p);
     }
     printf("  decided %d of %d\n", tally.decided, tally.decidable);
     T_CHECK(tally.decided >= tally.decidable * 99 / 100);
@@ -337,7 +335,7 @@ CONTEXT_TEST(random_everything) {
         uint8_t tape[160];
         size_t n = (size_t)t_int(&rng, 16, (int64_t)sizeof tape);
         for (size_t j = 0; j < n; j++) tape[j] = (uint8_t)t_next(&rng);
-        fxa_program *p = gen_program(ctx, tape, n, 0);
+        t_program *p = gen_program(ctx, tape, n, 0);
         T_REQUIRE(p != NULL);
         range_fill(d, p, &rng);
         for (int j = 0; j < 3; j++) {
@@ -347,7 +345,6 @@ CONTEXT_TEST(random_everything) {
             fxa_tile_class truth = brute_class(p, &box, d->params, d->views, brute_scores, 3);
             range_check(&tally, p, &box, got, truth);
         }
-        fxa_program_destroy(p);
     }
     printf("  decided %d of %d\n", tally.decided, tally.decidable);
     T_CHECK(tally.decided > tally.decidable * 7 / 10);
@@ -362,7 +359,7 @@ CONTEXT_TEST(int_range) {
         fxa_builder *b = NULL;
         T_OK(fxa_builder_create(ctx, FXA_PROGRAM_SCORE, &b, &err));
         range_make m = {b, &rng};
-        fxa_program *p = range_finish(b, range_any_bool(&m, 2));
+        t_program *p = range_finish(b, range_any_bool(&m, 2));
         T_REQUIRE(p != NULL);
         fxa_tile_bounds box = range_random_box(&rng);
         fxa__val *vals = malloc((size_t)p->n_nodes * sizeof *vals);
@@ -383,7 +380,6 @@ CONTEXT_TEST(int_range) {
             }
         }
         free(vals);
-        fxa_program_destroy(p);
     }
 }
 
@@ -465,13 +461,12 @@ CONTEXT_TEST(ranges_are_as_narrow_and_as_cheap_as_they_were) {
         t_rng rng = {(uint64_t)kind + 1};
         range_yield y = {0, 0, 0, 0, 0};
         for (int i = 0; i < 600; i++) {
-            fxa_program *p = range_yield_program(ctx, kind, d, &rng);
+            t_program *p = range_yield_program(ctx, kind, d, &rng);
             T_REQUIRE(p != NULL);
             for (int j = 0; j < 3; j++) {
                 fxa_tile_bounds box = kind == 0 || kind >= 3 ? range_plain_box(&rng, j == 0) : range_random_box(&rng);
                 range_yield_of(&y, p, &box, kind == 1 ? d : NULL);
             }
-            fxa_program_destroy(p);
         }
         printf("  %s: decided %lld of %lld, %lld bits of %lld ints, %lld steps\n", kinds[kind], (long long)y.decided,
                (long long)y.decidable, (long long)y.bits, (long long)y.points, (long long)y.steps);

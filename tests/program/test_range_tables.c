@@ -100,7 +100,7 @@ CONTEXT_TEST(never_wrong) {
     t_rng rng = {t_seed()};
     table_tally tally = {0, 0};
     for (int i = 0; i < t_scaled(3000) && t_failures < 10; i++) {
-        fxa_program *p = NULL;
+        t_program *p = NULL;
         fxa_view views[2];
         fxa_tensor_range ranges[2];
         T_OK(fxa_program_parse(ctx, table_masks[(size_t)i % (sizeof table_masks / sizeof *table_masks)], SIZE_MAX, &p,
@@ -118,7 +118,6 @@ CONTEXT_TEST(never_wrong) {
             fxa_tile_bounds box = brute_box(b, h, q, q + rows, k, k + keys, 64, 64);
             table_check(&tally, p, &box, ranges, views);
         }
-        fxa_program_destroy(p);
     }
     printf("  decided %d of %d\n", tally.decided, tally.decidable);
     T_CHECK(tally.decided > tally.decidable * 6 / 10);
@@ -141,7 +140,7 @@ static void table_tour(t_rng *rng, int32_t *out, int32_t n) {
 CONTEXT_TEST(trees_as_they_are) {
     enum { N = 512, TILE = 16 };
     static int32_t in[N], out[N];
-    fxa_program *p = NULL;
+    t_program *p = NULL;
     t_rng rng = {t_seed()};
     table_tally tally = {0, 0};
     table_tour(&rng, out, N);
@@ -159,14 +158,13 @@ CONTEXT_TEST(trees_as_they_are) {
         }
     printf("  decided %d of %d\n", tally.decided, tally.decidable);
     T_CHECK(tally.decided >= tally.decidable * 95 / 100);
-    fxa_program_destroy(p);
 }
 
 /* A sorted table is known from its ends, however many of its elements a tile reads. */
 CONTEXT_TEST(long_documents_of_wide_ids) {
     enum { N = 5000 };
     static int64_t ids[N];
-    fxa_program *p = NULL;
+    t_program *p = NULL;
     for (int i = 0; i < N; i++) ids[i] = INT64_C(5000000000) + i / (N / 2);
     fxa_view view = {.data = ids, .dtype = FXA_I64, .rank = 1, .size = {N}, .stride = {1}};
     fxa_tensor_range range = fxa_tensor_scan(&view);
@@ -178,14 +176,13 @@ CONTEXT_TEST(long_documents_of_wide_ids) {
                                                            : part == 1 ? FXA_TILE_MIXED
                                                                        : FXA_TILE_EMPTY);
     }
-    fxa_program_destroy(p);
 }
 
 /* Documents with ids beyond 32 bits, sorted or not, are distinguished like others. */
 CONTEXT_TEST(documents_of_wide_ids) {
     enum { N = 512, TILE = 16 };
     static int64_t ids[N];
-    fxa_program *p = NULL;
+    t_program *p = NULL;
     t_rng rng = {t_seed()};
     T_OK(fxa_program_parse(ctx, "tensor t : i64[1]\nmask = t[q] == t[k] && k <= q", SIZE_MAX, &p, &err));
     for (int order = 0; order < 2; order++) {
@@ -206,13 +203,12 @@ CONTEXT_TEST(documents_of_wide_ids) {
         printf("  decided %d of %d\n", tally.decided, tally.decidable);
         T_CHECK(tally.decided >= tally.decidable * 95 / 100);
     }
-    fxa_program_destroy(p);
 }
 
 /* A tile of a block table is decided by its one element; a block of another size makes it at most mixed. */
 CONTEXT_TEST(blocks_exactly) {
     static uint8_t blocks[8 * 8];
-    fxa_program *p = NULL;
+    t_program *p = NULL;
     t_rng rng = {t_seed()};
     for (size_t i = 0; i < sizeof blocks; i++) blocks[i] = t_int(&rng, 0, 3) == 0;
     fxa_view view = {.data = blocks, .dtype = FXA_B8, .rank = 2, .size = {8, 8}, .stride = {8, 1}};
@@ -225,7 +221,6 @@ CONTEXT_TEST(blocks_exactly) {
                 fxa_tile_class got = fxa_program_classify(p, &box, NULL, &range);
                 if (got != brute_class(p, &box, NULL, &view, brute_scores, 1)) T_FAIL("q %d, k %d, %d keys\n", q, k, n);
             }
-    fxa_program_destroy(p);
 }
 
 T_MAIN

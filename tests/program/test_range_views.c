@@ -25,11 +25,10 @@ static fxa_tile_class view_class(const fxa_program *p, const fxa_tensor_range *r
 }
 
 static void view_check(const char *text, const fxa_tensor_range *ranges, fxa_tile_class want) {
-    fxa_program *p = view_parse(text);
+    t_program *p = view_parse(text);
     T_REQUIRE(p);
     fxa_tile_class got = view_class(p, ranges);
     if (got != want) T_FAIL("%s: %d, not %d\n", text, (int)got, (int)want);
-    fxa_program_destroy(p);
 }
 
 TEST(views_that_are_not_of_the_tensor) {
@@ -144,11 +143,10 @@ TEST(floats_that_are_nan) {
 }
 
 TEST(sums_past_what_f32_counts) {
-    fxa_program *p = view_parse("mask = -16000000.0 - float(k) < 5.0 && -9000000.0 - float(q) * 3.0 < 1.0");
+    t_program *p = view_parse("mask = -16000000.0 - float(k) < 5.0 && -9000000.0 - float(q) * 3.0 < 1.0");
     fxa_tile_bounds box = brute_box(0, 0, 0, 9000000, 0, 9000000, 9, 9);
     T_REQUIRE(p);
     T_INT(fxa_program_classify(p, &box, NULL, NULL), FXA_TILE_FULL);
-    fxa_program_destroy(p);
 }
 
 T_MAIN

@@ -102,7 +102,7 @@ static int64_t decode_ints(const fxa_problem *p, int slot) {
 /* Runs a pass with tensors on the device and the workspace given by the test. */
 static void decode_run_at(device *d, attn_data *x, fxa_context *ctx, fxa_pass pass, uintptr_t workspace, size_t most) {
     attn_call call;
-    fxa_plan *plan = NULL;
+    t_plan *plan = NULL;
     fxa_error err;
     uintptr_t at[FXA_SLOT_COUNT] = {0};
     size_t bytes[FXA_SLOT_COUNT] = {0};
@@ -128,7 +128,6 @@ static void decode_run_at(device *d, attn_data *x, fxa_context *ctx, fxa_pass pa
     alarm(0);
     for (int i = 0; i < FXA_SLOT_COUNT; i++)
         if (at[i]) T_INT(d->more.give(at[i], NULL), 0);
-    fxa_plan_destroy(plan);
 }
 
 CONTEXT_TEST(problems_of_all_kinds_in_one_workspace) {

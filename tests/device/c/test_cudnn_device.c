@@ -276,10 +276,9 @@ static void many_make(fxa_context *ctx, int n, bool load) {
         attn_data_free(&x);
     }
     for (int i = 0; i < MANY_LOADED && size; i++) {
-        fxa_plan *plan = NULL;
+        t_plan *plan = NULL;
         fxa_cache_clear(ctx);
         T_OK(fxa_plan_load(ctx, bytes, size, &plan, &err));
-        fxa_plan_destroy(plan);
     }
 }
 

@@ -158,7 +158,7 @@ TEST(any_number_of_threads_gives_the_same_bits) {
 static void bits_run_entry(conf_case *c, const char *engine, fxa_pass pass, int64_t b) {
     fxa_error err;
     fxa_problem p = FXA_PROBLEM_INIT;
-    fxa_plan *plan = NULL;
+    t_plan *plan = NULL;
     conf_call x;
     conf_call_make(c, engine, pass, false, &x);
     T_OK(fxa_plan_create(c->base.ctx, &x.p, &plan, &err));
@@ -174,7 +174,6 @@ static void bits_run_entry(conf_case *c, const char *engine, fxa_pass pass, int6
     for (int i = FXA_SLOT_Q_LENGTHS; i <= FXA_SLOT_CU_K; i++)
         if (x.args.slot[i]) x.args.slot[i] = (int32_t *)x.args.slot[i] + b;
     T_OK(fxa_attention(c->base.ctx, &p, &x.args, &err));
-    fxa_plan_destroy(plan);
 }
 
 TEST(a_batch_entry_does_not_depend_on_the_others) { /* */

@@ -22,7 +22,7 @@ static void *memory_alloc(void *user, void *ptr, size_t old_size, size_t new_siz
 
 static void memory_pass(conf_case *c, const char *engine, fxa_pass pass) {
     fxa_error err;
-    fxa_plan *plan = NULL;
+    t_plan *plan = NULL;
     conf_call x;
     char what[400];
     conf_describe(c, what, sizeof what);
@@ -43,7 +43,6 @@ static void memory_pass(conf_case *c, const char *engine, fxa_pass pass) {
         if (memcmp(dparams, g.c.dparams, sizeof dparams) != 0) T_FAIL("%s, params: %s\n", engine, what);
         conf_guard_free(&g);
     }
-    fxa_plan_destroy(plan);
 }
 
 static void memory_cases(const char *engine, uint32_t features, conf_source source, int n) {

@@ -35,7 +35,7 @@ CONTEXT_TEST(workspace_grows_with_the_sequence_not_with_its_pairs) {
         fxa_support at_s[8], at_2s[8];
         const char *name;
         conf_source source = i % 2 ? CONF_GALLERY : (conf_source)attn_int(&rng, CONF_IDENTITY, CONF_GALLERY);
-        fxa_program *program = conf_program(ctx, source, FXA_SOURCE_DIR "/examples/programs", &rng, &name);
+        t_program *program = conf_program(ctx, source, FXA_SOURCE_DIR "/examples/programs", &rng, &name);
         T_REQUIRE(program);
         for (int pass = FXA_FORWARD; pass <= FXA_BACKWARD; pass++) {
             size_t n = cost_reports(ctx, program, (fxa_pass)pass, S, at_s);
@@ -48,7 +48,6 @@ CONTEXT_TEST(workspace_grows_with_the_sequence_not_with_its_pairs) {
                            name, pass, at_s[e].workspace, at_2s[e].workspace);
             }
         }
-        fxa_program_destroy(program);
     }
 }
 

@@ -54,7 +54,7 @@ static void empty_pass(fxa_context *ctx, const char *engine, const fxa_program *
 }
 
 CONTEXT_TEST(sizes_beside_an_empty_axis_do_not_count) {
-    fxa_program *program = NULL, *plain = NULL;
+    t_program *program = NULL, *plain = NULL;
     const int64_t large = (int64_t)1 << 40;
     const fxa_capture empty = {
         .size = {0, large, large}, .stride = {1, 1, 1}, .grad_stride = {1, 1, 1}, .strided = 1, .grad_strided = 1};
@@ -68,13 +68,11 @@ CONTEXT_TEST(sizes_beside_an_empty_axis_do_not_count) {
         empty_pass(ctx, engine_here(e), plain, NULL, &none, &want);
         T_CHECK(memcmp(&x, &want, sizeof x) == 0 && x.o[0] != 0 && x.grad[0][0] != 0);
     }
-    fxa_program_destroy(program);
-    fxa_program_destroy(plain);
 }
 
 /* A user-written backward replaces dscore only: gradients of tensors and params come from the derivative. */
 CONTEXT_TEST(sums_beside_a_users_backward) {
-    fxa_program *program = NULL, *bprop = NULL;
+    t_program *program = NULL, *bprop = NULL;
     fxa_text one = {NULL, "dscore = dscore * 3.0", SIZE_MAX};
     fxa_parse_config config = FXA_PARSE_CONFIG_INIT;
     const fxa_capture capture = {.size = {4}};
@@ -93,8 +91,6 @@ CONTEXT_TEST(sums_beside_a_users_backward) {
         for (int i = 0; i < EMPTY_N; i++) /* 3 instead of c */
             T_NEAR(with.grad[0][i], without.grad[0][i] * 4.0, 1e-4);
     }
-    fxa_program_destroy(program);
-    fxa_program_destroy(bprop);
 }
 
 T_MAIN

@@ -100,7 +100,7 @@ static void cost_write(const cost_case *c, int64_t d, int64_t dv, fxa__writer *w
         .arch = 90, .processors = 132, .forced = family_forced(c->forced ? c->forced : -1), .fast_math = c->fast};
     fxa_problem in = FXA_PROBLEM_INIT;
     fxa__problem *p = NULL;
-    fxa_program *program = NULL;
+    t_program *program = NULL;
     fxa__cuda_choice choice;
     fxa__cuda_program own = {.program = NULL};
     fxa_error err;
@@ -118,7 +118,6 @@ static void cost_write(const cost_case *c, int64_t d, int64_t dv, fxa__writer *w
                       1e6 * fxa__cuda_cost(66, &choice, p), 1e6 * fxa__dnn_cost(132, p), 1e6 * fxa__dnn_cost(66, p));
     fxa__cuda_program_free(&own);
     fxa__problem_release(p);
-    fxa_program_destroy(program);
 }
 
 TEST(costs_are_those_of_the_text) {

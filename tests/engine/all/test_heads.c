@@ -56,7 +56,7 @@ static heads_data *heads_make(void) {
 
 TEST(parts_that_know_the_whole_are_the_whole) {
     static const char *const engines[] = {"ref", "cpu"};
-    fxa_program *program = NULL;
+    t_program *program = NULL;
     T_OK(own_parse(FXA_PROGRAM_SCORE, heads_text, SIZE_MAX, &program, &err));
     for (size_t e = 0; e < 2; e++) {
         heads_data *x = heads_make(), *y = heads_make();
@@ -74,11 +74,10 @@ TEST(parts_that_know_the_whole_are_the_whole) {
         free(x);
         free(y);
     }
-    fxa_program_destroy(program);
 }
 
 TEST(keys_caches_and_bytes) {
-    fxa_program *program = NULL;
+    t_program *program = NULL;
     fxa_problem p = FXA_PROBLEM_INIT;
     fxa_plan *plan[3] = {NULL};
     fxa_cache_stats before, after;
@@ -111,12 +110,11 @@ TEST(keys_caches_and_bytes) {
     p.global_heads = (int64_t)INT32_MAX + 1;
     T_STATUS(fxa_plan_create(ctx, &p, &refused, &err), FXA_E_PROBLEM);
     for (int i = 0; i < 3; i++) fxa_plan_destroy(plan[i]);
-    fxa_program_destroy(program);
 }
 
 /* A mask that attends to all of a head or to nothing, depending on the number of heads. */
 TEST(tiles_know_the_heads) {
-    fxa_program *program = NULL;
+    t_program *program = NULL;
     fxa_problem p = FXA_PROBLEM_INIT;
     fxa_tile_counts counts;
     T_OK(own_parse(FXA_PROGRAM_SCORE, "mask = 2 * h >= heads", SIZE_MAX, &program, &err));
@@ -129,7 +127,6 @@ TEST(tiles_know_the_heads) {
             T_INT(counts.empty, 9 - (int64_t)counts.full);
         }
     }
-    fxa_program_destroy(program);
 }
 
 T_MAIN

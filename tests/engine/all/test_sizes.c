@@ -56,7 +56,7 @@ static bool sizes_supported(const sizes_seen *seen, const fxa_problem *p) {
 static void sizes_visit(size_walk_case *c, void *user) {
     static any_call x, want;
     sizes_seen *seen = user;
-    fxa_plan *plan = NULL, *ref = NULL;
+    t_plan *plan = NULL, *ref = NULL;
     fxa_error err;
     c->p.engine = seen->engine, c->p.device = attn_device(seen->engine);
     bool supported = sizes_supported(seen, &c->p);
@@ -75,8 +75,6 @@ static void sizes_visit(size_walk_case *c, void *user) {
         }
         any_call_free(&x);
     }
-    fxa_plan_destroy(ref);
-    fxa_plan_destroy(plan);
 }
 
 TEST(every_size_at_its_ends) {

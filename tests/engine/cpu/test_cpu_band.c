@@ -49,7 +49,7 @@ CONTEXT_TEST(bounds_of_masks) {
     for (size_t i = 0; i < sizeof band_cases / sizeof *band_cases; i++) {
         const struct band_case *c = &band_cases[i];
         char text[256];
-        fxa_program *p = NULL;
+        t_program *p = NULL;
         fxa__cpu_band band;
         snprintf(
             text, sizeof text,
@@ -60,7 +60,6 @@ CONTEXT_TEST(bounds_of_masks) {
         if (band.left[0] != c->left || band.right[0] != c->right || band.exact != c->exact || band.dark != c->dark)
             T_FAIL("%s: left %jd, right %jd, exact %d, dark %d\n", c->mask, (intmax_t)band.left[0],
                    (intmax_t)band.right[0], band.exact, band.dark);
-        fxa_program_destroy(p);
     }
 }
 

@@ -82,7 +82,7 @@ static void golden_dump(fxa_context *ctx, fxa_program *program, fxa_pass pass) {
     static char text[1 << 16];
     fxa_problem p = FXA_PROBLEM_INIT;
     fxa_capture captures[FXA_MAX_TENSORS];
-    fxa_plan *plan = NULL;
+    t_plan *plan = NULL;
     fxa_error err;
     size_t needed = 0;
     memset(captures, 0, sizeof captures);
@@ -101,11 +101,10 @@ static void golden_dump(fxa_context *ctx, fxa_program *program, fxa_pass pass) {
     T_OK(fxa_plan_dump(plan, text, sizeof text, &needed, &err));
     golden_add(pass == FXA_BACKWARD ? "-- backward\n" : "-- forward\n");
     golden_add(text);
-    fxa_plan_destroy(plan);
 }
 
 static void golden_program(fxa_context *ctx, const char *name, const char *text) {
-    fxa_program *p = NULL;
+    t_program *p = NULL;
     fxa_error err;
     T_OK(fxa_program_parse(ctx, text, SIZE_MAX, &p, &err));
     if (!p) return;
@@ -114,7 +113,6 @@ static void golden_program(fxa_context *ctx, const char *name, const char *text)
     golden_add("\n");
     golden_dump(ctx, p, FXA_FORWARD);
     golden_dump(ctx, p, FXA_BACKWARD);
-    fxa_program_destroy(p);
 }
 
 TEST(bytecode_is_that_of_the_golden_file) {
@@ -185,9 +183,9 @@ static const struct golden_shape {
 /* Returns the workspace of a shape and pass; SIZE_MAX with a failed check if there is no plan. */
 static size_t golden_workspace(fxa_context *ctx, const struct golden_shape *s, int pass) {
     fxa_problem p = FXA_PROBLEM_INIT;
-    fxa_program *program = NULL;
+    t_program *program = NULL;
     fxa_capture capture = {.grad = (uint32_t)pass};
-    fxa_plan *plan = NULL;
+    t_plan *plan = NULL;
     fxa_error err;
     p.b = s->b, p.hq = s->hq, p.hkv = s->hkv, p.sq = s->sq, p.sk = s->sk, p.d_qk = s->d, p.d_v = s->dv;
     p.flags = s->flags | (pass ? FXA_GRAD_Q | FXA_GRAD_K | FXA_GRAD_V : 0);
@@ -202,8 +200,6 @@ static size_t golden_workspace(fxa_context *ctx, const struct golden_shape *s, i
     if (pass && s->text && strstr(s->text, "param")) p.param_grads = 1;
     T_OK(fxa_plan_create(ctx, &p, &plan, &err));
     size_t size = plan ? fxa_plan_workspace(plan) : SIZE_MAX;
-    fxa_plan_destroy(plan);
-    fxa_program_destroy(program);
     return size;
 }
 

@@ -243,7 +243,7 @@ static void lanes_count_case(fxa_context *ctx, t_rng *rng, lanes_paths *paths) {
     lanes_program program = lanes_draw(rng);
     attn_spec s = lanes_shape(rng, &program);
     fxa_error err;
-    fxa_program *parsed = NULL;
+    t_program *parsed = NULL;
     fxa_capture capture = {.grad = 0};
     fxa__problem *p = NULL;
     T_OK(fxa_program_parse(ctx, s.text, SIZE_MAX, &parsed, &err));
@@ -253,7 +253,6 @@ static void lanes_count_case(fxa_context *ctx, t_rng *rng, lanes_paths *paths) {
     int meetings = p ? lanes_count_meetings(&program, p, paths) : 0;
     if (meetings) T_FAIL("%d meetings:\n%s\n", meetings, s.text);
     fxa__problem_release(p);
-    fxa_program_destroy(parsed);
 }
 
 TEST(lanes_never_meet) {

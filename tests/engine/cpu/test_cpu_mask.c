@@ -181,12 +181,11 @@ CONTEXT_TEST(joined_bools_as_their_pairs) {
     for (int round = 0; ok && round < rounds; round++) {
         char mask[2048];
         mask_write(mask, sizeof mask, (int)attn_int(&rng, 0, 4), &rng);
-        fxa_program *p = mask_parse(ctx, mask); /* a text that was truncated does not parse */
+        t_program *p = mask_parse(ctx, mask); /* a text that was truncated does not parse */
         if (!p) continue;
         parsed++;
         ok = mask_try(ctx, p, false, &rng);
         if (!ok) T_FAIL("mask = %s\n", mask);
-        fxa_program_destroy(p);
     }
     T_CHECK(parsed * 2 > rounds);
 }
@@ -198,7 +197,7 @@ CONTEXT_TEST(masks_of_any_program_as_their_pairs) {
         uint8_t tape[160];
         for (size_t i = 0; i < sizeof tape; i++) tape[i] = (uint8_t)attn_next(&rng);
         unsigned flags = round % 2 ? GEN_AFFINE_MASK : 0;
-        fxa_program *p = gen_program(ctx, tape, (size_t)attn_int(&rng, 8, sizeof tape), flags);
+        t_program *p = gen_program(ctx, tape, (size_t)attn_int(&rng, 8, sizeof tape), flags);
         T_REQUIRE(p);
         bool scored = false; /* true: the mask reads the score and runs together with it */
         int32_t mask = fxa__program_output(p, FXA__OUT_MASK);
@@ -211,7 +210,6 @@ CONTEXT_TEST(masks_of_any_program_as_their_pairs) {
         }
         free(reads);
         if (mask >= 0 && !scored) ok = mask_try(ctx, p, true, &rng);
-        fxa_program_destroy(p);
     }
 }
 
@@ -234,7 +232,7 @@ CONTEXT_TEST(formulas_have_the_leaves_that_they_should) {
         {"q - k < 9 && k - q < 9 && doc[q] == doc[k]", 2, 0, 1},
     };
     for (size_t i = 0; i < sizeof each / sizeof *each; i++) {
-        fxa_program *p = mask_parse(ctx, each[i].mask);
+        t_program *p = mask_parse(ctx, each[i].mask);
         fxa__tape *tape = NULL;
         size_t set = 0;
         T_REQUIRE(p);
@@ -243,7 +241,6 @@ CONTEXT_TEST(formulas_have_the_leaves_that_they_should) {
             T_FAIL("%s: %zu ranges, %zu tests, %zu parts\n", each[i].mask, tape->n_ranges, tape->n_tests,
                    tape->n_parts);
         fxa__tape_destroy(tape);
-        fxa_program_destroy(p);
     }
 }
 
@@ -252,7 +249,7 @@ CONTEXT_TEST(formulas_have_the_leaves_that_they_should) {
 CONTEXT_TEST(rows_that_move_evenly_are_one_stretch) {
     enum { ROWS = 9, JUMP = 5 };
     uint64_t rng = t_seed() + 75;
-    fxa_program *p = mask_parse(ctx, "k <= q");
+    t_program *p = mask_parse(ctx, "k <= q");
     size_t set = 0;
     T_REQUIRE(p);
     const fxa__cpu_kernels *kernels = tape_set(&set, 4);
@@ -280,7 +277,6 @@ CONTEXT_TEST(rows_that_move_evenly_are_one_stretch) {
         fxa__tape_destroy(tape);
         tape_case_free(&c);
     }
-    fxa_program_destroy(p);
 }
 
 /* Long chains, deep nesting and more bools than a formula has capacity for: what exceeds the capacity becomes a single
@@ -297,10 +293,9 @@ CONTEXT_TEST(masks_that_a_formula_has_no_room_for) {
             if (strlen(next) > 2000) break;
             snprintf(mask, sizeof mask, "(%.2900s)", next);
         }
-        fxa_program *p = mask_parse(ctx, mask);
+        t_program *p = mask_parse(ctx, mask);
         T_REQUIRE(p);
         if (!mask_try(ctx, p, false, &rng)) T_FAIL("mask = %s\n", mask);
-        fxa_program_destroy(p);
     }
 }
 

@@ -80,7 +80,7 @@ static size_t pairs_run(fxa_context *ctx, const pairs_case *c, const fxa_program
 static void pairs_check(fxa_context *ctx, const pairs_case *c, uint64_t seed) {
     static uint64_t memory[2][PAIRS_ROOM]; /* [0] results of ref, [1] of cpu */
     char text[128];
-    fxa_program *program = NULL;
+    t_program *program = NULL;
     fxa_error err;
     t_rng rng = {seed};
     snprintf(text, sizeof text, "tensor bias : f32[%d]\nscore = score + bias[%s]\nmask = k < 61 && k != q", c->rank,
@@ -100,7 +100,6 @@ static void pairs_check(fxa_context *ctx, const pairs_case *c, uint64_t seed) {
         double want = fxa__load_f64(memory[0], (uint32_t)c->dtype, i);
         T_NEAR(fxa__load_f64(memory[1], (uint32_t)c->dtype, i), want, 2 * unit * (fabs(want) + 0x1p-4));
     }
-    fxa_program_destroy(program);
 }
 
 CONTEXT_TEST(gradients_of_one_element_per_pair) { /* */

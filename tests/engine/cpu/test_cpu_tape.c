@@ -16,7 +16,7 @@ static void tape_random(unsigned gen_flags, bool derive, bool wild, int rounds) 
     for (int round = 0; ok && round < t_scaled(rounds); round++) {
         uint8_t tape[160];
         for (size_t i = 0; i < sizeof tape; i++) tape[i] = (uint8_t)attn_next(&rng);
-        fxa_program *p = gen_program(ctx, tape, (size_t)attn_int(&rng, 8, sizeof tape), gen_flags), *d = NULL;
+        t_program *p = gen_program(ctx, tape, (size_t)attn_int(&rng, 8, sizeof tape), gen_flags), *d = NULL;
         fxa_error err;
         T_REQUIRE(p);
         if (derive) T_OK(fxa_program_derivative(p, &d, &err));
@@ -29,8 +29,6 @@ static void tape_random(unsigned gen_flags, bool derive, bool wild, int rounds) 
             for (size_t i = 0; ok && (k = tape_set(&i, wide ? 8 : 4));)
                 ok = tape_try(ctx, k, use, flags, wild, 0, &rng);
         }
-        fxa_program_destroy(d);
-        fxa_program_destroy(p);
     }
     fxa_context_destroy(ctx);
 }
@@ -66,7 +64,7 @@ CONTEXT_TEST(identity_and_queries) {
     size_t s = 0, bytes = 0;
     const fxa__cpu_kernels *k = tape_set(&s, 4);
     for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
-        fxa_program *p = NULL, *d = NULL;
+        t_program *p = NULL, *d = NULL;
         fxa__tape *tape = NULL;
         T_OK(fxa_program_parse(ctx, cases[i].text, SIZE_MAX, &p, &err));
         if (cases[i].derive) T_OK(fxa_program_derivative(p, &d, &err));
@@ -83,8 +81,6 @@ CONTEXT_TEST(identity_and_queries) {
         (void)fxa__tape_carve(&carver, tape, 16, INT64_MAX);
         T_CHECK(carver.failed);
         fxa__tape_destroy(tape);
-        fxa_program_destroy(d);
-        fxa_program_destroy(p);
     }
     fxa__tape_destroy(NULL);
 }

@@ -9,7 +9,7 @@
 
 /* Tests one text with every kernel set and compute type, a few draws each. */
 static void tape_text(fxa_context *ctx, const char *text, bool derive, double tolerance, int rounds, uint64_t *rng) {
-    fxa_program *p = NULL, *d = NULL;
+    t_program *p = NULL, *d = NULL;
     fxa_error err;
     bool ok = true;
     T_OK(fxa_program_parse(ctx, text, SIZE_MAX, &p, &err));
@@ -23,8 +23,6 @@ static void tape_text(fxa_context *ctx, const char *text, bool derive, double to
             for (size_t i = 0; ok && (k = tape_set(&i, wide ? 8 : 4));)
                 ok = tape_try(ctx, k, d ? d : p, flags, false, tolerance, rng);
         }
-    fxa_program_destroy(d);
-    fxa_program_destroy(p);
 }
 
 /* Indices that advance along an axis with k, forwards and backwards, clamped and shifted, and indices that only look
@@ -182,7 +180,7 @@ CONTEXT_TEST(backward_values_that_are_no_rows) {
     uint64_t rng = t_seed();
     bool ok = true;
     for (size_t i = 0; ok && i < sizeof cases / sizeof *cases; i++) {
-        fxa_program *p = NULL;
+        t_program *p = NULL;
         fxa_text text = {NULL, cases[i].text, SIZE_MAX};
         fxa_parse_config config = {
             .struct_size = sizeof config, .kind = (uint32_t)cases[i].kind, .texts = &text, .n_texts = 1};
@@ -193,7 +191,6 @@ CONTEXT_TEST(backward_values_that_are_no_rows) {
             for (size_t set = 0; ok && (k = tape_set(&set, round % 2 ? 8 : 4));)
                 ok = tape_try(ctx, k, p, flags, false, round < 4 ? 0 : 0x1p-10, &rng);
         }
-        fxa_program_destroy(p);
     }
 }
 
@@ -201,7 +198,7 @@ CONTEXT_TEST(backward_values_that_are_no_rows) {
  * caller's tensor, and elements of pairs without gradient do not change. */
 CONTEXT_TEST(backward_values_stored_once) {
     enum { N = 100 };
-    fxa_program *p = NULL;
+    t_program *p = NULL;
     fxa_text text = {NULL, "param a : float\ntensor t : f32[1]\ndscore = dscore\ngrad t[k] += a", SIZE_MAX};
     fxa_parse_config config = {
         .struct_size = sizeof config, .kind = FXA_PROGRAM_DERIVATIVE, .texts = &text, .n_texts = 1};
@@ -232,7 +229,6 @@ CONTEXT_TEST(backward_values_stored_once) {
             fxa__tape_destroy(tape);
         }
     }
-    fxa_program_destroy(p);
 }
 
 /* More conjuncts than the stack for conjuncts holds: the remaining ones are evaluated as one. */

@@ -47,7 +47,7 @@ CONTEXT_TEST(both_halves_as_their_pairs) {
     uint64_t rng = t_seed();
     bool ok = true;
     for (int round = 0; ok && round < t_scaled(150); round++) {
-        fxa_program *p = joint_random(ctx, &rng, gen[round % 3]), *joint = p ? joint_of(ctx, p) : NULL;
+        t_program *p = joint_random(ctx, &rng, gen[round % 3]), *joint = p ? joint_of(ctx, p) : NULL;
         const fxa__cpu_kernels *k;
         T_REQUIRE(joint);
         for (size_t i = 0; ok && (k = joint_set(&i));) {
@@ -62,8 +62,6 @@ CONTEXT_TEST(both_halves_as_their_pairs) {
             }
             tape_case_free(&c);
         }
-        fxa_program_destroy(joint);
-        fxa_program_destroy(p);
     }
 }
 
@@ -94,7 +92,7 @@ static bool joint_scores(tape_case *c, fxa__host *host, const fxa_program *p, ui
 
 static bool joint_same_scores(fxa_context *ctx, fxa_program *p, const fxa__cpu_kernels *k, uint64_t *rng) {
     float own[TAPE_CASE_ROWS * TAPE_CASE_COLUMNS] = {0}, got[TAPE_CASE_ROWS * TAPE_CASE_COLUMNS] = {0};
-    fxa_program *joint = joint_of(ctx, p);
+    t_program *joint = joint_of(ctx, p);
     tape_case c;
     if (!joint) return false;
     tape_case_draw(&c, k, p, false, rng);
@@ -106,7 +104,6 @@ static bool joint_same_scores(fxa_context *ctx, fxa_program *p, const fxa__cpu_k
         T_FAIL("%s: scores have other bits\n", k->isa);
     }
     tape_case_free(&c);
-    fxa_program_destroy(joint);
     return same;
 }
 
@@ -151,9 +148,9 @@ static int joint_count(const char *text, const char *word) {
 static void joint_listing(fxa_context *ctx, const char *text, const char *bprop, char *out, size_t size) {
     fxa_parse_config config = FXA_PARSE_CONFIG_INIT;
     fxa_text own = {.data = bprop, .size = SIZE_MAX};
-    fxa_program *p = NULL, *b = NULL;
+    t_program *p = NULL, *b = NULL;
     fxa_problem problem = FXA_PROBLEM_INIT;
-    fxa_plan *plan = NULL;
+    t_plan *plan = NULL;
     fxa_error err;
     config.kind = FXA_PROGRAM_BPROP, config.texts = &own, config.n_texts = 1;
     T_OK(fxa_program_parse(ctx, text, SIZE_MAX, &p, &err));
@@ -163,9 +160,6 @@ static void joint_listing(fxa_context *ctx, const char *text, const char *bprop,
     problem.param_grads = fxa_program_param_count(p) ? 1 : 0;
     T_OK(fxa_plan_create(ctx, &problem, &plan, &err));
     T_OK(fxa_plan_dump(plan, out, size, NULL, &err));
-    fxa_plan_destroy(plan);
-    fxa_program_destroy(b);
-    fxa_program_destroy(p);
 }
 
 CONTEXT_TEST(functions_are_computed_once) {

@@ -33,7 +33,7 @@ CONTEXT_TEST(which_values_are_shared) {
     size_t set = 0;
     const fxa__cpu_kernels *k = tape_set(&set, sizeof(float));
     for (size_t i = 0; i < sizeof shared_cases / sizeof *shared_cases; i++) {
-        fxa_program *p = NULL;
+        t_program *p = NULL;
         fxa__tape *tape = NULL;
         T_OK(fxa_program_parse(ctx, shared_cases[i].text, SIZE_MAX, &p, &err));
         T_OK(fxa__tape_create(fxa__context_host(ctx), p, FXA__TAPE_MASK, k, &tape, &err));
@@ -43,7 +43,6 @@ CONTEXT_TEST(which_values_are_shared) {
         if (wrong || (shared_cases[i].full >= 0 && full != shared_cases[i].full))
             T_FAIL("%s: %d shared, %d per row\n", shared_cases[i].text, shared, full);
         fxa__tape_destroy(tape);
-        fxa_program_destroy(p);
     }
 }
 
@@ -53,7 +52,7 @@ CONTEXT_TEST(shared_values_are_those_of_pairs) {
     uint64_t rng = t_seed();
     for (size_t i = 0; i < sizeof shared_cases / sizeof *shared_cases; i++)
         for (int round = 0; round < t_scaled_up(12); round++) {
-            fxa_program *p = NULL, *d = NULL;
+            t_program *p = NULL, *d = NULL;
             const fxa__cpu_kernels *k;
             T_OK(fxa_program_parse(ctx, shared_cases[i].text, SIZE_MAX, &p, &err));
             if (round % 2) T_OK(fxa_program_derivative(p, &d, &err));
@@ -67,8 +66,6 @@ CONTEXT_TEST(shared_values_are_those_of_pairs) {
                     T_FAIL("%s: %s\n", shared_cases[i].text, c.why);
                 tape_case_free(&c);
             }
-            fxa_program_destroy(d);
-            fxa_program_destroy(p);
         }
 }
 
@@ -90,7 +87,7 @@ static void shared_row(fxa__tape_run *run, const float *v, int32_t b, const int3
 CONTEXT_TEST(heads_rows_and_blocks_in_any_order) {
     static const char text[] = "tensor v : f32[3]\nscore = v[b, h, k]";
     static float v[2 * SHARED_HEADS * SHARED_KEYS];
-    fxa_program *p = NULL;
+    t_program *p = NULL;
     fxa__tape *tape = NULL;
     size_t set = 0, bytes = 0;
     t_rng rng = {t_seed()};
@@ -122,7 +119,6 @@ CONTEXT_TEST(heads_rows_and_blocks_in_any_order) {
     }
     free(scratch);
     fxa__tape_destroy(tape);
-    fxa_program_destroy(p);
 }
 
 T_MAIN

@@ -16,7 +16,7 @@ static const char *listing_of(fxa_context *ctx, fxa_program *program, fxa_progra
     static char text[1 << 18];
     fxa_problem p = FXA_PROBLEM_INIT;
     fxa_capture captures[FXA_MAX_TENSORS], of_bprop[FXA_MAX_TENSORS];
-    fxa_plan *plan = NULL;
+    t_plan *plan = NULL;
     fxa_error err;
     size_t needed = 0;
     memset(captures, 0, sizeof captures);
@@ -37,7 +37,6 @@ static const char *listing_of(fxa_context *ctx, fxa_program *program, fxa_progra
     if (status == FXA_OK) status = fxa_plan_dump(plan, text, sizeof text, &needed, &err);
     if (status != FXA_OK) T_FAIL("%s\n", err.text);
     T_CHECK(status != FXA_OK || needed == strlen(text));
-    fxa_plan_destroy(plan);
     return text;
 }
 
@@ -111,8 +110,8 @@ static const struct {
 CONTEXT_TEST(tapes_as_written_here) {
     static const char key[] = "registers: u per batch entry, r per row, c per key, s per head and key, x per pair\n";
     for (size_t i = 0; i < sizeof listings / sizeof *listings; i++) {
-        fxa_program *p = listing_parse(ctx, listings[i].text, FXA_PROGRAM_SCORE);
-        fxa_program *own = listings[i].bprop ? listing_parse(ctx, listings[i].bprop, FXA_PROGRAM_BPROP) : NULL;
+        t_program *p = listing_parse(ctx, listings[i].text, FXA_PROGRAM_SCORE);
+        t_program *own = listings[i].bprop ? listing_parse(ctx, listings[i].bprop, FXA_PROGRAM_BPROP) : NULL;
         T_REQUIRE(p);
         const char *text = listing_of(ctx, p, own, listings[i].pass);
         bool computes = strstr(listings[i].want, "\n    ") != NULL, keyed = strncmp(text, key, strlen(key)) == 0;
@@ -120,8 +119,6 @@ CONTEXT_TEST(tapes_as_written_here) {
         if (keyed) text += strlen(key);
         if (strcmp(text, listings[i].want) != 0)
             T_FAIL("%s:\n%s--- wanted\n%s", listings[i].text, text, listings[i].want);
-        fxa_program_destroy(p);
-        fxa_program_destroy(own);
     }
 }
 
@@ -148,13 +145,12 @@ CONTEXT_TEST(random_programs_are_listed) {
         static const unsigned flags[] = {0, GEN_SMOOTH, GEN_AFFINE_MASK, GEN_NO_SPECIAL};
         uint8_t tape[200];
         for (size_t k = 0; k < sizeof tape; k++) tape[k] = (uint8_t)t_next(&rng);
-        fxa_program *p = gen_program(ctx, tape, sizeof tape, flags[i % 4]);
+        t_program *p = gen_program(ctx, tape, sizeof tape, flags[i % 4]);
         T_REQUIRE(p);
         for (int pass = 0; pass < 2; pass++) {
             const char *text = listing_of(ctx, p, NULL, (fxa_pass)pass);
             if (!listing_is_sound(text)) T_FAIL("%s", text);
         }
-        fxa_program_destroy(p);
     }
 }
 
@@ -166,7 +162,7 @@ TEST(the_two_calls) {
     T_REQUIRE(ctx);
     T_OK(tiny_forward(ctx, &t, &err));
     for (int ref = 0; ref < 2; ref++) {
-        fxa_plan *plan = NULL;
+        t_plan *plan = NULL;
         size_t needed = 77;
         t.problem.engine = ref ? "ref" : "cpu";
         T_OK(fxa_plan_create(ctx, &t.problem, &plan, &err));
@@ -185,7 +181,6 @@ TEST(the_two_calls) {
             fail_alloc_arm(&f, 0, false);
             T_INT(f.live_bytes, before);
         }
-        fxa_plan_destroy(plan);
     }
     T_STATUS(fxa_plan_dump(NULL, text, sizeof text, NULL, &err), FXA_E_ARGUMENT);
     T_HAS(err.text, "plan is NULL");

@@ -107,7 +107,7 @@ static void texts_sums(const fxa__cuda_program *out) {
 }
 
 static void texts_show(rig *r, fxa_program *p, const char *name, bool backward, const char *grads) {
-    fxa_program *d = NULL, *lifted = NULL;
+    t_program *d = NULL, *lifted = NULL;
     fxa_error err = {.status = FXA_OK};
     fxa__cuda_program out;
     if (fxa__program_extract_masks(r->host, p, &lifted, &err) != FXA_OK) abort();
@@ -129,8 +129,6 @@ static void texts_show(rig *r, fxa_program *p, const char *name, bool backward, 
         printf("\n%.*s", (int)out.text.size, (const char *)out.text.data);
     }
     fxa__cuda_program_free(&out);
-    fxa_program_destroy(d);
-    fxa_program_destroy(lifted);
     fxa_program_destroy(p);
 }
 

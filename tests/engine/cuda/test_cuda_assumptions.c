@@ -79,7 +79,7 @@ TEST(backward_programs_of_the_caller) {
     choice_case c;
     fxa__cuda_choice out;
     fxa__cuda_program g;
-    fxa_program *own = NULL;
+    t_program *own = NULL;
     fxa_capture t = {.size = {512}};
     T_OK(own_parse(FXA_PROGRAM_BPROP, back, strlen(back), &own, &err));
     choice_start(&c, FXA_BACKWARD, text);
@@ -95,7 +95,6 @@ TEST(backward_programs_of_the_caller) {
         from[0] += g.params[i].source == 0, from[1] += g.params[i].source == FXA__CUDA_BPROP;
     T_CHECK(from[0] == 1 && from[1] == 1);
     fxa__cuda_program_free(&g);
-    fxa_program_destroy(own);
 }
 
 /* Tensors of a backward program have no sizes in the score program, so their indices are checked, whichever axis is
@@ -103,7 +102,7 @@ TEST(backward_programs_of_the_caller) {
 TEST(indices_of_backward_programs_are_guarded) {
     static const char *const texts[] = {"score = 2.0 * tanh(score)", "tensor t : f32[2]\nscore = score + t[k, h]"};
     static const char back[] = "tensor t : f32[2]\ndscore = dscore * t[k, h]";
-    fxa_program *own = NULL;
+    t_program *own = NULL;
     T_OK(own_parse(FXA_PROGRAM_BPROP, back, strlen(back), &own, &err));
     for (size_t i = 0; i < sizeof texts / sizeof *texts; i++) {
         choice_case c;
@@ -118,7 +117,6 @@ TEST(indices_of_backward_programs_are_guarded) {
         T_INT(g.bounds.min_size[i][1], 0);
         fxa__cuda_program_free(&g);
     }
-    fxa_program_destroy(own);
 }
 
 /* Conditions on the score become a part of the new score; tiles are classified by the other conditions. */

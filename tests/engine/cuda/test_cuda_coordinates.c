@@ -87,7 +87,7 @@ static void place_compare(const place *x, const cuda_work *w, t_rng *r) {
 
 TEST(random_coordinates) {
     t_rng r = {t_seed()};
-    fxa_program *program = NULL;
+    t_program *program = NULL;
     static const char text[] = "score = 1.0 * b + 7919.0 * h + 104729.0 * q + 1299709.0 * k + 0.5 * q_len + 0.001 * "
                                "k_len + 0.25 * heads + 15485863.0 * q_row + 179424673.0 * k_row + score\nmask = k <= q";
     T_OK(own_parse(FXA_PROGRAM_SCORE, text, SIZE_MAX, &program, &err));
@@ -112,7 +112,6 @@ TEST(random_coordinates) {
         fxa_program_destroy(w.config.program);
         fxa__problem_release(x.p);
     }
-    fxa_program_destroy(program);
 }
 
 /* ---- Backward programs of the caller ----------------------------------------------------------------------------- */

@@ -41,7 +41,7 @@ static bool corner_has(const fxa__cuda_program *g, const char *part) {
 /* Tensors of a backward program are checked like those of the score program, but have other sizes. */
 TEST(indices_of_backward_programs_are_guarded) {
     static const char back[] = "tensor t : f32[2]\ndscore = dscore * t[q, 3]";
-    fxa_program *own = NULL;
+    t_program *own = NULL;
     fxa_capture t = {.size = {512, 2}};
     fxa__cuda_choice out;
     fxa__cuda_program g;
@@ -52,7 +52,6 @@ TEST(indices_of_backward_programs_are_guarded) {
     T_INT(g.program->n_tensors, 1);
     for (int d = 0; d < FXA_MAX_RANK; d++) T_INT(g.bounds.min_size[0][d], 0);
     fxa__cuda_program_free(&g);
-    fxa_program_destroy(own);
 }
 
 /* Backward tiles are small if Q or V is wide. */
@@ -74,7 +73,7 @@ TEST(tiles_of_wide_operands) {
 TEST(params_may_have_any_name) {
     static const char text[] = "param zzzy_own_03 : float\nparam scale : float\nscore = score + zzzy_own_03 * scale";
     for (int pass = 0; pass < 2; pass++) {
-        fxa_program *program = NULL;
+        t_program *program = NULL;
         fxa__cuda_choice out;
         fxa__cuda_program g;
         int own = 0;
@@ -84,7 +83,6 @@ TEST(params_may_have_any_name) {
         for (int32_t i = 0; i < g.program->n_params; i++) own += g.params[i].source >= 0;
         T_INT(own, 2);
         fxa__cuda_program_free(&g);
-        fxa_program_destroy(program);
     }
 }
 
@@ -92,7 +90,7 @@ TEST(params_may_have_any_name) {
 TEST(gradients_beside_backward_programs) {
     static const char text[] = "tensor t : f32[1]\nscore = score + t[q - k + 500]", back[] = "dscore = 0.5 * dscore";
     for (int i = 0; i < 2; i++) {
-        fxa_program *program = NULL, *own = NULL;
+        t_program *program = NULL, *own = NULL;
         fxa_capture t = {.size = {1000}, .grad = 1};
         fxa__cuda_choice out;
         fxa__cuda_program g;
@@ -103,8 +101,6 @@ TEST(gradients_beside_backward_programs) {
         T_REQUIRE(corner_choose(&p, &out, &g));
         T_CHECK(g.operands.diagonal >= 0 && g.switches.grad_diagonal == !i && g.switches.grad_scatter == i);
         fxa__cuda_program_free(&g);
-        fxa_program_destroy(own);
-        fxa_program_destroy(program);
     }
 }
 
@@ -120,7 +116,7 @@ TEST(gradients_that_read_the_score) {
                 {"tensor t : f32[1]\nscore = score + t[h]", false},
                 {"tensor t : f32[1]\nscore = score + (q > k ? t[k] : 0.0)", false}};
     for (size_t i = 0; i < 2 * (sizeof rows / sizeof *rows); i++) {
-        fxa_program *program = NULL;
+        t_program *program = NULL;
         fxa_capture t = {.size = {512}, .grad = i % 2 == 0};
         fxa__cuda_choice out;
         fxa__cuda_program g;
@@ -132,7 +128,6 @@ TEST(gradients_that_read_the_score) {
             T_FAIL("%s: %d\n", rows[i / 2].text, g.switches.derivative);
         T_CHECK(corner_has(&g, "#define PROG_DERIVATIVE 1") == g.switches.derivative);
         fxa__cuda_program_free(&g);
-        fxa_program_destroy(program);
     }
 }
 
@@ -141,7 +136,7 @@ TEST(documents_of_floats_have_no_shorter_mask) {
     static const char *const texts[] = {"tensor d : f32[1]\nmask = d[q] == d[k] && k <= q",
                                         "tensor d : f16[2]\nmask = d[b, q] == d[b, k] && k <= q"};
     for (size_t i = 0; i < sizeof texts / sizeof *texts; i++) {
-        fxa_program *program = NULL;
+        t_program *program = NULL;
         fxa_capture t = {.size = {512, 512}};
         fxa__cuda_choice out;
         fxa__cuda_program g;
@@ -151,12 +146,11 @@ TEST(documents_of_floats_have_no_shorter_mask) {
         T_REQUIRE(corner_choose(&p, &out, &g));
         T_CHECK(corner_has(&g, "#define PROG_OPERANDS 1") && !corner_has(&g, "PROG_UNIFORM_OPERANDS"));
         fxa__cuda_program_free(&g);
-        fxa_program_destroy(program);
     }
 }
 
 static void corner_text(const char *text, const fxa_capture *t, const char *part, bool there) {
-    fxa_program *program = NULL;
+    t_program *program = NULL;
     fxa_error err;
     fxa__cuda_choice out;
     fxa__cuda_program g;
@@ -166,7 +160,6 @@ static void corner_text(const char *text, const fxa_capture *t, const char *part
     T_REQUIRE(corner_choose(&p, &out, &g));
     if (corner_has(&g, part) != there) T_FAIL("%s: %s\n", text, part);
     fxa__cuda_program_free(&g);
-    fxa_program_destroy(program);
 }
 
 /* Shared memory cannot hold everything that a program may use at once: then dQ is computed by a separate kernel, or
@@ -186,7 +179,7 @@ TEST(much_for_shared_memory) {
                 {words, FXA_FORWARD, 256, FAMILY_SM90, false}, {far, FXA_FORWARD, 192, FAMILY_SM90, false},
                 {far, FXA_FORWARD, 256, FAMILY_SM80, false}};
     for (size_t i = 0; i < sizeof rows / sizeof *rows; i++) {
-        fxa_program *program = NULL;
+        t_program *program = NULL;
         fxa_capture t[2] = {{.size = {4, 300, 512}}, {.size = {512}}};
         fxa__cuda_choice out;
         fxa__cuda_program g;
@@ -198,7 +191,6 @@ TEST(much_for_shared_memory) {
         if (family_of(&out) != rows[i].family || out.traits.separate_dq != rows[i].apart)
             T_FAIL("row %d: %s%s\n", (int)i, family_names[family_of(&out)], out.traits.separate_dq ? ", dQ apart" : "");
         fxa__cuda_program_free(&g);
-        fxa_program_destroy(program);
     }
 }
 
@@ -263,19 +255,18 @@ static fxa_program *corner_powers(void) {
 
 TEST(shared_parts_are_walked_once) {
     for (int i = 0; i < 6; i++) {
-        fxa_program *program = i / 2 == 2 ? corner_powers() : corner_shared_mask(i / 2);
+        t_program *program = i / 2 == 2 ? corner_powers() : corner_shared_mask(i / 2);
         fxa__cuda_choice out;
         fxa__cuda_program g;
         fxa_problem p = corner_problem((fxa_pass)(i % 2), program);
         if (corner_choose(&p, &out, &g)) T_CHECK(g.switches.mask == (i < 4));
         fxa__cuda_program_free(&g);
-        fxa_program_destroy(program);
     }
 }
 
 /* The host computes only a few values per run, whatever the program is. */
 TEST(powers_are_not_for_the_host) {
-    fxa_program *program = corner_powers();
+    t_program *program = corner_powers();
     int filled = 0, left = 0;
     for (int32_t i = 0; i < program->n_nodes; i++) {
         bool square = program->nodes[i].op == FXA_OP_MUL;
@@ -283,7 +274,6 @@ TEST(powers_are_not_for_the_host) {
         left += square && !fxa__cuda_is_host_value(program, i);
     }
     T_CHECK(filled > 2 && filled < 8 && left > CORNER_DEPTH - 8);
-    fxa_program_destroy(program);
 }
 
 T_MAIN

@@ -13,7 +13,7 @@
  * factor. */
 RIG_TEST(factors_that_cancel) {
     static const double caps[] = {20, -3, 0.25, 0, INFINITY, -INFINITY, NAN};
-    fxa_program *p = rig_parse(r, "param cap : float\nscore = cap * tanh(score / cap)"), *d = NULL;
+    t_program *p = rig_parse(r, "param cap : float\nscore = cap * tanh(score / cap)"), *d = NULL;
     fxa__cuda_program out;
     T_REQUIRE(p);
     T_OK(fxa_program_derivative(p, &d, &err));
@@ -38,8 +38,6 @@ RIG_TEST(factors_that_cancel) {
         if (n->op == FXA_OP_DIV || n->op == FXA_OP_DIVZ) T_CHECK(fxa__lower_rate(&sets[i]) <= FXA__RATE_HEAD);
     }
     fxa__cuda_program_free(&out);
-    fxa_program_destroy(d);
-    fxa_program_destroy(p);
 }
 
 /* Checks the values that a run fills in for a soft cap. Near 0 tanh is a polynomial of the product that includes the
@@ -71,7 +69,7 @@ static void form_check_cap(const fxa__cuda_program *out, double cap) {
 
 RIG_TEST(numbers_of_a_soft_cap) {
     static const double caps[] = {20, 0.5, 1000, 1e-3, 1e9, 1e-30, 1e30, 64, 65, 0.08, -20, -1e9, 3e38, -3.4e38};
-    fxa_program *p = rig_parse(r, "param cap : float\nscore = cap * tanh(score / cap)");
+    t_program *p = rig_parse(r, "param cap : float\nscore = cap * tanh(score / cap)");
     fxa__cuda_program out;
     T_REQUIRE(p);
     for (int plain = 0; plain < 2; plain++) {
@@ -82,12 +80,11 @@ RIG_TEST(numbers_of_a_soft_cap) {
         for (size_t i = 0; i < (plain ? 10 : sizeof caps / sizeof *caps); i++) form_check_cap(&out, caps[i]);
         fxa__cuda_program_free(&out);
     }
-    fxa_program_destroy(p);
 }
 
 /* Writes the text that kernels get for a program with all its gradients. Returns false if there is none. */
 static bool form_text(rig *r, const char *source, bool plain, char *out, size_t room) {
-    fxa_program *p = rig_parse(r, source), *d = NULL;
+    t_program *p = rig_parse(r, source), *d = NULL;
     fxa_error err;
     fxa__cuda_program made;
     if (!p) return false;
@@ -102,8 +99,6 @@ static bool form_text(rig *r, const char *source, bool plain, char *out, size_t 
     T_OK(fxa__cuda_program_make(r->host, &config, &made, &err));
     (void)snprintf(out, room, "%.*s", (int)made.text.size, (const char *)made.text.data);
     fxa__cuda_program_free(&made);
-    fxa_program_destroy(d);
-    fxa_program_destroy(p);
     return true;
 }
 
@@ -207,7 +202,7 @@ RIG_TEST(costly_gradients_are_called) {
         char text[128];
         fxa__cuda_program out;
         (void)snprintf(text, sizeof text, "param a : float\nscore = score + %s", texts[i]);
-        fxa_program *p = rig_parse(r, text), *d = NULL;
+        t_program *p = rig_parse(r, text), *d = NULL;
         T_REQUIRE(p);
         T_OK(fxa_program_derivative(p, &d, &err));
         fxa__cuda_config config = {.program = p, .derivative = d, .assumed.dense = -1, .grad_params = 1};
@@ -215,8 +210,6 @@ RIG_TEST(costly_gradients_are_called) {
         (void)snprintf(written, sizeof written, "%.*s", (int)out.text.size, (const char *)out.text.data);
         T_INT(strstr(written, "#define PROG_OUT_OF_LINE 4") != NULL, i);
         fxa__cuda_program_free(&out);
-        fxa_program_destroy(d);
-        fxa_program_destroy(p);
     }
 }
 
@@ -268,14 +261,13 @@ RIG_TEST(as_much_as_kernels_take) {
         char text[2048];
         fxa__cuda_program out;
         form_many(rows[i][0], i ? "" : "[]", i ? FXA_CUDA_SCALARS : FXA_CUDA_TENSORS, text);
-        fxa_program *p = rig_parse(r, text);
+        t_program *p = rig_parse(r, text);
         T_REQUIRE(p);
         fxa__cuda_config config = {.program = p, .assumed.dense = -1};
         T_OK(fxa__cuda_program_make(r->host, &config, &out, &err));
         fxa__write_bytes(&out.text, "", 1);
         T_CHECK(strstr((const char *)out.text.data, rows[i][1]));
         fxa__cuda_program_free(&out);
-        fxa_program_destroy(p);
     }
 }
 
@@ -291,14 +283,13 @@ RIG_TEST(what_kernels_cannot_do_is_refused) {
         const char *loads = strstr(rows[i][0], "tensor") ? "[]" : "";
         int most = *loads ? FXA_CUDA_TENSORS + 1 : FXA_CUDA_SCALARS + (strstr(rows[i][0], "int") != NULL);
         form_many(rows[i][0], loads, most, text);
-        fxa_program *p = rig_parse(r, text);
+        t_program *p = rig_parse(r, text);
         fxa__cuda_program out;
         T_REQUIRE(p);
         fxa__cuda_config config = {.program = p, .assumed.dense = -1};
         T_STATUS(fxa__cuda_program_make(r->host, &config, &out, &err), FXA_E_UNSUPPORTED);
         T_HAS(err.text, rows[i][1]);
         fxa__cuda_program_free(&out);
-        fxa_program_destroy(p);
     }
 }
 

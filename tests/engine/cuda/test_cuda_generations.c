@@ -40,7 +40,7 @@ TEST(problems_have_one_text) {
         fxa__problem *p = NULL;
         fxa__cuda_choice choice;
         fxa__cuda_program made;
-        fxa_program *program = NULL;
+        t_program *program = NULL;
         T_OK(fxa_program_parse(box_ctx, texts[i / 4], SIZE_MAX, &program, &err));
         for (int k = 0; k < 3; k++) captures[k].size[0] = captures[k].size[1] = i & 1 ? 1 : 512;
         given.pass = i & 2 ? FXA_BACKWARD : FXA_FORWARD, given.flags = i & 2 ? FXA_GRAD_Q : 0;
@@ -54,7 +54,6 @@ TEST(problems_have_one_text) {
         for (int32_t t = 0; i & 1 && t < made.program->n_tensors; t++) T_CHECK(made.bounds.min_size[t][0] <= 1);
         fxa__cuda_program_free(&made);
         fxa__problem_release(p);
-        fxa_program_destroy(program);
     }
 }
 

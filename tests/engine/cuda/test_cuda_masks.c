@@ -103,7 +103,7 @@ static void masks_write(t_rng *r, int depth, char *out, size_t size) {
 static bool masks_make(rig *r, masks_case *c) {
     char text[4096], mask[3072];
     fxa_error err = {.status = FXA_OK};
-    fxa_program *d = NULL;
+    t_program *d = NULL;
     masks_write(&r->rng, (int)t_int(&r->rng, 0, 3), mask, sizeof mask);
     (void)snprintf(text, sizeof text, "%smask = %s", masks_declared, mask);
     *c = (masks_case){.p = rig_parse(r, text)};
@@ -117,7 +117,6 @@ static bool masks_make(rig *r, masks_case *c) {
                                .assumed.operands_fit = c->words,
                                .assumed.finite_factors = true};
     fxa_status status = fxa__cuda_program_make(r->host, &config, &c->cuda, &err);
-    fxa_program_destroy(d);
     return status == FXA_OK;
 }
 

@@ -10,7 +10,7 @@
 
 /* Makes what kernels get for a program with all its gradients. Its text ends with a zero; the caller frees it. */
 static bool pairs_make(rig *r, const char *source, bool backward, bool plain, fxa__cuda_program *out) {
-    fxa_program *p = rig_parse(r, source), *d = NULL;
+    t_program *p = rig_parse(r, source), *d = NULL;
     fxa_error err;
     if (!p) return false;
     T_OK(fxa_program_derivative(p, &d, &err));
@@ -25,8 +25,6 @@ static bool pairs_make(rig *r, const char *source, bool backward, bool plain, fx
     fxa_status status = fxa__cuda_program_make(r->host, &config, out, &err);
     T_OK(status);
     if (status == FXA_OK) fxa__write_bytes(&out->text, "", 1);
-    fxa_program_destroy(d);
-    fxa_program_destroy(p);
     return status == FXA_OK;
 }
 

@@ -40,7 +40,7 @@ TEST(tensors_of_any_name) {
     for (int n = 0; n < 4 * (int)(sizeof names / sizeof *names); n++) {
         const char *name = names[n / 4];
         char text[512];
-        fxa_program *own = NULL;
+        t_program *own = NULL;
         fxa_capture captures[2] = {{.size = {512}}, {.size = {512}}}, t = {.size = {512}};
         bed x;
         (void)snprintf(text, sizeof text,
@@ -62,7 +62,6 @@ TEST(tensors_of_any_name) {
                 T_CHECK(watch.launch[i].to.data == bed_place(160 + fxa_program_tensor_find(p.program, name)));
         touch_check(&x);
         bed_close(&x);
-        fxa_program_destroy(own);
     }
 }
 

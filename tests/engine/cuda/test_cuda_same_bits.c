@@ -38,7 +38,7 @@ static bits_case bits_cases[BITS_MOST];
 static bool bits_make(rig *r, int i, bits_case *c) {
     fxa_program *given = i < BITS_LISTED ? rig_parse(r, bits_listed[i])
                                          : rig_program(r, GEN_NO_STORED | (i % 2 ? GEN_SMOOTH : GEN_NO_SPECIAL));
-    fxa_program *d = NULL;
+    t_program *d = NULL;
     fxa_error err = {.status = FXA_OK};
     *c = (bits_case){.p = NULL};
     if (!given) return false;
@@ -55,7 +55,6 @@ static bool bits_make(rig *r, int i, bits_case *c) {
                                    .assumed.finite_factors = plain};
         if (fxa__cuda_program_make(r->host, &config, &c->cuda[pass], &err) != FXA_OK) T_FAIL("%s\n", err.text);
     }
-    fxa_program_destroy(d);
     return true;
 }
 

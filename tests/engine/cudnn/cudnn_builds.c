@@ -46,9 +46,8 @@ static void builds_programs(builds *b) {
     int n = scandir(BUILDS_GALLERY, &files, builds_is_program, alphasort);
     T_CHECK(n > 50);
     for (int i = 0; i < 2 * n; i++) {
-        fxa_program *program = builds_file(b, files[i / 2]->d_name);
+        t_program *program = builds_file(b, files[i / 2]->d_name);
         builds_both(b, program, files[i / 2]->d_name, i & 1);
-        fxa_program_destroy(program);
     }
     int yes = b->yes;
     for (int i = 0; i < n; i++) free(files[i]);
@@ -56,9 +55,8 @@ static void builds_programs(builds *b) {
     for (int i = 0; i < t_scaled(BUILDS_RANDOM); i++) {
         const char *name;
         conf_source source = (conf_source)attn_int(&rng, CONF_IDENTITY, CONF_WILD);
-        fxa_program *program = conf_program(b->ctx, source, BUILDS_GALLERY, &rng, &name);
+        t_program *program = conf_program(b->ctx, source, BUILDS_GALLERY, &rng, &name);
         if (program) builds_both(b, program, name, i & 1);
-        fxa_program_destroy(program);
     }
     printf("cuDNN %lld, sm_%d: %d graphs of the gallery and %d others found an engine, %d were refused with a reason, "
            "%d compiled\n",
@@ -74,11 +72,10 @@ static void builds_grafts(builds *b) {
                                         "score = with_grad(score, tanh(score))\nmask = k <= q"};
     int yes = b->yes, n = (int)(sizeof texts / sizeof *texts);
     for (int i = 0; i < 2 * n; i++) {
-        fxa_program *program = NULL;
+        t_program *program = NULL;
         fxa_error err;
         T_OK(fxa_program_parse(b->ctx, texts[i / 2], SIZE_MAX, &program, &err));
         builds_both(b, program, texts[i / 2], i & 1);
-        fxa_program_destroy(program);
     }
     T_INT(b->yes - yes, 4 * n);
 }
@@ -106,7 +103,7 @@ static void builds_own(builds *b) {
     };
     int yes = b->yes, asked = 0;
     for (size_t i = 0; i < 2 * sizeof cases / sizeof *cases; i++) {
-        fxa_program *program = NULL, *own = NULL;
+        t_program *program = NULL, *own = NULL;
         fxa_error err;
         const fxa_text text = {"bprop", cases[i / 2].own, SIZE_MAX};
         fxa_parse_config config = FXA_PARSE_CONFIG_INIT;
@@ -118,8 +115,6 @@ static void builds_own(builds *b) {
         builds_pass(b, program, cases[i / 2].own, FXA_BACKWARD, i & 1, NULL);
         b->own = NULL;
         asked++;
-        fxa_program_destroy(program);
-        fxa_program_destroy(own);
     }
     printf("%d of %d graphs with a backward program of the caller's found an engine\n", b->yes - yes, asked);
     T_INT(b->yes - yes, asked);
@@ -133,7 +128,7 @@ static void builds_bias(builds *b) {
     int yes = b->yes;
     if (b->level.arch / 10 != 9) return; /* nowhere else tried */
     for (int i = 0; i < 3; i++) {
-        fxa_program *program = NULL;
+        t_program *program = NULL;
         fxa_error err;
         char *code[2] = {NULL, NULL};
         T_OK(fxa_program_parse(b->ctx, texts[i], SIZE_MAX, &program, &err));
@@ -145,7 +140,6 @@ static void builds_bias(builds *b) {
         if (b->plans > 0 && i == 0) T_CHECK(code[0] && code[1] && strcmp(code[0], code[1]) != 0);
         free(code[0]);
         free(code[1]);
-        fxa_program_destroy(program);
     }
     printf("%d of 6 graphs with and without the gradient of a captured tensor found an engine\n", b->yes - yes);
     T_INT(b->yes - yes, 6);
@@ -154,7 +148,7 @@ static void builds_bias(builds *b) {
 /* FXA_TEST_PROGRAM, a text, alone. */
 static void builds_one(builds *b, const char *text) {
     fxa_error err;
-    fxa_program *program = NULL;
+    t_program *program = NULL;
     T_OK(fxa_program_parse(b->ctx, text, SIZE_MAX, &program, &err));
     if (getenv("FXA_TEST_BYTES")) b->dtype = FXA_E4M3;
     for (int i = 0; i < 4 && program; i++) {
@@ -163,19 +157,17 @@ static void builds_one(builds *b, const char *text) {
                b->workspace);
     }
     printf("%d found an engine, %d were refused\n", b->yes, b->no);
-    fxa_program_destroy(program);
 }
 
 /* ---- Masks ------------------------------------------------------------------------------------------------------- */
 
 /* Returns the code that cuDNN compiles for a program text; NULL if the graph is refused. */
 static char *builds_text(builds *b, const char *text, fxa_pass pass) {
-    fxa_program *program = NULL;
+    t_program *program = NULL;
     fxa_error err;
     char *code = NULL;
     T_OK(fxa_program_parse(b->ctx, text, SIZE_MAX, &program, &err));
     builds_pass(b, program, text, pass, false, &code);
-    fxa_program_destroy(program);
     return code;
 }
 

@@ -17,11 +17,10 @@
 CONTEXT_TEST(on_whatever_this_machine_has) { /* */
     fxa_problem p = problem_of(&spec, FXA_FORWARD);
     fxa_support said = answer_of(ctx, &p);
-    fxa_plan *plan = NULL;
+    t_plan *plan = NULL;
     T_CHECK(said.supported ? !said.reason[0] : said.reason[0] != 0);
     T_STATUS(fxa_plan_create(ctx, &p, &plan, &err), said.supported ? FXA_OK : FXA_E_UNSUPPORTED);
     if (!said.supported) T_HAS(err.text, said.reason);
-    fxa_plan_destroy(plan);
 }
 
 TEST(reasons_not_to_open) {

@@ -287,14 +287,13 @@ TEST(what_cudnn_does_not_compile_or_gets_wrong_is_refused) { /* R-49 */
         fxa_problem p = problem_of(&spec, (fxa_pass)(i & 1));
         const char *says = i & 1 ? cases[i / 2].backward : cases[i / 2].forward;
         fxa_capture capture = {.size = {16}};
-        fxa_program *program = NULL;
+        t_program *program = NULL;
         T_OK(fxa_program_parse(ctx, cases[i / 2].text, SIZE_MAX, &program, &err));
         p.q.dtype = FXA_E4M3, p.d_qk = 128, p.sq = 16, p.program = program;
         p.captures = &capture, p.n_captures = fxa_program_tensor_count(program);
         fxa_support said = answer_of(ctx, &p);
         if (said.supported != !says) T_FAIL("%s: %s\n", cases[i / 2].text, said.reason);
         if (says) T_HAS(said.reason, says);
-        fxa_program_destroy(program);
     }
     fxa_context_destroy(ctx);
     standin_check_end();

@@ -20,7 +20,7 @@ CONTEXT_TEST(one_row_counts_128_keys) {
         size_t i = at / 2;
         const support_case one = {.pass = at % 2 ? FXA_BACKWARD : FXA_FORWARD, .sq = cases[i].sq, .sk = cases[i].sk};
         fxa_problem p = support_problem(&one);
-        fxa_program *program = NULL;
+        t_program *program = NULL;
         fxa__problem *checked = NULL;
         T_OK(fxa_program_parse(ctx, cases[i].text, SIZE_MAX, &program, &err));
         p.program = program;
@@ -32,7 +32,6 @@ CONTEXT_TEST(one_row_counts_128_keys) {
         if (!cases[i].taken) T_HAS(err.text, why);
         fxa__dnn_attention_free(&a);
         fxa__problem_release(checked);
-        fxa_program_destroy(program);
     }
 }
 
@@ -160,7 +159,7 @@ CONTEXT_TEST(one_row_has_values_by_key) {
         const support_case one = {.pass = FXA_FORWARD, .sq = 1 + i / 2, .sk = 1000};
         fxa_capture capture = {.size = {2, 2}};
         fxa_problem p = support_problem(&one);
-        fxa_program *program = NULL;
+        t_program *program = NULL;
         fxa__problem *checked = NULL;
         int few = 0;
         T_OK(fxa_program_parse(ctx, texts[i % 2], SIZE_MAX, &program, &err));
@@ -174,7 +173,6 @@ CONTEXT_TEST(one_row_has_values_by_key) {
         T_INT(few, i / 2);
         fxa__dnn_attention_free(&a);
         fxa__problem_release(checked);
-        fxa_program_destroy(program);
     }
 }
 
@@ -271,7 +269,7 @@ CONTEXT_TEST(keys_of_tensors_lie_together) {
         const support_case plain = {.pass = FXA_FORWARD};
         fxa_capture capture = {.size = {64, 64}};
         fxa_problem p = support_problem(&plain);
-        fxa_program *program = NULL;
+        t_program *program = NULL;
         fxa__problem *checked = NULL;
         int apart = 0;
         T_OK(fxa_program_parse(ctx, texts[i / 3], SIZE_MAX, &program, &err));
@@ -285,7 +283,6 @@ CONTEXT_TEST(keys_of_tensors_lie_together) {
         T_INT(apart, archs[i % 3] == 90 && i / 3 == 0);
         fxa__dnn_attention_free(&a);
         fxa__problem_release(checked);
-        fxa_program_destroy(program);
     }
 }
 

@@ -69,10 +69,9 @@ TEST(a_thousand_caps_are_one_build) {
     fxa_cache_get_stats(ctx, &stats);
     T_INT(stats.builds, 2);       /* a pass each */
     for (int i = 0; i < 2; i++) { /* different caps give different results */
-        fxa_program *program = constants_cap(ctx, constants_value(999 * i));
+        t_program *program = constants_cap(ctx, constants_value(999 * i));
         constants_run(ctx, &x, FXA_FORWARD, program);
         T_CHECK(!attn_other_bits(&x, FXA_FORWARD, &first) == !i);
-        fxa_program_destroy(program);
     }
     for (int i = 0; i < 2; i++) attn_drop(&want[i]);
     attn_drop(&first);
@@ -293,7 +292,7 @@ TEST(saved_plans_have_their_numbers) {
     attn_call call;
     if (!data_make(&x, ctx)) return;
     for (int i = 0; i < PLANS; i++) {
-        fxa_program *program = constants_cap(other, constants_value(300 * i));
+        t_program *program = constants_cap(other, constants_value(300 * i));
         constants_call(&x, FXA_FORWARD, program, &call);
         T_OK(fxa_plan_create(other, &call.p, &plan[i], &err));
         T_OK(fxa_plan_save(plan[i], bytes[i], ROOM, &size[i], &err));
@@ -301,7 +300,6 @@ TEST(saved_plans_have_their_numbers) {
         attn_keep(&x, FXA_FORWARD, &want[i]);
         fxa_plan_destroy(plan[i]);
         T_OK(fxa_plan_load(ctx, bytes[i], size[i], &plan[i], &err));
-        fxa_program_destroy(program);
     }
     fxa_cache_get_stats(ctx, &stats);
     T_INT(stats.builds, 1);
@@ -352,13 +350,12 @@ TEST(two_numbers_in_eight_threads) {
         if (!data_make(&r->x, ctx)) return;
         for (int j = 0; j < 2; j++) {
             double cap = constants_value(10 * i + 500 * j);
-            fxa_program *program = constants_cap(ctx, cap);
+            t_program *program = constants_cap(ctx, cap);
             r->x.params[0] = cap;
             constants_run(other, &r->x, FXA_FORWARD, NULL);
             attn_keep(&r->x, FXA_FORWARD, &r->want[j]);
             constants_call(&r->x, FXA_FORWARD, program, &r->call);
             T_OK(fxa_plan_create(ctx, &r->call.p, &r->plan[j], &err));
-            fxa_program_destroy(program);
         }
     }
     for (int i = 0; i < THREADS; i++) T_INT(pthread_create(&threads[i], NULL, constants_interleave, &runners[i]), 0);

@@ -59,7 +59,7 @@ CONTEXT_TEST(programs_that_are_refused_and_what_to_write_instead) {
                  {"tensor x : i32[1]\ntensor y : i32[1]\nmask = x[q] == y[k]", NULL, {16, 16}}};
     for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
         fxa_problem p = problem_of(&spec, FXA_FORWARD);
-        fxa_program *program = NULL;
+        t_program *program = NULL;
         fxa_capture captures[2];
         memset(captures, 0, sizeof captures);
         T_OK(fxa_program_parse(ctx, cases[i].text, SIZE_MAX, &program, &err));
@@ -69,7 +69,6 @@ CONTEXT_TEST(programs_that_are_refused_and_what_to_write_instead) {
         const char *says = cases[i].says ? cases[i].says : "";
         if (said.supported != !cases[i].says || !strstr(said.reason, says))
             T_FAIL("%s: %s, without \"%s\"\n", cases[i].text, said.supported ? "yes" : said.reason, says);
-        fxa_program_destroy(program);
     }
 }
 
@@ -83,7 +82,7 @@ STANDIN_TEST(values_per_row_in_backward) {
         fxa_pass pass = (fxa_pass)(i & 1);
         fxa_problem p = problem_of(&spec, pass);
         fxa_capture capture = {.size = {9, 3}};
-        fxa_program *program = NULL;
+        t_program *program = NULL;
         T_OK(fxa_program_parse(ctx, texts[i / 2], SIZE_MAX, &program, &err));
         p.program = program, p.captures = &capture, p.n_captures = 1;
         fxa_support said = answer_of(ctx, &p);
@@ -91,7 +90,6 @@ STANDIN_TEST(values_per_row_in_backward) {
         if (!said.supported)
             T_HAS(said.reason, "values of rows or entries (t[q], t[b], positions, coordinate maps) are used 3 times: "
                                "on sm_90 cuDNN's backward of bf16 takes 2");
-        fxa_program_destroy(program);
     }
 }
 
@@ -144,8 +142,8 @@ STANDIN_TEST(graphs_for_people) {
     for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
         fxa_problem p = problem_of(&spec, FXA_FORWARD);
         fxa_capture captures[2] = {{.size = {12}}, {.size = {12}}};
-        fxa_program *program = NULL;
-        fxa_plan *plan = NULL;
+        t_program *program = NULL;
+        t_plan *plan = NULL;
         char text[4000] = "";
         T_OK(fxa_program_parse(ctx, cases[i].text, SIZE_MAX, &program, &err));
         p.program = program, p.captures = captures, p.n_captures = program ? fxa_program_tensor_count(program) : 0;
@@ -153,8 +151,6 @@ STANDIN_TEST(graphs_for_people) {
         T_OK(fxa_plan_create(ctx, &p, &plan, &err));
         if (plan) T_OK(fxa_plan_dump(plan, text, sizeof text, NULL, &err));
         for (int j = 0; j < 4; j++) T_HAS(text, cases[i].says[j]);
-        fxa_plan_destroy(plan);
-        fxa_program_destroy(program);
     }
 }
 

@@ -8,12 +8,11 @@
 #include "support/fixtures/plan_bytes.h"
 
 static size_t saved_bytes(fxa_context *ctx, const fxa_problem *p, unsigned char *out, size_t room) {
-    fxa_plan *plan = NULL;
+    t_plan *plan = NULL;
     fxa_error err;
     size_t n = 0;
     T_OK(fxa_plan_create(ctx, p, &plan, &err));
     if (plan) T_OK(fxa_plan_save(plan, out, room, &n, &err));
-    fxa_plan_destroy(plan);
     return n;
 }
 

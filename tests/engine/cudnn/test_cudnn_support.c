@@ -181,7 +181,7 @@ static void support_ask_grads(fxa__host *host, fxa_context *ctx, bool hit[SUPPOR
                  {"not tried beside it", 90, 64, 2, FXA_ACCUMULATE_DTENSORS, 1, false, false, false},
                  {"not tried beside it", 90, 64, 2, FXA_PADDING, 1, false, false, false},
                  {"beside those of 8 bits", 90, 64, 2, 0, 1, false, false, true}};
-    fxa_program *program = NULL, *bprop = NULL;
+    t_program *program = NULL, *bprop = NULL;
     fxa_error err;
     const fxa_text text = {"bprop", "dscore = dscore * 2.0", SIZE_MAX};
     fxa_parse_config config = FXA_PARSE_CONFIG_INIT;
@@ -204,8 +204,6 @@ static void support_ask_grads(fxa__host *host, fxa_context *ctx, bool hit[SUPPOR
         if (cases[i].says) T_HAS(reason, cases[i].says);
         support_hit(hit, reason);
     }
-    fxa_program_destroy(program);
-    fxa_program_destroy(bprop);
 }
 
 static void support_ask_masked_rows(fxa__host *host, fxa_context *ctx, bool hit[SUPPORT_MOST]) {
@@ -213,7 +211,7 @@ static void support_ask_masked_rows(fxa__host *host, fxa_context *ctx, bool hit[
     for (int i = 0; i < 6; i++) {
         const support_case plain = {H200, .pass = i / 2 == 2 ? FXA_FORWARD : FXA_BACKWARD, .sq = i / 2 == 1 ? 2 : 1};
         fxa_problem p = support_problem(&plain);
-        fxa_program *program = NULL;
+        t_program *program = NULL;
         fxa_error err;
         char reason[SUPPORT_REASON];
         T_OK(fxa_program_parse(ctx, texts[i % 2], SIZE_MAX, &program, &err));
@@ -221,7 +219,6 @@ static void support_ask_masked_rows(fxa__host *host, fxa_context *ctx, bool hit[
         T_INT(support_ask(host, &p, (fxa__dnn_level){91901, 90}, reason), i != 0);
         if (i == 0) T_HAS(reason, "leaves one row nothing");
         support_hit(hit, reason);
-        fxa_program_destroy(program);
     }
 }
 
