@@ -185,11 +185,15 @@ __attribute__((unused)) static void t_text_has(const char *file, int line, const
         else if (t_s != FXA_OK && (err.status != t_s || !err.text[0]))                                                 \
             T_FAIL("%s: error not filled\n", #call);                                                                   \
     } while (0)
-/* t_program *p and t_plan *plan declare pointers whose program or plan is destroyed at the end of their block. */
+/* t_program *p and the like declare pointers whose object is destroyed at the end of their block. */
 __attribute__((unused)) static void t_program_drop(fxa_program **p) { fxa_program_destroy(*p); }
 __attribute__((unused)) static void t_plan_drop(fxa_plan **p) { fxa_plan_destroy(*p); }
+__attribute__((unused)) static void t_builder_drop(fxa_builder **b) { fxa_builder_destroy(*b); }
+__attribute__((unused)) static void t_ctx_drop(fxa_context **ctx) { fxa_context_destroy(*ctx); }
 #define t_program __attribute__((cleanup(t_program_drop))) fxa_program
 #define t_plan __attribute__((cleanup(t_plan_drop))) fxa_plan
+#define t_builder __attribute__((cleanup(t_builder_drop))) fxa_builder
+#define t_ctx __attribute__((cleanup(t_ctx_drop))) fxa_context
 
 /* Returns a new context. On failure the test fails and NULL is returned. */
 __attribute__((unused)) static fxa_context *t_context(void) {

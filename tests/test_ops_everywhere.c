@@ -29,7 +29,7 @@ static fxa_value walk_build_operand(fxa_builder *b, fxa_type type, int place) {
 
 /* Builds the program of walk_program with builder calls. */
 static fxa_program *walk_build(fxa_context *ctx, const walk_step *s) {
-    fxa_builder *b = NULL;
+    t_builder *b = NULL;
     fxa_program *p = NULL;
     fxa_value x[3];
     fxa_error err;
@@ -46,7 +46,6 @@ static fxa_program *walk_build(fxa_context *ctx, const walk_step *s) {
     else
         fxa_builder_set_mask(b, v);
     if (fxa_builder_finish(b, &p, &err) != FXA_OK) T_FAIL("%s: %s\n", s->label, err.text);
-    fxa_builder_destroy(b);
     return p;
 }
 

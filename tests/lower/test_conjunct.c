@@ -60,14 +60,13 @@ static fxa_value conjunct_random_bool(fxa_builder *b, t_rng *rng, int32_t doc, i
 }
 
 static fxa_program *conjunct_random(rig *r) {
-    fxa_builder *b = NULL;
+    t_builder *b = NULL;
     fxa_program *p = NULL;
     fxa_error err;
     if (fxa_builder_create(r->ctx, FXA_PROGRAM_SCORE, &b, &err) != FXA_OK) return NULL;
     int32_t doc = fxa_builder_tensor(b, "doc", t_int(&r->rng, 0, 1) ? FXA_I32 : FXA_I64, 1);
     fxa_builder_set_mask(b, conjunct_random_bool(b, &r->rng, doc, (int)t_int(&r->rng, 0, 3)));
     if (fxa_builder_finish(b, &p, &err) != FXA_OK) p = NULL;
-    fxa_builder_destroy(b);
     return p;
 }
 

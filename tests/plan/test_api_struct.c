@@ -24,9 +24,8 @@ static fxa_problem struct_problem(void) {
 
 static void fill_context(void *to) { *(fxa_context_config *)to = (fxa_context_config)FXA_CONTEXT_CONFIG_INIT; }
 static fxa_status call_context(const void *from, fxa_error *err) {
-    fxa_context *ctx = NULL;
+    t_ctx *ctx = NULL;
     fxa_status status = fxa_context_create(from, &ctx, err);
-    fxa_context_destroy(ctx);
     return status;
 }
 
@@ -179,7 +178,7 @@ TEST(half_a_pointer_is_not_followed) {
 
 /* fxa_plan_problem writes at most the caller's struct_size, and at most the struct. */
 TEST(a_problem_is_written_as_far_as_its_struct_goes) {
-    fxa_plan *plan = NULL;
+    t_plan *plan = NULL;
     fxa_problem p = struct_problem();
     T_OK(fxa_context_create(NULL, &struct_ctx, &err));
     T_OK(fxa_plan_create(struct_ctx, &p, &plan, &err));
@@ -194,7 +193,6 @@ TEST(a_problem_is_written_as_far_as_its_struct_goes) {
         T_INT(now, size);
         guard_close(&g);
     }
-    fxa_plan_destroy(plan);
     fxa_context_destroy(struct_ctx);
 }
 
@@ -241,7 +239,7 @@ TEST(the_engine_is_a_field_of_the_struct) {
 TEST(a_plan_runs_with_older_args) {
     T_OK(fxa_context_create(NULL, &struct_ctx, &err));
     fxa_problem p = struct_problem();
-    fxa_plan *plan = NULL;
+    t_plan *plan = NULL;
     p.flags = FXA_RETURN_LSE;
     T_OK(fxa_plan_create(struct_ctx, &p, &plan, &err));
     fxa_args args = FXA_ARGS_INIT;
@@ -252,7 +250,6 @@ TEST(a_plan_runs_with_older_args) {
     T_OK(tiny_run(plan, &args, &err));
     args.struct_size = offsetof(fxa_args, scale);
     T_STATUS(tiny_run(plan, &args, &err), FXA_E_STRUCT);
-    fxa_plan_destroy(plan);
     fxa_context_destroy(struct_ctx);
 }
 

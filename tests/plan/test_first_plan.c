@@ -20,9 +20,9 @@ static void first_plan(fxa_context *ctx, const char *engine, int i, double secon
     char text[256];
     size_t size = 0;
     fxa_error err;
-    fxa_context *other = attn_context(1);
-    fxa_program *program = NULL;
-    fxa_plan *plan = NULL, *loaded = NULL;
+    t_ctx *other = attn_context(1);
+    t_program *program = NULL;
+    t_plan *plan = NULL, *loaded = NULL;
     fxa_capture capture = {.size = {8, 4096}, .grad = 1};
     const attn_spec s = {.b = 2, .hq = 8, .hkv = 2, .sq = 4096, .sk = 4096, .d = 64};
     snprintf(text, sizeof text,
@@ -41,14 +41,10 @@ static void first_plan(fxa_context *ctx, const char *engine, int i, double secon
     start = first_now();
     T_OK(fxa_plan_load(other, bytes, size, &loaded, &err));
     seconds[1] = fmin(seconds[1], first_now() - start);
-    fxa_plan_destroy(loaded);
-    fxa_plan_destroy(plan);
-    fxa_program_destroy(program);
-    fxa_context_destroy(other);
 }
 
 TEST(first_plans_take_milliseconds) {
-    fxa_context *ctx = attn_context(1);
+    t_ctx *ctx = attn_context(1);
     T_REQUIRE(ctx);
     for (size_t e = 0; engine_here(e); e++) {
         double seconds[2] = {INFINITY, INFINITY};
@@ -57,7 +53,6 @@ TEST(first_plans_take_milliseconds) {
             if (!(seconds[i] < FIRST_MOST))
                 T_FAIL("%s: a plan from %s takes %.3g s\n", engine_here(e), i ? "bytes" : "text", seconds[i]);
     }
-    fxa_context_destroy(ctx);
 }
 
 T_MAIN

@@ -44,7 +44,7 @@ static void call_parse(record *r) {
 }
 
 static void call_build(record *r) {
-    fxa_builder *b = NULL;
+    t_builder *b = NULL;
     fxa_program *program = NULL;
     fxa_error err = {.text = ""};
     record_status(r, fxa_builder_create(state_ctx, FXA_PROGRAM_SCORE, &b, &err), &err);
@@ -68,7 +68,6 @@ static void call_build(record *r) {
     fxa_builder_set_mask(b, fxa_builder_op2(b, FXA_OP_LT, fxa_builder_float(b, 0.1), fxa_builder_float(b, 0.2)));
     record_status(r, fxa_builder_finish(b, &program, &err), &err);
     if (program) record_program(r, program);
-    fxa_builder_destroy(b);
 }
 
 static void call_program(record *r) {
@@ -202,12 +201,11 @@ static void call_ref(record *r) { run_passes(r, state_ctx, "ref"); }
 static void call_cpu(record *r) { run_passes(r, state_ctx, "cpu"); }
 static void call_cpu_threads(record *r) { /* the pool's threads start here, in this state */
     fxa_context_config c = FXA_CONTEXT_CONFIG_INIT;
-    fxa_context *ctx = NULL;
+    t_ctx *ctx = NULL;
     fxa_error err = {.text = ""};
     c.threads = 3;
     record_status(r, fxa_context_create(&c, &ctx, &err), &err);
     run_passes(r, ctx, "cpu");
-    fxa_context_destroy(ctx);
 }
 
 static void call_plan(record *r) {
@@ -356,14 +354,13 @@ TEST(no_state_of_a_callers_loop_reaches_a_result) {
     for (int i = 0; i < N_STATES; i++) {
         void (*set)(void) = states[i].set;
         fxa_context_config c = FXA_CONTEXT_CONFIG_INIT;
-        fxa_context *ctx = NULL;
+        t_ctx *ctx = NULL;
         c.threads = 3, c.parallel = state_parallel, c.parallel_user = &set;
         T_OK(fxa_context_create(&c, &ctx, &err));
         got.size = 0;
         run_passes(&got, ctx, "cpu");
         if (want.size != got.size || memcmp(want.byte, got.byte, want.size) != 0)
             T_FAIL("a loop in state %s gives other bytes\n", states[i].name);
-        fxa_context_destroy(ctx);
     }
     state_close();
 }
@@ -387,8 +384,8 @@ static void *state_alloc(void *user, void *ptr, size_t old_size, size_t new_size
 
 TEST(hooks_are_called_in_the_default_state) {
     fxa_context_config c = FXA_CONTEXT_CONFIG_INIT;
-    fxa_context *ctx = NULL;
-    fxa_program *program = NULL;
+    t_ctx *ctx = NULL;
+    t_program *program = NULL;
     c.alloc = state_alloc, c.threads = 1;
     T_OK(fxa_context_create(&c, &ctx, &err));
     state plain = state_get();
@@ -400,8 +397,6 @@ TEST(hooks_are_called_in_the_default_state) {
     T_INT(status, FXA_OK);
     T_CHECK(hook_calls > 0);
     hook_state = NULL;
-    fxa_program_destroy(program);
-    fxa_context_destroy(ctx);
 }
 
 T_MAIN

@@ -139,7 +139,7 @@ static void *raising_alloc(void *user, void *ptr, size_t old_size, size_t new_si
 
 TEST(flags_of_hooks_do_not_stay) {
     fxa_context_config config = FXA_CONTEXT_CONFIG_INIT;
-    fxa_context *ctx = NULL;
+    t_ctx *ctx = NULL;
     fxa_program *program = NULL;
     config.alloc = raising_alloc, config.threads = 1;
     T_OK(fxa_context_create(&config, &ctx, &err));
@@ -154,7 +154,6 @@ TEST(flags_of_hooks_do_not_stay) {
         if (memcmp(&before, &after, sizeof before) != 0) T_FAIL("another state than %s is left\n", states[i].name);
         fxa_program_destroy(program);
     }
-    fxa_context_destroy(ctx);
 }
 
 T_MAIN

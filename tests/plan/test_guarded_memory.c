@@ -157,7 +157,7 @@ static void fence_plan(fxa_context *ctx, const fxa_problem *p) {
 
 static void fence_run(fxa_context *ctx, const char *text, int64_t size, uint32_t flags) {
     attn_spec s = {.b = 2, .hq = 2, .hkv = 1, .sq = size, .sk = size + 1, .d = 3, .text = text, .flags = flags};
-    attn_data x;
+    attn_owned x = {0};
     fxa_error err;
     for (int t = 0; t < ATTN_TENSORS; t++)
         for (int axis = 0; axis < 2; axis++) s.tensor[t][axis] = 9;
@@ -171,7 +171,6 @@ static void fence_run(fxa_context *ctx, const char *text, int64_t size, uint32_t
             fence_plan(ctx, &call.p);
             T_OK(attn_call_run(ctx, &call, true, &err));
         }
-    attn_data_free(&x);
 }
 
 TEST(nothing_past_the_end_is_read) {

@@ -44,12 +44,11 @@ static void oom_rig_end(oom_rig *r) {
 /* ---- Flows: each does one thing and takes back what it made ------------------------------------------------------ */
 
 static fxa_status oom_context(oom_rig *r, fxa_error *err) {
-    fxa_context *ctx = NULL;
+    t_ctx *ctx = NULL;
     fxa_context_config config = FXA_CONTEXT_CONFIG_INIT;
     config.alloc = fail_alloc_fn;
     config.alloc_user = &r->memory;
     fxa_status status = fxa_context_create(&config, &ctx, err);
-    fxa_context_destroy(ctx);
     return status;
 }
 
@@ -87,7 +86,7 @@ static fxa_status oom_parse_mistake(oom_rig *r, fxa_error *err) {
 }
 
 static fxa_status oom_builder(oom_rig *r, fxa_error *err) {
-    fxa_builder *b = NULL;
+    t_builder *b = NULL;
     t_program *program = NULL;
     fxa_status status = fxa_builder_create(r->ctx, FXA_PROGRAM_SCORE, &b, err);
     if (status != FXA_OK) return status;
@@ -102,7 +101,6 @@ static fxa_status oom_builder(oom_rig *r, fxa_error *err) {
     fxa_builder_set_score(b, fxa_builder_op2(b, FXA_OP_MUL, cap, x));
     fxa_builder_set_mask(b, fxa_builder_op2(b, FXA_OP_GE, q, k));
     status = fxa_builder_finish(b, &program, err);
-    fxa_builder_destroy(b);
     return status;
 }
 

@@ -68,7 +68,7 @@ static const fxa__engine *own_engines[OWN_ENGINES] = {&gang, &solo};
 /* Runs the tiny problem on gang in a context with this config; returns the number of workers. */
 static int gang_workers(const fxa_context_config *config) {
     fxa_error err;
-    fxa_context *ctx = NULL;
+    t_ctx *ctx = NULL;
     fxa_plan *plan = NULL;
     tiny t;
     T_OK(fxa_context_create(config, &ctx, &err));
@@ -81,7 +81,6 @@ static int gang_workers(const fxa_context_config *config) {
     T_INT(fxa_context_threads(ctx), workers);
     fxa_plan_destroy(plan);
     tiny_end(&t);
-    fxa_context_destroy(ctx);
     return (int)workers;
 }
 

@@ -92,7 +92,7 @@ TEST(a_loaded_plan_gives_the_same_results) {
 
 /* Loading uses the plan cache and adds to it. */
 TEST(loading_goes_through_the_cache) {
-    fxa_context *maker = t_context(), *ctx = t_context();
+    t_ctx *maker = t_context(), *ctx = t_context();
     T_REQUIRE(maker && ctx);
     static blob_bytes b;
     static tiny t;
@@ -111,8 +111,6 @@ TEST(loading_goes_through_the_cache) {
     T_INT(s.builds, 1);
     T_INT(s.hits, 3);
     tiny_end(&t);
-    fxa_context_destroy(ctx);
-    fxa_context_destroy(maker);
 }
 
 /* ---- Golden files ------------------------------------------------------------------------------------------------ */

@@ -168,7 +168,7 @@ SEAM_TEST(a_compilers_no_that_cannot_be_kept_at_all) {
 
 /* The report that is cached already becomes the refusal, for which no more memory is needed. */
 SEAM_TEST(a_compilers_no_takes_the_place_of_the_report) {
-    fxa_plan *plan = NULL;
+    t_plan *plan = NULL;
     fxa_context *ctx = NULL;
     fxa_context_config config = FXA_CONTEXT_CONFIG_INIT;
     fxa_support reports[2];
@@ -188,7 +188,6 @@ SEAM_TEST(a_compilers_no_takes_the_place_of_the_report) {
     T_INT(reports[0].supported, 0);
     T_STR(reports[0].reason, "the assembler runs out of registers");
     T_INT(refused, 1);
-    fxa_plan_destroy(plan);
     fxa_context_destroy(ctx);
 }
 

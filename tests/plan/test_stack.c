@@ -110,14 +110,13 @@ static const char stack_text[] =
     "mask = any(i, 6, abs(q - k - 8 * i) < 4 && (q // 8 + i) % 3 != k // 8 % 3) || k <= q && q - k < 40 || k == 0\n";
 
 static void stack_run_all(const char *engine) {
-    fxa_program *program = NULL;
+    t_program *program = NULL;
     fxa_error err;
     stack_open();
     T_OK(fxa_program_parse(stack_ctx, stack_text, SIZE_MAX, &program, &err));
     for (uint32_t dtype = FXA_F64; dtype <= FXA_BF16; dtype++)
         for (int n = 0; n < 8; n++)
             stack_run_pass(program, engine, dtype, n & 1 ? 1 : STACK_S, n & 2 ? STACK_D : 64, n & 4);
-    fxa_program_destroy(program);
     fxa_context_destroy(stack_ctx);
 }
 

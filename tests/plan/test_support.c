@@ -112,7 +112,7 @@ RIG_TEST(an_engine_that_is_none_is_an_error) {
                  {NULL, "cudda", "the environment's FXA_ENGINE is \"cudda\", which is no engine of this build"}};
     for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
         fxa_support report = {.engine = "untouched"};
-        fxa_context *ctx = NULL;
+        t_ctx *ctx = NULL;
         fxa_plan *plan = NULL;
         char before[64] = "";
         size_t count = 1;
@@ -130,7 +130,6 @@ RIG_TEST(an_engine_that_is_none_is_an_error) {
         T_STR(report.engine, "untouched");
         T_STATUS(fxa_plan_create(ctx, &p, &plan, &err), FXA_E_ARGUMENT);
         T_HAS(err.text, cases[i].says);
-        fxa_context_destroy(ctx);
     }
 }
 

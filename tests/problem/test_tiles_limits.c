@@ -116,12 +116,11 @@ CONTEXT_TEST(work_is_bounded) { /* R-104 */
         if (c.unknown == 0 || c.unknown == side * side)
             T_FAIL("%s: %" PRIu64 " of %" PRIu64 " tiles unknown\n", cases[i].text, c.unknown, side * side);
     }
-    fxa_program *program = tiles_parse(ctx, "mask = (q * k) % 7 == 3");
+    t_program *program = tiles_parse(ctx, "mask = (q * k) % 7 == 3");
     fxa_problem p = tiles_problem(program, 4096, 4096);
     fxa_tile_counts c = {0};
     T_OK(fxa_tiles_count(ctx, &p, 0, 0, 64, 64, NULL, NULL, &c, &err)); /* a smaller problem is counted completely */
     T_CHECK(c.unknown == 0 && c.empty + c.mixed + c.full == 64 * 64);
-    fxa_program_destroy(program);
 }
 
 /* Elements that range analysis reads from a table count as work: 2^20 tiles of 256 elements exceed the limit. */

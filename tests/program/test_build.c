@@ -26,8 +26,8 @@ static void *table_alloc(void *user, void *ptr, size_t old_size, size_t new_size
 TEST(the_hash_table_is_at_most_half_full) {
     fxa_context_config config = FXA_CONTEXT_CONFIG_INIT;
     config.alloc = table_alloc;
-    fxa_context *own = NULL;
-    fxa_builder *b = NULL;
+    t_ctx *own = NULL;
+    t_builder *b = NULL;
     T_OK(fxa_context_create(&config, &own, &err));
     T_OK(fxa_builder_create(own, FXA_PROGRAM_SCORE, &b, &err));
     largest_table = 0;
@@ -39,8 +39,6 @@ TEST(the_hash_table_is_at_most_half_full) {
         if (largest_table != slots * sizeof(int32_t))
             T_FAIL("%d values: a table of %zu bytes, not of %zu slots\n", i + 1, largest_table, slots);
     }
-    fxa_builder_destroy(b);
-    fxa_context_destroy(own);
 }
 
 /* ---- Types ------------------------------------------------------------------------------------------------------- */
@@ -51,7 +49,7 @@ TEST(result_types_of_every_operation) {
         int n = meaning_arity((fxa_op)op), combinations = n == 0 ? 0 : n == 1 ? 3 : n == 2 ? 9 : 27;
         for (int c = 0; c < combinations; c++) {
             const fxa_type type[3] = {(fxa_type)(1 + c % 3), (fxa_type)(1 + c / 3 % 3), (fxa_type)(1 + c / 9)};
-            fxa_builder *b = own_builder(FXA_PROGRAM_SCORE);
+            t_builder *b = own_builder(FXA_PROGRAM_SCORE);
             fxa_value arg[3];
             meaning x[3];
             for (int i = 0; i < n; i++) {
@@ -64,7 +62,6 @@ TEST(result_types_of_every_operation) {
                 T_FAIL("%s of %s %s %s is %s\n", fxa__op_info_get((uint32_t)op)->id, fxa__type_name(type[0]),
                        fxa__type_name(type[1]), fxa__type_name(type[2]), fxa__type_name(fxa__builder_type(b, y)));
             T_INT(fxa__builder_failed(b), want == 0);
-            fxa_builder_destroy(b);
         }
     }
 }
@@ -85,7 +82,7 @@ TEST(conversions_are_casts) {
                 {FXA_OP_SHL, FXA_BOOL, FXA_INT, FXA_OP_INT, 0},
                 {FXA_OP_MOD, FXA_FLOAT, FXA_BOOL, 0, FXA_OP_FLOAT}};
     for (size_t i = 0; i < sizeof rows / sizeof rows[0]; i++) {
-        fxa_builder *b = own_builder(FXA_PROGRAM_SCORE);
+        t_builder *b = own_builder(FXA_PROGRAM_SCORE);
         const fxa_value arg[2] = {own_any(b, rows[i].x), fxa_builder_op1(b, FXA_OP_NEG, own_any(b, rows[i].y))};
         const fxa_value y[2] = {arg[0], rows[i].y == FXA_BOOL ? own_any(b, FXA_BOOL) : arg[1]};
         fxa_value result = fxa_builder_op(b, rows[i].op, y, 2);
@@ -100,20 +97,18 @@ TEST(conversions_are_casts) {
             }
             T_CHECK(found);
         }
-        fxa_builder_destroy(b);
     }
 }
 
 TEST(greater_becomes_less) {
-    fxa_builder *b = own_builder(FXA_PROGRAM_SCORE);
+    t_builder *b = own_builder(FXA_PROGRAM_SCORE);
     fxa_value q = fxa_builder_input(b, FXA_INPUT_Q), k = fxa_builder_input(b, FXA_INPUT_K);
     T_INT(fxa_builder_op2(b, FXA_OP_GT, q, k), fxa_builder_op2(b, FXA_OP_LT, k, q));
     T_INT(fxa_builder_op2(b, FXA_OP_GE, q, k), fxa_builder_op2(b, FXA_OP_LE, k, q));
-    fxa_builder_destroy(b);
 }
 
 TEST(equal_expressions_are_one_value) {
-    fxa_builder *b = own_builder(FXA_PROGRAM_SCORE);
+    t_builder *b = own_builder(FXA_PROGRAM_SCORE);
     fxa_value q = fxa_builder_input(b, FXA_INPUT_Q), k = fxa_builder_input(b, FXA_INPUT_K);
     T_INT(fxa_builder_input(b, FXA_INPUT_Q), q);
     T_INT(fxa_builder_op2(b, FXA_OP_SUB, q, k), fxa_builder_op2(b, FXA_OP_SUB, q, k));
@@ -128,7 +123,6 @@ TEST(equal_expressions_are_one_value) {
     T_INT(fxa_builder_bool(b, 5), fxa_builder_bool(b, 1));
     T_INT(fxa_builder_param(b, "x", FXA_INT), fxa_builder_param(b, "x", FXA_INT));
     T_INT(fxa_builder_tensor(b, "t", FXA_F16, 2), fxa_builder_tensor(b, "t", FXA_F16, 2));
-    fxa_builder_destroy(b);
 }
 
 /* ---- Outputs ----------------------------------------------------------------------------------------------------- */
@@ -204,7 +198,7 @@ TEST(queries) {
 }
 
 TEST(found_names) {
-    fxa_builder *b = own_builder(FXA_PROGRAM_SCORE);
+    t_builder *b = own_builder(FXA_PROGRAM_SCORE);
     bool is_tensor = true;
     fxa__decl d;
     (void)fxa_builder_param(b, "x", FXA_INT);
@@ -214,15 +208,14 @@ TEST(found_names) {
     T_INT(fxa__builder_find(b, "t", &is_tensor, &d), 0);
     T_CHECK(is_tensor && d.type == FXA_BOOL && d.dtype == FXA_B8 && d.rank == 0);
     T_INT(fxa__builder_find(b, "q", NULL, NULL), -1);
-    fxa_builder_destroy(b);
 }
 
 /* ---- For tracers: what is known before finish -------------------------------------------------------------------- */
 
 /* An error is reported at the call that causes it, and result types are those of the language. */
 TEST(mistakes_and_types_are_known_at_once) {
-    fxa_context *own = NULL;
-    fxa_builder *b = NULL;
+    t_ctx *own = NULL;
+    t_builder *b = NULL;
     T_OK(fxa_context_create(NULL, &own, &err));
     T_OK(fxa_builder_create(own, FXA_PROGRAM_SCORE, &b, &err));
     fxa_value q = fxa_builder_input(b, FXA_INPUT_Q), x = fxa_builder_op2(b, FXA_OP_ADD, q, fxa_builder_float(b, 0.5));
@@ -241,8 +234,6 @@ TEST(mistakes_and_types_are_known_at_once) {
     (void)fxa_builder_error(b, &err);
     T_STR(err.text, first.text);
     T_STATUS(fxa_builder_error(NULL, &err), FXA_E_ARGUMENT);
-    fxa_builder_destroy(b);
-    fxa_context_destroy(own);
 }
 
 static fxa_program *import_parsed(fxa_context *context, const char *text) {
@@ -254,21 +245,20 @@ static fxa_program *import_parsed(fxa_context *context, const char *text) {
 
 /* Importing programs into one another equals parsing their joined texts. */
 TEST(imports_compose) {
-    fxa_context *own = NULL;
-    fxa_builder *b = NULL;
+    t_ctx *own = NULL;
+    t_builder *b = NULL;
     T_OK(fxa_context_create(NULL, &own, &err));
-    fxa_program *cap = import_parsed(own, "param c : float = 20\nscore = c * tanh(score / c)");
-    fxa_program *bias =
-        import_parsed(own, "tensor t : f32[1]\nparam c : float\nscore = score + c * t[q]\nmask = k <= q");
-    fxa_program *both = import_parsed(own, "tensor t : f32[1]\nparam c : float\nscore = score + c * t[q]\n"
-                                           "mask = k <= q\nscore = c * tanh(score / c)");
+    t_program *cap = import_parsed(own, "param c : float = 20\nscore = c * tanh(score / c)");
+    t_program *bias = import_parsed(own, "tensor t : f32[1]\nparam c : float\nscore = score + c * t[q]\nmask = k <= q");
+    t_program *both = import_parsed(own, "tensor t : f32[1]\nparam c : float\nscore = score + c * t[q]\n"
+                                         "mask = k <= q\nscore = c * tanh(score / c)");
     T_OK(fxa_builder_create(own, FXA_PROGRAM_SCORE, &b, &err));
     fxa_value score = fxa_builder_input(b, FXA_INPUT_SCORE), mask;
     fxa_builder_import(b, bias, score, &score, &mask);
     fxa_builder_import(b, cap, score, &score, NULL);
     fxa_builder_set_score(b, score);
     fxa_builder_set_mask(b, mask);
-    fxa_program *made = NULL;
+    t_program *made = NULL;
     T_OK(fxa_builder_finish(b, &made, &err));
     uint8_t x[16], y[16];
     fxa_program_hash(made, x);
@@ -277,33 +267,23 @@ TEST(imports_compose) {
     double value = 0;
     T_INT(fxa_program_param_default(made, 0, &value), 1);
     T_SAME(value, 20);
-    fxa_builder_destroy(b);
-    fxa_program_destroy(made);
-    fxa_program_destroy(both);
-    fxa_program_destroy(bias);
-    fxa_program_destroy(cap);
-    fxa_context_destroy(own);
 }
 
 /* A program that cannot be imported is an error, and the resulting values are negative. */
 TEST(imports_that_are_refused) {
-    fxa_context *own = NULL;
+    t_ctx *own = NULL;
     T_OK(fxa_context_create(NULL, &own, &err));
-    fxa_program *cap = import_parsed(own, "score = 2 * score"), *derivative = NULL;
+    t_program *cap = import_parsed(own, "score = 2 * score"), *derivative = NULL;
     T_OK(fxa_program_derivative(cap, &derivative, &err));
     for (int i = 0; i < 3; i++) {
-        fxa_builder *b = NULL;
+        t_builder *b = NULL;
         T_OK(fxa_builder_create(own, FXA_PROGRAM_SCORE, &b, &err));
         fxa_value score = fxa_builder_input(b, FXA_INPUT_SCORE), made = 7, mask = 7;
         fxa_builder_import(b, i == 0 ? NULL : i == 1 ? derivative : cap, i == 2 ? 1000 : score, &made, &mask);
         T_CHECK(made < 0 && mask < 0);
         T_CHECK(fxa_builder_error(b, &err) != FXA_OK);
         T_HAS(err.text, i == 0 ? "program is NULL" : i == 1 ? "no score program" : "1000");
-        fxa_builder_destroy(b);
     }
-    fxa_program_destroy(derivative);
-    fxa_program_destroy(cap);
-    fxa_context_destroy(own);
 }
 
 T_MAIN

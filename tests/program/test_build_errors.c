@@ -6,12 +6,11 @@
 #include "support/fixtures/own_context.h"
 
 static void build_expect(fxa_builder *b, fxa_status status, const char *text) {
-    fxa_program *p = NULL;
+    t_program *p = NULL;
     fxa_error err;
     T_STATUS(fxa_builder_finish(b, &p, &err), status);
     T_CHECK(p == NULL);
     T_STR(err.text, text);
-    fxa_program_destroy(p);
     fxa_builder_destroy(b);
 }
 
@@ -58,10 +57,9 @@ TEST(texts_of_load_errors) {
                      fxa_builder_load(b, fxa_builder_tensor(b, "bias", FXA_F32, 1), &f, 1));
     BUILD_FAILS(FXA_PROGRAM_SCORE, FXA_E_ARGUMENT, "3 is not a tensor of this builder: it has 0",
                 fxa_builder_load(b, 3, &i, 1));
-    fxa_builder *b = own_builder(FXA_PROGRAM_SCORE);
+    t_builder *b = own_builder(FXA_PROGRAM_SCORE);
     fxa_value c = own_any(b, FXA_BOOL);
     T_INT(fxa__builder_type(b, fxa_builder_load(b, fxa_builder_tensor(b, "t", FXA_U8, 1), &c, 1)), FXA_INT);
-    fxa_builder_destroy(b);
 }
 
 TEST(texts_of_declaration_errors) {
@@ -164,10 +162,9 @@ TEST(the_first_mistake_sticks) {
 
 TEST(an_operand_that_is_none_gives_none) {
     for (int i = 0; i < 2; i++) {
-        fxa_builder *b = own_builder(FXA_PROGRAM_SCORE);
+        t_builder *b = own_builder(FXA_PROGRAM_SCORE);
         fxa_value f = own_any(b, FXA_FLOAT);
         T_INT(fxa_builder_op2(b, FXA_OP_ADD, i ? f : 99, i ? 99 : f), -1);
-        fxa_builder_destroy(b);
     }
 }
 
@@ -251,8 +248,8 @@ TEST(out_of_memory_at_every_allocation) {
 }
 
 TEST(a_failure_that_does_not_fit_says_so) {
-    fxa_context *own = NULL;
-    fxa_builder *b = NULL;
+    t_ctx *own = NULL;
+    t_builder *b = NULL;
     char name[900];
     memset(name, 'x', sizeof name - 1);
     name[sizeof name - 1] = 0;
@@ -263,8 +260,6 @@ TEST(a_failure_that_does_not_fit_says_so) {
     T_INT(said->status, FXA_E_PROGRAM);
     T_INT(strlen(said->text), sizeof said->text - 2);
     T_STR(said->text + strlen(said->text) - 4, "x...");
-    fxa_builder_destroy(b);
-    fxa_context_destroy(own);
 }
 
 T_MAIN

@@ -64,8 +64,8 @@ TEST(ready_masks_compose) {
 
 TEST(ready_masks_out_of_memory) {
     fail_alloc f = FAIL_ALLOC_INIT;
-    fxa_context *failing = fail_alloc_context(&f);
-    fxa_program *own = NULL;
+    t_ctx *failing = fail_alloc_context(&f);
+    t_program *own = NULL;
     fxa_error parse_err;
     const char *text = "param w : float\ntensor t : f32[1]\nscore = (t[q] - w) * 0.1";
     T_REQUIRE(failing && own_parse(FXA_PROGRAM_SCORE, text, SIZE_MAX, &own, &parse_err) == FXA_OK);
@@ -83,8 +83,6 @@ TEST(ready_masks_out_of_memory) {
     }
     T_CHECK(done);
     T_INT(f.mistakes, 0);
-    fxa_program_destroy(own);
-    fxa_context_destroy(failing);
 }
 
 /* A program at the limit of nodes still takes its masks. */

@@ -226,12 +226,12 @@ typedef struct rule {
 } rule;
 
 static rule rule_run(const char *body, double score, double y, double z, int32_t k) {
-    fxa_context *ctx = t_context();
+    t_ctx *ctx = t_context();
     rule r = {.t = {0.5, 0.0, -1.0, 2.0}};
     int32_t w[4] = {0, 1, 1, 3};
     char text[512];
     snprintf(text, sizeof text, "%s%s", rule_head, body);
-    fxa_program *derivative = kink_derive(ctx, text);
+    t_program *derivative = kink_derive(ctx, text);
     if (derivative) {
         double params[2] = {y, z};
         fxa_view views[2] = {{r.t, FXA_F64, 1, {4}, {1}}, {w, FXA_I32, 1, {4}, {1}}};
@@ -240,8 +240,6 @@ static rule rule_run(const char *body, double score, double y, double z, int32_t
         r.g = grads_eval(derivative, &env);
         r.ok = true;
     }
-    fxa_program_destroy(derivative);
-    fxa_context_destroy(ctx);
     return r;
 }
 

@@ -32,14 +32,13 @@ static fxa_value limits_fan(fxa_builder *b, fxa_value x, int i) {
 
 static fxa_program *limits_chain(fxa_context *ctx, limits_step step, int n) {
     fxa_error err;
-    fxa_builder *b = NULL;
+    t_builder *b = NULL;
     fxa_program *p = NULL;
     T_OK(fxa_builder_create(ctx, FXA_PROGRAM_SCORE, &b, &err));
     fxa_value x = fxa_builder_input(b, FXA_INPUT_SCORE);
     for (int i = 0; i < n; i++) x = step(b, x, i);
     fxa_builder_set_score(b, x);
     T_OK(fxa_builder_finish(b, &p, &err));
-    fxa_builder_destroy(b);
     return p;
 }
 

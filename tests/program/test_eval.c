@@ -182,7 +182,7 @@ TEST(inputs_reach_the_program) {
 }
 
 TEST(backward_programs_give_dscore) {
-    fxa_builder *b = NULL;
+    t_builder *b = NULL;
     t_program *p = NULL;
     T_OK(fxa_builder_create(eval_context(), FXA_PROGRAM_BPROP, &b, &err));
     fxa_builder_set_dscore(b, fxa_builder_op2(b, FXA_OP_MUL, fxa_builder_input(b, FXA_INPUT_DSCORE),
@@ -193,7 +193,6 @@ TEST(backward_programs_give_dscore) {
     T_OK(fxa_program_eval(p, in, NULL, NULL, &got, &mask, &err));
     T_SAME(got, 1.5);
     T_INT(mask, 1);
-    fxa_builder_destroy(b);
 }
 
 TEST(what_eval_refuses) {

@@ -73,7 +73,7 @@ static int eval_mask(fxa_context *ctx, const char *head, const char *text, const
 
 /* Compares t[q] == u[k] and t[q] != u[k] of single elements; index 9 is out of bounds. */
 static void eval_equality(int64_t x, int64_t y, bool outside, int equal) {
-    fxa_context *ctx = t_context();
+    t_ctx *ctx = t_context();
     const int64_t t[] = {x}, u[] = {y};
     fxa_view views[2] = {{t, FXA_I64, 1, {1}, {1}}, {u, FXA_I64, 1, {1}, {1}}};
     const double in[FXA_INPUT_COUNT] = {[FXA_INPUT_K] = outside ? 9 : 0};
@@ -82,7 +82,6 @@ static void eval_equality(int64_t x, int64_t y, bool outside, int equal) {
         "mask = !(t[q] != u[k])", "mask = t[q] != u[k]", "mask = !(t[q] == u[k])"};
     for (size_t i = 0; i < sizeof texts / sizeof *texts; i++)
         T_INT(eval_mask(ctx, "tensor t : i64[1]\ntensor u : i64[1]\n", texts[i], in, views), i < 4 ? equal : !equal);
-    fxa_context_destroy(ctx);
 }
 
 TEST(equality_of_i64_elements) {

@@ -54,7 +54,7 @@ static void print_round_trip(fxa_context *ctx, const fxa_program *p) {
 }
 
 static void print_random(unsigned flags, int programs, int longest) {
-    fxa_context *ctx = t_context();
+    t_ctx *ctx = t_context();
     t_rng rng = {t_seed() + flags};
     uint8_t tape[600];
     for (int i = t_scaled(programs); i > 0 && t_failures < 5; i--) {
@@ -64,7 +64,6 @@ static void print_random(unsigned flags, int programs, int longest) {
         T_REQUIRE(p);
         print_round_trip(ctx, p);
     }
-    fxa_context_destroy(ctx);
 }
 
 TEST(random_programs_come_back) { print_random(0, 20000, 300); }
@@ -127,15 +126,13 @@ CONTEXT_TEST(golden_texts) {
 }
 
 static void print_expect(fxa_program_kind kind, const char *text, const char *want) {
-    fxa_context *ctx = t_context();
-    fxa_program *p = print_parse(ctx, text, kind);
+    t_ctx *ctx = t_context();
+    t_program *p = print_parse(ctx, text, kind);
     if (p) {
         char *printed = print_of(p);
         T_STR(printed, want);
         free(printed);
     }
-    fxa_program_destroy(p);
-    fxa_context_destroy(ctx);
 }
 
 TEST(parentheses_only_where_needed) {

@@ -24,7 +24,7 @@ static pbytes_blob pbytes_save(const fxa_program *p) {
 
 /* Returns a program with everything: both kinds of slots, loads, all types of constants, gradients. */
 static fxa_program *pbytes_rich(fxa_context *c) {
-    fxa_builder *b = NULL;
+    t_builder *b = NULL;
     fxa_program *p = NULL;
     if (fxa_builder_create(c, FXA_PROGRAM_DERIVATIVE, &b, NULL) != FXA_OK) return NULL;
     fxa_value d = fxa_builder_input(b, FXA_INPUT_DSCORE), q = fxa_builder_input(b, FXA_INPUT_Q);
@@ -40,7 +40,6 @@ static fxa_program *pbytes_rich(fxa_context *c) {
     fxa__builder_grad_param(b, "w", fxa_builder_op2(b, FXA_OP_MULZ, d, t));
     fxa__builder_grad_load(b, "bias", at, 2, fxa_builder_op2(b, FXA_OP_MULZ, d, w));
     if (fxa_builder_finish(b, &p, NULL) != FXA_OK) p = NULL;
-    fxa_builder_destroy(b);
     return p;
 }
 
@@ -113,8 +112,8 @@ TEST(the_bytes_of_a_small_program) {
         63,  3,   0,   0,   0, 0, 6, 0, 0,    0,                                   /* 7: score <= 1.0 */
         2,   0,   0,   0,   0, 0, 0, 0, 5,    0,    0,   0, 1, 0, 0, 0, 7, 0, 0, 0 /* outputs: score 5, mask 7 */
     };
-    fxa_builder *b = NULL;
-    fxa_program *p = NULL;
+    t_builder *b = NULL;
+    t_program *p = NULL;
     T_OK(fxa_builder_create(ctx, FXA_PROGRAM_SCORE, &b, &err));
     fxa_value s = fxa_builder_input(b, FXA_INPUT_SCORE), h = fxa_builder_input(b, FXA_INPUT_H);
     fxa_value t = fxa_builder_load(b, fxa_builder_tensor(b, "t", FXA_BF16, 1), &h, 1);
@@ -129,8 +128,6 @@ TEST(the_bytes_of_a_small_program) {
         if (blob.data[i] != want[i]) T_FAIL("byte %zu is %d, not %d\n", i, blob.data[i], want[i]);
     T_CHECK(blob.size == sizeof want + 16 && memcmp(blob.data + sizeof want, p->hash, 16) == 0);
     free(blob.data);
-    fxa_program_destroy(p);
-    fxa_builder_destroy(b);
 }
 
 TEST(every_truncation_is_an_error) {
@@ -319,8 +316,8 @@ TEST(wrong_arguments) {
 
 TEST(out_of_memory_at_every_allocation) {
     fail_alloc f = FAIL_ALLOC_INIT;
-    fxa_context *failing = fail_alloc_context(&f);
-    fxa_program *p = pbytes_rich(ctx);
+    t_ctx *failing = fail_alloc_context(&f);
+    t_program *p = pbytes_rich(ctx);
     T_REQUIRE(failing && p);
     pbytes_blob blob = pbytes_save(p);
     size_t before = f.live_bytes;
@@ -341,8 +338,6 @@ TEST(out_of_memory_at_every_allocation) {
     T_CHECK(done);
     T_INT(f.mistakes, 0);
     free(blob.data);
-    fxa_program_destroy(p);
-    fxa_context_destroy(failing);
 }
 
 T_MAIN

@@ -10,11 +10,10 @@
 
 /* Returns a program, which outlives its context. */
 static fxa_program *view_parse(const char *text) {
-    fxa_context *ctx = t_context();
+    t_ctx *ctx = t_context();
     fxa_program *p = NULL;
     fxa_error err;
     T_OK(fxa_program_parse(ctx, text, SIZE_MAX, &p, &err));
-    fxa_context_destroy(ctx);
     return p;
 }
 

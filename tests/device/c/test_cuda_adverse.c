@@ -330,7 +330,7 @@ static bool adverse_run(fxa_context *ctx, conf_frame *f, adverse x, double scale
 }
 
 TEST(numbers) {
-    fxa_context *ctx = NULL;
+    t_ctx *ctx = NULL;
     conf_frame f;
     const char *missing = frame_begin(&f, ADVERSE_SECONDS, &ctx);
     int from, n = frame_cases(ADVERSE_CASES, &from), wrong = 0;
@@ -340,12 +340,11 @@ TEST(numbers) {
         wrong += !adverse_run(ctx, &f, x, NAN);
     }
     frame_print(&f);
-    fxa_context_destroy(ctx);
 }
 
 /* Non-finite V with negative scales, and with f32 results. */
 TEST(values_without_weight) {
-    fxa_context *ctx = NULL;
+    t_ctx *ctx = NULL;
     conf_frame f;
     const char *missing = frame_begin(&f, ADVERSE_SECONDS, &ctx);
     if (missing) T_SKIP(missing);
@@ -363,13 +362,12 @@ TEST(values_without_weight) {
         if (!adverse_run(ctx, &f, x, 0.125)) break;
     }
     frame_print(&f);
-    fxa_context_destroy(ctx);
 }
 
 /* Keys with equal scores, V near 0 and a constant feature of K: dS of many pairs rounds in the same direction, and dQ
  * sums these errors. */
 TEST(terms_that_round_alike) {
-    fxa_context *ctx = NULL;
+    t_ctx *ctx = NULL;
     conf_frame f;
     const char *missing = frame_begin(&f, ADVERSE_SECONDS, &ctx);
     if (missing) T_SKIP(missing);
@@ -377,14 +375,13 @@ TEST(terms_that_round_alike) {
     x.values = V_TINY, x.features = ATTN_DLSE | ATTN_PADDING, x.f16 = true, x.by = 80;
     x.s = (attn_shape){.b = 2, .hq = 1, .hkv = 1, .sq = 292, .sk = 160, .d = 96, .dv = 96, .window = 40};
     T_CHECK(adverse_run(ctx, &f, x, 0.125) && f.done[1] == 1);
-    fxa_context_destroy(ctx);
 }
 
 /* Scores far below those of the first keys, or as low as the storage type allows, from a dense tensor; then V that is
  * not finite behind a causal mask. */
 TEST(low_scores_and_later_keys) {
     static const double levels[] = {-300, -20, 0, 0};
-    fxa_context *ctx = NULL;
+    t_ctx *ctx = NULL;
     conf_frame f;
     const char *missing = frame_begin(&f, ADVERSE_SECONDS, &ctx);
     if (missing) T_SKIP(missing);
@@ -402,7 +399,6 @@ TEST(low_scores_and_later_keys) {
     }
     T_CHECK(f.done[0] >= 14 && f.refused[0] == 0); /* the arithmetic decides nothing where bf16 has the penalty */
     frame_print(&f);
-    fxa_context_destroy(ctx);
 }
 
 /* ---- Rows with a given LSE of -inf ------------------------------------------------------------------------------- */
@@ -431,7 +427,7 @@ static bool adverse_emptied(fxa_context *ctx, conf_frame *f, const char *text, u
 }
 
 TEST(rows_that_are_given_as_empty) {
-    fxa_context *ctx = NULL;
+    t_ctx *ctx = NULL;
     conf_frame f;
     const char *missing = frame_begin(&f, ADVERSE_SECONDS, &ctx);
     if (missing) T_SKIP(missing);
@@ -439,7 +435,6 @@ TEST(rows_that_are_given_as_empty) {
     for (int i = 0; i < 3; i++)
         if (!adverse_emptied(ctx, &f, i == 1 ? "mask = k <= q + 9" : "", i == 0 ? ATTN_SINK | ATTN_DLSE : 0, i)) break;
     frame_print(&f);
-    fxa_context_destroy(ctx);
 }
 
 T_MAIN

@@ -162,13 +162,12 @@ static bool caps_kind(fxa_context *ctx, conf_frame *f, int kind) {
 }
 
 static void caps_check(int kind) {
-    fxa_context *ctx = NULL;
+    t_ctx *ctx = NULL;
     conf_frame f;
     const char *missing = frame_begin(&f, CAPS_SECONDS, &ctx);
     if (missing) T_SKIP(missing);
     (void)caps_kind(ctx, &f, kind);
     frame_print(&f);
-    fxa_context_destroy(ctx);
 }
 
 /* caps_check(n) tests program n % CAPS_PROGRAMS; the parity of n selects the head dim. */

@@ -55,7 +55,7 @@ static fxa_status decode_alone(attn_data *x, fxa_context *ctx, int64_t b, fxa_pa
 static void decode_batch(fxa_context *ctx, const decode_problem *p) {
     int32_t lengths[64];
     attn_kept want = {{NULL}};
-    attn_data x;
+    attn_owned x = {0};
     fxa_error err;
     T_REQUIRE(decode_make(&x, ctx, p, lengths));
     T_OK(device_data_run(&x, ctx, FXA_FORWARD, &err));
@@ -66,7 +66,6 @@ static void decode_batch(fxa_context *ctx, const decode_problem *p) {
         T_FAIL("%s of b=%d hq=%d hkv=%d sq=%d sk=%d d=%d has other bits in a batch\n", other, (int)p->b, (int)p->hq,
                (int)p->hkv, (int)p->sq, (int)p->sk, (int)p->d);
     attn_drop(&want);
-    attn_data_free(&x);
 }
 
 static const char decode_causal[] = "mask = k <= q + 300", decode_cap[] = "score = 20 * tanh(score / 20)";
@@ -190,7 +189,7 @@ CONTEXT_TEST(lengths_of_any_value) {
         fxa_pass pass = p->backward ? FXA_BACKWARD : FXA_FORWARD;
         int32_t lengths[4];
         attn_kept want = {{NULL}};
-        attn_data x;
+        attn_owned x = {0};
         T_REQUIRE(decode_make(&x, ctx, p, lengths));
         memcpy(lengths, tame, sizeof lengths);
         if (p->backward) T_OK(device_data_run(&x, ctx, FXA_FORWARD, &err));
@@ -201,7 +200,6 @@ CONTEXT_TEST(lengths_of_any_value) {
             if (other) T_FAIL("problem %zu: %s has other bits\n", i, other);
         }
         attn_drop(&want);
-        attn_data_free(&x);
     }
     T_INT(d.more.give(workspace, NULL), 0);
     device_close(&d);
@@ -244,24 +242,22 @@ CONTEXT_TEST(offsets_of_any_value) {
     static const int32_t tame[] = {0, 0, 131, 132, 340}, wild[] = {-5, INT32_MIN, 131, 132, INT32_MAX};
     attn_spec s = {
         .dtype = FXA_BF16, .flags = FXA_RETURN_LSE, .b = 1, .hq = 2, .hkv = 1, .sq = 340, .sk = 340, .d = 64};
-    attn_data x;
+    attn_owned x = {0};
     s.text = "mask = k <= q";
     T_REQUIRE(device_data_make(&x, ctx, &s));
     x.problem.flags |= FXA_VARLEN, x.problem.b = 4, x.problem.sq = x.problem.sk = 210;
     x.problem.total_q = x.problem.total_k = 340;
     decode_any_ints(&x, ctx, FXA_SLOT_CU_Q, tame, wild);
-    attn_data_free(&x);
 }
 
 CONTEXT_TEST(pages_of_any_value) {
     NEEDS_DEVICE;
     static const int32_t tame[] = {0, 4, 3, 0, 4, 2, 4, 1}, wild[] = {-1, 5, 3, INT32_MIN, INT32_MAX, 2, 6, 1};
     attn_spec s = {.dtype = FXA_BF16, .flags = FXA_RETURN_LSE, .b = 2, .hq = 2, .hkv = 1, .sq = 70, .sk = 230, .d = 64};
-    attn_data x;
+    attn_owned x = {0};
     s.text = "mask = k <= q + 160", s.page_size = 64, s.n_pages = 5;
     T_REQUIRE(device_data_make(&x, ctx, &s));
     decode_any_ints(&x, ctx, FXA_SLOT_PAGES, tame, wild);
-    attn_data_free(&x);
 }
 
 /* More key tiles than a row of a tile list holds, none partial: no tile is listed, and nothing uninitialized is read,
@@ -269,7 +265,7 @@ CONTEXT_TEST(pages_of_any_value) {
 CONTEXT_TEST(a_list_that_is_one_run) {
     NEEDS_DEVICE;
     const decode_problem p = {1, 1, 1, 1, 262272, 32, "mask = k <= q + 300000", false, false};
-    attn_data x;
+    attn_owned x = {0};
     attn_kept want = {{NULL}};
     attn_call call;
     T_REQUIRE(decode_make(&x, ctx, &p, NULL));
@@ -281,7 +277,6 @@ CONTEXT_TEST(a_list_that_is_one_run) {
     attn_off off = attn_tensor_off(attn_output(&x, FXA_FORWARD, 0), want.memory[0]);
     T_CHECK(!off.odd && off.size > 0 && off.worst <= 3 * 0x1p-8 * off.size); /* O and weights have 8 significant bits */
     attn_drop(&want);
-    attn_data_free(&x);
 }
 
 /* Compares the results of the ref engine and of the cuda engine, which must be equal within sums of 8-bit values. */
@@ -319,13 +314,12 @@ CONTEXT_TEST(lists_with_runs) {
     for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
         attn_spec s = {
             .dtype = FXA_BF16, .flags = FXA_RETURN_LSE, .b = 1, .hq = 1, .sq = cases[i].sq, .sk = cases[i].sk};
-        attn_data x;
+        attn_owned x = {0};
         s.d = 16, s.dv = 24, s.text = cases[i].text;
         T_REQUIRE(device_data_make(&x, ctx, &s));
         if (i % 2) x.backward_flags &= ~(uint32_t)FXA_DETERMINISTIC; /* the kernel of dK and dV also computes dQ */
         decode_as_ref(&x, ctx, FXA_FORWARD, s.text);
         decode_as_ref(&x, ctx, FXA_BACKWARD, s.text);
-        attn_data_free(&x);
     }
 }
 
@@ -344,9 +338,9 @@ static void decode_poison(attn_data *x, const decode_problem *p, bool poison) {
 }
 
 static void decode_many(const decode_problem *p) {
-    fxa_context *ctx = t_context();
+    t_ctx *ctx = t_context();
     attn_kept want = {{NULL}};
-    attn_data x;
+    attn_owned x = {0};
     fxa_error err;
     T_REQUIRE(decode_make(&x, ctx, p, NULL));
     decode_poison(&x, p, false);
@@ -357,8 +351,6 @@ static void decode_many(const decode_problem *p) {
     const char *other = attn_other_bits(&x, FXA_FORWARD, &want);
     if (other) T_FAIL("%s of b=%d hkv=%d has other bits where V is not finite\n", other, (int)p->b, (int)p->hkv);
     attn_drop(&want);
-    attn_data_free(&x);
-    fxa_context_destroy(ctx);
 }
 
 TEST(shares_that_are_computed_again) {

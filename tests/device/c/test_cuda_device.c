@@ -281,7 +281,7 @@ static bool cudev_kind(fxa_context *ctx, int number, int shapes, conf_frame *f) 
 }
 
 static void cudev_kinds(conf_frame *f, int count, int shapes) {
-    fxa_context *ctx = t_context();
+    t_ctx *ctx = t_context();
     const char *which = getenv("FXA_TEST_KINDS");
     int from = 0, wrong = 0;
     if (which) sscanf(which, "%d,%d", &from, &count);
@@ -290,7 +290,6 @@ static void cudev_kinds(conf_frame *f, int count, int shapes) {
     for (int i = 0; i < count && wrong < CU_WRONG && !cudev_lost; i++)
         wrong += !cudev_kind(ctx, from + i, cudev_number("FXA_TEST_SHAPES", shapes), f);
     frame_print(f);
-    fxa_context_destroy(ctx);
 }
 
 TEST(kinds) {

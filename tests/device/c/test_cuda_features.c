@@ -92,13 +92,12 @@ static bool feature_one(fxa_context *ctx, const feature *x, const char *text, in
 }
 
 static void feature_run(const feature *x, conf_frame *f, int shapes) {
-    fxa_context *ctx = t_context();
+    t_ctx *ctx = t_context();
     uint64_t rng = t_seed() * 0x9E3779B97F4A7C15u ^ x->features;
     setenv("FXA_TEST_DTYPE", "bf16", 0);
     for (int t = 0; t < FEATURE_TEXTS && x->texts[t]; t++)
         for (int i = 0; i < shapes && feature_one(ctx, x, x->texts[t], i, f, &rng); i++) {}
     frame_print(f);
-    fxa_context_destroy(ctx);
 }
 
 static void feature_check(const feature *x) {

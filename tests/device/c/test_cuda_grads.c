@@ -25,7 +25,7 @@ static const char *grads_engine(void) {
 /* Returns the reason why the engine cannot run on this machine; NULL = it can. */
 static const char *grads_missing(void) {
     static fxa_support report;
-    fxa_context *ctx = t_context();
+    t_ctx *ctx = t_context();
     fxa_problem p = FXA_PROBLEM_INIT;
     size_t count = 1;
     fxa_error err;
@@ -34,7 +34,6 @@ static const char *grads_missing(void) {
     if (standin && *standin) return "kernels of the cuda engine need a GPU";
     p.b = p.hq = 1, p.sq = p.sk = p.d_qk = 64, p.q.dtype = FXA_F32, p.alignment = 16, p.device = FXA_CUDA;
     T_OK(fxa_support_query(ctx, &p, &report, &count, &err));
-    fxa_context_destroy(ctx);
     return report.supported ? NULL : report.reason;
 }
 
@@ -122,7 +121,7 @@ static void grads_rows(const grads_row *rows, size_t n, size_t least) {
     bool narrow = strcmp(getenv("FXA_TEST_DTYPE"), "f32") != 0;
     for (int f = 0; f < (narrow ? 3 : 1); f++) {
         if (chosen[0] && strcmp(chosen, f ? families[f] : "any") != 0) continue;
-        fxa_context *ctx = NULL;
+        t_ctx *ctx = NULL;
         fxa_error err;
         size_t right = 0, run = 0;
         setenv("FXA_CUDA_FAMILY", families[f], 1);
@@ -134,7 +133,6 @@ static void grads_rows(const grads_row *rows, size_t n, size_t least) {
         }
         printf("  %s: %zu of %zu right\n", f ? families[f] : "any", right, run);
         T_CHECK(right >= (row ? run / GRADS_SHAPES : least * run / (GRADS_SHAPES * n)));
-        fxa_context_destroy(ctx);
     }
     setenv("FXA_CUDA_FAMILY", chosen, 1);
 }

@@ -194,7 +194,7 @@ static bool odd_run(fxa_context *ctx, conf_frame *f, odd x) {
 
 /* Runs the cases: forward only, or with `contained` both passes. */
 static void odd_loop(bool contained) {
-    fxa_context *ctx = NULL;
+    t_ctx *ctx = NULL;
     conf_frame f;
     const char *missing = frame_begin(&f, ODD_SECONDS, &ctx);
     int from, n = frame_cases(ODD_CASES, &from), wrong = 0;
@@ -207,7 +207,6 @@ static void odd_loop(bool contained) {
         wrong += !odd_run(ctx, &f, x);
     }
     frame_print(&f);
-    fxa_context_destroy(ctx);
 }
 
 TEST(values_that_are_not_finite) { odd_loop(false); }
@@ -216,7 +215,7 @@ TEST(values_that_are_not_finite) { odd_loop(false); }
  * effect. */
 TEST(weights_down_to_the_least) {
     static const double powers[] = {1, 12, 24, 26, 38, 39.5, 42, 60, 100, 101.5, 104, 125, 150, 1000, 1100};
-    fxa_context *ctx = NULL;
+    t_ctx *ctx = NULL;
     conf_frame f;
     const char *missing = frame_begin(&f, ODD_SECONDS, &ctx);
     if (missing) T_SKIP(missing);
@@ -228,7 +227,6 @@ TEST(weights_down_to_the_least) {
     }
     T_INT(f.done[0], 45);
     frame_print(&f);
-    fxa_context_destroy(ctx);
 }
 
 TEST(heads_that_are_not_finite) { odd_loop(true); }

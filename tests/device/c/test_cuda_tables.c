@@ -80,7 +80,7 @@ static bool tables_masked(fxa_context *ctx, conf_frame *f, int number, int i) {
 
 static void tables_check(int from, int end) {
     const char *shapes = getenv("FXA_TEST_SHAPES");
-    fxa_context *ctx = NULL;
+    t_ctx *ctx = NULL;
     conf_frame f;
     const char *missing = frame_begin(&f, TABLES_SECONDS, &ctx);
     if (missing) T_SKIP(missing);
@@ -88,7 +88,6 @@ static void tables_check(int from, int end) {
     for (int number = from; number < end; number++)
         for (int i = 0; i < (shapes ? atoi(shapes) : TABLES_SHAPES) && tables_masked(ctx, &f, number, i); i++) {}
     frame_print(&f);
-    fxa_context_destroy(ctx);
 }
 
 /* One test compiles for half a minute, so the tests run in parallel processes. */

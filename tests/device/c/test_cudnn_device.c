@@ -59,7 +59,7 @@ TEST(eight_threads_whose_plans_come_and_go) {
     static churn churns[CHURN_THREADS];
     static attn_kept want[2 * CHURN_PROBLEMS];
     pthread_t threads[CHURN_THREADS];
-    fxa_context *ctx = t_context();
+    t_ctx *ctx = t_context();
     fxa_cache_stats stats;
     fxa_cache_limit(ctx, 1, UINT64_C(1) << 30);
     for (int t = 0; t < CHURN_THREADS; t++) {
@@ -85,7 +85,6 @@ TEST(eight_threads_whose_plans_come_and_go) {
            CHURN_THREADS, stats.builds);
     T_CHECK(stats.builds > 4 * CHURN_PROBLEMS); /* plans were evicted */
     for (int i = 0; i < 2 * CHURN_PROBLEMS; i++) attn_drop(&want[i]);
-    fxa_context_destroy(ctx);
 }
 
 /* ---- Recording --------------------------------------------------------------------------------------------------- */
@@ -116,7 +115,7 @@ static void device_replay(const side *s, void *made, attn_data *x, fxa_context *
 }
 
 static void device_record(device *d, fxa_pass pass, bool first) {
-    fxa_context *ctx = t_context(), *other = t_context();
+    t_ctx *ctx = t_context(), *other = t_context();
     void *stream = NULL, *graph = NULL, *made = NULL;
     fxa_plan *plan = NULL;
     attn_kept want = {{NULL}};
@@ -152,8 +151,6 @@ static void device_record(device *d, fxa_pass pass, bool first) {
     T_INT(d->more.stream_destroy(stream), 0);
     attn_data_free(&x);
     attn_drop(&want);
-    fxa_context_destroy(ctx);
-    fxa_context_destroy(other);
 }
 
 /* Captures runs into CUDA graphs, also a plan's first run, and replays them. */
@@ -213,7 +210,7 @@ TEST(given_back_right_after_the_call) { /* R-13 */
     device d;
     T_REQUIRE(device_open(&d));
     for (fxa_pass pass = FXA_FORWARD; pass <= FXA_BACKWARD; pass++) {
-        fxa_context *ctx = t_context();
+        t_ctx *ctx = t_context();
         attn_kept want = {{NULL}};
         attn_data x;
         const attn_spec spec = device_spec();
@@ -222,7 +219,6 @@ TEST(given_back_right_after_the_call) { /* R-13 */
         if (device_want(&x, ctx, pass, &want)) device_run_and_drop(&d, ctx, &x, pass, &want);
         attn_data_free(&x);
         attn_drop(&want);
-        fxa_context_destroy(ctx);
     }
     device_close(&d);
 }
@@ -234,7 +230,7 @@ enum { BITS_RUNS = 1000, BITS_RUNS_STANDIN = 3 };
 CONTEXT_TEST(bits_of_many_runs) {
     NEEDS_DEVICE;
     attn_kept want[2] = {{{NULL}}};
-    attn_data x;
+    attn_owned x = {0};
     const attn_spec spec = device_spec();
     int runs = device_is_standin() ? BITS_RUNS_STANDIN : BITS_RUNS;
     T_REQUIRE(device_data_make(&x, ctx, &spec));
@@ -247,7 +243,6 @@ CONTEXT_TEST(bits_of_many_runs) {
         if (other || err.status != FXA_OK) break;
     }
     for (int i = 0; i < 2; i++) attn_drop(&want[i]);
-    attn_data_free(&x);
 }
 
 /* ---- Many plans -------------------------------------------------------------------------------------------------- */
@@ -262,7 +257,7 @@ static void many_make(fxa_context *ctx, int n, bool load) {
     fxa_cache_limit(ctx, 1000, UINT64_C(1) << 40);
     for (int i = 0; i < n; i++) {
         attn_spec s = device_spec();
-        attn_data x;
+        attn_owned x = {0};
         attn_call call;
         fxa_plan *plan = NULL;
         s.sq += i;
@@ -273,7 +268,6 @@ static void many_make(fxa_context *ctx, int n, bool load) {
         T_OK(fxa__host_copies_run(plan, &call.args, &err));
         if (load && i == n - 1) T_OK(fxa_plan_save(plan, bytes, sizeof bytes, &size, &err));
         fxa_plan_destroy(plan);
-        attn_data_free(&x);
     }
     for (int i = 0; i < MANY_LOADED && size; i++) {
         t_plan *plan = NULL;

@@ -57,7 +57,7 @@ static void function_operands(attn_data *x, double lo, double hi, double *operan
 static void function_measure(fxa_context *ctx, const struct function *f) {
     static double operand[FUNCTION_ROWS];
     char text[80];
-    attn_data x;
+    attn_owned x = {0};
     fxa_error err;
     double worst = 0, at = 0, off = 0, relative = 0;
     (void)snprintf(text, sizeof text, "score = %s", f->text);
@@ -82,7 +82,6 @@ static void function_measure(fxa_context *ctx, const struct function *f) {
     printf("  %-15s %.2f of what is allowed, at %.9g off by %.3g; relative at most 2^%.1f\n", f->text, worst, at, off,
            log2(relative));
     T_CHECK(worst <= 1);
-    attn_data_free(&x);
 }
 
 CONTEXT_TEST(functions_are_within_their_bounds) {

@@ -105,7 +105,7 @@ static void conform_cases(conform_plan plan) {
     if (!conform_engine(0)) T_SKIP("this build has no engine beside the reference");
     for (size_t e = 0; conform_engine(e); e++) {
         fxa_error err;
-        fxa_context *ctx = NULL;
+        t_ctx *ctx = NULL;
         uint64_t rng = t_seed() ^ plan.features ^ ((uint64_t)plan.sources << 32);
         conf_tally tally = {0};
         const char *replay = getenv("FXA_TEST_CASE");
@@ -121,7 +121,6 @@ static void conform_cases(conform_plan plan) {
         /* However few cases there are, one may be inconclusive, in both of its runs (forward and backward). */
         if ((double)tally.unsure > plan.unsure * (double)tally.cases + 2)
             T_FAIL("nothing can be said of %" PRId64 " runs of %" PRId64 "\n", tally.unsure, tally.cases);
-        fxa_context_destroy(ctx);
     }
 }
 
@@ -131,7 +130,7 @@ static void conform_cases(conform_plan plan) {
  * comparison finds the change. */
 static bool conform_spoilt(uint32_t features, void (*change)(conf_buffer *o)) {
     static conf_case c;
-    fxa_context *ctx = t_context();
+    t_ctx *ctx = t_context();
     uint64_t rng = t_seed();
     conf_tally tally = {0};
     const char *name;
@@ -144,7 +143,6 @@ static bool conform_spoilt(uint32_t features, void (*change)(conf_buffer *o)) {
     change(&c.slot[FXA_SLOT_O]);
     ok = conf_compare(&c, FXA_FORWARD);
     conf_free(&c);
-    fxa_context_destroy(ctx);
     return ok;
 }
 

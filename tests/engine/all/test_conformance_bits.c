@@ -94,7 +94,7 @@ TEST(a_thousand_runs_are_bit_equal) {
         static conf_case c;
         uint64_t rng = t_seed();
         const attn_shape shape = {.b = 2, .hq = 4, .hkv = 2, .sq = 60, .sk = 90, .d = 33, .dv = 17, .window = 9};
-        fxa_context *ctx = bits_context(3, NULL);
+        t_ctx *ctx = bits_context(3, NULL);
         T_REQUIRE(bits_draw(&c, ctx, ATTN_GQA | ATTN_DIMS | ATTN_SINK | ATTN_DLSE, CONF_TWIN, &shape, &rng));
         bits_result want = bits_run(&c, ctx, engine_here(e), false);
         for (int i = 0; i < t_scaled(1000) / 2; i++) { /* each case has two runs */
@@ -103,7 +103,6 @@ TEST(a_thousand_runs_are_bit_equal) {
         }
         free(want.bytes);
         conf_free(&c);
-        fxa_context_destroy(ctx);
     }
 }
 
@@ -181,7 +180,7 @@ TEST(a_batch_entry_does_not_depend_on_the_others) { /* R-95 */
                               ATTN_DTYPES | ATTN_READY | ATTN_DLSE;
     for (size_t e = 0; engine_here(e); e++) {
         uint64_t rng = t_seed() + 2;
-        fxa_context *ctx = bits_context(2, NULL);
+        t_ctx *ctx = bits_context(2, NULL);
         for (int n = 0; n < t_scaled(60); n++) {
             static conf_case c;
             attn_shape s = {.b = 3, .hkv = 2, .sq = attn_int(&rng, 1, 70), .sk = attn_int(&rng, 1, 90), .window = 8};
@@ -203,7 +202,6 @@ TEST(a_batch_entry_does_not_depend_on_the_others) { /* R-95 */
             }
             conf_free(&c);
         }
-        fxa_context_destroy(ctx);
     }
 }
 

@@ -47,7 +47,7 @@ static void memory_pass(conf_case *c, const char *engine, fxa_pass pass) {
 
 static void memory_cases(const char *engine, uint32_t features, conf_source source, int n) {
     fxa_error err;
-    fxa_context *ctx = NULL;
+    t_ctx *ctx = NULL;
     fxa_context_config config = FXA_CONTEXT_CONFIG_INIT;
     uint64_t rng = t_seed() ^ features;
     int before = t_failures;
@@ -68,7 +68,6 @@ static void memory_cases(const char *engine, uint32_t features, conf_source sour
         memory_pass(&c, engine, FXA_BACKWARD); /* backward reads the O and LSE of forward */
         conf_free(&c);
     }
-    fxa_context_destroy(ctx);
 }
 
 static void memory_engines(conf_source source, int n) {

@@ -102,7 +102,7 @@ WHOLE(offsets_beyond_32_bits) { /* two keys are 2^31 + 3 elements apart, in a fi
     float *far = mmap(NULL, size, PROT_READ | PROT_WRITE, MAP_SHARED, fileno(file), 0);
     fclose(file);
     if (far == MAP_FAILED) T_SKIP("8 GiB of addresses cannot be mapped");
-    fxa_context *ctx = t_context();
+    t_ctx *ctx = t_context();
     float q[2] = {1, 0.5f}, v[4] = {1, 2, 3, 4}, o[2], near_o[2], near_k[4] = {0.25f, -1, 2, 0.75f};
     fxa_problem p = FXA_PROBLEM_INIT;
     fxa_args args = FXA_ARGS_INIT;
@@ -117,7 +117,6 @@ WHOLE(offsets_beyond_32_bits) { /* two keys are 2^31 + 3 elements apart, in a fi
     T_OK(fxa_attention(ctx, &p, &args, &err));
     T_CHECK(memcmp(o, near_o, sizeof o) == 0);
     munmap(far, size);
-    fxa_context_destroy(ctx);
 }
 
 /* ---- Memory ------------------------------------------------------------------------------------------------------ */

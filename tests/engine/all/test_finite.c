@@ -77,7 +77,7 @@ static void finite_check_params(attn_case *c) {
 }
 
 static void finite_engine(const char *engine, uint32_t features, bool free_choice, const attn_shape *shape, int n) {
-    fxa_context *ctx = t_context();
+    t_ctx *ctx = t_context();
     uint64_t rng = t_seed() ^ features;
     for (int i = 0; i < n; i++) {
         attn_case c;
@@ -99,7 +99,6 @@ static void finite_engine(const char *engine, uint32_t features, bool free_choic
         attn_case_free(&c);
         if (!ok) break;
     }
-    fxa_context_destroy(ctx);
 }
 
 static void finite_cases(uint32_t features, bool free_choice, const attn_shape *shape, int n) {

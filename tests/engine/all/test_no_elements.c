@@ -104,8 +104,8 @@ static void nothing_run(fxa_context *ctx, const char *engine, const nothing_case
 }
 
 TEST(nothing_to_write_takes_no_time) {
-    fxa_context *ctx = attn_context(2);
-    fxa_program *program = NULL;
+    t_ctx *ctx = attn_context(2);
+    t_program *program = NULL;
     T_OK(fxa_program_parse(ctx,
                            "param c : float\ntensor t : f32[1]\nscore = c * score + t[q % 4]\n"
                            "mask = (b + h + q * k) % 3 < 2",
@@ -115,14 +115,12 @@ TEST(nothing_to_write_takes_no_time) {
             for (int pass = 0; pass < 2; pass++)
                 for (int with = 0; with < 2; with++)
                     nothing_run(ctx, engine_here(e), &nothing_cases[i], (fxa_pass)pass, with ? program : NULL);
-    fxa_program_destroy(program);
-    fxa_context_destroy(ctx);
 }
 
 /* Packed sequences, all of which are empty, with many heads. */
 TEST(packed_sequences_without_rows_take_no_time) {
     static const int32_t cu[5] = {0};
-    fxa_context *ctx = attn_context(2);
+    t_ctx *ctx = attn_context(2);
     for (size_t e = 0; engine_here(e); e++)
         for (int pass = 0; pass < 2; pass++) {
             fxa_problem p = FXA_PROBLEM_INIT;
@@ -135,13 +133,12 @@ TEST(packed_sequences_without_rows_take_no_time) {
             T_OK(fxa_attention(ctx, &p, &a, &err));
             T_CHECK(nothing_seconds() - start < NOTHING_SECONDS);
         }
-    fxa_context_destroy(ctx);
 }
 
 /* If no result needs a pair, the bounds check reads no index, and fxa_bounds_check counts none. */
 TEST(indices_of_nothing_take_no_time) {
-    fxa_context *ctx = attn_context(1);
-    fxa_program *program = NULL;
+    t_ctx *ctx = attn_context(1);
+    t_program *program = NULL;
     float t[4] = {0};
     double room[8] = {0};
     const void *tensors[1] = {t};
@@ -163,8 +160,6 @@ TEST(indices_of_nothing_take_no_time) {
         T_INT(count, 0);
         if (nothing_seconds() - start > NOTHING_SECONDS) T_FAIL("%s: too slow\n", nothing_cases[i].what);
     }
-    fxa_program_destroy(program);
-    fxa_context_destroy(ctx);
 }
 
 TEST(merges_without_rows_take_no_time) {

@@ -89,10 +89,9 @@ static void told_case(fxa_context *ctx, const char *engine, uint64_t *rng) {
 TEST(any_problem_on_any_engine) {
     uint64_t rng = t_seed();
     for (int threads = 1; threads <= 3; threads += 2) {
-        fxa_context *ctx = told_context((uint32_t)threads, false);
+        t_ctx *ctx = told_context((uint32_t)threads, false);
         for (size_t i = 0; engine_here(i); i++)
             for (int n = t_scaled(60); n > 0; n--) told_case(ctx, engine_here(i), &rng);
-        fxa_context_destroy(ctx);
     }
 }
 
@@ -102,7 +101,7 @@ static const attn_spec told_large = {.b = 2, .hq = 4, .hkv = 2, .sq = 700, .sk =
 
 /* Runs the large spec in a context, which must report at least `least` times. */
 static void told_large_run(fxa_context *ctx, const char *engine, const attn_spec *spec, uint64_t least) {
-    attn_data x;
+    attn_owned x = {0};
     fxa_error err;
     T_OK(attn_data_make(&x, ctx, spec, 3, &err));
     for (fxa_pass pass = FXA_FORWARD; pass <= FXA_BACKWARD; pass++) {
@@ -115,7 +114,6 @@ static void told_large_run(fxa_context *ctx, const char *engine, const attn_spec
         T_OK(fxa_attention(ctx, &call.p, &call.args, &err));
         told_check(&t, engine, least);
     }
-    attn_data_free(&x);
 }
 
 TEST(large_runs_are_told_in_many_parts) {
@@ -124,9 +122,8 @@ TEST(large_runs_are_told_in_many_parts) {
         bool loop;
     } contexts[] = {{1, false}, {4, false}, {4, true}};
     for (size_t i = 0; i < sizeof contexts / sizeof *contexts; i++) {
-        fxa_context *ctx = told_context(contexts[i].threads, contexts[i].loop);
+        t_ctx *ctx = told_context(contexts[i].threads, contexts[i].loop);
         told_large_run(ctx, "cpu", &told_large, 8);
-        fxa_context_destroy(ctx);
     }
     attn_spec small = {.b = 2, .hq = 2, .sq = 9, .sk = 5, .d = 4};
     fxa_context *ctx = told_context(1, false);
@@ -138,21 +135,20 @@ TEST(large_runs_are_told_in_many_parts) {
 
 TEST(nothing_to_do_is_told_as_done) {
     static const int64_t sizes[][2] = {{0, 5}, {5, 0}, {0, 0}};
-    fxa_context *ctx = told_context(1, false);
+    t_ctx *ctx = told_context(1, false);
     for (size_t e = 0; engine_here(e); e++)
         for (size_t i = 0; i < sizeof sizes / sizeof *sizes; i++) {
             attn_spec spec = {.b = 1, .hq = 2, .sq = sizes[i][0], .sk = sizes[i][1], .d = 4, .dtype = FXA_F32};
             told_large_run(ctx, engine_here(e), &spec, 1);
         }
-    fxa_context_destroy(ctx);
 }
 
 TEST(a_refused_run_and_an_older_caller_are_told_nothing) {
     static const attn_spec spec = {.b = 1, .hq = 1, .sq = 4, .sk = 4, .d = 4};
     told t = {.lock = PTHREAD_MUTEX_INITIALIZER};
-    attn_data x;
+    attn_owned x = {0};
     attn_call call;
-    fxa_context *ctx = told_context(1, false);
+    t_ctx *ctx = told_context(1, false);
     T_OK(attn_data_make(&x, ctx, &spec, 3, &err));
     attn_call_make(&x, FXA_FORWARD, &call);
     call.args.progress = told_hear;
@@ -168,8 +164,6 @@ TEST(a_refused_run_and_an_older_caller_are_told_nothing) {
     call.args.struct_size = sizeof call.args;
     T_OK(fxa_attention(ctx, &call.p, &call.args, &err));
     T_CHECK(t.calls > 0);
-    attn_data_free(&x);
-    fxa_context_destroy(ctx);
 }
 
 T_MAIN

@@ -114,8 +114,8 @@ RULE(loads_count_from_the_end_and_read_zero_outside) {
 
 RULE_ALONE(wide_ints_saturate_when_loaded) {
     fxa_error err;
-    fxa_context *ctx = t_context();
-    fxa_program *program = NULL;
+    t_ctx *ctx = t_context();
+    t_program *program = NULL;
     T_OK(fxa_program_parse(ctx, "tensor n : i64[1]\nscore = float(n[k])", SIZE_MAX, &program, &err));
     double one = 1, o, max[2];
     int64_t n[2] = {5000000000, -5000000000};
@@ -135,8 +135,6 @@ RULE_ALONE(wide_ints_saturate_when_loaded) {
     }
     T_SAME(max[0], 2147483647.0);
     T_SAME(max[1], -2147483648.0);
-    fxa_program_destroy(program);
-    fxa_context_destroy(ctx);
 }
 
 /* ---- Derivatives: one pair with dLSE = 1 has exactly d score / d x as its gradient ------------------------------- */

@@ -31,7 +31,7 @@ typedef void (*spoil_fn)(attn_data *x);
 
 static void check_spec(fxa_context *ctx, const attn_spec *s, const char *what, spoil_fn spoil, uint64_t seed) {
     attn_kept want = {{NULL}};
-    attn_data x;
+    attn_owned x = {0};
     fxa_error err = {0};
     fxa_status made = attn_data_make(&x, ctx, s, seed, &err);
     if (made != FXA_OK) T_FAIL("%s: %s\n", what, err.text);
@@ -43,7 +43,6 @@ static void check_spec(fxa_context *ctx, const attn_spec *s, const char *what, s
     T_OK(attn_data_run(&x, ctx, "cpu", FXA_BACKWARD, &err));
     back_compare(&x, &want, s->dtype == FXA_F64 ? 4e-15 : 2e-6, what);
     attn_drop(&want);
-    attn_data_free(&x);
 }
 
 static const char cap_text[] =
@@ -96,7 +95,7 @@ static const attn_spec shapes[] = {
 enum { SHAPES = sizeof shapes / sizeof shapes[0] };
 
 static void check_shapes(fxa_dtype dtype, const char *isa) {
-    fxa_context *ctx = t_context();
+    t_ctx *ctx = t_context();
     for (int i = 0; i < SHAPES; i++) {
         attn_spec s = shapes[i];
         char what[64];
@@ -105,7 +104,6 @@ static void check_shapes(fxa_dtype dtype, const char *isa) {
         snprintf(what, sizeof what, "shape %d, %s, %s", i, fxa_dtype_name(dtype), isa);
         check_spec(ctx, &s, what, NULL, t_seed() + (uint64_t)i);
     }
-    fxa_context_destroy(ctx);
 }
 
 static void check_sets(const char *isa) {
@@ -158,13 +156,12 @@ static void spoil_absent(attn_data *x) {
 }
 
 static void check_spoilt(spoil_fn spoil, const char *what) {
-    fxa_context *ctx = t_context();
+    t_ctx *ctx = t_context();
     for (int i = 0; i < 4; i++) {
         attn_spec s = {.b = 1, .hq = 1, .hkv = 1, .sq = 300, .sk = 300, .d = 10, .dv = 6, .flags = FXA_CAUSAL};
         s.dtype = i & 1 ? FXA_F64 : FXA_F32, s.dropout_p = i & 2 ? 0.3 : 0, s.around = ATTN_PAGE_BEHIND;
         check_spec(ctx, &s, what, spoil, t_seed() + (uint64_t)i);
     }
-    fxa_context_destroy(ctx);
 }
 TEST(not_finite_in_keys_reaches_only_what_attends_them) { check_spoilt(spoil_last_key, "keys"); }
 TEST(not_finite_in_rows_stays_with_what_they_attend) { check_spoilt(spoil_rows, "rows"); }

@@ -35,7 +35,7 @@ enum { CASES = sizeof cases / sizeof cases[0] };
 /* Runs backward of a case in a new context with that many threads, `runs` times: the bits must equal those in *kept. */
 static void bits_run(const attn_spec *spec, uint32_t threads, int runs, attn_kept *kept, const char *what) {
     fxa_error err = {0};
-    fxa_context *ctx = NULL;
+    t_ctx *ctx = NULL;
     fxa_context_config config = FXA_CONTEXT_CONFIG_INIT;
     attn_spec s = *spec;
     attn_data x;
@@ -51,7 +51,6 @@ static void bits_run(const attn_spec *spec, uint32_t threads, int runs, attn_kep
             T_FAIL("%s, %u threads, run %d: %s has other bits\n", what, threads, run, other);
     }
     if (made == FXA_OK) attn_data_free(&x);
-    fxa_context_destroy(ctx);
 }
 
 TEST(any_number_of_threads) { /* */
@@ -123,10 +122,10 @@ static void grad_round(attn_data *x) {
 static void check_gradients(const attn_spec *spec, int samples) {
     static const fxa_slot input[] = {FXA_SLOT_Q, FXA_SLOT_K, FXA_SLOT_V};
     fxa_error err = {0};
-    fxa_context *ctx = t_context();
+    t_ctx *ctx = t_context();
     t_rng rng = {t_seed()};
     attn_spec s = *spec;
-    attn_data x;
+    attn_owned x = {0};
     attn_tensor *grad;
     int n = 0;
     s.around = ATTN_PAGE_BEHIND;
@@ -143,8 +142,6 @@ static void check_gradients(const attn_spec *spec, int samples) {
         double got = attn_get(grad, i), want = grad_difference(ctx, &x, t, i);
         T_NEAR(got, want, 1e-9 + (grad->dtype == FXA_F32 ? 0x1p-24 * fabs(got) : 0));
     }
-    attn_data_free(&x);
-    fxa_context_destroy(ctx);
 }
 
 TEST(gradients_by_differences) {

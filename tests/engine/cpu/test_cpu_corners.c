@@ -14,19 +14,17 @@
 
 static bool corner_make(attn_data *x, const attn_spec *s) {
     fxa_error err;
-    fxa_context *ctx = attn_context(1);
+    t_ctx *ctx = attn_context(1);
     fxa_status status = attn_data_make(x, ctx, s, t_seed(), &err);
     if (status != FXA_OK) T_FAIL("%s\n", err.text);
-    fxa_context_destroy(ctx);
     return status == FXA_OK;
 }
 
 static bool corner_run(attn_data *x, const char *engine, const char *what) {
     fxa_error err;
-    fxa_context *ctx = attn_context(2);
+    t_ctx *ctx = attn_context(2);
     fxa_status status = attn_data_run(x, ctx, engine, FXA_FORWARD, &err);
     if (status != FXA_OK) T_FAIL("%s, %s: %s\n", what, engine, err.text);
-    fxa_context_destroy(ctx);
     return status == FXA_OK;
 }
 
@@ -69,13 +67,12 @@ TEST(keys_whose_coordinates_wrap) {
     };
     for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
         attn_spec s = corner_spec(cases[i].text, 1, 2, 40, 100, 8);
-        attn_data x;
+        attn_owned x = {0};
         int32_t from = cases[i].from;
         if (!corner_make(&x, &s)) return;
         x.problem.map_k = (fxa_index_map){.kind = FXA_MAP_AFFINE, .step = cases[i].step, .has_offset = 1};
         x.ints[FXA_SLOT_OFFSET_K] = &from;
         corner_check(&x, CORNER_UNITS, cases[i].text);
-        attn_data_free(&x);
     }
 }
 
@@ -85,12 +82,11 @@ TEST(lengths_past_those_of_bands) {
                                         "mask = q_len - 20 <= k + k_len"};
     for (int i = 0; i < 3 * 3; i++) {
         attn_spec s = corner_spec(texts[i / 3], 1, 2, 40, 100, 8);
-        attn_data x;
+        attn_owned x = {0};
         if (!corner_make(&x, &s)) return;
         x.problem.global_q_len = i % 3 != 1 ? far + 5 : 40;
         x.problem.global_k_len = i % 3 != 0 ? far + 40 : 100;
         corner_check(&x, CORNER_UNITS, texts[i / 3]);
-        attn_data_free(&x);
     }
 }
 
@@ -98,40 +94,36 @@ TEST(lengths_past_those_of_bands) {
 
 TEST(more_batch_entries_than_kept_bits) {
     attn_spec s = corner_spec("mask = (k * 7 + q + b) % 3 == 0", 300, 2, 20, 20, 8);
-    attn_data x;
+    attn_owned x = {0};
     s.hkv = 2;
     if (!corner_make(&x, &s)) return;
     corner_check(&x, CORNER_UNITS, "300 batch entries");
-    attn_data_free(&x);
 }
 
 /* The first tiles of two sequences have the same lengths but rows at other positions. */
 TEST(bits_of_sequences_of_other_lengths) {
     attn_spec s = corner_spec("mask = (q * 3 + k + q_len) % 5 != 0", 3, 2, 202, 64, 512);
-    attn_data x;
+    attn_owned x = {0};
     int32_t rows[] = {200, 202, 150}, keys[] = {64, 64, 64}; /* tiles of the last row block differ in length */
     s.flags = FXA_PADDING;
     if (!corner_make(&x, &s)) return;
     x.ints[FXA_SLOT_Q_LENGTHS] = rows, x.ints[FXA_SLOT_K_LENGTHS] = keys;
     corner_check(&x, CORNER_UNITS, "200, 202 and 150 rows");
-    attn_data_free(&x);
 }
 
 TEST(strips_of_one_block_in_decoding) {
     attn_spec s = corner_spec("mask = (k * k) % 512 < 200 && (k // 100) % 2 == 0", 2, 2, 1, 1024, 8);
-    attn_data x;
+    attn_owned x = {0};
     if (!corner_make(&x, &s)) return;
     corner_check(&x, CORNER_UNITS, "decoding with gaps");
-    attn_data_free(&x);
 }
 
 /* As many keys as a block holds, with an attended pair in every granule of the mask bits. */
 TEST(strips_of_whole_blocks) {
     attn_spec s = corner_spec("mask = (q * 5 + k * 7) % 3 != 0", 1, 2, 40, 1100, 8);
-    attn_data x;
+    attn_owned x = {0};
     if (!corner_make(&x, &s)) return;
     corner_check(&x, CORNER_UNITS, "every third pair of long rows");
-    attn_data_free(&x);
 }
 
 /* ---- Chunks ------------------------------------------------------------------------------------------------------ */
@@ -153,23 +145,21 @@ TEST(chunks_of_nothing_and_of_infinity) {
 /* V with non-contiguous elements is not decoded by the decoding kernels, however many keys there are. */
 TEST(few_rows_over_strided_values) {
     attn_spec s = corner_spec(NULL, 1, 2, 1, 4096, 8);
-    attn_data x;
+    attn_owned x = {0};
     s.strided = 1u << FXA_SLOT_V;
     memcpy(s.stride[FXA_SLOT_V], (int64_t[4]){4096 * 16, 4096 * 16, 16, 2}, sizeof s.stride[FXA_SLOT_V]);
     if (!corner_make(&x, &s)) return;
     corner_check(&x, CORNER_UNITS, "every second element of V");
-    attn_data_free(&x);
 }
 
 /* Prefetching for a large tensor must not read another, empty tensor. */
 TEST(empty_captures_beside_large_ones) {
     attn_spec s =
         corner_spec("tensor t : f32[3]\ntensor u : f32[2]\nscore = score + t[h, q, k] + u[q, k]", 1, 2, 200, 200, 8);
-    attn_data x;
+    attn_owned x = {0};
     s.tensor[0][0] = 2, s.tensor[0][1] = s.tensor[0][2] = 200, s.tensor[1][0] = 200, s.tensor[1][1] = 0;
     if (!corner_make(&x, &s)) return;
     corner_check(&x, CORNER_UNITS, "an empty capture");
-    attn_data_free(&x);
 }
 
 /* ---- Backward ---------------------------------------------------------------------------------------------------- */
@@ -282,13 +272,12 @@ TEST(values_that_lose_their_weight) {
     const double values[] = {1e8, INFINITY};
     for (int i = 0; i < 6; i++) {
         attn_spec s = corner_spec("score = score + (k % 2000 < 1000 ? -2000.0 : 2000.0)", 1, 2, rows[i / 2], 4000, 128);
-        attn_data x;
+        attn_owned x = {0};
         if (!corner_make(&x, &s)) continue;
         for (int64_t k = 0; k < 4000; k++)
             for (int64_t d = 0; d < 128 && k % 2000 < 1000; d++)
                 attn_tensor_set(&x.t[FXA_SLOT_V], (int64_t[4]){0, 0, k, d}, values[i % 2]);
         corner_check(&x, 100 * CORNER_UNITS, "values of no weight"); /* scores of 2000 are rounded to 2^-13 */
-        attn_data_free(&x);
     }
 }
 
@@ -298,14 +287,13 @@ TEST(positions_that_repeat) {
     static int32_t table[ROWS];
     for (int way = 0; way < 2; way++) {
         attn_spec s = corner_spec("mask = q * k % 7 < 3", 1, 2, ROWS, 90, 8);
-        attn_data x;
+        attn_owned x = {0};
         uint64_t rng = t_seed() + 1;
         if (!corner_make(&x, &s)) continue;
         for (int i = 0; i < ROWS; i++) table[i] = i % 16 == 0 || way ? i % 16 : (int32_t)attn_int(&rng, 0, 500);
         x.problem.map_q.kind = FXA_MAP_TABLE;
         x.ints[FXA_SLOT_MAP_Q] = table;
         corner_check(&x, CORNER_UNITS, "positions");
-        attn_data_free(&x);
     }
 }
 
@@ -334,12 +322,11 @@ TEST(scales_of_bf16) {
     static const double scales[] = {0, 0.125, 0.3};
     for (int i = 0; i < 3; i++) {
         attn_spec s = corner_spec(NULL, 1, 2, 40, 100, 16);
-        attn_data x;
+        attn_owned x = {0};
         s.dtype = FXA_BF16;
         if (!corner_make(&x, &s)) return;
         x.scale = scales[i];
         corner_check(&x, 1, "bf16");
-        attn_data_free(&x);
     }
 }
 
@@ -350,7 +337,7 @@ static void corner_narrow(const char *isa) {
     static const fxa_dtype dtypes[] = {FXA_F32, FXA_F64, FXA_F16, FXA_BF16};
     for (int i = 0; i < 4 * 3; i++) {
         attn_spec s = corner_spec(NULL, 1, 2, 40, 100, 512);
-        attn_data x;
+        attn_owned x = {0};
         s.dv = i / 4 == 0 ? 1 : i / 4 == 1 ? 3 : 512;
         if (i / 4 == 2) s.d = 3;
         s.dtype = dtypes[i % 4];
@@ -360,7 +347,6 @@ static void corner_narrow(const char *isa) {
          * rounds O once more; bf16 rounds P, O and the reference's O, by half a unit each. */
         double units = (int)CORNER_UNITS + 2 * (double)s.d * (sqrt((double)s.d) / 4 + 1);
         corner_check(&x, s.dtype == FXA_BF16 ? 1.5 + units * 0x1p-16 : units + (s.dtype == FXA_F16 ? 0x1p13 : 0), isa);
-        attn_data_free(&x);
     }
 }
 
@@ -368,7 +354,7 @@ TEST(values_far_narrower_than_keys_and_wider) { isa_each(corner_narrow); }
 
 /* Each chunk of keys has its own copy of dQ, so long queries have fewer chunks. */
 TEST(chunks_of_long_queries_do_not_multiply_them) {
-    fxa_context *ctx = attn_context(1);
+    t_ctx *ctx = attn_context(1);
     for (int64_t sq = 1 << 18; sq <= 1 << 21; sq *= 2) {
         fxa_problem p = FXA_PROBLEM_INIT;
         t_plan *plan = NULL;
@@ -378,13 +364,12 @@ TEST(chunks_of_long_queries_do_not_multiply_them) {
         double dq = (double)sq * 64 * 4, most = (double)(512 << 20) > dq ? (double)(512 << 20) : dq;
         T_CHECK(plan && (double)fxa_plan_workspace(plan) < most + (double)sq * 32 + (16 << 20));
     }
-    fxa_context_destroy(ctx);
 }
 
 /* The sums of a gradient's elements need four times the bytes of a tensor of 2^62 bytes. */
 TEST(a_workspace_past_every_memory_is_refused) {
-    fxa_context *ctx = attn_context(1);
-    fxa_program *program = NULL;
+    t_ctx *ctx = attn_context(1);
+    t_program *program = NULL;
     fxa_problem p = FXA_PROBLEM_INIT;
     fxa_plan *plan = NULL;
     fxa_support reports[4];
@@ -400,18 +385,15 @@ TEST(a_workspace_past_every_memory_is_refused) {
     T_STR(reports[0].engine, "cpu");
     T_INT(reports[0].supported, 0);
     T_HAS(reports[0].reason, "the workspace of one run does not fit");
-    fxa_program_destroy(program);
-    fxa_context_destroy(ctx);
 }
 
 TEST(an_empty_name_of_a_set_is_none) {
     attn_spec s = corner_spec(NULL, 1, 1, 5, 9, 8);
-    attn_data x;
+    attn_owned x = {0};
     if (!corner_make(&x, &s)) return;
     setenv("FXA_CPU", "", 1);
     corner_check(&x, CORNER_UNITS, "FXA_CPU is empty");
     unsetenv("FXA_CPU");
-    attn_data_free(&x);
 }
 
 T_MAIN

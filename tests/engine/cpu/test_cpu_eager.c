@@ -110,7 +110,7 @@ static void eager_engine(const eager_case *c, const eager_result *exact, eager_r
     uint16_t *y[EAGER_RESULTS], *o = eager_alloc(n, sizeof *o);
     float *lse = eager_alloc(c->s, sizeof *lse);
     fxa_error err;
-    fxa_context *ctx = t_context();
+    t_ctx *ctx = t_context();
     fxa_problem p = FXA_PROBLEM_INIT;
     fxa_args args = FXA_ARGS_INIT;
     for (int i = 0; i < EAGER_RESULTS; i++) y[i] = eager_alloc(n, sizeof **y);
@@ -129,7 +129,6 @@ static void eager_engine(const eager_case *c, const eager_result *exact, eager_r
         for (int64_t j = 0; j < n; j++) out->x[i][j] = fxa__bf16_to_f64(y[i][j]);
     for (int i = 0; i < EAGER_RESULTS; i++) free(y[i]);
     free(o), free(lse);
-    fxa_context_destroy(ctx);
 }
 
 static double eager_error(const double *x, const double *exact, int64_t n) {

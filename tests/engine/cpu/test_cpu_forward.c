@@ -23,20 +23,18 @@ static attn_spec fwd_spec(const char *text, int64_t b, int64_t hq, int64_t hkv, 
 /* Makes the data of a spec. The data outlives the context in which its program is parsed. */
 static bool fwd_make(attn_data *x, const attn_spec *s, uint64_t salt) {
     fxa_error err;
-    fxa_context *ctx = attn_context(1);
+    t_ctx *ctx = attn_context(1);
     fxa_status status = attn_data_make(x, ctx, s, t_seed() + salt, &err);
     if (status != FXA_OK) T_FAIL("%s\n", err.text);
-    fxa_context_destroy(ctx);
     return status == FXA_OK;
 }
 
 /* Runs forward once, in a new context. */
 static bool fwd_run(attn_data *x, const char *engine, uint32_t threads) {
     fxa_error err;
-    fxa_context *ctx = attn_context(threads);
+    t_ctx *ctx = attn_context(threads);
     fxa_status status = attn_data_run(x, ctx, engine, FXA_FORWARD, &err);
     if (status != FXA_OK) T_FAIL("%s: %s\n", engine, err.text);
-    fxa_context_destroy(ctx);
     return status == FXA_OK;
 }
 
@@ -71,10 +69,9 @@ static void fwd_check(attn_data *x, uint32_t threads, const char *what) {
 }
 
 static void fwd_check_spec(const attn_spec *s, uint64_t salt, uint32_t threads, const char *what) {
-    attn_data x;
+    attn_owned x = {0};
     if (!fwd_make(&x, s, salt)) return;
     fwd_check(&x, threads, what);
-    attn_data_free(&x);
 }
 
 static const char *const fwd_texts[] = {
@@ -153,29 +150,27 @@ static bool fwd_bits_case(attn_data *x, int i) {
 TEST(threads_do_not_change_a_bit) {
     static const uint32_t threads[] = {1, 2, 3, 7};
     for (int i = 0; i < 4; i++) {
-        attn_data x;
+        attn_owned x = {0};
         attn_kept kept = {{NULL}};
         if (!fwd_bits_case(&x, i)) continue;
         for (int j = 0; j < 4; j++)
             if (fwd_run(&x, "cpu", threads[j]) && attn_other_bits(&x, FXA_FORWARD, &kept))
                 T_FAIL("case %d: %u threads give other bits than 1\n", i, (unsigned)threads[j]);
         attn_drop(&kept);
-        attn_data_free(&x);
     }
 }
 
 TEST(chunks_of_keys_join_to_the_whole) {
     for (int i = 2; i < 4; i++) {
-        attn_data x;
+        attn_owned x = {0};
         if (!fwd_bits_case(&x, i)) continue;
         fwd_check(&x, 3, i == 2 ? "tile" : "decode");
-        attn_data_free(&x);
     }
 }
 
 TEST(a_hundred_runs_give_the_same_bits) {
     attn_spec s = fwd_spec("score = 5 * tanh(score / 5)", 1, 4, 2, 130, 300, 16, FXA_CAUSAL);
-    attn_data x;
+    attn_owned x = {0};
     attn_kept kept = {{NULL}};
     if (!fwd_make(&x, &s, 5)) return;
     fxa_context *ctx = attn_context(3);
@@ -185,7 +180,6 @@ TEST(a_hundred_runs_give_the_same_bits) {
     }
     fxa_context_destroy(ctx);
     attn_drop(&kept);
-    attn_data_free(&x);
 }
 
 /* A batch entry has the same bits alone and in a batch. */
@@ -193,7 +187,7 @@ TEST(the_batch_around_does_not_matter) {
     for (int i = 0; i < 2; i++) {
         attn_spec s = i ? fwd_spec(NULL, 3, 4, 2, 2, 5000, 16, 0) : fwd_spec(NULL, 3, 4, 2, 210, 300, 16, FXA_CAUSAL);
         static const fxa_slot inputs[] = {FXA_SLOT_Q, FXA_SLOT_K, FXA_SLOT_V};
-        attn_data all, one;
+        attn_owned all = {0}, one = {0};
         if (!fwd_make(&all, &s, 9)) return;
         s.b = 1;
         if (!fwd_make(&one, &s, 9)) return;
@@ -205,8 +199,6 @@ TEST(the_batch_around_does_not_matter) {
             size_t size = (size_t)attn_tensor_places(&one.t[FXA_SLOT_O]) * sizeof(float);
             T_INT(memcmp(one.t[FXA_SLOT_O].origin, all.t[FXA_SLOT_O].origin + size, size), 0);
         }
-        attn_data_free(&all);
-        attn_data_free(&one);
     }
 }
 
@@ -214,7 +206,7 @@ TEST(the_batch_around_does_not_matter) {
 TEST(where_v_lies_does_not_matter) {
     for (int i = 0; i < 4; i++) {
         attn_spec s = fwd_spec(i & 2 ? "mask = k != 77" : NULL, 1, 2, 1, 100, 300, 64, FXA_CAUSAL);
-        attn_data x;
+        attn_owned x = {0};
         attn_kept kept = {{NULL}};
         if (!fwd_make(&x, &s, 11)) return;
         attn_tensor *v = &x.t[FXA_SLOT_V];
@@ -230,7 +222,6 @@ TEST(where_v_lies_does_not_matter) {
         fwd_check(&x, 1, "V as it lies");
         free(room);
         attn_drop(&kept);
-        attn_data_free(&x);
     }
 }
 
@@ -277,7 +268,7 @@ static void fwd_strips(const char *isa) {
     for (int i = 0; i < 18; i++) {
         if (!t_some(drawn++)) continue;
         attn_spec s = fwd_spec(texts[i % 3], 1, 2, 1, 140, 601, 24, 0);
-        attn_data x;
+        attn_owned x = {0};
         char what[80];
         snprintf(what, sizeof what, "%s: strips, case %d", isa, i);
         if (i % 2) s.dropout_p = 0.4;
@@ -289,7 +280,6 @@ static void fwd_strips(const char *isa) {
             attn_set(&x.t[FXA_SLOT_V], 60 * s.d + 7, NAN);
         }
         fwd_check(&x, 2, what);
-        attn_data_free(&x);
     }
 }
 TEST(rows_with_several_strips_of_a_block) { isa_each(fwd_strips); }
@@ -336,11 +326,10 @@ TEST(blocks_fill_the_caches) {
  * access ends the test with a signal. */
 static void fwd_run_guarded(fxa_dtype dtype, int64_t sq, int64_t sk, int64_t d, bool at_end) {
     attn_spec s = fwd_spec(NULL, 1, 2, 1, sq, sk, d, FXA_CAUSAL | FXA_BOTTOM_RIGHT);
-    attn_data x;
+    attn_owned x = {0};
     s.dtype = dtype, s.around = at_end ? ATTN_PAGE_BEHIND : ATTN_PAGE_BEFORE;
     if (!fwd_make(&x, &s, 0)) return;
     (void)fwd_run(&x, "cpu", 0);
-    attn_data_free(&x);
 }
 
 static void fwd_guards(const char *isa) {

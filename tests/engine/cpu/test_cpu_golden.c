@@ -208,7 +208,7 @@ static void golden_isa(const char *isa) {
     char line[200];
     for (size_t w = 0; w < 3; w++) {
         fxa_context_config config = FXA_CONTEXT_CONFIG_INIT;
-        fxa_context *ctx = NULL;
+        t_ctx *ctx = NULL;
         fxa_error err;
         config.threads = widths[w];
         T_OK(fxa_context_create(&config, &ctx, &err));
@@ -217,7 +217,6 @@ static void golden_isa(const char *isa) {
                      golden_workspace(ctx, &golden_shapes[i], 0), golden_workspace(ctx, &golden_shapes[i], 1));
             golden_add(line);
         }
-        fxa_context_destroy(ctx);
     }
 }
 

@@ -271,9 +271,9 @@ TEST(lanes_never_meet) {
 /* Runs backward in a new context with that many threads: the bits must equal those in *kept. */
 static void lanes_run(const attn_spec *s, uint64_t seed, uint32_t threads, attn_kept *kept) {
     fxa_error err = {0};
-    fxa_context *ctx = NULL;
+    t_ctx *ctx = NULL;
     fxa_context_config config = FXA_CONTEXT_CONFIG_INIT;
-    attn_data x;
+    attn_owned x = {0};
     const char *other;
     t_rng rng = {seed};
     config.threads = threads;
@@ -286,8 +286,6 @@ static void lanes_run(const attn_spec *s, uint64_t seed, uint32_t threads, attn_
         if ((other = attn_other_bits(&x, FXA_BACKWARD, kept)))
             T_FAIL("%s has other bits with %u threads, run %d:\n%s\n", other, threads, run, s->text);
     }
-    attn_data_free(&x);
-    fxa_context_destroy(ctx);
 }
 
 static void lanes_compare(attn_spec *s, uint64_t seed) {

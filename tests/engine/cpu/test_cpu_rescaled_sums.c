@@ -90,10 +90,9 @@ static void large_compare(const attn_data *x, attn_kept *want, const large_case 
 
 static bool large_run(attn_data *x, const char *engine, fxa_pass pass) {
     fxa_error err;
-    fxa_context *ctx = attn_context(2);
+    t_ctx *ctx = attn_context(2);
     fxa_status status = attn_data_run(x, ctx, engine, pass, &err);
     if (status != FXA_OK) T_FAIL("%s: %s\n", engine, err.text);
-    fxa_context_destroy(ctx);
     return status == FXA_OK;
 }
 
@@ -121,7 +120,7 @@ static void large_before(attn_data *x, const large_case *c) {
 
 static void large_check(const large_case *c, fxa_dtype dtype, large_kind kind) {
     attn_kept want = {{NULL}};
-    attn_data x;
+    attn_owned x = {0};
     if (!large_make(&x, c, dtype, kind)) return;
     large_before(&x, c);
     if (large_run(&x, "ref", FXA_FORWARD)) {
@@ -130,7 +129,6 @@ static void large_check(const large_case *c, fxa_dtype dtype, large_kind kind) {
         if (large_run(&x, "cpu", FXA_FORWARD)) large_compare(&x, &want, c, kind);
     }
     attn_drop(&want);
-    attn_data_free(&x);
 }
 
 static int large_count; /* over all lists */
@@ -225,7 +223,7 @@ TEST(gradients_of_large_values) {
     large_case c = {.name = "gradients", .sq = 40, .sk = 300, .share = 1};
     for (int i = 0; i < 2 * LARGE_KINDS; i++) {
         attn_kept want = {{NULL}};
-        attn_data x;
+        attn_owned x = {0};
         attn_tensor *t;
         if (!large_make(&x, &c, dtypes[i % 2], (large_kind)(i / 2))) return;
         for (int64_t j = 0; j < attn_tensor_places(&x.t[FXA_SLOT_DO]); j++)
@@ -240,7 +238,6 @@ TEST(gradients_of_large_values) {
                 T_FAIL("V %s: %s is off by %.3g, %d odd\n", large_kinds[i / 2], t->name, off.rms, (int)off.odd);
         }
         attn_drop(&want);
-        attn_data_free(&x);
     }
 }
 

@@ -75,9 +75,9 @@ static int64_t same_differences(const attn_data *x, const same_spec *s, double *
 }
 
 static void same_check(const char *isa, const same_spec *s, uint64_t seed) {
-    attn_data x;
+    attn_owned x = {0};
     fxa_error err;
-    fxa_context *ctx = t_context();
+    t_ctx *ctx = t_context();
     char text[512];
     double worst = 0;
     /* Scores around 1 have digits down to 2^-23 (f32) or 2^-52 (f64). */
@@ -93,8 +93,6 @@ static void same_check(const char *isa, const same_spec *s, uint64_t seed) {
     T_OK(attn_data_run(&x, ctx, "cpu", FXA_BACKWARD, &err));
     int64_t count = same_differences(&x, s, &worst);
     if (count) T_FAIL("%s, %s: %" PRId64 " probabilities differ, by up to %.3g\n", isa, s->what, count, worst);
-    attn_data_free(&x);
-    fxa_context_destroy(ctx);
 }
 
 static const same_spec same_specs[] = {

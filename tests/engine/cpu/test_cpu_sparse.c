@@ -77,7 +77,7 @@ static double sparse_time(attn_data *x, fxa_context *ctx, fxa_pass pass) {
 }
 
 static void sparse_check(const sparse_mask *mask, fxa_context *ctx) {
-    attn_data dense, sparse;
+    attn_owned dense = {0}, sparse = {0};
     double best[2][2] = {{INFINITY, INFINITY}, {INFINITY, INFINITY}}; /* [pass][sparse] */
     sparse_make(&dense, ctx, NULL);
     sparse_make(&sparse, ctx, mask);
@@ -89,24 +89,21 @@ static void sparse_check(const sparse_mask *mask, fxa_context *ctx) {
     for (int pass = FXA_FORWARD; pass <= FXA_BACKWARD; pass++)
         if (!(best[pass][1] < best[pass][0]))
             T_FAIL("%s, pass %d: %.2g s, without a mask %.2g s\n", mask->name, pass, best[pass][1], best[pass][0]);
-    attn_data_free(&dense);
-    attn_data_free(&sparse);
 }
 
 TEST(masks_of_any_origin_take_less_time_than_no_mask) {
-    fxa_context *ctx = attn_context(1);
+    t_ctx *ctx = attn_context(1);
     T_REQUIRE(ctx);
     for (size_t i = 0; i < sizeof sparse_masks / sizeof *sparse_masks; i++) sparse_check(&sparse_masks[i], ctx);
-    fxa_context_destroy(ctx);
 }
 
 /* Analysis of ranges finds the empty tiles of the same masks. */
 TEST(empty_tiles_of_masks_of_any_origin_are_known) {
     enum { TILE = 64, ALL = (SPARSE_S / TILE) * (SPARSE_S / TILE) };
-    fxa_context *ctx = attn_context(1);
+    t_ctx *ctx = attn_context(1);
     T_REQUIRE(ctx);
     for (size_t i = 0; i < sizeof sparse_masks / sizeof *sparse_masks; i++) {
-        attn_data x;
+        attn_owned x = {0};
         attn_call call;
         fxa_tile_counts counts;
         fxa_view views[ATTN_TENSORS];
@@ -125,9 +122,7 @@ TEST(empty_tiles_of_masks_of_any_origin_are_known) {
         T_OK(fxa_tiles_count(ctx, &call.p, 0, 0, TILE, TILE, NULL, ranges, &counts, &err));
         if (counts.empty < ALL * 3 / 4 || counts.unknown)
             T_FAIL("%s: %d of %d tiles are known to be empty\n", sparse_masks[i].name, (int)counts.empty, ALL);
-        attn_data_free(&x);
     }
-    fxa_context_destroy(ctx);
 }
 
 T_MAIN

@@ -120,8 +120,8 @@ static void steep_eager(const steep_case *c, double *out[STEEP_RESULTS]) {
 
 static void steep_engine(const steep_case *c, fxa_dtype lse_dtype, float *out[STEEP_RESULTS]) {
     fxa_error err;
-    fxa_context *ctx = t_context();
-    fxa_program *program = NULL;
+    t_ctx *ctx = t_context();
+    t_program *program = NULL;
     fxa_problem p = FXA_PROBLEM_INIT;
     fxa_args args = FXA_ARGS_INIT;
     double *lse = calloc((size_t)(c->heads * c->s), sizeof *lse);
@@ -137,8 +137,6 @@ static void steep_engine(const steep_case *c, fxa_dtype lse_dtype, float *out[ST
     args.slot[FXA_SLOT_DV] = out[STEEP_DV];
     T_OK(fxa_attention(ctx, &p, &args, &err));
     free(lse);
-    fxa_program_destroy(program);
-    fxa_context_destroy(ctx);
 }
 
 /* ---- Compared ---------------------------------------------------------------------------------------------------- */

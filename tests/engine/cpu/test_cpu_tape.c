@@ -10,7 +10,7 @@
 
 /* Tests programs of every kind by the generator's flags, on every kernel set. */
 static void tape_random(unsigned gen_flags, bool derive, bool wild, int rounds) {
-    fxa_context *ctx = t_context();
+    t_ctx *ctx = t_context();
     uint64_t rng = t_seed() + gen_flags * 977 + derive;
     bool ok = true;
     for (int round = 0; ok && round < t_scaled(rounds); round++) {
@@ -30,7 +30,6 @@ static void tape_random(unsigned gen_flags, bool derive, bool wild, int rounds) 
                 ok = tape_try(ctx, k, use, flags, wild, 0, &rng);
         }
     }
-    fxa_context_destroy(ctx);
 }
 
 TEST(any_program_as_its_pairs) { tape_random(0, false, true, 150); }

@@ -105,16 +105,14 @@ TEST(code_of_a_folder_needs_no_compiler) {
     config.cache_dir = folder;
     box_start(&b, FXA_BACKWARD, NULL);
     for (int i = 0; i < 2; i++) {
-        fxa_context *ctx = NULL;
-        fxa_plan *plan = NULL;
+        t_ctx *ctx = NULL;
+        t_plan *plan = NULL;
         T_OK(fxa_context_create(&config, &ctx, &err));
         box_arm(box_nvrtc, (size_t)i); /* the first call of NVRTC fails */
         T_OK(fxa_plan_create(ctx, &b.p, &plan, &err));
         T_CHECK(i ? box_nvrtc->calls == 0 : box_nvrtc->calls > 10);
         T_HAS(fxa_plan_description(plan), "NVRTC 13.0, sm_90a");
         box_arm(box_nvrtc, 0);
-        fxa_plan_destroy(plan);
-        fxa_context_destroy(ctx);
     }
     (void)snprintf(command, sizeof command, "rm -r %s", folder);
     T_INT(system(command), 0);

@@ -68,10 +68,9 @@ __attribute__((unused)) static const char *cudnn_missing_of(uint32_t dtype) {
     size_t count = 1;
     fxa_error err;
     if (standin_ready()) return NULL;
-    fxa_context *ctx = t_context();
+    t_ctx *ctx = t_context();
     if (dtype) p.q.dtype = dtype;
     T_OK(fxa_support_query(ctx, &p, &report, &count, &err));
-    fxa_context_destroy(ctx);
     return report.supported ? NULL : report.reason;
 }
 

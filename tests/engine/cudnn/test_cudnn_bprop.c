@@ -103,9 +103,9 @@ TEST(own_programs_are_those_of_the_reference) {
 /* Checks that the engine refuses a case with a reason that contains `says`. */
 static void bprop_refused(const bprop_case *c, fxa_pass pass, const char *says) {
     const attn_spec s = bprop_spec(c);
-    fxa_context *ctx = t_context();
+    t_ctx *ctx = t_context();
     fxa_error err;
-    attn_data x;
+    attn_owned x = {0};
     attn_call call;
     T_OK(attn_data_make(&x, ctx, &s, 77, &err));
     x.problem.alignment = 16;
@@ -114,8 +114,6 @@ static void bprop_refused(const bprop_case *c, fxa_pass pass, const char *says) 
     const fxa_support answer = answer_of(ctx, &call.p);
     T_CHECK(!answer.supported);
     T_HAS(answer.reason, says);
-    attn_data_free(&x);
-    fxa_context_destroy(ctx);
 }
 
 TEST(own_programs_that_are_refused) {
@@ -157,7 +155,7 @@ CONTEXT_TEST(a_padded_score_has_no_other_use) {
     const attn_spec s = bprop_spec(&c);
     static fxa__dnn_attention a;
     fxa__problem *checked = NULL;
-    attn_data x;
+    attn_owned x = {0};
     attn_call call;
     int masks = 0;
     T_OK(attn_data_make(&x, ctx, &s, 77, &err));
@@ -180,7 +178,6 @@ CONTEXT_TEST(a_padded_score_has_no_other_use) {
     T_INT(masks, 1);
     fxa__dnn_attention_free(&a);
     fxa__problem_release(checked);
-    attn_data_free(&x);
 }
 
 /* A plan's listing has the names of the user-written backward program, whose tensors must be on the device. */
@@ -190,7 +187,7 @@ STANDIN_TEST(whose_tensors_they_are) {
     const attn_spec s = bprop_spec(&c);
     fxa_plan *plan = NULL;
     fxa__gpu gpu;
-    attn_data x;
+    attn_owned x = {0};
     attn_call call;
     char text[8000];
     void *there = NULL, *workspace = NULL;
@@ -214,7 +211,6 @@ STANDIN_TEST(whose_tensors_they_are) {
     fxa__gpu_give(&gpu, workspace);
     fxa__gpu_close(&gpu);
     fxa_plan_destroy(plan);
-    attn_data_free(&x);
 }
 
 T_MAIN

@@ -57,8 +57,8 @@ TEST(operations_that_are_left_out) {
     static fxa__dnn_attention a;
     for (size_t i = 0; i < sizeof reuse_cases / sizeof *reuse_cases; i++) {
         const reuse_case *c = &reuse_cases[i];
-        fxa_context *ctx = t_context();
-        attn_data x;
+        t_ctx *ctx = t_context();
+        attn_owned x = {0};
         attn_call call;
         fxa__problem *checked = reuse_problem(ctx, c, &x, &call);
         T_OK(fxa__dnn_attention_make(checked, (fxa__dnn_level){91900, 90}, &a, &err));
@@ -69,8 +69,6 @@ TEST(operations_that_are_left_out) {
             T_FAIL("%s: %d tanh, %d selects, %d quotients\n", c->text, tanhs, selects, quotients);
         fxa__dnn_attention_free(&a);
         fxa__problem_release(checked);
-        attn_data_free(&x);
-        fxa_context_destroy(ctx);
     }
 }
 
@@ -87,8 +85,8 @@ TEST(scores_that_lengths_mask_have_no_other_use) {
                                        {"", "dscore = dscore * float(k)", 0, 0, 0},
                                        {"mask = k != q", "dscore = dscore * score", 0, 0, 0}};
     for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
-        fxa_context *ctx = t_context();
-        attn_data x;
+        t_ctx *ctx = t_context();
+        attn_owned x = {0};
         attn_call call;
         fxa__problem *checked = reuse_problem(ctx, &cases[i], &x, &call);
         T_OK(fxa__dnn_attention_make(checked, (fxa__dnn_level){91900, 90}, &a, &err));
@@ -102,8 +100,6 @@ TEST(scores_that_lengths_mask_have_no_other_use) {
         if (masked < 0 || uses != 3) T_FAIL("%s: %d uses of %d\n", cases[i].text, uses, (int)masked);
         fxa__dnn_attention_free(&a);
         fxa__problem_release(checked);
-        attn_data_free(&x);
-        fxa_context_destroy(ctx);
     }
 }
 

@@ -270,7 +270,7 @@ STANDIN_TEST(a_scale_that_is_not_above_0) {
     static const double scales[] = {0.5, 0, -1};
     for (int i = 0; i < 6; i++) {
         attn_spec s = spec;
-        attn_data x;
+        attn_owned x = {0};
         attn_call call;
         s.text = i < 3 ? "mask = k <= q" : "score = tanh(score)\nmask = k <= q";
         T_OK(attn_data_make(&x, ctx, &s, 5, &err));
@@ -279,7 +279,6 @@ STANDIN_TEST(a_scale_that_is_not_above_0) {
         call.p.engine = "cudnn", call.p.device = FXA_CUDA, call.args.scale = scales[i % 3];
         T_INT(fxa_attention(ctx, &call.p, &call.args, &err), i == 1 || i == 2 ? FXA_E_BINDING : FXA_OK);
         if (err.status != FXA_OK) T_HAS(err.text, "requires one above 0");
-        attn_data_free(&x);
     }
 }
 
@@ -297,7 +296,7 @@ STANDIN_TEST(a_scale_below_all_floats) {
                 {1e30, 1e-6, FXA_OK},
                 {1e30, 1e-9, FXA_E_BINDING}};
     for (size_t i = 0; i < sizeof rows / sizeof *rows; i++) {
-        attn_data x;
+        attn_owned x = {0};
         attn_call call;
         if (!data_make(&x, ctx)) return;
         x.params[0] = rows[i].cap;
@@ -307,7 +306,6 @@ STANDIN_TEST(a_scale_below_all_floats) {
         if (status != rows[i].status)
             T_FAIL("scale %g, cap %g: %s\n", rows[i].scale, rows[i].cap, status == FXA_OK ? "taken" : err.text);
         if (rows[i].status != FXA_OK) T_HAS(err.text, "cuDNN computes with floats of at least");
-        attn_data_free(&x);
     }
 }
 

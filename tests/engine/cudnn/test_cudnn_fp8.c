@@ -235,7 +235,7 @@ static const char *fp8_line(const char *text) {
 
 /* Runs the cases first, first + by, ... below count, and prints a line with the verdict for each. */
 static void fp8_many(int first, int by, int count, int64_t pairs) {
-    fxa_context *ctx = t_context();
+    t_ctx *ctx = t_context();
     for (int i = first; i < count; i += by) {
         uint64_t rng = t_seed() + 7919u * (uint64_t)i;
         fp8_case c = fp8_draw(&rng, &fp8_kinds[i % FP8_KINDS], pairs);
@@ -247,7 +247,6 @@ static void fp8_many(int first, int by, int count, int64_t pairs) {
                c.no_lse ? " no LSE" : "", fp8_line(c.text));
         fflush(stdout);
     }
-    fxa_context_destroy(ctx);
 }
 
 TEST(forward_of_8_bits_is_that_of_the_reference) {

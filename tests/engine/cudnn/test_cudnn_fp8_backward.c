@@ -318,7 +318,7 @@ static bw8_case bw8_draw(uint64_t *rng, int program, int64_t pairs) {
 
 /* Runs the cases first, first + by, ... below count, and prints a line with the verdict for each. */
 static void bw8_many(int first, int by, int count, int64_t pairs) {
-    fxa_context *ctx = t_context();
+    t_ctx *ctx = t_context();
     for (int i = first; i < count; i += by) {
         uint64_t rng = t_seed() + 7919u * (uint64_t)i;
         bw8_case c = bw8_draw(&rng, i % BW8_PROGRAMS, pairs);
@@ -330,7 +330,6 @@ static void bw8_many(int first, int by, int count, int64_t pairs) {
                c.bare ? " bare" : "", c.style);
         fflush(stdout);
     }
-    fxa_context_destroy(ctx);
 }
 
 TEST(gradients_of_8_bits_are_those_of_the_reference) {

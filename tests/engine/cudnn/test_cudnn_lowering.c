@@ -122,7 +122,7 @@ static void lowering_text_by(fxa_context *ctx, const char *text, fxa_pass pass, 
 static void lowering_text(fxa_context *ctx, const char *text, fxa_pass pass) { lowering_text_by(ctx, text, pass, NAN); }
 
 static void lowering_cases_of(conf_source source, bool own, int n, int least) {
-    fxa_context *ctx = t_context();
+    t_ctx *ctx = t_context();
     conf_frame f = lowering_frame();
     uint64_t rng = frame_start(t_seed() ^ (uint64_t)source << 40 ^ (uint64_t)own << 50);
     if (lowering_missing()) T_SKIP(lowering_missing());
@@ -133,7 +133,6 @@ static void lowering_cases_of(conf_source source, bool own, int n, int least) {
     frame_print(&f);
     if (n >= 40) /* all of a few cases may be refused */
         T_CHECK(f.done[0] * 100 >= (int64_t)least * n && f.done[1] * 110 >= (int64_t)least * n);
-    fxa_context_destroy(ctx);
 }
 
 static void lowering_cases(conf_source source, int n, int least) { lowering_cases_of(source, false, n, least); }

@@ -221,7 +221,7 @@ STANDIN_TEST(params_and_numbers) {
     fxa_cache_stats stats;
     for (int i = 0; i < 8; i++) {
         attn_spec s = spec;
-        attn_data x;
+        attn_owned x = {0};
         attn_call call;
         double scale = 0.25;
         s.text = texts[i / 2];
@@ -241,7 +241,6 @@ STANDIN_TEST(params_and_numbers) {
             const char *differs = attn_other_bits(&x, pass, &want[pass]);
             if (differs) T_FAIL("case %d, pass %d: %s\n", i, (int)pass, differs);
         }
-        attn_data_free(&x);
     }
     fxa_cache_get_stats(ctx, &stats);
     T_INT(stats.builds, 16);

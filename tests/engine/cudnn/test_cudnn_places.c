@@ -10,7 +10,7 @@
 
 /* Pointers of the other device, and of no device, are refused. */
 STANDIN_TEST(whose_memory_it_is) {
-    attn_data x;
+    attn_owned x = {0};
     attn_call call;
     fxa_plan *plan = NULL;
     if (!data_make(&x, ctx)) return;
@@ -24,13 +24,12 @@ STANDIN_TEST(whose_memory_it_is) {
     T_HAS(err.text, "slot Q is 0x");
     T_HAS(err.text, "no memory of device cuda 0");
     fxa_plan_destroy(plan);
-    attn_data_free(&x);
 }
 
 /* An unchecked run makes no driver query: host memory, which is the stand-in's only memory, is accepted as device
  * memory. A checked run queries the context, the stream and each pointer. */
 STANDIN_TEST(trusted_memory_is_not_asked_about) {
-    attn_data x;
+    attn_owned x = {0};
     attn_call call;
     attn_kept want = {{NULL}};
     fxa_plan *plan = NULL;
@@ -53,7 +52,6 @@ STANDIN_TEST(trusted_memory_is_not_asked_about) {
     free(workspace);
     fxa_plan_destroy(plan);
     attn_drop(&want);
-    attn_data_free(&x);
 }
 
 /* Two devices in one context: each uses only its own memory. */
@@ -92,7 +90,7 @@ STANDIN_TEST(two_devices) { /* R-55, R-67 */
 
 /* A stream that is captured into a CUDA graph: a call that waits is refused before it has done anything. */
 STANDIN_TEST(a_stream_that_is_recorded) {
-    attn_data x;
+    attn_owned x = {0};
     attn_call call;
     int stream;
     if (!data_make(&x, ctx)) return;
@@ -108,7 +106,6 @@ STANDIN_TEST(a_stream_that_is_recorded) {
     T_INT(standin[0]->held, held);
     standin[0]->recorded = NULL;
     T_OK(fxa_attention(ctx, &call.p, &call.args, &err));
-    attn_data_free(&x);
 }
 
 /* fxa_merge on the device, with each call of the driver failing in turn. */

@@ -99,8 +99,8 @@ STANDIN_TEST(every_operation_is_lowered_or_named) {
     for (size_t i = 0; fxa_op_syntax(i).text; i++) {
         for (int ints = 0; ints < 2; ints++) {
             fxa_op_syntax_info info = fxa_op_syntax(i);
-            fxa_builder *b = NULL;
-            fxa_program *program = NULL;
+            t_builder *b = NULL;
+            t_program *program = NULL;
             T_OK(fxa_builder_create(ctx, FXA_PROGRAM_SCORE, &b, &err));
             fxa_value score = fxa_builder_input(b, FXA_INPUT_SCORE), q = fxa_builder_input(b, FXA_INPUT_Q);
             fxa_value args[3] = {ints ? q : score, fxa_builder_input(b, FXA_INPUT_K), fxa_builder_int(b, 3)};
@@ -114,8 +114,6 @@ STANDIN_TEST(every_operation_is_lowered_or_named) {
                 if (!said.supported) T_HAS(said.reason, "operation ");
                 lowered += said.supported, named += !said.supported;
             }
-            fxa_program_destroy(program);
-            fxa_builder_destroy(b);
         }
     }
     T_CHECK(lowered > 40 && named > 10);
@@ -185,7 +183,7 @@ TEST(captured_floats_of_8_bits) {
         for (int j = 0; j < 3; j++) {
             char text[100];
             attn_spec s = spec;
-            attn_data x;
+            attn_owned x = {0};
             snprintf(text, sizeof text, texts[i / 2], fxa_dtype_name(dtypes[j]));
             s.text = text, s.tensor[0][0] = i < 2 ? s.sq : s.hq, s.tensor[0][1] = s.sk;
             T_OK(attn_data_make(&x, ctx, &s, 77, &err));
@@ -200,7 +198,6 @@ TEST(captured_floats_of_8_bits) {
             T_OK(data_run(&x, ctx, (fxa_pass)(i & 1), &err));
             const char *other = attn_other_bits(&x, (fxa_pass)(i & 1), &kept);
             if (other) T_FAIL("%s: %s is not what it is with f32\n", text, other);
-            attn_data_free(&x);
         }
         attn_drop(&kept);
     }

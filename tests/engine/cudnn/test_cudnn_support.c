@@ -225,10 +225,10 @@ static void support_ask_masked_rows(fxa__host *host, fxa_context *ctx, bool hit[
 /* Tests requests of a problem that are no flags. */
 static void support_ask_others(fxa__host *host, bool hit[SUPPORT_MOST]) {
     const support_case plain = {H200, .pass = FXA_BACKWARD};
-    fxa_context *ctx = t_context();
+    t_ctx *ctx = t_context();
     fxa_error err;
     char reason[SUPPORT_REASON];
-    fxa_program *program = NULL;
+    t_program *program = NULL;
     T_OK(fxa_program_parse(ctx, "param a : float\ntensor t : f32[1]\nscore = score * a + t[h]", SIZE_MAX, &program,
                            &err));
     for (int what = 0; what < 3; what++) {
@@ -252,8 +252,6 @@ static void support_ask_others(fxa__host *host, bool hit[SUPPORT_MOST]) {
     fxa_program_destroy(own);
     support_ask_grads(host, ctx, hit);
     support_ask_masked_rows(host, ctx, hit);
-    fxa_program_destroy(program);
-    fxa_context_destroy(ctx);
 }
 
 TEST(every_row_of_the_table) { /* */

@@ -9,7 +9,7 @@
 
 /* Runs n cases with the features, forward and backward; `free_choice`: with any subset of the features. */
 static void random_cases(uint32_t features, bool free_choice, int n) {
-    fxa_context *ctx = t_context();
+    t_ctx *ctx = t_context();
     uint64_t rng = t_seed() ^ features;
     for (int i = 0; i < n; i++) {
         attn_case c;
@@ -25,7 +25,6 @@ static void random_cases(uint32_t features, bool free_choice, int n) {
         attn_case_free(&c);
         if (!ok) break;
     }
-    fxa_context_destroy(ctx);
 }
 
 TEST(plain) { random_cases(0, false, t_scaled(30)); }
