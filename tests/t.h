@@ -43,7 +43,7 @@ static const char *t_now = "";
 /* TEST with a fixture `r` of type `type`, which is all zeroes before the expression `start`. If `start` is false, the
  * test fails. The expression `end` is evaluated after the test. */
 #define T_WITH(name, type, start, end)                                                                                 \
-    static void with_##name(type *r, T_ERR);                                                                           \
+    static void with_##name(__attribute__((unused)) type *r, T_ERR);                                                   \
     TEST(name) {                                                                                                       \
         static type t_fixture;                                                                                         \
         type *r = &t_fixture;                                                                                          \
@@ -52,7 +52,7 @@ static const char *t_now = "";
         with_##name(r, err);                                                                                           \
         end;                                                                                                           \
     }                                                                                                                  \
-    static void with_##name(type *r, T_ERR)
+    static void with_##name(__attribute__((unused)) type *r, T_ERR)
 
 #define CONTEXT_TEST(name)                                                                                             \
     static void with_##name(fxa_context *ctx, T_ERR);                                                                  \
@@ -194,6 +194,9 @@ __attribute__((unused)) static void t_ctx_drop(fxa_context **ctx) { fxa_context_
 #define t_plan __attribute__((cleanup(t_plan_drop))) fxa_plan
 #define t_builder __attribute__((cleanup(t_builder_drop))) fxa_builder
 #define t_ctx __attribute__((cleanup(t_ctx_drop))) fxa_context
+
+/* T_ENDED(end) type x = ...; calls end(&x) at the end of the block. */
+#define T_ENDED(end) __attribute__((cleanup(end)))
 
 /* Returns a new context. On failure the test fails and NULL is returned. */
 __attribute__((unused)) static fxa_context *t_context(void) {

@@ -289,13 +289,12 @@ static char emit_shown[8192];
 /* Returns the text of one level of a program's outputs. */
 static const char *emit_show(rig *r, const char *program, fxa__dialect dialect, fxa__emit_level level, uint32_t kinds) {
     t_program *p = rig_parse(r, program);
-    fxa__writer w = {.host = r->host};
+    T_ENDED(fxa__writer_free) fxa__writer w = {.host = r->host};
     fxa__emit e;
     if (!p || !fxa__lower_emit_open(r->host, p, dialect, 3, &e)) return "";
     fxa__lower_emit_nodes(&e, level, kinds, &w);
     (void)snprintf(emit_shown, sizeof emit_shown, "%.*s", (int)w.size, (const char *)w.data);
     fxa__lower_emit_close(&e);
-    fxa__writer_free(&w);
     return emit_shown;
 }
 

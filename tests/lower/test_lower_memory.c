@@ -28,25 +28,23 @@ typedef enum memory_what {
 
 /* Emits the text of a complete program. */
 static bool memory_emit(fxa__host *host, const fxa_program *p) {
-    fxa__writer w = {.host = host};
+    T_ENDED(fxa__writer_free) fxa__writer w = {.host = host};
     fxa__emit e;
     bool ok = fxa__lower_emit_open(host, p, FXA__CUDA_F32, 3, &e);
     for (int level = 0; ok && level < FXA__EMIT_LEVELS; level++)
         fxa__lower_emit_nodes(&e, (fxa__emit_level)level, 3, &w);
     fxa__lower_emit_close(&e);
     ok = ok && !w.failed;
-    fxa__writer_free(&w);
     return ok;
 }
 
 static bool memory_interval(fxa__host *host, const fxa_program *p) {
-    fxa__writer w = {.host = host};
+    T_ENDED(fxa__writer_free) fxa__writer w = {.host = host};
     fxa__interval_text v;
     bool ok = fxa__lower_interval_open(host, p, FXA__CUDA_F32, &v);
     if (ok) fxa__lower_interval_text(&v, &w);
     fxa__lower_interval_close(&v);
     ok = ok && !w.failed;
-    fxa__writer_free(&w);
     return ok;
 }
 

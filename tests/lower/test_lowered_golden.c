@@ -114,7 +114,7 @@ static void lowered_write(rig *r, const char *text, fxa__writer *w) {
 RIG_TEST(texts_are_those_of_the_golden_file) {
     static char golden[1 << 20];
     const char *path = FXA_SOURCE_DIR "/tests/golden/lowered.txt";
-    fxa__writer w = {.host = r->host};
+    T_ENDED(fxa__writer_free) fxa__writer w = {.host = r->host};
     for (size_t i = 0; i < sizeof lowered_texts / sizeof *lowered_texts; i++) lowered_write(r, lowered_texts[i], &w);
     fxa__write_bytes(&w, "", 1);
     const char *now = (const char *)w.data, *line = now;
@@ -130,7 +130,6 @@ RIG_TEST(texts_are_those_of_the_golden_file) {
         T_FAIL(
             "%s differs from \"%.*s\"; if texts were changed, run FXA_TEST_UPDATE=1 build/tests/test_lowered_golden\n",
             path, (int)strcspn(line, "\n"), line);
-    fxa__writer_free(&w);
 }
 
 T_MAIN

@@ -123,4 +123,7 @@ static inline void disk_damage_start(plan_rig *r) {
     T_CHECK(disk_size > 60 && disk_size < sizeof disk_good);
 }
 
+/* Test after disk_damage_start; the folder is removed afterwards. */
+#define DAMAGE_TEST(name) T_WITH(name, plan_rig, (disk_damage_start(r), true), (seam_end(r), disk_end()))
+
 #endif

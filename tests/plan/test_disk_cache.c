@@ -134,11 +134,9 @@ static uint64_t disk_total(void) {
 }
 
 /* Recently used files stay; other files are never touched. */
-TEST(the_oldest_go_when_there_is_too_much) {
+DAMAGE_TEST(the_oldest_go_when_there_is_too_much) {
     enum { MANY = 20, FIT = 8 };
-    plan_rig r;
     char other[400];
-    disk_damage_start(&r);
     uint64_t most = (uint64_t)FIT * disk_size + disk_size / 2;
     snprintf(other, sizeof other, "%s/README", disk_dir);
     disk_spill(other, disk_now, 4000);
@@ -157,15 +155,11 @@ TEST(the_oldest_go_when_there_is_too_much) {
     disk_made made = disk_plan(MANY, disk_size - 1); /* exceeds the limit by itself */
     DISK_COMPILED(made);
     T_INT(made.stats.disk_writes, 0);
-    seam_end(&r);
-    disk_end();
 }
 
-TEST(what_processes_left_behind) {
-    plan_rig r;
+DAMAGE_TEST(what_processes_left_behind) {
     char old[400], young[400];
     struct timespec times[2] = {{.tv_sec = 1000000}, {.tv_sec = 1000000}};
-    disk_damage_start(&r);
     snprintf(old, sizeof old, "%s/writing-1-0", disk_dir);
     snprintf(young, sizeof young, "%s/writing-1-1", disk_dir);
     disk_spill(old, "x", 1), disk_spill(young, "x", 1);
@@ -175,8 +169,6 @@ TEST(what_processes_left_behind) {
     snprintf(old, sizeof old, "%s/writing-%lld-0", disk_dir, (long long)getpid()); /* like a file of an older process */
     disk_spill(old, "x", 1);
     T_INT(disk_plan(3, 0).stats.disk_writes, 1);
-    seam_end(&r);
-    disk_end();
 }
 
 /* ---- Memory ------------------------------------------------------------------------------------------------------ */

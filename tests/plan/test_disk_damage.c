@@ -19,9 +19,7 @@ static void disk_damage_check(const char *what, size_t at) {
     if (!ok || memcmp(disk_now, disk_good, disk_size) != 0 || disk_count() != 1) T_FAIL("%s at %zu\n", what, at);
 }
 
-TEST(every_byte_damaged) {
-    plan_rig r;
-    disk_damage_start(&r);
+DAMAGE_TEST(every_byte_damaged) {
     for (size_t at = 0; at < disk_size; at++)
         for (int bit = 0; bit < 8; bit += 7) {
             memcpy(disk_now, disk_good, disk_size);
@@ -30,15 +28,11 @@ TEST(every_byte_damaged) {
             disk_damage_check("damaged", at);
         }
     DISK_LOADED(disk_plan(1, 0));
-    seam_end(&r);
-    disk_end();
 }
 
 /* With a right sum: the file of another format, key, release, engine or version of it. */
-TEST(every_byte_of_the_head_is_compared) {
+DAMAGE_TEST(every_byte_of_the_head_is_compared) {
     enum { SUM = 16 };
-    plan_rig r;
-    disk_damage_start(&r);
     size_t head = 0;
     while (head + 5 < disk_size && memcmp(disk_good + head, "first", 5) != 0) head++;
     head += 5 + sizeof(uint32_t);
@@ -50,13 +44,9 @@ TEST(every_byte_of_the_head_is_compared) {
         disk_spill(disk_path, disk_now, disk_size);
         disk_damage_check("another head", at);
     }
-    seam_end(&r);
-    disk_end();
 }
 
-TEST(every_length_cut_off_and_more_appended) {
-    plan_rig r;
-    disk_damage_start(&r);
+DAMAGE_TEST(every_length_cut_off_and_more_appended) {
     for (size_t n = 0; n < disk_size; n++) {
         disk_spill(disk_path, disk_good, n);
         disk_damage_check("cut off", n);
@@ -67,28 +57,20 @@ TEST(every_length_cut_off_and_more_appended) {
         disk_spill(disk_path, disk_now, disk_size + more);
         disk_damage_check("appended", more);
     }
-    seam_end(&r);
-    disk_end();
 }
 
 /* A valid file under the name of another program. */
-TEST(files_that_change_places) {
-    plan_rig r;
+DAMAGE_TEST(files_that_change_places) {
     char other[600];
-    disk_damage_start(&r);
     DISK_COMPILED(disk_plan(2, 0));
     for (int i = 0; disk_find(i, ".fxacode", other, sizeof other); i++)
         if (strcmp(other, disk_path) != 0) T_INT(rename(other, disk_path), 0);
     disk_damage_check("another's", 0);
-    seam_end(&r);
-    disk_end();
 }
 
 /* If the engine rejects the section, the file is removed; if the device fails, it stays. */
-TEST(the_engine_does_not_take_it) {
+DAMAGE_TEST(the_engine_does_not_take_it) {
     static const fxa_status says[] = {FXA_E_BYTES, FXA_E_VERSION, FXA_E_UNSUPPORTED, FXA_E_ENGINE, FXA_E_MEMORY};
-    plan_rig r;
-    disk_damage_start(&r);
     for (size_t i = 0; i < 5; i++) {
         mock_arm(0, FXA_OK);
         DISK_LOADED(disk_plan(1, 0));
@@ -101,15 +83,11 @@ TEST(the_engine_does_not_take_it) {
         T_INT(made.stats.disk_writes, 1);
         mock_arm(0, FXA_OK);
     }
-    seam_end(&r);
-    disk_end();
 }
 
 /* Something other than a regular file: it is not followed, waited for or removed. */
-TEST(no_plain_file_there) {
-    plan_rig r;
+DAMAGE_TEST(no_plain_file_there) {
     char kept[700];
-    disk_damage_start(&r);
     snprintf(kept, sizeof kept, "%s/kept", disk_root);
     disk_spill(kept, disk_good, disk_size);
     T_INT(unlink(disk_path), 0);
@@ -125,8 +103,6 @@ TEST(no_plain_file_there) {
     DISK_COMPILED(made);
     T_INT(made.stats.disk_writes, 0);
     T_INT(disk_count(), 1);
-    seam_end(&r);
-    disk_end();
 }
 
 /* ---- Folders that cannot be used --------------------------------------------------------------------------------- */
@@ -168,9 +144,7 @@ TEST(no_folder_no_cache) {
 }
 
 /* If other users may write the folder, nothing is read or written. */
-TEST(folders_and_files_that_others_may_write) {
-    plan_rig r;
-    disk_damage_start(&r);
+DAMAGE_TEST(folders_and_files_that_others_may_write) {
     for (mode_t more = 020; more; more = more == 020 ? 002 : 0) {
         T_INT(chmod(disk_dir, 0700 | more), 0);
         disk_made made = disk_plan(1, 0);
@@ -190,8 +164,6 @@ TEST(folders_and_files_that_others_may_write) {
         disk_damage_check("another's", 0);
     }
     DISK_LOADED(disk_plan(1, 0));
-    seam_end(&r);
-    disk_end();
 }
 
 /* Limits the file size in a child process. */
@@ -211,17 +183,13 @@ static int disk_limited(rlim_t most) {
     return WIFEXITED(status) ? WEXITSTATUS(status) : -1;
 }
 
-TEST(a_full_disk) {
-    plan_rig r;
-    disk_damage_start(&r);
+DAMAGE_TEST(a_full_disk) {
     T_INT(unlink(disk_path), 0);
     for (rlim_t most = 0; most <= disk_size; most += disk_size / 3) {
         int wrote = disk_limited(most);
         T_INT(wrote, most >= disk_size);
         T_INT(disk_count(), wrote);
     }
-    seam_end(&r);
-    disk_end();
 }
 
 /* ---- Company ----------------------------------------------------------------------------------------------------- */

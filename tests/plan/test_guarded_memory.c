@@ -95,7 +95,7 @@ static const int64_t fence_sizes[] = {1, 2, 7, 8};
 
 static void fence_lower(fxa_context *ctx, const fxa_program *p) {
     fxa__host *host = fxa__context_host(ctx);
-    fxa__writer w = {.host = host};
+    T_ENDED(fxa__writer_free) fxa__writer w = {.host = host};
     fxa__emit e;
     fxa__interval_text v;
     fxa__parameterized out;
@@ -113,7 +113,6 @@ static void fence_lower(fxa_context *ctx, const fxa_program *p) {
     T_OK(fxa__lower_parameterize(host, p, &out, &err));
     fxa_program_destroy(out.program);
     T_CHECK(!w.failed);
-    fxa__writer_free(&w);
 }
 
 static void fence_program(fxa_context *ctx, const char *text) {

@@ -49,7 +49,7 @@ static fxa__writer write_rich(int variant, fxa__problem **made) {
 TEST(there_and_back) {
     for (int variant = 0; variant < 8; variant++) {
         fxa__problem *made = NULL, *again = NULL;
-        fxa__writer w = write_rich(variant, &made), w2 = {case_host(), NULL, 0, 0, false};
+        T_ENDED(fxa__writer_free) fxa__writer w = write_rich(variant, &made), w2 = {case_host(), NULL, 0, 0, false};
         T_REQUIRE(made);
         fxa__reader r = {w.data, w.size, 0, false};
         T_OK(fxa__problem_read(case_host(), &r, &again, &err));
@@ -63,7 +63,6 @@ TEST(there_and_back) {
         T_INT(again->in.window_left, -1);
         fxa__problem_release(made);
         fxa__problem_release(again);
-        fxa__writer_free(&w);
         fxa__writer_free(&w2);
     }
 }
@@ -71,7 +70,7 @@ TEST(there_and_back) {
 /* Reads a problem from the middle of other bytes: bytes after it are left to the next reader. */
 TEST(reads_no_further_than_its_end) {
     fxa__problem *made = NULL, *again = NULL;
-    fxa__writer w = {case_host(), NULL, 0, 0, false};
+    T_ENDED(fxa__writer_free) fxa__writer w = {case_host(), NULL, 0, 0, false};
     fxa_problem p = rich(1);
     T_OK(fxa__problem_create(case_host(), &p, &made, &err));
     T_REQUIRE(made);
@@ -85,13 +84,12 @@ TEST(reads_no_further_than_its_end) {
     T_CHECK(fxa__reader_done(&r));
     fxa__problem_release(made);
     fxa__problem_release(again);
-    fxa__writer_free(&w);
 }
 
 TEST(truncations) {
     for (int variant = 0; variant < 2; variant++) {
         fxa__problem *made = NULL, *again;
-        fxa__writer w = write_rich(variant, &made);
+        T_ENDED(fxa__writer_free) fxa__writer w = write_rich(variant, &made);
         T_REQUIRE(made);
         for (size_t n = 0; n < w.size; n++) {
             uint8_t *copy = malloc(n + 1); /* exact size, so that sanitizers see a read past the end */
@@ -103,14 +101,13 @@ TEST(truncations) {
             free(copy);
         }
         fxa__problem_release(made);
-        fxa__writer_free(&w);
     }
 }
 
 /* A flipped bit is refused, or yields another problem with another key. */
 TEST(bit_flips) {
     fxa__problem *made = NULL, *again;
-    fxa__writer w = write_rich(1, &made);
+    T_ENDED(fxa__writer_free) fxa__writer w = write_rich(1, &made);
     size_t refused = 0, other = 0;
     T_REQUIRE(made);
     t_rng rng = {t_seed()};
@@ -133,7 +130,6 @@ TEST(bit_flips) {
     }
     T_CHECK(refused > w.size && other > w.size / 4);
     fxa__problem_release(made);
-    fxa__writer_free(&w);
 }
 
 TEST(other_formats) {
@@ -163,7 +159,7 @@ TEST(other_formats) {
 TEST(one_problem_has_one_form) {
     fxa_problem p = case_forward();
     fxa__problem *made = NULL, *again;
-    fxa__writer w = {case_host(), NULL, 0, 0, false};
+    T_ENDED(fxa__writer_free) fxa__writer w = {case_host(), NULL, 0, 0, false};
     T_OK(fxa__problem_create(case_host(), &p, &made, &err));
     T_REQUIRE(made);
     fxa__problem_write(made, FXA__WITH_ALL, &w);
@@ -174,7 +170,6 @@ TEST(one_problem_has_one_form) {
     T_STATUS(fxa__problem_read(case_host(), &r, &again, &err), FXA_E_BYTES);
     T_STR(err.text, "the bytes of a problem are not in canonical form");
     fxa__problem_release(made);
-    fxa__writer_free(&w);
 }
 
 /* Random problems with extreme values: refused with a text, or resolved such that resolving again and reading back
@@ -219,7 +214,7 @@ TEST(resolving_is_idempotent) {
     for (int n = t_scaled(4000); n > 0; n--) {
         fxa_problem p = random_problem(&rng);
         fxa__problem *made, *twice = NULL, *again = NULL;
-        fxa__writer w = {case_host(), NULL, 0, 0, false};
+        T_ENDED(fxa__writer_free) fxa__writer w = {case_host(), NULL, 0, 0, false};
         memset(&err, 0, sizeof err);
         fxa_status status = fxa__problem_create(case_host(), &p, &made, &err);
         if (status != FXA_OK) {
@@ -237,7 +232,6 @@ TEST(resolving_is_idempotent) {
         fxa__problem_release(made);
         fxa__problem_release(twice);
         fxa__problem_release(again);
-        fxa__writer_free(&w);
     }
     T_CHECK(made_some > t_scaled(200) && refused_some > t_scaled(200));
 }

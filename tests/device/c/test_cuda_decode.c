@@ -54,7 +54,7 @@ static fxa_status decode_alone(attn_data *x, fxa_context *ctx, int64_t b, fxa_pa
 
 static void decode_batch(fxa_context *ctx, const decode_problem *p) {
     int32_t lengths[64];
-    attn_kept want = {{NULL}};
+    T_ENDED(attn_drop) attn_kept want = {{NULL}};
     attn_owned x = {0};
     fxa_error err;
     T_REQUIRE(decode_make(&x, ctx, p, lengths));
@@ -65,7 +65,6 @@ static void decode_batch(fxa_context *ctx, const decode_problem *p) {
     if (other)
         T_FAIL("%s of b=%d hq=%d hkv=%d sq=%d sk=%d d=%d has other bits in a batch\n", other, (int)p->b, (int)p->hq,
                (int)p->hkv, (int)p->sq, (int)p->sk, (int)p->d);
-    attn_drop(&want);
 }
 
 static const char decode_causal[] = "mask = k <= q + 300", decode_cap[] = "score = 20 * tanh(score / 20)";
@@ -188,7 +187,7 @@ CONTEXT_TEST(lengths_of_any_value) {
         const int32_t most = (int32_t)p->sk, wild[] = {-7, INT32_MAX, INT32_MIN, most + 1}, tame[] = {0, most, 0, most};
         fxa_pass pass = p->backward ? FXA_BACKWARD : FXA_FORWARD;
         int32_t lengths[4];
-        attn_kept want = {{NULL}};
+        T_ENDED(attn_drop) attn_kept want = {{NULL}};
         attn_owned x = {0};
         T_REQUIRE(decode_make(&x, ctx, p, lengths));
         memcpy(lengths, tame, sizeof lengths);
@@ -199,7 +198,6 @@ CONTEXT_TEST(lengths_of_any_value) {
             const char *other = attn_other_bits(&x, pass, &want);
             if (other) T_FAIL("problem %zu: %s has other bits\n", i, other);
         }
-        attn_drop(&want);
     }
     T_INT(d.more.give(workspace, NULL), 0);
     device_close(&d);
@@ -266,7 +264,7 @@ CONTEXT_TEST(a_list_that_is_one_run) {
     NEEDS_DEVICE;
     const decode_problem p = {1, 1, 1, 1, 262272, 32, "mask = k <= q + 300000", false, false};
     attn_owned x = {0};
-    attn_kept want = {{NULL}};
+    T_ENDED(attn_drop) attn_kept want = {{NULL}};
     attn_call call;
     T_REQUIRE(decode_make(&x, ctx, &p, NULL));
     attn_call_make(&x, FXA_FORWARD, &call);
@@ -276,12 +274,11 @@ CONTEXT_TEST(a_list_that_is_one_run) {
     T_OK(device_data_run(&x, ctx, FXA_FORWARD, &err));
     attn_off off = attn_tensor_off(attn_output(&x, FXA_FORWARD, 0), want.memory[0]);
     T_CHECK(!off.odd && off.size > 0 && off.worst <= 3 * 0x1p-8 * off.size); /* O and weights have 8 significant bits */
-    attn_drop(&want);
 }
 
 /* Compares the results of the ref engine and of the cuda engine, which must be equal within sums of 8-bit values. */
 static void decode_as_ref(attn_data *x, fxa_context *ctx, fxa_pass pass, const char *text) {
-    attn_kept want = {{NULL}};
+    T_ENDED(attn_drop) attn_kept want = {{NULL}};
     attn_tensor *t;
     attn_call call;
     fxa_error err;
@@ -296,7 +293,6 @@ static void decode_as_ref(attn_data *x, fxa_context *ctx, fxa_pass pass, const c
             T_FAIL("%s of %s: off by %g, %g is the largest, %d are odd\n", t->name, text, off.worst, off.size,
                    (int)off.odd);
     }
-    attn_drop(&want);
 }
 
 /* Kernels other than decoding (d_qk != d_v) equal the reference where a list of tiles, along keys or along queries, has
@@ -339,7 +335,7 @@ static void decode_poison(attn_data *x, const decode_problem *p, bool poison) {
 
 static void decode_many(const decode_problem *p) {
     t_ctx *ctx = t_context();
-    attn_kept want = {{NULL}};
+    T_ENDED(attn_drop) attn_kept want = {{NULL}};
     attn_owned x = {0};
     fxa_error err;
     T_REQUIRE(decode_make(&x, ctx, p, NULL));
@@ -350,7 +346,6 @@ static void decode_many(const decode_problem *p) {
     T_OK(device_data_run(&x, ctx, FXA_FORWARD, &err));
     const char *other = attn_other_bits(&x, FXA_FORWARD, &want);
     if (other) T_FAIL("%s of b=%d hkv=%d has other bits where V is not finite\n", other, (int)p->b, (int)p->hkv);
-    attn_drop(&want);
 }
 
 TEST(shares_that_are_computed_again) {

@@ -97,7 +97,7 @@ static void stress_end(stress *s) {
 /* Runs forward and backward; every STRESS_WAIT runs, waits for the device and compares the outputs of forward. */
 static void stress_run(stress *s, const char *text) {
     int runs = device_is_standin() ? STRESS_RUNS_STANDIN : STRESS_RUNS, wait = device_is_standin() ? 2 : STRESS_WAIT;
-    attn_kept want = {{NULL}};
+    T_ENDED(attn_drop) attn_kept want = {{NULL}};
     fxa_error err = {.status = FXA_OK};
     for (int i = 1; i <= runs && err.status == FXA_OK; i++) {
         T_INT(s->d->gpu.driver.fill(s->cold, (uint32_t)i, device_is_standin() ? 1 : STRESS_CACHE / 4, s->stream), 0);
@@ -110,7 +110,6 @@ static void stress_run(stress *s, const char *text) {
         const char *other = attn_other_bits(&s->x, FXA_FORWARD, &want);
         if (other) T_FAIL("%s: %s has other bits after %d runs\n", text, other, i);
     }
-    attn_drop(&want);
 }
 
 TEST(many_launches_with_a_cold_cache) {

@@ -118,7 +118,7 @@ static void device_record(device *d, fxa_pass pass, bool first) {
     t_ctx *ctx = t_context(), *other = t_context();
     void *stream = NULL, *graph = NULL, *made = NULL;
     fxa_plan *plan = NULL;
-    attn_kept want = {{NULL}};
+    T_ENDED(attn_drop) attn_kept want = {{NULL}};
     attn_data x;
     attn_call call;
     side s;
@@ -150,7 +150,6 @@ static void device_record(device *d, fxa_pass pass, bool first) {
     T_INT(d->gpu.driver.stream_wait(stream), 0);
     T_INT(d->more.stream_destroy(stream), 0);
     attn_data_free(&x);
-    attn_drop(&want);
 }
 
 /* Captures runs into CUDA graphs, also a plan's first run, and replays them. */
@@ -211,14 +210,13 @@ TEST(given_back_right_after_the_call) { /* R-13 */
     T_REQUIRE(device_open(&d));
     for (fxa_pass pass = FXA_FORWARD; pass <= FXA_BACKWARD; pass++) {
         t_ctx *ctx = t_context();
-        attn_kept want = {{NULL}};
+        T_ENDED(attn_drop) attn_kept want = {{NULL}};
         attn_data x;
         const attn_spec spec = device_spec();
         T_REQUIRE(device_data_make(&x, ctx, &spec));
         T_OK(device_data_run(&x, ctx, FXA_FORWARD, &err)); /* backward reads these */
         if (device_want(&x, ctx, pass, &want)) device_run_and_drop(&d, ctx, &x, pass, &want);
         attn_data_free(&x);
-        attn_drop(&want);
     }
     device_close(&d);
 }

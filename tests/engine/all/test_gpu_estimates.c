@@ -48,7 +48,7 @@ static void split_write(const split_case *c, fxa__writer *w) {
 TEST(splits_are_those_of_the_text) {
     static const int64_t batch[] = {1, 2, 3, 7, 15, 16, 22, 33, 64, 100, 133, 154, 155, 209, 210, 211, 263, 264, 400};
     static const int64_t keys[] = {256, 511, 512, 1024, 2048, 4096, 4097, 9000, 16384, 40000, 131072};
-    fxa__writer w = {.host = fxa__context_host(ctx)};
+    T_ENDED(fxa__writer_free) fxa__writer w = {.host = fxa__context_host(ctx)};
     if (!FXA_ASSERT) T_SKIP("the text contains the red zones of workspaces, which this build does not have");
     fxa__write_format(&w, "b, hkv, sq, sk, d of multiprocessors\n");
     for (size_t b = 0; b < sizeof batch / sizeof *batch; b++)
@@ -60,7 +60,6 @@ TEST(splits_are_those_of_the_text) {
         }
     fxa__write_u8(&w, 0);
     golden_check(".", "cuda_splits", (const char *)w.data);
-    fxa__writer_free(&w);
 }
 
 /* ---- Costs ------------------------------------------------------------------------------------------------------- */
@@ -122,12 +121,11 @@ static void cost_write(const cost_case *c, int64_t d, int64_t dv, fxa__writer *w
 
 TEST(costs_are_those_of_the_text) {
     static const int64_t dims[][2] = {{32, 32}, {64, 64}, {72, 64}, {64, 96}, {128, 128}, {192, 128}, {128, 256}};
-    fxa__writer w = {.host = fxa__context_host(ctx)};
+    T_ENDED(fxa__writer_free) fxa__writer w = {.host = fxa__context_host(ctx)};
     for (size_t i = 0; i < sizeof cost_cases / sizeof *cost_cases; i++)
         for (size_t k = 0; k < sizeof dims / sizeof *dims; k++) cost_write(&cost_cases[i], dims[k][0], dims[k][1], &w);
     fxa__write_u8(&w, 0);
     golden_check(".", "gpu_costs", (const char *)w.data);
-    fxa__writer_free(&w);
 }
 
 T_MAIN

@@ -92,7 +92,7 @@ static void random_cudnn(any_case *c, fxa__writer *w) {
 /* Compares the texts of n random problems with a golden file. */
 static void random_check(const char *engine, int n, void (*tame)(t_rng *r, any_case *c),
                          void (*write)(any_case *c, fxa__writer *w)) {
-    fxa__writer all = {.host = fxa__context_host(ctx)};
+    T_ENDED(fxa__writer_free) fxa__writer all = {.host = fxa__context_host(ctx)};
     char name[64];
     graph_digits = RANDOM_DIGITS;
     for (int i = 0; i < n; i++) {
@@ -112,7 +112,6 @@ static void random_check(const char *engine, int n, void (*tame)(t_rng *r, any_c
     fxa__write_u8(&all, 0);
     (void)snprintf(name, sizeof name, "%s_random", engine);
     golden_check(".", name, (const char *)all.data);
-    fxa__writer_free(&all);
 }
 
 TEST(texts_of_cuda) {

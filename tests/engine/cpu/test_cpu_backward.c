@@ -30,7 +30,7 @@ static void back_compare(attn_data *x, const attn_kept *want, double tolerance, 
 typedef void (*spoil_fn)(attn_data *x);
 
 static void check_spec(fxa_context *ctx, const attn_spec *s, const char *what, spoil_fn spoil, uint64_t seed) {
-    attn_kept want = {{NULL}};
+    T_ENDED(attn_drop) attn_kept want = {{NULL}};
     attn_owned x = {0};
     fxa_error err = {0};
     fxa_status made = attn_data_make(&x, ctx, s, seed, &err);
@@ -42,7 +42,6 @@ static void check_spec(fxa_context *ctx, const attn_spec *s, const char *what, s
     attn_keep(&x, FXA_BACKWARD, &want);
     T_OK(attn_data_run(&x, ctx, "cpu", FXA_BACKWARD, &err));
     back_compare(&x, &want, s->dtype == FXA_F64 ? 4e-15 : 2e-6, what);
-    attn_drop(&want);
 }
 
 static const char cap_text[] =

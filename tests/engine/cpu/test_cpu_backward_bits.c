@@ -56,22 +56,20 @@ static void bits_run(const attn_spec *spec, uint32_t threads, int runs, attn_kep
 TEST(any_number_of_threads) { /* */
     static const uint32_t threads[] = {1, 2, 3, 7};
     for (int i = 0; i < 2 * CASES; i++) {
-        attn_kept kept = {{NULL}};
+        T_ENDED(attn_drop) attn_kept kept = {{NULL}};
         char what[64];
         attn_spec s = cases[i / 2];
         s.dtype = i & 1 ? FXA_F64 : FXA_F32;
         snprintf(what, sizeof what, "case %d, %s", i / 2, fxa_dtype_name(s.dtype));
         for (int t = 0; t < 4; t++) bits_run(&s, threads[t], 1, &kept, what);
-        attn_drop(&kept);
     }
 }
 
 TEST(hundred_runs) {
-    attn_kept kept = {{NULL}};
+    T_ENDED(attn_drop) attn_kept kept = {{NULL}};
     attn_spec s = {.b = 1, .hq = 2, .hkv = 1, .sq = 50, .sk = 800, .d = 8, .dv = 8, .dtype = FXA_F32};
     s.text = cap_text, s.tensor[0][0] = 2;
     bits_run(&s, 3, t_scaled(100), &kept, "softcap");
-    attn_drop(&kept);
 }
 
 /* ---- Finite differences ------------------------------------------------------------------------------------------ */

@@ -30,7 +30,7 @@ static bool corner_run(attn_data *x, const char *engine, const char *what) {
 
 /* Compares a forward run of cpu and ref: special values must be equal, and O within `units` of the dtype's rounding. */
 static void corner_check(attn_data *x, double units, const char *what) {
-    attn_kept want = {{NULL}};
+    T_ENDED(attn_drop) attn_kept want = {{NULL}};
     fxa_dtype dtype = (fxa_dtype)x->problem.q.dtype;
     double unit = dtype == FXA_F64 ? 0x1p-53 : dtype == FXA_BF16 ? 0x1p-8 : 0x1p-24;
     if (corner_run(x, "ref", what)) {
@@ -41,7 +41,6 @@ static void corner_check(attn_data *x, double units, const char *what) {
             if (!(o.rms <= units * unit)) T_FAIL("%s: off by %.3g, %.3g is allowed\n", what, o.rms, units * unit);
         }
     }
-    attn_drop(&want);
 }
 
 /* Tolerance in units for sums in another order: 32 as in test_cpu_forward.c, and twice the magnitude of scores, here

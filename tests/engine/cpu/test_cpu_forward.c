@@ -60,12 +60,11 @@ static void fwd_compare(attn_data *x, const attn_kept *want, const char *what) {
 
 /* Compares the cpu engine with the reference on the present data. */
 static void fwd_check(attn_data *x, uint32_t threads, const char *what) {
-    attn_kept want = {{NULL}};
+    T_ENDED(attn_drop) attn_kept want = {{NULL}};
     if (fwd_run(x, "ref", 1)) {
         attn_keep(x, FXA_FORWARD, &want);
         if (fwd_run(x, "cpu", threads)) fwd_compare(x, &want, what);
     }
-    attn_drop(&want);
 }
 
 static void fwd_check_spec(const attn_spec *s, uint64_t salt, uint32_t threads, const char *what) {
@@ -151,12 +150,11 @@ TEST(threads_do_not_change_a_bit) {
     static const uint32_t threads[] = {1, 2, 3, 7};
     for (int i = 0; i < 4; i++) {
         attn_owned x = {0};
-        attn_kept kept = {{NULL}};
+        T_ENDED(attn_drop) attn_kept kept = {{NULL}};
         if (!fwd_bits_case(&x, i)) continue;
         for (int j = 0; j < 4; j++)
             if (fwd_run(&x, "cpu", threads[j]) && attn_other_bits(&x, FXA_FORWARD, &kept))
                 T_FAIL("case %d: %u threads give other bits than 1\n", i, (unsigned)threads[j]);
-        attn_drop(&kept);
     }
 }
 
@@ -171,7 +169,7 @@ TEST(chunks_of_keys_join_to_the_whole) {
 TEST(a_hundred_runs_give_the_same_bits) {
     attn_spec s = fwd_spec("score = 5 * tanh(score / 5)", 1, 4, 2, 130, 300, 16, FXA_CAUSAL);
     attn_owned x = {0};
-    attn_kept kept = {{NULL}};
+    T_ENDED(attn_drop) attn_kept kept = {{NULL}};
     if (!fwd_make(&x, &s, 5)) return;
     fxa_context *ctx = attn_context(3);
     for (int i = 0; i < t_scaled(100); i++) {
@@ -179,7 +177,6 @@ TEST(a_hundred_runs_give_the_same_bits) {
         if (attn_other_bits(&x, FXA_FORWARD, &kept)) T_FAIL("run %d gives other bits\n", i);
     }
     fxa_context_destroy(ctx);
-    attn_drop(&kept);
 }
 
 /* A batch entry has the same bits alone and in a batch. */
@@ -207,7 +204,7 @@ TEST(where_v_lies_does_not_matter) {
     for (int i = 0; i < 4; i++) {
         attn_spec s = fwd_spec(i & 2 ? "mask = k != 77" : NULL, 1, 2, 1, 100, 300, 64, FXA_CAUSAL);
         attn_owned x = {0};
-        attn_kept kept = {{NULL}};
+        T_ENDED(attn_drop) attn_kept kept = {{NULL}};
         if (!fwd_make(&x, &s, 11)) return;
         attn_tensor *v = &x.t[FXA_SLOT_V];
         size_t bytes = (size_t)attn_tensor_places(v) * sizeof(float);
@@ -221,7 +218,6 @@ TEST(where_v_lies_does_not_matter) {
         v->origin = own;
         fwd_check(&x, 1, "V as it lies");
         free(room);
-        attn_drop(&kept);
     }
 }
 

@@ -289,12 +289,11 @@ static void lanes_run(const attn_spec *s, uint64_t seed, uint32_t threads, attn_
 }
 
 static void lanes_compare(attn_spec *s, uint64_t seed) {
-    attn_kept kept = {{NULL}};
+    T_ENDED(attn_drop) attn_kept kept = {{NULL}};
     s->around = ATTN_PAGE_BEHIND;
     lanes_run(s, seed, 1, &kept);
     lanes_run(s, seed, 2, &kept);
     lanes_run(s, seed, 5, &kept);
-    attn_drop(&kept);
 }
 
 /* Loads whose threads have collided in the past; threads divided by chunk, by head, by batch entry. */

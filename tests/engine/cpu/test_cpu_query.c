@@ -46,13 +46,12 @@ static void check_query(const fxa__problem *p, int supported, const char *says) 
     fxa_support report = {0};
     fxa_error err;
     T_OK(fxa__instance_get(p->host, cpu, 0, NULL, &instance, &err));
-    fxa__analysis a = fxa__analysis_of(instance, p);
+    T_ENDED(fxa__analysis_end) fxa__analysis a = fxa__analysis_of(instance, p);
     T_OK(cpu->query(&a, NULL, &report, &err));
     T_INT(report.supported, supported);
     const char *reason = report.reason;
     if (!strstr(reason, says)) T_FAIL("the reason is \"%s\", without \"%s\"\n", reason, says);
     T_INT(a.derived != NULL, supported);
-    fxa__analysis_end(&a);
 }
 
 /* Changes one node of each program of a problem in turn, checks the refusal, and restores the node. */

@@ -119,7 +119,7 @@ static void large_before(attn_data *x, const large_case *c) {
 }
 
 static void large_check(const large_case *c, fxa_dtype dtype, large_kind kind) {
-    attn_kept want = {{NULL}};
+    T_ENDED(attn_drop) attn_kept want = {{NULL}};
     attn_owned x = {0};
     if (!large_make(&x, c, dtype, kind)) return;
     large_before(&x, c);
@@ -128,7 +128,6 @@ static void large_check(const large_case *c, fxa_dtype dtype, large_kind kind) {
         large_before(&x, c);
         if (large_run(&x, "cpu", FXA_FORWARD)) large_compare(&x, &want, c, kind);
     }
-    attn_drop(&want);
 }
 
 static int large_count; /* over all lists */
@@ -222,7 +221,7 @@ TEST(gradients_of_large_values) {
     static const fxa_dtype dtypes[] = {FXA_BF16, FXA_F32};
     large_case c = {.name = "gradients", .sq = 40, .sk = 300, .share = 1};
     for (int i = 0; i < 2 * LARGE_KINDS; i++) {
-        attn_kept want = {{NULL}};
+        T_ENDED(attn_drop) attn_kept want = {{NULL}};
         attn_owned x = {0};
         attn_tensor *t;
         if (!large_make(&x, &c, dtypes[i % 2], (large_kind)(i / 2))) return;
@@ -237,7 +236,6 @@ TEST(gradients_of_large_values) {
             if (off.odd || (exact && !(off.rms <= 2e-6)))
                 T_FAIL("V %s: %s is off by %.3g, %d odd\n", large_kinds[i / 2], t->name, off.rms, (int)off.odd);
         }
-        attn_drop(&want);
     }
 }
 

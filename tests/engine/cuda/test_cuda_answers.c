@@ -240,11 +240,10 @@ static void answer_write(const plan_case *c, fxa__writer *w) {
 
 TEST(answers_are_those_of_the_text) {
     if (!FXA_ASSERT) T_SKIP("the text contains the red zones of workspaces, which this build does not have");
-    fxa__writer w = {.host = fxa__context_host(ctx)};
+    T_ENDED(fxa__writer_free) fxa__writer w = {.host = fxa__context_host(ctx)};
     for (size_t i = 0; i < sizeof answer_cases / sizeof *answer_cases; i++) answer_write(&answer_cases[i], &w);
     fxa__write_u8(&w, 0);
     golden_check(".", "cuda_answers", (const char *)w.data);
-    fxa__writer_free(&w);
 }
 
 T_MAIN

@@ -151,7 +151,7 @@ static double built_now(void) { return (double)clock() / CLOCKS_PER_SEC; }
 static void built_save(built *b, const fxa_plan *plan, double seconds, const char *label) {
     fxa__host *host = fxa__context_host(b->ctx);
     const fxa__instance *instance = plan->code->instance;
-    fxa__writer w = {.host = host}, again = {.host = host};
+    T_ENDED(fxa__writer_free) fxa__writer w = {.host = host}, again = {.host = host};
     void *code = NULL;
     size_t bytes = 0;
     fxa_error err;
@@ -168,7 +168,6 @@ static void built_save(built *b, const fxa_plan *plan, double seconds, const cha
         T_FAIL("%s: other bytes after loading\n", label);
     if (start > 0.02 + 0.1 * seconds) T_FAIL("%s: loaded in %.3f s, compiled in %.3f s\n", label, start, seconds);
     if (code) instance->engine->release(instance->self, code);
-    fxa__writer_free(&w);
     fxa__writer_free(&again);
 }
 

@@ -88,7 +88,7 @@ TEST(saved_digest_is_that_of_little_endian_ints) {
     const int32_t run[FXA__CUDA_HOST_VALUES] = {7, -2, 1 << 20, 0, 0, 0, 0, -1};
     NEEDS_BOX;
     fxa__host *host = fxa__context_host(box_ctx);
-    fxa__writer w = {.host = host};
+    T_ENDED(fxa__writer_free) fxa__writer w = {.host = host};
     fxa__cuda_code code = {.program.computed = {.n = 3, .at = -1, .unit_at = 2, .softcap_at = 70000, .gain = -5}};
     code.program.switches.softcap_has_unit = 1, code.program.text.host = host;
     memcpy(code.program.computed.node, run, sizeof run);
@@ -97,7 +97,6 @@ TEST(saved_digest_is_that_of_little_endian_ints) {
     T_INT(w.size, 36); /* format, units, three ints of the compiler, digest */
     T_CHECK(memcmp(w.data + 20, want, sizeof want) == 0);
     fxa__writer_free(&code.program.text);
-    fxa__writer_free(&w);
 }
 
 TEST(saved_kernels_of_somebody_else) {
@@ -115,7 +114,7 @@ TEST(saved_kernels_of_somebody_else) {
                  {3, 1, 4, FXA_E_VERSION, 13, 90, "b"},     {3, 1, 4, FXA_OK, 12, 90, "a"}};
     for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
         fxa__host *host = fxa__context_host(box_ctx);
-        fxa__writer w = {.host = host};
+        T_ENDED(fxa__writer_free) fxa__writer w = {.host = host};
         fxa__cuda_code saved = {.choice = {.units = cases[i].units}, .maker = {cases[i].major, 4, cases[i].arch}};
         fxa__cuda_code code = {.host = host, .choice = {.units = 1u << FXA__CUDA_FORWARD, .arch = 90}};
         const fxa__cuda_self self = {.host = host};
@@ -131,7 +130,6 @@ TEST(saved_kernels_of_somebody_else) {
         fxa__cuda_code_release(&self, &code);
         fxa__writer_free(&saved.program.text);
         fxa__writer_free(&code.program.text);
-        fxa__writer_free(&w);
     }
 }
 

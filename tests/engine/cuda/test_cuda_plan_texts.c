@@ -38,10 +38,9 @@ static void plan_case_write(const plan_case *c, fxa__writer *w) {
 TEST(plans_keep_their_texts) {
     if (!FXA_ASSERT) T_SKIP("the texts contain the red zones of workspaces, which this build does not have");
     for (size_t i = 0; i < sizeof plan_cases / sizeof *plan_cases; i++) {
-        fxa__writer w = {.host = fxa__context_host(ctx)};
+        T_ENDED(fxa__writer_free) fxa__writer w = {.host = fxa__context_host(ctx)};
         plan_case_write(&plan_cases[i], &w);
         golden_check("cuda", plan_cases[i].name, (const char *)w.data);
-        fxa__writer_free(&w);
     }
 }
 

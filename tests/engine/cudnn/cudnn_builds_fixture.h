@@ -100,7 +100,7 @@ static char *builds_code(builds *b, void *plan) {
 /* Saves and loads a compiled plan: the bytes and the workspace must be the same. */
 static void builds_saved(builds *b, void *plan, int64_t workspace) {
     fxa__host *host = fxa__context_host(b->ctx);
-    fxa__writer w = {.host = host}, again = {.host = host};
+    T_ENDED(fxa__writer_free) fxa__writer w = {.host = host}, again = {.host = host};
     fxa_error err;
     void *restored = NULL;
     int64_t own = -1;
@@ -117,7 +117,6 @@ static void builds_saved(builds *b, void *plan, int64_t workspace) {
         (void)b->library.api.descriptor_destroy(restored);
         if (b->compiled <= b->plans) printf("  saved as %zu bytes, restored in %.1f ms\n", w.size, 1e3 * seconds);
     }
-    fxa__writer_free(&w);
     fxa__writer_free(&again);
 }
 

@@ -233,11 +233,10 @@ static void answer_write(fxa_context *ctx, const graph_case *c, fxa__writer *w) 
 }
 
 CONTEXT_TEST(answers_are_those_of_the_text) {
-    fxa__writer w = {.host = fxa__context_host(ctx)};
+    T_ENDED(fxa__writer_free) fxa__writer w = {.host = fxa__context_host(ctx)};
     for (size_t i = 0; i < sizeof answer_cases / sizeof *answer_cases; i++) answer_write(ctx, &answer_cases[i], &w);
     fxa__write_u8(&w, 0);
     golden_check(".", "cudnn_answers", (const char *)w.data);
-    fxa__writer_free(&w);
 }
 
 /* Writes the key of the code of a problem with this program. */

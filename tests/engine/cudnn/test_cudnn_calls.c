@@ -117,7 +117,7 @@ static const struct calls_way {
 static void calls_fail_each(fxa__dnn_self *self, const fxa__problem *p, const struct calls_way *way, fxa__writer *w) {
     char last[sizeof((fxa_error *)0)->text] = "";
     fxa_error err = {.status = FXA_OK};
-    fxa__writer nothing = {.host = self->host};
+    T_ENDED(fxa__writer_free) fxa__writer nothing = {.host = self->host};
     for (int k = 1;; k++) {
         memset(&calls, 0, sizeof calls);
         calls.w = &nothing, calls.fail_at = k;
@@ -132,7 +132,6 @@ static void calls_fail_each(fxa__dnn_self *self, const fxa__problem *p, const st
         if (strcmp(err.text, last) != 0) fxa__write_format(w, "%s, call %d: %d, %s\n", way->name, k, status, err.text);
         (void)snprintf(last, sizeof last, "%s", err.text);
     }
-    fxa__writer_free(&nothing);
 }
 
 CONTEXT_TEST(failed_calls_are_reported) {

@@ -231,7 +231,7 @@ STANDIN_TEST(bounds_of_any_size) {
         for (size_t j = 0; j < sizeof bounds / sizeof *bounds; j++) {
             attn_spec s = spec;
             attn_data x;
-            attn_kept want = {{NULL}};
+            T_ENDED(attn_drop) attn_kept want = {{NULL}};
             s.text = texts[i], s.sq = 12;
             T_OK(attn_data_make(&x, ctx, &s, 5, &err));
             x.problem.alignment = 16, x.params[0] = bounds[j];
@@ -244,7 +244,6 @@ STANDIN_TEST(bounds_of_any_size) {
             if (status == FXA_OK && (off.odd || off.worst > 0.02)) /* P has a rounding error of 2^-9 */
                 T_FAIL("%s, w = %g: off by %g, %d odd\n", texts[i], bounds[j], off.worst, (int)off.odd);
             attn_data_free(&x);
-            attn_drop(&want);
         }
 }
 

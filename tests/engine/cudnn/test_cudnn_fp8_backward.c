@@ -270,13 +270,12 @@ static void bw8_check(const bw8_case *c, const bw8_data *f, int i, int number) {
 
 /* Reports whether a second run has the same bits; not required, because cuDNN does not document it. */
 static void bw8_again(const bw8_case *c, bw8_data *f, fxa_context *ctx) {
-    attn_kept kept = {{NULL}};
+    T_ENDED(attn_drop) attn_kept kept = {{NULL}};
     fxa_error err;
     (void)attn_other_bits(&f->x, FXA_BACKWARD, &kept);
     T_OK(bw8_run(c, f, ctx, &err));
     const char *other = attn_other_bits(&f->x, FXA_BACKWARD, &kept);
     printf("    once more: %s%s\n", other ? "other bits in " : "the same bits", other ? other : "");
-    attn_drop(&kept);
 }
 
 static void bw8_try(const bw8_case *c, fxa_context *ctx, int number) {

@@ -33,10 +33,9 @@ static void graph_case_write(fxa_context *ctx, const graph_case *c, fxa__writer 
 CONTEXT_TEST(graphs_keep_their_spelling) {
     for (size_t i = 0; i < sizeof graph_cases / sizeof *graph_cases; i++) {
         const graph_case *c = &graph_cases[i];
-        fxa__writer w = {.host = fxa__context_host(ctx)};
+        T_ENDED(fxa__writer_free) fxa__writer w = {.host = fxa__context_host(ctx)};
         graph_case_write(ctx, c, &w);
         golden_check("graphs", c->name, (const char *)w.data);
-        fxa__writer_free(&w);
     }
 }
 

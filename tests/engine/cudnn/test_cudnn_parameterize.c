@@ -254,7 +254,7 @@ TEST(code_on_disk_is_that_of_all_numbers) {
     NEEDS_STANDIN;
     char folder[] = "/tmp/fxa-constants-XXXXXX", command[300];
     T_REQUIRE(mkdtemp(folder));
-    attn_kept want = {{NULL}};
+    T_ENDED(attn_drop) attn_kept want = {{NULL}};
     for (int round = 0; round < 3; round++) {
         fxa_context *other = t_context();
         setenv("FXA_CACHE_DIR", folder, 1);
@@ -274,7 +274,6 @@ TEST(code_on_disk_is_that_of_all_numbers) {
     }
     snprintf(command, sizeof command, "rm -rf %s", folder);
     T_INT(system(command), 0);
-    attn_drop(&want);
 }
 
 /* Two saved plans share their code, and each runs with its own constant. */

@@ -31,7 +31,7 @@ STANDIN_TEST(whose_memory_it_is) {
 STANDIN_TEST(trusted_memory_is_not_asked_about) {
     attn_owned x = {0};
     attn_call call;
-    attn_kept want = {{NULL}};
+    T_ENDED(attn_drop) attn_kept want = {{NULL}};
     fxa_plan *plan = NULL;
     if (!data_make(&x, ctx)) return;
     T_OK(data_run(&x, ctx, FXA_FORWARD, &err));
@@ -51,13 +51,12 @@ STANDIN_TEST(trusted_memory_is_not_asked_about) {
     T_STATUS(fxa_plan_run(plan, &call.args, &err), FXA_E_WORKSPACE);
     free(workspace);
     fxa_plan_destroy(plan);
-    attn_drop(&want);
 }
 
 /* Two devices in one context: each uses only its own memory. */
 STANDIN_TEST(two_devices) { /* */
     attn_data x;
-    attn_kept want = {{NULL}};
+    T_ENDED(attn_drop) attn_kept want = {{NULL}};
     fxa_plan *plan = NULL;
     fxa__gpu other;
     attn_call call;
@@ -85,7 +84,6 @@ STANDIN_TEST(two_devices) { /* R-55, R-67 */
     fxa__gpu_close(&other);
     fxa_plan_destroy(plan);
     attn_data_free(&x);
-    attn_drop(&want);
 }
 
 /* A stream that is captured into a CUDA graph: a call that waits is refused before it has done anything. */

@@ -178,7 +178,7 @@ TEST(captured_floats_of_8_bits) {
     if (cudnn_missing()) T_SKIP(cudnn_missing());
     fxa_context *ctx = t_context();
     for (int i = 0; i < 4; i++) {
-        attn_kept kept = {{NULL}};
+        T_ENDED(attn_drop) attn_kept kept = {{NULL}};
         double in[128];
         for (int j = 0; j < 3; j++) {
             char text[100];
@@ -199,7 +199,6 @@ TEST(captured_floats_of_8_bits) {
             const char *other = attn_other_bits(&x, (fxa_pass)(i & 1), &kept);
             if (other) T_FAIL("%s: %s is not what it is with f32\n", text, other);
         }
-        attn_drop(&kept);
     }
     fxa_context_destroy(ctx);
     if (standin_ready()) standin_check_end();

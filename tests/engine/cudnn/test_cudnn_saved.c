@@ -123,7 +123,7 @@ TEST(code_on_disk) {
     char folder[] = "/tmp/fxa-cudnn-XXXXXX", command[300];
     T_REQUIRE(mkdtemp(folder));
     setenv("FXA_CACHE_DIR", folder, 1);
-    attn_kept want = {{NULL}};
+    T_ENDED(attn_drop) attn_kept want = {{NULL}};
     for (int round = 0; round < 4; round++) {
         fxa_context *ctx = t_context();
         attn_data x;
@@ -146,7 +146,6 @@ TEST(code_on_disk) {
     unsetenv("FXA_CACHE_DIR");
     snprintf(command, sizeof command, "rm -rf %s", folder);
     T_INT(system(command), 0);
-    attn_drop(&want);
 }
 
 T_MAIN
