@@ -63,7 +63,8 @@ WHOLE(dropout_keeps_its_share_and_the_mean) {
  * a row sum to 1. */
 static void whole_check_half_tile(attn_data *x, double tolerance) {
     static const fxa_slot outputs[] = {FXA_SLOT_O, FXA_SLOT_DQ, FXA_SLOT_DK, FXA_SLOT_DV};
-    const int64_t d = x->problem.d_v, sq = x->problem.sq, sk = x->problem.sk;
+    const int64_t d = x->t[FXA_SLOT_DV].n[3], sq = x->problem.sq, sk = x->problem.sk;
+    T_CHECK(d > 0);
     for (int i = 0; i < 4; i++) {
         const attn_tensor *t = &x->t[outputs[i]];
         for (int64_t j = 0; j < t->n[0] * t->n[1] * t->n[2] * t->n[3]; j++)

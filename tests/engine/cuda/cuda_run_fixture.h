@@ -212,13 +212,9 @@ __attribute__((unused)) static bool bed_open(bed *x, const fxa_problem *problem,
     return bed_open_on(x, problem, 90, forced, 132, err);
 }
 
-static fxa_program *bed_program; /* program of the latest bed_problem, until bed_close */
-
 __attribute__((unused)) static void bed_close(bed *x) {
     fxa__cuda_program_free(&x->code.program);
     fxa__problem_release(x->p);
-    fxa_program_destroy(bed_program);
-    bed_program = NULL;
 }
 
 /* Checks that the gradient of each wanted param is written once: from its sum, or as 0 where that is no addition. */
@@ -393,13 +389,20 @@ __attribute__((unused)) static void touch_check(const bed *x) {
 
 /* ---- Problems ---------------------------------------------------------------------------------------------------- */
 
+static fxa_program *bed_program; /* program of the latest bed_problem */
+__attribute__((destructor)) static void bed_program_free(void) {
+    fxa_program_destroy(bed_program);
+    bed_program = NULL;
+}
+
+/* Returns a problem whose program, NULL for no text, lasts until the next call. */
 __attribute__((unused)) static fxa_problem bed_problem(fxa_pass pass, const char *text) {
     fxa_problem p = FXA_PROBLEM_INIT;
     fxa_error err;
     p.pass = (uint32_t)pass, p.b = 2, p.hq = 8, p.hkv = 2, p.sq = 300, p.sk = 500, p.d_qk = 128, p.q.dtype = FXA_BF16;
     p.alignment = 16, p.device = FXA_CUDA;
     p.flags = pass ? FXA_GRAD_Q | FXA_GRAD_K | FXA_GRAD_V : FXA_RETURN_LSE;
-    T_CHECK(!bed_program); /* one bed at a time */
+    bed_program_free();
     if (text) T_OK(own_parse(FXA_PROGRAM_SCORE, text, SIZE_MAX, &bed_program, &err));
     p.program = bed_program;
     return p;
