@@ -246,8 +246,8 @@ def _masks(module: Any, mask: Any, query: Tensor, key: Tensor, is_causal: Option
     if not torch.compiler.is_compiling() and not bool((mask.detach() <= low).any()):
         return None, reader
     # Pairs with a bias near the lowest float are masked. If only added, the bias would leave no bits of the scores in
-    # the LSE of a row whose pairs all have it, and the backward pass computes gradients from LSE.
-    return (lambda b, h, q_idx, kv_idx: reader(b, h, q_idx, kv_idx) > low), reader
+    # the LSE of a row whose pairs all have it, and the backward pass computes gradients from LSE. A NaN masks nothing.
+    return (lambda b, h, q_idx, kv_idx: ~(reader(b, h, q_idx, kv_idx) <= low)), reader
 
 
 def _score_mod(softcap: Optional[float], *biases: Optional[Callable[..., Any]]) -> Optional[Callable[..., Any]]:

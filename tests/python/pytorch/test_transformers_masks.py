@@ -2,6 +2,7 @@
 """The mask of a pass where models read it as a tensor: every reading gives what the dense bool tensor of SDPA's mask gives, or
 an error; slices that attention can take stay masks; masks of one row or key are broadcast; compiled models as eager ones."""
 import copy
+import math
 import re
 import warnings
 from pathlib import Path
@@ -180,6 +181,16 @@ def test_a_row_of_the_lowest_float_attends_to_nothing():
     keep[0, 0, 2] = False
     bias = torch.full(keep.shape, torch.finfo(torch.float64).min, dtype=torch.float64).masked_fill(keep, 0.5)
     same(attention_forward(MODULE, *x, bias)[0], eager(*x, keep), *x)
+
+
+def test_nan_in_a_float_mask_is_no_mask():
+    """A NaN reaches its row, with and without elements of the lowest float in the mask."""
+    x = operands()
+    for lowest in (0.0, torch.finfo(torch.float64).min):
+        bias = torch.zeros(B, 1, SQ, SK, dtype=torch.float64)
+        bias[0, 0, 1, 2], bias[1, 0, 0, 0] = math.nan, lowest
+        out = attention_forward(MODULE, *x, bias)[0]
+        assert out[0, 1].isnan().all() and not out[0, 2:].isnan().any() and not out[1].isnan().any()
 
 
 def test_keys_that_an_indexer_selected():
