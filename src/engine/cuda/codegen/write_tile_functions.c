@@ -87,9 +87,9 @@ static void tilefn_choose_tables(const cuda_work *k, fxa__interval_text *v) {
     for (int32_t i = 0; i < p->n_nodes; i++) {
         if (v->table[i] < 0) continue;
         const fxa__interval_table *t = &v->tables[v->table[i]];
-        bool room =
+        bool fits =
             k->c->operands.n_ranges < FXA_CUDA_RANGES && fxa__cuda_operand_kind((fxa_dtype)p->tensors[t->tensor].dtype);
-        if (chosen[v->table[i]] < 0 && room) {
+        if (chosen[v->table[i]] < 0 && fits) {
             chosen[v->table[i]] = (int8_t)k->c->operands.n_ranges;
             k->c->operands.ranges[k->c->operands.n_ranges++] = (struct fxa__cuda_range){t->tensor, t->axis};
         }

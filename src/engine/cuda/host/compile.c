@@ -20,7 +20,7 @@ enum { COMPILE_OPTION = 48, COMPILE_KEPT = 64 };
 
 /* Memory of all compile jobs: a job is the compilation of a unit (source file), and points into this struct and into
  * the code. */
-typedef struct compile_room {
+typedef struct compile_jobs {
     char option[COMPILE_OPTIONS][COMPILE_OPTION];
     const char *options[COMPILE_OPTIONS];
     int n_options;
@@ -30,7 +30,7 @@ typedef struct compile_room {
     fxa__nvrtc_job jobs[FXA__CUDA_UNIT_COUNT];
     int n_jobs;
     fxa__cuda_unit unit[FXA__CUDA_UNIT_COUNT]; /* [n_jobs] unit that a job compiles */
-} compile_room;
+} compile_jobs;
 
 /* A compiled unit (source file) that does not include the text of a program, cached for all programs. */
 struct fxa__cuda_shared_unit {
@@ -95,7 +95,7 @@ fxa_status fxa__cuda_compiler_find(fxa__cuda_self *self, fxa_error *err) {
 
 /* ---- Options and sources ----------------------------------------------------------------------------------------- */
 
-static void compile_define(compile_room *r, const char *name, int32_t value) {
+static void compile_define(compile_jobs *r, const char *name, int32_t value) {
     FXA__ASSERT(r->n_options < COMPILE_OPTIONS);
     int length = snprintf(r->option[r->n_options], COMPILE_OPTION, "-D%s=%d", name, (int)value);
     FXA__ASSERT(length < COMPILE_OPTION);
@@ -104,7 +104,7 @@ static void compile_define(compile_room *r, const char *name, int32_t value) {
 }
 
 /* Writes the compiler's options. lines: true = line numbers in the code. */
-static void compile_options(const fxa__cuda_choice *c, int32_t arch, bool lines, compile_room *r) {
+static void compile_options(const fxa__cuda_choice *c, int32_t arch, bool lines, compile_jobs *r) {
     (void)snprintf(r->option[0], COMPILE_OPTION, "--gpu-architecture=sm_%d%s", (int)arch, c->recipe->arch_suffix);
     r->options[0] = r->option[0];
     r->options[1] = "--std=c++17";
@@ -121,7 +121,7 @@ static bool compile_is_header(const char *name) {
     return n < 3 || strcmp(name + n - 3, ".cu") != 0;
 }
 
-static void compile_headers(compile_room *r, const char *program) {
+static void compile_headers(compile_jobs *r, const char *program) {
     for (size_t i = 0; i < fxa__cuda_source_count; i++) {
         if (!compile_is_header(fxa__cuda_sources[i].name)) continue;
         r->names[r->n_headers] = fxa__cuda_sources[i].name;
@@ -139,7 +139,7 @@ static const char *compile_source(const char *file) {
 
 /* ---- Units that programs share ----------------------------------------------------------------------------------- */
 
-static const fxa__cuda_shared_unit *compile_find_kept(const fxa__cuda_self *self, const compile_room *r,
+static const fxa__cuda_shared_unit *compile_find_kept(const fxa__cuda_self *self, const compile_jobs *r,
                                                       fxa__cuda_unit unit) {
     const fxa__cuda_shared_unit *k = atomic_load_explicit(&self->shared_units, memory_order_acquire);
     while (k && (k->unit != unit || memcmp(k->option, r->option, sizeof k->option) != 0)) k = k->next;
@@ -148,7 +148,7 @@ static const fxa__cuda_shared_unit *compile_find_kept(const fxa__cuda_self *self
 
 /* Copies the shared cubin of a unit (source file) into the code, if it was compiled with these options. *there: true =
  * copied. */
-static fxa_status compile_copy_kept(const fxa__cuda_self *self, const compile_room *r, fxa__cuda_unit unit,
+static fxa_status compile_copy_kept(const fxa__cuda_self *self, const compile_jobs *r, fxa__cuda_unit unit,
                                     fxa__cuda_code *code, bool *there, fxa_error *err) {
     const fxa__cuda_shared_unit *kept = fxa__cuda_units[unit].has_program ? NULL : compile_find_kept(self, r, unit);
     *there = kept != NULL;
@@ -163,7 +163,7 @@ static fxa_status compile_copy_kept(const fxa__cuda_self *self, const compile_ro
 
 /* Adds a compiled unit (source file) to the shared ones, unless memory runs out or there are COMPILE_KEPT of them. Two
  * threads may add the same unit. */
-static void compile_keep(fxa__cuda_self *self, const compile_room *r, fxa__cuda_unit unit, const fxa__cuda_module *m) {
+static void compile_keep(fxa__cuda_self *self, const compile_jobs *r, fxa__cuda_unit unit, const fxa__cuda_module *m) {
     fxa__cuda_shared_unit *first = atomic_load_explicit(&self->shared_units, memory_order_acquire);
     if (fxa__cuda_units[unit].has_program || (first && first->count >= COMPILE_KEPT)) return;
     fxa__cuda_shared_unit *k = fxa__alloc(self->host, sizeof *k + m->size);
@@ -180,7 +180,7 @@ static void compile_keep(fxa__cuda_self *self, const compile_room *r, fxa__cuda_
 
 /* ---- Compiling --------------------------------------------------------------------------------------------------- */
 
-static void compile_add(compile_room *r, const fxa__cuda_choice *choice, fxa__cuda_unit unit) {
+static void compile_add(compile_jobs *r, const fxa__cuda_choice *choice, fxa__cuda_unit unit) {
     char *name = r->file[r->n_jobs];
     int length = snprintf(name, sizeof r->file[0], "%s.cu", fxa__cuda_unit_source(choice, unit));
     const char *source = compile_source(name);
@@ -192,7 +192,7 @@ static void compile_add(compile_room *r, const fxa__cuda_choice *choice, fxa__cu
 
 /* Compiles all units (source files) of the choice whose cubins are not shared. Uses one thread if the caller runs plans
  * on threads of its own. */
-static fxa_status compile_all(fxa__cuda_self *self, fxa__cuda_code *code, compile_room *r, const char *program,
+static fxa_status compile_all(fxa__cuda_self *self, fxa__cuda_code *code, compile_jobs *r, const char *program,
                               fxa_error *err) {
     compile_headers(r, program);
     compile_options(&code->choice, code->maker.arch, self->with_lines, r);
@@ -227,21 +227,21 @@ fxa_status fxa__cuda_compile(fxa__cuda_self *self, fxa__cuda_code *code, fxa_err
     FXA_TRY(fxa__cuda_compiler_find(self, err));
     const fxa__nvrtc *nvrtc = &self->nvrtc;
     code->maker = (struct fxa__cuda_compiled_by){nvrtc->major, nvrtc->minor, fxa__nvrtc_arch(nvrtc, self->arch)};
-    size_t room = fxa__cuda_source_count + 1;
-    compile_room *r = fxa__alloc(code->host, sizeof *r);
-    const char **names = fxa__alloc_array(code->host, 2 * room, sizeof *names);
+    size_t n_sources = fxa__cuda_source_count + 1;
+    compile_jobs *r = fxa__alloc(code->host, sizeof *r);
+    const char **names = fxa__alloc_array(code->host, 2 * n_sources, sizeof *names);
     fxa__writer program = {.host = code->host};
     compile_write_program(&code->program, &program);
     fxa_status status = FXA_OK;
     if (r && names && !program.failed) {
         r->names = names;
-        r->headers = names + room;
+        r->headers = names + n_sources;
         status = compile_all(self, code, r, (const char *)program.data, err);
     } else {
         status = fxa__fail_memory(err, "the sources of kernels");
     }
     fxa__writer_free(&program);
-    fxa__free(code->host, names, 2 * room * sizeof *names);
+    fxa__free(code->host, names, 2 * n_sources * sizeof *names);
     fxa__free(code->host, r, sizeof *r);
     return status;
 }

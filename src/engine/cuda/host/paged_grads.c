@@ -30,10 +30,10 @@ fxa_status fxa__cuda_page_users_list(fxa__cuda_call *c) {
     FXA__ASSERT(u->count && u->end && u->list && u->used && c->a.pages_b * p->b <= FXA__CUDA_LENGTH);
     int *count = u->count, *end = u->end, *list = u->list, *used = u->used, pages = (int)p->n_pages;
     int64_t places = fxa__div_up(p->b * c->a.pages_b, FXA_HELPER_THREADS);
-    void *counting[] = {&c->a, &count}, *room[] = {&count, &end, &used, &pages}, *listing[] = {&c->a, &end, &list};
+    void *counting[] = {&c->a, &count}, *placing[] = {&count, &end, &used, &pages}, *listing[] = {&c->a, &end, &list};
     void *sorting[] = {&count, &end, &list, &pages};
     FXA_TRY(pages_launch(c, FXA__CUDA_PAGES_COUNT, places, counting));
-    FXA_TRY(pages_launch(c, FXA__CUDA_PAGES_OFFSETS, fxa__div_up(pages, FXA_HELPER_THREADS), room));
+    FXA_TRY(pages_launch(c, FXA__CUDA_PAGES_OFFSETS, fxa__div_up(pages, FXA_HELPER_THREADS), placing));
     FXA_TRY(pages_launch(c, FXA__CUDA_PAGES_LIST, places, listing));
     return pages_launch(c, FXA__CUDA_PAGES_SORT, pages, sorting);
 }

@@ -87,7 +87,6 @@ static void tables_use(fxa__cuda_call *c, tables_kind kind, void *data) {
     l->items = data;
     l->counts = l->items + (tables_items(l) + 1) / 2 * 2; /* counts are pairs of ints, aligned to 8 bytes */
     l->is_written = true;
-    FXA__ASSERT(l->cut.rows > 0 && l->pitch > 0);
 }
 
 void fxa__cuda_plan_tables_use(fxa__cuda_call *c) {
@@ -130,8 +129,10 @@ static fxa_status tables_begin(void *user, void *stream, fxa_error *err) {
         w->c->at.diagonal.is_written = false;
         return fxa__cuda_diagonal_write(w->c, &w->c->at.diagonal);
     }
-    tables_list(w->c, w->kind)->is_written = false;
-    return fxa__cuda_tile_list_write(w->c, tables_list(w->c, w->kind));
+    fxa__cuda_tile_list *l = tables_list(w->c, w->kind);
+    FXA__ASSERT((char *)(l->counts + 2 * tables_items(l) / (size_t)l->pitch) <= (char *)w->data + w->size);
+    l->is_written = false;
+    return fxa__cuda_tile_list_write(w->c, l);
 }
 
 /* Adds a table of `size` bytes to the list of the code. Returns false if the list would exceed its limits. */

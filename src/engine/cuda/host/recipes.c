@@ -142,11 +142,6 @@ static const char *recipe_backward_sm80(const fxa__cuda_case *c) {
     return c->traits.f32 || ((c->p->flags & FXA_DETERMINISTIC) && by_pairs) ? "" : NULL;
 }
 
-static const char *recipe_takes_all(const fxa__cuda_case *c) {
-    (void)c;
-    return NULL;
-}
-
 static fxa__cuda_dq recipe_dq_any_order(const fxa__cuda_case *c) {
     (void)c;
     return FXA__CUDA_DQ_ANY_ORDER;
@@ -199,7 +194,6 @@ const fxa__cuda_recipe fxa__cuda_recipes[] = {
     RECIPE_FORWARD_SM80(120, INT32_MAX, 99),
     {.name = "forward_simt",
      RECIPE_ON("simt", FXA_FORWARD, 80, INT32_MAX, "", 99),
-     .refuses = recipe_takes_all,
      .main = {"simt/forward", FXA__CUDA_FORWARD, 0, fxa_forward_simt},
      .launch = fxa__cuda_forward,
      .rates = recipe_rates_forward_simt,
@@ -229,7 +223,6 @@ const fxa__cuda_recipe fxa__cuda_recipes[] = {
     RECIPE_BACKWARD_SM80(120, INT32_MAX, 99),
     {.name = "backward_simt",
      RECIPE_ON("simt", FXA_BACKWARD, 80, INT32_MAX, "", 99),
-     .refuses = recipe_takes_all,
      .dq = recipe_dq_apart,
      .main = {"simt/backward", FXA__CUDA_BACKWARD, FXA__CUDA_SIMT_DKV, fxa_backward_simt},
      .dq_kernel = {"simt/backward", FXA__CUDA_BACKWARD, FXA__CUDA_SIMT_DQ, fxa_forward_simt},
@@ -301,7 +294,7 @@ static const fxa__cuda_recipe *recipe_find(fxa__cuda_case *c, const fxa__cuda_re
         if (!recipe_is_for(r, c->choice->arch, (fxa_pass)c->p->pass)) continue;
         if (forced && strcmp(forced, r->family) == 0) forced = NULL;
         c->traits.shared_kb = r->shared_kb;
-        const char *reason = forced ? (c->traits.f32 ? "" : "FXA_CUDA_FAMILY") : r->refuses(c);
+        const char *reason = forced ? (c->traits.f32 ? "" : "FXA_CUDA_FAMILY") : r->refuses ? r->refuses(c) : NULL;
         if (!reason) return r;
         if (*reason && !*better) *better = r, *why = reason;
     }

@@ -51,7 +51,8 @@ struct fxa__cuda_recipe {
     int32_t arch_first, arch_last; /* first and last architecture of devices that run the kernel */
     const char *arch_suffix;       /* "a" = code for sm_NNa, which runs on no other architecture */
     int32_t shared_kb;             /* FXA_SHARED_KB: KB of shared memory that a CTA may use on all of these devices */
-    /* Returns NULL if the kernel runs the problem; else the reason against it, "" = a reason that is not reported. */
+    /* Returns NULL if the kernel runs the problem; else the reason against it, "" = a reason that is not reported. The
+     * pointer is NULL if the kernel runs every problem. */
     const char *(*refuses)(const fxa__cuda_case *c);
     fxa__cuda_dq (*dq)(const fxa__cuda_case *c);                       /* returns how dQ is computed; NULL = forward */
     void (*settle)(const fxa__cuda_case *c, struct FxaTraits *traits); /* sets settings of this kernel; NULL = none */

@@ -38,10 +38,6 @@ static void *layout_take(layout *l, int64_t n0, int64_t n1, int64_t n2, size_t e
     return fxa__carve_matrix(&l->c, n, n2, element);
 }
 
-static struct FxaTileShape layout_shape(const layout *l, fxa__cuda_unit unit) {
-    return fxa__cuda_tile_shape(l->choice, unit);
-}
-
 static int64_t layout_query_tiles(const layout *l, int32_t rows) {
     if (l->packed) return (l->p->total_q / rows + l->p->b) * l->p->hq;
     return fxa__div_up(l->p->sq, rows) * l->p->hq * l->p->b;
@@ -58,19 +54,17 @@ static bool layout_by_queries(const layout *l) {
     return l->p->pass == FXA_FORWARD || l->choice->dq == FXA__CUDA_DQ_OWN_KERNEL;
 }
 
-static uint32_t layout_bit(fxa_input input) { return 1u << input; }
-
 /* Returns for how many batch entries a table is written that depends on `inputs` (fxa_input bits): tile list, diagonal
  * row or packed operand. 1 = all batch entries share the table. */
 static int32_t layout_batch(const layout *l, uint32_t inputs) {
-    uint32_t lengths = layout_bit(FXA_INPUT_Q_LEN) | layout_bit(FXA_INPUT_K_LEN);
-    bool own = inputs & layout_bit(FXA_INPUT_B) || (l->choice->traits.varlen && inputs & lengths);
+    uint32_t lengths = 1u << FXA_INPUT_Q_LEN | 1u << FXA_INPUT_K_LEN;
+    bool own = (inputs & 1u << FXA_INPUT_B) || (l->choice->traits.varlen && inputs & lengths);
     return own ? (int32_t)l->p->b : 1;
 }
 
 /* Returns for how many heads a table is written that depends on `inputs`; 1 = all heads share the table. */
 static int32_t layout_heads(const layout *l, uint32_t inputs) {
-    return inputs & layout_bit(FXA_INPUT_H) ? (int32_t)l->p->hq : 1;
+    return inputs & 1u << FXA_INPUT_H ? (int32_t)l->p->hq : 1;
 }
 
 /* Sets the sizes of the packed row operand (side 0) or key operand (side 1). An operand without a load is 0
@@ -85,7 +79,7 @@ static void layout_words_describe(layout *l, int side) {
     FXA__ASSERT(w->pitch % FXA_RANGE_ROWS == 0 && w->length >= 0);
     for (int d = 0; w->node >= 0 && d < program->nodes[w->node].n_args; d++)
         inputs |= fxa__node_input(&program->nodes[program->nodes[w->node].arg[d]]);
-    w->batch = inputs & layout_bit(FXA_INPUT_B) ? (int32_t)l->p->b : 1;
+    w->batch = inputs & 1u << FXA_INPUT_B ? (int32_t)l->p->b : 1;
     w->heads = layout_heads(l, inputs);
 }
 
@@ -165,7 +159,7 @@ static void layout_diagonal(layout *l) {
 
 /* Allocates the partial results of decode and their flags, which need no initialization. */
 static void layout_decode(layout *l) {
-    struct FxaTileShape shape = layout_shape(l, FXA__CUDA_DECODE);
+    struct FxaTileShape shape = fxa__cuda_tile_shape(l->choice, FXA__CUDA_DECODE);
     fxa__cuda_decode_split(l->self, &l->choice->traits, l->p, &shape, l->out);
     int64_t items = l->out->items, shared = l->out->item_splits < l->out->splits ? items : 0;
     for (int i = 0; i < FXA_CUDA_DECODE_CUTS; i++) shared = l->out->cut[i] ? items : shared;
@@ -179,7 +173,7 @@ static void layout_decode(layout *l) {
 /* Allocates the sums of gradients of captured tensors, which start at 0. */
 static void layout_captured(layout *l) {
     fxa__cuda_captured_sums *g = &l->out->captured;
-    struct FxaTileShape shape = layout_shape(l, FXA__CUDA_BACKWARD);
+    struct FxaTileShape shape = fxa__cuda_tile_shape(l->choice, FXA__CUDA_BACKWARD);
     int64_t heads = l->p->b * l->p->hq;
     g->tiles = (int32_t)fxa__div_up(l->p->sk, shape.launch.k_rows);
     g->sum_rows = (int64_t)g->tiles * shape.launch.sum_rows;
@@ -270,7 +264,7 @@ static void layout_spare(layout *l) {
 static void layout_backward(layout *l) {
     fxa__cuda_buffers *out = l->out;
     int64_t rows = l->p->hq * (int64_t)out->pad_rows;
-    struct FxaTileShape shape = layout_shape(l, FXA__CUDA_BACKWARD);
+    struct FxaTileShape shape = fxa__cuda_tile_shape(l->choice, FXA__CUDA_BACKWARD);
     FXA__ASSERT(FXA_PAD_ROWS % shape.launch.q_rows == 0 && rows % FXA_DQ_SHARE_ROWS == 0);
     FXA__ASSERT(!shape.first_share_stores || shape.launch.q_rows % FXA_DQ_SHARE_ROWS == 0);
     bool joint = l->choice->dq == FXA__CUDA_DQ_ANY_ORDER || l->choice->dq == FXA__CUDA_DQ_ORDERED;

@@ -140,11 +140,11 @@ FXA_INLINE void finish_block(const FxaArgs &a, const QueryBlock &of, bool is_emp
     const PaddedRow first(a, of.x * 64);
     const Sequence sequence = q_sequence(a, first.b);
     const float *from = a.grad_q_sum + of.first_row(a) * FXA_D;
-    const int most = q_starts(a) ? sequence.length : a.q_len;
+    const int limit = q_starts(a) ? sequence.length : a.q_len;
     for (int e = threadIdx.x; e < 64 * FXA_D; e += THREADS) {
         const int t = e >> 2 & 127, r = (t >> 5) * 16 + ((t & 31) >> 2) + (e & 2) * 4;
         const int c = (e >> 9) * 8 + (t & 3) * 2 + (e & 1), q = first.q + r;
-        if (q >= 0 && q < most && c < a.d)
+        if (q >= 0 && q < limit && c < a.d)
             result_row(a.grad_q, first.b, of.h, sequence.first + q)[c] = is_empty ? 0.f : from[e] * scale;
     }
     __syncthreads();

@@ -81,8 +81,8 @@ extern "C" __global__ void __launch_bounds__(THREADS)
         const long long to = convert_index(lse.to, at.b, h, at.s, 0);
         const double x = convert_load(lse.from, convert_index(lse.from, at.b, h, at.s, 0));
         const double y = convert_load(lse.to, to);
-        const double most = x > y || x != x ? x : y;
-        const double wx = x == none ? 0. : exp(x - most), wy = y == none ? 0. : exp(y - most);
+        const double largest = x > y || x != x ? x : y;
+        const double wx = x == none ? 0. : exp(x - largest), wy = y == none ? 0. : exp(y - largest);
         const double sum = wx + wy;
         for (long long d = threadIdx.x; d < s.size[3]; d += THREADS) {
             const long long to_o = convert_index(s.to, at.b, h, at.s, d);
@@ -92,6 +92,6 @@ extern "C" __global__ void __launch_bounds__(THREADS)
             convert_store(s.to, to_o, sum == 0 ? 0. : o / sum);
         }
         __syncthreads(); /* all threads have read LSE of the row */
-        if (threadIdx.x == 0) convert_store(lse.to, to, sum == 0 ? none : most + log(sum));
+        if (threadIdx.x == 0) convert_store(lse.to, to, sum == 0 ? none : largest + log(sum));
     }
 }

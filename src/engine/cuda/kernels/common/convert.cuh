@@ -20,9 +20,9 @@ FXA_INLINE float from_e4m3(u32 x)
 }
 
 /* Returns x converted to an 8-bit float with `fraction` bits of fraction. Values beyond the largest number become the
- * largest number, as docs/numerics.md says. bias, least, largest: exponent bias, smallest normal and largest number of
- * the 8-bit type; last, nan: bits of the largest number and of NaN */
-FXA_INLINE u8 to_byte(float x, int fraction, int bias, float least, float largest, u32 last, u32 nan)
+ * largest number, as docs/numerics.md says. bias, smallest, largest: exponent bias, smallest normal and largest number
+ * of the 8-bit type; last, nan: bits of the largest number and of NaN */
+FXA_INLINE u8 to_byte(float x, int fraction, int bias, float smallest, float largest, u32 last, u32 nan)
 {
     const u32 u = (u32)__float_as_int(x), sign = u >> 24 & 0x80, a = u & 0x7fffffff;
     const int cut = 23 - fraction;
@@ -31,10 +31,10 @@ FXA_INLINE u8 to_byte(float x, int fraction, int bias, float least, float larges
         code = nan;
     else if (fabsf(x) >= largest)
         code = last;
-    else if (fabsf(x) >= least)
+    else if (fabsf(x) >= smallest)
         code = ((a + (1u << (cut - 1)) - 1 + (a >> cut & 1)) >> cut) - ((u32)(127 - bias) << fraction);
     else
-        code = (u32)__float2int_rn(fabsf(x) / least * (float)(1 << fraction));
+        code = (u32)__float2int_rn(fabsf(x) / smallest * (float)(1 << fraction));
     return (u8)(sign | code);
 }
 

@@ -51,10 +51,10 @@ struct SoftmaxEpilogue {
         if (far) top = copysignf(LARGEST, top);
         sum *= unbias;
         if (z != NEG_INF) {
-            const float most = sum == 0.f ? z : fmaxf(top, z);
-            rescale = sum == 0.f ? 0.f : exp2_fast(top - most);
-            sum = sum * rescale + exp2_fast(z - most);
-            top = most;
+            const float largest = sum == 0.f ? z : fmaxf(top, z);
+            rescale = sum == 0.f ? 0.f : exp2_fast(top - largest);
+            sum = sum * rescale + exp2_fast(z - largest);
+            top = largest;
         }
         factor = sum == 0.f ? 0.f : rescale / sum * unbias;
         if (FXA_DROPOUT) factor *= a.keep_inverse;

@@ -56,8 +56,8 @@ FXA_SHAPE_FN int fxa_is_wide(struct FxaTraits t) { return t.d > 128 || t.dv > 12
 /* Returns the bytes of the forward's buffers in shared memory: Q (O replaces it), K, V, and the inputs of the score
  * program: tiles of the dense tensor, entries of the diagonal row, row and key operands. */
 FXA_SHAPE_FN int fxa_forward_sm90_buffers(struct FxaTraits t, struct FxaTileShape s, int keys, int q_buffers) {
-    int rows = s.launch.q_rows, room = fxa_tile_bytes(rows, t.d > t.dv ? t.d : t.dv);
-    int bytes = q_buffers * room + s.stages * (fxa_tile_bytes(keys, t.d) + fxa_tile_bytes(keys, t.dv));
+    int rows = s.launch.q_rows, q_bytes = fxa_tile_bytes(rows, t.d > t.dv ? t.d : t.dv);
+    int bytes = q_buffers * q_bytes + s.stages * (fxa_tile_bytes(keys, t.d) + fxa_tile_bytes(keys, t.dv));
     if (t.dense) bytes += 2 * rows * keys * 2;
     if (t.diagonal) bytes += 2 * s.stages * (rows + keys) * 4;
     if (t.operands) bytes += (2 * s.stages * keys + q_buffers * rows) * 4;
@@ -183,8 +183,8 @@ FXA_SHAPE_FN struct FxaTileShape fxa_decode_sm90(struct FxaTraits t) {
     int key_parts = keys == 128 && row_parts == 1 ? 8 : 4, warps = key_parts * row_parts, workers = 32 * warps;
     int stage = fxa_tile_bytes(keys, t.d) + fxa_tile_bytes(keys, t.dv);
     int fixed = key_parts * rows * (t.dv * 4 + 8) + 256 + FXA_SHAPE_ALIGN;
-    int most = (t.shared_kb * 1024 - fixed) / stage;
-    s.stages = most < 8 ? most : 8;
+    int max_stages = (t.shared_kb * 1024 - fixed) / stage;
+    s.stages = max_stages < 8 ? max_stages : 8;
     s.launch.threads = warps == 8 ? 384 : workers + 32;
     s.launch.q_rows = rows;
     s.launch.k_rows = keys;

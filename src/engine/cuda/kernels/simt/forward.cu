@@ -63,16 +63,16 @@ struct SimtForward {
     {
 #pragma unroll
         for (int i = 0; i < 4; i++) {
-            float most = top[i];
+            float largest = top[i];
 #pragma unroll
             for (int j = 0; j < 4; j++) {
                 if (!(attended >> (4 * i + j) & 1)) s[i][j] = NEG_INF;
-                most = fmaxf(most, s[i][j]);
+                largest = fmaxf(largest, s[i][j]);
             }
-            most = row_maximum(most);
-            const float shift = finite_or_zero(most), rescale = exp2_fast((top[i] - shift) * unit);
+            largest = row_maximum(largest);
+            const float shift = finite_or_zero(largest), rescale = exp2_fast((top[i] - shift) * unit);
             sum[i] *= rescale;
-            top[i] = most;
+            top[i] = largest;
 #pragma unroll
             for (int j = 0; j < 4; j++) {
                 const float p = exp2_fast((s[i][j] - shift) * unit - BIAS);
