@@ -70,14 +70,11 @@ RULE(zero_wins_an_inf_key_of_a_pair_without_score_gradient_stays_out_of_dq) {
 
 /* NaN and inf in Q and K do not reach P, because the new score does not read the score; its derivative is 2. */
 RULE(zero_wins_a_scale_of_zero_keeps_nan_and_inf_of_q_and_k_out_of_dq_and_dk) {
-    rules r;
-    rules_start(&r);
-    r.q[WIDTH] = NAN, r.q[2 * WIDTH + 1] = INFINITY, r.k[2 * WIDTH] = INFINITY, r.k[3 * WIDTH] = NAN;
-    r.a.scale = 0;
-    rules_both(&r, "score = with_grad(float(q - k), score * 2.0)");
-    T_CHECK(rules_all_finite(r.o, rows * WIDTH) && rules_all_finite(r.dv, keys * WIDTH));
-    T_CHECK(rules_all_zero(r.dq, rows * WIDTH) && rules_all_zero(r.dk, keys * WIDTH));
-    rules_end(&r);
+    r->q[WIDTH] = NAN, r->q[2 * WIDTH + 1] = INFINITY, r->k[2 * WIDTH] = INFINITY, r->k[3 * WIDTH] = NAN;
+    r->a.scale = 0;
+    rules_both(r, "score = with_grad(float(q - k), score * 2.0)");
+    T_CHECK(rules_all_finite(r->o, rows * WIDTH) && rules_all_finite(r->dv, keys * WIDTH));
+    T_CHECK(rules_all_zero(r->dq, rows * WIDTH) && rules_all_zero(r->dk, keys * WIDTH));
 }
 
 RULE(zero_wins_over_an_infinite_derivative_when_nothing_is_asked) { /* dO = 0 and dLSE = 0 */
