@@ -62,7 +62,7 @@ static double runs_time(const runs_rig *rig, const fxa_plan *plan, const fxa_arg
         for (int k = 0; k < RUNS_BURST; k++)
             if (fxa_plan_run(plan, args, NULL) != FXA_OK) return -1;
         best = fmin(best, (runs_now() - start) / (double)RUNS_BURST);
-        if (fxa__gpu_wait(&rig->gpu, rig->stream, NULL) != FXA_OK) return -1;
+        if (fxa__gpu_memory.wait((void *)(uintptr_t)&rig->gpu, rig->stream, NULL) != FXA_OK) return -1;
     }
     return best;
 }

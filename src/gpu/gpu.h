@@ -117,13 +117,7 @@ fxa_status fxa__gpu_status(const fxa__gpu *gpu, int status, const char *call, fx
 
 fxa_status fxa__gpu_alloc(const fxa__gpu *gpu, size_t size, void **out, fxa_error *err);
 void fxa__gpu_give(const fxa__gpu *gpu, void *ptr);
-fxa_status fxa__gpu_copy_to(const fxa__gpu *gpu, void *device, const void *from, size_t size, void *stream,
-                            fxa_error *err);
-fxa_status fxa__gpu_copy_from(const fxa__gpu *gpu, void *to, const void *device, size_t size, void *stream,
-                              fxa_error *err);
-fxa_status fxa__gpu_wait(const fxa__gpu *gpu, void *stream, fxa_error *err);
-/* Table of the memory functions above (fxa__gpu_alloc and others), for engines whose instance begins with an
- * fxa__gpu. */
+/* Functions for memory, copies and waits, for engines whose instance begins with an fxa__gpu. */
 extern const fxa__memory fxa__gpu_memory;
 /* Waits until all work of the context has ended. */
 void fxa__gpu_wait_all(const fxa__gpu *gpu);

@@ -22,29 +22,6 @@ void fxa__gpu_give(const fxa__gpu *gpu, void *ptr) {
     fxa__gpu_leave(gpu);
 }
 
-fxa_status fxa__gpu_copy_to(const fxa__gpu *gpu, void *device, const void *from, size_t size, void *stream,
-                            fxa_error *err) {
-    FXA_TRY(fxa__gpu_enter(gpu, err));
-    int status = gpu->driver.copy_to((uintptr_t)device, from, size, stream);
-    fxa__gpu_leave(gpu);
-    return fxa__gpu_status(gpu, status, "cuMemcpyHtoDAsync", err);
-}
-
-fxa_status fxa__gpu_copy_from(const fxa__gpu *gpu, void *to, const void *device, size_t size, void *stream,
-                              fxa_error *err) {
-    FXA_TRY(fxa__gpu_enter(gpu, err));
-    int status = gpu->driver.copy_from(to, (uintptr_t)device, size, stream);
-    fxa__gpu_leave(gpu);
-    return fxa__gpu_status(gpu, status, "cuMemcpyDtoHAsync", err);
-}
-
-fxa_status fxa__gpu_wait(const fxa__gpu *gpu, void *stream, fxa_error *err) {
-    FXA_TRY(fxa__gpu_enter(gpu, err));
-    int status = gpu->driver.stream_wait(stream);
-    fxa__gpu_leave(gpu);
-    return fxa__gpu_status(gpu, status, "cuStreamSynchronize", err);
-}
-
 void fxa__gpu_wait_all(const fxa__gpu *gpu) {
     if (fxa__gpu_enter(gpu, NULL) != FXA_OK) return;
     (void)gpu->driver.context_wait();
@@ -72,15 +49,29 @@ static void memory_give(void *self, void *ptr, size_t size) {
 
 static fxa_status memory_copy_to(void *self, void *device, const void *from, size_t size, void *stream,
                                  fxa_error *err) {
-    return fxa__gpu_copy_to(self, device, from, size, stream, err);
+    const fxa__gpu *gpu = self;
+    FXA_TRY(fxa__gpu_enter(gpu, err));
+    int status = gpu->driver.copy_to((uintptr_t)device, from, size, stream);
+    fxa__gpu_leave(gpu);
+    return fxa__gpu_status(gpu, status, "cuMemcpyHtoDAsync", err);
 }
 
 static fxa_status memory_copy_from(void *self, void *to, const void *device, size_t size, void *stream,
                                    fxa_error *err) {
-    return fxa__gpu_copy_from(self, to, device, size, stream, err);
+    const fxa__gpu *gpu = self;
+    FXA_TRY(fxa__gpu_enter(gpu, err));
+    int status = gpu->driver.copy_from(to, (uintptr_t)device, size, stream);
+    fxa__gpu_leave(gpu);
+    return fxa__gpu_status(gpu, status, "cuMemcpyDtoHAsync", err);
 }
 
-static fxa_status memory_wait(void *self, void *stream, fxa_error *err) { return fxa__gpu_wait(self, stream, err); }
+static fxa_status memory_wait(void *self, void *stream, fxa_error *err) {
+    const fxa__gpu *gpu = self;
+    FXA_TRY(fxa__gpu_enter(gpu, err));
+    int status = gpu->driver.stream_wait(stream);
+    fxa__gpu_leave(gpu);
+    return fxa__gpu_status(gpu, status, "cuStreamSynchronize", err);
+}
 
 const fxa__memory fxa__gpu_memory = {memory_begin,   memory_alloc,     memory_give,
                                      memory_copy_to, memory_copy_from, memory_wait};

@@ -77,8 +77,6 @@ int32_t fxa__lower_emit_weight(const fxa__emit *e, uint32_t kinds, int32_t pairs
  * text computes (fxa__emit.base is 2). fxa__lower_emit_hoisted of level HEAD declares the variables of these
  * addresses. */
 void fxa__lower_emit_bases(const fxa__emit *e, fxa__writer *w);
-/* Returns true if `node` is a load and all of its indices are proven in bounds. */
-bool fxa__lower_emit_is_in_bounds(const fxa__emit *e, int32_t node);
 /* Returns true if the load's address can be split into a base address per head and an offset that is bounds-checked per
  * load (emit_load.c): some index varies with the row or key, and not all indices are proven in bounds. */
 bool fxa__lower_emit_can_use_base(const fxa__emit *e, int32_t node);

@@ -33,14 +33,15 @@ static bool emitload_varying_in_bounds(const fxa__emit *e, int32_t node) {
     return true;
 }
 
-bool fxa__lower_emit_is_in_bounds(const fxa__emit *e, int32_t node) {
+/* Returns true if `node` is a load and all of its indices are proven in bounds. */
+static bool emitload_is_in_bounds(const fxa__emit *e, int32_t node) {
     const fxa__node *n = &e->p->nodes[node];
     return n->n_args > 0 && e->in_bounds[node] == (1 << n->n_args) - 1;
 }
 
 bool fxa__lower_emit_can_use_base(const fxa__emit *e, int32_t node) {
     const fxa__node *n = &e->p->nodes[node];
-    if (n->op != FXA_OP_LOAD || fxa__lower_emit_is_in_bounds(e, node)) return false;
+    if (n->op != FXA_OP_LOAD || emitload_is_in_bounds(e, node)) return false;
     for (int d = 0; d < n->n_args; d++)
         if (emitload_varies(e, n->arg[d])) return true;
     return false;
@@ -164,7 +165,7 @@ void fxa__emit_address(const fxa__emit *e, int32_t node, fxa__writer *w) {
     FXA__ASSERT(!n->half); /* the generated text reads an i64 element in one load, not as halves */
     if (e->base[node]) {
         emitload_address_based(e, node, w);
-    } else if (fxa__lower_emit_is_in_bounds(e, node)) {
+    } else if (emitload_is_in_bounds(e, node)) {
         emitload_address_in_bounds(e, node, w);
     } else {
         fxa__write_format(w, "    long long o%d = 0;\n    const int i%d = 1", (int)node, (int)node);
@@ -178,7 +179,7 @@ void fxa__emit_element(const fxa__emit *e, int32_t node, const char *get, fxa__w
     int at = (int)node, tensor = (int)e->p->nodes[node].imm;
     if (e->base[node])
         fxa__write_format(w, "fxa__take_%s(d%d, o%d, i%d)", get, at, at, at);
-    else if (fxa__lower_emit_is_in_bounds(e, node))
+    else if (emitload_is_in_bounds(e, node))
         fxa__write_format(w, "fxa__get_%s(%stensor[%d].data, o%d)", get, args, tensor, at);
     else
         fxa__write_format(w, "i%d ? fxa__get_%s(%stensor[%d].data, o%d) : 0", at, get, args, tensor, at);

@@ -99,8 +99,6 @@ void fxa__support_cache_drop(fxa__support_cache *support);
  * Fails only if the query itself fails or memory runs out. */
 fxa_status fxa__support_get(fxa_context *ctx, fxa__instance *instance, fxa__analysis *a, fxa_support *out,
                             fxa_error *err);
-/* Counts n queries and n hits: the request cache has returned n support results in place of this cache. */
-void fxa__support_cache_count(fxa__support_cache *support, size_t n);
 /* Caches a compiler's refusal for p and for all problems with this code key. The refusal replaces their cached
  * results. */
 void fxa__support_cache_refuse(fxa_context *ctx, const fxa__instance *instance, const fxa__problem *p,

@@ -170,7 +170,8 @@ void fxa__support_cache_refuse(fxa_context *ctx, const fxa__instance *instance, 
     fxa__request_cache_drop(&ctx->requests); /* a stored report may say that p is supported */
 }
 
-void fxa__support_cache_count(fxa__support_cache *cache, size_t n) {
+/* Counts n queries and n hits: the request cache has returned n support results in place of this cache. */
+static void support_count(fxa__support_cache *cache, size_t n) {
     fxa__lock_take(&cache->lock);
     cache->queries += n;
     cache->hits += n;
@@ -255,7 +256,7 @@ fxa_status fxa_support_query(fxa_context *ctx, const fxa_problem *problem, fxa_s
     size_t capacity = *count;
     fxa__request_key_problem(&key, FXA__REQUEST_SUPPORT, problem);
     if (fxa__request_cache_support(ctx, &key, reports, capacity, count)) {
-        fxa__support_cache_count(&ctx->support, capacity < *count ? capacity : *count);
+        support_count(&ctx->support, capacity < *count ? capacity : *count);
         return fxa__ok(err);
     }
     uint64_t refusals = atomic_load(&ctx->support.refusals);

@@ -30,7 +30,8 @@ uint32_t fxa__linear_reads(const fxa__linear *f) {
     return reads;
 }
 
-bool fxa__linear_is_const(const fxa__linear *f) { return f->nonaffine == 0 && fxa__linear_reads(f) == 0; }
+/* Returns true if the form is a constant. */
+static bool linear_is_const(const fxa__linear *f) { return f->nonaffine == 0 && fxa__linear_reads(f) == 0; }
 
 bool fxa__linear_is_shift_invariant(const fxa__linear *f) {
     if ((f->nonaffine & FXA__NONAFFINE_SHIFTS) || f->coef[FXA_INPUT_Q_ROW] || f->coef[FXA_INPUT_K_ROW]) return false;
@@ -91,8 +92,8 @@ static bool linear_compare_still(const fxa_program *p, const fxa__node *n, const
  * constant. */
 static fxa__linear linear_product(const fxa__linear *x, const fxa__linear *y, bool *ok) {
     const fxa__linear none = {.c = 0};
-    if (fxa__linear_is_const(x)) return fxa__linear_sum(y, x->c, &none, 0);
-    *ok = fxa__linear_is_const(y);
+    if (linear_is_const(x)) return fxa__linear_sum(y, x->c, &none, 0);
+    *ok = linear_is_const(y);
     return fxa__linear_sum(x, y->c, &none, 0);
 }
 
@@ -107,7 +108,7 @@ static bool linear_arithmetic(const fxa__node *n, const fxa__linear *forms, fxa_
     case FXA_OP_NOT: *out = fxa__linear_sum(x, -1, &one, -1); break;
     case FXA_OP_MUL: *out = linear_product(x, y, &ok); break;
     case FXA_OP_SHL:
-        ok = fxa__linear_is_const(y);
+        ok = linear_is_const(y);
         *out = fxa__linear_sum(x, fxa__shl32(1, y->c), &one, 0);
         break;
     default: return false;

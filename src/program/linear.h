@@ -44,8 +44,6 @@ fxa_tile_bounds fxa__box_default(void);
 fxa__linear fxa__linear_of(const fxa_program *p, int32_t node, const fxa__linear *forms, const fxa__range *range);
 /* Returns a * x + b * y. */
 fxa__linear fxa__linear_sum(const fxa__linear *x, int32_t a, const fxa__linear *y, int32_t b);
-/* Returns true if the form is a constant. */
-bool fxa__linear_is_const(const fxa__linear *f);
 /* Returns the inputs that the value may depend on (bit i: fxa_input i). */
 uint32_t fxa__linear_reads(const fxa__linear *f);
 /* Returns true if the value does not change when q and k shift by the same amount, for any q_row and k_row. */

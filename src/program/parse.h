@@ -171,8 +171,6 @@ static inline bool fxa__parse_not_bool(fxa_type type) { return type && type != F
 const fxa__operator *fxa__parse_operator(uint32_t token);
 /* Builds an operation; a failure is reported at tokens first to last. */
 fxa_value fxa__parse_op(fxa__parser *p, fxa_op op, const fxa_value *args, size_t n, size_t first, size_t last);
-/* Increases the nesting depth. Fails and returns false beyond FXA_MAX_NESTING. */
-bool fxa__parse_enter(fxa__parser *p);
 static inline void fxa__parse_leave(fxa__parser *p) { p->nesting--; }
 
 /* ---- Functions (parse_fn.c) ---- */

@@ -27,7 +27,8 @@ static uint8_t expr_binary(uint32_t token) {
     return o->form == FXA__INFIX && o->prec < FXA__PREC_PREFIX ? o->prec : FXA__PREC_ANY;
 }
 
-bool fxa__parse_enter(fxa__parser *p) {
+/* Increases the nesting depth. Fails and returns false beyond FXA_MAX_NESTING. */
+static bool expr_enter(fxa__parser *p) {
     if (p->nesting >= FXA_MAX_NESTING) {
         (void)fxa__parse_fail(p, p->at, p->at, FXA_E_LIMIT, "nested deeper than %d levels, the most that is accepted",
                               FXA_MAX_NESTING);
@@ -126,7 +127,7 @@ static fxa_value expr_power(fxa__parser *p) {
     fxa_value args[2];
     if ((args[0] = expr_primary(p)) < 0 || !fxa__parse_is(p, TOK_POW)) return args[0];
     size_t here = p->at;
-    if (!fxa__parse_enter(p)) return -1;
+    if (!expr_enter(p)) return -1;
     fxa__parse_next(p);
     if ((args[1] = expr_prefix(p)) < 0) return -1;
     fxa__parse_leave(p);
@@ -143,7 +144,7 @@ static fxa_value expr_prefix(fxa__parser *p) {
         fxa__parse_next(p);
         return p->err.status == FXA_OK ? expr_number(p, true) : -1; /* fxa__parse_next may have failed */
     }
-    if (!fxa__parse_enter(p)) return -1;
+    if (!expr_enter(p)) return -1;
     fxa__parse_next(p);
     size_t first = p->at;
     fxa_value x = expr_prefix(p);
@@ -222,7 +223,7 @@ static fxa_value expr_operators(fxa__parser *p) {
 fxa_value fxa__parse_expr(fxa__parser *p) {
     size_t first = p->at;
     fxa_value args[3];
-    if (!fxa__parse_enter(p) || (args[0] = expr_operators(p)) < 0) return -1;
+    if (!expr_enter(p) || (args[0] = expr_operators(p)) < 0) return -1;
     if (fxa__parse_is(p, TOK_QUESTION)) {
         size_t here = p->at;
         fxa_type type = fxa__parse_type(p, args[0]);

@@ -180,8 +180,6 @@ fxa__affine fxa__affine_const(int64_t c);
 bool fxa__affine_add(const fxa__affine *a, const fxa__affine *b, int64_t times, fxa__affine *out); /* a + times * b */
 void fxa__affine_negate(fxa__affine *f);
 fxa__affine fxa__affine_without(const fxa__affine *f, int i); /* returns f without its term i */
-/* Returns true if the forms are equal, with constants compared modulo constants_modulo (0 = exactly). */
-bool fxa__affine_same(const fxa__affine *a, const fxa__affine *b, uint64_t constants_modulo);
 /* Sets *set to a superset of the form's values, and *dense to true if the form is known to take every value in *set,
  * else to false. */
 bool fxa__affine_range(const fxa__range *r, const fxa__affine *f, fxa__set *set, bool *dense);
@@ -217,7 +215,6 @@ bool fxa__range_load_wide(fxa__range *r, int32_t node, fxa__wide *out);
 /* Sets *out to the f64 values of a load of floats, and *exact to true if every engine reads exactly these values.
  * Returns false if nothing is known. */
 bool fxa__range_load_real(fxa__range *r, int32_t node, fxa__real *out, bool *exact);
-fxa__int fxa__int_const(int64_t x); /* returns an int with the single value x */
 /* Sets *out to an affine form that equals an int node without wrapping. If the analysis found no such form, the node
  * becomes an atom, and the form is this atom. */
 bool fxa__int_form(fxa__range *r, int32_t node, fxa__affine *out);

@@ -62,7 +62,8 @@ fxa__affine fxa__affine_without(const fxa__affine *f, int i) {
     return out;
 }
 
-bool fxa__affine_same(const fxa__affine *a, const fxa__affine *b, uint64_t constants_modulo) {
+/* Returns true if the forms are equal, with constants compared modulo constants_modulo (0 = exactly). */
+static bool form_is_same(const fxa__affine *a, const fxa__affine *b, uint64_t constants_modulo) {
     uint64_t difference = (uint64_t)a->c - (uint64_t)b->c;
     if (a->n != b->n || (constants_modulo ? difference % constants_modulo : difference) != 0) return false;
     for (int i = 0; i < a->n; i++)
@@ -194,7 +195,7 @@ static bool form_load_same(const fxa__range *r, const fxa__node *a, const fxa__n
     for (int i = 0; i < a->n_args; i++) {
         const fxa__int *x = &fxa__range_of(r, a->arg[i])->i, *y = &fxa__range_of(r, b->arg[i])->i;
         FXA__ASSERT(y->has_form); /* b was added as an atom, so the array of atoms was not full when y was analysed */
-        if (!fxa__affine_same(&x->form, &y->form, (uint64_t)1 << 32)) return false;
+        if (!form_is_same(&x->form, &y->form, (uint64_t)1 << 32)) return false;
     }
     return true;
 }
@@ -211,7 +212,7 @@ int32_t fxa__affine_load(const fxa__range *r, int32_t node) {
 }
 
 static bool form_atom_same(const fxa__atom *a, const fxa__atom *b) {
-    return a->kind == b->kind && a->id == b->id && a->d == b->d && fxa__affine_same(&a->form, &b->form, 0);
+    return a->kind == b->kind && a->id == b->id && a->d == b->d && form_is_same(&a->form, &b->form, 0);
 }
 
 bool fxa__affine_atom(fxa__range *r, const fxa__atom *a, fxa__affine *out) {
@@ -231,7 +232,7 @@ bool fxa__affine_atom(fxa__range *r, const fxa__atom *a, fxa__affine *out) {
 int32_t fxa__affine_row(fxa__range *r, const fxa__affine *f) {
     int32_t *bucket = &r->row_bucket[form_hash(0, f) % FXA__RANGE_BUCKETS];
     for (int32_t i = *bucket; i >= 0; i = r->rows[i].next)
-        if (fxa__affine_same(&r->rows[i].form, f, 0)) return i;
+        if (form_is_same(&r->rows[i].form, f, 0)) return i;
     if (r->n_rows == r->max_rows) return -1;
     fxa__row *row = &r->rows[r->n_rows];
     row->form = *f;

@@ -12,7 +12,8 @@
 
 static const int64_t int_period = (int64_t)1 << 32;
 
-fxa__int fxa__int_const(int64_t x) {
+/* Returns an int with the single value x. */
+static fxa__int int_const(int64_t x) {
     return (fxa__int){
         .form = fxa__affine_const(x), .set = fxa__set_of(x, x), .has_form = true, .exact = true, .dense = true};
 }
@@ -60,7 +61,7 @@ static void int_from_wrapping(fxa__range *r, const fxa__affine *form, fxa__int *
         out->set = wrapped;
     else
         out->dense = false;
-    if (fxa__set_is_one(&out->set)) *out = fxa__int_const(out->set.at[0].lo);
+    if (fxa__set_is_one(&out->set)) *out = int_const(out->set.at[0].lo);
 }
 
 /* Sets *out to the analysis result of an int whose value is an affine form that does not wrap and is in `bound`.
@@ -72,7 +73,7 @@ static bool int_from_exact(fxa__range *r, const fxa__affine *f, const fxa__set *
     *out =
         (fxa__int){.form = *f, .support = fxa__affine_support(r, f), .has_form = true, .exact = true, .dense = dense};
     out->set = fxa__set_intersection(&set, bound);
-    if (fxa__set_is_one(&out->set)) *out = fxa__int_const(out->set.at[0].lo);
+    if (fxa__set_is_one(&out->set)) *out = int_const(out->set.at[0].lo);
     return true;
 }
 
@@ -83,7 +84,7 @@ static void int_from_set(fxa__range *r, int32_t node, const fxa__set *set, uint3
     fxa__atom a = {.kind = FXA__ATOM_NODE, .id = node, .set = *set, .support = support, .dense = dense};
     *out = (fxa__int){.set = *set, .support = support, .dense = dense};
     if (fxa__set_is_one(set))
-        *out = fxa__int_const(set->at[0].lo);
+        *out = int_const(set->at[0].lo);
     else
         out->has_form = out->exact = fxa__affine_atom(r, &a, &out->form);
 }
@@ -138,7 +139,7 @@ static bool int_linear(fxa__range *r, int32_t x, int64_t a, int32_t y, int64_t b
 static bool int_divide(fxa__range *r, int32_t x, int64_t d, bool mod, fxa__int *out) {
     fxa__affine f;
     if (d == 0) {
-        *out = fxa__int_const(0);
+        *out = int_const(0);
         return true;
     }
     if (d == -1 && !mod) return int_linear(r, x, -1, -1, 0, 0, out);
@@ -263,7 +264,7 @@ static bool int_by_value(fxa__range *r, const fxa__node *node, fxa__int *out) {
         if (!int_is_const(a)) return false;
         x[i].i = (int32_t)fxa__set_lo(&a->set);
     }
-    *out = fxa__int_const(fxa__op_eval(node->op, FXA_INT, FXA_INT, x).i);
+    *out = int_const(fxa__op_eval(node->op, FXA_INT, FXA_INT, x).i);
     return true;
 }
 
@@ -278,7 +279,7 @@ static void int_input(fxa__range *r, const fxa__node *node, fxa__int *out) {
                    .dense = true};
     *out = (fxa__int){.set = a.set, .support = a.support, .dense = true};
     if (lo == hi)
-        *out = fxa__int_const(lo);
+        *out = int_const(lo);
     else
         out->has_form = out->exact = fxa__affine_atom(r, &a, &out->form);
 }
@@ -314,12 +315,12 @@ void fxa__range_int(fxa__range *r, int32_t at, fxa__int *out) {
     const fxa__node *node = &r->p->nodes[at];
     fxa__set all = fxa__set_of(INT32_MIN, INT32_MAX);
     switch (node->op) {
-    case FXA_OP_CONST: *out = fxa__int_const(node->imm); return;
+    case FXA_OP_CONST: *out = int_const(node->imm); return;
     case FXA_OP_INPUT: int_input(r, node, out); return;
     case FXA_OP_PARAM: {
         double x = r->params ? r->params[node->imm] : NAN;
         if (x >= INT32_MIN && x <= INT32_MAX && x == floor(x))
-            *out = fxa__int_const((int64_t)x);
+            *out = int_const((int64_t)x);
         else
             int_from_set(r, at, &all, 0, false, out);
         return;

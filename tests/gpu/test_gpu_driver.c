@@ -69,12 +69,12 @@ static fxa_status driver_carry(fxa__gpu gpu[2], const char *from, char *to, fxa_
     fxa_status status = FXA_OK;
     for (int i = 0; i < 2 && status == FXA_OK; i++) {
         status = fxa__gpu_alloc(&gpu[i], DRIVER_BYTES, &at[i], err);
-        if (status == FXA_OK) status = fxa__gpu_copy_to(&gpu[i], at[i], from, DRIVER_BYTES, NULL, err);
-        if (status == FXA_OK) status = fxa__gpu_wait(&gpu[i], NULL, err);
+        if (status == FXA_OK) status = fxa__gpu_memory.copy_to(&gpu[i], at[i], from, DRIVER_BYTES, NULL, err);
+        if (status == FXA_OK) status = fxa__gpu_memory.wait(&gpu[i], NULL, err);
     }
     for (int i = 0; i < 2 && status == FXA_OK; i++) {
-        status = fxa__gpu_copy_from(&gpu[i], to + i * DRIVER_BYTES, at[i], DRIVER_BYTES, NULL, err);
-        if (status == FXA_OK) status = fxa__gpu_wait(&gpu[i], NULL, err);
+        status = fxa__gpu_memory.copy_from(&gpu[i], to + i * DRIVER_BYTES, at[i], DRIVER_BYTES, NULL, err);
+        if (status == FXA_OK) status = fxa__gpu_memory.wait(&gpu[i], NULL, err);
     }
     for (int i = 0; i < 2; i++) {
         fxa__gpu_wait_all(&gpu[i]);

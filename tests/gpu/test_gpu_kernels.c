@@ -45,11 +45,11 @@ static void kernels_copy(kernels_rig *r, fxa_dtype in, const void *from, fxa_dty
     c->rows.size[0] = c->rows.size[1] = c->rows.size[2] = 1, c->rows.size[3] = n;
     c->from.data = r->from, c->from.type = (int32_t)in, c->from.stride[3] = 1;
     c->to.data = r->to, c->to.type = (int32_t)out, c->to.stride[3] = 1;
-    T_OK(fxa__gpu_copy_to(&r->gpu, r->from, from, (size_t)n * fxa_dtype_size(in), NULL, &err));
+    T_OK(fxa__gpu_memory.copy_to(&r->gpu, r->from, from, (size_t)n * fxa_dtype_size(in), NULL, &err));
     T_OK(fxa__gpu_enter(&r->gpu, &err));
     T_OK(fxa__gpu_launch(&r->gpu, &r->module, FXA__GPU_COPY, &args, n, NULL, &err));
     fxa__gpu_leave(&r->gpu);
-    T_OK(fxa__gpu_copy_from(&r->gpu, to, r->to, (size_t)n * fxa_dtype_size(out), NULL, &err));
+    T_OK(fxa__gpu_memory.copy_from(&r->gpu, to, r->to, (size_t)n * fxa_dtype_size(out), NULL, &err));
 }
 
 static bool kernels_same(double got, double want) { return got == want || (got != got && want != want); }
@@ -116,11 +116,11 @@ TEST(inverses_are_those_of_floats) {
     for (int i = 0; i < 7; i++) { /* the last copy is empty */
         fxa__gpu_args args = {.inverse = {i < 6 ? r.from : NULL, r.to}};
         float got = 0;
-        T_OK(fxa__gpu_copy_to(&r.gpu, r.from, &from[i < 6 ? i : 1], sizeof *from, NULL, &err));
+        T_OK(fxa__gpu_memory.copy_to(&r.gpu, r.from, &from[i < 6 ? i : 1], sizeof *from, NULL, &err));
         T_OK(fxa__gpu_enter(&r.gpu, &err));
         T_OK(fxa__gpu_launch(&r.gpu, &r.module, FXA__GPU_INVERSE, &args, 1, NULL, &err));
         fxa__gpu_leave(&r.gpu);
-        T_OK(fxa__gpu_copy_from(&r.gpu, &got, r.to, sizeof got, NULL, &err));
+        T_OK(fxa__gpu_memory.copy_from(&r.gpu, &got, r.to, sizeof got, NULL, &err));
         T_SAME((double)got, i < 6 ? (double)(1 / from[i]) : 1.0);
     }
     kernels_close(&r);

@@ -118,8 +118,8 @@ TEST(a_merge_fails_at_every_call) {
         fxa_merge_args a = FXA_MERGE_ARGS_INIT;
         T_OK(fxa__gpu_open(&gpu, 0, &err));
         T_OK(fxa__gpu_alloc(&gpu, sizeof o + sizeof lse, (void **)&there, &err));
-        T_OK(fxa__gpu_copy_to(&gpu, there, o, sizeof o, NULL, &err));
-        T_OK(fxa__gpu_copy_to(&gpu, there + 32, lse, sizeof lse, NULL, &err));
+        T_OK(fxa__gpu_memory.copy_to(&gpu, there, o, sizeof o, NULL, &err));
+        T_OK(fxa__gpu_memory.copy_to(&gpu, there + 32, lse, sizeof lse, NULL, &err));
         a.b = a.h = 1, a.s = 2, a.d = 8, a.ctx = ctx, a.device = FXA_CUDA;
         a.o_a.dtype = a.o_b.dtype = a.lse_a.dtype = a.lse_b.dtype = FXA_F32;
         a.o_a_data = there, a.o_b_data = there + 16, a.lse_a_data = there + 32, a.lse_b_data = there + 34;
@@ -131,7 +131,7 @@ TEST(a_merge_fails_at_every_call) {
         T_CHECK(more ? status != FXA_OK : status == FXA_OK);
         if (more && !err.text[0]) T_FAIL("call %zu has no words\n", k);
         float got[16];
-        T_OK(fxa__gpu_copy_from(&gpu, got, there, sizeof got, NULL, &err));
+        T_OK(fxa__gpu_memory.copy_from(&gpu, got, there, sizeof got, NULL, &err));
         if (!more) T_CHECK(got[0] > o[0][0] && got[0] < o[1][0]);
         fxa__gpu_give(&gpu, there);
         fxa__gpu_close(&gpu);
@@ -197,14 +197,14 @@ STANDIN_TEST(merges_are_those_of_the_host) {
         places_draw(side, &rng);
         for (int i = 0; i < 4; i++) {
             T_OK(fxa__gpu_alloc(&gpu, sizeof side[i].host, &side[i].device, &err));
-            T_OK(fxa__gpu_copy_to(&gpu, side[i].device, side[i].host, sizeof side[i].host, NULL, &err));
+            T_OK(fxa__gpu_memory.copy_to(&gpu, side[i].device, side[i].host, sizeof side[i].host, NULL, &err));
         }
         fxa_merge_args here = places_args(side, false), there = places_args(side, true);
         there.ctx = ctx, there.device = FXA_CUDA, there.ordinal = 1;
         T_OK(fxa_merge(&here, &err));
         T_OK(fxa_merge(&there, &err));
         for (int i = 0; i < 2; i++) {
-            T_OK(fxa__gpu_copy_from(&gpu, got, side[i].device, sizeof got, NULL, &err));
+            T_OK(fxa__gpu_memory.copy_from(&gpu, got, side[i].device, sizeof got, NULL, &err));
             for (int64_t j = 0; j < side[i].n; j++) {
                 double x = fxa__load_f64(got, side[i].dtype, j), want = fxa__load_f64(side[i].host, side[i].dtype, j);
                 if (!places_near(x, want, side[i].dtype)) T_FAIL("side %d, %d: %g, not %g\n", i, (int)j, x, want);
@@ -228,7 +228,7 @@ STANDIN_TEST(a_merge_that_is_recorded) {
     places_draw(side, &rng);
     for (int i = 0; i < 4; i++) {
         T_OK(fxa__gpu_alloc(&gpu, sizeof side[i].host, &side[i].device, &err));
-        T_OK(fxa__gpu_copy_to(&gpu, side[i].device, side[i].host, sizeof side[i].host, NULL, &err));
+        T_OK(fxa__gpu_memory.copy_to(&gpu, side[i].device, side[i].host, sizeof side[i].host, NULL, &err));
     }
     fxa_merge_args a = places_args(side, true);
     a.ctx = ctx, a.device = FXA_CUDA, a.stream = &stream;

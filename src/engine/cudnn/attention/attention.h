@@ -123,9 +123,6 @@ fxa__dnn_step *fxa__dnn_step_add(fxa__dnn_attention *a, fxa__gpu_kernel kernel, 
  * address. */
 void fxa__dnn_step_rows(fxa__dnn_attention *a, fxa__dnn_step *step, FxaGpuRows *rows, fxa_slot slot);
 void fxa__dnn_step_slot(fxa__dnn_attention *a, fxa__dnn_step *step, FxaGpuArray *array, fxa_slot slot);
-/* Removes the pointer `field` from the pointers of the step's arguments that a run sets; does nothing if it is none of
- * them. */
-void fxa__dnn_step_drop(fxa__dnn_step *step, const void *field);
 /* Makes each run set the rows of a result that cuDNN does not write to `value`. */
 void fxa__dnn_fill(fxa__dnn_attention *a, fxa_slot slot, double value);
 /* Adds a step that copies between a slot and a tensor in the workspace: from the slot before cuDNN's kernel or, if

@@ -223,6 +223,14 @@ static int64_t operands_work(const fxa_problem *p, const dnn_slot *s) {
 /* Returns true if results have rows past a length, which a run fills. Packed results have no such rows. */
 static bool operands_fills_past(const fxa_problem *p) { return (p->flags & (FXA_PADDING | FXA_VARLEN)) == FXA_PADDING; }
 
+/* Removes the pointer `field` from the pointers of the step's arguments that a run sets; does nothing if it is none of
+ * them. */
+static void operands_drop(fxa__dnn_step *step, const void *field) {
+    uint16_t at = (uint16_t)((const char *)field - (const char *)&step->args);
+    for (int i = 0; i < step->n_refs; i++)
+        if (step->ref[i].at == at) step->ref[i--] = step->ref[--step->n_refs];
+}
+
 fxa__dnn_step *fxa__dnn_step_copy(fxa__dnn_attention *a, fxa_slot slot, int32_t dense, bool after, int mode,
                                   double fill) {
     const fxa_problem *p = &a->p->in;
@@ -233,14 +241,8 @@ fxa__dnn_step *fxa__dnn_step_copy(fxa__dnn_attention *a, fxa_slot slot, int32_t 
     c->mode = mode, c->fill = fill, c->past = !after || operands_fills_past(p);
     fxa__dnn_step_slot(a, step, after ? &c->to : &c->from, slot);
     fxa__dnn_step_tensor(step, after ? &c->from : &c->to, &a->g, dense);
-    if (!after) c->rows.other = NULL, fxa__dnn_step_drop(step, &c->rows.other);
+    if (!after) c->rows.other = NULL, operands_drop(step, &c->rows.other);
     return step;
-}
-
-void fxa__dnn_step_drop(fxa__dnn_step *step, const void *field) {
-    uint16_t at = (uint16_t)((const char *)field - (const char *)&step->args);
-    for (int i = 0; i < step->n_refs; i++)
-        if (step->ref[i].at == at) step->ref[i--] = step->ref[--step->n_refs];
 }
 
 /* Returns the step that fills the rows of results that cuDNN does not write: the step that writes the lengths or,
