@@ -16,6 +16,10 @@
     "score = score * gain + bias[h, q] + float(table[k] + shift)\nmask = ids[q] == ids[k]\n"
 #define CASE_BPROP "param slope : float\ntensor extra : f64[1]\ndscore = dscore * slope + extra[q]\n"
 
+/* t_problem *p declares a pointer whose problem is released at the end of its block. */
+__attribute__((unused)) static void t_problem_drop(fxa__problem **p) { fxa__problem_release(*p); }
+#define t_problem __attribute__((cleanup(t_problem_drop))) fxa__problem
+
 __attribute__((unused)) static fxa__host *case_host(void) {
     static fxa__host *host;
     if (!host && fxa__host_create(NULL, NULL, &host, NULL) != FXA_OK) abort();

@@ -17,7 +17,7 @@ TEST(plain_batches) {
     fxa_problem p = case_forward();
     p.flags = FXA_RETURN_LSE | FXA_PADDING;
     p.k.layout = FXA_LAYOUT_SBHD;
-    fxa__problem *made = geometry_make(&p);
+    t_problem *made = geometry_make(&p);
     T_REQUIRE(made);
     int32_t len_k[2] = {4, 0};
     fxa__bound_args bound = {0};
@@ -36,14 +36,13 @@ TEST(plain_batches) {
                 T_INT(fxa__row_offset(made, &seq, &made->in.k, true, &bound, b, h, s), ((s * 2 + b) * 2 + h) * 8);
             }
     }
-    fxa__problem_release(made);
 }
 
 TEST(padding_of_queries) {
     fxa_problem p = case_forward();
     p.flags = FXA_PADDING;
     p.global_q_len = 100, p.global_k_len = 200;
-    fxa__problem *made = geometry_make(&p);
+    t_problem *made = geometry_make(&p);
     T_REQUIRE(made);
     int32_t len_q[2] = {0, 3};
     fxa__bound_args bound = {0};
@@ -53,7 +52,6 @@ TEST(padding_of_queries) {
     T_INT(seq.k_len, 6);
     T_INT(seq.q_len_seen, 100); /* a shard uses the global length */
     T_INT(seq.k_len_seen, 200);
-    fxa__problem_release(made);
 }
 
 TEST(packed_sequences) {
@@ -61,7 +59,7 @@ TEST(packed_sequences) {
     p.flags = FXA_VARLEN | FXA_RETURN_LSE;
     p.total_q = 9, p.total_k = 11;
     p.q.layout = FXA_LAYOUT_BSHD;
-    fxa__problem *made = geometry_make(&p);
+    t_problem *made = geometry_make(&p);
     T_REQUIRE(made);
     int32_t cu_q[3] = {1, 5, 9}, cu_k[3] = {0, 6, 6};
     fxa__bound_args bound = {0};
@@ -78,14 +76,13 @@ TEST(packed_sequences) {
         T_INT(fxa__row_offset(made, &seq, &made->in.lse, false, &bound, b, 3, 2), 3 * 9 + cu_q[b] + 2);
         T_INT(fxa__row_offset(made, &seq, &made->in.v, true, &bound, b, 1, 2), (1 * 11 + cu_k[b] + 2) * 3);
     }
-    fxa__problem_release(made);
 }
 
 TEST(pages) {
     fxa_problem p = case_backward();
     p.flags |= FXA_PAGED;
     p.page_size = 4, p.n_pages = 8, p.sk = 8;
-    fxa__problem *made = geometry_make(&p);
+    t_problem *made = geometry_make(&p);
     T_REQUIRE(made);
     int32_t pages[2][2] = {{7, 0}, {3, 5}};
     fxa__bound_args bound = {0};
@@ -99,7 +96,6 @@ TEST(pages) {
             if (s < 5)
                 T_INT(fxa__row_offset(made, &seq, &made->in.q, false, &bound, b, 1, s), ((b * 4 + 1) * 5 + s) * 8);
         }
-    fxa__problem_release(made);
 }
 
 /* Offsets give a sequence's start and capacity, lengths how many rows it uses. */
@@ -107,7 +103,7 @@ TEST(packed_with_gaps) {
     fxa_problem p = case_forward();
     p.flags = FXA_VARLEN | FXA_PADDING;
     p.total_q = 20, p.total_k = 30;
-    fxa__problem *made = geometry_make(&p);
+    t_problem *made = geometry_make(&p);
     T_REQUIRE(made);
     int32_t cu_q[3] = {1, 6, 20}, cu_k[3] = {0, 6, 29}, len_q[2] = {4, 0}, len_k[2] = {2, 6};
     fxa__bound_args bound = {0};
@@ -125,7 +121,6 @@ TEST(packed_with_gaps) {
         T_INT(seq.q_start, cu_q[b]);
         T_INT(fxa__row_offset(made, &seq, &made->in.k, true, &bound, b, 1, 2), (1 * 30 + cu_k[b] + 2) * 8);
     }
-    fxa__problem_release(made);
 }
 
 /* Rows packed, keys in pages: CU_K is not looked at, lengths of keys are K_LENGTHS or all of sk. */
@@ -133,7 +128,7 @@ TEST(packed_rows_against_pages) {
     fxa_problem p = case_backward();
     p.flags |= FXA_VARLEN | FXA_PAGED | FXA_PADDING;
     p.total_q = 9, p.page_size = 4, p.n_pages = 8, p.sk = 8;
-    fxa__problem *made = geometry_make(&p);
+    t_problem *made = geometry_make(&p);
     T_REQUIRE(made);
     int32_t pages[2][2] = {{7, 0}, {3, 5}}, cu_q[3] = {0, 1, 5}, len_k[2] = {8, 3};
     fxa__bound_args bound = {0};
@@ -153,7 +148,6 @@ TEST(packed_rows_against_pages) {
     }
     bound.slot[FXA_SLOT_K_LENGTHS] = NULL;
     T_INT(fxa__seq_get(made, &bound, 1).k_len, 8);
-    fxa__problem_release(made);
 }
 
 TEST(maps) {
@@ -165,7 +159,7 @@ TEST(maps) {
     p.map_q.segment[1] = (fxa_segment){2, 50, -2};
     p.map_q.segment[2] = (fxa_segment){4, 7, 0};
     p.map_k.base = 3, p.map_k.step = 2, p.map_k.has_offset = 1;
-    fxa__problem *made = geometry_make(&p);
+    t_problem *made = geometry_make(&p);
     T_REQUIRE(made);
     int32_t heads[4] = {9, -1, 5, INT32_MAX}, shift = 40;
     fxa__bound_args bound = {0};
@@ -179,7 +173,6 @@ TEST(maps) {
     for (int64_t i = 0; i < 6; i++) T_INT(fxa__coord(made, &bound, FXA_INPUT_K, i), 43 + 2 * i);
     shift = INT32_MAX; /* values known only at run time wrap as program ints do */
     T_INT(fxa__coord(made, &bound, FXA_INPUT_K, 0), INT32_MIN + 2);
-    fxa__problem_release(made);
 }
 
 /* Returns q of row i of batch entry b. */
@@ -194,7 +187,7 @@ TEST(positions_are_added_to_the_map) {
     fxa__bound_args bound = {0};
     p.flags = FXA_Q_START | FXA_CAUSAL;
     p.map_q.base = 3, p.map_q.step = 2, p.map_q.has_offset = 1;
-    fxa__problem *made = geometry_make(&p);
+    t_problem *made = geometry_make(&p);
     T_REQUIRE(made);
     bound.slot[FXA_SLOT_Q_START] = positions;
     bound.slot[FXA_SLOT_OFFSET_Q] = &dynamic;
@@ -202,7 +195,6 @@ TEST(positions_are_added_to_the_map) {
         for (int64_t i = 0; i < 5; i++) T_INT(geometry_q(made, &bound, b, i), 1003 + 2 * i + positions[b]);
     positions[0] = INT32_MAX; /* run-time values wrap as program ints do */
     T_INT(geometry_q(made, &bound, 0, 0), INT32_MIN + 1002);
-    fxa__problem_release(made);
 }
 
 /* BOTTOM_RIGHT puts the last row at the last key, by the lengths that the program reads. */

@@ -24,7 +24,7 @@ TEST(defaults) {
     fxa_problem p = FXA_PROBLEM_INIT;
     p.b = 2, p.hq = 4, p.sq = 5, p.sk = 6, p.d_qk = 8;
     p.engine = "ref";
-    fxa__problem *made = problem_make(&p);
+    t_problem *made = problem_make(&p);
     T_REQUIRE(made);
     T_INT(made->in.hkv, 4);
     T_INT(made->in.d_v, 8);
@@ -41,7 +41,6 @@ TEST(defaults) {
     check_strides(&made->in.k, 192, 48, 8, 1);
     check_strides(&made->in.o, 160, 40, 8, 1);
     check_strides(&made->in.dq, 0, 0, 0, 0);
-    fxa__problem_release(made);
 }
 
 TEST(dtypes_follow_q) {
@@ -50,7 +49,7 @@ TEST(dtypes_follow_q) {
     p.q.dtype = FXA_F64;
     p.dk.dtype = FXA_BF16;
     p.sinks.dtype = FXA_F16;
-    fxa__problem *made = problem_make(&p);
+    t_problem *made = problem_make(&p);
     T_REQUIRE(made);
     T_CHECK(made->f64);
     T_INT(made->in.v.dtype, FXA_F64);
@@ -61,7 +60,6 @@ TEST(dtypes_follow_q) {
     T_INT(made->in.dlse.dtype, FXA_F64);
     T_INT(made->in.sinks.dtype, FXA_F16);
     T_INT(made->in.dsinks.dtype, FXA_F64);
-    fxa__problem_release(made);
 }
 
 /* each tensor has its own layout. */
@@ -73,7 +71,7 @@ TEST(layouts) {
     p.o = (fxa_operand){0, FXA_LAYOUT_STRIDED, {-60, 15, 3, -1}};
     p.lse.layout = FXA_LAYOUT_BSHD;
     p.row_max.layout = FXA_LAYOUT_SBHD;
-    fxa__problem *made = problem_make(&p);
+    t_problem *made = problem_make(&p);
     T_REQUIRE(made);
     check_strides(&made->in.q, 160, 8, 32, 1);
     check_strides(&made->in.k, 16, 8, 32, 1);
@@ -82,7 +80,6 @@ TEST(layouts) {
     check_strides(&made->in.lse, 20, 1, 4, 0);
     check_strides(&made->in.row_max, 4, 1, 8, 0);
     check_strides(&made->in.sinks, 0, 1, 0, 0);
-    fxa__problem_release(made);
 }
 
 TEST(packed_and_paged_layouts) {
@@ -123,7 +120,7 @@ TEST(captures_are_resolved_copies) {
     p.bprop = case_bprop();
     fxa_capture extra = {{5}, {0}, {0}, 0, 0, 0, 0, {0}};
     p.bprop_captures = &extra, p.n_bprop_captures = 1;
-    fxa__problem *made = problem_make(&p);
+    t_problem *made = problem_make(&p);
     T_REQUIRE(made);
     memset(captures, 0xff, sizeof captures);
     const fxa_capture *c = made->in.captures;
@@ -138,7 +135,6 @@ TEST(captures_are_resolved_copies) {
     T_INT(c[2].strided, 1);
     T_INT(made->in.bprop_captures[0].stride[0], 1);
     T_CHECK(made->in.program == case_score() && made->in.bprop == case_bprop());
-    fxa__problem_release(made);
 }
 
 TEST(captures_of_full_rank) {
@@ -146,7 +142,7 @@ TEST(captures_of_full_rank) {
     fxa_capture c = {{2, 3, 4, 5, 6}, {0}, {0}, 0, 1, 0, 0, {0}};
     fxa_problem p = case_backward();
     p.program = program, p.captures = &c, p.n_captures = 1;
-    fxa__problem *made = problem_make(&p);
+    t_problem *made = problem_make(&p);
     T_REQUIRE(made);
     const int64_t dense[5] = {360, 120, 30, 6, 1};
     for (int i = 0; i < 5; i++) {
@@ -154,7 +150,6 @@ TEST(captures_of_full_rank) {
         T_INT(made->in.captures[0].grad_stride[i], dense[i]);
     }
     T_INT(made->in.captures[0].grad, 1);
-    fxa__problem_release(made);
 }
 
 /* Returns a value near an end of the 32-bit range, or near 0. */
@@ -185,7 +180,7 @@ TEST(ready_masks_do_not_wrap) {
     int taken = 0, refused = 0;
     for (int n = t_scaled(20000); n > 0; n--) {
         fxa_problem p = case_forward();
-        fxa__problem *made = NULL;
+        t_problem *made = NULL;
         p.flags = (uint32_t)t_int(&rng, 1, 3) | (t_int(&rng, 0, 1) ? (uint32_t)FXA_BOTTOM_RIGHT : 0);
         p.window_left = side_random(&rng, INT32_MAX);
         p.window_right = t_int(&rng, 0, 9) ? side_random(&rng, 9) : INT32_MAX;
@@ -209,7 +204,6 @@ TEST(ready_masks_do_not_wrap) {
             T_OK(fxa_program_eval(made->program, in, NULL, NULL, &value, &kept, &err));
             T_INT(kept, end_keeps(&p, q, k));
         }
-        fxa__problem_release(made);
     }
     T_CHECK(taken > t_scaled(2000) && refused > t_scaled(1000));
 }
@@ -223,9 +217,8 @@ TEST(longest_sequences_are_aligned) {
             p.b = 0, p.flags = FXA_BOTTOM_RIGHT | FXA_CAUSAL | FXA_WINDOW | flags[i];
             p.window_left = 7, p.window_right = 3;
             p.sq = j & 1 ? INT32_MAX : 1, p.sk = j & 2 ? INT32_MAX : 1;
-            fxa__problem *made = problem_make(&p);
+            t_problem *made = problem_make(&p);
             T_CHECK(made != NULL);
-            fxa__problem_release(made);
         }
 }
 
@@ -233,10 +226,9 @@ TEST(expanded_and_reversed_inputs) {
     fxa_problem p = case_backward();
     p.dout = (fxa_operand){0, FXA_LAYOUT_STRIDED, {0, 0, 0, 0}}; /* */
     p.k = (fxa_operand){0, FXA_LAYOUT_STRIDED, {0, -48, -8, -1}};
-    fxa__problem *made = problem_make(&p);
+    t_problem *made = problem_make(&p);
     T_REQUIRE(made);
     check_strides(&made->in.dout, 0, 0, 0, 0);
-    fxa__problem_release(made);
 }
 
 /* The last coordinate of a map may be INT32_MAX. */
@@ -251,11 +243,10 @@ TEST(maps_reach_the_border) {
     p.map_b.segment[0].base = INT32_MAX; /* maps a single index */
     p.map_b.segment[1].begin = 1;
     p.map_b.segment[2].begin = 2;
-    fxa__problem *made = problem_make(&p);
+    t_problem *made = problem_make(&p);
     T_REQUIRE(made);
     T_INT(made->in.map_h.segment[0].step, 1);
     T_INT(made->in.map_h.segment[15].base, 0);
-    fxa__problem_release(made);
 }
 
 /* a caller compiled against an older header, and one against a newer one. */
@@ -307,9 +298,8 @@ TEST(zero_sizes) {
         if (i / 2 == 1) p.sq = 0;
         if (i / 2 == 2) p.sk = 0;
         if (i / 2 == 3) p.b = p.sq = p.sk = 0, p.flags |= FXA_PAGED, p.page_size = 16;
-        fxa__problem *made = problem_make(&p);
+        t_problem *made = problem_make(&p);
         T_CHECK(made != NULL);
-        fxa__problem_release(made);
     }
     fxa_capture captures[3];
     fxa_problem p = case_captured(captures, true);
@@ -324,27 +314,23 @@ TEST(zero_sizes) {
 /* Fields that a problem does not use are ignored and cleared. */
 TEST(unused_fields_are_cleared) {
     fxa_problem p = case_forward();
-    fxa__problem *want = problem_make(&p);
+    t_problem *want = problem_make(&p);
     p.dq.dtype = 99, p.dlse.layout = 99, p.lse.dtype = FXA_BF16;
     p.total_q = -5, p.n_pages = -5, p.page_size = 3, p.window_left = 7, p.dropout_p = -0.0;
     p.map_q.n_segments = 99, p.map_q.segment[3].base = 5;
-    fxa__problem *made = problem_make(&p);
+    t_problem *made = problem_make(&p);
     T_REQUIRE(made && want);
     T_CHECK(memcmp(made->key, want->key, 16) == 0);
     T_INT(made->in.lse.dtype, FXA_F32);
-    fxa__problem_release(made);
-    fxa__problem_release(want);
 }
 
 TEST(backward_implies_lse) {
     fxa_problem p = case_backward();
-    fxa__problem *without = problem_make(&p);
+    t_problem *without = problem_make(&p);
     p.flags |= FXA_RETURN_LSE;
-    fxa__problem *with = problem_make(&p);
+    t_problem *with = problem_make(&p);
     T_REQUIRE(with && without);
     T_CHECK(memcmp(with->key, without->key, 16) == 0);
-    fxa__problem_release(with);
-    fxa__problem_release(without);
 }
 
 /* a problem owns its copy of a program. */

@@ -55,14 +55,13 @@ TEST(slots_without_a_length) {
 TEST(one_gradient_is_enough) {
     for (int kind = 0; kind < 4; kind++) {
         fxa_capture captures[3];
-        fxa__problem *made = NULL;
+        t_problem *made = NULL;
         fxa_problem p = case_captured(captures, true);
         p.flags = kind == 0 ? FXA_GRAD_K : 0;
         if (kind == 1) captures[0].grad = 1;
         if (kind == 2) p.param_grads = 1;
         fxa_status status = fxa__problem_create(case_host(), &p, &made, &err);
         T_INT(status, kind < 3 ? FXA_OK : FXA_E_PROBLEM);
-        fxa__problem_release(made);
     }
 }
 
@@ -70,11 +69,10 @@ TEST(one_gradient_is_enough) {
 TEST(windows_of_one_side) {
     static const int64_t sides[][2] = {{-1, 3}, {3, -1}, {-1, INT32_MAX}, {INT32_MAX, -1}, {-1, -1}, {3, INT32_MAX}};
     for (size_t i = 0; i < sizeof sides / sizeof *sides; i++) {
-        fxa__problem *made = NULL;
+        t_problem *made = NULL;
         fxa_problem p = case_forward();
         p.flags = FXA_WINDOW, p.window_left = sides[i][0], p.window_right = sides[i][1];
         T_OK(fxa__problem_create(case_host(), &p, &made, &err));
-        fxa__problem_release(made);
     }
 }
 
@@ -102,13 +100,12 @@ TEST(devices_at_their_ends) {
     T_HAS(err.text, "fxa_merge_args.ctx is NULL: on device cuda its engines merge");
     memset(target, 'x', sizeof target - 1);
     for (int more = 0; more < 2; more++) {
-        fxa__problem *made = NULL;
+        t_problem *made = NULL;
         fxa_problem p = case_forward();
         p.device = FXA_CUDA, p.target = target + 1 - more;
         fxa_status status = fxa__problem_create(case_host(), &p, &made, &err);
         T_INT(status, more ? FXA_E_PROBLEM : FXA_OK);
         if (more) T_HAS(err.text, "target has 65537 characters: accepted are 65536 at most");
-        fxa__problem_release(made);
     }
 }
 

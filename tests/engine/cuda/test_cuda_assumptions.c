@@ -37,7 +37,7 @@ TEST(promises_to_the_text) {
     for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
         choice_case c;
         fxa__cuda_choice out;
-        fxa__cuda_program g;
+        T_ENDED(fxa__cuda_program_free) fxa__cuda_program g = {.program = NULL};
         choice_start(&c, FXA_FORWARD, cases[i].text);
         if (c.p.n_captures) c.captures[0].size[fxa_program_tensor(c.program, 0).rank - 1] = cases[i].last;
         T_INT(choice_end(&c, &choice_hopper, &out, &g, &err), FXA_OK);
@@ -47,7 +47,6 @@ TEST(promises_to_the_text) {
         if (cases[i].plain) T_CHECK(g.computed.factor < 0 || fxa__cuda_factor_is_positive(&g));
         if (strstr(cases[i].text, "t[k, q]"))
             T_CHECK(g.operands.dense < 0); /* the axes are not in the order of tiles */
-        fxa__cuda_program_free(&g);
     }
 }
 
@@ -61,14 +60,13 @@ TEST(indices_are_guarded_where_tensors_are_small) {
         for (int64_t size = 1; size <= 4; size += 3) {
             choice_case c;
             fxa__cuda_choice out;
-            fxa__cuda_program g;
+            T_ENDED(fxa__cuda_program_free) fxa__cuda_program g = {.program = NULL};
             choice_start(&c, FXA_FORWARD, texts[i]);
             c.captures[0].size[0] = size;
             T_INT(choice_end(&c, &choice_hopper, &out, &g, &err), FXA_OK);
             if (size < 4 && g.bounds.min_size[0][0]) T_FAIL("%s: t has to have one for each head\n", texts[i]);
             fxa__write_bytes(&g.text, "", 1);
             T_CHECK(strstr((const char *)g.text.data, "a.tensor[0]")); /* 0 / 0 is no 1 */
-            fxa__cuda_program_free(&g);
         }
 }
 
@@ -78,7 +76,7 @@ TEST(backward_programs_of_the_caller) {
     static const char back[] = "param x : float\ntensor t : f32[1]\ndscore = x * dscore * t[k] + 0.5 * dscore";
     choice_case c;
     fxa__cuda_choice out;
-    fxa__cuda_program g;
+    T_ENDED(fxa__cuda_program_free) fxa__cuda_program g = {.program = NULL};
     t_program *own = NULL;
     fxa_capture t = {.size = {512}};
     T_OK(own_parse(FXA_PROGRAM_BPROP, back, strlen(back), &own, &err));
@@ -94,7 +92,6 @@ TEST(backward_programs_of_the_caller) {
     for (int32_t i = 0; i < g.program->n_params; i++)
         from[0] += g.params[i].source == 0, from[1] += g.params[i].source == FXA__CUDA_BPROP;
     T_CHECK(from[0] == 1 && from[1] == 1);
-    fxa__cuda_program_free(&g);
 }
 
 /* Tensors of a backward program have no sizes in the score program, so their indices are checked, whichever axis is
@@ -107,7 +104,7 @@ TEST(indices_of_backward_programs_are_guarded) {
     for (size_t i = 0; i < sizeof texts / sizeof *texts; i++) {
         choice_case c;
         fxa__cuda_choice out;
-        fxa__cuda_program g;
+        T_ENDED(fxa__cuda_program_free) fxa__cuda_program g = {.program = NULL};
         fxa_capture t = {.size = {512, 1}};
         choice_start(&c, FXA_BACKWARD, texts[i]);
         c.p.bprop = own, c.p.bprop_captures = &t, c.p.n_bprop_captures = 1;
@@ -115,7 +112,6 @@ TEST(indices_of_backward_programs_are_guarded) {
         T_INT(g.program->n_tensors, (int)i + 1);
         T_INT(g.bounds.min_size[i][0], 0);
         T_INT(g.bounds.min_size[i][1], 0);
-        fxa__cuda_program_free(&g);
     }
 }
 
@@ -126,12 +122,11 @@ TEST(masks_may_read_the_score) {
     for (size_t i = 0; i < 2 * sizeof texts / sizeof *texts; i++) {
         choice_case c;
         fxa__cuda_choice out;
-        fxa__cuda_program g;
+        T_ENDED(fxa__cuda_program_free) fxa__cuda_program g = {.program = NULL};
         choice_start(&c, i % 2 ? FXA_BACKWARD : FXA_FORWARD, texts[i / 2]);
         T_INT(choice_end(&c, &choice_hopper, &out, &g, &err), FXA_OK);
         T_CHECK(g.switches.value && g.switches.mask == (i > 1) && !(g.operands.mask_inputs & 1u << FXA_INPUT_SCORE));
         T_INT(family_of(&out), FAMILY_SM90);
-        fxa__cuda_program_free(&g);
     }
 }
 

@@ -286,7 +286,7 @@ TEST(sums_beside_slopes) {
     for (int i = 0; i < 3; i++) {
         choice_case c;
         fxa__cuda_choice out;
-        fxa__cuda_program g;
+        T_ENDED(fxa__cuda_program_free) fxa__cuda_program g = {.program = NULL};
         choice_start(&c, FXA_BACKWARD, choice_slopes);
         c.p.param_grads = 1;
         if (i == 1) c.p.flags |= FXA_DROPOUT, c.p.dropout_p = 0.5;
@@ -294,7 +294,6 @@ TEST(sums_beside_slopes) {
         T_INT(choice_end(&c, &choice_hopper, &out, &g, &err), FXA_OK);
         T_INT(family_of(&out), i ? FAMILY_SM80 : FAMILY_SM90);
         T_CHECK(g.switches.derivative && g.switches.grad_sums == 1 && !out.traits.separate_dq);
-        fxa__cuda_program_free(&g);
     }
 }
 
@@ -322,7 +321,7 @@ TEST(fixed_gradients_are_exact_sums) {
     for (size_t i = 0; i < sizeof rows / sizeof *rows; i++) {
         choice_case c;
         fxa__cuda_choice out;
-        fxa__cuda_program g;
+        T_ENDED(fxa__cuda_program_free) fxa__cuda_program g = {.program = NULL};
         choice_start(&c, FXA_BACKWARD, rows[i].text);
         c.captures[0].grad = 1, c.p.flags |= rows[i].flags;
         T_INT(choice_end(&c, &choice_hopper, &out, &g, &err), FXA_OK);
@@ -330,7 +329,6 @@ TEST(fixed_gradients_are_exact_sums) {
             g.switches.grad_scatter != rows[i].scatter || g.switches.grad_diagonal != rows[i].diagonal)
             T_FAIL("%s: exact %u, %s, scatter %d, diagonal %d\n", rows[i].text, g.switches.grad_exact,
                    family_names[family_of(&out)], g.switches.grad_scatter, g.switches.grad_diagonal);
-        fxa__cuda_program_free(&g);
     }
 }
 

@@ -44,14 +44,13 @@ TEST(indices_of_backward_programs_are_guarded) {
     t_program *own = NULL;
     fxa_capture t = {.size = {512, 2}};
     fxa__cuda_choice out;
-    fxa__cuda_program g;
+    T_ENDED(fxa__cuda_program_free) fxa__cuda_program g = {.program = NULL};
     T_OK(own_parse(FXA_PROGRAM_BPROP, back, strlen(back), &own, &err));
     fxa_problem p = corner_problem(FXA_BACKWARD, NULL);
     p.bprop = own, p.bprop_captures = &t, p.n_bprop_captures = 1;
     T_REQUIRE(corner_choose(&p, &out, &g));
     T_INT(g.program->n_tensors, 1);
     for (int d = 0; d < FXA_MAX_RANK; d++) T_INT(g.bounds.min_size[0][d], 0);
-    fxa__cuda_program_free(&g);
 }
 
 /* Backward tiles are small if Q or V is wide. */
@@ -59,13 +58,12 @@ TEST(tiles_of_wide_operands) {
     static const int64_t sizes[][3] = {{128, 128, 128}, {192, 128, 64}, {128, 192, 64}, {256, 256, 64}};
     for (size_t i = 0; i < sizeof sizes / sizeof *sizes; i++) {
         fxa__cuda_choice out;
-        fxa__cuda_program g;
+        T_ENDED(fxa__cuda_program_free) fxa__cuda_program g = {.program = NULL};
         fxa_problem p = corner_problem(FXA_BACKWARD, NULL);
         p.d_qk = sizes[i][0], p.d_v = sizes[i][1];
         T_REQUIRE(corner_choose(&p, &out, &g));
         T_INT(family_of(&out), FAMILY_SM90);
         T_INT(fxa__cuda_tile_shape(&out, FXA__CUDA_BACKWARD).launch.k_rows, sizes[i][2]);
-        fxa__cuda_program_free(&g);
     }
 }
 
@@ -75,14 +73,13 @@ TEST(params_may_have_any_name) {
     for (int pass = 0; pass < 2; pass++) {
         t_program *program = NULL;
         fxa__cuda_choice out;
-        fxa__cuda_program g;
+        T_ENDED(fxa__cuda_program_free) fxa__cuda_program g = {.program = NULL};
         int own = 0;
         T_OK(own_parse(FXA_PROGRAM_SCORE, text, strlen(text), &program, &err));
         fxa_problem p = corner_problem((fxa_pass)pass, program);
         T_REQUIRE(corner_choose(&p, &out, &g));
         for (int32_t i = 0; i < g.program->n_params; i++) own += g.params[i].source >= 0;
         T_INT(own, 2);
-        fxa__cuda_program_free(&g);
     }
 }
 
@@ -93,14 +90,13 @@ TEST(gradients_beside_backward_programs) {
         t_program *program = NULL, *own = NULL;
         fxa_capture t = {.size = {1000}, .grad = 1};
         fxa__cuda_choice out;
-        fxa__cuda_program g;
+        T_ENDED(fxa__cuda_program_free) fxa__cuda_program g = {.program = NULL};
         T_OK(own_parse(FXA_PROGRAM_SCORE, text, strlen(text), &program, &err));
         T_OK(own_parse(FXA_PROGRAM_BPROP, back, strlen(back), &own, &err));
         fxa_problem p = corner_problem(FXA_BACKWARD, program);
         p.captures = &t, p.n_captures = 1, p.bprop = i ? own : NULL;
         T_REQUIRE(corner_choose(&p, &out, &g));
         T_CHECK(g.operands.diagonal >= 0 && g.switches.grad_diagonal == !i && g.switches.grad_scatter == i);
-        fxa__cuda_program_free(&g);
     }
 }
 
@@ -119,7 +115,7 @@ TEST(gradients_that_read_the_score) {
         t_program *program = NULL;
         fxa_capture t = {.size = {512}, .grad = i % 2 == 0};
         fxa__cuda_choice out;
-        fxa__cuda_program g;
+        T_ENDED(fxa__cuda_program_free) fxa__cuda_program g = {.program = NULL};
         T_OK(own_parse(FXA_PROGRAM_SCORE, rows[i / 2].text, SIZE_MAX, &program, &err));
         fxa_problem p = corner_problem(FXA_BACKWARD, program);
         p.captures = &t, p.n_captures = 1;
@@ -127,7 +123,6 @@ TEST(gradients_that_read_the_score) {
         if (g.switches.derivative != (rows[i / 2].reads && t.grad))
             T_FAIL("%s: %d\n", rows[i / 2].text, g.switches.derivative);
         T_CHECK(corner_has(&g, "#define PROG_DERIVATIVE 1") == g.switches.derivative);
-        fxa__cuda_program_free(&g);
     }
 }
 
@@ -139,13 +134,12 @@ TEST(documents_of_floats_have_no_shorter_mask) {
         t_program *program = NULL;
         fxa_capture t = {.size = {512, 512}};
         fxa__cuda_choice out;
-        fxa__cuda_program g;
+        T_ENDED(fxa__cuda_program_free) fxa__cuda_program g = {.program = NULL};
         T_OK(own_parse(FXA_PROGRAM_SCORE, texts[i], strlen(texts[i]), &program, &err));
         fxa_problem p = corner_problem(FXA_FORWARD, program);
         p.captures = &t, p.n_captures = 1;
         T_REQUIRE(corner_choose(&p, &out, &g));
         T_CHECK(corner_has(&g, "#define PROG_OPERANDS 1") && !corner_has(&g, "PROG_UNIFORM_OPERANDS"));
-        fxa__cuda_program_free(&g);
     }
 }
 
@@ -153,13 +147,12 @@ static void corner_text(const char *text, const fxa_capture *t, const char *part
     t_program *program = NULL;
     fxa_error err;
     fxa__cuda_choice out;
-    fxa__cuda_program g;
+    T_ENDED(fxa__cuda_program_free) fxa__cuda_program g = {.program = NULL};
     T_OK(own_parse(FXA_PROGRAM_SCORE, text, strlen(text), &program, &err));
     fxa_problem p = corner_problem(FXA_FORWARD, program);
     p.captures = t, p.n_captures = t ? 1 : 0;
     T_REQUIRE(corner_choose(&p, &out, &g));
     if (corner_has(&g, part) != there) T_FAIL("%s: %s\n", text, part);
-    fxa__cuda_program_free(&g);
 }
 
 /* Shared memory cannot hold everything that a program may use at once: then dQ is computed by a separate kernel, or
@@ -182,7 +175,7 @@ TEST(much_for_shared_memory) {
         t_program *program = NULL;
         fxa_capture t[2] = {{.size = {4, 300, 512}}, {.size = {512}}};
         fxa__cuda_choice out;
-        fxa__cuda_program g;
+        T_ENDED(fxa__cuda_program_free) fxa__cuda_program g = {.program = NULL};
         T_OK(own_parse(FXA_PROGRAM_SCORE, rows[i].text, SIZE_MAX, &program, &err));
         fxa_problem p = corner_problem(rows[i].pass, program);
         p.captures = t, p.n_captures = fxa_program_tensor_count(program), p.d_qk = rows[i].d;
@@ -190,7 +183,6 @@ TEST(much_for_shared_memory) {
         T_CHECK(g.operands.dense >= 0);
         if (family_of(&out) != rows[i].family || out.traits.separate_dq != rows[i].apart)
             T_FAIL("row %d: %s%s\n", (int)i, family_names[family_of(&out)], out.traits.separate_dq ? ", dQ apart" : "");
-        fxa__cuda_program_free(&g);
     }
 }
 
@@ -206,7 +198,7 @@ TEST(pairs_that_lie_far_apart_are_loaded) {
 TEST(units_of_any_scale) {
     static const double scales[] = {1e-300, 1e-46, 1e-30, 0.125, 1e30, 1e300};
     fxa__cuda_choice out;
-    fxa__cuda_program g;
+    T_ENDED(fxa__cuda_program_free) fxa__cuda_program g = {.program = NULL};
     fxa_problem p = corner_problem(FXA_FORWARD, NULL);
     T_REQUIRE(corner_choose(&p, &out, &g));
     T_REQUIRE(out.finite_factors && g.computed.unit_at >= 0 && g.program->n_params == 1);
@@ -216,7 +208,6 @@ TEST(units_of_any_scale) {
         fxa__cuda_host_values(&g, &scales[i], f, ints);
         T_CHECK(f[g.computed.unit_at] > 0 && isfinite(f[g.computed.unit_at]));
     }
-    fxa__cuda_program_free(&g);
 }
 
 /* ---- Programs with shared subexpressions: a walk over all paths would not end
@@ -257,10 +248,9 @@ TEST(shared_parts_are_walked_once) {
     for (int i = 0; i < 6; i++) {
         t_program *program = i / 2 == 2 ? corner_powers() : corner_shared_mask(i / 2);
         fxa__cuda_choice out;
-        fxa__cuda_program g;
+        T_ENDED(fxa__cuda_program_free) fxa__cuda_program g = {.program = NULL};
         fxa_problem p = corner_problem((fxa_pass)(i % 2), program);
         if (corner_choose(&p, &out, &g)) T_CHECK(g.switches.mask == (i < 4));
-        fxa__cuda_program_free(&g);
     }
 }
 

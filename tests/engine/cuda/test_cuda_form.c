@@ -14,7 +14,7 @@
 RIG_TEST(factors_that_cancel) {
     static const double caps[] = {20, -3, 0.25, 0, INFINITY, -INFINITY, NAN};
     t_program *p = rig_parse(r, "param cap : float\nscore = cap * tanh(score / cap)"), *d = NULL;
-    fxa__cuda_program out;
+    T_ENDED(fxa__cuda_program_free) fxa__cuda_program out = {.program = NULL};
     T_REQUIRE(p);
     T_OK(fxa_program_derivative(p, &d, &err));
     fxa__cuda_config config = {.program = p, .derivative = d, .assumed.dense = -1};
@@ -37,7 +37,6 @@ RIG_TEST(factors_that_cancel) {
         const fxa__node *n = &out.program->nodes[i];
         if (n->op == FXA_OP_DIV || n->op == FXA_OP_DIVZ) T_CHECK(fxa__lower_rate(&sets[i]) <= FXA__RATE_HEAD);
     }
-    fxa__cuda_program_free(&out);
 }
 
 /* Checks the values that a run fills in for a soft cap. Near 0 tanh is a polynomial of the product that includes the
@@ -200,7 +199,7 @@ RIG_TEST(costly_gradients_are_called) {
     for (int i = 0; i < 2; i++) {
         static char written[1 << 16];
         char text[128];
-        fxa__cuda_program out;
+        T_ENDED(fxa__cuda_program_free) fxa__cuda_program out = {.program = NULL};
         (void)snprintf(text, sizeof text, "param a : float\nscore = score + %s", texts[i]);
         t_program *p = rig_parse(r, text), *d = NULL;
         T_REQUIRE(p);
@@ -209,7 +208,6 @@ RIG_TEST(costly_gradients_are_called) {
         T_OK(fxa__cuda_program_make(r->host, &config, &out, &err));
         (void)snprintf(written, sizeof written, "%.*s", (int)out.text.size, (const char *)out.text.data);
         T_INT(strstr(written, "#define PROG_OUT_OF_LINE 4") != NULL, i);
-        fxa__cuda_program_free(&out);
     }
 }
 
@@ -259,7 +257,7 @@ RIG_TEST(as_much_as_kernels_take) {
     T_CHECK(sizeof(struct FxaArgs) + sizeof(struct FxaMaps) <= 4096);
     for (size_t i = 0; i < sizeof rows / sizeof *rows; i++) {
         char text[2048];
-        fxa__cuda_program out;
+        T_ENDED(fxa__cuda_program_free) fxa__cuda_program out = {.program = NULL};
         form_many(rows[i][0], i ? "" : "[]", i ? FXA_CUDA_SCALARS : FXA_CUDA_TENSORS, text);
         t_program *p = rig_parse(r, text);
         T_REQUIRE(p);
@@ -267,7 +265,6 @@ RIG_TEST(as_much_as_kernels_take) {
         T_OK(fxa__cuda_program_make(r->host, &config, &out, &err));
         fxa__write_bytes(&out.text, "", 1);
         T_CHECK(strstr((const char *)out.text.data, rows[i][1]));
-        fxa__cuda_program_free(&out);
     }
 }
 
@@ -284,12 +281,11 @@ RIG_TEST(what_kernels_cannot_do_is_refused) {
         int most = *loads ? FXA_CUDA_TENSORS + 1 : FXA_CUDA_SCALARS + (strstr(rows[i][0], "int") != NULL);
         form_many(rows[i][0], loads, most, text);
         t_program *p = rig_parse(r, text);
-        fxa__cuda_program out;
+        T_ENDED(fxa__cuda_program_free) fxa__cuda_program out = {.program = NULL};
         T_REQUIRE(p);
         fxa__cuda_config config = {.program = p, .assumed.dense = -1};
         T_STATUS(fxa__cuda_program_make(r->host, &config, &out, &err), FXA_E_UNSUPPORTED);
         T_HAS(err.text, rows[i][1]);
-        fxa__cuda_program_free(&out);
     }
 }
 

@@ -116,13 +116,12 @@ TEST(tensors_keep_their_places) {
     for (size_t i = 0; i < 2 * sizeof texts / sizeof *texts; i++) {
         choice_case c;
         fxa__cuda_choice out;
-        fxa__cuda_program g;
+        T_ENDED(fxa__cuda_program_free) fxa__cuda_program g = {.program = NULL};
         choice_start(&c, i % 2 ? FXA_BACKWARD : FXA_FORWARD, texts[i / 2]);
         T_INT(c.p.n_captures, 2);
         T_INT(choice_end(&c, &choice_hopper, &out, &g, &err), FXA_OK);
         T_INT(g.program->n_tensors, 2);
         if (g.program->n_tensors == 2) T_STR(g.program->tensors[1].name, "z");
-        fxa__cuda_program_free(&g);
     }
 }
 
@@ -132,14 +131,13 @@ TEST(places_of_gradients_read_params_in_memory) {
     for (size_t i = 0; i < sizeof texts / sizeof *texts; i++) {
         choice_case c;
         fxa__cuda_choice out;
-        fxa__cuda_program g;
+        T_ENDED(fxa__cuda_program_free) fxa__cuda_program g = {.program = NULL};
         choice_start(&c, FXA_BACKWARD, texts[i]);
         c.captures[0].grad = 1, c.p.flags |= FXA_SCALARS_IN_MEMORY;
         T_INT(choice_end(&c, &choice_hopper, &out, &g, &err), FXA_OK);
         T_CHECK(g.switches.grad_diagonal || g.switches.grad_sums);
         fxa__write_bytes(&g.text, "", 1);
         T_CHECK(strstr((const char *)g.text.data, "a.i[") == NULL); /* the text must not read the host value */
-        fxa__cuda_program_free(&g);
     }
 }
 
@@ -148,7 +146,7 @@ TEST(params_have_room_among_sums) {
     char text[512] = "param x : float\ntensor t : f32[2]\nscore = score + x";
     choice_case c;
     fxa__cuda_choice out;
-    fxa__cuda_program g;
+    T_ENDED(fxa__cuda_program_free) fxa__cuda_program g = {.program = NULL};
     bool param = false;
     for (int i = 0; i <= FXA_CUDA_SUMS; i++) (void)sprintf(text + strlen(text), " + t[h, %d]", i);
     choice_start(&c, FXA_BACKWARD, text);
@@ -159,7 +157,6 @@ TEST(params_have_room_among_sums) {
     for (int32_t i = 0; i < g.switches.grad_sums; i++)
         param |= g.program->outputs[g.gradients.sums[i]].kind == FXA__OUT_DPARAM;
     T_CHECK(param);
-    fxa__cuda_program_free(&g);
 }
 
 /* ---- Costs ------------------------------------------------------------------------------------------------------- */

@@ -39,12 +39,11 @@ static void pairs_check(const pairs_row *rows, size_t n, bool backward) {
     rig *r = calloc(1, sizeof *r);
     T_REQUIRE(r && rig_start(r));
     for (size_t i = 0; i < n; i++) {
-        fxa__cuda_program g;
+        T_ENDED(fxa__cuda_program_free) fxa__cuda_program g = {.program = NULL};
         T_REQUIRE(pairs_make(r, rows[i].text, backward, true, &g));
         bool has = !rows[i].has || strstr(pairs_text(&g), rows[i].has);
         if (!has || (rows[i].lacks && strstr(pairs_text(&g), rows[i].lacks)))
             T_FAIL("%s lacks %s, or has %s:\n%s\n", rows[i].text, rows[i].has, rows[i].lacks, pairs_text(&g));
-        fxa__cuda_program_free(&g);
     }
     rig_end(r);
     free(r);
@@ -118,14 +117,13 @@ RIG_TEST(bounds_of_indices) {
     };
     for (size_t i = 0; i < sizeof rows / sizeof *rows; i++) {
         char text[200];
-        fxa__cuda_program g;
+        T_ENDED(fxa__cuda_program_free) fxa__cuda_program g = {.program = NULL};
         (void)snprintf(text, sizeof text, "tensor t : f32[2]\nscore = score * %s * float(q * k)", rows[i].load);
         T_REQUIRE(pairs_make(r, text, false, true, &g));
         for (int d = 0; d < 2; d++)
             if (g.bounds.min_size[0][d] != rows[i].least[d])
                 T_FAIL("%s: axis %d has %lld elements, not %lld\n", text, d, (long long)g.bounds.min_size[0][d],
                        (long long)rows[i].least[d]);
-        fxa__cuda_program_free(&g);
     }
 }
 
@@ -134,13 +132,12 @@ RIG_TEST(bounds_that_exclude_each_other) {
     static const char *const loads[] = {"t[b] * t[3]", "t[3] * t[b]", "t[b] * t[h]", "t[h] * t[b]", "t[b] * t[b]"};
     for (size_t i = 0; i < sizeof loads / sizeof *loads; i++) {
         char text[200];
-        fxa__cuda_program g;
+        T_ENDED(fxa__cuda_program_free) fxa__cuda_program g = {.program = NULL};
         (void)snprintf(text, sizeof text, "tensor t : f32[1]\nscore = score * %s", loads[i]);
         T_REQUIRE(pairs_make(r, text, false, true, &g));
         bool guarded = strstr(pairs_text(&g), "fxa__inside(") || strstr(pairs_text(&g), "fxa__at(");
         if (guarded != (i < 4) || !g.bounds.min_size[0][0])
             T_FAIL("%s: %lld elements:\n%s\n", text, (long long)g.bounds.min_size[0][0], pairs_text(&g));
-        fxa__cuda_program_free(&g);
     }
 }
 
@@ -230,7 +227,7 @@ RIG_TEST(factors_are_joined) {
                                             "sin", "cos",  "tanh", "erf",  "atan", "sigmoid"};
     for (size_t i = 0; i < sizeof functions / sizeof *functions; i++) {
         char text[200];
-        fxa__cuda_program g;
+        T_ENDED(fxa__cuda_program_free) fxa__cuda_program g = {.program = NULL};
         (void)snprintf(text, sizeof text, "param a : float\nscore = score + float(k * q) * 3.5 * %s(a)", functions[i]);
         T_REQUIRE(pairs_make(r, text, false, false, &g));
         const char *value = strstr(pairs_text(&g), "float value("), *end = value ? strstr(value, "return ") : NULL;
@@ -240,7 +237,6 @@ RIG_TEST(factors_are_joined) {
             sums += strncmp(at, "__fmaf_rn(", 10) == 0;
         }
         if (products != 1 || sums != 1) T_FAIL("%s: %d products, %d sums\n%s\n", text, products, sums, value);
-        fxa__cuda_program_free(&g);
     }
 }
 
@@ -259,7 +255,7 @@ RIG_TEST(places_of_a_soft_cap) {
                                         "score = 30.0 * tanh(score / 30.0)",
                                         "score = 2.0 * tanh(score) + float(q - k)"};
     for (int i = 0; i < 6; i++) {
-        fxa__cuda_program g;
+        T_ENDED(fxa__cuda_program_free) fxa__cuda_program g = {.program = NULL};
         char part[200];
         T_REQUIRE(pairs_make(r, texts[i / 2], i % 2, i >= 2, &g));
         int at = (int)g.computed.softcap_at, far = at + 1 + FXA_CUDA_SOFTCAP_TERMS;
@@ -274,7 +270,6 @@ RIG_TEST(places_of_a_soft_cap) {
         T_HAS(pairs_text(&g), part);
         if (g.switches.softcap_has_unit) (void)snprintf(part, sizeof part, "a.f[%d], softcap_unit(a)};", far + 2);
         T_HAS(pairs_text(&g), g.switches.softcap_has_unit ? part : "-0.5f, 1.f};");
-        fxa__cuda_program_free(&g);
     }
 }
 
