@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
  * Fuzzes the parser. The result must be an error with a position, or a program with all its properties. The first byte
- * selects the kind of program.
+ * selects the kind of program, and whether the text has statements or is one expression.
  */
 #include "fuzz.h"
 
@@ -12,7 +12,9 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size) {
     fxa_error err;
     fxa_text text = {"fuzz", (const char *)data + 1, size - 1};
     fxa_parse_config config = FXA_PARSE_CONFIG_INIT;
+    uint32_t text_kind = data[0] / 3 % 4;
     config.kind = data[0] % 3;
+    config.text_kinds = &text_kind;
     config.texts = &text;
     config.n_texts = 1;
     FUZZ_CHECK(fxa_context_create(NULL, &ctx, &err) == FXA_OK);

@@ -316,7 +316,7 @@ fxa_value fxa__parse_fail_unknown(fxa__parser *p) {
         return fxa__parse_fail(p, here, here, FXA_E_PROGRAM,
                                "unknown name '%.*s'; declare it, for example: tensor %.*s : f32[%d]", (int)n.length,
                                n.text, (int)n.length, n.text, fail_count_indices(p, here + 1));
-    bool comment = t[-1].kind == TOK_FLOORDIV; /* t[-1] exists, because the first token never starts an expression */
+    bool comment = t > p->lex.tokens && t[-1].kind == TOK_FLOORDIV;
     return fxa__parse_fail(p, here, here, FXA_E_PROGRAM,
                            "unknown name '%.*s'; %sdeclare it, for example: param %.*s : float", (int)n.length, n.text,
                            comment ? "a comment begins with #; " : "", (int)n.length, n.text);

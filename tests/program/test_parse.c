@@ -207,6 +207,8 @@ TEST(texts_that_are_expressions) {
         {0, FXA_TEXT_SCORE, "score = 1", NULL,
          "expected an operator or the end of the statement, found '='; write == to compare", 1, 7},
         {0, FXA_TEXT_DSCORE, "score", NULL, "a score program cannot assign 'dscore'; it assigns score and mask", 1, 1},
+        {0, FXA_TEXT_SCORE, "gain * score", NULL, "unknown name 'gain'; declare it, for example: param gain : float", 1,
+         1},
         {1, FXA_TEXT_MASK, "q > 1", NULL, "a backward program cannot assign 'mask'; it assigns dscore", 1, 1},
     };
     for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
