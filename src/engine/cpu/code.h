@@ -17,34 +17,34 @@
 
 #include <math.h>
 
-/* Bounds of q - k that a mask implies (mask/band.c). The mask is false unless
- *     qa - k <= left[i]  and  k - qa <= right[i],  qa = q for i = 0 and q + k_len - q_len for i = 1,
- * if coordinates and lengths are in 0..2^30 - 1. INT64_MAX: no bound.
+/* Bounds of q - k that a mask implies (mask/band.c). The mask is true only for pairs with, for both i,
+ *     qa - k <= left[i]  and  k - qa <= right[i],  where qa = q if i = 0, and qa = q + k_len - q_len if i = 1.
+ * Coordinates and lengths must be in 0..2^30 - 1. INT64_MAX: no bound.
  */
 typedef struct fxa__cpu_band {
     int64_t left[2], right[2];
-    bool exact;     /* the mask is true wherever the bounds hold */
-    bool dark;      /* range analysis cannot improve on the bounds for any tile; true whenever `exact` is true */
+    bool exact;     /* the mask is true for all pairs within the bounds `left` and `right` */
+    bool dark;      /* range analysis tells no more of any tile than `left` and `right` do; true if `exact` is true */
     uint32_t reads; /* bit i: the mask reads input i */
     int32_t nodes;  /* number of program nodes that the mask depends on */
 } fxa__cpu_band;
-/* Finds the band of the program's mask. Returns false if memory is exhausted. */
+/* Finds the bounds of q - k that the program's mask implies. Returns false if memory is exhausted. */
 bool fxa__cpu_band_find(fxa__host *host, const fxa_program *program, fxa__cpu_band *out);
 
 typedef struct fxa__cpu_code {
     fxa__host *host;
     const fxa__cpu_kernels *kernels;
-    /* for products that compute scores: the kernels that forward uses; their nr equals that of `kernels` */
+    /* kernels for products that compute scores: those that forward uses. scores->nr equals kernels->nr */
     const fxa__cpu_kernels *scores;
-    /* the problem's program; conditions under which its score is -inf have been moved to its mask */
+    /* the problem's program, after all conditions that make the score -inf are moved from the score to the mask */
     fxa_program *program;
     fxa__tape *score;      /* tape of the program without its mask; NULL: the program changes no score */
-    bool joined;           /* backward: `score` is a FXA__TAPE_JOINT, which includes the derivative */
+    bool joined;           /* backward: `score` computes the derivative too (FXA__TAPE_JOINT) */
     fxa__tape *masked;     /* tape of the program with its mask, if the mask reads the score; else NULL */
     fxa__tape *mask;       /* tape of the mask alone; NULL: there is no mask, or the mask reads the score */
     fxa_program *by_score; /* backward: derivative of `program` by the score; NULL: unused */
-    /* backward: tape of the derivative (unless there is a bprop) and of the gradients of captured tensors and params;
-     * NULL: no such tape is needed */
+    /* backward: tape of the gradients of captured tensors and params and, without a bprop, of the derivative;
+     * NULL: these are not needed, or `score` computes them (`joined`) */
     fxa__tape *derivative;
     fxa__tape *bprop;          /* backward: tape of the user's backward program; NULL: none */
     fxa_properties properties; /* properties of `program` */
@@ -54,18 +54,20 @@ typedef struct fxa__cpu_code {
     char detail[64];           /* description of the plan: "avx512, 2 threads" */
 } fxa__cpu_code;
 
-/* Return the factor of Q before the product with K, and the factor of the scores after it. The product of both is the
- * score scale. If products round Q to bf16, only a power of two, which changes no digit, is applied to Q. */
+/* Returns the factor by which Q is multiplied before the product with K. It is the score scale. It is 1, however, if
+ * products round Q to bf16 and the scale is not 0 or a power of two: multiplying Q would change its rounding. */
 static inline double fxa__cpu_q_factor(const fxa__cpu_kernels *kernels, double scale) {
     int exponent;
     return !kernels->rounds || scale == 0 || fabs(frexp(scale, &exponent)) == 0.5 ? scale : 1;
 }
+/* Returns the factor by which scores are multiplied after the product: the score scale unless Q has been multiplied by
+ * it. */
 static inline double fxa__cpu_score_factor(const fxa__cpu_kernels *kernels, double scale) {
     return fxa__cpu_q_factor(kernels, scale) == scale ? 1 : scale;
 }
 
-/* Adds `parts` to the progress of a run. Restores the caller's processor state meanwhile: kernels->enter has changed
- * that state, and the caller's fxa_progress_fn requires it. */
+/* Adds `parts` to the progress of a run, which may call the caller's fxa_progress_fn. That function requires the
+ * processor state from before kernels->enter, so kernels->leave restores it for the call. */
 static inline void fxa__cpu_progress_add(const fxa__cpu_kernels *kernels, const fxa__bound_args *bound, int64_t parts) {
     if (!bound->progress) return;
     if (kernels->leave) kernels->leave();
@@ -79,15 +81,15 @@ enum {
     FXA__CPU_KEY_BLOCK = 512     /* maximum keys of a key block in forward */
 };
 
-/* Maximum number of stacked rows for which forward multiplies with keys as they are stored. Backward then computes its
- * scores in the same way. */
+/* Maximum number of stacked rows of a kv group for which forward, and backward when it recomputes scores, multiply with
+ * keys as they are stored, without packing them. */
 #define FXA__CPU_DECODE_ROWS 16
 static inline bool fxa__cpu_is_decode(const fxa_problem *p, int64_t rows) {
     return rows <= FXA__CPU_DECODE_ROWS && p->k.stride[3] == 1 && p->v.stride[3] == 1;
 }
 
-/* An entry of the cache of range analysis: the class of the mask in a box of coordinates (an interval for each input).
- * Other heads and batch entries often have the same box. */
+/* An entry of the cache of range analysis: a box (an interval of values for each input of the mask), and the class of
+ * the mask in that box. Tiles of other heads and batch entries often have the same box. */
 typedef struct fxa__cpu_range_cache {
     fxa_tile_bounds box;
     uint32_t tile; /* fxa_tile_class of the box; UINT32_MAX = the entry is free */
@@ -98,8 +100,8 @@ typedef struct fxa__cpu_kv_group {
     const fxa__cpu_code *code;
     const fxa__problem *p;
     const fxa__bound_args *bound;
-    const fxa_tensor_range *ranges; /* [n_tensors] bounds of captured ints, see fxa__cpu_tensors_scan; NULL: unknown */
-    /* [n_range_cache] the worker's cache of range analysis, indexed by a hash of the coordinates */
+    const fxa_tensor_range *ranges; /* [n_tensors] see fxa__cpu_tensors_scan; NULL: unknown */
+    /* [n_range_cache] the worker's cache of range analysis, indexed by a hash of the box */
     fxa__cpu_range_cache *range_cache;
     int64_t n_range_cache; /* capacity of the cache: a power of 2, or 0 */
     int64_t b, hkv;
@@ -111,15 +113,16 @@ typedef struct fxa__cpu_kv_group {
 /* Sets the kv group to (b, hkv). The caller has set code, p, bound and ranges. */
 void fxa__cpu_kv_group_enter(fxa__cpu_kv_group *g, int64_t b, int64_t hkv);
 
-/* Return the number of entries that a worker's cache of range analysis should have; set the cache of a kv group and
- * mark all its entries as free. */
+/* Returns the number of entries that a worker's cache of range analysis should have. */
 int64_t fxa__cpu_range_cache_count(const fxa__cpu_code *code, const fxa__problem *p);
+/* Makes range_cache the cache of a kv group, and marks all entries of range_cache as free. */
 void fxa__cpu_range_cache_clear(fxa__cpu_kv_group *g, fxa__cpu_range_cache *range_cache);
 
-/* Computes the bounds of the captured int tensors that range analysis of the mask can use. ranges: [n_tensors]. */
+/* Computes ranges[n_tensors]: bounds of the elements of those captured int tensors for which range analysis of the mask
+ * can use bounds. */
 void fxa__cpu_tensors_scan(const fxa__cpu_code *code, const fxa__bound_args *bound, fxa_tensor_range *ranges);
 
-/* Return the query head of stacked row r, and its index in the sequence. */
+/* Return the query head of stacked row r, and the row's index in the sequence. */
 static inline int64_t fxa__cpu_row_head(const fxa__cpu_kv_group *g, int64_t r) {
     return g->hkv * g->heads + r / g->seq.q_len;
 }
@@ -144,7 +147,8 @@ static inline bool fxa__cpu_address_step(fxa__cpu_address *at) {
     at->data += at->next;
     return true;
 }
-/* Set *at to row r or key k. *at is the address of the row or key before it, or has count 0. */
+/* Set *at to the address of row r or key k. Before the call, *at is the address of row r - 1 or key k - 1, or its count
+ * is 0. */
 static inline void fxa__cpu_row_next(const fxa__cpu_kv_group *g, fxa_slot slot, int64_t r, fxa__cpu_address *at) {
     if (!fxa__cpu_address_step(at)) *at = fxa__cpu_row_address(g, slot, r);
 }
@@ -155,29 +159,31 @@ static inline void fxa__cpu_key_next(const fxa__cpu_kv_group *g, fxa_slot slot, 
 /* Returns the longest evenly spaced run of keys that starts at `key`, at most n keys. Their features must be
  * contiguous. */
 fxa__cpu_stored_rows fxa__cpu_stored_keys(const fxa__cpu_kv_group *g, fxa_slot slot, int64_t key, int64_t n);
-/* Returns true if the keys of a slot are rows of `dtype` with contiguous features, stride[2] elements apart. Such keys
- * can be packed without loading them. */
+/* Returns true if the keys of a slot have this dtype and contiguous features, and each key is stride[2] elements after
+ * the previous one. Such keys can be packed without loading them. */
 bool fxa__cpu_has_dense_keys(const fxa__cpu_kv_group *g, fxa_slot slot, uint32_t dtype);
 
-/* Load rows first..first+n of slot Q, O or DO, multiplied by `factor`, or keys of K or V, as real [n,ld]. Return false
- * if an element is infinite or NaN: products must then skip zeroes of the other factor, so that 0 * inf counts as 0. */
+/* Loads rows first..first+n of slot Q, O or DO, multiplied by `factor`, as real [n,ld]. Returns false if an element is
+ * infinite or NaN: products must then skip zeroes of the other operand, so that 0 * inf counts as 0. */
 bool fxa__cpu_load_rows(const fxa__cpu_kv_group *g, fxa_slot slot, int64_t first, int64_t n, double factor, void *x,
                         int64_t ld);
+/* Like fxa__cpu_load_rows, for keys first..first+n of slot K or V. */
 bool fxa__cpu_load_keys(const fxa__cpu_kv_group *g, fxa_slot slot, int64_t first, int64_t n, void *x, int64_t ld);
 
-/* Returns the bound arguments with the scales as this engine applies them: for an output, load[slot] is the factor by
- * which its sums are multiplied. */
+/* Returns a copy of *bound in which the scales are those that this engine applies (scales.c): load[slot] of an output
+ * is the factor of its sums. Sets every amax to 0. */
 fxa__bound_args fxa__cpu_bind_scaled(const fxa__bound_args *bound, fxa_pass pass);
-/* Stores a row of sums, multiplied by `factor` and by the slot's load and store scales; with `add`, adds it to the
- * stored row. If the slot's amax is requested, updates it with the values before the store scale. */
+/* Stores a row of sums as a row of `slot`, multiplied by `factor`, bound->load[slot] and bound->store[slot]; with
+ * `add`, adds it to the stored row. If the slot's amax is requested, it takes in the values before they are multiplied
+ * by bound->store[slot]. */
 void fxa__cpu_store(const fxa__cpu_kernels *kernels, const fxa__bound_args *bound, fxa_slot slot,
                     const fxa__cpu_address *to, const void *row, double factor, bool add);
-/* If the amax of dS is requested, updates it with n gradients by scaled scores, multiplied by the score scale without
- * descales. */
+/* Updates the amax of dS, if requested, with ds[n] * scale: ds are gradients by the scaled scores, and `scale` is the
+ * score scale without the descales of Q and K. */
 void fxa__cpu_amax_ds(const fxa__cpu_kernels *kernels, const fxa__bound_args *bound, const void *ds, int64_t n);
 
-/* Load the coordinates that programs read for n rows or keys. fxa__cpu_key_coords returns true if each coordinate is
- * the previous one plus 1, modulo 2^32. */
+/* Load the coordinates of n rows (h and q) or of n keys (k), as programs read them. fxa__cpu_key_coords returns true if
+ * each k[i] is k[i - 1] + 1, modulo 2^32. */
 void fxa__cpu_row_coords(const fxa__cpu_kv_group *g, int64_t first, int64_t n, int32_t *h, int32_t *q);
 bool fxa__cpu_key_coords(const fxa__cpu_kv_group *g, int64_t first, int64_t n, int32_t *k);
 
@@ -189,26 +195,28 @@ void fxa__cpu_tape_rows(const fxa__cpu_kv_group *g, fxa__tape_run *run, int64_t 
 /* Returns the seed, threshold and coordinates that determine the dropout decisions of a row. */
 fxa__cpu_dropout_row fxa__cpu_dropout_row_make(const fxa__cpu_kv_group *g, int32_t h, int32_t q);
 
-/* Returns the class of the mask (empty, full or mixed) in rows first..first+n and keys key..key+m. No pair outside of
- * columns *begin..*end, relative to `key`, is attended. Cheap if the mask bounds q - k by constants; else uses range
- * analysis. */
+/* Returns the class of the mask (empty, full or mixed) in rows first..first+n and keys key..key+m. Sets *begin and
+ * *end: only keys key + *begin to key + *end - 1 are attended. Uses range analysis where bounds of q - k do not
+ * determine the class. */
 fxa_tile_class fxa__cpu_mask_classify(const fxa__cpu_kv_group *g, int64_t first, int64_t n, int64_t key, int64_t m,
                                       int64_t *begin, int64_t *end);
 
-/* Computes the columns of rows whose mask is a band: a row with coordinate q attends exactly to columns q + *begin .. q
- * + *end (exclusive) of keys key..key+m. Both ends may be outside of 0..m. Returns false if the mask is not a band. */
+/* Sets *begin and *end such that each row attends exactly to the columns q + *begin to q + *end - 1, where q is the
+ * row's coordinate. Columns 0..m are keys key..key+m; the computed columns may be outside of 0..m. Returns false if the
+ * mask consists of more than bounds of q - k (fxa__cpu_band.exact). */
 bool fxa__cpu_band_columns(const fxa__cpu_kv_group *g, int64_t first, int64_t n, int64_t key, int64_t m, int64_t *begin,
                            int64_t *end);
 
-/* Set *rows and *keys to the size of the smallest sub-block that a pass omits if its mask is false. Exceptions: with
- * mask bits, a pass may omit fewer rows; short gaps between sub-blocks are computed (mask/sub_blocks.c). */
+/* Set *rows and *keys to the size of the smallest sub-block that a pass skips if the mask is false in all of it.
+ * Exceptions: with mask bits, a pass may skip fewer rows; short gaps between attended sub-blocks are not skipped
+ * (mask/sub_blocks.c). */
 void fxa__cpu_forward_min_sub_block(const fxa__cpu_kernels *kernels, const fxa_problem *p, int32_t *rows,
                                     int32_t *keys);
 void fxa__cpu_backward_min_sub_block(const fxa__cpu_kernels *kernels, int32_t *rows, int32_t *keys);
 
-/* fxa__cpu_x_workspace computes the exact bytes of a run with all its workers, and returns false on overflow.
- * fxa__cpu_x runs a pass. It returns false, and does nothing, if the bound workspace is too small, which the plan
- * prevents. */
+/* fxa__cpu_forward and fxa__cpu_backward run a pass. If the bound workspace is too small, which the plan rules out,
+ * they do nothing and return false. The functions _workspace compute the exact bytes of workspace of a run with all its
+ * workers, and return false on overflow. */
 bool fxa__cpu_forward_workspace(const fxa__cpu_code *code, const fxa__problem *p, fxa__carver c, size_t *bytes);
 bool fxa__cpu_forward(const fxa__cpu_code *code, const fxa__problem *p, const fxa__bound_args *bound);
 bool fxa__cpu_backward_workspace(const fxa__cpu_code *code, const fxa__problem *p, fxa__carver c, size_t *bytes);

@@ -35,12 +35,13 @@
  *   key block        keys that are packed at once
  *   product rows     rows that share a matrix product
  *   row block        rows that the softmax of forward processes together
- *   granule          16 columns or more: where a sub-block may start or end
+ *   granule          16 columns or more; a sub-block may start or end at each multiple of it
  *   column           index of a key within its key block
- *   panel            packed columns of the right operand of a product; lane: one element of a vector
+ *   panel            packed columns of the right operand of a product
+ *   lane             one element of a vector
  *
- * Division into tasks depends on shapes, dtypes and the instruction set alone, and sums have a fixed order, so results
- * do not depend on the number of threads.
+ * The division into tasks depends on nothing but shapes, dtypes and the instruction set, and sums have a fixed order.
+ * So results do not depend on the number of threads.
  *
  * `real` is float, or double for f64 problems: the type of all values between loading and storing. Rows of real
  * (scores, registers of bytecode) are padded to FXA__CPU_PAD bytes, so kernels may compute the entire vector that
@@ -70,7 +71,7 @@ typedef void (*fxa__tape_fn)(int64_t n, void *dst, const void *a, const void *b,
 typedef struct fxa__cpu_score_row {
     void *s;   /* [n] reals */
     int64_t n; /* number of scores */
-    double x;  /* in and out: maximum or sum, see rows_max and rows_exp */
+    double x;  /* set by rows_max to the maximum of s; read by rows_exp, which replaces it by the sum */
 } fxa__cpu_score_row;
 
 /* Rows of K or V as they are stored, with contiguous features. */
@@ -91,12 +92,12 @@ typedef struct fxa__cpu_dropout_row {
     int32_t b, h, q; /* coordinates of the row */
 } fxa__cpu_dropout_row;
 
-/* Number of dropout decisions that row_keep may store beyond those of its keys: 3 before the first key, because a
- * Philox counter covers 4 keys, and 63 past the last key, because row_keep takes steps of 64 keys. */
+/* Number of elements that the array of n dropout decisions (row_keep) has beyond n: 3 before the first decision,
+ * because a Philox counter covers 4 keys, and 63 past the last one, because row_keep takes steps of 64 keys. */
 enum { FXA__CPU_KEEP_CAPACITY = 66 };
 
-/* Micro-kernels of matrix products C = A B with B packed in panels. Only the packing formats of product/ call the
- * functions of this struct and of the next two. */
+/* Micro-kernels of matrix products C = A B with B packed in panels. Only files of product/ call the functions of this
+ * struct, fxa__cpu_real_micro and fxa__cpu_pairs_micro. */
 typedef struct fxa__cpu_micro {
     int32_t panel_row; /* reals from one row of a panel to the next */
 
@@ -105,10 +106,13 @@ typedef struct fxa__cpu_micro {
     void (*pack_t)(void *panels, const void *x, int64_t ld, int64_t n, int64_t d);
     void (*pack_n)(void *panels, const void *x, int64_t ld, int64_t n, int64_t d);
 
-    /* Computes C[m,n] = A B, or C[i] = beta[i] C[i] + (A B)[i] for each row i; the product is summed before it is
-     * added. Element (i, j) of A is at a[i * rs + j * cs]. B is in panels of nr columns, `panel` reals apart. B may
-     * also start inside of a panel, at a multiple of nr_step, if n ends in the same panel. n may be rounded up to a
-     * multiple of nr, for which C has capacity. m need not be a multiple of mr; rows past m are not touched. */
+    /* Computes C[m,n] = A B if beta is NULL, else C[i] = beta[i] C[i] + (A B)[i] for each row i, where (A B)[i] is
+     * summed before it is added.
+     * A: element (i, j) is at a[i * rs + j * cs].
+     * B: panels of nr columns, `panel` reals apart. B may also start inside of a panel, at a column that is a multiple
+     *    of nr_step, if its n columns end in the same panel.
+     * C: has capacity for n rounded up to a multiple of nr, and columns past n may be written. Rows past m are not
+     *    touched; m need not be a multiple of mr. */
     void (*gemm)(int64_t m, int64_t n, int64_t k, const void *a, int64_t rs, int64_t cs, const void *b, int64_t panel,
                  void *c, int64_t ldc, const void *beta);
 } fxa__cpu_micro;
@@ -122,16 +126,18 @@ typedef struct fxa__cpu_real_micro {
 
 /* Micro-kernels of the formats that store B as pairs of bf16. */
 typedef struct fxa__cpu_pairs_micro {
-    int32_t depth; /* rows of B that one step of a product reads; k is best a multiple of depth */
+    int32_t depth; /* rows of B that one step of a product reads; products are fastest if k is a multiple */
 
     /* Pack rows of bf16 without conversion. pack_n_stored returns false if an element is infinite or NaN. */
     void (*pack_t_stored)(void *panels, const void *x, int64_t ld, int64_t n, int64_t d);
     bool (*pack_n_stored)(void *panels, const void *x, int64_t ld, int64_t n, int64_t d);
 
-    /* gemm in two steps, so that A is rounded once for several products. `round` rounds A [m,k] to rows of bf16 pairs,
-     * `step` words apart, each padded with zeroes to a multiple of 16 words; the pairs of a row-major A may overwrite
-     * A. gemm_pairs multiplies such rows. Words past k, up to a multiple of 16, may hold other numbers; rows past m, up
-     * to a multiple of mr, must be readable. */
+    /* gemm in two steps, so that A is rounded once for several products. A pair is two bf16 in a 32-bit word.
+     * round: rounds A [m,k] to m rows of pairs, `step` words apart, each padded with zeroes to a multiple of 16 words.
+     *        The pairs may overwrite A if A is row-major.
+     * gemm_pairs: like gemm, but a is such rows of pairs. In each row, the words past column k, up to a multiple of 16
+     *        words, may hold further columns instead of zeroes. Rows past m, up to a multiple of mr, must be
+     *        readable. */
     void (*round)(void *pairs, int64_t step, int64_t m, int64_t k, const void *a, int64_t rs, int64_t cs);
     void (*gemm_pairs)(int64_t m, int64_t n, int64_t k, const void *a, int64_t step, const void *b, int64_t panel,
                        void *c, int64_t ldc, const void *beta);
@@ -147,7 +153,7 @@ typedef struct fxa__cpu_kernels {
     uint32_t real_dtype; /* FXA_F32 or FXA_F64 */
     int32_t width;       /* reals per vector */
     int32_t mr, nr;      /* rows and columns of C that the micro-kernel computes at once */
-    int32_t nr_step;     /* a product may start at each column of B that is a multiple of nr_step; nr or nr / 2 */
+    int32_t nr_step;     /* nr or nr / 2: a product may start at the columns of B that are multiples of nr_step */
     int32_t rows;        /* number of rows of A with which a product is fastest, a multiple of mr; 0 = mr */
     bool rounds;         /* products round A and B to bf16; see fxa__cpu_q_factor */
     const fxa__cpu_format *format; /* how operands are packed: product/product.h */
@@ -165,21 +171,23 @@ typedef struct fxa__cpu_kernels {
 
     /* Loads n elements of an int or bool dtype with the conversions of fxa__load_i32. */
     void (*load_ints)(int32_t *out, const void *src, uint32_t dtype, int64_t stride, int64_t n);
-    /* Stores, or adds, the offsets of n indices along an axis of a captured tensor. A negative index counts from the
-     * end. An index outside of the axis gives FXA__TAPE_OUTSIDE, see bytecode/gather.c. */
+    /* Converts n indices along an axis of a captured tensor to offsets, and stores them in `offset`; with `add`, adds
+     * them to `offset`. A negative index counts from the end of the axis. An index outside of the axis has the offset
+     * FXA__TAPE_OUTSIDE, see bytecode/gather.c. */
     void (*offsets)(int64_t *offset, bool add, const int32_t *index, int64_t size, int64_t stride, int64_t n);
 
     /* Set up and restore the processor state that a worker's products require. NULL: nothing to do. */
     void (*enter)(void);
     void (*leave)(void);
 
-    /* Process several rows of scores. rows_max sets x to the maximum of s, which ignores NaN. rows_exp replaces s by
-     * exp(s - x), exactly 0 at -inf and NaN at NaN, and replaces x by the sum. */
+    /* Functions of several rows of scores s with a number x each (fxa__cpu_score_row). rows_max sets x to the maximum
+     * of s, ignoring NaN. rows_exp replaces each score s by exp(s - x), exactly 0 if s is -inf and NaN if s is NaN, and
+     * then x by the sum of the row. */
     void (*rows_max)(fxa__cpu_score_row *part, int64_t rows);
     void (*rows_exp)(fxa__cpu_score_row *part, int64_t rows);
-    /* Process one row of n values. row_probability replaces s by exp(s - lse), at most 1, exactly 0 at -inf and NaN at
-     * NaN. lse must not be NaN; s - lse is rounded once, from the double lse. row_grad computes ds = p * (dp - delta),
-     * exactly 0 where p is 0. */
+    /* Functions of one row of n values. row_probability replaces each score s by exp(s - lse): at most 1, exactly 0 if
+     * s is -inf, and NaN if s is NaN. lse must not be NaN; it is not rounded to real before s - lse is computed.
+     * row_grad computes ds = p * (dp - delta), exactly 0 where p is 0. */
     void (*row_probability)(void *s, int64_t n, double lse);
     void (*row_scale)(void *x, int64_t n, double factor);
     void (*row_grad)(void *ds, const void *p, const void *dp, double delta, int64_t n);
@@ -187,21 +195,22 @@ typedef struct fxa__cpu_kernels {
     /* Computes out[i] = sum of x[i][j] * y[i][j] over j, for m rows of n columns. The sums have the same bits as those
      * of gemm, unless products round to bf16 (`rounds`). */
     void (*rows_dot)(void *out, const void *x, int64_t ldx, const void *y, int64_t ldy, int64_t m, int64_t n);
-    /* Masks as bits, 64 per word. row_signs sets bit i where x[i] is not negative, for i in 0..n; all bits must be 0
-     * before. row_mask sets x[i] to -inf where bit first + i is 0; first is a multiple of 16. */
+    /* Masks as bits, 64 per word. row_signs sets bit i of `words` where x[i] >= 0, for i in 0..n; the caller has
+     * cleared all bits. row_mask sets x[i] to -inf where bit first + i of `words` is 0; first is a multiple of 16. */
     void (*row_signs)(uint64_t *words, const void *x, int64_t n);
     void (*row_mask)(void *x, const uint64_t *words, int64_t first, int64_t n);
-    /* Dropout. row_keep makes the decisions for n pairs of a row whose keys have coordinates k: -1 = kept, 0 = dropped.
-     * run: each coordinate is the previous one plus 1, modulo 2^32. Returns the address of the first decision, in the
-     * array `keep` of n + FXA__CPU_KEEP_CAPACITY. row_drop multiplies x by `factor` where it is kept and sets it to 0
-     * elsewhere, even if it is NaN. */
+    /* Dropout. row_keep decides for n keys of a row, which have the coordinates k[n]: -1 = kept, 0 = dropped. If `run`
+     * is true, each coordinate is the previous one plus 1, modulo 2^32. The array `keep` has n + FXA__CPU_KEEP_CAPACITY
+     * elements; row_keep returns the address of the first decision in it. row_drop multiplies x[i] by `factor` if
+     * keep[i] is -1, and sets x[i] to 0 otherwise, even if it is NaN. */
     const int32_t *(*row_keep)(int32_t *keep, const fxa__cpu_dropout_row *row, const int32_t *k, int64_t n, bool run);
     void (*row_drop)(void *x, const int32_t *keep, double factor, int64_t n);
 
-    /* Products for decoding: `rows` rows of real with rows as they are stored. ldq, ldp and ldo are in reals. dots:
-     * out[r][i] = sum_d q[r][d] * x[i][d]. sums: out[r][d] += sum_i p[r][i] * x[i][d], where products with p[r][i] = 0
-     * are skipped. The result of a row does not depend on the other rows. If products round to bf16 (`rounds`), dots
-     * requires bf16 values in q and x. */
+    /* Products for decoding, of `rows` rows of reals (q or p) and rows of K or V as they are stored (x). The pitches
+     * ldq, ldp and ldo are in reals.
+     * dots: out[r][i] = sum_d q[r][d] * x[i][d]. If products round to bf16 (`rounds`), q and x must hold bf16 values.
+     * sums: out[r][d] += sum_i p[r][i] * x[i][d]. Products with p[r][i] = 0 are skipped.
+     * Row r of out does not depend on the other rows of q or p. */
     void (*dots)(void *out, int64_t ldo, const void *q, int64_t ldq, int64_t rows, const fxa__cpu_stored_rows *x);
     void (*sums)(void *out, int64_t ldo, const void *p, int64_t ldp, int64_t rows, const fxa__cpu_stored_rows *x);
 
@@ -215,7 +224,7 @@ const fxa__cpu_kernels *fxa__cpu_select(size_t real_size, uint32_t dtype, char *
 /* For tests: returns the kernels of instruction set i of this build for a width of float; NULL past the last one.
  * *usable: this machine can run them. */
 const fxa__cpu_kernels *fxa__cpu_set(size_t i, size_t real_size, bool *usable);
-/* For tests: like fxa__cpu_set, for the instruction sets whose products round to bf16. Their real is float. */
+/* For tests: like fxa__cpu_set, for the instruction sets whose products round to bf16; `real` is float. */
 const fxa__cpu_kernels *fxa__cpu_set_bf16(size_t i, bool *usable);
 
 extern const fxa__cpu_format fxa__cpu_format_real, fxa__cpu_format_pairs, fxa__cpu_format_transposed;

@@ -36,7 +36,7 @@ static fxa_status cpu_open(fxa__host *host, int32_t ordinal, const char *target,
 
 static void cpu_close(fxa__host *host, void *self) { fxa__free(host, self, sizeof(cpu_self)); }
 
-/* Returns the kernels of a forward pass over the tensors of p, which may be a backward problem. Products may round to
+/* Returns the kernels of a forward pass with the Q, K and V of p. p may be a backward problem. Products may round to
  * bf16 only if Q, K and V are bf16. */
 static const fxa__cpu_kernels *cpu_forward_kernels(const cpu_self *self, const fxa__problem *p) {
     bool bf16 = p->in.q.dtype == FXA_BF16 && p->in.k.dtype == FXA_BF16 && p->in.v.dtype == FXA_BF16;
@@ -81,15 +81,15 @@ static fxa_status cpu_tape(const fxa__cpu_code *c, const fxa_program *program, u
     return FXA_OK;
 }
 
-/* Returns true if range analysis can be used. For large masks it would allocate memory, which runs must not do, so
- * their tiles are not classified. */
+/* Returns true if range analysis of the mask is useful and allocates no memory. Only small masks need no memory, and
+ * runs must not allocate. */
 static bool cpu_can_classify(const fxa__cpu_code *c) {
     return !c->band.dark && fxa__program_output(c->program, FXA__OUT_MASK) < FXA__SMALL_PROGRAM &&
            c->band.nodes <= FXA__SMALL_NODES;
 }
 
-/* Creates the tape of the mask: a separate tape that runs before the scores are computed, or a tape with the program if
- * the mask reads the score. */
+/* Creates the tape of the mask. If the mask reads the score, the tape computes the program and the mask (c->masked).
+ * Else it computes the mask alone, before the scores (c->mask). */
 static fxa_status cpu_mask(fxa__cpu_code *c, fxa_error *err) {
     if (c->properties.flags & FXA_PROPERTY_NO_MASK) return FXA_OK;
     if (c->band.reads >> FXA_INPUT_SCORE & 1) return cpu_tape(c, c->program, FXA__TAPE_MASK, &c->masked, err);
@@ -97,7 +97,7 @@ static fxa_status cpu_mask(fxa__cpu_code *c, fxa_error *err) {
 }
 
 /* Replaces the tape of the score by one tape of score and derivative if that saves the evaluation of a function such as
- * tanh. Does nothing if the mask reads the score, which needs a separate tape, or if there is a bprop. */
+ * tanh. Does nothing if the mask reads the score (c->masked) or there is a bprop: these need tapes of their own. */
 static fxa_status cpu_join(fxa__cpu_code *c, const fxa__problem *p, uint32_t flags, fxa_error *err) {
     fxa_program *joint = NULL;
     if (!c->score || c->masked || p->in.bprop) return FXA_OK;
@@ -115,8 +115,8 @@ static fxa_status cpu_join(fxa__cpu_code *c, const fxa__problem *p, uint32_t fla
 }
 
 /* Creates the tapes of backward. The gradient by the score comes from the user's bprop if there is one, else from the
- * derivative; gradients of captured tensors and params always come from the derivative. c->program is differentiated,
- * whose score contains no masks: they have been moved to its mask. */
+ * derivative. Gradients of captured tensors and params always come from the derivative. c->program is differentiated,
+ * not p->program: conditions that make the score -inf are no part of the score of c->program. */
 static fxa_status cpu_fill_backward(fxa__cpu_code *c, const fxa__problem *p, fxa_error *err) {
     bool sums = p->in.param_grads != 0;
     for (int32_t t = 0; t < p->program->n_tensors; t++) sums = sums || p->in.captures[t].grad;
@@ -253,7 +253,7 @@ static void cpu_dump(const void *code, const fxa__problem *p, fxa__writer *w) {
         const char *name;
         const fxa__tape *tape;
         const fxa_program *program;
-        bool wanted; /* false: the pass has no such tape; true with tape NULL: the tape would be empty */
+        bool wanted; /* the pass has such a computation; if `tape` is NULL then, there is nothing to compute */
     } tapes[] = {{"mask", c->mask, c->program, c->mask != NULL},
                  {c->joined ? "score and derivative" : "score", c->score, c->program, true},
                  {"score and mask", c->masked, c->program, c->masked != NULL},

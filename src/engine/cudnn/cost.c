@@ -1,10 +1,10 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
  * Estimates the seconds of a run from rates measured on one H200 in the same sessions as the rates of the cuda engine
- * (docs/cuda.md): TFLOP/s for problems with 4096 rows, and for one row the bytes per second at which K and V are read
- * (fewer with pages; measured with pages of 128). For other devices, rates are scaled by the number of multiprocessors.
- * Rates of soft caps at head dims other than 64 and 128, and of the deterministic backward at head dims other than 128,
- * are derived from the rates at head dim 128.
+ * (docs/cuda.md): TFLOP/s for problems with 4096 query rows, and for a decoding step (one query row) the bytes per
+ * second at which K and V are read, paged (128 keys per page) or not. For other devices, rates are scaled by the number
+ * of multiprocessors. With a soft cap only head dims 64 and 128 were measured, and the deterministic backward only at
+ * head dim 128; the rates at other head dims are derived from those at 128.
  */
 #include "cudnn.h"
 
@@ -13,16 +13,16 @@
 #include <math.h>
 
 #define COST_OF_PROCESSORS 132.0
-#define COST_OF_ROWS 128.0       /* rows of a tile of cuDNN's kernels */
+#define COST_OF_ROWS 128.0       /* query rows per tile in cuDNN's kernels */
 #define COST_OF_CPU_US 10.0      /* microseconds of a launch */
-#define COST_OF_ONE_US 14.0      /* microseconds of a decoding step without the time of reading K and V */
-#define COST_OF_ONE_BYTES 4.5e12 /* bytes per second of K and V that a decoding step reads */
-#define COST_OF_ONE_PAGED 3.1e12 /* bytes per second of paged K and V that a decoding step reads */
-/* Factor of the rate for masks that are evaluated at every (q, k) pair, and for captured tensors. */
+#define COST_OF_ONE_US 14.0      /* microseconds of a decoding step (sq = 1), besides reading K and V */
+#define COST_OF_ONE_BYTES 4.5e12 /* bytes per second at which a decoding step reads K and V */
+#define COST_OF_ONE_PAGED 3.1e12 /* bytes per second at which a decoding step reads paged K and V */
+/* Factor by which masks that are evaluated at every (q, k) pair, or captured tensors, change the rate of a problem. */
 #define COST_OF_UNEVEN 0.55
 
 static const struct cost_of_columns {
-    int64_t columns;  /* largest head dim for which this row holds */
+    int64_t columns;  /* largest head dim for which these rates hold */
     double tera[2];   /* [forward, backward] TFLOP/s without a soft cap */
     double capped[2]; /* [forward, backward] TFLOP/s with a soft cap */
     double fixed;     /* TFLOP/s of the deterministic backward */

@@ -36,7 +36,7 @@ typedef struct fxa__dnn_self {
     fxa__cudnn_library library;
     void *profile; /* cuDNN's descriptor of the device */
     fxa__dnn_level level;
-    bool untried;   /* true: FXA_CUDNN_UNTRIED=1 allows devices on which the engine has not run */
+    bool untried;   /* true: devices are allowed on which the engine has never run (FXA_CUDNN_UNTRIED=1) */
     bool on_device; /* false: the instance belongs to a device description and cannot run */
     int64_t processors;
     _Atomic(void *) handles[FXA__DNN_HANDLES]; /* idle handles; NULL = free entry */
@@ -52,9 +52,9 @@ typedef struct fxa__dnn_bound {
 typedef struct fxa__dnn_code {
     fxa__host *host;
     fxa_program *program;         /* program from which a run computes the scalars that are passed by value */
-    int32_t from[FXA_MAX_PARAMS]; /* [params of program] index of the caller's param; -1 = a constant of the plan */
+    int32_t from[FXA_MAX_PARAMS]; /* [params of `program`] index of the caller's param; -1 = a constant of the plan */
     fxa_program *own;             /* the caller's backward program; NULL = none */
-    fxa__dnn_level level;         /* cuDNN version and architecture for which the code was made */
+    fxa__dnn_level level;         /* cuDNN version and GPU architecture for which `plan` was compiled */
     void *plan;                   /* cuDNN's compiled plan */
     int64_t own_workspace; /* bytes of workspace that cuDNN needs, in addition to the scratch memory of the graph */
     int64_t scratch;       /* bytes of workspace that tensors of the graph occupy */
@@ -65,8 +65,8 @@ typedef struct fxa__dnn_code {
     char detail[160];
 } fxa__dnn_code;
 
-/* Returns the bytes of a run's workspace, including the bytes that align it to 256; UINT64_MAX if the sum exceeds an
- * int64. */
+/* Returns the bytes of a run's workspace: scratch + own, and 256 bytes to align the start. Returns UINT64_MAX if the sum
+ * exceeds an int64. */
 uint64_t fxa__dnn_workspace(int64_t scratch, int64_t own);
 /* Sets code->bound to the tensors for which a run passes pointers. Returns false if there are more than
  * FXA__DNN_BOUND. */

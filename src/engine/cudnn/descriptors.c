@@ -72,7 +72,7 @@ static fxa_status maker_status(const dnn_maker *m, fxa_error *err) {
 
 /* Returns the alignment of a tensor's memory that the descriptor states, in bytes. */
 static int64_t maker_alignment(const fxa__dnn_tensor *t) {
-    /* true: the tensor starts inside the caller's array, of which only the start is aligned */
+    /* true: the tensor starts inside the caller's array; only the start of an array is known to be aligned */
     bool inside = fxa__dnn_is_captured(t) && t->offset != 0;
     /* true: a scale or amax, to which the problem's alignment does not apply */
     bool scale = t->source == FXA__DNN_SLOT && (t->fill || t->cleared);
@@ -191,8 +191,8 @@ static void *maker_graph(dnn_maker *m) {
 
 /* ---- Choice of an engine of cuDNN -------------------------------------------------------------------------------- */
 
-/* Returns the reason in cuDNN's text about a refused graph, "...; Reason: REASON at: ...", terminated before " at: ";
- * the entire text if it has no reason. */
+/* Returns REASON from cuDNN's text about a refused graph, "...; Reason: REASON at: ...", which is cut before " at: ".
+ * Returns the entire text if there is no "Reason: ". */
 static char *config_reason(char *text) {
     static const char begin[] = "Reason: ", end[] = " at: ";
     char *reason = strstr(text, begin), *rest;
@@ -203,7 +203,7 @@ static char *config_reason(char *text) {
     return reason;
 }
 
-/* Returns E_UNSUPPORTED: the heuristic found no engine, or every engine refused the graph. */
+/* Fails with E_UNSUPPORTED and a message that the heuristic found no engine, or that every engine refused the graph. */
 static fxa_status config_refuse(const dnn_maker *m, void *heuristics, fxa_error *err) {
     char text[1200];
     int64_t tried = 0;

@@ -73,8 +73,8 @@ static void dnn_identity(const fxa__dnn_self *s, const char *name, int64_t drive
                    name);
 }
 
-/* Opens an instance for a device description: cuDNN compiles plans for it, and nothing runs. cuDNN 9.27 and later
- * require keys that device descriptions do not have. */
+/* Opens an instance that compiles for the device that the description `target` describes, and runs nothing. Fails with
+ * cuDNN 9.27 and later, which require JSON keys that device descriptions do not have. */
 static fxa_status dnn_open_target(fxa__dnn_self *s, const char *target, char identity[FXA__IDENTITY], fxa_error *err) {
     fxa__gpu_description described;
     FXA_TRY(fxa__gpu_description_parse(target, &described, err));
@@ -258,7 +258,8 @@ static fxa_status dnn_steps(fxa__dnn_self *s, const fxa__dnn_graph *g, fxa__dnn_
     return s->on_device ? fxa__gpu_helpers_load(&s->gpu, err) : FXA_OK;
 }
 
-/* Sets the members of *c from a graph. `saved`: bytes of a compiled plan; NULL: cuDNN compiles the graph. */
+/* Sets the members of *c from the graph of a. cuDNN's plan is loaded from the bytes `saved` or, if `saved` is NULL,
+ * compiled from the graph. */
 static fxa_status dnn_fill(fxa__dnn_self *s, const fxa__dnn_attention *a, fxa__reader *saved, fxa__dnn_code *c,
                            fxa_error *err) {
     c->scratch = a->g.scratch;

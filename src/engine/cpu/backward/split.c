@@ -12,16 +12,20 @@
 #include "../../../problem/scales.h"
 #include "../../../problem/work_estimate.h"
 
-/* Limits of memory and of the numbers of tasks and chains. They are untuned: about the memory that a large problem
- * needs anyway, and as many tasks and chains as large machines have threads. */
+/* Limits of memory, and of the numbers of tasks and of chains (sequences of tasks that add to the same sums). They are
+ * untuned: about the memory that a large problem needs anyway, and as many tasks and chains as large machines have
+ * threads. */
 #define BACKWARD_PARTS_BYTES ((int64_t)512 << 20) /* maximum bytes of the dQs of all key splits */
-#define BACKWARD_SUM_BYTES ((int64_t)64 << 20)    /* maximum bytes, over all chains, of sums that each has for itself */
+/* Maximum bytes of the sums of gradients of which each chain has its own, all chains together. */
+#define BACKWARD_SUM_BYTES ((int64_t)64 << 20)
 enum {
-    BACKWARD_TASKS = 32, /* number of tasks up to which keys are split */
-    /* Maximum number of key splits. On Zen 3 with H 1, S 4096, D 64, 4 key splits cost one thread no measurable
-     * time. */
+    BACKWARD_TASKS = 32, /* keys are split until there are about so many tasks */
+    /* Maximum number of key splits. On Zen 3 with H 1, S 4096, D 64, one thread takes no measurably longer with 4 key
+     * splits than without. */
     BACKWARD_KEY_SPLITS = 8,
-    BACKWARD_CHAINS = 32, /* maximum number of chains if each has its own sums of gradients */
+    /* Maximum number of chains (sequences of tasks that add to the same sums) if gradients of captured tensors or of
+     * params are requested. */
+    BACKWARD_CHAINS = 32,
     /* Maximum keys of a block, and maximum bytes of one matrix [keys,D]: head dim 128 gets 384 keys in f32. Found by
      * measurement. */
     BACKWARD_KEYS = 384,
@@ -75,7 +79,7 @@ static void split_keys_divide(fxa__cpu_backward_split *s, const fxa__cpu_kernels
 
 void fxa__cpu_backward_min_sub_block(const fxa__cpu_kernels *kernels, int32_t *rows, int32_t *keys) {
     *rows = (int32_t)fxa__cpu_backward_max_rows(kernels);
-    *keys = (int32_t)fxa__max_i64(fxa__cpu_granule(kernels), kernels->nr); /* sub-blocks start at entire panels */
+    *keys = (int32_t)fxa__max_i64(fxa__cpu_granule(kernels), kernels->nr); /* sub-blocks start at multiples of nr */
 }
 
 /* ---- Chains ------------------------------------------------------------------------------------------------------ */
@@ -86,7 +90,8 @@ static bool split_map_is_plain(const fxa_index_map *map) {
     return map->kind == FXA_MAP_AFFINE && !map->has_offset && map->base >= 0 && map->step > 0;
 }
 
-/* Returns the axes along which tasks never add to the same element of tensor t. */
+/* Returns the axes (FXA__CPU_CHAIN_BY_x) that separate tasks: tasks with different indices along such an axis never add
+ * to the same element of tensor t. */
 static uint32_t split_tensor_axes(const fxa__problem *p, const fxa_program *d, int32_t t) {
     const fxa_problem *in = &p->in;
     uint32_t separators = fxa__lower_grad_separators(d, t), axes = 0;
@@ -111,14 +116,14 @@ static bool split_has_q_shift(const fxa_problem *p) {
     return lo != 0 || hi != 0;
 }
 
-/* Returns true if rows with different q index different elements, given `inputs`, the inputs that index the tensor. */
+/* Returns true if different query rows access different elements of a tensor whose indices are the inputs `inputs`. */
 static bool split_has_own_rows(const fxa_problem *p, uint32_t inputs) {
     if (p->sq <= 1 || inputs & 1u << FXA_INPUT_Q_ROW) return true;
     return inputs & 1u << FXA_INPUT_Q && split_map_is_plain(&p->map_q) && !split_has_q_shift(p);
 }
 
-/* Returns true if each pair has its own element of tensor t, and the elements of a row are evenly spaced, because k
- * alone indexes their axis. */
+/* Returns true if different (query, key) pairs access different elements of tensor t, and the elements of a row are
+ * evenly spaced, because the index along one axis is the key coordinate k. */
 static bool split_has_one_pair_per_element(const fxa__problem *p, const fxa_program *d, int32_t t) {
     const fxa_problem *in = &p->in;
     uint32_t wanted = (in->b > 1 ? 1u << FXA_INPUT_B : 0u) | (in->hq > 1 ? 1u << FXA_INPUT_H : 0u);
@@ -137,16 +142,19 @@ static int64_t split_tensor_bytes(const fxa__problem *p, int32_t t) {
     return n;
 }
 
-/* Returns the number of chains if tasks are separated along `axes` (FXA__CPU_CHAIN_BY_x). */
+/* Returns the number of chains (sequences of tasks that add to the same sums) if tasks with different indices along one
+ * of the `axes` (FXA__CPU_CHAIN_BY_x) are in different chains. */
 static int64_t split_chains(const fxa__cpu_backward_split *s, const fxa_problem *p, uint32_t axes) {
     int64_t groups = fxa__cpu_backward_size_mul(axes & FXA__CPU_CHAIN_BY_BATCH ? p->b : 1,
                                                 axes & FXA__CPU_CHAIN_BY_HEAD ? p->hkv : 1);
     return fxa__cpu_backward_size_mul(groups, axes & FXA__CPU_CHAIN_BY_SPLIT ? s->key_splits : 1);
 }
 
-/* Determines the chains for a problem with summed gradients. Each chain has its own sum of a small tensor. A large
- * tensor has one sum, and chains only along axes on which tasks never add to the same element. If a large
- * tensor has no such axes, it has as many sums as memory allows. */
+/* Determines the chains (sequences of tasks that add to the same sums) for a problem with summed gradients:
+ *   - Each chain has its own sum of a small tensor.
+ *   - All chains share the sum of a large tensor: tasks that may add to the same element of it are in one chain.
+ *   - If this puts all tasks in one chain, each chain has its own sum of every tensor instead, and there are as many
+ *     chains as memory allows. */
 static void split_sums(fxa__cpu_backward_split *s, const fxa__problem *p, const fxa_program *d) {
     int64_t all = 0, small = 0;
     uint32_t axes = s->chain_axes;

@@ -23,16 +23,18 @@
 #include <string.h>
 
 typedef struct tile_pass {
-    int64_t first, n;      /* stacked rows first..first+n of the kv group */
+    int64_t first, n;      /* rows first..first+n of the kv group: those of its query heads, head after head */
     const void *q, *dout;  /* Q [n,ld_q] and dO [n,ld_dout] of the rows, as real */
     int64_t ld_q, ld_dout; /* row pitches of q and dout in reals */
-    int64_t count;  /* number of w->sub_blocks, ordered by rows, then columns; each starts where a panel starts */
+    /* number of sub-blocks in w->sub_blocks, which are ordered by rows, then by columns; the first column of each is a
+     * multiple of kernels->nr */
+    int64_t count;
     bool is_masked; /* the sub-blocks of the tile have different columns */
-    /* true: P and dS are 0 outside of all sub-blocks; false: outside of the sub-blocks, P and dS are 0 only in the
-     * column steps that a sub-block touches */
+    /* true: in each row, P and dS are 0 in all columns outside of the sub-blocks. false: of these columns, P and dS are
+     * 0 only in the groups of column_step columns that a sub-block overlaps */
     bool clear;
-    int64_t column_step;   /* number of columns that one call of sum_add adds */
-    bool reads_other_rows; /* sum_add also reads rows between the sub-blocks */
+    int64_t column_step;   /* number of columns of P and dS that are added to dV and dK at once */
+    bool reads_other_rows; /* the sums dV and dK also read the rows of P and dS between the sub-blocks */
     bool q_is_finite, dout_is_finite;
 } tile_pass;
 
@@ -101,8 +103,8 @@ static void tile_dp(fxa__cpu_backward_worker *w, const tile_pass *t, const fxa__
     kernels->format->product_rows(kernels, &x);
 }
 
-/* Sets P and dS outside of columns begin..end of a row of sub-block i to 0: the columns that transposed sums may read,
- * and those that products wrote past the end. Later sub-blocks of the row are computed after this call. */
+/* Sets P and dS of a row of sub-block i to 0 in the columns outside of begin..end that the sums dV and dK may read, or
+ * that products have written past the sub-block's end. The row's later sub-blocks are computed after this call. */
 static void tile_row_clear(const fxa__cpu_backward_worker *w, const tile_pass *t, int64_t i, int64_t row, int64_t begin,
                            int64_t end) {
     const fxa__cpu_sub_block *s = &w->sub_blocks[i];
@@ -151,14 +153,14 @@ static void tile_sub_block(fxa__cpu_backward_worker *w, const tile_pass *t, int6
 /* ---- Transposed sums: dV += (P r)^T dO, dK += dS^T Q ------------------------------------------------------------- */
 
 typedef struct tile_product {
-    void *weight;                       /* P or dS: [tile_rows,ld] factor of the rows of x */
+    void *weight;                       /* [tile_rows,ld] P or dS; row i belongs to row i of x */
     const void *x;                      /* [n,ld_x] dO or Q */
     int64_t ld_x;                       /* row pitch of x in reals */
-    const fxa__cpu_transposed_sum *sum; /* the transposed sum that receives weight^T x; x is packed in it */
+    const fxa__cpu_transposed_sum *sum; /* the sum that weight^T x is added to; sum->x is the packed x */
     bool x_is_finite;
 } tile_product;
 
-/* Adds weight^T x to the sum column by column; skips rows of x whose weight is 0. */
+/* Adds weight^T x to the sum, one column of `weight` after the other; skips rows of x whose weight is 0. */
 static void tile_product_skip_zeroes(const fxa__cpu_backward_worker *w, const tile_pass *t, const tile_product *x) {
     const fxa__cpu_kernels *kernels = w->run->code->kernels;
     const fxa__cpu_transposed_sum *sum = x->sum;
@@ -171,8 +173,8 @@ static void tile_product_skip_zeroes(const fxa__cpu_backward_worker *w, const ti
     }
 }
 
-/* Adds columns begin..end of weight^T x to the sum, over the rows of the sub-blocks that contain any of these columns.
- * If sum_add reads many rows at once, rows between these sub-blocks are included. */
+/* Adds weight^T x to the sum for columns begin..end of `weight`. Reads the rows of the sub-blocks that contain any of
+ * these columns and, if t->reads_other_rows, the rows between these sub-blocks. */
 static void tile_product_columns(const fxa__cpu_backward_worker *w, const tile_pass *t, const tile_product *x,
                                  int64_t begin, int64_t end) {
     const fxa__cpu_kernels *kernels = w->run->code->kernels;
@@ -272,7 +274,7 @@ const void *fxa__cpu_backward_rows_load(const fxa__cpu_backward_worker *w, fxa_s
     return room;
 }
 
-/* Passes the rows of the tile to the tapes. */
+/* Passes the tile's rows and their coordinates to the compiled programs (tapes). */
 static void tile_tape_rows(fxa__cpu_backward_worker *w, const tile_pass *t) {
     bool needs_coords = w->masked.banded || (w->run->p->in.flags & FXA_DROPOUT);
     for (int i = 0; i < FXA__CPU_TAPES; i++) needs_coords = needs_coords || w->tape[i].tape;

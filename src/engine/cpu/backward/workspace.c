@@ -34,8 +34,8 @@ static void backward_carve_b(fxa__carver *c, const fxa__cpu_kernels *kernels, bo
     if (wanted) b->panels = fxa__carve(c, kernels->format->b_size(kernels, k, n), kernels->real_size);
 }
 
-/* Allocates a transposed sum that is written to out [block_keys,ld_out], for operands X with d features. Sets the sizes
- * even if the sum is not wanted. */
+/* Allocates a transposed sum: out [block_keys,ld_out] += W^T X for several X [tile_rows,d]. If the sum is not `wanted`,
+ * only sets its sizes. */
 static void backward_carve_sum(fxa__carver *c, const fxa__cpu_backward_run *run, bool wanted, int64_t d, void *out,
                                int64_t ld_out, fxa__cpu_transposed_sum *sum) {
     const fxa__cpu_kernels *kernels = run->code->kernels;
@@ -89,7 +89,8 @@ static void backward_carve_worker(fxa__carver *c, const fxa__cpu_backward_run *r
     w->tape[FXA__CPU_TAPE_BPROP].tensors = run->bound->bprop_tensors;
 }
 
-/* Allocates the sums of gradients of one chain of tasks. A sum that all chains share is allocated with chain 0. */
+/* Allocates the sums of gradients of captured tensors for one chain (a sequence of tasks that add to the same sums). A
+ * sum that all chains share is allocated with chain 0. */
 static void backward_carve_chain_sums(fxa__carver *c, const fxa__cpu_backward_run *run, int64_t chain) {
     const fxa_program *program = run->p->program;
     for (int32_t t = 0; t < program->n_tensors; t++) {

@@ -201,7 +201,7 @@ void fxa__tape_access_prefetch(const fxa__tape_at *r, const fxa__tape_access *ac
 
 /* ---- Sums -------------------------------------------------------------------------------------------------------- */
 
-/* Adds the columns of a piece to sums that are evenly spaced, one sum per column. */
+/* Adds the value of each column of a piece to the gradient sum of the column's element. The sums are evenly spaced. */
 static void access_add_spread(const fxa__tape_at *r, const fxa__tape_access *access, const access_piece *p,
                               const void *value, const void *dscore, double *sum) {
     const fxa__cpu_kernels *kernels = r->run->tape->kernels;
@@ -211,8 +211,8 @@ static void access_add_spread(const fxa__tape_at *r, const fxa__tape_access *acc
     kernels->tape[op](p->end - p->begin, sum + p->offset, d, x, &p->stride);
 }
 
-/* Adds the columns of a piece to their sums. If all columns have one sum (stride 0), entire steps of FXA__TAPE_STEP
- * columns are summed first, then the remaining columns one by one. */
+/* Adds the value of each column of a piece to the gradient sum of the column's element. If all columns have the same
+ * element (stride 0), the values of entire steps of FXA__TAPE_STEP columns are summed first and then added at once. */
 static void access_add_piece(const fxa__tape_at *r, const fxa__tape_access *access, access_piece p, const void *value,
                              const void *dscore, double *sum) {
     const fxa__cpu_kernels *kernels = r->run->tape->kernels;

@@ -18,8 +18,8 @@
 
 typedef struct formula_state {
     fxa__tape_graph *g;
-    /* [program nodes] two bits for each operand of the operator being split: flags FORMULA_x of the node if the operand
-     * depends on it */
+    /* [program nodes] two bits for each operand of the operator being split: how the operand depends on the node
+     * (FORMULA_x); 0 = not at all */
     uint8_t *seen;
     /* number of operators that may still be added to the formula, a SELECT counting as two; at first
      * TAPE_FORMULA_SPLITS */
@@ -40,8 +40,9 @@ static bool formula_is_logic(const fxa__tape_node *n, uint8_t *kind) {
 
 /* ---- Values that two operands share ------------------------------------------------------------------------------ */
 
-/* Flags of a node that an operand depends on. LOGIC: only logical operations read it, so it may become an operation of
- * the formula. VALUE: it is computed for every pair, because it or a node that reads it is not a logical operation. */
+/* How an operand depends on a node. LOGIC: only through logical operations, so the node may become an operation of the
+ * formula. VALUE: the node is computed for every (query, key) pair, because this node or one that reads it is not a
+ * logical operation. */
 enum { FORMULA_LOGIC = 1, FORMULA_VALUE = 2 };
 
 static bool formula_is_cheap(const fxa__tape_graph *g, int32_t node) {
@@ -107,8 +108,9 @@ static void formula_leaf(formula_state *f, int32_t node) {
     if (is_range && negated) formula_add(f, TAPE_BITS_NOT, -1);
 }
 
-/* Appends the terms of a bool to the formula. held: rows of bits that are on the stack when these terms are evaluated.
- * The recursion is at most TAPE_FORMULA_SPLITS deep. */
+/* Appends the terms of a bool to the formula. A stack of rows of bits evaluates the formula; held: number of rows that
+ * are on the stack before these terms are evaluated. The recursion is at most TAPE_FORMULA_SPLITS deep, because each
+ * level reduces f->splits. */
 static void formula_build(formula_state *f, int32_t node, int held) {
     const fxa__tape_node n = f->g->nodes[node];
     uint8_t kind;
@@ -135,10 +137,11 @@ void fxa__tape_formula_make(fxa__tape_graph *g, int32_t node) {
     fxa__free(g->host, f.seen, size);
 }
 
-/* ---- ROW values that a part reads -------------------------------------------------------------------------------- */
+/* ---- ROW values that a part of the formula reads ----------------------------------------------------------------- */
 
-/* Adds an operand of level FULL, given its place, to fxa__tape.watched, the values whose change makes the last part run
- * again, if it is a ROW value and is not there yet. Returns false if memory is exhausted. */
+/* Adds the operand at `place` to fxa__tape.watched for the formula's last part, if the operand is a ROW value (one per
+ * row of the tile) and is not there yet. A part is computed again only for rows in which a watched value changes.
+ * Returns false if memory is exhausted. */
 static bool formula_watch_place(fxa__tape *t, int32_t place) {
     const fxa__tape_part *part = &t->parts[t->n_parts - 1];
     if (place < 0 || t->level[TAPE_FULL].places[place].space != TAPE_ROW) return true;
@@ -149,8 +152,8 @@ static bool formula_watch_place(fxa__tape *t, int32_t place) {
     return true;
 }
 
-/* Adds the ROW values that an access reads to fxa__tape.watched, the values whose change makes the last part run again.
- * Returns false if memory is exhausted. */
+/* Adds the ROW values (one per row of the tile) that a tensor access reads to fxa__tape.watched for the formula's last
+ * part. A part is computed again only for rows in which a watched value changes. Returns false if out of memory. */
 static bool formula_watch_access(fxa__tape *t, const fxa__tape_access *access) {
     bool ok = formula_watch_place(t, access->lo) && formula_watch_place(t, access->hi) &&
               formula_watch_place(t, access->shift);

@@ -116,8 +116,8 @@ typedef struct gather_sum {
     double sum; /* sum of the values of element `at` so far, not yet added to to[at] */
 } gather_sum;
 
-/* Adds the values of n columns to the sums of their elements. Neighbouring columns often have the same element: their
- * values are summed first, in gather_sum. */
+/* Adds the value of each of n columns to the gradient sum of the tensor element that the column indexes. Neighbouring
+ * columns often index the same element: their values are summed first, in s->sum. */
 #define GATHER_ADD(name, real)                                                                                         \
     static void name(gather_sum *s, const int64_t *offset, const real *value, bool row, const real *dscore,            \
                      int64_t n) {                                                                                      \

@@ -138,7 +138,7 @@ static void graph_take_bounds(fxa__tape_graph *g, graph_index *x) {
 }
 
 /* Sets the axis of a load if exactly one index depends on k, and that index is sign * k plus a value, perhaps clamped.
- * The elements of a row are then evenly spaced. */
+ * If the keys are evenly spaced, so are the elements of a row where the index is not clamped. */
 static void graph_find_axis(fxa__tape_graph *g, fxa__tape_node *load) {
     int axis = -1, rank = load->n_args;
     load->axis = -1;
@@ -231,8 +231,9 @@ static const fxa__tape_node *graph_line(const fxa__tape_graph *g, int32_t node, 
     return n->sign ? n : NULL;
 }
 
-/* A comparison of k plus a value, or of its absolute value, with a bound that does not depend on k is true for a range
- * of columns, or for all columns except a range: b < abs(x) is the negation of abs(x) <= b. */
+/* Let x = sign * k + offset, where k is the key coordinate. A comparison of x, or an inequality of abs(x), with a bound
+ * b that does not depend on k is true inside of a range of columns or, if negated, outside of it: b < abs(x) is the
+ * negation of abs(x) <= b. */
 bool fxa__tape_graph_range(const fxa__tape_graph *g, int32_t node, fxa__tape_node *range, bool *negated) {
     const fxa__tape_node n = g->nodes[node];
     bool order = n.op == FXA_OP_LT || n.op == FXA_OP_LE, strict = n.op == FXA_OP_LT, absolute = false;
@@ -347,8 +348,10 @@ static void graph_need_between(fxa__tape_graph *g, size_t begin, size_t end) {
         if (g->nodes[i].needed) graph_need_args(g, &g->nodes[i]);
 }
 
-/* Propagates `needed` from nodes to their operands in three passes: program nodes use program nodes and appended nodes;
- * appended nodes use appended nodes and program nodes below level COLUMN; these use program nodes only. */
+/* Propagates `needed` from nodes to their operands in three passes:
+ *   1. from program nodes, to program nodes and appended nodes
+ *   2. from appended nodes, to appended nodes and program nodes below level COLUMN
+ *   3. from program nodes below level COLUMN, to program nodes */
 static void graph_need(fxa__tape_graph *g, uint32_t kinds) {
     size_t appended = (size_t)g->program->n_nodes;
     for (size_t i = 0; i < g->n_nodes; i++) g->nodes[i].needed = false;

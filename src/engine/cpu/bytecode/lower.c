@@ -102,7 +102,7 @@ static int32_t lower_spread(lower_state *l, int32_t node, int32_t reg) {
     return place;
 }
 
-/* Returns the opcode of a node; -1 if its rows and scalars match none. With `spread`, scalars count as rows. */
+/* Returns the opcode of a node; -1 if none takes the node's rows and scalars. With `spread`, scalars count as rows. */
 static int32_t lower_opcode(const lower_state *l, const fxa__tape_node *n, bool spread) {
     char letters[4] = "___";
     for (int k = 0; k < n->n_args && k < 3; k++) letters[k] = lower_letter(l, n->arg[k], spread);
@@ -162,7 +162,7 @@ static int32_t lower_add_access(lower_state *l, const fxa__tape_node *n) {
 static void lower_leaf(lower_state *l, fxa__tape_node *n) {
     fxa__tape *t = l->tape;
     if (n->op == FXA_OP_INPUT && n->level == TAPE_FULL) return; /* score and dscore are rows that the caller passes */
-    /* a new register: an instruction would overwrite a freed one, because leaves are written before the level runs */
+    /* a new register: the value is stored before the level runs, so instructions would overwrite it in a freed one */
     n->reg = l->tape->level[l->level].n_regs++;
     fxa__tape_leaf leaf = {.op = n->op, .type = n->type, .level = n->level, .imm = n->imm, .reg = n->reg, .f = n->f};
     if (!fxa__grow(l->g->host, &t->leaves, &t->leaves_capacity, t->n_leaves + 1, sizeof leaf))
@@ -204,8 +204,8 @@ static void lower_node(lower_state *l, int32_t i) {
 
 /* ---- Roots ------------------------------------------------------------------------------------------------------- */
 
-/* Appends the instruction that stores a result in the caller's row `out`. It stores 0 where dscore is 0 if the result
- * is a gradient that may be nonzero there (guard). */
+/* Appends the instruction that stores a result in the caller's row `out`. For a gradient that may be nonzero where
+ * dscore is 0, this is a GUARD instruction, which stores 0 there. */
 static void lower_write(lower_state *l, const fxa__tape_root *root) {
     const fxa__tape_node *n = &l->g->nodes[root->node];
     *(root->kind == FXA__OUT_DSCORE && l->g->joint ? &l->tape->writes_back : &l->tape->writes) = true;
@@ -303,8 +303,8 @@ static void lower_nodes(lower_state *l, bool value) {
             lower_node(l, (int32_t)i);
 }
 
-/* Lowers the results. Sums of gradients come first, because `out` may be the row dscore that they read; then the score
- * or its derivative; then the mask of the score. The score of a JOINT tape precedes its derivative. */
+/* Lowers the results: sums of gradients, then the score or its derivative, then the mask of the score. The sums come
+ * first because they read the row dscore, which `out` may overwrite. A JOINT tape starts with the score. */
 static void lower_roots(lower_state *l) {
     if (l->g->joint) {
         lower_roots_of(l, 1u << FXA__OUT_SCORE, lower_write);
@@ -332,8 +332,8 @@ static void lower_want(lower_state *l, const fxa__tape_root *root) {
         for (int k = 0; l->wanted[i] && k < nodes[i].n_args; k++) lower_want_one(l, nodes[i].arg[k]);
 }
 
-/* Lowers a part of the formula, a leaf with instructions of its own. A value that another part computes too is computed
- * again, because the other part may have run for another row. */
+/* Lowers a part of the formula: a bool that instructions compute. A value that two parts read is computed in each of
+ * them, because the parts may run for different rows. */
 static void lower_part(lower_state *l, const fxa__tape_root *root) {
     fxa__tape *t = l->tape;
     const fxa__tape_level *full = &t->level[TAPE_FULL];
@@ -351,7 +351,7 @@ static void lower_part(lower_state *l, const fxa__tape_root *root) {
     l->failed = l->failed || !fxa__tape_formula_watch(t);
 }
 
-/* Lowers a formula. Leaves are numbered in the order of the formula's terms. */
+/* Lowers a formula. Its ranges, tests and parts are each numbered in the order of the formula's terms. */
 static void lower_formula(lower_state *l) {
     fxa__tape *t = l->tape;
     for (size_t i = 0; i < l->g->n_terms && !l->failed; i++) {

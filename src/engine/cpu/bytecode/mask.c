@@ -1,10 +1,13 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * Evaluates a mask before the scores: computes the mask of a row as bits, by the formula of formula.c. The instructions
- * of a part of the formula start from a row of zeroes and set the elements to -inf where the part is false. Apart from
- * columns and batch entry, a part reads only values of level ROW. If these equal those of the row before, the part has
- * the same bits and its instructions do not run: masks of blocks or documents have many equal rows, and so have several
- * heads. If no part, range or test differs from the row before, the row is only reported as equal.
+ * Evaluates a mask before the scores: computes the mask of a row as bits, by the formula of formula.c. The formula's
+ * leaves are ranges of columns, tests (one bool per row), and parts, which are bools that instructions compute.
+ *
+ * The instructions of a part start from a row of zeroes and set the elements to -inf where the part is false. Apart
+ * from columns and batch entry, they read only ROW values (one per row). If these equal those of the row before, the
+ * part has the same bits and the instructions do not run. Many rows are equal in masks of blocks or documents, and if
+ * the rows are the heads of one query. If no part, range or test differs from the row before, the row is only reported
+ * as equal.
  */
 #include "tape_code.h"
 
@@ -13,23 +16,24 @@
 
 #include <string.h>
 
-/* Maximum number of rows that one test finds to be equal. Ice Lake, S 4096, H 8, a window or blocks: 80.3 ms without
- * such tests, 75.2 ms with 32 rows; other numbers are untested. */
+/* Maximum number of rows that one call of mask_repeats finds to have equal bits. Ice Lake, S 4096, H 8, a mask of a
+ * window or of blocks: 80.3 ms without these calls, 75.2 ms with 32 rows; other numbers are untested. */
 enum { MASK_STRETCH = 32 };
 
-/* ---- Leaves of a row --------------------------------------------------------------------------------------------- */
+/* ---- Leaves of the formula for a row: parts, tests, ranges ------------------------------------------------------- */
 
 static const fxa__tape_place *mask_place(const fxa__tape_run *run, int32_t place) {
     return &run->tape->level[TAPE_FULL].places[place];
 }
 
-/* Returns the value of an int operand of level FULL, given its place: the int of row `row`, or of the batch entry. */
+/* Returns the int operand at `place`: its value in row `row` if it is a ROW value (one per row), else the only one. */
 static int32_t mask_int(const fxa__tape_run *run, int32_t place, int64_t row) {
     const fxa__tape_state *s = run->scratch;
     return ((const int32_t *)s->fixed[place])[mask_place(run, place)->space == TAPE_ROW ? row : 0];
 }
 
-/* Returns true if the value of an operand, given its place, differs between row `row` and the row before. */
+/* Returns true if the operand at `place` is a ROW value (one per row) that differs between row `row` and the row
+ * before. */
 static bool mask_moves(const fxa__tape_run *run, int32_t place, int64_t row) {
     const fxa__tape_state *s = run->scratch;
     size_t size = mask_place(run, place)->real ? run->tape->kernels->real_size : sizeof(int32_t);
@@ -110,9 +114,9 @@ static bool mask_move_ranges(fxa__tape_run *run, int64_t row) {
     return changed;
 }
 
-/* Returns the number of rows after `row`, before `end`, that are known to have the mask bits of row `row`. If offsets
- * and bounds change by equal steps, begin and end of a range's columns are monotonic in the row: if they are equal in
- * `row` and in a later row, they are equal in all rows between. */
+/* Returns the number of rows after `row`, before `end`, that are known to have the mask bits of row `row`. Before
+ * row s->until[row], the offset and bound of each range of columns change by equal steps. Begin and end of the range
+ * are then monotonic in the row: if both are equal in `row` and in a later row, so are they in all rows between. */
 static int64_t mask_repeats(const fxa__tape_run *run, int64_t row, int64_t end) {
     const fxa__tape *t = run->tape;
     const fxa__tape_state *s = run->scratch;
@@ -131,8 +135,8 @@ static int64_t mask_repeats(const fxa__tape_run *run, int64_t row, int64_t end) 
     return last - row;
 }
 
-/* Computes the leaves of the formula for a row. Returns false if all leaves are equal to those of the row before.
- * `kept`: the leaves in memory are those of the row before. */
+/* Computes the parts and ranges of the formula for a row. Returns false if all parts, ranges and tests are equal to
+ * those of the row before. `kept`: the parts and ranges in memory are those of the row before. */
 static bool mask_leaves(fxa__tape_run *run, int64_t row, int64_t words, bool kept) {
     const fxa__tape *t = run->tape;
     const fxa__tape_state *s = run->scratch;
@@ -160,7 +164,8 @@ static void mask_range_each(fxa__tape_run *run, const fxa__tape_range *range, in
     run->tape->kernels->row_signs(bits, out, r.n);
 }
 
-/* Returns the bits of a leaf: a pointer to the stored bits, or `room` if they were computed. */
+/* Returns the bits of a leaf of the formula (a part, test or range): the stored bits of a part, or `room`, in which the
+ * bits of a test or range are computed. */
 static const uint64_t *mask_leaf(fxa__tape_run *run, const fxa__tape_term *term, int64_t row, uint64_t *room,
                                  int64_t words) {
     const fxa__tape_state *s = run->scratch;
@@ -198,8 +203,8 @@ static void mask_join(int kind, uint64_t *restrict x, const uint64_t *restrict y
     }
 }
 
-/* Computes x |= leaf for a TEST or a RANGE, without touching the words of x that do not change. Returns false for other
- * leaves. */
+/* Computes x |= the bits of a test or of a contiguous range, without touching the words of x that do not change.
+ * Returns false, with x unchanged, for all other terms. */
 static bool mask_or_leaf(const fxa__tape_run *run, const fxa__tape_term *term, int64_t row, uint64_t *x,
                          int64_t words) {
     const fxa__tape_state *s = run->scratch;
@@ -233,7 +238,7 @@ static const uint64_t *mask_formula(fxa__tape_run *run, int64_t row, int64_t wor
         uint64_t *x = stack + depth * words;
         if (takes > 0) {
             mask_join(term->kind, x, x + words, x + 2 * words, words);
-            /* the next operation combines the leaf with the top of the stack, so the leaf is not pushed */
+            /* the next operation combines these bits with the top of the stack, so they are not pushed */
         } else if (depth > 0 && mask_takes(next) == 2) {
             uint64_t *to = x - words;
             if (next != TAPE_BITS_OR || !mask_or_leaf(run, term, row, to, words))

@@ -102,8 +102,8 @@ static void peephole_float(const fxa__tape_graph *g, fxa__tape_node *n) {
     const fxa__tape_node *x = &g->nodes[n->arg[0]];
     bool down = x->sign ? x->sign < 0 : x->op == FXA_OP_SUB;
     if (x->op != FXA_OP_ADD && x->op != FXA_OP_SUB) return;
-    FXA__ASSERT(x->type == FXA_INT &&
-                x->level == n->level); /* float() of a float does not exist, and bools have no sums */
+    /* x is an int, because programs have neither float() of a float nor sums of bools */
+    FXA__ASSERT(x->type == FXA_INT && x->level == n->level);
     if (!x->sign && x->uses != 1) return;
     n->op = down ? FXA__TAPE_FLOAT_SUB : FXA__TAPE_FLOAT_ADD;
     n->n_args = 2;
@@ -136,7 +136,8 @@ static void peephole_line(fxa__tape_graph *g, int32_t i) {
     for (int k = 0; k < 4; k++) g->nodes[i].arg[k] = args[k];
 }
 
-/* Replaces a conjunct that compares ints, and the masking of the scores by it, by one operation MASK_x. */
+/* Replaces a conjunct of the mask that compares ints by one operation MASK_x, which compares them and sets scores to
+ * -inf where the comparison is false. */
 static void peephole_mask(fxa__tape_graph *g, fxa__tape_root *root) {
     if (root->kind != FXA__OUT_MASK || root->node < 0) return;
     fxa__tape_node n = g->nodes[root->node];

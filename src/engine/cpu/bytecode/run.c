@@ -274,8 +274,8 @@ static const void *run_copy_row(const fxa__tape_at *r, int which, const void *ro
     return spare;
 }
 
-/* Sets the addresses of the operands and results (places) of level FULL: adds the offset of the row, or of the columns,
- * to each address that depends on the row or the columns. */
+/* Sets the addresses of the operands and results (places) of level FULL: a value per row is that of row `row`; values
+ * per key start at column r->first; score, dscore and out are the caller's rows. */
 void fxa__tape_set_places(const fxa__tape_at *r, int64_t row, const void *score, const void *dscore, void *out) {
     const fxa__tape_level *level = &r->run->tape->level[TAPE_FULL];
     const fxa__tape_place *places = level->places;

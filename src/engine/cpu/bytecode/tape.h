@@ -15,13 +15,13 @@
 
 typedef struct fxa__tape fxa__tape;
 
-/* Flags of a tape. JOINT: for a program with a score and its derivative (lower/fuse.h), fxa__tape_row computes the
- * score without its mask, with the same bits as a separate tape; fxa__tape_row_back then computes the derivative.
- * Values that both need are computed once. */
+/* Flags of a tape (a compiled program). JOINT: for a program with a score and its derivative (lower/fuse.h),
+ * fxa__tape_row computes the score without its mask, with the same bits as a tape of the score alone;
+ * fxa__tape_row_back then computes the derivative. Values that both need are computed once. */
 enum {
     FXA__TAPE_MASK = 1,        /* SCORE programs: with the mask; scores of pairs that are not attended become -inf */
     FXA__TAPE_GRADS = 2,       /* DERIVATIVE programs: with the `grad` statements */
-    FXA__TAPE_NO_DSCORE = 4,   /* DERIVATIVE programs: only the `grad` statements; dscore comes from a bprop */
+    FXA__TAPE_NO_DSCORE = 4,   /* DERIVATIVE programs: only the `grad` statements; the user's bprop computes dscore */
     FXA__TAPE_PLAIN = 8,       /* for tests: without the merged operations of peephole.c */
     FXA__TAPE_MASK_ALONE = 16, /* SCORE programs: only the mask, for fxa__tape_mask */
     FXA__TAPE_JOINT = 32       /* programs with a score and its derivative (lower/fuse.h) */
@@ -97,7 +97,7 @@ int64_t fxa__tape_mask_cost(const fxa__tape *tape);
 /* Runs row `row` of those set by fxa__tape_rows, in columns first..first+n of those set by fxa__tape_columns. score,
  * dscore and out point at column `first` and are aligned for real. SCORE programs: computes the new scores; out may be
  * score. DERIVATIVE and BPROP programs: computes the gradient by the scaled score, exactly 0 where dscore is exactly 0,
- * and adds to the sums; out may be dscore. */
+ * and adds to the gradients of params and captured tensors (run->dparams, run->sums); out may be dscore. */
 void fxa__tape_row(fxa__tape_run *run, int64_t row, int64_t first, int64_t n, const void *score, const void *dscore,
                    void *out);
 /* For FXA__TAPE_JOINT: runs the derivative for the row, columns and scores of the last fxa__tape_row. dscore and out

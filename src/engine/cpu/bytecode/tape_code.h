@@ -22,7 +22,7 @@
  *   ROW       once per row of a tile; stored for all rows of the tile
  *   COLUMN    once per key of a block
  *   SHARED    once per key and head, for all rows of the head
- *   FULL      once per pair
+ *   FULL      once per (row, key) pair
  *
  * No value has a lower level than its operands. An operand has one element for each element of the result (it is a row)
  * if its level is that of the operation, COLUMN or SHARED; else it is a scalar.
@@ -57,13 +57,15 @@ typedef struct fxa__tape_ins {
     int32_t aux;
 } fxa__tape_ins;
 
-/* An access to a captured tensor: one element for each column. If axis >= 0, the index along that axis is clamp(sign *
- * k + v, lo, hi) + shift, where k is the key coordinate of the column and v = index[axis]; v, lo, hi, shift and the
- * indices along the other axes are scalars. If the keys are evenly spaced, so are these elements. */
+/* An access to a captured tensor: one element for each column. If axis >= 0, the index along that axis is
+ *     clamp(sign * k + v, lo, hi) + shift,  where k is the key coordinate of the column and v the value of index[axis].
+ * v, lo, hi, shift and the indices along the other axes are scalars. Evenly spaced keys then have evenly spaced
+ * elements, except where the index reaches a bound or changes its sign. */
 typedef struct fxa__tape_access {
     int32_t tensor;
-    int32_t index[FXA_MAX_RANK]; /* [rank] place of the index along each axis (an index in fxa__tape_level.places) */
-    int32_t lo, hi, shift;       /* places of the bounds and the shift; lo -1 = not clamped; shift -1 = none */
+    /* [rank] element of fxa__tape_level.places that holds the index along each axis */
+    int32_t index[FXA_MAX_RANK];
+    int32_t lo, hi, shift; /* likewise for the bounds and the shift; lo -1 = not clamped; shift -1 = none */
     uint8_t rank, type;
     uint8_t rows;      /* bit i: the index along axis i is a row, with a value per column */
     uint8_t value_row; /* SCATTER: 1 = the added value is a row, 0 = a scalar */
@@ -75,13 +77,13 @@ typedef struct fxa__tape_access {
  * column. BELOW: x < bound, ABOVE: bound < x, ABS: |x| < bound, AT: x == bound. If not strict, <= replaces <. */
 enum { TAPE_BELOW, TAPE_ABOVE, TAPE_ABS, TAPE_AT };
 typedef struct fxa__tape_range {
-    int32_t offset, bound; /* indices of fxa__tape_level.places; both are int scalars */
+    int32_t offset, bound; /* elements of fxa__tape_level.places that hold the two ints */
     int8_t sign;
     uint8_t side, strict; /* side: TAPE_BELOW..TAPE_AT; strict: the bound is excluded (unused by TAPE_AT) */
 } fxa__tape_range;
 
-/* A mask as a formula over rows of bits (a bit per column), in postfix order: leaves push a row; operations pop their
- * operands and push a row. */
+/* Kinds of the terms of a formula. A formula computes a mask from rows of bits (a bit per column), in postfix order:
+ * RANGE, TEST and PART (leaves) push a row of bits; operations pop their operands and push a row of bits. */
 enum {
     TAPE_BITS_RANGE,
     TAPE_BITS_TEST,
@@ -95,12 +97,14 @@ enum {
 enum { TAPE_FORMULA_SPLITS = 24, TAPE_FORMULA_TERMS = 3 * TAPE_FORMULA_SPLITS + 2, TAPE_FORMULA_ROWS = 8 };
 typedef struct fxa__tape_term {
     uint8_t kind; /* TAPE_BITS_x */
-    int32_t leaf; /* leaves: in the graph, index in `roots`; in the tape, index in `ranges`, `tests` or `parts` */
+    /* RANGE, TEST, PART: in a graph, index in fxa__tape_graph.roots; in a tape, index in fxa__tape.ranges, .tests or
+     * .parts. Else -1 */
+    int32_t leaf;
 } fxa__tape_term;
 
-/* A leaf of a formula that is computed by instructions: n_ins instructions of level FULL from index `ins` on. They run
- * for a row only if one of the ROW values that they read differs from the previous row's. These values are n_watched
- * elements of fxa__tape.watched, from index `watched` on. */
+/* A part: a leaf of a formula whose bits are computed by n_ins instructions of level FULL, from index `ins` on. The ROW
+ * values that the instructions read are n_watched elements of fxa__tape.watched, from index `watched` on. The
+ * instructions run for a row only if one of these values differs from the previous row's. */
 typedef struct fxa__tape_part {
     size_t ins, n_ins, watched, n_watched;
 } fxa__tape_part;
@@ -108,7 +112,7 @@ typedef struct fxa__tape_part {
 /* A register that holds an input, a param or a constant. */
 typedef struct fxa__tape_leaf {
     uint8_t op, type, level;
-    int32_t imm, reg; /* imm as in fxa__node; index of the register */
+    int32_t imm, reg; /* imm: as in fxa__node; reg: index of the register in its level */
     double f;         /* value of a float constant */
 } fxa__tape_leaf;
 
@@ -123,20 +127,21 @@ struct fxa__tape {
     fxa__host *host;
     const fxa__cpu_kernels *kernels;
     bool identity, writes; /* identity: the tape changes neither scores nor gradients; writes: the tape writes `out` */
-    bool writes_back;      /* JOINT: the derivative writes `out` */
-    /* JOINT: number of instructions of level FULL that compute the score; those of the derivative follow. Else 0 */
+    bool writes_back;      /* FXA__TAPE_JOINT: the instructions of the derivative write `out` */
+    /* FXA__TAPE_JOINT: number of instructions of level FULL that compute the score, before those of the derivative.
+     * Other tapes: 0 */
     size_t n_value;
-    /* FXA__TAPE_MASK_ALONE: the tape is a formula; level FULL has the instructions of its parts */
+    /* the tape is a FXA__TAPE_MASK_ALONE: it has a formula (`terms`), and level FULL has the instructions of `parts` */
     bool alone;
     fxa__tape_level level[TAPE_LEVELS];
     fxa__tape_access *accesses;
     fxa__tape_range *ranges;
     fxa__tape_leaf *leaves;
-    /* indices of the places (level FULL) of bools that hold for an entire row. On tapes that are not formulas, one
+    /* places (level FULL) of the bools that have one value for all columns of a row. On a tape without a formula, a
      * false bool masks the entire row */
     int32_t *tests;
-    /* formulas: for one part after the other, the places (level FULL) of the ROW values that the part reads; if they
-     * equal those of the previous row, the part does not run */
+    /* formulas: places (level FULL) of the ROW values that the first part reads, then of those that the second part
+     * reads, and so on; see fxa__tape_part */
     int32_t *watched;
     fxa__tape_part *parts;
     fxa__tape_term terms[TAPE_FORMULA_TERMS];
@@ -154,34 +159,35 @@ typedef struct fxa__tape_node {
     uint16_t inputs; /* bit i: the value depends on fxa_input i */
     bool needed;
     bool is_out; /* the value is computed last, directly into the caller's row `out` */
-    bool value;  /* JOINT: the score depends on the node */
-    bool back;   /* JOINT: derivative or gradients depend on the node; set for peephole.c */
+    bool value;  /* FXA__TAPE_JOINT: the score depends on the node */
+    bool back;   /* FXA__TAPE_JOINT: the derivative or a gradient depends on the node; set for peephole.c */
     bool zero;   /* the value is exactly 0 where dscore is exactly 0 */
     /* 1 or -1: the value is sign * k + offset, with wrapping ints, where k is the key coordinate; 0: not of this
      * form */
     int8_t sign;
     int8_t axis; /* LOAD: axis along which the index is sign * k plus a value; -1 = none */
-    /* LOAD: sign of the key coordinate k in the index along `axis`; WITHIN: its sign in the compared int */
+    /* sign of the key coordinate k: LOAD: in the index along `axis`; WITHIN: in the int that is compared */
     int8_t axis_sign;
     uint8_t word;   /* LOAD: fxa__tape_access.word */
-    int32_t offset; /* if sign is not 0: node of the offset, whose level is lower */
+    int32_t offset; /* if sign is not 0: node of the offset, which does not depend on k */
     int32_t imm;    /* as in fxa__node */
     /* [n_args] nodes of the operands; LOAD: the indices, then lo, hi and shift if the index along `axis` is clamped */
     int32_t arg[TAPE_ARGS];
     double f;     /* value of a float constant */
-    int32_t uses; /* number of uses by results (roots) and needed nodes */
+    int32_t uses; /* how often needed nodes have this node as an operand, and results (roots) as a value */
     /* last node of the same level that reads the value; TAPE_PINNED: a later level or a result (root) reads it */
     int32_t last;
     int32_t reg; /* index of the register that holds the value */
 } fxa__tape_node;
 
-/* A result (root) of the tape: a score, a gradient, or a conjunct of the mask. */
+/* A result (root) of the tape: a score, a gradient, a conjunct of the mask, or a leaf of the mask's formula. */
 typedef struct fxa__tape_root {
-    uint32_t kind; /* fxa__out_kind; MASK: one conjunct of the mask */
+    uint32_t kind; /* fxa__out_kind: MASK for a conjunct or a leaf of the mask */
     int32_t slot;  /* DPARAM, DLOAD (gradients): index of the param or captured tensor */
     int32_t node;  /* node of the result; DLOAD (gradient of a captured tensor): node of the added value; -1 = none */
-    /* DLOAD (gradient of a captured tensor): LOAD node with the indices of the element; MASK: WITHIN or MASK_x node of
-     * a conjunct that has replaced `node`; else -1 */
+    /* DLOAD (gradient of a captured tensor): LOAD node with the indices of the element that is added to.
+     * MASK: WITHIN or MASK_x node that stands in place of `node`; -1 = none.
+     * Other results: -1. */
     int32_t access;
 } fxa__tape_root;
 
@@ -203,8 +209,8 @@ bool fxa__tape_graph_make(fxa__tape_graph *g, fxa__host *host, const fxa_program
 void fxa__tape_graph_free(fxa__tape_graph *g);
 /* Converts the mask at `node` to the formula g->terms, and adds the formula's leaves to g->roots. */
 void fxa__tape_formula_make(fxa__tape_graph *g, int32_t node);
-/* Completes the last part of a formula's tape, whose instructions are the last ones of level FULL: adds the places of
- * the ROW values that these instructions read to fxa__tape.watched. Returns false if memory is exhausted. */
+/* Completes the last element of fxa__tape.parts once its instructions are appended to level FULL: counts them, and adds
+ * the places of the ROW values that they read to fxa__tape.watched. Returns false if memory is exhausted. */
 bool fxa__tape_formula_watch(fxa__tape *tape);
 /* Converts the comparison at `node` to a WITHIN node (a range of columns). *negated receives true if the comparison is
  * true outside of that range. Returns false if `node` is not a comparison that a range can express. */
@@ -212,14 +218,16 @@ bool fxa__tape_graph_range(const fxa__tape_graph *g, int32_t node, fxa__tape_nod
 void fxa__tape_graph_root(fxa__tape_graph *g, uint32_t kind, int32_t slot, int32_t node, int32_t access);
 /* Appends a copy of *node. Returns its index; -1 if memory is exhausted. */
 int32_t fxa__tape_graph_add(fxa__tape_graph *g, const fxa__tape_node *node);
-/* Changes the level of values that depend on a head and a key but on no row to SHARED. Called after peephole.c, which
- * treats them as values per pair (FULL), so that their bits are the same at both levels. */
+/* Changes the level of values that depend on a head and a key, but not on the row within the head, from FULL to SHARED.
+ * Must follow fxa__tape_peephole, which merges only nodes of equal level: values then have the same bits at either
+ * level. */
 void fxa__tape_graph_share(fxa__tape_graph *g);
-/* Computes `needed` and `uses` of all nodes, counting only the results (g->roots) of these kinds (bit i: fxa__out_kind
- * i). */
+/* Computes `needed` and `uses` of all nodes as if g->roots had only results of the given kinds. Bit i of `kinds`:
+ * results whose fxa__out_kind is i. */
 enum { TAPE_ROOTS_SCORE = 1 << FXA__OUT_SCORE, TAPE_ROOTS_MASK = 1 << FXA__OUT_MASK, TAPE_ROOTS_ALL = 0xff };
 void fxa__tape_graph_count(fxa__tape_graph *g, uint32_t kinds);
-/* JOINT: sets `value` of all nodes. `uses` then counts the uses by the score alone. */
+/* For FXA__TAPE_JOINT: sets `value` of all nodes, and `needed` and `uses` as fxa__tape_graph_count does for the score
+ * alone. */
 void fxa__tape_graph_value(fxa__tape_graph *g);
 /* Sets `last` and `is_out` of all nodes. */
 void fxa__tape_graph_find_last(fxa__tape_graph *g);
@@ -265,13 +273,14 @@ typedef struct fxa__tape_state {
     uintptr_t *fixed;
     void **at;  /* [places] addresses of the operands and results (places) of the level being run */
     int32_t *k; /* [columns] coordinates of the keys */
-    /* formulas: bits of each part in the row evaluated last, then the stack of the evaluation, TAPE_FORMULA_ROWS rows
-     * of bits */
+    /* formulas: a row of bits for each part, kept from the row for which the part ran last; then the stack on which the
+     * formula is evaluated, TAPE_FORMULA_ROWS rows of bits */
     uint64_t *bits;
-    fxa__tape_ends *ends; /* formulas: columns of each range in the row evaluated last */
-    uint8_t *moved;       /* formulas: [rows] 1 = a part or a test may differ from the previous row's */
-    /* formulas: [rows] end of the rows, from this one on, in which no part or test differs from row to row, and the
-     * offset and bound of each range change by equal steps */
+    fxa__tape_ends *ends; /* formulas: [ranges] columns of each range, for the row evaluated last */
+    /* formulas: [rows] 0 = all parts and tests have the same bits as in the previous row; 1 = perhaps not */
+    uint8_t *moved;
+    /* formulas: [rows] end of the stretch of rows, from this row on, in which all parts and tests stay the same, and
+     * the offset and bound of each range change by the same amount from row to row */
     int64_t *until;
     bool ranges_move;     /* formulas: the columns of a range may differ from row to row */
     int64_t step;         /* k[i] = k[0] + i * step, step > 0; 0 = the coordinates are not evenly spaced */
@@ -296,8 +305,8 @@ static inline void fxa__tape_words(const void *data, int64_t stride, int word, i
     const char *from = (const char *)data + (size_t)(word - 1) * sizeof *dst;
     for (int64_t i = 0; i < n; i++) memcpy(&dst[i], from + i * stride * (int64_t)sizeof(int64_t), sizeof *dst);
 }
-/* Loads the elements of an access. Returns their address: dst, or an address in the tensor if `may_alias` and the
- * tensor has the format of registers. */
+/* Loads the elements of an access. Returns their address: dst or, if `may_alias` and the elements in the tensor are
+ * contiguous and of the dtype of a register, their address in the tensor. */
 void *fxa__tape_access_load(const fxa__tape_at *r, const fxa__tape_access *access, void *dst, bool may_alias);
 /* Prefetches the elements of an access if they are contiguous. */
 void fxa__tape_access_prefetch(const fxa__tape_at *r, const fxa__tape_access *access);
@@ -310,14 +319,15 @@ void fxa__tape_gather(const fxa__tape_at *r, const fxa__tape_access *access, voi
 void fxa__tape_scatter(const fxa__tape_at *r, const fxa__tape_access *access, const void *value, const void *dscore);
 /* Sets the addresses of the operands and results (places) of level FULL for a row. */
 void fxa__tape_set_places(const fxa__tape_at *r, int64_t row, const void *score, const void *dscore, void *out);
-/* For formulas: compares each of n rows, whose ROW values have been computed, with the previous row; sets the state's
- * `moved` and `until`. */
+/* For formulas, after the ROW values of n rows are computed: compares each row with the previous one, and sets `moved`,
+ * `until` and `ranges_move` of fxa__tape_state. */
 void fxa__tape_mask_rows(fxa__tape_run *run, int64_t n);
 /* Runs the instructions of a part of a formula for the row that fxa__tape_set_places was called for. */
 void fxa__tape_run_part(const fxa__tape_at *r, const fxa__tape_part *part);
-/* Computes the columns begin..end, of the n columns from `first` on, that are in the range. If there are none, begin >=
- * end; both are 0 if the range lies before the columns, n if it lies behind them. Both are monotonic in offset and in
- * bound. Returns false if x wraps around or the keys are not evenly spaced. */
+/* Computes which of the n columns from `first` on are in the range: begin..end, relative to `first`. If no column is,
+ * begin >= end: begin and end are 0 if the range lies before the columns, n if it lies behind them. Each of begin and
+ * end is monotonic in offset and in bound. Returns false if sign * k + offset wraps around or the keys are not evenly
+ * spaced. */
 bool fxa__tape_range_ends(const fxa__tape_state *s, const fxa__tape_range *range, int32_t offset, int32_t bound,
                           int64_t first, int64_t n, int64_t *begin, int64_t *end);
 /* Like fxa__tape_range_ends, but sets both ends to 0 if no column is in the range. Returns false if the columns may not

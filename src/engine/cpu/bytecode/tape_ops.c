@@ -23,7 +23,8 @@ int32_t fxa__tape_find(uint32_t op, char d, const char *letters) {
     return -1;
 }
 
-/* Looks for the variant whose operands are all rows: if the table has that variant, lower.c can compile all others. */
+/* Looks for the variant whose operands are all rows: if the table has it, lower.c can compile the operation for every
+ * mixture of rows and scalars, by filling a row with a scalar. */
 const fxa__node *fxa__tape_missing(const fxa_program *program) {
     for (int32_t i = 0; i < program->n_nodes; i++) {
         const fxa__node *n = &program->nodes[i];

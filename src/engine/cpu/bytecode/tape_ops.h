@@ -22,16 +22,16 @@ enum {
     FXA__TAPE_SLOPE,     /* a == 0 ? 0 : a * (c - b * b) */
     FXA__TAPE_FLOAT_ADD, /* float(a + b), with ints a, b */
     FXA__TAPE_FLOAT_SUB, /* float(a - b), with ints a, b */
-    /* d + b * float(c + a), with ints a, c; d is the old value of the result's row, and arg[3] of the graph node */
+    /* d + b * float(c + a), with ints a, c; the result overwrites the row d, which is arg[3] of the graph node */
     FXA__TAPE_LINE_UP,
-    FXA__TAPE_LINE_DOWN, /* d + b * float(c - a), with ints a, c; d as in LINE_UP */
+    FXA__TAPE_LINE_DOWN, /* d + b * float(c - a), with ints a, c; the result overwrites the row d */
     FXA__TAPE_MASK_EQ,   /* a == b ? c : -inf, with ints a, b */
     FXA__TAPE_MASK_NE,
     FXA__TAPE_MASK_LT,
     FXA__TAPE_MASK_LE,
     FXA__TAPE_GUARD,    /* a == 0 ? 0 : b */
-    FXA__TAPE_ADD_UP,   /* sum of b[i] over all i with a[i] != 0 */
-    FXA__TAPE_ADD_EACH, /* for each i with a[i] != 0: adds b[i] to a double of its own */
+    FXA__TAPE_ADD_UP,   /* adds to a double the sum of b[i] over all i with a[i] != 0 */
+    FXA__TAPE_ADD_EACH, /* for each i with a[i] != 0: adds b[i] to element i of evenly spaced doubles */
     /* only in the graph: compares sign * k + a with b, where k is the key coordinate; lowered to a FXA__TAPE_RANGE */
     FXA__TAPE_WITHIN
 };
@@ -45,7 +45,7 @@ typedef enum fxa__tape_opcode {
 #undef TAPE
 #undef TAPE_OWN
     FXA__TAPE_OPS,                  /* number of operations of the table */
-    FXA__TAPE_LOAD = FXA__TAPE_OPS, /* elements of a captured tensor */
+    FXA__TAPE_LOAD = FXA__TAPE_OPS, /* loads elements of a captured tensor */
     FXA__TAPE_RANGE,                /* sets a row to -inf outside of the columns of a range */
     FXA__TAPE_SUM,                  /* adds to the gradient of a param: `grad param += value` */
     FXA__TAPE_SCATTER               /* adds to the gradient of a tensor: `grad tensor[...] += value` */

@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
  * Prints row bytecode as text for reports: the instructions of each level, from those executed once per batch entry to
- * those executed for each pair. A register is printed as the letter of its level and its number ("r2"). A register that
- * holds an input, a param or a constant is printed as the name or value that it holds.
+ * those executed for each (row, key) pair. A register is printed as the letter of its level and its number ("r2"). A
+ * register that holds an input, a param or a constant is printed as the name or value that it holds.
  */
 #include "tape_code.h"
 
@@ -92,7 +92,8 @@ static void text_range(const tape_text *t, const fxa__tape_range *range) {
 
 /* ---- Instructions ------------------------------------------------------------------------------------------------ */
 
-/* Formulas of operations that the program language lacks or has another syntax for. A, B and C are the operands. */
+/* How the operations are printed that are not printed in the syntax of the program language. A, B and C are the
+ * operands. */
 static const struct text_formula {
     int op;
     const char *formula;
@@ -209,7 +210,7 @@ static void text_term(const tape_text *t, size_t last) {
         return;
     default: break;
     }
-    size_t second = text_begin(t->tape, last - 1) - 1; /* last term of the previous operand */
+    size_t second = text_begin(t->tape, last - 1) - 1; /* last term of the next to last operand */
     fxa__write_format(t->w, "(");
     if (term->kind == TAPE_BITS_SELECT) {
         text_term(t, text_begin(t->tape, second) - 1);

@@ -1,21 +1,22 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
  * Processes a key block for a task of many rows, with packed operands. A block is packed once for all rows of the tile,
- * and Q once for all blocks. Keys that the mask excludes for all rows are not loaded. For the rows of one product
- * (product rows), while their scores are in the cache:
+ * and Q once for all blocks. Keys that the mask excludes for all rows are not loaded. The rows of Q in one product are
+ * the product rows, one row block or several. Three steps process them, while their scores are in the cache:
  *
- *     t = Q K^T [rows, columns]    only the panels with attended pairs of these rows
+ *     t = Q K^T [rows, columns]    only the panels of K^T to which some of these rows attend
  *     t = softmax                  one row block at a time, each with its own columns
  *     o = beta o + t V             the product is summed before it is added, so that errors do not grow with the length
  *
- * The product rows are one row block or several. The scores of their sub-blocks are stored side by side:
+ * A sub-block is a run of columns (keys) to which the product rows attend. The scores of all sub-blocks are stored side
+ * by side:
  *
  *                    column    begin                end
  *     key block    |    :........[#### first ########]......gap......[## second ##]   |
  *     t              [  :........#### first ########  |## second ##]
  *
- * If there is one sub-block, a row block may have fewer columns; its weights in the other columns are 0. If there are
- * several sub-blocks, all row blocks have all their columns.
+ * In a single sub-block, a row block may have fewer columns than the sub-block; its weights in the other columns are 0.
+ * If there are several sub-blocks, each row block has all columns of all sub-blocks.
  */
 #include "../real.h"
 #include "forward.h"
@@ -27,20 +28,21 @@
 
 enum {
     ATTEND_ROW_BLOCKS = FXA__CPU_PRODUCT_ROWS / FXA__CPU_ROW_BLOCK,
-    ATTEND_SUB_BLOCKS = FXA__CPU_KEY_BLOCK / (FXA__CPU_GRANULE + FXA__CPU_GAP) + 2 /* the last entry stays unused */
+    /* one more than the sub-blocks of a key block, for the call of fxa__cpu_sub_block_next that finds no more */
+    ATTEND_SUB_BLOCKS = FXA__CPU_KEY_BLOCK / (FXA__CPU_GRANULE + FXA__CPU_GAP) + 2
 };
 
-/* A row block, and the part of the first sub-block in which the row block has attended pairs. */
+/* A row block, and the columns of the first sub-block to which its rows attend. */
 typedef struct attend_row_block {
-    fxa__cpu_sub_block s; /* begin == end: the row block has no attended pair */
+    fxa__cpu_sub_block s; /* begin == end: the rows attend to none of these columns */
     int64_t column;       /* last column <= s.begin at which a product can start; the scores start there */
 } attend_row_block;
 
-/* The rows of one product, and the sub-blocks of the key block in these rows. */
+/* The rows of one product, and the sub-blocks of the key block to which these rows attend. */
 typedef struct attend_rows {
     int64_t row, n;     /* first row, and number of rows */
     int64_t column;     /* column at which the scores of the first sub-block start */
-    int64_t begin, end; /* columns begin..end of the first sub-block contain those of all row blocks */
+    int64_t begin, end; /* columns begin..end of the first sub-block: the union of all row blocks' columns */
     int row_blocks, sub_blocks;
     bool is_first; /* no row has an output yet, so outputs are written without being read */
     attend_row_block row_block[ATTEND_ROW_BLOCKS];
@@ -91,7 +93,7 @@ static void attend_clear(fxa__cpu_forward_worker *w, int64_t row, int64_t n) {
             memset(fxa__cpu_real_at(w->kernels, w->o, i * ldo), 0, (size_t)ldo * w->kernels->real_size);
 }
 
-/* Returns true if none of the rows has an output yet, and a product writes all features of an output. */
+/* Returns true if none of the rows has an output yet, and a product writes all ldo columns of the outputs. */
 static bool attend_is_first(const fxa__cpu_forward_worker *w, int64_t row, int64_t n) {
     int64_t i = row;
     if (w->g.p->in.d_v != w->run->sizes.ldo) return false;
@@ -146,7 +148,8 @@ static void attend_pack_weights(fxa__cpu_forward_worker *w, const attend_rows *r
     }
 }
 
-/* Computes o = beta o + t V with packed operands, sub-block by sub-block. Weights before rows->begin are 0. */
+/* Computes o = beta o + t V with packed operands, sub-block by sub-block. The weights in columns before
+ * rows->begin are 0 and are left out. */
 static void attend_product(fxa__cpu_forward_worker *w, const attend_rows *rows) {
     const fxa__cpu_kernels *kernels = w->kernels;
     const fxa__cpu_sizes *sizes = &w->run->sizes;
@@ -218,7 +221,7 @@ static void attend_softmax(fxa__cpu_forward_worker *w, attend_rows *rows, const 
 /* ---- Rows of one product ----------------------------------------------------------------------------------------- */
 
 /* Divides the rows of the first sub-block into row blocks. If it is the only sub-block, each row block gets only the
- * columns in which its rows have attended pairs. */
+ * columns to which its rows attend. */
 static void attend_divide(const fxa__cpu_forward_worker *w, attend_rows *rows) {
     const fxa__cpu_sub_block *first = &rows->sub_block[0];
     int64_t step = w->kernels->nr_step, keys = w->masked.keys;
@@ -242,16 +245,16 @@ static void attend_divide(const fxa__cpu_forward_worker *w, attend_rows *rows) {
         rows->begin = fxa__min_i64(rows->begin, b->s.begin);
         rows->end = fxa__max_i64(rows->end, b->s.end);
     }
-    /* a row block without attended pairs gets a column inside of the scores, so that addresses made from it are
-     * valid */
+    /* a row block that attends to no column gets an empty range at rows->column, so that addresses computed from the
+     * range are valid */
     for (int i = 0; i < rows->row_blocks; i++) {
         attend_row_block *b = &rows->row_block[i];
         if (b->s.begin == b->s.end) b->column = b->s.begin = b->s.end = rows->column;
     }
 }
 
-/* Passes the coordinates of the block's keys to the tape of a sub-block, unless ready[i] is set for tape i. Prefetches
- * the elements that the tape will read, while scores are computed. */
+/* Passes the coordinates of the block's keys to the tape (compiled program) of a sub-block, unless its element of
+ * `ready` is set. Prefetches the tensor elements that the tape will read; they arrive while scores are computed. */
 static void attend_prefetch(fxa__cpu_forward_worker *w, bool ready[2], const fxa__cpu_sub_block *s) {
     fxa__tape_run *tape = fxa__cpu_softmax_tape(w, s);
     bool *is_ready = &ready[tape != w->tape];
@@ -292,7 +295,7 @@ static void attend_block(fxa__cpu_forward_worker *w, attend_add add) {
     w->beta = w->betas;
 }
 
-/* ---- Functions that are called for each key block ---------------------------------------------------------------- */
+/* ---- Functions of forward.h -------------------------------------------------------------------------------------- */
 
 void fxa__cpu_attend_block(fxa__cpu_forward_worker *w) {
     attend_pack_k(w);

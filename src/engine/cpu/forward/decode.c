@@ -2,8 +2,8 @@
  *
  * Processes a key block for a task of very few rows (decoding: one position, all query heads of a KV head). Only those
  * rows use a key, so packing would cost as much as the products. Scores and outputs are therefore computed from K and V
- * as they are stored, in any dtype. Memory bandwidth is the limit: while the keys of a block are multiplied, its values
- * are prefetched, and while the values are multiplied, the keys of the next block are.
+ * as they are stored, in any dtype. Memory bandwidth is the limit. Therefore V of a block is prefetched while K of the
+ * block is multiplied, and K of the next block is prefetched while V is multiplied.
  */
 #include "../real.h"
 #include "forward.h"
@@ -13,8 +13,8 @@
 
 #include <string.h>
 
-/* Sets x->next to the x->n keys of a slot from `key` on, for prefetching, if the task has these keys and they are
- * contiguous. */
+/* Sets x->next, the rows to prefetch, to rows key..key+x->n of `slot` (K or V). Does nothing if some of these keys are
+ * not in the task, or if their rows are not evenly spaced. */
 static void decode_prefetch(const fxa__cpu_forward_worker *w, fxa__cpu_stored_rows *x, fxa_slot slot, int64_t key) {
     if (key + x->n > w->task.key_end) return;
     fxa__cpu_address next = fxa__cpu_key_address(&w->g, slot, key);
@@ -38,7 +38,7 @@ static void decode_scores(fxa__cpu_forward_worker *w, int64_t key, int64_t n) {
         kernels->row_scale(fxa__cpu_real_at(kernels, w->t, row * sizes->ldt), n, factor);
 }
 
-/* Computes o = beta o + t V for n keys. Outputs with beta 0 become 0 first, infinite outputs too. */
+/* Computes o = beta o + t V for n keys. An output with beta 0 is set to 0 first, so that 0 * inf gives no NaN. */
 static void decode_outputs(fxa__cpu_forward_worker *w, int64_t key, int64_t n) {
     const fxa__cpu_sizes *sizes = &w->run->sizes;
     const fxa__cpu_kernels *kernels = w->kernels;
@@ -70,7 +70,8 @@ static void decode_rescaled(fxa__cpu_forward_worker *w, int64_t key, int64_t n) 
 /* Computes the weights of each sub-block of the key block, and calls `add` for its keys. */
 static void decode_sub_blocks(fxa__cpu_forward_worker *w,
                               void (*add)(fxa__cpu_forward_worker *w, int64_t key, int64_t n)) {
-    const fxa__tape_run *ready = NULL; /* tape whose columns are set to the block's keys */
+    /* the tape (compiled program) that already has the coordinates of the block's keys */
+    const fxa__tape_run *ready = NULL;
     fxa__cpu_sub_block s;
     for (int64_t at = 0; fxa__cpu_sub_block_next(&w->masked, 0, w->task.n, &at, &s);) {
         fxa__tape_run *tape = fxa__cpu_softmax_tape(w, &s);

@@ -27,7 +27,7 @@ _Static_assert(FXA__CPU_PRODUCT_ROWS % FXA__CPU_ROW_BLOCK == 0, "product rows ar
 /* Sizes of tiles and blocks, which depend on the problem and the kernels. Row pitches are in reals. */
 typedef struct fxa__cpu_sizes {
     int64_t tile_rows; /* maximum rows of a row tile */
-    int64_t rows;      /* maximum rows of a product */
+    int64_t rows;      /* maximum rows of Q in one matrix product */
     int64_t keys;      /* maximum keys of a key block */
     int64_t ldq;       /* row pitch of Q */
     int64_t ldo;       /* row pitch of outputs */
@@ -61,17 +61,17 @@ typedef struct fxa__cpu_forward_run {
     int32_t workers;
     int64_t entries;                /* number of batch entries with work */
     int64_t tasks;                  /* maximum number of tasks of a kv group */
-    int64_t result_rows;            /* maximum rows of split results of a kv group; 0 = no group has key splits */
+    int64_t result_rows;            /* maximum number of (key split, row) results of a kv group; 0 = no key splits */
     size_t worker_bytes;            /* bytes of one worker's memory */
     char *worker_memory;            /* [workers,worker_bytes] */
-    fxa_tensor_range *ranges;       /* [n_tensors] bounds of captured ints, for range analysis of the mask */
+    fxa_tensor_range *ranges;       /* [n_tensors] minimum and maximum of int tensors that the mask reads */
     fxa__cpu_shared_mask_bits kept; /* mask bits, cached for all workers */
     fxa__cpu_split_result *results; /* [entries,Hkv,result_rows] m, l and unit of the key splits */
     char *results_o;                /* [entries,Hkv,result_rows,ldo] outputs of the key splits, as real */
     _Atomic int64_t next;           /* index of the next task that a worker takes */
 } fxa__cpu_forward_run;
 
-/* A task: rows first..first+n of the kv group with keys key..key_end. */
+/* A task of a kv group: rows first..first+n times keys key..key_end. */
 typedef struct fxa__cpu_forward_task {
     int64_t first, n;
     int64_t key, key_end;
@@ -81,7 +81,7 @@ typedef struct fxa__cpu_forward_task {
 
 /* State of the online softmax of the task's rows. */
 typedef struct fxa__cpu_softmax_state {
-    double *m; /* [tile_rows] maximum of the scores; -inf = no pair is attended yet */
+    double *m; /* [tile_rows] maximum of the scores; -inf = the row has attended to no key yet */
     double *l; /* [tile_rows] sum of exp(score - m) */
     /* [tile_rows] factor by which o must be multiplied at the end: 1, except for rows that rescaled_sums.c has
      * recomputed */
@@ -97,10 +97,10 @@ typedef struct fxa__cpu_forward_worker {
     fxa__cpu_forward_split split; /* division of the kv group g */
     fxa__cpu_forward_task task;
     fxa__cpu_softmax_state state;
-    fxa__cpu_masked_tile masked; /* sub-blocks of the tile and the key block that have attended pairs */
+    fxa__cpu_masked_tile masked; /* the parts of the tile and key block that the mask leaves */
     void *q, *o;                 /* [tile_rows,ldq] packed Q; [tile_rows,ldo] outputs */
     fxa__cpu_packed_b k, v;      /* packed K^T and V of the key block */
-    void *x;                     /* [keys,ldv] or [nr,d] K or V as loaded, before packing */
+    void *x;                     /* rows loaded for packing: V [keys,ldv], or Q or K [nr,d] */
     void *scores;                /* [rows,ldt] scores, then weights, then packed weights */
     void *betas;                 /* [rows] rescale factors of the outputs */
     void *t, *beta;              /* parts of scores and betas that belong to the current row block */
@@ -131,7 +131,7 @@ void fxa__cpu_forward_bound(fxa__cpu_forward_run *run);
 
 /* Processes the key block that w->masked describes. */
 typedef void (*fxa__cpu_block_visit)(fxa__cpu_forward_worker *w);
-/* Calls `visit` for each key block of the task in which some pair is attended. */
+/* Calls `visit` for each key block of the task to which some row of the task attends. */
 void fxa__cpu_each_block(fxa__cpu_forward_worker *w, fxa__cpu_block_visit visit);
 /* Sets m, l and nan of the task's rows to the state before the first key. */
 void fxa__cpu_softmax_clear(fxa__cpu_forward_worker *w);
@@ -145,18 +145,18 @@ fxa__tape_run *fxa__cpu_softmax_tape(fxa__cpu_forward_worker *w, const fxa__cpu_
 /* Loads the coordinates of the block's keys and passes them to a tape. */
 void fxa__cpu_softmax_keys(fxa__cpu_forward_worker *w, fxa__tape_run *tape);
 /* Replaces the scores w->t [rows,ldt] of `count` sub-blocks of the same rows by weights, and updates m, l and w->beta.
- * The scores of the first sub-block start at column `column` of the key block; weights before its begin are 0. The
- * scores of the other sub-blocks follow without gaps. count > 1 requires mask bits. */
+ * The scores of the first sub-block start at column `column` of the key block; weights in columns before s[0].begin
+ * become 0. The scores of the other sub-blocks follow without gaps. count > 1 requires mask bits. */
 void fxa__cpu_softmax(fxa__cpu_forward_worker *w, const fxa__cpu_sub_block *s, int count, int64_t column);
 
-/* ---- attend.c, decode.c: functions that are called for each key block -------------------------------------------- */
+/* ---- attend.c, decode.c: start and end of a task, and the key blocks of its passes ------------------------------- */
 
 /* Loads and packs Q of the task's rows. */
 void fxa__cpu_attend_start(fxa__cpu_forward_worker *w);
 /* Sets the outputs of rows that attend to no key to 0. */
 void fxa__cpu_attend_finish(fxa__cpu_forward_worker *w);
-/* Adds the key block to m, l and o with packed V. From the first block whose V holds infinities or NaN on, sets
- * v_is_unpacked and does what attend_block_unpacked does. */
+/* Adds the key block to m, l and o with packed V. If V of the block holds infinities or NaN, sets v_is_unpacked: this
+ * block and all later ones are then processed as by fxa__cpu_attend_block_unpacked. */
 void fxa__cpu_attend_block(fxa__cpu_forward_worker *w);
 /* Adds the key block to m, l and o; V is read as rows, without packing. Skips keys whose weight is 0. */
 void fxa__cpu_attend_block_unpacked(fxa__cpu_forward_worker *w);
@@ -177,8 +177,8 @@ int64_t fxa__cpu_overflow_find(const fxa__cpu_forward_worker *w, int64_t row);
 /* Recomputes, in f64, the outputs of the rows >= `row` that fxa__cpu_overflow_find finds, if finite values of V can
  * have made these outputs overflow. */
 void fxa__cpu_rescaled_sums(fxa__cpu_forward_worker *w, int64_t row);
-/* Replaces the f64 sum of a row by beta * sum + sum_k t[k] V[k] / FXA__CPU_RESCALE, for n rows v of real with pitch
- * ldv. Does nothing for rows outside of rescaled..rescaled_end. */
+/* Replaces the f64 sum of a row by beta * sum + sum_k t[k] v[k] / FXA__CPU_RESCALE. t: n weights; v: [n,ldv] rows of V,
+ * as real. Does nothing for rows outside of rescaled..rescaled_end. */
 void fxa__cpu_rescaled_add(fxa__cpu_forward_worker *w, int64_t row, const void *t, const void *v, int64_t n,
                            double beta);
 /* Replaces the non-finite elements of the output o of a row by means computed from `sums`, the row's f64 sums. Returns
@@ -191,7 +191,7 @@ double fxa__cpu_rescaled_finish(const fxa__cpu_forward_worker *w, void *o, const
 void fxa__cpu_output(fxa__cpu_forward_worker *w, int64_t group);
 /* Merges the split results of a kv group and stores its rows. */
 void fxa__cpu_output_merge_splits(fxa__cpu_forward_worker *w, int64_t group);
-/* Stores the rows past the end of a padded sequence. */
+/* Stores the results of query rows past the end of a padded sequence: O = 0, LSE = -inf, row maximum = -inf. */
 void fxa__cpu_output_absent(fxa__cpu_forward_worker *w);
 
 #endif

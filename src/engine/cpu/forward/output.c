@@ -1,13 +1,17 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * The last step of a row (softmax epilogue). From the maximum m of its scores, the sum l, the output o before division,
- * and the score z of its sink:
+ * The last step of a row (softmax epilogue). It computes the row's output O and its LSE:
  *
  *     M = max(m, z),  L = l exp(m - M) + exp(z - M),  O = u o exp(m - M) / L,  LSE = M + log L
  *
- * u (`unit` in the code) is a factor of the row's output: 1, except for rows that rescaled_sums.c recomputed because
- * their sums of V overflowed. If M is -inf, then O = 0 and LSE = -inf. If a score or z is NaN or +inf, both O and LSE
- * are NaN. The results of key splits are merged first by the same formulas, in the order of the splits.
+ *     m   maximum of the row's scores
+ *     l   sum of exp(score - m)
+ *     o   output before the division by l
+ *     z   score of the row's sink; -inf = no sink
+ *     u   `unit` in the code: 1, except for rows that rescaled_sums.c recomputed because their sums of V overflowed
+ *
+ * If M is -inf, then O = 0 and LSE = -inf. If a score or z is NaN or +inf, both O and LSE are NaN. The results of key
+ * splits are merged first by the same formulas, in the order of the splits.
  */
 #include "forward.h"
 
@@ -22,7 +26,7 @@ typedef struct output_row {
     double m, l, unit; /* m = NaN: a score was NaN */
 } output_row;
 
-/* Returns the sink's score for stacked row r; -inf = no sink. */
+/* Returns the score of the sink of row r of the kv group; -inf = no sink. */
 static double output_sink(const fxa__cpu_forward_worker *w, int64_t r) {
     const fxa_problem *p = &w->g.p->in;
     if (p->flags & FXA_SINKS)
@@ -72,7 +76,8 @@ typedef struct output_to {
     fxa__cpu_address o, lse, max; /* member `data` is NULL if the result is not requested */
 } output_to;
 
-/* Sets the addresses to those of stacked row r. Before, *to has the addresses of row r - 1, or is all zeroes. */
+/* Sets *to to the addresses of row r of the kv group. At the call, *to must hold the addresses of row r - 1, or all
+ * zeroes. */
 static void output_to_row(const fxa__cpu_forward_worker *w, output_to *to, int64_t r) {
     uint32_t flags = w->g.p->in.flags;
     fxa__cpu_row_next(&w->g, FXA_SLOT_O, r, &to->o);
@@ -101,12 +106,12 @@ static void output_finish(fxa__cpu_forward_worker *w, int64_t r, const output_to
 
 /* ---- Key splits -------------------------------------------------------------------------------------------------- */
 
-/* Returns the index in `results` of the result that key split `chunk` has for stacked row r of the kv group. */
+/* Returns the index in `results` of the result of key split `chunk` for row r of the kv group. */
 static int64_t output_result(const fxa__cpu_forward_worker *w, int64_t group, int64_t chunk, int64_t r) {
     return group * w->run->result_rows + chunk * w->g.rows + r;
 }
 
-/* Returns the address of the output of split result `at`, a row of `results_o`. */
+/* Returns the address in `results_o` of the output of split result `at`. */
 static char *output_result_o(const fxa__cpu_forward_worker *w, int64_t at) {
     return w->run->results_o + at * w->run->sizes.ldo * (int64_t)w->kernels->real_size;
 }
@@ -128,9 +133,9 @@ void fxa__cpu_output(fxa__cpu_forward_worker *w, int64_t group) {
     }
 }
 
-/* Adds the key splits of stacked row r: sets row->l, and w->row to the output times `factor`; row->m must be set. An
- * output is multiplied by `factor` before its weight, because factor * weight may underflow to 0 while an output is
- * infinite. */
+/* Adds the key splits of row r of the kv group: sets row->l, and sets w->row to the output times `factor`. row->m must
+ * be set. The output of a split is multiplied first by `factor` and then by its weight: factor * weight could underflow
+ * to 0, which times an infinite output would be NaN. */
 static void output_add_splits(fxa__cpu_forward_worker *w, int64_t group, int64_t r, double factor, output_row *row) {
     int64_t dv = w->g.p->in.d_v;
     row->l = 0;
@@ -146,7 +151,7 @@ static void output_add_splits(fxa__cpu_forward_worker *w, int64_t group, int64_t
     }
 }
 
-/* Merges the key splits of stacked row r. Stores the row's output in w->o. */
+/* Merges the key splits of row r of the kv group. Stores the row's output in w->o. */
 static output_row output_merge_row(fxa__cpu_forward_worker *w, int64_t group, int64_t r) {
     const fxa__cpu_kernels *kernels = w->kernels;
     int64_t dv = w->g.p->in.d_v;

@@ -1,16 +1,17 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
  * Recomputes rows whose sums of V overflow. A final output is a weighted mean of V (times dropout's factor), but o,
- * which is not divided by l yet, may be larger by the number of keys. An affected row is recognised after a pass: its o
- * is not finite although its scores are in range. Then another pass over its keys computes
+ * which is not divided by l yet, may be larger by the number of keys. A row has overflowed if its o is not finite after
+ * a pass although its scores are in range. Another pass over the keys then computes, for dropout with probability p,
  *
  *     sums = sum_k t_k (V[k] / 2^64)       in f64, so finite if V is; weights of 0 are skipped
- *     o    = sums 2^64 / unit              where o is not finite, else o / unit
- *     unit = l / (1 - p)                   factor by which o must be multiplied; 1 for all other rows
+ *     unit = l / (1 - p)
+ *     o    = 2^64 sums / unit              in columns where o is not finite
+ *     o    = o / unit                      in all other columns, so that tiny values of V lose no digits
  *
- * So o is a mean of V. Elements that were finite keep their sums, so that columns of tiny values next to large ones
- * lose no digits. The f64 sums are stored in the memory of packed V, which these passes do not use, for as many rows at
- * a time as fit.
+ * Now o is a mean of V, and output.c multiplies it by `unit`, which is 1 for rows that have not overflowed. The f64
+ * sums are stored in the memory of packed V, which these passes do not use. If not all rows fit, there are several
+ * passes.
  */
 #include "../real.h"
 #include "forward.h"
@@ -43,8 +44,8 @@ static double rescaled_real_max(const fxa__cpu_forward_worker *w) {
 /* ---- Detection of possible overflow ------------------------------------------------------------------------------ */
 
 /* Sets may_overflow if V of n keys has a finite value so large that sums over all keys may overflow, with a margin of
- * 2^16. If V only has infinities and NaN besides small values, the outputs are right as they are, and f64 sums would
- * take ten times as long as the rest of the pass. */
+ * 2^16. Infinities and NaN of V do not set may_overflow: the outputs that they make infinite or NaN are right, and f64
+ * sums would take ten times as long as the rest of the pass. */
 static void rescaled_scan(fxa__cpu_forward_worker *w, int64_t key, int64_t n) {
     const fxa_problem *p = &w->g.p->in;
     int64_t ldv = w->run->sizes.ldv;
@@ -75,8 +76,8 @@ static double *rescaled_row(const fxa__cpu_forward_worker *w, int64_t row) {
     return (double *)w->v.panels + (row - w->rescaled) * w->g.p->in.d_v;
 }
 
-/* Sets the f64 sums of the rows from `row` on to 0, for as many rows as fit into the memory of packed V, where the sums
- * are stored. */
+/* Sets the f64 sums of rows rescaled..rescaled_end to 0. The first of these rows is `row`, and there are as many as fit
+ * into the memory of packed V, where the sums are stored. */
 static void rescaled_begin(fxa__cpu_forward_worker *w, int64_t row) {
     const fxa__cpu_kernels *kernels = w->kernels;
     int64_t dv = w->g.p->in.d_v, reals = kernels->format->b_size(kernels, w->run->sizes.keys, dv);
@@ -113,8 +114,8 @@ void fxa__cpu_rescaled_add(fxa__cpu_forward_worker *w, int64_t row, const void *
 
 /* ---- Outputs ----------------------------------------------------------------------------------------------------- */
 
-/* Returns the mean sum / unit * 2^64. A mean is never larger than its values, but rounding could make it so, and it is
- * therefore clamped to the range of real. */
+/* Returns the mean sum / unit * 2^64. The mean is clamped to the range of real, because rounding could make it larger
+ * than the largest value of V. */
 static double rescaled_mean(const fxa__cpu_forward_worker *w, double sum, double unit) {
     double most = rescaled_real_max(w);
     return fmax(-most, fmin(sum / unit * FXA__CPU_RESCALE, most));

@@ -55,7 +55,7 @@ static bool softmax_has_nan(const fxa__cpu_forward_worker *w, const void *t, int
     return false;
 }
 
-/* Returns the part of a row's scores t that contains all attended pairs. t starts at column `column`; *from receives
+/* Returns the part of a row's scores t that has all keys to which the row attends. t starts at `column`; *from receives
  * the first column of the part. If the mask is a band, the columns outside of the row's range are left out. */
 static fxa__cpu_score_row softmax_columns(const fxa__cpu_forward_worker *w, const fxa__cpu_sub_block *s, int64_t row,
                                           void *t, int64_t column, int64_t *from) {
@@ -75,7 +75,7 @@ static void softmax_program(fxa__tape_run *run, int64_t row, int64_t from, const
     fxa__tape_row(run, row, from, fxa__min_i64(steps, run->columns - from), x->s, NULL, x->s);
 }
 
-/* Replaces the scores of a row in a sub-block by the program's results, -inf where the pair is not attended. */
+/* Replaces the scores of a row in a sub-block by the program's results, and by -inf where the mask is false. */
 static void softmax_scores_row(fxa__cpu_forward_worker *w, const fxa__cpu_sub_block *s, int64_t row, int64_t from,
                                const fxa__cpu_score_row *x) {
     fxa__tape_run *tape = fxa__cpu_softmax_tape(w, s);
@@ -83,8 +83,8 @@ static void softmax_scores_row(fxa__cpu_forward_worker *w, const fxa__cpu_sub_bl
     if (s->masked && w->masked.bits) w->kernels->row_mask(x->s, fxa__cpu_masked_tile_bits(&w->masked, row), from, x->n);
 }
 
-/* Returns the scores of row i of the row block in all sub-blocks, after the program. Sets *from to the column of the
- * first score. */
+/* Runs the program on the scores of row i of the row block in all sub-blocks, and returns its results. Sets *from to
+ * the column of the first one. */
 static fxa__cpu_score_row softmax_scores(fxa__cpu_forward_worker *w, const fxa__cpu_sub_block *s, int count,
                                          int64_t column, int64_t i, int64_t *from) {
     int64_t row = s->row + i;

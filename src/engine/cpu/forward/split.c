@@ -14,14 +14,15 @@ enum {
     /* Number of rows of a product for instruction sets whose kernels->rows is 0. Zen 3, f32, D 64: 12 rows x 256 keys
      * and 24 x 128 were fastest; 24 x 256, whose scores do not fit in the L1 cache, was 5 to 10 % slower. */
     FORWARD_ROWS = 12,
-    /* Maximum bytes of K^T of a key block, and of V of a key block. One core of Zen 4, f32, S 2048, D 64, 2^18 against
-     * 2^17: full 86.8 and 85.6 % of peak, causal 84.3 and 83.0, dense bias 77.9 and 73.2. */
+    /* Maximum bytes of K^T of a key block, and of V of a key block. One core of Zen 4, f32, S 2048, D 64, percent of
+     * peak with 2^18 and with 2^17: no mask 86.8 and 85.6, causal 84.3 and 83.0, dense bias 77.9 and 73.2. */
     FORWARD_PANEL_BYTES = 1 << 18,
-    /* Maximum bytes of Q of a tile and of the output of a tile, and maximum rows of a tile. Found by measurement. */
+    /* Maximum bytes of Q of a tile, and of the output of a tile. Found by measurement, as FORWARD_MAX_TILE. */
     FORWARD_TILE_BYTES = 3 << 17,
-    FORWARD_MAX_TILE = 768,
-    /* Minimum number of tasks of a batch entry, and minimum number of keys of a key split, for decoding and for tiles.
-     * Untuned: as many tasks as large machines have threads, and splits whose merge costs little. */
+    FORWARD_MAX_TILE = 768, /* maximum rows of a tile */
+    /* TASKS: maximum number of tasks of a batch entry whose keys are split. KEYS: minimum number of keys of a split.
+     * DECODE: for decoding. TILE: for all other problems. Untuned: as many tasks as large machines have threads, and
+     * splits whose merge costs little. */
     FORWARD_DECODE_TASKS = 64,
     FORWARD_DECODE_KEYS = 1024,
     FORWARD_TILE_TASKS = 8,
@@ -32,8 +33,9 @@ static int64_t split_clamp(int64_t x, int64_t lo, int64_t hi) { return fxa__max_
 
 /* ---- Sizes ------------------------------------------------------------------------------------------------------- */
 
-/* Returns the maximum keys of a block: half as many for masks that only range analysis evaluates, because smaller
- * blocks exclude more pairs, and for kernels that process many rows at once. */
+/* Returns the maximum keys of a block. The maximum is halved
+ *   - if keys are excluded by range analysis only, without mask bits: smaller blocks are excluded more often
+ *   - for kernels that process many rows at once */
 static int64_t split_block_keys(const fxa__cpu_code *code, int64_t widest) {
     bool by_ranges = code->classify && !code->mask;
     int64_t shorter = code->kernels->rows > FXA__CPU_ROW_BLOCK || by_ranges ? 2 : 1, nr = code->kernels->nr;
@@ -72,8 +74,8 @@ fxa__cpu_sizes fxa__cpu_forward_sizes(const fxa__cpu_code *code, const fxa_probl
 
 /* ---- Tasks ------------------------------------------------------------------------------------------------------- */
 
-/* Divides rows into tiles. If a head has many rows, a tile has rows of one head only, because the mask excludes more
- * pairs of such a tile; else a tile has rows of several heads. */
+/* Divides rows into tiles. If heads have few rows, a tile has rows of several heads. Otherwise a tile has rows of one
+ * head only, because the mask then excludes more keys for all rows of a tile. */
 static void split_rows(const fxa__cpu_sizes *sizes, int64_t heads, int64_t q_len, fxa__cpu_forward_split *split) {
     bool per_head = 2 * q_len > sizes->tile_rows;
     int64_t rows = per_head ? q_len : heads * q_len, tiles = fxa__div_up(rows, sizes->tile_rows);
@@ -82,7 +84,8 @@ static void split_rows(const fxa__cpu_sizes *sizes, int64_t heads, int64_t q_len
     split->tiles = per_head ? heads * tiles : tiles;
 }
 
-/* Returns the number of key splits that gives a batch entry enough tasks, as far as each split has enough keys. */
+/* Returns the number of key splits of a tile: as many as possible, at least 1, without more than FORWARD_.._TASKS tasks
+ * of the batch entry and without splits of less than FORWARD_.._KEYS keys. */
 static int64_t split_count(bool is_decode, int64_t hkv, int64_t tiles, int64_t k_len) {
     int64_t tasks = (is_decode ? FORWARD_DECODE_TASKS : FORWARD_TILE_TASKS) / (hkv * fxa__max_i64(tiles, 1));
     return split_clamp(tasks, 1, fxa__max_i64(1, k_len / (is_decode ? FORWARD_DECODE_KEYS : FORWARD_TILE_KEYS)));

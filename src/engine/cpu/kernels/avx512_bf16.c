@@ -1,12 +1,12 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
  * Packing and matrix products with AVX512_BF16: vdpbf16ps adds the two products of a bf16 pair to an f32 sum in each of
- * 16 lanes. The micro-kernel has the structure of body/gemm.inc, 12 x 32, with pairs instead of floats. bf16.h
- * describes the formats.
+ * 16 lanes. The micro-kernel computes 12 x 32 elements of C as body/gemm.inc does, with bf16 pairs instead of floats.
+ * bf16.h describes the formats.
  *
- * A is given as rows of pairs, or is first rounded into a buffer on the stack: a row-major A as [12][pairs], an A with
- * contiguous columns as [pairs][48]. Both layouts need no transposition. Long sums are divided into pieces of k, which
- * are added to C.
+ * A is given as rows of bf16 pairs, or as floats. Floats are first rounded to pairs in a buffer on the stack:
+ * [12][pairs] for a row-major A, [pairs][48] for any other A, so that A is not transposed. If k is large, A and B are
+ * divided into pieces along k, whose products are added to C.
  */
 #include "bf16.h"
 
@@ -51,8 +51,8 @@ BF16_INLINE void bf16_transpose(__m512i x[16]) {
         y[i + 1] = _mm512_unpackhi_epi32(x[i], x[i + 1]);
     }
 #pragma GCC unroll 4
-    for (int i = 0; i < 16;
-         i += 4) { /* transposes 4 x 4: x[i + j] has columns 4 l + j of rows i..i+3 in 128-bit lane l */
+    for (int i = 0; i < 16; i += 4) {
+        /* transposes 4 x 4 words: 128-bit lane l of x[i + j] becomes column 4 l + j of rows i..i+3 */
         x[i] = _mm512_unpacklo_epi64(y[i], y[i + 2]);
         x[i + 1] = _mm512_unpackhi_epi64(y[i], y[i + 2]);
         x[i + 2] = _mm512_unpacklo_epi64(y[i + 1], y[i + 3]);
@@ -192,7 +192,8 @@ static void bf16_round_columns(uint32_t *out, int64_t step, int64_t m, int64_t k
     }
 }
 
-/* Like bf16_round_columns, for a row-major A, whose bf16 pairs are transposed. */
+/* Rounds an A whose rows are not contiguous to rows of bf16 pairs [m][step]: rounds 16 x 32 elements by
+ * bf16_round_columns, and transposes the pairs. */
 static void bf16_transpose_rows(uint32_t *out, int64_t step, int64_t m, int64_t k, const float *a, int64_t rs,
                                 int64_t cs) {
     for (int64_t i = 0; i < m; i += 16) {
@@ -220,8 +221,8 @@ void fxa__bf16_round(void *pairs, int64_t step, int64_t m, int64_t k, const void
 
 /* ---- The product ------------------------------------------------------------------------------------------------- */
 
-/* Computes a block of C. Word (row i, pair k) of A is at a[i * row + k * pair]. Addresses are computed from every third
- * row, so that few registers hold addresses; if `row` is a constant, one register is enough. */
+/* Computes a block of C. Word (row i, pair k) of A is at a[i * row + k * pair]. Only the addresses of rows 0, 3, 6 and
+ * 9 are in registers; those of other rows are computed from them. If `row` is a constant, one register is enough. */
 BF16_INLINE void bf16_block(const int rows, const int64_t row, const int64_t pair, int64_t pairs, const uint32_t *a,
                             const uint32_t *b, float *c, int64_t ldc, const float *beta) {
     const uint32_t *a3 = a + 3 * row, *a6 = a + 6 * row, *a9 = a + 9 * row;

@@ -1,9 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
  * Scores of decoding with AVX512_BF16: queries times keys as they are stored. Both are bf16, so products are exact; see
- * bf16.h. As in body/decode.inc, queries are processed in groups of 4, 2 and 1, with as many keys at once as give 16
- * sums, and the next block of keys is prefetched meanwhile. The queries of a group are first copied to the stack as
- * bf16 pairs.
+ * bf16.h. As in body/decode.inc, queries are processed in groups of 4, 2 and 1, and the next block of keys is
+ * prefetched meanwhile. A group is multiplied by 4, 8 or 16 keys at once, which gives 16 sums. The queries of a group
+ * are first copied to the stack as bf16 pairs.
  */
 #include "bf16.h"
 
@@ -12,7 +12,10 @@
 #include <immintrin.h>
 #include <string.h>
 
-enum { DOTS16_SUMS = 16, DOTS16_WORDS = FXA_MAX_D / 2 /* sums of a block, and maximum words of a query */ };
+enum {
+    DOTS16_SUMS = 16,            /* sums of a block: (query, key) pairs */
+    DOTS16_WORDS = FXA_MAX_D / 2 /* maximum 32-bit words of a query */
+};
 #define DOTS16_INLINE static inline __attribute__((always_inline))
 
 /* The keys that are multiplied by a group of queries, and the address of later keys to prefetch. */
@@ -75,22 +78,23 @@ DOTS16_INLINE void dots16_block(const int rows, const int keys, float *out, int6
     for (int r = 0; r < rows; r++) memcpy(out + r * ldo, lanes + r * keys, (size_t)n * sizeof(float));
 }
 
-/* Computes the scores of a group of queries. next: address of the first key that the group prefetches. For every
- * `parts` blocks of keys that it computes, the group prefetches one block. */
+/* Computes the scores of a group of queries. parts: number of groups; each group prefetches one of `parts` parts of the
+ * next keys, one block of its part for every `parts` blocks that it computes. next: address of the group's part.
+ * step: bytes from one of the next keys to the following one. */
 DOTS16_INLINE void dots16_group(const int rows, float *out, int64_t ldo, const float *q, int64_t ldq,
                                 const fxa__cpu_stored_rows *x, uintptr_t next, int64_t step, int64_t parts) {
     _Alignas(64) uint32_t pairs[4 * DOTS16_WORDS];
     const int keys = DOTS16_SUMS / rows;
     int64_t i = 0, turn = 0;
     dots16_keys k = {x->data, x->ld, x->d, next, step, 64};
-    /* contiguous keys are prefetched in the order of memory */
+    /* if the next keys are contiguous, prefetches follow the order of memory */
     if (step == x->d * 2) k.by_key = 64, k.by_line = keys * 64;
     fxa__bf16_round(pairs, DOTS16_WORDS, rows, x->d, q, ldq, 1);
     for (; i + keys <= x->n; i += keys, k.x += keys * k.ld) {
         dots16_block(rows, keys, out + i, ldo, keys, pairs, &k);
         if (++turn == parts) turn = 0, k.next += (uintptr_t)(keys * step);
     }
-    k.ld = 0; /* stride 0: the remaining keys are computed one at a time */
+    k.ld = 0; /* the other keys, one at a time: with stride 0, all rows of a block are the same key */
     for (; i < x->n; i++, k.x += x->ld) dots16_block(rows, keys, out + i, ldo, 1, pairs, &k);
 }
 

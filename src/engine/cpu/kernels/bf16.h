@@ -1,13 +1,13 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * Matrix products of bf16 pairs, for the instruction sets "avx512-bf16" and "amx". Their real is float. Loading, row
- * operations and bytecode are those of "avx512"; packing, products and decode's scores are different (avx512.c has the
- * tables).
+ * Matrix products of bf16 pairs, for the kernels "avx512-bf16" and "amx", in which real is float. Loading, row
+ * operations and bytecode are those of "avx512". Packing, products and the scores of decoding are different (avx512.c
+ * has the tables).
  *
  * A pair is two bf16 in one 32-bit word, the even one in the low half: rows 2k and 2k + 1 of a column of B, or columns
- * 2k and 2k + 1 of a row of A. An odd end is padded with zero. Panels of B are [ceil(k/2)][FXA__BF16_NR] words and use
- * the first half of the memory of a panel of floats. A product gets A as floats, which it rounds block by block, or as
- * rows of pairs.
+ * 2k and 2k + 1 of a row of A. If the number of rows of B is odd, the last pair is padded with zero. Panels of B are
+ * [ceil(k/2)][FXA__BF16_NR] words and use the first half of the memory of a panel of floats. A product gets A as
+ * floats, which it rounds block by block, or as rows of pairs.
  *
  * Rounding is to nearest even. Subnormal floats count as zero, as operands and as results, in every floating-point mode
  * of the thread. A product of two bf16 is exact in f32. Sums are f32; the processor determines whether the two products

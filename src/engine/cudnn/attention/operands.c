@@ -3,10 +3,10 @@
  * Operands as tensors of a graph, and the helper kernels for operands that cuDNN does not support directly.
  *
  * If each batch entry has its own lengths, or operands are packed, every operand has an offset per batch entry, in
- * elements. A helper kernel writes these offsets and the lengths before cuDNN's kernel, which then reads no row past a
- * length. The same helper fills the rows of results that cuDNN does not write: rows past a length, rows of batch
- * entries without keys, and keys of batch entries without rows. LSE, dLSE and row maxima pass through contiguous
- * tensors in the workspace unless they have cuDNN's layout.
+ * elements. A helper kernel writes these offsets and the lengths before cuDNN's kernel, which then reads no padding.
+ * The same helper kernel fills the parts of results that cuDNN does not write: padding, query rows of batch entries
+ * without keys, and keys of batch entries without query rows. LSE, dLSE and row maxima pass through contiguous tensors
+ * in the workspace unless the caller's arrays have cuDNN's layout.
  */
 #include "attention.h"
 
@@ -74,8 +74,8 @@ static int32_t operands_ints(fxa__dnn_attention *a) {
     return fxa__dnn_scratch(&a->g, dim, CUDNN_DATA_INT32);
 }
 
-/* Adds a step of the helper kernel fxa_gpu_batch_bounds whose arguments have the caller's lengths. Operands, and
- * results to fill, are added to the step later. */
+/* Adds a launch (step) of the helper kernel fxa_gpu_batch_bounds, which reads the caller's lengths. Its operands and the
+ * results that it fills are set later. */
 static fxa__dnn_step *operands_step_new(fxa__dnn_attention *a, bool after, int64_t work) {
     const fxa_problem *p = &a->p->in;
     static const uint8_t starts[2] = {FXA_SLOT_CU_Q, FXA_SLOT_CU_K}, lens[2] = {FXA_SLOT_Q_LENGTHS, FXA_SLOT_K_LENGTHS};
@@ -124,7 +124,8 @@ static bool operands_is_packed(const fxa_problem *p, bool keys) {
     return (p->flags & FXA_VARLEN) && !(keys && (p->flags & FXA_PAGED));
 }
 
-/* Adds a tensor of rows, with the offsets of its batch entries if these have their own lengths. Returns the tensor. */
+/* Adds tensor t to the graph. If batch entries have their own lengths, sets the tensor of offsets at which batch entries
+ * of t start. Returns the tensor. */
 static int32_t operands_tensor(fxa__dnn_attention *a, fxa__dnn_tensor *t, bool keys) {
     bool packed = operands_is_packed(&a->p->in, keys);
     /* cuDNN does not read this stride, but requires a nonzero one */
@@ -133,8 +134,8 @@ static int32_t operands_tensor(fxa__dnn_attention *a, fxa__dnn_tensor *t, bool k
     return fxa__dnn_add(&a->g, t);
 }
 
-/* Returns K or V copied from pages to contiguous rows in the workspace. If cuDNN read the pages themselves, rows of a
- * page past the last key would have to be finite. */
+/* Returns K or V copied from pages to contiguous rows in the workspace. cuDNN cannot read the pages themselves: NaN or
+ * infinity in the unused end of the last page would get into the results. */
 static int32_t operands_gather(fxa__dnn_attention *a, fxa_slot slot) {
     const fxa_problem *p = &a->p->in;
     int32_t t = fxa__dnn_dense(a, slot);
@@ -151,7 +152,7 @@ static void operands_turn(fxa__dnn_tensor *t) {
     t->dim[3] = dim, t->stride[3] = stride;
 }
 
-/* Records that the offsets that were added to bounds_step last belong to this slot. */
+/* Records in a->offsets which operand of bounds_step has the offsets of this slot: the operand that was added last. */
 static void operands_note(fxa__dnn_attention *a, fxa_slot slot) {
     if (a->own_lengths && slot <= FXA_SLOT_DV) a->offsets[slot] = (uint8_t)operands_step(a)->args.batch_bounds.operands;
 }
@@ -220,7 +221,7 @@ static int64_t operands_work(const fxa_problem *p, const dnn_slot *s) {
     return p->b * s->heads * s->rows * s->features;
 }
 
-/* Returns true if results have rows past a length, which a run fills. Packed results have no such rows. */
+/* Returns true if results have padding, which a run fills. Packed results have none. */
 static bool operands_fills_past(const fxa_problem *p) { return (p->flags & (FXA_PADDING | FXA_VARLEN)) == FXA_PADDING; }
 
 /* Removes the pointer `field` from the pointers of the step's arguments that a run sets; does nothing if it is none of
@@ -292,7 +293,7 @@ static bool operands_lse_is_direct(const fxa_problem *p, const fxa_operand *o) {
            (p->sq == 1 || stride[2] == 1);
 }
 
-/* In a backward pass, rows of LSE and dLSE past a length may hold any values, so a slot with such rows is copied. */
+/* Returns false also for LSE and dLSE with padding in a backward pass: it may hold any values, so cuDNN gets a copy. */
 bool fxa__dnn_row_is_direct(const fxa_problem *p, fxa_slot slot) {
     bool past = p->pass == FXA_BACKWARD && operands_fills_past(p);
     return !past && operands_lse_is_direct(p, dnn_slot_of(p, slot).operand);
@@ -311,7 +312,7 @@ void fxa__dnn_key(const fxa__problem *p, fxa__writer *w) {
     memcpy(q, p, sizeof *q);
     fxa_status status = fxa__dnn_program_make(p, true, &numbers, NULL);
     w->failed = w->failed || status == FXA_E_MEMORY;
-    /* if this fails, the problem has no graph, and the key has the caller's program */
+    /* if fxa__dnn_program_make failed, the problem has no graph, and the key is made from the caller's program */
     if (status == FXA_OK) q->in.program = numbers.program;
     rows[0] = &q->in.lse, rows[1] = &q->in.row_max, rows[2] = &q->in.dlse;
     q->in.total_q = q->in.total_k = 0;
@@ -328,7 +329,7 @@ void fxa__dnn_key(const fxa__problem *p, fxa__writer *w) {
     fxa__free(w->host, q, sizeof *q);
 }
 
-/* Requires fxa__dnn_row_is_direct for the slot. */
+/* Returns the caller's array of the slot as a tensor. Must be called only if fxa__dnn_row_is_direct returns true. */
 int32_t fxa__dnn_row(fxa__dnn_attention *a, fxa_slot slot) {
     const fxa_problem *p = &a->p->in;
     FXA__ASSERT(operands_is_row(slot) && fxa__dnn_row_is_direct(p, slot));

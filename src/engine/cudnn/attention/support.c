@@ -1,9 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * Refuses problems that cuDNN cannot compute or computes wrongly, if this follows from the problem alone, by a table:
- * each row refuses certain versions, devices, passes, dtypes and features, with a reason
+ * Refuses problems that cuDNN cannot compute or computes wrongly, as far as this can be seen without making a graph.
+ * Each row of a table refuses certain cuDNN versions, devices, passes, dtypes and features, with a reason
  * (tests/engine/cudnn/test_cudnn_support.c has a case for every row). Other refusals depend on the program
- * (score/ops.c, score/leaves.c, mask.c) or come from cuDNN. These checks are cheap, because they make no graph.
+ * (score/ops.c, score/leaves.c, mask.c) or come from cuDNN.
  */
 #include "attention.h"
 
@@ -20,15 +20,15 @@ enum { HALVES = 1, OTHERS = 2, BYTES = 4, DTYPES = 7 };
 
 #define SUPPORT_LAST INT64_MAX
 #define SUPPORT_FIRST 91400 /* oldest version that was tested */
-/* maximum extent of O and dO in backward, in elements: with rows 2^24 elements apart, results were wrong on a device
- * from row 128 (offset 2^31) on */
+/* maximum extent of O and dO in backward, in elements: on a device, results were wrong from element offset 2^31 on
+ * (row 128, if rows are 2^24 elements apart) */
 #define SUPPORT_REACH ((int64_t)1 << 31)
 #define SUPPORT_BOUNDS (FXA_PADDING | FXA_VARLEN | FXA_PAGED)
 #define SUPPORT_BYTE_FLAGS                                                                                             \
     (SUPPORT_BOUNDS | FXA_SCALARS_IN_MEMORY | FXA_DETERMINISTIC | FXA_READ_DLSE | FXA_GRAD_SINKS | FXA_ACCUMULATE_DQ | \
      FXA_ACCUMULATE_DK | FXA_ACCUMULATE_DV)
 
-/* ---- Conditions of rows of support_rows other than flags --------------------------------------------------------- */
+/* ---- Conditions on problems, for the table support_rows ---------------------------------------------------------- */
 
 static bool support_is_unaligned(const fxa_problem *p) { return p->alignment < 16; }
 bool fxa__dnn_is_empty(const fxa_problem *p) {
@@ -38,15 +38,15 @@ bool fxa__dnn_is_empty(const fxa_problem *p) {
 }
 static bool support_is_one_row(const fxa_problem *p) { return p->sq == 1; }
 static bool support_is_one_pair(const fxa_problem *p) { return p->sq == 1 && p->sk == 1; }
-/* Returns true for one row with a mask. On a device, dQ was NaN if that row attended to no key; with two or more rows
- * dQ was 0 (docs/cuda.md). */
+/* Returns true for a single query row with a mask. On a device, dQ of a single row without keys was NaN; with two or
+ * more rows, dQ of a row without keys was 0, which is right. */
 static bool support_is_masked_row(const fxa_problem *p) {
     int32_t mask = p->program ? fxa__program_output(p->program, FXA__OUT_MASK) : -1;
     if (mask < 0 || p->sq != 1) return false;
     const fxa__node *n = &p->program->nodes[mask];
     return n->op != FXA_OP_CONST || !n->imm;
 }
-/* Returns true for more than 2^30 tiles, or strides beyond 63 bits. cuDNN counts tiles in 32 bits and aborts the
+/* Returns true for more than 2^30 tiles, or if b hq sq sk exceeds an int64. cuDNN counts tiles in 32 bits and aborts the
  * process if the count overflows to 0. */
 static bool support_is_beyond(const fxa_problem *p) {
     enum { TILE = 64, MOST = 1 << 30 };
@@ -55,8 +55,8 @@ static bool support_is_beyond(const fxa_problem *p) {
     bool fits = fxa__mul_i64(p->b, p->hq, &pairs) && fxa__mul_i64(pairs, tile, &tiles) && tiles <= MOST;
     return !fits || !fxa__mul_i64(pairs, p->sq, &pairs) || !fxa__mul_i64(pairs, p->sk, &pairs);
 }
-/* Returns true if o extends beyond 2^31 elements: for the sum of dO O, cuDNN computes offsets of elements in signed 32
- * bits. */
+/* Returns true if o extends beyond 2^31 elements: where cuDNN computes row sums of dO * O, its element offsets have
+ * 32 bits and a sign. */
 static bool support_reaches_far(const fxa_problem *p, const fxa_operand *o) {
     const bool packed = p->flags & FXA_VARLEN;
     const int64_t size[3] = {packed ? 1 : p->b, p->hq, packed ? p->total_q : p->sq};
@@ -84,8 +84,8 @@ static bool support_has_wide_lse(const fxa_problem *p) {
     return (p->flags & FXA_RETURN_LSE) && p->lse.dtype == FXA_F64;
 }
 static bool support_is_above_128(const fxa_problem *p) { return p->d_qk > 128 || p->d_v > 128; }
-/* Returns true for d_qk > 192 with d_v <= 128. On a device, 20 of 31 such problems had wrong results, and none of 217
- * others (docs/gpu.md). */
+/* Returns true for d_qk > 192 with d_v <= 128. On a device, 20 of 31 problems with such head dims had wrong results;
+ * none of 217 problems with other head dims had. */
 static bool support_is_deep(const fxa_problem *p) { return p->d_qk > 192 && p->d_v <= 128; }
 static bool support_is_above_256(const fxa_problem *p) { return p->d_qk > 256 || p->d_v > 256; }
 static bool support_has_bounds(const fxa_problem *p) { return (p->flags & SUPPORT_BOUNDS) != 0; }
@@ -104,7 +104,8 @@ static bool support_has_wide_backward(const fxa_problem *p) {
 static bool support_has_grads(const fxa_problem *p) { return fxa__dnn_bias_of(p) >= 0; }
 static bool support_has_tiles_left(const fxa_problem *p) { return support_has_grads(p) && (p->sq % 64 || p->sk % 128); }
 static bool support_has_groups(const fxa_problem *p) { return support_has_grads(p) && p->hq != p->hkv; }
-/* Returns true unless all gradients of captured tensors are of one tensor with the dtype of Q. */
+/* Returns true if more than one captured tensor has a gradient, or if that tensor or its gradient has another dtype
+ * than Q. */
 static bool support_has_wide_grads(const fxa_problem *p) {
     bool other = false;
     int n = 0;
@@ -123,9 +124,9 @@ static bool support_has_own_grads(const fxa_problem *p) { return support_has_gra
 
 typedef struct support_row {
     int64_t from, until;                 /* cuDNN versions from <= version < until */
-    uint32_t families, passes, dtypes;   /* bits of the families, passes and dtypes that the row applies to */
-    uint32_t flags;                      /* the row applies if one of these flags is set; 0 = always */
-    bool (*holds)(const fxa_problem *p); /* the row applies if this function returns true; NULL: always */
+    uint32_t families, passes, dtypes;   /* bit masks: device families, passes and dtypes that this row refuses */
+    uint32_t flags;                      /* refuses only problems with one of these flags; 0 = any problem */
+    bool (*holds)(const fxa_problem *p); /* refuses only problems for which this returns true; NULL: any problem */
     const char *why;                     /* the reason of the refusal, a part of the error message */
 } support_row;
 
@@ -256,16 +257,17 @@ static bool support_table_ok(fxa__dnn_graph *g, const fxa_problem *p, fxa__dnn_l
 typedef struct support_operand {
     const char *name;
     const fxa_operand *operand;
-    /* passes: bits of the passes that may use the operand; wanted: flag of problems that use it, 0 = all problems */
+    /* the operand is used in the passes of the bit mask `passes`, by problems with the flag `wanted` (0 = all) */
     uint32_t passes, wanted;
     bool keys;
-    bool free; /* true: the dtype may differ from that of 8-bit Q, K and V */
+    bool free; /* true: if Q, K and V have 8 bits, the dtype of this operand may differ from theirs */
 } support_operand;
 
 /* Returns true if cuDNN accepts dtype and strides of the operand; else fails the graph with the reason. */
 static bool support_layout_ok(fxa__dnn_graph *g, const support_operand *o, uint32_t dtype, bool packed) {
     const int64_t *stride = o->operand->stride;
-    bool free = o->free && fxa__dtype_is_byte_float(dtype); /* support_rows checks the dtypes of such operands */
+    /* true: the table support_rows has checked the operand's dtype already */
+    bool free = o->free && fxa__dtype_is_byte_float(dtype);
     int64_t step = fxa__dtype_is_byte_float(o->operand->dtype) ? 16 : 8;
     if (o->operand->dtype != dtype && !free) {
         (void)fxa__dnn_refuse(g, "%s is %s and Q %s: cuDNN requires one dtype for all", o->name,

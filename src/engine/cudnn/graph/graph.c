@@ -42,7 +42,7 @@ int32_t fxa__dnn_add(fxa__dnn_graph *g, const fxa__dnn_tensor *tensor) {
         g->status = FXA_E_MEMORY;
         return 0;
     }
-    /* the tensor of offsets is added before the tensor that uses it */
+    /* 1 + the tensor with the offsets of batch entries, which must be in the graph already */
     FXA__ASSERT(tensor->ragged >= 0 && (size_t)tensor->ragged <= g->n_tensors);
     FXA__ASSERT(!tensor->ragged || g->tensors[tensor->ragged - 1].type == CUDNN_DATA_INT64);
     FXA__ASSERT(!fxa__dnn_is_by_value(tensor) || graph_count(tensor) == 1);
@@ -209,7 +209,7 @@ int32_t fxa__dnn_reduce(fxa__dnn_graph *g, int mode, int32_t x, int32_t y) {
     return graph_op(g, &op);
 }
 
-/* Returns true if c has the sizes of the product of a and b, whose heads may be fewer (KV heads). */
+/* Returns true if c has the sizes of the matrix product of a and b. b may have fewer heads (KV heads) than a. */
 static bool graph_is_product(const fxa__dnn_tensor *a, const fxa__dnn_tensor *b, const fxa__dnn_tensor *c) {
     bool heads = a->dim[0] == b->dim[0] && a->dim[0] == c->dim[0] && a->dim[1] == c->dim[1];
     return heads && c->dim[1] % b->dim[1] == 0 && a->dim[3] == b->dim[2] && c->dim[2] == a->dim[2] &&
